@@ -1,0 +1,44 @@
+// The prologue's stages as separate operations: what the unfused graph runs, and what the fused kernel is held against. The
+// rotation is kernels/rotary. Contracts of padding, faults and numerics are those of attention_prologue.h.
+#pragma once
+
+#include <cstdint>
+
+#include <prologue/kernels/base/dtype.h>
+#include <prologue/kernels/base/execution.h>
+#include <prologue/kernels/base/faults.h>
+#include <prologue/kernels/base/views.h>
+
+namespace prologue {
+
+// y[t, i] = x[t, i] + bias[i];  x, y [num_tokens, width] dtype with row strides; y may be x.
+struct AddBiasParams {
+  int64_t num_tokens = 0;
+  int64_t width = 0;
+  DType dtype = DType::f32;
+  const void* x = nullptr;
+  int64_t x_stride = 0;
+  const void* bias = nullptr;
+  void* y = nullptr;
+  int64_t y_stride = 0;
+};
+Status add_bias(const AddBiasParams& params, const Execution& execution);
+
+// K and V of each token into its slot. Tokens whose slot is negative, or whose position is negative or >= max_position, are
+// skipped (positions may be null: then none is skipped for its position).
+struct KvWriteParams {
+  int64_t num_tokens = 0;
+  int64_t num_kv_heads = 0;
+  int64_t head_dim = 0;
+  DType dtype = DType::f32;
+  HeadsView k;
+  HeadsView v;
+  PagedKvView cache;
+  IndexView slot_mapping;
+  IndexView positions;
+  int64_t max_position = 0;
+  FaultRecord* faults = nullptr;
+};
+Status kv_write(const KvWriteParams& params, const Execution& execution);
+
+}  // namespace prologue

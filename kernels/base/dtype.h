@@ -1,0 +1,114 @@
+// Element types, and the two 16-bit floats as host types. Conversions round to nearest even, keep NaN, and saturate
+// nothing: what does not fit becomes infinity, as on the GPU.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
+
+namespace prologue {
+
+enum class DType : int32_t { f32 = 0, f16, bf16 };
+
+constexpr int64_t dtype_size(DType type) { return type == DType::f32 ? 4 : 2; }
+
+constexpr const char* dtype_name(DType type) {
+  switch (type) {
+    case DType::f32: return "float32";
+    case DType::f16: return "float16";
+    case DType::bf16: return "bfloat16";
+  }
+  return "unknown";
+}
+
+constexpr bool dtype_valid(DType type) { return type == DType::f32 || type == DType::f16 || type == DType::bf16; }
+
+namespace detail {
+inline uint32_t float_bits(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+inline float bits_float(uint32_t bits) {
+  float x;
+  std::memcpy(&x, &bits, sizeof x);
+  return x;
+}
+}  // namespace detail
+
+struct BFloat16 {
+  uint16_t bits = 0;
+};
+
+inline float to_float(BFloat16 x) { return detail::bits_float(static_cast<uint32_t>(x.bits) << 16); }
+
+inline BFloat16 to_bfloat16(float x) {
+  const uint32_t bits = detail::float_bits(x);
+  const uint32_t rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
+  const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
+  return {static_cast<uint16_t>(is_nan ? (bits >> 16) | 0x40u : rounded >> 16)};
+}
+
+struct Float16 {
+  uint16_t bits = 0;
+};
+
+inline float to_float(Float16 x) {
+#if defined(__F16C__)
+  return _cvtsh_ss(x.bits);
+#else
+  const uint32_t sign = static_cast<uint32_t>(x.bits & 0x8000u) << 16;
+  const uint32_t exponent = (x.bits >> 10) & 0x1fu;
+  const uint32_t mantissa = x.bits & 0x3ffu;
+  if (exponent == 0x1fu) return detail::bits_float(sign | 0x7f800000u | (mantissa << 13) | (mantissa != 0 ? 0x400000u : 0u));
+  if (exponent != 0) return detail::bits_float(sign | ((exponent + 112u) << 23) | (mantissa << 13));
+  const float magnitude = static_cast<float>(mantissa) * 5.9604644775390625e-8f;  // 2^-24
+  return sign != 0 ? -magnitude : magnitude;
+#endif
+}
+
+inline Float16 to_float16(float x) {
+#if defined(__F16C__)
+  return {static_cast<uint16_t>(_cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT))};
+#else
+  const uint32_t bits = detail::float_bits(x);
+  const uint16_t sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return {static_cast<uint16_t>(sign | 0x7e00u | ((magnitude >> 13) & 0x3ffu))};
+  if (magnitude >= 0x477ff000u) return {static_cast<uint16_t>(sign | 0x7c00u)};  // 65520 and above round to infinity
+  if (magnitude < 0x38800000u) {  // below 2^-14: adding 0.5 aligns the subnormal grid with the mantissa's last bit
+    const float aligned = detail::bits_float(magnitude) + 0.5f;
+    return {static_cast<uint16_t>(sign | (detail::float_bits(aligned) - 0x3f000000u))};
+  }
+  const uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);
+  return {static_cast<uint16_t>(sign | ((rounded - 0x38000000u) >> 13))};
+#endif
+}
+
+inline float to_float(float x) { return x; }
+
+// from_float<T>(x): one rounding to the storage type.
+template <class T>
+T from_float(float x);
+template <>
+inline float from_float<float>(float x) { return x; }
+template <>
+inline BFloat16 from_float<BFloat16>(float x) { return to_bfloat16(x); }
+template <>
+inline Float16 from_float<Float16>(float x) { return to_float16(x); }
+
+// Calls f with a value of the host type that stores `type`: dispatch for the CPU twins.
+template <class F>
+auto with_host_type(DType type, F&& f) {
+  switch (type) {
+    case DType::f16: return f(Float16{});
+    case DType::bf16: return f(BFloat16{});
+    case DType::f32: break;
+  }
+  return f(float{});
+}
+
+}  // namespace prologue

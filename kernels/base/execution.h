@@ -1,0 +1,30 @@
+// Where an operation runs. Every operation takes one of these beside its parameters.
+#pragma once
+
+#include <cstdint>
+
+#include <prologue/kernels/base/status.h>
+
+struct CUstream_st;  // cudaStream_t is a pointer to this; no CUDA header is needed to name it
+
+namespace prologue {
+
+enum class Device : int32_t { cpu = 0, cuda };
+
+constexpr const char* device_name(Device device) { return device == Device::cpu ? "cpu" : "cuda"; }
+
+struct Execution {
+  Device device = Device::cpu;
+  int32_t num_threads = 1;        // CPU: threads an operation may use
+  CUstream_st* stream = nullptr;  // CUDA: operations are enqueued here and never synchronise
+};
+
+// True when the library was built with its CUDA kernels (says nothing about a GPU being present).
+bool built_with_cuda();
+
+// What an operation answers when asked for a backend that this build has not.
+inline Status cuda_not_built(const char* operation) {
+  return unsupported(operation, ": device is cuda, but this library was built without CUDA");
+}
+
+}  // namespace prologue

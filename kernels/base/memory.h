@@ -1,0 +1,53 @@
+// The one owner of raw memory, host or device. Operations never allocate: whoever runs them holds Buffers.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include <prologue/kernels/base/execution.h>
+
+namespace prologue {
+
+// Move-only. Host memory is 64-byte aligned, device memory 256-byte aligned (cudaMalloc). The contents start undefined.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(Buffer&& other) noexcept { swap(other); }
+  Buffer& operator=(Buffer&& other) noexcept {
+    Buffer taken(std::move(other));
+    swap(taken);
+    return *this;
+  }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  ~Buffer();
+
+  // resource_exhausted says how many bytes were asked for and, on a GPU, how many are free.
+  static Result<Buffer> allocate(Device device, int64_t num_bytes);
+
+  void* data() const { return data_; }
+  template <class T>
+  T* as() const { return static_cast<T*>(data_); }
+  int64_t size_bytes() const { return size_bytes_; }
+  Device device() const { return device_; }
+
+ private:
+  void swap(Buffer& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(size_bytes_, other.size_bytes_);
+    std::swap(device_, other.device_);
+  }
+
+  void* data_ = nullptr;
+  int64_t size_bytes_ = 0;
+  Device device_ = Device::cpu;
+};
+
+// Copies between the host and the execution's device, in stream order. On CUDA `copy_to_host` returns after the copy has
+// finished (it synchronises the stream); `copy_to_device` returns once `source` may be reused.
+Status copy_to_device(void* target, const void* source, int64_t num_bytes, const Execution& execution);
+Status copy_to_host(void* target, const void* source, int64_t num_bytes, const Execution& execution);
+Status fill_zero(void* target, int64_t num_bytes, const Execution& execution);
+Status synchronize(const Execution& execution);
+
+}  // namespace prologue

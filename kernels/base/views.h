@@ -1,0 +1,78 @@
+// Views: raw pointers with strides, counted in elements, never in bytes. Plain data; nothing here owns anything.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <prologue/kernels/base/dtype.h>
+
+namespace prologue {
+
+enum class RopeStyle : int32_t {
+  neox = 0,     // half-split: pair i is (x[i], x[i + rotary_dim/2])
+  interleaved,  // pair i is (x[2i], x[2i + 1])
+};
+
+constexpr const char* rope_style_name(RopeStyle style) {
+  return style == RopeStyle::neox ? "neox" : "interleaved";
+}
+
+// [num_tokens, num_heads, head_dim] with contiguous channels; element (t, h, d) lies at
+// data[t * token_stride + h * head_stride + d].
+struct HeadsView {
+  const void* data = nullptr;
+  int64_t token_stride = 0;
+  int64_t head_stride = 0;
+};
+struct MutableHeadsView {
+  void* data = nullptr;
+  int64_t token_stride = 0;
+  int64_t head_stride = 0;
+
+  operator HeadsView() const { return {data, token_stride, head_stride}; }  // NOLINT(google-explicit-constructor)
+};
+
+// An index array of int32 or int64 on the device of the operation.
+enum class IndexType : int32_t { int32 = 0, int64 };
+struct IndexView {
+  const void* data = nullptr;
+  IndexType type = IndexType::int32;
+
+  IndexView() = default;
+  IndexView(const int32_t* values) : data(values), type(IndexType::int32) {}  // NOLINT(google-explicit-constructor)
+  IndexView(const int64_t* values) : data(values), type(IndexType::int64) {}  // NOLINT(google-explicit-constructor)
+  IndexView(std::nullptr_t) {}                                                // NOLINT(google-explicit-constructor)
+};
+
+inline int64_t index_at(const IndexView& view, int64_t i) {
+  return view.type == IndexType::int32 ? static_cast<const int32_t*>(view.data)[i]
+                                       : static_cast<const int64_t*>(view.data)[i];
+}
+
+// One layer's paged KV cache. Slot s is token s % page_size of page s / page_size; channel d of head h of that slot lies at
+// page * page_stride + offset * token_stride + h * head_stride + d.
+struct PageStrides {
+  int64_t page = 0;
+  int64_t token = 0;
+  int64_t head = 0;
+};
+struct PagedKvView {
+  void* k = nullptr;
+  void* v = nullptr;
+  DType dtype = DType::f32;
+  int64_t num_pages = 0;
+  int64_t page_size = 0;
+  int64_t num_kv_heads = 0;
+  int64_t head_dim = 0;
+  PageStrides k_strides;
+  PageStrides v_strides;
+
+  int64_t num_slots() const { return num_pages * page_size; }
+};
+
+// Strides of a dense [num_pages, page_size, num_kv_heads, head_dim] tensor.
+inline PageStrides nhd_strides(int64_t page_size, int64_t num_kv_heads, int64_t head_dim) {
+  return {page_size * num_kv_heads * head_dim, num_kv_heads * head_dim, head_dim};
+}
+
+}  // namespace prologue

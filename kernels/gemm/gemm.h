@@ -1,0 +1,55 @@
+// y = x W^T (+ bias): the one matrix product of the library, in the layout that model files hold.
+//
+//   y[m, n] = sum_k x[m, k] * weight[n, k]  (+ bias[n])
+//
+//   x       [M, K]  dtype,     row stride x_stride >= K
+//   weight  [N, K]  dtype,     rows contiguous (stride K)
+//   bias    [N]     dtype,     null = none
+//   y       [M, N]  y_dtype,   row stride y_stride >= N; must not overlap x, weight or bias
+//
+// Numerics: float32 accumulation (no TF32), bias added in float32, one rounding at the store of y. The order of the sum
+// depends on M, so this is one of the two operations that are not batch-invariant. y_dtype is dtype or f32.
+// M = 0 is a no-op. Never throws; allocates and synchronises nothing; on CUDA it can be captured into a graph.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include <prologue/kernels/base/dtype.h>
+#include <prologue/kernels/base/execution.h>
+
+namespace prologue {
+
+struct GemmParams {
+  int64_t m = 0;
+  int64_t n = 0;
+  int64_t k = 0;
+  DType dtype = DType::f32;
+  DType y_dtype = DType::f32;
+  const void* x = nullptr;
+  int64_t x_stride = 0;
+  const void* weight = nullptr;
+  const void* bias = nullptr;
+  void* y = nullptr;
+  int64_t y_stride = 0;
+};
+
+// What a GEMM needs besides its arguments: on CUDA the cuBLASLt handle, its workspace and the cache of chosen algorithms (by
+// heuristic per (N, K, types, bucket of M), never by timing, so that two runs give the same bits); on the CPU scratch memory
+// for the conversion of 16-bit weights. Made once by the caller, who owns it; one per thread that runs GEMMs.
+class GemmContext {
+ public:
+  static Result<std::unique_ptr<GemmContext>> create(Device device);
+  virtual ~GemmContext() = default;
+  Device device() const { return device_; }
+
+ protected:
+  explicit GemmContext(Device device) : device_(device) {}
+
+ private:
+  Device device_;
+};
+
+Status gemm(const GemmParams& params, GemmContext& context, const Execution& execution);
+
+}  // namespace prologue

@@ -1,0 +1,36 @@
+// Rows by index: the token embedding, and the selection of the rows that need logits.
+//
+//   out[t, :] = table[indices[t], :] * scale
+//
+//   table    [num_rows, width]  dtype, contiguous
+//   indices  [num_tokens]       int32 or int64, on the device
+//   out      [num_tokens, width] dtype, contiguous, must not overlap table
+//
+// scale = 1 copies bitwise; otherwise the product is taken in float32 and rounded once. An index outside [0, num_rows)
+// writes a row of zeros and records token_id_out_of_range. num_tokens = 0 is a no-op. Allocates and synchronises nothing.
+#pragma once
+
+#include <cstdint>
+
+#include <prologue/kernels/base/dtype.h>
+#include <prologue/kernels/base/execution.h>
+#include <prologue/kernels/base/faults.h>
+#include <prologue/kernels/base/views.h>
+
+namespace prologue {
+
+struct EmbeddingParams {
+  int64_t num_tokens = 0;
+  int64_t num_rows = 0;
+  int64_t width = 0;
+  DType dtype = DType::f32;
+  const void* table = nullptr;
+  IndexView indices;
+  float scale = 1.0f;
+  void* out = nullptr;
+  FaultRecord* faults = nullptr;  // null = faults are skipped but not recorded
+};
+
+Status embedding(const EmbeddingParams& params, const Execution& execution);
+
+}  // namespace prologue

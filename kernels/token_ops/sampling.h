@@ -1,0 +1,48 @@
+// Choosing the next token of each row from its logits.
+//
+//   logits  [num_rows, vocab_size] float32, row stride logits_stride
+//   rows    [num_rows]             one SamplingRow per row, on the device
+//   tokens  [num_rows]             int32, written
+//
+// A row with temperature 0 is greedy: the largest logit, ties to the lower id (NaN logits are never chosen; a row without
+// any number gives id 0). Otherwise, with p = softmax(logits / temperature) and tokens ordered by (logit descending, id
+// ascending), these filters apply one after the other, each to what the one before kept, after renormalising:
+//   top_k  > 0: the first top_k tokens
+//   top_p  < 1: the shortest prefix whose probability reaches top_p (at least one token)
+//   min_p  > 0: tokens with p >= min_p * max(p)
+// One of the kept tokens is drawn with probability proportional to p by the Gumbel-max rule:
+//   argmax_i  logit_i / temperature - log(-log(u_i)),   u_i in (0, 1) = Philox4x32-10(key = seed, counter = (position, i))
+// The draw for a token depends on (seed, position, token id) alone: the same seed gives the same choice whatever else is in
+// the batch, in any order of evaluation, and on any backend up to float noise in the logits.
+//
+// Probability mass for top_p is summed in 64-bit fixed point (2^-40), so the sum does not depend on its order.
+// num_rows = 0 is a no-op. Allocates and synchronises nothing; no host round trip.
+#pragma once
+
+#include <cstdint>
+
+#include <prologue/kernels/base/execution.h>
+
+namespace prologue {
+
+struct SamplingRow {
+  float temperature = 0.0f;  // >= 0; 0 = greedy
+  int32_t top_k = 0;         // <= 0 = off
+  float top_p = 1.0f;        // (0, 1]; 1 = off
+  float min_p = 0.0f;        // [0, 1]; 0 = off
+  uint64_t seed = 0;
+  int64_t position = 0;      // of the token to be chosen, in its sequence: the random counter
+};
+
+struct SamplingParams {
+  int64_t num_rows = 0;
+  int64_t vocab_size = 0;
+  const float* logits = nullptr;
+  int64_t logits_stride = 0;
+  const SamplingRow* rows = nullptr;
+  int32_t* tokens = nullptr;
+};
+
+Status sample(const SamplingParams& params, const Execution& execution);
+
+}  // namespace prologue

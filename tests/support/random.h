@@ -1,0 +1,47 @@
+// Seeded test data, the same on every platform.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include <prologue/kernels/base/dtype.h>
+
+namespace prologue::test {
+
+// SplitMix64.
+class Random {
+ public:
+  explicit Random(uint64_t seed) : state_(seed) {}
+
+  uint64_t bits() {
+    state_ += 0x9e3779b97f4a7c15ull;
+    uint64_t z = state_;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    return z ^ (z >> 31);
+  }
+  // In [low, high].
+  int64_t integer(int64_t low, int64_t high) { return low + static_cast<int64_t>(bits() % static_cast<uint64_t>(high - low + 1)); }
+  // In [0, 1).
+  double uniform() { return static_cast<double>(bits() >> 11) * 0x1.0p-53; }
+  double normal() {
+    const double u = 1.0 - uniform();
+    return std::sqrt(-2.0 * std::log(u)) * std::cos(6.283185307179586 * uniform());
+  }
+  template <class T>
+  std::vector<T> normals(int64_t count, double deviation = 1.0) {
+    std::vector<T> values(static_cast<size_t>(count));
+    for (T& value : values) value = from_float<T>(static_cast<float>(deviation * normal()));
+    return values;
+  }
+  template <class T>
+  void shuffle(std::vector<T>& values) {
+    for (size_t i = values.size(); i > 1; --i) std::swap(values[i - 1], values[static_cast<size_t>(integer(0, static_cast<int64_t>(i) - 1))]);
+  }
+
+ private:
+  uint64_t state_;
+};
+
+}  // namespace prologue::test

@@ -1,0 +1,85 @@
+// Tolerances per element, derived and not tuned:
+//   |got - ref| <= 0.5 ulp_out(ref) + 16 * 2^-24 * scale,   scale = sum of |terms| of the last sum that made the element.
+// Besides, fewer than 0.1 % of the elements (of at least 2000) may differ from the correctly rounded reference in 16-bit types.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include <prologue/kernels/base/dtype.h>
+
+namespace prologue::test {
+
+template <class T>
+struct FloatFormat;
+template <>
+struct FloatFormat<float> {
+  static constexpr int mantissa_bits = 23, min_exponent = -126;
+  static constexpr DType dtype = DType::f32;
+};
+template <>
+struct FloatFormat<BFloat16> {
+  static constexpr int mantissa_bits = 7, min_exponent = -126;
+  static constexpr DType dtype = DType::bf16;
+};
+template <>
+struct FloatFormat<Float16> {
+  static constexpr int mantissa_bits = 10, min_exponent = -14;
+  static constexpr DType dtype = DType::f16;
+};
+
+// The distance between neighbours of T around x.
+template <class T>
+double ulp(double x) {
+  const int exponent = x == 0.0 ? FloatFormat<T>::min_exponent : std::max(std::ilogb(x), FloatFormat<T>::min_exponent);
+  return std::ldexp(1.0, exponent - FloatFormat<T>::mantissa_bits);
+}
+
+// A reference element: its value and the scale of its last sum, both from the float64 oracle.
+struct Reference {
+  double value = 0.0;
+  double scale = 0.0;
+};
+
+inline constexpr double kDefaultSteps = 16.0;
+
+// Compares element by element; reports coordinates as index / row_width and index % row_width. `steps` is the factor before
+// 2^-24 * scale (16 unless the operation's contract allows more, e.g. a sum of K terms).
+template <class T>
+void expect_close(const std::vector<T>& got, const std::vector<Reference>& want, int64_t row_width, const char* what,
+                  double steps = kDefaultSteps) {
+  ASSERT_EQ(got.size(), want.size()) << what;
+  int64_t misrounded = 0;
+  int failures = 0;
+  for (size_t i = 0; i < got.size() && failures < 5; ++i) {
+    const double g = static_cast<double>(to_float(got[i]));
+    const double w = want[i].value;
+    if (std::isnan(w) || std::isinf(w)) {
+      if (!(std::isnan(w) ? std::isnan(g) : g == w)) {
+        ++failures;
+        ADD_FAILURE() << what << " (" << i / row_width << ", " << i % row_width << "): got " << g << ", want " << w;
+      }
+      continue;
+    }
+    const double tolerance = 0.5 * ulp<T>(w) + steps * std::ldexp(1.0, -24) * want[i].scale;
+    if (!(std::fabs(g - w) <= tolerance)) {
+      ++failures;
+      ADD_FAILURE() << what << " (" << i / row_width << ", " << i % row_width << "): got " << g << ", want " << w
+                    << ", difference " << g - w << ", tolerance " << tolerance;
+    }
+    if (g != static_cast<double>(to_float(from_float<T>(static_cast<float>(w))))) ++misrounded;
+  }
+  if (sizeof(T) == 2 && got.size() >= 2000) {
+    // A float32 result within `steps` units of 2^-24 lands on the other side of a rounding boundary with a chance that grows
+    // with its error: 0.1 % for bfloat16, 8 times that for float16, whose boundaries lie 8 times closer.
+    const double allowed = (FloatFormat<T>::mantissa_bits == 7 ? 0.001 : 0.008) * std::max(1.0, steps / kDefaultSteps);
+    EXPECT_LT(static_cast<double>(misrounded), allowed * static_cast<double>(got.size())) << what;
+  }
+}
+
+}  // namespace prologue::test
