@@ -15,6 +15,11 @@
 
 namespace prologue::cuda {
 
+// A grid extent; what does not fit becomes one that the launch refuses.
+inline unsigned grid_extent(int64_t blocks) {
+  return blocks < 0 || blocks > int64_t{0xffffffff} ? 0xffffffffu : static_cast<unsigned>(blocks);
+}
+
 struct LaunchShape {
   dim3 grid;
   dim3 block;
@@ -29,7 +34,12 @@ Status launch(const char* name, void (*kernel)(Params...), const LaunchShape& sh
   config.blockDim = shape.block;
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = stream;
-  const cudaError_t error = cudaLaunchKernelEx(&config, kernel, args...);
+  constexpr size_t kSharedBytesWithoutAsking = 48 * 1024;
+  cudaError_t error = cudaSuccess;
+  if (shape.shared_bytes > kSharedBytesWithoutAsking) {  // kept per device by the driver, and cheap beside a launch
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shape.shared_bytes));
+  }
+  if (error == cudaSuccess) error = cudaLaunchKernelEx(&config, kernel, args...);
   if (error == cudaSuccess) return {};
   return device_error("launching ", name, " with a grid of ", shape.grid.x, " x ", shape.grid.y, " x ", shape.grid.z, " blocks of ",
                       shape.block.x, " threads and ", shape.shared_bytes, " bytes of shared memory failed: ", cudaGetErrorString(error));

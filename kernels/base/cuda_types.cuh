@@ -26,6 +26,26 @@ __device__ inline __half from_float<__half>(float x) { return __float2half_rn(x)
 template <>
 __device__ inline __nv_bfloat16 from_float<__nv_bfloat16>(float x) { return __float2bfloat16_rn(x); }
 
+// Elements whose type is known at run time only. The branch is uniform over a launch: for code where it costs less than an
+// instance per type.
+__device__ inline float load_element(DType type, const void* data, int64_t i) {
+  switch (type) {
+    case DType::f16: return to_float(static_cast<const __half*>(data)[i]);
+    case DType::bf16: return to_float(static_cast<const __nv_bfloat16*>(data)[i]);
+    case DType::f32: break;
+  }
+  return static_cast<const float*>(data)[i];
+}
+
+__device__ inline void store_element(DType type, void* data, int64_t i, float value) {
+  switch (type) {
+    case DType::f16: static_cast<__half*>(data)[i] = from_float<__half>(value); return;
+    case DType::bf16: static_cast<__nv_bfloat16*>(data)[i] = from_float<__nv_bfloat16>(value); return;
+    case DType::f32: break;
+  }
+  static_cast<float*>(data)[i] = value;
+}
+
 // N elements that are loaded and stored with one instruction where N * sizeof(T) is 4, 8 or 16 and the address is aligned so.
 template <class T, int N>
 struct alignas(N * sizeof(T)) Vec {

@@ -8,7 +8,7 @@
 
 namespace prologue {
 
-// Move-only. Host memory is 64-byte aligned, device memory 256-byte aligned (cudaMalloc). The contents start undefined.
+// Move-only. Host memory is 64-byte aligned (large blocks: to huge pages), device memory 256-byte aligned (cudaMalloc). The contents start undefined.
 class Buffer {
  public:
   Buffer() = default;
@@ -42,6 +42,9 @@ class Buffer {
   int64_t size_bytes_ = 0;
   Device device_ = Device::cpu;
 };
+
+// What can still be allocated there: on the CPU what the system and the control group leave, on a GPU its free memory.
+Result<int64_t> available_bytes(Device device);
 
 // Copies between the host and the execution's device, in stream order. On CUDA `copy_to_host` returns after the copy has
 // finished (it synchronises the stream); `copy_to_device` returns once `source` may be reused.

@@ -22,6 +22,13 @@ Result<void*> allocate(int64_t num_bytes) {
 
 void release(void* data) { cudaFree(data); }
 
+Result<int64_t> available_bytes() {
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+  PROLOGUE_CUDA_RETURN_IF_ERROR(cudaMemGetInfo(&free_bytes, &total_bytes));
+  return static_cast<int64_t>(free_bytes);
+}
+
 Status copy(void* target, const void* source, int64_t num_bytes, cudaStream_t stream, bool to_host) {
   PROLOGUE_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(target, source, static_cast<size_t>(num_bytes),
                                                 to_host ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice, stream));

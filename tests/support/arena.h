@@ -75,7 +75,7 @@ class Arena {
   std::vector<T> read(const T* pointer) const {
     const std::vector<unsigned char>& bytes = contents(pointer);
     std::vector<T> values(bytes.size() / sizeof(T));
-    std::memcpy(static_cast<void*>(values.data()), bytes.data(), values.size() * sizeof(T));
+    if (!values.empty()) std::memcpy(static_cast<void*>(values.data()), bytes.data(), values.size() * sizeof(T));
     return values;
   }
   // True when run() changed no byte of any array.

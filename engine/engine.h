@@ -1,0 +1,118 @@
+// The engine: a model file in, text out. examples/generate is its use on one page.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <prologue/engine/model/model.h>
+#include <prologue/engine/model_runner.h>
+#include <prologue/engine/tokenizer/tokenizer.h>
+#include <prologue/kernels/base/gpu.h>
+
+namespace prologue {
+
+struct EngineOptions {
+  std::string model_path;
+  std::optional<Device> device;  // none: the GPU where there is one that works, else the CPU
+  std::optional<DType> dtype;    // none: float32 on the CPU, bfloat16 on CUDA
+  int64_t page_size = 16;
+  int64_t cache_tokens = 0;      // KV cache, shared by all requests of a call; 0 = what they need
+  int32_t num_threads = 0;       // CPU; 0 = all cores
+  bool fused = true;             // run the fused graph
+  bool profile = false;
+  std::function<void(double fraction)> on_load;
+};
+
+struct SamplingOptions {
+  float temperature = 0.0f;  // 0 = greedy
+  int32_t top_k = 0;         // 0 = off
+  float top_p = 1.0f;        // 1 = off
+  float min_p = 0.0f;        // 0 = off
+  uint64_t seed = 0;
+};
+
+struct Request {
+  std::vector<int32_t> prompt;
+  int64_t max_tokens = 128;
+  SamplingOptions sampling;
+  std::vector<std::string> stop;     // generation ends before the first of these in the text
+  std::vector<int32_t> stop_tokens;  // end the generation like EOS (a chat format's end of turn)
+  bool ignore_eos = false;
+};
+
+enum class StopReason { eos, stop, length };
+const char* stop_reason_name(StopReason reason);
+
+struct Completion {
+  Status status;                // of this request; the others are not concerned
+  std::vector<int32_t> tokens;  // without EOS
+  std::string text;             // valid UTF-8; without the stop text
+  StopReason stop = StopReason::length;
+  int64_t prefill_tokens = 0;
+  double prefill_seconds = 0.0;  // from the start of the call to the first token
+  int64_t decode_tokens = 0;     // tokens (EOS included) after the first
+  double decode_seconds = 0.0;
+};
+
+// What happens while requests run; each may be empty. Indices are those of the requests.
+struct GenerationEvents {
+  std::function<void(size_t request, std::string_view text)> on_text;  // whole characters
+  std::function<void(double fraction)> on_prefill;                     // of all prompt tokens
+};
+
+// Forced tokens and what the model thinks of them, one entry per token.
+struct Score {
+  std::vector<int32_t> argmax;
+  std::vector<float> logit_of_argmax;
+  std::vector<float> logit_of_token;
+  std::vector<double> logprob_of_token;
+  double perplexity = 0.0;  // exp of minus the mean log probability
+};
+
+class Engine {
+ public:
+  static Result<std::unique_ptr<Engine>> load(const EngineOptions& options);
+
+  const ModelConfig& config() const { return model_.config; }
+  const Tokenizer& tokenizer() const { return *tokenizer_; }
+  Device device() const { return execution_.device; }
+  DType dtype() const { return model_.dtype; }
+  double load_seconds() const { return load_seconds_; }
+  // The graph that runs: fused, unless the options say otherwise.
+  Graph graph() const;
+
+  // Runs all requests as one batch, prompts first. One completion per request, in order.
+  std::vector<Completion> generate(std::span<const Request> requests, const GenerationEvents& events = {});
+
+  // Log probabilities of `tokens` after `prompt`.
+  Result<Score> score(std::span<const int32_t> prompt, std::span<const int32_t> tokens);
+
+  // Node times of the prompt steps and of the decoding steps since the last call; empty without EngineOptions::profile.
+  struct Profile {
+    std::vector<NodeProfile> prefill;
+    std::vector<NodeProfile> decode;
+  };
+  Profile take_profile() { return std::exchange(profile_, {}); }
+
+ private:
+  Engine() = default;
+  Status check_request(const Request& request) const;
+  Result<std::unique_ptr<ModelRunner>> make_runner(int64_t cache_tokens, int64_t max_seqs, int64_t max_logit_rows) const;
+
+  EngineOptions options_;
+  Stream stream_;
+  Execution execution_;
+  Model model_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  double load_seconds_ = 0.0;
+  Profile profile_;
+};
+
+}  // namespace prologue

@@ -1,0 +1,238 @@
+// The generation loop: prompts in chunks, then all sequences a token at a time.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <list>
+
+#include <prologue/engine/engine.h>
+
+namespace prologue {
+
+const char* stop_reason_name(StopReason reason) {
+  switch (reason) {
+    case StopReason::eos: return "eos";
+    case StopReason::stop: return "stop";
+    case StopReason::length: return "length";
+  }
+  return "unknown";
+}
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+// One request on its way: what has been read of its prompt, and what has been written since.
+class Sequence {
+ public:
+  Sequence(const Request& request, Completion& completion, const Tokenizer& tokenizer, int64_t max_new_tokens)
+      : request_(request), completion_(completion), tokenizer_(tokenizer), decoder_(tokenizer), max_new_tokens_(max_new_tokens) {}
+
+  // Takes the next token. Returns the text that can be shown now; afterwards done() may be true.
+  std::string push(int32_t token) {
+    const bool is_stop_token =
+        std::find(request_.stop_tokens.begin(), request_.stop_tokens.end(), token) != request_.stop_tokens.end();
+    if (!request_.ignore_eos && (tokenizer_.is_end_of_generation(token) || is_stop_token)) {
+      return finish(StopReason::eos);
+    }
+    completion_.tokens.push_back(token);
+    pending_ += decoder_.push(token);
+    if (const size_t stop = find_stop(); stop != std::string::npos) {
+      pending_.resize(stop);
+      done_ = true;
+      completion_.stop = StopReason::stop;
+      return release(pending_.size());
+    }
+    if (static_cast<int64_t>(completion_.tokens.size()) >= max_new_tokens_) return finish(StopReason::length);
+    return release(pending_.size() - held_back());
+  }
+
+  bool done() const { return done_; }
+
+ private:
+  std::string finish(StopReason reason) {
+    pending_ += decoder_.finish();
+    done_ = true;
+    completion_.stop = reason;
+    if (const size_t stop = find_stop(); stop != std::string::npos) {
+      pending_.resize(stop);
+      completion_.stop = StopReason::stop;
+    }
+    return release(pending_.size());
+  }
+
+  std::string release(size_t count) {
+    std::string text = pending_.substr(0, count);
+    pending_.erase(0, count);
+    completion_.text += text;
+    return text;
+  }
+
+  size_t find_stop() const {
+    size_t first = std::string::npos;
+    for (const std::string& stop : request_.stop) first = std::min(first, pending_.find(stop));
+    return first;
+  }
+
+  // Bytes at the end of the pending text that may become a stop text: they are not shown yet.
+  size_t held_back() const {
+    size_t longest = 0;
+    for (const std::string& stop : request_.stop) {
+      for (size_t length = std::min(stop.size() - 1, pending_.size()); length > longest; --length) {
+        if (pending_.compare(pending_.size() - length, length, stop, 0, length) == 0) longest = length;
+      }
+    }
+    return longest;
+  }
+
+  const Request& request_;
+  Completion& completion_;
+  const Tokenizer& tokenizer_;
+  StreamDecoder decoder_;
+  int64_t max_new_tokens_;
+  std::string pending_;
+  bool done_ = false;
+};
+
+// A request that has been admitted: its pages are reserved to its last token.
+struct Running {
+  size_t index = 0;
+  const Request* request = nullptr;
+  Completion* completion = nullptr;
+  SequenceId id = -1;
+  Sequence sequence;
+  int64_t num_read = 0;     // prompt tokens in the cache
+  int32_t next_token = -1;  // the last one chosen, not yet in the cache
+  Clock::time_point first_token_time = {};
+};
+
+SamplingRow sampling_row(const Running& running) {
+  const SamplingOptions& options = running.request->sampling;
+  const int64_t position = static_cast<int64_t>(running.request->prompt.size() + running.completion->tokens.size());
+  return {options.temperature, options.top_k, options.top_p, options.min_p, options.seed, position};
+}
+
+}  // namespace
+
+std::vector<Completion> Engine::generate(std::span<const Request> requests, const GenerationEvents& events) {
+  const Clock::time_point start = Clock::now();
+  std::vector<Completion> completions(requests.size());
+
+  // What each request needs at most; prompts that cannot run are out.
+  std::vector<int64_t> lengths(requests.size(), 0);
+  int64_t needed_tokens = 0;
+  int64_t num_accepted = 0;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    completions[i].status = check_request(requests[i]);
+    if (!completions[i].status.ok()) continue;
+    const int64_t prompt = static_cast<int64_t>(requests[i].prompt.size());
+    lengths[i] = prompt + std::min(requests[i].max_tokens, config().context_length - prompt);
+    needed_tokens += (lengths[i] + options_.page_size - 1) / options_.page_size * options_.page_size;
+    ++num_accepted;
+  }
+  if (num_accepted == 0) return completions;
+
+  const auto fail = [&](const Status& status) {
+    for (Completion& completion : completions) {
+      if (completion.status.ok()) completion.status = status;
+    }
+    return completions;
+  };
+  auto made = make_runner(options_.cache_tokens > 0 ? options_.cache_tokens : needed_tokens, num_accepted, num_accepted);
+  if (!made.ok()) return fail(made.status());
+  ModelRunner& runner = **made;
+  KvCache& cache = runner.cache();
+
+  std::list<Running> running;
+  int64_t prompt_tokens = 0;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    if (!completions[i].status.ok()) continue;
+    const int64_t prompt = static_cast<int64_t>(requests[i].prompt.size());
+    const SequenceId id = cache.add_sequence();
+    const int64_t reserved = std::min(lengths[i], cache.num_pages() * cache.page_size());
+    if (!cache.reserve(id, reserved).ok()) {
+      completions[i].status = resource_exhausted("the KV cache has no pages for this request: it needs ", cache.pages_for(lengths[i]),
+                                                 " pages of ", cache.page_size(), " tokens (prompt ", prompt, " + max-tokens ",
+                                                 lengths[i] - prompt, "), ", cache.num_free_pages(), " of ", cache.num_pages(),
+                                                 " are free; all requests together need a context of ", needed_tokens, " tokens");
+      continue;
+    }
+    completions[i].prefill_tokens = prompt;
+    prompt_tokens += prompt;
+    running.push_back({i, &requests[i], &completions[i], id, Sequence(requests[i], completions[i], *tokenizer_, reserved - prompt)});
+  }
+
+  StepBatch batch;
+  std::vector<Running*> sampled;  // whose logits the step makes, in order
+  std::vector<SamplingRow> rows;
+  std::vector<int32_t> tokens;
+  const auto step = [&]() -> Status {
+    PROLOGUE_RETURN_IF_ERROR(runner.run(batch));
+    rows.clear();
+    for (const Running* each : sampled) rows.push_back(sampling_row(*each));
+    PROLOGUE_RETURN_IF_ERROR(runner.sample(rows, tokens));
+    for (size_t i = 0; i < sampled.size(); ++i) {
+      Running& each = *sampled[i];
+      if (each.next_token < 0) {
+        each.first_token_time = Clock::now();
+        each.completion->prefill_seconds = seconds_since(start);
+      } else {
+        ++each.completion->decode_tokens;
+        each.completion->decode_seconds = seconds_since(each.first_token_time);
+      }
+      each.next_token = tokens[i];
+      const std::string text = each.sequence.push(tokens[i]);
+      if (!text.empty() && events.on_text) events.on_text(each.index, text);
+    }
+    return {};
+  };
+
+  // Prompts first, in chunks, as many sequences in a step as fit.
+  int64_t num_read = 0;
+  while (num_read < prompt_tokens) {
+    batch.clear();
+    sampled.clear();
+    for (Running& each : running) {
+      const int64_t length = static_cast<int64_t>(each.request->prompt.size());
+      const int64_t count = std::min(length - each.num_read, runner.limits().max_tokens - batch.num_tokens());
+      if (count == 0) continue;
+      const bool complete = each.num_read + count == length;
+      if (const Status status = cache.append(each.id, count); !status.ok()) return fail(status);
+      batch.add_sequence(each.request->prompt.data() + each.num_read, count, each.num_read, cache.pages(each.id), cache.page_size(),
+                         complete ? 1 : 0);
+      if (complete) sampled.push_back(&each);
+      each.num_read += count;
+    }
+    num_read += batch.num_tokens();
+    if (const Status status = step(); !status.ok()) return fail(status);
+    if (events.on_prefill) events.on_prefill(static_cast<double>(num_read) / static_cast<double>(prompt_tokens));
+  }
+  for (NodeProfile& row : runner.take_profile()) profile_.prefill.push_back(std::move(row));
+
+  // Then all of them together, a token each.
+  while (true) {
+    for (auto each = running.begin(); each != running.end();) {
+      if (!each->sequence.done()) {
+        ++each;
+        continue;
+      }
+      if (const Status status = cache.free(each->id); !status.ok()) return fail(status);
+      each = running.erase(each);
+    }
+    if (running.empty()) break;
+    batch.clear();
+    sampled.clear();
+    for (Running& each : running) {
+      const int64_t position = cache.length(each.id);
+      if (const Status status = cache.append(each.id, 1); !status.ok()) return fail(status);
+      batch.add_sequence(&each.next_token, 1, position, cache.pages(each.id), cache.page_size(), 1);
+      sampled.push_back(&each);
+    }
+    if (const Status status = step(); !status.ok()) return fail(status);
+  }
+  for (NodeProfile& row : runner.take_profile()) profile_.decode.push_back(std::move(row));
+  return completions;
+}
+
+}  // namespace prologue

@@ -1,0 +1,40 @@
+// The storage types of tensors in GGUF files: which ones this library reads, and the names of those it refuses.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace prologue {
+
+// The numbers are those of the file format. A quantised row is a sequence of blocks of `block_elements` values.
+enum class GgmlType : uint32_t {
+  f32 = 0,
+  f16 = 1,
+  q4_0 = 2,
+  q4_1 = 3,
+  q5_0 = 6,
+  q5_1 = 7,
+  q8_0 = 8,
+  q4_k = 12,
+  q5_k = 13,
+  q6_k = 14,
+  bf16 = 30,
+};
+
+struct GgmlTypeInfo {
+  GgmlType type;
+  const char* name;  // as the format spells it: "Q4_K"
+  int64_t block_elements;
+  int64_t block_bytes;
+};
+
+// Null for every type that this library does not read.
+const GgmlTypeInfo* ggml_type_info(GgmlType type);
+
+// "Q4_K"; for numbers that no version of the format has defined, "unknown type 77".
+std::string ggml_type_name(GgmlType type);
+
+// "F32, F16, ...": for messages.
+std::string supported_ggml_types();
+
+}  // namespace prologue

@@ -1,0 +1,55 @@
+#include <prologue/engine/model/architectures.h>
+
+namespace prologue {
+
+namespace {
+
+constexpr Architecture kArchitectures[] = {
+    {"llama", load_llama},
+};
+
+std::string names() {
+  std::string list;
+  for (const Architecture& architecture : kArchitectures) list += (list.empty() ? "" : ", ") + std::string(architecture.name);
+  return list;
+}
+
+// The weights in the compute type must fit; found out before the first is read.
+Status check_memory(const GgufFile& file, DType dtype, Device device) {
+  double needed = 0.0;
+  for (const GgufTensor& tensor : file.tensors()) {
+    needed += static_cast<double>(tensor.num_elements()) * static_cast<double>(dtype_size(dtype));
+  }
+  PROLOGUE_ASSIGN_OR_RETURN(const int64_t available, available_bytes(device));
+  if (needed <= static_cast<double>(available)) return {};
+  return resource_exhausted(file.path(), ": its weights need ", static_cast<int64_t>(needed * 1e-6), " MB as ", dtype_name(dtype),
+                            ", but only ", available / 1000000, " MB of ", device == Device::cpu ? "memory" : "GPU memory",
+                            " are available");
+}
+
+}  // namespace
+
+std::span<const Architecture> architectures() { return kArchitectures; }
+
+Result<Model> load_model(const GgufFile& file, DType dtype, const Execution& execution, std::function<void(double)> progress) {
+  PROLOGUE_ASSIGN_OR_RETURN(const std::string name, file.get<std::string>("general.architecture"));
+  for (const Architecture& architecture : kArchitectures) {
+    if (name != architecture.name) continue;
+    PROLOGUE_RETURN_IF_ERROR(check_memory(file, dtype, execution.device));
+    WeightLoader loader(file, dtype, execution, std::move(progress));
+    PROLOGUE_ASSIGN_OR_RETURN(Model model, architecture.load(loader));
+    for (const std::string& prefix : {name + ".", std::string("split."), std::string("adapter.")}) {
+      for (const std::string& key : file.unused_keys(prefix)) {
+        return unsupported(file.path(), ": the key ", key, " changes the result, and the ", name, " loader does not know it");
+      }
+    }
+    for (const std::string& tensor : file.unused_tensors()) {
+      return unsupported(file.path(), ": the tensor ", tensor, " belongs to the model, and the ", name, " loader does not know it");
+    }
+    model.weights = loader.take_weights();
+    return model;
+  }
+  return unsupported(file.path(), ": the architecture is \"", name, "\": supported are ", names());
+}
+
+}  // namespace prologue

@@ -1,0 +1,49 @@
+// Tensors of a model file as weights on a device: dequantised, converted to the compute type, put side by side where one GEMM
+// makes several things at once.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <prologue/engine/gguf/gguf.h>
+#include <prologue/kernels/base/memory.h>
+#include <prologue/layers/graph/graph.h>
+
+namespace prologue {
+
+class WeightLoader {
+ public:
+  // `progress` is called with the fraction of the file's tensor bytes read so far.
+  WeightLoader(const GgufFile& file, DType dtype, const Execution& execution, std::function<void(double)> progress);
+
+  // The tensor as [rows, cols]; its dimensions must be exactly that. A vector has rows = 1.
+  Result<Weight> load(const std::string& name, int64_t rows, int64_t cols);
+  // Several tensors as one weight, their rows one after the other.
+  struct Part {
+    std::string name;
+    int64_t rows;
+  };
+  Result<Weight> load_stacked(const std::vector<Part>& parts, int64_t cols);
+  // Several vectors end to end.
+  Result<Weight> load_joined(const std::vector<Part>& parts);
+
+  const GgufFile& file() const { return file_; }
+  DType dtype() const { return dtype_; }
+  const Execution& execution() const { return execution_; }
+  std::vector<Buffer> take_weights() { return std::move(weights_); }
+
+ private:
+  Result<Weight> load_tensors(const std::vector<const GgufTensor*>& tensors, int64_t rows, int64_t cols);
+
+  const GgufFile& file_;
+  DType dtype_;
+  Execution execution_;
+  std::function<void(double)> progress_;
+  int64_t total_bytes_ = 0;
+  int64_t done_bytes_ = 0;
+  std::vector<unsigned char> staging_;  // of dequantised rows on their way to another device
+  std::vector<Buffer> weights_;
+};
+
+}  // namespace prologue

@@ -1,0 +1,75 @@
+// Runs a model step by step: the KV cache, the executor of the (fused) graph, the step's device arrays, and the choice of the
+// next token.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <prologue/engine/model/model.h>
+#include <prologue/kernels/token_ops/sampling.h>
+#include <prologue/kvcache/kv_cache.h>
+#include <prologue/kvcache/kv_storage.h>
+#include <prologue/layers/graph/executor.h>
+
+namespace prologue {
+
+struct RunnerConfig {
+  int64_t page_size = 16;
+  int64_t cache_tokens = 0;    // rounded up to whole pages
+  int64_t max_tokens = 512;    // of one step
+  int64_t max_seqs = 1;
+  int64_t max_logit_rows = 1;
+  bool fused = true;
+  bool profile = false;
+};
+
+// Time spent in the graph's nodes, summed over layers (names without their layer) and over steps.
+struct NodeProfile {
+  std::string name;
+  std::string kind;
+  int64_t calls = 0;
+  double seconds = 0.0;
+};
+
+class ModelRunner {
+ public:
+  // The model must outlive the runner.
+  static Result<std::unique_ptr<ModelRunner>> create(const Model& model, const RunnerConfig& config, const Execution& execution);
+
+  KvCache& cache() { return *cache_; }
+  const Graph& graph() const { return executor_->graph(); }
+  const StepLimits& limits() const { return executor_->limits(); }
+  int64_t cache_bytes() const { return storage_.config().bytes_per_page() * storage_.config().num_pages; }
+  int64_t activation_bytes() const { return executor_->plan().total_bytes; }
+
+  // Enqueues the graph over the batch.
+  Status run(const StepBatch& batch);
+  // After run(): chooses the next token of each logit row, and waits for it. Bad indices that the step met are an error here,
+  // which names the token of the batch.
+  Status sample(const std::vector<SamplingRow>& rows, std::vector<int32_t>& tokens);
+  // After run(): the logits of the batch's logit rows, [rows, vocab_size].
+  Status read_logits(std::vector<float>& logits);
+
+  // By node, in the graph's order, since the last call.
+  std::vector<NodeProfile> take_profile();
+
+ private:
+  explicit ModelRunner(const Model& model) : model_(model) {}
+  void add_to_profile();
+
+  const Model& model_;
+  Execution execution_;
+  bool profile_enabled_ = false;
+  int64_t num_logit_rows_ = 0;
+  KvStorage storage_;
+  std::unique_ptr<KvCache> cache_;
+  std::unique_ptr<GraphExecutor> executor_;
+  StepBuffers step_buffers_;
+  Buffer sampling_rows_;
+  Buffer sampled_;
+  std::vector<NodeProfile> profile_;
+};
+
+}  // namespace prologue

@@ -1,0 +1,139 @@
+// generate: text from a model file. The use of the engine on one page: load, encode, generate, print.
+#include <unistd.h>
+
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include <prologue/engine/engine.h>
+#include <prologue/engine/tokenizer/chat.h>
+#include <prologue/layers/graph/print.h>
+
+#include "options.h"
+#include "report.h"
+
+using namespace prologue;
+using namespace generate;
+
+namespace {
+
+int fail(const Status& status) {
+  std::cerr << "generate: " << status.message() << "\n";
+  return 1;
+}
+
+// The prompt's tokens: raw text with the model's special tokens in it, or the user's message in the model's chat format.
+Status encode_prompt(const Engine& engine, const ChatFormat* chat, const std::string& prompt, Request& request) {
+  if (chat != nullptr) {
+    const ChatMessage message{"user", prompt};
+    PROLOGUE_ASSIGN_OR_RETURN(request.prompt, chat->encode_chat({&message, 1}, true));
+    request.stop_tokens = {chat->end_of_turn()};
+  } else {
+    PROLOGUE_ASSIGN_OR_RETURN(request.prompt, engine.tokenizer().encode(prompt, true, engine.tokenizer().add_bos()));
+  }
+  return {};
+}
+
+// All prompts as one batch. A single one is streamed; several are printed one after the other.
+int run_prompts(Engine& engine, const ChatFormat* chat, const Options& options) {
+  std::vector<Request> requests(options.prompts.size(), options.request);
+  std::vector<Status> encoded(options.prompts.size());
+  for (size_t i = 0; i < requests.size(); ++i) encoded[i] = encode_prompt(engine, chat, options.prompts[i], requests[i]);
+
+  const bool stream = !options.json && requests.size() == 1;
+  if (stream && !options.quiet && chat == nullptr) std::cout << options.prompts[0] << std::flush;
+  GenerationEvents events;
+  if (stream) events.on_text = [](size_t, std::string_view text) { std::cout << text << std::flush; };
+  ProgressBar progress("reading", !options.quiet);
+  events.on_prefill = [&](double fraction) { progress.update(fraction); };
+  std::vector<Completion> completions = engine.generate(requests, events);
+
+  int exit_code = 0;
+  for (size_t i = 0; i < completions.size(); ++i) {
+    if (!encoded[i].ok()) completions[i].status = encoded[i];
+    const Completion& completion = completions[i];
+    if (!completion.status.ok()) exit_code = 1;
+    if (options.json) {
+      std::cout << json_line(engine, options.prompts[i], requests[i], completion) << "\n";
+    } else if (!completion.status.ok()) {
+      if (stream && !options.quiet) std::cout << "\n";
+      std::cerr << "generate: " << (stream ? "" : str_cat("prompt ", i + 1, ": ")) << completion.status.message() << "\n";
+    } else if (stream) {
+      std::cout << "\n";
+    } else {
+      if (!options.quiet) std::cout << "--- prompt " << i + 1 << " ---\n" << (chat == nullptr ? options.prompts[i] : "");
+      std::cout << completion.text << "\n";
+    }
+  }
+  std::cout << std::flush;
+  if (!options.json && !options.quiet && exit_code == 0) std::cerr << "\n" << summary_table(engine, completions);
+  return exit_code;
+}
+
+// Turns from the terminal until the end of input; each answer sees the whole conversation.
+int run_chat(Engine& engine, const ChatFormat& chat, const Options& options) {
+  std::vector<ChatMessage> messages;
+  const bool prompt = isatty(STDIN_FILENO) != 0;
+  for (std::string line; (prompt ? std::cout << "> " << std::flush : std::cout) && std::getline(std::cin, line);) {
+    if (line.empty()) continue;
+    messages.push_back({"user", line});
+    Request request = options.request;
+    request.stop_tokens = {chat.end_of_turn()};
+    auto tokens = chat.encode_chat(messages, true);
+    if (!tokens.ok()) return fail(tokens.status());
+    request.prompt = std::move(tokens).value();
+    GenerationEvents events;
+    events.on_text = [](size_t, std::string_view text) { std::cout << text << std::flush; };
+    const Completion answer = engine.generate({&request, 1}, events).front();
+    std::cout << std::endl;
+    if (!answer.status.ok()) return fail(answer.status);
+    messages.push_back({"assistant", answer.text});
+  }
+  return 0;
+}
+
+int run_score(Engine& engine, const Options& options) {
+  auto rows = read_score_file(options.score_file);
+  if (!rows.ok()) return fail(rows.status());
+  int exit_code = 0;
+  for (const ScoreRow& row : *rows) {
+    const auto score = engine.score(row.prompt_tokens, row.tokens);
+    std::cout << (score.ok() ? json_line(*score) : json_error("", score.status().message())) << std::endl;
+    if (!score.ok()) exit_code = 1;
+  }
+  return exit_code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  ParsedOptions parsed = parse_options(argc, argv);
+  if (!parsed.options) return parsed.exit_code;
+  Options& options = *parsed.options;
+
+  Result<std::unique_ptr<Engine>> loaded = [&] {
+    ProgressBar progress("loading", !options.quiet);
+    options.engine.on_load = [&](double fraction) { progress.update(fraction); };
+    return Engine::load(options.engine);
+  }();
+  if (!loaded.ok()) return fail(loaded.status());
+  Engine& engine = **loaded;
+
+  if (!options.print_graph.empty()) {
+    std::cout << (options.print_graph == "dot" ? graph_dot(engine.graph()) : graph_table(engine.graph()));
+    if (options.prompts.empty() && !options.chat && options.score_file.empty()) return 0;
+  }
+
+  int exit_code = 0;
+  if (!options.score_file.empty()) {
+    exit_code = run_score(engine, options);
+  } else if (options.chat) {
+    const auto chat = ChatFormat::detect(engine.tokenizer());
+    if (!chat.ok()) return fail(chat.status());
+    exit_code = options.prompts.empty() ? run_chat(engine, *chat, options) : run_prompts(engine, &*chat, options);
+  } else {
+    exit_code = run_prompts(engine, nullptr, options);
+  }
+  if (options.profile) std::cerr << profile_table(engine.take_profile());
+  return exit_code;
+}

@@ -1,0 +1,31 @@
+// The command line of `generate`.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <prologue/engine/engine.h>
+
+namespace generate {
+
+struct Options {
+  prologue::EngineOptions engine;
+  prologue::Request request;  // what every prompt gets, without its tokens
+  std::vector<std::string> prompts;
+  bool chat = false;
+  bool json = false;
+  bool quiet = false;
+  bool profile = false;
+  std::string print_graph;  // "", "table" or "dot"
+  std::string score_file;
+};
+
+// The options, or the exit code with which to leave (0 after --help, 2 for wrong usage; the message has been printed).
+struct ParsedOptions {
+  std::optional<Options> options;
+  int exit_code = 0;
+};
+ParsedOptions parse_options(int argc, char** argv);
+
+}  // namespace generate

@@ -1,0 +1,36 @@
+// Points in time of an execution's stream of work: the clock on the CPU, a CUDA event on a GPU. For profiling.
+#pragma once
+
+#include <chrono>
+#include <utility>
+
+#include <prologue/kernels/base/execution.h>
+
+struct CUevent_st;
+
+namespace prologue {
+
+class Event {
+ public:
+  Event() = default;
+  Event(Event&& other) noexcept { *this = std::move(other); }
+  Event& operator=(Event&& other) noexcept {
+    std::swap(event_, other.event_);
+    std::swap(time_, other.time_);
+    return *this;
+  }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  ~Event();
+
+  // Marks this point in the stream; does not synchronise.
+  Status record(const Execution& execution);
+  // Seconds from `start` to `end`; waits until both have been reached.
+  static Result<double> seconds_between(const Event& start, const Event& end);
+
+ private:
+  CUevent_st* event_ = nullptr;
+  std::chrono::steady_clock::time_point time_;
+};
+
+}  // namespace prologue

@@ -1,0 +1,35 @@
+// What may be done for a token, from its position and its slot: the rules of padding and bad indices, once for every
+// operation of the prologue and every backend (attention_prologue.h states them).
+#pragma once
+
+#include <cstdint>
+
+#include <prologue/kernels/base/faults.h>
+#include <prologue/kernels/base/rotation.h>
+
+namespace prologue {
+
+struct TokenGuard {
+  bool padding = false;     // touch nothing
+  bool position_ok = true;  // otherwise the Q row becomes zeros
+  int64_t slot = -1;        // where K and V go; negative: they are not written
+  FaultCode fault = FaultCode::none;
+};
+
+// No upper bound on the position where max_position = 0 (nothing is rotated then).
+PROLOGUE_HOST_DEVICE inline TokenGuard guard_token(int64_t position, int64_t max_position, int64_t slot, int64_t num_slots) {
+  TokenGuard guard;
+  if (position < 0) {
+    guard.padding = true;
+  } else if (max_position > 0 && position >= max_position) {
+    guard.position_ok = false;
+    guard.fault = FaultCode::position_out_of_range;
+  } else if (slot >= num_slots) {
+    guard.fault = FaultCode::slot_out_of_range;
+  } else {
+    guard.slot = slot;
+  }
+  return guard;
+}
+
+}  // namespace prologue

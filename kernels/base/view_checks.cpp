@@ -1,0 +1,193 @@
+#include <algorithm>
+#include <array>
+
+#include <prologue/kernels/base/view_checks.h>
+
+namespace prologue {
+
+namespace {
+
+constexpr int64_t kMaxExtent = int64_t{1} << 60;
+
+// Bytes from the first to past the last one of dimensions [first, 3), or -1 when that leaves 2^60.
+int64_t extent(const Region& region, int first = 0) {
+  int64_t bytes = region.width;
+  for (int i = first; i < 3; ++i) {
+    if (region.counts[i] <= 0) return 0;
+    int64_t reach = 0;
+    if (__builtin_mul_overflow(region.counts[i] - 1, region.strides[i], &reach) || reach > kMaxExtent) return -1;
+    bytes += reach;
+    if (bytes > kMaxExtent) return -1;
+  }
+  return bytes;
+}
+
+bool overlap(const Region& a, const Region& b) {
+  const int64_t a_bytes = extent(a);
+  const int64_t b_bytes = extent(b);
+  if (a_bytes <= 0 || b_bytes <= 0) return false;
+  const uint64_t a_begin = reinterpret_cast<uintptr_t>(a.data);
+  const uint64_t b_begin = reinterpret_cast<uintptr_t>(b.data);
+  if (a_begin + static_cast<uint64_t>(a_bytes) <= b_begin || b_begin + static_cast<uint64_t>(b_bytes) <= a_begin) return false;
+  // Columns of one packed buffer lie within each other's bounds without touching.
+  if (a.strides[0] == b.strides[0] && a.strides[0] > 0) {
+    const int64_t stride = a.strides[0];
+    const int64_t distance = static_cast<int64_t>(b_begin - a_begin);
+    const int64_t column = ((distance % stride) + stride) % stride;
+    if (column >= extent(a, 1) && column + extent(b, 1) <= stride) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+Region heads_region(const char* name, const HeadsView& view, int64_t num_tokens, int64_t num_heads, int64_t head_dim,
+                    DType dtype) {
+  const int64_t size = dtype_size(dtype);
+  Region region{name, view.data, head_dim * size, size, {num_tokens, num_heads, 1}, {-1, -1, 0}};
+  if (__builtin_mul_overflow(view.token_stride, size, &region.strides[0])) region.strides[0] = INT64_MAX;
+  if (__builtin_mul_overflow(view.head_stride, size, &region.strides[1])) region.strides[1] = INT64_MAX;
+  return region;
+}
+
+Region array_region(const char* name, const void* data, int64_t count, int64_t element_size) {
+  Region region{name, data, element_size, element_size, {count, 1, 1}, {element_size, 0, 0}};
+  return region;
+}
+
+Region index_region(const char* name, const IndexView& view, int64_t count) {
+  return array_region(name, view.data, count, view.type == IndexType::int32 ? 4 : 8);
+}
+
+Region cache_region(const char* name, const void* data, const PageStrides& strides, const PagedKvView& cache) {
+  const int64_t size = dtype_size(cache.dtype);
+  Region region{name, data, cache.head_dim * size, size, {cache.num_pages, cache.page_size, cache.num_kv_heads}, {0, 0, 0}};
+  const std::array<int64_t, 3> in_elements = {strides.page, strides.token, strides.head};
+  for (size_t i = 0; i < 3; ++i) {
+    if (__builtin_mul_overflow(in_elements[i], size, &region.strides[i])) region.strides[i] = INT64_MAX;
+  }
+  return region;
+}
+
+Status check_range(const char* operation, const char* name, int64_t value, int64_t low, int64_t high) {
+  if (value >= low && value <= high) return {};
+  return invalid_argument(operation, ": ", name, " is ", value, ": it must lie in ", low, "..", high);
+}
+
+Status check_dtype(const char* operation, const char* name, DType dtype) {
+  if (dtype_valid(dtype)) return {};
+  return unsupported(operation, ": ", name, " is the unknown type ", static_cast<int32_t>(dtype),
+                     ": supported are float32, float16 and bfloat16");
+}
+
+Status check_device(const char* operation, Device device) {
+  if (device == Device::cpu || device == Device::cuda) return {};
+  return invalid_argument(operation, ": device is ", static_cast<int32_t>(device), ": it must be cpu or cuda");
+}
+
+Status check_readable(const char* operation, const Region& region) {
+  for (int i = 0; i < 3; ++i) {
+    if (region.strides[i] >= 0) continue;
+    return invalid_argument(operation, ": ", region.name, " has the stride ", region.strides[i] / region.alignment,
+                            ": strides must not be negative");
+  }
+  const int64_t bytes = extent(region);
+  if (bytes < 0)
+    return invalid_argument(operation, ": ", region.name, " reaches further than 2^60 bytes: its strides are too large");
+  if (bytes == 0) return {};
+  if (region.data == nullptr) return invalid_argument(operation, ": ", region.name, " is null");
+  if (reinterpret_cast<uintptr_t>(region.data) % static_cast<uintptr_t>(region.alignment) != 0) {
+    return invalid_argument(operation, ": ", region.name, " lies at ", region.data, ": it must be aligned to ", region.alignment,
+                            " bytes");
+  }
+  if (reinterpret_cast<uintptr_t>(region.data) > UINTPTR_MAX - static_cast<uintptr_t>(bytes)) {
+    return invalid_argument(operation, ": ", region.name, " at ", region.data, " with ", bytes,
+                            " bytes leaves the address space");
+  }
+  return {};
+}
+
+Status check_writable(const char* operation, const Region& region) {
+  PROLOGUE_RETURN_IF_ERROR(check_readable(operation, region));
+  std::array<int, 3> order = {0, 1, 2};
+  std::sort(order.begin(), order.end(), [&](int a, int b) { return region.strides[a] < region.strides[b]; });
+  int64_t inner = region.width;
+  for (const int i : order) {
+    if (region.counts[i] <= 1) continue;
+    if (region.strides[i] < inner) {
+      return invalid_argument(operation, ": ", region.name, " has the stride ", region.strides[i] / region.alignment, " where ",
+                              inner / region.alignment, " elements lie: rows that are written must not overlap");
+    }
+    inner += (region.counts[i] - 1) * region.strides[i];
+  }
+  return {};
+}
+
+Status check_apart(const char* operation, const Region& written, const Region& other) {
+  if (!overlap(written, other)) return {};
+  return invalid_argument(operation, ": ", written.name, " overlaps ", other.name);
+}
+
+bool same_region(const Region& a, const Region& b) { return a.data == b.data && std::equal(a.strides, a.strides + 3, b.strides); }
+
+Status check_head_and_rotary_dim(const char* operation, int64_t head_dim, RopeStyle style, int64_t rotary_dim) {
+  if (head_dim < 2 || head_dim > 256 || head_dim % 2 != 0) {
+    return unsupported(operation, ": head_dim is ", head_dim, ": supported is every even number in 2..256");
+  }
+  if (style != RopeStyle::neox && style != RopeStyle::interleaved) {
+    return unsupported(operation, ": the rope style is ", static_cast<int32_t>(style), ": supported are neox and interleaved");
+  }
+  if (rotary_dim < 0 || rotary_dim > head_dim || rotary_dim % 2 != 0) {
+    return invalid_argument(operation, ": rotary_dim is ", rotary_dim, ": it must be even and lie in 0..head_dim, ", head_dim);
+  }
+  return {};
+}
+
+Region table_region(int64_t rotary_dim, const float* cos_sin_cache, int64_t max_position) {
+  const bool used = rotary_dim > 0;
+  Region region{"cos_sin_cache", cos_sin_cache, rotary_dim * 4, 4, {used ? max_position : 0, 1, 1}, {rotary_dim * 4, 0, 0}};
+  return region;
+}
+
+Status check_rotation_table(const char* operation, int64_t rotary_dim, const float* cos_sin_cache, int64_t max_position,
+                            const IndexView& positions, int64_t num_tokens) {
+  PROLOGUE_RETURN_IF_ERROR(check_range(operation, "max_position", max_position, rotary_dim > 0 ? 1 : 0, int64_t{1} << 40));
+  PROLOGUE_RETURN_IF_ERROR(check_index_type(operation, "positions", positions));
+  PROLOGUE_RETURN_IF_ERROR(check_readable(operation, table_region(rotary_dim, cos_sin_cache, max_position)));
+  const bool used = rotary_dim > 0 || positions.data != nullptr;
+  return check_readable(operation, index_region("positions", positions, used ? num_tokens : 0));
+}
+
+Status check_faults(const char* operation, const FaultRecord* faults) {
+  return check_readable(operation, array_region("faults", faults, faults == nullptr ? 0 : 1, alignof(FaultRecord)));
+}
+
+Status check_index_type(const char* operation, const char* name, const IndexView& view) {
+  if (view.type == IndexType::int32 || view.type == IndexType::int64) return {};
+  return invalid_argument(operation, ": ", name, ".type is ", static_cast<int32_t>(view.type), ": it must be int32 or int64");
+}
+
+Status check_cache(const char* operation, const PagedKvView& cache, int64_t num_kv_heads, int64_t head_dim, DType dtype) {
+  if (cache.dtype != dtype) {
+    PROLOGUE_RETURN_IF_ERROR(check_dtype(operation, "cache.dtype", cache.dtype));
+    return unsupported(operation, ": cache.dtype is ", dtype_name(cache.dtype), ": it must be dtype, ", dtype_name(dtype));
+  }
+  constexpr int64_t kMaxCount = int64_t{1} << 40;
+  PROLOGUE_RETURN_IF_ERROR(check_range(operation, "cache.num_pages", cache.num_pages, 1, kMaxCount));
+  PROLOGUE_RETURN_IF_ERROR(check_range(operation, "cache.page_size", cache.page_size, 1, int64_t{1} << 20));
+  if (cache.num_kv_heads != num_kv_heads) {
+    return invalid_argument(operation, ": cache.num_kv_heads is ", cache.num_kv_heads, ": it must be num_kv_heads, ",
+                            num_kv_heads);
+  }
+  if (cache.head_dim != head_dim) {
+    return invalid_argument(operation, ": cache.head_dim is ", cache.head_dim, ": it must be head_dim, ", head_dim);
+  }
+  const Region k = cache_region("cache.k", cache.k, cache.k_strides, cache);
+  const Region v = cache_region("cache.v", cache.v, cache.v_strides, cache);
+  PROLOGUE_RETURN_IF_ERROR(check_writable(operation, k));
+  PROLOGUE_RETURN_IF_ERROR(check_writable(operation, v));
+  if (cache.k == cache.v) return invalid_argument(operation, ": cache.k and cache.v are the same memory");
+  return {};
+}
+
+}  // namespace prologue

@@ -1,0 +1,26 @@
+// The attention layer as a model writes it down: the unfused truth. What runs is this after fusion.h.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <prologue/layers/graph/graph.h>
+
+namespace prologue {
+
+struct Attention {
+  int64_t layer = 0;  // its cache
+  int64_t num_q_heads = 0;
+  int64_t num_kv_heads = 0;
+  int64_t head_dim = 0;
+  float scale = 0.0f;  // of the scores, usually 1 / sqrt(head_dim)
+  const RopeTable* rope = nullptr;
+
+  Weight qkv_weight;     // [(num_q_heads + 2 num_kv_heads) head_dim, hidden]: the rows of q, then k, then v
+  Weight qkv_bias;       // [(num_q_heads + 2 num_kv_heads) head_dim]; may be none
+  Weight output_weight;  // [hidden, num_q_heads head_dim]
+
+  Value build(GraphBuilder& g, Value hidden_states) const;
+};
+
+}  // namespace prologue

@@ -1,0 +1,193 @@
+// The layer graph: a model as named operations over named tensors, written down once and run step after step.
+//
+// A value is a tensor [rows, width] whose number of rows is known only when a step runs: one row per token, or one per row
+// that needs logits. A value may be a range of another's columns (a view: q, k and v inside qkv). Weights are pointers that
+// the graph does not own. What a step brings along (positions, slots, lengths: StepInputs) is not a value; an operation
+// names the arrays that it reads.
+//
+// Build with GraphBuilder (layers/attention.h shows how that reads), rewrite with fusion.h, run with executor.h, look at it
+// with print.h.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include <prologue/kernels/base/dtype.h>
+#include <prologue/kernels/base/status.h>
+#include <prologue/kernels/base/views.h>
+#include <prologue/kernels/token_ops/gated_activation.h>
+#include <prologue/layers/rope/rope_table.h>
+
+namespace prologue {
+
+enum class Rows : int32_t { tokens = 0, logits };
+
+struct Value {
+  int32_t id = -1;
+
+  explicit operator bool() const { return id >= 0; }
+  bool operator==(const Value&) const = default;
+};
+
+struct ValueInfo {
+  std::string name;
+  Rows rows = Rows::tokens;
+  int64_t width = 0;
+  DType dtype = DType::f32;
+  Value base;               // of a view: the value whose columns it names
+  int64_t base_column = 0;  // of a view: its first column there
+};
+
+// A constant of the model on the graph's device: [rows, cols], contiguous. A vector has rows = 1.
+struct Weight {
+  const void* data = nullptr;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  DType dtype = DType::f32;
+
+  explicit operator bool() const { return data != nullptr; }
+};
+
+// The operations. Each names what it reads and writes; `step` lists the step's arrays that it needs. A value that is both
+// read and written (the residual stream) is updated in place.
+struct EmbeddingOp {  // out = table[token_ids] * scale
+  Weight table;
+  float scale;
+  Value out;
+};
+struct SelectRowsOp {  // out = x[logit_rows]
+  Value x;
+  Value out;
+};
+struct RmsNormOp {  // (residual += x); out = rms_norm(residual or x) * weight
+  Value x;
+  Value residual;  // may be none
+  Weight weight;
+  float eps;
+  Value out;
+};
+struct LinearOp {  // out = x weight^T
+  Value x;
+  Weight weight;
+  Value out;
+};
+struct AddBiasOp {  // out = x + bias
+  Value x;
+  Weight bias;
+  Value out;
+};
+struct RopeOp {  // out = rotate(x, positions), head by head
+  Value x;
+  int64_t num_heads;
+  const RopeTable* table;
+  Value out;
+};
+struct KvWriteOp {  // k, v -> pages of the layer's cache
+  Value k;
+  Value v;
+  int64_t num_kv_heads;
+  int64_t layer;
+  const RopeTable* table;  // tokens whose position lies outside it are not written; null = any position
+};
+struct AttentionPrologueOp {  // qkv -> + bias -> rope -> q and the pages of the layer's cache, in one launch
+  Value qkv;
+  Weight bias;  // may be none
+  int64_t num_q_heads;
+  int64_t num_kv_heads;
+  const RopeTable* table;
+  int64_t layer;
+  Value q;
+};
+struct PagedAttentionOp {  // out = attention of q over the pages of the layer's cache
+  Value q;
+  int64_t num_q_heads;
+  float scale;
+  int64_t layer;
+  Value out;
+};
+struct GatedActivationOp {  // out = activation(gate) * up
+  Value gate_up;
+  Activation activation;
+  Value out;
+};
+
+using Operation = std::variant<EmbeddingOp, SelectRowsOp, RmsNormOp, LinearOp, AddBiasOp, RopeOp, KvWriteOp, AttentionPrologueOp,
+                               PagedAttentionOp, GatedActivationOp>;
+
+struct Node {
+  std::string name;  // "layers.3.attention.rope_q"
+  Operation operation;
+};
+
+// What a node is called, reads and writes, for planning, fusion and printing.
+struct NodeFacts {
+  const char* kind = "";
+  std::vector<Value> reads;
+  std::vector<Value> writes;
+  std::vector<const char*> step_inputs;
+  std::vector<Weight> weights;
+  int64_t cache_layer = -1;  // of an operation that touches a layer's KV cache
+};
+NodeFacts facts_of(const Operation& operation);
+
+struct Graph {
+  std::vector<ValueInfo> values;
+  std::vector<Node> nodes;
+  Value output;
+
+  const ValueInfo& info(Value value) const { return values[static_cast<size_t>(value.id)]; }
+  // The value that owns the memory: itself, or the base of a view (views of views do not exist).
+  Value storage_of(Value value) const { return info(value).base ? info(value).base : value; }
+};
+
+// Writes a graph down. Names are scoped: with Scope layer(g, "layers.3") the next value or node is "layers.3.NAME".
+class GraphBuilder {
+ public:
+  explicit GraphBuilder(DType activations) : activations_(activations) {}
+
+  Value embedding(const std::string& name, const Weight& table, float scale);
+  Value select_logit_rows(const std::string& name, Value x);
+  Value rms_norm(const std::string& name, Value x, const Weight& weight, float eps);
+  // residual += x first; the sum is what is normalised.
+  Value add_rms_norm(const std::string& name, Value x, Value residual, const Weight& weight, float eps);
+  Value linear(const std::string& name, Value x, const Weight& weight);
+  Value linear(const std::string& name, Value x, const Weight& weight, DType out_dtype);
+  Value add_bias(const std::string& name, Value x, const Weight& bias);
+  struct Qkv {
+    Value q, k, v;
+  };
+  Qkv split_heads(Value qkv, int64_t num_q_heads, int64_t num_kv_heads, int64_t head_dim);
+  Value rope(const std::string& name, Value x, int64_t num_heads, const RopeTable* table);
+  void kv_write(const std::string& name, Value k, Value v, int64_t num_kv_heads, int64_t layer, const RopeTable* table);
+  Value paged_attention(const std::string& name, Value q, int64_t num_q_heads, float scale, int64_t layer);
+  Value gated_activation(const std::string& name, Value gate_up, Activation activation);
+
+  Graph finish(Value output) &&;
+
+  class Scope {
+   public:
+    Scope(GraphBuilder& builder, const std::string& name) : builder_(builder), length_(builder.prefix_.size()) {
+      builder_.prefix_ += name + ".";
+    }
+    ~Scope() { builder_.prefix_.resize(length_); }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    GraphBuilder& builder_;
+    size_t length_;
+  };
+
+ private:
+  Value add_value(const std::string& name, Rows rows, int64_t width, DType dtype);
+  Value add_view(const std::string& name, Value base, int64_t column, int64_t width);
+  void add_node(const std::string& name, Operation operation);
+
+  DType activations_;
+  std::string prefix_;
+  Graph graph_;
+};
+
+}  // namespace prologue

@@ -1,0 +1,67 @@
+#include <algorithm>
+#include <utility>
+
+#include <prologue/layers/graph/memory_plan.h>
+
+namespace prologue {
+
+MemoryPlan plan_memory(const Graph& graph, int64_t max_tokens, int64_t max_logit_rows) {
+  struct Lifetime {
+    int first = -1;
+    int last = -1;
+    int64_t bytes = 0;
+  };
+  std::vector<Lifetime> lifetimes(graph.values.size());
+  const auto touch = [&](Value value, int node) {
+    Lifetime& lifetime = lifetimes[static_cast<size_t>(graph.storage_of(value).id)];
+    if (lifetime.first < 0) lifetime.first = node;
+    lifetime.last = std::max(lifetime.last, node);
+  };
+  const int num_nodes = static_cast<int>(graph.nodes.size());
+  for (int n = 0; n < num_nodes; ++n) {
+    const NodeFacts facts = facts_of(graph.nodes[static_cast<size_t>(n)].operation);
+    for (const Value value : facts.reads) touch(value, n);
+    for (const Value value : facts.writes) touch(value, n);
+  }
+  if (graph.output) touch(graph.output, num_nodes);
+
+  MemoryPlan plan;
+  plan.offsets.assign(graph.values.size(), -1);
+  std::vector<int> order;
+  for (size_t v = 0; v < graph.values.size(); ++v) {
+    if (lifetimes[v].first < 0) continue;
+    const ValueInfo& info = graph.values[v];
+    const int64_t rows = info.rows == Rows::tokens ? max_tokens : max_logit_rows;
+    lifetimes[v].bytes = (rows * info.width * dtype_size(info.dtype) + 255) / 256 * 256;
+    plan.bytes_without_sharing += lifetimes[v].bytes;
+    order.push_back(static_cast<int>(v));
+  }
+
+  // Largest first, each at the lowest offset that is free for its whole life.
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+    return lifetimes[static_cast<size_t>(a)].bytes > lifetimes[static_cast<size_t>(b)].bytes;
+  });
+  std::vector<int> placed;
+  for (const int v : order) {
+    const Lifetime& life = lifetimes[static_cast<size_t>(v)];
+    std::vector<std::pair<int64_t, int64_t>> blocked;
+    for (const int other : placed) {
+      const Lifetime& theirs = lifetimes[static_cast<size_t>(other)];
+      if (theirs.last < life.first || life.last < theirs.first) continue;
+      const int64_t offset = plan.offsets[static_cast<size_t>(other)];
+      blocked.emplace_back(offset, offset + theirs.bytes);
+    }
+    std::sort(blocked.begin(), blocked.end());
+    int64_t offset = 0;
+    for (const auto& [begin, end] : blocked) {
+      if (offset + life.bytes <= begin) break;
+      offset = std::max(offset, end);
+    }
+    plan.offsets[static_cast<size_t>(v)] = offset;
+    plan.total_bytes = std::max(plan.total_bytes, offset + life.bytes);
+    placed.push_back(v);
+  }
+  return plan;
+}
+
+}  // namespace prologue

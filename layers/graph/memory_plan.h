@@ -1,0 +1,21 @@
+// Where each activation lives: values whose lifetimes do not meet share memory.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <prologue/layers/graph/graph.h>
+
+namespace prologue {
+
+struct MemoryPlan {
+  std::vector<int64_t> offsets;  // per value, in bytes from the start of the arena; -1 = a view, or never used
+  int64_t total_bytes = 0;
+  int64_t bytes_without_sharing = 0;
+};
+
+// A value lives from the first node that touches it to the last; the graph's output lives to the end. Offsets are multiples
+// of 256 bytes.
+MemoryPlan plan_memory(const Graph& graph, int64_t max_tokens, int64_t max_logit_rows);
+
+}  // namespace prologue

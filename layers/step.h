@@ -1,0 +1,73 @@
+// What one step brings along: which tokens of which sequences, where they stand, where their K and V go. The graph reads it
+// from device arrays, so that a captured step replays over nothing but updated arrays.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <prologue/kernels/base/memory.h>
+
+namespace prologue {
+
+// Device arrays. num_tokens tokens of num_seqs sequences, packed sequence after sequence.
+struct StepInputs {
+  int64_t num_tokens = 0;
+  int64_t num_seqs = 0;
+  int64_t num_logit_rows = 0;
+  int64_t max_seqlen_q = 0;  // host upper bounds, see kernels/paged_attention/paged_attention.h
+  int64_t max_seq_len = 0;
+
+  const int32_t* token_ids = nullptr;     // [num_tokens]
+  const int32_t* positions = nullptr;     // [num_tokens]: the rope position
+  const int64_t* slot_mapping = nullptr;  // [num_tokens]: where K and V go; negative = nowhere
+  const int32_t* cu_seqlens_q = nullptr;  // [num_seqs + 1]
+  const int32_t* seq_lens = nullptr;      // [num_seqs], after the append
+  const int32_t* block_table = nullptr;   // [num_seqs, block_table_stride]
+  int64_t block_table_stride = 0;
+  const int32_t* logit_rows = nullptr;    // [num_logit_rows]: the tokens whose logits are wanted
+};
+
+// A step on the host, filled sequence by sequence.
+class StepBatch {
+ public:
+  void clear();
+  // The next sequence of the batch: new tokens at positions first_position .., which are also their cache positions, in the
+  // pages of `block_table`. The last `num_logit_rows` of them get logits.
+  void add_sequence(const int32_t* tokens, int64_t num_tokens, int64_t first_position, const std::vector<int32_t>& block_table,
+                    int64_t page_size, int64_t num_logit_rows);
+
+  int64_t num_tokens() const { return static_cast<int64_t>(token_ids_.size()); }
+  int64_t num_seqs() const { return static_cast<int64_t>(seq_lens_.size()); }
+  int64_t num_logit_rows() const { return static_cast<int64_t>(logit_rows_.size()); }
+
+ private:
+  friend class StepBuffers;
+  std::vector<int32_t> token_ids_;
+  std::vector<int32_t> positions_;
+  std::vector<int64_t> slot_mapping_;
+  std::vector<int32_t> cu_seqlens_q_ = {0};
+  std::vector<int32_t> seq_lens_;
+  std::vector<std::vector<int32_t>> block_tables_;
+  std::vector<int32_t> logit_rows_;
+  int64_t max_seqlen_q_ = 0;
+  int64_t max_seq_len_ = 0;
+};
+
+// The device side: one buffer, sized once for the largest step, filled by one copy a step.
+class StepBuffers {
+ public:
+  StepBuffers() = default;
+  static Result<StepBuffers> create(int64_t max_tokens, int64_t max_seqs, int64_t max_pages_per_seq, Device device);
+
+  // In stream order. The StepInputs stay valid until the next upload.
+  Result<StepInputs> upload(const StepBatch& batch, const Execution& execution);
+
+ private:
+  int64_t max_tokens_ = 0;
+  int64_t max_seqs_ = 0;
+  int64_t max_pages_per_seq_ = 0;
+  std::vector<unsigned char> staging_;
+  Buffer device_;
+};
+
+}  // namespace prologue

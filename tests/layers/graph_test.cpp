@@ -1,0 +1,265 @@
+// The layer graph: what the builder writes down, what fusion makes of it, where memory goes, and that fused = unfused.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+
+#include <prologue/layers/decoder_layer.h>
+#include <prologue/layers/graph/executor.h>
+#include <prologue/layers/graph/fusion.h>
+#include <prologue/layers/graph/print.h>
+
+#include "tests/support/arena.h"
+#include "tests/support/random.h"
+
+namespace prologue {
+namespace {
+
+using test::Backend;
+using test::Random;
+
+constexpr int64_t kHidden = 32, kQHeads = 4, kKvHeads = 2, kHeadDim = 16, kIntermediate = 48, kVocab = 50, kLayers = 2;
+constexpr int64_t kPageSize = 4, kPages = 8;
+
+// A small random decoder on a device.
+struct TinyModel {
+  TinyModel(DType dtype, bool with_bias, const Execution& on) : execution(on) {
+    RopeConfig rope;
+    rope.style = RopeStyle::interleaved;
+    rope.rotary_dim = kHeadDim;
+    table = RopeTable::create(rope, 64, RopePrecision::exact, execution).value();
+    GraphBuilder g(dtype);
+    const Weight embedding = weight(kVocab, kHidden, dtype);
+    const Value residual = g.embedding("embedding", embedding, 1.0f);
+    Value previous;
+    for (int64_t i = 0; i < kLayers; ++i) {
+      DecoderLayer layer;
+      const int64_t qkv_rows = (kQHeads + 2 * kKvHeads) * kHeadDim;
+      layer.attention_norm = weight(1, kHidden, dtype);
+      layer.attention = {i, kQHeads, kKvHeads, kHeadDim, 0.25f, &table, weight(qkv_rows, kHidden, dtype),
+                         with_bias ? weight(1, qkv_rows, dtype) : Weight(), weight(kHidden, kQHeads * kHeadDim, dtype)};
+      layer.mlp_norm = weight(1, kHidden, dtype);
+      layer.mlp = {Activation::silu, weight(2 * kIntermediate, kHidden, dtype), weight(kHidden, kIntermediate, dtype)};
+      const GraphBuilder::Scope scope(g, str_cat("layers.", i));
+      previous = layer.build(g, residual, previous);
+    }
+    Value x = g.add_rms_norm("final_norm", previous, residual, weight(1, kHidden, dtype), 1e-5f);
+    x = g.select_logit_rows("last_tokens", x);
+    graph = std::move(g).finish(g.linear("lm_head", x, embedding, DType::f32));
+    storage = KvStorage::create({kLayers, kPages, kPageSize, kKvHeads, kHeadDim, dtype}, execution.device).value();
+  }
+
+  Weight weight(int64_t rows, int64_t cols, DType dtype) {
+    const std::vector<float> values = random.normals<float>(rows * cols, 0.3);
+    const int64_t bytes = rows * cols * dtype_size(dtype);
+    std::vector<unsigned char> stored(static_cast<size_t>(bytes));
+    with_host_type(dtype, [&](auto type) {
+      using T = decltype(type);
+      for (size_t i = 0; i < values.size(); ++i) reinterpret_cast<T*>(stored.data())[i] = from_float<T>(values[i]);
+    });
+    weights.push_back(Buffer::allocate(execution.device, bytes).value());
+    EXPECT_TRUE(copy_to_device(weights.back().data(), stored.data(), bytes, execution).ok());
+    return {weights.back().data(), rows, cols, dtype};
+  }
+
+  Execution execution;
+  Random random{7};
+  std::vector<Buffer> weights;
+  RopeTable table;
+  KvStorage storage;
+  Graph graph;
+};
+
+// Prefills two sequences and decodes a token of each; the logits of both steps.
+std::vector<float> run_two_steps(TinyModel& model, Graph graph) {
+  const Execution& execution = model.execution;
+  auto executor = GraphExecutor::create(std::move(graph), model.storage, {16, 8, 2, 16}, execution);
+  EXPECT_TRUE(executor.ok()) << executor.status().message();
+  auto buffers = StepBuffers::create(16, 2, 4, execution.device).value();
+  const std::vector<int32_t> tokens = {3, 1, 4, 1, 5, 9, 2, 6};
+  std::vector<float> all;
+  for (int step_index = 0; step_index < 2; ++step_index) {
+    StepBatch batch;
+    if (step_index == 0) {
+      batch.add_sequence(tokens.data(), 5, 0, {6, 1}, kPageSize, 2);
+      batch.add_sequence(tokens.data() + 5, 2, 0, {3}, kPageSize, 1);
+    } else {
+      batch.add_sequence(tokens.data() + 7, 1, 5, {6, 1}, kPageSize, 1);
+      batch.add_sequence(tokens.data(), 1, 2, {3}, kPageSize, 1);
+    }
+    const auto step = buffers.upload(batch, execution);
+    EXPECT_TRUE(step.ok());
+    const Status status = (*executor)->run(*step, execution);
+    EXPECT_TRUE(status.ok()) << status.message();
+    EXPECT_EQ((*executor)->take_fault(execution)->code, FaultCode::none);
+    std::vector<float> logits(static_cast<size_t>(step->num_logit_rows * kVocab));
+    EXPECT_TRUE(copy_to_host(logits.data(), (*executor)->data((*executor)->graph().output),
+                             static_cast<int64_t>(logits.size() * sizeof(float)), execution)
+                    .ok());
+    all.insert(all.end(), logits.begin(), logits.end());
+  }
+  return all;
+}
+
+int count(const Graph& graph, const std::string& kind) {
+  return static_cast<int>(std::count_if(graph.nodes.begin(), graph.nodes.end(),
+                                        [&](const Node& node) { return facts_of(node.operation).kind == kind; }));
+}
+
+class GraphOnBackend : public testing::TestWithParam<Backend> {
+ protected:
+  void SetUp() override {
+    PROLOGUE_REQUIRE_BACKEND(GetParam());
+    execution_.device = test::backend_device(GetParam());
+    execution_.num_threads = GetParam() == Backend::cpu_threads ? 3 : 1;
+  }
+  Execution execution_;
+};
+INSTANTIATE_TEST_SUITE_P(Backends, GraphOnBackend, testing::Values(Backend::cpu, Backend::cpu_threads, Backend::cuda),
+                         [](const auto& each) { return test::backend_name(each.param); });
+
+TEST_P(GraphOnBackend, FusedEqualsUnfusedBitForBitInFloat32) {
+  for (const bool with_bias : {false, true}) {
+    TinyModel model(DType::f32, with_bias, execution_);
+    const std::vector<float> unfused = run_two_steps(model, model.graph);
+    const std::vector<float> fused = run_two_steps(model, fuse_attention_prologue(model.graph));
+    ASSERT_EQ(unfused.size(), fused.size());
+    for (size_t i = 0; i < fused.size(); ++i) ASSERT_EQ(fused[i], unfused[i]) << i;
+    EXPECT_TRUE(std::any_of(fused.begin(), fused.end(), [](float x) { return x != 0.0f; }));
+  }
+}
+
+TEST_P(GraphOnBackend, SixteenBitTypesStayCloseToFloat32) {
+  TinyModel exact(DType::f32, true, execution_);
+  const std::vector<float> want = run_two_steps(exact, fuse_attention_prologue(exact.graph));
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    TinyModel model(dtype, true, execution_);
+    const std::vector<float> got = run_two_steps(model, fuse_attention_prologue(model.graph));
+    ASSERT_EQ(got.size(), want.size());
+    // Some twenty roundings of relative size 2^-8 (bfloat16) on values of order one, through two layers.
+    for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], 0.35) << dtype_name(dtype) << " " << i;
+  }
+}
+
+TEST_P(GraphOnBackend, StepsBeyondTheLimitsAreRefused) {
+  TinyModel model(DType::f32, false, execution_);
+  auto executor = GraphExecutor::create(model.graph, model.storage, {4, 2, 1, 16}, execution_).value();
+  StepInputs step;
+  step.num_tokens = 5;
+  EXPECT_EQ(executor->run(step, execution_).message(), "step: num_tokens is 5: this executor was made for 0 to 4");
+  step.num_tokens = 1;
+  step.num_seqs = 2;
+  EXPECT_EQ(executor->run(step, execution_).message(), "step: num_seqs is 2: this executor was made for 0 to 1");
+}
+
+TEST_P(GraphOnBackend, ProfileTimesEveryNode) {
+  TinyModel model(DType::f32, false, execution_);
+  auto executor = GraphExecutor::create(model.graph, model.storage, {16, 8, 2, 16}, execution_).value();
+  auto buffers = StepBuffers::create(16, 2, 4, execution_.device).value();
+  StepBatch batch;
+  const int32_t token = 1;
+  batch.add_sequence(&token, 1, 0, {0}, kPageSize, 1);
+  const auto step = buffers.upload(batch, execution_);
+  ASSERT_TRUE(executor->run_profiled(*step, execution_).ok());
+  EXPECT_EQ(executor->node_seconds().size(), model.graph.nodes.size());
+}
+
+TEST(Fusion, TurnsEachChainIntoOneNode) {
+  const Execution cpu;
+  for (const bool with_bias : {false, true}) {
+    const TinyModel model(DType::f32, with_bias, cpu);
+    const Graph fused = fuse_attention_prologue(model.graph);
+    EXPECT_EQ(count(model.graph, "rope"), 2 * kLayers);
+    EXPECT_EQ(count(model.graph, "add_bias"), with_bias ? kLayers : 0);
+    for (const char* kind : {"rope", "kv_write", "add_bias"}) EXPECT_EQ(count(fused, kind), 0) << kind;
+    EXPECT_EQ(count(fused, "attention_prologue"), kLayers);
+    EXPECT_EQ(fused.nodes.size(), model.graph.nodes.size() - static_cast<size_t>(kLayers * (with_bias ? 3 : 2)));
+    EXPECT_TRUE(std::any_of(fused.nodes.begin(), fused.nodes.end(),
+                            [](const Node& node) { return node.name == "layers.1.attention.prologue"; }));
+  }
+}
+
+// A chain in which something else reads an inner value must stay as it is.
+TEST(Fusion, LeavesChainsAloneWhoseInnerValuesAreReadElsewhere) {
+  const Weight qkv{reinterpret_cast<const void*>(64), 64, 32, DType::f32};
+  const Weight norm{reinterpret_cast<const void*>(64), 1, 16, DType::f32};
+  RopeConfig rope;
+  rope.rotary_dim = 16;
+  const RopeTable table = RopeTable::create(rope, 8, RopePrecision::exact, {}).value();
+  const RopeTable other = RopeTable::create(rope, 8, RopePrecision::exact, {}).value();
+  enum class Variant { plain, k_read_twice, rotated_k_read, v_read, other_table, packed_read };
+  for (const Variant variant : {Variant::plain, Variant::k_read_twice, Variant::rotated_k_read, Variant::v_read, Variant::other_table,
+                                Variant::packed_read}) {
+    GraphBuilder g(DType::f32);
+    const Weight embedding{reinterpret_cast<const void*>(64), 10, 32, DType::f32};
+    const Value x = g.embedding("embedding", embedding, 1.0f);
+    const Value packed = g.linear("qkv", x, qkv);
+    auto [q, k, v] = g.split_heads(packed, 2, 1, 16);
+    const Value q_rotated = g.rope("rope_q", q, 2, variant == Variant::other_table ? &other : &table);
+    const Value k_rotated = g.rope("rope_k", k, 1, &table);
+    g.kv_write("kv_write", k_rotated, v, 1, 0, &table);
+    const Value out = g.paged_attention("attention", q_rotated, 2, 1.0f, 0);
+    if (variant == Variant::k_read_twice) g.rms_norm("probe", k, norm, 1e-5f);
+    if (variant == Variant::rotated_k_read) g.rms_norm("probe", k_rotated, norm, 1e-5f);
+    if (variant == Variant::v_read) g.rms_norm("probe", v, norm, 1e-5f);
+    if (variant == Variant::packed_read) g.rms_norm("probe", packed, norm, 1e-5f);
+    const Graph graph = std::move(g).finish(out);
+    EXPECT_EQ(count(fuse_attention_prologue(graph), "attention_prologue"), variant == Variant::plain ? 1 : 0)
+        << static_cast<int>(variant);
+  }
+}
+
+TEST(MemoryPlan, ValuesThatLiveTogetherNeverOverlapAndMemoryIsShared) {
+  const Execution cpu;
+  const TinyModel model(DType::bf16, true, cpu);
+  for (const Graph& graph : {model.graph, fuse_attention_prologue(model.graph)}) {
+    const MemoryPlan plan = plan_memory(graph, 16, 4);
+    EXPECT_LT(plan.total_bytes, plan.bytes_without_sharing / 2);
+    // Replay the lifetimes independently of the planner: a byte that a value wrote may not be written by another before its last read.
+    struct Extent {
+      int64_t begin, end;
+      int first, last;
+    };
+    std::map<int32_t, Extent> extents;
+    for (int n = 0; n < static_cast<int>(graph.nodes.size()); ++n) {
+      const NodeFacts facts = facts_of(graph.nodes[static_cast<size_t>(n)].operation);
+      for (const auto& values : {facts.reads, facts.writes}) {
+        for (const Value value : values) {
+          const Value owner = graph.storage_of(value);
+          const ValueInfo& info = graph.info(owner);
+          const int64_t bytes = (info.rows == Rows::tokens ? 16 : 4) * info.width * dtype_size(info.dtype);
+          const int64_t begin = plan.offsets[static_cast<size_t>(owner.id)];
+          ASSERT_GE(begin, 0);
+          ASSERT_LE(begin + bytes, plan.total_bytes);
+          auto [entry, added] = extents.try_emplace(owner.id, Extent{begin, begin + bytes, n, n});
+          entry->second.last = n;
+        }
+      }
+    }
+    extents.at(graph.output.id).last = static_cast<int>(graph.nodes.size());
+    for (const auto& [a_id, a] : extents) {
+      for (const auto& [b_id, b] : extents) {
+        if (a_id >= b_id || a.last < b.first || b.last < a.first) continue;
+        EXPECT_TRUE(a.end <= b.begin || b.end <= a.begin)
+            << graph.values[static_cast<size_t>(a_id)].name << " and " << graph.values[static_cast<size_t>(b_id)].name;
+      }
+    }
+  }
+}
+
+TEST(GraphPrint, NamesNodesTensorsAndCaches) {
+  const Execution cpu;
+  const TinyModel model(DType::f32, true, cpu);
+  const std::string table = graph_table(fuse_attention_prologue(model.graph));
+  EXPECT_NE(table.find("layers.0.attention.prologue"), std::string::npos);
+  EXPECT_NE(table.find("cache[1]"), std::string::npos);
+  EXPECT_NE(table.find("step.slot_mapping"), std::string::npos);
+  const std::string dot = graph_dot(model.graph);
+  EXPECT_EQ(dot.rfind("digraph prologue {", 0), 0u);
+  EXPECT_EQ(dot.substr(dot.size() - 2), "}\n");
+  EXPECT_NE(dot.find("layers.1.attention.kv_write"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace prologue

@@ -1,0 +1,80 @@
+// The allowed arrows between folders (docs/architecture.md): nothing points back, and no kernel knows another's folder.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <set>
+#include <string>
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// The part of the tree that a path (relative to the source root, or to <prologue/...>) belongs to.
+std::string part_of(const fs::path& path) {
+  auto it = path.begin();
+  const std::string top = it->string();
+  if (top != "kernels") return top;
+  return "kernels/" + (++it)->string();
+}
+
+bool allowed(const std::string& from, const std::string& to) {
+  if (from == to || to == "kernels/base") return true;
+  static const std::map<std::string, std::set<std::string>> arrows = {
+      {"kvcache", {}},
+      {"layers", {"kvcache", "kernels/"}},
+      {"engine", {"layers", "kvcache", "kernels/"}},
+      {"examples", {"engine", "layers", "kvcache", "kernels/"}},
+      {"benchmarks", {"layers", "kvcache", "kernels/"}},
+  };
+  const auto found = arrows.find(from);
+  if (found == arrows.end()) return false;
+  for (const std::string& target : found->second) {
+    if (to == target || (target == "kernels/" && to.rfind(target, 0) == 0)) return true;
+  }
+  return false;
+}
+
+TEST(Tree, IncludesFollowTheArrows) {
+  const fs::path root = PROLOGUE_SOURCE_DIR;
+  const std::regex include(R"(^\s*#\s*include\s*<prologue/([^>]+)>)");
+  int num_includes = 0;
+  for (const char* top : {"kernels", "kvcache", "layers", "engine", "examples", "benchmarks"}) {
+    for (const auto& entry : fs::recursive_directory_iterator(root / top)) {
+      const std::string extension = entry.path().extension().string();
+      if (extension != ".h" && extension != ".cpp" && extension != ".cu" && extension != ".cuh") continue;
+      std::ifstream file(entry.path());
+      const std::string from = part_of(fs::relative(entry.path(), root));
+      for (std::string line; std::getline(file, line);) {
+        std::smatch match;
+        if (!std::regex_search(line, match, include)) continue;
+        ++num_includes;
+        EXPECT_TRUE(allowed(from, part_of(fs::path(match[1].str())))) << entry.path() << ": " << line;
+      }
+    }
+  }
+  EXPECT_GT(num_includes, 50);
+}
+
+TEST(Tree, TheRuleCanFail) {
+  EXPECT_FALSE(allowed("kernels/gemm", "layers"));
+  EXPECT_FALSE(allowed("kernels/gemm", "kernels/rotary"));
+  EXPECT_FALSE(allowed("kvcache", "kernels/gemm"));
+  EXPECT_FALSE(allowed("layers", "engine"));
+}
+
+// Public headers must not need the CUDA toolkit.
+TEST(Tree, HeadersDoNotIncludeCuda) {
+  const std::regex cuda(R"(^\s*#\s*include\s*[<"](cuda|cublas|cub/))");
+  for (const char* top : {"kernels", "kvcache", "layers", "engine"}) {
+    for (const auto& entry : fs::recursive_directory_iterator(fs::path(PROLOGUE_SOURCE_DIR) / top)) {
+      if (entry.path().extension() != ".h") continue;
+      std::ifstream file(entry.path());
+      for (std::string line; std::getline(file, line);) EXPECT_FALSE(std::regex_search(line, cuda)) << entry.path() << ": " << line;
+    }
+  }
+}
+
+}  // namespace
