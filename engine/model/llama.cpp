@@ -117,7 +117,7 @@ Result<Model> load_llama(WeightLoader& loader) {
   }
 
   GraphBuilder g(model.dtype);
-  const Value residual = g.embedding("embedding", embedding, 1.0f);
+  const Value residual = g.embedding("residual", embedding, 1.0f);
   Value previous;
   for (int64_t i = 0; i < config.num_layers; ++i) {
     const std::string block = str_cat("blk.", i, ".");

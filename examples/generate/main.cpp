@@ -41,9 +41,14 @@ int run_prompts(Engine& engine, const ChatFormat* chat, const Options& options) 
   for (size_t i = 0; i < requests.size(); ++i) encoded[i] = encode_prompt(engine, chat, options.prompts[i], requests[i]);
 
   const bool stream = !options.json && requests.size() == 1;
-  if (stream && !options.quiet && chat == nullptr) std::cout << options.prompts[0] << std::flush;
+  bool started = false;
+  const auto show = [&](std::string_view text) {
+    if (!started && !options.quiet && chat == nullptr) std::cout << options.prompts[0];
+    started = true;
+    std::cout << text << std::flush;
+  };
   GenerationEvents events;
-  if (stream) events.on_text = [](size_t, std::string_view text) { std::cout << text << std::flush; };
+  if (stream) events.on_text = [&](size_t, std::string_view text) { show(text); };
   ProgressBar progress("reading", !options.quiet);
   events.on_prefill = [&](double fraction) { progress.update(fraction); };
   std::vector<Completion> completions = engine.generate(requests, events);
@@ -56,10 +61,10 @@ int run_prompts(Engine& engine, const ChatFormat* chat, const Options& options) 
     if (options.json) {
       std::cout << json_line(engine, options.prompts[i], requests[i], completion) << "\n";
     } else if (!completion.status.ok()) {
-      if (stream && !options.quiet) std::cout << "\n";
+      if (started) std::cout << "\n";
       std::cerr << "generate: " << (stream ? "" : str_cat("prompt ", i + 1, ": ")) << completion.status.message() << "\n";
     } else if (stream) {
-      std::cout << "\n";
+      show("\n");
     } else {
       if (!options.quiet) std::cout << "--- prompt " << i + 1 << " ---\n" << (chat == nullptr ? options.prompts[i] : "");
       std::cout << completion.text << "\n";

@@ -27,7 +27,8 @@ struct Row {
 std::vector<Row> golden_rows() {
   std::ifstream file(PROLOGUE_SOURCE_DIR "/tests/golden/generation/smollm2_greedy.json");
   std::vector<Row> rows;
-  for (const auto& json : nlohmann::json::parse(file)["rows"]) {
+  const nlohmann::json golden = nlohmann::json::parse(file);
+  for (const auto& json : golden["rows"]) {
     rows.push_back({json["prompt"], json["prompt_tokens"], json["tokens"], json["margin"], json["stop"]});
   }
   return rows;
@@ -42,6 +43,8 @@ struct Case {
   int threads;
 };
 
+void PrintTo(const Case& which, std::ostream* out) { *out << which.name; }
+
 class DemoModel : public testing::TestWithParam<Case> {};
 
 INSTANTIATE_TEST_SUITE_P(Cases, DemoModel,
@@ -53,7 +56,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, DemoModel,
                                          Case{"cuda_batch_page_1", Device::cuda, 1, true, true, 2},
                                          Case{"cuda_batch_page_64_unfused", Device::cuda, 64, false, true, 2},
                                          Case{"cuda_alone_unfused", Device::cuda, 16, false, false, 2}),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& each) { return each.param.name; });
 
 TEST_P(DemoModel, SpeaksTheReferenceTokens) {
   const Case& which = GetParam();

@@ -90,7 +90,7 @@ TEST(Engine, LongPromptsAreReadInChunksWithTheSameResult) {
   model.context_length = 2048;
   auto engine = load(cpu_options(write_model("long", model)));
   std::string text;
-  for (int i = 0; i < 300; ++i) text += "word " + std::to_string(i) + " ";
+  for (int i = 0; i < 160; ++i) text += "word " + std::to_string(i) + " ";
   Request one = request(*engine, text, 4);
   ASSERT_GT(one.prompt.size(), 1100u);
   const Completion completion = engine->generate({&one, 1}).front();
@@ -186,7 +186,7 @@ TEST(Engine, OutOfPagesFailsTheRequestThatDoesNotFitAndSaysWhatItNeeds) {
   EngineOptions options = cpu_options(write_model("pages"));
   options.cache_tokens = 32;
   auto engine = load(options);
-  std::vector<Request> batch(2, request(*engine, "hello"));
+  std::vector<Request> batch(2, request(*engine, "hello hello"));
   const int64_t prompt = static_cast<int64_t>(batch[0].prompt.size());
   const std::vector<Completion> completions = engine->generate(batch);
   ASSERT_LE(prompt + 12, 32);
