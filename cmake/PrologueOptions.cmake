@@ -1,12 +1,11 @@
 # What can be chosen, and the compiler settings that follow from it.
-option(PROLOGUE_BUILD_ENGINE "Model files, tokenizer and generation loop (PCRE2, nlohmann-json)" ${PROJECT_IS_TOP_LEVEL})
-option(PROLOGUE_BUILD_EXAMPLES "The example programs (CLI11)" ${PROLOGUE_BUILD_ENGINE})
+option(PROLOGUE_BUILD_ENGINE "Model files, tokenizer and generation loop (PCRE2)" ${PROJECT_IS_TOP_LEVEL})
+option(PROLOGUE_BUILD_EXAMPLES "The example programs (CLI11, nlohmann-json)" ${PROLOGUE_BUILD_ENGINE})
 option(PROLOGUE_BUILD_BENCHMARKS "The benches" ${PROJECT_IS_TOP_LEVEL})
-option(PROLOGUE_BUILD_TESTS "The tests (GoogleTest)" ${PROJECT_IS_TOP_LEVEL})
+option(PROLOGUE_BUILD_TESTS "The tests (GoogleTest, nlohmann-json)" ${PROJECT_IS_TOP_LEVEL})
 option(PROLOGUE_WERROR "Warnings are errors" ${PROJECT_IS_TOP_LEVEL})
 option(PROLOGUE_SANITIZE "AddressSanitizer and UndefinedBehaviorSanitizer" OFF)
 set(PROLOGUE_CUDA AUTO CACHE STRING "CUDA kernels: AUTO (when nvcc is found), ON, OFF")
-set(PROLOGUE_ONEDNN AUTO CACHE STRING "oneDNN for CPU GEMMs of many rows: AUTO (when found), ON, OFF")
 set(PROLOGUE_CPU_ARCH native CACHE STRING "-march of the CPU code; 'native' runs on this machine's kind only")
 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
@@ -63,15 +62,5 @@ endif()
 # CPU threads: OpenMP where the compiler has it, one thread otherwise.
 find_package(OpenMP COMPONENTS CXX)
 
-set(PROLOGUE_HAS_ONEDNN OFF)
-if(NOT PROLOGUE_ONEDNN STREQUAL "OFF")
-  find_package(dnnl CONFIG QUIET)
-  if(dnnl_FOUND)
-    set(PROLOGUE_HAS_ONEDNN ON)
-  elseif(PROLOGUE_ONEDNN STREQUAL "ON")
-    message(FATAL_ERROR "PROLOGUE_ONEDNN is ON, but oneDNN was not found (Debian: libdnnl-dev)")
-  endif()
-endif()
-
 message(STATUS "Prologue ${PROJECT_VERSION}: ${CMAKE_BUILD_TYPE}, CUDA ${PROLOGUE_HAS_CUDA} (${CMAKE_CUDA_ARCHITECTURES}), "
-               "oneDNN ${PROLOGUE_HAS_ONEDNN}, OpenMP ${OpenMP_CXX_FOUND}, -march=${PROLOGUE_CPU_ARCH}, sanitizers ${PROLOGUE_SANITIZE}")
+               "OpenMP ${OpenMP_CXX_FOUND}, -march=${PROLOGUE_CPU_ARCH}, sanitizers ${PROLOGUE_SANITIZE}")

@@ -30,6 +30,6 @@ need() {
   fi
 }
 
-need_build_tools() { need g++ cmake ninja-build pkg-config libpcre2-dev nlohmann-json3-dev libcli11-dev libdnnl-dev; }
+need_build_tools() { need g++ cmake ninja-build pkg-config libpcre2-dev nlohmann-json3-dev libcli11-dev; }
 need_test_tools() { need libgtest-dev; }
 need_fetch_tools() { need python3 python3-pip ca-certificates; }

@@ -7,9 +7,11 @@
 //   bias    [N]     dtype,     null = none
 //   y       [M, N]  y_dtype,   row stride y_stride >= N; must not overlap x, weight or bias
 //
+// Every pointer is aligned to its elements. M = 0 and N = 0 are no-ops; K = 0 gives y = bias.
+//
 // Numerics: float32 accumulation (no TF32), bias added in float32, one rounding at the store of y. The order of the sum
 // depends on M, so this is one of the two operations that are not batch-invariant. y_dtype is dtype or f32.
-// M = 0 is a no-op. Never throws; allocates and synchronises nothing; on CUDA it can be captured into a graph.
+// Never throws; allocates and synchronises nothing; on CUDA it can be captured into a graph.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +38,7 @@ struct GemmParams {
 
 // What a GEMM needs besides its arguments: on CUDA the cuBLASLt handle, its workspace and the cache of chosen algorithms (by
 // heuristic per (N, K, types, bucket of M), never by timing, so that two runs give the same bits); on the CPU scratch memory
-// for the conversion of 16-bit weights. Made once by the caller, who owns it; one per thread that runs GEMMs.
+// for transposed weights. Made once by the caller, who owns it; one per thread that runs GEMMs.
 class GemmContext {
  public:
   static Result<std::unique_ptr<GemmContext>> create(Device device);

@@ -1,0 +1,119 @@
+// One small bench harness for the CPU and for CUDA. A bench program is a list of cases:
+//
+//   int main(int argc, char** argv) {
+//     Bench bench(argc, argv);
+//     bench.run("rms_norm T=1", [&](Setup& setup) {
+//       const int64_t bytes = ...;                                  // what one call must read and write
+//       const std::vector<void*> x = setup.rotated(x_bytes, DType::f32);   // one copy of x per rotation
+//       return Case{bytes, [=](const Execution& execution, int64_t rotation) { return rms_norm({... x[rotation] ...}, execution);
+//       }};
+//     });
+//     return bench.finish();
+//   }
+//
+// Each case becomes one row: microseconds (median), bytes, GB/s, and the time as a share of a plain copy of as many bytes (half
+// of them read, half written) that is measured in the same run over as many rotated buffers; on request also x against an earlier
+// case. Calls go round the rotated buffers, so that what a caller would find in memory is not in a cache here: on the CPU for
+// every size; on CUDA up to 20 buffers, so that small cases stay in the L2 cache, as they do after the kernel before them.
+//
+// On the CPU every call is timed by itself. On CUDA some 20 calls are captured into one graph; its replays are timed with events.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <prologue/kernels/base/dtype.h>
+#include <prologue/kernels/base/execution.h>
+#include <prologue/kernels/base/memory.h>
+
+namespace prologue::bench {
+
+using Operation = std::function<Status(const Execution&, int64_t rotation)>;
+
+struct Case {
+  int64_t bytes = 0;  // read and written by one call, counted from the arguments
+  Operation operation;
+  double flops = 0.0;          // of one call; 0 = no GFLOP/s in the row
+  std::string reference = {};  // an earlier case: the row shows how many times faster this one is
+};
+
+// Memory for one case, freed after it.
+class Setup {
+ public:
+  Setup(const Execution& execution, int64_t cache_bytes, int64_t max_rotations)
+      : execution_(execution), cache_bytes_(cache_bytes), max_rotations_(max_rotations) {}
+
+  // Says how many bytes of one call should come from memory; call it before rotated().
+  void rotate(int64_t bytes_per_call);
+  int64_t rotations() const { return rotations_; }
+
+  // An array of small random numbers of the type, once for each rotation.
+  std::vector<void*> rotated(int64_t num_bytes, DType dtype);
+  // An array of small random numbers of the type, shared by all rotations.
+  void* shared(int64_t num_bytes, DType dtype);
+  // As shared(), with these contents.
+  template <class T>
+  T* values(const std::vector<T>& contents) {
+    return static_cast<T*>(upload(contents.data(), static_cast<int64_t>(contents.size() * sizeof(T))));
+  }
+  const Execution& execution() const { return execution_; }
+
+ private:
+  void* allocate(int64_t num_bytes);
+  void* upload(const void* bytes, int64_t num_bytes);
+
+  Execution execution_;
+  int64_t cache_bytes_;
+  int64_t max_rotations_;
+  int64_t rotations_ = 1;
+  std::vector<Buffer> buffers_;
+};
+
+class Bench {
+ public:
+  // Reads the command line; exits with a message when it is wrong or asks for help.
+  Bench(int argc, char** argv);
+  ~Bench();
+  Bench(const Bench&) = delete;
+  Bench& operator=(const Bench&) = delete;
+
+  const Execution& execution() const { return execution_; }
+
+  // Runs the case now, unless --filter excludes it. An error is printed in the case's row.
+  void run(const std::string& name, const std::function<Case(Setup&)>& make_case);
+
+  // Writes --json; the program's exit code: 1 when a case failed.
+  int finish();
+
+ private:
+  struct Row {
+    std::string name;
+    int64_t rotations = 1;
+    int64_t bytes = 0;
+    double us = 0.0;
+    double copy_us = 0.0;       // rotated like the case
+    double copy_warm_us = 0.0;  // over one pair of buffers
+    double gflops = 0.0;        // 0 = not asked for
+    std::string reference;
+    double speedup = 0.0;  // 0 = no reference
+  };
+  double time_us(const Operation& operation, int64_t rotations) const;
+  double copy_us(int64_t bytes, int64_t rotations);
+  void print(const Row& row);
+
+  Execution execution_;
+  std::string device_description_;
+  std::string command_;
+  std::string filter_;
+  std::string json_path_;
+  bool once_ = false;
+  bool failed_ = false;
+  int64_t cache_bytes_ = 0;
+  std::vector<Row> rows_;
+  std::map<std::pair<int64_t, int64_t>, double> copies_;  // (bytes, rotations) -> us
+};
+
+}  // namespace prologue::bench

@@ -1,0 +1,99 @@
+// The CUDA half of the harness: graph replays under events, and the yardstick copy.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <prologue/kernels/base/cuda_launch.cuh>
+
+#include "benchmarks/harness.h"
+
+namespace prologue::bench::cuda {
+
+namespace {
+
+// Thread i copies the 16 bytes number i.
+__global__ void copy_kernel(const uint4* source, uint4* target, int64_t count) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i < count) target[i] = source[i];
+}
+
+constexpr int64_t kCallsPerGraph = 20;
+constexpr int kReplays = 31;
+
+// Owns what a measurement makes, so that an early return leaks nothing.
+struct Measurement {
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t instance = nullptr;
+  cudaEvent_t start = nullptr;
+  cudaEvent_t stop = nullptr;
+  ~Measurement() {
+    if (stop != nullptr) cudaEventDestroy(stop);
+    if (start != nullptr) cudaEventDestroy(start);
+    if (instance != nullptr) cudaGraphExecDestroy(instance);
+    if (graph != nullptr) cudaGraphDestroy(graph);
+  }
+};
+
+Status record(const Operation& operation, int64_t calls, int64_t rotations, const Execution& execution) {
+  for (int64_t i = 0; i < calls; ++i) PROLOGUE_RETURN_IF_ERROR(operation(execution, i % rotations));
+  return {};
+}
+
+}  // namespace
+
+struct Gpu {
+  std::string description;
+  int64_t l2_bytes;
+  cudaStream_t stream;
+};
+
+Result<Gpu> open() {
+  Gpu gpu = {};
+  cudaDeviceProp properties;
+  int runtime = 0;
+  PROLOGUE_CUDA_RETURN_IF_ERROR(cudaGetDeviceProperties(&properties, 0));
+  PROLOGUE_CUDA_RETURN_IF_ERROR(cudaRuntimeGetVersion(&runtime));
+  PROLOGUE_CUDA_RETURN_IF_ERROR(cudaStreamCreateWithFlags(&gpu.stream, cudaStreamNonBlocking));
+  gpu.description =
+      str_cat(properties.name, ", ", properties.multiProcessorCount, " SMs, CUDA ", runtime / 1000, ".", runtime % 1000 / 10);
+  gpu.l2_bytes = properties.l2CacheSize;
+  return gpu;
+}
+
+// Calls go round the rotations; the graph holds every rotation equally often.
+Result<double> time_us(const Operation& operation, int64_t rotations, const Execution& execution) {
+  Measurement m;
+  const int64_t calls = rotations * ((kCallsPerGraph + rotations - 1) / rotations);
+  PROLOGUE_RETURN_IF_ERROR(operation(execution, 0));  // first use: lazy loading and first-call choices stay outside the capture
+  PROLOGUE_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(execution.stream));
+  PROLOGUE_CUDA_RETURN_IF_ERROR(cudaStreamBeginCapture(execution.stream, cudaStreamCaptureModeThreadLocal));
+  const Status recorded = record(operation, calls, rotations, execution);
+  PROLOGUE_CUDA_RETURN_IF_ERROR(cudaStreamEndCapture(execution.stream, &m.graph));
+  PROLOGUE_RETURN_IF_ERROR(recorded);
+  PROLOGUE_CUDA_RETURN_IF_ERROR(cudaGraphInstantiate(&m.instance, m.graph, 0));
+  PROLOGUE_CUDA_RETURN_IF_ERROR(cudaEventCreate(&m.start));
+  PROLOGUE_CUDA_RETURN_IF_ERROR(cudaEventCreate(&m.stop));
+  std::vector<float> samples;
+  for (int replay = -3; replay < kReplays; ++replay) {  // the negative ones warm up
+    PROLOGUE_CUDA_RETURN_IF_ERROR(cudaEventRecord(m.start, execution.stream));
+    PROLOGUE_CUDA_RETURN_IF_ERROR(cudaGraphLaunch(m.instance, execution.stream));
+    PROLOGUE_CUDA_RETURN_IF_ERROR(cudaEventRecord(m.stop, execution.stream));
+    PROLOGUE_CUDA_RETURN_IF_ERROR(cudaEventSynchronize(m.stop));
+    float milliseconds = 0.0f;
+    PROLOGUE_CUDA_RETURN_IF_ERROR(cudaEventElapsedTime(&milliseconds, m.start, m.stop));
+    if (replay >= 0) samples.push_back(milliseconds);
+  }
+  std::nth_element(samples.begin(), samples.begin() + kReplays / 2, samples.end());
+  return static_cast<double>(samples[kReplays / 2]) * 1e3 / static_cast<double>(calls);
+}
+
+Status copy(void* target, const void* source, int64_t num_bytes, const Execution& execution) {
+  const int64_t count = num_bytes / 16;
+  const dim3 grid(static_cast<unsigned>((count + 255) / 256));
+  return prologue::cuda::launch("copy", copy_kernel, {grid, dim3(256)}, execution.stream, static_cast<const uint4*>(source),
+                                static_cast<uint4*>(target), count);
+}
+
+}  // namespace prologue::bench::cuda

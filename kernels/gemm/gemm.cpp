@@ -1,0 +1,107 @@
+#include <prologue/kernels/gemm/gemm.h>
+
+namespace prologue {
+
+namespace cpu {
+Result<std::unique_ptr<GemmContext>> create_gemm_context();
+Status gemm(const GemmParams& params, GemmContext& context, const Execution& execution);
+}  // namespace cpu
+
+namespace cuda {
+#ifdef PROLOGUE_HAS_CUDA
+Result<std::unique_ptr<GemmContext>> create_gemm_context();
+Status gemm(const GemmParams& params, GemmContext& context, const Execution& execution);
+#else
+static Result<std::unique_ptr<GemmContext>> create_gemm_context() { return cuda_not_built("gemm"); }
+static Status gemm(const GemmParams&, GemmContext&, const Execution&) { return cuda_not_built("gemm"); }
+#endif
+}  // namespace cuda
+
+namespace {
+
+// A matrix as a range of bytes; size 0 = empty, whatever the pointer.
+struct ByteRange {
+  const char* name;
+  const void* data;
+  DType dtype;
+  int64_t size = 0;
+};
+
+bool overlap(const ByteRange& a, const ByteRange& b) {
+  const auto a_begin = reinterpret_cast<uintptr_t>(a.data), b_begin = reinterpret_cast<uintptr_t>(b.data);
+  return a.size > 0 && b.size > 0 && a_begin < b_begin + static_cast<uintptr_t>(b.size) &&
+         b_begin < a_begin + static_cast<uintptr_t>(a.size);
+}
+
+// The bytes from the first element of a matrix to the end of its last row.
+Result<int64_t> span_bytes(const char* name, int64_t rows, int64_t columns, int64_t stride, DType dtype) {
+  if (rows == 0 || columns == 0) return int64_t{0};
+  int64_t size = 0;
+  if (__builtin_mul_overflow(rows - 1, stride, &size) || __builtin_add_overflow(size, columns, &size) ||
+      __builtin_mul_overflow(size, dtype_size(dtype), &size)) {
+    return invalid_argument("gemm: ", name, " is ", rows, " x ", columns, " with a row stride of ", stride,
+                            ": its size in bytes does not fit 63 bits");
+  }
+  return size;
+}
+
+Status validate(const GemmParams& p, const GemmContext& context, const Execution& execution) {
+  if (context.device() != execution.device) {
+    return invalid_argument("gemm: the context was made for ", device_name(context.device()), ", but the execution's device is ",
+                            device_name(execution.device));
+  }
+  if (execution.device == Device::cpu && execution.num_threads < 1) {
+    return invalid_argument("gemm: num_threads is ", execution.num_threads, ": it must be at least 1");
+  }
+  if (!dtype_valid(p.dtype)) {
+    return invalid_argument("gemm: dtype is ", static_cast<int32_t>(p.dtype), ": it must be float32, float16 or bfloat16");
+  }
+  if (p.y_dtype != DType::f32 && p.y_dtype != p.dtype) {
+    return invalid_argument("gemm: y_dtype is ", dtype_valid(p.y_dtype) ? dtype_name(p.y_dtype) : "unknown", " (",
+                            static_cast<int32_t>(p.y_dtype), "): it must be float32 or dtype, which is ", dtype_name(p.dtype));
+  }
+  if (p.m < 0 || p.n < 0 || p.k < 0) {
+    return invalid_argument("gemm: m, n, k are ", p.m, ", ", p.n, ", ", p.k, ": none may be negative");
+  }
+  if (p.x_stride < p.k) return invalid_argument("gemm: x_stride is ", p.x_stride, ": it must be at least k, which is ", p.k);
+  if (p.y_stride < p.n) return invalid_argument("gemm: y_stride is ", p.y_stride, ": it must be at least n, which is ", p.n);
+  ByteRange x{"x", p.x, p.dtype}, weight{"weight", p.weight, p.dtype}, bias{"bias", p.bias, p.dtype}, y{"y", p.y, p.y_dtype};
+  PROLOGUE_ASSIGN_OR_RETURN(x.size, span_bytes("x", p.m, p.k, p.x_stride, p.dtype));
+  PROLOGUE_ASSIGN_OR_RETURN(weight.size, span_bytes("weight", p.n, p.k, p.k, p.dtype));
+  PROLOGUE_ASSIGN_OR_RETURN(y.size, span_bytes("y", p.m, p.n, p.y_stride, p.y_dtype));
+  if (p.bias != nullptr) {
+    PROLOGUE_ASSIGN_OR_RETURN(bias.size, span_bytes("bias", 1, p.n, p.n, p.dtype));
+  }
+  if (y.size == 0) return {};  // nothing to do: no pointer is looked at
+  for (const ByteRange* array : {&x, &weight, &bias, &y}) {
+    if (array->size == 0) continue;
+    if (array->data == nullptr) {
+      return invalid_argument("gemm: ", array->name, " is null, but m, n, k are ", p.m, ", ", p.n, ", ", p.k);
+    }
+    if (reinterpret_cast<uintptr_t>(array->data) % static_cast<uintptr_t>(dtype_size(array->dtype)) != 0) {
+      return invalid_argument("gemm: ", array->name, " is at ", array->data, ": ", dtype_name(array->dtype),
+                              " must be aligned to ", dtype_size(array->dtype), " bytes");
+    }
+  }
+  for (const ByteRange* input : {&x, &weight, &bias}) {
+    if (overlap(y, *input)) {
+      return invalid_argument("gemm: y (", y.size, " bytes at ", y.data, ") overlaps ", input->name, " (", input->size,
+                              " bytes at ", input->data, "): the output must not overlap any input");
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<GemmContext>> GemmContext::create(Device device) {
+  return device == Device::cpu ? cpu::create_gemm_context() : cuda::create_gemm_context();
+}
+
+Status gemm(const GemmParams& params, GemmContext& context, const Execution& execution) {
+  PROLOGUE_RETURN_IF_ERROR(validate(params, context, execution));
+  if (params.m == 0 || params.n == 0) return {};
+  return execution.device == Device::cpu ? cpu::gemm(params, context, execution) : cuda::gemm(params, context, execution);
+}
+
+}  // namespace prologue

@@ -1,0 +1,299 @@
+#include <cublasLt.h>
+
+#include <algorithm>
+#include <bit>
+#include <compare>
+#include <map>
+#include <optional>
+
+#include <prologue/kernels/base/gpu.h>
+#include <prologue/kernels/base/memory.h>
+#include <prologue/kernels/gemm/gemm.h>
+#include <prologue/kernels/base/cuda_launch.cuh>
+#include <prologue/kernels/base/cuda_types.cuh>
+
+namespace prologue::cuda {
+
+namespace {
+
+constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Kernels of our own, for the little that cuBLASLt leaves
+
+constexpr int kAddBiasThreads = 256;
+
+// cuBLASLt adds a bias of y's type only, so that of 16-bit inputs is added to a float32 y here. A thread = one column.
+__global__ void add_bias_kernel(float* y, int64_t y_stride, const void* bias, DType bias_dtype, int64_t m, int64_t n) {
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * kAddBiasThreads + threadIdx.x;
+  if (column >= n) return;
+  const float value = load_element(bias_dtype, bias, column);
+  for (int64_t row = blockIdx.y; row < m; row += gridDim.y) y[row * y_stride + column] += value;
+}
+
+constexpr int kPlainTile = 64;
+constexpr int kPlainDepth = 16;
+constexpr int kPlainThreads = 256;
+
+// Any shape, stride and alignment, for what cuBLASLt declines or must not do. A block = 64 x 64 of y; thread (i, j) of 16 x 16 =
+// the rows i + 16 a and the columns j + 16 b of it.
+__global__ void __launch_bounds__(kPlainThreads) plain_gemm_kernel(const __grid_constant__ GemmParams p) {
+  __shared__ float x[kPlainDepth][kPlainTile + 1];
+  __shared__ float weight[kPlainDepth][kPlainTile + 1];
+  const int64_t first_row = static_cast<int64_t>(blockIdx.y) * kPlainTile;
+  const int64_t first_column = static_cast<int64_t>(blockIdx.x) * kPlainTile;
+  const int i = threadIdx.x / 16;
+  const int j = threadIdx.x % 16;
+  float sum[4][4] = {};
+  for (int64_t first_k = 0; first_k < p.k; first_k += kPlainDepth) {
+    for (int e = threadIdx.x; e < kPlainTile * kPlainDepth; e += kPlainThreads) {
+      const int line = e / kPlainDepth;
+      const int64_t k = first_k + e % kPlainDepth;
+      const int64_t row = first_row + line;
+      const int64_t column = first_column + line;
+      x[e % kPlainDepth][line] = row < p.m && k < p.k ? load_element(p.dtype, p.x, row * p.x_stride + k) : 0.0f;
+      weight[e % kPlainDepth][line] = column < p.n && k < p.k ? load_element(p.dtype, p.weight, column * p.k + k) : 0.0f;
+    }
+    __syncthreads();
+    const int depth = static_cast<int>(min(static_cast<int64_t>(kPlainDepth), p.k - first_k));
+    for (int k = 0; k < depth; ++k) {
+#pragma unroll
+      for (int a = 0; a < 4; ++a) {
+#pragma unroll
+        for (int b = 0; b < 4; ++b) sum[a][b] = fmaf(x[k][i + 16 * a], weight[k][j + 16 * b], sum[a][b]);
+      }
+    }
+    __syncthreads();
+  }
+#pragma unroll
+  for (int a = 0; a < 4; ++a) {
+#pragma unroll
+    for (int b = 0; b < 4; ++b) {
+      const int64_t row = first_row + i + 16 * a;
+      const int64_t column = first_column + j + 16 * b;
+      if (row >= p.m || column >= p.n) continue;
+      const float bias = p.bias == nullptr ? 0.0f : load_element(p.dtype, p.bias, column);
+      store_element(p.y_dtype, p.y, row * p.y_stride + column, p.bias == nullptr ? sum[a][b] : sum[a][b] + bias);
+    }
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// cuBLASLt
+
+cudaDataType_t cuda_type(DType type) {
+  switch (type) {
+    case DType::f16: return CUDA_R_16F;
+    case DType::bf16: return CUDA_R_16BF;
+    case DType::f32: break;
+  }
+  return CUDA_R_32F;
+}
+
+// The largest power of two up to 16 that divides the address of every row: what a kernel may count on.
+uint32_t row_alignment(const void* data, int64_t row_bytes) {
+  const uint64_t bits = reinterpret_cast<uintptr_t>(data) | static_cast<uint64_t>(row_bytes) | 16u;
+  return 1u << std::countr_zero(bits);
+}
+
+bool rows_are_aligned(const GemmParams& p) {
+  return row_alignment(p.x, p.x_stride * dtype_size(p.dtype)) == 16 && row_alignment(p.weight, p.k * dtype_size(p.dtype)) == 16 &&
+         row_alignment(p.y, p.y_stride * dtype_size(p.y_dtype)) == 16 && row_alignment(p.bias, 0) == 16;
+}
+
+// cuBLASLt adds a bias of y's type only.
+bool bias_in_epilogue(const GemmParams& p) { return p.bias != nullptr && p.dtype == p.y_dtype; }
+
+// What must not go to cuBLASLt: an empty sum (y = bias or 0), and a 16-bit y with a bias and rows that are not aligned: for
+// those it rounds the product, then adds the bias and rounds again (seen with 13.0, bfloat16).
+bool needs_plain_kernel(const GemmParams& p) {
+  return p.k == 0 || (bias_in_epilogue(p) && p.y_dtype != DType::f32 && !rows_are_aligned(p));
+}
+
+// What the choice of an algorithm depends on.
+struct PlanKey {
+  int64_t m_bucket;  // m rounded up to a power of two
+  int64_t n;
+  int64_t k;
+  DType dtype;
+  DType y_dtype;
+  bool bias;
+  uint32_t x_alignment;
+  uint32_t weight_alignment;
+  uint32_t y_alignment;
+  uint32_t bias_alignment;
+
+  auto operator<=>(const PlanKey&) const = default;
+};
+
+PlanKey plan_key(const GemmParams& p) {
+  const int64_t size = dtype_size(p.dtype);
+  const bool bias = bias_in_epilogue(p);
+  return {static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(p.m))),
+          p.n,
+          p.k,
+          p.dtype,
+          p.y_dtype,
+          bias,
+          row_alignment(p.x, p.x_stride * size),
+          row_alignment(p.weight, p.k * size),
+          row_alignment(p.y, p.y_stride * dtype_size(p.y_dtype)),
+          bias ? row_alignment(p.bias, 0) : 16};
+}
+
+// Empty = cuBLASLt has none: plain_gemm_kernel.
+using Algorithm = std::optional<cublasLtMatmulAlgo_t>;
+
+struct Plan {
+  Algorithm of_bucket;
+  int64_t m = 0;  // the last m that ran, and what is valid for it
+  Algorithm of_m;
+};
+
+class CudaGemmContext final : public GemmContext {
+ public:
+  CudaGemmContext() : GemmContext(Device::cuda) {}
+  ~CudaGemmContext() override {
+    if (handle != nullptr) cublasLtDestroy(handle);
+  }
+
+  cublasLtHandle_t handle = nullptr;
+  Buffer workspace;  // shared by all calls: the context serves one stream at a time
+  std::map<PlanKey, Plan> plans;
+};
+
+template <class... Parts>
+Status cublas_error(cublasStatus_t status, const Parts&... parts) {
+  return device_error(parts..., ": cuBLASLt says ", cublasLtGetStatusName(status), " (", cublasLtGetStatusString(status), ")");
+}
+
+// The product as cuBLASLt sees it: its matrices are column-major, so y^T [n, m] = weight^T-of-[k, n] times x^T [k, m].
+class Problem {
+ public:
+  static Result<Problem> make(const GemmParams& p, int64_t m) {
+    Problem problem;
+    const cublasStatus_t status = problem.describe(p, m);
+    if (status != CUBLAS_STATUS_SUCCESS) return cublas_error(status, "gemm: describing m, n, k = ", m, ", ", p.n, ", ", p.k);
+    return problem;
+  }
+
+  // By heuristic, never by timing, so that two runs choose alike.
+  Algorithm choose(CudaGemmContext& context, const PlanKey& key) {
+    cublasLtMatmulPreferenceOpaque_t preference;
+    cublasLtMatmulPreferenceInit(&preference);
+    const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+      cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &value, sizeof value);
+    };
+    set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(kWorkspaceBytes));
+    // Partial sums stay float32: y is rounded once.
+    set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.weight_alignment);
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.x_alignment);
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.y_alignment);
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.y_alignment);
+    cublasLtMatmulHeuristicResult_t found[8];
+    int count = 0;
+    if (cublasLtMatmulAlgoGetHeuristic(context.handle, &operation_, &weight_, &x_, &y_, &y_, &preference, std::size(found), found,
+                                       &count) != CUBLAS_STATUS_SUCCESS) {
+      return {};
+    }
+    const auto first =
+        std::find_if(found, found + count, [](const auto& result) { return result.state == CUBLAS_STATUS_SUCCESS; });
+    if (first == found + count) return {};
+    return first->algo;
+  }
+
+  bool accepts(CudaGemmContext& context, const cublasLtMatmulAlgo_t& algorithm) {
+    cublasLtMatmulHeuristicResult_t result;
+    return cublasLtMatmulAlgoCheck(context.handle, &operation_, &weight_, &x_, &y_, &y_, &algorithm, &result) ==
+               CUBLAS_STATUS_SUCCESS &&
+           result.workspaceSize <= static_cast<size_t>(kWorkspaceBytes);
+  }
+
+  Status run(CudaGemmContext& context, const GemmParams& p, const cublasLtMatmulAlgo_t& algorithm, cudaStream_t stream) {
+    const float one = 1.0f;
+    const float zero = 0.0f;
+    const cublasStatus_t status =
+        cublasLtMatmul(context.handle, &operation_, &one, p.weight, &weight_, p.x, &x_, &zero, p.y, &y_, p.y, &y_, &algorithm,
+                       context.workspace.data(), static_cast<size_t>(kWorkspaceBytes), stream);
+    if (status == CUBLAS_STATUS_SUCCESS) return {};
+    return cublas_error(status, "gemm: m, n, k = ", p.m, ", ", p.n, ", ", p.k, ", ", dtype_name(p.dtype), " to ",
+                        dtype_name(p.y_dtype));
+  }
+
+ private:
+  cublasStatus_t describe(const GemmParams& p, int64_t m) {
+    cublasStatus_t status = cublasLtMatmulDescInit(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    const auto set = [&](cublasLtMatmulDescAttributes_t attribute, const auto& value) {
+      if (status != CUBLAS_STATUS_SUCCESS) return;
+      status = cublasLtMatmulDescSetAttribute(&operation_, attribute, &value, sizeof value);
+    };
+    set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
+    if (bias_in_epilogue(p)) {
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+      set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
+    }
+    const auto lay_out = [&](cublasLtMatrixLayoutOpaque_t& layout, DType type, int64_t rows, int64_t columns, int64_t stride) {
+      if (status != CUBLAS_STATUS_SUCCESS) return;
+      status =
+          cublasLtMatrixLayoutInit(&layout, cuda_type(type), static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), stride);
+    };
+    lay_out(weight_, p.dtype, p.k, p.n, p.k);
+    lay_out(x_, p.dtype, p.k, m, p.x_stride);
+    lay_out(y_, p.y_dtype, p.n, m, p.y_stride);
+    return status;
+  }
+
+  cublasLtMatmulDescOpaque_t operation_;
+  cublasLtMatrixLayoutOpaque_t weight_;
+  cublasLtMatrixLayoutOpaque_t x_;
+  cublasLtMatrixLayoutOpaque_t y_;
+};
+
+// The bucket's algorithm where it is valid for m itself, otherwise what the heuristic says for m. Host work only.
+Result<Algorithm> algorithm_for(CudaGemmContext& context, const GemmParams& p, Problem& problem) {
+  const PlanKey key = plan_key(p);
+  auto found = context.plans.find(key);
+  if (found == context.plans.end()) {
+    PROLOGUE_ASSIGN_OR_RETURN(Problem representative, Problem::make(p, key.m_bucket));
+    found = context.plans.emplace(key, Plan{representative.choose(context, key), 0, {}}).first;
+  }
+  Plan& plan = found->second;
+  if (plan.m != p.m) {
+    plan.of_m = plan.of_bucket && problem.accepts(context, *plan.of_bucket) ? plan.of_bucket : problem.choose(context, key);
+    plan.m = p.m;
+  }
+  return plan.of_m;
+}
+
+Status run_plain(const GemmParams& p, cudaStream_t stream) {
+  const dim3 grid(grid_extent((p.n + kPlainTile - 1) / kPlainTile), grid_extent((p.m + kPlainTile - 1) / kPlainTile));
+  return launch("plain_gemm", plain_gemm_kernel, {grid, kPlainThreads}, stream, p);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<GemmContext>> create_gemm_context() {
+  PROLOGUE_RETURN_IF_ERROR(check_gpu());
+  auto context = std::make_unique<CudaGemmContext>();
+  const cublasStatus_t status = cublasLtCreate(&context->handle);
+  if (status != CUBLAS_STATUS_SUCCESS) return cublas_error(status, "gemm: creating the cuBLASLt handle");
+  PROLOGUE_ASSIGN_OR_RETURN(context->workspace, Buffer::allocate(Device::cuda, kWorkspaceBytes));
+  return std::unique_ptr<GemmContext>(std::move(context));
+}
+
+Status gemm(const GemmParams& params, GemmContext& context, const Execution& execution) {
+  if (needs_plain_kernel(params)) return run_plain(params, execution.stream);
+  auto& cuda_context = static_cast<CudaGemmContext&>(context);
+  PROLOGUE_ASSIGN_OR_RETURN(Problem problem, Problem::make(params, params.m));
+  PROLOGUE_ASSIGN_OR_RETURN(const Algorithm algorithm, algorithm_for(cuda_context, params, problem));
+  if (!algorithm) return run_plain(params, execution.stream);
+  PROLOGUE_RETURN_IF_ERROR(problem.run(cuda_context, params, *algorithm, execution.stream));
+  if (params.bias == nullptr || bias_in_epilogue(params)) return {};
+  const dim3 grid(grid_extent((params.n + kAddBiasThreads - 1) / kAddBiasThreads),
+                  static_cast<unsigned>(std::min<int64_t>(params.m, 1024)));
+  return launch("gemm add_bias", add_bias_kernel, {grid, kAddBiasThreads}, execution.stream, static_cast<float*>(params.y),
+                params.y_stride, params.bias, params.dtype, params.m, params.n);
+}
+
+}  // namespace prologue::cuda
