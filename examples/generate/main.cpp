@@ -77,22 +77,23 @@ int run_prompts(Engine& engine, const ChatFormat* chat, const Options& options) 
 
 // Turns from the terminal until the end of input; each answer sees the whole conversation.
 int run_chat(Engine& engine, const ChatFormat& chat, const Options& options) {
-  std::vector<ChatMessage> messages;
-  const bool prompt = isatty(STDIN_FILENO) != 0;
-  for (std::string line; (prompt ? std::cout << "> " << std::flush : std::cout) && std::getline(std::cin, line);) {
-    if (line.empty()) continue;
-    messages.push_back({"user", line});
-    Request request = options.request;
-    request.stop_tokens = {chat.end_of_turn()};
-    auto tokens = chat.encode_chat(messages, true);
-    if (!tokens.ok()) return fail(tokens.status());
-    request.prompt = std::move(tokens).value();
+  Request request = options.request;  // its prompt is the conversation so far
+  request.stop_tokens = {chat.end_of_turn()};
+  const bool terminal = isatty(STDIN_FILENO) != 0;
+  while (true) {
+    if (terminal) std::cout << "> " << std::flush;
+    ChatMessage message{"user", ""};
+    if (!std::getline(std::cin, message.content)) break;
+    if (message.content.empty()) continue;
+    const auto turn = request.prompt.empty() ? chat.encode_chat({&message, 1}, true) : chat.encode_next_turn(message);
+    if (!turn.ok()) return fail(turn.status());
+    request.prompt.insert(request.prompt.end(), turn->begin(), turn->end());
     GenerationEvents events;
     events.on_text = [](size_t, std::string_view text) { std::cout << text << std::flush; };
     const Completion answer = engine.generate({&request, 1}, events).front();
     std::cout << std::endl;
     if (!answer.status.ok()) return fail(answer.status);
-    messages.push_back({"assistant", answer.text});
+    request.prompt.insert(request.prompt.end(), answer.tokens.begin(), answer.tokens.end());
   }
   return 0;
 }

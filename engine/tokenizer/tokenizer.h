@@ -1,0 +1,136 @@
+// Text to token ids and back: byte-level BPE, as GPT-2 introduced it, from the vocabulary that a model file holds.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include <prologue/engine/tokenizer/pre_tokenizer.h>
+#include <prologue/kernels/base/status.h>
+
+namespace prologue {
+
+// What a model file says about its tokenizer; the comments name the GGUF keys.
+struct TokenizerData {
+  std::string model;                 // tokenizer.ggml.model
+  std::string pre;                   // tokenizer.ggml.pre
+  std::vector<std::string> tokens;   // tokenizer.ggml.tokens
+  std::vector<int32_t> token_types;  // tokenizer.ggml.token_type, values of TokenType; empty: all normal
+  std::vector<std::string> merges;   // tokenizer.ggml.merges, "left right", the first one wins
+  int32_t bos_id = -1;               // tokenizer.ggml.bos_token_id; here and below -1 = there is none
+  int32_t eos_id = -1;               // tokenizer.ggml.eos_token_id
+  int32_t eot_id = -1;               // tokenizer.ggml.eot_token_id
+  bool add_bos = false;              // tokenizer.ggml.add_bos_token
+  std::string chat_template;         // tokenizer.chat_template
+};
+
+// The numbers are those of the file format.
+enum class TokenType : int32_t {
+  normal = 1,
+  unknown = 2,       // treated as control
+  control = 3,       // a marker such as <|im_end|>: found in text only where the caller asks for it, prints as nothing
+  user_defined = 4,  // found in every text before it is split, prints as it is written
+  unused = 5,        // never found, prints as nothing
+};
+
+// Immutable: one tokenizer serves any number of threads. Move-only.
+class Tokenizer {
+ public:
+  // Checks everything, and later calls need not. unsupported: another model than 'gpt2', another pre-tokenizer than
+  // smollm, gpt-2, llama-bpe and qwen2. data_loss: the data contradict themselves (duplicate tokens, a merge of or into a token
+  // that is not there, ids outside the vocabulary, ...).
+  static Result<Tokenizer> create(TokenizerData data);
+
+  Tokenizer(Tokenizer&&) = default;
+  Tokenizer& operator=(Tokenizer&&) = default;
+
+  // The token ids of `text`. With parse_special, names of control tokens in the text become those tokens; without, they are
+  // plain characters. add_bos puts the BOS token first (add_bos() says whether the model wants that).
+  //   Each byte that is not UTF-8 is taken as U+FFFD; valid UTF-8 is encoded byte by byte, without any normalisation. A byte that
+  // the vocabulary has no token for is left out, and nothing merges across it (the demo model lacks six control characters and
+  // the lead bytes of planes 4 to 11).
+  //   Time is n log n in the bytes of the text. invalid_argument: the text has 2^31 bytes or more, or add_bos without a BOS
+  //   token.
+  Result<std::vector<int32_t>> encode(std::string_view text, bool parse_special, bool add_bos) const;
+
+  // What the tokens print, always valid UTF-8: StreamDecoder over all of them.
+  std::string decode(std::span<const int32_t> ids) const;
+
+  // The bytes that a token prints, not necessarily whole characters; nothing for control and unused tokens and for ids outside
+  // the vocabulary.
+  std::string_view printed_bytes(int32_t id) const {
+    return contains(id) ? printed_[static_cast<size_t>(id)] : std::string_view();
+  }
+
+  // The token's text as the file has it (byte-level tokens in GPT-2's alphabet: 'Ġthe'), and the id of such a text.
+  std::string_view token_text(int32_t id) const {
+    return contains(id) ? data_.tokens[static_cast<size_t>(id)] : std::string_view();
+  }
+  std::optional<int32_t> find(std::string_view token_text) const;
+
+  TokenType type(int32_t id) const;  // of an id outside the vocabulary: unused
+  // The EOS and the EOT token of the file. A chat format adds its own end of turn.
+  bool is_end_of_generation(int32_t id) const { return id >= 0 && (id == data_.eos_id || id == data_.eot_id); }
+
+  int32_t vocab_size() const { return static_cast<int32_t>(data_.tokens.size()); }
+  int32_t bos_id() const { return data_.bos_id; }  // -1: none
+  int32_t eos_id() const { return data_.eos_id; }
+  int32_t eot_id() const { return data_.eot_id; }
+  bool add_bos() const { return data_.add_bos; }
+  const std::string& chat_template() const { return data_.chat_template; }
+
+ private:
+  struct Merge {
+    int32_t rank;  // its line in the list; lower goes first
+    int32_t result;
+  };
+  struct SpecialToken {
+    std::string_view text;
+    int32_t id;
+    bool always;  // found without parse_special too
+  };
+  struct Workspace;
+
+  Tokenizer(TokenizerData data, PreTokenizer pre_tokenizer) : data_(std::move(data)), pre_tokenizer_(std::move(pre_tokenizer)) {}
+  bool contains(int32_t id) const { return id >= 0 && id < vocab_size(); }
+  Status index_tokens();
+  Status index_merges();
+  std::optional<SpecialToken> special_at(std::string_view text, bool parse_special) const;
+  Status encode_plain(std::string_view text, Workspace& workspace, std::vector<int32_t>& ids) const;
+  void encode_piece(std::string_view piece, Workspace& workspace, std::vector<int32_t>& ids) const;
+  void push_merge(int32_t left, Workspace& workspace) const;
+
+  TokenizerData data_;  // the views below point into its strings, which stay where they are when a Tokenizer is moved
+  PreTokenizer pre_tokenizer_;
+  std::vector<std::string> printed_;                           // by id
+  std::unordered_map<std::string_view, int32_t> ids_by_text_;  // all tokens
+  std::unordered_map<std::string_view, int32_t>
+      whole_pieces_;                            // normal tokens by their bytes; only where the pre-tokenizer asks for it
+  std::array<int32_t, 256> byte_ids_{};         // -1: the vocabulary lacks that byte
+  std::unordered_map<uint64_t, Merge> merges_;  // by pair_key(left, right)
+  std::vector<SpecialToken> special_tokens_;    // sorted by text
+};
+
+// Turns one sequence's tokens into text as they come, never half a character: the pieces joined are valid UTF-8, and equal to
+// decode() of all the tokens. Bytes that cannot become a character become U+FFFD. Control tokens print as nothing.
+class StreamDecoder {
+ public:
+  // The tokenizer must outlive the decoder.
+  explicit StreamDecoder(const Tokenizer& tokenizer) : tokenizer_(&tokenizer) {}
+
+  // The text that can be printed now, which may be empty: bytes of an unfinished character wait for the next token.
+  std::string push(int32_t id);
+  // The end: an unfinished last character becomes U+FFFD. The decoder is then as new.
+  std::string finish();
+
+ private:
+  const Tokenizer* tokenizer_;
+  std::string unfinished_;  // at most three bytes between calls
+};
+
+}  // namespace prologue

@@ -1,0 +1,639 @@
+// The tokenizer against Hugging Face `tokenizers` and llama.cpp (tests/golden/tokenizer/README.md), and its refusals.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <prologue/engine/gguf/tokenizer_data.h>
+#include <prologue/engine/tokenizer/chat.h>
+#include <prologue/engine/tokenizer/pre_tokenizer.h>
+#include <prologue/engine/tokenizer/tokenizer.h>
+#include <prologue/engine/tokenizer/utf8.h>
+
+#include "tests/support/random.h"
+
+namespace prologue {
+namespace {
+
+using nlohmann::json;
+using Ids = std::vector<int32_t>;
+
+constexpr std::array<const char*, 4> kPreTokenizers = {"smollm", "gpt-2", "llama-bpe", "qwen2"};
+
+json read_golden(const std::string& name) {
+  std::ifstream file(std::string(PROLOGUE_SOURCE_DIR "/tests/golden/tokenizer/") + name + ".json");
+  return json::parse(file);
+}
+
+const json& shared_strings() {
+  static const json golden = read_golden("strings");
+  return golden;
+}
+
+TokenizerData data_of(const json& golden) {
+  const json& d = golden.at("data");
+  TokenizerData data;
+  data.model = d.at("model");
+  data.pre = d.at("pre");
+  data.tokens = d.at("tokens").get<std::vector<std::string>>();
+  data.token_types = d.at("token_types").get<std::vector<int32_t>>();
+  data.merges = d.at("merges").get<std::vector<std::string>>();
+  data.bos_id = d.at("bos_id");
+  data.eos_id = d.at("eos_id");
+  data.chat_template = d.at("chat_template");
+  return data;
+}
+
+Tokenizer make(TokenizerData data) {
+  auto tokenizer = Tokenizer::create(std::move(data));
+  if (!tokenizer.ok()) throw std::runtime_error(tokenizer.status().message());
+  return std::move(tokenizer).value();
+}
+
+Ids encode(const Tokenizer& tokenizer, std::string_view text, bool parse_special = false, bool add_bos = false) {
+  auto ids = tokenizer.encode(text, parse_special, add_bos);
+  EXPECT_TRUE(ids.ok()) << ids.status().message();
+  return ids.ok() ? *ids : Ids{};
+}
+
+std::string to_utf8(uint32_t character) {
+  const auto byte = [](uint32_t value) { return static_cast<char>(value); };
+  if (character < 0x80) return {byte(character)};
+  if (character < 0x800) return {byte(0xc0 | character >> 6), byte(0x80 | (character & 0x3f))};
+  if (character < 0x10000) {
+    return {byte(0xe0 | character >> 12), byte(0x80 | (character >> 6 & 0x3f)), byte(0x80 | (character & 0x3f))};
+  }
+  return {byte(0xf0 | character >> 18), byte(0x80 | (character >> 12 & 0x3f)), byte(0x80 | (character >> 6 & 0x3f)),
+          byte(0x80 | (character & 0x3f))};
+}
+
+// The GGUF spelling of all 256 bytes, by byte.
+std::vector<std::string> byte_alphabet() {
+  std::vector<std::string> alphabet;
+  uint32_t next = 256;
+  for (uint32_t byte = 0; byte < 256; ++byte) {
+    const bool printable = (byte > 32 && byte < 127) || (byte > 160 && byte != 173);
+    alphabet.push_back(to_utf8(printable ? byte : next++));
+  }
+  return alphabet;
+}
+
+uint64_t fnv1a(std::string_view bytes) {
+  uint64_t value = 0xcbf29ce484222325u;
+  for (const char byte : bytes) value = (value ^ static_cast<unsigned char>(byte)) * 0x100000001b3u;
+  return value;
+}
+
+std::string hex(uint64_t value) {
+  std::array<char, 17> text{};
+  std::snprintf(text.data(), text.size(), "%016llx", static_cast<unsigned long long>(value));
+  return text.data();
+}
+
+// An independent judge of UTF-8: the json library refuses to write anything else.
+bool is_utf8(const std::string& text) {
+  try {
+    return !json(text).dump().empty();
+  } catch (const json::type_error&) {
+    return false;
+  }
+}
+
+std::string stream(const Tokenizer& tokenizer, const Ids& ids) {
+  StreamDecoder decoder(tokenizer);
+  std::string all;
+  for (const int32_t id : ids) {
+    const std::string text = decoder.push(id);
+    EXPECT_TRUE(is_utf8(text));
+    all += text;
+  }
+  const std::string rest = decoder.finish();
+  EXPECT_TRUE(is_utf8(rest));
+  return all + rest;
+}
+
+// Everything that a golden file expects of a tokenizer.
+void expect_goldens(const Tokenizer& tokenizer, const json& golden) {
+  const json& strings = shared_strings().at("strings");
+  ASSERT_EQ(golden.at("plain").size(), strings.size());
+  int checked = 0;
+  for (size_t i = 0; i < strings.size(); ++i) {
+    const std::string text = strings[i];
+    if (golden.at("plain")[i].is_null()) continue;  // the vocabulary lacks a byte of it
+    ++checked;
+    const Ids plain = encode(tokenizer, text);
+    EXPECT_EQ(plain, golden.at("plain")[i].get<Ids>()) << "string " << i << ": " << text;
+    EXPECT_EQ(tokenizer.decode(plain), text) << "string " << i;
+    EXPECT_EQ(stream(tokenizer, plain), text) << "string " << i;
+    const auto parsed = golden.at("parsed").find(std::to_string(i));
+    EXPECT_EQ(encode(tokenizer, text, true), parsed == golden.at("parsed").end() ? plain : parsed->get<Ids>())
+        << "string " << i << " with control tokens: " << text;
+  }
+  EXPECT_GT(checked, 400);
+}
+
+std::vector<ChatMessage> messages_of(const json& chat) {
+  std::vector<ChatMessage> messages;
+  for (const json& message : chat.at("messages")) messages.push_back({message[0], message[1]});
+  return messages;
+}
+
+void expect_chat_goldens(const Tokenizer& tokenizer, const json& golden) {
+  auto format = ChatFormat::detect(tokenizer);
+  ASSERT_TRUE(format.ok()) << format.status().message();
+  ASSERT_FALSE(golden.at("chats").empty());
+  for (const json& chat : golden.at("chats")) {
+    auto ids = format->encode_chat(messages_of(chat), chat.at("generation_prompt"));
+    ASSERT_TRUE(ids.ok()) << ids.status().message();
+    EXPECT_EQ(*ids, chat.at("ids").get<Ids>()) << chat.at("messages");
+  }
+}
+
+// ---- Goldens ----
+
+class SmallVocabulary : public testing::TestWithParam<const char*> {
+ protected:
+  const json golden_ = read_golden(GetParam());
+  const Tokenizer tokenizer_ = make(data_of(golden_));
+};
+
+TEST_P(SmallVocabulary, EncodesLikeHuggingFace) { expect_goldens(tokenizer_, golden_); }
+
+TEST_P(SmallVocabulary, SplitsLikeHuggingFace) {
+  const auto pre_tokenizer = PreTokenizer::create(GetParam());
+  ASSERT_TRUE(pre_tokenizer.ok());
+  const json& strings = shared_strings().at("strings");
+  for (size_t i = 0; i < strings.size(); ++i) {
+    const std::string text = strings[i];
+    std::vector<std::string_view> pieces;
+    ASSERT_TRUE(pre_tokenizer->split(text, pieces).ok());
+    std::vector<size_t> lengths;
+    for (const std::string_view piece : pieces) lengths.push_back(piece.size());
+    EXPECT_EQ(lengths, golden_.at("splits")[i].get<std::vector<size_t>>()) << "string " << i << ": " << text;
+  }
+}
+
+// Every character of Unicode 3.2 after a letter, before a digit and between spaces, in one text.
+TEST_P(SmallVocabulary, SplitsEveryCharacterLikeHuggingFace) {
+  std::string text;
+  for (const json& range : shared_strings().at("ranges")) {
+    for (uint32_t c = range[0]; c <= range[1].get<uint32_t>(); ++c) {
+      const std::string character = to_utf8(c);
+      text += "x" + character + "1 " + character + "  " + character + "y";
+    }
+  }
+  const auto pre_tokenizer = PreTokenizer::create(GetParam());
+  ASSERT_TRUE(pre_tokenizer.ok());
+  std::vector<std::string_view> pieces;
+  ASSERT_TRUE(pre_tokenizer->split(text, pieces).ok());
+  EXPECT_EQ(pieces.size(), golden_.at("sweep").at("pieces").get<size_t>());
+  std::string lengths;
+  for (const std::string_view piece : pieces) {
+    for (int shift = 0; shift < 32; shift += 8) lengths += static_cast<char>(piece.size() >> shift & 0xff);
+  }
+  EXPECT_EQ(hex(fnv1a(lengths)), golden_.at("sweep").at("digest").get<std::string>());
+}
+
+TEST_P(SmallVocabulary, EncodesConversationsLikeTheTemplate) {
+  if (golden_.at("chats").empty()) {
+    EXPECT_EQ(ChatFormat::detect(tokenizer_).status().code(), StatusCode::not_found);
+    return;
+  }
+  expect_chat_goldens(tokenizer_, golden_);
+}
+
+// Quadratic work on a megabyte takes longer than any test may. Unoptimised builds (sanitizers) look for other faults.
+TEST_P(SmallVocabulary, TakesLongRunsOfAnything) {
+#ifdef __OPTIMIZE__
+  constexpr size_t kBytes = 1 << 20;
+#else
+  constexpr size_t kBytes = 1 << 15;
+#endif
+  for (const std::string unit : {" ", "\n", "a", "1", "'", "é", " \n", "<tool", "<|im_start|", "\xff"}) {
+    std::string text;
+    while (text.size() < kBytes) text += unit;
+    text += "x";
+    const Ids ids = encode(tokenizer_, text, true);
+    EXPECT_EQ(tokenizer_.decode(ids), replace_invalid_bytes(text)) << "a run of " << unit;
+  }
+}
+
+TEST_P(SmallVocabulary, ReplacesEachBadByte) {
+  for (const json& row : shared_strings().at("bytes")) {
+    const std::string digits = row[0];
+    std::string bytes;
+    for (size_t i = 0; i < digits.size(); i += 2) bytes += static_cast<char>(std::stoi(digits.substr(i, 2), nullptr, 16));
+    EXPECT_EQ(replace_invalid_bytes(bytes), row[1].get<std::string>()) << digits;
+    EXPECT_EQ(encode(tokenizer_, bytes), encode(tokenizer_, row[1].get<std::string>())) << digits;
+    EXPECT_EQ(is_valid_utf8(bytes), is_utf8(bytes)) << digits;
+  }
+}
+
+// The same bytes as tokens: each sequence that cannot become a character prints as one U+FFFD.
+TEST_P(SmallVocabulary, StreamsOnlyWholeCharacters) {
+  const std::vector<std::string> alphabet = byte_alphabet();
+  for (const json& row : shared_strings().at("bytes")) {
+    const std::string digits = row[0];
+    Ids ids;
+    for (size_t i = 0; i < digits.size(); i += 2) {
+      ids.push_back(*tokenizer_.find(alphabet[static_cast<size_t>(std::stoi(digits.substr(i, 2), nullptr, 16))]));
+    }
+    EXPECT_EQ(stream(tokenizer_, ids), row[2].get<std::string>()) << digits;
+    EXPECT_EQ(tokenizer_.decode(ids), row[2].get<std::string>()) << digits;
+  }
+  test::Random random(11);
+  for (int round = 0; round < 200; ++round) {
+    Ids ids;
+    for (int i = 0; i < 40; ++i) ids.push_back(static_cast<int32_t>(random.integer(-2, tokenizer_.vocab_size() + 1)));
+    EXPECT_EQ(stream(tokenizer_, ids), tokenizer_.decode(ids));
+  }
+}
+
+TEST_P(SmallVocabulary, ServesSeveralThreads) {
+  const std::string text = shared_strings().at("strings")[8].get<std::string>() + "  12'34\n\n🙂<tool_call>";
+  const Ids expected = encode(tokenizer_, text, true);
+  std::vector<int> equal(4, 0);
+  std::vector<std::thread> threads;
+  for (int& count : equal) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 200; ++i) count += *tokenizer_.encode(text, true, false) == expected;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(equal, std::vector<int>(4, 200));
+}
+
+INSTANTIATE_TEST_SUITE_P(Tokenizer, SmallVocabulary, testing::ValuesIn(kPreTokenizers), [](const auto& row) {
+  std::string name = row.param;
+  std::erase(name, '-');
+  return name;
+});
+
+// The file that scripts/demo and scripts/test fetch.
+TEST(Tokenizer, EncodesLikeTheDemoModel) {
+  const std::string path = PROLOGUE_SOURCE_DIR "/models/SmolLM2-135M-Instruct.Q4_1.gguf";
+  if (!std::filesystem::exists(path)) GTEST_SKIP() << "the demo model is not there: " << path;
+  auto data = read_tokenizer_data(path);
+  ASSERT_TRUE(data.ok()) << data.status().message();
+  const json golden = read_golden("smollm2");
+  std::string joined;
+  for (const std::string& token : data->tokens) joined += (joined.empty() ? "" : "\n") + token;
+  ASSERT_EQ(hex(fnv1a(joined)), golden.at("tokens_digest").get<std::string>()) << "another vocabulary than the goldens'";
+
+  const Tokenizer tokenizer = make(std::move(data).value());
+  EXPECT_EQ(tokenizer.vocab_size(), 49152);
+  EXPECT_TRUE(tokenizer.is_end_of_generation(2));
+  EXPECT_FALSE(tokenizer.is_end_of_generation(0));
+  EXPECT_FALSE(tokenizer.add_bos());
+  for (const json& prompt : golden.at("prompts")) {  // by llama.cpp
+    EXPECT_EQ(encode(tokenizer, prompt.at("text").get<std::string>(), true), prompt.at("ids").get<Ids>()) << prompt.at("text");
+  }
+  expect_goldens(tokenizer, golden);
+  expect_chat_goldens(tokenizer, golden);
+  EXPECT_EQ(ChatFormat::detect(tokenizer)->default_system_message(),
+            "You are a helpful AI assistant named SmolLM, trained by Hugging Face");
+  EXPECT_EQ(encode(tokenizer, "-\x04-"), (Ids{29, 29}));  // U+0004 is one of the bytes that it lacks
+}
+
+// ---- Rules, on a vocabulary of a few tokens ----
+
+// The 256 bytes (ids are the bytes), then what a test adds.
+TokenizerData tiny() {
+  TokenizerData data;
+  data.model = "gpt2";
+  data.pre = "gpt-2";
+  data.tokens = byte_alphabet();
+  data.token_types.assign(256, 1);
+  return data;
+}
+
+int32_t add(TokenizerData& data, const std::string& text, TokenType type = TokenType::normal) {
+  data.tokens.push_back(text);
+  data.token_types.push_back(static_cast<int32_t>(type));
+  return static_cast<int32_t>(data.tokens.size()) - 1;
+}
+
+TEST(TokenizerRules, MergesInTheOrderOfTheListAndFromTheLeft) {
+  TokenizerData data = tiny();
+  const int32_t bc = add(data, "bc"), ab = add(data, "ab"), aa = add(data, "aa"), abc = add(data, "abc");
+  data.merges = {"b c", "a b", "a a", "ab c"};
+  const Tokenizer tokenizer = make(data);
+  EXPECT_EQ(encode(tokenizer, "abc"), (Ids{'a', bc}));  // not ab + c, which would go on to abc
+  EXPECT_EQ(encode(tokenizer, "ab"), (Ids{ab}));
+  EXPECT_EQ(encode(tokenizer, "aaaaa"), (Ids{aa, aa, 'a'}));
+  EXPECT_EQ(encode(tokenizer, "aab"), (Ids{'a', ab}));
+  EXPECT_EQ(tokenizer.printed_bytes(abc), "abc");
+}
+
+TEST(TokenizerRules, LlamaTakesWholePiecesFirst) {
+  TokenizerData data = tiny();
+  const int32_t ab = add(data, "ab"), abc = add(data, "abc"), marker = add(data, "xyz", TokenType::control);
+  data.merges = {"a b"};
+  EXPECT_EQ(encode(make(data), "abc"), (Ids{ab, 'c'}));
+  data.pre = "llama-bpe";
+  const Tokenizer tokenizer = make(data);
+  EXPECT_EQ(encode(tokenizer, "abc"), (Ids{abc}));
+  EXPECT_EQ(encode(tokenizer, "abcd"), (Ids{ab, 'c', 'd'}));
+  EXPECT_EQ(encode(tokenizer, "xyz"), (Ids{'x', 'y', 'z'}));  // a control token is never a piece of plain text
+  EXPECT_EQ(encode(tokenizer, "xyz", true), (Ids{marker}));
+}
+
+TEST(TokenizerRules, FindsSpecialTokensByType) {
+  TokenizerData data = tiny();
+  const int32_t control = add(data, "<end>", TokenType::control), unknown = add(data, "<unk>", TokenType::unknown),
+                user = add(data, "<u>", TokenType::user_defined), longer = add(data, "<u>é!", TokenType::user_defined),
+                longest = add(data, "<u>é!?", TokenType::control);
+  add(data, "<unused>", TokenType::unused);
+  const Tokenizer tokenizer = make(data);
+  EXPECT_EQ(encode(tokenizer, "<end>"), (Ids{'<', 'e', 'n', 'd', '>'}));
+  EXPECT_EQ(encode(tokenizer, "<end>", true), (Ids{control}));
+  EXPECT_EQ(encode(tokenizer, "a<unk><end", true), (Ids{'a', unknown, '<', 'e', 'n', 'd'}));
+  EXPECT_EQ(encode(tokenizer, "<u>a<u>"), (Ids{user, 'a', user}));
+  EXPECT_EQ(encode(tokenizer, "<u>é!?"), (Ids{longer, '?'}));  // the longest of those that are looked for
+  EXPECT_EQ(encode(tokenizer, "<u>é!?", true), (Ids{longest}));
+  EXPECT_EQ(encode(tokenizer, "<u>\xc3"), (Ids{user, 0xef, 0xbf, 0xbd}));
+  EXPECT_EQ(encode(tokenizer, "<unused>", true).size(), 8u);
+}
+
+TEST(TokenizerRules, PrintsByType) {
+  TokenizerData data = tiny();
+  const int32_t control = add(data, "<end>", TokenType::control), unknown = add(data, "<unk>", TokenType::unknown),
+                user = add(data, "Ġé<u>", TokenType::user_defined), unused = add(data, "[PAD]", TokenType::unused),
+                word = add(data, "Ġé"), foreign = add(data, "漢字");
+  const Tokenizer tokenizer = make(data);
+  EXPECT_EQ(tokenizer.decode(Ids{'a', control, unknown, unused, 'b', -1, 1 << 30}), "ab");
+  EXPECT_EQ(tokenizer.decode(Ids{user}), "Ġé<u>");  // as it is written
+  EXPECT_EQ(tokenizer.printed_bytes(word), " \xe9");
+  EXPECT_EQ(tokenizer.decode(Ids{word}), " \xef\xbf\xbd");
+  EXPECT_EQ(tokenizer.decode(Ids{foreign}), "漢字");
+  EXPECT_EQ(tokenizer.token_text(control), "<end>");
+  EXPECT_EQ(tokenizer.type(unused), TokenType::unused);
+  EXPECT_EQ(tokenizer.type(-1), TokenType::unused);
+  EXPECT_EQ(tokenizer.token_text(-1), "");
+  EXPECT_EQ(tokenizer.find("<end>"), control);
+  EXPECT_EQ(tokenizer.find("<no>"), std::nullopt);
+}
+
+TEST(TokenizerRules, HoldsUnfinishedCharactersBack) {
+  TokenizerData data = tiny();
+  const int32_t control = add(data, "<end>", TokenType::control);
+  const Tokenizer tokenizer = make(data);
+  StreamDecoder decoder(tokenizer);
+  EXPECT_EQ(decoder.push(0xe2), "");
+  EXPECT_EQ(decoder.push(0x82), "");
+  EXPECT_EQ(decoder.push(control), "");  // prints nothing and tears nothing apart
+  EXPECT_EQ(decoder.push(0xac), "€");
+  EXPECT_EQ(decoder.push(0xf0), "");
+  EXPECT_EQ(decoder.push('a'),
+            "\xef\xbf\xbd"
+            "a");
+  EXPECT_EQ(decoder.push(0xf0), "");
+  EXPECT_EQ(decoder.push(0x9f), "");
+  EXPECT_EQ(decoder.finish(), "\xef\xbf\xbd");
+  EXPECT_EQ(decoder.finish(), "");
+  EXPECT_EQ(decoder.push('b'), "b");
+}
+
+TEST(TokenizerRules, LeavesOutBytesThatTheVocabularyLacks) {
+  TokenizerData data = tiny();
+  data.tokens[4] = "gap";
+  data.tokens['z'] = "zz-gap";
+  const int32_t aa = add(data, "aa");
+  data.merges = {"a a"};
+  const Tokenizer tokenizer = make(data);
+  EXPECT_EQ(encode(tokenizer, "a\x04"), (Ids{'a'}));
+  EXPECT_EQ(encode(tokenizer, "z"), Ids{});
+  EXPECT_EQ(encode(tokenizer, "azaa"), (Ids{'a', aa}));  // nothing merges across it
+}
+
+TEST(TokenizerRules, AddsTheBosTokenOnRequest) {
+  TokenizerData data = tiny();
+  data.bos_id = add(data, "<s>", TokenType::control);
+  data.eos_id = add(data, "</s>", TokenType::control);
+  data.eot_id = add(data, "<eot>", TokenType::control);
+  data.add_bos = true;
+  const Tokenizer tokenizer = make(data);
+  EXPECT_TRUE(tokenizer.add_bos());
+  EXPECT_EQ(encode(tokenizer, "a", false, true), (Ids{data.bos_id, 'a'}));
+  EXPECT_EQ(encode(tokenizer, "", false, true), (Ids{data.bos_id}));
+  EXPECT_EQ(encode(tokenizer, "a"), (Ids{'a'}));
+  EXPECT_TRUE(tokenizer.is_end_of_generation(data.eos_id));
+  EXPECT_TRUE(tokenizer.is_end_of_generation(data.eot_id));
+  EXPECT_FALSE(tokenizer.is_end_of_generation(data.bos_id));
+  EXPECT_FALSE(make(tiny()).is_end_of_generation(-1));
+
+  const auto refused = make(tiny()).encode("a", false, true);
+  EXPECT_EQ(refused.status().code(), StatusCode::invalid_argument);
+  EXPECT_EQ(refused.status().message(), "a BOS token is to be added, but the model's vocabulary has none");
+}
+
+TEST(TokenizerRules, SurvivesMoves) {
+  TokenizerData data = tiny();
+  const int32_t ab = add(data, "ab"), control = add(data, "<e>", TokenType::control);
+  data.pre = "llama-bpe";
+  Tokenizer first = make(data);
+  Tokenizer second = std::move(first);
+  first = make(tiny());
+  EXPECT_EQ(encode(second, "ab<e>", true), (Ids{ab, control}));
+  EXPECT_EQ(second.find("ab"), ab);
+}
+
+TEST(TokenizerRules, RefusesWhatItCannotUse) {
+  struct Case {
+    std::function<void(TokenizerData&)> spoil;
+    StatusCode code;
+    std::string message;
+  };
+  const std::vector<Case> cases = {
+      {[](auto& d) { d.model = "llama"; }, StatusCode::unsupported,
+       "the tokenizer model 'llama' (tokenizer.ggml.model) is not supported: supported is gpt2 (byte-level BPE)"},
+      {[](auto& d) { d.pre = "tekken"; }, StatusCode::unsupported,
+       "the pre-tokenizer 'tekken' (tokenizer.ggml.pre) is not supported: supported are smollm, gpt-2, llama-bpe, qwen2"},
+      {[](auto& d) { d.pre = std::string(1000, 'x') + "\n"; }, StatusCode::unsupported,
+       "the pre-tokenizer '" + std::string(60, 'x') +
+           "...' (tokenizer.ggml.pre) is not supported: supported are smollm, gpt-2, llama-bpe, qwen2"},
+      {[](auto& d) { d.tokens.clear(); }, StatusCode::data_loss, "the vocabulary (tokenizer.ggml.tokens) is empty"},
+      {[](auto& d) { d.token_types.pop_back(); }, StatusCode::data_loss,
+       "tokenizer.ggml.token_type has 256 entries, but the vocabulary has 257 tokens"},
+      {[](auto& d) { d.bos_id = 257; }, StatusCode::data_loss,
+       "tokenizer.ggml.bos_token_id is 257, but the vocabulary has 257 tokens"},
+      {[](auto& d) { d.eos_id = -2; }, StatusCode::data_loss,
+       "tokenizer.ggml.eos_token_id is -2, but the vocabulary has 257 tokens"},
+      {[](auto& d) { d.eot_id = 1000; }, StatusCode::data_loss,
+       "tokenizer.ggml.eot_token_id is 1000, but the vocabulary has 257 tokens"},
+      {[](auto& d) { d.add_bos = true; }, StatusCode::data_loss,
+       "tokenizer.ggml.add_bos_token is true, but there is no bos_token_id"},
+      {[](auto& d) { d.tokens[7].clear(); }, StatusCode::data_loss, "token 7 is empty"},
+      {[](auto& d) { d.tokens[7] = "a\xff\n"; }, StatusCode::data_loss, "token 7, 'a\xef\xbf\xbd ', is not UTF-8"},
+      {[](auto& d) { d.tokens[256] = d.tokens[97]; }, StatusCode::data_loss, "tokens 97 and 256 are both 'a'"},
+      {[](auto& d) { d.token_types[97] = 6; }, StatusCode::data_loss,
+       "token 97, 'a', has the type 6: byte-level BPE knows 1 (normal) to 5 (unused)"},
+      {[](auto& d) { d.token_types[97] = 0; }, StatusCode::data_loss,
+       "token 97, 'a', has the type 0: byte-level BPE knows 1 (normal) to 5 (unused)"},
+      {[](auto& d) {
+         d.merges = {"a b", "ab"};
+       },
+       StatusCode::data_loss, "merge 1, 'ab', is not two tokens with one space between them"},
+      {[](auto& d) { d.merges = {" b"}; }, StatusCode::data_loss, "merge 0, ' b', is not two tokens with one space between them"},
+      {[](auto& d) { d.merges = {"a "}; }, StatusCode::data_loss, "merge 0, 'a ', is not two tokens with one space between them"},
+      {[](auto& d) { d.merges = {"a b c"}; }, StatusCode::data_loss,
+       "merge 0, 'a b c', is not two tokens with one space between them"},
+      {[](auto& d) { d.merges = {""}; }, StatusCode::data_loss, "merge 0, '', is not two tokens with one space between them"},
+      {[](auto& d) { d.merges = {"xy b"}; }, StatusCode::data_loss,
+       "merge 0, 'xy b', needs the token 'xy', which the vocabulary lacks"},
+      {[](auto& d) { d.merges = {"a xy"}; }, StatusCode::data_loss,
+       "merge 0, 'a xy', needs the token 'xy', which the vocabulary lacks"},
+      {[](auto& d) { d.merges = {"a c"}; }, StatusCode::data_loss,
+       "merge 0, 'a c', needs the token 'ac', which the vocabulary lacks"},
+      {[](auto& d) {
+         d.merges = {"a b", "a b"};
+       },
+       StatusCode::data_loss, "merge 1, 'a b', is there twice"},
+      {[](auto& d) {
+         d.merges = {"a b"};
+         d.token_types[256] = 3;
+       },
+       StatusCode::data_loss, "merge 0, 'a b', has to do with the control token 'ab'"},
+  };
+  for (const Case& c : cases) {
+    TokenizerData data = tiny();
+    add(data, "ab");
+    ASSERT_TRUE(Tokenizer::create(data).ok());
+    c.spoil(data);
+    const auto tokenizer = Tokenizer::create(data);
+    EXPECT_EQ(tokenizer.status().code(), c.code) << c.message;
+    EXPECT_EQ(tokenizer.ok() ? "" : tokenizer.status().message(), c.message);
+  }
+}
+
+// ---- Chat ----
+
+constexpr const char* kPlainChatMl =
+    "{% for m in messages %}{{'<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n'}}{% endfor %}";
+
+TokenizerData tiny_chat(const std::string& chat_template) {
+  TokenizerData data = tiny();
+  for (const char* marker : {"<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<s>"}) {
+    add(data, marker, TokenType::control);
+  }
+  data.bos_id = 261;
+  data.chat_template = chat_template;
+  return data;
+}
+
+// What the ids stand for, markers and all.
+std::string spelled_out(const Tokenizer& tokenizer, const Ids& ids) {
+  std::string text;
+  for (const int32_t id : ids) {
+    text += tokenizer.type(id) == TokenType::control ? std::string(tokenizer.token_text(id))
+                                                     : std::string(tokenizer.printed_bytes(id));
+  }
+  return text;
+}
+
+TEST(Chat, TakesTheSystemMessageFromTheTemplate) {
+  const std::vector<ChatMessage> messages = {{"user", "Hi"}};
+  const auto first_line = [&](const std::string& chat_template) {
+    const Tokenizer tokenizer = make(tiny_chat(chat_template));
+    auto format = ChatFormat::detect(tokenizer);
+    EXPECT_TRUE(format.ok()) << format.status().message();
+    EXPECT_STREQ(format->name(), "ChatML");
+    EXPECT_EQ(format->end_of_turn(), 257);
+    return spelled_out(tokenizer, *format->encode_chat(messages, true));
+  };
+  const std::string user = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n";
+  const std::string plain = kPlainChatMl;
+  EXPECT_EQ(first_line(plain), user);
+  EXPECT_EQ(first_line(plain + "'<|im_start|>system\nBe \"brief\".<|im_end|>\n'"),
+            "<|im_start|>system\nBe \"brief\".<|im_end|>\n" + user);
+  EXPECT_EQ(first_line(plain + R"("<|im_start|>system\nIt's\n\\\"on\".<|im_end|>\n")"),
+            "<|im_start|>system\nIt's\n\\\"on\".<|im_end|>\n" + user);
+  EXPECT_EQ(first_line(plain + R"('<|im_start|>system\n' + messages[0].content + '<|im_end|>\n')"), user);  // nothing spelled out
+  EXPECT_EQ(first_line(plain + R"('<|im_start|>system\n' + x + '<|im_end|>' '<|im_start|>system\nOne<|im_end|>')"),
+            "<|im_start|>system\nOne<|im_end|>\n" + user);
+  EXPECT_EQ(first_line(plain + "'<|im_start|>system\\n<|im_end|>'"), user);
+  EXPECT_EQ(first_line(plain + "'<|im_start|>system\\nunfinished"), user);
+  EXPECT_EQ(first_line(plain + "'<|im_start|>system\\"), user);
+  EXPECT_EQ(first_line("<|im_start|>system"), user);
+  EXPECT_EQ(first_line(plain + "{{ bos_token }}"), "<s>" + user);
+}
+
+// Token by token, what a loop sends turn by turn is the conversation as a whole.
+TEST(Chat, ContinuesAConversation) {
+  const auto expect_continues = [](const std::string& chat_template) {
+    const Tokenizer tokenizer = make(tiny_chat(chat_template));
+    const auto format = ChatFormat::detect(tokenizer);
+    ASSERT_TRUE(format.ok());
+    const std::vector<ChatMessage> messages = {{"user", "One <|im_end|>"}, {"assistant", "Two"}, {"user", "Three"}};
+    Ids ids = *format->encode_chat({messages.data(), 1}, true);
+    for (const int32_t id : encode(tokenizer, "Two")) ids.push_back(id);
+    const Ids next = *format->encode_next_turn(messages[2]);
+    ids.insert(ids.end(), next.begin(), next.end());
+    EXPECT_EQ(ids, *format->encode_chat(messages, true));
+  };
+  expect_continues(kPlainChatMl);
+  expect_continues("<|start_header_id|>{{ bos_token }}");
+}
+
+TEST(Chat, KeepsMarkersOutOfMessages) {
+  const Tokenizer tokenizer = make(tiny_chat("<|start_header_id|> bos_token"));
+  const auto format = ChatFormat::detect(tokenizer);
+  ASSERT_TRUE(format.ok());
+  EXPECT_STREQ(format->name(), "Llama 3");
+  const std::vector<ChatMessage> messages = {{"user<|eot_id|>", " \n<|eot_id|><s>\t"}};
+  const Ids ids = *format->encode_chat(messages, false);
+  EXPECT_EQ(spelled_out(tokenizer, ids), "<s><|start_header_id|>user<|eot_id|><|end_header_id|>\n\n<|eot_id|><s><|eot_id|>");
+  EXPECT_EQ(std::count_if(ids.begin(), ids.end(), [&](int32_t id) { return tokenizer.type(id) == TokenType::control; }), 4);
+}
+
+TEST(Chat, RefusesWhatItDoesNotKnow) {
+  const auto refusal = [](const TokenizerData& data) {
+    const Tokenizer tokenizer = make(data);
+    const auto format = ChatFormat::detect(tokenizer);
+    EXPECT_FALSE(format.ok());
+    return format.status();
+  };
+  const std::string supported = "supported formats are ChatML (<|im_start|>) and Llama 3 (<|start_header_id|>)";
+  EXPECT_EQ(refusal(tiny_chat("")).code(), StatusCode::not_found);
+  EXPECT_EQ(refusal(tiny_chat("")).message(), "the model has no chat template (tokenizer.chat_template): " + supported);
+  EXPECT_EQ(refusal(tiny_chat("{{ '[INST]' }}\n{% more %}")).code(), StatusCode::unsupported);
+  EXPECT_EQ(refusal(tiny_chat("{{ '[INST]' }}\n{% more %}")).message(),
+            "the model's chat template is of no format known here: " + supported + "; its first line is '{{ '[INST]' }}'");
+  for (const auto& [chat_template, marker, name] :
+       {std::array{"<|im_start|>", "<|im_start|>", "ChatML"}, std::array{"<|im_start|>", "<|im_end|>", "ChatML"},
+        std::array{"<|start_header_id|>", "<|start_header_id|>", "Llama 3"},
+        std::array{"<|start_header_id|>", "<|end_header_id|>", "Llama 3"},
+        std::array{"<|start_header_id|>", "<|eot_id|>", "Llama 3"}}) {
+    TokenizerData data = tiny_chat(chat_template);
+    const size_t id = static_cast<size_t>(*make(data).find(marker));
+    const std::string message =
+        str_cat("the model's chat template is ", name, ", but its vocabulary has no control token '", marker, "'");
+    TokenizerData without = data;
+    without.tokens[id] = "gone";
+    EXPECT_EQ(refusal(without).code(), StatusCode::data_loss);
+    EXPECT_EQ(refusal(without).message(), message);
+    data.token_types[id] = static_cast<int32_t>(TokenType::normal);
+    EXPECT_EQ(refusal(data).message(), message);
+  }
+  const Tokenizer tokenizer = make(tiny_chat(kPlainChatMl));
+  const auto format = ChatFormat::detect(tokenizer);
+  EXPECT_EQ(format->encode_chat({}, true).status().code(), StatusCode::invalid_argument);
+  EXPECT_EQ(format->encode_chat({}, true).status().message(), "the conversation has no messages: at least one is needed");
+  const ChatMessage nobody = {"", "Hi"};
+  EXPECT_EQ(format->encode_chat({&nobody, 1}, true).status().message(),
+            "a chat message has no role: it must be system, user or assistant");
+  EXPECT_EQ(format->encode_next_turn(nobody).status().code(), StatusCode::invalid_argument);
+}
+
+}  // namespace
+}  // namespace prologue
