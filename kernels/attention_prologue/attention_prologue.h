@@ -10,18 +10,21 @@
 //   q, k, v       [num_tokens, heads, head_dim] dtype, strided: three views, of one packed QKV buffer (set_packed_qkv) or apart
 //   bias          q [num_q_heads * head_dim], k and v [num_kv_heads * head_dim] dtype, each null = none
 //   cos_sin_cache [max_position, rotary_dim] float32: cos[0 .. rotary_dim/2) then sin[0 .. rotary_dim/2); any attention
-//                 factor is already multiplied in. rotary_dim = 0 means no rotation: table and positions may then be null
+//                 factor is already multiplied in. rotary_dim = 0 means no rotation: table and positions may then be null, and
+//                 max_position = 0 then means that positions have no upper bound
 //   positions     [num_tokens] int32 or int64: the rope position, which need not be the cache position
 //   slot_mapping  [num_tokens] int64 or int32: page * page_size + offset. Two tokens must not share a slot
-//   q_out         [num_tokens, num_q_heads, head_dim] dtype, strided; may be q itself (same pointer and strides), no other overlap
+//   q_out         [num_tokens, num_q_heads, head_dim] dtype, strided; may be q itself (same pointer and strides); no
+//                 other overlap
 //   cache         (views.h); num_kv_heads and head_dim as here; must not overlap any input
 //
-// Guards: a negative slot skips the K/V write, Q is computed. A negative position is padding: nothing of the token is read
-// or written. A position >= max_position: the Q row becomes zeros, K and V are not written, recorded. A slot >= num_slots:
-// Q is written, K and V are not, recorded. Nothing outside the named rows and slots is ever touched.
+// Guards: a negative slot skips the K/V write, Q is computed. A negative position is padding: nothing of the token is written,
+// and what its rows hold does not matter (the GPU reads them before it knows). A position >= max_position: the Q row becomes
+// zeros, K and V are not written, recorded. A slot >= num_slots: Q is written, K and V are not, recorded. Nothing outside the
+// named rows and slots is ever touched.
 // Numerics: float32 inside, each product and sum rounded once (no fused multiply-add), one rounding at each store; V without
-// bias and equal types is copied bitwise. Batch-invariant: a token's result does not depend on the others.
-// num_tokens = 0 is a no-op. Never allocates, synchronises or throws; safe under graph capture.
+// bias and equal types, and channels behind rotary_dim without bias, are copied bitwise. Batch-invariant: a token's result does
+// not depend on the others. num_tokens = 0 is a no-op. Never allocates, synchronises or throws; safe under graph capture.
 #pragma once
 
 #include <cstdint>

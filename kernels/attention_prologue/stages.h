@@ -25,7 +25,8 @@ struct AddBiasParams {
 Status add_bias(const AddBiasParams& params, const Execution& execution);
 
 // K and V of each token into its slot. Tokens whose slot is negative, or whose position is negative or >= max_position, are
-// skipped (positions may be null: then none is skipped for its position).
+// skipped (positions may be null: then none is skipped for its position; max_position = 0 means no upper bound). Bad slots and
+// positions are recorded as the fused kernel does, each token once.
 struct KvWriteParams {
   int64_t num_tokens = 0;
   int64_t num_kv_heads = 0;

@@ -40,6 +40,8 @@ void widen(const T* x, int64_t count, float* y) {
   for (; i < count; ++i) y[i] = to_float(x[i]);
 }
 
+inline void widen(const float* x, int64_t count, float* y) { std::memcpy(y, x, static_cast<size_t>(count) * sizeof(float)); }
+
 template <class T>
 void narrow(const float* x, int64_t count, T* y) {
   int64_t i = 0;

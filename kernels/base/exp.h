@@ -24,12 +24,15 @@ PROLOGUE_HOST_DEVICE inline float multiply_add(float a, float b, float c) {
 #endif
 }
 
-PROLOGUE_HOST_DEVICE inline float exp_f32(float x) {
-  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it leaves round(x) in the low bits of the mantissa
-  x = x < -110.0f ? -110.0f : x;         // beyond both bounds the result is 0 and infinity anyway
-  x = x > 100.0f ? 100.0f : x;
-  const float shifted = multiply_add(x, 1.44269504f, kRound);
-  const float n = shifted - kRound;
+namespace detail {
+
+// exp(x) = mantissa * 2^n with the mantissa in [0.7, 1.5]. n is what the bits of `shifted` exceed those of kExpRound by.
+inline constexpr float kExpRound = 12582912.0f;  // 1.5 * 2^23: adding it leaves round(x) in the low bits of the mantissa
+inline constexpr int32_t kExpRoundBits = 0x4b400000;
+
+PROLOGUE_HOST_DEVICE inline float exp_mantissa(float x, int32_t& shifted_bits) {
+  const float shifted = multiply_add(x, 1.44269504f, kExpRound);
+  const float n = shifted - kExpRound;
   float r = multiply_add(n, -0.693359375f, x);  // x - n ln 2 in two parts, the first exact
   r = multiply_add(n, 2.12194440e-4f, r);
   float p = 1.9875691500e-4f;  // (exp(r) - 1 - r) / r^2 on [-ln2/2, ln2/2]: the coefficients of Cephes expf
@@ -39,18 +42,36 @@ PROLOGUE_HOST_DEVICE inline float exp_f32(float x) {
   p = multiply_add(p, r, 1.6666665459e-1f);
   p = multiply_add(p, r, 5.0000001201e-1f);
   const float squared = r * r;
-  const float mantissa = multiply_add(p, squared, r) + 1.0f;
-  // Times 2^n, in two factors because n reaches -159 and 145, where one has no float.
+  std::memcpy(&shifted_bits, &shifted, sizeof shifted_bits);
+  return multiply_add(p, squared, r) + 1.0f;
+}
+
+// 2^n for n in -126..127.
+PROLOGUE_HOST_DEVICE inline float power_of_two(int32_t n) {
+  const uint32_t bits = static_cast<uint32_t>(n + 127) << 23;
+  float power;
+  std::memcpy(&power, &bits, sizeof power);
+  return power;
+}
+
+}  // namespace detail
+
+PROLOGUE_HOST_DEVICE inline float exp_f32(float x) {
+  x = x < -110.0f ? -110.0f : x;  // beyond both bounds the result is 0 and infinity anyway
+  x = x > 100.0f ? 100.0f : x;
   int32_t bits;
-  std::memcpy(&bits, &shifted, sizeof bits);
-  const int32_t exponent = bits - 0x4b400000;
-  const int32_t half = exponent >> 1;
-  const uint32_t first_bits = static_cast<uint32_t>(half + 127) << 23;
-  const uint32_t second_bits = static_cast<uint32_t>(exponent - half + 127) << 23;
-  float first, second;
-  std::memcpy(&first, &first_bits, sizeof first);
-  std::memcpy(&second, &second_bits, sizeof second);
-  return mantissa * first * second;
+  const float mantissa = detail::exp_mantissa(x, bits);
+  // In two factors, because n reaches -159 and 145, where one has no float.
+  const int32_t n = bits - detail::kExpRoundBits, half = n >> 1;
+  return mantissa * detail::power_of_two(half) * detail::power_of_two(n - half);
+}
+
+// The same bits for x <= 0 down to exp(-87), with fewer steps; 0 below. NaN stays NaN.
+PROLOGUE_HOST_DEVICE inline float exp_nonpositive(float x) {
+  int32_t bits;
+  const float mantissa = detail::exp_mantissa(x, bits);
+  const float result = mantissa * detail::power_of_two(static_cast<int32_t>(static_cast<uint32_t>(bits) - detail::kExpRoundBits));
+  return x < -87.0f ? 0.0f : result;
 }
 
 }  // namespace prologue

@@ -193,8 +193,7 @@ Status GraphExecutor::run(const RopeOp& op, const StepInputs& step, const Execut
   params.rotary_dim = op.table->rotary_dim();
   params.cos_sin_cache = op.table->cos_sin();
   params.max_position = op.table->max_position();
-  params.positions = step.positions;
-  params.faults = faults_.as<FaultRecord>();
+  params.positions = step.positions;  // kv_write records those outside the table, once per token
   return rotary(params, execution);
 }
 

@@ -193,7 +193,7 @@ void scatter(const PrologueCase& c, const std::vector<T>& dense, int64_t heads, 
 template <class T>
 std::vector<T> poisoned(int64_t count) {
   std::vector<T> values(static_cast<size_t>(count));
-  std::memset(static_cast<void*>(values.data()), kPoison, values.size() * sizeof(T));
+  if (count > 0) std::memset(static_cast<void*>(values.data()), kPoison, values.size() * sizeof(T));
   return values;
 }
 

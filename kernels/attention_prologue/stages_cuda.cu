@@ -1,0 +1,69 @@
+#include <algorithm>
+
+#include <prologue/kernels/attention_prologue/attention_prologue.h>
+#include <prologue/kernels/attention_prologue/stages.h>
+#include <prologue/kernels/base/cuda_launch.cuh>
+#include <prologue/kernels/base/head_unit.cuh>
+
+namespace prologue::cuda {
+
+Status attention_prologue(const AttentionPrologueParams& params, cudaStream_t stream);
+Status add_bias(const AddBiasParams& params, cudaStream_t stream);
+Status kv_write(const KvWriteParams& params, cudaStream_t stream);
+
+namespace {
+
+// blockIdx.x is the token; a thread owns a vector of V channels of its row, the blocks of blockIdx.y share the row.
+template <class T, int V>
+__global__ void __launch_bounds__(256) add_bias_kernel(const __grid_constant__ AddBiasParams p) {
+  const int64_t t = blockIdx.x;
+  const T* x = static_cast<const T*>(p.x) + t * p.x_stride;
+  const T* bias = static_cast<const T*>(p.bias);
+  T* y = static_cast<T*>(p.y) + t * p.y_stride;
+  const int64_t step = static_cast<int64_t>(gridDim.y) * blockDim.x * V;
+  for (int64_t i = (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * V; i < p.width; i += step) {
+    const Vec<T, V> values = load_vector<false, T, V>(x + i);
+    const Vec<T, V> terms = load_vector<false, T, V>(bias + i);
+    Vec<T, V> sums;
+#pragma unroll
+    for (int j = 0; j < V; ++j)
+      sums.values[j] = from_float<T>(add_rounded(to_float(values.values[j]), to_float(terms.values[j])));
+    store_vector<false, T, V>(y + i, sums);
+  }
+}
+
+}  // namespace
+
+Status add_bias(const AddBiasParams& p, cudaStream_t stream) {
+  return with_device_type(p.dtype, [&](auto type) {
+    using T = decltype(type);
+    constexpr int kVector = 16 / sizeof(T);
+    const bool aligned =
+        p.width % kVector == 0 && p.x_stride % kVector == 0 && p.y_stride % kVector == 0 &&
+        (reinterpret_cast<uintptr_t>(p.x) | reinterpret_cast<uintptr_t>(p.bias) | reinterpret_cast<uintptr_t>(p.y)) % 16 == 0;
+    const int64_t vectors = p.width / (aligned ? kVector : 1);
+    const unsigned threads = static_cast<unsigned>(std::clamp<int64_t>((vectors + 31) / 32 * 32, 32, 256));
+    const unsigned blocks = static_cast<unsigned>(std::clamp<int64_t>((vectors + threads - 1) / threads, 1, 1024));
+    const LaunchShape shape = {dim3(static_cast<unsigned>(p.num_tokens), blocks), dim3(threads)};
+    return launch("add_bias", aligned ? add_bias_kernel<T, kVector> : add_bias_kernel<T, 1>, shape, stream, p);
+  });
+}
+
+// The K/V half of the fused kernel, with nothing to rotate.
+Status kv_write(const KvWriteParams& p, cudaStream_t stream) {
+  AttentionPrologueParams fused;
+  fused.num_tokens = p.num_tokens;
+  fused.num_kv_heads = p.num_kv_heads;
+  fused.head_dim = p.head_dim;
+  fused.dtype = p.dtype;
+  fused.k = p.k;
+  fused.v = p.v;
+  fused.rotation.positions = p.positions;
+  fused.rotation.max_position = p.max_position;
+  fused.cache = p.cache;
+  fused.slot_mapping = p.slot_mapping;
+  fused.faults = p.faults;
+  return attention_prologue(fused, stream);
+}
+
+}  // namespace prologue::cuda

@@ -1,0 +1,203 @@
+#include <prologue/kernels/attention_prologue/stages.h>
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "tests/support/prologue_case.h"
+
+namespace prologue::test {
+namespace {
+
+class StagesTest : public ::testing::TestWithParam<Backend> {
+ protected:
+  void SetUp() override { PROLOGUE_REQUIRE_BACKEND(GetParam()); }
+};
+INSTANTIATE_TEST_SUITE_P(Backends, StagesTest, ::testing::ValuesIn(all_backends()),
+                         [](const auto& instance) { return std::string(backend_name(instance.param)); });
+
+template <class F>
+void for_each_type(F&& f) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    SCOPED_TRACE(dtype_name(dtype));
+    with_host_type(dtype, f);
+  }
+}
+
+// ---- add_bias ---------------------------------------------------------------------------------------------------------------
+
+struct BiasCase {
+  int64_t num_tokens, width, x_padding, y_padding, misalign;
+  bool in_place;
+};
+
+TEST_P(StagesTest, AddBiasMatchesTheSum) {
+  for_each_type([&](auto type) {
+    using T = decltype(type);
+    const std::vector<BiasCase> cases = {{0, 8, 0, 0, 0, false},    {1, 1, 0, 0, 0, false},     {2, 48, 0, 0, 0, true},
+                                         {31, 46, 2, 4, 0, false},  {33, 4096, 0, 0, 0, false}, {5, 5000, 7, 3, 4, false},
+                                         {257, 96, 0, 16, 8, true}, {3, 128, 8, 8, 2, false},   {600, 64, 0, 0, 0, true}};
+    for (const BiasCase& c : cases) {
+      SCOPED_TRACE(str_cat("T=", c.num_tokens, " width=", c.width, " misalign=", c.misalign));
+      Random random(11);
+      const int64_t misalign = c.misalign / static_cast<int64_t>(sizeof(T)) * static_cast<int64_t>(sizeof(T));
+      const int64_t x_stride = c.width + c.x_padding;
+      const int64_t y_stride = c.in_place ? x_stride : c.width + c.y_padding;
+      const std::vector<T> x = random.normals<T>(c.num_tokens * x_stride);
+      const std::vector<T> bias = random.normals<T>(c.width);
+      Arena arena(GetParam());
+      const T* x_data = c.in_place ? arena.inout(x, misalign) : arena.input(x, misalign);
+      const std::vector<T> y_before = c.in_place ? x : poisoned<T>(c.num_tokens * y_stride);
+      T* y_data = c.in_place ? const_cast<T*>(x_data) : arena.inout(y_before, misalign);
+      const AddBiasParams params = {c.num_tokens, c.width, FloatFormat<T>::dtype, x_data, x_stride, arena.input(bias, misalign),
+                                    y_data,       y_stride};
+      const Status status = arena.run([&](const Execution& execution) { return add_bias(params, execution); });
+      ASSERT_TRUE(status.ok()) << status.message();
+      std::vector<T> y = arena.read(y_data);
+      std::vector<T> got;
+      std::vector<Reference> want;
+      for (int64_t t = 0; t < c.num_tokens; ++t) {
+        for (int64_t i = 0; i < c.width; ++i) {
+          const double a = static_cast<double>(to_float(x[static_cast<size_t>(t * x_stride + i)]));
+          const double b = static_cast<double>(to_float(bias[static_cast<size_t>(i)]));
+          got.push_back(y[static_cast<size_t>(t * y_stride + i)]);
+          want.push_back({a + b, std::fabs(a) + std::fabs(b)});
+          y[static_cast<size_t>(t * y_stride + i)] = y_before[static_cast<size_t>(t * y_stride + i)];
+        }
+      }
+      expect_close(got, want, c.width, "y");
+      PlacedPrologue<T>::expect_bits(y, y_before, "y outside its rows");
+    }
+  });
+}
+
+struct AddBiasRefusal {
+  const char* name;
+  std::function<void(AddBiasParams&)> change;
+  StatusCode code;
+  std::string message;
+};
+
+TEST_P(StagesTest, AddBiasRefusesWithASentence) {
+  using P = AddBiasParams;
+  const auto invalid = StatusCode::invalid_argument;
+  const std::vector<AddBiasRefusal> refusals = {
+      {"negative token count", [](P& p) { p.num_tokens = -5; }, invalid, "num_tokens is -5: it must lie in 0..2147483647"},
+      {"no width", [](P& p) { p.width = 0; }, invalid, "width is 0: it must lie in 1..2147483647"},
+      {"unknown type", [](P& p) { p.dtype = static_cast<DType>(12); }, StatusCode::unsupported,
+       "dtype is the unknown type 12: supported are float32, float16 and bfloat16"},
+      {"no x", [](P& p) { p.x = nullptr; }, invalid, "x is null"},
+      {"no bias", [](P& p) { p.bias = nullptr; }, invalid, "bias is null"},
+      {"no y", [](P& p) { p.y = nullptr; }, invalid, "y is null"},
+      {"negative stride", [](P& p) { p.x_stride = -8; }, invalid, "x has the stride -8: strides must not be negative"},
+      {"rows overlap", [](P& p) { p.y_stride = 4; }, invalid,
+       "y has the stride 4 where 8 elements lie: rows that are written must not overlap"},
+      {"y half over x", [](P& p) { p.y = static_cast<float*>(const_cast<void*>(p.x)) + 2; }, invalid, "y overlaps x"},
+      {"y over the bias", [](P& p) { p.bias = p.y; }, invalid, "y overlaps bias"},
+  };
+  for (const AddBiasRefusal& refusal : refusals) {
+    SCOPED_TRACE(refusal.name);
+    Arena arena(GetParam());
+    Random random(1);
+    AddBiasParams params = {3,
+                            8,
+                            DType::f32,
+                            arena.input(random.normals<float>(24)),
+                            8,
+                            arena.input(random.normals<float>(8)),
+                            arena.output<float>(24),
+                            8};
+    refusal.change(params);
+    const Status status = arena.run([&](const Execution& execution) { return add_bias(params, execution); });
+    EXPECT_EQ(status.code(), refusal.code);
+    EXPECT_EQ(status.message(), "add_bias: " + refusal.message);
+    EXPECT_TRUE(arena.untouched());
+  }
+}
+
+// ---- kv_write ---------------------------------------------------------------------------------------------------------------
+
+KvWriteParams kv_write_of(const AttentionPrologueParams& p) {
+  return {p.num_tokens,         p.num_kv_heads,          p.head_dim, p.dtype, p.k, p.v, p.cache, p.slot_mapping,
+          p.rotation.positions, p.rotation.max_position, p.faults};
+}
+
+TEST_P(StagesTest, KvWriteCopiesIntoTheSlots) {
+  for_each_type([&](auto type) {
+    using T = decltype(type);
+    for (const PrologueCase& listed : prologue_cases()) {
+      PrologueCase c = fit_to_type<T>(listed);
+      c.bias_q = c.bias_k = c.bias_v = false;
+      for (const bool with_positions : {true, false}) {
+        SCOPED_TRACE(str_cat("positions=", with_positions, " ", c.describe()));
+        const PrologueData<T> data = make_data<T>(c);
+        PlacedPrologue<T> placed(GetParam(), c, data);
+        KvWriteParams params = kv_write_of(placed.params());
+        oracle::PrologueInput in = oracle_input(c, data);
+        in.rotary_dim = 0;
+        if (!with_positions) {
+          params.positions = nullptr;
+          in.positions.clear();
+        }
+        const Status status = placed.run([&](const Execution& execution) { return kv_write(params, execution); });
+        ASSERT_TRUE(status.ok()) << status.message();
+        oracle::PrologueOutput want = oracle::attention_prologue(in);
+        std::fill(want.q_state.begin(), want.q_state.end(), oracle::QRow::untouched);
+        placed.expect_matches(want, true);
+        if (::testing::Test::HasFailure()) return;
+      }
+    }
+  });
+}
+
+struct KvWriteRefusal {
+  const char* name;
+  std::function<void(KvWriteParams&)> change;
+  StatusCode code;
+  std::string message;
+};
+
+TEST_P(StagesTest, KvWriteRefusesWithASentence) {
+  using P = KvWriteParams;
+  const auto invalid = StatusCode::invalid_argument;
+  const auto missing = StatusCode::unsupported;
+  const std::vector<KvWriteRefusal> refusals = {
+      {"negative token count", [](P& p) { p.num_tokens = -1; }, invalid, "num_tokens is -1: it must lie in 0..2147483647"},
+      {"no heads", [](P& p) { p.num_kv_heads = -2; }, invalid, "num_kv_heads is -2: it must lie in 1..65536"},
+      {"unknown type", [](P& p) { p.dtype = static_cast<DType>(9); }, missing,
+       "dtype is the unknown type 9: supported are float32, float16 and bfloat16"},
+      {"odd head_dim", [](P& p) { p.head_dim = 3; }, missing, "head_dim is 3: supported is every even number in 2..256"},
+      {"negative max_position", [](P& p) { p.max_position = -1; }, invalid,
+       "max_position is -1: it must lie in 0..1099511627776"},
+      {"unknown position type", [](P& p) { p.positions.type = static_cast<IndexType>(9); }, invalid,
+       "positions.type is 9: it must be int32 or int64"},
+      {"unknown slot type", [](P& p) { p.slot_mapping.type = static_cast<IndexType>(9); }, invalid,
+       "slot_mapping.type is 9: it must be int32 or int64"},
+      {"no k", [](P& p) { p.k.data = nullptr; }, invalid, "k is null"},
+      {"no v", [](P& p) { p.v.data = nullptr; }, invalid, "v is null"},
+      {"no slots", [](P& p) { p.slot_mapping.data = nullptr; }, invalid, "slot_mapping is null"},
+      {"another cache type", [](P& p) { p.cache.dtype = DType::f16; }, missing,
+       "cache.dtype is float16: it must be dtype, float32"},
+      {"no cache", [](P& p) { p.cache.v = nullptr; }, invalid, "cache.v is null"},
+      {"cache over k", [](P& p) { p.cache.k = const_cast<void*>(p.k.data); }, invalid, "cache.k overlaps k"},
+      {"cache over the slots", [](P& p) { p.slot_mapping.data = p.cache.v; }, invalid, "cache.v overlaps slot_mapping"},
+      {"fault record at a wrong byte", [](P& p) { p.faults = reinterpret_cast<FaultRecord*>(24); }, invalid,
+       "faults lies at 0x18: it must be aligned to 16 bytes"},
+  };
+  PrologueCase c;
+  c.packed = false;
+  const PrologueData<float> data = make_data<float>(c);
+  for (const KvWriteRefusal& refusal : refusals) {
+    SCOPED_TRACE(refusal.name);
+    PlacedPrologue<float> placed(GetParam(), c, data);
+    KvWriteParams params = kv_write_of(placed.params());
+    refusal.change(params);
+    const Status status = placed.run([&](const Execution& execution) { return kv_write(params, execution); });
+    EXPECT_EQ(status.code(), refusal.code);
+    EXPECT_EQ(status.message(), "kv_write: " + refusal.message);
+    EXPECT_TRUE(placed.arena().untouched());
+  }
+}
+
+}  // namespace
+}  // namespace prologue::test

@@ -1,0 +1,102 @@
+// The operations on rows of tokens in float64, from their definitions.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "tests/support/tolerance.h"
+
+namespace prologue::test::oracle {
+
+// x [num_tokens, width], weight [width].
+template <class T>
+std::vector<Reference> rms_norm(const std::vector<T>& x, const std::vector<T>& weight, double eps) {
+  const size_t width = weight.size();
+  std::vector<Reference> out;
+  for (size_t begin = 0; begin < x.size(); begin += width) {
+    double sum = 0.0;
+    for (size_t i = 0; i < width; ++i) sum += std::pow(static_cast<double>(to_float(x[begin + i])), 2);
+    for (size_t i = 0; i < width; ++i) {
+      const double value = static_cast<double>(to_float(x[begin + i])) / std::sqrt(sum / static_cast<double>(width) + eps) *
+                           static_cast<double>(to_float(weight[i]));
+      out.push_back({value, std::fabs(value)});
+    }
+  }
+  return out;
+}
+
+inline double silu(double x) { return x / (1.0 + std::exp(-x)); }
+// 1 + tanh(y) = 2 / (1 + exp(-2 y)): the sum would cancel where y is far below 0, even in float64.
+inline double gelu_tanh(double x) {
+  const double y = std::sqrt(2.0 / std::acos(-1.0)) * (x + 0.044715 * x * x * x);
+  return x / (1.0 + std::exp(-2.0 * y));
+}
+
+// Philox4x32-10 as the paper's tables of constants give it.
+inline std::vector<uint32_t> philox4x32_10(std::vector<uint32_t> counter, std::vector<uint32_t> key) {
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t a = 0xD2511F53ull * counter[0], b = 0xCD9E8D57ull * counter[2];
+    const auto high = [](uint64_t x) { return static_cast<uint32_t>(x >> 32); };
+    const auto low = [](uint64_t x) { return static_cast<uint32_t>(x & 0xffffffffull); };
+    counter = {high(b) ^ counter[1] ^ key[0], low(b), high(a) ^ counter[3] ^ key[1], low(a)};
+    key = {key[0] + 0x9E3779B9u, key[1] + 0xBB67AE85u};
+  }
+  return counter;
+}
+
+struct SamplingRequest {
+  double temperature = 0.0;
+  int64_t top_k = 0;
+  double top_p = 1.0;
+  double min_p = 0.0;
+  uint64_t seed = 0;
+  int64_t position = 0;
+};
+
+// The tokens that the filters keep, in order of (logit descending, id ascending).
+inline std::vector<int32_t> kept_tokens(const std::vector<float>& logits, const SamplingRequest& request) {
+  std::vector<int32_t> order;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (!std::isnan(logits[i])) order.push_back(static_cast<int32_t>(i));
+  }
+  const auto logit = [&](int32_t token) { return static_cast<double>(logits[static_cast<size_t>(token)]); };
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return logit(a) > logit(b); });
+  if (request.top_k > 0 && request.top_k < static_cast<int64_t>(order.size())) order.resize(static_cast<size_t>(request.top_k));
+
+  const auto p = [&](int32_t token) { return std::exp((logit(token) - logit(order[0])) / request.temperature); };
+  if (request.top_p < 1.0) {
+    double total = 0.0, sum = 0.0;
+    for (const int32_t token : order) total += p(token);
+    size_t count = 0;
+    while (count < order.size() && (count == 0 || sum < request.top_p * total)) sum += p(order[count++]);
+    order.resize(count);
+  }
+  if (request.min_p > 0.0) std::erase_if(order, [&](int32_t token) { return p(token) < request.min_p; });
+  return order;
+}
+
+// logits without infinities, at least one a number.
+inline int32_t sample(const std::vector<float>& logits, const SamplingRequest& request) {
+  SamplingRequest filters = request;
+  if (request.temperature == 0.0) filters = {1.0, 1, 1.0, 0.0, 0, 0};
+  const std::vector<int32_t> kept = kept_tokens(logits, filters);
+  if (request.temperature == 0.0) return kept[0];
+  double best = -std::numeric_limits<double>::infinity();
+  int32_t choice = 0;
+  for (const int32_t token : kept) {
+    const uint64_t position = static_cast<uint64_t>(request.position);
+    const uint32_t random =
+        philox4x32_10({static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32), static_cast<uint32_t>(token), 0},
+                      {static_cast<uint32_t>(request.seed), static_cast<uint32_t>(request.seed >> 32)})[0];
+    const double u = (random + 0.5) / 4294967296.0;
+    const double score = static_cast<double>(logits[static_cast<size_t>(token)]) / request.temperature - std::log(-std::log(u));
+    if (score > best) best = score, choice = token;
+  }
+  return choice;
+}
+
+}  // namespace prologue::test::oracle
