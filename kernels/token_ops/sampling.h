@@ -11,11 +11,14 @@
 //   top_p  < 1: the shortest prefix whose probability reaches top_p (at least one token)
 //   min_p  > 0: tokens with p >= min_p * max(p)
 // One of the kept tokens is drawn with probability proportional to p by the Gumbel-max rule:
-//   argmax_i  logit_i / temperature - log(-log(u_i)),   u_i in (0, 1) = Philox4x32-10(key = seed, counter = (position, i))
+//   argmax_i  logit_i / temperature - log(-log(u_i)),   u_i = (r_i + 1/2) 2^-32,
+//   r_i = word 0 of Philox4x32-10(key = seed, counter = (position, i)), both as low word, high word
 // The draw for a token depends on (seed, position, token id) alone: the same seed gives the same choice whatever else is in
 // the batch, in any order of evaluation, and on any backend up to float noise in the logits.
 //
 // Probability mass for top_p is summed in 64-bit fixed point (2^-40), so the sum does not depend on its order.
+// Values outside their range (they lie on the device, where nothing refuses them): temperature < 0 or NaN is greedy, top_p <= 0
+// or NaN keeps one token, min_p > 1 means 1, min_p NaN is off.
 // num_rows = 0 is a no-op. Allocates and synchronises nothing; no host round trip.
 #pragma once
 

@@ -1,0 +1,57 @@
+#include <prologue/kernels/token_ops/embedding.h>
+
+#include <cmath>
+
+#include <prologue/kernels/base/view_checks.h>
+
+namespace prologue {
+
+namespace cpu {
+Status embedding(const EmbeddingParams& params, const Execution& execution);
+}
+namespace cuda {
+Status embedding(const EmbeddingParams& params, const Execution& execution);
+}
+
+namespace {
+
+// Together they keep every size in bytes within 64 bits.
+constexpr int64_t kMaxTokens = int64_t{1} << 31;
+constexpr int64_t kMaxWidth = int64_t{1} << 24;
+
+Status validate(const EmbeddingParams& p, const Execution& execution) {
+  constexpr const char* kName = "embedding";
+  PROLOGUE_RETURN_IF_ERROR(check_device(kName, execution.device));
+  PROLOGUE_RETURN_IF_ERROR(check_dtype(kName, "dtype", p.dtype));
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_tokens", p.num_tokens, 0, kMaxTokens));
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_rows", p.num_rows, 1, kMaxTokens));
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "width", p.width, 1, kMaxWidth));
+  PROLOGUE_RETURN_IF_ERROR(check_index_type(kName, "indices", p.indices));
+  if (!std::isfinite(p.scale)) return invalid_argument("embedding: scale is ", p.scale, ": it must be finite");
+  if (p.num_tokens == 0) return {};
+  const int64_t size = dtype_size(p.dtype);
+  const Region table = array_region("table", p.table, p.num_rows * p.width, size);
+  const Region indices = index_region("indices", p.indices, p.num_tokens);
+  const Region out = array_region("out", p.out, p.num_tokens * p.width, size);
+  PROLOGUE_RETURN_IF_ERROR(check_readable(kName, table));
+  PROLOGUE_RETURN_IF_ERROR(check_readable(kName, indices));
+  PROLOGUE_RETURN_IF_ERROR(check_writable(kName, out));
+  PROLOGUE_RETURN_IF_ERROR(check_faults(kName, p.faults));
+  PROLOGUE_RETURN_IF_ERROR(check_apart(kName, out, table));
+  return check_apart(kName, out, indices);
+}
+
+}  // namespace
+
+Status embedding(const EmbeddingParams& params, const Execution& execution) {
+  PROLOGUE_RETURN_IF_ERROR(validate(params, execution));
+  if (params.num_tokens == 0) return ok_status();
+  if (execution.device == Device::cpu) return cpu::embedding(params, execution);
+#ifdef PROLOGUE_HAS_CUDA
+  return cuda::embedding(params, execution);
+#else
+  return cuda_not_built("embedding");
+#endif
+}
+
+}  // namespace prologue

@@ -1,0 +1,40 @@
+#include <prologue/kernels/token_ops/embedding.h>
+#include <prologue/kernels/base/cuda_groups.cuh>
+#include <prologue/kernels/base/cuda_launch.cuh>
+
+namespace prologue::cuda {
+
+namespace {
+
+constexpr int kMaxThreads = 256;
+
+// blockIdx.x = token, blockIdx.y = a stretch of its row; a thread owns one group of 16 bytes.
+template <class T>
+__global__ void embedding_kernel(const __grid_constant__ EmbeddingParams p, bool whole) {
+  const int64_t token = blockIdx.x;
+  const int64_t column = (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * kGroup<T>;
+  const int64_t index = cuda::index_at(p.indices, token);
+  const bool found = index >= 0 && index < p.num_rows;
+  if (!found && column == 0) cuda::record_fault(p.faults, token, FaultCode::token_id_out_of_range);
+  if (column >= p.width) return;
+
+  Group<T> group = {};
+  if (found) group = load_group(static_cast<const T*>(p.table) + index * p.width + column, p.width - column, whole);
+  if (p.scale != 1.0f) group = make_group<T>([&, row = group](int i) { return row[i] * p.scale; });
+  store_group(static_cast<T*>(p.out) + token * p.width + column, group, p.width - column, whole);
+}
+
+}  // namespace
+
+Status embedding(const EmbeddingParams& params, const Execution& execution) {
+  return with_device_type(params.dtype, [&]<class T>(T) {
+    const bool whole = groups_are_whole<T>(params.table, params.width, params.width) &&
+                       groups_are_whole<T>(params.out, params.width, params.width);
+    const int64_t groups = groups_of<T>(params.width);
+    const int64_t threads = groups < kMaxThreads ? (groups + 31) / 32 * 32 : kMaxThreads;
+    const dim3 grid(grid_extent(params.num_tokens), grid_extent((groups + threads - 1) / threads));
+    return launch("embedding", embedding_kernel<T>, {grid, static_cast<unsigned>(threads)}, execution.stream, params, whole);
+  });
+}
+
+}  // namespace prologue::cuda

@@ -1,0 +1,58 @@
+#include <prologue/kernels/token_ops/sampling.h>
+
+#include <cstdint>
+#include <limits>
+
+#include <prologue/kernels/base/view_checks.h>
+
+namespace prologue {
+
+namespace cpu {
+Status sample(const SamplingParams& params, const Execution& execution);
+}
+namespace cuda {
+Status sample(const SamplingParams& params, const Execution& execution);
+}
+
+namespace {
+
+// The probability masses (2^-40) of this many tokens still fit 64 bits, and their sum a float64's 53 within 2^-30.
+constexpr int64_t kMaxVocabSize = int64_t{1} << 23;
+constexpr int64_t kMaxRows = int64_t{1} << 31;
+
+Status validate(const SamplingParams& p, const Execution& execution) {
+  constexpr const char* kName = "sample";
+  PROLOGUE_RETURN_IF_ERROR(check_device(kName, execution.device));
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_rows", p.num_rows, 0, kMaxRows));
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "vocab_size", p.vocab_size, 1, kMaxVocabSize));
+  if (p.num_rows == 0) return {};
+  if (p.logits_stride < p.vocab_size) {
+    return invalid_argument("sample: logits_stride is ", p.logits_stride, ": it must be at least vocab_size, ", p.vocab_size);
+  }
+  Region logits = array_region("logits", p.logits, p.num_rows, 4);
+  logits.width = p.vocab_size * 4;
+  if (__builtin_mul_overflow(p.logits_stride, 4, &logits.strides[0])) logits.strides[0] = INT64_MAX;
+  Region rows = array_region("rows", p.rows, p.num_rows, sizeof(SamplingRow));
+  rows.alignment = alignof(SamplingRow);
+  const Region tokens = array_region("tokens", p.tokens, p.num_rows, 4);
+  PROLOGUE_RETURN_IF_ERROR(check_readable(kName, logits));
+  PROLOGUE_RETURN_IF_ERROR(check_readable(kName, rows));
+  PROLOGUE_RETURN_IF_ERROR(check_writable(kName, tokens));
+  PROLOGUE_RETURN_IF_ERROR(check_apart(kName, tokens, logits));
+  return check_apart(kName, tokens, rows);
+}
+
+}  // namespace
+
+Status sample(const SamplingParams& params, const Execution& execution) {
+  PROLOGUE_RETURN_IF_ERROR(validate(params, execution));
+  if (params.num_rows == 0) return ok_status();
+  if (execution.device == Device::cpu) return cpu::sample(params, execution);
+#ifdef PROLOGUE_HAS_CUDA
+  return cuda::sample(params, execution);
+#else
+  return cuda_not_built("sample");
+#endif
+}
+
+}  // namespace prologue

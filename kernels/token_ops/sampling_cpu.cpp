@@ -1,0 +1,131 @@
+#include <algorithm>
+#include <bit>
+#include <iterator>
+#include <limits>
+#include <numeric>
+
+#include <prologue/kernels/token_ops/sampling.h>
+#include <prologue/kernels/token_ops/sampling_math.h>
+
+namespace prologue::cpu {
+
+namespace {
+
+constexpr int kBlock = 64;  // tokens whose keys and random numbers are computed together, in vectors
+
+struct Logits {
+  const float* values;
+  int32_t count;
+};
+
+// Calls f(token, logit key) for the tokens with a rank key of at least `floor`, in the order of their ids.
+template <class F>
+void for_each_token(const Logits& logits, uint64_t floor, const F& f) {
+  const uint32_t floor_key = static_cast<uint32_t>(floor >> 32);
+  for (int32_t begin = 0; begin < logits.count; begin += kBlock) {
+    const int32_t count = std::min(kBlock, logits.count - begin);
+    uint32_t keys[kBlock];
+    for (int32_t i = 0; i < count; ++i) keys[i] = logit_key(logits.values[begin + i]);
+    for (int32_t i = 0; i < count; ++i) {
+      if (keys[i] > floor_key || (keys[i] == floor_key && rank_key(logits.values[begin + i], begin + i) >= floor)) {
+        f(begin + i, keys[i]);
+      }
+    }
+  }
+}
+
+// The first token of the order, or -1 where no logit is a number.
+int32_t largest(const Logits& logits) {
+  int32_t best = -1;
+  uint32_t best_key = 0;
+  for_each_token(logits, 0, [&](int32_t token, uint32_t key) {
+    if (key > best_key) best = token, best_key = key;
+  });
+  return best;
+}
+
+// The rank key of the last token of the shortest prefix (of the tokens with a rank key of at least `floor`) whose weights sum
+// to target(the sum of all). The logit is found digit by digit with histograms, without sorting; then the id among equals.
+template <class Weight, class Target>
+uint64_t prefix_end(const Logits& logits, uint64_t floor, const Weight& weight, const Target& target) {
+  constexpr int kDigitBits = 11;
+  uint64_t remaining = 0, prefix = 0;
+  for (int shift = 2 * kDigitBits; shift >= 0; shift -= kDigitBits) {
+    uint64_t histogram[1 << kDigitBits] = {};
+    for_each_token(logits, floor, [&](int32_t token, uint64_t key) {
+      if (key >> (shift + kDigitBits) == prefix) histogram[(key >> shift) & ((1 << kDigitBits) - 1)] += weight(token);
+    });
+    if (shift == 2 * kDigitBits) remaining = target(std::accumulate(std::begin(histogram), std::end(histogram), uint64_t{0}));
+    uint64_t digit = (1 << kDigitBits) - 1;
+    for (; digit > 0 && histogram[digit] < remaining; --digit) remaining -= histogram[digit];
+    prefix = (prefix << kDigitBits) | digit;
+  }
+  uint64_t end = floor;
+  for_each_token(logits, floor, [&](int32_t token, uint64_t key) {
+    if (key != prefix || remaining == 0) return;
+    const uint64_t share = weight(token);
+    if (share >= remaining) end = rank_key(logits.values[token], token);
+    remaining -= std::min(share, remaining);
+  });
+  return end;
+}
+
+int32_t choose(const Logits& logits, const SamplingRow& row) {
+  const int32_t top = largest(logits);
+  if (top < 0) return 0;
+  if (is_greedy(row)) return top;
+  const float peak = logits.values[top];
+  const auto scaled_of = [&](int32_t token) { return scaled_logit(logits.values[token], peak, row.temperature); };
+
+  uint64_t floor = 0;
+  if (row.top_k > 0 && row.top_k < logits.count) {
+    floor = prefix_end(
+        logits, floor, [](int32_t) { return uint64_t{1}; }, [&](uint64_t) { return static_cast<uint64_t>(row.top_k); });
+  }
+  if (!(row.top_p >= 1.0f)) {
+    floor = prefix_end(
+        logits, floor, [&](int32_t token) { return probability_mass(scaled_of(token)); },
+        [&](uint64_t total) { return top_p_target(total, row.top_p); });
+  }
+
+  int32_t choice = top;
+  double best = -std::numeric_limits<double>::infinity();
+  int32_t tokens[kBlock];
+  float scaled[kBlock];
+  int kept = 0;
+  const auto draw = [&] {
+    uint32_t random[kBlock];
+    for (int i = 0; i < kept; ++i) random[i] = token_random(row, tokens[i]);
+    for (int i = 0; i < kept; ++i) {
+      // -log(u) >= 1 - u >= 2^-(c + 1), c the leading zeros of 2^32 - 1 - random: a bound that spares most logarithms.
+      if (scaled[i] + 0.69315 * (std::countl_zero(~random[i]) + 1) < best) continue;
+      const double score = gumbel_score(scaled[i], random[i]);
+      if (score > best) best = score, choice = tokens[i];
+    }
+    kept = 0;
+  };
+  constexpr double kLargestGumbel = 22.88;  // -log(-log(1 - 2^-33)), rounded up
+  for_each_token(logits, floor, [&](int32_t token, uint32_t) {
+    const float x = scaled_of(token);
+    if (x + kLargestGumbel < best || !passes_min_p(x, row.min_p)) return;
+    tokens[kept] = token;
+    scaled[kept] = x;
+    if (++kept == kBlock) draw();
+  });
+  draw();
+  return choice;
+}
+
+}  // namespace
+
+Status sample(const SamplingParams& params, const Execution& execution) {
+  [[maybe_unused]] const int num_threads = std::max(1, execution.num_threads);
+#pragma omp parallel for num_threads(num_threads) schedule(dynamic) if (params.num_rows > 1)
+  for (int64_t r = 0; r < params.num_rows; ++r) {
+    const Logits logits{params.logits + r * params.logits_stride, static_cast<int32_t>(params.vocab_size)};
+    params.tokens[r] = choose(logits, params.rows[r]);
+  }
+  return {};
+}
+
+}  // namespace prologue::cpu

@@ -1,0 +1,76 @@
+// What every backend of `sample` computes for one token: its place in the order, its share of the probability, its random
+// number, its score. Written once, so that the backends choose the same token from the same logits.
+//
+// Values that the contract does not allow cannot be refused where they are read (they lie on the device), so they mean:
+// temperature < 0 or NaN: greedy; top_p <= 0 or NaN: one token; min_p > 1: as 1; min_p NaN: off.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include <prologue/kernels/base/exp.h>
+#include <prologue/kernels/base/host_device.h>
+#include <prologue/kernels/token_ops/philox.h>
+#include <prologue/kernels/token_ops/sampling.h>
+
+namespace prologue {
+
+// Larger for larger logits; NaN comes last (0) and both zeros are equal.
+PROLOGUE_HOST_DEVICE inline uint32_t logit_key(float logit) {
+  const float canonical = logit + 0.0f;  // -0 becomes +0
+  int32_t bits;
+  std::memcpy(&bits, &canonical, sizeof bits);
+  const uint32_t key = static_cast<uint32_t>(bits) ^ (static_cast<uint32_t>(bits >> 31) | 0x80000000u);
+  return logit == logit ? key : 0;
+}
+
+// The order (logit descending, id ascending) as one number: a token comes before another when its rank key is larger.
+PROLOGUE_HOST_DEVICE inline uint64_t rank_key(float logit, int32_t token) {
+  return (static_cast<uint64_t>(logit_key(logit)) << 32) | static_cast<uint32_t>(~token);
+}
+
+PROLOGUE_HOST_DEVICE inline bool is_greedy(const SamplingRow& row) { return !(row.temperature > 0.0f); }
+
+// (logit - largest) / temperature, at most 0; what is not a number counts as -infinity.
+PROLOGUE_HOST_DEVICE inline float scaled_logit(float logit, float largest, float temperature) {
+  if (logit == largest) return 0.0f;
+  const float scaled = (logit - largest) / temperature;
+  return scaled <= 0.0f ? scaled : -INFINITY;
+}
+
+// p / max(p).
+PROLOGUE_HOST_DEVICE inline float relative_probability(float scaled) { return exp_f32(scaled); }
+
+// p / max(p) in units of 2^-40, rounded down: sums of these do not depend on their order.
+PROLOGUE_HOST_DEVICE inline uint64_t probability_mass(float scaled) {
+  return static_cast<uint64_t>(relative_probability(scaled) * 1099511627776.0f);
+}
+
+// The mass that a prefix must reach for top_p, of the `total` mass of the tokens that are left.
+PROLOGUE_HOST_DEVICE inline uint64_t top_p_target(uint64_t total, float top_p) {
+  if (!(top_p > 0.0f)) return 1;
+  const uint64_t target = static_cast<uint64_t>(ceil(static_cast<double>(top_p) * static_cast<double>(total)));
+  return target < 1 ? 1 : target > total ? total : target;
+}
+
+PROLOGUE_HOST_DEVICE inline bool passes_min_p(float scaled, float min_p) {
+  return !(min_p > 0.0f) || relative_probability(scaled) >= (min_p < 1.0f ? min_p : 1.0f);
+}
+
+// The random word of a token.
+PROLOGUE_HOST_DEVICE inline uint32_t token_random(const SamplingRow& row, int32_t token) {
+  const uint64_t position = static_cast<uint64_t>(row.position);
+  return philox4x32_10(static_cast<uint32_t>(row.seed), static_cast<uint32_t>(row.seed >> 32), static_cast<uint32_t>(position),
+                       static_cast<uint32_t>(position >> 32), static_cast<uint32_t>(token), 0)
+      .words[0];
+}
+
+// The score whose argmax is the choice: scaled - log(-log(u)), u = (random + 1/2) 2^-32. In float64, because with u near 1 the
+// last bits decide between improbable tokens.
+PROLOGUE_HOST_DEVICE inline double gumbel_score(float scaled, uint32_t random) {
+  const double u = (static_cast<double>(random) + 0.5) * 2.3283064365386962890625e-10;
+  return static_cast<double>(scaled) - log(-log(u));
+}
+
+}  // namespace prologue
