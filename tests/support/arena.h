@@ -12,6 +12,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,7 @@ namespace prologue::test {
 enum class Backend { cpu, cpu_threads, cuda, cuda_graph };
 
 const char* backend_name(Backend backend);
+inline void PrintTo(Backend backend, std::ostream* out) { *out << backend_name(backend); }
 Device backend_device(Backend backend);
 // Empty when the backend can run here; otherwise the reason why it cannot.
 std::string backend_unavailable(Backend backend);
