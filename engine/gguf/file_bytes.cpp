@@ -19,6 +19,15 @@ FileBytes::~FileBytes() {
   if (mapping_ != nullptr) munmap(mapping_, bytes_.size());
 }
 
+void FileBytes::discard(const std::byte* begin, size_t size) const {
+  if (mapping_ == nullptr) return;
+  const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const size_t offset = static_cast<size_t>(begin - bytes_.data());
+  const size_t first = (offset + page - 1) / page * page;  // whole pages only: a neighbour may still need the others
+  const size_t last = (offset + size) / page * page;
+  if (first < last) madvise(static_cast<std::byte*>(mapping_) + first, last - first, MADV_DONTNEED);
+}
+
 Result<FileBytes> FileBytes::map(const std::string& path) {
   struct Descriptor {
     int number;

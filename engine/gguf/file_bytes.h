@@ -32,6 +32,9 @@ class FileBytes {
 
   std::span<const std::byte> bytes() const { return bytes_; }
 
+  // Tells the system that these bytes will not be read again soon, so that a mapped file does not stay in memory.
+  void discard(const std::byte* begin, size_t size) const;
+
  private:
   void swap(FileBytes& other) noexcept {
     std::swap(owned_, other.owned_);

@@ -106,6 +106,9 @@ class GgufFile {
 
   std::vector<std::string> unused_tensors() const;
 
+  // The tensor's data will not be read again soon: lets go of the memory that a mapped file takes up. Reading it stays possible.
+  void discard(const GgufTensor& tensor) const { bytes_.discard(tensor.data, static_cast<size_t>(tensor.size_bytes)); }
+
  private:
   friend class GgufParser;
 

@@ -36,11 +36,24 @@ Result<Weight> WeightLoader::load_joined(const std::vector<Part>& parts) {
   return load_tensors(tensors, 1, cols);
 }
 
+Result<unsigned char*> WeightLoader::allocate(int64_t num_bytes) {
+  constexpr int64_t kBlockBytes = int64_t{64} << 20;
+  constexpr int64_t kAlignment = 256;
+  if (blocks_.empty() || block_used_ + num_bytes > blocks_.back().size_bytes()) {
+    PROLOGUE_ASSIGN_OR_RETURN(Buffer block, Buffer::allocate(execution_.device, std::max(kBlockBytes, num_bytes)));
+    blocks_.push_back(std::move(block));
+    block_used_ = 0;
+  }
+  unsigned char* data = blocks_.back().as<unsigned char>() + block_used_;
+  block_used_ += (num_bytes + kAlignment - 1) / kAlignment * kAlignment;
+  return data;
+}
+
 Result<Weight> WeightLoader::load_tensors(const std::vector<const GgufTensor*>& tensors, int64_t rows, int64_t cols) {
   constexpr int64_t kStagingBytes = int64_t{8} << 20;
   const int64_t element = dtype_size(dtype_);
-  PROLOGUE_ASSIGN_OR_RETURN(Buffer buffer, Buffer::allocate(execution_.device, rows * cols * element));
-  auto* target = buffer.as<unsigned char>();
+  PROLOGUE_ASSIGN_OR_RETURN(unsigned char* const data, allocate(rows * cols * element));
+  unsigned char* target = data;
   for (const GgufTensor* tensor : tensors) {
     const int64_t row_bytes = tensor->row_elements() * element;
     const int64_t source_row_bytes = tensor->size_bytes / tensor->num_rows();
@@ -60,10 +73,9 @@ Result<Weight> WeightLoader::load_tensors(const std::vector<const GgufTensor*>& 
       done_bytes_ += count * source_row_bytes;
       if (progress_) progress_(static_cast<double>(done_bytes_) / static_cast<double>(total_bytes_));
     }
+    file_.discard(*tensor);
   }
-  const Weight weight{buffer.data(), rows, cols, dtype_};
-  weights_.push_back(std::move(buffer));
-  return weight;
+  return Weight{data, rows, cols, dtype_};
 }
 
 }  // namespace prologue

@@ -31,10 +31,12 @@ class WeightLoader {
   const GgufFile& file() const { return file_; }
   DType dtype() const { return dtype_; }
   const Execution& execution() const { return execution_; }
-  std::vector<Buffer> take_weights() { return std::move(weights_); }
+  std::vector<Buffer> take_weights() { return std::move(blocks_); }
 
  private:
   Result<Weight> load_tensors(const std::vector<const GgufTensor*>& tensors, int64_t rows, int64_t cols);
+  // Memory that the model will own, 256-byte aligned; cut from large blocks, so that small weights waste no huge pages.
+  Result<unsigned char*> allocate(int64_t num_bytes);
 
   const GgufFile& file_;
   DType dtype_;
@@ -43,7 +45,8 @@ class WeightLoader {
   int64_t total_bytes_ = 0;
   int64_t done_bytes_ = 0;
   std::vector<unsigned char> staging_;  // of dequantised rows on their way to another device
-  std::vector<Buffer> weights_;
+  std::vector<Buffer> blocks_;
+  int64_t block_used_ = 0;  // bytes of the last block
 };
 
 }  // namespace prologue

@@ -17,7 +17,7 @@
 #include <prologue/kernels/base/convert_cpu.h>
 #include <prologue/kernels/base/memory.h>
 #include <prologue/kernels/gemm/gemm.h>
-#include <prologue/kernels/gemm/lanes.h>
+#include <prologue/kernels/base/lanes.h>
 
 namespace prologue::cpu {
 

@@ -12,7 +12,7 @@
 
 #include <prologue/kernels/base/convert_cpu.h>
 #include <prologue/kernels/base/exp.h>
-#include <prologue/kernels/gemm/lanes.h>
+#include <prologue/kernels/base/lanes.h>
 #include <prologue/kernels/paged_attention/paged_attention.h>
 
 namespace prologue::cpu {

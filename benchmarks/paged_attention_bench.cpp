@@ -1,0 +1,96 @@
+// paged_attention of SmolLM2-135M (9 q heads, 3 kv heads, head_dim 64: the demo model) and of an 8B model (32, 8, 128):
+// a prompt at once, one decoding step of one sequence and of a batch. Bytes: q and out, and every K and V once.
+#include <prologue/kernels/paged_attention/paged_attention.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "benchmarks/harness.h"
+
+using namespace prologue;
+
+namespace {
+
+struct Model {
+  const char* name;
+  int64_t num_q_heads, num_kv_heads, head_dim;
+};
+
+struct Load {
+  const char* name;
+  int64_t num_seqs, rows, length;
+};
+
+constexpr Model kModels[] = {{"135m", 9, 3, 64}, {"8b", 32, 8, 128}};
+constexpr Load kLoads[] = {{"prefill", 1, 128, 128}, {"prefill", 1, 512, 512}, {"prefill", 1, 2048, 2048},
+                           {"chunk", 1, 64, 2048},   {"decode", 1, 1, 128},    {"decode", 1, 1, 1500},
+                           {"decode", 1, 1, 8192},   {"decode", 16, 1, 512},   {"decode", 64, 1, 1500}};
+constexpr int64_t kPageSize = 16;
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  bench::Bench bench(argc, argv);
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    for (const Model& model : kModels) {
+      for (const Load& load : kLoads) {
+        const std::string name = str_cat(dtype_name(dtype), " ", model.name, " ", load.name, " seqs=", load.num_seqs,
+                                         " rows=", load.rows, " length=", load.length);
+        bench.run(name, [&](bench::Setup& setup) {
+          const int64_t size = dtype_size(dtype), num_tokens = load.num_seqs * load.rows;
+          const int64_t pages_per_seq = (load.length + kPageSize - 1) / kPageSize, num_pages = load.num_seqs * pages_per_seq;
+          const int64_t heads_bytes = num_tokens * model.num_q_heads * model.head_dim * size;
+          const int64_t cache_bytes = num_pages * kPageSize * model.num_kv_heads * model.head_dim * size;
+          setup.rotate(2 * cache_bytes + heads_bytes);
+          const auto q = setup.rotated(heads_bytes, dtype);
+          const auto k = setup.rotated(cache_bytes, dtype);
+          const auto v = setup.rotated(cache_bytes, dtype);
+
+          std::vector<int32_t> block_table(static_cast<size_t>(num_pages)), cu_seqlens_q(static_cast<size_t>(load.num_seqs) + 1);
+          for (size_t i = 0; i < block_table.size(); ++i) {  // page i of the batch lies far from page i + 1
+            block_table[i] = static_cast<int32_t>((i * 7919) % block_table.size());
+          }
+          if (std::gcd<int64_t>(7919, num_pages) != 1) std::iota(block_table.begin(), block_table.end(), 0);
+          for (size_t s = 0; s < cu_seqlens_q.size(); ++s)
+            cu_seqlens_q[s] = static_cast<int32_t>(s) * static_cast<int32_t>(load.rows);
+
+          PagedAttentionParams p;
+          p.num_tokens = num_tokens;
+          p.num_seqs = load.num_seqs;
+          p.num_q_heads = model.num_q_heads;
+          p.head_dim = model.head_dim;
+          p.dtype = dtype;
+          p.scale = 1.0f / std::sqrt(static_cast<float>(model.head_dim));
+          p.q.token_stride = p.out.token_stride = model.num_q_heads * model.head_dim;
+          p.q.head_stride = p.out.head_stride = model.head_dim;
+          const PageStrides strides = nhd_strides(kPageSize, model.num_kv_heads, model.head_dim);
+          p.kv = {nullptr, nullptr, dtype, num_pages, kPageSize, model.num_kv_heads, model.head_dim, strides, strides};
+          p.block_table = setup.values(block_table);
+          p.block_table_stride = p.max_pages_per_seq = pages_per_seq;
+          p.cu_seqlens_q = setup.values(cu_seqlens_q);
+          p.seq_lens = setup.values(std::vector<int32_t>(static_cast<size_t>(load.num_seqs), static_cast<int32_t>(load.length)));
+          p.max_seqlen_q = load.rows;
+          p.max_seq_len = load.length;
+          p.out.data = setup.shared(heads_bytes, dtype);
+          p.workspace_bytes = paged_attention_workspace_bytes(p, setup.execution().device);
+          if (p.workspace_bytes > 0) p.workspace = setup.shared(p.workspace_bytes, DType::f32);
+
+          // Two products over the positions that a row sees.
+          const double visible =
+              static_cast<double>(load.rows) * (static_cast<double>(load.length) - 0.5 * static_cast<double>(load.rows - 1));
+          const double flops = 4.0 * static_cast<double>(load.num_seqs * model.num_q_heads * model.head_dim) * visible;
+          return bench::Case{2 * heads_bytes + 2 * load.num_seqs * load.length * model.num_kv_heads * model.head_dim * size,
+                             [=](const Execution& execution, int64_t rotation) mutable {
+                               const size_t i = static_cast<size_t>(rotation);
+                               p.q.data = q[i];
+                               p.kv.k = k[i];
+                               p.kv.v = v[i];
+                               return paged_attention(p, execution);
+                             },
+                             flops};
+        });
+      }
+    }
+  }
+  return bench.finish();
+}

@@ -1,0 +1,386 @@
+#include <prologue/kernels/token_ops/sampling.h>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <fstream>
+#include <functional>
+#include <limits>
+#include <numeric>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <prologue/kernels/token_ops/philox.h>
+#include <prologue/kernels/token_ops/sampling_math.h>
+
+#include "tests/oracle/token_ops.h"
+#include "tests/support/arena.h"
+#include "tests/support/random.h"
+
+namespace prologue::test {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+class SamplingTest : public testing::TestWithParam<Backend> {
+ protected:
+  void SetUp() override { PROLOGUE_REQUIRE_BACKEND(GetParam()); }
+};
+
+// logits [rows.size(), vocab_size]; between the rows lie infinities that would win.
+std::vector<int32_t> run_sample(Backend backend, const std::vector<float>& logits, const std::vector<SamplingRow>& rows,
+                                int64_t padding = 0) {
+  Arena arena(backend);
+  SamplingParams p;
+  p.num_rows = static_cast<int64_t>(rows.size());
+  p.vocab_size = static_cast<int64_t>(logits.size() / rows.size());
+  p.logits_stride = p.vocab_size + padding;
+  std::vector<float> strided(static_cast<size_t>(p.num_rows * p.logits_stride), kInfinity);
+  for (int64_t r = 0; r < p.num_rows; ++r) {
+    std::copy_n(logits.begin() + r * p.vocab_size, p.vocab_size, strided.begin() + r * p.logits_stride);
+  }
+  p.logits = arena.input(strided);
+  p.rows = arena.input(rows);
+  p.tokens = arena.output<int32_t>(p.num_rows);
+  const Status status = arena.run([&](const Execution& execution) { return sample(p, execution); });
+  EXPECT_TRUE(status.ok()) << status.message();
+  return arena.read(p.tokens);
+}
+
+int32_t run_one(Backend backend, const std::vector<float>& logits, const SamplingRow& row) {
+  return run_sample(backend, logits, {row})[0];
+}
+
+// One row of logits under `count` positions.
+std::vector<int32_t> run_positions(Backend backend, const std::vector<float>& logits, SamplingRow row, int64_t count) {
+  std::vector<float> all;
+  std::vector<SamplingRow> rows;
+  for (row.position = 0; row.position < count; ++row.position) {
+    all.insert(all.end(), logits.begin(), logits.end());
+    rows.push_back(row);
+  }
+  return run_sample(backend, all, rows);
+}
+
+// Random123's own known answers (kat_vectors: philox4x32 10).
+TEST(PhiloxTest, KnownAnswers) {
+  const struct {
+    std::vector<uint32_t> counter, key, want;
+  } answers[] = {
+      {{0, 0, 0, 0}, {0, 0}, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
+      {{0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff},
+       {0xffffffff, 0xffffffff},
+       {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
+      {{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344},
+       {0xa4093822, 0x299f31d0},
+       {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
+  };
+  for (const auto& [counter, key, want] : answers) {
+    const Philox4x32 got = philox4x32_10(key[0], key[1], counter[0], counter[1], counter[2], counter[3]);
+    EXPECT_EQ(std::vector<uint32_t>(got.words, got.words + 4), want);
+    EXPECT_EQ(oracle::philox4x32_10(counter, key), want);
+  }
+}
+
+TEST(SamplingMathTest, KeysFollowTheOrder) {
+  const std::vector<float> descending = {kInfinity, 3e38f,      1.0f, std::nextafter(1.0f, 0.0f), 1e-45f, 0.0f, -1e-45f, -1.0f,
+                                         -3e38f,    -kInfinity, kNan};
+  for (size_t i = 0; i + 1 < descending.size(); ++i) EXPECT_GT(logit_key(descending[i]), logit_key(descending[i + 1])) << i;
+  EXPECT_EQ(logit_key(0.0f), logit_key(-0.0f));
+  EXPECT_EQ(logit_key(kNan), 0u);
+  EXPECT_EQ(logit_key(-kNan), 0u);
+  EXPECT_GT(rank_key(1.0f, 5), rank_key(1.0f, 6));
+  EXPECT_GT(rank_key(1.0f, 6), rank_key(0.5f, 0));
+}
+
+TEST_P(SamplingTest, GreedyTakesTheLargestAndTheLowestOfEquals) {
+  const SamplingRow greedy;
+  const auto run = [&](const std::vector<float>& logits) { return run_one(GetParam(), logits, greedy); };
+  EXPECT_EQ(run({5.0f}), 0);
+  EXPECT_EQ(run({1.0f, 3.0f, 2.0f}), 1);
+  EXPECT_EQ(run({1.0f, 3.0f, 3.0f, 3.0f}), 1);
+  EXPECT_EQ(run({-0.0f, 0.0f}), 0);
+  EXPECT_EQ(run({0.0f, -0.0f}), 0);
+  EXPECT_EQ(run({kNan, -2.0f, kNan, -1.0f, kNan}), 3);
+  EXPECT_EQ(run({kNan, -kInfinity, -kInfinity}), 1);
+  EXPECT_EQ(run({1.0f, kInfinity, kInfinity}), 1);
+  EXPECT_EQ(run({kNan, kNan, kNan}), 0);
+  EXPECT_EQ(run({-kNan, -1e-45f, 1e-45f, 0.0f}), 2);
+  for (const int64_t vocab_size : {2, 31, 32, 33, 257, 1025, 49152}) {
+    std::vector<float> logits(static_cast<size_t>(vocab_size), -3.0f);
+    for (const int64_t winner : {int64_t{0}, vocab_size / 2, vocab_size - 1}) {
+      std::vector<float> row = logits;
+      row[static_cast<size_t>(winner)] = -2.5f;
+      EXPECT_EQ(run(row), winner) << vocab_size;
+    }
+    EXPECT_EQ(run(logits), 0) << vocab_size;
+  }
+}
+
+// Rows of normal logits under all combinations of filters, on vocabularies round the vector and block sizes.
+TEST_P(SamplingTest, MatchesOracle) {
+  Random random(1);
+  for (const int64_t vocab_size : {1, 2, 31, 32, 33, 257, 1000, 4097, 49152}) {
+    std::vector<float> logits;
+    std::vector<SamplingRow> rows;
+    for (const float temperature : {0.0f, 0.3f, 1.0f, 5.0f}) {
+      for (const int32_t top_k : {0, 1, 7, 100000}) {
+        for (const float top_p : {1.0f, 0.9f, 0.2f}) {
+          for (const float min_p : {0.0f, 0.1f}) {
+            if (vocab_size > 5000 && (top_k == 1 || top_p == 0.2f)) continue;
+            const std::vector<float> row = random.normals<float>(vocab_size, 3.0);
+            logits.insert(logits.end(), row.begin(), row.end());
+            rows.push_back({temperature, top_k, top_p, min_p, random.bits(), random.integer(0, 1 << 20)});
+          }
+        }
+      }
+    }
+    const std::vector<int32_t> got = run_sample(GetParam(), logits, rows, 3);
+    for (size_t r = 0; r < rows.size(); ++r) {
+      const auto begin = logits.begin() + static_cast<int64_t>(r) * vocab_size;
+      const SamplingRow& row = rows[r];
+      const int32_t want = oracle::sample(std::vector<float>(begin, begin + vocab_size),
+                                          {static_cast<double>(row.temperature), row.top_k, static_cast<double>(row.top_p),
+                                           static_cast<double>(row.min_p), row.seed, row.position});
+      EXPECT_EQ(got[r], want) << "vocabulary " << vocab_size << ", temperature " << row.temperature << ", top_k " << row.top_k
+                              << ", top_p " << row.top_p << ", min_p " << row.min_p;
+    }
+  }
+}
+
+TEST_P(SamplingTest, MatchesGoldenChoices) {
+  std::ifstream file(PROLOGUE_SOURCE_DIR "/tests/golden/sampling/choices.txt");
+  std::string line;
+  int count = 0;
+  while (std::getline(file, line)) {
+    if (line.empty() || line[0] == '#') continue;
+    std::istringstream fields(line);
+    int64_t number = 0, vocab_size = 0;
+    int32_t token = 0;
+    SamplingRow row;
+    fields >> number >> vocab_size >> row.temperature >> row.top_k >> row.top_p >> row.min_p >> row.seed >> row.position >> token;
+    ASSERT_FALSE(fields.fail()) << line;
+    std::vector<float> logits;
+    for (int64_t i = 0; i < vocab_size; ++i) {
+      logits.push_back(static_cast<float>((i * 7919 + number * 104729) % 4096) / 256.0f - 8.0f);
+    }
+    EXPECT_EQ(run_one(GetParam(), logits, row), token) << line;
+    ++count;
+  }
+  EXPECT_EQ(count, 96);
+}
+
+// The filters that leave one token, or only equals of the largest.
+TEST_P(SamplingTest, FiltersDownToOneToken) {
+  Random random(2);
+  for (int i = 0; i < 20; ++i) {
+    const std::vector<float> logits = random.normals<float>(1000);
+    const int32_t largest = static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+    const uint64_t seed = random.bits();
+    EXPECT_EQ(run_one(GetParam(), logits, {2.0f, 1, 1.0f, 0.0f, seed, i}), largest);
+    EXPECT_EQ(run_one(GetParam(), logits, {2.0f, 0, 1e-6f, 0.0f, seed, i}), largest);
+    EXPECT_EQ(run_one(GetParam(), logits, {2.0f, 0, 1.0f, 1.0f, seed, i}), largest);
+    EXPECT_EQ(run_one(GetParam(), logits, {1e-30f, 0, 1.0f, 0.0f, seed, i}), largest);
+  }
+}
+
+std::set<int32_t> chosen(const std::vector<int32_t>& tokens) { return {tokens.begin(), tokens.end()}; }
+
+// Among equals the lower ids stay.
+TEST_P(SamplingTest, FiltersBreakTiesByTheLowerId) {
+  std::vector<float> logits(40, -1.0f);
+  for (const size_t i : {3, 8, 9, 20, 21, 22, 30, 31, 38, 39}) logits[i] = 2.0f;  // ten equals; the others weigh e^-3 each
+  const SamplingRow row{1.0f, 0, 1.0f, 0.0f, 5, 0};
+  const auto run = [&](SamplingRow changed) { return chosen(run_positions(GetParam(), logits, changed, 400)); };
+
+  SamplingRow filtered = row;
+  filtered.top_k = 3;
+  EXPECT_EQ(run(filtered), (std::set<int32_t>{3, 8, 9}));
+  filtered.top_k = 10;
+  EXPECT_EQ(run(filtered), (std::set<int32_t>{3, 8, 9, 20, 21, 22, 30, 31, 38, 39}));
+  filtered.top_p = 0.5f;  // of the ten that are left: exactly five
+  EXPECT_EQ(run(filtered), (std::set<int32_t>{3, 8, 9, 20, 21}));
+  filtered.top_p = 0.51f;
+  EXPECT_EQ(run(filtered), (std::set<int32_t>{3, 8, 9, 20, 21, 22}));
+  filtered.top_k = 0;  // the thirty others weigh 1.49 of 11.49: 0.51 of all is 5.86
+  EXPECT_EQ(run(filtered), (std::set<int32_t>{3, 8, 9, 20, 21, 22}));
+  filtered.top_p = 1.0f;
+  filtered.min_p = 0.05f;  // e^-3 = 0.0498
+  EXPECT_EQ(run(filtered), (std::set<int32_t>{3, 8, 9, 20, 21, 22, 30, 31, 38, 39}));
+  filtered.min_p = 0.049f;
+  EXPECT_GT(run(filtered).size(), 10u);
+}
+
+// 30000 draws from known probabilities: the statistic of 7 degrees of freedom exceeds 45 once in ten million seeds.
+TEST_P(SamplingTest, DrawsFollowTheProbabilities) {
+  const std::vector<double> p = {0.3, 0.25, 0.2, 0.1, 0.06, 0.05, 0.03, 0.01};
+  constexpr int64_t kDraws = 30000;
+  for (const float temperature : {1.0f, 0.5f}) {
+    std::vector<float> logits;
+    for (const double x : p) logits.push_back(temperature * static_cast<float>(std::log(x)) + 3.0f);
+    for (const uint64_t seed : {uint64_t{1}, uint64_t{0x123456789abcdef0}}) {
+      std::vector<int64_t> counts(p.size());
+      for (const int32_t token : run_positions(GetParam(), logits, {temperature, 0, 1.0f, 0.0f, seed, 0}, kDraws)) {
+        ++counts.at(static_cast<size_t>(token));
+      }
+      double chi_square = 0.0;
+      for (size_t i = 0; i < p.size(); ++i) {
+        const double expected = p[i] * kDraws;
+        chi_square += std::pow(static_cast<double>(counts[i]) - expected, 2) / expected;
+      }
+      EXPECT_LT(chi_square, 45.0) << "temperature " << temperature << ", seed " << seed;
+    }
+  }
+}
+
+// Over a large vocabulary of equals every part of it is drawn from: 4 blocks of 1024 in 4000 draws, 1000 each (+- 6 sigma).
+TEST_P(SamplingTest, DrawsReachTheWholeVocabulary) {
+  const std::vector<float> logits(4096, 1.0f);
+  std::vector<SamplingRow> rows;
+  std::vector<int64_t> counts(4);
+  for (int64_t batch = 0; batch < 40; ++batch) {
+    std::vector<float> all;
+    rows.clear();
+    for (int64_t i = 0; i < 100; ++i) {
+      all.insert(all.end(), logits.begin(), logits.end());
+      rows.push_back({1.0f, 0, 1.0f, 0.0f, 77, batch * 100 + i});
+    }
+    for (const int32_t token : run_sample(GetParam(), all, rows)) ++counts.at(static_cast<size_t>(token) / 1024);
+  }
+  for (const int64_t count : counts) EXPECT_NEAR(static_cast<double>(count), 1000.0, 6.0 * std::sqrt(4000 * 0.25 * 0.75));
+}
+
+TEST_P(SamplingTest, IndependentOfTheBatchAndItsOrder) {
+  Random random(3);
+  constexpr int64_t kRows = 33, kVocab = 500;
+  std::vector<float> logits = random.normals<float>(kRows * kVocab);
+  std::vector<SamplingRow> rows;
+  for (int64_t r = 0; r < kRows; ++r) {
+    rows.push_back({0.9f, r % 3 == 0 ? 50 : 0, r % 2 == 0 ? 0.9f : 1.0f, 0.0f, random.bits(), random.integer(0, 9999)});
+  }
+  const std::vector<int32_t> batch = run_sample(GetParam(), logits, rows);
+  std::vector<int64_t> order(kRows);
+  std::iota(order.begin(), order.end(), 0);
+  random.shuffle(order);
+  std::vector<float> shuffled_logits;
+  std::vector<SamplingRow> shuffled_rows;
+  for (const int64_t r : order) {
+    shuffled_logits.insert(shuffled_logits.end(), logits.begin() + r * kVocab, logits.begin() + (r + 1) * kVocab);
+    shuffled_rows.push_back(rows[static_cast<size_t>(r)]);
+  }
+  const std::vector<int32_t> shuffled = run_sample(GetParam(), shuffled_logits, shuffled_rows, 1);
+  for (size_t i = 0; i < order.size(); ++i) EXPECT_EQ(shuffled[i], batch[static_cast<size_t>(order[i])]) << order[i];
+  for (const int64_t r : {0, 16, 32}) {
+    const std::vector<float> alone(logits.begin() + r * kVocab, logits.begin() + (r + 1) * kVocab);
+    EXPECT_EQ(run_one(GetParam(), alone, rows[static_cast<size_t>(r)]), batch[static_cast<size_t>(r)]) << r;
+  }
+}
+
+TEST_P(SamplingTest, SeedAndPositionChangeTheChoice) {
+  const std::vector<float> logits(1000, 0.0f);
+  std::vector<float> all;
+  std::vector<SamplingRow> rows;
+  for (uint64_t i = 0; i < 50; ++i) {  // every bit of the seed and of the position counts
+    all.insert(all.end(), logits.begin(), logits.end());
+    rows.push_back(i < 25 ? SamplingRow{1.0f, 0, 1.0f, 0.0f, uint64_t{1} << (2 * i + 13), 0}
+                          : SamplingRow{1.0f, 0, 1.0f, 0.0f, 0, int64_t{1} << (2 * (i - 25) + 13)});
+  }
+  EXPECT_GT(chosen(run_sample(GetParam(), all, rows)).size(), 40u);
+}
+
+// Logits that are not finite, in rows that draw.
+TEST_P(SamplingTest, NanAndInfinitiesWhenDrawing) {
+  const SamplingRow row{1.0f, 0, 1.0f, 0.0f, 9, 0};
+  SamplingRow top_p = row, top_k = row;
+  top_p.top_p = 0.9f;
+  top_k.top_k = 3;
+  for (const SamplingRow& filters : {row, top_p, top_k}) {
+    const auto run = [&](const std::vector<float>& logits) { return chosen(run_positions(GetParam(), logits, filters, 200)); };
+    EXPECT_EQ(run({kNan, 1.0f, -kInfinity, 1.0f, kNan}), (std::set<int32_t>{1, 3}));
+    EXPECT_EQ(run({kNan, 1.0f, kInfinity, 5.0f}), (std::set<int32_t>{2}));
+    EXPECT_EQ(run({0.0f, kInfinity, kNan, kInfinity}), (std::set<int32_t>{1, 3}));
+    EXPECT_EQ(run({kNan, kNan}), (std::set<int32_t>{0}));
+    EXPECT_EQ(run({3e38f, -3e38f, 3e38f}), (std::set<int32_t>{0, 2}));
+  }
+}
+
+// What is outside its range lies on the device and cannot be refused: it has a meaning.
+TEST_P(SamplingTest, ParametersOutsideTheirRange) {
+  const std::vector<float> logits = {1.0f, 2.0f, 2.0f, 0.0f};
+  const auto run = [&](const SamplingRow& row) { return chosen(run_positions(GetParam(), logits, row, 100)); };
+  const std::set<int32_t> all = {0, 1, 2, 3}, first = {1}, largest = {1, 2};
+  EXPECT_EQ(run({-1.0f, 0, 1.0f, 0.0f, 1, 0}), first);
+  EXPECT_EQ(run({kNan, 0, 1.0f, 0.0f, 1, 0}), first);
+  EXPECT_EQ(run({2.0f, -5, 1.0f, 0.0f, 1, 0}), all);
+  EXPECT_EQ(run({2.0f, std::numeric_limits<int32_t>::max(), 1.0f, 0.0f, 1, 0}), all);
+  EXPECT_EQ(run({2.0f, 0, 0.0f, 0.0f, 1, 0}), first);
+  EXPECT_EQ(run({2.0f, 0, -1.0f, 0.0f, 1, 0}), first);
+  EXPECT_EQ(run({2.0f, 0, kNan, 0.0f, 1, 0}), first);
+  EXPECT_EQ(run({2.0f, 0, 7.0f, 0.0f, 1, 0}), all);
+  EXPECT_EQ(run({2.0f, 0, 1.0f, 3.0f, 1, 0}), largest);
+  EXPECT_EQ(run({2.0f, 0, 1.0f, -1.0f, 1, 0}), all);
+  EXPECT_EQ(run({2.0f, 0, 1.0f, kNan, 1, 0}), all);
+  EXPECT_EQ(run({kInfinity, 0, 1.0f, 0.0f, 1, 0}), all);
+}
+
+struct Refusal {
+  std::function<void(SamplingParams&)> breakage;
+  std::string message;
+};
+
+TEST_P(SamplingTest, RefusesWhatTheContractForbids) {
+  using P = SamplingParams;
+  const std::vector<Refusal> refusals = {
+      {[](P& p) { p.num_rows = -1; }, "num_rows is -1: it must lie in 0..2147483648"},
+      {[](P& p) { p.vocab_size = 0; }, "vocab_size is 0: it must lie in 1..8388608"},
+      {[](P& p) { p.vocab_size = 8388609; }, "vocab_size is 8388609: it must lie in 1..8388608"},
+      {[](P& p) { p.logits_stride = 3; }, "logits_stride is 3: it must be at least vocab_size, 4"},
+      {[](P& p) { p.logits_stride = int64_t{1} << 62; }, "logits reaches further than 2^60 bytes: its strides are too large"},
+      {[](P& p) { p.logits = nullptr; }, "logits is null"},
+      {[](P& p) { p.rows = nullptr; }, "rows is null"},
+      {[](P& p) { p.tokens = nullptr; }, "tokens is null"},
+      {[](P& p) { p.tokens = reinterpret_cast<int32_t*>(const_cast<float*>(p.logits)); }, "tokens overlaps logits"},
+      {[](P& p) { p.tokens = reinterpret_cast<int32_t*>(const_cast<SamplingRow*>(p.rows)); }, "tokens overlaps rows"},
+  };
+  for (const Refusal& refusal : refusals) {
+    Arena arena(GetParam());
+    P p{2, 4, arena.input(std::vector<float>(8)), 4, arena.input(std::vector<SamplingRow>(2)), arena.output<int32_t>(2)};
+    refusal.breakage(p);
+    const Status status = arena.run([&](const Execution& execution) { return sample(p, execution); });
+    EXPECT_EQ(status.code(), StatusCode::invalid_argument) << refusal.message;
+    EXPECT_EQ(status.message(), "sample: " + refusal.message);
+    EXPECT_TRUE(arena.untouched()) << refusal.message;
+  }
+}
+
+TEST_P(SamplingTest, NoRows) {
+  Arena arena(GetParam());
+  const SamplingParams p{0, 4, nullptr, 4, nullptr, arena.output<int32_t>(1)};
+  EXPECT_TRUE(arena.run([&](const Execution& execution) { return sample(p, execution); }).ok());
+  EXPECT_TRUE(arena.untouched());
+}
+
+TEST(SamplingCpuTest, CudaWithoutCuda) {
+  if (built_with_cuda()) GTEST_SKIP() << "built with CUDA";
+  Arena arena(Backend::cpu);
+  const SamplingParams p{
+      1, 4, arena.input(std::vector<float>(4)), 4, arena.input(std::vector<SamplingRow>(1)), arena.output<int32_t>(1)};
+  const Status status = arena.run([&](Execution execution) {
+    execution.device = Device::cuda;
+    return sample(p, execution);
+  });
+  EXPECT_EQ(status.code(), StatusCode::unsupported);
+  EXPECT_EQ(status.message(), "sample: device is cuda, but this library was built without CUDA");
+  EXPECT_TRUE(arena.untouched());
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, SamplingTest, testing::ValuesIn(all_backends()),
+                         [](const auto& backend) { return backend_name(backend.param); });
+
+}  // namespace
+}  // namespace prologue::test
