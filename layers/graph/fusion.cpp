@@ -105,8 +105,12 @@ Graph fuse_attention_prologue(const Graph& graph) {
       fused.nodes.push_back(node);
       continue;
     }
-    const std::string scope = node.name.substr(0, node.name.rfind('.') + 1);
-    fused.nodes.push_back({scope + "prologue", matches[n]->fused});
+    const size_t scope = node.name.rfind('.') + 1;
+    std::vector<int> replaced = matches[n]->removed;
+    std::sort(replaced.begin(), replaced.end());
+    std::string fused_from;
+    for (const int gone : replaced) fused_from += graph.nodes[static_cast<size_t>(gone)].name.substr(scope) + " + ";
+    fused.nodes.push_back({node.name.substr(0, scope) + "prologue", matches[n]->fused, fused_from + node.name.substr(scope)});
   }
   return fused;
 }

@@ -44,7 +44,7 @@ Value GraphBuilder::add_view(const std::string& name, Value base, int64_t column
 }
 
 void GraphBuilder::add_node(const std::string& name, Operation operation) {
-  graph_.nodes.push_back({prefix_ + name, std::move(operation)});
+  graph_.nodes.push_back({prefix_ + name, std::move(operation), {}});
 }
 
 Value GraphBuilder::embedding(const std::string& name, const Weight& table, float scale) {

@@ -119,6 +119,7 @@ using Operation = std::variant<EmbeddingOp, SelectRowsOp, RmsNormOp, LinearOp, A
 struct Node {
   std::string name;  // "layers.3.attention.rope_q"
   Operation operation;
+  std::string fused_from = {};  // of a node that fusion made: the nodes that it replaces, "rope_q + rope_k + kv_write"
 };
 
 // What a node is called, reads and writes, for planning, fusion and printing.

@@ -40,7 +40,8 @@ std::string graph_table(const Graph& graph) {
   std::vector<Row> rows = {{"node", "operation", "reads", "writes"}};
   for (const Node& node : graph.nodes) {
     const NodeFacts facts = facts_of(node.operation);
-    rows.push_back({node.name, facts.kind, reads_text(graph, facts), writes_text(graph, facts)});
+    const std::string kind = node.fused_from.empty() ? facts.kind : str_cat(facts.kind, " = ", node.fused_from);
+    rows.push_back({node.name, kind, reads_text(graph, facts), writes_text(graph, facts)});
   }
   std::array<size_t, 4> widths = {};
   for (const Row& row : rows) {
@@ -61,7 +62,8 @@ std::string graph_dot(const Graph& graph) {
   for (int n = 0; n < static_cast<int>(graph.nodes.size()); ++n) {
     const Node& node = graph.nodes[static_cast<size_t>(n)];
     const NodeFacts facts = facts_of(node.operation);
-    text += str_cat("  n", n, " [label=\"", node.name, "\\n", facts.kind, "\"];\n");
+    text += str_cat("  n", n, " [label=\"", node.name, "\\n", facts.kind,
+                    node.fused_from.empty() ? "" : "\\n= " + node.fused_from, "\"];\n");
     for (const Value value : facts.reads) {
       const int from = writer[static_cast<size_t>(graph.storage_of(value).id)];
       if (from >= 0) text += str_cat("  n", from, " -> n", n, " [label=\"", graph.info(value).name, "\"];\n");

@@ -202,6 +202,7 @@ TEST(GraphPrint, NamesNodesTensorsAndCaches) {
   const TinyModel model(DType::f32, true, cpu);
   const std::string table = graph_table(fuse_attention_prologue(model.graph));
   EXPECT_NE(table.find("layers.0.attention.prologue"), std::string::npos);
+  EXPECT_NE(table.find("attention_prologue = qkv_bias + rope_q + rope_k + kv_write"), std::string::npos) << table;
   EXPECT_NE(table.find("cache[1]"), std::string::npos);
   EXPECT_NE(table.find("step.slot_mapping"), std::string::npos);
   const std::string dot = graph_dot(model.graph);
