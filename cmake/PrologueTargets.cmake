@@ -20,7 +20,7 @@ function(prologue_compile_settings target)
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${_cxx}>)
   if(PROLOGUE_SANITIZE)
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=address,undefined -fno-sanitize-recover=all
-                                             -fno-omit-frame-pointer>)
+                                             -fno-omit-frame-pointer $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>>)
     target_link_options(${target} PRIVATE -fsanitize=address,undefined)
   endif()
   if(PROLOGUE_HAS_CUDA)

@@ -26,6 +26,9 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::create(const Model& model, con
   limits.max_logit_rows = config.max_logit_rows;
   limits.max_seqs = config.max_seqs;
   limits.max_seq_len = storage.num_pages * storage.page_size;
+  for (const auto& table : model.rope_tables) {
+    PROLOGUE_RETURN_IF_ERROR(table->reserve(std::min(limits.max_seq_len, model.config.context_length), execution));
+  }
   Graph graph = config.fused ? fuse_attention_prologue(model.graph) : model.graph;
   PROLOGUE_ASSIGN_OR_RETURN(runner->executor_, GraphExecutor::create(std::move(graph), runner->storage_, limits, execution));
   PROLOGUE_ASSIGN_OR_RETURN(runner->step_buffers_,

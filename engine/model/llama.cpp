@@ -13,20 +13,22 @@ namespace {
 Result<int64_t> positive(const GgufFile& file, const std::string& key, int64_t fallback = 0) {
   PROLOGUE_ASSIGN_OR_RETURN(const int64_t value, fallback > 0 ? file.get_or<int64_t>(key, fallback) : file.get<int64_t>(key));
   constexpr int64_t kLargest = int64_t{1} << 31;
-  if (value < 1 || value >= kLargest) return data_loss(file.path(), ": ", key, " is ", value, ": it must be between 1 and ", kLargest - 1);
+  if (value < 1 || value >= kLargest)
+    return data_loss(file.path(), ": ", key, " is ", value, ": it must be between 1 and ", kLargest - 1);
   return value;
 }
 
 // Keys that other models of this architecture use, and that this loader supports only at the value that means "off".
 Status refuse_unsupported(const GgufFile& file) {
   PROLOGUE_ASSIGN_OR_RETURN(const int64_t experts, file.get_or<int64_t>("llama.expert_count", 0));
-  if (experts != 0) return unsupported(file.path(), ": llama.expert_count is ", experts, ": mixtures of experts are not supported");
+  if (experts != 0)
+    return unsupported(file.path(), ": llama.expert_count is ", experts, ": mixtures of experts are not supported");
   PROLOGUE_ASSIGN_OR_RETURN(const int64_t experts_used, file.get_or<int64_t>("llama.expert_used_count", 0));
-  if (experts_used != 0) return unsupported(file.path(), ": llama.expert_used_count is ", experts_used, ": mixtures of experts are not supported");
-  PROLOGUE_ASSIGN_OR_RETURN(const std::string scaling, file.get_or<std::string>("llama.rope.scaling.type", "none"));
-  if (scaling != "none") return unsupported(file.path(), ": llama.rope.scaling.type is \"", scaling, "\": only \"none\" is supported");
+  if (experts_used != 0)
+    return unsupported(file.path(), ": llama.expert_used_count is ", experts_used, ": mixtures of experts are not supported");
   PROLOGUE_ASSIGN_OR_RETURN(const int64_t window, file.get_or<int64_t>("llama.attention.sliding_window", 0));
-  if (window != 0) return unsupported(file.path(), ": llama.attention.sliding_window is ", window, ": only 0 (none) is supported");
+  if (window != 0)
+    return unsupported(file.path(), ": llama.attention.sliding_window is ", window, ": only 0 (none) is supported");
   return {};
 }
 
@@ -34,6 +36,29 @@ struct LlamaConfig : ModelConfig {
   float norm_eps = 0.0f;
   RopeConfig rope;
 };
+
+// The keys as llama.cpp reads them: a scaling without a type is linear, a factor that is missing or 0 means 1, and attn_factor
+// multiplies what YaRN makes of its factor.
+Result<RopeScaling> read_rope_scaling(const GgufFile& file, int64_t context_length) {
+  PROLOGUE_ASSIGN_OR_RETURN(const std::string type, file.get_or<std::string>("llama.rope.scaling.type", "linear"));
+  if (type == "none") return RopeScaling{};
+  if (type != "linear" && type != "yarn") {
+    return unsupported(file.path(), ": llama.rope.scaling.type is \"", type,
+                       "\": only \"none\", \"linear\" and \"yarn\" are supported");
+  }
+  PROLOGUE_ASSIGN_OR_RETURN(const double stated_factor, file.get_or<double>("llama.rope.scaling.factor", 0.0));
+  const double factor = stated_factor == 0.0 ? 1.0 : stated_factor;
+  if (type == "linear") return RopeScaling(LinearRope{factor});
+  YarnRope yarn;
+  yarn.factor = factor;
+  PROLOGUE_ASSIGN_OR_RETURN(yarn.original_max_position,
+                            positive(file, "llama.rope.scaling.original_context_length", context_length));
+  PROLOGUE_ASSIGN_OR_RETURN(const double attention_factor, file.get_or<double>("llama.rope.scaling.attn_factor", 1.0));
+  PROLOGUE_ASSIGN_OR_RETURN(const double log_multiplier, file.get_or<double>("llama.rope.scaling.yarn_log_multiplier", 0.0));
+  const double divisor = log_multiplier == 0.0 ? 1.0 : yarn_mscale(factor, log_multiplier);
+  yarn.attention_factor = attention_factor * yarn_mscale(factor, 1.0) / divisor;
+  return RopeScaling(yarn);
+}
 
 Result<LlamaConfig> read_config(const GgufFile& file) {
   PROLOGUE_RETURN_IF_ERROR(refuse_unsupported(file));
@@ -47,8 +72,8 @@ Result<LlamaConfig> read_config(const GgufFile& file) {
   PROLOGUE_ASSIGN_OR_RETURN(config.num_q_heads, positive(file, "llama.attention.head_count"));
   PROLOGUE_ASSIGN_OR_RETURN(config.num_kv_heads, positive(file, "llama.attention.head_count_kv", config.num_q_heads));
   if (config.num_q_heads % config.num_kv_heads != 0) {
-    return data_loss(file.path(), ": llama.attention.head_count is ", config.num_q_heads, ": it must be a multiple of head_count_kv ",
-                     config.num_kv_heads);
+    return data_loss(file.path(), ": llama.attention.head_count is ", config.num_q_heads,
+                     ": it must be a multiple of head_count_kv ", config.num_kv_heads);
   }
   if (!file.has("llama.attention.key_length") && config.hidden_size % config.num_q_heads != 0) {
     return data_loss(file.path(), ": llama.embedding_length is ", config.hidden_size, ": it must be a multiple of the ",
@@ -58,21 +83,24 @@ Result<LlamaConfig> read_config(const GgufFile& file) {
   PROLOGUE_ASSIGN_OR_RETURN(config.head_dim, positive(file, "llama.attention.key_length", default_head_dim));
   PROLOGUE_ASSIGN_OR_RETURN(const int64_t value_length, positive(file, "llama.attention.value_length", config.head_dim));
   if (value_length != config.head_dim) {
-    return unsupported(file.path(), ": llama.attention.value_length is ", value_length, ": it must equal the key length ", config.head_dim);
+    return unsupported(file.path(), ": llama.attention.value_length is ", value_length, ": it must equal the key length ",
+                       config.head_dim);
   }
   if (config.head_dim % 2 != 0 || config.head_dim > 256) {
     return unsupported(file.path(), ": the head dimension is ", config.head_dim, ": it must be even and at most 256");
   }
   PROLOGUE_ASSIGN_OR_RETURN(config.norm_eps, file.get<float>("llama.attention.layer_norm_rms_epsilon"));
   if (!(config.norm_eps >= 0.0f) || !std::isfinite(config.norm_eps)) {
-    return data_loss(file.path(), ": llama.attention.layer_norm_rms_epsilon is ", config.norm_eps, ": it must be a small positive number");
+    return data_loss(file.path(), ": llama.attention.layer_norm_rms_epsilon is ", config.norm_eps,
+                     ": it must be a small positive number");
   }
   PROLOGUE_ASSIGN_OR_RETURN(config.rope.theta, file.get_or<double>("llama.rope.freq_base", 10000.0));
   PROLOGUE_ASSIGN_OR_RETURN(config.rope.rotary_dim, positive(file, "llama.rope.dimension_count", config.head_dim));
   if (config.rope.rotary_dim > config.head_dim) {
-    return data_loss(file.path(), ": llama.rope.dimension_count is ", config.rope.rotary_dim, ": a head has only ", config.head_dim,
-                     " channels");
+    return data_loss(file.path(), ": llama.rope.dimension_count is ", config.rope.rotary_dim, ": a head has only ",
+                     config.head_dim, " channels");
   }
+  PROLOGUE_ASSIGN_OR_RETURN(config.rope.scaling, read_rope_scaling(file, config.context_length));
   config.rope.style = RopeStyle::interleaved;  // GGUF holds the Q and K rows of this architecture in Meta's order
   return config;
 }
@@ -98,13 +126,17 @@ Result<Model> load_llama(WeightLoader& loader) {
   config.vocab_size = embedding_tensor->num_rows();
   PROLOGUE_ASSIGN_OR_RETURN(const int64_t stated_vocab, positive(file, "llama.vocab_size", config.vocab_size));
   if (stated_vocab != config.vocab_size) {
-    return data_loss(file.path(), ": llama.vocab_size is ", stated_vocab, ", but token_embd.weight has ", config.vocab_size, " rows");
+    return data_loss(file.path(), ": llama.vocab_size is ", stated_vocab, ", but token_embd.weight has ", config.vocab_size,
+                     " rows");
   }
 
   Model model;
   model.dtype = loader.dtype();
+  // Schemes that depend on the length are pinned at the context; the table itself grows with what is run (ModelRunner).
+  PROLOGUE_ASSIGN_OR_RETURN(const RopeFrequencies frequencies,
+                            rope_frequencies(config.rope, config.context_length, RopePrecision::reference));
   PROLOGUE_ASSIGN_OR_RETURN(RopeTable table,
-                            RopeTable::create(config.rope, config.context_length, RopePrecision::reference, loader.execution()));
+                            RopeTable::create(config.rope.style, frequencies, 1, RopePrecision::reference, loader.execution()));
   model.rope_tables.push_back(std::make_unique<RopeTable>(std::move(table)));
 
   const int64_t hidden = config.hidden_size;
@@ -132,18 +164,19 @@ Result<Model> load_llama(WeightLoader& loader) {
     layer.attention.rope = model.rope_tables.front().get();
     PROLOGUE_ASSIGN_OR_RETURN(
         layer.attention.qkv_weight,
-        loader.load_stacked({{block + "attn_q.weight", q_rows}, {block + "attn_k.weight", kv_rows}, {block + "attn_v.weight", kv_rows}},
-                            hidden));
+        loader.load_stacked(
+            {{block + "attn_q.weight", q_rows}, {block + "attn_k.weight", kv_rows}, {block + "attn_v.weight", kv_rows}}, hidden));
     if (file.has_tensor(block + "attn_q.bias")) {
-      PROLOGUE_ASSIGN_OR_RETURN(
-          layer.attention.qkv_bias,
-          loader.load_joined({{block + "attn_q.bias", q_rows}, {block + "attn_k.bias", kv_rows}, {block + "attn_v.bias", kv_rows}}));
+      PROLOGUE_ASSIGN_OR_RETURN(layer.attention.qkv_bias, loader.load_joined({{block + "attn_q.bias", q_rows},
+                                                                              {block + "attn_k.bias", kv_rows},
+                                                                              {block + "attn_v.bias", kv_rows}}));
     }
     PROLOGUE_ASSIGN_OR_RETURN(layer.attention.output_weight, loader.load(block + "attn_output.weight", hidden, q_rows));
     PROLOGUE_ASSIGN_OR_RETURN(layer.mlp_norm, loader.load(block + "ffn_norm.weight", 1, hidden));
-    PROLOGUE_ASSIGN_OR_RETURN(layer.mlp.gate_up_weight, loader.load_stacked({{block + "ffn_gate.weight", config.intermediate_size},
-                                                                             {block + "ffn_up.weight", config.intermediate_size}},
-                                                                            hidden));
+    PROLOGUE_ASSIGN_OR_RETURN(layer.mlp.gate_up_weight,
+                              loader.load_stacked({{block + "ffn_gate.weight", config.intermediate_size},
+                                                   {block + "ffn_up.weight", config.intermediate_size}},
+                                                  hidden));
     PROLOGUE_ASSIGN_OR_RETURN(layer.mlp.down_weight, loader.load(block + "ffn_down.weight", hidden, config.intermediate_size));
 
     const GraphBuilder::Scope scope(g, str_cat("layers.", i));

@@ -31,7 +31,7 @@ struct Model {
 
   // What the graph points to.
   std::vector<Buffer> weights;
-  std::vector<std::unique_ptr<RopeTable>> rope_tables;
+  std::vector<std::unique_ptr<RopeTable>> rope_tables;  // grow with the longest sequence that a runner is made for
 };
 
 }  // namespace prologue

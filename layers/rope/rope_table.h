@@ -1,53 +1,50 @@
-// The frequencies of a rotary embedding and its cos/sin table.
+// The cos/sin table of a rotary embedding.
 //
-//   inv_freq[i] = theta^(-2i / rotary_dim), i in [0, rotary_dim/2), then scaled by the model's scheme
-//   angle(p, i) = p * inv_freq[i]
-//   table[p]    = cos(angle(p, 0..rotary_dim/2)) then sin(...)           float32
+//   angle(p, i) = p * inv_freq[i], i in [0, rotary_dim/2)
+//   table[p]    = attention_factor * cos(angle(p, 0..rotary_dim/2)), then attention_factor * sin(...)           float32
 //
-// Two ways to make them (docs/numerics.md says why there are two):
-//   exact      float64 throughout, one rounding at the end
-//   reference  the float32 recipe that models were trained and are served with (Hugging Face's steps), each step correctly
-//              rounded: exponent = float32(2i) / float32(rotary_dim), inv_freq = 1 / theta^exponent, angle = float32(p) * inv_freq
+// Frequencies, schemes and the two precisions: rope_scaling.h. Of a table's entries,
+//   exact      are computed in float64 and rounded once
+//   reference  follow the float32 recipe that models were trained and are served with, each step correctly rounded:
+//              angle = float32(p) * inv_freq, cos, times float32(attention_factor)
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include <prologue/kernels/base/memory.h>
-#include <prologue/kernels/base/views.h>
+#include <prologue/layers/rope/rope_scaling.h>
 
 namespace prologue {
 
-enum class RopePrecision { reference, exact };
-
-struct RopeConfig {
-  RopeStyle style = RopeStyle::neox;
-  int64_t rotary_dim = 0;
-  double theta = 10000.0;
-  // ggml's `rope_freqs.weight` (Llama 3's scaling in GGUF files): inv_freq[i] is divided by factor i; empty = none.
-  std::vector<float> freq_factors;
-};
-
-// inv_freq[rotary_dim / 2] as the table uses it; in float64 for `exact`, holding float32 values for `reference`.
-Result<std::vector<double>> rope_inv_freq(const RopeConfig& config, RopePrecision precision);
-
 // [max_position, rotary_dim] float32.
-Result<std::vector<float>> rope_cos_sin(const RopeConfig& config, int64_t max_position, RopePrecision precision);
+Result<std::vector<float>> rope_cos_sin(const RopeFrequencies& frequencies, int64_t max_position, RopePrecision precision);
 
-// The table on a device, shared by all layers that rotate alike.
+// The table on a device, shared by all layers that rotate alike. It may start short and grow with the longest sequence that is to
+// run.
 class RopeTable {
  public:
   RopeTable() = default;
-  static Result<RopeTable> create(const RopeConfig& config, int64_t max_position, RopePrecision precision, const Execution& execution);
+  // For the sequences whose frequencies these are.
+  static Result<RopeTable> create(RopeStyle style, const RopeFrequencies& frequencies, int64_t max_position,
+                                  RopePrecision precision, const Execution& execution);
+  // For all sequences of up to max_position tokens: schemes that depend on the length are pinned at max_position.
+  static Result<RopeTable> create(const RopeConfig& config, int64_t max_position, RopePrecision precision,
+                                  const Execution& execution);
+
+  // Makes sure that the table has rows for positions below `max_position`. Its pointer changes when it grows: not while work that
+  // reads it is under way. On an error the table is as it was.
+  Status reserve(int64_t max_position, const Execution& execution);
 
   RopeStyle style() const { return style_; }
-  int64_t rotary_dim() const { return rotary_dim_; }
+  int64_t rotary_dim() const { return static_cast<int64_t>(2 * frequencies_.inv_freq.size()); }
   int64_t max_position() const { return max_position_; }
   const float* cos_sin() const { return memory_.as<float>(); }
 
  private:
   RopeStyle style_ = RopeStyle::neox;
-  int64_t rotary_dim_ = 0;
+  RopeFrequencies frequencies_;
+  RopePrecision precision_ = RopePrecision::exact;
   int64_t max_position_ = 0;
   Buffer memory_;
 };

@@ -211,8 +211,8 @@ TEST(Engine, RefusesWhatItDoesNotKnowByName) {
                        "the key llama.attention.logit_softcapping changes the result, and the llama loader does not know it"));
   EXPECT_TRUE(contains(message("experts", [](GgufWriter& w) { w.add("llama.expert_count", uint32_t{8}); }),
                        "llama.expert_count is 8: mixtures of experts are not supported"));
-  EXPECT_TRUE(contains(message("scaling", [](GgufWriter& w) { w.add("llama.rope.scaling.type", "yarn"); }),
-                       "llama.rope.scaling.type is \"yarn\": only \"none\" is supported"));
+  EXPECT_TRUE(contains(message("scaling", [](GgufWriter& w) { w.add("llama.rope.scaling.type", "longrope"); }),
+                       "llama.rope.scaling.type is \"longrope\": only \"none\", \"linear\" and \"yarn\" are supported"));
   EXPECT_TRUE(contains(message("tensor",
                                [](GgufWriter& w) {
                                  w.add_tensor("blk.0.attn_q_norm.weight", {16}, test::gguf::kF32, std::vector<std::byte>(64));

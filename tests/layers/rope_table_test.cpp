@@ -1,4 +1,5 @@
 // Tables against the formula in long double (exact) and against Hugging Face's float32 recipe done step by step (reference).
+// The frequencies have a test of their own: rope_scaling_test.cpp.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,15 +16,21 @@ RopeConfig config(int64_t rotary_dim, double theta) {
   return result;
 }
 
+Result<std::vector<float>> table_of(const RopeConfig& config, int64_t max_position, RopePrecision precision) {
+  PROLOGUE_ASSIGN_OR_RETURN(const RopeFrequencies frequencies, rope_frequencies(config, max_position, precision));
+  return rope_cos_sin(frequencies, max_position, precision);
+}
+
 TEST(RopeTable, ExactIsTheFormulaRoundedOnce) {
   for (const int64_t dim : {2, 64, 72, 128}) {
     for (const double theta : {10000.0, 500000.0}) {
-      const auto table = rope_cos_sin(config(dim, theta), 4096, RopePrecision::exact);
+      const auto table = table_of(config(dim, theta), 4096, RopePrecision::exact);
       ASSERT_TRUE(table.ok());
       for (const int64_t p : {0, 1, 17, 4095}) {
         for (int64_t i = 0; i < dim / 2; ++i) {
           const long double angle =
-              static_cast<long double>(p) * std::pow(static_cast<long double>(theta), -2.0L * static_cast<long double>(i) / static_cast<long double>(dim));
+              static_cast<long double>(p) *
+              std::pow(static_cast<long double>(theta), -2.0L * static_cast<long double>(i) / static_cast<long double>(dim));
           const float* row = table->data() + p * dim;
           EXPECT_NEAR(row[i], static_cast<double>(std::cos(angle)), 6.0e-8) << p << " " << i;
           EXPECT_NEAR(row[dim / 2 + i], static_cast<double>(std::sin(angle)), 6.0e-8) << p << " " << i;
@@ -33,43 +40,67 @@ TEST(RopeTable, ExactIsTheFormulaRoundedOnce) {
   }
 }
 
-// inv_freq of transformers 4.57's LlamaRotaryEmbedding (torch 2.9, CPU), theta 10000, dim 8: printed as float32.
 TEST(RopeTable, ReferenceFollowsTheFloat32Recipe) {
-  const auto inv_freq = rope_inv_freq(config(8, 10000.0), RopePrecision::reference);
+  const auto inv_freq = rope_frequencies(config(8, 10000.0), 0, RopePrecision::reference);
   ASSERT_TRUE(inv_freq.ok());
   const float want[] = {1.0f, 0.1f, 0.01f, 0.001f};
-  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(static_cast<float>((*inv_freq)[i]), want[i]);
+  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(static_cast<float>(inv_freq->inv_freq[i]), want[i]);
   // The angle is a float32 product: 4095 * 0.1f rounded.
-  const auto table = rope_cos_sin(config(8, 10000.0), 4096, RopePrecision::reference);
+  const auto table = table_of(config(8, 10000.0), 4096, RopePrecision::reference);
   ASSERT_TRUE(table.ok());
   const float angle = 4095.0f * 0.1f;
   EXPECT_EQ((*table)[4095 * 8 + 1], static_cast<float>(std::cos(static_cast<double>(angle))));
   EXPECT_EQ((*table)[4095 * 8 + 5], static_cast<float>(std::sin(static_cast<double>(angle))));
 }
 
-TEST(RopeTable, FrequencyFactorsDivide) {
-  RopeConfig with_factors = config(8, 10000.0);
-  with_factors.freq_factors = {1.0f, 2.0f, 4.0f, 8.0f};
-  for (const RopePrecision precision : {RopePrecision::exact, RopePrecision::reference}) {
-    const auto plain = rope_inv_freq(config(8, 10000.0), precision);
-    const auto scaled = rope_inv_freq(with_factors, precision);
-    ASSERT_TRUE(plain.ok() && scaled.ok());
-    for (size_t i = 0; i < 4; ++i) EXPECT_EQ((*scaled)[i] * static_cast<double>(1 << i), (*plain)[i]);
+TEST(RopeTable, TheAttentionFactorMultipliesCosAndSin) {
+  const RopeFrequencies frequencies{{0.1f, 0.01f}, 1.2};
+  const auto exact = rope_cos_sin(frequencies, 8, RopePrecision::exact);
+  const auto reference = rope_cos_sin(frequencies, 8, RopePrecision::reference);
+  ASSERT_TRUE(exact.ok() && reference.ok());
+  for (int64_t p = 0; p < 8; ++p) {
+    for (int64_t i = 0; i < 2; ++i) {
+      const float product = static_cast<float>(p) * static_cast<float>(frequencies.inv_freq[static_cast<size_t>(i)]);
+      const double exact_angle = static_cast<double>(p) * frequencies.inv_freq[static_cast<size_t>(i)],
+                   angle = static_cast<double>(product);
+      EXPECT_EQ(exact->data()[p * 4 + i], static_cast<float>(1.2 * std::cos(exact_angle)));
+      EXPECT_EQ(exact->data()[p * 4 + 2 + i], static_cast<float>(1.2 * std::sin(exact_angle)));
+      EXPECT_EQ(reference->data()[p * 4 + i], 1.2f * static_cast<float>(std::cos(angle)));
+      EXPECT_EQ(reference->data()[p * 4 + 2 + i], 1.2f * static_cast<float>(std::sin(angle)));
+    }
   }
 }
 
+TEST(RopeTable, OfAConfigurationIsPinnedAtItsLength) {
+  RopeConfig dynamic = config(8, 10000.0);
+  dynamic.style = RopeStyle::interleaved;
+  dynamic.scaling = DynamicNtkRope{2.0, 16};
+  for (const int64_t length : {16, 64}) {
+    const auto table = RopeTable::create(dynamic, length, RopePrecision::reference, {});
+    ASSERT_TRUE(table.ok()) << table.status().message();
+    EXPECT_EQ(table->style(), RopeStyle::interleaved);
+    EXPECT_EQ(table->rotary_dim(), 8);
+    EXPECT_EQ(table->max_position(), length);
+    const auto want = table_of(dynamic, length, RopePrecision::reference);
+    EXPECT_EQ(std::vector<float>(table->cos_sin(), table->cos_sin() + length * 8), *want);
+  }
+  // One sequence's frequencies, over more positions than the sequence has.
+  const auto pinned = rope_frequencies(dynamic, 20, RopePrecision::reference);
+  const auto table = RopeTable::create(dynamic.style, *pinned, 64, RopePrecision::reference, {});
+  ASSERT_TRUE(table.ok());
+  EXPECT_EQ(std::vector<float>(table->cos_sin(), table->cos_sin() + 64 * 8),
+            *rope_cos_sin(*pinned, 64, RopePrecision::reference));
+}
+
 TEST(RopeTable, NamesWhatIsWrong) {
-  RopeConfig factors = config(8, 10000.0);
-  factors.freq_factors = {1.0f, 2.0f};
-  EXPECT_EQ(rope_inv_freq(config(7, 10000.0), RopePrecision::exact).status().message(),
-            "rope: rotary_dim is 7: it must be even and at least 2");
-  EXPECT_EQ(rope_inv_freq(config(8, -1.0), RopePrecision::exact).status().message(), "rope: theta is -1: it must be a positive number");
-  EXPECT_EQ(rope_inv_freq(factors, RopePrecision::exact).status().message(),
-            "rope: there are 2 frequency factors for rotary_dim 8: there must be rotary_dim / 2 = 4");
-  factors.freq_factors = {1.0f, 2.0f, 0.0f, 1.0f};
-  EXPECT_EQ(rope_inv_freq(factors, RopePrecision::exact).status().message(), "rope: frequency factor 2 is 0: it must be a positive number");
-  EXPECT_EQ(rope_cos_sin(config(8, 10000.0), 0, RopePrecision::exact).status().message(),
-            "rope: max_position is 0: it must be at least 1");
+  EXPECT_EQ(RopeTable::create(config(7, 10000.0), 8, RopePrecision::exact, {}).status().message(),
+            "rope: rotary_dim is 7: it must be even and between 2 and 65536");
+  for (const int64_t max_position : {int64_t{-1}, int64_t{0}, int64_t{16777217}}) {
+    const Status status = RopeTable::create(config(8, 10000.0), max_position, RopePrecision::exact, {}).status();
+    EXPECT_EQ(status.code(), StatusCode::invalid_argument);
+    EXPECT_EQ(status.message(), str_cat("rope: max_position is ", max_position, ": it must be between 1 and 16777216"));
+  }
+  EXPECT_EQ(rope_cos_sin({}, 8, RopePrecision::exact).status().message(), "rope: there are no frequencies");
 }
 
 }  // namespace

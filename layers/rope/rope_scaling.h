@@ -1,0 +1,121 @@
+// The frequencies of a rotary embedding, under every scheme by which models stretch their context.
+//
+//   angle(p, i) = p * inv_freq[i], i in [0, rotary_dim/2);  attention_factor multiplies cos and sin
+//
+// Names and formulas are Hugging Face's (transformers, modeling_rope_utils.py); with f[i] = theta^(-2i / rotary_dim):
+//   default       f[i]
+//   linear        f[i] / factor
+//   dynamic NTK   f[i] of theta * (factor * L / original - (factor - 1))^(rotary_dim / (rotary_dim - 2)),
+//                 L = max(sequence_length, original)
+//   YaRN          a blend of f[i] (fast pairs: more than beta_fast turns within the original context) and f[i] / factor (slow
+//                 ones: fewer than beta_slow), linear in i between the two; its attention factor
+//   LongRoPE      f[i] / short_factors[i], or / long_factors[i] when sequence_length > original; its attention factor
+//   Llama 3       f[i] where the wavelength is below original / high_freq_factor, f[i] / factor where it is above
+//                 original / low_freq_factor, a blend between
+//   proportional  theta^(-2i / rotary_dim) / factor for the first partial_rotary_factor of the pairs, 0 for the others, where
+//                 rotary_dim is the whole head: pairs are (i, i + head_dim/2), the still ones too (Gemma 4's p-RoPE)
+//   verbatim      the caller's own
+// and, on top of any of them, ggml's frequency factors: inv_freq[i] / freq_factors[i].
+//
+// Two schemes depend on the length of the sequence. It is to be pinned when a sequence is admitted, at prompt + maximum new
+// tokens: keys that lie in the cache were turned by one set of frequencies, and a later change would leave them behind. 0 stands
+// for a sequence within the original context.
+//
+// Two ways to compute them (docs/numerics.md says why there are two):
+//   exact      float64 throughout
+//   reference  transformers' float32 steps, one by one, each correctly rounded; what transformers does in Python floats is done
+//              in float64 here too
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include <prologue/kernels/base/status.h>
+#include <prologue/kernels/base/views.h>
+
+namespace prologue {
+
+enum class RopePrecision { reference, exact };
+
+struct DefaultRope {};
+
+struct LinearRope {
+  double factor = 1.0;
+};
+
+struct DynamicNtkRope {
+  double factor = 1.0;
+  int64_t original_max_position = 0;
+};
+
+struct YarnRope {
+  double factor = 1.0;
+  int64_t original_max_position = 0;
+  double beta_fast = 32.0;
+  double beta_slow = 1.0;
+  double mscale = 0.0;  // 0 = not given
+  double mscale_all_dim = 0.0;
+  // Not given: yarn_mscale(factor, mscale) / yarn_mscale(factor, mscale_all_dim) where both are, else yarn_mscale(factor, 1).
+  std::optional<double> attention_factor = std::nullopt;
+  bool truncate = true;  // the ends of the blend are rounded outwards to whole pairs (gpt-oss: false)
+};
+
+struct LongRope {
+  std::vector<double> short_factors;  // [rotary_dim / 2]
+  std::vector<double> long_factors;
+  int64_t original_max_position = 0;
+  double factor = 1.0;  // how far the context was stretched: maximum / original_max_position
+  // For short and for long sequences. Not given: sqrt(1 + ln(factor) / ln(original_max_position)). A config's attention_factor
+  // is both; Phi-3.5-MoE has two (short_mscale, long_mscale).
+  std::optional<double> short_attention_factor = std::nullopt;
+  std::optional<double> long_attention_factor = std::nullopt;
+};
+
+struct Llama3Rope {
+  double factor = 1.0;
+  double low_freq_factor = 1.0;
+  double high_freq_factor = 4.0;
+  int64_t original_max_position = 0;
+};
+
+struct ProportionalRope {
+  double partial_rotary_factor = 1.0;
+  double factor = 1.0;
+};
+
+struct VerbatimRope {
+  std::vector<double> inv_freq;  // [rotary_dim / 2]
+  double attention_factor = 1.0;
+};
+
+using RopeScaling =
+    std::variant<DefaultRope, LinearRope, DynamicNtkRope, YarnRope, LongRope, Llama3Rope, ProportionalRope, VerbatimRope>;
+
+struct RopeConfig {
+  RopeStyle style = RopeStyle::neox;
+  int64_t rotary_dim = 0;
+  double theta = 10000.0;
+  RopeScaling scaling;
+  // ggml's `rope_freqs.weight` (Llama 3's scaling in GGUF files): inv_freq[i] is divided by factor i; empty = none.
+  std::vector<float> freq_factors;
+};
+
+struct RopeFrequencies {
+  std::vector<double> inv_freq;  // [rotary_dim / 2]; float32 values in `reference`
+  double attention_factor = 1.0;
+};
+
+// The frequencies for a sequence that will be `sequence_length` tokens long.
+Result<RopeFrequencies> rope_frequencies(const RopeConfig& config, int64_t sequence_length, RopePrecision precision);
+
+// DeepSeek's yarn_get_mscale: 0.1 * mscale * ln(scale) + 1, and 1 where scale <= 1.
+double yarn_mscale(double scale, double mscale);
+
+// What the softmax scale 1 / sqrt(head_dim) is to be multiplied by: yarn_mscale(factor, mscale_all_dim)^2 where mscale_all_dim is
+// given, else 1. Models with latent attention apply it (DeepSeek V2 and V3), beside the attention factor of the table; plain
+// YaRN models do not.
+double yarn_softmax_factor(const YarnRope& yarn);
+
+}  // namespace prologue
