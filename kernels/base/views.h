@@ -49,25 +49,46 @@ inline int64_t index_at(const IndexView& view, int64_t i) {
                                        : static_cast<const int64_t*>(view.data)[i];
 }
 
-// One layer's paged KV cache. Slot s is token s % page_size of page s / page_size; channel d of head h of that slot lies at
-// page * page_stride + offset * token_stride + h * head_stride + d.
 struct PageStrides {
   int64_t page = 0;
   int64_t token = 0;
   int64_t head = 0;
 };
+
+// How a cache stores an element. Quantised types hold round(x / scale), scale being a dequantisation multiplier.
+enum class KvType : int32_t { f32 = 0, f16, bf16, fp8_e4m3, fp8_e5m2, int8, int4 };
+
+// Where the scales of a quantised cache come from.
+enum class KvScaling : int32_t {
+  none = 0,    // float types, and fp8 stored with scale 1
+  tensor,      // given: one float32 for K, one for V
+  head,        // given: [num_kv_heads] float32 each
+  token_head,  // computed when a token is written, stored beside the data: [num_pages, page_size, num_kv_heads] float32 each
+};
+
+// One layer's paged KV cache. Slot s is token s % page_size of page s / page_size; channel d of head h of that slot lies at
+// page * strides.page + offset * strides.token + h * strides.head + d, counted in elements (int4: two to a byte, low nibble =
+// even channel; strides and head dims must then be even). NHD, HND, K and V apart or interleaved in one buffer: all strides.
 struct PagedKvView {
   void* k = nullptr;
   void* v = nullptr;
-  DType dtype = DType::f32;
+  KvType type = KvType::f32;
   int64_t num_pages = 0;
   int64_t page_size = 0;
   int64_t num_kv_heads = 0;
-  int64_t head_dim = 0;
+  int64_t head_dim = 0;    // of K
+  int64_t v_head_dim = 0;  // of V; 0 = head_dim
   PageStrides k_strides;
   PageStrides v_strides;
 
+  KvScaling scaling = KvScaling::none;
+  float* k_scale = nullptr;  // on the device; read for tensor and head, written by the prologue for token_head
+  float* v_scale = nullptr;
+  PageStrides k_scale_strides;  // token_head only, in floats
+  PageStrides v_scale_strides;
+
   int64_t num_slots() const { return num_pages * page_size; }
+  int64_t v_width() const { return v_head_dim > 0 ? v_head_dim : head_dim; }
 };
 
 // Strides of a dense [num_pages, page_size, num_kv_heads, head_dim] tensor.
