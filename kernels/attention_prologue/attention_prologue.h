@@ -15,22 +15,27 @@
 //            head_dim (cache.v_head_dim). V taken from K (Gemma 4): point v, and bias.v, at k's
 //   bias     q [num_q_heads * head_dim], k [num_kv_heads * head_dim], v [num_kv_heads * v_head_dim] dtype, each null = none
 //   q_out    [num_tokens, num_q_heads, head_dim] dtype; may be q itself (same pointer and strides); no other overlap
-//   cache    views.h. num_kv_heads = 0: Q only. k.data null: V only. v.data null: K only. num_q_heads = 0: no Q
+//   k_out    [num_tokens, num_kv_heads, head_dim] dtype, v_out [.., v_head_dim]; may be k and v themselves. Written as q_out is:
+//            for every token that is not padding, whatever its slot
+//   cache    views.h. num_kv_heads = 0: Q only. k.data null: V only. v.data null: K only. num_q_heads = 0: no Q.
+//            cache.k (cache.v) null: K (V) goes to k_out (v_out) alone
 //
-// Guards. A negative slot skips the K/V write, Q is computed. A negative position (given positions), or a token at or past
-// cu_seqlens_q[num_seqs] (derived positions), is padding: nothing of the token is written, and what its rows hold does not matter.
-// A position >= max_position: the Q row becomes zeros, K and V are not written, recorded. A slot >= num_slots, a block_table entry
-// outside [0, num_pages), or a cache position beyond the block table's row: Q is written, K and V are not, recorded. Two tokens
-// must not share a slot. Nothing outside the named rows and slots is ever touched.
+// Guards. A negative slot skips the write into the cache, Q is computed. A negative given position (of any stream), or a token at
+// or past cu_seqlens_q[num_seqs] where anything is derived, is padding: nothing of the token is written, and what its rows hold does
+// not matter. A position >= max_position (of any stream), or a derived one that is negative: the rows of q_out, k_out and v_out become
+// zeros (q8_out: zeros with scale 0), the cache is not written, recorded. A slot >= num_slots, a block_table entry outside
+// [0, num_pages) (page_out_of_range), or a cache position that is negative or beyond the block table's row (sequence_too_long):
+// all but the cache is written, recorded. Two tokens must not share a slot. Nothing outside the named rows and slots is touched.
 //
-// Quantisation: nearest even of x / scale (multiplied by the float32 reciprocal of the scale). fp8 saturates finite overflow and
-// infinities to the largest number and keeps NaN; int8 clamps to [-127, 127], int4 to [-7, 7]. Computed scales (token_head) are
-// amax / 448 (e4m3), / 57344 (e5m2), / 127, / 7 of the head's float32 values; an all-zero head stores scale 0 and zeros; a NaN or
-// infinity in the head makes its scale NaN (the data are then zeros). With given scales a NaN stores 0 in an integer cache.
+// Quantisation: nearest even of x * (1 / scale), the reciprocal rounded to float32. fp8 saturates finite overflow and infinities to
+// the largest number and keeps NaN (as 0x7f); int8 clamps to [-127, 127], int4 to [-7, 7]. Computed scales (token_head) are
+// amax / 448 (e4m3), / 57344 (e5m2), / 127, / 7 of the head's float32 values; an all-zero head (or one so small that the reciprocal
+// of its scale is not finite) stores scale 0 and zeros; a NaN or infinity in the head makes its scale NaN (the data are then
+// zeros). With given scales a NaN stores 0 in an integer cache. A float cache may have another type than dtype.
 //
 // Numerics: float32 inside, products and sums of the rotation rounded once each (no fused multiply-add). Rounding::once rounds at
 // the stores alone; Rounding::per_step also where the unfused stages store (after bias, norm and rotation), so that fused and
-// unfused agree bit for bit in 16-bit types too. Copies that nothing changes are bitwise. Batch-invariant.
+// unfused agree bit for bit in 16-bit types too (the Q scale is a step as well). Squares of a norm must fit float32. Copies that nothing changes are bitwise. Batch-invariant.
 // num_tokens = 0 is a no-op. Never allocates, synchronises or throws; safe under graph capture.
 #pragma once
 
@@ -61,7 +66,7 @@ struct QkNorm {
   NormScope scope = NormScope::head;
   float eps = 1e-6f;
   float weight_offset = 0.0f;      // 1 for Gemma, whose files hold w - 1
-  const void* q_weight = nullptr;  // dtype; null = w is 1 - weight_offset: no weight at all
+  const void* q_weight = nullptr;  // dtype; null = no weight at all, x is multiplied by 1
   const void* k_weight = nullptr;
   int64_t q_weight_head_stride = 0;  // 0: one [head_dim] for all heads; head_dim: [heads, head_dim]
   int64_t k_weight_head_stride = 0;
@@ -90,7 +95,7 @@ struct Rotation {
   const float* cos_sin = nullptr;
   const float* inv_freq = nullptr;  // [rotary_dim / 2] float32
   float attention_factor = 1.0f;    // multiplies cos and sin; for inv_freq (tables have it folded in)
-  int64_t max_position = 0;         // rows of the table; inv_freq: at most 2^20; 0 without rotation = no upper bound
+  int64_t max_position = 0;  // rows of the table; inv_freq: at most 2^20; 0 without rotation or per token = no upper bound
 
   // Several position streams (MRoPE, 2-D): pair i turns by stream pair_axis[i]. Null: one stream.
   int64_t num_axes = 1;                // 1 to 4
@@ -99,14 +104,16 @@ struct Rotation {
 
 // Where each token stands: given, or derived in the kernel from arrays that a step has anyway.
 struct TokenPlaces {
-  // Given. positions [num_axes, num_tokens], rows position_axis_stride apart; slot_mapping [num_tokens].
+  // Given. positions [num_axes, num_tokens], rows position_axis_stride apart; slot_mapping [num_tokens]. Positions may be null
+  // (and cu_seqlens_q too) where nothing needs them: no table, no inv_freq, no q_scale.by_position; all count as 0 then.
   IndexView positions;
   int64_t position_axis_stride = 0;
   IndexView slot_mapping;
 
-  // Derived, what is not given. Token t is number j = t - cu_seqlens_q[s] of sequence s, cu_seqlens_q[s] <= t < cu_seqlens_q[s+1];
+  // Derived, what is not given (cu_seqlens_q null: nothing is). Token t is number j = t - cu_seqlens_q[s] of sequence s, cu_seqlens_q[s] <= t < cu_seqlens_q[s+1];
   // its cache position is p = cache_lens[s] + j. Position (all axes) = p + position_offsets[s] (or [0]). Slot = that of r in the
-  // sequence's pages, r = p % ring_size where ring_size > 0, else p.
+  // sequence's pages, r = p % ring_size where ring_size > 0, else p. Of the tokens of a step that share a slot of the ring only the
+  // last is written: t is not where t + ring_size < cu_seqlens_q[s+1].
   int64_t num_seqs = 0;
   const int32_t* cu_seqlens_q = nullptr;  // [num_seqs + 1], non-decreasing from 0
   const int32_t* cache_lens = nullptr;    // [num_seqs]: tokens in the cache BEFORE this step
@@ -122,6 +129,7 @@ enum class PositionScale : int32_t { none = 0, llama4, logn };
 
 // Q is multiplied by constant * f(position):
 //   llama4: f = 1 + a * log(1 + floor((position + 1) / b));  logn: f = max(1, log(position + 1) / log(b))
+// (the quotient of llama4 rounded to float32; position of the first stream; logn: b > 1)
 struct QueryScale {
   float constant = 1.0f;
   PositionScale by_position = PositionScale::none;
@@ -129,7 +137,7 @@ struct QueryScale {
   float b = 1.0f;
 };
 
-// Q as fp8 e4m3 in place of q_out: stored x / scale. With a scale per token and head it is computed (amax / 448).
+// Q as fp8 e4m3 in place of q_out (null then): stored x / scale. With a scale per token and head it is computed (amax / 448).
 struct QuantizedQuery {
   void* data = nullptr;  // [num_tokens, num_q_heads, head_dim] bytes; null = q_out is written instead
   int64_t token_stride = 0;
@@ -168,8 +176,8 @@ struct AttentionPrologueParams {
   uint8_t* token_faults = nullptr;  // [num_tokens], a FaultCode for each token concerned is written; null = not wanted
 };
 
-// Points q, k and v into one buffer [num_tokens, (num_q_heads + num_kv_heads) * head_dim + num_kv_heads * v_head_dim] with the given row
-// stride. Sizes and dtype must be set.
+// Points q, k and v into one buffer [num_tokens, (num_q_heads + num_kv_heads) * head_dim + num_kv_heads * v_head_dim] with the
+// given row stride. Sizes, dtype and cache.v_head_dim must be set.
 void set_packed_qkv(AttentionPrologueParams& params, const void* qkv, int64_t token_stride);
 
 Status validate(const AttentionPrologueParams& params);
@@ -180,11 +188,14 @@ class AttentionProloguePlan {
  public:
   // Everything but num_tokens (which may be anything up to max_tokens) and the pointers is fixed by `params`.
   static Result<AttentionProloguePlan> create(const AttentionPrologueParams& params, int64_t max_tokens, const Execution& execution);
-  // The pointers must satisfy what the plan's did (null or not, alignment, aliasing); not checked again.
+  // The pointers must satisfy what the plan's did (null or not, alignment, aliasing); not checked again. num_tokens and the device
+  // are.
   Status run(const AttentionPrologueParams& params, const Execution& execution) const;
 
  private:
-  const void* kernel_ = nullptr;
+  const void* kernel_ = nullptr;  // the CUDA backend's choice
+  int64_t max_tokens_ = -1;
+  Device device_ = Device::cpu;
 };
 
 }  // namespace prologue

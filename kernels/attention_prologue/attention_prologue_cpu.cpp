@@ -22,8 +22,8 @@ const T* bias_of(const void* bias, int64_t head, int64_t head_dim) {
 
 template <class T>
 void process_token(const AttentionPrologueParams& p, int64_t t) {
-  const int64_t position = p.rotation.positions.data == nullptr ? 0 : index_at(p.rotation.positions, t);
-  const TokenGuard guard = guard_token(position, p.rotation.max_position, index_at(p.slot_mapping, t), p.cache.num_slots());
+  const int64_t position = p.places.positions.data == nullptr ? 0 : index_at(p.places.positions, t);
+  const TokenGuard guard = guard_token(position, p.rotation.max_position, index_at(p.places.slot_mapping, t), p.cache.num_slots());
   if (guard.fault != FaultCode::none) record_fault(p.faults, t, guard.fault);
   if (guard.padding) return;
 
@@ -32,7 +32,7 @@ void process_token(const AttentionPrologueParams& p, int64_t t) {
     for (int64_t h = 0; h < p.num_q_heads; ++h) std::fill_n(q_out + h * p.q_out.head_stride, p.head_dim, T{});
     return;
   }
-  const RotationRow row = rotation_row(p.rotation.style, p.rotation.rotary_dim, p.rotation.cos_sin_cache, position);
+  const RotationRow row = rotation_row(p.rotation.style, p.rotation.rotary_dim, p.rotation.cos_sin, position);
   for (int64_t h = 0; h < p.num_q_heads; ++h) {
     transform_head(head_at<T>(p.q, t, h), bias_of<T>(p.bias.q, h, p.head_dim), row, p.head_dim, q_out + h * p.q_out.head_stride);
   }

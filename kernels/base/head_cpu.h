@@ -12,7 +12,7 @@
 
 namespace prologue::cpu {
 
-inline constexpr int64_t kMaxHeadDim = 256;
+inline constexpr int64_t kMaxHeadDim = 576;
 
 // Threads for a pass over so many elements: starting a thread costs as much as a few thousand elements.
 inline int threads_for(int64_t elements, int num_threads) {

@@ -3,11 +3,7 @@
 // device the intrinsics keep the compiler from fusing.)
 #pragma once
 
-#if defined(__CUDACC__)
-#define PROLOGUE_HOST_DEVICE __host__ __device__
-#else
-#define PROLOGUE_HOST_DEVICE
-#endif
+#include <prologue/kernels/base/host_device.h>
 
 namespace prologue {
 

@@ -60,7 +60,7 @@ Region index_region(const char* name, const IndexView& view, int64_t count) {
 }
 
 Region cache_region(const char* name, const void* data, const PageStrides& strides, const PagedKvView& cache) {
-  const int64_t size = dtype_size(cache.dtype);
+  const int64_t size = kv_type_bits(cache.type) / 8;
   Region region{name, data, cache.head_dim * size, size, {cache.num_pages, cache.page_size, cache.num_kv_heads}, {0, 0, 0}};
   const std::array<int64_t, 3> in_elements = {strides.page, strides.token, strides.head};
   for (size_t i = 0; i < 3; ++i) {
@@ -131,8 +131,8 @@ Status check_apart(const char* operation, const Region& written, const Region& o
 bool same_region(const Region& a, const Region& b) { return a.data == b.data && std::equal(a.strides, a.strides + 3, b.strides); }
 
 Status check_head_and_rotary_dim(const char* operation, int64_t head_dim, RopeStyle style, int64_t rotary_dim) {
-  if (head_dim < 2 || head_dim > 256 || head_dim % 2 != 0) {
-    return unsupported(operation, ": head_dim is ", head_dim, ": supported is every even number in 2..256");
+  if (head_dim < 2 || head_dim > 576 || head_dim % 2 != 0) {
+    return unsupported(operation, ": head_dim is ", head_dim, ": supported is every even number in 2..576");
   }
   if (style != RopeStyle::neox && style != RopeStyle::interleaved) {
     return unsupported(operation, ": the rope style is ", static_cast<int32_t>(style), ": supported are neox and interleaved");
@@ -168,9 +168,11 @@ Status check_index_type(const char* operation, const char* name, const IndexView
 }
 
 Status check_cache(const char* operation, const PagedKvView& cache, int64_t num_kv_heads, int64_t head_dim, DType dtype) {
-  if (cache.dtype != dtype) {
-    PROLOGUE_RETURN_IF_ERROR(check_dtype(operation, "cache.dtype", cache.dtype));
-    return unsupported(operation, ": cache.dtype is ", dtype_name(cache.dtype), ": it must be dtype, ", dtype_name(dtype));
+  if (!kv_type_valid(cache.type)) {
+    return unsupported(operation, ": cache.type is the unknown type ", static_cast<int32_t>(cache.type));
+  }
+  if (cache.type != kv_type_of(dtype) || cache.scaling != KvScaling::none || cache.v_width() != head_dim) {
+    return unsupported(operation, ": cache.type is ", kv_type_name(cache.type), ": it must be dtype, ", dtype_name(dtype));
   }
   constexpr int64_t kMaxCount = int64_t{1} << 40;
   PROLOGUE_RETURN_IF_ERROR(check_range(operation, "cache.num_pages", cache.num_pages, 1, kMaxCount));

@@ -39,7 +39,7 @@ Status check_apart(const char* operation, const Region& written, const Region& o
 // The same rows in the same order: what "in place" means.
 bool same_region(const Region& a, const Region& b);
 
-// head_dim even, 2..256; rotary_dim even, 0..head_dim.
+// head_dim even, 2..576; rotary_dim even, 0..head_dim.
 Status check_head_and_rotary_dim(const char* operation, int64_t head_dim, RopeStyle style, int64_t rotary_dim);
 // The float32 table [max_position, rotary_dim] and the positions into it; without rotation both may be null.
 Region table_region(int64_t rotary_dim, const float* cos_sin_cache, int64_t max_position);

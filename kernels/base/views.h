@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include <prologue/kernels/base/dtype.h>
+#include <prologue/kernels/base/host_device.h>
 
 namespace prologue {
 
@@ -44,7 +45,7 @@ struct IndexView {
   IndexView(std::nullptr_t) {}                                                // NOLINT(google-explicit-constructor)
 };
 
-inline int64_t index_at(const IndexView& view, int64_t i) {
+PROLOGUE_HOST_DEVICE inline int64_t index_at(const IndexView& view, int64_t i) {
   return view.type == IndexType::int32 ? static_cast<const int32_t*>(view.data)[i]
                                        : static_cast<const int64_t*>(view.data)[i];
 }
@@ -57,6 +58,26 @@ struct PageStrides {
 
 // How a cache stores an element. Quantised types hold round(x / scale), scale being a dequantisation multiplier.
 enum class KvType : int32_t { f32 = 0, f16, bf16, fp8_e4m3, fp8_e5m2, int8, int4 };
+
+constexpr KvType kv_type_of(DType type) { return static_cast<KvType>(type); }
+constexpr bool kv_type_valid(KvType type) { return type >= KvType::f32 && type <= KvType::int4; }
+constexpr bool kv_type_is_float(KvType type) { return type <= KvType::bf16; }
+constexpr int64_t kv_type_bits(KvType type) {
+  if (kv_type_is_float(type)) return type == KvType::f32 ? 32 : 16;
+  return type == KvType::int4 ? 4 : 8;
+}
+constexpr const char* kv_type_name(KvType type) {
+  switch (type) {
+    case KvType::f32: return "float32";
+    case KvType::f16: return "float16";
+    case KvType::bf16: return "bfloat16";
+    case KvType::fp8_e4m3: return "fp8_e4m3";
+    case KvType::fp8_e5m2: return "fp8_e5m2";
+    case KvType::int8: return "int8";
+    case KvType::int4: return "int4";
+  }
+  return "unknown";
+}
 
 // Where the scales of a quantised cache come from.
 enum class KvScaling : int32_t {

@@ -121,8 +121,8 @@ TEST_P(AttentionPrologueTest, EqualsTheUnfusedStagesBitForBit) {
         };
         const auto turn = [&](T* x, int64_t heads, const MutableHeadsView& y) {
           const HeadsView from = {x, heads * c.head_dim, c.head_dim};
-          return rotary({c.num_tokens, heads, c.head_dim, p.dtype, from, y, c.style, c.rotary_dim, p.rotation.cos_sin_cache,
-                         c.max_position, p.rotation.positions, nullptr},
+          return rotary({c.num_tokens, heads, c.head_dim, p.dtype, from, y, c.style, c.rotary_dim, p.rotation.cos_sin,
+                         c.max_position, p.places.positions, nullptr},
                         execution);
         };
         const int64_t kv_stride = c.num_kv_heads * c.head_dim;
@@ -138,8 +138,8 @@ TEST_P(AttentionPrologueTest, EqualsTheUnfusedStagesBitForBit) {
                          {k, kv_stride, c.head_dim},
                          {v, kv_stride, c.head_dim},
                          p.cache,
-                         p.slot_mapping,
-                         p.rotation.positions,
+                         p.places.slot_mapping,
+                         p.places.positions,
                          c.max_position,
                          p.faults},
                         execution);
@@ -376,18 +376,20 @@ TEST_P(AttentionPrologueTest, ReachesBeyondTwoToThe31Elements) {
   p.num_tokens = kTokens, p.num_q_heads = p.num_kv_heads = kHeads, p.head_dim = kDim, p.dtype = DType::bf16;
   set_packed_qkv(p, qkv.data(), kFar);
   p.q_out = {qkv.data(), kFar, kDim};
-  p.rotation = {RopeStyle::neox, kDim, arena.input(table), 8, arena.input(data.positions)};
-  p.slot_mapping = arena.input(data.slots);
+  p.rotation.rotary_dim = kDim;
+  p.rotation.cos_sin = arena.input(table);
+  p.rotation.max_position = 8;
+  p.places.positions = arena.input(data.positions);
+  p.places.slot_mapping = arena.input(data.slots);
   T* cache_base = static_cast<T*>(cache.data());
-  p.cache = {cache_base,
-             cache_base + 16 * kHeads * kDim,
-             DType::bf16,
-             2,
-             16,
-             kHeads,
-             kDim,
-             {kFar - 4096, kHeads * kDim, kDim},
-             {kFar - 4096, kHeads * kDim, kDim}};
+  p.cache.k = cache_base;
+  p.cache.v = cache_base + 16 * kHeads * kDim;
+  p.cache.type = KvType::bf16;
+  p.cache.num_pages = 2;
+  p.cache.page_size = 16;
+  p.cache.num_kv_heads = kHeads;
+  p.cache.head_dim = kDim;
+  p.cache.k_strides = p.cache.v_strides = {kFar - 4096, kHeads * kDim, kDim};
   const Status status = arena.run([&](const Execution& e) { return attention_prologue(p, e); });
   ASSERT_TRUE(status.ok()) << status.message();
 
@@ -427,8 +429,8 @@ std::vector<Refusal> refusals() {
       {"no kv heads", [](P& p) { p.num_kv_heads = 0; }, invalid, "num_kv_heads is 0: it must lie in 1..65536"},
       {"unknown type", [](P& p) { p.dtype = static_cast<DType>(9); }, missing,
        "dtype is the unknown type 9: supported are float32, float16 and bfloat16"},
-      {"odd head_dim", [](P& p) { p.head_dim = 63; }, missing, "head_dim is 63: supported is every even number in 2..256"},
-      {"large head_dim", [](P& p) { p.head_dim = 258; }, missing, "head_dim is 258: supported is every even number in 2..256"},
+      {"odd head_dim", [](P& p) { p.head_dim = 63; }, missing, "head_dim is 63: supported is every even number in 2..576"},
+      {"large head_dim", [](P& p) { p.head_dim = 578; }, missing, "head_dim is 578: supported is every even number in 2..576"},
       {"unknown style", [](P& p) { p.rotation.style = static_cast<RopeStyle>(2); }, missing,
        "the rope style is 2: supported are neox and interleaved"},
       {"odd rotary_dim", [](P& p) { p.rotation.rotary_dim = 7; }, invalid,
@@ -436,12 +438,12 @@ std::vector<Refusal> refusals() {
       {"rotary_dim above head_dim", [](P& p) { p.rotation.rotary_dim = 66; }, invalid,
        "rotary_dim is 66: it must be even and lie in 0..head_dim, 64"},
       {"no table rows", [](P& p) { p.rotation.max_position = 0; }, invalid, "max_position is 0: it must lie in 1..1099511627776"},
-      {"no table", [](P& p) { p.rotation.cos_sin_cache = nullptr; }, invalid, "cos_sin_cache is null"},
+      {"no table", [](P& p) { p.rotation.cos_sin = nullptr; }, invalid, "cos_sin_cache is null"},
       {"table aligned to 2",
-       [=](P& p) { p.rotation.cos_sin_cache = reinterpret_cast<const float*>(shifted(p.rotation.cos_sin_cache, 2)); }, invalid,
+       [=](P& p) { p.rotation.cos_sin = reinterpret_cast<const float*>(shifted(p.rotation.cos_sin, 2)); }, invalid,
        "cos_sin_cache lies at @: it must be aligned to 4 bytes"},
-      {"no positions", [](P& p) { p.rotation.positions = nullptr; }, invalid, "positions is null"},
-      {"positions of no type", [](P& p) { p.rotation.positions.type = static_cast<IndexType>(5); }, invalid,
+      {"no positions", [](P& p) { p.places.positions = nullptr; }, invalid, "positions is null"},
+      {"positions of no type", [](P& p) { p.places.positions.type = static_cast<IndexType>(5); }, invalid,
        "positions.type is 5: it must be int32 or int64"},
       {"no q", [](P& p) { p.q.data = nullptr; }, invalid, "q is null"},
       {"no k", [](P& p) { p.k.data = nullptr; }, invalid, "k is null"},
@@ -451,18 +453,18 @@ std::vector<Refusal> refusals() {
        "v reaches further than 2^60 bytes: its strides are too large"},
       {"bias at an odd byte", [=](P& p) { p.bias.k = shifted(p.bias.k, 1); }, invalid,
        "bias.k lies at @: it must be aligned to 4 bytes"},
-      {"no slots", [](P& p) { p.slot_mapping = nullptr; }, invalid, "slot_mapping is null"},
-      {"slots of no type", [](P& p) { p.slot_mapping.type = static_cast<IndexType>(2); }, invalid,
+      {"no slots", [](P& p) { p.places.slot_mapping = nullptr; }, invalid, "slot_mapping is null"},
+      {"slots of no type", [](P& p) { p.places.slot_mapping.type = static_cast<IndexType>(2); }, invalid,
        "slot_mapping.type is 2: it must be int32 or int64"},
       {"no q_out", [](P& p) { p.q_out.data = nullptr; }, invalid, "q_out is null"},
       {"q_out heads overlap", [](P& p) { p.q_out.head_stride = 32; }, invalid,
        "q_out has the stride 32 where 64 elements lie: rows that are written must not overlap"},
       {"q_out tokens overlap", [](P& p) { p.q_out.token_stride = 100; }, invalid,
        "q_out has the stride 100 where 512 elements lie: rows that are written must not overlap"},
-      {"another cache type", [](P& p) { p.cache.dtype = DType::bf16; }, missing,
-       "cache.dtype is bfloat16: it must be dtype, float32"},
-      {"unknown cache type", [](P& p) { p.cache.dtype = static_cast<DType>(-1); }, missing,
-       "cache.dtype is the unknown type -1: supported are float32, float16 and bfloat16"},
+      {"another cache type", [](P& p) { p.cache.type = KvType::bf16; }, missing,
+       "cache.type is bfloat16: it must be dtype, float32"},
+      {"unknown cache type", [](P& p) { p.cache.type = static_cast<KvType>(-1); }, missing,
+       "cache.type is the unknown type -1"},
       {"no pages", [](P& p) { p.cache.num_pages = 0; }, invalid, "cache.num_pages is 0: it must lie in 1..1099511627776"},
       {"empty pages", [](P& p) { p.cache.page_size = 0; }, invalid, "cache.page_size is 0: it must lie in 1..1048576"},
       {"cache of other heads", [](P& p) { p.cache.num_kv_heads = 3; }, invalid,
@@ -495,11 +497,11 @@ std::vector<Refusal> refusals() {
       {"cache over the table",
        [](P& p) {
          p.rotation.max_position = 1;
-         p.rotation.cos_sin_cache = static_cast<const float*>(p.cache.k);
+         p.rotation.cos_sin = static_cast<const float*>(p.cache.k);
        },
        invalid, "cache.k overlaps cos_sin_cache"},
-      {"q_out over the slots", [](P& p) { p.slot_mapping.data = p.q_out.data; }, invalid, "q_out overlaps slot_mapping"},
-      {"q_out over the positions", [](P& p) { p.rotation.positions.data = p.q_out.data; }, invalid, "q_out overlaps positions"},
+      {"q_out over the slots", [](P& p) { p.places.slot_mapping.data = p.q_out.data; }, invalid, "q_out overlaps slot_mapping"},
+      {"q_out over the positions", [](P& p) { p.places.positions.data = p.q_out.data; }, invalid, "q_out overlaps positions"},
       {"cache over a bias", [](P& p) { p.bias.v = p.cache.v; }, invalid, "cache.v overlaps bias.v"},
   };
 }
@@ -613,17 +615,17 @@ TEST(AttentionPrologue, RandomStructsNeverCrash) {
           case 3: p.q_out.data = pointer(p.q_out.data); break;
           case 4: p.cache.k = pointer(p.cache.k); break;
           case 5: p.cache.v = pointer(p.cache.v); break;
-          case 6: p.rotation.cos_sin_cache = static_cast<const float*>(pointer(p.rotation.cos_sin_cache)); break;
-          case 7: p.rotation.positions.data = pointer(p.rotation.positions.data); break;
-          case 8: p.slot_mapping.data = pointer(p.slot_mapping.data); break;
+          case 6: p.rotation.cos_sin = static_cast<const float*>(pointer(p.rotation.cos_sin)); break;
+          case 7: p.places.positions.data = pointer(p.places.positions.data); break;
+          case 8: p.places.slot_mapping.data = pointer(p.places.slot_mapping.data); break;
           default: p.bias.q = pointer(p.bias.q); break;
         }
       } else {
         const int32_t value = static_cast<int32_t>(random.integer(-2, 5));
         switch (random.integer(0, 3)) {
           case 0: p.dtype = static_cast<DType>(value); break;
-          case 1: p.cache.dtype = static_cast<DType>(value); break;
-          case 2: p.rotation.positions.type = static_cast<IndexType>(value); break;
+          case 1: p.cache.type = static_cast<KvType>(value); break;
+          case 2: p.places.positions.type = static_cast<IndexType>(value); break;
           default: p.rotation.style = static_cast<RopeStyle>(value); break;
         }
       }

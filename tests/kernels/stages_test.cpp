@@ -118,8 +118,8 @@ TEST_P(StagesTest, AddBiasRefusesWithASentence) {
 // ---- kv_write ---------------------------------------------------------------------------------------------------------------
 
 KvWriteParams kv_write_of(const AttentionPrologueParams& p) {
-  return {p.num_tokens,         p.num_kv_heads,          p.head_dim, p.dtype, p.k, p.v, p.cache, p.slot_mapping,
-          p.rotation.positions, p.rotation.max_position, p.faults};
+  return {p.num_tokens,         p.num_kv_heads,          p.head_dim, p.dtype, p.k, p.v, p.cache, p.places.slot_mapping,
+          p.places.positions, p.rotation.max_position, p.faults};
 }
 
 TEST_P(StagesTest, KvWriteCopiesIntoTheSlots) {
@@ -166,7 +166,7 @@ TEST_P(StagesTest, KvWriteRefusesWithASentence) {
       {"no heads", [](P& p) { p.num_kv_heads = -2; }, invalid, "num_kv_heads is -2: it must lie in 1..65536"},
       {"unknown type", [](P& p) { p.dtype = static_cast<DType>(9); }, missing,
        "dtype is the unknown type 9: supported are float32, float16 and bfloat16"},
-      {"odd head_dim", [](P& p) { p.head_dim = 3; }, missing, "head_dim is 3: supported is every even number in 2..256"},
+      {"odd head_dim", [](P& p) { p.head_dim = 3; }, missing, "head_dim is 3: supported is every even number in 2..576"},
       {"negative max_position", [](P& p) { p.max_position = -1; }, invalid,
        "max_position is -1: it must lie in 0..1099511627776"},
       {"unknown position type", [](P& p) { p.positions.type = static_cast<IndexType>(9); }, invalid,
@@ -176,8 +176,8 @@ TEST_P(StagesTest, KvWriteRefusesWithASentence) {
       {"no k", [](P& p) { p.k.data = nullptr; }, invalid, "k is null"},
       {"no v", [](P& p) { p.v.data = nullptr; }, invalid, "v is null"},
       {"no slots", [](P& p) { p.slot_mapping.data = nullptr; }, invalid, "slot_mapping is null"},
-      {"another cache type", [](P& p) { p.cache.dtype = DType::f16; }, missing,
-       "cache.dtype is float16: it must be dtype, float32"},
+      {"another cache type", [](P& p) { p.cache.type = KvType::f16; }, missing,
+       "cache.type is float16: it must be dtype, float32"},
       {"no cache", [](P& p) { p.cache.v = nullptr; }, invalid, "cache.v is null"},
       {"cache over k", [](P& p) { p.cache.k = const_cast<void*>(p.k.data); }, invalid, "cache.k overlaps k"},
       {"cache over the slots", [](P& p) { p.slot_mapping.data = p.cache.v; }, invalid, "cache.v overlaps slot_mapping"},

@@ -236,15 +236,18 @@ class PlacedPrologue {
     if (!data.q_bias.empty()) params_.bias.q = arena_.input(data.q_bias, c.misalign);
     if (!data.k_bias.empty()) params_.bias.k = arena_.input(data.k_bias, c.misalign);
     if (!data.v_bias.empty()) params_.bias.v = arena_.input(data.v_bias, c.misalign);
-    params_.rotation = {c.style, c.rotary_dim, c.rotary_dim == 0 ? nullptr : arena_.input(data.table, c.misalign / 4 * 4),
-                        c.max_position, place_indices(arena_, data.positions, c.int64_positions)};
-    params_.slot_mapping = place_indices(arena_, data.slots, c.int64_slots);
+    params_.rotation.style = c.style;
+    params_.rotation.rotary_dim = c.rotary_dim;
+    params_.rotation.cos_sin = c.rotary_dim == 0 ? nullptr : arena_.input(data.table, c.misalign / 4 * 4);
+    params_.rotation.max_position = c.max_position;
+    params_.places.positions = place_indices(arena_, data.positions, c.int64_positions);
+    params_.places.slot_mapping = place_indices(arena_, data.slots, c.int64_slots);
 
     k_cache_ = arena_.template output<T>(cache_.size, c.misalign);
     v_cache_ = cache_.v_offset >= 0 ? nullptr : arena_.template output<T>(cache_.size, c.misalign);
     params_.cache.k = k_cache_;
     params_.cache.v = cache_.v_offset >= 0 ? k_cache_ + cache_.v_offset : v_cache_;
-    params_.cache.dtype = FloatFormat<T>::dtype;
+    params_.cache.type = kv_type_of(FloatFormat<T>::dtype);
     params_.cache.num_pages = data.num_pages;
     params_.cache.page_size = c.page_size;
     params_.cache.num_kv_heads = c.num_kv_heads;
