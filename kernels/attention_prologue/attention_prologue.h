@@ -21,22 +21,24 @@
 //            cache.k (cache.v) null: K (V) goes to k_out (v_out) alone
 //
 // Guards. A negative slot skips the write into the cache, Q is computed. A negative given position (of any stream), or a token at
-// or past cu_seqlens_q[num_seqs] where anything is derived, is padding: nothing of the token is written, and what its rows hold does
-// not matter. A position >= max_position (of any stream), or a derived one that is negative: the rows of q_out, k_out and v_out become
-// zeros (q8_out: zeros with scale 0), the cache is not written, recorded. A slot >= num_slots, a block_table entry outside
-// [0, num_pages) (page_out_of_range), or a cache position that is negative or beyond the block table's row (sequence_too_long):
-// all but the cache is written, recorded. Two tokens must not share a slot. Nothing outside the named rows and slots is touched.
+// or past cu_seqlens_q[num_seqs] where anything is derived, is padding: nothing of the token is written, and what its rows hold
+// does not matter. A position >= max_position (of any stream), or a derived one that is negative: the rows of q_out, k_out and
+// v_out become zeros (q8_out: zeros with scale 0), the cache is not written, recorded. A slot >= num_slots, a block_table entry
+// outside [0, num_pages) (page_out_of_range), or a cache position that is negative or beyond the block table's row
+// (sequence_too_long): all but the cache is written, recorded. Two tokens must not share a slot. Nothing outside the named rows
+// and slots is touched.
 //
-// Quantisation: nearest even of x * (1 / scale), the reciprocal rounded to float32. fp8 saturates finite overflow and infinities to
-// the largest number and keeps NaN (as 0x7f); int8 clamps to [-127, 127], int4 to [-7, 7]. Computed scales (token_head) are
-// amax / 448 (e4m3), / 57344 (e5m2), / 127, / 7 of the head's float32 values; an all-zero head (or one so small that the reciprocal
-// of its scale is not finite) stores scale 0 and zeros; a NaN or infinity in the head makes its scale NaN (the data are then
-// zeros). With given scales a NaN stores 0 in an integer cache. A float cache may have another type than dtype.
+// Quantisation: nearest even of x * (1 / scale), the reciprocal rounded to float32. fp8 saturates finite overflow and infinities
+// to the largest number and keeps NaN (as 0x7f); int8 clamps to [-127, 127], int4 to [-7, 7]. Computed scales (token_head) are
+// amax / 448 (e4m3), / 57344 (e5m2), / 127, / 7 of the head's float32 values; an all-zero head (or one so small that the
+// reciprocal of its scale is not finite) stores scale 0 and zeros; a NaN or infinity in the head makes its scale NaN (the data
+// are then zeros). With given scales a NaN stores 0 in an integer cache. A float cache may have another type than dtype.
 //
 // Numerics: float32 inside, products and sums of the rotation rounded once each (no fused multiply-add). Rounding::once rounds at
 // the stores alone; Rounding::per_step also where the unfused stages store (after bias, norm and rotation), so that fused and
-// unfused agree bit for bit in 16-bit types too (the Q scale is a step as well). Squares of a norm must fit float32. Copies that nothing changes are bitwise. Batch-invariant.
-// num_tokens = 0 is a no-op. Never allocates, synchronises or throws; safe under graph capture.
+// unfused agree bit for bit in 16-bit types too (the Q scale is a step as well). Squares of a norm must fit float32. Copies that
+// nothing changes are bitwise. Batch-invariant. num_tokens = 0 is a no-op. Never allocates, synchronises or throws; safe under
+// graph capture.
 #pragma once
 
 #include <cstdint>
@@ -95,11 +97,11 @@ struct Rotation {
   const float* cos_sin = nullptr;
   const float* inv_freq = nullptr;  // [rotary_dim / 2] float32
   float attention_factor = 1.0f;    // multiplies cos and sin; for inv_freq (tables have it folded in)
-  int64_t max_position = 0;  // rows of the table; inv_freq: at most 2^20; 0 without rotation or per token = no upper bound
+  int64_t max_position = 0;         // rows of the table; inv_freq: at most 2^20; 0 without rotation or per token = no upper bound
 
   // Several position streams (MRoPE, 2-D): pair i turns by stream pair_axis[i]. Null: one stream.
   int64_t num_axes = 1;                // 1 to 4
-  const uint8_t* pair_axis = nullptr;  // [rotary_dim / 2], values below num_axes
+  const uint8_t* pair_axis = nullptr;  // [rotary_dim / 2], values below num_axes (others count as 0); not for per_token
 };
 
 // Where each token stands: given, or derived in the kernel from arrays that a step has anyway.
@@ -110,10 +112,10 @@ struct TokenPlaces {
   int64_t position_axis_stride = 0;
   IndexView slot_mapping;
 
-  // Derived, what is not given (cu_seqlens_q null: nothing is). Token t is number j = t - cu_seqlens_q[s] of sequence s, cu_seqlens_q[s] <= t < cu_seqlens_q[s+1];
-  // its cache position is p = cache_lens[s] + j. Position (all axes) = p + position_offsets[s] (or [0]). Slot = that of r in the
-  // sequence's pages, r = p % ring_size where ring_size > 0, else p. Of the tokens of a step that share a slot of the ring only the
-  // last is written: t is not where t + ring_size < cu_seqlens_q[s+1].
+  // Derived, what is not given (cu_seqlens_q null: nothing is). Token t is number j = t - cu_seqlens_q[s] of sequence s,
+  // cu_seqlens_q[s] <= t < cu_seqlens_q[s+1]; its cache position is p = cache_lens[s] + j. Position (all axes) = p +
+  // position_offsets[s] (or [0]). Slot = that of r in the sequence's pages, r = p % ring_size where ring_size > 0, else p. Of the
+  // tokens of a step that share a slot of the ring only the last is written: t is not where t + ring_size < cu_seqlens_q[s+1].
   int64_t num_seqs = 0;
   const int32_t* cu_seqlens_q = nullptr;  // [num_seqs + 1], non-decreasing from 0
   const int32_t* cache_lens = nullptr;    // [num_seqs]: tokens in the cache BEFORE this step
@@ -187,9 +189,10 @@ Status attention_prologue(const AttentionPrologueParams& params, const Execution
 class AttentionProloguePlan {
  public:
   // Everything but num_tokens (which may be anything up to max_tokens) and the pointers is fixed by `params`.
-  static Result<AttentionProloguePlan> create(const AttentionPrologueParams& params, int64_t max_tokens, const Execution& execution);
-  // The pointers must satisfy what the plan's did (null or not, alignment, aliasing); not checked again. num_tokens and the device
-  // are.
+  static Result<AttentionProloguePlan> create(const AttentionPrologueParams& params, int64_t max_tokens,
+                                              const Execution& execution);
+  // The pointers must satisfy what the plan's did (null or not, alignment, aliasing); not checked again. num_tokens and the
+  // device are.
   Status run(const AttentionPrologueParams& params, const Execution& execution) const;
 
  private:

@@ -14,9 +14,7 @@ enum class RopeStyle : int32_t {
   interleaved,  // pair i is (x[2i], x[2i + 1])
 };
 
-constexpr const char* rope_style_name(RopeStyle style) {
-  return style == RopeStyle::neox ? "neox" : "interleaved";
-}
+constexpr const char* rope_style_name(RopeStyle style) { return style == RopeStyle::neox ? "neox" : "interleaved"; }
 
 // [num_tokens, num_heads, head_dim] with contiguous channels; element (t, h, d) lies at
 // data[t * token_stride + h * head_stride + d].
@@ -46,8 +44,7 @@ struct IndexView {
 };
 
 PROLOGUE_HOST_DEVICE inline int64_t index_at(const IndexView& view, int64_t i) {
-  return view.type == IndexType::int32 ? static_cast<const int32_t*>(view.data)[i]
-                                       : static_cast<const int64_t*>(view.data)[i];
+  return view.type == IndexType::int32 ? static_cast<const int32_t*>(view.data)[i] : static_cast<const int64_t*>(view.data)[i];
 }
 
 struct PageStrides {
