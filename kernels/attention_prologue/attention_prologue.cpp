@@ -78,6 +78,7 @@ Status check_rotation(const AttentionPrologueParams& p) {
   const bool bounded = r.rotary_dim > 0 && r.source != CosSinSource::per_token;
   const bool computed = bounded && r.source == CosSinSource::inv_freq;
   if (computed) PROLOGUE_RETURN_IF_ERROR(check_finite(kName, "attention_factor", r.attention_factor));
+  if (p.num_tokens == 0) return {};
   return check_range(kName, "max_position", r.max_position, bounded ? 1 : 0, computed ? kMaxComputedPosition : kMaxRows);
 }
 

@@ -58,6 +58,10 @@ bool apart(const Nest& a, const Nest& b, int64_t distance, int level) {
   return apart(a, b, column, level + 1) && apart(a, b, column - stride, level + 1);
 }
 
+bool empty(const Region& region) {
+  return std::any_of(region.counts, region.counts + 3, [](int64_t count) { return count <= 0; });
+}
+
 bool overlap(const Region& a, const Region& b) {
   const int64_t a_bytes = extent(a);
   const int64_t b_bytes = extent(b);
@@ -149,6 +153,7 @@ Status check_device(const char* operation, Device device) {
 }
 
 Status check_readable(const char* operation, const Region& region) {
+  if (empty(region)) return {};
   for (int i = 0; i < 3; ++i) {
     if (region.strides[i] >= 0) continue;
     return invalid_argument(operation, ": ", region.name, " has the stride ", region.strides[i] / region.alignment,
@@ -157,7 +162,6 @@ Status check_readable(const char* operation, const Region& region) {
   const int64_t bytes = extent(region);
   if (bytes < 0)
     return invalid_argument(operation, ": ", region.name, " reaches further than 2^60 bytes: its strides are too large");
-  if (bytes == 0) return {};
   if (region.data == nullptr) return invalid_argument(operation, ": ", region.name, " is null");
   if (reinterpret_cast<uintptr_t>(region.data) % static_cast<uintptr_t>(region.alignment) != 0) {
     return invalid_argument(operation, ": ", region.name, " lies at ", region.data, ": it must be aligned to ", region.alignment,
@@ -172,6 +176,7 @@ Status check_readable(const char* operation, const Region& region) {
 
 Status check_writable(const char* operation, const Region& region) {
   PROLOGUE_RETURN_IF_ERROR(check_readable(operation, region));
+  if (empty(region)) return {};
   std::array<int, 3> order = {0, 1, 2};
   std::sort(order.begin(), order.end(), [&](int a, int b) { return region.strides[a] < region.strides[b]; });
   int64_t inner = region.width;
