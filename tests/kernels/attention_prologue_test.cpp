@@ -370,6 +370,48 @@ TEST_P(AttentionPrologueTest, KeepsNanAndInfinityInTheirPairs) {
   });
 }
 
+// Every bit pattern there is, signalling NaNs too: what nothing changes is copied, not converted back and forth.
+TEST_P(AttentionPrologueTest, CopiesAreBitwise) {
+  const auto check = [&](auto type) {
+    using T = decltype(type);
+    PrologueCase c = plain_case(2048);
+    c.num_q_heads = c.num_kv_heads = 1;
+    c.head_dim = 48, c.rotary_dim = 16, c.rotary_offset = 8;
+    c.k_out = c.v_out = true;
+    c.bias_q = c.bias_k = c.bias_v = false;
+    for (const bool per_step : {false, true}) {
+      c.per_step = per_step;
+      PrologueData<T> data = make_data<T>(c);
+      uint16_t bits = 0;
+      for (auto* tensor : {&data.q, &data.k, &data.v}) {
+        for (size_t i = 0; i < tensor->size(); ++i) {
+          if (i % 48 < 8 || i % 48 >= 24) (*tensor)[i].bits = bits++;
+        }
+      }
+      PlacedPrologue<T> placed(GetParam(), c, data);
+      ASSERT_TRUE(placed.run().ok());
+      const AttentionPrologueParams& p = placed.params();
+      for (int64_t t = 0; t < c.num_tokens; t += 1) {
+        const int64_t slot = data.slots[static_cast<size_t>(t)];
+        const auto compare = [&](const std::vector<T>& got, const std::vector<T>& tensor, bool whole, const char* what) {
+          const auto part = [&](const T* from, int64_t first, int64_t last) { return std::vector<T>(from + first, from + last); };
+          const T* want = tensor.data() + t * 48;
+          PlacedPrologue<T>::expect_bits(part(got.data(), 0, whole ? 48 : 8), part(want, 0, whole ? 48 : 8), what);
+          PlacedPrologue<T>::expect_bits(part(got.data(), 24, 48), part(want, 24, 48), what);
+        };
+        compare(placed.q_row(t), data.q, false, "q");
+        compare(placed.row(p.k_out, 1, 48, t), data.k, false, "k_out");
+        compare(placed.row(p.v_out, 1, 48, t), data.v, true, "v_out");
+        compare(placed.cache_row(false, slot), data.k, false, "k");
+        compare(placed.cache_row(true, slot), data.v, true, "v");
+        if (::testing::Test::HasFailure()) return;
+      }
+    }
+  };
+  check(Float16{});
+  check(BFloat16{});
+}
+
 // ---- far apart --------------------------------------------------------------------------------------------------------------
 
 TEST_P(AttentionPrologueTest, ReachesBeyondTwoToThe31Elements) {
