@@ -1,16 +1,15 @@
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
 
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 
 #include <functional>
 
 #include <prologue/kernels/attention_prologue/stages.h>
-#include <prologue/kernels/base/memory.h>
 #include <prologue/kernels/rotary/rotary.h>
 
 #include "tests/golden/rotary/rotary_goldens.h"
 #include "tests/support/prologue_case.h"
+#include "tests/support/sparse_memory.h"
 
 namespace prologue::test {
 namespace {
@@ -371,34 +370,49 @@ TEST_P(AttentionPrologueTest, KeepsNanAndInfinityInTheirPairs) {
   });
 }
 
-// ---- far apart --------------------------------------------------------------------------------------------------------------
-
-// Memory that is reserved but, on the CPU, only committed where it is touched.
-class SparseMemory {
- public:
-  SparseMemory(Backend backend, int64_t num_bytes) : device_(backend_device(backend)), size_(num_bytes) {
-    if (device_ == Device::cpu) {
-      void* data = mmap(nullptr, static_cast<size_t>(num_bytes), PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-      data_ = data == MAP_FAILED ? nullptr : data;
-    } else if (auto buffer = Buffer::allocate(device_, num_bytes); buffer.ok()) {
-      buffer_ = std::move(buffer).value();
-      data_ = buffer_.data();
+// Every bit pattern there is, signalling NaNs too: what nothing changes is copied, not converted back and forth.
+TEST_P(AttentionPrologueTest, CopiesAreBitwise) {
+  const auto check = [&](auto type) {
+    using T = decltype(type);
+    PrologueCase c = plain_case(2048);
+    c.num_q_heads = c.num_kv_heads = 1;
+    c.head_dim = 48, c.rotary_dim = 16, c.rotary_offset = 8;
+    c.k_out = c.v_out = true;
+    c.bias_q = c.bias_k = c.bias_v = false;
+    for (const bool per_step : {false, true}) {
+      c.per_step = per_step;
+      PrologueData<T> data = make_data<T>(c);
+      uint16_t bits = 0;
+      for (auto* tensor : {&data.q, &data.k, &data.v}) {
+        for (size_t i = 0; i < tensor->size(); ++i) {
+          if (i % 48 < 8 || i % 48 >= 24) (*tensor)[i].bits = bits++;
+        }
+      }
+      PlacedPrologue<T> placed(GetParam(), c, data);
+      ASSERT_TRUE(placed.run().ok());
+      const AttentionPrologueParams& p = placed.params();
+      for (int64_t t = 0; t < c.num_tokens; t += 1) {
+        const int64_t slot = data.slots[static_cast<size_t>(t)];
+        const auto compare = [&](const std::vector<T>& got, const std::vector<T>& tensor, bool whole, const char* what) {
+          const auto part = [&](const T* from, int64_t first, int64_t last) { return std::vector<T>(from + first, from + last); };
+          const T* want = tensor.data() + t * 48;
+          PlacedPrologue<T>::expect_bits(part(got.data(), 0, whole ? 48 : 8), part(want, 0, whole ? 48 : 8), what);
+          PlacedPrologue<T>::expect_bits(part(got.data(), 24, 48), part(want, 24, 48), what);
+        };
+        compare(placed.q_row(t), data.q, false, "q");
+        compare(placed.row(p.k_out, 1, 48, t), data.k, false, "k_out");
+        compare(placed.row(p.v_out, 1, 48, t), data.v, true, "v_out");
+        compare(placed.cache_row(false, slot), data.k, false, "k");
+        compare(placed.cache_row(true, slot), data.v, true, "v");
+        if (::testing::Test::HasFailure()) return;
+      }
     }
-  }
-  ~SparseMemory() {
-    if (device_ == Device::cpu && data_ != nullptr) munmap(data_, static_cast<size_t>(size_));
-  }
-  SparseMemory(const SparseMemory&) = delete;
-  SparseMemory& operator=(const SparseMemory&) = delete;
-  void* data() const { return data_; }
+  };
+  check(Float16{});
+  check(BFloat16{});
+}
 
- private:
-  Device device_;
-  int64_t size_;
-  Buffer buffer_;
-  void* data_ = nullptr;
-};
+// ---- far apart --------------------------------------------------------------------------------------------------------------
 
 TEST_P(AttentionPrologueTest, ReachesBeyondTwoToThe31Elements) {
   constexpr int64_t kFar = (int64_t{1} << 31) + 64;  // elements of bfloat16: 4 GiB between tokens, and between pages
@@ -466,6 +480,79 @@ TEST_P(AttentionPrologueTest, ReachesBeyondTwoToThe31Elements) {
     expect_row(static_cast<T*>(p.cache.k) + at, want.k[static_cast<size_t>(t)], "k");
     expect_row(static_cast<T*>(p.cache.v) + at, want.v[static_cast<size_t>(t)], "v");
   }
+}
+
+// ---- the plan ---------------------------------------------------------------------------------------------------------------
+
+// A plan is the operation without its checks: the same bits, for any number of tokens up to its own.
+TEST_P(AttentionPrologueTest, RunsAsPlanned) {
+  for (uint64_t seed = 20001; seed <= 20060; ++seed) {
+    PrologueCase c = random_case(seed);
+    if (c.num_tokens == 0) continue;
+    SCOPED_TRACE(c.describe());
+    with_host_type(static_cast<DType>(seed % 3), [&](auto type) {
+      using T = decltype(type);
+      c = fit_to_type<T>(c);
+      const PrologueData<T> data = make_data<T>(c);
+      PlacedPrologue<T> direct(GetParam(), c, data), planned(GetParam(), c, data);
+      ASSERT_TRUE(direct.run().ok());
+      Execution execution;
+      execution.device = backend_device(GetParam());
+      auto plan = AttentionProloguePlan::create(planned.params(), c.num_tokens, execution);
+      ASSERT_TRUE(plan.ok()) << plan.status().message();
+      const Status status = planned.run([&](const Execution& e) { return plan->run(planned.params(), e); });
+      ASSERT_TRUE(status.ok()) << status.message();
+      planned.expect_same_bits(direct);
+    });
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
+TEST_P(AttentionPrologueTest, PlansForFewerTokensToo) {
+  const PrologueCase c = plain_case(64);
+  const PrologueData<BFloat16> data = make_data<BFloat16>(c);
+  for (const int64_t tokens : {0, 1, 63, 64}) {
+    PlacedPrologue<BFloat16> direct(GetParam(), c, data), planned(GetParam(), c, data);
+    Execution execution;
+    execution.device = backend_device(GetParam());
+    auto plan = AttentionProloguePlan::create(planned.params(), 64, execution);
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    direct.params().num_tokens = planned.params().num_tokens = tokens;
+    ASSERT_TRUE(direct.run().ok());
+    ASSERT_TRUE(planned.run([&](const Execution& e) { return plan->run(planned.params(), e); }).ok());
+    planned.expect_same_bits(direct);
+  }
+}
+
+TEST_P(AttentionPrologueTest, PlansOnlyWhatIsValid) {
+  const PrologueCase c = plain_case(4);
+  PlacedPrologue<float> placed(GetParam(), c, make_data<float>(c));
+  Execution execution;
+  execution.device = backend_device(GetParam());
+  AttentionPrologueParams& p = placed.params();
+  const auto message = [&](int64_t max_tokens) {
+    return AttentionProloguePlan::create(p, max_tokens, execution).status().message();
+  };
+  EXPECT_EQ(message(0), "attention_prologue plan: max_tokens is 0: it must lie in 1..2147483647");
+  auto plan = AttentionProloguePlan::create(p, 4, execution);
+  ASSERT_TRUE(plan.ok());
+  p.head_dim = 3;
+  EXPECT_EQ(message(4), "attention_prologue: head_dim is 3: supported is every even number in 2..576");
+  p.head_dim = 64;
+  const Status status = placed.run([&](const Execution& e) {
+    p.num_tokens = 5;
+    EXPECT_EQ(plan->run(p, e).message(), "attention_prologue plan: num_tokens is 5: it must lie in 0..max_tokens, 4");
+    EXPECT_EQ(AttentionProloguePlan().run(p, e).message(),
+              "attention_prologue plan: num_tokens is 5: it must lie in 0..max_tokens, -1");
+    p.num_tokens = 4;
+    Execution other = e;
+    other.device = e.device == Device::cpu ? Device::cuda : Device::cpu;
+    EXPECT_EQ(plan->run(p, other).message(), str_cat("attention_prologue plan: device is ", device_name(other.device),
+                                                     ": the plan was made for ", device_name(e.device)));
+    return Status();
+  });
+  EXPECT_TRUE(status.ok());
+  EXPECT_TRUE(placed.arena().untouched());
 }
 
 // ---- refusals ---------------------------------------------------------------------------------------------------------------
@@ -734,7 +821,8 @@ std::vector<Refusal> refusals() {
          p.q_out = {const_cast<void*>(p.k.data), p.k.token_stride, p.k.head_stride};
        },
        invalid, "q_out overlaps k"},
-      {"cache over v", [](P& p) { p.cache.v = const_cast<void*>(p.v.data); }, invalid, "cache.v overlaps q"},
+      {"cache over v", [](P& p) { p.cache.v = const_cast<void*>(p.v.data), p.cache.num_pages = p.cache.page_size = 1; }, invalid,
+       "cache.v overlaps q"},
       {"cache over the table",
        [](P& p) {
          p.rotation.max_position = 1;
