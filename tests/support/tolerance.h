@@ -49,11 +49,11 @@ struct Reference {
 inline constexpr double kDefaultSteps = 16.0;
 
 // Compares element by element; reports coordinates as index / row_width and index % row_width. `steps` is the factor before
-// 2^-24 * scale (16 unless the operation's contract allows more, e.g. a sum of K terms). `count_misrounded` is off for operations
-// that round to T in between as well.
+// 2^-24 * scale (16 unless the operation's contract allows more, e.g. a sum of K terms). `rounds_once` says that the contract has
+// no rounding to T but the last: only then must nearly all elements be the correctly rounded reference.
 template <class T>
 void expect_close(const std::vector<T>& got, const std::vector<Reference>& want, int64_t row_width, const char* what,
-                  double steps = kDefaultSteps, bool count_misrounded = true) {
+                  double steps = kDefaultSteps, bool rounds_once = true) {
   ASSERT_EQ(got.size(), want.size()) << what;
   int64_t misrounded = 0;
   int failures = 0;
@@ -75,7 +75,7 @@ void expect_close(const std::vector<T>& got, const std::vector<Reference>& want,
     }
     if (g != static_cast<double>(to_float(from_float<T>(static_cast<float>(w))))) ++misrounded;
   }
-  if (count_misrounded && sizeof(T) == 2 && got.size() >= 2000) {
+  if (rounds_once && sizeof(T) == 2 && got.size() >= 2000) {
     // A float32 result within `steps` units of 2^-24 lands on the other side of a rounding boundary with a chance that grows
     // with its error: 0.1 % for bfloat16, 8 times that for float16, whose boundaries lie 8 times closer.
     const double allowed = (FloatFormat<T>::mantissa_bits == 7 ? 0.001 : 0.008) * std::max(1.0, steps / kDefaultSteps);
