@@ -144,7 +144,7 @@ int features_of(const AttentionPrologueParams& p, int64_t vector) {
     features |= kQuantised;
   }
   if (derives_slots(p) || r.num_axes > 1 || (r.rotary_dim > 0 && r.source == CosSinSource::per_token)) features |= kPlaces;
-  if (p.places.positions.data == nullptr && (p.places.cu_seqlens_q != nullptr || p.num_q_heads > 0)) features |= kPlaces;
+  if (p.places.positions.data == nullptr) features |= kPlaces;
   if (features == 0 && !rotates) features |= kLayouts;
   return features;
 }
@@ -322,9 +322,8 @@ Status launch_lean(const Instance& instance, bool pads, bool takes_places, const
                    cudaStream_t stream) {
   FullArgs<uint32_t> args;
   fill_core(p, args);
-  // Where nothing needs the one index array, the other stands in for it: a lean kernel reads both.
+  // A lean kernel reads both index arrays: where there is no cache, and so no slots, the positions stand in.
   if (!takes_places && args.slots == nullptr) args.slots = args.positions, args.slot_step = args.position_step;
-  if (!takes_places && args.positions == nullptr) args.positions = args.slots, args.position_step = args.slot_step;
   const int64_t units = units_of_all(p, instance.vector);
   const int64_t lanes = pads ? padded_lanes(units) : units;
   const int64_t max_rows = std::max<int64_t>(instance.threads / lanes, 1);
