@@ -1,9 +1,10 @@
-// The attention prologue against a plain copy of the same bytes and against the unfused chain (add_bias, rotary of q and of k,
-// kv_write). The base set: bfloat16, 32 q heads, 8 kv heads, head_dim 128, full rotation, page 16, shuffled pages.
+// The attention prologue against plain copies of the same bytes and against the unfused chain (add_bias, qk_norm, rotary of q and
+// of k, kv_write). The base set: bfloat16, 32 q heads, 8 kv heads, head_dim 128, full rotation, page 16, shuffled pages.
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
 #include <prologue/kernels/attention_prologue/stages.h>
 #include <prologue/kernels/rotary/rotary.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <random>
@@ -20,28 +21,64 @@ struct Shape {
   DType dtype = DType::bf16;
   RopeStyle style = RopeStyle::neox;
   bool bias = false;
+  bool norm = false;  // of q and k, before the rotation, 1 + w
+  KvType cache = KvType::bf16;
+  KvScaling scaling = KvScaling::none;
+  bool q8 = false;  // q as fp8, scaled as the cache is
+  bool mrope = false;
+  bool derived = false;  // one sequence per token up to 256 tokens, else one sequence
+  bool per_token = false;
+  bool in_place = false;
+  bool cold = false;
+  bool unfused = false;  // measured as well
+  bool all_sizes = false;
 };
 
 const Shape kShapes[] = {
-    {.name = "base"},
-    {.name = "base + bias", .bias = true},
+    {.name = "base", .unfused = true, .all_sizes = true},
+    {.name = "base, q in place", .in_place = true, .all_sizes = true},
+    {.name = "base, cold", .cold = true},
+    {.name = "bias", .bias = true, .unfused = true},
+    {.name = "norm", .norm = true},
+    {.name = "bias + norm", .bias = true, .norm = true, .unfused = true, .all_sizes = true},
+    {.name = "fp8", .cache = KvType::fp8_e4m3, .scaling = KvScaling::tensor, .unfused = true, .all_sizes = true},
+    {.name = "fp8 + fp8 q", .cache = KvType::fp8_e4m3, .scaling = KvScaling::tensor, .q8 = true, .all_sizes = true},
+    {.name = "fp8 computed", .cache = KvType::fp8_e4m3, .scaling = KvScaling::token_head, .all_sizes = true},
+    {.name = "fp8 + fp8 q computed", .cache = KvType::fp8_e4m3, .scaling = KvScaling::token_head, .q8 = true, .all_sizes = true},
+    {.name = "int8", .cache = KvType::int8, .scaling = KvScaling::head, .all_sizes = true},
+    {.name = "int8 computed", .cache = KvType::int8, .scaling = KvScaling::token_head, .all_sizes = true},
+    {.name = "int4 computed", .cache = KvType::int4, .scaling = KvScaling::token_head},
+    {.name = "mrope", .mrope = true, .all_sizes = true},
+    {.name = "derived", .derived = true, .all_sizes = true},
+    {.name = "per token", .per_token = true, .all_sizes = true},
+    {.name = "bias + norm, fp8, derived",
+     .bias = true,
+     .norm = true,
+     .cache = KvType::fp8_e4m3,
+     .scaling = KvScaling::tensor,
+     .derived = true},
     {.name = "interleaved", .style = RopeStyle::interleaved},
     {.name = "rotary 72 of 128", .rotary_dim = 72},
     {.name = "rotary 96 of 128", .rotary_dim = 96},
-    {.name = "float32", .dtype = DType::f32},
-    {.name = "1B 32/8/64", .head_dim = 64, .rotary_dim = 64},
-    {.name = "70B 64/8/128", .num_q_heads = 64},
-    {.name = "MHA 32/32/128", .num_kv_heads = 32},
-    {.name = "MQA 4/1/256", .num_q_heads = 4, .num_kv_heads = 1, .head_dim = 256, .rotary_dim = 256},
+    {.name = "head_dim 64", .head_dim = 64, .rotary_dim = 64},
     {.name = "head_dim 80", .head_dim = 80, .rotary_dim = 80},
     {.name = "head_dim 96", .head_dim = 96, .rotary_dim = 96},
+    {.name = "head_dim 256", .head_dim = 256, .rotary_dim = 256},
+    {.name = "1B 32/8/64", .head_dim = 64, .rotary_dim = 64},
+    {.name = "70B 64/8/128", .num_q_heads = 64},
+    {.name = "Qwen3 32/8/128 norm", .norm = true},
+    {.name = "MHA 32/32/128", .num_kv_heads = 32},
+    {.name = "MQA 4/1/256 norm", .num_q_heads = 4, .num_kv_heads = 1, .head_dim = 256, .rotary_dim = 256, .norm = true},
+    {.name = "float32", .dtype = DType::f32, .cache = KvType::f32},
     {.name = "smollm2 float32 9/3/64",
      .num_q_heads = 9,
      .num_kv_heads = 3,
      .head_dim = 64,
      .rotary_dim = 64,
      .dtype = DType::f32,
-     .style = RopeStyle::interleaved},
+     .style = RopeStyle::interleaved,
+     .cache = KvType::f32,
+     .unfused = true},
 };
 
 constexpr int64_t kPageSize = 16;
@@ -63,8 +100,26 @@ std::vector<float> make_table(int64_t rotary_dim) {
 struct Problem {
   AttentionPrologueParams params;
   std::vector<void*> qkv, q_out;
-  int64_t bytes = 0;  // of one call: the data, its bias, its rows of the table and its indices
+  bool in_place = false;
+  int64_t bytes = 0;  // of one call: the data, its constants, its rows of the table and its indices
 };
+
+// The pages of the sequences of a step: one for each token, or one for all of them.
+void derive_places(AttentionPrologueParams& p, const std::vector<int64_t>& pages, bench::Setup& setup) {
+  const int64_t num_tokens = p.num_tokens, num_seqs = num_tokens <= 256 ? num_tokens : 1;
+  std::vector<int32_t> ends, cached, table;
+  for (int64_t s = 0; s <= num_seqs; ++s) ends.push_back(static_cast<int32_t>(s * (num_tokens / num_seqs)));
+  for (int64_t s = 0; s < num_seqs; ++s) {
+    cached.push_back(5);
+    const int64_t row = (num_tokens / num_seqs + 5 + kPageSize - 1) / kPageSize;
+    for (int64_t i = 0; i < row; ++i) table.push_back(static_cast<int32_t>(pages[static_cast<size_t>(s * row + i)]));
+    p.places.max_pages_per_seq = p.places.block_table_stride = row;
+  }
+  p.places.num_seqs = num_seqs;
+  p.places.cu_seqlens_q = setup.values(ends);
+  p.places.cache_lens = setup.values(cached);
+  p.places.block_table = setup.values(table);
+}
 
 Problem make_problem(const Shape& shape, int64_t num_tokens, bench::Setup& setup) {
   Problem problem;
@@ -77,19 +132,39 @@ Problem make_problem(const Shape& shape, int64_t num_tokens, bench::Setup& setup
   const int64_t size = dtype_size(shape.dtype);
   const int64_t q_width = shape.num_q_heads * shape.head_dim;
   const int64_t kv_width = shape.num_kv_heads * shape.head_dim;
-  const int64_t data_bytes = 2 * num_tokens * (q_width + 2 * kv_width) * size;
-  problem.bytes = data_bytes + num_tokens * (shape.rotary_dim * 4 + 16) + (shape.bias ? (q_width + 2 * kv_width) * size : 0);
+  const int64_t in_bytes = num_tokens * (q_width + 2 * kv_width) * size;
+  const int64_t q_bytes = num_tokens * q_width * (shape.q8 ? 1 : size);
+  const bool computed = shape.scaling == KvScaling::token_head;
+  int64_t out_bytes = q_bytes + num_tokens * 2 * kv_width * kv_type_bits(shape.cache) / 8;
+  if (computed) out_bytes += num_tokens * (2 * shape.num_kv_heads + (shape.q8 ? shape.num_q_heads : 0)) * 4;
+  problem.bytes = in_bytes + out_bytes + num_tokens * (shape.rotary_dim * 4 + 16) +
+                  (shape.bias ? (q_width + 2 * kv_width) * size : 0) + (shape.norm ? 2 * shape.head_dim * size : 0);
 
-  setup.rotate(data_bytes);
-  problem.qkv = setup.rotated(num_tokens * (q_width + 2 * kv_width) * size, shape.dtype);
-  problem.q_out = setup.rotated(num_tokens * q_width * size, shape.dtype);
+  if (shape.cold) {
+    setup.rotate_cold(in_bytes + q_bytes);
+  } else {
+    setup.rotate(in_bytes + out_bytes);
+  }
+  problem.in_place = shape.in_place;
+  problem.qkv = setup.rotated(in_bytes, shape.dtype);
+  problem.q_out = shape.in_place ? problem.qkv : setup.rotated(q_bytes, shape.dtype);
   if (shape.bias) {
     p.bias = {setup.shared(q_width * size, shape.dtype), setup.shared(kv_width * size, shape.dtype),
               setup.shared(kv_width * size, shape.dtype)};
   }
+  if (shape.norm) {
+    p.norm.placement = NormPlacement::before_rope;
+    p.norm.weight_offset = 1.0f;
+    p.norm.q_weight = setup.shared(shape.head_dim * size, shape.dtype);
+    p.norm.k_weight = setup.shared(shape.head_dim * size, shape.dtype);
+  }
 
+  p.rotation.style = shape.style;
+  p.rotation.rotary_dim = shape.rotary_dim;
+  p.rotation.max_position = kMaxPosition;
+  std::vector<float> table = make_table(shape.rotary_dim);
   std::mt19937 random(1);
-  const int64_t num_pages = 2 * (num_tokens + kPageSize - 1) / kPageSize + 1;
+  const int64_t num_pages = 2 * (num_tokens + kPageSize) + 1;
   std::vector<int64_t> pages(static_cast<size_t>(num_pages)), positions, slots;
   std::iota(pages.begin(), pages.end(), 0);
   std::shuffle(pages.begin(), pages.end(), random);
@@ -97,48 +172,114 @@ Problem make_problem(const Shape& shape, int64_t num_tokens, bench::Setup& setup
     positions.push_back((t + 5) % kMaxPosition);
     slots.push_back(pages[static_cast<size_t>(t / kPageSize)] * kPageSize + t % kPageSize);
   }
-  p.rotation = {shape.style, shape.rotary_dim, setup.values(make_table(shape.rotary_dim)), kMaxPosition, setup.values(positions)};
-  p.slot_mapping = setup.values(slots);
-  const int64_t cache_bytes = num_pages * kPageSize * kv_width * size;
-  const PageStrides strides = nhd_strides(kPageSize, shape.num_kv_heads, shape.head_dim);
-  p.cache = {setup.shared(cache_bytes, shape.dtype),
-             setup.shared(cache_bytes, shape.dtype),
-             shape.dtype,
-             num_pages,
-             kPageSize,
-             shape.num_kv_heads,
-             shape.head_dim,
-             strides,
-             strides};
+  if (shape.per_token) {
+    std::vector<float> rows;
+    for (const int64_t position : positions) {
+      const auto row = table.begin() + position * shape.rotary_dim;
+      rows.insert(rows.end(), row, row + shape.rotary_dim);
+    }
+    table = std::move(rows);
+    p.rotation.source = CosSinSource::per_token;
+  }
+  p.rotation.cos_sin = setup.values(table);
+  if (shape.mrope) {  // sections of 16, 24, 24 of 64 pairs, as Qwen2-VL's
+    std::vector<uint8_t> axis(static_cast<size_t>(shape.rotary_dim / 2));
+    for (size_t i = 0; i < axis.size(); ++i) axis[i] = i < 16 ? 0 : i < 40 ? 1 : 2;
+    p.rotation.num_axes = 3;
+    p.rotation.pair_axis = setup.values(axis);
+    for (int axes = 1; axes < 3; ++axes) positions.insert(positions.end(), positions.begin(), positions.begin() + num_tokens);
+    p.places.position_axis_stride = num_tokens;
+  }
+  if (shape.derived) {
+    p.rotation.max_position = kMaxPosition;
+    derive_places(p, pages, setup);
+    if (num_tokens + 5 > kMaxPosition) {  // the table ends before the sequence does
+      p.rotation.cos_sin = static_cast<const float*>(setup.shared((num_tokens + 5) * shape.rotary_dim * 4, DType::f32));
+      p.rotation.max_position = num_tokens + 5;
+    }
+  } else {
+    p.places.positions = setup.values(positions);
+    p.places.slot_mapping = setup.values(slots);
+  }
+
+  const int64_t cache_bytes = num_pages * kPageSize * kv_width * kv_type_bits(shape.cache) / 8;
+  p.cache.k = setup.shared(cache_bytes, shape.dtype);
+  p.cache.v = setup.shared(cache_bytes, shape.dtype);
+  p.cache.type = shape.cache;
+  p.cache.num_pages = num_pages;
+  p.cache.page_size = kPageSize;
+  p.cache.num_kv_heads = shape.num_kv_heads;
+  p.cache.head_dim = shape.head_dim;
+  p.cache.k_strides = p.cache.v_strides = nhd_strides(kPageSize, shape.num_kv_heads, shape.head_dim);
+  p.cache.scaling = shape.scaling;
+  if (shape.scaling != KvScaling::none) {
+    const int64_t count = computed ? num_pages * kPageSize * shape.num_kv_heads : shape.num_kv_heads;
+    const std::vector<float> scales(static_cast<size_t>(count), 0.01f);
+    p.cache.k_scale = setup.values(scales);
+    p.cache.v_scale = setup.values(scales);
+    p.cache.k_scale_strides = p.cache.v_scale_strides = {kPageSize * shape.num_kv_heads, shape.num_kv_heads, 1};
+  }
+  if (shape.q8) {
+    p.q8_out.scaling = shape.scaling;
+    p.q8_out.scale = setup.values(std::vector<float>(static_cast<size_t>(computed ? num_tokens * shape.num_q_heads : 1), 0.01f));
+  }
   p.faults = setup.values(std::vector<FaultRecord>(1));
   return problem;
 }
 
 void point_at(AttentionPrologueParams& p, const Problem& problem, int64_t rotation) {
-  set_packed_qkv(p, problem.qkv[static_cast<size_t>(rotation)], (p.num_q_heads + 2 * p.num_kv_heads) * p.head_dim);
-  p.q_out = {problem.q_out[static_cast<size_t>(rotation)], p.num_q_heads * p.head_dim, p.head_dim};
+  const int64_t row = (p.num_q_heads + 2 * p.num_kv_heads) * p.head_dim;
+  set_packed_qkv(p, problem.qkv[static_cast<size_t>(rotation)], row);
+  void* out = problem.q_out[static_cast<size_t>(rotation)];
+  if (p.q8_out.scale != nullptr) {
+    p.q8_out.data = out;
+    p.q8_out.token_stride = p.num_q_heads * p.head_dim;
+    p.q8_out.head_stride = p.head_dim;
+  } else {
+    p.q_out = {out, problem.in_place ? row : p.num_q_heads * p.head_dim, p.head_dim};
+  }
 }
 
-// K, and with a bias Q and V, are changed in place in the packed buffer, as an engine without the fused kernel does.
+// K, and with a bias or a norm Q and V, are changed in place in the packed buffer, as an engine without the fused kernel does.
 Status unfused(const AttentionPrologueParams& p, const Execution& execution) {
   const int64_t q_width = p.num_q_heads * p.head_dim, kv_width = p.num_kv_heads * p.head_dim;
+  const auto in_place = [](const HeadsView& x) {
+    return MutableHeadsView{const_cast<void*>(x.data), x.token_stride, x.head_stride};
+  };
   const auto add = [&](const HeadsView& x, int64_t width, const void* bias) {
     if (bias == nullptr) return Status();
     return add_bias({p.num_tokens, width, p.dtype, x.data, x.token_stride, bias, const_cast<void*>(x.data), x.token_stride},
                     execution);
   };
+  const auto norm = [&](const HeadsView& x, int64_t heads, const void* weight) {
+    if (p.norm.placement == NormPlacement::none) return Status();
+    QkNormParams n;
+    n.num_tokens = p.num_tokens;
+    n.num_heads = heads;
+    n.head_dim = p.head_dim;
+    n.dtype = p.dtype;
+    n.x = x;
+    n.y = in_place(x);
+    n.eps = p.norm.eps;
+    n.weight_offset = p.norm.weight_offset;
+    n.weight = weight;
+    n.positions = p.places.positions;
+    return qk_norm(n, execution);
+  };
   const auto turn = [&](const HeadsView& x, int64_t heads, const MutableHeadsView& y) {
-    return rotary({p.num_tokens, heads, p.head_dim, p.dtype, x, y, p.rotation.style, p.rotation.rotary_dim,
-                   p.rotation.cos_sin_cache, p.rotation.max_position, p.rotation.positions, p.faults},
+    return rotary({p.num_tokens, heads, p.head_dim, p.dtype, x, y, p.rotation.style, p.rotation.rotary_dim, p.rotation.cos_sin,
+                   p.rotation.max_position, p.places.positions, p.faults},
                   execution);
   };
   PROLOGUE_RETURN_IF_ERROR(add(p.q, q_width, p.bias.q));
   PROLOGUE_RETURN_IF_ERROR(add(p.k, kv_width, p.bias.k));
   PROLOGUE_RETURN_IF_ERROR(add(p.v, kv_width, p.bias.v));
+  PROLOGUE_RETURN_IF_ERROR(norm(p.q, p.num_q_heads, p.norm.q_weight));
+  PROLOGUE_RETURN_IF_ERROR(norm(p.k, p.num_kv_heads, p.norm.k_weight));
   PROLOGUE_RETURN_IF_ERROR(turn(p.q, p.num_q_heads, p.q_out));
-  PROLOGUE_RETURN_IF_ERROR(turn(p.k, p.num_kv_heads, {const_cast<void*>(p.k.data), p.k.token_stride, p.k.head_stride}));
-  return kv_write({p.num_tokens, p.num_kv_heads, p.head_dim, p.dtype, p.k, p.v, p.cache, p.slot_mapping, p.rotation.positions,
-                   p.rotation.max_position, p.faults},
+  PROLOGUE_RETURN_IF_ERROR(turn(p.k, p.num_kv_heads, in_place(p.k)));
+  return kv_write({p.num_tokens, p.num_kv_heads, p.head_dim, p.dtype, p.k, p.v, p.cache, p.places.slot_mapping,
+                   p.places.positions, p.rotation.max_position, p.faults},
                   execution);
 }
 
@@ -147,20 +288,36 @@ Status unfused(const AttentionPrologueParams& p, const Execution& execution) {
 int main(int argc, char** argv) {
   bench::Bench bench(argc, argv);
   const bool cuda = bench.execution().device == Device::cuda;
+  const std::vector<int64_t> all =
+      cuda ? std::vector<int64_t>{1, 16, 64, 256, 1024, 4096, 8192, 16384} : std::vector<int64_t>{1, 16, 512};
+  const std::vector<int64_t> few = cuda ? std::vector<int64_t>{1, 64, 1024, 8192} : std::vector<int64_t>{1, 512};
+
+  // The yardstick: the data of the base set, copied.
+  for (const int64_t num_tokens : all) {
+    const int64_t bytes = num_tokens * 48 * 128 * 2;
+    bench.run(str_cat("copy T=", num_tokens), [&](bench::Setup& setup) {
+      setup.rotate(2 * bytes);
+      const std::vector<void*> from = setup.rotated(bytes, DType::bf16), to = setup.rotated(bytes, DType::bf16);
+      return bench::Case{2 * bytes, [=](const Execution& execution, int64_t rotation) {
+                           const size_t i = static_cast<size_t>(rotation);
+                           return bench::copy_in_pairs(to[i], from[i], bytes, execution);
+                         }};
+    });
+  }
   for (const Shape& shape : kShapes) {
-    const std::vector<int64_t> all =
-        cuda ? std::vector<int64_t>{1, 16, 64, 256, 1024, 4096, 8192, 16384} : std::vector<int64_t>{1, 16, 512};
-    const std::vector<int64_t> few = cuda ? std::vector<int64_t>{1, 64, 1024, 8192} : std::vector<int64_t>{1, 512};
-    for (const int64_t num_tokens : std::string(shape.name) == "base" ? all : few) {
+    for (const int64_t num_tokens : shape.all_sizes ? all : few) {
+      if (shape.cold && num_tokens > 64) continue;
       const std::string row = str_cat(shape.name, " T=", num_tokens);
-      bench.run("unfused " + row, [&](bench::Setup& setup) {
-        const Problem problem = make_problem(shape, num_tokens, setup);
-        AttentionPrologueParams p = problem.params;
-        return bench::Case{problem.bytes, [=](const Execution& execution, int64_t rotation) mutable {
-                             point_at(p, problem, rotation);
-                             return unfused(p, execution);
-                           }};
-      });
+      if (shape.unfused) {
+        bench.run("unfused " + row, [&](bench::Setup& setup) {
+          const Problem problem = make_problem(shape, num_tokens, setup);
+          AttentionPrologueParams p = problem.params;
+          return bench::Case{problem.bytes, [=](const Execution& execution, int64_t rotation) mutable {
+                               point_at(p, problem, rotation);
+                               return unfused(p, execution);
+                             }};
+        });
+      }
       bench.run("fused " + row, [&](bench::Setup& setup) {
         const Problem problem = make_problem(shape, num_tokens, setup);
         AttentionPrologueParams p = problem.params;
@@ -172,6 +329,25 @@ int main(int argc, char** argv) {
                            0.0, "unfused " + row};
       });
     }
+  }
+
+  // What a call costs the calling thread.
+  if (cuda) {
+    bench.run_host("host: bare launch", [](bench::Setup&) {
+      return bench::Case{0, [](const Execution& execution, int64_t) { return bench::launch_nothing(execution); }};
+    });
+  }
+  for (const bool planned : {true, false}) {
+    bench.run_host(planned ? "host: plan" : "host: call", [&](bench::Setup& setup) {
+      const Problem problem = make_problem(kShapes[0], 1, setup);
+      AttentionPrologueParams p = problem.params;
+      point_at(p, problem, 0);
+      const Result<AttentionProloguePlan> plan = AttentionProloguePlan::create(p, 1, setup.execution());
+      return bench::Case{0, [=](const Execution& execution, int64_t) {
+                           if (!plan.ok()) return plan.status();
+                           return planned ? plan->run(p, execution) : attention_prologue(p, execution);
+                         }};
+    });
   }
   return bench.finish();
 }

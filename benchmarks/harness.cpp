@@ -26,6 +26,8 @@ struct Gpu {
 Result<Gpu> open();
 Result<double> time_us(const Operation& operation, int64_t rotations, const Execution& execution);
 Status copy(void* target, const void* source, int64_t num_bytes, const Execution& execution);
+Status copy_in_pairs(void* target, const void* source, int64_t num_bytes, const Execution& execution);
+Status launch_nothing(const Execution& execution);
 }  // namespace cuda
 #endif
 
@@ -33,6 +35,7 @@ namespace {
 
 constexpr int64_t kMaxCpuRotations = 512;
 constexpr int64_t kMaxCudaRotations = 20;
+constexpr int64_t kMaxColdRotations = 8192;
 constexpr int64_t kCpuCacheBytes = int64_t{64} << 20;  // more than the cores' share of most last-level caches
 
 constexpr const char* kCpuMethod =
@@ -101,6 +104,20 @@ double median(std::vector<double> samples) {
   return samples[samples.size() / 2];
 }
 
+// Launches queue up on a GPU as long as the queue has room.
+double host_time_us(const Operation& operation, const Execution& execution) {
+  using Clock = std::chrono::steady_clock;
+  constexpr int kBatches = 51, kCalls = 200;
+  std::vector<double> samples;
+  for (int batch = 0; batch < kBatches; ++batch) {
+    const auto start = Clock::now();
+    for (int i = 0; i < kCalls; ++i) check(operation(execution, 0));
+    samples.push_back(std::chrono::duration<double>(Clock::now() - start).count() * 1e6 / kCalls);
+    check(synchronize(execution));
+  }
+  return median(std::move(samples));
+}
+
 double cpu_time_us(const Operation& operation, int64_t rotations, const Execution& execution) {
   using Clock = std::chrono::steady_clock;
   constexpr double kWarmUpSeconds = 0.05, kSeconds = 0.4;
@@ -130,7 +147,7 @@ void cpu_copy(void* target, const void* source, int64_t num_bytes, int32_t num_t
 }
 
 // Pseudo-random numbers in (-1, 1), as many as a megabyte holds; larger arrays repeat them.
-std::vector<char> random_bytes(DType dtype) {
+std::vector<char> make_random_bytes(DType dtype) {
   std::vector<char> bytes(size_t{1} << 20);
   uint64_t state = 1;
   with_host_type(dtype, [&](auto type) {
@@ -144,11 +161,35 @@ std::vector<char> random_bytes(DType dtype) {
   return bytes;
 }
 
+const std::vector<char>& random_bytes(DType dtype) {
+  static const std::vector<char> kOfTypes[] = {make_random_bytes(DType::f32), make_random_bytes(DType::f16),
+                                               make_random_bytes(DType::bf16)};
+  return kOfTypes[static_cast<size_t>(dtype)];
+}
+
 int64_t rotations_for(int64_t bytes_per_call, int64_t cache_bytes, int64_t max_rotations) {
   return std::clamp<int64_t>(1 + 2 * cache_bytes / std::max<int64_t>(bytes_per_call, 1), 1, max_rotations);
 }
 
 }  // namespace
+
+Status copy_in_pairs(void* target, const void* source, int64_t num_bytes, const Execution& execution) {
+#ifdef PROLOGUE_HAS_CUDA
+  if (execution.device == Device::cuda) return cuda::copy_in_pairs(target, source, num_bytes, execution);
+#endif
+  cpu_copy(target, source, num_bytes, execution.num_threads);
+  return {};
+}
+
+Status launch_nothing(const Execution& execution) {
+#ifdef PROLOGUE_HAS_CUDA
+  if (execution.device == Device::cuda) return cuda::launch_nothing(execution);
+#endif
+  static_cast<void>(execution);
+  return {};
+}
+
+void Setup::rotate_cold(int64_t bytes_per_call) { rotations_ = rotations_for(bytes_per_call, cache_bytes_, kMaxColdRotations); }
 
 void Setup::rotate(int64_t bytes_per_call) { rotations_ = rotations_for(bytes_per_call, cache_bytes_, max_rotations_); }
 
@@ -164,7 +205,7 @@ void* Setup::upload(const void* bytes, int64_t num_bytes) {
 }
 
 void* Setup::shared(int64_t num_bytes, DType dtype) {
-  const std::vector<char> pattern = random_bytes(dtype);
+  const std::vector<char>& pattern = random_bytes(dtype);
   char* data = static_cast<char*>(allocate(num_bytes));
   for (int64_t done = 0; done < num_bytes; done += static_cast<int64_t>(pattern.size())) {
     check(copy_to_device(data + done, pattern.data(), std::min(num_bytes - done, static_cast<int64_t>(pattern.size())),
@@ -265,7 +306,10 @@ double Bench::copy_us(int64_t bytes, int64_t rotations) {
   return entry->second = time_us(copy, rotations);
 }
 
-void Bench::run(const std::string& name, const std::function<Case(Setup&)>& make_case) {
+void Bench::run(const std::string& name, const std::function<Case(Setup&)>& make_case) { run(name, make_case, false); }
+void Bench::run_host(const std::string& name, const std::function<Case(Setup&)>& make_case) { run(name, make_case, true); }
+
+void Bench::run(const std::string& name, const std::function<Case(Setup&)>& make_case, bool host) {
   if (name.find(filter_) == std::string::npos) return;
   try {
     Setup setup(execution_, cache_bytes_, execution_.device == Device::cpu ? kMaxCpuRotations : kMaxCudaRotations);
@@ -280,9 +324,11 @@ void Bench::run(const std::string& name, const std::function<Case(Setup&)>& make
     row.name = name;
     row.rotations = setup.rotations();
     row.bytes = c.bytes;
-    row.us = time_us(c.operation, row.rotations);
-    row.copy_us = copy_us(c.bytes, row.rotations);
-    row.copy_warm_us = copy_us(c.bytes, 1);
+    row.us = host ? host_time_us(c.operation, execution_) : time_us(c.operation, row.rotations);
+    if (c.bytes > 0) {
+      row.copy_us = copy_us(c.bytes, row.rotations);
+      row.copy_warm_us = copy_us(c.bytes, 1);
+    }
     row.gflops = c.flops / row.us * 1e-3;
     row.reference = c.reference;
     const auto reference = std::find_if(rows_.begin(), rows_.end(), [&](const Row& other) { return other.name == c.reference; });

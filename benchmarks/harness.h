@@ -48,6 +48,8 @@ class Setup {
 
   // Says how many bytes of one call should come from memory; call it before rotated().
   void rotate(int64_t bytes_per_call);
+  // As rotate(), but with as many buffers as it takes to find none of them in the L2 again.
+  void rotate_cold(int64_t bytes_per_call);
   int64_t rotations() const { return rotations_; }
 
   // An array of small random numbers of the type, once for each rotation.
@@ -72,6 +74,11 @@ class Setup {
   std::vector<Buffer> buffers_;
 };
 
+// A second yardstick: a copy whose threads move two vectors of 16 bytes each, both read before either is written.
+Status copy_in_pairs(void* target, const void* source, int64_t num_bytes, const Execution& execution);
+// On CUDA an empty kernel with as many bytes of parameters as the operations here have: what a call costs at least.
+Status launch_nothing(const Execution& execution);
+
 class Bench {
  public:
   // Reads the command line; exits with a message when it is wrong or asks for help.
@@ -84,6 +91,9 @@ class Bench {
 
   // Runs the case now, unless --filter excludes it. An error is printed in the case's row.
   void run(const std::string& name, const std::function<Case(Setup&)>& make_case);
+
+  // The time of the calling thread for one call, which must not wait for the device.
+  void run_host(const std::string& name, const std::function<Case(Setup&)>& make_case);
 
   // Writes --json; the program's exit code: 1 when a case failed.
   int finish();
@@ -100,6 +110,7 @@ class Bench {
     std::string reference;
     double speedup = 0.0;  // 0 = no reference
   };
+  void run(const std::string& name, const std::function<Case(Setup&)>& make_case, bool host);
   double time_us(const Operation& operation, int64_t rotations) const;
   double copy_us(int64_t bytes, int64_t rotations);
   void print(const Row& row);

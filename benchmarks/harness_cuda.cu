@@ -19,6 +19,21 @@ __global__ void copy_kernel(const uint4* source, uint4* target, int64_t count) {
   if (i < count) target[i] = source[i];
 }
 
+// Thread i of a block copies the vectors i and i + blockDim.x of the block's share.
+__global__ void copy_pairs_kernel(const uint4* __restrict__ source, uint4* __restrict__ target, int64_t count) {
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * (2 * blockDim.x) + threadIdx.x, second = first + blockDim.x;
+  uint4 a = {}, b = {};
+  if (first < count) a = source[first];
+  if (second < count) b = source[second];
+  if (first < count) target[first] = a;
+  if (second < count) target[second] = b;
+}
+
+struct Parameters {
+  char bytes[224];
+};
+__global__ void empty_kernel(const __grid_constant__ Parameters) {}
+
 constexpr int64_t kCallsPerGraph = 20;
 constexpr int kReplays = 31;
 
@@ -94,6 +109,23 @@ Status copy(void* target, const void* source, int64_t num_bytes, const Execution
   const dim3 grid(static_cast<unsigned>((count + 255) / 256));
   return prologue::cuda::launch("copy", copy_kernel, {grid, dim3(256)}, execution.stream, static_cast<const uint4*>(source),
                                 static_cast<uint4*>(target), count);
+}
+
+Status copy_in_pairs(void* target, const void* source, int64_t num_bytes, const Execution& execution) {
+  constexpr int64_t kThreads = 384;
+  const int64_t count = num_bytes / 16;
+  const dim3 grid(static_cast<unsigned>((count + 2 * kThreads - 1) / (2 * kThreads)));
+  return prologue::cuda::launch("copy", copy_pairs_kernel, {grid, dim3(kThreads)}, execution.stream,
+                                static_cast<const uint4*>(source), static_cast<uint4*>(target), count);
+}
+
+Status launch_nothing(const Execution& execution) {
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(1);
+  config.blockDim = dim3(128);
+  config.stream = execution.stream;
+  PROLOGUE_CUDA_RETURN_IF_ERROR(cudaLaunchKernelEx(&config, empty_kernel, Parameters()));
+  return {};
 }
 
 }  // namespace prologue::bench::cuda

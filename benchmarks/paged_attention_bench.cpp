@@ -64,7 +64,12 @@ int main(int argc, char** argv) {
           p.q.token_stride = p.out.token_stride = model.num_q_heads * model.head_dim;
           p.q.head_stride = p.out.head_stride = model.head_dim;
           const PageStrides strides = nhd_strides(kPageSize, model.num_kv_heads, model.head_dim);
-          p.kv = {nullptr, nullptr, dtype, num_pages, kPageSize, model.num_kv_heads, model.head_dim, strides, strides};
+          p.kv.type = kv_type_of(dtype);
+          p.kv.num_pages = num_pages;
+          p.kv.page_size = kPageSize;
+          p.kv.num_kv_heads = model.num_kv_heads;
+          p.kv.head_dim = model.head_dim;
+          p.kv.k_strides = p.kv.v_strides = strides;
           p.block_table = setup.values(block_table);
           p.block_table_stride = p.max_pages_per_seq = pages_per_seq;
           p.cu_seqlens_q = setup.values(cu_seqlens_q);

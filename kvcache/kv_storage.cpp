@@ -26,7 +26,7 @@ PagedKvView KvStorage::layer(int64_t index) const {
   PagedKvView view;
   view.k = memory_.as<unsigned char>() + 2 * index * tensor_bytes;
   view.v = memory_.as<unsigned char>() + (2 * index + 1) * tensor_bytes;
-  view.dtype = config_.dtype;
+  view.type = kv_type_of(config_.dtype);
   view.num_pages = config_.num_pages;
   view.page_size = config_.page_size;
   view.num_kv_heads = config_.num_kv_heads;

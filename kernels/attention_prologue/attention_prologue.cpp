@@ -1,7 +1,6 @@
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
 
-#include <array>
-
+#include <prologue/kernels/attention_prologue/token_place.h>
 #include <prologue/kernels/base/view_checks.h>
 
 namespace prologue {
@@ -11,63 +10,258 @@ Status attention_prologue(const AttentionPrologueParams& params, int num_threads
 }
 namespace cuda {
 Status attention_prologue(const AttentionPrologueParams& params, CUstream_st* stream);
-}
+Result<const void*> plan_attention_prologue(const AttentionPrologueParams& params);
+Status attention_prologue(const void* plan, const AttentionPrologueParams& params, CUstream_st* stream);
+}  // namespace cuda
 
 void set_packed_qkv(AttentionPrologueParams& params, const void* qkv, int64_t token_stride) {
-  const auto at_head = [&](int64_t head) {
-    const int64_t bytes = head * params.head_dim * dtype_size(params.dtype);
-    const void* data = qkv == nullptr ? nullptr : static_cast<const char*>(qkv) + bytes;
-    return HeadsView{data, token_stride, params.head_dim};
+  const int64_t k_at = params.num_q_heads * params.head_dim, v_at = k_at + params.num_kv_heads * params.head_dim;
+  const auto at = [&](int64_t element, int64_t head_stride) {
+    const void* data = qkv == nullptr ? nullptr : static_cast<const char*>(qkv) + element * dtype_size(params.dtype);
+    return HeadsView{data, token_stride, head_stride};
   };
-  params.q = at_head(0);
-  params.k = at_head(params.num_q_heads);
-  params.v = at_head(params.num_q_heads + params.num_kv_heads);
+  params.q = at(0, params.head_dim);
+  params.k = at(k_at, params.head_dim);
+  params.v = at(v_at, params.cache.v_head_dim > 0 ? params.cache.v_head_dim : params.head_dim);
 }
 
-Status validate(const AttentionPrologueParams& p) {
-  constexpr const char* kName = "attention_prologue";
-  constexpr int64_t kMaxHeads = 65536;
-  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_tokens", p.num_tokens, 0, INT32_MAX));
-  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_q_heads", p.num_q_heads, 1, kMaxHeads));
-  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_kv_heads", p.num_kv_heads, 1, kMaxHeads));
-  PROLOGUE_RETURN_IF_ERROR(check_dtype(kName, "dtype", p.dtype));
-  PROLOGUE_RETURN_IF_ERROR(check_head_and_rotary_dim(kName, p.head_dim, p.rotation.style, p.rotation.rotary_dim));
-  if (p.num_tokens == 0) return {};
+namespace {
 
-  PROLOGUE_RETURN_IF_ERROR(check_rotation_table(kName, p.rotation.rotary_dim, p.rotation.cos_sin_cache, p.rotation.max_position,
-                                                p.rotation.positions, p.num_tokens));
-  const Region q = heads_region("q", p.q, p.num_tokens, p.num_q_heads, p.head_dim, p.dtype);
-  const Region q_out = heads_region("q_out", p.q_out, p.num_tokens, p.num_q_heads, p.head_dim, p.dtype);
-  const int64_t size = dtype_size(p.dtype);
-  const std::array<Region, 8> inputs = {
-      heads_region("k", p.k, p.num_tokens, p.num_kv_heads, p.head_dim, p.dtype),
-      heads_region("v", p.v, p.num_tokens, p.num_kv_heads, p.head_dim, p.dtype),
-      index_region("slot_mapping", p.slot_mapping, p.num_tokens),
-      // From here on null means "not used".
-      array_region("bias.q", p.bias.q, p.bias.q == nullptr ? 0 : p.num_q_heads * p.head_dim, size),
-      array_region("bias.k", p.bias.k, p.bias.k == nullptr ? 0 : p.num_kv_heads * p.head_dim, size),
-      array_region("bias.v", p.bias.v, p.bias.v == nullptr ? 0 : p.num_kv_heads * p.head_dim, size),
-      table_region(p.rotation.rotary_dim, p.rotation.cos_sin_cache, p.rotation.max_position),
-      index_region("positions", p.rotation.positions, p.rotation.positions.data == nullptr ? 0 : p.num_tokens),
-  };
-  PROLOGUE_RETURN_IF_ERROR(check_readable(kName, q));
-  PROLOGUE_RETURN_IF_ERROR(check_index_type(kName, "slot_mapping", p.slot_mapping));
-  for (const Region& input : inputs) PROLOGUE_RETURN_IF_ERROR(check_readable(kName, input));
-  PROLOGUE_RETURN_IF_ERROR(check_writable(kName, q_out));
-  PROLOGUE_RETURN_IF_ERROR(check_cache(kName, p.cache, p.num_kv_heads, p.head_dim, p.dtype));
-  PROLOGUE_RETURN_IF_ERROR(check_faults(kName, p.faults));
+constexpr const char* kName = "attention_prologue";
+constexpr int64_t kMaxRows = int64_t{1} << 40;              // of a table
+constexpr int64_t kMaxComputedPosition = int64_t{1} << 20;  // angle.h
 
-  const Region cache_k = cache_region("cache.k", p.cache.k, p.cache.k_strides, p.cache);
-  const Region cache_v = cache_region("cache.v", p.cache.v, p.cache.v_strides, p.cache);
-  if (!same_region(q_out, q)) PROLOGUE_RETURN_IF_ERROR(check_apart(kName, q_out, q));
-  for (const Region* cache : {&cache_k, &cache_v}) {
-    PROLOGUE_RETURN_IF_ERROR(check_apart(kName, *cache, q));
-    PROLOGUE_RETURN_IF_ERROR(check_apart(kName, *cache, q_out));
+int64_t v_width(const AttentionPrologueParams& p) { return p.cache.v_head_dim > 0 ? p.cache.v_head_dim : p.head_dim; }
+
+template <class Enum>
+Status check_enum(const char* name, Enum value, Enum last, const char* supported) {
+  const auto number = static_cast<int32_t>(value);
+  if (number >= 0 && number <= static_cast<int32_t>(last)) return {};
+  return unsupported(kName, ": ", name, " is ", number, ": supported are ", supported);
+}
+
+Status check_norm(const AttentionPrologueParams& p) {
+  const QkNorm& n = p.norm;
+  PROLOGUE_RETURN_IF_ERROR(
+      check_enum("norm.placement", n.placement, NormPlacement::after_rope, "none, before_rope and after_rope"));
+  PROLOGUE_RETURN_IF_ERROR(check_enum("norm.kind", n.kind, NormKind::layer, "rms and layer"));
+  PROLOGUE_RETURN_IF_ERROR(check_enum("norm.scope", n.scope, NormScope::token, "head and token"));
+  if (p.v_norm.enabled) PROLOGUE_RETURN_IF_ERROR(check_positive(kName, "v_norm.eps", p.v_norm.eps));
+  if (n.placement == NormPlacement::none) {
+    if (n.q_weight == nullptr && n.k_weight == nullptr && n.q_bias == nullptr && n.k_bias == nullptr) return {};
+    return invalid_argument(kName, ": norm has a weight or bias, but norm.placement is none");
   }
-  for (const Region& input : inputs) {
-    for (const Region* written : {&q_out, &cache_k, &cache_v}) PROLOGUE_RETURN_IF_ERROR(check_apart(kName, *written, input));
+  PROLOGUE_RETURN_IF_ERROR(check_positive(kName, "norm.eps", n.eps));
+  PROLOGUE_RETURN_IF_ERROR(check_finite(kName, "norm.weight_offset", n.weight_offset));
+  if (n.kind == NormKind::layer && n.scope == NormScope::token) {
+    return unsupported(kName, ": norm.scope is token and norm.kind is layer: over a whole token there is rms only");
+  }
+  if (n.kind == NormKind::rms && (n.q_bias != nullptr || n.k_bias != nullptr)) {
+    return invalid_argument(kName, ": norm has a bias, but norm.kind is rms: only layer has one");
+  }
+  for (const int64_t stride : {n.q_weight_head_stride, n.k_weight_head_stride}) {
+    if (stride == 0 || stride == p.head_dim) continue;
+    return invalid_argument(kName, ": a weight_head_stride of norm is ", stride, ": it must be 0 or head_dim, ", p.head_dim);
   }
   return {};
+}
+
+Status check_rotation(const AttentionPrologueParams& p) {
+  const Rotation& r = p.rotation;
+  PROLOGUE_RETURN_IF_ERROR(check_head_and_rotary_dim(kName, p.head_dim, r.style, r.rotary_dim));
+  if (r.rotary_offset < 0 || r.rotary_offset % 2 != 0 || r.rotary_offset > p.head_dim - r.rotary_dim) {
+    return invalid_argument(kName, ": rotary_offset is ", r.rotary_offset,
+                            ": it must be even and lie in 0..head_dim - rotary_dim, ", p.head_dim - r.rotary_dim);
+  }
+  PROLOGUE_RETURN_IF_ERROR(check_enum("rotation.source", r.source, CosSinSource::inv_freq, "table, per_token and inv_freq"));
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_axes", r.num_axes, 1, 4));
+  const bool bounded = r.rotary_dim > 0 && r.source != CosSinSource::per_token;
+  const bool computed = bounded && r.source == CosSinSource::inv_freq;
+  if (computed) PROLOGUE_RETURN_IF_ERROR(check_finite(kName, "attention_factor", r.attention_factor));
+  if (p.num_tokens == 0) return {};
+  return check_range(kName, "max_position", r.max_position, bounded ? 1 : 0, computed ? kMaxComputedPosition : kMaxRows);
+}
+
+Status check_query_scale(const QueryScale& s) {
+  PROLOGUE_RETURN_IF_ERROR(check_enum("q_scale.by_position", s.by_position, PositionScale::logn, "none, llama4 and logn"));
+  PROLOGUE_RETURN_IF_ERROR(check_finite(kName, "q_scale.constant", s.constant));
+  if (s.by_position == PositionScale::none) return {};
+  PROLOGUE_RETURN_IF_ERROR(check_finite(kName, "q_scale.a", s.a));
+  PROLOGUE_RETURN_IF_ERROR(check_positive(kName, "q_scale.b", s.b));
+  if (s.by_position == PositionScale::logn && s.b <= 1.0f) {
+    return invalid_argument(kName, ": q_scale.b is ", s.b, ": for logn it must be greater than 1");
+  }
+  return {};
+}
+
+// What must be there for something else to make sense.
+Status check_presence(const AttentionPrologueParams& p) {
+  const bool q8 = p.num_q_heads > 0 && p.q8_out.data != nullptr;
+  if (q8 && p.q_out.data != nullptr) return invalid_argument(kName, ": q_out and q8_out are both given: Q leaves as one of them");
+  if (q8 && p.q8_out.scaling != KvScaling::tensor && p.q8_out.scaling != KvScaling::token_head) {
+    return unsupported(kName, ": q8_out.scaling is ", static_cast<int32_t>(p.q8_out.scaling),
+                       ": supported are tensor and token_head");
+  }
+  if (p.num_kv_heads == 0) return {};
+  if (p.k.data == nullptr && p.v.data == nullptr)
+    return invalid_argument(kName, ": k and v are both null, but num_kv_heads is ", p.num_kv_heads);
+  const struct {
+    const char* name;
+    const void *in, *out, *cache;
+  } sides[] = {{"k", p.k.data, p.k_out.data, p.cache.k}, {"v", p.v.data, p.v_out.data, p.cache.v}};
+  for (const auto& side : sides) {
+    if (side.in == nullptr && side.out != nullptr)
+      return invalid_argument(kName, ": ", side.name, "_out is given, but ", side.name, " is null");
+    if (side.in != nullptr && side.out == nullptr && side.cache == nullptr) {
+      return invalid_argument(kName, ": cache.", side.name, " is null, and so is ", side.name, "_out: ", side.name,
+                              " has nowhere to go");
+    }
+  }
+  return {};
+}
+
+Status add_inputs(const AttentionPrologueParams& p, RegionChecks& regions) {
+  const int64_t size = dtype_size(p.dtype);
+  PROLOGUE_RETURN_IF_ERROR(regions.read(heads_region("q", p.q, p.num_tokens, p.num_q_heads, p.head_dim, p.dtype)));
+  const auto heads = [](const HeadsView& view, int64_t count) { return view.data == nullptr ? 0 : count; };
+  const int64_t k_heads = heads(p.k, p.num_kv_heads), v_heads = heads(p.v, p.num_kv_heads);
+  PROLOGUE_RETURN_IF_ERROR(regions.read(heads_region("k", p.k, p.num_tokens, k_heads, p.head_dim, p.dtype)));
+  PROLOGUE_RETURN_IF_ERROR(regions.read(heads_region("v", p.v, p.num_tokens, v_heads, v_width(p), p.dtype)));
+
+  const auto optional = [&](const char* name, const void* data, int64_t count, int64_t element_size) {
+    return regions.read(array_region(name, data, data == nullptr ? 0 : count, element_size));
+  };
+  PROLOGUE_RETURN_IF_ERROR(optional("bias.q", p.bias.q, p.num_q_heads * p.head_dim, size));
+  PROLOGUE_RETURN_IF_ERROR(optional("bias.k", p.bias.k, k_heads * p.head_dim, size));
+  PROLOGUE_RETURN_IF_ERROR(optional("bias.v", p.bias.v, v_heads * v_width(p), size));
+  const QkNorm& n = p.norm;
+  const int64_t q_weights = (n.q_weight_head_stride == 0 ? 1 : p.num_q_heads) * p.head_dim;
+  const int64_t k_weights = (n.k_weight_head_stride == 0 ? 1 : p.num_kv_heads) * p.head_dim;
+  PROLOGUE_RETURN_IF_ERROR(optional("norm.q_weight", n.q_weight, q_weights, size));
+  PROLOGUE_RETURN_IF_ERROR(optional("norm.k_weight", n.k_weight, k_weights, size));
+  PROLOGUE_RETURN_IF_ERROR(optional("norm.q_bias", n.q_bias, q_weights, size));
+  PROLOGUE_RETURN_IF_ERROR(optional("norm.k_bias", n.k_bias, k_weights, size));
+
+  const Rotation& r = p.rotation;
+  if (r.rotary_dim == 0) return {};
+  if (r.source == CosSinSource::inv_freq) {
+    PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("inv_freq", r.inv_freq, r.rotary_dim / 2, 4)));
+  } else {
+    const int64_t rows = r.source == CosSinSource::table ? r.max_position : p.num_tokens;
+    PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("cos_sin", r.cos_sin, rows * r.rotary_dim, 4)));
+  }
+  if (r.source == CosSinSource::per_token) return {};
+  if (r.num_axes > 1 && r.pair_axis == nullptr) {
+    return invalid_argument(kName, ": pair_axis is null, but num_axes is ", r.num_axes);
+  }
+  return optional("pair_axis", r.pair_axis, r.rotary_dim / 2, 1);
+}
+
+Status add_places(const AttentionPrologueParams& p, bool cached, RegionChecks& regions) {
+  const TokenPlaces& places = p.places;
+  PROLOGUE_RETURN_IF_ERROR(check_index_type(kName, "positions", places.positions));
+  PROLOGUE_RETURN_IF_ERROR(check_index_type(kName, "slot_mapping", places.slot_mapping));
+  const bool positions_given = places.positions.data != nullptr;
+  const bool can_derive = places.cu_seqlens_q != nullptr;
+  const bool needs_positions =
+      (p.rotation.rotary_dim > 0 && p.rotation.source != CosSinSource::per_token) || p.q_scale.by_position != PositionScale::none;
+  if (positions_given || (needs_positions && !can_derive)) {
+    const int64_t size = places.positions.type == IndexType::int32 ? 4 : 8;
+    Region region = array_region("positions", places.positions.data, p.num_tokens, size);
+    if (p.rotation.num_axes > 1) {
+      if (__builtin_mul_overflow(places.position_axis_stride, size, &region.strides[1])) region.strides[1] = INT64_MAX;
+      region.counts[1] = p.rotation.num_axes;
+    }
+    PROLOGUE_RETURN_IF_ERROR(regions.read(region));
+  }
+  const bool slot_given = places.slot_mapping.data != nullptr;
+  if (cached && (slot_given || !can_derive)) {
+    PROLOGUE_RETURN_IF_ERROR(regions.read(index_region("slot_mapping", places.slot_mapping, p.num_tokens)));
+  }
+  const bool derives_slot = cached && !slot_given;
+  if (!can_derive || (positions_given && !derives_slot)) return {};
+
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_seqs", places.num_seqs, 1, INT32_MAX));
+  PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("cu_seqlens_q", places.cu_seqlens_q, places.num_seqs + 1, 4)));
+  PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("cache_lens", places.cache_lens, places.num_seqs, 4)));
+  if (!positions_given && places.position_offsets.data != nullptr) {
+    PROLOGUE_RETURN_IF_ERROR(check_index_type(kName, "position_offsets", places.position_offsets));
+    const int64_t count = places.position_offset_per_seq ? places.num_seqs : 1;
+    PROLOGUE_RETURN_IF_ERROR(regions.read(index_region("position_offsets", places.position_offsets, count)));
+  }
+  if (!derives_slot) return {};
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "max_pages_per_seq", places.max_pages_per_seq, 1, INT32_MAX));
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "ring_size", places.ring_size, 0, int64_t{1} << 40));
+  Region table{"block_table", places.block_table, 4 * places.max_pages_per_seq, 4, {places.num_seqs, 1, 1}, {0, 0, 0}};
+  if (__builtin_mul_overflow(places.block_table_stride, 4, &table.strides[0])) table.strides[0] = INT64_MAX;
+  return regions.read(table);
+}
+
+Status add_outputs(const AttentionPrologueParams& p, RegionChecks& regions) {
+  const QuantizedQuery& q8 = p.q8_out;
+  if (p.num_q_heads > 0 && q8.data != nullptr) {
+    const Region data = {
+        "q8_out", q8.data, p.head_dim, 1, {p.num_tokens, p.num_q_heads, 1}, {q8.token_stride, q8.head_stride, 0}};
+    PROLOGUE_RETURN_IF_ERROR(regions.write(data));
+    if (q8.scaling == KvScaling::tensor) {
+      PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("q8_out.scale", q8.scale, 1, 4)));
+    } else {
+      PROLOGUE_RETURN_IF_ERROR(regions.write(array_region("q8_out.scale", q8.scale, p.num_tokens * p.num_q_heads, 4)));
+    }
+  } else {
+    PROLOGUE_RETURN_IF_ERROR(
+        regions.write(heads_region("q_out", p.q_out, p.num_tokens, p.num_q_heads, p.head_dim, p.dtype), "q"));
+  }
+  const auto add_side = [&](const char* out_name, const MutableHeadsView& out, const char* in_name, const HeadsView& in,
+                            int64_t width, const Region& cache, const Region& scale) -> Status {
+    if (p.num_kv_heads == 0 || in.data == nullptr) return {};
+    if (out.data != nullptr) {
+      PROLOGUE_RETURN_IF_ERROR(regions.write(heads_region(out_name, out, p.num_tokens, p.num_kv_heads, width, p.dtype), in_name));
+    }
+    if (cache.data == nullptr) return {};
+    PROLOGUE_RETURN_IF_ERROR(regions.write(cache));
+    return p.cache.scaling == KvScaling::token_head ? regions.write(scale) : regions.read(scale);
+  };
+  const PagedKvView& c = p.cache;
+  PROLOGUE_RETURN_IF_ERROR(add_side("k_out", p.k_out, "k", p.k, p.head_dim, cache_region("cache.k", c.k, c.k_strides, c),
+                                    cache_scale_region("cache.k_scale", c.k_scale, c.k_scale_strides, c)));
+  PROLOGUE_RETURN_IF_ERROR(add_side("v_out", p.v_out, "v", p.v, v_width(p),
+                                    cache_region("cache.v", c.v, c.v_strides, c, v_width(p)),
+                                    cache_scale_region("cache.v_scale", c.v_scale, c.v_scale_strides, c)));
+  PROLOGUE_RETURN_IF_ERROR(
+      regions.write(array_region("token_faults", p.token_faults, p.token_faults == nullptr ? 0 : p.num_tokens, 1)));
+  return regions.write(array_region("faults", p.faults, p.faults == nullptr ? 0 : 1, alignof(FaultRecord)));
+}
+
+}  // namespace
+
+Status validate(const AttentionPrologueParams& p) {
+  constexpr int64_t kMaxHeads = 65536;
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_tokens", p.num_tokens, 0, INT32_MAX));
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_q_heads", p.num_q_heads, 0, kMaxHeads));
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_kv_heads", p.num_kv_heads, 0, kMaxHeads));
+  if (p.num_q_heads == 0 && p.num_kv_heads == 0) {
+    return invalid_argument(kName, ": num_q_heads and num_kv_heads are both 0: nothing is asked for");
+  }
+  PROLOGUE_RETURN_IF_ERROR(check_dtype(kName, "dtype", p.dtype));
+  PROLOGUE_RETURN_IF_ERROR(check_rotation(p));
+  if (p.cache.v_head_dim < 0 || p.cache.v_head_dim > 576 || p.cache.v_head_dim % 2 != 0) {
+    return unsupported(kName, ": cache.v_head_dim is ", p.cache.v_head_dim,
+                       ": supported is every even number in 2..576, or 0 = head_dim");
+  }
+  PROLOGUE_RETURN_IF_ERROR(check_norm(p));
+  PROLOGUE_RETURN_IF_ERROR(check_query_scale(p.q_scale));
+  PROLOGUE_RETURN_IF_ERROR(check_enum("rounding", p.rounding, Rounding::per_step, "once and per_step"));
+  if (p.num_tokens == 0) return {};
+
+  PROLOGUE_RETURN_IF_ERROR(check_presence(p));
+  const bool cached = writes_cache(p);
+  if (cached) PROLOGUE_RETURN_IF_ERROR(check_cache_shape(kName, p.cache, p.num_kv_heads, p.head_dim));
+  RegionChecks regions(kName);
+  PROLOGUE_RETURN_IF_ERROR(add_inputs(p, regions));
+  PROLOGUE_RETURN_IF_ERROR(add_places(p, cached, regions));
+  PROLOGUE_RETURN_IF_ERROR(add_outputs(p, regions));
+  return regions.check_all_apart();
 }
 
 Status attention_prologue(const AttentionPrologueParams& params, const Execution& execution) {
@@ -77,6 +271,44 @@ Status attention_prologue(const AttentionPrologueParams& params, const Execution
   if (execution.device == Device::cpu) return cpu::attention_prologue(params, execution.num_threads);
 #ifdef PROLOGUE_HAS_CUDA
   return cuda::attention_prologue(params, execution.stream);
+#else
+  return cuda_not_built("attention_prologue");
+#endif
+}
+
+Result<AttentionProloguePlan> AttentionProloguePlan::create(const AttentionPrologueParams& params, int64_t max_tokens,
+                                                            const Execution& execution) {
+  PROLOGUE_RETURN_IF_ERROR(check_device("attention_prologue plan", execution.device));
+  PROLOGUE_RETURN_IF_ERROR(check_range("attention_prologue plan", "max_tokens", max_tokens, 1, INT32_MAX));
+  AttentionPrologueParams largest = params;
+  largest.num_tokens = max_tokens;
+  PROLOGUE_RETURN_IF_ERROR(validate(largest));
+  AttentionProloguePlan plan;
+  plan.max_tokens_ = max_tokens;
+  plan.device_ = execution.device;
+  if (execution.device == Device::cuda) {
+#ifdef PROLOGUE_HAS_CUDA
+    PROLOGUE_ASSIGN_OR_RETURN(plan.kernel_, cuda::plan_attention_prologue(largest));
+#else
+    return cuda_not_built("attention_prologue");
+#endif
+  }
+  return plan;
+}
+
+Status AttentionProloguePlan::run(const AttentionPrologueParams& params, const Execution& execution) const {
+  if (params.num_tokens < 0 || params.num_tokens > max_tokens_) {
+    return invalid_argument("attention_prologue plan: num_tokens is ", params.num_tokens, ": it must lie in 0..max_tokens, ",
+                            max_tokens_);
+  }
+  if (execution.device != device_) {
+    return invalid_argument("attention_prologue plan: device is ", device_name(execution.device), ": the plan was made for ",
+                            device_name(device_));
+  }
+  if (params.num_tokens == 0) return {};
+  if (device_ == Device::cpu) return cpu::attention_prologue(params, execution.num_threads);
+#ifdef PROLOGUE_HAS_CUDA
+  return cuda::attention_prologue(kernel_, params, execution.stream);
 #else
   return cuda_not_built("attention_prologue");
 #endif

@@ -1,8 +1,13 @@
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
+#include <prologue/kernels/attention_prologue/cache_cpu.h>
+#include <prologue/kernels/attention_prologue/norm_cpu.h>
+#include <prologue/kernels/attention_prologue/token_place.h>
+#include <prologue/kernels/base/angle.h>
 #include <prologue/kernels/base/head_cpu.h>
-#include <prologue/kernels/base/token_guard.h>
 
 namespace prologue::cpu {
 
@@ -10,54 +15,221 @@ Status attention_prologue(const AttentionPrologueParams& params, int num_threads
 
 namespace {
 
+// What happens to the heads of one of Q, K and V.
 template <class T>
-const T* head_at(const HeadsView& view, int64_t token, int64_t head) {
-  return static_cast<const T*>(view.data) + token * view.token_stride + head * view.head_stride;
+struct TensorSteps {
+  HeadsView in;
+  int64_t num_heads = 0;
+  int64_t width = 0;
+  const T* bias = nullptr;
+  HeadNorm<T> norm;
+  RotationRow rotation;  // of the token at hand
+  float factor = 1.0f;   // the Q scale
+  bool round_steps = false;
+};
+
+// cos and sin of one token.
+struct Angles {
+  alignas(64) float cos[kMaxHeadDim / 2];
+  alignas(64) float sin[kMaxHeadDim / 2];
+};
+
+RotationRow fill_angles(const AttentionPrologueParams& p, int64_t t, const TokenPlace& place, Angles& angles) {
+  const Rotation& r = p.rotation;
+  const int64_t half = r.rotary_dim / 2;
+  for (int64_t i = 0; i < half; ++i) {
+    if (r.source == CosSinSource::per_token) {
+      angles.cos[i] = r.cos_sin[t * r.rotary_dim + i];
+      angles.sin[i] = r.cos_sin[t * r.rotary_dim + half + i];
+      continue;
+    }
+    const int64_t position = stream_position(p, place, t, r.pair_axis == nullptr ? 0 : r.pair_axis[i]);
+    if (r.source == CosSinSource::table) {
+      angles.cos[i] = r.cos_sin[position * r.rotary_dim + i];
+      angles.sin[i] = r.cos_sin[position * r.rotary_dim + half + i];
+    } else {
+      const CosSin turn = cos_sin_of(static_cast<int32_t>(position), r.inv_freq[i]);
+      angles.cos[i] = turn.cos * r.attention_factor;
+      angles.sin[i] = turn.sin * r.attention_factor;
+    }
+  }
+  if (r.inverse) {
+    for (int64_t i = 0; i < half; ++i) angles.sin[i] = -angles.sin[i];
+  }
+  return {r.style, r.rotary_dim, r.rotary_offset, angles.cos, angles.sin};
+}
+
+float query_factor(const QueryScale& scale, int64_t position) {
+  const float next = static_cast<float>(position) + 1.0f;
+  double f = 1.0;
+  if (scale.by_position == PositionScale::llama4) f = 1.0 + static_cast<double>(scale.a) * std::log1p(std::floor(next / scale.b));
+  if (scale.by_position == PositionScale::logn) {
+    f = std::max(1.0, std::log(static_cast<double>(next)) / std::log(static_cast<double>(scale.b)));
+  }
+  return scale.constant * static_cast<float>(f);
 }
 
 template <class T>
-const T* bias_of(const void* bias, int64_t head, int64_t head_dim) {
-  return bias == nullptr ? nullptr : static_cast<const T*>(bias) + head * head_dim;
+void round_step(const TensorSteps<T>& s, float* values) {
+  if (s.round_steps) round_values<T>(values, s.width);
 }
 
 template <class T>
-void process_token(const AttentionPrologueParams& p, int64_t t) {
-  const int64_t position = p.rotation.positions.data == nullptr ? 0 : index_at(p.rotation.positions, t);
-  const TokenGuard guard = guard_token(position, p.rotation.max_position, index_at(p.slot_mapping, t), p.cache.num_slots());
-  if (guard.fault != FaultCode::none) record_fault(p.faults, t, guard.fault);
-  if (guard.padding) return;
+void turn(const TensorSteps<T>& s, float* values) {
+  if (s.rotation.rotary_dim == 0) return;
+  rotate_values(values, s.rotation);
+  round_step(s, values);
+}
 
-  T* q_out = static_cast<T*>(p.q_out.data) + t * p.q_out.token_stride;
-  if (!guard.position_ok) {
-    for (int64_t h = 0; h < p.num_q_heads; ++h) std::fill_n(q_out + h * p.q_out.head_stride, p.head_dim, T{});
-    return;
-  }
-  const RotationRow row = rotation_row(p.rotation.style, p.rotation.rotary_dim, p.rotation.cos_sin_cache, position);
-  for (int64_t h = 0; h < p.num_q_heads; ++h) {
-    transform_head(head_at<T>(p.q, t, h), bias_of<T>(p.bias.q, h, p.head_dim), row, p.head_dim, q_out + h * p.q_out.head_stride);
-  }
-  if (guard.slot < 0) return;
+template <class T>
+void steps_before_norm(const TensorSteps<T>& s, int64_t t, int64_t h, float* values) {
+  load_values<T>(head_at<T>(s.in, t, h), s.bias == nullptr ? nullptr : s.bias + h * s.width, s.width, values);
+  if (s.bias != nullptr) round_step(s, values);
+  if (s.norm.placement == NormPlacement::after_rope) turn(s, values);
+}
 
-  const int64_t page = guard.slot / p.cache.page_size;
-  const int64_t offset = guard.slot % p.cache.page_size;
-  T* k_out = static_cast<T*>(p.cache.k) + page * p.cache.k_strides.page + offset * p.cache.k_strides.token;
-  T* v_out = static_cast<T*>(p.cache.v) + page * p.cache.v_strides.page + offset * p.cache.v_strides.token;
-  for (int64_t h = 0; h < p.num_kv_heads; ++h) {
-    transform_head(head_at<T>(p.k, t, h), bias_of<T>(p.bias.k, h, p.head_dim), row, p.head_dim,
-                   k_out + h * p.cache.k_strides.head);
-    transform_head(head_at<T>(p.v, t, h), bias_of<T>(p.bias.v, h, p.head_dim), {}, p.head_dim,
-                   v_out + h * p.cache.v_strides.head);
+template <class T>
+void steps_from_norm(const TensorSteps<T>& s, const NormFactors& of_token, int64_t h, float* values) {
+  if (s.norm.placement != NormPlacement::none) {
+    const bool whole_token = s.norm.scope == NormScope::token;
+    normalize(s.norm, whole_token ? of_token : head_factors(values, s.width, s.norm.kind, s.norm.eps), h, s.width, values);
+    round_step(s, values);
+  }
+  if (s.norm.placement != NormPlacement::after_rope) turn(s, values);
+  if (s.factor != 1.0f) {
+    for (int64_t i = 0; i < s.width; ++i) values[i] *= s.factor;
+    round_step(s, values);
   }
 }
+
+// Calls store(h, head) with every head of token t.
+template <class T, class Store>
+void for_each_head(const TensorSteps<T>& s, int64_t t, const Store& store) {
+  alignas(64) float values[kMaxHeadDim];
+  NormFactors of_token;
+  if (s.norm.placement != NormPlacement::none && s.norm.scope == NormScope::token) {
+    float squares = 0.0f;
+    for (int64_t h = 0; h < s.num_heads; ++h) {
+      steps_before_norm(s, t, h, values);
+      squares += square_sum(values, s.width);
+    }
+    of_token = rms_factors(squares, s.num_heads * s.width, s.norm.eps);
+  }
+  const bool all_changed = s.bias != nullptr || s.norm.placement != NormPlacement::none || s.factor != 1.0f;
+  const int64_t begin = all_changed ? 0 : s.rotation.rotary_offset;
+  const int64_t end = all_changed ? s.width : begin + s.rotation.rotary_dim;
+  for (int64_t h = 0; h < s.num_heads; ++h) {
+    steps_before_norm(s, t, h, values);
+    steps_from_norm(s, of_token, h, values);
+    store(h, FinishedHead<T>{values, s.width, head_at<T>(s.in, t, h), begin, end});
+  }
+}
+
+template <class T>
+class Prologue {
+ public:
+  explicit Prologue(const AttentionPrologueParams& p) : p_(p) {
+    const bool round_steps = p.rounding == Rounding::per_step;
+    const QkNorm& n = p.norm;
+    const auto norm = [&](const void* weight, int64_t stride, const void* bias) {
+      return HeadNorm<T>{n.placement,     n.kind,
+                         n.scope,         n.eps,
+                         n.weight_offset, static_cast<const T*>(weight),
+                         stride,          static_cast<const T*>(bias)};
+    };
+    q_ = {p.q, p.num_q_heads, p.head_dim, static_cast<const T*>(p.bias.q), norm(n.q_weight, n.q_weight_head_stride, n.q_bias),
+          {},  1.0f,          round_steps};
+    k_ = {p.k,
+          p.k.data == nullptr ? 0 : p.num_kv_heads,
+          p.head_dim,
+          static_cast<const T*>(p.bias.k),
+          norm(n.k_weight, n.k_weight_head_stride, n.k_bias),
+          {},
+          1.0f,
+          round_steps};
+    v_ = {p.v,
+          p.v.data == nullptr ? 0 : p.num_kv_heads,
+          p.cache.v_head_dim > 0 ? p.cache.v_head_dim : p.head_dim,
+          static_cast<const T*>(p.bias.v),
+          {},
+          {},
+          1.0f,
+          round_steps};
+    if (p.v_norm.enabled) {
+      v_.norm.placement = NormPlacement::before_rope;
+      v_.norm.eps = p.v_norm.eps;
+    }
+  }
+
+  void run(int64_t t) const {
+    const TokenPlace place = place_token(p_, t);
+    if (place.fault != FaultCode::none) {
+      record_fault(p_.faults, t, place.fault);
+      if (p_.token_faults != nullptr) p_.token_faults[t] = static_cast<uint8_t>(place.fault);
+    }
+    if (place.padding) return;
+    if (!place.position_ok) return store_zeros(t);
+
+    Angles angles;
+    TensorSteps<T> q = q_, k = k_;
+    q.rotation = k.rotation = fill_angles(p_, t, place, angles);
+    q.factor = query_factor(p_.q_scale, place.position);
+    for_each_head(q, t, [&](int64_t h, const FinishedHead<T>& head) { store_query(t, h, head); });
+    for_each_head(k, t,
+                  [&](int64_t h, const FinishedHead<T>& head) { store_kv(p_.k_out, k_side(p_.cache), t, h, place.slot, head); });
+    for_each_head(v_, t,
+                  [&](int64_t h, const FinishedHead<T>& head) { store_kv(p_.v_out, v_side(p_.cache), t, h, place.slot, head); });
+  }
+
+ private:
+  void store_query(int64_t t, int64_t h, const FinishedHead<T>& head) const {
+    const QuantizedQuery& q8 = p_.q8_out;
+    if (q8.data == nullptr) return store_head(head, head_at<T>(p_.q_out, t, h));
+    HeadScale scale;
+    if (q8.scaling == KvScaling::token_head) {
+      scale = scale_for(head.values, head.width, KvType::fp8_e4m3);
+      q8.scale[t * p_.num_q_heads + h] = scale.scale;
+    } else {
+      scale = given_scale(*q8.scale);
+    }
+    uint8_t* y = static_cast<uint8_t*>(q8.data) + t * q8.token_stride + h * q8.head_stride;
+    quantize_values<KvType::fp8_e4m3>(head.values, head.width, scale.reciprocal, y);
+  }
+
+  static void store_kv(const MutableHeadsView& out, const CacheSide& side, int64_t t, int64_t h, int64_t slot,
+                       const FinishedHead<T>& head) {
+    if (side.data != nullptr && slot >= 0) write_head(side, slot, h, head);
+    if (out.data != nullptr) store_head(head, head_at<T>(out, t, h));
+  }
+
+  void store_zeros(int64_t t) const {
+    const auto clear = [&](const MutableHeadsView& out, const TensorSteps<T>& s) {
+      if (out.data == nullptr) return;
+      for (int64_t h = 0; h < s.num_heads; ++h) std::fill_n(head_at<T>(out, t, h), s.width, T{});
+    };
+    clear(p_.q_out, q_);
+    clear(p_.k_out, k_);
+    clear(p_.v_out, v_);
+    const QuantizedQuery& q8 = p_.q8_out;
+    if (q8.data == nullptr) return;
+    for (int64_t h = 0; h < p_.num_q_heads; ++h) {
+      std::memset(static_cast<uint8_t*>(q8.data) + t * q8.token_stride + h * q8.head_stride, 0, static_cast<size_t>(p_.head_dim));
+      if (q8.scaling == KvScaling::token_head) q8.scale[t * p_.num_q_heads + h] = 0.0f;
+    }
+  }
+
+  const AttentionPrologueParams& p_;
+  TensorSteps<T> q_, k_, v_;
+};
 
 }  // namespace
 
 Status attention_prologue(const AttentionPrologueParams& p, int num_threads) {
   const int threads = threads_for(p.num_tokens * (p.num_q_heads + 2 * p.num_kv_heads) * p.head_dim, num_threads);
   with_host_type(p.dtype, [&](auto type) {
-    using T = decltype(type);
+    const Prologue<decltype(type)> prologue(p);
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-    for (int64_t t = 0; t < p.num_tokens; ++t) process_token<T>(p, t);
+    for (int64_t t = 0; t < p.num_tokens; ++t) prologue.run(t);
   });
   return {};
 }

@@ -1,157 +1,420 @@
 #include <algorithm>
-#include <array>
+#include <bit>
 #include <initializer_list>
 #include <limits>
 
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
-#include <prologue/kernels/attention_prologue/attention_prologue_kernel.cuh>
+#include <prologue/kernels/attention_prologue/prologue_instances.cuh>
 #include <prologue/kernels/base/cuda_launch.cuh>
 
 namespace prologue::cuda {
 
 Status attention_prologue(const AttentionPrologueParams& params, cudaStream_t stream);
+Result<const void*> plan_attention_prologue(const AttentionPrologueParams& params);
+Status attention_prologue(const void* plan, const AttentionPrologueParams& params, cudaStream_t stream);
 
 namespace {
 
-using Kernel = void (*)(PrologueArgs);
+int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-struct Instance {
-  DType dtype;
-  int vector;  // channels in one access
-  bool bias;
-  int64_t max_tokens;  // the first instance that fits is taken
-  int units;           // heads per thread
-  Kernel kernel;
+bool has_k(const AttentionPrologueParams& p) { return p.num_kv_heads > 0 && p.k.data != nullptr; }
+bool has_v(const AttentionPrologueParams& p) { return p.num_kv_heads > 0 && p.v.data != nullptr; }
+bool has_cache(const AttentionPrologueParams& p) {
+  return (has_k(p) && p.cache.k != nullptr) || (has_v(p) && p.cache.v != nullptr);
+}
+bool derives_slots(const AttentionPrologueParams& p) {
+  return p.places.cu_seqlens_q != nullptr && p.places.slot_mapping.data == nullptr && has_cache(p);
+}
+bool derives_positions(const AttentionPrologueParams& p) {
+  return p.places.cu_seqlens_q != nullptr && p.places.positions.data == nullptr;
+}
+int64_t v_head_dim(const AttentionPrologueParams& p) { return p.cache.v_head_dim > 0 ? p.cache.v_head_dim : p.head_dim; }
+
+bool normed(const AttentionPrologueParams& p) { return p.norm.placement != NormPlacement::none; }
+
+// ---- the widest vector ------------------------------------------------------------------------------------------------------
+
+// What has to lie at multiples of a vector: pointers and strides of an array whose elements have `bits`, a vector of V of them
+// being moved at most 16 bytes at a time.
+struct Alignment {
+  int64_t vector;
+  bool ok = true;
+
+  int64_t bytes(int64_t bits) const { return std::min<int64_t>(vector * bits / 8, 16); }
+  void pointer(const void* data, int64_t bits) {
+    if (bytes(bits) > 0) ok = ok && reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(bytes(bits)) == 0;
+  }
+  void strides(std::initializer_list<int64_t> list) {
+    for (const int64_t stride : list) ok = ok && stride % vector == 0;
+  }
+  void heads(const HeadsView& view, int64_t bits) {
+    if (view.data == nullptr) return;
+    pointer(view.data, bits);
+    strides({view.token_stride, view.head_stride});
+  }
+  void pages(const void* data, const PageStrides& s, KvType type) {
+    if (data == nullptr || type == KvType::int4) return;  // int4 goes out byte by byte
+    pointer(data, kv_type_bits(type));
+    strides({s.page, s.token, s.head});
+  }
 };
 
-constexpr int64_t kAnyTokens = std::numeric_limits<int64_t>::max();
-
-template <class T, int V, bool kBias, int kUnits, int kHints>
-constexpr Instance instance(DType dtype, int64_t max_tokens) {
-  return {dtype, V, kBias, max_tokens, kUnits, attention_prologue_kernel<T, V, kUnits, kHints, kBias>};
-}
-
-template <size_t... kSizes>
-constexpr auto join(const std::array<Instance, kSizes>&... parts) {
-  std::array<Instance, (kSizes + ...)> all{};
-  auto* next = all.data();
-  ((next = std::copy(parts.begin(), parts.end(), next)), ...);
-  return all;
-}
-
-// Few tokens are a matter of latency: a head per thread, everything in flight at once. Many are a matter of bandwidth: a thread
-// keeps its cos and sin for three heads, and streaming hints pay as long as the L2 holds what is written.
-template <class T, int V, bool kBias>
-constexpr std::array<Instance, 4> wide(DType dtype) {
-  return {{instance<T, V, kBias, 1, kStreamLoads>(dtype, 128), instance<T, V, kBias, 3, kStreamLoads>(dtype, 1536),
-           instance<T, V, kBias, 3, kStreamLoads | kStreamStores>(dtype, 4096),
-           instance<T, V, kBias, 3, kStreamNothing>(dtype, kAnyTokens)}};
-}
-
-// Narrow accesses, for data that lies at odd places: one mapping.
-template <class T, int V, bool kBias>
-constexpr std::array<Instance, 1> narrow_access(DType dtype) {
-  return {{instance<T, V, kBias, 1, kStreamNothing>(dtype, kAnyTokens)}};
-}
-
-template <bool kBias>
-constexpr auto float32_instances() {
-  constexpr DType type = DType::f32;
-  return join(wide<float, 4, kBias>(type), wide<float, 2, kBias>(type), narrow_access<float, 1, kBias>(type));
-}
-
-template <class T, bool kBias>
-constexpr auto float16_instances(DType type) {
-  return join(wide<T, 8, kBias>(type), wide<T, 4, kBias>(type), narrow_access<T, 2, kBias>(type),
-              narrow_access<T, 1, kBias>(type));
-}
-
-const auto kInstances =
-    join(float32_instances<false>(), float32_instances<true>(),                                      //
-         float16_instances<__half, false>(DType::f16), float16_instances<__half, true>(DType::f16),  //
-         float16_instances<__nv_bfloat16, false>(DType::bf16), float16_instances<__nv_bfloat16, true>(DType::bf16));
-
-const Instance* find_instance(DType dtype, int64_t vector, bool bias, int64_t num_tokens) {
-  for (const Instance& candidate : kInstances) {
-    if (candidate.dtype == dtype && candidate.vector == vector && candidate.bias == bias && num_tokens <= candidate.max_tokens) {
-      return &candidate;
+bool fits(const AttentionPrologueParams& p, int64_t vector) {
+  const int64_t bits = dtype_size(p.dtype) * 8;
+  Alignment a = {vector};
+  const int64_t rotary = p.rotation.rotary_dim;
+  a.strides({p.head_dim - rotary, rotary / 2, rotary > 0 ? p.rotation.rotary_offset : 0});
+  if (normed(p)) {
+    a.strides({p.head_dim / 2});
+    for (const void* values : {p.norm.q_weight, p.norm.k_weight, p.norm.q_bias, p.norm.k_bias}) a.pointer(values, bits);
+    a.strides({p.norm.q_weight_head_stride, p.norm.k_weight_head_stride});
+  }
+  if (p.num_q_heads > 0) {
+    a.heads(p.q, bits);
+    a.heads(p.q_out, bits);
+    a.pointer(p.bias.q, bits);
+    if (p.q8_out.data != nullptr) {
+      a.pointer(p.q8_out.data, 8);
+      a.strides({p.q8_out.token_stride, p.q8_out.head_stride});
     }
+  }
+  if (has_k(p)) {
+    a.heads(p.k, bits);
+    a.heads(p.k_out, bits);
+    a.pointer(p.bias.k, bits);
+    a.pages(p.cache.k, p.cache.k_strides, p.cache.type);
+  }
+  if (has_v(p)) {
+    a.strides({v_head_dim(p)});
+    if (p.v_norm.enabled) a.strides({v_head_dim(p) / 2});
+    a.heads(p.v, bits);
+    a.heads(p.v_out, bits);
+    a.pointer(p.bias.v, bits);
+    a.pages(p.cache.v, p.cache.v_strides, p.cache.type);
+  }
+  if (rotary > 0 && p.rotation.source != CosSinSource::inv_freq) a.pointer(p.rotation.cos_sin, 32);
+  return a.ok;
+}
+
+int64_t widest_vector(const AttentionPrologueParams& p) {
+  int64_t vector = 16 / dtype_size(p.dtype);
+  while (vector > 1 && !fits(p, vector)) vector /= 2;
+  return vector;
+}
+
+// ---- what a lean instance must be able to do --------------------------------------------------------------------------------
+
+bool whole_heads(const AttentionPrologueParams& p) {
+  return p.rotation.rotary_dim == 0 || (p.rotation.rotary_dim == p.head_dim && p.rotation.style == RopeStyle::neox);
+}
+
+// The features (attention_prologue_kernel.cuh), or -1 where only the general kernel will do.
+int features_of(const AttentionPrologueParams& p, int64_t vector) {
+  constexpr int64_t kMost = std::numeric_limits<uint32_t>::max();
+  const Rotation& r = p.rotation;
+  if (p.rounding != Rounding::once || p.q_scale.constant != 1.0f || p.q_scale.by_position != PositionScale::none) return -1;
+  if (p.v_norm.enabled || p.k_out.data != nullptr || p.v_out.data != nullptr || r.inverse) return -1;
+  if (r.rotary_dim > 0 && r.source == CosSinSource::inv_freq) return -1;
+  if ((has_k(p) && p.cache.k == nullptr) || (has_v(p) && (p.cache.v == nullptr || v_head_dim(p) != p.head_dim))) return -1;
+  for (const int64_t stride : {p.q.token_stride, p.k.token_stride, p.v.token_stride, p.q_out.token_stride, p.q8_out.token_stride,
+                               p.cache.k_strides.page, p.cache.k_strides.token, p.cache.v_strides.page, p.cache.v_strides.token,
+                               p.cache.k_scale_strides.page, p.cache.k_scale_strides.token, p.cache.v_scale_strides.page,
+                               p.cache.v_scale_strides.token, p.norm.q_weight_head_stride, p.norm.k_weight_head_stride}) {
+    if (stride > kMost / 4) return -1;
+  }
+  const int64_t heads = std::max<int64_t>({p.num_q_heads, p.num_kv_heads, 1});
+  for (const int64_t stride :
+       {p.q.head_stride, p.k.head_stride, p.v.head_stride, p.q_out.head_stride, p.q8_out.head_stride, p.cache.k_strides.head,
+        p.cache.v_strides.head, p.cache.k_scale_strides.head, p.cache.v_scale_strides.head, p.head_dim}) {
+    if (stride > kMost / 4 / heads) return -1;
+  }
+  if ((has_cache(p) && p.cache.num_slots() > kMost / 2) || r.max_position >= kMost) return -1;
+  int features = 0;
+  const bool rotates = r.rotary_dim > 0;
+  if (!whole_heads(p) || (p.head_dim / 2) % vector != 0) features |= kLayouts;
+  if (p.bias.q != nullptr || p.bias.k != nullptr || p.bias.v != nullptr) features |= kBias;
+  if (normed(p)) {
+    const QkNorm& n = p.norm;
+    if (n.placement != NormPlacement::before_rope || n.kind != NormKind::rms || n.scope != NormScope::head) return -1;
+    if ((features & kLayouts) != 0) return -1;
+    features |= kNorm;
+  }
+  if (p.q8_out.data != nullptr || (has_cache(p) && p.cache.type != kv_type_of(p.dtype))) {
+    if (has_cache(p) && p.cache.type != kv_type_of(p.dtype) && kv_type_bits(p.cache.type) != 8) return -1;
+    features |= kQuantised;
+  }
+  if (derives_slots(p) || r.num_axes > 1 || (r.rotary_dim > 0 && r.source == CosSinSource::per_token)) features |= kPlaces;
+  if (p.places.positions.data == nullptr) features |= kPlaces;
+  if (features == 0 && !rotates) features |= kLayouts;
+  return features;
+}
+
+// ---- arguments --------------------------------------------------------------------------------------------------------------
+
+template <class Stride>
+Stride bytes_of(int64_t elements, int64_t bits) {
+  return static_cast<Stride>(elements * bits / 8);
+}
+
+const char* bytes_of(const void* data) { return static_cast<const char*>(data); }
+uint32_t step_of(const IndexView& view) { return view.type == IndexType::int64 ? 8 : 4; }
+
+template <class Stride>
+void fill_core(const AttentionPrologueParams& p, CoreArgs<Stride>& args) {
+  const int64_t bits = dtype_size(p.dtype) * 8, kv_bits = kv_type_bits(p.cache.type);
+  args.positions = bytes_of(p.places.positions.data);
+  args.position_step = step_of(p.places.positions);
+  args.num_slots = std::numeric_limits<Stride>::max();
+  if (has_cache(p)) {
+    args.slots = bytes_of(p.places.slot_mapping.data);
+    args.slot_step = step_of(p.places.slot_mapping);
+    args.num_slots = static_cast<Stride>(p.cache.num_slots());
+    args.page_size = static_cast<uint32_t>(p.cache.page_size);
+    const int ceil_log2 = std::bit_width(args.page_size - 1);
+    args.page_shift = static_cast<uint32_t>(31 + ceil_log2);
+    args.page_magic = static_cast<uint32_t>(((uint64_t{1} << args.page_shift) + args.page_size - 1) / args.page_size);
+  }
+  args.cos_sin = p.rotation.cos_sin;
+  args.max_position =
+      p.rotation.max_position > 0 ? static_cast<Stride>(p.rotation.max_position) : std::numeric_limits<Stride>::max();
+  args.layout = {static_cast<int32_t>(p.head_dim), static_cast<int32_t>(p.rotation.rotary_dim),
+                 static_cast<int32_t>(p.rotation.rotary_dim > 0 ? p.rotation.rotary_offset : 0), p.rotation.style};
+  const auto fill = [&](TensorArgs<Stride>& tensor, const HeadsView& in, void* out, const PageStrides& out_strides,
+                        int64_t out_bits, int64_t heads) {
+    tensor.in = bytes_of(in.data);
+    tensor.in_token = bytes_of<Stride>(in.token_stride, bits);
+    tensor.in_head = bytes_of<Stride>(in.head_stride, bits);
+    tensor.out = static_cast<char*>(out);
+    tensor.out_page = bytes_of<Stride>(out_strides.page, out_bits);
+    tensor.out_token = bytes_of<Stride>(out_strides.token, out_bits);
+    tensor.out_head = bytes_of<Stride>(out_strides.head, out_bits);
+    tensor.heads = static_cast<int32_t>(heads);
+  };
+  if (p.q8_out.data != nullptr) {
+    fill(args.tensors[0], p.q, p.q8_out.data, {0, p.q8_out.token_stride, p.q8_out.head_stride}, 8, p.num_q_heads);
+  } else {
+    fill(args.tensors[0], p.q, p.q_out.data, {0, p.q_out.token_stride, p.q_out.head_stride}, bits, p.num_q_heads);
+  }
+  if (has_k(p)) fill(args.tensors[1], p.k, p.cache.k, p.cache.k_strides, kv_bits, p.num_kv_heads);
+  if (has_v(p)) fill(args.tensors[2], p.v, p.cache.v, p.cache.v_strides, kv_bits, p.num_kv_heads);
+  args.faults = p.faults;
+  args.token_faults = p.token_faults;
+}
+
+template <class Stride>
+void fill_scale(TensorExtras<Stride>& extras, KvScaling scaling, float* scale, const PageStrides& computed_strides) {
+  extras.scale = reinterpret_cast<char*>(scale);
+  if (scaling == KvScaling::none) {
+    extras.scale_from = ScaleFrom::nothing;
+  } else if (scaling == KvScaling::token_head) {
+    extras.scale_from = ScaleFrom::computed;
+    extras.scale_page = bytes_of<Stride>(computed_strides.page, 32);
+    extras.scale_token = bytes_of<Stride>(computed_strides.token, 32);
+    extras.scale_head = bytes_of<Stride>(computed_strides.head, 32);
+  } else {
+    extras.scale_from = ScaleFrom::given;
+    extras.scale_head = static_cast<Stride>(scaling == KvScaling::head ? 4 : 0);
+  }
+}
+
+template <class Stride>
+void fill_extras(const AttentionPrologueParams& p, int64_t vector, FullArgs<Stride>& args) {
+  const int64_t bits = dtype_size(p.dtype) * 8;
+  TensorExtras<Stride>& q = args.extras[0];
+  TensorExtras<Stride>& k = args.extras[1];
+  TensorExtras<Stride>& v = args.extras[2];
+  q.bias = bytes_of(p.bias.q);
+  k.bias = bytes_of(p.bias.k);
+  v.bias = bytes_of(p.bias.v);
+
+  const auto norm = [&](TensorExtras<Stride>& extras, const void* weight, const void* bias, int64_t head_stride, int64_t heads) {
+    if (!normed(p)) return;
+    const int64_t count = p.norm.scope == NormScope::token ? heads * p.head_dim : p.head_dim;
+    extras.norm = p.norm.placement == NormPlacement::before_rope ? NormStep::before_rope : NormStep::after_rope;
+    extras.norm_kind = p.norm.kind;
+    extras.norm_scope = p.norm.scope;
+    extras.eps = p.norm.eps;
+    extras.weight_offset = p.norm.weight_offset;
+    extras.inverse_count = 1.0f / static_cast<float>(count);
+    extras.weight = bytes_of(weight);
+    extras.norm_bias = bytes_of(bias);
+    extras.weight_head = bytes_of<Stride>(head_stride, bits);
+  };
+  norm(q, p.norm.q_weight, p.norm.q_bias, p.norm.q_weight_head_stride, p.num_q_heads);
+  norm(k, p.norm.k_weight, p.norm.k_bias, p.norm.k_weight_head_stride, p.num_kv_heads);
+  if (p.v_norm.enabled) {
+    v.norm = NormStep::before_rope;
+    v.eps = p.v_norm.eps;
+    v.inverse_count = 1.0f / static_cast<float>(v_head_dim(p));
+  }
+
+  const auto layout = [&](TensorExtras<Stride>& extras, int64_t head_dim, bool turns) {
+    extras.turns = turns ? 1 : 0;
+    const bool halves = (head_dim / 2) % vector == 0;
+    extras.layout = {static_cast<int32_t>(head_dim), static_cast<int32_t>(halves ? head_dim : 0), 0, RopeStyle::neox};
+    if (turns) extras.layout = args.layout;
+  };
+  layout(q, p.head_dim, p.rotation.rotary_dim > 0);
+  layout(k, p.head_dim, p.rotation.rotary_dim > 0);
+  layout(v, v_head_dim(p), false);
+
+  k.second_out = static_cast<char*>(p.k_out.data);
+  k.second_token = bytes_of<Stride>(p.k_out.token_stride, bits);
+  k.second_head = bytes_of<Stride>(p.k_out.head_stride, bits);
+  v.second_out = static_cast<char*>(p.v_out.data);
+  v.second_token = bytes_of<Stride>(p.v_out.token_stride, bits);
+  v.second_head = bytes_of<Stride>(p.v_out.head_stride, bits);
+
+  if (p.q8_out.data != nullptr) {
+    q.store = StoreAs::fp8_e4m3;
+    fill_scale(q, p.q8_out.scaling, p.q8_out.scale, {0, p.num_q_heads, 1});
+  }
+  if (has_cache(p)) {
+    if (p.cache.type != kv_type_of(p.dtype)) k.store = v.store = static_cast<StoreAs>(static_cast<int>(p.cache.type) + 1);
+    if (!kv_type_is_float(p.cache.type)) {
+      fill_scale(k, p.cache.scaling, p.cache.k_scale, p.cache.k_scale_strides);
+      fill_scale(v, p.cache.scaling, p.cache.v_scale, p.cache.v_scale_strides);
+    }
+  }
+
+  PlaceExtras& places = args.places;
+  const TokenPlaces& t = p.places;
+  places.position_axis_stride = t.position_axis_stride;
+  places.pair_axis = p.rotation.num_axes > 1 ? p.rotation.pair_axis : nullptr;
+  places.num_axes = static_cast<int32_t>(t.positions.data == nullptr ? 1 : p.rotation.num_axes);
+  places.derive_position = derives_positions(p) ? 1 : 0;
+  places.derive_slot = derives_slots(p) ? 1 : 0;
+  if (derives_positions(p) || derives_slots(p)) {
+    places.num_seqs = static_cast<int32_t>(t.num_seqs);
+    places.cu_seqlens_q = t.cu_seqlens_q;
+    places.cache_lens = t.cache_lens;
+    places.block_table = t.block_table;
+    places.block_table_stride = t.block_table_stride;
+    places.max_pages_per_seq = t.max_pages_per_seq;
+    places.num_pages = p.cache.num_pages;
+    places.ring_size = t.ring_size;
+    places.position_offsets = t.position_offsets;
+    places.position_offset_per_seq = t.position_offset_per_seq ? 1 : 0;
+  }
+  places.source = p.rotation.source;
+  places.inv_freq = p.rotation.inv_freq;
+  places.attention_factor = p.rotation.attention_factor;
+  places.inverse = p.rotation.inverse ? 1 : 0;
+  args.q_scale = p.q_scale;
+  args.rounds_per_step = p.rounding == Rounding::per_step ? 1 : 0;
+}
+
+// ---- launches ---------------------------------------------------------------------------------------------------------------
+
+constexpr const char* kName = "attention_prologue";
+
+int64_t units_of_all(const AttentionPrologueParams& p, int64_t vector) {
+  const int64_t qk = units_of({static_cast<int32_t>(p.head_dim), static_cast<int32_t>(p.rotation.rotary_dim)}, vector);
+  return std::max(qk, has_v(p) ? ceil_divide(v_head_dim(p), 2 * vector) : 0);
+}
+
+int64_t padded_lanes(int64_t units) { return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(units))); }
+
+// Rows of a block such that its warps are full.
+int64_t fill_warps(int64_t rows, int64_t lanes) { return lanes >= 32 ? rows : ceil_divide(rows, 32 / lanes) * (32 / lanes); }
+
+Status launch_lean(const Instance& instance, bool pads, bool takes_places, const AttentionPrologueParams& p,
+                   cudaStream_t stream) {
+  FullArgs<uint32_t> args;
+  fill_core(p, args);
+  // A lean kernel reads both index arrays: where there is no cache, and so no slots, the positions stand in.
+  if (!takes_places && args.slots == nullptr) args.slots = args.positions, args.slot_step = args.position_step;
+  const int64_t units = units_of_all(p, instance.vector);
+  const int64_t lanes = pads ? padded_lanes(units) : units;
+  const int64_t max_rows = std::max<int64_t>(instance.threads / lanes, 1);
+  const int64_t heads[3] = {args.tensors[0].heads, args.tensors[1].heads, args.tensors[2].heads};
+  int64_t blocks = 0, rows = 0;
+  if (instance.units == 1) {
+    rows = std::min(max_rows, std::max({heads[0], heads[1], heads[2]}));
+    if (pads) rows = fill_warps(rows, lanes);
+    args.k_block = static_cast<uint32_t>(ceil_divide(heads[0], rows));
+    args.v_block = args.k_block + static_cast<uint32_t>(ceil_divide(heads[1], rows));
+    blocks = args.v_block + ceil_divide(heads[2], rows);
+  } else {
+    const int64_t all = heads[0] + heads[1] + heads[2];
+    blocks = ceil_divide(all, max_rows * instance.units);
+    rows = ceil_divide(all, blocks * instance.units);
+    if (pads) rows = fill_warps(rows, lanes);
+  }
+  const LaunchShape shape = {dim3(static_cast<unsigned>(p.num_tokens), static_cast<unsigned>(blocks)),
+                             dim3(static_cast<unsigned>(lanes), static_cast<unsigned>(rows))};
+  if (instance.core != nullptr) return launch(kName, instance.core, shape, stream, static_cast<CoreArgs<uint32_t>>(args));
+  fill_extras(p, instance.vector, args);
+  return launch(kName, instance.full, shape, stream, args);
+}
+
+Status launch_general(const Family& instance, const AttentionPrologueParams& p, cudaStream_t stream) {
+  FullArgs<int64_t> args;
+  fill_core(p, args);
+  fill_extras(p, instance.vector, args);
+  const int64_t lanes = padded_lanes(units_of_all(p, instance.vector));
+  const int64_t all = args.tensors[0].heads + args.tensors[1].heads + args.tensors[2].heads;
+  const bool over_token = normed(p) && p.norm.scope == NormScope::token;
+  const int64_t max_rows = lanes > 32 ? 1 : (over_token ? 256 : 128) / lanes;
+  const int64_t rows = fill_warps(std::min(max_rows, all), lanes);
+  const int64_t blocks = over_token ? 1 : ceil_divide(all, rows);
+  const LaunchShape shape = {dim3(static_cast<unsigned>(p.num_tokens), static_cast<unsigned>(blocks)),
+                             dim3(static_cast<unsigned>(lanes), static_cast<unsigned>(rows))};
+  return launch(kName, instance.general, shape, stream, args);
+}
+
+std::span<const Family> families_of(DType type) {
+  switch (type) {
+    case DType::f16: return float16_families();
+    case DType::bf16: return bfloat16_families();
+    case DType::f32: break;
+  }
+  return float32_families();
+}
+
+// Lanes that work together are those of one warp.
+bool lanes_fit(const AttentionPrologueParams& p, const Family& family, int64_t vector) {
+  return units_of_all(p, vector) <= (padded(family.features) ? 32 : kMaxThreads);
+}
+
+// The first that can do it, with vectors as wide as the data allow.
+const Family* find_family(const AttentionPrologueParams& p) {
+  const int64_t vector = widest_vector(p);
+  for (const Family& family : families_of(p.dtype)) {
+    if (family.vector > vector) continue;
+    if (family.general != nullptr) return &family;
+    const int features = features_of(p, family.vector);
+    if (features < 0 || (features & ~family.features) != 0) continue;
+    if (lanes_fit(p, family, family.vector)) return &family;
   }
   return nullptr;
 }
 
-// The widest vector (in channels) that fits every pointer, stride and channel count.
-int64_t vector_for(const AttentionPrologueParams& p) {
-  const int64_t size = dtype_size(p.dtype);
-  const auto fits = [&](int64_t vector) {
-    bool ok = (p.rotation.rotary_dim / 2) % vector == 0 && (p.head_dim - p.rotation.rotary_dim) % vector == 0;
-    const auto pointers = [&](std::initializer_list<const void*> list, int64_t bytes) {
-      for (const void* data : list) ok = ok && reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(bytes) == 0;
-    };
-    const auto strides = [&](std::initializer_list<int64_t> list) {
-      for (const int64_t stride : list) ok = ok && stride % vector == 0;
-    };
-    if (p.num_q_heads > 0) {
-      pointers({p.q.data, p.bias.q, p.q_out.data}, vector * size);
-      strides({p.q.token_stride, p.q.head_stride, p.q_out.token_stride, p.q_out.head_stride});
-    }
-    if (p.num_kv_heads > 0) {
-      pointers({p.k.data, p.v.data, p.bias.k, p.bias.v, p.cache.k, p.cache.v}, vector * size);
-      strides({p.k.token_stride, p.k.head_stride, p.v.token_stride, p.v.head_stride});
-      for (const PageStrides& s : {p.cache.k_strides, p.cache.v_strides}) strides({s.page, s.token, s.head});
-    }
-    if (p.rotation.rotary_dim > 0) pointers({p.rotation.cos_sin_cache}, std::min<int64_t>(4 * vector, 16));
-    return ok;
-  };
-  int64_t vector = 16 / size;
-  while (vector > 1 && !fits(vector)) vector /= 2;
-  return vector;
+Status launch_family(const Family& family, const AttentionPrologueParams& p, cudaStream_t stream) {
+  if (family.general != nullptr) return launch_general(family, p, stream);
+  const Instance* instance = family.instances.data();
+  while (p.num_tokens > instance->max_tokens || !lanes_fit(p, family, instance->vector)) ++instance;
+  return launch_lean(*instance, padded(family.features), (family.features & kPlaces) != 0, p, stream);
 }
-
-PrologueArgs make_args(const AttentionPrologueParams& p) {
-  PrologueArgs args;
-  args.positions = p.rotation.positions;
-  args.slots = p.slot_mapping;
-  args.cos_sin_cache = p.rotation.cos_sin_cache;
-  args.max_position = p.rotation.max_position;
-  args.num_slots = p.cache.num_slots();
-  args.page_size = static_cast<uint32_t>(p.cache.page_size);
-  args.num_q_heads = static_cast<int32_t>(p.num_q_heads);
-  const PageStrides& k = p.cache.k_strides;
-  const PageStrides& v = p.cache.v_strides;
-  args.tensors[0] = {p.q.data, p.q.token_stride,     p.q.head_stride,    p.bias.q, p.q_out.data,
-                     0,        p.q_out.token_stride, p.q_out.head_stride};
-  args.tensors[1] = {p.k.data, p.k.token_stride, p.k.head_stride, p.bias.k, p.cache.k, k.page, k.token, k.head};
-  args.tensors[2] = {p.v.data, p.v.token_stride, p.v.head_stride, p.bias.v, p.cache.v, v.page, v.token, v.head};
-  args.faults = p.faults;
-  args.num_kv_heads = static_cast<int32_t>(p.num_kv_heads);
-  args.head_dim = static_cast<int32_t>(p.head_dim);
-  args.rotary_dim = static_cast<int32_t>(p.rotation.rotary_dim);
-  args.style = p.rotation.style;
-  return args;
-}
-
-int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
 
-Status attention_prologue(const AttentionPrologueParams& p, cudaStream_t stream) {
-  const int64_t vector = vector_for(p);
-  const bool bias = p.bias.q != nullptr || p.bias.k != nullptr || p.bias.v != nullptr;
-  const Instance* instance = find_instance(p.dtype, vector, bias, p.num_tokens);
-  if (instance == nullptr) {
-    return unsupported("attention_prologue: no CUDA kernel for ", dtype_name(p.dtype), " in vectors of ", vector,
-                       ": shipped are float32 in 4, 2, 1 and float16 and bfloat16 in 8, 4, 2, 1");
+Result<const void*> plan_attention_prologue(const AttentionPrologueParams& params) {
+  const Family* family = find_family(params);
+  if (family == nullptr) {
+    return unsupported("attention_prologue: no CUDA kernel for ", dtype_name(params.dtype), " at this alignment");
   }
-  // The rows of a token (its q, k and v heads) go evenly over as few blocks as kMaxThreads allow.
-  const int64_t units = units_of_head(p.head_dim, p.rotation.rotary_dim, vector);
-  const int64_t rows = p.num_q_heads + 2 * p.num_kv_heads;
-  const int64_t max_rows = std::max<int64_t>(kMaxThreads / units, 1);
-  const int64_t blocks = ceil_divide(rows, max_rows * instance->units);
-  const int64_t rows_per_block = ceil_divide(rows, blocks * instance->units);
-  const dim3 grid(static_cast<unsigned>(p.num_tokens), static_cast<unsigned>(blocks));
-  const dim3 block(static_cast<unsigned>(units), static_cast<unsigned>(rows_per_block));
-  return launch("attention_prologue", instance->kernel, {grid, block}, stream, make_args(p));
+  return static_cast<const void*>(family);
+}
+
+Status attention_prologue(const void* plan, const AttentionPrologueParams& params, cudaStream_t stream) {
+  if (params.num_q_heads == 0 && !has_k(params) && !has_v(params)) return {};
+  return launch_family(*static_cast<const Family*>(plan), params, stream);
+}
+
+Status attention_prologue(const AttentionPrologueParams& params, cudaStream_t stream) {
+  const Result<const void*> plan = plan_attention_prologue(params);
+  return plan.ok() ? attention_prologue(*plan, params, stream) : plan.status();
 }
 
 }  // namespace prologue::cuda

@@ -1,7 +1,5 @@
 #include <prologue/kernels/attention_prologue/stages.h>
 
-#include <array>
-
 #include <prologue/kernels/base/view_checks.h>
 
 namespace prologue {
@@ -9,10 +7,12 @@ namespace prologue {
 namespace cpu {
 Status add_bias(const AddBiasParams& params, int num_threads);
 Status kv_write(const KvWriteParams& params, int num_threads);
+Status qk_norm(const QkNormParams& params, int num_threads);
 }  // namespace cpu
 namespace cuda {
 Status add_bias(const AddBiasParams& params, CUstream_st* stream);
 Status kv_write(const KvWriteParams& params, CUstream_st* stream);
+Status qk_norm(const QkNormParams& params, CUstream_st* stream);
 }  // namespace cuda
 
 namespace {
@@ -34,31 +34,73 @@ Status validate(const AddBiasParams& p) {
   return check_apart(kName, y, bias);
 }
 
+Status validate(const QkNormParams& p) {
+  constexpr const char* kName = "qk_norm";
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_tokens", p.num_tokens, 0, INT32_MAX));
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_heads", p.num_heads, 1, 65536));
+  PROLOGUE_RETURN_IF_ERROR(check_dtype(kName, "dtype", p.dtype));
+  PROLOGUE_RETURN_IF_ERROR(check_head_and_rotary_dim(kName, p.head_dim, RopeStyle::neox, 0));
+  if ((p.kind != NormKind::rms && p.kind != NormKind::layer) || (p.scope != NormScope::head && p.scope != NormScope::token)) {
+    return unsupported(kName, ": kind is ", static_cast<int32_t>(p.kind), " and scope ", static_cast<int32_t>(p.scope),
+                       ": supported are rms and layer over a head, and rms over a token");
+  }
+  if (p.kind == NormKind::layer && p.scope == NormScope::token) {
+    return unsupported(kName, ": scope is token and kind is layer: over a whole token there is rms only");
+  }
+  if (p.kind == NormKind::rms && p.bias != nullptr) return invalid_argument(kName, ": bias is given, but kind is rms");
+  PROLOGUE_RETURN_IF_ERROR(check_positive(kName, "eps", p.eps));
+  PROLOGUE_RETURN_IF_ERROR(check_finite(kName, "weight_offset", p.weight_offset));
+  if (p.weight_head_stride != 0 && p.weight_head_stride != p.head_dim) {
+    return invalid_argument(kName, ": weight_head_stride is ", p.weight_head_stride, ": it must be 0 or head_dim, ", p.head_dim);
+  }
+  if (p.num_tokens == 0) return {};
+
+  PROLOGUE_RETURN_IF_ERROR(check_index_type(kName, "positions", p.positions));
+  const int64_t weights = (p.weight_head_stride == 0 ? 1 : p.num_heads) * p.head_dim;
+  const auto optional = [](const void* data, int64_t count) { return data == nullptr ? 0 : count; };
+  RegionChecks regions(kName);
+  PROLOGUE_RETURN_IF_ERROR(regions.read(heads_region("x", p.x, p.num_tokens, p.num_heads, p.head_dim, p.dtype)));
+  PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("weight", p.weight, optional(p.weight, weights), dtype_size(p.dtype))));
+  PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("bias", p.bias, optional(p.bias, weights), dtype_size(p.dtype))));
+  PROLOGUE_RETURN_IF_ERROR(regions.read(index_region("positions", p.positions, optional(p.positions.data, p.num_tokens))));
+  PROLOGUE_RETURN_IF_ERROR(regions.write(heads_region("y", p.y, p.num_tokens, p.num_heads, p.head_dim, p.dtype), "x"));
+  return regions.check_all_apart();
+}
+
 Status validate(const KvWriteParams& p) {
   constexpr const char* kName = "kv_write";
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_tokens", p.num_tokens, 0, INT32_MAX));
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_kv_heads", p.num_kv_heads, 1, 65536));
   PROLOGUE_RETURN_IF_ERROR(check_dtype(kName, "dtype", p.dtype));
   PROLOGUE_RETURN_IF_ERROR(check_head_and_rotary_dim(kName, p.head_dim, RopeStyle::neox, 0));
+  const PagedKvView& c = p.cache;
+  if (c.v_head_dim < 0 || c.v_head_dim > 576 || c.v_head_dim % 2 != 0) {
+    return unsupported(kName, ": cache.v_head_dim is ", c.v_head_dim,
+                       ": supported is every even number in 2..576, or 0 = head_dim");
+  }
   if (p.num_tokens == 0) return {};
 
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "max_position", p.max_position, 0, int64_t{1} << 40));
   PROLOGUE_RETURN_IF_ERROR(check_index_type(kName, "positions", p.positions));
   PROLOGUE_RETURN_IF_ERROR(check_index_type(kName, "slot_mapping", p.slot_mapping));
-  const std::array<Region, 4> inputs = {
-      heads_region("k", p.k, p.num_tokens, p.num_kv_heads, p.head_dim, p.dtype),
-      heads_region("v", p.v, p.num_tokens, p.num_kv_heads, p.head_dim, p.dtype),
-      index_region("slot_mapping", p.slot_mapping, p.num_tokens),
-      index_region("positions", p.positions, p.positions.data == nullptr ? 0 : p.num_tokens),
+  PROLOGUE_RETURN_IF_ERROR(check_cache_shape(kName, c, p.num_kv_heads, p.head_dim));
+  if (p.k.data == nullptr && p.v.data == nullptr) return invalid_argument(kName, ": k and v are both null");
+  RegionChecks regions(kName);
+  const auto add_side = [&](const char* name, const HeadsView& in, int64_t width, const Region& cache,
+                            const Region& scale) -> Status {
+    if (in.data == nullptr) return {};
+    PROLOGUE_RETURN_IF_ERROR(regions.read(heads_region(name, in, p.num_tokens, p.num_kv_heads, width, p.dtype)));
+    PROLOGUE_RETURN_IF_ERROR(regions.write(cache));
+    return c.scaling == KvScaling::token_head ? regions.write(scale) : regions.read(scale);
   };
-  for (const Region& input : inputs) PROLOGUE_RETURN_IF_ERROR(check_readable(kName, input));
-  PROLOGUE_RETURN_IF_ERROR(check_cache(kName, p.cache, p.num_kv_heads, p.head_dim, p.dtype));
-  PROLOGUE_RETURN_IF_ERROR(check_faults(kName, p.faults));
-  for (const Region& input : inputs) {
-    PROLOGUE_RETURN_IF_ERROR(check_apart(kName, cache_region("cache.k", p.cache.k, p.cache.k_strides, p.cache), input));
-    PROLOGUE_RETURN_IF_ERROR(check_apart(kName, cache_region("cache.v", p.cache.v, p.cache.v_strides, p.cache), input));
-  }
-  return {};
+  PROLOGUE_RETURN_IF_ERROR(add_side("k", p.k, p.head_dim, cache_region("cache.k", c.k, c.k_strides, c),
+                                    cache_scale_region("cache.k_scale", c.k_scale, c.k_scale_strides, c)));
+  PROLOGUE_RETURN_IF_ERROR(add_side("v", p.v, c.v_width(), cache_region("cache.v", c.v, c.v_strides, c, c.v_width()),
+                                    cache_scale_region("cache.v_scale", c.v_scale, c.v_scale_strides, c)));
+  PROLOGUE_RETURN_IF_ERROR(regions.read(index_region("slot_mapping", p.slot_mapping, p.num_tokens)));
+  PROLOGUE_RETURN_IF_ERROR(regions.read(index_region("positions", p.positions, p.positions.data == nullptr ? 0 : p.num_tokens)));
+  PROLOGUE_RETURN_IF_ERROR(regions.write(array_region("faults", p.faults, p.faults == nullptr ? 0 : 1, alignof(FaultRecord))));
+  return regions.check_all_apart();
 }
 
 }  // namespace
@@ -84,6 +126,17 @@ Status kv_write(const KvWriteParams& params, const Execution& execution) {
   return cuda::kv_write(params, execution.stream);
 #else
   return cuda_not_built("kv_write");
+#endif
+}
+Status qk_norm(const QkNormParams& params, const Execution& execution) {
+  PROLOGUE_RETURN_IF_ERROR(check_device("qk_norm", execution.device));
+  PROLOGUE_RETURN_IF_ERROR(validate(params));
+  if (params.num_tokens == 0) return {};
+  if (execution.device == Device::cpu) return cpu::qk_norm(params, execution.num_threads);
+#ifdef PROLOGUE_HAS_CUDA
+  return cuda::qk_norm(params, execution.stream);
+#else
+  return cuda_not_built("qk_norm");
 #endif
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include <prologue/kernels/attention_prologue/attention_prologue.h>
 #include <prologue/kernels/base/dtype.h>
 #include <prologue/kernels/base/execution.h>
 #include <prologue/kernels/base/faults.h>
@@ -24,13 +25,33 @@ struct AddBiasParams {
 };
 Status add_bias(const AddBiasParams& params, const Execution& execution);
 
-// K and V of each token into its slot. Tokens whose slot is negative, or whose position is negative or >= max_position, are
-// skipped (positions may be null: then none is skipped for its position; max_position = 0 means no upper bound). Bad slots and
-// positions are recorded as the fused kernel does, each token once.
+// y = norm(x), of Q, K (QkNorm's formulas; placement is not looked at) or V (no weight, no bias); y may be x itself. A negative
+// position leaves a token's rows untouched (positions may be null).
+struct QkNormParams {
+  int64_t num_tokens = 0;
+  int64_t num_heads = 0;
+  int64_t head_dim = 0;
+  DType dtype = DType::f32;
+  HeadsView x;
+  MutableHeadsView y;
+  NormKind kind = NormKind::rms;
+  NormScope scope = NormScope::head;
+  float eps = 1e-6f;
+  float weight_offset = 0.0f;
+  const void* weight = nullptr;
+  int64_t weight_head_stride = 0;
+  const void* bias = nullptr;
+  IndexView positions;
+};
+Status qk_norm(const QkNormParams& params, const Execution& execution);
+
+// K and V of each token into its slot, quantised as the cache is. Tokens whose slot is negative, or whose position is negative or
+// >= max_position, are skipped (positions may be null: then none is skipped for its position; max_position = 0 means no upper
+// bound). Bad slots and positions are recorded as the fused kernel does, each token once. k.data or v.data null: V or K only.
 struct KvWriteParams {
   int64_t num_tokens = 0;
   int64_t num_kv_heads = 0;
-  int64_t head_dim = 0;
+  int64_t head_dim = 0;  // of K; V's is the cache's
   DType dtype = DType::f32;
   HeadsView k;
   HeadsView v;

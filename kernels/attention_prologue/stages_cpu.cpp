@@ -1,5 +1,5 @@
-#include <cstring>
-
+#include <prologue/kernels/attention_prologue/cache_cpu.h>
+#include <prologue/kernels/attention_prologue/norm_cpu.h>
 #include <prologue/kernels/attention_prologue/stages.h>
 #include <prologue/kernels/base/head_cpu.h>
 #include <prologue/kernels/base/token_guard.h>
@@ -8,6 +8,7 @@ namespace prologue::cpu {
 
 Status add_bias(const AddBiasParams& params, int num_threads);
 Status kv_write(const KvWriteParams& params, int num_threads);
+Status qk_norm(const QkNormParams& params, int num_threads);
 
 Status add_bias(const AddBiasParams& p, int num_threads) {
   const int threads = threads_for(p.num_tokens * p.width, num_threads);
@@ -24,28 +25,62 @@ Status add_bias(const AddBiasParams& p, int num_threads) {
   return {};
 }
 
-Status kv_write(const KvWriteParams& p, int num_threads) {
-  const int64_t size = dtype_size(p.dtype);
-  const auto copy_heads = [&](const HeadsView& from, int64_t t, void* to, const PageStrides& strides, int64_t page,
-                              int64_t offset) {
-    for (int64_t h = 0; h < p.num_kv_heads; ++h) {
-      const char* source = static_cast<const char*>(from.data) + (t * from.token_stride + h * from.head_stride) * size;
-      char* target = static_cast<char*>(to) + (page * strides.page + offset * strides.token + h * strides.head) * size;
-      std::memcpy(target, source, static_cast<size_t>(p.head_dim * size));
-    }
-  };
-  const int threads = threads_for(2 * p.num_tokens * p.num_kv_heads * p.head_dim, num_threads);
+Status qk_norm(const QkNormParams& p, int num_threads) {
+  const int threads = threads_for(p.num_tokens * p.num_heads * p.head_dim, num_threads);
+  with_host_type(p.dtype, [&](auto type) {
+    using T = decltype(type);
+    HeadNorm<T> norm;
+    norm.weight_offset = p.weight_offset;
+    norm.weight = static_cast<const T*>(p.weight);
+    norm.weight_head_stride = p.weight_head_stride;
+    norm.bias = static_cast<const T*>(p.bias);
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-  for (int64_t t = 0; t < p.num_tokens; ++t) {
-    const int64_t position = p.positions.data == nullptr ? 0 : index_at(p.positions, t);
-    const TokenGuard guard = guard_token(position, p.max_position, index_at(p.slot_mapping, t), p.cache.num_slots());
-    if (guard.fault != FaultCode::none) record_fault(p.faults, t, guard.fault);
-    if (guard.slot < 0) continue;
-    const int64_t page = guard.slot / p.cache.page_size;
-    const int64_t offset = guard.slot % p.cache.page_size;
-    copy_heads(p.k, t, p.cache.k, p.cache.k_strides, page, offset);
-    copy_heads(p.v, t, p.cache.v, p.cache.v_strides, page, offset);
-  }
+    for (int64_t t = 0; t < p.num_tokens; ++t) {
+      if (p.positions.data != nullptr && index_at(p.positions, t) < 0) continue;
+      alignas(64) float values[kMaxHeadDim];
+      NormFactors of_token;
+      if (p.scope == NormScope::token) {
+        float squares = 0.0f;
+        for (int64_t h = 0; h < p.num_heads; ++h) {
+          load_values<T>(head_at<T>(p.x, t, h), nullptr, p.head_dim, values);
+          squares += square_sum(values, p.head_dim);
+        }
+        of_token = rms_factors(squares, p.num_heads * p.head_dim, p.eps);
+      }
+      for (int64_t h = 0; h < p.num_heads; ++h) {
+        load_values<T>(head_at<T>(p.x, t, h), nullptr, p.head_dim, values);
+        const NormFactors factors = p.scope == NormScope::token ? of_token : head_factors(values, p.head_dim, p.kind, p.eps);
+        normalize(norm, factors, h, p.head_dim, values);
+        narrow(values, p.head_dim, head_at<T>(p.y, t, h));
+      }
+    }
+  });
+  return {};
+}
+
+Status kv_write(const KvWriteParams& p, int num_threads) {
+  const int threads = threads_for(2 * p.num_tokens * p.num_kv_heads * p.head_dim, num_threads);
+  with_host_type(p.dtype, [&](auto type) {
+    using T = decltype(type);
+    const auto write_heads = [&](const HeadsView& from, const CacheSide& side, int64_t width, int64_t t, int64_t slot) {
+      if (from.data == nullptr) return;
+      alignas(64) float values[kMaxHeadDim];
+      for (int64_t h = 0; h < p.num_kv_heads; ++h) {
+        const T* x = head_at<T>(from, t, h);
+        load_values<T>(x, nullptr, width, values);
+        write_head<T>(side, slot, h, {values, width, x, 0, 0});
+      }
+    };
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+    for (int64_t t = 0; t < p.num_tokens; ++t) {
+      const int64_t position = p.positions.data == nullptr ? 0 : index_at(p.positions, t);
+      const TokenGuard guard = guard_token(position, p.max_position, index_at(p.slot_mapping, t), p.cache.num_slots());
+      if (guard.fault != FaultCode::none) record_fault(p.faults, t, guard.fault);
+      if (guard.slot < 0) continue;
+      write_heads(p.k, k_side(p.cache), p.head_dim, t, guard.slot);
+      write_heads(p.v, v_side(p.cache), p.cache.v_width(), t, guard.slot);
+    }
+  });
   return {};
 }
 

@@ -9,6 +9,7 @@ namespace prologue::cuda {
 
 Status attention_prologue(const AttentionPrologueParams& params, cudaStream_t stream);
 Status add_bias(const AddBiasParams& params, cudaStream_t stream);
+Status qk_norm(const QkNormParams& params, cudaStream_t stream);
 Status kv_write(const KvWriteParams& params, cudaStream_t stream);
 
 namespace {
@@ -22,13 +23,13 @@ __global__ void __launch_bounds__(256) add_bias_kernel(const __grid_constant__ A
   T* y = static_cast<T*>(p.y) + t * p.y_stride;
   const int64_t step = static_cast<int64_t>(gridDim.y) * blockDim.x * V;
   for (int64_t i = (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * V; i < p.width; i += step) {
-    const Vec<T, V> values = load_vector<false, T, V>(x + i);
-    const Vec<T, V> terms = load_vector<false, T, V>(bias + i);
-    Vec<T, V> sums;
+    constexpr int kBytes = V * static_cast<int>(sizeof(T));
+    const Packed<T, V> values = load_bytes<kBytes, false>(x + i);
+    const Packed<T, V> terms = load_bytes<kBytes, false>(bias + i);
+    float sums[V];
 #pragma unroll
-    for (int j = 0; j < V; ++j)
-      sums.values[j] = from_float<T>(add_rounded(to_float(values.values[j]), to_float(terms.values[j])));
-    store_vector<false, T, V>(y + i, sums);
+    for (int j = 0; j < V; ++j) sums[j] = add_rounded(element<T, V>(values, j), element<T, V>(terms, j));
+    store_bytes<kBytes, false>(y + i, pack<T, V>(sums));
   }
 }
 
@@ -49,6 +50,27 @@ Status add_bias(const AddBiasParams& p, cudaStream_t stream) {
   });
 }
 
+// The Q half of the fused kernel, with nothing to rotate.
+Status qk_norm(const QkNormParams& p, cudaStream_t stream) {
+  AttentionPrologueParams fused;
+  fused.num_tokens = p.num_tokens;
+  fused.num_q_heads = p.num_heads;
+  fused.head_dim = p.head_dim;
+  fused.dtype = p.dtype;
+  fused.q = p.x;
+  fused.q_out = p.y;
+  fused.norm.placement = NormPlacement::before_rope;
+  fused.norm.kind = p.kind;
+  fused.norm.scope = p.scope;
+  fused.norm.eps = p.eps;
+  fused.norm.weight_offset = p.weight_offset;
+  fused.norm.q_weight = p.weight;
+  fused.norm.q_weight_head_stride = p.weight_head_stride;
+  fused.norm.q_bias = p.bias;
+  fused.places.positions = p.positions;
+  return attention_prologue(fused, stream);
+}
+
 // The K/V half of the fused kernel, with nothing to rotate.
 Status kv_write(const KvWriteParams& p, cudaStream_t stream) {
   AttentionPrologueParams fused;
@@ -58,10 +80,10 @@ Status kv_write(const KvWriteParams& p, cudaStream_t stream) {
   fused.dtype = p.dtype;
   fused.k = p.k;
   fused.v = p.v;
-  fused.rotation.positions = p.positions;
+  fused.places.positions = p.positions;
   fused.rotation.max_position = p.max_position;
   fused.cache = p.cache;
-  fused.slot_mapping = p.slot_mapping;
+  fused.places.slot_mapping = p.slot_mapping;
   fused.faults = p.faults;
   return attention_prologue(fused, stream);
 }

@@ -52,11 +52,6 @@ struct alignas(N * sizeof(T)) Vec {
   T values[N];
 };
 
-__device__ inline int64_t index_at(const IndexView& view, int64_t i) {
-  return view.type == IndexType::int32 ? static_cast<int64_t>(static_cast<const int32_t*>(view.data)[i])
-                                       : static_cast<const int64_t*>(view.data)[i];
-}
-
 // As prologue::record_fault, on the device.
 __device__ inline void record_fault(FaultRecord* record, int64_t token, FaultCode code) {
   if (record == nullptr) return;

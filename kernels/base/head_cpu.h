@@ -1,18 +1,18 @@
-// One head on the CPU: widen to float32 (+ bias), turn, round and store. The steps work on a float32 row of their own, so
-// that further ones (a norm before or after the rotation, a quantised store) fit between them.
+// One head on the CPU, as a row of float32 values that one step after another works on: load (+ bias), turn, round, store.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 
+#include <prologue/kernels/base/convert_cpu.h>
 #include <prologue/kernels/base/dtype.h>
 #include <prologue/kernels/base/rotation.h>
 #include <prologue/kernels/base/views.h>
 
 namespace prologue::cpu {
 
-inline constexpr int64_t kMaxHeadDim = 256;
+inline constexpr int64_t kMaxHeadDim = 576;
 
 // Threads for a pass over so many elements: starting a thread costs as much as a few thousand elements.
 inline int threads_for(int64_t elements, int num_threads) {
@@ -20,10 +20,20 @@ inline int threads_for(int64_t elements, int num_threads) {
   return static_cast<int>(std::clamp<int64_t>(elements / kElementsPerThread, 1, std::max(num_threads, 1)));
 }
 
-// One row of the table, and how it is applied; rotary_dim = 0 turns nothing.
+template <class T>
+const T* head_at(const HeadsView& view, int64_t token, int64_t head) {
+  return static_cast<const T*>(view.data) + token * view.token_stride + head * view.head_stride;
+}
+template <class T>
+T* head_at(const MutableHeadsView& view, int64_t token, int64_t head) {
+  return static_cast<T*>(view.data) + token * view.token_stride + head * view.head_stride;
+}
+
+// cos and sin of one token's pairs, and which channels they turn; rotary_dim = 0 turns nothing.
 struct RotationRow {
   RopeStyle style = RopeStyle::neox;
   int64_t rotary_dim = 0;
+  int64_t rotary_offset = 0;
   const float* cos = nullptr;
   const float* sin = nullptr;
 };
@@ -31,39 +41,65 @@ struct RotationRow {
 inline RotationRow rotation_row(RopeStyle style, int64_t rotary_dim, const float* cos_sin_cache, int64_t position) {
   if (rotary_dim == 0) return {};
   const float* row = cos_sin_cache + position * rotary_dim;
-  return {style, rotary_dim, row, row + rotary_dim / 2};
+  return {style, rotary_dim, 0, row, row + rotary_dim / 2};
 }
 
 template <class T>
 void load_values(const T* x, const T* bias, int64_t count, float* values) {
-  for (int64_t i = 0; i < count; ++i) values[i] = to_float(x[i]);
+  widen(x, count, values);
   if (bias == nullptr) return;
   for (int64_t i = 0; i < count; ++i) values[i] = add_rounded(values[i], to_float(bias[i]));
 }
 
 inline void rotate_values(float* values, const RotationRow& row) {
+  float* x = values + row.rotary_offset;
   const int64_t half = row.rotary_dim / 2;
   if (row.style == RopeStyle::neox) {
-    for (int64_t i = 0; i < half; ++i) rotate_pair(values[i], values[i + half], row.cos[i], row.sin[i]);
+    for (int64_t i = 0; i < half; ++i) rotate_pair(x[i], x[i + half], row.cos[i], row.sin[i]);
   } else {
-    for (int64_t i = 0; i < half; ++i) rotate_pair(values[2 * i], values[2 * i + 1], row.cos[i], row.sin[i]);
+    for (int64_t i = 0; i < half; ++i) rotate_pair(x[2 * i], x[2 * i + 1], row.cos[i], row.sin[i]);
   }
 }
 
+// As if stored as T and loaded again.
 template <class T>
-void store_values(const float* values, int64_t count, T* y) {
-  for (int64_t i = 0; i < count; ++i) y[i] = from_float<T>(values[i]);
+void round_values(float* values, int64_t count) {
+  T rounded[kMaxHeadDim];
+  narrow(values, count, rounded);
+  widen(rounded, count, values);
+}
+template <>
+inline void round_values<float>(float*, int64_t) {}
+
+// A head that is ready to be stored: its values in float32, and where it came from. Channels outside [begin, end) are as they
+// were in `source`, and are copied bitwise where they are stored in its type.
+template <class T>
+struct FinishedHead {
+  const float* values = nullptr;
+  int64_t width = 0;
+  const T* source = nullptr;
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+// y may be the source.
+template <class T>
+void store_head(const FinishedHead<T>& head, T* y) {
+  const auto copy = [&](int64_t first, int64_t last) {
+    if (y != head.source) std::memcpy(y + first, head.source + first, static_cast<size_t>(last - first) * sizeof(T));
+  };
+  copy(0, head.begin);
+  copy(head.end, head.width);
+  narrow(head.values + head.begin, head.end - head.begin, y + head.begin);
 }
 
-// y = rotate(x + bias). Channels that nothing changes are copied bitwise. y may be x.
+// y = rotate(x). y may be x.
 template <class T>
-void transform_head(const T* x, const T* bias, const RotationRow& row, int64_t head_dim, T* y) {
-  const int64_t changed = bias != nullptr ? head_dim : row.rotary_dim;
+void rotate_head(const T* x, const RotationRow& row, int64_t head_dim, T* y) {
   alignas(64) float values[kMaxHeadDim];
-  load_values(x, bias, changed, values);
+  load_values<T>(x, nullptr, head_dim, values);
   rotate_values(values, row);
-  if (y != x) std::memcpy(y + changed, x + changed, static_cast<size_t>(head_dim - changed) * sizeof(T));
-  store_values(values, changed, y);
+  store_head<T>({values, head_dim, x, row.rotary_offset, row.rotary_offset + row.rotary_dim}, y);
 }
 
 }  // namespace prologue::cpu

@@ -1,87 +1,198 @@
-// A head on the device is cut into units of 2 V channels, one thread each: V rotary pairs (both halves in one thread, so that
-// no value crosses lanes), or two vectors of the channels behind rotary_dim. The steps below work on values in registers,
-// whoever produced them: add_bias, rotate, store; a norm or a quantised store is one more function between them.
+// A head on the device is cut into units of two vectors of V channels, one thread each: V rotary pairs (both halves in one
+// thread, so that no value crosses lanes), or two vectors of the channels that are not rotated. The threads of a head are its
+// lanes. The steps below work on values in registers, whoever produced them.
 #pragma once
+
+#include <cuda_fp8.h>
 
 #include <cstdint>
 #include <type_traits>
 
+#include <prologue/kernels/base/quantize.h>
 #include <prologue/kernels/base/rotation.h>
 #include <prologue/kernels/base/views.h>
 #include <prologue/kernels/base/cuda_types.cuh>
 
 namespace prologue::cuda {
 
-// Where a unit's two vectors lie in the head, and its first pair (negative: behind rotary_dim, not rotated).
+// ---- where a unit lies ------------------------------------------------------------------------------------------------------
+
+// The channels of a head: those in [rotary_offset, rotary_offset + rotary_dim) are cut as pairs of `style`, the others in order.
+struct HeadLayout {
+  int32_t head_dim = 0;
+  int32_t rotary_dim = 0;
+  int32_t rotary_offset = 0;
+  RopeStyle style = RopeStyle::neox;
+};
+
+// Where a unit's two vectors lie in the head, and its first pair (negative: not rotated).
 struct UnitPlace {
   int a;
   int b;
   int pair;
-  bool has_b;  // the channels behind rotary_dim may end with a single vector
+  bool has_a;
+  bool has_b;  // the channels that are not rotated may end with a single vector
+};
+
+constexpr int64_t units_of(const HeadLayout& layout, int64_t vector) {
+  return layout.rotary_dim / (2 * vector) + (layout.head_dim - layout.rotary_dim + 2 * vector - 1) / (2 * vector);
+}
+
+template <int V>
+__device__ inline UnitPlace place_unit(int unit, const HeadLayout& layout) {
+  const int rotated = layout.rotary_dim / (2 * V);
+  if (unit < rotated) {
+    if (layout.style == RopeStyle::neox) {
+      const int a = layout.rotary_offset + unit * V;
+      return {a, a + layout.rotary_dim / 2, unit * V, true, true};
+    }
+    const int a = layout.rotary_offset + 2 * unit * V;
+    return {a, a + V, unit * V, true, true};
+  }
+  const auto beside = [&](int channel) { return channel < layout.rotary_offset ? channel : channel + layout.rotary_dim; };
+  const int a = beside(2 * (unit - rotated) * V);
+  const int b = beside((2 * (unit - rotated) + 1) * V);
+  return {a, b, -1, a < layout.head_dim, b < layout.head_dim};
+}
+
+// The other way round: which unit holds the vector that starts at `channel`, and whether as its b.
+struct VectorOwner {
+  int unit;
+  bool is_b;
 };
 
 template <int V>
-__device__ inline UnitPlace place_unit(int unit, int head_dim, int rotary_dim, RopeStyle style) {
-  const int rotated = rotary_dim / (2 * V);
-  if (unit < rotated) {
-    if (style == RopeStyle::neox) return {unit * V, rotary_dim / 2 + unit * V, unit * V, true};
-    return {2 * unit * V, 2 * unit * V + V, unit * V, true};
+__device__ inline VectorOwner owner_of(int channel, const HeadLayout& layout) {
+  const int rotated = layout.rotary_dim / (2 * V);
+  const int inside = channel - layout.rotary_offset;
+  if (inside >= 0 && inside < layout.rotary_dim) {
+    const int vector = inside / V;
+    if (layout.style == RopeStyle::neox)
+      return vector < rotated ? VectorOwner{vector, false} : VectorOwner{vector - rotated, true};
+    return {vector / 2, vector % 2 != 0};
   }
-  const int a = rotary_dim + 2 * (unit - rotated) * V;
-  return {a, a + V, -1, a + V < head_dim};
+  const int vector = (inside < 0 ? channel : channel - layout.rotary_dim) / V;
+  return {rotated + vector / 2, vector % 2 != 0};
 }
 
-// Units of a head: what place_unit counts to.
-constexpr int64_t units_of_head(int64_t head_dim, int64_t rotary_dim, int64_t vector) {
-  return rotary_dim / (2 * vector) + (head_dim - rotary_dim + 2 * vector - 1) / (2 * vector);
-}
+// ---- vectors in memory ------------------------------------------------------------------------------------------------------
 
-// Loads and stores of one vector. `streaming` marks data that nobody reads again soon: it leaves the L2 first.
+// kBytes consecutive bytes, kept in 32-bit words until they are used: 16-bit values in registers of their own would have to be
+// unpacked where they arrive, and every load would be waited for.
 template <int kBytes>
-using VectorWord =
-    std::conditional_t<kBytes == 16, uint4,
-                       std::conditional_t<kBytes == 8, uint2, std::conditional_t<kBytes == 4, uint32_t, uint16_t>>>;
+struct Bytes {
+  static constexpr int kWords = kBytes < 4 ? 1 : kBytes / 4;
+  uint32_t words[kWords];
+};
 
-template <bool kStreaming, class T, int V>
-__device__ inline Vec<T, V> load_vector(const T* from) {
-  using Word = VectorWord<V * sizeof(T)>;
-  union {
-    Word word;
-    Vec<T, V> vector;
-  } u = {kStreaming ? __ldcs(reinterpret_cast<const Word*>(from)) : *reinterpret_cast<const Word*>(from)};
-  return u.vector;
+template <int kBytes>
+using VectorWord = std::conditional_t<
+    kBytes == 16, uint4,
+    std::conditional_t<kBytes == 8, uint2,
+                       std::conditional_t<kBytes == 4, uint32_t, std::conditional_t<kBytes == 2, uint16_t, uint8_t>>>>;
+
+// `streaming` marks data that nobody reads again soon: it leaves the L2 first.
+template <int kBytes, bool kStreaming>
+__device__ inline Bytes<kBytes> load_bytes(const void* from) {
+  static_assert(kBytes <= 16);
+  const auto* source = static_cast<const VectorWord<kBytes>*>(from);
+  const VectorWord<kBytes> word = kStreaming ? __ldcs(source) : *source;
+  if constexpr (kBytes == 16) {
+    return {{word.x, word.y, word.z, word.w}};
+  } else if constexpr (kBytes == 8) {
+    return {{word.x, word.y}};
+  } else {
+    return {{word}};
+  }
 }
 
-template <bool kStreaming, class T, int V>
-__device__ inline void store_vector(T* to, const Vec<T, V>& vector) {
-  using Word = VectorWord<V * sizeof(T)>;
-  const Word word = *reinterpret_cast<const Word*>(&vector);
-  if (kStreaming) {
-    __stcs(reinterpret_cast<Word*>(to), word);
+template <int kBytes, bool kStreaming>
+__device__ inline void store_bytes(void* to, const Bytes<kBytes>& bytes) {
+  if constexpr (kBytes > 16) {
+    Bytes<kBytes / 2> low, high;
+#pragma unroll
+    for (int i = 0; i < kBytes / 8; ++i) low.words[i] = bytes.words[i], high.words[i] = bytes.words[kBytes / 8 + i];
+    store_bytes<kBytes / 2, kStreaming>(to, low);
+    store_bytes<kBytes / 2, kStreaming>(static_cast<char*>(to) + kBytes / 2, high);
   } else {
-    *reinterpret_cast<Word*>(to) = word;
+    using Word = VectorWord<kBytes>;
+    Word word;
+    if constexpr (kBytes == 16) {
+      word = make_uint4(bytes.words[0], bytes.words[1], bytes.words[2], bytes.words[3]);
+    } else if constexpr (kBytes == 8) {
+      word = make_uint2(bytes.words[0], bytes.words[1]);
+    } else {
+      word = static_cast<Word>(bytes.words[0]);
+    }
+    if (kStreaming) {
+      __stcs(static_cast<Word*>(to), word);
+    } else {
+      *static_cast<Word*>(to) = word;
+    }
   }
 }
 
 template <class T, int V>
+using Packed = Bytes<V* static_cast<int>(sizeof(T))>;
+
+template <class T, int V>
+__device__ inline float element(const Packed<T, V>& packed, int i) {
+  if constexpr (std::is_same_v<T, float>) {
+    return __uint_as_float(packed.words[i]);
+  } else if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    return __uint_as_float(i % 2 == 0 ? packed.words[i / 2] << 16 : packed.words[i / 2] & 0xffff0000u);
+  } else {
+    const __half2 pair = *reinterpret_cast<const __half2*>(&packed.words[i / 2]);
+    return i % 2 == 0 ? __low2float(pair) : __high2float(pair);
+  }
+}
+
+// V values, each rounded once.
+template <class T, int V>
+__device__ inline Packed<T, V> pack(const float* values) {
+  Packed<T, V> packed;
+  if constexpr (std::is_same_v<T, float>) {
+#pragma unroll
+    for (int i = 0; i < V; ++i) packed.words[i] = __float_as_uint(values[i]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < V; i += 2) {
+      const float second = V > 1 ? values[V > 1 ? i + 1 : 0] : 0.0f;
+      if constexpr (std::is_same_v<T, __half>) {
+        const __half2 pair = __floats2half2_rn(values[i], second);
+        packed.words[i / 2] = *reinterpret_cast<const uint32_t*>(&pair);
+      } else {
+        const __nv_bfloat162 pair = __floats2bfloat162_rn(values[i], second);
+        packed.words[i / 2] = *reinterpret_cast<const uint32_t*>(&pair);
+      }
+    }
+  }
+  return packed;
+}
+
+template <class T, int V>
 struct Unit {
-  Vec<T, V> a;
-  Vec<T, V> b;
+  Packed<T, V> a;
+  Packed<T, V> b;
 };
 
 template <bool kStreaming, class T, int V>
-__device__ inline Unit<T, V> load_unit(const T* head, const UnitPlace& place) {
-  Unit<T, V> unit;
-  unit.a = load_vector<kStreaming, T, V>(head + place.a);
-  if (place.has_b) unit.b = load_vector<kStreaming, T, V>(head + place.b);
+__device__ inline Unit<T, V> load_unit(const void* head, const UnitPlace& place) {
+  Unit<T, V> unit = {};
+  const T* from = static_cast<const T*>(head);
+  if (place.has_a) unit.a = load_bytes<V* static_cast<int>(sizeof(T)), kStreaming>(from + place.a);
+  if (place.has_b) unit.b = load_bytes<V* static_cast<int>(sizeof(T)), kStreaming>(from + place.b);
   return unit;
 }
 
 template <bool kStreaming, class T, int V>
-__device__ inline void store_unit(T* head, const UnitPlace& place, const Unit<T, V>& unit) {
-  store_vector<kStreaming, T, V>(head + place.a, unit.a);
-  if (place.has_b) store_vector<kStreaming, T, V>(head + place.b, unit.b);
+__device__ inline void store_unit(void* head, const UnitPlace& place, const Unit<T, V>& unit) {
+  T* to = static_cast<T*>(head);
+  if (place.has_a) store_bytes<V* static_cast<int>(sizeof(T)), kStreaming>(to + place.a, unit.a);
+  if (place.has_b) store_bytes<V* static_cast<int>(sizeof(T)), kStreaming>(to + place.b, unit.b);
 }
+
+// ---- values in float32 ------------------------------------------------------------------------------------------------------
 
 // A unit in float32: x[0 .. V) is vector a, x[V .. 2V) vector b.
 template <int V>
@@ -94,30 +205,20 @@ __device__ inline UnitValues<V> widen(const Unit<T, V>& unit) {
   UnitValues<V> values;
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    values.x[i] = to_float(unit.a.values[i]);
-    values.x[V + i] = to_float(unit.b.values[i]);
+    values.x[i] = element<T, V>(unit.a, i);
+    values.x[V + i] = element<T, V>(unit.b, i);
   }
   return values;
 }
 
 template <class T, int V>
 __device__ inline Unit<T, V> narrow(const UnitValues<V>& values) {
-  Unit<T, V> unit;
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    unit.a.values[i] = from_float<T>(values.x[i]);
-    unit.b.values[i] = from_float<T>(values.x[V + i]);
-  }
-  return unit;
+  return {pack<T, V>(values.x), pack<T, V>(values.x + V)};
 }
 
 template <class T, int V>
-__device__ inline void add_bias(UnitValues<V>& values, const T* bias_head, const UnitPlace& place) {
-  Unit<T, V> bias;
-  bias.a = load_vector<false, T, V>(bias_head + place.a);
-  bias.b = bias.a;
-  if (place.has_b) bias.b = load_vector<false, T, V>(bias_head + place.b);
-  const UnitValues<V> terms = widen(bias);
+__device__ inline void add_bias(UnitValues<V>& values, const Unit<T, V>& bias) {
+  const UnitValues<V> terms = widen<T, V>(bias);
 #pragma unroll
   for (int i = 0; i < 2 * V; ++i) values.x[i] = add_rounded(values.x[i], terms.x[i]);
 }
@@ -135,12 +236,12 @@ __device__ inline UnitAngles<V> load_angles(const float* cos_row, const float* s
   UnitAngles<V> angles;
 #pragma unroll
   for (int i = 0; i < V; i += kFloats) {
-    const Vec<float, kFloats> cos = *reinterpret_cast<const Vec<float, kFloats>*>(cos_row + i);
-    const Vec<float, kFloats> sin = *reinterpret_cast<const Vec<float, kFloats>*>(sin_row + i);
+    const Bytes<kFloats* 4> cos = load_bytes<kFloats * 4, false>(cos_row + i);
+    const Bytes<kFloats* 4> sin = load_bytes<kFloats * 4, false>(sin_row + i);
 #pragma unroll
     for (int j = 0; j < kFloats; ++j) {
-      angles.cos[i + j] = cos.values[j];
-      angles.sin[i + j] = sin.values[j];
+      angles.cos[i + j] = __uint_as_float(cos.words[j]);
+      angles.sin[i + j] = __uint_as_float(sin.words[j]);
     }
   }
   return angles;
@@ -155,6 +256,105 @@ __device__ inline void rotate(UnitValues<V>& values, const UnitAngles<V>& angles
 #pragma unroll
     for (int i = 0; i < V; ++i) rotate_pair(values.x[2 * i], values.x[2 * i + 1], angles.cos[i], angles.sin[i]);
   }
+}
+
+// ---- over the lanes of a head -----------------------------------------------------------------------------------------------
+
+// The lanes of one head: `count`, a power of two, of one warp.
+struct HeadLanes {
+  uint32_t mask;
+  int count;
+};
+
+__device__ inline HeadLanes head_lanes(int lanes, int thread) {
+  const uint32_t all = lanes >= 32 ? 0xffffffffu : (1u << lanes) - 1u;
+  return {all << (thread % 32 / lanes * lanes), lanes};
+}
+
+__device__ inline uint32_t largest_over(const HeadLanes& lanes, uint32_t x) {
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    if (step < lanes.count) x = max(x, __shfl_xor_sync(lanes.mask, x, step));
+  }
+  return x;
+}
+
+// Sums of a head are formed in one order, whatever the layout and the width of the vectors are, so that fused and unfused, and
+// CPU and GPU, give the same bits: each half of the head by itself as a tree of neighbours, then the two.
+template <int V>
+__device__ inline float tree(const float* terms) {
+  if constexpr (V == 1) {
+    return terms[0];
+  } else {
+    return add_rounded(tree<V / 2>(terms), tree<V / 2>(terms + V / 2));
+  }
+}
+
+// `low` and `high`: the sums of lane i's vectors number i of the first and of the second half.
+__device__ inline float sum_halves(const HeadLanes& lanes, float low, float high) {
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    if (step < lanes.count) {
+      low = add_rounded(low, __shfl_xor_sync(lanes.mask, low, step));
+      high = add_rounded(high, __shfl_xor_sync(lanes.mask, high, step));
+    }
+  }
+  return add_rounded(low, high);
+}
+
+template <int V>
+__device__ inline void square(const UnitValues<V>& values, float* squares) {
+#pragma unroll
+  for (int i = 0; i < 2 * V; ++i) squares[i] = multiply_rounded(values.x[i], values.x[i]);
+}
+
+__device__ inline float inverse_root_mean(float sum, float inverse_count, float eps) {
+  return __frcp_rn(__fsqrt_rn(__fadd_rn(__fmul_rn(sum, inverse_count), eps)));
+}
+
+template <int V>
+__device__ inline void multiply(UnitValues<V>& values, float factor) {
+#pragma unroll
+  for (int i = 0; i < 2 * V; ++i) values.x[i] = multiply_rounded(values.x[i], factor);
+}
+
+template <class T, int V>
+__device__ inline void multiply_weight(UnitValues<V>& values, const Unit<T, V>& weight, float offset) {
+  const UnitValues<V> factors = widen<T, V>(weight);
+#pragma unroll
+  for (int i = 0; i < 2 * V; ++i) values.x[i] = multiply_rounded(values.x[i], add_rounded(offset, factors.x[i]));
+}
+
+// ---- quantised vectors ------------------------------------------------------------------------------------------------------
+
+template <int V>
+__device__ inline uint32_t largest_magnitude(const UnitValues<V>& values) {
+  uint32_t largest = 0;
+#pragma unroll
+  for (int i = 0; i < 2 * V; ++i) largest = max(largest, magnitude_bits(values.x[i]));
+  return largest;
+}
+
+// V values already multiplied by the reciprocal of their scale, as bytes of a type of 8 bits.
+template <int V>
+__device__ inline Bytes<V> to_8_bits(const float* scaled, KvType type) {
+  Bytes<V> bytes = {};
+  if (type == KvType::int8) {
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      const int code = min(max(__float2int_rn(scaled[i]), -127), 127);  // NaN converts to 0
+      bytes.words[i / 4] |= static_cast<uint32_t>(code & 0xff) << (i % 4 * 8);
+    }
+  } else {
+    const __nv_fp8_interpretation_t format = type == KvType::fp8_e4m3 ? __NV_E4M3 : __NV_E5M2;
+#pragma unroll
+    for (int i = 0; i < V; i += 2) {
+      const float second = V > 1 ? scaled[V > 1 ? i + 1 : 0] : 0.0f;
+      const uint32_t pair = __nv_cvt_float2_to_fp8x2(make_float2(scaled[i], second), __NV_SATFINITE, format);
+      bytes.words[i / 4] |= pair << (i % 4 * 8);
+    }
+  }
+  return bytes;
 }
 
 }  // namespace prologue::cuda

@@ -15,15 +15,35 @@ PROLOGUE_HOST_DEVICE inline float add_rounded(float x, float y) {
 #endif
 }
 
+PROLOGUE_HOST_DEVICE inline float multiply_rounded(float x, float y) {
+#if defined(__CUDA_ARCH__)
+  return __fmul_rn(x, y);
+#else
+  return x * y;
+#endif
+}
+
+PROLOGUE_HOST_DEVICE inline float divide_rounded(float x, float y) {
+#if defined(__CUDA_ARCH__)
+  return __fdiv_rn(x, y);
+#else
+  return x / y;
+#endif
+}
+
+// x * y + z with one rounding, also where the processor has no such instruction.
+PROLOGUE_HOST_DEVICE inline float fused_multiply_add(float x, float y, float z) {
+#if defined(__CUDA_ARCH__)
+  return __fmaf_rn(x, y, z);
+#else
+  return __builtin_fmaf(x, y, z);
+#endif
+}
+
 // (a, b) turned by an angle: a' = a cos - b sin, b' = a sin + b cos.
 PROLOGUE_HOST_DEVICE inline void rotate_pair(float& a, float& b, float cos, float sin) {
-#if defined(__CUDA_ARCH__)
-  const float turned = __fsub_rn(__fmul_rn(a, cos), __fmul_rn(b, sin));
-  b = __fadd_rn(__fmul_rn(a, sin), __fmul_rn(b, cos));
-#else
-  const float turned = (a * cos) - (b * sin);
-  b = (a * sin) + (b * cos);
-#endif
+  const float turned = add_rounded(multiply_rounded(a, cos), -multiply_rounded(b, sin));
+  b = add_rounded(multiply_rounded(a, sin), multiply_rounded(b, cos));
   a = turned;
 }
 

@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <cstring>
 
 #include <prologue/kernels/base/view_checks.h>
 
@@ -22,6 +24,44 @@ int64_t extent(const Region& region, int first = 0) {
   return bytes;
 }
 
+// The dimensions of a region that repeat anything, the widest stride first; the others have a count of 1.
+struct Nest {
+  int64_t counts[4] = {1, 1, 1, 1};
+  int64_t strides[4] = {0, 0, 0, 0};
+  int64_t extents[5];  // bytes of dimensions [i, 4)
+
+  explicit Nest(const Region& region) {
+    int used = 0;
+    for (int i = 0; i < 3; ++i) {
+      if (region.counts[i] <= 1) continue;
+      int at = used++;
+      for (; at > 0 && strides[at - 1] < region.strides[i]; --at) {
+        strides[at] = strides[at - 1];
+        counts[at] = counts[at - 1];
+      }
+      strides[at] = region.strides[i];
+      counts[at] = region.counts[i];
+    }
+    extents[4] = region.width;
+    for (int i = 3; i >= 0; --i) extents[i] = extents[i + 1] + (counts[i] - 1) * strides[i];
+  }
+};
+
+// True when b, starting `distance` bytes behind a, certainly touches none of it. Rows of one buffer (columns of packed QKV, K
+// beside V, scales behind their data) repeat alike: where both have the same stride, what lies within it is compared.
+bool apart(const Nest& a, const Nest& b, int64_t distance, int level) {
+  if (distance >= a.extents[level] || -distance >= b.extents[level]) return true;
+  const int64_t stride = a.strides[level];
+  if (level == 3 || stride <= 0 || stride != b.strides[level]) return false;
+  if (a.extents[level + 1] > stride || b.extents[level + 1] > stride) return false;
+  const int64_t column = (distance % stride + stride) % stride;
+  return apart(a, b, column, level + 1) && apart(a, b, column - stride, level + 1);
+}
+
+bool empty(const Region& region) {
+  return std::any_of(region.counts, region.counts + 3, [](int64_t count) { return count <= 0; });
+}
+
 bool overlap(const Region& a, const Region& b) {
   const int64_t a_bytes = extent(a);
   const int64_t b_bytes = extent(b);
@@ -29,14 +69,13 @@ bool overlap(const Region& a, const Region& b) {
   const uint64_t a_begin = reinterpret_cast<uintptr_t>(a.data);
   const uint64_t b_begin = reinterpret_cast<uintptr_t>(b.data);
   if (a_begin + static_cast<uint64_t>(a_bytes) <= b_begin || b_begin + static_cast<uint64_t>(b_bytes) <= a_begin) return false;
-  // Columns of one packed buffer lie within each other's bounds without touching.
-  if (a.strides[0] == b.strides[0] && a.strides[0] > 0) {
-    const int64_t stride = a.strides[0];
-    const int64_t distance = static_cast<int64_t>(b_begin - a_begin);
-    const int64_t column = ((distance % stride) + stride) % stride;
-    if (column >= extent(a, 1) && column + extent(b, 1) <= stride) return false;
-  }
-  return true;
+  return !apart(Nest(a), Nest(b), static_cast<int64_t>(b_begin - a_begin), 0);
+}
+
+// Elements to bytes; what does not fit becomes a stride that no check lets through.
+int64_t stride_bytes(int64_t stride, int64_t bits) {
+  int64_t result = 0;
+  return __builtin_mul_overflow(stride, bits, &result) ? INT64_MAX : result / 8;
 }
 
 }  // namespace
@@ -45,8 +84,8 @@ Region heads_region(const char* name, const HeadsView& view, int64_t num_tokens,
                     DType dtype) {
   const int64_t size = dtype_size(dtype);
   Region region{name, view.data, head_dim * size, size, {num_tokens, num_heads, 1}, {-1, -1, 0}};
-  if (__builtin_mul_overflow(view.token_stride, size, &region.strides[0])) region.strides[0] = INT64_MAX;
-  if (__builtin_mul_overflow(view.head_stride, size, &region.strides[1])) region.strides[1] = INT64_MAX;
+  region.strides[0] = stride_bytes(view.token_stride, 8 * size);
+  region.strides[1] = stride_bytes(view.head_stride, 8 * size);
   return region;
 }
 
@@ -59,14 +98,32 @@ Region index_region(const char* name, const IndexView& view, int64_t count) {
   return array_region(name, view.data, count, view.type == IndexType::int32 ? 4 : 8);
 }
 
-Region cache_region(const char* name, const void* data, const PageStrides& strides, const PagedKvView& cache) {
-  const int64_t size = dtype_size(cache.dtype);
-  Region region{name, data, cache.head_dim * size, size, {cache.num_pages, cache.page_size, cache.num_kv_heads}, {0, 0, 0}};
-  const std::array<int64_t, 3> in_elements = {strides.page, strides.token, strides.head};
-  for (size_t i = 0; i < 3; ++i) {
-    if (__builtin_mul_overflow(in_elements[i], size, &region.strides[i])) region.strides[i] = INT64_MAX;
+Region cache_region(const char* name, const void* data, const PageStrides& strides, const PagedKvView& cache, int64_t width) {
+  const int64_t bits = kv_type_bits(cache.type);
+  const int64_t channels = width > 0 ? width : cache.head_dim;
+  return {name,
+          data,
+          channels * bits / 8,
+          std::max<int64_t>(bits / 8, 1),
+          {cache.num_pages, cache.page_size, cache.num_kv_heads},
+          {stride_bytes(strides.page, bits), stride_bytes(strides.token, bits), stride_bytes(strides.head, bits)}};
+}
+
+Region cache_scale_region(const char* name, const float* scale, const PageStrides& strides, const PagedKvView& cache) {
+  const int64_t size = sizeof(float);
+  switch (cache.scaling) {
+    case KvScaling::none: break;
+    case KvScaling::tensor: return array_region(name, scale, 1, size);
+    case KvScaling::head: return array_region(name, scale, cache.num_kv_heads, size);
+    case KvScaling::token_head:
+      return {name,
+              scale,
+              size,
+              size,
+              {cache.num_pages, cache.page_size, cache.num_kv_heads},
+              {stride_bytes(strides.page, 32), stride_bytes(strides.token, 32), stride_bytes(strides.head, 32)}};
   }
-  return region;
+  return array_region(name, scale, 0, size);
 }
 
 Status check_range(const char* operation, const char* name, int64_t value, int64_t low, int64_t high) {
@@ -80,12 +137,23 @@ Status check_dtype(const char* operation, const char* name, DType dtype) {
                      ": supported are float32, float16 and bfloat16");
 }
 
+Status check_finite(const char* operation, const char* name, float value) {
+  if (std::isfinite(value)) return {};
+  return invalid_argument(operation, ": ", name, " is ", value, ": it must be finite");
+}
+
+Status check_positive(const char* operation, const char* name, float value) {
+  if (std::isfinite(value) && value > 0.0f) return {};
+  return invalid_argument(operation, ": ", name, " is ", value, ": it must be finite and greater than 0");
+}
+
 Status check_device(const char* operation, Device device) {
   if (device == Device::cpu || device == Device::cuda) return {};
   return invalid_argument(operation, ": device is ", static_cast<int32_t>(device), ": it must be cpu or cuda");
 }
 
 Status check_readable(const char* operation, const Region& region) {
+  if (empty(region)) return {};
   for (int i = 0; i < 3; ++i) {
     if (region.strides[i] >= 0) continue;
     return invalid_argument(operation, ": ", region.name, " has the stride ", region.strides[i] / region.alignment,
@@ -94,7 +162,6 @@ Status check_readable(const char* operation, const Region& region) {
   const int64_t bytes = extent(region);
   if (bytes < 0)
     return invalid_argument(operation, ": ", region.name, " reaches further than 2^60 bytes: its strides are too large");
-  if (bytes == 0) return {};
   if (region.data == nullptr) return invalid_argument(operation, ": ", region.name, " is null");
   if (reinterpret_cast<uintptr_t>(region.data) % static_cast<uintptr_t>(region.alignment) != 0) {
     return invalid_argument(operation, ": ", region.name, " lies at ", region.data, ": it must be aligned to ", region.alignment,
@@ -109,6 +176,7 @@ Status check_readable(const char* operation, const Region& region) {
 
 Status check_writable(const char* operation, const Region& region) {
   PROLOGUE_RETURN_IF_ERROR(check_readable(operation, region));
+  if (empty(region)) return {};
   std::array<int, 3> order = {0, 1, 2};
   std::sort(order.begin(), order.end(), [&](int a, int b) { return region.strides[a] < region.strides[b]; });
   int64_t inner = region.width;
@@ -128,11 +196,44 @@ Status check_apart(const char* operation, const Region& written, const Region& o
   return invalid_argument(operation, ": ", written.name, " overlaps ", other.name);
 }
 
+Status RegionChecks::read(const Region& region) {
+  PROLOGUE_RETURN_IF_ERROR(check_readable(operation_, region));
+  return add(region, false, "");
+}
+
+Status RegionChecks::write(const Region& region, const char* in_place) {
+  PROLOGUE_RETURN_IF_ERROR(check_writable(operation_, region));
+  return add(region, true, in_place);
+}
+
+Status RegionChecks::add(const Region& region, bool written, const char* in_place) {
+  const int64_t bytes = extent(region);
+  if (bytes <= 0) return {};
+  if (count_ == kMaxEntries) return unsupported(operation_, ": more than ", kMaxEntries, " arrays");
+  const auto begin = reinterpret_cast<uintptr_t>(region.data);
+  entries_[count_++] = {region, written, in_place, begin, begin + static_cast<uintptr_t>(bytes)};
+  return {};
+}
+
+Status RegionChecks::check_all_apart() const {
+  for (int i = 0; i < count_; ++i) {
+    const Entry& a = entries_[i];
+    if (!a.written) continue;
+    for (int j = 0; j < count_; ++j) {
+      const Entry& b = entries_[j];
+      if (i == j || (b.written && j < i) || a.end <= b.begin || b.end <= a.begin) continue;
+      if (std::strcmp(a.in_place, b.region.name) == 0 && same_region(a.region, b.region)) continue;
+      PROLOGUE_RETURN_IF_ERROR(check_apart(operation_, a.region, b.region));
+    }
+  }
+  return {};
+}
+
 bool same_region(const Region& a, const Region& b) { return a.data == b.data && std::equal(a.strides, a.strides + 3, b.strides); }
 
 Status check_head_and_rotary_dim(const char* operation, int64_t head_dim, RopeStyle style, int64_t rotary_dim) {
-  if (head_dim < 2 || head_dim > 256 || head_dim % 2 != 0) {
-    return unsupported(operation, ": head_dim is ", head_dim, ": supported is every even number in 2..256");
+  if (head_dim < 2 || head_dim > 576 || head_dim % 2 != 0) {
+    return unsupported(operation, ": head_dim is ", head_dim, ": supported is every even number in 2..576");
   }
   if (style != RopeStyle::neox && style != RopeStyle::interleaved) {
     return unsupported(operation, ": the rope style is ", static_cast<int32_t>(style), ": supported are neox and interleaved");
@@ -167,13 +268,24 @@ Status check_index_type(const char* operation, const char* name, const IndexView
   return invalid_argument(operation, ": ", name, ".type is ", static_cast<int32_t>(view.type), ": it must be int32 or int64");
 }
 
-Status check_cache(const char* operation, const PagedKvView& cache, int64_t num_kv_heads, int64_t head_dim, DType dtype) {
-  if (cache.dtype != dtype) {
-    PROLOGUE_RETURN_IF_ERROR(check_dtype(operation, "cache.dtype", cache.dtype));
-    return unsupported(operation, ": cache.dtype is ", dtype_name(cache.dtype), ": it must be dtype, ", dtype_name(dtype));
+Status check_cache_shape(const char* operation, const PagedKvView& cache, int64_t num_kv_heads, int64_t head_dim) {
+  if (!kv_type_valid(cache.type)) {
+    return unsupported(operation, ": cache.type is the unknown type ", static_cast<int32_t>(cache.type),
+                       ": supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8 and int4");
   }
-  constexpr int64_t kMaxCount = int64_t{1} << 40;
-  PROLOGUE_RETURN_IF_ERROR(check_range(operation, "cache.num_pages", cache.num_pages, 1, kMaxCount));
+  if (cache.scaling < KvScaling::none || cache.scaling > KvScaling::token_head) {
+    return unsupported(operation, ": cache.scaling is ", static_cast<int32_t>(cache.scaling),
+                       ": supported are none, tensor, head and token_head");
+  }
+  if (kv_type_is_float(cache.type) && cache.scaling != KvScaling::none) {
+    return invalid_argument(operation, ": cache.scaling is given, but cache.type is ", kv_type_name(cache.type),
+                            ": float caches have no scales");
+  }
+  if ((cache.type == KvType::int8 || cache.type == KvType::int4) && cache.scaling == KvScaling::none) {
+    return invalid_argument(operation, ": cache.scaling is none, but cache.type is ", kv_type_name(cache.type),
+                            ": integer caches need scales");
+  }
+  PROLOGUE_RETURN_IF_ERROR(check_range(operation, "cache.num_pages", cache.num_pages, 1, int64_t{1} << 40));
   PROLOGUE_RETURN_IF_ERROR(check_range(operation, "cache.page_size", cache.page_size, 1, int64_t{1} << 20));
   if (cache.num_kv_heads != num_kv_heads) {
     return invalid_argument(operation, ": cache.num_kv_heads is ", cache.num_kv_heads, ": it must be num_kv_heads, ",
@@ -182,12 +294,31 @@ Status check_cache(const char* operation, const PagedKvView& cache, int64_t num_
   if (cache.head_dim != head_dim) {
     return invalid_argument(operation, ": cache.head_dim is ", cache.head_dim, ": it must be head_dim, ", head_dim);
   }
+  if (cache.type == KvType::int4) {
+    for (const PageStrides& strides : {cache.k_strides, cache.v_strides}) {
+      for (const int64_t stride : {strides.page, strides.token, strides.head}) {
+        if (stride % 2 == 0) continue;
+        return invalid_argument(operation, ": a stride of the int4 cache is ", stride,
+                                ": it must be even, two channels share a byte");
+      }
+    }
+  }
+  return {};
+}
+
+Status check_cache(const char* operation, const PagedKvView& cache, int64_t num_kv_heads, int64_t head_dim, DType dtype) {
+  PROLOGUE_RETURN_IF_ERROR(check_cache_shape(operation, cache, num_kv_heads, head_dim));
+  if (cache.type != kv_type_of(dtype)) {
+    return unsupported(operation, ": cache.type is ", kv_type_name(cache.type), ": it must be dtype, ", dtype_name(dtype));
+  }
+  if (cache.v_width() != head_dim) {
+    return unsupported(operation, ": cache.v_head_dim is ", cache.v_head_dim, ": it must be head_dim, ", head_dim);
+  }
   const Region k = cache_region("cache.k", cache.k, cache.k_strides, cache);
   const Region v = cache_region("cache.v", cache.v, cache.v_strides, cache);
   PROLOGUE_RETURN_IF_ERROR(check_writable(operation, k));
   PROLOGUE_RETURN_IF_ERROR(check_writable(operation, v));
-  if (cache.k == cache.v) return invalid_argument(operation, ": cache.k and cache.v are the same memory");
-  return {};
+  return check_apart(operation, k, v);
 }
 
 }  // namespace prologue

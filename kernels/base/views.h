@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include <prologue/kernels/base/dtype.h>
+#include <prologue/kernels/base/host_device.h>
 
 namespace prologue {
 
@@ -13,9 +14,7 @@ enum class RopeStyle : int32_t {
   interleaved,  // pair i is (x[2i], x[2i + 1])
 };
 
-constexpr const char* rope_style_name(RopeStyle style) {
-  return style == RopeStyle::neox ? "neox" : "interleaved";
-}
+constexpr const char* rope_style_name(RopeStyle style) { return style == RopeStyle::neox ? "neox" : "interleaved"; }
 
 // [num_tokens, num_heads, head_dim] with contiguous channels; element (t, h, d) lies at
 // data[t * token_stride + h * head_stride + d].
@@ -44,30 +43,70 @@ struct IndexView {
   IndexView(std::nullptr_t) {}                                                // NOLINT(google-explicit-constructor)
 };
 
-inline int64_t index_at(const IndexView& view, int64_t i) {
-  return view.type == IndexType::int32 ? static_cast<const int32_t*>(view.data)[i]
-                                       : static_cast<const int64_t*>(view.data)[i];
+PROLOGUE_HOST_DEVICE inline int64_t index_at(const IndexView& view, int64_t i) {
+  return view.type == IndexType::int32 ? static_cast<const int32_t*>(view.data)[i] : static_cast<const int64_t*>(view.data)[i];
 }
 
-// One layer's paged KV cache. Slot s is token s % page_size of page s / page_size; channel d of head h of that slot lies at
-// page * page_stride + offset * token_stride + h * head_stride + d.
 struct PageStrides {
   int64_t page = 0;
   int64_t token = 0;
   int64_t head = 0;
 };
+
+// How a cache stores an element. Quantised types hold round(x / scale), scale being a dequantisation multiplier.
+enum class KvType : int32_t { f32 = 0, f16, bf16, fp8_e4m3, fp8_e5m2, int8, int4 };
+
+constexpr KvType kv_type_of(DType type) { return static_cast<KvType>(type); }
+constexpr bool kv_type_valid(KvType type) { return type >= KvType::f32 && type <= KvType::int4; }
+constexpr bool kv_type_is_float(KvType type) { return type <= KvType::bf16; }
+constexpr int64_t kv_type_bits(KvType type) {
+  if (kv_type_is_float(type)) return type == KvType::f32 ? 32 : 16;
+  return type == KvType::int4 ? 4 : 8;
+}
+constexpr const char* kv_type_name(KvType type) {
+  switch (type) {
+    case KvType::f32: return "float32";
+    case KvType::f16: return "float16";
+    case KvType::bf16: return "bfloat16";
+    case KvType::fp8_e4m3: return "fp8_e4m3";
+    case KvType::fp8_e5m2: return "fp8_e5m2";
+    case KvType::int8: return "int8";
+    case KvType::int4: return "int4";
+  }
+  return "unknown";
+}
+
+// Where the scales of a quantised cache come from.
+enum class KvScaling : int32_t {
+  none = 0,    // float types, and fp8 stored with scale 1
+  tensor,      // given: one float32 for K, one for V
+  head,        // given: [num_kv_heads] float32 each
+  token_head,  // computed when a token is written, stored beside the data: [num_pages, page_size, num_kv_heads] float32 each
+};
+
+// One layer's paged KV cache. Slot s is token s % page_size of page s / page_size; channel d of head h of that slot lies at
+// page * strides.page + offset * strides.token + h * strides.head + d, counted in elements (int4: two to a byte, low nibble =
+// even channel; strides and head dims must then be even). NHD, HND, K and V apart or interleaved in one buffer: all strides.
 struct PagedKvView {
   void* k = nullptr;
   void* v = nullptr;
-  DType dtype = DType::f32;
+  KvType type = KvType::f32;
   int64_t num_pages = 0;
   int64_t page_size = 0;
   int64_t num_kv_heads = 0;
-  int64_t head_dim = 0;
+  int64_t head_dim = 0;    // of K
+  int64_t v_head_dim = 0;  // of V; 0 = head_dim
   PageStrides k_strides;
   PageStrides v_strides;
 
+  KvScaling scaling = KvScaling::none;
+  float* k_scale = nullptr;  // on the device; read for tensor and head, written by the prologue for token_head
+  float* v_scale = nullptr;
+  PageStrides k_scale_strides;  // token_head only, in floats
+  PageStrides v_scale_strides;
+
   int64_t num_slots() const { return num_pages * page_size; }
+  int64_t v_width() const { return v_head_dim > 0 ? v_head_dim : head_dim; }
 };
 
 // Strides of a dense [num_pages, page_size, num_kv_heads, head_dim] tensor.

@@ -9,7 +9,7 @@
 //   out[t, h, :] = sum_p softmax_p(scale * <q[t, h, :], K[p]>) V[p]
 //
 //   q             [T, num_q_heads, head_dim] dtype, strided; T = cu_seqlens_q[num_seqs] <= num_tokens; rows past it are padding
-//   kv            one layer's cache (views.h); kv.head_dim = head_dim; kv.dtype = dtype
+//   kv            one layer's cache (views.h); kv.head_dim = head_dim; kv.type = dtype, v_head_dim = head_dim, no scaling
 //   block_table   [num_seqs, max_pages_per_seq] int32, row stride block_table_stride; entries past a sequence's pages are not read
 //   cu_seqlens_q  [num_seqs + 1] int32, non-decreasing, starts at 0; a sequence without rows is allowed
 //   seq_lens      [num_seqs] int32, tokens in the cache AFTER the append

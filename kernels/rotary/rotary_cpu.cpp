@@ -26,7 +26,7 @@ Status rotary(const RotaryParams& p, int num_threads) {
       }
       const RotationRow row = rotation_row(p.style, p.rotary_dim, p.cos_sin_cache, position);
       for (int64_t h = 0; h < p.num_heads; ++h) {
-        transform_head<T>(x + h * p.x.head_stride, nullptr, row, p.head_dim, y + h * p.y.head_stride);
+        rotate_head(x + h * p.x.head_stride, row, p.head_dim, y + h * p.y.head_stride);
       }
     }
   });

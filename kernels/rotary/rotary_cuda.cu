@@ -15,7 +15,11 @@ Status rotary(const RotaryParams& p, cudaStream_t stream) {
   fused.head_dim = p.head_dim;
   fused.dtype = p.dtype;
   fused.q = p.x;
-  fused.rotation = {p.style, p.rotary_dim, p.cos_sin_cache, p.max_position, p.positions};
+  fused.rotation.style = p.style;
+  fused.rotation.rotary_dim = p.rotary_dim;
+  fused.rotation.cos_sin = p.cos_sin_cache;
+  fused.rotation.max_position = p.max_position;
+  fused.places.positions = p.positions;
   fused.q_out = p.y;
   fused.faults = p.faults;
   return attention_prologue(fused, stream);

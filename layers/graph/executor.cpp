@@ -231,12 +231,12 @@ Status GraphExecutor::run(const AttentionPrologueOp& op, const StepInputs& step,
   }
   params.rotation.style = op.table->style();
   params.rotation.rotary_dim = op.table->rotary_dim();
-  params.rotation.cos_sin_cache = op.table->cos_sin();
+  params.rotation.cos_sin = op.table->cos_sin();
   params.rotation.max_position = op.table->max_position();
-  params.rotation.positions = step.positions;
+  params.places.positions = step.positions;
   params.q_out = writable(heads(op.q, op.num_q_heads));
   params.cache = cache_->layer(op.layer);
-  params.slot_mapping = step.slot_mapping;
+  params.places.slot_mapping = step.slot_mapping;
   params.faults = faults_.as<FaultRecord>();
   return attention_prologue(params, execution);
 }

@@ -115,8 +115,14 @@ PagedAttentionParams make_params(Arena& arena, const AttentionInputs<T>& in, Dev
   p.scale = static_cast<float>(in.scale);
   p.q = {arena.input(in.q), in.q_token_stride, in.q_head_stride};
   const PageStrides strides{in.page_stride, in.token_stride, in.head_stride};
-  p.kv = {arena.input(in.k), arena.input(in.v), p.dtype, in.num_pages, in.page_size,
-          in.num_kv_heads,   in.head_dim,       strides, strides};
+  p.kv.k = arena.input(in.k);
+  p.kv.v = arena.input(in.v);
+  p.kv.type = kv_type_of(p.dtype);
+  p.kv.num_pages = in.num_pages;
+  p.kv.page_size = in.page_size;
+  p.kv.num_kv_heads = in.num_kv_heads;
+  p.kv.head_dim = in.head_dim;
+  p.kv.k_strides = p.kv.v_strides = strides;
   p.block_table = arena.input(in.block_table);
   p.block_table_stride = in.block_table_stride;
   p.max_pages_per_seq = in.max_pages_per_seq;
@@ -519,7 +525,7 @@ TEST_P(PagedAttentionTest, RefusesWhatTheContractForbids) {
       {[](P& p) { p.block_table_stride = 2; }, kInvalid, "block_table_stride is 2: it must be at least max_pages_per_seq, 3"},
       {[](P& p) { p.max_seqlen_q = 0; }, kInvalid, "max_seqlen_q is 0: it must lie in 1..2147483647"},
       {[](P& p) { p.max_seq_len = 0; }, kInvalid, "max_seq_len is 0: it must lie in 1..2147483647"},
-      {[](P& p) { p.kv.dtype = DType::f16; }, kUnsupported, "cache.dtype is float16: it must be dtype, float32"},
+      {[](P& p) { p.kv.type = KvType::f16; }, kUnsupported, "cache.type is float16: it must be dtype, float32"},
       {[](P& p) { p.kv.head_dim = 6; }, kInvalid, "cache.head_dim is 6: it must be head_dim, 8"},
       {[](P& p) { p.kv.num_pages = 0; }, kInvalid, "cache.num_pages is 0: it must lie in 1..1099511627776"},
       {[](P& p) { p.kv.page_size = 0; }, kInvalid, "cache.page_size is 0: it must lie in 1..1048576"},

@@ -28,9 +28,9 @@ RotaryParams rotary_of(const AttentionPrologueParams& p) {
   r.y = p.q_out;
   r.style = p.rotation.style;
   r.rotary_dim = p.rotation.rotary_dim;
-  r.cos_sin_cache = p.rotation.cos_sin_cache;
+  r.cos_sin_cache = p.rotation.cos_sin;
   r.max_position = p.rotation.max_position;
-  r.positions = p.rotation.positions;
+  r.positions = p.places.positions;
   r.faults = p.faults;
   return r;
 }
@@ -130,7 +130,7 @@ TEST_P(RotaryTest, RefusesWithASentence) {
       {"no heads", [](P& p) { p.num_heads = 0; }, invalid, "num_heads is 0: it must lie in 1..65536"},
       {"unknown type", [](P& p) { p.dtype = static_cast<DType>(3); }, missing,
        "dtype is the unknown type 3: supported are float32, float16 and bfloat16"},
-      {"odd head_dim", [](P& p) { p.head_dim = 5; }, missing, "head_dim is 5: supported is every even number in 2..256"},
+      {"odd head_dim", [](P& p) { p.head_dim = 5; }, missing, "head_dim is 5: supported is every even number in 2..576"},
       {"unknown style", [](P& p) { p.style = static_cast<RopeStyle>(-1); }, missing,
        "the rope style is -1: supported are neox and interleaved"},
       {"negative rotary_dim", [](P& p) { p.rotary_dim = -2; }, invalid,

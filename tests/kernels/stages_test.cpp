@@ -118,8 +118,8 @@ TEST_P(StagesTest, AddBiasRefusesWithASentence) {
 // ---- kv_write ---------------------------------------------------------------------------------------------------------------
 
 KvWriteParams kv_write_of(const AttentionPrologueParams& p) {
-  return {p.num_tokens,         p.num_kv_heads,          p.head_dim, p.dtype, p.k, p.v, p.cache, p.slot_mapping,
-          p.rotation.positions, p.rotation.max_position, p.faults};
+  return {p.num_tokens,       p.num_kv_heads,          p.head_dim, p.dtype, p.k, p.v, p.cache, p.places.slot_mapping,
+          p.places.positions, p.rotation.max_position, p.faults};
 }
 
 TEST_P(StagesTest, KvWriteCopiesIntoTheSlots) {
@@ -142,7 +142,7 @@ TEST_P(StagesTest, KvWriteCopiesIntoTheSlots) {
         const Status status = placed.run([&](const Execution& execution) { return kv_write(params, execution); });
         ASSERT_TRUE(status.ok()) << status.message();
         oracle::PrologueOutput want = oracle::attention_prologue(in);
-        std::fill(want.q_state.begin(), want.q_state.end(), oracle::QRow::untouched);
+        std::fill(want.state.begin(), want.state.end(), oracle::TokenState::untouched);
         placed.expect_matches(want, true);
         if (::testing::Test::HasFailure()) return;
       }
@@ -166,18 +166,21 @@ TEST_P(StagesTest, KvWriteRefusesWithASentence) {
       {"no heads", [](P& p) { p.num_kv_heads = -2; }, invalid, "num_kv_heads is -2: it must lie in 1..65536"},
       {"unknown type", [](P& p) { p.dtype = static_cast<DType>(9); }, missing,
        "dtype is the unknown type 9: supported are float32, float16 and bfloat16"},
-      {"odd head_dim", [](P& p) { p.head_dim = 3; }, missing, "head_dim is 3: supported is every even number in 2..256"},
+      {"odd head_dim", [](P& p) { p.head_dim = 3; }, missing, "head_dim is 3: supported is every even number in 2..576"},
       {"negative max_position", [](P& p) { p.max_position = -1; }, invalid,
        "max_position is -1: it must lie in 0..1099511627776"},
       {"unknown position type", [](P& p) { p.positions.type = static_cast<IndexType>(9); }, invalid,
        "positions.type is 9: it must be int32 or int64"},
       {"unknown slot type", [](P& p) { p.slot_mapping.type = static_cast<IndexType>(9); }, invalid,
        "slot_mapping.type is 9: it must be int32 or int64"},
-      {"no k", [](P& p) { p.k.data = nullptr; }, invalid, "k is null"},
-      {"no v", [](P& p) { p.v.data = nullptr; }, invalid, "v is null"},
+      {"neither k nor v", [](P& p) { p.k.data = p.v.data = nullptr; }, invalid, "k and v are both null"},
       {"no slots", [](P& p) { p.slot_mapping.data = nullptr; }, invalid, "slot_mapping is null"},
-      {"another cache type", [](P& p) { p.cache.dtype = DType::f16; }, missing,
-       "cache.dtype is float16: it must be dtype, float32"},
+      {"odd v_head_dim", [](P& p) { p.cache.v_head_dim = 3; }, missing,
+       "cache.v_head_dim is 3: supported is every even number in 2..576, or 0 = head_dim"},
+      {"an integer cache without scales", [](P& p) { p.cache.type = KvType::int8; }, invalid,
+       "cache.scaling is none, but cache.type is int8: integer caches need scales"},
+      {"a cache with scales that are not there", [](P& p) { p.cache.type = KvType::int8, p.cache.scaling = KvScaling::head; },
+       invalid, "cache.k_scale is null"},
       {"no cache", [](P& p) { p.cache.v = nullptr; }, invalid, "cache.v is null"},
       {"cache over k", [](P& p) { p.cache.k = const_cast<void*>(p.k.data); }, invalid, "cache.k overlaps k"},
       {"cache over the slots", [](P& p) { p.slot_mapping.data = p.cache.v; }, invalid, "cache.v overlaps slot_mapping"},

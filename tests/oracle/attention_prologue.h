@@ -1,7 +1,8 @@
 // The attention prologue in float64, straight from its formulas; shares no code with the library. Tensors are dense
-// [num_tokens, heads, head_dim]; where things lie in memory is the test's business.
+// [num_tokens, heads, head_dim]; where things lie in memory, and how a cache stores a value, is the test's business.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <map>
@@ -9,100 +10,251 @@
 
 namespace prologue::oracle {
 
+struct NormInput {
+  bool enabled = false;
+  bool after_rotation = false;
+  bool layer = false;       // otherwise rms
+  bool over_token = false;  // otherwise over a head
+  double eps = 0.0;
+  double weight_offset = 0.0;
+  std::vector<double> weight, bias;  // empty: none; [width], or [heads * width]
+};
+
 struct PrologueInput {
   int64_t num_tokens = 0;
   int64_t num_q_heads = 0;
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;
-  int64_t rotary_dim = 0;
-  bool interleaved = false;
+  int64_t v_head_dim = 0;  // 0: head_dim
+  bool with_k = true, with_v = true;
   std::vector<double> q, k, v;
   std::vector<double> q_bias, k_bias, v_bias;  // empty: none
-  std::vector<double> table;                   // [max_position, rotary_dim], cos then sin
-  int64_t max_position = 0;                    // 0: positions have no upper bound
-  std::vector<int64_t> positions;              // empty: all 0
-  std::vector<int64_t> slots;                  // empty: K and V go nowhere
-  int64_t num_slots = 0;
+  NormInput q_norm, k_norm, v_norm;
+
+  int64_t rotary_dim = 0;
+  int64_t rotary_offset = 0;
+  bool interleaved = false;
+  bool inverse = false;
+  std::vector<double> table;  // [max_position, rotary_dim], cos then sin; a row for each token where table_per_token
+  bool table_per_token = false;
+  std::vector<double> inv_freq;  // not empty: instead of a table
+  double attention_factor = 1.0;
+  int64_t num_axes = 1;
+  std::vector<int64_t> pair_axis;  // empty: all 0
+  int64_t max_position = 0;        // 0: positions have no upper bound
+
+  std::vector<int64_t> positions;  // [num_axes, num_tokens]; empty: derived, or all 0 where there are no sequences
+  std::vector<int64_t> slots;      // empty: derived where `derive_slots`, otherwise K and V go nowhere
+  bool derive_slots = false;
+  std::vector<int64_t> cu_seqlens, cache_lens;  // empty: no sequences
+  std::vector<std::vector<int64_t>> block_table;
+  int64_t ring_size = 0;
+  std::vector<int64_t> position_offsets;  // empty, one, or one for each sequence
+  int64_t num_pages = 0;
+  int64_t page_size = 1;
+
+  double q_constant = 1.0;
+  int q_by_position = 0;  // 1: llama4, 2: logn
+  double q_a = 0.0, q_b = 1.0;
+
+  // Where steps are rounded in between: half a unit in the last place relative to the value, and its floor.
+  double step_rounding = 0.0, step_floor = 0.0;
 };
 
-// A value and the sum of the absolute terms that made it.
+// A value, and what its error in float32 grows with: the sum of the absolute terms that made it, earlier errors carried along.
 struct Element {
   double value = 0.0;
   double scale = 0.0;
 };
 using Row = std::vector<Element>;
 
-enum class QRow { untouched, zero, written };
+enum class TokenState { untouched, zero, written };
+enum class TokenFault { none, position, slot, page, too_long };
 
 struct PrologueOutput {
-  std::vector<QRow> q_state;              // per token
-  std::vector<Row> q;                     // [num_tokens], each num_q_heads * head_dim
-  std::map<int64_t, Row> k, v;            // slot -> num_kv_heads * head_dim
-  std::map<int64_t, int64_t> slot_token;  // slot -> the token that filled it
-  int64_t fault_token = -1;               // the first token with a bad index
-  bool fault_is_position = false;
-  int64_t fault_count = 0;
+  std::vector<TokenState> state;          // per token
+  std::vector<TokenFault> faults;         // per token
+  std::vector<Row> q, k, v;               // per token, empty unless written
+  std::map<int64_t, int64_t> slot_token;  // slot -> the token whose K and V it holds
 };
 
-// One tensor of heads: x + bias, then each pair of the first rotary_dim channels as a complex number times cos + i sin.
-inline Row transform(const std::vector<double>& x, const std::vector<double>& bias, int64_t token, int64_t heads,
-                     const PrologueInput& in, bool rotated) {
-  const int64_t width = heads * in.head_dim;
+inline void round_step(Row& row, const PrologueInput& in) {
+  if (in.step_rounding == 0.0) return;
+  for (Element& e : row) e.scale += 0x1p20 * (in.step_rounding * std::fabs(e.value) + in.step_floor);  // 16 * 2^-24 to one
+}
+
+inline void normalize(Row& row, const NormInput& norm, int64_t width) {
+  const int64_t group = norm.over_token ? static_cast<int64_t>(row.size()) : width;
+  for (int64_t begin = 0; begin < static_cast<int64_t>(row.size()); begin += group) {
+    double mean = 0.0, mean_scale = 0.0;
+    if (norm.layer) {
+      for (int64_t i = begin; i < begin + group; ++i) {
+        mean += row[static_cast<size_t>(i)].value / static_cast<double>(group);
+        mean_scale += row[static_cast<size_t>(i)].scale / static_cast<double>(group);
+      }
+    }
+    double squares = 0.0, squares_scale = 0.0;
+    for (int64_t i = begin; i < begin + group; ++i) {
+      Element& e = row[static_cast<size_t>(i)];
+      e = {e.value - mean, e.scale + mean_scale + std::fabs(mean)};
+      squares += e.value * e.value;
+      squares_scale += std::fabs(e.value) * e.scale;
+    }
+    const double count = static_cast<double>(group);
+    const double inverse = 1.0 / std::sqrt(squares / count + norm.eps);
+    const double relative = 1.0 + squares_scale / (squares + count * norm.eps);  // of the inverse's error
+    for (int64_t i = begin; i < begin + group; ++i) {
+      Element& e = row[static_cast<size_t>(i)];
+      const size_t at = static_cast<size_t>(static_cast<int64_t>(norm.weight.size()) > width ? i : i % width);
+      const double w = norm.weight.empty() ? 1.0 : norm.weight_offset + norm.weight[at];
+      const double w_scale = norm.weight.empty() ? 1.0 : std::fabs(norm.weight_offset) + std::fabs(norm.weight[at]);
+      const double b = norm.bias.empty()
+                           ? 0.0
+                           : norm.bias[static_cast<int64_t>(norm.bias.size()) > width ? static_cast<size_t>(i)
+                                                                                      : static_cast<size_t>(i % width)];
+      e.scale = (e.scale * std::fabs(w) + std::fabs(e.value) * (relative * std::fabs(w) + w_scale)) * inverse + std::fabs(b);
+      e.value = e.value * inverse * w + b;
+    }
+  }
+}
+
+// Each pair of the rotated channels as a complex number times cos + i sin; `positions` has one for each axis.
+inline void rotate(Row& row, int64_t heads, const PrologueInput& in, int64_t token, const std::vector<int64_t>& positions) {
+  const int64_t half = in.rotary_dim / 2;
+  for (int64_t pair = 0; pair < half; ++pair) {
+    const size_t axis = in.pair_axis.empty() ? 0 : static_cast<size_t>(in.pair_axis[static_cast<size_t>(pair)]);
+    const int64_t position = positions[axis];
+    double c = 0.0, s = 0.0;
+    if (!in.inv_freq.empty()) {
+      const double angle = static_cast<double>(position) * in.inv_freq[static_cast<size_t>(pair)];
+      c = std::cos(angle) * in.attention_factor;
+      s = std::sin(angle) * in.attention_factor;
+    } else {
+      const int64_t table_row = in.table_per_token ? token : position;
+      c = in.table[static_cast<size_t>(table_row * in.rotary_dim + pair)];
+      s = in.table[static_cast<size_t>(table_row * in.rotary_dim + half + pair)];
+    }
+    if (in.inverse) s = -s;
+    for (int64_t h = 0; h < heads; ++h) {
+      const int64_t base = h * in.head_dim + in.rotary_offset;
+      Element& first = row[static_cast<size_t>(base + (in.interleaved ? 2 * pair : pair))];
+      Element& second = row[static_cast<size_t>(base + (in.interleaved ? 2 * pair + 1 : pair + half))];
+      const Element re = first, im = second;
+      first = {re.value * c - im.value * s, re.scale * std::fabs(c) + im.scale * std::fabs(s)};
+      second = {re.value * s + im.value * c, re.scale * std::fabs(s) + im.scale * std::fabs(c)};
+    }
+  }
+  if (half > 0) round_step(row, in);
+}
+
+inline Row load(const std::vector<double>& x, const std::vector<double>& bias, int64_t token, int64_t width,
+                const PrologueInput& in) {
   Row row(static_cast<size_t>(width));
   for (int64_t i = 0; i < width; ++i) {
     const double value = x[static_cast<size_t>(token * width + i)];
     const double term = bias.empty() ? 0.0 : bias[static_cast<size_t>(i)];
     row[static_cast<size_t>(i)] = {value + term, std::fabs(value) + std::fabs(term)};
   }
-  if (!rotated) return row;
-  const int64_t position = in.positions.empty() ? 0 : in.positions[static_cast<size_t>(token)];
-  for (int64_t h = 0; h < heads; ++h) {
-    for (int64_t pair = 0; pair < in.rotary_dim / 2; ++pair) {
-      const int64_t base = h * in.head_dim;
-      Element& first = row[static_cast<size_t>(base + (in.interleaved ? 2 * pair : pair))];
-      Element& second = row[static_cast<size_t>(base + (in.interleaved ? 2 * pair + 1 : pair + in.rotary_dim / 2))];
-      const double c = in.table[static_cast<size_t>(position * in.rotary_dim + pair)];
-      const double s = in.table[static_cast<size_t>(position * in.rotary_dim + in.rotary_dim / 2 + pair)];
-      const double re = first.value;
-      const double im = second.value;
-      first = {re * c - im * s, std::fabs(re * c) + std::fabs(im * s)};
-      second = {re * s + im * c, std::fabs(re * s) + std::fabs(im * c)};
-    }
-  }
+  if (!bias.empty()) round_step(row, in);
   return row;
+}
+
+inline double query_factor(const PrologueInput& in, int64_t position) {
+  const double next = static_cast<double>(position) + 1.0;
+  if (in.q_by_position == 1) return in.q_constant * (1.0 + in.q_a * std::log(1.0 + std::floor(next / in.q_b)));
+  if (in.q_by_position == 2) return in.q_constant * std::max(1.0, std::log(next) / std::log(in.q_b));
+  return in.q_constant;
 }
 
 inline PrologueOutput attention_prologue(const PrologueInput& in) {
   PrologueOutput out;
   for (int64_t t = 0; t < in.num_tokens; ++t) {
-    const int64_t position = in.positions.empty() ? 0 : in.positions[static_cast<size_t>(t)];
-    const int64_t slot = in.slots.empty() ? -1 : in.slots[static_cast<size_t>(t)];
-    const auto fault = [&](bool is_position) {
-      if (out.fault_count++ == 0) {
-        out.fault_token = t;
-        out.fault_is_position = is_position;
-      }
-    };
+    out.state.push_back(TokenState::untouched);
+    out.faults.push_back(TokenFault::none);
     out.q.emplace_back();
-    if (position < 0) {
-      out.q_state.push_back(QRow::untouched);
+    out.k.emplace_back();
+    out.v.emplace_back();
+
+    // The token's sequence, where there are any.
+    int64_t sequence = -1, cache_position = 0;
+    const bool derives = !in.cu_seqlens.empty() && (in.positions.empty() || in.derive_slots);
+    if (derives) {
+      for (size_t s = 0; s + 1 < in.cu_seqlens.size(); ++s) {
+        if (in.cu_seqlens[s] <= t && t < in.cu_seqlens[s + 1]) sequence = static_cast<int64_t>(s);
+      }
+      if (sequence < 0) continue;
+      cache_position = in.cache_lens[static_cast<size_t>(sequence)] + t - in.cu_seqlens[static_cast<size_t>(sequence)];
+    }
+
+    std::vector<int64_t> positions(static_cast<size_t>(in.num_axes), 0);
+    bool padding = false, bad_position = false;
+    for (size_t axis = 0; axis < positions.size(); ++axis) {
+      if (!in.positions.empty()) {
+        positions[axis] = in.positions[axis * static_cast<size_t>(in.num_tokens) + static_cast<size_t>(t)];
+        padding = padding || positions[axis] < 0;
+      } else if (derives) {
+        positions[axis] = cache_position;
+        if (!in.position_offsets.empty()) {
+          positions[axis] += in.position_offsets[in.position_offsets.size() > 1 ? static_cast<size_t>(sequence) : 0];
+        }
+        bad_position = bad_position || positions[axis] < 0;
+      }
+      bad_position = bad_position || (in.max_position > 0 && positions[axis] >= in.max_position);
+    }
+    if (padding) continue;
+    if (bad_position) {
+      out.state.back() = TokenState::zero;
+      out.faults.back() = TokenFault::position;
       continue;
     }
-    if (in.max_position > 0 && position >= in.max_position) {
-      out.q_state.push_back(QRow::zero);
-      fault(true);
-      continue;
+    out.state.back() = TokenState::written;
+
+    const auto transform = [&](Row row, const NormInput& norm, int64_t heads) {
+      if (norm.enabled && !norm.after_rotation) normalize(row, norm, in.head_dim), round_step(row, in);
+      rotate(row, heads, in, t, positions);
+      if (norm.enabled && norm.after_rotation) normalize(row, norm, in.head_dim), round_step(row, in);
+      return row;
+    };
+    out.q.back() = transform(load(in.q, in.q_bias, t, in.num_q_heads * in.head_dim, in), in.q_norm, in.num_q_heads);
+    const double factor = query_factor(in, positions[0]);
+    if (factor != 1.0) {
+      for (Element& e : out.q.back()) e = {e.value * factor, e.scale * std::fabs(factor)};
+      round_step(out.q.back(), in);
     }
-    out.q_state.push_back(QRow::written);
-    out.q.back() = transform(in.q, in.q_bias, t, in.num_q_heads, in, true);
-    if (slot < 0) continue;
-    if (slot >= in.num_slots) {
-      fault(false);
-      continue;
+    if (in.with_k)
+      out.k.back() = transform(load(in.k, in.k_bias, t, in.num_kv_heads * in.head_dim, in), in.k_norm, in.num_kv_heads);
+    if (in.with_v) {
+      const int64_t v_dim = in.v_head_dim > 0 ? in.v_head_dim : in.head_dim;
+      Row row = load(in.v, in.v_bias, t, in.num_kv_heads * v_dim, in);
+      if (in.v_norm.enabled) normalize(row, in.v_norm, v_dim), round_step(row, in);
+      out.v.back() = row;
     }
-    out.k[slot] = transform(in.k, in.k_bias, t, in.num_kv_heads, in, true);
-    out.v[slot] = transform(in.v, in.v_bias, t, in.num_kv_heads, in, false);
-    out.slot_token[slot] = t;
+
+    int64_t slot = -1;
+    if (!in.slots.empty()) {
+      slot = in.slots[static_cast<size_t>(t)];
+      if (slot >= in.num_pages * in.page_size) {
+        out.faults.back() = TokenFault::slot;
+        continue;
+      }
+    } else if (in.derive_slots) {
+      const int64_t end = in.cu_seqlens[static_cast<size_t>(sequence) + 1];
+      if (in.ring_size > 0 && t + in.ring_size < end) continue;  // a later token of the step takes its place
+      const std::vector<int64_t>& pages = in.block_table[static_cast<size_t>(sequence)];
+      int64_t r = cache_position;
+      if (in.ring_size > 0 && r >= 0) r %= in.ring_size;
+      if (r < 0 || r >= static_cast<int64_t>(pages.size()) * in.page_size) {
+        out.faults.back() = TokenFault::too_long;
+        continue;
+      }
+      const int64_t page = pages[static_cast<size_t>(r / in.page_size)];
+      if (page < 0 || page >= in.num_pages) {
+        out.faults.back() = TokenFault::page;
+        continue;
+      }
+      slot = page * in.page_size + r % in.page_size;
+    }
+    if (slot >= 0) out.slot_token[slot] = t;
   }
   return out;
 }

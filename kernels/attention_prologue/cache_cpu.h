@@ -1,0 +1,88 @@
+// A finished head into its slot of the cache, in whatever the cache holds.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+#include <prologue/kernels/base/head_cpu.h>
+#include <prologue/kernels/base/quantize.h>
+
+namespace prologue::cpu {
+
+// K or V of a paged cache; data null: there is none.
+struct CacheSide {
+  void* data = nullptr;
+  PageStrides strides;
+  KvType type = KvType::f32;
+  KvScaling scaling = KvScaling::none;
+  float* scale = nullptr;
+  PageStrides scale_strides;
+  int64_t page_size = 1;
+};
+
+inline CacheSide k_side(const PagedKvView& c) {
+  return {c.k, c.k_strides, c.type, c.scaling, c.k_scale, c.k_scale_strides, c.page_size};
+}
+inline CacheSide v_side(const PagedKvView& c) {
+  return {c.v, c.v_strides, c.type, c.scaling, c.v_scale, c.v_scale_strides, c.page_size};
+}
+
+inline int64_t slot_offset(const PageStrides& strides, int64_t page_size, int64_t slot, int64_t head) {
+  return slot / page_size * strides.page + slot % page_size * strides.token + head * strides.head;
+}
+
+// amax -> scale, over `count` values.
+inline HeadScale scale_for(const float* values, int64_t count, KvType type) {
+  uint32_t largest = 0;
+  for (int64_t i = 0; i < count; ++i) largest = std::max(largest, magnitude_bits(values[i]));
+  return computed_scale(largest, kv_largest(type));
+}
+
+template <KvType kType>
+void quantize_values(const float* values, int64_t count, float reciprocal, uint8_t* y) {
+  if constexpr (kType == KvType::int4) {
+    for (int64_t i = 0; i < count; i += 2) {
+      const int low = quantize(values[i], reciprocal, kType), high = quantize(values[i + 1], reciprocal, kType);
+      y[i / 2] = static_cast<uint8_t>(low | high << 4);
+    }
+  } else {
+    for (int64_t i = 0; i < count; ++i) y[i] = quantize(values[i], reciprocal, kType);
+  }
+}
+
+template <class T>
+void write_head(const CacheSide& side, int64_t slot, int64_t head, const FinishedHead<T>& finished) {
+  const int64_t offset = slot_offset(side.strides, side.page_size, slot, head);
+  const auto store_float = [&](auto type) {
+    using U = decltype(type);
+    U* y = static_cast<U*>(side.data) + offset;
+    if constexpr (std::is_same_v<U, T>) {
+      store_head(finished, y);
+    } else {
+      narrow(finished.values, finished.width, y);
+    }
+  };
+  HeadScale scale;
+  if (side.scaling == KvScaling::tensor) scale = given_scale(side.scale[0]);
+  if (side.scaling == KvScaling::head) scale = given_scale(side.scale[head]);
+  if (side.scaling == KvScaling::token_head) {
+    scale = scale_for(finished.values, finished.width, side.type);
+    side.scale[slot_offset(side.scale_strides, side.page_size, slot, head)] = scale.scale;
+  }
+  uint8_t* const bytes = static_cast<uint8_t*>(side.data) + (side.type == KvType::int4 ? offset / 2 : offset);
+  const auto store_quantized = [&](auto type) {
+    quantize_values<decltype(type)::value>(finished.values, finished.width, scale.reciprocal, bytes);
+  };
+  switch (side.type) {
+    case KvType::f32: return store_float(float{});
+    case KvType::f16: return store_float(Float16{});
+    case KvType::bf16: return store_float(BFloat16{});
+    case KvType::fp8_e4m3: return store_quantized(std::integral_constant<KvType, KvType::fp8_e4m3>{});
+    case KvType::fp8_e5m2: return store_quantized(std::integral_constant<KvType, KvType::fp8_e5m2>{});
+    case KvType::int8: return store_quantized(std::integral_constant<KvType, KvType::int8>{});
+    case KvType::int4: return store_quantized(std::integral_constant<KvType, KvType::int4>{});
+  }
+}
+
+}  // namespace prologue::cpu

@@ -1,0 +1,47 @@
+// The instances that are shipped: tables, one per element type (prologue_instances_*_cuda.cu), walked in order.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <span>
+
+#include <prologue/kernels/attention_prologue/attention_prologue_kernel.cuh>
+#include <prologue/kernels/attention_prologue/prologue_args.cuh>
+
+namespace prologue::cuda {
+
+struct Instance {
+  int64_t max_tokens;
+  int vector;                        // channels in one access
+  int units;                         // heads per thread
+  int threads;                       // of a block, at most
+  void (*core)(CoreArgs<uint32_t>);  // the one or the other
+  void (*full)(FullArgs<uint32_t>);
+};
+
+// What a call, or a plan, chooses: the instances of one set of features, for more and more tokens; or the general kernel.
+struct Family {
+  DType dtype;
+  int features;
+  int vector;  // the widest of its instances, among them the last
+  std::span<const Instance> instances;
+  void (*general)(FullArgs<int64_t>);
+};
+
+std::span<const Family> float32_families();
+std::span<const Family> float16_families();
+std::span<const Family> bfloat16_families();
+
+inline constexpr int64_t kAnyTokens = std::numeric_limits<int64_t>::max();
+
+template <class T, int V, int kUnits, int kHints, int kFeatures>
+Instance instance(int64_t max_tokens, int threads = 128) {
+  constexpr auto kKernel = attention_prologue_kernel<T, V, kUnits, kHints, kFeatures>;
+  if constexpr (std::is_same_v<ArgsOf<kFeatures>, CoreArgs<uint32_t>>) {
+    return {max_tokens, V, kUnits, threads, kKernel, nullptr};
+  } else {
+    return {max_tokens, V, kUnits, threads, nullptr, kKernel};
+  }
+}
+
+}  // namespace prologue::cuda

@@ -1,0 +1,44 @@
+// The table of a 16-bit type (measured: docs/tuning-log.md). One to a few tokens are a matter of instructions between the last
+// load and the first store: narrow accesses spread a head over a warp. Up to some thousand, small blocks of a head per thread,
+// with streaming hints as long as the L2 holds what is written. Beyond, a matter of bandwidth: a block for a token, and a thread
+// keeps its cos and sin for two heads.
+#pragma once
+
+#include <prologue/kernels/attention_prologue/general_prologue_kernel.cuh>
+#include <prologue/kernels/attention_prologue/prologue_instances.cuh>
+
+namespace prologue::cuda {
+
+template <class T, int V, int kFeatures>
+std::span<const Instance> for_all_sizes() {
+  static const Instance kInstances[] = {
+      instance<T, (V > 4 ? V / 4 : 1), 1, kStreamLoads, kFeatures>(4, 256),
+      instance<T, V, 1, kStreamNothing, kFeatures>(64, 64),
+      instance<T, V, 1, kStreamLoads, kFeatures>(512, 64),
+      instance<T, V, 1, kStreamLoads | kStreamStores, kFeatures>(6144, 64),
+      instance<T, V, 2, kStreamNothing, kFeatures>(kAnyTokens, 192),
+  };
+  return kInstances;
+}
+
+template <class T>
+std::span<const Family> families_of_16_bits(DType type) {
+  constexpr int kSteps = kBias | kNorm | kQuantised | kPlaces;
+  static const Family kFamilies[] = {
+      {type, 0, 8, for_all_sizes<T, 8, 0>(), nullptr},
+      {type, kLayouts, 8, for_all_sizes<T, 8, kLayouts>(), nullptr},
+      {type, kLayouts, 4, for_all_sizes<T, 4, kLayouts>(), nullptr},
+      {type, kBias | kLayouts, 8, for_all_sizes<T, 8, kBias | kLayouts>(), nullptr},
+      {type, kBias | kNorm, 8, for_all_sizes<T, 8, kBias | kNorm>(), nullptr},
+      {type, kQuantised, 8, for_all_sizes<T, 8, kQuantised>(), nullptr},
+      {type, kPlaces, 8, for_all_sizes<T, 8, kPlaces>(), nullptr},
+      {type, kSteps, 8, for_all_sizes<T, 8, kSteps>(), nullptr},
+      {type, 0, 8, {}, general_prologue_kernel<T, 8>},
+      {type, 0, 4, {}, general_prologue_kernel<T, 4>},
+      {type, 0, 2, {}, general_prologue_kernel<T, 2>},
+      {type, 0, 1, {}, general_prologue_kernel<T, 1>},
+  };
+  return kFamilies;
+}
+
+}  // namespace prologue::cuda

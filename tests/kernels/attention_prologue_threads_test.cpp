@@ -1,0 +1,452 @@
+// What users of other prologue, rope and cache kernels have run into, as tests of ours. docs/testing.md names the threads, which
+// of them the case lists of attention_prologue_test.cpp cover already, and which do not apply here.
+#include <gtest/gtest.h>
+
+#include <prologue/kernels/attention_prologue/attention_prologue.h>
+
+#include "tests/support/prologue_case.h"
+#include "tests/support/sparse_memory.h"
+
+namespace prologue::test {
+namespace {
+
+class PrologueThreadsTest : public ::testing::TestWithParam<Backend> {
+ protected:
+  void SetUp() override { PROLOGUE_REQUIRE_BACKEND(GetParam()); }
+};
+INSTANTIATE_TEST_SUITE_P(Backends, PrologueThreadsTest, ::testing::ValuesIn(all_backends()),
+                         [](const auto& instance) { return std::string(backend_name(instance.param)); });
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+template <class F>
+void for_each_type(F&& f) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    SCOPED_TRACE(dtype_name(dtype));
+    with_host_type(dtype, f);
+  }
+}
+
+template <class T>
+void expect_oracle(Backend backend, const PrologueCase& c, const PrologueData<T>& data) {
+  SCOPED_TRACE(c.describe());
+  PlacedPrologue<T> placed(backend, c, data);
+  const Status status = placed.run();
+  ASSERT_TRUE(status.ok()) << status.message();
+  placed.expect_matches(oracle::attention_prologue(oracle_input(c, data)));
+}
+
+// K and V of one head each, taken as they are.
+PrologueCase copying_case(int64_t num_tokens, int64_t head_dim) {
+  PrologueCase c;
+  c.num_tokens = num_tokens;
+  c.num_q_heads = c.num_kv_heads = 1;
+  c.head_dim = head_dim;
+  c.rotary_dim = 0;
+  c.max_position = 64;
+  c.bad_indices = false;
+  return c;
+}
+
+// ---- offsets ----------------------------------------------------------------------------------------------------------------
+
+// vllm#1486, vllm#50427, tokenspeed#501, aiter#2517: slots themselves beyond 2^31, given and derived.
+TEST_P(PrologueThreadsTest, SlotsBeyondTwoToThe31) {
+  constexpr int64_t kPages = (int64_t{1} << 25) + 3, kPageSize = 64,
+                    kSlots = kPages * kPageSize;  // int4, 2 channels: a byte each
+  SparseMemory k_cache(GetParam(), kSlots), v_cache(GetParam(), kSlots);
+  if (k_cache.data() == nullptr || v_cache.data() == nullptr) GTEST_SKIP() << "no room for two arrays of 2 GiB";
+  for (const bool derived : {false, true}) {
+    SCOPED_TRACE(str_cat("derived=", derived));
+    Arena arena(GetParam() == Backend::cuda_graph ? Backend::cuda : GetParam());
+    const std::vector<float> k = {1.0f, -7.0f}, v = {3.0f, 2.0f};
+    AttentionPrologueParams p;
+    p.num_tokens = 1, p.num_kv_heads = 1, p.head_dim = 2;
+    p.k = {arena.input(k), 2, 2};
+    p.v = {arena.input(v), 2, 2};
+    const int64_t slot = (kPages - 2) * kPageSize + (derived ? 5 : 9);
+    if (derived) {
+      p.places.num_seqs = p.places.max_pages_per_seq = p.places.block_table_stride = 1;
+      p.places.cu_seqlens_q = arena.input(std::vector<int32_t>{0, 1});
+      p.places.cache_lens = arena.input(std::vector<int32_t>{5});
+      p.places.block_table = arena.input(std::vector<int32_t>{static_cast<int32_t>(kPages - 2)});
+    } else {
+      p.places.slot_mapping = arena.input(std::vector<int64_t>{slot});
+    }
+    PagedKvView& c = p.cache;
+    c.k = k_cache.data(), c.v = v_cache.data(), c.type = KvType::int4;
+    c.num_pages = kPages, c.page_size = kPageSize, c.num_kv_heads = 1, c.head_dim = 2;
+    c.k_strides = c.v_strides = {2 * kPageSize, 2, 2};
+    c.scaling = KvScaling::tensor;
+    c.k_scale = c.v_scale = arena.input(std::vector<float>{1.0f});
+    const Status status = arena.run([&](const Execution& e) { return attention_prologue(p, e); });
+    ASSERT_TRUE(status.ok()) << status.message();
+    Execution execution;
+    execution.device = backend_device(GetParam());
+    unsigned char got[2] = {};
+    ASSERT_TRUE(copy_to_host(&got[0], static_cast<unsigned char*>(c.k) + slot, 1, execution).ok());
+    ASSERT_TRUE(copy_to_host(&got[1], static_cast<unsigned char*>(c.v) + slot, 1, execution).ok());
+    EXPECT_EQ(got[0], 0x91);  // low nibble = even channel
+    EXPECT_EQ(got[1], 0x23);
+  }
+}
+
+// ---- positions --------------------------------------------------------------------------------------------------------------
+
+// imp#1316, imp#1325, transformers#29285, vllm#863: long contexts and large bases in every type; no table, no float32 angle.
+TEST_P(PrologueThreadsTest, PositionsUpToAMillionInEveryType) {
+  for_each_type([&](auto type) {
+    using T = decltype(type);
+    PrologueCase c = copying_case(40, 128);
+    c.rotary_dim = 128, c.source = CosSinSource::inv_freq, c.max_position = 1 << 20;
+    PrologueData<T> data = make_data<T>(c);
+    for (int64_t t = 0; t < c.num_tokens; ++t) {
+      data.positions[static_cast<size_t>(t)] = t < 20 ? (int64_t{1} << t) - 1 : (int64_t{1} << 20) - 1 - (t - 20);
+    }
+    expect_oracle(GetParam(), c, data);
+  });
+}
+
+// sglang#10788, pegainfer#220, nanochat#520, onnxruntime#27597: the last row of the table, and the first behind it.
+TEST_P(PrologueThreadsTest, PositionsBehindTheTableAreRefusedOneByOne) {
+  PrologueCase c = copying_case(6, 64);
+  c.rotary_dim = 64, c.token_faults = true, c.int64_positions = true, c.k_out = true;
+  PrologueData<float> data = make_data<float>(c);
+  data.positions = {c.max_position - 1, c.max_position, 0, INT64_MAX, -1, INT64_MIN};
+  expect_oracle(GetParam(), c, data);
+}
+
+// sgl-kernel-xpu#202, sglang#34446, #35744: [3, T] positions with three different rows.
+TEST_P(PrologueThreadsTest, EveryAxisTurnsItsOwnPairs) {
+  PrologueCase c = copying_case(9, 128);
+  c.rotary_dim = 128, c.num_axes = 3;
+  for (const bool interleaved : {false, true}) {
+    c.interleaved_axes = interleaved;
+    PrologueData<float> data = make_data<float>(c);
+    for (int64_t i = 0; i < 27; ++i) data.positions[static_cast<size_t>(i)] = 7 * (i / 9) + i % 9;
+    expect_oracle(GetParam(), c, data);
+  }
+}
+
+// TensorRT-LLM#15661: the delta of MRoPE in decoding, negative as it is; vllm#54498: the slot comes from the cache position.
+TEST_P(PrologueThreadsTest, RopePositionIsNotTheCachePosition) {
+  PrologueCase c = copying_case(3, 64);
+  c.rotary_dim = 64, c.num_axes = 3, c.derive_positions = c.derive_slots = true, c.offsets = Offsets::per_sequence,
+  c.page_size = 4;
+  PrologueData<float> data = make_data<float>(c);
+  data.cu_seqlens = {0, 1, 2, 3};
+  data.cache_lens = {9, 2, 7};
+  data.offsets = {-6, 4, -8};  // the last one stands before the beginning: a fault, not padding
+  data.block_table = {{5, 1, 4}, {0, 2, 6}, {7, 3, 8}};
+  data.num_pages = 9;
+  expect_oracle(GetParam(), c, data);
+  PlacedPrologue<float> placed(GetParam(), c, data);
+  ASSERT_TRUE(placed.run().ok());
+  const Fault fault = decode_fault(placed.faults());
+  EXPECT_EQ(fault.code, FaultCode::position_out_of_range);
+  EXPECT_EQ(fault.token, 2);
+}
+
+// A layer without rotation needs no positions.
+TEST_P(PrologueThreadsTest, NoPositionsWhereNothingTurns) {
+  const PrologueCase c = copying_case(5, 64);
+  const PrologueData<float> data = make_data<float>(c);
+  PlacedPrologue<float> placed(GetParam(), c, data);
+  placed.params().places.positions = nullptr;
+  placed.params().rotation.max_position = 0;
+  ASSERT_TRUE(placed.run().ok());
+  placed.expect_matches(oracle::attention_prologue(oracle_input(c, data)), true);
+}
+
+// ---- slots and padding ------------------------------------------------------------------------------------------------------
+
+// vllm#43810, vllm#47056: -1 is no index from the end, and a slot of a larger cache is none of this one.
+TEST_P(PrologueThreadsTest, SlotsThatAreNoneTouchNothing) {
+  PrologueCase c = copying_case(5, 64);
+  c.rotary_dim = 64, c.token_faults = true;
+  PrologueData<BFloat16> data = make_data<BFloat16>(c);
+  const int64_t slots = data.num_pages * c.page_size;
+  data.slots = {-1, slots, INT64_MIN, INT64_MAX, slots - 1};
+  expect_oracle(GetParam(), c, data);
+}
+
+// sglang#32477, sglang#35351, vllm#57156: whatever a padding row holds reaches neither the cache nor a scale.
+TEST_P(PrologueThreadsTest, PaddingRowsOfNanReachNothing) {
+  for (const bool derived : {false, true}) {
+    PrologueCase c = copying_case(7, 64);
+    c.rotary_dim = 64, c.norm = NormPlacement::before_rope, c.kv_type = KvType::fp8_e4m3, c.scaling = KvScaling::token_head;
+    c.q8 = KvScaling::token_head, c.derive_positions = c.derive_slots = derived;
+    PrologueData<float> data = make_data<float>(c);
+    if (derived) {
+      data.cu_seqlens.assign(data.cu_seqlens.size(), 0);
+      data.cu_seqlens.back() = 4;
+      data.cache_lens.assign(data.cache_lens.size(), 0);
+    } else {
+      for (size_t t = 4; t < 7; ++t) data.positions[t] = -1, data.slots[t] = 0;
+      std::replace(data.slots.begin(), data.slots.begin() + 4, int64_t{0}, data.num_pages * c.page_size - 1);
+    }
+    for (auto* tensor : {&data.q, &data.k, &data.v}) std::fill(tensor->begin() + 4 * 64, tensor->end(), kNan);
+    expect_oracle(GetParam(), c, data);
+  }
+}
+
+// tt-metal#54744: the padding behind a chunk needs no room in the cache.
+TEST_P(PrologueThreadsTest, PaddingNeedsNoRoomInTheCache) {
+  PrologueCase c = copying_case(16, 64);
+  c.derive_positions = c.derive_slots = true, c.page_size = 4, c.token_faults = true;
+  PrologueData<float> data = make_data<float>(c);
+  data.cu_seqlens = {0, 6};
+  data.cache_lens = {2};  // 2 + 6 tokens fill the two pages
+  data.block_table = {{1, 0}};
+  data.num_pages = 2;
+  expect_oracle(GetParam(), c, data);
+  data.cu_seqlens = {0, 7};  // one too many: that one alone is a fault
+  expect_oracle(GetParam(), c, data);
+}
+
+// tt-metal#54935, and windows: a prompt longer than the ring leaves its last tokens there, each at its own place.
+TEST_P(PrologueThreadsTest, RingKeepsTheLastTokens) {
+  PrologueCase c = copying_case(30, 64);
+  c.derive_positions = c.derive_slots = true, c.page_size = 4, c.ring_size = 10, c.rotary_dim = 64, c.v_out = true;
+  PrologueData<float> data = make_data<float>(c);
+  data.cu_seqlens = {0, 4, 29, 30};
+  data.cache_lens = {9, 0, 23};
+  data.block_table = {{0, 4, 2}, {6, 1, 3}, {7, 8, 5}};
+  data.num_pages = 9;
+  expect_oracle(GetParam(), c, data);
+}
+
+// Arrays that break their contract may give any result, but nothing outside the named arrays is touched.
+TEST_P(PrologueThreadsTest, GarbageInTheSequenceArraysStaysInside) {
+  Random random(8);
+  for (int round = 0; round < 60; ++round) {
+    PrologueCase c = copying_case(20, 16);
+    c.derive_positions = c.derive_slots = true, c.offsets = Offsets::per_sequence, c.page_size = 3, c.rotary_dim = 16;
+    c.int64_positions = round % 2 == 0, c.ring_size = round % 3;
+    PrologueData<float> data = make_data<float>(c);
+    const auto number = [&] {
+      return random.integer(0, 3) == 0 ? random.integer(INT32_MIN, INT32_MAX) : random.integer(-30, 30);
+    };
+    for (int32_t& x : data.cu_seqlens) x = static_cast<int32_t>(number());
+    for (int32_t& x : data.cache_lens) x = static_cast<int32_t>(number());
+    for (int64_t& x : data.offsets)
+      x = c.int64_positions && random.integer(0, 1) == 0 ? (number() < 0 ? INT64_MIN : INT64_MAX) : number();
+    for (auto& row : data.block_table) {
+      for (int32_t& x : row) x = static_cast<int32_t>(number());
+    }
+    PlacedPrologue<float> placed(GetParam(), c, data);
+    EXPECT_TRUE(placed.run().ok());
+  }
+}
+
+// ---- repetition -------------------------------------------------------------------------------------------------------------
+
+// vllm#48872, helion#3080, exllamav3#363: in place, with a norm over heads that several warps share, again and again.
+TEST_P(PrologueThreadsTest, RepeatedRunsAgree) {
+  for (const NormScope scope : {NormScope::head, NormScope::token}) {
+    PrologueCase c;
+    c.num_tokens = 33, c.num_q_heads = 32, c.num_kv_heads = 8, c.head_dim = c.rotary_dim = 128;
+    c.in_place = true, c.norm = NormPlacement::before_rope, c.norm_scope = scope, c.style = RopeStyle::interleaved;
+    const PrologueData<BFloat16> data = make_data<BFloat16>(c);
+    PlacedPrologue<BFloat16> first(GetParam(), c, data);
+    ASSERT_TRUE(first.run().ok());
+    for (int repeat = 0; repeat < 5; ++repeat) {
+      PlacedPrologue<BFloat16> again(GetParam(), c, data);
+      ASSERT_TRUE(again.run().ok());
+      again.expect_same_bits(first);
+    }
+  }
+}
+
+// LMCache#4144, vllm#43374, vllm#45103, llama.cpp#24162: turning back undoes, of the tail alone too.
+TEST_P(PrologueThreadsTest, InverseUndoes) {
+  for (const int64_t offset : {0, 32, 64}) {
+    for (const CosSinSource source : {CosSinSource::table, CosSinSource::inv_freq}) {
+      PrologueCase c = copying_case(33, 128);
+      c.rotary_dim = 64, c.rotary_offset = offset, c.source = source, c.num_q_heads = 4;
+      const PrologueData<float> data = make_data<float>(c);
+      PlacedPrologue<float> placed(GetParam(), c, data);
+      const AttentionPrologueParams forth = placed.params();
+      AttentionPrologueParams back = forth;
+      back.q = forth.q_out;
+      back.rotation.inverse = true;
+      const Status status = placed.run([&](const Execution& execution) {
+        PROLOGUE_RETURN_IF_ERROR(attention_prologue(forth, execution));
+        return attention_prologue(back, execution);
+      });
+      ASSERT_TRUE(status.ok()) << status.message();
+      for (int64_t t = 0; t < c.num_tokens; ++t) {
+        const std::vector<float> row = placed.q_row(t);
+        for (size_t i = 0; i < row.size(); ++i) EXPECT_NEAR(row[i], data.q[static_cast<size_t>(t) * row.size() + i], 2e-6f) << t;
+      }
+    }
+  }
+}
+
+// ---- scales -----------------------------------------------------------------------------------------------------------------
+
+// sglang#26852, vllm#42580, vllm-xpu-kernels#475: K and V each have a scale, and it divides.
+TEST_P(PrologueThreadsTest, ScalesDivideAndAreNotShared) {
+  for (const KvType type : {KvType::fp8_e4m3, KvType::fp8_e5m2, KvType::int8, KvType::int4}) {
+    SCOPED_TRACE(kv_type_name(type));
+    PrologueCase c = copying_case(1, 2);
+    c.kv_type = type, c.scaling = KvScaling::tensor;
+    PrologueData<float> data = make_data<float>(c);
+    data.k = {6.0f, -4.0f}, data.v = {1.0f, -0.75f};
+    data.k_scale = {2.0f}, data.v_scale = {0.25f};  // 3, -2 and 4, -3
+    PlacedPrologue<float> placed(GetParam(), c, data);
+    ASSERT_TRUE(placed.run().ok());
+    const auto bytes = [&](bool is_v) { return placed.cache_bytes(is_v, data.slots[0], 0); };
+    using Bytes = std::vector<unsigned char>;
+    const Bytes k = type == KvType::fp8_e4m3   ? Bytes{0x44, 0xc0}
+                    : type == KvType::fp8_e5m2 ? Bytes{0x42, 0xc0}
+                    : type == KvType::int8     ? Bytes{3, 0xfe}
+                                               : Bytes{0xe3};
+    const Bytes v = type == KvType::fp8_e4m3   ? Bytes{0x48, 0xc4}
+                    : type == KvType::fp8_e5m2 ? Bytes{0x44, 0xc2}
+                    : type == KvType::int8     ? Bytes{4, 0xfd}
+                                               : Bytes{0xd4};
+    EXPECT_EQ(bytes(false), k);
+    EXPECT_EQ(bytes(true), v);
+  }
+}
+
+// FreeToken#103: one rounding, to nearest even, at every midpoint and its neighbours; openvino#36751, ml_dtypes#400: 448, 464,
+// 465 and infinity saturate, NaN stays. Through the whole kernel.
+TEST_P(PrologueThreadsTest, Fp8RoundsOnceAndSaturates) {
+  for (const KvType type : {KvType::fp8_e4m3, KvType::fp8_e5m2}) {
+    SCOPED_TRACE(kv_type_name(type));
+    const auto format = type == KvType::fp8_e4m3 ? oracle::Quantized::e4m3 : oracle::Quantized::e5m2;
+    const std::vector<double>& values = oracle::code_values(format);
+    std::vector<float> x;
+    for (size_t i = 0; i + 1 < values.size(); ++i) {
+      const float middle = static_cast<float>(0.5 * (values[i] + values[i + 1]));
+      for (const float near :
+           {middle, std::nextafter(middle, 0.0f), std::nextafter(middle, kInf), static_cast<float>(values[i])}) {
+        x.push_back(near);
+        x.push_back(-near);
+      }
+    }
+    for (const float large : {448.0f, 464.0f, 465.0f, 57344.0f, 61440.0f, 61441.0f, 3e38f, kInf, -448.0f, -465.0f, -kInf})
+      x.push_back(large);
+    while (x.size() % 64 != 0) x.push_back(kNan);
+    PrologueCase c = copying_case(static_cast<int64_t>(x.size()) / 64, 64);
+    c.kv_type = type;
+    PrologueData<float> data = make_data<float>(c);
+    data.k = data.v = x;
+    PlacedPrologue<float> placed(GetParam(), c, data);
+    ASSERT_TRUE(placed.run().ok());
+    for (int64_t t = 0; t < c.num_tokens; ++t) {
+      for (const bool is_v : {false, true}) {
+        const std::vector<unsigned char> bytes = placed.cache_bytes(is_v, data.slots[static_cast<size_t>(t)], 0);
+        for (size_t i = 0; i < 64; ++i) {
+          const float value = x[static_cast<size_t>(t) * 64 + i];
+          if (std::isnan(value)) {
+            EXPECT_EQ(bytes[i], 0x7f);
+          } else {
+            EXPECT_EQ(oracle::value_of_code(bytes[i], format), oracle::nearest_value(static_cast<double>(value), format))
+                << value;
+          }
+        }
+      }
+    }
+  }
+}
+
+// NaN and infinity under given scales, and in heads whose scale is computed.
+TEST_P(PrologueThreadsTest, NanAndInfinityInQuantizedHeads) {
+  for (const KvType type : {KvType::fp8_e4m3, KvType::fp8_e5m2, KvType::int8, KvType::int4}) {
+    for (const KvScaling scaling : {KvScaling::head, KvScaling::token_head}) {
+      SCOPED_TRACE(str_cat(kv_type_name(type), ", ", scaling == KvScaling::head ? "given" : "computed"));
+      PrologueCase c = copying_case(4, 46);
+      c.kv_type = type, c.scaling = scaling;
+      PrologueData<float> data = make_data<float>(c);
+      data.k_scale.assign(data.k_scale.size(), 0.5f);
+      data.k[3] = kNan, data.k[46 + 7] = kInf, data.k[2 * 46 + 45] = -kInf, data.k[2 * 46] = -kNan;
+      std::fill(data.k.begin() + 3 * 46, data.k.end(), 0.0f);
+      PlacedPrologue<float> placed(GetParam(), c, data);
+      ASSERT_TRUE(placed.run().ok());
+      const auto format = static_cast<oracle::Quantized>(static_cast<int>(type) - static_cast<int>(KvType::fp8_e4m3));
+      const auto value = [&](int64_t t, int64_t i) {
+        const std::vector<unsigned char> bytes = placed.cache_bytes(false, data.slots[static_cast<size_t>(t)], 0);
+        if (type != KvType::int4) return oracle::value_of_code(bytes[static_cast<size_t>(i)], format);
+        return oracle::value_of_code(static_cast<uint8_t>(bytes[static_cast<size_t>(i / 2)] >> (4 * (i % 2))), format);
+      };
+      if (scaling == KvScaling::head) {
+        const bool fp8 = type == KvType::fp8_e4m3 || type == KvType::fp8_e5m2;
+        EXPECT_TRUE(fp8 ? std::isnan(value(0, 3)) : value(0, 3) == 0.0);
+        EXPECT_EQ(value(1, 7), oracle::largest_value(format));
+        EXPECT_EQ(value(2, 45), -oracle::largest_value(format));
+        for (int64_t i = 4; i < 46; ++i) {
+          EXPECT_EQ(value(0, i), oracle::nearest_value(static_cast<double>(data.k[static_cast<size_t>(i)]) / 0.5, format)) << i;
+        }
+      } else {
+        for (int64_t t = 0; t < 4; ++t) {
+          const float scale = placed.cache_scale(false, data.slots[static_cast<size_t>(t)], 0);
+          EXPECT_TRUE(t == 3 ? scale == 0.0f : std::isnan(scale)) << t;
+          for (int64_t i = 0; i < 46; ++i) EXPECT_EQ(value(t, i), 0.0) << t << ", " << i;
+        }
+        for (int64_t t = 0; t < 4; ++t) EXPECT_GT(placed.cache_scale(true, data.slots[static_cast<size_t>(t)], 0), 0.0f);
+      }
+    }
+  }
+}
+
+// imp#91: an amax sees the head's own channels and nothing else, at widths that fill no vector; everything round them is NaN.
+TEST_P(PrologueThreadsTest, ComputedScalesSeeTheirHeadAlone) {
+  for_each_type([&](auto type) {
+    using T = decltype(type);
+    for (const int64_t d : {2, 6, 46, 72, 80, 90, 258}) {
+      PrologueCase c = copying_case(9, d);
+      c.num_q_heads = 3, c.num_kv_heads = 3, c.packed = false, c.head_padding = 6, c.row_padding = 2;
+      c.kv_type = KvType::int8, c.scaling = KvScaling::token_head, c.q8 = KvScaling::token_head;
+      PrologueData<T> data = make_data<T>(c);
+      for (int64_t i = 0; i < d; ++i) data.k[static_cast<size_t>(d + i)] = T{};  // an all-zero head among others
+      expect_oracle(GetParam(), c, data);
+    }
+  });
+}
+
+// vllm#39668, kvcached#424, flashinfer#3617: a scale right behind each head's data, in the same buffer.
+TEST_P(PrologueThreadsTest, ScalesInlineBehindEachHead) {
+  PrologueCase c = copying_case(8, 64);
+  c.num_kv_heads = 2, c.page_size = 4;
+  const PrologueData<float> data = make_data<float>(c);
+  constexpr int64_t kRow = 64 + 4;  // bytes of a head
+  Arena arena(GetParam());
+  const int64_t slots = data.num_pages * c.page_size;
+  unsigned char* buffer = arena.output<unsigned char>(slots * 2 * 2 * kRow);  // K and V of a head side by side
+  AttentionPrologueParams p;
+  p.num_tokens = 8, p.num_kv_heads = 2, p.head_dim = 64;
+  p.k = {arena.input(data.k), 128, 64};
+  p.v = {arena.input(data.v), 128, 64};
+  p.places.slot_mapping = arena.input(data.slots);
+  PagedKvView& cache = p.cache;
+  cache.k = buffer, cache.v = buffer + kRow;
+  cache.type = KvType::int8, cache.scaling = KvScaling::token_head;
+  cache.num_pages = data.num_pages, cache.page_size = 4, cache.num_kv_heads = 2, cache.head_dim = 64;
+  cache.k_strides = cache.v_strides = {4 * 4 * kRow, 4 * kRow, 2 * kRow};
+  cache.k_scale = reinterpret_cast<float*>(buffer + 64);
+  cache.v_scale = reinterpret_cast<float*>(buffer + kRow + 64);
+  cache.k_scale_strides = cache.v_scale_strides = {4 * kRow, kRow, kRow / 2};
+  const Status status = arena.run([&](const Execution& e) { return attention_prologue(p, e); });
+  ASSERT_TRUE(status.ok()) << status.message();
+  const std::vector<unsigned char> got = arena.read(buffer);
+  for (int64_t t = 0; t < 8; ++t) {
+    for (int64_t h = 0; h < 2; ++h) {
+      for (const bool is_v : {false, true}) {
+        const unsigned char* row = got.data() + (data.slots[static_cast<size_t>(t)] * 4 + h * 2 + (is_v ? 1 : 0)) * kRow;
+        float scale;
+        std::memcpy(&scale, row + 64, 4);
+        for (int64_t i = 0; i < 64; ++i) {
+          const float x = (is_v ? data.v : data.k)[static_cast<size_t>((t * 2 + h) * 64 + i)];
+          EXPECT_NEAR(scale * static_cast<float>(static_cast<int8_t>(row[i])), x, 0.501f * scale) << t << ", " << h << ", " << i;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace prologue::test

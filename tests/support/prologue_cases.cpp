@@ -1,0 +1,333 @@
+#include <utility>
+
+#include "tests/support/prologue_case.h"
+
+namespace prologue::test {
+
+namespace {
+
+class Cases {
+ public:
+  template <class F>
+  void add(const F& change) {
+    PrologueCase c;
+    c.seed = list_.size() + 1;
+    change(c);
+    list_.push_back(c);
+  }
+  std::vector<PrologueCase> take() { return std::move(list_); }
+
+ private:
+  std::vector<PrologueCase> list_;
+};
+
+// Every dimension is varied from a base, then a few dozen seeded mixtures of all of them.
+std::vector<PrologueCase> make_prologue_cases() {
+  Cases cases;
+  const auto add = [&](const auto& change) { cases.add(change); };
+  for (const int64_t n : {0, 1, 2, 31, 32, 33, 257}) add([&](PrologueCase& c) { c.num_tokens = n; });
+  for (const int64_t n : {700, 5000}) {  // every mapping of the CUDA backend
+    add([&](PrologueCase& c) {
+      c.num_tokens = n, c.head_dim = 8, c.rotary_dim = 8, c.num_q_heads = 2, c.num_kv_heads = 1, c.page_size = 64;
+    });
+  }
+  for (const auto& [q, kv] : {std::pair{4, 4}, {16, 4}, {32, 4}, {8, 1}, {71, 1}, {3, 5}}) {
+    add([&, hq = q, hkv = kv](PrologueCase& c) { c.num_q_heads = hq, c.num_kv_heads = hkv; });
+  }
+  for (const int64_t page : {1, 3, 64}) add([&](PrologueCase& c) { c.page_size = page; });
+  for (const RopeStyle style : {RopeStyle::neox, RopeStyle::interleaved}) {
+    for (const int64_t d : {2, 46, 64, 72, 80, 96, 112, 128, 160, 192, 256, 512, 576}) {
+      for (const int64_t r : {int64_t{0}, int64_t{2}, int64_t{16}, int64_t{32}, int64_t{64}, int64_t{72}, int64_t{96}, d}) {
+        if (r > d || (r == d && (d == 2 || d == 64 || d == 72 || d == 96))) continue;
+        if (r == 0 && style == RopeStyle::interleaved) continue;
+        add([&](PrologueCase& c) { c.style = style, c.head_dim = d, c.rotary_dim = r, c.num_q_heads = 4; });
+      }
+    }
+  }
+  for (int bits = 1; bits < 8; ++bits) {
+    add([&](PrologueCase& c) { c.bias_q = (bits & 1) != 0, c.bias_k = (bits & 2) != 0, c.bias_v = (bits & 4) != 0; });
+  }
+  for (const CacheLayout layout : {CacheLayout::hnd, CacheLayout::interleaved, CacheLayout::odd}) {
+    add([&](PrologueCase& c) { c.layout = layout; });
+  }
+  for (const Values values : {Values::denormal, Values::huge}) {
+    add([&](PrologueCase& c) { c.values = values, c.num_tokens = 17; });
+  }
+  add([](PrologueCase& c) { c.int64_positions = true, c.int64_slots = false; });
+
+  Random random(2026);
+  for (int i = 0; i < 60; ++i) {
+    add([&](PrologueCase& c) {
+      const auto coin = [&] { return random.integer(0, 1) == 1; };
+      c.num_tokens = random.integer(1, 40);
+      c.num_kv_heads = random.integer(1, 4);
+      c.num_q_heads = c.num_kv_heads * random.integer(1, 8);
+      c.head_dim = 2 * random.integer(1, 128);
+      c.rotary_dim = coin() ? c.head_dim : 2 * random.integer(0, c.head_dim / 2);
+      c.style = coin() ? RopeStyle::neox : RopeStyle::interleaved;
+      c.bias_q = coin(), c.bias_k = coin(), c.bias_v = coin();
+      c.packed = coin();
+      c.in_place = coin();
+      c.row_padding = coin() ? random.integer(0, 9) : 0;
+      c.head_padding = !c.packed && coin() ? random.integer(0, 9) : 0;
+      c.heads_first = !c.packed && coin();
+      c.misalign = coin() ? 2 * random.integer(0, 8) : 0;
+      c.page_size = random.integer(1, 20);
+      c.layout = static_cast<CacheLayout>(random.integer(0, 3));
+      c.int64_positions = coin(), c.int64_slots = coin();
+    });
+  }
+  return cases.take();
+}
+
+std::vector<PrologueCase> make_feature_cases() {
+  Cases cases;
+  const auto add = [&](const auto& change) {
+    cases.add([&](PrologueCase& c) {
+      c.num_tokens = 21;
+      c.bias_q = c.bias_k = c.bias_v = true;
+      c.token_faults = true;
+      change(c);
+    });
+  };
+
+  // Norms.
+  for (const NormPlacement placement : {NormPlacement::before_rope, NormPlacement::after_rope}) {
+    for (const NormScope scope : {NormScope::head, NormScope::token}) {
+      for (const Weights weights : {Weights::none, Weights::shared, Weights::per_head}) {
+        add([&](PrologueCase& c) { c.norm = placement, c.norm_scope = scope, c.weights = weights; });
+      }
+    }
+    for (const bool bias : {false, true}) {
+      for (const Weights weights : {Weights::shared, Weights::per_head}) {
+        add([&](PrologueCase& c) { c.norm = placement, c.norm_kind = NormKind::layer, c.norm_bias = bias, c.weights = weights; });
+      }
+    }
+    add([&](PrologueCase& c) { c.norm = placement, c.weight_offset = 1.0f, c.eps = 0.5f; });  // Gemma; an eps that shows
+    add([&](PrologueCase& c) {
+      c.norm = placement, c.num_q_heads = 40, c.num_kv_heads = 40, c.head_dim = 128, c.norm_scope = NormScope::token;
+    });
+    for (const int64_t d : {2, 46, 72, 80, 96, 128, 192, 256, 576}) {
+      add([&](PrologueCase& c) { c.norm = placement, c.head_dim = d, c.rotary_dim = d / 4 * 2, c.weights = Weights::per_head; });
+      add([&](PrologueCase& c) { c.norm = placement, c.norm_kind = NormKind::layer, c.head_dim = d, c.rotary_dim = d; });
+    }
+    add([&](PrologueCase& c) { c.norm = placement, c.values = Values::denormal; });
+  }
+  add([](PrologueCase& c) { c.v_norm = true; });
+  add([](PrologueCase& c) {
+    c.v_norm = true, c.bias_v = false, c.v_is_k = true, c.norm = NormPlacement::before_rope, c.head_dim = 512;
+  });
+  add([](PrologueCase& c) { c.v_is_k = true, c.kv_type = KvType::int8, c.scaling = KvScaling::head; });
+
+  // Rotations.
+  for (const RopeStyle style : {RopeStyle::neox, RopeStyle::interleaved}) {
+    const auto turned = [&](const auto& change) { add([&](PrologueCase& c) { c.style = style, change(c); }); };
+    for (const int64_t offset : {2, 32, 64}) {
+      turned([&](PrologueCase& c) { c.head_dim = 128, c.rotary_dim = 64, c.rotary_offset = offset; });
+      turned([&](PrologueCase& c) {
+        c.head_dim = 576, c.rotary_dim = 64, c.rotary_offset = 512, c.norm = NormPlacement::after_rope;
+      });
+    }
+    turned([](PrologueCase& c) { c.inverse = true; });
+    turned([](PrologueCase& c) { c.source = CosSinSource::per_token, c.rotary_dim = 48; });
+    turned([](PrologueCase& c) { c.source = CosSinSource::per_token, c.inverse = true, c.max_position = 0x7fffffff; });
+    turned([](PrologueCase& c) { c.source = CosSinSource::inv_freq, c.max_position = 1 << 20; });
+    turned([](PrologueCase& c) {
+      c.source = CosSinSource::inv_freq, c.max_position = 1 << 20, c.attention_factor = 1.37f, c.rotary_dim = 36;
+    });
+    turned(
+        [](PrologueCase& c) { c.source = CosSinSource::inv_freq, c.max_position = 1 << 20, c.inverse = true, c.num_axes = 3; });
+    for (const int64_t axes : {2, 3, 4}) {
+      turned([&](PrologueCase& c) { c.num_axes = axes; });
+      turned([&](PrologueCase& c) { c.num_axes = axes, c.interleaved_axes = true, c.rotary_dim = 40, c.int64_positions = true; });
+    }
+  }
+  add([](PrologueCase& c) { c.rotary_dim = 0, c.norm = NormPlacement::before_rope; });
+
+  // Places.
+  for (const int64_t page : {1, 4, 16}) {
+    for (const Offsets offsets : {Offsets::none, Offsets::one, Offsets::per_sequence}) {
+      add([&](PrologueCase& c) {
+        c.derive_positions = c.derive_slots = true, c.offsets = offsets, c.page_size = page, c.max_position = 80;
+      });
+    }
+    add([&](PrologueCase& c) { c.derive_slots = true, c.page_size = page; });
+    add([&](PrologueCase& c) { c.derive_positions = true, c.page_size = page, c.num_axes = 3, c.max_position = 80; });
+    for (const int64_t ring : {1, 5, 24}) {
+      add([&](PrologueCase& c) {
+        c.derive_positions = c.derive_slots = true, c.ring_size = ring, c.page_size = page, c.max_position = 80;
+      });
+    }
+  }
+  for (int i = 0; i < 10; ++i) {
+    add([](PrologueCase& c) {
+      c.derive_positions = c.derive_slots = true, c.num_tokens = 40, c.offsets = Offsets::per_sequence, c.page_size = 3;
+    });
+  }
+  add([](PrologueCase& c) {
+    c.derive_positions = c.derive_slots = true, c.offsets = Offsets::per_sequence, c.int64_positions = true;
+  });
+
+  // The Q scale, and fp8 Q.
+  add([](PrologueCase& c) { c.q_scale.constant = 0.125f; });
+  add([](PrologueCase& c) { c.q_scale = {0.5f, PositionScale::llama4, 0.1f, 8.0f}; });
+  add([](PrologueCase& c) { c.q_scale = {1.0f, PositionScale::logn, 0.0f, 8.0f}, c.norm = NormPlacement::after_rope; });
+  for (const KvScaling scaling : {KvScaling::tensor, KvScaling::token_head}) {
+    add([&](PrologueCase& c) { c.q8 = scaling; });
+    add([&](PrologueCase& c) {
+      c.q8 = scaling, c.packed = false, c.heads_first = true, c.head_padding = 3, c.q_scale.constant = 3.0f;
+    });
+    add([&](PrologueCase& c) {
+      c.q8 = scaling, c.head_dim = 46, c.rotary_dim = 16, c.misalign = 6, c.norm = NormPlacement::before_rope;
+    });
+  }
+
+  // Caches.
+  const std::pair<KvType, KvScaling> stores[] = {{KvType::f32, KvScaling::none},
+                                                 {KvType::f16, KvScaling::none},
+                                                 {KvType::bf16, KvScaling::none},
+                                                 {KvType::fp8_e4m3, KvScaling::none},
+                                                 {KvType::fp8_e4m3, KvScaling::tensor},
+                                                 {KvType::fp8_e4m3, KvScaling::head},
+                                                 {KvType::fp8_e4m3, KvScaling::token_head},
+                                                 {KvType::fp8_e5m2, KvScaling::none},
+                                                 {KvType::fp8_e5m2, KvScaling::tensor},
+                                                 {KvType::fp8_e5m2, KvScaling::token_head},
+                                                 {KvType::int8, KvScaling::tensor},
+                                                 {KvType::int8, KvScaling::head},
+                                                 {KvType::int8, KvScaling::token_head},
+                                                 {KvType::int4, KvScaling::tensor},
+                                                 {KvType::int4, KvScaling::head},
+                                                 {KvType::int4, KvScaling::token_head}};
+  for (const auto& [type, scaling] : stores) {
+    const auto stored = [&, kv = type, how = scaling](const auto& change) {
+      add([&](PrologueCase& c) { c.kv_type = kv, c.scaling = how, change(c); });
+    };
+    stored([](PrologueCase& c) { c.bias_v = false; });
+    for (const CacheLayout layout : {CacheLayout::hnd, CacheLayout::interleaved, CacheLayout::odd}) {
+      stored([&](PrologueCase& c) { c.layout = layout, c.norm = NormPlacement::before_rope; });
+    }
+    stored([](PrologueCase& c) { c.head_dim = 46, c.rotary_dim = 46, c.misalign = 2, c.page_size = 1; });
+    stored([](PrologueCase& c) {
+      c.head_dim = 192, c.v_head_dim = 128, c.rotary_offset = 128, c.style = RopeStyle::interleaved, c.k_out = c.v_out = true;
+    });
+  }
+
+  // What is there and what is not.
+  add([](PrologueCase& c) { c.num_kv_heads = 0, c.norm = NormPlacement::before_rope; });
+  add([](PrologueCase& c) { c.num_q_heads = 0; });
+  add([](PrologueCase& c) { c.with_k = false; });
+  add([](PrologueCase& c) { c.with_v = false, c.kv_type = KvType::fp8_e4m3, c.scaling = KvScaling::tensor; });
+  add([](PrologueCase& c) { c.num_q_heads = 0, c.with_k = false, c.v_norm = true; });
+  add([](PrologueCase& c) { c.cached = false, c.k_out = c.v_out = true; });
+  add([](PrologueCase& c) { c.cached = false, c.with_v = false, c.k_out = true, c.kv_in_place = c.in_place = true; });
+  for (const bool packed : {false, true}) {
+    add([&](PrologueCase& c) { c.packed = packed, c.k_out = c.v_out = true; });
+    add([&](PrologueCase& c) { c.packed = packed, c.k_out = c.v_out = true, c.kv_in_place = c.in_place = true; });
+    add([&](PrologueCase& c) {
+      c.packed = packed, c.k_out = c.v_out = c.in_place = true, c.v_head_dim = 32, c.norm = NormPlacement::after_rope;
+    });
+    add([&](PrologueCase& c) {
+      c.packed = packed, c.k_out = c.kv_in_place = true, c.bias_k = false, c.rotary_dim = 16, c.rotary_offset = 8;
+    });
+  }
+
+  // Rounding where the stages store.
+  for (const NormPlacement placement : {NormPlacement::none, NormPlacement::before_rope, NormPlacement::after_rope}) {
+    add([&](PrologueCase& c) {
+      c.per_step = true, c.norm = placement, c.v_norm = true, c.q_scale.constant = 0.3f, c.k_out = true;
+    });
+    add([&](PrologueCase& c) {
+      c.per_step = true, c.norm = placement, c.kv_type = KvType::int8, c.scaling = KvScaling::token_head;
+    });
+  }
+  return cases.take();
+}
+
+}  // namespace
+
+const std::vector<PrologueCase>& prologue_cases() {
+  static const std::vector<PrologueCase> cases = make_prologue_cases();
+  return cases;
+}
+
+const std::vector<PrologueCase>& feature_cases() {
+  static const std::vector<PrologueCase> cases = make_feature_cases();
+  return cases;
+}
+
+PrologueCase random_case(uint64_t seed) {
+  Random random(seed * 0x9e3779b97f4a7c15ull + 11);
+  const auto coin = [&] { return random.integer(0, 1) == 1; };
+  const auto rarely = [&] { return random.integer(0, 7) == 0; };
+  const auto any = [&](auto last) { return static_cast<decltype(last)>(random.integer(0, static_cast<int64_t>(last))); };
+  PrologueCase c;
+  c.seed = seed;
+  c.num_tokens = rarely() ? random.integer(0, 40) : random.integer(1, 9);
+  c.num_kv_heads = rarely() ? 0 : random.integer(1, 3);
+  c.num_q_heads = c.num_kv_heads > 0 && rarely() ? 0 : std::max<int64_t>(c.num_kv_heads, 1) * random.integer(1, 4);
+  c.head_dim = rarely() ? 2 * random.integer(1, 288) : coin() ? 8 * random.integer(1, 16) : 2 * random.integer(1, 64);
+  c.v_head_dim = rarely() ? 2 * random.integer(1, 80) : 0;
+  c.with_k = !rarely();
+  c.with_v = !c.with_k || !rarely();
+  c.v_is_k = c.with_k && c.with_v && c.v_head_dim == 0 && rarely();
+
+  c.bias_q = coin(), c.bias_k = coin(), c.bias_v = coin();
+  c.norm = any(NormPlacement::after_rope);
+  c.norm_kind = any(NormKind::layer);
+  c.norm_scope = c.norm_kind == NormKind::rms && rarely() ? NormScope::token : NormScope::head;
+  c.weights = any(Weights::per_head);
+  c.norm_bias = c.norm_kind == NormKind::layer && coin();
+  c.weight_offset = coin() ? 1.0f : 0.0f;
+  c.eps = coin() ? 1e-5f : 0.01f;
+  c.v_norm = rarely();
+
+  c.rotary_dim = coin() ? c.head_dim : 2 * random.integer(0, c.head_dim / 2);
+  c.rotary_offset = coin() ? 2 * random.integer(0, (c.head_dim - c.rotary_dim) / 2) : 0;
+  c.style = any(RopeStyle::interleaved);
+  c.inverse = rarely();
+  c.source = any(CosSinSource::inv_freq);
+  if (c.source == CosSinSource::inv_freq) {
+    c.max_position = coin() ? 1 << 20 : 100;
+    c.attention_factor = coin() ? 1.0f : 0.8f;
+  }
+  c.num_axes = coin() ? 1 : random.integer(1, 4);
+  c.interleaved_axes = coin();
+
+  if (coin()) c.q_scale.constant = 0.088388f;
+  if (rarely()) c.q_scale = {1.0f, PositionScale::llama4, 0.1f, 4.0f};
+  if (rarely()) c.q_scale = {2.0f, PositionScale::logn, 0.0f, 16.0f};
+  c.per_step = rarely();
+
+  c.derive_positions = rarely() || rarely();
+  c.derive_slots = rarely() || (c.derive_positions && coin());
+  if (c.derive_slots) c.ring_size = rarely() || rarely() ? random.integer(1, 20) : 0;
+  if (c.derive_positions) c.offsets = any(Offsets::per_sequence);
+  c.int64_positions = coin(), c.int64_slots = coin();
+  c.bad_indices = coin();
+
+  c.packed = coin();
+  c.in_place = coin();
+  c.row_padding = coin() ? random.integer(0, 9) : 0;
+  c.head_padding = !c.packed && coin() ? random.integer(0, 9) : 0;
+  c.heads_first = !c.packed && coin();
+  c.misalign = coin() ? random.integer(0, 16) : 0;
+  if (c.num_q_heads > 0 && rarely()) c.q8 = coin() ? KvScaling::tensor : KvScaling::token_head;
+  if (c.q8) c.in_place = false;
+  c.k_out = rarely() || rarely(), c.v_out = rarely() || rarely();
+  c.kv_in_place = !c.v_is_k && rarely();
+  c.cached = !rarely();
+  if (!c.cached) c.k_out = c.v_out = true;
+
+  if (coin()) c.kv_type = any(KvType::int4);
+  if (c.kv_type && !kv_type_is_float(*c.kv_type)) {
+    const bool fp8 = *c.kv_type == KvType::fp8_e4m3 || *c.kv_type == KvType::fp8_e5m2;
+    c.scaling = static_cast<KvScaling>(random.integer(fp8 ? 0 : 1, 3));
+  }
+  c.page_size = rarely() ? random.integer(1, 64) : random.integer(1, 8);
+  c.layout = any(CacheLayout::odd);
+  c.token_faults = coin();
+  return c;
+}
+
+}  // namespace prologue::test
