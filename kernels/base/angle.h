@@ -3,9 +3,9 @@
 //
 // The product is never rounded: it is held as two floats, and pi/2 is subtracted in three (72 bits), with the rounding errors
 // carried along. For positions in [0, 2^20] and |position * inv_freq| <= 2^20 the argument of the polynomials is thus known to
-// 2^-47, and cos and sin are off by less than 0.75 * 2^-24, where the correctly rounded value is off by up to 0.5 * 2^-24
-// (measured: 0.73, tests/kernels/angle_test.cpp). Rounding the angle to float32 first, as a table's recipe may, is off by up to
-// 0.06.
+// 2^-47, and cos and sin are off by less than 0.84 * 2^-24, where the correctly rounded value is off by up to 0.5 * 2^-24
+// (docs/numerics.md has the proof; the worst angle found: 0.825, tests/kernels/angle_test.cpp). Rounding the angle to float32
+// first, as a table's recipe may, is off by up to 0.06.
 #pragma once
 
 #include <cstdint>
