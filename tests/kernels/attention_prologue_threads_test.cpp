@@ -49,6 +49,58 @@ PrologueCase copying_case(int64_t num_tokens, int64_t head_dim) {
   return c;
 }
 
+// ---- shapes -----------------------------------------------------------------------------------------------------------------
+
+// vllm#45466, sglang#4064, flashinfer#2104, FlyDSL#1113, LightLLM#1459, vllm-ascend#15688, flash-attention#1195, vllm#43676 and
+// their like: every head size turned in every part, in both styles; packed in place, apart, and as [heads, tokens, channels] with
+// every base (the cache's too) 2 bytes off. Tables end with their last row, which one token stands at; what follows is NaN.
+TEST_P(PrologueThreadsTest, EveryHeadSizeTurnsInEveryPart) {
+  uint64_t number = 0;
+  for (const int64_t d : {46, 64, 72, 80, 96, 112, 128, 160, 192, 256, 512, 576}) {
+    for (const int64_t r : {int64_t{2}, int64_t{16}, int64_t{32}, int64_t{64}, int64_t{72}, int64_t{96}, d}) {
+      for (const RopeStyle style : {RopeStyle::neox, RopeStyle::interleaved}) {
+        for (const int layout : {0, 1, 2}) {
+          if (r > d) continue;
+          PrologueCase c;
+          c.num_tokens = 3, c.num_q_heads = 2, c.num_kv_heads = 1, c.head_dim = d, c.rotary_dim = r, c.style = style;
+          c.max_position = 5, c.bad_indices = false, c.page_size = 2, c.seed = ++number;
+          if (layout == 0) c.in_place = true;
+          if (layout == 1) c.packed = false, c.row_padding = 3, c.layout = CacheLayout::odd;
+          if (layout == 2) c.packed = false, c.heads_first = true, c.head_padding = 5, c.misalign = 6;
+          with_host_type(static_cast<DType>(number % 3), [&](auto type) {
+            using T = decltype(type);
+            c = fit_to_type<T>(c);
+            expect_oracle(GetParam(), c, make_data<T>(c));
+          });
+          if (HasFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+// flash-attention#1579, vllm#47056: no page size is special.
+TEST_P(PrologueThreadsTest, AnyPageSize) {
+  for (const int64_t page_size : {1, 2, 7, 16, 17, 100, 255, 256, 1000, 1024}) {
+    for (const bool derived : {false, true}) {
+      PrologueCase c = copying_case(12, 64);
+      c.rotary_dim = 64, c.page_size = page_size, c.derive_positions = c.derive_slots = derived, c.max_position = 4000;
+      expect_oracle(GetParam(), c, make_data<BFloat16>(c));
+    }
+  }
+}
+
+// vllm#53918: K and V of one projection at head_dim 512, K turned after its norm, V normed and not turned; frequencies of which
+// most are 0 (vllm#39914) turn nothing.
+TEST_P(PrologueThreadsTest, Gemma4Layer) {
+  PrologueCase c = copying_case(9, 512);
+  c.num_q_heads = 4, c.rotary_dim = 512, c.norm = NormPlacement::before_rope, c.v_is_k = c.v_norm = true;
+  c.source = CosSinSource::inv_freq, c.max_position = 1 << 20;
+  PrologueData<BFloat16> data = make_data<BFloat16>(c);
+  std::fill(data.inv_freq.begin() + 64, data.inv_freq.end(), 0.0f);
+  expect_oracle(GetParam(), c, data);
+}
+
 // ---- offsets ----------------------------------------------------------------------------------------------------------------
 
 // vllm#1486, vllm#50427, tokenspeed#501, aiter#2517: slots themselves beyond 2^31, given and derived.
@@ -90,6 +142,49 @@ TEST_P(PrologueThreadsTest, SlotsBeyondTwoToThe31) {
     EXPECT_EQ(got[0], 0x91);  // low nibble = even channel
     EXPECT_EQ(got[1], 0x23);
   }
+}
+
+// tokenspeed#501, aiter#2517: pages of one latent row each (512 channels, and 64 that turn), more than 2^31 elements of them; and
+// scales that lie as far apart.
+TEST_P(PrologueThreadsTest, LatentRowsBeyondTwoToThe31) {
+  constexpr int64_t kDim = 576, kPages = 3800000, kFar = (int64_t{1} << 31) + 512;
+  SparseMemory rows(GetParam(), kPages * kDim), scales(GetParam(), (kFar + 2) * 4);
+  if (rows.data() == nullptr || scales.data() == nullptr) GTEST_SKIP() << "no room for arrays of 2 and 8 GiB";
+  const std::vector<float> table = make_table(8, 64);
+  Arena arena(GetParam() == Backend::cuda_graph ? Backend::cuda : GetParam());
+  const auto write = [&](const std::vector<float>& k, const std::vector<int64_t>& slots, bool far_scales) {
+    AttentionPrologueParams p;
+    p.num_tokens = 1, p.num_kv_heads = 1, p.head_dim = kDim;
+    p.k = {arena.input(k), kDim, kDim};
+    p.rotation.rotary_dim = 64, p.rotation.rotary_offset = 512, p.rotation.max_position = 8;
+    p.rotation.cos_sin = arena.input(table);
+    p.places.positions = arena.input(std::vector<int32_t>{0});
+    p.places.slot_mapping = arena.input(slots);
+    PagedKvView& c = p.cache;
+    c.k = rows.data(), c.type = KvType::int8, c.scaling = KvScaling::token_head;
+    c.num_pages = far_scales ? 2 : kPages, c.page_size = 1, c.num_kv_heads = 1, c.head_dim = kDim;
+    c.k_strides = {kDim, kDim, kDim};
+    c.k_scale = static_cast<float*>(scales.data()), c.k_scale_strides = {far_scales ? kFar : 1, 1, 1};
+    const Status status = arena.run([&](const Execution& e) { return attention_prologue(p, e); });
+    EXPECT_TRUE(status.ok()) << status.message();
+  };
+  std::vector<float> k(kDim, -1.0f);
+  k[7] = 127.0f;
+  write(k, {kPages - 2}, false);
+  k[7] = 254.0f;
+  write(k, {1}, true);
+
+  Execution execution;
+  execution.device = backend_device(GetParam());
+  const auto read = [&](const auto* from, auto value) {
+    EXPECT_TRUE(copy_to_host(&value, from, sizeof value, execution).ok());
+    return value;
+  };
+  const auto* codes = static_cast<const int8_t*>(rows.data()) + (kPages - 2) * kDim;
+  EXPECT_EQ(read(codes + 7, int8_t{}), 127);
+  EXPECT_EQ(read(codes + kDim - 1, int8_t{}), -1);
+  EXPECT_EQ(read(static_cast<const float*>(scales.data()) + kPages - 2, 0.0f), 1.0f);
+  EXPECT_EQ(read(static_cast<const float*>(scales.data()) + kFar, 0.0f), 2.0f);
 }
 
 // ---- positions --------------------------------------------------------------------------------------------------------------
@@ -214,6 +309,32 @@ TEST_P(PrologueThreadsTest, RingKeepsTheLastTokens) {
   data.cache_lens = {9, 0, 23};
   data.block_table = {{0, 4, 2}, {6, 1, 3}, {7, 8, 5}};
   data.num_pages = 9;
+  expect_oracle(GetParam(), c, data);
+}
+
+// tokenspeed#667, rtp-llm#1337, imp#1648, TensorRT-LLM#13124, vllm#25513, vllm#22758: a launch of 64 rows that serves 1, 63 and 64
+// tokens. On cuda_graph it is captured over zeros and replayed over other lengths, pages, tables and scales.
+TEST_P(PrologueThreadsTest, SixtyFourRowsServeFewerTokens) {
+  for (const int32_t used : {1, 63, 64}) {
+    for (const KvScaling scaling : {KvScaling::head, KvScaling::token_head}) {
+      PrologueCase c = copying_case(64, 64);
+      c.num_q_heads = 4, c.num_kv_heads = 2, c.rotary_dim = 64, c.derive_positions = c.derive_slots = true, c.page_size = 4;
+      c.kv_type = KvType::fp8_e4m3, c.scaling = scaling, c.q8 = KvScaling::tensor, c.token_faults = true;
+      c.seed = static_cast<uint64_t>(used);
+      PrologueData<BFloat16> data = make_data<BFloat16>(c);
+      for (int32_t& end : data.cu_seqlens) end = std::min(end, used);
+      expect_oracle(GetParam(), c, data);
+    }
+  }
+}
+
+// Decoding by slot_mapping: padding rows may hold slots (0, as engines fill them) as long as their position is negative.
+TEST_P(PrologueThreadsTest, PaddingMayNameARealSlot) {
+  PrologueCase c = copying_case(8, 64);
+  c.rotary_dim = 64, c.token_faults = true;
+  PrologueData<BFloat16> data = make_data<BFloat16>(c);
+  data.slots = {5, 0, 9, 0, 0, 0, 0, 0};
+  data.positions = {1, 2, 3, -1, -1, -1, -1, -1};
   expect_oracle(GetParam(), c, data);
 }
 
