@@ -312,8 +312,8 @@ TEST_P(PrologueThreadsTest, RingKeepsTheLastTokens) {
   expect_oracle(GetParam(), c, data);
 }
 
-// tokenspeed#667, rtp-llm#1337, imp#1648, TensorRT-LLM#13124, vllm#25513, vllm#22758: a launch of 64 rows that serves 1, 63 and 64
-// tokens. On cuda_graph it is captured over zeros and replayed over other lengths, pages, tables and scales.
+// tokenspeed#667, rtp-llm#1337, imp#1648, TensorRT-LLM#13124, vllm#25513, vllm#22758: a launch of 64 rows that serves 1, 63 and
+// 64 tokens. On cuda_graph it is captured over zeros and replayed over other lengths, pages, tables and scales.
 TEST_P(PrologueThreadsTest, SixtyFourRowsServeFewerTokens) {
   for (const int32_t used : {1, 63, 64}) {
     for (const KvScaling scaling : {KvScaling::head, KvScaling::token_head}) {

@@ -1,0 +1,72 @@
+// The README's matrix of features: every row runs, on every backend and in every type, and the matrix is the one that the rows
+// make.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <tuple>
+
+#include "tests/support/prologue_features.h"
+
+namespace prologue::test {
+namespace {
+
+// ---- the rows ---------------------------------------------------------------------------------------------------------------
+
+using Row = std::tuple<size_t, Backend>;
+
+class PrologueFeatureTest : public ::testing::TestWithParam<Row> {};
+
+std::string row_name(const ::testing::TestParamInfo<Row>& info) {
+  return str_cat(prologue_features()[std::get<0>(info.param)].name, "_", backend_name(std::get<1>(info.param)));
+}
+INSTANTIATE_TEST_SUITE_P(Rows, PrologueFeatureTest,
+                         ::testing::Combine(::testing::Range(size_t{0}, prologue_features().size()),
+                                            ::testing::ValuesIn(all_backends())),
+                         row_name);
+
+TEST_P(PrologueFeatureTest, MatchesTheOracle) {
+  const auto& [row, backend] = GetParam();
+  PROLOGUE_REQUIRE_BACKEND(backend);
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    for (const PrologueCase& listed : prologue_features()[row].cases) {
+      with_host_type(dtype, [&, on = backend](auto type) {
+        using T = decltype(type);
+        const PrologueCase c = fit_to_type<T>(listed);
+        SCOPED_TRACE(str_cat(dtype_name(dtype), " ", c.describe()));
+        const PrologueData<T> data = make_data<T>(c);
+        PlacedPrologue<T> placed(on, c, data);
+        const Status status = placed.run();
+        ASSERT_TRUE(status.ok()) << status.message();
+        placed.expect_matches(oracle::attention_prologue(oracle_input(c, data)));
+      });
+    }
+  }
+}
+
+// ---- the README -------------------------------------------------------------------------------------------------------------
+
+constexpr const char* kReadme = PROLOGUE_SOURCE_DIR "/README.md";
+constexpr const char* kBegin = "<!-- features: written by a test -->\n";
+constexpr const char* kEnd = "<!-- end of features -->\n";
+
+TEST(PrologueFeatures, ReadmeShowsThem) {
+  std::stringstream stream;
+  stream << std::ifstream(kReadme).rdbuf();
+  std::string readme = stream.str();
+  size_t begin = readme.find(kBegin);
+  const size_t end = readme.find(kEnd);
+  ASSERT_TRUE(begin < end && end != std::string::npos) << "README.md has no place for the table";
+  begin += std::strlen(kBegin);
+  const std::string table = prologue_feature_table();
+  if (readme.substr(begin, end - begin) == table) return;
+  if (std::getenv("PROLOGUE_UPDATE_README") == nullptr) {
+    FAIL() << "README.md shows other features than the tests have. To update it:\n"
+              "  PROLOGUE_UPDATE_README=1 <build>/tests/kernels_attention_prologue_features_test --gtest_filter='*Readme*'";
+  }
+  std::ofstream(kReadme) << readme.replace(begin, end - begin, table);
+}
+
+}  // namespace
+}  // namespace prologue::test
