@@ -5,6 +5,7 @@
 #include <functional>
 
 #include <prologue/kernels/attention_prologue/stages.h>
+#include <prologue/kernels/base/quantize.h>
 #include <prologue/kernels/rotary/rotary.h>
 
 #include "tests/golden/rotary/rotary_goldens.h"
@@ -211,6 +212,41 @@ TEST_P(AttentionPrologueTest, EqualsTheUnfusedStagesBitForBit) {
     with_host_type(static_cast<DType>(seed % 3), [&](auto type) { check(type, random_case(seed)); });
   }
   EXPECT_GT(compared, 700);
+}
+
+// With Rounding::per_step what is quantised is what would be stored: K as in k_out, Q (scaled, and rounded once more) as in
+// q_out.
+TEST_P(AttentionPrologueTest, PerStepQuantizesRoundedValues) {
+  using T = BFloat16;
+  PrologueCase c;
+  c.num_tokens = 40, c.bad_indices = false, c.per_step = true, c.norm = NormPlacement::before_rope, c.bias_k = true;
+  c.q_scale.constant = 0.37f, c.k_out = c.v_out = true, c.kv_type = KvType::fp8_e5m2, c.scaling = KvScaling::tensor;
+  PrologueData<T> data = make_data<T>(c);
+  data.k_scale = data.v_scale = {1.0f}, data.q_scale = 1.0f;
+  PlacedPrologue<T> plain(GetParam(), c, data);
+  ASSERT_TRUE(plain.run().ok());
+  c.q8 = KvScaling::tensor;
+  PlacedPrologue<T> quantized(GetParam(), c, data);
+  ASSERT_TRUE(quantized.run().ok());
+  const AttentionPrologueParams& p = plain.params();
+  const QuantizedQuery& q8 = quantized.params().q8_out;
+  for (int64_t t = 0; t < c.num_tokens; ++t) {
+    const std::vector<T> q = plain.q_row(t), k = plain.row(p.k_out, c.num_kv_heads, c.head_dim, t);
+    for (int64_t h = 0; h < c.num_kv_heads; ++h) {
+      const std::vector<unsigned char> bytes = plain.cache_bytes(false, data.slots[static_cast<size_t>(t)], h);
+      for (int64_t i = 0; i < c.head_dim; ++i) {
+        EXPECT_EQ(bytes[static_cast<size_t>(i)], to_fp8_e5m2(to_float(k[static_cast<size_t>(h * c.head_dim + i)]))) << t;
+      }
+    }
+    for (int64_t h = 0; h < c.num_q_heads; ++h) {
+      const std::vector<unsigned char> bytes =
+          quantized.bytes_at(static_cast<unsigned char*>(q8.data) + t * q8.token_stride + h * q8.head_stride, c.head_dim);
+      for (int64_t i = 0; i < c.head_dim; ++i) {
+        EXPECT_EQ(bytes[static_cast<size_t>(i)], to_fp8_e4m3(to_float(q[static_cast<size_t>(h * c.head_dim + i)]))) << t;
+      }
+    }
+    if (HasFailure()) return;
+  }
 }
 
 // ---- properties -------------------------------------------------------------------------------------------------------------
@@ -944,6 +980,7 @@ TEST(AttentionPrologue, RandomStructsNeverCrash) {
                                            &p.q_out.head_stride,
                                            &p.k_out.token_stride,
                                            &p.k_out.head_stride,
+                                           &p.v_out.token_stride,
                                            &p.v_out.head_stride,
                                            &p.q8_out.token_stride,
                                            &p.q8_out.head_stride,
@@ -971,6 +1008,9 @@ TEST(AttentionPrologue, RandomStructsNeverCrash) {
                                            &p.cache.v_strides.head,
                                            &p.cache.k_scale_strides.page,
                                            &p.cache.k_scale_strides.token,
+                                           &p.cache.k_scale_strides.head,
+                                           &p.cache.v_scale_strides.page,
+                                           &p.cache.v_scale_strides.token,
                                            &p.cache.v_scale_strides.head};
     const auto any_of = [&](const auto& list) {
       return list[static_cast<size_t>(random.integer(0, static_cast<int64_t>(std::size(list)) - 1))];
@@ -982,7 +1022,7 @@ TEST(AttentionPrologue, RandomStructsNeverCrash) {
       if (kind < 4) {
         *any_of(numbers) = number();
       } else if (kind < 7) {
-        switch (random.integer(0, 25)) {
+        switch (random.integer(0, 29)) {
           case 0: replace(p.q.data); break;
           case 1: replace(p.k.data); break;
           case 2: replace(p.v.data); break;
@@ -1008,10 +1048,14 @@ TEST(AttentionPrologue, RandomStructsNeverCrash) {
           case 22: replace(p.norm.q_weight); break;
           case 23: replace(p.norm.k_bias); break;
           case 24: replace(p.token_faults); break;
+          case 25: replace(p.bias.k); break;
+          case 26: replace(p.bias.v); break;
+          case 27: replace(p.norm.k_weight); break;
+          case 28: replace(p.norm.q_bias); break;
           default: replace(p.faults); break;
         }
       } else {
-        switch (random.integer(0, 15)) {
+        switch (random.integer(0, 20)) {
           case 0: scramble(p.dtype); break;
           case 1: scramble(p.cache.type); break;
           case 2: scramble(p.cache.scaling); break;
@@ -1027,6 +1071,11 @@ TEST(AttentionPrologue, RandomStructsNeverCrash) {
           case 12: scramble(p.q8_out.scaling); break;
           case 13: scramble(p.norm.eps); break;
           case 14: scramble(p.q_scale.b); break;
+          case 15: scramble(p.places.position_offsets.type); break;
+          case 16: p.places.position_offset_per_seq = !p.places.position_offset_per_seq; break;
+          case 17: p.v_norm.enabled = true, scramble(p.v_norm.eps); break;
+          case 18: p.norm.weight_offset = std::numeric_limits<float>::infinity(); break;
+          case 19: p.rotation.attention_factor = std::numeric_limits<float>::infinity(); break;
           default: p.q_scale.constant = std::numeric_limits<float>::quiet_NaN(); break;
         }
       }

@@ -40,9 +40,11 @@ struct PrologueCase {
   NormKind norm_kind = NormKind::rms;
   NormScope norm_scope = NormScope::head;
   Weights weights = Weights::shared;
+  std::optional<Weights> k_weights;  // none: as Q's
   bool norm_bias = false;
   float weight_offset = 0.0f, eps = 1e-6f;
   bool v_norm = false;
+  float v_eps = 1e-3f;
 
   int64_t rotary_dim = 64;
   int64_t rotary_offset = 0;
@@ -87,13 +89,15 @@ struct PrologueCase {
   int64_t v_heads() const { return with_v ? num_kv_heads : 0; }
   bool writes_cache() const { return cached && num_kv_heads > 0 && (with_k || with_v); }
   bool has_sequences() const { return derive_positions || derive_slots; }
+  Weights weights_of_k() const { return k_weights.value_or(weights); }
   bool copies_v() const { return !bias_v && !v_norm; }
 
   std::string describe() const {
     std::string text = str_cat("T=", num_tokens, " Hq=", num_q_heads, " Hkv=", num_kv_heads, " D=", head_dim, " Dv=", v_head_dim,
                                " k=", with_k, " v=", with_v, " v_is_k=", v_is_k, " bias=", bias_q, bias_k, bias_v);
     text += str_cat(" norm=", static_cast<int>(norm), "/", static_cast<int>(norm_kind), "/", static_cast<int>(norm_scope), "/",
-                    static_cast<int>(weights), "/", norm_bias, " offset=", weight_offset, " v_norm=", v_norm);
+                    static_cast<int>(weights), static_cast<int>(weights_of_k()), "/", norm_bias, " offset=", weight_offset,
+                    " v_norm=", v_norm);
     text += str_cat(" r=", rotary_dim, "@", rotary_offset, " ", rope_style_name(style), " inverse=", inverse,
                     " source=", static_cast<int>(source), " factor=", attention_factor, " axes=", num_axes,
                     interleaved_axes ? "i" : "s", " max=", max_position, " q_scale=", q_scale.constant, "/",
@@ -240,15 +244,14 @@ PrologueData<T> make_data(const PrologueCase& c) {
   if (c.bias_k) data.k_bias = random.normals<T>(c.k_heads() * c.head_dim);
   if (c.bias_v) data.v_bias = c.v_is_k && c.bias_k ? data.k_bias : random.normals<T>(c.v_heads() * c.v_width());
   if (c.norm != NormPlacement::none) {
-    const auto per_head = [&](int64_t count) { return (c.weights == Weights::per_head ? count : 1) * c.head_dim; };
-    if (c.weights != Weights::none) {
-      data.q_weight = random.normals<T>(per_head(c.num_q_heads));
-      data.k_weight = random.normals<T>(per_head(c.num_kv_heads));
-    }
-    if (c.norm_bias) {
-      data.q_norm_bias = random.normals<T>(per_head(c.num_q_heads));
-      data.k_norm_bias = random.normals<T>(per_head(c.num_kv_heads));
-    }
+    const auto values = [&](bool wanted, Weights kind, int64_t num_heads) {
+      return random.normals<T>(!wanted ? 0 : (kind == Weights::per_head ? num_heads : 1) * c.head_dim);
+    };
+    const Weights of_q = c.weights, of_k = c.weights_of_k();
+    data.q_weight = values(of_q != Weights::none, of_q, c.num_q_heads);
+    data.k_weight = values(of_k != Weights::none, of_k, c.num_kv_heads);
+    data.q_norm_bias = values(c.norm_bias, of_q, c.num_q_heads);
+    data.k_norm_bias = values(c.norm_bias, of_k, c.num_kv_heads);
   }
 
   if (c.source == CosSinSource::table) data.table = make_table(c.max_position, c.rotary_dim);
@@ -329,7 +332,7 @@ oracle::PrologueInput oracle_input(const PrologueCase& c, const PrologueData<T>&
   in.q_norm = norm(data.q_weight, data.q_norm_bias);
   in.k_norm = norm(data.k_weight, data.k_norm_bias);
   in.v_norm.enabled = c.v_norm;
-  in.v_norm.eps = static_cast<double>(c.eps);
+  in.v_norm.eps = static_cast<double>(c.v_eps);
   in.rotary_dim = c.rotary_dim;
   in.rotary_offset = c.rotary_offset;
   in.interleaved = c.style == RopeStyle::interleaved;
@@ -469,7 +472,14 @@ class PlacedPrologue {
     for (int64_t h = 0; h < case_.num_kv_heads; ++h) append(cache_bytes(is_v, slot, h), values);
     return values;
   }
-  // As stored.
+  // What lies at a pointer into an output.
+  std::vector<unsigned char> bytes_at(const void* pointer, int64_t count) const {
+    const Image& image = image_of(pointer);
+    const std::vector<unsigned char> bytes = arena_.read(image.data);
+    const auto from = bytes.begin() + (static_cast<const unsigned char*>(pointer) - image.data);
+    return {from, from + count};
+  }
+  // A head of the cache as stored.
   std::vector<unsigned char> cache_bytes(bool is_v, int64_t slot, int64_t head) const {
     return bytes_at(cache_head(is_v, slot, head), cache_head_bytes(is_v));
   }
@@ -619,10 +629,12 @@ class PlacedPrologue {
     n.weight_offset = case_.weight_offset;
     n.q_weight = place(data_.q_weight);
     n.k_weight = place(data_.k_weight);
-    n.q_weight_head_stride = n.k_weight_head_stride = case_.weights == Weights::per_head ? case_.head_dim : 0;
+    const auto stride = [&](Weights weights) { return weights == Weights::per_head ? case_.head_dim : 0; };
+    n.q_weight_head_stride = stride(case_.weights);
+    n.k_weight_head_stride = stride(case_.weights_of_k());
     n.q_bias = place(data_.q_norm_bias);
     n.k_bias = place(data_.k_norm_bias);
-    params_.v_norm = {case_.v_norm, case_.eps};
+    params_.v_norm = {case_.v_norm, case_.v_eps};
   }
 
   void place_rotation() {
@@ -750,12 +762,6 @@ class PlacedPrologue {
     }
     ADD_FAILURE() << "not a pointer into an output";
     std::abort();
-  }
-  std::vector<unsigned char> bytes_at(const void* pointer, int64_t count) const {
-    const Image& image = image_of(pointer);
-    const std::vector<unsigned char> bytes = arena_.read(image.data);
-    const auto from = bytes.begin() + (static_cast<const unsigned char*>(pointer) - image.data);
-    return {from, from + count};
   }
   float float_at(const float* pointer) const {
     float value;

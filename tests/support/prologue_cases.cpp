@@ -104,6 +104,8 @@ std::vector<PrologueCase> make_feature_cases() {
       }
     }
     add([&](PrologueCase& c) { c.norm = placement, c.weight_offset = 1.0f, c.eps = 0.5f; });  // Gemma; an eps that shows
+    add([&](PrologueCase& c) { c.norm = placement, c.weights = Weights::per_head, c.k_weights = Weights::shared; });
+    add([&](PrologueCase& c) { c.norm = placement, c.weights = Weights::none, c.k_weights = Weights::per_head; });
     add([&](PrologueCase& c) {
       c.norm = placement, c.num_q_heads = 40, c.num_kv_heads = 40, c.head_dim = 128, c.norm_scope = NormScope::token;
     });
@@ -145,7 +147,7 @@ std::vector<PrologueCase> make_feature_cases() {
   add([](PrologueCase& c) { c.rotary_dim = 0, c.norm = NormPlacement::before_rope; });
 
   // Places.
-  for (const int64_t page : {1, 4, 16}) {
+  for (const int64_t page : {1, 4, 1024}) {
     for (const Offsets offsets : {Offsets::none, Offsets::one, Offsets::per_sequence}) {
       add([&](PrologueCase& c) {
         c.derive_positions = c.derive_slots = true, c.offsets = offsets, c.page_size = page, c.max_position = 80;
@@ -277,6 +279,7 @@ PrologueCase random_case(uint64_t seed) {
   c.norm_kind = any(NormKind::layer);
   c.norm_scope = c.norm_kind == NormKind::rms && rarely() ? NormScope::token : NormScope::head;
   c.weights = any(Weights::per_head);
+  if (rarely()) c.k_weights = any(Weights::per_head);
   c.norm_bias = c.norm_kind == NormKind::layer && coin();
   c.weight_offset = coin() ? 1.0f : 0.0f;
   c.eps = coin() ? 1e-5f : 0.01f;
