@@ -5,9 +5,30 @@ namespace prologue {
 Value Attention::build(GraphBuilder& g, Value hidden_states) const {
   Value qkv = g.linear("qkv", hidden_states, qkv_weight);
   if (qkv_bias) qkv = g.add_bias("qkv_bias", qkv, qkv_bias);
-  auto [q, k, v] = g.split_heads(qkv, num_q_heads, num_kv_heads, head_dim);
-  q = g.rope("rope_q", q, num_q_heads, rope);
-  k = g.rope("rope_k", k, num_kv_heads, rope);
+  auto [q, k, v] = g.split_heads(qkv, num_q_heads, num_kv_heads, head_dim, v_from_k);
+  if (q_bias) q = g.add_bias("q_bias", q, q_bias);
+  if (k_bias) k = g.add_bias("k_bias", k, k_bias);
+  if (v_from_k) {
+    v = k;
+  } else if (v_bias) {
+    v = g.add_bias("v_bias", v, v_bias);
+  }
+
+  if (norm_placement == NormPlacement::before_rope) {
+    q = g.heads_norm("q_norm", q, num_q_heads, q_norm);
+    k = g.heads_norm("k_norm", k, num_kv_heads, k_norm);
+  }
+  if (rope) {
+    q = g.rope("rope_q", q, num_q_heads, rope);
+    k = g.rope("rope_k", k, num_kv_heads, rope);
+  }
+  if (norm_placement == NormPlacement::after_rope) {
+    q = g.heads_norm("q_norm", q, num_q_heads, q_norm);
+    k = g.heads_norm("k_norm", k, num_kv_heads, k_norm);
+  }
+  if (v_norm.enabled) v = g.heads_norm("v_norm", v, num_kv_heads, {.eps = v_norm.eps});
+  if (q_scale != QueryScale{}) q = g.query_scale("q_scale", q, num_q_heads, q_scale);
+
   g.kv_write("kv_write", k, v, num_kv_heads, layer, rope);
   const Value out = g.paged_attention("attention", q, num_q_heads, scale, layer);
   return g.linear("output", out, output_weight);

@@ -5,7 +5,7 @@
 
 namespace prologue {
 
-void StepBatch::clear() { *this = StepBatch(); }
+void StepBatch::clear() { *this = StepBatch(static_cast<int64_t>(positions_.size())); }
 
 void StepBatch::add_sequence(const int32_t* tokens, int64_t num_tokens, int64_t first_position,
                              const std::vector<int32_t>& block_table, int64_t page_size, int64_t num_logit_rows) {
@@ -13,7 +13,7 @@ void StepBatch::add_sequence(const int32_t* tokens, int64_t num_tokens, int64_t 
     const int64_t position = first_position + i;
     const int64_t page = block_table[static_cast<size_t>(position / page_size)];
     token_ids_.push_back(tokens[i]);
-    positions_.push_back(static_cast<int32_t>(position));
+    for (auto& stream : positions_) stream.push_back(static_cast<int32_t>(position));
     slot_mapping_.push_back(page * page_size + position % page_size);
     if (i >= num_tokens - num_logit_rows) logit_rows_.push_back(static_cast<int32_t>(token_ids_.size()) - 1);
   }
@@ -48,12 +48,14 @@ class Packer {
 
 }  // namespace
 
-Result<StepBuffers> StepBuffers::create(int64_t max_tokens, int64_t max_seqs, int64_t max_pages_per_seq, Device device) {
+Result<StepBuffers> StepBuffers::create(int64_t max_tokens, int64_t max_seqs, int64_t max_pages_per_seq, Device device,
+                                        int64_t num_position_axes) {
   StepBuffers buffers;
   buffers.max_tokens_ = max_tokens;
   buffers.max_seqs_ = max_seqs;
   buffers.max_pages_per_seq_ = max_pages_per_seq;
-  const int64_t per_token = 3 * 4 + 8;  // ids, positions, logit rows; slots
+  buffers.num_position_axes_ = num_position_axes;
+  const int64_t per_token = (2 + num_position_axes) * 4 + 8;  // ids, logit rows, positions; slots
   const int64_t num_bytes = max_tokens * per_token + (2 * max_seqs + 1) * 4 + max_seqs * max_pages_per_seq * 4 + 7 * 16;
   buffers.staging_.resize(static_cast<size_t>(num_bytes));
   PROLOGUE_ASSIGN_OR_RETURN(buffers.device_, Buffer::allocate(device, num_bytes));
@@ -65,6 +67,12 @@ Result<StepInputs> StepBuffers::upload(const StepBatch& batch, const Execution& 
     return invalid_argument("the step has ", batch.num_tokens(), " tokens of ", batch.num_seqs(), " sequences: its buffers hold ",
                             max_tokens_, " tokens of ", max_seqs_, " sequences");
   }
+  const auto num_axes = static_cast<int64_t>(batch.positions_.size());
+  if (num_axes > num_position_axes_) {
+    return invalid_argument("the step has positions in ", num_axes, " streams: its buffers hold ", num_position_axes_);
+  }
+  std::vector<int32_t> all_positions;
+  for (const auto& stream : batch.positions_) all_positions.insert(all_positions.end(), stream.begin(), stream.end());
   int64_t table_width = 1;
   for (const auto& table : batch.block_tables_) table_width = std::max(table_width, static_cast<int64_t>(table.size()));
   if (table_width > max_pages_per_seq_) {
@@ -78,7 +86,7 @@ Result<StepInputs> StepBuffers::upload(const StepBatch& batch, const Execution& 
   Packer packer(staging_);
   const int64_t slots = packer.add(batch.slot_mapping_);
   const int64_t ids = packer.add(batch.token_ids_);
-  const int64_t positions = packer.add(batch.positions_);
+  const int64_t positions = packer.add(all_positions);
   const int64_t offsets = packer.add(batch.cu_seqlens_q_);
   const int64_t lens = packer.add(batch.seq_lens_);
   const int64_t rows = packer.add(batch.logit_rows_);
@@ -94,6 +102,8 @@ Result<StepInputs> StepBuffers::upload(const StepBatch& batch, const Execution& 
   step.max_seq_len = batch.max_seq_len_;
   step.token_ids = reinterpret_cast<const int32_t*>(base + ids);
   step.positions = reinterpret_cast<const int32_t*>(base + positions);
+  step.num_position_axes = num_axes;
+  step.position_axis_stride = step.num_tokens;
   step.slot_mapping = reinterpret_cast<const int64_t*>(base + slots);
   step.cu_seqlens_q = reinterpret_cast<const int32_t*>(base + offsets);
   step.seq_lens = reinterpret_cast<const int32_t*>(base + lens);

@@ -18,23 +18,32 @@ struct StepInputs {
   int64_t max_seq_len = 0;
 
   const int32_t* token_ids = nullptr;     // [num_tokens]
-  const int32_t* positions = nullptr;     // [num_tokens]: the rope position
+  const int32_t* positions = nullptr;     // [num_position_axes, num_tokens]: the rope positions
   const int64_t* slot_mapping = nullptr;  // [num_tokens]: where K and V go; negative = nowhere
   const int32_t* cu_seqlens_q = nullptr;  // [num_seqs + 1]
   const int32_t* seq_lens = nullptr;      // [num_seqs], after the append
   const int32_t* block_table = nullptr;   // [num_seqs, block_table_stride]
   int64_t block_table_stride = 0;
   const int32_t* logit_rows = nullptr;    // [num_logit_rows]: the tokens whose logits are wanted
+  int64_t num_position_axes = 1;          // streams (MRoPE); rows of positions lie position_axis_stride apart
+  int64_t position_axis_stride = 0;
 };
 
 // A step on the host, filled sequence by sequence.
 class StepBatch {
  public:
+  // Tokens stand in one position stream, or in several (MRoPE).
+  explicit StepBatch(int64_t num_position_axes = 1) : positions_(static_cast<size_t>(num_position_axes)) {}
+
   void clear();
   // The next sequence of the batch: new tokens at positions first_position .., which are also their cache positions, in the
   // pages of `block_table`. The last `num_logit_rows` of them get logits.
   void add_sequence(const int32_t* tokens, int64_t num_tokens, int64_t first_position, const std::vector<int32_t>& block_table,
                     int64_t page_size, int64_t num_logit_rows);
+  // Moves a token of the batch in one stream (all start where the token stands in the cache). The cache position stays.
+  void set_position(int64_t token, int64_t axis, int32_t position) {
+    positions_[static_cast<size_t>(axis)][static_cast<size_t>(token)] = position;
+  }
 
   int64_t num_tokens() const { return static_cast<int64_t>(token_ids_.size()); }
   int64_t num_seqs() const { return static_cast<int64_t>(seq_lens_.size()); }
@@ -43,7 +52,7 @@ class StepBatch {
  private:
   friend class StepBuffers;
   std::vector<int32_t> token_ids_;
-  std::vector<int32_t> positions_;
+  std::vector<std::vector<int32_t>> positions_;  // by stream
   std::vector<int64_t> slot_mapping_;
   std::vector<int32_t> cu_seqlens_q_ = {0};
   std::vector<int32_t> seq_lens_;
@@ -57,7 +66,8 @@ class StepBatch {
 class StepBuffers {
  public:
   StepBuffers() = default;
-  static Result<StepBuffers> create(int64_t max_tokens, int64_t max_seqs, int64_t max_pages_per_seq, Device device);
+  static Result<StepBuffers> create(int64_t max_tokens, int64_t max_seqs, int64_t max_pages_per_seq, Device device,
+                                    int64_t num_position_axes = 1);
 
   // In stream order. The StepInputs stay valid until the next upload.
   Result<StepInputs> upload(const StepBatch& batch, const Execution& execution);
@@ -66,6 +76,7 @@ class StepBuffers {
   int64_t max_tokens_ = 0;
   int64_t max_seqs_ = 0;
   int64_t max_pages_per_seq_ = 0;
+  int64_t num_position_axes_ = 1;
   std::vector<unsigned char> staging_;
   Buffer device_;
 };

@@ -1,5 +1,6 @@
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
 
+#include <prologue/kernels/attention_prologue/query_scale.h>
 #include <prologue/kernels/attention_prologue/token_place.h>
 #include <prologue/kernels/base/view_checks.h>
 
@@ -82,18 +83,6 @@ Status check_rotation(const AttentionPrologueParams& p) {
   return check_range(kName, "max_position", r.max_position, bounded ? 1 : 0, computed ? kMaxComputedPosition : kMaxRows);
 }
 
-Status check_query_scale(const QueryScale& s) {
-  PROLOGUE_RETURN_IF_ERROR(check_enum("q_scale.by_position", s.by_position, PositionScale::logn, "none, llama4 and logn"));
-  PROLOGUE_RETURN_IF_ERROR(check_finite(kName, "q_scale.constant", s.constant));
-  if (s.by_position == PositionScale::none) return {};
-  PROLOGUE_RETURN_IF_ERROR(check_finite(kName, "q_scale.a", s.a));
-  PROLOGUE_RETURN_IF_ERROR(check_positive(kName, "q_scale.b", s.b));
-  if (s.by_position == PositionScale::logn && s.b <= 1.0f) {
-    return invalid_argument(kName, ": q_scale.b is ", s.b, ": for logn it must be greater than 1");
-  }
-  return {};
-}
-
 // What must be there for something else to make sense.
 Status check_presence(const AttentionPrologueParams& p) {
   const bool q8 = p.num_q_heads > 0 && p.q8_out.data != nullptr;
@@ -166,13 +155,8 @@ Status add_places(const AttentionPrologueParams& p, bool cached, RegionChecks& r
   const bool needs_positions =
       (p.rotation.rotary_dim > 0 && p.rotation.source != CosSinSource::per_token) || p.q_scale.by_position != PositionScale::none;
   if (positions_given || (needs_positions && !can_derive)) {
-    const int64_t size = places.positions.type == IndexType::int32 ? 4 : 8;
-    Region region = array_region("positions", places.positions.data, p.num_tokens, size);
-    if (p.rotation.num_axes > 1) {
-      if (__builtin_mul_overflow(places.position_axis_stride, size, &region.strides[1])) region.strides[1] = INT64_MAX;
-      region.counts[1] = p.rotation.num_axes;
-    }
-    PROLOGUE_RETURN_IF_ERROR(regions.read(region));
+    PROLOGUE_RETURN_IF_ERROR(regions.read(
+        positions_region("positions", places.positions, p.rotation.num_axes, places.position_axis_stride, p.num_tokens)));
   }
   const bool slot_given = places.slot_mapping.data != nullptr;
   if (cached && (slot_given || !can_derive)) {
@@ -250,7 +234,7 @@ Status validate(const AttentionPrologueParams& p) {
                        ": supported is every even number in 2..576, or 0 = head_dim");
   }
   PROLOGUE_RETURN_IF_ERROR(check_norm(p));
-  PROLOGUE_RETURN_IF_ERROR(check_query_scale(p.q_scale));
+  PROLOGUE_RETURN_IF_ERROR(check_query_scale(kName, p.q_scale));
   PROLOGUE_RETURN_IF_ERROR(check_enum("rounding", p.rounding, Rounding::per_step, "once and per_step"));
   if (p.num_tokens == 0) return {};
 

@@ -102,6 +102,8 @@ struct Rotation {
   // Several position streams (MRoPE, 2-D): pair i turns by stream pair_axis[i]. Null: one stream.
   int64_t num_axes = 1;                // 1 to 4
   const uint8_t* pair_axis = nullptr;  // [rotary_dim / 2], values below num_axes (others count as 0); not for per_token
+
+  bool operator==(const Rotation&) const = default;
 };
 
 // Where each token stands: given, or derived in the kernel from arrays that a step has anyway.
@@ -137,6 +139,8 @@ struct QueryScale {
   PositionScale by_position = PositionScale::none;
   float a = 0.0f;
   float b = 1.0f;
+
+  bool operator==(const QueryScale&) const = default;
 };
 
 // Q as fp8 e4m3 in place of q_out (null then): stored x / scale. With a scale per token and head it is computed (amax / 448).

@@ -5,6 +5,7 @@
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
 #include <prologue/kernels/attention_prologue/cache_cpu.h>
 #include <prologue/kernels/attention_prologue/norm_cpu.h>
+#include <prologue/kernels/attention_prologue/query_scale.h>
 #include <prologue/kernels/attention_prologue/token_place.h>
 #include <prologue/kernels/base/angle.h>
 #include <prologue/kernels/base/head_cpu.h>
@@ -57,16 +58,6 @@ RotationRow fill_angles(const AttentionPrologueParams& p, int64_t t, const Token
     for (int64_t i = 0; i < half; ++i) angles.sin[i] = -angles.sin[i];
   }
   return {r.style, r.rotary_dim, r.rotary_offset, angles.cos, angles.sin};
-}
-
-float query_factor(const QueryScale& scale, int64_t position) {
-  const float next = static_cast<float>(position) + 1.0f;
-  double f = 1.0;
-  if (scale.by_position == PositionScale::llama4) f = 1.0 + static_cast<double>(scale.a) * std::log1p(std::floor(next / scale.b));
-  if (scale.by_position == PositionScale::logn) {
-    f = std::max(1.0, std::log(static_cast<double>(next)) / std::log(static_cast<double>(scale.b)));
-  }
-  return scale.constant * static_cast<float>(f);
 }
 
 template <class T>

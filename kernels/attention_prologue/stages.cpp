@@ -1,5 +1,6 @@
 #include <prologue/kernels/attention_prologue/stages.h>
 
+#include <prologue/kernels/attention_prologue/query_scale.h>
 #include <prologue/kernels/base/view_checks.h>
 
 namespace prologue {
@@ -8,11 +9,13 @@ namespace cpu {
 Status add_bias(const AddBiasParams& params, int num_threads);
 Status kv_write(const KvWriteParams& params, int num_threads);
 Status qk_norm(const QkNormParams& params, int num_threads);
+Status query_scale(const QueryScaleParams& params, int num_threads);
 }  // namespace cpu
 namespace cuda {
 Status add_bias(const AddBiasParams& params, CUstream_st* stream);
 Status kv_write(const KvWriteParams& params, CUstream_st* stream);
 Status qk_norm(const QkNormParams& params, CUstream_st* stream);
+Status query_scale(const QueryScaleParams& params, CUstream_st* stream);
 }  // namespace cuda
 
 namespace {
@@ -67,6 +70,24 @@ Status validate(const QkNormParams& p) {
   return regions.check_all_apart();
 }
 
+Status validate(const QueryScaleParams& p) {
+  constexpr const char* kName = "query_scale";
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_tokens", p.num_tokens, 0, INT32_MAX));
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_heads", p.num_heads, 1, 65536));
+  PROLOGUE_RETURN_IF_ERROR(check_dtype(kName, "dtype", p.dtype));
+  PROLOGUE_RETURN_IF_ERROR(check_head_and_rotary_dim(kName, p.head_dim, RopeStyle::neox, 0));
+  PROLOGUE_RETURN_IF_ERROR(check_query_scale(kName, p.q_scale));
+  if (p.num_tokens == 0) return {};
+
+  PROLOGUE_RETURN_IF_ERROR(check_index_type(kName, "positions", p.positions));
+  const bool needs_positions = p.positions.data != nullptr || p.q_scale.by_position != PositionScale::none;
+  RegionChecks regions(kName);
+  PROLOGUE_RETURN_IF_ERROR(regions.read(heads_region("x", p.x, p.num_tokens, p.num_heads, p.head_dim, p.dtype)));
+  PROLOGUE_RETURN_IF_ERROR(regions.read(index_region("positions", p.positions, needs_positions ? p.num_tokens : 0)));
+  PROLOGUE_RETURN_IF_ERROR(regions.write(heads_region("y", p.y, p.num_tokens, p.num_heads, p.head_dim, p.dtype), "x"));
+  return regions.check_all_apart();
+}
+
 Status validate(const KvWriteParams& p) {
   constexpr const char* kName = "kv_write";
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_tokens", p.num_tokens, 0, INT32_MAX));
@@ -81,6 +102,7 @@ Status validate(const KvWriteParams& p) {
   if (p.num_tokens == 0) return {};
 
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "max_position", p.max_position, 0, int64_t{1} << 40));
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_axes", p.num_axes, 1, 4));
   PROLOGUE_RETURN_IF_ERROR(check_index_type(kName, "positions", p.positions));
   PROLOGUE_RETURN_IF_ERROR(check_index_type(kName, "slot_mapping", p.slot_mapping));
   PROLOGUE_RETURN_IF_ERROR(check_cache_shape(kName, c, p.num_kv_heads, p.head_dim));
@@ -98,7 +120,8 @@ Status validate(const KvWriteParams& p) {
   PROLOGUE_RETURN_IF_ERROR(add_side("v", p.v, c.v_width(), cache_region("cache.v", c.v, c.v_strides, c, c.v_width()),
                                     cache_scale_region("cache.v_scale", c.v_scale, c.v_scale_strides, c)));
   PROLOGUE_RETURN_IF_ERROR(regions.read(index_region("slot_mapping", p.slot_mapping, p.num_tokens)));
-  PROLOGUE_RETURN_IF_ERROR(regions.read(index_region("positions", p.positions, p.positions.data == nullptr ? 0 : p.num_tokens)));
+  PROLOGUE_RETURN_IF_ERROR(regions.read(
+      positions_region("positions", p.positions, p.num_axes, p.position_axis_stride, p.positions.data == nullptr ? 0 : p.num_tokens)));
   PROLOGUE_RETURN_IF_ERROR(regions.write(array_region("faults", p.faults, p.faults == nullptr ? 0 : 1, alignof(FaultRecord))));
   return regions.check_all_apart();
 }
@@ -128,6 +151,7 @@ Status kv_write(const KvWriteParams& params, const Execution& execution) {
   return cuda_not_built("kv_write");
 #endif
 }
+
 Status qk_norm(const QkNormParams& params, const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(check_device("qk_norm", execution.device));
   PROLOGUE_RETURN_IF_ERROR(validate(params));
@@ -137,6 +161,18 @@ Status qk_norm(const QkNormParams& params, const Execution& execution) {
   return cuda::qk_norm(params, execution.stream);
 #else
   return cuda_not_built("qk_norm");
+#endif
+}
+
+Status query_scale(const QueryScaleParams& params, const Execution& execution) {
+  PROLOGUE_RETURN_IF_ERROR(check_device("query_scale", execution.device));
+  PROLOGUE_RETURN_IF_ERROR(validate(params));
+  if (params.num_tokens == 0) return {};
+  if (execution.device == Device::cpu) return cpu::query_scale(params, execution.num_threads);
+#ifdef PROLOGUE_HAS_CUDA
+  return cuda::query_scale(params, execution.stream);
+#else
+  return cuda_not_built("query_scale");
 #endif
 }
 

@@ -45,9 +45,23 @@ struct QkNormParams {
 };
 Status qk_norm(const QkNormParams& params, const Execution& execution);
 
+// y = x * scale(position) of Q (QueryScale's formulas); y may be x itself. A negative position leaves a token's rows untouched
+// (positions may be null where the scale does not depend on them). Rows that are multiplied by 1 are copied bitwise.
+struct QueryScaleParams {
+  int64_t num_tokens = 0;
+  int64_t num_heads = 0;
+  int64_t head_dim = 0;
+  DType dtype = DType::f32;
+  HeadsView x;
+  MutableHeadsView y;
+  QueryScale q_scale;
+  IndexView positions;
+};
+Status query_scale(const QueryScaleParams& params, const Execution& execution);
+
 // K and V of each token into its slot, quantised as the cache is. Tokens whose slot is negative, or whose position is negative or
-// >= max_position, are skipped (positions may be null: then none is skipped for its position; max_position = 0 means no upper
-// bound). Bad slots and positions are recorded as the fused kernel does, each token once. k.data or v.data null: V or K only.
+// >= max_position, in any of num_axes streams, are skipped (positions may be null: then none is skipped for its position;
+// max_position = 0 means no upper bound). Bad slots and positions are recorded as the fused kernel does, each token once. k.data or v.data null: V or K only.
 struct KvWriteParams {
   int64_t num_tokens = 0;
   int64_t num_kv_heads = 0;
@@ -57,9 +71,11 @@ struct KvWriteParams {
   HeadsView v;
   PagedKvView cache;
   IndexView slot_mapping;
-  IndexView positions;
+  IndexView positions;  // [num_axes, num_tokens], rows position_axis_stride apart
   int64_t max_position = 0;
   FaultRecord* faults = nullptr;
+  int64_t num_axes = 1;  // 1 to 4
+  int64_t position_axis_stride = 0;
 };
 Status kv_write(const KvWriteParams& params, const Execution& execution);
 

@@ -1,5 +1,8 @@
+#include <algorithm>
+
 #include <prologue/kernels/attention_prologue/cache_cpu.h>
 #include <prologue/kernels/attention_prologue/norm_cpu.h>
+#include <prologue/kernels/attention_prologue/query_scale.h>
 #include <prologue/kernels/attention_prologue/stages.h>
 #include <prologue/kernels/base/head_cpu.h>
 #include <prologue/kernels/base/token_guard.h>
@@ -9,6 +12,22 @@ namespace prologue::cpu {
 Status add_bias(const AddBiasParams& params, int num_threads);
 Status kv_write(const KvWriteParams& params, int num_threads);
 Status qk_norm(const QkNormParams& params, int num_threads);
+Status query_scale(const QueryScaleParams& params, int num_threads);
+
+namespace {
+
+// The guard of a token that stands in several streams: padding where one of them is negative, else bad where one is too large.
+int64_t decisive_position(const KvWriteParams& p, int64_t t) {
+  int64_t largest = 0;
+  for (int64_t axis = 0; p.positions.data != nullptr && axis < p.num_axes; ++axis) {
+    const int64_t position = index_at(p.positions, axis * p.position_axis_stride + t);
+    if (position < 0) return position;
+    largest = std::max(largest, position);
+  }
+  return largest;
+}
+
+}  // namespace
 
 Status add_bias(const AddBiasParams& p, int num_threads) {
   const int threads = threads_for(p.num_tokens * p.width, num_threads);
@@ -58,6 +77,28 @@ Status qk_norm(const QkNormParams& p, int num_threads) {
   return {};
 }
 
+Status query_scale(const QueryScaleParams& p, int num_threads) {
+  const int threads = threads_for(p.num_tokens * p.num_heads * p.head_dim, num_threads);
+  with_host_type(p.dtype, [&](auto type) {
+    using T = decltype(type);
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+    for (int64_t t = 0; t < p.num_tokens; ++t) {
+      const int64_t position = p.positions.data == nullptr ? 0 : index_at(p.positions, t);
+      if (position < 0) continue;
+      const float factor = query_factor(p.q_scale, position);
+      const int64_t changed = factor == 1.0f ? 0 : p.head_dim;
+      alignas(64) float values[kMaxHeadDim];
+      for (int64_t h = 0; h < p.num_heads; ++h) {
+        const T* x = head_at<T>(p.x, t, h);
+        load_values<T>(x, nullptr, p.head_dim, values);
+        for (int64_t i = 0; i < changed; ++i) values[i] *= factor;
+        store_head<T>({values, p.head_dim, x, 0, changed}, head_at<T>(p.y, t, h));
+      }
+    }
+  });
+  return {};
+}
+
 Status kv_write(const KvWriteParams& p, int num_threads) {
   const int threads = threads_for(2 * p.num_tokens * p.num_kv_heads * p.head_dim, num_threads);
   with_host_type(p.dtype, [&](auto type) {
@@ -73,8 +114,7 @@ Status kv_write(const KvWriteParams& p, int num_threads) {
     };
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int64_t t = 0; t < p.num_tokens; ++t) {
-      const int64_t position = p.positions.data == nullptr ? 0 : index_at(p.positions, t);
-      const TokenGuard guard = guard_token(position, p.max_position, index_at(p.slot_mapping, t), p.cache.num_slots());
+      const TokenGuard guard = guard_token(decisive_position(p, t), p.max_position, index_at(p.slot_mapping, t), p.cache.num_slots());
       if (guard.fault != FaultCode::none) record_fault(p.faults, t, guard.fault);
       if (guard.slot < 0) continue;
       write_heads(p.k, k_side(p.cache), p.head_dim, t, guard.slot);

@@ -10,6 +10,7 @@ namespace prologue::cuda {
 Status attention_prologue(const AttentionPrologueParams& params, cudaStream_t stream);
 Status add_bias(const AddBiasParams& params, cudaStream_t stream);
 Status qk_norm(const QkNormParams& params, cudaStream_t stream);
+Status query_scale(const QueryScaleParams& params, cudaStream_t stream);
 Status kv_write(const KvWriteParams& params, cudaStream_t stream);
 
 namespace {
@@ -71,6 +72,20 @@ Status qk_norm(const QkNormParams& p, cudaStream_t stream) {
   return attention_prologue(fused, stream);
 }
 
+// The Q half of the fused kernel, with nothing else to do.
+Status query_scale(const QueryScaleParams& p, cudaStream_t stream) {
+  AttentionPrologueParams fused;
+  fused.num_tokens = p.num_tokens;
+  fused.num_q_heads = p.num_heads;
+  fused.head_dim = p.head_dim;
+  fused.dtype = p.dtype;
+  fused.q = p.x;
+  fused.q_out = p.y;
+  fused.q_scale = p.q_scale;
+  fused.places.positions = p.positions;
+  return attention_prologue(fused, stream);
+}
+
 // The K/V half of the fused kernel, with nothing to rotate.
 Status kv_write(const KvWriteParams& p, cudaStream_t stream) {
   AttentionPrologueParams fused;
@@ -81,6 +96,8 @@ Status kv_write(const KvWriteParams& p, cudaStream_t stream) {
   fused.k = p.k;
   fused.v = p.v;
   fused.places.positions = p.positions;
+  fused.places.position_axis_stride = p.position_axis_stride;
+  fused.rotation.num_axes = p.num_axes;
   fused.rotation.max_position = p.max_position;
   fused.cache = p.cache;
   fused.places.slot_mapping = p.slot_mapping;

@@ -98,6 +98,15 @@ Region index_region(const char* name, const IndexView& view, int64_t count) {
   return array_region(name, view.data, count, view.type == IndexType::int32 ? 4 : 8);
 }
 
+Region positions_region(const char* name, const IndexView& view, int64_t num_axes, int64_t axis_stride, int64_t count) {
+  Region region = index_region(name, view, count);
+  if (num_axes > 1) {
+    if (__builtin_mul_overflow(axis_stride, view.type == IndexType::int32 ? 4 : 8, &region.strides[1])) region.strides[1] = INT64_MAX;
+    region.counts[1] = num_axes;
+  }
+  return region;
+}
+
 Region cache_region(const char* name, const void* data, const PageStrides& strides, const PagedKvView& cache, int64_t width) {
   const int64_t bits = kv_type_bits(cache.type);
   const int64_t channels = width > 0 ? width : cache.head_dim;

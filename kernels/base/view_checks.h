@@ -25,6 +25,8 @@ Region heads_region(const char* name, const HeadsView& view, int64_t num_tokens,
                     DType dtype);
 Region array_region(const char* name, const void* data, int64_t count, int64_t element_size);
 Region index_region(const char* name, const IndexView& view, int64_t count);
+// [num_axes, count], rows axis_stride apart.
+Region positions_region(const char* name, const IndexView& view, int64_t num_axes, int64_t axis_stride, int64_t count);
 // `width` in channels of the cache's type; 0 = the cache's head_dim.
 Region cache_region(const char* name, const void* data, const PageStrides& strides, const PagedKvView& cache, int64_t width = 0);
 // The scales of a quantised cache, however they are laid out; empty where there are none.

@@ -6,6 +6,7 @@
 #include <prologue/kernels/rotary/rotary.h>
 #include <prologue/kernels/token_ops/embedding.h>
 #include <prologue/kernels/token_ops/gated_activation.h>
+#include <prologue/kernels/token_ops/gather_cos_sin.h>
 #include <prologue/kernels/token_ops/rms_norm.h>
 #include <prologue/layers/graph/executor.h>
 
@@ -13,7 +14,17 @@ namespace prologue {
 
 Result<std::unique_ptr<GraphExecutor>> GraphExecutor::create(Graph graph, const KvStorage& cache, const StepLimits& limits,
                                                              const Execution& execution) {
+  PROLOGUE_RETURN_IF_ERROR(check_weights(graph));
   std::unique_ptr<GraphExecutor> executor(new GraphExecutor());
+  const int64_t cache_layers = cache.config().num_layers;
+  for (const Node& node : graph.nodes) {
+    const NodeFacts facts = facts_of(node.operation);
+    executor->position_axes_ = std::max(executor->position_axes_, facts.position_axes);
+    if (facts.cache_layer >= cache_layers) {
+      return invalid_argument(node.name, ": it uses the cache of layer ", facts.cache_layer, ": there are caches for ", cache_layers,
+                              " layers");
+    }
+  }
   executor->graph_ = std::move(graph);
   executor->limits_ = limits;
   executor->cache_ = &cache;
@@ -56,6 +67,9 @@ Status GraphExecutor::check_step(const StepInputs& step) const {
     if (value < 0 || value > limit) {
       return invalid_argument("step: ", name, " is ", value, ": this executor was made for 0 to ", limit);
     }
+  }
+  if (step.num_position_axes < position_axes_) {
+    return invalid_argument("step: positions come in ", step.num_position_axes, " streams: the graph turns by ", position_axes_);
   }
   return {};
 }
@@ -103,6 +117,17 @@ HeadsView GraphExecutor::heads(Value value, int64_t num_heads) const {
   return {data(value), row_stride(value), graph_.info(value).width / num_heads};
 }
 
+Rotation GraphExecutor::rotation_of(const Rope& rope) const {
+  Rotation rotation = rope.rotation;
+  if (rope.table == nullptr) return rotation;
+  rotation.style = rope.table->style();
+  rotation.rotary_dim = rope.table->rotary_dim();
+  rotation.max_position = rope.table->max_position();
+  rotation.source = rope.cos_sin ? CosSinSource::per_token : CosSinSource::table;
+  rotation.cos_sin = rope.cos_sin ? static_cast<const float*>(data(rope.cos_sin)) : rope.table->cos_sin();
+  return rotation;
+}
+
 int64_t GraphExecutor::num_rows(Value value, const StepInputs& step) const {
   return graph_.info(value).rows == Rows::tokens ? step.num_tokens : step.num_logit_rows;
 }
@@ -110,6 +135,19 @@ int64_t GraphExecutor::num_rows(Value value, const StepInputs& step) const {
 namespace {
 
 MutableHeadsView writable(const HeadsView& view) { return {const_cast<void*>(view.data), view.token_stride, view.head_stride}; }
+
+int64_t weight_head_stride(const HeadsNorm& norm) {
+  const Weight& weight = norm.weight ? norm.weight : norm.bias;
+  return weight.rows > 1 ? weight.cols : 0;
+}
+
+TokenPlaces places_of(const StepInputs& step) {
+  TokenPlaces places;
+  places.positions = step.positions;
+  places.position_axis_stride = step.position_axis_stride;
+  places.slot_mapping = step.slot_mapping;
+  return places;
+}
 
 }  // namespace
 
@@ -181,23 +219,86 @@ Status GraphExecutor::run(const AddBiasOp& op, const StepInputs& step, const Exe
   return add_bias(params, execution);
 }
 
-Status GraphExecutor::run(const RopeOp& op, const StepInputs& step, const Execution& execution) {
-  RotaryParams params;
+Status GraphExecutor::run(const HeadsNormOp& op, const StepInputs& step, const Execution& execution) {
+  QkNormParams params;
   params.num_tokens = step.num_tokens;
   params.num_heads = op.num_heads;
   params.head_dim = graph_.info(op.x).width / op.num_heads;
   params.dtype = graph_.info(op.x).dtype;
   params.x = heads(op.x, op.num_heads);
   params.y = writable(heads(op.out, op.num_heads));
-  params.style = op.table->style();
-  params.rotary_dim = op.table->rotary_dim();
-  params.cos_sin_cache = op.table->cos_sin();
-  params.max_position = op.table->max_position();
-  params.positions = step.positions;  // kv_write records those outside the table, once per token
-  return rotary(params, execution);
+  params.kind = op.norm.kind;
+  params.scope = op.norm.scope;
+  params.eps = op.norm.eps;
+  params.weight_offset = op.norm.weight_offset;
+  params.weight = op.norm.weight.data;
+  params.weight_head_stride = weight_head_stride(op.norm);
+  params.bias = op.norm.bias.data;
+  params.positions = step.positions;
+  return qk_norm(params, execution);
+}
+
+Status GraphExecutor::run(const GatherCosSinOp& op, const StepInputs& step, const Execution& execution) {
+  const Rotation rotation = rotation_of(op.rope);
+  GatherCosSinParams params;
+  params.num_tokens = step.num_tokens;
+  params.rotary_dim = rotation.rotary_dim;
+  params.max_position = rotation.max_position;
+  params.cos_sin = rotation.cos_sin;
+  params.positions = step.positions;
+  params.num_axes = rotation.num_axes;
+  params.position_axis_stride = step.position_axis_stride;
+  params.pair_axis = rotation.pair_axis;
+  params.out = static_cast<float*>(data(op.out));
+  return gather_cos_sin(params, execution);
+}
+
+// Positions outside the table are kv_write's to record, once per token. What kernels/rotary does not turn is turned by the Q half
+// of the prologue with nothing but the rotation.
+Status GraphExecutor::run(const RopeOp& op, const StepInputs& step, const Execution& execution) {
+  const Rotation rotation = rotation_of(op.rope);
+  if (rotation.source == CosSinSource::table && rotation.rotary_offset == 0 && !rotation.inverse && rotation.num_axes == 1) {
+    RotaryParams params;
+    params.num_tokens = step.num_tokens;
+    params.num_heads = op.num_heads;
+    params.head_dim = graph_.info(op.x).width / op.num_heads;
+    params.dtype = graph_.info(op.x).dtype;
+    params.x = heads(op.x, op.num_heads);
+    params.y = writable(heads(op.out, op.num_heads));
+    params.style = rotation.style;
+    params.rotary_dim = rotation.rotary_dim;
+    params.cos_sin_cache = rotation.cos_sin;
+    params.max_position = rotation.max_position;
+    params.positions = step.positions;
+    return rotary(params, execution);
+  }
+  AttentionPrologueParams params;
+  params.num_tokens = step.num_tokens;
+  params.num_q_heads = op.num_heads;
+  params.head_dim = graph_.info(op.x).width / op.num_heads;
+  params.dtype = graph_.info(op.x).dtype;
+  params.q = heads(op.x, op.num_heads);
+  params.q_out = writable(heads(op.out, op.num_heads));
+  params.rotation = rotation;
+  params.places = places_of(step);
+  return attention_prologue(params, execution);
+}
+
+Status GraphExecutor::run(const QueryScaleOp& op, const StepInputs& step, const Execution& execution) {
+  QueryScaleParams params;
+  params.num_tokens = step.num_tokens;
+  params.num_heads = op.num_heads;
+  params.head_dim = graph_.info(op.x).width / op.num_heads;
+  params.dtype = graph_.info(op.x).dtype;
+  params.x = heads(op.x, op.num_heads);
+  params.y = writable(heads(op.out, op.num_heads));
+  params.q_scale = op.scale;
+  params.positions = step.positions;
+  return query_scale(params, execution);
 }
 
 Status GraphExecutor::run(const KvWriteOp& op, const StepInputs& step, const Execution& execution) {
+  const Rotation rotation = rotation_of(op.rope);
   KvWriteParams params;
   params.num_tokens = step.num_tokens;
   params.num_kv_heads = op.num_kv_heads;
@@ -207,36 +308,46 @@ Status GraphExecutor::run(const KvWriteOp& op, const StepInputs& step, const Exe
   params.v = heads(op.v, op.num_kv_heads);
   params.cache = cache_->layer(op.layer);
   params.slot_mapping = step.slot_mapping;
-  if (op.table != nullptr) {
-    params.positions = step.positions;
-    params.max_position = op.table->max_position();
-  }
+  params.positions = step.positions;
+  params.max_position = rotation.max_position;
+  params.num_axes = rotation.num_axes;
+  params.position_axis_stride = step.position_axis_stride;
   params.faults = faults_.as<FaultRecord>();
   return kv_write(params, execution);
 }
 
 Status GraphExecutor::run(const AttentionPrologueOp& op, const StepInputs& step, const Execution& execution) {
   AttentionPrologueParams params;
-  const DType dtype = graph_.info(op.qkv).dtype;
   params.num_tokens = step.num_tokens;
   params.num_q_heads = op.num_q_heads;
   params.num_kv_heads = op.num_kv_heads;
-  params.head_dim = graph_.info(op.q).width / op.num_q_heads;
-  params.dtype = dtype;
-  set_packed_qkv(params, data(op.qkv), row_stride(op.qkv));
-  if (op.bias) {
-    const auto* bias = static_cast<const unsigned char*>(op.bias.data);
-    const int64_t head_bytes = params.head_dim * dtype_size(dtype);
-    params.bias = {bias, bias + op.num_q_heads * head_bytes, bias + (op.num_q_heads + op.num_kv_heads) * head_bytes};
-  }
-  params.rotation.style = op.table->style();
-  params.rotation.rotary_dim = op.table->rotary_dim();
-  params.rotation.cos_sin = op.table->cos_sin();
-  params.rotation.max_position = op.table->max_position();
-  params.places.positions = step.positions;
-  params.q_out = writable(heads(op.q, op.num_q_heads));
+  params.head_dim = op.head_dim;
+  params.dtype = graph_.info(op.qkv).dtype;
   params.cache = cache_->layer(op.layer);
-  params.places.slot_mapping = step.slot_mapping;
+  set_packed_qkv(params, data(op.qkv), row_stride(op.qkv));
+  if (op.q) {
+    params.q_out = writable(heads(op.q, op.num_q_heads));
+  } else {
+    params.num_q_heads = 0;
+  }
+  if (op.v_from_k) params.v = params.k;
+  params.bias = {op.q_bias.data, op.k_bias.data, op.v_bias.data};
+  params.norm.placement = op.norm_placement;
+  params.norm.kind = op.k_norm.kind;
+  params.norm.scope = op.k_norm.scope;
+  params.norm.eps = op.k_norm.eps;
+  params.norm.weight_offset = op.k_norm.weight_offset;
+  params.norm.q_weight = op.q_norm.weight.data;
+  params.norm.k_weight = op.k_norm.weight.data;
+  params.norm.q_weight_head_stride = weight_head_stride(op.q_norm);
+  params.norm.k_weight_head_stride = weight_head_stride(op.k_norm);
+  params.norm.q_bias = op.q_norm.bias.data;
+  params.norm.k_bias = op.k_norm.bias.data;
+  params.v_norm = op.v_norm;
+  params.rotation = rotation_of(op.rope);
+  params.places = places_of(step);
+  params.q_scale = op.q_scale;
+  params.rounding = op.rounding;
   params.faults = faults_.as<FaultRecord>();
   return attention_prologue(params, execution);
 }

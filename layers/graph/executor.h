@@ -50,6 +50,7 @@ class GraphExecutor {
   Status check_step(const StepInputs& step) const;
   Status run_node(const Node& node, const StepInputs& step, const Execution& execution);
   HeadsView heads(Value value, int64_t num_heads) const;
+  Rotation rotation_of(const Rope& rope) const;
   int64_t row_stride(Value value) const { return graph_.info(graph_.storage_of(value)).width; }
   int64_t num_rows(Value value, const StepInputs& step) const;
 
@@ -58,7 +59,10 @@ class GraphExecutor {
   Status run(const RmsNormOp& op, const StepInputs& step, const Execution& execution);
   Status run(const LinearOp& op, const StepInputs& step, const Execution& execution);
   Status run(const AddBiasOp& op, const StepInputs& step, const Execution& execution);
+  Status run(const HeadsNormOp& op, const StepInputs& step, const Execution& execution);
+  Status run(const GatherCosSinOp& op, const StepInputs& step, const Execution& execution);
   Status run(const RopeOp& op, const StepInputs& step, const Execution& execution);
+  Status run(const QueryScaleOp& op, const StepInputs& step, const Execution& execution);
   Status run(const KvWriteOp& op, const StepInputs& step, const Execution& execution);
   Status run(const AttentionPrologueOp& op, const StepInputs& step, const Execution& execution);
   Status run(const PagedAttentionOp& op, const StepInputs& step, const Execution& execution);
@@ -73,6 +77,7 @@ class GraphExecutor {
   Buffer faults_;
   std::unique_ptr<GemmContext> gemm_context_;
   std::vector<Event> events_;
+  int64_t position_axes_ = 1;
   std::vector<double> node_seconds_;
 };
 

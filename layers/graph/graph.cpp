@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <utility>
 
 #include <prologue/layers/graph/graph.h>
@@ -6,25 +7,67 @@ namespace prologue {
 
 namespace {
 
-NodeFacts facts(const EmbeddingOp& op) { return {"embedding", {}, {op.out}, {"token_ids"}, {op.table}}; }
-NodeFacts facts(const SelectRowsOp& op) { return {"select_rows", {op.x}, {op.out}, {"logit_rows"}, {}}; }
-NodeFacts facts(const RmsNormOp& op) {
-  if (!op.residual) return {"rms_norm", {op.x}, {op.out}, {}, {op.weight}};
-  return {"add_rms_norm", {op.x, op.residual}, {op.residual, op.out}, {}, {op.weight}};
+// Those that are there.
+template <class T>
+std::vector<T> present(std::vector<T> all) {
+  all.erase(std::remove_if(all.begin(), all.end(), [](const T& each) { return !each; }), all.end());
+  return all;
 }
-NodeFacts facts(const LinearOp& op) { return {"linear", {op.x}, {op.out}, {}, {op.weight}}; }
-NodeFacts facts(const AddBiasOp& op) { return {"add_bias", {op.x}, {op.out}, {}, {op.bias}}; }
-NodeFacts facts(const RopeOp& op) { return {"rope", {op.x}, {op.out}, {"positions"}, {}}; }
-NodeFacts facts(const KvWriteOp& op) { return {"kv_write", {op.k, op.v}, {}, {"positions", "slot_mapping"}, {}, op.layer}; }
+
+NodeFacts facts(const EmbeddingOp& op) {
+  return {.kind = "embedding", .writes = {op.out}, .step_inputs = {"token_ids"}, .weights = {op.table}};
+}
+NodeFacts facts(const SelectRowsOp& op) {
+  return {.kind = "select_rows", .reads = {op.x}, .writes = {op.out}, .step_inputs = {"logit_rows"}};
+}
+NodeFacts facts(const RmsNormOp& op) {
+  if (!op.residual) return {.kind = "rms_norm", .reads = {op.x}, .writes = {op.out}, .weights = {op.weight}};
+  return {.kind = "add_rms_norm", .reads = {op.x, op.residual}, .writes = {op.residual, op.out}, .weights = {op.weight}};
+}
+NodeFacts facts(const LinearOp& op) { return {.kind = "linear", .reads = {op.x}, .writes = {op.out}, .weights = {op.weight}}; }
+NodeFacts facts(const AddBiasOp& op) { return {.kind = "add_bias", .reads = {op.x}, .writes = {op.out}, .weights = {op.bias}}; }
+NodeFacts facts(const HeadsNormOp& op) {
+  return {.kind = "heads_norm", .reads = {op.x}, .writes = {op.out}, .weights = present<Weight>({op.norm.weight, op.norm.bias})};
+}
+NodeFacts facts(const GatherCosSinOp& op) {
+  return {.kind = "gather_cos_sin", .writes = {op.out}, .step_inputs = {"positions"}, .position_axes = op.rope.rotation.num_axes};
+}
+NodeFacts facts(const RopeOp& op) {
+  return {.kind = "rope",
+          .reads = present<Value>({op.x, op.rope.cos_sin}),
+          .writes = {op.out},
+          .step_inputs = {"positions"},
+          .position_axes = op.rope.rotation.num_axes};
+}
+NodeFacts facts(const QueryScaleOp& op) {
+  return {.kind = "query_scale", .reads = {op.x}, .writes = {op.out}, .step_inputs = {"positions"}, .position_axes = 1};
+}
+NodeFacts facts(const KvWriteOp& op) {
+  return {.kind = "kv_write",
+          .reads = {op.k, op.v},
+          .step_inputs = {"positions", "slot_mapping"},
+          .cache_layer = op.layer,
+          .position_axes = op.rope.rotation.num_axes};
+}
 NodeFacts facts(const AttentionPrologueOp& op) {
-  std::vector<Weight> weights;
-  if (op.bias) weights.push_back(op.bias);
-  return {"attention_prologue", {op.qkv}, {op.q}, {"positions", "slot_mapping"}, std::move(weights), op.layer};
+  return {.kind = "attention_prologue",
+          .remark = op.rounding == Rounding::per_step ? "rounds per step" : "",
+          .reads = present<Value>({op.qkv, op.rope.cos_sin}),
+          .writes = present<Value>({op.q}),
+          .step_inputs = {"positions", "slot_mapping"},
+          .weights = present<Weight>({op.q_bias, op.k_bias, op.v_bias, op.q_norm.weight, op.q_norm.bias, op.k_norm.weight,
+                                      op.k_norm.bias}),
+          .cache_layer = op.layer,
+          .position_axes = op.rope.rotation.num_axes};
 }
 NodeFacts facts(const PagedAttentionOp& op) {
-  return {"paged_attention", {op.q}, {op.out}, {"block_table", "cu_seqlens_q", "seq_lens"}, {}, op.layer};
+  return {.kind = "paged_attention",
+          .reads = {op.q},
+          .writes = {op.out},
+          .step_inputs = {"block_table", "cu_seqlens_q", "seq_lens"},
+          .cache_layer = op.layer};
 }
-NodeFacts facts(const GatedActivationOp& op) { return {"gated_activation", {op.gate_up}, {op.out}, {}, {}}; }
+NodeFacts facts(const GatedActivationOp& op) { return {.kind = "gated_activation", .reads = {op.gate_up}, .writes = {op.out}}; }
 
 }  // namespace
 
@@ -32,9 +75,64 @@ NodeFacts facts_of(const Operation& operation) {
   return std::visit([](const auto& op) { return facts(op); }, operation);
 }
 
+namespace {
+
+Status check_bias(const Node& node, int64_t width, DType dtype, const Weight& bias) {
+  if (!bias || (bias.rows * bias.cols == width && bias.dtype == dtype)) return {};
+  return invalid_argument(node.name, ": a bias is [", bias.rows, ", ", bias.cols, "] ", dtype_name(bias.dtype),
+                          ": what it is added to has ", width, " columns of ", dtype_name(dtype));
+}
+
+Status check_norm(const Node& node, int64_t num_heads, int64_t head_dim, DType dtype, const HeadsNorm& norm) {
+  for (const Weight& weight : {norm.weight, norm.bias}) {
+    if (!weight) continue;
+    if ((weight.rows == 1 || weight.rows == num_heads) && weight.cols == head_dim && weight.dtype == dtype) continue;
+    return invalid_argument(node.name, ": a norm's weight is [", weight.rows, ", ", weight.cols, "] ", dtype_name(weight.dtype),
+                            ": it must be [1, ", head_dim, "] or [", num_heads, ", ", head_dim, "] of ", dtype_name(dtype));
+  }
+  if (norm.weight && norm.bias && norm.weight.rows != norm.bias.rows) {
+    return invalid_argument(node.name, ": the norm's weight has ", norm.weight.rows, " rows and its bias ", norm.bias.rows,
+                            ": they must have as many");
+  }
+  return {};
+}
+
+Status check(const Graph& graph, const Node& node, const AddBiasOp& op) {
+  return check_bias(node, graph.info(op.x).width, graph.info(op.x).dtype, op.bias);
+}
+Status check(const Graph& graph, const Node& node, const HeadsNormOp& op) {
+  return check_norm(node, op.num_heads, graph.info(op.x).width / op.num_heads, graph.info(op.x).dtype, op.norm);
+}
+Status check(const Graph& graph, const Node& node, const AttentionPrologueOp& op) {
+  const DType dtype = graph.info(op.qkv).dtype;
+  PROLOGUE_RETURN_IF_ERROR(check_bias(node, op.num_q_heads * op.head_dim, dtype, op.q_bias));
+  PROLOGUE_RETURN_IF_ERROR(check_bias(node, op.num_kv_heads * op.head_dim, dtype, op.k_bias));
+  PROLOGUE_RETURN_IF_ERROR(check_bias(node, op.num_kv_heads * op.head_dim, dtype, op.v_bias));
+  PROLOGUE_RETURN_IF_ERROR(check_norm(node, op.num_q_heads, op.head_dim, dtype, op.q_norm));
+  return check_norm(node, op.num_kv_heads, op.head_dim, dtype, op.k_norm);
+}
+template <class Op>
+Status check(const Graph&, const Node&, const Op&) {
+  return {};
+}
+
+}  // namespace
+
+Status check_weights(const Graph& graph) {
+  for (const Node& node : graph.nodes) {
+    PROLOGUE_RETURN_IF_ERROR(std::visit([&](const auto& op) { return check(graph, node, op); }, node.operation));
+  }
+  return {};
+}
+
 Value GraphBuilder::add_value(const std::string& name, Rows rows, int64_t width, DType dtype) {
   graph_.values.push_back({prefix_ + name, rows, width, dtype, {}, 0});
   return {static_cast<int32_t>(graph_.values.size()) - 1};
+}
+
+Value GraphBuilder::add_value_like(const std::string& name, Value x) {
+  const ValueInfo info = graph_.info(x);
+  return add_value(name, info.rows, info.width, info.dtype);
 }
 
 Value GraphBuilder::add_view(const std::string& name, Value base, int64_t column, int64_t width) {
@@ -64,8 +162,7 @@ Value GraphBuilder::rms_norm(const std::string& name, Value x, const Weight& wei
 }
 
 Value GraphBuilder::add_rms_norm(const std::string& name, Value x, Value residual, const Weight& weight, float eps) {
-  const ValueInfo info = graph_.info(x);
-  const Value out = add_value(name, info.rows, info.width, info.dtype);
+  const Value out = add_value_like(name, x);
   add_node(name, RmsNormOp{x, residual, weight, eps, out});
   return out;
 }
@@ -79,35 +176,52 @@ Value GraphBuilder::linear(const std::string& name, Value x, const Weight& weigh
 }
 
 Value GraphBuilder::add_bias(const std::string& name, Value x, const Weight& bias) {
-  const ValueInfo info = graph_.info(x);
-  const Value out = add_value(name, info.rows, info.width, info.dtype);
+  const Value out = add_value_like(name, x);
   add_node(name, AddBiasOp{x, bias, out});
   return out;
 }
 
-GraphBuilder::Qkv GraphBuilder::split_heads(Value qkv, int64_t num_q_heads, int64_t num_kv_heads, int64_t head_dim) {
+GraphBuilder::Qkv GraphBuilder::split_heads(Value qkv, int64_t num_q_heads, int64_t num_kv_heads, int64_t head_dim,
+                                            bool v_from_k) {
   const int64_t q_width = num_q_heads * head_dim;
   const int64_t kv_width = num_kv_heads * head_dim;
   const Value q = add_view("q", qkv, 0, q_width);
   const Value k = add_view("k", qkv, q_width, kv_width);
-  const Value v = add_view("v", qkv, q_width + kv_width, kv_width);
+  const Value v = v_from_k ? k : add_view("v", qkv, q_width + kv_width, kv_width);
   return {q, k, v};
 }
 
-Value GraphBuilder::rope(const std::string& name, Value x, int64_t num_heads, const RopeTable* table) {
-  const ValueInfo info = graph_.info(x);
-  const Value out = add_value(name, info.rows, info.width, info.dtype);
-  add_node(name, RopeOp{x, num_heads, table, out});
+Value GraphBuilder::heads_norm(const std::string& name, Value x, int64_t num_heads, const HeadsNorm& norm) {
+  const Value out = add_value_like(name, x);
+  add_node(name, HeadsNormOp{x, num_heads, norm, out});
   return out;
 }
 
-void GraphBuilder::kv_write(const std::string& name, Value k, Value v, int64_t num_kv_heads, int64_t layer, const RopeTable* table) {
-  add_node(name, KvWriteOp{k, v, num_kv_heads, layer, table});
+Rope GraphBuilder::gather_cos_sin(const std::string& name, const Rope& rope) {
+  Rope gathered = rope;
+  gathered.cos_sin = add_value(name, Rows::tokens, rope.table->rotary_dim(), DType::f32);
+  add_node(name, GatherCosSinOp{rope, gathered.cos_sin});
+  return gathered;
+}
+
+Value GraphBuilder::rope(const std::string& name, Value x, int64_t num_heads, const Rope& rope) {
+  const Value out = add_value_like(name, x);
+  add_node(name, RopeOp{x, num_heads, rope, out});
+  return out;
+}
+
+Value GraphBuilder::query_scale(const std::string& name, Value x, int64_t num_heads, const QueryScale& scale) {
+  const Value out = add_value_like(name, x);
+  add_node(name, QueryScaleOp{x, num_heads, scale, out});
+  return out;
+}
+
+void GraphBuilder::kv_write(const std::string& name, Value k, Value v, int64_t num_kv_heads, int64_t layer, const Rope& rope) {
+  add_node(name, KvWriteOp{k, v, num_kv_heads, layer, rope});
 }
 
 Value GraphBuilder::paged_attention(const std::string& name, Value q, int64_t num_q_heads, float scale, int64_t layer) {
-  const ValueInfo info = graph_.info(q);
-  const Value out = add_value(name, info.rows, info.width, info.dtype);
+  const Value out = add_value_like(name, q);
   add_node(name, PagedAttentionOp{q, num_q_heads, scale, layer, out});
   return out;
 }

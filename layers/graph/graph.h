@@ -14,6 +14,7 @@
 #include <variant>
 #include <vector>
 
+#include <prologue/kernels/attention_prologue/attention_prologue.h>
 #include <prologue/kernels/base/dtype.h>
 #include <prologue/kernels/base/status.h>
 #include <prologue/kernels/base/views.h>
@@ -50,6 +51,30 @@ struct Weight {
   explicit operator bool() const { return data != nullptr; }
 };
 
+// How the heads of Q and K turn; by default they do not. Cos and sin come from a table, or from a value that gather_cos_sin has
+// made of it once a step for all layers, or (no table) are computed from rotation.inv_freq.
+struct Rope {
+  const RopeTable* table = nullptr;  // says style, rotary_dim, rows and max_position when a step runs: it may grow until then
+  Value cos_sin;                     // [tokens, rotary_dim], none: the table itself
+  Rotation rotation;                 // what the table does not say: offset, inverse, streams; or an inv_freq rotation whole
+
+  Rope() = default;
+  Rope(const RopeTable* of) : table(of) {}  // NOLINT(google-explicit-constructor)
+
+  explicit operator bool() const { return table != nullptr || rotation.rotary_dim > 0; }
+  bool operator==(const Rope&) const = default;
+};
+
+// A norm of the heads of Q, K or V; formulas: QkNorm in kernels/attention_prologue/attention_prologue.h.
+struct HeadsNorm {
+  NormKind kind = NormKind::rms;
+  NormScope scope = NormScope::head;
+  float eps = 1e-6f;
+  float weight_offset = 0.0f;
+  Weight weight = {};  // [1, head_dim] for all heads, or [num_heads, head_dim]; may be none
+  Weight bias = {};    // as the weight; layer norms only
+};
+
 // The operations. Each names what it reads and writes; `step` lists the step's arrays that it needs. A value that is both
 // read and written (the residual stream) is updated in place.
 struct EmbeddingOp {  // out = table[token_ids] * scale
@@ -78,27 +103,51 @@ struct AddBiasOp {  // out = x + bias
   Weight bias;
   Value out;
 };
+struct HeadsNormOp {  // out = norm(x), head by head or over all heads of a token
+  Value x;
+  int64_t num_heads;
+  HeadsNorm norm;
+  Value out;
+};
+struct GatherCosSinOp {  // out = the rope's table rows at the tokens' positions
+  Rope rope;
+  Value out;
+};
 struct RopeOp {  // out = rotate(x, positions), head by head
   Value x;
   int64_t num_heads;
-  const RopeTable* table;
+  Rope rope;
+  Value out;
+};
+struct QueryScaleOp {  // out = x * scale(position)
+  Value x;
+  int64_t num_heads;
+  QueryScale scale;
   Value out;
 };
 struct KvWriteOp {  // k, v -> pages of the layer's cache
   Value k;
-  Value v;
+  Value v;  // may be k
   int64_t num_kv_heads;
   int64_t layer;
-  const RopeTable* table;  // tokens whose position lies outside it are not written; null = any position
+  Rope rope;  // tokens whose position it cannot turn are not written
 };
-struct AttentionPrologueOp {  // qkv -> + bias -> rope -> q and the pages of the layer's cache, in one launch
+// qkv -> + bias -> norm, rope (in either order) -> Q scale -> q and the pages of the layer's cache, in one launch.
+struct AttentionPrologueOp {
   Value qkv;
-  Weight bias;  // may be none
-  int64_t num_q_heads;
-  int64_t num_kv_heads;
-  const RopeTable* table;
-  int64_t layer;
-  Value q;
+  int64_t num_q_heads = 0;
+  int64_t num_kv_heads = 0;
+  int64_t head_dim = 0;
+  bool v_from_k = false;          // V is made of K's columns
+  Weight q_bias, k_bias, v_bias;  // each may be none
+  NormPlacement norm_placement = NormPlacement::none;
+  HeadsNorm q_norm, k_norm;  // they differ in weight and bias at most
+  VNorm v_norm;
+  Rope rope;
+  QueryScale q_scale;
+  Rounding rounding = Rounding::once;
+  int64_t layer = 0;
+  Value q;  // none: q is read from qkv as it is
 };
 struct PagedAttentionOp {  // out = attention of q over the pages of the layer's cache
   Value q;
@@ -113,8 +162,8 @@ struct GatedActivationOp {  // out = activation(gate) * up
   Value out;
 };
 
-using Operation = std::variant<EmbeddingOp, SelectRowsOp, RmsNormOp, LinearOp, AddBiasOp, RopeOp, KvWriteOp, AttentionPrologueOp,
-                               PagedAttentionOp, GatedActivationOp>;
+using Operation = std::variant<EmbeddingOp, SelectRowsOp, RmsNormOp, LinearOp, AddBiasOp, HeadsNormOp, GatherCosSinOp, RopeOp,
+                               QueryScaleOp, KvWriteOp, AttentionPrologueOp, PagedAttentionOp, GatedActivationOp>;
 
 struct Node {
   std::string name;  // "layers.3.attention.rope_q"
@@ -125,11 +174,13 @@ struct Node {
 // What a node is called, reads and writes, for planning, fusion and printing.
 struct NodeFacts {
   const char* kind = "";
-  std::vector<Value> reads;
-  std::vector<Value> writes;
-  std::vector<const char*> step_inputs;
-  std::vector<Weight> weights;
+  const char* remark = "";  // for readers of the printed graph
+  std::vector<Value> reads = {};  // first what is worked on
+  std::vector<Value> writes = {};
+  std::vector<const char*> step_inputs = {};
+  std::vector<Weight> weights = {};
   int64_t cache_layer = -1;  // of an operation that touches a layer's KV cache
+  int64_t position_axes = 0;  // position streams that the step must bring along
 };
 NodeFacts facts_of(const Operation& operation);
 
@@ -142,6 +193,9 @@ struct Graph {
   // The value that owns the memory: itself, or the base of a view (views of views do not exist).
   Value storage_of(Value value) const { return info(value).base ? info(value).base : value; }
 };
+
+// Whether the weights of the attention's nodes have the shapes and types of what they are applied to: kernels see pointers alone.
+Status check_weights(const Graph& graph);
 
 // Writes a graph down. Names are scoped: with Scope layer(g, "layers.3") the next value or node is "layers.3.NAME".
 class GraphBuilder {
@@ -159,9 +213,14 @@ class GraphBuilder {
   struct Qkv {
     Value q, k, v;
   };
-  Qkv split_heads(Value qkv, int64_t num_q_heads, int64_t num_kv_heads, int64_t head_dim);
-  Value rope(const std::string& name, Value x, int64_t num_heads, const RopeTable* table);
-  void kv_write(const std::string& name, Value k, Value v, int64_t num_kv_heads, int64_t layer, const RopeTable* table);
+  // v_from_k: qkv has no columns for V, which is made of K's.
+  Qkv split_heads(Value qkv, int64_t num_q_heads, int64_t num_kv_heads, int64_t head_dim, bool v_from_k = false);
+  Value heads_norm(const std::string& name, Value x, int64_t num_heads, const HeadsNorm& norm);
+  // The same rope, its rows gathered once for every layer that is built with it.
+  Rope gather_cos_sin(const std::string& name, const Rope& rope);
+  Value rope(const std::string& name, Value x, int64_t num_heads, const Rope& rope);
+  Value query_scale(const std::string& name, Value x, int64_t num_heads, const QueryScale& scale);
+  void kv_write(const std::string& name, Value k, Value v, int64_t num_kv_heads, int64_t layer, const Rope& rope);
   Value paged_attention(const std::string& name, Value q, int64_t num_q_heads, float scale, int64_t layer);
   Value gated_activation(const std::string& name, Value gate_up, Activation activation);
 
@@ -183,6 +242,7 @@ class GraphBuilder {
 
  private:
   Value add_value(const std::string& name, Rows rows, int64_t width, DType dtype);
+  Value add_value_like(const std::string& name, Value x);
   Value add_view(const std::string& name, Value base, int64_t column, int64_t width);
   void add_node(const std::string& name, Operation operation);
 

@@ -28,8 +28,8 @@ std::string reads_text(const Graph& graph, const NodeFacts& facts) {
 
 std::string writes_text(const Graph& graph, const NodeFacts& facts) {
   std::string text = join(facts.writes, [&](Value value) { return describe(graph, value); });
-  const bool writes_cache = std::string(facts.kind) == "kv_write" || std::string(facts.kind) == "attention_prologue";
-  if (writes_cache) text += str_cat(text.empty() ? "" : ", ", "cache[", facts.cache_layer, "]");
+  const bool reads_cache = std::string(facts.kind) == "paged_attention";
+  if (facts.cache_layer >= 0 && !reads_cache) text += str_cat(text.empty() ? "" : ", ", "cache[", facts.cache_layer, "]");
   return text;
 }
 
@@ -40,7 +40,9 @@ std::string graph_table(const Graph& graph) {
   std::vector<Row> rows = {{"node", "operation", "reads", "writes"}};
   for (const Node& node : graph.nodes) {
     const NodeFacts facts = facts_of(node.operation);
-    const std::string kind = node.fused_from.empty() ? facts.kind : str_cat(facts.kind, " = ", node.fused_from);
+    std::string kind = facts.kind;
+    if (!node.fused_from.empty()) kind += " = " + node.fused_from;
+    if (*facts.remark != 0) kind += str_cat(" (", facts.remark, ")");
     rows.push_back({node.name, kind, reads_text(graph, facts), writes_text(graph, facts)});
   }
   std::array<size_t, 4> widths = {};

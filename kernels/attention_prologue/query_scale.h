@@ -1,0 +1,41 @@
+// The scale of Q: its checks, and on the CPU its value, for the fused operation and the stage.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include <prologue/kernels/attention_prologue/attention_prologue.h>
+#include <prologue/kernels/base/view_checks.h>
+
+namespace prologue {
+
+inline Status check_query_scale(const char* operation, const QueryScale& s) {
+  if (s.by_position < PositionScale::none || s.by_position > PositionScale::logn) {
+    return unsupported(operation, ": q_scale.by_position is ", static_cast<int32_t>(s.by_position),
+                       ": supported are none, llama4 and logn");
+  }
+  PROLOGUE_RETURN_IF_ERROR(check_finite(operation, "q_scale.constant", s.constant));
+  if (s.by_position == PositionScale::none) return {};
+  PROLOGUE_RETURN_IF_ERROR(check_finite(operation, "q_scale.a", s.a));
+  PROLOGUE_RETURN_IF_ERROR(check_positive(operation, "q_scale.b", s.b));
+  if (s.by_position == PositionScale::logn && s.b <= 1.0f) {
+    return invalid_argument(operation, ": q_scale.b is ", s.b, ": for logn it must be greater than 1");
+  }
+  return {};
+}
+
+namespace cpu {
+
+inline float query_factor(const QueryScale& scale, int64_t position) {
+  const float next = static_cast<float>(position) + 1.0f;
+  double f = 1.0;
+  if (scale.by_position == PositionScale::llama4) f = 1.0 + static_cast<double>(scale.a) * std::log1p(std::floor(next / scale.b));
+  if (scale.by_position == PositionScale::logn) {
+    f = std::max(1.0, std::log(static_cast<double>(next)) / std::log(static_cast<double>(scale.b)));
+  }
+  return scale.constant * static_cast<float>(f);
+}
+
+}  // namespace cpu
+}  // namespace prologue

@@ -1,0 +1,49 @@
+#include <prologue/kernels/token_ops/gather_cos_sin.h>
+
+#include <prologue/kernels/base/view_checks.h>
+
+namespace prologue {
+
+namespace cpu {
+Status gather_cos_sin(const GatherCosSinParams& params, const Execution& execution);
+}
+namespace cuda {
+Status gather_cos_sin(const GatherCosSinParams& params, const Execution& execution);
+}
+
+namespace {
+
+Status validate(const GatherCosSinParams& p, const Execution& execution) {
+  constexpr const char* kName = "gather_cos_sin";
+  PROLOGUE_RETURN_IF_ERROR(check_device(kName, execution.device));
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_tokens", p.num_tokens, 0, INT32_MAX));
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "rotary_dim", p.rotary_dim, 2, 65536));
+  if (p.rotary_dim % 2 != 0) return invalid_argument(kName, ": rotary_dim is ", p.rotary_dim, ": it must be even");
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "max_position", p.max_position, 1, int64_t{1} << 40));
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_axes", p.num_axes, 1, 4));
+  PROLOGUE_RETURN_IF_ERROR(check_index_type(kName, "positions", p.positions));
+  if (p.num_tokens == 0) return {};
+  RegionChecks regions(kName);
+  PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("cos_sin", p.cos_sin, p.max_position * p.rotary_dim, 4)));
+  PROLOGUE_RETURN_IF_ERROR(
+      regions.read(positions_region("positions", p.positions, p.num_axes, p.position_axis_stride, p.num_tokens)));
+  PROLOGUE_RETURN_IF_ERROR(
+      regions.read(array_region("pair_axis", p.pair_axis, p.pair_axis == nullptr ? 0 : p.rotary_dim / 2, 1)));
+  PROLOGUE_RETURN_IF_ERROR(regions.write(array_region("out", p.out, p.num_tokens * p.rotary_dim, 4)));
+  return regions.check_all_apart();
+}
+
+}  // namespace
+
+Status gather_cos_sin(const GatherCosSinParams& params, const Execution& execution) {
+  PROLOGUE_RETURN_IF_ERROR(validate(params, execution));
+  if (params.num_tokens == 0) return {};
+  if (execution.device == Device::cpu) return cpu::gather_cos_sin(params, execution);
+#ifdef PROLOGUE_HAS_CUDA
+  return cuda::gather_cos_sin(params, execution);
+#else
+  return cuda_not_built("gather_cos_sin");
+#endif
+}
+
+}  // namespace prologue
