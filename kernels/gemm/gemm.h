@@ -52,6 +52,8 @@ class GemmContext {
   Device device_;
 };
 
+// Every check of gemm(), and nothing else: for who runs several operations and wants none run when one cannot.
+Status validate(const GemmParams& params, const GemmContext& context, const Execution& execution);
 Status gemm(const GemmParams& params, GemmContext& context, const Execution& execution);
 
 }  // namespace prologue
