@@ -28,7 +28,7 @@ struct StepInputs {
 };
 
 // A step on the host, filled sequence by sequence.
-class StepBatch {
+class PROLOGUE_API StepBatch {
  public:
   void clear();
   // The next sequence of the batch: new tokens at positions first_position .., which are also their cache positions, in the
@@ -54,7 +54,7 @@ class StepBatch {
 };
 
 // The device side: one buffer, sized once for the largest step, filled by one copy a step.
-class StepBuffers {
+class PROLOGUE_API StepBuffers {
  public:
   StepBuffers() = default;
   static Result<StepBuffers> create(int64_t max_tokens, int64_t max_seqs, int64_t max_pages_per_seq, Device device);

@@ -23,7 +23,7 @@ struct AddBiasParams {
   void* y = nullptr;
   int64_t y_stride = 0;
 };
-Status add_bias(const AddBiasParams& params, const Execution& execution);
+PROLOGUE_API Status add_bias(const AddBiasParams& params, const Execution& execution);
 
 // y = norm(x), of Q, K (QkNorm's formulas; placement is not looked at) or V (no weight, no bias); y may be x itself. A negative
 // position leaves a token's rows untouched (positions may be null).
@@ -43,7 +43,7 @@ struct QkNormParams {
   const void* bias = nullptr;
   IndexView positions;
 };
-Status qk_norm(const QkNormParams& params, const Execution& execution);
+PROLOGUE_API Status qk_norm(const QkNormParams& params, const Execution& execution);
 
 // K and V of each token into its slot, quantised as the cache is. Tokens whose slot is negative, or whose position is negative or
 // >= max_position, are skipped (positions may be null: then none is skipped for its position; max_position = 0 means no upper
@@ -61,6 +61,6 @@ struct KvWriteParams {
   int64_t max_position = 0;
   FaultRecord* faults = nullptr;
 };
-Status kv_write(const KvWriteParams& params, const Execution& execution);
+PROLOGUE_API Status kv_write(const KvWriteParams& params, const Execution& execution);
 
 }  // namespace prologue

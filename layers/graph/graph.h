@@ -131,7 +131,7 @@ struct NodeFacts {
   std::vector<Weight> weights;
   int64_t cache_layer = -1;  // of an operation that touches a layer's KV cache
 };
-NodeFacts facts_of(const Operation& operation);
+PROLOGUE_API NodeFacts facts_of(const Operation& operation);
 
 struct Graph {
   std::vector<ValueInfo> values;
@@ -144,7 +144,7 @@ struct Graph {
 };
 
 // Writes a graph down. Names are scoped: with Scope layer(g, "layers.3") the next value or node is "layers.3.NAME".
-class GraphBuilder {
+class PROLOGUE_API GraphBuilder {
  public:
   explicit GraphBuilder(DType activations) : activations_(activations) {}
 
