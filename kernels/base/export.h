@@ -3,7 +3,7 @@
 #pragma once
 
 #if defined(PROLOGUE_SHARED)  // a compile definition of the targets, for the library and its users alike
-#define PROLOGUE_API __attribute__((visibility("default")))
+#define PROLOGUE_API [[gnu::visibility("default")]]
 #else
 #define PROLOGUE_API
 #endif
