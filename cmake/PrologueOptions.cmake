@@ -1,15 +1,23 @@
 # What can be chosen, and the compiler settings that follow from it.
 option(PROLOGUE_BUILD_ENGINE "Model files, tokenizer and generation loop (PCRE2)" ${PROJECT_IS_TOP_LEVEL})
-option(PROLOGUE_BUILD_EXAMPLES "The example programs (CLI11, nlohmann-json)" ${PROLOGUE_BUILD_ENGINE})
+option(PROLOGUE_BUILD_EXAMPLES "The example programs (generate: with the engine; CLI11, nlohmann-json)" ${PROJECT_IS_TOP_LEVEL})
 option(PROLOGUE_BUILD_BENCHMARKS "The benches" ${PROJECT_IS_TOP_LEVEL})
 option(PROLOGUE_BUILD_TESTS "The tests (GoogleTest, nlohmann-json)" ${PROJECT_IS_TOP_LEVEL})
+option(PROLOGUE_INSTALL "Install rules: the libraries kernels, kvcache and layers" ${PROJECT_IS_TOP_LEVEL})
+if(PROJECT_IS_TOP_LEVEL)
+  option(BUILD_SHARED_LIBS "These three as shared libraries" OFF)
+endif()
 option(PROLOGUE_WERROR "Warnings are errors" ${PROJECT_IS_TOP_LEVEL})
 option(PROLOGUE_SANITIZE "AddressSanitizer and UndefinedBehaviorSanitizer" OFF)
 set(PROLOGUE_CUDA AUTO CACHE STRING "CUDA kernels: AUTO (when nvcc is found), ON, OFF")
 set(PROLOGUE_CPU_ARCH native CACHE STRING "-march of the CPU code; 'native' runs on this machine's kind only")
 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
-  set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+  if(PROJECT_IS_TOP_LEVEL)
+    set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+  else()
+    set(CMAKE_BUILD_TYPE Release)  # for our targets alone
+  endif()
 endif()
 
 set(CMAKE_CXX_STANDARD 20)

@@ -13,7 +13,7 @@ namespace prologue {
 
 using SequenceId = int64_t;
 
-class KvCache {
+class PROLOGUE_API KvCache {
  public:
   KvCache(int64_t num_pages, int64_t page_size);
 

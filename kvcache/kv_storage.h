@@ -20,7 +20,7 @@ struct KvStorageConfig {
   int64_t bytes_per_page() const { return 2 * num_layers * page_size * num_kv_heads * head_dim * dtype_size(dtype); }
 };
 
-class KvStorage {
+class PROLOGUE_API KvStorage {
  public:
   KvStorage() = default;
   // The memory is not cleared: a page is written before it is read.

@@ -8,7 +8,7 @@
 
 namespace prologue {
 
-class PagePool {
+class PROLOGUE_API PagePool {
  public:
   explicit PagePool(int64_t num_pages);
 

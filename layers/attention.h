@@ -8,7 +8,7 @@
 
 namespace prologue {
 
-struct Attention {
+struct PROLOGUE_API Attention {
   int64_t layer = 0;  // its cache
   int64_t num_q_heads = 0;
   int64_t num_kv_heads = 0;

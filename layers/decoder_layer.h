@@ -9,7 +9,7 @@
 
 namespace prologue {
 
-struct DecoderLayer {
+struct PROLOGUE_API DecoderLayer {
   Weight attention_norm;
   Attention attention;
   Weight mlp_norm;

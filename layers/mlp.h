@@ -5,7 +5,7 @@
 
 namespace prologue {
 
-struct GatedMlp {
+struct PROLOGUE_API GatedMlp {
   Activation activation = Activation::silu;
   Weight gate_up_weight;  // [2 * intermediate, hidden]: the rows of the gate, then those of up
   Weight down_weight;     // [hidden, intermediate]

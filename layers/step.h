@@ -30,7 +30,7 @@ struct StepInputs {
 };
 
 // A step on the host, filled sequence by sequence.
-class StepBatch {
+class PROLOGUE_API StepBatch {
  public:
   // Tokens stand in one position stream, or in several (MRoPE).
   explicit StepBatch(int64_t num_position_axes = 1) : positions_(static_cast<size_t>(num_position_axes)) {}
@@ -63,7 +63,7 @@ class StepBatch {
 };
 
 // The device side: one buffer, sized once for the largest step, filled by one copy a step.
-class StepBuffers {
+class PROLOGUE_API StepBuffers {
  public:
   StepBuffers() = default;
   static Result<StepBuffers> create(int64_t max_tokens, int64_t max_seqs, int64_t max_pages_per_seq, Device device,

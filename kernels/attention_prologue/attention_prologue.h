@@ -184,13 +184,13 @@ struct AttentionPrologueParams {
 
 // Points q, k and v into one buffer [num_tokens, (num_q_heads + num_kv_heads) * head_dim + num_kv_heads * v_head_dim] with the
 // given row stride. Sizes, dtype and cache.v_head_dim must be set.
-void set_packed_qkv(AttentionPrologueParams& params, const void* qkv, int64_t token_stride);
+PROLOGUE_API void set_packed_qkv(AttentionPrologueParams& params, const void* qkv, int64_t token_stride);
 
-Status validate(const AttentionPrologueParams& params);
-Status attention_prologue(const AttentionPrologueParams& params, const Execution& execution);
+PROLOGUE_API Status validate(const AttentionPrologueParams& params);
+PROLOGUE_API Status attention_prologue(const AttentionPrologueParams& params, const Execution& execution);
 
 // Validated once, then launched with nothing but pointers that changed: for callers who run the same shape layer after layer.
-class AttentionProloguePlan {
+class PROLOGUE_API AttentionProloguePlan {
  public:
   // Everything but num_tokens (which may be anything up to max_tokens) and the pointers is fixed by `params`.
   static Result<AttentionProloguePlan> create(const AttentionPrologueParams& params, int64_t max_tokens,

@@ -23,7 +23,7 @@ struct AddBiasParams {
   void* y = nullptr;
   int64_t y_stride = 0;
 };
-Status add_bias(const AddBiasParams& params, const Execution& execution);
+PROLOGUE_API Status add_bias(const AddBiasParams& params, const Execution& execution);
 
 // y = norm(x), of Q, K (QkNorm's formulas; placement is not looked at) or V (no weight, no bias); y may be x itself. A negative
 // position leaves a token's rows untouched (positions may be null).
@@ -43,7 +43,7 @@ struct QkNormParams {
   const void* bias = nullptr;
   IndexView positions;
 };
-Status qk_norm(const QkNormParams& params, const Execution& execution);
+PROLOGUE_API Status qk_norm(const QkNormParams& params, const Execution& execution);
 
 // y = x * scale(position) of Q (QueryScale's formulas); y may be x itself. A negative position leaves a token's rows untouched
 // (positions may be null where the scale does not depend on them). Rows that are multiplied by 1 are copied bitwise.
@@ -77,6 +77,6 @@ struct KvWriteParams {
   int64_t num_axes = 1;  // 1 to 4
   int64_t position_axis_stride = 0;
 };
-Status kv_write(const KvWriteParams& params, const Execution& execution);
+PROLOGUE_API Status kv_write(const KvWriteParams& params, const Execution& execution);
 
 }  // namespace prologue

@@ -10,7 +10,7 @@ struct CUevent_st;
 
 namespace prologue {
 
-class Event {
+class PROLOGUE_API Event {
  public:
   Event() = default;
   Event(Event&& other) noexcept { *this = std::move(other); }

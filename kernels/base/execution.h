@@ -20,7 +20,7 @@ struct Execution {
 };
 
 // True when the library was built with its CUDA kernels (says nothing about a GPU being present).
-bool built_with_cuda();
+PROLOGUE_API bool built_with_cuda();
 
 // What an operation answers when asked for a backend that this build has not.
 inline Status cuda_not_built(const char* operation) {

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <string>
 
+#include <prologue/kernels/base/export.h>
+
 namespace prologue {
 
 enum class FaultCode : int32_t {
@@ -17,7 +19,7 @@ enum class FaultCode : int32_t {
   sequence_too_long,      // seq_lens entry larger than the block table's row holds
 };
 
-const char* fault_code_name(FaultCode code);
+PROLOGUE_API const char* fault_code_name(FaultCode code);
 
 // Zero-initialised means "no fault". Operations update it atomically; the first fault is the one with the lowest token
 // index, whatever order the threads ran in.
@@ -43,6 +45,6 @@ inline Fault decode_fault(const FaultRecord& record) {
 }
 
 // CPU twins record through this; safe to call from several threads. A null record drops the fault.
-void record_fault(FaultRecord* record, int64_t token, FaultCode code);
+PROLOGUE_API void record_fault(FaultRecord* record, int64_t token, FaultCode code);
 
 }  // namespace prologue

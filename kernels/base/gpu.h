@@ -10,13 +10,13 @@ namespace prologue {
 
 // OK where the current CUDA device can run this build's kernels; otherwise one sentence: no GPU, a driver that is too old for the
 // CUDA runtime, or a compute capability that the build has no code for.
-Status check_gpu();
+PROLOGUE_API Status check_gpu();
 
 // "NVIDIA H200"; the error of check_gpu where there is none.
-Result<std::string> gpu_name();
+PROLOGUE_API Result<std::string> gpu_name();
 
 // A CUDA stream of one's own. Move-only.
-class Stream {
+class PROLOGUE_API Stream {
  public:
   Stream() = default;
   Stream(Stream&& other) noexcept { std::swap(stream_, other.stream_); }

@@ -9,7 +9,7 @@
 namespace prologue {
 
 // Move-only. Host memory is 64-byte aligned (large blocks: to huge pages), device memory 256-byte aligned (cudaMalloc). The contents start undefined.
-class Buffer {
+class PROLOGUE_API Buffer {
  public:
   Buffer() = default;
   Buffer(Buffer&& other) noexcept { swap(other); }
@@ -44,13 +44,13 @@ class Buffer {
 };
 
 // What can still be allocated there: on the CPU what the system and the control group leave, on a GPU its free memory.
-Result<int64_t> available_bytes(Device device);
+PROLOGUE_API Result<int64_t> available_bytes(Device device);
 
 // Copies between the host and the execution's device, in stream order. On CUDA `copy_to_host` returns after the copy has
 // finished (it synchronises the stream); `copy_to_device` returns once `source` may be reused.
-Status copy_to_device(void* target, const void* source, int64_t num_bytes, const Execution& execution);
-Status copy_to_host(void* target, const void* source, int64_t num_bytes, const Execution& execution);
-Status fill_zero(void* target, int64_t num_bytes, const Execution& execution);
-Status synchronize(const Execution& execution);
+PROLOGUE_API Status copy_to_device(void* target, const void* source, int64_t num_bytes, const Execution& execution);
+PROLOGUE_API Status copy_to_host(void* target, const void* source, int64_t num_bytes, const Execution& execution);
+PROLOGUE_API Status fill_zero(void* target, int64_t num_bytes, const Execution& execution);
+PROLOGUE_API Status synchronize(const Execution& execution);
 
 }  // namespace prologue

@@ -9,6 +9,8 @@
 #include <utility>
 #include <variant>
 
+#include <prologue/kernels/base/export.h>
+
 namespace prologue {
 
 enum class StatusCode : int32_t {
@@ -21,10 +23,10 @@ enum class StatusCode : int32_t {
   device_error,        // the GPU, its driver or a vendor library failed
 };
 
-const char* status_code_name(StatusCode code);
+PROLOGUE_API const char* status_code_name(StatusCode code);
 
 // An empty Status is success; it costs one null pointer.
-class [[nodiscard]] Status {
+class [[nodiscard]] PROLOGUE_API Status {
  public:
   Status() = default;
   Status(StatusCode code, std::string message) : error_(std::make_shared<const Error>(Error{code, std::move(message)})) {}

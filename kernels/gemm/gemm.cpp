@@ -45,6 +45,8 @@ Result<int64_t> span_bytes(const char* name, int64_t rows, int64_t columns, int6
   return size;
 }
 
+}  // namespace
+
 Status validate(const GemmParams& p, const GemmContext& context, const Execution& execution) {
   if (context.device() != execution.device) {
     return invalid_argument("gemm: the context was made for ", device_name(context.device()), ", but the execution's device is ",
@@ -91,8 +93,6 @@ Status validate(const GemmParams& p, const GemmContext& context, const Execution
   }
   return {};
 }
-
-}  // namespace
 
 Result<std::unique_ptr<GemmContext>> GemmContext::create(Device device) {
   return device == Device::cpu ? cpu::create_gemm_context() : cuda::create_gemm_context();

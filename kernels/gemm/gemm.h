@@ -39,7 +39,7 @@ struct GemmParams {
 // What a GEMM needs besides its arguments: on CUDA the cuBLASLt handle, its workspace and the cache of chosen algorithms (by
 // heuristic per (N, K, types, bucket of M), never by timing, so that two runs give the same bits); on the CPU scratch memory
 // for transposed weights. Made once by the caller, who owns it; one per thread that runs GEMMs.
-class GemmContext {
+class PROLOGUE_API GemmContext {
  public:
   static Result<std::unique_ptr<GemmContext>> create(Device device);
   virtual ~GemmContext() = default;
@@ -52,6 +52,8 @@ class GemmContext {
   Device device_;
 };
 
-Status gemm(const GemmParams& params, GemmContext& context, const Execution& execution);
+// Every check of gemm(), and nothing else: for who runs several operations and wants none run when one cannot.
+PROLOGUE_API Status validate(const GemmParams& params, const GemmContext& context, const Execution& execution);
+PROLOGUE_API Status gemm(const GemmParams& params, GemmContext& context, const Execution& execution);
 
 }  // namespace prologue

@@ -78,10 +78,14 @@ int64_t paged_attention_workspace_bytes(const PagedAttentionParams& params, Devi
   return 0;
 }
 
+Status validate(const PagedAttentionParams& params, Device device) {
+  PROLOGUE_RETURN_IF_ERROR(check_shapes(params, device));
+  return params.num_tokens == 0 || params.num_seqs == 0 ? ok_status() : check_arrays(params, device);
+}
+
 Status paged_attention(const PagedAttentionParams& params, const Execution& execution) {
-  PROLOGUE_RETURN_IF_ERROR(check_shapes(params, execution.device));
+  PROLOGUE_RETURN_IF_ERROR(validate(params, execution.device));
   if (params.num_tokens == 0 || params.num_seqs == 0) return ok_status();
-  PROLOGUE_RETURN_IF_ERROR(check_arrays(params, execution.device));
   if (execution.device == Device::cpu) return cpu::paged_attention(params, execution);
 #ifdef PROLOGUE_HAS_CUDA
   return cuda::paged_attention(params, execution);

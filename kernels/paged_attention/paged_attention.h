@@ -58,8 +58,10 @@ struct PagedAttentionParams {
 };
 
 // Upper bound for every call whose num_tokens, num_seqs, max_seqlen_q and max_seq_len are not larger than these (the CPU needs none).
-int64_t paged_attention_workspace_bytes(const PagedAttentionParams& params, Device device);
+PROLOGUE_API int64_t paged_attention_workspace_bytes(const PagedAttentionParams& params, Device device);
 
-Status paged_attention(const PagedAttentionParams& params, const Execution& execution);
+// Every check of paged_attention(), and nothing else.
+PROLOGUE_API Status validate(const PagedAttentionParams& params, Device device);
+PROLOGUE_API Status paged_attention(const PagedAttentionParams& params, const Execution& execution);
 
 }  // namespace prologue

@@ -30,6 +30,6 @@ struct RotaryParams {
   FaultRecord* faults = nullptr;
 };
 
-Status rotary(const RotaryParams& params, const Execution& execution);
+PROLOGUE_API Status rotary(const RotaryParams& params, const Execution& execution);
 
 }  // namespace prologue

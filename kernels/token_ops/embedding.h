@@ -31,6 +31,6 @@ struct EmbeddingParams {
   FaultRecord* faults = nullptr;  // null = faults are skipped but not recorded
 };
 
-Status embedding(const EmbeddingParams& params, const Execution& execution);
+PROLOGUE_API Status embedding(const EmbeddingParams& params, const Execution& execution);
 
 }  // namespace prologue

@@ -27,6 +27,6 @@ struct GatedActivationParams {
   void* out = nullptr;
 };
 
-Status gated_activation(const GatedActivationParams& params, const Execution& execution);
+PROLOGUE_API Status gated_activation(const GatedActivationParams& params, const Execution& execution);
 
 }  // namespace prologue

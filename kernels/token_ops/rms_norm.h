@@ -32,6 +32,6 @@ struct RmsNormParams {
   void* out = nullptr;
 };
 
-Status rms_norm(const RmsNormParams& params, const Execution& execution);
+PROLOGUE_API Status rms_norm(const RmsNormParams& params, const Execution& execution);
 
 }  // namespace prologue

@@ -46,6 +46,6 @@ struct SamplingParams {
   int32_t* tokens = nullptr;
 };
 
-Status sample(const SamplingParams& params, const Execution& execution);
+PROLOGUE_API Status sample(const SamplingParams& params, const Execution& execution);
 
 }  // namespace prologue

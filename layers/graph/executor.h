@@ -23,7 +23,7 @@ struct StepLimits {
   int64_t max_seq_len = 0;
 };
 
-class GraphExecutor {
+class PROLOGUE_API GraphExecutor {
  public:
   // The graph's weights and tables must live on execution.device, and outlive the executor; so must the cache.
   static Result<std::unique_ptr<GraphExecutor>> create(Graph graph, const KvStorage& cache, const StepLimits& limits,

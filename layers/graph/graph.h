@@ -182,7 +182,7 @@ struct NodeFacts {
   int64_t cache_layer = -1;  // of an operation that touches a layer's KV cache
   int64_t position_axes = 0;  // position streams that the step must bring along
 };
-NodeFacts facts_of(const Operation& operation);
+PROLOGUE_API NodeFacts facts_of(const Operation& operation);
 
 struct Graph {
   std::vector<ValueInfo> values;
@@ -198,7 +198,7 @@ struct Graph {
 Status check_weights(const Graph& graph);
 
 // Writes a graph down. Names are scoped: with Scope layer(g, "layers.3") the next value or node is "layers.3.NAME".
-class GraphBuilder {
+class PROLOGUE_API GraphBuilder {
  public:
   explicit GraphBuilder(DType activations) : activations_(activations) {}
 

@@ -16,6 +16,6 @@ struct MemoryPlan {
 
 // A value lives from the first node that touches it to the last; the graph's output lives to the end. Offsets are multiples
 // of 256 bytes.
-MemoryPlan plan_memory(const Graph& graph, int64_t max_tokens, int64_t max_logit_rows);
+PROLOGUE_API MemoryPlan plan_memory(const Graph& graph, int64_t max_tokens, int64_t max_logit_rows);
 
 }  // namespace prologue

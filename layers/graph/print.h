@@ -7,7 +7,7 @@
 
 namespace prologue {
 
-std::string graph_table(const Graph& graph);
-std::string graph_dot(const Graph& graph);
+PROLOGUE_API std::string graph_table(const Graph& graph);
+PROLOGUE_API std::string graph_dot(const Graph& graph);
 
 }  // namespace prologue

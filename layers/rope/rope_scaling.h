@@ -108,14 +108,14 @@ struct RopeFrequencies {
 };
 
 // The frequencies for a sequence that will be `sequence_length` tokens long.
-Result<RopeFrequencies> rope_frequencies(const RopeConfig& config, int64_t sequence_length, RopePrecision precision);
+PROLOGUE_API Result<RopeFrequencies> rope_frequencies(const RopeConfig& config, int64_t sequence_length, RopePrecision precision);
 
 // DeepSeek's yarn_get_mscale: 0.1 * mscale * ln(scale) + 1, and 1 where scale <= 1.
-double yarn_mscale(double scale, double mscale);
+PROLOGUE_API double yarn_mscale(double scale, double mscale);
 
 // What the softmax scale 1 / sqrt(head_dim) is to be multiplied by: yarn_mscale(factor, mscale_all_dim)^2 where mscale_all_dim is
 // given, else 1. Models with latent attention apply it (DeepSeek V2 and V3), beside the attention factor of the table; plain
 // YaRN models do not.
-double yarn_softmax_factor(const YarnRope& yarn);
+PROLOGUE_API double yarn_softmax_factor(const YarnRope& yarn);
 
 }  // namespace prologue

@@ -18,11 +18,12 @@
 namespace prologue {
 
 // [max_position, rotary_dim] float32.
-Result<std::vector<float>> rope_cos_sin(const RopeFrequencies& frequencies, int64_t max_position, RopePrecision precision);
+PROLOGUE_API Result<std::vector<float>> rope_cos_sin(const RopeFrequencies& frequencies, int64_t max_position,
+                                                     RopePrecision precision);
 
 // The table on a device, shared by all layers that rotate alike. It may start short and grow with the longest sequence that is to
 // run.
-class RopeTable {
+class PROLOGUE_API RopeTable {
  public:
   RopeTable() = default;
   // For the sequences whose frequencies these are.

@@ -1,0 +1,119 @@
+#include <prologue/layers/attention_layer.h>
+
+namespace prologue {
+
+namespace {
+
+constexpr int64_t kWorkspaceAlignment = 64;  // what host allocations have; the parts keep whatever the whole has, up to
+constexpr int64_t kPartAlignment = 256;      // this, so that nothing is slower than in buffers of its own
+
+// The four operations of the layer, wired to each other through the workspace.
+struct Wiring {
+  GemmParams qkv_projection;
+  AttentionPrologueParams prologue;
+  PagedAttentionParams attention;
+  GemmParams output_projection;
+  int64_t workspace_bytes = 0;
+};
+
+int64_t aligned(int64_t bytes) { return (bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment; }
+
+// Where everything lies. The sizes must have passed check_sizes().
+Wiring wire(const AttentionLayerParams& p, Device device) {
+  const AttentionPrologueParams& given = p.prologue;
+  const int64_t num_tokens = given.num_tokens, element = dtype_size(given.dtype);
+  const int64_t q_width = given.num_q_heads * given.head_dim;
+  const int64_t v_head_dim = given.cache.v_head_dim > 0 ? given.cache.v_head_dim : given.head_dim;
+  const int64_t qkv_width = q_width + given.num_kv_heads * (given.head_dim + v_head_dim);
+  const int64_t attention_width = given.num_q_heads * v_head_dim;
+  const int64_t qkv_bytes = aligned(num_tokens * qkv_width * element);
+  const int64_t attention_bytes = aligned(num_tokens * attention_width * element);
+  auto* const workspace = static_cast<unsigned char*>(p.workspace);
+  const auto at = [&](int64_t offset) -> void* { return workspace == nullptr ? nullptr : workspace + offset; };
+
+  Wiring w;
+  w.qkv_projection = {num_tokens,      qkv_width,    p.hidden_size, given.dtype, given.dtype, p.hidden_states,
+                      p.hidden_stride, p.qkv_weight, nullptr,       at(0),       qkv_width};
+
+  w.prologue = given;
+  set_packed_qkv(w.prologue, at(0), qkv_width);
+  w.prologue.q_out = {at(0), qkv_width, given.head_dim};  // in place
+
+  const TokenPlaces& places = given.places;
+  w.attention = p.attention;
+  w.attention.num_tokens = num_tokens;
+  w.attention.num_seqs = places.num_seqs;
+  w.attention.num_q_heads = given.num_q_heads;
+  w.attention.head_dim = given.head_dim;
+  w.attention.dtype = given.dtype;
+  w.attention.q = w.prologue.q_out;
+  w.attention.kv = given.cache;
+  w.attention.block_table = places.block_table;
+  w.attention.block_table_stride = places.block_table_stride;
+  w.attention.max_pages_per_seq = places.max_pages_per_seq;
+  w.attention.cu_seqlens_q = places.cu_seqlens_q;
+  w.attention.out = {at(qkv_bytes), attention_width, v_head_dim};
+  w.attention.faults = given.faults;
+  w.attention.workspace = at(qkv_bytes + attention_bytes);
+  w.attention.workspace_bytes = paged_attention_workspace_bytes(w.attention, device);
+
+  w.output_projection = {num_tokens,      p.hidden_size,   attention_width, given.dtype, given.dtype, at(qkv_bytes),
+                         attention_width, p.output_weight, p.output_bias,   p.out,       p.out_stride};
+  w.workspace_bytes = qkv_bytes + attention_bytes + w.attention.workspace_bytes;
+  return w;
+}
+
+// Says which of the two GEMMs it was.
+Status named(const char* projection, const Status& status) {
+  return status.ok() ? status : Status(status.code(), str_cat("attention_layer: ", projection, ": ", status.message()));
+}
+
+// Everything that is no pointer: enough for wire() to compute with.
+Status check_sizes(const AttentionLayerParams& p, Device device) {
+  if (p.hidden_size < 1 || p.hidden_size > INT32_MAX) {
+    return invalid_argument("attention_layer: hidden_size is ", p.hidden_size, ": it must lie in 1..", INT32_MAX);
+  }
+  if (p.prologue.num_tokens < 0 || p.prologue.num_tokens > INT32_MAX) {
+    return invalid_argument("attention_layer: prologue.num_tokens is ", p.prologue.num_tokens, ": it must lie in 0..", INT32_MAX);
+  }
+  if (p.prologue.q8_out.data != nullptr) {
+    return unsupported("attention_layer: prologue.q8_out is given: attention takes Q in dtype");
+  }
+  AttentionLayerParams empty = p;  // without tokens the operations check sizes alone
+  empty.prologue.num_tokens = 0;
+  empty.workspace = nullptr;
+  PROLOGUE_RETURN_IF_ERROR(validate(empty.prologue));
+  return validate(wire(empty, device).attention, device);
+}
+
+}  // namespace
+
+Result<int64_t> attention_layer_workspace_bytes(const AttentionLayerParams& params, Device device) {
+  PROLOGUE_RETURN_IF_ERROR(check_sizes(params, device));
+  return wire(params, device).workspace_bytes;
+}
+
+Status attention_layer(const AttentionLayerParams& params, GemmContext& gemm_context, const Execution& execution) {
+  PROLOGUE_RETURN_IF_ERROR(check_sizes(params, execution.device));
+  if (params.prologue.num_tokens == 0) return {};
+  const Wiring layer = wire(params, execution.device);
+  const int64_t given_bytes = params.workspace == nullptr ? 0 : params.workspace_bytes;
+  if (given_bytes < layer.workspace_bytes) {
+    return invalid_argument("attention_layer: workspace has ", given_bytes, " bytes: this call needs ", layer.workspace_bytes);
+  }
+  if (reinterpret_cast<uintptr_t>(params.workspace) % kWorkspaceAlignment != 0) {
+    return invalid_argument("attention_layer: workspace is at ", params.workspace, ": it must be aligned to ",
+                            kWorkspaceAlignment, " bytes");
+  }
+  PROLOGUE_RETURN_IF_ERROR(named("qkv projection", validate(layer.qkv_projection, gemm_context, execution)));
+  PROLOGUE_RETURN_IF_ERROR(validate(layer.prologue));
+  PROLOGUE_RETURN_IF_ERROR(validate(layer.attention, execution.device));
+  PROLOGUE_RETURN_IF_ERROR(named("output projection", validate(layer.output_projection, gemm_context, execution)));
+
+  PROLOGUE_RETURN_IF_ERROR(gemm(layer.qkv_projection, gemm_context, execution));
+  PROLOGUE_RETURN_IF_ERROR(attention_prologue(layer.prologue, execution));
+  PROLOGUE_RETURN_IF_ERROR(paged_attention(layer.attention, execution));
+  return gemm(layer.output_projection, gemm_context, execution);
+}
+
+}  // namespace prologue

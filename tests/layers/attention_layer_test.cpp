@@ -1,0 +1,432 @@
+// The attention layer over raw pointers: against float64 end to end, and bit for bit against its four operations called by hand.
+#include <prologue/layers/attention_layer.h>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "tests/oracle/attention_layer.h"
+#include "tests/support/arena.h"
+#include "tests/support/random.h"
+
+namespace prologue::test {
+namespace {
+
+constexpr int64_t kHidden = 24, kQHeads = 4, kKvHeads = 2, kHeadDim = 16, kPageSize = 4, kMaxPosition = 64;
+constexpr int64_t kQWidth = kQHeads * kHeadDim, kKvWidth = kKvHeads * kHeadDim;
+
+struct Case {
+  std::vector<int64_t> rows, cached;  // of each sequence: new tokens, and tokens that the cache holds already
+  int64_t padding = 0;
+  bool options = false;       // bias, QK-norm, a scaled Q, positions and slots given
+  bool in_place = false;      // out is hidden_states
+  bool shares_cache = false;  // no K and V of its own
+};
+
+// A batch, its weights, and a cache of shuffled pages of which a third is nobody's.
+template <class T>
+struct Batch {
+  Case c;
+  int64_t num_tokens = 0, num_pages = 0, max_pages = 1;
+  oracle::AttentionLayerInput<T> in;
+  std::vector<T> bias, norm_weight;
+  std::vector<float> table;
+  std::vector<int32_t> cu_seqlens, cache_lens, seq_lens, block_table;
+  std::vector<int32_t> positions;
+  std::vector<int64_t> slots;
+  std::vector<T> k, v;  // the cache, [num_pages, page_size, kv_heads, head_dim]
+
+  explicit Batch(const Case& which, uint64_t seed = 1) : c(which) {
+    Random random(seed);
+    cu_seqlens = {0};
+    int64_t pages = 0;
+    for (size_t s = 0; s < c.rows.size(); ++s) {
+      const int64_t length = c.rows[s] + c.cached[s], own = (length + kPageSize - 1) / kPageSize;
+      num_tokens += c.rows[s];
+      pages += own;
+      max_pages = std::max(max_pages, own + 1);
+      cu_seqlens.push_back(static_cast<int32_t>(num_tokens));
+      cache_lens.push_back(static_cast<int32_t>(c.cached[s]));
+      seq_lens.push_back(static_cast<int32_t>(length));
+    }
+    num_tokens += c.padding;
+    num_pages = pages + pages / 2 + 1;
+
+    // Small integers: every sum of the first GEMM is exact in every type.
+    const auto integers = [&](int64_t count, int64_t reach) {
+      std::vector<T> values(static_cast<size_t>(count));
+      for (T& x : values) x = from_float<T>(static_cast<float>(random.integer(-reach, reach)));
+      return values;
+    };
+    const int64_t qkv_width = kQWidth + (c.shares_cache ? 0 : 2 * kKvWidth);
+    in.hidden_size = kHidden;
+    in.hidden_states = integers(num_tokens * kHidden, 2);
+    in.qkv_weight = integers(qkv_width * kHidden, 1);
+    for (T& x : in.qkv_weight) x = from_float<T>(to_float(x) / 8.0f);
+    in.output_weight = random.normals<T>(kHidden * kQWidth, 0.2);
+    table = random.normals<float>(kMaxPosition * kHeadDim);
+    if (c.options) {
+      in.output_bias = random.normals<T>(kHidden);
+      bias = random.normals<T>(qkv_width);
+      norm_weight = random.normals<T>(kHeadDim);
+    }
+
+    k.assign(static_cast<size_t>(num_pages * kPageSize * kKvWidth), from_float<T>(std::numeric_limits<float>::quiet_NaN()));
+    v = k;
+    std::vector<int32_t> order(static_cast<size_t>(num_pages));
+    std::iota(order.begin(), order.end(), 0);
+    random.shuffle(order);
+    block_table.assign(c.rows.size() * static_cast<size_t>(max_pages), INT32_MAX);
+    for (size_t s = 0; s < c.rows.size(); ++s) {
+      in.cached_k.push_back(random.normals<T>(c.cached[s] * kKvWidth));
+      in.cached_v.push_back(random.normals<T>(c.cached[s] * kKvWidth));
+      for (int64_t p = 0; p < seq_lens[s]; ++p) {
+        int32_t& page = block_table[s * static_cast<size_t>(max_pages) + static_cast<size_t>(p / kPageSize)];
+        if (p % kPageSize == 0) page = order.back(), order.pop_back();
+        const int64_t slot = page * kPageSize + p % kPageSize;
+        if (p < c.cached[s]) {
+          std::copy_n(in.cached_k[s].begin() + p * kKvWidth, kKvWidth, k.begin() + slot * kKvWidth);
+          std::copy_n(in.cached_v[s].begin() + p * kKvWidth, kKvWidth, v.begin() + slot * kKvWidth);
+        } else {
+          positions.push_back(static_cast<int32_t>(p));
+          slots.push_back(slot);
+        }
+      }
+    }
+    positions.resize(static_cast<size_t>(num_tokens), -1);
+    slots.resize(static_cast<size_t>(num_tokens), -1);
+  }
+
+  // What the float64 oracle makes of it.
+  std::vector<Reference> reference(double probability_error) const {
+    const auto doubles = [](const auto& values) {
+      std::vector<double> result;
+      for (const auto& x : values) result.push_back(static_cast<double>(to_float(x)));
+      return result;
+    };
+    oracle::AttentionLayerInput<T> layer = in;
+    prologue::oracle::PrologueInput& p = layer.prologue;
+    p.num_tokens = num_tokens;
+    p.num_q_heads = kQHeads;
+    p.num_kv_heads = kKvHeads;
+    p.head_dim = kHeadDim;
+    p.rotary_dim = kHeadDim;
+    p.table = doubles(table);
+    p.max_position = kMaxPosition;
+    p.positions.assign(positions.begin(), positions.end());
+    layer.scale = 0.25;
+    layer.cu_seqlens_q.assign(cu_seqlens.begin(), cu_seqlens.end());
+    layer.cache_lens.assign(cache_lens.begin(), cache_lens.end());
+    if (c.options) {
+      const std::vector<double> all = doubles(bias);
+      p.q_bias.assign(all.begin(), all.begin() + kQWidth);
+      p.k_bias.assign(all.begin() + kQWidth, all.begin() + kQWidth + kKvWidth);
+      p.v_bias.assign(all.begin() + kQWidth + kKvWidth, all.end());
+      p.q_norm.enabled = p.k_norm.enabled = true;
+      p.q_norm.eps = p.k_norm.eps = static_cast<double>(1e-6f);
+      p.q_norm.weight = p.k_norm.weight = doubles(norm_weight);
+      p.q_constant = 0.5;
+    }
+    return oracle::attention_layer(layer, probability_error);
+  }
+};
+
+// The batch in an arena.
+template <class T>
+AttentionLayerParams place(Arena& arena, const Batch<T>& b, Device device) {
+  AttentionLayerParams p;
+  p.hidden_size = kHidden;
+  p.hidden_stride = kHidden + 5;
+  p.out_stride = b.c.in_place ? p.hidden_stride : kHidden + 3;
+  std::vector<T> rows(static_cast<size_t>(b.num_tokens * p.hidden_stride));
+  for (int64_t t = 0; t < b.num_tokens; ++t) {
+    std::copy_n(b.in.hidden_states.begin() + t * kHidden, kHidden, rows.begin() + t * p.hidden_stride);
+  }
+  p.hidden_states = b.c.in_place ? arena.inout(rows) : arena.input(rows);
+  p.out = b.c.in_place ? const_cast<void*>(p.hidden_states) : arena.output<T>(b.num_tokens * p.out_stride);
+  p.qkv_weight = arena.input(b.in.qkv_weight);
+  p.output_weight = arena.input(b.in.output_weight);
+  if (!b.in.output_bias.empty()) p.output_bias = arena.input(b.in.output_bias);
+
+  AttentionPrologueParams& prologue = p.prologue;
+  prologue.num_tokens = b.num_tokens;
+  prologue.num_q_heads = kQHeads;
+  prologue.num_kv_heads = b.c.shares_cache ? 0 : kKvHeads;
+  prologue.head_dim = kHeadDim;
+  prologue.dtype = FloatFormat<T>::dtype;
+  prologue.rotation.rotary_dim = kHeadDim;
+  prologue.rotation.cos_sin = arena.input(b.table);
+  prologue.rotation.max_position = kMaxPosition;
+  prologue.places.num_seqs = static_cast<int64_t>(b.seq_lens.size());
+  prologue.places.cu_seqlens_q = arena.input(b.cu_seqlens);
+  prologue.places.cache_lens = arena.input(b.cache_lens);
+  prologue.places.block_table = arena.input(b.block_table);
+  prologue.places.block_table_stride = prologue.places.max_pages_per_seq = b.max_pages;
+  if (b.c.options) {
+    prologue.places.positions = arena.input(b.positions);
+    prologue.places.slot_mapping = arena.input(b.slots);
+    const T* bias = arena.input(b.bias);
+    prologue.bias = {bias, bias + kQWidth, bias + kQWidth + kKvWidth};
+    prologue.norm.placement = NormPlacement::before_rope;
+    prologue.norm.q_weight = prologue.norm.k_weight = arena.input(b.norm_weight);
+    prologue.q_scale.constant = 0.5f;
+  }
+  prologue.cache.k = arena.inout(b.k);
+  prologue.cache.v = arena.inout(b.v);
+  prologue.cache.type = kv_type_of(prologue.dtype);
+  prologue.cache.num_pages = b.num_pages;
+  prologue.cache.page_size = kPageSize;
+  prologue.cache.num_kv_heads = kKvHeads;
+  prologue.cache.head_dim = kHeadDim;
+  prologue.cache.k_strides = prologue.cache.v_strides = nhd_strides(kPageSize, kKvHeads, kHeadDim);
+  prologue.faults = arena.inout(std::vector<FaultRecord>(1));
+
+  p.attention.scale = 0.25f;
+  p.attention.seq_lens = arena.input(b.seq_lens);
+  p.attention.max_seqlen_q = std::max<int64_t>(1, *std::max_element(b.c.rows.begin(), b.c.rows.end()));
+  p.attention.max_seq_len = b.max_pages * kPageSize;
+  p.workspace_bytes = attention_layer_workspace_bytes(p, device).value();
+  p.workspace = arena.workspace(p.workspace_bytes);
+  return p;
+}
+
+// `out` without its strides, tokens of the sequences only.
+template <class T>
+std::vector<T> rows_of(const Arena& arena, const AttentionLayerParams& p, int64_t num_rows) {
+  const std::vector<T> all = arena.read(static_cast<const T*>(p.out));
+  std::vector<T> rows;
+  for (int64_t t = 0; t < num_rows; ++t) {
+    const auto row = all.begin() + t * p.out_stride;
+    rows.insert(rows.end(), row, row + kHidden);
+  }
+  return rows;
+}
+
+class AttentionLayerTest : public testing::TestWithParam<Backend> {
+ protected:
+  void SetUp() override {
+    PROLOGUE_REQUIRE_BACKEND(GetParam());
+    auto context = GemmContext::create(device());
+    ASSERT_TRUE(context.ok()) << context.status().message();
+    context_ = std::move(context).value();
+  }
+  Device device() const { return backend_device(GetParam()); }
+  Arena::Operation layer(const AttentionLayerParams& p) {
+    return [&](const Execution& execution) { return attention_layer(p, *context_, execution); };
+  }
+  template <class T>
+  void check_against_float64();
+  template <class T>
+  void check_against_operations();
+
+  std::unique_ptr<GemmContext> context_;
+};
+
+const std::vector<Case>& cases() {
+  static const std::vector<Case> all = {
+      {{1}, {0}},
+      {{11}, {0}},                       // prefill
+      {{1, 1, 1}, {3, 4, 30}},           // decode
+      {{1, 9, 1, 3}, {17, 0, 7, 5}, 2},  // both, and padding
+      {{5, 0, 1}, {2, 6, 12}, 1, true},  // every option
+      {{2, 1}, {1, 8}, 0, false, true},  // in place
+      {{33}, {20}, 0, true, true},       // a long chunk
+  };
+  return all;
+}
+
+template <class T>
+void AttentionLayerTest::check_against_float64() {
+  const double probability_error =
+      sizeof(T) == 2 && device() == Device::cuda ? std::ldexp(1.0, -FloatFormat<T>::mantissa_bits - 1) : 0;
+  for (size_t i = 0; i < cases().size(); ++i) {
+    SCOPED_TRACE(testing::Message() << "case " << i << ", " << dtype_name(FloatFormat<T>::dtype));
+    const Batch<T> batch(cases()[i], i + 1);
+    Arena arena(GetParam());
+    const AttentionLayerParams p = place(arena, batch, device());
+    const Status status = arena.run(layer(p));
+    ASSERT_TRUE(status.ok()) << status.message();
+    EXPECT_EQ(arena.read(p.prologue.faults)[0].count, 0u);
+    std::vector<Reference> want = batch.reference(probability_error);
+    want.resize(static_cast<size_t>(batch.cu_seqlens.back() * kHidden));
+    expect_close(rows_of<T>(arena, p, batch.cu_seqlens.back()), want, kHidden, "out", kDefaultSteps, false);
+  }
+}
+
+TEST_P(AttentionLayerTest, MatchesFloat64InFloat32) { check_against_float64<float>(); }
+TEST_P(AttentionLayerTest, MatchesFloat64InBFloat16) { check_against_float64<BFloat16>(); }
+TEST_P(AttentionLayerTest, MatchesFloat64InFloat16) { check_against_float64<Float16>(); }
+
+// The layer is its four operations and nothing else: the same bits in `out` and in the cache.
+template <class T>
+void AttentionLayerTest::check_against_operations() {
+  for (Case c : {cases()[3], cases()[4], Case{{4, 1}, {3, 9}, 0, false, false, true}}) {
+    const Batch<T> batch(c, 9);
+    Arena arena(GetParam());
+    const AttentionLayerParams p = place(arena, batch, device());
+    const Status status = arena.run(layer(p));
+    ASSERT_TRUE(status.ok()) << status.message();
+
+    Arena by_hand(GetParam());
+    const AttentionLayerParams same = place(by_hand, batch, device());
+    AttentionPrologueParams prologue = same.prologue;
+    const int64_t qkv_width = kQWidth + 2 * prologue.num_kv_heads * kHeadDim, num_tokens = batch.num_tokens;
+    T* qkv = by_hand.output<T>(num_tokens * qkv_width);
+    T* q = by_hand.output<T>(num_tokens * kQWidth);
+    T* attended = by_hand.output<T>(num_tokens * kQWidth);
+    const GemmParams first = {num_tokens,         qkv_width,          kHidden,         prologue.dtype, prologue.dtype,
+                              same.hidden_states, same.hidden_stride, same.qkv_weight, nullptr,        qkv,
+                              qkv_width};
+    const GemmParams last = {num_tokens,         kHidden,          kQWidth,  prologue.dtype, prologue.dtype, attended, kQWidth,
+                             same.output_weight, same.output_bias, same.out, same.out_stride};
+    set_packed_qkv(prologue, qkv, qkv_width);
+    prologue.q_out = {q, kQWidth, kHeadDim};
+    PagedAttentionParams attention = same.attention;
+    attention.num_tokens = num_tokens;
+    attention.num_seqs = prologue.places.num_seqs;
+    attention.num_q_heads = kQHeads;
+    attention.head_dim = kHeadDim;
+    attention.dtype = prologue.dtype;
+    attention.q = prologue.q_out;
+    attention.kv = prologue.cache;
+    attention.block_table = prologue.places.block_table;
+    attention.block_table_stride = attention.max_pages_per_seq = batch.max_pages;
+    attention.cu_seqlens_q = prologue.places.cu_seqlens_q;
+    attention.out = {attended, kQWidth, kHeadDim};
+    attention.workspace_bytes = paged_attention_workspace_bytes(attention, device());
+    attention.workspace = by_hand.workspace(attention.workspace_bytes);
+    const Status done = by_hand.run([&](const Execution& execution) -> Status {
+      PROLOGUE_RETURN_IF_ERROR(gemm(first, *context_, execution));
+      PROLOGUE_RETURN_IF_ERROR(attention_prologue(prologue, execution));
+      PROLOGUE_RETURN_IF_ERROR(paged_attention(attention, execution));
+      return gemm(last, *context_, execution);
+    });
+    ASSERT_TRUE(done.ok()) << done.message();
+    const auto bits = [](const std::vector<T>& values) {
+      return std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
+    };
+    const int64_t rows = batch.cu_seqlens.back();
+    EXPECT_EQ(bits(rows_of<T>(arena, p, rows)), bits(rows_of<T>(by_hand, same, rows)));
+    EXPECT_EQ(bits(arena.read(static_cast<const T*>(p.prologue.cache.k))),
+              bits(by_hand.read(static_cast<const T*>(prologue.cache.k))));
+    EXPECT_EQ(bits(arena.read(static_cast<const T*>(p.prologue.cache.v))),
+              bits(by_hand.read(static_cast<const T*>(prologue.cache.v))));
+  }
+}
+
+TEST_P(AttentionLayerTest, IsItsOperationsInFloat32) { check_against_operations<float>(); }
+TEST_P(AttentionLayerTest, IsItsOperationsInBFloat16) { check_against_operations<BFloat16>(); }
+
+TEST_P(AttentionLayerTest, NoTokensNoWork) {
+  Arena arena(GetParam());
+  const AttentionLayerParams p = place(arena, Batch<float>({{0}, {3}}), device());
+  const Status status = arena.run(layer(p));
+  EXPECT_TRUE(status.ok()) << status.message();
+  EXPECT_TRUE(arena.untouched());
+}
+
+// A page that is none: the sequence's own rows are of no use and the fault is recorded, the others are as they were.
+TEST_P(AttentionLayerTest, FaultsAreRecorded) {
+  Batch<float> batch({{2, 3}, {6, 2}});
+  Arena good(GetParam());
+  const AttentionLayerParams before = place(good, batch, device());
+  ASSERT_TRUE(good.run(layer(before)).ok());
+  batch.block_table[0] = -7;
+  batch.block_table[1] = INT32_MAX;
+  Arena bad(GetParam());
+  const AttentionLayerParams after = place(bad, batch, device());
+  ASSERT_TRUE(bad.run(layer(after)).ok());
+  const Fault fault = decode_fault(bad.read(after.prologue.faults)[0]);
+  EXPECT_EQ(fault.code, FaultCode::page_out_of_range);
+  EXPECT_EQ(fault.token, 0);
+  EXPECT_EQ(fault.count, 4u);  // both tokens, by both operations
+  const std::vector<float> a = rows_of<float>(good, before, 5), b = rows_of<float>(bad, after, 5);
+  EXPECT_TRUE(std::equal(a.begin() + 2 * kHidden, a.end(), b.begin() + 2 * kHidden));
+}
+
+TEST_P(AttentionLayerTest, RefusesBeforeAnythingRuns) {
+  using P = AttentionLayerParams;
+  constexpr StatusCode kInvalid = StatusCode::invalid_argument, kUnsupported = StatusCode::unsupported;
+  Arena sizes(GetParam());
+  const int64_t needed = place(sizes, Batch<float>({{5, 1}, {2, 9}}), device()).workspace_bytes;
+  const struct {
+    std::function<void(P&)> breakage;
+    StatusCode code;
+    std::string message;
+  } refusals[] = {
+      {[](P& p) { p.hidden_size = 0; }, kInvalid, "attention_layer: hidden_size is 0: it must lie in 1..2147483647"},
+      {[](P& p) { p.prologue.num_tokens = -1; }, kInvalid,
+       "attention_layer: prologue.num_tokens is -1: it must lie in 0..2147483647"},
+      {[](P& p) { p.prologue.q8_out.data = p.workspace; }, kUnsupported,
+       "attention_layer: prologue.q8_out is given: attention takes Q in dtype"},
+      {[&](P& p) { p.workspace_bytes -= 1; }, kInvalid,
+       str_cat("attention_layer: workspace has ", needed - 1, " bytes: this call needs ", needed)},
+      {[&](P& p) { p.workspace = nullptr; }, kInvalid,
+       str_cat("attention_layer: workspace has 0 bytes: this call needs ", needed)},
+      {[](P& p) { p.hidden_stride = 23; }, kInvalid,
+       "attention_layer: qkv projection: gemm: x_stride is 23: it must be at least k, which is 24"},
+      {[](P& p) { p.out_stride = 23; }, kInvalid,
+       "attention_layer: output projection: gemm: y_stride is 23: it must be at least n, which is 24"},
+      {[](P& p) { p.qkv_weight = nullptr; }, kInvalid,
+       "attention_layer: qkv projection: gemm: weight is null, but m, n, k are 6, 128, 24"},
+      {[](P& p) { p.out = nullptr; }, kInvalid, "attention_layer: output projection: gemm: y is null, but m, n, k are 6, 24, 64"},
+      {[](P& p) { p.prologue.head_dim = 15; }, kUnsupported,
+       "attention_prologue: head_dim is 15: supported is every even number in 2..576"},
+      {[](P& p) { p.prologue.rotation.cos_sin = nullptr; }, kInvalid, "attention_prologue: cos_sin is null"},
+      {[](P& p) { p.prologue.num_q_heads = 3; }, kInvalid,
+       "paged_attention: num_q_heads is 3: it must be a multiple of cache.num_kv_heads, 2"},
+      {[](P& p) { p.attention.scale = std::numeric_limits<float>::infinity(); }, kInvalid,
+       "paged_attention: scale is inf: it must be finite"},
+      {[](P& p) { p.attention.seq_lens = nullptr; }, kInvalid, "paged_attention: seq_lens is null"},
+  };
+  for (const auto& refusal : refusals) {
+    Arena arena(GetParam());
+    AttentionLayerParams p = place(arena, Batch<float>({{5, 1}, {2, 9}}), device());
+    refusal.breakage(p);
+    const Status status = arena.run(layer(p));
+    EXPECT_EQ(status.code(), refusal.code) << refusal.message;
+    EXPECT_EQ(status.message(), refusal.message);
+    EXPECT_TRUE(arena.untouched()) << refusal.message;
+  }
+
+  Arena arena(GetParam());
+  AttentionLayerParams p = place(arena, Batch<float>({{5, 1}, {2, 9}}), device());
+  p.workspace = static_cast<char*>(p.workspace) + 32;
+  const Status status = arena.run(layer(p));
+  EXPECT_NE(status.message().find("it must be aligned to 64 bytes"), std::string::npos) << status.message();
+  EXPECT_TRUE(arena.untouched());
+}
+
+TEST(AttentionLayer, WorkspaceGrowsWithTheTokensAndNeedsNoPointer) {
+  AttentionLayerParams p;
+  p.hidden_size = 64;
+  p.prologue.num_q_heads = 4;
+  p.prologue.num_kv_heads = p.prologue.cache.num_kv_heads = 2;
+  p.prologue.head_dim = 16;
+  p.prologue.places.block_table_stride = p.prologue.places.max_pages_per_seq = 8;
+  p.attention.max_seqlen_q = p.attention.max_seq_len = 100;
+  int64_t last = -1;
+  for (const int64_t num_tokens : {0, 1, 2, 100, 1 << 20}) {
+    p.prologue.num_tokens = num_tokens;
+    const Result<int64_t> bytes = attention_layer_workspace_bytes(p, Device::cpu);
+    ASSERT_TRUE(bytes.ok()) << bytes.status().message();
+    EXPECT_GT(*bytes, last);
+    EXPECT_GE(*bytes, num_tokens * (128 + 64) * 4);
+    last = *bytes;
+  }
+  p.prologue.head_dim = 0;
+  EXPECT_EQ(attention_layer_workspace_bytes(p, Device::cpu).status().code(), StatusCode::unsupported);
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, AttentionLayerTest, testing::ValuesIn(all_backends()),
+                         [](const auto& backend) { return backend_name(backend.param); });
+
+}  // namespace
+}  // namespace prologue::test
