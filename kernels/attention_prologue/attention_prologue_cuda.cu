@@ -104,48 +104,83 @@ int64_t widest_vector(const AttentionPrologueParams& p) {
 
 // ---- what a lean instance must be able to do --------------------------------------------------------------------------------
 
+constexpr int64_t kMost = std::numeric_limits<uint32_t>::max();
+
 bool whole_heads(const AttentionPrologueParams& p) {
   return p.rotation.rotary_dim == 0 || (p.rotation.rotary_dim == p.head_dim && p.rotation.style == RopeStyle::neox);
 }
 
-// The features (attention_prologue_kernel.cuh), or -1 where only the general kernel will do.
-int features_of(const AttentionPrologueParams& p, int64_t vector) {
-  constexpr int64_t kMost = std::numeric_limits<uint32_t>::max();
-  const Rotation& r = p.rotation;
-  if (p.rounding != Rounding::once || p.q_scale.constant != 1.0f || p.q_scale.by_position != PositionScale::none) return -1;
-  if (p.v_norm.enabled || p.k_out.data != nullptr || p.v_out.data != nullptr || r.inverse) return -1;
-  if (r.rotary_dim > 0 && r.source == CosSinSource::inv_freq) return -1;
-  if ((has_k(p) && p.cache.k == nullptr) || (has_v(p) && (p.cache.v == nullptr || v_head_dim(p) != p.head_dim))) return -1;
+// Every byte offset that a lean kernel forms in 32 bits fits.
+bool fits_32_bits(const AttentionPrologueParams& p) {
   for (const int64_t stride : {p.q.token_stride, p.k.token_stride, p.v.token_stride, p.q_out.token_stride, p.q8_out.token_stride,
                                p.cache.k_strides.page, p.cache.k_strides.token, p.cache.v_strides.page, p.cache.v_strides.token,
                                p.cache.k_scale_strides.page, p.cache.k_scale_strides.token, p.cache.v_scale_strides.page,
-                               p.cache.v_scale_strides.token, p.norm.q_weight_head_stride, p.norm.k_weight_head_stride}) {
-    if (stride > kMost / 4) return -1;
+                               p.cache.v_scale_strides.token, p.places.block_table_stride}) {
+    if (stride > kMost / 4) return false;
   }
   const int64_t heads = std::max<int64_t>({p.num_q_heads, p.num_kv_heads, 1});
   for (const int64_t stride :
        {p.q.head_stride, p.k.head_stride, p.v.head_stride, p.q_out.head_stride, p.q8_out.head_stride, p.cache.k_strides.head,
         p.cache.v_strides.head, p.cache.k_scale_strides.head, p.cache.v_scale_strides.head, p.head_dim}) {
-    if (stride > kMost / 4 / heads) return -1;
+    if (stride > kMost / 4 / heads) return false;
   }
-  if ((has_cache(p) && p.cache.num_slots() > kMost / 2) || r.max_position >= kMost) return -1;
+  return !(has_cache(p) && p.cache.num_slots() > kMost / 2) && p.rotation.max_position < kMost;
+}
+
+// Whether nothing is asked for that only the general kernel knows.
+bool plain(const AttentionPrologueParams& p) {
+  const Rotation& r = p.rotation;
+  const bool scaled = p.q_scale.constant != 1.0f || p.q_scale.by_position != PositionScale::none;
+  const bool both_outputs = p.k_out.data != nullptr || p.v_out.data != nullptr;
+  const bool no_cache = (has_k(p) && p.cache.k == nullptr) || (has_v(p) && p.cache.v == nullptr);
+  if (p.rounding != Rounding::once || scaled || p.v_norm.enabled || both_outputs || no_cache) return false;
+  if (r.inverse || (r.rotary_dim > 0 && r.source == CosSinSource::inv_freq)) return false;
+  return !has_v(p) || v_head_dim(p) == p.head_dim;
+}
+
+// The features that a scaling asks for.
+int scales_of(KvScaling scaling) { return scaling == KvScaling::token_head ? kComputedScales : kGivenScales; }
+
+// What a lean instance has to have (prologue_args.cuh), or -1 where only the general kernel will do. `vector`: channels in one
+// access.
+int features_of(const AttentionPrologueParams& p, int64_t vector) {
+  if (!plain(p) || !fits_32_bits(p)) return -1;
+  const auto q_and_k_have = [&](const void* q, const void* k) {
+    return (p.num_q_heads == 0 || q != nullptr) && (!has_k(p) || k != nullptr);
+  };
   int features = 0;
-  const bool rotates = r.rotary_dim > 0;
   if (!whole_heads(p) || (p.head_dim / 2) % vector != 0) features |= kLayouts;
-  if (p.bias.q != nullptr || p.bias.k != nullptr || p.bias.v != nullptr) features |= kBias;
+  if (p.bias.q != nullptr || p.bias.k != nullptr || p.bias.v != nullptr) {
+    if (!q_and_k_have(p.bias.q, p.bias.k) || (has_v(p) && p.bias.v == nullptr)) return -1;
+    features |= kBias;
+  }
   if (normed(p)) {
     const QkNorm& n = p.norm;
     if (n.placement != NormPlacement::before_rope || n.kind != NormKind::rms || n.scope != NormScope::head) return -1;
-    if ((features & kLayouts) != 0) return -1;
+    if ((features & kLayouts) != 0 || !q_and_k_have(n.q_weight, n.k_weight)) return -1;
+    if (p.num_q_heads == 0 && !has_k(p)) return -1;
     features |= kNorm;
   }
-  if (p.q8_out.data != nullptr || (has_cache(p) && p.cache.type != kv_type_of(p.dtype))) {
-    if (has_cache(p) && p.cache.type != kv_type_of(p.dtype) && kv_type_bits(p.cache.type) != 8) return -1;
-    features |= kQuantised;
+  if (p.q8_out.data != nullptr) features |= scales_of(p.q8_out.scaling);
+  if (has_cache(p) && p.cache.type != kv_type_of(p.dtype)) {
+    if (kv_type_bits(p.cache.type) != 8) return -1;
+    features |= scales_of(p.cache.scaling);
   }
-  if (derives_slots(p) || r.num_axes > 1 || (r.rotary_dim > 0 && r.source == CosSinSource::per_token)) features |= kPlaces;
-  if (p.places.positions.data == nullptr) features |= kPlaces;
-  if (features == 0 && !rotates) features |= kLayouts;
+  if (derives_positions(p) != derives_slots(p) && has_cache(p)) return -1;
+  if (derives_slots(p)) {
+    const TokenPlaces& places = p.places;
+    if (places.ring_size > 0 || places.position_offsets.data != nullptr) return -1;
+    if (places.num_seqs < 1 || places.max_pages_per_seq < 1) return -1;
+    features |= kDerived;
+  } else if (derives_positions(p)) {
+    return -1;
+  } else if (p.rotation.num_axes > 1) {
+    const uint8_t* axes = p.rotation.pair_axis;
+    if (p.rotation.rotary_dim == 0 || axes == nullptr) return -1;
+    if (reinterpret_cast<uintptr_t>(axes) % static_cast<uintptr_t>(vector) != 0) return -1;
+    features |= kStreams;
+  }
+  if (features == 0 && p.rotation.rotary_dim == 0) features |= kLayouts;
   return features;
 }
 
@@ -156,6 +191,8 @@ Stride bytes_of(int64_t elements, int64_t bits) {
   return static_cast<Stride>(elements * bits / 8);
 }
 
+StoreAs store_as(KvType type) { return static_cast<StoreAs>(static_cast<int>(type) + 1); }
+
 const char* bytes_of(const void* data) { return static_cast<const char*>(data); }
 uint32_t step_of(const IndexView& view) { return view.type == IndexType::int64 ? 8 : 4; }
 
@@ -164,7 +201,6 @@ void fill_core(const AttentionPrologueParams& p, CoreArgs<Stride>& args) {
   const int64_t bits = dtype_size(p.dtype) * 8, kv_bits = kv_type_bits(p.cache.type);
   args.positions = bytes_of(p.places.positions.data);
   args.position_step = step_of(p.places.positions);
-  args.num_slots = std::numeric_limits<Stride>::max();
   if (has_cache(p)) {
     args.slots = bytes_of(p.places.slot_mapping.data);
     args.slot_step = step_of(p.places.slot_mapping);
@@ -175,8 +211,8 @@ void fill_core(const AttentionPrologueParams& p, CoreArgs<Stride>& args) {
     args.page_magic = static_cast<uint32_t>(((uint64_t{1} << args.page_shift) + args.page_size - 1) / args.page_size);
   }
   args.cos_sin = p.rotation.cos_sin;
-  args.max_position =
-      p.rotation.max_position > 0 ? static_cast<Stride>(p.rotation.max_position) : std::numeric_limits<Stride>::max();
+  args.max_position = static_cast<Stride>(p.rotation.max_position);
+  args.row_is_token = p.rotation.source == CosSinSource::per_token ? 1 : 0;
   args.layout = {static_cast<int32_t>(p.head_dim), static_cast<int32_t>(p.rotation.rotary_dim),
                  static_cast<int32_t>(p.rotation.rotary_dim > 0 ? p.rotation.rotary_offset : 0), p.rotation.style};
   const auto fill = [&](TensorArgs<Stride>& tensor, const HeadsView& in, void* out, const PageStrides& out_strides,
@@ -201,33 +237,77 @@ void fill_core(const AttentionPrologueParams& p, CoreArgs<Stride>& args) {
   args.token_faults = p.token_faults;
 }
 
-template <class Stride>
-void fill_scale(TensorExtras<Stride>& extras, KvScaling scaling, float* scale, const PageStrides& computed_strides) {
+void fill_lean(const AttentionPrologueParams& p, LeanArgs& args) {
+  const int64_t bits = dtype_size(p.dtype) * 8;
+  StepArgs &q = args.steps[0], &k = args.steps[1], &v = args.steps[2];
+  q.bias = bytes_of(p.bias.q);
+  k.bias = bytes_of(p.bias.k);
+  v.bias = bytes_of(p.bias.v);
+
+  q.weight = bytes_of(p.norm.q_weight);
+  k.weight = bytes_of(p.norm.k_weight);
+  v.weight = q.weight != nullptr ? q.weight : k.weight;  // read, but not used
+  q.weight_head = bytes_of<uint32_t>(p.norm.q_weight_head_stride, bits);
+  k.weight_head = bytes_of<uint32_t>(p.norm.k_weight_head_stride, bits);
+  args.norm = {p.norm.eps, p.norm.weight_offset, 1.0f / static_cast<float>(p.head_dim)};
+
+  const auto scale = [](StepArgs& steps, KvType type, KvScaling scaling, float* scales, const PageStrides& strides) {
+    steps.store = store_as(type);
+    if (scaling == KvScaling::none) return;
+    steps.scale = reinterpret_cast<char*>(scales);
+    if (scaling == KvScaling::token_head) {
+      steps.scale_page = bytes_of<uint32_t>(strides.page, 32);
+      steps.scale_token = bytes_of<uint32_t>(strides.token, 32);
+      steps.scale_head = bytes_of<uint32_t>(strides.head, 32);
+    } else if (scaling == KvScaling::head) {
+      steps.scale_head = 4;
+    }
+  };
+  if (p.q8_out.data != nullptr) {
+    scale(q, KvType::fp8_e4m3, p.q8_out.scaling, p.q8_out.scale, {0, p.num_q_heads, 1});
+  }
+  if (has_cache(p) && p.cache.type != kv_type_of(p.dtype)) {
+    scale(k, p.cache.type, p.cache.scaling, p.cache.k_scale, p.cache.k_scale_strides);
+    scale(v, p.cache.type, p.cache.scaling, p.cache.v_scale, p.cache.v_scale_strides);
+  }
+
+  const TokenPlaces& t = p.places;
+  args.places.pair_axis = p.rotation.pair_axis;
+  for (int64_t axis = 1; axis < p.rotation.num_axes; ++axis) {
+    args.places.axis_offset[axis - 1] = axis * t.position_axis_stride * step_of(t.positions);
+  }
+  args.places.sequences = {static_cast<int32_t>(t.num_seqs), t.cu_seqlens_q, t.cache_lens};
+  args.places.block_table = t.block_table;
+  args.places.block_table_stride = static_cast<uint32_t>(t.block_table_stride);
+  args.places.max_cached = static_cast<uint32_t>(std::min(t.max_pages_per_seq * p.cache.page_size, int64_t{1} << 31));
+  args.places.num_pages = static_cast<uint32_t>(p.cache.num_pages);
+}
+
+void fill_scale(TensorExtras& extras, KvScaling scaling, float* scale, const PageStrides& computed_strides) {
   extras.scale = reinterpret_cast<char*>(scale);
   if (scaling == KvScaling::none) {
     extras.scale_from = ScaleFrom::nothing;
   } else if (scaling == KvScaling::token_head) {
     extras.scale_from = ScaleFrom::computed;
-    extras.scale_page = bytes_of<Stride>(computed_strides.page, 32);
-    extras.scale_token = bytes_of<Stride>(computed_strides.token, 32);
-    extras.scale_head = bytes_of<Stride>(computed_strides.head, 32);
+    extras.scale_page = bytes_of<int64_t>(computed_strides.page, 32);
+    extras.scale_token = bytes_of<int64_t>(computed_strides.token, 32);
+    extras.scale_head = bytes_of<int64_t>(computed_strides.head, 32);
   } else {
     extras.scale_from = ScaleFrom::given;
-    extras.scale_head = static_cast<Stride>(scaling == KvScaling::head ? 4 : 0);
+    extras.scale_head = scaling == KvScaling::head ? 4 : 0;
   }
 }
 
-template <class Stride>
-void fill_extras(const AttentionPrologueParams& p, int64_t vector, FullArgs<Stride>& args) {
+void fill_extras(const AttentionPrologueParams& p, int64_t vector, GeneralArgs& args) {
   const int64_t bits = dtype_size(p.dtype) * 8;
-  TensorExtras<Stride>& q = args.extras[0];
-  TensorExtras<Stride>& k = args.extras[1];
-  TensorExtras<Stride>& v = args.extras[2];
+  TensorExtras& q = args.extras[0];
+  TensorExtras& k = args.extras[1];
+  TensorExtras& v = args.extras[2];
   q.bias = bytes_of(p.bias.q);
   k.bias = bytes_of(p.bias.k);
   v.bias = bytes_of(p.bias.v);
 
-  const auto norm = [&](TensorExtras<Stride>& extras, const void* weight, const void* bias, int64_t head_stride, int64_t heads) {
+  const auto norm = [&](TensorExtras& extras, const void* weight, const void* bias, int64_t head_stride, int64_t heads) {
     if (!normed(p)) return;
     const int64_t count = p.norm.scope == NormScope::token ? heads * p.head_dim : p.head_dim;
     extras.norm = p.norm.placement == NormPlacement::before_rope ? NormStep::before_rope : NormStep::after_rope;
@@ -238,7 +318,7 @@ void fill_extras(const AttentionPrologueParams& p, int64_t vector, FullArgs<Stri
     extras.inverse_count = 1.0f / static_cast<float>(count);
     extras.weight = bytes_of(weight);
     extras.norm_bias = bytes_of(bias);
-    extras.weight_head = bytes_of<Stride>(head_stride, bits);
+    extras.weight_head = bytes_of<int64_t>(head_stride, bits);
   };
   norm(q, p.norm.q_weight, p.norm.q_bias, p.norm.q_weight_head_stride, p.num_q_heads);
   norm(k, p.norm.k_weight, p.norm.k_bias, p.norm.k_weight_head_stride, p.num_kv_heads);
@@ -248,7 +328,7 @@ void fill_extras(const AttentionPrologueParams& p, int64_t vector, FullArgs<Stri
     v.inverse_count = 1.0f / static_cast<float>(v_head_dim(p));
   }
 
-  const auto layout = [&](TensorExtras<Stride>& extras, int64_t head_dim, bool turns) {
+  const auto layout = [&](TensorExtras& extras, int64_t head_dim, bool turns) {
     extras.turns = turns ? 1 : 0;
     const bool halves = (head_dim / 2) % vector == 0;
     extras.layout = {static_cast<int32_t>(head_dim), static_cast<int32_t>(halves ? head_dim : 0), 0, RopeStyle::neox};
@@ -259,18 +339,18 @@ void fill_extras(const AttentionPrologueParams& p, int64_t vector, FullArgs<Stri
   layout(v, v_head_dim(p), false);
 
   k.second_out = static_cast<char*>(p.k_out.data);
-  k.second_token = bytes_of<Stride>(p.k_out.token_stride, bits);
-  k.second_head = bytes_of<Stride>(p.k_out.head_stride, bits);
+  k.second_token = bytes_of<int64_t>(p.k_out.token_stride, bits);
+  k.second_head = bytes_of<int64_t>(p.k_out.head_stride, bits);
   v.second_out = static_cast<char*>(p.v_out.data);
-  v.second_token = bytes_of<Stride>(p.v_out.token_stride, bits);
-  v.second_head = bytes_of<Stride>(p.v_out.head_stride, bits);
+  v.second_token = bytes_of<int64_t>(p.v_out.token_stride, bits);
+  v.second_head = bytes_of<int64_t>(p.v_out.head_stride, bits);
 
   if (p.q8_out.data != nullptr) {
     q.store = StoreAs::fp8_e4m3;
     fill_scale(q, p.q8_out.scaling, p.q8_out.scale, {0, p.num_q_heads, 1});
   }
   if (has_cache(p)) {
-    if (p.cache.type != kv_type_of(p.dtype)) k.store = v.store = static_cast<StoreAs>(static_cast<int>(p.cache.type) + 1);
+    if (p.cache.type != kv_type_of(p.dtype)) k.store = v.store = store_as(p.cache.type);
     if (!kv_type_is_float(p.cache.type)) {
       fill_scale(k, p.cache.scaling, p.cache.k_scale, p.cache.k_scale_strides);
       fill_scale(v, p.cache.scaling, p.cache.v_scale, p.cache.v_scale_strides);
@@ -285,9 +365,7 @@ void fill_extras(const AttentionPrologueParams& p, int64_t vector, FullArgs<Stri
   places.derive_position = derives_positions(p) ? 1 : 0;
   places.derive_slot = derives_slots(p) ? 1 : 0;
   if (derives_positions(p) || derives_slots(p)) {
-    places.num_seqs = static_cast<int32_t>(t.num_seqs);
-    places.cu_seqlens_q = t.cu_seqlens_q;
-    places.cache_lens = t.cache_lens;
+    places.sequences = {static_cast<int32_t>(t.num_seqs), t.cu_seqlens_q, t.cache_lens};
     places.block_table = t.block_table;
     places.block_table_stride = t.block_table_stride;
     places.max_pages_per_seq = t.max_pages_per_seq;
@@ -318,38 +396,54 @@ int64_t padded_lanes(int64_t units) { return static_cast<int64_t>(std::bit_ceil(
 // Rows of a block such that its warps are full.
 int64_t fill_warps(int64_t rows, int64_t lanes) { return lanes >= 32 ? rows : ceil_divide(rows, 32 / lanes) * (32 / lanes); }
 
-Status launch_lean(const Instance& instance, bool pads, bool takes_places, const AttentionPrologueParams& p,
-                   cudaStream_t stream) {
-  FullArgs<uint32_t> args;
-  fill_core(p, args);
-  // A lean kernel reads both index arrays: where there is no cache, and so no slots, the positions stand in.
-  if (!takes_places && args.slots == nullptr) args.slots = args.positions, args.slot_step = args.position_step;
-  const int64_t units = units_of_all(p, instance.vector);
-  const int64_t lanes = pads ? padded_lanes(units) : units;
+// Rows of a block, and blocks of a token: a block keeps to one tensor where a thread has one head; else a warp does, if it is
+// full, and a block holds as much of the token as it can.
+struct Rows {
+  int64_t per_block;
+  int64_t blocks;
+};
+
+Rows place_rows(const Instance& instance, bool pads, int64_t lanes, CoreArgs<uint32_t>& args) {
   const int64_t max_rows = std::max<int64_t>(instance.threads / lanes, 1);
   const int64_t heads[3] = {args.tensors[0].heads, args.tensors[1].heads, args.tensors[2].heads};
-  int64_t blocks = 0, rows = 0;
+  const auto begin_at = [&](const auto& count) {
+    args.k_begin = static_cast<uint32_t>(count(heads[0]));
+    args.v_begin = args.k_begin + static_cast<uint32_t>(count(heads[1]));
+    return args.v_begin + count(heads[2]);
+  };
   if (instance.units == 1) {
-    rows = std::min(max_rows, std::max({heads[0], heads[1], heads[2]}));
+    int64_t rows = std::min(max_rows, std::max({heads[0], heads[1], heads[2]}));
     if (pads) rows = fill_warps(rows, lanes);
-    args.k_block = static_cast<uint32_t>(ceil_divide(heads[0], rows));
-    args.v_block = args.k_block + static_cast<uint32_t>(ceil_divide(heads[1], rows));
-    blocks = args.v_block + ceil_divide(heads[2], rows);
-  } else {
-    const int64_t all = heads[0] + heads[1] + heads[2];
-    blocks = ceil_divide(all, max_rows * instance.units);
-    rows = ceil_divide(all, blocks * instance.units);
-    if (pads) rows = fill_warps(rows, lanes);
+    return {rows, begin_at([&](int64_t n) { return ceil_divide(n, rows); })};
   }
-  const LaunchShape shape = {dim3(static_cast<unsigned>(p.num_tokens), static_cast<unsigned>(blocks)),
-                             dim3(static_cast<unsigned>(lanes), static_cast<unsigned>(rows))};
+  const int64_t all = begin_at([&](int64_t n) {
+    const int64_t rows = ceil_divide(n, instance.units);
+    return pads ? fill_warps(rows, lanes) : rows;
+  });
+  const int64_t blocks = ceil_divide(all, max_rows), rows = ceil_divide(all, blocks);
+  return {pads ? fill_warps(rows, lanes) : rows, blocks};
+}
+
+Status launch_lean(const Instance& instance, bool pads, const AttentionPrologueParams& p, cudaStream_t stream) {
+  LeanArgs args;
+  fill_core(p, args);
+  // A lean kernel reads both index arrays. Where there are none any address behind a word will do.
+  if (args.positions == nullptr) {
+    const auto& tensor = args.tensors[args.tensors[0].heads > 0 ? 0 : args.tensors[1].heads > 0 ? 1 : 2];
+    args.positions = tensor.in + 4, args.position_step = 0, args.max_position = 0;
+  }
+  if (args.slots == nullptr) args.slots = args.positions, args.slot_step = args.position_step;
+  const int64_t units = units_of_all(p, instance.vector), lanes = pads ? padded_lanes(units) : units;
+  const Rows rows = place_rows(instance, pads, lanes, args);
+  const LaunchShape shape = {dim3(static_cast<unsigned>(p.num_tokens), static_cast<unsigned>(rows.blocks)),
+                             dim3(static_cast<unsigned>(lanes), static_cast<unsigned>(rows.per_block))};
   if (instance.core != nullptr) return launch(kName, instance.core, shape, stream, static_cast<CoreArgs<uint32_t>>(args));
-  fill_extras(p, instance.vector, args);
-  return launch(kName, instance.full, shape, stream, args);
+  fill_lean(p, args);
+  return launch(kName, instance.lean, shape, stream, args);
 }
 
 Status launch_general(const Family& instance, const AttentionPrologueParams& p, cudaStream_t stream) {
-  FullArgs<int64_t> args;
+  GeneralArgs args;
   fill_core(p, args);
   fill_extras(p, instance.vector, args);
   const int64_t lanes = padded_lanes(units_of_all(p, instance.vector));
@@ -374,7 +468,7 @@ std::span<const Family> families_of(DType type) {
 
 // Lanes that work together are those of one warp.
 bool lanes_fit(const AttentionPrologueParams& p, const Family& family, int64_t vector) {
-  return units_of_all(p, vector) <= (padded(family.features) ? 32 : kMaxThreads);
+  return units_of_all(p, vector) <= (padded(family.features) ? 32 : max_threads(2));
 }
 
 // The first that can do it, with vectors as wide as the data allow.
@@ -384,8 +478,8 @@ const Family* find_family(const AttentionPrologueParams& p) {
     if (family.vector > vector) continue;
     if (family.general != nullptr) return &family;
     const int features = features_of(p, family.vector);
-    if (features < 0 || (features & ~family.features) != 0) continue;
-    if (lanes_fit(p, family, family.vector)) return &family;
+    const bool same = features >= 0 && (features | kLayouts) == (family.features | kLayouts);
+    if (same && (features & ~family.features) == 0 && lanes_fit(p, family, family.vector)) return &family;
   }
   return nullptr;
 }
@@ -394,7 +488,7 @@ Status launch_family(const Family& family, const AttentionPrologueParams& p, cud
   if (family.general != nullptr) return launch_general(family, p, stream);
   const Instance* instance = family.instances.data();
   while (p.num_tokens > instance->max_tokens || !lanes_fit(p, family, instance->vector)) ++instance;
-  return launch_lean(*instance, padded(family.features), (family.features & kPlaces) != 0, p, stream);
+  return launch_lean(*instance, padded(family.features), p, stream);
 }
 
 }  // namespace

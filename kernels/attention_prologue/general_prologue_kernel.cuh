@@ -8,7 +8,6 @@
 #include <cstdint>
 
 #include <prologue/kernels/base/angle.h>
-#include <prologue/kernels/attention_prologue/attention_prologue_kernel.cuh>
 #include <prologue/kernels/attention_prologue/prologue_args.cuh>
 #include <prologue/kernels/attention_prologue/token_place.cuh>
 #include <prologue/kernels/base/head_unit.cuh>
@@ -17,8 +16,6 @@ namespace prologue::cuda {
 
 inline constexpr int kMaxLanes = 512;
 inline constexpr int kMaxGeneralThreads = 512;
-
-using GeneralArgs = FullArgs<int64_t>;
 
 struct GeneralShared {
   float sums[2][kMaxLanes];
@@ -39,7 +36,7 @@ __device__ inline Lanes make_lanes(GeneralShared* shared) {
   const int count = static_cast<int>(blockDim.x);
   const int lane = static_cast<int>(threadIdx.x);
   const int thread = static_cast<int>(threadIdx.y) * count + lane;
-  return {count > 32 ? HeadLanes{0xffffffffu, 32} : head_lanes(count, thread), lane, count, shared};
+  return {count > 32 ? HeadLanes{kWholeWarp, 32} : head_lanes(count, thread), lane, count, shared};
 }
 
 __device__ inline uint32_t largest_over(const Lanes& lanes, uint32_t x) {
@@ -111,7 +108,7 @@ __device__ inline void square_from(const UnitValues<V>& values, float mean, floa
 
 // x -> (x - mean) * factor * (offset + weight) + bias
 template <class T, int V>
-__device__ inline void apply_norm(UnitValues<V>& values, const TensorExtras<int64_t>& extras, int head, const UnitPlace& place,
+__device__ inline void apply_norm(UnitValues<V>& values, const TensorExtras& extras, int head, const UnitPlace& place,
                                   float mean, float factor) {
   const int64_t of_head = head * extras.weight_head;
 #pragma unroll
@@ -126,7 +123,7 @@ __device__ inline void apply_norm(UnitValues<V>& values, const TensorExtras<int6
 }
 
 template <class T, int V>
-__device__ inline void normalise_head(UnitValues<V>& values, const Lanes& lanes, const TensorExtras<int64_t>& extras, int head,
+__device__ inline void normalise_head(UnitValues<V>& values, const Lanes& lanes, const TensorExtras& extras, int head,
                                       const UnitPlace& place) {
   float mean = 0.0f;
   if (extras.norm_kind == NormKind::layer) {
@@ -136,6 +133,22 @@ __device__ inline void normalise_head(UnitValues<V>& values, const Lanes& lanes,
   square_from<V>(values, mean, squares);
   const float sum = sum_over<V>(lanes, place, extras.layout, squares);
   apply_norm<T, V>(values, extras, head, place, mean, inverse_root_mean(sum, extras.inverse_count, extras.eps));
+}
+
+// cos and sin of a unit's pairs from the rows of a table that its streams stand at.
+template <int V>
+__device__ inline UnitAngles<V> angles_of_streams(const float* table, int rotary_dim, int pair, const int64_t* positions,
+                                                  const uint8_t* pair_axis) {
+  UnitAngles<V> angles;
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    const int axis = pair_axis[pair + i];
+    const int64_t position = axis == 0 ? positions[0] : axis == 1 ? positions[1] : axis == 2 ? positions[2] : positions[3];
+    const float* row = table + position * rotary_dim + pair + i;
+    angles.cos[i] = row[0];
+    angles.sin[i] = row[rotary_dim / 2];
+  }
+  return angles;
 }
 
 template <int V>
@@ -182,6 +195,18 @@ __device__ inline float query_factor(const QueryScale& scale, int64_t position) 
   return __fmul_rn(scale.constant, f);
 }
 
+// Which tensor a row of the grid works on, and the head within it.
+struct HeadPlace {
+  int tensor;
+  int head;
+};
+
+__device__ inline HeadPlace place_head(const GeneralArgs& p, int row) {
+  if (row < p.tensors[0].heads) return {0, row};
+  row -= p.tensors[0].heads;
+  return row < p.tensors[1].heads ? HeadPlace{1, row} : HeadPlace{2, row - p.tensors[1].heads};
+}
+
 // What all heads of a token share.
 template <int V>
 struct TokenState {
@@ -202,7 +227,7 @@ struct HeadState {
 };
 
 template <class T, int V>
-__device__ inline void turn(HeadState<T, V>& head, const TensorExtras<int64_t>& extras, const TokenState<V>& token) {
+__device__ inline void turn(HeadState<T, V>& head, const TensorExtras& extras, const TokenState<V>& token) {
   if (extras.turns == 0) return;
   if (head.place.pair >= 0) {
     rotate<V>(head.values, token.angles, extras.layout.style);
@@ -215,7 +240,7 @@ template <class T, int V>
 __device__ inline HeadState<T, V> begin_head(const GeneralArgs& p, const TokenState<V>& token, int64_t t, const HeadPlace& at,
                                              bool active, int lane) {
   const TensorArgs<int64_t>& tensor = p.tensors[at.tensor];
-  const TensorExtras<int64_t>& extras = p.extras[at.tensor];
+  const TensorExtras& extras = p.extras[at.tensor];
   HeadState<T, V> head = {};
   head.place = place_unit<V>(lane, extras.layout);
   if (!active) head.place.has_a = head.place.has_b = false;
@@ -234,7 +259,7 @@ __device__ inline HeadState<T, V> begin_head(const GeneralArgs& p, const TokenSt
 // `sum`: of the squares of all heads of the token, where the norm is over the token.
 template <class T, int V>
 __device__ inline void finish_values(HeadState<T, V>& head, const TokenState<V>& token, const Lanes& lanes, const HeadPlace& at,
-                                     const TensorExtras<int64_t>& extras, float sum) {
+                                     const TensorExtras& extras, float sum) {
   if (extras.norm != NormStep::none) {
     if (extras.norm_scope == NormScope::head) {
       normalise_head<T, V>(head.values, lanes, extras, at.head, head.place);
@@ -265,7 +290,7 @@ template <class T, int V>
 __device__ inline void store_as_cache(const GeneralArgs& p, const TokenPlace& token, int64_t t, const HeadPlace& at, bool reached,
                                       HeadState<T, V>& head, const Lanes& lanes, bool any_int4) {
   const TensorArgs<int64_t>& tensor = p.tensors[at.tensor];
-  const TensorExtras<int64_t>& extras = p.extras[at.tensor];
+  const TensorExtras& extras = p.extras[at.tensor];
   const bool is_q = at.tensor == 0;
   const bool zero = !token.guard.position_ok;
   const int64_t page = is_q ? 0 : token.page;
@@ -312,8 +337,7 @@ __device__ inline void store_as_cache(const GeneralArgs& p, const TokenPlace& to
       } else {
         multiply<V>(scaled, scale.reciprocal);
       }
-      if (place.has_a) store_bytes<V, false>(to + place.a, to_8_bits<V>(scaled.x, type));
-      if (place.has_b) store_bytes<V, false>(to + place.b, to_8_bits<V>(scaled.x + V, type));
+      store_unit_8<V>(to, place, to_8_bits<V>(scaled, type));
     }
   }
   if (!any_int4) return;
@@ -337,7 +361,7 @@ __device__ inline void store_as_cache(const GeneralArgs& p, const TokenPlace& to
 // Sums of squares over all heads of q (tensor 0) or k (1) of the token, one head after another.
 template <class T, int V>
 __device__ inline float token_sum(const GeneralArgs& p, const TokenState<V>& token, int64_t t, int tensor, const Lanes& lanes) {
-  const TensorExtras<int64_t>& extras = p.extras[tensor];
+  const TensorExtras& extras = p.extras[tensor];
   const int heads = p.tensors[tensor].heads, rows = static_cast<int>(blockDim.y), row = static_cast<int>(threadIdx.y);
   float total = 0.0f;
   for (int first = 0; first < heads; first += rows) {
@@ -377,7 +401,7 @@ __global__ void __launch_bounds__(kMaxGeneralThreads) general_prologue_kernel(co
   float sums[2] = {0.0f, 0.0f};
 #pragma unroll
   for (int tensor = 0; tensor < 2; ++tensor) {
-    const TensorExtras<int64_t>& extras = p.extras[tensor];
+    const TensorExtras& extras = p.extras[tensor];
     if (extras.norm != NormStep::none && extras.norm_scope == NormScope::token && guard.position_ok) {
       sums[tensor] = token_sum<T, V>(p, token, t, tensor, lanes);
     }
@@ -391,7 +415,7 @@ __global__ void __launch_bounds__(kMaxGeneralThreads) general_prologue_kernel(co
     const bool active = row < num_rows;
     const HeadPlace at = active ? place_head(p, row) : HeadPlace{0, 0};
     const TensorArgs<int64_t>& tensor = p.tensors[at.tensor];
-    const TensorExtras<int64_t>& extras = p.extras[at.tensor];
+    const TensorExtras& extras = p.extras[at.tensor];
     HeadState<T, V> head = begin_head<T, V>(p, token, t, at, active, lanes.lane);
     finish_values<T, V>(head, token, lanes, at, extras, sums[at.tensor == 1 ? 1 : 0]);
     if (active && extras.second_out != nullptr) {

@@ -29,39 +29,92 @@ template <class Stride>
 struct CoreArgs {
   const char* positions = nullptr;
   const char* slots = nullptr;
-  uint32_t position_step = 4;  // 4: int32, 8: int64
+  uint32_t position_step = 4;  // 4: int32, 8: int64, 0: there are none (and `positions` is any address behind a word)
   uint32_t slot_step = 4;
-  uint32_t k_block = 0;  // the first blockIdx.y of k and of v, where a block keeps to one tensor
-  uint32_t v_block = 0;
+  uint32_t k_begin = 0;  // the first blockIdx.y, or row of a token, that works on k and on v
+  uint32_t v_begin = 0;
   const float* cos_sin = nullptr;
-  Stride max_position = 0;
-  Stride num_slots = 0;
+  Stride max_position = 0;  // 0: no bound
+  Stride num_slots = 0;     // 0: there are no slots
   uint32_t page_magic = 0;  // slot / page_size = slot * page_magic >> page_shift for slots below 2^31
   uint32_t page_shift = 0;
   uint32_t page_size = 1;
+  uint32_t row_is_token = 0;      // of cos and sin: they were gathered, and no position is needed
   HeadLayout layout;              // of q and k
   TensorArgs<Stride> tensors[3];  // q, k, v
   FaultRecord* faults = nullptr;
   uint8_t* token_faults = nullptr;
 };
 
-enum class NormStep : int32_t { none = 0, before_rope, after_rope };
+// What an instance can do beyond turning whole heads in neox pairs by a table, or not at all, at given positions.
+inline constexpr int kLayouts = 1;          // any style, rotary_dim and rotary_offset
+inline constexpr int kBias = 2;             // bias of q, k and v
+inline constexpr int kNorm = 4;             // RMS norm of the heads of q and k, with weights, before the rotation
+inline constexpr int kGivenScales = 8;      // 8-bit cache or q8_out, with scales given
+inline constexpr int kComputedScales = 16;  // or computed
+inline constexpr int kStreams = 32;         // several position streams
+inline constexpr int kDerived = 64;         // positions and slots derived
+
 enum class StoreAs : int32_t { native = 0, f32, f16, bf16, fp8_e4m3, fp8_e5m2, int8, int4 };  // native: dtype, then KvType + 1
+
+// The steps of one tensor; what an instance has no feature for is not looked at.
+struct StepArgs {
+  const char* bias = nullptr;
+  const char* weight = nullptr;
+  char* scale = nullptr;  // null: 1
+  uint32_t weight_head = 0;
+  uint32_t scale_page = 0;
+  uint32_t scale_token = 0;
+  uint32_t scale_head = 0;
+  StoreAs store = StoreAs::native;
+};
+
+struct NormArgs {
+  float eps = 0.0f;
+  float weight_offset = 0.0f;
+  float inverse_count = 0.0f;  // of the channels
+};
+
+struct SequenceArgs {
+  int32_t num_seqs = 0;
+  const int32_t* cu_seqlens_q = nullptr;  // null: nothing is derived
+  const int32_t* cache_lens = nullptr;
+};
+
+struct LeanPlaceArgs {
+  const uint8_t* pair_axis = nullptr;
+  int64_t axis_offset[3] = {};  // of streams 1 to 3 from the first, in bytes; 0: there is none
+  SequenceArgs sequences;
+  const int32_t* block_table = nullptr;
+  uint32_t block_table_stride = 0;
+  uint32_t max_cached = 0;  // tokens of a sequence that the block table has room for
+  uint32_t num_pages = 0;
+};
+
+// Of the lean instances with a feature.
+struct LeanArgs : CoreArgs<uint32_t> {
+  StepArgs steps[3];
+  NormArgs norm;
+  LeanPlaceArgs places;
+};
+
+// ---- of the general kernel --------------------------------------------------------------------------------------------------
+
+enum class NormStep : int32_t { none = 0, before_rope, after_rope };
 enum class ScaleFrom : int32_t { nothing = 0, given, computed };
 
-template <class Stride>
 struct TensorExtras {
   const char* bias = nullptr;
   const char* weight = nullptr;
   const char* norm_bias = nullptr;
   char* second_out = nullptr;  // k_out, v_out
   char* scale = nullptr;
-  Stride second_token = 0;
-  Stride second_head = 0;
-  Stride weight_head = 0;
-  Stride scale_page = 0;
-  Stride scale_token = 0;
-  Stride scale_head = 0;
+  int64_t second_token = 0;
+  int64_t second_head = 0;
+  int64_t weight_head = 0;
+  int64_t scale_page = 0;
+  int64_t scale_token = 0;
+  int64_t scale_head = 0;
   NormStep norm = NormStep::none;
   NormKind norm_kind = NormKind::rms;
   NormScope norm_scope = NormScope::head;
@@ -78,27 +131,24 @@ struct PlaceExtras {
   int64_t position_axis_stride = 0;  // in elements
   const uint8_t* pair_axis = nullptr;
   int32_t num_axes = 1;
-  int32_t num_seqs = 0;
-  const int32_t* cu_seqlens_q = nullptr;  // null: nothing is derived
-  const int32_t* cache_lens = nullptr;
+  int32_t derive_position = 0;
+  int32_t derive_slot = 0;
+  int32_t position_offset_per_seq = 0;
+  SequenceArgs sequences;
   const int32_t* block_table = nullptr;
   int64_t block_table_stride = 0;
   int64_t max_pages_per_seq = 0;
   int64_t num_pages = 0;
   int64_t ring_size = 0;
   IndexView position_offsets;
-  int32_t position_offset_per_seq = 0;
-  int32_t derive_position = 0;
-  int32_t derive_slot = 0;
   CosSinSource source = CosSinSource::table;
   const float* inv_freq = nullptr;
   float attention_factor = 1.0f;
   int32_t inverse = 0;
 };
 
-template <class Stride>
-struct FullArgs : CoreArgs<Stride> {
-  TensorExtras<Stride> extras[3];
+struct GeneralArgs : CoreArgs<int64_t> {
+  TensorExtras extras[3];
   PlaceExtras places;
   QueryScale q_scale;
   int32_t rounds_per_step = 0;

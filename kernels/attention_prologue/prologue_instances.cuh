@@ -16,7 +16,7 @@ struct Instance {
   int units;                         // heads per thread
   int threads;                       // of a block, at most
   void (*core)(CoreArgs<uint32_t>);  // the one or the other
-  void (*full)(FullArgs<uint32_t>);
+  void (*lean)(LeanArgs);
 };
 
 // What a call, or a plan, chooses: the instances of one set of features, for more and more tokens; or the general kernel.
@@ -25,7 +25,7 @@ struct Family {
   int features;
   int vector;  // the widest of its instances, among them the last
   std::span<const Instance> instances;
-  void (*general)(FullArgs<int64_t>);
+  void (*general)(GeneralArgs);
 };
 
 std::span<const Family> float32_families();

@@ -23,16 +23,18 @@ std::span<const Instance> for_all_sizes() {
 
 template <class T>
 std::span<const Family> families_of_16_bits(DType type) {
-  constexpr int kSteps = kBias | kNorm | kQuantised | kPlaces;
   static const Family kFamilies[] = {
       {type, 0, 8, for_all_sizes<T, 8, 0>(), nullptr},
       {type, kLayouts, 8, for_all_sizes<T, 8, kLayouts>(), nullptr},
       {type, kLayouts, 4, for_all_sizes<T, 4, kLayouts>(), nullptr},
+      {type, kBias, 8, for_all_sizes<T, 8, kBias>(), nullptr},
       {type, kBias | kLayouts, 8, for_all_sizes<T, 8, kBias | kLayouts>(), nullptr},
+      {type, kNorm, 8, for_all_sizes<T, 8, kNorm>(), nullptr},
       {type, kBias | kNorm, 8, for_all_sizes<T, 8, kBias | kNorm>(), nullptr},
-      {type, kQuantised, 8, for_all_sizes<T, 8, kQuantised>(), nullptr},
-      {type, kPlaces, 8, for_all_sizes<T, 8, kPlaces>(), nullptr},
-      {type, kSteps, 8, for_all_sizes<T, 8, kSteps>(), nullptr},
+      {type, kGivenScales, 8, for_all_sizes<T, 8, kGivenScales>(), nullptr},
+      {type, kComputedScales, 8, for_all_sizes<T, 8, kComputedScales>(), nullptr},
+      {type, kStreams, 8, for_all_sizes<T, 8, kStreams>(), nullptr},
+      {type, kDerived, 8, for_all_sizes<T, 8, kDerived>(), nullptr},
       {type, 0, 8, {}, general_prologue_kernel<T, 8>},
       {type, 0, 4, {}, general_prologue_kernel<T, 4>},
       {type, 0, 2, {}, general_prologue_kernel<T, 2>},

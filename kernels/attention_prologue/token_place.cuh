@@ -75,13 +75,13 @@ struct TokenSequence {
   int cached;
 };
 
-__device__ inline TokenSequence find_sequence(const PlaceExtras& p, int64_t t) {
-  if (p.num_seqs <= 0) return {p.num_seqs, 0, 0, 0};
-  const int guess = static_cast<int>(min(t, static_cast<int64_t>(p.num_seqs) - 1));
-  TokenSequence found = {guess, p.cu_seqlens_q[guess], p.cu_seqlens_q[guess + 1], p.cache_lens[guess]};
-  if (found.begin <= t && t < found.end) return found;
+__device__ inline TokenSequence sequence_at(const SequenceArgs& p, int i) {
+  return {i, p.cu_seqlens_q[i], p.cu_seqlens_q[i + 1], p.cache_lens[i]};
+}
+
+__device__ inline TokenSequence search_sequence(const SequenceArgs& p, int64_t t) {
   // Invariant: the answer, the number of i in [1, num_seqs] with cu_seqlens_q[i] <= t, lies in [low, high].
-  const int lane = (threadIdx.y * blockDim.x + threadIdx.x) % 32;
+  const int lane = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x) % 32;
   int low = 0, high = p.num_seqs;
   while (low < high) {
     const int step = (high - low + 31) / 32;
@@ -91,13 +91,17 @@ __device__ inline TokenSequence find_sequence(const PlaceExtras& p, int64_t t) {
     low += steps * step;
     high = min(high, low + step - 1);
   }
-  if (low >= p.num_seqs) return {p.num_seqs, 0, 0, 0};
-  return {low, p.cu_seqlens_q[low], p.cu_seqlens_q[low + 1], p.cache_lens[low]};
+  return low < p.num_seqs ? sequence_at(p, low) : TokenSequence{p.num_seqs, 0, 0, 0};
+}
+
+__device__ inline TokenSequence find_sequence(const SequenceArgs& p, int64_t t) {
+  if (p.num_seqs <= 0) return {p.num_seqs, 0, 0, 0};
+  const TokenSequence guess = sequence_at(p, static_cast<int>(min(t, static_cast<int64_t>(p.num_seqs) - 1)));
+  return guess.begin <= t && t < guess.end ? guess : search_sequence(p, t);
 }
 
 // All threads of a warp must be here, with the same t.
-template <class Stride>
-__device__ inline TokenPlace place_token(const FullArgs<Stride>& args, int64_t t) {
+__device__ inline TokenPlace place_token(const GeneralArgs& args, int64_t t) {
   const PlaceExtras& p = args.places;
   TokenPlace place;
   PendingIndex pending[kMaxAxes];
@@ -111,9 +115,9 @@ __device__ inline TokenPlace place_token(const FullArgs<Stride>& args, int64_t t
   FaultCode slot_fault = FaultCode::none;
   int64_t derived_position = 0;
   bool has_slot = false;
-  if (p.cu_seqlens_q != nullptr) {
-    const TokenSequence sequence = find_sequence(p, t);
-    if (sequence.index >= p.num_seqs) {
+  if (p.sequences.cu_seqlens_q != nullptr) {
+    const TokenSequence sequence = find_sequence(p.sequences, t);
+    if (sequence.index >= p.sequences.num_seqs) {
       place.guard.padding = true;
       return place;
     }

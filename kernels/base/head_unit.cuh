@@ -260,7 +260,9 @@ __device__ inline void rotate(UnitValues<V>& values, const UnitAngles<V>& angles
 
 // ---- over the lanes of a head -----------------------------------------------------------------------------------------------
 
-// The lanes of one head: `count`, a power of two, of one warp.
+inline constexpr uint32_t kWholeWarp = 0xffffffffu;
+
+// The lanes of one head: `count`, a power of two, of one warp. A mask that the compiler knows makes a step one instruction.
 struct HeadLanes {
   uint32_t mask;
   int count;
@@ -327,34 +329,62 @@ __device__ inline void multiply_weight(UnitValues<V>& values, const Unit<T, V>& 
 
 // ---- quantised vectors ------------------------------------------------------------------------------------------------------
 
+// As bits. NaN, the larger one always, comes out as some NaN.
 template <int V>
 __device__ inline uint32_t largest_magnitude(const UnitValues<V>& values) {
-  uint32_t largest = 0;
+  float largest[V];
+  const auto larger = [](float x, float y) {
+    float result;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(fabsf(x)), "f"(fabsf(y)));
+    return result;
+  };
 #pragma unroll
-  for (int i = 0; i < 2 * V; ++i) largest = max(largest, magnitude_bits(values.x[i]));
-  return largest;
+  for (int i = 0; i < V; ++i) largest[i] = larger(values.x[i], values.x[V + i]);
+#pragma unroll
+  for (int step = V / 2; step > 0; step /= 2) {
+#pragma unroll
+    for (int i = 0; i < step; ++i) largest[i] = larger(largest[i], largest[i + step]);
+  }
+  return magnitude_bits(largest[0]);
 }
 
-// V values already multiplied by the reciprocal of their scale, as bytes of a type of 8 bits.
 template <int V>
-__device__ inline Bytes<V> to_8_bits(const float* scaled, KvType type) {
-  Bytes<V> bytes = {};
-  if (type == KvType::int8) {
+struct UnitBytes {
+  Bytes<V> a;
+  Bytes<V> b;
+};
+
+template <int V, class F>
+__device__ inline UnitBytes<V> pack_pairs(const UnitValues<V>& values, const F& pair_to_bits) {
+  UnitBytes<V> bytes = {};
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
-      const int code = min(max(__float2int_rn(scaled[i]), -127), 127);  // NaN converts to 0
-      bytes.words[i / 4] |= static_cast<uint32_t>(code & 0xff) << (i % 4 * 8);
-    }
-  } else {
-    const __nv_fp8_interpretation_t format = type == KvType::fp8_e4m3 ? __NV_E4M3 : __NV_E5M2;
-#pragma unroll
-    for (int i = 0; i < V; i += 2) {
-      const float second = V > 1 ? scaled[V > 1 ? i + 1 : 0] : 0.0f;
-      const uint32_t pair = __nv_cvt_float2_to_fp8x2(make_float2(scaled[i], second), __NV_SATFINITE, format);
-      bytes.words[i / 4] |= pair << (i % 4 * 8);
-    }
+  for (int i = 0; i < V; i += 2) {
+    constexpr int kNext = V > 1 ? 1 : 0;
+    bytes.a.words[i / 4] |= pair_to_bits(values.x[i], values.x[i + kNext]) << (i % 4 * 8);
+    bytes.b.words[i / 4] |= pair_to_bits(values.x[V + i], values.x[V + i + kNext]) << (i % 4 * 8);
   }
   return bytes;
+}
+
+// Values already multiplied by the reciprocal of their scale, as bytes of a type of 8 bits.
+template <int V>
+__device__ inline UnitBytes<V> to_8_bits(const UnitValues<V>& scaled, KvType type) {
+  const auto fp8 = [](__nv_fp8_interpretation_t format) {
+    return [format](float low, float high) {
+      return static_cast<uint32_t>(__nv_cvt_float2_to_fp8x2(make_float2(low, high), __NV_SATFINITE, format));
+    };
+  };
+  if (type == KvType::fp8_e4m3) return pack_pairs<V>(scaled, fp8(__NV_E4M3));
+  if (type == KvType::fp8_e5m2) return pack_pairs<V>(scaled, fp8(__NV_E5M2));
+  const auto code = [](float x) { return static_cast<uint32_t>(min(max(__float2int_rn(x), -127), 127)); };  // NaN becomes 0
+  return pack_pairs<V>(scaled, [&](float low, float high) { return __byte_perm(code(low), code(high), 0x7740) & 0xffffu; });
+}
+
+template <int V>
+__device__ inline void store_unit_8(void* head, const UnitPlace& place, const UnitBytes<V>& bytes) {
+  char* to = static_cast<char*>(head);
+  if (place.has_a) store_bytes<V, false>(to + place.a, bytes.a);
+  if (place.has_b) store_bytes<V, false>(to + place.b, bytes.b);
 }
 
 }  // namespace prologue::cuda
