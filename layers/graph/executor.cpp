@@ -183,17 +183,15 @@ Status GraphExecutor::run(const AddBiasOp& op, const StepInputs& step, const Exe
 
 Status GraphExecutor::run(const RopeOp& op, const StepInputs& step, const Execution& execution) {
   RotaryParams params;
-  params.num_tokens = step.num_tokens;
-  params.num_heads = op.num_heads;
+  params.seq_len = step.num_tokens;
   params.head_dim = graph_.info(op.x).width / op.num_heads;
-  params.dtype = graph_.info(op.x).dtype;
-  params.x = heads(op.x, op.num_heads);
-  params.y = writable(heads(op.out, op.num_heads));
+  params.dtype = float_type(graph_.info(op.x).dtype);
+  params.num_tensors = 1;
+  params.tensors[0] = rotary_tensor(heads(op.x, op.num_heads), writable(heads(op.out, op.num_heads)), op.num_heads);
   params.style = op.table->style();
   params.rotary_dim = op.table->rotary_dim();
-  params.cos_sin_cache = op.table->cos_sin();
-  params.max_position = op.table->max_position();
-  params.positions = step.positions;  // kv_write records those outside the table, once per token
+  params.angles = cos_sin_cache(op.table->cos_sin(), FloatType::f32, op.table->max_position(), params.rotary_dim);
+  params.positions.ids = step.positions;  // kv_write records those outside the table, once per token
   return rotary(params, execution);
 }
 
