@@ -229,6 +229,7 @@ def ggml(_):
                                                     "attn_factor": 0.75, "ext_factor": 0.5}
         cases[f"{name}_strided_batch"] = {"mode": mode, "ne": [16, 2, 3, 2], "row": 20}
         cases[f"{name}_offset"] = {"mode": mode, "n_dims": 8, "offset": 4}
+        cases[f"{name}_negative"] = {"mode": mode, "positions": [-3, 0, 40]}
     for mode, name in ((MROPE, "mrope"), (IMROPE, "imrope")):
         for forward in (1, 0):
             more = {"mode": mode, "forward": forward, "positions": streams, "sections": [3, 3, 2, 0]}
