@@ -267,9 +267,18 @@ Status unfused(const AttentionPrologueParams& p, const Execution& execution) {
     return qk_norm(n, execution);
   };
   const auto turn = [&](const HeadsView& x, int64_t heads, const MutableHeadsView& y) {
-    return rotary({p.num_tokens, heads, p.head_dim, p.dtype, x, y, p.rotation.style, p.rotation.rotary_dim, p.rotation.cos_sin,
-                   p.rotation.max_position, p.places.positions, p.faults},
-                  execution);
+    RotaryParams r;
+    r.seq_len = p.num_tokens;
+    r.head_dim = p.head_dim;
+    r.dtype = float_type(p.dtype);
+    r.num_tensors = 1;
+    r.tensors[0] = rotary_tensor(x, y, heads);
+    r.style = p.rotation.style;
+    r.rotary_dim = p.rotation.rotary_dim;
+    r.angles = cos_sin_cache(p.rotation.cos_sin, FloatType::f32, p.rotation.max_position, r.rotary_dim);
+    r.positions.ids = p.places.positions;
+    r.faults = p.faults;
+    return rotary(r, execution);
   };
   PROLOGUE_RETURN_IF_ERROR(add(p.q, q_width, p.bias.q));
   PROLOGUE_RETURN_IF_ERROR(add(p.k, kv_width, p.bias.k));

@@ -11,13 +11,13 @@ namespace {
 
 constexpr int64_t kMaxExtent = int64_t{1} << 60;
 
-// Bytes from the first to past the last one of dimensions [first, 3), or -1 when that leaves 2^60.
-int64_t extent(const Region& region, int first = 0) {
+// Bytes from the first to past the last one, or -1 when that leaves 2^60.
+int64_t extent(const Region& region) {
   int64_t bytes = region.width;
-  for (int i = first; i < 3; ++i) {
-    if (region.counts[i] <= 0) return 0;
+  for (int i = 0; i < Region::kDims; ++i) {
+    if (region.count(i) <= 0) return 0;
     int64_t reach = 0;
-    if (__builtin_mul_overflow(region.counts[i] - 1, region.strides[i], &reach) || reach > kMaxExtent) return -1;
+    if (__builtin_mul_overflow(region.count(i) - 1, region.stride(i), &reach) || reach > kMaxExtent) return -1;
     bytes += reach;
     if (bytes > kMaxExtent) return -1;
   }
@@ -26,24 +26,25 @@ int64_t extent(const Region& region, int first = 0) {
 
 // The dimensions of a region that repeat anything, the widest stride first; the others have a count of 1.
 struct Nest {
-  int64_t counts[4] = {1, 1, 1, 1};
-  int64_t strides[4] = {0, 0, 0, 0};
-  int64_t extents[5];  // bytes of dimensions [i, 4)
+  static constexpr int kDims = Region::kDims + 1;  // one that repeats nothing ends it
+  int64_t counts[kDims] = {1, 1, 1, 1, 1};
+  int64_t strides[kDims] = {0, 0, 0, 0, 0};
+  int64_t extents[kDims + 1];  // bytes of dimensions [i, kDims)
 
   explicit Nest(const Region& region) {
     int used = 0;
-    for (int i = 0; i < 3; ++i) {
-      if (region.counts[i] <= 1) continue;
+    for (int i = 0; i < Region::kDims; ++i) {
+      if (region.count(i) <= 1) continue;
       int at = used++;
-      for (; at > 0 && strides[at - 1] < region.strides[i]; --at) {
+      for (; at > 0 && strides[at - 1] < region.stride(i); --at) {
         strides[at] = strides[at - 1];
         counts[at] = counts[at - 1];
       }
-      strides[at] = region.strides[i];
-      counts[at] = region.counts[i];
+      strides[at] = region.stride(i);
+      counts[at] = region.count(i);
     }
-    extents[4] = region.width;
-    for (int i = 3; i >= 0; --i) extents[i] = extents[i + 1] + (counts[i] - 1) * strides[i];
+    extents[kDims] = region.width;
+    for (int i = kDims - 1; i >= 0; --i) extents[i] = extents[i + 1] + (counts[i] - 1) * strides[i];
   }
 };
 
@@ -52,14 +53,14 @@ struct Nest {
 bool apart(const Nest& a, const Nest& b, int64_t distance, int level) {
   if (distance >= a.extents[level] || -distance >= b.extents[level]) return true;
   const int64_t stride = a.strides[level];
-  if (level == 3 || stride <= 0 || stride != b.strides[level]) return false;
+  if (level == Nest::kDims - 1 || stride <= 0 || stride != b.strides[level]) return false;
   if (a.extents[level + 1] > stride || b.extents[level + 1] > stride) return false;
   const int64_t column = (distance % stride + stride) % stride;
   return apart(a, b, column, level + 1) && apart(a, b, column - stride, level + 1);
 }
 
 bool empty(const Region& region) {
-  return std::any_of(region.counts, region.counts + 3, [](int64_t count) { return count <= 0; });
+  return region.inner_count <= 0 || std::any_of(region.counts, region.counts + 3, [](int64_t count) { return count <= 0; });
 }
 
 bool overlap(const Region& a, const Region& b) {
@@ -163,9 +164,9 @@ Status check_device(const char* operation, Device device) {
 
 Status check_readable(const char* operation, const Region& region) {
   if (empty(region)) return {};
-  for (int i = 0; i < 3; ++i) {
-    if (region.strides[i] >= 0) continue;
-    return invalid_argument(operation, ": ", region.name, " has the stride ", region.strides[i] / region.alignment,
+  for (int i = 0; i < Region::kDims; ++i) {
+    if (region.stride(i) >= 0) continue;
+    return invalid_argument(operation, ": ", region.name, " has the stride ", region.stride(i) / region.alignment,
                             ": strides must not be negative");
   }
   const int64_t bytes = extent(region);
@@ -186,16 +187,16 @@ Status check_readable(const char* operation, const Region& region) {
 Status check_writable(const char* operation, const Region& region) {
   PROLOGUE_RETURN_IF_ERROR(check_readable(operation, region));
   if (empty(region)) return {};
-  std::array<int, 3> order = {0, 1, 2};
-  std::sort(order.begin(), order.end(), [&](int a, int b) { return region.strides[a] < region.strides[b]; });
+  std::array<int, Region::kDims> order = {0, 1, 2, 3};
+  std::sort(order.begin(), order.end(), [&](int a, int b) { return region.stride(a) < region.stride(b); });
   int64_t inner = region.width;
   for (const int i : order) {
-    if (region.counts[i] <= 1) continue;
-    if (region.strides[i] < inner) {
-      return invalid_argument(operation, ": ", region.name, " has the stride ", region.strides[i] / region.alignment, " where ",
+    if (region.count(i) <= 1) continue;
+    if (region.stride(i) < inner) {
+      return invalid_argument(operation, ": ", region.name, " has the stride ", region.stride(i) / region.alignment, " where ",
                               inner / region.alignment, " elements lie: rows that are written must not overlap");
     }
-    inner += (region.counts[i] - 1) * region.strides[i];
+    inner += (region.count(i) - 1) * region.stride(i);
   }
   return {};
 }
@@ -238,7 +239,9 @@ Status RegionChecks::check_all_apart() const {
   return {};
 }
 
-bool same_region(const Region& a, const Region& b) { return a.data == b.data && std::equal(a.strides, a.strides + 3, b.strides); }
+bool same_region(const Region& a, const Region& b) {
+  return a.data == b.data && std::equal(a.strides, a.strides + 3, b.strides) && a.inner_stride == b.inner_stride;
+}
 
 Status check_head_and_rotary_dim(const char* operation, int64_t head_dim, RopeStyle style, int64_t rotary_dim) {
   if (head_dim < 2 || head_dim > 576 || head_dim % 2 != 0) {

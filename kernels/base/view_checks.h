@@ -19,6 +19,12 @@ struct Region {
   int64_t alignment = 1;
   int64_t counts[3] = {1, 1, 1};
   int64_t strides[3] = {0, 0, 0};
+  int64_t inner_count = 1;  // a fourth, innermost dimension, for rows whose elements lie apart
+  int64_t inner_stride = 0;
+
+  static constexpr int kDims = 4;
+  int64_t count(int dim) const { return dim < 3 ? counts[dim] : inner_count; }
+  int64_t stride(int dim) const { return dim < 3 ? strides[dim] : inner_stride; }
 };
 
 Region heads_region(const char* name, const HeadsView& view, int64_t num_tokens, int64_t num_heads, int64_t head_dim,

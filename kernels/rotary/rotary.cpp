@@ -1,49 +1,264 @@
 #include <prologue/kernels/rotary/rotary.h>
 
+#include <cmath>
+
 #include <prologue/kernels/base/view_checks.h>
+#include <prologue/kernels/rotary/rotary_token.h>
 
 namespace prologue {
 
 namespace cpu {
-Status rotary(const RotaryParams& params, int num_threads);
+Status rotary(const RotaryParams& params, const RotaryFrequencies& frequencies, int num_threads);
 }
 namespace cuda {
-Status rotary(const RotaryParams& params, CUstream_st* stream);
+Status rotary(const RotaryParams& params, const RotaryFrequencies& frequencies, CUstream_st* stream);
 }
 
 namespace {
 
-Status validate(const RotaryParams& p) {
-  constexpr const char* kName = "rotary";
-  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_tokens", p.num_tokens, 0, INT32_MAX));
-  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_heads", p.num_heads, 1, 65536));
-  PROLOGUE_RETURN_IF_ERROR(check_dtype(kName, "dtype", p.dtype));
-  PROLOGUE_RETURN_IF_ERROR(check_head_and_rotary_dim(kName, p.head_dim, p.style, p.rotary_dim));
-  if (p.num_tokens == 0) return {};
+constexpr const char* kName = "rotary";
+constexpr int64_t kMaxRows = int64_t{1} << 40;
+constexpr const char* kX[] = {"tensors[0].x", "tensors[1].x", "tensors[2].x", "tensors[3].x"};
+constexpr const char* kY[] = {"tensors[0].y", "tensors[1].y", "tensors[2].y", "tensors[3].y"};
+constexpr const char* kNumHeads[] = {"tensors[0].num_heads", "tensors[1].num_heads", "tensors[2].num_heads",
+                                     "tensors[3].num_heads"};
 
-  PROLOGUE_RETURN_IF_ERROR(check_rotation_table(kName, p.rotary_dim, p.cos_sin_cache, p.max_position, p.positions, p.num_tokens));
-  const Region x = heads_region("x", p.x, p.num_tokens, p.num_heads, p.head_dim, p.dtype);
-  const Region y = heads_region("y", p.y, p.num_tokens, p.num_heads, p.head_dim, p.dtype);
-  PROLOGUE_RETURN_IF_ERROR(check_readable(kName, x));
-  PROLOGUE_RETURN_IF_ERROR(check_writable(kName, y));
-  PROLOGUE_RETURN_IF_ERROR(check_faults(kName, p.faults));
-  if (!same_region(y, x)) PROLOGUE_RETURN_IF_ERROR(check_apart(kName, y, x));
-  PROLOGUE_RETURN_IF_ERROR(check_apart(kName, y, table_region(p.rotary_dim, p.cos_sin_cache, p.max_position)));
-  return check_apart(kName, y, index_region("positions", p.positions, p.positions.data == nullptr ? 0 : p.num_tokens));
+template <class Enum>
+Status check_enum(const char* name, Enum value, Enum last, const char* supported) {
+  const auto number = static_cast<int32_t>(value);
+  if (number >= 0 && number <= static_cast<int32_t>(last)) return {};
+  return unsupported(kName, ": ", name, " is ", number, ": supported are ", supported);
+}
+
+Status check_int_type(const char* name, const IntView& view) {
+  if (int_type_valid(view.type)) return {};
+  return invalid_argument(kName, ": ", name, ".type is ", static_cast<int32_t>(view.type),
+                          ": it must be one of the eight of IntType");
+}
+
+struct Dim {
+  int64_t count;
+  int64_t stride;
+};
+
+// Elements of `size` bytes. What repeats nothing has no stride that matters.
+Region strided_region(const char* name, const void* data, int64_t size, const Dim (&dims)[4]) {
+  const auto bytes = [&](const Dim& dim) {
+    int64_t result = 0;
+    if (dim.count <= 1) return result;
+    return __builtin_mul_overflow(dim.stride, size, &result) ? INT64_MAX : result;
+  };
+  Region region{
+      name, data, size, size, {dims[0].count, dims[1].count, dims[2].count}, {bytes(dims[0]), bytes(dims[1]), bytes(dims[2])}};
+  if (dims[3].stride == 1 && dims[3].count > 0) {
+    region.width = dims[3].count * size;
+  } else {
+    region.inner_count = dims[3].count;
+    region.inner_stride = bytes(dims[3]);
+  }
+  return region;
+}
+
+Region tensor_region(const char* name, const void* data, const RotaryParams& p, int64_t num_heads, const RotaryStrides& s) {
+  return strided_region(name, data, float_type_size(p.dtype),
+                        {{p.batch, s.batch}, {p.seq_len, s.token}, {num_heads, s.head}, {p.head_dim, s.channel}});
+}
+
+Status check_sizes(const RotaryParams& p) {
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "batch", p.batch, 0, INT32_MAX));
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "seq_len", p.seq_len, 0, INT32_MAX));
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "batch * seq_len", p.batch * p.seq_len, 0, INT32_MAX));
+  if (!float_type_valid(p.dtype)) {
+    return unsupported(kName, ": dtype is the unknown type ", static_cast<int32_t>(p.dtype),
+                       ": supported are float32, float16, bfloat16 and float64");
+  }
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_tensors", p.num_tensors, 1, kMaxRotaryTensors));
+  for (int64_t i = 0; i < p.num_tensors; ++i) {
+    PROLOGUE_RETURN_IF_ERROR(check_range(kName, kNumHeads[i], p.tensors[i].num_heads, 1, 65536));
+  }
+  PROLOGUE_RETURN_IF_ERROR(check_head_and_rotary_dim(kName, p.head_dim, p.style, p.rotary_dim));
+  if (p.rotary_offset < 0 || p.rotary_offset % 2 != 0 || p.rotary_offset > p.head_dim - p.rotary_dim) {
+    return invalid_argument(kName, ": rotary_offset is ", p.rotary_offset,
+                            ": it must be even and lie in 0..head_dim - rotary_dim, ", p.head_dim - p.rotary_dim);
+  }
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_blocks", p.num_blocks, 1, 4));
+  if (p.rotary_dim % (2 * p.num_blocks) != 0) {
+    return invalid_argument(kName, ": num_blocks is ", p.num_blocks, ": rotary_dim, ", p.rotary_dim,
+                            ", must be that many blocks of even width");
+  }
+  return check_enum("tail", p.tail, RotaryTail::zero, "copy, leave and zero");
+}
+
+Status check_angles(const RotaryParams& p) {
+  const RotaryAngles& a = p.angles;
+  PROLOGUE_RETURN_IF_ERROR(check_enum("angles.source", a.source, RotarySource::theta, "cos_sin, angles, inv_freq and theta"));
+  PROLOGUE_RETURN_IF_ERROR(check_enum("angles.width", a.width, RotaryWidth::full, "half and full"));
+  const bool given = a.source == RotarySource::cos_sin || a.source == RotarySource::angles;
+  const bool by_position = p.rotary_dim > 0 && given && !a.per_token;
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "angles.max_position", a.max_position, by_position ? 1 : 0, kMaxRows));
+  if (p.rotary_dim == 0) return {};
+  if (!float_type_valid(a.type)) {
+    return unsupported(kName, ": angles.type is the unknown type ", static_cast<int32_t>(a.type),
+                       ": supported are float32, float16, bfloat16 and float64");
+  }
+  if (a.source == RotarySource::inv_freq && a.type != FloatType::f32 && a.type != FloatType::f64) {
+    return unsupported(kName, ": angles.type is ", float_type_name(a.type), ": for inv_freq supported are float32 and float64");
+  }
+  if (!given && a.per_token) {
+    return invalid_argument(kName,
+                            ": angles.per_token is set, but the angles are computed: only rows that are given go by token");
+  }
+  if (!given && a.width == RotaryWidth::full) {
+    return invalid_argument(kName, ": angles.width is full, but the angles are computed: they have a column for each pair");
+  }
+  if (a.source == RotarySource::theta && !(std::isfinite(a.theta) && a.theta > 0.0)) {
+    return invalid_argument(kName, ": angles.theta is ", a.theta, ": it must be finite and greater than 0");
+  }
+  if (!std::isfinite(a.attention_factor)) {
+    return invalid_argument(kName, ": angles.attention_factor is ", a.attention_factor, ": it must be finite");
+  }
+  return {};
+}
+
+Status check_positions(const RotaryParams& p) {
+  const RotaryPositions& q = p.positions;
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "positions.num_axes", q.num_axes, 1, kMaxRotaryAxes));
+  if (q.num_axes > 1 && p.rotary_dim > 0) {
+    if (p.angles.per_token) {
+      return invalid_argument(kName, ": positions.num_axes is ", q.num_axes,
+                              ", but angles.per_token is set: rows by token know no streams");
+    }
+    if (q.pair_axis == nullptr && q.num_axes != p.num_blocks) {
+      return invalid_argument(kName, ": positions.pair_axis is null: num_axes, ", q.num_axes, ", must then be num_blocks, ",
+                              p.num_blocks);
+    }
+  }
+  PROLOGUE_RETURN_IF_ERROR(check_int_type("positions.ids", q.ids));
+  PROLOGUE_RETURN_IF_ERROR(check_int_type("positions.offsets", q.offsets));
+  PROLOGUE_RETURN_IF_ERROR(check_int_type("positions.cu_seqlens", q.cu_seqlens));
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "positions.offset", q.offset, -kMaxRows, kMaxRows));
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "positions.max_seqlen", q.max_seqlen, 0, INT32_MAX));
+  if (q.ids.data != nullptr) {
+    const char* besides = q.cu_seqlens.data != nullptr ? "cu_seqlens"
+                          : q.offsets.data != nullptr  ? "offsets"
+                          : q.offset != 0              ? "offset"
+                          : q.max_seqlen != 0          ? "max_seqlen"
+                                                       : nullptr;
+    if (besides == nullptr) return {};
+    return invalid_argument(kName, ": positions.", besides, " is given, and so is positions.ids: it is one or the other");
+  }
+  if (q.cu_seqlens.data == nullptr) return {};
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "positions.num_seqs", q.num_seqs, 1, INT32_MAX));
+  if (p.batch <= 1) return {};
+  return invalid_argument(kName, ": batch is ", p.batch, ", but positions.cu_seqlens is given: packed sequences have batch 1");
+}
+
+Status add_angles(const RotaryParams& p, RegionChecks& regions) {
+  const RotaryAngles& a = p.angles;
+  if (p.rotary_dim == 0 || a.source == RotarySource::theta) return {};
+  const int64_t block_pairs = p.rotary_dim / (2 * p.num_blocks);
+  if (a.source == RotarySource::inv_freq) {
+    return regions.read(array_region("angles.inv_freq", a.inv_freq, block_pairs, float_type_size(a.type)));
+  }
+  const int64_t rows = a.per_token ? p.seq_len : a.max_position;
+  const int64_t columns = a.width == RotaryWidth::full ? 2 * block_pairs : block_pairs;
+  const auto read = [&](const char* name, const RotaryColumns& c) {
+    return regions.read(strided_region(name, c.data, float_type_size(a.type),
+                                       {{p.batch, c.batch_stride}, {rows, c.row_stride}, {1, 0}, {columns, c.column_stride}}));
+  };
+  if (a.source == RotarySource::angles) return read("angles.angles", a.angles);
+  PROLOGUE_RETURN_IF_ERROR(read("angles.cos", a.cos));
+  return read("angles.sin", a.sin);
+}
+
+Status add_positions(const RotaryParams& p, RegionChecks& regions) {
+  const RotaryPositions& q = p.positions;
+  if (q.num_axes > 1 && p.rotary_dim > 0 && q.pair_axis != nullptr) {
+    PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("positions.pair_axis", q.pair_axis, p.rotary_dim / 2, 1)));
+  }
+  const auto read = [&](const char* name, const IntView& view, const Dim(&dims)[4]) {
+    return regions.read(strided_region(name, view.data, int_type_size(view.type), dims));
+  };
+  if (q.ids.data != nullptr) {
+    return read("positions.ids", q.ids,
+                {{1, 0}, {q.num_axes, q.axis_stride}, {p.batch, q.batch_stride}, {p.seq_len, q.token_stride}});
+  }
+  const bool packed = q.cu_seqlens.data != nullptr;
+  if (packed) PROLOGUE_RETURN_IF_ERROR(read("positions.cu_seqlens", q.cu_seqlens, {{1, 0}, {1, 0}, {1, 0}, {q.num_seqs + 1, 1}}));
+  if (q.offsets.data == nullptr) return {};
+  return read("positions.offsets", q.offsets, {{1, 0}, {1, 0}, {1, 0}, {packed ? q.num_seqs : p.batch, q.offsets_stride}});
+}
+
+Status dispatch(const RotaryParams& params, const Execution& execution) {
+  RotaryFrequencies frequencies;
+  const int64_t width = params.rotary_dim / params.num_blocks;
+  for (int64_t c = 0; params.angles.source == RotarySource::theta && c < width / 2; ++c) {
+    frequencies.values[c] = std::pow(params.angles.theta, -2.0 * static_cast<double>(c) / static_cast<double>(width));
+  }
+  if (execution.device == Device::cpu) return cpu::rotary(params, frequencies, execution.num_threads);
+#ifdef PROLOGUE_HAS_CUDA
+  return cuda::rotary(params, frequencies, execution.stream);
+#else
+  return cuda_not_built("rotary");
+#endif
 }
 
 }  // namespace
 
+Status validate(const RotaryParams& p) {
+  PROLOGUE_RETURN_IF_ERROR(check_sizes(p));
+  PROLOGUE_RETURN_IF_ERROR(check_angles(p));
+  PROLOGUE_RETURN_IF_ERROR(check_positions(p));
+  if (p.batch * p.seq_len == 0) return {};
+
+  RegionChecks regions(kName);
+  for (int64_t i = 0; i < p.num_tensors; ++i) {
+    const RotaryTensor& t = p.tensors[i];
+    PROLOGUE_RETURN_IF_ERROR(regions.read(tensor_region(kX[i], t.x, p, t.num_heads, t.x_strides)));
+  }
+  PROLOGUE_RETURN_IF_ERROR(add_angles(p, regions));
+  PROLOGUE_RETURN_IF_ERROR(add_positions(p, regions));
+  for (int64_t i = 0; i < p.num_tensors; ++i) {
+    const RotaryTensor& t = p.tensors[i];
+    PROLOGUE_RETURN_IF_ERROR(regions.write(tensor_region(kY[i], t.y, p, t.num_heads, t.y_strides), kX[i]));
+  }
+  PROLOGUE_RETURN_IF_ERROR(
+      regions.write(array_region("token_faults", p.token_faults, p.token_faults == nullptr ? 0 : p.batch * p.seq_len, 1)));
+  PROLOGUE_RETURN_IF_ERROR(regions.write(array_region("faults", p.faults, p.faults == nullptr ? 0 : 1, alignof(FaultRecord))));
+  return regions.check_all_apart();
+}
+
 Status rotary(const RotaryParams& params, const Execution& execution) {
-  PROLOGUE_RETURN_IF_ERROR(check_device("rotary", execution.device));
+  PROLOGUE_RETURN_IF_ERROR(check_device(kName, execution.device));
   PROLOGUE_RETURN_IF_ERROR(validate(params));
-  if (params.num_tokens == 0) return {};
-  if (execution.device == Device::cpu) return cpu::rotary(params, execution.num_threads);
-#ifdef PROLOGUE_HAS_CUDA
-  return cuda::rotary(params, execution.stream);
-#else
-  return cuda_not_built("rotary");
+  if (params.batch * params.seq_len == 0) return {};
+  return dispatch(params, execution);
+}
+
+Result<RotaryPlan> RotaryPlan::create(const RotaryParams& params, const Execution& execution) {
+  PROLOGUE_RETURN_IF_ERROR(check_device("rotary plan", execution.device));
+  PROLOGUE_RETURN_IF_ERROR(check_range("rotary plan", "batch * seq_len", params.batch * params.seq_len, 1, INT32_MAX));
+  PROLOGUE_RETURN_IF_ERROR(validate(params));
+#ifndef PROLOGUE_HAS_CUDA
+  if (execution.device == Device::cuda) return cuda_not_built("rotary");
 #endif
+  RotaryPlan plan;
+  plan.params_ = params;
+  plan.device_ = execution.device;
+  return plan;
+}
+
+Status RotaryPlan::run(const RotaryParams& params, const Execution& execution) const {
+  if (params.seq_len < 0 || params.seq_len > params_.seq_len) {
+    return invalid_argument("rotary plan: seq_len is ", params.seq_len, ": it must lie in 0..", params_.seq_len,
+                            ", that of the plan");
+  }
+  if (execution.device != device_) {
+    return invalid_argument("rotary plan: device is ", device_name(execution.device), ": the plan was made for ",
+                            device_name(device_));
+  }
+  if (params.seq_len == 0) return {};
+  return dispatch(params, execution);
 }
 
 }  // namespace prologue

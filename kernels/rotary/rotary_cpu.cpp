@@ -1,35 +1,137 @@
 #include <algorithm>
+#include <type_traits>
 
+#include <prologue/kernels/base/convert_cpu.h>
 #include <prologue/kernels/base/head_cpu.h>
-#include <prologue/kernels/base/token_guard.h>
-#include <prologue/kernels/rotary/rotary.h>
+#include <prologue/kernels/rotary/rotary_token.h>
 
 namespace prologue::cpu {
 
-Status rotary(const RotaryParams& params, int num_threads);
+Status rotary(const RotaryParams& params, const RotaryFrequencies& frequencies, int num_threads);
 
-Status rotary(const RotaryParams& p, int num_threads) {
-  const int threads = threads_for(p.num_tokens * p.num_heads * p.head_dim, num_threads);
-  with_host_type(p.dtype, [&](auto type) {
-    using T = decltype(type);
-#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-    for (int64_t t = 0; t < p.num_tokens; ++t) {
-      const int64_t position = p.positions.data == nullptr ? 0 : index_at(p.positions, t);
-      const TokenGuard guard = guard_token(position, p.max_position, -1, 0);
-      if (guard.fault != FaultCode::none) record_fault(p.faults, t, guard.fault);
-      if (guard.padding) continue;
-      const T* x = static_cast<const T*>(p.x.data) + t * p.x.token_stride;
-      T* y = static_cast<T*>(p.y.data) + t * p.y.token_stride;
-      if (!guard.position_ok) {
-        for (int64_t h = 0; h < p.num_heads; ++h) std::fill_n(y + h * p.y.head_stride, p.head_dim, T{});
-        continue;
-      }
-      const RotationRow row = rotation_row(p.style, p.rotary_dim, p.cos_sin_cache, position);
-      for (int64_t h = 0; h < p.num_heads; ++h) {
-        rotate_head(x + h * p.x.head_stride, row, p.head_dim, y + h * p.y.head_stride);
+namespace {
+
+// What an element of T is computed in.
+template <class T>
+using Arithmetic = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+double to_arithmetic(double x) { return x; }
+template <class T>
+float to_arithmetic(T x) {
+  return to_float(x);
+}
+template <class T>
+T from_arithmetic(Arithmetic<T> x) {
+  if constexpr (std::is_same_v<T, double>) {
+    return x;
+  } else {
+    return from_float<T>(x);
+  }
+}
+
+template <class T>
+void load(const T* x, int64_t stride, int64_t count, Arithmetic<T>* values) {
+  if constexpr (!std::is_same_v<T, double>) {
+    if (stride == 1) return widen(x, count, values);
+  }
+  for (int64_t i = 0; i < count; ++i) values[i] = to_arithmetic(x[i * stride]);
+}
+
+template <class T>
+void store(const Arithmetic<T>* values, int64_t count, int64_t stride, T* y) {
+  if constexpr (!std::is_same_v<T, double>) {
+    if (stride == 1) return narrow(values, count, y);
+  }
+  for (int64_t i = 0; i < count; ++i) y[i * stride] = from_arithmetic<T>(values[i]);
+}
+
+template <class T>
+class TokenRotation {
+ public:
+  using A = Arithmetic<T>;
+
+  TokenRotation(const RotaryParams& params, const RotaryFrequencies& frequencies, const RotaryPlace& place)
+      : p_(params), place_(place) {
+    for (int64_t i = 0; place.fault == FaultCode::none && i < p_.rotary_dim / 2; ++i) {
+      const PairTurn<A> turn = turn_of_pair<A>(p_, &frequencies, place, i);
+      cos_a_[i] = turn.cos_a, sin_a_[i] = turn.sin_a, cos_b_[i] = turn.cos_b, sin_b_[i] = turn.sin_b;
+    }
+  }
+
+  void operator()(const RotaryTensor& tensor) const {
+    const RotaryStrides& xs = tensor.x_strides;
+    const RotaryStrides& ys = tensor.y_strides;
+    const T* x = static_cast<const T*>(tensor.x) + place_.batch * xs.batch + place_.token * xs.token;
+    T* y = static_cast<T*>(tensor.y) + place_.batch * ys.batch + place_.token * ys.token;
+    for (int64_t h = 0; h < tensor.num_heads; ++h) head(tensor, x + h * xs.head, y + h * ys.head);
+  }
+
+ private:
+  void head(const RotaryTensor& tensor, const T* x, T* y) const {
+    const int64_t xs = tensor.x_strides.channel, ys = tensor.y_strides.channel;
+    const bool zero = place_.fault != FaultCode::none;
+    const auto fill = [&](int64_t begin, int64_t end, bool zeros) {
+      if (!zeros && x == y) return;
+      for (int64_t d = begin; d < end; ++d) y[d * ys] = zeros ? T{} : x[d * xs];
+    };
+    if (!tensor.rotate) return fill(0, p_.head_dim, zero);
+    const int64_t begin = p_.rotary_offset, end = begin + p_.rotary_dim;
+    if (p_.tail != RotaryTail::leave) {
+      fill(0, begin, zero || p_.tail == RotaryTail::zero);
+      fill(end, p_.head_dim, zero || p_.tail == RotaryTail::zero);
+    }
+    if (zero) return fill(begin, end, true);
+
+    alignas(64) A values[2 * kMaxRotaryPairs];
+    load(x + begin * xs, xs, p_.rotary_dim, values);
+    const int64_t block_pairs = p_.rotary_dim / (2 * p_.num_blocks);
+    const int64_t apart = p_.style == RopeStyle::neox ? block_pairs : 1, step = p_.style == RopeStyle::neox ? 1 : 2;
+    for (int64_t first = 0; first < p_.rotary_dim / 2; first += block_pairs) {
+      A* block = values + 2 * first;
+      for (int64_t i = 0; i < block_pairs; ++i) {
+        const int64_t n = first + i;
+        turn_pair<A>(block[step * i], block[step * i + apart], {cos_a_[n], sin_a_[n], cos_b_[n], sin_b_[n]});
       }
     }
-  });
+    store(values, p_.rotary_dim, ys, y + begin * ys);
+  }
+
+  const RotaryParams& p_;
+  const RotaryPlace& place_;
+  alignas(64) A cos_a_[kMaxRotaryPairs];
+  alignas(64) A sin_a_[kMaxRotaryPairs];
+  alignas(64) A cos_b_[kMaxRotaryPairs];
+  alignas(64) A sin_b_[kMaxRotaryPairs];
+};
+
+template <class T>
+void rotate_tokens(const RotaryParams& p, const RotaryFrequencies& frequencies, int num_threads) {
+  const int64_t num_tokens = p.batch * p.seq_len;
+  int64_t num_heads = 0;
+  for (int64_t i = 0; i < p.num_tensors; ++i) num_heads += p.tensors[i].num_heads;
+  const int threads = threads_for(num_tokens * num_heads * p.head_dim, num_threads);
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+  for (int64_t t = 0; t < num_tokens; ++t) {
+    const RotaryPlace place = place_rotary_token(p, t / p.seq_len, t % p.seq_len);
+    if (place.padding) continue;
+    if (place.fault != FaultCode::none) {
+      record_fault(p.faults, t, place.fault);
+      if (p.token_faults != nullptr) p.token_faults[t] = static_cast<uint8_t>(place.fault);
+    }
+    const TokenRotation<T> rotate(p, frequencies, place);
+    for (int64_t i = 0; i < p.num_tensors; ++i) rotate(p.tensors[i]);
+  }
+}
+
+}  // namespace
+
+Status rotary(const RotaryParams& p, const RotaryFrequencies& frequencies, int num_threads) {
+  switch (p.dtype) {
+    case FloatType::f32: rotate_tokens<float>(p, frequencies, num_threads); break;
+    case FloatType::f16: rotate_tokens<Float16>(p, frequencies, num_threads); break;
+    case FloatType::bf16: rotate_tokens<BFloat16>(p, frequencies, num_threads); break;
+    case FloatType::f64: rotate_tokens<double>(p, frequencies, num_threads); break;
+  }
   return {};
 }
 

@@ -1,28 +1,215 @@
-#include <prologue/kernels/attention_prologue/attention_prologue.h>
-#include <prologue/kernels/rotary/rotary.h>
+#include <algorithm>
+#include <limits>
+
 #include <prologue/kernels/base/cuda_launch.cuh>
+#include <prologue/kernels/rotary/rotary_kernel.cuh>
 
 namespace prologue::cuda {
 
-Status attention_prologue(const AttentionPrologueParams& params, cudaStream_t stream);
-Status rotary(const RotaryParams& params, cudaStream_t stream);
+Status rotary(const RotaryParams& params, const RotaryFrequencies& frequencies, cudaStream_t stream);
 
-// The Q half of the fused kernel.
-Status rotary(const RotaryParams& p, cudaStream_t stream) {
-  AttentionPrologueParams fused;
-  fused.num_tokens = p.num_tokens;
-  fused.num_q_heads = p.num_heads;
-  fused.head_dim = p.head_dim;
-  fused.dtype = p.dtype;
-  fused.q = p.x;
-  fused.rotation.style = p.style;
-  fused.rotation.rotary_dim = p.rotary_dim;
-  fused.rotation.cos_sin = p.cos_sin_cache;
-  fused.rotation.max_position = p.max_position;
-  fused.places.positions = p.positions;
-  fused.q_out = p.y;
-  fused.faults = p.faults;
-  return attention_prologue(fused, stream);
+namespace {
+
+constexpr const char* kName = "rotary";
+constexpr int64_t kMaxGridZ = 65535;
+
+int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// ---- what the data allow ----------------------------------------------------------------------------------------------------
+
+// Every vector of `vector` channels of every tensor is whole and lies at a multiple of its size (of 16 bytes at most).
+bool vectors_fit(const RotaryParams& p, int64_t vector) {
+  const int64_t size = float_type_size(p.dtype);
+  const auto aligned = [&](const void* data, const RotaryStrides& s) {
+    return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(vector * size) == 0 && s.channel == 1 &&
+           s.batch % vector == 0 && s.token % vector == 0 && s.head % vector == 0;
+  };
+  const int64_t block_pairs = p.rotary_dim / (2 * p.num_blocks);
+  if (block_pairs % vector != 0 || (p.head_dim - p.rotary_dim) % vector != 0) return false;
+  if (p.rotary_dim > 0 && p.rotary_offset % vector != 0) return false;
+  return std::all_of(p.tensors, p.tensors + p.num_tensors,
+                     [&](const RotaryTensor& t) { return aligned(t.x, t.x_strides) && aligned(t.y, t.y_strides); });
+}
+
+// 32 bits hold a stride in bytes, for each of `count`.
+bool narrow(int64_t stride, int64_t count, int64_t size) {
+  return stride <= std::numeric_limits<uint32_t>::max() / size / std::max<int64_t>(count, 1);
+}
+
+bool lean(const RotaryParams& p, int64_t vector) {
+  const RotaryAngles& a = p.angles;
+  const RotaryPositions& q = p.positions;
+  if (p.rotary_dim == 0 || a.source != RotarySource::cos_sin || a.width != RotaryWidth::half || a.attention_factor != 1.0)
+    return false;
+  if (p.num_blocks != 1 || q.num_axes != 1 || p.batch > kMaxGridZ || a.max_position > INT32_MAX) return false;
+  if (p.tail != RotaryTail::copy && p.rotary_dim < p.head_dim) return false;
+  if (q.cu_seqlens.data != nullptr || q.max_seqlen > 0) return false;
+  for (const IntView* view : {&q.ids, &q.offsets}) {
+    if (view->data != nullptr && int_type_size(view->type) < 4) return false;
+  }
+  const int64_t index_size = int_type_size(q.ids.data != nullptr ? q.ids.type : q.offsets.type);
+  const int64_t index_batch = q.ids.data != nullptr ? q.batch_stride : q.offsets_stride;
+  if (!narrow(index_batch, 1, index_size) || !narrow(q.token_stride, 1, index_size)) return false;
+  const int64_t size = float_type_size(a.type);
+  for (const RotaryColumns* c : {&a.cos, &a.sin}) {
+    const int64_t bytes = std::min<int64_t>(vector * size, 16);
+    if (c->column_stride != 1 || !narrow(c->row_stride, 1, size)) return false;
+    if (reinterpret_cast<uintptr_t>(c->data) % static_cast<uintptr_t>(bytes) != 0) return false;
+    if (c->row_stride * size % bytes != 0 || c->batch_stride * size % bytes != 0) return false;
+  }
+  constexpr int64_t kMaxHeads = 16384;  // a grid's blockIdx.y holds them, however few a block takes
+  return std::all_of(p.tensors, p.tensors + p.num_tensors, [&](const RotaryTensor& t) {
+    const int64_t element = float_type_size(p.dtype);
+    return t.num_heads <= kMaxHeads / kMaxRotaryTensors && narrow(t.x_strides.token, 1, element) &&
+           narrow(t.y_strides.token, 1, element) && narrow(t.x_strides.head, t.num_heads, element) &&
+           narrow(t.y_strides.head, t.num_heads, element);
+  });
+}
+
+// ---- lean -------------------------------------------------------------------------------------------------------------------
+
+uint32_t bytes_of(int64_t elements, int64_t size) { return static_cast<uint32_t>(elements * size); }
+
+LeanRotaryArgs lean_args(const RotaryParams& p) {
+  LeanRotaryArgs args;
+  const RotaryPositions& q = p.positions;
+  const bool given = q.ids.data != nullptr;
+  const IntView& index = given ? q.ids : q.offsets;
+  const int64_t index_size = int_type_size(index.type);
+  args.index = static_cast<const char*>(index.data);
+  args.index_batch = bytes_of(given ? q.batch_stride : q.offsets_stride, index_size);
+  args.index_token = given ? bytes_of(q.token_stride, index_size) : 0;
+  args.index_step = static_cast<uint32_t>(index_size);
+  args.index_unsigned = index.type >= IntType::uint8 ? 1 : 0;
+  args.implicit = given ? 0 : 1;
+  args.offset = q.offset;
+  const RotaryAngles& a = p.angles;
+  args.per_token = a.per_token ? 1 : 0;
+  if (a.max_position > 0) args.max_position = a.max_position;
+  args.type = a.type;
+  const int64_t table_size = float_type_size(a.type);
+  args.cos = static_cast<const char*>(a.cos.data);
+  args.sin = static_cast<const char*>(a.sin.data);
+  args.cos_row = bytes_of(a.cos.row_stride, table_size);
+  args.sin_row = bytes_of(a.sin.row_stride, table_size);
+  args.cos_batch = a.cos.batch_stride * table_size;
+  args.sin_batch = a.sin.batch_stride * table_size;
+  args.inverse = p.inverse ? 1 : 0;
+  args.layout = {static_cast<int32_t>(p.head_dim), static_cast<int32_t>(p.rotary_dim), static_cast<int32_t>(p.rotary_offset),
+                 p.style};
+  const int64_t size = float_type_size(p.dtype);
+  for (int64_t i = 0; i < p.num_tensors; ++i) {
+    const RotaryTensor& t = p.tensors[i];
+    args.tensors[i] = {static_cast<const char*>(t.x),     static_cast<char*>(t.y),
+                       bytes_of(t.x_strides.token, size), bytes_of(t.x_strides.head, size),
+                       bytes_of(t.y_strides.token, size), bytes_of(t.y_strides.head, size),
+                       static_cast<int32_t>(t.num_heads), t.rotate ? 1 : 0,
+                       t.x_strides.batch * size,          t.y_strides.batch * size};
+  }
+  args.faults = p.faults;
+  args.token_faults = p.token_faults;
+  return args;
+}
+
+int64_t units_of_head(const RotaryParams& p, int64_t vector) {
+  return units_of({static_cast<int32_t>(p.head_dim), static_cast<int32_t>(p.rotary_dim)}, vector);
+}
+
+// How many tokens an instance is for, and how its blocks are cut.
+struct LeanInstance {
+  int64_t max_tokens;
+  int vector;
+  int units;    // heads a thread
+  int threads;  // of a block, at most, where a head has no more
+  void (*kernel)(LeanRotaryArgs);
+};
+
+template <class T>
+constexpr int kWidest = static_cast<int>(16 / sizeof(T));
+
+template <class T>
+const LeanInstance* lean_instances() {
+  constexpr int V = kWidest<T>;
+  static constexpr LeanInstance kInstances[] = {
+      {6144, V, 1, 64, lean_rotary_kernel<T, V, 1, false, false>},
+      {INT64_MAX, V, 2, 256, lean_rotary_kernel<T, V, 2, false, false>},
+  };
+  return kInstances;
+}
+
+Status launch_lean(const LeanInstance& instance, const RotaryParams& p, cudaStream_t stream) {
+  LeanRotaryArgs args = lean_args(p);
+  const int64_t units = units_of_head(p, instance.vector);
+  const int64_t max_rows = std::max<int64_t>(instance.threads / units, 1);
+  int64_t blocks = 0, rows = 0, heads = 0, most = 0;
+  for (int64_t i = 0; i < p.num_tensors; ++i) {
+    heads += p.tensors[i].num_heads;
+    most = std::max(most, p.tensors[i].num_heads);
+  }
+  if (instance.units == 1) {
+    rows = std::min(max_rows, most);
+    for (int64_t i = 0; i < kMaxRotaryTensors; ++i) {
+      args.first_block[i] = i < p.num_tensors ? static_cast<uint32_t>(blocks) : std::numeric_limits<uint32_t>::max();
+      if (i < p.num_tensors) blocks += ceil_divide(p.tensors[i].num_heads, rows);
+    }
+  } else {
+    blocks = ceil_divide(heads, max_rows * instance.units);
+    rows = ceil_divide(heads, blocks * instance.units);
+  }
+  const LaunchShape shape = {
+      dim3(static_cast<unsigned>(p.seq_len), static_cast<unsigned>(blocks), static_cast<unsigned>(p.batch)),
+      dim3(static_cast<unsigned>(units), static_cast<unsigned>(rows))};
+  return launch(kName, instance.kernel, shape, stream, args);
+}
+
+// ---- general ----------------------------------------------------------------------------------------------------------------
+
+template <class T, int V>
+Status launch_general(const RotaryParams& p, const RotaryFrequencies& frequencies, cudaStream_t stream) {
+  constexpr int64_t kMaxBlocks = 65535;
+  const int64_t units = units_of_head(p, V);
+  int64_t heads = 0;
+  for (int64_t i = 0; i < p.num_tensors; ++i) heads += p.tensors[i].num_heads;
+  const int64_t rows = std::clamp<int64_t>(kMaxRotaryThreads / units, 1, heads);
+  // Few tokens want many blocks; many tokens that a block makes its turns once.
+  const int64_t heads_a_thread = p.batch * p.seq_len < 512 ? 1 : 4;
+  const int64_t blocks = std::min(ceil_divide(heads, rows * heads_a_thread), kMaxBlocks);
+  const LaunchShape shape = {
+      dim3(static_cast<unsigned>(p.seq_len), static_cast<unsigned>(blocks), static_cast<unsigned>(std::min(p.batch, kMaxGridZ))),
+      dim3(static_cast<unsigned>(units), static_cast<unsigned>(rows)),
+      static_cast<size_t>(2 * p.rotary_dim) * sizeof(RotaryArithmetic<T>)};
+  return launch(kName, general_rotary_kernel<T, V>, shape, stream, p, frequencies);
+}
+
+// The widest vectors that fit, from V down; a head's units are threads of one block.
+template <class T, int V>
+Status launch_widest(const RotaryParams& p, const RotaryFrequencies& frequencies, cudaStream_t stream) {
+  if constexpr (V == 1) {
+    return launch_general<T, 1>(p, frequencies, stream);
+  } else {
+    if (vectors_fit(p, V)) return launch_general<T, V>(p, frequencies, stream);
+    return launch_widest<T, V / 2>(p, frequencies, stream);
+  }
+}
+
+template <class T>
+Status launch_typed(const RotaryParams& p, const RotaryFrequencies& frequencies, cudaStream_t stream) {
+  const LeanInstance* instance = lean_instances<T>();
+  while (p.batch * p.seq_len > instance->max_tokens) ++instance;
+  if (vectors_fit(p, instance->vector) && lean(p, instance->vector)) return launch_lean(*instance, p, stream);
+  return launch_widest<T, kWidest<T>>(p, frequencies, stream);
+}
+
+}  // namespace
+
+Status rotary(const RotaryParams& p, const RotaryFrequencies& frequencies, cudaStream_t stream) {
+  switch (p.dtype) {
+    case FloatType::f32: return launch_typed<float>(p, frequencies, stream);
+    case FloatType::f16: return launch_typed<__half>(p, frequencies, stream);
+    case FloatType::bf16: return launch_typed<__nv_bfloat16>(p, frequencies, stream);
+    case FloatType::f64: break;
+  }
+  return launch_typed<double>(p, frequencies, stream);
 }
 
 }  // namespace prologue::cuda

@@ -149,6 +149,20 @@ TokenPlaces places_of(const StepInputs& step) {
   return places;
 }
 
+RotaryAngles rotary_angles(const Rotation& rotation) {
+  RotaryAngles angles;
+  if (rotation.source == CosSinSource::inv_freq) {
+    angles.source = RotarySource::inv_freq;
+    angles.inv_freq = rotation.inv_freq;
+    angles.attention_factor = rotation.attention_factor;
+    angles.max_position = rotation.max_position;
+  } else {
+    angles = cos_sin_cache(rotation.cos_sin, FloatType::f32, rotation.max_position, rotation.rotary_dim);
+    angles.per_token = rotation.source == CosSinSource::per_token;
+  }
+  return angles;
+}
+
 }  // namespace
 
 Status GraphExecutor::run(const EmbeddingOp& op, const StepInputs& step, const Execution& execution) {
@@ -253,35 +267,27 @@ Status GraphExecutor::run(const GatherCosSinOp& op, const StepInputs& step, cons
   return gather_cos_sin(params, execution);
 }
 
-// Positions outside the table are kv_write's to record, once per token. What kernels/rotary does not turn is turned by the Q half
-// of the prologue with nothing but the rotation.
+// Positions outside the table are kv_write's to record, once per token.
 Status GraphExecutor::run(const RopeOp& op, const StepInputs& step, const Execution& execution) {
   const Rotation rotation = rotation_of(op.rope);
-  if (rotation.source == CosSinSource::table && rotation.rotary_offset == 0 && !rotation.inverse && rotation.num_axes == 1) {
-    RotaryParams params;
-    params.num_tokens = step.num_tokens;
-    params.num_heads = op.num_heads;
-    params.head_dim = graph_.info(op.x).width / op.num_heads;
-    params.dtype = graph_.info(op.x).dtype;
-    params.x = heads(op.x, op.num_heads);
-    params.y = writable(heads(op.out, op.num_heads));
-    params.style = rotation.style;
-    params.rotary_dim = rotation.rotary_dim;
-    params.cos_sin_cache = rotation.cos_sin;
-    params.max_position = rotation.max_position;
-    params.positions = step.positions;
-    return rotary(params, execution);
-  }
-  AttentionPrologueParams params;
-  params.num_tokens = step.num_tokens;
-  params.num_q_heads = op.num_heads;
+  RotaryParams params;
+  params.seq_len = step.num_tokens;
   params.head_dim = graph_.info(op.x).width / op.num_heads;
-  params.dtype = graph_.info(op.x).dtype;
-  params.q = heads(op.x, op.num_heads);
-  params.q_out = writable(heads(op.out, op.num_heads));
-  params.rotation = rotation;
-  params.places = places_of(step);
-  return attention_prologue(params, execution);
+  params.dtype = float_type(graph_.info(op.x).dtype);
+  params.num_tensors = 1;
+  params.tensors[0] = rotary_tensor(heads(op.x, op.num_heads), writable(heads(op.out, op.num_heads)), op.num_heads);
+  params.style = rotation.style;
+  params.rotary_dim = rotation.rotary_dim;
+  params.rotary_offset = rotation.rotary_offset;
+  params.inverse = rotation.inverse;
+  params.angles = rotary_angles(rotation);
+  params.positions.ids = step.positions;
+  if (rotation.pair_axis != nullptr) {
+    params.positions.axis_stride = step.position_axis_stride;
+    params.positions.num_axes = rotation.num_axes;
+    params.positions.pair_axis = rotation.pair_axis;
+  }
+  return rotary(params, execution);
 }
 
 Status GraphExecutor::run(const QueryScaleOp& op, const StepInputs& step, const Execution& execution) {

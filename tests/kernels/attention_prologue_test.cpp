@@ -179,9 +179,13 @@ TEST_P(AttentionPrologueTest, EqualsTheUnfusedStagesBitForBit) {
         return norm(k, kv_heads, p.norm.k_weight, p.norm.k_weight_head_stride, p.norm.k_bias, dense(k, kv_heads, c.head_dim));
       };
       const auto turn = [&](T* x, int64_t heads, const MutableHeadsView& y) {
-        return rotary({c.num_tokens, heads, c.head_dim, p.dtype, dense(x, heads, c.head_dim), y, c.style, c.rotary_dim,
-                       p.rotation.cos_sin, c.max_position, p.places.positions, nullptr},
-                      execution);
+        RotaryParams r;
+        r.seq_len = c.num_tokens, r.head_dim = c.head_dim, r.dtype = float_type(p.dtype);
+        r.num_tensors = 1, r.tensors[0] = rotary_tensor(dense(x, heads, c.head_dim), y, heads);
+        r.style = c.style, r.rotary_dim = c.rotary_dim;
+        r.angles = cos_sin_cache(p.rotation.cos_sin, FloatType::f32, c.max_position, c.rotary_dim);
+        r.positions.ids = p.places.positions;
+        return rotary(r, execution);
       };
       PROLOGUE_RETURN_IF_ERROR(bias(q, q_heads * c.head_dim, p.bias.q));
       PROLOGUE_RETURN_IF_ERROR(bias(k, kv_heads * c.head_dim, p.bias.k));

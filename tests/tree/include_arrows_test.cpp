@@ -23,7 +23,6 @@ std::string part_of(const fs::path& path) {
 bool allowed(const std::string& from, const std::string& to) {
   if (from == to || to == "kernels/base") return true;
   static const std::map<std::string, std::set<std::string>> arrows = {
-      {"kernels/rotary", {"kernels/attention_prologue"}},  // on CUDA it is the Q half of that kernel
       {"kvcache", {}},
       {"layers", {"kvcache", "kernels/"}},
       {"engine", {"layers", "kvcache", "kernels/"}},

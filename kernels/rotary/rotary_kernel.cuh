@@ -1,0 +1,337 @@
+// blockIdx.x is the token, blockIdx.z its sequence; threadIdx.x the unit (head_unit.cuh) within a head; the rows threadIdx.y of
+// all blockIdx.y walk the heads of all tensors. The lean kernel does what is common, with kUnits heads a thread; the general one
+// all.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include <prologue/kernels/rotary/rotary_token.h>
+#include <prologue/kernels/base/head_unit.cuh>
+
+namespace prologue::cuda {
+
+inline constexpr int kMaxRotaryThreads = 288;  // a head of 576 channels, two a thread
+
+// ---- a unit in its arithmetic -----------------------------------------------------------------------------------------------
+
+template <class T>
+using RotaryArithmetic = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+template <class T, int V>
+__device__ inline RotaryArithmetic<T> rotary_element(const Packed<T, V>& packed, int i) {
+  if constexpr (std::is_same_v<T, double>) {
+    return __hiloint2double(static_cast<int>(packed.words[2 * i + 1]), static_cast<int>(packed.words[2 * i]));
+  } else {
+    return element<T, V>(packed, i);
+  }
+}
+
+template <class T, int V>
+__device__ inline Packed<T, V> rotary_pack(const RotaryArithmetic<T>* values) {
+  if constexpr (std::is_same_v<T, double>) {
+    Packed<T, V> packed;
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      packed.words[2 * i] = static_cast<uint32_t>(__double2loint(values[i]));
+      packed.words[2 * i + 1] = static_cast<uint32_t>(__double2hiint(values[i]));
+    }
+    return packed;
+  } else {
+    return pack<T, V>(values);
+  }
+}
+
+// Turns the V pairs of a unit; `turn(i)` is that of its pair i.
+template <class T, int V, class Turn>
+__device__ inline void turn_unit(Unit<T, V>& unit, RopeStyle style, const Turn& turn) {
+  using A = RotaryArithmetic<T>;
+  A values[2 * V];
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    values[i] = rotary_element<T, V>(unit.a, i);
+    values[V + i] = rotary_element<T, V>(unit.b, i);
+  }
+  if (style == RopeStyle::neox) {
+#pragma unroll
+    for (int i = 0; i < V; ++i) turn_pair<A>(values[i], values[V + i], turn(i));
+  } else {
+#pragma unroll
+    for (int i = 0; i < V; ++i) turn_pair<A>(values[2 * i], values[2 * i + 1], turn(i));
+  }
+  unit.a = rotary_pack<T, V>(values);
+  unit.b = rotary_pack<T, V>(values + V);
+}
+
+__device__ inline void report_rotary_fault(FaultRecord* faults, uint8_t* token_faults, int64_t t, FaultCode code) {
+  cuda::record_fault(faults, t, code);
+  if (token_faults != nullptr) token_faults[t] = static_cast<uint8_t>(code);
+}
+
+// ---- lean -------------------------------------------------------------------------------------------------------------------
+
+// Strides in bytes; the host makes sure that they, and head * stride for every head, fit 32 bits.
+struct LeanRotaryTensor {
+  const char* x = nullptr;
+  char* y = nullptr;
+  uint32_t x_token = 0;
+  uint32_t x_head = 0;
+  uint32_t y_token = 0;
+  uint32_t y_head = 0;
+  int32_t heads = 0;
+  int32_t turns = 0;
+  int64_t x_batch = 0;
+  int64_t y_batch = 0;
+};
+
+// One array decides where a token stands: the positions given, or the offsets (or none).
+struct LeanRotaryArgs {
+  const char* index = nullptr;
+  uint32_t index_batch = 0;  // bytes
+  uint32_t index_token = 0;
+  uint32_t index_step = 4;  // 4 or 8 bytes
+  int32_t index_unsigned = 0;
+  int32_t implicit = 0;  // position = token + offset + the entry
+  int32_t per_token = 0;
+  int64_t offset = 0;
+  int64_t max_position = INT64_MAX;
+  const char* cos = nullptr;
+  const char* sin = nullptr;
+  uint32_t cos_row = 0;
+  uint32_t sin_row = 0;
+  FloatType type = FloatType::f32;
+  int32_t inverse = 0;
+  HeadLayout layout;
+  uint32_t first_block[kMaxRotaryTensors] = {};  // of blockIdx.y, where a block keeps to one tensor
+  LeanRotaryTensor tensors[kMaxRotaryTensors];
+  int64_t cos_batch = 0;
+  int64_t sin_batch = 0;
+  FaultRecord* faults = nullptr;
+  uint8_t* token_faults = nullptr;
+};
+
+// V neighbours of a table of any float type, in 16 bytes at a time.
+template <class A, class Stored, int V>
+__device__ inline void load_table(const char* from, A* values) {
+  constexpr int kSize = static_cast<int>(sizeof(Stored)), kEach = V * kSize > 16 ? 16 / kSize : V;
+#pragma unroll
+  for (int i = 0; i < V; i += kEach) {
+    const Packed<Stored, kEach> packed = load_bytes<kEach * kSize, false>(from + i * kSize);
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) values[i + j] = static_cast<A>(rotary_element<Stored, kEach>(packed, j));
+  }
+}
+
+template <class A, int V>
+__device__ inline void load_table(FloatType type, const char* from, A* values) {
+  switch (type) {
+    case FloatType::f32: return load_table<A, float, V>(from, values);
+    case FloatType::f16: return load_table<A, __half, V>(from, values);
+    case FloatType::bf16: return load_table<A, __nv_bfloat16, V>(from, values);
+    case FloatType::f64: return load_table<A, double, V>(from, values);
+  }
+}
+
+// 32 x 32 -> 64 bits, one instruction.
+__device__ inline uint64_t wide_product(uint32_t x, uint32_t y) { return static_cast<uint64_t>(x) * y; }
+
+struct RotaryHead {
+  int tensor;
+  int head;
+};
+
+__device__ inline RotaryHead place_rotary_head(const LeanRotaryArgs& p, int row) {
+  int tensor = 0;
+#pragma unroll
+  for (int i = 0; i + 1 < kMaxRotaryTensors; ++i) {
+    if (tensor == i && row >= p.tensors[i].heads && p.tensors[i + 1].heads > 0) row -= p.tensors[i].heads, tensor = i + 1;
+  }
+  return {tensor, row};
+}
+
+template <class T, int V, int kUnits, bool kStreamingLoads, bool kStreamingStores>
+__global__ void __launch_bounds__(kMaxRotaryThreads) lean_rotary_kernel(const __grid_constant__ LeanRotaryArgs p) {
+  using A = RotaryArithmetic<T>;
+  const uint32_t s = blockIdx.x, b = blockIdx.z;
+
+  // The chain position -> table row -> result is the longest: it starts first, and every load of data is on its way before its
+  // first answer. Padding rows are read too (they are rows of the same arrays), but nothing is made of them. The two words of an
+  // entry are looked at only afterwards: the sign of an int32 is that of its only word.
+  uint32_t low = 0, high = 0;
+  if (p.index != nullptr) {
+    const char* at = p.index + wide_product(b, p.index_batch) + wide_product(s, p.index_token);
+    low = *reinterpret_cast<const uint32_t*>(at);
+    high = *reinterpret_cast<const uint32_t*>(at + (p.index_step - 4));
+  }
+
+  const UnitPlace place = place_unit<V>(static_cast<int>(threadIdx.x), p.layout);
+  RotaryHead at[kUnits];
+  bool active[kUnits];
+  Unit<T, V> data[kUnits];
+#pragma unroll
+  for (int n = 0; n < kUnits; ++n) {
+    // Threads without a head read one that exists: a load that waits for a comparison comes late.
+    if constexpr (kUnits == 1) {
+      int tensor = 0;
+#pragma unroll
+      for (int i = 1; i < kMaxRotaryTensors; ++i) tensor += blockIdx.y >= p.first_block[i] ? 1 : 0;
+      const int head = static_cast<int>((blockIdx.y - p.first_block[tensor]) * blockDim.y + threadIdx.y);
+      active[n] = head < p.tensors[tensor].heads;
+      at[n] = {tensor, min(head, p.tensors[tensor].heads - 1)};
+    } else {
+      const int row = static_cast<int>((n * gridDim.y + blockIdx.y) * blockDim.y + threadIdx.y);
+      int rows = 0;
+#pragma unroll
+      for (int i = 0; i < kMaxRotaryTensors; ++i) rows += p.tensors[i].heads;
+      active[n] = row < rows;
+      at[n] = place_rotary_head(p, min(row, rows - 1));
+    }
+    const LeanRotaryTensor& tensor = p.tensors[at[n].tensor];
+    const char* head =
+        tensor.x + b * tensor.x_batch + wide_product(s, tensor.x_token) + static_cast<uint32_t>(at[n].head) * tensor.x_head;
+    data[n] = load_unit<kStreamingLoads, T, V>(head, place);
+  }
+
+  __syncwarp();  // keeps the assembler from moving loads of data behind the wait for the position
+
+  // An unsigned number of 64 bits that int64 cannot hold is outside, whatever it is.
+  if (p.index_step == 4) high = p.index_unsigned != 0 ? 0 : static_cast<uint32_t>(static_cast<int32_t>(low) >> 31);
+  int64_t position = static_cast<int64_t>(static_cast<uint64_t>(high) << 32 | low);
+  const bool negative = position < 0;
+  if (negative & (p.index_unsigned != 0)) position = INT64_MAX;
+  const bool padding = negative & (p.index_unsigned == 0) & (p.implicit == 0);
+  if (p.implicit != 0) position = add_wrapping(position, s + p.offset);
+  const bool outside = !padding & ((position < 0) | (position >= p.max_position));
+  const uint32_t row = p.per_token != 0 ? s : (padding | outside) ? 0 : static_cast<uint32_t>(position);
+
+  const bool rotated = place.pair >= 0;
+  A cos[V], sin[V];
+  if (rotated) {
+    const uint32_t size = static_cast<uint32_t>(float_type_size(p.type));
+    const uint32_t column = static_cast<uint32_t>(place.pair) * size;
+    load_table<A, V>(p.type, p.cos + b * p.cos_batch + wide_product(row, p.cos_row) + column, cos);
+    load_table<A, V>(p.type, p.sin + b * p.sin_batch + wide_product(row, p.sin_row) + column, sin);
+    if (p.inverse != 0) {
+#pragma unroll
+      for (int i = 0; i < V; ++i) sin[i] = -sin[i];
+    }
+  }
+  if (__builtin_expect(outside & ((blockIdx.y | threadIdx.y | threadIdx.x) == 0), 0)) {
+    report_rotary_fault(p.faults, p.token_faults, static_cast<int64_t>(b) * gridDim.x + s, FaultCode::position_out_of_range);
+  }
+#pragma unroll
+  for (int n = 0; n < kUnits; ++n) {
+    if (!active[n] | padding) return;  // what follows is not there either
+    const LeanRotaryTensor& tensor = p.tensors[at[n].tensor];
+    if (rotated & (tensor.turns != 0)) {
+      turn_unit<T, V>(data[n], p.layout.style, [&](int i) { return PairTurn<A>{cos[i], sin[i], cos[i], sin[i]}; });
+    }
+    if (outside) data[n] = {};
+    char* head =
+        tensor.y + b * tensor.y_batch + wide_product(s, tensor.y_token) + static_cast<uint32_t>(at[n].head) * tensor.y_head;
+    store_unit<kStreamingStores, T, V>(head, place, data[n]);
+  }
+}
+
+// ---- general ----------------------------------------------------------------------------------------------------------------
+
+// Where the vectors of a unit lie, with several blocks of pairs. As place_unit(), which knows one.
+template <int V>
+__device__ inline UnitPlace place_block_unit(int unit, const HeadLayout& layout, int num_blocks) {
+  const int rotated = layout.rotary_dim / (2 * V);
+  if (num_blocks == 1 || unit >= rotated) return place_unit<V>(unit, layout);
+  const int units = rotated / num_blocks, block = unit / units, width = layout.rotary_dim / num_blocks;
+  const HeadLayout one = {layout.head_dim, width, layout.rotary_offset + block * width, layout.style};
+  UnitPlace place = place_unit<V>(unit % units, one);
+  place.pair += block * (width / 2);
+  return place;
+}
+
+template <class T, int V>
+__device__ inline Unit<T, V> load_strided(const T* head, int64_t channel, const UnitPlace& place) {
+  if constexpr (V == 1) {
+    const UnitPlace first = {0, 0, place.pair, place.has_a, false}, second = {0, 0, place.pair, false, place.has_b};
+    return {load_unit<false, T, V>(head + place.a * channel, first).a,
+            load_unit<false, T, V>(head + place.b * channel, second).b};
+  } else {
+    return load_unit<false, T, V>(head, place);
+  }
+}
+
+template <class T, int V>
+__device__ inline void store_strided(T* head, int64_t channel, const UnitPlace& place, const Unit<T, V>& unit) {
+  if constexpr (V == 1) {
+    store_unit<false, T, V>(head + place.a * channel, {0, 0, place.pair, place.has_a, false}, unit);
+    store_unit<false, T, V>(head + place.b * channel, {0, 0, place.pair, false, place.has_b}, unit);
+  } else {
+    store_unit<false, T, V>(head, place, unit);
+  }
+}
+
+template <class A>
+__device__ __noinline__ PairTurn<A> turn_of_pair_on_device(const RotaryParams& params, const RotaryFrequencies& frequencies,
+                                                           const RotaryPlace& place, int pair) {
+  return turn_of_pair<A>(params, &frequencies, place, pair);
+}
+
+// The threads of a block first make its token's turns together; shared memory holds four arrays of them: cos_a, sin_a, cos_b,
+// sin_b.
+template <class T, int V>
+__global__ void __launch_bounds__(kMaxRotaryThreads)
+    general_rotary_kernel(const __grid_constant__ RotaryParams p, const __grid_constant__ RotaryFrequencies frequencies) {
+  using A = RotaryArithmetic<T>;
+  extern __shared__ __align__(16) char shared[];
+  A* turns = reinterpret_cast<A*>(shared);
+  const int pairs = static_cast<int>(p.rotary_dim / 2);
+  for (int64_t batch = blockIdx.z; batch < p.batch; batch += gridDim.z) {
+    const int64_t token = blockIdx.x;
+    const RotaryPlace where = place_rotary_token(p, batch, token);
+    if (where.padding) continue;
+    const bool outside = where.fault != FaultCode::none;
+    if (outside && (blockIdx.y | threadIdx.y | threadIdx.x) == 0) {
+      report_rotary_fault(p.faults, p.token_faults, batch * p.seq_len + token, where.fault);
+    }
+    __syncthreads();  // what the sequence before has read of the turns
+    if (!outside) {
+      for (int i = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x); i < pairs;
+           i += static_cast<int>(blockDim.x * blockDim.y)) {
+        const PairTurn<A> turn = turn_of_pair_on_device<A>(p, frequencies, where, i);
+        turns[i] = turn.cos_a;
+        turns[pairs + i] = turn.sin_a;
+        turns[2 * pairs + i] = turn.cos_b;
+        turns[3 * pairs + i] = turn.sin_b;
+      }
+    }
+    __syncthreads();
+
+    const HeadLayout layout = {static_cast<int32_t>(p.head_dim), static_cast<int32_t>(p.rotary_dim),
+                               static_cast<int32_t>(p.rotary_offset), p.style};
+    const UnitPlace place = place_block_unit<V>(static_cast<int>(threadIdx.x), layout, static_cast<int>(p.num_blocks));
+    const bool rotated = place.pair >= 0;
+    int64_t head = blockIdx.y * blockDim.y + threadIdx.y;
+    for (int i = 0; i < p.num_tensors; ++i) {
+      const RotaryTensor& tensor = p.tensors[i];
+      const RotaryStrides &xs = tensor.x_strides, &ys = tensor.y_strides;
+      const T* x = static_cast<const T*>(tensor.x) + batch * xs.batch + token * xs.token;
+      T* y = static_cast<T*>(tensor.y) + batch * ys.batch + token * ys.token;
+      const bool turn = tensor.rotate && rotated, tail = tensor.rotate && !rotated;
+      for (; head < tensor.num_heads; head += gridDim.y * blockDim.y) {
+        if (tail && p.tail == RotaryTail::leave) continue;
+        Unit<T, V> unit = {};
+        if (!outside && !(tail && p.tail == RotaryTail::zero)) {
+          unit = load_strided<T, V>(x + head * xs.head, xs.channel, place);
+          if (turn) {
+            const A* of_unit = turns + place.pair;
+            turn_unit<T, V>(unit, p.style, [&](int n) {
+              return PairTurn<A>{of_unit[n], of_unit[pairs + n], of_unit[2 * pairs + n], of_unit[3 * pairs + n]};
+            });
+          }
+        }
+        store_strided<T, V>(y + head * ys.head, ys.channel, place, unit);
+      }
+      head -= tensor.num_heads;
+    }
+  }
+}
+
+}  // namespace prologue::cuda

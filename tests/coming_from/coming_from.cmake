@@ -1,0 +1,18 @@
+# The tests of docs/coming-from.md: tests/coming_from/NAME_test.cpp includes NAME.inc, the page's C++ blocks of that name.
+set(_page ${PROJECT_SOURCE_DIR}/docs/coming-from.md)
+set(_snippets ${CMAKE_CURRENT_BINARY_DIR}/coming_from)
+file(GLOB _tests CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/coming_from/*_test.cpp)
+set(_names ${_tests})
+list(TRANSFORM _names REPLACE ".*/(.*)_test.cpp" "\\1")
+set(_extracted ${_names})
+list(TRANSFORM _extracted REPLACE "(.*)" "${_snippets}/\\1.inc")
+list(JOIN _names "," _names)
+add_custom_command(
+  OUTPUT ${_extracted}
+  COMMAND ${CMAKE_COMMAND} -DPAGE=${_page} -DTO=${_snippets} -DNAMES=${_names} -P ${PROJECT_SOURCE_DIR}/cmake/ExtractSnippets.cmake
+  DEPENDS ${_page} ${PROJECT_SOURCE_DIR}/cmake/ExtractSnippets.cmake VERBATIM)
+prologue_executable(coming_from_test SOURCES ${_tests} ${_extracted} DEPENDS prologue_test_support prologue::kernels
+                                                                             GTest::gtest_main)
+target_include_directories(coming_from_test PRIVATE ${_snippets})
+target_compile_definitions(coming_from_test PRIVATE PROLOGUE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+gtest_discover_tests(coming_from_test TEST_PREFIX "ComingFrom/" DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 600)

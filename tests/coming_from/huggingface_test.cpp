@@ -1,0 +1,82 @@
+#include <prologue/kernels/rotary/rotary.h>
+
+#include <utility>
+
+#include "tests/coming_from/golden.h"
+
+namespace prologue::test {
+namespace {
+
+#include "huggingface.inc"
+
+PROLOGUE_COMING_FROM(HuggingFace);
+
+// transformers rounds both products and the sum to the model's type.
+double tolerance(FloatType type) { return type == FloatType::bf16 ? std::ldexp(4.0, -9) : 0.0; }
+
+TEST_P(HuggingFace, Goldens) {
+  for (const Golden& g : read_goldens("huggingface")) {
+    if (g.name.find("gptj") == 0) continue;
+    SCOPED_TRACE(g.name);
+    const FloatType type = g.array("q_out").type;
+    Arena arena(GetParam());
+    HfApplyRotaryPosEmb call;
+    call.dtype = type;
+    call.batch = g.integer("b");
+    call.seq_len = g.integer("s");
+    call.num_heads = g.integer("hq");
+    call.num_key_value_heads = g.integer("hk");
+    call.head_dim = g.integer("d");
+    call.rotary_ndims = g.integer("rotary_ndims");
+    call.unsqueeze_dim = g.integer("unsqueeze_dim");
+    call.cos_per_batch = !g.flag("shared");
+    const int64_t tokens = call.batch * call.seq_len;
+    call.q = arena.input(encode(type, fill(1, tokens * call.num_heads * call.head_dim)));
+    call.k = arena.input(encode(type, fill(2, tokens * call.num_key_value_heads * call.head_dim)));
+    auto* q = arena.output<unsigned char>(tokens * call.num_heads * call.head_dim * float_type_size(type));
+    auto* k = arena.output<unsigned char>(tokens * call.num_key_value_heads * call.head_dim * float_type_size(type));
+    call.q_embed = q;
+    call.k_embed = k;
+    const int64_t half = call.rotary_ndims / 2, rows = (call.cos_per_batch ? call.batch : 1) * call.seq_len;
+    call.cos = arena.input(encode(type, widen(fill(3, rows * half), half, false)));
+    call.sin = arena.input(encode(type, widen(fill(4, rows * half), half, false)));
+    const Status status = arena.run([&](const Execution& execution) { return hf_apply_rotary_pos_emb(call, execution); });
+    ASSERT_TRUE(status.ok()) << status.message();
+    expect_golden(arena.read(q), g.array("q_out"), tolerance(type));
+    expect_golden(arena.read(k), g.array("k_out"), tolerance(type));
+  }
+}
+
+TEST_P(HuggingFace, Gptj) {
+  for (const Golden& g : read_goldens("huggingface")) {
+    if (g.name.find("gptj") != 0) continue;
+    SCOPED_TRACE(g.name);
+    const FloatType type = g.array("q_out").type;
+    Arena arena(GetParam());
+    HfGptj call;
+    call.dtype = type;
+    call.batch = g.integer("b");
+    call.seq_len = g.integer("s");
+    call.num_heads = g.integer("hq");
+    call.num_kv_heads = g.integer("hk");
+    call.head_dim = g.integer("d");
+    call.rotary_dim = g.integer("rotary_dim");
+    call.max_positions = g.integer("max_positions");
+    const int64_t tokens = call.batch * call.seq_len;
+    call.q = arena.input(encode(type, fill(1, tokens * call.num_heads * call.head_dim)));
+    call.k = arena.input(encode(type, fill(2, tokens * call.num_kv_heads * call.head_dim)));
+    auto* q = arena.output<unsigned char>(tokens * call.num_heads * call.head_dim * float_type_size(type));
+    auto* k = arena.output<unsigned char>(tokens * call.num_kv_heads * call.head_dim * float_type_size(type));
+    call.q_out = q;
+    call.k_out = k;
+    call.embed_positions = arena.input(encode(type, fill(3, call.max_positions * call.rotary_dim)));
+    call.position_ids = arena.input(g.integers("position_ids"));
+    const Status status = arena.run([&](const Execution& execution) { return hf_gptj_rotary(call, nullptr, execution); });
+    ASSERT_TRUE(status.ok()) << status.message();
+    expect_golden(arena.read(q), g.array("q_out"), tolerance(type));
+    expect_golden(arena.read(k), g.array("k_out"), tolerance(type));
+  }
+}
+
+}  // namespace
+}  // namespace prologue::test
