@@ -52,7 +52,7 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options) {
   return engine;
 }
 
-Graph Engine::graph() const { return options_.fused ? fuse_attention_prologue(model_.graph) : model_.graph; }
+Graph Engine::graph() const { return options_.fused ? fuse_attention_prologue(model_.graph, options_.rounding) : model_.graph; }
 
 Result<std::unique_ptr<ModelRunner>> Engine::make_runner(int64_t cache_tokens, int64_t max_seqs, int64_t max_logit_rows) const {
   RunnerConfig config;
@@ -62,6 +62,7 @@ Result<std::unique_ptr<ModelRunner>> Engine::make_runner(int64_t cache_tokens, i
   config.max_seqs = max_seqs;
   config.max_logit_rows = max_logit_rows;
   config.fused = options_.fused;
+  config.rounding = options_.rounding;
   config.profile = options_.profile;
   return ModelRunner::create(model_, config, execution_);
 }

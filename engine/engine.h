@@ -26,6 +26,7 @@ struct EngineOptions {
   int64_t cache_tokens = 0;      // KV cache, shared by all requests of a call; 0 = what they need
   int32_t num_threads = 0;       // CPU; 0 = all cores
   bool fused = true;             // run the fused graph
+  Rounding rounding = Rounding::once;  // of the fused graph: per_step gives the bits of the unfused one in 16-bit types too
   bool profile = false;
   std::function<void(double fraction)> on_load;
 };

@@ -29,7 +29,7 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::create(const Model& model, con
   for (const auto& table : model.rope_tables) {
     PROLOGUE_RETURN_IF_ERROR(table->reserve(std::min(limits.max_seq_len, model.config.context_length), execution));
   }
-  Graph graph = config.fused ? fuse_attention_prologue(model.graph) : model.graph;
+  Graph graph = config.fused ? fuse_attention_prologue(model.graph, config.rounding) : model.graph;
   PROLOGUE_ASSIGN_OR_RETURN(runner->executor_, GraphExecutor::create(std::move(graph), runner->storage_, limits, execution));
   PROLOGUE_ASSIGN_OR_RETURN(runner->step_buffers_,
                             StepBuffers::create(limits.max_tokens, limits.max_seqs, storage.num_pages, execution.device));

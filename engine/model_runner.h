@@ -22,6 +22,7 @@ struct RunnerConfig {
   int64_t max_seqs = 1;
   int64_t max_logit_rows = 1;
   bool fused = true;
+  Rounding rounding = Rounding::once;  // of the fused graph
   bool profile = false;
 };
 

@@ -76,11 +76,13 @@ Result<StepInputs> StepBuffers::upload(const StepBatch& batch, const Execution& 
   int64_t table_width = 1;
   for (const auto& table : batch.block_tables_) table_width = std::max(table_width, static_cast<int64_t>(table.size()));
   if (table_width > max_pages_per_seq_) {
-    return invalid_argument("a sequence of the step has ", table_width, " pages: its buffers hold ", max_pages_per_seq_, " a sequence");
+    return invalid_argument("a sequence of the step has ", table_width, " pages: its buffers hold ", max_pages_per_seq_,
+                            " a sequence");
   }
   std::vector<int32_t> tables(static_cast<size_t>(batch.num_seqs() * table_width), -1);
   for (size_t s = 0; s < batch.block_tables_.size(); ++s) {
-    std::copy(batch.block_tables_[s].begin(), batch.block_tables_[s].end(), tables.begin() + static_cast<int64_t>(s) * table_width);
+    std::copy(batch.block_tables_[s].begin(), batch.block_tables_[s].end(),
+              tables.begin() + static_cast<int64_t>(s) * table_width);
   }
 
   Packer packer(staging_);

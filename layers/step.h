@@ -24,8 +24,8 @@ struct StepInputs {
   const int32_t* seq_lens = nullptr;      // [num_seqs], after the append
   const int32_t* block_table = nullptr;   // [num_seqs, block_table_stride]
   int64_t block_table_stride = 0;
-  const int32_t* logit_rows = nullptr;    // [num_logit_rows]: the tokens whose logits are wanted
-  int64_t num_position_axes = 1;          // streams (MRoPE); rows of positions lie position_axis_stride apart
+  const int32_t* logit_rows = nullptr;  // [num_logit_rows]: the tokens whose logits are wanted
+  int64_t num_position_axes = 1;        // streams (MRoPE); rows of positions lie position_axis_stride apart
   int64_t position_axis_stride = 0;
 };
 

@@ -15,6 +15,7 @@ struct Raw {
   std::string device = "auto";
   std::string dtype = "auto";
   bool unfused = false;
+  std::string rounding = "once";
 };
 
 // Rules that the parser does not know. Empty: all is well.
@@ -84,6 +85,10 @@ ParsedOptions parse_options(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--threads", options.engine.num_threads, "CPU threads; 0 = all cores")->capture_default_str();
   app.add_flag("--unfused", raw.unfused, "run the graph as the model writes it down, without the fused prologue");
+  app.add_option("--rounding", raw.rounding, "of the fused prologue: once, or per_step as the unfused nodes round")
+      ->check(CLI::IsMember({"once", "per_step"}))
+      ->type_name("once|per_step")
+      ->capture_default_str();
   app.add_option("--print-graph", options.print_graph, "print the graph (table or dot)")
       ->expected(0, 1)
       ->default_str("table")
@@ -117,6 +122,7 @@ ParsedOptions parse_options(int argc, char** argv) {
   if (raw.device != "auto") options.engine.device = devices.at(raw.device);
   if (raw.dtype != "auto") options.engine.dtype = dtypes.at(raw.dtype);
   options.engine.fused = !raw.unfused;
+  if (raw.rounding == "per_step") options.engine.rounding = prologue::Rounding::per_step;
   options.engine.profile = options.profile;
   if (!raw.prompt_file.empty()) {
     std::ifstream file(raw.prompt_file, std::ios::binary);

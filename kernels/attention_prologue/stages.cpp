@@ -120,8 +120,8 @@ Status validate(const KvWriteParams& p) {
   PROLOGUE_RETURN_IF_ERROR(add_side("v", p.v, c.v_width(), cache_region("cache.v", c.v, c.v_strides, c, c.v_width()),
                                     cache_scale_region("cache.v_scale", c.v_scale, c.v_scale_strides, c)));
   PROLOGUE_RETURN_IF_ERROR(regions.read(index_region("slot_mapping", p.slot_mapping, p.num_tokens)));
-  PROLOGUE_RETURN_IF_ERROR(regions.read(
-      positions_region("positions", p.positions, p.num_axes, p.position_axis_stride, p.positions.data == nullptr ? 0 : p.num_tokens)));
+  PROLOGUE_RETURN_IF_ERROR(regions.read(positions_region("positions", p.positions, p.num_axes, p.position_axis_stride,
+                                                         p.positions.data == nullptr ? 0 : p.num_tokens)));
   PROLOGUE_RETURN_IF_ERROR(regions.write(array_region("faults", p.faults, p.faults == nullptr ? 0 : 1, alignof(FaultRecord))));
   return regions.check_all_apart();
 }

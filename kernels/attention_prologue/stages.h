@@ -61,7 +61,8 @@ Status query_scale(const QueryScaleParams& params, const Execution& execution);
 
 // K and V of each token into its slot, quantised as the cache is. Tokens whose slot is negative, or whose position is negative or
 // >= max_position, in any of num_axes streams, are skipped (positions may be null: then none is skipped for its position;
-// max_position = 0 means no upper bound). Bad slots and positions are recorded as the fused kernel does, each token once. k.data or v.data null: V or K only.
+// max_position = 0 means no upper bound). Bad slots and positions are recorded as the fused kernel does, each token once. k.data
+// or v.data null: V or K only.
 struct KvWriteParams {
   int64_t num_tokens = 0;
   int64_t num_kv_heads = 0;

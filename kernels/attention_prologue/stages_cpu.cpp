@@ -114,7 +114,8 @@ Status kv_write(const KvWriteParams& p, int num_threads) {
     };
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int64_t t = 0; t < p.num_tokens; ++t) {
-      const TokenGuard guard = guard_token(decisive_position(p, t), p.max_position, index_at(p.slot_mapping, t), p.cache.num_slots());
+      const TokenGuard guard =
+          guard_token(decisive_position(p, t), p.max_position, index_at(p.slot_mapping, t), p.cache.num_slots());
       if (guard.fault != FaultCode::none) record_fault(p.faults, t, guard.fault);
       if (guard.slot < 0) continue;
       write_heads(p.k, k_side(p.cache), p.head_dim, t, guard.slot);

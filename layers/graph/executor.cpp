@@ -21,8 +21,8 @@ Result<std::unique_ptr<GraphExecutor>> GraphExecutor::create(Graph graph, const 
     const NodeFacts facts = facts_of(node.operation);
     executor->position_axes_ = std::max(executor->position_axes_, facts.position_axes);
     if (facts.cache_layer >= cache_layers) {
-      return invalid_argument(node.name, ": it uses the cache of layer ", facts.cache_layer, ": there are caches for ", cache_layers,
-                              " layers");
+      return invalid_argument(node.name, ": it uses the cache of layer ", facts.cache_layer, ": there are caches for ",
+                              cache_layers, " layers");
     }
   }
   executor->graph_ = std::move(graph);

@@ -189,7 +189,8 @@ std::optional<Match> match_chain(const Graph& graph, const Uses& uses, int index
 
   const auto* joint = node_as<AddBiasOp>(graph, uses.writer_of(packed));
   if (joint != nullptr) {
-    if (fused.q_bias || fused.k_bias || fused.v_bias || joint->bias.rows * joint->bias.cols != graph.info(packed).width) return {};
+    if (fused.q_bias || fused.k_bias || fused.v_bias || joint->bias.rows * joint->bias.cols != graph.info(packed).width)
+      return {};
     match.removed.push_back(uses.writer_of(packed));
     fused.qkv = joint->x;
     fused.q_bias = slice(joint->bias, 0, q_width);

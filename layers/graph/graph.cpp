@@ -55,8 +55,8 @@ NodeFacts facts(const AttentionPrologueOp& op) {
           .reads = present<Value>({op.qkv, op.rope.cos_sin}),
           .writes = present<Value>({op.q}),
           .step_inputs = {"positions", "slot_mapping"},
-          .weights = present<Weight>({op.q_bias, op.k_bias, op.v_bias, op.q_norm.weight, op.q_norm.bias, op.k_norm.weight,
-                                      op.k_norm.bias}),
+          .weights = present<Weight>(
+              {op.q_bias, op.k_bias, op.v_bias, op.q_norm.weight, op.q_norm.bias, op.k_norm.weight, op.k_norm.bias}),
           .cache_layer = op.layer,
           .position_axes = op.rope.rotation.num_axes};
 }
@@ -167,7 +167,9 @@ Value GraphBuilder::add_rms_norm(const std::string& name, Value x, Value residua
   return out;
 }
 
-Value GraphBuilder::linear(const std::string& name, Value x, const Weight& weight) { return linear(name, x, weight, activations_); }
+Value GraphBuilder::linear(const std::string& name, Value x, const Weight& weight) {
+  return linear(name, x, weight, activations_);
+}
 
 Value GraphBuilder::linear(const std::string& name, Value x, const Weight& weight, DType out_dtype) {
   const Value out = add_value(name, graph_.info(x).rows, weight.rows, out_dtype);

@@ -174,12 +174,12 @@ struct Node {
 // What a node is called, reads and writes, for planning, fusion and printing.
 struct NodeFacts {
   const char* kind = "";
-  const char* remark = "";  // for readers of the printed graph
+  const char* remark = "";        // for readers of the printed graph
   std::vector<Value> reads = {};  // first what is worked on
   std::vector<Value> writes = {};
   std::vector<const char*> step_inputs = {};
   std::vector<Weight> weights = {};
-  int64_t cache_layer = -1;  // of an operation that touches a layer's KV cache
+  int64_t cache_layer = -1;   // of an operation that touches a layer's KV cache
   int64_t position_axes = 0;  // position streams that the step must bring along
 };
 PROLOGUE_API NodeFacts facts_of(const Operation& operation);

@@ -9,7 +9,8 @@ namespace {
 
 std::string describe(const Graph& graph, Value value) {
   const ValueInfo& info = graph.info(value);
-  return str_cat(info.name, " [", info.rows == Rows::tokens ? "tokens" : "logits", ", ", info.width, "] ", dtype_name(info.dtype));
+  return str_cat(info.name, " [", info.rows == Rows::tokens ? "tokens" : "logits", ", ", info.width, "] ",
+                 dtype_name(info.dtype));
 }
 
 template <class Item, class Text>
@@ -22,7 +23,8 @@ std::string join(const std::vector<Item>& items, Text text) {
 std::string reads_text(const Graph& graph, const NodeFacts& facts) {
   std::string text = join(facts.reads, [&](Value value) { return graph.info(value).name; });
   for (const char* input : facts.step_inputs) text += str_cat(text.empty() ? "" : ", ", "step.", input);
-  for (const Weight& weight : facts.weights) text += str_cat(text.empty() ? "" : ", ", "weight [", weight.rows, ", ", weight.cols, "]");
+  for (const Weight& weight : facts.weights)
+    text += str_cat(text.empty() ? "" : ", ", "weight [", weight.rows, ", ", weight.cols, "]");
   return text;
 }
 
@@ -72,7 +74,8 @@ std::string graph_dot(const Graph& graph) {
     }
     if (std::holds_alternative<PagedAttentionOp>(node.operation)) {
       for (const auto& [layer, from] : cache_writers) {
-        if (layer == facts.cache_layer) text += str_cat("  n", from, " -> n", n, " [style=dashed, label=\"cache[", layer, "]\"];\n");
+        if (layer == facts.cache_layer)
+          text += str_cat("  n", from, " -> n", n, " [style=dashed, label=\"cache[", layer, "]\"];\n");
       }
     } else if (facts.cache_layer >= 0) {
       cache_writers.emplace_back(facts.cache_layer, n);

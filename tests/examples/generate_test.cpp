@@ -128,6 +128,8 @@ TEST(Generate, PrintsTheGraphFusedOrNot) {
   EXPECT_EQ(unfused.out.find("attention_prologue"), std::string::npos);
   EXPECT_NE(unfused.out.find("layers.0.attention.rope_q"), std::string::npos);
   EXPECT_EQ(dot.out.rfind("digraph", 0), 0u);
+  EXPECT_EQ(fused.out.find("rounds per step"), std::string::npos);
+  EXPECT_NE(generate_with_model("--print-graph --rounding per_step").out.find("rounds per step"), std::string::npos);
 }
 
 TEST(Generate, ProfileNamesTheNodes) {

@@ -115,6 +115,120 @@ TEST_P(StagesTest, AddBiasRefusesWithASentence) {
   }
 }
 
+// ---- query_scale ------------------------------------------------------------------------------------------------------------
+
+struct ScaleCase {
+  QueryScale scale;
+  int64_t num_tokens = 5, num_heads = 3, head_dim = 64, padding = 0;
+  bool in_place = false, with_positions = true;
+};
+
+double scale_in_float64(const QueryScale& s, int64_t position) {
+  const double next = static_cast<double>(position) + 1.0, b = static_cast<double>(s.b);
+  if (s.by_position == PositionScale::llama4) {
+    return static_cast<double>(s.constant) * (1.0 + static_cast<double>(s.a) * std::log(1.0 + std::floor(next / b)));
+  }
+  if (s.by_position == PositionScale::logn) return static_cast<double>(s.constant) * std::max(1.0, std::log(next) / std::log(b));
+  return static_cast<double>(s.constant);
+}
+
+TEST_P(StagesTest, QueryScaleMatchesTheProduct) {
+  for_each_type([&](auto type) {
+    using T = decltype(type);
+    const QueryScale llama4 = {1.0f, PositionScale::llama4, 0.1f, 8.0f}, logn = {0.5f, PositionScale::logn, 0.0f, 16.0f};
+    const std::vector<ScaleCase> cases = {
+        {{0.088388348f}},      {{0.3f}, 1, 1, 2},           {{0.3f}, 33, 4, 46, 2, true},
+        {{1.0f}, 9, 2, 80, 4}, {llama4, 257, 8, 128},       {llama4, 31, 2, 48, 16, true},
+        {logn, 64, 5, 96, 8},  {logn, 33, 1, 576, 0, true}, {{-2.0f}, 5, 3, 64, 0, false, false},
+        {{1.0f}, 0, 1, 8}};
+    for (const ScaleCase& c : cases) {
+      SCOPED_TRACE(str_cat("T=", c.num_tokens, " heads=", c.num_heads, " D=", c.head_dim, " constant=", c.scale.constant));
+      Random random(17);
+      const int64_t stride = c.num_heads * c.head_dim + c.padding;
+      const std::vector<T> x = random.normals<T>(c.num_tokens * stride);
+      std::vector<int32_t> positions;
+      for (int64_t t = 0; t < c.num_tokens; ++t) {
+        positions.push_back(c.with_positions && t % 7 == 3 ? -1
+                                                           : static_cast<int32_t>(random.integer(0, t % 2 == 0 ? 40 : 1000000)));
+      }
+      Arena arena(GetParam());
+      const T* x_data = c.in_place ? arena.inout(x) : arena.input(x);
+      const std::vector<T> y_before = c.in_place ? x : poisoned<T>(c.num_tokens * stride);
+      T* y_data = c.in_place ? const_cast<T*>(x_data) : arena.inout(y_before);
+      QueryScaleParams p;
+      p.num_tokens = c.num_tokens, p.num_heads = c.num_heads, p.head_dim = c.head_dim, p.dtype = FloatFormat<T>::dtype;
+      p.x = {x_data, stride, c.head_dim}, p.y = {y_data, stride, c.head_dim};
+      p.q_scale = c.scale;
+      if (c.with_positions) p.positions = static_cast<const int32_t*>(arena.input(positions));
+      const Status status = arena.run([&](const Execution& execution) { return query_scale(p, execution); });
+      ASSERT_TRUE(status.ok()) << status.message();
+      std::vector<T> y = arena.read(y_data), got;
+      std::vector<Reference> want;
+      for (int64_t t = 0; t < c.num_tokens; ++t) {
+        const int64_t position = c.with_positions ? positions[static_cast<size_t>(t)] : 0;
+        if (position < 0) continue;
+        for (int64_t i = t * stride; i < t * stride + c.num_heads * c.head_dim; ++i) {
+          const double value = static_cast<double>(to_float(x[static_cast<size_t>(i)])) * scale_in_float64(c.scale, position);
+          got.push_back(y[static_cast<size_t>(i)]);
+          want.push_back({value, std::fabs(value)});
+          if (c.scale == QueryScale{}) {
+            ASSERT_EQ(to_float(y[static_cast<size_t>(i)]), to_float(x[static_cast<size_t>(i)]));
+          }
+          y[static_cast<size_t>(i)] = y_before[static_cast<size_t>(i)];
+        }
+      }
+      expect_close(got, want, c.num_heads * c.head_dim, "y");
+      PlacedPrologue<T>::expect_bits(y, y_before, "y outside its rows");
+    }
+  });
+}
+
+struct QueryScaleRefusal {
+  const char* name;
+  std::function<void(QueryScaleParams&)> change;
+  StatusCode code;
+  std::string message;
+};
+
+TEST_P(StagesTest, QueryScaleRefusesWithASentence) {
+  using P = QueryScaleParams;
+  const auto invalid = StatusCode::invalid_argument;
+  const std::vector<QueryScaleRefusal> refusals = {
+      {"negative token count", [](P& p) { p.num_tokens = -1; }, invalid, "num_tokens is -1: it must lie in 0..2147483647"},
+      {"no heads", [](P& p) { p.num_heads = 0; }, invalid, "num_heads is 0: it must lie in 1..65536"},
+      {"unknown type", [](P& p) { p.dtype = static_cast<DType>(7); }, StatusCode::unsupported,
+       "dtype is the unknown type 7: supported are float32, float16 and bfloat16"},
+      {"odd head_dim", [](P& p) { p.head_dim = 5; }, StatusCode::unsupported,
+       "head_dim is 5: supported is every even number in 2..576"},
+      {"unknown scale", [](P& p) { p.q_scale.by_position = static_cast<PositionScale>(3); }, StatusCode::unsupported,
+       "q_scale.by_position is 3: supported are none, llama4 and logn"},
+      {"infinite constant", [](P& p) { p.q_scale.constant = INFINITY; }, invalid, "q_scale.constant is inf: it must be finite"},
+      {"logn of 1", [](P& p) { p.q_scale.by_position = PositionScale::logn; }, invalid,
+       "q_scale.b is 1: for logn it must be greater than 1"},
+      {"unknown position type", [](P& p) { p.positions.type = static_cast<IndexType>(9); }, invalid,
+       "positions.type is 9: it must be int32 or int64"},
+      {"no positions where they count", [](P& p) { p.positions = nullptr, p.q_scale.by_position = PositionScale::llama4; },
+       invalid, "positions is null"},
+      {"no x", [](P& p) { p.x.data = nullptr; }, invalid, "x is null"},
+      {"no y", [](P& p) { p.y.data = nullptr; }, invalid, "y is null"},
+      {"y half over x", [](P& p) { p.y.data = static_cast<float*>(const_cast<void*>(p.x.data)) + 2; }, invalid, "y overlaps x"},
+      {"y over the positions", [](P& p) { p.positions.data = p.y.data; }, invalid, "y overlaps positions"},
+  };
+  for (const QueryScaleRefusal& refusal : refusals) {
+    SCOPED_TRACE(refusal.name);
+    Arena arena(GetParam());
+    P p;
+    p.num_tokens = 3, p.num_heads = 1, p.head_dim = 8;
+    p.x = {arena.input(Random(1).normals<float>(24)), 8, 8}, p.y = {arena.output<float>(24), 8, 8};
+    p.positions = static_cast<const int32_t*>(arena.input(std::vector<int32_t>{0, 1, 2}));
+    refusal.change(p);
+    const Status status = arena.run([&](const Execution& execution) { return query_scale(p, execution); });
+    EXPECT_EQ(status.code(), refusal.code);
+    EXPECT_EQ(status.message(), "query_scale: " + refusal.message);
+    EXPECT_TRUE(arena.untouched());
+  }
+}
+
 // ---- kv_write ---------------------------------------------------------------------------------------------------------------
 
 KvWriteParams kv_write_of(const AttentionPrologueParams& p) {
@@ -150,6 +264,44 @@ TEST_P(StagesTest, KvWriteCopiesIntoTheSlots) {
   });
 }
 
+// A token stands where all its streams say: one negative position is padding, one too large a fault.
+TEST_P(StagesTest, KvWriteLooksAtEveryPositionStream) {
+  constexpr int64_t kTokens = 6, kHeads = 2, kDim = 8, kAxes = 3, kStride = 7, kRows = 10;
+  const std::vector<float> k = Random(5).normals<float>(kTokens * kHeads * kDim),
+                           v = Random(6).normals<float>(kTokens * kHeads * kDim);
+  std::vector<int64_t> positions(kAxes * kStride, 3);
+  positions[1] = 9;                                    // of token 1: the last one that is good
+  positions[kStride + 2] = 10;                         // of token 2, second stream: too large
+  positions[2 * kStride + 3] = -1;                     // of token 3, third stream: padding
+  positions[4] = 10, positions[2 * kStride + 4] = -7;  // padding outweighs
+  Arena arena(GetParam());
+  KvWriteParams p;
+  p.num_tokens = kTokens, p.num_kv_heads = kHeads, p.head_dim = kDim;
+  p.k = {arena.input(k), kHeads * kDim, kDim}, p.v = {arena.input(v), kHeads * kDim, kDim};
+  float* k_cache = arena.output<float>(8 * kHeads * kDim);
+  float* v_cache = arena.output<float>(8 * kHeads * kDim);
+  p.cache.k = k_cache, p.cache.v = v_cache, p.cache.num_pages = 2, p.cache.page_size = 4, p.cache.num_kv_heads = kHeads;
+  p.cache.head_dim = kDim, p.cache.k_strides = p.cache.v_strides = nhd_strides(4, kHeads, kDim);
+  p.slot_mapping = static_cast<const int64_t*>(arena.input(std::vector<int64_t>{7, 6, 5, 4, 3, 2}));
+  p.positions = static_cast<const int64_t*>(arena.input(positions));
+  p.num_axes = kAxes, p.position_axis_stride = kStride, p.max_position = kRows;
+  FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));
+  p.faults = faults;
+  const Status status = arena.run([&](const Execution& execution) { return kv_write(p, execution); });
+  ASSERT_TRUE(status.ok()) << status.message();
+  std::vector<float> want_k = poisoned<float>(8 * kHeads * kDim), want_v = want_k;
+  for (const int64_t t : {0, 1, 5}) {
+    std::copy_n(k.begin() + t * kHeads * kDim, kHeads * kDim, want_k.begin() + (7 - t) * kHeads * kDim);
+    std::copy_n(v.begin() + t * kHeads * kDim, kHeads * kDim, want_v.begin() + (7 - t) * kHeads * kDim);
+  }
+  PlacedPrologue<float>::expect_bits(arena.read(k_cache), want_k, "k");
+  PlacedPrologue<float>::expect_bits(arena.read(v_cache), want_v, "v");
+  const Fault fault = decode_fault(arena.read(faults)[0]);
+  EXPECT_EQ(fault.code, FaultCode::position_out_of_range);
+  EXPECT_EQ(fault.token, 2);
+  EXPECT_EQ(fault.count, 1u);
+}
+
 struct KvWriteRefusal {
   const char* name;
   std::function<void(KvWriteParams&)> change;
@@ -171,6 +323,9 @@ TEST_P(StagesTest, KvWriteRefusesWithASentence) {
        "max_position is -1: it must lie in 0..1099511627776"},
       {"unknown position type", [](P& p) { p.positions.type = static_cast<IndexType>(9); }, invalid,
        "positions.type is 9: it must be int32 or int64"},
+      {"too many streams", [](P& p) { p.num_axes = 5; }, invalid, "num_axes is 5: it must lie in 1..4"},
+      {"a negative distance of streams", [](P& p) { p.num_axes = 2, p.position_axis_stride = -1; }, invalid,
+       "positions has the stride -1: strides must not be negative"},
       {"unknown slot type", [](P& p) { p.slot_mapping.type = static_cast<IndexType>(9); }, invalid,
        "slot_mapping.type is 9: it must be int32 or int64"},
       {"neither k nor v", [](P& p) { p.k.data = p.v.data = nullptr; }, invalid, "k and v are both null"},

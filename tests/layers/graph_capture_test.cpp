@@ -5,6 +5,7 @@
 #include <prologue/layers/graph/fusion.h>
 
 #include "tests/support/arena.h"
+#include "tests/support/attention_variant.h"
 #include "tests/support/tiny_decoder.h"
 
 #ifdef PROLOGUE_HAS_CUDA
@@ -73,6 +74,70 @@ TEST(GraphCapture, AReplayedDecodeStepReadsOnlyTheDeviceArrays) {
   const std::vector<float> replayed = run(true);
   ASSERT_EQ(eager.size(), replayed.size());
   for (size_t i = 0; i < eager.size(); ++i) ASSERT_EQ(eager[i], replayed[i]) << i;
+  cudaStreamDestroy(stream);
+#endif
+}
+
+// Every kind of attention layer: fused and unfused, eager and replayed, all four with the same bits (rounded per step).
+TEST(GraphCapture, EveryVariantReplaysWithTheBitsOfTheEagerStep) {
+  PROLOGUE_REQUIRE_BACKEND(test::Backend::cuda_graph);
+#ifdef PROLOGUE_HAS_CUDA
+  cudaStream_t stream = nullptr;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+  const Execution execution{Device::cuda, 1, stream};
+  const StepLimits limits = {16, 4, 1, 12};
+  const std::vector<int32_t> block_table = {6, 1, 4}, prompt = {3, 1, 4, 1, 5}, decoded = {9, 2, 6};
+
+  const auto run = [&](test::VariantModel& model, Graph graph, bool captured) {
+    model.fill_cache(0xff);
+    graph.output = test::q_of_last_layer(graph);
+    auto executor = GraphExecutor::create(std::move(graph), model.storage, limits, execution).value();
+    auto buffers = StepBuffers::create(16, 1, 3, execution.device, model.variant.num_axes).value();
+    StepBatch batch(model.variant.num_axes);
+    batch.add_sequence(prompt.data(), 5, 0, block_table, kPageSize, 1);
+    EXPECT_TRUE(executor->run(buffers.upload(batch, execution).value(), execution).ok());
+    std::vector<unsigned char> all;
+    cudaGraphExec_t instance = nullptr;
+    for (size_t i = 0; i < decoded.size(); ++i) {
+      batch.clear();
+      batch.add_sequence(&decoded[i], 1, 5 + static_cast<int64_t>(i), block_table, kPageSize, 1);
+      for (int64_t axis = 0; axis < model.variant.num_axes; ++axis) {
+        batch.set_position(0, axis, static_cast<int32_t>(5 + 3 * static_cast<int64_t>(i) + axis));
+      }
+      StepInputs step = buffers.upload(batch, execution).value();
+      step.max_seq_len = limits.max_seq_len;  // holds for every replay
+      if (!captured) {
+        EXPECT_TRUE(executor->run(step, execution).ok());
+      } else {
+        if (instance == nullptr) {
+          cudaGraph_t recorded = nullptr;
+          EXPECT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+          EXPECT_TRUE(executor->run(step, execution).ok());
+          EXPECT_EQ(cudaStreamEndCapture(stream, &recorded), cudaSuccess);
+          EXPECT_EQ(cudaGraphInstantiate(&instance, recorded, 0), cudaSuccess);
+          cudaGraphDestroy(recorded);
+        }
+        EXPECT_EQ(cudaGraphLaunch(instance, stream), cudaSuccess);
+      }
+      const auto q = test::rows_of(*executor, executor->graph().output, 1, execution);
+      all.insert(all.end(), q.begin(), q.end());
+      EXPECT_EQ(executor->take_fault(execution)->code, FaultCode::none);
+    }
+    if (instance != nullptr) cudaGraphExecDestroy(instance);
+    const auto cache = model.cache_contents();
+    all.insert(all.end(), cache.begin(), cache.end());
+    return all;
+  };
+  for (const test::AttentionVariant& variant : test::listed_variants()) {
+    SCOPED_TRACE(variant.describe());
+    test::VariantModel model(variant, DType::bf16, execution);
+    const Graph fused = fuse_attention_prologue(model.graph, Rounding::per_step);
+    const auto eager = run(model, model.graph, false);
+    EXPECT_TRUE(run(model, model.graph, true) == eager) << "unfused, replayed";
+    EXPECT_TRUE(run(model, fused, false) == eager) << "fused, eager";
+    EXPECT_TRUE(run(model, fused, true) == eager) << "fused, replayed";
+    if (testing::Test::HasFailure()) break;
+  }
   cudaStreamDestroy(stream);
 #endif
 }

@@ -1,0 +1,108 @@
+#include <prologue/kernels/token_ops/gather_cos_sin.h>
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tests/support/arena.h"
+#include "tests/support/random.h"
+
+namespace prologue::test {
+namespace {
+
+class GatherCosSinTest : public testing::TestWithParam<Backend> {
+ protected:
+  void SetUp() override { PROLOGUE_REQUIRE_BACKEND(GetParam()); }
+};
+INSTANTIATE_TEST_SUITE_P(Backends, GatherCosSinTest, testing::ValuesIn(all_backends()),
+                         [](const auto& backend) { return backend_name(backend.param); });
+
+struct GatherCase {
+  int64_t num_tokens, rotary_dim, num_axes, stride_padding;
+  bool with_pair_axis, bad_positions;
+};
+
+TEST_P(GatherCosSinTest, CopiesTheRowsOfEveryStream) {
+  constexpr int64_t kRows = 20;
+  for (const GatherCase& c : std::vector<GatherCase>{{0, 8, 1, 0, false, false},
+                                                     {1, 2, 1, 0, false, false},
+                                                     {33, 128, 1, 0, false, true},
+                                                     {257, 72, 3, 5, true, true},
+                                                     {31, 576, 4, 0, true, false},
+                                                     {8, 16, 2, 1, false, true}}) {
+    SCOPED_TRACE(testing::Message() << "T=" << c.num_tokens << " r=" << c.rotary_dim << " axes=" << c.num_axes);
+    Random random(3);
+    std::vector<float> table = random.normals<float>(kRows * c.rotary_dim);
+    table[0] = -0.0f;
+    const int64_t stride = c.num_tokens + c.stride_padding, half = c.rotary_dim / 2;
+    std::vector<int64_t> positions;
+    for (int64_t i = 0; i < c.num_axes * stride; ++i) {
+      const bool bad = c.bad_positions && i % 5 == 2;
+      positions.push_back(bad ? (i % 2 == 0 ? -1 : kRows) : random.integer(0, kRows - 1));
+    }
+    std::vector<uint8_t> pair_axis;
+    for (int64_t i = 0; i < half; ++i)
+      pair_axis.push_back(static_cast<uint8_t>(i == 0 ? 200 : i % c.num_axes));  // 200 counts as 0
+    Arena arena(GetParam());
+    GatherCosSinParams p;
+    p.num_tokens = c.num_tokens, p.rotary_dim = c.rotary_dim, p.max_position = kRows;
+    p.cos_sin = arena.input(table);
+    p.positions = static_cast<const int64_t*>(arena.input(positions));
+    p.num_axes = c.num_axes, p.position_axis_stride = stride;
+    if (c.with_pair_axis) p.pair_axis = arena.input(pair_axis);
+    p.out = arena.output<float>(c.num_tokens * c.rotary_dim);
+    const Status status = arena.run([&](const Execution& execution) { return gather_cos_sin(p, execution); });
+    ASSERT_TRUE(status.ok()) << status.message();
+    const std::vector<float> got = arena.read(p.out);
+    for (int64_t t = 0; t < c.num_tokens; ++t) {
+      for (int64_t i = 0; i < c.rotary_dim; ++i) {
+        const int64_t pair = i % half, axis = !c.with_pair_axis || pair == 0 ? 0 : pair % c.num_axes;
+        const int64_t position = positions[static_cast<size_t>(axis * stride + t)];
+        const float want = position < 0 || position >= kRows ? 0.0f : table[static_cast<size_t>(position * c.rotary_dim + i)];
+        ASSERT_EQ(std::memcmp(&got[static_cast<size_t>(t * c.rotary_dim + i)], &want, sizeof want), 0) << t << ", " << i;
+      }
+    }
+  }
+}
+
+struct Refusal {
+  std::function<void(GatherCosSinParams&)> change;
+  std::string message;
+};
+
+TEST_P(GatherCosSinTest, RefusesWithASentence) {
+  using P = GatherCosSinParams;
+  const std::vector<Refusal> refusals = {
+      {[](P& p) { p.num_tokens = -1; }, "num_tokens is -1: it must lie in 0..2147483647"},
+      {[](P& p) { p.rotary_dim = 0; }, "rotary_dim is 0: it must lie in 2..65536"},
+      {[](P& p) { p.rotary_dim = 5; }, "rotary_dim is 5: it must be even"},
+      {[](P& p) { p.max_position = 0; }, "max_position is 0: it must lie in 1..1099511627776"},
+      {[](P& p) { p.num_axes = 5; }, "num_axes is 5: it must lie in 1..4"},
+      {[](P& p) { p.positions.type = static_cast<IndexType>(4); }, "positions.type is 4: it must be int32 or int64"},
+      {[](P& p) { p.position_axis_stride = -2; }, "positions has the stride -2: strides must not be negative"},
+      {[](P& p) { p.cos_sin = nullptr; }, "cos_sin is null"},
+      {[](P& p) { p.positions.data = nullptr; }, "positions is null"},
+      {[](P& p) { p.out = nullptr; }, "out is null"},
+      {[](P& p) { p.out = const_cast<float*>(p.cos_sin); }, "out overlaps cos_sin"},
+  };
+  for (const Refusal& refusal : refusals) {
+    SCOPED_TRACE(refusal.message);
+    Arena arena(GetParam());
+    P p;
+    p.num_tokens = 2, p.rotary_dim = 4, p.max_position = 3, p.num_axes = 2, p.position_axis_stride = 2;
+    p.cos_sin = arena.input(std::vector<float>(12));
+    p.positions = static_cast<const int32_t*>(arena.input(std::vector<int32_t>(4)));
+    p.out = arena.output<float>(8);
+    refusal.change(p);
+    const Status status = arena.run([&](const Execution& execution) { return gather_cos_sin(p, execution); });
+    EXPECT_EQ(status.code(), StatusCode::invalid_argument);
+    EXPECT_EQ(status.message(), "gather_cos_sin: " + refusal.message);
+    EXPECT_TRUE(arena.untouched());
+  }
+}
+
+}  // namespace
+}  // namespace prologue::test

@@ -1,0 +1,304 @@
+// Attention layers of every kind over the layer graph, on any device: small, random, and run step by step, so that two graphs of
+// the same layer can be compared bit for bit.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <prologue/layers/attention.h>
+#include <prologue/layers/graph/executor.h>
+
+#include "tests/support/random.h"
+
+namespace prologue::test {
+
+enum class NormWeights { none, shared, per_head };
+
+struct AttentionVariant {
+  int64_t num_layers = 2;
+  int64_t num_q_heads = 4, num_kv_heads = 2, head_dim = 16;
+  bool joint_bias = false;
+  bool q_bias = false, k_bias = false, v_bias = false;
+  NormPlacement norm = NormPlacement::none;
+  NormKind norm_kind = NormKind::rms;
+  NormScope norm_scope = NormScope::head;
+  NormWeights norm_weights = NormWeights::shared;
+  bool norm_bias = false;
+  float weight_offset = 0.0f;
+  bool v_norm = false, v_from_k = false;
+  int64_t rotary_dim = 16, rotary_offset = 0;  // 0: NoPE
+  RopeStyle style = RopeStyle::neox;
+  bool inverse = false;
+  CosSinSource source = CosSinSource::table;
+  int64_t num_axes = 1;
+  QueryScale q_scale = {};
+  uint64_t seed = 1;
+
+  bool biased() const { return joint_bias || q_bias || k_bias || v_bias; }
+  // Something besides the writing of K and V.
+  bool has_steps() const {
+    return biased() || norm != NormPlacement::none || rotary_dim > 0 || v_norm || q_scale != QueryScale{};
+  }
+  int64_t qkv_width() const { return (num_q_heads + (v_from_k ? 1 : 2) * num_kv_heads) * head_dim; }
+
+  std::string describe() const {
+    return str_cat("Hq=", num_q_heads, " Hkv=", num_kv_heads, " D=", head_dim, " bias=", joint_bias ? "joint" : "", q_bias,
+                   k_bias, v_bias, " norm=", static_cast<int>(norm), "/", static_cast<int>(norm_kind), "/",
+                   static_cast<int>(norm_scope), "/", static_cast<int>(norm_weights), "/", norm_bias, " offset=", weight_offset,
+                   " v_norm=", v_norm, " v_from_k=", v_from_k, " rope=", rotary_dim, "@", rotary_offset, " ",
+                   rope_style_name(style), " inverse=", inverse, " source=", static_cast<int>(source), " axes=", num_axes,
+                   " q_scale=", q_scale.constant, "/", static_cast<int>(q_scale.by_position), " seed=", seed);
+  }
+};
+
+// A list with at least one variant for each thing that a layer can have.
+inline std::vector<AttentionVariant> listed_variants() {
+  using V = AttentionVariant;
+  std::vector<V> list;
+  const auto add = [&](void (*change)(V&)) {
+    V variant;
+    variant.seed = 100 + list.size();
+    change(variant);
+    list.push_back(variant);
+  };
+  add([](V&) {});
+  add([](V& v) { v.joint_bias = true; });
+  add([](V& v) { v.q_bias = v.v_bias = true; });
+  add([](V& v) { v.k_bias = true, v.rotary_dim = 0; });  // q stays where it is
+  add([](V& v) { v.v_bias = true, v.rotary_dim = 0; });
+  add([](V& v) { v.q_bias = true, v.rotary_dim = 0; });
+  add([](V& v) { v.joint_bias = true, v.rotary_dim = 0; });
+  add([](V& v) { v.rotary_dim = 0; });                     // nothing but kv_write
+  add([](V& v) { v.norm = NormPlacement::before_rope; });  // Qwen3
+  add([](V& v) { v.norm = NormPlacement::before_rope, v.weight_offset = 1.0f, v.style = RopeStyle::interleaved; });  // Gemma 3
+  add([](V& v) { v.norm = NormPlacement::after_rope, v.norm_weights = NormWeights::none; });                         // Llama 4
+  add([](V& v) { v.norm = NormPlacement::before_rope, v.norm_scope = NormScope::token, v.norm_weights = NormWeights::per_head; });
+  add([](V& v) { v.norm = NormPlacement::before_rope, v.norm_kind = NormKind::layer, v.norm_weights = NormWeights::per_head; });
+  add([](V& v) { v.norm = NormPlacement::after_rope, v.norm_kind = NormKind::layer, v.norm_bias = v.joint_bias = true; });
+  add([](V& v) { v.norm = NormPlacement::before_rope, v.rotary_dim = 0, v.k_bias = true; });
+  add([](V& v) { v.norm = NormPlacement::before_rope, v.v_norm = v.v_from_k = true; });  // Gemma 4
+  add([](V& v) { v.v_norm = v.v_from_k = v.joint_bias = true; });
+  add([](V& v) { v.v_from_k = v.k_bias = true; });
+  add([](V& v) { v.v_norm = v.v_bias = true; });
+  add([](V& v) { v.rotary_dim = 6; });
+  add([](V& v) { v.rotary_dim = 8, v.rotary_offset = 8, v.style = RopeStyle::interleaved; });
+  add([](V& v) { v.inverse = true; });
+  add([](V& v) { v.source = CosSinSource::inv_freq; });
+  add([](V& v) { v.source = CosSinSource::per_token; });
+  add([](V& v) { v.num_axes = 3; });
+  add([](V& v) { v.num_axes = 3, v.source = CosSinSource::per_token, v.norm = NormPlacement::before_rope, v.q_bias = true; });
+  add([](V& v) { v.num_axes = 2, v.source = CosSinSource::inv_freq; });
+  add([](V& v) { v.q_scale.constant = 0.37f; });
+  add([](V& v) { v.q_scale.by_position = PositionScale::llama4, v.q_scale.a = 0.1f, v.q_scale.b = 3.0f, v.rotary_dim = 0; });
+  add([](V& v) { v.q_scale.by_position = PositionScale::logn, v.q_scale.b = 4.0f, v.norm = NormPlacement::after_rope; });
+  return list;
+}
+
+inline AttentionVariant random_variant(uint64_t seed) {
+  Random random(seed);
+  const auto chance = [&](int64_t of) { return random.integer(1, of) == 1; };
+  AttentionVariant v;
+  v.seed = seed;
+  v.num_kv_heads = random.integer(1, 3);
+  v.num_q_heads = v.num_kv_heads * random.integer(1, 3);
+  v.head_dim = std::vector<int64_t>{8, 16, 46, 64}[static_cast<size_t>(random.integer(0, 3))];
+  v.v_from_k = chance(4);
+  v.v_norm = chance(3);
+  v.joint_bias = chance(4);
+  if (!v.joint_bias) v.q_bias = chance(3), v.k_bias = chance(3), v.v_bias = !v.v_from_k && chance(3);
+  v.norm = static_cast<NormPlacement>(random.integer(0, 2));
+  v.norm_kind = chance(3) ? NormKind::layer : NormKind::rms;
+  v.norm_scope = v.norm_kind == NormKind::rms && chance(3) ? NormScope::token : NormScope::head;
+  v.norm_weights = static_cast<NormWeights>(random.integer(0, 2));
+  v.norm_bias = v.norm_kind == NormKind::layer && chance(2);
+  v.weight_offset = chance(2) ? 1.0f : 0.0f;
+  v.rotary_dim = chance(5) ? 0 : chance(2) ? v.head_dim : 2 * random.integer(1, v.head_dim / 2);
+  v.rotary_offset = 2 * random.integer(0, (v.head_dim - v.rotary_dim) / 2);
+  v.style = chance(2) ? RopeStyle::interleaved : RopeStyle::neox;
+  v.inverse = chance(5);
+  v.source = static_cast<CosSinSource>(random.integer(0, 2));
+  v.num_axes = chance(2) ? 1 : random.integer(2, 4);
+  if (v.rotary_dim == 0) v.rotary_offset = 0, v.inverse = false, v.num_axes = 1;
+  if (chance(3)) v.q_scale.constant = 0.37f;
+  if (chance(3))
+    v.q_scale.by_position = PositionScale::llama4, v.q_scale.a = 0.1f, v.q_scale.b = 3.0f;
+  else if (chance(3))
+    v.q_scale.by_position = PositionScale::logn, v.q_scale.b = 4.0f;
+  return v;
+}
+
+// The layers over a random embedding, each behind a norm. Weights are kept on the host too, as the device's type has them.
+struct VariantModel {
+  static constexpr int64_t kHidden = 24, kVocab = 50, kPageSize = 4, kPages = 8, kMaxPosition = 32;
+  static constexpr float kEps = 1e-5f, kScoreScale = 0.25f;
+
+  VariantModel(const AttentionVariant& of, DType type, const Execution& on)
+      : variant(of), dtype(type), execution(on), random(of.seed) {
+    GraphBuilder g(dtype);
+    Rope rope = make_rope();
+    embedding = weight(kVocab, kHidden);
+    Value x = g.embedding("embedding", embedding, 1.0f);
+    if (variant.source == CosSinSource::per_token && rope) rope = g.gather_cos_sin("cos_sin", rope);
+    for (int64_t i = 0; i < variant.num_layers; ++i) {
+      const GraphBuilder::Scope scope(g, str_cat("layers.", i));
+      layers.push_back(make_layer(i, rope));
+      norms.push_back(weight(1, kHidden));
+      x = layers.back().build(g, g.rms_norm("norm", x, norms.back(), kEps));
+    }
+    graph = std::move(g).finish(x);
+    storage = KvStorage::create({variant.num_layers, kPages, kPageSize, variant.num_kv_heads, variant.head_dim, dtype},
+                                execution.device)
+                  .value();
+    fill_cache(0xff);
+  }
+
+  void fill_cache(int byte) {
+    const std::vector<unsigned char> bytes(static_cast<size_t>(cache_bytes()), static_cast<unsigned char>(byte));
+    EXPECT_TRUE(copy_to_device(storage.layer(0).k, bytes.data(), cache_bytes(), execution).ok());
+    EXPECT_TRUE(synchronize(execution).ok());
+  }
+  int64_t cache_bytes() const { return storage.config().bytes_per_page() * kPages; }
+  std::vector<unsigned char> cache_contents() const {
+    std::vector<unsigned char> bytes(static_cast<size_t>(cache_bytes()));
+    EXPECT_TRUE(copy_to_host(bytes.data(), storage.layer(0).k, cache_bytes(), execution).ok());
+    return bytes;
+  }
+  // What the device's array holds, for oracles.
+  std::vector<double> values_of(const Weight& of) const {
+    std::vector<unsigned char> bytes(static_cast<size_t>(of.rows * of.cols * dtype_size(of.dtype)));
+    EXPECT_TRUE(copy_to_host(bytes.data(), of.data, static_cast<int64_t>(bytes.size()), execution).ok());
+    std::vector<double> values;
+    with_host_type(of.dtype, [&](auto host_type) {
+      using T = decltype(host_type);
+      for (int64_t i = 0; i < of.rows * of.cols; ++i)
+        values.push_back(static_cast<double>(to_float(reinterpret_cast<const T*>(bytes.data())[i])));
+    });
+    return values;
+  }
+
+  AttentionVariant variant;
+  DType dtype;
+  Execution execution;
+  Random random;
+  std::vector<Buffer> buffers;
+  std::unique_ptr<RopeTable> table;
+  std::vector<float> inv_freq, cos_sin;  // of the rope, on the host
+  std::vector<uint8_t> pair_axis;
+  Weight embedding;
+  std::vector<Weight> norms;
+  std::vector<Attention> layers;
+  KvStorage storage;
+  Graph graph;
+
+ private:
+  template <class T>
+  const T* upload(const std::vector<T>& values) {
+    const auto bytes = static_cast<int64_t>(values.size() * sizeof(T));
+    buffers.push_back(Buffer::allocate(execution.device, bytes).value());
+    EXPECT_TRUE(copy_to_device(buffers.back().data(), values.data(), bytes, execution).ok());
+    EXPECT_TRUE(synchronize(execution).ok());
+    return buffers.back().template as<T>();
+  }
+  Weight weight(int64_t rows, int64_t cols) {
+    Weight made = {nullptr, rows, cols, dtype};
+    with_host_type(dtype, [&](auto host_type) { made.data = upload(random.normals<decltype(host_type)>(rows * cols, 0.5)); });
+    return made;
+  }
+  Weight weight_if(bool wanted, int64_t rows, int64_t cols) { return wanted ? weight(rows, cols) : Weight(); }
+
+  Rope make_rope() {
+    if (variant.rotary_dim == 0) return {};
+    Rope rope;
+    const int64_t pairs = variant.rotary_dim / 2;
+    RopeConfig config;
+    config.style = variant.style;
+    config.rotary_dim = variant.rotary_dim;
+    const RopeFrequencies frequencies = rope_frequencies(config, kMaxPosition, RopePrecision::exact).value();
+    if (variant.source == CosSinSource::inv_freq) {
+      for (const double each : frequencies.inv_freq) inv_freq.push_back(static_cast<float>(each));
+      rope.rotation.style = variant.style;
+      rope.rotation.rotary_dim = variant.rotary_dim;
+      rope.rotation.source = CosSinSource::inv_freq;
+      rope.rotation.inv_freq = upload(inv_freq);
+      rope.rotation.attention_factor = 1.25f;
+      rope.rotation.max_position = kMaxPosition;
+    } else {
+      cos_sin = rope_cos_sin(frequencies, kMaxPosition, RopePrecision::exact).value();
+      table = std::make_unique<RopeTable>(
+          RopeTable::create(variant.style, frequencies, kMaxPosition, RopePrecision::exact, execution).value());
+      rope.table = table.get();
+    }
+    rope.rotation.rotary_offset = variant.rotary_offset;
+    rope.rotation.inverse = variant.inverse;
+    rope.rotation.num_axes = variant.num_axes;
+    if (variant.num_axes > 1) {
+      for (int64_t i = 0; i < pairs; ++i) pair_axis.push_back(static_cast<uint8_t>(random.integer(0, variant.num_axes - 1)));
+      rope.rotation.pair_axis = upload(pair_axis);
+    }
+    return rope;
+  }
+
+  HeadsNorm make_norm(int64_t num_heads) {
+    HeadsNorm norm = {variant.norm_kind, variant.norm_scope, 1e-6f, variant.weight_offset};
+    const int64_t rows = variant.norm_weights == NormWeights::per_head ? num_heads : 1;
+    norm.weight = weight_if(variant.norm_weights != NormWeights::none, rows, variant.head_dim);
+    norm.bias = weight_if(variant.norm_bias, rows, variant.head_dim);
+    return norm;
+  }
+
+  Attention make_layer(int64_t index, const Rope& rope) {
+    const int64_t q_width = variant.num_q_heads * variant.head_dim, kv_width = variant.num_kv_heads * variant.head_dim;
+    Attention layer;
+    layer.layer = index;
+    layer.num_q_heads = variant.num_q_heads;
+    layer.num_kv_heads = variant.num_kv_heads;
+    layer.head_dim = variant.head_dim;
+    layer.scale = kScoreScale;
+    layer.rope = rope;
+    layer.qkv_weight = weight(variant.qkv_width(), kHidden);
+    layer.qkv_bias = weight_if(variant.joint_bias, 1, variant.qkv_width());
+    layer.output_weight = weight(kHidden, q_width);
+    layer.q_bias = weight_if(variant.q_bias, 1, q_width);
+    layer.k_bias = weight_if(variant.k_bias, 1, kv_width);
+    layer.v_bias = weight_if(variant.v_bias, 1, kv_width);
+    layer.norm_placement = variant.norm;
+    if (variant.norm != NormPlacement::none) {
+      layer.q_norm = make_norm(variant.num_q_heads);
+      layer.k_norm = make_norm(variant.num_kv_heads);
+    }
+    layer.v_norm.enabled = variant.v_norm;
+    layer.v_from_k = variant.v_from_k;
+    layer.q_scale = variant.q_scale;
+    return layer;
+  }
+};
+
+inline Value q_of_last_layer(const Graph& graph) {
+  Value q;
+  for (const Node& node : graph.nodes) {
+    if (const auto* attention = std::get_if<PagedAttentionOp>(&node.operation)) q = attention->q;
+  }
+  return q;
+}
+
+// The rows of a value of any type or stride after a run.
+inline std::vector<unsigned char> rows_of(const GraphExecutor& executor, Value value, int64_t num_rows,
+                                          const Execution& execution) {
+  const Graph& graph = executor.graph();
+  const ValueInfo& info = graph.info(value);
+  const int64_t size = dtype_size(info.dtype), row_bytes = info.width * size;
+  std::vector<unsigned char> rows(static_cast<size_t>(num_rows * row_bytes));
+  const int64_t stride = graph.info(graph.storage_of(value)).width * size;
+  for (int64_t t = 0; t < num_rows; ++t) {
+    const auto* row = static_cast<const unsigned char*>(executor.data(value)) + t * stride;
+    EXPECT_TRUE(copy_to_host(rows.data() + t * row_bytes, row, row_bytes, execution).ok());
+  }
+  return rows;
+}
+
+}  // namespace prologue::test
