@@ -66,7 +66,8 @@ struct AttentionLayerParams {
 // Enough for every call whose num_tokens, num_seqs, max_seqlen_q and max_seq_len are not larger than these. Looks at no pointer.
 PROLOGUE_API Result<int64_t> attention_layer_workspace_bytes(const AttentionLayerParams& params, Device device);
 
-// `gemm_context` (kernels/gemm): made once for the device by whoever owns the stream; one per thread that runs layers.
+// `gemm_context` (kernels/gemm): made once for the device by whoever owns the stream; one for each thread and stream
+// that runs layers.
 PROLOGUE_API Status attention_layer(const AttentionLayerParams& params, GemmContext& gemm_context, const Execution& execution);
 
 }  // namespace prologue
