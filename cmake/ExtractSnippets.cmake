@@ -1,5 +1,6 @@
 # cmake -DPAGE=x.md -DTO=folder -DNAMES=a,b -P ExtractSnippets.cmake: the C++ blocks of a page (```cpp NAME ... ```), each into
 # folder/NAME.inc, blocks of one name one after another. Every block must have one of the names, every name a block.
+cmake_minimum_required(VERSION 3.22)
 file(READ ${PAGE} _text)
 string(REPLACE "," ";" _names "${NAMES}")
 foreach(_name ${_names})

@@ -51,7 +51,7 @@ PROLOGUE_HOST_DEVICE inline double add_exactly(double x, double y, double& error
 
 }  // namespace detail
 
-// Of x * y, which is never rounded: held as two doubles, pi/2 subtracted in three. Off by less than 2^-53 * 1.5 for |x * y| <=
+// Of x * y, which is never rounded: held as two doubles, pi/2 subtracted in three. Off by less than 0.75 * 2^-53 for |x * y| <=
 // 2^31 (tests/kernels/float64_test.cpp); NaN beyond.
 PROLOGUE_HOST_DEVICE inline CosSin64 cos_sin_of_product(double x, double y) {
   constexpr double kLargest = 0x1p31;

@@ -189,12 +189,17 @@ Status add_positions(const RotaryParams& p, RegionChecks& regions) {
   return read("positions.offsets", q.offsets, {{1, 0}, {1, 0}, {1, 0}, {packed ? q.num_seqs : p.batch, q.offsets_stride}});
 }
 
-Status dispatch(const RotaryParams& params, const Execution& execution) {
-  RotaryFrequencies frequencies;
+// Rounded once, whatever the exponent's rounding would add.
+void compute_frequencies(const RotaryParams& params, RotaryFrequencies& frequencies) {
+  if (params.rotary_dim == 0 || params.angles.source != RotarySource::theta) return;
   const int64_t width = params.rotary_dim / params.num_blocks;
-  for (int64_t c = 0; params.angles.source == RotarySource::theta && c < width / 2; ++c) {
-    frequencies.values[c] = std::pow(params.angles.theta, -2.0 * static_cast<double>(c) / static_cast<double>(width));
+  for (int64_t c = 0; c < width / 2; ++c) {
+    const long double exponent = -2.0L * static_cast<long double>(c) / static_cast<long double>(width);
+    frequencies.values[c] = static_cast<double>(std::pow(static_cast<long double>(params.angles.theta), exponent));
   }
+}
+
+Status dispatch(const RotaryParams& params, const RotaryFrequencies& frequencies, const Execution& execution) {
   if (execution.device == Device::cpu) return cpu::rotary(params, frequencies, execution.num_threads);
 #ifdef PROLOGUE_HAS_CUDA
   return cuda::rotary(params, frequencies, execution.stream);
@@ -232,7 +237,9 @@ Status rotary(const RotaryParams& params, const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(check_device(kName, execution.device));
   PROLOGUE_RETURN_IF_ERROR(validate(params));
   if (params.batch * params.seq_len == 0) return {};
-  return dispatch(params, execution);
+  RotaryFrequencies frequencies;
+  compute_frequencies(params, frequencies);
+  return dispatch(params, frequencies, execution);
 }
 
 Result<RotaryPlan> RotaryPlan::create(const RotaryParams& params, const Execution& execution) {
@@ -244,6 +251,7 @@ Result<RotaryPlan> RotaryPlan::create(const RotaryParams& params, const Executio
 #endif
   RotaryPlan plan;
   plan.params_ = params;
+  compute_frequencies(params, plan.frequencies_);
   plan.device_ = execution.device;
   return plan;
 }
@@ -253,12 +261,15 @@ Status RotaryPlan::run(const RotaryParams& params, const Execution& execution) c
     return invalid_argument("rotary plan: seq_len is ", params.seq_len, ": it must lie in 0..", params_.seq_len,
                             ", that of the plan");
   }
+  if (params.batch != params_.batch) {
+    return invalid_argument("rotary plan: batch is ", params.batch, ": it must be that of the plan, ", params_.batch);
+  }
   if (execution.device != device_) {
     return invalid_argument("rotary plan: device is ", device_name(execution.device), ": the plan was made for ",
                             device_name(device_));
   }
   if (params.seq_len == 0) return {};
-  return dispatch(params, execution);
+  return dispatch(params, frequencies_, execution);
 }
 
 }  // namespace prologue

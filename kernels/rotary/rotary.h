@@ -17,11 +17,11 @@
 // number max_seqlen or later of its sequence: what would be written of the token's rows (in place too) becomes zeros, recorded in
 // `faults` with token t (position_out_of_range, sequence_too_long). Nothing outside the named rows is ever touched.
 //
-// Numerics: arithmetic in float32 (float64 for f64), each product and sum rounded once (no fused multiply-add), one rounding at
-// the store. Given cos, sin and angles of another type are first converted to that of the arithmetic (cos and sin), or exactly
-// (angles, frequencies). Computed cos and sin are those of the exact product of position and frequency: in float32 within 0.75 *
-// 2^-24, in float64 within 2^-52; products beyond 2^31 give NaN. Channels that nothing changes are copied bitwise. The same bits
-// on CPU and GPU, in any batch, and in the prologue. batch * seq_len = 0 is a no-op. Never allocates, synchronises or throws;
+// Numerics: arithmetic in float32 (float64 for f64), each product and sum rounded once (no fused multiply-add), one rounding at the
+// store. Given cos and sin are converted to the type of the arithmetic; angles and frequencies are taken exactly. Computed cos and
+// sin are those of the exact product of position and frequency (theta's frequencies are rounded to float64 first): within 0.75 *
+// 2^-24 in float32, 0.75 * 2^-53 in float64; angles beyond 2^31 give NaN. Channels that nothing changes are copied bitwise. The same
+// bits on CPU and GPU, in any batch, and in the prologue. batch * seq_len = 0 is a no-op. Never allocates, synchronises or throws;
 // safe under graph capture.
 #pragma once
 
@@ -182,6 +182,11 @@ struct RotaryParams {
 PROLOGUE_API Status validate(const RotaryParams& params);
 PROLOGUE_API Status rotary(const RotaryParams& params, const Execution& execution);
 
+// theta^(-2 * column / w), made on the host once a call, or once for a plan.
+struct RotaryFrequencies {
+  double values[288];
+};
+
 // Validated once, then launched with nothing but pointers that changed.
 class PROLOGUE_API RotaryPlan {
  public:
@@ -197,6 +202,7 @@ class PROLOGUE_API RotaryPlan {
 
  private:
   RotaryParams params_;
+  RotaryFrequencies frequencies_ = {};
   Device device_ = Device::cpu;
 };
 

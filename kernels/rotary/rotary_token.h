@@ -15,11 +15,7 @@ namespace prologue {
 inline constexpr int kMaxRotaryTensors = 4;
 inline constexpr int kMaxRotaryAxes = 4;
 inline constexpr int kMaxRotaryPairs = 288;
-
-// theta^(-2c/w), made on the host once a call.
-struct RotaryFrequencies {
-  double values[kMaxRotaryPairs];
-};
+static_assert(sizeof(RotaryFrequencies) == kMaxRotaryPairs * sizeof(double));
 
 struct RotaryPlace {
   bool padding = false;               // touch nothing

@@ -14,12 +14,12 @@ double tolerance(FloatType type) {
   return type == FloatType::bf16 ? std::ldexp(6.0, -9) : type == FloatType::f16 ? std::ldexp(6.0, -12) : std::ldexp(6.0, -24);
 }
 
-struct Run {
+struct Outcome {
   Bytes out;
   Fault fault;
 };
 
-Run run(Backend backend, const Golden& g, int64_t rows, bool transpose_output_memory) {
+Outcome run(Backend backend, const Golden& g, int64_t rows, bool transpose_output_memory) {
   const FloatType type = g.array("out").type;
   const bool thd = g.flag("thd");
   Arena arena(backend);
@@ -71,7 +71,7 @@ TEST_P(Apex, Goldens) {
     if (g.name.find("2d") == 0) continue;
     SCOPED_TRACE(g.name);
     const GoldenArray& want = g.array("out");
-    const Run result = run(GetParam(), g, g.integer("s"), false);
+    const Outcome result = run(GetParam(), g, g.integer("s"), false);
     expect_golden(result.out, want, tolerance(want.type));
     EXPECT_EQ(result.fault.code, FaultCode::none);
     if (g.flag("thd")) continue;
@@ -125,7 +125,7 @@ TEST_P(Apex, TokensPastFreqsAreReported) {
   for (const Golden& g : read_goldens("apex")) {
     if (g.name.find("2d") == 0 || g.flag("thd")) continue;
     SCOPED_TRACE(g.name);
-    const Run result = run(GetParam(), g, 2, false);
+    const Outcome result = run(GetParam(), g, 2, false);
     Values want = g.array("out").values;
     const auto row = static_cast<int64_t>(want.size()) / g.integer("s");
     std::fill(want.begin() + 2 * row, want.end(), 0.0);

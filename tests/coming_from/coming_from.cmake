@@ -3,9 +3,9 @@ set(_page ${PROJECT_SOURCE_DIR}/docs/coming-from.md)
 set(_snippets ${CMAKE_CURRENT_BINARY_DIR}/coming_from)
 file(GLOB _tests CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/coming_from/*_test.cpp)
 set(_names ${_tests})
-list(TRANSFORM _names REPLACE ".*/(.*)_test.cpp" "\\1")
+list(TRANSFORM _names REPLACE ".+/(.+)_test.cpp" "\\1")
 set(_extracted ${_names})
-list(TRANSFORM _extracted REPLACE "(.*)" "${_snippets}/\\1.inc")
+list(TRANSFORM _extracted REPLACE "(.+)" "${_snippets}/\\1.inc")
 list(JOIN _names "," _names)
 add_custom_command(
   OUTPUT ${_extracted}

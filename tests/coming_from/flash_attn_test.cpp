@@ -9,12 +9,12 @@ namespace {
 
 PROLOGUE_COMING_FROM(FlashAttn);
 
-struct Run {
+struct Outcome {
   Bytes out;
   Fault fault;
 };
 
-Run run(Backend backend, const Golden& g, bool inplace, int64_t seqlen_ro, int64_t max_seqlen = -1) {
+Outcome run(Backend backend, const Golden& g, bool inplace, int64_t seqlen_ro, int64_t max_seqlen = -1) {
   const FloatType type = g.array("out").type;
   const int64_t seqlen = g.integer("seqlen"), half = g.integer("rotary_dim") / 2;
   const bool varlen = g.flag("varlen");
@@ -56,7 +56,7 @@ TEST_P(FlashAttn, Goldens) {
   for (const Golden& g : read_goldens("flash_attn")) {
     SCOPED_TRACE(g.name);
     for (const bool inplace : {false, true}) {
-      const Run result = run(GetParam(), g, inplace, g.integer("seqlen_ro"));
+      const Outcome result = run(GetParam(), g, inplace, g.integer("seqlen_ro"));
       expect_golden(result.out, g.array("out"));
       EXPECT_EQ(result.fault.code, FaultCode::none);
     }
@@ -73,7 +73,7 @@ TEST_P(FlashAttn, WhatTheirsLeavesUnrotatedIsReported) {
     const auto zero = [&](int64_t token) { std::fill_n(want.begin() + token * row, row, 0.0); };
     zero(1);
     if (!g.flag("varlen")) zero(2);  // positions 5, 6, 7: of a table of six rows the first one is left
-    Run result = run(GetParam(), g, false, 6);
+    Outcome result = run(GetParam(), g, false, 6);
     expect_values(result.out, g.array("out").type, want);
     EXPECT_EQ(result.fault.code, FaultCode::position_out_of_range);
     EXPECT_EQ(result.fault.token, 1);

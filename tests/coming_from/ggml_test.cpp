@@ -13,7 +13,7 @@ namespace {
 
 PROLOGUE_COMING_FROM(Ggml);
 
-struct Run {
+struct Outcome {
   Bytes out;
   Fault fault;
 };
@@ -23,7 +23,7 @@ struct Call {
   std::vector<int32_t> b;
   bool back;
 };
-Run run(Backend backend, const Golden& g, const std::vector<Call>& calls) {
+Outcome run(Backend backend, const Golden& g, const std::vector<Call>& calls) {
   const FloatType type = g.array("out").type;
   const auto size = static_cast<size_t>(float_type_size(type));
   const auto ne = g.integers("ne");
@@ -89,7 +89,7 @@ TEST_P(Ggml, Goldens) {
   for (const Golden& g : read_goldens("ggml")) {
     if (g.name.find("negative") != g.name.npos) continue;
     SCOPED_TRACE(g.name);
-    const Run result = run(GetParam(), g, {{g.integers<int32_t>("positions"), !g.flag("forward")}});
+    const Outcome result = run(GetParam(), g, {{g.integers<int32_t>("positions"), !g.flag("forward")}});
     expect_golden(result.out, g.array("out"), tolerance(g));
     EXPECT_EQ(result.fault.code, FaultCode::none);
   }
@@ -103,9 +103,9 @@ TEST_P(Ggml, NegativePositionsInTwoCalls) {
     const auto positions = g.integers<int32_t>("positions");
     auto negated = positions;
     for (int32_t& p : negated) p = -p;
-    const Run result = run(GetParam(), g, {{positions, false}, {negated, true}});
+    const Outcome result = run(GetParam(), g, {{positions, false}, {negated, true}});
     expect_golden(result.out, g.array("out"), tolerance(g));
-    const Run once = run(GetParam(), g, {{positions, false}});
+    const Outcome once = run(GetParam(), g, {{positions, false}});
     const size_t token_bytes = once.out.size() / positions.size();
     EXPECT_EQ(Bytes(once.out.begin(), once.out.begin() + static_cast<int64_t>(token_bytes)), Bytes(token_bytes, kPoison));
     EXPECT_EQ(once.fault.code, FaultCode::none);

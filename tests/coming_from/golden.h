@@ -31,7 +31,7 @@ class ComingFrom : public testing::TestWithParam<Backend> {
 #define PROLOGUE_COMING_FROM(System)                                                \
   class System : public ComingFrom {};                                              \
   INSTANTIATE_TEST_SUITE_P(ComingFrom, System, testing::ValuesIn(all_backends()),   \
-                           [](const auto& info) { return std::string(backend_name(info.param)); })
+                           [](const auto& one) { return std::string(backend_name(one.param)); })
 
 using Bytes = std::vector<unsigned char>;
 using Values = std::vector<double>;

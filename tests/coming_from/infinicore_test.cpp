@@ -11,14 +11,14 @@ namespace {
 
 PROLOGUE_COMING_FROM(Infinicore);
 
-struct Run {
+struct Outcome {
   Status status;
   Bytes out;
   Fault fault;
 };
 
 template <class Index>
-Run run(Backend backend, const Golden& g, const std::vector<Index>& pos_ids, int64_t table_len) {
+Outcome run(Backend backend, const Golden& g, const std::vector<Index>& pos_ids, int64_t table_len) {
   const FloatType type = g.array("out").type;
   const int64_t batch = g.integer("batch"), seqlen = g.integer("seqlen"), nhead = g.integer("nhead"), table_dim = g.integer("table_dim");
   const int64_t dhead = 2 * table_dim;
@@ -54,7 +54,7 @@ template <class Index>
 void expect_goldens(Backend backend) {
   for (const Golden& g : read_goldens("infinicore")) {
     SCOPED_TRACE(g.name);
-    const Run result = run(backend, g, g.integers<Index>("pos_ids"), g.integer("table_len"));
+    const Outcome result = run(backend, g, g.integers<Index>("pos_ids"), g.integer("table_len"));
     EXPECT_TRUE(result.status.ok()) << result.status.message();
     expect_golden(result.out, g.array("out"));
     EXPECT_EQ(result.fault.code, FaultCode::none);
@@ -77,7 +77,7 @@ TEST_P(Infinicore, PositionsOutsideTheTable) {
   for (const Golden& g : read_goldens("infinicore")) {
     if (g.flag("pos_2d") || g.integer("ndim") == 4) continue;
     SCOPED_TRACE(g.name);
-    const Run result = run<int16_t>(GetParam(), g, {-1, 9, 8}, 9);
+    const Outcome result = run<int16_t>(GetParam(), g, {-1, 9, 8}, 9);
     EXPECT_TRUE(result.status.ok()) << result.status.message();
     const size_t row = result.out.size() / 3;
     EXPECT_EQ(Bytes(result.out.begin(), result.out.begin() + static_cast<int64_t>(row)), Bytes(row, kPoison));
@@ -91,7 +91,7 @@ TEST_P(Infinicore, PositionsOutsideTheTable) {
 // What infiniopCreateRoPEDescriptor answers with a status code.
 TEST_P(Infinicore, DescriptorsAreChecked) {
   const Golden g = read_goldens("infinicore").front();
-  const Run result = run<int32_t>(GetParam(), g, {5, 0, 8}, 0);  // an empty table
+  const Outcome result = run<int32_t>(GetParam(), g, {5, 0, 8}, 0);  // an empty table
   EXPECT_EQ(result.status.code(), StatusCode::invalid_argument);
   EXPECT_NE(result.status.message().find("angles.max_position is 0"), std::string::npos) << result.status.message();
   EXPECT_EQ(result.out, Bytes(result.out.size(), kPoison));

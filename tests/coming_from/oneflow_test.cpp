@@ -13,12 +13,12 @@ PROLOGUE_COMING_FROM(Oneflow);
 
 constexpr std::string_view kLayouts[] = {"BMHK", "BHMK", "MBHK", "BM(HK)", "MB(HK)", "BM(H2K)", "MB(H2K)", "BM(H3K)", "MB(H3K)"};
 
-struct Run {
+struct Outcome {
   Bytes out;
   Fault fault;
 };
 
-Run run(Backend backend, const Golden& g, int64_t rows) {
+Outcome run(Backend backend, const Golden& g, int64_t rows) {
   const FloatType type = g.array("out").type;
   Arena arena(backend);
   OneflowRotary call;
@@ -61,7 +61,7 @@ Run run(Backend backend, const Golden& g, int64_t rows) {
 TEST_P(Oneflow, Goldens) {
   for (const Golden& g : read_goldens("oneflow")) {
     SCOPED_TRACE(g.name);
-    const Run result = run(GetParam(), g, g.integer("rows"));
+    const Outcome result = run(GetParam(), g, g.integer("rows"));
     expect_golden(result.out, g.array("out"), g.flag("tables") ? 0.0 : std::ldexp(3.0, -24));
     EXPECT_EQ(result.fault.code, FaultCode::none);
   }
@@ -78,7 +78,7 @@ TEST_P(Oneflow, IdsPastTheTableAreReported) {
     const int64_t row = g.integer("h") * g.integer("k");
     std::fill_n(want.begin(), row, 0.0);
     if (two) std::fill_n(want.end() - row, row, 0.0);
-    const Run result = run(GetParam(), g, 8);
+    const Outcome result = run(GetParam(), g, 8);
     expect_values(result.out, g.array("out").type, want);
     EXPECT_EQ(result.fault.code, FaultCode::position_out_of_range);
     EXPECT_EQ(result.fault.token, 0);

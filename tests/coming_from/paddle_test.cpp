@@ -9,12 +9,12 @@ namespace {
 
 PROLOGUE_COMING_FROM(Paddle);
 
-struct Run {
+struct Outcome {
   std::vector<Bytes> out;
   Fault fault;
 };
 
-Run run(Backend backend, const Golden& g, const std::vector<const GoldenArray*>& want, int64_t rows, bool neox) {
+Outcome run(Backend backend, const Golden& g, const std::vector<const GoldenArray*>& want, int64_t rows, bool neox) {
   const FloatType type = want[0]->type;
   const auto heads = g.integers("heads");
   Arena arena(backend);
@@ -45,7 +45,7 @@ Run run(Backend backend, const Golden& g, const std::vector<const GoldenArray*>&
   FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));
   const Status status = arena.run([&](const Execution& execution) { return paddle_fused_rope(call, faults, execution); });
   EXPECT_TRUE(status.ok()) << status.message();
-  Run result{{}, read_fault(arena, faults)};
+  Outcome result{{}, read_fault(arena, faults)};
   for (const unsigned char* out : outs) result.out.push_back(arena.read(out));
   return result;
 }
@@ -62,7 +62,7 @@ TEST_P(Paddle, Goldens) {
   for (const Golden& g : read_goldens("paddle")) {
     SCOPED_TRACE(g.name);
     const auto want = outputs(g);
-    const Run result = run(GetParam(), g, want, g.integer("rows"), g.flag("use_neox_rotary_style"));
+    const Outcome result = run(GetParam(), g, want, g.integer("rows"), g.flag("use_neox_rotary_style"));
     for (size_t i = 0; i < want.size(); ++i) {
       // Computed cos and sin are within 2^-24 of the transcription's, which are float64.
       expect_golden(result.out[i], *want[i], g.flag("tables") ? 0.0 : std::ldexp(3.0, -24));
@@ -77,7 +77,7 @@ TEST_P(Paddle, IdsPastTheTableAreReported) {
     if (!g.has("position_ids") || g.flag("time_major")) continue;
     SCOPED_TRACE(g.name);
     const auto want = outputs(g);
-    const Run result = run(GetParam(), g, want, 8, g.flag("use_neox_rotary_style"));  // token 0 has id 8
+    const Outcome result = run(GetParam(), g, want, 8, g.flag("use_neox_rotary_style"));  // token 0 has id 8
     for (size_t i = 0; i < want.size(); ++i) {
       Values values = want[i]->values;
       std::fill_n(values.begin(), g.integers("heads")[i] * g.integer("head_dim"), 0.0);
@@ -101,7 +101,7 @@ TEST_P(Paddle, HalfSplitWithoutTables) {
       const double angle = position * std::pow(g.number("rotary_emb_base"), -2.0 * static_cast<double>(pair) / static_cast<double>(head_dim));
       return std::pair(std::cos(angle), g.flag("grad") ? -std::sin(angle) : std::sin(angle));
     });
-    const Run result = run(GetParam(), g, outputs(g), 0, false);
+    const Outcome result = run(GetParam(), g, outputs(g), 0, false);
     expect_values(result.out[0], FloatType::f32, want, std::ldexp(3.0, -24));
   }
 }

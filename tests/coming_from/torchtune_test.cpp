@@ -9,12 +9,12 @@ namespace {
 
 PROLOGUE_COMING_FROM(Torchtune);
 
-struct Run {
+struct Outcome {
   Bytes out;
   Fault fault;
 };
 
-Run run(Backend backend, const Golden& g, const Golden* cache, const std::vector<int64_t>& input_pos) {
+Outcome run(Backend backend, const Golden& g, const Golden* cache, const std::vector<int64_t>& input_pos) {
   const FloatType type = g.array("out").type;
   Arena arena(backend);
   TorchtuneRope call;
@@ -66,7 +66,7 @@ TEST_P(Torchtune, PositionsOutsideTheCache) {
       auto positions = g.integers("input_pos");
       positions[0] = -1;
       positions[1] = 20;
-      const Run result = run(GetParam(), g, with_cache ? &goldens.front() : nullptr, positions);
+      const Outcome result = run(GetParam(), g, with_cache ? &goldens.front() : nullptr, positions);
       EXPECT_EQ(result.fault.code, FaultCode::position_out_of_range);
       EXPECT_EQ(result.fault.token, 1);
       EXPECT_EQ(result.fault.count, 2u);  // of two sequences

@@ -1,0 +1,121 @@
+#include <prologue/kernels/attention_prologue/attention_prologue.h>
+#include <prologue/kernels/rotary/rotary.h>
+
+#include <cmath>
+#include <vector>
+
+#include "tests/coming_from/serving.h"
+
+namespace prologue::test {
+namespace {
+
+#include "flashinfer.inc"
+
+using S = Serving;
+
+PROLOGUE_COMING_FROM(Flashinfer);
+
+enum class Form { theta, scaled, pos_ids, cache };
+
+TEST_P(Flashinfer, ApplyRope) {
+  for (const Form form : {Form::theta, Form::scaled, Form::pos_ids, Form::cache}) {
+    for (const bool interleave : {false, true}) {
+      SCOPED_TRACE(static_cast<int>(form));
+      const Serving s;
+      const std::vector<int32_t> indptr = {0, 3, 4}, offsets = {5, 100};
+      const std::vector<double> ragged_positions = {5, 6, 7, 100};
+      Arena arena(GetParam());
+      FlashinferRope call;
+      call.dtype = FloatType::f32;
+      call.q = arena.input(floats(s.q));
+      call.k = arena.input(floats(s.k));
+      float* q = arena.output<float>(static_cast<int64_t>(s.q.size()));
+      float* k = arena.output<float>(static_cast<int64_t>(s.k.size()));
+      call.q_rope = q;
+      call.k_rope = k;
+      call.nnz = S::kTokens;
+      call.num_q_heads = S::kQHeads;
+      call.num_k_heads = S::kKvHeads;
+      call.head_dim = S::kHeadDim;
+      call.rotary_dim = S::kRotaryDim;
+      call.interleave = interleave;
+      call.rope_scale = form == Form::scaled ? 4.0 : 1.0;
+      if (form == Form::scaled) {
+        call.inv_freq = arena.input(flashinfer_inv_freq(call.rotary_dim, call.rope_scale, call.rope_theta));
+      }
+      if (form == Form::theta || form == Form::scaled) {
+        call.indptr = arena.input(indptr);
+        call.offsets = arena.input(offsets);
+        call.batch_size = 2;
+      } else {
+        call.pos_ids = arena.input(s.positions);
+      }
+      if (form == Form::cache) {
+        call.cos_sin_cache = arena.input(floats(s.cos_sin));
+        call.max_position = S::kMaxPosition;
+      }
+      const Status status = arena.run([&](const Execution& execution) { return flashinfer_apply_rope(call, nullptr, execution); });
+      ASSERT_TRUE(status.ok()) << status.message();
+      const auto want = [&](const Values& x, int64_t heads) {
+        if (form == Form::cache) return s.rotated(x, heads, interleave);
+        return turned(x, S::kHeadDim, 0, S::kRotaryDim, interleave, [&](int64_t head, int64_t pair) {
+          const auto token = static_cast<size_t>(head / heads);
+          const double position = form == Form::pos_ids ? static_cast<double>(s.positions[token]) : ragged_positions[token];
+          const double angle = position / call.rope_scale * std::pow(1e4, -2.0 * static_cast<double>(pair) / S::kRotaryDim);
+          return std::pair(std::cos(angle), std::sin(angle));
+        });
+      };
+      const auto bytes = [&](const float* values) {
+        const auto read = arena.read(values);
+        return encode(FloatType::f32, Values(read.begin(), read.end()));
+      };
+      const double tolerance = form == Form::cache ? 0.0 : std::ldexp(3.0, -24);
+      expect_values(bytes(q), FloatType::f32, want(s.q, S::kQHeads), tolerance);
+      expect_values(bytes(k), FloatType::f32, want(s.k, S::kKvHeads), tolerance);
+    }
+  }
+}
+
+TEST_P(Flashinfer, RopeQuantizeFp8Append) {
+  for (const bool hnd : {false, true}) {  // one K/V head: the same slots in either layout
+    const Serving s;
+    const auto slots = flashinfer_slot_mapping({2, 0, 1}, {0, 2, 3}, {0, 0, 1, -1}, {1, 2, 0, 0}, 2);
+    EXPECT_EQ(slots, (std::vector<int64_t>{5, 0, 2, -1}));
+    Arena arena(GetParam());
+    FlashinferAppend call;
+    call.dtype = DType::f32;
+    call.q = arena.input(floats(s.q));
+    call.k = arena.input(floats(s.k));
+    call.v = arena.input(floats(s.v));
+    call.nnz = S::kTokens;
+    call.num_qo_heads = S::kQHeads;
+    call.num_kv_heads = S::kKvHeads;
+    call.head_dim = S::kHeadDim;
+    call.rope_dim = S::kRotaryDim;
+    call.cos_sin_cache = arena.input(floats(s.cos_sin));
+    call.max_position = S::kMaxPosition;
+    call.pos_ids = arena.input(s.positions);
+    auto* k_cache = arena.output<unsigned char>(6 * S::kKvHeads * S::kHeadDim);
+    auto* v_cache = arena.output<unsigned char>(6 * S::kKvHeads * S::kHeadDim);
+    auto* q_out = arena.output<unsigned char>(static_cast<int64_t>(s.q.size()));
+    call.k_cache = k_cache;
+    call.v_cache = v_cache;
+    call.q_out = q_out;
+    call.max_pages = 3;
+    call.page_size = 2;
+    call.hnd = hnd;
+    call.slot_mapping = arena.input(slots);
+    call.q_scale = arena.inout(std::vector<float>{1.0f / 4.0f});   // quant_scale_q 4
+    call.kv_scale = arena.inout(std::vector<float>{1.0f / 8.0f});  // quant_scale_kv 8
+    const Status status =
+        arena.run([&](const Execution& execution) { return flashinfer_rope_quantize_fp8_append(call, nullptr, execution); });
+    ASSERT_TRUE(status.ok()) << status.message();
+    EXPECT_EQ(arena.read(q_out), e4m3(s.rotated(s.q, S::kQHeads, false), 1.0 / 4.0));
+    const Bytes got_k = arena.read(k_cache), got_v = arena.read(v_cache);
+    EXPECT_EQ(got_k, cached(e4m3(s.rotated(s.k, S::kKvHeads, false), 1.0 / 8.0), slots, got_k.size(), 1));
+    EXPECT_EQ(got_v, cached(e4m3(s.v, 1.0 / 8.0), slots, got_v.size(), 1));
+  }
+}
+
+}  // namespace
+}  // namespace prologue::test

@@ -1,0 +1,60 @@
+#include <prologue/kernels/attention_prologue/attention_prologue.h>
+#include <prologue/kernels/rotary/rotary.h>
+
+#include "tests/coming_from/serving.h"
+
+namespace prologue::test {
+namespace {
+
+#include "sglang.inc"
+
+using S = Serving;
+
+PROLOGUE_COMING_FROM(Sglang);
+
+// With fused_args the cache gets the rotated k and v; without, only q and k turn.
+TEST_P(Sglang, RopeWithAndWithoutTheStore) {
+  for (const bool fused : {false, true}) {
+    for (const bool is_neox : {true, false}) {
+      const Serving s;
+      const std::vector<int64_t> cache_loc = {4, 0, 6, 1};
+      Arena arena(GetParam());
+      SglangRope call;
+      call.dtype = DType::f32;
+      float* q = arena.inout(floats(s.q));
+      float* k = arena.inout(floats(s.k));
+      call.q = q;
+      call.k = k;
+      call.num_tokens = S::kTokens;
+      call.num_qo_heads = S::kQHeads;
+      call.num_kv_heads = S::kKvHeads;
+      call.head_dim = S::kHeadDim;
+      call.q_stride = S::kQHeads * S::kHeadDim;
+      call.k_stride = call.value_stride = S::kKvHeads * S::kHeadDim;
+      call.cos_sin_cache = arena.input(floats(s.cos_sin));
+      call.max_position = S::kMaxPosition;
+      call.rope_dim = S::kRotaryDim;
+      call.positions = arena.input(s.positions);
+      call.is_neox = is_neox;
+      call.buffer_size = 7;
+      auto* k_buffer = arena.output<unsigned char>(7 * S::kKvHeads * S::kHeadDim * 4);
+      auto* v_buffer = arena.output<unsigned char>(7 * S::kKvHeads * S::kHeadDim * 4);
+      call.k_buffer = k_buffer;
+      call.v_buffer = v_buffer;
+      if (fused) call.value = arena.input(floats(s.v));
+      call.cache_loc = arena.input(cache_loc);
+      const Status status = arena.run([&](const Execution& execution) { return sglang_apply_rope_inplace(call, nullptr, execution); });
+      ASSERT_TRUE(status.ok()) << status.message();
+      const Values rotated_k = s.rotated(s.k, S::kKvHeads, !is_neox);
+      EXPECT_EQ(arena.read(q), floats(s.rotated(s.q, S::kQHeads, !is_neox)));
+      EXPECT_EQ(arena.read(k), floats(rotated_k));
+      const std::vector<int64_t> slots = fused ? cache_loc : std::vector<int64_t>();
+      const Bytes got_k = arena.read(k_buffer), got_v = arena.read(v_buffer);
+      EXPECT_EQ(got_k, cached(encode(FloatType::f32, rotated_k), slots, got_k.size(), 4));
+      EXPECT_EQ(got_v, cached(encode(FloatType::f32, s.v), slots, got_v.size(), 4));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace prologue::test

@@ -1,0 +1,136 @@
+#include <prologue/kernels/attention_prologue/attention_prologue.h>
+#include <prologue/kernels/rotary/rotary.h>
+
+#include <string_view>
+
+#include "tests/coming_from/serving.h"
+
+namespace prologue::test {
+namespace {
+
+#include "vllm.inc"
+
+using S = Serving;
+
+PROLOGUE_COMING_FROM(Vllm);
+
+TEST_P(Vllm, RotaryEmbedding) {
+  for (const bool is_neox : {true, false}) {
+    for (const bool inverse : {false, true}) {
+      for (const int64_t offset : {0, 8}) {
+        const Serving s;
+        Arena arena(GetParam());
+        VllmRotaryEmbedding call;
+        call.dtype = FloatType::f16;
+        call.positions = arena.input(s.positions);
+        auto* query = arena.inout(encode(FloatType::f16, s.q));
+        auto* key = arena.inout(encode(FloatType::f16, s.k));
+        call.query = query;
+        call.key = key;
+        call.num_tokens = S::kTokens;
+        call.num_heads = S::kQHeads;
+        call.num_kv_heads = S::kKvHeads;
+        call.head_size = S::kHeadDim;
+        call.query_stride = S::kQHeads * S::kHeadDim;
+        call.key_stride = S::kKvHeads * S::kHeadDim;
+        call.cos_sin_cache = arena.input(encode(FloatType::bf16, s.cos_sin));
+        call.max_position = S::kMaxPosition;
+        call.rot_dim = S::kRotaryDim;
+        call.is_neox = is_neox;
+        call.rope_dim_offset = offset;
+        call.inverse = inverse;
+        const Status status = arena.run([&](const Execution& execution) { return vllm_rotary_embedding(call, nullptr, execution); });
+        ASSERT_TRUE(status.ok()) << status.message();
+        const auto rounded = [](const Values& values) { return decode(FloatType::f16, encode(FloatType::f16, values)); };
+        expect_values(arena.read(query), FloatType::f16, rounded(s.rotated(s.q, S::kQHeads, !is_neox, offset, inverse)));
+        expect_values(arena.read(key), FloatType::f16, rounded(s.rotated(s.k, S::kKvHeads, !is_neox, offset, inverse)));
+      }
+    }
+  }
+}
+
+struct Outcome {
+  std::vector<float> query;
+  Bytes key_cache, value_cache;
+  Fault fault;
+};
+
+Outcome run(Backend backend, const Serving& s, const std::vector<int64_t>& slot_mapping, std::string_view kv_cache_dtype) {
+  constexpr int64_t kBlocks = 3, kBlockSize = 2;
+  const bool fp8 = kv_cache_dtype != "auto";
+  Arena arena(backend);
+  VllmRopeAndCache call;
+  call.rope.dtype = FloatType::f32;
+  call.rope.positions = arena.input(s.positions);
+  float* query = arena.inout(floats(s.q));
+  call.rope.query = query;
+  call.rope.key = arena.inout(floats(s.k));
+  call.value = arena.input(floats(s.v));
+  call.rope.num_tokens = S::kTokens;
+  call.rope.num_heads = S::kQHeads;
+  call.rope.num_kv_heads = S::kKvHeads;
+  call.rope.head_size = S::kHeadDim;
+  call.rope.query_stride = S::kQHeads * S::kHeadDim;
+  call.rope.key_stride = call.value_stride = S::kKvHeads * S::kHeadDim;
+  call.rope.cos_sin_cache = arena.input(floats(s.cos_sin));
+  call.rope.max_position = S::kMaxPosition;
+  call.rope.rot_dim = S::kRotaryDim;
+  const int64_t bytes = kBlocks * kBlockSize * S::kKvHeads * S::kHeadDim * (fp8 ? 1 : 4);
+  auto* key_cache = arena.output<unsigned char>(bytes);
+  auto* value_cache = arena.output<unsigned char>(bytes);
+  call.key_cache = key_cache;
+  call.value_cache = value_cache;
+  call.num_blocks = kBlocks;
+  call.block_size = kBlockSize;
+  call.head_stride = S::kHeadDim;
+  call.page_stride = S::kKvHeads * S::kHeadDim;
+  call.block_stride = kBlockSize * call.page_stride;
+  call.slot_mapping = arena.input(slot_mapping);
+  call.kv_cache_dtype = kv_cache_dtype;
+  call.k_scale = arena.inout(std::vector<float>{0.5f});
+  call.v_scale = arena.inout(std::vector<float>{0.25f});
+  FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));
+  const Status status = arena.run([&](const Execution& execution) { return vllm_rope_and_cache(call, faults, execution); });
+  EXPECT_TRUE(status.ok()) << status.message();
+  return {arena.read(query), arena.read(key_cache), arena.read(value_cache), read_fault(arena, faults)};
+}
+
+void expect_cache(const Bytes& got, const Bytes& rows, const std::vector<int64_t>& slot_mapping, int64_t element_bytes) {
+  EXPECT_EQ(got, cached(rows, slot_mapping, got.size(), element_bytes));
+}
+
+TEST_P(Vllm, RopeAndCache) {
+  const Serving s;
+  const std::vector<int64_t> slots = {5, -1, 0, 2};
+  const Outcome result = run(GetParam(), s, slots, "auto");
+  expect_cache(result.key_cache, encode(FloatType::f32, s.rotated(s.k, S::kKvHeads, false)), slots, 4);
+  expect_cache(result.value_cache, encode(FloatType::f32, s.v), slots, 4);
+  EXPECT_EQ(result.query, floats(s.rotated(s.q, S::kQHeads, false)));
+  EXPECT_EQ(result.fault.code, FaultCode::none);
+}
+
+TEST_P(Vllm, RopeAndFp8Cache) {
+  const Serving s;
+  const std::vector<int64_t> slots = {5, -1, 0, 2};
+  const Outcome result = run(GetParam(), s, slots, "fp8");
+  expect_cache(result.key_cache, e4m3(s.rotated(s.k, S::kKvHeads, false), 0.5), slots, 1);
+  expect_cache(result.value_cache, e4m3(s.v, 0.25), slots, 1);
+}
+
+// Theirs reads and writes out of bounds.
+TEST_P(Vllm, BadPositionsAndSlotsAreReported) {
+  const Serving s;
+  const Outcome result = run(GetParam(), s, {5, 6, 0, 2}, "auto");  // six slots
+  expect_cache(result.value_cache, encode(FloatType::f32, s.v), {5, -1, 0, 2}, 4);
+  EXPECT_EQ(result.fault.code, FaultCode::slot_out_of_range);
+  EXPECT_EQ(result.fault.token, 1);
+  Serving bad;
+  bad.positions[2] = S::kMaxPosition;
+  const Outcome late = run(GetParam(), bad, {5, 1, 0, 2}, "auto");
+  expect_cache(late.value_cache, encode(FloatType::f32, s.v), {5, 1, -1, 2}, 4);
+  EXPECT_EQ(late.fault.code, FaultCode::position_out_of_range);
+  EXPECT_EQ(late.fault.token, 2);
+}
+
+}  // namespace
+}  // namespace prologue::test

@@ -1,0 +1,179 @@
+// The standalone rotary operation in long double, from its formulas (docs/numerics.md) over dense arrays. Shares no code with the
+// library.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace prologue::oracle {
+
+enum class AngleSource { cos_sin, angles, inv_freq, theta };
+enum class Tail { copy, leave, zero };
+
+// A table of rows, as a caller sees it: value(b, r, c).
+struct Table {
+  int64_t rows = 0;
+  int64_t columns = 0;
+  bool per_batch = false;
+  std::vector<double> values;  // [batch or 1, rows, columns]
+
+  long double at(int64_t b, int64_t r, int64_t c) const {
+    return values.at(static_cast<size_t>(((per_batch ? b : 0) * rows + r) * columns + c));
+  }
+};
+
+struct RotaryInput {
+  int64_t batch = 1, seq_len = 0, head_dim = 0;
+  int64_t rotary_dim = 0, rotary_offset = 0, num_blocks = 1;
+  bool interleaved = false, inverse = false;
+  Tail tail = Tail::copy;
+  struct Tensor {
+    int64_t num_heads = 0;
+    bool rotate = true;
+    std::vector<double> x;  // [batch, seq_len, num_heads, head_dim]
+  };
+  std::vector<Tensor> tensors;
+
+  AngleSource source = AngleSource::cos_sin;
+  bool full = false, per_token = false;
+  Table cos, sin, angles;
+  std::vector<double> inv_freq;
+  double theta = 0.0, factor = 1.0;
+  int64_t max_position = 0;
+
+  std::optional<std::vector<int64_t>> ids;  // [num_axes, batch, seq_len]; the largest int64 stands for what it cannot hold
+  int64_t offset = 0;
+  std::vector<int64_t> offsets;     // of each sequence; empty = none
+  std::vector<int64_t> cu_seqlens;  // empty = not packed
+  int64_t max_seqlen = 0;
+  int64_t num_axes = 1;
+  std::vector<int64_t> pair_axis;  // empty = the pair's block
+};
+
+enum class Wanted { untouched, zero, copied, turned };
+
+struct RotaryElement {
+  Wanted wanted = Wanted::untouched;
+  long double value = 0.0L;
+  long double scale = 0.0L;  // sum of |terms|
+  long double slope = 0.0L;  // how much an error of the angle, relative to it, moves the value at most
+};
+
+struct RotaryOutput {
+  std::vector<std::vector<RotaryElement>> y;        // as x
+  std::vector<std::pair<int64_t, int64_t>> faults;  // token, code: 1 position out of range, 5 sequence too long
+};
+
+struct RotaryStand {
+  bool padding = false;
+  int64_t fault = 0;
+  std::vector<int64_t> positions;
+};
+
+inline RotaryStand stand_of(const RotaryInput& in, int64_t b, int64_t s) {
+  RotaryStand stand;
+  if (in.ids) {
+    for (int64_t axis = 0; axis < in.num_axes; ++axis) {
+      const int64_t id = in.ids->at(static_cast<size_t>((axis * in.batch + b) * in.seq_len + s));
+      stand.positions.push_back(id);
+      if (id < 0) stand.padding = true;
+    }
+  } else {
+    int64_t sequence = b, number = s;
+    if (!in.cu_seqlens.empty()) {
+      if (s >= in.cu_seqlens.back()) {
+        stand.padding = true;
+        return stand;
+      }
+      for (size_t n = 0; n + 1 < in.cu_seqlens.size(); ++n) {
+        if (in.cu_seqlens[n] <= s && s < in.cu_seqlens[n + 1]) sequence = static_cast<int64_t>(n), number = s - in.cu_seqlens[n];
+      }
+    }
+    if (in.max_seqlen > 0 && number >= in.max_seqlen) stand.fault = 5;
+    const int64_t extra = in.offsets.empty() ? 0 : in.offsets.at(static_cast<size_t>(sequence));
+    stand.positions.assign(static_cast<size_t>(in.num_axes), number + in.offset + extra);
+  }
+  if (stand.padding || stand.fault != 0) return stand;
+  for (const int64_t position : stand.positions) {
+    if (position < 0 || (in.max_position > 0 && position >= in.max_position)) stand.fault = 1;
+  }
+  return stand;
+}
+
+inline RotaryOutput rotary(const RotaryInput& in) {
+  RotaryOutput out;
+  for (const RotaryInput::Tensor& tensor : in.tensors) out.y.emplace_back(tensor.x.size());
+  const int64_t width = in.rotary_dim / in.num_blocks;
+  for (int64_t b = 0; b < in.batch; ++b) {
+    for (int64_t s = 0; s < in.seq_len; ++s) {
+      const RotaryStand stand = stand_of(in, b, s);
+      if (stand.padding) continue;
+      if (stand.fault != 0) out.faults.emplace_back(b * in.seq_len + s, stand.fault);
+      // cos and sin of channel c of block n; pair number `pair` in it
+      const auto turn = [&](int64_t n, int64_t pair, int64_t c) {
+        const int64_t global = n * (width / 2) + pair;
+        int64_t axis = 0;
+        if (in.num_axes > 1) axis = in.pair_axis.empty() ? n : in.pair_axis.at(static_cast<size_t>(global));
+        if (axis >= in.num_axes) axis = 0;
+        const int64_t position = stand.positions.at(static_cast<size_t>(axis));
+        const int64_t row = in.per_token ? s : position, column = in.full ? c : pair;
+        long double angle = 0.0L, cos = 0.0L, sin = 0.0L;
+        switch (in.source) {
+          case AngleSource::cos_sin: cos = in.cos.at(b, row, column), sin = in.sin.at(b, row, column); break;
+          case AngleSource::angles: angle = in.angles.at(b, row, column); break;
+          case AngleSource::inv_freq:
+            angle = static_cast<long double>(position) * static_cast<long double>(in.inv_freq.at(static_cast<size_t>(pair)));
+            break;
+          case AngleSource::theta:
+            angle = static_cast<long double>(position) *
+                    std::pow(static_cast<long double>(in.theta),
+                             -2.0L * static_cast<long double>(pair) / static_cast<long double>(width));
+            break;
+        }
+        if (in.source != AngleSource::cos_sin) cos = std::cos(angle), sin = std::sin(angle);
+        struct Turn {
+          long double cos, sin, angle;
+        };
+        return Turn{cos * static_cast<long double>(in.factor), sin * static_cast<long double>(in.factor), angle};
+      };
+      for (size_t i = 0; i < in.tensors.size(); ++i) {
+        const RotaryInput::Tensor& tensor = in.tensors[i];
+        for (int64_t h = 0; h < tensor.num_heads; ++h) {
+          const size_t first = static_cast<size_t>(((b * in.seq_len + s) * tensor.num_heads + h) * in.head_dim);
+          for (int64_t d = 0; d < in.head_dim; ++d) {
+            RotaryElement& y = out.y[i][first + static_cast<size_t>(d)];
+            const int64_t inside = d - in.rotary_offset;
+            const bool rotated = inside >= 0 && inside < in.rotary_dim;
+            if (tensor.rotate && !rotated && in.tail == Tail::leave) continue;
+            y.wanted = Wanted::zero;
+            if (stand.fault != 0 || (tensor.rotate && !rotated && in.tail == Tail::zero)) continue;
+            y.wanted = Wanted::copied;
+            y.value = tensor.x[first + static_cast<size_t>(d)];
+            if (!tensor.rotate || !rotated) continue;
+            y.wanted = Wanted::turned;
+            const int64_t n = inside / width, c = inside % width;
+            const bool second = in.interleaved ? c % 2 != 0 : c >= width / 2;
+            const int64_t pair = in.interleaved ? c / 2 : c % (width / 2);
+            const int64_t partner = in.interleaved ? (second ? c - 1 : c + 1) : (second ? c - width / 2 : c + width / 2);
+            const long double self = y.value;
+            const long double other = tensor.x[first + static_cast<size_t>(in.rotary_offset + n * width + partner)];
+            const auto own = turn(n, pair, c), others = turn(n, pair, partner);
+            // The inverse is the transpose: what the other channel took of this one.
+            const long double sin = in.inverse ? -others.sin : own.sin;
+            const long double term = (second ? sin : -sin) * other;
+            y.value = self * own.cos + term;
+            y.scale = std::fabs(self * own.cos) + std::fabs(term);
+            y.slope = std::fabs(own.angle * static_cast<long double>(in.factor)) * (std::fabs(self) + std::fabs(other));
+          }
+        }
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace prologue::oracle
