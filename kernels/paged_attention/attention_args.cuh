@@ -12,19 +12,19 @@
 
 #include <climits>
 
-#include <prologue/kernels/base/cuda_types.cuh>
 #include <prologue/kernels/base/tanh.h>
 #include <prologue/kernels/paged_attention/paged_attention.h>
+#include <prologue/kernels/base/cuda_types.cuh>
 
 namespace prologue::cuda {
 
 struct AttentionArgs {
   PagedAttentionParams p;
-  float score_scale = 0.0f;         // scores are powers of two: scale * log2(e); with a soft cap scale / soft_cap,
-  float cap_log2 = 0.0f;            // and then tanh of that times soft_cap * log2(e); 0 = no cap
-  unsigned window = INT_MAX;        // positions that a row sees; INT_MAX = all
-  int group = 1;                    // q heads that share a kv head
-  int page_shift = -1;              // log2 of a page size that is a power of two, otherwise -1
+  float score_scale = 0.0f;   // scores are powers of two: scale * log2(e); with a soft cap scale / soft_cap,
+  float cap_log2 = 0.0f;      // and then tanh of that times soft_cap * log2(e); 0 = no cap
+  unsigned window = INT_MAX;  // positions that a row sees; INT_MAX = all
+  int group = 1;              // q heads that share a kv head
+  int page_shift = -1;        // log2 of a page size that is a power of two, otherwise -1
   int v_head_dim = 0;
   bool whole_groups = true;         // q, cache and out move in whole aligned groups
   int row_tiles = 0;                // decode: tiles of packed rows per sequence; prefill: an upper bound of all sequences' tiles

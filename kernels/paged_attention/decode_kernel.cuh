@@ -88,11 +88,12 @@ class QueryRow {
 
 // Keys of a stream in one step, their loads in flight together: as many as the registers of the blocks of an SM hold.
 template <class C, int kRows, int kChannels>
-inline constexpr int kKeysAhead = kRows * kChannels <= 16 || (!kIsFloat<C> && kChannels == 8) ? 4 : 2;
+inline constexpr int kKeysAhead = kRows* kChannels <= 16 || (!kIsFloat<C> && kChannels == 8) ? 4 : 2;
 
 template <class C, int kHeadDim, int kRows>
-inline constexpr int kDecodeBlocksPerSm =
-    kHeadDim > 256 ? 2 : kDecodeRowsPerSm / kRows / (std::is_same_v<C, float> && kHeadDim > 128 ? 2 : 1);
+inline constexpr int kDecodeBlocksPerSm = kHeadDim > 256
+                                              ? 2
+                                              : kDecodeRowsPerSm / kRows / (std::is_same_v<C, float> && kHeadDim > 128 ? 2 : 1);
 
 // C is what the cache holds, Q the type of q, or float for any. The scores of a step are dealt out to the lanes of the stream, so
 // a lane keeps the softmax of one row, own_row, with a maximum that all streams of the warp share. Scales of a quantised cache
@@ -195,8 +196,8 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocksPerSm<C, kHeadDim
 #pragma unroll
         for (int piece = 0; piece < kPieces; ++piece) {
           const int d = piece * kSize;
-          k[u][piece] = CacheGroup<C>::load(kv.k, slot.in(kv.k_strides) + key_channel + d,
-                                            exists ? p.head_dim - channel - d : 0, whole);
+          k[u][piece] =
+              CacheGroup<C>::load(kv.k, slot.in(kv.k_strides) + key_channel + d, exists ? p.head_dim - channel - d : 0, whole);
           v[u][piece] = CacheGroup<C>::load(kv.v, slot.in(kv.v_strides) + value_channel + d,
                                             exists ? args.v_head_dim - channel - d : 0, whole);
         }

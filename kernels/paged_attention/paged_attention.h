@@ -13,11 +13,11 @@
 //   kv            one layer's cache (views.h), of any type, scaling and strides, read only: K and V may overlap (MLA's V is the
 //                 first channels of K). kv.head_dim = head_dim; kv.v_head_dim any other even number up to 576. A K or V of a
 //                 quantised cache is its stored number times its scale
-//   block_table   [num_seqs, max_pages_per_seq] int32, row stride block_table_stride; entries without a needed position are not read
-//   cu_seqlens_q  [num_seqs + 1] int32, non-decreasing, starts at 0; a sequence without rows is allowed
-//   seq_lens      [num_seqs] int32, tokens of the sequence AFTER the append
-//   out           [T, num_q_heads, v_head_dim] dtype, strided; must overlap nothing that is read; padding rows are not written
-//   max_seqlen_q  host upper bound of the rows of a sequence;  max_seq_len  host upper bound of seq_lens (both shape the launch
+//   block_table   [num_seqs, max_pages_per_seq] int32, row stride block_table_stride; entries without a needed position are not
+//   read cu_seqlens_q  [num_seqs + 1] int32, non-decreasing, starts at 0; a sequence without rows is allowed seq_lens [num_seqs]
+//   int32, tokens of the sequence AFTER the append out           [T, num_q_heads, v_head_dim] dtype, strided; must overlap
+//   nothing that is read; padding rows are not written max_seqlen_q  host upper bound of the rows of a sequence;  max_seq_len
+//   host upper bound of seq_lens (both shape the launch
 //                 and must hold for every replay of a captured graph)
 //
 // A ring holds the last ring_size positions, the step's own included, so its first row finds its whole window only where
@@ -25,14 +25,13 @@
 //
 // Guards: a seq_lens entry larger than max_seq_len, or one that needs more than the table's row (min(seq_lens, ring_size) >
 // max_pages_per_seq * page_size) records sequence_too_long; a block_table entry outside [0, num_pages) records page_out_of_range
-// for the rows that need it (token = the query row); such rows are written as zeros. A row that attends to nothing (seq_lens < its
-// rows) is zeros.
-// Numerics: float32 scores, softmax and sums, scales multiplied in float32; one rounding at the store. Prefill of 16-bit types on
-// CUDA may use tensor cores: float32 accumulation, probabilities rounded to dtype before the second product, and, where a
-// quantised cache has a scale for each token, V rounded to dtype as a cache of that type would hold it. What a row may not see in
-// a position that another row of its block needs is multiplied by 0 there, so a NaN in that V is not hidden. Decode may split a
-// sequence over the workspace: not batch-invariant, still deterministic.
-// num_tokens = 0 or num_seqs = 0 is a no-op. Allocates and synchronises nothing; safe under graph capture.
+// for the rows that need it (token = the query row); such rows are written as zeros. A row that attends to nothing (seq_lens <
+// its rows) is zeros. Numerics: float32 scores, softmax and sums, scales multiplied in float32; one rounding at the store.
+// Prefill of 16-bit types on CUDA may use tensor cores: float32 accumulation, probabilities rounded to dtype before the second
+// product, and, where a quantised cache has a scale for each token, V rounded to dtype as a cache of that type would hold it.
+// What a row may not see in a position that another row of its block needs is multiplied by 0 there, so a NaN in that V is not
+// hidden. Decode may split a sequence over the workspace: not batch-invariant, still deterministic. num_tokens = 0 or num_seqs =
+// 0 is a no-op. Allocates and synchronises nothing; safe under graph capture.
 #pragma once
 
 #include <cstdint>
@@ -69,7 +68,8 @@ struct PagedAttentionParams {
   FaultRecord* faults = nullptr;
 };
 
-// Upper bound for every call whose num_tokens, num_seqs, max_seqlen_q and max_seq_len are not larger, the rest being equal (the CPU needs none).
+// Upper bound for every call whose num_tokens, num_seqs, max_seqlen_q and max_seq_len are not larger, the rest being equal (the
+// CPU needs none).
 int64_t paged_attention_workspace_bytes(const PagedAttentionParams& params, Device device);
 
 Status paged_attention(const PagedAttentionParams& params, const Execution& execution);

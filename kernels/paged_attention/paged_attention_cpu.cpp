@@ -5,8 +5,8 @@
 //   3. online softmax: p = exp(score - running maximum); what was summed under a smaller maximum is scaled down,
 //   4. running sums [rows, v_head_dim] += p V.
 // Every row takes the same steps in the same order whatever block it lies in (tiles start at multiples of kTileKeys), so its bits
-// depend on neither the batch, nor the chunking of a prompt, nor the number of threads. Tiles live on the stack: 550 KiB, of which
-// only as much as the head dims need is touched.
+// depend on neither the batch, nor the chunking of a prompt, nor the number of threads. Tiles live on the stack: 550 KiB, of
+// which only as much as the head dims need is touched.
 #include <algorithm>
 #include <cstring>
 #include <limits>

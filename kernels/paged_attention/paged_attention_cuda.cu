@@ -108,8 +108,8 @@ Status decode(const PagedAttentionParams& params, AttentionArgs& args, cudaStrea
   if (args.num_splits == 1) return {};
   for (const CombineInstance& combine : kCombineInstances) {
     if (combine.tile_rows != tile_rows || combine.head_dim < args.v_head_dim) continue;
-    return launch("paged_attention combine", combine.kernel, {grid_extent(blocks_per_split * tile_rows), kCombineThreads},
-                  stream, args);
+    return launch("paged_attention combine", combine.kernel, {grid_extent(blocks_per_split * tile_rows), kCombineThreads}, stream,
+                  args);
   }
   return unsupported("paged_attention: head_dim ", args.v_head_dim, " is larger than the largest combine kernel");
 }

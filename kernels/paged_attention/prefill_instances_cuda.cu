@@ -8,8 +8,7 @@ namespace {
 template <class T, int kHeadDim, bool kQuantized = false>
 constexpr PrefillInstance mma_instance(DType dtype) {
   using Tile = MmaTile<T, kHeadDim, kQuantized>;
-  return {dtype,         kQuantized,    kHeadDim, Tile::kRows, Tile::kThreads,
-          sizeof(Tile), prefill_mma_kernel<T, kHeadDim, kQuantized>};
+  return {dtype, kQuantized, kHeadDim, Tile::kRows, Tile::kThreads, sizeof(Tile), prefill_mma_kernel<T, kHeadDim, kQuantized>};
 }
 
 template <int kHeadDim>

@@ -1,5 +1,5 @@
-// Prefill: a block = a tile of packed rows of one kv head, over all positions that they see. prefill_mma_kernel: a warp = 16 rows of
-// 64, fragments of mma.m16n8k16. prefill_simple_kernel: 16 x 16 threads, each with a few rows, keys and channels.
+// Prefill: a block = a tile of packed rows of one kv head, over all positions that they see. prefill_mma_kernel: a warp = 16 rows
+// of 64, fragments of mma.m16n8k16. prefill_simple_kernel: 16 x 16 threads, each with a few rows, keys and channels.
 #pragma once
 
 #include <cuda_pipeline_primitives.h>
@@ -97,7 +97,7 @@ struct MmaTile {
   static constexpr int kKeys = 64;
   static constexpr int kThreads = 128;
   static constexpr int kStride = kHeadDim + 8;  // 16 bytes of padding: the eight rows of a matrix lie in different banks
-  alignas(16) T q[kRows][kStride];          // the output passes through here too
+  alignas(16) T q[kRows][kStride];              // the output passes through here too
   alignas(16) T k[kKeys][kStride];
   alignas(16) T v[kKeys][kStride];
   KvOffset offsets[2][kKeys];
@@ -233,10 +233,8 @@ __global__ void __launch_bounds__(MmaTile<T, kHeadDim, kQuantized>::kThreads)
     const bool exists = slot.page >= 0;
     shared.offsets[key_tile % 2][threadIdx.x] = {exists ? slot.in(p.kv.k_strides) : -1, exists ? slot.in(p.kv.v_strides) : -1};
     if (scale_per_token) {
-      shared.k_scales[key_tile % 2][threadIdx.x] =
-          exists ? token_scale(p.kv.k_scale, p.kv.k_scale_strides, slot, kv_head) : 1.0f;
-      shared.v_scales[key_tile % 2][threadIdx.x] =
-          exists ? token_scale(p.kv.v_scale, p.kv.v_scale_strides, slot, kv_head) : 1.0f;
+      shared.k_scales[key_tile % 2][threadIdx.x] = exists ? token_scale(p.kv.k_scale, p.kv.k_scale_strides, slot, kv_head) : 1.0f;
+      shared.v_scales[key_tile % 2][threadIdx.x] = exists ? token_scale(p.kv.v_scale, p.kv.v_scale_strides, slot, kv_head) : 1.0f;
     }
   };
 
@@ -305,8 +303,7 @@ __global__ void __launch_bounds__(MmaTile<T, kHeadDim, kQuantized>::kThreads)
     if (more) kQuantized ? load_keys((key_tile + 1) % 2) : copy_keys((key_tile + 1) % 2);
 
     const int first_key = key_tile * Tile::kKeys + lane % 4 * 2;
-    const bool masked =
-        (key_tile + 1) * Tile::kKeys > tile.first_limit || key_tile * Tile::kKeys < lowest(args, tile.last_limit);
+    const bool masked = (key_tile + 1) * Tile::kKeys > tile.first_limit || key_tile * Tile::kKeys < lowest(args, tile.last_limit);
     if (scale_per_token) {
 #pragma unroll
       for (int n = 0; n < Tile::kKeys / 8; ++n) {
@@ -433,9 +430,9 @@ struct SimpleTile {
   unsigned faulty[kRows / 32];  // a bit per row
 };
 
-// A block = kRows packed rows of one kv head. Thread (y, x) of 16 x 16 has kRows / 16 rows from there on, of their scores every 16th
-// key from x on, of their outputs the channels 4 x .. 4 x + 3 of every 64. Any types, head dims and alignment; codes are multiplied
-// by their scales as they come in.
+// A block = kRows packed rows of one kv head. Thread (y, x) of 16 x 16 has kRows / 16 rows from there on, of their scores every
+// 16th key from x on, of their outputs the channels 4 x .. 4 x + 3 of every 64. Any types, head dims and alignment; codes are
+// multiplied by their scales as they come in.
 template <int kHeadDim>
 __global__ void __launch_bounds__(SimpleTile<kHeadDim>::kThreads, 1)
     prefill_simple_kernel(const __grid_constant__ AttentionArgs args) {
@@ -460,7 +457,8 @@ __global__ void __launch_bounds__(SimpleTile<kHeadDim>::kThreads, 1)
   const auto load_four = [&](KvType type, const void* data, int64_t offset, int d, int width) {
     float4 four = {0.0f, 0.0f, 0.0f, 0.0f};
     if (offset < 0 || d >= width) return four;
-    if (args.whole_groups && type == KvType::f32) return *reinterpret_cast<const float4*>(static_cast<const float*>(data) + offset + d);
+    if (args.whole_groups && type == KvType::f32)
+      return *reinterpret_cast<const float4*>(static_cast<const float*>(data) + offset + d);
     four.x = load_element(type, data, offset + d);
     four.y = load_element(type, data, offset + d + 1);  // the width is even
     if (d + 2 < width) four.z = load_element(type, data, offset + d + 2);

@@ -30,8 +30,8 @@ struct AttentionInputs {
   int64_t v_width() const { return v_head_dim > 0 ? v_head_dim : head_dim; }
 };
 
-// What a backend may do beyond float32 arithmetic: relative errors of the probabilities and of V (rounded to 16 bits), and further
-// roundings of a score (scales, the soft cap), in units of 2^-24 of sum |scale q k|.
+// What a backend may do beyond float32 arithmetic: relative errors of the probabilities and of V (rounded to 16 bits), and
+// further roundings of a score (scales, the soft cap), in units of 2^-24 of sum |scale q k|.
 struct Allowance {
   double probability = 0.0;
   double value = 0.0;
@@ -42,9 +42,9 @@ struct Allowance {
 //
 // The result is sum_p w_p v_p / sum_p w_p. A relative error d_p of w_p moves it by p_p d_p (v_p - out), so that the error is at
 // most sum_p p_p |d_p| (|v_p| + |out|), besides the rounding of the last sum itself. d_p is the absolute error of the score's
-// exponent (the dot product over c_p = scale * sum |q k|, as a random walk of head_dim steps: sqrt(head_dim) units of 2^-24 * c_p,
-// at least 16, and a rounding of score - maximum, at most 2 c_p) and the error of exp (2 units). A soft cap only shrinks errors of
-// the score, and adds its own. All of it goes into the scale, in units of kDefaultSteps * 2^-24.
+// exponent (the dot product over c_p = scale * sum |q k|, as a random walk of head_dim steps: sqrt(head_dim) units of 2^-24 *
+// c_p, at least 16, and a rounding of score - maximum, at most 2 c_p) and the error of exp (2 units). A soft cap only shrinks
+// errors of the score, and adds its own. All of it goes into the scale, in units of kDefaultSteps * 2^-24.
 template <class T>
 std::vector<Reference> paged_attention(const AttentionInputs<T>& in, const Allowance& allowance = {}) {
   const int64_t v_width = in.v_width();
