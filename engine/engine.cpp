@@ -56,6 +56,7 @@ Graph Engine::graph() const { return options_.fused ? fuse_attention_prologue(mo
 
 Result<std::unique_ptr<ModelRunner>> Engine::make_runner(int64_t cache_tokens, int64_t max_seqs, int64_t max_logit_rows) const {
   RunnerConfig config;
+  config.kv_type = options_.kv_type;
   config.page_size = options_.page_size;
   config.cache_tokens = cache_tokens;
   config.max_tokens = std::max(std::min(kMaxStepTokens, cache_tokens), max_seqs);

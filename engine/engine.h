@@ -22,6 +22,7 @@ struct EngineOptions {
   std::string model_path;
   std::optional<Device> device;  // none: the GPU where there is one that works, else the CPU
   std::optional<DType> dtype;    // none: float32 on the CPU, bfloat16 on CUDA
+  std::optional<KvType> kv_type;   // of the KV cache; none: as dtype. Quantised ones have a scale for each token and head
   int64_t page_size = 16;
   int64_t cache_tokens = 0;      // KV cache, shared by all requests of a call; 0 = what they need
   int32_t num_threads = 0;       // CPU; 0 = all cores
@@ -85,6 +86,7 @@ class Engine {
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   Device device() const { return execution_.device; }
   DType dtype() const { return model_.dtype; }
+  KvType kv_type() const { return options_.kv_type.value_or(kv_type_of(model_.dtype)); }
   double load_seconds() const { return load_seconds_; }
   // The graph that runs: fused, unless the options say otherwise.
   Graph graph() const;

@@ -17,7 +17,7 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::create(const Model& model, con
   storage.num_pages = std::max<int64_t>(1, (config.cache_tokens + config.page_size - 1) / config.page_size);
   storage.num_kv_heads = model.config.num_kv_heads;
   storage.head_dim = model.config.head_dim;
-  storage.dtype = model.dtype;
+  storage.type = config.kv_type.value_or(kv_type_of(model.dtype));
   PROLOGUE_ASSIGN_OR_RETURN(runner->storage_, KvStorage::create(storage, execution.device));
   runner->cache_ = std::make_unique<KvCache>(storage.num_pages, storage.page_size);
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@
 namespace prologue {
 
 struct RunnerConfig {
+  std::optional<KvType> kv_type;  // of the KV cache; none: the activations' type
   int64_t page_size = 16;
   int64_t cache_tokens = 0;    // rounded up to whole pages
   int64_t max_tokens = 512;    // of one step

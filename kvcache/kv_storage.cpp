@@ -2,37 +2,59 @@
 
 namespace prologue {
 
+namespace {
+
+constexpr int64_t kScaleAlignment = 16;
+
+}  // namespace
+
 Result<KvStorage> KvStorage::create(const KvStorageConfig& config, Device device) {
   const struct {
     const char* name;
     int64_t value;
   } sizes[] = {{"num_layers", config.num_layers},     {"num_pages", config.num_pages}, {"page_size", config.page_size},
                {"num_kv_heads", config.num_kv_heads}, {"head_dim", config.head_dim}};
-  double total_bytes = 2.0 * static_cast<double>(dtype_size(config.dtype));
+  double total_bytes = 2.0 * 4.0;  // no element takes more than 4 bytes, nor does its share of a scale
   for (const auto& [name, value] : sizes) {
     if (value < 1) return invalid_argument("KV cache: ", name, " is ", value, ": it must be at least 1");
     total_bytes *= static_cast<double>(value);
   }
+  if (!kv_type_valid(config.type)) {
+    return unsupported("KV cache: type is the unknown type ", static_cast<int32_t>(config.type),
+                       ": supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8 and int4");
+  }
+  if (config.type == KvType::int4 && config.head_dim % 2 != 0) {
+    return invalid_argument("KV cache: head_dim is ", config.head_dim, ": it must be even, two channels of int4 share a byte");
+  }
   if (total_bytes > 0x1p60) return resource_exhausted("KV cache: ", total_bytes, " bytes are more than any memory holds");
   KvStorage storage;
   storage.config_ = config;
-  PROLOGUE_ASSIGN_OR_RETURN(storage.memory_, Buffer::allocate(device, config.bytes_per_page() * config.num_pages));
+  PROLOGUE_ASSIGN_OR_RETURN(storage.memory_, Buffer::allocate(device, config.bytes_per_page() * config.num_pages + kScaleAlignment));
   return storage;
 }
 
 PagedKvView KvStorage::layer(int64_t index) const {
   const PageStrides strides = nhd_strides(config_.page_size, config_.num_kv_heads, config_.head_dim);
-  const int64_t tensor_bytes = config_.num_pages * strides.page * dtype_size(config_.dtype);
+  const int64_t tensor_bytes = config_.num_pages * strides.page * kv_type_bits(config_.type) / 8;
   PagedKvView view;
   view.k = memory_.as<unsigned char>() + 2 * index * tensor_bytes;
   view.v = memory_.as<unsigned char>() + (2 * index + 1) * tensor_bytes;
-  view.type = kv_type_of(config_.dtype);
+  view.type = config_.type;
   view.num_pages = config_.num_pages;
   view.page_size = config_.page_size;
   view.num_kv_heads = config_.num_kv_heads;
   view.head_dim = config_.head_dim;
   view.k_strides = strides;
   view.v_strides = strides;
+  if (config_.has_scales()) {  // they lie behind all layers' data
+    const int64_t data_bytes = 2 * config_.num_layers * tensor_bytes;
+    auto* scales = memory_.as<float>() + (data_bytes + kScaleAlignment - 1) / kScaleAlignment * kScaleAlignment / 4;
+    const int64_t scales_of_tensor = config_.num_pages * config_.page_size * config_.num_kv_heads;
+    view.scaling = KvScaling::token_head;
+    view.k_scale = scales + 2 * index * scales_of_tensor;
+    view.v_scale = scales + (2 * index + 1) * scales_of_tensor;
+    view.k_scale_strides = view.v_scale_strides = nhd_strides(config_.page_size, config_.num_kv_heads, 1);
+  }
   return view;
 }
 

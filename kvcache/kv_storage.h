@@ -1,9 +1,9 @@
-// The memory of a paged KV cache: for every layer one K and one V tensor [num_pages, page_size, num_kv_heads, head_dim] (NHD).
+// The memory of a paged KV cache: for every layer one K and one V tensor [num_pages, page_size, num_kv_heads, head_dim] (NHD) of the
+// cache's type, and for quantised types the scales of every token and head beside them, [num_pages, page_size, num_kv_heads] float32.
 #pragma once
 
 #include <cstdint>
 
-#include <prologue/kernels/base/dtype.h>
 #include <prologue/kernels/base/memory.h>
 #include <prologue/kernels/base/views.h>
 
@@ -15,9 +15,12 @@ struct KvStorageConfig {
   int64_t page_size = 0;
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;
-  DType dtype = DType::f32;
+  KvType type = KvType::f32;
 
-  int64_t bytes_per_page() const { return 2 * num_layers * page_size * num_kv_heads * head_dim * dtype_size(dtype); }
+  bool has_scales() const { return !kv_type_is_float(type); }
+  // Of one K or V with its scale.
+  int64_t bytes_per_head() const { return head_dim * kv_type_bits(type) / 8 + (has_scales() ? 4 : 0); }
+  int64_t bytes_per_page() const { return 2 * num_layers * page_size * num_kv_heads * bytes_per_head(); }
 };
 
 class PROLOGUE_API KvStorage {

@@ -14,6 +14,7 @@ struct Raw {
   std::string prompt_file;
   std::string device = "auto";
   std::string dtype = "auto";
+  std::string kv_cache_dtype = "auto";
   bool unfused = false;
   std::string rounding = "once";
 };
@@ -76,9 +77,14 @@ ParsedOptions parse_options(int argc, char** argv) {
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->type_name("auto|cpu|cuda")
       ->capture_default_str();
-  app.add_option("--dtype", raw.dtype, "of weights, activations and cache: auto = float32 on the CPU, bfloat16 on CUDA")
+  app.add_option("--dtype", raw.dtype, "of weights and activations: auto = float32 on the CPU, bfloat16 on CUDA")
       ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16"}))
       ->type_name("auto|float32|bfloat16|float16")
+      ->capture_default_str();
+  app.add_option("--kv-cache-dtype", raw.kv_cache_dtype,
+                 "of the KV cache: auto = as --dtype; fp8 and integers have a scale for each token and head")
+      ->check(CLI::IsMember({"auto", "float32", "float16", "bfloat16", "fp8_e4m3", "fp8_e5m2", "int8", "int4"}))
+      ->type_name("auto|float32|float16|bfloat16|fp8_e4m3|fp8_e5m2|int8|int4")
       ->capture_default_str();
   app.add_option("--page-size", options.engine.page_size, "tokens in a page of the KV cache")->capture_default_str();
   app.add_option("--context", options.engine.cache_tokens, "tokens in the KV cache, all prompts together; 0 = what they need")
@@ -117,10 +123,14 @@ ParsedOptions parse_options(int argc, char** argv) {
 
   using prologue::Device;
   using prologue::DType;
+  using prologue::KvType;
   const std::map<std::string, Device> devices = {{"cpu", Device::cpu}, {"cuda", Device::cuda}};
   const std::map<std::string, DType> dtypes = {{"float32", DType::f32}, {"bfloat16", DType::bf16}, {"float16", DType::f16}};
   if (raw.device != "auto") options.engine.device = devices.at(raw.device);
   if (raw.dtype != "auto") options.engine.dtype = dtypes.at(raw.dtype);
+  for (int32_t type = 0; prologue::kv_type_valid(static_cast<KvType>(type)); ++type) {
+    if (raw.kv_cache_dtype == prologue::kv_type_name(static_cast<KvType>(type))) options.engine.kv_type = static_cast<KvType>(type);
+  }
   options.engine.fused = !raw.unfused;
   if (raw.rounding == "per_step") options.engine.rounding = prologue::Rounding::per_step;
   options.engine.profile = options.profile;

@@ -318,19 +318,4 @@ Status check_cache_shape(const char* operation, const PagedKvView& cache, int64_
   return {};
 }
 
-Status check_cache(const char* operation, const PagedKvView& cache, int64_t num_kv_heads, int64_t head_dim, DType dtype) {
-  PROLOGUE_RETURN_IF_ERROR(check_cache_shape(operation, cache, num_kv_heads, head_dim));
-  if (cache.type != kv_type_of(dtype)) {
-    return unsupported(operation, ": cache.type is ", kv_type_name(cache.type), ": it must be dtype, ", dtype_name(dtype));
-  }
-  if (cache.v_width() != head_dim) {
-    return unsupported(operation, ": cache.v_head_dim is ", cache.v_head_dim, ": it must be head_dim, ", head_dim);
-  }
-  const Region k = cache_region("cache.k", cache.k, cache.k_strides, cache);
-  const Region v = cache_region("cache.v", cache.v, cache.v_strides, cache);
-  PROLOGUE_RETURN_IF_ERROR(check_writable(operation, k));
-  PROLOGUE_RETURN_IF_ERROR(check_writable(operation, v));
-  return check_apart(operation, k, v);
-}
-
 }  // namespace prologue

@@ -86,7 +86,5 @@ Status check_faults(const char* operation, const FaultRecord* faults);
 Status check_index_type(const char* operation, const char* name, const IndexView& view);
 // The cache's shape, type and scaling against the operation's heads; its memory is a matter of regions.
 Status check_cache_shape(const char* operation, const PagedKvView& cache, int64_t num_kv_heads, int64_t head_dim);
-// Besides its memory, for operations that know no other cache than one of their own type with K and V alike.
-Status check_cache(const char* operation, const PagedKvView& cache, int64_t num_kv_heads, int64_t head_dim, DType dtype);
 
 }  // namespace prologue

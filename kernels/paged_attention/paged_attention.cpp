@@ -20,13 +20,27 @@ namespace {
 constexpr const char* kName = "paged_attention";
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 
+// The rows of a step are all in the ring before the first of them is attended to.
+Status check_ring(const PagedAttentionParams& p) {
+  if (p.ring_size == 0 || p.max_seq_len <= p.ring_size) return {};
+  if (p.max_seqlen_q > p.ring_size) {
+    return invalid_argument("paged_attention: ring_size is ", p.ring_size, ": it must be at least max_seqlen_q, ", p.max_seqlen_q,
+                            ", where max_seq_len, ", p.max_seq_len, ", is larger than the ring");
+  }
+  const int64_t largest = p.ring_size - p.max_seqlen_q + 1;
+  if (p.window >= 1 && p.window <= largest) return {};
+  return invalid_argument("paged_attention: window is ", p.window, ": it must lie in 1..", largest, " where max_seq_len, ",
+                          p.max_seq_len, ", is larger than the ring of ", p.ring_size, " tokens and max_seqlen_q is ",
+                          p.max_seqlen_q);
+}
+
 Status check_shapes(const PagedAttentionParams& p, Device device) {
   PROLOGUE_RETURN_IF_ERROR(check_device(kName, device));
   PROLOGUE_RETURN_IF_ERROR(check_dtype(kName, "dtype", p.dtype));
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_tokens", p.num_tokens, 0, kMaxInt32));
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_seqs", p.num_seqs, 0, kMaxInt32 - 1));
-  if (p.head_dim < 2 || p.head_dim > 256 || p.head_dim % 2 != 0) {
-    return unsupported("paged_attention: head_dim is ", p.head_dim, ": supported is every even number in 2..256");
+  if (p.head_dim < 2 || p.head_dim > 576 || p.head_dim % 2 != 0) {
+    return unsupported("paged_attention: head_dim is ", p.head_dim, ": supported is every even number in 2..576");
   }
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_q_heads", p.num_q_heads, 1, int64_t{1} << 16));
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "cache.num_kv_heads", p.kv.num_kv_heads, 1, int64_t{1} << 16));
@@ -34,32 +48,45 @@ Status check_shapes(const PagedAttentionParams& p, Device device) {
     return invalid_argument("paged_attention: num_q_heads is ", p.num_q_heads, ": it must be a multiple of cache.num_kv_heads, ",
                             p.kv.num_kv_heads);
   }
-  if (!std::isfinite(p.scale)) return invalid_argument("paged_attention: scale is ", p.scale, ": it must be finite");
+  PROLOGUE_RETURN_IF_ERROR(check_finite(kName, "scale", p.scale));
+  if (!std::isfinite(p.soft_cap) || p.soft_cap < 0.0f) {
+    return invalid_argument("paged_attention: soft_cap is ", p.soft_cap, ": it must be finite and positive, or 0 for none");
+  }
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "window", p.window, 0, kMaxInt32));
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "ring_size", p.ring_size, 0, kMaxInt32));
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "max_pages_per_seq", p.max_pages_per_seq, 1, kMaxInt32));
   if (p.block_table_stride < p.max_pages_per_seq) {
     return invalid_argument("paged_attention: block_table_stride is ", p.block_table_stride,
                             ": it must be at least max_pages_per_seq, ", p.max_pages_per_seq);
   }
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "max_seqlen_q", p.max_seqlen_q, 1, kMaxInt32));
-  return check_range(kName, "max_seq_len", p.max_seq_len, 1, kMaxInt32);
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "max_seq_len", p.max_seq_len, 1, kMaxInt32));
+  return check_ring(p);
 }
 
 Status check_arrays(const PagedAttentionParams& p, Device device) {
-  PROLOGUE_RETURN_IF_ERROR(check_cache(kName, p.kv, p.kv.num_kv_heads, p.head_dim, p.dtype));
-  const Region q = heads_region("q", p.q, p.num_tokens, p.num_q_heads, p.head_dim, p.dtype);
-  const Region out = heads_region("out", p.out, p.num_tokens, p.num_q_heads, p.head_dim, p.dtype);
+  const PagedKvView& kv = p.kv;
+  if (kv.v_head_dim < 0 || kv.v_head_dim > 576 || kv.v_head_dim % 2 != 0) {
+    return unsupported("paged_attention: cache.v_head_dim is ", kv.v_head_dim,
+                       ": supported is every even number in 2..576, or 0 = head_dim");
+  }
+  PROLOGUE_RETURN_IF_ERROR(check_cache_shape(kName, kv, kv.num_kv_heads, p.head_dim));
   Region block_table = array_region("block_table", p.block_table, p.num_seqs, 4);
   block_table.width = p.max_pages_per_seq * 4;
   if (__builtin_mul_overflow(p.block_table_stride, 4, &block_table.strides[0])) block_table.strides[0] = INT64_MAX;
-  PROLOGUE_RETURN_IF_ERROR(check_readable(kName, q));
-  PROLOGUE_RETURN_IF_ERROR(check_writable(kName, out));
-  PROLOGUE_RETURN_IF_ERROR(check_readable(kName, block_table));
-  PROLOGUE_RETURN_IF_ERROR(check_readable(kName, array_region("cu_seqlens_q", p.cu_seqlens_q, p.num_seqs + 1, 4)));
-  PROLOGUE_RETURN_IF_ERROR(check_readable(kName, array_region("seq_lens", p.seq_lens, p.num_seqs, 4)));
-  PROLOGUE_RETURN_IF_ERROR(check_faults(kName, p.faults));
-  PROLOGUE_RETURN_IF_ERROR(check_apart(kName, out, q));
-  PROLOGUE_RETURN_IF_ERROR(check_apart(kName, out, cache_region("cache.k", p.kv.k, p.kv.k_strides, p.kv)));
-  PROLOGUE_RETURN_IF_ERROR(check_apart(kName, out, cache_region("cache.v", p.kv.v, p.kv.v_strides, p.kv)));
+  const Region faults = array_region("faults", p.faults, p.faults == nullptr ? 0 : 1, alignof(FaultRecord));
+  RegionChecks regions(kName);
+  PROLOGUE_RETURN_IF_ERROR(regions.read(cache_region("cache.k", kv.k, kv.k_strides, kv)));
+  PROLOGUE_RETURN_IF_ERROR(regions.read(cache_region("cache.v", kv.v, kv.v_strides, kv, kv.v_width())));
+  PROLOGUE_RETURN_IF_ERROR(regions.read(cache_scale_region("cache.k_scale", kv.k_scale, kv.k_scale_strides, kv)));
+  PROLOGUE_RETURN_IF_ERROR(regions.read(cache_scale_region("cache.v_scale", kv.v_scale, kv.v_scale_strides, kv)));
+  PROLOGUE_RETURN_IF_ERROR(regions.read(heads_region("q", p.q, p.num_tokens, p.num_q_heads, p.head_dim, p.dtype)));
+  PROLOGUE_RETURN_IF_ERROR(regions.write(heads_region("out", p.out, p.num_tokens, p.num_q_heads, kv.v_width(), p.dtype)));
+  PROLOGUE_RETURN_IF_ERROR(regions.read(block_table));
+  PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("cu_seqlens_q", p.cu_seqlens_q, p.num_seqs + 1, 4)));
+  PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("seq_lens", p.seq_lens, p.num_seqs, 4)));
+  PROLOGUE_RETURN_IF_ERROR(regions.write(faults));
+  PROLOGUE_RETURN_IF_ERROR(regions.check_all_apart());
   const int64_t needed = paged_attention_workspace_bytes(p, device);
   if (needed > 0 && (p.workspace == nullptr || p.workspace_bytes < needed)) {
     return invalid_argument("paged_attention: workspace has ", p.workspace == nullptr ? 0 : p.workspace_bytes,

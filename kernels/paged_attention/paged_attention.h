@@ -1,29 +1,37 @@
 // Attention of new tokens over a paged KV cache that already holds them (the prologue wrote them): prefill, decode, or both
-// in one batch. Causal, grouped-query.
+// in one batch. Causal, grouped-query, over every type and layout of cache that the prologue writes.
 //
 // Sequence s owns the query rows [cu_seqlens_q[s], cu_seqlens_q[s+1]), n of them, the last n of its seq_lens[s] tokens. With
-// j the index of a row in its sequence's rows, it attends to the cache positions p = 0 .. seq_lens[s] - n + j (inclusive),
-// where position p lies in page block_table[s, p / page_size] at offset p % page_size, and q head h reads kv head
-// h / (num_q_heads / num_kv_heads):
+// j the index of a row in its sequence's rows, its own position is p0 = seq_lens[s] - n + j, and it attends to the positions
+// p0 - window < p <= p0 (window = 0: 0 <= p <= p0). Position p lies in page block_table[s, r / page_size] at offset
+// r % page_size, where r = p % ring_size (ring_size = 0: r = p), and q head h reads kv head h / (num_q_heads / num_kv_heads):
 //
-//   out[t, h, :] = sum_p softmax_p(scale * <q[t, h, :], K[p]>) V[p]
+//   score_p       = scale * <q[t, h, :], K[p]>;  with a soft cap: soft_cap * tanh(score_p / soft_cap)
+//   out[t, h, :]  = sum_p softmax_p(score_p) V[p]
 //
 //   q             [T, num_q_heads, head_dim] dtype, strided; T = cu_seqlens_q[num_seqs] <= num_tokens; rows past it are padding
-//   kv            one layer's cache (views.h); kv.head_dim = head_dim; kv.type = dtype, v_head_dim = head_dim, no scaling
-//   block_table   [num_seqs, max_pages_per_seq] int32, row stride block_table_stride; entries past a sequence's pages are not read
-//   cu_seqlens_q  [num_seqs + 1] int32, non-decreasing, starts at 0; a sequence without rows is allowed
-//   seq_lens      [num_seqs] int32, tokens in the cache AFTER the append
-//   out           [T, num_q_heads, head_dim] dtype, strided; must not overlap q or the cache; padding rows are not written
-//   max_seqlen_q  host upper bound of the rows of a sequence;  max_seq_len  host upper bound of seq_lens (both shape the launch
+//   kv            one layer's cache (views.h), of any type, scaling and strides, read only: K and V may overlap (MLA's V is the
+//                 first channels of K). kv.head_dim = head_dim; kv.v_head_dim any other even number up to 576. A K or V of a
+//                 quantised cache is its stored number times its scale
+//   block_table   [num_seqs, max_pages_per_seq] int32, row stride block_table_stride; entries without a needed position are not
+//   read cu_seqlens_q  [num_seqs + 1] int32, non-decreasing, starts at 0; a sequence without rows is allowed seq_lens [num_seqs]
+//   int32, tokens of the sequence AFTER the append out           [T, num_q_heads, v_head_dim] dtype, strided; must overlap
+//   nothing that is read; padding rows are not written max_seqlen_q  host upper bound of the rows of a sequence;  max_seq_len
+//   host upper bound of seq_lens (both shape the launch
 //                 and must hold for every replay of a captured graph)
 //
-// Guards: a seq_lens entry larger than max_pages_per_seq * page_size or max_seq_len records sequence_too_long, a needed
-// block_table entry outside [0, num_pages) records page_out_of_range (token = the query row); such rows are written as zeros.
-// A row that attends to nothing (seq_lens < its rows) is zeros.
-// Numerics: float32 scores, softmax and sums (16-bit inputs on CUDA prefill may use tensor cores with float32 accumulation and
-// probabilities rounded to dtype before the second product); one rounding at the store. Decode may split a sequence over the
-// workspace: not batch-invariant, still deterministic.
-// num_tokens = 0 or num_seqs = 0 is a no-op. Allocates and synchronises nothing; safe under graph capture.
+// A ring holds the last ring_size positions, the step's own included, so its first row finds its whole window only where
+// window + max_seqlen_q - 1 <= ring_size; anything larger is refused, unless max_seq_len <= ring_size.
+//
+// Guards: a seq_lens entry larger than max_seq_len, or one that needs more than the table's row (min(seq_lens, ring_size) >
+// max_pages_per_seq * page_size) records sequence_too_long; a block_table entry outside [0, num_pages) records page_out_of_range
+// for the rows that need it (token = the query row); such rows are written as zeros. A row that attends to nothing (seq_lens <
+// its rows) is zeros. Numerics: float32 scores, softmax and sums, scales multiplied in float32; one rounding at the store.
+// Prefill of 16-bit types on CUDA may use tensor cores: float32 accumulation, probabilities rounded to dtype before the second
+// product, and, where a quantised cache has a scale for each token, V rounded to dtype as a cache of that type would hold it.
+// What a row may not see in a position that another row of its block needs is multiplied by 0 there, so a NaN in that V is not
+// hidden. Decode may split a sequence over the workspace: not batch-invariant, still deterministic. num_tokens = 0 or num_seqs =
+// 0 is a no-op. Allocates and synchronises nothing; safe under graph capture.
 #pragma once
 
 #include <cstdint>
@@ -39,9 +47,12 @@ struct PagedAttentionParams {
   int64_t num_tokens = 0;
   int64_t num_seqs = 0;
   int64_t num_q_heads = 0;
-  int64_t head_dim = 0;
+  int64_t head_dim = 0;  // of q and K: even, 2..576
   DType dtype = DType::f32;
-  float scale = 0.0f;  // usually 1 / sqrt(head_dim)
+  float scale = 0.0f;     // usually 1 / sqrt(head_dim)
+  float soft_cap = 0.0f;  // 0 = none
+  int64_t window = 0;     // tokens that a row sees, its own included; 0 = all up to it
+  int64_t ring_size = 0;  // tokens, as in TokenPlaces; 0 = every position has a slot of its own
   HeadsView q;
   PagedKvView kv;
   const int32_t* block_table = nullptr;
@@ -57,7 +68,8 @@ struct PagedAttentionParams {
   FaultRecord* faults = nullptr;
 };
 
-// Upper bound for every call whose num_tokens, num_seqs, max_seqlen_q and max_seq_len are not larger than these (the CPU needs none).
+// Upper bound for every call whose num_tokens, num_seqs, max_seqlen_q and max_seq_len are not larger, the rest being equal (the
+// CPU needs none).
 PROLOGUE_API int64_t paged_attention_workspace_bytes(const PagedAttentionParams& params, Device device);
 
 // Every check of paged_attention(), and nothing else.

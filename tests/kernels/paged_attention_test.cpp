@@ -193,7 +193,7 @@ double probability_error(Backend backend) {
 // The last sum adds as many terms as the sequence is long: sqrt(length) steps as a random walk, and never fewer than 16.
 template <class T>
 void expect_matches_oracle(Backend backend, const AttentionInputs<T>& in, const std::vector<T>& got, const char* what) {
-  std::vector<Reference> want = oracle::paged_attention(in, probability_error<T>(backend));
+  std::vector<Reference> want = oracle::paged_attention(in, {.probability = probability_error<T>(backend)});
   want.resize(got.size());
   const int64_t longest = in.seq_lens.empty() ? 0 : *std::max_element(in.seq_lens.begin(), in.seq_lens.end());
   expect_close(got, want, in.head_dim, what, std::max(kDefaultSteps, std::sqrt(static_cast<double>(longest))),
@@ -513,9 +513,9 @@ TEST_P(PagedAttentionTest, RefusesWhatTheContractForbids) {
        "dtype is the unknown type 7: supported are float32, float16 and bfloat16"},
       {[](P& p) { p.num_tokens = -1; }, kInvalid, "num_tokens is -1: it must lie in 0..2147483647"},
       {[](P& p) { p.num_seqs = -1; }, kInvalid, "num_seqs is -1: it must lie in 0..2147483646"},
-      {[](P& p) { p.head_dim = 7; }, kUnsupported, "head_dim is 7: supported is every even number in 2..256"},
-      {[](P& p) { p.head_dim = 0; }, kUnsupported, "head_dim is 0: supported is every even number in 2..256"},
-      {[](P& p) { p.head_dim = 258; }, kUnsupported, "head_dim is 258: supported is every even number in 2..256"},
+      {[](P& p) { p.head_dim = 7; }, kUnsupported, "head_dim is 7: supported is every even number in 2..576"},
+      {[](P& p) { p.head_dim = 0; }, kUnsupported, "head_dim is 0: supported is every even number in 2..576"},
+      {[](P& p) { p.head_dim = 578; }, kUnsupported, "head_dim is 578: supported is every even number in 2..576"},
       {[](P& p) { p.num_q_heads = 0; }, kInvalid, "num_q_heads is 0: it must lie in 1..65536"},
       {[](P& p) { p.kv.num_kv_heads = 0; }, kInvalid, "cache.num_kv_heads is 0: it must lie in 1..65536"},
       {[](P& p) { p.kv.num_kv_heads = 3; }, kInvalid, "num_q_heads is 4: it must be a multiple of cache.num_kv_heads, 3"},
@@ -525,7 +525,39 @@ TEST_P(PagedAttentionTest, RefusesWhatTheContractForbids) {
       {[](P& p) { p.block_table_stride = 2; }, kInvalid, "block_table_stride is 2: it must be at least max_pages_per_seq, 3"},
       {[](P& p) { p.max_seqlen_q = 0; }, kInvalid, "max_seqlen_q is 0: it must lie in 1..2147483647"},
       {[](P& p) { p.max_seq_len = 0; }, kInvalid, "max_seq_len is 0: it must lie in 1..2147483647"},
-      {[](P& p) { p.kv.type = KvType::f16; }, kUnsupported, "cache.type is float16: it must be dtype, float32"},
+      {[](P& p) { p.soft_cap = -1.0f; }, kInvalid, "soft_cap is -1: it must be finite and positive, or 0 for none"},
+      {[](P& p) { p.soft_cap = kNan; }, kInvalid, "soft_cap is nan: it must be finite and positive, or 0 for none"},
+      {[](P& p) { p.window = -1; }, kInvalid, "window is -1: it must lie in 0..2147483647"},
+      {[](P& p) { p.ring_size = -1; }, kInvalid, "ring_size is -1: it must lie in 0..2147483647"},
+      {[](P& p) { p.ring_size = 1; }, kInvalid,
+       "ring_size is 1: it must be at least max_seqlen_q, 2, where max_seq_len, 5, is larger than the ring"},
+      {[](P& p) { p.ring_size = 4; }, kInvalid,
+       "window is 0: it must lie in 1..3 where max_seq_len, 5, is larger than the ring of 4 tokens and max_seqlen_q is 2"},
+      {[](P& p) { p.ring_size = 4, p.window = 4; }, kInvalid,
+       "window is 4: it must lie in 1..3 where max_seq_len, 5, is larger than the ring of 4 tokens and max_seqlen_q is 2"},
+      {[](P& p) { p.kv.type = static_cast<KvType>(9); }, kUnsupported,
+       "cache.type is the unknown type 9: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8 and int4"},
+      {[](P& p) { p.kv.scaling = static_cast<KvScaling>(4); }, kUnsupported,
+       "cache.scaling is 4: supported are none, tensor, head and token_head"},
+      {[](P& p) { p.kv.scaling = KvScaling::tensor; }, kInvalid,
+       "cache.scaling is given, but cache.type is float32: float caches have no scales"},
+      {[](P& p) { p.kv.type = KvType::int8; }, kInvalid,
+       "cache.scaling is none, but cache.type is int8: integer caches need scales"},
+      {[](P& p) { p.kv.type = KvType::int8, p.kv.scaling = KvScaling::head; }, kInvalid, "cache.k_scale is null"},
+      {[](P& p) {
+         p.kv.type = KvType::fp8_e4m3, p.kv.scaling = KvScaling::token_head;
+         p.kv.k_scale = static_cast<float*>(p.kv.k), p.kv.k_scale_strides = {8, 2, 1};
+       },
+       kInvalid, "cache.v_scale is null"},
+      {[](P& p) {
+         p.kv.type = KvType::int4, p.kv.scaling = KvScaling::tensor;
+         p.kv.k_scale = p.kv.v_scale = static_cast<float*>(p.kv.k), p.kv.v_strides.head = 7;
+       },
+       kInvalid, "a stride of the int4 cache is 7: it must be even, two channels share a byte"},
+      {[](P& p) { p.kv.v_head_dim = 7; }, kUnsupported,
+       "cache.v_head_dim is 7: supported is every even number in 2..576, or 0 = head_dim"},
+      {[](P& p) { p.kv.v_head_dim = 578; }, kUnsupported,
+       "cache.v_head_dim is 578: supported is every even number in 2..576, or 0 = head_dim"},
       {[](P& p) { p.kv.head_dim = 6; }, kInvalid, "cache.head_dim is 6: it must be head_dim, 8"},
       {[](P& p) { p.kv.num_pages = 0; }, kInvalid, "cache.num_pages is 0: it must lie in 1..1099511627776"},
       {[](P& p) { p.kv.page_size = 0; }, kInvalid, "cache.page_size is 0: it must lie in 1..1048576"},
@@ -547,6 +579,11 @@ TEST_P(PagedAttentionTest, RefusesWhatTheContractForbids) {
       {[](P& p) { p.out.data = const_cast<void*>(p.q.data); }, kInvalid, "out overlaps q"},
       {[](P& p) { p.out.data = p.kv.k; }, kInvalid, "out overlaps cache.k"},
       {[](P& p) { p.out.data = p.kv.v; }, kInvalid, "out overlaps cache.v"},
+      {[](P& p) {
+         p.kv.type = KvType::int8, p.kv.scaling = KvScaling::tensor;
+         p.kv.k_scale = p.kv.v_scale = static_cast<float*>(p.out.data);
+       },
+       kInvalid, "out overlaps cache.k_scale"},
   };
   for (const Refusal& refusal : refusals) {
     Arena arena(GetParam());

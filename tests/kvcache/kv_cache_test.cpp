@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include <set>
 
 #include <prologue/kvcache/kv_cache.h>
@@ -100,7 +102,7 @@ TEST(KvCache, RandomUseKeepsIntegrity) {
 }
 
 TEST(KvStorage, LayersAndTensorsDoNotOverlap) {
-  const KvStorageConfig config{2, 3, 4, 2, 8, DType::bf16};
+  const KvStorageConfig config{2, 3, 4, 2, 8, KvType::bf16};
   auto storage = KvStorage::create(config, Device::cpu);
   ASSERT_TRUE(storage.ok());
   const int64_t tensor_bytes = 3 * 4 * 2 * 8 * 2;
@@ -111,11 +113,46 @@ TEST(KvStorage, LayersAndTensorsDoNotOverlap) {
   EXPECT_EQ(config.bytes_per_page() * config.num_pages, 4 * tensor_bytes);
 }
 
+// Data and scales of every layer are apart, aligned, and what bytes_per_page says; a float cache has no scales.
+TEST(KvStorage, QuantisedTypesHaveScales) {
+  for (const KvType type : {KvType::fp8_e4m3, KvType::fp8_e5m2, KvType::int8, KvType::int4}) {
+    const KvStorageConfig config{2, 3, 5, 1, 6, type};
+    auto storage = KvStorage::create(config, Device::cpu);
+    ASSERT_TRUE(storage.ok());
+    const int64_t data_bytes = 3 * 5 * 6 * kv_type_bits(type) / 8, scale_bytes = 3 * 5 * 4;
+    EXPECT_EQ(config.bytes_per_page() * config.num_pages, 4 * (data_bytes + scale_bytes));
+    std::vector<std::pair<const unsigned char*, int64_t>> arrays;
+    for (const int64_t layer : {0, 1}) {
+      const PagedKvView view = storage->layer(layer);
+      EXPECT_EQ(view.type, type);
+      EXPECT_EQ(view.scaling, KvScaling::token_head);
+      EXPECT_EQ(view.k_scale_strides.page, 5);
+      EXPECT_EQ(view.k_scale_strides.token, 1);
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(view.k_scale) % 4, 0u);
+      arrays.insert(arrays.end(), {{static_cast<unsigned char*>(view.k), data_bytes},
+                                   {static_cast<unsigned char*>(view.v), data_bytes},
+                                   {reinterpret_cast<unsigned char*>(view.k_scale), scale_bytes},
+                                   {reinterpret_cast<unsigned char*>(view.v_scale), scale_bytes}});
+    }
+    std::sort(arrays.begin(), arrays.end());
+    for (size_t i = 0; i + 1 < arrays.size(); ++i) EXPECT_LE(arrays[i].first + arrays[i].second, arrays[i + 1].first);
+    EXPECT_LE(arrays.back().first + arrays.back().second, arrays.front().first + config.bytes_per_page() * 3 + 16);
+  }
+  auto storage = KvStorage::create({1, 1, 1, 1, 2, KvType::f16}, Device::cpu);
+  ASSERT_TRUE(storage.ok());
+  EXPECT_EQ(storage->layer(0).scaling, KvScaling::none);
+  EXPECT_EQ(storage->layer(0).k_scale, nullptr);
+}
+
 TEST(KvStorage, SizesAreChecked) {
-  KvStorageConfig config{2, 0, 4, 2, 8, DType::f32};
+  KvStorageConfig config{2, 0, 4, 2, 8, KvType::f32};
   EXPECT_EQ(KvStorage::create(config, Device::cpu).status().message(), "KV cache: num_pages is 0: it must be at least 1");
   config.num_pages = int64_t{1} << 60;
   EXPECT_EQ(KvStorage::create(config, Device::cpu).status().code(), StatusCode::resource_exhausted);
+  EXPECT_EQ(KvStorage::create({1, 1, 1, 1, 3, KvType::int4}, Device::cpu).status().message(),
+            "KV cache: head_dim is 3: it must be even, two channels of int4 share a byte");
+  EXPECT_EQ(KvStorage::create({1, 1, 1, 1, 2, static_cast<KvType>(7)}, Device::cpu).status().message(),
+            "KV cache: type is the unknown type 7: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8 and int4");
 }
 
 }  // namespace

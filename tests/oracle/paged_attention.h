@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "tests/support/tolerance.h"
@@ -13,69 +14,110 @@ namespace prologue::test::oracle {
 template <class T>
 struct AttentionInputs {
   int64_t num_tokens = 0, num_q_heads = 0, num_kv_heads = 0, head_dim = 0, page_size = 0, num_pages = 0, max_pages_per_seq = 0;
-  double scale = 0.0;
-  std::vector<T> q;  // [num_tokens, num_q_heads, head_dim] with these strides
+  int64_t v_head_dim = 0;              // 0 = head_dim
+  int64_t window = 0, ring_size = 0;   // 0 = none
+  double scale = 0.0, soft_cap = 0.0;  // soft_cap 0 = none
+  std::vector<T> q;                    // [num_tokens, num_q_heads, head_dim] with these strides
   int64_t q_token_stride = 0, q_head_stride = 0;
   std::vector<T> k, v;  // strides as given
   int64_t page_stride = 0, token_stride = 0, head_stride = 0;
+  // In place of k and v: channel d of a head of token `offset` of `page`, as it is in the cache.
+  std::function<double(int64_t page, int64_t offset, int64_t head, int64_t d)> key, value;
   std::vector<int32_t> block_table;  // [num_seqs, block_table_stride]
   int64_t block_table_stride = 0;
   std::vector<int32_t> cu_seqlens_q, seq_lens;
+
+  int64_t v_width() const { return v_head_dim > 0 ? v_head_dim : head_dim; }
 };
 
-// [num_tokens, num_q_heads, head_dim]; rows that nothing is written to have a NaN value.
+// What a backend may do beyond float32 arithmetic: relative errors of the probabilities and of V (rounded to 16 bits), and
+// further roundings of a score (scales, the soft cap), in units of 2^-24 of sum |scale q k|.
+struct Allowance {
+  double probability = 0.0;
+  double value = 0.0;
+  double score_units = 0.0;
+};
+
+// [num_tokens, num_q_heads, v_head_dim]; rows that nothing is written to have a NaN value.
 //
 // The result is sum_p w_p v_p / sum_p w_p. A relative error d_p of w_p moves it by p_p d_p (v_p - out), so that the error is at
 // most sum_p p_p |d_p| (|v_p| + |out|), besides the rounding of the last sum itself. d_p is the absolute error of the score's
-// exponent (the dot product over c_p = scale * sum |q k|, as a random walk of head_dim <= 256 steps: 16 units of 2^-24 * c_p,
-// and a rounding of score - maximum, at most 2 c_p) and the error of exp (2 units): within 18 units of 2^-24 * (1 + c_p).
-// `probability_error` is what a backend may add to d_p by rounding probabilities to 16 bits. All of it goes into the scale,
-// in units of kDefaultSteps * 2^-24.
+// exponent (the dot product over c_p = scale * sum |q k|, as a random walk of head_dim steps: sqrt(head_dim) units of 2^-24 *
+// c_p, at least 16, and a rounding of score - maximum, at most 2 c_p) and the error of exp (2 units). A soft cap only shrinks
+// errors of the score, and adds its own. All of it goes into the scale, in units of kDefaultSteps * 2^-24.
 template <class T>
-std::vector<Reference> paged_attention(const AttentionInputs<T>& in, double probability_error = 0.0) {
-  std::vector<Reference> out(static_cast<size_t>(in.num_tokens * in.num_q_heads * in.head_dim), Reference{std::nan(""), 0.0});
+std::vector<Reference> paged_attention(const AttentionInputs<T>& in, const Allowance& allowance = {}) {
+  const int64_t v_width = in.v_width();
+  std::vector<Reference> out(static_cast<size_t>(in.num_tokens * in.num_q_heads * v_width), Reference{std::nan(""), 0.0});
   const auto at = [](const std::vector<T>& values, int64_t i) {
     return static_cast<double>(to_float(values[static_cast<size_t>(i)]));
   };
   const double unit = kDefaultSteps * std::ldexp(1.0, -24);
+  const double score_units = 2.0 + std::max(16.0, std::sqrt(static_cast<double>(in.head_dim))) + allowance.score_units;
   for (size_t s = 0; s < in.seq_lens.size(); ++s) {
     const int64_t begin = in.cu_seqlens_q[s], rows = in.cu_seqlens_q[s + 1] - begin, length = in.seq_lens[s];
-    for (int64_t j = 0; j < rows; ++j) {
-      const int64_t visible = length - rows + j + 1;
-      for (int64_t h = 0; h < in.num_q_heads; ++h) {
-        Reference* row = &out[static_cast<size_t>(((begin + j) * in.num_q_heads + h) * in.head_dim)];
-        std::fill_n(row, in.head_dim, Reference{0.0, 0.0});
-        bool fault = length > in.max_pages_per_seq * in.page_size;
-        for (int64_t p = 0; p < visible && !fault; p += in.page_size) {
-          const int32_t page =
-              in.block_table[s * static_cast<size_t>(in.block_table_stride) + static_cast<size_t>(p / in.page_size)];
-          fault = page < 0 || page >= in.num_pages;
-        }
-        if (visible <= 0 || fault) continue;
-        std::vector<double> score, magnitude;
-        std::vector<int64_t> place;
-        for (int64_t p = 0; p < visible; ++p) {
-          const int64_t page =
-              in.block_table[s * static_cast<size_t>(in.block_table_stride) + static_cast<size_t>(p / in.page_size)];
-          place.push_back(page * in.page_stride + p % in.page_size * in.token_stride +
-                          h / (in.num_q_heads / in.num_kv_heads) * in.head_stride);
-          double dot = 0.0, sum = 0.0;
-          for (int64_t d = 0; d < in.head_dim; ++d) {
-            const double term = at(in.q, (begin + j) * in.q_token_stride + h * in.q_head_stride + d) * at(in.k, place.back() + d);
-            dot += term;
-            sum += std::fabs(term);
-          }
-          score.push_back(in.scale * dot);
-          magnitude.push_back(std::fabs(in.scale) * sum);
-        }
-        const double maximum = *std::max_element(score.begin(), score.end());
-        double total = 0.0;
-        for (double& x : score) total += x = std::exp(x - maximum);
+    const int64_t slots = in.ring_size > 0 ? std::min(length, in.ring_size) : length;
+    const bool too_long = slots > in.max_pages_per_seq * in.page_size;
+    const auto place_of = [&](int64_t p) { return in.ring_size > 0 ? p % in.ring_size : p; };
+    const auto page_of = [&](int64_t p) -> int64_t {
+      return in.block_table[s * static_cast<size_t>(in.block_table_stride) + static_cast<size_t>(place_of(p) / in.page_size)];
+    };
+    const auto lowest = [&](int64_t limit) { return in.window > 0 ? std::max<int64_t>(0, limit - in.window) : 0; };
+    // Whatever any row needs, once for all of them.
+    const int64_t first = lowest(std::max<int64_t>(0, length - rows + 1));
+    const int64_t positions = too_long || rows == 0 ? 0 : std::max<int64_t>(0, length - first);
+    std::vector<bool> bad(static_cast<size_t>(positions));
+    for (int64_t p = 0; p < positions; ++p) {
+      const int64_t page = page_of(first + p);
+      bad[static_cast<size_t>(p)] = page < 0 || page >= in.num_pages;
+    }
+    for (int64_t head = 0; head < in.num_kv_heads; ++head) {
+      std::vector<double> keys(static_cast<size_t>(positions * in.head_dim)), values(static_cast<size_t>(positions * v_width));
+      for (int64_t p = 0; p < positions; ++p) {
+        if (bad[static_cast<size_t>(p)]) continue;
+        const int64_t page = page_of(first + p), offset = place_of(first + p) % in.page_size;
+        const int64_t place = page * in.page_stride + offset * in.token_stride + head * in.head_stride;
         for (int64_t d = 0; d < in.head_dim; ++d) {
-          for (size_t p = 0; p < score.size(); ++p) row[d].value += score[p] / total * at(in.v, place[p] + d);
-          for (size_t p = 0; p < score.size(); ++p) {
-            const double reach = std::fabs(at(in.v, place[p] + d)) + std::fabs(row[d].value);
-            row[d].scale += score[p] / total * reach * (1.0 + 18.0 / 16.0 * (1.0 + magnitude[p]) + probability_error / unit);
+          keys[static_cast<size_t>(p * in.head_dim + d)] = in.key ? in.key(page, offset, head, d) : at(in.k, place + d);
+        }
+        for (int64_t d = 0; d < v_width; ++d) {
+          values[static_cast<size_t>(p * v_width + d)] = in.value ? in.value(page, offset, head, d) : at(in.v, place + d);
+        }
+      }
+      const int64_t group = in.num_q_heads / in.num_kv_heads;
+      for (int64_t j = 0; j < rows; ++j) {
+        const int64_t limit = length - rows + j + 1, low = lowest(limit) - first;
+        for (int64_t h = head * group; h < (head + 1) * group; ++h) {
+          Reference* row = &out[static_cast<size_t>(((begin + j) * in.num_q_heads + h) * v_width)];
+          std::fill_n(row, v_width, Reference{0.0, 0.0});
+          if (limit <= 0 || too_long) continue;
+          if (std::any_of(bad.begin() + low, bad.begin() + (limit - first), [](bool b) { return b; })) continue;
+          std::vector<double> score, magnitude;
+          for (int64_t p = low; p < limit - first; ++p) {
+            double dot = 0.0, sum = 0.0;
+            for (int64_t d = 0; d < in.head_dim; ++d) {
+              const double term = at(in.q, (begin + j) * in.q_token_stride + h * in.q_head_stride + d) *
+                                  keys[static_cast<size_t>(p * in.head_dim + d)];
+              dot += term;
+              sum += std::fabs(term);
+            }
+            const double scaled = in.scale * dot;
+            score.push_back(in.soft_cap > 0.0 ? in.soft_cap * std::tanh(scaled / in.soft_cap) : scaled);
+            magnitude.push_back(std::fabs(in.scale) * sum);
+          }
+          const double maximum = *std::max_element(score.begin(), score.end());
+          double total = 0.0;
+          for (double& x : score) total += x = std::exp(x - maximum);
+          for (int64_t d = 0; d < v_width; ++d) {
+            const double* column = &values[static_cast<size_t>(low * v_width + d)];
+            for (size_t p = 0; p < score.size(); ++p) row[d].value += score[p] / total * column[p * static_cast<size_t>(v_width)];
+            for (size_t p = 0; p < score.size(); ++p) {
+              const double v = std::fabs(column[p * static_cast<size_t>(v_width)]);
+              row[d].scale += score[p] / total *
+                              ((v + std::fabs(row[d].value)) *
+                                   (1.0 + score_units / kDefaultSteps * (1.0 + magnitude[p]) + allowance.probability / unit) +
+                               v * allowance.value / unit);
+            }
           }
         }
       }

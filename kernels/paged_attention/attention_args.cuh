@@ -1,0 +1,132 @@
+// What the kernels of attention share: their arguments, and the way from a position to its place in the cache.
+//
+// The rows of a sequence are *packed*: packed row r of kv head g is q head g * group + r % group of query row r / group, so that
+// a block reads a key or a value once for all q heads that share it.
+//
+//   decode_kernel          few rows per sequence: CUDA cores, float32, sequences split over blocks      (then combine_kernel)
+//   prefill_mma_kernel     many rows, 16-bit types: tensor cores, 64 packed rows x 64 keys
+//   prefill_simple_kernel  many rows, float32 and whatever does not fit the tensor cores: CUDA cores
+//
+// All of them derive everything from the device arrays, so a captured launch follows them; the launch is shaped by host bounds.
+#pragma once
+
+#include <climits>
+
+#include <prologue/kernels/base/tanh.h>
+#include <prologue/kernels/paged_attention/paged_attention.h>
+#include <prologue/kernels/base/cuda_types.cuh>
+
+namespace prologue::cuda {
+
+struct AttentionArgs {
+  PagedAttentionParams p;
+  float score_scale = 0.0f;   // scores are powers of two: scale * log2(e); with a soft cap scale / soft_cap,
+  float cap_log2 = 0.0f;      // and then tanh of that times soft_cap * log2(e); 0 = no cap
+  unsigned window = INT_MAX;  // positions that a row sees; INT_MAX = all
+  int group = 1;              // q heads that share a kv head
+  int page_shift = -1;        // log2 of a page size that is a power of two, otherwise -1
+  int v_head_dim = 0;
+  bool whole_groups = true;         // q, cache and out move in whole aligned groups
+  int row_tiles = 0;                // decode: tiles of packed rows per sequence; prefill: an upper bound of all sequences' tiles
+  int num_splits = 1;               // decode: blocks that share a sequence
+  float2* partial_stats = nullptr;  // decode with splits, [block, row of its tile]: maximum and sum, the sum negative for a fault
+  float* partial_out = nullptr;     // and [block, row of its tile, v_head_dim]: not yet divided by the sum
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Sequences, rows and pages
+
+struct Sequence {
+  int first_row = 0;  // its first query row
+  int num_rows = 0;
+  int length = 0;  // tokens in the cache; 0 where the entry of seq_lens is not to be believed
+  bool too_long = false;
+  const int32_t* pages = nullptr;
+
+  // Query row j attends to the positions below this.
+  __device__ int limit(int j) const { return max(0, length - num_rows + j + 1); }
+};
+
+// The first position that a row with this limit attends to.
+__device__ inline int lowest(const AttentionArgs& args, int limit) { return max(0, limit - static_cast<int>(args.window)); }
+
+// lowest <= position < limit, in one comparison.
+__device__ inline bool visible(const AttentionArgs& args, int position, int limit) {
+  return static_cast<unsigned>(position) - static_cast<unsigned>(limit) + args.window < args.window;
+}
+
+__device__ inline Sequence sequence_at(const AttentionArgs& args, int64_t s) {
+  const PagedAttentionParams& p = args.p;
+  Sequence sequence;
+  const int64_t first = p.cu_seqlens_q[s];
+  const int64_t end = min(static_cast<int64_t>(p.cu_seqlens_q[s + 1]), p.num_tokens);
+  sequence.first_row = static_cast<int>(first);
+  sequence.num_rows = first < 0 ? 0 : static_cast<int>(max(int64_t{0}, end - first));
+  const int length = p.seq_lens[s];
+  const int64_t slots = p.ring_size > 0 ? min(static_cast<int64_t>(length), p.ring_size) : length;
+  sequence.too_long = length > p.max_seq_len || slots > p.max_pages_per_seq * p.kv.page_size;
+  sequence.length = sequence.too_long ? 0 : max(0, length);
+  sequence.pages = p.block_table + s * p.block_table_stride;
+  return sequence;
+}
+
+// Where a position would lie if the sequence's pages were one piece.
+__device__ inline int place_of(const AttentionArgs& args, int position) {
+  return args.p.ring_size > 0 ? position % static_cast<int>(args.p.ring_size) : position;
+}
+
+__device__ inline int page_index(const AttentionArgs& args, int place) {
+  return args.page_shift >= 0 ? place >> args.page_shift : static_cast<int>(place / args.p.kv.page_size);
+}
+
+// A token of the cache; the page is negative where there is none.
+struct CacheSlot {
+  int64_t page;
+  int64_t offset;
+
+  __device__ int64_t in(const PageStrides& strides) const { return page * strides.page + offset * strides.token; }
+};
+
+__device__ inline CacheSlot cache_slot(const AttentionArgs& args, int page, int place) {
+  if (page < 0 || page >= args.p.kv.num_pages) return {-1, 0};
+  return {page, args.page_shift >= 0 ? place & ((1 << args.page_shift) - 1) : place % args.p.kv.page_size};
+}
+
+// exp2(x - maximum) where the maximum may still be that of nothing.
+__device__ inline float weight_of(float x, float maximum) { return exp2f(x - (maximum == -INFINITY ? 0.0f : maximum)); }
+
+// A scaled score with its cap.
+__device__ inline float capped(const AttentionArgs& args, float score) { return args.cap_log2 * tanh_f32(score); }
+
+// A faulty row is zeros, and recorded by the one thread that owns its first head.
+__device__ inline void record_row_fault(const AttentionArgs& args, const Sequence& sequence, int j) {
+  cuda::record_fault(args.p.faults, sequence.first_row + j,
+                     sequence.too_long ? FaultCode::sequence_too_long : FaultCode::page_out_of_range);
+}
+
+// The rows of a tile, a bit each, that need a position.
+template <int kRows>
+__device__ inline uint64_t rows_that_see(const AttentionArgs& args, const Sequence& sequence, int first_packed, int position) {
+  uint64_t rows = 0;
+  for (int r = 0; r < kRows; ++r) {
+    const int packed = first_packed + r;
+    const bool exists = packed < sequence.num_rows * args.group;
+    if (exists && visible(args, position, sequence.limit(packed / args.group))) rows |= uint64_t{1} << r;
+  }
+  return rows;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Scales of a quantised cache
+
+// What all positions have in common: 1 where every token has its own.
+__device__ inline float shared_scale(const PagedKvView& kv, const float* scale, int kv_head) {
+  if (kv.scaling == KvScaling::tensor) return scale[0];
+  return kv.scaling == KvScaling::head ? scale[kv_head] : 1.0f;
+}
+
+__device__ inline float token_scale(const float* scale, const PageStrides& strides, const CacheSlot& slot, int kv_head) {
+  return scale[slot.in(strides) + kv_head * strides.head];
+}
+
+}  // namespace prologue::cuda

@@ -1,0 +1,431 @@
+// A block = kRows packed rows of one kv head of one sequence, over one split of its keys; then combine_kernel, a block per packed
+// row. kLanes lanes, each with a group or more of the channels, are a stream, which takes every kStreams-th key.
+#pragma once
+
+#include <prologue/kernels/paged_attention/attention_args.cuh>
+#include <prologue/kernels/paged_attention/cache_codes.cuh>
+
+namespace prologue::cuda {
+
+inline constexpr int kDecodeThreads = 128;
+inline constexpr int kDecodeRowsPerSm = 16;   // packed rows of the blocks that a multiprocessor runs at a time
+inline constexpr int kSplitGranularity = 32;  // a split is a multiple of this many keys
+
+// The keys of one sequence and how they are dealt to splits; a function of its length and the launch, so both kernels derive the
+// same.
+struct Splits {
+  int begin;  // the first position that any row sees
+  int size;   // positions of a split
+
+  __device__ Splits(const AttentionArgs& args, const Sequence& sequence) : begin(lowest(args, sequence.limit(0))) {
+    const int keys = (sequence.length - begin + args.num_splits - 1) / args.num_splits;
+    size = (keys + kSplitGranularity - 1) / kSplitGranularity * kSplitGranularity;
+  }
+};
+
+// Adds values[i] over kLanes lanes and deals the totals out: lane l is left with those from l * N / kLanes on (with more lanes
+// than values, neighbours share one). Half the shuffles of adding each value by itself, and what follows is done once per value.
+template <int kLanes, int N, int kSize>
+__device__ inline void add_and_deal(float (&values)[kSize], int lane) {
+  if constexpr (kLanes > 1) {
+    constexpr int kOffset = kLanes / 2;
+    constexpr int kKept = N > 1 ? N / 2 : 1;
+    const bool upper = (lane & kOffset) != 0;
+#pragma unroll
+    for (int i = 0; i < kKept; ++i) {
+      const float kept = N > 1 && upper ? values[i + N - kKept] : values[i];
+      const float sent = N > 1 && !upper ? values[i + N - kKept] : values[i];
+      values[i] = kept + __shfl_xor_sync(0xffffffffu, sent, kOffset);
+    }
+    add_and_deal<kOffset, kKept>(values, lane);
+  }
+}
+
+// A row of q: in its own type, or (Q = float) as floats, whatever its type in memory is.
+template <class Q, int kChannels>
+class QueryRow {
+ public:
+  __device__ float operator[](int c) const { return pieces_[c / kGroup<Q>][c % kGroup<Q>]; }
+
+  __device__ void load(const PagedAttentionParams& p, int64_t offset, int64_t count, bool whole) {
+    if constexpr (!std::is_same_v<Q, float>) {
+#pragma unroll
+      for (int i = 0; i < kChannels / kGroup<Q>; ++i) {
+        pieces_[i] = load_group(static_cast<const Q*>(p.q.data) + offset + i * kGroup<Q>, count - i * kGroup<Q>, whole);
+      }
+    } else {
+      switch (p.dtype) {
+        case DType::f16: return load_as<__half>(p.q.data, offset, count, whole);
+        case DType::bf16: return load_as<__nv_bfloat16>(p.q.data, offset, count, whole);
+        case DType::f32: return load_as<float>(p.q.data, offset, count, whole);
+      }
+    }
+  }
+
+ private:
+  template <class T>
+  __device__ void load_as(const void* data, int64_t offset, int64_t count, bool whole) {
+    constexpr int kVector = kGroup<T> < kChannels ? kGroup<T> : kChannels;
+#pragma unroll
+    for (int i = 0; i < kChannels; i += kVector) {
+      const T* from = static_cast<const T*>(data) + offset + i;
+      Vec<T, kVector> vector = {};
+      if (whole) {
+        if (i < count) vector = *reinterpret_cast<const Vec<T, kVector>*>(from);
+      } else {
+#pragma unroll
+        for (int j = 0; j < kVector; ++j) {
+          if (i + j < count) vector.values[j] = from[j];
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) pieces_[(i + j) / 4].words[(i + j) % 4] = __float_as_uint(to_float(vector.values[j]));
+    }
+  }
+
+  Group<Q> pieces_[kChannels / kGroup<Q>];
+};
+
+// Keys of a stream in one step, their loads in flight together: as many as the registers of the blocks of an SM hold.
+template <class C, int kRows, int kChannels>
+inline constexpr int kKeysAhead = kRows* kChannels <= 16 || (!kIsFloat<C> && kChannels == 8) ? 4 : 2;
+
+template <class C, int kHeadDim, int kRows>
+inline constexpr int kDecodeBlocksPerSm = kHeadDim > 256
+                                              ? 2
+                                              : kDecodeRowsPerSm / kRows / (std::is_same_v<C, float> && kHeadDim > 128 ? 2 : 1);
+
+// C is what the cache holds, Q the type of q, or float for any. The scores of a step are dealt out to the lanes of the stream, so
+// a lane keeps the softmax of one row, own_row, with a maximum that all streams of the warp share. Scales of a quantised cache
+// multiply scores and weights.
+template <class Q, class C, int kHeadDim, int kRows>
+__global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocksPerSm<C, kHeadDim, kRows>)
+    decode_kernel(const __grid_constant__ AttentionArgs args) {
+  constexpr int kSize = CacheGroup<C>::kSize;
+  constexpr int kLanes = kHeadDim / kSize < 32 ? kHeadDim / kSize : 32;
+  constexpr int kChannels = kHeadDim / kLanes;
+  constexpr int kPieces = kChannels / kSize;
+  constexpr int kStreams = kDecodeThreads / kLanes;
+  constexpr int kKeys = kKeysAhead<C, kRows, kChannels>;
+  constexpr int kScores = kRows * kKeys;
+  constexpr int kOwned = kScores > kLanes ? kScores / kLanes : 1;    // scores of a lane
+  constexpr int kSharers = kLanes > kScores ? kLanes / kScores : 1;  // lanes with the same score
+  constexpr int kRowLanes = kLanes / kRows;                          // lanes with the same row
+  constexpr int kWarps = kDecodeThreads / 32;
+  const PagedAttentionParams& p = args.p;
+
+  int64_t block = blockIdx.x;
+  const int tile = static_cast<int>(block % args.row_tiles);
+  block /= args.row_tiles;
+  const int kv_head = static_cast<int>(block % p.kv.num_kv_heads);
+  block /= p.kv.num_kv_heads;
+  const int split = static_cast<int>(block % args.num_splits);
+  const Sequence sequence = sequence_at(args, block / args.num_splits);
+  const int num_packed = sequence.num_rows * args.group;
+  const int first_packed = tile * kRows;
+  if (first_packed >= num_packed) return;
+
+  const Splits splits(args, sequence);
+  const int64_t split_begin = splits.begin + static_cast<int64_t>(split) * splits.size;
+  if (split > 0 && split_begin >= sequence.length) return;  // combine_kernel does not look here either
+  const int last_row = (min(first_packed + kRows, num_packed) - 1) / args.group;
+  const int begin = max(static_cast<int>(split_begin), lowest(args, sequence.limit(first_packed / args.group)));
+  const int end = static_cast<int>(min(split_begin + splits.size, static_cast<int64_t>(sequence.limit(last_row))));
+
+  const int lane = threadIdx.x % kLanes;
+  const int stream = threadIdx.x / kLanes;
+  const int channel = lane * kChannels;
+  QueryRow<Q, kChannels> q[kRows];
+  float out[kRows][kChannels];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const int packed = first_packed + r;
+    const bool exists = packed < num_packed;
+    const int j = exists ? packed / args.group : 0;
+    const int64_t row = (sequence.first_row + j) * p.q.token_stride +
+                        (static_cast<int64_t>(kv_head) * args.group + packed % args.group) * p.q.head_stride;
+    q[r].load(p, row + channel, exists ? p.head_dim - channel : 0, args.whole_groups);
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) out[r][c] = 0.0f;
+  }
+
+  const int own_row = lane / kRowLanes;
+  const int own_key = lane % kRowLanes / kSharers * kOwned;
+  const int own_packed = first_packed + own_row;
+  const int own_limit = own_packed < num_packed ? sequence.limit(own_packed / args.group) : 0;
+  float maximum = -INFINITY;
+  float sum = 0.0f;
+
+  const PagedKvView& kv = p.kv;
+  const int64_t key_channel = kv_head * kv.k_strides.head + channel;
+  const int64_t value_channel = kv_head * kv.v_strides.head + channel;
+  const bool scale_per_token = !kIsFloat<C> && kv.scaling == KvScaling::token_head;
+  float score_scale = args.score_scale;
+  float shared_value_scale = 1.0f;
+  if constexpr (!kIsFloat<C>) {
+    score_scale *= shared_scale(kv, kv.k_scale, kv_head);
+    shared_value_scale = shared_scale(kv, kv.v_scale, kv_head);
+  }
+  constexpr int kStep = kStreams * kKeys;
+  unsigned faulty = 0;  // a bit per row
+  int pages[kKeys];
+  const auto load_pages = [&](int base) {
+#pragma unroll
+    for (int u = 0; u < kKeys; ++u) {
+      const int position = base + u * kStreams + stream;
+      pages[u] = position < end ? sequence.pages[page_index(args, place_of(args, position))] : -1;
+    }
+  };
+  load_pages(begin);
+  for (int base = begin; base < end; base += kStep) {
+    CacheGroup<C> k[kKeys][kPieces];
+    CacheGroup<C> v[kKeys][kPieces];
+    float k_scale[kKeys];
+    float v_scale[kKeys];
+    unsigned there = 0;  // a bit per key
+    const auto load = [&](auto whole) {
+#pragma unroll
+      for (int u = 0; u < kKeys; ++u) {
+        const int position = base + u * kStreams + stream;
+        const CacheSlot slot = cache_slot(args, pages[u], place_of(args, position));
+        const bool exists = slot.page >= 0;
+        there |= static_cast<unsigned>(exists) << u;
+        if (position < end && !exists) {
+          faulty |= static_cast<unsigned>(rows_that_see<kRows>(args, sequence, first_packed, position));
+        }
+#pragma unroll
+        for (int piece = 0; piece < kPieces; ++piece) {
+          const int d = piece * kSize;
+          k[u][piece] =
+              CacheGroup<C>::load(kv.k, slot.in(kv.k_strides) + key_channel + d, exists ? p.head_dim - channel - d : 0, whole);
+          v[u][piece] = CacheGroup<C>::load(kv.v, slot.in(kv.v_strides) + value_channel + d,
+                                            exists ? args.v_head_dim - channel - d : 0, whole);
+        }
+        if constexpr (!kIsFloat<C>) {
+          const bool load_scales = scale_per_token && exists;
+          k_scale[u] = load_scales ? token_scale(kv.k_scale, kv.k_scale_strides, slot, kv_head) : 1.0f;
+          v_scale[u] = load_scales ? token_scale(kv.v_scale, kv.v_scale_strides, slot, kv_head) : 1.0f;
+        }
+      }
+    };
+    if (args.whole_groups) {  // out here, so that the loads of all keys are issued before the first is waited for
+      load(std::true_type());
+    } else {
+      load(std::false_type());
+    }
+    load_pages(base + kStep);
+
+    float score[kScores];
+#pragma unroll
+    for (int u = 0; u < kKeys; ++u) {
+      float key[kChannels];
+#pragma unroll
+      for (int piece = 0; piece < kPieces; ++piece) k[u][piece].expand(key + piece * kSize);
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        float& sum_of_channels = score[r * kKeys + u];
+        sum_of_channels = 0.0f;
+#pragma unroll
+        for (int c = 0; c < kChannels; ++c) sum_of_channels = fmaf(q[r][c], key[c], sum_of_channels);
+      }
+    }
+    add_and_deal<kLanes, kScores>(score, lane);
+
+    float value_scale[kOwned];  // of the keys whose scores this lane owns
+#pragma unroll
+    for (int i = 0; i < kOwned; ++i) {
+      value_scale[i] = 1.0f;
+      if constexpr (!kIsFloat<C>) {
+        float key_scale = 1.0f;
+#pragma unroll
+        for (int u = 0; u < kKeys; ++u) {
+          if (own_key + i != u) continue;
+          key_scale = k_scale[u];
+          value_scale[i] = v_scale[u];
+        }
+        score[i] *= key_scale;
+      }
+    }
+    float new_maximum = maximum;
+#pragma unroll
+    for (int i = 0; i < kOwned; ++i) {
+      const int position = base + (own_key + i) * kStreams + stream;
+      score[i] *= score_scale;
+      if (args.cap_log2 > 0.0f) score[i] = capped(args, score[i]);
+      if ((there >> (own_key + i) & 1) == 0 || !visible(args, position, own_limit)) score[i] = -INFINITY;
+      new_maximum = fmaxf(new_maximum, score[i]);
+    }
+#pragma unroll
+    for (int offset = kSharers; offset < 32; offset *= 2) {
+      if (offset < kRowLanes || offset >= kLanes)
+        new_maximum = fmaxf(new_maximum, __shfl_xor_sync(0xffffffffu, new_maximum, offset));
+    }
+    if (__any_sync(0xffffffffu, new_maximum != maximum)) {  // seldom, after the first steps
+      const float rescale = weight_of(maximum, new_maximum);
+      maximum = new_maximum;
+      sum *= rescale;
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        const float row_rescale = __shfl_sync(0xffffffffu, rescale, r * kRowLanes, kLanes);
+#pragma unroll
+        for (int c = 0; c < kChannels; ++c) out[r][c] *= row_rescale;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kOwned; ++i) {
+      score[i] = weight_of(score[i], maximum);
+      sum += score[i];
+      if (!kIsFloat<C> && score[i] != 0.0f) score[i] *= value_scale[i];  // hidden ones may have any scale
+    }
+#pragma unroll
+    for (int u = 0; u < kKeys; ++u) {
+      float value[kChannels];
+#pragma unroll
+      for (int piece = 0; piece < kPieces; ++piece) v[u][piece].expand(value + piece * kSize);
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        const int i = r * kKeys + u;
+        const float weight = __shfl_sync(0xffffffffu, score[i % kOwned], i * kLanes / kScores, kLanes);
+#pragma unroll
+        for (int c = 0; c < kChannels; ++c) out[r][c] = fmaf(weight, value[c], out[r][c]);
+      }
+    }
+  }
+
+  // The streams of a warp, then the warps of the block, each in a fixed order.
+#pragma unroll
+  for (int offset = kSharers; offset < 32; offset *= 2) {
+    if (offset < kRowLanes || offset >= kLanes) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+  }
+#pragma unroll
+  for (int offset = kLanes; offset < 32; offset *= 2) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int c = 0; c < kChannels; ++c) out[r][c] += __shfl_xor_sync(0xffffffffu, out[r][c], offset);
+    }
+  }
+  __shared__ float warp_out[kWarps][kRows][kHeadDim];
+  __shared__ float2 warp_stats[kWarps][kRows];
+  __shared__ unsigned block_faulty;
+  const int warp = threadIdx.x / 32;
+  if (threadIdx.x == 0) block_faulty = 0;
+  __syncthreads();
+  if (faulty != 0) atomicOr(&block_faulty, faulty);
+  if (threadIdx.x % 32 < kLanes) {
+    if (lane % kRowLanes == 0) warp_stats[warp][own_row] = {maximum, sum};
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int c = 0; c < kChannels; ++c) warp_out[warp][r][channel + c] = out[r][c];
+    }
+  }
+  __syncthreads();
+
+  const int head_dim = args.v_head_dim;
+  for (int i = threadIdx.x; i < kRows * head_dim; i += kDecodeThreads) {
+    const int r = i / head_dim;
+    const int d = i % head_dim;
+    const int packed = first_packed + r;
+    if (packed >= num_packed) break;
+    const int j = packed / args.group;
+    const int head_in_group = packed % args.group;
+    const bool fault = sequence.too_long || (block_faulty >> r & 1) != 0;
+    float row_maximum = -INFINITY;
+    for (int w = 0; w < kWarps; ++w) row_maximum = fmaxf(row_maximum, warp_stats[w][r].x);
+    float row_sum = 0.0f;
+    float value = 0.0f;
+    for (int w = 0; w < kWarps; ++w) {
+      const float weight = weight_of(warp_stats[w][r].x, row_maximum);
+      row_sum = fmaf(weight, warp_stats[w][r].y, row_sum);
+      value = fmaf(weight, warp_out[w][r][d], value);
+    }
+    if constexpr (!kIsFloat<C>) value *= shared_value_scale;
+    if (args.num_splits > 1) {
+      const int64_t partial = static_cast<int64_t>(blockIdx.x) * kRows + r;
+      args.partial_out[partial * head_dim + d] = value;
+      if (d == 0) args.partial_stats[partial] = {row_maximum, fault ? -1.0f : row_sum};
+      continue;
+    }
+    if (fault && d == 0 && kv_head == 0 && head_in_group == 0) record_row_fault(args, sequence, j);
+    const int64_t row = (sequence.first_row + j) * p.out.token_stride +
+                        (static_cast<int64_t>(kv_head) * args.group + head_in_group) * p.out.head_stride;
+    store_element(p.dtype, p.out.data, row + d, fault || sequence.limit(j) == 0 ? 0.0f : value / row_sum);
+  }
+}
+
+inline constexpr int kCombineThreads = 256;
+
+// A block = one packed row of one kv head of one sequence. Each warp sums every 8th split, a lane every 32nd channel.
+template <int kHeadDim, int kRows>
+__global__ void __launch_bounds__(kCombineThreads) combine_kernel(const __grid_constant__ AttentionArgs args) {
+  constexpr int kWarps = kCombineThreads / 32;
+  constexpr int kMaxChannels = kHeadDim / 32;
+  const PagedAttentionParams& p = args.p;
+  const int packed = blockIdx.x % (args.row_tiles * kRows);
+  const int64_t seq_and_head = blockIdx.x / (args.row_tiles * kRows);
+  const int kv_head = static_cast<int>(seq_and_head % p.kv.num_kv_heads);
+  const int64_t s = seq_and_head / p.kv.num_kv_heads;
+  const Sequence sequence = sequence_at(args, s);
+  const int j = packed / args.group;
+  if (j >= sequence.num_rows) return;
+
+  const int lane = threadIdx.x % 32;
+  const int warp = threadIdx.x / 32;
+  const int head_dim = args.v_head_dim;
+  const Splits splits(args, sequence);
+  const int num_splits = (sequence.length - splits.begin + splits.size - 1) / max(1, splits.size);
+  const auto partial_of = [&](int split) {
+    const int64_t block = ((s * args.num_splits + split) * p.kv.num_kv_heads + kv_head) * args.row_tiles + packed / kRows;
+    return block * kRows + packed % kRows;
+  };
+  float maximum = -INFINITY;
+  bool fault = sequence.too_long;
+  for (int split = lane; split < num_splits; split += 32) {
+    const float2 stats = args.partial_stats[partial_of(split)];
+    maximum = fmaxf(maximum, stats.x);
+    fault = fault || stats.y < 0.0f;
+  }
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) maximum = fmaxf(maximum, __shfl_xor_sync(0xffffffffu, maximum, offset));
+  fault = __any_sync(0xffffffffu, fault);
+
+  float sum = 0.0f;
+  float out[kMaxChannels] = {};
+#pragma unroll 4
+  for (int split = warp; split < num_splits; split += kWarps) {
+    const int64_t partial = partial_of(split);
+    const float2 stats = args.partial_stats[partial];
+    const float weight = weight_of(stats.x, maximum);
+    sum = fmaf(weight, stats.y, sum);
+#pragma unroll
+    for (int c = 0; c < kMaxChannels; ++c) {
+      const int d = lane + c * 32;
+      if (d < head_dim) out[c] = fmaf(weight, args.partial_out[partial * head_dim + d], out[c]);
+    }
+  }
+  __shared__ float warp_sum[kWarps];
+  __shared__ float warp_out[kWarps][kHeadDim];
+  if (lane == 0) warp_sum[warp] = sum;
+#pragma unroll
+  for (int c = 0; c < kMaxChannels; ++c) warp_out[warp][lane + c * 32] = out[c];
+  __syncthreads();
+
+  if (fault && threadIdx.x == 0 && kv_head == 0 && packed % args.group == 0) record_row_fault(args, sequence, j);
+  const int64_t row = (sequence.first_row + j) * p.out.token_stride +
+                      (static_cast<int64_t>(kv_head) * args.group + packed % args.group) * p.out.head_stride;
+#pragma unroll
+  for (int first = 0; first < kHeadDim; first += kCombineThreads) {
+    const int d = first + threadIdx.x;
+    if (d >= head_dim) return;
+    float total = 0.0f;
+    float value = 0.0f;
+    for (int w = 0; w < kWarps; ++w) {
+      total += warp_sum[w];
+      value += warp_out[w][d];
+    }
+    store_element(p.dtype, p.out.data, row + d, fault || sequence.limit(j) == 0 ? 0.0f : value / total);
+  }
+}
+
+}  // namespace prologue::cuda

@@ -1,0 +1,618 @@
+// Prefill: a block = a tile of packed rows of one kv head, over all positions that they see. prefill_mma_kernel: a warp = 16 rows
+// of 64, fragments of mma.m16n8k16. prefill_simple_kernel: 16 x 16 threads, each with a few rows, keys and channels.
+#pragma once
+
+#include <cuda_pipeline_primitives.h>
+
+#include <prologue/kernels/paged_attention/attention_args.cuh>
+#include <prologue/kernels/paged_attention/cache_codes.cuh>
+
+namespace prologue::cuda {
+
+// The tile of packed rows that a prefill block works on.
+struct RowTile {
+  Sequence sequence;
+  int first_packed = 0;
+  int num_packed = 0;   // of the whole sequence
+  int first_limit = 0;  // the tile's first row attends to positions below this
+  int last_limit = 0;   // and its last row
+};
+
+// blockIdx.x = tile * num_kv_heads + kv head. Tiles are dealt to the sequences in order, as many to each as its rows need: a
+// warp-wide running sum over cu_seqlens_q finds whose tile it is. False for a block that the host's bound made too many.
+template <int kTileRows>
+__device__ inline bool find_tile(const AttentionArgs& args, RowTile& tile) {
+  const PagedAttentionParams& p = args.p;
+  const int lane = threadIdx.x % 32;
+  int64_t index = blockIdx.x / p.kv.num_kv_heads;
+  for (int64_t base = 0; base < p.num_seqs; base += 32) {
+    const int64_t s = base + lane;
+    const int64_t packed = s < p.num_seqs ? static_cast<int64_t>(sequence_at(args, s).num_rows) * args.group : 0;
+    const int64_t tiles = (packed + kTileRows - 1) / kTileRows;
+    int64_t running = tiles;
+#pragma unroll
+    for (int offset = 1; offset < 32; offset *= 2) {
+      const int64_t other = __shfl_up_sync(0xffffffffu, running, offset);
+      if (lane >= offset) running += other;
+    }
+    const unsigned after = __ballot_sync(0xffffffffu, index < running);
+    if (after == 0) {
+      index -= __shfl_sync(0xffffffffu, running, 31);
+      continue;
+    }
+    const int owner = __ffs(static_cast<int>(after)) - 1;
+    // A sequence's last tiles have the most keys: they go first.
+    const int64_t tile_of_owner = __shfl_sync(0xffffffffu, running, owner) - 1 - index;
+    tile.sequence = sequence_at(args, base + owner);
+    tile.num_packed = tile.sequence.num_rows * args.group;
+    tile.first_packed = static_cast<int>(tile_of_owner) * kTileRows;
+    tile.first_limit = tile.sequence.limit(tile.first_packed / args.group);
+    tile.last_limit = tile.sequence.limit((min(tile.first_packed + kTileRows, tile.num_packed) - 1) / args.group);
+    return true;
+  }
+  return false;
+}
+
+__device__ inline uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+__device__ inline void load_matrices(uint32_t (&out)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+               : "r"(address));
+}
+
+__device__ inline void load_matrices_transposed(uint32_t (&out)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+               : "r"(address));
+}
+
+// c [16, 8] += a [16, 16] b [16, 8].
+template <class T>
+__device__ inline void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  } else {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+}
+
+// Where a position's keys and values lie; negative where there are none.
+struct KvOffset {
+  int64_t k;
+  int64_t v;
+};
+
+template <class T, int kHeadDim, bool kQuantized>
+struct MmaTile {
+  static constexpr int kRows = 64;
+  static constexpr int kKeys = 64;
+  static constexpr int kThreads = 128;
+  static constexpr int kStride = kHeadDim + 8;  // 16 bytes of padding: the eight rows of a matrix lie in different banks
+  alignas(16) T q[kRows][kStride];              // the output passes through here too
+  alignas(16) T k[kKeys][kStride];
+  alignas(16) T v[kKeys][kStride];
+  KvOffset offsets[2][kKeys];
+  float k_scales[2][kQuantized ? kKeys : 1];  // where every token has its own
+  float v_scales[2][kQuantized ? kKeys : 1];
+  unsigned faulty[kRows / 32];  // a bit per row
+};
+
+// K or V of a tile on its way from the cache, as codes in registers, to shared memory, as numbers of T.
+template <class T, int kHeadDim>
+class CodeTile {
+ public:
+  using Tile = MmaTile<T, kHeadDim, true>;
+
+  // `offset_of(key)` is that of the key's first element, negative for none.
+  template <class F>
+  __device__ void load(const void* data, KvType type, int num_chunks, const F& offset_of) {
+#pragma unroll
+    for (int n = 0; n < kPerThread; ++n) {
+      const int64_t offset = offset_of(key_of(n));
+      const bool there = offset >= 0 && chunk_of(n) < num_chunks;
+      codes_[n] = load_codes(data, offset + chunk_of(n) * 8, there ? 8 : 0, true, type == KvType::int4);
+    }
+  }
+  template <class F>
+  __device__ void store(T (&to)[Tile::kKeys][Tile::kStride], KvType type, const F& scale_of) const {
+#pragma unroll
+    for (int n = 0; n < kPerThread; ++n) {
+      float values[8];
+      expand_codes(type, codes_[n], values);
+      const float scale = scale_of(key_of(n));
+      const Group<T> group = make_group<T>([&](int i) { return values[i] * scale; });
+      *reinterpret_cast<Group<T>*>(&to[key_of(n)][chunk_of(n) * 8]) = group;
+    }
+  }
+
+ private:
+  static constexpr int kChunks = kHeadDim / 8;
+  static constexpr int kPerThread = Tile::kKeys * kChunks / Tile::kThreads;
+  __device__ static int key_of(int n) { return (threadIdx.x + n * Tile::kThreads) / kChunks; }
+  __device__ static int chunk_of(int n) { return (threadIdx.x + n * Tile::kThreads) % kChunks; }
+  uint2 codes_[kPerThread];
+};
+
+// A block = 64 packed rows of one kv head; a warp = 16 of them, with the fragments of mma.m16n8k16: lane l holds rows l / 4 and
+// l / 4 + 8, columns 2 (l % 4) and the next of every 8. While keys are multiplied the values are on their way, and vice versa.
+// The head dims are multiples of 8 up to kHeadDim; the channels beyond them are zeros. The cache holds T, or codes: those pass
+// through registers, K without its scale, which multiplies the scores, V with the scale of its token, or without the scale that
+// all tokens share, which multiplies the output.
+template <class T, int kHeadDim, bool kQuantized>
+__global__ void __launch_bounds__(MmaTile<T, kHeadDim, kQuantized>::kThreads)
+    prefill_mma_kernel(const __grid_constant__ AttentionArgs args) {
+  using Tile = MmaTile<T, kHeadDim, kQuantized>;
+  constexpr int kChunks = kHeadDim / 8;  // of 16 bytes, in a row
+  extern __shared__ __align__(16) unsigned char shared_bytes[];
+  Tile& shared = *reinterpret_cast<Tile*>(shared_bytes);
+  const PagedAttentionParams& p = args.p;
+  RowTile tile;
+  if (!find_tile<Tile::kRows>(args, tile)) return;
+  const Sequence& sequence = tile.sequence;
+  const int kv_head = static_cast<int>(blockIdx.x % p.kv.num_kv_heads);
+  const int k_chunks = static_cast<int>(p.head_dim) / 8;
+  const int v_chunks = args.v_head_dim / 8;
+  const int lane = threadIdx.x % 32;
+  const int warp = threadIdx.x / 32;
+  const int num_key_tiles = (tile.last_limit + Tile::kKeys - 1) / Tile::kKeys;
+  const int first_needed = lowest(args, tile.first_limit);
+  const int first_key_tile = first_needed / Tile::kKeys;
+
+  const auto q_head = [&](int packed) { return static_cast<int64_t>(kv_head) * args.group + packed % args.group; };
+  const auto copy_chunk = [](T* to, const T* from, bool there) { __pipeline_memcpy_async(to, from, 16, there ? 0 : 16); };
+  const auto copy_cache_tile = [&](T(*to)[Tile::kStride], const void* from, int64_t head_offset, int num_chunks, int stage,
+                                   auto offset_of) {
+    for (int i = threadIdx.x; i < Tile::kKeys * kChunks; i += Tile::kThreads) {
+      const int key = i / kChunks;
+      const int chunk = i % kChunks;
+      const int64_t offset = offset_of(shared.offsets[stage][key]);
+      const bool there = offset >= 0 && chunk < num_chunks;
+      copy_chunk(&to[key][chunk * 8], static_cast<const T*>(from) + (there ? head_offset + offset + chunk * 8 : 0), there);
+    }
+    __pipeline_commit();
+  };
+  const auto copy_keys = [&](int stage) {
+    copy_cache_tile(shared.k, p.kv.k, kv_head * p.kv.k_strides.head, k_chunks, stage,
+                    [](const KvOffset& offset) { return offset.k; });
+  };
+  const auto copy_values = [&](int stage) {
+    copy_cache_tile(shared.v, p.kv.v, kv_head * p.kv.v_strides.head, v_chunks, stage,
+                    [](const KvOffset& offset) { return offset.v; });
+  };
+
+  // The same for codes, which wait in registers until their buffer is free.
+  using Codes = std::conditional_t<kQuantized, CodeTile<T, kHeadDim>, std::nullptr_t>;
+  [[maybe_unused]] Codes codes;
+  const bool scale_per_token = kQuantized && p.kv.scaling == KvScaling::token_head;
+  const auto load_keys = [&](int stage) {
+    if constexpr (kQuantized) {
+      codes.load(p.kv.k, p.kv.type, k_chunks, [&](int key) {
+        const int64_t offset = shared.offsets[stage][key].k;
+        return offset < 0 ? offset : offset + kv_head * p.kv.k_strides.head;
+      });
+    }
+  };
+  const auto load_values = [&](int stage) {
+    if constexpr (kQuantized) {
+      codes.load(p.kv.v, p.kv.type, v_chunks, [&](int key) {
+        const int64_t offset = shared.offsets[stage][key].v;
+        return offset < 0 ? offset : offset + kv_head * p.kv.v_strides.head;
+      });
+    }
+  };
+  const auto store_keys = [&] {
+    if constexpr (kQuantized) codes.store(shared.k, p.kv.type, [](int) { return 1.0f; });
+  };
+  const auto store_values = [&](int stage) {
+    if constexpr (kQuantized) {
+      codes.store(shared.v, p.kv.type, [&](int key) { return scale_per_token ? shared.v_scales[stage][key] : 1.0f; });
+    }
+  };
+
+  const auto find_keys = [&](int key_tile) {  // positions that no row of the tile needs are zeros, like those of bad pages
+    const int position = key_tile * Tile::kKeys + threadIdx.x;
+    if (threadIdx.x >= Tile::kKeys) return;
+    CacheSlot slot = {-1, 0};
+    if (position >= first_needed && position < tile.last_limit) {
+      const int place = place_of(args, position);
+      slot = cache_slot(args, sequence.pages[page_index(args, place)], place);
+      if (slot.page < 0) {
+        const uint64_t rows = rows_that_see<Tile::kRows>(args, sequence, tile.first_packed, position);
+        for (int i = 0; i < Tile::kRows / 32; ++i) atomicOr(&shared.faulty[i], static_cast<unsigned>(rows >> (32 * i)));
+      }
+    }
+    const bool exists = slot.page >= 0;
+    shared.offsets[key_tile % 2][threadIdx.x] = {exists ? slot.in(p.kv.k_strides) : -1, exists ? slot.in(p.kv.v_strides) : -1};
+    if (scale_per_token) {
+      shared.k_scales[key_tile % 2][threadIdx.x] = exists ? token_scale(p.kv.k_scale, p.kv.k_scale_strides, slot, kv_head) : 1.0f;
+      shared.v_scales[key_tile % 2][threadIdx.x] = exists ? token_scale(p.kv.v_scale, p.kv.v_scale_strides, slot, kv_head) : 1.0f;
+    }
+  };
+
+  if (threadIdx.x < Tile::kRows / 32) shared.faulty[threadIdx.x] = 0;
+  for (int i = threadIdx.x; i < Tile::kRows * kChunks; i += Tile::kThreads) {
+    const int packed = tile.first_packed + i / kChunks;
+    const int chunk = i % kChunks;
+    const bool there = packed < tile.num_packed && chunk < k_chunks;
+    const T* row = static_cast<const T*>(p.q.data) + (sequence.first_row + packed / args.group) * p.q.token_stride +
+                   q_head(packed) * p.q.head_stride;
+    copy_chunk(&shared.q[i / kChunks][chunk * 8], there ? row + chunk * 8 : static_cast<const T*>(p.q.data), there);
+  }
+  __pipeline_commit();
+  __syncthreads();
+  find_keys(first_key_tile);
+  __syncthreads();
+  if (num_key_tiles > 0) {
+    const int stage = first_key_tile % 2;
+    if constexpr (kQuantized) {
+      load_keys(stage);
+      store_keys();
+      load_values(stage);
+    } else {
+      copy_keys(stage);
+      copy_values(stage);
+    }
+  }
+
+  float out[kChunks][4] = {};
+  float maximum[2] = {-INFINITY, -INFINITY};
+  float sum[2] = {0.0f, 0.0f};
+  int limit[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int packed = tile.first_packed + warp * 16 + half * 8 + lane / 4;
+    limit[half] = packed < tile.num_packed ? sequence.limit(packed / args.group) : 0;
+  }
+
+  float score_scale = args.score_scale;
+  if constexpr (kQuantized) score_scale *= shared_scale(p.kv, p.kv.k_scale, kv_head);
+
+  for (int key_tile = first_key_tile; key_tile < num_key_tiles; ++key_tile) {
+    __pipeline_wait_prior(kQuantized ? 0 : 1);  // the keys are there
+    __syncthreads();
+    const bool more = key_tile + 1 < num_key_tiles;
+    if (more) find_keys(key_tile + 1);
+    float score[Tile::kKeys / 8][4] = {};
+#pragma unroll
+    for (int c = 0; c < kHeadDim / 16; ++c) {
+      uint32_t a[4];
+      load_matrices(a, shared_address(&shared.q[warp * 16 + lane % 16][c * 16 + lane / 16 * 8]));
+#pragma unroll
+      for (int n = 0; n < Tile::kKeys / 16; ++n) {
+        uint32_t b[4];
+        load_matrices(b, shared_address(&shared.k[n * 16 + lane % 8 + lane / 16 * 8][c * 16 + lane / 8 % 2 * 8]));
+        multiply<T>(score[2 * n], a, b[0], b[1]);
+        multiply<T>(score[2 * n + 1], a, b[2], b[3]);
+      }
+    }
+    if constexpr (kQuantized) {
+      store_values(key_tile % 2);
+    } else {
+      __pipeline_wait_prior(0);
+    }
+    __syncthreads();  // the values are there, and every warp is done with the keys
+    if (more) kQuantized ? load_keys((key_tile + 1) % 2) : copy_keys((key_tile + 1) % 2);
+
+    const int first_key = key_tile * Tile::kKeys + lane % 4 * 2;
+    const bool masked = (key_tile + 1) * Tile::kKeys > tile.first_limit || key_tile * Tile::kKeys < lowest(args, tile.last_limit);
+    if (scale_per_token) {
+#pragma unroll
+      for (int n = 0; n < Tile::kKeys / 8; ++n) {
+        const float* scales = &shared.k_scales[key_tile % 2][lane % 4 * 2 + n * 8];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) score[n][i] *= scales[i % 2];
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < Tile::kKeys / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) score[n][i] *= score_scale;
+    }
+    if (args.cap_log2 > 0.0f) {
+#pragma unroll
+      for (int n = 0; n < Tile::kKeys / 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) score[n][i] = capped(args, score[n][i]);
+      }
+    }
+    float new_maximum[2] = {maximum[0], maximum[1]};
+#pragma unroll
+    for (int n = 0; n < Tile::kKeys / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (masked && !visible(args, first_key + n * 8 + i % 2, limit[i / 2])) score[n][i] = -INFINITY;
+        new_maximum[i / 2] = fmaxf(new_maximum[i / 2], score[n][i]);
+      }
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      new_maximum[half] = fmaxf(new_maximum[half], __shfl_xor_sync(0xffffffffu, new_maximum[half], 1));
+      new_maximum[half] = fmaxf(new_maximum[half], __shfl_xor_sync(0xffffffffu, new_maximum[half], 2));
+      const float rescale = weight_of(maximum[half], new_maximum[half]);
+      maximum[half] = new_maximum[half];
+      sum[half] *= rescale;
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) {
+        out[c][2 * half] *= rescale;
+        out[c][2 * half + 1] *= rescale;
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < Tile::kKeys / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        score[n][i] = weight_of(score[n][i], maximum[i / 2]);
+        sum[i / 2] += score[n][i];
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < Tile::kKeys / 16; ++n) {
+      const uint32_t a[4] = {pack<T>(score[2 * n][0], score[2 * n][1]), pack<T>(score[2 * n][2], score[2 * n][3]),
+                             pack<T>(score[2 * n + 1][0], score[2 * n + 1][1]),
+                             pack<T>(score[2 * n + 1][2], score[2 * n + 1][3])};
+#pragma unroll
+      for (int c = 0; c < kHeadDim / 16; ++c) {
+        uint32_t b[4];
+        load_matrices_transposed(b, shared_address(&shared.v[n * 16 + lane % 16][c * 16 + lane / 16 * 8]));
+        multiply<T>(out[2 * c], a, b[0], b[1]);
+        multiply<T>(out[2 * c + 1], a, b[2], b[3]);
+      }
+    }
+    if (more) {
+      if constexpr (kQuantized) {
+        store_keys();
+        load_values((key_tile + 1) % 2);
+      } else {
+        __syncthreads();  // every warp is done with the values
+        copy_values((key_tile + 1) % 2);
+      }
+    }
+  }
+  __pipeline_wait_prior(0);  // without keys to wait for, Q may still be on its way to where the output passes
+
+  __syncthreads();
+  float value_scale = 1.0f;
+  if constexpr (kQuantized) value_scale = shared_scale(p.kv, p.kv.v_scale, kv_head);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], 1);
+    sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], 2);
+    const int row = warp * 16 + half * 8 + lane / 4;
+    const int packed = tile.first_packed + row;
+    const bool fault = packed < tile.num_packed && (sequence.too_long || (shared.faulty[row / 32] >> (row % 32) & 1) != 0);
+    if (fault && lane % 4 == 0 && kv_head == 0 && packed % args.group == 0) record_row_fault(args, sequence, packed / args.group);
+    const bool zero = fault || limit[half] == 0;
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      float low = zero ? 0.0f : out[c][2 * half] / sum[half];
+      float high = zero ? 0.0f : out[c][2 * half + 1] / sum[half];
+      if constexpr (kQuantized) {
+        low = zero ? 0.0f : low * value_scale;
+        high = zero ? 0.0f : high * value_scale;
+      }
+      *reinterpret_cast<uint32_t*>(&shared.q[row][c * 8 + lane % 4 * 2]) = pack<T>(low, high);
+    }
+  }
+  __syncwarp();  // a warp stores the 16 rows that it made
+  for (int i = lane; i < 16 * v_chunks; i += 32) {
+    const int row = warp * 16 + i / v_chunks;
+    const int chunk = i % v_chunks;
+    const int packed = tile.first_packed + row;
+    if (packed >= tile.num_packed) break;
+    T* to = static_cast<T*>(p.out.data) + (sequence.first_row + packed / args.group) * p.out.token_stride +
+            q_head(packed) * p.out.head_stride + chunk * 8;
+    *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(&shared.q[row][chunk * 8]);
+  }
+}
+
+template <int kHeadDim>
+struct SimpleTile {
+  static constexpr int kRows = kHeadDim > 256 ? 32 : 64;  // what 160 KB of shared memory hold
+  static constexpr int kKeys = kHeadDim > 256 ? 16 : 32;
+  static constexpr int kThreads = 256;
+  static constexpr int kStride = kHeadDim + 4;
+  alignas(16) float q[kRows][kStride];
+  alignas(16) float k[kKeys][kStride];
+  alignas(16) float v[kKeys][kStride];
+  alignas(16) float weights[kRows][kKeys];
+  KvOffset offsets[kKeys];
+  float k_scales[kKeys];
+  float v_scales[kKeys];
+  unsigned faulty[kRows / 32];  // a bit per row
+};
+
+// A block = kRows packed rows of one kv head. Thread (y, x) of 16 x 16 has kRows / 16 rows from there on, of their scores every
+// 16th key from x on, of their outputs the channels 4 x .. 4 x + 3 of every 64. Any types, head dims and alignment; codes are
+// multiplied by their scales as they come in.
+template <int kHeadDim>
+__global__ void __launch_bounds__(SimpleTile<kHeadDim>::kThreads, 1)
+    prefill_simple_kernel(const __grid_constant__ AttentionArgs args) {
+  using Tile = SimpleTile<kHeadDim>;
+  constexpr int kRowsOfThread = Tile::kRows / 16;
+  constexpr int kKeysOfThread = Tile::kKeys / 16;
+  constexpr int kChunks = kHeadDim / 64;
+  extern __shared__ __align__(16) unsigned char shared_bytes[];
+  Tile& shared = *reinterpret_cast<Tile*>(shared_bytes);
+  const PagedAttentionParams& p = args.p;
+  RowTile tile;
+  if (!find_tile<Tile::kRows>(args, tile)) return;
+  const Sequence& sequence = tile.sequence;
+  const int kv_head = static_cast<int>(blockIdx.x % p.kv.num_kv_heads);
+  const int head_dim = static_cast<int>(p.head_dim);
+  const int v_head_dim = args.v_head_dim;
+  const int x = threadIdx.x % 16;
+  const int y = threadIdx.x / 16;
+
+  const auto q_head = [&](int packed) { return static_cast<int64_t>(kv_head) * args.group + packed % args.group; };
+  // Channels d .. d + 3 of a row of `width` that starts at element `offset`, zeros where there are none.
+  const auto load_four = [&](KvType type, const void* data, int64_t offset, int d, int width) {
+    float4 four = {0.0f, 0.0f, 0.0f, 0.0f};
+    if (offset < 0 || d >= width) return four;
+    if (args.whole_groups && type == KvType::f32)
+      return *reinterpret_cast<const float4*>(static_cast<const float*>(data) + offset + d);
+    four.x = load_element(type, data, offset + d);
+    four.y = load_element(type, data, offset + d + 1);  // the width is even
+    if (d + 2 < width) four.z = load_element(type, data, offset + d + 2);
+    if (d + 2 < width) four.w = load_element(type, data, offset + d + 3);
+    return four;
+  };
+  const auto scaled = [](float4 four, float scale) {
+    return make_float4(four.x * scale, four.y * scale, four.z * scale, four.w * scale);
+  };
+
+  if (threadIdx.x < Tile::kRows / 32) shared.faulty[threadIdx.x] = 0;
+  for (int i = threadIdx.x; i < Tile::kRows * (kHeadDim / 4); i += Tile::kThreads) {
+    const int row = i / (kHeadDim / 4);
+    const int d = i % (kHeadDim / 4) * 4;
+    const int packed = tile.first_packed + row;
+    const int64_t offset = packed < tile.num_packed
+                               ? (sequence.first_row + packed / args.group) * p.q.token_stride + q_head(packed) * p.q.head_stride
+                               : -1;
+    *reinterpret_cast<float4*>(&shared.q[row][d]) = load_four(kv_type_of(p.dtype), p.q.data, offset, d, head_dim);
+  }
+
+  float out[kRowsOfThread][kChunks][4] = {};
+  float maximum[kRowsOfThread];
+  float sum[kRowsOfThread];
+  int limit[kRowsOfThread];
+#pragma unroll
+  for (int r = 0; r < kRowsOfThread; ++r) {
+    const int packed = tile.first_packed + y * kRowsOfThread + r;
+    maximum[r] = -INFINITY;
+    sum[r] = 0.0f;
+    limit[r] = packed < tile.num_packed ? sequence.limit(packed / args.group) : 0;
+  }
+  const float k_scale = shared_scale(p.kv, p.kv.k_scale, kv_head);
+  const float v_scale = shared_scale(p.kv, p.kv.v_scale, kv_head);
+  const int first_needed = lowest(args, tile.first_limit);
+  for (int first_key = first_needed; first_key < tile.last_limit; first_key += Tile::kKeys) {
+    __syncthreads();  // everyone is done with the previous keys and values
+    if (threadIdx.x < Tile::kKeys) {
+      const int position = first_key + threadIdx.x;
+      CacheSlot slot = {-1, 0};
+      if (position < tile.last_limit) {
+        const int place = place_of(args, position);
+        slot = cache_slot(args, sequence.pages[page_index(args, place)], place);
+        if (slot.page < 0) {
+          const uint64_t rows = rows_that_see<Tile::kRows>(args, sequence, tile.first_packed, position);
+          for (int i = 0; i < Tile::kRows / 32; ++i) atomicOr(&shared.faulty[i], static_cast<unsigned>(rows >> (32 * i)));
+        }
+      }
+      const bool exists = slot.page >= 0;
+      const bool scale_per_token = exists && p.kv.scaling == KvScaling::token_head;
+      shared.offsets[threadIdx.x] = {exists ? slot.in(p.kv.k_strides) + kv_head * p.kv.k_strides.head : -1,
+                                     exists ? slot.in(p.kv.v_strides) + kv_head * p.kv.v_strides.head : -1};
+      shared.k_scales[threadIdx.x] = scale_per_token ? token_scale(p.kv.k_scale, p.kv.k_scale_strides, slot, kv_head) : k_scale;
+      shared.v_scales[threadIdx.x] = scale_per_token ? token_scale(p.kv.v_scale, p.kv.v_scale_strides, slot, kv_head) : v_scale;
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < Tile::kKeys * (kHeadDim / 4); i += Tile::kThreads) {
+      const int key = i / (kHeadDim / 4);
+      const int d = i % (kHeadDim / 4) * 4;
+      const KvOffset offset = shared.offsets[key];
+      const float4 k = load_four(p.kv.type, p.kv.k, offset.k, d, head_dim);
+      const float4 v = load_four(p.kv.type, p.kv.v, offset.v, d, v_head_dim);
+      *reinterpret_cast<float4*>(&shared.k[key][d]) = scaled(k, shared.k_scales[key]);
+      *reinterpret_cast<float4*>(&shared.v[key][d]) = scaled(v, shared.v_scales[key]);
+    }
+    __syncthreads();
+
+    float score[kRowsOfThread][kKeysOfThread] = {};
+#pragma unroll 4
+    for (int d = 0; d < kHeadDim; d += 4) {
+      float4 k[kKeysOfThread];
+#pragma unroll
+      for (int n = 0; n < kKeysOfThread; ++n) k[n] = *reinterpret_cast<const float4*>(&shared.k[x + n * 16][d]);
+#pragma unroll
+      for (int r = 0; r < kRowsOfThread; ++r) {
+        const float4 q = *reinterpret_cast<const float4*>(&shared.q[y * kRowsOfThread + r][d]);
+#pragma unroll
+        for (int n = 0; n < kKeysOfThread; ++n) {
+          score[r][n] = fmaf(q.x, k[n].x, score[r][n]);
+          score[r][n] = fmaf(q.y, k[n].y, score[r][n]);
+          score[r][n] = fmaf(q.z, k[n].z, score[r][n]);
+          score[r][n] = fmaf(q.w, k[n].w, score[r][n]);
+        }
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < kRowsOfThread; ++r) {
+      float new_maximum = maximum[r];
+#pragma unroll
+      for (int n = 0; n < kKeysOfThread; ++n) {
+        score[r][n] *= args.score_scale;
+        if (args.cap_log2 > 0.0f) score[r][n] = capped(args, score[r][n]);
+        if (!visible(args, first_key + x + n * 16, limit[r])) score[r][n] = -INFINITY;
+        new_maximum = fmaxf(new_maximum, score[r][n]);
+      }
+#pragma unroll
+      for (int offset = 8; offset > 0; offset /= 2)
+        new_maximum = fmaxf(new_maximum, __shfl_xor_sync(0xffffffffu, new_maximum, offset));
+      const float rescale = weight_of(maximum[r], new_maximum);
+      maximum[r] = new_maximum;
+      sum[r] *= rescale;
+#pragma unroll
+      for (int n = 0; n < kKeysOfThread; ++n) {
+        const float weight = weight_of(score[r][n], new_maximum);
+        sum[r] += weight;
+        shared.weights[y * kRowsOfThread + r][x + n * 16] = weight;
+      }
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) out[r][c][i] *= rescale;
+      }
+    }
+    __syncwarp();  // a row's weights are made and used by the same half warp
+#pragma unroll 4
+    for (int key = 0; key < Tile::kKeys; ++key) {
+      float weight[kRowsOfThread];
+#pragma unroll
+      for (int r = 0; r < kRowsOfThread; ++r) weight[r] = shared.weights[y * kRowsOfThread + r][key];
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) {
+        const float4 v = *reinterpret_cast<const float4*>(&shared.v[key][c * 64 + x * 4]);
+#pragma unroll
+        for (int r = 0; r < kRowsOfThread; ++r) {
+          out[r][c][0] = fmaf(weight[r], v.x, out[r][c][0]);
+          out[r][c][1] = fmaf(weight[r], v.y, out[r][c][1]);
+          out[r][c][2] = fmaf(weight[r], v.z, out[r][c][2]);
+          out[r][c][3] = fmaf(weight[r], v.w, out[r][c][3]);
+        }
+      }
+    }
+  }
+
+  __syncthreads();
+#pragma unroll
+  for (int r = 0; r < kRowsOfThread; ++r) {
+    const int row_of_tile = y * kRowsOfThread + r;
+    const int packed = tile.first_packed + row_of_tile;
+#pragma unroll
+    for (int offset = 8; offset > 0; offset /= 2) sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], offset);
+    if (packed >= tile.num_packed) continue;
+    const int j = packed / args.group;
+    const bool fault = sequence.too_long || (shared.faulty[row_of_tile / 32] >> (row_of_tile % 32) & 1) != 0;
+    if (fault && x == 0 && kv_head == 0 && packed % args.group == 0) record_row_fault(args, sequence, j);
+    const int64_t row = (sequence.first_row + j) * p.out.token_stride + q_head(packed) * p.out.head_stride;
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int d = c * 64 + x * 4 + i;
+        if (d < v_head_dim) store_element(p.dtype, p.out.data, row + d, fault || limit[r] == 0 ? 0.0f : out[r][c][i] / sum[r]);
+      }
+    }
+  }
+}
+
+}  // namespace prologue::cuda
