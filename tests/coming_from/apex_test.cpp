@@ -75,8 +75,8 @@ TEST_P(Apex, Goldens) {
     expect_golden(result.out, want, tolerance(want.type));
     EXPECT_EQ(result.fault.code, FaultCode::none);
     if (g.flag("thd")) continue;
-    expect_values(run(GetParam(), g, g.integer("s"), true).out, want.type, transposed(want.values, g.integer("s"), g.integer("b")),
-                  tolerance(want.type));
+    expect_values(run(GetParam(), g, g.integer("s"), true).out, want.type,
+                  transposed(want.values, g.integer("s"), g.integer("b")), tolerance(want.type));
   }
 }
 

@@ -11,8 +11,8 @@ add_custom_command(
   OUTPUT ${_extracted}
   COMMAND ${CMAKE_COMMAND} -DPAGE=${_page} -DTO=${_snippets} -DNAMES=${_names} -P ${PROJECT_SOURCE_DIR}/cmake/ExtractSnippets.cmake
   DEPENDS ${_page} ${PROJECT_SOURCE_DIR}/cmake/ExtractSnippets.cmake VERBATIM)
-prologue_executable(coming_from_test SOURCES ${_tests} ${_extracted} DEPENDS prologue_test_support prologue::kernels
+prologue_executable(coming_from_test SOURCES coming_from/page.cpp ${_tests} ${_extracted} DEPENDS prologue_test_support prologue::kernels
                                                                              GTest::gtest_main)
 target_include_directories(coming_from_test PRIVATE ${_snippets})
 target_compile_definitions(coming_from_test PRIVATE PROLOGUE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-gtest_discover_tests(coming_from_test TEST_PREFIX "ComingFrom/" DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 600)
+gtest_discover_tests(coming_from_test DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 600)

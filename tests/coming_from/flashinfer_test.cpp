@@ -54,7 +54,8 @@ TEST_P(Flashinfer, ApplyRope) {
         call.cos_sin_cache = arena.input(floats(s.cos_sin));
         call.max_position = S::kMaxPosition;
       }
-      const Status status = arena.run([&](const Execution& execution) { return flashinfer_apply_rope(call, nullptr, execution); });
+      const Status status =
+          arena.run([&](const Execution& execution) { return flashinfer_apply_rope(call, nullptr, execution); });
       ASSERT_TRUE(status.ok()) << status.message();
       const auto want = [&](const Values& x, int64_t heads) {
         if (form == Form::cache) return s.rotated(x, heads, interleave);

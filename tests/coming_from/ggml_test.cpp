@@ -76,9 +76,9 @@ Outcome run(Backend backend, const Golden& g, const std::vector<Call>& calls) {
   return {arena.read(out), read_fault(arena, faults)};
 }
 
-// ggml multiplies its angle by theta_scale from pair to pair: pair i of position p is off by about (i + 3) * 2^-24 of an angle that
-// shrinks faster than i grows, so by less than 4 * 2^-24 * p; a head's elements are at most sqrt(2) times 2 (the attention factors
-// of the goldens) long.
+// ggml multiplies its angle by theta_scale from pair to pair: pair i of position p is off by about (i + 3) * 2^-24 of an angle
+// that shrinks faster than i grows, so by less than 4 * 2^-24 * p; a head's elements are at most sqrt(2) times 2 (the attention
+// factors of the goldens) long.
 double tolerance(const Golden& g) {
   double largest = 1.0;
   for (const double p : g.numbers.at("positions")) largest = std::max(largest, std::fabs(p));

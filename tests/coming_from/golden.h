@@ -28,9 +28,9 @@ class ComingFrom : public testing::TestWithParam<Backend> {
 };
 
 // Declares the fixture of one system, on every backend.
-#define PROLOGUE_COMING_FROM(System)                                                \
-  class System : public ComingFrom {};                                              \
-  INSTANTIATE_TEST_SUITE_P(ComingFrom, System, testing::ValuesIn(all_backends()),   \
+#define PROLOGUE_COMING_FROM(System)                                              \
+  class System : public ComingFrom {};                                            \
+  INSTANTIATE_TEST_SUITE_P(ComingFrom, System, testing::ValuesIn(all_backends()), \
                            [](const auto& one) { return std::string(backend_name(one.param)); })
 
 using Bytes = std::vector<unsigned char>;

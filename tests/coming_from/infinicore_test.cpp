@@ -20,7 +20,8 @@ struct Outcome {
 template <class Index>
 Outcome run(Backend backend, const Golden& g, const std::vector<Index>& pos_ids, int64_t table_len) {
   const FloatType type = g.array("out").type;
-  const int64_t batch = g.integer("batch"), seqlen = g.integer("seqlen"), nhead = g.integer("nhead"), table_dim = g.integer("table_dim");
+  const int64_t batch = g.integer("batch"), seqlen = g.integer("seqlen"), nhead = g.integer("nhead"),
+                table_dim = g.integer("table_dim");
   const int64_t dhead = 2 * table_dim;
   Arena arena(backend);
   InfiniopRope call;
@@ -81,7 +82,8 @@ TEST_P(Infinicore, PositionsOutsideTheTable) {
     EXPECT_TRUE(result.status.ok()) << result.status.message();
     const size_t row = result.out.size() / 3;
     EXPECT_EQ(Bytes(result.out.begin(), result.out.begin() + static_cast<int64_t>(row)), Bytes(row, kPoison));
-    EXPECT_EQ(Bytes(result.out.begin() + static_cast<int64_t>(row), result.out.begin() + static_cast<int64_t>(2 * row)), Bytes(row, 0));
+    EXPECT_EQ(Bytes(result.out.begin() + static_cast<int64_t>(row), result.out.begin() + static_cast<int64_t>(2 * row)),
+              Bytes(row, 0));
     EXPECT_EQ(result.fault.code, FaultCode::position_out_of_range);
     EXPECT_EQ(result.fault.token, 1);
     EXPECT_EQ(result.fault.count, 1u);

@@ -35,7 +35,9 @@ Outcome run(Backend backend, const Golden& g, int64_t rows) {
   call.base = g.number("base");
   call.rotary_size = g.integer("rotary_size");
   const int64_t dense = call.b * call.m * call.h * call.k;
-  const int64_t packed = call.x_layout.find('2') != call.x_layout.npos ? 2 : call.x_layout.find('3') != call.x_layout.npos ? 3 : 1;
+  const int64_t packed = call.x_layout.find('2') != call.x_layout.npos   ? 2
+                         : call.x_layout.find('3') != call.x_layout.npos ? 3
+                                                                         : 1;
   call.x = arena.input(encode(type, fill(1, packed * dense)));
   auto* out = arena.output<unsigned char>(dense * float_type_size(type));
   call.out = out;
@@ -53,7 +55,8 @@ Outcome run(Backend backend, const Golden& g, int64_t rows) {
     }
   }
   FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));
-  const Status status = arena.run([&](const Execution& execution) { return oneflow_fused_apply_rotary_emb(call, faults, execution); });
+  const Status status =
+      arena.run([&](const Execution& execution) { return oneflow_fused_apply_rotary_emb(call, faults, execution); });
   EXPECT_TRUE(status.ok()) << status.message();
   return {arena.read(out), read_fault(arena, faults)};
 }

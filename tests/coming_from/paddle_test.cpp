@@ -98,7 +98,8 @@ TEST_P(Paddle, HalfSplitWithoutTables) {
     const Values x = fill(1, g.integer("batch") * seq_len * heads * head_dim);
     const Values want = turned(x, head_dim, 0, head_dim, false, [&](int64_t head, int64_t pair) {
       const double position = static_cast<double>(head / heads % seq_len);
-      const double angle = position * std::pow(g.number("rotary_emb_base"), -2.0 * static_cast<double>(pair) / static_cast<double>(head_dim));
+      const double angle =
+          position * std::pow(g.number("rotary_emb_base"), -2.0 * static_cast<double>(pair) / static_cast<double>(head_dim));
       return std::pair(std::cos(angle), g.flag("grad") ? -std::sin(angle) : std::sin(angle));
     });
     const Outcome result = run(GetParam(), g, outputs(g), 0, false);

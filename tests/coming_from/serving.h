@@ -15,8 +15,8 @@ struct Serving {
   static constexpr int64_t kTokens = 4, kQHeads = 2, kKvHeads = 1, kHeadDim = 16, kRotaryDim = 8, kMaxPosition = 12;
 
   std::vector<int64_t> positions = {3, 0, 11, 7};
-  Values q = fill(1, kTokens * kQHeads * kHeadDim), k = fill(2, kTokens * kKvHeads * kHeadDim), v = fill(3, kTokens * kKvHeads * kHeadDim);
-  Values cos_sin = fill(4, kMaxPosition * kRotaryDim);  // cos, then sin, in a row
+  Values q = fill(1, kTokens*kQHeads*kHeadDim), k = fill(2, kTokens*kKvHeads*kHeadDim), v = fill(3, kTokens*kKvHeads*kHeadDim);
+  Values cos_sin = fill(4, kMaxPosition* kRotaryDim);  // cos, then sin, in a row
 
   Values rotated(const Values& x, int64_t heads, bool interleaved, int64_t offset = 0, bool inverse = false) const {
     return turned(x, kHeadDim, offset, kRotaryDim, interleaved, [&](int64_t head, int64_t pair) {

@@ -43,7 +43,8 @@ TEST_P(Sglang, RopeWithAndWithoutTheStore) {
       call.v_buffer = v_buffer;
       if (fused) call.value = arena.input(floats(s.v));
       call.cache_loc = arena.input(cache_loc);
-      const Status status = arena.run([&](const Execution& execution) { return sglang_apply_rope_inplace(call, nullptr, execution); });
+      const Status status =
+          arena.run([&](const Execution& execution) { return sglang_apply_rope_inplace(call, nullptr, execution); });
       ASSERT_TRUE(status.ok()) << status.message();
       const Values rotated_k = s.rotated(s.k, S::kKvHeads, !is_neox);
       EXPECT_EQ(arena.read(q), floats(s.rotated(s.q, S::kQHeads, !is_neox)));

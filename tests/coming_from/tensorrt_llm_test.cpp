@@ -64,7 +64,8 @@ TEST_P(TensorRtLlm, QkvPreprocessing) {
       call.max_blocks_per_seq = 3;
       call.cache_type = KvType::f32;
       FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));
-      const Status status = arena.run([&](const Execution& execution) { return trtllm_qkv_preprocessing(call, faults, execution); });
+      const Status status =
+          arena.run([&](const Execution& execution) { return trtllm_qkv_preprocessing(call, faults, execution); });
       ASSERT_TRUE(status.ok()) << status.message();
       EXPECT_EQ(read_fault(arena, faults).code, FaultCode::none);
       const double tolerance = std::ldexp(6.0, -24);  // |x| is below 2 with the bias

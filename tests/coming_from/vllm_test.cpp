@@ -39,7 +39,8 @@ TEST_P(Vllm, RotaryEmbedding) {
         call.is_neox = is_neox;
         call.rope_dim_offset = offset;
         call.inverse = inverse;
-        const Status status = arena.run([&](const Execution& execution) { return vllm_rotary_embedding(call, nullptr, execution); });
+        const Status status =
+            arena.run([&](const Execution& execution) { return vllm_rotary_embedding(call, nullptr, execution); });
         ASSERT_TRUE(status.ok()) << status.message();
         const auto rounded = [](const Values& values) { return decode(FloatType::f16, encode(FloatType::f16, values)); };
         expect_values(arena.read(query), FloatType::f16, rounded(s.rotated(s.q, S::kQHeads, !is_neox, offset, inverse)));

@@ -1,0 +1,65 @@
+// docs/coming-from.md as a page: every section is in the index, holds a block and a table, and its block is in a test.
+#include <gtest/gtest.h>
+
+#include <cctype>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <set>
+#include <sstream>
+#include <string>
+
+namespace {
+
+std::string contents(const std::string& path) {
+  std::ifstream file(std::string(PROLOGUE_SOURCE_DIR) + "/" + path);
+  EXPECT_TRUE(file.good()) << path;
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+// As GitHub makes it from a heading.
+std::string anchor(const std::string& heading) {
+  std::string result;
+  for (const char c : heading) {
+    if (c == ' ') result += '-';
+    if (std::isalnum(static_cast<unsigned char>(c)) || c == '-')
+      result += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  return result;
+}
+
+TEST(ComingFrom, EverySectionIsInTheIndexAndHoldsATestedBlock) {
+  const std::string page = contents("docs/coming-from.md");
+  const size_t shared = page.find("\n## What is the same everywhere");
+  ASSERT_NE(shared, page.npos);
+  const std::string index = page.substr(0, shared);
+  std::set<std::string> names;
+  int sections = 0;
+  for (size_t at = page.find("\n## ", shared + 1); at != page.npos;) {
+    const size_t next = page.find("\n## ", at + 1);
+    const std::string section = page.substr(at + 1, next == page.npos ? page.npos : next - at);
+    const std::string heading = section.substr(3, section.find('\n') - 3);
+    SCOPED_TRACE(heading);
+    ++sections;
+    EXPECT_NE(index.find("[" + heading + "](#" + anchor(heading) + ")"), index.npos);
+    EXPECT_NE(section.find("| theirs | ours |"), section.npos);
+    EXPECT_NE(section.find("\nDifferences: "), section.npos);
+    const size_t fence = section.find("```cpp ");
+    EXPECT_NE(fence, section.npos);
+    if (fence != section.npos) names.insert(section.substr(fence + 7, section.find('\n', fence) - fence - 7));
+    at = next;
+  }
+  EXPECT_EQ(sections, 14);
+  EXPECT_EQ(names.size(), 14u);
+  for (const std::string& name : names) {
+    EXPECT_NE(contents("tests/coming_from/" + name + "_test.cpp").find("#include \"" + name + ".inc\""), std::string::npos)
+        << name;
+  }
+  for (const auto& entry : std::filesystem::directory_iterator(std::string(PROLOGUE_SOURCE_DIR) + "/tests/coming_from")) {
+    const std::string file = entry.path().filename().string();
+    const size_t suffix = file.find("_test.cpp");
+    EXPECT_TRUE(suffix == file.npos || names.count(file.substr(0, suffix)) == 1) << file;
+  }
+}
+
+}  // namespace
