@@ -282,7 +282,7 @@ Status GraphExecutor::run(const RopeOp& op, const StepInputs& step, const Execut
   params.inverse = rotation.inverse;
   params.angles = rotary_angles(rotation);
   params.positions.ids = step.positions;
-  if (rotation.pair_axis != nullptr) {
+  if (rotation.source != CosSinSource::per_token && rotation.pair_axis != nullptr) {
     params.positions.axis_stride = step.position_axis_stride;
     params.positions.num_axes = rotation.num_axes;
     params.positions.pair_axis = rotation.pair_axis;
