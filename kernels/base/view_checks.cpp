@@ -73,10 +73,10 @@ bool overlap(const Region& a, const Region& b) {
   return !apart(Nest(a), Nest(b), static_cast<int64_t>(b_begin - a_begin), 0);
 }
 
-// Elements to bytes; what does not fit becomes a stride that no check lets through.
-int64_t stride_bytes(int64_t stride, int64_t bits) {
+// What does not fit becomes a number of bytes that no check lets through.
+int64_t bytes_of(int64_t elements, int64_t bits) {
   int64_t result = 0;
-  return __builtin_mul_overflow(stride, bits, &result) ? INT64_MAX : result / 8;
+  return __builtin_mul_overflow(elements, bits, &result) ? INT64_MAX : result / 8;
 }
 
 }  // namespace
@@ -85,8 +85,8 @@ Region heads_region(const char* name, const HeadsView& view, int64_t num_tokens,
                     DType dtype) {
   const int64_t size = dtype_size(dtype);
   Region region{name, view.data, head_dim * size, size, {num_tokens, num_heads, 1}, {-1, -1, 0}};
-  region.strides[0] = stride_bytes(view.token_stride, 8 * size);
-  region.strides[1] = stride_bytes(view.head_stride, 8 * size);
+  region.strides[0] = bytes_of(view.token_stride, 8 * size);
+  region.strides[1] = bytes_of(view.head_stride, 8 * size);
   return region;
 }
 
@@ -113,10 +113,10 @@ Region cache_region(const char* name, const void* data, const PageStrides& strid
   const int64_t channels = width > 0 ? width : cache.head_dim;
   return {name,
           data,
-          channels * bits / 8,
+          bytes_of(channels, bits),
           std::max<int64_t>(bits / 8, 1),
           {cache.num_pages, cache.page_size, cache.num_kv_heads},
-          {stride_bytes(strides.page, bits), stride_bytes(strides.token, bits), stride_bytes(strides.head, bits)}};
+          {bytes_of(strides.page, bits), bytes_of(strides.token, bits), bytes_of(strides.head, bits)}};
 }
 
 Region cache_scale_region(const char* name, const float* scale, const PageStrides& strides, const PagedKvView& cache) {
@@ -131,7 +131,7 @@ Region cache_scale_region(const char* name, const float* scale, const PageStride
               size,
               size,
               {cache.num_pages, cache.page_size, cache.num_kv_heads},
-              {stride_bytes(strides.page, 32), stride_bytes(strides.token, 32), stride_bytes(strides.head, 32)}};
+              {bytes_of(strides.page, 32), bytes_of(strides.token, 32), bytes_of(strides.head, 32)}};
   }
   return array_region(name, scale, 0, size);
 }
