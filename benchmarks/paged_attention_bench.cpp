@@ -1,7 +1,9 @@
 // paged_attention of SmolLM2-135M (9 q heads, 3 kv heads, head_dim 64: the demo model) and of an 8B model (32, 8, 128):
-// a prompt at once, one decoding step of one sequence and of a batch. Bytes: q and out, and every K and V once.
+// a prompt at once, one decoding step of one sequence and of a batch; bfloat16 also over quantised caches with a scale for each
+// token and head, and with a window and a soft cap. Bytes: q and out, and every K, V and scale that a row sees once.
 #include <prologue/kernels/paged_attention/paged_attention.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
@@ -22,29 +24,52 @@ struct Load {
 };
 
 constexpr Model kModels[] = {{"135m", 9, 3, 64}, {"8b", 32, 8, 128}};
-constexpr Load kLoads[] = {{"prefill", 1, 128, 128}, {"prefill", 1, 512, 512}, {"prefill", 1, 2048, 2048},
-                           {"chunk", 1, 64, 2048},   {"decode", 1, 1, 128},    {"decode", 1, 1, 1500},
-                           {"decode", 1, 1, 8192},   {"decode", 16, 1, 512},   {"decode", 64, 1, 1500}};
+constexpr Load kLoads[] = {{"prefill", 1, 128, 128}, {"prefill", 1, 512, 512}, {"prefill", 1, 2048, 2048}, {"chunk", 1, 64, 2048},
+                           {"decode", 1, 1, 128},    {"decode", 1, 1, 1500},   {"decode", 1, 1, 8192},     {"decode", 16, 1, 512},
+                           {"decode", 64, 1, 1500},  {"decode", 16, 1, 8192}};
 constexpr int64_t kPageSize = 16;
+
+struct Variant {
+  DType dtype;
+  KvType cache;
+  int64_t window = 0;
+  float soft_cap = 0.0f;
+};
+
+constexpr Variant kVariants[] = {
+    {DType::f32, KvType::f32},       {DType::bf16, KvType::bf16},       {DType::f16, KvType::f16},
+    {DType::bf16, KvType::fp8_e4m3}, {DType::bf16, KvType::fp8_e5m2},   {DType::bf16, KvType::int8},
+    {DType::bf16, KvType::int4},     {DType::bf16, KvType::bf16, 1024}, {DType::bf16, KvType::bf16, 0, 50.0f}};
 
 }  // namespace
 
 int main(int argc, char** argv) {
   bench::Bench bench(argc, argv);
-  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+  for (const Variant& variant : kVariants) {
+    const DType dtype = variant.dtype;
+    const bool plain = variant.cache == kv_type_of(dtype) && variant.window == 0 && variant.soft_cap == 0.0f;
+    const bool quantised = !kv_type_is_float(variant.cache);
     for (const Model& model : kModels) {
       for (const Load& load : kLoads) {
-        const std::string name = str_cat(dtype_name(dtype), " ", model.name, " ", load.name, " seqs=", load.num_seqs,
-                                         " rows=", load.rows, " length=", load.length);
+        const std::string shape =
+            str_cat(" ", model.name, " ", load.name, " seqs=", load.num_seqs, " rows=", load.rows, " length=", load.length);
+        const std::string type = dtype_name(dtype);
+        const std::string name =
+            str_cat(type, quantised ? "/" : "", quantised ? kv_type_name(variant.cache) : "",
+                    variant.window > 0 ? " window=1024" : "", variant.soft_cap > 0.0f ? " cap=50" : "", shape);
         bench.run(name, [&](bench::Setup& setup) {
           const int64_t size = dtype_size(dtype), num_tokens = load.num_seqs * load.rows;
           const int64_t pages_per_seq = (load.length + kPageSize - 1) / kPageSize, num_pages = load.num_seqs * pages_per_seq;
           const int64_t heads_bytes = num_tokens * model.num_q_heads * model.head_dim * size;
-          const int64_t cache_bytes = num_pages * kPageSize * model.num_kv_heads * model.head_dim * size;
-          setup.rotate(2 * cache_bytes + heads_bytes);
+          const int64_t num_scales = quantised ? num_pages * kPageSize * model.num_kv_heads : 0;
+          const int64_t cache_bytes =
+              num_pages * kPageSize * model.num_kv_heads * model.head_dim * kv_type_bits(variant.cache) / 8;
+          setup.rotate(2 * (cache_bytes + num_scales * 4) + heads_bytes);
           const auto q = setup.rotated(heads_bytes, dtype);
           const auto k = setup.rotated(cache_bytes, dtype);
           const auto v = setup.rotated(cache_bytes, dtype);
+          const auto k_scale = quantised ? setup.rotated(num_scales * 4, DType::f32) : std::vector<void*>();
+          const auto v_scale = quantised ? setup.rotated(num_scales * 4, DType::f32) : std::vector<void*>();
 
           std::vector<int32_t> block_table(static_cast<size_t>(num_pages)), cu_seqlens_q(static_cast<size_t>(load.num_seqs) + 1);
           for (size_t i = 0; i < block_table.size(); ++i) {  // page i of the batch lies far from page i + 1
@@ -64,7 +89,11 @@ int main(int argc, char** argv) {
           p.q.token_stride = p.out.token_stride = model.num_q_heads * model.head_dim;
           p.q.head_stride = p.out.head_stride = model.head_dim;
           const PageStrides strides = nhd_strides(kPageSize, model.num_kv_heads, model.head_dim);
-          p.kv.type = kv_type_of(dtype);
+          p.soft_cap = variant.soft_cap;
+          p.window = variant.window;
+          p.kv.type = variant.cache;
+          p.kv.scaling = quantised ? KvScaling::token_head : KvScaling::none;
+          p.kv.k_scale_strides = p.kv.v_scale_strides = nhd_strides(kPageSize, model.num_kv_heads, 1);
           p.kv.num_pages = num_pages;
           p.kv.page_size = kPageSize;
           p.kv.num_kv_heads = model.num_kv_heads;
@@ -81,18 +110,24 @@ int main(int argc, char** argv) {
           if (p.workspace_bytes > 0) p.workspace = setup.shared(p.workspace_bytes, DType::f32);
 
           // Two products over the positions that a row sees.
-          const double visible =
-              static_cast<double>(load.rows) * (static_cast<double>(load.length) - 0.5 * static_cast<double>(load.rows - 1));
+          double visible = 0.0;
+          const int64_t window = variant.window > 0 ? variant.window : load.length;
+          for (int64_t r = 0; r < load.rows; ++r)
+            visible += static_cast<double>(std::min(window, load.length - load.rows + r + 1));
           const double flops = 4.0 * static_cast<double>(load.num_seqs * model.num_q_heads * model.head_dim) * visible;
-          return bench::Case{2 * heads_bytes + 2 * load.num_seqs * load.length * model.num_kv_heads * model.head_dim * size,
+          const int64_t seen = std::min(load.length, window + load.rows - 1) * load.num_seqs * model.num_kv_heads;
+          const int64_t bytes_per_head = model.head_dim * kv_type_bits(variant.cache) / 8 + (quantised ? 4 : 0);
+          return bench::Case{2 * heads_bytes + 2 * seen * bytes_per_head,
                              [=](const Execution& execution, int64_t rotation) mutable {
                                const size_t i = static_cast<size_t>(rotation);
                                p.q.data = q[i];
                                p.kv.k = k[i];
                                p.kv.v = v[i];
+                               if (quantised) p.kv.k_scale = static_cast<float*>(k_scale[i]);
+                               if (quantised) p.kv.v_scale = static_cast<float*>(v_scale[i]);
                                return paged_attention(p, execution);
                              },
-                             flops};
+                             flops, plain ? std::string() : type + shape};
         });
       }
     }

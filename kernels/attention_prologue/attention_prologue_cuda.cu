@@ -124,7 +124,7 @@ bool fits_32_bits(const AttentionPrologueParams& p) {
         p.cache.v_strides.head, p.cache.k_scale_strides.head, p.cache.v_scale_strides.head, p.head_dim}) {
     if (stride > kMost / 4 / heads) return false;
   }
-  return !(has_cache(p) && p.cache.num_slots() > kMost / 2) && p.rotation.max_position < kMost;
+  return !(has_cache(p) && p.cache.num_slots() > kMost / 2) && p.rotation.max_position <= kMost / 2;
 }
 
 // Whether nothing is asked for that only the general kernel knows.
@@ -180,7 +180,10 @@ int features_of(const AttentionPrologueParams& p, int64_t vector) {
     if (reinterpret_cast<uintptr_t>(axes) % static_cast<uintptr_t>(vector) != 0) return -1;
     features |= kStreams;
   }
-  if (features == 0 && p.rotation.rotary_dim == 0) features |= kLayouts;
+  if (!has_steps(features)) {
+    if (p.rotation.rotary_dim == 0) features |= kLayouts;
+    if (p.rotation.rotary_dim > 0 && p.rotation.source == CosSinSource::per_token) features |= kPerToken;
+  }
   return features;
 }
 
@@ -212,7 +215,6 @@ void fill_core(const AttentionPrologueParams& p, CoreArgs<Stride>& args) {
   }
   args.cos_sin = p.rotation.cos_sin;
   args.max_position = static_cast<Stride>(p.rotation.max_position);
-  args.row_is_token = p.rotation.source == CosSinSource::per_token ? 1 : 0;
   args.layout = {static_cast<int32_t>(p.head_dim), static_cast<int32_t>(p.rotation.rotary_dim),
                  static_cast<int32_t>(p.rotation.rotary_dim > 0 ? p.rotation.rotary_offset : 0), p.rotation.style};
   const auto fill = [&](TensorArgs<Stride>& tensor, const HeadsView& in, void* out, const PageStrides& out_strides,
@@ -249,7 +251,11 @@ void fill_lean(const AttentionPrologueParams& p, LeanArgs& args) {
   v.weight = q.weight != nullptr ? q.weight : k.weight;  // read, but not used
   q.weight_head = bytes_of<uint32_t>(p.norm.q_weight_head_stride, bits);
   k.weight_head = bytes_of<uint32_t>(p.norm.k_weight_head_stride, bits);
-  args.norm = {p.norm.eps, p.norm.weight_offset, 1.0f / static_cast<float>(p.head_dim)};
+  for (StepArgs* steps : {&q, &k}) {
+    steps->eps = p.norm.eps;
+    steps->weight_offset = p.norm.weight_offset;
+    steps->inverse_count = 1.0f / static_cast<float>(p.head_dim);
+  }
 
   const auto scale = [](StepArgs& steps, KvType type, KvScaling scaling, float* scales, const PageStrides& strides) {
     steps.store = store_as(type);
@@ -272,15 +278,15 @@ void fill_lean(const AttentionPrologueParams& p, LeanArgs& args) {
   }
 
   const TokenPlaces& t = p.places;
-  args.places.pair_axis = p.rotation.pair_axis;
+  args.row_is_token = p.rotation.source == CosSinSource::per_token ? 1 : 0;
+  args.streams.pair_axis = p.rotation.pair_axis;
   for (int64_t axis = 1; axis < p.rotation.num_axes; ++axis) {
-    args.places.axis_offset[axis - 1] = axis * t.position_axis_stride * step_of(t.positions);
+    args.streams.offset[axis - 1] = axis * t.position_axis_stride * step_of(t.positions);
   }
-  args.places.sequences = {static_cast<int32_t>(t.num_seqs), t.cu_seqlens_q, t.cache_lens};
-  args.places.block_table = t.block_table;
-  args.places.block_table_stride = static_cast<uint32_t>(t.block_table_stride);
-  args.places.max_cached = static_cast<uint32_t>(std::min(t.max_pages_per_seq * p.cache.page_size, int64_t{1} << 31));
-  args.places.num_pages = static_cast<uint32_t>(p.cache.num_pages);
+  args.sequences = {static_cast<int32_t>(t.num_seqs), t.cu_seqlens_q, t.cache_lens};
+  args.page_table = {t.block_table, static_cast<uint32_t>(t.block_table_stride),
+                     static_cast<uint32_t>(std::min(t.max_pages_per_seq * p.cache.page_size, kMost / 2)),
+                     static_cast<uint32_t>(p.cache.num_pages)};
 }
 
 void fill_scale(TensorExtras& extras, KvScaling scaling, float* scale, const PageStrides& computed_strides) {
@@ -432,7 +438,10 @@ Status launch_lean(const Instance& instance, bool pads, const AttentionPrologueP
     const auto& tensor = args.tensors[args.tensors[0].heads > 0 ? 0 : args.tensors[1].heads > 0 ? 1 : 2];
     args.positions = tensor.in + 4, args.position_step = 0, args.max_position = 0;
   }
-  if (args.slots == nullptr) args.slots = args.positions, args.slot_step = args.position_step;
+  if (args.slots == nullptr) {
+    args.slots = args.positions, args.slot_step = args.position_step;
+    if (instance.core != nullptr) args.num_slots = std::numeric_limits<uint32_t>::max();
+  }
   const int64_t units = units_of_all(p, instance.vector), lanes = pads ? padded_lanes(units) : units;
   const Rows rows = place_rows(instance, pads, lanes, args);
   const LaunchShape shape = {dim3(static_cast<unsigned>(p.num_tokens), static_cast<unsigned>(rows.blocks)),

@@ -20,33 +20,48 @@ inline constexpr int kStreamNothing = 0;
 inline constexpr int kStreamLoads = 1;   // q, k and v as they come in
 inline constexpr int kStreamStores = 2;  // q as it goes out; attention reads K and V next
 
-// Of a block. What a thread with several heads keeps for them must leave room for four blocks on an SM.
+// Of a block. What a thread with several heads keeps for them must leave room for five blocks on an SM (64 registers).
 constexpr int max_threads(int units) { return units == 1 ? 256 : 192; }
-constexpr int blocks_per_sm(int units) { return units == 1 ? 1 : 4; }
+constexpr int blocks_per_sm(int units) { return units == 1 ? 1 : 5; }
 
 // Whether lanes work together: a head's are then a power of two of one warp, warps are full, and each keeps to one tensor.
 constexpr bool padded(int features) { return (features & (kNorm | kComputedScales | kDerived)) != 0; }
 
-template <int kFeatures>
-using ArgsOf = std::conditional_t<(kFeatures & ~kLayouts) == 0, CoreArgs<uint32_t>, LeanArgs>;
-
-// What a thread reads beside its heads.
-template <class T, int V, int kUnits>
-struct UnitConstants {
-  Unit<T, V> bias[kUnits];
-  Unit<T, V> weight[kUnits];
-  float scale[kUnits];
+// What a head needs beside its data.
+template <class T, int V>
+struct HeadConstants {
+  Unit<T, V> bias;
+  Unit<T, V> weight;
+  float scale = 1.0f;
 };
+
+template <class T, int V, int kFeatures>
+__device__ inline HeadConstants<T, V> load_constants(const ArgsOf<kFeatures>& p, int which, uint32_t head,
+                                                     const UnitPlace& place) {
+  HeadConstants<T, V> constants;
+  if constexpr ((kFeatures & kBias) != 0) {
+    const uint32_t bytes = static_cast<uint32_t>(p.layout.head_dim) * static_cast<uint32_t>(sizeof(T));
+    constants.bias = load_unit<false, T, V>(p.steps[which].bias + head * bytes, place);
+  }
+  if constexpr ((kFeatures & kNorm) != 0) {
+    constants.weight = load_unit<false, T, V>(p.steps[which].weight + head * p.steps[which].weight_head, place);
+  }
+  if constexpr ((kFeatures & kGivenScales) != 0) {
+    const char* scale = p.steps[which].scale;
+    if (scale != nullptr) constants.scale = *reinterpret_cast<const float*>(scale + head * p.steps[which].scale_head);
+  }
+  return constants;
+}
 
 // x -> x / root mean square * (offset + weight). All threads of a warp must be here, for q or k.
 template <class T, int V>
-__device__ inline void normalise(UnitValues<V>& values, const NormArgs& norm, const Unit<T, V>& weight, bool inside) {
+__device__ inline void normalise(UnitValues<V>& values, const StepArgs& steps, const Unit<T, V>& weight, bool inside) {
   float squares[2 * V];
   square<V>(values, squares);
   const HeadLanes lanes = {kWholeWarp, static_cast<int>(blockDim.x)};
   const float sum = sum_halves(lanes, inside ? tree<V>(squares) : 0.0f, inside ? tree<V>(squares + V) : 0.0f);
-  multiply<V>(values, inverse_root_mean(sum, norm.inverse_count, norm.eps));
-  multiply_weight<T, V>(values, weight, norm.weight_offset);
+  multiply<V>(values, inverse_root_mean(sum, steps.inverse_count, steps.eps));
+  multiply_weight<T, V>(values, weight, steps.weight_offset);
 }
 
 template <class T, int V, int kUnits, int kHints, int kFeatures>
@@ -89,47 +104,39 @@ __global__ void __launch_bounds__(max_threads(kUnits), blocks_per_sm(kUnits))
   }
 
   Unit<T, V> data[kUnits];
-  UnitConstants<T, V, kUnits> constants;
+  HeadConstants<T, V> constants;
   const char* in = tensor.in + times(tensor.in_token, t);
+  const auto existing = [&](int n) { return static_cast<uint32_t>(min(first_head + n, tensor.heads - 1)); };
 #pragma unroll
-  for (int n = 0; n < kUnits; ++n) {
-    const uint32_t head = static_cast<uint32_t>(min(first_head + n, tensor.heads - 1));
-    data[n] = load_unit<kStreamingLoads, T, V>(in + head * tensor.in_head, place);
-    if constexpr (kBiased) {
-      const uint32_t bytes = static_cast<uint32_t>(p.layout.head_dim) * static_cast<uint32_t>(sizeof(T));
-      constants.bias[n] = load_unit<false, T, V>(p.steps[which].bias + head * bytes, place);
-    }
-    if constexpr (kNormed) {
-      constants.weight[n] = load_unit<false, T, V>(p.steps[which].weight + head * p.steps[which].weight_head, place);
-    }
-    if constexpr (kGiven) {
-      const auto& steps = p.steps[which];
-      constants.scale[n] = 1.0f;
-      if (steps.scale != nullptr) constants.scale[n] = *reinterpret_cast<const float*>(steps.scale + head * steps.scale_head);
-    }
-  }
-  // Everything is on its way before the first wait: the barrier keeps the assembler from moving the loads of data behind it, and
-  // the exit, which a whole block takes, keeps it from starting to wait before them.
-  __syncwarp();
-  if (pending.padding(p)) return;
-  const LeanPlace token = pending.resolve(p, t);
-  UnitAngles<V> angles;
-  if (turns) angles = pending.angles(p, token, place.pair);
-  if (__builtin_expect((token.fault != FaultCode::none) & ((blockIdx.y | threadIdx.y | threadIdx.x) == 0), 0))
-    report_fault(p, t, token.fault);
+  for (int n = 0; n < kUnits; ++n) data[n] = load_unit<kStreamingLoads, T, V>(in + existing(n) * tensor.in_head, place);
+  if constexpr (kUnits == 1) constants = load_constants<T, V, kFeatures>(p, which, existing(0), place);
 
-  const uint32_t page = is_q ? 0 : token.page, offset = is_q ? t : token.offset;
+  // Everything is on its way before the first wait: a barrier keeps the assembler from moving loads behind it, and the branch
+  // that records what is wrong with an index keeps it from waiting before them.
+  const bool records = (blockIdx.y | threadIdx.y | threadIdx.x) == 0;
+  __syncwarp();
+  if constexpr (kUnits == 1) pending.ask_slot(p, t);
+  const LeanPosition position = pending.resolve_position(p, t);
+
+  UnitAngles<V> angles;
+  if (turns) angles = pending.angles(p, position, place.pair);
+  if constexpr (kUnits > 1) pending.ask_slot(p, t);
+  const LeanSlot slot = pending.resolve_slot(p);
+
+  const uint32_t page = is_q ? 0 : slot.page, offset = is_q ? t : slot.offset;
   char* out = tensor.out + times(tensor.out_page, page) + times(tensor.out_token, offset);
-  const bool writes = inside & (is_q | token.reaches_cache);
+  const bool writes = inside & !position.padding & (is_q | (slot.reaches_cache & !position.outside));
 #pragma unroll
   for (int n = 0; n < kUnits; ++n) {
     const uint32_t head = static_cast<uint32_t>(first_head + n);
     const bool stores = writes & (first_head + n < tensor.heads);
     char* to = out + head * tensor.out_head;
+    // Where there are many tokens they come out of the L1, and registers are dearer than waiting.
+    if constexpr (kUnits > 1) constants = load_constants<T, V, kFeatures>(p, which, existing(n), place);
     UnitValues<V> values = widen<T, V>(data[n]);
-    if constexpr (kBiased) add_bias<T, V>(values, constants.bias[n]);
+    if constexpr (kBiased) add_bias<T, V>(values, constants.bias);
     if constexpr (kNormed) {
-      if (which != 2) normalise<T, V>(values, p.norm, constants.weight[n], inside);
+      if (which != 2) normalise<T, V>(values, p.steps[which], constants.weight, inside);
     }
     if (turns) rotate<V>(values, angles, (kFeatures & kLayouts) != 0 ? p.layout.style : RopeStyle::neox);
     if constexpr (kGiven || kComputed) {
@@ -140,14 +147,14 @@ __global__ void __launch_bounds__(max_threads(kUnits), blocks_per_sm(kUnits))
         if constexpr (kComputed) {
           const HeadLanes lanes = {kWholeWarp, static_cast<int>(blockDim.x)};
           scale = computed_scale(largest_over(lanes, largest_magnitude<V>(values)), kv_largest(type));
-          if (token.outside) scale = {0.0f, 0.0f};
+          if (position.outside) scale = {0.0f, 0.0f};
           if (stores & (threadIdx.x == 0)) {
             *reinterpret_cast<float*>(steps.scale + times(steps.scale_page, page) + times(steps.scale_token, offset) +
                                       head * steps.scale_head) = scale.scale;
           }
         } else {
-          scale = given_scale(constants.scale[n]);
-          if (token.outside) scale.reciprocal = 0.0f;
+          scale = given_scale(constants.scale);
+          if (position.outside) scale.reciprocal = 0.0f;
         }
         multiply<V>(values, scale.reciprocal);
         UnitBytes<V> bytes = to_8_bits<V>(values, type);
@@ -159,7 +166,7 @@ __global__ void __launch_bounds__(max_threads(kUnits), blocks_per_sm(kUnits))
     if (kBiased || which != 2) {
       if (kBiased || kNormed || turns) data[n] = narrow<T, V>(values);
     }
-    if (token.outside) data[n] = {};
+    if (position.outside) data[n] = {};
     if (stores) {
       if (kStreamingStores && is_q) {
         store_unit<true, T, V>(to, place, data[n]);
@@ -168,6 +175,8 @@ __global__ void __launch_bounds__(max_threads(kUnits), blocks_per_sm(kUnits))
       }
     }
   }
+  const FaultCode fault = position.outside ? FaultCode::position_out_of_range : slot.fault;
+  if (__builtin_expect((fault != FaultCode::none) & !position.padding & records, 0)) report_fault(p, t, fault);
 }
 
 }  // namespace prologue::cuda

@@ -108,8 +108,8 @@ __device__ inline void square_from(const UnitValues<V>& values, float mean, floa
 
 // x -> (x - mean) * factor * (offset + weight) + bias
 template <class T, int V>
-__device__ inline void apply_norm(UnitValues<V>& values, const TensorExtras& extras, int head, const UnitPlace& place,
-                                  float mean, float factor) {
+__device__ inline void apply_norm(UnitValues<V>& values, const TensorExtras& extras, int head, const UnitPlace& place, float mean,
+                                  float factor) {
   const int64_t of_head = head * extras.weight_head;
 #pragma unroll
   for (int i = 0; i < 2 * V; ++i) {

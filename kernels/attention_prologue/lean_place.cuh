@@ -14,11 +14,17 @@ namespace prologue::cuda {
 // 32 x 32 -> 64 bits, one instruction.
 __device__ inline uint64_t times(uint32_t x, uint32_t y) { return static_cast<uint64_t>(x) * y; }
 
-struct LeanPlace {
-  bool outside = false;        // the position is: rows become zeros
-  bool reaches_cache = false;  // there is a slot
-  FaultCode fault = FaultCode::none;
-  uint32_t row = 0;  // of cos and sin
+// What the position says ...
+struct LeanPosition {
+  bool padding = false;  // touch nothing
+  bool outside = false;  // rows become zeros
+  uint32_t row = 0;      // of cos and sin
+};
+
+// ... and the slot.
+struct LeanSlot {
+  bool reaches_cache = false;
+  FaultCode fault = FaultCode::none;  // where the position has none
   uint32_t page = 0;
   uint32_t offset = 0;
 };
@@ -29,29 +35,40 @@ __device__ inline UnitAngles<V> load_row(const CoreArgs<uint32_t>& p, uint32_t r
   return load_angles<V>(reinterpret_cast<const float*>(cos), reinterpret_cast<const float*>(cos + p.layout.rotary_dim * 2));
 }
 
-// 0 as bound: there is none.
-__device__ inline bool at_least(const PendingIndex& index, uint32_t step, uint32_t bound) {
-  return (bound != 0) & index.at_least(bound, step);
+// The row of cos and sin where there is one for each token, of a position else. Without a feature it is known which.
+template <int kFeatures>
+__device__ inline uint32_t choose_row(const ArgsOf<kFeatures>& p, uint32_t t, uint32_t of_position) {
+  if constexpr ((kFeatures & kPerToken) != 0) {
+    return t;
+  } else if constexpr (has_steps(kFeatures)) {
+    return p.row_is_token != 0 ? t : of_position;
+  } else {
+    return of_position;
+  }
 }
 
-// Positions and slots given.
+// Positions and slots given. What turns by a table has positions below its end, and without a cache the positions stand in for
+// the slots; otherwise either may be missing, and then its step and its bound are 0.
+template <int kFeatures>
 struct GivenIndices {
+  static constexpr bool kComplete = kFeatures == 0;
   PendingIndex position, slot;
 
-  __device__ void ask(const CoreArgs<uint32_t>& p, uint32_t t) {
-    position = load_index(p.positions, p.position_step, t);
-    slot = load_index(p.slots, p.slot_step, t);
+  __device__ void ask(const ArgsOf<kFeatures>& p, uint32_t t) { position = load_index(p.positions, p.position_step, t); }
+  __device__ void ask_slot(const ArgsOf<kFeatures>& p, uint32_t t) { slot = load_index(p.slots, p.slot_step, t); }
+
+  __device__ static bool is_padding(const ArgsOf<kFeatures>& p, const PendingIndex& index) {
+    return (kComplete || p.position_step != 0) & index.negative();
+  }
+  __device__ static bool is_outside(const ArgsOf<kFeatures>& p, const PendingIndex& index) {
+    return (kComplete || p.max_position != 0) & index.at_least(p.max_position, p.position_step);
   }
 
-  // Waits for the position.
-  __device__ bool padding(const CoreArgs<uint32_t>& p) const { return (p.position_step != 0) & position.negative(); }
-
-  __device__ LeanPlace resolve(const CoreArgs<uint32_t>& p, bool outside) const {
-    LeanPlace place;
-    place.outside = outside;
-    const bool beyond = !slot.negative() & at_least(slot, p.slot_step, p.num_slots);
-    place.reaches_cache = !(outside | beyond | slot.negative());
-    if (outside | beyond) place.fault = outside ? FaultCode::position_out_of_range : FaultCode::slot_out_of_range;
+  __device__ LeanSlot resolve_slot(const ArgsOf<kFeatures>& p) const {
+    LeanSlot place;
+    const bool beyond = (kComplete || p.num_slots != 0) & !slot.negative() & slot.at_least(p.num_slots, p.slot_step);
+    place.reaches_cache = !(beyond | slot.negative());
+    if (beyond) place.fault = FaultCode::slot_out_of_range;
     place.page = page_of(p, slot.low);
     place.offset = slot.low - place.page * p.page_size;
     return place;
@@ -60,43 +77,45 @@ struct GivenIndices {
 
 // The common case, and below it the others.
 template <int kFeatures, int V>
-struct PendingPlace : GivenIndices {
-  __device__ LeanPlace resolve(const CoreArgs<uint32_t>& p, uint32_t t) const {
-    LeanPlace place = GivenIndices::resolve(p, at_least(position, p.position_step, p.max_position));
-    place.row = p.row_is_token != 0 ? t : place.outside ? 0 : position.low;
+struct PendingPlace : GivenIndices<kFeatures> {
+  __device__ LeanPosition resolve_position(const ArgsOf<kFeatures>& p, uint32_t t) const {
+    LeanPosition place;
+    place.padding = this->is_padding(p, this->position);
+    place.outside = this->is_outside(p, this->position);
+    place.row = choose_row<kFeatures>(p, t, place.outside ? 0 : this->position.low);
     return place;
   }
 
-  __device__ UnitAngles<V> angles(const CoreArgs<uint32_t>& p, const LeanPlace& place, int pair) const {
+  __device__ UnitAngles<V> angles(const ArgsOf<kFeatures>& p, const LeanPosition& place, int pair) const {
     return load_row<V>(p, place.row, pair);
   }
 };
 
 // Several position streams: the pairs of a unit mostly turn by one of them.
 template <int kFeatures, int V>
-  requires((kFeatures & kStreams) != 0)
-struct PendingPlace<kFeatures, V> : GivenIndices {
+requires((kFeatures & kStreams) != 0) struct PendingPlace<kFeatures, V> : GivenIndices<kFeatures> {
+  using GivenIndices<kFeatures>::position, GivenIndices<kFeatures>::is_padding, GivenIndices<kFeatures>::is_outside;
   PendingIndex others[kMaxAxes - 1];
   Bytes<V> axes;  // of the unit's pairs
 
   __device__ void ask(const LeanArgs& p, uint32_t t) {
-    GivenIndices::ask(p, t);
+    GivenIndices<kFeatures>::ask(p, t);
 #pragma unroll
-    for (int i = 0; i < kMaxAxes - 1; ++i) others[i] = load_index(p.positions + p.places.axis_offset[i], p.position_step, t);
+    for (int i = 0; i < kMaxAxes - 1; ++i) others[i] = load_index(p.positions + p.streams.offset[i], p.position_step, t);
   }
   __device__ bool padding(const CoreArgs<uint32_t>& p) const { return (p.position_step != 0) & position.negative(); }
-  __device__ void ask_axes(const LeanArgs& p, int pair) { axes = load_bytes<V, false>(p.places.pair_axis + pair); }
+  __device__ void ask_axes(const LeanArgs& p, int pair) { axes = load_bytes<V, false>(p.streams.pair_axis + pair); }
 
-  __device__ bool padding(const LeanArgs& p) const {
-    bool any = GivenIndices::padding(p);
-    for (const PendingIndex& other : others) any |= other.negative();
-    return any;
-  }
-
-  __device__ LeanPlace resolve(const LeanArgs& p, uint32_t) const {
-    bool outside = at_least(position, p.position_step, p.max_position);
-    for (const PendingIndex& other : others) outside |= at_least(other, p.position_step, p.max_position);
-    return GivenIndices::resolve(p, outside);
+  __device__ LeanPosition resolve_position(const LeanArgs& p, uint32_t) const {
+    LeanPosition place;
+    place.padding = is_padding(p, position);
+    place.outside = is_outside(p, position);
+    for (const PendingIndex& other : others) {
+      place.padding |= is_padding(p, other);
+      place.outside |= is_outside(p, other);
+    }
+    place.outside |= place.padding;
+    return place;
   }
 
   // For others than 1 to 3 the first stream; of a stream that does not exist ask() made the first.
@@ -107,7 +126,7 @@ struct PendingPlace<kFeatures, V> : GivenIndices {
     return row;
   }
 
-  __device__ UnitAngles<V> angles(const LeanArgs& p, const LeanPlace& place, int pair) const {
+  __device__ UnitAngles<V> angles(const LeanArgs& p, const LeanPosition& place, int pair) const {
     const auto axis = [&](int i) { return axes.words[i / 4] >> (i % 4 * 8) & 0xffu; };
     bool one = true;
 #pragma unroll
@@ -116,7 +135,8 @@ struct PendingPlace<kFeatures, V> : GivenIndices {
     UnitAngles<V> angles;
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      const float* row = p.cos_sin + times(place.outside ? 0 : row_of(axis(i)), static_cast<uint32_t>(p.layout.rotary_dim)) + pair + i;
+      const float* row =
+          p.cos_sin + times(place.outside ? 0 : row_of(axis(i)), static_cast<uint32_t>(p.layout.rotary_dim)) + pair + i;
       angles.cos[i] = row[0];
       angles.sin[i] = row[p.layout.rotary_dim / 2];
     }
@@ -126,42 +146,47 @@ struct PendingPlace<kFeatures, V> : GivenIndices {
 
 // Positions and slots derived. All threads of a warp must be here, with the same t.
 template <int kFeatures, int V>
-  requires((kFeatures & kDerived) != 0)
-struct PendingPlace<kFeatures, V> {
-  TokenSequence sequence;
+requires((kFeatures & kDerived) != 0) struct PendingPlace<kFeatures, V> {
   int token;
+  TokenSequence sequence;
+  PendingIndex position;
+  bool too_long;
+  uint32_t page, offset;
 
   __device__ void ask(const LeanArgs& p, uint32_t t) {
     token = static_cast<int>(t);
-    sequence = sequence_at(p.places.sequences, min(token, p.places.sequences.num_seqs - 1));
+    sequence = sequence_at(p.sequences, min(token, p.sequences.num_seqs - 1));
   }
 
-  __device__ bool padding(const LeanArgs& p) {
-    if ((token < sequence.begin) | (token >= sequence.end)) sequence = search_sequence(p.places.sequences, token);
-    return sequence.index >= p.places.sequences.num_seqs;
-  }
-
-  __device__ LeanPlace resolve(const LeanArgs& p, uint32_t t) const {
+  __device__ LeanPosition resolve_position(const LeanArgs& p, uint32_t t) {
+    if ((token < sequence.begin) | (token >= sequence.end)) sequence = search_sequence(p.sequences, token);
     const int64_t cached = static_cast<int64_t>(sequence.cached) + (token - sequence.begin);
-    const PendingIndex position = {static_cast<uint32_t>(cached), static_cast<uint32_t>(cached >> 32)};
-    LeanPlace place;
-    place.outside = position.negative() | at_least(position, 8, p.max_position);
-    place.row = p.row_is_token != 0 ? t : place.outside ? 0 : position.low;
-    const bool too_long = position.negative() | position.at_least(p.places.max_cached, 8);
+    position = {static_cast<uint32_t>(cached), static_cast<uint32_t>(cached >> 32)};
+    LeanPosition place;
+    place.padding = sequence.index >= p.sequences.num_seqs;
+    place.outside = position.negative() | ((p.max_position != 0) & position.at_least(p.max_position, 8));
+    place.row = choose_row<kFeatures>(p, t, place.outside ? 0 : position.low);
+    too_long = position.negative() | position.at_least(p.page_table.max_cached, 8);
     const uint32_t page_of_sequence = too_long ? 0 : page_of(p, position.low);
-    place.offset = position.low - page_of_sequence * p.page_size;
-    const int32_t* pages = p.places.block_table + times(static_cast<uint32_t>(sequence.index), p.places.block_table_stride);
-    place.page = static_cast<uint32_t>(pages[page_of_sequence]);
-    const bool missing = place.page >= p.places.num_pages;
-    place.reaches_cache = !(place.outside | too_long | missing);
-    place.fault = place.outside ? FaultCode::position_out_of_range
-                  : too_long    ? FaultCode::sequence_too_long
-                  : missing     ? FaultCode::page_out_of_range
-                                : FaultCode::none;
+    offset = position.low - page_of_sequence * p.page_size;
+    const uint32_t row = place.padding ? 0 : static_cast<uint32_t>(sequence.index);
+    page = static_cast<uint32_t>(p.page_table.pages[times(row, p.page_table.stride) + page_of_sequence]);
     return place;
   }
 
-  __device__ UnitAngles<V> angles(const LeanArgs& p, const LeanPlace& place, int pair) const {
+  __device__ void ask_slot(const LeanArgs&, uint32_t) {}
+
+  __device__ LeanSlot resolve_slot(const LeanArgs& p) const {
+    const bool missing = page >= p.page_table.num_pages;
+    LeanSlot place;
+    place.reaches_cache = !(too_long | missing);
+    if (!place.reaches_cache) place.fault = too_long ? FaultCode::sequence_too_long : FaultCode::page_out_of_range;
+    place.page = page;
+    place.offset = offset;
+    return place;
+  }
+
+  __device__ UnitAngles<V> angles(const LeanArgs& p, const LeanPosition& place, int pair) const {
     return load_row<V>(p, place.row, pair);
   }
 };

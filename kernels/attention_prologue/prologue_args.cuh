@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
 #include <prologue/kernels/base/head_unit.cuh>
@@ -39,7 +40,6 @@ struct CoreArgs {
   uint32_t page_magic = 0;  // slot / page_size = slot * page_magic >> page_shift for slots below 2^31
   uint32_t page_shift = 0;
   uint32_t page_size = 1;
-  uint32_t row_is_token = 0;      // of cos and sin: they were gathered, and no position is needed
   HeadLayout layout;              // of q and k
   TensorArgs<Stride> tensors[3];  // q, k, v
   FaultRecord* faults = nullptr;
@@ -54,6 +54,10 @@ inline constexpr int kGivenScales = 8;      // 8-bit cache or q8_out, with scale
 inline constexpr int kComputedScales = 16;  // or computed
 inline constexpr int kStreams = 32;         // several position streams
 inline constexpr int kDerived = 64;         // positions and slots derived
+inline constexpr int kPerToken = 128;       // cos and sin gathered per token; instances with steps decide at run time
+
+// Whether an instance has more to do, or to find out, than to turn.
+constexpr bool has_steps(int features) { return (features & ~(kLayouts | kPerToken)) != 0; }
 
 enum class StoreAs : int32_t { native = 0, f32, f16, bf16, fp8_e4m3, fp8_e5m2, int8, int4 };  // native: dtype, then KvType + 1
 
@@ -63,16 +67,18 @@ struct StepArgs {
   const char* weight = nullptr;
   char* scale = nullptr;  // null: 1
   uint32_t weight_head = 0;
+  float eps = 0.0f;
+  float weight_offset = 0.0f;
+  float inverse_count = 0.0f;  // of the channels of a norm
   uint32_t scale_page = 0;
   uint32_t scale_token = 0;
   uint32_t scale_head = 0;
   StoreAs store = StoreAs::native;
 };
 
-struct NormArgs {
-  float eps = 0.0f;
-  float weight_offset = 0.0f;
-  float inverse_count = 0.0f;  // of the channels
+struct StreamArgs {
+  const uint8_t* pair_axis = nullptr;
+  int64_t offset[3] = {};  // of streams 1 to 3 from the first, in bytes; 0: there is none
 };
 
 struct SequenceArgs {
@@ -81,22 +87,24 @@ struct SequenceArgs {
   const int32_t* cache_lens = nullptr;
 };
 
-struct LeanPlaceArgs {
-  const uint8_t* pair_axis = nullptr;
-  int64_t axis_offset[3] = {};  // of streams 1 to 3 from the first, in bytes; 0: there is none
-  SequenceArgs sequences;
-  const int32_t* block_table = nullptr;
-  uint32_t block_table_stride = 0;
-  uint32_t max_cached = 0;  // tokens of a sequence that the block table has room for
-  uint32_t num_pages = 0;
+struct PageTableArgs {
+  const int32_t* pages = nullptr;
+  uint32_t stride = 0;      // of a sequence
+  uint32_t max_cached = 0;  // tokens of a sequence that it has room for
+  uint32_t num_pages = 0;   // of the cache
 };
 
-// Of the lean instances with a feature.
+// Of the lean instances with a feature. What is read one after the other lies in one line of 64 bytes.
 struct LeanArgs : CoreArgs<uint32_t> {
+  StreamArgs streams;
+  SequenceArgs sequences;
+  PageTableArgs page_table;
+  uint32_t row_is_token = 0;  // of cos and sin: they were gathered
   StepArgs steps[3];
-  NormArgs norm;
-  LeanPlaceArgs places;
 };
+
+template <int kFeatures>
+using ArgsOf = std::conditional_t<has_steps(kFeatures), LeanArgs, CoreArgs<uint32_t>>;
 
 // ---- of the general kernel --------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,10 @@
 // with streaming hints as long as the L2 holds what is written. Beyond, a matter of bandwidth: a block for a token, and a thread
 // keeps its cos and sin for two heads.
 #pragma once
+#ifndef BIGU
+#define BIGU 2
+#define BIGT 192
+#endif
 
 #include <prologue/kernels/attention_prologue/general_prologue_kernel.cuh>
 #include <prologue/kernels/attention_prologue/prologue_instances.cuh>
@@ -16,7 +20,7 @@ std::span<const Instance> for_all_sizes() {
       instance<T, V, 1, kStreamNothing, kFeatures>(64, 64),
       instance<T, V, 1, kStreamLoads, kFeatures>(512, 64),
       instance<T, V, 1, kStreamLoads | kStreamStores, kFeatures>(6144, 64),
-      instance<T, V, 2, kStreamNothing, kFeatures>(kAnyTokens, 192),
+      instance<T, V, BIGU, kStreamNothing, kFeatures>(kAnyTokens, BIGT),
   };
   return kInstances;
 }
@@ -25,6 +29,7 @@ template <class T>
 std::span<const Family> families_of_16_bits(DType type) {
   static const Family kFamilies[] = {
       {type, 0, 8, for_all_sizes<T, 8, 0>(), nullptr},
+      {type, kPerToken, 8, for_all_sizes<T, 8, kPerToken>(), nullptr},
       {type, kLayouts, 8, for_all_sizes<T, 8, kLayouts>(), nullptr},
       {type, kLayouts, 4, for_all_sizes<T, 4, kLayouts>(), nullptr},
       {type, kBias, 8, for_all_sizes<T, 8, kBias>(), nullptr},

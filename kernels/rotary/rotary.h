@@ -17,12 +17,12 @@
 // number max_seqlen or later of its sequence: what would be written of the token's rows (in place too) becomes zeros, recorded in
 // `faults` with token t (position_out_of_range, sequence_too_long). Nothing outside the named rows is ever touched.
 //
-// Numerics: arithmetic in float32 (float64 for f64), each product and sum rounded once (no fused multiply-add), one rounding at the
-// store. Given cos and sin are converted to the type of the arithmetic; angles and frequencies are taken exactly. Computed cos and
-// sin are those of the exact product of position and frequency (theta's frequencies are rounded to float64 first): within 0.75 *
-// 2^-24 in float32, 0.75 * 2^-53 in float64; angles beyond 2^31 give NaN. Channels that nothing changes are copied bitwise. The same
-// bits on CPU and GPU, in any batch, and in the prologue. batch * seq_len = 0 is a no-op. Never allocates, synchronises or throws;
-// safe under graph capture.
+// Numerics: arithmetic in float32 (float64 for f64), each product and sum rounded once (no fused multiply-add), one rounding at
+// the store. Given cos and sin are converted to the type of the arithmetic; angles and frequencies are taken exactly. Computed
+// cos and sin are those of the exact product of position and frequency (theta's frequencies are rounded to float64 first): within
+// 0.75 * 2^-24 in float32, 0.75 * 2^-53 in float64; angles beyond 2^31 give NaN. Channels that nothing changes are copied
+// bitwise. The same bits on CPU and GPU, in any batch, and in the prologue. batch * seq_len = 0 is a no-op. Never allocates,
+// synchronises or throws; safe under graph capture.
 #pragma once
 
 #include <cstdint>

@@ -13,6 +13,9 @@ namespace {
 constexpr const char* kName = "rotary";
 constexpr int64_t kMaxGridZ = 65535;
 
+template <class T>
+constexpr int kWidest = static_cast<int>(16 / sizeof(T));  // vector
+
 int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // ---- what the data allow ----------------------------------------------------------------------------------------------------
@@ -103,8 +106,8 @@ LeanRotaryArgs lean_args(const RotaryParams& p) {
     args.tensors[i] = {static_cast<const char*>(t.x),     static_cast<char*>(t.y),
                        bytes_of(t.x_strides.token, size), bytes_of(t.x_strides.head, size),
                        bytes_of(t.y_strides.token, size), bytes_of(t.y_strides.head, size),
-                       static_cast<int32_t>(t.num_heads), t.rotate ? 1 : 0,
-                       t.x_strides.batch * size,          t.y_strides.batch * size};
+                       static_cast<int32_t>(t.num_heads), t.rotate ? 1 : 0};
+    args.batches[i] = {t.x_strides.batch * size, t.y_strides.batch * size};
   }
   args.faults = p.faults;
   args.token_faults = p.token_faults;
@@ -115,37 +118,60 @@ int64_t units_of_head(const RotaryParams& p, int64_t vector) {
   return units_of({static_cast<int32_t>(p.head_dim), static_cast<int32_t>(p.rotary_dim)}, vector);
 }
 
-// How many tokens an instance is for, and how its blocks are cut.
+using LeanKernel = void (*)(LeanRotaryArgs);
+
+// What an instance is for, and how its blocks are cut. The measurements: docs/tuning-log.md.
 struct LeanInstance {
-  int64_t max_tokens;
-  int vector;
-  int units;    // heads a thread
-  int threads;  // of a block, at most, where a head has no more
-  void (*kernel)(LeanRotaryArgs);
+  int64_t max_bytes;  // of what a call reads
+  bool in_place;      // also where a tensor is rotated where it lies
+  int units;          // heads a thread
+  int threads;        // of a block, at most, where a head has no more
+  LeanKernel whole;   // neox over whole heads
+  LeanKernel any;     // any style, rotary_dim and rotary_offset
 };
 
-template <class T>
-constexpr int kWidest = static_cast<int>(16 / sizeof(T));
-
-template <class T>
-const LeanInstance* lean_instances() {
+template <class T, int kUnits, bool kStreaming>
+constexpr LeanInstance lean_instance(int64_t max_bytes, bool in_place, int threads) {
   constexpr int V = kWidest<T>;
-  static constexpr LeanInstance kInstances[] = {
-      {6144, V, 1, 64, lean_rotary_kernel<T, V, 1, false, false>},
-      {INT64_MAX, V, 2, 256, lean_rotary_kernel<T, V, 2, false, false>},
-  };
-  return kInstances;
+  return {max_bytes,
+          in_place,
+          kUnits,
+          threads,
+          lean_rotary_kernel<T, V, kUnits, true, kStreaming>,
+          lean_rotary_kernel<T, V, kUnits, false, kStreaming>};
 }
 
-Status launch_lean(const LeanInstance& instance, const RotaryParams& p, cudaStream_t stream) {
-  LeanRotaryArgs args = lean_args(p);
-  const int64_t units = units_of_head(p, instance.vector);
-  const int64_t max_rows = std::max<int64_t>(instance.threads / units, 1);
-  int64_t blocks = 0, rows = 0, heads = 0, most = 0;
+// The first that will do. 16-bit types are worth two heads a thread earlier: their share of the table is larger.
+template <class T>
+const LeanInstance& find_lean(int64_t bytes, bool in_place) {
+  constexpr int64_t kMegabyte = int64_t{1} << 20;
+  static constexpr LeanInstance kInstances[] = {
+      lean_instance<T, 1, false>(kMegabyte, true, 64),
+      lean_instance<T, 1, true>((sizeof(T) == 2 ? 32 : 100) * kMegabyte, true, 64),
+      lean_instance<T, 2, true>(100 * kMegabyte, true, 256),
+      lean_instance<T, 5, false>(INT64_MAX, false, 256),
+      lean_instance<T, 5, true>(INT64_MAX, true, 256),
+  };
+  const LeanInstance* instance = kInstances;
+  while (bytes > instance->max_bytes || (in_place && !instance->in_place)) ++instance;
+  return *instance;
+}
+
+template <class T>
+Status launch_lean(const RotaryParams& p, cudaStream_t stream) {
+  int64_t heads = 0, most = 0;
+  bool in_place = false;
   for (int64_t i = 0; i < p.num_tensors; ++i) {
     heads += p.tensors[i].num_heads;
     most = std::max(most, p.tensors[i].num_heads);
+    in_place = in_place || p.tensors[i].x == p.tensors[i].y;
   }
+  const int64_t bytes = p.batch * p.seq_len * heads * p.head_dim * static_cast<int64_t>(sizeof(T));
+  const LeanInstance& instance = find_lean<T>(bytes, in_place);
+  LeanRotaryArgs args = lean_args(p);
+  const int64_t units = units_of_head(p, kWidest<T>);
+  const int64_t max_rows = std::max<int64_t>(instance.threads / units, 1);
+  int64_t blocks = 0, rows = 0;
   if (instance.units == 1) {
     rows = std::min(max_rows, most);
     for (int64_t i = 0; i < kMaxRotaryTensors; ++i) {
@@ -159,7 +185,8 @@ Status launch_lean(const LeanInstance& instance, const RotaryParams& p, cudaStre
   const LaunchShape shape = {
       dim3(static_cast<unsigned>(p.seq_len), static_cast<unsigned>(blocks), static_cast<unsigned>(p.batch)),
       dim3(static_cast<unsigned>(units), static_cast<unsigned>(rows))};
-  return launch(kName, instance.kernel, shape, stream, args);
+  const bool whole = p.rotary_dim == p.head_dim && p.style == RopeStyle::neox;
+  return launch(kName, whole ? instance.whole : instance.any, shape, stream, args);
 }
 
 // ---- general ----------------------------------------------------------------------------------------------------------------
@@ -194,9 +221,7 @@ Status launch_widest(const RotaryParams& p, const RotaryFrequencies& frequencies
 
 template <class T>
 Status launch_typed(const RotaryParams& p, const RotaryFrequencies& frequencies, cudaStream_t stream) {
-  const LeanInstance* instance = lean_instances<T>();
-  while (p.batch * p.seq_len > instance->max_tokens) ++instance;
-  if (vectors_fit(p, instance->vector) && lean(p, instance->vector)) return launch_lean(*instance, p, stream);
+  if (vectors_fit(p, kWidest<T>) && lean(p, kWidest<T>)) return launch_lean<T>(p, stream);
   return launch_widest<T, kWidest<T>>(p, frequencies, stream);
 }
 

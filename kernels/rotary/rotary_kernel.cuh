@@ -80,11 +80,15 @@ struct LeanRotaryTensor {
   uint32_t y_head = 0;
   int32_t heads = 0;
   int32_t turns = 0;
-  int64_t x_batch = 0;
-  int64_t y_batch = 0;
 };
 
-// One array decides where a token stands: the positions given, or the offsets (or none).
+struct LeanRotaryBatch {
+  int64_t x = 0;
+  int64_t y = 0;
+};
+
+// One array decides where a token stands: the positions given, or the offsets (or none). What only some calls need comes last: a
+// line of the constant bank that is not touched is not waited for.
 struct LeanRotaryArgs {
   const char* index = nullptr;
   uint32_t index_batch = 0;  // bytes
@@ -104,6 +108,7 @@ struct LeanRotaryArgs {
   HeadLayout layout;
   uint32_t first_block[kMaxRotaryTensors] = {};  // of blockIdx.y, where a block keeps to one tensor
   LeanRotaryTensor tensors[kMaxRotaryTensors];
+  LeanRotaryBatch batches[kMaxRotaryTensors];
   int64_t cos_batch = 0;
   int64_t sin_batch = 0;
   FaultRecord* faults = nullptr;
@@ -124,12 +129,10 @@ __device__ inline void load_table(const char* from, A* values) {
 
 template <class A, int V>
 __device__ inline void load_table(FloatType type, const char* from, A* values) {
-  switch (type) {
-    case FloatType::f32: return load_table<A, float, V>(from, values);
-    case FloatType::f16: return load_table<A, __half, V>(from, values);
-    case FloatType::bf16: return load_table<A, __nv_bfloat16, V>(from, values);
-    case FloatType::f64: return load_table<A, double, V>(from, values);
-  }
+  if (type == FloatType::f32) return load_table<A, float, V>(from, values);
+  if (type == FloatType::bf16) return load_table<A, __nv_bfloat16, V>(from, values);
+  if (type == FloatType::f16) return load_table<A, __half, V>(from, values);
+  return load_table<A, double, V>(from, values);
 }
 
 // 32 x 32 -> 64 bits, one instruction.
@@ -149,7 +152,8 @@ __device__ inline RotaryHead place_rotary_head(const LeanRotaryArgs& p, int row)
   return {tensor, row};
 }
 
-template <class T, int V, int kUnits, bool kStreamingLoads, bool kStreamingStores>
+// kWhole: neox over whole heads. kStreaming: what is touched is the first to leave the L2.
+template <class T, int V, int kUnits, bool kWhole, bool kStreaming>
 __global__ void __launch_bounds__(kMaxRotaryThreads) lean_rotary_kernel(const __grid_constant__ LeanRotaryArgs p) {
   using A = RotaryArithmetic<T>;
   const uint32_t s = blockIdx.x, b = blockIdx.z;
@@ -164,7 +168,13 @@ __global__ void __launch_bounds__(kMaxRotaryThreads) lean_rotary_kernel(const __
     high = *reinterpret_cast<const uint32_t*>(at + (p.index_step - 4));
   }
 
-  const UnitPlace place = place_unit<V>(static_cast<int>(threadIdx.x), p.layout);
+  UnitPlace place;
+  if constexpr (kWhole) {
+    const int a = static_cast<int>(threadIdx.x) * V;
+    place = {a, a + p.layout.head_dim / 2, a, true, true};
+  } else {
+    place = place_unit<V>(static_cast<int>(threadIdx.x), p.layout);
+  }
   RotaryHead at[kUnits];
   bool active[kUnits];
   Unit<T, V> data[kUnits];
@@ -187,9 +197,9 @@ __global__ void __launch_bounds__(kMaxRotaryThreads) lean_rotary_kernel(const __
       at[n] = place_rotary_head(p, min(row, rows - 1));
     }
     const LeanRotaryTensor& tensor = p.tensors[at[n].tensor];
-    const char* head =
-        tensor.x + b * tensor.x_batch + wide_product(s, tensor.x_token) + static_cast<uint32_t>(at[n].head) * tensor.x_head;
-    data[n] = load_unit<kStreamingLoads, T, V>(head, place);
+    const char* head = tensor.x + wide_product(s, tensor.x_token) + static_cast<uint32_t>(at[n].head) * tensor.x_head;
+    if (b > 0) head += b * p.batches[at[n].tensor].x;
+    data[n] = load_unit<kStreaming, T, V>(head, place);
   }
 
   __syncwarp();  // keeps the assembler from moving loads of data behind the wait for the position
@@ -204,13 +214,15 @@ __global__ void __launch_bounds__(kMaxRotaryThreads) lean_rotary_kernel(const __
   const bool outside = !padding & ((position < 0) | (position >= p.max_position));
   const uint32_t row = p.per_token != 0 ? s : (padding | outside) ? 0 : static_cast<uint32_t>(position);
 
-  const bool rotated = place.pair >= 0;
+  const bool rotated = kWhole || place.pair >= 0;
   A cos[V], sin[V];
   if (rotated) {
-    const uint32_t size = static_cast<uint32_t>(float_type_size(p.type));
-    const uint32_t column = static_cast<uint32_t>(place.pair) * size;
-    load_table<A, V>(p.type, p.cos + b * p.cos_batch + wide_product(row, p.cos_row) + column, cos);
-    load_table<A, V>(p.type, p.sin + b * p.sin_batch + wide_product(row, p.sin_row) + column, sin);
+    const uint32_t column = static_cast<uint32_t>(place.pair) * static_cast<uint32_t>(float_type_size(p.type));
+    const char* cos_at = p.cos + wide_product(row, p.cos_row) + column;
+    const char* sin_at = p.sin + wide_product(row, p.sin_row) + column;
+    if (b > 0) cos_at += b * p.cos_batch, sin_at += b * p.sin_batch;
+    load_table<A, V>(p.type, cos_at, cos);
+    load_table<A, V>(p.type, sin_at, sin);
     if (p.inverse != 0) {
 #pragma unroll
       for (int i = 0; i < V; ++i) sin[i] = -sin[i];
@@ -224,12 +236,14 @@ __global__ void __launch_bounds__(kMaxRotaryThreads) lean_rotary_kernel(const __
     if (!active[n] | padding) return;  // what follows is not there either
     const LeanRotaryTensor& tensor = p.tensors[at[n].tensor];
     if (rotated & (tensor.turns != 0)) {
-      turn_unit<T, V>(data[n], p.layout.style, [&](int i) { return PairTurn<A>{cos[i], sin[i], cos[i], sin[i]}; });
+      turn_unit<T, V>(data[n], kWhole ? RopeStyle::neox : p.layout.style, [&](int i) {
+        return PairTurn<A>{cos[i], sin[i], cos[i], sin[i]};
+      });
     }
     if (outside) data[n] = {};
-    char* head =
-        tensor.y + b * tensor.y_batch + wide_product(s, tensor.y_token) + static_cast<uint32_t>(at[n].head) * tensor.y_head;
-    store_unit<kStreamingStores, T, V>(head, place, data[n]);
+    char* head = tensor.y + wide_product(s, tensor.y_token) + static_cast<uint32_t>(at[n].head) * tensor.y_head;
+    if (b > 0) head += b * p.batches[at[n].tensor].y;
+    store_unit<kStreaming, T, V>(head, place, data[n]);
   }
 }
 
@@ -308,6 +322,12 @@ __global__ void __launch_bounds__(kMaxRotaryThreads)
                                static_cast<int32_t>(p.rotary_offset), p.style};
     const UnitPlace place = place_block_unit<V>(static_cast<int>(threadIdx.x), layout, static_cast<int>(p.num_blocks));
     const bool rotated = place.pair >= 0;
+    PairTurn<A> of_unit[V];
+#pragma unroll
+    for (int n = 0; n < V; ++n) {
+      const A* turn = turns + (rotated ? place.pair + n : 0);
+      if (rotated) of_unit[n] = {turn[0], turn[pairs], turn[2 * pairs], turn[3 * pairs]};
+    }
     int64_t head = blockIdx.y * blockDim.y + threadIdx.y;
     for (int i = 0; i < p.num_tensors; ++i) {
       const RotaryTensor& tensor = p.tensors[i];
@@ -315,18 +335,17 @@ __global__ void __launch_bounds__(kMaxRotaryThreads)
       const T* x = static_cast<const T*>(tensor.x) + batch * xs.batch + token * xs.token;
       T* y = static_cast<T*>(tensor.y) + batch * ys.batch + token * ys.token;
       const bool turn = tensor.rotate && rotated, tail = tensor.rotate && !rotated;
-      for (; head < tensor.num_heads; head += gridDim.y * blockDim.y) {
-        if (tail && p.tail == RotaryTail::leave) continue;
-        Unit<T, V> unit = {};
-        if (!outside && !(tail && p.tail == RotaryTail::zero)) {
-          unit = load_strided<T, V>(x + head * xs.head, xs.channel, place);
-          if (turn) {
-            const A* of_unit = turns + place.pair;
-            turn_unit<T, V>(unit, p.style, [&](int n) {
-              return PairTurn<A>{of_unit[n], of_unit[pairs + n], of_unit[2 * pairs + n], of_unit[3 * pairs + n]};
-            });
-          }
+      const bool zero = outside || (tail && p.tail == RotaryTail::zero), leave = tail && p.tail == RotaryTail::leave;
+      const int64_t step = gridDim.y * blockDim.y;
+      Unit<T, V> next = {};
+      if (!zero && head < tensor.num_heads) next = load_strided<T, V>(x + head * xs.head, xs.channel, place);
+      for (; head < tensor.num_heads; head += step) {
+        Unit<T, V> unit = next;
+        if (!zero && head + step < tensor.num_heads) {
+          next = load_strided<T, V>(x + (head + step) * xs.head, xs.channel, place);
         }
+        if (leave) continue;
+        if (turn && !zero) turn_unit<T, V>(unit, p.style, [&](int n) { return of_unit[n]; });
         store_strided<T, V>(y + head * ys.head, ys.channel, place, unit);
       }
       head -= tensor.num_heads;

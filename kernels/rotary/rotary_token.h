@@ -112,10 +112,10 @@ PROLOGUE_HOST_DEVICE void turn_by(int64_t position, FloatType type, const void* 
 // How pair `pair` (counted through all blocks) of a token without a fault turns.
 template <class A>
 PROLOGUE_HOST_DEVICE PairTurn<A> turn_of_pair(const RotaryParams& params, const RotaryFrequencies* frequencies,
-                                              const RotaryPlace& place, int64_t pair) {
+                                              const RotaryPlace& place, int32_t pair) {
   const RotaryAngles& p = params.angles;
-  const int64_t block_pairs = params.rotary_dim / (2 * params.num_blocks);
-  const int64_t block = pair / block_pairs, column = pair % block_pairs;
+  const int32_t block_pairs = static_cast<int32_t>(params.rotary_dim) / static_cast<int32_t>(2 * params.num_blocks);
+  const int32_t block = pair / block_pairs, column = pair % block_pairs;
   int64_t axis = 0;
   if (params.positions.num_axes > 1) axis = params.positions.pair_axis == nullptr ? block : params.positions.pair_axis[pair];
   const int64_t position = axis < params.positions.num_axes ? place.positions[axis] : place.positions[0];
