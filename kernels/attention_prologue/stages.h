@@ -7,6 +7,7 @@
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
 #include <prologue/kernels/base/dtype.h>
 #include <prologue/kernels/base/execution.h>
+#include <prologue/kernels/base/export.h>
 #include <prologue/kernels/base/faults.h>
 #include <prologue/kernels/base/views.h>
 
@@ -57,7 +58,7 @@ struct QueryScaleParams {
   QueryScale q_scale;
   IndexView positions;
 };
-Status query_scale(const QueryScaleParams& params, const Execution& execution);
+PROLOGUE_API Status query_scale(const QueryScaleParams& params, const Execution& execution);
 
 // K and V of each token into its slot, quantised as the cache is. Tokens whose slot is negative, or whose position is negative or
 // >= max_position, in any of num_axes streams, are skipped (positions may be null: then none is skipped for its position;

@@ -14,6 +14,7 @@
 #include <cstdint>
 
 #include <prologue/kernels/base/execution.h>
+#include <prologue/kernels/base/export.h>
 #include <prologue/kernels/base/status.h>
 #include <prologue/kernels/base/views.h>
 
@@ -31,6 +32,6 @@ struct GatherCosSinParams {
   float* out = nullptr;
 };
 
-Status gather_cos_sin(const GatherCosSinParams& params, const Execution& execution);
+PROLOGUE_API Status gather_cos_sin(const GatherCosSinParams& params, const Execution& execution);
 
 }  // namespace prologue
