@@ -433,10 +433,10 @@ Rows place_rows(const Instance& instance, bool pads, int64_t lanes, CoreArgs<uin
 Status launch_lean(const Instance& instance, bool pads, const AttentionPrologueParams& p, cudaStream_t stream) {
   LeanArgs args;
   fill_core(p, args);
-  // A lean kernel reads both index arrays. Where there are none any address behind a word will do.
+  // A lean kernel reads both index arrays. Where there are none any address will do.
   if (args.positions == nullptr) {
     const auto& tensor = args.tensors[args.tensors[0].heads > 0 ? 0 : args.tensors[1].heads > 0 ? 1 : 2];
-    args.positions = tensor.in + 4, args.position_step = 0, args.max_position = 0;
+    args.positions = tensor.in, args.position_step = 0, args.max_position = 0;
   }
   if (args.slots == nullptr) {
     args.slots = args.positions, args.slot_step = args.position_step;

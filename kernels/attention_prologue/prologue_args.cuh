@@ -30,7 +30,7 @@ template <class Stride>
 struct CoreArgs {
   const char* positions = nullptr;
   const char* slots = nullptr;
-  uint32_t position_step = 4;  // 4: int32, 8: int64, 0: there are none (and `positions` is any address behind a word)
+  uint32_t position_step = 4;  // 4: int32, 8: int64, 0: there are none (and `positions` is any address)
   uint32_t slot_step = 4;
   uint32_t k_begin = 0;  // the first blockIdx.y, or row of a token, that works on k and on v
   uint32_t v_begin = 0;

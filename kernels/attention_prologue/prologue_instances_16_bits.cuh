@@ -3,10 +3,6 @@
 // with streaming hints as long as the L2 holds what is written. Beyond, a matter of bandwidth: a block for a token, and a thread
 // keeps its cos and sin for two heads.
 #pragma once
-#ifndef BIGU
-#define BIGU 2
-#define BIGT 192
-#endif
 
 #include <prologue/kernels/attention_prologue/general_prologue_kernel.cuh>
 #include <prologue/kernels/attention_prologue/prologue_instances.cuh>
@@ -20,7 +16,7 @@ std::span<const Instance> for_all_sizes() {
       instance<T, V, 1, kStreamNothing, kFeatures>(64, 64),
       instance<T, V, 1, kStreamLoads, kFeatures>(512, 64),
       instance<T, V, 1, kStreamLoads | kStreamStores, kFeatures>(6144, 64),
-      instance<T, V, BIGU, kStreamNothing, kFeatures>(kAnyTokens, BIGT),
+      instance<T, V, 2, kStreamNothing, kFeatures>(kAnyTokens, 192),
   };
   return kInstances;
 }

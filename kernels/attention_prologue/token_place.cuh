@@ -23,7 +23,7 @@ struct PendingIndex {
 
 __device__ inline PendingIndex load_index(const char* values, uint32_t step, uint64_t i) {
   const char* at = values + i * step;
-  return {*reinterpret_cast<const uint32_t*>(at), *reinterpret_cast<const uint32_t*>(at + (step - 4))};
+  return {*reinterpret_cast<const uint32_t*>(at), *reinterpret_cast<const uint32_t*>(at + (step >> 1 & 4))};
 }
 
 // `absent` (0 or -1) is the value where there is no array.
