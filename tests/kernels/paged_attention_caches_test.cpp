@@ -344,6 +344,7 @@ oracle::Allowance allowance(Backend backend, const AttentionInputs<T>& in, const
   allowance.score_units = (kv.scaling == KvScaling::none ? 0.0 : 3.0) + (in.soft_cap > 0.0 ? 6.0 : 0.0);
   if (sizeof(T) == 2 && backend_device(backend) == Device::cuda) {
     allowance.probability = std::ldexp(1.0, -FloatFormat<T>::mantissa_bits - 1);
+    allowance.least_probability = std::ldexp(allowance.probability, FloatFormat<T>::min_exponent);
     if (kv.scaling == KvScaling::token_head) allowance.value = allowance.probability;
   }
   return allowance;

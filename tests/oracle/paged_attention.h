@@ -30,10 +30,12 @@ struct AttentionInputs {
   int64_t v_width() const { return v_head_dim > 0 ? v_head_dim : head_dim; }
 };
 
-// What a backend may do beyond float32 arithmetic: relative errors of the probabilities and of V (rounded to 16 bits), and
-// further roundings of a score (scales, the soft cap), in units of 2^-24 of sum |scale q k|.
+// What a backend may do beyond float32 arithmetic: relative errors of the probabilities and of V (rounded to 16 bits), an
+// absolute one of the probabilities (where 16 bits end) relative to the largest, and further roundings of a score (scales, the
+// soft cap), in units of 2^-24 of sum |scale q k|.
 struct Allowance {
   double probability = 0.0;
+  double least_probability = 0.0;
   double value = 0.0;
   double score_units = 0.0;
 };
@@ -113,10 +115,10 @@ std::vector<Reference> paged_attention(const AttentionInputs<T>& in, const Allow
             for (size_t p = 0; p < score.size(); ++p) row[d].value += score[p] / total * column[p * static_cast<size_t>(v_width)];
             for (size_t p = 0; p < score.size(); ++p) {
               const double v = std::fabs(column[p * static_cast<size_t>(v_width)]);
-              row[d].scale += score[p] / total *
-                              ((v + std::fabs(row[d].value)) *
-                                   (1.0 + score_units / kDefaultSteps * (1.0 + magnitude[p]) + allowance.probability / unit) +
-                               v * allowance.value / unit);
+              const double relative = 1.0 + score_units / kDefaultSteps * (1.0 + magnitude[p]) + allowance.probability / unit;
+              row[d].scale += ((v + std::fabs(row[d].value)) * (score[p] * relative + allowance.least_probability / unit) +
+                               v * score[p] * allowance.value / unit) /
+                              total;
             }
           }
         }
