@@ -46,9 +46,9 @@ PROLOGUE_HOST_DEVICE inline float exp_mantissa(float x, int32_t& shifted_bits) {
   return multiply_add(p, squared, r) + 1.0f;
 }
 
-// 2^n for n in -126..127.
+// 2^n for n in -126..127; any other n is no error, but gives any float.
 PROLOGUE_HOST_DEVICE inline float power_of_two(int32_t n) {
-  const uint32_t bits = static_cast<uint32_t>(n + 127) << 23;
+  const uint32_t bits = (static_cast<uint32_t>(n) + 127u) << 23;
   float power;
   std::memcpy(&power, &bits, sizeof power);
   return power;

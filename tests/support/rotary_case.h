@@ -273,7 +273,7 @@ class PlacedRotary {
         tensor.x = arena_.input(x, misalign);
         y_.push_back(arena_.template output<T>(y_size, misalign));
         before_.emplace_back(static_cast<size_t>(y_size));
-        std::memset(static_cast<void*>(before_.back().data()), kPoison, before_.back().size() * sizeof(T));
+        if (y_size > 0) std::memset(static_cast<void*>(before_.back().data()), kPoison, before_.back().size() * sizeof(T));
       }
       tensor.y = y_.back();
     }
@@ -419,8 +419,7 @@ class PlacedRotary {
       const int64_t count = c_.num_seqs > 0 ? c_.num_seqs : c_.batch;
       p.offsets_stride = c_.one_offset ? 0 : 2;
       std::vector<int64_t> stored(static_cast<size_t>(std::max<int64_t>(count * 2, 1)));
-      for (int64_t& value : stored)
-        value = fit(damage && random_.integer(0, 5) == 0 ? -3 : random_.integer(0, 6), c_.ids_type);
+      for (int64_t& value : stored) value = fit(damage && random_.integer(0, 5) == 0 ? -3 : random_.integer(0, 6), c_.ids_type);
       for (int64_t n = 0; n < count; ++n) in_.offsets.push_back(stored[static_cast<size_t>(n * p.offsets_stride)]);
       p.offsets = place_integers(stored, c_.ids_type);
     }
