@@ -402,8 +402,9 @@ int64_t padded_lanes(int64_t units) { return static_cast<int64_t>(std::bit_ceil(
 // Rows of a block such that its warps are full.
 int64_t fill_warps(int64_t rows, int64_t lanes) { return lanes >= 32 ? rows : ceil_divide(rows, 32 / lanes) * (32 / lanes); }
 
-// Rows of a block, and blocks of a token: a block keeps to one tensor where a thread has one head; else a warp does, if it is
-// full, and a block holds as much of the token as it can.
+// Rows of a block, and blocks of a token: a block keeps to one tensor where a thread has one head; else a block holds as much of
+// the token as it can. The heads of a plain thread are far apart; those of another are neighbours of one tensor, and where warps
+// are full a warp keeps to one tensor too.
 struct Rows {
   int64_t per_block;
   int64_t blocks;
@@ -422,6 +423,10 @@ Rows place_rows(const Instance& instance, bool pads, int64_t lanes, CoreArgs<uin
     if (pads) rows = fill_warps(rows, lanes);
     return {rows, begin_at([&](int64_t n) { return ceil_divide(n, rows); })};
   }
+  if (instance.plain != nullptr) {
+    const int64_t all = heads[0] + heads[1] + heads[2], blocks = ceil_divide(all, max_rows * instance.units);
+    return {ceil_divide(all, blocks * instance.units), blocks};
+  }
   const int64_t all = begin_at([&](int64_t n) {
     const int64_t rows = ceil_divide(n, instance.units);
     return pads ? fill_warps(rows, lanes) : rows;
@@ -430,7 +435,7 @@ Rows place_rows(const Instance& instance, bool pads, int64_t lanes, CoreArgs<uin
   return {pads ? fill_warps(rows, lanes) : rows, blocks};
 }
 
-Status launch_lean(const Instance& instance, bool pads, const AttentionPrologueParams& p, cudaStream_t stream) {
+Status launch_lean(const Instance& instance, int features, const AttentionPrologueParams& p, cudaStream_t stream) {
   LeanArgs args;
   fill_core(p, args);
   // A lean kernel reads both index arrays. Where there are none any address will do.
@@ -440,13 +445,14 @@ Status launch_lean(const Instance& instance, bool pads, const AttentionPrologueP
   }
   if (args.slots == nullptr) {
     args.slots = args.positions, args.slot_step = args.position_step;
-    if (instance.core != nullptr) args.num_slots = std::numeric_limits<uint32_t>::max();
+    if (features == 0) args.num_slots = std::numeric_limits<uint32_t>::max();
   }
+  const bool pads = padded(features);
   const int64_t units = units_of_all(p, instance.vector), lanes = pads ? padded_lanes(units) : units;
   const Rows rows = place_rows(instance, pads, lanes, args);
   const LaunchShape shape = {dim3(static_cast<unsigned>(p.num_tokens), static_cast<unsigned>(rows.blocks)),
                              dim3(static_cast<unsigned>(lanes), static_cast<unsigned>(rows.per_block))};
-  if (instance.core != nullptr) return launch(kName, instance.core, shape, stream, static_cast<CoreArgs<uint32_t>>(args));
+  if (instance.plain != nullptr) return launch(kName, instance.plain, shape, stream, static_cast<CoreArgs<uint32_t>>(args));
   fill_lean(p, args);
   return launch(kName, instance.lean, shape, stream, args);
 }
@@ -497,7 +503,7 @@ Status launch_family(const Family& family, const AttentionPrologueParams& p, cud
   if (family.general != nullptr) return launch_general(family, p, stream);
   const Instance* instance = family.instances.data();
   while (p.num_tokens > instance->max_tokens || !lanes_fit(p, family, instance->vector)) ++instance;
-  return launch_lean(*instance, padded(family.features), p, stream);
+  return launch_lean(*instance, family.features, p, stream);
 }
 
 }  // namespace

@@ -15,11 +15,6 @@
 
 namespace prologue::cuda {
 
-// Which accesses are marked as streaming: what they touch is the first to leave the L2.
-inline constexpr int kStreamNothing = 0;
-inline constexpr int kStreamLoads = 1;   // q, k and v as they come in
-inline constexpr int kStreamStores = 2;  // q as it goes out; attention reads K and V next
-
 // Of a block. What a thread with several heads keeps for them must leave room for five blocks on an SM (64 registers).
 constexpr int max_threads(int units) { return units == 1 ? 256 : 192; }
 constexpr int blocks_per_sm(int units) { return units == 1 ? 1 : 5; }

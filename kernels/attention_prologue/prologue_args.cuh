@@ -56,6 +56,11 @@ inline constexpr int kStreams = 32;         // several position streams
 inline constexpr int kDerived = 64;         // positions and slots derived
 inline constexpr int kPerToken = 128;       // cos and sin gathered per token; instances with steps decide at run time
 
+// Which accesses are marked as streaming: what they touch is the first to leave the L2.
+inline constexpr int kStreamNothing = 0;
+inline constexpr int kStreamLoads = 1;   // q, k and v as they come in
+inline constexpr int kStreamStores = 2;  // q as it goes out; attention reads K and V next
+
 // Whether an instance has more to do, or to find out, than to turn.
 constexpr bool has_steps(int features) { return (features & ~(kLayouts | kPerToken)) != 0; }
 

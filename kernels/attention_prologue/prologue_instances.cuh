@@ -6,16 +6,17 @@
 #include <span>
 
 #include <prologue/kernels/attention_prologue/attention_prologue_kernel.cuh>
+#include <prologue/kernels/attention_prologue/plain_prologue_kernel.cuh>
 #include <prologue/kernels/attention_prologue/prologue_args.cuh>
 
 namespace prologue::cuda {
 
 struct Instance {
   int64_t max_tokens;
-  int vector;                        // channels in one access
-  int units;                         // heads per thread
-  int threads;                       // of a block, at most
-  void (*core)(CoreArgs<uint32_t>);  // the one or the other
+  int vector;                         // channels in one access
+  int units;                          // heads per thread
+  int threads;                        // of a block, at most
+  void (*plain)(CoreArgs<uint32_t>);  // the one or the other
   void (*lean)(LeanArgs);
 };
 
@@ -36,11 +37,10 @@ inline constexpr int64_t kAnyTokens = std::numeric_limits<int64_t>::max();
 
 template <class T, int V, int kUnits, int kHints, int kFeatures>
 Instance instance(int64_t max_tokens, int threads = 128) {
-  constexpr auto kKernel = attention_prologue_kernel<T, V, kUnits, kHints, kFeatures>;
-  if constexpr (std::is_same_v<ArgsOf<kFeatures>, CoreArgs<uint32_t>>) {
-    return {max_tokens, V, kUnits, threads, kKernel, nullptr};
+  if constexpr (has_steps(kFeatures)) {
+    return {max_tokens, V, kUnits, threads, nullptr, attention_prologue_kernel<T, V, kUnits, kHints, kFeatures>};
   } else {
-    return {max_tokens, V, kUnits, threads, nullptr, kKernel};
+    return {max_tokens, V, kUnits, threads, plain_prologue_kernel<T, V, kUnits, kHints, kFeatures>, nullptr};
   }
 }
 

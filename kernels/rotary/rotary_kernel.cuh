@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(kMaxRotaryThreads) lean_rotary_kernel(const __
   if (p.index != nullptr) {
     const char* at = p.index + wide_product(b, p.index_batch) + wide_product(s, p.index_token);
     low = *reinterpret_cast<const uint32_t*>(at);
-    high = *reinterpret_cast<const uint32_t*>(at + (p.index_step - 4));
+    high = *reinterpret_cast<const uint32_t*>(at + (p.index_step >> 1 & 4));
   }
 
   UnitPlace place;
