@@ -118,12 +118,16 @@ int64_t units_of_head(const RotaryParams& p, int64_t vector) {
 }
 
 // Why these: docs/tuning-log.md.
-constexpr int64_t kLeanThreads = 128;                  // of a block, where a head has no more
-constexpr int64_t kStreamedBytes = int64_t{16} << 20;  // of what a call reads: from here on little of it would stay in the L2
+constexpr int64_t kLeanThreads = 64;                  // of a block, where a head has no more
+constexpr int64_t kStreamedBytes = int64_t{2} << 20;  // that a call reads; fewer stay in the L2 for whoever reads them next
+constexpr int64_t kManyTokens = 512;                  // for the general kernel:
+constexpr int64_t kThreadsOfFewTokens = 192, kThreadsOfManyTokens = 64;
 
-template <class T, LeanHead kHead>
-auto lean_kernel(bool streaming) {
-  return streaming ? lean_rotary_kernel<T, kWidest<T>, kHead, true> : lean_rotary_kernel<T, kWidest<T>, kHead, false>;
+template <class T, RopeStyle kStyle>
+auto lean_kernel(bool whole, bool streaming) {
+  constexpr int V = kWidest<T>;
+  if (whole) return streaming ? lean_rotary_kernel<T, V, kStyle, true, true> : lean_rotary_kernel<T, V, kStyle, true, false>;
+  return streaming ? lean_rotary_kernel<T, V, kStyle, false, true> : lean_rotary_kernel<T, V, kStyle, false, false>;
 }
 
 template <class T>
@@ -142,9 +146,9 @@ Status launch_lean(const RotaryParams& p, cudaStream_t stream) {
     if (i < p.num_tensors) blocks += ceil_divide(p.tensors[i].num_heads, rows);
   }
   const bool streaming = p.batch * p.seq_len * heads * p.head_dim * static_cast<int64_t>(sizeof(T)) > kStreamedBytes;
-  const auto kernel = p.rotary_dim < p.head_dim    ? lean_kernel<T, LeanHead::any>(streaming)
-                      : p.style == RopeStyle::neox ? lean_kernel<T, LeanHead::neox>(streaming)
-                                                   : lean_kernel<T, LeanHead::interleaved>(streaming);
+  const bool whole = p.rotary_dim == p.head_dim;
+  const auto kernel = p.style == RopeStyle::neox ? lean_kernel<T, RopeStyle::neox>(whole, streaming)
+                                                 : lean_kernel<T, RopeStyle::interleaved>(whole, streaming);
   for (int64_t first = 0; first < p.seq_len; first += kMaxGrid) {
     args.first_token = static_cast<uint32_t>(first);
     const int64_t tokens = std::min(p.seq_len - first, kMaxGrid);
@@ -159,14 +163,12 @@ Status launch_lean(const RotaryParams& p, cudaStream_t stream) {
 
 template <class T, int V>
 Status launch_general(const RotaryParams& p, const RotaryFrequencies& frequencies, cudaStream_t stream) {
-  constexpr int64_t kManyTokens = 512, kGeneralThreads = 128;
   const int64_t units = units_of_head(p, V);
   int64_t heads = 0;
   for (int64_t i = 0; i < p.num_tensors; ++i) heads += p.tensors[i].num_heads;
-  // Few tokens want many blocks; of many a block makes the turns once, with few threads idle meanwhile.
-  const bool many = p.batch * p.seq_len >= kManyTokens;
-  const int64_t rows = std::clamp<int64_t>((many ? kGeneralThreads : kMaxRotaryThreads) / units, 1, heads);
-  const int64_t blocks = many ? 1 : std::min(ceil_divide(heads, rows), kMaxGrid);
+  const bool few = p.batch * p.seq_len < kManyTokens;
+  const int64_t rows = std::clamp<int64_t>((few ? kThreadsOfFewTokens : kThreadsOfManyTokens) / units, 1, heads);
+  const int64_t blocks = few ? std::min(ceil_divide(heads, 2 * rows), kMaxGrid) : 1;  // two heads a thread, or all
   const LaunchShape shape = {
       dim3(static_cast<unsigned>(p.seq_len), static_cast<unsigned>(blocks), static_cast<unsigned>(std::min(p.batch, kMaxGrid))),
       dim3(static_cast<unsigned>(units), static_cast<unsigned>(rows)),

@@ -152,15 +152,24 @@ __device__ inline void load_turns(FloatType type, const char* cos_row, const cha
 // 32 x 32 -> 64 bits, one instruction.
 __device__ inline uint64_t wide_product(uint32_t x, uint32_t y) { return static_cast<uint64_t>(x) * y; }
 
-// What of a head turns: all of it, in a style known here, or any part in any style.
-enum class LeanHead { neox, interleaved, any };
+// As place_unit(), but the vectors of a unit lie half of the rotated channels apart in either style (interleaved, each then holds
+// V / 2 pairs), and half of the tail: neighbouring threads read and write neighbouring vectors. kWhole: there is no tail.
+template <int V, RopeStyle kStyle, bool kWhole>
+__device__ inline UnitPlace place_lean_unit(int unit, const HeadLayout& layout) {
+  const int channel = unit * V, half = (kWhole ? layout.head_dim : layout.rotary_dim) / 2;
+  const int pair = kStyle == RopeStyle::neox ? channel : channel / 2;
+  if (kWhole) return {channel, channel + half, pair, true, true};
+  if (channel < half) return {layout.rotary_offset + channel, layout.rotary_offset + channel + half, pair, true, true};
+  const int tail = layout.head_dim - layout.rotary_dim, a = channel - half, b = a + (tail / V + 1) / 2 * V;
+  const auto beside = [&](int i) { return i < layout.rotary_offset ? i : i + layout.rotary_dim; };
+  return {beside(a), beside(b), -1, true, b < tail};
+}
 
 // kStreaming: what is touched is the first to leave the L2. The blocks of a token follow one another, so that memory is walked
 // from end to end.
-template <class T, int V, LeanHead kHead, bool kStreaming>
+template <class T, int V, RopeStyle kStyle, bool kWhole, bool kStreaming>
 __global__ void __launch_bounds__(kMaxRotaryThreads) lean_rotary_kernel(const __grid_constant__ LeanRotaryArgs p) {
   using A = RotaryArithmetic<T>;
-  constexpr bool kWhole = kHead != LeanHead::any;
   const uint32_t s = p.first_token + blockIdx.y, b = blockIdx.z;
 
   // The chain position -> table row -> result is the longest: it starts first, and every load of data is on its way before its
@@ -173,14 +182,7 @@ __global__ void __launch_bounds__(kMaxRotaryThreads) lean_rotary_kernel(const __
     high = *reinterpret_cast<const uint32_t*>(at + (p.index_step >> 1 & 4));
   }
 
-  // Of a whole head either vector lies among those of its neighbours; interleaved, it holds V / 2 pairs.
-  UnitPlace place;
-  if constexpr (kWhole) {
-    const int a = static_cast<int>(threadIdx.x) * V;
-    place = {a, a + p.layout.head_dim / 2, kHead == LeanHead::neox ? a : a / 2, true, true};
-  } else {
-    place = place_unit<V>(static_cast<int>(threadIdx.x), p.layout);
-  }
+  const UnitPlace place = place_lean_unit<V, kStyle, kWhole>(static_cast<int>(threadIdx.x), p.layout);
   int which = 0;
 #pragma unroll
   for (int i = 1; i < kMaxRotaryTensors; ++i) which += blockIdx.x >= p.first_block[i] ? 1 : 0;
@@ -210,8 +212,8 @@ __global__ void __launch_bounds__(kMaxRotaryThreads) lean_rotary_kernel(const __
     const char* cos_row = p.cos + wide_product(row, p.cos_row);
     const char* sin_row = p.sin + wide_product(row, p.sin_row);
     if (b > 0) cos_row += b * p.cos_batch, sin_row += b * p.sin_batch;
-    const uint32_t column = static_cast<uint32_t>(place.pair), apart = static_cast<uint32_t>(p.layout.head_dim) / 4;
-    load_turns<A, V, kHead == LeanHead::interleaved ? 2 : 1>(p.type, cos_row, sin_row, column, apart, cos, sin);
+    const uint32_t column = static_cast<uint32_t>(place.pair), apart = static_cast<uint32_t>(p.layout.rotary_dim) / 4;
+    load_turns<A, V, kStyle == RopeStyle::neox ? 1 : 2>(p.type, cos_row, sin_row, column, apart, cos, sin);
     if (p.inverse != 0) {
 #pragma unroll
       for (int i = 0; i < V; ++i) sin[i] = -sin[i];
@@ -222,10 +224,7 @@ __global__ void __launch_bounds__(kMaxRotaryThreads) lean_rotary_kernel(const __
   }
   if (row_of_heads >= tensor.heads | padding) return;
   if (rotated & (tensor.turns != 0)) {
-    const RopeStyle style = kHead == LeanHead::any    ? p.layout.style
-                            : kHead == LeanHead::neox ? RopeStyle::neox
-                                                      : RopeStyle::interleaved;
-    turn_unit<T, V>(unit, style, [&](int i) { return PairTurn<A>{cos[i], sin[i], cos[i], sin[i]}; });
+    turn_unit<T, V>(unit, kStyle, [&](int i) { return PairTurn<A>{cos[i], sin[i], cos[i], sin[i]}; });
   }
   if (outside) unit = {};
   char* y = tensor.y + wide_product(s, tensor.y_token) + h * tensor.y_head;
