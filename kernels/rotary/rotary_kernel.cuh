@@ -1,6 +1,6 @@
-// blockIdx.z is the sequence, blockIdx.y (lean) or blockIdx.x (general) the token; threadIdx.x the unit (head_unit.cuh) within a
-// head; threadIdx.y the head within a block of heads. The lean kernel does what is common, a head per thread; the general one
-// all.
+// The lean kernel does what is common: blockIdx.z and y are the sequence and the token, blockIdx.x and threadIdx.y the head of
+// one tensor, threadIdx.x the unit (head_unit.cuh) within it. The general one does all: blockIdx.x is the token; the rows
+// threadIdx.y of all blockIdx.y walk the heads of all tensors.
 #pragma once
 
 #include <cstdint>

@@ -132,6 +132,7 @@ std::vector<RotaryCase> curated_cases() {
     add([&](RotaryCase& c) { c.style = RopeStyle::interleaved, c.head_dim = c.rotary_dim = head_dim, c.tensors = {{5}, {2}}; });
   }
   add([](RotaryCase& c) { c.inverse = true; });
+  add([](RotaryCase& c) { c.inverse = true, c.width = RotaryWidth::full; });
   for (const RotaryTail tail : {RotaryTail::copy, RotaryTail::leave, RotaryTail::zero}) {
     add([&](RotaryCase& c) { c.head_dim = 80, c.rotary_dim = 32, c.rotary_offset = 16, c.tail = tail; });
     add([&](RotaryCase& c) { c.head_dim = 80, c.rotary_dim = 32, c.tail = tail, c.tensors = {{2, true, true}}; });
