@@ -158,7 +158,7 @@ int features_of(const AttentionPrologueParams& p, int64_t vector) {
     const QkNorm& n = p.norm;
     if (n.placement != NormPlacement::before_rope || n.kind != NormKind::rms || n.scope != NormScope::head) return -1;
     if ((features & kLayouts) != 0 || !q_and_k_have(n.q_weight, n.k_weight)) return -1;
-    if (p.num_q_heads == 0 && !has_k(p)) return -1;
+    if (n.q_weight_head_stride != 0 || n.k_weight_head_stride != 0 || (p.num_q_heads == 0 && !has_k(p))) return -1;
     features |= kNorm;
   }
   if (p.q8_out.data != nullptr) features |= scales_of(p.q8_out.scaling);
@@ -199,8 +199,8 @@ StoreAs store_as(KvType type) { return static_cast<StoreAs>(static_cast<int>(typ
 const char* bytes_of(const void* data) { return static_cast<const char*>(data); }
 uint32_t step_of(const IndexView& view) { return view.type == IndexType::int64 ? 8 : 4; }
 
-template <class Stride>
-void fill_core(const AttentionPrologueParams& p, CoreArgs<Stride>& args) {
+template <class Stride, class Tensor>
+void fill_core(const AttentionPrologueParams& p, CoreArgs<Stride, Tensor>& args) {
   const int64_t bits = dtype_size(p.dtype) * 8, kv_bits = kv_type_bits(p.cache.type);
   args.positions = bytes_of(p.places.positions.data);
   args.position_step = step_of(p.places.positions);
@@ -217,6 +217,7 @@ void fill_core(const AttentionPrologueParams& p, CoreArgs<Stride>& args) {
   args.max_position = static_cast<Stride>(p.rotation.max_position);
   args.layout = {static_cast<int32_t>(p.head_dim), static_cast<int32_t>(p.rotation.rotary_dim),
                  static_cast<int32_t>(p.rotation.rotary_dim > 0 ? p.rotation.rotary_offset : 0), p.rotation.style};
+  args.row_is_token = p.rotation.source == CosSinSource::per_token ? 1 : 0;
   const auto fill = [&](TensorArgs<Stride>& tensor, const HeadsView& in, void* out, const PageStrides& out_strides,
                         int64_t out_bits, int64_t heads) {
     tensor.in = bytes_of(in.data);
@@ -239,9 +240,9 @@ void fill_core(const AttentionPrologueParams& p, CoreArgs<Stride>& args) {
   args.token_faults = p.token_faults;
 }
 
-void fill_lean(const AttentionPrologueParams& p, LeanArgs& args) {
-  const int64_t bits = dtype_size(p.dtype) * 8;
-  StepArgs &q = args.steps[0], &k = args.steps[1], &v = args.steps[2];
+void fill_steps(const AttentionPrologueParams& p, int features, LeanArgs& args) {
+  args.features = features;
+  LeanTensor &q = args.tensors[0], &k = args.tensors[1], &v = args.tensors[2];
   q.bias = bytes_of(p.bias.q);
   k.bias = bytes_of(p.bias.k);
   v.bias = bytes_of(p.bias.v);
@@ -249,24 +250,23 @@ void fill_lean(const AttentionPrologueParams& p, LeanArgs& args) {
   q.weight = bytes_of(p.norm.q_weight);
   k.weight = bytes_of(p.norm.k_weight);
   v.weight = q.weight != nullptr ? q.weight : k.weight;  // read, but not used
-  q.weight_head = bytes_of<uint32_t>(p.norm.q_weight_head_stride, bits);
-  k.weight_head = bytes_of<uint32_t>(p.norm.k_weight_head_stride, bits);
-  for (StepArgs* steps : {&q, &k}) {
-    steps->eps = p.norm.eps;
-    steps->weight_offset = p.norm.weight_offset;
-    steps->inverse_count = 1.0f / static_cast<float>(p.head_dim);
+  for (LeanTensor* tensor : {&q, &k}) {
+    tensor->eps = p.norm.eps;
+    tensor->weight_offset = p.norm.weight_offset;
+    tensor->inverse_count = 1.0f / static_cast<float>(p.head_dim);
   }
 
-  const auto scale = [](StepArgs& steps, KvType type, KvScaling scaling, float* scales, const PageStrides& strides) {
-    steps.store = store_as(type);
+  const auto scale = [](LeanTensor& tensor, KvType type, KvScaling scaling, float* scales, const PageStrides& strides) {
+    tensor.store = store_as(type);
     if (scaling == KvScaling::none) return;
-    steps.scale = reinterpret_cast<char*>(scales);
+    tensor.scale = reinterpret_cast<char*>(scales);
+    tensor.scale_from = scaling == KvScaling::token_head ? ScaleFrom::computed : ScaleFrom::given;
     if (scaling == KvScaling::token_head) {
-      steps.scale_page = bytes_of<uint32_t>(strides.page, 32);
-      steps.scale_token = bytes_of<uint32_t>(strides.token, 32);
-      steps.scale_head = bytes_of<uint32_t>(strides.head, 32);
+      tensor.scale_page = bytes_of<uint32_t>(strides.page, 32);
+      tensor.scale_token = bytes_of<uint32_t>(strides.token, 32);
+      tensor.scale_head = bytes_of<uint32_t>(strides.head, 32);
     } else if (scaling == KvScaling::head) {
-      steps.scale_head = 4;
+      tensor.scale_head = 4;
     }
   };
   if (p.q8_out.data != nullptr) {
@@ -278,7 +278,6 @@ void fill_lean(const AttentionPrologueParams& p, LeanArgs& args) {
   }
 
   const TokenPlaces& t = p.places;
-  args.row_is_token = p.rotation.source == CosSinSource::per_token ? 1 : 0;
   args.streams.pair_axis = p.rotation.pair_axis;
   for (int64_t axis = 1; axis < p.rotation.num_axes; ++axis) {
     args.streams.offset[axis - 1] = axis * t.position_axis_stride * step_of(t.positions);
@@ -410,7 +409,8 @@ struct Rows {
   int64_t blocks;
 };
 
-Rows place_rows(const Instance& instance, bool pads, int64_t lanes, CoreArgs<uint32_t>& args) {
+template <class Args>
+Rows place_rows(const Instance& instance, bool pads, int64_t lanes, Args& args) {
   const int64_t max_rows = std::max<int64_t>(instance.threads / lanes, 1);
   const int64_t heads[3] = {args.tensors[0].heads, args.tensors[1].heads, args.tensors[2].heads};
   const auto begin_at = [&](const auto& count) {
@@ -435,13 +435,15 @@ Rows place_rows(const Instance& instance, bool pads, int64_t lanes, CoreArgs<uin
   return {pads ? fill_warps(rows, lanes) : rows, blocks};
 }
 
-Status launch_lean(const Instance& instance, int features, const AttentionPrologueParams& p, cudaStream_t stream) {
-  LeanArgs args;
+// Arguments that every lean kernel needs, and the launch that goes with them. A lean kernel reads both index arrays: where there
+// are none any address will do.
+template <class Args>
+LaunchShape prepare(const Instance& instance, int features, const AttentionPrologueParams& p, Args& args) {
   fill_core(p, args);
-  // A lean kernel reads both index arrays. Where there are none any address will do.
   if (args.positions == nullptr) {
     const auto& tensor = args.tensors[args.tensors[0].heads > 0 ? 0 : args.tensors[1].heads > 0 ? 1 : 2];
-    args.positions = tensor.in, args.position_step = 0, args.max_position = 0;
+    args.positions = tensor.in, args.position_step = 0;
+    if ((features & kDerived) == 0) args.max_position = 0;
   }
   if (args.slots == nullptr) {
     args.slots = args.positions, args.slot_step = args.position_step;
@@ -450,10 +452,19 @@ Status launch_lean(const Instance& instance, int features, const AttentionProlog
   const bool pads = padded(features);
   const int64_t units = units_of_all(p, instance.vector), lanes = pads ? padded_lanes(units) : units;
   const Rows rows = place_rows(instance, pads, lanes, args);
-  const LaunchShape shape = {dim3(static_cast<unsigned>(p.num_tokens), static_cast<unsigned>(rows.blocks)),
-                             dim3(static_cast<unsigned>(lanes), static_cast<unsigned>(rows.per_block))};
-  if (instance.plain != nullptr) return launch(kName, instance.plain, shape, stream, static_cast<CoreArgs<uint32_t>>(args));
-  fill_lean(p, args);
+  return {dim3(static_cast<unsigned>(p.num_tokens), static_cast<unsigned>(rows.blocks)),
+          dim3(static_cast<unsigned>(lanes), static_cast<unsigned>(rows.per_block))};
+}
+
+Status launch_lean(const Family& family, const Instance& instance, const AttentionPrologueParams& p, cudaStream_t stream) {
+  if (instance.plain != nullptr) {
+    PlainArgs args;
+    const LaunchShape shape = prepare(instance, family.features, p, args);
+    return launch(kName, instance.plain, shape, stream, args);
+  }
+  LeanArgs args;
+  const LaunchShape shape = prepare(instance, family.features, p, args);
+  fill_steps(p, features_of(p, family.vector), args);
   return launch(kName, instance.lean, shape, stream, args);
 }
 
@@ -481,9 +492,21 @@ std::span<const Family> families_of(DType type) {
   return float32_families();
 }
 
-// Lanes that work together are those of one warp.
-bool lanes_fit(const AttentionPrologueParams& p, const Family& family, int64_t vector) {
-  return units_of_all(p, vector) <= (padded(family.features) ? 32 : max_threads(2));
+// Lanes that work together are those of one warp, and enough of them that each has a half of a head of its thread to sum up.
+bool lanes_fit(const AttentionPrologueParams& p, int features, const Instance& instance) {
+  const int64_t units = units_of_all(p, instance.vector);
+  if (!padded(features)) return units <= max_threads(2);
+  return units <= 32 && padded_lanes(units) >= 2 * instance.units;
+}
+
+// Whether a family can do what a call asks for: exactly that, or any mixture of steps at places of one kind.
+bool serves(const Family& family, int features, const AttentionPrologueParams& p) {
+  if (features < 0 || !lanes_fit(p, family.features, family.instances.back())) return false;
+  if ((family.features & kAnySteps) != 0) {
+    constexpr int kPlaces = kStreams | kDerived;
+    return (features & kPlaces) == (family.features & kPlaces);
+  }
+  return (features | kLayouts) == (family.features | kLayouts) && (features & ~family.features) == 0;
 }
 
 // The first that can do it, with vectors as wide as the data allow.
@@ -491,10 +514,7 @@ const Family* find_family(const AttentionPrologueParams& p) {
   const int64_t vector = widest_vector(p);
   for (const Family& family : families_of(p.dtype)) {
     if (family.vector > vector) continue;
-    if (family.general != nullptr) return &family;
-    const int features = features_of(p, family.vector);
-    const bool same = features >= 0 && (features | kLayouts) == (family.features | kLayouts);
-    if (same && (features & ~family.features) == 0 && lanes_fit(p, family, family.vector)) return &family;
+    if (family.general != nullptr || serves(family, features_of(p, family.vector), p)) return &family;
   }
   return nullptr;
 }
@@ -502,8 +522,8 @@ const Family* find_family(const AttentionPrologueParams& p) {
 Status launch_family(const Family& family, const AttentionPrologueParams& p, cudaStream_t stream) {
   if (family.general != nullptr) return launch_general(family, p, stream);
   const Instance* instance = family.instances.data();
-  while (p.num_tokens > instance->max_tokens || !lanes_fit(p, family, instance->vector)) ++instance;
-  return launch_lean(*instance, family.features, p, stream);
+  while (p.num_tokens > instance->max_tokens || !lanes_fit(p, family.features, *instance)) ++instance;
+  return launch_lean(family, *instance, p, stream);
 }
 
 }  // namespace

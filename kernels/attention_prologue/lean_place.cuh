@@ -29,8 +29,8 @@ struct LeanSlot {
   uint32_t offset = 0;
 };
 
-template <int V>
-__device__ inline UnitAngles<V> load_row(const CoreArgs<uint32_t>& p, uint32_t row, int pair) {
+template <int V, class Args>
+__device__ inline UnitAngles<V> load_row(const Args& p, uint32_t row, int pair) {
   const char* cos = reinterpret_cast<const char*>(p.cos_sin + pair) + times(row, static_cast<uint32_t>(p.layout.rotary_dim * 4));
   return load_angles<V>(reinterpret_cast<const float*>(cos), reinterpret_cast<const float*>(cos + p.layout.rotary_dim * 2));
 }
@@ -103,7 +103,6 @@ requires((kFeatures & kStreams) != 0) struct PendingPlace<kFeatures, V> : GivenI
 #pragma unroll
     for (int i = 0; i < kMaxAxes - 1; ++i) others[i] = load_index(p.positions + p.streams.offset[i], p.position_step, t);
   }
-  __device__ bool padding(const CoreArgs<uint32_t>& p) const { return (p.position_step != 0) & position.negative(); }
   __device__ void ask_axes(const LeanArgs& p, int pair) { axes = load_bytes<V, false>(p.streams.pair_axis + pair); }
 
   __device__ LeanPosition resolve_position(const LeanArgs& p, uint32_t) const {

@@ -26,7 +26,7 @@ struct TensorArgs {
 };
 
 // Stride is uint32_t in the lean instances: the host makes sure that every stride, and head * stride for every head, fits.
-template <class Stride>
+template <class Stride, class Tensor = TensorArgs<Stride>>
 struct CoreArgs {
   const char* positions = nullptr;
   const char* slots = nullptr;
@@ -40,8 +40,9 @@ struct CoreArgs {
   uint32_t page_magic = 0;  // slot / page_size = slot * page_magic >> page_shift for slots below 2^31
   uint32_t page_shift = 0;
   uint32_t page_size = 1;
-  HeadLayout layout;              // of q and k
-  TensorArgs<Stride> tensors[3];  // q, k, v
+  HeadLayout layout;          // of q and k
+  uint32_t row_is_token = 0;  // of cos and sin: they were gathered
+  Tensor tensors[3];          // q, k, v
   FaultRecord* faults = nullptr;
   uint8_t* token_faults = nullptr;
 };
@@ -55,6 +56,7 @@ inline constexpr int kComputedScales = 16;  // or computed
 inline constexpr int kStreams = 32;         // several position streams
 inline constexpr int kDerived = 64;         // positions and slots derived
 inline constexpr int kPerToken = 128;       // cos and sin gathered per token; instances with steps decide at run time
+inline constexpr int kAnySteps = 256;       // every mixture of layouts, bias, norm and scales, decided at run time
 
 // Which accesses are marked as streaming: what they touch is the first to leave the L2.
 inline constexpr int kStreamNothing = 0;
@@ -64,21 +66,23 @@ inline constexpr int kStreamStores = 2;  // q as it goes out; attention reads K 
 // Whether an instance has more to do, or to find out, than to turn.
 constexpr bool has_steps(int features) { return (features & ~(kLayouts | kPerToken)) != 0; }
 
+enum class ScaleFrom : int32_t { nothing = 0, given, computed };
 enum class StoreAs : int32_t { native = 0, f32, f16, bf16, fp8_e4m3, fp8_e5m2, int8, int4 };  // native: dtype, then KvType + 1
 
-// The steps of one tensor; what an instance has no feature for is not looked at.
-struct StepArgs {
+// A tensor with its steps, so that a block, which mostly works on one of them, touches few lines. What an instance has no feature
+// for is not looked at.
+struct LeanTensor : TensorArgs<uint32_t> {
   const char* bias = nullptr;
   const char* weight = nullptr;
-  char* scale = nullptr;  // null: 1
-  uint32_t weight_head = 0;
   float eps = 0.0f;
   float weight_offset = 0.0f;
   float inverse_count = 0.0f;  // of the channels of a norm
+  StoreAs store = StoreAs::native;
+  char* scale = nullptr;  // null: 1
   uint32_t scale_page = 0;
   uint32_t scale_token = 0;
   uint32_t scale_head = 0;
-  StoreAs store = StoreAs::native;
+  ScaleFrom scale_from = ScaleFrom::nothing;
 };
 
 struct StreamArgs {
@@ -99,22 +103,22 @@ struct PageTableArgs {
   uint32_t num_pages = 0;   // of the cache
 };
 
-// Of the lean instances with a feature. What is read one after the other lies in one line of 64 bytes.
-struct LeanArgs : CoreArgs<uint32_t> {
+using PlainArgs = CoreArgs<uint32_t>;
+
+// Of the instances with steps.
+struct LeanArgs : CoreArgs<uint32_t, LeanTensor> {
   StreamArgs streams;
   SequenceArgs sequences;
   PageTableArgs page_table;
-  uint32_t row_is_token = 0;  // of cos and sin: they were gathered
-  StepArgs steps[3];
+  int32_t features = 0;  // that the call asks for
 };
 
 template <int kFeatures>
-using ArgsOf = std::conditional_t<has_steps(kFeatures), LeanArgs, CoreArgs<uint32_t>>;
+using ArgsOf = std::conditional_t<has_steps(kFeatures), LeanArgs, PlainArgs>;
 
 // ---- of the general kernel --------------------------------------------------------------------------------------------------
 
 enum class NormStep : int32_t { none = 0, before_rope, after_rope };
-enum class ScaleFrom : int32_t { nothing = 0, given, computed };
 
 struct TensorExtras {
   const char* bias = nullptr;

@@ -13,10 +13,10 @@ namespace prologue::cuda {
 
 struct Instance {
   int64_t max_tokens;
-  int vector;                         // channels in one access
-  int units;                          // heads per thread
-  int threads;                        // of a block, at most
-  void (*plain)(CoreArgs<uint32_t>);  // the one or the other
+  int vector;                // channels in one access
+  int units;                 // heads per thread
+  int threads;               // of a block, at most
+  void (*plain)(PlainArgs);  // the one or the other
   void (*lean)(LeanArgs);
 };
 

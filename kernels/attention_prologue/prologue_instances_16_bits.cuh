@@ -21,6 +21,16 @@ std::span<const Instance> for_all_sizes() {
   return kInstances;
 }
 
+// What has every step in it is compiled for two sizes only.
+template <class T, int kFeatures>
+std::span<const Instance> for_mixtures() {
+  static const Instance kInstances[] = {
+      instance<T, 8, 1, kStreamLoads, kFeatures>(512, 64),
+      instance<T, 8, 2, kStreamNothing, kFeatures>(kAnyTokens, 192),
+  };
+  return kInstances;
+}
+
 template <class T>
 std::span<const Family> families_of_16_bits(DType type) {
   static const Family kFamilies[] = {
@@ -36,6 +46,9 @@ std::span<const Family> families_of_16_bits(DType type) {
       {type, kComputedScales, 8, for_all_sizes<T, 8, kComputedScales>(), nullptr},
       {type, kStreams, 8, for_all_sizes<T, 8, kStreams>(), nullptr},
       {type, kDerived, 8, for_all_sizes<T, 8, kDerived>(), nullptr},
+      {type, kAnySteps, 8, for_mixtures<T, kAnySteps>(), nullptr},
+      {type, kAnySteps | kStreams, 8, for_mixtures<T, kAnySteps | kStreams>(), nullptr},
+      {type, kAnySteps | kDerived, 8, for_mixtures<T, kAnySteps | kDerived>(), nullptr},
       {type, 0, 8, {}, general_prologue_kernel<T, 8>},
       {type, 0, 4, {}, general_prologue_kernel<T, 4>},
       {type, 0, 2, {}, general_prologue_kernel<T, 2>},

@@ -32,21 +32,21 @@ __device__ inline PendingIndex load_index(const char* values, uint32_t step, uin
   return load_index(values, step, i);
 }
 
-template <class Stride>
-__device__ inline void report_fault(const CoreArgs<Stride>& p, int64_t t, FaultCode code) {
+template <class Args>
+__device__ inline void report_fault(const Args& p, int64_t t, FaultCode code) {
   cuda::record_fault(p.faults, t, code);
   if (p.token_faults != nullptr) p.token_faults[t] = static_cast<uint8_t>(code);
 }
 
 // Page and offset of a slot, or of a token of a sequence; a 64-bit division costs as much as a trip to the L2 and is hardly ever
 // needed. slot >= 0.
-template <class Stride>
-__device__ inline uint32_t page_of(const CoreArgs<Stride>& p, uint32_t narrow_slot) {
+template <class Args>
+__device__ inline uint32_t page_of(const Args& p, uint32_t narrow_slot) {
   return static_cast<uint32_t>((static_cast<uint64_t>(narrow_slot) * p.page_magic) >> p.page_shift);
 }
 
-template <class Stride>
-__device__ inline void split_slot(const CoreArgs<Stride>& p, int64_t slot, int64_t& page, uint32_t& offset) {
+template <class Args>
+__device__ inline void split_slot(const Args& p, int64_t slot, int64_t& page, uint32_t& offset) {
   if (static_cast<uint64_t>(slot) >> 31 == 0) {
     page = page_of(p, static_cast<uint32_t>(slot));
     offset = static_cast<uint32_t>(slot) - static_cast<uint32_t>(page) * p.page_size;

@@ -281,6 +281,28 @@ __device__ inline uint32_t largest_over(const HeadLanes& lanes, uint32_t x) {
   return x;
 }
 
+// Several values of each lane, reduced over the lanes, of which there are kCount at least: each step halves the values that a
+// lane still works on. Returns, reduced, value number (lane % kCount).
+template <int kCount, class T, class F>
+__device__ inline T reduce_several(const HeadLanes& lanes, T (&values)[kCount], const F& combine) {
+  const uint32_t lane = threadIdx.x;
+#pragma unroll
+  for (int step = 1; step < kCount; step *= 2) {
+    const bool odd = (lane & static_cast<uint32_t>(step)) != 0;
+#pragma unroll
+    for (int i = 0; i < kCount / (2 * step); ++i) {
+      const T kept = odd ? values[2 * i + 1] : values[2 * i], given = odd ? values[2 * i] : values[2 * i + 1];
+      values[i] = combine(kept, __shfl_xor_sync(lanes.mask, given, step));
+    }
+  }
+  T value = values[0];
+#pragma unroll
+  for (int step = kCount; step < 32; step *= 2) {
+    if (step < lanes.count) value = combine(value, __shfl_xor_sync(lanes.mask, value, step));
+  }
+  return value;
+}
+
 // Sums of a head are formed in one order, whatever the layout and the width of the vectors are, so that fused and unfused, and
 // CPU and GPU, give the same bits: each half of the head by itself as a tree of neighbours, then the two.
 template <int V>

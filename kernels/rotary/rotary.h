@@ -1,4 +1,5 @@
-// The rotary embedding as an operation of its own: y = rotate(x) for up to four tensors of heads in one launch.
+// The rotary embedding as an operation of its own: y = rotate(x) for up to four tensors of heads in one launch (of every 65535
+// tokens of a sequence).
 //
 // A token is (b, s), b in [0, batch), s in [0, seq_len); its number is t = b * seq_len + s. For every head of every tensor that
 // is to be rotated, and each pair i of the rotated channels:

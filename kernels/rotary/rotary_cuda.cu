@@ -11,7 +11,7 @@ Status rotary(const RotaryParams& params, const RotaryFrequencies& frequencies, 
 namespace {
 
 constexpr const char* kName = "rotary";
-constexpr int64_t kMaxGridZ = 65535;
+constexpr int64_t kMaxGrid = 65535;  // of y and z
 
 template <class T>
 constexpr int kWidest = static_cast<int>(16 / sizeof(T));  // vector
@@ -44,7 +44,7 @@ bool lean(const RotaryParams& p, int64_t vector) {
   const RotaryPositions& q = p.positions;
   if (p.rotary_dim == 0 || a.source != RotarySource::cos_sin || a.width != RotaryWidth::half || a.attention_factor != 1.0)
     return false;
-  if (p.num_blocks != 1 || q.num_axes != 1 || p.batch > kMaxGridZ || a.max_position > INT32_MAX) return false;
+  if (p.num_blocks != 1 || q.num_axes != 1 || p.batch > kMaxGrid || a.max_position > INT32_MAX) return false;
   if (p.tail != RotaryTail::copy && p.rotary_dim < p.head_dim) return false;
   if (q.cu_seqlens.data != nullptr || q.max_seqlen > 0) return false;
   for (const IntView* view : {&q.ids, &q.offsets}) {
@@ -60,12 +60,10 @@ bool lean(const RotaryParams& p, int64_t vector) {
     if (reinterpret_cast<uintptr_t>(c->data) % static_cast<uintptr_t>(bytes) != 0) return false;
     if (c->row_stride * size % bytes != 0 || c->batch_stride * size % bytes != 0) return false;
   }
-  constexpr int64_t kMaxHeads = 16384;  // a grid's blockIdx.y holds them, however few a block takes
   return std::all_of(p.tensors, p.tensors + p.num_tensors, [&](const RotaryTensor& t) {
     const int64_t element = float_type_size(p.dtype);
-    return t.num_heads <= kMaxHeads / kMaxRotaryTensors && narrow(t.x_strides.token, 1, element) &&
-           narrow(t.y_strides.token, 1, element) && narrow(t.x_strides.head, t.num_heads, element) &&
-           narrow(t.y_strides.head, t.num_heads, element);
+    return narrow(t.x_strides.token, 1, element) && narrow(t.y_strides.token, 1, element) &&
+           narrow(t.x_strides.head, t.num_heads, element) && narrow(t.y_strides.head, t.num_heads, element);
   });
 }
 
@@ -86,6 +84,7 @@ LeanRotaryArgs lean_args(const RotaryParams& p) {
   args.index_unsigned = index.type >= IntType::uint8 ? 1 : 0;
   args.implicit = given ? 0 : 1;
   args.offset = q.offset;
+  args.seq_len = static_cast<uint32_t>(p.seq_len);
   const RotaryAngles& a = p.angles;
   args.per_token = a.per_token ? 1 : 0;
   if (a.max_position > 0) args.max_position = a.max_position;
@@ -118,91 +117,60 @@ int64_t units_of_head(const RotaryParams& p, int64_t vector) {
   return units_of({static_cast<int32_t>(p.head_dim), static_cast<int32_t>(p.rotary_dim)}, vector);
 }
 
-using LeanKernel = void (*)(LeanRotaryArgs);
+// Why these: docs/tuning-log.md.
+constexpr int64_t kLeanThreads = 64;                  // of a block, where a head has no more
+constexpr int64_t kStreamedBytes = int64_t{2} << 20;  // that a call reads; fewer stay in the L2 for whoever reads them next
+constexpr int64_t kManyTokens = 512;                  // for the general kernel:
+constexpr int64_t kThreadsOfFewTokens = 192, kThreadsOfManyTokens = 64;
 
-// What an instance is for, and how its blocks are cut. The measurements: docs/tuning-log.md.
-struct LeanInstance {
-  int64_t max_bytes;  // of what a call reads
-  bool in_place;      // also where a tensor is rotated where it lies
-  int units;          // heads a thread
-  int threads;        // of a block, at most, where a head has no more
-  LeanKernel whole;   // neox over whole heads
-  LeanKernel any;     // any style, rotary_dim and rotary_offset
-};
-
-template <class T, int kUnits, bool kStreaming>
-constexpr LeanInstance lean_instance(int64_t max_bytes, bool in_place, int threads) {
+template <class T, RopeStyle kStyle>
+auto lean_kernel(bool whole, bool streaming) {
   constexpr int V = kWidest<T>;
-  return {max_bytes,
-          in_place,
-          kUnits,
-          threads,
-          lean_rotary_kernel<T, V, kUnits, true, kStreaming>,
-          lean_rotary_kernel<T, V, kUnits, false, kStreaming>};
-}
-
-// The first that will do. 16-bit types are worth two heads a thread earlier: their share of the table is larger.
-template <class T>
-const LeanInstance& find_lean(int64_t bytes, bool in_place) {
-  constexpr int64_t kMegabyte = int64_t{1} << 20;
-  static constexpr LeanInstance kInstances[] = {
-      lean_instance<T, 1, false>(kMegabyte, true, 64),
-      lean_instance<T, 1, true>((sizeof(T) == 2 ? 32 : 100) * kMegabyte, true, 64),
-      lean_instance<T, 2, true>(100 * kMegabyte, true, 256),
-      lean_instance<T, 5, false>(INT64_MAX, false, 256),
-      lean_instance<T, 5, true>(INT64_MAX, true, 256),
-  };
-  const LeanInstance* instance = kInstances;
-  while (bytes > instance->max_bytes || (in_place && !instance->in_place)) ++instance;
-  return *instance;
+  if (whole) return streaming ? lean_rotary_kernel<T, V, kStyle, true, true> : lean_rotary_kernel<T, V, kStyle, true, false>;
+  return streaming ? lean_rotary_kernel<T, V, kStyle, false, true> : lean_rotary_kernel<T, V, kStyle, false, false>;
 }
 
 template <class T>
 Status launch_lean(const RotaryParams& p, cudaStream_t stream) {
+  LeanRotaryArgs args = lean_args(p);
   int64_t heads = 0, most = 0;
-  bool in_place = false;
   for (int64_t i = 0; i < p.num_tensors; ++i) {
     heads += p.tensors[i].num_heads;
     most = std::max(most, p.tensors[i].num_heads);
-    in_place = in_place || p.tensors[i].x == p.tensors[i].y;
   }
-  const int64_t bytes = p.batch * p.seq_len * heads * p.head_dim * static_cast<int64_t>(sizeof(T));
-  const LeanInstance& instance = find_lean<T>(bytes, in_place);
-  LeanRotaryArgs args = lean_args(p);
   const int64_t units = units_of_head(p, kWidest<T>);
-  const int64_t max_rows = std::max<int64_t>(instance.threads / units, 1);
-  int64_t blocks = 0, rows = 0;
-  if (instance.units == 1) {
-    rows = std::min(max_rows, most);
-    for (int64_t i = 0; i < kMaxRotaryTensors; ++i) {
-      args.first_block[i] = i < p.num_tensors ? static_cast<uint32_t>(blocks) : std::numeric_limits<uint32_t>::max();
-      if (i < p.num_tensors) blocks += ceil_divide(p.tensors[i].num_heads, rows);
-    }
-  } else {
-    blocks = ceil_divide(heads, max_rows * instance.units);
-    rows = ceil_divide(heads, blocks * instance.units);
+  const int64_t rows = std::min(std::max<int64_t>(kLeanThreads / units, 1), most);
+  int64_t blocks = 0;
+  for (int64_t i = 0; i < kMaxRotaryTensors; ++i) {
+    args.first_block[i] = i < p.num_tensors ? static_cast<uint32_t>(blocks) : std::numeric_limits<uint32_t>::max();
+    if (i < p.num_tensors) blocks += ceil_divide(p.tensors[i].num_heads, rows);
   }
-  const LaunchShape shape = {
-      dim3(static_cast<unsigned>(p.seq_len), static_cast<unsigned>(blocks), static_cast<unsigned>(p.batch)),
-      dim3(static_cast<unsigned>(units), static_cast<unsigned>(rows))};
-  const bool whole = p.rotary_dim == p.head_dim && p.style == RopeStyle::neox;
-  return launch(kName, whole ? instance.whole : instance.any, shape, stream, args);
+  const bool streaming = p.batch * p.seq_len * heads * p.head_dim * static_cast<int64_t>(sizeof(T)) > kStreamedBytes;
+  const bool whole = p.rotary_dim == p.head_dim;
+  const auto kernel = p.style == RopeStyle::neox ? lean_kernel<T, RopeStyle::neox>(whole, streaming)
+                                                 : lean_kernel<T, RopeStyle::interleaved>(whole, streaming);
+  for (int64_t first = 0; first < p.seq_len; first += kMaxGrid) {
+    args.first_token = static_cast<uint32_t>(first);
+    const int64_t tokens = std::min(p.seq_len - first, kMaxGrid);
+    const LaunchShape shape = {dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(tokens), static_cast<unsigned>(p.batch)),
+                               dim3(static_cast<unsigned>(units), static_cast<unsigned>(rows))};
+    PROLOGUE_RETURN_IF_ERROR(launch(kName, kernel, shape, stream, args));
+  }
+  return {};
 }
 
 // ---- general ----------------------------------------------------------------------------------------------------------------
 
 template <class T, int V>
 Status launch_general(const RotaryParams& p, const RotaryFrequencies& frequencies, cudaStream_t stream) {
-  constexpr int64_t kMaxBlocks = 65535;
   const int64_t units = units_of_head(p, V);
   int64_t heads = 0;
   for (int64_t i = 0; i < p.num_tensors; ++i) heads += p.tensors[i].num_heads;
-  const int64_t rows = std::clamp<int64_t>(kMaxRotaryThreads / units, 1, heads);
-  // Few tokens want many blocks; many tokens that a block makes its turns once.
-  const int64_t heads_a_thread = p.batch * p.seq_len < 512 ? 1 : 4;
-  const int64_t blocks = std::min(ceil_divide(heads, rows * heads_a_thread), kMaxBlocks);
+  const bool few = p.batch * p.seq_len < kManyTokens;
+  const int64_t rows = std::clamp<int64_t>((few ? kThreadsOfFewTokens : kThreadsOfManyTokens) / units, 1, heads);
+  const int64_t blocks = few ? std::min(ceil_divide(heads, 2 * rows), kMaxGrid) : 1;  // two heads a thread, or all
   const LaunchShape shape = {
-      dim3(static_cast<unsigned>(p.seq_len), static_cast<unsigned>(blocks), static_cast<unsigned>(std::min(p.batch, kMaxGridZ))),
+      dim3(static_cast<unsigned>(p.seq_len), static_cast<unsigned>(blocks), static_cast<unsigned>(std::min(p.batch, kMaxGrid))),
       dim3(static_cast<unsigned>(units), static_cast<unsigned>(rows)),
       static_cast<size_t>(2 * p.rotary_dim) * sizeof(RotaryArithmetic<T>)};
   return launch(kName, general_rotary_kernel<T, V>, shape, stream, p, frequencies);

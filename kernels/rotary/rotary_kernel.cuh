@@ -1,6 +1,6 @@
-// blockIdx.x is the token, blockIdx.z its sequence; threadIdx.x the unit (head_unit.cuh) within a head; the rows threadIdx.y of
-// all blockIdx.y walk the heads of all tensors. The lean kernel does what is common, with kUnits heads a thread; the general one
-// all.
+// The lean kernel does what is common: blockIdx.z and y are the sequence and the token, blockIdx.x and threadIdx.y the head of
+// one tensor, threadIdx.x the unit (head_unit.cuh) within it. The general one does all: blockIdx.x is the token; the rows
+// threadIdx.y of all blockIdx.y walk the heads of all tensors.
 #pragma once
 
 #include <cstdint>
@@ -97,6 +97,8 @@ struct LeanRotaryArgs {
   int32_t index_unsigned = 0;
   int32_t implicit = 0;  // position = token + offset + the entry
   int32_t per_token = 0;
+  uint32_t first_token = 0;  // of the grid
+  uint32_t seq_len = 0;
   int64_t offset = 0;
   int64_t max_position = INT64_MAX;
   const char* cos = nullptr;
@@ -106,7 +108,7 @@ struct LeanRotaryArgs {
   FloatType type = FloatType::f32;
   int32_t inverse = 0;
   HeadLayout layout;
-  uint32_t first_block[kMaxRotaryTensors] = {};  // of blockIdx.y, where a block keeps to one tensor
+  uint32_t first_block[kMaxRotaryTensors] = {};  // of blockIdx.x: a block keeps to one tensor
   LeanRotaryTensor tensors[kMaxRotaryTensors];
   LeanRotaryBatch batches[kMaxRotaryTensors];
   int64_t cos_batch = 0;
@@ -115,7 +117,7 @@ struct LeanRotaryArgs {
   uint8_t* token_faults = nullptr;
 };
 
-// V neighbours of a table of any float type, in 16 bytes at a time.
+// V neighbours of a table, in 16 bytes at a time.
 template <class A, class Stored, int V>
 __device__ inline void load_table(const char* from, A* values) {
   constexpr int kSize = static_cast<int>(sizeof(Stored)), kEach = V * kSize > 16 ? 16 / kSize : V;
@@ -127,36 +129,48 @@ __device__ inline void load_table(const char* from, A* values) {
   }
 }
 
-template <class A, int V>
-__device__ inline void load_table(FloatType type, const char* from, A* values) {
-  if (type == FloatType::f32) return load_table<A, float, V>(from, values);
-  if (type == FloatType::bf16) return load_table<A, __nv_bfloat16, V>(from, values);
-  if (type == FloatType::f16) return load_table<A, __half, V>(from, values);
-  return load_table<A, double, V>(from, values);
+// cos and sin of V pairs, of any float type: kRuns runs of neighbours, `apart` columns from one to the next. One branch, so that
+// no load waits for the conversion of another.
+template <class A, int V, int kRuns>
+__device__ inline void load_turns(FloatType type, const char* cos_row, const char* sin_row, uint32_t column, uint32_t apart,
+                                  A* cos, A* sin) {
+  const auto load = [&](auto stored) {
+    using Stored = decltype(stored);
+#pragma unroll
+    for (int i = 0; i < kRuns; ++i) {
+      const uint32_t at = (column + static_cast<uint32_t>(i) * apart) * static_cast<uint32_t>(sizeof(Stored));
+      load_table<A, Stored, V / kRuns>(cos_row + at, cos + i * (V / kRuns));
+      load_table<A, Stored, V / kRuns>(sin_row + at, sin + i * (V / kRuns));
+    }
+  };
+  if (type == FloatType::f32) return load(float());
+  if (type == FloatType::bf16) return load(__nv_bfloat16());
+  if (type == FloatType::f16) return load(__half());
+  return load(double());
 }
 
 // 32 x 32 -> 64 bits, one instruction.
 __device__ inline uint64_t wide_product(uint32_t x, uint32_t y) { return static_cast<uint64_t>(x) * y; }
 
-struct RotaryHead {
-  int tensor;
-  int head;
-};
-
-__device__ inline RotaryHead place_rotary_head(const LeanRotaryArgs& p, int row) {
-  int tensor = 0;
-#pragma unroll
-  for (int i = 0; i + 1 < kMaxRotaryTensors; ++i) {
-    if (tensor == i && row >= p.tensors[i].heads && p.tensors[i + 1].heads > 0) row -= p.tensors[i].heads, tensor = i + 1;
-  }
-  return {tensor, row};
+// As place_unit(), but the vectors of a unit lie half of the rotated channels apart in either style (interleaved, each then holds
+// V / 2 pairs), and half of the tail: neighbouring threads read and write neighbouring vectors. kWhole: there is no tail.
+template <int V, RopeStyle kStyle, bool kWhole>
+__device__ inline UnitPlace place_lean_unit(int unit, const HeadLayout& layout) {
+  const int channel = unit * V, half = (kWhole ? layout.head_dim : layout.rotary_dim) / 2;
+  const int pair = kStyle == RopeStyle::neox ? channel : channel / 2;
+  if (kWhole) return {channel, channel + half, pair, true, true};
+  if (channel < half) return {layout.rotary_offset + channel, layout.rotary_offset + channel + half, pair, true, true};
+  const int tail = layout.head_dim - layout.rotary_dim, a = channel - half, b = a + (tail / V + 1) / 2 * V;
+  const auto beside = [&](int i) { return i < layout.rotary_offset ? i : i + layout.rotary_dim; };
+  return {beside(a), beside(b), -1, true, b < tail};
 }
 
-// kWhole: neox over whole heads. kStreaming: what is touched is the first to leave the L2.
-template <class T, int V, int kUnits, bool kWhole, bool kStreaming>
+// kStreaming: what is touched is the first to leave the L2. The blocks of a token follow one another, so that memory is walked
+// from end to end.
+template <class T, int V, RopeStyle kStyle, bool kWhole, bool kStreaming>
 __global__ void __launch_bounds__(kMaxRotaryThreads) lean_rotary_kernel(const __grid_constant__ LeanRotaryArgs p) {
   using A = RotaryArithmetic<T>;
-  const uint32_t s = blockIdx.x, b = blockIdx.z;
+  const uint32_t s = p.first_token + blockIdx.y, b = blockIdx.z;
 
   // The chain position -> table row -> result is the longest: it starts first, and every load of data is on its way before its
   // first answer. Padding rows are read too (they are rows of the same arrays), but nothing is made of them. The two words of an
@@ -168,39 +182,17 @@ __global__ void __launch_bounds__(kMaxRotaryThreads) lean_rotary_kernel(const __
     high = *reinterpret_cast<const uint32_t*>(at + (p.index_step >> 1 & 4));
   }
 
-  UnitPlace place;
-  if constexpr (kWhole) {
-    const int a = static_cast<int>(threadIdx.x) * V;
-    place = {a, a + p.layout.head_dim / 2, a, true, true};
-  } else {
-    place = place_unit<V>(static_cast<int>(threadIdx.x), p.layout);
-  }
-  RotaryHead at[kUnits];
-  bool active[kUnits];
-  Unit<T, V> data[kUnits];
+  const UnitPlace place = place_lean_unit<V, kStyle, kWhole>(static_cast<int>(threadIdx.x), p.layout);
+  int which = 0;
 #pragma unroll
-  for (int n = 0; n < kUnits; ++n) {
-    // Threads without a head read one that exists: a load that waits for a comparison comes late.
-    if constexpr (kUnits == 1) {
-      int tensor = 0;
-#pragma unroll
-      for (int i = 1; i < kMaxRotaryTensors; ++i) tensor += blockIdx.y >= p.first_block[i] ? 1 : 0;
-      const int head = static_cast<int>((blockIdx.y - p.first_block[tensor]) * blockDim.y + threadIdx.y);
-      active[n] = head < p.tensors[tensor].heads;
-      at[n] = {tensor, min(head, p.tensors[tensor].heads - 1)};
-    } else {
-      const int row = static_cast<int>((n * gridDim.y + blockIdx.y) * blockDim.y + threadIdx.y);
-      int rows = 0;
-#pragma unroll
-      for (int i = 0; i < kMaxRotaryTensors; ++i) rows += p.tensors[i].heads;
-      active[n] = row < rows;
-      at[n] = place_rotary_head(p, min(row, rows - 1));
-    }
-    const LeanRotaryTensor& tensor = p.tensors[at[n].tensor];
-    const char* head = tensor.x + wide_product(s, tensor.x_token) + static_cast<uint32_t>(at[n].head) * tensor.x_head;
-    if (b > 0) head += b * p.batches[at[n].tensor].x;
-    data[n] = load_unit<kStreaming, T, V>(head, place);
-  }
+  for (int i = 1; i < kMaxRotaryTensors; ++i) which += blockIdx.x >= p.first_block[i] ? 1 : 0;
+  const LeanRotaryTensor& tensor = p.tensors[which];
+  const int row_of_heads = static_cast<int>((blockIdx.x - p.first_block[which]) * blockDim.y + threadIdx.y);
+  // Threads without a head read one that exists: a load that waits for a comparison comes late.
+  const uint32_t h = static_cast<uint32_t>(min(row_of_heads, tensor.heads - 1));
+  const char* x = tensor.x + wide_product(s, tensor.x_token) + h * tensor.x_head;
+  if (b > 0) x += b * p.batches[which].x;
+  Unit<T, V> unit = load_unit<kStreaming, T, V>(x, place);
 
   __syncwarp();  // keeps the assembler from moving loads of data behind the wait for the position
 
@@ -217,34 +209,27 @@ __global__ void __launch_bounds__(kMaxRotaryThreads) lean_rotary_kernel(const __
   const bool rotated = kWhole || place.pair >= 0;
   A cos[V], sin[V];
   if (rotated) {
-    const uint32_t column = static_cast<uint32_t>(place.pair) * static_cast<uint32_t>(float_type_size(p.type));
-    const char* cos_at = p.cos + wide_product(row, p.cos_row) + column;
-    const char* sin_at = p.sin + wide_product(row, p.sin_row) + column;
-    if (b > 0) cos_at += b * p.cos_batch, sin_at += b * p.sin_batch;
-    load_table<A, V>(p.type, cos_at, cos);
-    load_table<A, V>(p.type, sin_at, sin);
+    const char* cos_row = p.cos + wide_product(row, p.cos_row);
+    const char* sin_row = p.sin + wide_product(row, p.sin_row);
+    if (b > 0) cos_row += b * p.cos_batch, sin_row += b * p.sin_batch;
+    const uint32_t column = static_cast<uint32_t>(place.pair), apart = static_cast<uint32_t>(p.layout.rotary_dim) / 4;
+    load_turns<A, V, kStyle == RopeStyle::neox ? 1 : 2>(p.type, cos_row, sin_row, column, apart, cos, sin);
     if (p.inverse != 0) {
 #pragma unroll
       for (int i = 0; i < V; ++i) sin[i] = -sin[i];
     }
   }
-  if (__builtin_expect(outside & ((blockIdx.y | threadIdx.y | threadIdx.x) == 0), 0)) {
-    report_rotary_fault(p.faults, p.token_faults, static_cast<int64_t>(b) * gridDim.x + s, FaultCode::position_out_of_range);
+  if (__builtin_expect(outside & ((blockIdx.x | threadIdx.y | threadIdx.x) == 0), 0)) {
+    report_rotary_fault(p.faults, p.token_faults, static_cast<int64_t>(b) * p.seq_len + s, FaultCode::position_out_of_range);
   }
-#pragma unroll
-  for (int n = 0; n < kUnits; ++n) {
-    if (!active[n] | padding) return;  // what follows is not there either
-    const LeanRotaryTensor& tensor = p.tensors[at[n].tensor];
-    if (rotated & (tensor.turns != 0)) {
-      turn_unit<T, V>(data[n], kWhole ? RopeStyle::neox : p.layout.style, [&](int i) {
-        return PairTurn<A>{cos[i], sin[i], cos[i], sin[i]};
-      });
-    }
-    if (outside) data[n] = {};
-    char* head = tensor.y + wide_product(s, tensor.y_token) + static_cast<uint32_t>(at[n].head) * tensor.y_head;
-    if (b > 0) head += b * p.batches[at[n].tensor].y;
-    store_unit<kStreaming, T, V>(head, place, data[n]);
+  if (row_of_heads >= tensor.heads | padding) return;
+  if (rotated & (tensor.turns != 0)) {
+    turn_unit<T, V>(unit, kStyle, [&](int i) { return PairTurn<A>{cos[i], sin[i], cos[i], sin[i]}; });
   }
+  if (outside) unit = {};
+  char* y = tensor.y + wide_product(s, tensor.y_token) + h * tensor.y_head;
+  if (b > 0) y += b * p.batches[which].y;
+  store_unit<kStreaming, T, V>(y, place, unit);
 }
 
 // ---- general ----------------------------------------------------------------------------------------------------------------
@@ -288,17 +273,47 @@ __device__ __noinline__ PairTurn<A> turn_of_pair_on_device(const RotaryParams& p
   return turn_of_pair<A>(params, &frequencies, place, pair);
 }
 
+// The heads of all tensors, one after another.
+struct RotaryHead {
+  int tensor;
+  int head;
+};
+
+// The head `step` heads on; behind the last one its tensor is num_tensors.
+__device__ inline RotaryHead rotary_head_after(const RotaryParams& p, RotaryHead at, int step) {
+  at.head += step;
+  while (at.tensor < p.num_tensors && at.head >= p.tensors[at.tensor].num_heads) {
+    at.head -= static_cast<int>(p.tensors[at.tensor].num_heads);
+    ++at.tensor;
+  }
+  return at;
+}
+
 // The threads of a block first make its token's turns together; shared memory holds four arrays of them: cos_a, sin_a, cos_b,
-// sin_b.
+// sin_b. A head is on its way while what comes before it is worked on.
 template <class T, int V>
 __global__ void __launch_bounds__(kMaxRotaryThreads)
     general_rotary_kernel(const __grid_constant__ RotaryParams p, const __grid_constant__ RotaryFrequencies frequencies) {
   using A = RotaryArithmetic<T>;
   extern __shared__ __align__(16) char shared[];
   A* turns = reinterpret_cast<A*>(shared);
-  const int pairs = static_cast<int>(p.rotary_dim / 2);
+  const int pairs = static_cast<int>(p.rotary_dim / 2), step = static_cast<int>(gridDim.y * blockDim.y);
+  const int64_t token = blockIdx.x;
+  const HeadLayout layout = {static_cast<int32_t>(p.head_dim), static_cast<int32_t>(p.rotary_dim),
+                             static_cast<int32_t>(p.rotary_offset), p.style};
+  const UnitPlace place = place_block_unit<V>(static_cast<int>(threadIdx.x), layout, static_cast<int>(p.num_blocks));
+  const bool rotated = place.pair >= 0;
+  const RotaryHead first = rotary_head_after(p, {0, 0}, static_cast<int>(blockIdx.y * blockDim.y + threadIdx.y));
+
   for (int64_t batch = blockIdx.z; batch < p.batch; batch += gridDim.z) {
-    const int64_t token = blockIdx.x;
+    const auto load = [&](const RotaryHead& at) {
+      if (at.tensor >= p.num_tensors) return Unit<T, V>{};
+      const RotaryTensor& tensor = p.tensors[at.tensor];
+      const RotaryStrides& strides = tensor.x_strides;
+      const T* x = static_cast<const T*>(tensor.x) + batch * strides.batch + token * strides.token + at.head * strides.head;
+      return load_strided<T, V>(x, strides.channel, place);
+    };
+    Unit<T, V> next = load(first);
     const RotaryPlace where = place_rotary_token(p, batch, token);
     if (where.padding) continue;
     const bool outside = where.fault != FaultCode::none;
@@ -318,37 +333,24 @@ __global__ void __launch_bounds__(kMaxRotaryThreads)
     }
     __syncthreads();
 
-    const HeadLayout layout = {static_cast<int32_t>(p.head_dim), static_cast<int32_t>(p.rotary_dim),
-                               static_cast<int32_t>(p.rotary_offset), p.style};
-    const UnitPlace place = place_block_unit<V>(static_cast<int>(threadIdx.x), layout, static_cast<int>(p.num_blocks));
-    const bool rotated = place.pair >= 0;
     PairTurn<A> of_unit[V];
 #pragma unroll
     for (int n = 0; n < V; ++n) {
       const A* turn = turns + (rotated ? place.pair + n : 0);
       if (rotated) of_unit[n] = {turn[0], turn[pairs], turn[2 * pairs], turn[3 * pairs]};
     }
-    int64_t head = blockIdx.y * blockDim.y + threadIdx.y;
-    for (int i = 0; i < p.num_tensors; ++i) {
-      const RotaryTensor& tensor = p.tensors[i];
-      const RotaryStrides &xs = tensor.x_strides, &ys = tensor.y_strides;
-      const T* x = static_cast<const T*>(tensor.x) + batch * xs.batch + token * xs.token;
-      T* y = static_cast<T*>(tensor.y) + batch * ys.batch + token * ys.token;
-      const bool turn = tensor.rotate && rotated, tail = tensor.rotate && !rotated;
-      const bool zero = outside || (tail && p.tail == RotaryTail::zero), leave = tail && p.tail == RotaryTail::leave;
-      const int64_t step = gridDim.y * blockDim.y;
-      Unit<T, V> next = {};
-      if (!zero && head < tensor.num_heads) next = load_strided<T, V>(x + head * xs.head, xs.channel, place);
-      for (; head < tensor.num_heads; head += step) {
-        Unit<T, V> unit = next;
-        if (!zero && head + step < tensor.num_heads) {
-          next = load_strided<T, V>(x + (head + step) * xs.head, xs.channel, place);
-        }
-        if (leave) continue;
-        if (turn && !zero) turn_unit<T, V>(unit, p.style, [&](int n) { return of_unit[n]; });
-        store_strided<T, V>(y + head * ys.head, ys.channel, place, unit);
-      }
-      head -= tensor.num_heads;
+    for (RotaryHead at = first; at.tensor < p.num_tensors;) {
+      const RotaryTensor& tensor = p.tensors[at.tensor];
+      const RotaryStrides& strides = tensor.y_strides;
+      T* y = static_cast<T*>(tensor.y) + batch * strides.batch + token * strides.token + at.head * strides.head;
+      Unit<T, V> unit = next;
+      at = rotary_head_after(p, at, step);
+      next = load(at);
+      const bool tail = tensor.rotate && !rotated;
+      if (tail && p.tail == RotaryTail::leave) continue;
+      if (tensor.rotate && rotated) turn_unit<T, V>(unit, p.style, [&](int n) { return of_unit[n]; });
+      if (outside || (tail && p.tail == RotaryTail::zero)) unit = {};
+      store_strided<T, V>(y, strides.channel, place, unit);
     }
   }
 }

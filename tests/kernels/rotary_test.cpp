@@ -126,8 +126,13 @@ std::vector<RotaryCase> curated_cases() {
   for (const int64_t seq_len : {1, 2, 33, 257}) {
     add([&](RotaryCase& c) { c.seq_len = seq_len, c.head_dim = c.rotary_dim = 128, c.tensors = {{32}, {8}}; });
   }
-  add([](RotaryCase& c) { c.style = RopeStyle::interleaved; });
+  add([](RotaryCase& c) { c.seq_len = 65600, c.head_dim = c.rotary_dim = 16, c.tensors = {{1}}; });  // more than one grid holds
+  add([](RotaryCase& c) { c.seq_len = 600, c.tensors = {{3}, {40}}, c.source = RotarySource::theta; });
+  for (const int64_t head_dim : {16, 128}) {
+    add([&](RotaryCase& c) { c.style = RopeStyle::interleaved, c.head_dim = c.rotary_dim = head_dim, c.tensors = {{5}, {2}}; });
+  }
   add([](RotaryCase& c) { c.inverse = true; });
+  add([](RotaryCase& c) { c.inverse = true, c.width = RotaryWidth::full; });
   for (const RotaryTail tail : {RotaryTail::copy, RotaryTail::leave, RotaryTail::zero}) {
     add([&](RotaryCase& c) { c.head_dim = 80, c.rotary_dim = 32, c.rotary_offset = 16, c.tail = tail; });
     add([&](RotaryCase& c) { c.head_dim = 80, c.rotary_dim = 32, c.tail = tail, c.tensors = {{2, true, true}}; });
