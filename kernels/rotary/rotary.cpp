@@ -244,8 +244,8 @@ Status rotary(const RotaryParams& params, const Execution& execution) {
 
 Result<RotaryPlan> RotaryPlan::create(const RotaryParams& params, const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(check_device("rotary plan", execution.device));
-  PROLOGUE_RETURN_IF_ERROR(check_range("rotary plan", "batch * seq_len", params.batch * params.seq_len, 1, INT32_MAX));
   PROLOGUE_RETURN_IF_ERROR(validate(params));
+  PROLOGUE_RETURN_IF_ERROR(check_range("rotary plan", "batch * seq_len", params.batch * params.seq_len, 1, INT32_MAX));
 #ifndef PROLOGUE_HAS_CUDA
   if (execution.device == Device::cuda) return cuda_not_built("rotary");
 #endif

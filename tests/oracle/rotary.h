@@ -95,7 +95,10 @@ inline RotaryStand stand_of(const RotaryInput& in, int64_t b, int64_t s) {
     }
     if (in.max_seqlen > 0 && number >= in.max_seqlen) stand.fault = 5;
     const int64_t extra = in.offsets.empty() ? 0 : in.offsets.at(static_cast<size_t>(sequence));
-    stand.positions.assign(static_cast<size_t>(in.num_axes), number + in.offset + extra);
+    const long double sum =
+        static_cast<long double>(number) + static_cast<long double>(in.offset) + static_cast<long double>(extra);
+    stand.positions.assign(static_cast<size_t>(in.num_axes),
+                           sum < 0x1p63L ? static_cast<int64_t>(sum) : -1);  // past int64: outside
   }
   if (stand.padding || stand.fault != 0) return stand;
   for (const int64_t position : stand.positions) {

@@ -42,6 +42,14 @@ std::vector<Backend> all_backends();
 // The byte that outputs and guard bands are filled with: as float, bf16 or f16 it is a NaN, as an index absurd.
 inline constexpr unsigned char kPoison = 0xff;
 
+// `count` elements that nothing has been written to.
+template <class T>
+std::vector<T> poisoned(int64_t count) {
+  std::vector<T> values(static_cast<size_t>(count));
+  if (count > 0) std::memset(static_cast<void*>(values.data()), kPoison, values.size() * sizeof(T));
+  return values;
+}
+
 class Arena {
  public:
   explicit Arena(Backend backend);

@@ -372,13 +372,6 @@ inline IndexView place_indices(Arena& arena, const std::vector<int64_t>& values,
   return arena.input(narrow);
 }
 
-template <class T>
-std::vector<T> poisoned(int64_t count) {
-  std::vector<T> values(static_cast<size_t>(count));
-  if (count > 0) std::memset(static_cast<void*>(values.data()), kPoison, values.size() * sizeof(T));
-  return values;
-}
-
 // Strides of [num_tokens, heads, dim] in a buffer of its own, and how many elements that takes.
 struct HeadsLayout {
   int64_t token_stride = 0;

@@ -247,8 +247,7 @@ class PlacedRotary {
       tensor.num_heads = t.num_heads;
       tensor.rotate = t.rotate;
       const int64_t x_size = lay_out(t.x, t.num_heads, tensor.x_strides);
-      std::vector<T> x(static_cast<size_t>(x_size));
-      std::memset(static_cast<void*>(x.data()), kPoison, x.size() * sizeof(T));
+      std::vector<T> x = poisoned<T>(x_size);
       oracle::RotaryInput::Tensor logical{t.num_heads, t.rotate, {}};
       const RotaryStrides& xs = tensor.x_strides;
       for (int64_t b = 0; b < c_.batch; ++b) {
@@ -272,8 +271,7 @@ class PlacedRotary {
         const int64_t y_size = lay_out(t.y, t.num_heads, tensor.y_strides);
         tensor.x = arena_.input(x, misalign);
         y_.push_back(arena_.template output<T>(y_size, misalign));
-        before_.emplace_back(static_cast<size_t>(y_size));
-        if (y_size > 0) std::memset(static_cast<void*>(before_.back().data()), kPoison, before_.back().size() * sizeof(T));
+        before_.push_back(poisoned<T>(y_size));
       }
       tensor.y = y_.back();
     }
@@ -290,8 +288,7 @@ class PlacedRotary {
     columns.batch_stride = c_.table_per_batch ? logical.rows * columns.row_stride : 0;
     with_float_type(c_.type, [&](auto type) {
       using Stored = decltype(type);
-      std::vector<Stored> stored(static_cast<size_t>(batches * logical.rows * columns.row_stride));
-      std::memset(static_cast<void*>(stored.data()), kPoison, stored.size() * sizeof(Stored));
+      std::vector<Stored> stored = poisoned<Stored>(batches * logical.rows * columns.row_stride);
       for (int64_t b = 0; b < batches; ++b) {
         for (int64_t r = 0; r < logical.rows; ++r) {
           for (int64_t column = 0; column < logical.columns; ++column) {
