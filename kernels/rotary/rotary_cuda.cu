@@ -118,7 +118,8 @@ int64_t units_of_head(const RotaryParams& p, int64_t vector) {
 }
 
 // Why these: docs/tuning-log.md.
-constexpr int64_t kLeanThreads = 64;                  // of a block, where a head has no more
+constexpr int64_t kThreadsOfWholeHeads = 128;         // of a block, where a head has no more
+constexpr int64_t kThreadsOfPartialHeads = 64;        // with a tail
 constexpr int64_t kStreamedBytes = int64_t{2} << 20;  // that a call reads; fewer stay in the L2 for whoever reads them next
 constexpr int64_t kManyTokens = 512;                  // for the general kernel:
 constexpr int64_t kThreadsOfFewTokens = 192, kThreadsOfManyTokens = 64;
@@ -138,15 +139,15 @@ Status launch_lean(const RotaryParams& p, cudaStream_t stream) {
     heads += p.tensors[i].num_heads;
     most = std::max(most, p.tensors[i].num_heads);
   }
+  const bool whole = p.rotary_dim == p.head_dim;
   const int64_t units = units_of_head(p, kWidest<T>);
-  const int64_t rows = std::min(std::max<int64_t>(kLeanThreads / units, 1), most);
+  const int64_t rows = std::clamp<int64_t>((whole ? kThreadsOfWholeHeads : kThreadsOfPartialHeads) / units, 1, most);
   int64_t blocks = 0;
   for (int64_t i = 0; i < kMaxRotaryTensors; ++i) {
     args.first_block[i] = i < p.num_tensors ? static_cast<uint32_t>(blocks) : std::numeric_limits<uint32_t>::max();
     if (i < p.num_tensors) blocks += ceil_divide(p.tensors[i].num_heads, rows);
   }
   const bool streaming = p.batch * p.seq_len * heads * p.head_dim * static_cast<int64_t>(sizeof(T)) > kStreamedBytes;
-  const bool whole = p.rotary_dim == p.head_dim;
   const auto kernel = p.style == RopeStyle::neox ? lean_kernel<T, RopeStyle::neox>(whole, streaming)
                                                  : lean_kernel<T, RopeStyle::interleaved>(whole, streaming);
   for (int64_t first = 0; first < p.seq_len; first += kMaxGrid) {

@@ -126,10 +126,15 @@ std::vector<RotaryCase> curated_cases() {
   for (const int64_t seq_len : {1, 2, 33, 257}) {
     add([&](RotaryCase& c) { c.seq_len = seq_len, c.head_dim = c.rotary_dim = 128, c.tensors = {{32}, {8}}; });
   }
-  add([](RotaryCase& c) { c.seq_len = 65600, c.head_dim = c.rotary_dim = 16, c.tensors = {{1}}; });  // more than one grid holds
   add([](RotaryCase& c) { c.seq_len = 600, c.tensors = {{3}, {40}}, c.source = RotarySource::theta; });
-  for (const int64_t head_dim : {16, 128}) {
-    add([&](RotaryCase& c) { c.style = RopeStyle::interleaved, c.head_dim = c.rotary_dim = head_dim, c.tensors = {{5}, {2}}; });
+  for (const RopeStyle style : {RopeStyle::neox, RopeStyle::interleaved}) {
+    for (const auto& [head_dim, rotary_dim, offset] :
+         {std::array<int64_t, 3>{128, 128, 0}, {128, 64, 0}, {128, 64, 32}, {40, 16, 16}}) {
+      add([&, head_dim = head_dim, rotary_dim = rotary_dim, offset = offset](RotaryCase& c) {
+        c.style = style, c.head_dim = head_dim, c.rotary_dim = rotary_dim, c.rotary_offset = offset,
+        c.tensors = {{5}, {2, true, true}};
+      });
+    }
   }
   add([](RotaryCase& c) { c.inverse = true; });
   add([](RotaryCase& c) { c.inverse = true, c.width = RotaryWidth::full; });
@@ -172,6 +177,9 @@ std::vector<RotaryCase> curated_cases() {
   add([](RotaryCase& c) { c.rotary_dim = 0; });
   add([](RotaryCase& c) { c.head_dim = c.rotary_dim = 576, c.misalign = 1; });
   add([](RotaryCase& c) { c.tensors = {{1}, {2}, {3, false}, {4}}; });
+  RotaryCase longer;  // than a grid
+  longer.seq_len = 65600, longer.head_dim = longer.rotary_dim = 8, longer.tensors = {{1}};
+  cases.push_back(longer);
   return cases;
 }
 
