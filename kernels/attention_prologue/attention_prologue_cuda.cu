@@ -499,12 +499,12 @@ bool lanes_fit(const AttentionPrologueParams& p, int features, const Instance& i
   return units <= 32 && padded_lanes(units) >= 2 * instance.units;
 }
 
-// Whether a family can do what a call asks for: exactly that, or any mixture of steps at places of one kind.
+// Whether a family can do what a call asks for: exactly that, or any mixture of steps.
 bool serves(const Family& family, int features, const AttentionPrologueParams& p) {
   if (features < 0 || !lanes_fit(p, family.features, family.instances.back())) return false;
   if ((family.features & kAnySteps) != 0) {
-    constexpr int kPlaces = kStreams | kDerived;
-    return (features & kPlaces) == (family.features & kPlaces);
+    constexpr int kFixed = kLayouts | kStreams | kDerived;
+    return (features & kFixed) == (family.features & kFixed);
   }
   return (features | kLayouts) == (family.features | kLayouts) && (features & ~family.features) == 0;
 }

@@ -17,9 +17,17 @@
 
 namespace prologue::cuda {
 
-// Of a block, and blocks of an SM: registers for what a thread keeps for several heads.
+// The heads of a thread that are worked on at once: what lanes find out together pays for the registers.
+constexpr int heads_at_once(int units, int features) {
+  return (features & (kNorm | kComputedScales | kAnySteps)) != 0 ? units : 1;
+}
+
+// Of a block, and blocks of an SM: a spilt register costs more than the warps that there is no room for.
 constexpr int max_threads(int units) { return units == 1 ? 256 : 192; }
-constexpr int blocks_per_sm(int units) { return units == 1 ? 1 : 5; }
+constexpr int blocks_per_sm(int units, int features) {
+  const bool normed_and_more = (features & kNorm) != 0 && (features & ~(kNorm | kBias)) != 0;
+  return units == 1 ? 1 : normed_and_more || (features & (kComputedScales | kAnySteps)) != 0 ? 4 : 5;
+}
 
 // Whether lanes work together: a head's are then a power of two of one warp, warps are full, and each keeps to one tensor.
 constexpr bool padded(int features) { return (features & (kNorm | kComputedScales | kDerived | kAnySteps)) != 0; }
@@ -84,23 +92,24 @@ __device__ inline void compute_scales(const UnitValues<V> (&values)[kUnits], KvT
 }
 
 template <class T, int V, int kUnits, int kHints, int kFeatures>
-__global__ void __launch_bounds__(max_threads(kUnits), blocks_per_sm(kUnits))
+__global__ void __launch_bounds__(max_threads(kUnits), blocks_per_sm(kUnits, kFeatures))
     attention_prologue_kernel(const __grid_constant__ LeanArgs p) {
   static_assert(has_steps(kFeatures));
   constexpr bool kStreamingLoads = (kHints & kStreamLoads) != 0;
   constexpr bool kStreamingStores = (kHints & kStreamStores) != 0;
+  constexpr int kAtOnce = heads_at_once(kUnits, kFeatures);
   const int features = (kFeatures & kAnySteps) != 0 ? p.features : kFeatures;
-  const bool biased = (features & kBias) != 0, normed = (features & kNorm) != 0;
+  constexpr bool kWithLayouts = (kFeatures & kLayouts) != 0;  // which have no norm
+  const bool biased = (features & kBias) != 0, normed = !kWithLayouts && (features & kNorm) != 0;
   const bool scaled = (features & (kGivenScales | kComputedScales)) != 0;
   const uint32_t t = blockIdx.x;
 
-  PendingPlace<kFeatures, V> pending;
+  PendingPlace<kFeatures, V, (kUnits > 1)> pending;
   pending.ask(p, t);
-  pending.ask_slot(p, t);
 
   UnitPlace place;
   bool inside = true;  // idle lanes do what lane 0 does, but store nothing: a load that waits for a comparison comes late
-  if ((features & kLayouts) != 0) {
+  if constexpr (kWithLayouts) {
     place = place_unit<V>(static_cast<int>(threadIdx.x), p.layout);
   } else {
     const int half = p.layout.head_dim / 2;
@@ -117,103 +126,110 @@ __global__ void __launch_bounds__(max_threads(kUnits), blocks_per_sm(kUnits))
   const int first_head = static_cast<int>(kUnits == 1 ? in_tensor * blockDim.y + threadIdx.y : in_tensor * kUnits);
   const LeanTensor& tensor = p.tensors[which];
   const bool is_q = which == 0, is_v = which == 2;
-  const bool turns = !is_v & ((features & kLayouts) != 0 ? place.pair >= 0 : p.layout.rotary_dim > 0);
+  const bool turns = !is_v & (kWithLayouts ? place.pair >= 0 : p.layout.rotary_dim > 0);
 
-  Unit<T, V> data[kUnits], bias[kUnits], weight;
-  HeadScale scales[kUnits];
+  Unit<T, V> data[kUnits], bias[kAtOnce], weight;
+  HeadScale scales[kAtOnce];
   const bool computes =
       (features & kComputedScales) != 0 && ((features & kGivenScales) == 0 || tensor.scale_from == ScaleFrom::computed);
   const bool has_scale = scaled && !computes && tensor.scale != nullptr;
   const char* in = tensor.in + times(tensor.in_token, t);
   const auto existing = [&](int n) { return static_cast<uint32_t>(min(first_head + n, tensor.heads - 1)); };
-  const auto load_constants = [&] {
+  const auto load_constants = [&](int first) {
     if (normed) weight = load_unit<false, T, V>(tensor.weight, place);
     const uint32_t bytes = static_cast<uint32_t>(p.layout.head_dim) * static_cast<uint32_t>(sizeof(T));
 #pragma unroll
-    for (int n = 0; n < kUnits; ++n) {
-      if (biased) bias[n] = load_unit<false, T, V>(tensor.bias + existing(n) * bytes, place);
-      if (has_scale) scales[n].scale = *reinterpret_cast<const float*>(tensor.scale + existing(n) * tensor.scale_head);
+    for (int n = 0; n < kAtOnce; ++n) {
+      if (biased) bias[n] = load_unit<false, T, V>(tensor.bias + existing(first + n) * bytes, place);
+      if (has_scale) scales[n].scale = *reinterpret_cast<const float*>(tensor.scale + existing(first + n) * tensor.scale_head);
     }
   };
 #pragma unroll
   for (int n = 0; n < kUnits; ++n) data[n] = load_unit<kStreamingLoads, T, V>(in + existing(n) * tensor.in_head, place);
-  // Where there are many tokens they come out of the L1, and registers are dearer than waiting.
-  if (kUnits == 1) load_constants();
+  if (kUnits == 1) load_constants(0);
 
   // Everything is on its way before the first wait: a barrier keeps the assembler from moving loads behind it, and the branch
   // that records what is wrong with an index keeps it from waiting before them.
   __syncwarp();
+  if (kUnits == 1) pending.ask_slot(p, t);
   const LeanPosition position = pending.resolve_position(p, t);
+  constexpr bool kLateAngles = kUnits > 1 && (kFeatures & (kNorm | kAnySteps)) != 0;  // a norm needs their registers
   UnitAngles<V> angles;
-  if (kUnits == 1 && turns) angles = pending.angles(p, position, place.pair);
-  if (kUnits > 1) load_constants();
+  if (!kLateAngles && turns) angles = pending.angles(p, position, place.pair);
   if (kUnits == 1 && has_scale) scales[0].reciprocal = __frcp_rn(scales[0].scale);
-
-  UnitValues<V> values[kUnits];
-#pragma unroll
-  for (int n = 0; n < kUnits; ++n) {
-    values[n] = widen<T, V>(data[n]);
-    if (biased) add_bias<T, V>(values[n], bias[n]);
-  }
-  if (normed && uniform(!is_v)) {
-    float inverse[kUnits];
-    inverse_root_means<V, kUnits>(values, tensor, inside, inverse);
-#pragma unroll
-    for (int n = 0; n < kUnits; ++n) {
-      multiply<V>(values[n], inverse[n]);
-      multiply_weight<T, V>(values[n], weight, tensor.weight_offset);
-    }
-  }
+  if (kUnits > 1) pending.ask_slot(p, t);
   const LeanSlot slot = pending.resolve_slot(p);
-  const uint32_t page = is_q ? 0 : slot.page, offset = is_q ? t : slot.offset;
-  const bool writes = inside & !position.padding & (is_q | (slot.reaches_cache & !position.outside));
-  char* out = tensor.out + times(tensor.out_page, page) + times(tensor.out_token, offset);
-  const auto stores = [&](int n) { return writes & (first_head + n < tensor.heads); };
-  const auto row = [&](int n) { return out + static_cast<uint32_t>(first_head + n) * tensor.out_head; };
-  if (kUnits > 1 && turns) angles = pending.angles(p, position, place.pair);
-  if (turns) {
-#pragma unroll
-    for (int n = 0; n < kUnits; ++n) rotate<V>(values[n], angles, (features & kLayouts) != 0 ? p.layout.style : RopeStyle::neox);
-  }
 
-  if (scaled &&
-      ((features & kComputedScales) != 0 ? uniform(tensor.store != StoreAs::native) : tensor.store != StoreAs::native)) {
-    const KvType type = static_cast<KvType>(static_cast<int>(tensor.store) - 1);
-    if (kUnits > 1 && has_scale) {
+  const uint32_t page = is_q ? 0 : slot.page, offset = is_q ? t : slot.offset;
+  char* out = tensor.out + times(tensor.out_page, page) + times(tensor.out_token, offset);
+  const bool writes = inside & !position.padding & (is_q | (slot.reaches_cache & !position.outside));
 #pragma unroll
-      for (int n = 0; n < kUnits; ++n) scales[n].reciprocal = __frcp_rn(scales[n].scale);
+  for (int first = 0; first < kUnits; first += kAtOnce) {
+    // Where there are many tokens they come out of the L1, and registers are dearer than waiting.
+    if (kUnits > 1) load_constants(first);
+    UnitValues<V> values[kAtOnce];
+#pragma unroll
+    for (int n = 0; n < kAtOnce; ++n) {
+      values[n] = widen<T, V>(data[first + n]);
+      if (biased) add_bias<T, V>(values[n], bias[n]);
     }
-    if (computes) {
-      compute_scales<V, kUnits>(values, type, scales);
-      char* scale = tensor.scale + times(tensor.scale_page, page) + times(tensor.scale_token, offset);
+    if (normed && uniform(!is_v)) {
+      float inverse[kAtOnce];
+      inverse_root_means<V, kAtOnce>(values, tensor, inside, inverse);
 #pragma unroll
-      for (int n = 0; n < kUnits; ++n) {
-        if (stores(n) & (threadIdx.x == 0)) {
-          *reinterpret_cast<float*>(scale + static_cast<uint32_t>(first_head + n) * tensor.scale_head) =
-              position.outside ? 0.0f : scales[n].scale;
+      for (int n = 0; n < kAtOnce; ++n) {
+        multiply<V>(values[n], inverse[n]);
+        multiply_weight<T, V>(values[n], weight, tensor.weight_offset);
+      }
+    }
+    if (kLateAngles && turns) angles = pending.angles(p, position, place.pair);
+    if (turns) {
+#pragma unroll
+      for (int n = 0; n < kAtOnce; ++n) rotate<V>(values[n], angles, kWithLayouts ? p.layout.style : RopeStyle::neox);
+    }
+
+    const auto stores = [&](int n) { return writes & (first_head + first + n < tensor.heads); };
+    const auto row = [&](int n) { return out + static_cast<uint32_t>(first_head + first + n) * tensor.out_head; };
+    const bool in_8_bits = scaled && tensor.store != StoreAs::native;
+    if ((features & kComputedScales) != 0 ? uniform(in_8_bits) : in_8_bits) {
+      const KvType type = static_cast<KvType>(static_cast<int>(tensor.store) - 1);
+      if (kUnits > 1 && has_scale) {
+#pragma unroll
+        for (int n = 0; n < kAtOnce; ++n) scales[n].reciprocal = __frcp_rn(scales[n].scale);
+      }
+      if (computes) {
+        compute_scales<V, kAtOnce>(values, type, scales);
+        char* scale = tensor.scale + times(tensor.scale_page, page) + times(tensor.scale_token, offset);
+#pragma unroll
+        for (int n = 0; n < kAtOnce; ++n) {
+          if (stores(n) & (threadIdx.x == 0)) {
+            *reinterpret_cast<float*>(scale + static_cast<uint32_t>(first_head + first + n) * tensor.scale_head) =
+                position.outside ? 0.0f : scales[n].scale;
+          }
         }
       }
-    }
 #pragma unroll
-    for (int n = 0; n < kUnits; ++n) {
-      const float reciprocal = position.outside ? 0.0f : scales[n].reciprocal;
-      multiply<V>(values[n], reciprocal);
-      UnitBytes<V> bytes = to_8_bits<V>(values[n], type);
-      if (reciprocal == 0.0f) bytes = {};  // whatever the values are
-      if (stores(n)) store_unit_8<V>(row(n), place, bytes);
-    }
-  } else {
-#pragma unroll
-    for (int n = 0; n < kUnits; ++n) {
-      if (biased | !is_v) {
-        if (biased | normed | turns) data[n] = narrow<T, V>(values[n]);
+      for (int n = 0; n < kAtOnce; ++n) {
+        const float reciprocal = position.outside ? 0.0f : scales[n].reciprocal;
+        multiply<V>(values[n], reciprocal);
+        UnitBytes<V> bytes = to_8_bits<V>(values[n], type);
+        if (reciprocal == 0.0f) bytes = {};  // whatever the values are
+        if (stores(n)) store_unit_8<V>(row(n), place, bytes);
       }
-      if (position.outside) data[n] = {};
-      if (!stores(n)) continue;
-      if (kStreamingStores && is_q) {
-        store_unit<true, T, V>(row(n), place, data[n]);
-      } else {
-        store_unit<false, T, V>(row(n), place, data[n]);
+    } else {
+#pragma unroll
+      for (int n = 0; n < kAtOnce; ++n) {
+        Unit<T, V>& unit = data[first + n];
+        if (biased | !is_v) {
+          if (biased | normed | turns) unit = narrow<T, V>(values[n]);
+        }
+        if (position.outside) unit = {};
+        if (!stores(n)) continue;
+        if (kStreamingStores && is_q) {
+          store_unit<true, T, V>(row(n), place, unit);
+        } else {
+          store_unit<false, T, V>(row(n), place, unit);
+        }
       }
     }
   }

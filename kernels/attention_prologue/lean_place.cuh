@@ -29,10 +29,12 @@ struct LeanSlot {
   uint32_t offset = 0;
 };
 
-template <int V, class Args>
+// `kKeep`: the row is the last to leave the L2, which the data of many tokens stream through.
+template <int V, bool kKeep = false, class Args>
 __device__ inline UnitAngles<V> load_row(const Args& p, uint32_t row, int pair) {
   const char* cos = reinterpret_cast<const char*>(p.cos_sin + pair) + times(row, static_cast<uint32_t>(p.layout.rotary_dim * 4));
-  return load_angles<V>(reinterpret_cast<const float*>(cos), reinterpret_cast<const float*>(cos + p.layout.rotary_dim * 2));
+  return load_angles<V, kKeep>(reinterpret_cast<const float*>(cos),
+                               reinterpret_cast<const float*>(cos + p.layout.rotary_dim * 2));
 }
 
 // The row of cos and sin where there is one for each token, of a position else. Without a feature it is known which.
@@ -76,7 +78,7 @@ struct GivenIndices {
 };
 
 // The common case, and below it the others.
-template <int kFeatures, int V>
+template <int kFeatures, int V, bool kKeep>
 struct PendingPlace : GivenIndices<kFeatures> {
   __device__ LeanPosition resolve_position(const ArgsOf<kFeatures>& p, uint32_t t) const {
     LeanPosition place;
@@ -87,13 +89,13 @@ struct PendingPlace : GivenIndices<kFeatures> {
   }
 
   __device__ UnitAngles<V> angles(const ArgsOf<kFeatures>& p, const LeanPosition& place, int pair) const {
-    return load_row<V>(p, place.row, pair);
+    return load_row<V, kKeep>(p, place.row, pair);
   }
 };
 
 // Several position streams: the pairs of a unit mostly turn by one of them.
-template <int kFeatures, int V>
-requires((kFeatures & kStreams) != 0) struct PendingPlace<kFeatures, V> : GivenIndices<kFeatures> {
+template <int kFeatures, int V, bool kKeep>
+requires((kFeatures & kStreams) != 0) struct PendingPlace<kFeatures, V, kKeep> : GivenIndices<kFeatures> {
   using GivenIndices<kFeatures>::position, GivenIndices<kFeatures>::is_padding, GivenIndices<kFeatures>::is_outside;
   PendingIndex others[kMaxAxes - 1];
   Bytes<V> axes;  // of the unit's pairs
@@ -130,7 +132,7 @@ requires((kFeatures & kStreams) != 0) struct PendingPlace<kFeatures, V> : GivenI
     bool one = true;
 #pragma unroll
     for (int i = 1; i < V; ++i) one &= axis(i) == axis(0);
-    if (one) return load_row<V>(p, place.outside ? 0 : row_of(axis(0)), pair);
+    if (one) return load_row<V, kKeep>(p, place.outside ? 0 : row_of(axis(0)), pair);
     UnitAngles<V> angles;
 #pragma unroll
     for (int i = 0; i < V; ++i) {
@@ -144,8 +146,8 @@ requires((kFeatures & kStreams) != 0) struct PendingPlace<kFeatures, V> : GivenI
 };
 
 // Positions and slots derived. All threads of a warp must be here, with the same t.
-template <int kFeatures, int V>
-requires((kFeatures & kDerived) != 0) struct PendingPlace<kFeatures, V> {
+template <int kFeatures, int V, bool kKeep>
+requires((kFeatures & kDerived) != 0) struct PendingPlace<kFeatures, V, kKeep> {
   int token;
   TokenSequence sequence;
   PendingIndex position;
@@ -186,7 +188,7 @@ requires((kFeatures & kDerived) != 0) struct PendingPlace<kFeatures, V> {
   }
 
   __device__ UnitAngles<V> angles(const LeanArgs& p, const LeanPosition& place, int pair) const {
-    return load_row<V>(p, place.row, pair);
+    return load_row<V, kKeep>(p, place.row, pair);
   }
 };
 

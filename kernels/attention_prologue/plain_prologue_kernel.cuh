@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(256, kUnits > 1 ? 4 : 1) plain_prologue_kernel
   const uint32_t t = blockIdx.x;
   const int unit = static_cast<int>(threadIdx.x);
 
-  PendingPlace<kFeatures, V> pending;
+  PendingPlace<kFeatures, V, (kUnits > 1)> pending;
   pending.ask(p, t);
   pending.ask_slot(p, t);
 

@@ -56,7 +56,7 @@ inline constexpr int kComputedScales = 16;  // or computed
 inline constexpr int kStreams = 32;         // several position streams
 inline constexpr int kDerived = 64;         // positions and slots derived
 inline constexpr int kPerToken = 128;       // cos and sin gathered per token; instances with steps decide at run time
-inline constexpr int kAnySteps = 256;       // every mixture of layouts, bias, norm and scales, decided at run time
+inline constexpr int kAnySteps = 256;       // every mixture of bias, norm and scales, decided at run time; no norm with kLayouts
 
 // Which accesses are marked as streaming: what they touch is the first to leave the L2.
 inline constexpr int kStreamNothing = 0;

@@ -1,7 +1,7 @@
-// The table of a 16-bit type (measured: docs/tuning-log.md). One to a few tokens are a matter of instructions between the last
-// load and the first store: narrow accesses spread a head over a warp. Up to some thousand, small blocks of a head per thread,
-// with streaming hints as long as the L2 holds what is written. Beyond, a matter of bandwidth: a block for a token, and a thread
-// keeps its cos and sin for two heads.
+// The table of a 16-bit type (measured: docs/tuning-log.md). Few tokens are a matter of instructions between the last load and
+// the first store: narrow accesses spread a head over more lanes. Up to some thousand, small blocks of a head per thread, with
+// streaming hints as long as the L2 holds what is written. Beyond, a matter of bandwidth: a block for a token, and a thread keeps
+// its cos and sin for two heads.
 #pragma once
 
 #include <prologue/kernels/attention_prologue/general_prologue_kernel.cuh>
@@ -11,14 +11,31 @@ namespace prologue::cuda {
 
 template <class T, int V, int kFeatures>
 std::span<const Instance> for_all_sizes() {
-  static const Instance kInstances[] = {
-      instance<T, (V > 4 ? V / 4 : 1), 1, kStreamLoads, kFeatures>(4, 256),
-      instance<T, V, 1, kStreamNothing, kFeatures>(64, 64),
-      instance<T, V, 1, kStreamLoads, kFeatures>(512, 64),
-      instance<T, V, 1, kStreamLoads | kStreamStores, kFeatures>(6144, 64),
-      instance<T, V, 2, kStreamNothing, kFeatures>(kAnyTokens, 192),
-  };
-  return kInstances;
+  if constexpr (!has_steps(kFeatures & ~kBias)) {
+    constexpr int64_t kFew = V == 8 ? 32 : 4;
+    static const Instance kInstances[] = {
+        instance<T, V / 4, 1, kStreamLoads, kFeatures>(kFew, 256),
+        instance<T, V, 1, kStreamLoads, kFeatures>(512, 64),
+        instance<T, V, 1, kStreamLoads | kStreamStores, kFeatures>(6144, 64),
+        instance<T, V, 2, kStreamNothing, kFeatures>(kAnyTokens, 192),
+    };
+    return kInstances;
+  } else if constexpr ((kFeatures & kNorm) != 0) {
+    static const Instance kInstances[] = {
+        instance<T, V / 2, 1, kStreamLoads, kFeatures>(32, 128),
+        instance<T, V, 1, kStreamLoads | kStreamStores, kFeatures>(2048, 64),
+        instance<T, V, 2, kStreamLoads | kStreamStores, kFeatures>(6144, 64),
+        instance<T, V, 2, kStreamNothing, kFeatures>(kAnyTokens, 192),
+    };
+    return kInstances;
+  } else {
+    static const Instance kInstances[] = {
+        instance<T, V / 2, 1, kStreamLoads, kFeatures>(64, 128),
+        instance<T, V, 1, kStreamLoads | kStreamStores, kFeatures>(6144, 64),
+        instance<T, V, 2, kStreamNothing, kFeatures>(kAnyTokens, 192),
+    };
+    return kInstances;
+  }
 }
 
 // What has every step in it is compiled for two sizes only.
@@ -46,9 +63,18 @@ std::span<const Family> families_of_16_bits(DType type) {
       {type, kComputedScales, 8, for_all_sizes<T, 8, kComputedScales>(), nullptr},
       {type, kStreams, 8, for_all_sizes<T, 8, kStreams>(), nullptr},
       {type, kDerived, 8, for_all_sizes<T, 8, kDerived>(), nullptr},
+      {type, kNorm | kGivenScales, 8, for_all_sizes<T, 8, kNorm | kGivenScales>(), nullptr},
+      {type, kNorm | kDerived, 8, for_all_sizes<T, 8, kNorm | kDerived>(), nullptr},
+      {type, kGivenScales | kDerived, 8, for_all_sizes<T, 8, kGivenScales | kDerived>(), nullptr},
+      {type, kNorm | kGivenScales | kDerived, 8, for_all_sizes<T, 8, kNorm | kGivenScales | kDerived>(), nullptr},
+      {type, kNorm | kStreams, 8, for_all_sizes<T, 8, kNorm | kStreams>(), nullptr},
+      {type, kBias | kStreams, 8, for_all_sizes<T, 8, kBias | kStreams>(), nullptr},
       {type, kAnySteps, 8, for_mixtures<T, kAnySteps>(), nullptr},
       {type, kAnySteps | kStreams, 8, for_mixtures<T, kAnySteps | kStreams>(), nullptr},
       {type, kAnySteps | kDerived, 8, for_mixtures<T, kAnySteps | kDerived>(), nullptr},
+      {type, kAnySteps | kLayouts, 8, for_mixtures<T, kAnySteps | kLayouts>(), nullptr},
+      {type, kAnySteps | kLayouts | kStreams, 8, for_mixtures<T, kAnySteps | kLayouts | kStreams>(), nullptr},
+      {type, kAnySteps | kLayouts | kDerived, 8, for_mixtures<T, kAnySteps | kLayouts | kDerived>(), nullptr},
       {type, 0, 8, {}, general_prologue_kernel<T, 8>},
       {type, 0, 4, {}, general_prologue_kernel<T, 4>},
       {type, 0, 2, {}, general_prologue_kernel<T, 2>},

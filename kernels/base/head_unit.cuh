@@ -230,14 +230,31 @@ struct UnitAngles {
   float sin[V];
 };
 
-template <int V>
+// 16 bytes or fewer that are read again and again: they leave the L2 last.
+template <int kBytes>
+__device__ inline Bytes<kBytes> load_kept(const void* from) {
+  if constexpr (kBytes == 16) {
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    Bytes<16> bytes;
+    asm volatile("ld.global.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+                 : "=r"(bytes.words[0]), "=r"(bytes.words[1]), "=r"(bytes.words[2]), "=r"(bytes.words[3])
+                 : "l"(from), "l"(policy));
+    return bytes;
+  } else {
+    return load_bytes<kBytes, false>(from);
+  }
+}
+
+template <int V, bool kKeep = false>
 __device__ inline UnitAngles<V> load_angles(const float* cos_row, const float* sin_row) {
   constexpr int kFloats = V < 4 ? V : 4;
+  const auto load = [](const float* from) { return kKeep ? load_kept<kFloats * 4>(from) : load_bytes<kFloats * 4, false>(from); };
   UnitAngles<V> angles;
 #pragma unroll
   for (int i = 0; i < V; i += kFloats) {
-    const Bytes<kFloats* 4> cos = load_bytes<kFloats * 4, false>(cos_row + i);
-    const Bytes<kFloats* 4> sin = load_bytes<kFloats * 4, false>(sin_row + i);
+    const Bytes<kFloats* 4> cos = load(cos_row + i);
+    const Bytes<kFloats* 4> sin = load(sin_row + i);
 #pragma unroll
     for (int j = 0; j < kFloats; ++j) {
       angles.cos[i + j] = __uint_as_float(cos.words[j]);
