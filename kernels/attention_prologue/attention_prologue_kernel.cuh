@@ -32,7 +32,7 @@ constexpr Bounds bounds_of(int vector, int units, int hints, int features) {
   const bool mixed = (features & kNorm) != 0 && (features & ~(kNorm | kBias)) != 0;
   if (units > 1) return {192, mixed || (features & (kComputedScales | kAnySteps)) != 0 ? 4 : 5};
   if (vector < 8 || (hints & kStreamStores) == 0) return {256, 1};  // few tokens, or heads of more than 64 lanes
-  return {64, mixed ? 16 : 18};
+  return {64, features == kStreams || features == kDerived ? 18 : 16};
 }
 
 // Whether lanes work together: a head's are then a power of two of one warp, warps are full, and each keeps to one tensor.

@@ -16,7 +16,7 @@ std::span<const Instance> for_all_sizes() {
   constexpr int kManyHints = kNormed ? kStreamLoads | kStreamStores : kStreamNothing;
   constexpr int64_t kOneHead = kNormed ? 2048 : 6144;  // up to here
   static const Instance kInstances[] = {
-      instance<T, kNarrow, 1, kStreamLoads, kFeatures>(V == 8 ? 32 : 4, kShort ? 256 : 128),
+      instance<T, kNarrow, 1, kStreamLoads, kFeatures>(kShort && V == 8 ? 32 : 4, kShort ? 256 : 128),
       instance<T, V, 1, kStreamNothing, kFeatures>(64, 64),
       instance<T, V, 1, kStreamLoads | kStreamStores, kFeatures>(kOneHead, 64),
       instance<T, V, 2, kManyHints, kFeatures>(6144, 64),
