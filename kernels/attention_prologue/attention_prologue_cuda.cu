@@ -492,10 +492,11 @@ std::span<const Family> families_of(DType type) {
   return float32_families();
 }
 
-// Lanes that work together are those of one warp, and enough of them that each has a half of a head of its thread to sum up.
+// The lanes of a head fit a block. Those that work together are of one warp, and enough that each has a half of a head of its thread
+// to sum up.
 bool lanes_fit(const AttentionPrologueParams& p, int features, const Instance& instance) {
   const int64_t units = units_of_all(p, instance.vector);
-  if (!padded(features)) return units <= max_threads(2);
+  if (!padded(features)) return units <= instance.threads;
   return units <= 32 && padded_lanes(units) >= 2 * instance.units;
 }
 

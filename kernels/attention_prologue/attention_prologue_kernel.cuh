@@ -22,11 +22,17 @@ constexpr int heads_at_once(int units, int features) {
   return (features & (kNorm | kComputedScales | kAnySteps)) != 0 ? units : 1;
 }
 
-// Of a block, and blocks of an SM: a spilt register costs more than the warps that there is no room for.
-constexpr int max_threads(int units) { return units == 1 ? 256 : 192; }
-constexpr int blocks_per_sm(int units, int features) {
-  const bool normed_and_more = (features & kNorm) != 0 && (features & ~(kNorm | kBias)) != 0;
-  return units == 1 ? 1 : normed_and_more || (features & (kComputedScales | kAnySteps)) != 0 ? 4 : 5;
+// Of a block, and blocks of an SM, as many as its registers leave room for: a spilt one costs more than another block brings.
+struct Bounds {
+  int threads;
+  int blocks;
+};
+
+constexpr Bounds bounds_of(int vector, int units, int hints, int features) {
+  const bool mixed = (features & kNorm) != 0 && (features & ~(kNorm | kBias)) != 0;
+  if (units > 1) return {192, mixed || (features & (kComputedScales | kAnySteps)) != 0 ? 4 : 5};
+  if (vector < 8 || (hints & kStreamStores) == 0) return {256, 1};  // few tokens, or heads of more than 64 lanes
+  return {64, features == kStreams || features == kDerived ? 18 : 16};
 }
 
 // Whether lanes work together: a head's are then a power of two of one warp, warps are full, and each keeps to one tensor.
@@ -92,7 +98,7 @@ __device__ inline void compute_scales(const UnitValues<V> (&values)[kUnits], KvT
 }
 
 template <class T, int V, int kUnits, int kHints, int kFeatures>
-__global__ void __launch_bounds__(max_threads(kUnits), blocks_per_sm(kUnits, kFeatures))
+__global__ void __launch_bounds__(bounds_of(V, kUnits, kHints, kFeatures).threads, bounds_of(V, kUnits, kHints, kFeatures).blocks)
     attention_prologue_kernel(const __grid_constant__ LeanArgs p) {
   static_assert(has_steps(kFeatures));
   constexpr bool kStreamingLoads = (kHints & kStreamLoads) != 0;
@@ -163,8 +169,26 @@ __global__ void __launch_bounds__(max_threads(kUnits), blocks_per_sm(kUnits, kFe
   const uint32_t page = is_q ? 0 : slot.page, offset = is_q ? t : slot.offset;
   char* out = tensor.out + times(tensor.out_page, page) + times(tensor.out_token, offset);
   const bool writes = inside & !position.padding & (is_q | (slot.reaches_cache & !position.outside));
+  const bool in_8_bits = scaled && tensor.store != StoreAs::native;
+  constexpr bool kCopiesV = (kFeatures & (kNorm | kBias)) == kNorm;
 #pragma unroll
   for (int first = 0; first < kUnits; first += kAtOnce) {
+    const auto stores = [&](int n) { return writes & (first_head + first + n < tensor.heads); };
+    const auto row = [&](int n) { return out + static_cast<uint32_t>(first_head + first + n) * tensor.out_head; };
+    const auto write = [&](int n, Unit<T, V> unit) {
+      if (position.outside) unit = {};
+      if (!stores(n)) return;
+      if (kStreamingStores && is_q) {
+        store_unit<true, T, V>(row(n), place, unit);
+      } else {
+        store_unit<false, T, V>(row(n), place, unit);
+      }
+    };
+    if (kCopiesV && uniform(is_v & !in_8_bits)) {  // here, so that nobody else keeps the data as they came
+#pragma unroll
+      for (int n = 0; n < kAtOnce; ++n) write(n, data[first + n]);
+      continue;
+    }
     // Where there are many tokens they come out of the L1, and registers are dearer than waiting.
     if (kUnits > 1) load_constants(first);
     UnitValues<V> values[kAtOnce];
@@ -188,9 +212,6 @@ __global__ void __launch_bounds__(max_threads(kUnits), blocks_per_sm(kUnits, kFe
       for (int n = 0; n < kAtOnce; ++n) rotate<V>(values[n], angles, kWithLayouts ? p.layout.style : RopeStyle::neox);
     }
 
-    const auto stores = [&](int n) { return writes & (first_head + first + n < tensor.heads); };
-    const auto row = [&](int n) { return out + static_cast<uint32_t>(first_head + first + n) * tensor.out_head; };
-    const bool in_8_bits = scaled && tensor.store != StoreAs::native;
     if ((features & kComputedScales) != 0 ? uniform(in_8_bits) : in_8_bits) {
       const KvType type = static_cast<KvType>(static_cast<int>(tensor.store) - 1);
       if (kUnits > 1 && has_scale) {
@@ -219,17 +240,7 @@ __global__ void __launch_bounds__(max_threads(kUnits), blocks_per_sm(kUnits, kFe
     } else {
 #pragma unroll
       for (int n = 0; n < kAtOnce; ++n) {
-        Unit<T, V>& unit = data[first + n];
-        if (biased | !is_v) {
-          if (biased | normed | turns) unit = narrow<T, V>(values[n]);
-        }
-        if (position.outside) unit = {};
-        if (!stores(n)) continue;
-        if (kStreamingStores && is_q) {
-          store_unit<true, T, V>(row(n), place, unit);
-        } else {
-          store_unit<false, T, V>(row(n), place, unit);
-        }
+        write(n, biased | normed | turns ? narrow<T, V>(values[n]) : data[first + n]);
       }
     }
   }

@@ -11,31 +11,18 @@ namespace prologue::cuda {
 
 template <class T, int V, int kFeatures>
 std::span<const Instance> for_all_sizes() {
-  if constexpr (!has_steps(kFeatures & ~kBias)) {
-    constexpr int64_t kFew = V == 8 ? 32 : 4;
-    static const Instance kInstances[] = {
-        instance<T, V / 4, 1, kStreamLoads, kFeatures>(kFew, 256),
-        instance<T, V, 1, kStreamLoads, kFeatures>(512, 64),
-        instance<T, V, 1, kStreamLoads | kStreamStores, kFeatures>(6144, 64),
-        instance<T, V, 2, kStreamNothing, kFeatures>(kAnyTokens, 192),
-    };
-    return kInstances;
-  } else if constexpr ((kFeatures & kNorm) != 0) {
-    static const Instance kInstances[] = {
-        instance<T, V / 2, 1, kStreamLoads, kFeatures>(32, 128),
-        instance<T, V, 1, kStreamLoads | kStreamStores, kFeatures>(2048, 64),
-        instance<T, V, 2, kStreamLoads | kStreamStores, kFeatures>(6144, 64),
-        instance<T, V, 2, kStreamNothing, kFeatures>(kAnyTokens, 192),
-    };
-    return kInstances;
-  } else {
-    static const Instance kInstances[] = {
-        instance<T, V / 2, 1, kStreamLoads, kFeatures>(64, 128),
-        instance<T, V, 1, kStreamLoads | kStreamStores, kFeatures>(6144, 64),
-        instance<T, V, 2, kStreamNothing, kFeatures>(kAnyTokens, 192),
-    };
-    return kInstances;
-  }
+  constexpr bool kNormed = (kFeatures & kNorm) != 0, kShort = !has_steps(kFeatures & ~kBias);
+  constexpr int kNarrow = kShort ? V / 4 : V / 2;
+  constexpr int kManyHints = kNormed ? kStreamLoads | kStreamStores : kStreamNothing;
+  constexpr int64_t kOneHead = kNormed ? 2048 : 6144;  // up to here
+  static const Instance kInstances[] = {
+      instance<T, kNarrow, 1, kStreamLoads, kFeatures>(kShort && V == 8 ? 32 : 4, kShort ? 256 : 128),
+      instance<T, V, 1, kStreamNothing, kFeatures>(64, 64),
+      instance<T, V, 1, kStreamLoads | kStreamStores, kFeatures>(kOneHead, 64),
+      instance<T, V, 2, kManyHints, kFeatures>(6144, 64),
+      instance<T, V, 2, kStreamNothing, kFeatures>(kAnyTokens, 192),
+  };
+  return kInstances;
 }
 
 // What has every step in it is compiled for two sizes only.

@@ -195,7 +195,7 @@ struct Graph {
 };
 
 // Whether the weights of the attention's nodes have the shapes and types of what they are applied to: kernels see pointers alone.
-Status check_weights(const Graph& graph);
+PROLOGUE_API Status check_weights(const Graph& graph);
 
 // Writes a graph down. Names are scoped: with Scope layer(g, "layers.3") the next value or node is "layers.3.NAME".
 class PROLOGUE_API GraphBuilder {
