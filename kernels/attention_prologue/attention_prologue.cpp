@@ -12,6 +12,7 @@ Status attention_prologue(const AttentionPrologueParams& params, int num_threads
 namespace cuda {
 Status attention_prologue(const AttentionPrologueParams& params, CUstream_st* stream);
 Result<const void*> plan_attention_prologue(const AttentionPrologueParams& params);
+const char* kernel_of_plan(const void* plan);
 Status attention_prologue(const void* plan, const AttentionPrologueParams& params, CUstream_st* stream);
 }  // namespace cuda
 
@@ -278,6 +279,13 @@ Result<AttentionProloguePlan> AttentionProloguePlan::create(const AttentionProlo
 #endif
   }
   return plan;
+}
+
+const char* AttentionProloguePlan::kernel() const {
+#ifdef PROLOGUE_HAS_CUDA
+  if (device_ == Device::cuda) return cuda::kernel_of_plan(kernel_);
+#endif
+  return "cpu";
 }
 
 Status AttentionProloguePlan::run(const AttentionPrologueParams& params, const Execution& execution) const {

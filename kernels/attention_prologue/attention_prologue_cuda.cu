@@ -11,6 +11,7 @@ namespace prologue::cuda {
 
 Status attention_prologue(const AttentionPrologueParams& params, cudaStream_t stream);
 Result<const void*> plan_attention_prologue(const AttentionPrologueParams& params);
+const char* kernel_of_plan(const void* plan);
 Status attention_prologue(const void* plan, const AttentionPrologueParams& params, cudaStream_t stream);
 
 namespace {
@@ -535,6 +536,10 @@ Result<const void*> plan_attention_prologue(const AttentionPrologueParams& param
     return unsupported("attention_prologue: no CUDA kernel for ", dtype_name(params.dtype), " at this alignment");
   }
   return static_cast<const void*>(family);
+}
+
+const char* kernel_of_plan(const void* plan) {
+  return static_cast<const Family*>(plan)->general == nullptr ? "lean" : "general";
 }
 
 Status attention_prologue(const void* plan, const AttentionPrologueParams& params, cudaStream_t stream) {

@@ -51,6 +51,18 @@ constexpr const char* kReadme = PROLOGUE_SOURCE_DIR "/README.md";
 constexpr const char* kBegin = "<!-- features: written by a test -->\n";
 constexpr const char* kEnd = "<!-- end of features -->\n";
 
+std::string without_third_column(const std::string& table) {
+  std::stringstream lines(table);
+  std::string result;
+  for (std::string line; std::getline(lines, line);) {
+    size_t begin = 0;
+    for (int i = 0; i < 3 && begin != std::string::npos; ++i) begin = line.find('|', begin + (i > 0 ? 1 : 0));
+    if (begin != std::string::npos) line.erase(begin, line.find('|', begin + 1) - begin);
+    result += line + "\n";
+  }
+  return result;
+}
+
 TEST(PrologueFeatures, ReadmeShowsThem) {
   std::stringstream stream;
   stream << std::ifstream(kReadme).rdbuf();
@@ -60,7 +72,12 @@ TEST(PrologueFeatures, ReadmeShowsThem) {
   ASSERT_TRUE(begin < end && end != std::string::npos) << "README.md has no place for the table";
   begin += std::strlen(kBegin);
   const std::string table = prologue_feature_table();
-  if (readme.substr(begin, end - begin) == table) return;
+  const std::string shown = readme.substr(begin, end - begin);
+  if (!built_with_cuda()) {  // what is lean is not known
+    EXPECT_EQ(without_third_column(shown), without_third_column(table));
+    return;
+  }
+  if (shown == table) return;
   if (std::getenv("PROLOGUE_UPDATE_README") == nullptr) {
     FAIL() << "README.md shows other features than the tests have. To update it:\n"
               "  PROLOGUE_UPDATE_README=1 <build>/tests/kernels_attention_prologue_features_test --gtest_filter='*Readme*'";

@@ -254,6 +254,16 @@ TEST_P(PrologueThreadsTest, NoPositionsWhereNothingTurns) {
   placed.expect_matches(oracle::attention_prologue(oracle_input(c, data)), true);
 }
 
+// Derived positions know the end of the table as given ones do: tokens on both sides of it, the cache has room for all.
+TEST_P(PrologueThreadsTest, DerivedPositionsEndWithTheTable) {
+  for (uint64_t seed = 1; seed <= 8; ++seed) {
+    PrologueCase c = copying_case(9, 64);
+    c.rotary_dim = 64, c.page_size = 4, c.max_position = 8, c.derive_positions = c.derive_slots = c.token_faults = true,
+    c.seed = seed;
+    expect_oracle(GetParam(), c, make_data<BFloat16>(c));
+  }
+}
+
 // ---- slots and padding ------------------------------------------------------------------------------------------------------
 
 // vllm#43810, vllm#47056: -1 is no index from the end, and a slot of a larger cache is none of this one.
