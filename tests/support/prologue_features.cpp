@@ -28,6 +28,7 @@ class FeatureList {
 void add_inputs(FeatureList& f) {
   f.row("Layouts", "Q, K, V packed or apart, any strides, heads before tokens");
   for (const bool packed : {false, true}) f.add([&](PrologueCase& c) { c.packed = packed, c.row_padding = 5, c.misalign = 2; });
+  for (const bool packed : {false, true}) f.add([&](PrologueCase& c) { c.packed = packed, c.row_padding = 16; });
   f.add([](PrologueCase& c) { c.packed = false, c.heads_first = true, c.head_padding = 3; });
   f.row("Outputs", "Q in place or elsewhere; K and V handed out as well");
   f.add([](PrologueCase& c) { c.in_place = true; });
@@ -178,7 +179,7 @@ std::string table_row(const PrologueFeature& feature) {
     if (all_accepted) append(accepted, name);
     if (some_lean) append(lean, name);
   }
-  return str_cat("| ", feature.text, " | ", accepted, " | ", lean, " | ", feature.name, " |");
+  return str_cat("| ", feature.text, " | ", accepted, " | ", lean.empty() ? "general" : lean, " | ", feature.name, " |");
 }
 
 }  // namespace
