@@ -84,7 +84,7 @@ struct VNorm {
 
 enum class CosSinSource : int32_t {
   table = 0,  // cos_sin [max_position, rotary_dim] float32: cos[0 .. rotary_dim/2) then sin; row = position
-  per_token,  // cos_sin [num_tokens, rotary_dim] float32, gathered once a step for all layers (kernels/rotary)
+  per_token,  // cos_sin [num_tokens, rotary_dim] float32, gathered once a step for all layers (gather_cos_sin)
   inv_freq,   // computed in the kernel: angle = position * inv_freq[i], exactly reduced, positions up to 2^20, |inv_freq| <= 1
 };
 

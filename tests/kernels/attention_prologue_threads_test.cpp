@@ -243,6 +243,21 @@ TEST_P(PrologueThreadsTest, RopePositionIsNotTheCachePosition) {
   EXPECT_EQ(fault.token, 2);
 }
 
+// Pairs of a stream that is not there turn by the first, although other numbers lie in its place.
+TEST_P(PrologueThreadsTest, StreamsThatAreNoneCountAsTheFirst) {
+  PrologueCase c = copying_case(5, 64);
+  c.rotary_dim = 64, c.num_axes = 3;
+  const PrologueData<BFloat16> data = make_data<BFloat16>(c);
+  PlacedPrologue<BFloat16> placed(GetParam(), c, data);
+  placed.params().rotation.num_axes = 2;
+  ASSERT_TRUE(placed.run().ok());
+  oracle::PrologueInput in = oracle_input(c, data);
+  in.num_axes = 2;
+  in.positions.resize(static_cast<size_t>(2 * c.num_tokens));
+  std::replace(in.pair_axis.begin(), in.pair_axis.end(), int64_t{2}, int64_t{0});
+  placed.expect_matches(oracle::attention_prologue(in));
+}
+
 // A layer without rotation needs no positions.
 TEST_P(PrologueThreadsTest, NoPositionsWhereNothingTurns) {
   const PrologueCase c = copying_case(5, 64);
