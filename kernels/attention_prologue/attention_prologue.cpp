@@ -282,10 +282,12 @@ Result<AttentionProloguePlan> AttentionProloguePlan::create(const AttentionProlo
 }
 
 const char* AttentionProloguePlan::kernel() const {
+  if (kernel_ == nullptr) return "cpu";
 #ifdef PROLOGUE_HAS_CUDA
-  if (device_ == Device::cuda) return cuda::kernel_of_plan(kernel_);
+  return cuda::kernel_of_plan(kernel_);
+#else
+  return "none";  // a plan for CUDA is not made
 #endif
-  return "cpu";
 }
 
 Status AttentionProloguePlan::run(const AttentionPrologueParams& params, const Execution& execution) const {
