@@ -20,13 +20,13 @@ namespace prologue {
 
 struct EngineOptions {
   std::string model_path;
-  std::optional<Device> device;  // none: the GPU where there is one that works, else the CPU
-  std::optional<DType> dtype;    // none: float32 on the CPU, bfloat16 on CUDA
-  std::optional<KvType> kv_type;   // of the KV cache; none: as dtype. Quantised ones have a scale for each token and head
+  std::optional<Device> device;   // none: the GPU where there is one that works, else the CPU
+  std::optional<DType> dtype;     // none: float32 on the CPU, bfloat16 on CUDA
+  std::optional<KvType> kv_type;  // of the KV cache; none: as dtype. Quantised ones have a scale for each token and head
   int64_t page_size = 16;
-  int64_t cache_tokens = 0;      // KV cache, shared by all requests of a call; 0 = what they need
-  int32_t num_threads = 0;       // CPU; 0 = all cores
-  bool fused = true;             // run the fused graph
+  int64_t cache_tokens = 0;            // KV cache, shared by all requests of a call; 0 = what they need
+  int32_t num_threads = 0;             // CPU; 0 = all cores
+  bool fused = true;                   // run the fused graph
   Rounding rounding = Rounding::once;  // of the fused graph: per_step gives the bits of the unfused one in 16-bit types too
   bool profile = false;
   std::function<void(double fraction)> on_load;

@@ -12,8 +12,11 @@ Result<KvStorage> KvStorage::create(const KvStorageConfig& config, Device device
   const struct {
     const char* name;
     int64_t value;
-  } sizes[] = {{"num_layers", config.num_layers},     {"num_pages", config.num_pages}, {"page_size", config.page_size},
-               {"num_kv_heads", config.num_kv_heads}, {"head_dim", config.head_dim}};
+  } sizes[] = {{"num_layers", config.num_layers},
+               {"num_pages", config.num_pages},
+               {"page_size", config.page_size},
+               {"num_kv_heads", config.num_kv_heads},
+               {"head_dim", config.head_dim}};
   double total_bytes = 2.0 * 4.0;  // no element takes more than 4 bytes, nor does its share of a scale
   for (const auto& [name, value] : sizes) {
     if (value < 1) return invalid_argument("KV cache: ", name, " is ", value, ": it must be at least 1");
@@ -29,7 +32,8 @@ Result<KvStorage> KvStorage::create(const KvStorageConfig& config, Device device
   if (total_bytes > 0x1p60) return resource_exhausted("KV cache: ", total_bytes, " bytes are more than any memory holds");
   KvStorage storage;
   storage.config_ = config;
-  PROLOGUE_ASSIGN_OR_RETURN(storage.memory_, Buffer::allocate(device, config.bytes_per_page() * config.num_pages + kScaleAlignment));
+  PROLOGUE_ASSIGN_OR_RETURN(storage.memory_,
+                            Buffer::allocate(device, config.bytes_per_page() * config.num_pages + kScaleAlignment));
   return storage;
 }
 

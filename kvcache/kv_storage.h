@@ -1,5 +1,6 @@
-// The memory of a paged KV cache: for every layer one K and one V tensor [num_pages, page_size, num_kv_heads, head_dim] (NHD) of the
-// cache's type, and for quantised types the scales of every token and head beside them, [num_pages, page_size, num_kv_heads] float32.
+// The memory of a paged KV cache: for every layer one K and one V tensor [num_pages, page_size, num_kv_heads, head_dim] (NHD) of
+// the cache's type, and for quantised types the scales of every token and head beside them, [num_pages, page_size, num_kv_heads]
+// float32.
 #pragma once
 
 #include <cstdint>

@@ -198,8 +198,8 @@ class PROLOGUE_API AttentionProloguePlan {
   // The pointers must satisfy what the plan's did (null or not, alignment, aliasing); not checked again. num_tokens and the
   // device are.
   Status run(const AttentionPrologueParams& params, const Execution& execution) const;
-  // What will run: "cpu"; "lean", an instance compiled for what was asked; or "general", one CUDA kernel that decides everything at
-  // run time and takes two to four times as long.
+  // What will run: "cpu"; "lean", an instance compiled for what was asked; or "general", one CUDA kernel that decides everything
+  // at run time and takes several times as long.
   const char* kernel() const;
 
  private:

@@ -1,7 +1,7 @@
 #include "tests/support/prologue_features.h"
 
-#include <algorithm>
 #include <initializer_list>
+#include <string>
 #include <utility>
 
 namespace prologue::test {
