@@ -14,5 +14,4 @@ add_custom_command(
 prologue_executable(coming_from_test SOURCES coming_from/page.cpp ${_tests} ${_extracted} DEPENDS prologue_test_support prologue::kernels
                                                                              GTest::gtest_main)
 target_include_directories(coming_from_test PRIVATE ${_snippets})
-target_compile_definitions(coming_from_test PRIVATE PROLOGUE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
 gtest_discover_tests(coming_from_test DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 600)

@@ -20,6 +20,7 @@
 #include <prologue/kernels/base/faults.h>
 
 #include "tests/support/arena.h"
+#include "tests/support/source_path.h"
 
 namespace prologue::test {
 
@@ -121,7 +122,7 @@ struct Golden {
 
 // tests/golden/coming_from/SYSTEM.txt; make_goldens.py beside it states the format. What cannot be read throws: the test fails.
 inline std::vector<Golden> read_goldens(const std::string& system) {
-  const std::string path = std::string(PROLOGUE_SOURCE_DIR) + "/tests/golden/coming_from/" + system + ".txt";
+  const std::string path = source_path("tests/golden/coming_from/" + std::string(system) + ".txt");
   std::ifstream file(path);
   const std::map<std::string, FloatType> types = {
       {"f32", FloatType::f32}, {"f16", FloatType::f16}, {"bf16", FloatType::bf16}, {"f64", FloatType::f64}};

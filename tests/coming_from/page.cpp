@@ -9,10 +9,12 @@
 #include <sstream>
 #include <string>
 
+#include "tests/support/source_path.h"
+
 namespace {
 
 std::string contents(const std::string& path) {
-  std::ifstream file(std::string(PROLOGUE_SOURCE_DIR) + "/" + path);
+  std::ifstream file(prologue::test::source_path(path));
   EXPECT_TRUE(file.good()) << path;
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
@@ -55,7 +57,7 @@ TEST(ComingFrom, EverySectionIsInTheIndexAndHoldsATestedBlock) {
     EXPECT_NE(contents("tests/coming_from/" + name + "_test.cpp").find("#include \"" + name + ".inc\""), std::string::npos)
         << name;
   }
-  for (const auto& entry : std::filesystem::directory_iterator(std::string(PROLOGUE_SOURCE_DIR) + "/tests/coming_from")) {
+  for (const auto& entry : std::filesystem::directory_iterator(prologue::test::source_path("tests/coming_from"))) {
     const std::string file = entry.path().filename().string();
     const size_t suffix = file.find("_test.cpp");
     EXPECT_TRUE(suffix == file.npos || names.count(file.substr(0, suffix)) == 1) << file;

@@ -10,10 +10,12 @@
 #include <prologue/engine/engine.h>
 #include <prologue/kernels/base/gpu.h>
 
+#include "tests/support/source_path.h"
+
 namespace prologue {
 namespace {
 
-const std::string kModel = PROLOGUE_SOURCE_DIR "/models/SmolLM2-135M-Instruct.Q4_1.gguf";
+const std::string kModel = test::source_path("models/SmolLM2-135M-Instruct.Q4_1.gguf");
 constexpr double kTinyMargin = 1e-3;  // below it, the order of float32 sums may decide
 
 struct Row {
@@ -25,7 +27,7 @@ struct Row {
 };
 
 std::vector<Row> golden_rows() {
-  std::ifstream file(PROLOGUE_SOURCE_DIR "/tests/golden/generation/smollm2_greedy.json");
+  std::ifstream file(test::source_path("tests/golden/generation/smollm2_greedy.json"));
   std::vector<Row> rows;
   const nlohmann::json golden = nlohmann::json::parse(file);
   for (const auto& json : golden["rows"]) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/support/random.h"
+#include "tests/support/source_path.h"
 
 namespace prologue {
 namespace {
@@ -26,7 +27,7 @@ struct Golden {
 
 Golden read_golden(GgmlType type) {
   const GgmlTypeInfo& info = *ggml_type_info(type);
-  std::ifstream file(std::string(PROLOGUE_SOURCE_DIR "/tests/golden/dequantize/") + info.name + ".bin", std::ios::binary);
+  std::ifstream file(test::source_path("tests/golden/dequantize/" + std::string(info.name) + ".bin"), std::ios::binary);
   const std::vector<char> bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   Golden golden;
   uint32_t num_blocks = 0;

@@ -21,6 +21,7 @@
 #include <prologue/engine/tokenizer/utf8.h>
 
 #include "tests/support/random.h"
+#include "tests/support/source_path.h"
 
 namespace prologue {
 namespace {
@@ -31,7 +32,7 @@ using Ids = std::vector<int32_t>;
 constexpr std::array<const char*, 4> kPreTokenizers = {"smollm", "gpt-2", "llama-bpe", "qwen2"};
 
 json read_golden(const std::string& name) {
-  std::ifstream file(std::string(PROLOGUE_SOURCE_DIR "/tests/golden/tokenizer/") + name + ".json");
+  std::ifstream file(test::source_path("tests/golden/tokenizer/" + std::string(name) + ".json"));
   return json::parse(file);
 }
 
@@ -281,7 +282,7 @@ INSTANTIATE_TEST_SUITE_P(Tokenizer, SmallVocabulary, testing::ValuesIn(kPreToken
 
 // The file that scripts/demo and scripts/test fetch.
 TEST(Tokenizer, EncodesLikeTheDemoModel) {
-  const std::string path = PROLOGUE_SOURCE_DIR "/models/SmolLM2-135M-Instruct.Q4_1.gguf";
+  const std::string path = test::source_path("models/SmolLM2-135M-Instruct.Q4_1.gguf");
   if (!std::filesystem::exists(path)) GTEST_SKIP() << "the demo model is not there: " << path;
   auto data = read_tokenizer_data(path);
   ASSERT_TRUE(data.ok()) << data.status().message();

@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "tests/support/prologue_features.h"
+#include "tests/support/source_path.h"
 
 namespace prologue::test {
 namespace {
@@ -47,7 +48,7 @@ TEST_P(PrologueFeatureTest, MatchesTheOracle) {
 
 // ---- the README -------------------------------------------------------------------------------------------------------------
 
-constexpr const char* kReadme = PROLOGUE_SOURCE_DIR "/README.md";
+const std::string kReadme = source_path("README.md");
 constexpr const char* kBegin = "<!-- features: written by a test -->\n";
 constexpr const char* kEnd = "<!-- end of features -->\n";
 

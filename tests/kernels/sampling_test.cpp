@@ -20,6 +20,7 @@
 #include "tests/oracle/token_ops.h"
 #include "tests/support/arena.h"
 #include "tests/support/random.h"
+#include "tests/support/source_path.h"
 
 namespace prologue::test {
 namespace {
@@ -154,7 +155,7 @@ TEST_P(SamplingTest, MatchesOracle) {
 }
 
 TEST_P(SamplingTest, MatchesGoldenChoices) {
-  std::ifstream file(PROLOGUE_SOURCE_DIR "/tests/golden/sampling/choices.txt");
+  std::ifstream file(source_path("tests/golden/sampling/choices.txt"));
   std::string line;
   int count = 0;
   while (std::getline(file, line)) {

@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include <prologue/layers/rope/position_axes.h>
+#include "tests/support/source_path.h"
 
 #if __has_include(<nlohmann/json.hpp>)
 #include <nlohmann/json.hpp>
@@ -24,7 +25,7 @@ std::string digits(const Result<std::vector<uint8_t>>& axes) {
 
 TEST(PositionAxes, MropeAsInTransformers) {
 #if PROLOGUE_HAS_JSON
-  const auto golden = nlohmann::json::parse(std::ifstream(PROLOGUE_SOURCE_DIR "/tests/golden/rope_scaling/rope_scaling.json"));
+  const auto golden = nlohmann::json::parse(std::ifstream(test::source_path("tests/golden/rope_scaling/rope_scaling.json")));
   EXPECT_EQ(golden["axes"].size(), 8u);
   for (const auto& entry : golden["axes"]) {
     EXPECT_EQ(digits(mrope_pair_axis(entry["sections"], entry["interleaved"])), entry["axes"].get<std::string>()) << entry;

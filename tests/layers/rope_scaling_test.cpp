@@ -12,6 +12,7 @@
 #include <prologue/layers/rope/rope_table.h>
 
 #include "tests/oracle/rope_scaling.h"
+#include "tests/support/source_path.h"
 
 #if __has_include(<nlohmann/json.hpp>)
 #include <nlohmann/json.hpp>
@@ -49,7 +50,7 @@ YarnRope yarn(double factor, int64_t original) {
 using Json = nlohmann::json;
 
 const Json& golden() {
-  static const Json json = Json::parse(std::ifstream(PROLOGUE_SOURCE_DIR "/tests/golden/rope_scaling/rope_scaling.json"));
+  static const Json json = Json::parse(std::ifstream(test::source_path("tests/golden/rope_scaling/rope_scaling.json")));
   return json;
 }
 

@@ -8,6 +8,8 @@
 #include <set>
 #include <string>
 
+#include "tests/support/source_path.h"
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -45,7 +47,7 @@ std::string included(const std::string& line) {
 }
 
 TEST(Tree, IncludesFollowTheArrows) {
-  const fs::path root = PROLOGUE_SOURCE_DIR;
+  const fs::path root = prologue::test::source_path(".");
   int num_includes = 0;
   for (const char* top : {"kernels", "kvcache", "layers", "engine", "examples", "benchmarks"}) {
     for (const auto& entry : fs::recursive_directory_iterator(root / top)) {
@@ -74,7 +76,7 @@ TEST(Tree, TheRuleCanFail) {
 // Public headers must not need the CUDA toolkit.
 TEST(Tree, HeadersDoNotIncludeCuda) {
   for (const char* top : {"kernels", "kvcache", "layers", "engine"}) {
-    for (const auto& entry : fs::recursive_directory_iterator(fs::path(PROLOGUE_SOURCE_DIR) / top)) {
+    for (const auto& entry : fs::recursive_directory_iterator(fs::path(prologue::test::source_path(top)))) {
       if (entry.path().extension() != ".h") continue;
       std::ifstream file(entry.path());
       for (std::string line; std::getline(file, line);) {

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/source_path.h"
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -36,7 +38,7 @@ std::string fenced(std::istream& page) {
 }
 
 TEST(Tree, SnippetsOnPagesAreTheSources) {
-  const fs::path root = PROLOGUE_SOURCE_DIR;
+  const fs::path root = prologue::test::source_path(".");
   std::vector<fs::path> pages = {root / "README.md"};
   for (const auto& entry : fs::directory_iterator(root / "docs")) {
     if (entry.path().extension() == ".md") pages.push_back(entry.path());
