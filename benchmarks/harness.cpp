@@ -13,6 +13,8 @@
 #include <string_view>
 #include <thread>
 
+#include <prologue/kernels/base/parallel.h>
+
 namespace prologue::bench {
 
 #ifdef PROLOGUE_HAS_CUDA
@@ -139,11 +141,10 @@ double cpu_time_us(const Operation& operation, int64_t rotations, const Executio
 }
 
 void cpu_copy(void* target, const void* source, int64_t num_bytes, int32_t num_threads) {
-#pragma omp parallel for schedule(static) num_threads(num_threads) if (num_bytes > 32768)
-  for (int32_t i = 0; i < num_threads; ++i) {
+  parallel_for(num_threads, num_bytes > 32768 ? num_threads : 1, [&](int64_t i) {
     const int64_t begin = num_bytes * i / num_threads, end = num_bytes * (i + 1) / num_threads;
     std::memcpy(static_cast<char*>(target) + begin, static_cast<const char*>(source) + begin, static_cast<size_t>(end - begin));
-  }
+  });
 }
 
 // Pseudo-random numbers in (-1, 1), as many as a megabyte holds; larger arrays repeat them.

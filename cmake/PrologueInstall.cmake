@@ -5,14 +5,8 @@ set(PROLOGUE_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/prologue)
 
 # What the static libraries leave to the link of their users (prologueConfig.cmake finds it). Shared ones bring it along.
 set(PROLOGUE_LINK_CUDA OFF)
-set(PROLOGUE_LINK_OPENMP)
-set(PROLOGUE_LINK_OPENMP_HINT)
 if(NOT BUILD_SHARED_LIBS)
   set(PROLOGUE_LINK_CUDA ${PROLOGUE_HAS_CUDA})
-  if(OpenMP_CXX_FOUND)
-    list(GET OpenMP_CXX_LIB_NAMES 0 PROLOGUE_LINK_OPENMP)
-    get_filename_component(PROLOGUE_LINK_OPENMP_HINT ${OpenMP_${PROLOGUE_LINK_OPENMP}_LIBRARY} DIRECTORY)
-  endif()
 endif()
 
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/prologueConfig.cmake.in ${PROJECT_BINARY_DIR}/prologueConfig.cmake

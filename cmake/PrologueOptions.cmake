@@ -68,8 +68,7 @@ if(NOT PROLOGUE_CUDA STREQUAL "OFF")
   endif()
 endif()
 
-# CPU threads: OpenMP where the compiler has it, one thread otherwise.
-find_package(OpenMP COMPONENTS CXX)
+find_package(Threads REQUIRED)
 
 message(STATUS "Prologue ${PROJECT_VERSION}: ${CMAKE_BUILD_TYPE}, CUDA ${PROLOGUE_HAS_CUDA} (${CMAKE_CUDA_ARCHITECTURES}), "
-               "OpenMP ${OpenMP_CXX_FOUND}, -march=${PROLOGUE_CPU_ARCH}, sanitizers ${PROLOGUE_SANITIZE}")
+               "-march=${PROLOGUE_CPU_ARCH}, sanitizers ${PROLOGUE_SANITIZE}")

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <limits>
 
+#include <prologue/kernels/base/parallel.h>
+
 namespace prologue {
 namespace {
 
@@ -257,12 +259,11 @@ Status dequantize_rows(GgmlType type, const void* src, int64_t num_rows, int64_t
   const int64_t piece_blocks = 32768 / info->block_elements;
   const int64_t num_pieces = (num_blocks + piece_blocks - 1) / piece_blocks;
   const int64_t out_block_bytes = info->block_elements * dtype_size(out_type);
-#pragma omp parallel for num_threads(num_threads) schedule(static) if (num_pieces > 1)
-  for (int64_t piece = 0; piece < num_pieces; ++piece) {
+  parallel_for(num_pieces, num_threads, [&](int64_t piece) {
     const int64_t first = piece * piece_blocks;
     decode(static_cast<Bytes>(src) + first * info->block_bytes, std::min(piece_blocks, num_blocks - first),
            static_cast<uint8_t*>(out) + first * out_block_bytes);
-  }
+  });
   return ok_status();
 }
 

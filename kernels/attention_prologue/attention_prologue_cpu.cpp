@@ -9,6 +9,7 @@
 #include <prologue/kernels/attention_prologue/token_place.h>
 #include <prologue/kernels/base/angle.h>
 #include <prologue/kernels/base/head_cpu.h>
+#include <prologue/kernels/base/parallel.h>
 
 namespace prologue::cpu {
 
@@ -219,8 +220,7 @@ Status attention_prologue(const AttentionPrologueParams& p, int num_threads) {
   const int threads = threads_for(p.num_tokens * (p.num_q_heads + 2 * p.num_kv_heads) * p.head_dim, num_threads);
   with_host_type(p.dtype, [&](auto type) {
     const Prologue<decltype(type)> prologue(p);
-#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-    for (int64_t t = 0; t < p.num_tokens; ++t) prologue.run(t);
+    parallel_for(p.num_tokens, threads, [&](int64_t t) { prologue.run(t); });
   });
   return {};
 }

@@ -5,6 +5,7 @@
 #include <prologue/kernels/attention_prologue/query_scale.h>
 #include <prologue/kernels/attention_prologue/stages.h>
 #include <prologue/kernels/base/head_cpu.h>
+#include <prologue/kernels/base/parallel.h>
 #include <prologue/kernels/base/token_guard.h>
 
 namespace prologue::cpu {
@@ -34,12 +35,11 @@ Status add_bias(const AddBiasParams& p, int num_threads) {
   with_host_type(p.dtype, [&](auto type) {
     using T = decltype(type);
     const T* bias = static_cast<const T*>(p.bias);
-#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-    for (int64_t t = 0; t < p.num_tokens; ++t) {
+    parallel_for(p.num_tokens, threads, [&](int64_t t) {
       const T* x = static_cast<const T*>(p.x) + t * p.x_stride;
       T* y = static_cast<T*>(p.y) + t * p.y_stride;
       for (int64_t i = 0; i < p.width; ++i) y[i] = from_float<T>(add_rounded(to_float(x[i]), to_float(bias[i])));
-    }
+    });
   });
   return {};
 }
@@ -53,9 +53,8 @@ Status qk_norm(const QkNormParams& p, int num_threads) {
     norm.weight = static_cast<const T*>(p.weight);
     norm.weight_head_stride = p.weight_head_stride;
     norm.bias = static_cast<const T*>(p.bias);
-#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-    for (int64_t t = 0; t < p.num_tokens; ++t) {
-      if (p.positions.data != nullptr && index_at(p.positions, t) < 0) continue;
+    parallel_for(p.num_tokens, threads, [&](int64_t t) {
+      if (p.positions.data != nullptr && index_at(p.positions, t) < 0) return;
       alignas(64) float values[kMaxHeadDim];
       NormFactors of_token;
       if (p.scope == NormScope::token) {
@@ -72,7 +71,7 @@ Status qk_norm(const QkNormParams& p, int num_threads) {
         normalize(norm, factors, h, p.head_dim, values);
         narrow(values, p.head_dim, head_at<T>(p.y, t, h));
       }
-    }
+    });
   });
   return {};
 }
@@ -81,10 +80,9 @@ Status query_scale(const QueryScaleParams& p, int num_threads) {
   const int threads = threads_for(p.num_tokens * p.num_heads * p.head_dim, num_threads);
   with_host_type(p.dtype, [&](auto type) {
     using T = decltype(type);
-#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-    for (int64_t t = 0; t < p.num_tokens; ++t) {
+    parallel_for(p.num_tokens, threads, [&](int64_t t) {
       const int64_t position = p.positions.data == nullptr ? 0 : index_at(p.positions, t);
-      if (position < 0) continue;
+      if (position < 0) return;
       const float factor = query_factor(p.q_scale, position);
       const int64_t changed = factor == 1.0f ? 0 : p.head_dim;
       alignas(64) float values[kMaxHeadDim];
@@ -94,7 +92,7 @@ Status query_scale(const QueryScaleParams& p, int num_threads) {
         for (int64_t i = 0; i < changed; ++i) values[i] *= factor;
         store_head<T>({values, p.head_dim, x, 0, changed}, head_at<T>(p.y, t, h));
       }
-    }
+    });
   });
   return {};
 }
@@ -112,15 +110,14 @@ Status kv_write(const KvWriteParams& p, int num_threads) {
         write_head<T>(side, slot, h, {values, width, x, 0, 0});
       }
     };
-#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-    for (int64_t t = 0; t < p.num_tokens; ++t) {
+    parallel_for(p.num_tokens, threads, [&](int64_t t) {
       const TokenGuard guard =
           guard_token(decisive_position(p, t), p.max_position, index_at(p.slot_mapping, t), p.cache.num_slots());
       if (guard.fault != FaultCode::none) record_fault(p.faults, t, guard.fault);
-      if (guard.slot < 0) continue;
+      if (guard.slot < 0) return;
       write_heads(p.k, k_side(p.cache), p.head_dim, t, guard.slot);
       write_heads(p.v, v_side(p.cache), p.cache.v_width(), t, guard.slot);
-    }
+    });
   });
   return {};
 }

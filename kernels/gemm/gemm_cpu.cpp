@@ -15,9 +15,10 @@
 #include <utility>
 
 #include <prologue/kernels/base/convert_cpu.h>
-#include <prologue/kernels/base/memory.h>
-#include <prologue/kernels/gemm/gemm.h>
 #include <prologue/kernels/base/lanes.h>
+#include <prologue/kernels/base/memory.h>
+#include <prologue/kernels/base/parallel.h>
+#include <prologue/kernels/gemm/gemm.h>
 
 namespace prologue::cpu {
 
@@ -253,29 +254,29 @@ void many_rows(const GemmParams& p, Range rows, Range columns, Scratch& scratch)
   store_block<T>(p, rows, columns, scratch.sums, kOuterColumns);
 }
 
+constexpr int64_t kPartsPerThread = 4;  // of a product with few rows: a thread that the system keeps waiting leaves its share to others
+
 template <class T>
 void run(const GemmParams& p, const CpuGemmContext& context, int64_t num_threads) {
   if (p.m < kManyRows || p.k == 0) {
     const int64_t groups = divide_up(p.n, 4);
-    const int64_t parts = std::min(num_threads, groups);
-#pragma omp parallel for schedule(static) num_threads(static_cast <int>(parts)) if (parts > 1)
-    for (int64_t i = 0; i < parts; ++i) {
+    const int64_t parts = num_threads > 1 ? std::min(num_threads * kPartsPerThread, groups) : 1;
+    parallel_for(parts, num_threads, [&](int64_t i) {
       const Range range = part(groups, parts, i);
       few_rows<T>(p, {4 * range.begin, std::min(4 * range.end, p.n)});
-    }
+    });
     return;
   }
   const int64_t row_blocks = divide_up(p.m, kBlockRows);
   const int64_t jobs = row_blocks * divide_up(p.n, kOuterColumns);
-  const int64_t parts = std::min({num_threads, context.num_threads(), jobs});
-#pragma omp parallel for schedule(static) num_threads(static_cast <int>(parts)) if (parts > 1)
-  for (int64_t i = 0; i < parts; ++i) {
+  const int64_t parts = std::clamp<int64_t>(num_threads, 1, std::min(context.num_threads(), jobs));
+  parallel_for(parts, parts, [&](int64_t i) {
     const Range range = part(jobs, parts, i);
     for (int64_t job = range.begin; job < range.end; ++job) {
       const int64_t n = job / row_blocks * kOuterColumns;
       many_rows<T>(p, part(p.m, row_blocks, job % row_blocks), {n, std::min(n + kOuterColumns, p.n)}, context.scratch()[i]);
     }
-  }
+  });
 }
 
 // Below this many multiply-adds a second thread costs more than it brings.

@@ -14,6 +14,7 @@
 #include <prologue/kernels/base/convert_cpu.h>
 #include <prologue/kernels/base/exp.h>
 #include <prologue/kernels/base/lanes.h>
+#include <prologue/kernels/base/parallel.h>
 #include <prologue/kernels/base/quantize.h>
 #include <prologue/kernels/base/tanh.h>
 #include <prologue/kernels/paged_attention/paged_attention.h>
@@ -398,17 +399,15 @@ Status paged_attention(const PagedAttentionParams& params, const Execution& exec
   const double work =
       static_cast<double>(params.num_tokens * params.num_q_heads * params.head_dim) * static_cast<double>(params.max_seq_len);
   const bool serial = work <= kSerialWork;
-  [[maybe_unused]] const int num_threads = serial ? 1 : std::max(1, execution.num_threads);
   with_host_type(params.dtype, [&](auto type) {
-  // The longest first: within a sequence, later rows attend to more.
-#pragma omp parallel for num_threads(num_threads) schedule(dynamic)
-    for (int64_t task = tasks - 1; task >= 0; --task) {
+    parallel_for(tasks, serial ? 1 : execution.num_threads, [&](int64_t i) {
+      const int64_t task = tasks - 1 - i;  // the longest first: within a sequence, later rows attend to more
       const int64_t kv_head = task % params.kv.num_kv_heads;
       const Sequence sequence = sequence_at(params, task / params.kv.num_kv_heads % params.num_seqs);
       const int64_t begin = task / params.kv.num_kv_heads / params.num_seqs * kBlockRows;
       const int64_t end = std::min(begin + kBlockRows, sequence.num_rows * group);
       if (begin < end) BlockAttention<decltype(type)>(params, sequence, kv_head).run(begin, end);
-    }
+    });
   });
   return {};
 }

@@ -3,6 +3,7 @@
 
 #include <prologue/kernels/base/convert_cpu.h>
 #include <prologue/kernels/base/head_cpu.h>
+#include <prologue/kernels/base/parallel.h>
 #include <prologue/kernels/rotary/rotary_token.h>
 
 namespace prologue::cpu {
@@ -110,17 +111,16 @@ void rotate_tokens(const RotaryParams& p, const RotaryFrequencies& frequencies, 
   int64_t num_heads = 0;
   for (int64_t i = 0; i < p.num_tensors; ++i) num_heads += p.tensors[i].num_heads;
   const int threads = threads_for(num_tokens * num_heads * p.head_dim, num_threads);
-#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-  for (int64_t t = 0; t < num_tokens; ++t) {
+  parallel_for(num_tokens, threads, [&](int64_t t) {
     const RotaryPlace place = place_rotary_token(p, t / p.seq_len, t % p.seq_len);
-    if (place.padding) continue;
+    if (place.padding) return;
     if (place.fault != FaultCode::none) {
       record_fault(p.faults, t, place.fault);
       if (p.token_faults != nullptr) p.token_faults[t] = static_cast<uint8_t>(place.fault);
     }
     const TokenRotation<T> rotate(p, frequencies, place);
     for (int64_t i = 0; i < p.num_tensors; ++i) rotate(p.tensors[i]);
-  }
+  });
 }
 
 }  // namespace

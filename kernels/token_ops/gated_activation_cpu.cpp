@@ -2,6 +2,7 @@
 
 #include <prologue/kernels/base/convert_cpu.h>
 #include <prologue/kernels/base/exp.h>
+#include <prologue/kernels/base/parallel.h>
 #include <prologue/kernels/token_ops/gated_activation.h>
 
 namespace prologue::cpu {
@@ -38,13 +39,11 @@ void activate_block(const GatedActivationParams& p, int64_t t, int64_t begin) {
 
 Status gated_activation(const GatedActivationParams& params, const Execution& execution) {
   const bool serial = params.num_tokens * params.width <= kSerialElements;
-  [[maybe_unused]] const int num_threads = serial ? 1 : std::max(1, execution.num_threads);
   const int64_t blocks_per_row = (params.width + kBlock - 1) / kBlock;
   with_host_type(params.dtype, [&](auto type) {
-#pragma omp parallel for num_threads(num_threads)
-    for (int64_t task = 0; task < params.num_tokens * blocks_per_row; ++task) {
+    parallel_for(params.num_tokens * blocks_per_row, serial ? 1 : execution.num_threads, [&](int64_t task) {
       activate_block<decltype(type)>(params, task / blocks_per_row, task % blocks_per_row * kBlock);
-    }
+    });
   });
   return {};
 }

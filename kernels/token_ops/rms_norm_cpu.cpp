@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include <prologue/kernels/base/convert_cpu.h>
+#include <prologue/kernels/base/parallel.h>
 #include <prologue/kernels/token_ops/rms_norm.h>
 
 namespace prologue::cpu {
@@ -71,10 +72,8 @@ void normalize_row(const RmsNormParams& p, int64_t t) {
 
 Status rms_norm(const RmsNormParams& params, const Execution& execution) {
   const bool serial = params.num_tokens * params.width <= kSerialElements;
-  [[maybe_unused]] const int num_threads = serial ? 1 : std::max(1, execution.num_threads);
   with_host_type(params.dtype, [&](auto type) {
-#pragma omp parallel for num_threads(num_threads)
-    for (int64_t t = 0; t < params.num_tokens; ++t) normalize_row<decltype(type)>(params, t);
+    parallel_for(params.num_tokens, serial ? 1 : execution.num_threads, [&](int64_t t) { normalize_row<decltype(type)>(params, t); });
   });
   return {};
 }

@@ -4,6 +4,7 @@
 #include <limits>
 #include <numeric>
 
+#include <prologue/kernels/base/parallel.h>
 #include <prologue/kernels/token_ops/sampling.h>
 #include <prologue/kernels/token_ops/sampling_math.h>
 
@@ -119,12 +120,10 @@ int32_t choose(const Logits& logits, const SamplingRow& row) {
 }  // namespace
 
 Status sample(const SamplingParams& params, const Execution& execution) {
-  [[maybe_unused]] const int num_threads = std::max(1, execution.num_threads);
-#pragma omp parallel for num_threads(num_threads) schedule(dynamic) if (params.num_rows > 1)
-  for (int64_t r = 0; r < params.num_rows; ++r) {
+  parallel_for(params.num_rows, execution.num_threads, [&](int64_t r) {
     const Logits logits{params.logits + r * params.logits_stride, static_cast<int32_t>(params.vocab_size)};
     params.tokens[r] = choose(logits, params.rows[r]);
-  }
+  });
   return {};
 }
 

@@ -1,0 +1,35 @@
+// Work shared among CPU threads. Every CPU twin that asks for threads does so here.
+//
+// A thread that calls parallel_for has a team of workers of its own, made when it first needs them and kept until it ends. The
+// caller works too, and work is claimed in small ranges: a worker that the system does not run in time is never waited for, only
+// one that has begun. Waiting threads spin for some microseconds, as long as the gap between two operations of a step, and sleep
+// then, so that a process with nothing to do, or on a machine whose cores are busy, leaves them to others. A team works in a forked
+// child as well, and where the system grants no thread the caller does the work alone.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include <prologue/kernels/base/export.h>
+
+namespace prologue {
+
+inline constexpr int64_t kMaxThreads = 512;  // of one call; more are not started, whatever is asked for
+
+// body(context, begin, end) for ranges that make up [0, count). count >= 1.
+PROLOGUE_API void run_ranges(int64_t count, int64_t num_threads, void (*body)(const void* context, int64_t begin, int64_t end),
+                             const void* context);
+
+// Calls body(i) for each i in [0, count), each once, on up to num_threads threads (< 1 counts as 1); returns when all are done.
+// `body` must not throw. A parallel_for inside a body runs on the body's thread alone.
+template <class Body>
+void parallel_for(int64_t count, int64_t num_threads, const Body& body) {
+  if (count < 1) return;
+  const auto run = [](const void* context, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) (*static_cast<const Body*>(context))(i);
+  };
+  if (std::min(num_threads, count) <= 1) return run(&body, 0, count);
+  run_ranges(count, num_threads, run, &body);
+}
+
+}  // namespace prologue
