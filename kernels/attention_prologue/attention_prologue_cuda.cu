@@ -107,6 +107,7 @@ int64_t widest_vector(const AttentionPrologueParams& p) {
 // ---- what a lean instance must be able to do --------------------------------------------------------------------------------
 
 constexpr int64_t kMost = std::numeric_limits<uint32_t>::max();
+constexpr int64_t kMaxBlocksOfToken = 65535;  // blockIdx.y
 
 bool whole_heads(const AttentionPrologueParams& p) {
   return p.rotation.rotary_dim == 0 || (p.rotation.rotary_dim == p.head_dim && p.rotation.style == RopeStyle::neox);
@@ -134,6 +135,7 @@ bool plain(const AttentionPrologueParams& p) {
   const Rotation& r = p.rotation;
   const bool scaled = p.q_scale.constant != 1.0f || p.q_scale.by_position != PositionScale::none;
   const bool both_outputs = p.k_out.data != nullptr || p.v_out.data != nullptr;
+  if (p.num_q_heads + 2 * p.num_kv_heads > kMaxBlocksOfToken) return false;
   const bool no_cache = (has_k(p) && p.cache.k == nullptr) || (has_v(p) && p.cache.v == nullptr);
   if (p.rounding != Rounding::once || scaled || p.v_norm.enabled || both_outputs || no_cache) return false;
   if (r.inverse || (r.rotary_dim > 0 && r.source == CosSinSource::inv_freq)) return false;
@@ -483,7 +485,7 @@ Status launch_general(const Family& instance, const AttentionPrologueParams& p, 
   const bool over_token = normed(p) && p.norm.scope == NormScope::token;
   const int64_t max_rows = lanes > 32 ? 1 : (over_token ? 256 : 128) / lanes;
   const int64_t rows = fill_warps(std::min(max_rows, all), lanes);
-  const int64_t blocks = over_token ? 1 : ceil_divide(all, rows);
+  const int64_t blocks = over_token ? 1 : std::min(ceil_divide(all, rows), kMaxBlocksOfToken);
   const LaunchShape shape = {dim3(static_cast<unsigned>(p.num_tokens), static_cast<unsigned>(blocks)),
                              dim3(static_cast<unsigned>(lanes), static_cast<unsigned>(rows))};
   return launch(kName, instance.general, shape, stream, args);

@@ -135,8 +135,7 @@ INSTANTIATE_TEST_SUITE_P(Rows, PrologueInstancesTest,
                          ::testing::Combine(::testing::Values(DType::f32, DType::f16, DType::bf16),
                                             ::testing::Range(size_t{0}, std::size(kParts))),
                          [](const ::testing::TestParamInfo<Row>& row) {
-                           return str_cat(dtype_name(std::get<0>(row.param)), "_", kParts[std::get<1>(row.param)].name,
-                                          "_cuda");
+                           return str_cat(dtype_name(std::get<0>(row.param)), "_", kParts[std::get<1>(row.param)].name, "_cuda");
                          });
 
 TEST_P(PrologueInstancesTest, EachGivesTheBitsOfTheCpu) {
@@ -253,6 +252,17 @@ TEST(PrologueSizes, OfRealModels_cuda) {
     c.num_tokens = size.num_tokens, c.max_position = 9000, c.values = Values::coarse;
     check_call<BFloat16>(c);
     if (::testing::Test::HasFailure()) return;
+  }
+}
+
+// A head of 576 channels has a block to itself, and a grid fewer rows than a call may have heads.
+TEST(PrologueSizes, MoreHeadsThanAGridHasRows_cuda) {
+  PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
+  for (const NormKind kind : {NormKind::rms, NormKind::layer}) {
+    PrologueCase c;
+    c.num_tokens = 1, c.num_q_heads = 65536, c.num_kv_heads = 0, c.head_dim = c.rotary_dim = 576, c.values = Values::coarse;
+    if (kind == NormKind::layer) c.norm = NormPlacement::before_rope, c.norm_kind = kind;
+    check_call<Float16>(c);
   }
 }
 
