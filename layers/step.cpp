@@ -29,20 +29,20 @@ namespace {
 // Arrays one after the other in a staging buffer, each at a multiple of 16 bytes.
 class Packer {
  public:
-  explicit Packer(std::vector<unsigned char>& bytes) : bytes_(bytes) {}
+  explicit Packer(void* bytes) : bytes_(static_cast<unsigned char*>(bytes)) {}
 
   template <class T>
   int64_t add(const std::vector<T>& values) {
     const int64_t at = end_;
     const int64_t size = static_cast<int64_t>(values.size() * sizeof(T));
-    if (size > 0) std::memcpy(bytes_.data() + at, values.data(), static_cast<size_t>(size));
+    if (size > 0) std::memcpy(bytes_ + at, values.data(), static_cast<size_t>(size));
     end_ = (at + size + 15) / 16 * 16;
     return at;
   }
   int64_t end() const { return end_; }
 
  private:
-  std::vector<unsigned char>& bytes_;
+  unsigned char* bytes_;
   int64_t end_ = 0;
 };
 
@@ -57,7 +57,7 @@ Result<StepBuffers> StepBuffers::create(int64_t max_tokens, int64_t max_seqs, in
   buffers.num_position_axes_ = num_position_axes;
   const int64_t per_token = (2 + num_position_axes) * 4 + 8;  // ids, logit rows, positions; slots
   const int64_t num_bytes = max_tokens * per_token + (2 * max_seqs + 1) * 4 + max_seqs * max_pages_per_seq * 4 + 7 * 16;
-  buffers.staging_.resize(static_cast<size_t>(num_bytes));
+  PROLOGUE_ASSIGN_OR_RETURN(buffers.staging_, StagingBuffer::allocate(device, num_bytes));
   PROLOGUE_ASSIGN_OR_RETURN(buffers.device_, Buffer::allocate(device, num_bytes));
   return buffers;
 }
@@ -85,7 +85,8 @@ Result<StepInputs> StepBuffers::upload(const StepBatch& batch, const Execution& 
               tables.begin() + static_cast<int64_t>(s) * table_width);
   }
 
-  Packer packer(staging_);
+  PROLOGUE_ASSIGN_OR_RETURN(void* const staging, staging_.fill());
+  Packer packer(staging);
   const int64_t slots = packer.add(batch.slot_mapping_);
   const int64_t ids = packer.add(batch.token_ids_);
   const int64_t positions = packer.add(all_positions);
@@ -93,7 +94,7 @@ Result<StepInputs> StepBuffers::upload(const StepBatch& batch, const Execution& 
   const int64_t lens = packer.add(batch.seq_lens_);
   const int64_t rows = packer.add(batch.logit_rows_);
   const int64_t table = packer.add(tables);
-  PROLOGUE_RETURN_IF_ERROR(copy_to_device(device_.data(), staging_.data(), packer.end(), execution));
+  PROLOGUE_RETURN_IF_ERROR(staging_.copy_to_device(device_.data(), packer.end(), execution));
 
   const auto* base = device_.as<unsigned char>();
   StepInputs step;

@@ -69,7 +69,8 @@ class PROLOGUE_API StepBuffers {
   static Result<StepBuffers> create(int64_t max_tokens, int64_t max_seqs, int64_t max_pages_per_seq, Device device,
                                     int64_t num_position_axes = 1);
 
-  // In stream order. The StepInputs stay valid until the next upload.
+  // In stream order; waits for the copy of the upload before. The StepInputs stay valid until the next upload. A CUDA graph may
+  // capture it (StagingBuffer in kernels/base/memory.h).
   Result<StepInputs> upload(const StepBatch& batch, const Execution& execution);
 
  private:
@@ -77,7 +78,7 @@ class PROLOGUE_API StepBuffers {
   int64_t max_seqs_ = 0;
   int64_t max_pages_per_seq_ = 0;
   int64_t num_position_axes_ = 1;
-  std::vector<unsigned char> staging_;
+  StagingBuffer staging_;
   Buffer device_;
 };
 

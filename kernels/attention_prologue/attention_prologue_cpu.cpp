@@ -5,7 +5,7 @@
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
 #include <prologue/kernels/attention_prologue/cache_cpu.h>
 #include <prologue/kernels/attention_prologue/norm_cpu.h>
-#include <prologue/kernels/attention_prologue/query_scale.h>
+#include <prologue/kernels/attention_prologue/query_factor.h>
 #include <prologue/kernels/attention_prologue/token_place.h>
 #include <prologue/kernels/base/angle.h>
 #include <prologue/kernels/base/head_cpu.h>

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
+#include <prologue/kernels/attention_prologue/instances.h>
 #include <prologue/kernels/attention_prologue/prologue_instances.cuh>
 #include <prologue/kernels/base/cuda_launch.cuh>
 
@@ -106,6 +107,7 @@ int64_t widest_vector(const AttentionPrologueParams& p) {
 // ---- what a lean instance must be able to do --------------------------------------------------------------------------------
 
 constexpr int64_t kMost = std::numeric_limits<uint32_t>::max();
+constexpr int64_t kMaxBlocksOfToken = 65535;  // blockIdx.y
 
 bool whole_heads(const AttentionPrologueParams& p) {
   return p.rotation.rotary_dim == 0 || (p.rotation.rotary_dim == p.head_dim && p.rotation.style == RopeStyle::neox);
@@ -133,6 +135,7 @@ bool plain(const AttentionPrologueParams& p) {
   const Rotation& r = p.rotation;
   const bool scaled = p.q_scale.constant != 1.0f || p.q_scale.by_position != PositionScale::none;
   const bool both_outputs = p.k_out.data != nullptr || p.v_out.data != nullptr;
+  if (p.num_q_heads + 2 * p.num_kv_heads > kMaxBlocksOfToken) return false;
   const bool no_cache = (has_k(p) && p.cache.k == nullptr) || (has_v(p) && p.cache.v == nullptr);
   if (p.rounding != Rounding::once || scaled || p.v_norm.enabled || both_outputs || no_cache) return false;
   if (r.inverse || (r.rotary_dim > 0 && r.source == CosSinSource::inv_freq)) return false;
@@ -250,7 +253,7 @@ void fill_steps(const AttentionPrologueParams& p, int features, LeanArgs& args) 
 
   q.weight = bytes_of(p.norm.q_weight);
   k.weight = bytes_of(p.norm.k_weight);
-  v.weight = q.weight != nullptr ? q.weight : k.weight;  // read, but not used
+  v.weight = q.heads > 0 ? q.weight : k.weight;  // read, but not used
   for (LeanTensor* tensor : {&q, &k}) {
     tensor->eps = p.norm.eps;
     tensor->weight_offset = p.norm.weight_offset;
@@ -414,10 +417,14 @@ template <class Args>
 Rows place_rows(const Instance& instance, bool pads, int64_t lanes, Args& args) {
   const int64_t max_rows = std::max<int64_t>(instance.threads / lanes, 1);
   const int64_t heads[3] = {args.tensors[0].heads, args.tensors[1].heads, args.tensors[2].heads};
+  // Rows past the last head, which come from rounding up, read the last head of the last tensor and store nothing. That tensor must
+  // exist: one without heads, and with none behind it, begins at no row.
+  constexpr uint32_t kNowhere = std::numeric_limits<uint32_t>::max();
   const auto begin_at = [&](const auto& count) {
-    args.k_begin = static_cast<uint32_t>(count(heads[0]));
-    args.v_begin = args.k_begin + static_cast<uint32_t>(count(heads[1]));
-    return args.v_begin + count(heads[2]);
+    const int64_t q = count(heads[0]), k = count(heads[1]), v = count(heads[2]);
+    args.k_begin = k + v > 0 ? static_cast<uint32_t>(q) : kNowhere;
+    args.v_begin = v > 0 ? static_cast<uint32_t>(q + k) : kNowhere;
+    return q + k + v;
   };
   if (instance.units == 1) {
     int64_t rows = std::min(max_rows, std::max({heads[0], heads[1], heads[2]}));
@@ -478,7 +485,7 @@ Status launch_general(const Family& instance, const AttentionPrologueParams& p, 
   const bool over_token = normed(p) && p.norm.scope == NormScope::token;
   const int64_t max_rows = lanes > 32 ? 1 : (over_token ? 256 : 128) / lanes;
   const int64_t rows = fill_warps(std::min(max_rows, all), lanes);
-  const int64_t blocks = over_token ? 1 : ceil_divide(all, rows);
+  const int64_t blocks = over_token ? 1 : std::min(ceil_divide(all, rows), kMaxBlocksOfToken);
   const LaunchShape shape = {dim3(static_cast<unsigned>(p.num_tokens), static_cast<unsigned>(blocks)),
                              dim3(static_cast<unsigned>(lanes), static_cast<unsigned>(rows))};
   return launch(kName, instance.general, shape, stream, args);
@@ -501,8 +508,11 @@ bool lanes_fit(const AttentionPrologueParams& p, int features, const Instance& i
   return units <= 32 && padded_lanes(units) >= 2 * instance.units;
 }
 
-// Whether a family can do what a call asks for: exactly that, or any mixture of steps.
-bool serves(const Family& family, int features, const AttentionPrologueParams& p) {
+// Whether a family can do what a call asks for: exactly that, or any mixture of steps. `vector`: the widest that the data allow.
+bool serves(const Family& family, int64_t vector, const AttentionPrologueParams& p) {
+  if (family.vector > vector) return false;
+  if (family.general != nullptr) return true;
+  const int features = features_of(p, family.vector);
   if (features < 0 || !lanes_fit(p, family.features, family.instances.back())) return false;
   if ((family.features & kAnySteps) != 0) {
     constexpr int kFixed = kLayouts | kStreams | kDerived;
@@ -515,8 +525,7 @@ bool serves(const Family& family, int features, const AttentionPrologueParams& p
 const Family* find_family(const AttentionPrologueParams& p) {
   const int64_t vector = widest_vector(p);
   for (const Family& family : families_of(p.dtype)) {
-    if (family.vector > vector) continue;
-    if (family.general != nullptr || serves(family, features_of(p, family.vector), p)) return &family;
+    if (serves(family, vector, p)) return &family;
   }
   return nullptr;
 }
@@ -528,7 +537,56 @@ Status launch_family(const Family& family, const AttentionPrologueParams& p, cud
   return launch_lean(family, *instance, p, stream);
 }
 
+std::string family_name(const Family& family) {
+  if (family.general != nullptr) return str_cat(dtype_name(family.dtype), " general, ", family.vector, " channels");
+  constexpr const char* kNames[] = {"layouts", "bias",    "norm",      "given_scales", "computed_scales",
+                                    "streams", "derived", "per_token", "any_steps"};
+  std::string features;
+  for (size_t i = 0; i < std::size(kNames); ++i) {
+    if ((family.features >> i & 1) != 0) features += str_cat(features.empty() ? "" : "+", kNames[i]);
+  }
+  return str_cat(dtype_name(family.dtype), " lean ", features.empty() ? "plain" : features);
+}
+
+std::string instance_name(const Family& family, const Instance& instance) {
+  const std::string limit = instance.max_tokens == kAnyTokens ? "any number of" : str_cat("up to ", instance.max_tokens);
+  return str_cat(family_name(family), ", ", instance.vector, " channels, ", instance.units, " heads a thread, ", limit,
+                 " tokens");
+}
+
 }  // namespace
+
+std::vector<KernelInstance<AttentionPrologueParams>> instances_of(const AttentionPrologueParams& params) {
+  std::vector<KernelInstance<AttentionPrologueParams>> list;
+  const int64_t vector = widest_vector(params);
+  for (const Family& family : families_of(params.dtype)) {
+    if (!serves(family, vector, params)) continue;
+    if (family.general != nullptr) {
+      list.push_back({family_name(family), kAnyTokens, [&family](const AttentionPrologueParams& p, cudaStream_t stream) {
+                        return launch_general(family, p, stream);
+                      }});
+    }
+    for (const Instance& instance : family.instances) {
+      if (!lanes_fit(params, family.features, instance)) continue;
+      list.push_back({instance_name(family, instance), instance.max_tokens,
+                      [&family, &instance](const AttentionPrologueParams& p, cudaStream_t stream) {
+                        return launch_lean(family, instance, p, stream);
+                      }});
+    }
+  }
+  return list;
+}
+
+std::vector<std::string> attention_prologue_instances() {
+  std::vector<std::string> names;
+  for (const DType type : {DType::f32, DType::f16, DType::bf16}) {
+    for (const Family& family : families_of(type)) {
+      if (family.general != nullptr) names.push_back(family_name(family));
+      for (const Instance& instance : family.instances) names.push_back(instance_name(family, instance));
+    }
+  }
+  return names;
+}
 
 Result<const void*> plan_attention_prologue(const AttentionPrologueParams& params) {
   const Family* family = find_family(params);
@@ -538,9 +596,7 @@ Result<const void*> plan_attention_prologue(const AttentionPrologueParams& param
   return static_cast<const void*>(family);
 }
 
-const char* kernel_of_plan(const void* plan) {
-  return static_cast<const Family*>(plan)->general == nullptr ? "lean" : "general";
-}
+const char* kernel_of_plan(const void* plan) { return static_cast<const Family*>(plan)->general == nullptr ? "lean" : "general"; }
 
 Status attention_prologue(const void* plan, const AttentionPrologueParams& params, cudaStream_t stream) {
   if (params.num_q_heads == 0 && !has_k(params) && !has_v(params)) return {};

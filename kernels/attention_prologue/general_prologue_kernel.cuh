@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include <prologue/kernels/attention_prologue/query_factor.h>
 #include <prologue/kernels/base/angle.h>
 #include <prologue/kernels/attention_prologue/prologue_args.cuh>
 #include <prologue/kernels/attention_prologue/token_place.cuh>
@@ -135,6 +136,12 @@ __device__ inline void normalise_head(UnitValues<V>& values, const Lanes& lanes,
   apply_norm<T, V>(values, extras, head, place, mean, inverse_root_mean(sum, extras.inverse_count, extras.eps));
 }
 
+// Of the stream of a pair; an axis that no stream has counts as 0 (where the call has fewer than four, place_token() has put the
+// first stream's position there).
+__device__ inline int64_t position_of_axis(const int64_t* positions, int axis) {
+  return axis == 1 ? positions[1] : axis == 2 ? positions[2] : axis == 3 ? positions[3] : positions[0];
+}
+
 // cos and sin of a unit's pairs from the rows of a table that its streams stand at.
 template <int V>
 __device__ inline UnitAngles<V> angles_of_streams(const float* table, int rotary_dim, int pair, const int64_t* positions,
@@ -142,9 +149,7 @@ __device__ inline UnitAngles<V> angles_of_streams(const float* table, int rotary
   UnitAngles<V> angles;
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    const int axis = pair_axis[pair + i];
-    const int64_t position = axis == 0 ? positions[0] : axis == 1 ? positions[1] : axis == 2 ? positions[2] : positions[3];
-    const float* row = table + position * rotary_dim + pair + i;
+    const float* row = table + position_of_axis(positions, pair_axis[pair + i]) * rotary_dim + pair + i;
     angles.cos[i] = row[0];
     angles.sin[i] = row[rotary_dim / 2];
   }
@@ -159,11 +164,7 @@ __device__ inline UnitAngles<V> angles_of_token(const GeneralArgs& p, const Toke
   if (places.source == CosSinSource::inv_freq) {
 #pragma unroll 1
     for (int i = 0; i < V; ++i) {
-      const int axis = places.pair_axis == nullptr ? 0 : places.pair_axis[pair + i];
-      const int64_t position = axis == 0   ? token.positions[0]
-                               : axis == 1 ? token.positions[1]
-                               : axis == 2 ? token.positions[2]
-                                           : token.positions[3];
+      const int64_t position = position_of_axis(token.positions, places.pair_axis == nullptr ? 0 : places.pair_axis[pair + i]);
       const CosSin value = cos_sin_of(static_cast<int32_t>(position), places.inv_freq[pair + i]);
 #pragma unroll
       for (int j = 0; j < V; ++j) {
@@ -184,15 +185,6 @@ __device__ inline UnitAngles<V> angles_of_token(const GeneralArgs& p, const Toke
     for (int i = 0; i < V; ++i) angles.sin[i] = -angles.sin[i];
   }
   return angles;
-}
-
-__device__ inline float query_factor(const QueryScale& scale, int64_t position) {
-  if (scale.by_position == PositionScale::none) return scale.constant;
-  const float next = static_cast<float>(position + 1);
-  const float f = scale.by_position == PositionScale::llama4
-                      ? __fadd_rn(1.0f, __fmul_rn(scale.a, logf(__fadd_rn(1.0f, floorf(__fdiv_rn(next, scale.b))))))
-                      : fmaxf(1.0f, __fdiv_rn(logf(next), logf(scale.b)));
-  return __fmul_rn(scale.constant, f);
 }
 
 // Which tensor a row of the grid works on, and the head within it.

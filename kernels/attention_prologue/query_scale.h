@@ -1,8 +1,6 @@
-// The scale of Q: its checks, and on the CPU its value, for the fused operation and the stage.
+// The checks of the Q scale, for the fused operation and the stage. Its value: query_factor.h.
 #pragma once
 
-#include <algorithm>
-#include <cmath>
 #include <cstdint>
 
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
@@ -24,18 +22,4 @@ inline Status check_query_scale(const char* operation, const QueryScale& s) {
   }
   return {};
 }
-
-namespace cpu {
-
-inline float query_factor(const QueryScale& scale, int64_t position) {
-  const float next = static_cast<float>(position) + 1.0f;
-  double f = 1.0;
-  if (scale.by_position == PositionScale::llama4) f = 1.0 + static_cast<double>(scale.a) * std::log1p(std::floor(next / scale.b));
-  if (scale.by_position == PositionScale::logn) {
-    f = std::max(1.0, std::log(static_cast<double>(next)) / std::log(static_cast<double>(scale.b)));
-  }
-  return scale.constant * static_cast<float>(f);
-}
-
-}  // namespace cpu
 }  // namespace prologue

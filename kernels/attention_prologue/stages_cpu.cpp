@@ -2,7 +2,7 @@
 
 #include <prologue/kernels/attention_prologue/cache_cpu.h>
 #include <prologue/kernels/attention_prologue/norm_cpu.h>
-#include <prologue/kernels/attention_prologue/query_scale.h>
+#include <prologue/kernels/attention_prologue/query_factor.h>
 #include <prologue/kernels/attention_prologue/stages.h>
 #include <prologue/kernels/base/head_cpu.h>
 #include <prologue/kernels/base/parallel.h>

@@ -1,4 +1,5 @@
-// Launching kernels: every launch goes through here, is checked, and is named when it fails.
+// Launching kernels: every launch goes through here, is checked, and is named when it fails. An error that becomes a Status is
+// taken from the CUDA runtime, which keeps the last one: the next call, ours or the caller's, must not find it there.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -9,6 +10,7 @@
   do {                                                                                                 \
     const cudaError_t prologue_error_ = (expression);                                                  \
     if (prologue_error_ != cudaSuccess) {                                                              \
+      cudaGetLastError();                                                                              \
       return ::prologue::device_error(#expression, " failed: ", cudaGetErrorString(prologue_error_)); \
     }                                                                                                  \
   } while (false)
@@ -41,6 +43,7 @@ Status launch(const char* name, void (*kernel)(Params...), const LaunchShape& sh
   }
   if (error == cudaSuccess) error = cudaLaunchKernelEx(&config, kernel, args...);
   if (error == cudaSuccess) return {};
+  cudaGetLastError();
   return device_error("launching ", name, " with a grid of ", shape.grid.x, " x ", shape.grid.y, " x ", shape.grid.z, " blocks of ",
                       shape.block.x, " threads and ", shape.shared_bytes, " bytes of shared memory failed: ", cudaGetErrorString(error));
 }

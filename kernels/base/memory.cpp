@@ -20,6 +20,12 @@ Result<int64_t> available_bytes();
 Status copy(void* target, const void* source, int64_t num_bytes, CUstream_st* stream, bool to_host);
 Status fill_zero(void* target, int64_t num_bytes, CUstream_st* stream);
 Status synchronize(CUstream_st* stream);
+Result<void*> allocate_pinned(int64_t num_bytes);
+void release_pinned(void* data);
+Result<CUevent_st*> create_copy_event();
+Status copy_pinned(void* target, const void* source, int64_t num_bytes, CUstream_st* stream, CUevent_st* copied);
+Status wait_for_copy(CUevent_st* copied);
+void destroy_event(CUevent_st* event);
 }  // namespace cuda
 
 bool built_with_cuda() {
@@ -38,6 +44,11 @@ Result<int64_t> available_bytes() { return cuda_not_built("memory"); }
 Status copy(void*, const void*, int64_t, CUstream_st*, bool) { return cuda_not_built("memory"); }
 Status fill_zero(void*, int64_t, CUstream_st*) { return cuda_not_built("memory"); }
 Status synchronize(CUstream_st*) { return cuda_not_built("memory"); }
+Result<void*> allocate_pinned(int64_t) { return cuda_not_built("memory"); }
+void release_pinned(void*) {}
+Result<CUevent_st*> create_copy_event() { return cuda_not_built("memory"); }
+Status copy_pinned(void*, const void*, int64_t, CUstream_st*, CUevent_st*) { return cuda_not_built("memory"); }
+Status wait_for_copy(CUevent_st*) { return cuda_not_built("memory"); }
 }  // namespace cuda
 #endif
 
@@ -103,6 +114,44 @@ Result<Buffer> Buffer::allocate(Device device, int64_t num_bytes) {
   if (num_bytes == 0) return buffer;
   PROLOGUE_ASSIGN_OR_RETURN(buffer.data_, device == Device::cpu ? allocate_host(num_bytes) : cuda::allocate(num_bytes));
   return buffer;
+}
+
+StagingBuffer::~StagingBuffer() {
+  if (copied_ != nullptr) {
+    (void)cuda::wait_for_copy(copied_);  // which may still read the memory
+    cuda::destroy_event(copied_);
+  }
+  if (pinned_ != nullptr) cuda::release_pinned(pinned_);
+}
+
+Result<StagingBuffer> StagingBuffer::allocate(Device device, int64_t num_bytes) {
+  StagingBuffer staging;
+  if (device == Device::cpu || num_bytes <= 0) {
+    PROLOGUE_ASSIGN_OR_RETURN(staging.host_, Buffer::allocate(Device::cpu, num_bytes));
+  } else {
+    PROLOGUE_ASSIGN_OR_RETURN(staging.pinned_, cuda::allocate_pinned(num_bytes));
+    PROLOGUE_ASSIGN_OR_RETURN(staging.copied_, cuda::create_copy_event());
+  }
+  staging.size_bytes_ = num_bytes;
+  return staging;
+}
+
+Result<void*> StagingBuffer::fill() {
+  if (pinned_ == nullptr) return host_.data();
+  PROLOGUE_RETURN_IF_ERROR(cuda::wait_for_copy(copied_));
+  return pinned_;
+}
+
+Status StagingBuffer::copy_to_device(void* target, int64_t num_bytes, const Execution& execution) {
+  if (num_bytes < 0 || num_bytes > size_bytes_) {
+    return invalid_argument("num_bytes is ", num_bytes, ": the staging buffer has ", size_bytes_);
+  }
+  if (num_bytes == 0) return {};
+  if (pinned_ == nullptr) return prologue::copy_to_device(target, host_.data(), num_bytes, execution);
+  if (execution.device != Device::cuda) {
+    return invalid_argument("device is ", device_name(execution.device), ": the staging buffer is for copies to cuda");
+  }
+  return cuda::copy_pinned(target, pinned_, num_bytes, execution.stream, copied_);
 }
 
 Result<int64_t> available_bytes(Device device) {

@@ -6,6 +6,8 @@
 
 #include <prologue/kernels/base/execution.h>
 
+struct CUevent_st;
+
 namespace prologue {
 
 // Move-only. Host memory is 64-byte aligned (large blocks: to huge pages), device memory 256-byte aligned (cudaMalloc). The contents start undefined.
@@ -47,10 +49,52 @@ class PROLOGUE_API Buffer {
 PROLOGUE_API Result<int64_t> available_bytes(Device device);
 
 // Copies between the host and the execution's device, in stream order. On CUDA `copy_to_host` returns after the copy has
-// finished (it synchronises the stream); `copy_to_device` returns once `source` may be reused.
+// finished (it synchronises the stream); `copy_to_device` returns once `source` may be reused, unless that is pinned memory, which
+// is read when the stream comes to the copy. A copy that a CUDA graph has captured reads its source at every replay: use a
+// StagingBuffer.
 PROLOGUE_API Status copy_to_device(void* target, const void* source, int64_t num_bytes, const Execution& execution);
 PROLOGUE_API Status copy_to_host(void* target, const void* source, int64_t num_bytes, const Execution& execution);
 PROLOGUE_API Status fill_zero(void* target, int64_t num_bytes, const Execution& execution);
 PROLOGUE_API Status synchronize(const Execution& execution);
+
+// Host memory that is filled and copied to a device step after step. For CUDA it is pinned, as a copy needs it that does not wait,
+// or that a graph replays. Move-only.
+class PROLOGUE_API StagingBuffer {
+ public:
+  StagingBuffer() = default;
+  StagingBuffer(StagingBuffer&& other) noexcept { swap(other); }
+  StagingBuffer& operator=(StagingBuffer&& other) noexcept {
+    StagingBuffer taken(std::move(other));
+    swap(taken);
+    return *this;
+  }
+  StagingBuffer(const StagingBuffer&) = delete;
+  StagingBuffer& operator=(const StagingBuffer&) = delete;
+  ~StagingBuffer();
+
+  // For copies to `device`.
+  static Result<StagingBuffer> allocate(Device device, int64_t num_bytes);
+
+  // The memory, to be filled. Waits until the last copy has read it.
+  Result<void*> fill();
+  // Copies the first num_bytes in stream order; does not wait. Captured into a CUDA graph, the copy takes what the memory holds at
+  // each replay. fill() does not wait for a replay: the caller does.
+  Status copy_to_device(void* target, int64_t num_bytes, const Execution& execution);
+
+  int64_t size_bytes() const { return size_bytes_; }
+
+ private:
+  void swap(StagingBuffer& other) noexcept {
+    std::swap(host_, other.host_);
+    std::swap(pinned_, other.pinned_);
+    std::swap(copied_, other.copied_);
+    std::swap(size_bytes_, other.size_bytes_);
+  }
+
+  Buffer host_;                    // for copies to the CPU
+  void* pinned_ = nullptr;         // and to a GPU
+  CUevent_st* copied_ = nullptr;   // behind the last copy
+  int64_t size_bytes_ = 0;
+};
 
 }  // namespace prologue

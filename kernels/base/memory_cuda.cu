@@ -14,7 +14,8 @@ Result<void*> allocate(int64_t num_bytes) {
     size_t free_bytes = 0;
     size_t total_bytes = 0;
     PROLOGUE_CUDA_RETURN_IF_ERROR(cudaMemGetInfo(&free_bytes, &total_bytes));
-    return resource_exhausted("out of GPU memory: ", num_bytes, " bytes were asked for, ", free_bytes, " of ", total_bytes, " are free");
+    return resource_exhausted("out of GPU memory: ", num_bytes, " bytes were asked for, ", free_bytes, " of ", total_bytes,
+                              " are free");
   }
   PROLOGUE_CUDA_RETURN_IF_ERROR(error);
   return data;
@@ -44,6 +45,44 @@ Status fill_zero(void* target, int64_t num_bytes, cudaStream_t stream) {
 
 Status synchronize(cudaStream_t stream) {
   PROLOGUE_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream));
+  return {};
+}
+
+Result<void*> allocate_pinned(int64_t num_bytes) {
+  void* data = nullptr;
+  const cudaError_t error = cudaMallocHost(&data, static_cast<size_t>(num_bytes));
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    return resource_exhausted("out of memory: ", num_bytes, " bytes of pinned host memory were asked for");
+  }
+  PROLOGUE_CUDA_RETURN_IF_ERROR(error);
+  return data;
+}
+
+void release_pinned(void* data) { cudaFreeHost(data); }
+
+Result<cudaEvent_t> create_copy_event() {
+  cudaEvent_t event = nullptr;
+  PROLOGUE_CUDA_RETURN_IF_ERROR(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  return event;
+}
+
+Status copy_pinned(void* target, const void* source, int64_t num_bytes, cudaStream_t stream, cudaEvent_t copied) {
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  PROLOGUE_CUDA_RETURN_IF_ERROR(cudaStreamIsCapturing(stream, &capture));
+  PROLOGUE_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(target, source, static_cast<size_t>(num_bytes), cudaMemcpyHostToDevice, stream));
+  // An event that a graph has captured cannot be waited for.
+  if (capture == cudaStreamCaptureStatusNone) PROLOGUE_CUDA_RETURN_IF_ERROR(cudaEventRecord(copied, stream));
+  return {};
+}
+
+Status wait_for_copy(cudaEvent_t copied) {
+  // The event is of no capture, so waiting is safe in a thread that captures, which CUDA would forbid.
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  PROLOGUE_CUDA_RETURN_IF_ERROR(cudaThreadExchangeStreamCaptureMode(&mode));
+  const cudaError_t waited = cudaEventSynchronize(copied);
+  PROLOGUE_CUDA_RETURN_IF_ERROR(cudaThreadExchangeStreamCaptureMode(&mode));
+  PROLOGUE_CUDA_RETURN_IF_ERROR(waited);
   return {};
 }
 

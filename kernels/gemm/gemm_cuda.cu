@@ -164,6 +164,7 @@ class CudaGemmContext final : public GemmContext {
 
 template <class... Parts>
 Status cublas_error(cublasStatus_t status, const Parts&... parts) {
+  cudaGetLastError();  // cuda_launch.cuh says why
   return device_error(parts..., ": cuBLASLt says ", cublasLtGetStatusName(status), " (", cublasLtGetStatusString(status), ")");
 }
 

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include <prologue/kernels/base/view_checks.h>
+#include <prologue/kernels/rotary/instances.h>
 #include <prologue/kernels/rotary/rotary_token.h>
 
 namespace prologue {
@@ -12,7 +13,8 @@ Status rotary(const RotaryParams& params, const RotaryFrequencies& frequencies, 
 }
 namespace cuda {
 Status rotary(const RotaryParams& params, const RotaryFrequencies& frequencies, CUstream_st* stream);
-}
+std::vector<KernelInstance<RotaryParams>> instances_of(const RotaryParams& params, const RotaryFrequencies& frequencies);
+}  // namespace cuda
 
 namespace {
 
@@ -241,6 +243,14 @@ Status rotary(const RotaryParams& params, const Execution& execution) {
   compute_frequencies(params, frequencies);
   return dispatch(params, frequencies, execution);
 }
+
+#ifdef PROLOGUE_HAS_CUDA
+std::vector<cuda::KernelInstance<RotaryParams>> cuda::instances_of(const RotaryParams& params) {
+  RotaryFrequencies frequencies;
+  compute_frequencies(params, frequencies);
+  return instances_of(params, frequencies);
+}
+#endif
 
 Result<RotaryPlan> RotaryPlan::create(const RotaryParams& params, const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(check_device("rotary plan", execution.device));

@@ -1,12 +1,14 @@
 #include <algorithm>
 #include <limits>
 
+#include <prologue/kernels/rotary/instances.h>
 #include <prologue/kernels/base/cuda_launch.cuh>
 #include <prologue/kernels/rotary/rotary_kernel.cuh>
 
 namespace prologue::cuda {
 
 Status rotary(const RotaryParams& params, const RotaryFrequencies& frequencies, cudaStream_t stream);
+std::vector<KernelInstance<RotaryParams>> instances_of(const RotaryParams& params, const RotaryFrequencies& frequencies);
 
 namespace {
 
@@ -87,7 +89,7 @@ LeanRotaryArgs lean_args(const RotaryParams& p) {
   args.seq_len = static_cast<uint32_t>(p.seq_len);
   const RotaryAngles& a = p.angles;
   args.per_token = a.per_token ? 1 : 0;
-  if (a.max_position > 0) args.max_position = a.max_position;
+  if (a.max_position > 0) args.last_position = a.max_position - 1;
   args.type = a.type;
   const int64_t table_size = float_type_size(a.type);
   args.cos = static_cast<const char*>(a.cos.data);
@@ -113,6 +115,12 @@ LeanRotaryArgs lean_args(const RotaryParams& p) {
   return args;
 }
 
+int64_t heads_of(const RotaryParams& p) {
+  int64_t heads = 0;
+  for (int64_t i = 0; i < p.num_tensors; ++i) heads += p.tensors[i].num_heads;
+  return heads;
+}
+
 int64_t units_of_head(const RotaryParams& p, int64_t vector) {
   return units_of({static_cast<int32_t>(p.head_dim), static_cast<int32_t>(p.rotary_dim)}, vector);
 }
@@ -121,7 +129,7 @@ int64_t units_of_head(const RotaryParams& p, int64_t vector) {
 constexpr int64_t kThreadsOfWholeHeads = 128;         // of a block, where a head has no more
 constexpr int64_t kThreadsOfPartialHeads = 64;        // with a tail
 constexpr int64_t kStreamedBytes = int64_t{2} << 20;  // that a call reads; fewer stay in the L2 for whoever reads them next
-constexpr int64_t kManyTokens = 512;                  // for the general kernel:
+constexpr int64_t kFewTokens = 511;                   // for the general kernel: at most
 constexpr int64_t kThreadsOfFewTokens = 192, kThreadsOfManyTokens = 64;
 
 template <class T, RopeStyle kStyle>
@@ -131,14 +139,17 @@ auto lean_kernel(bool whole, bool streaming) {
   return streaming ? lean_rotary_kernel<T, V, kStyle, false, true> : lean_rotary_kernel<T, V, kStyle, false, false>;
 }
 
+// The most tokens of a call whose loads and stores are not marked as streaming.
 template <class T>
-Status launch_lean(const RotaryParams& p, cudaStream_t stream) {
+int64_t tokens_kept(const RotaryParams& p) {
+  return kStreamedBytes / (heads_of(p) * p.head_dim * static_cast<int64_t>(sizeof(T)));
+}
+
+template <class T>
+Status launch_lean(const RotaryParams& p, bool streaming, cudaStream_t stream) {
   LeanRotaryArgs args = lean_args(p);
-  int64_t heads = 0, most = 0;
-  for (int64_t i = 0; i < p.num_tensors; ++i) {
-    heads += p.tensors[i].num_heads;
-    most = std::max(most, p.tensors[i].num_heads);
-  }
+  int64_t most = 0;
+  for (int64_t i = 0; i < p.num_tensors; ++i) most = std::max(most, p.tensors[i].num_heads);
   const bool whole = p.rotary_dim == p.head_dim;
   const int64_t units = units_of_head(p, kWidest<T>);
   const int64_t rows = std::clamp<int64_t>((whole ? kThreadsOfWholeHeads : kThreadsOfPartialHeads) / units, 1, most);
@@ -147,7 +158,6 @@ Status launch_lean(const RotaryParams& p, cudaStream_t stream) {
     args.first_block[i] = i < p.num_tensors ? static_cast<uint32_t>(blocks) : std::numeric_limits<uint32_t>::max();
     if (i < p.num_tensors) blocks += ceil_divide(p.tensors[i].num_heads, rows);
   }
-  const bool streaming = p.batch * p.seq_len * heads * p.head_dim * static_cast<int64_t>(sizeof(T)) > kStreamedBytes;
   const auto kernel = p.style == RopeStyle::neox ? lean_kernel<T, RopeStyle::neox>(whole, streaming)
                                                  : lean_kernel<T, RopeStyle::interleaved>(whole, streaming);
   for (int64_t first = 0; first < p.seq_len; first += kMaxGrid) {
@@ -163,11 +173,8 @@ Status launch_lean(const RotaryParams& p, cudaStream_t stream) {
 // ---- general ----------------------------------------------------------------------------------------------------------------
 
 template <class T, int V>
-Status launch_general(const RotaryParams& p, const RotaryFrequencies& frequencies, cudaStream_t stream) {
-  const int64_t units = units_of_head(p, V);
-  int64_t heads = 0;
-  for (int64_t i = 0; i < p.num_tensors; ++i) heads += p.tensors[i].num_heads;
-  const bool few = p.batch * p.seq_len < kManyTokens;
+Status launch_general(const RotaryParams& p, const RotaryFrequencies& frequencies, bool few, cudaStream_t stream) {
+  const int64_t units = units_of_head(p, V), heads = heads_of(p);
   const int64_t rows = std::clamp<int64_t>((few ? kThreadsOfFewTokens : kThreadsOfManyTokens) / units, 1, heads);
   const int64_t blocks = few ? std::min(ceil_divide(heads, 2 * rows), kMaxGrid) : 1;  // two heads a thread, or all
   const LaunchShape shape = {
@@ -180,30 +187,91 @@ Status launch_general(const RotaryParams& p, const RotaryFrequencies& frequencie
 // The widest vectors that fit, from V down; a head's units are threads of one block.
 template <class T, int V>
 Status launch_widest(const RotaryParams& p, const RotaryFrequencies& frequencies, cudaStream_t stream) {
-  if constexpr (V == 1) {
-    return launch_general<T, 1>(p, frequencies, stream);
-  } else {
-    if (vectors_fit(p, V)) return launch_general<T, V>(p, frequencies, stream);
-    return launch_widest<T, V / 2>(p, frequencies, stream);
+  if constexpr (V > 1) {
+    if (!vectors_fit(p, V)) return launch_widest<T, V / 2>(p, frequencies, stream);
   }
+  return launch_general<T, V>(p, frequencies, p.batch * p.seq_len <= kFewTokens, stream);
 }
 
 template <class T>
-Status launch_typed(const RotaryParams& p, const RotaryFrequencies& frequencies, cudaStream_t stream) {
-  if (vectors_fit(p, kWidest<T>) && lean(p, kWidest<T>)) return launch_lean<T>(p, stream);
-  return launch_widest<T, kWidest<T>>(p, frequencies, stream);
+bool runs_lean(const RotaryParams& p) {
+  return vectors_fit(p, kWidest<T>) && lean(p, kWidest<T>);
+}
+
+template <class F>
+auto with_type(FloatType type, const F& f) {
+  switch (type) {
+    case FloatType::f32: return f(float());
+    case FloatType::f16: return f(__half());
+    case FloatType::bf16: return f(__nv_bfloat16());
+    case FloatType::f64: break;
+  }
+  return f(double());
+}
+
+// ---- the list of instances --------------------------------------------------------------------------------------------------
+
+constexpr int64_t kAnyTokens = std::numeric_limits<int64_t>::max();
+
+std::string lean_name(FloatType dtype, RopeStyle style, bool whole, bool streaming) {
+  return str_cat(float_type_name(dtype), " lean ", rope_style_name(style), whole ? ", whole heads" : ", partial heads",
+                 streaming ? ", streaming" : "");
+}
+
+std::string general_name(FloatType dtype, int64_t vector, bool few) {
+  return str_cat(float_type_name(dtype), " general, ", vector, " channels", few ? ", few tokens" : "");
+}
+
+template <class T, int V>
+void add_general(const RotaryParams& p, const RotaryFrequencies& frequencies, std::vector<KernelInstance<RotaryParams>>& list) {
+  if (vectors_fit(p, V)) {
+    for (const bool few : {true, false}) {
+      list.push_back(
+          {general_name(p.dtype, V, few), few ? kFewTokens : kAnyTokens,
+           [=](const RotaryParams& call, cudaStream_t stream) { return launch_general<T, V>(call, frequencies, few, stream); }});
+    }
+  }
+  if constexpr (V > 1) add_general<T, V / 2>(p, frequencies, list);
 }
 
 }  // namespace
 
 Status rotary(const RotaryParams& p, const RotaryFrequencies& frequencies, cudaStream_t stream) {
-  switch (p.dtype) {
-    case FloatType::f32: return launch_typed<float>(p, frequencies, stream);
-    case FloatType::f16: return launch_typed<__half>(p, frequencies, stream);
-    case FloatType::bf16: return launch_typed<__nv_bfloat16>(p, frequencies, stream);
-    case FloatType::f64: break;
+  return with_type(p.dtype, [&](auto type) {
+    using T = decltype(type);
+    if (runs_lean<T>(p)) return launch_lean<T>(p, p.batch * p.seq_len > tokens_kept<T>(p), stream);
+    return launch_widest<T, kWidest<T>>(p, frequencies, stream);
+  });
+}
+
+std::vector<KernelInstance<RotaryParams>> instances_of(const RotaryParams& params, const RotaryFrequencies& frequencies) {
+  std::vector<KernelInstance<RotaryParams>> list;
+  with_type(params.dtype, [&](auto type) {
+    using T = decltype(type);
+    for (const bool streaming : {false, true}) {
+      if (!runs_lean<T>(params)) break;
+      list.push_back({lean_name(params.dtype, params.style, params.rotary_dim == params.head_dim, streaming),
+                      streaming ? kAnyTokens : tokens_kept<T>(params),
+                      [=](const RotaryParams& call, cudaStream_t stream) { return launch_lean<T>(call, streaming, stream); }});
+    }
+    add_general<T, kWidest<T>>(params, frequencies, list);
+  });
+  return list;
+}
+
+std::vector<std::string> rotary_instances() {
+  std::vector<std::string> names;
+  for (const FloatType dtype : {FloatType::f32, FloatType::f16, FloatType::bf16, FloatType::f64}) {
+    for (const RopeStyle style : {RopeStyle::neox, RopeStyle::interleaved}) {
+      for (const bool whole : {true, false}) {
+        for (const bool streaming : {false, true}) names.push_back(lean_name(dtype, style, whole, streaming));
+      }
+    }
+    for (int64_t vector = 16 / float_type_size(dtype); vector > 0; vector /= 2) {
+      for (const bool few : {true, false}) names.push_back(general_name(dtype, vector, few));
+    }
   }
-  return launch_typed<double>(p, frequencies, stream);
+  return names;
 }
 
 }  // namespace prologue::cuda

@@ -1,9 +1,13 @@
+#include <prologue/kernels/rotary/instances.h>
 #include <prologue/kernels/rotary/rotary.h>
 
 #include <gtest/gtest.h>
 
 #include <functional>
 #include <numeric>
+#include <set>
+#include <string>
+#include <type_traits>
 
 #include "tests/golden/rotary/rotary_goldens.h"
 #include "tests/support/rotary_case.h"
@@ -487,6 +491,151 @@ TEST_P(RotaryTest, PlanRunsWithOtherPointersAndFewerTokens) {
   EXPECT_EQ(RotaryPlan::create(longer, execution).status().message(),
             "rotary plan: batch * seq_len is 0: it must lie in 1..2147483647");
 }
+
+// Rows that go by token need no bound, and without one no position is too large: not the largest that each type can hold either.
+TEST_P(RotaryTest, WithoutABoundNoPositionIsTooLarge) {
+  constexpr int64_t kTokens = 4, kHeads = 3, kHeadDim = 64;
+  const auto check_ids = [&](const auto& ids) {
+    using Id = typename std::decay_t<decltype(ids)>::value_type;
+    SCOPED_TRACE(str_cat(sizeof(Id), " bytes"));
+    for (const bool lean : {true, false}) {  // attention_factor makes it the general kernel's
+      Random random(8);
+      Arena arena(GetParam());
+      const std::vector<float> x = random.normals<float>(kTokens * kHeads * kHeadDim);
+      RotaryParams p;
+      p.seq_len = kTokens, p.head_dim = p.rotary_dim = kHeadDim, p.num_tensors = 1;
+      float* y = arena.output<float>(static_cast<int64_t>(x.size()));
+      p.tensors[0] = rotary_tensor(arena.input(x), y, kHeads, batch_major_strides(kTokens, kHeads, kHeadDim));
+      p.angles = cos_and_sin(arena.input(std::vector<float>(kTokens * kHeadDim / 2, 1.0f)),
+                             arena.input(std::vector<float>(kTokens * kHeadDim / 2, 0.0f)), FloatType::f32, 0, kHeadDim / 2);
+      p.angles.per_token = true;
+      p.angles.attention_factor = lean ? 1.0 : 2.0;
+      p.positions.ids = arena.input(ids);
+      FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));
+      p.faults = faults;
+      const Status status = arena.run([&](const Execution& execution) { return rotary(p, execution); });
+      ASSERT_TRUE(status.ok()) << status.message();
+      EXPECT_EQ(decode_fault(arena.read(faults)[0]).count, 0u);
+      std::vector<float> want = x;  // not rotated, cos being 1, and the third token is padding where a number can be negative
+      for (float& value : want) value *= lean ? 1.0f : 2.0f;
+      std::vector<float> got = arena.read(y);
+      if (std::is_signed_v<Id>) {
+        for (int64_t i = 2 * kHeads * kHeadDim; i < 3 * kHeads * kHeadDim; ++i) {
+          EXPECT_TRUE(std::isnan(got[static_cast<size_t>(i)]));
+          got[static_cast<size_t>(i)] = want[static_cast<size_t>(i)];
+        }
+      }
+      EXPECT_EQ(got, want);
+    }
+  };
+  check_ids(std::vector<int32_t>{INT32_MAX, 0, -1, 7});
+  check_ids(std::vector<int64_t>{INT64_MAX, INT64_MAX - 1, INT64_MIN, 7});
+  check_ids(std::vector<uint64_t>{UINT64_MAX, uint64_t{1} << 63, 0, 7});
+}
+
+#ifdef PROLOGUE_HAS_CUDA
+// Which instance a call runs in depends on its size. Here each runs that can do it, with the bits of the CPU.
+template <class T>
+void check_all_instances(const RotaryCase& c) {
+  SCOPED_TRACE(c.describe());
+  PlacedRotary<T> cpu(Backend::cpu, c), placed(Backend::cuda, c);
+  ASSERT_TRUE(cpu.run().ok());
+  for (const auto& instance : cuda::instances_of(placed.params())) {
+    SCOPED_TRACE(instance.name);
+    const Status status =
+        placed.run([&](const Execution& execution) { return instance.launch(placed.params(), execution.stream); });
+    ASSERT_TRUE(status.ok()) << status.message();
+    placed.expect_same_bits(cpu);
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
+// Whole and partial heads in both styles, heads that fill no block, every kind of row of cos and sin.
+std::vector<RotaryCase> instance_cases() {
+  std::vector<RotaryCase> cases;
+  for (const FloatType dtype : {FloatType::f32, FloatType::f16, FloatType::bf16, FloatType::f64}) {
+    for (const RopeStyle style : {RopeStyle::neox, RopeStyle::interleaved}) {
+      for (const int64_t rotary_dim : {128, 64}) {
+        for (const bool per_token : {false, true}) {
+          RotaryCase c;
+          c.dtype = dtype, c.style = style, c.head_dim = 128, c.rotary_dim = rotary_dim, c.per_token = per_token;
+          c.rotary_offset = 128 - rotary_dim, c.batch = 2, c.seq_len = 7, c.ids = IdsKind::per_batch;
+          c.type = per_token ? FloatType::f32 : dtype;
+          c.tensors = {{24}, {7, true, true}, {1, false}, {5}};
+          c.seed = cases.size() + 1;
+          cases.push_back(c);
+        }
+      }
+    }
+  }
+  return cases;
+}
+
+TEST(RotaryInstances, EachGivesTheBitsOfTheCpu_cuda) {
+  PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
+  for (const RotaryCase& c : instance_cases()) {
+    with_float_type(c.dtype, [&](auto type) { check_all_instances<decltype(type)>(c); });
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
+TEST(RotaryInstances, EachGivesTheBitsOfTheCpuOnAnyStruct_cuda) {
+  PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
+  for (uint64_t seed = 8001; seed <= 8300 && !::testing::Test::HasFailure(); ++seed) {
+    const RotaryCase c = random_rotary_case(seed);
+    with_float_type(c.dtype, [&](auto type) { check_all_instances<decltype(type)>(c); });
+  }
+}
+
+// No GPU is needed to know what the walk reaches.
+TEST(RotaryInstances, TheWalkReachesEach) {
+  std::set<std::string> reached;
+  for (const RotaryCase& c : instance_cases()) {
+    with_float_type(c.dtype, [&](auto type) {
+      PlacedRotary<decltype(type)> placed(Backend::cpu, c);
+      for (const auto& instance : cuda::instances_of(placed.params())) reached.insert(instance.name);
+    });
+  }
+  const std::vector<std::string> shipped = cuda::rotary_instances();
+  EXPECT_EQ(reached, std::set<std::string>(shipped.begin(), shipped.end()));
+  EXPECT_EQ(reached.size(), shipped.size()) << "two instances share a name";
+}
+
+// One token more, and another instance, or another launch of a grid, takes the rest.
+TEST(RotaryInstances, BothSidesOfEveryLimit_cuda) {
+  PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
+  const auto check_tokens = [](RotaryCase c, int64_t num_tokens) {
+    c.seq_len = num_tokens;
+    SCOPED_TRACE(c.describe());
+    with_float_type(c.dtype, [&](auto type) {
+      PlacedRotary<decltype(type)> cpu(Backend::cpu_threads, c), placed(Backend::cuda, c);
+      ASSERT_TRUE(cpu.run().ok());
+      ASSERT_TRUE(placed.run().ok());
+      placed.expect_same_bits(cpu);
+    });
+  };
+  for (RotaryCase c : instance_cases()) {
+    if (c.per_token) continue;
+    c.batch = 1, c.tensors = {{3}, {1}};
+    for (const double attention_factor : {1.0, 2.0}) {  // the latter runs in the general kernel
+      c.attention_factor = attention_factor;
+      std::vector<int64_t> limits;
+      with_float_type(c.dtype, [&](auto type) {
+        PlacedRotary<decltype(type)> placed(Backend::cpu, c);
+        for (const auto& instance : cuda::instances_of(placed.params())) {
+          if (instance.max_tokens == INT64_MAX) break;  // what takes a call by itself ends here
+          limits.push_back(instance.max_tokens);
+        }
+      });
+      ASSERT_FALSE(limits.empty());
+      for (const int64_t limit : limits) check_tokens(c, limit), check_tokens(c, limit + 1);
+    }
+  }
+  RotaryCase c;
+  c.tensors = {{1}};
+  for (const int64_t num_tokens : {65535, 65536, 131071}) check_tokens(c, num_tokens);
+}
+#endif
 
 // Whatever a struct holds, it is refused or it works; nothing crashes and nothing else is written (the arena looks).
 TEST_P(RotaryTest, DamagedStructsNeverCrash) {

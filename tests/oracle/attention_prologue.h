@@ -123,7 +123,7 @@ inline void rotate(Row& row, int64_t heads, const PrologueInput& in, int64_t tok
   const int64_t half = in.rotary_dim / 2;
   for (int64_t pair = 0; pair < half; ++pair) {
     const size_t axis = in.pair_axis.empty() ? 0 : static_cast<size_t>(in.pair_axis[static_cast<size_t>(pair)]);
-    const int64_t position = positions[axis];
+    const int64_t position = positions[axis < positions.size() ? axis : 0];
     double c = 0.0, s = 0.0;
     if (!in.inv_freq.empty()) {
       const double angle = static_cast<double>(position) * in.inv_freq[static_cast<size_t>(pair)];

@@ -21,7 +21,7 @@
 
 namespace prologue::test {
 
-enum class Values { normal, denormal, huge };
+enum class Values { normal, coarse, denormal, huge };  // coarse: as normal, of few bits, and made much faster
 enum class CacheLayout { nhd, hnd, interleaved, odd };  // interleaved: K and V of a head side by side; odd: strides with holes
 enum class Weights { none, shared, per_head };
 enum class Offsets { none, one, per_sequence };
@@ -63,7 +63,7 @@ struct PrologueCase {
   int64_t ring_size = 0;
   Offsets offsets = Offsets::none;
   bool int64_positions = false, int64_slots = true;  // and offsets as positions
-  bool bad_indices = true;                           // negative and too large ones among the good ones
+  bool bad_indices = true;                           // negative and too large ones among the good ones, streams too
 
   bool packed = true;
   bool in_place = false;     // q_out is q
@@ -226,6 +226,11 @@ PrologueData<T> make_data(const PrologueCase& c) {
   Random random(c.seed);
   const double normal_max = sizeof(T) == 4 || FloatFormat<T>::mantissa_bits == 7 ? 1e38 : 2e4;
   const auto heads = [&](int64_t count) {
+    if (c.values == Values::coarse) {
+      std::vector<T> values(static_cast<size_t>(count));
+      for (T& value : values) value = from_float<T>(static_cast<float>(static_cast<int64_t>(random.bits() >> 56) - 128) * 0x1p-6f);
+      return values;
+    }
     std::vector<T> values = random.normals<T>(count);
     if (c.values == Values::normal) return values;
     for (T& value : values) {
@@ -268,7 +273,8 @@ PrologueData<T> make_data(const PrologueCase& c) {
   if (c.num_axes > 1) {
     for (int64_t i = 0; i < c.rotary_dim / 2; ++i) {
       const int64_t axis = c.interleaved_axes ? i % c.num_axes : i * c.num_axes / std::max<int64_t>(c.rotary_dim / 2, 1);
-      data.pair_axis.push_back(static_cast<uint8_t>(axis));
+      const bool wild = c.bad_indices && random.integer(0, 9) == 0;  // a stream that there is not
+      data.pair_axis.push_back(static_cast<uint8_t>(wild ? random.integer(c.num_axes, 255) : axis));
     }
   }
   make_places(c, random, data);

@@ -1,9 +1,9 @@
-// What the prologue can do, as the README's matrix shows it: each row with the cases that prove it.
-// attention_prologue_features_test runs them on every backend and in every type, and holds the README to the table made from
-// them.
+// What the prologue can do, as docs/features.md shows it: each row with the cases that prove it. attention_prologue_features_test
+// runs them on every backend and in every type, and holds the page to the table made from them.
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/support/prologue_case.h"
@@ -11,9 +11,9 @@
 namespace prologue::test {
 
 struct PrologueFeature {
-  const char* name;  // of the test
-  const char* text;  // in the README
-  std::vector<PrologueCase> cases;
+  const char* name;                                         // of the test
+  const char* text;                                         // on the page
+  std::vector<std::pair<std::string, PrologueCase>> cases;  // with what the page calls them; those of one name run in one kernel
 };
 
 const std::vector<PrologueFeature>& prologue_features();

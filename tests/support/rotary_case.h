@@ -155,6 +155,27 @@ class PlacedRotary {
       return plan.run(params_, execution);
     });
   }
+  Status run(const Arena::Operation& operation) { return arena_.run(operation); }
+
+  // That every byte written is as in `other`, which has the same case.
+  void expect_same_bits(const PlacedRotary& other) const {
+    for (size_t i = 0; i < y_.size(); ++i) {
+      const std::vector<T> got = y(i), want = other.y(i);
+      ASSERT_EQ(got.size(), want.size());
+      for (size_t n = 0; n < got.size(); ++n) {
+        ASSERT_EQ(std::memcmp(&got[n], &want[n], sizeof(T)), 0)
+            << "tensor " << i << ", element " << n << ": " << to_double(got[n]) << ", not " << to_double(want[n]);
+      }
+    }
+    if (c_.faults) {
+      const FaultRecord got = arena_.read(faults_)[0], want = other.arena_.read(other.faults_)[0];
+      EXPECT_EQ(got.first, want.first);
+      EXPECT_EQ(got.count, want.count);
+    }
+    if (c_.token_faults) {
+      EXPECT_EQ(arena_.read(token_faults_), other.arena_.read(other.token_faults_));
+    }
+  }
 
   void expect_matches() {
     const oracle::RotaryOutput want = oracle::rotary(in_);

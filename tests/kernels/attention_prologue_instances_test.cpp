@@ -1,0 +1,299 @@
+// Which instance of the prologue a call runs in depends on its number of tokens. Here every instance that ships runs, whatever it
+// is meant for, with tensors missing and with head counts that divide nothing; then calls of real sizes, on both sides of every
+// limit of the tables. Each must give the bits of the CPU, and touch nothing else.
+#include <gtest/gtest.h>
+
+#ifdef PROLOGUE_HAS_CUDA
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <prologue/kernels/attention_prologue/instances.h>
+#include <prologue/kernels/attention_prologue/stages.h>
+
+#include "tests/support/prologue_case.h"
+
+namespace prologue::test {
+namespace {
+
+// ---- the calls --------------------------------------------------------------------------------------------------------------
+
+struct Call {
+  const char* name;
+  std::function<void(PrologueCase&)> change;
+};
+
+void add_bias(PrologueCase& c) { c.bias_q = c.bias_k = c.bias_v = true; }
+void add_norm(PrologueCase& c) { c.norm = NormPlacement::before_rope; }
+void give_scales(PrologueCase& c) { c.kv_type = KvType::fp8_e4m3, c.scaling = KvScaling::head; }
+void compute_scales(PrologueCase& c) { c.kv_type = KvType::int8, c.scaling = KvScaling::token_head; }
+void derive(PrologueCase& c) { c.derive_positions = c.derive_slots = true; }
+void use_streams(PrologueCase& c) { c.num_axes = 3; }
+void interleave(PrologueCase& c) { c.style = RopeStyle::interleaved; }
+
+// One or more for every row of the tables.
+const std::vector<Call>& calls() {
+  using C = PrologueCase;
+  static const std::vector<Call> list = {
+      {"plain", [](C&) {}},
+      {"per_token", [](C& c) { c.source = CosSinSource::per_token; }},
+      {"interleaved", interleave},
+      {"unrotated", [](C& c) { c.rotary_dim = 0; }},
+      {"bias", add_bias},
+      {"bias_interleaved", [](C& c) { add_bias(c), interleave(c); }},
+      {"norm", add_norm},
+      {"norm_per_token", [](C& c) { add_norm(c), c.source = CosSinSource::per_token; }},
+      {"bias_norm", [](C& c) { add_bias(c), add_norm(c); }},
+      {"given", give_scales},
+      {"computed", compute_scales},
+      {"streams", use_streams},
+      {"derived", derive},
+      {"norm_given", [](C& c) { add_norm(c), give_scales(c); }},
+      {"norm_derived", [](C& c) { add_norm(c), derive(c); }},
+      {"given_derived", [](C& c) { give_scales(c), derive(c); }},
+      {"norm_given_derived", [](C& c) { add_norm(c), give_scales(c), derive(c); }},
+      {"norm_streams", [](C& c) { add_norm(c), use_streams(c); }},
+      {"bias_streams", [](C& c) { add_bias(c), use_streams(c); }},
+      {"all_steps", [](C& c) { add_bias(c), add_norm(c), compute_scales(c); }},
+      {"all_steps_streams", [](C& c) { add_bias(c), add_norm(c), compute_scales(c), use_streams(c); }},
+      {"all_steps_derived", [](C& c) { add_bias(c), add_norm(c), compute_scales(c), derive(c); }},
+      {"all_steps_interleaved", [](C& c) { add_bias(c), compute_scales(c), interleave(c); }},
+      {"all_steps_interleaved_streams", [](C& c) { add_bias(c), compute_scales(c), interleave(c), use_streams(c); }},
+      {"all_steps_interleaved_derived", [](C& c) { add_bias(c), compute_scales(c), interleave(c), derive(c); }},
+  };
+  return list;
+}
+
+// Which of Q, K and V a call has.
+struct Parts {
+  const char* name;
+  bool q, k, v;
+};
+constexpr Parts kParts[] = {{"all", true, true, true},  {"q", true, false, false},   {"k", false, true, false},
+                            {"v", false, false, true},  {"no_q", false, true, true}, {"no_k", true, false, true},
+                            {"no_v", true, true, false}};
+
+PrologueCase make_case(const Call& call, const Parts& parts, int64_t q_heads, int64_t kv_heads, int64_t head_dim) {
+  PrologueCase c;
+  c.num_q_heads = q_heads, c.num_kv_heads = kv_heads, c.head_dim = c.rotary_dim = head_dim;
+  call.change(c);
+  if (c.scaling != KvScaling::none) c.q8 = c.scaling == KvScaling::token_head ? KvScaling::token_head : KvScaling::tensor;
+  if (!parts.q) c.num_q_heads = 0, c.q8.reset(), c.bias_q = false;
+  if (!parts.k && !parts.v) c.num_kv_heads = 0;
+  if (!parts.k) c.with_k = c.bias_k = false;
+  if (!parts.v) c.with_v = c.bias_v = false;
+  if (!parts.q && !parts.k) c.norm = NormPlacement::none;
+  return c;
+}
+
+// Rows of heads beside blocks of 64 and 192 threads: too many for one, and none that fills the last.
+struct Heads {
+  int64_t q, kv, head_dim;
+};
+constexpr Heads kHeads[] = {{24, 8, 128}, {40, 5, 128}, {57, 9, 64}, {3, 1, 96}};
+
+template <class T>
+std::vector<cuda::KernelInstance<AttentionPrologueParams>> instances_of_case(const PrologueCase& c) {
+  PlacedPrologue<T> placed(Backend::cpu, c, make_data<T>(c));
+  const Status status = validate(placed.params());
+  EXPECT_TRUE(status.ok()) << status.message() << "\n" << c.describe();
+  return status.ok() ? cuda::instances_of(placed.params()) : std::vector<cuda::KernelInstance<AttentionPrologueParams>>();
+}
+
+// Every instance that can do a case.
+template <class T>
+void check_all_instances(const PrologueCase& listed) {
+  const PrologueCase c = fit_to_type<T>(listed);
+  SCOPED_TRACE(c.describe());
+  const PrologueData<T> data = make_data<T>(c);
+  PlacedPrologue<T> cpu(Backend::cpu, c, data);
+  const Status status = cpu.run();
+  ASSERT_TRUE(status.ok()) << status.message();
+  PlacedPrologue<T> placed(Backend::cuda, c, data);
+  for (const auto& instance : cuda::instances_of(placed.params())) {
+    SCOPED_TRACE(instance.name);
+    const Status done =
+        placed.run([&](const Execution& execution) { return instance.launch(placed.params(), execution.stream); });
+    ASSERT_TRUE(done.ok()) << done.message();
+    placed.expect_same_bits(cpu);
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
+// ---- the walk ---------------------------------------------------------------------------------------------------------------
+
+using Row = std::tuple<DType, size_t>;
+
+class PrologueInstancesTest : public ::testing::TestWithParam<Row> {};
+
+INSTANTIATE_TEST_SUITE_P(Rows, PrologueInstancesTest,
+                         ::testing::Combine(::testing::Values(DType::f32, DType::f16, DType::bf16),
+                                            ::testing::Range(size_t{0}, std::size(kParts))),
+                         [](const ::testing::TestParamInfo<Row>& row) {
+                           return str_cat(dtype_name(std::get<0>(row.param)), "_", kParts[std::get<1>(row.param)].name, "_cuda");
+                         });
+
+TEST_P(PrologueInstancesTest, EachGivesTheBitsOfTheCpu) {
+  PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
+  const Parts& parts = kParts[std::get<1>(GetParam())];
+  with_host_type(std::get<0>(GetParam()), [&](auto type) {
+    for (const Call& call : calls()) {
+      SCOPED_TRACE(call.name);
+      for (const Heads& heads : kHeads) {
+        check_all_instances<decltype(type)>(make_case(call, parts, heads.q, heads.kv, heads.head_dim));
+        if (HasFailure()) return;
+      }
+    }
+  });
+}
+
+// Anything with anything, in whatever can do it: the general kernel with vectors of every width above all.
+TEST(PrologueInstances, EachGivesTheBitsOfTheCpuOnRandomStructs_cuda) {
+  PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
+  for (uint64_t seed = 9001; seed <= 9200 && !::testing::Test::HasFailure(); ++seed) {
+    with_host_type(static_cast<DType>(seed % 3), [&](auto type) { check_all_instances<decltype(type)>(random_case(seed)); });
+  }
+}
+
+// What the walk reaches, against the tables. No GPU is needed for that.
+TEST(PrologueInstances, TheWalkReachesEachWithEveryPartMissing) {
+  std::map<std::string, std::set<std::string>> reached;
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    with_host_type(dtype, [&](auto type) {
+      for (const Parts& parts : kParts) {
+        for (const Call& call : calls()) {
+          for (const Heads& heads : kHeads) {
+            const PrologueCase c = make_case(call, parts, heads.q, heads.kv, heads.head_dim);
+            for (const auto& instance : instances_of_case<decltype(type)>(c)) reached[instance.name].insert(parts.name);
+          }
+        }
+      }
+    });
+  }
+  const std::vector<std::string> shipped = cuda::attention_prologue_instances();
+  EXPECT_EQ(reached.size(), shipped.size()) << "two instances share a name, or one that does not ship was reached";
+  for (const std::string& name : shipped) {
+    for (const Parts& parts : kParts) {
+      // Positions and slots are derived for a cache; what normalises has Q or K.
+      const bool fixed = name.find("any_steps") == std::string::npos;
+      if (name.find("derived") != std::string::npos && !parts.k && !parts.v) continue;
+      if (fixed && name.find("norm") != std::string::npos && !parts.q && !parts.k) continue;
+      EXPECT_TRUE(reached[name].contains(parts.name)) << name << " with parts " << parts.name;
+    }
+  }
+}
+
+// ---- real sizes -------------------------------------------------------------------------------------------------------------
+
+template <class T>
+void check_call(const PrologueCase& c) {
+  SCOPED_TRACE(c.describe());
+  const PrologueData<T> data = make_data<T>(c);
+  PlacedPrologue<T> cpu(Backend::cpu_threads, c, data);
+  PlacedPrologue<T> placed(Backend::cuda, c, data);
+  ASSERT_TRUE(cpu.run().ok());
+  const Status status = placed.run();
+  ASSERT_TRUE(status.ok()) << status.message();
+  placed.expect_same_bits(cpu);
+}
+
+class PrologueSizesTest : public ::testing::TestWithParam<DType> {};
+INSTANTIATE_TEST_SUITE_P(Types, PrologueSizesTest, ::testing::Values(DType::f32, DType::f16, DType::bf16),
+                         [](const auto& row) { return str_cat(dtype_name(row.param), "_cuda"); });
+
+// One token more, and another instance takes the call: the limits come from the tables.
+TEST_P(PrologueSizesTest, BothSidesOfEveryLimit) {
+  PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
+  with_host_type(GetParam(), [&](auto type) {
+    using T = decltype(type);
+    int row = 0;
+    for (const Call& call : calls()) {
+      PrologueCase c = make_case(call, kParts[++row % 2 == 0 ? 0 : 6], 7, 2, 64);
+      c.values = Values::coarse, c.max_position = 9000;
+      for (const auto& instance : instances_of_case<T>(c)) {
+        if (instance.max_tokens == INT64_MAX) break;  // what takes a call by itself ends here
+        for (const int64_t num_tokens : {instance.max_tokens, instance.max_tokens + 1}) {
+          c.num_tokens = num_tokens;
+          check_call<T>(c);
+          if (HasFailure()) return;
+        }
+      }
+    }
+  });
+}
+
+// Head counts of known models, and lengths of prompts.
+TEST(PrologueSizes, OfRealModels_cuda) {
+  PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
+  struct Size {
+    int64_t q_heads, kv_heads;
+    const char* parts;
+    const char* call;
+    int64_t num_tokens;
+  };
+  constexpr Size kSizes[] = {
+      {32, 8, "all", "plain", 7000},     {32, 8, "all", "norm", 3000},       {32, 8, "no_v", "norm", 3000},
+      {24, 8, "q", "norm", 3000},        {40, 8, "q", "norm", 5000},         {64, 8, "no_v", "norm", 7000},
+      {40, 8, "no_v", "all_steps", 513}, {32, 8, "no_v", "all_steps", 3000}, {24, 8, "q", "all_steps", 3000},
+      {32, 8, "k", "norm_given", 5000},  {32, 8, "no_k", "bias", 7000},      {24, 3, "no_v", "bias_interleaved", 7000},
+  };
+  for (const Size& size : kSizes) {
+    const auto call =
+        std::find_if(calls().begin(), calls().end(), [&](const Call& c) { return std::string(c.name) == size.call; });
+    const auto parts =
+        std::find_if(std::begin(kParts), std::end(kParts), [&](const Parts& p) { return std::string(p.name) == size.parts; });
+    ASSERT_TRUE(call != calls().end() && parts != std::end(kParts));
+    PrologueCase c = make_case(*call, *parts, size.q_heads, size.kv_heads, 128);
+    c.num_tokens = size.num_tokens, c.max_position = 9000, c.values = Values::coarse;
+    check_call<BFloat16>(c);
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
+// A head of 576 channels has a block to itself, and a grid fewer rows than a call may have heads.
+TEST(PrologueSizes, MoreHeadsThanAGridHasRows_cuda) {
+  PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
+  for (const NormKind kind : {NormKind::rms, NormKind::layer}) {
+    PrologueCase c;
+    c.num_tokens = 1, c.num_q_heads = 65536, c.num_kv_heads = 0, c.head_dim = c.rotary_dim = 576, c.values = Values::coarse;
+    if (kind == NormKind::layer) c.norm = NormPlacement::before_rope, c.norm_kind = kind;
+    check_call<Float16>(c);
+  }
+}
+
+// The stage, which is the fused kernel with Q alone: a long prompt in an unfused graph.
+TEST(PrologueSizes, QkNormOfLongPrompts_cuda) {
+  PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
+  constexpr int64_t kHeadDim = 128;
+  for (const auto& [num_tokens, num_heads] : {std::pair<int64_t, int64_t>{6100, 24}, {8000, 40}, {8000, 8}, {513, 5}}) {
+    SCOPED_TRACE(str_cat(num_tokens, " tokens of ", num_heads, " heads"));
+    Random random(static_cast<uint64_t>(num_tokens));
+    std::vector<BFloat16> x(static_cast<size_t>(num_tokens * num_heads * kHeadDim));
+    for (BFloat16& value : x) value = from_float<BFloat16>(static_cast<float>(random.integer(-128, 127)) * 0x1p-6f);
+    const std::vector<BFloat16> weight = random.normals<BFloat16>(kHeadDim);
+    std::vector<std::vector<BFloat16>> results;
+    for (const Backend backend : {Backend::cpu_threads, Backend::cuda}) {
+      Arena arena(backend);
+      QkNormParams p;
+      p.num_tokens = num_tokens, p.num_heads = num_heads, p.head_dim = kHeadDim, p.dtype = DType::bf16;
+      p.x = {arena.input(x), num_heads * kHeadDim, kHeadDim};
+      BFloat16* y = arena.output<BFloat16>(static_cast<int64_t>(x.size()));
+      p.y = {y, num_heads * kHeadDim, kHeadDim};
+      p.weight = arena.input(weight);
+      const Status status = arena.run([&](const Execution& execution) { return qk_norm(p, execution); });
+      ASSERT_TRUE(status.ok()) << status.message();
+      results.push_back(arena.read(y));
+    }
+    PlacedPrologue<BFloat16>::expect_bits(results[1], results[0], "y");
+  }
+}
+
+}  // namespace
+}  // namespace prologue::test
+
+#endif
