@@ -12,6 +12,7 @@ const char* fault_code_name(FaultCode code) {
     case FaultCode::token_id_out_of_range: return "token id out of range";
     case FaultCode::page_out_of_range: return "page out of range";
     case FaultCode::sequence_too_long: return "sequence longer than its block table";
+    case FaultCode::query_rows_out_of_range: return "query rows out of range";
   }
   return "unknown";
 }

@@ -12,11 +12,12 @@ namespace prologue {
 
 enum class FaultCode : int32_t {
   none = 0,
-  position_out_of_range,  // position >= max_position of the rope table
-  slot_out_of_range,      // slot >= num_pages * page_size
-  token_id_out_of_range,  // id outside the embedding table
-  page_out_of_range,      // block_table entry outside the cache
-  sequence_too_long,      // seq_lens entry larger than the block table's row holds
+  position_out_of_range,    // position >= max_position of the rope table
+  slot_out_of_range,        // slot >= num_pages * page_size
+  token_id_out_of_range,    // id outside the embedding table
+  page_out_of_range,        // block_table entry outside the cache
+  sequence_too_long,        // seq_lens entry larger than the block table's row holds
+  query_rows_out_of_range,  // cu_seqlens_q: rows before its first entry, outside of q, or more than max_seqlen_q of a sequence
 };
 
 PROLOGUE_API const char* fault_code_name(FaultCode code);

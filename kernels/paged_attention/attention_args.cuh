@@ -36,10 +36,51 @@ struct AttentionArgs {
 // ---------------------------------------------------------------------------------------------------------------------
 // Sequences, rows and pages
 
+// The query rows of a sequence; none where its entries in cu_seqlens_q, which nobody has checked, are not valid.
+struct QueryRows {
+  int first = 0;
+  int count = 0;
+  bool valid = true;
+};
+
+__device__ inline QueryRows query_rows_of(const PagedAttentionParams& p, int64_t s) {
+  const int first = p.cu_seqlens_q[s];
+  const int end = p.cu_seqlens_q[s + 1];
+  const bool valid = first >= 0 && first <= end && end <= p.num_tokens && end - first <= p.max_seqlen_q;
+  return {first, valid ? end - first : 0, valid};
+}
+
+// Whether the first block of a sequence has rows to clear, or a fault to record.
+__device__ inline bool has_bad_rows(const QueryRows& rows, int64_t s) { return !rows.valid || (s == 0 && rows.first > 0); }
+
+// Zeros and a fault for the rows that are not valid: those of such a sequence, and those before the first sequence. One block for
+// each kv head does it, so rows that the launch has no blocks for are cleared too.
+__device__ inline void clear_bad_rows(const AttentionArgs& args, int64_t s, int kv_head) {
+  const PagedAttentionParams& p = args.p;
+  const bool valid = query_rows_of(p, s).valid;
+  const auto row_of = [&](int64_t entry) { return max(int64_t{0}, min(entry, p.num_tokens)); };
+  const int64_t first = row_of(p.cu_seqlens_q[s]);
+  const int64_t end = row_of(p.cu_seqlens_q[s + 1]);
+  const int64_t bad_begin = s == 0 ? 0 : first;
+  const int64_t bad_end = valid ? first : max(first, end);
+  const int64_t width = static_cast<int64_t>(args.group) * args.v_head_dim;
+  for (int64_t i = threadIdx.x; i < (bad_end - bad_begin) * width; i += blockDim.x) {
+    const int64_t head = static_cast<int64_t>(kv_head) * args.group + i % width / args.v_head_dim;
+    const int64_t row = (bad_begin + i / width) * p.out.token_stride + head * p.out.head_stride;
+    store_element(p.dtype, p.out.data, row + i % args.v_head_dim, 0.0f);
+  }
+  if (kv_head != 0) return;
+  for (int64_t row = bad_begin + threadIdx.x; row < bad_end; row += blockDim.x) {
+    cuda::record_fault(p.faults, row, FaultCode::query_rows_out_of_range);
+  }
+  if (bad_begin >= bad_end && threadIdx.x == 0) cuda::record_fault(p.faults, end, FaultCode::query_rows_out_of_range);
+}
+
 struct Sequence {
   int first_row = 0;  // its first query row
   int num_rows = 0;
-  int length = 0;  // tokens in the cache; 0 where the entry of seq_lens is not to be believed
+  bool bad_rows = false;  // has_bad_rows
+  int length = 0;         // tokens in the cache; 0 where the entry of seq_lens is not to be believed
   bool too_long = false;
   const int32_t* pages = nullptr;
 
@@ -58,10 +99,10 @@ __device__ inline bool visible(const AttentionArgs& args, int position, int limi
 __device__ inline Sequence sequence_at(const AttentionArgs& args, int64_t s) {
   const PagedAttentionParams& p = args.p;
   Sequence sequence;
-  const int64_t first = p.cu_seqlens_q[s];
-  const int64_t end = min(static_cast<int64_t>(p.cu_seqlens_q[s + 1]), p.num_tokens);
-  sequence.first_row = static_cast<int>(first);
-  sequence.num_rows = first < 0 ? 0 : static_cast<int>(max(int64_t{0}, end - first));
+  const QueryRows rows = query_rows_of(p, s);
+  sequence.first_row = rows.first;
+  sequence.num_rows = rows.count;
+  sequence.bad_rows = has_bad_rows(rows, s);
   const int length = p.seq_lens[s];
   const int64_t slots = p.ring_size > 0 ? min(static_cast<int64_t>(length), p.ring_size) : length;
   sequence.too_long = length > p.max_seq_len || slots > p.max_pages_per_seq * p.kv.page_size;

@@ -20,7 +20,8 @@ struct PrefillInstance {
   DType dtype;     // mma: of q and out
   bool quantized;  // mma: the cache holds codes; otherwise it holds dtype
   int head_dim;
-  int rows;  // packed rows of a block
+  int rows;  // packed rows of a block, and
+  int keys;  // keys that it takes at a time
   int threads;
   size_t shared_bytes;
   void (*kernel)(AttentionArgs);

@@ -120,7 +120,9 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocksPerSm<C, kHeadDim
   const int kv_head = static_cast<int>(block % p.kv.num_kv_heads);
   block /= p.kv.num_kv_heads;
   const int split = static_cast<int>(block % args.num_splits);
-  const Sequence sequence = sequence_at(args, block / args.num_splits);
+  const int64_t s = block / args.num_splits;
+  const Sequence sequence = sequence_at(args, s);
+  if (sequence.bad_rows && tile == 0 && split == 0) clear_bad_rows(args, s, kv_head);
   const int num_packed = sequence.num_rows * args.group;
   const int first_packed = tile * kRows;
   if (first_packed >= num_packed) return;

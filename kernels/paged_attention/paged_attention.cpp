@@ -19,6 +19,7 @@ namespace {
 
 constexpr const char* kName = "paged_attention";
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
+constexpr int64_t kMaxSeqLen = int64_t{1} << 30;  // kernels count positions, and those of a step beyond the last, in 32 bits
 
 // The rows of a step are all in the ring before the first of them is attended to.
 Status check_ring(const PagedAttentionParams& p) {
@@ -60,7 +61,7 @@ Status check_shapes(const PagedAttentionParams& p, Device device) {
                             ": it must be at least max_pages_per_seq, ", p.max_pages_per_seq);
   }
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "max_seqlen_q", p.max_seqlen_q, 1, kMaxInt32));
-  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "max_seq_len", p.max_seq_len, 1, kMaxInt32));
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "max_seq_len", p.max_seq_len, 1, kMaxSeqLen));
   return check_ring(p);
 }
 

@@ -1,37 +1,47 @@
-// Attention of new tokens over a paged KV cache that already holds them (the prologue wrote them): prefill, decode, or both
-// in one batch. Causal, grouped-query, over every type and layout of cache that the prologue writes.
+// Attention of new tokens over a paged KV cache that already holds them (the prologue wrote them): prefill, decode, or both in one
+// batch. Causal, grouped-query, over every type and layout of cache that the prologue writes.
 //
-// Sequence s owns the query rows [cu_seqlens_q[s], cu_seqlens_q[s+1]), n of them, the last n of its seq_lens[s] tokens. With
-// j the index of a row in its sequence's rows, its own position is p0 = seq_lens[s] - n + j, and it attends to the positions
-// p0 - window < p <= p0 (window = 0: 0 <= p <= p0). Position p lies in page block_table[s, r / page_size] at offset
-// r % page_size, where r = p % ring_size (ring_size = 0: r = p), and q head h reads kv head h / (num_q_heads / num_kv_heads):
+// Sequence s owns the query rows [cu_seqlens_q[s], cu_seqlens_q[s+1]), n of them, the last n of its seq_lens[s] tokens. Row j of a
+// sequence is its token p0 = seq_lens[s] - n + j, and attends to the positions p0 - window < p <= p0 (window = 0: 0 <= p <= p0).
+// Position p is in page block_table[s, r / page_size] at offset r % page_size, where r = p % ring_size (ring_size = 0: r = p).
+// Query head h reads kv head h / (num_q_heads / num_kv_heads).
 //
 //   score_p       = scale * <q[t, h, :], K[p]>;  with a soft cap: soft_cap * tanh(score_p / soft_cap)
 //   out[t, h, :]  = sum_p softmax_p(score_p) V[p]
 //
-//   q             [T, num_q_heads, head_dim] dtype, strided; T = cu_seqlens_q[num_seqs] <= num_tokens; rows past it are padding
-//   kv            one layer's cache (views.h), of any type, scaling and strides, read only: K and V may overlap (MLA's V is the
-//                 first channels of K). kv.head_dim = head_dim; kv.v_head_dim any other even number up to 576. A K or V of a
+//   q             [T, num_q_heads, head_dim] dtype, strided; T = cu_seqlens_q[num_seqs] <= num_tokens; rows past T are padding
+//   out           [T, num_q_heads, v_head_dim] dtype, strided; must not overlap anything that is read; padding is not written
+//   kv            one layer's cache (views.h) of any type, scaling and strides, read only. K and V may overlap (MLA: V is the
+//                 first channels of K). kv.head_dim = head_dim; kv.v_head_dim is any even number up to 576. An element of a
 //                 quantised cache is its stored number times its scale
-//   block_table   [num_seqs, max_pages_per_seq] int32, row stride block_table_stride; entries without a needed position are not
-//   read cu_seqlens_q  [num_seqs + 1] int32, non-decreasing, starts at 0; a sequence without rows is allowed seq_lens [num_seqs]
-//   int32, tokens of the sequence AFTER the append out           [T, num_q_heads, v_head_dim] dtype, strided; must overlap
-//   nothing that is read; padding rows are not written max_seqlen_q  host upper bound of the rows of a sequence;  max_seq_len
-//   host upper bound of seq_lens (both shape the launch
-//                 and must hold for every replay of a captured graph)
+//   block_table   [num_seqs, max_pages_per_seq] int32, row stride block_table_stride; only entries of needed positions are read
+//   cu_seqlens_q  [num_seqs + 1] int32, non-decreasing, from 0 to at most num_tokens; a sequence without rows is allowed
+//   seq_lens      [num_seqs] int32, tokens of the sequence AFTER the append; a negative entry counts as 0
+//   max_seqlen_q  upper bound of the rows of a sequence, given by the host
+//   max_seq_len   upper bound of seq_lens, given by the host, at most 2^30. Both bounds shape the launch and must hold for every
+//                 replay of a captured graph
 //
-// A ring holds the last ring_size positions, the step's own included, so its first row finds its whole window only where
-// window + max_seqlen_q - 1 <= ring_size; anything larger is refused, unless max_seq_len <= ring_size.
+// Ring. It holds the last ring_size positions, those of this step included, so that the first row of a step finds its whole window
+// only if window + max_seqlen_q - 1 <= ring_size. Anything larger is an error, unless max_seq_len <= ring_size.
 //
-// Guards: a seq_lens entry larger than max_seq_len, or one that needs more than the table's row (min(seq_lens, ring_size) >
-// max_pages_per_seq * page_size) records sequence_too_long; a block_table entry outside [0, num_pages) records page_out_of_range
-// for the rows that need it (token = the query row); such rows are written as zeros. A row that attends to nothing (seq_lens <
-// its rows) is zeros. Numerics: float32 scores, softmax and sums, scales multiplied in float32; one rounding at the store.
-// Prefill of 16-bit types on CUDA may use tensor cores: float32 accumulation, probabilities rounded to dtype before the second
-// product, and, where a quantised cache has a scale for each token, V rounded to dtype as a cache of that type would hold it.
-// What a row may not see in a position that another row of its block needs is multiplied by 0 there, so a NaN in that V is not
-// hidden. Decode may split a sequence over the workspace: not batch-invariant, still deterministic. num_tokens = 0 or num_seqs =
-// 0 is a no-op. Allocates and synchronises nothing; safe under graph capture.
+// Guards. The arrays on the device are checked where they are read; nothing outside of q, the pages, the table and out is touched
+// whatever they hold. The rows of each of these faults become zeros and are recorded, token being the query row:
+//   query_rows_out_of_range  a sequence with more than max_seqlen_q rows, or whose entries do not satisfy 0 <= cu_seqlens_q[s] <=
+//                            cu_seqlens_q[s+1] <= num_tokens: its rows inside [0, num_tokens), or if there are none one fault for
+//                            the sequence, with token = its last entry clamped to 0..num_tokens. Rows before cu_seqlens_q[0]. If
+//                            cu_seqlens_q decreases, rows from the smallest entry that follows a larger one on may hold anything
+//   sequence_too_long        seq_lens > max_seq_len, or min(seq_lens, ring_size) > max_pages_per_seq * page_size
+//   page_out_of_range        a block_table entry outside [0, num_pages): only the rows that need it
+// A row that attends to nothing (seq_lens < its rows) is zeros; that is no fault.
+//
+// Numerics. float32 scores, softmax and sums; scales are multiplied in float32; one rounding at the store. Prefill of 16-bit types
+// on CUDA may use tensor cores: float32 accumulation, probabilities rounded to dtype before the second product, and, in a
+// quantised cache with a scale for each token, V rounded to dtype as a cache of that type would hold it. A position that a row may
+// not see but another row of its block needs is multiplied by 0, so a NaN in its V is not hidden. Decode may split a sequence over
+// the workspace: not batch-invariant, still deterministic.
+//
+// num_tokens = 0 or num_seqs = 0 is a no-op. Allocates and synchronises nothing; safe under graph capture. The CPU needs less than
+// 96 KiB of stack in each thread.
 #pragma once
 
 #include <cstdint>

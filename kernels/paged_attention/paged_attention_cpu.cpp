@@ -1,12 +1,12 @@
-// Tasks are blocks of query rows: (sequence, kv head, up to kBlockRows rows), a row being one q head of one token, so that the
+// Tasks are blocks of query rows: (sequence, kv head, up to block_rows() rows), a row being one q head of one token, so that the
 // q heads that share a kv head share its tiles. For every kTileKeys positions of the cache, in order:
-//   1. gather K (transposed) and V from the pages into float32 tiles, quantised ones multiplied by their scales,
-//   2. scores [rows, keys] = scale * Q K^T, capped,
-//   3. online softmax: p = exp(score - running maximum); what was summed under a smaller maximum is scaled down,
-//   4. running sums [rows, v_head_dim] += p V.
-// Every row takes the same steps in the same order whatever block it lies in (tiles start at multiples of kTileKeys), so its bits
-// depend on neither the batch, nor the chunking of a prompt, nor the number of threads. Tiles live on the stack: 550 KiB, of
-// which only as much as the head dims need is touched.
+//   1. scores [rows, keys] = scale * Q K^T, capped: kChunk channels at a time, of which K is gathered from the pages (transposed)
+//      into a float32 tile, quantised numbers multiplied by their scales,
+//   2. online softmax: p = exp(score - running maximum); what was summed under a smaller maximum is scaled down,
+//   3. running sums [rows, v_head_dim] += p V, V gathered kChunk channels at a time into the same tile.
+// Every row takes the same steps in the same order whatever block it is in (tiles start at multiples of kTileKeys), so its bits
+// depend on neither the batch, nor the chunking of a prompt, nor the number of threads. All of a block's memory is on the stack,
+// less than 96 KiB of it: heads that are wide have fewer rows in a block.
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -24,10 +24,11 @@ namespace prologue::cpu {
 namespace {
 
 constexpr int64_t kWidth = Lanes::kWidth;
-constexpr int64_t kMaxHeadDim = 576;
 constexpr int64_t kTileKeys = 64;
-constexpr int kTileRows = 6;  // rows whose sums stay in registers together
-constexpr int64_t kBlockRows = 8 * kTileRows;
+constexpr int64_t kChunk = 64;  // channels of K or V in a tile
+constexpr int kTileRows = 6;    // rows whose sums stay in registers together
+constexpr int64_t kMaxBlockRows = 8 * kTileRows;
+constexpr int64_t kMaxSums = 18 * 576;                         // of all rows of a block
 constexpr int kTileVectors = Lanes::kRegisters >= 32 ? 4 : 2;  // registers of a row's sums
 constexpr int64_t kSumLanes = 16;                              // a row's sum of p is kept in this many parts
 constexpr double kSerialWork = 65536.0;                        // multiply-adds below which starting threads costs more
@@ -35,7 +36,19 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// One sequence of the batch, its indices checked.
+constexpr int64_t columns_of(int64_t head_dim) { return divide_up(head_dim, kWidth) * kWidth; }
+
+int64_t block_rows(const PagedAttentionParams& p) {
+  return std::min(kMaxBlockRows, kMaxSums / columns_of(p.kv.v_width()) / kTileRows * kTileRows);
+}
+
+// Whether the entries of a sequence in cu_seqlens_q, which nobody has checked yet, name rows that it may have.
+bool has_valid_rows(const PagedAttentionParams& p, int64_t s) {
+  const int64_t first = p.cu_seqlens_q[s], end = p.cu_seqlens_q[s + 1];
+  return first >= 0 && first <= end && end <= p.num_tokens && end - first <= p.max_seqlen_q;
+}
+
+// One sequence of the batch, its indices checked; without rows where they are not valid.
 struct Sequence {
   int64_t row_begin = 0;    // token index of its first query row
   int64_t num_rows = 0;     // query tokens
@@ -46,15 +59,34 @@ struct Sequence {
 
 Sequence sequence_at(const PagedAttentionParams& p, int64_t s) {
   Sequence sequence;
-  // cu_seqlens_q lies on the device and is not checked there: a wrong one must not lead outside of q.
-  sequence.row_begin = std::clamp<int64_t>(p.cu_seqlens_q[s], 0, p.num_tokens);
-  sequence.num_rows = std::clamp<int64_t>(p.cu_seqlens_q[s + 1], sequence.row_begin, p.num_tokens) - sequence.row_begin;
+  if (has_valid_rows(p, s)) {
+    sequence.row_begin = p.cu_seqlens_q[s];
+    sequence.num_rows = p.cu_seqlens_q[s + 1] - sequence.row_begin;
+  }
   const int64_t seq_len = p.seq_lens[s];
   const int64_t slots = p.ring_size > 0 ? std::min(seq_len, p.ring_size) : seq_len;
   sequence.first_limit = seq_len - sequence.num_rows;
   sequence.too_long = seq_len > p.max_seq_len || slots > p.max_pages_per_seq * p.kv.page_size;
   sequence.pages = p.block_table + s * p.block_table_stride;
   return sequence;
+}
+
+// Zeros and a fault for the rows that are not valid: those of such a sequence, and those before the first sequence.
+template <class T>
+void clear_bad_rows(const PagedAttentionParams& p, int64_t s, int64_t kv_head) {
+  const bool valid = has_valid_rows(p, s);
+  if (valid && (s > 0 || p.cu_seqlens_q[0] == 0)) return;
+  const int64_t first = std::clamp<int64_t>(p.cu_seqlens_q[s], 0, p.num_tokens);
+  const int64_t end = std::clamp<int64_t>(p.cu_seqlens_q[s + 1], 0, p.num_tokens);
+  const int64_t bad_begin = s == 0 ? 0 : first, bad_end = valid ? first : std::max(first, end);
+  const int64_t group = p.num_q_heads / p.kv.num_kv_heads;
+  for (int64_t row = bad_begin; row < bad_end; ++row) {
+    for (int64_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
+      std::fill_n(static_cast<T*>(p.out.data) + row * p.out.token_stride + h * p.out.head_stride, p.kv.v_width(), T{});
+    }
+    if (kv_head == 0) record_fault(p.faults, row, FaultCode::query_rows_out_of_range);
+  }
+  if (bad_begin >= bad_end && kv_head == 0) record_fault(p.faults, end, FaultCode::query_rows_out_of_range);
 }
 
 // The numbers of a quantised head, without its scale. A table of all codes turns the formats' branches into a load.
@@ -81,7 +113,6 @@ class HeadReader {
   HeadReader(const PagedKvView& kv, bool is_k, int64_t kv_head)
       : data_(static_cast<const unsigned char*>(is_k ? kv.k : kv.v)),
         type_(kv.type),
-        width_(is_k ? kv.head_dim : kv.v_width()),
         strides_(is_k ? kv.k_strides : kv.v_strides),
         scale_(is_k ? kv.k_scale : kv.v_scale),
         table_(kv_type_is_float(kv.type) ? nullptr : &code_table(kv.type)) {
@@ -94,23 +125,24 @@ class HeadReader {
     }
   }
 
-  // The head of token `offset` of `page`: where it lies, if it is float32 already, otherwise in `buffer`.
-  const float* read(int64_t page, int64_t offset, float* buffer) const {
-    const unsigned char* from = data_ + (page * strides_.page + offset * strides_.token) * kv_type_bits(type_) / 8;
+  // Channels [first, first + count) of token `offset` of `page`: where they are, if they are float32 already, otherwise in
+  // `buffer`. `first` is even.
+  const float* read(int64_t page, int64_t offset, int64_t first, int64_t count, float* buffer) const {
+    const unsigned char* from = data_ + (page * strides_.page + offset * strides_.token + first) * kv_type_bits(type_) / 8;
     if (type_ == KvType::f32) return reinterpret_cast<const float*>(from);
     if (type_ == KvType::f16) {
-      widen(reinterpret_cast<const Float16*>(from), width_, buffer);
+      widen(reinterpret_cast<const Float16*>(from), count, buffer);
     } else if (type_ == KvType::bf16) {
-      widen(reinterpret_cast<const BFloat16*>(from), width_, buffer);
+      widen(reinterpret_cast<const BFloat16*>(from), count, buffer);
     } else {
       const float scale = scale_ == nullptr ? 1.0f : scale_[page * scale_strides_.page + offset * scale_strides_.token];
       if (type_ == KvType::int4) {
-        for (int64_t i = 0; i < width_ / 2; ++i) {
+        for (int64_t i = 0; i < count / 2; ++i) {
           buffer[2 * i] = (*table_)[from[i] & 15] * scale;
           buffer[2 * i + 1] = (*table_)[from[i] >> 4] * scale;
         }
       } else {
-        for (int64_t i = 0; i < width_; ++i) buffer[i] = (*table_)[from[i]] * scale;
+        for (int64_t i = 0; i < count; ++i) buffer[i] = (*table_)[from[i]] * scale;
       }
     }
     return buffer;
@@ -119,7 +151,6 @@ class HeadReader {
  private:
   const unsigned char* data_;
   KvType type_;
-  int64_t width_;
   PageStrides strides_;
   const float* scale_;
   PageStrides scale_strides_;
@@ -196,8 +227,7 @@ class BlockAttention {
         v_reader_(p.kv, false, kv_head),
         kv_head_(kv_head),
         group_(p.num_q_heads / p.kv.num_kv_heads),
-        q_columns_(divide_up(p.head_dim, kWidth) * kWidth),
-        v_columns_(divide_up(p.kv.v_width(), kWidth) * kWidth) {}
+        v_columns_(columns_of(p.kv.v_width())) {}
 
   // Rows [begin, end) of the sequence's num_rows * group: those that attend to nothing come first, then runs without a fault.
   void run(int64_t begin, int64_t end) {
@@ -251,24 +281,29 @@ class BlockAttention {
   void attend(int64_t begin, int64_t end) {
     const int64_t rows = end - begin;
     for (int64_t r = 0; r < rows; ++r) {
-      widen(q_row(begin + r), p_.head_dim, q_ + r * q_columns_);
       maximum_[r] = -kInfinity;
       limits_[r] = limit(begin + r);
       lowest_[r] = lowest(begin + r);
     }
-    if (v_columns_ > p_.kv.v_width()) std::fill_n(v_, kTileKeys * v_columns_, 0.0f);
     std::fill_n(sums_, rows * v_columns_, 0.0f);
     std::fill_n(probability_sums_, rows * kSumLanes, 0.0f);
+    q_chunk_ = -1;
 
     const int64_t num_positions = limits_[rows - 1] + 1;
     for (int64_t position = lowest_[0] / kTileKeys * kTileKeys; position < num_positions; position += kTileKeys) {
-      gather(position, std::max<int64_t>(lowest_[0] - position, 0), std::min(kTileKeys, num_positions - position));
+      const int64_t first = std::max<int64_t>(lowest_[0] - position, 0), last = std::min(kTileKeys, num_positions - position);
+      find_keys(position, first, last);
       const auto first_key = [&](int64_t r) { return std::clamp<int64_t>(lowest_[r] - position, 0, kTileKeys); };
       const auto end_key = [&](int64_t r) { return std::clamp<int64_t>(limits_[r] + 1 - position, 0, kTileKeys); };
       std::fill_n(scores_, rows * kTileKeys, 0.0f);
-      for (int64_t r = 0; r < rows; r += kTileRows) {
-        add_products(std::min<int64_t>(kTileRows, rows - r), q_ + r * q_columns_, q_columns_, k_, kTileKeys, p_.head_dim,
-                     scores_ + r * kTileKeys, kTileKeys, kTileKeys);
+      for (int64_t channel = 0; channel < p_.head_dim; channel += kChunk) {
+        const int64_t count = std::min(kChunk, p_.head_dim - channel);
+        widen_queries(begin, rows, channel, count);
+        gather_keys(first, last, channel, count);
+        for (int64_t r = 0; r < rows; r += kTileRows) {
+          add_products(std::min<int64_t>(kTileRows, rows - r), q_ + r * kChunk, kChunk, tile_, kTileKeys, count,
+                       scores_ + r * kTileKeys, kTileKeys, kTileKeys);
+        }
       }
       for (int64_t r = 0; r < rows; ++r) tile_maximum_[r] = scale_and_hide(r, first_key(r), end_key(r));
       for (int64_t r = 0; r < rows; ++r) {
@@ -279,41 +314,67 @@ class BlockAttention {
       for (int64_t r = 0; r < rows; ++r) {
         if (first_key(r) < end_key(r)) exponentiate(r);
       }
-      // Rows go together as long as they see the same keys: a hidden V, which may be anything, is never multiplied by 0.
-      for (int64_t r = 0, count = 1; r < rows; r += count, count = 1) {
-        const int64_t first = first_key(r), last = end_key(r);
-        while (count < kTileRows && r + count < rows && first_key(r + count) == first && end_key(r + count) == last) ++count;
-        if (first >= last) continue;
-        add_products(count, scores_ + r * kTileKeys + first, kTileKeys, v_ + first * v_columns_, v_columns_, last - first,
-                     sums_ + r * v_columns_, v_columns_, v_columns_);
+      for (int64_t channel = 0; channel < v_columns_; channel += kChunk) {
+        const int64_t columns = std::min(kChunk, v_columns_ - channel);
+        gather_values(first, last, channel, std::min(kChunk, p_.kv.v_width() - channel), columns);
+        // Rows go together as long as they see the same keys: a hidden V, which may be anything, is never multiplied by 0.
+        for (int64_t r = 0, count = 1; r < rows; r += count, count = 1) {
+          const int64_t begin_key = first_key(r), stop_key = end_key(r);
+          while (count < kTileRows && r + count < rows && first_key(r + count) == begin_key && end_key(r + count) == stop_key)
+            ++count;
+          if (begin_key >= stop_key) continue;
+          add_products(count, scores_ + r * kTileKeys + begin_key, kTileKeys, tile_ + begin_key * kChunk, kChunk,
+                       stop_key - begin_key, sums_ + r * v_columns_ + channel, v_columns_, columns);
+        }
       }
     }
     for (int64_t r = 0; r < rows; ++r) store(begin + r, r);
   }
 
-  // K and V of keys [first, end) of the tile at `position`; K has zeros round them.
-  void gather(int64_t position, int64_t first, int64_t end) {
-    if (first > 0 || end < kTileKeys) std::fill_n(k_, p_.head_dim * kTileKeys, 0.0f);
-    const int64_t whole_channels = p_.head_dim / 8 * 8;
-    const float* k_rows[8];
+  // Where keys [first, last) of the tile at `position` are.
+  void find_keys(int64_t position, int64_t first, int64_t last) {
     int64_t at = place(position + first), left = run_length(at);
-    for (int64_t key = first, batch = 0; key < end; ++key) {
-      const int64_t page = sequence_.pages[at / p_.kv.page_size], offset = at % p_.kv.page_size;
-      k_rows[batch] = k_reader_.read(page, offset, k_row_buffer_ + batch * kMaxHeadDim);
-      float* v_row = v_ + key * v_columns_;
-      if (const float* v = v_reader_.read(page, offset, v_row); v != v_row) std::copy_n(v, p_.kv.v_width(), v_row);
+    for (int64_t key = first; key < last; ++key) {
+      pages_[key] = sequence_.pages[at / p_.kv.page_size];
+      offsets_[key] = static_cast<int32_t>(at % p_.kv.page_size);
       ++at;
       if (--left == 0) at = place(position + key + 1), left = run_length(at);
-      if (++batch < 8 && key + 1 < end) continue;
-      float* columns = k_ + key + 1 - batch;
-      int64_t channel = 0;
+    }
+  }
+
+  // Channels of the block's queries; they stay where one chunk is all there is.
+  void widen_queries(int64_t begin, int64_t rows, int64_t channel, int64_t count) {
+    if (q_chunk_ == channel) return;
+    q_chunk_ = channel;
+    for (int64_t r = 0; r < rows; ++r) widen(q_row(begin + r) + channel, count, q_ + r * kChunk);
+  }
+
+  // Channels of keys [first, last) as [channel, key], with zeros round them.
+  void gather_keys(int64_t first, int64_t last, int64_t channel, int64_t count) {
+    if (first > 0 || last < kTileKeys) std::fill_n(tile_, count * kTileKeys, 0.0f);
+    const int64_t whole_channels = count / 8 * 8;
+    const float* rows[8];
+    for (int64_t key = first, batch = 0; key < last; ++key) {
+      rows[batch] = k_reader_.read(pages_[key], offsets_[key], channel, count, row_buffer_ + batch * kChunk);
+      if (++batch < 8 && key + 1 < last) continue;
+      float* columns = tile_ + key + 1 - batch;
+      int64_t c = 0;
       if (batch == 8) {
-        for (; channel < whole_channels; channel += 8) transpose_8x8(k_rows, channel, columns + channel * kTileKeys, kTileKeys);
+        for (; c < whole_channels; c += 8) transpose_8x8(rows, c, columns + c * kTileKeys, kTileKeys);
       }
-      for (; channel < p_.head_dim; ++channel) {
-        for (int64_t i = 0; i < batch; ++i) columns[channel * kTileKeys + i] = k_rows[i][channel];
+      for (; c < count; ++c) {
+        for (int64_t i = 0; i < batch; ++i) columns[c * kTileKeys + i] = rows[i][c];
       }
       batch = 0;
+    }
+  }
+
+  // Channels of values [first, last) as [key, channel], with zeros up to `columns`.
+  void gather_values(int64_t first, int64_t last, int64_t channel, int64_t count, int64_t columns) {
+    for (int64_t key = first; key < last; ++key) {
+      float* row = tile_ + key * kChunk;
+      if (const float* v = v_reader_.read(pages_[key], offsets_[key], channel, count, row); v != row) std::copy_n(v, count, row);
+      std::fill(row + count, row + columns, 0.0f);
     }
   }
 
@@ -371,41 +432,46 @@ class BlockAttention {
   const HeadReader v_reader_;
   const int64_t kv_head_;
   const int64_t group_;
-  const int64_t q_columns_;  // head_dim, rounded up to whole registers: the row stride of q_
-  const int64_t v_columns_;  // v_head_dim likewise: of v_ and sums_
+  const int64_t v_columns_;  // v_head_dim, rounded up to whole registers: the row stride of sums_
+  int64_t q_chunk_ = -1;     // the first channel of what q_ holds
   int64_t checked_ = -1;     // positions up to this one have been looked up,
   int64_t last_bad_ = -1;    // and this is the last of them whose page does not exist
 
-  alignas(64) float q_[kBlockRows * kMaxHeadDim];
-  alignas(64) float sums_[kBlockRows * kMaxHeadDim];
-  alignas(64) float scores_[kBlockRows * kTileKeys];
-  alignas(64) float k_[kMaxHeadDim * kTileKeys];  // [channel, key]
-  alignas(64) float v_[kTileKeys * kMaxHeadDim];  // [key, channel]
-  alignas(64) float k_row_buffer_[8 * kMaxHeadDim];
-  alignas(64) float probability_sums_[kBlockRows * kSumLanes];
-  float maximum_[kBlockRows];  // of the scores so far
-  float tile_maximum_[kBlockRows];
-  float correction_[kBlockRows];
-  int64_t limits_[kBlockRows];  // the last and
-  int64_t lowest_[kBlockRows];  // the first position that a row attends to
+  alignas(64) float q_[kMaxBlockRows * kChunk];
+  alignas(64) float sums_[kMaxSums];
+  alignas(64) float scores_[kMaxBlockRows * kTileKeys];
+  alignas(64) float tile_[kTileKeys * kChunk];  // K as [channel, key], then V as [key, channel]
+  alignas(64) float row_buffer_[8 * kChunk];
+  alignas(64) float probability_sums_[kMaxBlockRows * kSumLanes];
+  int32_t pages_[kTileKeys];
+  int32_t offsets_[kTileKeys];
+  float maximum_[kMaxBlockRows];  // of the scores so far
+  float tile_maximum_[kMaxBlockRows];
+  float correction_[kMaxBlockRows];
+  int64_t limits_[kMaxBlockRows];  // the last and
+  int64_t lowest_[kMaxBlockRows];  // the first position that a row attends to
 };
 
 }  // namespace
 
 Status paged_attention(const PagedAttentionParams& params, const Execution& execution) {
+  const int64_t rows_of_block = block_rows(params);
   const int64_t group = params.num_q_heads / params.kv.num_kv_heads;
-  const int64_t blocks = divide_up(std::min(params.max_seqlen_q, params.num_tokens) * group, kBlockRows);
+  const int64_t blocks = divide_up(std::min(params.max_seqlen_q, params.num_tokens) * group, rows_of_block);
   const int64_t tasks = params.num_seqs * blocks * params.kv.num_kv_heads;
   const double work =
       static_cast<double>(params.num_tokens * params.num_q_heads * params.head_dim) * static_cast<double>(params.max_seq_len);
-  const bool serial = work <= kSerialWork;
+  // Where cu_seqlens_q decreases, two sequences may have the same rows: one thread writes them, one after the other.
+  const bool serial = work <= kSerialWork || !std::is_sorted(params.cu_seqlens_q, params.cu_seqlens_q + params.num_seqs + 1);
   with_host_type(params.dtype, [&](auto type) {
     parallel_for(tasks, serial ? 1 : execution.num_threads, [&](int64_t i) {
       const int64_t task = tasks - 1 - i;  // the longest first: within a sequence, later rows attend to more
       const int64_t kv_head = task % params.kv.num_kv_heads;
-      const Sequence sequence = sequence_at(params, task / params.kv.num_kv_heads % params.num_seqs);
-      const int64_t begin = task / params.kv.num_kv_heads / params.num_seqs * kBlockRows;
-      const int64_t end = std::min(begin + kBlockRows, sequence.num_rows * group);
+      const int64_t s = task / params.kv.num_kv_heads % params.num_seqs;
+      const Sequence sequence = sequence_at(params, s);
+      const int64_t begin = task / params.kv.num_kv_heads / params.num_seqs * rows_of_block;
+      const int64_t end = std::min(begin + rows_of_block, sequence.num_rows * group);
+      if (begin == 0) clear_bad_rows<decltype(type)>(params, s, kv_head);
       if (begin < end) BlockAttention<decltype(type)>(params, sequence, kv_head).run(begin, end);
     });
   });

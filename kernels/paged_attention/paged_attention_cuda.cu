@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <bit>
 
+#include <prologue/kernels/paged_attention/instances.h>
 #include <prologue/kernels/base/cuda_launch.cuh>
 #include <prologue/kernels/paged_attention/attention_instances.cuh>
 #include <prologue/kernels/paged_attention/decode_kernel.cuh>
@@ -14,6 +15,7 @@ constexpr int64_t kDecodeMaxRows = 4;  // query rows of a sequence up to which d
 constexpr int64_t kDecodeTargetRows = 132 * kDecodeRowsPerSm;
 constexpr int64_t kMinKeysPerSplit = 128;  // below, splitting costs more than it gains
 constexpr int64_t kMaxGrid = INT_MAX;
+constexpr int64_t kMaxPackedRows = INT_MAX - 1024;  // of a sequence: kernels count them, and the rows of a tile beyond, in an int
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -71,15 +73,33 @@ int64_t max_keys(const PagedAttentionParams& params) {
   return params.window > 0 ? std::min(params.max_seq_len, params.window + params.max_seqlen_q - 1) : params.max_seq_len;
 }
 
+bool serves(const DecodeInstance& instance, const PagedAttentionParams& params) {
+  return instance.cache == params.kv.type && instance.head_dim >= largest_head_dim(params) &&
+         (instance.any_dtype || kv_type_of(params.dtype) == params.kv.type);
+}
+
+bool mma_serves(const PrefillInstance& instance, const PagedAttentionParams& params) {
+  const bool quantized = !kv_type_is_float(params.kv.type);
+  return instance.dtype == params.dtype && instance.quantized == quantized && instance.head_dim >= largest_head_dim(params) &&
+         (quantized || params.kv.type == kv_type_of(params.dtype)) && groups_are_whole(params);
+}
+
+bool simple_serves(const PrefillInstance& instance, const PagedAttentionParams& params) {
+  return instance.head_dim >= largest_head_dim(params);
+}
+
+// Query heads of a kv head times rows of a sequence.
+int64_t max_packed_rows(const PagedAttentionParams& params) {
+  return std::min(params.max_seqlen_q, params.num_tokens) * (params.num_q_heads / params.kv.num_kv_heads);
+}
+
 // The smallest instance that serves the heads, with as many rows as there are, or the fewest beyond.
-const DecodeInstance* find_decode(const PagedAttentionParams& params, int64_t packed_rows) {
-  const int64_t head_dim = largest_head_dim(params);
-  const int preferred_rows = packed_rows <= 4 ? 4 : 8;
+const DecodeInstance* find_decode(const PagedAttentionParams& params) {
+  const int preferred_rows = max_packed_rows(params) <= 4 ? 4 : 8;
   const DecodeInstance* found = nullptr;
   for (const auto& table : {decode_instances_of_floats(), decode_instances_of_codes(), decode_instances_of_large_heads()}) {
     for (const DecodeInstance& instance : table) {
-      if (instance.cache != params.kv.type || instance.head_dim < head_dim) continue;
-      if (!instance.any_dtype && kv_type_of(params.dtype) != params.kv.type) continue;
+      if (!serves(instance, params)) continue;
       if (instance.tile_rows == preferred_rows) return &instance;
       if (found == nullptr) found = &instance;
     }
@@ -88,13 +108,22 @@ const DecodeInstance* find_decode(const PagedAttentionParams& params, int64_t pa
   return found;
 }
 
-Status decode(const PagedAttentionParams& params, AttentionArgs& args, cudaStream_t stream) {
-  const int64_t packed_rows = params.max_seqlen_q * args.group;
-  const DecodeInstance* instance = find_decode(params, packed_rows);
-  if (instance == nullptr) {
-    return unsupported("paged_attention: head_dim ", largest_head_dim(params), " is larger than the largest decode kernel");
+// Tensor cores where the call allows them, and the smallest instance that serves the heads and fits the GPU.
+const PrefillInstance* find_prefill(const PagedAttentionParams& params, size_t shared_bytes) {
+  for (const PrefillInstance& instance : prefill_mma_instances()) {
+    if (mma_serves(instance, params) && instance.shared_bytes <= shared_bytes) return &instance;
   }
-  const int64_t tile_rows = instance->tile_rows;
+  for (const PrefillInstance& instance : prefill_simple_instances()) {
+    if (simple_serves(instance, params) && instance.shared_bytes <= shared_bytes) return &instance;
+  }
+  return nullptr;
+}
+
+Status run_decode(const DecodeInstance& instance, const PagedAttentionParams& params, cudaStream_t stream) {
+  const int64_t packed_rows = max_packed_rows(params);
+  if (packed_rows > kMaxPackedRows) return too_large(packed_rows);
+  AttentionArgs args = make_args(params);
+  const int64_t tile_rows = instance.tile_rows;
   args.row_tiles = static_cast<int>(divide_up(packed_rows, tile_rows));
   const int64_t blocks_per_split = params.num_seqs * params.kv.num_kv_heads * args.row_tiles;
   args.num_splits = static_cast<int>(std::max<int64_t>(
@@ -104,7 +133,7 @@ Status decode(const PagedAttentionParams& params, AttentionArgs& args, cudaStrea
   args.partial_stats = static_cast<float2*>(params.workspace);
   args.partial_out = reinterpret_cast<float*>(args.partial_stats + blocks * tile_rows);
   PROLOGUE_RETURN_IF_ERROR(
-      launch("paged_attention decode", instance->decode, {grid_extent(blocks), kDecodeThreads}, stream, args));
+      launch("paged_attention decode", instance.decode, {grid_extent(blocks), kDecodeThreads}, stream, args));
   if (args.num_splits == 1) return {};
   for (const CombineInstance& combine : kCombineInstances) {
     if (combine.tile_rows != tile_rows || combine.head_dim < args.v_head_dim) continue;
@@ -114,29 +143,38 @@ Status decode(const PagedAttentionParams& params, AttentionArgs& args, cudaStrea
   return unsupported("paged_attention: head_dim ", args.v_head_dim, " is larger than the largest combine kernel");
 }
 
-Status prefill(const PagedAttentionParams& params, AttentionArgs& args, cudaStream_t stream) {
-  const auto run = [&](const PrefillInstance& instance) -> Status {
-    // Every sequence's last tile may be partial, so there are at most num_seqs more than the rows fill.
-    const int64_t tiles_by_rows = params.num_tokens * args.group / instance.rows + params.num_seqs;
-    const int64_t tiles_by_length =
-        params.num_seqs * divide_up(std::min(params.max_seqlen_q, params.num_tokens) * args.group, instance.rows);
-    const int64_t blocks = std::min(tiles_by_rows, tiles_by_length) * params.kv.num_kv_heads;
-    if (blocks > kMaxGrid) return too_large(blocks);
-    return launch("paged_attention prefill", instance.kernel,
-                  {grid_extent(blocks), static_cast<unsigned>(instance.threads), instance.shared_bytes}, stream, args);
-  };
-  const bool quantized = !kv_type_is_float(params.kv.type);
-  if (params.dtype != DType::f32 && args.whole_groups && (quantized || params.kv.type == kv_type_of(params.dtype))) {
-    for (const PrefillInstance& instance : prefill_mma_instances()) {
-      if (instance.dtype == params.dtype && instance.quantized == quantized && instance.head_dim >= largest_head_dim(params)) {
-        return run(instance);
-      }
-    }
-  }
-  for (const PrefillInstance& instance : prefill_simple_instances()) {
-    if (instance.head_dim >= largest_head_dim(params)) return run(instance);
-  }
-  return unsupported("paged_attention: head_dim ", largest_head_dim(params), " is larger than the largest prefill kernel");
+Status run_prefill(const PrefillInstance& instance, const PagedAttentionParams& params, cudaStream_t stream) {
+  const int64_t packed_rows = max_packed_rows(params);
+  if (packed_rows > kMaxPackedRows) return too_large(packed_rows);
+  const AttentionArgs args = make_args(params);
+  // Every sequence's last tile may be partial, or its only one for rows to clear: at most num_seqs more than the rows fill.
+  const int64_t tiles_by_rows = params.num_tokens * args.group / instance.rows + params.num_seqs;
+  const int64_t tiles_by_length = params.num_seqs * divide_up(packed_rows, instance.rows);
+  const int64_t blocks = std::min(tiles_by_rows, tiles_by_length) * params.kv.num_kv_heads;
+  if (blocks > kMaxGrid) return too_large(blocks);
+  return launch("paged_attention prefill", instance.kernel,
+                {grid_extent(blocks), static_cast<unsigned>(instance.threads), instance.shared_bytes}, stream, args);
+}
+
+bool is_decode(const PagedAttentionParams& params) { return params.max_seqlen_q <= kDecodeMaxRows; }
+
+std::string name_of(const DecodeInstance& instance) {
+  return str_cat("decode cache=", kv_type_name(instance.cache), instance.any_dtype ? " q=any" : " q=same",
+                 " head_dim=", instance.head_dim, " rows=", instance.tile_rows);
+}
+
+std::string name_of_mma(const PrefillInstance& instance) {
+  return str_cat("prefill mma q=", dtype_name(instance.dtype), instance.quantized ? " cache=codes" : " cache=same",
+                 " head_dim=", instance.head_dim, " keys=", instance.keys);
+}
+
+std::string name_of_simple(const PrefillInstance& instance) {
+  return str_cat("prefill simple head_dim=", instance.head_dim, " rows=", instance.rows, " keys=", instance.keys);
+}
+
+AttentionInstance pinned(const PrefillInstance& instance, std::string name) {
+  return {std::move(name), static_cast<int64_t>(instance.shared_bytes),
+          [&instance](const PagedAttentionParams& p, cudaStream_t stream) { return run_prefill(instance, p, stream); }};
 }
 
 }  // namespace
@@ -147,9 +185,61 @@ int64_t paged_attention_workspace_bytes(const PagedAttentionParams& params) {
   return kDecodeTargetRows * static_cast<int64_t>(sizeof(float2) + params.kv.v_width() * sizeof(float));
 }
 
+std::vector<AttentionInstance> instances_of(const PagedAttentionParams& params) {
+  std::vector<AttentionInstance> list;
+  for (const auto& table : {decode_instances_of_floats(), decode_instances_of_codes(), decode_instances_of_large_heads()}) {
+    for (const DecodeInstance& instance : table) {
+      if (!serves(instance, params)) continue;
+      list.push_back({name_of(instance), 0, [&instance](const PagedAttentionParams& p, cudaStream_t stream) {
+                        return run_decode(instance, p, stream);
+                      }});
+    }
+  }
+  for (const PrefillInstance& instance : prefill_mma_instances()) {
+    if (mma_serves(instance, params)) list.push_back(pinned(instance, name_of_mma(instance)));
+  }
+  for (const PrefillInstance& instance : prefill_simple_instances()) {
+    if (simple_serves(instance, params)) list.push_back(pinned(instance, name_of_simple(instance)));
+  }
+  return list;
+}
+
+std::string chosen_instance(const PagedAttentionParams& params, int64_t shared_bytes) {
+  if (is_decode(params)) {
+    const DecodeInstance* instance = find_decode(params);
+    return instance == nullptr ? "" : name_of(*instance);
+  }
+  const PrefillInstance* instance = find_prefill(params, static_cast<size_t>(shared_bytes));
+  if (instance == nullptr) return "";
+  for (const PrefillInstance& mma : prefill_mma_instances()) {
+    if (&mma == instance) return name_of_mma(mma);
+  }
+  return name_of_simple(*instance);
+}
+
+std::vector<std::string> paged_attention_instances() {
+  std::vector<std::string> names;
+  for (const auto& table : {decode_instances_of_floats(), decode_instances_of_codes(), decode_instances_of_large_heads()}) {
+    for (const DecodeInstance& instance : table) names.push_back(name_of(instance));
+  }
+  for (const PrefillInstance& instance : prefill_mma_instances()) names.push_back(name_of_mma(instance));
+  for (const PrefillInstance& instance : prefill_simple_instances()) names.push_back(name_of_simple(instance));
+  return names;
+}
+
 Status paged_attention(const PagedAttentionParams& params, const Execution& execution) {
-  AttentionArgs args = make_args(params);
-  return params.max_seqlen_q <= kDecodeMaxRows ? decode(params, args, execution.stream) : prefill(params, args, execution.stream);
+  if (is_decode(params)) {
+    const DecodeInstance* instance = find_decode(params);
+    if (instance != nullptr) return run_decode(*instance, params, execution.stream);
+    return unsupported("paged_attention: head_dim ", largest_head_dim(params), " is larger than the largest decode kernel");
+  }
+  int device = 0, shared_bytes = 0;
+  PROLOGUE_CUDA_RETURN_IF_ERROR(cudaGetDevice(&device));
+  PROLOGUE_CUDA_RETURN_IF_ERROR(cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  const PrefillInstance* instance = find_prefill(params, static_cast<size_t>(shared_bytes));
+  if (instance != nullptr) return run_prefill(*instance, params, execution.stream);
+  return unsupported("paged_attention: no prefill kernel for head_dim ", largest_head_dim(params), " fits the ", shared_bytes,
+                     " bytes of shared memory that a block may have on this GPU");
 }
 
 }  // namespace prologue::cuda

@@ -4,6 +4,8 @@
 
 #include <cuda_pipeline_primitives.h>
 
+#include <iterator>
+
 #include <prologue/kernels/paged_attention/attention_args.cuh>
 #include <prologue/kernels/paged_attention/cache_codes.cuh>
 
@@ -12,14 +14,16 @@ namespace prologue::cuda {
 // The tile of packed rows that a prefill block works on.
 struct RowTile {
   Sequence sequence;
+  int64_t sequence_index = 0;
   int first_packed = 0;
   int num_packed = 0;   // of the whole sequence
   int first_limit = 0;  // the tile's first row attends to positions below this
   int last_limit = 0;   // and its last row
 };
 
-// blockIdx.x = tile * num_kv_heads + kv head. Tiles are dealt to the sequences in order, as many to each as its rows need: a
-// warp-wide running sum over cu_seqlens_q finds whose tile it is. False for a block that the host's bound made too many.
+// blockIdx.x = tile * num_kv_heads + kv head. Tiles are dealt to the sequences in order, as many to each as its rows need, and one
+// where there are rows to clear: a warp-wide running sum over cu_seqlens_q finds whose tile it is. False for a block that the
+// host's bound made too many.
 template <int kTileRows>
 __device__ inline bool find_tile(const AttentionArgs& args, RowTile& tile) {
   const PagedAttentionParams& p = args.p;
@@ -27,8 +31,12 @@ __device__ inline bool find_tile(const AttentionArgs& args, RowTile& tile) {
   int64_t index = blockIdx.x / p.kv.num_kv_heads;
   for (int64_t base = 0; base < p.num_seqs; base += 32) {
     const int64_t s = base + lane;
-    const int64_t packed = s < p.num_seqs ? static_cast<int64_t>(sequence_at(args, s).num_rows) * args.group : 0;
-    const int64_t tiles = (packed + kTileRows - 1) / kTileRows;
+    int64_t tiles = 0;
+    if (s < p.num_seqs) {
+      const QueryRows rows = query_rows_of(p, s);
+      tiles = (static_cast<int64_t>(rows.count) * args.group + kTileRows - 1) / kTileRows;
+      if (has_bad_rows(rows, s)) tiles = max(tiles, int64_t{1});
+    }
     int64_t running = tiles;
 #pragma unroll
     for (int offset = 1; offset < 32; offset *= 2) {
@@ -43,9 +51,11 @@ __device__ inline bool find_tile(const AttentionArgs& args, RowTile& tile) {
     const int owner = __ffs(static_cast<int>(after)) - 1;
     // A sequence's last tiles have the most keys: they go first.
     const int64_t tile_of_owner = __shfl_sync(0xffffffffu, running, owner) - 1 - index;
-    tile.sequence = sequence_at(args, base + owner);
+    tile.sequence_index = base + owner;
+    tile.sequence = sequence_at(args, tile.sequence_index);
     tile.num_packed = tile.sequence.num_rows * args.group;
     tile.first_packed = static_cast<int>(tile_of_owner) * kTileRows;
+    if (tile.num_packed == 0) return true;
     tile.first_limit = tile.sequence.limit(tile.first_packed / args.group);
     tile.last_limit = tile.sequence.limit((min(tile.first_packed + kTileRows, tile.num_packed) - 1) / args.group);
     return true;
@@ -91,10 +101,12 @@ struct KvOffset {
   int64_t v;
 };
 
-template <class T, int kHeadDim, bool kQuantized>
+// What a block of shared memory holds. kMaxKeys: heads of 256 channels with 64 keys need more than the 99 KiB that a block has on
+// sm_86, sm_89 and sm_120.
+template <class T, int kHeadDim, bool kQuantized, int kMaxKeys>
 struct MmaTile {
   static constexpr int kRows = 64;
-  static constexpr int kKeys = 64;
+  static constexpr int kKeys = kMaxKeys;
   static constexpr int kThreads = 128;
   static constexpr int kStride = kHeadDim + 8;  // 16 bytes of padding: the eight rows of a matrix lie in different banks
   alignas(16) T q[kRows][kStride];              // the output passes through here too
@@ -107,11 +119,9 @@ struct MmaTile {
 };
 
 // K or V of a tile on its way from the cache, as codes in registers, to shared memory, as numbers of T.
-template <class T, int kHeadDim>
+template <class T, class Tile, int kHeadDim>
 class CodeTile {
  public:
-  using Tile = MmaTile<T, kHeadDim, true>;
-
   // `offset_of(key)` is that of the key's first element, negative for none.
   template <class F>
   __device__ void load(const void* data, KvType type, int num_chunks, const F& offset_of) {
@@ -142,15 +152,15 @@ class CodeTile {
   uint2 codes_[kPerThread];
 };
 
-// A block = 64 packed rows of one kv head; a warp = 16 of them, with the fragments of mma.m16n8k16: lane l holds rows l / 4 and
+// A block = 64 packed rows of one kv head, over kMaxKeys keys at a time; a warp = 16 of the rows, with the fragments of mma.m16n8k16: lane l holds rows l / 4 and
 // l / 4 + 8, columns 2 (l % 4) and the next of every 8. While keys are multiplied the values are on their way, and vice versa.
 // The head dims are multiples of 8 up to kHeadDim; the channels beyond them are zeros. The cache holds T, or codes: those pass
 // through registers, K without its scale, which multiplies the scores, V with the scale of its token, or without the scale that
 // all tokens share, which multiplies the output.
-template <class T, int kHeadDim, bool kQuantized>
-__global__ void __launch_bounds__(MmaTile<T, kHeadDim, kQuantized>::kThreads)
+template <class T, int kHeadDim, bool kQuantized, int kMaxKeys>
+__global__ void __launch_bounds__(MmaTile<T, kHeadDim, kQuantized, kMaxKeys>::kThreads)
     prefill_mma_kernel(const __grid_constant__ AttentionArgs args) {
-  using Tile = MmaTile<T, kHeadDim, kQuantized>;
+  using Tile = MmaTile<T, kHeadDim, kQuantized, kMaxKeys>;
   constexpr int kChunks = kHeadDim / 8;  // of 16 bytes, in a row
   extern __shared__ __align__(16) unsigned char shared_bytes[];
   Tile& shared = *reinterpret_cast<Tile*>(shared_bytes);
@@ -159,6 +169,8 @@ __global__ void __launch_bounds__(MmaTile<T, kHeadDim, kQuantized>::kThreads)
   if (!find_tile<Tile::kRows>(args, tile)) return;
   const Sequence& sequence = tile.sequence;
   const int kv_head = static_cast<int>(blockIdx.x % p.kv.num_kv_heads);
+  if (sequence.bad_rows && tile.first_packed == 0) clear_bad_rows(args, tile.sequence_index, kv_head);
+  if (tile.num_packed == 0) return;
   const int k_chunks = static_cast<int>(p.head_dim) / 8;
   const int v_chunks = args.v_head_dim / 8;
   const int lane = threadIdx.x % 32;
@@ -190,7 +202,7 @@ __global__ void __launch_bounds__(MmaTile<T, kHeadDim, kQuantized>::kThreads)
   };
 
   // The same for codes, which wait in registers until their buffer is free.
-  using Codes = std::conditional_t<kQuantized, CodeTile<T, kHeadDim>, std::nullptr_t>;
+  using Codes = std::conditional_t<kQuantized, CodeTile<T, Tile, kHeadDim>, std::nullptr_t>;
   [[maybe_unused]] Codes codes;
   const bool scale_per_token = kQuantized && p.kv.scaling == KvScaling::token_head;
   const auto load_keys = [&](int stage) {
@@ -414,39 +426,44 @@ __global__ void __launch_bounds__(MmaTile<T, kHeadDim, kQuantized>::kThreads)
   }
 }
 
-template <int kHeadDim>
+// Up to 148 KiB of shared memory; small tiles, with K and V one after the other in one buffer, need less than the 99 KiB that a
+// block has on sm_86, sm_89 and sm_120. Heads of up to 128 channels need no more in either.
+template <int kHeadDim, bool kSmall>
 struct SimpleTile {
-  static constexpr int kRows = kHeadDim > 256 ? 32 : 64;  // what 160 KB of shared memory hold
+  static constexpr int kRows = kHeadDim <= 128 ? 64 : (kHeadDim <= 256 ? 64 : 32) / (kSmall ? 2 : 1);
   static constexpr int kKeys = kHeadDim > 256 ? 16 : 32;
   static constexpr int kThreads = 256;
   static constexpr int kStride = kHeadDim + 4;
   alignas(16) float q[kRows][kStride];
-  alignas(16) float k[kKeys][kStride];
-  alignas(16) float v[kKeys][kStride];
+  alignas(16) float kv[kSmall ? 1 : 2][kKeys][kStride];
   alignas(16) float weights[kRows][kKeys];
   KvOffset offsets[kKeys];
   float k_scales[kKeys];
   float v_scales[kKeys];
-  unsigned faulty[kRows / 32];  // a bit per row
+  unsigned faulty[(kRows + 31) / 32];  // a bit per row
 };
 
 // A block = kRows packed rows of one kv head. Thread (y, x) of 16 x 16 has kRows / 16 rows from there on, of their scores every
 // 16th key from x on, of their outputs the channels 4 x .. 4 x + 3 of every 64. Any types, head dims and alignment; codes are
 // multiplied by their scales as they come in.
-template <int kHeadDim>
-__global__ void __launch_bounds__(SimpleTile<kHeadDim>::kThreads, 1)
+template <int kHeadDim, bool kSmall>
+__global__ void __launch_bounds__(SimpleTile<kHeadDim, kSmall>::kThreads, 1)
     prefill_simple_kernel(const __grid_constant__ AttentionArgs args) {
-  using Tile = SimpleTile<kHeadDim>;
+  using Tile = SimpleTile<kHeadDim, kSmall>;
   constexpr int kRowsOfThread = Tile::kRows / 16;
   constexpr int kKeysOfThread = Tile::kKeys / 16;
   constexpr int kChunks = kHeadDim / 64;
   extern __shared__ __align__(16) unsigned char shared_bytes[];
   Tile& shared = *reinterpret_cast<Tile*>(shared_bytes);
+  auto& keys = shared.kv[0];
+  auto& values = shared.kv[kSmall ? 0 : 1];
   const PagedAttentionParams& p = args.p;
   RowTile tile;
   if (!find_tile<Tile::kRows>(args, tile)) return;
   const Sequence& sequence = tile.sequence;
   const int kv_head = static_cast<int>(blockIdx.x % p.kv.num_kv_heads);
+  if (sequence.bad_rows && tile.first_packed == 0) clear_bad_rows(args, tile.sequence_index, kv_head);
+  if (tile.num_packed == 0) return;
   const int head_dim = static_cast<int>(p.head_dim);
   const int v_head_dim = args.v_head_dim;
   const int x = threadIdx.x % 16;
@@ -469,7 +486,7 @@ __global__ void __launch_bounds__(SimpleTile<kHeadDim>::kThreads, 1)
     return make_float4(four.x * scale, four.y * scale, four.z * scale, four.w * scale);
   };
 
-  if (threadIdx.x < Tile::kRows / 32) shared.faulty[threadIdx.x] = 0;
+  if (threadIdx.x < std::size(shared.faulty)) shared.faulty[threadIdx.x] = 0;
   for (int i = threadIdx.x; i < Tile::kRows * (kHeadDim / 4); i += Tile::kThreads) {
     const int row = i / (kHeadDim / 4);
     const int d = i % (kHeadDim / 4) * 4;
@@ -504,7 +521,8 @@ __global__ void __launch_bounds__(SimpleTile<kHeadDim>::kThreads, 1)
         slot = cache_slot(args, sequence.pages[page_index(args, place)], place);
         if (slot.page < 0) {
           const uint64_t rows = rows_that_see<Tile::kRows>(args, sequence, tile.first_packed, position);
-          for (int i = 0; i < Tile::kRows / 32; ++i) atomicOr(&shared.faulty[i], static_cast<unsigned>(rows >> (32 * i)));
+          for (size_t i = 0; i < std::size(shared.faulty); ++i)
+            atomicOr(&shared.faulty[i], static_cast<unsigned>(rows >> (32 * i)));
         }
       }
       const bool exists = slot.page >= 0;
@@ -515,14 +533,17 @@ __global__ void __launch_bounds__(SimpleTile<kHeadDim>::kThreads, 1)
       shared.v_scales[threadIdx.x] = scale_per_token ? token_scale(p.kv.v_scale, p.kv.v_scale_strides, slot, kv_head) : v_scale;
     }
     __syncthreads();
+    const auto load_keys = [&](int key, int d) {
+      const float4 k = load_four(p.kv.type, p.kv.k, shared.offsets[key].k, d, head_dim);
+      *reinterpret_cast<float4*>(&keys[key][d]) = scaled(k, shared.k_scales[key]);
+    };
+    const auto load_values = [&](int key, int d) {
+      const float4 v = load_four(p.kv.type, p.kv.v, shared.offsets[key].v, d, v_head_dim);
+      *reinterpret_cast<float4*>(&values[key][d]) = scaled(v, shared.v_scales[key]);
+    };
     for (int i = threadIdx.x; i < Tile::kKeys * (kHeadDim / 4); i += Tile::kThreads) {
-      const int key = i / (kHeadDim / 4);
-      const int d = i % (kHeadDim / 4) * 4;
-      const KvOffset offset = shared.offsets[key];
-      const float4 k = load_four(p.kv.type, p.kv.k, offset.k, d, head_dim);
-      const float4 v = load_four(p.kv.type, p.kv.v, offset.v, d, v_head_dim);
-      *reinterpret_cast<float4*>(&shared.k[key][d]) = scaled(k, shared.k_scales[key]);
-      *reinterpret_cast<float4*>(&shared.v[key][d]) = scaled(v, shared.v_scales[key]);
+      load_keys(i / (kHeadDim / 4), i % (kHeadDim / 4) * 4);
+      if constexpr (!kSmall) load_values(i / (kHeadDim / 4), i % (kHeadDim / 4) * 4);
     }
     __syncthreads();
 
@@ -531,7 +552,7 @@ __global__ void __launch_bounds__(SimpleTile<kHeadDim>::kThreads, 1)
     for (int d = 0; d < kHeadDim; d += 4) {
       float4 k[kKeysOfThread];
 #pragma unroll
-      for (int n = 0; n < kKeysOfThread; ++n) k[n] = *reinterpret_cast<const float4*>(&shared.k[x + n * 16][d]);
+      for (int n = 0; n < kKeysOfThread; ++n) k[n] = *reinterpret_cast<const float4*>(&keys[x + n * 16][d]);
 #pragma unroll
       for (int r = 0; r < kRowsOfThread; ++r) {
         const float4 q = *reinterpret_cast<const float4*>(&shared.q[y * kRowsOfThread + r][d]);
@@ -572,7 +593,15 @@ __global__ void __launch_bounds__(SimpleTile<kHeadDim>::kThreads, 1)
         for (int i = 0; i < 4; ++i) out[r][c][i] *= rescale;
       }
     }
-    __syncwarp();  // a row's weights are made and used by the same half warp
+    if constexpr (kSmall) {
+      __syncthreads();  // everyone is done with the keys
+      for (int i = threadIdx.x; i < Tile::kKeys * (kHeadDim / 4); i += Tile::kThreads) {
+        load_values(i / (kHeadDim / 4), i % (kHeadDim / 4) * 4);
+      }
+      __syncthreads();
+    } else {
+      __syncwarp();  // a row's weights are made and used by the same half warp
+    }
 #pragma unroll 4
     for (int key = 0; key < Tile::kKeys; ++key) {
       float weight[kRowsOfThread];
@@ -580,7 +609,7 @@ __global__ void __launch_bounds__(SimpleTile<kHeadDim>::kThreads, 1)
       for (int r = 0; r < kRowsOfThread; ++r) weight[r] = shared.weights[y * kRowsOfThread + r][key];
 #pragma unroll
       for (int c = 0; c < kChunks; ++c) {
-        const float4 v = *reinterpret_cast<const float4*>(&shared.v[key][c * 64 + x * 4]);
+        const float4 v = *reinterpret_cast<const float4*>(&values[key][c * 64 + x * 4]);
 #pragma unroll
         for (int r = 0; r < kRowsOfThread; ++r) {
           out[r][c][0] = fmaf(weight[r], v.x, out[r][c][0]);

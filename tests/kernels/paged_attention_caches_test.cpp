@@ -14,317 +14,16 @@
 #include <vector>
 
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
-#include <prologue/kernels/base/quantize.h>
 
-#include "tests/oracle/paged_attention.h"
-#include "tests/oracle/quantize.h"
-#include "tests/support/arena.h"
-#include "tests/support/random.h"
-#include "tests/support/tolerance.h"
+#include "tests/support/attention_case.h"
 
 namespace prologue::test {
 namespace {
 
-using oracle::AttentionInputs;
-
-enum class Layout { nhd, hnd, interleaved, two_in_a_page, odd };
-constexpr Layout kLayouts[] = {Layout::nhd, Layout::hnd, Layout::interleaved, Layout::two_in_a_page, Layout::odd};
-
-struct Sequence {
-  int64_t rows;
-  int64_t length;
-};
-
-struct Case {
-  int64_t num_q_heads = 4, num_kv_heads = 2, head_dim = 64, v_head_dim = 0, page_size = 16;
-  std::vector<Sequence> sequences;
-  KvType type = KvType::f32;
-  KvScaling scaling = KvScaling::none;
-  Layout layout = Layout::nhd;
-  int64_t window = 0, ring_size = 0;
-  float soft_cap = 0.0f;
-  float scale = 0.0f;       // 0 = 1 / sqrt(head_dim)
-  bool v_within_k = false;  // V is the first channels of K, as in MLA
-  int64_t padding_rows = 0;
-
-  int64_t v_width() const { return v_head_dim > 0 ? v_head_dim : head_dim; }
-};
-
-prologue::oracle::Quantized quantized(KvType type) {
-  return static_cast<prologue::oracle::Quantized>(static_cast<int>(type) - static_cast<int>(KvType::fp8_e4m3));
-}
-
-// One layer's cache on the host: bytes, strides and scales.
-struct Cache {
-  PagedKvView view;      // pointers are filled in by place()
-  int64_t v_offset = 0;  // elements; K and V lie in one buffer
-  std::vector<unsigned char> data;
-  std::vector<float> k_scale, v_scale;
-
-  explicit Cache(const Case& c, int64_t num_pages) {
-    view.type = c.type;
-    view.scaling = c.scaling;
-    view.num_pages = num_pages;
-    view.page_size = c.page_size;
-    view.num_kv_heads = c.num_kv_heads;
-    view.head_dim = c.head_dim;
-    view.v_head_dim = c.v_head_dim;
-    const int64_t p = c.page_size, h = c.num_kv_heads, k = c.head_dim, v = c.v_width();
-    int64_t elements = 0;
-    switch (c.layout) {
-      case Layout::nhd:
-        view.k_strides = {p * h * k, h * k, k};
-        view.v_strides = {p * h * v, h * v, v};
-        v_offset = num_pages * p * h * k;
-        elements = num_pages * p * h * (k + v);
-        break;
-      case Layout::hnd:
-        view.k_strides = {p * h * k, k, p * k};
-        view.v_strides = {p * h * v, v, p * v};
-        v_offset = num_pages * p * h * k;
-        elements = num_pages * p * h * (k + v);
-        break;
-      case Layout::interleaved:  // K and V of a head side by side
-        view.k_strides = view.v_strides = {p * h * (k + v), h * (k + v), k + v};
-        v_offset = k;
-        elements = num_pages * p * h * (k + v);
-        break;
-      case Layout::two_in_a_page:  // [page, K or V, token, head]
-        view.k_strides = {p * h * (k + v), h * k, k};
-        view.v_strides = {p * h * (k + v), h * v, v};
-        v_offset = p * h * k;
-        elements = num_pages * p * h * (k + v);
-        break;
-      case Layout::odd: {  // nothing is aligned; int4 wants even strides
-        const int64_t gap = c.type == KvType::int4 ? 2 : 1;
-        view.k_strides = {(p * h * (k + gap) + 3 * gap), h * (k + gap), k + gap};
-        view.v_strides = {p * h * (v + 3 * gap) + gap, v + 3 * gap, p * (v + 3 * gap)};
-        v_offset = num_pages * view.k_strides.page + gap;
-        elements = v_offset + num_pages * view.v_strides.page;
-        break;
-      }
-    }
-    if (c.v_within_k) {
-      view.v_strides = view.k_strides;
-      v_offset = 0;
-    }
-    data.assign(static_cast<size_t>((elements * kv_type_bits(c.type) + 7) / 8), kPoison);
-    const auto scale_count = [&] {
-      if (c.scaling == KvScaling::tensor) return int64_t{1};
-      if (c.scaling == KvScaling::head) return h;
-      return c.scaling == KvScaling::token_head ? num_pages * p * h + num_pages * 3 : 0;
-    }();
-    k_scale.assign(static_cast<size_t>(scale_count), std::numeric_limits<float>::quiet_NaN());
-    v_scale = k_scale;
-    view.k_scale_strides = {p * h + 3, h, 1};
-    view.v_scale_strides = {p * h + 2, 1, p};
-  }
-
-  int64_t element(bool is_k, int64_t page, int64_t offset, int64_t head, int64_t d) const {
-    const PageStrides& s = is_k ? view.k_strides : view.v_strides;
-    return (is_k ? 0 : v_offset) + page * s.page + offset * s.token + head * s.head + d;
-  }
-  size_t scale_index(bool is_k, int64_t page, int64_t offset, int64_t head) const {
-    const PageStrides& s = is_k ? view.k_scale_strides : view.v_scale_strides;
-    if (view.scaling == KvScaling::token_head) return static_cast<size_t>(page * s.page + offset * s.token + head * s.head);
-    return view.scaling == KvScaling::head ? static_cast<size_t>(head) : 0;
-  }
-
-  // One head of K or V from floats, as the cache stores it.
-  void store(bool is_k, int64_t page, int64_t offset, int64_t head, const std::vector<float>& values) {
-    const float scale =
-        view.scaling == KvScaling::none ? 1.0f : (is_k ? k_scale : v_scale)[scale_index(is_k, page, offset, head)];
-    for (size_t d = 0; d < values.size(); ++d) {
-      const auto at = static_cast<size_t>(element(is_k, page, offset, head, static_cast<int64_t>(d)));
-      if (kv_type_is_float(view.type)) {
-        with_host_type(static_cast<DType>(view.type), [&](auto type) {
-          const auto stored = from_float<decltype(type)>(values[d]);
-          std::memcpy(&data[at * sizeof stored], &stored, sizeof stored);
-        });
-      } else {
-        const uint8_t code = quantize(values[d], scale == 0.0f ? 0.0f : 1.0f / scale, view.type);
-        if (view.type != KvType::int4) {
-          data[at] = code;
-        } else {
-          unsigned char& byte = data[at / 2];
-          byte = static_cast<unsigned char>(at % 2 == 0 ? (byte & 0xf0) | code : (byte & 0x0f) | code << 4);
-        }
-      }
-    }
-  }
-
-  // What the cache says, by the oracle's own reading of the formats.
-  double value(bool is_k, int64_t page, int64_t offset, int64_t head, int64_t d) const {
-    const auto at = static_cast<size_t>(element(is_k, page, offset, head, d));
-    if (kv_type_is_float(view.type)) {
-      return with_host_type(static_cast<DType>(view.type), [&](auto stored) {
-        std::memcpy(static_cast<void*>(&stored), &data[at * sizeof stored], sizeof stored);
-        return static_cast<double>(to_float(stored));
-      });
-    }
-    const uint8_t code = view.type != KvType::int4 ? data[at] : static_cast<uint8_t>(data[at / 2] >> (at % 2 * 4));
-    const double number = prologue::oracle::value_of_code(code, quantized(view.type));
-    if (view.scaling == KvScaling::none) return number;
-    return number * static_cast<double>((is_k ? k_scale : v_scale)[scale_index(is_k, page, offset, head)]);
-  }
-
-  // The view over an arena's copies.
-  PagedKvView place(Arena& arena) const {
-    PagedKvView placed = view;
-    auto* bytes = arena.input(data);
-    placed.k = bytes;
-    placed.v = bytes + v_offset * kv_type_bits(view.type) / 8;
-    if (!k_scale.empty()) {
-      placed.k_scale = arena.input(k_scale);
-      placed.v_scale = arena.input(v_scale);
-    }
-    return placed;
-  }
-};
-
-// A batch over a cache of shuffled pages. Slots that no row sees hold poison (NaN as float and fp8, and as scale); block_table
-// entries without a position that a row sees are absurd.
 template <class T>
-struct Batch {
-  AttentionInputs<T> in;
-  Cache cache;
-
-  Batch(const Case& c, uint64_t seed) : cache(c, count_pages(c)) {
-    Random random(seed);
-    in.num_q_heads = c.num_q_heads;
-    in.num_kv_heads = c.num_kv_heads;
-    in.head_dim = c.head_dim;
-    in.v_head_dim = c.v_head_dim;
-    in.page_size = c.page_size;
-    in.num_pages = cache.view.num_pages;
-    in.window = c.window;
-    in.ring_size = c.ring_size;
-    in.soft_cap = static_cast<double>(c.soft_cap);
-    in.scale =
-        static_cast<double>(c.scale > 0.0f ? c.scale : static_cast<float>(1.0 / std::sqrt(static_cast<double>(c.head_dim))));
-    in.cu_seqlens_q.push_back(0);
-    for (const Sequence& s : c.sequences) {
-      in.num_tokens += s.rows;
-      in.cu_seqlens_q.push_back(static_cast<int32_t>(in.num_tokens));
-      in.seq_lens.push_back(static_cast<int32_t>(s.length));
-      in.max_pages_per_seq = std::max(in.max_pages_per_seq, pages_of(c, s) + 1);
-    }
-    in.num_tokens += c.padding_rows;
-    const int64_t gap = c.layout == Layout::odd ? 3 : 0;
-    in.q_head_stride = std::max(c.head_dim, c.v_width()) + gap;
-    in.q_token_stride = c.num_q_heads * in.q_head_stride + gap;
-    in.q = random.normals<T>(in.num_tokens * in.q_token_stride);
-
-    // Given scales: a head's largest number stands for 4 standard deviations.
-    const float unit = c.scaling == KvScaling::none ? 1.0f : 4.0f / kv_largest(c.type);
-    if (c.scaling == KvScaling::tensor || c.scaling == KvScaling::head) {
-      for (std::vector<float>* scales : {&cache.k_scale, &cache.v_scale}) {
-        for (float& scale : *scales) scale = unit * static_cast<float>(0.75 + 0.5 * random.uniform());
-      }
-    }
-    std::vector<int32_t> pages(static_cast<size_t>(in.num_pages));
-    std::iota(pages.begin(), pages.end(), 0);
-    random.shuffle(pages);
-    in.block_table_stride = in.max_pages_per_seq + 2;
-    in.block_table.assign(c.sequences.size() * static_cast<size_t>(in.block_table_stride),
-                          std::numeric_limits<int32_t>::min() + 7);
-    size_t next_page = 0;
-    for (size_t s = 0; s < c.sequences.size(); ++s) {
-      const auto [rows, length] = c.sequences[s];
-      const int64_t first_row_limit = std::max<int64_t>(0, length - rows + 1);
-      const int64_t first = c.window > 0 ? std::max<int64_t>(0, first_row_limit - c.window) : 0;
-      for (int64_t p = rows > 0 ? first : length; p < length; ++p) {
-        const int64_t place = c.ring_size > 0 ? p % c.ring_size : p;
-        int32_t& entry =
-            in.block_table[s * static_cast<size_t>(in.block_table_stride) + static_cast<size_t>(place / c.page_size)];
-        if (entry < 0) entry = pages[next_page++];
-        for (int64_t h = 0; h < c.num_kv_heads; ++h) write_token(c, random, unit, entry, place % c.page_size, h);
-      }
-    }
-    in.key = [this](int64_t page, int64_t offset, int64_t h, int64_t d) { return cache.value(true, page, offset, h, d); };
-    in.value = [this](int64_t page, int64_t offset, int64_t h, int64_t d) { return cache.value(false, page, offset, h, d); };
-  }
-  Batch(const Batch&) = delete;
-
-  static int64_t pages_of(const Case& c, const Sequence& s) {
-    const int64_t slots = c.ring_size > 0 ? std::min(s.length, c.ring_size) : s.length;
-    return (slots + c.page_size - 1) / c.page_size;
-  }
-  static int64_t count_pages(const Case& c) {
-    int64_t used = 0;
-    for (const Sequence& s : c.sequences) used += pages_of(c, s);
-    return used + used / 2 + 1;
-  }
-  void write_token(const Case& c, Random& random, float unit, int64_t page, int64_t offset, int64_t head) {
-    for (const bool is_k : {true, false}) {
-      if (c.scaling == KvScaling::token_head) {  // now and then 0, as a head of zeros has
-        float& scale = (is_k ? cache.k_scale : cache.v_scale)[cache.scale_index(is_k, page, offset, head)];
-        scale = random.integer(0, 19) == 0 ? 0.0f : unit * static_cast<float>(0.5 + 1.5 * random.uniform());
-      }
-      if (!is_k && c.v_within_k) {
-        if (c.scaling == KvScaling::token_head)
-          cache.v_scale[cache.scale_index(false, page, offset, head)] =
-              cache.k_scale[cache.scale_index(true, page, offset, head)];
-        continue;
-      }
-      std::vector<float> values(static_cast<size_t>(is_k ? c.head_dim : c.v_width()));
-      for (float& value : values) value = static_cast<float>(random.normal());
-      cache.store(is_k, page, offset, head, values);
-    }
-  }
-};
-
-template <class T>
-PagedAttentionParams make_params(Arena& arena, const AttentionInputs<T>& in, const PagedKvView& kv, Device device) {
-  PagedAttentionParams p;
-  p.num_tokens = in.num_tokens;
-  p.num_seqs = static_cast<int64_t>(in.seq_lens.size());
-  p.num_q_heads = in.num_q_heads;
-  p.head_dim = in.head_dim;
-  p.dtype = FloatFormat<T>::dtype;
-  p.scale = static_cast<float>(in.scale);
-  p.soft_cap = static_cast<float>(in.soft_cap);
-  p.window = in.window;
-  p.ring_size = in.ring_size;
-  p.q = {arena.input(in.q), in.q_token_stride, in.q_head_stride};
-  p.kv = kv;
-  p.block_table = arena.input(in.block_table);
-  p.block_table_stride = in.block_table_stride;
-  p.max_pages_per_seq = in.max_pages_per_seq;
-  p.cu_seqlens_q = arena.input(in.cu_seqlens_q);
-  p.seq_lens = arena.input(in.seq_lens);
-  p.max_seqlen_q = p.max_seq_len = 1;
-  for (size_t s = 0; s < in.seq_lens.size(); ++s) {
-    p.max_seqlen_q = std::max<int64_t>(p.max_seqlen_q, in.cu_seqlens_q[s + 1] - in.cu_seqlens_q[s]);
-    p.max_seq_len = std::max<int64_t>(p.max_seq_len, in.seq_lens[s]);
-  }
-  p.out = {arena.output<T>(in.num_tokens * in.q_token_stride), in.q_token_stride, in.q_head_stride};
-  p.workspace_bytes = paged_attention_workspace_bytes(p, device);
-  if (p.workspace_bytes > 0) p.workspace = arena.workspace(p.workspace_bytes);
-  return p;
-}
-
-// The rows of `out` without their strides; nothing beside them may have been written.
-template <class T>
-std::vector<T> rows_of(const Arena& arena, const AttentionInputs<T>& in, const PagedAttentionParams& p) {
-  std::vector<T> padded = arena.read(static_cast<const T*>(p.out.data)), rows;
-  for (int64_t t = 0; t < in.cu_seqlens_q.back(); ++t) {
-    for (int64_t h = 0; h < in.num_q_heads; ++h) {
-      const auto row = padded.begin() + t * in.q_token_stride + h * in.q_head_stride;
-      rows.insert(rows.end(), row, row + in.v_width());
-      std::memset(static_cast<void*>(&*row), kPoison, static_cast<size_t>(in.v_width()) * sizeof(T));
-    }
-  }
-  const auto* bytes = reinterpret_cast<const unsigned char*>(padded.data());
-  EXPECT_TRUE(std::all_of(bytes, bytes + padded.size() * sizeof(T), [](unsigned char b) { return b == kPoison; }))
-      << "something beside the rows was written";
-  return rows;
-}
-
-template <class T>
-std::vector<T> run_attention(Backend backend, const Batch<T>& batch, FaultRecord* record = nullptr) {
+std::vector<T> run_attention(Backend backend, const AttentionBatch<T>& batch, FaultRecord* record = nullptr) {
   Arena arena(backend);
-  PagedAttentionParams p = make_params(arena, batch.in, batch.cache.place(arena), backend_device(backend));
+  PagedAttentionParams p = place_attention(arena, batch.in, batch.cache.place(arena), backend_device(backend));
   FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));
   p.faults = faults;
   const Status status = arena.run([&](const Execution& execution) { return paged_attention(p, execution); });
@@ -337,38 +36,17 @@ std::vector<T> run_attention(Backend backend, const Batch<T>& batch, FaultRecord
   return rows_of(arena, batch.in, p);
 }
 
-// Tensor cores take probabilities, and V where tokens have scales, in 16 bits.
 template <class T>
-oracle::Allowance allowance(Backend backend, const AttentionInputs<T>& in, const PagedKvView& kv) {
-  oracle::Allowance allowance;
-  allowance.score_units = (kv.scaling == KvScaling::none ? 0.0 : 3.0) + (in.soft_cap > 0.0 ? 6.0 : 0.0);
-  if (sizeof(T) == 2 && backend_device(backend) == Device::cuda) {
-    allowance.probability = std::ldexp(1.0, -FloatFormat<T>::mantissa_bits - 1);
-    allowance.least_probability = std::ldexp(allowance.probability, FloatFormat<T>::min_exponent);
-    if (kv.scaling == KvScaling::token_head) allowance.value = allowance.probability;
-  }
-  return allowance;
-}
-
-template <class T>
-void expect_matches_oracle(Backend backend, const AttentionInputs<T>& in, const PagedKvView& kv, const std::vector<T>& got) {
-  std::vector<Reference> want = oracle::paged_attention(in, allowance(backend, in, kv));
-  want.resize(got.size());
-  const int64_t longest = *std::max_element(in.seq_lens.begin(), in.seq_lens.end());
-  expect_close(got, want, in.v_width(), "out", std::max(kDefaultSteps, std::sqrt(static_cast<double>(longest))), false);
-}
-
-template <class T>
-void check(Backend backend, const Case& c, uint64_t seed) {
+void check(Backend backend, const AttentionCase& c, uint64_t seed) {
   SCOPED_TRACE(testing::Message() << dtype_name(FloatFormat<T>::dtype) << " over " << kv_type_name(c.type) << ", scaling "
                                   << static_cast<int>(c.scaling) << ", layout " << static_cast<int>(c.layout) << ", head dims "
                                   << c.head_dim << " and " << c.v_width() << ", window " << c.window << ", ring " << c.ring_size
                                   << ", cap " << c.soft_cap << ", rows " << c.sequences[0].rows);
-  const Batch<T> batch(c, seed);
+  const AttentionBatch<T> batch(c, seed);
   expect_matches_oracle(backend, batch.in, batch.cache.view, run_attention(backend, batch));
 }
 
-void check(Backend backend, const Case& c, uint64_t seed) {
+void check(Backend backend, const AttentionCase& c, uint64_t seed) {
   switch (seed % 3) {
     case 0: return check<float>(backend, c, seed);
     case 1: return check<BFloat16>(backend, c, seed);
@@ -376,8 +54,8 @@ void check(Backend backend, const Case& c, uint64_t seed) {
   }
 }
 
-const std::vector<Sequence> kDecode = {{1, 200}, {1, 33}, {2, 16}, {0, 5}, {1, 1}};
-const std::vector<Sequence> kPrefill = {{70, 130}, {1, 90}, {6, 3}, {33, 33}};
+const std::vector<AttentionSequence> kDecode = {{1, 200}, {1, 33}, {2, 16}, {0, 5}, {1, 1}};
+const std::vector<AttentionSequence> kPrefill = {{70, 130}, {1, 90}, {6, 3}, {33, 33}};
 
 // Every storage of an element: its type and where its scale comes from.
 std::vector<std::pair<KvType, KvScaling>> storages() {
@@ -400,9 +78,9 @@ class PagedAttentionCaches : public testing::TestWithParam<Backend> {
 TEST_P(PagedAttentionCaches, EveryStorageAndLayoutMatchesTheOracle) {
   uint64_t seed = 0;
   for (const auto& [type, scaling] : storages()) {
-    for (const Layout layout : kLayouts) {
+    for (const KvLayout layout : kKvLayouts) {
       for (const auto& sequences : {kDecode, kPrefill}) {
-        Case c;
+        AttentionCase c;
         c.type = type, c.scaling = scaling, c.layout = layout, c.sequences = sequences;
         if (seed % 4 == 3) c.num_q_heads = 10, c.padding_rows = 2;
         check(GetParam(), c, seed++);
@@ -415,7 +93,7 @@ TEST_P(PagedAttentionCaches, EveryStorageAndLayoutMatchesTheOracle) {
 TEST_P(PagedAttentionCaches, EveryPairOfTypes) {
   for (const auto& [type, scaling] : storages()) {
     for (uint64_t dtype = 0; dtype < 3; ++dtype) {
-      Case c;
+      AttentionCase c;
       c.type = type, c.scaling = scaling, c.head_dim = 128, c.num_q_heads = 2, c.num_kv_heads = 1;
       for (const auto& sequences : {kDecode, kPrefill}) {
         c.sequences = sequences;
@@ -435,12 +113,33 @@ TEST_P(PagedAttentionCaches, HeadDimsOfKAndVDiffer) {
     for (const auto& [type, scaling] : {std::pair{KvType::bf16, KvScaling::none}, std::pair{KvType::f32, KvScaling::none},
                                         std::pair{KvType::int8, KvScaling::token_head}, std::pair{KvType::int4, KvScaling::head},
                                         std::pair{KvType::fp8_e4m3, KvScaling::tensor}}) {
-      Case c;
+      AttentionCase c;
       c.head_dim = dims.k, c.v_head_dim = dims.v, c.num_q_heads = 6, c.num_kv_heads = seed % 2 == 0 ? 2 : 1;
       c.type = type, c.scaling = scaling;
-      for (const auto& sequences : {std::vector<Sequence>{{1, 150}, {2, 20}}, std::vector<Sequence>{{35, 50}, {1, 9}}}) {
+      for (const auto& sequences :
+           {std::vector<AttentionSequence>{{1, 150}, {2, 20}}, std::vector<AttentionSequence>{{35, 50}, {1, 9}}}) {
         c.sequences = sequences;
         check(GetParam(), c, seed++);
+      }
+    }
+  }
+}
+
+// On CUDA another kernel is chosen at each of these borders: rows of a sequence, rows of a kv head, keys, head dims, alignment.
+TEST_P(PagedAttentionCaches, BothSidesOfEveryBorder) {
+  uint64_t seed = 1100;
+  for (const int64_t head_dim : {64, 66, 96, 98, 128, 130, 192, 194, 256, 258}) {
+    for (const KvType type : {KvType::bf16, KvType::f32, KvType::int8}) {
+      AttentionCase c;
+      c.head_dim = head_dim + (seed % 2 == 0 || head_dim % 8 == 0 ? 0 : 6), c.type = type;
+      c.scaling = type == KvType::int8 ? KvScaling::token_head : KvScaling::none;
+      for (const int64_t rows : {1, 4, 5}) {
+        for (const int64_t group : {4, 5}) {
+          for (const int64_t length : {128, 129}) {
+            c.num_q_heads = group, c.num_kv_heads = 1, c.sequences = {{rows, length}, {1, 7}};
+            check(GetParam(), c, seed++);
+          }
+        }
       }
     }
   }
@@ -449,10 +148,10 @@ TEST_P(PagedAttentionCaches, HeadDimsOfKAndVDiffer) {
 // DeepSeek's MLA as it is cached: one head of 576 channels, V being the first 512 of them.
 TEST_P(PagedAttentionCaches, ValuesWithinKeys) {
   for (const KvType type : {KvType::bf16, KvType::fp8_e4m3}) {
-    Case c;
+    AttentionCase c;
     c.head_dim = 576, c.v_head_dim = 512, c.num_q_heads = 16, c.num_kv_heads = 1, c.page_size = 64;
     c.type = type, c.scaling = type == KvType::bf16 ? KvScaling::none : KvScaling::token_head, c.v_within_k = true;
-    for (const auto& sequences : {std::vector<Sequence>{{1, 300}, {1, 64}}, std::vector<Sequence>{{9, 70}}}) {
+    for (const auto& sequences : {std::vector<AttentionSequence>{{1, 300}, {1, 64}}, std::vector<AttentionSequence>{{9, 70}}}) {
       c.sequences = sequences;
       check<BFloat16>(GetParam(), c, 500);
     }
@@ -463,10 +162,10 @@ TEST_P(PagedAttentionCaches, ValuesWithinKeys) {
 TEST_P(PagedAttentionCaches, Windows) {
   uint64_t seed = 600;
   for (const int64_t window : {1, 2, 15, 16, 17, 63, 64, 65, 100, 1000}) {
-    for (const auto& sequences : {std::vector<Sequence>{{1, 300}, {1, 16}, {3, 129}, {4, 4}},
-                                  std::vector<Sequence>{{90, 200}, {1, 65}, {40, 40}, {5, 3}}}) {
+    for (const auto& sequences : {std::vector<AttentionSequence>{{1, 300}, {1, 16}, {3, 129}, {4, 4}},
+                                  std::vector<AttentionSequence>{{90, 200}, {1, 65}, {40, 40}, {5, 3}}}) {
       for (const KvType type : {KvType::f32, KvType::bf16, KvType::int8}) {
-        Case c;
+        AttentionCase c;
         c.window = window, c.sequences = sequences, c.num_q_heads = 6;
         c.type = type, c.scaling = type == KvType::int8 ? KvScaling::token_head : KvScaling::none;
         check(GetParam(), c, seed++);
@@ -480,7 +179,7 @@ TEST_P(PagedAttentionCaches, SoftCaps) {
   for (const float cap : {0.5f, 5.0f, 50.0f}) {
     for (const auto& sequences : {kDecode, kPrefill}) {
       for (const auto& [type, scaling] : storages()) {
-        Case c;
+        AttentionCase c;
         c.soft_cap = cap, c.sequences = sequences, c.type = type, c.scaling = scaling;
         c.scale = 1.0f;  // scores of 8, so that caps bite
         c.window = seed % 4 == 0 ? 40 : 0;
@@ -496,7 +195,7 @@ TEST_P(PagedAttentionCaches, Rings) {
   for (const int64_t ring : {16, 40, 100}) {
     for (const int64_t rows : {1, 3, 13}) {
       for (const KvType type : {KvType::f32, KvType::bf16, KvType::fp8_e4m3}) {
-        Case c;
+        AttentionCase c;
         c.ring_size = ring, c.window = ring - rows + 1, c.num_q_heads = 6;
         c.sequences = {{rows, 1000}, {1, ring}, {rows, ring + 1}, {1, 7}, {rows, rows}};
         c.type = type, c.scaling = type == KvType::fp8_e4m3 ? KvScaling::token_head : KvScaling::none;
@@ -506,7 +205,7 @@ TEST_P(PagedAttentionCaches, Rings) {
       }
     }
   }
-  Case c;  // as long as nothing has been overwritten, no window is needed
+  AttentionCase c;  // as long as nothing has been overwritten, no window is needed
   c.ring_size = 200, c.sequences = {{1, 200}, {1, 20}};
   check(GetParam(), c, seed);
 }
@@ -514,10 +213,10 @@ TEST_P(PagedAttentionCaches, Rings) {
 // A bad page is the fault of the rows whose window holds one of its positions, and of no other.
 TEST_P(PagedAttentionCaches, FaultsKeepToTheirWindow) {
   for (const KvType type : {KvType::bf16, KvType::int8, KvType::f32}) {
-    Case c;
+    AttentionCase c;
     c.window = 20, c.sequences = {{60, 100}, {2, 50}}, c.type = type;
     c.scaling = type == KvType::int8 ? KvScaling::tensor : KvScaling::none;
-    Batch<BFloat16> batch(c, 900);
+    AttentionBatch<BFloat16> batch(c, 900);
     batch.in.block_table[3] = -1;       // positions 48..63: rows 8 to 42, which stand at 48 to 82
     batch.in.block_table[5] = 1 << 20;  // 80..95: rows 40 to 59
     FaultRecord record;
@@ -529,9 +228,9 @@ TEST_P(PagedAttentionCaches, FaultsKeepToTheirWindow) {
     EXPECT_EQ(fault.count, 52u);
     EXPECT_TRUE(std::all_of(got.begin() + 8 * 4 * 64, got.begin() + 60 * 4 * 64, [](BFloat16 x) { return x.bits == 0; }));
   }
-  Case c;  // decoding: of three rows the last one alone no longer needs the page
+  AttentionCase c;  // decoding: of three rows the last one alone no longer needs the page
   c.window = 20, c.sequences = {{3, 85}};
-  Batch<float> batch(c, 901);
+  AttentionBatch<float> batch(c, 901);
   batch.in.block_table[3] = batch.in.block_table[4] = -1;
   FaultRecord record;
   run_attention(GetParam(), batch, &record);
@@ -547,9 +246,9 @@ TEST_P(PagedAttentionCaches, FaultsKeepToTheirWindow) {
 TEST_P(PagedAttentionCaches, NanScalesReachThoseWhoSeeThem) {
   for (const bool in_k : {true, false}) {
     for (const int64_t rows : {1, 70}) {
-      Case c;
+      AttentionCase c;
       c.type = KvType::int8, c.scaling = KvScaling::token_head, c.sequences = {{rows, 100}, {rows, 90}};
-      Batch<float> batch(c, 910);
+      AttentionBatch<float> batch(c, 910);
       const std::vector<float> before = run_attention(GetParam(), batch);
       const int64_t page = batch.in.block_table[5];  // position 80 of the first sequence, kv head 1
       (in_k ? batch.cache.k_scale : batch.cache.v_scale)[batch.cache.scale_index(in_k, page, 0, 1)] =
@@ -571,11 +270,11 @@ TEST_P(PagedAttentionCaches, NanScalesReachThoseWhoSeeThem) {
 }
 
 TEST_P(PagedAttentionCaches, TwoRunsAgree) {
-  Case c;
+  AttentionCase c;
   c.type = KvType::fp8_e5m2, c.scaling = KvScaling::token_head, c.window = 300, c.soft_cap = 30.0f;
-  for (const auto& sequences : {std::vector<Sequence>{{1, 700}, {1, 17}}, std::vector<Sequence>{{90, 700}}}) {
+  for (const auto& sequences : {std::vector<AttentionSequence>{{1, 700}, {1, 17}}, std::vector<AttentionSequence>{{90, 700}}}) {
     c.sequences = sequences;
-    const Batch<BFloat16> batch(c, 920);
+    const AttentionBatch<BFloat16> batch(c, 920);
     const std::vector<BFloat16> a = run_attention(GetParam(), batch), b = run_attention(GetParam(), batch);
     EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof a[0]), 0);
   }
@@ -583,10 +282,10 @@ TEST_P(PagedAttentionCaches, TwoRunsAgree) {
 
 // CPU: the same bits alone and in a batch, and a prompt at once or in parts, with a window and scales.
 TEST(PagedAttentionCachesCpu, IndependentOfBatchChunksAndThreads) {
-  Case c;
+  AttentionCase c;
   c.type = KvType::int8, c.scaling = KvScaling::token_head, c.window = 50, c.soft_cap = 20.0f, c.num_q_heads = 6;
   c.sequences = {{100, 170}, {1, 90}};
-  Batch<float> batch(c, 930);
+  AttentionBatch<float> batch(c, 930);
   const std::vector<float> together = run_attention(Backend::cpu, batch);
   EXPECT_EQ(std::memcmp(run_attention(Backend::cpu_threads, batch).data(), together.data(), together.size() * 4), 0);
   const AttentionInputs<float> whole = batch.in;
@@ -609,7 +308,7 @@ TEST(PagedAttentionCachesCpu, IndependentOfBatchChunksAndThreads) {
 struct Journey {
   KvType type = KvType::f32;
   KvScaling scaling = KvScaling::none;
-  Layout layout = Layout::nhd;
+  KvLayout layout = KvLayout::nhd;
   int64_t window = 0, ring_size = 0;
   std::vector<int64_t> steps = {40, 1, 1, 2};  // tokens
 };
@@ -618,7 +317,7 @@ template <class T>
 struct Travelled {
   std::vector<T> out;
   std::vector<T> queries;  // rotated
-  Cache cache;             // as it lies there at the end
+  AttentionCache cache;    // as it lies there at the end
   std::vector<int32_t> pages;
 };
 
@@ -626,10 +325,10 @@ struct Travelled {
 template <class T>
 Travelled<T> travel(Backend backend, const Journey& journey) {
   constexpr int64_t kQ = 4, kKv = 2, kDim = 64, kPage = 16, kMaxPosition = 200;
-  Case c;
+  AttentionCase c;
   c.type = journey.type, c.scaling = journey.scaling, c.layout = journey.layout;
   const int64_t length = std::accumulate(journey.steps.begin(), journey.steps.end(), int64_t{0});
-  Cache cache(c, kMaxPosition / kPage + 2);
+  AttentionCache cache(c, kMaxPosition / kPage + 2);
   for (std::vector<float>* scales : {&cache.k_scale, &cache.v_scale}) {
     if (c.scaling != KvScaling::token_head) std::fill(scales->begin(), scales->end(), 5.0f / kv_largest(c.type));
   }
@@ -746,7 +445,7 @@ void expect_matches_oracle(Backend backend, const Travelled<T>& travelled, int64
   in.block_table_stride = in.max_pages_per_seq = static_cast<int64_t>(travelled.pages.size());
   in.cu_seqlens_q = {0, static_cast<int32_t>(in.num_tokens)};
   in.seq_lens = {static_cast<int32_t>(in.num_tokens)};
-  const Cache& cache = travelled.cache;
+  const AttentionCache& cache = travelled.cache;
   in.key = [&](int64_t page, int64_t offset, int64_t h, int64_t d) { return cache.value(true, page, offset, h, d); };
   in.value = [&](int64_t page, int64_t offset, int64_t h, int64_t d) { return cache.value(false, page, offset, h, d); };
   expect_matches_oracle(backend, in, cache.view, travelled.out);
@@ -771,7 +470,7 @@ TEST_P(PagedAttentionCaches, ThePrologueWritesAndAttentionReads) {
   const std::vector<float> exact = travel<float>(GetParam(), {}).out;
   size_t i = 0;
   for (const auto& [type, scaling] : storages()) {
-    const Journey journey{.type = type, .scaling = scaling, .layout = kLayouts[i++ % 5]};
+    const Journey journey{.type = type, .scaling = scaling, .layout = kKvLayouts[i++ % 5]};
     SCOPED_TRACE(testing::Message() << kv_type_name(type) << ", scaling " << static_cast<int>(scaling));
     const Travelled<float> travelled = travel<float>(GetParam(), journey);
     expect_matches_oracle(GetParam(), travelled, 0);

@@ -1,6 +1,7 @@
 #include <prologue/kernels/paged_attention/paged_attention.h>
 
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <cmath>
@@ -20,6 +21,7 @@
 namespace prologue::test {
 namespace {
 
+constexpr size_t kSmallStack = 128 * 1024;
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 struct Sequence {
@@ -393,16 +395,6 @@ TEST(PagedAttentionCpuTest, IndependentOfBatchAndThreads) {
   }
 }
 
-// CPU: offsets that lead outside of q are not followed.
-TEST(PagedAttentionCpuTest, RowsOutsideOfQueriesAreNotTouched) {
-  auto in = make_inputs<float>({2, 1, 8, 4, {{3, 3}, {2, 5}}}, 10);
-  Arena arena(Backend::cpu);
-  PagedAttentionParams p = make_params(arena, in, Device::cpu);
-  p.cu_seqlens_q = arena.input(std::vector<int32_t>{-5, 3, std::numeric_limits<int32_t>::max()});
-  p.max_seqlen_q = std::numeric_limits<int32_t>::max();
-  EXPECT_TRUE(arena.run([&](const Execution& execution) { return paged_attention(p, execution); }).ok());
-}
-
 // q and out as columns of one packed buffer, K and V as columns of another.
 TEST_P(PagedAttentionTest, PackedBuffers) {
   const auto in = make_inputs<float>({4, 2, 64, 16, {{5, 30}, {1, 3}}}, 11);
@@ -488,6 +480,123 @@ TEST_P(PagedAttentionTest, TooLongSequencesAreRecorded) {
   EXPECT_TRUE(std::all_of(got.begin() + 5 * 6 * 64, got.end(), [](float x) { return x == 0.0f; }));
 }
 
+struct MalformedRows {
+  const char* what;
+  std::vector<int32_t> cu_seqlens_q;
+  int64_t max_seqlen_q;
+};
+
+// Every way in which cu_seqlens_q can be wrong, for 50 rows: zeros and a fault for the rows concerned, the others as always, and
+// rows past the largest entry untouched.
+template <class T>
+void check_malformed_rows(Backend backend) {
+  constexpr int32_t kLeast = std::numeric_limits<int32_t>::min(), kMost = std::numeric_limits<int32_t>::max();
+  const std::vector<MalformedRows> cases = {
+      {"more rows than max_seqlen_q, in decoding", {0, 1, 6, 8, 10}, 2},
+      {"one row more", {0, 3, 7, 8, 11}, 3},
+      {"more rows than max_seqlen_q, in prefill", {0, 10, 40, 45, 50}, 12},
+      {"many more", {0, 40, 41, 42, 43}, 1},
+      {"rows before the first entry", {5, 7, 9, 10, 10}, 3},
+      {"rows before the first entry, in prefill", {5, 27, 29, 40, 41}, 30},
+      {"rows before a sequence without any", {20, 20, 20, 30, 31}, 12},
+      {"all rows before the first entry", {50, 50, 50, 50, 50}, 2},
+      {"a first entry past all rows", {kMost, kMost, kMost, kMost, kMost}, 20},
+      {"a negative first entry", {-5, 3, 6, 7, 8}, 4},
+      {"a negative first entry, in prefill", {kLeast, 30, 33, 40, 50}, 30},
+      {"only negative entries", {kLeast, -7, -7, -2, -1}, 20},
+      {"a last entry past all rows", {0, 2, 4, 6, kMost}, 2},
+      {"a last entry one past all rows", {0, 30, 40, 45, 51}, 30},
+      {"a sequence past all rows", {0, 20, 60, 70, 80}, 40},
+      {"everything", {kLeast, kMost, kMost, kMost, kMost}, kMost},
+      {"a decrease", {0, 3, 1, 2, 4}, 3},
+      {"a decrease, in prefill", {0, 20, 10, 30, 50}, 25},
+      {"a decrease to a negative entry", {0, 20, kLeast, 30, 50}, 30},
+      {"a decrease from the largest to the smallest", {0, 3, kMost, kLeast, 0}, kMost},
+      {"the same rows again and again", {0, 50, 0, 50, 0}, 50},
+      {"only a decrease", {kMost, kMost, 3, 0, kLeast}, 3},
+  };
+  for (const MalformedRows& c : cases) {
+    for (const int64_t length : {33, 300}) {  // decoding splits the longer ones
+      SCOPED_TRACE(testing::Message() << c.what << ", sequences of " << length);
+      auto in = make_inputs<T>({4, 2, 32, 16, {{20, length}, {10, length}, {10, length}, {10, length}}}, 20);
+      in.cu_seqlens_q = c.cu_seqlens_q;
+      in.max_seqlen_q = c.max_seqlen_q;
+      Arena arena(backend);
+      PagedAttentionParams p = make_params(arena, in, backend_device(backend));
+      p.max_seqlen_q = c.max_seqlen_q;
+      p.workspace_bytes = paged_attention_workspace_bytes(p, backend_device(backend));
+      if (p.workspace_bytes > 0) p.workspace = arena.workspace(p.workspace_bytes);
+      FaultRecord* faults = p.faults = arena.inout(std::vector<FaultRecord>(1));
+      const Status status = arena.run([&](const Execution& execution) { return paged_attention(p, execution); });
+      ASSERT_TRUE(status.ok()) << status.message();
+
+      const oracle::QueryRowFaults bad = oracle::query_row_faults(in.cu_seqlens_q, in.num_tokens, c.max_seqlen_q);
+      const bool decreases = !std::is_sorted(in.cu_seqlens_q.begin(), in.cu_seqlens_q.end());
+      std::vector<int64_t> tokens(bad.rows.begin(), bad.rows.end());
+      tokens.insert(tokens.end(), bad.sequences.begin(), bad.sequences.end());
+      ASSERT_FALSE(tokens.empty());
+      const Fault fault = decode_fault(arena.read(faults)[0]);
+      EXPECT_EQ(fault.code, FaultCode::query_rows_out_of_range);
+      if (!decreases) {
+        EXPECT_EQ(fault.token, *std::min_element(tokens.begin(), tokens.end()));
+        EXPECT_EQ(fault.count, tokens.size());
+      }
+      const std::vector<Reference> want = oracle::paged_attention(in, {.probability = probability_error<T>(backend)});
+      const std::vector<T> got = arena.read(static_cast<const T*>(p.out.data));
+      const int64_t width = in.num_q_heads * in.head_dim,
+                    padding = in.cu_seqlens_q.empty()
+                                  ? 0
+                                  : std::clamp<int64_t>(*std::max_element(in.cu_seqlens_q.begin(), in.cu_seqlens_q.end()), 0,
+                                                        in.num_tokens);
+      const auto compared = static_cast<size_t>(std::min(bad.unspecified, padding) * width);
+      expect_close(std::vector<T>(got.begin(), got.begin() + static_cast<int64_t>(compared)),
+                   std::vector<Reference>(want.begin(), want.begin() + static_cast<int64_t>(compared)), width, "out",
+                   std::sqrt(300.0), false);
+      EXPECT_TRUE(std::all_of(got.begin() + padding * width, got.end(), is_poison<T>)) << "padding was written";
+    }
+  }
+}
+
+TEST_P(PagedAttentionTest, MalformedQueryRowsAreRecorded) {
+  check_malformed_rows<float>(GetParam());
+  check_malformed_rows<BFloat16>(GetParam());
+}
+
+TEST_P(PagedAttentionTest, NegativeLengthsAttendToNothing) {
+  for (const int64_t rows : {2, 30}) {
+    for (const int32_t length : {-1, std::numeric_limits<int32_t>::min()}) {
+      auto in = make_inputs<float>({6, 2, 64, 16, {{3, 40}, {rows, 50}, {1, 100}}}, 21);
+      in.seq_lens[1] = length;
+      expect_matches_oracle(GetParam(), in, run_attention(GetParam(), in), "out");
+    }
+  }
+}
+
+// The largest lengths that there are, in few pages of many tokens: positions are counted without overflow.
+TEST_P(PagedAttentionTest, TheLongestSequence) {
+  constexpr int64_t kPage = int64_t{1} << 16, kLength = int64_t{1} << 30;
+  for (const int64_t rows : {1, 40}) {
+    AttentionInputs<float> in;
+    in.num_tokens = rows, in.num_q_heads = 2, in.num_kv_heads = 1, in.head_dim = 8, in.page_size = kPage, in.num_pages = 1;
+    in.scale = 0.35, in.window = 20;
+    in.q_head_stride = 8, in.q_token_stride = 16;
+    in.q = Random(22).normals<float>(rows * 16);
+    in.k = Random(23).normals<float>(kPage * 8);
+    in.v = Random(24).normals<float>(kPage * 8);
+    in.page_stride = kPage * 8, in.token_stride = 8, in.head_stride = 8;
+    in.max_pages_per_seq = in.block_table_stride = kLength / kPage;
+    in.block_table.assign(static_cast<size_t>(in.max_pages_per_seq), -1);
+    in.block_table.back() = 0;
+    in.cu_seqlens_q = {0, static_cast<int32_t>(rows)};
+    in.seq_lens = {static_cast<int32_t>(kLength)};
+    Call call;
+    call.change = [](PagedAttentionParams& p) { p.window = 20; };
+    const std::vector<float> got = run_attention(GetParam(), in, &call);
+    EXPECT_EQ(call.faults.count, 0u);
+    expect_close(got, oracle::paged_attention(in), 8, "out");
+  }
+}
+
 TEST_P(PagedAttentionTest, FaultsMayGoUnrecorded) {
   auto in = make_inputs<float>({2, 1, 64, 16, {{2, 40}}}, 15);
   in.block_table[0] = -1;
@@ -524,7 +633,8 @@ TEST_P(PagedAttentionTest, RefusesWhatTheContractForbids) {
       {[](P& p) { p.max_pages_per_seq = 0; }, kInvalid, "max_pages_per_seq is 0: it must lie in 1..2147483647"},
       {[](P& p) { p.block_table_stride = 2; }, kInvalid, "block_table_stride is 2: it must be at least max_pages_per_seq, 3"},
       {[](P& p) { p.max_seqlen_q = 0; }, kInvalid, "max_seqlen_q is 0: it must lie in 1..2147483647"},
-      {[](P& p) { p.max_seq_len = 0; }, kInvalid, "max_seq_len is 0: it must lie in 1..2147483647"},
+      {[](P& p) { p.max_seq_len = 0; }, kInvalid, "max_seq_len is 0: it must lie in 1..1073741824"},
+      {[](P& p) { p.max_seq_len = (1 << 30) + 1; }, kInvalid, "max_seq_len is 1073741825: it must lie in 1..1073741824"},
       {[](P& p) { p.soft_cap = -1.0f; }, kInvalid, "soft_cap is -1: it must be finite and positive, or 0 for none"},
       {[](P& p) { p.soft_cap = kNan; }, kInvalid, "soft_cap is nan: it must be finite and positive, or 0 for none"},
       {[](P& p) { p.window = -1; }, kInvalid, "window is -1: it must lie in 0..2147483647"},
@@ -632,6 +742,34 @@ TEST_P(PagedAttentionTest, RefusesTooSmallAWorkspace) {
     EXPECT_EQ(status.message(), "paged_attention: workspace has " + std::to_string(null ? 0 : needed - 1) +
                                     " bytes: this call needs " + std::to_string(needed));
     EXPECT_TRUE(arena.untouched());
+  }
+}
+
+// CPU: a thread of somebody else's engine may have little stack. All of the kernel's memory is there, whatever the head dims are.
+TEST(PagedAttentionCpuTest, RunsOnASmallStack) {
+  for (const int64_t head_dim : {64, 128, 256, 576}) {
+    const auto in = make_inputs<BFloat16>({12, 1, head_dim, 16, {{20, 200}, {1, 70}}}, 25);
+    Arena arena(Backend::cpu);
+    PagedAttentionParams p = make_params(arena, in, Device::cpu);
+    const auto call = [&](const Execution& execution) {
+      Status status;
+      std::function<void()> work = [&] { status = paged_attention(p, execution); };
+      pthread_attr_t attributes;
+      EXPECT_EQ(pthread_attr_init(&attributes), 0);
+      EXPECT_EQ(pthread_attr_setstacksize(&attributes, kSmallStack), 0);
+      pthread_t thread;
+      const auto run = [](void* argument) -> void* {
+        (*static_cast<std::function<void()>*>(argument))();
+        return nullptr;
+      };
+      EXPECT_EQ(pthread_create(&thread, &attributes, run, &work), 0);
+      EXPECT_EQ(pthread_join(thread, nullptr), 0);
+      pthread_attr_destroy(&attributes);
+      return status;
+    };
+    const Status status = arena.run(call);
+    ASSERT_TRUE(status.ok()) << status.message();
+    EXPECT_TRUE(same_bits(arena.read(static_cast<const BFloat16*>(p.out.data)), run_attention(Backend::cpu, in)));
   }
 }
 

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <limits>
+#include <set>
 #include <vector>
 
 #include "tests/support/tolerance.h"
@@ -26,6 +28,7 @@ struct AttentionInputs {
   std::vector<int32_t> block_table;  // [num_seqs, block_table_stride]
   int64_t block_table_stride = 0;
   std::vector<int32_t> cu_seqlens_q, seq_lens;
+  int64_t max_seqlen_q = std::numeric_limits<int32_t>::max();
 
   int64_t v_width() const { return v_head_dim > 0 ? v_head_dim : head_dim; }
 };
@@ -39,6 +42,36 @@ struct Allowance {
   double value = 0.0;
   double score_units = 0.0;
 };
+
+// What cu_seqlens_q says wrongly. `rows` become zeros, each one fault; `sequences` have no such row, and are one fault each, under
+// the token that is given. From `unspecified` on, rows may belong to several sequences.
+struct QueryRowFaults {
+  std::set<int64_t> rows;
+  std::vector<int64_t> sequences;
+  int64_t unspecified = 0;
+};
+
+inline bool query_rows_are_valid(const std::vector<int32_t>& cu_seqlens_q, size_t s, int64_t num_tokens, int64_t max_seqlen_q) {
+  const int64_t begin = cu_seqlens_q[s], end = cu_seqlens_q[s + 1];
+  return begin >= 0 && end >= begin && end <= num_tokens && end - begin <= max_seqlen_q;
+}
+
+inline QueryRowFaults query_row_faults(const std::vector<int32_t>& cu_seqlens_q, int64_t num_tokens, int64_t max_seqlen_q) {
+  QueryRowFaults faults;
+  faults.unspecified = num_tokens;
+  for (int64_t t = 0; t < num_tokens; ++t) {
+    if (t < cu_seqlens_q[0]) faults.rows.insert(t);
+  }
+  for (size_t s = 0; s + 1 < cu_seqlens_q.size(); ++s) {
+    const int64_t begin = cu_seqlens_q[s], end = cu_seqlens_q[s + 1];
+    if (end < begin) faults.unspecified = std::clamp<int64_t>(end, 0, faults.unspecified);
+    if (query_rows_are_valid(cu_seqlens_q, s, num_tokens, max_seqlen_q)) continue;
+    bool any = s == 0 && begin > 0 && num_tokens > 0;
+    for (int64_t t = std::max<int64_t>(0, begin); t < std::min(end, num_tokens); ++t) any = faults.rows.insert(t).second || any;
+    if (!any) faults.sequences.push_back(std::clamp<int64_t>(end, 0, num_tokens));
+  }
+  return faults;
+}
 
 // [num_tokens, num_q_heads, v_head_dim]; rows that nothing is written to have a NaN value.
 //
@@ -54,10 +87,15 @@ std::vector<Reference> paged_attention(const AttentionInputs<T>& in, const Allow
   const auto at = [](const std::vector<T>& values, int64_t i) {
     return static_cast<double>(to_float(values[static_cast<size_t>(i)]));
   };
+  for (const int64_t row : query_row_faults(in.cu_seqlens_q, in.num_tokens, in.max_seqlen_q).rows) {
+    std::fill_n(&out[static_cast<size_t>(row * in.num_q_heads * v_width)], in.num_q_heads * v_width, Reference{0.0, 0.0});
+  }
   const double unit = kDefaultSteps * std::ldexp(1.0, -24);
   const double score_units = 2.0 + std::max(16.0, std::sqrt(static_cast<double>(in.head_dim))) + allowance.score_units;
   for (size_t s = 0; s < in.seq_lens.size(); ++s) {
-    const int64_t begin = in.cu_seqlens_q[s], rows = in.cu_seqlens_q[s + 1] - begin, length = in.seq_lens[s];
+    if (!query_rows_are_valid(in.cu_seqlens_q, s, in.num_tokens, in.max_seqlen_q)) continue;
+    const int64_t begin = in.cu_seqlens_q[s], rows = in.cu_seqlens_q[s + 1] - begin;
+    const int64_t length = std::max<int64_t>(0, in.seq_lens[s]);
     const int64_t slots = in.ring_size > 0 ? std::min(length, in.ring_size) : length;
     const bool too_long = slots > in.max_pages_per_seq * in.page_size;
     const auto place_of = [&](int64_t p) { return in.ring_size > 0 ? p % in.ring_size : p; };

@@ -155,6 +155,16 @@ const std::vector<unsigned char>& Arena::contents(const void* pointer) const {
   std::abort();
 }
 
+std::vector<Arena::Written> Arena::written() const {
+  std::vector<Written> list;
+  for (const auto& array : arrays_) {
+    if (array->kind != Kind::inout) continue;
+    const auto from = array->after.begin() + array->offset;
+    list.push_back({array->device.as<unsigned char>() + array->offset, {from, from + array->size}});
+  }
+  return list;
+}
+
 bool Arena::untouched() const {
   return std::all_of(arrays_.begin(), arrays_.end(), [](const auto& array) { return array->before == array->after; });
 }

@@ -72,7 +72,7 @@ class Arena {
   // Scratch: poisoned before the run, free to change, guards checked.
   void* workspace(int64_t num_bytes) {
     const std::vector<unsigned char> poison(static_cast<size_t>(num_bytes), kPoison);
-    return add(poison.data(), num_bytes, Kind::inout, 0);
+    return add(poison.data(), num_bytes, Kind::scratch, 0);
   }
 
   using Operation = std::function<Status(const Execution&)>;
@@ -91,8 +91,15 @@ class Arena {
   // True when run() changed no byte of any array.
   bool untouched() const;
 
+  // Every array that a run may write and that is not scratch, in the order in which they were added, as run() left it.
+  struct Written {
+    const void* pointer;
+    std::vector<unsigned char> bytes;
+  };
+  std::vector<Written> written() const;
+
  private:
-  enum class Kind { input, inout };
+  enum class Kind { input, inout, scratch };
   struct Array {
     Kind kind;
     Buffer device;

@@ -1,0 +1,295 @@
+// The attention prologue and its stages.
+#include <algorithm>
+#include <numeric>
+
+#include <prologue/kernels/attention_prologue/stages.h>
+
+#include "tests/fuzz/differential.h"
+#include "tests/support/prologue_case.h"
+
+namespace prologue::test {
+
+namespace {
+
+Element element_of_cache(KvType type) {
+  switch (type) {
+    case KvType::f32: return Element::f32;
+    case KvType::f16: return Element::f16;
+    case KvType::bf16: return Element::bf16;
+    default: return Element::byte;
+  }
+}
+
+Output output_of_heads(const char* name, const MutableHeadsView& view, Element element) {
+  return {view.data, name, element, {{"token", view.token_stride}, {"head", view.head_stride}, {"channel", 1}}};
+}
+
+void add_cache_outputs(const PagedKvView& cache, std::vector<Output>& outputs) {
+  const auto data = [&](const char* name, const void* at, const PageStrides& strides) {
+    const int64_t codes = cache.type == KvType::int4 ? 2 : 1;  // of a byte
+    outputs.push_back(
+        {at,
+         name,
+         element_of_cache(cache.type),
+         {{"page", strides.page / codes}, {"offset", strides.token / codes}, {"head", strides.head / codes}, {"channel", 1}}});
+  };
+  const auto scale = [&](const char* name, const float* at, const PageStrides& strides) {
+    outputs.push_back({at, name, Element::f32, {{"page", strides.page}, {"offset", strides.token}, {"head", strides.head}}});
+  };
+  data("cache.k", cache.k, cache.k_strides);
+  data("cache.v", cache.v, cache.v_strides);
+  scale("cache.k_scale", cache.k_scale, cache.k_scale_strides);
+  scale("cache.v_scale", cache.v_scale, cache.v_scale_strides);
+}
+
+// What a model asks for: few features, so that lean instances run.
+PrologueCase model_case(Random& random) {
+  const auto percent = [&](int64_t chance) { return random.integer(0, 99) < chance; };
+  PrologueCase c;
+  c.bias_q = c.bias_k = c.bias_v = percent(25);
+  if (percent(40)) c.norm = percent(80) ? NormPlacement::before_rope : NormPlacement::after_rope;
+  if (percent(20)) c.weight_offset = 1.0f;
+  c.style = percent(70) ? RopeStyle::neox : RopeStyle::interleaved;
+  c.source = percent(70) ? CosSinSource::table : percent(50) ? CosSinSource::per_token : CosSinSource::inv_freq;
+  if (percent(15)) c.num_axes = 3, c.interleaved_axes = percent(50);
+  if (percent(30)) c.derive_positions = c.derive_slots = true;
+  c.int64_positions = percent(50), c.int64_slots = percent(50);
+  c.bad_indices = percent(50);
+  c.in_place = percent(40);
+  c.packed = percent(70);
+  c.heads_first = !c.packed && percent(30);
+  if (percent(10)) c.with_v = false;
+  if (percent(10)) c.num_kv_heads = 0;
+  if (percent(10) && c.num_kv_heads > 0) c.num_q_heads = 0;
+  if (percent(50)) {
+    c.kv_type = static_cast<KvType>(random.integer(0, 6));
+    const bool fp8 = *c.kv_type == KvType::fp8_e4m3 || *c.kv_type == KvType::fp8_e5m2;
+    if (!kv_type_is_float(*c.kv_type)) c.scaling = static_cast<KvScaling>(random.integer(fp8 ? 0 : 1, 3));
+  }
+  if (c.num_q_heads > 0 && !c.in_place && percent(15)) c.q8 = percent(50) ? KvScaling::tensor : KvScaling::token_head;
+  c.layout = percent(60) ? CacheLayout::nhd : static_cast<CacheLayout>(random.integer(0, 2));
+  return c;
+}
+
+// The sizes of a real model; half of the cases ask for what models ask, the others for anything that the struct can say.
+PrologueCase real_case(Random& random, const Sizes& sizes) {
+  PrologueCase c = random.integer(0, 1) == 0 ? model_case(random) : random_case(random.bits() >> 32);
+  const ModelHeads heads = random_heads(random);
+  if (c.num_kv_heads > 0) c.num_kv_heads = heads.num_kv_heads;
+  if (c.num_q_heads > 0) c.num_q_heads = heads.num_q_heads;
+  c.head_dim = heads.head_dim;
+  if (c.v_head_dim > 0) c.v_head_dim = 2 * random.integer(1, 288);
+  c.rotary_dim = random.integer(0, 2) > 0 ? c.head_dim : 2 * random.integer(0, c.head_dim / 2);
+  if (c.head_dim == 576 && random.integer(0, 1) == 0) c.rotary_dim = 64;
+  c.rotary_offset = random.integer(0, 2) > 0 ? 0 : 2 * random.integer(0, (c.head_dim - c.rotary_dim) / 2);
+  c.num_tokens = random_tokens(random, sizes, (c.num_q_heads + 2 * c.num_kv_heads) * c.head_dim);
+  if (c.source == CosSinSource::table) c.max_position = random.integer(0, 1) == 0 ? 40 : random.integer(100, 12000);
+  if (c.source == CosSinSource::inv_freq) c.max_position = random.integer(0, 1) == 0 ? 1 << 20 : 100;
+  if (random.integer(0, 1) == 0) c.page_size = int64_t{1} << random.integer(0, 8);
+  const int64_t values = random.integer(0, 15);
+  if (values < 2) c.values = values == 0 ? Values::huge : Values::denormal;
+  c.seed = random.bits() >> 32;
+  return c;
+}
+
+// Few sequences, so that they are long: in place of the many short ones of make_sequences().
+template <class T>
+void make_long_sequences(const PrologueCase& c, Random& random, PrologueData<T>& data) {
+  const int64_t num_seqs = random.integer(1, 5);
+  data.cu_seqlens = {0};
+  data.cache_lens.clear(), data.block_table.clear();
+  std::vector<int64_t> pages;
+  for (int64_t s = 0; s < num_seqs; ++s) {
+    const int64_t left = c.num_tokens - data.cu_seqlens.back();
+    const int64_t rows = s + 1 < num_seqs ? random.integer(0, left) : left;
+    data.cu_seqlens.push_back(data.cu_seqlens.back() + static_cast<int32_t>(rows));
+    data.cache_lens.push_back(static_cast<int32_t>(random.integer(0, 2000)));
+    const int64_t length = c.ring_size > 0 ? c.ring_size : data.cache_lens.back() + rows;
+    pages.push_back((length + c.page_size - 1) / c.page_size);
+  }
+  data.num_pages = std::max(data.num_pages, std::accumulate(pages.begin(), pages.end(), int64_t{2}));
+  std::vector<int32_t> all(static_cast<size_t>(data.num_pages));
+  std::iota(all.begin(), all.end(), 0);
+  random.shuffle(all);
+  const auto longest = static_cast<size_t>(std::max<int64_t>(1, *std::max_element(pages.begin(), pages.end())));
+  for (const int64_t count : pages) {
+    std::vector<int32_t> row(longest, INT32_MAX);
+    for (int64_t i = 0; i < count; ++i) row[static_cast<size_t>(i)] = all.back(), all.pop_back();
+    data.block_table.push_back(row);
+  }
+  if (c.bad_indices) data.block_table[0][random.bits() % longest] = random.integer(0, 1) == 0 ? -1 : INT32_MAX;
+  if (c.offsets == Offsets::per_sequence) data.offsets.resize(static_cast<size_t>(num_seqs));
+}
+
+Outcome run_prologue(Backend backend, uint64_t seed, const Sizes& sizes) {
+  Random random(seed);
+  return with_random_dtype(random, [&](auto type) {
+    using T = decltype(type);
+    const PrologueCase c = fit_to_type<T>(real_case(random, sizes));
+    PrologueData<T> data = make_data<T>(c);
+    if (c.has_sequences() && c.num_tokens > 0 && random.integer(0, 1) == 0) make_long_sequences(c, random, data);
+    for (uint8_t& axis : data.pair_axis) {  // values past the last axis count as 0
+      if (random.integer(0, 19) == 0) axis = static_cast<uint8_t>(random.integer(0, 255));
+    }
+    PlacedPrologue<T> placed(backend, c, data);
+    const Status status = placed.run();
+    const AttentionPrologueParams& p = placed.params();
+    std::vector<Output> outputs = {output_of_heads("q_out", p.q_out, element_of<T>()),
+                                   output_of_heads("k_out", p.k_out, element_of<T>()),
+                                   output_of_heads("v_out", p.v_out, element_of<T>()),
+                                   {p.q8_out.data,
+                                    "q8_out",
+                                    Element::byte,
+                                    {{"token", p.q8_out.token_stride}, {"head", p.q8_out.head_stride}, {"channel", 1}}},
+                                   {p.q8_out.scale, "q8_out.scale", Element::f32, {{"token", p.num_q_heads}, {"head", 1}}},
+                                   {p.faults, "faults", Element::int64},
+                                   {p.token_faults, "token_faults", Element::byte, {{"token", 1}}}};
+    add_cache_outputs(p.cache, outputs);
+    return outcome(str_cat(dtype_name(p.dtype), " ", c.describe()), status, placed.arena(), std::move(outputs));
+  });
+}
+
+// ---- the stages ----
+
+// [tokens, heads, head_dim] with holes behind heads and rows now and then.
+struct Heads {
+  int64_t token_stride, head_stride, size;
+
+  Heads(Random& random, int64_t num_tokens, int64_t num_heads, int64_t head_dim) {
+    const bool holes = random.integer(0, 3) == 0;
+    head_stride = head_dim + (holes ? random.integer(0, 9) : 0);
+    token_stride = num_heads * head_stride + (holes ? random.integer(0, 9) : 0);
+    size = num_tokens * token_stride;
+  }
+};
+
+template <class T>
+struct InAndOut {
+  HeadsView x;
+  MutableHeadsView y;
+  std::string text;
+
+  InAndOut(Arena& arena, Random& random, int64_t num_tokens, int64_t num_heads, int64_t head_dim) {
+    const Heads layout(random, num_tokens, num_heads, head_dim);
+    const std::vector<T> values = many_normals<T>(random, layout.size);
+    const int64_t misalign = random.integer(0, 3) == 0 ? random.integer(0, 7) * static_cast<int64_t>(sizeof(T)) : 0;
+    const bool in_place = random.integer(0, 1) == 0;
+    T* out = in_place ? arena.inout(values, misalign) : arena.output<T>(layout.size, misalign);
+    x = {in_place ? out : arena.input(values, misalign), layout.token_stride, layout.head_stride};
+    y = {out, layout.token_stride, layout.head_stride};
+    text = str_cat("T=", num_tokens, " heads=", num_heads, " D=", head_dim, in_place ? " in place" : "", " strides ",
+                   layout.token_stride, ", ", layout.head_stride, " misalign=", misalign);
+  }
+};
+
+IndexView random_positions(Arena& arena, Random& random, int64_t count, int64_t most) {
+  std::vector<int64_t> positions(static_cast<size_t>(count));
+  for (int64_t& position : positions) position = random.integer(0, 30) == 0 ? -random.integer(1, 1000) : random.integer(0, most);
+  return place_indices(arena, positions, random.integer(0, 1) == 0);
+}
+
+Outcome run_add_bias(Backend backend, uint64_t seed, const Sizes& sizes) {
+  Random random(seed);
+  const ModelHeads heads = random_heads(random);
+  const int64_t width = (heads.num_q_heads + 2 * heads.num_kv_heads) * heads.head_dim;
+  const int64_t tokens = random_tokens(random, sizes, width);
+  return with_random_dtype(random, [&](auto type) {
+    using T = decltype(type);
+    Arena arena(backend);
+    const InAndOut<T> rows(arena, random, tokens, 1, width);
+    AddBiasParams p;
+    p.num_tokens = tokens, p.width = width, p.dtype = FloatFormat<T>::dtype;
+    p.x = rows.x.data, p.x_stride = rows.x.token_stride, p.y = rows.y.data, p.y_stride = rows.y.token_stride;
+    p.bias = arena.input(random.normals<T>(width));
+    const Status status = arena.run([&](const Execution& execution) { return add_bias(p, execution); });
+    return outcome(str_cat(dtype_name(p.dtype), " ", rows.text), status, arena, {output_of_heads("y", rows.y, element_of<T>())});
+  });
+}
+
+Outcome run_qk_norm(Backend backend, uint64_t seed, const Sizes& sizes) {
+  Random random(seed);
+  const ModelHeads model = random_heads(random);
+  const int64_t heads = random.integer(0, 2) > 0 ? model.num_q_heads : model.num_kv_heads;
+  const int64_t tokens = random_tokens(random, sizes, heads * model.head_dim);
+  return with_random_dtype(random, [&](auto type) {
+    using T = decltype(type);
+    Arena arena(backend);
+    const InAndOut<T> rows(arena, random, tokens, heads, model.head_dim);
+    QkNormParams p;
+    p.num_tokens = tokens, p.num_heads = heads, p.head_dim = model.head_dim, p.dtype = FloatFormat<T>::dtype;
+    p.x = rows.x, p.y = rows.y;
+    p.kind = random.integer(0, 2) > 0 ? NormKind::rms : NormKind::layer;
+    if (p.kind == NormKind::rms && random.integer(0, 3) == 0) p.scope = NormScope::token;
+    if (random.integer(0, 2) == 0) p.weight_offset = 1.0f;
+    const bool per_head = random.integer(0, 2) == 0;
+    const int64_t width = model.head_dim * (per_head ? heads : 1);
+    if (random.integer(0, 3) > 0)
+      p.weight = arena.input(random.normals<T>(width)), p.weight_head_stride = per_head ? model.head_dim : 0;
+    if (p.kind == NormKind::layer && p.weight != nullptr && random.integer(0, 1) == 0)
+      p.bias = arena.input(random.normals<T>(width));
+    if (random.integer(0, 1) == 0) p.positions = random_positions(arena, random, tokens, 9000);
+    const Status status = arena.run([&](const Execution& execution) { return qk_norm(p, execution); });
+    return outcome(str_cat(dtype_name(p.dtype), " ", rows.text, " kind=", static_cast<int>(p.kind), " scope=",
+                           static_cast<int>(p.scope), " weight=", p.weight != nullptr, per_head, " bias=", p.bias != nullptr),
+                   status, arena, {output_of_heads("y", rows.y, element_of<T>())});
+  });
+}
+
+Outcome run_query_scale(Backend backend, uint64_t seed, const Sizes& sizes) {
+  Random random(seed);
+  const ModelHeads model = random_heads(random);
+  const int64_t tokens = random_tokens(random, sizes, model.num_q_heads * model.head_dim);
+  return with_random_dtype(random, [&](auto type) {
+    using T = decltype(type);
+    Arena arena(backend);
+    const InAndOut<T> rows(arena, random, tokens, model.num_q_heads, model.head_dim);
+    QueryScaleParams p;
+    p.num_tokens = tokens, p.num_heads = model.num_q_heads, p.head_dim = model.head_dim, p.dtype = FloatFormat<T>::dtype;
+    p.x = rows.x, p.y = rows.y;
+    p.q_scale.constant = random.integer(0, 2) == 0 ? 1.0f : 0.0883883461f;
+    p.q_scale.by_position = static_cast<PositionScale>(random.integer(0, 2));
+    p.q_scale.a = 0.1f, p.q_scale.b = static_cast<float>(random.integer(2, 8192));
+    p.positions = random_positions(arena, random, tokens, random.integer(0, 1) == 0 ? 9000 : INT32_MAX);
+    const Status status = arena.run([&](const Execution& execution) { return query_scale(p, execution); });
+    return outcome(str_cat(dtype_name(p.dtype), " ", rows.text, " constant=", p.q_scale.constant,
+                           " by position=", static_cast<int>(p.q_scale.by_position), " b=", p.q_scale.b),
+                   status, arena, {output_of_heads("y", rows.y, element_of<T>())});
+  });
+}
+
+// The case's data and cache by the prologue's own placement; the stage reads K, V, slots and positions of it.
+Outcome run_kv_write(Backend backend, uint64_t seed, const Sizes& sizes) {
+  Random random(seed);
+  return with_random_dtype(random, [&](auto type) {
+    using T = decltype(type);
+    PrologueCase c = real_case(random, sizes);
+    c.num_q_heads = 0, c.q8.reset(), c.in_place = c.kv_in_place = c.k_out = c.v_out = false, c.cached = true;
+    c.derive_positions = c.derive_slots = false, c.ring_size = 0, c.token_faults = false;
+    if (c.num_kv_heads == 0) c.num_kv_heads = 4;
+    c = fit_to_type<T>(c);
+    PlacedPrologue<T> placed(backend, c, make_data<T>(c));
+    const AttentionPrologueParams& from = placed.params();
+    KvWriteParams p;
+    p.num_tokens = c.num_tokens, p.num_kv_heads = c.num_kv_heads, p.head_dim = c.head_dim, p.dtype = from.dtype;
+    p.k = from.k, p.v = from.v, p.cache = from.cache;
+    p.slot_mapping = from.places.slot_mapping, p.positions = from.places.positions;
+    p.position_axis_stride = from.places.position_axis_stride, p.num_axes = c.num_axes;
+    p.max_position = c.max_position, p.faults = from.faults;
+    const Status status = placed.run([&](const Execution& execution) { return kv_write(p, execution); });
+    std::vector<Output> outputs = {{p.faults, "faults", Element::int64}};
+    add_cache_outputs(p.cache, outputs);
+    return outcome(str_cat(dtype_name(p.dtype), " ", c.describe()), status, placed.arena(), std::move(outputs));
+  });
+}
+
+}  // namespace
+
+std::vector<Operation> prologue_operations() {
+  return {{"attention_prologue", run_prologue},
+          {"add_bias", run_add_bias},
+          {"qk_norm", run_qk_norm},
+          {"query_scale", run_query_scale},
+          {"kv_write", run_kv_write}};
+}
+
+}  // namespace prologue::test

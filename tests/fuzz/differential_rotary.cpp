@@ -1,0 +1,175 @@
+// The rotation alone.
+#include <algorithm>
+#include <limits>
+
+#include "tests/fuzz/differential.h"
+#include "tests/support/rotary_case.h"
+
+namespace prologue::test {
+
+namespace {
+
+void add_outputs(const RotaryParams& p, Element element, std::vector<Output>& outputs) {
+  for (int64_t i = 0; i < p.num_tensors; ++i) {
+    const RotaryStrides& s = p.tensors[i].y_strides;
+    outputs.push_back({p.tensors[i].y,
+                       str_cat("tensor ", i),
+                       element,
+                       {{"batch", s.batch}, {"token", s.token}, {"head", s.head}, {"channel", s.channel}}});
+  }
+  outputs.push_back({p.faults, "faults", Element::int64});
+  outputs.push_back({p.token_faults, "token_faults", Element::byte, {{"token", 1}}});
+}
+
+RotaryCase real_case(Random& random, const Sizes& sizes) {
+  const auto percent = [&](int64_t chance) { return random.integer(0, 99) < chance; };
+  RotaryCase c;
+  c.seed = random.bits() >> 32;
+  const ModelHeads heads = random_heads(random);
+  c.head_dim = heads.head_dim;
+  c.tensors.clear();
+  const bool plain = percent(60);
+  const int64_t num_tensors = percent(70) ? 2 : random.integer(1, 4);
+  for (int64_t i = 0; i < num_tensors; ++i) {
+    RotaryCaseTensor t;
+    t.num_heads = i == 0 ? heads.num_q_heads : heads.num_kv_heads;
+    t.rotate = percent(90);
+    t.in_place = percent(40);
+    for (RotaryLayout* layout : {&t.x, &t.y}) {
+      if (plain) continue;
+      std::vector<int> order = {0, 1, 2};
+      random.shuffle(order);
+      std::copy(order.begin(), order.end(), layout->order.begin());
+      if (percent(5)) std::swap(layout->order[3], layout->order[static_cast<size_t>(random.integer(0, 2))]);
+      for (size_t dim = 0; dim < 3; ++dim) {
+        if (percent(25)) layout->holes[dim] = percent(50) ? 16 : random.integer(1, 5);
+      }
+    }
+    c.tensors.push_back(t);
+  }
+  c.batch = percent(60) ? 1 : random.integer(1, 4);
+  c.seq_len = random_tokens(random, sizes, c.batch * (heads.num_q_heads + heads.num_kv_heads * (num_tensors - 1)) * c.head_dim);
+  c.dtype = static_cast<FloatType>(percent(10) ? 3 : random.integer(0, 2));
+  c.num_blocks = percent(85) || c.head_dim < 8 ? 1 : random.integer(1, 4);
+  const int64_t pairs = c.head_dim / (2 * c.num_blocks);
+  c.rotary_dim = 2 * c.num_blocks * (percent(60) ? pairs : random.integer(0, pairs));
+  c.rotary_offset = percent(75) ? 0 : 2 * random.integer(0, (c.head_dim - c.rotary_dim) / 2);
+  c.style = percent(50) ? RopeStyle::neox : RopeStyle::interleaved;
+  c.inverse = percent(25);
+  c.tail = percent(70) ? RotaryTail::copy : static_cast<RotaryTail>(random.integer(0, 2));
+  c.source = percent(50) ? RotarySource::cos_sin : static_cast<RotarySource>(random.integer(0, 3));
+  const bool given = c.source == RotarySource::cos_sin || c.source == RotarySource::angles;
+  c.type = percent(60) ? FloatType::f32 : static_cast<FloatType>(random.integer(0, 3));
+  if (c.source == RotarySource::inv_freq) c.type = percent(50) ? FloatType::f32 : FloatType::f64;
+  if (given) {
+    c.width = percent(80) ? RotaryWidth::half : RotaryWidth::full;
+    c.per_token = percent(30);
+    c.table_per_batch = percent(15);
+    c.column_stride = percent(90) ? 1 : 2;
+    c.table_holes = percent(80) ? 0 : random.integer(1, 16);
+  }
+  c.bounded = (given && !c.per_token) || percent(60);
+  c.max_position = given ? random.integer(10, 9000) : random.integer(10, 100000);
+  c.attention_factor = percent(70) ? 1.0 : 1.0 + 0.5 * random.uniform();
+  c.ids_type = static_cast<IntType>(percent(70) ? random.integer(2, 3) : random.integer(0, 7));
+  c.ids = static_cast<IdsKind>(random.integer(0, 2));
+  c.ids_token_stride = percent(85) ? 1 : random.integer(1, 3);
+  c.bad_ids = percent(50);
+  if (c.ids == IdsKind::none) {
+    c.offset = percent(60) ? 0 : random.integer(-4, 1000);
+    c.offsets = percent(50);
+    c.one_offset = percent(30);
+    if (c.batch == 1 && percent(40)) c.num_seqs = random.integer(1, 50), c.ids_type = IntType::int32;
+    c.max_seqlen = percent(80) ? 0 : random.integer(1, 6000);
+  }
+  if (!c.per_token && percent(30)) {
+    c.num_axes = random.integer(1, 4);
+    c.pair_axis = c.num_axes != c.num_blocks || percent(50);
+  }
+  c.misalign = percent(80) ? 0 : random.integer(1, 5);
+  c.faults = true, c.token_faults = percent(50);
+  c.plan = percent(20);
+  return c;
+}
+
+Outcome run_rotary(Backend backend, uint64_t seed, const Sizes& sizes) {
+  Random random(seed);
+  const RotaryCase c = real_case(random, sizes);
+  return with_float_type(c.dtype, [&](auto type) {
+    using T = decltype(type);
+    PlacedRotary<T> placed(backend, c);
+    const Status status = placed.run();
+    std::vector<Output> outputs;
+    add_outputs(placed.params(), element_of<T>(), outputs);
+    return outcome(c.describe(), status, placed.arena(), std::move(outputs));
+  });
+}
+
+// Positions, offsets and cu_seqlens at the ends of their types, with and without a bound; axes past the last.
+Outcome run_extremes(Backend backend, uint64_t seed, const Sizes& sizes) {
+  Random random(seed);
+  const auto coin = [&] { return random.integer(0, 1) == 0; };
+  constexpr int64_t kLeast = std::numeric_limits<int64_t>::min(), kMost = std::numeric_limits<int64_t>::max();
+  const auto extreme = [&] {
+    const int64_t values[] = {kMost,     kMost - 1, kLeast,           kLeast + 1,      -1, 0, 1,
+                              INT32_MAX, INT32_MIN, int64_t{1} << 40, int64_t{1} << 53};
+    return values[random.integer(0, std::size(values) - 1)];
+  };
+  const int64_t heads = random.integer(1, 8), head_dim = 2 * random.integer(1, 96);
+  const int64_t tokens = std::min(random_tokens(random, sizes, heads * head_dim), int64_t{2000});
+  Arena arena(backend);
+  RotaryParams p;
+  p.seq_len = tokens, p.head_dim = head_dim, p.rotary_dim = 2 * random.integer(1, head_dim / 2);
+  p.style = coin() ? RopeStyle::neox : RopeStyle::interleaved;
+  p.num_tensors = 1;
+  float* x = arena.inout(many_normals<float>(random, tokens * heads * head_dim));
+  p.tensors[0] = rotary_tensor(x, x, heads, {tokens * heads * head_dim, heads * head_dim, head_dim, 1});
+  const int64_t pairs = p.rotary_dim / 2, rows = coin() ? tokens : random.integer(1, 100);
+  const bool per_token = rows == tokens;
+  p.angles = cos_sin_cache(arena.input(many_normals<float>(random, rows * p.rotary_dim)), FloatType::f32, rows, p.rotary_dim);
+  p.angles.per_token = per_token;
+  if (per_token) p.angles.max_position = coin() ? 0 : random.integer(1, 100);
+  if (!per_token && coin()) p.positions.num_axes = random.integer(2, 4);
+  if (p.positions.num_axes > 1) {
+    std::vector<uint8_t> axes(static_cast<size_t>(pairs));
+    for (uint8_t& axis : axes) axis = static_cast<uint8_t>(coin() ? random.integer(0, 255) : random.integer(0, 3));
+    p.positions.pair_axis = arena.input(axes);
+  }
+  const bool ids = coin();
+  if (ids) {
+    std::vector<int64_t> values(static_cast<size_t>(p.positions.num_axes * tokens));
+    for (int64_t& value : values) value = coin() ? random.integer(0, rows - 1) : extreme();
+    p.positions.ids = IntView(arena.input(values));
+    p.positions.axis_stride = tokens, p.positions.batch_stride = tokens;
+  } else {
+    p.positions.offset = coin() ? 0 : extreme();
+    const int64_t num_seqs = random.integer(1, 4);
+    if (coin()) {
+      std::vector<int64_t> cu(static_cast<size_t>(num_seqs) + 1);
+      for (int64_t& value : cu) value = coin() ? random.integer(0, tokens) : extreme();
+      std::sort(cu.begin(), cu.end());
+      p.positions.cu_seqlens = IntView(arena.input(cu)), p.positions.num_seqs = num_seqs;
+    }
+    if (coin()) {
+      std::vector<int64_t> offsets(static_cast<size_t>(num_seqs));
+      for (int64_t& value : offsets) value = extreme();
+      p.positions.offsets = IntView(arena.input(offsets));
+    }
+    if (coin()) p.positions.max_seqlen = random.integer(1, tokens);
+  }
+  p.faults = arena.inout(std::vector<FaultRecord>(1));
+  p.token_faults = arena.inout(std::vector<uint8_t>(static_cast<size_t>(tokens)));
+  const Status status = arena.run([&](const Execution& execution) { return rotary(p, execution); });
+  std::vector<Output> outputs;
+  add_outputs(p, Element::f32, outputs);
+  return outcome(str_cat("T=", tokens, " heads=", heads, " D=", head_dim, " r=", p.rotary_dim, per_token ? " per token" : "",
+                         " max=", p.angles.max_position, " axes=", p.positions.num_axes, " ids=", ids,
+                         " offset=", p.positions.offset, " seqs=", p.positions.num_seqs, " max_seqlen=", p.positions.max_seqlen),
+                 status, arena, std::move(outputs));
+}
+
+}  // namespace
+
+std::vector<Operation> rotary_operations() { return {{"rotary", run_rotary}, {"rotary_extremes", run_extremes}}; }
+
+}  // namespace prologue::test

@@ -1,0 +1,248 @@
+// The operations over tokens, and the matrix product.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
+
+#include <prologue/kernels/gemm/gemm.h>
+#include <prologue/kernels/token_ops/embedding.h>
+#include <prologue/kernels/token_ops/gated_activation.h>
+#include <prologue/kernels/token_ops/gather_cos_sin.h>
+#include <prologue/kernels/token_ops/rms_norm.h>
+#include <prologue/kernels/token_ops/sampling.h>
+
+#include "tests/fuzz/differential.h"
+#include "tests/support/tolerance.h"
+
+namespace prologue::test {
+
+namespace {
+
+int64_t random_width(Random& random) {
+  static constexpr int64_t kWidths[] = {576, 768, 896, 1024, 1536, 2048, 3584, 4096, 5120, 8192, 11008, 14336};
+  return random.integer(0, 3) == 0 ? random.integer(1, 3000) : kWidths[random.integer(0, std::size(kWidths) - 1)];
+}
+
+template <class T>
+int64_t misaligned(Random& random) {
+  return random.integer(0, 3) == 0 ? random.integer(0, 7) * static_cast<int64_t>(sizeof(T)) : 0;
+}
+
+IndexView place_indices(Arena& arena, Random& random, const std::vector<int64_t>& values) {
+  if (random.integer(0, 1) == 0) return arena.input(values);
+  std::vector<int32_t> narrow;
+  for (const int64_t value : values) narrow.push_back(static_cast<int32_t>(std::clamp<int64_t>(value, INT32_MIN, INT32_MAX)));
+  return arena.input(narrow);
+}
+
+template <class T>
+double largest(const std::vector<T>& values) {
+  double most = 0.0;
+  for (const T& value : values) most = std::max(most, std::fabs(static_cast<double>(to_float(value))));
+  return most;
+}
+
+Outcome run_embedding(Backend backend, uint64_t seed, const Sizes& sizes) {
+  Random random(seed);
+  EmbeddingParams p;
+  p.width = random_width(random);
+  p.num_tokens = random_tokens(random, sizes, p.width);
+  p.num_rows = std::clamp<int64_t>(sizes.max_elements / p.width, 1, random.integer(1, 50000));
+  p.scale = random.integer(0, 2) > 0 ? 1.0f : std::sqrt(static_cast<float>(p.width));
+  return with_random_dtype(random, [&](auto type) {
+    using T = decltype(type);
+    Arena arena(backend);
+    p.dtype = FloatFormat<T>::dtype;
+    p.table = arena.input(many_normals<T>(random, p.num_rows * p.width), misaligned<T>(random));
+    std::vector<int64_t> ids(static_cast<size_t>(p.num_tokens));
+    for (int64_t& id : ids)
+      id = random.integer(0, 40) > 0 ? random.integer(0, p.num_rows - 1) : random.integer(0, 1) > 0 ? -1 : INT64_MAX;
+    p.indices = place_indices(arena, random, ids);
+    p.out = arena.output<T>(p.num_tokens * p.width, misaligned<T>(random));
+    p.faults = arena.inout(std::vector<FaultRecord>(1));
+    const Status status = arena.run([&](const Execution& execution) { return embedding(p, execution); });
+    return outcome(
+        str_cat(dtype_name(p.dtype), " T=", p.num_tokens, " rows=", p.num_rows, " width=", p.width, " scale=", p.scale), status,
+        arena, {{p.out, "out", element_of<T>(), {{"token", p.width}, {"channel", 1}}}, {p.faults, "faults", Element::int64}});
+  });
+}
+
+// Both backends are within 16 units of 2^-24 and a rounding of the real value.
+Outcome run_rms_norm(Backend backend, uint64_t seed, const Sizes& sizes) {
+  Random random(seed);
+  RmsNormParams p;
+  p.width = random_width(random);
+  p.num_tokens = random_tokens(random, sizes, p.width);
+  return with_random_dtype(random, [&](auto type) {
+    using T = decltype(type);
+    Arena arena(backend);
+    p.dtype = FloatFormat<T>::dtype;
+    const std::vector<T> x = many_normals<T>(random, p.num_tokens * p.width);
+    const bool in_place = random.integer(0, 1) == 0;
+    const int64_t misalign = misaligned<T>(random);
+    p.out = in_place ? arena.inout(x, misalign) : arena.output<T>(p.num_tokens * p.width, misalign);
+    p.x = in_place ? p.out : arena.input(x, misalign);
+    if (random.integer(0, 1) == 0) p.residual = arena.inout(many_normals<T>(random, p.num_tokens * p.width), misalign);
+    const std::vector<T> weight = random.normals<T>(p.width);
+    p.weight = arena.input(weight, misalign);
+    const Status status = arena.run([&](const Execution& execution) { return rms_norm(p, execution); });
+    const double scale = std::sqrt(static_cast<double>(p.width)) * largest(weight);  // no element of a normalised row is larger
+    return outcome(str_cat(dtype_name(p.dtype), " T=", p.num_tokens, " width=", p.width, in_place ? " in place" : "",
+                           " residual=", p.residual != nullptr, " misalign=", misalign),
+                   status, arena,
+                   {{p.out,
+                     "out",
+                     element_of<T>(),
+                     {{"token", p.width}, {"channel", 1}},
+                     1.0,
+                     2.0 * kDefaultSteps * 0x1p-24 * std::min(scale, 40.0)},
+                    {p.residual, "residual", element_of<T>(), {{"token", p.width}, {"channel", 1}}}});
+  });
+}
+
+Outcome run_gated_activation(Backend backend, uint64_t seed, const Sizes& sizes) {
+  Random random(seed);
+  GatedActivationParams p;
+  p.width = random_width(random);
+  p.num_tokens = random_tokens(random, sizes, 2 * p.width);
+  p.activation = random.integer(0, 1) == 0 ? Activation::silu : Activation::gelu_tanh;
+  return with_random_dtype(random, [&](auto type) {
+    using T = decltype(type);
+    Arena arena(backend);
+    p.dtype = FloatFormat<T>::dtype;
+    const std::vector<T> gate_up = many_normals<T>(random, p.num_tokens * 2 * p.width, random.integer(0, 3) == 0 ? 20.0 : 1.0);
+    p.gate_up = arena.input(gate_up, misaligned<T>(random));
+    p.out = arena.output<T>(p.num_tokens * p.width, misaligned<T>(random));
+    const Status status = arena.run([&](const Execution& execution) { return gated_activation(p, execution); });
+    return outcome(
+        str_cat(dtype_name(p.dtype), " T=", p.num_tokens, " width=", p.width, " activation=", static_cast<int>(p.activation)),
+        status, arena,
+        {{p.out,
+          "out",
+          element_of<T>(),
+          {{"token", p.width}, {"channel", 1}},
+          1.0,
+          2.0 * kDefaultSteps * 0x1p-24 * largest(gate_up) * largest(gate_up)}});
+  });
+}
+
+Outcome run_gather_cos_sin(Backend backend, uint64_t seed, const Sizes& sizes) {
+  Random random(seed);
+  GatherCosSinParams p;
+  p.rotary_dim = 2 * random.integer(1, 288);
+  p.num_tokens = random_tokens(random, sizes, p.rotary_dim);
+  p.max_position = random.integer(1, 9000);
+  p.num_axes = random.integer(1, 4);
+  p.position_axis_stride = p.num_tokens + random.integer(0, 5);
+  Arena arena(backend);
+  p.cos_sin = arena.input(many_normals<float>(random, p.max_position * p.rotary_dim));
+  std::vector<int64_t> positions(static_cast<size_t>(p.num_axes * p.position_axis_stride));
+  for (int64_t& position : positions) {
+    const int64_t bad[] = {-1, INT64_MIN, INT64_MAX, p.max_position, INT32_MAX};
+    position = random.integer(0, 20) > 0 ? random.integer(0, p.max_position - 1) : bad[random.integer(0, 4)];
+  }
+  p.positions = place_indices(arena, random, positions);
+  if (p.num_axes > 1 || random.integer(0, 1) == 0) {
+    std::vector<uint8_t> axes(static_cast<size_t>(p.rotary_dim / 2));
+    for (uint8_t& axis : axes)
+      axis = static_cast<uint8_t>(random.integer(0, 9) > 0 ? random.integer(0, p.num_axes - 1) : random.integer(0, 255));
+    p.pair_axis = arena.input(axes);
+  }
+  p.out = arena.output<float>(p.num_tokens * p.rotary_dim);
+  const Status status = arena.run([&](const Execution& execution) { return gather_cos_sin(p, execution); });
+  return outcome(str_cat("T=", p.num_tokens, " r=", p.rotary_dim, " max=", p.max_position, " axes=", p.num_axes), status, arena,
+                 {{p.out, "out", Element::f32, {{"token", p.rotary_dim}, {"column", 1}}}});
+}
+
+Outcome run_sampling(Backend backend, uint64_t seed, const Sizes& sizes) {
+  static constexpr int64_t kVocabularies[] = {32000, 49152, 50257, 128256, 151936, 256000};
+  Random random(seed);
+  SamplingParams p;
+  p.vocab_size =
+      random.integer(0, 2) == 0 ? random.integer(1, 5000) : kVocabularies[random.integer(0, std::size(kVocabularies) - 1)];
+  p.vocab_size = std::min(p.vocab_size, 100 * sizes.max_tokens);
+  p.num_rows = std::min(random_tokens(random, {.max_tokens = 256}, p.vocab_size),
+                        std::max<int64_t>(1, sizes.max_elements / 8 / p.vocab_size));
+  p.logits_stride = p.vocab_size + (random.integer(0, 2) == 0 ? random.integer(1, 9) : 0);
+  Arena arena(backend);
+  std::vector<float> logits = many_normals<float>(random, p.num_rows * p.logits_stride, 4.0);
+  if (random.integer(0, 2) == 0) {
+    for (float& logit : logits) logit = std::round(logit);  // ties
+  }
+  if (random.integer(0, 3) == 0) {
+    const float odd[] = {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity(), 1e30f, -0.0f};
+    for (int64_t i = 0; i < p.num_rows; ++i) logits[random.bits() % logits.size()] = odd[random.integer(0, 3)];
+  }
+  p.logits = arena.input(logits);
+  std::vector<SamplingRow> rows(static_cast<size_t>(p.num_rows));
+  for (SamplingRow& row : rows) {
+    const auto some = [&](float value) { return random.integer(0, 1) == 0 ? value : 0.0f; };
+    row.temperature = some(static_cast<float>(0.1 + 2.0 * random.uniform()));
+    row.top_k = random.integer(0, 1) == 0 ? 0 : static_cast<int32_t>(random.integer(1, 200));
+    row.top_p = random.integer(0, 1) == 0 ? 1.0f : static_cast<float>(random.uniform());
+    row.min_p = some(static_cast<float>(0.3 * random.uniform()));
+    row.seed = random.bits();
+    row.position = random.integer(0, 100000);
+    if (random.integer(0, 15) == 0) row.temperature = -1.0f;
+    if (random.integer(0, 15) == 0) row.top_p = std::numeric_limits<float>::quiet_NaN();
+  }
+  p.rows = arena.input(rows);
+  p.tokens = arena.output<int32_t>(p.num_rows);
+  const Status status = arena.run([&](const Execution& execution) { return sample(p, execution); });
+  return outcome(str_cat("rows=", p.num_rows, " vocab=", p.vocab_size, " stride=", p.logits_stride), status, arena,
+                 {{p.tokens, "tokens", Element::int32, {{"row", 1}}}});
+}
+
+// The order of the sum differs: sqrt(K) steps each (at least 16), of a sum of |terms| below |row of x| |row of weight|.
+Outcome run_gemm(Backend backend, uint64_t seed, const Sizes& sizes) {
+  Random random(seed);
+  GemmParams p;
+  p.k = random_width(random), p.n = random_width(random);
+  p.n = std::clamp<int64_t>(sizes.max_elements / p.k, 1, p.n);
+  p.m = std::min(random_tokens(random, sizes, std::max(p.k, p.n)), std::max<int64_t>(1, sizes.max_products / p.k / p.n));
+  return with_random_dtype(random, [&](auto type) {
+    using T = decltype(type);
+    Arena arena(backend);
+    const auto run = [&](auto y_type) {
+      using Y = decltype(y_type);
+      p.dtype = FloatFormat<T>::dtype, p.y_dtype = FloatFormat<Y>::dtype;
+      p.x_stride = p.k + (random.integer(0, 3) == 0 ? random.integer(1, 9) : 0);
+      p.y_stride = p.n + (random.integer(0, 3) == 0 ? random.integer(1, 9) : 0);
+      p.x = arena.input(many_normals<T>(random, p.m * p.x_stride));
+      p.weight = arena.input(many_normals<T>(random, p.n * p.k));
+      if (random.integer(0, 1) == 0) p.bias = arena.input(random.normals<T>(p.n));
+      p.y = arena.output<Y>(p.m * p.y_stride);
+      static thread_local std::unique_ptr<GemmContext> contexts[2];
+      std::unique_ptr<GemmContext>& context = contexts[static_cast<int>(backend_device(backend))];
+      Status status;
+      if (context == nullptr) {
+        Result<std::unique_ptr<GemmContext>> made = GemmContext::create(backend_device(backend));
+        if (made.ok())
+          context = std::move(made).value();
+        else
+          status = made.status();
+      }
+      if (status.ok()) status = arena.run([&](const Execution& execution) { return gemm(p, *context, execution); });
+      const double k = static_cast<double>(p.k), terms = 2.0 * k + 40.0 * std::sqrt(k);  // of squares of normal numbers
+      return outcome(str_cat(dtype_name(p.dtype), " to ", dtype_name(p.y_dtype), " M=", p.m, " N=", p.n, " K=", p.k, " strides ",
+                             p.x_stride, ", ", p.y_stride, " bias=", p.bias != nullptr),
+                     status, arena,
+                     {{p.y,
+                       "y",
+                       element_of<Y>(),
+                       {{"row", p.y_stride}, {"column", 1}},
+                       1.0,
+                       2.0 * std::max(kDefaultSteps, std::sqrt(k)) * 0x1p-24 * terms}});
+    };
+    return random.integer(0, 1) == 0 ? run(float{}) : run(T{});
+  });
+}
+
+}  // namespace
+
+std::vector<Operation> token_operations() {
+  return {{"embedding", run_embedding},           {"rms_norm", run_rms_norm}, {"gated_activation", run_gated_activation},
+          {"gather_cos_sin", run_gather_cos_sin}, {"sampling", run_sampling}, {"gemm", run_gemm}};
+}
+
+}  // namespace prologue::test

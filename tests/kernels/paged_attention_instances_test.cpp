@@ -1,0 +1,187 @@
+// Every kernel of paged attention that ships, pinned by name, whatever the sizes are: against the oracle on a GPU; and which of them
+// a GPU gets. The CPU, which has one, runs some of the same calls.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "tests/support/attention_case.h"
+
+#ifdef PROLOGUE_HAS_CUDA
+#include <cuda_runtime_api.h>
+
+#include <prologue/kernels/paged_attention/instances.h>
+#endif
+
+namespace prologue::test {
+namespace {
+
+const std::vector<KvType>& kv_types() {
+  static const std::vector<KvType> types = {KvType::f32,      KvType::f16,  KvType::bf16, KvType::fp8_e4m3,
+                                            KvType::fp8_e5m2, KvType::int8, KvType::int4};
+  return types;
+}
+
+const std::vector<int64_t>& head_dims() {
+  static const std::vector<int64_t> dims = {64, 96, 128, 192, 256, 576};
+  return dims;
+}
+
+struct NamedCall {
+  std::string name;
+  Arena::Operation run;
+};
+
+// The call in every kernel that can serve it and that has the shared memory for it here.
+std::vector<NamedCall> calls_of(const PagedAttentionParams& p, Device device) {
+  if (device == Device::cpu) return {{"cpu", [&p](const Execution& execution) { return paged_attention(p, execution); }}};
+  std::vector<NamedCall> calls;
+#ifdef PROLOGUE_HAS_CUDA
+  int current = 0, shared_bytes = 0;
+  EXPECT_EQ(cudaGetDevice(&current), cudaSuccess);
+  EXPECT_EQ(cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, current), cudaSuccess);
+  for (const cuda::AttentionInstance& instance : cuda::instances_of(p)) {
+    if (instance.shared_bytes > shared_bytes) continue;
+    calls.push_back({instance.name, [&p, instance](const Execution& execution) { return instance.launch(p, execution.stream); }});
+  }
+#endif
+  return calls;
+}
+
+// The whole of a call's life in one batch: prefill and decode rows, a sequence that attends to nothing, one with a bad page, one
+// with too many rows, and padding.
+template <class T>
+void check_all_instances(Backend backend, const AttentionCase& c, uint64_t seed) {
+  AttentionBatch<T> batch(c, seed);
+  AttentionInputs<T>& in = batch.in;
+  in.max_seqlen_q = 70;
+  in.block_table[static_cast<size_t>(in.block_table_stride)] = -1;  // the first page of the second sequence
+  std::vector<Reference> want = oracle::paged_attention(in, attention_allowance(backend, in, batch.cache.view));
+  want.resize(static_cast<size_t>(in.cu_seqlens_q.back() * in.num_q_heads * in.v_width()));
+  const oracle::QueryRowFaults rows = oracle::query_row_faults(in.cu_seqlens_q, in.num_tokens, in.max_seqlen_q);
+  const uint64_t faults = rows.rows.size() + static_cast<uint64_t>(c.sequences[1].rows);
+
+  Arena arena(backend);
+  PagedAttentionParams p = place_attention(arena, in, batch.cache.place(arena), backend_device(backend));
+  p.max_seqlen_q = in.max_seqlen_q;
+  FaultRecord* record = p.faults = arena.inout(std::vector<FaultRecord>(1));
+  const Status valid = validate(p, backend_device(backend));
+  ASSERT_TRUE(valid.ok()) << valid.message();
+  const std::vector<NamedCall> calls = calls_of(p, backend_device(backend));
+  ASSERT_FALSE(calls.empty());
+  for (const NamedCall& call : calls) {
+    SCOPED_TRACE(testing::Message() << call.name << ", " << dtype_name(FloatFormat<T>::dtype) << ", head dims " << c.head_dim
+                                    << " and " << c.v_width());
+    const Status status = arena.run(call.run);
+    ASSERT_TRUE(status.ok()) << status.message();
+    expect_close(rows_of(arena, in, p), want, in.v_width(), "out", kDefaultSteps, false);
+    EXPECT_EQ(arena.read(record)[0].count, faults);
+  }
+}
+
+class PagedAttentionInstances : public testing::TestWithParam<std::tuple<Backend, KvType>> {
+ protected:
+  void SetUp() override { PROLOGUE_REQUIRE_BACKEND(std::get<0>(GetParam())); }
+};
+
+TEST_P(PagedAttentionInstances, MatchTheOracleWhateverTheSizes) {
+  const auto [backend, type] = GetParam();
+  uint64_t seed = 0;
+  for (const int64_t head_dim : head_dims()) {
+    for (const bool whole : {true, false}) {
+      AttentionCase c;
+      c.type = type;
+      c.scaling = kv_type_is_float(c.type) ? KvScaling::none : seed % 2 == 0 ? KvScaling::token_head : KvScaling::tensor;
+      c.head_dim = whole ? head_dim : head_dim - 2;  // not in whole groups of 16 bytes
+      c.v_head_dim = seed % 4 == 1 ? 64 : 0;
+      c.num_q_heads = whole ? 6 : 5, c.num_kv_heads = whole ? 2 : 1;
+      c.layout = whole ? KvLayout::nhd : KvLayout::odd;
+      c.window = seed % 5 == 3 ? 50 : 0, c.soft_cap = seed % 5 == 4 ? 5.0f : 0.0f;
+      c.sequences = {{70, 190}, {3, 40}, {1, 150}, {71, 80}, {0, 9}, {6, 3}, {1, 1}}, c.padding_rows = 3;
+      if (backend == Backend::cuda || seed % 4 == 0) {
+        check_all_instances<float>(backend, c, seed);
+        check_all_instances<BFloat16>(backend, c, seed);
+      }
+      if (backend == Backend::cuda) check_all_instances<Float16>(backend, c, seed);
+      ++seed;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, PagedAttentionInstances,
+                         testing::Combine(testing::Values(Backend::cpu, Backend::cuda), testing::ValuesIn(kv_types())),
+                         [](const auto& test) {
+                           return std::string(kv_type_name(std::get<1>(test.param))) + "_" +
+                                  backend_name(std::get<0>(test.param));
+                         });
+
+#ifdef PROLOGUE_HAS_CUDA
+
+constexpr int64_t kSharedBytesOfSmallGpus = 99 * 1024;  // sm_86, sm_89 and sm_120
+
+PagedAttentionParams shape(DType dtype, KvType type, int64_t head_dim, int64_t v_head_dim, bool aligned) {
+  PagedAttentionParams p;
+  p.num_tokens = p.max_seqlen_q = p.max_seq_len = 100;
+  p.num_seqs = 1;
+  p.num_q_heads = 8;
+  p.head_dim = p.kv.head_dim = head_dim;
+  p.kv.v_head_dim = v_head_dim;
+  p.dtype = dtype;
+  p.kv.type = type;
+  p.kv.num_kv_heads = 2;
+  p.kv.page_size = 16;
+  const int64_t width = std::max(head_dim, v_head_dim) + (aligned ? 0 : 2);
+  p.q.token_stride = p.out.token_stride = 8 * width;
+  p.q.head_stride = p.out.head_stride = width;
+  p.kv.k_strides = p.kv.v_strides = nhd_strides(16, 2, width);
+  return p;
+}
+
+// None ships that the test above does not reach.
+TEST(PagedAttentionInstancesOfAll, EveryOneServesATestedCase) {
+  std::set<std::string> reached;
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    for (const KvType type : kv_types()) {
+      for (const int64_t head_dim : head_dims()) {
+        for (const cuda::AttentionInstance& instance : cuda::instances_of(shape(dtype, type, head_dim, 0, true))) {
+          reached.insert(instance.name);
+        }
+      }
+    }
+  }
+  const std::vector<std::string> names = cuda::paged_attention_instances();
+  EXPECT_EQ(reached, std::set<std::string>(names.begin(), names.end()));
+  EXPECT_EQ(reached.size(), names.size()) << "two have the same name";
+}
+
+// Every call has a kernel on a GPU with 99 KiB of shared memory for a block; more memory gives a larger tile where there is one.
+TEST(PagedAttentionInstancesOfAll, SomeFitEveryGpu) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    for (const KvType type : kv_types()) {
+      for (int64_t head_dim = 2; head_dim <= 576; head_dim += 2) {
+        for (const bool aligned : {true, false}) {
+          const PagedAttentionParams p = shape(dtype, type, head_dim, head_dim % 3 == 0 ? 64 : 0, aligned);
+          std::map<std::string, int64_t> bytes;
+          for (const cuda::AttentionInstance& instance : cuda::instances_of(p)) bytes[instance.name] = instance.shared_bytes;
+          const std::string small = cuda::chosen_instance(p, kSharedBytesOfSmallGpus);
+          const std::string large = cuda::chosen_instance(p, 227 * 1024);
+          ASSERT_EQ(bytes.count(small), 1u) << head_dim;
+          ASSERT_EQ(bytes.count(large), 1u) << head_dim;
+          EXPECT_LE(bytes[small], kSharedBytesOfSmallGpus) << small;
+          EXPECT_GE(bytes[large], bytes[small]) << large;
+          EXPECT_EQ(small.substr(0, 11), large.substr(0, 11)) << "tensor cores on one, not on the other";
+          if (head_dim > 256) {
+            EXPECT_NE(small, large);
+          }
+        }
+      }
+    }
+  }
+}
+
+#endif
+
+}  // namespace
+}  // namespace prologue::test
