@@ -156,7 +156,7 @@ def readme(text):
     tokens = [1, 64, 1024, 8192]
     lines = ["| microseconds, by tokens in the call | " + " | ".join(map(str, tokens)) + " |", "| --- | " + "--- | " * len(tokens)]
     for label, name in ROWS:
-        lines.append(f"| {label} | " + " | ".join(f"{us:.2f}" if us < 10 else f"{us:.1f}" for us in PROLOGUE.us(name, tokens)) + " |")
+        lines.append(f"| {label} | " + " | ".join(f"{us:.2f}" if us < 10 else f"{us:.1f}" if us < 100 else f"{us:.0f}" for us in PROLOGUE.us(name, tokens)) + " |")
     begin, end = text.index(BEGIN) + len(BEGIN), text.index(END)
     return text[:begin] + "\n".join(line.rstrip() for line in lines) + "\n" + text[end:]
 
