@@ -8,7 +8,7 @@ if(PROJECT_IS_TOP_LEVEL)
   option(BUILD_SHARED_LIBS "Build kernels, kvcache and layers as shared libraries" OFF)
 endif()
 option(PROLOGUE_WERROR "Treat compiler warnings as errors" ${PROJECT_IS_TOP_LEVEL})
-option(PROLOGUE_SANITIZE "Build with AddressSanitizer and UndefinedBehaviorSanitizer" OFF)
+option(PROLOGUE_SANITIZE "AddressSanitizer and UndefinedBehaviorSanitizer" OFF)
 set(PROLOGUE_CUDA AUTO CACHE STRING "Build the CUDA kernels: AUTO (if nvcc is found), ON or OFF")
 set(PROLOGUE_CPU_ARCH native CACHE STRING "-march of the CPU code; native: runs only on machines like this one")
 
@@ -68,7 +68,7 @@ if(NOT PROLOGUE_CUDA STREQUAL "OFF")
   endif()
 endif()
 
-# CPU threads: OpenMP if the compiler has it, else one thread.
+# CPU threads: OpenMP where the compiler has it, one thread otherwise.
 find_package(OpenMP COMPONENTS CXX)
 
 message(STATUS "Prologue ${PROJECT_VERSION}: ${CMAKE_BUILD_TYPE}, CUDA ${PROLOGUE_HAS_CUDA} (${CMAKE_CUDA_ARCHITECTURES}), "
