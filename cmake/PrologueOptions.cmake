@@ -1,22 +1,22 @@
-# What can be chosen, and the compiler settings that follow from it.
-option(PROLOGUE_BUILD_ENGINE "Model files, tokenizer and generation loop (PCRE2)" ${PROJECT_IS_TOP_LEVEL})
-option(PROLOGUE_BUILD_EXAMPLES "The example programs (generate: with the engine; CLI11, nlohmann-json)" ${PROJECT_IS_TOP_LEVEL})
-option(PROLOGUE_BUILD_BENCHMARKS "The benches" ${PROJECT_IS_TOP_LEVEL})
-option(PROLOGUE_BUILD_TESTS "The tests (GoogleTest, nlohmann-json)" ${PROJECT_IS_TOP_LEVEL})
-option(PROLOGUE_INSTALL "Install rules: the libraries kernels, kvcache and layers" ${PROJECT_IS_TOP_LEVEL})
+# The options, and the compiler settings that follow from them.
+option(PROLOGUE_BUILD_ENGINE "Build the engine: model files, tokenizer, generation loop (needs PCRE2)" ${PROJECT_IS_TOP_LEVEL})
+option(PROLOGUE_BUILD_EXAMPLES "Build the examples (generate needs the engine, CLI11 and nlohmann-json)" ${PROJECT_IS_TOP_LEVEL})
+option(PROLOGUE_BUILD_BENCHMARKS "Build the benchmarks" ${PROJECT_IS_TOP_LEVEL})
+option(PROLOGUE_BUILD_TESTS "Build the tests (need GoogleTest and nlohmann-json)" ${PROJECT_IS_TOP_LEVEL})
+option(PROLOGUE_INSTALL "Generate install rules for the libraries kernels, kvcache and layers" ${PROJECT_IS_TOP_LEVEL})
 if(PROJECT_IS_TOP_LEVEL)
-  option(BUILD_SHARED_LIBS "These three as shared libraries" OFF)
+  option(BUILD_SHARED_LIBS "Build kernels, kvcache and layers as shared libraries" OFF)
 endif()
-option(PROLOGUE_WERROR "Warnings are errors" ${PROJECT_IS_TOP_LEVEL})
+option(PROLOGUE_WERROR "Treat compiler warnings as errors" ${PROJECT_IS_TOP_LEVEL})
 option(PROLOGUE_SANITIZE "AddressSanitizer and UndefinedBehaviorSanitizer" OFF)
-set(PROLOGUE_CUDA AUTO CACHE STRING "CUDA kernels: AUTO (when nvcc is found), ON, OFF")
-set(PROLOGUE_CPU_ARCH native CACHE STRING "-march of the CPU code; 'native' runs on this machine's kind only")
+set(PROLOGUE_CUDA AUTO CACHE STRING "Build the CUDA kernels: AUTO (if nvcc is found), ON or OFF")
+set(PROLOGUE_CPU_ARCH native CACHE STRING "-march of the CPU code; native: runs only on machines like this one")
 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   if(PROJECT_IS_TOP_LEVEL)
     set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
   else()
-    set(CMAKE_BUILD_TYPE Release)  # for our targets alone
+    set(CMAKE_BUILD_TYPE Release)  # only for our targets
   endif()
 endif()
 
@@ -29,8 +29,8 @@ set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 
-# CUDA: on by itself when the compiler is there. The default architecture is the GPU of this machine, or sm_90a where there
-# is none; the `cuda` preset lists every architecture that a release ships.
+# CUDA is on automatically if the compiler is found. The default architecture is that of this machine's GPU, or sm_90a if there is
+# none; the `cuda` preset lists every architecture that a release contains.
 set(PROLOGUE_HAS_CUDA OFF)
 if(NOT PROLOGUE_CUDA STREQUAL "OFF")
   include(CheckLanguage)

@@ -1,7 +1,7 @@
-// Somebody else's engine in a page, and our attention layer inside it. The engine has buffers, a stream and a page table of its
-// own; it hands the layer raw pointers and strides. It prefills two sequences, decodes a token of each a few times, and holds
-// every row against float64 (reference.h). On the GPU where there is one and the engine was built for it (ENGINE_CUDA), else on
-// the CPU.
+// Somebody else's engine on one page, and our attention layer inside it. The engine has its own buffers, stream and page table,
+// and passes raw pointers and strides to the layer. It prefills two sequences, decodes a token of each a few times, all in
+// bfloat16, and compares every row with float64 (reference.h). It runs on the GPU if there is one and the engine was built for it
+// (ENGINE_CUDA), else on the CPU.
 //   embed_attention [cpu]
 #include <cmath>
 #include <cstdio>
@@ -12,6 +12,7 @@
 
 #include <prologue/kernels/base/gpu.h>
 #include <prologue/layers/attention_layer.h>
+#include <prologue/layers/rope/rope_table.h>
 
 #include "machine.h"
 #include "reference.h"
@@ -21,7 +22,7 @@ namespace {
 constexpr int64_t kMaxTokens = 64, kMaxSeqs = 2, kPages = 24, kPageSize = 4, kMaxPages = 10;  // of a sequence
 constexpr int64_t kLayers = 2, kLayer = 1;  // the pool holds the pages of every layer; this program runs one
 
-// Which page holds what of whom: nothing of it is known to the library.
+// Which page holds which tokens of which sequence. The library knows nothing of it.
 struct PageTable {
   std::vector<int32_t> free;
   std::vector<int32_t> rows = std::vector<int32_t>(kMaxSeqs * kMaxPages, -1);  // [kMaxSeqs, kMaxPages]
@@ -45,13 +46,28 @@ void check(const prologue::Status& status) {
   std::exit(1);
 }
 
+// snippet: table
+// cos and sin of every position: [max_position, rotary_dim] float32.
+std::vector<float> cos_sin_table() {
+  prologue::RopeConfig config;  // scaling: linear, dynamic NTK, YaRN, LongRoPE, Llama 3, ...
+  config.rotary_dim = kHeadDim;
+  config.theta = kTheta;
+  const auto frequencies = prologue::rope_frequencies(config, kMaxPages * kPageSize, prologue::RopePrecision::exact);
+  check(frequencies.status());
+  auto table = prologue::rope_cos_sin(*frequencies, kMaxPages * kPageSize, prologue::RopePrecision::exact);
+  check(table.status());
+  return *table;
+}
+// end snippet
+
 class Engine {
  public:
   Engine(Machine& machine, const Weights& weights) : machine_(machine) {
-    // The engine's memory. The step's arrays keep their addresses for good, so that a captured graph could replay over them.
-    hidden_ = machine.allocate<float>(kMaxTokens * kHiddenStride);
-    out_ = machine.allocate<float>(kMaxTokens * kHidden);
-    pool_ = machine.allocate<float>(kPages * kLayers * 2 * kPageSize * kKvWidth);  // [page, layer, k or v, token, head, channel]
+    // The engine's memory. The step's arrays keep their addresses, so that a captured graph could replay over them.
+    hidden_ = machine.allocate<BFloat16>(kMaxTokens * kHiddenStride);
+    out_ = machine.allocate<BFloat16>(kMaxTokens * kHidden);
+    // [page, layer, k or v, token, head, channel]
+    pool_ = machine.allocate<BFloat16>(kPages * kLayers * 2 * kPageSize * kKvWidth);
     cu_seqlens_q_ = machine.allocate<int32_t>(kMaxSeqs + 1);
     cache_lens_ = machine.allocate<int32_t>(kMaxSeqs);
     seq_lens_ = machine.allocate<int32_t>(kMaxSeqs);
@@ -63,8 +79,8 @@ class Engine {
     layer_.hidden_size = kHidden;
     layer_.hidden_states = hidden_;
     layer_.hidden_stride = kHiddenStride;
-    layer_.qkv_weight = machine.upload(weights.qkv);
-    layer_.output_weight = machine.upload(weights.output);
+    layer_.qkv_weight = machine.upload(to_bfloat16(weights.qkv));
+    layer_.output_weight = machine.upload(to_bfloat16(weights.output));
     layer_.out = out_;
     layer_.out_stride = kHidden;
 
@@ -72,21 +88,20 @@ class Engine {
     p.num_q_heads = kQHeads;
     p.num_kv_heads = kKvHeads;
     p.head_dim = kHeadDim;
-    p.dtype = prologue::DType::f32;
+    p.dtype = prologue::DType::bf16;
     p.norm.placement = prologue::NormPlacement::before_rope;
     p.norm.eps = kEps;
-    p.norm.q_weight = machine.upload(weights.q_norm);
-    p.norm.k_weight = machine.upload(weights.k_norm);
+    p.norm.q_weight = machine.upload(to_bfloat16(weights.q_norm));
+    p.norm.k_weight = machine.upload(to_bfloat16(weights.k_norm));
     p.rotation.rotary_dim = kHeadDim;
-    p.rotation.source = prologue::CosSinSource::inv_freq;
-    p.rotation.inv_freq = machine.upload(weights.inv_freq);
+    p.rotation.cos_sin = machine.upload(cos_sin_table());  // made once, for all layers
     p.rotation.max_position = kMaxPages * kPageSize;
     p.faults = faults_;
 
-    // This layer's share of the pool: strides say where its pages lie.
+    // This layer's part of the pool: strides say where its pages are.
     p.cache.k = pool_ + 2 * kLayer * kPageSize * kKvWidth;
     p.cache.v = pool_ + (2 * kLayer + 1) * kPageSize * kKvWidth;
-    p.cache.type = prologue::KvType::f32;
+    p.cache.type = prologue::KvType::bf16;
     p.cache.num_pages = kPages;
     p.cache.page_size = kPageSize;
     p.cache.num_kv_heads = kKvHeads;
@@ -117,7 +132,7 @@ class Engine {
   }
 
   // Runs the layer over new rows of hidden states, new_tokens[s] of sequence s; their outputs.
-  std::vector<float> step(const std::vector<float>& rows, const std::vector<int64_t>& new_tokens) {
+  std::vector<BFloat16> step(const std::vector<BFloat16>& rows, const std::vector<int64_t>& new_tokens) {
     // snippet: step
     int32_t cu_seqlens_q[kMaxSeqs + 1] = {}, cache_lens[kMaxSeqs] = {};
     int64_t num_tokens = 0, longest = 1;
@@ -137,7 +152,7 @@ class Engine {
     layer_.attention.max_seqlen_q = longest;
     check(attention_layer(layer_, *gemm_context_, machine_.execution()));
 
-    std::vector<float> out(static_cast<size_t>(num_tokens * kHidden));
+    std::vector<BFloat16> out(static_cast<size_t>(num_tokens * kHidden));
     prologue::FaultRecord record;
     machine_.copy_out(out.data(), out_, out.size());
     machine_.copy_out(&record, faults_, 1);  // at the engine's own synchronisation
@@ -153,7 +168,7 @@ class Engine {
  private:
   Machine& machine_;
   PageTable pages_;
-  float *hidden_ = nullptr, *out_ = nullptr, *pool_ = nullptr;
+  BFloat16 *hidden_ = nullptr, *out_ = nullptr, *pool_ = nullptr;
   int32_t *cu_seqlens_q_ = nullptr, *cache_lens_ = nullptr, *seq_lens_ = nullptr, *block_table_ = nullptr;
   prologue::FaultRecord* faults_ = nullptr;
   prologue::AttentionLayerParams layer_;
@@ -181,19 +196,19 @@ int main(int argc, char** argv) {
         rows.resize(rows.size() + kHiddenStride - kHidden, std::nanf(""));  // the gap between the engine's rows
       }
     }
-    const std::vector<float> got = engine.step(rows, new_tokens);
+    const std::vector<BFloat16> got = engine.step(to_bfloat16(rows), new_tokens);
     std::vector<double> want;
     for (int64_t s = 0; s < kMaxSeqs; ++s) {
       const std::vector<double> all = reference(weights, history[static_cast<size_t>(s)]);
       want.insert(want.end(), all.end() - new_tokens[static_cast<size_t>(s)] * kHidden, all.end());
     }
     for (size_t i = 0; i < want.size(); ++i) {
-      const double error = std::fabs(static_cast<double>(got[i]) - want[i]);
+      const double error = std::fabs(static_cast<double>(to_float(got[i])) - want[i]);
       max_error = error <= max_error ? max_error : error;  // NaN sticks
       largest = std::max(largest, std::fabs(want[i]));
     }
   }
   std::printf("prefill of 5 and 19 tokens, 8 steps of decoding, on the %s: max error %.3g of values up to %.3g\n",
               prologue::device_name(machine.execution().device), max_error, largest);
-  return max_error < 1e-5 * largest ? 0 : 1;
+  return max_error < 0.01 * largest ? 0 : 1;  // q, k, v, the result of attention and out are each rounded to 8 bits
 }

@@ -2,36 +2,46 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <vector>
 
-constexpr int64_t kHidden = 96, kHiddenStride = 100, kQHeads = 6, kKvHeads = 2, kHeadDim = 32;
+constexpr int64_t kHidden = 96, kHiddenStride = 104, kQHeads = 6, kKvHeads = 2, kHeadDim = 64;
 constexpr int64_t kQWidth = kQHeads * kHeadDim, kKvWidth = kKvHeads * kHeadDim;
-constexpr float kEps = 1e-6f, kScale = 0.17677669f;  // 1 / sqrt(kHeadDim)
+constexpr float kEps = 1e-6f, kScale = 0.125f;  // 1 / sqrt(kHeadDim)
+constexpr double kTheta = 10000.0;
+
+using BFloat16 = uint16_t;  // the upper half of a float
+
+inline std::vector<BFloat16> to_bfloat16(const std::vector<float>& values) {  // exact for what Random makes
+  std::vector<BFloat16> halves;
+  for (const float x : values) halves.push_back(static_cast<BFloat16>(std::bit_cast<uint32_t>(x) >> 16));
+  return halves;
+}
+inline float to_float(BFloat16 x) { return std::bit_cast<float>(static_cast<uint32_t>(x) << 16); }
 
 struct Random {
   uint64_t state = 1;
-  std::vector<float> floats(int64_t count, float reach) {  // uniform in [-reach, reach)
+  // In [-reach, reach), in 256 steps: with a power of two for reach, each value is a bfloat16.
+  std::vector<float> floats(int64_t count, float reach) {
     std::vector<float> values(static_cast<size_t>(count));
     for (float& x : values) {
       state = state * 6364136223846793005u + 1442695040888963407u;
-      x = reach * (static_cast<float>(state >> 40) * 0x1p-23f - 1.0f);
+      x = reach * (static_cast<float>(state >> 56) * 0x1p-7f - 1.0f);
     }
     return values;
   }
 };
 
 struct Weights {
-  std::vector<float> qkv, output, q_norm, k_norm, inv_freq;  // [out, in], as model files hold them
+  std::vector<float> qkv, output, q_norm, k_norm;  // [out, in], as model files hold them
 
   explicit Weights(Random& random)
-      : qkv(random.floats((kQWidth + 2 * kKvWidth) * kHidden, 0.3f)),
-        output(random.floats(kHidden * kQWidth, 0.3f)),
+      : qkv(random.floats((kQWidth + 2 * kKvWidth) * kHidden, 0.25f)),
+        output(random.floats(kHidden * kQWidth, 0.25f)),
         q_norm(random.floats(kHeadDim, 2.0f)),
-        k_norm(random.floats(kHeadDim, 2.0f)) {
-    for (int64_t i = 0; i < kHeadDim / 2; ++i) inv_freq.push_back(std::pow(10000.0f, -2.0f * static_cast<float>(i) / kHeadDim));
-  }
+        k_norm(random.floats(kHeadDim, 2.0f)) {}
 };
 
 inline std::vector<double> product(const std::vector<float>& weight, const double* x, int64_t rows, int64_t columns) {
@@ -43,14 +53,13 @@ inline std::vector<double> product(const std::vector<float>& weight, const doubl
   return y;
 }
 
-inline void norm_and_rotate(double* head, const std::vector<float>& weight, const std::vector<float>& inv_freq,
-                            int64_t position) {
+inline void norm_and_rotate(double* head, const std::vector<float>& weight, int64_t position) {
   double squares = 0.0;
   for (int64_t d = 0; d < kHeadDim; ++d) squares += head[d] * head[d];
   const double inverse = 1.0 / std::sqrt(squares / kHeadDim + static_cast<double>(kEps));
   for (int64_t d = 0; d < kHeadDim; ++d) head[d] *= inverse * static_cast<double>(weight[static_cast<size_t>(d)]);
   for (int64_t i = 0; i < kHeadDim / 2; ++i) {
-    const double angle = static_cast<double>(position) * static_cast<double>(inv_freq[static_cast<size_t>(i)]);
+    const double angle = static_cast<double>(position) * std::pow(kTheta, -2.0 * static_cast<double>(i) / kHeadDim);
     const double a = head[i], b = head[i + kHeadDim / 2];
     head[i] = a * std::cos(angle) - b * std::sin(angle);
     head[i + kHeadDim / 2] = a * std::sin(angle) + b * std::cos(angle);
@@ -65,10 +74,9 @@ inline std::vector<double> reference(const Weights& weights, const std::vector<f
   for (size_t row = 0; row * kHidden < x.size(); ++row) {
     qkv.push_back(product(weights.qkv, &x[row * kHidden], kQWidth + 2 * kKvWidth, kHidden));
     for (int64_t h = 0; h < kQHeads; ++h)
-      norm_and_rotate(&qkv[row][static_cast<size_t>(h * kHeadDim)], weights.q_norm, weights.inv_freq, static_cast<int64_t>(row));
+      norm_and_rotate(&qkv[row][static_cast<size_t>(h * kHeadDim)], weights.q_norm, static_cast<int64_t>(row));
     for (int64_t h = 0; h < kKvHeads; ++h)
-      norm_and_rotate(&qkv[row][static_cast<size_t>(kQWidth + h * kHeadDim)], weights.k_norm, weights.inv_freq,
-                      static_cast<int64_t>(row));
+      norm_and_rotate(&qkv[row][static_cast<size_t>(kQWidth + h * kHeadDim)], weights.k_norm, static_cast<int64_t>(row));
     std::vector<double> attention(kQWidth);
     for (int64_t h = 0; h < kQHeads; ++h) {
       const double* q = &qkv[row][static_cast<size_t>(h * kHeadDim)];

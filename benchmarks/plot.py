@@ -1,0 +1,193 @@
+#!/usr/bin/env python3
+"""Draws the plots of docs/ and writes the table of README.md, from the dated JSON files in benchmarks/results.
+
+    benchmarks/plot.py            writes them
+    benchmarks/plot.py --check    exits 1 if one of them is not what the JSON files give
+
+Needs only the standard library. The same data give the same bytes.
+"""
+import json
+import math
+import os
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+TOKENS = [1, 16, 64, 256, 1024, 4096, 8192, 16384]
+
+STYLE = """  <style>
+    text { font: 12px system-ui, sans-serif; fill: #1f2328; }
+    .title { font-size: 14px; font-weight: 600; }
+    .axis, .note { font-size: 11px; fill: #656d76; }
+    .middle { text-anchor: middle; }
+    .end { text-anchor: end; }
+    path { fill: none; stroke-width: 2; }
+    circle { stroke: none; }
+    .grid { stroke: #d8dee4; stroke-width: 1; }
+    .copy { stroke: #656d76; stroke-dasharray: 5 4; stroke-width: 1.5; }
+    .ours { stroke: #0969da; stroke-width: 3; }  circle.ours, text.ours { fill: #0969da; stroke: none; font-weight: 600; }
+    .a { stroke: #bc4c00; }  circle.a, text.a { fill: #bc4c00; stroke: none; }
+    .b { stroke: #8250df; }  circle.b, text.b { fill: #8250df; stroke: none; }
+    text.copy { fill: #656d76; stroke: none; }
+    @media (prefers-color-scheme: dark) {
+      text { fill: #e6edf3; }
+      .axis, .note { fill: #9198a1; }
+      .grid { stroke: #3d444d; }
+      .copy { stroke: #9198a1; }
+      .ours { stroke: #58a6ff; }  circle.ours, text.ours { fill: #58a6ff; }
+      .a { stroke: #f0883e; }  circle.a, text.a { fill: #f0883e; }
+      .b { stroke: #bc8cff; }  circle.b, text.b { fill: #bc8cff; }
+      text.copy { fill: #9198a1; }
+    }
+  </style>
+"""
+
+
+class Results:
+    """The rows "NAME T=TOKENS" of one or more files."""
+
+    def __init__(self, *files):
+        self.rows = {}
+        for name in files:
+            with open(os.path.join(ROOT, "benchmarks/results", name), encoding="utf-8") as file:
+                for row in json.load(file)["rows"]:
+                    self.rows[row["name"]] = row
+
+    def us(self, name, tokens=None, column="us"):
+        return [self.rows[f"{name} T={t}"][column] for t in tokens or TOKENS]
+
+
+PROLOGUE = Results("2026-11-21-h200-attention_prologue.json", "2026-11-21-h200-attention_prologue-peers.json")
+ROTARY = Results("2026-11-21-h200-rotary.json", "2026-11-21-h200-rotary-peers.json")
+
+# ---- plots ------------------------------------------------------------------------------------------------------------------
+
+LEFT, TOP, WIDTH, HEIGHT, PANEL = 52, 44, 232, 236, 430  # of a panel's axes, and the distance between panels
+Y_LOW, Y_HIGH, Y_TICKS = 0.9, 3.3, [1, 1.25, 1.5, 2, 2.5, 3]
+
+
+def x_at(tokens):
+    return LEFT + WIDTH * math.log2(tokens) / math.log2(TOKENS[-1])
+
+
+def y_at(ratio):
+    return TOP + HEIGHT * (math.log(Y_HIGH) - math.log(ratio)) / (math.log(Y_HIGH) - math.log(Y_LOW))
+
+
+def panel(title, copy, series):
+    """series: (label, css class, microseconds). Everything is drawn as a multiple of `copy`, microseconds too."""
+    out = [f'<text class="title" x="{LEFT}" y="18">{title}</text>']
+    for tick in Y_TICKS:
+        out.append(f'<path class="grid" d="M{LEFT} {y_at(tick):.1f}h{WIDTH}"/>')
+        out.append(f'<text class="axis end" x="{LEFT - 6}" y="{y_at(tick) + 4:.1f}">{tick:g}</text>')
+    for tokens in TOKENS:
+        if tokens == 8192:
+            continue  # its label would touch the next one
+        out.append(f'<path class="grid" d="M{x_at(tokens):.1f} {TOP + HEIGHT}v4"/>')
+        label = f"{tokens // 1024}k" if tokens >= 1024 else tokens
+        out.append(f'<text class="axis middle" x="{x_at(tokens):.1f}" y="{TOP + HEIGHT + 17}">{label}</text>')
+    out.append(f'<text class="axis middle" x="{LEFT + WIDTH / 2:g}" y="{TOP + HEIGHT + 36}">tokens in the call (log scale)</text>')
+    out.append(f'<text class="axis" x="{LEFT - 34}" y="{TOP - 10}">time, as a multiple of a plain copy (log scale)</text>')
+    out.append(f'<path class="copy" d="M{LEFT} {y_at(1):.1f}h{WIDTH}"/>')
+    labels = [[y_at(1), "copy", "plain copy"]]
+    for label, css, us in series:
+        ratios = [a / b for a, b in zip(us, copy)]
+        points = [f"{x_at(t):.1f} {y_at(r):.1f}" for t, r in zip(TOKENS, ratios)]
+        out.append(f'<path class="{css}" d="M{"L".join(points)}"/>')
+        for point in points:
+            x, y = point.split()
+            out.append(f'<circle class="{css}" cx="{x}" cy="{y}" r="3"/>')
+        labels.append([y_at(ratios[-1]), css, label])
+    labels.sort(key=lambda entry: -entry[0])  # from below; each is pushed up until it clears the one under it
+    for lower, upper in zip(labels, labels[1:]):
+        upper[0] = min(upper[0], lower[0] - 15)
+    for y, css, label in labels:
+        out.append(f'<text class="{css}" x="{LEFT + WIDTH + 10}" y="{y + 4:.1f}">{label}</text>')
+    return out
+
+
+def figure(description, note, panels):
+    width, height = PANEL * len(panels), TOP + HEIGHT + 66
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" aria-label="{description}">\n', STYLE]
+    for i, lines in enumerate(panels):
+        out.append(f'  <g transform="translate({i * PANEL} 0)">\n' + "".join(f"    {line}\n" for line in lines) + "  </g>\n")
+    out.append(f'  <text class="note" x="{LEFT - 34}" y="{height - 8}">{note}</text>\n</svg>\n')
+    return "".join(out)
+
+
+def prologue_plot():
+    return figure(
+        "Time of the attention prologue and its peers, as a multiple of a plain copy",
+        "One NVIDIA H200, 2026-11-21; 32 q heads, 8 kv heads, head_dim 128, page 16; medians over CUDA graphs. Lower is better.",
+        [panel("Rotate Q and K, write K and V: bfloat16", PROLOGUE.us("copy"),
+               [("Prologue", "ours", PROLOGUE.us("fused base")),
+                ("SGLang, in place", "a", PROLOGUE.us("SGLang")),
+                ("FlashInfer, 2 kernels", "b", PROLOGUE.us("FlashInfer"))]),
+         panel("The same, Q and cache in fp8", PROLOGUE.us("copy of fp8"),
+               [("Prologue", "ours", PROLOGUE.us("fused fp8 + fp8 q")),
+                ("FlashInfer, fused", "b", PROLOGUE.us("FlashInfer fp8"))])])
+
+
+def rotary_plot():
+    def one(title, suffix):
+        copy = ROTARY.us("base" + suffix, column="copy_us")
+        return panel(title, copy, [("Prologue", "ours", ROTARY.us("base" + suffix)),
+                                   ("flash-attn, f32 table", "a", ROTARY.us("flash-attn, f32 table" + suffix)),
+                                   ("flash-attn, bf16 table", "b", ROTARY.us("flash-attn, bf16 table" + suffix))])
+    return figure(
+        "Time of the rotary operation and of flash-attn's Triton kernel, as a multiple of a plain copy",
+        "One NVIDIA H200, 2026-11-21; 32 q heads, 8 k heads, head_dim 128, bfloat16; flash-attn rotates q and k in two launches. Lower is better.",
+        [one("Rotary, out of place", ""), one("Rotary, in place", ", in place")])
+
+
+# ---- the README's table -----------------------------------------------------------------------------------------------------
+
+BEGIN, END = "<!-- speed: written by benchmarks/plot.py -->\n", "<!-- end of speed -->\n"
+ROWS = [("plain copy of the same data", "copy"),
+        ("**rotate Q and K, write K and V**", "fused base"),
+        ("SGLang's fused kernel, in place", "SGLang"),
+        ("FlashInfer's rope kernel, then its append kernel", "FlashInfer"),
+        ("**with bias and QK-norm**", "fused bias + norm"),
+        ("the same as single operations of this library", "unfused bias + norm"),
+        ("**with Q and cache in fp8**", "fused fp8 + fp8 q"),
+        ("FlashInfer's fused kernel for that", "FlashInfer fp8")]
+
+
+def readme(text):
+    tokens = [1, 64, 1024, 8192]
+    lines = ["| microseconds, by tokens in the call | " + " | ".join(map(str, tokens)) + " |", "| --- | " + "--- | " * len(tokens)]
+    for label, name in ROWS:
+        lines.append(f"| {label} | " + " | ".join(f"{us:.2f}" if us < 10 else f"{us:.1f}" if us < 100 else f"{us:.0f}" for us in PROLOGUE.us(name, tokens)) + " |")
+    begin, end = text.index(BEGIN) + len(BEGIN), text.index(END)
+    return text[:begin] + "\n".join(line.rstrip() for line in lines) + "\n" + text[end:]
+
+
+def read(path):
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except FileNotFoundError:
+        return ""
+
+
+def main(arguments):
+    if arguments not in ([], ["--check"]):
+        sys.exit(__doc__)
+    stale = []
+    for name, make in [("docs/speed-prologue.svg", lambda _: prologue_plot()), ("docs/speed-rotary.svg", lambda _: rotary_plot()),
+                       ("README.md", readme)]:
+        path = os.path.join(ROOT, name)
+        old = read(path)
+        new = make(old)
+        if new == old:
+            continue
+        if arguments:
+            stale.append(name)
+        else:
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(new)
+            print(f"wrote {name}")
+    if stale:
+        sys.exit(f"{', '.join(stale)}: not what benchmarks/results gives; run benchmarks/plot.py")
+
+
+main(sys.argv[1:])

@@ -1,0 +1,171 @@
+// docs/embedding.md, "Staying on the fast path": what it names leaves the lean instances, and nothing else of it does. The choice
+// needs a build with CUDA, but no GPU.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+#include <prologue/kernels/attention_prologue/attention_prologue.h>
+#include <prologue/kernels/base/gpu.h>
+
+namespace prologue {
+namespace {
+
+using Change = std::function<void(AttentionPrologueParams&)>;
+
+// Pointers are compared and aligned, never read.
+template <class T = void>
+T* address(int64_t number) {
+  return reinterpret_cast<T*>(number << 32);
+}
+
+void set_head_dim(AttentionPrologueParams& p, int64_t head_dim) {
+  p.head_dim = p.cache.head_dim = p.rotation.rotary_dim = head_dim;
+  set_packed_qkv(p, address(1), (p.num_q_heads + 2 * p.num_kv_heads) * head_dim);
+  p.q_out = {address(2), p.num_q_heads * head_dim, head_dim};
+  p.cache.k_strides = p.cache.v_strides = nhd_strides(16, p.num_kv_heads, head_dim);
+}
+
+AttentionPrologueParams call(DType dtype) {
+  AttentionPrologueParams p;
+  p.num_tokens = 64, p.num_q_heads = 32, p.num_kv_heads = 8, p.dtype = dtype;
+  set_head_dim(p, 128);
+  p.rotation.cos_sin = address<float>(3), p.rotation.max_position = 4096;
+  p.places.positions = address<int32_t>(4), p.places.slot_mapping = address<int64_t>(5);
+  p.cache.k = address(6), p.cache.v = address(7), p.cache.type = kv_type_of(dtype);
+  p.cache.num_pages = 1024, p.cache.page_size = 16, p.cache.num_kv_heads = 8;
+  p.faults = address<FaultRecord>(8);
+  return p;
+}
+
+void bias(AttentionPrologueParams& p) { p.bias = {address(10), address(11), address(12)}; }
+void norm(AttentionPrologueParams& p) {
+  p.norm.placement = NormPlacement::before_rope, p.norm.q_weight = address(13), p.norm.k_weight = address(14);
+}
+void fp8(AttentionPrologueParams& p) { p.cache.type = KvType::fp8_e4m3; }
+void computed_scales(AttentionPrologueParams& p) {
+  p.cache.type = KvType::int8, p.cache.scaling = KvScaling::token_head;
+  p.cache.k_scale = address<float>(15), p.cache.v_scale = address<float>(16);
+  p.cache.k_scale_strides = p.cache.v_scale_strides = nhd_strides(16, 8, 1);
+}
+void derived(AttentionPrologueParams& p) {
+  p.places.positions = p.places.slot_mapping = nullptr;
+  p.places.num_seqs = 4, p.places.cu_seqlens_q = address<int32_t>(17), p.places.cache_lens = address<int32_t>(18);
+  p.places.block_table = address<int32_t>(19), p.places.block_table_stride = p.places.max_pages_per_seq = 256;
+}
+void axes(AttentionPrologueParams& p) {
+  p.rotation.num_axes = 3, p.rotation.pair_axis = address<uint8_t>(20), p.places.position_axis_stride = 64;
+}
+void rows_per_token(AttentionPrologueParams& p) { p.rotation.source = CosSinSource::per_token, p.rotation.max_position = 0; }
+void interleaved(AttentionPrologueParams& p) { p.rotation.style = RopeStyle::interleaved; }
+void partial(AttentionPrologueParams& p) { p.rotation.rotary_dim = 96; }
+
+std::string kernel_of(const AttentionPrologueParams& params) {
+  Execution execution;
+  execution.device = Device::cuda;
+  const auto plan = AttentionProloguePlan::create(params, params.num_tokens, execution);
+  return plan.ok() ? plan->kernel() : plan.status().message();
+}
+
+std::string kernel_with(DType dtype, std::initializer_list<Change> changes) {
+  AttentionPrologueParams p = call(dtype);
+  for (const Change& change : changes) change(p);
+  return kernel_of(p);
+}
+
+class FastPath : public ::testing::Test {
+  void SetUp() override {
+    if (!built_with_cuda()) GTEST_SKIP() << "built without CUDA";
+  }
+};
+
+TEST_F(FastPath, WhatThePageListsIsLean) {
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    const std::initializer_list<std::initializer_list<Change>> lists = {{},
+                                                                        {bias},
+                                                                        {norm},
+                                                                        {fp8},
+                                                                        {computed_scales},
+                                                                        {derived},
+                                                                        {axes},
+                                                                        {rows_per_token},
+                                                                        {interleaved},
+                                                                        {partial},
+                                                                        {bias, norm, fp8},
+                                                                        {norm, computed_scales, derived},
+                                                                        {bias, fp8, axes},
+                                                                        {interleaved, bias, fp8, derived},
+                                                                        {partial, bias, computed_scales, axes},
+                                                                        {norm, rows_per_token},
+                                                                        {bias, partial, rows_per_token}};
+    int number = 0;
+    for (const auto& changes : lists) {
+      EXPECT_EQ(kernel_with(dtype, changes), "lean") << number;
+      ++number;
+    }
+  }
+  for (const auto& changes : std::initializer_list<std::initializer_list<Change>>{{}, {bias}, {interleaved}, {partial, bias}})
+    EXPECT_EQ(kernel_with(DType::f32, changes), "lean");
+  // A call that only rotates and writes has instances for 8 bytes and multiples of 4 channels, too.
+  EXPECT_EQ(kernel_with(DType::bf16, {[](AttentionPrologueParams& p) { p.k.token_stride += 4, p.rotation.rotary_dim = 72; }}),
+            "lean");
+}
+
+TEST_F(FastPath, WhatThePageExcludesIsGeneral) {
+  const std::initializer_list<Change> changes = {
+      [](AttentionPrologueParams& p) { p.rotation.source = CosSinSource::inv_freq, p.rotation.inv_freq = address<float>(3); },
+      [](AttentionPrologueParams& p) { bias(p), p.q.data = address<char>(1) + 8; },
+      [](AttentionPrologueParams& p) { bias(p), p.k.token_stride += 4; },
+      [](AttentionPrologueParams& p) { bias(p), p.cache.v_strides.token += 4, p.cache.v_strides.page += 64; },
+      [](AttentionPrologueParams& p) { p.rotation.cos_sin = address<float>(3) + 1; },
+      [](AttentionPrologueParams& p) { set_head_dim(p, 84); },
+      [](AttentionPrologueParams& p) { p.rotation.rotary_dim = 124; },
+      [](AttentionPrologueParams& p) { p.rotation.rotary_dim = 72, bias(p); },
+      [](AttentionPrologueParams& p) { bias(p), p.bias.k = nullptr; },
+      [](AttentionPrologueParams& p) { norm(p), p.norm.placement = NormPlacement::after_rope; },
+      [](AttentionPrologueParams& p) { norm(p), p.norm.kind = NormKind::layer; },
+      [](AttentionPrologueParams& p) { norm(p), p.norm.scope = NormScope::token; },
+      [](AttentionPrologueParams& p) { norm(p), p.norm.q_weight = nullptr; },
+      [](AttentionPrologueParams& p) { norm(p), p.norm.q_weight_head_stride = p.norm.k_weight_head_stride = 128; },
+      [](AttentionPrologueParams& p) { norm(p), interleaved(p); },
+      [](AttentionPrologueParams& p) { norm(p), partial(p); },
+      [](AttentionPrologueParams& p) { norm(p), set_head_dim(p, 32); },
+      [](AttentionPrologueParams& p) { derived(p), set_head_dim(p, 32); },
+      [](AttentionPrologueParams& p) { p.v_norm.enabled = true; },
+      [](AttentionPrologueParams& p) { p.q_scale.constant = 0.5f; },
+      [](AttentionPrologueParams& p) { p.rounding = Rounding::per_step; },
+      [](AttentionPrologueParams& p) { p.rotation.inverse = true; },
+      [](AttentionPrologueParams& p) {
+        p.k_out = {address(30), 1024, 128};
+      },
+      [](AttentionPrologueParams& p) {
+        p.cache.k = nullptr, p.k_out = {address(30), 1024, 128};
+      },
+      [](AttentionPrologueParams& p) { p.cache.v_head_dim = 64; },
+      [](AttentionPrologueParams& p) { p.cache.type = KvType::f32; },
+      [](AttentionPrologueParams& p) { computed_scales(p), p.cache.type = KvType::int4; },
+      [](AttentionPrologueParams& p) { derived(p), p.places.ring_size = 64; },
+      [](AttentionPrologueParams& p) { derived(p), p.places.position_offsets = address<int32_t>(31); },
+      [](AttentionPrologueParams& p) { derived(p), p.places.slot_mapping = address<int64_t>(5); },
+  };
+  int number = 0;
+  for (const Change& change : changes) {
+    EXPECT_EQ(kernel_with(DType::bf16, {change}), "general") << number;
+    ++number;
+  }
+  number = 0;
+  for (const Change& change : {Change(norm), Change(fp8), Change(derived), Change(axes), Change(rows_per_token)}) {
+    EXPECT_EQ(kernel_with(DType::f32, {change}), "general") << "float32 " << number;
+    ++number;
+  }
+}
+
+// The structs of examples/one_kernel and examples/embed_attention.
+TEST_F(FastPath, TheExamplesAreLean) {
+  const auto small_heads = [](AttentionPrologueParams& p) { set_head_dim(p, 64); };
+  EXPECT_EQ(kernel_with(DType::f32, {small_heads}), "lean");
+  EXPECT_EQ(kernel_with(DType::bf16, {small_heads, norm, derived}), "lean");
+}
+
+}  // namespace
+}  // namespace prologue

@@ -1,0 +1,114 @@
+// Pages point at what is there: every relative link leads to a file and, after #, to one of its headings; every path in backticks
+// that begins with a folder of the tree exists.
+#include <gtest/gtest.h>
+
+#include <cctype>
+#include <filesystem>
+#include <fstream>
+#include <regex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tests/support/source_path.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<fs::path> pages() {
+  const fs::path root = prologue::test::source_path(".");
+  std::vector<fs::path> found;
+  for (const char* folder : {".", "docs", "benchmarks/results"}) {
+    for (const auto& entry : fs::directory_iterator(root / folder)) {
+      if (entry.path().extension() == ".md") found.push_back(entry.path());
+    }
+  }
+  return found;
+}
+
+// The lines of a page outside of its fenced blocks.
+std::vector<std::string> prose(const fs::path& page) {
+  std::ifstream file(page);
+  std::vector<std::string> lines;
+  bool fenced = false;
+  for (std::string line; std::getline(file, line);) {
+    if (line.find("```") != std::string::npos) {
+      fenced = !fenced;
+    } else if (!fenced) {
+      lines.push_back(line);
+    }
+  }
+  return lines;
+}
+
+// A heading as the end of a link: lower case, spaces become dashes, punctuation goes.
+std::string slug(const std::string& heading) {
+  std::string result;
+  for (const char c : heading) {
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-') {
+      result += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    } else if (c == ' ') {
+      result += '-';
+    }
+  }
+  return result;
+}
+
+std::set<std::string> anchors(const fs::path& page) {
+  std::set<std::string> found;
+  for (const std::string& line : prose(page)) {
+    const size_t level = line.find_first_not_of('#');
+    if (level > 0 && level != std::string::npos && line[level] == ' ') found.insert(slug(line.substr(level + 1)));
+  }
+  return found;
+}
+
+// Every first group of the expression on a page.
+std::vector<std::string> matches(const fs::path& page, const std::regex& expression) {
+  std::vector<std::string> found;
+  for (const std::string& line : prose(page)) {
+    for (auto it = std::sregex_iterator(line.begin(), line.end(), expression); it != std::sregex_iterator(); ++it)
+      found.push_back((*it)[1]);
+  }
+  return found;
+}
+
+TEST(Tree, LinksLeadSomewhere) {
+  const std::regex link(R"(\]\(([^)\s]+)\))");
+  int count = 0;
+  for (const fs::path& page : pages()) {
+    for (const std::string& target : matches(page, link)) {
+      if (target.find("://") != std::string::npos) continue;
+      ++count;
+      const size_t hash = target.find('#');
+      const fs::path file = hash == 0 ? page : page.parent_path() / target.substr(0, hash);
+      EXPECT_TRUE(fs::exists(file)) << page << " links to " << target;
+      if (hash != std::string::npos && fs::exists(file)) {
+        EXPECT_EQ(anchors(file).count(target.substr(hash + 1)), 1u) << page << " links to " << target;
+      }
+    }
+  }
+  EXPECT_GT(count, 30);
+}
+
+TEST(Tree, PathsOnPagesExist) {
+  const std::regex path(
+      R"(`((?:benchmarks|cmake|docs|engine|examples|kernels|kvcache|layers|scripts|tests)/[A-Za-z0-9_./-]*[A-Za-z0-9_/])`)");
+  const fs::path root = prologue::test::source_path(".");
+  int count = 0;
+  for (const fs::path& page : pages()) {
+    for (const std::string& name : matches(page, path)) {
+      ++count;
+      EXPECT_TRUE(fs::exists(root / name)) << page << " names " << name;
+    }
+  }
+  EXPECT_GT(count, 30);
+}
+
+TEST(Tree, HeadingsBecomeAnchors) {
+  EXPECT_EQ(slug("Kinds of fault, and what covers each"), "kinds-of-fault-and-what-covers-each");
+  EXPECT_EQ(slug("Tables: `exact` and `reference`"), "tables-exact-and-reference");
+}
+
+}  // namespace
