@@ -100,7 +100,7 @@ struct LeanRotaryArgs {
   uint32_t first_token = 0;  // of the grid
   uint32_t seq_len = 0;
   int64_t offset = 0;
-  int64_t max_position = INT64_MAX;
+  int64_t last_position = INT64_MAX;
   const char* cos = nullptr;
   const char* sin = nullptr;
   uint32_t cos_row = 0;
@@ -196,14 +196,14 @@ __global__ void __launch_bounds__(kMaxRotaryThreads) lean_rotary_kernel(const __
 
   __syncwarp();  // keeps the assembler from moving loads of data behind the wait for the position
 
-  // An unsigned number of 64 bits that int64 cannot hold is outside, whatever it is.
+  // An unsigned number of 64 bits that int64 cannot hold counts as the largest that it can.
   if (p.index_step == 4) high = p.index_unsigned != 0 ? 0 : static_cast<uint32_t>(static_cast<int32_t>(low) >> 31);
   int64_t position = static_cast<int64_t>(static_cast<uint64_t>(high) << 32 | low);
   const bool negative = position < 0;
   if (negative & (p.index_unsigned != 0)) position = INT64_MAX;
   const bool padding = negative & (p.index_unsigned == 0) & (p.implicit == 0);
-  if (p.implicit != 0) position = add_wrapping(position, s + p.offset);
-  const bool outside = !padding & ((position < 0) | (position >= p.max_position));
+  if (p.implicit != 0) position = static_cast<int64_t>(static_cast<uint64_t>(position) + s + static_cast<uint64_t>(p.offset));
+  const bool outside = !padding & ((position < 0) | (position > p.last_position));
   const uint32_t row = p.per_token != 0 ? s : (padding | outside) ? 0 : static_cast<uint32_t>(position);
 
   const bool rotated = kWhole || place.pair >= 0;
@@ -321,7 +321,7 @@ __global__ void __launch_bounds__(kMaxRotaryThreads)
       report_rotary_fault(p.faults, p.token_faults, batch * p.seq_len + token, where.fault);
     }
     __syncthreads();  // what the sequence before has read of the turns
-    if (!outside) {
+    if (!outside && where.rotated) {
       for (int i = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x); i < pairs;
            i += static_cast<int>(blockDim.x * blockDim.y)) {
         const PairTurn<A> turn = turn_of_pair_on_device<A>(p, frequencies, where, i);
@@ -348,7 +348,7 @@ __global__ void __launch_bounds__(kMaxRotaryThreads)
       next = load(at);
       const bool tail = tensor.rotate && !rotated;
       if (tail && p.tail == RotaryTail::leave) continue;
-      if (tensor.rotate && rotated) turn_unit<T, V>(unit, p.style, [&](int n) { return of_unit[n]; });
+      if (tensor.rotate && rotated && where.rotated) turn_unit<T, V>(unit, p.style, [&](int n) { return of_unit[n]; });
       if (outside || (tail && p.tail == RotaryTail::zero)) unit = {};
       store_strided<T, V>(y, strides.channel, place, unit);
     }
