@@ -30,6 +30,8 @@ int main() {
   p.places.positions = positions.data();  // or derived from cu_seqlens_q, cache_lens and block_table
   p.places.slot_mapping = slots.data();
   p.q_out = {q.data(), kQHeads * kHeadDim, kHeadDim};
+  prologue::FaultRecord faults;  // bad positions and slots are recorded here
+  p.faults = &faults;
   p.cache.k = k_cache.data();
   p.cache.v = v_cache.data();
   p.cache.num_pages = kPages;

@@ -76,10 +76,10 @@ struct KvWriteParams {
   IndexView slot_mapping;
   IndexView positions;  // [num_axes, num_tokens], rows position_axis_stride apart (0: one row for all axes)
   int64_t max_position = 0;
-  PastTable past_table = PastTable::record;
   FaultRecord* faults = nullptr;
   int64_t num_axes = 1;  // 1 to 4
   int64_t position_axis_stride = kUnsetStride;  // must be set where num_axes > 1
+  PastTable past_table = PastTable::record;
 };
 PROLOGUE_API Status kv_write(const KvWriteParams& params, const Execution& execution);
 

@@ -26,8 +26,9 @@ class PlanChecks {
     if ((of_plan == nullptr) != (given == nullptr)) differ_in_presence(name, given == nullptr);
   }
   // Of what a run may change: low <= given <= of_plan.
-  void up_to(const char* name, int64_t of_plan, int64_t given, int64_t low) {
-    if (given < low || given > of_plan) differ_in_range(name, of_plan, given, low);
+  void up_to(const char* name, int64_t of_plan, int64_t given, int64_t low) { up_to(name, "", of_plan, given, low); }
+  void up_to(const char* name, const char* member, int64_t of_plan, int64_t given, int64_t low) {
+    if (given < low || given > of_plan) differ_in_range(name, member, of_plan, given, low);
   }
   const Status& status() const { return status_; }
 
@@ -53,9 +54,9 @@ class PlanChecks {
     status_ = invalid_argument(operation_, ": ", name, is_null ? " is null, but" : " is given, but", " the plan was made with",
                                is_null ? " it" : "out it");
   }
-  [[gnu::noinline, gnu::cold]] void differ_in_range(const char* name, int64_t of_plan, int64_t given, int64_t low) {
+  [[gnu::noinline, gnu::cold]] void differ_in_range(const char* name, const char* member, int64_t of_plan, int64_t given, int64_t low) {
     if (!status_.ok()) return;
-    status_ = invalid_argument(operation_, ": ", name, " is ", given, ": it must lie in ", low, "..", of_plan,
+    status_ = invalid_argument(operation_, ": ", name, member[0] == '\0' ? "" : ".", member, " is ", given, ": it must lie in ", low, "..", of_plan,
                                of_plan == kAnything ? "" : ", that of the plan");
   }
 

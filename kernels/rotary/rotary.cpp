@@ -226,14 +226,14 @@ Status check_run(const RotaryParams& a, const RotaryParams& b) {
   plan.same("dtype", a.dtype, b.dtype);
   plan.same("num_tensors", a.num_tensors, b.num_tensors);
   if (!plan.status().ok()) return plan.status();  // the tensors are walked by them
-  const auto of_batch = [&](const char* name, const char* member, int64_t x, int64_t y) {
-    if (a.batch > 1) plan.same(name, member, x, y);
+  const auto free_stride = [&](const char* name, const char* member, int64_t count, int64_t stride) {
+    if (count > 1) plan.up_to(name, member, PlanChecks::kAnything, stride, 0);
   };
-  const auto strides = [&](const char* name, const RotaryStrides& x, const RotaryStrides& y) {
-    of_batch(name, "batch stride", x.batch, y.batch);
+  const auto strides = [&](const char* name, int64_t num_heads, const RotaryStrides& x, const RotaryStrides& y) {
     plan.same(name, "token stride", x.token, y.token);
-    plan.same(name, "head stride", x.head, y.head);
     plan.same(name, "channel stride", x.channel, y.channel);
+    free_stride(name, "batch stride", a.batch, y.batch);
+    free_stride(name, "head stride", num_heads, y.head);
   };
   for (int64_t i = 0; i < a.num_tensors; ++i) {
     const RotaryTensor &x = a.tensors[i], &y = b.tensors[i];
@@ -241,8 +241,8 @@ Status check_run(const RotaryParams& a, const RotaryParams& b) {
     plan.same(kX[i], "rotate", x.rotate, y.rotate);
     plan.present(kX[i], x.x, y.x);
     plan.present(kY[i], x.y, y.y);
-    strides(kX[i], x.x_strides, y.x_strides);
-    strides(kY[i], x.y_strides, y.y_strides);
+    strides(kX[i], x.num_heads, x.x_strides, y.x_strides);
+    strides(kY[i], x.num_heads, x.y_strides, y.y_strides);
   }
   plan.same("style", a.style, b.style);
   plan.same("rotary_dim", a.rotary_dim, b.rotary_dim);
@@ -260,7 +260,7 @@ Status check_run(const RotaryParams& a, const RotaryParams& b) {
   plan.same("angles.past_table", r.past_table, s.past_table);
   const auto columns = [&](const char* name, const RotaryColumns& x, const RotaryColumns& y) {
     plan.present(name, x.data, y.data);
-    of_batch(name, "batch_stride", x.batch_stride, y.batch_stride);
+    if (x.data != nullptr) free_stride(name, "batch_stride", a.batch, y.batch_stride);
     plan.same(name, "row_stride", x.row_stride, y.row_stride);
     plan.same(name, "column_stride", x.column_stride, y.column_stride);
   };
@@ -277,7 +277,6 @@ Status check_run(const RotaryParams& a, const RotaryParams& b) {
     plan.same(name, "type", x.type, y.type);
   };
   integers("positions.ids", t.ids, u.ids);
-  if (t.ids.data != nullptr) of_batch("positions", "batch_stride", t.batch_stride, u.batch_stride);
   plan.same("positions.token_stride", t.token_stride, u.token_stride);
   plan.same("positions.offset", t.offset, u.offset);
   integers("positions.offsets", t.offsets, u.offsets);
@@ -291,8 +290,9 @@ Status check_run(const RotaryParams& a, const RotaryParams& b) {
 
   plan.up_to("seq_len", a.seq_len, b.seq_len, 0);
   if (t.cu_seqlens.data != nullptr) plan.up_to("positions.num_seqs", t.num_seqs, u.num_seqs, b.seq_len > 0 ? 1 : 0);
-  if (t.ids.data != nullptr && t.num_axes > 1) {
-    plan.up_to("positions.axis_stride", PlanChecks::kAnything, u.axis_stride, 0);
+  if (t.ids.data != nullptr) {
+    free_stride("positions", "axis_stride", t.num_axes, u.axis_stride);
+    free_stride("positions", "batch_stride", a.batch, u.batch_stride);
   }
   return plan.status();
 }

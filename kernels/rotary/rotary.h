@@ -200,8 +200,8 @@ struct RotaryFrequencies {
 // Validated once, then launched with nothing but pointers that changed.
 class PROLOGUE_API RotaryPlan {
  public:
-  // Everything but seq_len and positions.num_seqs (up to those of `params`), positions.axis_stride and the pointers is fixed. A
-  // batch stride counts where batch > 1.
+  // Everything is fixed but the pointers, seq_len and positions.num_seqs (up to those of `params`), and the strides that follow
+  // from seq_len in a dense array: batch strides, the tensors' head strides, positions.axis_stride.
   static Result<RotaryPlan> create(const RotaryParams& params, const Execution& execution);
   // The parameters that the plan was made with: a start for those of run().
   const RotaryParams& params() const { return params_; }

@@ -30,8 +30,8 @@ struct GatherCosSinParams {
   int64_t num_axes = 1;  // 1 to 4
   int64_t position_axis_stride = kUnsetStride;  // must be set where num_axes > 1
   const uint8_t* pair_axis = nullptr;
-  PastTable past_table = PastTable::record;
   float* out = nullptr;
+  PastTable past_table = PastTable::record;
 };
 
 PROLOGUE_API Status gather_cos_sin(const GatherCosSinParams& params, const Execution& execution);

@@ -117,7 +117,6 @@ PagedAttentionParams make_params(Arena& arena, const AttentionInputs<T>& in, Dev
   const PageStrides strides{in.page_stride, in.token_stride, in.head_stride};
   p.kv.k = arena.input(in.k);
   p.kv.v = arena.input(in.v);
-  p.kv.type = kv_type_of(p.dtype);
   p.kv.num_pages = in.num_pages;
   p.kv.page_size = in.page_size;
   p.kv.num_kv_heads = in.num_kv_heads;
