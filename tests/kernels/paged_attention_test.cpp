@@ -634,6 +634,23 @@ TEST_P(PagedAttentionTest, RefusesTooSmallAWorkspace) {
   }
 }
 
+TEST_P(PagedAttentionTest, RefusesAWorkspaceOverItsArrays) {
+  Arena arena(GetParam());
+  const PagedAttentionParams p =
+      make_params(arena, make_inputs<float>({9, 3, 64, 16, {{1, 4000}}}, 18), backend_device(GetParam()));
+  if (p.workspace_bytes == 0) GTEST_SKIP() << "this call needs no workspace here";
+  const std::pair<const void*, const char*> arrays[] = {
+      {p.q.data, "workspace overlaps q"}, {p.kv.v, "workspace overlaps cache.v"}, {p.out.data, "out overlaps workspace"}};
+  for (const auto& [array, message] : arrays) {
+    PagedAttentionParams over = p;
+    over.workspace = const_cast<void*>(array);
+    const Status status = arena.run([&](const Execution& execution) { return paged_attention(over, execution); });
+    EXPECT_EQ(status.code(), StatusCode::invalid_argument);
+    EXPECT_EQ(status.message(), str_cat("paged_attention: ", message));
+    EXPECT_TRUE(arena.untouched());
+  }
+}
+
 TEST(PagedAttentionCpuTest, CudaWithoutCuda) {
   if (built_with_cuda()) GTEST_SKIP() << "built with CUDA";
   Arena arena(Backend::cpu);
