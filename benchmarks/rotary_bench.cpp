@@ -138,6 +138,7 @@ int64_t give_angles(RotaryParams& p, const Shape& shape, int64_t rows, bench::Se
     }
     case RotarySource::angles:
       a.type = shape.table;
+      a.width = RotaryWidth::half;
       a.max_position = kMaxPosition;
       a.angles = {setup.values(encode(angles_of(shape.rotary_dim), shape.table)), 0, half, 1};
       break;

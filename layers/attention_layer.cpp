@@ -1,5 +1,9 @@
 #include <prologue/layers/attention_layer.h>
 
+#include <prologue/kernels/attention_prologue/regions.h>
+#include <prologue/kernels/base/view_checks.h>
+#include <prologue/kernels/paged_attention/regions.h>
+
 namespace prologue {
 
 namespace {
@@ -86,6 +90,26 @@ Status check_sizes(const AttentionLayerParams& p, Device device) {
   return validate(wire(empty, device).attention, device);
 }
 
+// What any operation writes against what any of them reads. The views that wire() makes are parts of the workspace.
+Status check_apart(const AttentionLayerParams& p, const Wiring& layer, Device device) {
+  const GemmParams &qkv = layer.qkv_projection, &output = layer.output_projection;
+  const auto matrix = [&](const char* name, const void* data, int64_t rows, int64_t columns, int64_t stride) {
+    return heads_region(name, {data, stride, 0}, data == nullptr ? 0 : rows, 1, columns, qkv.dtype);
+  };
+  RegionChecks regions("attention_layer");
+  PROLOGUE_RETURN_IF_ERROR(regions.read(matrix("hidden_states", qkv.x, qkv.m, qkv.k, qkv.x_stride)));
+  PROLOGUE_RETURN_IF_ERROR(regions.read(matrix("qkv_weight", qkv.weight, qkv.n, qkv.k, qkv.k)));
+  PROLOGUE_RETURN_IF_ERROR(regions.read(matrix("output_weight", output.weight, output.n, output.k, output.k)));
+  PROLOGUE_RETURN_IF_ERROR(regions.read(matrix("output_bias", output.bias, 1, output.n, output.n)));
+  PROLOGUE_RETURN_IF_ERROR(regions.write(matrix("out", output.y, output.m, output.n, output.y_stride), "hidden_states"));
+  PROLOGUE_RETURN_IF_ERROR(regions.write(array_region("workspace", p.workspace, layer.workspace_bytes, 1)));
+  regions.leave_out({"q", "k", "v", "q_out"});
+  PROLOGUE_RETURN_IF_ERROR(add_regions(layer.prologue, regions));
+  regions.leave_out({"q", "out", "workspace"});
+  PROLOGUE_RETURN_IF_ERROR(add_regions(layer.attention, device, regions));
+  return regions.check_all_apart();
+}
+
 }  // namespace
 
 Result<int64_t> attention_layer_workspace_bytes(const AttentionLayerParams& params, Device device) {
@@ -109,6 +133,7 @@ Status attention_layer(const AttentionLayerParams& params, GemmContext& gemm_con
   PROLOGUE_RETURN_IF_ERROR(validate(layer.prologue));
   PROLOGUE_RETURN_IF_ERROR(validate(layer.attention, execution.device));
   PROLOGUE_RETURN_IF_ERROR(named("output projection", validate(layer.output_projection, gemm_context, execution)));
+  PROLOGUE_RETURN_IF_ERROR(check_apart(params, layer, execution.device));
 
   PROLOGUE_RETURN_IF_ERROR(gemm(layer.qkv_projection, gemm_context, execution));
   PROLOGUE_RETURN_IF_ERROR(attention_prologue(layer.prologue, execution));

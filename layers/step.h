@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <prologue/kernels/base/memory.h>
+#include <prologue/kernels/base/views.h>
 
 namespace prologue {
 
@@ -26,7 +27,7 @@ struct StepInputs {
   int64_t block_table_stride = 0;
   const int32_t* logit_rows = nullptr;  // [num_logit_rows]: the tokens whose logits are wanted
   int64_t num_position_axes = 1;        // streams (MRoPE); rows of positions lie position_axis_stride apart
-  int64_t position_axis_stride = 0;
+  int64_t position_axis_stride = kUnsetStride;
 };
 
 // A step on the host, filled sequence by sequence.

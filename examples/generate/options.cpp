@@ -128,7 +128,7 @@ ParsedOptions parse_options(int argc, char** argv) {
   const std::map<std::string, DType> dtypes = {{"float32", DType::f32}, {"bfloat16", DType::bf16}, {"float16", DType::f16}};
   if (raw.device != "auto") options.engine.device = devices.at(raw.device);
   if (raw.dtype != "auto") options.engine.dtype = dtypes.at(raw.dtype);
-  for (int32_t type = 0; prologue::kv_type_valid(static_cast<KvType>(type)); ++type) {
+  for (auto type = static_cast<int32_t>(KvType::f32); prologue::kv_type_valid(static_cast<KvType>(type)); ++type) {
     if (raw.kv_cache_dtype == prologue::kv_type_name(static_cast<KvType>(type))) options.engine.kv_type = static_cast<KvType>(type);
   }
   options.engine.fused = !raw.unfused;

@@ -1,7 +1,11 @@
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
 
+#include <algorithm>
+
 #include <prologue/kernels/attention_prologue/query_scale.h>
+#include <prologue/kernels/attention_prologue/regions.h>
 #include <prologue/kernels/attention_prologue/token_place.h>
+#include <prologue/kernels/base/plan_checks.h>
 #include <prologue/kernels/base/view_checks.h>
 
 namespace prologue {
@@ -81,6 +85,11 @@ Status check_rotation(const AttentionPrologueParams& p) {
   const bool computed = bounded && r.source == CosSinSource::inv_freq;
   if (computed) PROLOGUE_RETURN_IF_ERROR(check_finite(kName, "attention_factor", r.attention_factor));
   if (p.num_tokens == 0) return {};
+  if (r.rotary_dim == 0 && (r.cos_sin != nullptr || r.inv_freq != nullptr)) {
+    return invalid_argument(kName, ": rotary_dim is 0, but ", r.cos_sin != nullptr ? "cos_sin" : "inv_freq",
+                            " is given: set rotary_dim, or leave it null");
+  }
+  PROLOGUE_RETURN_IF_ERROR(check_past_table(kName, r.past_table, r.max_position, p.faults));
   return check_range(kName, "max_position", r.max_position, bounded ? 1 : 0, computed ? kMaxComputedPosition : kMaxRows);
 }
 
@@ -155,6 +164,10 @@ Status add_places(const AttentionPrologueParams& p, bool cached, RegionChecks& r
   const bool can_derive = places.cu_seqlens_q != nullptr;
   const bool needs_positions =
       (p.rotation.rotary_dim > 0 && p.rotation.source != CosSinSource::per_token) || p.q_scale.by_position != PositionScale::none;
+  if (positions_given) {
+    PROLOGUE_RETURN_IF_ERROR(
+        check_stride_set(kName, "position_axis_stride", places.position_axis_stride, "num_axes", p.rotation.num_axes));
+  }
   if (positions_given || (needs_positions && !can_derive)) {
     PROLOGUE_RETURN_IF_ERROR(regions.read(
         positions_region("positions", places.positions, p.rotation.num_axes, places.position_axis_stride, p.num_tokens)));
@@ -218,9 +231,19 @@ Status add_outputs(const AttentionPrologueParams& p, RegionChecks& regions) {
   return regions.write(array_region("faults", p.faults, p.faults == nullptr ? 0 : 1, alignof(FaultRecord)));
 }
 
-}  // namespace
+Status add_all(const AttentionPrologueParams& p, RegionChecks& regions) {
+  PROLOGUE_RETURN_IF_ERROR(add_inputs(p, regions));
+  PROLOGUE_RETURN_IF_ERROR(add_places(p, writes_cache(p), regions));
+  return add_outputs(p, regions);
+}
 
-Status validate(const AttentionPrologueParams& p) {
+AttentionPrologueParams resolved(const AttentionPrologueParams& params) {
+  AttentionPrologueParams p = params;
+  p.cache.type = resolve_kv_type(p.cache.type, p.dtype);
+  return p;
+}
+
+Status validate_resolved(const AttentionPrologueParams& p) {
   constexpr int64_t kMaxHeads = 65536;
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_tokens", p.num_tokens, 0, INT32_MAX));
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_q_heads", p.num_q_heads, 0, kMaxHeads));
@@ -240,22 +263,131 @@ Status validate(const AttentionPrologueParams& p) {
   if (p.num_tokens == 0) return {};
 
   PROLOGUE_RETURN_IF_ERROR(check_presence(p));
-  const bool cached = writes_cache(p);
-  if (cached) PROLOGUE_RETURN_IF_ERROR(check_cache_shape(kName, p.cache, p.num_kv_heads, p.head_dim));
+  if (writes_cache(p)) PROLOGUE_RETURN_IF_ERROR(check_cache_shape(kName, p.cache, p.num_kv_heads, p.head_dim));
   RegionChecks regions(kName);
-  PROLOGUE_RETURN_IF_ERROR(add_inputs(p, regions));
-  PROLOGUE_RETURN_IF_ERROR(add_places(p, cached, regions));
-  PROLOGUE_RETURN_IF_ERROR(add_outputs(p, regions));
+  PROLOGUE_RETURN_IF_ERROR(add_all(p, regions));
   return regions.check_all_apart();
 }
 
+// That a run asks for what the plan was made for: a line for every member but those that a run may change.
+Status check_run(const AttentionPrologueParams& a, const AttentionPrologueParams& b) {
+  PlanChecks plan("attention_prologue plan");
+  plan.same("num_q_heads", a.num_q_heads, b.num_q_heads);
+  plan.same("num_kv_heads", a.num_kv_heads, b.num_kv_heads);
+  plan.same("head_dim", a.head_dim, b.head_dim);
+  plan.same("dtype", a.dtype, b.dtype);
+  const auto heads = [&](const char* name, const HeadsView& x, const HeadsView& y) {
+    plan.present(name, x.data, y.data);
+    plan.same(name, "token_stride", x.token_stride, y.token_stride);
+    plan.same(name, "head_stride", x.head_stride, y.head_stride);
+  };
+  heads("q", a.q, b.q);
+  heads("k", a.k, b.k);
+  heads("v", a.v, b.v);
+  heads("q_out", a.q_out, b.q_out);
+  heads("k_out", a.k_out, b.k_out);
+  heads("v_out", a.v_out, b.v_out);
+  plan.present("bias.q", a.bias.q, b.bias.q);
+  plan.present("bias.k", a.bias.k, b.bias.k);
+  plan.present("bias.v", a.bias.v, b.bias.v);
+
+  plan.same("norm.placement", a.norm.placement, b.norm.placement);
+  plan.same("norm.kind", a.norm.kind, b.norm.kind);
+  plan.same("norm.scope", a.norm.scope, b.norm.scope);
+  plan.same("norm.eps", a.norm.eps, b.norm.eps);
+  plan.same("norm.weight_offset", a.norm.weight_offset, b.norm.weight_offset);
+  plan.present("norm.q_weight", a.norm.q_weight, b.norm.q_weight);
+  plan.present("norm.k_weight", a.norm.k_weight, b.norm.k_weight);
+  plan.same("norm.q_weight_head_stride", a.norm.q_weight_head_stride, b.norm.q_weight_head_stride);
+  plan.same("norm.k_weight_head_stride", a.norm.k_weight_head_stride, b.norm.k_weight_head_stride);
+  plan.present("norm.q_bias", a.norm.q_bias, b.norm.q_bias);
+  plan.present("norm.k_bias", a.norm.k_bias, b.norm.k_bias);
+  plan.same("v_norm.enabled", a.v_norm.enabled, b.v_norm.enabled);
+  plan.same("v_norm.eps", a.v_norm.eps, b.v_norm.eps);
+
+  const Rotation &r = a.rotation, &s = b.rotation;
+  plan.same("rotation.style", r.style, s.style);
+  plan.same("rotary_dim", r.rotary_dim, s.rotary_dim);
+  plan.same("rotary_offset", r.rotary_offset, s.rotary_offset);
+  plan.same("rotation.inverse", r.inverse, s.inverse);
+  plan.same("rotation.source", r.source, s.source);
+  plan.present("cos_sin", r.cos_sin, s.cos_sin);
+  plan.present("inv_freq", r.inv_freq, s.inv_freq);
+  plan.same("attention_factor", r.attention_factor, s.attention_factor);
+  plan.same("max_position", r.max_position, s.max_position);
+  plan.same("past_table", r.past_table, s.past_table);
+  plan.same("num_axes", r.num_axes, s.num_axes);
+  plan.present("pair_axis", r.pair_axis, s.pair_axis);
+
+  const TokenPlaces &t = a.places, &u = b.places;
+  plan.present("positions", t.positions.data, u.positions.data);
+  plan.same("positions", "type", t.positions.type, u.positions.type);
+  plan.present("slot_mapping", t.slot_mapping.data, u.slot_mapping.data);
+  plan.same("slot_mapping", "type", t.slot_mapping.type, u.slot_mapping.type);
+  plan.present("cu_seqlens_q", t.cu_seqlens_q, u.cu_seqlens_q);
+  plan.present("cache_lens", t.cache_lens, u.cache_lens);
+  plan.present("block_table", t.block_table, u.block_table);
+  plan.same("block_table_stride", t.block_table_stride, u.block_table_stride);
+  plan.same("max_pages_per_seq", t.max_pages_per_seq, u.max_pages_per_seq);
+  plan.same("ring_size", t.ring_size, u.ring_size);
+  plan.present("position_offsets", t.position_offsets.data, u.position_offsets.data);
+  plan.same("position_offsets", "type", t.position_offsets.type, u.position_offsets.type);
+  plan.same("position_offset_per_seq", t.position_offset_per_seq, u.position_offset_per_seq);
+
+  plan.same("q_scale.constant", a.q_scale.constant, b.q_scale.constant);
+  plan.same("q_scale.by_position", a.q_scale.by_position, b.q_scale.by_position);
+  plan.same("q_scale.a", a.q_scale.a, b.q_scale.a);
+  plan.same("q_scale.b", a.q_scale.b, b.q_scale.b);
+  plan.same("rounding", a.rounding, b.rounding);
+  plan.present("q8_out", a.q8_out.data, b.q8_out.data);
+  plan.same("q8_out", "token_stride", a.q8_out.token_stride, b.q8_out.token_stride);
+  plan.same("q8_out", "head_stride", a.q8_out.head_stride, b.q8_out.head_stride);
+  plan.same("q8_out.scaling", a.q8_out.scaling, b.q8_out.scaling);
+  plan.present("q8_out.scale", a.q8_out.scale, b.q8_out.scale);
+
+  const PagedKvView &c = a.cache, &d = b.cache;
+  const auto pages = [&](const char* name, const void* x, const void* y, const PageStrides& of_x, const PageStrides& of_y) {
+    plan.present(name, x, y);
+    plan.same(name, "page stride", of_x.page, of_y.page);
+    plan.same(name, "token stride", of_x.token, of_y.token);
+    plan.same(name, "head stride", of_x.head, of_y.head);
+  };
+  pages("cache.k", c.k, d.k, c.k_strides, d.k_strides);
+  pages("cache.v", c.v, d.v, c.v_strides, d.v_strides);
+  pages("cache.k_scale", c.k_scale, d.k_scale, c.k_scale_strides, d.k_scale_strides);
+  pages("cache.v_scale", c.v_scale, d.v_scale, c.v_scale_strides, d.v_scale_strides);
+  plan.same("cache.type", c.type, d.type);
+  plan.same("cache.scaling", c.scaling, d.scaling);
+  plan.same("cache.num_pages", c.num_pages, d.num_pages);
+  plan.same("cache.page_size", c.page_size, d.page_size);
+  plan.same("cache.num_kv_heads", c.num_kv_heads, d.num_kv_heads);
+  plan.same("cache.head_dim", c.head_dim, d.head_dim);
+  plan.same("cache.v_head_dim", c.v_head_dim, d.v_head_dim);
+  plan.present("faults", a.faults, b.faults);
+  plan.present("token_faults", a.token_faults, b.token_faults);
+
+  plan.up_to("num_tokens", a.num_tokens, b.num_tokens, 0);
+  if (t.cu_seqlens_q != nullptr) plan.up_to("num_seqs", t.num_seqs, u.num_seqs, std::min<int64_t>(t.num_seqs, b.num_tokens > 0 ? 1 : 0));
+  if (r.num_axes > 1 && t.positions.data != nullptr) {
+    plan.up_to("position_axis_stride", PlanChecks::kAnything, u.position_axis_stride, 0);
+  }
+  return plan.status();
+}
+
+}  // namespace
+
+Status add_regions(const AttentionPrologueParams& params, RegionChecks& regions) { return add_all(resolved(params), regions); }
+
+Status validate(const AttentionPrologueParams& params) { return validate_resolved(resolved(params)); }
+
 Status attention_prologue(const AttentionPrologueParams& params, const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(check_device("attention_prologue", execution.device));
-  PROLOGUE_RETURN_IF_ERROR(validate(params));
-  if (params.num_tokens == 0) return {};
-  if (execution.device == Device::cpu) return cpu::attention_prologue(params, execution.num_threads);
+  const AttentionPrologueParams p = resolved(params);
+  PROLOGUE_RETURN_IF_ERROR(validate_resolved(p));
+  if (p.num_tokens == 0) return {};
+  if (execution.device == Device::cpu) return cpu::attention_prologue(p, execution.num_threads);
 #ifdef PROLOGUE_HAS_CUDA
-  return cuda::attention_prologue(params, execution.stream);
+  return cuda::attention_prologue(p, execution.stream);
 #else
   return cuda_not_built("attention_prologue");
 #endif
@@ -265,15 +397,14 @@ Result<AttentionProloguePlan> AttentionProloguePlan::create(const AttentionProlo
                                                             const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(check_device("attention_prologue plan", execution.device));
   PROLOGUE_RETURN_IF_ERROR(check_range("attention_prologue plan", "max_tokens", max_tokens, 1, INT32_MAX));
-  AttentionPrologueParams largest = params;
-  largest.num_tokens = max_tokens;
-  PROLOGUE_RETURN_IF_ERROR(validate(largest));
   AttentionProloguePlan plan;
-  plan.max_tokens_ = max_tokens;
+  plan.params_ = resolved(params);
+  plan.params_.num_tokens = max_tokens;
+  PROLOGUE_RETURN_IF_ERROR(validate_resolved(plan.params_));
   plan.device_ = execution.device;
   if (execution.device == Device::cuda) {
 #ifdef PROLOGUE_HAS_CUDA
-    PROLOGUE_ASSIGN_OR_RETURN(plan.kernel_, cuda::plan_attention_prologue(largest));
+    PROLOGUE_ASSIGN_OR_RETURN(plan.kernel_, cuda::plan_attention_prologue(plan.params_));
 #else
     return cuda_not_built("attention_prologue");
 #endif
@@ -291,18 +422,16 @@ const char* AttentionProloguePlan::kernel() const {
 }
 
 Status AttentionProloguePlan::run(const AttentionPrologueParams& params, const Execution& execution) const {
-  if (params.num_tokens < 0 || params.num_tokens > max_tokens_) {
-    return invalid_argument("attention_prologue plan: num_tokens is ", params.num_tokens, ": it must lie in 0..max_tokens, ",
-                            max_tokens_);
-  }
   if (execution.device != device_) {
     return invalid_argument("attention_prologue plan: device is ", device_name(execution.device), ": the plan was made for ",
                             device_name(device_));
   }
-  if (params.num_tokens == 0) return {};
-  if (device_ == Device::cpu) return cpu::attention_prologue(params, execution.num_threads);
+  const AttentionPrologueParams p = resolved(params);
+  PROLOGUE_RETURN_IF_ERROR(check_run(params_, p));
+  if (p.num_tokens == 0) return {};
+  if (device_ == Device::cpu) return cpu::attention_prologue(p, execution.num_threads);
 #ifdef PROLOGUE_HAS_CUDA
-  return cuda::attention_prologue(kernel_, params, execution.stream);
+  return cuda::attention_prologue(kernel_, p, execution.stream);
 #else
   return cuda_not_built("attention_prologue");
 #endif

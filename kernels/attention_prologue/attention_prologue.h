@@ -22,8 +22,10 @@
 //
 // Guards. A negative slot skips the write into the cache, Q is computed. A negative given position (of any stream), or a token at
 // or past cu_seqlens_q[num_seqs] where anything is derived, is padding: nothing of the token is written, and what its rows hold
-// does not matter. A position >= max_position (of any stream), or a derived one that is negative: the rows of q_out, k_out and
-// v_out become zeros (q8_out: zeros with scale 0), the cache is not written, recorded. A slot >= num_slots, a block_table entry
+// does not matter. A position >= max_position (of any stream): rotation.past_table says what happens. record: the rows of q_out,
+// k_out and v_out become zeros (q8_out: zeros with scale 0), the cache is not written, recorded; `faults` must not be null. zero:
+// the same, but `faults` may be null. identity: the token's rows are not rotated, everything else is done for them, nothing is
+// recorded. A derived position that is negative (or that int64 cannot hold) is treated as by record. A slot >= num_slots, a block_table entry
 // outside [0, num_pages) (page_out_of_range), or a cache position that is negative or beyond the block table's row
 // (sequence_too_long): all but the cache is written, recorded. Two tokens must not share a slot. Nothing outside the named rows
 // and slots is touched.
@@ -90,7 +92,7 @@ enum class CosSinSource : int32_t {
 
 struct Rotation {
   RopeStyle style = RopeStyle::neox;
-  int64_t rotary_dim = 0;     // even; 0 = no rotation
+  int64_t rotary_dim = 0;     // even; 0 = no rotation (then neither cos_sin nor inv_freq may be given)
   int64_t rotary_offset = 0;  // even; channels [rotary_offset, rotary_offset + rotary_dim) turn, the others pass through
   bool inverse = false;       // turn back: -sin
   CosSinSource source = CosSinSource::table;
@@ -98,6 +100,7 @@ struct Rotation {
   const float* inv_freq = nullptr;  // [rotary_dim / 2] float32
   float attention_factor = 1.0f;    // multiplies cos and sin; for inv_freq (tables have it folded in)
   int64_t max_position = 0;         // rows of the table; inv_freq: at most 2^20; 0 without rotation or per token = no upper bound
+  PastTable past_table = PastTable::record;  // of positions >= max_position
 
   // Several position streams (MRoPE, 2-D): pair i turns by stream pair_axis[i]. Null: one stream.
   int64_t num_axes = 1;                // 1 to 4
@@ -108,10 +111,11 @@ struct Rotation {
 
 // Where each token stands: given, or derived in the kernel from arrays that a step has anyway.
 struct TokenPlaces {
-  // Given. positions [num_axes, num_tokens], rows position_axis_stride apart; slot_mapping [num_tokens]. Positions may be null
-  // (and cu_seqlens_q too) where nothing needs them: no table, no inv_freq, no q_scale.by_position; all count as 0 then.
+  // Given. positions [num_axes, num_tokens], rows position_axis_stride apart (0: one row for all axes); slot_mapping [num_tokens].
+  // Positions may be null (and cu_seqlens_q too) where nothing needs them: no table, no inv_freq, no q_scale.by_position; all
+  // count as 0 then.
   IndexView positions;
-  int64_t position_axis_stride = 0;
+  int64_t position_axis_stride = kUnsetStride;  // must be set where num_axes > 1
   IndexView slot_mapping;
 
   // Derived, what is not given (cu_seqlens_q null: nothing is). Token t is number j = t - cu_seqlens_q[s] of sequence s,
@@ -178,7 +182,7 @@ struct AttentionPrologueParams {
   MutableHeadsView v_out;
   PagedKvView cache;
 
-  FaultRecord* faults = nullptr;
+  FaultRecord* faults = nullptr;    // null only where no position has a bound, or rotation.past_table is zero or identity
   uint8_t* token_faults = nullptr;  // [num_tokens], a FaultCode for each token concerned is written; null = not wanted
 };
 
@@ -192,19 +196,20 @@ PROLOGUE_API Status attention_prologue(const AttentionPrologueParams& params, co
 // Validated once, then launched with nothing but pointers that changed: for callers who run the same shape layer after layer.
 class PROLOGUE_API AttentionProloguePlan {
  public:
-  // Everything but num_tokens (which may be anything up to max_tokens) and the pointers is fixed by `params`.
+  // Everything but num_tokens (up to max_tokens), places.num_seqs (up to that of `params`), places.position_axis_stride and the
+  // pointers is fixed by `params`.
   static Result<AttentionProloguePlan> create(const AttentionPrologueParams& params, int64_t max_tokens,
                                               const Execution& execution);
-  // The pointers must satisfy what the plan's did (null or not, alignment, aliasing); not checked again. num_tokens and the
-  // device are.
+  // What is fixed must be as it was, and a pointer null where it was null: an error names what differs. That pointers are aligned
+  // as the plan's were and do not overlap is not checked again.
   Status run(const AttentionPrologueParams& params, const Execution& execution) const;
   // What will run: "cpu"; "lean", an instance compiled for what was asked; or "general", one CUDA kernel that decides everything
   // at run time and takes several times as long.
   const char* kernel() const;
 
  private:
-  const void* kernel_ = nullptr;  // the CUDA backend's choice
-  int64_t max_tokens_ = -1;
+  AttentionPrologueParams params_;  // with num_tokens = max_tokens
+  const void* kernel_ = nullptr;    // the CUDA backend's choice
   Device device_ = Device::cpu;
 };
 

@@ -164,7 +164,7 @@ class Prologue {
 
     Angles angles;
     TensorSteps<T> q = q_, k = k_;
-    q.rotation = k.rotation = fill_angles(p_, t, place, angles);
+    if (place.rotated) q.rotation = k.rotation = fill_angles(p_, t, place, angles);
     q.factor = query_factor(p_.q_scale, place.position);
     for_each_head(q, t, [&](int64_t h, const FinishedHead<T>& head) { store_query(t, h, head); });
     for_each_head(k, t,

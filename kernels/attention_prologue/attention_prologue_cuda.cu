@@ -139,6 +139,7 @@ bool plain(const AttentionPrologueParams& p) {
   const bool no_cache = (has_k(p) && p.cache.k == nullptr) || (has_v(p) && p.cache.v == nullptr);
   if (p.rounding != Rounding::once || scaled || p.v_norm.enabled || both_outputs || no_cache) return false;
   if (r.inverse || (r.rotary_dim > 0 && r.source == CosSinSource::inv_freq)) return false;
+  if (r.past_table == PastTable::identity && r.max_position > 0) return false;
   return !has_v(p) || v_head_dim(p) == p.head_dim;
 }
 
@@ -197,8 +198,6 @@ template <class Stride>
 Stride bytes_of(int64_t elements, int64_t bits) {
   return static_cast<Stride>(elements * bits / 8);
 }
-
-StoreAs store_as(KvType type) { return static_cast<StoreAs>(static_cast<int>(type) + 1); }
 
 const char* bytes_of(const void* data) { return static_cast<const char*>(data); }
 uint32_t step_of(const IndexView& view) { return view.type == IndexType::int64 ? 8 : 4; }
@@ -261,7 +260,7 @@ void fill_steps(const AttentionPrologueParams& p, int features, LeanArgs& args) 
   }
 
   const auto scale = [](LeanTensor& tensor, KvType type, KvScaling scaling, float* scales, const PageStrides& strides) {
-    tensor.store = store_as(type);
+    tensor.store = type;
     if (scaling == KvScaling::none) return;
     tensor.scale = reinterpret_cast<char*>(scales);
     tensor.scale_from = scaling == KvScaling::token_head ? ScaleFrom::computed : ScaleFrom::given;
@@ -355,11 +354,11 @@ void fill_extras(const AttentionPrologueParams& p, int64_t vector, GeneralArgs& 
   v.second_head = bytes_of<int64_t>(p.v_out.head_stride, bits);
 
   if (p.q8_out.data != nullptr) {
-    q.store = StoreAs::fp8_e4m3;
+    q.store = KvType::fp8_e4m3;
     fill_scale(q, p.q8_out.scaling, p.q8_out.scale, {0, p.num_q_heads, 1});
   }
   if (has_cache(p)) {
-    if (p.cache.type != kv_type_of(p.dtype)) k.store = v.store = store_as(p.cache.type);
+    if (p.cache.type != kv_type_of(p.dtype)) k.store = v.store = p.cache.type;
     if (!kv_type_is_float(p.cache.type)) {
       fill_scale(k, p.cache.scaling, p.cache.k_scale, p.cache.k_scale_strides);
       fill_scale(v, p.cache.scaling, p.cache.v_scale, p.cache.v_scale_strides);
@@ -383,6 +382,7 @@ void fill_extras(const AttentionPrologueParams& p, int64_t vector, GeneralArgs& 
     places.position_offsets = t.position_offsets;
     places.position_offset_per_seq = t.position_offset_per_seq ? 1 : 0;
   }
+  places.identity_past_table = p.rotation.past_table == PastTable::identity ? 1 : 0;
   places.source = p.rotation.source;
   places.inv_freq = p.rotation.inv_freq;
   places.attention_factor = p.rotation.attention_factor;

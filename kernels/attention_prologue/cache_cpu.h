@@ -75,6 +75,7 @@ void write_head(const CacheSide& side, int64_t slot, int64_t head, const Finishe
     quantize_values<decltype(type)::value>(finished.values, finished.width, scale.reciprocal, bytes);
   };
   switch (side.type) {
+    case KvType::as_dtype: return;  // a resolved type
     case KvType::f32: return store_float(float{});
     case KvType::f16: return store_float(Float16{});
     case KvType::bf16: return store_float(BFloat16{});

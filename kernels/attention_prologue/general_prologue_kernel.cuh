@@ -220,7 +220,7 @@ struct HeadState {
 
 template <class T, int V>
 __device__ inline void turn(HeadState<T, V>& head, const TensorExtras& extras, const TokenState<V>& token) {
-  if (extras.turns == 0) return;
+  if (extras.turns == 0 || !token.place.rotated) return;
   if (head.place.pair >= 0) {
     rotate<V>(head.values, token.angles, extras.layout.style);
     head.changed = true;
@@ -291,7 +291,7 @@ __device__ inline void store_as_cache(const GeneralArgs& p, const TokenPlace& to
   const UnitPlace& place = head.place;
 
   uint32_t largest = 0;
-  const bool quantised = extras.store >= StoreAs::fp8_e4m3;
+  const bool quantised = extras.store >= KvType::fp8_e4m3;
   if (extras.scale_from == ScaleFrom::computed) {
     UnitValues<V> present = head.values;
 #pragma unroll
@@ -302,15 +302,15 @@ __device__ inline void store_as_cache(const GeneralArgs& p, const TokenPlace& to
   }
   if (reached && !quantised) {
     switch (extras.store) {
-      case StoreAs::f32: store_unit<false, float, V>(to, place, narrow<float, V>(zero ? UnitValues<V>{} : head.values)); break;
-      case StoreAs::f16: store_unit<false, __half, V>(to, place, narrow<__half, V>(zero ? UnitValues<V>{} : head.values)); break;
-      case StoreAs::bf16:
+      case KvType::f32: store_unit<false, float, V>(to, place, narrow<float, V>(zero ? UnitValues<V>{} : head.values)); break;
+      case KvType::f16: store_unit<false, __half, V>(to, place, narrow<__half, V>(zero ? UnitValues<V>{} : head.values)); break;
+      case KvType::bf16:
         store_unit<false, __nv_bfloat16, V>(to, place, narrow<__nv_bfloat16, V>(zero ? UnitValues<V>{} : head.values));
         break;
       default: store_as_dtype<T, V>(to, head, zero); break;
     }
   }
-  const KvType type = static_cast<KvType>(static_cast<int>(extras.store) - 1);
+  const KvType type = extras.store;
   HeadScale scale;
   if (reached && quantised) {
     char* scale_at = extras.scale + page * extras.scale_page + offset * extras.scale_token + at.head * extras.scale_head;
@@ -343,7 +343,7 @@ __device__ inline void store_as_cache(const GeneralArgs& p, const TokenPlace& to
     if (place.has_b) codes[place.b + i] = quantize(head.values.x[V + i], scale.reciprocal, KvType::int4);
   }
   __syncthreads();
-  if (reached && extras.store == StoreAs::int4) {
+  if (reached && extras.store == KvType::int4) {
     for (int i = lanes.lane; i < head_dim / 2; i += lanes.count) {
       to[i] = static_cast<char>(codes[2 * i] | codes[2 * i + 1] << 4);
     }
@@ -386,7 +386,7 @@ __global__ void __launch_bounds__(kMaxGeneralThreads) general_prologue_kernel(co
   token.scales_query = p.q_scale.constant != 1.0f || p.q_scale.by_position != PositionScale::none;
   token.query_factor = token.scales_query ? query_factor(p.q_scale, token.place.positions[0]) : 1.0f;
   const int pair = place_unit<V>(lanes.lane, p.layout).pair;
-  if (pair >= 0 && p.extras[0].turns + p.extras[1].turns != 0 && guard.position_ok) {
+  if (pair >= 0 && p.extras[0].turns + p.extras[1].turns != 0 && guard.position_ok && token.place.rotated) {
     token.angles = angles_of_token<V>(p, token.place, t, pair);
   }
 
@@ -399,7 +399,7 @@ __global__ void __launch_bounds__(kMaxGeneralThreads) general_prologue_kernel(co
     }
   }
 
-  const bool any_int4 = p.extras[1].store == StoreAs::int4 || p.extras[2].store == StoreAs::int4;
+  const bool any_int4 = p.extras[1].store == KvType::int4 || p.extras[2].store == KvType::int4;
   const int num_rows = p.tensors[0].heads + p.tensors[1].heads + p.tensors[2].heads;
   const int step = static_cast<int>(gridDim.y * blockDim.y);
   for (int first = static_cast<int>(blockIdx.y * blockDim.y); first < num_rows; first += step) {

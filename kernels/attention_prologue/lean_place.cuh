@@ -161,7 +161,7 @@ requires((kFeatures & kDerived) != 0) struct PendingPlace<kFeatures, V, kKeep> {
 
   __device__ LeanPosition resolve_position(const LeanArgs& p, uint32_t t) {
     if ((token < sequence.begin) | (token >= sequence.end)) sequence = search_sequence(p.sequences, token);
-    const int64_t cached = static_cast<int64_t>(sequence.cached) + (token - sequence.begin);
+    const int64_t cached = static_cast<int64_t>(sequence.cached) + token - sequence.begin;
     position = {static_cast<uint32_t>(cached), static_cast<uint32_t>(cached >> 32)};
     LeanPosition place;
     place.padding = sequence.index >= p.sequences.num_seqs;

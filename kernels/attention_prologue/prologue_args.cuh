@@ -67,7 +67,6 @@ inline constexpr int kStreamStores = 2;  // q as it goes out; attention reads K 
 constexpr bool has_steps(int features) { return (features & ~(kLayouts | kPerToken)) != 0; }
 
 enum class ScaleFrom : int32_t { nothing = 0, given, computed };
-enum class StoreAs : int32_t { native = 0, f32, f16, bf16, fp8_e4m3, fp8_e5m2, int8, int4 };  // native: dtype, then KvType + 1
 
 // A tensor with its steps, so that a block, which mostly works on one of them, touches few lines. What an instance has no feature
 // for is not looked at.
@@ -77,7 +76,7 @@ struct LeanTensor : TensorArgs<uint32_t> {
   float eps = 0.0f;
   float weight_offset = 0.0f;
   float inverse_count = 0.0f;  // of the channels of a norm
-  StoreAs store = StoreAs::native;
+  KvType store = KvType::as_dtype;
   char* scale = nullptr;  // null: 1
   uint32_t scale_page = 0;
   uint32_t scale_token = 0;
@@ -138,7 +137,7 @@ struct TensorExtras {
   float eps = 0.0f;
   float weight_offset = 0.0f;
   float inverse_count = 0.0f;  // of the channels of a norm
-  StoreAs store = StoreAs::native;
+  KvType store = KvType::as_dtype;
   ScaleFrom scale_from = ScaleFrom::nothing;
   HeadLayout layout;
   int32_t turns = 0;
@@ -150,6 +149,7 @@ struct PlaceExtras {
   int32_t num_axes = 1;
   int32_t derive_position = 0;
   int32_t derive_slot = 0;
+  int32_t identity_past_table = 0;  // PastTable::identity
   int32_t position_offset_per_seq = 0;
   SequenceArgs sequences;
   const int32_t* block_table = nullptr;

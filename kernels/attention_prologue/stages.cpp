@@ -102,7 +102,11 @@ Status validate(const KvWriteParams& p) {
   if (p.num_tokens == 0) return {};
 
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "max_position", p.max_position, 0, int64_t{1} << 40));
+  PROLOGUE_RETURN_IF_ERROR(check_past_table(kName, p.past_table, p.max_position, p.faults));
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_axes", p.num_axes, 1, 4));
+  if (p.positions.data != nullptr) {
+    PROLOGUE_RETURN_IF_ERROR(check_stride_set(kName, "position_axis_stride", p.position_axis_stride, "num_axes", p.num_axes));
+  }
   PROLOGUE_RETURN_IF_ERROR(check_index_type(kName, "positions", p.positions));
   PROLOGUE_RETURN_IF_ERROR(check_index_type(kName, "slot_mapping", p.slot_mapping));
   PROLOGUE_RETURN_IF_ERROR(check_cache_shape(kName, c, p.num_kv_heads, p.head_dim));
@@ -142,11 +146,14 @@ Status add_bias(const AddBiasParams& params, const Execution& execution) {
 
 Status kv_write(const KvWriteParams& params, const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(check_device("kv_write", execution.device));
-  PROLOGUE_RETURN_IF_ERROR(validate(params));
-  if (params.num_tokens == 0) return {};
-  if (execution.device == Device::cpu) return cpu::kv_write(params, execution.num_threads);
+  KvWriteParams p = params;
+  p.cache.type = resolve_kv_type(p.cache.type, p.dtype);
+  PROLOGUE_RETURN_IF_ERROR(validate(p));
+  if (p.num_tokens == 0) return {};
+  if (p.past_table == PastTable::identity) p.max_position = 0;
+  if (execution.device == Device::cpu) return cpu::kv_write(p, execution.num_threads);
 #ifdef PROLOGUE_HAS_CUDA
-  return cuda::kv_write(params, execution.stream);
+  return cuda::kv_write(p, execution.stream);
 #else
   return cuda_not_built("kv_write");
 #endif

@@ -62,8 +62,9 @@ PROLOGUE_API Status query_scale(const QueryScaleParams& params, const Execution&
 
 // K and V of each token into its slot, quantised as the cache is. Tokens whose slot is negative, or whose position is negative or
 // >= max_position, in any of num_axes streams, are skipped (positions may be null: then none is skipped for its position;
-// max_position = 0 means no upper bound). Bad slots and positions are recorded as the fused kernel does, each token once. k.data
-// or v.data null: V or K only.
+// max_position = 0 means no upper bound, and so does past_table = identity). Bad slots and positions are recorded as the fused
+// kernel does, each token once; where there is a bound and past_table is record, `faults` must not be null. k.data or v.data null:
+// V or K only.
 struct KvWriteParams {
   int64_t num_tokens = 0;
   int64_t num_kv_heads = 0;
@@ -73,11 +74,12 @@ struct KvWriteParams {
   HeadsView v;
   PagedKvView cache;
   IndexView slot_mapping;
-  IndexView positions;  // [num_axes, num_tokens], rows position_axis_stride apart
+  IndexView positions;  // [num_axes, num_tokens], rows position_axis_stride apart (0: one row for all axes)
   int64_t max_position = 0;
   FaultRecord* faults = nullptr;
   int64_t num_axes = 1;  // 1 to 4
-  int64_t position_axis_stride = 0;
+  int64_t position_axis_stride = kUnsetStride;  // must be set where num_axes > 1
+  PastTable past_table = PastTable::record;
 };
 PROLOGUE_API Status kv_write(const KvWriteParams& params, const Execution& execution);
 

@@ -60,6 +60,7 @@ inline constexpr int kMaxAxes = 4;
 
 struct TokenPlace {
   TokenGuard guard;
+  bool rotated = true;  // otherwise past the table, and the rows are not rotated
   int64_t positions[kMaxAxes] = {};
   int64_t page = 0;  // of the slot, where there is one
   uint32_t offset = 0;
@@ -125,7 +126,7 @@ __device__ inline TokenPlace place_token(const GeneralArgs& args, int64_t t) {
     const int64_t offset = p.position_offsets.data == nullptr
                                ? 0
                                : index_at(p.position_offsets, p.position_offset_per_seq != 0 ? sequence.index : 0);
-    derived_position = cached + offset;
+    derived_position = add_positions(cached, offset);
     if (p.derive_slot != 0) {
       const bool overwritten = p.ring_size > 0 && t + p.ring_size < sequence.end;
       const int64_t in_sequence = p.ring_size > 0 ? cached % p.ring_size : cached;
@@ -142,13 +143,15 @@ __device__ inline TokenPlace place_token(const GeneralArgs& args, int64_t t) {
       }
     }
   }
-  bool padding = false, outside = p.derive_position != 0 && derived_position < 0;
+  bool padding = false, past_table = false;
 #pragma unroll
   for (int axis = 0; axis < kMaxAxes; ++axis) {
     place.positions[axis] = p.derive_position != 0 ? derived_position : pending[axis].value(args.position_step);
     padding = padding || (p.derive_position == 0 && place.positions[axis] < 0);
-    outside = outside || (args.max_position > 0 && place.positions[axis] >= args.max_position);
+    past_table = past_table || (args.max_position > 0 && place.positions[axis] >= args.max_position);
   }
+  place.rotated = !past_table;
+  const bool outside = (p.derive_position != 0 && derived_position < 0) || (past_table && p.identity_past_table == 0);
   if (p.derive_slot == 0) {
     const int64_t slot = pending_slot.value(args.slot_step);
     has_slot = slot >= 0 && slot < args.num_slots;

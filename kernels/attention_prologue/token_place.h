@@ -6,6 +6,7 @@
 
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
 #include <prologue/kernels/base/faults.h>
+#include <prologue/kernels/base/token_guard.h>
 
 namespace prologue {
 
@@ -17,6 +18,7 @@ inline bool writes_cache(const AttentionPrologueParams& p) {
 struct TokenPlace {
   bool padding = false;     // touch nothing
   bool position_ok = true;  // otherwise the rows become zeros
+  bool rotated = true;      // otherwise past the table, and the rows are not rotated
   int64_t position = 0;     // of the first stream
   int64_t slot = -1;        // negative: nothing goes into the cache
   FaultCode fault = FaultCode::none;
@@ -58,6 +60,7 @@ inline int64_t stream_position(const AttentionPrologueParams& p, const TokenPlac
 
 inline TokenPlace place_token(const AttentionPrologueParams& p, int64_t token) {
   const TokenPlaces& places = p.places;
+  const auto past_table = [&](int64_t position) { return p.rotation.max_position > 0 && position >= p.rotation.max_position; };
   const bool cached = writes_cache(p);
   const bool positions_given = places.positions.data != nullptr;
   const bool slot_given = places.slot_mapping.data != nullptr;
@@ -79,15 +82,17 @@ inline TokenPlace place_token(const AttentionPrologueParams& p, int64_t token) {
       const int64_t position = index_at(places.positions, axis * places.position_axis_stride + token);
       if (axis == 0) place.position = position;
       place.padding = place.padding || position < 0;
-      place.position_ok = place.position_ok && (p.rotation.max_position == 0 || position < p.rotation.max_position);
+      place.rotated = place.rotated && !past_table(position);
     }
     if (place.padding) return place;
   } else if (derived) {
     const IndexView& offsets = places.position_offsets;
     const int64_t offset = offsets.data == nullptr ? 0 : index_at(offsets, places.position_offset_per_seq ? sequence : 0);
-    place.position = static_cast<int64_t>(static_cast<uint64_t>(cache_position) + static_cast<uint64_t>(offset));  // may wrap
-    place.position_ok = place.position >= 0 && (p.rotation.max_position == 0 || place.position < p.rotation.max_position);
+    place.position = add_positions(cache_position, offset);
+    place.position_ok = place.position >= 0;
+    place.rotated = !past_table(place.position);
   }
+  if (!place.rotated && p.rotation.past_table != PastTable::identity) place.position_ok = false;
   if (!place.position_ok) {
     place.fault = FaultCode::position_out_of_range;
     return place;

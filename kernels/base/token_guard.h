@@ -9,6 +9,12 @@
 
 namespace prologue {
 
+// The sum, or -1 (a position that is bad whatever the bound) where int64 cannot hold it.
+PROLOGUE_HOST_DEVICE inline int64_t add_positions(int64_t x, int64_t y) {
+  const int64_t sum = static_cast<int64_t>(static_cast<uint64_t>(x) + static_cast<uint64_t>(y));
+  return ((x ^ sum) & (y ^ sum)) < 0 ? -1 : sum;
+}
+
 struct TokenGuard {
   bool padding = false;     // touch nothing
   bool position_ok = true;  // otherwise the Q row becomes zeros

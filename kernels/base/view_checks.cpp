@@ -2,6 +2,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <span>
 
 #include <prologue/kernels/base/view_checks.h>
 
@@ -216,9 +217,24 @@ Status RegionChecks::write(const Region& region, const char* in_place) {
   return add(region, true, in_place);
 }
 
+void RegionChecks::leave_out(std::initializer_list<const char*> names) {
+  num_left_out_ = 0;
+  for (const char* name : names) {
+    if (num_left_out_ < kMaxLeftOut) left_out_[num_left_out_++] = name;
+  }
+}
+
 Status RegionChecks::add(const Region& region, bool written, const char* in_place) {
   const int64_t bytes = extent(region);
   if (bytes <= 0) return {};
+  const auto is_its_name = [&](const char* name) { return std::strcmp(name, region.name) == 0; };
+  if (std::any_of(left_out_, left_out_ + num_left_out_, is_its_name)) return {};
+  for (Entry& entry : std::span(entries_, static_cast<size_t>(count_))) {
+    if (entry.region.data != region.data || !is_its_name(entry.region.name) || !same_region(entry.region, region)) continue;
+    if (extent(entry.region) != bytes) continue;
+    entry.written = entry.written || written;
+    return {};
+  }
   if (count_ == kMaxEntries) return unsupported(operation_, ": more than ", kMaxEntries, " arrays");
   const auto begin = reinterpret_cast<uintptr_t>(region.data);
   entries_[count_++] = {region, written, in_place, begin, begin + static_cast<uintptr_t>(bytes)};
@@ -256,23 +272,20 @@ Status check_head_and_rotary_dim(const char* operation, int64_t head_dim, RopeSt
   return {};
 }
 
-Region table_region(int64_t rotary_dim, const float* cos_sin_cache, int64_t max_position) {
-  const bool used = rotary_dim > 0;
-  Region region{"cos_sin_cache", cos_sin_cache, rotary_dim * 4, 4, {used ? max_position : 0, 1, 1}, {rotary_dim * 4, 0, 0}};
-  return region;
+Status check_past_table(const char* operation, PastTable past_table, int64_t max_position, const FaultRecord* faults) {
+  if (past_table < PastTable::record || past_table > PastTable::identity) {
+    return unsupported(operation, ": past_table is ", static_cast<int32_t>(past_table),
+                       ": supported are record, zero and identity");
+  }
+  if (past_table != PastTable::record || max_position == 0 || faults != nullptr) return {};
+  return invalid_argument(operation, ": faults is null, but max_position is ", max_position,
+                          ": give a FaultRecord, or set past_table to zero or identity");
 }
 
-Status check_rotation_table(const char* operation, int64_t rotary_dim, const float* cos_sin_cache, int64_t max_position,
-                            const IndexView& positions, int64_t num_tokens) {
-  PROLOGUE_RETURN_IF_ERROR(check_range(operation, "max_position", max_position, rotary_dim > 0 ? 1 : 0, int64_t{1} << 40));
-  PROLOGUE_RETURN_IF_ERROR(check_index_type(operation, "positions", positions));
-  PROLOGUE_RETURN_IF_ERROR(check_readable(operation, table_region(rotary_dim, cos_sin_cache, max_position)));
-  const bool used = rotary_dim > 0 || positions.data != nullptr;
-  return check_readable(operation, index_region("positions", positions, used ? num_tokens : 0));
-}
-
-Status check_faults(const char* operation, const FaultRecord* faults) {
-  return check_readable(operation, array_region("faults", faults, faults == nullptr ? 0 : 1, alignof(FaultRecord)));
+Status check_stride_set(const char* operation, const char* name, int64_t stride, const char* count_name, int64_t count) {
+  if (count <= 1 || stride != kUnsetStride) return {};
+  return invalid_argument(operation, ": ", name, " is not set, but ", count_name, " is ", count,
+                          ": set it, to 0 where all share one row");
 }
 
 Status check_index_type(const char* operation, const char* name, const IndexView& view) {

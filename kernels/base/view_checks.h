@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 
 #include <prologue/kernels/base/dtype.h>
 #include <prologue/kernels/base/execution.h>
+#include <prologue/kernels/base/export.h>
 #include <prologue/kernels/base/faults.h>
 #include <prologue/kernels/base/status.h>
 #include <prologue/kernels/base/views.h>
@@ -27,9 +29,9 @@ struct Region {
   int64_t stride(int dim) const { return dim < 3 ? strides[dim] : inner_stride; }
 };
 
-Region heads_region(const char* name, const HeadsView& view, int64_t num_tokens, int64_t num_heads, int64_t head_dim,
-                    DType dtype);
-Region array_region(const char* name, const void* data, int64_t count, int64_t element_size);
+PROLOGUE_API Region heads_region(const char* name, const HeadsView& view, int64_t num_tokens, int64_t num_heads, int64_t head_dim,
+                                 DType dtype);
+PROLOGUE_API Region array_region(const char* name, const void* data, int64_t count, int64_t element_size);
 Region index_region(const char* name, const IndexView& view, int64_t count);
 // [num_axes, count], rows axis_stride apart.
 Region positions_region(const char* name, const IndexView& view, int64_t num_axes, int64_t axis_stride, int64_t count);
@@ -49,13 +51,18 @@ Status check_readable(const char* operation, const Region& region);
 Status check_writable(const char* operation, const Region& region);
 Status check_apart(const char* operation, const Region& written, const Region& other);
 
-// The regions of one operation: each is checked as it is added, and at the end that what is written touches nothing else.
-class RegionChecks {
+// The regions of one operation, or of several that run one after another: each is checked as it is added, and at the end that
+// what is written touches nothing else. The same region under the same name is entered once: what one operation writes, another
+// may read.
+class PROLOGUE_API RegionChecks {
  public:
   explicit RegionChecks(const char* operation) : operation_(operation) {}
   Status read(const Region& region);
   // `in_place`: the input that this may be itself.
   Status write(const Region& region, const char* in_place = "");
+  // From here on regions of these names (8 at most) are checked on their own, but not entered: views that whoever checks several
+  // operations has made, and answers for.
+  void leave_out(std::initializer_list<const char*> names);
   Status check_all_apart() const;
 
  private:
@@ -67,10 +74,12 @@ class RegionChecks {
   };
   Status add(const Region& region, bool written, const char* in_place);
 
-  static constexpr int kMaxEntries = 40;
+  static constexpr int kMaxEntries = 48, kMaxLeftOut = 8;
   const char* operation_;
   Entry entries_[kMaxEntries] = {};
   int count_ = 0;
+  const char* left_out_[kMaxLeftOut] = {};
+  int num_left_out_ = 0;
 };
 
 // The same rows in the same order: what "in place" means.
@@ -78,13 +87,12 @@ bool same_region(const Region& a, const Region& b);
 
 // head_dim even, 2..576; rotary_dim even, 0..head_dim.
 Status check_head_and_rotary_dim(const char* operation, int64_t head_dim, RopeStyle style, int64_t rotary_dim);
-// The float32 table [max_position, rotary_dim] and the positions into it; without rotation both may be null.
-Region table_region(int64_t rotary_dim, const float* cos_sin_cache, int64_t max_position);
-Status check_rotation_table(const char* operation, int64_t rotary_dim, const float* cos_sin_cache, int64_t max_position,
-                            const IndexView& positions, int64_t num_tokens);
-Status check_faults(const char* operation, const FaultRecord* faults);
+// A bound on positions (0 = none), and what becomes of tokens past it.
+Status check_past_table(const char* operation, PastTable past_table, int64_t max_position, const FaultRecord* faults);
+// Where `count` rows are needed somebody must have said how far apart they are.
+Status check_stride_set(const char* operation, const char* name, int64_t stride, const char* count_name, int64_t count);
 Status check_index_type(const char* operation, const char* name, const IndexView& view);
-// The cache's shape, type and scaling against the operation's heads; its memory is a matter of regions.
+// The cache's shape, type (resolved) and scaling against the operation's heads; its memory is a matter of regions.
 Status check_cache_shape(const char* operation, const PagedKvView& cache, int64_t num_kv_heads, int64_t head_dim);
 
 }  // namespace prologue

@@ -53,10 +53,23 @@ struct PageStrides {
   int64_t head = 0;
 };
 
-// How a cache stores an element. Quantised types hold round(x / scale), scale being a dequantisation multiplier.
-enum class KvType : int32_t { f32 = 0, f16, bf16, fp8_e4m3, fp8_e5m2, int8, int4 };
+// A stride that nobody has set. Where it would be needed that is an error: 0 is a statement (one row shared by all).
+inline constexpr int64_t kUnsetStride = -1;
 
-constexpr KvType kv_type_of(DType type) { return static_cast<KvType>(type); }
+// What becomes of a token whose position is past the last row of the table, or past another bound on positions.
+enum class PastTable : int32_t {
+  record = 0,  // its rows become zeros, K and V are not written, and it is recorded: `faults` must not be null
+  zero,        // the same, but `faults` may be null
+  identity,    // its rows pass unrotated (cos 1, sin 0), K and V are written, nothing is recorded
+};
+
+// How a cache stores an element. Quantised types hold round(x / scale), scale being a dequantisation multiplier.
+enum class KvType : int32_t { as_dtype = 0, f32, f16, bf16, fp8_e4m3, fp8_e5m2, int8, int4 };
+
+constexpr KvType kv_type_of(DType type) { return static_cast<KvType>(static_cast<int32_t>(type) + 1); }
+// The type of a view that says `type`, in an operation on `dtype`.
+constexpr KvType resolve_kv_type(KvType type, DType dtype) { return type == KvType::as_dtype ? kv_type_of(dtype) : type; }
+// The rest is about resolved types.
 constexpr bool kv_type_valid(KvType type) { return type >= KvType::f32 && type <= KvType::int4; }
 constexpr bool kv_type_is_float(KvType type) { return type <= KvType::bf16; }
 constexpr int64_t kv_type_bits(KvType type) {
@@ -65,6 +78,7 @@ constexpr int64_t kv_type_bits(KvType type) {
 }
 constexpr const char* kv_type_name(KvType type) {
   switch (type) {
+    case KvType::as_dtype: return "as_dtype";
     case KvType::f32: return "float32";
     case KvType::f16: return "float16";
     case KvType::bf16: return "bfloat16";
@@ -90,7 +104,7 @@ enum class KvScaling : int32_t {
 struct PagedKvView {
   void* k = nullptr;
   void* v = nullptr;
-  KvType type = KvType::f32;
+  KvType type = KvType::as_dtype;  // the dtype of the operation that is given the view
   int64_t num_pages = 0;
   int64_t page_size = 0;
   int64_t num_kv_heads = 0;

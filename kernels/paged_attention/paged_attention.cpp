@@ -4,6 +4,7 @@
 #include <limits>
 
 #include <prologue/kernels/base/view_checks.h>
+#include <prologue/kernels/paged_attention/regions.h>
 
 namespace prologue {
 
@@ -72,11 +73,31 @@ Status check_arrays(const PagedAttentionParams& p, Device device) {
                        ": supported is every even number in 2..576, or 0 = head_dim");
   }
   PROLOGUE_RETURN_IF_ERROR(check_cache_shape(kName, kv, kv.num_kv_heads, p.head_dim));
+  const int64_t needed = paged_attention_workspace_bytes(p, device);
+  if (needed > 0 && (p.workspace == nullptr || p.workspace_bytes < needed)) {
+    return invalid_argument("paged_attention: workspace has ", p.workspace == nullptr ? 0 : p.workspace_bytes,
+                            " bytes: this call needs ", needed);
+  }
+  RegionChecks regions(kName);
+  PROLOGUE_RETURN_IF_ERROR(add_regions(p, device, regions));
+  return regions.check_all_apart();
+}
+
+PagedAttentionParams resolved(const PagedAttentionParams& params) {
+  PagedAttentionParams p = params;
+  p.kv.type = resolve_kv_type(p.kv.type, p.dtype);
+  return p;
+}
+
+}  // namespace
+
+Status add_regions(const PagedAttentionParams& params, Device device, RegionChecks& regions) {
+  const PagedAttentionParams p = resolved(params);
+  const PagedKvView& kv = p.kv;
   Region block_table = array_region("block_table", p.block_table, p.num_seqs, 4);
   block_table.width = p.max_pages_per_seq * 4;
   if (__builtin_mul_overflow(p.block_table_stride, 4, &block_table.strides[0])) block_table.strides[0] = INT64_MAX;
   const Region faults = array_region("faults", p.faults, p.faults == nullptr ? 0 : 1, alignof(FaultRecord));
-  RegionChecks regions(kName);
   PROLOGUE_RETURN_IF_ERROR(regions.read(cache_region("cache.k", kv.k, kv.k_strides, kv)));
   PROLOGUE_RETURN_IF_ERROR(regions.read(cache_region("cache.v", kv.v, kv.v_strides, kv, kv.v_width())));
   PROLOGUE_RETURN_IF_ERROR(regions.read(cache_scale_region("cache.k_scale", kv.k_scale, kv.k_scale_strides, kv)));
@@ -87,20 +108,12 @@ Status check_arrays(const PagedAttentionParams& p, Device device) {
   PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("cu_seqlens_q", p.cu_seqlens_q, p.num_seqs + 1, 4)));
   PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("seq_lens", p.seq_lens, p.num_seqs, 4)));
   PROLOGUE_RETURN_IF_ERROR(regions.write(faults));
-  PROLOGUE_RETURN_IF_ERROR(regions.check_all_apart());
-  const int64_t needed = paged_attention_workspace_bytes(p, device);
-  if (needed > 0 && (p.workspace == nullptr || p.workspace_bytes < needed)) {
-    return invalid_argument("paged_attention: workspace has ", p.workspace == nullptr ? 0 : p.workspace_bytes,
-                            " bytes: this call needs ", needed);
-  }
-  return {};
+  return regions.write(array_region("workspace", p.workspace, paged_attention_workspace_bytes(p, device), 1));
 }
-
-}  // namespace
 
 int64_t paged_attention_workspace_bytes(const PagedAttentionParams& params, Device device) {
 #ifdef PROLOGUE_HAS_CUDA
-  if (device == Device::cuda) return cuda::paged_attention_workspace_bytes(params);
+  if (device == Device::cuda) return cuda::paged_attention_workspace_bytes(resolved(params));
 #endif
   (void)params, (void)device;
   return 0;
@@ -108,15 +121,15 @@ int64_t paged_attention_workspace_bytes(const PagedAttentionParams& params, Devi
 
 Status validate(const PagedAttentionParams& params, Device device) {
   PROLOGUE_RETURN_IF_ERROR(check_shapes(params, device));
-  return params.num_tokens == 0 || params.num_seqs == 0 ? ok_status() : check_arrays(params, device);
+  return params.num_tokens == 0 || params.num_seqs == 0 ? ok_status() : check_arrays(resolved(params), device);
 }
 
 Status paged_attention(const PagedAttentionParams& params, const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(validate(params, execution.device));
   if (params.num_tokens == 0 || params.num_seqs == 0) return ok_status();
-  if (execution.device == Device::cpu) return cpu::paged_attention(params, execution);
+  if (execution.device == Device::cpu) return cpu::paged_attention(resolved(params), execution);
 #ifdef PROLOGUE_HAS_CUDA
-  return cuda::paged_attention(params, execution);
+  return cuda::paged_attention(resolved(params), execution);
 #else
   return cuda_not_built("paged_attention");
 #endif

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include <prologue/kernels/base/plan_checks.h>
 #include <prologue/kernels/base/view_checks.h>
 #include <prologue/kernels/rotary/instances.h>
 #include <prologue/kernels/rotary/rotary_token.h>
@@ -95,10 +96,24 @@ Status check_angles(const RotaryParams& p) {
   const RotaryAngles& a = p.angles;
   PROLOGUE_RETURN_IF_ERROR(check_enum("angles.source", a.source, RotarySource::theta, "cos_sin, angles, inv_freq and theta"));
   PROLOGUE_RETURN_IF_ERROR(check_enum("angles.width", a.width, RotaryWidth::full, "half and full"));
+  PROLOGUE_RETURN_IF_ERROR(check_past_table(kName, a.past_table, 0, nullptr));
   const bool given = a.source == RotarySource::cos_sin || a.source == RotarySource::angles;
   const bool by_position = p.rotary_dim > 0 && given && !a.per_token;
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "angles.max_position", a.max_position, by_position ? 1 : 0, kMaxRows));
-  if (p.rotary_dim == 0) return {};
+  if (p.rotary_dim == 0) {
+    const char* given_without = a.cos.data != nullptr      ? "angles.cos"
+                                : a.sin.data != nullptr    ? "angles.sin"
+                                : a.angles.data != nullptr ? "angles.angles"
+                                : a.inv_freq != nullptr    ? "angles.inv_freq"
+                                : a.theta != 0.0           ? "angles.theta"
+                                                           : nullptr;
+    if (given_without == nullptr) return {};
+    return invalid_argument(kName, ": rotary_dim is 0, but ", given_without, " is given: set rotary_dim, or leave it out");
+  }
+  if (given && a.width == RotaryWidth::unset) {
+    return invalid_argument(kName, ": angles.width is not set: half is a column for each pair of a block, ",
+                            p.rotary_dim / (2 * p.num_blocks), ", full one for each channel, ", p.rotary_dim / p.num_blocks);
+  }
   if (!float_type_valid(a.type)) {
     return unsupported(kName, ": angles.type is the unknown type ", static_cast<int32_t>(a.type),
                        ": supported are float32, float16, bfloat16 and float64");
@@ -125,15 +140,9 @@ Status check_angles(const RotaryParams& p) {
 Status check_positions(const RotaryParams& p) {
   const RotaryPositions& q = p.positions;
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "positions.num_axes", q.num_axes, 1, kMaxRotaryAxes));
-  if (q.num_axes > 1 && p.rotary_dim > 0) {
-    if (p.angles.per_token) {
-      return invalid_argument(kName, ": positions.num_axes is ", q.num_axes,
-                              ", but angles.per_token is set: rows by token know no streams");
-    }
-    if (q.pair_axis == nullptr && q.num_axes != p.num_blocks) {
-      return invalid_argument(kName, ": positions.pair_axis is null: num_axes, ", q.num_axes, ", must then be num_blocks, ",
-                              p.num_blocks);
-    }
+  if (q.num_axes > 1 && p.rotary_dim > 0 && !p.angles.per_token && q.pair_axis == nullptr && q.num_axes != p.num_blocks) {
+    return invalid_argument(kName, ": positions.pair_axis is null: num_axes, ", q.num_axes, ", must then be num_blocks, ",
+                            p.num_blocks);
   }
   PROLOGUE_RETURN_IF_ERROR(check_int_type("positions.ids", q.ids));
   PROLOGUE_RETURN_IF_ERROR(check_int_type("positions.offsets", q.offsets));
@@ -164,24 +173,34 @@ Status add_angles(const RotaryParams& p, RegionChecks& regions) {
   }
   const int64_t rows = a.per_token ? p.seq_len : a.max_position;
   const int64_t columns = a.width == RotaryWidth::full ? 2 * block_pairs : block_pairs;
-  const auto read = [&](const char* name, const RotaryColumns& c) {
+  const auto read = [&](const char* name, const char* name_of_stride, const RotaryColumns& c) -> Status {
+    PROLOGUE_RETURN_IF_ERROR(check_stride_set(kName, name_of_stride, c.batch_stride, "batch", p.batch));
+    const bool shared = rows <= 1 || columns <= 1 || c.row_stride == 0 || c.column_stride == 0;
+    const auto within = [](int64_t inner, int64_t count, int64_t outer) { return (outer - 1) / inner < count - 1; };
+    if (!shared && (c.column_stride <= c.row_stride ? within(c.column_stride, columns, c.row_stride)
+                                                    : within(c.row_stride, rows, c.column_stride))) {
+      return invalid_argument(kName, ": ", name, " has ", columns, " columns ", c.column_stride, " apart and ", rows, " rows ",
+                              c.row_stride, " apart: rows must not overlap");
+    }
     return regions.read(strided_region(name, c.data, float_type_size(a.type),
                                        {{p.batch, c.batch_stride}, {rows, c.row_stride}, {1, 0}, {columns, c.column_stride}}));
   };
-  if (a.source == RotarySource::angles) return read("angles.angles", a.angles);
-  PROLOGUE_RETURN_IF_ERROR(read("angles.cos", a.cos));
-  return read("angles.sin", a.sin);
+  if (a.source == RotarySource::angles) return read("angles.angles", "angles.angles.batch_stride", a.angles);
+  PROLOGUE_RETURN_IF_ERROR(read("angles.cos", "angles.cos.batch_stride", a.cos));
+  return read("angles.sin", "angles.sin.batch_stride", a.sin);
 }
 
 Status add_positions(const RotaryParams& p, RegionChecks& regions) {
   const RotaryPositions& q = p.positions;
-  if (q.num_axes > 1 && p.rotary_dim > 0 && q.pair_axis != nullptr) {
+  if (q.num_axes > 1 && p.rotary_dim > 0 && !p.angles.per_token && q.pair_axis != nullptr) {
     PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("positions.pair_axis", q.pair_axis, p.rotary_dim / 2, 1)));
   }
   const auto read = [&](const char* name, const IntView& view, const Dim(&dims)[4]) {
     return regions.read(strided_region(name, view.data, int_type_size(view.type), dims));
   };
   if (q.ids.data != nullptr) {
+    PROLOGUE_RETURN_IF_ERROR(check_stride_set(kName, "positions.axis_stride", q.axis_stride, "positions.num_axes", q.num_axes));
+    PROLOGUE_RETURN_IF_ERROR(check_stride_set(kName, "positions.batch_stride", q.batch_stride, "batch", p.batch));
     return read("positions.ids", q.ids,
                 {{1, 0}, {q.num_axes, q.axis_stride}, {p.batch, q.batch_stride}, {p.seq_len, q.token_stride}});
   }
@@ -201,6 +220,85 @@ void compute_frequencies(const RotaryParams& params, RotaryFrequencies& frequenc
   }
 }
 
+// That a run asks for what the plan was made for: a line for every member but those that a run may change.
+Status check_run(const RotaryParams& a, const RotaryParams& b) {
+  PlanChecks plan("rotary plan");
+  plan.same("batch", a.batch, b.batch);
+  plan.same("head_dim", a.head_dim, b.head_dim);
+  plan.same("dtype", a.dtype, b.dtype);
+  plan.same("num_tensors", a.num_tensors, b.num_tensors);
+  if (!plan.status().ok()) return plan.status();  // the tensors are walked by them
+  const auto free_stride = [&](const char* name, const char* member, int64_t count, int64_t stride) {
+    if (count > 1) plan.up_to(name, member, PlanChecks::kAnything, stride, 0);
+  };
+  const auto strides = [&](const char* name, int64_t num_heads, const RotaryStrides& x, const RotaryStrides& y) {
+    plan.same(name, "token stride", x.token, y.token);
+    plan.same(name, "channel stride", x.channel, y.channel);
+    free_stride(name, "batch stride", a.batch, y.batch);
+    free_stride(name, "head stride", num_heads, y.head);
+  };
+  for (int64_t i = 0; i < a.num_tensors; ++i) {
+    const RotaryTensor &x = a.tensors[i], &y = b.tensors[i];
+    plan.same(kNumHeads[i], x.num_heads, y.num_heads);
+    plan.same(kX[i], "rotate", x.rotate, y.rotate);
+    plan.present(kX[i], x.x, y.x);
+    plan.present(kY[i], x.y, y.y);
+    strides(kX[i], x.num_heads, x.x_strides, y.x_strides);
+    strides(kY[i], x.num_heads, x.y_strides, y.y_strides);
+  }
+  plan.same("style", a.style, b.style);
+  plan.same("rotary_dim", a.rotary_dim, b.rotary_dim);
+  plan.same("rotary_offset", a.rotary_offset, b.rotary_offset);
+  plan.same("num_blocks", a.num_blocks, b.num_blocks);
+  plan.same("inverse", a.inverse, b.inverse);
+  plan.same("tail", a.tail, b.tail);
+
+  const RotaryAngles &r = a.angles, &s = b.angles;
+  plan.same("angles.source", r.source, s.source);
+  plan.same("angles.type", r.type, s.type);
+  plan.same("angles.width", r.width, s.width);
+  plan.same("angles.per_token", r.per_token, s.per_token);
+  plan.same("angles.max_position", r.max_position, s.max_position);
+  plan.same("angles.past_table", r.past_table, s.past_table);
+  const auto columns = [&](const char* name, const RotaryColumns& x, const RotaryColumns& y) {
+    plan.present(name, x.data, y.data);
+    if (x.data != nullptr) free_stride(name, "batch_stride", a.batch, y.batch_stride);
+    plan.same(name, "row_stride", x.row_stride, y.row_stride);
+    plan.same(name, "column_stride", x.column_stride, y.column_stride);
+  };
+  columns("angles.cos", r.cos, s.cos);
+  columns("angles.sin", r.sin, s.sin);
+  columns("angles.angles", r.angles, s.angles);
+  plan.present("angles.inv_freq", r.inv_freq, s.inv_freq);
+  plan.same("angles.theta", r.theta, s.theta);
+  plan.same("angles.attention_factor", r.attention_factor, s.attention_factor);
+
+  const RotaryPositions &t = a.positions, &u = b.positions;
+  const auto integers = [&](const char* name, const IntView& x, const IntView& y) {
+    plan.present(name, x.data, y.data);
+    plan.same(name, "type", x.type, y.type);
+  };
+  integers("positions.ids", t.ids, u.ids);
+  plan.same("positions.token_stride", t.token_stride, u.token_stride);
+  plan.same("positions.offset", t.offset, u.offset);
+  integers("positions.offsets", t.offsets, u.offsets);
+  plan.same("positions.offsets_stride", t.offsets_stride, u.offsets_stride);
+  integers("positions.cu_seqlens", t.cu_seqlens, u.cu_seqlens);
+  plan.same("positions.max_seqlen", t.max_seqlen, u.max_seqlen);
+  plan.same("positions.num_axes", t.num_axes, u.num_axes);
+  plan.present("positions.pair_axis", t.pair_axis, u.pair_axis);
+  plan.present("faults", a.faults, b.faults);
+  plan.present("token_faults", a.token_faults, b.token_faults);
+
+  plan.up_to("seq_len", a.seq_len, b.seq_len, 0);
+  if (t.cu_seqlens.data != nullptr) plan.up_to("positions.num_seqs", t.num_seqs, u.num_seqs, b.seq_len > 0 ? 1 : 0);
+  if (t.ids.data != nullptr) {
+    free_stride("positions", "axis_stride", t.num_axes, u.axis_stride);
+    free_stride("positions", "batch_stride", a.batch, u.batch_stride);
+  }
+  return plan.status();
+}
+
 Status dispatch(const RotaryParams& params, const RotaryFrequencies& frequencies, const Execution& execution) {
   if (execution.device == Device::cpu) return cpu::rotary(params, frequencies, execution.num_threads);
 #ifdef PROLOGUE_HAS_CUDA
@@ -217,6 +315,7 @@ Status validate(const RotaryParams& p) {
   PROLOGUE_RETURN_IF_ERROR(check_angles(p));
   PROLOGUE_RETURN_IF_ERROR(check_positions(p));
   if (p.batch * p.seq_len == 0) return {};
+  PROLOGUE_RETURN_IF_ERROR(check_past_table(kName, p.angles.past_table, p.angles.max_position, p.faults));
 
   RegionChecks regions(kName);
   for (int64_t i = 0; i < p.num_tensors; ++i) {
@@ -267,17 +366,11 @@ Result<RotaryPlan> RotaryPlan::create(const RotaryParams& params, const Executio
 }
 
 Status RotaryPlan::run(const RotaryParams& params, const Execution& execution) const {
-  if (params.seq_len < 0 || params.seq_len > params_.seq_len) {
-    return invalid_argument("rotary plan: seq_len is ", params.seq_len, ": it must lie in 0..", params_.seq_len,
-                            ", that of the plan");
-  }
-  if (params.batch != params_.batch) {
-    return invalid_argument("rotary plan: batch is ", params.batch, ": it must be that of the plan, ", params_.batch);
-  }
   if (execution.device != device_) {
     return invalid_argument("rotary plan: device is ", device_name(execution.device), ": the plan was made for ",
                             device_name(device_));
   }
+  PROLOGUE_RETURN_IF_ERROR(check_run(params_, params));
   if (params.seq_len == 0) return {};
   return dispatch(params, frequencies_, execution);
 }

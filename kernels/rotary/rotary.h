@@ -14,9 +14,12 @@
 // Every pointer is on the operation's device.
 //
 // Guards, as in kernels/attention_prologue/attention_prologue.h. A negative given position (of any stream), or a token at or past
-// cu_seqlens[num_seqs], is padding: none of the token's rows is touched. A position outside [0, max_position), or a token that is
-// number max_seqlen or later of its sequence: what would be written of the token's rows (in place too) becomes zeros, recorded in
-// `faults` with token t (position_out_of_range, sequence_too_long). Nothing outside the named rows is ever touched.
+// cu_seqlens[num_seqs], is padding: none of the token's rows is touched. A position >= max_position (of any stream):
+// angles.past_table says what happens. record: what would be written of the token's rows (in place too) becomes zeros, recorded in
+// `faults` with token t (position_out_of_range); `faults` must not be null. zero: the same, but `faults` may be null. identity: the
+// channels to rotate are copied bitwise, nothing is recorded. A negative position that is not given, or a sum that int64 cannot
+// hold, is treated as by record; so is a token that is number max_seqlen or later of its sequence (sequence_too_long). Nothing
+// outside the named rows is ever touched.
 //
 // Numerics: arithmetic in float32 (float64 for f64), each product and sum rounded once (no fused multiply-add), one rounding at
 // the store. Given cos and sin are converted to the type of the arithmetic; angles and frequencies are taken exactly. Computed
@@ -85,15 +88,17 @@ enum class RotarySource : int32_t {
 };
 
 enum class RotaryWidth : int32_t {
-  half = 0,  // a column for each pair of a block: [rows, w / 2]
-  full,      // a column for each channel of a block, [rows, w]: (a cos_a - b sin_a, a sin_b + b cos_b); inverse, its transpose:
-             // (a cos_a + b sin_b, -a sin_a + b cos_b)
+  unset = 0,  // an error where cos and sin, or angles, are given: a table does not show its width
+  half,       // a column for each pair of a block: [rows, w / 2]
+  full,       // a column for each channel of a block, [rows, w]: (a cos_a - b sin_a, a sin_b + b cos_b); inverse, its transpose:
+              // (a cos_a + b sin_b, -a sin_a + b cos_b)
 };
 
-// Column c of row r (of sequence b, where rows go by token) lies at b * batch_stride + r * row_stride + c * column_stride.
+// Column c of row r (of sequence b, where rows go by token) lies at b * batch_stride + r * row_stride + c * column_stride. Rows may
+// be shared (row_stride 0), but must not overlap.
 struct RotaryColumns {
   const void* data = nullptr;
-  int64_t batch_stride = 0;  // 0: all sequences share the rows
+  int64_t batch_stride = kUnsetStride;  // must be set where batch > 1; 0: all sequences share the rows
   int64_t row_stride = 0;
   int64_t column_stride = 1;
 };
@@ -101,9 +106,10 @@ struct RotaryColumns {
 struct RotaryAngles {
   RotarySource source = RotarySource::cos_sin;
   FloatType type = FloatType::f32;  // of cos and sin, of angles, of inv_freq (f32 or f64)
-  RotaryWidth width = RotaryWidth::half;
+  RotaryWidth width = RotaryWidth::unset;
   bool per_token = false;    // cos_sin, angles: false: row = position, true: row = s (no positions are needed)
   int64_t max_position = 0;  // cos_sin, angles by position: the rows; else a bound where one is wanted, 0 = none
+  PastTable past_table = PastTable::record;  // of positions >= max_position
   RotaryColumns cos;
   RotaryColumns sin;
   RotaryColumns angles;
@@ -116,6 +122,7 @@ struct RotaryAngles {
 inline RotaryAngles cos_sin_cache(const void* cache, FloatType type, int64_t rows, int64_t rotary_dim) {
   RotaryAngles angles;
   angles.type = type;
+  angles.width = RotaryWidth::half;
   angles.max_position = rows;
   const auto* bytes = static_cast<const char*>(cache);
   angles.cos = {cache, 0, rotary_dim, 1};
@@ -124,7 +131,7 @@ inline RotaryAngles cos_sin_cache(const void* cache, FloatType type, int64_t row
 }
 // Two dense tables [rows, w / 2] (half) or [rows, w] (full) of `columns` columns, row = position.
 inline RotaryAngles cos_and_sin(const void* cos, const void* sin, FloatType type, int64_t rows, int64_t columns,
-                                RotaryWidth width = RotaryWidth::half) {
+                                RotaryWidth width) {
   RotaryAngles angles;
   angles.type = type;
   angles.width = width;
@@ -136,10 +143,11 @@ inline RotaryAngles cos_and_sin(const void* cos, const void* sin, FloatType type
 
 // The position of a token: given, or its number in its sequence plus an offset.
 struct RotaryPositions {
-  // Given: stream `axis` of token (b, s) at axis * axis_stride + b * batch_stride + s * token_stride (batch_stride 0: shared).
+  // Given: stream `axis` of token (b, s) at axis * axis_stride + b * batch_stride + s * token_stride. 0 is a statement: all streams,
+  // or all sequences, share the ids.
   IntView ids;
-  int64_t axis_stride = 0;
-  int64_t batch_stride = 0;
+  int64_t axis_stride = kUnsetStride;   // must be set where num_axes > 1
+  int64_t batch_stride = kUnsetStride;  // must be set where batch > 1
   int64_t token_stride = 1;
 
   // Not given (ids null): all streams stand at j + offset + offsets[n * offsets_stride]. j = s and n = b; or, for sequences
@@ -153,7 +161,8 @@ struct RotaryPositions {
   int64_t max_seqlen = 0;  // 0 = no bound
 
   // Several streams (2-D, MRoPE): pair i of the call (counted through all blocks) turns by stream pair_axis[i] (values that are
-  // not below num_axes count as 0), or, where pair_axis is null, by that of its block (num_axes = num_blocks).
+  // not below num_axes count as 0), or, where pair_axis is null, by that of its block (num_axes = num_blocks). Where the rows of cos
+  // and sin go by token the streams matter to the guards alone.
   int64_t num_axes = 1;                // 1 to 4
   const uint8_t* pair_axis = nullptr;  // [rotary_dim / 2]
 };
@@ -167,7 +176,7 @@ struct RotaryParams {
   RotaryTensor tensors[4];
 
   RopeStyle style = RopeStyle::neox;
-  int64_t rotary_dim = 0;     // 0 = nothing turns
+  int64_t rotary_dim = 0;     // 0 = nothing turns (then no cos, sin, angles, inv_freq or theta may be given)
   int64_t rotary_offset = 0;  // even
   int64_t num_blocks = 1;     // 1 to 4
   bool inverse = false;
@@ -176,7 +185,7 @@ struct RotaryParams {
   RotaryAngles angles;
   RotaryPositions positions;
 
-  FaultRecord* faults = nullptr;
+  FaultRecord* faults = nullptr;    // null only where no position has a bound, or angles.past_table is zero or identity
   uint8_t* token_faults = nullptr;  // [batch * seq_len], a FaultCode for each token concerned is written; null = not wanted
 };
 
@@ -191,12 +200,13 @@ struct RotaryFrequencies {
 // Validated once, then launched with nothing but pointers that changed.
 class PROLOGUE_API RotaryPlan {
  public:
-  // Everything but seq_len (which may be anything up to that of `params`) and the pointers is fixed.
+  // Everything is fixed but the pointers, seq_len and positions.num_seqs (up to those of `params`), and the strides that follow
+  // from seq_len in a dense array: batch strides, the tensors' head strides, positions.axis_stride.
   static Result<RotaryPlan> create(const RotaryParams& params, const Execution& execution);
   // The parameters that the plan was made with: a start for those of run().
   const RotaryParams& params() const { return params_; }
-  // The pointers must satisfy what the plan's did (null or not, alignment, aliasing); not checked again. seq_len and the device
-  // are.
+  // What is fixed must be as it was, and a pointer null where it was null: an error names what differs. That pointers are aligned
+  // as the plan's were and do not overlap is not checked again.
   Status run(const RotaryParams& params, const Execution& execution) const;
   // Device memory that run() needs beside its tensors.
   static constexpr int64_t workspace_bytes() { return 0; }

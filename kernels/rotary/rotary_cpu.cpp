@@ -53,7 +53,7 @@ class TokenRotation {
 
   TokenRotation(const RotaryParams& params, const RotaryFrequencies& frequencies, const RotaryPlace& place)
       : p_(params), place_(place) {
-    for (int64_t i = 0; place.fault == FaultCode::none && i < p_.rotary_dim / 2; ++i) {
+    for (int64_t i = 0; place.fault == FaultCode::none && place.rotated && i < p_.rotary_dim / 2; ++i) {
       const PairTurn<A> turn = turn_of_pair<A>(p_, &frequencies, place, static_cast<int32_t>(i));
       cos_a_[i] = turn.cos_a, sin_a_[i] = turn.sin_a, cos_b_[i] = turn.cos_b, sin_b_[i] = turn.sin_b;
     }
@@ -81,7 +81,7 @@ class TokenRotation {
       fill(0, begin, zero || p_.tail == RotaryTail::zero);
       fill(end, p_.head_dim, zero || p_.tail == RotaryTail::zero);
     }
-    if (zero) return fill(begin, end, true);
+    if (zero || !place_.rotated) return fill(begin, end, zero);
 
     alignas(64) A values[2 * kMaxRotaryPairs];
     load(x + begin * xs, xs, p_.rotary_dim, values);

@@ -49,6 +49,10 @@ bool lean(const RotaryParams& p, int64_t vector) {
   if (p.num_blocks != 1 || q.num_axes != 1 || p.batch > kMaxGrid || a.max_position > INT32_MAX) return false;
   if (p.tail != RotaryTail::copy && p.rotary_dim < p.head_dim) return false;
   if (q.cu_seqlens.data != nullptr || q.max_seqlen > 0) return false;
+  if (a.past_table == PastTable::identity && a.max_position > 0) return false;
+  // A sum that wraps is far from any position, and only without a bound would it pass for one, as long as one term is small.
+  constexpr int64_t kSmall = int64_t{1} << 62;
+  if (q.offsets.data != nullptr && (a.max_position == 0 || q.offset > kSmall || q.offset < -kSmall)) return false;
   for (const IntView* view : {&q.ids, &q.offsets}) {
     if (view->data != nullptr && int_type_size(view->type) < 4) return false;
   }
@@ -60,7 +64,7 @@ bool lean(const RotaryParams& p, int64_t vector) {
     const int64_t bytes = std::min<int64_t>(vector * size, 16);
     if (c->column_stride != 1 || !narrow(c->row_stride, 1, size)) return false;
     if (reinterpret_cast<uintptr_t>(c->data) % static_cast<uintptr_t>(bytes) != 0) return false;
-    if (c->row_stride * size % bytes != 0 || c->batch_stride * size % bytes != 0) return false;
+    if (c->row_stride * size % bytes != 0 || (p.batch > 1 && c->batch_stride * size % bytes != 0)) return false;
   }
   return std::all_of(p.tensors, p.tensors + p.num_tensors, [&](const RotaryTensor& t) {
     const int64_t element = float_type_size(p.dtype);

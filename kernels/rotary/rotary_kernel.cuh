@@ -202,7 +202,7 @@ __global__ void __launch_bounds__(kMaxRotaryThreads) lean_rotary_kernel(const __
   const bool negative = position < 0;
   if (negative & (p.index_unsigned != 0)) position = INT64_MAX;
   const bool padding = negative & (p.index_unsigned == 0) & (p.implicit == 0);
-  if (p.implicit != 0) position = add_wrapping(position, s + p.offset);
+  if (p.implicit != 0) position = static_cast<int64_t>(static_cast<uint64_t>(position) + s + static_cast<uint64_t>(p.offset));
   const bool outside = !padding & ((position < 0) | (position > p.last_position));
   const uint32_t row = p.per_token != 0 ? s : (padding | outside) ? 0 : static_cast<uint32_t>(position);
 
@@ -321,7 +321,7 @@ __global__ void __launch_bounds__(kMaxRotaryThreads)
       report_rotary_fault(p.faults, p.token_faults, batch * p.seq_len + token, where.fault);
     }
     __syncthreads();  // what the sequence before has read of the turns
-    if (!outside) {
+    if (!outside && where.rotated) {
       for (int i = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x); i < pairs;
            i += static_cast<int>(blockDim.x * blockDim.y)) {
         const PairTurn<A> turn = turn_of_pair_on_device<A>(p, frequencies, where, i);
@@ -348,7 +348,7 @@ __global__ void __launch_bounds__(kMaxRotaryThreads)
       next = load(at);
       const bool tail = tensor.rotate && !rotated;
       if (tail && p.tail == RotaryTail::leave) continue;
-      if (tensor.rotate && rotated) turn_unit<T, V>(unit, p.style, [&](int n) { return of_unit[n]; });
+      if (tensor.rotate && rotated && where.rotated) turn_unit<T, V>(unit, p.style, [&](int n) { return of_unit[n]; });
       if (outside || (tail && p.tail == RotaryTail::zero)) unit = {};
       store_strided<T, V>(y, strides.channel, place, unit);
     }

@@ -20,15 +20,14 @@ static_assert(sizeof(RotaryFrequencies) == kMaxRotaryPairs * sizeof(double));
 struct RotaryPlace {
   bool padding = false;               // touch nothing
   FaultCode fault = FaultCode::none;  // otherwise the rows become zeros
+  bool rotated = true;                // otherwise past the table, and the rows are copied
   int64_t batch = 0;
   int64_t token = 0;
   int64_t positions[kMaxRotaryAxes] = {};
 };
 
-// The sum may wrap: what comes out is checked.
-PROLOGUE_HOST_DEVICE inline int64_t add_wrapping(int64_t x, int64_t y) {
-  return static_cast<int64_t>(static_cast<uint64_t>(x) + static_cast<uint64_t>(y));
-}
+// Exact, whatever an array holds.
+__extension__ typedef __int128 ExactSum;
 
 // The last n with cu_seqlens[n] <= token, in [0, num_seqs).
 PROLOGUE_HOST_DEVICE inline int64_t packed_sequence_of(const RotaryPositions& p, int64_t token) {
@@ -53,26 +52,30 @@ PROLOGUE_HOST_DEVICE inline RotaryPlace place_rotary_token(const RotaryParams& p
       place.padding = place.padding || place.positions[axis] < 0;
     }
   } else {
-    int64_t sequence = batch, number = token;
+    int64_t sequence = batch;
+    ExactSum number = token;
     if (p.cu_seqlens.data != nullptr) {
       if (token >= int_at(p.cu_seqlens, p.num_seqs)) {
         place.padding = true;
         return place;
       }
       sequence = packed_sequence_of(p, token);
-      number = add_wrapping(token, -int_at(p.cu_seqlens, sequence));
+      number -= int_at(p.cu_seqlens, sequence);
     }
     if (p.max_seqlen > 0 && number >= p.max_seqlen) place.fault = FaultCode::sequence_too_long;
-    int64_t position = add_wrapping(number, p.offset);
-    if (p.offsets.data != nullptr) position = add_wrapping(position, int_at(p.offsets, sequence * p.offsets_stride));
-    for (int64_t& each : place.positions) each = position;
+    ExactSum position = number + p.offset;
+    if (p.offsets.data != nullptr) position += int_at(p.offsets, sequence * p.offsets_stride);
+    const bool fits = position >= 0 && position <= INT64_MAX;
+    for (int64_t& each : place.positions) each = fits ? static_cast<int64_t>(position) : -1;
   }
   if (place.padding || place.fault != FaultCode::none) return place;
   for (int axis = 0; axis < kMaxRotaryAxes; ++axis) {
     if (axis >= p.num_axes) break;
     const int64_t position = place.positions[axis];
-    const bool beyond = params.angles.max_position > 0 && position >= params.angles.max_position;
-    if (position < 0 || beyond) place.fault = FaultCode::position_out_of_range;
+    const bool past_table = params.angles.max_position > 0 && position >= params.angles.max_position;
+    const bool identity = past_table && params.angles.past_table == PastTable::identity;
+    if (identity) place.rotated = false;
+    if (position < 0 || (past_table && !identity)) place.fault = FaultCode::position_out_of_range;
   }
   return place;
 }

@@ -33,12 +33,12 @@ Status validate(const EmbeddingParams& p, const Execution& execution) {
   const Region table = array_region("table", p.table, p.num_rows * p.width, size);
   const Region indices = index_region("indices", p.indices, p.num_tokens);
   const Region out = array_region("out", p.out, p.num_tokens * p.width, size);
-  PROLOGUE_RETURN_IF_ERROR(check_readable(kName, table));
-  PROLOGUE_RETURN_IF_ERROR(check_readable(kName, indices));
-  PROLOGUE_RETURN_IF_ERROR(check_writable(kName, out));
-  PROLOGUE_RETURN_IF_ERROR(check_faults(kName, p.faults));
-  PROLOGUE_RETURN_IF_ERROR(check_apart(kName, out, table));
-  return check_apart(kName, out, indices);
+  RegionChecks regions(kName);
+  PROLOGUE_RETURN_IF_ERROR(regions.read(table));
+  PROLOGUE_RETURN_IF_ERROR(regions.read(indices));
+  PROLOGUE_RETURN_IF_ERROR(regions.write(out));
+  PROLOGUE_RETURN_IF_ERROR(regions.write(array_region("faults", p.faults, p.faults == nullptr ? 0 : 1, alignof(FaultRecord))));
+  return regions.check_all_apart();
 }
 
 }  // namespace

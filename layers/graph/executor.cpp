@@ -160,6 +160,7 @@ RotaryAngles rotary_angles(const Rotation& rotation) {
     angles = cos_sin_cache(rotation.cos_sin, FloatType::f32, rotation.max_position, rotation.rotary_dim);
     angles.per_token = rotation.source == CosSinSource::per_token;
   }
+  angles.past_table = rotation.past_table == PastTable::record ? PastTable::zero : rotation.past_table;
   return angles;
 }
 
@@ -263,6 +264,7 @@ Status GraphExecutor::run(const GatherCosSinOp& op, const StepInputs& step, cons
   params.num_axes = rotation.num_axes;
   params.position_axis_stride = step.position_axis_stride;
   params.pair_axis = rotation.pair_axis;
+  params.past_table = rotation.past_table;
   params.out = static_cast<float*>(data(op.out));
   return gather_cos_sin(params, execution);
 }
@@ -282,11 +284,9 @@ Status GraphExecutor::run(const RopeOp& op, const StepInputs& step, const Execut
   params.inverse = rotation.inverse;
   params.angles = rotary_angles(rotation);
   params.positions.ids = step.positions;
-  if (rotation.source != CosSinSource::per_token && rotation.pair_axis != nullptr) {
-    params.positions.axis_stride = step.position_axis_stride;
-    params.positions.num_axes = rotation.num_axes;
-    params.positions.pair_axis = rotation.pair_axis;
-  }
+  params.positions.axis_stride = step.position_axis_stride;
+  params.positions.num_axes = rotation.num_axes;
+  params.positions.pair_axis = rotation.pair_axis;
   return rotary(params, execution);
 }
 
@@ -316,6 +316,7 @@ Status GraphExecutor::run(const KvWriteOp& op, const StepInputs& step, const Exe
   params.slot_mapping = step.slot_mapping;
   params.positions = step.positions;
   params.max_position = rotation.max_position;
+  params.past_table = rotation.past_table;
   params.num_axes = rotation.num_axes;
   params.position_axis_stride = step.position_axis_stride;
   params.faults = faults_.as<FaultRecord>();

@@ -103,7 +103,16 @@ Status check(const Graph& graph, const Node& node, const AddBiasOp& op) {
 Status check(const Graph& graph, const Node& node, const HeadsNormOp& op) {
   return check_norm(node, op.num_heads, graph.info(op.x).width / op.num_heads, graph.info(op.x).dtype, op.norm);
 }
+// A rope that rotates nothing, but was given something to rotate by.
+Status check_rope(const Node& node, const Rope& rope) {
+  if (rope || (rope.rotation.inv_freq == nullptr && rope.rotation.cos_sin == nullptr)) return {};
+  return invalid_argument(node.name, ": rotary_dim is 0, but ", rope.rotation.inv_freq != nullptr ? "inv_freq" : "cos_sin",
+                          " is given: set rotary_dim, or leave it null");
+}
+
+Status check(const Graph&, const Node& node, const KvWriteOp& op) { return check_rope(node, op.rope); }
 Status check(const Graph& graph, const Node& node, const AttentionPrologueOp& op) {
+  PROLOGUE_RETURN_IF_ERROR(check_rope(node, op.rope));
   const DType dtype = graph.info(op.qkv).dtype;
   PROLOGUE_RETURN_IF_ERROR(check_bias(node, op.num_q_heads * op.head_dim, dtype, op.q_bias));
   PROLOGUE_RETURN_IF_ERROR(check_bias(node, op.num_kv_heads * op.head_dim, dtype, op.k_bias));

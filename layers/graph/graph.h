@@ -194,7 +194,8 @@ struct Graph {
   Value storage_of(Value value) const { return info(value).base ? info(value).base : value; }
 };
 
-// Whether the weights of the attention's nodes have the shapes and types of what they are applied to: kernels see pointers alone.
+// Whether the weights of the attention's nodes have the shapes and types of what they are applied to (kernels see pointers alone),
+// and no rope has frequencies without a rotary_dim.
 PROLOGUE_API Status check_weights(const Graph& graph);
 
 // Writes a graph down. Names are scoped: with Scope layer(g, "layers.3") the next value or node is "layers.3.NAME".

@@ -183,6 +183,7 @@ TEST_P(AttentionPrologueTest, EqualsTheUnfusedStagesBitForBit) {
         r.num_tensors = 1, r.tensors[0] = rotary_tensor(dense(x, heads, c.head_dim), y, heads);
         r.style = c.style, r.rotary_dim = c.rotary_dim;
         r.angles = cos_sin_cache(p.rotation.cos_sin, FloatType::f32, c.max_position, c.rotary_dim);
+        r.angles.past_table = c.past_table == PastTable::record ? PastTable::zero : c.past_table;  // kv_write records it
         r.positions.ids = p.places.positions;
         return rotary(r, execution);
       };
@@ -197,7 +198,7 @@ TEST_P(AttentionPrologueTest, EqualsTheUnfusedStagesBitForBit) {
       if (norm_follows) PROLOGUE_RETURN_IF_ERROR(norm_both(p.q_out));
       return kv_write(
           {c.num_tokens, kv_heads, c.head_dim, p.dtype, dense(k, kv_heads, c.head_dim), dense(v, kv_heads, c.v_width()), p.cache,
-           p.places.slot_mapping, p.places.positions, c.max_position, p.faults},
+           p.places.slot_mapping, p.places.positions, c.max_position, p.faults, 1, 0, c.past_table},
           execution);
     });
     ASSERT_TRUE(status.ok()) << status.message();
@@ -491,6 +492,7 @@ TEST_P(AttentionPrologueTest, ReachesBeyondTwoToThe31Elements) {
   p.rotation.rotary_dim = kDim;
   p.rotation.cos_sin = arena.input(table);
   p.rotation.max_position = 8;
+  p.rotation.past_table = PastTable::zero;
   p.places.positions = arena.input(data.positions);
   p.places.slot_mapping = arena.input(data.slots);
   T* cache_base = static_cast<T*>(cache.data());
@@ -582,10 +584,12 @@ TEST_P(AttentionPrologueTest, PlansOnlyWhatIsValid) {
   p.head_dim = 64;
   const Status status = placed.run([&](const Execution& e) {
     p.num_tokens = 5;
-    EXPECT_EQ(plan->run(p, e).message(), "attention_prologue plan: num_tokens is 5: it must lie in 0..max_tokens, 4");
-    EXPECT_EQ(AttentionProloguePlan().run(p, e).message(),
-              "attention_prologue plan: num_tokens is 5: it must lie in 0..max_tokens, -1");
+    EXPECT_EQ(plan->run(p, e).message(),
+              "attention_prologue plan: num_tokens is 5: it must lie in 0..4, that of the plan");
     p.num_tokens = 4;
+    Execution on_cpu;
+    EXPECT_EQ(AttentionProloguePlan().run(p, on_cpu).message(),
+              "attention_prologue plan: num_q_heads is 8: it must be that of the plan, 0");
     Execution other = e;
     other.device = e.device == Device::cpu ? Device::cuda : Device::cpu;
     EXPECT_EQ(plan->run(p, other).message(), str_cat("attention_prologue plan: device is ", device_name(other.device),
@@ -594,6 +598,78 @@ TEST_P(AttentionPrologueTest, PlansOnlyWhatIsValid) {
   });
   EXPECT_TRUE(status.ok());
   EXPECT_TRUE(placed.arena().untouched());
+}
+
+// A run with other constants than the plan's, or with a pointer more or less: an error that names it, and nothing is written.
+TEST_P(AttentionPrologueTest, PlansCheckWhatARunBrings) {
+  using P = AttentionPrologueParams;
+  PrologueCase c = plain_case(4);
+  c.norm = NormPlacement::before_rope;
+  c.derive_positions = c.derive_slots = true;
+  PlacedPrologue<float> placed(GetParam(), c, make_data<float>(c));
+  const P good = placed.params();
+  Execution made_on;
+  made_on.device = backend_device(GetParam());
+  const auto plan = AttentionProloguePlan::create(good, 4, made_on);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  const struct {
+    std::function<void(P&)> change;
+    std::string message;
+  } runs[] = {
+      {[](P& p) { p.num_q_heads = 4; }, "num_q_heads is 4: it must be that of the plan, 8"},
+      {[](P& p) { p.dtype = DType::bf16; }, "dtype is 2: it must be that of the plan, 0"},
+      {[](P& p) { p.q.head_stride = 128; }, "q.head_stride is 128: it must be that of the plan, 64"},
+      {[](P& p) { p.q.data = nullptr; }, "q is null, but the plan was made with it"},
+      {[](P& p) { p.q_out.data = nullptr; }, "q_out is null, but the plan was made with it"},
+      {[](P& p) { p.k_out = p.q_out; }, "k_out is given, but the plan was made without it"},
+      {[](P& p) { p.norm.k_bias = p.k.data; }, "norm.k_bias is given, but the plan was made without it"},
+      {[](P& p) { p.norm.eps = 0.5f; }, "norm.eps is 0.5: it must be that of the plan, 1e-06"},
+      {[](P& p) { p.norm.q_weight = nullptr; }, "norm.q_weight is null, but the plan was made with it"},
+      {[](P& p) { p.v_norm.enabled = true; }, "v_norm.enabled is 1: it must be that of the plan, 0"},
+      {[](P& p) { p.rotation.rotary_dim = 32; }, "rotary_dim is 32: it must be that of the plan, 64"},
+      {[](P& p) { p.rotation.cos_sin = nullptr; }, "cos_sin is null, but the plan was made with it"},
+      {[](P& p) { p.rotation.max_position = 99; }, "max_position is 99: it must be that of the plan, 40"},
+      {[](P& p) { p.rotation.past_table = PastTable::identity; }, "past_table is 2: it must be that of the plan, 0"},
+      {[](P& p) { p.places.block_table = nullptr; }, "block_table is null, but the plan was made with it"},
+      {[](P& p) { p.places.num_seqs += 1; }, "@num_seqs"},
+      {[](P& p) { p.places.num_seqs = 0; }, "@num_seqs"},
+      {[](P& p) { p.q_scale.constant = 2.0f; }, "q_scale.constant is 2: it must be that of the plan, 1"},
+      {[](P& p) { p.cache.type = KvType::int8; }, "cache.type is 6: it must be that of the plan, 1"},
+      {[](P& p) { p.cache.k = nullptr; }, "cache.k is null, but the plan was made with it"},
+      {[](P& p) { p.cache.v_strides.page *= 2; }, "@cache.v.page stride"},
+      {[](P& p) { p.faults = nullptr; }, "faults is null, but the plan was made with it"},
+  };
+  const Status status = placed.run([&](const Execution& e) {
+    for (const auto& run : runs) {
+      P p = good;
+      run.change(p);
+      const Status refused = plan->run(p, e);
+      EXPECT_EQ(refused.code(), StatusCode::invalid_argument);
+      if (run.message[0] != '@') {
+        EXPECT_EQ(refused.message(), "attention_prologue plan: " + run.message);
+      } else {
+        EXPECT_EQ(refused.message().rfind("attention_prologue plan: " + run.message.substr(1) + " is ", 0), 0u) << refused.message();
+      }
+    }
+    return Status();
+  });
+  EXPECT_TRUE(status.ok());
+  EXPECT_TRUE(placed.arena().untouched());
+}
+
+// A cache whose view leaves its type unset holds dtype: a 16-bit prologue writes 16-bit channels, and nothing behind them.
+TEST_P(AttentionPrologueTest, ACacheHoldsDtypeUnlessItSaysOtherwise) {
+  EXPECT_EQ(PagedKvView().type, KvType::as_dtype);
+  for_each_type([&](auto type) {
+    using T = decltype(type);
+    const PrologueCase c = plain_case(9);
+    const PrologueData<T> data = make_data<T>(c);
+    PlacedPrologue<T> placed(GetParam(), c, data);
+    EXPECT_EQ(placed.params().cache.type, KvType::as_dtype);
+    const Status status = placed.run();
+    ASSERT_TRUE(status.ok()) << status.message();
+    placed.expect_matches(oracle::attention_prologue(oracle_input(c, data)));
+  });
 }
 
 // ---- refusals ---------------------------------------------------------------------------------------------------------------
@@ -649,6 +725,21 @@ std::vector<Refusal> refusals() {
        },
        invalid, "max_position is 1048577: it must lie in 1..1048576"},
       {"no table", [](P& p) { p.rotation.cos_sin = nullptr; }, invalid, "cos_sin is null"},
+      {"a table without a rotary_dim", [](P& p) { p.rotation.rotary_dim = 0; }, invalid,
+       "rotary_dim is 0, but cos_sin is given: set rotary_dim, or leave it null"},
+      {"inv_freq without a rotary_dim",
+       [](P& p) {
+         const float* inv_freq = p.rotation.cos_sin;
+         p.rotation = {}, p.rotation.source = CosSinSource::inv_freq, p.rotation.inv_freq = inv_freq;
+       },
+       invalid, "rotary_dim is 0, but inv_freq is given: set rotary_dim, or leave it null"},
+      {"a bound and nowhere to record", [](P& p) { p.faults = nullptr; }, invalid,
+       "faults is null, but max_position is 40: give a FaultRecord, or set past_table to zero or identity"},
+      {"a bound without rotation and nowhere to record",
+       [](P& p) { p.rotation = {}, p.rotation.max_position = 7, p.faults = nullptr; }, invalid,
+       "faults is null, but max_position is 7: give a FaultRecord, or set past_table to zero or identity"},
+      {"unknown policy", [](P& p) { p.rotation.past_table = static_cast<PastTable>(3); }, missing,
+       "past_table is 3: supported are record, zero and identity"},
       {"no gathered rows", [](P& p) { p.rotation.cos_sin = nullptr, p.rotation.source = CosSinSource::per_token; }, invalid,
        "cos_sin is null"},
       {"no inv_freq", [](P& p) { p.rotation.source = CosSinSource::inv_freq; }, invalid, "inv_freq is null"},
@@ -661,6 +752,12 @@ std::vector<Refusal> refusals() {
       {"table aligned to 2", [=](P& p) { p.rotation.cos_sin = reinterpret_cast<const float*>(shifted(p.rotation.cos_sin, 2)); },
        invalid, "cos_sin lies at @: it must be aligned to 4 bytes"},
       {"five axes", [](P& p) { p.rotation.num_axes = 5; }, invalid, "num_axes is 5: it must lie in 1..4"},
+      {"streams at no distance",
+       [](P& p) {
+         p.rotation.num_axes = 3, p.rotation.pair_axis = static_cast<const uint8_t*>(p.places.slot_mapping.data);
+         p.places.position_axis_stride = AttentionPrologueParams().places.position_axis_stride;
+       },
+       invalid, "position_axis_stride is not set, but num_axes is 3: set it, to 0 where all share one row"},
       {"no pair_axis", [](P& p) { p.rotation.num_axes = 3; }, invalid, "pair_axis is null, but num_axes is 3"},
 
       // Norms and the Q scale.
@@ -711,7 +808,7 @@ std::vector<Refusal> refusals() {
       {"no positions for the Q scale",
        [](P& p) {
          p.places.positions = nullptr;
-         p.rotation.rotary_dim = 0;
+         p.rotation = {};
          p.q_scale.by_position = PositionScale::llama4;
        },
        invalid, "positions is null"},
@@ -1060,7 +1157,7 @@ TEST(AttentionPrologue, RandomStructsNeverCrash) {
           default: replace(p.faults); break;
         }
       } else {
-        switch (random.integer(0, 20)) {
+        switch (random.integer(0, 21)) {
           case 0: scramble(p.dtype); break;
           case 1: scramble(p.cache.type); break;
           case 2: scramble(p.cache.scaling); break;
@@ -1081,6 +1178,7 @@ TEST(AttentionPrologue, RandomStructsNeverCrash) {
           case 17: p.v_norm.enabled = true, scramble(p.v_norm.eps); break;
           case 18: p.norm.weight_offset = std::numeric_limits<float>::infinity(); break;
           case 19: p.rotation.attention_factor = std::numeric_limits<float>::infinity(); break;
+          case 20: scramble(p.rotation.past_table); break;
           default: p.q_scale.constant = std::numeric_limits<float>::quiet_NaN(); break;
         }
       }

@@ -157,6 +157,7 @@ TEST_P(PrologueThreadsTest, LatentRowsBeyondTwoToThe31) {
     p.num_tokens = 1, p.num_kv_heads = 1, p.head_dim = kDim;
     p.k = {arena.input(k), kDim, kDim};
     p.rotation.rotary_dim = 64, p.rotation.rotary_offset = 512, p.rotation.max_position = 8;
+    p.rotation.past_table = PastTable::zero;
     p.rotation.cos_sin = arena.input(table);
     p.places.positions = arena.input(std::vector<int32_t>{0});
     p.places.slot_mapping = arena.input(slots);

@@ -143,6 +143,9 @@ TEST_P(EmbeddingTest, RefusesWhatTheContractForbids) {
       {[](P& p) { p.out = nullptr; }, kInvalid, "out is null"},
       {[](P& p) { p.out = const_cast<void*>(p.table); }, kInvalid, "out overlaps table"},
       {[](P& p) { p.out = const_cast<void*>(p.indices.data); }, kInvalid, "out overlaps indices"},
+      {[](P& p) { p.faults = static_cast<FaultRecord*>(const_cast<void*>(p.table)); }, kInvalid, "faults overlaps table"},
+      {[](P& p) { p.faults = static_cast<FaultRecord*>(const_cast<void*>(p.indices.data)); }, kInvalid, "faults overlaps indices"},
+      {[](P& p) { p.faults = static_cast<FaultRecord*>(p.out); }, kInvalid, "out overlaps faults"},
   };
   for (const Refusal& refusal : refusals) {
     Arena arena(GetParam());

@@ -68,6 +68,35 @@ TEST_P(GatherCosSinTest, CopiesTheRowsOfEveryStream) {
   }
 }
 
+// A token that is past the table in one of its streams is not rotated at all.
+TEST_P(GatherCosSinTest, IdentityPastTheTable) {
+  constexpr int64_t kTokens = 5, kDim = 8, kHalf = kDim / 2, kAxes = 2, kRows = 10;
+  const std::vector<float> table = Random(3).normals<float>(kRows * kDim);
+  const std::vector<int64_t> positions = {0, 9, 10, 3, INT64_MAX, 1, INT64_MAX, 4, -1, 10};
+  for (const PastTable past_table : {PastTable::record, PastTable::zero, PastTable::identity}) {
+    Arena arena(GetParam());
+    GatherCosSinParams p;
+    p.num_tokens = kTokens, p.rotary_dim = kDim, p.max_position = kRows, p.past_table = past_table;
+    p.cos_sin = arena.input(table);
+    p.positions = static_cast<const int64_t*>(arena.input(positions));
+    p.num_axes = kAxes, p.position_axis_stride = kTokens;
+    p.pair_axis = arena.input(std::vector<uint8_t>{0, 1, 0, 1});
+    p.out = arena.output<float>(kTokens * kDim);
+    const Status status = arena.run([&](const Execution& execution) { return gather_cos_sin(p, execution); });
+    ASSERT_TRUE(status.ok()) << status.message();
+    const std::vector<float> got = arena.read(p.out);
+    for (int64_t t = 0; t < kTokens; ++t) {
+      const bool past = positions[static_cast<size_t>(t)] >= kRows || positions[static_cast<size_t>(kTokens + t)] >= kRows;
+      for (int64_t i = 0; i < kDim; ++i) {
+        const int64_t position = positions[static_cast<size_t>(i % kHalf % 2 * kTokens + t)];
+        float want = position < 0 || position >= kRows ? 0.0f : table[static_cast<size_t>(position * kDim + i)];
+        if (past && past_table == PastTable::identity) want = i < kHalf ? 1.0f : 0.0f;
+        ASSERT_EQ(got[static_cast<size_t>(t * kDim + i)], want) << t << ", " << i;
+      }
+    }
+  }
+}
+
 struct Refusal {
   std::function<void(GatherCosSinParams&)> change;
   std::string message;
@@ -82,6 +111,8 @@ TEST_P(GatherCosSinTest, RefusesWithASentence) {
       {[](P& p) { p.max_position = 0; }, "max_position is 0: it must lie in 1..1099511627776"},
       {[](P& p) { p.num_axes = 5; }, "num_axes is 5: it must lie in 1..4"},
       {[](P& p) { p.positions.type = static_cast<IndexType>(4); }, "positions.type is 4: it must be int32 or int64"},
+      {[](P& p) { p.position_axis_stride = P().position_axis_stride; },
+       "position_axis_stride is not set, but num_axes is 2: set it, to 0 where all share one row"},
       {[](P& p) { p.position_axis_stride = -2; }, "positions has the stride -2: strides must not be negative"},
       {[](P& p) { p.cos_sin = nullptr; }, "cos_sin is null"},
       {[](P& p) { p.positions.data = nullptr; }, "positions is null"},

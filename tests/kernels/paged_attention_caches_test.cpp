@@ -455,6 +455,7 @@ void expect_matches_oracle(Backend backend, const Travelled<T>& travelled, int64
 // worst of all scalings; scales of their own for each token are mostly better than given ones).
 double quality_bound(KvType type) {
   switch (type) {
+    case KvType::as_dtype:
     case KvType::f32: return 0.0;
     case KvType::f16: return 2e-3;
     case KvType::bf16: return 1.6e-2;

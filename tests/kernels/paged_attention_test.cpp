@@ -119,7 +119,6 @@ PagedAttentionParams make_params(Arena& arena, const AttentionInputs<T>& in, Dev
   const PageStrides strides{in.page_stride, in.token_stride, in.head_stride};
   p.kv.k = arena.input(in.k);
   p.kv.v = arena.input(in.v);
-  p.kv.type = kv_type_of(p.dtype);
   p.kv.num_pages = in.num_pages;
   p.kv.page_size = in.page_size;
   p.kv.num_kv_heads = in.num_kv_heads;
@@ -770,6 +769,23 @@ TEST(PagedAttentionCpuTest, RunsOnASmallStack) {
     const Status status = arena.run(call);
     ASSERT_TRUE(status.ok()) << status.message();
     EXPECT_TRUE(same_bits(arena.read(static_cast<const BFloat16*>(p.out.data)), run_attention(Backend::cpu, in)));
+  }
+}
+
+TEST_P(PagedAttentionTest, RefusesAWorkspaceOverItsArrays) {
+  Arena arena(GetParam());
+  const PagedAttentionParams p =
+      make_params(arena, make_inputs<float>({9, 3, 64, 16, {{1, 4000}}}, 18), backend_device(GetParam()));
+  if (p.workspace_bytes == 0) GTEST_SKIP() << "this call needs no workspace here";
+  const std::pair<const void*, const char*> arrays[] = {
+      {p.q.data, "workspace overlaps q"}, {p.kv.v, "workspace overlaps cache.v"}, {p.out.data, "out overlaps workspace"}};
+  for (const auto& [array, message] : arrays) {
+    PagedAttentionParams over = p;
+    over.workspace = const_cast<void*>(array);
+    const Status status = arena.run([&](const Execution& execution) { return paged_attention(over, execution); });
+    EXPECT_EQ(status.code(), StatusCode::invalid_argument);
+    EXPECT_EQ(status.message(), str_cat("paged_attention: ", message));
+    EXPECT_TRUE(arena.untouched());
   }
 }
 

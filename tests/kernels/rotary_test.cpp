@@ -84,7 +84,7 @@ RotaryCase random_rotary_case(uint64_t seed) {
     if (c.batch == 1 && chance(40)) c.num_seqs = random.integer(1, 5);
     c.max_seqlen = chance(80) ? 0 : random.integer(1, 6);
   }
-  if (!c.per_token && chance(30)) {
+  if (chance(30)) {
     c.num_axes = random.integer(1, 4);
     c.pair_axis = c.num_axes != c.num_blocks || chance(50);
   }
@@ -92,6 +92,10 @@ RotaryCase random_rotary_case(uint64_t seed) {
   c.faults = chance(90);
   c.token_faults = chance(50);
   c.plan = chance(20) && c.batch * c.seq_len > 0;
+  if (chance(40)) c.past_table = static_cast<PastTable>(random.integer(0, 2));
+  if (!c.faults && c.bounded && c.past_table == PastTable::record) c.past_table = PastTable::zero;
+  // Without a bound a position may be anything, and an angle beyond 2^31 is NaN.
+  c.extremes = c.ids == IdsKind::none && (c.bounded || c.per_token) && chance(20);
   return c;
 }
 
@@ -222,6 +226,7 @@ TEST_P(RotaryTest, MatchesTheReferenceFormulas) {
     p.style = g.interleaved ? RopeStyle::interleaved : RopeStyle::neox;
     p.rotary_dim = g.rotary_dim;
     p.angles = cos_sin_cache(arena.input(g.table), FloatType::f32, tokens, g.rotary_dim);
+    p.angles.past_table = PastTable::zero;
     p.positions.ids = arena.input(positions);
     const Status status = arena.run([&](const Execution& execution) { return rotary(p, execution); });
     ASSERT_TRUE(status.ok()) << status.message();
@@ -278,7 +283,7 @@ TEST_P(RotaryTest, EveryWayToStoreATableGivesTheSameBits) {
   const float* in = arena.input(x);
   const float* together = arena.input(pairs);
   std::vector<RotaryAngles> ways = {
-      cos_and_sin(arena.input(cos), arena.input(sin), FloatType::f32, kRows, kPairs),
+      cos_and_sin(arena.input(cos), arena.input(sin), FloatType::f32, kRows, kPairs, RotaryWidth::half),
       cos_sin_cache(arena.input(combined), FloatType::f32, kRows, 2 * kPairs),
       cos_and_sin(arena.input(full_cos), arena.input(full_sin), FloatType::f32, kRows, 2 * kPairs, RotaryWidth::full),
   };
@@ -293,6 +298,7 @@ TEST_P(RotaryTest, EveryWayToStoreATableGivesTheSameBits) {
       p.seq_len = kTokens, p.head_dim = p.rotary_dim = 2 * kPairs, p.num_tensors = 1;
       p.tensors[0] = rotary_tensor(in, out[i], 1, batch_major_strides(kTokens, 1, 2 * kPairs));
       p.angles = ways[i];
+      p.angles.past_table = PastTable::zero;
       PROLOGUE_RETURN_IF_ERROR(rotary(p, execution));
     }
     return Status();
@@ -372,8 +378,29 @@ TEST_P(RotaryTest, RefusesWithASentence) {
       {"tail", [](P& p) { p.tail = static_cast<RotaryTail>(3); }, missing, "tail is 3: supported are copy, leave and zero"},
       {"source", [](P& p) { p.angles.source = static_cast<RotarySource>(9); }, missing,
        "angles.source is 9: supported are cos_sin, angles, inv_freq and theta"},
-      {"width", [](P& p) { p.angles.width = static_cast<RotaryWidth>(2); }, missing,
-       "angles.width is 2: supported are half and full"},
+      {"width", [](P& p) { p.angles.width = static_cast<RotaryWidth>(3); }, missing,
+       "angles.width is 3: supported are half and full"},
+      {"no width", [](P& p) { p.angles.width = RotaryAngles().width; }, invalid,
+       "angles.width is not set: half is a column for each pair of a block, 8, full one for each channel, 16"},
+      {"half-width rows as full", [](P& p) { p.angles.width = RotaryWidth::full; }, invalid,
+       "angles.cos has 16 columns 1 apart and 24 rows 8 apart: rows must not overlap"},
+      {"columns that overlap", [](P& p) { p.angles.cos.column_stride = 9, p.angles.cos.row_stride = 1; }, invalid,
+       "angles.cos has 8 columns 9 apart and 24 rows 1 apart: rows must not overlap"},
+      {"a table without a rotary_dim", [](P& p) { p.rotary_dim = 0; }, invalid,
+       "rotary_dim is 0, but angles.cos is given: set rotary_dim, or leave it out"},
+      {"frequencies without a rotary_dim",
+       [](P& p) {
+         p.rotary_dim = 0;
+         p.angles = {}, p.angles.source = RotarySource::inv_freq, p.angles.inv_freq = p.tensors[0].x;
+       },
+       invalid, "rotary_dim is 0, but angles.inv_freq is given: set rotary_dim, or leave it out"},
+      {"theta without a rotary_dim",
+       [](P& p) { p.rotary_dim = 0, p.angles = {}, p.angles.source = RotarySource::theta, p.angles.theta = 1e4; }, invalid,
+       "rotary_dim is 0, but angles.theta is given: set rotary_dim, or leave it out"},
+      {"a bound and nowhere to record", [](P& p) { p.faults = nullptr; }, invalid,
+       "faults is null, but max_position is 24: give a FaultRecord, or set past_table to zero or identity"},
+      {"unknown policy", [](P& p) { p.angles.past_table = static_cast<PastTable>(-1); }, missing,
+       "past_table is -1: supported are record, zero and identity"},
       {"no rows", [](P& p) { p.angles.max_position = 0; }, invalid, "angles.max_position is 0: it must lie in 1..1099511627776"},
       {"bound", [](P& p) { p.angles.source = RotarySource::theta, p.angles.theta = 1e4, p.angles.max_position = -1; }, invalid,
        "angles.max_position is -1: it must lie in 0..1099511627776"},
@@ -390,8 +417,15 @@ TEST_P(RotaryTest, RefusesWithASentence) {
       {"factor", [](P& p) { p.angles.attention_factor = HUGE_VAL; }, invalid,
        "angles.attention_factor is inf: it must be finite"},
       {"axes", [](P& p) { p.positions.num_axes = 5; }, invalid, "positions.num_axes is 5: it must lie in 1..4"},
-      {"axes per token", [](P& p) { p.angles.per_token = true, p.positions.num_axes = 2; }, invalid,
-       "positions.num_axes is 2, but angles.per_token is set: rows by token know no streams"},
+      {"streams at no distance",
+       [](P& p) { p.positions.num_axes = p.num_blocks = 2, p.positions.axis_stride = RotaryPositions().axis_stride; }, invalid,
+       "positions.axis_stride is not set, but positions.num_axes is 2: set it, to 0 where all share one row"},
+      {"sequences at no distance",
+       [](P& p) { p.batch = 2, p.seq_len = 2, p.positions.batch_stride = RotaryPositions().batch_stride; }, invalid,
+       "positions.batch_stride is not set, but batch is 2: set it, to 0 where all share one row"},
+      {"tables at no distance",
+       [](P& p) { p.batch = 2, p.seq_len = 2, p.angles.sin.batch_stride = RotaryColumns().batch_stride; }, invalid,
+       "angles.sin.batch_stride is not set, but batch is 2: set it, to 0 where all share one row"},
       {"axes without an axis", [](P& p) { p.positions.num_axes = 2; }, invalid,
        "positions.pair_axis is null: num_axes, 2, must then be num_blocks, 1"},
       {"ids type", [](P& p) { p.positions.ids.type = static_cast<IntType>(8); }, invalid,
@@ -480,6 +514,35 @@ TEST_P(RotaryTest, PlanRunsWithOtherPointersAndFewerTokens) {
   EXPECT_EQ(plan->run(longer, execution).message(), "rotary plan: seq_len is 8: it must lie in 0..7, that of the plan");
   longer.seq_len = 7, longer.batch = 3;
   EXPECT_EQ(plan->run(longer, execution).message(), "rotary plan: batch is 3: it must be that of the plan, 2");
+  const struct {
+    std::function<void(RotaryParams&)> change;
+    const char* message;
+  } runs[] = {
+      {[](RotaryParams& p) { p.num_tensors = 9; }, "num_tensors is 9: it must be that of the plan, 2"},
+      {[](RotaryParams& p) { p.tensors[1].num_heads = 7; }, "tensors[1].num_heads is 7: it must be that of the plan, 1"},
+      {[](RotaryParams& p) { p.tensors[0].x = nullptr; }, "tensors[0].x is null, but the plan was made with it"},
+      {[](RotaryParams& p) { p.tensors[1].y = nullptr; }, "tensors[1].y is null, but the plan was made with it"},
+      {[](RotaryParams& p) { p.tensors[0].y_strides.token = 3; }, "tensors[0].y.token stride is 3: it must be that of the plan, 32"},
+      {[](RotaryParams& p) { p.tensors[0].x_strides.head = -1; },
+       "tensors[0].x.head stride is -1: it must lie in 0..1099511627776"},
+      {[](RotaryParams& p) { p.style = RopeStyle::interleaved; }, "style is 1: it must be that of the plan, 0"},
+      {[](RotaryParams& p) { p.rotary_dim = 8; }, "rotary_dim is 8: it must be that of the plan, 16"},
+      {[](RotaryParams& p) { p.inverse = true; }, "inverse is 1: it must be that of the plan, 0"},
+      {[](RotaryParams& p) { p.angles.width = RotaryWidth::full; }, "angles.width is 2: it must be that of the plan, 1"},
+      {[](RotaryParams& p) { p.angles.cos.data = nullptr; }, "angles.cos is null, but the plan was made with it"},
+      {[](RotaryParams& p) { p.angles.max_position = 25; }, "angles.max_position is 25: it must be that of the plan, 24"},
+      {[](RotaryParams& p) { p.angles.past_table = PastTable::zero; }, "angles.past_table is 1: it must be that of the plan, 0"},
+      {[](RotaryParams& p) { p.positions.ids.data = nullptr; }, "positions.ids is null, but the plan was made with it"},
+      {[](RotaryParams& p) { p.positions.ids.type = IntType::uint64; }, "positions.ids.type is 7: it must be that of the plan, 2"},
+      {[](RotaryParams& p) { p.positions.batch_stride = INT64_MAX; },
+       "positions.batch_stride is 9223372036854775807: it must lie in 0..1099511627776"},
+      {[](RotaryParams& p) { p.faults = nullptr; }, "faults is null, but the plan was made with it"},
+  };
+  for (const auto& run : runs) {
+    RotaryParams changed = large.params();
+    run.change(changed);
+    EXPECT_EQ(plan->run(changed, execution).message(), str_cat("rotary plan: ", run.message));
+  }
   const Device other = execution.device == Device::cpu ? Device::cuda : Device::cpu;
   const Status elsewhere = plan->run(large.params(), Execution{other});
   EXPECT_EQ(elsewhere.message(),

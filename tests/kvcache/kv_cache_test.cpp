@@ -151,8 +151,10 @@ TEST(KvStorage, SizesAreChecked) {
   EXPECT_EQ(KvStorage::create(config, Device::cpu).status().code(), StatusCode::resource_exhausted);
   EXPECT_EQ(KvStorage::create({1, 1, 1, 1, 3, KvType::int4}, Device::cpu).status().message(),
             "KV cache: head_dim is 3: it must be even, two channels of int4 share a byte");
-  EXPECT_EQ(KvStorage::create({1, 1, 1, 1, 2, static_cast<KvType>(7)}, Device::cpu).status().message(),
-            "KV cache: type is the unknown type 7: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8 and int4");
+  EXPECT_EQ(KvStorage::create({1, 1, 1, 1, 2, KvType::as_dtype}, Device::cpu).status().message(),
+            "KV cache: type is the unknown type 0: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8 and int4");
+  EXPECT_EQ(KvStorage::create({1, 1, 1, 1, 2, static_cast<KvType>(8)}, Device::cpu).status().message(),
+            "KV cache: type is the unknown type 8: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8 and int4");
 }
 
 }  // namespace

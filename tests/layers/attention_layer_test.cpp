@@ -180,7 +180,6 @@ AttentionLayerParams place(Arena& arena, const Batch<T>& b, Device device) {
   }
   prologue.cache.k = arena.inout(b.k);
   prologue.cache.v = arena.inout(b.v);
-  prologue.cache.type = kv_type_of(prologue.dtype);
   prologue.cache.num_pages = b.num_pages;
   prologue.cache.page_size = kPageSize;
   prologue.cache.num_kv_heads = kKvHeads;
@@ -207,6 +206,10 @@ std::vector<T> rows_of(const Arena& arena, const AttentionLayerParams& p, int64_
     rows.insert(rows.end(), row, row + kHidden);
   }
   return rows;
+}
+
+void* mutable_at_offset(const void* at, int64_t bytes) {
+  return static_cast<unsigned char*>(const_cast<void*>(at)) + bytes;
 }
 
 class AttentionLayerTest : public testing::TestWithParam<Backend> {
@@ -401,6 +404,65 @@ TEST_P(AttentionLayerTest, RefusesBeforeAnythingRuns) {
   p.workspace = static_cast<char*>(p.workspace) + 32;
   const Status status = arena.run(layer(p));
   EXPECT_NE(status.message().find("it must be aligned to 64 bytes"), std::string::npos) << status.message();
+  EXPECT_TRUE(arena.untouched());
+}
+
+// What one operation writes over what another reads: each of them alone sees nothing wrong.
+TEST_P(AttentionLayerTest, RefusesToWriteOverWhatAnotherOperationReads) {
+  using P = AttentionLayerParams;
+  const auto mutable_at = [](const void* at) { return const_cast<void*>(at); };
+  const struct {
+    std::function<void(P&)> breakage;
+    std::string message;
+  } refusals[] = {
+      {[&](P& p) { p.out = mutable_at(p.qkv_weight); }, "out overlaps qkv_weight"},
+      {[](P& p) { p.out = p.prologue.cache.k; }, "out overlaps cache.k"},
+      {[](P& p) { p.out = p.prologue.cache.v; }, "out overlaps cache.v"},
+      {[&](P& p) { p.out = mutable_at(p.prologue.rotation.cos_sin); }, "out overlaps cos_sin"},
+      {[&](P& p) { p.out = mutable_at(p.prologue.places.block_table); }, "out overlaps block_table"},
+      {[&](P& p) { p.out = mutable_at(p.attention.seq_lens); }, "out overlaps seq_lens"},
+      {[&](P& p) { p.out = mutable_at(p.prologue.bias.k); }, "out overlaps bias.k"},
+      {[](P& p) { p.out = mutable_at_offset(p.hidden_states, 4); }, "out overlaps hidden_states"},
+      {[&](P& p) { p.workspace = mutable_at(p.output_weight); }, "workspace overlaps output_weight"},
+      {[&](P& p) { p.workspace = mutable_at(p.hidden_states); }, "workspace overlaps hidden_states"},
+      {[](P& p) { p.workspace = p.out; }, "out overlaps workspace"},
+      {[](P& p) { p.workspace = p.prologue.cache.v; }, "workspace overlaps cache.v"},
+      {[](P& p) { p.output_weight = mutable_at_offset(p.workspace, 64); }, "workspace overlaps output_weight"},
+      {[](P& p) { p.prologue.rotation.cos_sin = static_cast<const float*>(p.workspace); }, "workspace overlaps cos_sin"},
+      {[](P& p) { p.prologue.cache.k = const_cast<void*>(p.hidden_states); }, "cache.k overlaps hidden_states"},
+      {[](P& p) { p.prologue.cache.v = const_cast<void*>(p.output_weight); }, "cache.v overlaps output_weight"},
+      {[](P& p) { p.prologue.faults = static_cast<FaultRecord*>(const_cast<void*>(p.qkv_weight)); }, "faults overlaps qkv_weight"},
+      {[](P& p) { p.prologue.faults = static_cast<FaultRecord*>(p.out); }, "out overlaps faults"},
+      {[](P& p) { p.prologue.token_faults = static_cast<uint8_t*>(p.workspace); }, "workspace overlaps token_faults"},
+      {[](P& p) { p.prologue.token_faults = static_cast<uint8_t*>(const_cast<void*>(p.output_bias)); },
+       "token_faults overlaps output_bias"},
+      {[](P& p) { p.prologue.token_faults = reinterpret_cast<uint8_t*>(const_cast<int32_t*>(p.attention.seq_lens)); },
+       "token_faults overlaps seq_lens"},
+  };
+  const Batch<float> batch({{5, 1}, {2, 9}, 0, true});
+  for (const auto& refusal : refusals) {
+    SCOPED_TRACE(refusal.message);
+    Arena arena(GetParam());
+    P p = place(arena, batch, device());
+    refusal.breakage(p);
+    const Status status = arena.run(layer(p));
+    EXPECT_EQ(status.code(), StatusCode::invalid_argument);
+    const std::string& message = status.message();
+    const std::string wanted = "attention_layer: " + refusal.message;
+    const size_t at = wanted.find(" overlaps ");  // which of the two is named first is of no interest
+    const std::string turned =
+        "attention_layer: " + wanted.substr(at + 10) + " overlaps " + refusal.message.substr(0, refusal.message.find(' '));
+    EXPECT_TRUE(message == wanted || message == turned) << message;
+    EXPECT_TRUE(arena.untouched());
+  }
+}
+
+// A layer that reads another's cache does not write it, and nothing may write over it either.
+TEST_P(AttentionLayerTest, ACacheThatIsOnlyReadIsNotWrittenOver) {
+  Arena arena(GetParam());
+  AttentionLayerParams p = place(arena, Batch<float>({{4, 1}, {3, 9}, 0, false, false, true}), device());
+  p.out = p.prologue.cache.v;
+  EXPECT_EQ(arena.run(layer(p)).message(), "attention_layer: out overlaps cache.v");
   EXPECT_TRUE(arena.untouched());
 }
 

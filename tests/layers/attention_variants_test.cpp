@@ -134,12 +134,20 @@ TEST_P(AttentionVariants, RoundingOnceGivesOtherBitsInSixteenBitTypes) {
 
 // ---- faults -----------------------------------------------------------------------------------------------------------------
 
-// A position outside the table, in any stream: the same fault, nothing of the token in the cache, all other tokens as ever.
+// A position outside the table, in any stream: the same fault, nothing of the token in the cache, all other tokens as ever. Or, where
+// that is asked for, no fault, and a token that is not rotated.
 TEST_P(AttentionVariants, BadPositionsAreTheSameFault) {
+  std::vector<AttentionVariant> variants;
   for (AttentionVariant variant : listed_variants()) {
-    if (variant.rotary_dim == 0) continue;
+    for (const PastTable past_table : {PastTable::record, PastTable::zero, PastTable::identity}) {
+      variant.past_table = past_table;
+      if (variant.rotary_dim > 0) variants.push_back(variant);
+    }
+  }
+  for (AttentionVariant variant : variants) {
     SCOPED_TRACE(variant.describe());
     variant.num_layers = 1;
+    const bool identity = variant.past_table == PastTable::identity;
     VariantModel model(variant, DType::f32, execution_);
     const auto run_bad = [&](Graph graph, int32_t position, Fault& fault) {
       model.fill_cache(0);
@@ -152,16 +160,17 @@ TEST_P(AttentionVariants, BadPositionsAreTheSameFault) {
       fault = executor->take_fault(execution_).value();
       Outcome outcome = {rows_of(*executor, executor->graph().output, batch.num_tokens(), execution_), model.cache_contents()};
       const int64_t row = static_cast<int64_t>(outcome.q.size()) / batch.num_tokens();
-      outcome.q.erase(outcome.q.begin() + 4 * row, outcome.q.begin() + 5 * row);
+      if (!identity || position < 0) outcome.q.erase(outcome.q.begin() + 4 * row, outcome.q.begin() + 5 * row);
       return outcome;
     };
     for (const int32_t position : {-1, static_cast<int32_t>(VariantModel::kMaxPosition), INT32_MAX}) {
       Fault of_unfused, of_fused;
       const Outcome unfused = run_bad(model.graph, position, of_unfused);
       const Outcome fused = run_bad(fuse_attention_prologue(model.graph), position, of_fused);
-      EXPECT_EQ(of_unfused.code, position < 0 ? FaultCode::none : FaultCode::position_out_of_range);
-      EXPECT_EQ(of_unfused.token, position < 0 ? -1 : 4);
-      EXPECT_EQ(of_unfused.count, position < 0 ? 0u : 1u);
+      const bool faults = position >= 0 && !identity;
+      EXPECT_EQ(of_unfused.code, faults ? FaultCode::position_out_of_range : FaultCode::none);
+      EXPECT_EQ(of_unfused.token, faults ? 4 : -1);
+      EXPECT_EQ(of_unfused.count, faults ? 1u : 0u);
       EXPECT_EQ(of_fused.code, of_unfused.code);
       EXPECT_EQ(of_fused.token, of_unfused.token);
       EXPECT_EQ(of_fused.count, of_unfused.count);
@@ -454,6 +463,9 @@ TEST(AttentionGraph, RefusesWeightsThatDoNotFit) {
       {[](Attention& a) { a.q_norm.bias.rows = 4; },
        "layers.1.q_norm: the norm's weight has 1 rows and its bias 4: they must have as many",
        "layers.1.prologue: the norm's weight has 1 rows and its bias 4: they must have as many"},
+      {[](Attention& a) { a.rope = {}, a.rope.rotation.inv_freq = static_cast<const float*>(a.qkv_weight.data); },
+       "layers.1.kv_write: rotary_dim is 0, but inv_freq is given: set rotary_dim, or leave it null",
+       "layers.1.prologue: rotary_dim is 0, but inv_freq is given: set rotary_dim, or leave it null"},
       {[](Attention& a) { a.layer = 2; }, "layers.1.kv_write: it uses the cache of layer 2: there are caches for 2 layers",
        "layers.1.prologue: it uses the cache of layer 2: there are caches for 2 layers"},
   };

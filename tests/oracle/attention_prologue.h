@@ -42,6 +42,7 @@ struct PrologueInput {
   int64_t num_axes = 1;
   std::vector<int64_t> pair_axis;  // empty: all 0
   int64_t max_position = 0;        // 0: positions have no upper bound
+  bool identity_past_table = false;
 
   std::vector<int64_t> positions;  // [num_axes, num_tokens]; empty: derived, or all 0 where there are no sequences
   std::vector<int64_t> slots;      // empty: derived where `derive_slots`, otherwise K and V go nowhere
@@ -187,7 +188,7 @@ inline PrologueOutput attention_prologue(const PrologueInput& in) {
     }
 
     std::vector<int64_t> positions(static_cast<size_t>(in.num_axes), 0);
-    bool padding = false, bad_position = false;
+    bool padding = false, bad_position = false, past_table = false;
     for (size_t axis = 0; axis < positions.size(); ++axis) {
       if (!in.positions.empty()) {
         positions[axis] = in.positions[axis * static_cast<size_t>(in.num_tokens) + static_cast<size_t>(t)];
@@ -195,14 +196,16 @@ inline PrologueOutput attention_prologue(const PrologueInput& in) {
       } else if (derives) {
         positions[axis] = cache_position;
         if (!in.position_offsets.empty()) {
-          positions[axis] += in.position_offsets[in.position_offsets.size() > 1 ? static_cast<size_t>(sequence) : 0];
+          const int64_t offset = in.position_offsets[in.position_offsets.size() > 1 ? static_cast<size_t>(sequence) : 0];
+          const long double sum = static_cast<long double>(cache_position) + static_cast<long double>(offset);
+          positions[axis] = sum >= 0.0L && sum < 0x1p63L ? static_cast<int64_t>(sum) : -1;
         }
         bad_position = bad_position || positions[axis] < 0;
       }
-      bad_position = bad_position || (in.max_position > 0 && positions[axis] >= in.max_position);
+      past_table = past_table || (in.max_position > 0 && positions[axis] >= in.max_position);
     }
     if (padding) continue;
-    if (bad_position) {
+    if (bad_position || (past_table && !in.identity_past_table)) {
       out.state.back() = TokenState::zero;
       out.faults.back() = TokenFault::position;
       continue;
@@ -211,7 +214,7 @@ inline PrologueOutput attention_prologue(const PrologueInput& in) {
 
     const auto transform = [&](Row row, const NormInput& norm, int64_t heads) {
       if (norm.enabled && !norm.after_rotation) normalize(row, norm, in.head_dim), round_step(row, in);
-      rotate(row, heads, in, t, positions);
+      if (!past_table) rotate(row, heads, in, t, positions);
       if (norm.enabled && norm.after_rotation) normalize(row, norm, in.head_dim), round_step(row, in);
       return row;
     };

@@ -44,6 +44,7 @@ struct RotaryInput {
   std::vector<double> inv_freq;
   double theta = 0.0, factor = 1.0;
   int64_t max_position = 0;
+  bool identity_past_table = false;
 
   std::optional<std::vector<int64_t>> ids;  // [num_axes, batch, seq_len]; the largest int64 stands for what it cannot hold
   int64_t offset = 0;
@@ -71,6 +72,7 @@ struct RotaryOutput {
 struct RotaryStand {
   bool padding = false;
   int64_t fault = 0;
+  bool rotated = true;
   std::vector<int64_t> positions;
 };
 
@@ -83,26 +85,30 @@ inline RotaryStand stand_of(const RotaryInput& in, int64_t b, int64_t s) {
       if (id < 0) stand.padding = true;
     }
   } else {
-    int64_t sequence = b, number = s;
+    int64_t sequence = b;
+    long double number = static_cast<long double>(s);
     if (!in.cu_seqlens.empty()) {
       if (s >= in.cu_seqlens.back()) {
         stand.padding = true;
         return stand;
       }
       for (size_t n = 0; n + 1 < in.cu_seqlens.size(); ++n) {
-        if (in.cu_seqlens[n] <= s && s < in.cu_seqlens[n + 1]) sequence = static_cast<int64_t>(n), number = s - in.cu_seqlens[n];
+        if (s < in.cu_seqlens[n] || s >= in.cu_seqlens[n + 1]) continue;
+        sequence = static_cast<int64_t>(n);
+        number = static_cast<long double>(s) - static_cast<long double>(in.cu_seqlens[n]);
       }
     }
-    if (in.max_seqlen > 0 && number >= in.max_seqlen) stand.fault = 5;
+    if (in.max_seqlen > 0 && number >= static_cast<long double>(in.max_seqlen)) stand.fault = 5;
     const int64_t extra = in.offsets.empty() ? 0 : in.offsets.at(static_cast<size_t>(sequence));
-    const long double sum =
-        static_cast<long double>(number) + static_cast<long double>(in.offset) + static_cast<long double>(extra);
+    const long double sum = number + static_cast<long double>(in.offset) + static_cast<long double>(extra);
     stand.positions.assign(static_cast<size_t>(in.num_axes),
-                           sum < 0x1p63L ? static_cast<int64_t>(sum) : -1);  // past int64: outside
+                           sum >= 0.0L && sum < 0x1p63L ? static_cast<int64_t>(sum) : -1);  // negative or past int64: outside
   }
   if (stand.padding || stand.fault != 0) return stand;
   for (const int64_t position : stand.positions) {
-    if (position < 0 || (in.max_position > 0 && position >= in.max_position)) stand.fault = 1;
+    const bool past = in.max_position > 0 && position >= in.max_position;
+    if (position < 0 || (past && !in.identity_past_table)) stand.fault = 1;
+    if (past) stand.rotated = false;
   }
   return stand;
 }
@@ -156,7 +162,7 @@ inline RotaryOutput rotary(const RotaryInput& in) {
             if (stand.fault != 0 || (tensor.rotate && !rotated && in.tail == Tail::zero)) continue;
             y.wanted = Wanted::copied;
             y.value = tensor.x[first + static_cast<size_t>(d)];
-            if (!tensor.rotate || !rotated) continue;
+            if (!tensor.rotate || !rotated || !stand.rotated) continue;
             y.wanted = Wanted::turned;
             const int64_t n = inside / width, c = inside % width;
             const bool second = in.interleaved ? c % 2 != 0 : c >= width / 2;

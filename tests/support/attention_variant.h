@@ -36,6 +36,7 @@ struct AttentionVariant {
   bool inverse = false;
   CosSinSource source = CosSinSource::table;
   int64_t num_axes = 1;
+  PastTable past_table = PastTable::record;
   QueryScale q_scale = {};
   uint64_t seed = 1;
 
@@ -51,8 +52,8 @@ struct AttentionVariant {
                    k_bias, v_bias, " norm=", static_cast<int>(norm), "/", static_cast<int>(norm_kind), "/",
                    static_cast<int>(norm_scope), "/", static_cast<int>(norm_weights), "/", norm_bias, " offset=", weight_offset,
                    " v_norm=", v_norm, " v_from_k=", v_from_k, " rope=", rotary_dim, "@", rotary_offset, " ",
-                   rope_style_name(style), " inverse=", inverse, " source=", static_cast<int>(source), " axes=", num_axes,
-                   " q_scale=", q_scale.constant, "/", static_cast<int>(q_scale.by_position), " seed=", seed);
+                   rope_style_name(style), " inverse=", inverse, " source=", static_cast<int>(source), " axes=", num_axes, " past=",
+                   static_cast<int>(past_table), " q_scale=", q_scale.constant, "/", static_cast<int>(q_scale.by_position), " seed=", seed);
   }
 };
 
@@ -236,6 +237,7 @@ struct VariantModel {
     }
     rope.rotation.rotary_offset = variant.rotary_offset;
     rope.rotation.inverse = variant.inverse;
+    rope.rotation.past_table = variant.past_table;
     rope.rotation.num_axes = variant.num_axes;
     if (variant.num_axes > 1) {
       for (int64_t i = 0; i < pairs; ++i) pair_axis.push_back(static_cast<uint8_t>(random.integer(0, variant.num_axes - 1)));

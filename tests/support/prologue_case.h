@@ -55,6 +55,8 @@ struct PrologueCase {
   int64_t num_axes = 1;
   bool interleaved_axes = false;  // pairs take their streams in turn; otherwise in sections
   int64_t max_position = 40;
+  PastTable past_table = PastTable::record;
+  bool no_faults = false;  // `faults` is null
 
   QueryScale q_scale;
   bool per_step = false;
@@ -64,6 +66,7 @@ struct PrologueCase {
   Offsets offsets = Offsets::none;
   bool int64_positions = false, int64_slots = true;  // and offsets as positions
   bool bad_indices = true;                           // negative and too large ones among the good ones, streams too
+  bool extremes = false;                             // the ends of the types in cu_seqlens_q, cache_lens and offsets
 
   bool packed = true;
   bool in_place = false;     // q_out is q
@@ -100,11 +103,11 @@ struct PrologueCase {
                     " v_norm=", v_norm);
     text += str_cat(" r=", rotary_dim, "@", rotary_offset, " ", rope_style_name(style), " inverse=", inverse,
                     " source=", static_cast<int>(source), " factor=", attention_factor, " axes=", num_axes,
-                    interleaved_axes ? "i" : "s", " max=", max_position, " q_scale=", q_scale.constant, "/",
+                    interleaved_axes ? "i" : "s", " max=", max_position, "/", static_cast<int>(past_table), " q_scale=", q_scale.constant, "/",
                     static_cast<int>(q_scale.by_position));
     text += str_cat(" per_step=", per_step, " derive=", derive_positions, derive_slots, " ring=", ring_size,
                     " offsets=", static_cast<int>(offsets), " pos64=", int64_positions, " slot64=", int64_slots,
-                    " bad=", bad_indices);
+                    " bad=", bad_indices, extremes);
     text += str_cat(" packed=", packed, " in_place=", in_place, kv_in_place, " row_padding=", row_padding,
                     " head_padding=", head_padding, " heads_first=", heads_first, " misalign=", misalign);
     text += str_cat(" q8=", q8 ? static_cast<int>(*q8) : -1, " out=", k_out, v_out, " cached=", cached,
@@ -157,7 +160,7 @@ void make_places(const PrologueCase& c, Random& random, PrologueData<T>& data) {
   random.shuffle(all);
   data.slots.assign(all.begin(), all.begin() + c.num_tokens);
   const int64_t entries = c.num_axes * c.num_tokens;
-  for (int64_t i = 0; i < entries; ++i) data.positions.push_back(random.integer(0, c.max_position - 1));
+  for (int64_t i = 0; i < entries; ++i) data.positions.push_back(random.integer(0, std::max<int64_t>(c.max_position, 1) - 1));
   if (c.num_tokens > 0) data.positions.front() = 0;
   if (c.num_tokens > 1) data.positions.back() = c.max_position - 1;
   if (!c.bad_indices || c.num_tokens <= 3) return;
@@ -210,8 +213,14 @@ void make_sequences(const PrologueCase& c, Random& random, PrologueData<T>& data
     }
     data.block_table.push_back(row);
   }
-  if (!c.bad_indices) return;
   const auto any = [&] { return static_cast<size_t>(random.integer(0, num_seqs - 1)); };
+  if (c.extremes) {
+    const int64_t far[] = {INT64_MIN, INT64_MAX, INT64_MIN + 1, INT64_MAX - 4, INT32_MIN, INT32_MAX};
+    for (int64_t& offset : data.offsets) offset = far[random.integer(c.int64_positions ? 0 : 4, 5)];
+    if (random.integer(0, 1) == 0) data.cu_seqlens.front() = INT32_MIN;
+    data.cache_lens[any()] = random.integer(0, 1) == 0 ? INT32_MIN : INT32_MAX;
+  }
+  if (!c.bad_indices) return;
   switch (random.integer(0, 4)) {
     case 0: data.block_table[any()].back() = -1; break;
     case 1: data.block_table[any()].front() = static_cast<int32_t>(data.num_pages); break;
@@ -350,6 +359,7 @@ oracle::PrologueInput oracle_input(const PrologueCase& c, const PrologueData<T>&
   in.num_axes = c.num_axes;
   if (c.source != CosSinSource::per_token) in.pair_axis.assign(data.pair_axis.begin(), data.pair_axis.end());
   in.max_position = c.max_position;
+  in.identity_past_table = c.past_table == PastTable::identity;
   in.positions = data.positions;
   in.slots = data.slots;
   in.derive_slots = c.derive_slots && c.writes_cache();
@@ -425,7 +435,7 @@ template <class T>
 class PlacedPrologue {
  public:
   PlacedPrologue(Backend backend, const PrologueCase& c, const PrologueData<T>& data)
-      : arena_(backend), case_(c), data_(data), type_(c.kv_type.value_or(kv_type_of(FloatFormat<T>::dtype))) {
+      : arena_(backend), case_(c), data_(data), type_(resolve_kv_type(c.kv_type.value_or(KvType::as_dtype), FloatFormat<T>::dtype)) {
     params_.num_tokens = c.num_tokens;
     params_.num_q_heads = c.num_q_heads;
     params_.num_kv_heads = c.num_kv_heads;
@@ -441,7 +451,7 @@ class PlacedPrologue {
     place_outputs();
     if (c.writes_cache()) place_cache();
     faults_ = arena_.inout(std::vector<FaultRecord>(1));
-    params_.faults = faults_;
+    if (!c.no_faults) params_.faults = faults_;
     if (c.token_faults) params_.token_faults = add_image<uint8_t>(c.num_tokens, 0, "token_faults");
   }
 
@@ -517,9 +527,13 @@ class PlacedPrologue {
       }
     }
     const Fault fault = decode_fault(faults());
-    EXPECT_EQ(fault.count, count);
-    EXPECT_EQ(fault.token, first.token);
-    EXPECT_EQ(fault.code, first.code);
+    if (case_.no_faults) {
+      EXPECT_EQ(fault.count, 0u);
+    } else {
+      EXPECT_EQ(fault.count, count);
+      EXPECT_EQ(fault.token, first.token);
+      EXPECT_EQ(fault.code, first.code);
+    }
     for (const Image& image : images_) expect_bits(image.now, image.initial, image.name);
   }
 
@@ -648,6 +662,7 @@ class PlacedPrologue {
     if (!data_.inv_freq.empty()) r.inv_freq = arena_.input(data_.inv_freq, c.misalign / 4 * 4);
     r.attention_factor = c.attention_factor;
     r.max_position = c.max_position;
+    r.past_table = c.past_table;
     r.num_axes = c.num_axes;
     if (!data_.pair_axis.empty()) r.pair_axis = arena_.input(data_.pair_axis);
   }
@@ -720,7 +735,7 @@ class PlacedPrologue {
                                                : add_image<unsigned char>(placement.v_size * bits / 8, misalign, "V cache");
     cache.k = c.with_k ? k : nullptr;
     cache.v = c.with_v ? v : nullptr;
-    cache.type = type_;
+    if (c.kv_type) cache.type = *c.kv_type;
     cache.num_pages = data_.num_pages;
     cache.page_size = c.page_size;
     cache.num_kv_heads = c.num_kv_heads;

@@ -169,6 +169,31 @@ std::vector<PrologueCase> make_feature_cases() {
   add([](PrologueCase& c) {
     c.derive_positions = c.derive_slots = true, c.offsets = Offsets::per_sequence, c.int64_positions = true;
   });
+  for (const CosSinSource source : {CosSinSource::table, CosSinSource::per_token}) {  // the latter without a bound
+    for (const int64_t ring : {0, 5}) {
+      for (int i = 0; i < 4; ++i) {
+        add([&](PrologueCase& c) {
+          c.derive_positions = c.derive_slots = c.extremes = true, c.ring_size = ring, c.source = source;
+          c.max_position = source == CosSinSource::table ? 40 : 0, c.page_size = 4, c.num_tokens = 12;
+          c.offsets = i % 2 == 0 ? Offsets::per_sequence : Offsets::none, c.int64_positions = i < 3;
+        });
+      }
+    }
+  }
+  for (const PastTable past_table : {PastTable::zero, PastTable::identity}) {
+    const auto past = [&](const auto& change) { add([&](PrologueCase& c) { c.past_table = past_table, change(c); }); };
+    past([](PrologueCase& c) { c.no_faults = true; });
+    past([](PrologueCase& c) { c.bias_q = c.bias_k = false, c.in_place = true; });
+    past([](PrologueCase& c) { c.num_axes = 3, c.max_position = 20; });
+    past([](PrologueCase& c) { c.source = CosSinSource::inv_freq, c.max_position = 30, c.attention_factor = 1.2f; });
+    past([](PrologueCase& c) { c.source = CosSinSource::per_token, c.num_axes = 2; });
+    past([](PrologueCase& c) { c.derive_positions = c.derive_slots = true, c.offsets = Offsets::per_sequence, c.max_position = 3; });
+    past([](PrologueCase& c) { c.kv_type = KvType::int4, c.scaling = KvScaling::token_head, c.q8 = KvScaling::token_head; });
+    for (const NormPlacement placement : {NormPlacement::before_rope, NormPlacement::after_rope}) {
+      past([&](PrologueCase& c) { c.norm = placement, c.rotary_dim = 32, c.rotary_offset = 16, c.k_out = c.v_out = true; });
+      past([&](PrologueCase& c) { c.norm = placement, c.per_step = c.inverse = true, c.style = RopeStyle::interleaved; });
+    }
+  }
 
   // The Q scale, and fp8 Q.
   add([](PrologueCase& c) { c.q_scale.constant = 0.125f; });
@@ -330,6 +355,9 @@ PrologueCase random_case(uint64_t seed) {
   c.page_size = rarely() ? random.integer(1, 64) : random.integer(1, 8);
   c.layout = any(CacheLayout::odd);
   c.token_faults = coin();
+  if (coin()) c.past_table = any(PastTable::identity);
+  c.no_faults = c.past_table != PastTable::record && rarely();
+  c.extremes = c.has_sequences() && c.q_scale.by_position == PositionScale::none && rarely();
   return c;
 }
 

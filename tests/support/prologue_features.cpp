@@ -100,6 +100,10 @@ void add_rotations(FeatureList& f) {
   for (const int64_t axes : {2, 3, 4}) {
     both(str_cat(axes, " axes"), [&](PrologueCase& c) { c.num_axes = axes, c.interleaved_axes = axes == 3; });
   }
+  f.row("PastTable", "Positions past the table: zero rows, recorded or not, or rows that are not rotated");
+  for (const PastTable past_table : {PastTable::record, PastTable::zero, PastTable::identity}) {
+    both([&](PrologueCase& c) { c.past_table = past_table, c.num_tokens = 20, c.max_position = 8; });
+  }
   f.row("QueryScale", "Q scaled by a constant, and by position (Llama 4, logn)");
   f.add("constant", [](PrologueCase& c) { c.q_scale.constant = 0.125f; });
   f.add("Llama 4", [](PrologueCase& c) { c.q_scale = {0.5f, PositionScale::llama4, 0.1f, 8.0f}; });

@@ -91,6 +91,7 @@ struct RotaryCase {
   RotaryWidth width = RotaryWidth::half;
   bool per_token = false, table_per_batch = false, bounded = true;
   int64_t max_position = 24;
+  PastTable past_table = PastTable::record;
   int64_t table_holes = 0, column_stride = 1;
   double attention_factor = 1.0;
 
@@ -98,6 +99,7 @@ struct RotaryCase {
   IntType ids_type = IntType::int32;
   int64_t ids_token_stride = 1;
   bool bad_ids = true;
+  bool extremes = false;  // the ends of int64 in cu_seqlens and offsets
   int64_t offset = 0;
   bool offsets = false, one_offset = false;
   int64_t num_seqs = 0;  // packed where > 0
@@ -114,9 +116,10 @@ struct RotaryCase {
                                " rope=", rotary_dim, "+", rotary_offset, "/", num_blocks, rope_style_name(style),
                                inverse ? " inverse" : "", " tail=", static_cast<int>(tail), " source=", static_cast<int>(source),
                                " ", float_type_name(type), " width=", static_cast<int>(width), per_token ? " per_token" : "",
-                               " max=", max_position, bounded ? "" : " unbounded", " factor=", attention_factor,
+                               " max=", max_position, "/", static_cast<int>(past_table), bounded ? "" : " unbounded",
+                               " factor=", attention_factor,
                                " ids=", static_cast<int>(ids), "/", static_cast<int>(ids_type), " offset=", offset,
-                               offsets ? " offsets" : "", " seqs=", num_seqs, " max_seqlen=", max_seqlen, " axes=", num_axes,
+                               offsets ? " offsets" : "", extremes ? " extremes" : "", " seqs=", num_seqs, " max_seqlen=", max_seqlen, " axes=", num_axes,
                                pair_axis ? "p" : "", " misalign=", misalign, plan ? " plan" : "", " seed=", seed, " tensors:");
     for (const RotaryCaseTensor& t : tensors)
       text += str_cat(" ", t.num_heads, t.rotate ? "" : "copy", t.in_place ? "in" : "out");
@@ -332,6 +335,8 @@ class PlacedRotary {
     a.max_position = rows || c_.bounded ? c_.max_position : 0;
     in_.source = static_cast<oracle::AngleSource>(c_.source);
     in_.full = c_.width == RotaryWidth::full, in_.per_token = c_.per_token;
+    a.past_table = c_.past_table;
+    in_.identity_past_table = c_.past_table == PastTable::identity;
     in_.max_position = a.max_position, in_.factor = c_.attention_factor;
     if (c_.rotary_dim == 0) return;
     const int64_t pairs = c_.rotary_dim / (2 * c_.num_blocks);
@@ -430,6 +435,7 @@ class PlacedRotary {
         const int64_t left = c_.seq_len - in_.cu_seqlens.back();
         in_.cu_seqlens.push_back(in_.cu_seqlens.back() + random_.integer(0, std::min<int64_t>(left, 5)));
       }
+      if (c_.extremes && c_.ids_type != IntType::uint64) in_.cu_seqlens.front() = fit(INT64_MIN + random_.integer(0, 3), c_.ids_type);
       p.num_seqs = c_.num_seqs;
       p.cu_seqlens = place_integers(in_.cu_seqlens, c_.ids_type);
     }
@@ -438,6 +444,10 @@ class PlacedRotary {
       p.offsets_stride = c_.one_offset ? 0 : 2;
       std::vector<int64_t> stored(static_cast<size_t>(std::max<int64_t>(count * 2, 1)));
       for (int64_t& value : stored) value = fit(damage && random_.integer(0, 5) == 0 ? -3 : random_.integer(0, 6), c_.ids_type);
+      const int64_t far[] = {INT64_MIN, INT64_MIN + 5, -1, INT64_MAX - 1, INT64_MAX - 7};
+      for (int64_t& value : stored) {
+        if (c_.extremes) value = fit(far[random_.integer(0, 4)], c_.ids_type);
+      }
       for (int64_t n = 0; n < count; ++n) in_.offsets.push_back(stored[static_cast<size_t>(n * p.offsets_stride)]);
       p.offsets = place_integers(stored, c_.ids_type);
     }

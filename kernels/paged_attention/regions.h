@@ -1,0 +1,12 @@
+// The arrays of paged attention, for whoever checks several operations together (layers/attention_layer).
+#pragma once
+
+#include <prologue/kernels/base/view_checks.h>
+#include <prologue/kernels/paged_attention/paged_attention.h>
+
+namespace prologue {
+
+// Everything that a call with valid sizes reads and writes.
+PROLOGUE_API Status add_regions(const PagedAttentionParams& params, Device device, RegionChecks& regions);
+
+}  // namespace prologue

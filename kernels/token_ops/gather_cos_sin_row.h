@@ -1,0 +1,33 @@
+// One token of gather_cos_sin, for host and device.
+#pragma once
+
+#include <cstdint>
+
+#include <prologue/kernels/token_ops/gather_cos_sin.h>
+
+namespace prologue {
+
+// Whether token t gets cos 1 and sin 0.
+PROLOGUE_HOST_DEVICE inline bool gathers_identity(const GatherCosSinParams& p, int64_t t) {
+  if (p.past_table != PastTable::identity) return false;
+  bool past = false;
+  for (int64_t axis = 0; axis < p.num_axes; ++axis) {
+    past = past || index_at(p.positions, axis * p.position_axis_stride + t) >= p.max_position;
+  }
+  return past;
+}
+
+// Pair i of token t.
+PROLOGUE_HOST_DEVICE inline void gather_pair(const GatherCosSinParams& p, int64_t t, int64_t i, bool identity) {
+  int64_t axis = p.pair_axis == nullptr ? 0 : p.pair_axis[i];
+  if (axis >= p.num_axes) axis = 0;
+  const int64_t position = index_at(p.positions, axis * p.position_axis_stride + t);
+  const bool inside = position >= 0 && position < p.max_position;
+  const float* row = p.cos_sin + (inside ? position * p.rotary_dim : 0);
+  float* out = p.out + t * p.rotary_dim;
+  const int64_t half = p.rotary_dim / 2;
+  out[i] = identity ? 1.0f : inside ? row[i] : 0.0f;
+  out[half + i] = identity || !inside ? 0.0f : row[half + i];
+}
+
+}  // namespace prologue
