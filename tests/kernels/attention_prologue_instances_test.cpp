@@ -156,7 +156,9 @@ TEST_P(PrologueInstancesTest, EachGivesTheBitsOfTheCpu) {
 TEST(PrologueInstances, EachGivesTheBitsOfTheCpuOnRandomStructs_cuda) {
   PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
   for (uint64_t seed = 9001; seed <= 9200 && !::testing::Test::HasFailure(); ++seed) {
-    with_host_type(static_cast<DType>(seed % 3), [&](auto type) { check_all_instances<decltype(type)>(random_case(seed)); });
+    const PrologueCase c = random_case(seed);
+    if (c.num_tokens == 0) continue;  // nothing is launched
+    with_host_type(static_cast<DType>(seed % 3), [&](auto type) { check_all_instances<decltype(type)>(c); });
   }
 }
 
@@ -214,7 +216,7 @@ TEST_P(PrologueSizesTest, BothSidesOfEveryLimit) {
     int row = 0;
     for (const Call& call : calls()) {
       PrologueCase c = make_case(call, kParts[++row % 2 == 0 ? 0 : 6], 7, 2, 64);
-      c.values = Values::coarse, c.max_position = 9000;
+      c.values = Values::coarse, c.max_position = 200;
       for (const auto& instance : instances_of_case<T>(c)) {
         if (instance.max_tokens == INT64_MAX) break;  // what takes a call by itself ends here
         for (const int64_t num_tokens : {instance.max_tokens, instance.max_tokens + 1}) {
@@ -249,7 +251,7 @@ TEST(PrologueSizes, OfRealModels_cuda) {
         std::find_if(std::begin(kParts), std::end(kParts), [&](const Parts& p) { return std::string(p.name) == size.parts; });
     ASSERT_TRUE(call != calls().end() && parts != std::end(kParts));
     PrologueCase c = make_case(*call, *parts, size.q_heads, size.kv_heads, 128);
-    c.num_tokens = size.num_tokens, c.max_position = 9000, c.values = Values::coarse;
+    c.num_tokens = size.num_tokens, c.max_position = 2000, c.values = Values::coarse;
     check_call<BFloat16>(c);
     if (::testing::Test::HasFailure()) return;
   }
