@@ -228,7 +228,7 @@ std::string general_name(FloatType dtype, int64_t vector, bool few) {
 
 template <class T, int V>
 void add_general(const RotaryParams& p, const RotaryFrequencies& frequencies, std::vector<KernelInstance<RotaryParams>>& list) {
-  if (vectors_fit(p, V)) {
+  if (V == 1 || vectors_fit(p, V)) {
     for (const bool few : {true, false}) {
       list.push_back(
           {general_name(p.dtype, V, few), few ? kFewTokens : kAnyTokens,

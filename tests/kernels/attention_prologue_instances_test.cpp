@@ -91,11 +91,12 @@ PrologueCase make_case(const Call& call, const Parts& parts, int64_t q_heads, in
   return c;
 }
 
-// Rows of heads beside blocks of 64 and 192 threads: too many for one, and none that fills the last.
+// With two heads a thread, in blocks of 64 and of 192 threads, some of these have rows left over in the last block in every instance,
+// also where Q is alone or V is missing.
 struct Heads {
   int64_t q, kv, head_dim;
 };
-constexpr Heads kHeads[] = {{24, 8, 128}, {40, 5, 128}, {57, 9, 64}, {3, 1, 96}};
+constexpr Heads kHeads[] = {{24, 8, 128}, {71, 9, 128}, {57, 9, 64}, {3, 1, 96}};
 
 template <class T>
 std::vector<cuda::KernelInstance<AttentionPrologueParams>> instances_of_case(const PrologueCase& c) {
@@ -156,7 +157,9 @@ TEST_P(PrologueInstancesTest, EachGivesTheBitsOfTheCpu) {
 TEST(PrologueInstances, EachGivesTheBitsOfTheCpuOnRandomStructs_cuda) {
   PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
   for (uint64_t seed = 9001; seed <= 9200 && !::testing::Test::HasFailure(); ++seed) {
-    with_host_type(static_cast<DType>(seed % 3), [&](auto type) { check_all_instances<decltype(type)>(random_case(seed)); });
+    const PrologueCase c = random_case(seed);
+    if (c.num_tokens == 0) continue;  // nothing is launched
+    with_host_type(static_cast<DType>(seed % 3), [&](auto type) { check_all_instances<decltype(type)>(c); });
   }
 }
 
@@ -214,7 +217,7 @@ TEST_P(PrologueSizesTest, BothSidesOfEveryLimit) {
     int row = 0;
     for (const Call& call : calls()) {
       PrologueCase c = make_case(call, kParts[++row % 2 == 0 ? 0 : 6], 7, 2, 64);
-      c.values = Values::coarse, c.max_position = 9000;
+      c.values = Values::coarse, c.max_position = 200;
       for (const auto& instance : instances_of_case<T>(c)) {
         if (instance.max_tokens == INT64_MAX) break;  // what takes a call by itself ends here
         for (const int64_t num_tokens : {instance.max_tokens, instance.max_tokens + 1}) {
@@ -249,7 +252,7 @@ TEST(PrologueSizes, OfRealModels_cuda) {
         std::find_if(std::begin(kParts), std::end(kParts), [&](const Parts& p) { return std::string(p.name) == size.parts; });
     ASSERT_TRUE(call != calls().end() && parts != std::end(kParts));
     PrologueCase c = make_case(*call, *parts, size.q_heads, size.kv_heads, 128);
-    c.num_tokens = size.num_tokens, c.max_position = 9000, c.values = Values::coarse;
+    c.num_tokens = size.num_tokens, c.max_position = 2000, c.values = Values::coarse;
     check_call<BFloat16>(c);
     if (::testing::Test::HasFailure()) return;
   }

@@ -646,6 +646,7 @@ TEST(RotaryInstances, EachGivesTheBitsOfTheCpuOnAnyStruct_cuda) {
   PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
   for (uint64_t seed = 8001; seed <= 8300 && !::testing::Test::HasFailure(); ++seed) {
     const RotaryCase c = random_rotary_case(seed);
+    if (c.batch * c.seq_len == 0) continue;  // nothing is launched
     with_float_type(c.dtype, [&](auto type) { check_all_instances<decltype(type)>(c); });
   }
 }
