@@ -367,7 +367,8 @@ Status check_run(const AttentionPrologueParams& a, const AttentionPrologueParams
   plan.present("token_faults", a.token_faults, b.token_faults);
 
   plan.up_to("num_tokens", a.num_tokens, b.num_tokens, 0);
-  if (t.cu_seqlens_q != nullptr) plan.up_to("num_seqs", t.num_seqs, u.num_seqs, std::min<int64_t>(t.num_seqs, b.num_tokens > 0 ? 1 : 0));
+  if (t.cu_seqlens_q != nullptr)
+    plan.up_to("num_seqs", t.num_seqs, u.num_seqs, std::min<int64_t>(t.num_seqs, b.num_tokens > 0 ? 1 : 0));
   if (r.num_axes > 1 && t.positions.data != nullptr) {
     plan.up_to("position_axis_stride", PlanChecks::kAnything, u.position_axis_stride, 0);
   }

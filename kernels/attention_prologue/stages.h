@@ -77,7 +77,7 @@ struct KvWriteParams {
   IndexView positions;  // [num_axes, num_tokens], rows position_axis_stride apart (0: one row for all axes)
   int64_t max_position = 0;
   FaultRecord* faults = nullptr;
-  int64_t num_axes = 1;  // 1 to 4
+  int64_t num_axes = 1;                         // 1 to 4
   int64_t position_axis_stride = kUnsetStride;  // must be set where num_axes > 1
   PastTable past_table = PastTable::record;
 };

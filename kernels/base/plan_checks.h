@@ -54,10 +54,11 @@ class PlanChecks {
     status_ = invalid_argument(operation_, ": ", name, is_null ? " is null, but" : " is given, but", " the plan was made with",
                                is_null ? " it" : "out it");
   }
-  [[gnu::noinline, gnu::cold]] void differ_in_range(const char* name, const char* member, int64_t of_plan, int64_t given, int64_t low) {
+  [[gnu::noinline, gnu::cold]] void differ_in_range(const char* name, const char* member, int64_t of_plan, int64_t given,
+                                                    int64_t low) {
     if (!status_.ok()) return;
-    status_ = invalid_argument(operation_, ": ", name, member[0] == '\0' ? "" : ".", member, " is ", given, ": it must lie in ", low, "..", of_plan,
-                               of_plan == kAnything ? "" : ", that of the plan");
+    status_ = invalid_argument(operation_, ": ", name, member[0] == '\0' ? "" : ".", member, " is ", given, ": it must lie in ",
+                               low, "..", of_plan, of_plan == kAnything ? "" : ", that of the plan");
   }
 
   const char* operation_;

@@ -104,7 +104,7 @@ struct CacheGroup<Code<kType>> {
 
 // One element, without its scale.
 __device__ inline float load_element(KvType type, const void* data, int64_t i) {
-  if (kv_type_is_float(type)) return load_element(static_cast<DType>(type), data, i);
+  if (kv_type_is_float(type)) return load_element(dtype_of(type), data, i);
   const unsigned char* bytes = static_cast<const unsigned char*>(data);
   if (type == KvType::int4) return dequantize(static_cast<uint8_t>(bytes[i / 2] >> (i % 2 * 4)), 1.0f, type);
   return dequantize(bytes[i], 1.0f, type);

@@ -107,8 +107,8 @@ struct RotaryAngles {
   RotarySource source = RotarySource::cos_sin;
   FloatType type = FloatType::f32;  // of cos and sin, of angles, of inv_freq (f32 or f64)
   RotaryWidth width = RotaryWidth::unset;
-  bool per_token = false;    // cos_sin, angles: false: row = position, true: row = s (no positions are needed)
-  int64_t max_position = 0;  // cos_sin, angles by position: the rows; else a bound where one is wanted, 0 = none
+  bool per_token = false;                    // cos_sin, angles: false: row = position, true: row = s (no positions are needed)
+  int64_t max_position = 0;                  // cos_sin, angles by position: the rows; else a bound where one is wanted, 0 = none
   PastTable past_table = PastTable::record;  // of positions >= max_position
   RotaryColumns cos;
   RotaryColumns sin;

@@ -27,7 +27,7 @@ struct GatherCosSinParams {
   int64_t max_position = 0;
   const float* cos_sin = nullptr;
   IndexView positions;
-  int64_t num_axes = 1;  // 1 to 4
+  int64_t num_axes = 1;                         // 1 to 4
   int64_t position_axis_stride = kUnsetStride;  // must be set where num_axes > 1
   const uint8_t* pair_axis = nullptr;
   float* out = nullptr;

@@ -1,5 +1,5 @@
-#include <prologue/kernels/base/cuda_launch.cuh>
 #include <prologue/kernels/token_ops/gather_cos_sin_row.h>
+#include <prologue/kernels/base/cuda_launch.cuh>
 
 namespace prologue::cuda {
 

@@ -114,7 +114,8 @@ TEST_P(Apex, TwoDimensions) {
     call.h_of_token = arena.input(h_of_token);
     call.w_of_token = arena.input(w_of_token);
     call.backward = g.flag("backward");
-    const Status status = arena.run([&](const Execution& execution) { return apex_fused_rope_2d(call, nullptr, execution); });
+    FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));
+    const Status status = arena.run([&](const Execution& execution) { return apex_fused_rope_2d(call, faults, execution); });
     ASSERT_TRUE(status.ok()) << status.message();
     expect_golden(arena.read(out), g.array("out"), type == FloatType::f32 ? 0.0 : tolerance(type));
   }

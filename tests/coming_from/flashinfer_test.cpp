@@ -54,8 +54,9 @@ TEST_P(Flashinfer, ApplyRope) {
         call.cos_sin_cache = arena.input(floats(s.cos_sin));
         call.max_position = S::kMaxPosition;
       }
+      FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));
       const Status status =
-          arena.run([&](const Execution& execution) { return flashinfer_apply_rope(call, nullptr, execution); });
+          arena.run([&](const Execution& execution) { return flashinfer_apply_rope(call, faults, execution); });
       ASSERT_TRUE(status.ok()) << status.message();
       const auto want = [&](const Values& x, int64_t heads) {
         if (form == Form::cache) return s.rotated(x, heads, interleave);
@@ -108,8 +109,9 @@ TEST_P(Flashinfer, RopeQuantizeFp8Append) {
     call.slot_mapping = arena.input(slots);
     call.q_scale = arena.inout(std::vector<float>{1.0f / 4.0f});   // quant_scale_q 4
     call.kv_scale = arena.inout(std::vector<float>{1.0f / 8.0f});  // quant_scale_kv 8
+    FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));
     const Status status =
-        arena.run([&](const Execution& execution) { return flashinfer_rope_quantize_fp8_append(call, nullptr, execution); });
+        arena.run([&](const Execution& execution) { return flashinfer_rope_quantize_fp8_append(call, faults, execution); });
     ASSERT_TRUE(status.ok()) << status.message();
     EXPECT_EQ(arena.read(q_out), e4m3(s.rotated(s.q, S::kQHeads, false), 1.0 / 4.0));
     const Bytes got_k = arena.read(k_cache), got_v = arena.read(v_cache);

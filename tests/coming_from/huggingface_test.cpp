@@ -71,7 +71,8 @@ TEST_P(HuggingFace, Gptj) {
     call.k_out = k;
     call.embed_positions = arena.input(encode(type, fill(3, call.max_positions * call.rotary_dim)));
     call.position_ids = arena.input(g.integers("position_ids"));
-    const Status status = arena.run([&](const Execution& execution) { return hf_gptj_rotary(call, nullptr, execution); });
+    FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));
+    const Status status = arena.run([&](const Execution& execution) { return hf_gptj_rotary(call, faults, execution); });
     ASSERT_TRUE(status.ok()) << status.message();
     expect_golden(arena.read(q), g.array("q_out"), tolerance(type));
     expect_golden(arena.read(k), g.array("k_out"), tolerance(type));

@@ -43,8 +43,9 @@ TEST_P(Sglang, RopeWithAndWithoutTheStore) {
       call.v_buffer = v_buffer;
       if (fused) call.value = arena.input(floats(s.v));
       call.cache_loc = arena.input(cache_loc);
+      FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));
       const Status status =
-          arena.run([&](const Execution& execution) { return sglang_apply_rope_inplace(call, nullptr, execution); });
+          arena.run([&](const Execution& execution) { return sglang_apply_rope_inplace(call, faults, execution); });
       ASSERT_TRUE(status.ok()) << status.message();
       const Values rotated_k = s.rotated(s.k, S::kKvHeads, !is_neox);
       EXPECT_EQ(arena.read(q), floats(s.rotated(s.q, S::kQHeads, !is_neox)));

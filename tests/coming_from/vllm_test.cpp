@@ -39,8 +39,9 @@ TEST_P(Vllm, RotaryEmbedding) {
         call.is_neox = is_neox;
         call.rope_dim_offset = offset;
         call.inverse = inverse;
+        FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));
         const Status status =
-            arena.run([&](const Execution& execution) { return vllm_rotary_embedding(call, nullptr, execution); });
+            arena.run([&](const Execution& execution) { return vllm_rotary_embedding(call, faults, execution); });
         ASSERT_TRUE(status.ok()) << status.message();
         const auto rounded = [](const Values& values) { return decode(FloatType::f16, encode(FloatType::f16, values)); };
         expect_values(arena.read(query), FloatType::f16, rounded(s.rotated(s.q, S::kQHeads, !is_neox, offset, inverse)));

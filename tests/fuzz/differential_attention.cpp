@@ -19,7 +19,7 @@ AttentionCase real_case(Random& random, const Sizes& sizes) {
   if (percent(10)) c.v_head_dim = 2 * random.integer(1, 288), c.v_within_k = false;
   c.page_size = percent(50) ? 16 : int64_t{1} << random.integer(0, 8);
   if (percent(10)) c.page_size = random.integer(1, 100);
-  c.type = static_cast<KvType>(random.integer(0, 6));
+  c.type = static_cast<KvType>(random.integer(1, 7));
   if (percent(40)) c.type = KvType::bf16;
   const bool fp8 = c.type == KvType::fp8_e4m3 || c.type == KvType::fp8_e5m2;
   if (!kv_type_is_float(c.type)) c.scaling = static_cast<KvScaling>(random.integer(fp8 ? 0 : 1, 3));

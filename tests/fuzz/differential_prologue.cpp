@@ -62,7 +62,7 @@ PrologueCase model_case(Random& random) {
   if (percent(10)) c.num_kv_heads = 0;
   if (percent(10) && c.num_kv_heads > 0) c.num_q_heads = 0;
   if (percent(50)) {
-    c.kv_type = static_cast<KvType>(random.integer(0, 6));
+    c.kv_type = static_cast<KvType>(random.integer(1, 7));
     const bool fp8 = *c.kv_type == KvType::fp8_e4m3 || *c.kv_type == KvType::fp8_e5m2;
     if (!kv_type_is_float(*c.kv_type)) c.scaling = static_cast<KvScaling>(random.integer(fp8 ? 0 : 1, 3));
   }

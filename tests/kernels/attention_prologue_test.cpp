@@ -584,8 +584,7 @@ TEST_P(AttentionPrologueTest, PlansOnlyWhatIsValid) {
   p.head_dim = 64;
   const Status status = placed.run([&](const Execution& e) {
     p.num_tokens = 5;
-    EXPECT_EQ(plan->run(p, e).message(),
-              "attention_prologue plan: num_tokens is 5: it must lie in 0..4, that of the plan");
+    EXPECT_EQ(plan->run(p, e).message(), "attention_prologue plan: num_tokens is 5: it must lie in 0..4, that of the plan");
     p.num_tokens = 4;
     Execution on_cpu;
     EXPECT_EQ(AttentionProloguePlan().run(p, on_cpu).message(),
@@ -648,7 +647,8 @@ TEST_P(AttentionPrologueTest, PlansCheckWhatARunBrings) {
       if (run.message[0] != '@') {
         EXPECT_EQ(refused.message(), "attention_prologue plan: " + run.message);
       } else {
-        EXPECT_EQ(refused.message().rfind("attention_prologue plan: " + run.message.substr(1) + " is ", 0), 0u) << refused.message();
+        EXPECT_EQ(refused.message().rfind("attention_prologue plan: " + run.message.substr(1) + " is ", 0), 0u)
+            << refused.message();
       }
     }
     return Status();

@@ -144,7 +144,8 @@ TEST_P(EmbeddingTest, RefusesWhatTheContractForbids) {
       {[](P& p) { p.out = const_cast<void*>(p.table); }, kInvalid, "out overlaps table"},
       {[](P& p) { p.out = const_cast<void*>(p.indices.data); }, kInvalid, "out overlaps indices"},
       {[](P& p) { p.faults = static_cast<FaultRecord*>(const_cast<void*>(p.table)); }, kInvalid, "faults overlaps table"},
-      {[](P& p) { p.faults = static_cast<FaultRecord*>(const_cast<void*>(p.indices.data)); }, kInvalid, "faults overlaps indices"},
+      {[](P& p) { p.faults = static_cast<FaultRecord*>(const_cast<void*>(p.indices.data)); }, kInvalid,
+       "faults overlaps indices"},
       {[](P& p) { p.faults = static_cast<FaultRecord*>(p.out); }, kInvalid, "out overlaps faults"},
   };
   for (const Refusal& refusal : refusals) {

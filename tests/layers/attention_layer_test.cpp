@@ -208,9 +208,10 @@ std::vector<T> rows_of(const Arena& arena, const AttentionLayerParams& p, int64_
   return rows;
 }
 
-void* mutable_at_offset(const void* at, int64_t bytes) {
-  return static_cast<unsigned char*>(const_cast<void*>(at)) + bytes;
-}
+void* mutable_at_offset(const void* at, int64_t bytes) { return static_cast<unsigned char*>(const_cast<void*>(at)) + bytes; }
+
+// Behind what the first two operations write there.
+void* near_end_of_workspace(const AttentionLayerParams& p) { return mutable_at_offset(p.workspace, p.workspace_bytes - 1024); }
 
 class AttentionLayerTest : public testing::TestWithParam<Backend> {
  protected:
@@ -424,16 +425,18 @@ TEST_P(AttentionLayerTest, RefusesToWriteOverWhatAnotherOperationReads) {
       {[&](P& p) { p.out = mutable_at(p.prologue.bias.k); }, "out overlaps bias.k"},
       {[](P& p) { p.out = mutable_at_offset(p.hidden_states, 4); }, "out overlaps hidden_states"},
       {[&](P& p) { p.workspace = mutable_at(p.output_weight); }, "workspace overlaps output_weight"},
-      {[&](P& p) { p.workspace = mutable_at(p.hidden_states); }, "workspace overlaps hidden_states"},
+      {[](P& p) { p.hidden_states = near_end_of_workspace(p); }, "workspace overlaps hidden_states"},
       {[](P& p) { p.workspace = p.out; }, "out overlaps workspace"},
-      {[](P& p) { p.workspace = p.prologue.cache.v; }, "workspace overlaps cache.v"},
       {[](P& p) { p.output_weight = mutable_at_offset(p.workspace, 64); }, "workspace overlaps output_weight"},
-      {[](P& p) { p.prologue.rotation.cos_sin = static_cast<const float*>(p.workspace); }, "workspace overlaps cos_sin"},
+      {[](P& p) { p.prologue.rotation.cos_sin = static_cast<const float*>(near_end_of_workspace(p)); },
+       "workspace overlaps cos_sin"},
       {[](P& p) { p.prologue.cache.k = const_cast<void*>(p.hidden_states); }, "cache.k overlaps hidden_states"},
       {[](P& p) { p.prologue.cache.v = const_cast<void*>(p.output_weight); }, "cache.v overlaps output_weight"},
-      {[](P& p) { p.prologue.faults = static_cast<FaultRecord*>(const_cast<void*>(p.qkv_weight)); }, "faults overlaps qkv_weight"},
+      {[](P& p) { p.prologue.faults = static_cast<FaultRecord*>(const_cast<void*>(p.qkv_weight)); },
+       "faults overlaps qkv_weight"},
       {[](P& p) { p.prologue.faults = static_cast<FaultRecord*>(p.out); }, "out overlaps faults"},
-      {[](P& p) { p.prologue.token_faults = static_cast<uint8_t*>(p.workspace); }, "workspace overlaps token_faults"},
+      {[](P& p) { p.prologue.token_faults = static_cast<uint8_t*>(near_end_of_workspace(p)); },
+       "workspace overlaps token_faults"},
       {[](P& p) { p.prologue.token_faults = static_cast<uint8_t*>(const_cast<void*>(p.output_bias)); },
        "token_faults overlaps output_bias"},
       {[](P& p) { p.prologue.token_faults = reinterpret_cast<uint8_t*>(const_cast<int32_t*>(p.attention.seq_lens)); },

@@ -465,7 +465,7 @@ TEST(AttentionGraph, RefusesWeightsThatDoNotFit) {
        "layers.1.prologue: the norm's weight has 1 rows and its bias 4: they must have as many"},
       {[](Attention& a) { a.rope = {}, a.rope.rotation.inv_freq = static_cast<const float*>(a.qkv_weight.data); },
        "layers.1.kv_write: rotary_dim is 0, but inv_freq is given: set rotary_dim, or leave it null",
-       "layers.1.prologue: rotary_dim is 0, but inv_freq is given: set rotary_dim, or leave it null"},
+       "layers.1.kv_write: rotary_dim is 0, but inv_freq is given: set rotary_dim, or leave it null"},
       {[](Attention& a) { a.layer = 2; }, "layers.1.kv_write: it uses the cache of layer 2: there are caches for 2 layers",
        "layers.1.prologue: it uses the cache of layer 2: there are caches for 2 layers"},
   };

@@ -134,7 +134,7 @@ struct AttentionCache {
     for (size_t d = 0; d < values.size(); ++d) {
       const auto at = static_cast<size_t>(element(is_k, page, offset, head, static_cast<int64_t>(d)));
       if (kv_type_is_float(view.type)) {
-        with_host_type(static_cast<DType>(view.type), [&](auto type) {
+        with_host_type(dtype_of(view.type), [&](auto type) {
           const auto stored = from_float<decltype(type)>(values[d]);
           std::memcpy(&data[at * sizeof stored], &stored, sizeof stored);
         });
@@ -154,7 +154,7 @@ struct AttentionCache {
   double value(bool is_k, int64_t page, int64_t offset, int64_t head, int64_t d) const {
     const auto at = static_cast<size_t>(element(is_k, page, offset, head, d));
     if (kv_type_is_float(view.type)) {
-      return with_host_type(static_cast<DType>(view.type), [&](auto stored) {
+      return with_host_type(dtype_of(view.type), [&](auto stored) {
         std::memcpy(static_cast<void*>(&stored), &data[at * sizeof stored], sizeof stored);
         return static_cast<double>(to_float(stored));
       });

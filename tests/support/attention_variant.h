@@ -52,8 +52,9 @@ struct AttentionVariant {
                    k_bias, v_bias, " norm=", static_cast<int>(norm), "/", static_cast<int>(norm_kind), "/",
                    static_cast<int>(norm_scope), "/", static_cast<int>(norm_weights), "/", norm_bias, " offset=", weight_offset,
                    " v_norm=", v_norm, " v_from_k=", v_from_k, " rope=", rotary_dim, "@", rotary_offset, " ",
-                   rope_style_name(style), " inverse=", inverse, " source=", static_cast<int>(source), " axes=", num_axes, " past=",
-                   static_cast<int>(past_table), " q_scale=", q_scale.constant, "/", static_cast<int>(q_scale.by_position), " seed=", seed);
+                   rope_style_name(style), " inverse=", inverse, " source=", static_cast<int>(source), " axes=", num_axes,
+                   " past=", static_cast<int>(past_table), " q_scale=", q_scale.constant, "/",
+                   static_cast<int>(q_scale.by_position), " seed=", seed);
   }
 };
 

@@ -103,8 +103,8 @@ struct PrologueCase {
                     " v_norm=", v_norm);
     text += str_cat(" r=", rotary_dim, "@", rotary_offset, " ", rope_style_name(style), " inverse=", inverse,
                     " source=", static_cast<int>(source), " factor=", attention_factor, " axes=", num_axes,
-                    interleaved_axes ? "i" : "s", " max=", max_position, "/", static_cast<int>(past_table), " q_scale=", q_scale.constant, "/",
-                    static_cast<int>(q_scale.by_position));
+                    interleaved_axes ? "i" : "s", " max=", max_position, "/", static_cast<int>(past_table),
+                    " q_scale=", q_scale.constant, "/", static_cast<int>(q_scale.by_position));
     text += str_cat(" per_step=", per_step, " derive=", derive_positions, derive_slots, " ring=", ring_size,
                     " offsets=", static_cast<int>(offsets), " pos64=", int64_positions, " slot64=", int64_slots,
                     " bad=", bad_indices, extremes);
@@ -435,7 +435,10 @@ template <class T>
 class PlacedPrologue {
  public:
   PlacedPrologue(Backend backend, const PrologueCase& c, const PrologueData<T>& data)
-      : arena_(backend), case_(c), data_(data), type_(resolve_kv_type(c.kv_type.value_or(KvType::as_dtype), FloatFormat<T>::dtype)) {
+      : arena_(backend),
+        case_(c),
+        data_(data),
+        type_(resolve_kv_type(c.kv_type.value_or(KvType::as_dtype), FloatFormat<T>::dtype)) {
     params_.num_tokens = c.num_tokens;
     params_.num_q_heads = c.num_q_heads;
     params_.num_kv_heads = c.num_kv_heads;

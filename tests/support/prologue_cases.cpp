@@ -187,7 +187,9 @@ std::vector<PrologueCase> make_feature_cases() {
     past([](PrologueCase& c) { c.num_axes = 3, c.max_position = 20; });
     past([](PrologueCase& c) { c.source = CosSinSource::inv_freq, c.max_position = 30, c.attention_factor = 1.2f; });
     past([](PrologueCase& c) { c.source = CosSinSource::per_token, c.num_axes = 2; });
-    past([](PrologueCase& c) { c.derive_positions = c.derive_slots = true, c.offsets = Offsets::per_sequence, c.max_position = 3; });
+    past([](PrologueCase& c) {
+      c.derive_positions = c.derive_slots = true, c.offsets = Offsets::per_sequence, c.max_position = 3;
+    });
     past([](PrologueCase& c) { c.kv_type = KvType::int4, c.scaling = KvScaling::token_head, c.q8 = KvScaling::token_head; });
     for (const NormPlacement placement : {NormPlacement::before_rope, NormPlacement::after_rope}) {
       past([&](PrologueCase& c) { c.norm = placement, c.rotary_dim = 32, c.rotary_offset = 16, c.k_out = c.v_out = true; });

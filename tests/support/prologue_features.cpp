@@ -101,8 +101,10 @@ void add_rotations(FeatureList& f) {
     both(str_cat(axes, " axes"), [&](PrologueCase& c) { c.num_axes = axes, c.interleaved_axes = axes == 3; });
   }
   f.row("PastTable", "Positions past the table: zero rows, recorded or not, or rows that are not rotated");
+  constexpr const char* kPolicies[] = {"record", "zero", "identity"};
   for (const PastTable past_table : {PastTable::record, PastTable::zero, PastTable::identity}) {
-    both([&](PrologueCase& c) { c.past_table = past_table, c.num_tokens = 20, c.max_position = 8; });
+    both(kPolicies[static_cast<int>(past_table)],
+         [&](PrologueCase& c) { c.past_table = past_table, c.num_tokens = 20, c.max_position = 8; });
   }
   f.row("QueryScale", "Q scaled by a constant, and by position (Llama 4, logn)");
   f.add("constant", [](PrologueCase& c) { c.q_scale.constant = 0.125f; });

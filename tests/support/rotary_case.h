@@ -112,15 +112,14 @@ struct RotaryCase {
   uint64_t seed = 1;
 
   std::string describe() const {
-    std::string text = str_cat("batch=", batch, " seq_len=", seq_len, " head_dim=", head_dim, " ", float_type_name(dtype),
-                               " rope=", rotary_dim, "+", rotary_offset, "/", num_blocks, rope_style_name(style),
-                               inverse ? " inverse" : "", " tail=", static_cast<int>(tail), " source=", static_cast<int>(source),
-                               " ", float_type_name(type), " width=", static_cast<int>(width), per_token ? " per_token" : "",
-                               " max=", max_position, "/", static_cast<int>(past_table), bounded ? "" : " unbounded",
-                               " factor=", attention_factor,
-                               " ids=", static_cast<int>(ids), "/", static_cast<int>(ids_type), " offset=", offset,
-                               offsets ? " offsets" : "", extremes ? " extremes" : "", " seqs=", num_seqs, " max_seqlen=", max_seqlen, " axes=", num_axes,
-                               pair_axis ? "p" : "", " misalign=", misalign, plan ? " plan" : "", " seed=", seed, " tensors:");
+    std::string text = str_cat(
+        "batch=", batch, " seq_len=", seq_len, " head_dim=", head_dim, " ", float_type_name(dtype), " rope=", rotary_dim, "+",
+        rotary_offset, "/", num_blocks, rope_style_name(style), inverse ? " inverse" : "", " tail=", static_cast<int>(tail),
+        " source=", static_cast<int>(source), " ", float_type_name(type), " width=", static_cast<int>(width),
+        per_token ? " per_token" : "", " max=", max_position, "/", static_cast<int>(past_table), bounded ? "" : " unbounded",
+        " factor=", attention_factor, " ids=", static_cast<int>(ids), "/", static_cast<int>(ids_type), " offset=", offset,
+        offsets ? " offsets" : "", extremes ? " extremes" : "", " seqs=", num_seqs, " max_seqlen=", max_seqlen,
+        " axes=", num_axes, pair_axis ? "p" : "", " misalign=", misalign, plan ? " plan" : "", " seed=", seed, " tensors:");
     for (const RotaryCaseTensor& t : tensors)
       text += str_cat(" ", t.num_heads, t.rotate ? "" : "copy", t.in_place ? "in" : "out");
     return text;
@@ -435,7 +434,8 @@ class PlacedRotary {
         const int64_t left = c_.seq_len - in_.cu_seqlens.back();
         in_.cu_seqlens.push_back(in_.cu_seqlens.back() + random_.integer(0, std::min<int64_t>(left, 5)));
       }
-      if (c_.extremes && c_.ids_type != IntType::uint64) in_.cu_seqlens.front() = fit(INT64_MIN + random_.integer(0, 3), c_.ids_type);
+      if (c_.extremes && c_.ids_type != IntType::uint64)
+        in_.cu_seqlens.front() = fit(INT64_MIN + random_.integer(0, 3), c_.ids_type);
       p.num_seqs = c_.num_seqs;
       p.cu_seqlens = place_integers(in_.cu_seqlens, c_.ids_type);
     }
