@@ -1,3 +1,4 @@
+#include <prologue/kernels/base/out_of_memory.h>
 #include <prologue/kernels/gemm/gemm.h>
 
 namespace prologue {
@@ -95,7 +96,7 @@ Status validate(const GemmParams& p, const GemmContext& context, const Execution
 }
 
 Result<std::unique_ptr<GemmContext>> GemmContext::create(Device device) {
-  return device == Device::cpu ? cpu::create_gemm_context() : cuda::create_gemm_context();
+  return catch_out_of_memory([&] { return device == Device::cpu ? cpu::create_gemm_context() : cuda::create_gemm_context(); });
 }
 
 Status gemm(const GemmParams& params, GemmContext& context, const Execution& execution) {

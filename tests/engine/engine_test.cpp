@@ -64,7 +64,7 @@ TEST(Engine, TheSameTokensAloneInABatchForAnyPageSizeThreadCountAndGraph) {
       auto engine = load(cpu_options(path));
       for (const char* prompt : kPrompts) {
         const Request one = request(*engine, prompt);
-        alone.push_back(tokens_of(engine->generate({&one, 1})).front());
+        alone.push_back(tokens_of(engine->generate({&one, 1}).value()).front());
         EXPECT_EQ(alone.back().size(), 12u);
       }
     }
@@ -78,7 +78,7 @@ TEST(Engine, TheSameTokensAloneInABatchForAnyPageSizeThreadCountAndGraph) {
           auto engine = load(options);
           std::vector<Request> batch;
           for (const char* prompt : kPrompts) batch.push_back(request(*engine, prompt));
-          EXPECT_EQ(tokens_of(engine->generate(batch)), alone) << page_size << " " << fused << " " << threads;
+          EXPECT_EQ(tokens_of(engine->generate(batch).value()), alone) << page_size << " " << fused << " " << threads;
         }
       }
     }
@@ -93,7 +93,7 @@ TEST(Engine, LongPromptsAreReadInChunksWithTheSameResult) {
   for (int i = 0; i < 160; ++i) text += "word " + std::to_string(i) + " ";
   Request one = request(*engine, text, 4);
   ASSERT_GT(one.prompt.size(), 1100u);
-  const Completion completion = engine->generate({&one, 1}).front();
+  const Completion completion = engine->generate({&one, 1}).value().front();
   ASSERT_TRUE(completion.status.ok()) << completion.status.message();
   // Scoring reads the same tokens in other chunks: its greedy choices must be the generated ones.
   const auto score = engine->score(one.prompt, completion.tokens);
@@ -119,7 +119,7 @@ TEST(Engine, ScoresAreLogProbabilities) {
 TEST(Engine, StopTextsEndTheGenerationAndAreNeverShown) {
   auto engine = load(cpu_options(write_model("stop")));
   const Request free_run = request(*engine, "hello", 40);
-  const std::string text = engine->generate({&free_run, 1}).front().text;
+  const std::string text = engine->generate({&free_run, 1}).value().front().text;
   ASSERT_GT(text.size(), 6u);
   for (const size_t length : {1, 3}) {
     size_t at = text.size() / 2;
@@ -131,7 +131,7 @@ TEST(Engine, StopTextsEndTheGenerationAndAreNeverShown) {
     std::string streamed;
     GenerationEvents events;
     events.on_text = [&](size_t, std::string_view piece) { streamed += piece; };
-    const Completion completion = engine->generate({&stopping, 1}, events).front();
+    const Completion completion = engine->generate({&stopping, 1}, events).value().front();
     EXPECT_EQ(completion.stop, StopReason::stop);
     EXPECT_EQ(completion.text, text.substr(0, text.find(stopping.stop[1])));
     EXPECT_EQ(streamed, completion.text);
@@ -145,9 +145,9 @@ TEST(Engine, SamplingDependsOnTheSeedAloneNotOnTheBatch) {
     batch.push_back(request(*engine, "hello"));
     batch.back().sampling = {1.5f, 50, 0.95f, 0.01f, seed};
   }
-  const auto together = tokens_of(engine->generate(batch));
+  const auto together = tokens_of(engine->generate(batch).value());
   EXPECT_NE(together[0], together[1]);
-  for (size_t i = 0; i < batch.size(); ++i) EXPECT_EQ(tokens_of(engine->generate({&batch[i], 1})).front(), together[i]);
+  for (size_t i = 0; i < batch.size(); ++i) EXPECT_EQ(tokens_of(engine->generate({&batch[i], 1}).value()).front(), together[i]);
 }
 
 TEST(Engine, StopsAtTheContextAndSaysLength) {
@@ -155,7 +155,7 @@ TEST(Engine, StopsAtTheContextAndSaysLength) {
   model.context_length = 16;
   auto engine = load(cpu_options(write_model("context", model)));
   Request one = request(*engine, "12345", 100);
-  const Completion completion = engine->generate({&one, 1}).front();
+  const Completion completion = engine->generate({&one, 1}).value().front();
   ASSERT_TRUE(completion.status.ok());
   EXPECT_EQ(completion.stop, StopReason::length);
   EXPECT_EQ(completion.tokens.size() + one.prompt.size(), 16u);
@@ -170,7 +170,7 @@ TEST(Engine, ABadRequestFailsAloneAndSaysWhy) {
   batch[3].max_tokens = 0;
   batch[4].prompt[0] = 100000;
   batch[5].sampling.top_p = 0.0f;
-  const std::vector<Completion> completions = engine->generate(batch);
+  const std::vector<Completion> completions = engine->generate(batch).value();
   EXPECT_TRUE(completions[0].status.ok());
   EXPECT_EQ(completions[0].tokens.size(), 12u);
   EXPECT_EQ(completions[1].status.message(), "the prompt is empty: there must be at least one token to go on from");
@@ -188,7 +188,7 @@ TEST(Engine, OutOfPagesFailsTheRequestThatDoesNotFitAndSaysWhatItNeeds) {
   auto engine = load(options);
   std::vector<Request> batch(2, request(*engine, "hello hello"));
   const int64_t prompt = static_cast<int64_t>(batch[0].prompt.size());
-  const std::vector<Completion> completions = engine->generate(batch);
+  const std::vector<Completion> completions = engine->generate(batch).value();
   ASSERT_LE(prompt + 12, 32);
   ASSERT_GT(prompt + 12, 16);
   EXPECT_TRUE(completions[0].status.ok());

@@ -150,8 +150,8 @@ TEST(Gguf, VersionTwoAndOtherAlignments) {
       writer.alignment = alignment;
       const GgufFile file = open_valid(writer);
       EXPECT_EQ(file.version(), version);
-      EXPECT_EQ((*file.tensor("a.weight"))->data[35], std::byte{1});
-      EXPECT_EQ((*file.tensor("b"))->data[0], std::byte{9});
+      EXPECT_EQ(byte_of(file, "a.weight", 35), std::byte{1});
+      EXPECT_EQ(byte_of(file, "b", 0), std::byte{9});
     }
   }
 }
@@ -169,7 +169,7 @@ TEST(Gguf, MovesWithItsContents) {
   file = open_valid(small_file());
   file = std::move(moved);
   EXPECT_EQ(*file.get<int32_t>("llama.block_count"), 2);
-  EXPECT_EQ((*file.tensor("a.weight"))->data[0], std::byte{1});
+  EXPECT_EQ(byte_of(file, "a.weight", 0), std::byte{1});
 }
 
 TEST(Gguf, FromDisk) {
@@ -181,7 +181,7 @@ TEST(Gguf, FromDisk) {
   unlink(path.c_str());
   EXPECT_EQ(file.path(), path);
   EXPECT_EQ(*file.get<int32_t>("llama.block_count"), 2);
-  EXPECT_EQ((*file.tensor("a.weight"))->data[35], std::byte{1});
+  EXPECT_EQ(byte_of(file, "a.weight", 35), std::byte{1});
 }
 
 // ---- What was used ----
