@@ -1,8 +1,18 @@
 // The engine end to end on tiny random models: batches, pages, stops, sampling, errors.
 #include <gtest/gtest.h>
 
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
 #include <cmath>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <functional>
 #include <string>
+#include <thread>
+#include <utility>
 
 #include <prologue/engine/engine.h>
 
@@ -247,6 +257,126 @@ TEST(Engine, SixteenBitWeightsGiveSimilarScores) {
     const Score got = engine->score(prompt, tokens).value();
     for (size_t i = 0; i < tokens.size(); ++i) EXPECT_NEAR(got.logprob_of_token[i], want.logprob_of_token[i], 0.3) << dtype_name(dtype);
   }
+}
+
+// ---- Threads, forks, files that change ----
+
+// Calls of several threads are one after another; each gets what it would get alone. (The rope table grows with the longest.)
+TEST(Engine, ServesSeveralThreads) {
+  auto engine = load(cpu_options(write_model("threads")));
+  std::vector<Request> requests;
+  std::vector<std::vector<int32_t>> alone;
+  for (int i = 0; i < 4; ++i) requests.push_back(request(*engine, std::string(static_cast<size_t>(60 * i + 1), 'a' + i), 20));
+  {
+    auto other = load(cpu_options(write_model("threads")));
+    for (const Request& one : requests) alone.push_back(tokens_of(other->generate({&one, 1}).value()).front());
+  }
+  std::vector<int> equal(requests.size(), 0);
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    threads.emplace_back([&, i] {
+      for (int round = 0; round < 4; ++round) {
+        equal[i] += tokens_of(engine->generate({&requests[i], 1}).value()).front() == alone[i];
+        equal[i] += engine->score(requests[i].prompt, alone[i])->argmax == alone[i];
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(equal, std::vector<int>(requests.size(), 8));
+}
+
+TEST(Engine, ACallbackMayCallTheEngine) {
+  auto engine = load(cpu_options(write_model("nested")));
+  const Request outer = request(*engine, "outer", 6), inner = request(*engine, std::string(200, 'i'), 6);
+  const auto alone = tokens_of(engine->generate({&outer, 1}).value()).front();
+  GenerationEvents events;
+  int calls = 0;
+  events.on_text = [&](size_t, std::string_view) { calls += engine->generate({&inner, 1}).value().front().status.ok(); };
+  EXPECT_EQ(tokens_of(engine->generate({&outer, 1}, events).value()).front(), alone);
+  EXPECT_GT(calls, 0);
+}
+
+// The child of a process that has loaded an engine: threads are gone, a parallel loop would wait for them for ever.
+TEST(Engine, AForkedProcessIsToldSo) {
+  const EngineOptions options = cpu_options(write_model("fork"));
+  auto engine = load(options);
+  const Request one = request(*engine, "hello");
+  EXPECT_TRUE(engine->generate({&one, 1}).ok());  // starts the threads
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    alarm(60);  // a hang is a failure
+    const auto refused = [](const Status& status) {
+      return status.code() == StatusCode::unsupported && status.message().find("was forked from process") != std::string::npos;
+    };
+    const bool all = refused(engine->generate({&one, 1}).status()) && refused(engine->score(one.prompt, one.prompt).status()) &&
+                     refused(Engine::load(options).status());
+    _exit(all ? 0 : 1);
+  }
+  int state = 0;
+  ASSERT_EQ(waitpid(child, &state, 0), child);
+  EXPECT_TRUE(WIFEXITED(state)) << "signal " << WTERMSIG(state);
+  EXPECT_EQ(WEXITSTATUS(state), 0);
+  EXPECT_TRUE(engine->generate({&one, 1}).ok());  // the parent goes on
+}
+
+// The file is cut, or overwritten, at a point of loading where its metadata have been checked.
+TEST(Engine, AModelFileThatChangesWhileItIsLoadedIsAnError) {
+  const std::string path = write_model("changing");
+  const auto size = static_cast<off_t>(std::filesystem::file_size(path));
+  const std::function<void()> changes[] = {
+      [&] { EXPECT_EQ(truncate(path.c_str(), 0), 0); },
+      [&] { EXPECT_EQ(truncate(path.c_str(), size / 2), 0); },
+      [&] { EXPECT_EQ(truncate(path.c_str(), size - 1), 0); },
+      [&] {
+        const std::string ones(static_cast<size_t>(size), '\xff');
+        std::ofstream(path, std::ios::binary | std::ios::in).write(ones.data(), size);
+      },
+  };
+  for (const auto& change : changes) {
+    write_model("changing");
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // a file's time goes by ticks of some milliseconds
+    EngineOptions options = cpu_options(path);
+    bool done = false;
+    options.on_load = [&](double) {
+      if (!std::exchange(done, true)) change();
+    };
+    const auto engine = Engine::load(options);
+    EXPECT_EQ(engine.status().code(), StatusCode::data_loss);
+    EXPECT_NE(engine.status().message().find("while it was read"), std::string::npos) << engine.status().message();
+  }
+}
+
+// Block tables as wide as all requests' pages together, for each of them, took 29 GB here.
+TEST(Engine, ManyRequestsTakeTheMemoryOfTheirOwnPages) {
+  EngineOptions options = cpu_options(write_model("many"));
+  options.page_size = 1;
+  auto engine = load(options);
+  const std::vector<Request> requests(60000, request(*engine, "x", 1));
+  const auto completions = engine->generate(requests);
+  ASSERT_TRUE(completions.ok()) << completions.status().message();
+  EXPECT_EQ(tokens_of(*completions).size(), requests.size());
+}
+
+TEST(Engine, TheLargestNumbersAreRefusedOrHarmless) {
+  const std::string path = write_model("largest");
+  EngineOptions options = cpu_options(path);
+  options.cache_tokens = INT64_MAX;
+  auto engine = load(options);
+  Request one = request(*engine, "hello", INT64_MAX);
+  const auto completions = engine->generate({&one, 1});
+  ASSERT_TRUE(completions.ok());
+  EXPECT_EQ(completions->front().status.code(), StatusCode::resource_exhausted);
+  EXPECT_NE(completions->front().status.message().find("KV cache"), std::string::npos) << completions->front().status.message();
+
+  TinyLlamaOptions deep;
+  deep.num_layers = 1025;
+  deep.hidden_size = deep.ffn_size = 8;
+  deep.num_q_heads = deep.num_kv_heads = 1;
+  deep.head_dim = 8;
+  const auto refused = Engine::load(cpu_options(write_model("deep", deep)));
+  EXPECT_EQ(refused.status().code(), StatusCode::unsupported);
+  EXPECT_NE(refused.status().message().find("llama.block_count is 1025: at most 1024 are supported"), std::string::npos);
 }
 
 }  // namespace
