@@ -74,6 +74,7 @@ void* allocate_for(const void* caller, const Allocate& allocate) {
 
 }  // namespace
 
+#pragma GCC visibility push(default)  // for the shared libraries too
 extern "C" {
 void* malloc(size_t size) {
   return allocate_for(__builtin_return_address(0), [&] { return __libc_malloc(size); });
@@ -101,6 +102,7 @@ void free(void* block) {
   __libc_free(block);
 }
 }
+#pragma GCC visibility pop
 #else
 // What C++ allocates; the sanitizer looks for leaks.
 void* operator new(size_t size) {
@@ -144,7 +146,7 @@ void fail_each_allocation(const std::function<Status()>& work) {
       if (plan.count < n) {
         ASSERT_EQ(code, StatusCode::ok);
         EXPECT_GT(num_failed, n / 2);
-        RecordProperty(lasting ? "lasting" : "single", std::to_string(n - 1));
+        testing::Test::RecordProperty(lasting ? "lasting" : "single", std::to_string(n - 1));
         break;
       }
     }
@@ -195,15 +197,15 @@ TEST_F(OutOfMemory, Generate) {
   requests[1].max_tokens = 4;
   requests[1].sampling.temperature = 0.8f;
   std::vector<std::vector<int32_t>> tokens;
-  std::vector<std::vector<int32_t>>* const first = &tokens;
-  for (Completion& completion : engine->generate(requests).value()) tokens.push_back(std::move(completion.tokens));
+  const std::vector<Completion> alone = engine->generate(requests).value();
+  for (const Completion& completion : alone) tokens.push_back(completion.tokens);
   fail_each_allocation([&]() -> Status {
     const auto completions = engine->generate(requests);
     engine->take_profile();
     if (!completions.ok()) return completions.status();
     for (size_t i = 0; i < requests.size(); ++i) {
       if (!(*completions)[i].status.ok()) return (*completions)[i].status;
-      if ((*completions)[i].tokens != (*first)[i]) return data_loss("other tokens");
+      if ((*completions)[i].tokens != tokens[i]) return data_loss("other tokens");
     }
     return {};
   });
@@ -252,6 +254,7 @@ TEST_F(OutOfMemory, Graph) {
 TEST_F(OutOfMemory, CacheStepAndTables) {
   StepBuffers buffers = StepBuffers::create(8, 2, 4, Device::cpu).value();
   const std::vector<int32_t> tokens = {1, 2, 3, 4, 5};
+  const std::vector<int64_t> sections = {16, 8, 8};
   RopeConfig rope;
   rope.rotary_dim = 8;
   fail_each_allocation([&]() -> Status {
@@ -269,7 +272,7 @@ TEST_F(OutOfMemory, CacheStepAndTables) {
     batch.add_sequence(tokens.data(), 5, 0, *pages, 2, 1);
     PROLOGUE_RETURN_IF_ERROR(buffers.upload(batch, {Device::cpu, 1}).status());
     PROLOGUE_RETURN_IF_ERROR(RopeTable::create(rope, 16, RopePrecision::exact, {Device::cpu, 1}).status());
-    PROLOGUE_RETURN_IF_ERROR(mrope_pair_axis({16, 8, 8}, false).status());
+    PROLOGUE_RETURN_IF_ERROR(mrope_pair_axis(sections, false).status());
     PROLOGUE_RETURN_IF_ERROR(StepBuffers::create(8, 2, 4, Device::cpu).status());
     PROLOGUE_RETURN_IF_ERROR(cache.free(id));
     return cache.check_integrity();
