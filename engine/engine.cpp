@@ -27,8 +27,9 @@ std::atomic<pid_t> engine_process = 0;
 Status Engine::check_process() {
   pid_t first = 0;
   if (engine_process.compare_exchange_strong(first, getpid()) || first == getpid()) return {};
-  return unsupported("this process was forked from process ", first,
-                     " after that had loaded an engine: its threads and its GPU do not survive a fork; fork before loading, or use exec");
+  return unsupported(
+      "this process was forked from process ", first,
+      " after that had loaded an engine: its threads and its GPU do not survive a fork; fork before loading, or use exec");
 }
 
 Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options) {

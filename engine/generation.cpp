@@ -129,7 +129,8 @@ Result<std::vector<Completion>> Engine::generate(std::span<const Request> reques
   });
 }
 
-Status Engine::run_requests(std::span<const Request> requests, const GenerationEvents& events, std::vector<Completion>& completions) {
+Status Engine::run_requests(std::span<const Request> requests, const GenerationEvents& events,
+                            std::vector<Completion>& completions) {
   const Clock::time_point start = Clock::now();
 
   // What each request needs at most; prompts that cannot run are out.
@@ -147,8 +148,8 @@ Status Engine::run_requests(std::span<const Request> requests, const GenerationE
   if (num_accepted == 0) return {};
 
   const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
-  PROLOGUE_ASSIGN_OR_RETURN(const auto made, make_runner(options_.cache_tokens > 0 ? options_.cache_tokens : needed_tokens, longest,
-                                                         num_accepted, num_accepted));
+  PROLOGUE_ASSIGN_OR_RETURN(const auto made, make_runner(options_.cache_tokens > 0 ? options_.cache_tokens : needed_tokens,
+                                                         longest, num_accepted, num_accepted));
   ModelRunner& runner = *made;
   KvCache& cache = runner.cache();
 

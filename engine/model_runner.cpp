@@ -25,9 +25,11 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::create(const Model& model, con
   return catch_out_of_memory([&] { return make(model, config, execution); });
 }
 
-Result<std::unique_ptr<ModelRunner>> ModelRunner::make(const Model& model, const RunnerConfig& config, const Execution& execution) {
+Result<std::unique_ptr<ModelRunner>> ModelRunner::make(const Model& model, const RunnerConfig& config,
+                                                       const Execution& execution) {
   if (config.page_size < 1) return invalid_argument("the page size is ", config.page_size, ": it must be at least 1");
-  if (config.cache_tokens < 0) return invalid_argument("the KV cache size is ", config.cache_tokens, " tokens: it must be positive");
+  if (config.cache_tokens < 0)
+    return invalid_argument("the KV cache size is ", config.cache_tokens, " tokens: it must be positive");
   if (config.max_seq_len < 0) return invalid_argument("the sequence length is ", config.max_seq_len, ": it must be positive");
   std::unique_ptr<ModelRunner> runner(new ModelRunner(model));
   runner->execution_ = execution;

@@ -47,16 +47,16 @@ Status StepBatch::check_sequence(const int32_t* tokens, int64_t num_tokens, int6
                             INT32_MAX - num_tokens);
   }
   if (num_logit_rows < 0 || num_logit_rows > num_tokens) {
-    return invalid_argument("step: num_logit_rows of a sequence is ", num_logit_rows, ": it must be between 0 and its ", num_tokens,
-                            " tokens");
+    return invalid_argument("step: num_logit_rows of a sequence is ", num_logit_rows, ": it must be between 0 and its ",
+                            num_tokens, " tokens");
   }
   if (page_size < 1 || page_size > INT32_MAX) {
     return invalid_argument("step: page_size is ", page_size, ": it must be between 1 and ", INT32_MAX);
   }
   const int64_t num_pages = (first_position + num_tokens + page_size - 1) / page_size;
   if (num_pages > static_cast<int64_t>(block_table.size())) {
-    return invalid_argument("step: the block table of a sequence has ", block_table.size(), " pages of ", page_size, " tokens: its ",
-                            first_position + num_tokens, " tokens need ", num_pages);
+    return invalid_argument("step: the block table of a sequence has ", block_table.size(), " pages of ", page_size,
+                            " tokens: its ", first_position + num_tokens, " tokens need ", num_pages);
   }
   for (int64_t i = 0; i < num_pages; ++i) {
     if (const int32_t page = block_table[static_cast<size_t>(i)]; page < 0) {
@@ -92,8 +92,8 @@ void StepBatch::set_position(int64_t token, int64_t axis, int32_t position) {
   if (!status_.ok()) return;
   const auto num_axes = static_cast<int64_t>(positions_.size());
   if (token < 0 || token >= num_tokens() || axis < 0 || axis >= num_axes) {
-    status_ = invalid_argument("step: the position of token ", token, " in stream ", axis, " is set: the batch has ", num_tokens(),
-                               " tokens in ", num_axes, " streams");
+    status_ = invalid_argument("step: the position of token ", token, " in stream ", axis, " is set: the batch has ",
+                               num_tokens(), " tokens in ", num_axes, " streams");
     return;
   }
   positions_[static_cast<size_t>(axis)][static_cast<size_t>(token)] = position;
@@ -140,7 +140,8 @@ Result<StepBuffers> StepBuffers::create(int64_t max_tokens, int64_t max_seqs, in
     }
   }
   if (num_position_axes < 1 || num_position_axes > kMaxPositionAxes) {
-    return invalid_argument("step buffers: num_position_axes is ", num_position_axes, ": it must be between 1 and ", kMaxPositionAxes);
+    return invalid_argument("step buffers: num_position_axes is ", num_position_axes, ": it must be between 1 and ",
+                            kMaxPositionAxes);
   }
   StepBuffers buffers;
   buffers.max_tokens_ = max_tokens;
@@ -149,7 +150,8 @@ Result<StepBuffers> StepBuffers::create(int64_t max_tokens, int64_t max_seqs, in
   buffers.num_position_axes_ = num_position_axes;
   const int64_t per_token = (2 + num_position_axes) * 4 + 8;  // ids, logit rows, positions; slots
   const int64_t tables = max_seqs * max_pages_per_seq;        // below 2^62
-  if (tables > INT64_MAX / 8) return resource_exhausted("step buffers: ", max_seqs, " block tables of ", max_pages_per_seq, " pages");
+  if (tables > INT64_MAX / 8)
+    return resource_exhausted("step buffers: ", max_seqs, " block tables of ", max_pages_per_seq, " pages");
   const int64_t num_bytes = max_tokens * per_token + (2 * max_seqs + 1) * 4 + std::max<int64_t>(tables, 1) * 4 + 7 * 16;
   PROLOGUE_ASSIGN_OR_RETURN(buffers.staging_, Buffer::allocate(Device::cpu, num_bytes));
   PROLOGUE_ASSIGN_OR_RETURN(buffers.device_, Buffer::allocate(device, num_bytes));

@@ -54,14 +54,14 @@ class PROLOGUE_API StepBatch {
 
  private:
   friend class StepBuffers;
-  Status check_sequence(const int32_t* tokens, int64_t num_tokens, int64_t first_position, const std::vector<int32_t>& block_table,
-                        int64_t page_size, int64_t num_logit_rows) const;
+  Status check_sequence(const int32_t* tokens, int64_t num_tokens, int64_t first_position,
+                        const std::vector<int32_t>& block_table, int64_t page_size, int64_t num_logit_rows) const;
 
   Status status_;
   std::vector<int32_t> token_ids_;
   std::vector<std::vector<int32_t>> positions_;  // by stream
   std::vector<int64_t> slot_mapping_;
-  std::vector<int32_t> ends_;      // of the sequences' tokens
+  std::vector<int32_t> ends_;  // of the sequences' tokens
   std::vector<int32_t> seq_lens_;
   std::vector<std::vector<int32_t>> block_tables_;
   std::vector<int32_t> logit_rows_;

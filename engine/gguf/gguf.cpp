@@ -529,13 +529,19 @@ std::vector<std::string> GgufFile::unused_keys(std::string_view prefix) const {
 // ---- Tensors ----
 
 Result<const GgufTensor*> GgufFile::tensor(std::string_view name) const {
-  const auto found = tensor_index_.find(name);
-  if (found == tensor_index_.end()) return not_found(path_, ": the tensor ", shown(name), " is missing");
-  tensor_used_[found->second] = true;
-  return &tensors_[found->second];
+  return catch_out_of_memory([&]() -> Result<const GgufTensor*> {
+    const auto found = tensor_index_.find(name);
+    if (found == tensor_index_.end()) return not_found(path_, ": the tensor ", shown(name), " is missing");
+    tensor_used_[found->second] = true;
+    return &tensors_[found->second];
+  });
 }
 
 Result<const GgufTensor*> GgufFile::tensor(std::string_view name, std::span<const int64_t> dims) const {
+  return catch_out_of_memory([&] { return tensor_of(name, dims); });
+}
+
+Result<const GgufTensor*> GgufFile::tensor_of(std::string_view name, std::span<const int64_t> dims) const {
   if (const auto found = tensor_index_.find(name); found != tensor_index_.end()) {
     const GgufTensor& there = tensors_[found->second];
     if (!std::equal(there.dims.begin(), there.dims.end(), dims.begin(), dims.end())) {
@@ -544,6 +550,19 @@ Result<const GgufTensor*> GgufFile::tensor(std::string_view name, std::span<cons
     }
   }
   return tensor(name);
+}
+
+Status GgufFile::read(const GgufTensor& tensor, int64_t begin, int64_t size, void* out) const {
+  if (begin < 0 || size < 0 || begin > tensor.size_bytes || size > tensor.size_bytes - begin) {
+    return invalid_argument("the bytes from ", begin, " on, ", size, " of them, are read of a tensor of ", tensor.size_bytes,
+                            " bytes");
+  }
+  return catch_out_of_memory(
+      [&] { return bytes_.read(tensor.offset + static_cast<uint64_t>(begin), static_cast<uint64_t>(size), out); });
+}
+
+Status GgufFile::check_unchanged() const {
+  return catch_out_of_memory([&] { return bytes_.check_unchanged(); });
 }
 
 std::vector<std::string> GgufFile::unused_tensors() const {

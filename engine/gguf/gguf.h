@@ -107,14 +107,12 @@ class GgufFile {
 
   std::vector<std::string> unused_tensors() const;
 
-  // Copies the tensor's bytes [begin, begin + size), which must lie inside it. data_loss: the file has become shorter since it was
-  // opened. device_error: the system cannot read it.
-  Status read(const GgufTensor& tensor, int64_t begin, int64_t size, void* out) const {
-    return bytes_.read(tensor.offset + static_cast<uint64_t>(begin), static_cast<uint64_t>(size), out);
-  }
+  // Copies bytes [begin, begin + size) of the tensor's data. invalid_argument: they do not lie inside it. data_loss: the file has become
+  // shorter since it was opened. device_error: the system cannot read it.
+  Status read(const GgufTensor& tensor, int64_t begin, int64_t size, void* out) const;
   // data_loss when others have changed the file since it was opened, as far as its size and its time of modification tell: what
   // was read may then be of two files.
-  Status check_unchanged() const { return bytes_.check_unchanged(); }
+  Status check_unchanged() const;
 
  private:
   friend class GgufParser;
@@ -133,6 +131,7 @@ class GgufFile {
   static Result<GgufFile> parse(FileBytes bytes, const std::string& path);
   template <class T>
   Result<T> get_value(std::string_view key) const;
+  Result<const GgufTensor*> tensor_of(std::string_view name, std::span<const int64_t> dims) const;
   const Entry* find(std::string_view key) const;
   std::string type_description(const Entry& entry) const;
 

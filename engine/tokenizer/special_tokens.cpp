@@ -36,9 +36,8 @@ Result<SpecialTokens> SpecialTokens::create(std::span<const SpecialToken> tokens
   // A node's failure is less deep than the node: shallow ones first.
   std::vector<int32_t> order(nodes.size());
   std::iota(order.begin(), order.end(), 0);
-  std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-    return nodes[static_cast<size_t>(a)].depth < nodes[static_cast<size_t>(b)].depth;
-  });
+  std::sort(order.begin(), order.end(),
+            [&](int32_t a, int32_t b) { return nodes[static_cast<size_t>(a)].depth < nodes[static_cast<size_t>(b)].depth; });
   for (const int32_t index : order) {
     Node& node = nodes[static_cast<size_t>(index)];
     if (node.depth > 1) node.failure = result.next(nodes[static_cast<size_t>(node.parent)].failure, node.byte);

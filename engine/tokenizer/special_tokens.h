@@ -37,7 +37,7 @@ class SpecialTokens {
   struct Node {
     int32_t parent;
     int32_t depth;
-    int32_t failure = 0;                       // the longest proper suffix of this node's path that is a path itself
+    int32_t failure = 0;                        // the longest proper suffix of this node's path that is a path itself
     std::array<int32_t, 2> longest = {-1, -1};  // by parse_special: token whose whole text is a suffix of the path, or -1
     unsigned char byte;
   };

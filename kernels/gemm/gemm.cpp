@@ -102,7 +102,9 @@ Result<std::unique_ptr<GemmContext>> GemmContext::create(Device device) {
 Status gemm(const GemmParams& params, GemmContext& context, const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(validate(params, context, execution));
   if (params.m == 0 || params.n == 0) return {};
-  return execution.device == Device::cpu ? cpu::gemm(params, context, execution) : cuda::gemm(params, context, execution);
+  if (execution.device == Device::cpu) return cpu::gemm(params, context, execution);
+  return catch_out_of_memory(
+      [&] { return cuda::gemm(params, context, execution); });  // it remembers the algorithms it has chosen
 }
 
 }  // namespace prologue

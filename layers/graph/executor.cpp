@@ -46,7 +46,8 @@ Result<std::unique_ptr<GraphExecutor>> GraphExecutor::make(Graph graph, const Kv
     executor->position_axes_ = std::max(executor->position_axes_, facts.position_axes);
     const std::optional<int64_t> layer = cache_layer_of(node.operation);
     if (layer && (*layer < 0 || *layer >= cache_layers)) {
-      return invalid_argument(node.name, ": it uses the cache of layer ", *layer, ": there are caches for ", cache_layers, " layers");
+      return invalid_argument(node.name, ": it uses the cache of layer ", *layer, ": there are caches for ", cache_layers,
+                              " layers");
     }
   }
   executor->graph_ = std::move(graph);

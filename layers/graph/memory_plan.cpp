@@ -38,7 +38,8 @@ Result<MemoryPlan> place_values(const Graph& graph, int64_t max_tokens, int64_t 
     const ValueInfo& info = graph.values[v];
     const int64_t rows = info.rows == Rows::tokens ? max_tokens : max_logit_rows;
     total_bytes += static_cast<double>(rows) * static_cast<double>(info.width) * 4.0 + 255.0;  // no element takes more
-    if (total_bytes > 0x1p60) return resource_exhausted("graph: ", total_bytes, " bytes of activations are more than any memory holds");
+    if (total_bytes > 0x1p60)
+      return resource_exhausted("graph: ", total_bytes, " bytes of activations are more than any memory holds");
     lifetimes[v].bytes = (rows * info.width * dtype_size(info.dtype) + 255) / 256 * 256;
     plan.bytes_without_sharing += lifetimes[v].bytes;
     order.push_back(static_cast<int>(v));

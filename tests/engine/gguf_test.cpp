@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <cstring>
 #include <fstream>
 #include <limits>
@@ -154,6 +155,18 @@ TEST(Gguf, ReadsTensors) {
   EXPECT_EQ(byte_of(file, second, 24 * 210 - 1), std::byte{7});
 }
 
+TEST(Gguf, ReadsNothingOutsideATensor) {
+  const GgufFile file = open_valid(small_file());
+  const GgufTensor& tensor = **file.tensor("a.weight");
+  std::byte data[64];
+  EXPECT_TRUE(file.read(tensor, 36, 0, data).ok());
+  for (const auto& [begin, size] :
+       {std::pair<int64_t, int64_t>{0, 37}, {36, 1}, {-1, 1}, {0, -1}, {INT64_MAX, INT64_MAX}, {1, INT64_MAX}}) {
+    EXPECT_EQ(file.read(tensor, begin, size, data).message(),
+              str_cat("the bytes from ", begin, " on, ", size, " of them, are read of a tensor of 36 bytes"));
+  }
+}
+
 TEST(Gguf, VersionTwoAndOtherAlignments) {
   for (const uint32_t version : {2u, 3u}) {
     for (const uint32_t alignment : {8u, 32u, 4096u}) {
@@ -283,7 +296,7 @@ TEST(GgufChanges, MetadataHaveALargestSize) {
   Bytes bytes = GgufWriter().bytes();
   const uint64_t length = uint64_t{1} << 39;
   std::memcpy(bytes.data() + 16, "\1\0\0\0\0\0\0", 8);  // one key ...
-  append_bytes(bytes, length);                              // ... whose name is 512 GiB long
+  append_bytes(bytes, length);                          // ... whose name is 512 GiB long
   {
     std::ofstream out(path, std::ios::binary);
     out.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));

@@ -154,7 +154,8 @@ void fail_each_allocation(const std::function<Status()>& work) {
 }
 
 constexpr const char* kChatMl =
-    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% "
+    "endfor %}"
     "'<|im_start|>system\nA system message that is longer than a short string.<|im_end|>'";
 
 class OutOfMemory : public testing::Test {

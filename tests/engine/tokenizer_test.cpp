@@ -390,7 +390,8 @@ TEST(TokenizerRules, FindsOverlappingSpecialTokensLeftmostLongest) {
         for (size_t i = 0; i < text.size();) {
           std::pair<std::string, int32_t> best = {text.substr(i, 1), text[i]};
           for (const auto& special : parse_special ? specials : always) {
-            if (special.first.size() > best.first.size() && text.compare(i, special.first.size(), special.first) == 0) best = special;
+            if (special.first.size() > best.first.size() && text.compare(i, special.first.size(), special.first) == 0)
+              best = special;
           }
           want.push_back(best.second);
           i += best.first.size();
@@ -425,9 +426,10 @@ TEST(TokenizerRules, TextsHaveALargestSize) {
   const std::string bad(kLimit / 3 + 1, '\xff');
   const auto ids = tokenizer.encode(bad, true, false);
   EXPECT_EQ(ids.status().code(), StatusCode::invalid_argument);
-  EXPECT_EQ(ids.status().message(),
-            "the text has 22369622 bytes, 67108866 with U+FFFD for each one that is not UTF-8: at most 67108864 can be encoded at "
-            "once");
+  EXPECT_EQ(
+      ids.status().message(),
+      "the text has 22369622 bytes, 67108866 with U+FFFD for each one that is not UTF-8: at most 67108864 can be encoded at "
+      "once");
   EXPECT_EQ(tokenizer.encode(std::string(kLimit + 1, 'a'), true, false).status().message(),
             "the text has 67108865 bytes: at most 67108864 can be encoded at once");
 }

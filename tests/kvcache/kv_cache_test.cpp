@@ -79,7 +79,8 @@ TEST(KvCache, UnknownSequencesAndNegativeLengthsAreNamed) {
 
 TEST(PagePool, SizesAreChecked) {
   for (const int64_t wrong : {int64_t{-1}, int64_t{1} << 31, INT64_MAX, INT64_MIN}) {
-    EXPECT_EQ(PagePool::create(wrong).status().message(), str_cat("num_pages is ", wrong, ": it must be between 0 and 2147483647"));
+    EXPECT_EQ(PagePool::create(wrong).status().message(),
+              str_cat("num_pages is ", wrong, ": it must be between 0 and 2147483647"));
     EXPECT_EQ(KvCache::create(wrong, 16).status().code(), StatusCode::invalid_argument);
   }
   PagePool none;
@@ -93,7 +94,8 @@ TEST(PagePool, SizesAreChecked) {
 
 TEST(KvCache, PageSizesAreChecked) {
   for (const int64_t wrong : {int64_t{0}, int64_t{-1}, int64_t{1} << 31, INT64_MAX, INT64_MIN}) {
-    EXPECT_EQ(KvCache::create(4, wrong).status().message(), str_cat("page_size is ", wrong, ": it must be between 1 and 2147483647"));
+    EXPECT_EQ(KvCache::create(4, wrong).status().message(),
+              str_cat("page_size is ", wrong, ": it must be between 1 and 2147483647"));
   }
   const KvCache largest = KvCache::create(0, INT32_MAX).value();
   EXPECT_EQ(largest.pages_for(INT64_MAX), int64_t{4294967298} + 1);

@@ -62,13 +62,17 @@ TEST(StepBatch, WhatBreaksARuleIsAnErrorOfTheUpload) {
        "step: page_size is 0: it must be between 1 and 2147483647"},
       {[](StepBatch& b) { b.add_sequence(kTokens.data(), 3, 2, {1}, 4, 1); },
        "step: the block table of a sequence has 1 pages of 4 tokens: its 5 tokens need 2"},
-      {[](StepBatch& b) { b.add_sequence(kTokens.data(), 1, 4, {1, -1}, 4, 1); },
+      {[](StepBatch& b) {
+         b.add_sequence(kTokens.data(), 1, 4, {1, -1}, 4, 1);
+       },
        "step: entry 1 of a block table is page -1: pages are not negative"},
       {[](StepBatch& b) { b.set_position(0, 0, 1); },
        "step: the position of token 0 in stream 0 is set: the batch has 0 tokens in 1 streams"},
       {[](StepBatch& b) { b = StepBatch(0); }, "num_position_axes is 0: it must be between 1 and 4"},
       {[](StepBatch& b) { b = StepBatch(INT64_MAX); }, "num_position_axes is 9223372036854775807: it must be between 1 and 4"},
-      {[](StepBatch& b) { b.add_sequence(kTokens.data(), 1, 0, {1, 2, 3, 4}, 4, 1); },
+      {[](StepBatch& b) {
+         b.add_sequence(kTokens.data(), 1, 0, {1, 2, 3, 4}, 4, 1);
+       },
        "a sequence of the step has 4 pages: its buffers hold 3 a sequence"},
   };
   for (const auto& [add, message] : cases) {
