@@ -1,4 +1,7 @@
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <thread>
@@ -6,6 +9,7 @@
 #include <prologue/engine/engine.h>
 #include <prologue/engine/gguf/tokenizer_data.h>
 #include <prologue/engine/model/architectures.h>
+#include <prologue/kernels/base/out_of_memory.h>
 #include <prologue/layers/graph/fusion.h>
 
 namespace prologue {
@@ -15,9 +19,25 @@ namespace {
 constexpr int64_t kMaxStepTokens = 512;  // a long prompt is read in chunks of this
 constexpr int64_t kMaxScoreRows = 64;    // logit rows of a scoring step
 
+// The process that loaded the first engine, and with it started OpenMP's threads and perhaps a GPU. 0: none has.
+std::atomic<pid_t> engine_process = 0;
+
 }  // namespace
 
+Status Engine::check_process() {
+  pid_t first = 0;
+  if (engine_process.compare_exchange_strong(first, getpid()) || first == getpid()) return {};
+  return unsupported(
+      "this process was forked from process ", first,
+      " after that had loaded an engine: its threads and its GPU do not survive a fork; fork before loading, or use exec");
+}
+
 Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options) {
+  PROLOGUE_RETURN_IF_ERROR(check_process());
+  return catch_out_of_memory([&] { return make(options); });
+}
+
+Result<std::unique_ptr<Engine>> Engine::make(const EngineOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   if (options.page_size < 1 || options.page_size > 1024) {
     return invalid_argument("the page size is ", options.page_size, ": it must be between 1 and 1024");
@@ -41,7 +61,7 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options) {
   PROLOGUE_ASSIGN_OR_RETURN(engine->model_, load_model(file, dtype, execution, options.on_load));
   PROLOGUE_ASSIGN_OR_RETURN(TokenizerData data, read_tokenizer_data(file));
   auto tokenizer = Tokenizer::create(std::move(data));
-  if (!tokenizer.ok()) return Status(tokenizer.status().code(), options.model_path + ": " + tokenizer.status().message());
+  if (!tokenizer.ok()) return error_status(tokenizer.status().code(), options.model_path, ": ", tokenizer.status().message());
   engine->tokenizer_ = std::make_unique<Tokenizer>(std::move(tokenizer).value());
   if (engine->tokenizer_->vocab_size() > engine->config().vocab_size) {
     return data_loss(options.model_path, ": the tokenizer has ", engine->tokenizer_->vocab_size(), " tokens, but the embedding only ",
@@ -52,13 +72,23 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options) {
   return engine;
 }
 
-Graph Engine::graph() const { return options_.fused ? fuse_attention_prologue(model_.graph, options_.rounding) : model_.graph; }
+Result<Graph> Engine::graph() const {
+  if (options_.fused) return fuse_attention_prologue(model_.graph, options_.rounding);
+  return catch_out_of_memory([&]() -> Result<Graph> { return model_.graph; });
+}
 
-Result<std::unique_ptr<ModelRunner>> Engine::make_runner(int64_t cache_tokens, int64_t max_seqs, int64_t max_logit_rows) const {
+Engine::Profile Engine::take_profile() {
+  const std::lock_guard lock(in_use_);
+  return std::exchange(profile_, {});
+}
+
+Result<std::unique_ptr<ModelRunner>> Engine::make_runner(int64_t cache_tokens, int64_t max_seq_len, int64_t max_seqs,
+                                                         int64_t max_logit_rows) const {
   RunnerConfig config;
   config.kv_type = options_.kv_type;
   config.page_size = options_.page_size;
   config.cache_tokens = cache_tokens;
+  config.max_seq_len = max_seq_len;
   config.max_tokens = std::max(std::min(kMaxStepTokens, cache_tokens), max_seqs);
   config.max_seqs = max_seqs;
   config.max_logit_rows = max_logit_rows;
@@ -103,6 +133,12 @@ Status Engine::check_request(const Request& request) const {
 }
 
 Result<Score> Engine::score(std::span<const int32_t> prompt, std::span<const int32_t> tokens) {
+  PROLOGUE_RETURN_IF_ERROR(check_process());
+  const std::lock_guard lock(in_use_);
+  return catch_out_of_memory([&] { return run_score(prompt, tokens); });
+}
+
+Result<Score> Engine::run_score(std::span<const int32_t> prompt, std::span<const int32_t> tokens) {
   std::vector<int32_t> all(prompt.begin(), prompt.end());
   all.insert(all.end(), tokens.begin(), tokens.end());
   const int64_t num_prompt = static_cast<int64_t>(prompt.size());
@@ -117,8 +153,8 @@ Result<Score> Engine::score(std::span<const int32_t> prompt, std::span<const int
       return invalid_argument("token id ", token, " is not in the vocabulary: ids are 0 to ", config().vocab_size - 1);
     }
   }
-  PROLOGUE_ASSIGN_OR_RETURN(const auto runner, make_runner(length, 1, kMaxScoreRows));
-  const SequenceId id = runner->cache().add_sequence();
+  PROLOGUE_ASSIGN_OR_RETURN(const auto runner, make_runner(length, length, 1, kMaxScoreRows));
+  PROLOGUE_ASSIGN_OR_RETURN(const SequenceId id, runner->cache().add_sequence());
   Score score;
   double sum = 0.0;
   StepBatch batch;
@@ -131,8 +167,9 @@ Result<Score> Engine::score(std::span<const int32_t> prompt, std::span<const int
     const int64_t count = std::min(runner->limits().max_tokens, without_logits > 0 ? without_logits : std::min(kMaxScoreRows, end - at));
     const int64_t num_rows = without_logits > 0 ? 0 : count;
     PROLOGUE_RETURN_IF_ERROR(runner->cache().append(id, count));
+    PROLOGUE_ASSIGN_OR_RETURN(const std::vector<int32_t>* const pages, runner->cache().pages(id));
     batch.clear();
-    batch.add_sequence(all.data() + at, count, at, runner->cache().pages(id), runner->cache().page_size(), num_rows);
+    batch.add_sequence(all.data() + at, count, at, *pages, runner->cache().page_size(), num_rows);
     PROLOGUE_RETURN_IF_ERROR(runner->run(batch));
     PROLOGUE_RETURN_IF_ERROR(runner->read_logits(logits));
     for (int64_t r = 0; r < num_rows; ++r) {

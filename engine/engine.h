@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -78,6 +79,14 @@ struct Score {
   double perplexity = 0.0;  // exp of minus the mean log probability
 };
 
+// Threads: one engine may be called from several; generate, score and take_profile then run one after another. From the callbacks of a
+// call, the same thread may call the engine again.
+//
+// Fork: neither the threads nor the GPU of a process survive a fork. In a process that was forked after Engine::load had been called
+// in it, load, generate and score return unsupported: fork first, then load; or start the child by exec.
+//
+// Memory: where there is too little of it, the error is resource_exhausted. (OpenMP's runtime, which starts the CPU threads, ends the
+// process where it finds none for itself.)
 class Engine {
  public:
   static Result<std::unique_ptr<Engine>> load(const EngineOptions& options);
@@ -89,10 +98,12 @@ class Engine {
   KvType kv_type() const { return options_.kv_type.value_or(kv_type_of(model_.dtype)); }
   double load_seconds() const { return load_seconds_; }
   // The graph that runs: fused, unless the options say otherwise.
-  Graph graph() const;
+  Result<Graph> graph() const;
 
-  // Runs all requests as one batch, prompts first. One completion per request, in order.
-  std::vector<Completion> generate(std::span<const Request> requests, const GenerationEvents& events = {});
+  // Runs all requests as one batch, prompts first. One completion per request, in order: what went wrong with a request, or cut it
+  // short, is the status of its completion, beside what it had generated until then. An error of the whole call is one that left no
+  // memory for the completions, or that of a forked process.
+  Result<std::vector<Completion>> generate(std::span<const Request> requests, const GenerationEvents& events = {});
 
   // Log probabilities of `tokens` after `prompt`.
   Result<Score> score(std::span<const int32_t> prompt, std::span<const int32_t> tokens);
@@ -102,12 +113,18 @@ class Engine {
     std::vector<NodeProfile> prefill;
     std::vector<NodeProfile> decode;
   };
-  Profile take_profile() { return std::exchange(profile_, {}); }
+  Profile take_profile();
 
  private:
   Engine() = default;
+  static Status check_process();
+  static Result<std::unique_ptr<Engine>> make(const EngineOptions& options);
+  Status run_requests(std::span<const Request> requests, const GenerationEvents& events, std::vector<Completion>& completions);
+  Result<Score> run_score(std::span<const int32_t> prompt, std::span<const int32_t> tokens);
   Status check_request(const Request& request) const;
-  Result<std::unique_ptr<ModelRunner>> make_runner(int64_t cache_tokens, int64_t max_seqs, int64_t max_logit_rows) const;
+  // For `max_seqs` sequences of up to `max_seq_len` tokens each, over a cache of `cache_tokens`.
+  Result<std::unique_ptr<ModelRunner>> make_runner(int64_t cache_tokens, int64_t max_seq_len, int64_t max_seqs,
+                                                   int64_t max_logit_rows) const;
 
   EngineOptions options_;
   Stream stream_;
@@ -115,6 +132,7 @@ class Engine {
   Model model_;
   std::unique_ptr<Tokenizer> tokenizer_;
   double load_seconds_ = 0.0;
+  std::recursive_mutex in_use_;  // by one thread; what its callbacks ask for is part of its call
   Profile profile_;
 };
 

@@ -5,6 +5,7 @@
 #include <list>
 
 #include <prologue/engine/engine.h>
+#include <prologue/kernels/base/out_of_memory.h>
 
 namespace prologue {
 
@@ -115,9 +116,22 @@ SamplingRow sampling_row(const Running& running) {
 
 }  // namespace
 
-std::vector<Completion> Engine::generate(std::span<const Request> requests, const GenerationEvents& events) {
+Result<std::vector<Completion>> Engine::generate(std::span<const Request> requests, const GenerationEvents& events) {
+  PROLOGUE_RETURN_IF_ERROR(check_process());
+  const std::lock_guard lock(in_use_);
+  return catch_out_of_memory([&]() -> Result<std::vector<Completion>> {
+    std::vector<Completion> completions(requests.size());
+    const Status status = catch_out_of_memory([&] { return run_requests(requests, events, completions); });
+    for (Completion& completion : completions) {
+      if (completion.status.ok()) completion.status = status;
+    }
+    return completions;
+  });
+}
+
+Status Engine::run_requests(std::span<const Request> requests, const GenerationEvents& events,
+                            std::vector<Completion>& completions) {
   const Clock::time_point start = Clock::now();
-  std::vector<Completion> completions(requests.size());
 
   // What each request needs at most; prompts that cannot run are out.
   std::vector<int64_t> lengths(requests.size(), 0);
@@ -131,17 +145,12 @@ std::vector<Completion> Engine::generate(std::span<const Request> requests, cons
     needed_tokens += (lengths[i] + options_.page_size - 1) / options_.page_size * options_.page_size;
     ++num_accepted;
   }
-  if (num_accepted == 0) return completions;
+  if (num_accepted == 0) return {};
 
-  const auto fail = [&](const Status& status) {
-    for (Completion& completion : completions) {
-      if (completion.status.ok()) completion.status = status;
-    }
-    return completions;
-  };
-  auto made = make_runner(options_.cache_tokens > 0 ? options_.cache_tokens : needed_tokens, num_accepted, num_accepted);
-  if (!made.ok()) return fail(made.status());
-  ModelRunner& runner = **made;
+  const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+  PROLOGUE_ASSIGN_OR_RETURN(const auto made, make_runner(options_.cache_tokens > 0 ? options_.cache_tokens : needed_tokens,
+                                                         longest, num_accepted, num_accepted));
+  ModelRunner& runner = *made;
   KvCache& cache = runner.cache();
 
   std::list<Running> running;
@@ -149,7 +158,7 @@ std::vector<Completion> Engine::generate(std::span<const Request> requests, cons
   for (size_t i = 0; i < requests.size(); ++i) {
     if (!completions[i].status.ok()) continue;
     const int64_t prompt = static_cast<int64_t>(requests[i].prompt.size());
-    const SequenceId id = cache.add_sequence();
+    PROLOGUE_ASSIGN_OR_RETURN(const SequenceId id, cache.add_sequence());
     const int64_t reserved = std::min(lengths[i], cache.num_pages() * cache.page_size());
     if (!cache.reserve(id, reserved).ok()) {
       completions[i].status = resource_exhausted("the KV cache has no pages for this request: it needs ", cache.pages_for(lengths[i]),
@@ -167,6 +176,13 @@ std::vector<Completion> Engine::generate(std::span<const Request> requests, cons
   std::vector<Running*> sampled;  // whose logits the step makes, in order
   std::vector<SamplingRow> rows;
   std::vector<int32_t> tokens;
+  const auto add = [&](const Running& each, const int32_t* new_tokens, int64_t count, int64_t num_logit_rows) -> Status {
+    PROLOGUE_ASSIGN_OR_RETURN(const int64_t position, cache.length(each.id));
+    PROLOGUE_RETURN_IF_ERROR(cache.append(each.id, count));
+    PROLOGUE_ASSIGN_OR_RETURN(const std::vector<int32_t>* const pages, cache.pages(each.id));
+    batch.add_sequence(new_tokens, count, position, *pages, cache.page_size(), num_logit_rows);
+    return {};
+  };
   const auto step = [&]() -> Status {
     PROLOGUE_RETURN_IF_ERROR(runner.run(batch));
     rows.clear();
@@ -198,14 +214,12 @@ std::vector<Completion> Engine::generate(std::span<const Request> requests, cons
       const int64_t count = std::min(length - each.num_read, runner.limits().max_tokens - batch.num_tokens());
       if (count == 0) continue;
       const bool complete = each.num_read + count == length;
-      if (const Status status = cache.append(each.id, count); !status.ok()) return fail(status);
-      batch.add_sequence(each.request->prompt.data() + each.num_read, count, each.num_read, cache.pages(each.id), cache.page_size(),
-                         complete ? 1 : 0);
+      PROLOGUE_RETURN_IF_ERROR(add(each, each.request->prompt.data() + each.num_read, count, complete ? 1 : 0));
       if (complete) sampled.push_back(&each);
       each.num_read += count;
     }
     num_read += batch.num_tokens();
-    if (const Status status = step(); !status.ok()) return fail(status);
+    PROLOGUE_RETURN_IF_ERROR(step());
     if (events.on_prefill) events.on_prefill(static_cast<double>(num_read) / static_cast<double>(prompt_tokens));
   }
   for (NodeProfile& row : runner.take_profile()) profile_.prefill.push_back(std::move(row));
@@ -217,22 +231,20 @@ std::vector<Completion> Engine::generate(std::span<const Request> requests, cons
         ++each;
         continue;
       }
-      if (const Status status = cache.free(each->id); !status.ok()) return fail(status);
+      PROLOGUE_RETURN_IF_ERROR(cache.free(each->id));
       each = running.erase(each);
     }
     if (running.empty()) break;
     batch.clear();
     sampled.clear();
     for (Running& each : running) {
-      const int64_t position = cache.length(each.id);
-      if (const Status status = cache.append(each.id, 1); !status.ok()) return fail(status);
-      batch.add_sequence(&each.next_token, 1, position, cache.pages(each.id), cache.page_size(), 1);
+      PROLOGUE_RETURN_IF_ERROR(add(each, &each.next_token, 1, 1));
       sampled.push_back(&each);
     }
-    if (const Status status = step(); !status.ok()) return fail(status);
+    PROLOGUE_RETURN_IF_ERROR(step());
   }
   for (NodeProfile& row : runner.take_profile()) profile_.decode.push_back(std::move(row));
-  return completions;
+  return {};
 }
 
 }  // namespace prologue

@@ -2,11 +2,35 @@
 #include <utility>
 
 #include <prologue/engine/model_runner.h>
+#include <prologue/kernels/base/out_of_memory.h>
 #include <prologue/layers/graph/fusion.h>
 
 namespace prologue {
 
+namespace {
+
+constexpr int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b > 0 ? 1 : 0); }
+
+template <class T>
+Status resize(std::vector<T>& values, size_t size) {
+  return catch_out_of_memory([&] {
+    values.resize(size);
+    return Status();
+  });
+}
+
+}  // namespace
+
 Result<std::unique_ptr<ModelRunner>> ModelRunner::create(const Model& model, const RunnerConfig& config, const Execution& execution) {
+  return catch_out_of_memory([&] { return make(model, config, execution); });
+}
+
+Result<std::unique_ptr<ModelRunner>> ModelRunner::make(const Model& model, const RunnerConfig& config,
+                                                       const Execution& execution) {
+  if (config.page_size < 1) return invalid_argument("the page size is ", config.page_size, ": it must be at least 1");
+  if (config.cache_tokens < 0)
+    return invalid_argument("the KV cache size is ", config.cache_tokens, " tokens: it must be positive");
+  if (config.max_seq_len < 0) return invalid_argument("the sequence length is ", config.max_seq_len, ": it must be positive");
   std::unique_ptr<ModelRunner> runner(new ModelRunner(model));
   runner->execution_ = execution;
   runner->profile_enabled_ = config.profile;
@@ -14,25 +38,30 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::create(const Model& model, con
   KvStorageConfig storage;
   storage.num_layers = model.config.num_layers;
   storage.page_size = config.page_size;
-  storage.num_pages = std::max<int64_t>(1, (config.cache_tokens + config.page_size - 1) / config.page_size);
+  storage.num_pages = std::max<int64_t>(1, divide_up(config.cache_tokens, config.page_size));
   storage.num_kv_heads = model.config.num_kv_heads;
   storage.head_dim = model.config.head_dim;
   storage.type = config.kv_type.value_or(kv_type_of(model.dtype));
   PROLOGUE_ASSIGN_OR_RETURN(runner->storage_, KvStorage::create(storage, execution.device));
-  runner->cache_ = std::make_unique<KvCache>(storage.num_pages, storage.page_size);
+  PROLOGUE_ASSIGN_OR_RETURN(runner->cache_, KvCache::create(storage.num_pages, storage.page_size));
 
   StepLimits limits;
   limits.max_tokens = config.max_tokens;
   limits.max_logit_rows = config.max_logit_rows;
   limits.max_seqs = config.max_seqs;
   limits.max_seq_len = storage.num_pages * storage.page_size;
+  if (config.max_seq_len > 0) limits.max_seq_len = std::min(limits.max_seq_len, config.max_seq_len);
   for (const auto& table : model.rope_tables) {
     PROLOGUE_RETURN_IF_ERROR(table->reserve(std::min(limits.max_seq_len, model.config.context_length), execution));
   }
-  Graph graph = config.fused ? fuse_attention_prologue(model.graph, config.rounding) : model.graph;
+  Graph graph = model.graph;
+  if (config.fused) {
+    PROLOGUE_ASSIGN_OR_RETURN(graph, fuse_attention_prologue(model.graph, config.rounding));
+  }
   PROLOGUE_ASSIGN_OR_RETURN(runner->executor_, GraphExecutor::create(std::move(graph), runner->storage_, limits, execution));
   PROLOGUE_ASSIGN_OR_RETURN(runner->step_buffers_,
-                            StepBuffers::create(limits.max_tokens, limits.max_seqs, storage.num_pages, execution.device));
+                            StepBuffers::create(limits.max_tokens, limits.max_seqs,
+                                                divide_up(limits.max_seq_len, storage.page_size), execution.device));
   PROLOGUE_ASSIGN_OR_RETURN(runner->sampling_rows_,
                             Buffer::allocate(execution.device, limits.max_logit_rows * static_cast<int64_t>(sizeof(SamplingRow))));
   PROLOGUE_ASSIGN_OR_RETURN(runner->sampled_,
@@ -41,6 +70,10 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::create(const Model& model, con
 }
 
 Status ModelRunner::run(const StepBatch& batch) {
+  return catch_out_of_memory([&] { return run_step(batch); });
+}
+
+Status ModelRunner::run_step(const StepBatch& batch) {
   PROLOGUE_ASSIGN_OR_RETURN(const StepInputs step, step_buffers_.upload(batch, execution_));
   num_logit_rows_ = step.num_logit_rows;
   if (profile_enabled_) {
@@ -66,7 +99,7 @@ Status ModelRunner::sample(const std::vector<SamplingRow>& rows, std::vector<int
   params.rows = sampling_rows_.as<SamplingRow>();
   params.tokens = sampled_.as<int32_t>();
   PROLOGUE_RETURN_IF_ERROR(prologue::sample(params, execution_));
-  tokens.resize(rows.size());
+  PROLOGUE_RETURN_IF_ERROR(resize(tokens, rows.size()));
   PROLOGUE_RETURN_IF_ERROR(
       copy_to_host(tokens.data(), sampled_.data(), static_cast<int64_t>(tokens.size() * sizeof(int32_t)), execution_));
   PROLOGUE_ASSIGN_OR_RETURN(const Fault fault, executor_->take_fault(execution_));
@@ -76,7 +109,7 @@ Status ModelRunner::sample(const std::vector<SamplingRow>& rows, std::vector<int
 }
 
 Status ModelRunner::read_logits(std::vector<float>& logits) {
-  logits.resize(static_cast<size_t>(num_logit_rows_ * model_.config.vocab_size));
+  PROLOGUE_RETURN_IF_ERROR(resize(logits, static_cast<size_t>(num_logit_rows_ * model_.config.vocab_size)));
   return copy_to_host(logits.data(), executor_->data(graph().output), static_cast<int64_t>(logits.size() * sizeof(float)), execution_);
 }
 

@@ -20,6 +20,7 @@ struct RunnerConfig {
   std::optional<KvType> kv_type;  // of the KV cache; none: the activations' type
   int64_t page_size = 16;
   int64_t cache_tokens = 0;    // rounded up to whole pages
+  int64_t max_seq_len = 0;     // of one sequence; 0 = the whole cache may be one's
   int64_t max_tokens = 512;    // of one step
   int64_t max_seqs = 1;
   int64_t max_logit_rows = 1;
@@ -38,7 +39,8 @@ struct NodeProfile {
 
 class ModelRunner {
  public:
-  // The model must outlive the runner.
+  // The model must outlive the runner. Its rope tables grow to max_seq_len: no other runner of the model may be at work meanwhile.
+  // invalid_argument: page_size is below 1, or another size negative.
   static Result<std::unique_ptr<ModelRunner>> create(const Model& model, const RunnerConfig& config, const Execution& execution);
 
   KvCache& cache() { return *cache_; }
@@ -60,6 +62,8 @@ class ModelRunner {
 
  private:
   explicit ModelRunner(const Model& model) : model_(model) {}
+  static Result<std::unique_ptr<ModelRunner>> make(const Model& model, const RunnerConfig& config, const Execution& execution);
+  Status run_step(const StepBatch& batch);
   void add_to_profile();
 
   const Model& model_;
@@ -67,7 +71,7 @@ class ModelRunner {
   bool profile_enabled_ = false;
   int64_t num_logit_rows_ = 0;
   KvStorage storage_;
-  std::unique_ptr<KvCache> cache_;
+  std::optional<KvCache> cache_;
   std::unique_ptr<GraphExecutor> executor_;
   StepBuffers step_buffers_;
   Buffer sampling_rows_;

@@ -38,6 +38,7 @@ Result<KvStorage> KvStorage::create(const KvStorageConfig& config, Device device
 }
 
 PagedKvView KvStorage::layer(int64_t index) const {
+  if (index < 0 || index >= config_.num_layers) return {};
   const PageStrides strides = nhd_strides(config_.page_size, config_.num_kv_heads, config_.head_dim);
   const int64_t tensor_bytes = config_.num_pages * strides.page * kv_type_bits(config_.type) / 8;
   PagedKvView view;

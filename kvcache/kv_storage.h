@@ -27,10 +27,12 @@ struct KvStorageConfig {
 class PROLOGUE_API KvStorage {
  public:
   KvStorage() = default;
-  // The memory is not cleared: a page is written before it is read.
+  // The memory is not cleared: a page is written before it is read. invalid_argument: a size is below 1, or head_dim is odd for
+  // int4. resource_exhausted: there is not that much memory.
   static Result<KvStorage> create(const KvStorageConfig& config, Device device);
 
   const KvStorageConfig& config() const { return config_; }
+  // The cache of layer `index`. A layer outside 0 .. num_layers - 1 has an empty view, which every operation refuses.
   PagedKvView layer(int64_t index) const;
 
  private:

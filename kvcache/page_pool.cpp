@@ -1,12 +1,22 @@
 #include <algorithm>
+#include <cstdint>
 
+#include <prologue/kernels/base/out_of_memory.h>
 #include <prologue/kvcache/page_pool.h>
 
 namespace prologue {
 
-PagePool::PagePool(int64_t num_pages) : taken_(static_cast<size_t>(num_pages), false) {
-  free_.reserve(taken_.size());
-  for (int64_t page = num_pages - 1; page >= 0; --page) free_.push_back(static_cast<int32_t>(page));
+Result<PagePool> PagePool::create(int64_t num_pages) {
+  if (num_pages < 0 || num_pages > INT32_MAX) {
+    return invalid_argument("num_pages is ", num_pages, ": it must be between 0 and ", INT32_MAX);
+  }
+  return catch_out_of_memory([&]() -> Result<PagePool> {
+    PagePool pool;
+    pool.taken_.assign(static_cast<size_t>(num_pages), false);
+    pool.free_.reserve(pool.taken_.size());
+    for (int64_t page = num_pages - 1; page >= 0; --page) pool.free_.push_back(static_cast<int32_t>(page));
+    return pool;
+  });
 }
 
 Status PagePool::allocate(int64_t count, std::vector<int32_t>& pages) {
@@ -14,13 +24,12 @@ Status PagePool::allocate(int64_t count, std::vector<int32_t>& pages) {
   if (count > num_free()) {
     return resource_exhausted("the KV cache is out of pages: ", count, " asked for, ", num_free(), " of ", num_pages(), " free");
   }
-  for (int64_t i = 0; i < count; ++i) {
-    const int32_t page = free_.back();
-    free_.pop_back();
-    taken_[static_cast<size_t>(page)] = true;
-    pages.push_back(page);
-  }
-  return {};
+  return catch_out_of_memory([&]() -> Status {
+    pages.insert(pages.end(), free_.rbegin(), free_.rbegin() + count);
+    for (auto page = free_.end() - count; page != free_.end(); ++page) taken_[static_cast<size_t>(*page)] = true;
+    free_.resize(free_.size() - static_cast<size_t>(count));
+    return {};
+  });
 }
 
 Status PagePool::release(const std::vector<int32_t>& pages) {
@@ -39,6 +48,10 @@ Status PagePool::release(const std::vector<int32_t>& pages) {
 }
 
 Status PagePool::check_integrity() const {
+  return catch_out_of_memory([&] { return check_lists(); });
+}
+
+Status PagePool::check_lists() const {
   std::vector<bool> listed(taken_.size(), false);
   for (const int32_t page : free_) {
     if (page < 0 || page >= num_pages()) return data_loss("free list holds page ", page, " of a pool of ", num_pages());

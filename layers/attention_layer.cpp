@@ -69,7 +69,7 @@ Wiring wire(const AttentionLayerParams& p, Device device) {
 
 // Says which of the two GEMMs it was.
 Status named(const char* projection, const Status& status) {
-  return status.ok() ? status : Status(status.code(), str_cat("attention_layer: ", projection, ": ", status.message()));
+  return status.ok() ? status : error_status(status.code(), "attention_layer: ", projection, ": ", status.message());
 }
 
 // Everything that is no pointer: enough for wire() to compute with.

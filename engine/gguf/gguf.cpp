@@ -10,6 +10,8 @@
 #include <type_traits>
 #include <utility>
 
+#include <prologue/kernels/base/out_of_memory.h>
+
 namespace prologue {
 namespace {
 
@@ -77,10 +79,11 @@ bool is_informational(std::string_view key) {
 
 }  // namespace
 
-// Reads a file front to back. Every length is compared with the bytes that are left before it is used.
+// Reads a file front to back. Every length is compared with the bytes that are left before it is used, and what it covers is read
+// from the file (need) before it is looked at.
 class GgufParser {
  public:
-  explicit GgufParser(GgufFile& file) : file_(file), bytes_(file.bytes_.bytes()) {}
+  explicit GgufParser(GgufFile& file) : file_(file), bytes_(file.bytes_) {}
 
   Status parse() {
     uint64_t num_tensors = 0, num_entries = 0;
@@ -100,13 +103,16 @@ class GgufParser {
   }
 
   uint64_t remaining() const { return bytes_.size() - position_; }
-  const std::byte* here() const { return bytes_.data() + position_; }
+  const std::byte* here() const { return bytes_.head().data() + position_; }
+  // The next `size` <= remaining() bytes are about to be looked at.
+  Status need(uint64_t size) { return bytes_.read_head(position_ + size); }
 
   template <class T>
   Status read(T& value, const std::string& what) {
     if (remaining() < sizeof value) {
       return contradiction("the file is cut short: it ends after ", bytes_.size(), " bytes, inside ", what);
     }
+    PROLOGUE_RETURN_IF_ERROR(need(sizeof value));
     value = load<T>(here());
     position_ += sizeof value;
     return ok_status();
@@ -118,6 +124,7 @@ class GgufParser {
     if (length > remaining()) {
       return contradiction(what, " is said to be ", length, " bytes long, but only ", remaining(), " bytes are left in the file");
     }
+    PROLOGUE_RETURN_IF_ERROR(need(length));
     text = {reinterpret_cast<const char*>(here()), static_cast<size_t>(length)};
     position_ += length;
     return ok_status();
@@ -125,18 +132,22 @@ class GgufParser {
 
   // Apart from read_string because vocabularies are long, and a name for each string would take longer than the reading.
   Status skip_string(uint64_t index, const std::string& what) {
+    PROLOGUE_RETURN_IF_ERROR(need(std::min(remaining(), sizeof(uint64_t))));
     const uint64_t length = remaining() < sizeof(uint64_t) ? 0 : load<uint64_t>(here());
     if (remaining() < sizeof length || length > remaining() - sizeof length) {
       return contradiction("string ", index, " of ", what, " is said to be ", length, " bytes long, but only ", remaining(),
                            " bytes are left in the file, its length included");
     }
+    PROLOGUE_RETURN_IF_ERROR(need(sizeof length + length));
     position_ += sizeof length + length;
     return ok_status();
   }
 
   Status parse_header(uint64_t& num_tensors, uint64_t& num_entries) {
-    if (bytes_.empty()) return contradiction("the file is empty, but a GGUF file is expected");
-    const std::string_view magic(reinterpret_cast<const char*>(bytes_.data()), std::min<size_t>(bytes_.size(), 4));
+    if (remaining() == 0) return contradiction("the file is empty, but a GGUF file is expected");
+    const uint64_t magic_size = std::min<uint64_t>(remaining(), 4);
+    PROLOGUE_RETURN_IF_ERROR(need(magic_size));
+    const std::string_view magic(reinterpret_cast<const char*>(here()), magic_size);
     if (magic != "GGUF") {
       return contradiction("this is not a GGUF file: it starts with \"", shown(magic), "\", not with \"GGUF\"");
     }
@@ -177,7 +188,7 @@ class GgufParser {
       }
       PROLOGUE_RETURN_IF_ERROR(read(entry.count, "the length of " + what));
     }
-    entry.payload = here();
+    entry.payload = here();  // the head keeps its address while it grows
     PROLOGUE_RETURN_IF_ERROR(skip_values(entry, what));
     if (!file_.key_index_.emplace(entry.key, file_.entries_.size()).second) return contradiction(what, " occurs twice");
     file_.entries_.push_back(entry);
@@ -207,6 +218,7 @@ class GgufParser {
       for (uint64_t i = 0; i < entry.count; ++i) PROLOGUE_RETURN_IF_ERROR(skip_string(i, what));
       return ok_status();
     }
+    PROLOGUE_RETURN_IF_ERROR(need(entry.count * min_size));
     if (entry.type == GgufValueType::boolean) {
       for (uint64_t i = 0; i < entry.count; ++i) {
         if (const auto value = load<uint8_t>(here() + i); value > 1) {
@@ -277,7 +289,7 @@ class GgufParser {
     return ok_status();
   }
 
-  // Turns offsets into addresses. Tensors may lie in any order and with gaps, but inside the file and apart from each other.
+  // Turns offsets into positions in the file. Tensors may lie in any order and with gaps, but inside the file and apart from each other.
   Status place_tensors() {
     if (file_.tensors_.empty()) return ok_status();
     const uint64_t padding = (alignment_ - position_ % alignment_) % alignment_;
@@ -292,15 +304,15 @@ class GgufParser {
         return contradiction("tensor ", shown(tensor.name), " of ", size, " bytes at offset ", offsets_[i],
                              " lies outside the tensor data, of which the file has ", remaining(), " bytes");
       }
-      tensor.data = here() + offsets_[i];
+      tensor.offset = position_ + offsets_[i];
     }
     std::vector<const GgufTensor*> in_order;
     in_order.reserve(file_.tensors_.size());
     for (const GgufTensor& tensor : file_.tensors_) in_order.push_back(&tensor);
-    std::sort(in_order.begin(), in_order.end(), [](const GgufTensor* a, const GgufTensor* b) { return a->data < b->data; });
+    std::sort(in_order.begin(), in_order.end(), [](const GgufTensor* a, const GgufTensor* b) { return a->offset < b->offset; });
     for (size_t i = 1; i < in_order.size(); ++i) {
       const GgufTensor& before = *in_order[i - 1];
-      if (before.data + before.size_bytes > in_order[i]->data) {
+      if (before.offset + static_cast<uint64_t>(before.size_bytes) > in_order[i]->offset) {
         return contradiction("tensors ", shown(before.name), " and ", shown(in_order[i]->name), " overlap in the file");
       }
     }
@@ -308,7 +320,7 @@ class GgufParser {
   }
 
   GgufFile& file_;
-  std::span<const std::byte> bytes_;
+  FileBytes& bytes_;
   uint64_t position_ = 0;
   uint32_t alignment_ = kDefaultAlignment;
   std::vector<uint64_t> offsets_;
@@ -326,17 +338,20 @@ int64_t GgufTensor::num_rows() const {
 }
 
 Result<GgufFile> GgufFile::open(const std::string& path) {
-  GgufFile file;
-  file.path_ = path;
-  PROLOGUE_ASSIGN_OR_RETURN(file.bytes_, FileBytes::map(path));
-  PROLOGUE_RETURN_IF_ERROR(GgufParser(file).parse());
-  return file;
+  return catch_out_of_memory([&]() -> Result<GgufFile> {
+    PROLOGUE_ASSIGN_OR_RETURN(FileBytes bytes, FileBytes::open(path));
+    return parse(std::move(bytes), path);
+  });
 }
 
 Result<GgufFile> GgufFile::from_bytes(std::vector<std::byte> bytes, std::string name) {
+  return catch_out_of_memory([&] { return parse(FileBytes(std::move(bytes)), name); });
+}
+
+Result<GgufFile> GgufFile::parse(FileBytes bytes, const std::string& path) {
   GgufFile file;
-  file.path_ = std::move(name);
-  file.bytes_ = FileBytes(std::move(bytes));
+  file.path_ = path;
+  file.bytes_ = std::move(bytes);
   PROLOGUE_RETURN_IF_ERROR(GgufParser(file).parse());
   return file;
 }
@@ -442,6 +457,11 @@ std::string GgufFile::type_description(const Entry& entry) const {
 
 template <class T>
 Result<T> GgufFile::get(std::string_view key) const {
+  return catch_out_of_memory([&] { return get_value<T>(key); });
+}
+
+template <class T>
+Result<T> GgufFile::get_value(std::string_view key) const {
   const Entry* entry = find(key);
   if (entry == nullptr) return not_found(path_, ": the metadata key ", shown(key), " is missing");
   const std::byte* bytes = entry->payload;
@@ -509,13 +529,19 @@ std::vector<std::string> GgufFile::unused_keys(std::string_view prefix) const {
 // ---- Tensors ----
 
 Result<const GgufTensor*> GgufFile::tensor(std::string_view name) const {
-  const auto found = tensor_index_.find(name);
-  if (found == tensor_index_.end()) return not_found(path_, ": the tensor ", shown(name), " is missing");
-  tensor_used_[found->second] = true;
-  return &tensors_[found->second];
+  return catch_out_of_memory([&]() -> Result<const GgufTensor*> {
+    const auto found = tensor_index_.find(name);
+    if (found == tensor_index_.end()) return not_found(path_, ": the tensor ", shown(name), " is missing");
+    tensor_used_[found->second] = true;
+    return &tensors_[found->second];
+  });
 }
 
 Result<const GgufTensor*> GgufFile::tensor(std::string_view name, std::span<const int64_t> dims) const {
+  return catch_out_of_memory([&] { return tensor_of(name, dims); });
+}
+
+Result<const GgufTensor*> GgufFile::tensor_of(std::string_view name, std::span<const int64_t> dims) const {
   if (const auto found = tensor_index_.find(name); found != tensor_index_.end()) {
     const GgufTensor& there = tensors_[found->second];
     if (!std::equal(there.dims.begin(), there.dims.end(), dims.begin(), dims.end())) {
@@ -524,6 +550,19 @@ Result<const GgufTensor*> GgufFile::tensor(std::string_view name, std::span<cons
     }
   }
   return tensor(name);
+}
+
+Status GgufFile::read(const GgufTensor& tensor, int64_t begin, int64_t size, void* out) const {
+  if (begin < 0 || size < 0 || begin > tensor.size_bytes || size > tensor.size_bytes - begin) {
+    return invalid_argument("the bytes from ", begin, " on, ", size, " of them, are read of a tensor of ", tensor.size_bytes,
+                            " bytes");
+  }
+  return catch_out_of_memory(
+      [&] { return bytes_.read(tensor.offset + static_cast<uint64_t>(begin), static_cast<uint64_t>(size), out); });
+}
+
+Status GgufFile::check_unchanged() const {
+  return catch_out_of_memory([&] { return bytes_.check_unchanged(); });
 }
 
 std::vector<std::string> GgufFile::unused_tensors() const {

@@ -2,7 +2,8 @@
 //
 // The reader trusts nothing in a file: opening one checks every count, length, type, dimension and offset against the bytes
 // that are there, and afterwards tensors and values can be read without further checks. A file that contradicts itself is
-// refused with one sentence (StatusCode::data_loss); nothing is allocated in proportion to a number that was not checked.
+// refused with one sentence (StatusCode::data_loss); nothing is allocated in proportion to a number that was not checked. What was
+// checked is a copy: a file that is overwritten or cut short while it is open gives an error or other weights, and no fault.
 #pragma once
 
 #include <cstddef>
@@ -40,13 +41,13 @@ enum class GgufValueType : uint32_t {
 
 const char* gguf_value_type_name(GgufValueType type);
 
-// One tensor, in the file's memory. dims[0] is the dimension that is contiguous: the elements of a row. A linear layer's weight
+// One tensor of a file. dims[0] is the dimension that is contiguous: the elements of a row. A linear layer's weight
 // is [in_features, out_features] here, which is [out_features, in_features] in row-major terms.
 struct GgufTensor {
   std::string_view name;
   GgmlType type = GgmlType::f32;
-  std::vector<int64_t> dims;        // one to four, each at least 1
-  const std::byte* data = nullptr;  // lives as long as the file; no alignment is promised
+  std::vector<int64_t> dims;  // one to four, each at least 1
+  uint64_t offset = 0;        // from the start of the file; the data lie inside it
   int64_t size_bytes = 0;
 
   int64_t row_elements() const { return dims[0]; }
@@ -54,14 +55,14 @@ struct GgufTensor {
   int64_t num_elements() const { return row_elements() * num_rows(); }
 };
 
-// A model file, open for reading. Move-only; names, keys and tensors point into it.
+// A model file, open for reading. Move-only; names and keys point into it.
 //
 // The file remembers what was asked for: a model loader reads what it understands and then refuses a file in which something
 // is left over (unused_tensors, unused_keys), so that nothing that changes the result is silently ignored. That memory is
-// updated by const reads, so one file is to be read by one thread at a time; the tensor data itself may be read by many.
+// updated by const reads, so one file is to be read by one thread at a time; the tensor data itself (read) may be read by many.
 class GgufFile {
  public:
-  // Maps the file. The file must not be cut short by others while it is open.
+  // Opens the file and reads its metadata. unsupported: these take more than 256 MiB. Other errors: of FileBytes::open.
   static Result<GgufFile> open(const std::string& path);
   // Takes the bytes of a whole file; `name` stands for the path in messages.
   static Result<GgufFile> from_bytes(std::vector<std::byte> bytes, std::string name = "memory");
@@ -106,8 +107,12 @@ class GgufFile {
 
   std::vector<std::string> unused_tensors() const;
 
-  // The tensor's data will not be read again soon: lets go of the memory that a mapped file takes up. Reading it stays possible.
-  void discard(const GgufTensor& tensor) const { bytes_.discard(tensor.data, static_cast<size_t>(tensor.size_bytes)); }
+  // Copies bytes [begin, begin + size) of the tensor's data. invalid_argument: they do not lie inside it. data_loss: the file has become
+  // shorter since it was opened. device_error: the system cannot read it.
+  Status read(const GgufTensor& tensor, int64_t begin, int64_t size, void* out) const;
+  // data_loss when others have changed the file since it was opened, as far as its size and its time of modification tell: what
+  // was read may then be of two files.
+  Status check_unchanged() const;
 
  private:
   friend class GgufParser;
@@ -123,6 +128,10 @@ class GgufFile {
   };
 
   GgufFile() = default;
+  static Result<GgufFile> parse(FileBytes bytes, const std::string& path);
+  template <class T>
+  Result<T> get_value(std::string_view key) const;
+  Result<const GgufTensor*> tensor_of(std::string_view name, std::span<const int64_t> dims) const;
   const Entry* find(std::string_view key) const;
   std::string type_description(const Entry& entry) const;
 

@@ -2,9 +2,13 @@
 
 #include <utility>
 
+#include <prologue/kernels/base/out_of_memory.h>
+
 namespace prologue {
 
-Result<TokenizerData> read_tokenizer_data(const GgufFile& file) {
+namespace {
+
+Result<TokenizerData> read_keys(const GgufFile& file) {
   TokenizerData data;
   PROLOGUE_ASSIGN_OR_RETURN(data.model, file.get<std::string>("tokenizer.ggml.model"));
   PROLOGUE_ASSIGN_OR_RETURN(data.pre, file.get_or<std::string>("tokenizer.ggml.pre", {}));
@@ -23,6 +27,12 @@ Result<TokenizerData> read_tokenizer_data(const GgufFile& file) {
     if (appends) return unsupported(file.path(), ": key ", key, " is true, but appending a token to every text is not supported");
   }
   return data;
+}
+
+}  // namespace
+
+Result<TokenizerData> read_tokenizer_data(const GgufFile& file) {
+  return catch_out_of_memory([&] { return read_keys(file); });
 }
 
 Result<TokenizerData> read_tokenizer_data(const std::string& path) {

@@ -1,5 +1,7 @@
 #include <prologue/engine/model/architectures.h>
 
+#include <prologue/kernels/base/out_of_memory.h>
+
 namespace prologue {
 
 namespace {
@@ -27,11 +29,7 @@ Status check_memory(const GgufFile& file, DType dtype, Device device) {
                             " are available");
 }
 
-}  // namespace
-
-std::span<const Architecture> architectures() { return kArchitectures; }
-
-Result<Model> load_model(const GgufFile& file, DType dtype, const Execution& execution, std::function<void(double)> progress) {
+Result<Model> load_known(const GgufFile& file, DType dtype, const Execution& execution, std::function<void(double)> progress) {
   PROLOGUE_ASSIGN_OR_RETURN(const std::string name, file.get<std::string>("general.architecture"));
   for (const Architecture& architecture : kArchitectures) {
     if (name != architecture.name) continue;
@@ -46,10 +44,19 @@ Result<Model> load_model(const GgufFile& file, DType dtype, const Execution& exe
     for (const std::string& tensor : file.unused_tensors()) {
       return unsupported(file.path(), ": the tensor ", tensor, " belongs to the model, and the ", name, " loader does not know it");
     }
+    PROLOGUE_RETURN_IF_ERROR(file.check_unchanged());
     model.weights = loader.take_weights();
     return model;
   }
   return unsupported(file.path(), ": the architecture is \"", name, "\": supported are ", names());
+}
+
+}  // namespace
+
+std::span<const Architecture> architectures() { return kArchitectures; }
+
+Result<Model> load_model(const GgufFile& file, DType dtype, const Execution& execution, std::function<void(double)> progress) {
+  return catch_out_of_memory([&] { return load_known(file, dtype, execution, std::move(progress)); });
 }
 
 }  // namespace prologue

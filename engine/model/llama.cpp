@@ -2,13 +2,14 @@
 #include <algorithm>
 #include <cmath>
 
-#include <prologue/engine/gguf/dequantize.h>
 #include <prologue/engine/model/architectures.h>
 #include <prologue/layers/decoder_layer.h>
 
 namespace prologue {
 
 namespace {
+
+constexpr int64_t kMaxLayers = 1024;
 
 Result<int64_t> positive(const GgufFile& file, const std::string& key, int64_t fallback = 0) {
   PROLOGUE_ASSIGN_OR_RETURN(const int64_t value, fallback > 0 ? file.get_or<int64_t>(key, fallback) : file.get<int64_t>(key));
@@ -66,6 +67,9 @@ Result<LlamaConfig> read_config(const GgufFile& file) {
   config.architecture = "llama";
   PROLOGUE_ASSIGN_OR_RETURN(config.name, file.get_or<std::string>("general.name", "unnamed"));
   PROLOGUE_ASSIGN_OR_RETURN(config.num_layers, positive(file, "llama.block_count"));
+  if (config.num_layers > kMaxLayers) {  // planning the graph takes time by the square of its nodes
+    return unsupported(file.path(), ": llama.block_count is ", config.num_layers, ": at most ", kMaxLayers, " are supported");
+  }
   PROLOGUE_ASSIGN_OR_RETURN(config.context_length, positive(file, "llama.context_length"));
   PROLOGUE_ASSIGN_OR_RETURN(config.hidden_size, positive(file, "llama.embedding_length"));
   PROLOGUE_ASSIGN_OR_RETURN(config.intermediate_size, positive(file, "llama.feed_forward_length"));
@@ -112,7 +116,7 @@ Status read_freq_factors(const GgufFile& file, RopeConfig& rope) {
     return unsupported(file.path(), ": rope_freqs.weight has type ", ggml_type_name(tensor->type), ": it must be F32");
   }
   rope.freq_factors.resize(static_cast<size_t>(rope.rotary_dim / 2));
-  return dequantize_rows(tensor->type, tensor->data, 1, rope.rotary_dim / 2, DType::f32, rope.freq_factors.data(), 1);
+  return file.read(*tensor, 0, tensor->size_bytes, rope.freq_factors.data());
 }
 
 }  // namespace
@@ -186,7 +190,7 @@ Result<Model> load_llama(WeightLoader& loader) {
   Value x = g.add_rms_norm("final_norm", previous, residual, final_norm, config.norm_eps);
   x = g.select_logit_rows("last_tokens", x);
   const Value logits = g.linear("lm_head", x, lm_head, DType::f32);
-  model.graph = std::move(g).finish(logits);
+  PROLOGUE_ASSIGN_OR_RETURN(model.graph, std::move(g).finish(logits));
   model.config = config;
   return model;
 }

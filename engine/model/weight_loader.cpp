@@ -50,30 +50,30 @@ Result<unsigned char*> WeightLoader::allocate(int64_t num_bytes) {
 }
 
 Result<Weight> WeightLoader::load_tensors(const std::vector<const GgufTensor*>& tensors, int64_t rows, int64_t cols) {
-  constexpr int64_t kStagingBytes = int64_t{8} << 20;
+  constexpr int64_t kElementsAtOnce = int64_t{2} << 20;
   const int64_t element = dtype_size(dtype_);
+  const bool direct = execution_.device == Device::cpu;
   PROLOGUE_ASSIGN_OR_RETURN(unsigned char* const data, allocate(rows * cols * element));
   unsigned char* target = data;
   for (const GgufTensor* tensor : tensors) {
-    const int64_t row_bytes = tensor->row_elements() * element;
-    const int64_t source_row_bytes = tensor->size_bytes / tensor->num_rows();
-    const bool direct = execution_.device == Device::cpu;
-    const int64_t rows_at_once = direct ? tensor->num_rows() : std::max<int64_t>(1, kStagingBytes / row_bytes);
-    for (int64_t row = 0; row < tensor->num_rows(); row += rows_at_once) {
-      const int64_t count = std::min(rows_at_once, tensor->num_rows() - row);
-      void* out = target;
-      if (!direct) {
-        staging_.resize(static_cast<size_t>(std::max(kStagingBytes, row_bytes)));
-        out = staging_.data();
-      }
-      PROLOGUE_RETURN_IF_ERROR(dequantize_rows(tensor->type, tensor->data + row * source_row_bytes, count, tensor->row_elements(),
-                                               dtype_, out, execution_.num_threads));
-      if (!direct) PROLOGUE_RETURN_IF_ERROR(copy_to_device(target, out, count * row_bytes, execution_));
-      target += count * row_bytes;
-      done_bytes_ += count * source_row_bytes;
+    // Rows are whole blocks without padding: a tensor is one run of blocks, whatever its rows are.
+    const GgmlTypeInfo& type = *ggml_type_info(tensor->type);
+    const int64_t num_blocks = tensor->num_elements() / type.block_elements;
+    const int64_t blocks_at_once = std::min(kElementsAtOnce / type.block_elements, num_blocks);
+    const int64_t out_bytes = type.block_elements * element;  // of a block
+    source_.resize(std::max(source_.size(), static_cast<size_t>(blocks_at_once * type.block_bytes)));
+    if (!direct) staging_.resize(std::max(staging_.size(), static_cast<size_t>(blocks_at_once * out_bytes)));
+    for (int64_t block = 0; block < num_blocks; block += blocks_at_once) {
+      const int64_t count = std::min(blocks_at_once, num_blocks - block);
+      void* const out = direct ? target : staging_.data();
+      PROLOGUE_RETURN_IF_ERROR(file_.read(*tensor, block * type.block_bytes, count * type.block_bytes, source_.data()));
+      PROLOGUE_RETURN_IF_ERROR(
+          dequantize_rows(tensor->type, source_.data(), count, type.block_elements, dtype_, out, execution_.num_threads));
+      if (!direct) PROLOGUE_RETURN_IF_ERROR(copy_to_device(target, out, count * out_bytes, execution_));
+      target += count * out_bytes;
+      done_bytes_ += count * type.block_bytes;
       if (progress_) progress_(static_cast<double>(done_bytes_) / static_cast<double>(total_bytes_));
     }
-    file_.discard(*tensor);
   }
   return Weight{data, rows, cols, dtype_};
 }

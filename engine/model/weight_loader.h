@@ -44,7 +44,8 @@ class WeightLoader {
   std::function<void(double)> progress_;
   int64_t total_bytes_ = 0;
   int64_t done_bytes_ = 0;
-  std::vector<unsigned char> staging_;  // of dequantised rows on their way to another device
+  std::vector<std::byte> source_;       // a piece of a tensor as the file has it
+  std::vector<unsigned char> staging_;  // the same dequantised, on its way to another device
   std::vector<Buffer> blocks_;
   int64_t block_used_ = 0;  // bytes of the last block
 };

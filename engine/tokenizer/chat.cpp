@@ -1,6 +1,7 @@
 #include <prologue/engine/tokenizer/chat.h>
 
 #include <prologue/engine/tokenizer/utf8.h>
+#include <prologue/kernels/base/out_of_memory.h>
 
 namespace prologue {
 namespace {
@@ -14,16 +15,18 @@ constexpr std::string_view kLlama3End = "<|eot_id|>";
 // The system message that a ChatML template spells out: the first string literal in it with '<|im_start|>system\nTEXT<|im_end|>'.
 std::string spelled_out_system_message(std::string_view chat_template) {
   constexpr std::string_view kHeader = "<|im_start|>system";
-  for (size_t at = chat_template.find(kHeader); at != std::string_view::npos; at = chat_template.find(kHeader, at + 1)) {
-    if (at == 0 || (chat_template[at - 1] != '\'' && chat_template[at - 1] != '"')) continue;
-    const char quote = chat_template[at - 1];
-    std::string literal;  // what follows the header, escapes resolved
-    for (size_t i = at + kHeader.size(); i < chat_template.size() && chat_template[i] != quote; ++i) {
-      if (chat_template[i] == '\\' && i + 1 < chat_template.size()) {
-        const char escaped = chat_template[++i];
+  for (size_t at = 0; (at = chat_template.find(kHeader, at)) != std::string_view::npos;) {
+    const bool begins_literal = at > 0 && (chat_template[at - 1] == '\'' || chat_template[at - 1] == '"');
+    const char quote = begins_literal ? chat_template[at - 1] : '\0';
+    at += kHeader.size();
+    if (!begins_literal) continue;
+    std::string literal;  // what follows the header, escapes resolved; the search goes on behind it
+    for (; at < chat_template.size() && chat_template[at] != quote; ++at) {
+      if (chat_template[at] == '\\' && at + 1 < chat_template.size()) {
+        const char escaped = chat_template[++at];
         literal += escaped == 'n' ? '\n' : escaped == 't' ? '\t' : escaped;
       } else {
-        literal += chat_template[i];
+        literal += chat_template[at];
       }
     }
     const size_t end = literal.find(kChatMlEnd);
@@ -44,6 +47,10 @@ std::string_view strip(std::string_view text) {
 const char* ChatFormat::name() const { return style_ == Style::chatml ? "ChatML" : "Llama 3"; }
 
 Result<ChatFormat> ChatFormat::detect(const Tokenizer& tokenizer) {
+  return catch_out_of_memory([&] { return detect_from(tokenizer); });
+}
+
+Result<ChatFormat> ChatFormat::detect_from(const Tokenizer& tokenizer) {
   constexpr std::string_view kSupported = "supported formats are ChatML (<|im_start|>) and Llama 3 (<|start_header_id|>)";
   const std::string_view chat_template = tokenizer.chat_template();
   if (chat_template.empty()) return not_found("the model has no chat template (tokenizer.chat_template): ", kSupported);
@@ -107,6 +114,10 @@ Status ChatFormat::append_message(const ChatMessage& message, std::vector<int32_
 }
 
 Result<std::vector<int32_t>> ChatFormat::encode_chat(std::span<const ChatMessage> messages, bool add_generation_prompt) const {
+  return catch_out_of_memory([&] { return join_messages(messages, add_generation_prompt); });
+}
+
+Result<std::vector<int32_t>> ChatFormat::join_messages(std::span<const ChatMessage> messages, bool add_generation_prompt) const {
   if (messages.empty()) return invalid_argument("the conversation has no messages: at least one is needed");
   std::vector<int32_t> ids;
   if (starts_with_bos_) ids.push_back(tokenizer_->bos_id());
@@ -119,11 +130,13 @@ Result<std::vector<int32_t>> ChatFormat::encode_chat(std::span<const ChatMessage
 }
 
 Result<std::vector<int32_t>> ChatFormat::encode_next_turn(const ChatMessage& message) const {
-  std::vector<int32_t> ids;
-  PROLOGUE_RETURN_IF_ERROR(append_end_of_turn(ids));
-  PROLOGUE_RETURN_IF_ERROR(append_message(message, ids));
-  PROLOGUE_RETURN_IF_ERROR(append_header("assistant", "", ids));
-  return ids;
+  return catch_out_of_memory([&]() -> Result<std::vector<int32_t>> {
+    std::vector<int32_t> ids;
+    PROLOGUE_RETURN_IF_ERROR(append_end_of_turn(ids));
+    PROLOGUE_RETURN_IF_ERROR(append_message(message, ids));
+    PROLOGUE_RETURN_IF_ERROR(append_header("assistant", "", ids));
+    return ids;
+  });
 }
 
 }  // namespace prologue

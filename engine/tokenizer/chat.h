@@ -46,7 +46,9 @@ class ChatFormat {
  private:
   enum class Style { chatml, llama3 };
   ChatFormat(const Tokenizer& tokenizer, Style style) : tokenizer_(&tokenizer), style_(style) {}
+  static Result<ChatFormat> detect_from(const Tokenizer& tokenizer);
   Status find_markers();
+  Result<std::vector<int32_t>> join_messages(std::span<const ChatMessage> messages, bool add_generation_prompt) const;
   Status append_plain(std::string_view text, std::vector<int32_t>& ids) const;
   Status append_header(std::string_view role, std::string_view content, std::vector<int32_t>& ids) const;
   Status append_end_of_turn(std::vector<int32_t>& ids) const;

@@ -79,12 +79,12 @@ std::string error_text(int code) {
 }  // namespace
 
 struct PreTokenizer::Pattern {
-  explicit Pattern(pcre2_code* compiled) : code(compiled) {}
+  Pattern() = default;
   ~Pattern() { pcre2_code_free(code); }
   Pattern(const Pattern&) = delete;
   Pattern& operator=(const Pattern&) = delete;
 
-  pcre2_code* code;
+  pcre2_code* code = nullptr;
 };
 
 Result<PreTokenizer> PreTokenizer::create(std::string_view name) {
@@ -94,14 +94,16 @@ Result<PreTokenizer> PreTokenizer::create(std::string_view name) {
     if (named.name != name) continue;
     int error = 0;
     PCRE2_SIZE offset = 0;
-    pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(named.pattern), PCRE2_ZERO_TERMINATED,
-                                     PCRE2_UTF | PCRE2_UCP | PCRE2_ANCHORED, &error, &offset, nullptr);
-    if (code == nullptr) {
+    const auto pattern = std::make_shared<Pattern>();
+    pattern->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(named.pattern), PCRE2_ZERO_TERMINATED,
+                                  PCRE2_UTF | PCRE2_UCP | PCRE2_ANCHORED, &error, &offset, nullptr);
+    if (pattern->code == nullptr && error == PCRE2_ERROR_HEAP_FAILED) return Status::out_of_memory();
+    if (pattern->code == nullptr) {
       return unsupported("PCRE2 cannot compile the pre-tokenizer ", name, " (", error_text(error), " at offset ", offset,
                          "): it must be built with Unicode support");
     }
-    pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // where there is no JIT, matching is interpreted and gives the same
-    return PreTokenizer(std::make_shared<const Pattern>(code), named.whole_pieces_first);
+    pcre2_jit_compile(pattern->code, PCRE2_JIT_COMPLETE);  // where there is no JIT, matching is interpreted and gives the same
+    return PreTokenizer(pattern, named.whole_pieces_first);
   }
   return unsupported("the pre-tokenizer ", quoted(name), " (tokenizer.ggml.pre) is not supported: supported are ", names);
 }
@@ -109,10 +111,11 @@ Result<PreTokenizer> PreTokenizer::create(std::string_view name) {
 Status PreTokenizer::split(std::string_view text, std::vector<std::string_view>& pieces) const {
   if (text.empty()) return ok_status();
   const MatchData match(pattern_->code);
-  if (match.context == nullptr || match.data == nullptr) return resource_exhausted("no memory for splitting a text");
+  if (match.context == nullptr || match.data == nullptr) return Status::out_of_memory();
   for (size_t begin = 0; begin < text.size();) {
     const int matches = pcre2_match(pattern_->code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), begin,
                                     PCRE2_NO_UTF_CHECK, match.data, match.context);
+    if (matches == PCRE2_ERROR_NOMEMORY) return Status::out_of_memory();
     if (matches < 0) {
       return resource_exhausted("PCRE2 failed at byte ", begin, " of a text of ", text.size(), " bytes: ", error_text(matches));
     }

@@ -1,15 +1,16 @@
 #include <prologue/engine/tokenizer/tokenizer.h>
 
-#include <algorithm>
 #include <limits>
 #include <queue>
 
 #include <prologue/engine/tokenizer/utf8.h>
+#include <prologue/kernels/base/out_of_memory.h>
 
 namespace prologue {
 namespace {
 
-constexpr size_t kMaxTextBytes = std::numeric_limits<int32_t>::max();
+constexpr size_t kMaxTextBytes = size_t{64} << 20;
+constexpr size_t kMaxTokens = std::numeric_limits<int32_t>::max();
 
 // GPT-2's alphabet: byte-level vocabularies write each byte as one printable character. Printable Latin-1 bytes stand for
 // themselves, the others follow in order from U+0100.
@@ -58,6 +59,10 @@ Status check_id(const char* key, int32_t id, size_t vocab_size) {
 }  // namespace
 
 Result<Tokenizer> Tokenizer::create(TokenizerData data) {
+  return catch_out_of_memory([&] { return create_checked(std::move(data)); });
+}
+
+Result<Tokenizer> Tokenizer::create_checked(TokenizerData data) {
   if (data.model != "gpt2") {
     return unsupported("the tokenizer model ", quoted(data.model),
                        " (tokenizer.ggml.model) is not supported: supported is gpt2 (byte-level BPE)");
@@ -65,7 +70,7 @@ Result<Tokenizer> Tokenizer::create(TokenizerData data) {
   PROLOGUE_ASSIGN_OR_RETURN(PreTokenizer pre_tokenizer, PreTokenizer::create(data.pre));
   const size_t num_tokens = data.tokens.size();
   if (num_tokens == 0) return data_loss("the vocabulary (tokenizer.ggml.tokens) is empty");
-  if (num_tokens > static_cast<size_t>(std::numeric_limits<int32_t>::max()) || data.merges.size() > kMaxTextBytes) {
+  if (num_tokens > kMaxTokens || data.merges.size() > kMaxTokens) {
     return data_loss("the vocabulary has ", num_tokens, " tokens and ", data.merges.size(), " merges: both must fit 31 bits");
   }
   if (!data.token_types.empty() && data.token_types.size() != num_tokens) {
@@ -88,6 +93,7 @@ Status Tokenizer::index_tokens() {
   byte_ids_.fill(-1);
   printed_.resize(data_.tokens.size());
   ids_by_text_.reserve(data_.tokens.size());
+  std::vector<SpecialToken> special_tokens;
   for (int32_t id = 0; id < vocab_size(); ++id) {
     const std::string& text = data_.tokens[static_cast<size_t>(id)];
     if (text.empty()) return data_loss("token ", id, " is empty");
@@ -109,11 +115,10 @@ Status Tokenizer::index_tokens() {
       if (bytes && pre_tokenizer_.whole_pieces_first()) whole_pieces_.emplace(printed, id);
     } else if (token_type != TokenType::unused) {
       if (token_type == TokenType::user_defined) printed = text;
-      special_tokens_.push_back({text, id, token_type == TokenType::user_defined});
+      special_tokens.push_back({text, id, token_type == TokenType::user_defined});
     }
   }
-  std::sort(special_tokens_.begin(), special_tokens_.end(),
-            [](const SpecialToken& a, const SpecialToken& b) { return a.text < b.text; });
+  PROLOGUE_ASSIGN_OR_RETURN(special_tokens_, SpecialTokens::create(special_tokens));
   return ok_status();
 }
 
@@ -173,12 +178,17 @@ struct Tokenizer::Workspace {
     int32_t result;
     bool operator>(const Candidate& other) const { return order > other.order; }
   };
+  std::vector<SpecialTokens::Match> special_tokens;
   std::vector<std::string_view> pieces;
   std::vector<Symbol> symbols;
   std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> candidates;
 };
 
 Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text, bool parse_special, bool add_bos) const {
+  return catch_out_of_memory([&] { return encode_text(text, parse_special, add_bos); });
+}
+
+Result<std::vector<int32_t>> Tokenizer::encode_text(std::string_view text, bool parse_special, bool add_bos) const {
   if (text.size() > kMaxTextBytes) {
     return invalid_argument("the text has ", text.size(), " bytes: at most ", kMaxTextBytes, " can be encoded at once");
   }
@@ -188,42 +198,25 @@ Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text, bool parse
     ids.push_back(bos_id());
   }
   std::string valid_text;
-  if (!is_valid_utf8(text)) text = valid_text = replace_invalid_bytes(text);
+  if (!is_valid_utf8(text)) {
+    const size_t given_bytes = text.size();
+    text = valid_text = replace_invalid_bytes(text);
+    if (text.size() > kMaxTextBytes) {
+      return invalid_argument("the text has ", given_bytes, " bytes, ", text.size(),
+                              " with U+FFFD for each one that is not UTF-8: at most ", kMaxTextBytes, " can be encoded at once");
+    }
+  }
 
   Workspace workspace;
+  special_tokens_.find(text, parse_special, workspace.special_tokens);
   size_t plain_begin = 0;
-  for (size_t i = 0; i < text.size();) {
-    const std::optional<SpecialToken> special = special_at(text.substr(i), parse_special);
-    if (!special) {
-      ++i;
-      continue;
-    }
-    PROLOGUE_RETURN_IF_ERROR(encode_plain(text.substr(plain_begin, i - plain_begin), workspace, ids));
-    ids.push_back(special->id);
-    i += special->text.size();
-    plain_begin = i;
+  for (const SpecialTokens::Match& special : workspace.special_tokens) {
+    PROLOGUE_RETURN_IF_ERROR(encode_plain(text.substr(plain_begin, special.begin - plain_begin), workspace, ids));
+    ids.push_back(special.id);
+    plain_begin = special.begin + special.size;
   }
   PROLOGUE_RETURN_IF_ERROR(encode_plain(text.substr(plain_begin), workspace, ids));
   return ids;
-}
-
-// The longest special token that `text` begins with: narrows the sorted list down byte by byte.
-std::optional<Tokenizer::SpecialToken> Tokenizer::special_at(std::string_view text, bool parse_special) const {
-  std::optional<SpecialToken> longest;
-  auto first = special_tokens_.begin();
-  auto last = special_tokens_.end();
-  for (size_t depth = 0; first != last; ++depth) {  // all of [first, last) begin with the first `depth` bytes of text
-    if (first->text.size() == depth) {
-      if (parse_special || first->always) longest = *first;
-      ++first;
-    }
-    if (depth == text.size()) break;
-    const auto next_byte = static_cast<unsigned char>(text[depth]);
-    const auto byte_of = [depth](const SpecialToken& token) { return static_cast<unsigned char>(token.text[depth]); };
-    first = std::partition_point(first, last, [&](const SpecialToken& token) { return byte_of(token) < next_byte; });
-    last = std::partition_point(first, last, [&](const SpecialToken& token) { return byte_of(token) == next_byte; });
-  }
-  return longest;
 }
 
 Status Tokenizer::encode_plain(std::string_view text, Workspace& workspace, std::vector<int32_t>& ids) const {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <prologue/engine/tokenizer/pre_tokenizer.h>
+#include <prologue/engine/tokenizer/special_tokens.h>
 #include <prologue/kernels/base/status.h>
 
 namespace prologue {
@@ -43,7 +44,7 @@ class Tokenizer {
  public:
   // Checks everything, and later calls need not. unsupported: another model than 'gpt2', another pre-tokenizer than
   // smollm, gpt-2, llama-bpe and qwen2. data_loss: the data contradict themselves (duplicate tokens, a merge of or into a token
-  // that is not there, ids outside the vocabulary, ...).
+  // that is not there, ids outside the vocabulary, ...). unsupported also: the special tokens have more than 4 MiB in all.
   static Result<Tokenizer> create(TokenizerData data);
 
   Tokenizer(Tokenizer&&) = default;
@@ -54,8 +55,8 @@ class Tokenizer {
   //   Each byte that is not UTF-8 is taken as U+FFFD; valid UTF-8 is encoded byte by byte, without any normalisation. A byte that
   // the vocabulary has no token for is left out, and nothing merges across it (the demo model lacks six control characters and
   // the lead bytes of planes 4 to 11).
-  //   Time is n log n in the bytes of the text. invalid_argument: the text has 2^31 bytes or more, or add_bos without a BOS
-  //   token.
+  //   Time is n log n in the bytes of the text, whatever the vocabulary is. invalid_argument: the text has more than 64 MiB, each
+  // byte that is not UTF-8 counted as the three of U+FFFD; or add_bos without a BOS token.
   Result<std::vector<int32_t>> encode(std::string_view text, bool parse_special, bool add_bos) const;
 
   // What the tokens print, always valid UTF-8: StreamDecoder over all of them.
@@ -89,18 +90,14 @@ class Tokenizer {
     int32_t rank;  // its line in the list; lower goes first
     int32_t result;
   };
-  struct SpecialToken {
-    std::string_view text;
-    int32_t id;
-    bool always;  // found without parse_special too
-  };
   struct Workspace;
 
   Tokenizer(TokenizerData data, PreTokenizer pre_tokenizer) : data_(std::move(data)), pre_tokenizer_(std::move(pre_tokenizer)) {}
   bool contains(int32_t id) const { return id >= 0 && id < vocab_size(); }
+  static Result<Tokenizer> create_checked(TokenizerData data);
   Status index_tokens();
   Status index_merges();
-  std::optional<SpecialToken> special_at(std::string_view text, bool parse_special) const;
+  Result<std::vector<int32_t>> encode_text(std::string_view text, bool parse_special, bool add_bos) const;
   Status encode_plain(std::string_view text, Workspace& workspace, std::vector<int32_t>& ids) const;
   void encode_piece(std::string_view piece, Workspace& workspace, std::vector<int32_t>& ids) const;
   void push_merge(int32_t left, Workspace& workspace) const;
@@ -113,7 +110,7 @@ class Tokenizer {
       whole_pieces_;                            // normal tokens by their bytes; only where the pre-tokenizer asks for it
   std::array<int32_t, 256> byte_ids_{};         // -1: the vocabulary lacks that byte
   std::unordered_map<uint64_t, Merge> merges_;  // by pair_key(left, right)
-  std::vector<SpecialToken> special_tokens_;    // sorted by text
+  SpecialTokens special_tokens_;
 };
 
 // Turns one sequence's tokens into text as they come, never half a character: the pieces joined are valid UTF-8, and equal to

@@ -1,7 +1,9 @@
 // generate: text from a model file. The use of the engine on one page: load, encode, generate, print.
 #include <unistd.h>
 
+#include <cstdio>
 #include <iostream>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -51,7 +53,9 @@ int run_prompts(Engine& engine, const ChatFormat* chat, const Options& options) 
   if (stream) events.on_text = [&](size_t, std::string_view text) { show(text); };
   ProgressBar progress("reading", !options.quiet);
   events.on_prefill = [&](double fraction) { progress.update(fraction); };
-  std::vector<Completion> completions = engine.generate(requests, events);
+  auto generated = engine.generate(requests, events);
+  if (!generated.ok()) return fail(generated.status());
+  std::vector<Completion>& completions = *generated;
 
   int exit_code = 0;
   for (size_t i = 0; i < completions.size(); ++i) {
@@ -90,7 +94,9 @@ int run_chat(Engine& engine, const ChatFormat& chat, const Options& options) {
     request.prompt.insert(request.prompt.end(), turn->begin(), turn->end());
     GenerationEvents events;
     events.on_text = [](size_t, std::string_view text) { std::cout << text << std::flush; };
-    const Completion answer = engine.generate({&request, 1}, events).front();
+    const auto generated = engine.generate({&request, 1}, events);
+    if (!generated.ok()) return fail(generated.status());
+    const Completion& answer = generated->front();
     std::cout << std::endl;
     if (!answer.status.ok()) return fail(answer.status);
     request.prompt.insert(request.prompt.end(), answer.tokens.begin(), answer.tokens.end());
@@ -110,9 +116,7 @@ int run_score(Engine& engine, const Options& options) {
   return exit_code;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   ParsedOptions parsed = parse_options(argc, argv);
   if (!parsed.options) return parsed.exit_code;
   Options& options = *parsed.options;
@@ -126,7 +130,9 @@ int main(int argc, char** argv) {
   Engine& engine = **loaded;
 
   if (!options.print_graph.empty()) {
-    std::cout << (options.print_graph == "dot" ? graph_dot(engine.graph()) : graph_table(engine.graph()));
+    const auto graph = engine.graph();
+    if (!graph.ok()) return fail(graph.status());
+    std::cout << (options.print_graph == "dot" ? graph_dot(*graph) : graph_table(*graph));
     if (options.prompts.empty() && !options.chat && options.score_file.empty()) return 0;
   }
 
@@ -142,4 +148,15 @@ int main(int argc, char** argv) {
   }
   if (options.profile) std::cerr << profile_table(engine.take_profile());
   return exit_code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::bad_alloc&) {  // of the program's own text and lists: the library returns it as a Status
+    std::fputs("generate: out of memory\n", stderr);
+    return 1;
+  }
 }

@@ -1,4 +1,5 @@
 #include <prologue/kernels/base/gpu.h>
+#include <prologue/kernels/base/out_of_memory.h>
 
 namespace prologue {
 
@@ -19,7 +20,9 @@ void destroy_stream(CUstream_st*) {}
 #endif
 
 Status check_gpu() { return cuda::check_gpu(); }
-Result<std::string> gpu_name() { return cuda::gpu_name(); }
+Result<std::string> gpu_name() {
+  return catch_out_of_memory([] { return cuda::gpu_name(); });
+}
 
 Result<Stream> Stream::create() {
   Stream stream;

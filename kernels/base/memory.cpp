@@ -10,6 +10,7 @@
 #endif
 
 #include <prologue/kernels/base/memory.h>
+#include <prologue/kernels/base/out_of_memory.h>
 
 namespace prologue {
 
@@ -112,7 +113,8 @@ Result<Buffer> Buffer::allocate(Device device, int64_t num_bytes) {
   buffer.device_ = device;
   buffer.size_bytes_ = num_bytes;
   if (num_bytes == 0) return buffer;
-  PROLOGUE_ASSIGN_OR_RETURN(buffer.data_, device == Device::cpu ? allocate_host(num_bytes) : cuda::allocate(num_bytes));
+  const auto allocate = [&] { return device == Device::cpu ? allocate_host(num_bytes) : cuda::allocate(num_bytes); };
+  PROLOGUE_ASSIGN_OR_RETURN(buffer.data_, catch_out_of_memory(allocate));
   return buffer;
 }
 
@@ -155,7 +157,8 @@ Status StagingBuffer::copy_to_device(void* target, int64_t num_bytes, const Exec
 }
 
 Result<int64_t> available_bytes(Device device) {
-  return device == Device::cpu ? Result<int64_t>(available_host_bytes()) : cuda::available_bytes();
+  return catch_out_of_memory(
+      [&] { return device == Device::cpu ? Result<int64_t>(available_host_bytes()) : cuda::available_bytes(); });
 }
 
 Status copy_to_device(void* target, const void* source, int64_t num_bytes, const Execution& execution) {

@@ -1,10 +1,14 @@
 // Errors as values. Nothing in the library throws, prints or aborts on input: an operation returns a Status, something
 // that makes a value returns a Result<T>. An error is a code and one full sentence that names the value and the rule.
+//
+// Out of memory is such an error too: resource_exhausted, with "out of memory" where not even a sentence can be made. Only
+// functions that return neither a Status nor a Result and hand out text or lists (a decoded string, the names of keys, a printed
+// graph) let std::bad_alloc through: catch_out_of_memory (out_of_memory.h) makes an error of it.
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <sstream>
+#include <ostream>
 #include <string>
 #include <utility>
 #include <variant>
@@ -29,7 +33,10 @@ PROLOGUE_API const char* status_code_name(StatusCode code);
 class [[nodiscard]] PROLOGUE_API Status {
  public:
   Status() = default;
-  Status(StatusCode code, std::string message) : error_(std::make_shared<const Error>(Error{code, std::move(message)})) {}
+  // Without the memory for it, this becomes out_of_memory().
+  Status(StatusCode code, std::string message) noexcept;
+  // resource_exhausted, "out of memory": allocates nothing.
+  static Status out_of_memory() noexcept;
 
   bool ok() const { return error_ == nullptr; }
   explicit operator bool() const { return ok(); }
@@ -45,6 +52,22 @@ class [[nodiscard]] PROLOGUE_API Status {
 };
 
 inline Status ok_status() { return {}; }
+
+namespace detail {
+
+using WriteText = void (*)(std::ostream& out, const void* parts);
+PROLOGUE_API std::string written(WriteText write, const void* parts);                                // throws std::bad_alloc
+PROLOGUE_API Status written_status(StatusCode code, WriteText write, const void* parts) noexcept;
+
+// Calls use(write, parts), where write(out, parts) writes all of `values`. What may fail is compiled once, in status.cpp.
+template <class Use, class... Values>
+auto with_writer(const Use& use, const Values&... values) {
+  const auto write_all = [&](std::ostream& out) { (out << ... << values); };
+  const auto write = [](std::ostream& out, const void* parts) { (*static_cast<decltype(&write_all)>(parts))(out); };
+  return use(write, &write_all);
+}
+
+}  // namespace detail
 
 // A value or the reason why there is none.
 template <class T>
@@ -72,34 +95,38 @@ class [[nodiscard]] Result {
 // str_cat("head_dim is ", 7, ": ...") without a format string.
 template <class... Parts>
 std::string str_cat(const Parts&... parts) {
-  std::ostringstream out;
-  (out << ... << parts);
-  return std::move(out).str();
+  return detail::with_writer(detail::written, parts...);
+}
+
+template <class... Parts>
+Status error_status(StatusCode code, const Parts&... parts) {
+  const auto use = [code](detail::WriteText write, const void* all) { return detail::written_status(code, write, all); };
+  return detail::with_writer(use, parts...);
 }
 
 template <class... Parts>
 Status invalid_argument(const Parts&... parts) {
-  return Status(StatusCode::invalid_argument, str_cat(parts...));
+  return error_status(StatusCode::invalid_argument, parts...);
 }
 template <class... Parts>
 Status unsupported(const Parts&... parts) {
-  return Status(StatusCode::unsupported, str_cat(parts...));
+  return error_status(StatusCode::unsupported, parts...);
 }
 template <class... Parts>
 Status not_found(const Parts&... parts) {
-  return Status(StatusCode::not_found, str_cat(parts...));
+  return error_status(StatusCode::not_found, parts...);
 }
 template <class... Parts>
 Status data_loss(const Parts&... parts) {
-  return Status(StatusCode::data_loss, str_cat(parts...));
+  return error_status(StatusCode::data_loss, parts...);
 }
 template <class... Parts>
 Status resource_exhausted(const Parts&... parts) {
-  return Status(StatusCode::resource_exhausted, str_cat(parts...));
+  return error_status(StatusCode::resource_exhausted, parts...);
 }
 template <class... Parts>
 Status device_error(const Parts&... parts) {
-  return Status(StatusCode::device_error, str_cat(parts...));
+  return error_status(StatusCode::device_error, parts...);
 }
 
 }  // namespace prologue

@@ -1,3 +1,4 @@
+#include <prologue/kernels/base/out_of_memory.h>
 #include <prologue/kernels/gemm/gemm.h>
 
 namespace prologue {
@@ -95,13 +96,15 @@ Status validate(const GemmParams& p, const GemmContext& context, const Execution
 }
 
 Result<std::unique_ptr<GemmContext>> GemmContext::create(Device device) {
-  return device == Device::cpu ? cpu::create_gemm_context() : cuda::create_gemm_context();
+  return catch_out_of_memory([&] { return device == Device::cpu ? cpu::create_gemm_context() : cuda::create_gemm_context(); });
 }
 
 Status gemm(const GemmParams& params, GemmContext& context, const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(validate(params, context, execution));
   if (params.m == 0 || params.n == 0) return {};
-  return execution.device == Device::cpu ? cpu::gemm(params, context, execution) : cuda::gemm(params, context, execution);
+  if (execution.device == Device::cpu) return cpu::gemm(params, context, execution);
+  return catch_out_of_memory(
+      [&] { return cuda::gemm(params, context, execution); });  // it remembers the algorithms it has chosen
 }
 
 }  // namespace prologue

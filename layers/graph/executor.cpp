@@ -1,7 +1,10 @@
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
 #include <prologue/kernels/attention_prologue/stages.h>
+#include <prologue/kernels/base/out_of_memory.h>
 #include <prologue/kernels/paged_attention/paged_attention.h>
 #include <prologue/kernels/rotary/rotary.h>
 #include <prologue/kernels/token_ops/embedding.h>
@@ -12,23 +15,45 @@
 
 namespace prologue {
 
+namespace {
+
+std::optional<int64_t> cache_layer_of(const Operation& operation) {
+  return std::visit(
+      [](const auto& op) -> std::optional<int64_t> {
+        if constexpr (requires { op.layer; }) {
+          return op.layer;
+        } else {
+          return {};
+        }
+      },
+      operation);
+}
+
+}  // namespace
+
 Result<std::unique_ptr<GraphExecutor>> GraphExecutor::create(Graph graph, const KvStorage& cache, const StepLimits& limits,
                                                              const Execution& execution) {
+  return catch_out_of_memory([&] { return make(std::move(graph), cache, limits, execution); });
+}
+
+Result<std::unique_ptr<GraphExecutor>> GraphExecutor::make(Graph graph, const KvStorage& cache, const StepLimits& limits,
+                                                           const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(check_weights(graph));
   std::unique_ptr<GraphExecutor> executor(new GraphExecutor());
   const int64_t cache_layers = cache.config().num_layers;
   for (const Node& node : graph.nodes) {
     const NodeFacts facts = facts_of(node.operation);
     executor->position_axes_ = std::max(executor->position_axes_, facts.position_axes);
-    if (facts.cache_layer >= cache_layers) {
-      return invalid_argument(node.name, ": it uses the cache of layer ", facts.cache_layer, ": there are caches for ",
-                              cache_layers, " layers");
+    const std::optional<int64_t> layer = cache_layer_of(node.operation);
+    if (layer && (*layer < 0 || *layer >= cache_layers)) {
+      return invalid_argument(node.name, ": it uses the cache of layer ", *layer, ": there are caches for ", cache_layers,
+                              " layers");
     }
   }
   executor->graph_ = std::move(graph);
   executor->limits_ = limits;
   executor->cache_ = &cache;
-  executor->plan_ = plan_memory(executor->graph_, limits.max_tokens, limits.max_logit_rows);
+  PROLOGUE_ASSIGN_OR_RETURN(executor->plan_, plan_memory(executor->graph_, limits.max_tokens, limits.max_logit_rows));
   PROLOGUE_ASSIGN_OR_RETURN(executor->activations_, Buffer::allocate(execution.device, executor->plan_.total_bytes));
   PROLOGUE_ASSIGN_OR_RETURN(executor->faults_, Buffer::allocate(execution.device, sizeof(FaultRecord)));
   PROLOGUE_RETURN_IF_ERROR(fill_zero(executor->faults_.data(), sizeof(FaultRecord), execution));
@@ -76,7 +101,7 @@ Status GraphExecutor::check_step(const StepInputs& step) const {
 
 Status GraphExecutor::run_node(const Node& node, const StepInputs& step, const Execution& execution) {
   const Status status = std::visit([&](const auto& op) { return run(op, step, execution); }, node.operation);
-  return status.ok() ? status : Status(status.code(), node.name + ": " + status.message());
+  return status.ok() ? status : error_status(status.code(), node.name, ": ", status.message());
 }
 
 Status GraphExecutor::run(const StepInputs& step, const Execution& execution) {
@@ -86,6 +111,10 @@ Status GraphExecutor::run(const StepInputs& step, const Execution& execution) {
 }
 
 Status GraphExecutor::run_profiled(const StepInputs& step, const Execution& execution) {
+  return catch_out_of_memory([&] { return run_timed(step, execution); });
+}
+
+Status GraphExecutor::run_timed(const StepInputs& step, const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(check_step(step));
   for (size_t n = 0; n < graph_.nodes.size(); ++n) {
     PROLOGUE_RETURN_IF_ERROR(events_[n].record(execution));

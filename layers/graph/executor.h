@@ -25,7 +25,9 @@ struct StepLimits {
 
 class PROLOGUE_API GraphExecutor {
  public:
-  // The graph's weights and tables must live on execution.device, and outlive the executor; so must the cache.
+  // The graph's weights and tables must live on execution.device, and outlive the executor; so must the cache. invalid_argument: a
+  // limit is not in 0..2^31 - 1, a node uses a layer that the cache does not have, or weights do not fit (check_weights).
+  // resource_exhausted: activations or workspace take more memory than there is.
   static Result<std::unique_ptr<GraphExecutor>> create(Graph graph, const KvStorage& cache, const StepLimits& limits,
                                                        const Execution& execution);
 
@@ -47,6 +49,9 @@ class PROLOGUE_API GraphExecutor {
 
  private:
   GraphExecutor() = default;
+  static Result<std::unique_ptr<GraphExecutor>> make(Graph graph, const KvStorage& cache, const StepLimits& limits,
+                                                     const Execution& execution);
+  Status run_timed(const StepInputs& step, const Execution& execution);
   Status check_step(const StepInputs& step) const;
   Status run_node(const Node& node, const StepInputs& step, const Execution& execution);
   HeadsView heads(Value value, int64_t num_heads) const;

@@ -2,6 +2,7 @@
 #include <optional>
 #include <string>
 
+#include <prologue/kernels/base/out_of_memory.h>
 #include <prologue/layers/graph/fusion.h>
 
 namespace prologue {
@@ -220,9 +221,7 @@ std::optional<Match> match_chain(const Graph& graph, const Uses& uses, int index
   return match;
 }
 
-}  // namespace
-
-Graph fuse_attention_prologue(const Graph& graph, Rounding rounding) {
+Graph fuse(const Graph& graph, Rounding rounding) {
   const Uses uses(graph);
   Graph fused;
   fused.values = graph.values;
@@ -247,6 +246,12 @@ Graph fuse_attention_prologue(const Graph& graph, Rounding rounding) {
     fused.nodes.push_back({node.name.substr(0, scope) + "prologue", matches[n]->fused, fused_from + node.name.substr(scope)});
   }
   return fused;
+}
+
+}  // namespace
+
+Result<Graph> fuse_attention_prologue(const Graph& graph, Rounding rounding) {
+  return catch_out_of_memory([&]() -> Result<Graph> { return fuse(graph, rounding); });
 }
 
 }  // namespace prologue

@@ -15,6 +15,6 @@ namespace prologue {
 //
 // The fused graph gives the bits of the unfused one: in float32 always, in 16-bit types with Rounding::per_step. (Tokens whose
 // position lies outside the table are faults in both, and their rows of q are not compared: norms may follow the rotation.)
-PROLOGUE_API Graph fuse_attention_prologue(const Graph& graph, Rounding rounding = Rounding::once);
+PROLOGUE_API Result<Graph> fuse_attention_prologue(const Graph& graph, Rounding rounding = Rounding::once);
 
 }  // namespace prologue

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <utility>
 
+#include <prologue/kernels/base/out_of_memory.h>
 #include <prologue/layers/graph/graph.h>
 
 namespace prologue {
@@ -134,24 +135,50 @@ Status check_weights(const Graph& graph) {
   return {};
 }
 
+GraphBuilder::Scope::Scope(GraphBuilder& builder, const std::string& name) : builder_(builder), length_(builder.prefix_.size()) {
+  builder_.attempt([&] { builder_.prefix_.append(name).append("."); });
+}
+
+// Does what may find no memory, unless something before it has failed.
+template <class Work>
+void GraphBuilder::attempt(const Work& work) {
+  if (!status_.ok()) return;
+  status_ = catch_out_of_memory([&] {
+    work();
+    return Status();
+  });
+}
+
+// Of a value that an operation reads.
+const ValueInfo& GraphBuilder::info(Value value) {
+  static const ValueInfo none;
+  if (value.id >= 0 && static_cast<size_t>(value.id) < graph_.values.size()) return graph_.info(value);
+  if (status_.ok()) status_ = invalid_argument("graph: an operation reads value ", value.id, ": there is no such value");
+  return none;
+}
+
 Value GraphBuilder::add_value(const std::string& name, Rows rows, int64_t width, DType dtype) {
-  graph_.values.push_back({prefix_ + name, rows, width, dtype, {}, 0});
-  return {static_cast<int32_t>(graph_.values.size()) - 1};
+  attempt([&] { graph_.values.push_back({prefix_ + name, rows, width, dtype, {}, 0}); });
+  return status_.ok() ? Value{static_cast<int32_t>(graph_.values.size()) - 1} : Value();
 }
 
 Value GraphBuilder::add_value_like(const std::string& name, Value x) {
-  const ValueInfo info = graph_.info(x);
-  return add_value(name, info.rows, info.width, info.dtype);
+  const ValueInfo& like = info(x);
+  return add_value(name, like.rows, like.width, like.dtype);
 }
 
 Value GraphBuilder::add_view(const std::string& name, Value base, int64_t column, int64_t width) {
-  const ValueInfo& info = graph_.info(base);
-  graph_.values.push_back({prefix_ + name, info.rows, width, info.dtype, base, column});
-  return {static_cast<int32_t>(graph_.values.size()) - 1};
+  const ValueInfo& of = info(base);
+  const Value view = add_value(name, of.rows, width, of.dtype);
+  if (view) {
+    graph_.values.back().base = base;
+    graph_.values.back().base_column = column;
+  }
+  return view;
 }
 
-void GraphBuilder::add_node(const std::string& name, Operation operation) {
-  graph_.nodes.push_back({prefix_ + name, std::move(operation), {}});
+void GraphBuilder::add_node(const std::string& name, const Operation& operation) {
+  attempt([&] { graph_.nodes.push_back({prefix_ + name, operation, {}}); });
 }
 
 Value GraphBuilder::embedding(const std::string& name, const Weight& table, float scale) {
@@ -161,7 +188,7 @@ Value GraphBuilder::embedding(const std::string& name, const Weight& table, floa
 }
 
 Value GraphBuilder::select_logit_rows(const std::string& name, Value x) {
-  const Value out = add_value(name, Rows::logits, graph_.info(x).width, activations_);
+  const Value out = add_value(name, Rows::logits, info(x).width, activations_);
   add_node(name, SelectRowsOp{x, out});
   return out;
 }
@@ -181,7 +208,7 @@ Value GraphBuilder::linear(const std::string& name, Value x, const Weight& weigh
 }
 
 Value GraphBuilder::linear(const std::string& name, Value x, const Weight& weight, DType out_dtype) {
-  const Value out = add_value(name, graph_.info(x).rows, weight.rows, out_dtype);
+  const Value out = add_value(name, info(x).rows, weight.rows, out_dtype);
   add_node(name, LinearOp{x, weight, out});
   return out;
 }
@@ -238,13 +265,14 @@ Value GraphBuilder::paged_attention(const std::string& name, Value q, int64_t nu
 }
 
 Value GraphBuilder::gated_activation(const std::string& name, Value gate_up, Activation activation) {
-  const ValueInfo info = graph_.info(gate_up);
-  const Value out = add_value(name, info.rows, info.width / 2, info.dtype);
+  const ValueInfo& both = info(gate_up);
+  const Value out = add_value(name, both.rows, both.width / 2, both.dtype);
   add_node(name, GatedActivationOp{gate_up, activation, out});
   return out;
 }
 
-Graph GraphBuilder::finish(Value output) && {
+Result<Graph> GraphBuilder::finish(Value output) && {
+  PROLOGUE_RETURN_IF_ERROR(status_);
   graph_.output = output;
   return std::move(graph_);
 }

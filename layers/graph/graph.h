@@ -199,6 +199,8 @@ struct Graph {
 PROLOGUE_API Status check_weights(const Graph& graph);
 
 // Writes a graph down. Names are scoped: with Scope layer(g, "layers.3") the next value or node is "layers.3.NAME".
+// What has no memory, or is given no value where one is needed, is remembered: finish() returns the first such error, and what comes
+// after it is not written down.
 class PROLOGUE_API GraphBuilder {
  public:
   explicit GraphBuilder(DType activations) : activations_(activations) {}
@@ -225,13 +227,11 @@ class PROLOGUE_API GraphBuilder {
   Value paged_attention(const std::string& name, Value q, int64_t num_q_heads, float scale, int64_t layer);
   Value gated_activation(const std::string& name, Value gate_up, Activation activation);
 
-  Graph finish(Value output) &&;
+  Result<Graph> finish(Value output) &&;
 
   class Scope {
    public:
-    Scope(GraphBuilder& builder, const std::string& name) : builder_(builder), length_(builder.prefix_.size()) {
-      builder_.prefix_ += name + ".";
-    }
+    Scope(GraphBuilder& builder, const std::string& name);
     ~Scope() { builder_.prefix_.resize(length_); }
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
@@ -242,11 +242,15 @@ class PROLOGUE_API GraphBuilder {
   };
 
  private:
+  template <class Work>
+  void attempt(const Work& work);
   Value add_value(const std::string& name, Rows rows, int64_t width, DType dtype);
   Value add_value_like(const std::string& name, Value x);
   Value add_view(const std::string& name, Value base, int64_t column, int64_t width);
-  void add_node(const std::string& name, Operation operation);
+  void add_node(const std::string& name, const Operation& operation);
+  const ValueInfo& info(Value value);
 
+  Status status_;
   DType activations_;
   std::string prefix_;
   Graph graph_;

@@ -1,11 +1,15 @@
 #include <algorithm>
+#include <cstdint>
 #include <utility>
 
+#include <prologue/kernels/base/out_of_memory.h>
 #include <prologue/layers/graph/memory_plan.h>
 
 namespace prologue {
 
-MemoryPlan plan_memory(const Graph& graph, int64_t max_tokens, int64_t max_logit_rows) {
+namespace {
+
+Result<MemoryPlan> place_values(const Graph& graph, int64_t max_tokens, int64_t max_logit_rows) {
   struct Lifetime {
     int first = -1;
     int last = -1;
@@ -27,11 +31,15 @@ MemoryPlan plan_memory(const Graph& graph, int64_t max_tokens, int64_t max_logit
 
   MemoryPlan plan;
   plan.offsets.assign(graph.values.size(), -1);
+  double total_bytes = 0.0;
   std::vector<int> order;
   for (size_t v = 0; v < graph.values.size(); ++v) {
     if (lifetimes[v].first < 0) continue;
     const ValueInfo& info = graph.values[v];
     const int64_t rows = info.rows == Rows::tokens ? max_tokens : max_logit_rows;
+    total_bytes += static_cast<double>(rows) * static_cast<double>(info.width) * 4.0 + 255.0;  // no element takes more
+    if (total_bytes > 0x1p60)
+      return resource_exhausted("graph: ", total_bytes, " bytes of activations are more than any memory holds");
     lifetimes[v].bytes = (rows * info.width * dtype_size(info.dtype) + 255) / 256 * 256;
     plan.bytes_without_sharing += lifetimes[v].bytes;
     order.push_back(static_cast<int>(v));
@@ -62,6 +70,17 @@ MemoryPlan plan_memory(const Graph& graph, int64_t max_tokens, int64_t max_logit
     placed.push_back(v);
   }
   return plan;
+}
+
+}  // namespace
+
+Result<MemoryPlan> plan_memory(const Graph& graph, int64_t max_tokens, int64_t max_logit_rows) {
+  for (const int64_t rows : {max_tokens, max_logit_rows}) {
+    if (rows < 0 || rows > INT32_MAX) {
+      return invalid_argument("graph: the number of rows is ", rows, ": it must be between 0 and ", INT32_MAX);
+    }
+  }
+  return catch_out_of_memory([&] { return place_values(graph, max_tokens, max_logit_rows); });
 }
 
 }  // namespace prologue

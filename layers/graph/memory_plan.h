@@ -15,7 +15,7 @@ struct MemoryPlan {
 };
 
 // A value lives from the first node that touches it to the last; the graph's output lives to the end. Offsets are multiples
-// of 256 bytes.
-PROLOGUE_API MemoryPlan plan_memory(const Graph& graph, int64_t max_tokens, int64_t max_logit_rows);
+// of 256 bytes. invalid_argument: a number of rows is not in 0..2^31 - 1. resource_exhausted: the values take more than 2^60 bytes.
+PROLOGUE_API Result<MemoryPlan> plan_memory(const Graph& graph, int64_t max_tokens, int64_t max_logit_rows);
 
 }  // namespace prologue

@@ -1,3 +1,4 @@
+#include <prologue/kernels/base/out_of_memory.h>
 #include <prologue/layers/rope/position_axes.h>
 
 namespace prologue {
@@ -20,9 +21,7 @@ Result<int64_t> count_pairs(const std::vector<int64_t>& sections) {
   return pairs;
 }
 
-}  // namespace
-
-Result<std::vector<uint8_t>> mrope_pair_axis(const std::vector<int64_t>& sections, bool interleaved) {
+Result<std::vector<uint8_t>> axes_of_sections(const std::vector<int64_t>& sections, bool interleaved) {
   if (interleaved && sections.size() != 3) {
     return invalid_argument("mrope: there are ", sections.size(), " sections: interleaved ones must be 3");
   }
@@ -43,7 +42,7 @@ Result<std::vector<uint8_t>> mrope_pair_axis(const std::vector<int64_t>& section
   return axes;
 }
 
-Result<std::vector<uint8_t>> two_axis_pair_axis(int64_t rotary_dim) {
+Result<std::vector<uint8_t>> axes_of_halves(int64_t rotary_dim) {
   if (rotary_dim < 4 || rotary_dim > 2 * kMostPairs || rotary_dim % 4 != 0) {
     return invalid_argument("two-axis rope: rotary_dim is ", rotary_dim, ": it must be a multiple of 4 and at most ",
                             2 * kMostPairs);
@@ -52,6 +51,16 @@ Result<std::vector<uint8_t>> two_axis_pair_axis(int64_t rotary_dim) {
   std::vector<uint8_t> axes(quarter, 0);
   axes.insert(axes.end(), quarter, 1);
   return axes;
+}
+
+}  // namespace
+
+Result<std::vector<uint8_t>> mrope_pair_axis(const std::vector<int64_t>& sections, bool interleaved) {
+  return catch_out_of_memory([&] { return axes_of_sections(sections, interleaved); });
+}
+
+Result<std::vector<uint8_t>> two_axis_pair_axis(int64_t rotary_dim) {
+  return catch_out_of_memory([&] { return axes_of_halves(rotary_dim); });
 }
 
 RopeFrequencies two_axis_frequencies(const RopeFrequencies& one_axis) {

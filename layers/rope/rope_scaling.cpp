@@ -3,6 +3,7 @@
 #include <limits>
 #include <numbers>
 
+#include <prologue/kernels/base/out_of_memory.h>
 #include <prologue/layers/rope/rope_scaling.h>
 
 namespace prologue {
@@ -282,9 +283,7 @@ double attention_factor(const RopeScaling& scaling, int64_t sequence_length) {
   return 1.0;
 }
 
-}  // namespace
-
-Result<RopeFrequencies> rope_frequencies(const RopeConfig& config, int64_t sequence_length, RopePrecision precision) {
+Result<RopeFrequencies> frequencies_of(const RopeConfig& config, int64_t sequence_length, RopePrecision precision) {
   PROLOGUE_RETURN_IF_ERROR(check_all(config, sequence_length));
   RopeFrequencies result;
   result.inv_freq = precision == RopePrecision::exact ? scaled_frequencies<double>(config, sequence_length)
@@ -296,6 +295,12 @@ Result<RopeFrequencies> rope_frequencies(const RopeConfig& config, int64_t seque
     }
   }
   return result;
+}
+
+}  // namespace
+
+Result<RopeFrequencies> rope_frequencies(const RopeConfig& config, int64_t sequence_length, RopePrecision precision) {
+  return catch_out_of_memory([&] { return frequencies_of(config, sequence_length, precision); });
 }
 
 double yarn_mscale(double scale, double mscale) { return scale <= 1.0 ? 1.0 : 0.1 * mscale * std::log(scale) + 1.0; }

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <utility>
 
+#include <prologue/kernels/base/out_of_memory.h>
 #include <prologue/layers/rope/rope_table.h>
 
 namespace prologue {
@@ -23,9 +24,7 @@ CosSin entry(int64_t position, double inv_freq, double attention_factor, RopePre
   return {static_cast<float>(std::cos(rounded)) * factor, static_cast<float>(std::sin(rounded)) * factor};
 }
 
-}  // namespace
-
-Result<std::vector<float>> rope_cos_sin(const RopeFrequencies& frequencies, int64_t max_position, RopePrecision precision) {
+Result<std::vector<float>> fill_table(const RopeFrequencies& frequencies, int64_t max_position, RopePrecision precision) {
   constexpr int64_t kLargestPosition = int64_t{1} << 24;  // float32 holds every position below
   if (max_position < 1 || max_position > kLargestPosition) {
     return invalid_argument("rope: max_position is ", max_position, ": it must be between 1 and ", kLargestPosition);
@@ -44,14 +43,22 @@ Result<std::vector<float>> rope_cos_sin(const RopeFrequencies& frequencies, int6
   return table;
 }
 
+}  // namespace
+
+Result<std::vector<float>> rope_cos_sin(const RopeFrequencies& frequencies, int64_t max_position, RopePrecision precision) {
+  return catch_out_of_memory([&] { return fill_table(frequencies, max_position, precision); });
+}
+
 Result<RopeTable> RopeTable::create(RopeStyle style, const RopeFrequencies& frequencies, int64_t max_position,
                                     RopePrecision precision, const Execution& execution) {
-  RopeTable result;
-  result.style_ = style;
-  result.frequencies_ = frequencies;
-  result.precision_ = precision;
-  PROLOGUE_RETURN_IF_ERROR(result.reserve(max_position, execution));
-  return result;
+  return catch_out_of_memory([&]() -> Result<RopeTable> {
+    RopeTable result;
+    result.style_ = style;
+    result.frequencies_ = frequencies;
+    result.precision_ = precision;
+    PROLOGUE_RETURN_IF_ERROR(result.reserve(max_position, execution));
+    return result;
+  });
 }
 
 Status RopeTable::reserve(int64_t max_position, const Execution& execution) {

@@ -84,9 +84,9 @@ TEST_P(DemoModel, SpeaksTheReferenceTokens) {
   }
   std::vector<Completion> completions;
   if (which.one_batch) {
-    completions = (*engine)->generate(requests);
+    completions = (*engine)->generate(requests).value();
   } else {
-    for (const Request& request : requests) completions.push_back((*engine)->generate({&request, 1}).front());
+    for (const Request& request : requests) completions.push_back((*engine)->generate({&request, 1}).value().front());
   }
   for (size_t i = 0; i < rows.size(); ++i) {
     ASSERT_TRUE(completions[i].status.ok()) << completions[i].status.message();

@@ -1,8 +1,19 @@
 // The engine end to end on tiny random models: batches, pages, stops, sampling, errors.
 #include <gtest/gtest.h>
 
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
 #include <cmath>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <functional>
 #include <string>
+#include <thread>
+#include <utility>
 
 #include <prologue/engine/engine.h>
 
@@ -64,7 +75,7 @@ TEST(Engine, TheSameTokensAloneInABatchForAnyPageSizeThreadCountAndGraph) {
       auto engine = load(cpu_options(path));
       for (const char* prompt : kPrompts) {
         const Request one = request(*engine, prompt);
-        alone.push_back(tokens_of(engine->generate({&one, 1})).front());
+        alone.push_back(tokens_of(engine->generate({&one, 1}).value()).front());
         EXPECT_EQ(alone.back().size(), 12u);
       }
     }
@@ -78,7 +89,7 @@ TEST(Engine, TheSameTokensAloneInABatchForAnyPageSizeThreadCountAndGraph) {
           auto engine = load(options);
           std::vector<Request> batch;
           for (const char* prompt : kPrompts) batch.push_back(request(*engine, prompt));
-          EXPECT_EQ(tokens_of(engine->generate(batch)), alone) << page_size << " " << fused << " " << threads;
+          EXPECT_EQ(tokens_of(engine->generate(batch).value()), alone) << page_size << " " << fused << " " << threads;
         }
       }
     }
@@ -93,7 +104,7 @@ TEST(Engine, LongPromptsAreReadInChunksWithTheSameResult) {
   for (int i = 0; i < 160; ++i) text += "word " + std::to_string(i) + " ";
   Request one = request(*engine, text, 4);
   ASSERT_GT(one.prompt.size(), 1100u);
-  const Completion completion = engine->generate({&one, 1}).front();
+  const Completion completion = engine->generate({&one, 1}).value().front();
   ASSERT_TRUE(completion.status.ok()) << completion.status.message();
   // Scoring reads the same tokens in other chunks: its greedy choices must be the generated ones.
   const auto score = engine->score(one.prompt, completion.tokens);
@@ -119,7 +130,7 @@ TEST(Engine, ScoresAreLogProbabilities) {
 TEST(Engine, StopTextsEndTheGenerationAndAreNeverShown) {
   auto engine = load(cpu_options(write_model("stop")));
   const Request free_run = request(*engine, "hello", 40);
-  const std::string text = engine->generate({&free_run, 1}).front().text;
+  const std::string text = engine->generate({&free_run, 1}).value().front().text;
   ASSERT_GT(text.size(), 6u);
   for (const size_t length : {1, 3}) {
     size_t at = text.size() / 2;
@@ -131,7 +142,7 @@ TEST(Engine, StopTextsEndTheGenerationAndAreNeverShown) {
     std::string streamed;
     GenerationEvents events;
     events.on_text = [&](size_t, std::string_view piece) { streamed += piece; };
-    const Completion completion = engine->generate({&stopping, 1}, events).front();
+    const Completion completion = engine->generate({&stopping, 1}, events).value().front();
     EXPECT_EQ(completion.stop, StopReason::stop);
     EXPECT_EQ(completion.text, text.substr(0, text.find(stopping.stop[1])));
     EXPECT_EQ(streamed, completion.text);
@@ -145,9 +156,9 @@ TEST(Engine, SamplingDependsOnTheSeedAloneNotOnTheBatch) {
     batch.push_back(request(*engine, "hello"));
     batch.back().sampling = {1.5f, 50, 0.95f, 0.01f, seed};
   }
-  const auto together = tokens_of(engine->generate(batch));
+  const auto together = tokens_of(engine->generate(batch).value());
   EXPECT_NE(together[0], together[1]);
-  for (size_t i = 0; i < batch.size(); ++i) EXPECT_EQ(tokens_of(engine->generate({&batch[i], 1})).front(), together[i]);
+  for (size_t i = 0; i < batch.size(); ++i) EXPECT_EQ(tokens_of(engine->generate({&batch[i], 1}).value()).front(), together[i]);
 }
 
 TEST(Engine, StopsAtTheContextAndSaysLength) {
@@ -155,7 +166,7 @@ TEST(Engine, StopsAtTheContextAndSaysLength) {
   model.context_length = 16;
   auto engine = load(cpu_options(write_model("context", model)));
   Request one = request(*engine, "12345", 100);
-  const Completion completion = engine->generate({&one, 1}).front();
+  const Completion completion = engine->generate({&one, 1}).value().front();
   ASSERT_TRUE(completion.status.ok());
   EXPECT_EQ(completion.stop, StopReason::length);
   EXPECT_EQ(completion.tokens.size() + one.prompt.size(), 16u);
@@ -170,7 +181,7 @@ TEST(Engine, ABadRequestFailsAloneAndSaysWhy) {
   batch[3].max_tokens = 0;
   batch[4].prompt[0] = 100000;
   batch[5].sampling.top_p = 0.0f;
-  const std::vector<Completion> completions = engine->generate(batch);
+  const std::vector<Completion> completions = engine->generate(batch).value();
   EXPECT_TRUE(completions[0].status.ok());
   EXPECT_EQ(completions[0].tokens.size(), 12u);
   EXPECT_EQ(completions[1].status.message(), "the prompt is empty: there must be at least one token to go on from");
@@ -188,7 +199,7 @@ TEST(Engine, OutOfPagesFailsTheRequestThatDoesNotFitAndSaysWhatItNeeds) {
   auto engine = load(options);
   std::vector<Request> batch(2, request(*engine, "hello hello"));
   const int64_t prompt = static_cast<int64_t>(batch[0].prompt.size());
-  const std::vector<Completion> completions = engine->generate(batch);
+  const std::vector<Completion> completions = engine->generate(batch).value();
   ASSERT_LE(prompt + 12, 32);
   ASSERT_GT(prompt + 12, 16);
   EXPECT_TRUE(completions[0].status.ok());
@@ -247,6 +258,133 @@ TEST(Engine, SixteenBitWeightsGiveSimilarScores) {
     const Score got = engine->score(prompt, tokens).value();
     for (size_t i = 0; i < tokens.size(); ++i) EXPECT_NEAR(got.logprob_of_token[i], want.logprob_of_token[i], 0.3) << dtype_name(dtype);
   }
+}
+
+// ---- Threads, forks, files that change ----
+
+// Calls of several threads are one after another; each gets what it would get alone. Every score is longer than the one before, so
+// that the rope table grows while others generate; the profile is what all of them write.
+TEST(Engine, ServesSeveralThreads) {
+  EngineOptions options = cpu_options(write_model("threads"));
+  options.num_threads = 1;
+  options.profile = true;
+  const auto engine = load(options);
+  const Request one = request(*engine, "hello", 20);
+  const std::vector<int32_t> alone = tokens_of(load(options)->generate({&one, 1}).value()).front();
+  std::atomic<bool> stop = false;
+  std::thread scorer([&] {
+    std::vector<int32_t> prompt(8, 10);
+    const std::vector<int32_t> token = {11};
+    for (; !stop && prompt.size() < 500; prompt.resize(prompt.size() + 2, 10)) {
+      EXPECT_TRUE(engine->score(prompt, token).ok());
+      engine->take_profile();
+    }
+  });
+  std::vector<int> equal(2, 0);
+  std::vector<std::thread> generators;
+  for (int& count : equal) {
+    generators.emplace_back([&] {
+      for (int round = 0; round < 100; ++round) count += tokens_of(engine->generate({&one, 1}).value()).front() == alone;
+    });
+  }
+  for (std::thread& thread : generators) thread.join();
+  stop = true;
+  scorer.join();
+  EXPECT_EQ(equal, std::vector<int>(2, 100));
+}
+
+TEST(Engine, ACallbackMayCallTheEngine) {
+  auto engine = load(cpu_options(write_model("nested")));
+  const Request outer = request(*engine, "outer", 6), inner = request(*engine, std::string(200, 'i'), 6);
+  const auto alone = tokens_of(engine->generate({&outer, 1}).value()).front();
+  GenerationEvents events;
+  int calls = 0;
+  events.on_text = [&](size_t, std::string_view) { calls += engine->generate({&inner, 1}).value().front().status.ok(); };
+  EXPECT_EQ(tokens_of(engine->generate({&outer, 1}, events).value()).front(), alone);
+  EXPECT_GT(calls, 0);
+}
+
+// The child of a process that has loaded an engine: threads are gone, a parallel loop would wait for them for ever.
+TEST(Engine, AForkedProcessIsToldSo) {
+  const EngineOptions options = cpu_options(write_model("fork"));
+  auto engine = load(options);
+  const Request one = request(*engine, "hello");
+  EXPECT_TRUE(engine->generate({&one, 1}).ok());  // starts the threads
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    alarm(60);  // a hang is a failure
+    const auto refused = [](const Status& status) {
+      return status.code() == StatusCode::unsupported && status.message().find("was forked from process") != std::string::npos;
+    };
+    const bool all = refused(engine->generate({&one, 1}).status()) && refused(engine->score(one.prompt, one.prompt).status()) &&
+                     refused(Engine::load(options).status());
+    _exit(all ? 0 : 1);
+  }
+  int state = 0;
+  ASSERT_EQ(waitpid(child, &state, 0), child);
+  EXPECT_TRUE(WIFEXITED(state)) << "signal " << WTERMSIG(state);
+  EXPECT_EQ(WEXITSTATUS(state), 0);
+  EXPECT_TRUE(engine->generate({&one, 1}).ok());  // the parent goes on
+}
+
+// The file is cut, or overwritten, at a point of loading where its metadata have been checked.
+TEST(Engine, AModelFileThatChangesWhileItIsLoadedIsAnError) {
+  const std::string path = write_model("changing");
+  const auto size = static_cast<off_t>(std::filesystem::file_size(path));
+  const std::function<void()> changes[] = {
+      [&] { EXPECT_EQ(truncate(path.c_str(), 0), 0); },
+      [&] { EXPECT_EQ(truncate(path.c_str(), size / 2), 0); },
+      [&] { EXPECT_EQ(truncate(path.c_str(), size - 1), 0); },
+      [&] {
+        const std::string ones(static_cast<size_t>(size), '\xff');
+        std::ofstream(path, std::ios::binary | std::ios::in).write(ones.data(), size);
+      },
+  };
+  for (const auto& change : changes) {
+    write_model("changing");
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // a file's time goes by ticks of some milliseconds
+    EngineOptions options = cpu_options(path);
+    bool done = false;
+    options.on_load = [&](double) {
+      if (!std::exchange(done, true)) change();
+    };
+    const auto engine = Engine::load(options);
+    EXPECT_EQ(engine.status().code(), StatusCode::data_loss);
+    EXPECT_NE(engine.status().message().find("while it was read"), std::string::npos) << engine.status().message();
+  }
+}
+
+// Block tables as wide as all requests' pages together, for each of them, took 29 GB here.
+TEST(Engine, ManyRequestsTakeTheMemoryOfTheirOwnPages) {
+  EngineOptions options = cpu_options(write_model("many"));
+  options.page_size = 1;
+  auto engine = load(options);
+  const std::vector<Request> requests(60000, request(*engine, "x", 1));
+  const auto completions = engine->generate(requests);
+  ASSERT_TRUE(completions.ok()) << completions.status().message();
+  EXPECT_EQ(tokens_of(*completions).size(), requests.size());
+}
+
+TEST(Engine, TheLargestNumbersAreRefusedOrHarmless) {
+  const std::string path = write_model("largest");
+  EngineOptions options = cpu_options(path);
+  options.cache_tokens = INT64_MAX;
+  auto engine = load(options);
+  Request one = request(*engine, "hello", INT64_MAX);
+  const auto completions = engine->generate({&one, 1});
+  ASSERT_TRUE(completions.ok());
+  EXPECT_EQ(completions->front().status.code(), StatusCode::resource_exhausted);
+  EXPECT_NE(completions->front().status.message().find("KV cache"), std::string::npos) << completions->front().status.message();
+
+  TinyLlamaOptions deep;
+  deep.num_layers = 1025;
+  deep.hidden_size = deep.ffn_size = 8;
+  deep.num_q_heads = deep.num_kv_heads = 1;
+  deep.head_dim = 8;
+  const auto refused = Engine::load(cpu_options(write_model("deep", deep)));
+  EXPECT_EQ(refused.status().code(), StatusCode::unsupported);
+  EXPECT_NE(refused.status().message().find("llama.block_count is 1025: at most 1024 are supported"), std::string::npos);
 }
 
 }  // namespace

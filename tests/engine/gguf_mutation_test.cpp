@@ -123,9 +123,11 @@ bool exercise(Bytes bytes) {
     EXPECT_LE(tensor_bytes,
               static_cast<int64_t>(file_size));  // tensors are inside the file and apart: this bounds what is allocated
     if (tensor_bytes > static_cast<int64_t>(file_size)) break;
+    std::vector<std::byte> data(static_cast<size_t>(tensor.size_bytes));
+    EXPECT_TRUE(file.read(tensor, 0, tensor.size_bytes, data.data()).ok());
     std::vector<float> values(static_cast<size_t>(tensor.num_elements()));
     EXPECT_TRUE(
-        dequantize_rows(tensor.type, tensor.data, tensor.num_rows(), tensor.row_elements(), DType::f32, values.data(), 1).ok());
+        dequantize_rows(tensor.type, data.data(), tensor.num_rows(), tensor.row_elements(), DType::f32, values.data(), 1).ok());
     EXPECT_TRUE(file.tensor(tensor.name).ok());
   }
   EXPECT_TRUE(file.unused_tensors().empty());

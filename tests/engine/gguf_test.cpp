@@ -6,10 +6,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <cstring>
 #include <fstream>
 #include <limits>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -33,6 +37,14 @@ GgufWriter small_file() {
   writer.add_tensor("a.weight", {32, 2}, type::kQ4_0, bytes_of(36, 1));
   return writer;
 }
+
+// One byte of a tensor's data.
+std::byte byte_of(const GgufFile& file, const GgufTensor& tensor, int64_t at) {
+  std::byte value{0xee};
+  EXPECT_TRUE(file.read(tensor, at, 1, &value).ok());
+  return value;
+}
+std::byte byte_of(const GgufFile& file, std::string_view tensor, int64_t at) { return byte_of(file, **file.tensor(tensor), at); }
 
 GgufFile open_valid(const GgufWriter& writer) {
   Result<GgufFile> file = GgufFile::from_bytes(writer.bytes(), "model.gguf");
@@ -133,12 +145,26 @@ TEST(Gguf, ReadsTensors) {
   EXPECT_EQ(first.row_elements(), 3);
   EXPECT_EQ(first.num_rows(), 2);
   EXPECT_EQ(first.size_bytes, 24);
-  EXPECT_EQ(std::memcmp(first.data, values.data(), values.size()), 0);
+  Bytes data(values.size());
+  ASSERT_TRUE(file.read(first, 0, first.size_bytes, data.data()).ok());
+  EXPECT_EQ(data, values);
   const GgufTensor& second = **file.tensor("second", {256, 2, 3, 4});
   EXPECT_EQ(second.num_rows(), 24);
   EXPECT_EQ(second.num_elements(), 256 * 24);
   EXPECT_EQ(second.size_bytes, 24 * 210);
-  EXPECT_EQ(second.data[24 * 210 - 1], std::byte{7});
+  EXPECT_EQ(byte_of(file, second, 24 * 210 - 1), std::byte{7});
+}
+
+TEST(Gguf, ReadsNothingOutsideATensor) {
+  const GgufFile file = open_valid(small_file());
+  const GgufTensor& tensor = **file.tensor("a.weight");
+  std::byte data[64];
+  EXPECT_TRUE(file.read(tensor, 36, 0, data).ok());
+  for (const auto& [begin, size] :
+       {std::pair<int64_t, int64_t>{0, 37}, {36, 1}, {-1, 1}, {0, -1}, {INT64_MAX, INT64_MAX}, {1, INT64_MAX}}) {
+    EXPECT_EQ(file.read(tensor, begin, size, data).message(),
+              str_cat("the bytes from ", begin, " on, ", size, " of them, are read of a tensor of 36 bytes"));
+  }
 }
 
 TEST(Gguf, VersionTwoAndOtherAlignments) {
@@ -150,8 +176,8 @@ TEST(Gguf, VersionTwoAndOtherAlignments) {
       writer.alignment = alignment;
       const GgufFile file = open_valid(writer);
       EXPECT_EQ(file.version(), version);
-      EXPECT_EQ((*file.tensor("a.weight"))->data[35], std::byte{1});
-      EXPECT_EQ((*file.tensor("b"))->data[0], std::byte{9});
+      EXPECT_EQ(byte_of(file, "a.weight", 35), std::byte{1});
+      EXPECT_EQ(byte_of(file, "b", 0), std::byte{9});
     }
   }
 }
@@ -169,7 +195,7 @@ TEST(Gguf, MovesWithItsContents) {
   file = open_valid(small_file());
   file = std::move(moved);
   EXPECT_EQ(*file.get<int32_t>("llama.block_count"), 2);
-  EXPECT_EQ((*file.tensor("a.weight"))->data[0], std::byte{1});
+  EXPECT_EQ(byte_of(file, "a.weight", 0), std::byte{1});
 }
 
 TEST(Gguf, FromDisk) {
@@ -181,7 +207,104 @@ TEST(Gguf, FromDisk) {
   unlink(path.c_str());
   EXPECT_EQ(file.path(), path);
   EXPECT_EQ(*file.get<int32_t>("llama.block_count"), 2);
-  EXPECT_EQ((*file.tensor("a.weight"))->data[35], std::byte{1});
+  EXPECT_EQ(byte_of(file, "a.weight", 35), std::byte{1});
+}
+
+// ---- Files that change while they are open ----
+
+// Tensors and metadata of several MiB, so that a file is read in many pieces.
+GgufWriter large_file() {
+  GgufWriter writer;
+  writer.add("llama.block_count", uint32_t{2});
+  std::vector<std::string> strings;
+  for (int i = 0; i < 200000; ++i) strings.push_back(str_cat("token ", i));
+  writer.add("tokenizer.ggml.tokens", strings);
+  writer.add_tensor("a.weight", {1 << 10, 1 << 10}, type::kF32, bytes_of(4 << 20, 1));
+  return writer;
+}
+
+TEST(GgufChanges, ACutFileKeepsItsMetadataAndItsTensorsAreAnError) {
+  const std::string path = ::testing::TempDir() + "prologue_gguf_cut.gguf";
+  ASSERT_TRUE(large_file().write(path));
+  const GgufFile file = std::move(GgufFile::open(path)).value();
+  ASSERT_EQ(truncate(path.c_str(), 4096), 0);
+  EXPECT_EQ(*file.get<int32_t>("llama.block_count"), 2);
+  EXPECT_EQ(file.get<Strings>("tokenizer.ggml.tokens")->back(), "token 199999");
+  const GgufTensor& tensor = **file.tensor("a.weight");
+  std::vector<std::byte> data(static_cast<size_t>(tensor.size_bytes));
+  const Status status = file.read(tensor, 0, tensor.size_bytes, data.data());
+  EXPECT_EQ(status.code(), StatusCode::data_loss);
+  EXPECT_NE(status.message().find("the file was cut short while it was read: it had "), std::string::npos) << status.message();
+  EXPECT_EQ(file.check_unchanged().message(), path + ": the file was changed while it was read");
+  unlink(path.c_str());
+}
+
+TEST(GgufChanges, AnOverwrittenFileKeepsTheLengthsThatWereChecked) {
+  const std::string path = ::testing::TempDir() + "prologue_gguf_overwritten.gguf";
+  ASSERT_TRUE(large_file().write(path));
+  const GgufFile file = std::move(GgufFile::open(path)).value();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // a file's time goes by ticks of some milliseconds
+  {
+    const std::string ones(8 << 20, '\xff');  // every length is now 2^64 - 1
+    std::ofstream(path, std::ios::binary | std::ios::in).write(ones.data(), static_cast<std::streamsize>(ones.size()));
+  }
+  EXPECT_EQ(*file.get<int32_t>("llama.block_count"), 2);
+  const Strings tokens = *file.get<Strings>("tokenizer.ggml.tokens");
+  ASSERT_EQ(tokens.size(), 200000u);
+  EXPECT_EQ(tokens[1], "token 1");
+  EXPECT_EQ(byte_of(file, "a.weight", 0), std::byte{0xff});
+  EXPECT_EQ(file.check_unchanged().code(), StatusCode::data_loss);
+  unlink(path.c_str());
+}
+
+// Others cut and restore the file the whole time: every open and read ends in a value or a Status.
+TEST(GgufChanges, AFileThatChangesAllTheTimeIsNeverAFault) {
+  const std::string path = ::testing::TempDir() + "prologue_gguf_changing.gguf";
+  const Bytes good = large_file().bytes();
+  ASSERT_TRUE(large_file().write(path));
+  std::atomic<bool> stop = false;
+  std::thread others([&] {
+    const Bytes garbage(good.size() / 2, std::byte{0x7f});
+    for (int round = 0; !stop; ++round) {
+      const Bytes& content = round % 2 == 0 ? garbage : good;
+      std::ofstream(path, std::ios::binary | std::ios::trunc)
+          .write(reinterpret_cast<const char*>(content.data()), static_cast<std::streamsize>(content.size()));
+    }
+  });
+  int opened = 0, whole = 0;
+  for (int round = 0; round < 4000 && (round < 200 || opened < 3 || whole == opened); ++round) {
+    const Result<GgufFile> file = GgufFile::open(path);
+    if (!file.ok()) continue;
+    ++opened;
+    const auto tokens = file->get<Strings>("tokenizer.ggml.tokens");
+    EXPECT_TRUE(!tokens.ok() || tokens->size() == 200000u);
+    bool all = tokens.ok();
+    for (const GgufTensor& tensor : file->tensors()) {
+      std::vector<std::byte> data(static_cast<size_t>(tensor.size_bytes));
+      all = file->read(tensor, 0, tensor.size_bytes, data.data()).ok() && all;
+    }
+    whole += all && file->check_unchanged().ok() ? 1 : 0;
+  }
+  stop = true;
+  others.join();
+  unlink(path.c_str());
+}
+
+// A sparse file that claims to be all metadata is not read into memory.
+TEST(GgufChanges, MetadataHaveALargestSize) {
+  const std::string path = ::testing::TempDir() + "prologue_gguf_sparse.gguf";
+  Bytes bytes = GgufWriter().bytes();
+  const uint64_t length = uint64_t{1} << 39;
+  std::memcpy(bytes.data() + 16, "\1\0\0\0\0\0\0", 8);  // one key ...
+  append_bytes(bytes, length);                          // ... whose name is 512 GiB long
+  {
+    std::ofstream out(path, std::ios::binary);
+    out.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  }
+  if (truncate(path.c_str(), int64_t{1} << 40) != 0) GTEST_SKIP() << "no sparse files of a TiB here";
+  expect_refused(GgufFile::open(path), StatusCode::unsupported,
+                 path + ": the metadata takes more than 256 MiB: that is more than is supported");
+  unlink(path.c_str());
 }
 
 // ---- What was used ----

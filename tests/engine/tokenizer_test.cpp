@@ -366,6 +366,74 @@ TEST(TokenizerRules, FindsSpecialTokensByType) {
   EXPECT_EQ(encode(tokenizer, "<unused>", true).size(), 8u);
 }
 
+// Against the definition: at each place from the left the longest token that begins there.
+TEST(TokenizerRules, FindsOverlappingSpecialTokensLeftmostLongest) {
+  test::Random random(5);
+  for (int round = 0; round < 300; ++round) {
+    TokenizerData data = tiny();
+    std::vector<std::pair<std::string, int32_t>> specials, always;
+    for (int64_t i = random.integer(1, 12); i > 0; --i) {
+      std::string text;
+      for (int64_t length = random.integer(2, 7); length > 0; --length) text += static_cast<char>('a' + random.integer(0, 1));
+      if (std::find(data.tokens.begin(), data.tokens.end(), text) != data.tokens.end()) continue;
+      const bool is_user = random.integer(0, 1) == 0;
+      const int32_t id = add(data, text, is_user ? TokenType::user_defined : TokenType::control);
+      specials.emplace_back(text, id);
+      if (is_user) always.emplace_back(text, id);
+    }
+    const Tokenizer tokenizer = make(data);
+    for (int sample = 0; sample < 20; ++sample) {
+      std::string text;
+      for (int64_t length = random.integer(0, 40); length > 0; --length) text += static_cast<char>('a' + random.integer(0, 1));
+      for (const bool parse_special : {false, true}) {
+        Ids want;
+        for (size_t i = 0; i < text.size();) {
+          std::pair<std::string, int32_t> best = {text.substr(i, 1), text[i]};
+          for (const auto& special : parse_special ? specials : always) {
+            if (special.first.size() > best.first.size() && text.compare(i, special.first.size(), special.first) == 0)
+              best = special;
+          }
+          want.push_back(best.second);
+          i += best.first.size();
+        }
+        EXPECT_EQ(encode(tokenizer, text, parse_special), want) << text << " " << parse_special;
+      }
+    }
+  }
+}
+
+// Comparing tokens of a megabyte at each of some million places takes hours.
+TEST(TokenizerRules, TakesTextsThatAlmostHoldVeryLongSpecialTokens) {
+#ifdef __OPTIMIZE__
+  constexpr size_t kText = size_t{4} << 20, kToken = size_t{1} << 20;
+#else
+  constexpr size_t kText = size_t{1} << 20, kToken = size_t{1} << 18;
+#endif
+  TokenizerData data = tiny();
+  const int32_t first = add(data, std::string(kToken, 'a') + "b", TokenType::user_defined);
+  add(data, std::string(kToken / 2, 'a') + "cc", TokenType::user_defined);
+  add(data, "aaac", TokenType::user_defined);
+  const Tokenizer tokenizer = make(data);
+  EXPECT_EQ(encode(tokenizer, std::string(kText, 'a')), Ids(kText, 'a'));
+  EXPECT_EQ(encode(tokenizer, std::string(kToken, 'a') + "b" + std::string(kToken, 'a')).front(), first);
+  add(data, std::string(size_t{4} << 20, 'x'), TokenType::control);
+  EXPECT_EQ(Tokenizer::create(data).status().code(), StatusCode::unsupported);
+}
+
+TEST(TokenizerRules, TextsHaveALargestSize) {
+  const Tokenizer tokenizer = make(tiny());
+  constexpr size_t kLimit = 67108864;
+  const std::string bad(kLimit / 3 + 1, '\xff');
+  const auto ids = tokenizer.encode(bad, true, false);
+  EXPECT_EQ(ids.status().code(), StatusCode::invalid_argument);
+  EXPECT_EQ(
+      ids.status().message(),
+      "the text has 22369622 bytes, 67108866 with U+FFFD for each one that is not UTF-8: at most 67108864 can be encoded at "
+      "once");
+  EXPECT_EQ(tokenizer.encode(std::string(kLimit + 1, 'a'), true, false).status().message(),
+            "the text has 67108865 bytes: at most 67108864 can be encoded at once");
+}
+
 TEST(TokenizerRules, PrintsByType) {
   TokenizerData data = tiny();
   const int32_t control = add(data, "<end>", TokenType::control), unknown = add(data, "<unk>", TokenType::unknown),
@@ -570,6 +638,26 @@ TEST(Chat, TakesTheSystemMessageFromTheTemplate) {
 }
 
 // Token by token, what a loop sends turn by turn is the conversation as a whole.
+// Each header looks like the start of a literal that is never closed: reading each to the end takes hours.
+TEST(Chat, TakesTemplatesOfNothingButHeaders) {
+#ifdef __OPTIMIZE__
+  constexpr size_t kBytes = size_t{16} << 20;
+#else
+  constexpr size_t kBytes = size_t{4} << 20;
+#endif
+  TokenizerData data = tiny();
+  add(data, "<|im_start|>", TokenType::control);
+  add(data, "<|im_end|>", TokenType::control);
+  for (const std::string unit : {"'<|im_start|>system", "\"<|im_start|>system", "'<|im_start|>system\\", "<|im_start|>system'"}) {
+    data.chat_template.clear();
+    while (data.chat_template.size() < kBytes) data.chat_template += unit;
+    const Tokenizer tokenizer = make(data);
+    const auto format = ChatFormat::detect(tokenizer);
+    ASSERT_TRUE(format.ok()) << format.status().message();
+    EXPECT_EQ(format->default_system_message(), "");
+  }
+}
+
 TEST(Chat, ContinuesAConversation) {
   const auto expect_continues = [](const std::string& chat_template) {
     const Tokenizer tokenizer = make(tiny_chat(chat_template));

@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-
+#include <cstdint>
 #include <set>
 
 #include <prologue/kvcache/kv_cache.h>
@@ -15,7 +15,7 @@ namespace {
 using test::Random;
 
 TEST(PagePool, GivesEachPageOnceAndTakesItBack) {
-  PagePool pool(5);
+  PagePool pool = PagePool::create(5).value();
   std::vector<int32_t> pages;
   ASSERT_TRUE(pool.allocate(5, pages).ok());
   EXPECT_EQ(std::set<int32_t>(pages.begin(), pages.end()).size(), 5u);
@@ -29,7 +29,7 @@ TEST(PagePool, GivesEachPageOnceAndTakesItBack) {
 }
 
 TEST(PagePool, RefusesToReleaseWhatIsNotTakenAndChangesNothing) {
-  PagePool pool(3);
+  PagePool pool = PagePool::create(3).value();
   std::vector<int32_t> pages;
   ASSERT_TRUE(pool.allocate(2, pages).ok());
   for (const int32_t wrong : {2, 3, -1, pages[0]}) {
@@ -42,27 +42,28 @@ TEST(PagePool, RefusesToReleaseWhatIsNotTakenAndChangesNothing) {
 }
 
 TEST(KvCache, AppendCrossesPagesAndSlotsFollowTheBlockTable) {
-  KvCache cache(4, 16);
-  const SequenceId a = cache.add_sequence();
-  const SequenceId b = cache.add_sequence();
+  KvCache cache = KvCache::create(4, 16).value();
+  const SequenceId a = cache.add_sequence().value();
+  const SequenceId b = cache.add_sequence().value();
   ASSERT_TRUE(cache.append(a, 16).ok());
   ASSERT_TRUE(cache.append(b, 1).ok());
   ASSERT_TRUE(cache.append(a, 1).ok());
-  EXPECT_EQ(cache.length(a), 17);
-  ASSERT_EQ(cache.pages(a).size(), 2u);
-  EXPECT_EQ(cache.slot(a, 16), cache.pages(a)[1] * 16);
-  EXPECT_EQ(cache.slot(a, 5), cache.pages(a)[0] * 16 + 5);
+  EXPECT_EQ(cache.length(a).value(), 17);
+  const std::vector<int32_t>& pages = *cache.pages(a).value();
+  ASSERT_EQ(pages.size(), 2u);
+  EXPECT_EQ(cache.slot(a, 16).value(), pages[1] * 16);
+  EXPECT_EQ(cache.slot(a, 5).value(), pages[0] * 16 + 5);
   EXPECT_TRUE(cache.check_integrity().ok());
 }
 
 TEST(KvCache, OutOfPagesIsANormalResultThatChangesNothing) {
-  KvCache cache(3, 4);
-  const SequenceId a = cache.add_sequence();
-  const SequenceId b = cache.add_sequence();
+  KvCache cache = KvCache::create(3, 4).value();
+  const SequenceId a = cache.add_sequence().value();
+  const SequenceId b = cache.add_sequence().value();
   ASSERT_TRUE(cache.append(a, 8).ok());
   const Status status = cache.append(b, 5);
   EXPECT_EQ(status.code(), StatusCode::resource_exhausted);
-  EXPECT_EQ(cache.length(b), 0);
+  EXPECT_EQ(cache.length(b).value(), 0);
   EXPECT_EQ(cache.num_free_pages(), 1);
   ASSERT_TRUE(cache.free(a).ok());
   EXPECT_TRUE(cache.append(b, 5).ok());
@@ -70,31 +71,104 @@ TEST(KvCache, OutOfPagesIsANormalResultThatChangesNothing) {
 }
 
 TEST(KvCache, UnknownSequencesAndNegativeLengthsAreNamed) {
-  KvCache cache(1, 1);
+  KvCache cache = KvCache::create(1, 1).value();
   EXPECT_EQ(cache.free(7).message(), "sequence 7 is not in the KV cache");
-  const SequenceId a = cache.add_sequence();
+  const SequenceId a = cache.add_sequence().value();
   EXPECT_EQ(cache.append(a, -1).message(), "num_tokens is -1: a sequence only grows");
+}
+
+TEST(PagePool, SizesAreChecked) {
+  for (const int64_t wrong : {int64_t{-1}, int64_t{1} << 31, INT64_MAX, INT64_MIN}) {
+    EXPECT_EQ(PagePool::create(wrong).status().message(),
+              str_cat("num_pages is ", wrong, ": it must be between 0 and 2147483647"));
+    EXPECT_EQ(KvCache::create(wrong, 16).status().code(), StatusCode::invalid_argument);
+  }
+  PagePool none;
+  std::vector<int32_t> pages;
+  EXPECT_EQ(none.allocate(1, pages).code(), StatusCode::resource_exhausted);
+  EXPECT_EQ(none.allocate(-1, pages).code(), StatusCode::invalid_argument);
+  EXPECT_EQ(none.allocate(INT64_MAX, pages).code(), StatusCode::resource_exhausted);
+  EXPECT_EQ(none.release({0}).code(), StatusCode::invalid_argument);
+  EXPECT_TRUE(none.check_integrity().ok());
+}
+
+TEST(KvCache, PageSizesAreChecked) {
+  for (const int64_t wrong : {int64_t{0}, int64_t{-1}, int64_t{1} << 31, INT64_MAX, INT64_MIN}) {
+    EXPECT_EQ(KvCache::create(4, wrong).status().message(),
+              str_cat("page_size is ", wrong, ": it must be between 1 and 2147483647"));
+  }
+  const KvCache largest = KvCache::create(0, INT32_MAX).value();
+  EXPECT_EQ(largest.pages_for(INT64_MAX), int64_t{4294967298} + 1);
+  EXPECT_EQ(largest.pages_for(0), 0);
+}
+
+// Ids that were never given, or have been freed, in every function that takes one.
+TEST(KvCache, UnknownSequencesAreNotFoundEverywhere) {
+  KvCache cache = KvCache::create(2, 4).value();
+  const SequenceId freed = cache.add_sequence().value();
+  ASSERT_TRUE(cache.append(freed, 1).ok());
+  ASSERT_TRUE(cache.free(freed).ok());
+  for (const SequenceId id : {freed, freed + 1, SequenceId{-1}, INT64_MAX, INT64_MIN}) {
+    const std::string message = str_cat("sequence ", id, " is not in the KV cache");
+    EXPECT_EQ(cache.length(id).status().message(), message);
+    EXPECT_EQ(cache.pages(id).status().message(), message);
+    EXPECT_EQ(cache.slot(id, 0).status().message(), message);
+    EXPECT_EQ(cache.reserve(id, 1).message(), message);
+    EXPECT_EQ(cache.append(id, 1).message(), message);
+    EXPECT_EQ(cache.free(id).message(), message);
+    EXPECT_EQ(cache.free(id).code(), StatusCode::not_found);
+  }
+  EXPECT_EQ(cache.num_free_pages(), 2);
+  EXPECT_TRUE(cache.check_integrity().ok());
+}
+
+TEST(KvCache, SlotsLieWithinTheReservedPages) {
+  KvCache cache = KvCache::create(3, 4).value();
+  const SequenceId id = cache.add_sequence().value();
+  EXPECT_EQ(cache.slot(id, 0).status().message(), "position is 0: sequence 0 has pages for 0 tokens");
+  ASSERT_TRUE(cache.append(id, 5).ok());
+  EXPECT_EQ(cache.slot(id, 7).value(), (*cache.pages(id).value())[1] * 4 + 3);  // reserved, not yet written
+  for (const int64_t wrong : {int64_t{8}, int64_t{-1}, INT64_MAX, INT64_MIN}) {
+    EXPECT_EQ(cache.slot(id, wrong).status().message(), str_cat("position is ", wrong, ": sequence 0 has pages for 8 tokens"));
+  }
+}
+
+TEST(KvCache, LengthsThatOverflowAreOutOfPages) {
+  for (const int64_t page_size : {1, 16, INT32_MAX}) {
+    KvCache cache = KvCache::create(4, page_size).value();
+    const SequenceId id = cache.add_sequence().value();
+    ASSERT_TRUE(cache.append(id, 1).ok());
+    for (const int64_t count : {INT64_MAX, INT64_MAX - 1, int64_t{1} << 62}) {
+      EXPECT_EQ(cache.append(id, count).code(), StatusCode::resource_exhausted) << count;
+      EXPECT_EQ(cache.reserve(id, count).code(), StatusCode::resource_exhausted) << count;
+    }
+    EXPECT_EQ(cache.append(id, INT64_MIN).code(), StatusCode::invalid_argument);
+    EXPECT_EQ(cache.reserve(id, -1).message(), "num_tokens is -1: it must not be negative");
+    EXPECT_EQ(cache.length(id).value(), 1);
+    EXPECT_EQ(cache.num_free_pages(), 3);
+    EXPECT_TRUE(cache.check_integrity().ok());
+  }
 }
 
 TEST(KvCache, RandomUseKeepsIntegrity) {
   Random random(1);
   for (const int64_t page_size : {1, 3, 16}) {
-    KvCache cache(40, page_size);
+    KvCache cache = KvCache::create(40, page_size).value();
     std::vector<SequenceId> live;
     for (int step = 0; step < 2000; ++step) {
       const int64_t action = random.integer(0, 9);
       if (live.empty() || action == 0) {
-        live.push_back(cache.add_sequence());
+        live.push_back(cache.add_sequence().value());
       } else if (action == 1) {
         const size_t victim = static_cast<size_t>(random.integer(0, static_cast<int64_t>(live.size()) - 1));
         ASSERT_TRUE(cache.free(live[victim]).ok());
         live.erase(live.begin() + static_cast<int64_t>(victim));
       } else {
         const SequenceId id = live[static_cast<size_t>(random.integer(0, static_cast<int64_t>(live.size()) - 1))];
-        const int64_t before = cache.length(id);
+        const int64_t before = cache.length(id).value();
         const int64_t count = random.integer(0, 3 * page_size);
         const Status status = cache.append(id, count);
-        EXPECT_EQ(cache.length(id), status.ok() ? before + count : before);
+        EXPECT_EQ(cache.length(id).value(), status.ok() ? before + count : before);
       }
       ASSERT_TRUE(cache.check_integrity().ok()) << cache.check_integrity().message();
     }
@@ -142,6 +216,16 @@ TEST(KvStorage, QuantisedTypesHaveScales) {
   ASSERT_TRUE(storage.ok());
   EXPECT_EQ(storage->layer(0).scaling, KvScaling::none);
   EXPECT_EQ(storage->layer(0).k_scale, nullptr);
+}
+
+TEST(KvStorage, LayersThatDoNotExistHaveEmptyViews) {
+  const KvStorage none;
+  const KvStorage storage = KvStorage::create({2, 3, 4, 2, 8, KvType::int8}, Device::cpu).value();
+  for (const int64_t layer : {int64_t{2}, int64_t{-1}, INT64_MAX, INT64_MIN}) {
+    EXPECT_EQ(storage.layer(layer).k, nullptr);
+    EXPECT_EQ(storage.layer(layer).num_slots(), 0);
+  }
+  EXPECT_EQ(none.layer(0).v, nullptr);
 }
 
 TEST(KvStorage, SizesAreChecked) {

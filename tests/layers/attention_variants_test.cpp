@@ -82,7 +82,7 @@ void expect_one_node_a_layer(const VariantModel& model, const Graph& fused) {
 void expect_same_bits(const AttentionVariant& variant, DType dtype, Rounding rounding, const Execution& execution) {
   SCOPED_TRACE(str_cat(dtype_name(dtype), " ", variant.describe()));
   VariantModel model(variant, dtype, execution);
-  const Graph fused_graph = fuse_attention_prologue(model.graph, rounding);
+  const Graph fused_graph = fuse_attention_prologue(model.graph, rounding).value();
   expect_one_node_a_layer(model, fused_graph);
   const Outcome unfused = run(model, model.graph);
   const Outcome fused = run(model, fused_graph);
@@ -127,8 +127,8 @@ TEST_P(AttentionVariants, RoundingOnceGivesOtherBitsInSixteenBitTypes) {
   variant.norm = NormPlacement::before_rope;
   variant.num_layers = 1;
   VariantModel model(variant, DType::bf16, execution_);
-  const Outcome once = run(model, fuse_attention_prologue(model.graph));
-  const Outcome per_step = run(model, fuse_attention_prologue(model.graph, Rounding::per_step));
+  const Outcome once = run(model, fuse_attention_prologue(model.graph).value());
+  const Outcome per_step = run(model, fuse_attention_prologue(model.graph, Rounding::per_step).value());
   EXPECT_FALSE(once.q == per_step.q);
 }
 
@@ -166,7 +166,7 @@ TEST_P(AttentionVariants, BadPositionsAreTheSameFault) {
     for (const int32_t position : {-1, static_cast<int32_t>(VariantModel::kMaxPosition), INT32_MAX}) {
       Fault of_unfused, of_fused;
       const Outcome unfused = run_bad(model.graph, position, of_unfused);
-      const Outcome fused = run_bad(fuse_attention_prologue(model.graph), position, of_fused);
+      const Outcome fused = run_bad(fuse_attention_prologue(model.graph).value(), position, of_fused);
       const bool faults = position >= 0 && !identity;
       EXPECT_EQ(of_unfused.code, faults ? FaultCode::position_out_of_range : FaultCode::none);
       EXPECT_EQ(of_unfused.token, faults ? 4 : -1);
@@ -306,7 +306,7 @@ TEST_P(AttentionVariants, AWholeLayerMatchesFloat64) {
     VariantModel model(variant, DType::f32, execution_);
     const std::vector<double> want = layer_in_float64(model);
     for (const bool fused : {false, true}) {
-      auto executor = GraphExecutor::create(fused ? fuse_attention_prologue(model.graph) : model.graph, model.storage,
+      auto executor = GraphExecutor::create(fused ? fuse_attention_prologue(model.graph).value() : model.graph, model.storage,
                                             {16, 8, 2, 16}, execution_)
                           .value();
       auto buffers = StepBuffers::create(16, 2, 4, execution_.device, variant.num_axes).value();
@@ -392,8 +392,8 @@ TEST(FusionOfVariants, LeavesAloneWhatOneLaunchCannotDo) {
     if (is("normed v is read")) c.probe(v);
     if (is("the projection is read")) c.probe(projected);
     if (is("finished q is read")) c.probe(q);
-    Graph graph = std::move(g).finish(is("turned k is the output") ? k : out);
-    const Graph fused = fuse_attention_prologue(graph);
+    Graph graph = std::move(g).finish(is("turned k is the output") ? k : out).value();
+    const Graph fused = fuse_attention_prologue(graph).value();
     const int64_t found = count(fused, "attention_prologue");
     if (found == 0) {
       EXPECT_EQ(graph_table(fused), graph_table(graph)) << what;
@@ -476,10 +476,10 @@ TEST(AttentionGraph, RefusesWeightsThatDoNotFit) {
     const Value x = g.embedding("embedding", model.embedding, 1.0f);
     const GraphBuilder::Scope scope(g, "layers.1");
     const Value out = model.layers[1].build(g, x);
-    const Graph graph = std::move(g).finish(out);
+    const Graph graph = std::move(g).finish(out).value();
     for (const bool fused : {false, true}) {
       const auto executor =
-          GraphExecutor::create(fused ? fuse_attention_prologue(graph) : graph, model.storage, {16, 8, 2, 16}, cpu);
+          GraphExecutor::create(fused ? fuse_attention_prologue(graph).value() : graph, model.storage, {16, 8, 2, 16}, cpu);
       ASSERT_FALSE(executor.ok());
       EXPECT_EQ(executor.status().code(), StatusCode::invalid_argument);
       EXPECT_EQ(executor.status().message(), fused ? each.fused : each.unfused);
@@ -496,7 +496,7 @@ TEST(AttentionGraph, RefusesStepsWithTooFewPositionStreams) {
   AttentionVariant one_stream = variant;
   one_stream.num_axes = 1;
   const StepInputs step = buffers.upload(make_batch(one_stream, 0), cpu).value();
-  for (const Graph& graph : {model.graph, fuse_attention_prologue(model.graph)}) {
+  for (const Graph& graph : {model.graph, fuse_attention_prologue(model.graph).value()}) {
     auto executor = GraphExecutor::create(graph, model.storage, {16, 8, 2, 16}, cpu).value();
     EXPECT_EQ(executor->run(step, cpu).message(), "step: positions come in 1 streams: the graph turns by 3");
   }
@@ -514,7 +514,7 @@ TEST(AttentionGraph, NamesTheNodeThatAKernelRefuses) {
   auto buffers = StepBuffers::create(16, 2, 4, cpu.device).value();
   const StepInputs step = buffers.upload(make_batch(variant, 0), cpu).value();
   auto unfused = GraphExecutor::create(model.graph, model.storage, {16, 8, 2, 16}, cpu).value();
-  auto fused = GraphExecutor::create(fuse_attention_prologue(model.graph), model.storage, {16, 8, 2, 16}, cpu).value();
+  auto fused = GraphExecutor::create(fuse_attention_prologue(model.graph).value(), model.storage, {16, 8, 2, 16}, cpu).value();
   EXPECT_EQ(unfused->run(step, cpu).message(),
             "layers.0.q_scale: query_scale: q_scale.b is 0.5: for logn it must be greater than 1");
   EXPECT_EQ(fused->run(step, cpu).message(),
@@ -538,10 +538,10 @@ TEST(AttentionGraph, PrintsEveryStep) {
   }
   const std::string chain =
       "attention_prologue = q_bias + k_bias + v_bias + q_norm + k_norm + rope_q + rope_k + v_norm + q_scale + kv_write";
-  const std::string fused = graph_table(fuse_attention_prologue(model.graph));
+  const std::string fused = graph_table(fuse_attention_prologue(model.graph).value());
   EXPECT_NE(fused.find(chain), std::string::npos) << fused;
   EXPECT_EQ(fused.find("rounds per step"), std::string::npos);
-  const std::string per_step = graph_table(fuse_attention_prologue(model.graph, Rounding::per_step));
+  const std::string per_step = graph_table(fuse_attention_prologue(model.graph, Rounding::per_step).value());
   EXPECT_NE(per_step.find(chain + " (rounds per step)"), std::string::npos) << per_step;
 }
 

@@ -32,7 +32,7 @@ TEST(GraphCapture, AReplayedDecodeStepReadsOnlyTheDeviceArrays) {
   const auto run = [&](bool captured) {
     TinyModel model(DType::bf16, true, execution);
     const StepLimits limits = {16, 4, 2, 12};
-    auto executor = GraphExecutor::create(fuse_attention_prologue(model.graph), model.storage, limits, execution).value();
+    auto executor = GraphExecutor::create(fuse_attention_prologue(model.graph).value(), model.storage, limits, execution).value();
     auto buffers = StepBuffers::create(16, 2, 3, execution.device).value();
     StepBatch batch;
     for (const auto& table : tables) batch.add_sequence(prompt.data(), 5, 0, table, kPageSize, 1);
@@ -131,7 +131,7 @@ TEST(GraphCapture, EveryVariantReplaysWithTheBitsOfTheEagerStep) {
   for (const test::AttentionVariant& variant : test::listed_variants()) {
     SCOPED_TRACE(variant.describe());
     test::VariantModel model(variant, DType::bf16, execution);
-    const Graph fused = fuse_attention_prologue(model.graph, Rounding::per_step);
+    const Graph fused = fuse_attention_prologue(model.graph, Rounding::per_step).value();
     const auto eager = run(model, model.graph, false);
     EXPECT_TRUE(run(model, model.graph, true) == eager) << "unfused, replayed";
     EXPECT_TRUE(run(model, fused, false) == eager) << "fused, eager";

@@ -72,7 +72,7 @@ TEST_P(GraphOnBackend, FusedEqualsUnfusedBitForBitInFloat32) {
   for (const bool with_bias : {false, true}) {
     TinyModel model(DType::f32, with_bias, execution_);
     const std::vector<float> unfused = run_two_steps(model, model.graph);
-    const std::vector<float> fused = run_two_steps(model, fuse_attention_prologue(model.graph));
+    const std::vector<float> fused = run_two_steps(model, fuse_attention_prologue(model.graph).value());
     ASSERT_EQ(unfused.size(), fused.size());
     for (size_t i = 0; i < fused.size(); ++i) ASSERT_EQ(fused[i], unfused[i]) << i;
     EXPECT_TRUE(std::any_of(fused.begin(), fused.end(), [](float x) { return x != 0.0f; }));
@@ -81,10 +81,10 @@ TEST_P(GraphOnBackend, FusedEqualsUnfusedBitForBitInFloat32) {
 
 TEST_P(GraphOnBackend, SixteenBitTypesStayCloseToFloat32) {
   TinyModel exact(DType::f32, true, execution_);
-  const std::vector<float> want = run_two_steps(exact, fuse_attention_prologue(exact.graph));
+  const std::vector<float> want = run_two_steps(exact, fuse_attention_prologue(exact.graph).value());
   for (const DType dtype : {DType::f16, DType::bf16}) {
     TinyModel model(dtype, true, execution_);
-    const std::vector<float> got = run_two_steps(model, fuse_attention_prologue(model.graph));
+    const std::vector<float> got = run_two_steps(model, fuse_attention_prologue(model.graph).value());
     ASSERT_EQ(got.size(), want.size());
     // Some twenty roundings of relative size 2^-8 (bfloat16) on values of order one, through two layers.
     for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], 0.35) << dtype_name(dtype) << " " << i;
@@ -118,7 +118,7 @@ TEST(Fusion, TurnsEachChainIntoOneNode) {
   const Execution cpu;
   for (const bool with_bias : {false, true}) {
     const TinyModel model(DType::f32, with_bias, cpu);
-    const Graph fused = fuse_attention_prologue(model.graph);
+    const Graph fused = fuse_attention_prologue(model.graph).value();
     EXPECT_EQ(count(model.graph, "rope"), 2 * kLayers);
     EXPECT_EQ(count(model.graph, "add_bias"), with_bias ? kLayers : 0);
     for (const char* kind : {"rope", "kv_write", "add_bias"}) EXPECT_EQ(count(fused, kind), 0) << kind;
@@ -153,8 +153,8 @@ TEST(Fusion, LeavesChainsAloneWhoseInnerValuesAreReadElsewhere) {
     if (variant == Variant::rotated_k_read) g.rms_norm("probe", k_rotated, norm, 1e-5f);
     if (variant == Variant::v_read) g.rms_norm("probe", v, norm, 1e-5f);
     if (variant == Variant::packed_read) g.rms_norm("probe", packed, norm, 1e-5f);
-    const Graph graph = std::move(g).finish(out);
-    EXPECT_EQ(count(fuse_attention_prologue(graph), "attention_prologue"), variant == Variant::plain ? 1 : 0)
+    const Graph graph = std::move(g).finish(out).value();
+    EXPECT_EQ(count(fuse_attention_prologue(graph).value(), "attention_prologue"), variant == Variant::plain ? 1 : 0)
         << static_cast<int>(variant);
   }
 }
@@ -162,8 +162,8 @@ TEST(Fusion, LeavesChainsAloneWhoseInnerValuesAreReadElsewhere) {
 TEST(MemoryPlan, ValuesThatLiveTogetherNeverOverlapAndMemoryIsShared) {
   const Execution cpu;
   const TinyModel model(DType::bf16, true, cpu);
-  for (const Graph& graph : {model.graph, fuse_attention_prologue(model.graph)}) {
-    const MemoryPlan plan = plan_memory(graph, 16, 4);
+  for (const Graph& graph : {model.graph, fuse_attention_prologue(model.graph).value()}) {
+    const MemoryPlan plan = plan_memory(graph, 16, 4).value();
     EXPECT_LT(plan.total_bytes, plan.bytes_without_sharing / 2);
     // Replay the lifetimes independently of the planner: a byte that a value wrote may not be written by another before its last read.
     struct Extent {
@@ -200,7 +200,7 @@ TEST(MemoryPlan, ValuesThatLiveTogetherNeverOverlapAndMemoryIsShared) {
 TEST(GraphPrint, NamesNodesTensorsAndCaches) {
   const Execution cpu;
   const TinyModel model(DType::f32, true, cpu);
-  const std::string table = graph_table(fuse_attention_prologue(model.graph));
+  const std::string table = graph_table(fuse_attention_prologue(model.graph).value());
   EXPECT_NE(table.find("layers.0.attention.prologue"), std::string::npos);
   EXPECT_NE(table.find("attention_prologue = qkv_bias + rope_q + rope_k + kv_write"), std::string::npos) << table;
   EXPECT_NE(table.find("cache[1]"), std::string::npos);

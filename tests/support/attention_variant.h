@@ -152,7 +152,7 @@ struct VariantModel {
       norms.push_back(weight(1, kHidden));
       x = layers.back().build(g, g.rms_norm("norm", x, norms.back(), kEps));
     }
-    graph = std::move(g).finish(x);
+    graph = std::move(g).finish(x).value();
     storage =
         KvStorage::create({variant.num_layers, kPages, kPageSize, variant.num_kv_heads, variant.head_dim, kv_type_of(dtype)},
                           execution.device)

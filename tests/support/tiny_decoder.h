@@ -39,7 +39,7 @@ struct TinyModel {
     }
     Value x = g.add_rms_norm("final_norm", previous, residual, weight(1, kHidden, dtype), 1e-5f);
     x = g.select_logit_rows("last_tokens", x);
-    graph = std::move(g).finish(g.linear("lm_head", x, embedding, DType::f32));
+    graph = std::move(g).finish(g.linear("lm_head", x, embedding, DType::f32)).value();
     storage = KvStorage::create({kLayers, kPages, kPageSize, kKvHeads, kHeadDim, kv_type_of(dtype)}, execution.device).value();
   }
 

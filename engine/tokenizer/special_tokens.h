@@ -1,0 +1,57 @@
+// The special tokens of a vocabulary, found in a text. Time is proportional to the text, whatever the tokens are.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include <prologue/kernels/base/status.h>
+
+namespace prologue {
+
+struct SpecialToken {
+  std::string_view text;  // not empty
+  int32_t id;
+  bool always;  // found without parse_special too
+};
+
+class SpecialTokens {
+ public:
+  // Texts are different from each other, and live as long as this. unsupported: they have more than 4 MiB in all.
+  static Result<SpecialTokens> create(std::span<const SpecialToken> tokens);
+
+  struct Match {
+    size_t begin;
+    size_t size;
+    int32_t id;
+  };
+  // Appends the tokens in `text` from left to right: where one begins, the longest that does; the next one after its end.
+  void find(std::string_view text, bool parse_special, std::vector<Match>& matches) const;
+
+ private:
+  // Aho-Corasick over the texts read from their ends, as the text is: the node that is reached at a byte then tells the longest
+  // token that begins there.
+  struct Node {
+    int32_t parent;
+    int32_t depth;
+    int32_t failure = 0;                        // the longest proper suffix of this node's path that is a path itself
+    std::array<int32_t, 2> longest = {-1, -1};  // by parse_special: token whose whole text is a suffix of the path, or -1
+    unsigned char byte;
+  };
+  static uint64_t edge(int32_t node, unsigned char byte) { return static_cast<uint64_t>(node) << 8 | byte; }
+  int32_t next(int32_t node, unsigned char byte) const;
+
+  struct Entry {
+    int32_t size;
+    int32_t id;
+  };
+  std::vector<Entry> tokens_;
+  std::vector<Node> nodes_;
+  std::array<int32_t, 256> children_of_root_{};  // 0: none
+  std::unordered_map<uint64_t, int32_t> edges_;  // of the other nodes
+};
+
+}  // namespace prologue

@@ -1,0 +1,322 @@
+// Every allocation of a small run fails once, alone and with all that follow it: the answer is a Status, nothing leaks, and what has
+// worked before works again.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <new>
+#include <string>
+#include <vector>
+
+#include <prologue/engine/engine.h>
+#include <prologue/engine/gguf/tokenizer_data.h>
+#include <prologue/engine/tokenizer/chat.h>
+#include <prologue/kernels/attention_prologue/attention_prologue.h>
+#include <prologue/kernels/base/out_of_memory.h>
+#include <prologue/kvcache/kv_cache.h>
+#include <prologue/layers/graph/fusion.h>
+#include <prologue/layers/rope/position_axes.h>
+
+#include "tests/support/gguf_writer.h"
+
+namespace {
+
+// Which allocation fails: the n-th since the counting began, and perhaps all after it. One thread at a time.
+struct Plan {
+  bool counting = false;
+  bool lasting = false;
+  int64_t fail_at = 0;
+  int64_t count = 0;
+  int64_t live = 0;  // blocks that were allocated and not released
+};
+Plan plan;
+
+bool must_fail() {
+  if (!plan.counting) return false;
+  ++plan.count;
+  return plan.lasting ? plan.count >= plan.fail_at : plan.count == plan.fail_at;
+}
+
+}  // namespace
+
+#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// All of malloc, for every library of the process but OpenMP's, which ends the process where it finds no memory for its threads.
+#define PROLOGUE_TEST_WHOLE_MALLOC 1
+extern "C" {
+void* __libc_malloc(size_t);
+void* __libc_calloc(size_t, size_t);
+void* __libc_realloc(void*, size_t);
+void* __libc_memalign(size_t, size_t);
+void __libc_free(void*);
+}
+
+namespace {
+
+bool is_openmp(const void* caller) {
+  Dl_info info;
+  return dladdr(caller, &info) != 0 && info.dli_fname != nullptr && std::strstr(info.dli_fname, "omp") != nullptr;
+}
+
+template <class Allocate>
+void* allocate_for(const void* caller, const Allocate& allocate) {
+  if (plan.counting && !is_openmp(caller) && must_fail()) {
+    errno = ENOMEM;
+    return nullptr;
+  }
+  void* const block = allocate();
+  if (plan.counting && block != nullptr) ++plan.live;
+  return block;
+}
+
+}  // namespace
+
+#pragma GCC visibility push(default)  // for the shared libraries too
+extern "C" {
+void* malloc(size_t size) {
+  return allocate_for(__builtin_return_address(0), [&] { return __libc_malloc(size); });
+}
+void* calloc(size_t count, size_t size) {
+  return allocate_for(__builtin_return_address(0), [&] { return __libc_calloc(count, size); });
+}
+void* realloc(void* block, size_t size) {
+  void* const moved = allocate_for(__builtin_return_address(0), [&] { return __libc_realloc(block, size); });
+  if (plan.counting && block != nullptr && moved != nullptr) --plan.live;
+  return moved;
+}
+void* memalign(size_t alignment, size_t size) {
+  return allocate_for(__builtin_return_address(0), [&] { return __libc_memalign(alignment, size); });
+}
+void* aligned_alloc(size_t alignment, size_t size) {
+  return allocate_for(__builtin_return_address(0), [&] { return __libc_memalign(alignment, size); });
+}
+int posix_memalign(void** block, size_t alignment, size_t size) {
+  *block = allocate_for(__builtin_return_address(0), [&] { return __libc_memalign(alignment, size); });
+  return *block == nullptr ? ENOMEM : 0;
+}
+void free(void* block) {
+  if (plan.counting && block != nullptr) --plan.live;
+  __libc_free(block);
+}
+}
+#pragma GCC visibility pop
+#else
+// What C++ allocates; the sanitizer looks for leaks.
+void* operator new(size_t size) {
+  void* const block = must_fail() ? nullptr : std::malloc(size == 0 ? 1 : size);
+  if (block == nullptr) throw std::bad_alloc();
+  return block;
+}
+void* operator new[](size_t size) { return operator new(size); }
+void operator delete(void* block) noexcept { std::free(block); }
+void operator delete[](void* block) noexcept { std::free(block); }
+void operator delete(void* block, size_t) noexcept { std::free(block); }
+void operator delete[](void* block, size_t) noexcept { std::free(block); }
+#endif
+
+namespace prologue {
+namespace {
+
+// Runs `work` with the n-th allocation failing, for n = 1, 2, ... until it makes fewer than n. `work` checks its own result when it
+// is ok; it may be (a failure that only costs time), but never after lasting failure of an early allocation.
+void fail_each_allocation(const std::function<Status()>& work) {
+  {
+    const Status status = work();  // what is made once in a process is made now
+    ASSERT_TRUE(status.ok()) << status.message();
+  }
+  for (const bool lasting : {false, true}) {
+    int64_t num_failed = 0;
+    for (int64_t n = 1;; ++n) {
+      plan = {true, lasting, n, 0, 0};
+      StatusCode code = StatusCode::ok;
+      {
+        const Status status = work();
+        code = status.code();
+      }
+      plan.counting = false;
+      ASSERT_TRUE(code == StatusCode::ok || code == StatusCode::resource_exhausted)
+          << "allocation " << n << ", lasting " << lasting << ": " << status_code_name(code);
+#ifdef PROLOGUE_TEST_WHOLE_MALLOC
+      ASSERT_EQ(plan.live, 0) << "allocation " << n << ", lasting " << lasting << " leaks";
+#endif
+      num_failed += code == StatusCode::resource_exhausted;
+      if (plan.count < n) {
+        ASSERT_EQ(code, StatusCode::ok);
+        EXPECT_GT(num_failed, n / 2);
+        testing::Test::RecordProperty(lasting ? "lasting" : "single", std::to_string(n - 1));
+        break;
+      }
+    }
+  }
+}
+
+constexpr const char* kChatMl =
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% "
+    "endfor %}"
+    "'<|im_start|>system\nA system message that is longer than a short string.<|im_end|>'";
+
+class OutOfMemory : public testing::Test {
+ protected:
+  void SetUp() override {
+    test::TinyLlamaOptions model;
+    model.num_layers = 1;
+    model.hidden_size = 16;
+    model.num_q_heads = 2;
+    model.num_kv_heads = 1;
+    model.head_dim = 8;
+    model.ffn_size = 16;
+    model.context_length = 64;
+    model.qkv_bias = true;
+    model.rope_freqs = true;
+    options_.model_path = testing::TempDir() + "prologue_out_of_memory_test_" +
+                          testing::UnitTest::GetInstance()->current_test_info()->name() + ".gguf";
+    options_.device = Device::cpu;
+    options_.num_threads = 1;
+    options_.profile = true;
+    ASSERT_TRUE(test::write_tiny_llama(options_.model_path, model));
+  }
+
+  std::unique_ptr<Engine> load() { return Engine::load(options_).value(); }
+
+  EngineOptions options_;
+};
+
+TEST_F(OutOfMemory, Load) {
+  fail_each_allocation([&] { return Engine::load(options_).status(); });
+}
+
+TEST_F(OutOfMemory, Generate) {
+  const auto engine = load();
+  std::vector<Request> requests(2);
+  requests[0].prompt = {3, 4, 5, 6, 7};
+  requests[0].max_tokens = 6;
+  requests[0].stop = {"a stop text that is longer than a short string"};
+  requests[1].prompt = std::vector<int32_t>(40, 9);
+  requests[1].max_tokens = 4;
+  requests[1].sampling.temperature = 0.8f;
+  std::vector<std::vector<int32_t>> tokens;
+  const std::vector<Completion> alone = engine->generate(requests).value();
+  for (const Completion& completion : alone) tokens.push_back(completion.tokens);
+  fail_each_allocation([&]() -> Status {
+    const auto completions = engine->generate(requests);
+    engine->take_profile();
+    if (!completions.ok()) return completions.status();
+    for (size_t i = 0; i < requests.size(); ++i) {
+      if (!(*completions)[i].status.ok()) return (*completions)[i].status;
+      if ((*completions)[i].tokens != tokens[i]) return data_loss("other tokens");
+    }
+    return {};
+  });
+}
+
+TEST_F(OutOfMemory, Score) {
+  const auto engine = load();
+  const std::vector<int32_t> prompt = {3, 4, 5}, tokens = {6, 7, 8, 9};
+  fail_each_allocation([&] {
+    const Status status = engine->score(prompt, tokens).status();
+    engine->take_profile();
+    return status;
+  });
+}
+
+TEST_F(OutOfMemory, EncodeAndChat) {
+  Result<TokenizerData> data = read_tokenizer_data(options_.model_path);
+  ASSERT_TRUE(data.ok()) << data.status().message();
+  data->chat_template = kChatMl;
+  const Tokenizer tokenizer = Tokenizer::create(*data).value();
+  const std::vector<ChatMessage> messages = {{"user", "a message that is longer than a short string"}};
+  const std::string text = "hello <|im_end|> world, \xff and a text that is longer than a short string";
+  fail_each_allocation([&]() -> Status {
+    PROLOGUE_RETURN_IF_ERROR(tokenizer.encode(text, true, false).status());
+    PROLOGUE_ASSIGN_OR_RETURN(const ChatFormat chat, ChatFormat::detect(tokenizer));
+    PROLOGUE_RETURN_IF_ERROR(chat.encode_chat(messages, true).status());
+    return chat.encode_next_turn(messages.front()).status();
+  });
+}
+
+TEST_F(OutOfMemory, Graph) {
+  const auto engine = load();
+  fail_each_allocation([&] { return engine->graph().status(); });
+  fail_each_allocation([&]() -> Status {
+    GraphBuilder g(DType::f32);
+    const float data[4] = {};
+    const Weight weight = {data, 2, 2, DType::f32};
+    const GraphBuilder::Scope scope(g, "layers");
+    const Value x = g.rms_norm("a", g.embedding("b", weight, 1.0f), weight, 1e-5f);
+    const auto [q, k, v] = g.split_heads(g.linear("c", x, weight), 1, 1, 2);
+    g.kv_write("d", k, v, 1, 0, {});
+    return std::move(g).finish(g.paged_attention("e", q, 1, 1.0f, 0)).status();
+  });
+}
+
+TEST_F(OutOfMemory, CacheStepAndTables) {
+  StepBuffers buffers = StepBuffers::create(8, 2, 4, Device::cpu).value();
+  const std::vector<int32_t> tokens = {1, 2, 3, 4, 5};
+  const std::vector<int64_t> sections = {16, 8, 8};
+  RopeConfig rope;
+  rope.rotary_dim = 8;
+  fail_each_allocation([&]() -> Status {
+    PROLOGUE_ASSIGN_OR_RETURN(KvCache cache, KvCache::create(4, 2));
+    PROLOGUE_ASSIGN_OR_RETURN(const SequenceId id, cache.add_sequence());
+    for (int i = 0; i < 2; ++i) {
+      const int64_t length = cache.length(id).value(), num_free = cache.num_free_pages();
+      if (const Status status = cache.append(id, 3); !status.ok()) {
+        const bool unchanged = cache.length(id).value() == length && cache.num_free_pages() == num_free;
+        return unchanged ? status : data_loss("the cache has changed");
+      }
+    }
+    PROLOGUE_ASSIGN_OR_RETURN(const std::vector<int32_t>* const pages, cache.pages(id));
+    StepBatch batch;
+    batch.add_sequence(tokens.data(), 5, 0, *pages, 2, 1);
+    PROLOGUE_RETURN_IF_ERROR(buffers.upload(batch, {Device::cpu, 1}).status());
+    PROLOGUE_RETURN_IF_ERROR(RopeTable::create(rope, 16, RopePrecision::exact, {Device::cpu, 1}).status());
+    PROLOGUE_RETURN_IF_ERROR(mrope_pair_axis(sections, false).status());
+    PROLOGUE_RETURN_IF_ERROR(StepBuffers::create(8, 2, 4, Device::cpu).status());
+    PROLOGUE_RETURN_IF_ERROR(cache.free(id));
+    return cache.check_integrity();
+  });
+}
+
+// The sentence of an error needs memory too. Operations check their arguments and may find none for what they have to say.
+TEST(OutOfMemoryStatus, AnErrorThatCannotBeSaidIsOutOfMemory) {
+  AttentionPrologueParams params;
+  params.num_tokens = -1;
+  for (int64_t n = 1; n < 20; ++n) {
+    for (const bool lasting : {false, true}) {
+      plan = {true, lasting, n, 0, 0};
+      StatusCode code;
+      bool is_short;
+      {
+        const Status status = attention_prologue(params, {Device::cpu, 1});
+        code = status.code();
+        is_short = status.message() == "out of memory";
+      }
+      plan.counting = false;
+      if (plan.count < n) {
+        EXPECT_EQ(code, StatusCode::invalid_argument);
+        EXPECT_GT(n, 1);
+      } else {
+        EXPECT_EQ(code, StatusCode::resource_exhausted) << n;
+        EXPECT_TRUE(is_short) << n;
+      }
+    }
+  }
+}
+
+TEST(OutOfMemoryStatus, IsAStatusLikeAnyOther) {
+  const Status status = Status::out_of_memory();
+  EXPECT_FALSE(status.ok());
+  EXPECT_EQ(status.code(), StatusCode::resource_exhausted);
+  EXPECT_EQ(status.message(), "out of memory");
+  const auto too_long = catch_out_of_memory([]() -> Result<int> {
+    std::vector<int>().reserve(SIZE_MAX);
+    return 1;
+  });
+  EXPECT_EQ(too_long.status().message(), "out of memory");
+}
+
+}  // namespace
+}  // namespace prologue
