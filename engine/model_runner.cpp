@@ -14,7 +14,8 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::create(const Model& model, con
   KvStorageConfig storage;
   storage.num_layers = model.config.num_layers;
   storage.page_size = config.page_size;
-  storage.num_pages = std::max<int64_t>(1, (config.cache_tokens + config.page_size - 1) / config.page_size);
+  storage.num_pages = config.cache_tokens / config.page_size + (config.cache_tokens % config.page_size != 0 ? 1 : 0);
+  storage.num_pages = std::max<int64_t>(1, storage.num_pages);
   storage.num_kv_heads = model.config.num_kv_heads;
   storage.head_dim = model.config.head_dim;
   storage.type = config.kv_type.value_or(kv_type_of(model.dtype));

@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <system_error>
 
+#include <prologue/engine/tokenizer/utf8.h>
+
 namespace prologue {
 namespace {
 
@@ -28,7 +30,8 @@ void FileBytes::discard(const std::byte* begin, size_t size) const {
   if (first < last) madvise(static_cast<std::byte*>(mapping_) + first, last - first, MADV_DONTNEED);
 }
 
-Result<FileBytes> FileBytes::map(const std::string& path) {
+Result<FileBytes> FileBytes::map(const std::string& file_path) {
+  const std::string path = printable_path(file_path);  // as messages show it
   struct Descriptor {
     int number;
     ~Descriptor() {
@@ -36,7 +39,7 @@ Result<FileBytes> FileBytes::map(const std::string& path) {
     }
   };
   // O_NONBLOCK: opening a named pipe must not wait for a writer.
-  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+  const Descriptor file{::open(file_path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   if (file.number < 0) {
     const int error = errno;
     if (error == ENOENT || error == ENOTDIR) return not_found(path, ": there is no such file");

@@ -212,7 +212,7 @@ TEST(Engine, RefusesWhatItDoesNotKnowByName) {
   EXPECT_TRUE(contains(message("experts", [](GgufWriter& w) { w.add("llama.expert_count", uint32_t{8}); }),
                        "llama.expert_count is 8: mixtures of experts are not supported"));
   EXPECT_TRUE(contains(message("scaling", [](GgufWriter& w) { w.add("llama.rope.scaling.type", "longrope"); }),
-                       "llama.rope.scaling.type is \"longrope\": only \"none\", \"linear\" and \"yarn\" are supported"));
+                       "llama.rope.scaling.type is 'longrope': only \"none\", \"linear\" and \"yarn\" are supported"));
   EXPECT_TRUE(contains(message("tensor",
                                [](GgufWriter& w) {
                                  w.add_tensor("blk.0.attn_q_norm.weight", {16}, test::gguf::kF32, std::vector<std::byte>(64));
@@ -222,7 +222,7 @@ TEST(Engine, RefusesWhatItDoesNotKnowByName) {
   other.add("general.architecture", "mamba");
   const std::string path = testing::TempDir() + "prologue_engine_test_mamba.gguf";
   ASSERT_TRUE(other.write(path));
-  EXPECT_TRUE(contains(Engine::load(cpu_options(path)).status().message(), "the architecture is \"mamba\": supported are llama"));
+  EXPECT_TRUE(contains(Engine::load(cpu_options(path)).status().message(), "the architecture is 'mamba': supported are llama"));
   EXPECT_EQ(Engine::load(cpu_options("/nowhere/model.gguf")).status().code(), StatusCode::not_found);
 }
 
