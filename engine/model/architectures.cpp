@@ -50,7 +50,7 @@ Result<Model> load_model(const GgufFile& file, DType dtype, const Execution& exe
     model.weights = loader.take_weights();
     return model;
   }
-  return unsupported(file.path(), ": the architecture is ", quoted(name), ": supported are ", names());
+  return unsupported(file.path(), ": the architecture is ", in_quotes(name), ": supported are ", names());
 }
 
 }  // namespace prologue

@@ -98,7 +98,7 @@ std::string printable(std::string_view text, size_t max_bytes) {
   return rest.empty() ? shown : str_cat(shown, "... (", text.size(), " bytes)");
 }
 
-std::string quoted(std::string_view text, size_t max_bytes) {
+std::string in_quotes(std::string_view text, size_t max_bytes) {
   std::string_view rest = text;
   const std::string shown = take_printable(rest, max_bytes);
   return rest.empty() ? str_cat("'", shown, "'") : str_cat("'", shown, "...' (", text.size(), " bytes)");

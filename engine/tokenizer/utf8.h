@@ -33,10 +33,8 @@ std::string replace_invalid_bytes(std::string_view text);
 std::string escape_controls(std::string_view text, std::string_view keep = {});
 // On one line, and at most `max_bytes` long: what is left out is replaced by "... (N bytes)", N the length of the whole text.
 std::string printable(std::string_view text, size_t max_bytes = 96);
-// The same in single quotes.
-std::string quoted(std::string_view text, size_t max_bytes = 96);
-// For std::string, where std::quoted would be found instead.
-inline std::string quoted(const std::string& text, size_t max_bytes = 96) { return quoted(std::string_view(text), max_bytes); }
+// The same in single quotes. (Not "quoted": with <iomanip>, a std::string would find std::quoted.)
+std::string in_quotes(std::string_view text, size_t max_bytes = 96);
 // A file's path for a message: printable, with room for the long ones that exist.
 std::string printable_path(std::string_view path);
 

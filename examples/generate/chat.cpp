@@ -148,7 +148,7 @@ class Chat {
     } else if (command == "/stats") {
       std::cerr << stats();
     } else {
-      fail(str_cat("there is no command ", quoted(command), ": /help lists them"));
+      fail(str_cat("there is no command ", in_quotes(command), ": /help lists them"));
     }
     return true;
   }
@@ -209,6 +209,7 @@ class Chat {
     progress.clear();
     Interrupts::clear();
     out_.write("\n");
+    if (out_.failed()) return true;  // run() ends
     if (!last_.status.ok()) return refuse(last_.status);
 
     if (last_.stop == StopReason::max_tokens) note(str_cat("cut after ", request_.max_tokens, " tokens: --max-tokens"));
@@ -237,7 +238,7 @@ class Chat {
           << "its prefill  " << last_.prefill_tokens << " tokens, " << rate(last_.prefill_tokens, last_.prefill_seconds)
           << " tokens/s\n";
     }
-    out << "sampling     temperature " << std::defaultfloat << request_.sampling.temperature << ", top-k "
+    out << "sampling     temperature " << std::defaultfloat << std::setprecision(6) << request_.sampling.temperature << ", top-k "
         << request_.sampling.top_k << ", top-p " << request_.sampling.top_p << ", min-p " << request_.sampling.min_p << ", seed "
         << request_.sampling.seed << "\n";
     return out.str();

@@ -17,10 +17,10 @@ using namespace prologue;
 
 namespace {
 
-// What --chat changes, unless the options say otherwise. Greedy answers of small models repeat themselves.
+// What --chat changes, unless the options say otherwise. Greedy answers of small models repeat themselves; the sampling is llama.cpp's.
 constexpr int64_t kChatMaxTokens = 8192;
 constexpr int64_t kChatContext = 8192;  // of an interactive chat
-constexpr SamplingOptions kChatSampling = {.temperature = 0.7f, .top_p = 0.95f, .min_p = 0.05f};
+constexpr SamplingOptions kChatSampling = {.temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f};
 
 struct Raw {
   std::string prompt_file;
@@ -53,7 +53,7 @@ CLI::Option* add_number(CLI::App& app, Raw& raw, const std::string& name, T& tar
     if (valid) {
       target = value;
     } else if (raw.bad_number.empty()) {
-      raw.bad_number = str_cat(name, " is ", quoted(text), ": it must be a ", std::is_integral_v<T> ? "whole " : "", "number ",
+      raw.bad_number = str_cat(name, " is ", in_quotes(text), ": it must be a ", std::is_integral_v<T> ? "whole " : "", "number ",
                                range.open ? str_cat("above ", range.min, " and at most ", range.max)
                                           : str_cat("between ", range.min, " and ", range.max),
                                *range.note != 0 ? str_cat(" (", range.note, ")") : "");
@@ -125,7 +125,7 @@ ParsedOptions parse_options(int argc, char** argv, Output& out) {
       add_number<float>(app, raw, "--temperature", sampling.temperature, {0.0f, 100.0f, "0 = greedy"},
                         str_cat("0 = greedy: always the most likely token; chat: ", kChatSampling.temperature));
   CLI::Option* top_k = add_number<int32_t>(app, raw, "--top-k", sampling.top_k, {0, kMaxInt, "0 = off"},
-                                           "sample from the N most likely tokens; 0 = off");
+                                           str_cat("sample from the N most likely tokens; 0 = off; chat: ", kChatSampling.top_k));
   CLI::Option* top_p = add_number<float>(
       app, raw, "--top-p", sampling.top_p, {0.0f, 1.0f, "1 = off", true},
       str_cat("sample from the most likely tokens whose probabilities sum to N; 1 = off; chat: ", kChatSampling.top_p));
@@ -192,6 +192,7 @@ ParsedOptions parse_options(int argc, char** argv, Output& out) {
   if (options.chat) {
     if (max_tokens->count() == 0) options.request.max_tokens = kChatMaxTokens;
     if (temperature->count() == 0) sampling.temperature = kChatSampling.temperature;
+    if (top_k->count() == 0) sampling.top_k = kChatSampling.top_k;
     if (top_p->count() == 0) sampling.top_p = kChatSampling.top_p;
     if (min_p->count() == 0) sampling.min_p = kChatSampling.min_p;
   }
