@@ -42,8 +42,10 @@ Result<std::unique_ptr<Engine>> Engine::make(const EngineOptions& options) {
   if (options.page_size < 1 || options.page_size > 1024) {
     return invalid_argument("the page size is ", options.page_size, ": it must be between 1 and 1024");
   }
-  if (options.cache_tokens < 0) return invalid_argument("the KV cache size is ", options.cache_tokens, " tokens: it must be positive");
-  if (options.num_threads < 0) return invalid_argument("the number of threads is ", options.num_threads, ": it must be at least 1");
+  if (options.cache_tokens < 0)
+    return invalid_argument("the KV cache size is ", options.cache_tokens, " tokens: it must be positive");
+  if (options.num_threads < 0)
+    return invalid_argument("the number of threads is ", options.num_threads, ": it must be at least 1");
 
   std::unique_ptr<Engine> engine(new Engine());
   engine->options_ = options;
@@ -61,15 +63,19 @@ Result<std::unique_ptr<Engine>> Engine::make(const EngineOptions& options) {
   PROLOGUE_ASSIGN_OR_RETURN(engine->model_, load_model(file, dtype, execution, options.on_load));
   PROLOGUE_ASSIGN_OR_RETURN(TokenizerData data, read_tokenizer_data(file));
   auto tokenizer = Tokenizer::create(std::move(data));
-  if (!tokenizer.ok()) return error_status(tokenizer.status().code(), options.model_path, ": ", tokenizer.status().message());
+  if (!tokenizer.ok()) return error_status(tokenizer.status().code(), file.path(), ": ", tokenizer.status().message());
   engine->tokenizer_ = std::make_unique<Tokenizer>(std::move(tokenizer).value());
   if (engine->tokenizer_->vocab_size() > engine->config().vocab_size) {
-    return data_loss(options.model_path, ": the tokenizer has ", engine->tokenizer_->vocab_size(), " tokens, but the embedding only ",
+    return data_loss(file.path(), ": the tokenizer has ", engine->tokenizer_->vocab_size(), " tokens, but the embedding only ",
                      engine->config().vocab_size, " rows");
   }
   PROLOGUE_RETURN_IF_ERROR(synchronize(execution));
   engine->load_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return engine;
+}
+
+int64_t Engine::context_length() const {
+  return options_.cache_tokens > 0 ? std::min(options_.cache_tokens, config().context_length) : config().context_length;
 }
 
 Result<Graph> Engine::graph() const {
@@ -146,7 +152,11 @@ Result<Score> Engine::run_score(std::span<const int32_t> prompt, std::span<const
   if (prompt.empty()) return invalid_argument("prompt_tokens is empty: the first token needs something before it");
   if (tokens.empty()) return invalid_argument("tokens is empty: there is nothing to score");
   if (length > config().context_length) {
-    return invalid_argument("prompt_tokens and tokens have ", length, " tokens: the model's context is ", config().context_length);
+    return invalid_argument("prompt_tokens and tokens have ", length, " tokens: the model's context is ",
+                            config().context_length);
+  }
+  if (length > context_length()) {
+    return invalid_argument("prompt_tokens and tokens have ", length, " tokens: the context was set to ", context_length());
   }
   for (const int32_t token : all) {
     if (token < 0 || token >= config().vocab_size) {
@@ -164,7 +174,8 @@ Result<Score> Engine::run_score(std::span<const int32_t> prompt, std::span<const
     // The last token's logits are of no use, and the prompt's only at its end.
     const int64_t end = length - 1;
     const int64_t without_logits = std::max<int64_t>(0, num_prompt - 1 - at);
-    const int64_t count = std::min(runner->limits().max_tokens, without_logits > 0 ? without_logits : std::min(kMaxScoreRows, end - at));
+    const int64_t count =
+        std::min(runner->limits().max_tokens, without_logits > 0 ? without_logits : std::min(kMaxScoreRows, end - at));
     const int64_t num_rows = without_logits > 0 ? 0 : count;
     PROLOGUE_RETURN_IF_ERROR(runner->cache().append(id, count));
     PROLOGUE_ASSIGN_OR_RETURN(const std::vector<int32_t>* const pages, runner->cache().pages(id));

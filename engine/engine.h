@@ -25,7 +25,7 @@ struct EngineOptions {
   std::optional<DType> dtype;     // none: float32 on the CPU, bfloat16 on CUDA
   std::optional<KvType> kv_type;  // of the KV cache; none: as dtype. Quantised ones have a scale for each token and head
   int64_t page_size = 16;
-  int64_t cache_tokens = 0;            // KV cache, shared by all requests of a call; 0 = what they need
+  int64_t cache_tokens = 0;            // of all requests of a call together, at most; 0 = what they need
   int32_t num_threads = 0;             // CPU; 0 = all cores
   bool fused = true;                   // run the fused graph
   Rounding rounding = Rounding::once;  // of the fused graph: per_step gives the bits of the unfused one in 16-bit types too
@@ -43,31 +43,39 @@ struct SamplingOptions {
 
 struct Request {
   std::vector<int32_t> prompt;
-  int64_t max_tokens = 128;
+  int64_t max_tokens = 128;  // generated; the model's context and EngineOptions::cache_tokens may end it before
   SamplingOptions sampling;
   std::vector<std::string> stop;     // generation ends before the first of these in the text
   std::vector<int32_t> stop_tokens;  // end the generation like EOS (a chat format's end of turn)
   bool ignore_eos = false;
 };
 
-enum class StopReason { eos, stop, length };
-const char* stop_reason_name(StopReason reason);
+enum class StopReason {
+  eos,         // an end-of-text token, or one of Request::stop_tokens
+  stop,        // one of Request::stop is in the text
+  max_tokens,  // Request::max_tokens were generated
+  context,     // Engine::context_length() is reached
+  cancelled,   // GenerationEvents::should_stop said so; the tokens up to then are there
+};
+const char* stop_reason_name(StopReason reason);  // as it is written here
 
 struct Completion {
   Status status;                // of this request; the others are not concerned
   std::vector<int32_t> tokens;  // without EOS
   std::string text;             // valid UTF-8; without the stop text
-  StopReason stop = StopReason::length;
+  StopReason stop = StopReason::cancelled;
   int64_t prefill_tokens = 0;
   double prefill_seconds = 0.0;  // from the start of the call to the first token
   int64_t decode_tokens = 0;     // tokens (EOS included) after the first
-  double decode_seconds = 0.0;
+  double decode_seconds = 0.0;   // without the time in which other prompts are still prefilled
 };
 
-// What happens while requests run; each may be empty. Indices are those of the requests.
+// What happens while requests run; each may be empty. Indices are those of the requests. The thread of the call runs them, between
+// steps.
 struct GenerationEvents {
   std::function<void(size_t request, std::string_view text)> on_text;  // whole characters
-  std::function<void(double fraction)> on_prefill;                     // of all prompt tokens
+  std::function<void(double fraction)> on_prefill;                     // of all prompt tokens; before the text that follows them
+  std::function<bool()> should_stop;  // asked before each step: true ends all requests that still run (StopReason::cancelled)
 };
 
 // Forced tokens and what the model thinks of them, one entry per token.
@@ -97,6 +105,8 @@ class Engine {
   DType dtype() const { return model_.dtype; }
   KvType kv_type() const { return options_.kv_type.value_or(kv_type_of(model_.dtype)); }
   double load_seconds() const { return load_seconds_; }
+  // Tokens of one sequence at most, prompt and generated ones: what the model was made for, or EngineOptions::cache_tokens if fewer.
+  int64_t context_length() const;
   // The graph that runs: fused, unless the options say otherwise.
   Result<Graph> graph() const;
 

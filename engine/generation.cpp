@@ -13,7 +13,9 @@ const char* stop_reason_name(StopReason reason) {
   switch (reason) {
     case StopReason::eos: return "eos";
     case StopReason::stop: return "stop";
-    case StopReason::length: return "length";
+    case StopReason::max_tokens: return "max_tokens";
+    case StopReason::context: return "context";
+    case StopReason::cancelled: return "cancelled";
   }
   return "unknown";
 }
@@ -27,8 +29,13 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 // One request on its way: what has been read of its prompt, and what has been written since.
 class Sequence {
  public:
-  Sequence(const Request& request, Completion& completion, const Tokenizer& tokenizer, int64_t max_new_tokens)
-      : request_(request), completion_(completion), tokenizer_(tokenizer), decoder_(tokenizer), max_new_tokens_(max_new_tokens) {}
+  // max_length: of prompt and generated tokens.
+  Sequence(const Request& request, Completion& completion, const Tokenizer& tokenizer, int64_t max_length)
+      : request_(request),
+        completion_(completion),
+        tokenizer_(tokenizer),
+        decoder_(tokenizer),
+        max_context_tokens_(max_length - static_cast<int64_t>(request.prompt.size())) {}
 
   // Takes the next token. Returns the text that can be shown now; afterwards done() may be true.
   std::string push(int32_t token) {
@@ -45,13 +52,13 @@ class Sequence {
       completion_.stop = StopReason::stop;
       return release(pending_.size());
     }
-    if (static_cast<int64_t>(completion_.tokens.size()) >= max_new_tokens_) return finish(StopReason::length);
+    const int64_t num_tokens = static_cast<int64_t>(completion_.tokens.size());
+    if (num_tokens >= request_.max_tokens) return finish(StopReason::max_tokens);
+    if (num_tokens >= max_context_tokens_) return finish(StopReason::context);
     return release(pending_.size() - held_back());
   }
 
-  bool done() const { return done_; }
-
- private:
+  // Ends the sequence. Returns the text that was held back.
   std::string finish(StopReason reason) {
     pending_ += decoder_.finish();
     done_ = true;
@@ -63,6 +70,9 @@ class Sequence {
     return release(pending_.size());
   }
 
+  bool done() const { return done_; }
+
+ private:
   std::string release(size_t count) {
     std::string text = pending_.substr(0, count);
     pending_.erase(0, count);
@@ -91,7 +101,7 @@ class Sequence {
   Completion& completion_;
   const Tokenizer& tokenizer_;
   StreamDecoder decoder_;
-  int64_t max_new_tokens_;
+  int64_t max_context_tokens_;
   std::string pending_;
   bool done_ = false;
 };
@@ -103,9 +113,8 @@ struct Running {
   Completion* completion = nullptr;
   SequenceId id = -1;
   Sequence sequence;
-  int64_t num_read = 0;     // prompt tokens in the cache
+  int64_t max_length = 0;   // of prompt and generated tokens
   int32_t next_token = -1;  // the last one chosen, not yet in the cache
-  Clock::time_point first_token_time = {};
 };
 
 SamplingRow sampling_row(const Running& running) {
@@ -133,49 +142,57 @@ Status Engine::run_requests(std::span<const Request> requests, const GenerationE
                             std::vector<Completion>& completions) {
   const Clock::time_point start = Clock::now();
 
-  // What each request needs at most; prompts that cannot run are out.
-  std::vector<int64_t> lengths(requests.size(), 0);
-  int64_t needed_tokens = 0;
-  int64_t num_accepted = 0;
+  // What each request may need, prompt and generated tokens together. Prompts that cannot run are out.
+  std::vector<int64_t> wanted(requests.size(), 0);
+  int64_t total_wanted = 0;
   for (size_t i = 0; i < requests.size(); ++i) {
     completions[i].status = check_request(requests[i]);
     if (!completions[i].status.ok()) continue;
     const int64_t prompt = static_cast<int64_t>(requests[i].prompt.size());
-    lengths[i] = prompt + std::min(requests[i].max_tokens, config().context_length - prompt);
-    needed_tokens += (lengths[i] + options_.page_size - 1) / options_.page_size * options_.page_size;
-    ++num_accepted;
+    wanted[i] = prompt + std::min(requests[i].max_tokens, config().context_length - prompt);
+    total_wanted += wanted[i];
   }
-  if (num_accepted == 0) return {};
 
-  const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
-  PROLOGUE_ASSIGN_OR_RETURN(const auto made, make_runner(options_.cache_tokens > 0 ? options_.cache_tokens : needed_tokens,
-                                                         longest, num_accepted, num_accepted));
-  ModelRunner& runner = *made;
-  KvCache& cache = runner.cache();
-
+  // They are admitted in order, as long as cache_tokens has room for them to their last token. One that wants more than the whole
+  // context gets the whole, and ends there (StopReason::context). A sequence's last page may be larger than what is left of it.
   std::list<Running> running;
+  int64_t tokens_left = options_.cache_tokens > 0 ? options_.cache_tokens : total_wanted;
   int64_t prompt_tokens = 0;
+  int64_t num_pages = 0;
+  int64_t longest = 0;
   for (size_t i = 0; i < requests.size(); ++i) {
     if (!completions[i].status.ok()) continue;
     const int64_t prompt = static_cast<int64_t>(requests[i].prompt.size());
-    PROLOGUE_ASSIGN_OR_RETURN(const SequenceId id, cache.add_sequence());
-    const int64_t reserved = std::min(lengths[i], cache.num_pages() * cache.page_size());
-    if (!cache.reserve(id, reserved).ok()) {
-      completions[i].status = resource_exhausted("the KV cache has no pages for this request: it needs ", cache.pages_for(lengths[i]),
-                                                 " pages of ", cache.page_size(), " tokens (prompt ", prompt, " + max-tokens ",
-                                                 lengths[i] - prompt, "), ", cache.num_free_pages(), " of ", cache.num_pages(),
-                                                 " are free; all requests together need a context of ", needed_tokens, " tokens");
+    const int64_t length = std::min(wanted[i], context_length());
+    if (length > tokens_left) {
+      completions[i].status =
+          resource_exhausted("the context has no room for this request: it needs ", length, " tokens (prompt ", prompt,
+                             " + max-tokens ", length - prompt, "), ", tokens_left, " of ", options_.cache_tokens,
+                             " are left; all requests together need a context of ", total_wanted, " tokens");
       continue;
     }
-    completions[i].prefill_tokens = prompt;
+    tokens_left -= length;
     prompt_tokens += prompt;
-    running.push_back({i, &requests[i], &completions[i], id, Sequence(requests[i], completions[i], *tokenizer_, reserved - prompt)});
+    num_pages += (length + options_.page_size - 1) / options_.page_size;
+    longest = std::max(longest, length);
+    running.push_back({i, &requests[i], &completions[i], -1, Sequence(requests[i], completions[i], *tokenizer_, length), length});
+  }
+  if (running.empty()) return {};
+
+  const int64_t num_seqs = static_cast<int64_t>(running.size());
+  PROLOGUE_ASSIGN_OR_RETURN(const auto made, make_runner(num_pages * options_.page_size, longest, num_seqs, num_seqs));
+  ModelRunner& runner = *made;
+  KvCache& cache = runner.cache();
+  for (Running& each : running) {
+    PROLOGUE_ASSIGN_OR_RETURN(each.id, cache.add_sequence());
+    PROLOGUE_RETURN_IF_ERROR(cache.reserve(each.id, each.max_length));
   }
 
   StepBatch batch;
   std::vector<Running*> sampled;  // whose logits the step makes, in order
   std::vector<SamplingRow> rows;
-  std::vector<int32_t> tokens;
+  std::vector<int32_t> tokens;  // the next one of each of `sampled`
+  Clock::time_point decode_start;
   const auto add = [&](const Running& each, const int32_t* new_tokens, int64_t count, int64_t num_logit_rows) -> Status {
     PROLOGUE_ASSIGN_OR_RETURN(const int64_t position, cache.length(each.id));
     PROLOGUE_RETURN_IF_ERROR(cache.append(each.id, count));
@@ -188,44 +205,52 @@ Status Engine::run_requests(std::span<const Request> requests, const GenerationE
     rows.clear();
     for (const Running* each : sampled) rows.push_back(sampling_row(*each));
     PROLOGUE_RETURN_IF_ERROR(runner.sample(rows, tokens));
-    for (size_t i = 0; i < sampled.size(); ++i) {
-      Running& each = *sampled[i];
-      if (each.next_token < 0) {
-        each.first_token_time = Clock::now();
-        each.completion->prefill_seconds = seconds_since(start);
+    for (const Running* each : sampled) {
+      if (each->next_token < 0) {
+        each->completion->prefill_seconds = seconds_since(start);
       } else {
-        ++each.completion->decode_tokens;
-        each.completion->decode_seconds = seconds_since(each.first_token_time);
+        ++each->completion->decode_tokens;
+        each->completion->decode_seconds = seconds_since(decode_start);
       }
-      each.next_token = tokens[i];
-      const std::string text = each.sequence.push(tokens[i]);
-      if (!text.empty() && events.on_text) events.on_text(each.index, text);
     }
     return {};
   };
+  const auto show = [&](const Running& each, const std::string& text) {
+    if (!text.empty() && events.on_text) events.on_text(each.index, text);
+  };
+  const auto take_tokens = [&] {
+    for (size_t i = 0; i < sampled.size(); ++i) {
+      sampled[i]->next_token = tokens[i];
+      show(*sampled[i], sampled[i]->sequence.push(tokens[i]));
+    }
+  };
+  const auto should_stop = [&] { return events.should_stop && events.should_stop(); };
 
   // Prompts first, in chunks, as many sequences in a step as fit.
-  int64_t num_read = 0;
-  while (num_read < prompt_tokens) {
+  bool cancelled = false;
+  for (int64_t num_read = 0; num_read < prompt_tokens && !(cancelled = should_stop());) {
     batch.clear();
     sampled.clear();
     for (Running& each : running) {
       const int64_t length = static_cast<int64_t>(each.request->prompt.size());
-      const int64_t count = std::min(length - each.num_read, runner.limits().max_tokens - batch.num_tokens());
+      const int64_t done = each.completion->prefill_tokens;
+      const int64_t count = std::min(length - done, runner.limits().max_tokens - batch.num_tokens());
       if (count == 0) continue;
-      const bool complete = each.num_read + count == length;
-      PROLOGUE_RETURN_IF_ERROR(add(each, each.request->prompt.data() + each.num_read, count, complete ? 1 : 0));
+      const bool complete = done + count == length;
+      PROLOGUE_RETURN_IF_ERROR(add(each, each.request->prompt.data() + done, count, complete ? 1 : 0));
       if (complete) sampled.push_back(&each);
-      each.num_read += count;
+      each.completion->prefill_tokens += count;
     }
     num_read += batch.num_tokens();
     PROLOGUE_RETURN_IF_ERROR(step());
     if (events.on_prefill) events.on_prefill(static_cast<double>(num_read) / static_cast<double>(prompt_tokens));
+    take_tokens();
   }
   for (NodeProfile& row : runner.take_profile()) profile_.prefill.push_back(std::move(row));
 
   // Then all of them together, a token each.
-  while (true) {
+  decode_start = Clock::now();
+  while (!cancelled) {
     for (auto each = running.begin(); each != running.end();) {
       if (!each->sequence.done()) {
         ++each;
@@ -234,7 +259,7 @@ Status Engine::run_requests(std::span<const Request> requests, const GenerationE
       PROLOGUE_RETURN_IF_ERROR(cache.free(each->id));
       each = running.erase(each);
     }
-    if (running.empty()) break;
+    if (running.empty() || (cancelled = should_stop())) break;
     batch.clear();
     sampled.clear();
     for (Running& each : running) {
@@ -242,8 +267,12 @@ Status Engine::run_requests(std::span<const Request> requests, const GenerationE
       sampled.push_back(&each);
     }
     PROLOGUE_RETURN_IF_ERROR(step());
+    take_tokens();
   }
   for (NodeProfile& row : runner.take_profile()) profile_.decode.push_back(std::move(row));
+  for (Running& each : running) {  // of a cancelled call
+    if (!each.sequence.done()) show(each, each.sequence.finish(StopReason::cancelled));
+  }
   return {};
 }
 

@@ -10,6 +10,8 @@
 #include <cstring>
 #include <system_error>
 
+#include <prologue/engine/tokenizer/utf8.h>
+
 namespace prologue {
 namespace {
 
@@ -38,11 +40,12 @@ void FileBytes::swap(FileBytes& other) noexcept {
   std::swap(head_size_, other.head_size_);
 }
 
-Result<FileBytes> FileBytes::open(const std::string& path) {
+Result<FileBytes> FileBytes::open(const std::string& file_path) {
+  const std::string path = printable_path(file_path);  // as messages show it
   FileBytes file;
   file.path_ = path;
   // O_NONBLOCK: opening a named pipe must not wait for a writer.
-  file.descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  file.descriptor_ = ::open(file_path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file.descriptor_ < 0) {
     const int error = errno;
     if (error == ENOENT || error == ENOTDIR) return not_found(path, ": there is no such file");

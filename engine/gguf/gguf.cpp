@@ -10,6 +10,7 @@
 #include <type_traits>
 #include <utility>
 
+#include <prologue/engine/tokenizer/utf8.h>
 #include <prologue/kernels/base/out_of_memory.h>
 
 namespace prologue {
@@ -49,22 +50,6 @@ uint64_t value_size(GgufValueType type) {
     case GgufValueType::array: break;
   }
   return 0;
-}
-
-// A name from a file as it may be shown: anything but printable ASCII escaped, and not endlessly long.
-std::string shown(std::string_view name) {
-  constexpr size_t kMaxShown = 96;
-  constexpr char kHex[] = "0123456789abcdef";
-  std::string text;
-  for (const char character : name.substr(0, kMaxShown)) {
-    const auto code = static_cast<unsigned char>(character);
-    if (code >= 0x20 && code < 0x7f) {
-      text += character;
-    } else {
-      text += {'\\', 'x', kHex[code >> 4], kHex[code & 15]};
-    }
-  }
-  return name.size() > kMaxShown ? text + "..." : text;
 }
 
 std::string shape_text(std::span<const int64_t> dims) {
@@ -149,7 +134,7 @@ class GgufParser {
     PROLOGUE_RETURN_IF_ERROR(need(magic_size));
     const std::string_view magic(reinterpret_cast<const char*>(here()), magic_size);
     if (magic != "GGUF") {
-      return contradiction("this is not a GGUF file: it starts with \"", shown(magic), "\", not with \"GGUF\"");
+      return contradiction("this is not a GGUF file: it starts with \"", printable(magic), "\", not with \"GGUF\"");
     }
     position_ = 4;
     PROLOGUE_RETURN_IF_ERROR(read(file_.version_, "the version"));
@@ -177,7 +162,7 @@ class GgufParser {
     GgufFile::Entry entry;
     PROLOGUE_RETURN_IF_ERROR(read_string(entry.key, str_cat("metadata key ", index)));
     if (entry.key.empty()) return contradiction("metadata key ", index, " has an empty name");
-    const std::string what = "key " + shown(entry.key);
+    const std::string what = "key " + printable(entry.key);
     PROLOGUE_RETURN_IF_ERROR(read_value_type(entry.type, what, "type"));
     if (entry.type == GgufValueType::array) {
       entry.is_array = true;
@@ -244,7 +229,7 @@ class GgufParser {
     GgufTensor tensor;
     PROLOGUE_RETURN_IF_ERROR(read_string(tensor.name, str_cat("the name of tensor ", index)));
     if (tensor.name.empty()) return contradiction("tensor ", index, " has an empty name");
-    const std::string what = "tensor " + shown(tensor.name);
+    const std::string what = "tensor " + printable(tensor.name);
 
     uint32_t num_dims = 0;
     PROLOGUE_RETURN_IF_ERROR(read(num_dims, "the number of dimensions of " + what));
@@ -301,7 +286,7 @@ class GgufParser {
       GgufTensor& tensor = file_.tensors_[i];
       const uint64_t size = static_cast<uint64_t>(tensor.size_bytes);
       if (offsets_[i] > remaining() || size > remaining() - offsets_[i]) {
-        return contradiction("tensor ", shown(tensor.name), " of ", size, " bytes at offset ", offsets_[i],
+        return contradiction("tensor ", printable(tensor.name), " of ", size, " bytes at offset ", offsets_[i],
                              " lies outside the tensor data, of which the file has ", remaining(), " bytes");
       }
       tensor.offset = position_ + offsets_[i];
@@ -313,7 +298,7 @@ class GgufParser {
     for (size_t i = 1; i < in_order.size(); ++i) {
       const GgufTensor& before = *in_order[i - 1];
       if (before.offset + static_cast<uint64_t>(before.size_bytes) > in_order[i]->offset) {
-        return contradiction("tensors ", shown(before.name), " and ", shown(in_order[i]->name), " overlap in the file");
+        return contradiction("tensors ", printable(before.name), " and ", printable(in_order[i]->name), " overlap in the file");
       }
     }
     return ok_status();
@@ -350,7 +335,7 @@ Result<GgufFile> GgufFile::from_bytes(std::vector<std::byte> bytes, std::string 
 
 Result<GgufFile> GgufFile::parse(FileBytes bytes, const std::string& path) {
   GgufFile file;
-  file.path_ = path;
+  file.path_ = printable_path(name);
   file.bytes_ = std::move(bytes);
   PROLOGUE_RETURN_IF_ERROR(GgufParser(file).parse());
   return file;
@@ -463,13 +448,13 @@ Result<T> GgufFile::get(std::string_view key) const {
 template <class T>
 Result<T> GgufFile::get_value(std::string_view key) const {
   const Entry* entry = find(key);
-  if (entry == nullptr) return not_found(path_, ": the metadata key ", shown(key), " is missing");
+  if (entry == nullptr) return not_found(path_, ": the metadata key ", printable(key), " is missing");
   const std::byte* bytes = entry->payload;
   std::string problem;
   if constexpr (IsVector<T>::value) {
     using Element = typename T::value_type;
     if (!entry->is_array || !accepts<Element>(entry->type)) {
-      return data_loss(path_, ": key ", shown(key), " has type ", type_description(*entry), ": array of ",
+      return data_loss(path_, ": key ", printable(key), " has type ", type_description(*entry), ": array of ",
                        expected_name<Element>(), " is expected");
     }
     T values;
@@ -477,7 +462,7 @@ Result<T> GgufFile::get_value(std::string_view key) const {
     for (uint64_t i = 0; i < entry->count; ++i) {
       Element value{};
       if (!read_value(entry->type, bytes, value, problem)) {
-        return data_loss(path_, ": key ", shown(key), " holds ", problem, " at index ", i, ": must be ", range_text<Element>());
+        return data_loss(path_, ": key ", printable(key), " holds ", problem, " at index ", i, ": must be ", range_text<Element>());
       }
       values.push_back(std::move(value));
     }
@@ -485,12 +470,12 @@ Result<T> GgufFile::get_value(std::string_view key) const {
     return values;
   } else {
     if (entry->is_array || !accepts<T>(entry->type)) {
-      return data_loss(path_, ": key ", shown(key), " has type ", type_description(*entry), ": ", expected_name<T>(),
+      return data_loss(path_, ": key ", printable(key), " has type ", type_description(*entry), ": ", expected_name<T>(),
                        " is expected");
     }
     T value{};
     if (!read_value(entry->type, bytes, value, problem)) {
-      return data_loss(path_, ": key ", shown(key), " is ", problem, ": must be ", range_text<T>());
+      return data_loss(path_, ": key ", printable(key), " is ", problem, ": must be ", range_text<T>());
     }
     entry->used = true;
     return value;
@@ -531,7 +516,7 @@ std::vector<std::string> GgufFile::unused_keys(std::string_view prefix) const {
 Result<const GgufTensor*> GgufFile::tensor(std::string_view name) const {
   return catch_out_of_memory([&]() -> Result<const GgufTensor*> {
     const auto found = tensor_index_.find(name);
-    if (found == tensor_index_.end()) return not_found(path_, ": the tensor ", shown(name), " is missing");
+    if (found == tensor_index_.end()) return not_found(path_, ": the tensor ", printable(name), " is missing");
     tensor_used_[found->second] = true;
     return &tensors_[found->second];
   });
@@ -545,7 +530,7 @@ Result<const GgufTensor*> GgufFile::tensor_of(std::string_view name, std::span<c
   if (const auto found = tensor_index_.find(name); found != tensor_index_.end()) {
     const GgufTensor& there = tensors_[found->second];
     if (!std::equal(there.dims.begin(), there.dims.end(), dims.begin(), dims.end())) {
-      return data_loss(path_, ": tensor ", shown(name), " has shape ", shape_text(there.dims), ": ", shape_text(dims),
+      return data_loss(path_, ": tensor ", printable(name), " has shape ", shape_text(there.dims), ": ", shape_text(dims),
                        " is expected");
     }
   }

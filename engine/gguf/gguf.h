@@ -67,7 +67,7 @@ class GgufFile {
   // Takes the bytes of a whole file; `name` stands for the path in messages.
   static Result<GgufFile> from_bytes(std::vector<std::byte> bytes, std::string name = "memory");
 
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return path_; }  // as messages show it (printable_path)
   uint32_t version() const { return version_; }
 
   // ---- Metadata ----

@@ -1,4 +1,5 @@
 #include <prologue/engine/model/architectures.h>
+#include <prologue/engine/tokenizer/utf8.h>
 
 #include <prologue/kernels/base/out_of_memory.h>
 
@@ -38,17 +39,17 @@ Result<Model> load_known(const GgufFile& file, DType dtype, const Execution& exe
     PROLOGUE_ASSIGN_OR_RETURN(Model model, architecture.load(loader));
     for (const std::string& prefix : {name + ".", std::string("split."), std::string("adapter.")}) {
       for (const std::string& key : file.unused_keys(prefix)) {
-        return unsupported(file.path(), ": the key ", key, " changes the result, and the ", name, " loader does not know it");
+        return unsupported(file.path(), ": the key ", printable(key), " changes the result, and the ", name, " loader does not know it");
       }
     }
     for (const std::string& tensor : file.unused_tensors()) {
-      return unsupported(file.path(), ": the tensor ", tensor, " belongs to the model, and the ", name, " loader does not know it");
+      return unsupported(file.path(), ": the tensor ", printable(tensor), " belongs to the model, and the ", name, " loader does not know it");
     }
     PROLOGUE_RETURN_IF_ERROR(file.check_unchanged());
     model.weights = loader.take_weights();
     return model;
   }
-  return unsupported(file.path(), ": the architecture is \"", name, "\": supported are ", names());
+  return unsupported(file.path(), ": the architecture is ", in_quotes(name), ": supported are ", names());
 }
 
 }  // namespace

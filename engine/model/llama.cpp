@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include <prologue/engine/model/architectures.h>
+#include <prologue/engine/tokenizer/utf8.h>
 #include <prologue/layers/decoder_layer.h>
 
 namespace prologue {
@@ -44,8 +45,8 @@ Result<RopeScaling> read_rope_scaling(const GgufFile& file, int64_t context_leng
   PROLOGUE_ASSIGN_OR_RETURN(const std::string type, file.get_or<std::string>("llama.rope.scaling.type", "linear"));
   if (type == "none") return RopeScaling{};
   if (type != "linear" && type != "yarn") {
-    return unsupported(file.path(), ": llama.rope.scaling.type is \"", type,
-                       "\": only \"none\", \"linear\" and \"yarn\" are supported");
+    return unsupported(file.path(), ": llama.rope.scaling.type is ", in_quotes(type),
+                       ": only \"none\", \"linear\" and \"yarn\" are supported");
   }
   PROLOGUE_ASSIGN_OR_RETURN(const double stated_factor, file.get_or<double>("llama.rope.scaling.factor", 0.0));
   const double factor = stated_factor == 0.0 ? 1.0 : stated_factor;

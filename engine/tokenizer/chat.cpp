@@ -59,7 +59,7 @@ Result<ChatFormat> ChatFormat::detect_from(const Tokenizer& tokenizer) {
   const bool is_chatml = mentions(kChatMlStart);
   if (!is_chatml && !mentions(kLlama3Start)) {
     return unsupported("the model's chat template is of no format known here: ", kSupported, "; its first line is ",
-                       quoted(chat_template.substr(0, chat_template.find('\n'))));
+                       in_quotes(chat_template.substr(0, chat_template.find('\n'))));
   }
   ChatFormat format(tokenizer, is_chatml ? Style::chatml : Style::llama3);
   PROLOGUE_RETURN_IF_ERROR(format.find_markers());
@@ -72,7 +72,7 @@ Status ChatFormat::find_markers() {
   const auto find = [this](std::string_view marker, int32_t& id) {
     const std::optional<int32_t> found = tokenizer_->find(marker);
     if (!found || tokenizer_->type(*found) != TokenType::control) {
-      return data_loss("the model's chat template is ", name(), ", but its vocabulary has no control token ", quoted(marker));
+      return data_loss("the model's chat template is ", name(), ", but its vocabulary has no control token ", in_quotes(marker));
     }
     id = *found;
     return ok_status();

@@ -105,7 +105,7 @@ Result<PreTokenizer> PreTokenizer::create(std::string_view name) {
     pcre2_jit_compile(pattern->code, PCRE2_JIT_COMPLETE);  // where there is no JIT, matching is interpreted and gives the same
     return PreTokenizer(pattern, named.whole_pieces_first);
   }
-  return unsupported("the pre-tokenizer ", quoted(name), " (tokenizer.ggml.pre) is not supported: supported are ", names);
+  return unsupported("the pre-tokenizer ", in_quotes(name), " (tokenizer.ggml.pre) is not supported: supported are ", names);
 }
 
 Status PreTokenizer::split(std::string_view text, std::vector<std::string_view>& pieces) const {

@@ -64,7 +64,7 @@ Result<Tokenizer> Tokenizer::create(TokenizerData data) {
 
 Result<Tokenizer> Tokenizer::create_checked(TokenizerData data) {
   if (data.model != "gpt2") {
-    return unsupported("the tokenizer model ", quoted(data.model),
+    return unsupported("the tokenizer model ", in_quotes(data.model),
                        " (tokenizer.ggml.model) is not supported: supported is gpt2 (byte-level BPE)");
   }
   PROLOGUE_ASSIGN_OR_RETURN(PreTokenizer pre_tokenizer, PreTokenizer::create(data.pre));
@@ -97,13 +97,13 @@ Status Tokenizer::index_tokens() {
   for (int32_t id = 0; id < vocab_size(); ++id) {
     const std::string& text = data_.tokens[static_cast<size_t>(id)];
     if (text.empty()) return data_loss("token ", id, " is empty");
-    if (!is_valid_utf8(text)) return data_loss("token ", id, ", ", quoted(text), ", is not UTF-8");
+    if (!is_valid_utf8(text)) return data_loss("token ", id, ", ", in_quotes(text), ", is not UTF-8");
     if (const auto [first, is_new] = ids_by_text_.emplace(text, id); !is_new) {
-      return data_loss("tokens ", first->second, " and ", id, " are both ", quoted(text));
+      return data_loss("tokens ", first->second, " and ", id, " are both ", in_quotes(text));
     }
     const int32_t type_number = data_.token_types.empty() ? 1 : data_.token_types[static_cast<size_t>(id)];
     if (type_number < static_cast<int32_t>(TokenType::normal) || type_number > static_cast<int32_t>(TokenType::unused)) {
-      return data_loss("token ", id, ", ", quoted(text), ", has the type ", type_number,
+      return data_loss("token ", id, ", ", in_quotes(text), ", has the type ", type_number,
                        ": byte-level BPE knows 1 (normal) to 5 (unused)");
     }
     const TokenType token_type = type(id);
@@ -128,7 +128,7 @@ Status Tokenizer::index_merges() {
     const std::string_view line = data_.merges[rank];
     const size_t space = line.find(' ');
     if (space == 0 || space >= line.size() - 1 || line.find(' ', space + 1) != std::string_view::npos) {
-      return data_loss("merge ", rank, ", ", quoted(line), ", is not two tokens with one space between them");
+      return data_loss("merge ", rank, ", ", in_quotes(line), ", is not two tokens with one space between them");
     }
     std::string joined(line);
     joined.erase(space, 1);
@@ -137,15 +137,15 @@ Status Tokenizer::index_merges() {
     for (size_t i = 0; i < texts.size(); ++i) {
       const std::optional<int32_t> id = find(texts[i]);
       if (!id)
-        return data_loss("merge ", rank, ", ", quoted(line), ", needs the token ", quoted(texts[i]),
+        return data_loss("merge ", rank, ", ", in_quotes(line), ", needs the token ", in_quotes(texts[i]),
                          ", which the vocabulary lacks");
       // Otherwise plain text could become a marker.
       if (is_control(type(*id)))
-        return data_loss("merge ", rank, ", ", quoted(line), ", has to do with the control token ", quoted(texts[i]));
+        return data_loss("merge ", rank, ", ", in_quotes(line), ", has to do with the control token ", in_quotes(texts[i]));
       ids[i] = *id;
     }
     if (!merges_.emplace(pair_key(ids[0], ids[1]), Merge{static_cast<int32_t>(rank), ids[2]}).second) {
-      return data_loss("merge ", rank, ", ", quoted(line), ", is there twice");
+      return data_loss("merge ", rank, ", ", in_quotes(line), ", is there twice");
     }
   }
   data_.merges = {};  // not needed any more, and as large as the vocabulary

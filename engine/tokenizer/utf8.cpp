@@ -1,4 +1,5 @@
 #include <prologue/engine/tokenizer/utf8.h>
+#include <prologue/kernels/base/status.h>
 
 namespace prologue {
 
@@ -40,23 +41,69 @@ std::string replace_invalid_bytes(std::string_view text) {
   return valid;
 }
 
-std::string quoted(std::string_view text) {
-  constexpr size_t kMaxBytes = 60;
-  std::string result = "'";
-  for (std::string_view rest = text; !rest.empty();) {
-    if (result.size() > kMaxBytes) return result + "...'";
-    const Utf8Prefix prefix = utf8_prefix(rest);
-    const auto lead = static_cast<unsigned char>(rest[0]);
-    if (prefix.kind != Utf8Prefix::Kind::character) {
-      result += kReplacementCharacter;
-    } else if (lead < 0x20 || lead == 0x7f) {
-      result += ' ';
-    } else {
-      result += rest.substr(0, prefix.length);
-    }
-    rest.remove_prefix(prefix.length);
-  }
-  return result + "'";
+namespace {
+
+// Whether a valid UTF-8 character does something to the screen instead of being shown on it.
+bool acts_on_the_screen(std::string_view character) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(character[i]); };
+  if (character.size() == 1) return byte(0) < 0x20 || byte(0) == 0x7f;
+  if (character.size() == 2) return (byte(0) == 0xc2 && byte(1) < 0xa0) || character == "\u061c";
+  if (character.size() != 3 || byte(0) != 0xe2) return false;
+  return (byte(1) == 0x80 &&
+          ((byte(2) >= 0x8e && byte(2) <= 0x8f) || (byte(2) >= 0xa8 && byte(2) <= 0xae))) ||  // U+200E, U+2028..
+         (byte(1) == 0x81 && byte(2) >= 0xa6 && byte(2) <= 0xa9);                             // U+2066..
 }
+
+// The first character of `rest`, or its first bytes that are none, as it may be shown; removed from `rest`.
+std::string take_shown(std::string_view& rest, std::string_view keep) {
+  constexpr char kHex[] = "0123456789abcdef";
+  const Utf8Prefix prefix = utf8_prefix(rest);
+  const std::string_view bytes = rest.substr(0, prefix.length);
+  rest.remove_prefix(prefix.length);
+  const bool is_kept = bytes.size() == 1 && keep.find(bytes[0]) != std::string_view::npos;
+  if (is_kept || (prefix.kind == Utf8Prefix::Kind::character && !acts_on_the_screen(bytes))) return std::string(bytes);
+  std::string escaped;
+  for (const char byte : bytes) {
+    const auto code = static_cast<unsigned char>(byte);
+    escaped += {'\\', 'x', kHex[code >> 4], kHex[code & 15]};
+  }
+  return escaped;
+}
+
+// The beginning of `text` in at most `max_bytes`; what does not fit is left in `text`.
+std::string take_printable(std::string_view& text, size_t max_bytes) {
+  std::string shown;
+  while (!text.empty()) {
+    std::string_view rest = text;
+    const std::string next = take_shown(rest, {});
+    if (shown.size() + next.size() > max_bytes) break;
+    shown += next;
+    text = rest;
+  }
+  return shown;
+}
+
+}  // namespace
+
+std::string escape_controls(std::string_view text, std::string_view keep) {
+  std::string shown;
+  shown.reserve(text.size());
+  while (!text.empty()) shown += take_shown(text, keep);
+  return shown;
+}
+
+std::string printable(std::string_view text, size_t max_bytes) {
+  std::string_view rest = text;
+  const std::string shown = take_printable(rest, max_bytes);
+  return rest.empty() ? shown : str_cat(shown, "... (", text.size(), " bytes)");
+}
+
+std::string in_quotes(std::string_view text, size_t max_bytes) {
+  std::string_view rest = text;
+  const std::string shown = take_printable(rest, max_bytes);
+  return rest.empty() ? str_cat("'", shown, "'") : str_cat("'", shown, "...' (", text.size(), " bytes)");
+}
+
+std::string printable_path(std::string_view path) { return printable(path, 1024); }
 
 }  // namespace prologue

@@ -24,7 +24,18 @@ bool is_valid_utf8(std::string_view text);
 // Valid UTF-8: each byte that is not part of a character becomes U+FFFD.
 std::string replace_invalid_bytes(std::string_view text);
 
-// Text from a file, made fit for a message: in single quotes, on one line, valid UTF-8, cut after some 60 bytes.
-std::string quoted(std::string_view text);
+// ---- Text from a file, a model or a command line, made safe for a message or a terminal ----
+//
+// Escaped, each byte as \\xNN: control characters (C0, DEL, C1), line and paragraph separators, characters that change the
+// direction of the text around them, and bytes that are not UTF-8. Everything else stays as it is.
+
+// Characters of `keep` (control characters) stay as they are.
+std::string escape_controls(std::string_view text, std::string_view keep = {});
+// On one line, and at most `max_bytes` long: what is left out is replaced by "... (N bytes)", N the length of the whole text.
+std::string printable(std::string_view text, size_t max_bytes = 96);
+// The same in single quotes. (Not "quoted": with <iomanip>, a std::string would find std::quoted.)
+std::string in_quotes(std::string_view text, size_t max_bytes = 96);
+// A file's path for a message: printable, with room for the long ones that exist.
+std::string printable_path(std::string_view path);
 
 }  // namespace prologue

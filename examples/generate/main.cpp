@@ -1,6 +1,4 @@
 // generate: text from a model file. The use of the engine on one page: load, encode, generate, print.
-#include <unistd.h>
-
 #include <cstdio>
 #include <iostream>
 #include <new>
@@ -11,6 +9,8 @@
 #include <prologue/engine/tokenizer/chat.h>
 #include <prologue/layers/graph/print.h>
 
+#include "chat.h"
+#include "io.h"
 #include "options.h"
 #include "report.h"
 
@@ -19,16 +19,14 @@ using namespace generate;
 
 namespace {
 
-int fail(const Status& status) {
-  std::cerr << "generate: " << status.message() << "\n";
-  return 1;
-}
-
 // The prompt's tokens: raw text with the model's special tokens in it, or the user's message in the model's chat format.
-Status encode_prompt(const Engine& engine, const ChatFormat* chat, const std::string& prompt, Request& request) {
+Status encode_prompt(const Engine& engine, const ChatFormat* chat, const Options& options, const std::string& prompt,
+                     Request& request) {
   if (chat != nullptr) {
-    const ChatMessage message{"user", prompt};
-    PROLOGUE_ASSIGN_OR_RETURN(request.prompt, chat->encode_chat({&message, 1}, true));
+    std::vector<ChatMessage> messages;
+    if (options.system) messages.push_back({"system", *options.system});
+    messages.push_back({"user", prompt});
+    PROLOGUE_ASSIGN_OR_RETURN(request.prompt, chat->encode_chat(messages, true));
     request.stop_tokens = {chat->end_of_turn()};
   } else {
     PROLOGUE_ASSIGN_OR_RETURN(request.prompt, engine.tokenizer().encode(prompt, true, engine.tokenizer().add_bos()));
@@ -37,24 +35,29 @@ Status encode_prompt(const Engine& engine, const ChatFormat* chat, const std::st
 }
 
 // All prompts as one batch. A single one is streamed; several are printed one after the other.
-int run_prompts(Engine& engine, const ChatFormat* chat, const Options& options) {
+int run_prompts(Engine& engine, const ChatFormat* chat, const Options& options, Output& out) {
   std::vector<Request> requests(options.prompts.size(), options.request);
   std::vector<Status> encoded(options.prompts.size());
-  for (size_t i = 0; i < requests.size(); ++i) encoded[i] = encode_prompt(engine, chat, options.prompts[i], requests[i]);
+  for (size_t i = 0; i < requests.size(); ++i) encoded[i] = encode_prompt(engine, chat, options, options.prompts[i], requests[i]);
 
+  ProgressBar progress("prefill", !options.quiet);
   const bool stream = !options.json && requests.size() == 1;
   bool started = false;
   const auto show = [&](std::string_view text) {
-    if (!started && !options.quiet && chat == nullptr) std::cout << options.prompts[0];
+    if (!started) {
+      progress.clear();
+      if (!options.quiet && chat == nullptr) out.write(options.prompts[0]);
+    }
     started = true;
-    std::cout << text << std::flush;
+    out.write(text);
   };
   GenerationEvents events;
   if (stream) events.on_text = [&](size_t, std::string_view text) { show(text); };
-  ProgressBar progress("reading", !options.quiet);
   events.on_prefill = [&](double fraction) { progress.update(fraction); };
+  events.should_stop = [&] { return out.failed(); };
   auto generated = engine.generate(requests, events);
-  if (!generated.ok()) return fail(generated.status());
+  progress.clear();
+  if (!generated.ok()) return fail(generated.status().message());
   std::vector<Completion>& completions = *generated;
 
   int exit_code = 0;
@@ -63,88 +66,68 @@ int run_prompts(Engine& engine, const ChatFormat* chat, const Options& options) 
     const Completion& completion = completions[i];
     if (!completion.status.ok()) exit_code = 1;
     if (options.json) {
-      std::cout << json_line(engine, options.prompts[i], requests[i], completion) << "\n";
+      out.write(json_line(engine, options.prompts[i], requests[i], completion) + "\n");
     } else if (!completion.status.ok()) {
-      if (started) std::cout << "\n";
-      std::cerr << "generate: " << (stream ? "" : str_cat("prompt ", i + 1, ": ")) << completion.status.message() << "\n";
+      if (started) out.write("\n");
+      fail((stream ? "" : str_cat("prompt ", i + 1, ": ")) + completion.status.message());
     } else if (stream) {
       show("\n");
     } else {
-      if (!options.quiet) std::cout << "--- prompt " << i + 1 << " ---\n" << (chat == nullptr ? options.prompts[i] : "");
-      std::cout << completion.text << "\n";
+      if (!options.quiet) out.write(str_cat("--- prompt ", i + 1, " ---\n", chat == nullptr ? options.prompts[i] : ""));
+      out.write(completion.text + "\n");
     }
   }
-  std::cout << std::flush;
-  if (!options.json && !options.quiet && exit_code == 0) std::cerr << "\n" << summary_table(engine, completions);
+  if (!options.json && !options.quiet && exit_code == 0 && !out.failed()) std::cerr << "\n" << summary_table(engine, completions);
   return exit_code;
 }
 
-// Turns from the terminal until the end of input; each answer sees the whole conversation.
-int run_chat(Engine& engine, const ChatFormat& chat, const Options& options) {
-  Request request = options.request;  // its prompt is the conversation so far
-  request.stop_tokens = {chat.end_of_turn()};
-  const bool terminal = isatty(STDIN_FILENO) != 0;
-  while (true) {
-    if (terminal) std::cout << "> " << std::flush;
-    ChatMessage message{"user", ""};
-    if (!std::getline(std::cin, message.content)) break;
-    if (message.content.empty()) continue;
-    const auto turn = request.prompt.empty() ? chat.encode_chat({&message, 1}, true) : chat.encode_next_turn(message);
-    if (!turn.ok()) return fail(turn.status());
-    request.prompt.insert(request.prompt.end(), turn->begin(), turn->end());
-    GenerationEvents events;
-    events.on_text = [](size_t, std::string_view text) { std::cout << text << std::flush; };
-    const auto generated = engine.generate({&request, 1}, events);
-    if (!generated.ok()) return fail(generated.status());
-    const Completion& answer = generated->front();
-    std::cout << std::endl;
-    if (!answer.status.ok()) return fail(answer.status);
-    request.prompt.insert(request.prompt.end(), answer.tokens.begin(), answer.tokens.end());
-  }
-  return 0;
-}
-
-int run_score(Engine& engine, const Options& options) {
-  auto rows = read_score_file(options.score_file);
-  if (!rows.ok()) return fail(rows.status());
+int run_score(Engine& engine, const std::vector<ScoreRow>& rows, Output& out) {
   int exit_code = 0;
-  for (const ScoreRow& row : *rows) {
+  for (const ScoreRow& row : rows) {
     const auto score = engine.score(row.prompt_tokens, row.tokens);
-    std::cout << (score.ok() ? json_line(*score) : json_error("", score.status().message())) << std::endl;
+    out.write((score.ok() ? json_line(*score) : json_error("", score.status().message())) + "\n");
     if (!score.ok()) exit_code = 1;
+    if (out.failed()) break;
   }
   return exit_code;
 }
 
-int run(int argc, char** argv) {
-  ParsedOptions parsed = parse_options(argc, argv);
+int run(int argc, char** argv, Output& out) {
+  ParsedOptions parsed = parse_options(argc, argv, out);
   if (!parsed.options) return parsed.exit_code;
   Options& options = *parsed.options;
+
+  std::vector<ScoreRow> score_rows;
+  if (!options.score_file.empty()) {
+    auto rows = read_score_file(options.score_file);
+    if (!rows.ok()) return fail(rows.status().message());
+    score_rows = std::move(rows).value();
+  }
 
   Result<std::unique_ptr<Engine>> loaded = [&] {
     ProgressBar progress("loading", !options.quiet);
     options.engine.on_load = [&](double fraction) { progress.update(fraction); };
     return Engine::load(options.engine);
   }();
-  if (!loaded.ok()) return fail(loaded.status());
+  if (!loaded.ok()) return fail(loaded.status().message());
   Engine& engine = **loaded;
 
   if (!options.print_graph.empty()) {
     const auto graph = engine.graph();
-    if (!graph.ok()) return fail(graph.status());
-    std::cout << (options.print_graph == "dot" ? graph_dot(*graph) : graph_table(*graph));
+    if (!graph.ok()) return fail(graph.status().message());
+    out.write(options.print_graph == "dot" ? graph_dot(*graph) : graph_table(*graph, options.print_graph == "table"));
     if (options.prompts.empty() && !options.chat && options.score_file.empty()) return 0;
   }
 
   int exit_code = 0;
   if (!options.score_file.empty()) {
-    exit_code = run_score(engine, options);
+    exit_code = run_score(engine, score_rows, out);
   } else if (options.chat) {
     const auto chat = ChatFormat::detect(engine.tokenizer());
-    if (!chat.ok()) return fail(chat.status());
-    exit_code = options.prompts.empty() ? run_chat(engine, *chat, options) : run_prompts(engine, &*chat, options);
+    if (!chat.ok()) return fail(chat.status().message());
+    exit_code = options.prompts.empty() ? run_chat(engine, *chat, options, out) : run_prompts(engine, &*chat, options, out);
   } else {
-    exit_code = run_prompts(engine, nullptr, options);
+    exit_code = run_prompts(engine, nullptr, options, out);
   }
   if (options.profile) std::cerr << profile_table(engine.take_profile());
   return exit_code;
@@ -153,8 +136,10 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  reserve_standard_descriptors();
   try {
-    return run(argc, argv);
+    Output out;
+    return out.close(run(argc, argv, out));
   } catch (const std::bad_alloc&) {  // of the program's own text and lists: the library returns it as a Status
     std::fputs("generate: out of memory\n", stderr);
     return 1;

@@ -7,25 +7,29 @@
 
 #include <prologue/engine/engine.h>
 
+#include "io.h"
+
 namespace generate {
 
 struct Options {
   prologue::EngineOptions engine;
   prologue::Request request;  // what every prompt gets, without its tokens
   std::vector<std::string> prompts;
-  bool chat = false;
+  bool chat = false;                  // without prompts: interactive
+  std::optional<std::string> system;  // of a chat; none: the model's own system prompt, if it has one
   bool json = false;
   bool quiet = false;
   bool profile = false;
-  std::string print_graph;  // "", "table" or "dot"
+  std::string print_graph;  // "", "table", "full" or "dot"
   std::string score_file;
 };
 
-// The options, or the exit code with which to leave (0 after --help, 2 for wrong usage; the message has been printed).
+// The options, or the exit code with which to leave: 0 after --help (which goes to `out`), 1 where a file cannot be read, 2 for wrong
+// usage. The message has been printed.
 struct ParsedOptions {
   std::optional<Options> options;
   int exit_code = 0;
 };
-ParsedOptions parse_options(int argc, char** argv);
+ParsedOptions parse_options(int argc, char** argv, Output& out);
 
 }  // namespace generate

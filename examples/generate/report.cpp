@@ -1,40 +1,23 @@
 #include "report.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cstdio>
-#include <fstream>
 #include <iomanip>
-#include <iostream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
+
+#include <prologue/engine/tokenizer/utf8.h>
+
+#include "io.h"
 
 namespace generate {
 
 using nlohmann::ordered_json;
 using namespace prologue;
 
-ProgressBar::ProgressBar(std::string label, bool enabled) : label_(std::move(label)), enabled_(enabled && isatty(STDERR_FILENO) != 0) {}
-
-ProgressBar::~ProgressBar() {
-  if (shown_ >= 0) std::cerr << "\r\033[K" << std::flush;
-}
-
-void ProgressBar::update(double fraction) {
-  constexpr int kWidth = 40;
-  const int filled = std::clamp(static_cast<int>(fraction * kWidth), 0, kWidth);
-  if (!enabled_ || filled == shown_) return;
-  shown_ = filled;
-  std::cerr << "\r" << label_ << " [" << std::string(static_cast<size_t>(filled), '=')
-            << std::string(static_cast<size_t>(kWidth - filled), ' ') << "] " << static_cast<int>(fraction * 100) << " %" << std::flush;
-}
-
 namespace {
 
-std::string dump(const ordered_json& object) {
-  return object.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
-}
+std::string dump(const ordered_json& object) { return object.dump(-1, ' ', false, ordered_json::error_handler_t::replace); }
 
 }  // namespace
 
@@ -77,7 +60,8 @@ std::string summary_table(const Engine& engine, const std::vector<Completion>& c
   int64_t decoded = 0;
   double first_token = 0.0;
   double prefill = 0.0;
-  double end = 0.0;
+  double decode = 0.0;
+  std::map<StopReason, int64_t> stops;
   for (const Completion& completion : completions) {
     if (!completion.status.ok()) continue;
     prompt_tokens += completion.prefill_tokens;
@@ -85,12 +69,18 @@ std::string summary_table(const Engine& engine, const std::vector<Completion>& c
     decoded += completion.decode_tokens;
     first_token = first_token == 0.0 ? completion.prefill_seconds : std::min(first_token, completion.prefill_seconds);
     prefill = std::max(prefill, completion.prefill_seconds);
-    end = std::max(end, completion.prefill_seconds + completion.decode_seconds);
+    decode = std::max(decode, completion.decode_seconds);
+    ++stops[completion.stop];
   }
   const auto rate = [](int64_t tokens, double seconds) { return seconds > 0.0 ? static_cast<double>(tokens) / seconds : 0.0; };
+  std::string stop_reasons;  // of several completions: "3 eos, 1 max_tokens"
+  for (const auto& [reason, count] : stops) {
+    stop_reasons +=
+        str_cat(stop_reasons.empty() ? "" : ", ", completions.size() > 1 ? str_cat(count, " ") : "", stop_reason_name(reason));
+  }
   std::ostringstream out;
   out << std::fixed << std::setprecision(1);
-  out << "model                " << engine.config().name << " (" << engine.config().architecture << ")\n"
+  out << "model                " << printable(engine.config().name) << " (" << engine.config().architecture << ")\n"
       << "device, dtype        " << device_name(engine.device()) << ", " << dtype_name(engine.dtype()) << "\n"
       << "KV cache             " << kv_type_name(engine.kv_type()) << "\n"
       << "loading              " << engine.load_seconds() << " s\n"
@@ -98,7 +88,8 @@ std::string summary_table(const Engine& engine, const std::vector<Completion>& c
       << "generated tokens     " << generated << "\n"
       << "time to first token  " << first_token * 1e3 << " ms\n"
       << "prefill              " << rate(prompt_tokens, prefill) << " tokens/s\n";
-  if (decoded > 0) out << "decoding             " << rate(decoded, end - prefill) << " tokens/s\n";
+  if (decoded > 0) out << "decoding             " << rate(decoded, decode) << " tokens/s\n";
+  out << "stop reason          " << stop_reasons << "\n";
   return out.str();
 }
 
@@ -128,19 +119,29 @@ std::string profile_table(const Engine::Profile& profile) {
 }
 
 Result<std::vector<ScoreRow>> read_score_file(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return not_found("--score ", path, ": the file cannot be read");
-  const ordered_json json = ordered_json::parse(file, nullptr, false);
-  if (json.is_discarded() || !json.is_array()) return invalid_argument("--score ", path, ": the file must be a JSON list of objects");
+  PROLOGUE_ASSIGN_OR_RETURN(const std::string content, read_file("--score", path));
+  const std::string name = "--score " + printable_path(path);
+  // A list of objects of lists: deeper ones would only cost memory.
+  constexpr int kMaxDepth = 3;
+  bool too_deep = false;
+  const auto check_depth = [&](int depth, ordered_json::parse_event_t event, ordered_json&) {
+    using Event = ordered_json::parse_event_t;
+    too_deep = too_deep || (depth >= kMaxDepth && (event == Event::array_start || event == Event::object_start));
+    return !too_deep;
+  };
+  const ordered_json json = ordered_json::parse(content, check_depth, false);
+  if (too_deep)
+    return invalid_argument(name, ": the file must be a JSON list of objects: it is nested more than ", kMaxDepth, " deep");
+  if (json.is_discarded() || !json.is_array()) return invalid_argument(name, ": the file must be a JSON list of objects");
   std::vector<ScoreRow> rows;
   for (const ordered_json& item : json) {
     ScoreRow row;
     for (auto [key, target] : {std::pair{"prompt_tokens", &row.prompt_tokens}, std::pair{"tokens", &row.tokens}}) {
       const bool present = item.is_object() && item.contains(key) && item[key].is_array();
-      if (!present) return invalid_argument("--score ", path, ": row ", rows.size(), " has no list \"", key, "\"");
+      if (!present) return invalid_argument(name, ": row ", rows.size(), " has no list \"", key, "\"");
       for (const ordered_json& id : item[key]) {
         if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() > INT32_MAX) {
-          return invalid_argument("--score ", path, ": row ", rows.size(), ": ", id.dump(), " in \"", key, "\" is not a token id");
+          return invalid_argument(name, ": row ", rows.size(), ": ", printable(dump(id)), " in \"", key, "\" is not a token id");
         }
         target->push_back(id.get<int32_t>());
       }

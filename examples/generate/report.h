@@ -8,30 +8,17 @@
 
 namespace generate {
 
-// A bar on a terminal's stderr; silent elsewhere.
-class ProgressBar {
- public:
-  explicit ProgressBar(std::string label, bool enabled);
-  ~ProgressBar();
-  void update(double fraction);
-
- private:
-  std::string label_;
-  bool enabled_;
-  int shown_ = -1;
-};
-
 // One line of JSON.
 std::string json_line(const prologue::Engine& engine, const std::string& prompt, const prologue::Request& request,
                       const prologue::Completion& completion);
 std::string json_line(const prologue::Score& score);
 std::string json_error(const std::string& prompt, const std::string& error);
 
-// model, device, dtype, tokens, rates
+// model, device, dtype, tokens, rates, why the generation ended
 std::string summary_table(const prologue::Engine& engine, const std::vector<prologue::Completion>& completions);
 std::string profile_table(const prologue::Engine::Profile& profile);
 
-// The rows of a --score file.
+// The rows of a --score file: a JSON list of {"prompt_tokens": [...], "tokens": [...]}.
 struct ScoreRow {
   std::vector<int32_t> prompt_tokens;
   std::vector<int32_t> tokens;

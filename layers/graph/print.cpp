@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <string_view>
 
 #include <prologue/layers/graph/print.h>
 
@@ -7,11 +9,20 @@ namespace prologue {
 
 namespace {
 
+// A view by the columns of its base that it is: no node writes the view itself.
+std::string name_of(const Graph& graph, Value value) {
+  const ValueInfo& info = graph.info(value);
+  if (!info.base) return info.name;
+  return str_cat(graph.info(info.base).name, "[", info.base_column, ":", info.base_column + info.width, "]");
+}
+
 std::string describe(const Graph& graph, Value value) {
   const ValueInfo& info = graph.info(value);
-  return str_cat(info.name, " [", info.rows == Rows::tokens ? "tokens" : "logits", ", ", info.width, "] ",
+  return str_cat(name_of(graph, value), " [", info.rows == Rows::tokens ? "tokens" : "logits", ", ", info.width, "] ",
                  dtype_name(info.dtype));
 }
+
+bool reads_cache(const NodeFacts& facts) { return std::string_view(facts.kind) == "paged_attention"; }
 
 template <class Item, class Text>
 std::string join(const std::vector<Item>& items, Text text) {
@@ -21,7 +32,8 @@ std::string join(const std::vector<Item>& items, Text text) {
 }
 
 std::string reads_text(const Graph& graph, const NodeFacts& facts) {
-  std::string text = join(facts.reads, [&](Value value) { return graph.info(value).name; });
+  std::string text = join(facts.reads, [&](Value value) { return name_of(graph, value); });
+  if (facts.cache_layer >= 0 && reads_cache(facts)) text += str_cat(text.empty() ? "" : ", ", "cache[", facts.cache_layer, "]");
   for (const char* input : facts.step_inputs) text += str_cat(text.empty() ? "" : ", ", "step.", input);
   for (const Weight& weight : facts.weights)
     text += str_cat(text.empty() ? "" : ", ", "weight [", weight.rows, ", ", weight.cols, "]");
@@ -30,16 +42,100 @@ std::string reads_text(const Graph& graph, const NodeFacts& facts) {
 
 std::string writes_text(const Graph& graph, const NodeFacts& facts) {
   std::string text = join(facts.writes, [&](Value value) { return describe(graph, value); });
-  const bool reads_cache = std::string(facts.kind) == "paged_attention";
-  if (facts.cache_layer >= 0 && !reads_cache) text += str_cat(text.empty() ? "" : ", ", "cache[", facts.cache_layer, "]");
+  if (facts.cache_layer >= 0 && !reads_cache(facts)) text += str_cat(text.empty() ? "" : ", ", "cache[", facts.cache_layer, "]");
   return text;
+}
+
+using Row = std::array<std::string, 4>;  // node, operation, reads, writes
+
+void replace_all(std::string& text, const std::string& from, const std::string& to) {
+  for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size()))
+    text.replace(at, from.size(), to);
+}
+
+// Rows of one layer or of none (-1), in which the layer's number is N.
+struct LayerRow {
+  int64_t layer = -1;
+  Row row;
+};
+
+LayerRow without_layer_number(Row row) {
+  constexpr std::string_view kPrefix = "layers.";
+  const std::string& name = row[0];
+  if (name.rfind(kPrefix, 0) != 0) return {-1, std::move(row)};
+  int64_t layer = -1;
+  const char* end = std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), layer).ptr;
+  if (layer < 0 || *end != '.') return {-1, std::move(row)};
+  for (std::string& cell : row) {
+    replace_all(cell, str_cat("layers.", layer, "."), "layers.N.");
+    replace_all(cell, str_cat("layers.", layer - 1, "."), "layers.N-1.");
+    replace_all(cell, str_cat("cache[", layer, "]"), "cache[N]");
+  }
+  return {layer, std::move(row)};
+}
+
+// {0, 1, 2, 5} -> "0-2,5"
+std::string ranges(const std::vector<int64_t>& numbers) {
+  std::string text;
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    const size_t first = i;
+    while (i + 1 < numbers.size() && numbers[i + 1] == numbers[i] + 1) ++i;
+    text += str_cat(text.empty() ? "" : ",", numbers[first]);
+    if (i > first) text += str_cat("-", numbers[i]);
+  }
+  return text;
+}
+
+// Of layers that follow each other and have nodes of the same names, equal rows become one, at the place of the first. A row of one
+// layer alone keeps its number.
+std::vector<Row> fold(const std::vector<Row>& rows) {
+  std::vector<LayerRow> numbered;
+  for (const Row& row : rows) numbered.push_back(without_layer_number(row));
+  const auto end_of_layer = [&](size_t begin) {
+    size_t end = begin;
+    while (end < numbered.size() && numbered[end].layer == numbered[begin].layer) ++end;
+    return end;
+  };
+  std::vector<Row> folded;
+  for (size_t begin = 0; begin < rows.size();) {
+    if (numbered[begin].layer < 0) {
+      folded.push_back(rows[begin++]);
+      continue;
+    }
+    const size_t num_roles = end_of_layer(begin) - begin;
+    const auto is_alike = [&](size_t at) {
+      if (at >= rows.size() || numbered[at].layer < 0 || end_of_layer(at) - at != num_roles) return false;
+      for (size_t i = 0; i < num_roles; ++i) {
+        if (numbered[at + i].row[0] != numbered[begin + i].row[0]) return false;
+      }
+      return true;
+    };
+    size_t end = begin + num_roles;
+    while (is_alike(end)) end += num_roles;
+    for (size_t role = 0; role < num_roles; ++role) {
+      std::vector<bool> is_printed(rows.size(), false);
+      for (size_t at = begin + role; at < end; at += num_roles) {
+        if (is_printed[at]) continue;
+        std::vector<int64_t> layers;
+        for (size_t other = at; other < end; other += num_roles) {
+          if (numbered[other].row != numbered[at].row) continue;
+          is_printed[other] = true;
+          layers.push_back(numbered[other].layer);
+        }
+        Row row = layers.size() > 1 ? numbered[at].row : rows[at];
+        replace_all(row[0], "layers.N.", str_cat("layers.", ranges(layers), "."));
+        folded.push_back(std::move(row));
+      }
+    }
+    begin = end;
+  }
+  return folded;
 }
 
 }  // namespace
 
-std::string graph_table(const Graph& graph) {
-  using Row = std::array<std::string, 4>;
-  std::vector<Row> rows = {{"node", "operation", "reads", "writes"}};
+std::string graph_table(const Graph& graph, bool fold_layers) {
+  std::vector<Row> rows;
   for (const Node& node : graph.nodes) {
     const NodeFacts facts = facts_of(node.operation);
     std::string kind = facts.kind;
@@ -47,6 +143,8 @@ std::string graph_table(const Graph& graph) {
     if (*facts.remark != 0) kind += str_cat(" (", facts.remark, ")");
     rows.push_back({node.name, kind, reads_text(graph, facts), writes_text(graph, facts)});
   }
+  if (fold_layers) rows = fold(rows);
+  rows.insert(rows.begin(), {"node", "operation", "reads", "writes"});
   std::array<size_t, 4> widths = {};
   for (const Row& row : rows) {
     for (size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
@@ -70,9 +168,9 @@ std::string graph_dot(const Graph& graph) {
                     node.fused_from.empty() ? "" : "\\n= " + node.fused_from, "\"];\n");
     for (const Value value : facts.reads) {
       const int from = writer[static_cast<size_t>(graph.storage_of(value).id)];
-      if (from >= 0) text += str_cat("  n", from, " -> n", n, " [label=\"", graph.info(value).name, "\"];\n");
+      if (from >= 0) text += str_cat("  n", from, " -> n", n, " [label=\"", name_of(graph, value), "\"];\n");
     }
-    if (std::holds_alternative<PagedAttentionOp>(node.operation)) {
+    if (reads_cache(facts)) {
       for (const auto& [layer, from] : cache_writers) {
         if (layer == facts.cache_layer)
           text += str_cat("  n", from, " -> n", n, " [style=dashed, label=\"cache[", layer, "]\"];\n");

@@ -1,4 +1,4 @@
-// A graph for people: as a table of nodes, or in Graphviz's DOT language.
+// A graph as text to read: as a table of nodes, or in Graphviz's DOT language.
 #pragma once
 
 #include <string>
@@ -7,7 +7,11 @@
 
 namespace prologue {
 
-PROLOGUE_API std::string graph_table(const Graph& graph);
+// One row per node. A view is printed as the columns of the value that it is a part of: "layers.0.attention.qkv[0:576]".
+//
+// fold_layers: nodes that are equal in several layers share one row, "layers.0-29.mlp.down", in which N stands for the layer's number
+// ("cache[N]") and N-1 for the one before.
+PROLOGUE_API std::string graph_table(const Graph& graph, bool fold_layers = false);
 PROLOGUE_API std::string graph_dot(const Graph& graph);
 
 }  // namespace prologue

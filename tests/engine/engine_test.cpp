@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -161,15 +162,130 @@ TEST(Engine, SamplingDependsOnTheSeedAloneNotOnTheBatch) {
   for (size_t i = 0; i < batch.size(); ++i) EXPECT_EQ(tokens_of(engine->generate({&batch[i], 1}).value()).front(), together[i]);
 }
 
-TEST(Engine, StopsAtTheContextAndSaysLength) {
+TEST(Engine, EachLimitHasItsStopReason) {
   TinyLlamaOptions model;
   model.context_length = 16;
-  auto engine = load(cpu_options(write_model("context", model)));
+  const std::string path = write_model("context", model);
+  auto engine = load(cpu_options(path));
+  EXPECT_EQ(engine->context_length(), 16);
   Request one = request(*engine, "12345", 100);
-  const Completion completion = engine->generate({&one, 1}).value().front();
-  ASSERT_TRUE(completion.status.ok());
-  EXPECT_EQ(completion.stop, StopReason::length);
-  EXPECT_EQ(completion.tokens.size() + one.prompt.size(), 16u);
+  const Completion full = engine->generate({&one, 1}).value().front();
+  ASSERT_TRUE(full.status.ok());
+  EXPECT_EQ(full.stop, StopReason::context);
+  EXPECT_EQ(full.tokens.size() + one.prompt.size(), 16u);
+
+  const int64_t room = static_cast<int64_t>(full.tokens.size());
+  for (const int64_t max_tokens : {room - 1, room, room + 1}) {
+    one.max_tokens = max_tokens;
+    const Completion completion = engine->generate({&one, 1}).value().front();
+    EXPECT_EQ(completion.stop, max_tokens <= room ? StopReason::max_tokens : StopReason::context) << max_tokens;
+    EXPECT_EQ(static_cast<int64_t>(completion.tokens.size()), std::min(max_tokens, room));
+  }
+  one.ignore_eos = false;
+  one.stop_tokens = {full.tokens[3]};
+  EXPECT_EQ(engine->generate({&one, 1}).value().front().stop, StopReason::eos);
+
+  const std::pair<StopReason, const char*> names[] = {{StopReason::eos, "eos"},
+                                                      {StopReason::stop, "stop"},
+                                                      {StopReason::max_tokens, "max_tokens"},
+                                                      {StopReason::context, "context"},
+                                                      {StopReason::cancelled, "cancelled"}};
+  for (const auto& [reason, name] : names) EXPECT_STREQ(stop_reason_name(reason), name);
+}
+
+// cache_tokens is a number of tokens, whatever the pages hold, and no number is too large for it.
+TEST(Engine, TheContextIsCountedInTokens) {
+  const std::string path = write_model("context_tokens");
+  auto unlimited = load(cpu_options(path));
+  const Request one = request(*unlimited, "12", 40);
+  ASSERT_EQ(one.prompt.size(), 2u);
+  const std::vector<int32_t> want = unlimited->generate({&one, 1}).value().front().tokens;
+  for (const int64_t page_size : {1, 16, 64}) {
+    for (const int64_t context : {int64_t{5}, int64_t{17}, int64_t{INT64_MAX}}) {
+      EngineOptions options = cpu_options(path);
+      options.page_size = page_size;
+      options.cache_tokens = context;
+      auto engine = load(options);
+      EXPECT_EQ(engine->context_length(), std::min<int64_t>(context, 512));
+      const Completion completion = engine->generate({&one, 1}).value().front();
+      ASSERT_TRUE(completion.status.ok()) << completion.status.message();
+      const size_t count = std::min<size_t>(want.size(), static_cast<size_t>(context) - one.prompt.size());
+      EXPECT_EQ(completion.tokens, std::vector<int32_t>(want.begin(), want.begin() + static_cast<std::ptrdiff_t>(count)));
+      EXPECT_EQ(completion.stop, count < want.size() ? StopReason::context : StopReason::max_tokens) << context;
+      const std::vector<int32_t> tokens(static_cast<size_t>(std::min<int64_t>(context, 512)) - one.prompt.size() + 1, 5);
+      const Status score = engine->score(one.prompt, tokens).status();
+      EXPECT_EQ(score.code(), StatusCode::invalid_argument) << context;
+    }
+  }
+}
+
+TEST(Engine, ShouldStopEndsAllRequestsAndKeepsWhatThereIs) {
+  auto engine = load(cpu_options(write_model("cancel")));
+  std::vector<Request> batch = {request(*engine, "hello", 30), request(*engine, "good bye", 2), request(*engine, "x", 30)};
+  const std::vector<std::vector<int32_t>> want = tokens_of(engine->generate(batch).value());
+  // Asked once before the step that reads the prompts and makes the first tokens, then once before each further token.
+  for (const size_t steps : {size_t{0}, size_t{1}, size_t{7}}) {
+    size_t asked = 0;
+    std::vector<std::string> streamed(batch.size());
+    GenerationEvents events;
+    events.should_stop = [&] { return asked++ == steps; };
+    events.on_text = [&](size_t i, std::string_view piece) { streamed[i] += piece; };
+    const std::vector<Completion> completions = engine->generate(batch, events).value();
+    for (size_t i = 0; i < batch.size(); ++i) {
+      const Completion& completion = completions[i];
+      ASSERT_TRUE(completion.status.ok()) << completion.status.message();
+      const size_t count = std::min(steps, want[i].size());
+      EXPECT_EQ(completion.tokens, std::vector<int32_t>(want[i].begin(), want[i].begin() + static_cast<std::ptrdiff_t>(count)));
+      EXPECT_EQ(completion.stop, count == want[i].size() ? StopReason::max_tokens : StopReason::cancelled) << steps << " " << i;
+      EXPECT_EQ(completion.text, streamed[i]);
+      EXPECT_EQ(completion.text, engine->tokenizer().decode(completion.tokens));
+      EXPECT_EQ(completion.prefill_tokens, steps == 0 ? 0 : static_cast<int64_t>(batch[i].prompt.size()));
+    }
+  }
+  EXPECT_EQ(tokens_of(engine->generate(batch).value()), want);
+}
+
+// The whole prompt has been announced before its first text comes: a progress bar is gone by then.
+TEST(Engine, PrefillIsAnnouncedBeforeTheTextThatFollowsIt) {
+  TinyLlamaOptions model;
+  model.context_length = 2048;
+  auto engine = load(cpu_options(write_model("order", model)));
+  const Request one = request(*engine, std::string(1200, '7'), 5);
+  std::vector<double> fractions;
+  bool text_came = false;
+  GenerationEvents events;
+  events.on_prefill = [&](double fraction) {
+    EXPECT_FALSE(text_came);
+    fractions.push_back(fraction);
+  };
+  events.on_text = [&](size_t, std::string_view) { text_came = true; };
+  ASSERT_TRUE(engine->generate({&one, 1}, events).value().front().status.ok());
+  EXPECT_EQ(fractions.size(), 3u);
+  EXPECT_TRUE(std::is_sorted(fractions.begin(), fractions.end()));
+  EXPECT_EQ(fractions.back(), 1.0);
+  EXPECT_TRUE(text_came);
+}
+
+// A short prompt has its first token long before a long one of the same batch has been read. What it waits for is not decoding.
+TEST(Engine, DecodingTimeLeavesThePrefillOfOthersOut) {
+  TinyLlamaOptions model;
+  model.context_length = 4096;
+  auto engine = load(cpu_options(write_model("decode_time", model)));
+  const std::vector<Request> batch = {request(*engine, "hello", 3), request(*engine, std::string(1500, '7'), 3)};
+  auto end_of_prefill = std::chrono::steady_clock::now();
+  GenerationEvents events;
+  events.on_prefill = [&](double) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    end_of_prefill = std::chrono::steady_clock::now();
+  };
+  const std::vector<Completion> completions = engine->generate(batch, events).value();
+  const double decoding = std::chrono::duration<double>(std::chrono::steady_clock::now() - end_of_prefill).count();
+  EXPECT_LT(completions[0].prefill_seconds, completions[1].prefill_seconds);
+  for (const Completion& completion : completions) {
+    EXPECT_EQ(completion.decode_tokens, 2);
+    EXPECT_GT(completion.decode_seconds, 0.0);
+    EXPECT_LE(completion.decode_seconds, decoding);
+  }
 }
 
 TEST(Engine, ABadRequestFailsAloneAndSaysWhy) {
@@ -193,7 +309,7 @@ TEST(Engine, ABadRequestFailsAloneAndSaysWhy) {
   EXPECT_EQ(completions[5].status.message(), "top-p is 0: it must be above 0 and at most 1 (off)");
 }
 
-TEST(Engine, OutOfPagesFailsTheRequestThatDoesNotFitAndSaysWhatItNeeds) {
+TEST(Engine, AFullContextFailsTheRequestThatDoesNotFitAndSaysWhatItNeeds) {
   EngineOptions options = cpu_options(write_model("pages"));
   options.cache_tokens = 32;
   auto engine = load(options);
@@ -205,8 +321,11 @@ TEST(Engine, OutOfPagesFailsTheRequestThatDoesNotFitAndSaysWhatItNeeds) {
   EXPECT_TRUE(completions[0].status.ok());
   EXPECT_EQ(completions[1].status.code(), StatusCode::resource_exhausted);
   EXPECT_EQ(completions[1].status.message(),
-            str_cat("the KV cache has no pages for this request: it needs 2 pages of 16 tokens (prompt ", prompt,
-                    " + max-tokens 12), 0 of 2 are free; all requests together need a context of 64 tokens"));
+            str_cat("the context has no room for this request: it needs ", prompt + 12, " tokens (prompt ", prompt,
+                    " + max-tokens 12), ", 20 - prompt, " of 32 are left; all requests together need a context of ",
+                    2 * (prompt + 12), " tokens"));
+  options.cache_tokens = 2 * (prompt + 12);
+  tokens_of(load(options)->generate(batch));
 }
 
 TEST(Engine, RefusesWhatItDoesNotKnowByName) {
@@ -223,7 +342,7 @@ TEST(Engine, RefusesWhatItDoesNotKnowByName) {
   EXPECT_TRUE(contains(message("experts", [](GgufWriter& w) { w.add("llama.expert_count", uint32_t{8}); }),
                        "llama.expert_count is 8: mixtures of experts are not supported"));
   EXPECT_TRUE(contains(message("scaling", [](GgufWriter& w) { w.add("llama.rope.scaling.type", "longrope"); }),
-                       "llama.rope.scaling.type is \"longrope\": only \"none\", \"linear\" and \"yarn\" are supported"));
+                       "llama.rope.scaling.type is 'longrope': only \"none\", \"linear\" and \"yarn\" are supported"));
   EXPECT_TRUE(contains(message("tensor",
                                [](GgufWriter& w) {
                                  w.add_tensor("blk.0.attn_q_norm.weight", {16}, test::gguf::kF32, std::vector<std::byte>(64));
@@ -233,8 +352,36 @@ TEST(Engine, RefusesWhatItDoesNotKnowByName) {
   other.add("general.architecture", "mamba");
   const std::string path = testing::TempDir() + "prologue_engine_test_mamba.gguf";
   ASSERT_TRUE(other.write(path));
-  EXPECT_TRUE(contains(Engine::load(cpu_options(path)).status().message(), "the architecture is \"mamba\": supported are llama"));
+  EXPECT_TRUE(contains(Engine::load(cpu_options(path)).status().message(), "the architecture is 'mamba': supported are llama"));
   EXPECT_EQ(Engine::load(cpu_options("/nowhere/model.gguf")).status().code(), StatusCode::not_found);
+}
+
+// Strings of the file stand in messages quoted and cut, on one line.
+TEST(Engine, StringsOfTheFileAreMadeSafeForMessages) {
+  const std::string hostile = "\033[2J\nevil\x7f" + std::string(1000, 'x') + std::string(100000, '\xff');
+  std::vector<std::string> paths;
+  const auto with = [&](std::function<void(GgufWriter&)> extra) {
+    TinyLlamaOptions model;
+    model.extra = std::move(extra);
+    paths.push_back(write_model("hostile_" + std::to_string(paths.size()), model));
+  };
+  with([&](GgufWriter& w) { w.add("llama." + hostile, 1.0f); });
+  with([&](GgufWriter& w) { w.add("split." + hostile, hostile); });
+  with([&](GgufWriter& w) { w.add("llama.rope.scaling.type", hostile); });
+  with([&](GgufWriter& w) { w.add_tensor(hostile, {16}, test::gguf::kF32, std::vector<std::byte>(64)); });
+  GgufWriter other;
+  other.add("general.architecture", hostile);
+  paths.push_back(testing::TempDir() + "prologue_engine_test_hostile_architecture.gguf");
+  ASSERT_TRUE(other.write(paths.back()));
+  paths.push_back("/nowhere/\033[2J\n.gguf");
+  paths.push_back(testing::TempDir() + "prologue_engine_test_\033[2J\n.gguf");  // an empty model under a hostile name
+  ASSERT_TRUE(GgufWriter().write(paths.back()));
+  for (const std::string& path : paths) {
+    const std::string message = Engine::load(cpu_options(path)).status().message();
+    EXPECT_NE(message.find("\\x1b[2J\\x0a"), std::string::npos) << message;
+    EXPECT_LT(message.size(), 500u);
+    EXPECT_TRUE(std::all_of(message.begin(), message.end(), [](char c) { return c >= 0x20 && c < 0x7f; })) << message;
+  }
 }
 
 TEST(Engine, OptionsAreChecked) {
@@ -256,7 +403,8 @@ TEST(Engine, SixteenBitWeightsGiveSimilarScores) {
     options.dtype = dtype;
     auto engine = load(options);
     const Score got = engine->score(prompt, tokens).value();
-    for (size_t i = 0; i < tokens.size(); ++i) EXPECT_NEAR(got.logprob_of_token[i], want.logprob_of_token[i], 0.3) << dtype_name(dtype);
+    for (size_t i = 0; i < tokens.size(); ++i)
+      EXPECT_NEAR(got.logprob_of_token[i], want.logprob_of_token[i], 0.3) << dtype_name(dtype);
   }
 }
 

@@ -579,7 +579,7 @@ TEST(GgufRefuses, WithAShortNameInTheMessage) {
   GgufWriter writer;
   writer.add_tensor(std::string(200, 'x'), {1}, 99, bytes_of(4));
   const Result<GgufFile> file = GgufFile::from_bytes(writer.bytes(), "model.gguf");
-  EXPECT_EQ(file.status().message().find("model.gguf: tensor " + std::string(96, 'x') + "... has type"), 0u);
+  EXPECT_EQ(file.status().message().find("model.gguf: tensor " + std::string(96, 'x') + "... (200 bytes) has type"), 0u);
 }
 
 // ---- The tokenizer's part of a file ----

@@ -529,8 +529,8 @@ TEST(TokenizerRules, RefusesWhatItCannotUse) {
       {[](auto& d) { d.pre = "tekken"; }, StatusCode::unsupported,
        "the pre-tokenizer 'tekken' (tokenizer.ggml.pre) is not supported: supported are smollm, gpt-2, llama-bpe, qwen2"},
       {[](auto& d) { d.pre = std::string(1000, 'x') + "\n"; }, StatusCode::unsupported,
-       "the pre-tokenizer '" + std::string(60, 'x') +
-           "...' (tokenizer.ggml.pre) is not supported: supported are smollm, gpt-2, llama-bpe, qwen2"},
+       "the pre-tokenizer '" + std::string(96, 'x') +
+           "...' (1001 bytes) (tokenizer.ggml.pre) is not supported: supported are smollm, gpt-2, llama-bpe, qwen2"},
       {[](auto& d) { d.tokens.clear(); }, StatusCode::data_loss, "the vocabulary (tokenizer.ggml.tokens) is empty"},
       {[](auto& d) { d.token_types.pop_back(); }, StatusCode::data_loss,
        "tokenizer.ggml.token_type has 256 entries, but the vocabulary has 257 tokens"},
@@ -543,7 +543,7 @@ TEST(TokenizerRules, RefusesWhatItCannotUse) {
       {[](auto& d) { d.add_bos = true; }, StatusCode::data_loss,
        "tokenizer.ggml.add_bos_token is true, but there is no bos_token_id"},
       {[](auto& d) { d.tokens[7].clear(); }, StatusCode::data_loss, "token 7 is empty"},
-      {[](auto& d) { d.tokens[7] = "a\xff\n"; }, StatusCode::data_loss, "token 7, 'a\xef\xbf\xbd ', is not UTF-8"},
+      {[](auto& d) { d.tokens[7] = "a\xff\n"; }, StatusCode::data_loss, "token 7, 'a\\xff\\x0a', is not UTF-8"},
       {[](auto& d) { d.tokens[256] = d.tokens[97]; }, StatusCode::data_loss, "tokens 97 and 256 are both 'a'"},
       {[](auto& d) { d.token_types[97] = 6; }, StatusCode::data_loss,
        "token 97, 'a', has the type 6: byte-level BPE knows 1 (normal) to 5 (unused)"},

@@ -1,15 +1,21 @@
 // The program `generate` as people use it: flags, JSON, exit codes, messages.
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 
+#include <prologue/kernels/base/status.h>
+
 #include "tests/support/gguf_writer.h"
+#include "tests/support/terminal.h"
 
 namespace prologue::test {
 namespace {
@@ -33,10 +39,11 @@ std::string temp(const std::string& name) {
   return testing::TempDir() + "prologue_generate_test_" + test + "_" + name;
 }
 
-// `arguments` are shell words.
-Outcome generate(const std::string& arguments) {
-  const std::string out = temp("out"), err = temp("err");
-  const int status = std::system((PROLOGUE_GENERATE " " + arguments + " >" + out + " 2>" + err + " </dev/null").c_str());
+// `arguments` are shell words; `input` comes from a file.
+Outcome generate(const std::string& arguments, const std::string& input = "") {
+  const std::string in = temp("in"), out = temp("out"), err = temp("err");
+  std::ofstream(in, std::ios::binary) << input;
+  const int status = std::system((PROLOGUE_GENERATE " " + arguments + " <" + in + " >" + out + " 2>" + err).c_str());
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(out), read_file(err)};
 }
 
@@ -49,7 +56,32 @@ const std::string& model() {
   return path;
 }
 
-Outcome generate_with_model(const std::string& arguments) { return generate("--device cpu --model " + model() + " " + arguments); }
+Outcome generate_with_model(const std::string& arguments, const std::string& input = "") {
+  return generate("--device cpu --model " + model() + " " + arguments, input);
+}
+
+testing::AssertionResult contains(const std::string& text, const std::string& part) {
+  if (text.find(part) != std::string::npos) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << part << " is not in\n" << text;
+}
+
+// What a terminal may be shown of text that a model or a file made up: control characters as \xNN, except newline and tab.
+std::string without_controls(const std::string& text) {
+  std::string shown;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const bool is_c1 = byte == 0xc2 && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) < 0xa0;
+    const bool is_control = byte == 0x7f || (byte < 0x20 && byte != '\n' && byte != '\t');
+    const size_t length = is_c1 ? 2 : 1;
+    for (size_t b = i; b < i + length; ++b) {
+      char escape[8];
+      std::snprintf(escape, sizeof escape, "\\x%02x", static_cast<unsigned char>(text[b]));
+      shown += is_c1 || is_control ? std::string(escape) : std::string(1, text[b]);
+    }
+    i += length - 1;
+  }
+  return shown;
+}
 
 TEST(Generate, QuietPrintsTheTextAlone) {
   const Outcome run = generate_with_model("--prompt hello --max-tokens 5 --ignore-eos --quiet");
@@ -62,8 +94,9 @@ TEST(Generate, EndsWithATable) {
   const Outcome run = generate_with_model("--prompt hello --max-tokens 5 --ignore-eos");
   EXPECT_EQ(run.exit_code, 0);
   EXPECT_EQ(run.out.rfind("hello", 0), 0u);
-  for (const char* row : {"model  ", "device, dtype        cpu, float32", "prompt tokens        ", "generated tokens     5",
-                          "time to first token  ", "prefill              ", "decoding             "}) {
+  for (const char* row :
+       {"model  ", "device, dtype        cpu, float32", "prompt tokens        ", "generated tokens     5",
+        "time to first token  ", "prefill              ", "decoding             ", "stop reason          max_tokens\n"}) {
     EXPECT_NE(run.err.find(row), std::string::npos) << row << "\n" << run.err;
   }
 }
@@ -77,7 +110,7 @@ TEST(Generate, JsonIsOneObjectPerPromptInOrder) {
   ASSERT_EQ(objects.size(), 3u);
   EXPECT_EQ(objects[0]["prompt"], "hello");
   EXPECT_EQ(objects[0]["tokens"].size(), 5u);
-  EXPECT_EQ(objects[0]["stop"], "length");
+  EXPECT_EQ(objects[0]["stop"], "max_tokens");
   EXPECT_EQ(objects[0]["device"], "cpu");
   EXPECT_EQ(objects[0]["dtype"], "float32");
   for (const char* key : {"load_s", "prefill_tokens", "prefill_s", "decode_tokens", "decode_s"}) {
@@ -114,17 +147,19 @@ TEST(Generate, ScorePrintsARowForEachRow) {
   std::string line;
   ASSERT_TRUE(std::getline(lines, line));
   const nlohmann::json first = nlohmann::json::parse(line);
-  for (const char* key : {"argmax", "logit_of_argmax", "logit_of_token", "logprob_of_token"}) EXPECT_EQ(first[key].size(), 3u) << key;
+  for (const char* key : {"argmax", "logit_of_argmax", "logit_of_token", "logprob_of_token"})
+    EXPECT_EQ(first[key].size(), 3u) << key;
   EXPECT_GT(first["perplexity"].get<double>(), 1.0);
   ASSERT_TRUE(std::getline(lines, line));
 }
 
 TEST(Generate, PrintsTheGraphFusedOrNot) {
   const Outcome fused = generate_with_model("--print-graph");
-  const Outcome unfused = generate_with_model("--print-graph=table --unfused");
+  const Outcome unfused = generate_with_model("--print-graph=full --unfused");
   const Outcome dot = generate_with_model("--print-graph=dot");
   EXPECT_EQ(fused.exit_code, 0) << fused.err;
-  EXPECT_NE(fused.out.find("layers.0.attention.prologue "), std::string::npos) << fused.out;
+  EXPECT_NE(fused.out.find("layers.0-1.attention.prologue "), std::string::npos) << fused.out;
+  EXPECT_EQ(generate_with_model("--print-graph=table").out, fused.out);
   EXPECT_EQ(unfused.out.find("attention_prologue"), std::string::npos);
   EXPECT_NE(unfused.out.find("layers.0.attention.rope_q"), std::string::npos);
   EXPECT_EQ(dot.out.rfind("digraph", 0), 0u);
@@ -144,9 +179,10 @@ TEST(Generate, VersionAndHelp) {
   EXPECT_EQ(generate("--version").exit_code, 0);
   const Outcome help = generate("--help");
   EXPECT_EQ(help.exit_code, 0);
-  for (const char* flag : {"--model", "--prompt", "--prompt-file", "--chat", "--max-tokens", "--temperature", "--top-k", "--top-p",
-                           "--min-p", "--seed", "--stop", "--ignore-eos", "--device", "--dtype", "--page-size", "--context",
-                           "--threads", "--unfused", "--print-graph", "--profile", "--score", "--json", "--quiet"}) {
+  for (const char* flag :
+       {"--model",   "--prompt", "--prompt-file", "--chat",        "--max-tokens", "--temperature", "--top-k",     "--top-p",
+        "--min-p",   "--seed",   "--stop",        "--ignore-eos",  "--device",     "--dtype",       "--page-size", "--context",
+        "--threads", "--system", "--unfused",     "--print-graph", "--profile",    "--score",       "--json",      "--quiet"}) {
     EXPECT_NE(help.out.find(flag), std::string::npos) << flag;
   }
 }
@@ -178,22 +214,372 @@ TEST_P(GenerateBadInput, OneClearSentence) {
 
 INSTANTIATE_TEST_SUITE_P(
     Cases, GenerateBadInput,
-    testing::Values(BadCase{"", 2, "--model is required"}, BadCase{"--model MODEL", 2, "there is nothing to do"},
-                    BadCase{"--model MODEL --prompt x --no-such-flag", 2, "--no-such-flag"},
-                    BadCase{"--model MODEL --prompt x --max-tokens 0", 2, "--max-tokens is 0: it must be at least 1"},
-                    BadCase{"--model MODEL --prompt x --max-tokens many", 2, "many"},
-                    BadCase{"--model MODEL --prompt x --temperature -1", 2, "--temperature is -1"},
-                    BadCase{"--model MODEL --prompt x --top-p 2", 2, "--top-p is 2"},
-                    BadCase{"--model MODEL --prompt x --page-size 0", 2, "--page-size is 0"},
-                    BadCase{"--model MODEL --prompt x --device tpu", 2, "tpu"},
-                    BadCase{"--model MODEL --prompt x --dtype int3", 2, "int3"},
-                    BadCase{"--model MODEL --prompt x --prompt-file y", 2, "exclude each other"},
-                    BadCase{"--model MODEL --prompt-file /nowhere", 1, "cannot be read"},
-                    BadCase{"--model MODEL --score /nowhere", 1, "cannot be read"},
-                    BadCase{"--model MODEL --score EMPTY", 1, "must be a JSON list"},
-                    BadCase{"--model /nowhere.gguf --prompt x", 1, "/nowhere.gguf"}, BadCase{"--model EMPTY --prompt x", 1, "empty"},
-                    BadCase{"--model /tmp --prompt x", 1, "/tmp"}, BadCase{"--model " PROLOGUE_GENERATE " --prompt x", 1, "GGUF"},
-                    BadCase{"--device cpu --model MODEL --prompt ''", 1, "the prompt is empty"}));
+    testing::Values(
+        BadCase{"", 2, "--model is required"}, BadCase{"--model MODEL", 2, "there is nothing to do"},
+        BadCase{"--model MODEL --prompt x --no-such-flag", 2, "--no-such-flag"},
+        BadCase{"--model MODEL --prompt x --max-tokens 0", 2,
+                "--max-tokens is '0': it must be a whole number between 1 and 2147483647"},
+        BadCase{"--model MODEL --prompt x --max-tokens many", 2, "many"},
+        BadCase{"--model MODEL --prompt x --temperature -1", 2,
+                "--temperature is '-1': it must be a number between 0 and 100 (0 = greedy)"},
+        BadCase{"--model MODEL --prompt x --top-p 2", 2, "--top-p is '2': it must be a number above 0 and at most 1 (1 = off)"},
+        BadCase{"--model MODEL --prompt x --page-size 0", 2, "--page-size is '0': it must be a whole number between 1 and 1024"},
+        BadCase{"--model MODEL --prompt x --device tpu", 2, "tpu"}, BadCase{"--model MODEL --prompt x --dtype int3", 2, "int3"},
+        BadCase{"--model MODEL --prompt x --prompt-file y", 2, "exclude each other"},
+        BadCase{"--model MODEL --prompt-file /nowhere", 1, "--prompt-file /nowhere: there is no such file"},
+        BadCase{"--model MODEL --score /nowhere", 1, "--score /nowhere: there is no such file"},
+        BadCase{"--model MODEL --score EMPTY", 1, "must be a JSON list"},
+        BadCase{"--model /nowhere.gguf --prompt x", 1, "/nowhere.gguf"}, BadCase{"--model EMPTY --prompt x", 1, "empty"},
+        BadCase{"--model /tmp --prompt x", 1, "/tmp"}, BadCase{"--model " PROLOGUE_GENERATE " --prompt x", 1, "GGUF"},
+        BadCase{"--device cpu --model MODEL --prompt ''", 1, "the prompt is empty"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Files, GenerateBadInput,
+    testing::Values(BadCase{"--model MODEL --prompt-file /tmp", 1,
+                            "--prompt-file /tmp: this is a directory, but a file is expected"},
+                    BadCase{"--model MODEL --score /tmp", 1, "--score /tmp: this is a directory, but a file is expected"},
+                    BadCase{"--model MODEL --prompt-file /dev/zero", 1, "the file is too large: at most 67108864 bytes are read"},
+                    BadCase{"--model MODEL --score /dev/zero", 1, "the file is too large: at most 67108864 bytes are read"},
+                    BadCase{"--model MODEL --prompt-file /proc/self/mem", 1, "the file cannot be read: "},
+                    BadCase{"--model MODEL --prompt-file /nowhere/\x1b[2J", 1, "/nowhere/\\x1b[2J: there is no such file"},
+                    BadCase{"--model MODEL --prompt x --no-such\x1b[2J", 2, "--no-such\\x1b[2J"}));
+
+INSTANTIATE_TEST_SUITE_P(Rules, GenerateBadInput,
+                         testing::Values(BadCase{"--model MODEL --prompt x --system y", 2, "--system needs --chat"},
+                                         BadCase{"--model MODEL --chat --json", 2, "--json needs --prompt or --prompt-file"},
+                                         BadCase{"--model MODEL --prompt x --stop ''", 2, "--stop is empty"},
+                                         BadCase{"--model MODEL --prompt x --seed 1 --seed 2", 2, "--seed"},
+                                         BadCase{"--model MODEL --prompt x --print-graph=png", 2, "png"}));
+
+// No numeric option takes anything but a decimal number in its range.
+TEST(Generate, NumbersAreDecimalAndInRange) {
+  const std::string not_numbers[] = {"''", "' 1'", "'1 '", "+1", "0x1", "1x", "1e", "nan", "inf", "1_0", "1,5", "-1"};
+  const std::pair<const char*, std::vector<std::string>> options[] = {
+      {"--max-tokens", {"0", "1e9", "1.5", "2147483648", "99999999999999999999"}},
+      {"--seed", {"1.0", "18446744073709551616"}},
+      {"--top-k", {"1.5", "2147483648"}},
+      {"--page-size", {"0", "1025", "16.0"}},
+      {"--context", {"1.5", "9223372036854775808"}},
+      {"--threads", {"1.5", "4294967297", "99999"}},
+      {"--temperature", {"101", "1e39", "0x1p1"}},
+      {"--top-p", {"0", "1.001"}},
+      {"--min-p", {"1.001"}},
+  };
+  for (const auto& [option, values] : options) {
+    std::vector<std::string> all = values;
+    all.insert(all.end(), std::begin(not_numbers), std::end(not_numbers));
+    for (const std::string& value : all) {
+      const Outcome run = generate("--model /nowhere --prompt x " + std::string(option) + " " + value);
+      EXPECT_EQ(run.exit_code, 2) << option << " " << value << ": " << run.err;
+      EXPECT_EQ(run.out, "");
+      const std::string shown = value[0] == '\'' ? value : "'" + value + "'";
+      EXPECT_TRUE(contains(run.err, "generate: " + std::string(option) + " is " + shown + ": it must be a "));
+    }
+  }
+  const char* good[] = {"--max-tokens 2147483647",
+                        "--seed 18446744073709551615",
+                        "--seed 0",
+                        "--seed 010",
+                        "--temperature 1e-3",
+                        "--temperature 0.5",
+                        "--top-p 1",
+                        "--min-p 0",
+                        "--context 0",
+                        "--threads 64",
+                        "--context 9223372036854775807"};
+  for (const char* option : good) {
+    EXPECT_TRUE(contains(generate(std::string("--model /nowhere --prompt x ") + option).err, "/nowhere: there is no such file"));
+  }
+}
+
+TEST(Generate, TheContextIsALimitInTokens) {
+  const auto run = [](const std::string& options) {
+    const Outcome outcome = generate_with_model("--prompt 12 --ignore-eos --json " + options);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
+    return nlohmann::json::parse(outcome.out);
+  };
+  const nlohmann::json five = run("--context 5"), three = run("--max-tokens 3");
+  const nlohmann::json huge = run("--context 9223372036854775807 --max-tokens 3");
+  EXPECT_EQ(five["prompt_tokens"].size(), 2u);
+  EXPECT_EQ(five["tokens"], three["tokens"]);
+  EXPECT_EQ(huge["tokens"], three["tokens"]);
+  EXPECT_EQ(five["stop"], "context");
+  EXPECT_EQ(three["stop"], "max_tokens");
+  EXPECT_EQ(huge["stop"], "max_tokens");
+  EXPECT_TRUE(contains(generate_with_model("--prompt 12 --ignore-eos --context 5").err, "stop reason          context\n"));
+  EXPECT_TRUE(contains(generate_with_model("--prompt 12 --prompt 34 --ignore-eos").err, "stop reason          2 max_tokens\n"));
+}
+
+TEST(Generate, PipesAreReadLikeFiles) {
+  const std::string pipe = temp("pipe");
+  std::filesystem::remove(pipe);
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  ASSERT_EQ(std::system(("printf hello >" + pipe + " &").c_str()), 0);
+  const Outcome from_pipe = generate_with_model("--max-tokens 4 --quiet --prompt-file " + pipe);
+  EXPECT_EQ(from_pipe.exit_code, 0) << from_pipe.err;
+  EXPECT_EQ(from_pipe.out, generate_with_model("--prompt hello --max-tokens 4 --quiet").out);
+}
+
+TEST(Generate, ScoreFilesThatAreNotWhatTheyMustBe) {
+  const std::pair<std::string, std::string> cases[] = {
+      {"{}", "must be a JSON list of objects"},
+      {"[1]", "row 0 has no list \"prompt_tokens\""},
+      {R"([{"prompt_tokens": [1]}])", "row 0 has no list \"tokens\""},
+      {R"([{"prompt_tokens": [-1], "tokens": [1]}])", "-1 in \"prompt_tokens\" is not a token id"},
+      {R"([{"prompt_tokens": [1.5], "tokens": [1]}])", "1.5 in \"prompt_tokens\" is not a token id"},
+      {R"([{"prompt_tokens": [4294967297], "tokens": [1]}])", "4294967297 in \"prompt_tokens\" is not a token id"},
+      {R"([{"prompt_tokens": [18446744073709551615], "tokens": [1]}])", "is not a token id"},
+      {R"([{"prompt_tokens": [[1]], "tokens": [1]}])", "nested more than 3 deep"},
+      {R"([{"prompt_tokens": [{"a": 1}], "tokens": [1]}])", "nested more than 3 deep"},
+      {std::string(1000000, '['), "nested more than 3 deep"},
+      {"[{\"prompt_tokens\": [\"\xc2\x9b" + std::string(100000, 'x') + "\"], \"tokens\": [1]}]",
+       "... (100004 bytes) in \"prompt_"},
+      {"[{\"\xff\": 1}]", "must be a JSON list of objects"},
+  };
+  const std::string path = temp("rows.json");
+  for (const auto& [content, message] : cases) {
+    std::ofstream(path, std::ios::binary) << content;
+    const Outcome run = generate_with_model("--score " + path);
+    EXPECT_EQ(run.exit_code, 1);
+    EXPECT_EQ(run.out, "");
+    EXPECT_TRUE(contains(run.err, "generate: --score " + path + ": "));
+    EXPECT_TRUE(contains(run.err, message));
+    EXPECT_EQ(run.err, without_controls(run.err));
+    EXPECT_LT(run.err.size(), 1000u);
+  }
+}
+
+// ---- Standard output that cannot be written ----
+
+TEST(Generate, AFullDiskIsAnError) {
+  const std::string rows = temp("rows.json");
+  std::ofstream(rows) << R"([{"prompt_tokens": [5, 6], "tokens": [7, 8, 9]}])";
+  const std::string with_model = PROLOGUE_GENERATE " --device cpu --model " + model() + " ";
+  const std::string commands[] = {with_model + "--prompt x --max-tokens 3",
+                                  with_model + "--prompt x --max-tokens 3 --json",
+                                  with_model + "--prompt x --prompt y --max-tokens 3 --quiet",
+                                  with_model + "--print-graph",
+                                  with_model + "--score " + rows,
+                                  PROLOGUE_GENERATE " --help",
+                                  PROLOGUE_GENERATE " --version",
+                                  "echo x | " + with_model + "--chat --max-tokens 3"};
+  for (const std::string& command : commands) {
+    const int status = std::system((command + " >/dev/full 2>" + temp("err")).c_str());
+    EXPECT_EQ(WEXITSTATUS(status), 1) << command;
+    EXPECT_EQ(read_file(temp("err")), "generate: standard output cannot be written: No space left on device\n") << command;
+  }
+  const int closed = std::system((commands[0] + " >&- 2>" + temp("err")).c_str());
+  EXPECT_EQ(WEXITSTATUS(closed), 1);
+  EXPECT_EQ(read_file(temp("err")), "generate: standard output cannot be written: Bad file descriptor\n");
+}
+
+// As with other Unix programs: SIGPIPE ends it silently; where the parent ignores that signal, it is an error.
+TEST(Generate, APipeWithoutAReader) {
+  const std::string command =
+      PROLOGUE_GENERATE " --device cpu --model " + model() + " --prompt x --max-tokens 3 2>" + temp("err");
+  FILE* pipe = popen(("exec " + command).c_str(), "r");
+  ASSERT_NE(pipe, nullptr);
+  const int status = pclose(pipe);  // closes its end long before the model is loaded
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGPIPE) << status;
+  EXPECT_EQ(read_file(temp("err")), "");
+
+  const std::string code = temp("code");
+  const std::string wait_for_the_reader_to_go = "while printf x; do :; done 2>/dev/null; ";
+  const std::string line = "trap '' PIPE; { " + wait_for_the_reader_to_go + command + "; echo $? >" + code + "; } | true";
+  ASSERT_EQ(std::system(line.c_str()), 0);
+  EXPECT_EQ(read_file(code), "1\n");
+  EXPECT_EQ(read_file(temp("err")), "generate: standard output cannot be written: Broken pipe\n");
+}
+
+// ---- At a terminal ----
+
+std::vector<std::string> command_line(const std::string& arguments) {
+  std::istringstream stream(PROLOGUE_GENERATE " --device cpu --threads 1 " + arguments);
+  std::vector<std::string> words;
+  for (std::string word; stream >> word;) words.push_back(word);
+  return words;
+}
+
+TEST(GenerateTerminal, TheProgressBarIsGoneBeforeTheAnswer) {
+  const std::string options = "--model " + model() + " --prompt hello --max-tokens 12 --ignore-eos";
+  Terminal terminal(command_line(options));
+  EXPECT_EQ(terminal.wait(), 0);
+  const std::string text = nlohmann::json::parse(generate("--device cpu " + options + " --json").out)["text"];
+  ASSERT_TRUE(contains(terminal.bytes(), "[========================================] 100 %"));
+  const std::string shown = screen(terminal.bytes());
+  EXPECT_EQ(shown.substr(0, shown.find("\n\nmodel  ")), "hello" + without_controls(text)) << terminal.bytes();
+  EXPECT_EQ(shown.find("==="), std::string::npos) << shown;
+}
+
+// Escape sequences that a model generates, or that a prompt or a model file holds, do nothing to a terminal. Elsewhere the generated
+// bytes stay as they are.
+TEST(GenerateTerminal, ControlCharactersAreShownNotObeyed) {
+  TinyLlamaOptions tiny;
+  tiny.name = "evil\033]0;title\007\r\nname\x7f\xc2\x9b";
+  tiny.name += "2J" + std::string(100000, 'x');
+  const std::string path = temp("evil.gguf"), prompt = temp("prompt");
+  ASSERT_TRUE(write_tiny_llama(path, tiny));
+  std::ofstream(prompt, std::ios::binary) << "\033[2Jred\007";
+  const std::string options =
+      "--model " + path + " --prompt-file " + prompt + " --max-tokens 300 --ignore-eos --temperature 50 --seed 5";
+  const std::string text = nlohmann::json::parse(generate("--device cpu " + options + " --json").out)["text"];
+  ASSERT_TRUE(contains(text, "\033"));
+
+  Terminal terminal(command_line(options));
+  EXPECT_EQ(terminal.wait(), 0);
+  const std::string shown = screen(terminal.bytes());
+  EXPECT_TRUE(contains(shown, "\\x1b[2Jred\\x07" + without_controls(text)));
+  EXPECT_EQ(shown, without_controls(shown));
+  EXPECT_TRUE(contains(shown, "model                evil\\x1b]0;title\\x07\\x0d\\x0aname\\x7f\\xc2\\x9b2Jxxx"));
+  EXPECT_TRUE(contains(shown, str_cat("... (", tiny.name.size(), " bytes) (llama)\n")));
+
+  const Outcome piped = generate("--device cpu " + options);
+  EXPECT_EQ(piped.out, "\033[2Jred\007" + text + "\n");
+  EXPECT_EQ(piped.err, without_controls(piped.err));
+  EXPECT_LT(piped.err.size(), 1000u);
+}
+
+// A chat whose answers only Ctrl-C ends.
+std::string endless_chat() {
+  TinyLlamaOptions tiny;
+  tiny.context_length = 200000;
+  const std::string path = temp("endless.gguf");
+  EXPECT_TRUE(write_tiny_llama(path, tiny));
+  return "--model " + path + " --chat --ignore-eos --context 200000 --max-tokens 200000 --seed 3";
+}
+
+TEST(GenerateTerminal, CtrlCStopsTheAnswerAndKeepsTheChat) {
+  Terminal terminal(command_line(endless_chat()));
+  const std::string welcome = "[tiny random llama on cpu, float32. /help lists the commands, /exit or Ctrl-D leaves.]\r\n> ";
+  ASSERT_TRUE(terminal.wait_for(welcome)) << terminal.bytes();
+  for (int turn = 1; turn <= 2; ++turn) {
+    terminal.type("hello\n");
+    ASSERT_TRUE(terminal.wait_for("100 %\r\033[K")) << terminal.bytes();  // the first text follows
+    terminal.type("\x03");
+    ASSERT_TRUE(terminal.wait_for("[stopped]\r\n\r\n> ")) << terminal.bytes();
+  }
+  terminal.type("/stats\n");
+  ASSERT_TRUE(terminal.wait_for(" in 2 answers\r\n")) << terminal.bytes();
+  ASSERT_TRUE(terminal.wait_for(" (cancelled), ")) << terminal.bytes();
+  ASSERT_TRUE(terminal.wait_for("> "));
+  terminal.type("half a line");
+  terminal.type("\x03");
+  ASSERT_TRUE(terminal.wait_for("[Ctrl-C again, Ctrl-D or /exit leaves]\r\n> ")) << terminal.bytes();
+  terminal.type("/help\n");
+  ASSERT_TRUE(terminal.wait_for("Ctrl-C stops an answer.")) << terminal.bytes();
+  ASSERT_TRUE(terminal.wait_for("> "));
+  terminal.type("\x03");
+  ASSERT_TRUE(terminal.wait_for("leaves]\r\n> ")) << terminal.bytes();
+  terminal.type("\x03");
+  EXPECT_EQ(terminal.wait(), 0) << terminal.bytes();
+}
+
+TEST(GenerateTerminal, CtrlDLeavesTheChat) {
+  Terminal terminal(command_line(endless_chat()));
+  ASSERT_TRUE(terminal.wait_for("> "));
+  terminal.type("\x04");
+  EXPECT_EQ(terminal.wait(), 0) << terminal.bytes();
+}
+
+// ---- The chat without a terminal: answers on stdout, everything else on stderr ----
+
+Outcome chat(const std::string& arguments, const std::string& input) {
+  const Outcome run = generate_with_model("--chat --ignore-eos --seed 3 " + arguments, input);
+  EXPECT_EQ(run.err, without_controls(run.err));
+  return run;
+}
+
+TEST(GenerateChat, OnlyTheContextCutsAnAnswerAndACutIsSaid) {
+  const Outcome full = chat("--context 300", "hello\n/stats\n");
+  EXPECT_EQ(full.exit_code, 0) << full.err;
+  EXPECT_EQ(full.err.rfind("[cut: the context of 300 tokens is full (--context)]\ncontext      300 of 300 tokens, 1 turn\n", 0),
+            0u)
+      << full.err;
+  EXPECT_TRUE(contains(chat("", "/stats\n").err, "context      0 of 512 tokens, 0 turns\n"));  // all that the model has
+  EXPECT_EQ(chat("--max-tokens 4", "hello\n").err, "[cut after 4 tokens: --max-tokens]\n");
+  EXPECT_EQ(chat("--max-tokens 4 --quiet", "hello\n").err, "");
+}
+
+TEST(GenerateChat, SamplesByDefaultAndExplicitOptionsWin) {
+  EXPECT_TRUE(contains(chat("", "/stats\n").err, "sampling     temperature 0.8, top-k 40, top-p 0.95, min-p 0.05, seed 3\n"));
+  EXPECT_TRUE(contains(chat("--temperature 0 --top-k 7 --top-p 0.5 --min-p 0", "/stats\n").err,
+                       "sampling     temperature 0, top-k 7, top-p 0.5, min-p 0, seed 3\n"));
+  std::vector<std::string> seeds;  // without a seed, each chat has another one
+  for (int i = 0; i < 3; ++i) seeds.push_back(generate_with_model("--chat", "/stats\n").err);
+  EXPECT_FALSE(seeds[0] == seeds[1] && seeds[1] == seeds[2]) << seeds[0];
+}
+
+TEST(GenerateChat, TheSystemPromptComesFirst) {
+  const auto tokens = [](const std::string& arguments) {
+    return nlohmann::json::parse(generate_with_model(arguments + " --max-tokens 1 --json").out)["prompt_tokens"];
+  };
+  const nlohmann::json want =
+      tokens("--prompt '<|im_start|>system\nbe brief<|im_end|>\n<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n'");
+  EXPECT_EQ(tokens("--chat --system 'be brief' --prompt hello"), want);
+  const Outcome interactive = chat("--system 'be brief' --max-tokens 2", "hello\n/clear\nhello\n/stats\n");
+  EXPECT_TRUE(contains(interactive.err, str_cat("context      ", want.size() + 2, " of 512 tokens, 1 turn\n")));
+}
+
+TEST(GenerateChat, CommandsAreNotMessages) {
+  const std::string options = "--max-tokens 24 --quiet";
+  const std::string one = chat(options, "hello\n").out;
+  ASSERT_GT(one.size(), 1u);
+  const std::string two = chat(options, "hello\nhello\n").out;
+  EXPECT_EQ(two.substr(0, one.size()), one);
+  EXPECT_NE(two, one + one);  // the second answer has seen the first
+  EXPECT_EQ(chat(options, "hello\n/clear\nhello\n").out, one + one);
+  EXPECT_EQ(chat(options, "/help\n/stats\n\n  \nhello").out, one);  // nor are empty lines; the last line may lack its newline
+  EXPECT_EQ(chat(options, "hello\n/exit\nhello\n").out, one);
+  EXPECT_EQ(chat(options, "hello\n/bye\r\nhello\n").out, one);
+  const Outcome unknown = chat(options, "/etc/passwd \033[2J\nhello\n");
+  EXPECT_EQ(unknown.out, one);
+  EXPECT_EQ(unknown.err, "generate: there is no command '/etc/passwd \\x1b[2J': /help lists them\n");
+  EXPECT_TRUE(contains(chat("", "/help\n").err, "/clear"));
+}
+
+TEST(GenerateChat, MessagesOfSeveralLines) {
+  const std::string options = "--max-tokens 24 --quiet";
+  const std::string one_line = chat(options, "a b\n").out;
+  const std::string lines = chat(options, "a\\\nb\n").out;
+  EXPECT_NE(lines, one_line);
+  EXPECT_TRUE(contains(chat(options, "a\\\nb\n/stats\n").err, "1 answer\n"));
+  EXPECT_EQ(chat(options, "\"\"\"a\nb\"\"\"\n").out, lines);
+  EXPECT_EQ(chat(options, "\"\"\"a b\"\"\"\n").out, one_line);
+  EXPECT_EQ(chat(options, "a\\\nb").out, lines);
+  EXPECT_EQ(chat(options, "\"\"\"a\nb").out, chat(options, "\"\"\"a\nb\n\"\"\"\n").out);  // the end of the input ends it, too
+}
+
+TEST(GenerateChat, AFullContextForgetsTheOldestTurns) {
+  const Outcome run = chat("--max-tokens 20 --context 150 --system 'be brief'", "first\nsecond\nthird\nfourth\n");
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_TRUE(contains(run.err, "[the context of 150 tokens is full: forgot the oldest 1 turn]\n"));
+  // With room for one turn only, each answer is that of a new chat.
+  const std::string options = "--max-tokens 20 --context 60 --quiet";
+  EXPECT_EQ(chat(options, "first\nsecond\n").out, chat(options, "first\n").out + chat(options, "second\n").out);
+}
+
+TEST(GenerateChat, AMessageThatIsTooLongIsRefusedAndTheChatGoesOn) {
+  const std::string options = "--max-tokens 6 --context 60";
+  const std::string one = chat(options, "hello\n").out;
+  const Outcome run = chat(options, "hello\n" + std::string(200, '7') + "\n/clear\nhello\n");
+  EXPECT_EQ(run.out, one + one);
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_TRUE(
+      contains(run.err, " tokens with the system prompt: the context is 60, and at least one token must be left for the answer"));
+}
+
+TEST(GenerateChat, InputThatCannotBeRead) {
+  const std::string command = PROLOGUE_GENERATE " --device cpu --chat --model " + model();
+  const std::pair<const char*, const char*> cases[] = {
+      {"</tmp", "standard input cannot be read: Is a directory"},
+      {"<&-", "standard input cannot be read: Bad file descriptor"},
+      {"</dev/zero", "standard input has a line that is too long: at most 67108864 bytes are read"}};
+  for (const auto& [input, message] : cases) {
+    const int status = std::system((command + " 2>" + temp("err") + " " + input).c_str());
+    EXPECT_EQ(WEXITSTATUS(status), 1) << input;
+    EXPECT_TRUE(contains(read_file(temp("err")), message));
+  }
+}
 
 TEST(Generate, APromptLongerThanTheContextIsRefused) {
   const std::string path = temp("long.txt");

@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
+#include <regex>
 #include <string>
 
 #include <prologue/layers/graph/fusion.h>
@@ -138,8 +140,8 @@ TEST(Fusion, LeavesChainsAloneWhoseInnerValuesAreReadElsewhere) {
   const RopeTable table = RopeTable::create(rope, 8, RopePrecision::exact, {}).value();
   const RopeTable other = RopeTable::create(rope, 8, RopePrecision::exact, {}).value();
   enum class Variant { plain, k_read_twice, rotated_k_read, v_read, other_table, packed_read };
-  for (const Variant variant : {Variant::plain, Variant::k_read_twice, Variant::rotated_k_read, Variant::v_read, Variant::other_table,
-                                Variant::packed_read}) {
+  for (const Variant variant : {Variant::plain, Variant::k_read_twice, Variant::rotated_k_read, Variant::v_read,
+                                Variant::other_table, Variant::packed_read}) {
     GraphBuilder g(DType::f32);
     const Weight embedding{reinterpret_cast<const void*>(64), 10, 32, DType::f32};
     const Value x = g.embedding("embedding", embedding, 1.0f);
@@ -209,6 +211,72 @@ TEST(GraphPrint, NamesNodesTensorsAndCaches) {
   EXPECT_EQ(dot.rfind("digraph prologue {", 0), 0u);
   EXPECT_EQ(dot.substr(dot.size() - 2), "}\n");
   EXPECT_NE(dot.find("layers.1.attention.kv_write"), std::string::npos);
+}
+
+std::vector<std::string> split(const std::string& text, const std::string& separator) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(separator, begin), text.size());
+    if (end > begin) parts.push_back(text.substr(begin, end - begin));
+    begin = end + separator.size();
+  }
+  return parts;
+}
+
+// The table's cells, without its heading and its last line. Columns are as wide as those of the heading.
+std::vector<std::array<std::string, 4>> cells(const std::string& table) {
+  std::vector<std::string> lines = split(table, "\n");
+  std::array<size_t, 5> columns = {0, lines[0].find("operation"), lines[0].find("reads"), lines[0].find("writes"),
+                                   std::string::npos};
+  std::vector<std::array<std::string, 4>> rows;
+  for (size_t i = 1; i + 1 < lines.size(); ++i) {
+    for (size_t c = 0; c < 4; ++c) {
+      if (c == 0) rows.emplace_back();
+      std::string cell = lines[i].substr(columns[c], c < 3 ? columns[c + 1] - columns[c] : std::string::npos);
+      rows.back()[c] = cell.substr(0, cell.find_last_not_of(' ') + 1);
+    }
+  }
+  return rows;
+}
+
+TEST(GraphPrint, EveryValueThatIsReadHasBeenWrittenByARowAbove) {
+  const std::regex not_a_value(R"(step\.\w+|weight \[\d+, \d+\])"), columns(R"(\[\d+:\d+\])");
+  const std::regex type(R"( \[(tokens|logits), \d+\] \w+)");
+  const Execution cpu;
+  const TinyModel model(DType::f32, true, cpu);
+  for (const Graph& graph : {model.graph, fuse_attention_prologue(model.graph)}) {
+    const std::string table = graph_table(graph);
+    const auto rows = cells(table);
+    EXPECT_EQ(rows.size(), graph.nodes.size());
+    std::vector<std::string> written;
+    for (const auto& row : rows) {
+      const std::string reads = std::regex_replace(std::regex_replace(row[2], not_a_value, ""), columns, "");
+      for (const std::string& value : split(reads, ", ")) {
+        EXPECT_NE(std::find(written.begin(), written.end(), value), written.end()) << value << " in\n" << table;
+      }
+      for (const std::string& value : split(std::regex_replace(row[3], type, ""), ", ")) written.push_back(value);
+    }
+  }
+}
+
+TEST(GraphPrint, EqualLayersShareRows) {
+  const Execution cpu;
+  const TinyModel model(DType::f32, true, cpu);
+  const Graph fused = fuse_attention_prologue(model.graph);
+  const std::string table = graph_table(fused, true);
+  size_t in_layers = 0;
+  for (const Node& node : fused.nodes) in_layers += node.name.rfind("layers.", 0) == 0 ? 1 : 0;
+  std::vector<std::string> names;
+  for (const auto& row : cells(table)) names.push_back(row[0]);
+  // Only the first norm differs between the layers: there is nothing to add to the residual before layer 0.
+  EXPECT_EQ(names.size(), fused.nodes.size() - in_layers + in_layers / kLayers + 1) << table;
+  const std::string all = "layers.0-" + std::to_string(kLayers - 1) + ".";
+  for (const std::string& name : {all + "attention.prologue", all + "mlp.down", std::string("layers.0.attention_norm")}) {
+    EXPECT_EQ(std::count(names.begin(), names.end(), name), 1) << name << "\n" << table;
+  }
+  EXPECT_NE(table.find("layers.N.attention.qkv"), std::string::npos) << table;
+  EXPECT_NE(table.find("cache[N]"), std::string::npos) << table;
+  EXPECT_NE(table.find(std::to_string(fused.nodes.size()) + " nodes\n"), std::string::npos);
 }
 
 }  // namespace

@@ -204,7 +204,7 @@ GgufWriter tiny_llama(const TinyLlamaOptions& options) {
   GgufWriter writer;
   const auto number = [](int value) { return static_cast<uint32_t>(value); };
   writer.add("general.architecture", "llama");
-  writer.add("general.name", "tiny random llama");
+  writer.add("general.name", options.name);
   writer.add("llama.block_count", number(options.num_layers));
   writer.add("llama.context_length", number(options.context_length));
   writer.add("llama.embedding_length", number(options.hidden_size));

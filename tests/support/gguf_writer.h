@@ -107,6 +107,7 @@ class GgufWriter {
 // Vocabulary: 0 <|endoftext|>, 1 <|im_start|>, 2 <|im_end|> (control tokens), 3..258 the bytes in GPT-2's order, then one token
 // per merge.
 struct TinyLlamaOptions {
+  std::string name = "tiny random llama";  // general.name
   uint64_t seed = 1;
   uint32_t matrix_type = gguf::kF32;  // kF32, kF16 or kBF16: embedding, projections, output; norms and biases are F32
   bool tied_output = true;            // false: output.weight is present

@@ -1,0 +1,68 @@
+// Standard output, standard input, the terminal and files, as `generate` uses them.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include <prologue/kernels/base/status.h>
+
+namespace generate {
+
+// Says "generate: MESSAGE" on stderr, on one line whatever the message holds. Returns 1, the exit code of a failure.
+int fail(std::string_view message);
+
+// Opens the standard descriptors that the caller of the program has closed, so that no other file gets their numbers. Using them
+// fails as before.
+void reserve_standard_descriptors();
+
+// Standard output. Every write is checked: a full disk is an error, not a shorter output.
+class Output {
+ public:
+  Output();
+  // On a terminal, control characters except newline and tab are written as \xNN. Elsewhere the bytes pass unchanged. Unbuffered.
+  void write(std::string_view text);
+  bool failed() const { return error_ != 0; }
+  // The end of the program: `exit_code`, or 1 after saying why something could not be written.
+  int close(int exit_code);
+
+ private:
+  bool terminal_;
+  int error_ = 0;
+};
+
+// A bar on a terminal's stderr; silent elsewhere.
+class ProgressBar {
+ public:
+  ProgressBar(std::string label, bool enabled);
+  ~ProgressBar() { clear(); }
+  void update(double fraction);
+  // Takes the bar off the screen: what is written next begins at the start of an empty line.
+  void clear();
+
+ private:
+  std::string label_;
+  bool enabled_;
+  int shown_ = -1;
+};
+
+// The largest file and the longest line that are read.
+inline constexpr size_t kMaxInputBytes = size_t{64} << 20;
+
+// The content of a file, pipe or device, to its end. Errors begin with the option that named it: "--score PATH: ...".
+prologue::Result<std::string> read_file(const std::string& option, const std::string& path);
+
+// Standard input, line by line.
+class LineReader {
+ public:
+  enum class Event { line, end, interrupted, failed };
+  // line: `line` is the next one, without its newline. interrupted: a signal came while waiting. failed: error() says why.
+  Event read(std::string& line);
+  const std::string& error() const { return error_; }
+
+ private:
+  std::string buffer_;  // read, but not yet returned
+  bool ended_ = false;
+  std::string error_;
+};
+
+}  // namespace generate
