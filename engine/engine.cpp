@@ -1,7 +1,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <thread>
@@ -19,21 +18,15 @@ namespace {
 constexpr int64_t kMaxStepTokens = 512;  // a long prompt is read in chunks of this
 constexpr int64_t kMaxScoreRows = 64;    // logit rows of a scoring step
 
-// The process that loaded the first engine, and with it started OpenMP's threads and perhaps a GPU. 0: none has.
-std::atomic<pid_t> engine_process = 0;
-
 }  // namespace
 
-Status Engine::check_process() {
-  pid_t first = 0;
-  if (engine_process.compare_exchange_strong(first, getpid()) || first == getpid()) return {};
-  return unsupported(
-      "this process was forked from process ", first,
-      " after that had loaded an engine: its threads and its GPU do not survive a fork; fork before loading, or use exec");
+Status Engine::check_process() const {
+  if (execution_.device == Device::cpu || getpid() == process_) return {};
+  return unsupported("this process was forked from process ", process_,
+                     ", which had loaded the engine: a GPU does not survive a fork; load the engine after the fork, or use exec");
 }
 
 Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options) {
-  PROLOGUE_RETURN_IF_ERROR(check_process());
   return catch_out_of_memory([&] { return make(options); });
 }
 
@@ -49,6 +42,7 @@ Result<std::unique_ptr<Engine>> Engine::make(const EngineOptions& options) {
 
   std::unique_ptr<Engine> engine(new Engine());
   engine->options_ = options;
+  engine->process_ = getpid();
   Execution& execution = engine->execution_;
   execution.device = options.device.value_or(check_gpu().ok() ? Device::cuda : Device::cpu);
   execution.num_threads =

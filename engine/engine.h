@@ -90,11 +90,10 @@ struct Score {
 // Threads: one engine may be called from several; generate, score and take_profile then run one after another. From the callbacks of a
 // call, the same thread may call the engine again.
 //
-// Fork: neither the threads nor the GPU of a process survive a fork. In a process that was forked after Engine::load had been called
-// in it, load, generate and score return unsupported: fork first, then load; or start the child by exec.
+// Fork: a forked child may use an engine on the CPU if no thread of the parent used it at the time of the fork. On the GPU generate and
+// score return unsupported there: a GPU does not survive a fork. Load after the fork, or start the child by exec.
 //
-// Memory: where there is too little of it, the error is resource_exhausted. (OpenMP's runtime, which starts the CPU threads, ends the
-// process where it finds none for itself.)
+// Memory: where there is too little of it, the error is resource_exhausted. Where the system grants no threads, the caller's does all.
 class Engine {
  public:
   static Result<std::unique_ptr<Engine>> load(const EngineOptions& options);
@@ -127,7 +126,7 @@ class Engine {
 
  private:
   Engine() = default;
-  static Status check_process();
+  Status check_process() const;
   static Result<std::unique_ptr<Engine>> make(const EngineOptions& options);
   Status run_requests(std::span<const Request> requests, const GenerationEvents& events, std::vector<Completion>& completions);
   Result<Score> run_score(std::span<const int32_t> prompt, std::span<const int32_t> tokens);
@@ -142,6 +141,7 @@ class Engine {
   Model model_;
   std::unique_ptr<Tokenizer> tokenizer_;
   double load_seconds_ = 0.0;
+  int64_t process_ = 0;  // that loaded it
   std::recursive_mutex in_use_;  // by one thread; what its callbacks ask for is part of its call
   Profile profile_;
 };

@@ -335,7 +335,7 @@ Result<GgufFile> GgufFile::from_bytes(std::vector<std::byte> bytes, std::string 
 
 Result<GgufFile> GgufFile::parse(FileBytes bytes, const std::string& path) {
   GgufFile file;
-  file.path_ = printable_path(name);
+  file.path_ = printable_path(path);
   file.bytes_ = std::move(bytes);
   PROLOGUE_RETURN_IF_ERROR(GgufParser(file).parse());
   return file;

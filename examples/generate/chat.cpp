@@ -205,11 +205,13 @@ class Chat {
       out_.write(text);
     };
     events.should_stop = [&] { return out_.failed() || Interrupts::pending(); };
-    last_ = engine_.generate({&request_, 1}, events).front();
+    auto generated = engine_.generate({&request_, 1}, events);
     progress.clear();
     Interrupts::clear();
     out_.write("\n");
     if (out_.failed()) return true;  // run() ends
+    if (!generated.ok()) return refuse(generated.status());
+    last_ = std::move(generated->front());
     if (!last_.status.ok()) return refuse(last_.status);
 
     if (last_.stop == StopReason::max_tokens) note(str_cat("cut after ", request_.max_tokens, " tokens: --max-tokens"));

@@ -1,6 +1,5 @@
 // Every allocation of a small run fails once, alone and with all that follow it: the answer is a Status, nothing leaks, and what has
 // worked before works again.
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <cerrno>
@@ -44,7 +43,7 @@ bool must_fail() {
 }  // namespace
 
 #if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-// All of malloc, for every library of the process but OpenMP's, which ends the process where it finds no memory for its threads.
+// All of malloc, for every library of the process.
 #define PROLOGUE_TEST_WHOLE_MALLOC 1
 extern "C" {
 void* __libc_malloc(size_t);
@@ -56,14 +55,9 @@ void __libc_free(void*);
 
 namespace {
 
-bool is_openmp(const void* caller) {
-  Dl_info info;
-  return dladdr(caller, &info) != 0 && info.dli_fname != nullptr && std::strstr(info.dli_fname, "omp") != nullptr;
-}
-
 template <class Allocate>
-void* allocate_for(const void* caller, const Allocate& allocate) {
-  if (plan.counting && !is_openmp(caller) && must_fail()) {
+void* allocate_or_fail(const Allocate& allocate) {
+  if (plan.counting && must_fail()) {
     errno = ENOMEM;
     return nullptr;
   }
@@ -77,24 +71,24 @@ void* allocate_for(const void* caller, const Allocate& allocate) {
 #pragma GCC visibility push(default)  // for the shared libraries too
 extern "C" {
 void* malloc(size_t size) {
-  return allocate_for(__builtin_return_address(0), [&] { return __libc_malloc(size); });
+  return allocate_or_fail([&] { return __libc_malloc(size); });
 }
 void* calloc(size_t count, size_t size) {
-  return allocate_for(__builtin_return_address(0), [&] { return __libc_calloc(count, size); });
+  return allocate_or_fail([&] { return __libc_calloc(count, size); });
 }
 void* realloc(void* block, size_t size) {
-  void* const moved = allocate_for(__builtin_return_address(0), [&] { return __libc_realloc(block, size); });
+  void* const moved = allocate_or_fail([&] { return __libc_realloc(block, size); });
   if (plan.counting && block != nullptr && moved != nullptr) --plan.live;
   return moved;
 }
 void* memalign(size_t alignment, size_t size) {
-  return allocate_for(__builtin_return_address(0), [&] { return __libc_memalign(alignment, size); });
+  return allocate_or_fail([&] { return __libc_memalign(alignment, size); });
 }
 void* aligned_alloc(size_t alignment, size_t size) {
-  return allocate_for(__builtin_return_address(0), [&] { return __libc_memalign(alignment, size); });
+  return allocate_or_fail([&] { return __libc_memalign(alignment, size); });
 }
 int posix_memalign(void** block, size_t alignment, size_t size) {
-  *block = allocate_for(__builtin_return_address(0), [&] { return __libc_memalign(alignment, size); });
+  *block = allocate_or_fail([&] { return __libc_memalign(alignment, size); });
   return *block == nullptr ? ENOMEM : 0;
 }
 void free(void* block) {

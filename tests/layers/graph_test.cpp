@@ -244,7 +244,7 @@ TEST(GraphPrint, EveryValueThatIsReadHasBeenWrittenByARowAbove) {
   const std::regex type(R"( \[(tokens|logits), \d+\] \w+)");
   const Execution cpu;
   const TinyModel model(DType::f32, true, cpu);
-  for (const Graph& graph : {model.graph, fuse_attention_prologue(model.graph)}) {
+  for (const Graph& graph : {model.graph, fuse_attention_prologue(model.graph).value()}) {
     const std::string table = graph_table(graph);
     const auto rows = cells(table);
     EXPECT_EQ(rows.size(), graph.nodes.size());
@@ -262,7 +262,7 @@ TEST(GraphPrint, EveryValueThatIsReadHasBeenWrittenByARowAbove) {
 TEST(GraphPrint, EqualLayersShareRows) {
   const Execution cpu;
   const TinyModel model(DType::f32, true, cpu);
-  const Graph fused = fuse_attention_prologue(model.graph);
+  const Graph fused = fuse_attention_prologue(model.graph).value();
   const std::string table = graph_table(fused, true);
   size_t in_layers = 0;
   for (const Node& node : fused.nodes) in_layers += node.name.rfind("layers.", 0) == 0 ? 1 : 0;
