@@ -9,6 +9,7 @@ if(PROJECT_IS_TOP_LEVEL)
 endif()
 option(PROLOGUE_WERROR "Warnings are errors" ${PROJECT_IS_TOP_LEVEL})
 option(PROLOGUE_SANITIZE "AddressSanitizer and UndefinedBehaviorSanitizer" OFF)
+option(PROLOGUE_FUZZ "The libFuzzer targets (clang; usually with PROLOGUE_SANITIZE)" OFF)
 set(PROLOGUE_CUDA AUTO CACHE STRING "CUDA kernels: AUTO (when nvcc is found), ON, OFF")
 set(PROLOGUE_CPU_ARCH native CACHE STRING "-march of the CPU code; 'native' runs on this machine's kind only")
 
