@@ -27,7 +27,7 @@ class Choices {
 
   uint8_t byte() {
     const size_t at = next_++;
-    return at < size_ ? data_[at] : static_cast<uint8_t>(random() >> 56);
+    return at < size_ ? data_[at] : static_cast<uint8_t>(mixed(seed_ ^ at * 0xd1342543de82ef95ull) >> 56);
   }
   uint64_t bits(int num_bytes) {
     uint64_t value = 0;
@@ -85,15 +85,16 @@ class Choices {
     return chance(4) ? plus(tight, 2 * integer(0, 9)) : tight;
   }
   // Data that no decision depends on.
-  uint64_t random() {
-    state_ += 0x9e3779b97f4a7c15ull;
-    uint64_t z = state_ ^ (seed_ * 0xd1342543de82ef95ull);
+  uint64_t random() { return mixed(seed_ + ++state_); }
+
+ private:
+  static uint64_t mixed(uint64_t z) {  // SplitMix64
+    z *= 0x9e3779b97f4a7c15ull;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
     return z ^ (z >> 31);
   }
 
- private:
   const uint8_t* data_;
   size_t size_;
   size_t next_ = 0;
