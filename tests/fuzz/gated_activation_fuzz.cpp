@@ -21,8 +21,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!map.allocate()) return 0;
 
   map.freeze();
-  if (p.num_tokens == 0) map.no_op();
-  map.permit(p.out, times(count, element));
+  if (p.num_tokens == 0) map.forgive();
+  map.permit(p.out, 0, times(count, element));
   const Status status = gated_activation(p, execution(choices));
   map.check(status);
   tally.count(status.ok());

@@ -28,9 +28,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!map.allocate()) return 0;
 
   map.freeze();
-  if (p.m == 0 || p.n == 0) map.no_op();
+  if (p.m == 0 || p.n == 0) map.forgive();
   for (int64_t i = 0; present(p.y) && i < p.m; ++i) {
-    map.permit(static_cast<char*>(p.y) + i * p.y_stride * (y_bits / 8), p.n * (y_bits / 8));
+    map.permit(p.y, times(i, p.y_stride) * (y_bits / 8), times(p.n, y_bits / 8));
   }
   const Status status = gemm(p, *context, execution(choices));
   map.check(status);

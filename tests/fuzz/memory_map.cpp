@@ -91,7 +91,6 @@ bool MemoryMap::allocate() {
       if (static_cast<size_t>(other) < i && requests_[static_cast<size_t>(other)].block >= 0) {
         const int64_t there = requests_[static_cast<size_t>(other)].extent.bytes();
         r.place = {other, choices_.chance(2) ? 0 : choices_.integer(0, there - 1) / r.extent.alignment * r.extent.alignment};
-        r.in_place_of = -1;
       }
     } else if (choices_.hostile()) {
       r.null = true;
@@ -116,7 +115,7 @@ bool MemoryMap::allocate() {
     // What must not be looked at lies at an address that no program has.
     void* at = reinterpret_cast<void*>(uintptr_t{64});
     if (r.block >= 0) at = blocks_[static_cast<size_t>(r.block)].memory + r.offset;
-    if (r.null || (r.block < 0 && choices_.chance(2))) at = nullptr;
+    if (r.null || (r.extent.empty() && choices_.chance(2))) at = nullptr;
     r.set(r.pointer, at);
     if (r.null && !r.may_be_null) forbidden_ = str_cat(r.name, " is null");
     const int64_t alignment = r.extent.alignment;
@@ -125,6 +124,8 @@ bool MemoryMap::allocate() {
     if (r.block >= 0) fill(r);
   }
   find_forbidden();
+  for (const Request& r : requests_)
+    if (r.null && r.may_be_null) forgive();  // what goes with it is not looked at either
   return true;
 }
 
@@ -143,6 +144,15 @@ void MemoryMap::fill(const Request& r) {
     const uint64_t word = any ? choices_.random() : (choices_.random() & keep) | set;
     std::memcpy(at, &word, static_cast<size_t>(std::min<int64_t>(left, 8)));
   }
+}
+
+// Alike but for strides that repeat nothing.
+bool MemoryMap::same_rows(const Request& a, const Request& b) {
+  for (int i = 0; i < 4; ++i) {
+    if (a.extent.dims[i].count != b.extent.dims[i].count) return false;
+    if (a.extent.dims[i].count > 1 && a.extent.dims[i].stride != b.extent.dims[i].stride) return false;
+  }
+  return a.offset == b.offset && a.extent.width == b.extent.width;
 }
 
 // Two arrays have a byte in common and one of them is written, or an output has one twice.
@@ -165,8 +175,7 @@ void MemoryMap::find_forbidden() {
     });
     for (const Request& other : requests_) {
       if (&other == &w || other.block != w.block) continue;
-      if (w.in_place_of >= 0 && &other == &requests_[static_cast<size_t>(w.in_place_of)]) continue;
-      if (other.in_place_of >= 0 && &w == &requests_[static_cast<size_t>(other.in_place_of)]) continue;
+      if (w.in_place_of >= 0 && &other == &requests_[static_cast<size_t>(w.in_place_of)] && same_rows(w, other)) continue;
       for_each_row(other.extent, [&](int64_t at) {
         const uint8_t* row = written.data() + other.offset + at;
         if (std::find(row, row + other.extent.width, 1) != row + other.extent.width)
@@ -201,12 +210,14 @@ void MemoryMap::freeze() {
   poison_gaps(true);
 }
 
-void MemoryMap::permit(const void* begin, int64_t num_bytes) {
-  const auto* first = static_cast<const std::byte*>(begin);
+void MemoryMap::permit(const void* array, int64_t offset, int64_t num_bytes) {
+  if (array == nullptr || offset < 0 || offset > kLargest) return;
+  const auto first = reinterpret_cast<uintptr_t>(array) + static_cast<uintptr_t>(offset);
   for (Block& block : blocks_) {
-    if (first < block.memory || first >= block.memory + block.size) continue;
-    const int64_t at = first - block.memory;
-    for (int64_t i = 0; i < num_bytes && at + i < block.size; ++i) block.permitted[static_cast<size_t>(at + i)] = true;
+    const auto begin = reinterpret_cast<uintptr_t>(block.memory);
+    if (first < begin || first >= begin + static_cast<uintptr_t>(block.size)) continue;
+    const auto at = static_cast<int64_t>(first - begin);
+    for (int64_t i = at; i < std::min(plus(at, num_bytes), block.size); ++i) block.permitted[static_cast<size_t>(i)] = true;
   }
 }
 

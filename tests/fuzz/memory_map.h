@@ -60,19 +60,20 @@ class MemoryMap {
   }
   // In the memory of an array declared before, `offset` bytes behind its first byte: columns of one buffer.
   void place(int array, int in, int64_t offset) { requests_[static_cast<size_t>(array)].place = {in, offset}; }
-  // The output is the input itself, which the contract allows where all strides are equal.
-  void in_place(int output, int input) {
-    place(output, input, 0);
+  // The contract allows the output to be the input itself, all strides being equal; `here`: it is.
+  void in_place(int output, int input, bool here) {
+    if (here) place(output, input, 0);
     requests_[static_cast<size_t>(output)].in_place_of = input;
   }
+
   // False: a declared extent is too large to be real, and too small to be refused.
   [[nodiscard]] bool allocate();
 
   // After the contents are filled in, before the call.
   void freeze();
-  void permit(const void* begin, int64_t num_bytes);
-  // The call does nothing (no tokens): no array is looked at, and none need be refused.
-  void no_op() { forbidden_.clear(); }
+  void permit(const void* array, int64_t offset, int64_t num_bytes);
+  // The call looks at no array, or not at all of them: none need be refused.
+  void forgive() { forbidden_.clear(); }
   // Stops the program with a sentence where the call broke the contract.
   void check(const Status& status);
 
@@ -105,6 +106,7 @@ class MemoryMap {
   };
 
   int declare(Request request);
+  static bool same_rows(const Request& a, const Request& b);
   void fill(const Request& request);
   void find_forbidden();
   void poison_gaps(bool on);

@@ -22,13 +22,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (choices.chance(2)) map.optional("residual", p.residual, matrix, Use::write, type);
   map.array("weight", p.weight, dense(p.width, element), Use::read, type);
   const int out = map.array("out", p.out, matrix, Use::write, type);
-  if (choices.chance(3)) map.in_place(out, x);
+  map.in_place(out, x, choices.chance(3));
   if (!map.allocate()) return 0;
 
   map.freeze();
-  if (p.num_tokens == 0) map.no_op();
-  map.permit(p.out, bytes);
-  map.permit(p.residual, bytes);
+  if (p.num_tokens == 0) map.forgive();
+  map.permit(p.out, 0, bytes);
+  map.permit(p.residual, 0, bytes);
   const Status status = rms_norm(p, execution(choices));
   map.check(status);
   tally.count(status.ok());

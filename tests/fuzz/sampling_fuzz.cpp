@@ -33,8 +33,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
 
   map.freeze();
-  if (p.num_rows == 0) map.no_op();
-  map.permit(p.tokens, times(p.num_rows, 4));
+  if (p.num_rows == 0) map.forgive();
+  map.permit(p.tokens, 0, times(p.num_rows, 4));
   const Status status = sample(p, execution(choices));
   map.check(status);
   for (int64_t i = 0; status.ok() && i < p.num_rows; ++i) {
