@@ -105,7 +105,8 @@ bool run_storage(Choices& choices) {
   config.page_size = choices.size(1, 4);
   config.num_kv_heads = choices.size(1, 3);
   config.head_dim = choices.head_dim();
-  config.type = choices.enumerator(KvType::int4);
+  constexpr KvType kTypes[] = {KvType::f32, KvType::f16, KvType::bf16, KvType::fp8_e4m3, KvType::fp8_e5m2, KvType::int8, KvType::int4};
+  config.type = choices.hostile() ? choices.enumerator(KvType::int4) : choices.pick(kTypes);
   int64_t bytes = 1;
   for (const int64_t n : {config.num_layers, config.num_pages, config.page_size, config.num_kv_heads, config.head_dim}) bytes = times(bytes, n);
   if (bytes > (1 << 22) && bytes < (int64_t{1} << 50)) return false;  // it might be had

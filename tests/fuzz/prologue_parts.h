@@ -19,8 +19,10 @@ inline Extent cache_extent(const PagedKvView& c, const PageStrides& s, int64_t w
 // Type, scaling, sizes and strides; num_kv_heads and head_dim are given. K and V apart, or side by side in one buffer.
 inline void decode_cache(Choices& choices, MemoryMap& map, PagedKvView& c, int64_t num_kv_heads, int64_t head_dim, bool with_k,
                          bool with_v, Use use) {
-  c.type = choices.enumerator(KvType::int4);
-  const bool is_float = c.type <= KvType::bf16, is_integer = c.type == KvType::int8 || c.type == KvType::int4;
+  constexpr KvType kTypes[] = {KvType::f32, KvType::f16, KvType::bf16, KvType::fp8_e4m3, KvType::fp8_e5m2, KvType::int8, KvType::int4};
+  c.type = choices.hostile() ? choices.enumerator(KvType::int4) : choices.pick(kTypes);
+  const bool is_float = kv_type_valid(c.type) && kv_type_is_float(c.type);
+  const bool is_integer = c.type == KvType::int8 || c.type == KvType::int4;
   c.scaling = is_float ? KvScaling::none : static_cast<KvScaling>(choices.integer(is_integer ? 1 : 0, 3));
   if (choices.hostile()) c.scaling = choices.enumerator(KvScaling::token_head);
   c.num_pages = choices.size(1, 4);
@@ -309,6 +311,7 @@ inline void fill_prologue(Choices& choices, const AttentionPrologueParams& p) {
 
 // What the contract names, token by token. Call it only for parameters that validate().
 inline void permit_prologue(MemoryMap& map, const AttentionPrologueParams& p) {
+  if (p.num_tokens == 0) return;
   const TokenPlaces& places = p.places;
   const Rotation& r = p.rotation;
   const bool has_k = p.num_kv_heads > 0 && p.k.data != nullptr, has_v = p.num_kv_heads > 0 && p.v.data != nullptr;

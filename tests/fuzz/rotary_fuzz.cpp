@@ -43,7 +43,7 @@ void decode_angles(Choices& choices, MemoryMap& map, RotaryParams& p) {
   a.source = choices.enumerator(RotarySource::theta);
   const bool given = a.source == RotarySource::cos_sin || a.source == RotarySource::angles;
   a.type = a.source == RotarySource::inv_freq ? choices.chance(2) ? FloatType::f32 : FloatType::f64 : choices.enumerator(FloatType::f64);
-  a.width = given || choices.hostile() ? choices.enumerator(RotaryWidth::full) : RotaryWidth::half;
+  a.width = choices.hostile() ? choices.enumerator(RotaryWidth::full) : given && choices.chance(2) ? RotaryWidth::full : RotaryWidth::half;
   a.per_token = (given && choices.chance(3)) || choices.hostile();
   a.max_position = given && !a.per_token ? choices.size(1, 9) : choices.size(0, 9);
   a.theta = static_cast<double>(choices.real(10000.0f));
