@@ -309,19 +309,24 @@ inline void fill_prologue(Choices& choices, const AttentionPrologueParams& p) {
   fill_indices(choices, places.position_offsets, places.position_offset_per_seq ? places.num_seqs : 1, -2, 2);
 }
 
-// What the contract names, token by token. Call it only for parameters that validate().
+// What the contract names, token by token.
 inline void permit_prologue(MemoryMap& map, const AttentionPrologueParams& p) {
-  if (p.num_tokens == 0) return;
   const TokenPlaces& places = p.places;
+  if (p.num_tokens == 0) return;
+  for (const void* array : {places.positions.data, places.slot_mapping.data, places.position_offsets.data, static_cast<const void*>(places.cu_seqlens_q),
+                            static_cast<const void*>(places.cache_lens), static_cast<const void*>(places.block_table)})
+    if (array != nullptr && !present(array)) return;  // such a call is refused
   const Rotation& r = p.rotation;
   const bool has_k = p.num_kv_heads > 0 && p.k.data != nullptr, has_v = p.num_kv_heads > 0 && p.v.data != nullptr;
   const bool cache_k = has_k && p.cache.k != nullptr, cache_v = has_v && p.cache.v != nullptr;
   const bool positions_given = places.positions.data != nullptr, slots_given = places.slot_mapping.data != nullptr;
   const bool derives_slot = (cache_k || cache_v) && !slots_given;
   const bool derived = places.cu_seqlens_q != nullptr && (!positions_given || derives_slot);
+  if ((derived && places.cache_lens == nullptr) || (derives_slot && (!derived || places.block_table == nullptr))) return;
+  if ((cache_k || cache_v) && (p.cache.page_size < 1 || p.cache.num_kv_heads != p.num_kv_heads)) return;
   const bool sane = !derived || valid_seqlens(places.cu_seqlens_q, places.num_seqs);
   const int64_t bits = bits_of(p.dtype), v_width = p.cache.v_head_dim > 0 ? p.cache.v_head_dim : p.head_dim;
-  const int64_t num_slots = cache_k || cache_v ? p.cache.num_pages * p.cache.page_size : 0;
+  const int64_t num_slots = cache_k || cache_v ? times(p.cache.num_pages, p.cache.page_size) : 0;
   map.permit(p.faults, 0, sizeof(FaultRecord));
   for (int64_t t = 0; t < p.num_tokens; ++t) {
     bool padding = false, position_ok = true;

@@ -71,7 +71,10 @@ TokenizerData vocabulary(Choices& choices, Texts& texts, bool& plain) {
   const auto add = [&](std::string text, TokenType type) {
     if (!known.insert(text).second && !choices.hostile()) return;
     data.tokens.push_back(std::move(text));
-    data.token_types.push_back(choices.hostile() ? static_cast<int32_t>(choices.integer(-1, 6)) : static_cast<int32_t>(type));
+    data.token_types.push_back(static_cast<int32_t>(type));
+    if (!choices.hostile()) return;
+    data.token_types.back() = static_cast<int32_t>(choices.integer(-1, 6));  // control tokens and unused ones print nothing
+    plain = false;
   };
   for (const char* marker : {"<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<s>"})
     if (!choices.hostile()) add(marker, TokenType::control);
@@ -101,7 +104,6 @@ TokenizerData vocabulary(Choices& choices, Texts& texts, bool& plain) {
   data.eos_id = id();
   data.eot_id = id();
   data.chat_template = texts.next(8);
-  plain = plain && std::all_of(data.token_types.begin(), data.token_types.end(), [](int32_t type) { return type != 5; });
   return data;
 }
 
