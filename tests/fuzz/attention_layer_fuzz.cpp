@@ -27,11 +27,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const bool same = choices.chance(3);
   p.out_stride = same ? p.hidden_stride : choices.stride(p.hidden_size);
   const int64_t bits = bits_of(q.dtype), v_width = q.cache.v_head_dim > 0 ? q.cache.v_head_dim : q.head_dim;
-  const int64_t q_width = times(q.num_q_heads, q.head_dim), qkv_width = plus(q_width, times(q.num_kv_heads, plus(q.head_dim, v_width)));
+  const int64_t q_width = times(q.num_q_heads, q.head_dim),
+                qkv_width = plus(q_width, times(q.num_kv_heads, plus(q.head_dim, v_width)));
   const FloatType type = float_type_of(q.dtype);
-  const int hidden = map.array("hidden_states", p.hidden_states, rows(q.num_tokens, p.hidden_stride, p.hidden_size, bits), Use::read, type);
+  const int hidden =
+      map.array("hidden_states", p.hidden_states, rows(q.num_tokens, p.hidden_stride, p.hidden_size, bits), Use::read, type);
   map.array("qkv_weight", p.qkv_weight, dense(times(qkv_width, p.hidden_size), bits / 8), Use::read, type);
-  map.array("output_weight", p.output_weight, dense(times(p.hidden_size, times(q.num_q_heads, v_width)), bits / 8), Use::read, type);
+  map.array("output_weight", p.output_weight, dense(times(p.hidden_size, times(q.num_q_heads, v_width)), bits / 8), Use::read,
+            type);
   if (choices.chance(2)) map.optional("output_bias", p.output_bias, dense(p.hidden_size, bits / 8), Use::read, type);
   map.in_place(map.array("out", p.out, rows(q.num_tokens, p.out_stride, p.hidden_size, bits), Use::write), hidden, same);
   map.array("seq_lens", a.seq_lens, dense(q.places.num_seqs, 4), Use::read);
@@ -57,7 +60,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   inner.q_out = {};
   if (q.num_tokens == 0) map.forgive();
   map.permit(p.workspace, 0, p.workspace_bytes);
-  for (int64_t t = 0; present(p.out) && t < q.num_tokens; ++t) permit_rows(map, p.out, t, p.out_stride, 1, 0, p.hidden_size, bits);
+  for (int64_t t = 0; present(p.out) && t < q.num_tokens; ++t)
+    permit_rows(map, p.out, t, p.out_stride, 1, 0, p.hidden_size, bits);
   if (needed.ok() && q.num_tokens > 0) permit_prologue(map, inner);
   const Status status = attention_layer(p, *context, where);
   map.check(status);

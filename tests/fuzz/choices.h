@@ -50,9 +50,27 @@ class Choices {
 
   int64_t absurd() {
     constexpr int64_t kMin = std::numeric_limits<int64_t>::min(), kMax = std::numeric_limits<int64_t>::max();
-    const int64_t values[] = {-1,    0,       1,        3,       65536,   65537,  kMin,     kMin + 1, kMax,    kMax - 1,
-                              1 << 20, INT32_MAX, int64_t{INT32_MAX} + 1, INT32_MIN, int64_t{1} << 40, int64_t{1} << 59,
-                              int64_t{1} << 60, int64_t{1} << 61, int64_t{1} << 62, kMax / 4, kMax / 8 + 1};
+    const int64_t values[] = {-1,
+                              0,
+                              1,
+                              3,
+                              65536,
+                              65537,
+                              kMin,
+                              kMin + 1,
+                              kMax,
+                              kMax - 1,
+                              1 << 20,
+                              INT32_MAX,
+                              int64_t{INT32_MAX} + 1,
+                              INT32_MIN,
+                              int64_t{1} << 40,
+                              int64_t{1} << 59,
+                              int64_t{1} << 60,
+                              int64_t{1} << 61,
+                              int64_t{1} << 62,
+                              kMax / 4,
+                              kMax / 8 + 1};
     return chance(4) ? static_cast<int64_t>(bits(8)) : pick(values);
   }
   int64_t size(int64_t low, int64_t high) { return hostile() ? absurd() : integer(low, high); }

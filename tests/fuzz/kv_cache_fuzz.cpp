@@ -62,7 +62,8 @@ void run_cache(Choices& choices) {
       case 1: {
         const bool expected = known && num_tokens >= 0 && num_tokens <= INT64_MAX - model.lengths[id] &&
                               reserve(model, id, model.lengths[id] + num_tokens);
-        if (cache.append(id, num_tokens).ok() != expected) fail(str_cat("append(", id, ", ", num_tokens, ") should ", expected ? "" : "not ", "work"));
+        if (cache.append(id, num_tokens).ok() != expected)
+          fail(str_cat("append(", id, ", ", num_tokens, ") should ", expected ? "" : "not ", "work"));
         if (!known) model.lengths.erase(id);
         if (expected) model.lengths[id] += num_tokens;
         check_same(cache, model, "append");
@@ -71,7 +72,8 @@ void run_cache(Choices& choices) {
       case 2: {
         if (num_tokens < 0 && known) {  // nothing is missing, or refused: nothing changes
           (void)cache.reserve(id, num_tokens);
-        } else if (const bool expected = known && reserve(model, id, num_tokens); cache.reserve(id, num_tokens).ok() != expected) {
+        } else if (const bool expected = known && reserve(model, id, num_tokens);
+                   cache.reserve(id, num_tokens).ok() != expected) {
           fail(str_cat("reserve(", id, ", ", num_tokens, ") should ", expected ? "" : "not ", "work"));
         }
         check_same(cache, model, "reserve");
@@ -89,7 +91,8 @@ void run_cache(Choices& choices) {
         std::map<int64_t, int64_t> seen;
         for (int64_t position = 0; position < model.reserved.at(id) * model.page_size; ++position) {
           const int64_t slot = cache.slot(id, position);
-          if (slot < 0 || slot >= model.num_pages * model.page_size || seen[slot]++ > 0 || slot % model.page_size != position % model.page_size)
+          if (slot < 0 || slot >= model.num_pages * model.page_size || seen[slot]++ > 0 ||
+              slot % model.page_size != position % model.page_size)
             fail(str_cat("position ", position, " of sequence ", id, " has slot ", slot));
         }
       }
@@ -105,10 +108,12 @@ bool run_storage(Choices& choices) {
   config.page_size = choices.size(1, 4);
   config.num_kv_heads = choices.size(1, 3);
   config.head_dim = choices.head_dim();
-  constexpr KvType kTypes[] = {KvType::f32, KvType::f16, KvType::bf16, KvType::fp8_e4m3, KvType::fp8_e5m2, KvType::int8, KvType::int4};
+  constexpr KvType kTypes[] = {KvType::f32,      KvType::f16,  KvType::bf16, KvType::fp8_e4m3,
+                               KvType::fp8_e5m2, KvType::int8, KvType::int4};
   config.type = choices.hostile() ? choices.enumerator(KvType::int4) : choices.pick(kTypes);
   int64_t bytes = 1;
-  for (const int64_t n : {config.num_layers, config.num_pages, config.page_size, config.num_kv_heads, config.head_dim}) bytes = times(bytes, n);
+  for (const int64_t n : {config.num_layers, config.num_pages, config.page_size, config.num_kv_heads, config.head_dim})
+    bytes = times(bytes, n);
   if (bytes > (1 << 22) && bytes < (int64_t{1} << 50)) return false;  // it might be had
   const Result<KvStorage> storage = KvStorage::create(config, Device::cpu);
   if (!storage.ok()) return false;
@@ -141,12 +146,13 @@ bool run_storage(Choices& choices) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static Tally tally("kv_cache: configurations");
+  static Tally tally("kv_cache");
   Choices choices(data, size);
   if (choices.chance(8)) {
     tally.count(run_storage(choices));
   } else {
     run_cache(choices);
+    tally.count(true);
   }
   return 0;
 }

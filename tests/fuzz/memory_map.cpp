@@ -35,7 +35,8 @@ void fail(const std::string& sentence) {
 
 Tally::~Tally() {
   if (accepted_ + refused_ > 0)
-    std::fprintf(stderr, "%s: %lld accepted, %lld refused\n", target_, static_cast<long long>(accepted_), static_cast<long long>(refused_));
+    std::fprintf(stderr, "%s: %lld accepted, %lld refused\n", target_, static_cast<long long>(accepted_),
+                 static_cast<long long>(refused_));
 }
 
 bool Extent::empty() const {
@@ -53,9 +54,7 @@ int64_t Extent::bytes() const {
   return total > (__int128{1} << 60) ? -1 : static_cast<int64_t>(total);
 }
 
-Extent dense(int64_t count, int64_t element_size) {
-  return {times(count, element_size), element_size, {}};
-}
+Extent dense(int64_t count, int64_t element_size) { return {times(count, element_size), element_size, {}}; }
 
 Extent rows(int64_t num_rows, int64_t row_stride, int64_t dim, int64_t bits) {
   return heads(num_rows, row_stride, 1, 0, dim, bits);
@@ -162,7 +161,8 @@ void MemoryMap::find_forbidden() {
   for (const Request& w : requests_) {
     if (w.block < 0) continue;
     std::vector<uint8_t>& claimed = claimed_[static_cast<size_t>(w.block)];
-    for_each_row(w.extent, [&](int64_t at) { std::memset(claimed.data() + w.offset + at, 1, static_cast<size_t>(w.extent.width)); });
+    for_each_row(w.extent,
+                 [&](int64_t at) { std::memset(claimed.data() + w.offset + at, 1, static_cast<size_t>(w.extent.width)); });
   }
   std::vector<uint8_t> written;
   for (const Request& w : requests_) {
@@ -223,7 +223,8 @@ void MemoryMap::permit(const void* array, int64_t offset, int64_t num_bytes) {
 
 void MemoryMap::check(const Status& status) {
   poison_gaps(false);
-  if (!status.ok() && (status.message().empty() || status.code() == StatusCode::ok)) fail("an error without a sentence or a code");
+  if (!status.ok() && (status.message().empty() || status.code() == StatusCode::ok))
+    fail("an error without a sentence or a code");
   if (status.ok() && !forbidden_.empty()) fail(str_cat("accepted, although ", forbidden_));
   for (size_t i = 0; i < blocks_.size(); ++i) {
     const Block& block = blocks_[i];

@@ -49,7 +49,8 @@ class MemoryMap {
   // Declares an array; the pointer is set by allocate(). An empty extent gets any pointer: it must not be looked at.
   template <class P>
   int array(const char* name, P*& pointer, const Extent& extent, Use use, FloatType contents = FloatType::f32) {
-    return declare({name, extent, use, contents, &pointer, [](void* to, void* at) { *static_cast<P**>(to) = static_cast<P*>(at); }});
+    return declare(
+        {name, extent, use, contents, &pointer, [](void* to, void* at) { *static_cast<P**>(to) = static_cast<P*>(at); }});
   }
   // One that the contract allows to be null.
   template <class P>

@@ -46,8 +46,8 @@ bool read_file(const uint8_t* data, size_t size) {
     return false;
   }
   for (const std::string& key : file->keys()) {
-    read_values<bool, int32_t, uint64_t, float, std::string, std::vector<bool>, std::vector<int32_t>, std::vector<int64_t>, std::vector<float>,
-                std::vector<std::string>>(*file, key);
+    read_values<bool, int32_t, uint64_t, float, std::string, std::vector<bool>, std::vector<int32_t>, std::vector<int64_t>,
+                std::vector<float>, std::vector<std::string>>(*file, key);
   }
   for (const GgufTensor& tensor : file->tensors()) {
     std::vector<float> values(static_cast<size_t>(tensor.num_elements()));
@@ -156,7 +156,9 @@ Walk walk(const uint8_t* data, size_t size) {
   at = 4;
   if (!number(4, ignored) || !number(8, tensors) || !number(8, entries)) return found;
   constexpr size_t kBytes[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
-  const auto value = [&](uint64_t type) { return type == test::gguf::kString ? text() : type < 13 && type != 9 && number(kBytes[type], ignored); };
+  const auto value = [&](uint64_t type) {
+    return type == test::gguf::kString ? text() : type < 13 && type != 9 && number(kBytes[type], ignored);
+  };
   for (uint64_t i = 0; i < entries; ++i) {
     const size_t begin = at;
     uint64_t type = 0, count = 1;

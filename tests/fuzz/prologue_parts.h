@@ -13,13 +13,16 @@ inline int64_t bits_of(DType type) { return 8 * dtype_size(type); }
 inline Extent cache_extent(const PagedKvView& c, const PageStrides& s, int64_t width, int64_t bits) {
   return {times(width, bits) / 8,
           std::max<int64_t>(bits / 8, 1),
-          {{c.num_pages, times(s.page, bits) / 8}, {c.page_size, times(s.token, bits) / 8}, {c.num_kv_heads, times(s.head, bits) / 8}}};
+          {{c.num_pages, times(s.page, bits) / 8},
+           {c.page_size, times(s.token, bits) / 8},
+           {c.num_kv_heads, times(s.head, bits) / 8}}};
 }
 
 // Type, scaling, sizes and strides; num_kv_heads and head_dim are given. K and V apart, or side by side in one buffer.
 inline void decode_cache(Choices& choices, MemoryMap& map, PagedKvView& c, int64_t num_kv_heads, int64_t head_dim, bool with_k,
                          bool with_v, Use use) {
-  constexpr KvType kTypes[] = {KvType::f32, KvType::f16, KvType::bf16, KvType::fp8_e4m3, KvType::fp8_e5m2, KvType::int8, KvType::int4};
+  constexpr KvType kTypes[] = {KvType::f32,      KvType::f16,  KvType::bf16, KvType::fp8_e4m3,
+                               KvType::fp8_e5m2, KvType::int8, KvType::int4};
   c.type = choices.hostile() ? choices.enumerator(KvType::int4) : choices.pick(kTypes);
   const bool is_float = kv_type_valid(c.type) && kv_type_is_float(c.type);
   const bool is_integer = c.type == KvType::int8 || c.type == KvType::int4;
@@ -73,7 +76,7 @@ inline void permit_slot(MemoryMap& map, const PagedKvView& c, int64_t slot, bool
     if (data == nullptr) return;
     for (int64_t h = 0; h < c.num_kv_heads; ++h) {
       const int64_t at = plus(plus(times(page, s.page), times(offset, s.token)), times(h, s.head));
-      map.permit(data, times(at, each) / 8, width * each / 8);
+      map.permit(data, times(at, each) / 8, times(width, each) / 8);
     }
   };
   const bool scaled = c.scaling == KvScaling::token_head;
@@ -103,7 +106,7 @@ inline void permit_rows(MemoryMap& map, void* data, int64_t token, int64_t token
                         int64_t width, int64_t bits) {
   if (!present(data)) return;
   for (int64_t h = 0; h < num_heads; ++h)
-    map.permit(data, times(plus(times(token, token_stride), times(h, head_stride)), bits) / 8, width * bits / 8);
+    map.permit(data, times(plus(times(token, token_stride), times(h, head_stride)), bits) / 8, times(width, bits) / 8);
 }
 
 // Of the arrays that describe a batch: cu_seqlens_q (fitting num_tokens, unless the case is hostile), lengths, block table.
@@ -159,9 +162,11 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
       p.q = {nullptr, row, p.head_dim};
       p.k = {nullptr, row, p.head_dim};
       p.v = {nullptr, row, v_width};
-      const int first = map.array("q", p.q.data, view_extent(p.q, p.num_tokens, p.num_q_heads, p.head_dim, bits), Use::read, type);
+      const int first =
+          map.array("q", p.q.data, view_extent(p.q, p.num_tokens, p.num_q_heads, p.head_dim, bits), Use::read, type);
       if (has_k) {
-        const int k = map.optional("k", p.k.data, view_extent(p.k, p.num_tokens, p.num_kv_heads, p.head_dim, bits), Use::read, type);
+        const int k =
+            map.optional("k", p.k.data, view_extent(p.k, p.num_tokens, p.num_kv_heads, p.head_dim, bits), Use::read, type);
         if (p.num_q_heads > 0) map.place(k, first, times(q_width, bits) / 8);
       }
       if (has_v) {
@@ -171,7 +176,9 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
       if (choices.chance(3)) {
         q_goes_out = true;
         p.q_out = {nullptr, p.q.token_stride, p.q.head_stride};
-        map.in_place(map.array("q_out", p.q_out.data, view_extent(p.q_out, p.num_tokens, p.num_q_heads, p.head_dim, bits), Use::write), first, true);
+        map.in_place(
+            map.array("q_out", p.q_out.data, view_extent(p.q_out, p.num_tokens, p.num_q_heads, p.head_dim, bits), Use::write),
+            first, true);
       }
     } else {
       const auto input = [&](const char* name, HeadsView& view, int64_t num_heads, int64_t width) {
@@ -179,11 +186,13 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
         view = {nullptr, s.token, s.head};
         return map.optional(name, view.data, view_extent(view, p.num_tokens, num_heads, width, bits), Use::read, type);
       };
-      const auto output = [&](const char* name, MutableHeadsView& view, const HeadsView& in, int in_array, int64_t num_heads, int64_t width) {
+      const auto output = [&](const char* name, MutableHeadsView& view, const HeadsView& in, int in_array, int64_t num_heads,
+                              int64_t width) {
         const bool same = choices.chance(3);
         const HeadStrides s = head_strides(choices, p.num_tokens, num_heads, width);
         view = {nullptr, same ? in.token_stride : s.token, same ? in.head_stride : s.head};
-        map.in_place(map.optional(name, view.data, view_extent(view, p.num_tokens, num_heads, width, bits), Use::write), in_array, same);
+        map.in_place(map.optional(name, view.data, view_extent(view, p.num_tokens, num_heads, width, bits), Use::write), in_array,
+                     same);
       };
       const int q = input("q", p.q, p.num_q_heads, p.head_dim);
       q_goes_out = choices.chance(2);
@@ -200,7 +209,8 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
         if (choices.hostile()) p.q8_out.scaling = choices.enumerator(KvScaling::token_head);
         map.array("q8_out", p.q8_out.data, view_extent(p.q8_out, p.num_tokens, p.num_q_heads, p.head_dim, 8), Use::write);
         const bool computed = p.q8_out.scaling == KvScaling::token_head;
-        map.array("q8_out.scale", p.q8_out.scale, dense(computed ? times(p.num_tokens, p.num_q_heads) : 1, 4), computed ? Use::write : Use::read);
+        map.array("q8_out.scale", p.q8_out.scale, dense(computed ? times(p.num_tokens, p.num_q_heads) : 1, 4),
+                  computed ? Use::write : Use::read);
       } else {
         const HeadStrides s = head_strides(choices, p.num_tokens, p.num_q_heads, p.head_dim);
         p.q_out = {nullptr, s.token, s.head};
@@ -266,7 +276,7 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
     places.positions.type = choices.enumerator(IndexType::int64);
     places.position_axis_stride = choices.stride(p.num_tokens);
     map.optional("positions", places.positions.data,
-              rows(r.num_axes, places.position_axis_stride, p.num_tokens, 8 * index_size(places.positions)), Use::read);
+                 rows(r.num_axes, places.position_axis_stride, p.num_tokens, 8 * index_size(places.positions)), Use::read);
   }
   if (slots_given && cached) {
     places.slot_mapping.type = choices.enumerator(IndexType::int64);
@@ -280,13 +290,14 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
   map.optional("cu_seqlens_q", places.cu_seqlens_q, dense(plus(places.num_seqs, 1), 4), Use::read);
   map.array("cache_lens", places.cache_lens, dense(places.num_seqs, 4), Use::read);
   if (layer || (cached && !slots_given)) {
-    map.array("block_table", places.block_table, rows(places.num_seqs, places.block_table_stride, places.max_pages_per_seq, 32), Use::read);
+    map.array("block_table", places.block_table, rows(places.num_seqs, places.block_table_stride, places.max_pages_per_seq, 32),
+              Use::read);
   }
   if (!positions_given && choices.chance(2)) {
     places.position_offsets.type = choices.enumerator(IndexType::int64);
     places.position_offset_per_seq = choices.chance(2);
     map.optional("position_offsets", places.position_offsets.data,
-              dense(places.position_offset_per_seq ? places.num_seqs : 1, index_size(places.position_offsets)), Use::read);
+                 dense(places.position_offset_per_seq ? places.num_seqs : 1, index_size(places.position_offsets)), Use::read);
   }
 }
 
@@ -313,8 +324,9 @@ inline void fill_prologue(Choices& choices, const AttentionPrologueParams& p) {
 inline void permit_prologue(MemoryMap& map, const AttentionPrologueParams& p) {
   const TokenPlaces& places = p.places;
   if (p.num_tokens == 0) return;
-  for (const void* array : {places.positions.data, places.slot_mapping.data, places.position_offsets.data, static_cast<const void*>(places.cu_seqlens_q),
-                            static_cast<const void*>(places.cache_lens), static_cast<const void*>(places.block_table)})
+  for (const void* array : {places.positions.data, places.slot_mapping.data, places.position_offsets.data,
+                            static_cast<const void*>(places.cu_seqlens_q), static_cast<const void*>(places.cache_lens),
+                            static_cast<const void*>(places.block_table)})
     if (array != nullptr && !present(array)) return;  // such a call is refused
   const Rotation& r = p.rotation;
   const bool has_k = p.num_kv_heads > 0 && p.k.data != nullptr, has_v = p.num_kv_heads > 0 && p.v.data != nullptr;
@@ -331,7 +343,8 @@ inline void permit_prologue(MemoryMap& map, const AttentionPrologueParams& p) {
   for (int64_t t = 0; t < p.num_tokens; ++t) {
     bool padding = false, position_ok = true;
     for (int64_t axis = 0; positions_given && axis < r.num_axes; ++axis) {
-      const int64_t position = get_index(places.positions.data, index_size(places.positions), axis * places.position_axis_stride + t);
+      const int64_t position =
+          get_index(places.positions.data, index_size(places.positions), axis * places.position_axis_stride + t);
       padding = padding || position < 0;
       position_ok = position_ok && (r.max_position == 0 || position < r.max_position);
     }
@@ -342,9 +355,12 @@ inline void permit_prologue(MemoryMap& map, const AttentionPrologueParams& p) {
       cache_position = get_index(places.cache_lens, 4, sequence) + t - get_index(places.cu_seqlens_q, 4, sequence);
       if (!positions_given) {
         const IndexView& offsets = places.position_offsets;
-        const int64_t offset = offsets.data == nullptr ? 0 : get_index(offsets.data, index_size(offsets), places.position_offset_per_seq ? sequence : 0);
+        const int64_t offset = offsets.data == nullptr
+                                   ? 0
+                                   : get_index(offsets.data, index_size(offsets), places.position_offset_per_seq ? sequence : 0);
         int64_t position = 0;
-        position_ok = !__builtin_add_overflow(cache_position, offset, &position) && position >= 0 && (r.max_position == 0 || position < r.max_position);
+        position_ok = !__builtin_add_overflow(cache_position, offset, &position) && position >= 0 &&
+                      (r.max_position == 0 || position < r.max_position);
       }
     }
     if (padding) continue;

@@ -15,7 +15,10 @@ Extent extent_of(const RotaryParams& p, int64_t num_heads, const RotaryStrides& 
   const int64_t size = float_type_size(p.dtype);
   return {size,
           size,
-          {{p.batch, times(s.batch, size)}, {p.seq_len, times(s.token, size)}, {num_heads, times(s.head, size)}, {p.head_dim, times(s.channel, size)}}};
+          {{p.batch, times(s.batch, size)},
+           {p.seq_len, times(s.token, size)},
+           {num_heads, times(s.head, size)},
+           {p.head_dim, times(s.channel, size)}}};
 }
 
 RotaryStrides decode_strides(Choices& choices, const RotaryParams& p, int64_t num_heads) {
@@ -42,8 +45,11 @@ void decode_angles(Choices& choices, MemoryMap& map, RotaryParams& p) {
   RotaryAngles& a = p.angles;
   a.source = choices.enumerator(RotarySource::theta);
   const bool given = a.source == RotarySource::cos_sin || a.source == RotarySource::angles;
-  a.type = a.source == RotarySource::inv_freq ? choices.chance(2) ? FloatType::f32 : FloatType::f64 : choices.enumerator(FloatType::f64);
-  a.width = choices.hostile() ? choices.enumerator(RotaryWidth::full) : given && choices.chance(2) ? RotaryWidth::full : RotaryWidth::half;
+  a.type = a.source == RotarySource::inv_freq ? choices.chance(2) ? FloatType::f32 : FloatType::f64
+                                              : choices.enumerator(FloatType::f64);
+  a.width = choices.hostile()            ? choices.enumerator(RotaryWidth::full)
+            : given && choices.chance(2) ? RotaryWidth::full
+                                         : RotaryWidth::half;
   a.per_token = (given && choices.chance(3)) || choices.hostile();
   a.max_position = given && !a.per_token ? choices.size(1, 9) : choices.size(0, 9);
   a.theta = static_cast<double>(choices.real(10000.0f));
@@ -59,7 +65,12 @@ void decode_angles(Choices& choices, MemoryMap& map, RotaryParams& p) {
     c.row_stride = choices.stride(times(columns, c.column_stride));
     c.batch_stride = choices.chance(3) ? choices.stride(times(num_rows, c.row_stride)) : 0;
     map.array(name, c.data,
-              {size, size, {{p.batch, times(c.batch_stride, size)}, {num_rows, times(c.row_stride, size)}, {1, 0}, {columns, times(c.column_stride, size)}}},
+              {size,
+               size,
+               {{p.batch, times(c.batch_stride, size)},
+                {num_rows, times(c.row_stride, size)},
+                {1, 0},
+                {columns, times(c.column_stride, size)}}},
               Use::read, a.type);
   };
   if (a.source == RotarySource::angles) return table("angles", a.angles);
@@ -81,7 +92,12 @@ void decode_positions(Choices& choices, MemoryMap& map, RotaryParams& p) {
     q.batch_stride = choices.chance(3) ? 0 : choices.stride(times(p.seq_len, q.token_stride));
     q.axis_stride = choices.stride(times(p.batch, times(p.seq_len, q.token_stride)));
     map.optional("ids", q.ids.data,
-                 {size, size, {{1, 0}, {q.num_axes, times(q.axis_stride, size)}, {p.batch, times(q.batch_stride, size)}, {p.seq_len, times(q.token_stride, size)}}},
+                 {size,
+                  size,
+                  {{1, 0},
+                   {q.num_axes, times(q.axis_stride, size)},
+                   {p.batch, times(q.batch_stride, size)},
+                   {p.seq_len, times(q.token_stride, size)}}},
                  Use::read);
     return;
   }
@@ -98,7 +114,8 @@ void decode_positions(Choices& choices, MemoryMap& map, RotaryParams& p) {
     q.offsets.type = choices.enumerator(IntType::uint64);
     const int64_t size = int_type_valid(q.offsets.type) ? int_type_size(q.offsets.type) : 4;
     q.offsets_stride = choices.chance(3) ? 0 : choices.stride(1);
-    map.optional("offsets", q.offsets.data, {size, size, {{packed ? q.num_seqs : p.batch, times(q.offsets_stride, size)}}}, Use::read);
+    map.optional("offsets", q.offsets.data, {size, size, {{packed ? q.num_seqs : p.batch, times(q.offsets_stride, size)}}},
+                 Use::read);
   }
 }
 
@@ -130,14 +147,16 @@ void fill_positions(Choices& choices, const RotaryParams& p) {
   for (int64_t axis = 0; present(q.ids.data) && axis < q.num_axes; ++axis)
     for (int64_t b = 0; b < p.batch; ++b)
       for (int64_t s = 0; s < p.seq_len; ++s)
-        fill(q.ids, axis * q.axis_stride + b * q.batch_stride + s * q.token_stride, index_value(choices, choices.chance(8) ? -1 : 0, 9));
+        fill(q.ids, axis * q.axis_stride + b * q.batch_stride + s * q.token_stride,
+             index_value(choices, choices.chance(8) ? -1 : 0, 9));
   int64_t at = 0;
   for (int64_t n = 0; present(q.cu_seqlens.data) && n <= q.num_seqs; ++n) {
     fill(q.cu_seqlens, n, choices.hostile() ? choices.absurd() : at);
     at = std::min(p.seq_len, at + choices.integer(0, 5));
   }
   const int64_t count = q.cu_seqlens.data != nullptr ? q.num_seqs : p.batch;
-  for (int64_t n = 0; present(q.offsets.data) && n < count; ++n) fill(q.offsets, n * q.offsets_stride, index_value(choices, -1, 5));
+  for (int64_t n = 0; present(q.offsets.data) && n < count; ++n)
+    fill(q.offsets, n * q.offsets_stride, index_value(choices, -1, 5));
 }
 
 // Rows of tokens that are not padding; of the head, what the tail leaves.
@@ -179,7 +198,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   p.style = choices.enumerator(RopeStyle::interleaved);
   p.num_blocks = choices.chance(2) ? 1 : choices.size(1, 4);
   const int64_t unit = p.num_blocks >= 1 && p.num_blocks <= 4 ? 2 * p.num_blocks : 2;
-  const auto part = [&](int64_t high, int64_t of) { return high < of || high > 576 ? choices.size(0, 0) : choices.size(0, high / of) / of * of; };
+  const auto part = [&](int64_t high, int64_t of) {
+    return high < of || high > 576 ? choices.size(0, 0) : choices.size(0, high / of) / of * of;
+  };
   p.rotary_dim = choices.chance(2) && p.head_dim > 0 && !choices.hostile() ? p.head_dim / unit * unit : part(p.head_dim, unit);
   p.rotary_offset = choices.chance(2) ? 0 : part(plus(p.head_dim, -std::max<int64_t>(p.rotary_dim, 0)), 2);
   p.inverse = choices.chance(3);

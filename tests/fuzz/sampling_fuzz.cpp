@@ -29,7 +29,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     row.min_p = choices.real(static_cast<float>(choices.integer(0, 8)) / 8.0f);
     row.seed = choices.bits(8);
     row.position = choices.hostile() ? choices.absurd() : choices.integer(0, 100);
-    std::memcpy(const_cast<char*>(reinterpret_cast<const char*>(p.rows)) + i * static_cast<int64_t>(sizeof row), &row, sizeof row);
+    std::memcpy(const_cast<char*>(reinterpret_cast<const char*>(p.rows)) + i * static_cast<int64_t>(sizeof row), &row,
+                sizeof row);
   }
 
   map.freeze();

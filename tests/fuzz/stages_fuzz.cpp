@@ -27,7 +27,8 @@ void decode_rows(Choices& choices, MemoryMap& map, Params& p) {
   p.x = {nullptr, x.token, x.head};
   p.y = {nullptr, y.token, y.head};
   const int64_t bits = bits_of(p.dtype);
-  const int in = map.array("x", p.x.data, view_extent(p.x, p.num_tokens, p.num_heads, p.head_dim, bits), Use::read, float_type_of(p.dtype));
+  const int in =
+      map.array("x", p.x.data, view_extent(p.x, p.num_tokens, p.num_heads, p.head_dim, bits), Use::read, float_type_of(p.dtype));
   map.in_place(map.array("y", p.y.data, view_extent(p.y, p.num_tokens, p.num_heads, p.head_dim, bits), Use::write), in, same);
 }
 
@@ -120,7 +121,8 @@ bool run_kv_write(Choices& choices, MemoryMap& map) {
   const auto input = [&](const char* name, HeadsView& view, int64_t width) {
     const HeadStrides s = head_strides(choices, p.num_tokens, p.num_kv_heads, width);
     view = {nullptr, s.token, s.head};
-    map.optional(name, view.data, view_extent(view, p.num_tokens, p.num_kv_heads, width, bits), Use::read, float_type_of(p.dtype));
+    map.optional(name, view.data, view_extent(view, p.num_tokens, p.num_kv_heads, width, bits), Use::read,
+                 float_type_of(p.dtype));
   };
   if (has_k) input("k", p.k, p.head_dim);
   if (has_v) input("v", p.v, v_width);
@@ -131,11 +133,13 @@ bool run_kv_write(Choices& choices, MemoryMap& map) {
   p.max_position = choices.size(0, 9);
   map.array("slot_mapping", p.slot_mapping.data, dense(p.num_tokens, index_size(p.slot_mapping)), Use::read);
   if (choices.chance(2)) {
-    map.optional("positions", p.positions.data, rows(p.num_axes, p.position_axis_stride, p.num_tokens, 8 * index_size(p.positions)), Use::read);
+    map.optional("positions", p.positions.data,
+                 rows(p.num_axes, p.position_axis_stride, p.num_tokens, 8 * index_size(p.positions)), Use::read);
   }
   if (!choices.chance(8)) map.optional("faults", p.faults, dense(1, sizeof(FaultRecord)), Use::write);
   if (!map.allocate()) return false;
-  fill_indices(choices, p.slot_mapping, p.num_tokens, -1, times(std::min<int64_t>(p.cache.num_pages, 1 << 20), p.cache.page_size));
+  fill_indices(choices, p.slot_mapping, p.num_tokens, -1,
+               times(std::min<int64_t>(p.cache.num_pages, 1 << 20), p.cache.page_size));
   for (int64_t axis = 0; present(p.positions.data) && axis < p.num_axes; ++axis)
     for (int64_t t = 0; t < p.num_tokens; ++t)
       set_index(p.positions.data, index_size(p.positions), axis * p.position_axis_stride + t, index_value(choices, -1, 9));
@@ -151,7 +155,8 @@ bool run_kv_write(Choices& choices, MemoryMap& map) {
       const int64_t position = get_index(p.positions.data, index_size(p.positions), axis * p.position_axis_stride + t);
       skipped = skipped || position < 0 || (p.max_position > 0 && position >= p.max_position);
     }
-    if (!skipped) permit_slot(map, p.cache, slot, p.k.data != nullptr && present(p.cache.k), p.v.data != nullptr && present(p.cache.v));
+    if (!skipped)
+      permit_slot(map, p.cache, slot, p.k.data != nullptr && present(p.cache.k), p.v.data != nullptr && present(p.cache.v));
   }
   const Status status = kv_write(p, execution(choices));
   map.check(status);

@@ -32,9 +32,36 @@ const std::string& letter(uint32_t byte) {
   return letters[byte];
 }
 
-constexpr const char* kFragments[] = {"<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "bos_token",
-                                      "system\n", "user", "assistant", "'", "\"", "\\n", "\\", "\n", " ", "  ", "\t", "\r\n", "the", "don't",
-                                      "123", "1234567", "\xe2\x82\xac", "\xf0\x9f\x98\x80", "\xff", "\xe2\x82", "\xc0\x80", "\xed\xa0\x80", "{{", "}}"};
+constexpr const char* kFragments[] = {"<|im_start|>",
+                                      "<|im_end|>",
+                                      "<|start_header_id|>",
+                                      "<|end_header_id|>",
+                                      "<|eot_id|>",
+                                      "bos_token",
+                                      "system\n",
+                                      "user",
+                                      "assistant",
+                                      "'",
+                                      "\"",
+                                      "\\n",
+                                      "\\",
+                                      "\n",
+                                      " ",
+                                      "  ",
+                                      "\t",
+                                      "\r\n",
+                                      "the",
+                                      "don't",
+                                      "123",
+                                      "1234567",
+                                      "\xe2\x82\xac",
+                                      "\xf0\x9f\x98\x80",
+                                      "\xff",
+                                      "\xe2\x82",
+                                      "\xc0\x80",
+                                      "\xed\xa0\x80",
+                                      "{{",
+                                      "}}"};
 
 // Fragments and bytes of the input.
 class Texts {
@@ -85,8 +112,11 @@ TokenizerData vocabulary(Choices& choices, Texts& texts, bool& plain) {
     plain = false;
   }
   for (int64_t n = choices.integer(0, 30); n > 0; --n) {
-    const auto any = [&] { return data.tokens[static_cast<size_t>(choices.integer(6, static_cast<int64_t>(data.tokens.size()) - 1))]; };
-    const std::string left = choices.chance(2) ? letter(choices.byte()) : any(), right = choices.chance(2) ? letter(choices.byte()) : any();
+    const auto any = [&] {
+      return data.tokens[static_cast<size_t>(choices.integer(6, static_cast<int64_t>(data.tokens.size()) - 1))];
+    };
+    const std::string left = choices.chance(2) ? letter(choices.byte()) : any(),
+                      right = choices.chance(2) ? letter(choices.byte()) : any();
     add(left + right, TokenType::normal);
     data.merges.push_back(choices.hostile() ? texts.next(2) : left + " " + right);
   }
@@ -99,7 +129,9 @@ TokenizerData vocabulary(Choices& choices, Texts& texts, bool& plain) {
     }
   }
   if (choices.hostile()) data.token_types.pop_back();
-  const auto id = [&] { return choices.hostile() ? static_cast<int32_t>(choices.absurd()) : static_cast<int32_t>(choices.integer(-1, 5)); };
+  const auto id = [&] {
+    return choices.hostile() ? static_cast<int32_t>(choices.absurd()) : static_cast<int32_t>(choices.integer(-1, 5));
+  };
   data.bos_id = id();
   data.eos_id = id();
   data.eot_id = id();
@@ -145,8 +177,10 @@ void check_chat(const Tokenizer& tokenizer, Choices& choices, Texts& texts) {
   std::vector<ChatMessage> messages(static_cast<size_t>(choices.integer(0, 3)));
   for (ChatMessage& message : messages) message = {texts.next(1), texts.next(4)};
   const Result<std::vector<int32_t>> ids = format->encode_chat(messages, choices.chance(2));
-  const bool valid = !messages.empty() && std::none_of(messages.begin(), messages.end(), [](const ChatMessage& m) { return m.role.empty(); });
-  if (ids.ok() != valid) fail(valid ? str_cat("encode_chat: ", ids.status().message()) : "a conversation without a role was accepted");
+  const bool valid =
+      !messages.empty() && std::none_of(messages.begin(), messages.end(), [](const ChatMessage& m) { return m.role.empty(); });
+  if (ids.ok() != valid)
+    fail(valid ? str_cat("encode_chat: ", ids.status().message()) : "a conversation without a role was accepted");
   if (!valid) return;
   // What people write never ends a turn.
   const bool adds_system = messages.front().role != "system" && !format->default_system_message().empty();
@@ -168,11 +202,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Result<Tokenizer> tokenizer = Tokenizer::create(vocabulary(choices, texts, plain));
   tally.count(tokenizer.ok());
   if (!tokenizer.ok()) {
-    if (tokenizer.status().message().empty() || tokenizer.status().message().size() > 2000) fail("no sentence that fits a screen");
+    if (tokenizer.status().message().empty() || tokenizer.status().message().size() > 2000)
+      fail("no sentence that fits a screen");
     return 0;
   }
   const std::string text = texts.next(12);
-  if (replace_invalid_bytes(text).size() > 3 * text.size() || !is_valid_utf8(replace_invalid_bytes(text))) fail("replace_invalid_bytes");
+  if (replace_invalid_bytes(text).size() > 3 * text.size() || !is_valid_utf8(replace_invalid_bytes(text)))
+    fail("replace_invalid_bytes");
   if (quoted(text).size() > 200 || !is_valid_utf8(quoted(text))) fail("quoted");
   check_text(*tokenizer, text, plain);
   check_chat(*tokenizer, choices, texts);
