@@ -114,7 +114,7 @@ bool MemoryMap::allocate() {
     // What must not be looked at lies at an address that no program has.
     void* at = reinterpret_cast<void*>(uintptr_t{64});
     if (r.block >= 0) at = blocks_[static_cast<size_t>(r.block)].memory + r.offset;
-    if (r.null || (r.extent.empty() && choices_.chance(2))) at = nullptr;
+    if (r.null || (r.extent.empty() && !r.may_be_null && choices_.chance(2))) at = nullptr;
     r.set(r.pointer, at);
     if (r.null && !r.may_be_null) forbidden_ = str_cat(r.name, " is null");
     const int64_t alignment = r.extent.alignment;

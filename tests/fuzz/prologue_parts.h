@@ -288,7 +288,8 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
   places.block_table_stride = choices.stride(places.max_pages_per_seq);
   places.ring_size = choices.chance(3) ? choices.size(0, 12) : 0;
   map.optional("cu_seqlens_q", places.cu_seqlens_q, dense(plus(places.num_seqs, 1), 4), Use::read);
-  map.array("cache_lens", places.cache_lens, dense(places.num_seqs, 4), Use::read);
+  if (!positions_given || (cached && !slots_given))
+    map.array("cache_lens", places.cache_lens, dense(places.num_seqs, 4), Use::read);
   if (layer || (cached && !slots_given)) {
     map.array("block_table", places.block_table, rows(places.num_seqs, places.block_table_stride, places.max_pages_per_seq, 32),
               Use::read);
