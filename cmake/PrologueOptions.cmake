@@ -9,6 +9,7 @@ if(PROJECT_IS_TOP_LEVEL)
 endif()
 option(PROLOGUE_WERROR "Treat compiler warnings as errors" ${PROJECT_IS_TOP_LEVEL})
 option(PROLOGUE_SANITIZE "AddressSanitizer and UndefinedBehaviorSanitizer" OFF)
+option(PROLOGUE_FUZZ "The libFuzzer targets (clang; usually with PROLOGUE_SANITIZE)" OFF)
 set(PROLOGUE_CUDA AUTO CACHE STRING "Build the CUDA kernels: AUTO (if nvcc is found), ON or OFF")
 set(PROLOGUE_CPU_ARCH native CACHE STRING "-march of the CPU code; native: runs only on machines like this one")
 

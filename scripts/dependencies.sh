@@ -33,3 +33,8 @@ need() {
 need_build_tools() { need g++ cmake ninja-build pkg-config libpcre2-dev nlohmann-json3-dev libcli11-dev; }
 need_test_tools() { need libgtest-dev; }
 need_fetch_tools() { need python3 python3-pip ca-certificates; }
+# clang with libFuzzer, which some distributions have in a package of its own.
+need_fuzz_tools() {
+  need clang
+  compgen -G "$(clang -print-runtime-dir)/libclang_rt.fuzzer-*.a" >/dev/null || need "libclang-rt-$(clang -dumpversion | cut -d. -f1)-dev"
+}

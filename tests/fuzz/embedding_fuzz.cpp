@@ -1,0 +1,36 @@
+// kernels/token_ops/embedding.h with any struct.
+#include <prologue/kernels/token_ops/embedding.h>
+
+#include "tests/fuzz/operation.h"
+
+using namespace prologue;
+using namespace prologue::fuzz;
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static Tally tally("embedding");
+  Choices choices(data, size);
+  MemoryMap map(choices);
+  EmbeddingParams p;
+  p.num_tokens = choices.size(0, 6);
+  p.num_rows = choices.size(1, 9);
+  p.width = choices.size(1, 40);
+  p.dtype = choices.enumerator(DType::bf16);
+  p.scale = choices.real(choices.chance(2) ? 1.0f : 1.5f);
+  p.indices.type = choices.enumerator(IndexType::int64);
+  const int64_t element = dtype_size(p.dtype);
+  map.array("table", p.table, dense(times(p.num_rows, p.width), element), Use::read, float_type_of(p.dtype));
+  map.array("indices", p.indices.data, dense(p.num_tokens, index_size(p.indices)), Use::read);
+  map.array("out", p.out, dense(times(p.num_tokens, p.width), element), Use::write);
+  if (choices.chance(2)) map.optional("faults", p.faults, dense(1, sizeof(FaultRecord)), Use::write);
+  if (!map.allocate()) return 0;
+  fill_indices(choices, p.indices, p.num_tokens, -1, p.num_rows);
+
+  map.freeze();
+  if (p.num_tokens == 0) map.forgive();
+  map.permit(p.out, 0, times(times(p.num_tokens, p.width), element));
+  map.permit(p.faults, 0, sizeof(FaultRecord));
+  const Status status = embedding(p, execution(choices));
+  map.check(status);
+  tally.count(status.ok());
+  return 0;
+}

@@ -1,0 +1,158 @@
+// kvcache: KvCache and PagePool against a model of four lines, with any sequence of calls; KvStorage with any configuration.
+#include <map>
+
+#include <prologue/kvcache/kv_cache.h>
+#include <prologue/kvcache/kv_storage.h>
+
+#include "tests/fuzz/operation.h"
+
+using namespace prologue;
+using namespace prologue::fuzz;
+
+namespace {
+
+struct Model {
+  int64_t page_size = 0;
+  int64_t num_pages = 0;
+  std::map<SequenceId, int64_t> lengths;   // tokens
+  std::map<SequenceId, int64_t> reserved;  // pages
+  int64_t num_free() const {
+    int64_t num_taken = 0;
+    for (const auto& [id, pages] : reserved) num_taken += pages;
+    return num_pages - num_taken;
+  }
+};
+
+void check_same(const KvCache& cache, const Model& model, const char* after) {
+  if (const Status status = cache.check_integrity(); !status.ok()) fail(str_cat(after, ": ", status.message()));
+  if (cache.num_free_pages() != model.num_free())
+    fail(str_cat(after, ": ", cache.num_free_pages(), " pages are free, not ", model.num_free()));
+  for (const auto& [id, length] : model.lengths) {
+    if (cache.length(id) != length) fail(str_cat(after, ": sequence ", id, " has ", cache.length(id), " tokens, not ", length));
+    if (static_cast<int64_t>(cache.pages(id).size()) != model.reserved.at(id)) fail(str_cat(after, ": wrong number of pages"));
+  }
+}
+
+// What reserve() must do: pages that `num_tokens` need, or nothing and false.
+bool reserve(Model& model, SequenceId id, int64_t num_tokens) {
+  const int64_t needed = num_tokens <= 0 ? 0 : (num_tokens - 1) / model.page_size + 1;
+  const int64_t missing = needed - model.reserved.at(id);
+  if (missing > model.num_free()) return false;
+  if (missing > 0) model.reserved[id] = needed;
+  return true;
+}
+
+void run_cache(Choices& choices) {
+  Model model;
+  model.num_pages = choices.integer(0, 12);
+  model.page_size = choices.integer(1, 5);
+  KvCache cache(model.num_pages, model.page_size);
+  for (int64_t steps = choices.integer(1, 40); steps > 0; --steps) {
+    const SequenceId id = choices.hostile() ? choices.absurd() : choices.integer(0, 4);
+    const bool known = model.lengths.count(id) != 0;
+    const int64_t num_tokens = choices.size(0, 20);
+    switch (choices.integer(0, 4)) {
+      case 0: {
+        if (model.lengths.size() > 8) break;
+        const SequenceId added = cache.add_sequence();
+        model.lengths[added] = model.reserved[added] = 0;
+        check_same(cache, model, "add_sequence");
+        break;
+      }
+      case 1: {
+        const bool expected = known && num_tokens >= 0 && num_tokens <= INT64_MAX - model.lengths[id] &&
+                              reserve(model, id, model.lengths[id] + num_tokens);
+        if (cache.append(id, num_tokens).ok() != expected)
+          fail(str_cat("append(", id, ", ", num_tokens, ") should ", expected ? "" : "not ", "work"));
+        if (!known) model.lengths.erase(id);
+        if (expected) model.lengths[id] += num_tokens;
+        check_same(cache, model, "append");
+        break;
+      }
+      case 2: {
+        if (num_tokens < 0 && known) {  // nothing is missing, or refused: nothing changes
+          (void)cache.reserve(id, num_tokens);
+        } else if (const bool expected = known && reserve(model, id, num_tokens);
+                   cache.reserve(id, num_tokens).ok() != expected) {
+          fail(str_cat("reserve(", id, ", ", num_tokens, ") should ", expected ? "" : "not ", "work"));
+        }
+        check_same(cache, model, "reserve");
+        break;
+      }
+      case 3: {
+        if (cache.free(id).ok() != known) fail(str_cat("free(", id, ") should ", known ? "" : "not ", "work"));
+        model.lengths.erase(id);
+        model.reserved.erase(id);
+        check_same(cache, model, "free");
+        break;
+      }
+      default: {
+        if (!known) break;
+        std::map<int64_t, int64_t> seen;
+        for (int64_t position = 0; position < model.reserved.at(id) * model.page_size; ++position) {
+          const int64_t slot = cache.slot(id, position);
+          if (slot < 0 || slot >= model.num_pages * model.page_size || seen[slot]++ > 0 ||
+              slot % model.page_size != position % model.page_size)
+            fail(str_cat("position ", position, " of sequence ", id, " has slot ", slot));
+        }
+      }
+    }
+  }
+}
+
+// Whatever the configuration: an error, or layers that lie in memory of their own.
+bool run_storage(Choices& choices) {
+  KvStorageConfig config;
+  config.num_layers = choices.size(1, 3);
+  config.num_pages = choices.size(1, 4);
+  config.page_size = choices.size(1, 4);
+  config.num_kv_heads = choices.size(1, 3);
+  config.head_dim = choices.head_dim();
+  constexpr KvType kTypes[] = {KvType::f32,      KvType::f16,  KvType::bf16, KvType::fp8_e4m3,
+                               KvType::fp8_e5m2, KvType::int8, KvType::int4};
+  config.type = choices.hostile() ? choices.enumerator(KvType::int4) : choices.pick(kTypes);
+  int64_t bytes = 1;
+  for (const int64_t n : {config.num_layers, config.num_pages, config.page_size, config.num_kv_heads, config.head_dim})
+    bytes = times(bytes, n);
+  if (bytes > (1 << 22) && bytes < (int64_t{1} << 50)) return false;  // it might be had
+  const Result<KvStorage> storage = KvStorage::create(config, Device::cpu);
+  if (!storage.ok()) return false;
+  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
+    const PagedKvView view = storage->layer(layer);
+    const int64_t tensor = view.num_slots() * config.num_kv_heads * config.head_dim * kv_type_bits(config.type) / 8;
+    std::memset(view.k, 1, static_cast<size_t>(tensor));
+    std::memset(view.v, 2, static_cast<size_t>(tensor));
+    if (config.has_scales()) {
+      std::memset(view.k_scale, 3, static_cast<size_t>(view.num_slots() * config.num_kv_heads * 4));
+      std::memset(view.v_scale, 4, static_cast<size_t>(view.num_slots() * config.num_kv_heads * 4));
+    }
+  }
+  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
+    const PagedKvView view = storage->layer(layer);
+    const int64_t tensor = view.num_slots() * config.num_kv_heads * config.head_dim * kv_type_bits(config.type) / 8;
+    const int64_t scales = config.has_scales() ? view.num_slots() * config.num_kv_heads * 4 : 0;
+    const struct {
+      const void* data;
+      int64_t bytes;
+      char value;
+    } parts[] = {{view.k, tensor, 1}, {view.v, tensor, 2}, {view.k_scale, scales, 3}, {view.v_scale, scales, 4}};
+    for (const auto& part : parts)
+      for (int64_t i = 0; i < part.bytes; ++i)
+        if (static_cast<const char*>(part.data)[i] != part.value) fail("two parts of a KvStorage overlap");
+  }
+  return true;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static Tally tally("kv_cache");
+  Choices choices(data, size);
+  if (choices.chance(8)) {
+    tally.count(run_storage(choices));
+  } else {
+    run_cache(choices);
+    tally.count(true);
+  }
+  return 0;
+}

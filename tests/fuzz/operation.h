@@ -1,0 +1,55 @@
+// What the targets of operations share.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+
+#include <prologue/kernels/base/execution.h>
+#include <prologue/kernels/base/faults.h>
+#include <prologue/kernels/base/views.h>
+
+#include "tests/fuzz/choices.h"
+#include "tests/fuzz/memory_map.h"
+
+namespace prologue::fuzz {
+
+inline Execution execution(Choices& choices) {
+  Execution execution = {Device::cpu, 1};
+  if (choices.hostile()) execution.device = static_cast<Device>(choices.byte());
+  if (choices.hostile()) execution.num_threads = static_cast<int32_t>(choices.bits(4));
+  return execution;
+}
+
+inline FloatType float_type_of(DType type) { return dtype_valid(type) ? float_type(type) : FloatType::f32; }
+inline int64_t index_size(const IndexView& view) { return view.type == IndexType::int32 ? 4 : 8; }
+
+// A number in [low, high], now and then any.
+inline int64_t index_value(Choices& choices, int64_t low, int64_t high) {
+  return choices.chance(64) ? choices.absurd() : choices.integer(low, std::clamp<int64_t>(high, low, 1 << 20));
+}
+
+// Writes element i, whatever its alignment.
+inline void set_index(const void* data, int64_t size, int64_t i, int64_t value) {
+  std::memcpy(static_cast<char*>(const_cast<void*>(data)) + i * size, &value, static_cast<size_t>(size));
+}
+inline int64_t get_index(const void* data, int64_t size, int64_t i) {
+  const char* at = static_cast<const char*>(data) + i * size;
+  if (size == 8) {
+    int64_t value;
+    std::memcpy(&value, at, 8);
+    return value;
+  }
+  int32_t value;
+  std::memcpy(&value, at, 4);
+  return value;
+}
+
+// Whether allocate() gave the array memory.
+inline bool present(const void* data) { return reinterpret_cast<uintptr_t>(data) > 4096; }
+
+inline void fill_indices(Choices& choices, const IndexView& view, int64_t count, int64_t low, int64_t high) {
+  if (!present(view.data)) return;
+  for (int64_t i = 0; i < count; ++i) set_index(view.data, index_size(view), i, index_value(choices, low, high));
+}
+
+}  // namespace prologue::fuzz

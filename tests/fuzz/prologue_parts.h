@@ -1,0 +1,392 @@
+// The parts of the prologue's parameters, for the targets that have them: decoded, declared, filled, and what they permit to be
+// written, all from the words of attention_prologue.h and views.h.
+#pragma once
+
+#include <prologue/kernels/attention_prologue/attention_prologue.h>
+
+#include "tests/fuzz/operation.h"
+
+namespace prologue::fuzz {
+
+inline int64_t bits_of(DType type) { return 8 * dtype_size(type); }
+
+inline Extent cache_extent(const PagedKvView& c, const PageStrides& s, int64_t width, int64_t bits) {
+  return {times(width, bits) / 8,
+          std::max<int64_t>(bits / 8, 1),
+          {{c.num_pages, times(s.page, bits) / 8},
+           {c.page_size, times(s.token, bits) / 8},
+           {c.num_kv_heads, times(s.head, bits) / 8}}};
+}
+
+// Type, scaling, sizes and strides; num_kv_heads and head_dim are given. K and V apart, or side by side in one buffer.
+inline void decode_cache(Choices& choices, MemoryMap& map, PagedKvView& c, int64_t num_kv_heads, int64_t head_dim, bool with_k,
+                         bool with_v, Use use) {
+  constexpr KvType kTypes[] = {KvType::f32,      KvType::f16,  KvType::bf16, KvType::fp8_e4m3,
+                               KvType::fp8_e5m2, KvType::int8, KvType::int4};
+  c.type = choices.hostile() ? choices.enumerator(KvType::int4) : choices.pick(kTypes);
+  const bool is_float = kv_type_valid(c.type) && kv_type_is_float(c.type);
+  const bool is_integer = c.type == KvType::int8 || c.type == KvType::int4;
+  c.scaling = is_float ? KvScaling::none : static_cast<KvScaling>(choices.integer(is_integer ? 1 : 0, 3));
+  if (choices.hostile()) c.scaling = choices.enumerator(KvScaling::token_head);
+  c.num_pages = choices.size(1, 4);
+  c.page_size = choices.size(1, 5);
+  c.num_kv_heads = choices.hostile() ? choices.absurd() : num_kv_heads;
+  c.head_dim = choices.hostile() ? choices.absurd() : head_dim;
+  c.v_head_dim = choices.chance(3) ? choices.head_dim() : 0;
+  const int64_t v_width = c.v_head_dim > 0 ? c.v_head_dim : c.head_dim;
+  const int64_t layout = choices.integer(0, 3);
+  const bool beside = layout == 2, paired = layout == 3;  // V beside K in each head; V's page behind K's
+  const int64_t heads_of = times(c.page_size, c.num_kv_heads);
+  const auto strides = [&](int64_t width) -> PageStrides {
+    const int64_t both = beside ? plus(c.head_dim, v_width) : width;
+    if (layout == 1) {
+      const int64_t head = choices.stride(times(c.page_size, width));
+      return {choices.stride(times(c.num_kv_heads, head)), width, head};
+    }
+    const int64_t head = beside ? both : choices.stride(both);
+    const int64_t token = times(c.num_kv_heads, head), page = times(c.page_size, token);
+    if (paired) return {plus(times(heads_of, c.head_dim), times(heads_of, v_width)), times(c.num_kv_heads, width), width};
+    return {beside ? page : choices.stride(page), token, head};
+  };
+  c.k_strides = strides(c.head_dim);
+  c.v_strides = strides(v_width);
+  const int64_t bits = kv_type_valid(c.type) ? kv_type_bits(c.type) : 8;
+  int k = -1;
+  if (with_k) k = map.optional("cache.k", c.k, cache_extent(c, c.k_strides, c.head_dim, bits), use);
+  if (with_v) {
+    const int v = map.optional("cache.v", c.v, cache_extent(c, c.v_strides, v_width, bits), use);
+    if (k >= 0 && beside) map.place(v, k, times(c.head_dim, bits) / 8);
+    if (k >= 0 && paired) map.place(v, k, times(times(heads_of, c.head_dim), bits) / 8);
+  }
+  const auto scale = [&](const char* name, float*& data, PageStrides& s) {
+    if (c.scaling == KvScaling::tensor) map.array(name, data, dense(1, 4), Use::read);
+    if (c.scaling == KvScaling::head) map.array(name, data, dense(c.num_kv_heads, 4), Use::read);
+    if (c.scaling != KvScaling::token_head) return;
+    const int64_t token = choices.stride(c.num_kv_heads);
+    s = {choices.stride(times(c.page_size, token)), token, 1};
+    map.array(name, data, cache_extent(c, s, 1, 32), use);
+  };
+  if (with_k) scale("cache.k_scale", c.k_scale, c.k_scale_strides);
+  if (with_v) scale("cache.v_scale", c.v_scale, c.v_scale_strides);
+}
+
+inline void permit_slot(MemoryMap& map, const PagedKvView& c, int64_t slot, bool with_k, bool with_v) {
+  const int64_t page = slot / c.page_size, offset = slot % c.page_size, bits = kv_type_bits(c.type);
+  const auto permit = [&](void* data, const PageStrides& s, int64_t width, int64_t each) {
+    if (data == nullptr) return;
+    for (int64_t h = 0; h < c.num_kv_heads; ++h) {
+      const int64_t at = plus(plus(times(page, s.page), times(offset, s.token)), times(h, s.head));
+      map.permit(data, times(at, each) / 8, times(width, each) / 8);
+    }
+  };
+  const bool scaled = c.scaling == KvScaling::token_head;
+  if (with_k) permit(c.k, c.k_strides, c.head_dim, bits);
+  if (with_v) permit(c.v, c.v_strides, c.v_head_dim > 0 ? c.v_head_dim : c.head_dim, bits);
+  if (with_k && scaled) permit(c.k_scale, c.k_scale_strides, 1, 32);
+  if (with_v && scaled) permit(c.v_scale, c.v_scale_strides, 1, 32);
+}
+
+struct HeadStrides {
+  int64_t token;
+  int64_t head;
+};
+// Tokens before heads, or heads before tokens.
+inline HeadStrides head_strides(Choices& choices, int64_t num_tokens, int64_t num_heads, int64_t width) {
+  if (choices.chance(4)) return {width, choices.stride(times(num_tokens, width))};
+  const int64_t head = choices.stride(width);
+  return {choices.stride(times(num_heads, head)), head};
+}
+
+template <class View>
+Extent view_extent(const View& view, int64_t num_tokens, int64_t num_heads, int64_t width, int64_t bits) {
+  return heads(num_tokens, view.token_stride, num_heads, view.head_stride, width, bits);
+}
+
+inline void permit_rows(MemoryMap& map, void* data, int64_t token, int64_t token_stride, int64_t num_heads, int64_t head_stride,
+                        int64_t width, int64_t bits) {
+  if (!present(data)) return;
+  for (int64_t h = 0; h < num_heads; ++h)
+    map.permit(data, times(plus(times(token, token_stride), times(h, head_stride)), bits) / 8, times(width, bits) / 8);
+}
+
+// Of the arrays that describe a batch: cu_seqlens_q (fitting num_tokens, unless the case is hostile), lengths, block table.
+inline void fill_batch(Choices& choices, const int32_t* cu_seqlens, int64_t num_seqs, int64_t num_tokens, const int32_t* lengths,
+                       int64_t longest, const int32_t* block_table, int64_t stride, int64_t width, int64_t num_pages) {
+  int64_t at = 0;
+  for (int64_t s = 0; present(cu_seqlens) && s <= num_seqs; ++s) {
+    set_index(cu_seqlens, 4, s, choices.hostile() ? choices.absurd() : at);
+    at = std::min(num_tokens, at + choices.integer(0, 4));
+  }
+  for (int64_t s = 0; present(lengths) && s < num_seqs; ++s) set_index(lengths, 4, s, index_value(choices, 0, longest));
+  for (int64_t s = 0; present(block_table) && s < num_seqs; ++s)
+    for (int64_t i = 0; i < width; ++i) set_index(block_table, 4, s * stride + i, index_value(choices, 0, plus(num_pages, -1)));
+}
+
+inline bool valid_seqlens(const int32_t* cu_seqlens, int64_t num_seqs) {
+  if (get_index(cu_seqlens, 4, 0) != 0) return false;
+  for (int64_t s = 0; s < num_seqs; ++s)
+    if (get_index(cu_seqlens, 4, s) > get_index(cu_seqlens, 4, s + 1)) return false;
+  return true;
+}
+
+// Everything of the prologue. In a layer q, k, v and q_out are the layer's own, and the batch's arrays are always there.
+inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueParams& p, bool layer) {
+  p.num_tokens = choices.size(0, 6);
+  p.num_q_heads = choices.chance(8) && !layer ? 0 : choices.size(1, 4);
+  p.num_kv_heads = choices.chance(8) && !layer ? 0 : choices.size(1, 3);
+  p.head_dim = choices.head_dim();
+  p.dtype = choices.enumerator(DType::bf16);
+  p.rounding = choices.enumerator(Rounding::per_step);
+  const int64_t bits = bits_of(p.dtype);
+  const FloatType type = float_type_of(p.dtype);
+  if (layer && p.num_kv_heads > 0) p.num_q_heads = times(p.num_kv_heads, choices.integer(1, 3));
+
+  // What there is of K and V, and where it goes.
+  const bool any_kv = p.num_kv_heads != 0;
+  const int64_t parts = layer ? 0 : choices.integer(0, 5);
+  const bool has_k = any_kv && parts != 1, has_v = any_kv && parts != 2;
+  const bool cache_k = has_k && (layer || !choices.chance(6)), cache_v = has_v && (layer || !choices.chance(6));
+  const bool cached = cache_k || cache_v;
+  if (cached || layer) {
+    decode_cache(choices, map, p.cache, p.num_kv_heads, p.head_dim, cache_k, cache_v, Use::write);
+  } else if (any_kv && choices.chance(2)) {
+    p.cache.v_head_dim = choices.head_dim();
+  }
+  const int64_t v_width = p.cache.v_head_dim > 0 ? p.cache.v_head_dim : p.head_dim;
+
+  if (!layer) {
+    bool q_goes_out = false;
+    if (choices.chance(2)) {  // three views of one packed buffer
+      const int64_t q_width = times(p.num_q_heads, p.head_dim), k_width = times(p.num_kv_heads, p.head_dim);
+      const int64_t row = choices.stride(plus(plus(q_width, k_width), times(p.num_kv_heads, v_width)));
+      p.q = {nullptr, row, p.head_dim};
+      p.k = {nullptr, row, p.head_dim};
+      p.v = {nullptr, row, v_width};
+      const int first =
+          map.array("q", p.q.data, view_extent(p.q, p.num_tokens, p.num_q_heads, p.head_dim, bits), Use::read, type);
+      if (has_k) {
+        const int k =
+            map.optional("k", p.k.data, view_extent(p.k, p.num_tokens, p.num_kv_heads, p.head_dim, bits), Use::read, type);
+        if (p.num_q_heads > 0) map.place(k, first, times(q_width, bits) / 8);
+      }
+      if (has_v) {
+        const int v = map.optional("v", p.v.data, view_extent(p.v, p.num_tokens, p.num_kv_heads, v_width, bits), Use::read, type);
+        if (p.num_q_heads > 0) map.place(v, first, times(plus(q_width, k_width), bits) / 8);
+      }
+      if (choices.chance(3)) {
+        q_goes_out = true;
+        p.q_out = {nullptr, p.q.token_stride, p.q.head_stride};
+        map.in_place(
+            map.array("q_out", p.q_out.data, view_extent(p.q_out, p.num_tokens, p.num_q_heads, p.head_dim, bits), Use::write),
+            first, true);
+      }
+    } else {
+      const auto input = [&](const char* name, HeadsView& view, int64_t num_heads, int64_t width) {
+        const HeadStrides s = head_strides(choices, p.num_tokens, num_heads, width);
+        view = {nullptr, s.token, s.head};
+        return map.optional(name, view.data, view_extent(view, p.num_tokens, num_heads, width, bits), Use::read, type);
+      };
+      const auto output = [&](const char* name, MutableHeadsView& view, const HeadsView& in, int in_array, int64_t num_heads,
+                              int64_t width) {
+        const bool same = choices.chance(3);
+        const HeadStrides s = head_strides(choices, p.num_tokens, num_heads, width);
+        view = {nullptr, same ? in.token_stride : s.token, same ? in.head_stride : s.head};
+        map.in_place(map.optional(name, view.data, view_extent(view, p.num_tokens, num_heads, width, bits), Use::write), in_array,
+                     same);
+      };
+      const int q = input("q", p.q, p.num_q_heads, p.head_dim);
+      q_goes_out = choices.chance(2);
+      if (q_goes_out) output("q_out", p.q_out, p.q, q, p.num_q_heads, p.head_dim);
+      const int k = has_k ? input("k", p.k, p.num_kv_heads, p.head_dim) : -1;
+      const int v = has_v ? input("v", p.v, p.num_kv_heads, v_width) : -1;
+      if (has_k && (!cache_k || choices.chance(4))) output("k_out", p.k_out, p.k, k, p.num_kv_heads, p.head_dim);
+      if (has_v && (!cache_v || choices.chance(4))) output("v_out", p.v_out, p.v, v, p.num_kv_heads, v_width);
+    }
+    if (p.num_q_heads > 0 && !q_goes_out) {
+      if (choices.chance(3)) {
+        const HeadStrides s = head_strides(choices, p.num_tokens, p.num_q_heads, p.head_dim);
+        p.q8_out = {nullptr, s.token, s.head, choices.chance(2) ? KvScaling::tensor : KvScaling::token_head, nullptr};
+        if (choices.hostile()) p.q8_out.scaling = choices.enumerator(KvScaling::token_head);
+        map.array("q8_out", p.q8_out.data, view_extent(p.q8_out, p.num_tokens, p.num_q_heads, p.head_dim, 8), Use::write);
+        const bool computed = p.q8_out.scaling == KvScaling::token_head;
+        map.array("q8_out.scale", p.q8_out.scale, dense(computed ? times(p.num_tokens, p.num_q_heads) : 1, 4),
+                  computed ? Use::write : Use::read);
+      } else {
+        const HeadStrides s = head_strides(choices, p.num_tokens, p.num_q_heads, p.head_dim);
+        p.q_out = {nullptr, s.token, s.head};
+        map.array("q_out", p.q_out.data, view_extent(p.q_out, p.num_tokens, p.num_q_heads, p.head_dim, bits), Use::write);
+      }
+    }
+  }
+
+  const auto optional = [&](const char* name, const void*& data, int64_t count) {
+    if (choices.chance(3)) map.optional(name, data, dense(count, bits / 8), Use::read, type);
+  };
+  optional("bias.q", p.bias.q, times(p.num_q_heads, p.head_dim));
+  if (has_k) optional("bias.k", p.bias.k, times(p.num_kv_heads, p.head_dim));
+  if (has_v) optional("bias.v", p.bias.v, times(p.num_kv_heads, v_width));
+  QkNorm& n = p.norm;
+  n.placement = choices.enumerator(NormPlacement::after_rope);
+  if (n.placement != NormPlacement::none) {
+    n.kind = choices.enumerator(NormKind::layer);
+    n.scope = n.kind == NormKind::layer && !choices.hostile() ? NormScope::head : choices.enumerator(NormScope::token);
+    n.eps = choices.real(1e-5f);
+    n.weight_offset = choices.real(choices.chance(2) ? 0.0f : 1.0f);
+    n.q_weight_head_stride = choices.hostile() ? choices.absurd() : choices.chance(2) ? 0 : p.head_dim;
+    n.k_weight_head_stride = choices.hostile() ? choices.absurd() : choices.chance(2) ? 0 : p.head_dim;
+    const int64_t q_weights = times(n.q_weight_head_stride == 0 ? 1 : p.num_q_heads, p.head_dim);
+    const int64_t k_weights = times(n.k_weight_head_stride == 0 ? 1 : p.num_kv_heads, p.head_dim);
+    optional("norm.q_weight", n.q_weight, q_weights);
+    optional("norm.k_weight", n.k_weight, k_weights);
+    if (n.kind == NormKind::layer || choices.hostile()) {
+      optional("norm.q_bias", n.q_bias, q_weights);
+      optional("norm.k_bias", n.k_bias, k_weights);
+    }
+  }
+  p.v_norm = {choices.chance(4), choices.real(1e-6f)};
+
+  Rotation& r = p.rotation;
+  r.style = choices.enumerator(RopeStyle::interleaved);
+  const auto even = [&](int64_t high) { return high < 2 || high > 576 ? choices.size(0, 0) : choices.size(0, high / 2) / 2 * 2; };
+  r.rotary_dim = choices.chance(6) ? 0 : choices.chance(2) ? p.head_dim : even(p.head_dim);
+  r.rotary_offset = choices.chance(3) ? even(plus(p.head_dim, -std::max<int64_t>(r.rotary_dim, 0))) : 0;
+  r.inverse = choices.chance(3);
+  r.source = choices.enumerator(CosSinSource::inv_freq);
+  r.attention_factor = choices.real(1.0f);
+  const bool by_token = r.source == CosSinSource::per_token;
+  r.max_position = (by_token || r.rotary_dim == 0) && choices.chance(2) ? 0 : choices.size(1, 12);
+  r.num_axes = choices.chance(2) ? 1 : choices.size(1, 4);
+  if (r.rotary_dim > 0) {
+    if (r.source == CosSinSource::inv_freq) {
+      map.array("inv_freq", r.inv_freq, dense(r.rotary_dim / 2, 4), Use::read);
+    } else {
+      map.array("cos_sin", r.cos_sin, dense(times(by_token ? p.num_tokens : r.max_position, r.rotary_dim), 4), Use::read);
+    }
+    if (!by_token && r.num_axes > 1) map.array("pair_axis", r.pair_axis, dense(r.rotary_dim / 2, 1), Use::read);
+  }
+  p.q_scale.constant = choices.real(choices.chance(2) ? 1.0f : 0.5f);
+  p.q_scale.by_position = choices.chance(2) ? PositionScale::none : choices.enumerator(PositionScale::logn);
+  p.q_scale.a = choices.real(0.5f);
+  p.q_scale.b = choices.real(4.0f);
+
+  TokenPlaces& places = p.places;
+  const int64_t mode = choices.integer(0, 3);
+  const bool positions_given = mode < 2, slots_given = mode % 2 == 0;
+  if (positions_given) {
+    places.positions.type = choices.enumerator(IndexType::int64);
+    places.position_axis_stride = choices.stride(p.num_tokens);
+    map.optional("positions", places.positions.data,
+                 rows(r.num_axes, places.position_axis_stride, p.num_tokens, 8 * index_size(places.positions)), Use::read);
+  }
+  if (slots_given && cached) {
+    places.slot_mapping.type = choices.enumerator(IndexType::int64);
+    map.optional("slot_mapping", places.slot_mapping.data, dense(p.num_tokens, index_size(places.slot_mapping)), Use::read);
+  }
+  if (!layer && positions_given && (slots_given || !cached)) return;
+  places.num_seqs = choices.size(1, 3);
+  places.max_pages_per_seq = choices.size(1, 3);
+  places.block_table_stride = choices.stride(places.max_pages_per_seq);
+  places.ring_size = choices.chance(3) ? choices.size(0, 12) : 0;
+  map.optional("cu_seqlens_q", places.cu_seqlens_q, dense(plus(places.num_seqs, 1), 4), Use::read);
+  if (!positions_given || (cached && !slots_given))
+    map.array("cache_lens", places.cache_lens, dense(places.num_seqs, 4), Use::read);
+  if (layer || (cached && !slots_given)) {
+    map.array("block_table", places.block_table, rows(places.num_seqs, places.block_table_stride, places.max_pages_per_seq, 32),
+              Use::read);
+  }
+  if (!positions_given && choices.chance(2)) {
+    places.position_offsets.type = choices.enumerator(IndexType::int64);
+    places.position_offset_per_seq = choices.chance(2);
+    map.optional("position_offsets", places.position_offsets.data,
+                 dense(places.position_offset_per_seq ? places.num_seqs : 1, index_size(places.position_offsets)), Use::read);
+  }
+}
+
+inline void decode_fault_records(Choices& choices, MemoryMap& map, AttentionPrologueParams& p) {
+  if (!choices.chance(8)) map.optional("faults", p.faults, dense(1, sizeof(FaultRecord)), Use::write);
+  if (choices.chance(2)) map.optional("token_faults", p.token_faults, dense(p.num_tokens, 1), Use::write);
+}
+
+inline void fill_prologue(Choices& choices, const AttentionPrologueParams& p) {
+  const TokenPlaces& places = p.places;
+  if (present(places.positions.data)) {
+    for (int64_t axis = 0; axis < p.rotation.num_axes; ++axis)
+      for (int64_t t = 0; t < p.num_tokens; ++t)
+        set_index(places.positions.data, index_size(places.positions), axis * places.position_axis_stride + t,
+                  index_value(choices, choices.chance(4) ? -1 : 0, p.rotation.max_position > 0 ? p.rotation.max_position : 9));
+  }
+  fill_indices(choices, places.slot_mapping, p.num_tokens, -1, times(p.cache.num_pages, p.cache.page_size));
+  fill_batch(choices, places.cu_seqlens_q, places.num_seqs, p.num_tokens, places.cache_lens, 9, places.block_table,
+             places.block_table_stride, places.max_pages_per_seq, p.cache.num_pages);
+  fill_indices(choices, places.position_offsets, places.position_offset_per_seq ? places.num_seqs : 1, -2, 2);
+}
+
+// What the contract names, token by token.
+inline void permit_prologue(MemoryMap& map, const AttentionPrologueParams& p) {
+  const TokenPlaces& places = p.places;
+  if (p.num_tokens == 0) return;
+  for (const void* array : {places.positions.data, places.slot_mapping.data, places.position_offsets.data,
+                            static_cast<const void*>(places.cu_seqlens_q), static_cast<const void*>(places.cache_lens),
+                            static_cast<const void*>(places.block_table)})
+    if (array != nullptr && !present(array)) return;  // such a call is refused
+  const Rotation& r = p.rotation;
+  const bool has_k = p.num_kv_heads > 0 && p.k.data != nullptr, has_v = p.num_kv_heads > 0 && p.v.data != nullptr;
+  const bool cache_k = has_k && p.cache.k != nullptr, cache_v = has_v && p.cache.v != nullptr;
+  const bool positions_given = places.positions.data != nullptr, slots_given = places.slot_mapping.data != nullptr;
+  const bool derives_slot = (cache_k || cache_v) && !slots_given;
+  const bool derived = places.cu_seqlens_q != nullptr && (!positions_given || derives_slot);
+  if ((derived && places.cache_lens == nullptr) || (derives_slot && (!derived || places.block_table == nullptr))) return;
+  if ((cache_k || cache_v) && (p.cache.page_size < 1 || p.cache.num_kv_heads != p.num_kv_heads)) return;
+  const bool sane = !derived || valid_seqlens(places.cu_seqlens_q, places.num_seqs);
+  const int64_t bits = bits_of(p.dtype), v_width = p.cache.v_head_dim > 0 ? p.cache.v_head_dim : p.head_dim;
+  const int64_t num_slots = cache_k || cache_v ? times(p.cache.num_pages, p.cache.page_size) : 0;
+  map.permit(p.faults, 0, sizeof(FaultRecord));
+  for (int64_t t = 0; t < p.num_tokens; ++t) {
+    bool padding = false, position_ok = true;
+    for (int64_t axis = 0; positions_given && axis < r.num_axes; ++axis) {
+      const int64_t position =
+          get_index(places.positions.data, index_size(places.positions), axis * places.position_axis_stride + t);
+      padding = padding || position < 0;
+      position_ok = position_ok && (r.max_position == 0 || position < r.max_position);
+    }
+    int64_t sequence = 0, cache_position = 0;
+    if (derived && sane) {
+      padding = padding || t >= get_index(places.cu_seqlens_q, 4, places.num_seqs);
+      while (sequence + 1 < places.num_seqs && get_index(places.cu_seqlens_q, 4, sequence + 1) <= t) ++sequence;
+      cache_position = get_index(places.cache_lens, 4, sequence) + t - get_index(places.cu_seqlens_q, 4, sequence);
+      if (!positions_given) {
+        const IndexView& offsets = places.position_offsets;
+        const int64_t offset = offsets.data == nullptr
+                                   ? 0
+                                   : get_index(offsets.data, index_size(offsets), places.position_offset_per_seq ? sequence : 0);
+        int64_t position = 0;
+        position_ok = !__builtin_add_overflow(cache_position, offset, &position) && position >= 0 &&
+                      (r.max_position == 0 || position < r.max_position);
+      }
+    }
+    if (padding) continue;
+    permit_rows(map, p.q_out.data, t, p.q_out.token_stride, p.num_q_heads, p.q_out.head_stride, p.head_dim, bits);
+    permit_rows(map, p.q8_out.data, t, p.q8_out.token_stride, p.num_q_heads, p.q8_out.head_stride, p.head_dim, 8);
+    if (p.q8_out.scaling == KvScaling::token_head) permit_rows(map, p.q8_out.scale, t, p.num_q_heads, 1, 0, p.num_q_heads, 32);
+    permit_rows(map, p.k_out.data, t, p.k_out.token_stride, p.num_kv_heads, p.k_out.head_stride, p.head_dim, bits);
+    permit_rows(map, p.v_out.data, t, p.v_out.token_stride, p.num_kv_heads, p.v_out.head_stride, v_width, bits);
+    if (p.token_faults != nullptr) map.permit(p.token_faults, t, 1);
+    if (!position_ok || !(cache_k || cache_v)) continue;
+    int64_t slot = -1;
+    if (slots_given) {
+      slot = get_index(places.slot_mapping.data, index_size(places.slot_mapping), t);
+    } else if (sane && cache_position >= 0 &&
+               (places.ring_size == 0 || t >= get_index(places.cu_seqlens_q, 4, sequence + 1) - places.ring_size)) {
+      const int64_t at = places.ring_size > 0 ? cache_position % places.ring_size : cache_position;
+      const int64_t page = at / p.cache.page_size;
+      if (page < places.max_pages_per_seq) {
+        const int64_t number = get_index(places.block_table, 4, sequence * places.block_table_stride + page);
+        if (number >= 0 && number < p.cache.num_pages) slot = number * p.cache.page_size + at % p.cache.page_size;
+      }
+    }
+    for (int64_t any = 0; !sane && !slots_given && any < num_slots; ++any) permit_slot(map, p.cache, any, cache_k, cache_v);
+    if (slot >= 0 && slot < num_slots) permit_slot(map, p.cache, slot, cache_k, cache_v);
+  }
+}
+
+}  // namespace prologue::fuzz
