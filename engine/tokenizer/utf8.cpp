@@ -43,15 +43,15 @@ std::string replace_invalid_bytes(std::string_view text) {
 
 namespace {
 
-// Whether a valid UTF-8 character does something to the screen instead of being shown on it.
-bool acts_on_the_screen(std::string_view character) {
+// Whether a valid UTF-8 character controls the screen instead of being shown on it.
+bool is_control(std::string_view character) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(character[i]); };
   if (character.size() == 1) return byte(0) < 0x20 || byte(0) == 0x7f;
   if (character.size() == 2) return (byte(0) == 0xc2 && byte(1) < 0xa0) || character == "\u061c";
   if (character.size() != 3 || byte(0) != 0xe2) return false;
-  return (byte(1) == 0x80 &&
-          ((byte(2) >= 0x8e && byte(2) <= 0x8f) || (byte(2) >= 0xa8 && byte(2) <= 0xae))) ||  // U+200E, U+2028..
-         (byte(1) == 0x81 && byte(2) >= 0xa6 && byte(2) <= 0xa9);                             // U+2066..
+  const int code_point = 0x2000 | (byte(1) & 0x3f) << 6 | (byte(2) & 0x3f);
+  return (code_point >= 0x200e && code_point <= 0x200f) || (code_point >= 0x2028 && code_point <= 0x202e) ||
+         (code_point >= 0x2066 && code_point <= 0x2069);
 }
 
 // The first character of `rest`, or its first bytes that are none, as it may be shown; removed from `rest`.
@@ -61,7 +61,7 @@ std::string take_shown(std::string_view& rest, std::string_view keep) {
   const std::string_view bytes = rest.substr(0, prefix.length);
   rest.remove_prefix(prefix.length);
   const bool is_kept = bytes.size() == 1 && keep.find(bytes[0]) != std::string_view::npos;
-  if (is_kept || (prefix.kind == Utf8Prefix::Kind::character && !acts_on_the_screen(bytes))) return std::string(bytes);
+  if (is_kept || (prefix.kind == Utf8Prefix::Kind::character && !is_control(bytes))) return std::string(bytes);
   std::string escaped;
   for (const char byte : bytes) {
     const auto code = static_cast<unsigned char>(byte);

@@ -26,7 +26,7 @@ std::string replace_invalid_bytes(std::string_view text);
 
 // ---- Text from a file, a model or a command line, made safe for a message or a terminal ----
 //
-// Escaped, each byte as \\xNN: control characters (C0, DEL, C1), line and paragraph separators, characters that change the
+// Escaped, each byte as \xNN: control characters (C0, DEL, C1), line and paragraph separators, characters that change the
 // direction of the text around them, and bytes that are not UTF-8. Everything else stays as it is.
 
 // Characters of `keep` (control characters) stay as they are.

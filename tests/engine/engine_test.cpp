@@ -300,7 +300,7 @@ TEST(Engine, ABadRequestFailsAloneAndSaysWhy) {
   const std::vector<Completion> completions = engine->generate(batch).value();
   EXPECT_TRUE(completions[0].status.ok());
   EXPECT_EQ(completions[0].tokens.size(), 12u);
-  EXPECT_EQ(completions[1].status.message(), "the prompt is empty: there must be at least one token to go on from");
+  EXPECT_EQ(completions[1].status.message(), "the prompt is empty: it must have at least one token");
   EXPECT_EQ(completions[2].status.message(),
             "the prompt has 600 tokens: the model's context is 512, and at least one token must be left to generate");
   EXPECT_EQ(completions[3].status.message(), "max-tokens is 0: it must be at least 1");

@@ -117,7 +117,7 @@ TEST(Generate, JsonIsOneObjectPerPromptInOrder) {
     EXPECT_TRUE(objects[0]["timings"].contains(key)) << key;
   }
   EXPECT_EQ(objects[1], nlohmann::json::parse(
-                            R"({"prompt": "", "error": "the prompt is empty: there must be at least one token to go on from"})"));
+                            R"({"prompt": "", "error": "the prompt is empty: it must have at least one token"})"));
   EXPECT_EQ(objects[2]["prompt"], "good bye");
   EXPECT_EQ(objects[2]["text"].get<std::string>().empty(), false);
 }

@@ -140,8 +140,8 @@ TEST(Fusion, LeavesChainsAloneWhoseInnerValuesAreReadElsewhere) {
   const RopeTable table = RopeTable::create(rope, 8, RopePrecision::exact, {}).value();
   const RopeTable other = RopeTable::create(rope, 8, RopePrecision::exact, {}).value();
   enum class Variant { plain, k_read_twice, rotated_k_read, v_read, other_table, packed_read };
-  for (const Variant variant : {Variant::plain, Variant::k_read_twice, Variant::rotated_k_read, Variant::v_read,
-                                Variant::other_table, Variant::packed_read}) {
+  for (const Variant variant : {Variant::plain, Variant::k_read_twice, Variant::rotated_k_read, Variant::v_read, Variant::other_table,
+                                Variant::packed_read}) {
     GraphBuilder g(DType::f32);
     const Weight embedding{reinterpret_cast<const void*>(64), 10, 32, DType::f32};
     const Value x = g.embedding("embedding", embedding, 1.0f);
