@@ -6,7 +6,7 @@
 //   3. running sums [rows, v_head_dim] += p V, V gathered kChunk channels at a time into the same tile.
 // Every row takes the same steps in the same order whatever block it is in (tiles start at multiples of kTileKeys), so its bits
 // depend on neither the batch, nor the chunking of a prompt, nor the number of threads. All of a block's memory is on the stack,
-// less than 96 KiB of it: heads that are wide have fewer rows in a block.
+// less than 112 KiB of it: heads that are wide have fewer rows in a block.
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -25,10 +25,10 @@ namespace {
 
 constexpr int64_t kWidth = Lanes::kWidth;
 constexpr int64_t kTileKeys = 64;
-constexpr int64_t kChunk = 64;  // channels of K or V in a tile
-constexpr int kTileRows = 6;    // rows whose sums stay in registers together
+constexpr int64_t kChunk = 128;  // channels of K or V in a tile
+constexpr int kTileRows = 6;     // rows whose sums stay in registers together
 constexpr int64_t kMaxBlockRows = 8 * kTileRows;
-constexpr int64_t kMaxSums = 18 * 576;                         // of all rows of a block
+constexpr int64_t kMaxSums = 12 * 576;                         // of all rows of a block
 constexpr int kTileVectors = Lanes::kRegisters >= 32 ? 4 : 2;  // registers of a row's sums
 constexpr int64_t kSumLanes = 16;                              // a row's sum of p is kept in this many parts
 constexpr double kSerialWork = 65536.0;                        // multiply-adds below which starting threads costs more

@@ -152,11 +152,11 @@ class CodeTile {
   uint2 codes_[kPerThread];
 };
 
-// A block = 64 packed rows of one kv head, over kMaxKeys keys at a time; a warp = 16 of the rows, with the fragments of mma.m16n8k16: lane l holds rows l / 4 and
-// l / 4 + 8, columns 2 (l % 4) and the next of every 8. While keys are multiplied the values are on their way, and vice versa.
-// The head dims are multiples of 8 up to kHeadDim; the channels beyond them are zeros. The cache holds T, or codes: those pass
-// through registers, K without its scale, which multiplies the scores, V with the scale of its token, or without the scale that
-// all tokens share, which multiplies the output.
+// A block = 64 packed rows of one kv head, over kMaxKeys keys at a time; a warp = 16 of the rows, with the fragments of
+// mma.m16n8k16: lane l holds rows l / 4 and l / 4 + 8, columns 2 (l % 4) and the next of every 8. While keys are multiplied the
+// values are on their way, and vice versa. The head dims are multiples of 8 up to kHeadDim; the channels beyond them are zeros. The
+// cache holds T, or codes: those pass through registers, K without its scale, which multiplies the scores, V with the scale of its
+// token, or without the scale that all tokens share, which multiplies the output.
 template <class T, int kHeadDim, bool kQuantized, int kMaxKeys>
 __global__ void __launch_bounds__(MmaTile<T, kHeadDim, kQuantized, kMaxKeys>::kThreads)
     prefill_mma_kernel(const __grid_constant__ AttentionArgs args) {

@@ -131,7 +131,7 @@ PagedAttentionParams make_params(Arena& arena, const AttentionInputs<T>& in, Dev
   p.seq_lens = arena.input(in.seq_lens);
   p.max_seqlen_q = p.max_seq_len = 1;
   for (size_t s = 0; s < in.seq_lens.size(); ++s) {
-    p.max_seqlen_q = std::max<int64_t>(p.max_seqlen_q, in.cu_seqlens_q[s + 1] - in.cu_seqlens_q[s]);
+    p.max_seqlen_q = std::max(p.max_seqlen_q, int64_t{in.cu_seqlens_q[s + 1]} - in.cu_seqlens_q[s]);
     p.max_seq_len = std::max<int64_t>(p.max_seq_len, in.seq_lens[s]);
   }
   p.out = {arena.output<T>(in.num_tokens * in.q_token_stride), in.q_token_stride, in.q_head_stride};
