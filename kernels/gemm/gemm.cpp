@@ -34,14 +34,17 @@ bool overlap(const ByteRange& a, const ByteRange& b) {
          b_begin < a_begin + static_cast<uintptr_t>(a.size);
 }
 
+// As of every other operation's arrays: no memory reaches further.
+constexpr int64_t kMaxBytes = int64_t{1} << 60;
+
 // The bytes from the first element of a matrix to the end of its last row.
 Result<int64_t> span_bytes(const char* name, int64_t rows, int64_t columns, int64_t stride, DType dtype) {
   if (rows == 0 || columns == 0) return int64_t{0};
   int64_t size = 0;
   if (__builtin_mul_overflow(rows - 1, stride, &size) || __builtin_add_overflow(size, columns, &size) ||
-      __builtin_mul_overflow(size, dtype_size(dtype), &size)) {
+      __builtin_mul_overflow(size, dtype_size(dtype), &size) || size > kMaxBytes) {
     return invalid_argument("gemm: ", name, " is ", rows, " x ", columns, " with a row stride of ", stride,
-                            ": its size in bytes does not fit 63 bits");
+                            ": it must not reach further than 2^60 bytes");
   }
   return size;
 }

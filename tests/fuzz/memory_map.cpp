@@ -11,7 +11,8 @@ namespace prologue::fuzz {
 
 namespace {
 
-constexpr int64_t kLargest = int64_t{1} << 20;  // bytes, and rows, that one array may have here
+constexpr int64_t kLargest = int64_t{1} << 20;  // bytes that one array may have here
+constexpr int64_t kMostRows = int64_t{1} << 16;
 
 int64_t num_rows(const Extent& e) {
   return times(times(e.dims[0].count, e.dims[1].count), times(e.dims[2].count, e.dims[3].count));
@@ -80,7 +81,7 @@ bool MemoryMap::allocate() {
   for (size_t i = 0; i < requests_.size(); ++i) {
     Request& r = requests_[i];
     const int64_t bytes = r.extent.bytes();
-    if (bytes > kLargest || (bytes > 0 && num_rows(r.extent) > kLargest)) return false;
+    if (bytes > kLargest || (bytes > 0 && num_rows(r.extent) > kMostRows)) return false;
     if (bytes <= 0) {
       if (bytes < 0) forbidden_ = str_cat(r.name, " has an extent that no memory has");
       continue;

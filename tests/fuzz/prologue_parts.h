@@ -337,6 +337,7 @@ inline void permit_prologue(MemoryMap& map, const AttentionPrologueParams& p) {
   const bool derived = places.cu_seqlens_q != nullptr && (!positions_given || derives_slot);
   if ((derived && places.cache_lens == nullptr) || (derives_slot && (!derived || places.block_table == nullptr))) return;
   if ((cache_k || cache_v) && (p.cache.page_size < 1 || p.cache.num_kv_heads != p.num_kv_heads)) return;
+  if ((cache_k && !present(p.cache.k)) || (cache_v && !present(p.cache.v))) return;
   const bool sane = !derived || valid_seqlens(places.cu_seqlens_q, places.num_seqs);
   const int64_t bits = bits_of(p.dtype), v_width = p.cache.v_head_dim > 0 ? p.cache.v_head_dim : p.head_dim;
   const int64_t num_slots = cache_k || cache_v ? times(p.cache.num_pages, p.cache.page_size) : 0;
