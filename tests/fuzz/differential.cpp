@@ -37,7 +37,8 @@ ModelHeads random_heads(Random& random) {
 }
 
 int64_t random_tokens(Random& random, const Sizes& sizes, int64_t width) {
-  const int64_t most = std::clamp<int64_t>(sizes.max_elements / std::max<int64_t>(width, 1), 1, sizes.max_tokens);
+  const int64_t elements = sizes.max_elements >> random.integer(0, 9);
+  const int64_t most = std::clamp<int64_t>(elements / std::max<int64_t>(width, 1), 1, sizes.max_tokens);
   static constexpr int64_t kBorders[] = {1, 2, 4, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 6000, 8192};
   switch (random.integer(0, 3)) {
     case 0: return std::min(most, kBorders[random.integer(0, std::size(kBorders) - 1)] + random.integer(-1, 1));

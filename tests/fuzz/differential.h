@@ -48,10 +48,10 @@ struct Outcome {
   std::vector<Output> outputs;
 };
 
-// How large a case may be.
+// How large a case may be. Few are that large: the smaller, the more of them there are.
 struct Sizes {
   int64_t max_tokens = 9000;
-  int64_t max_elements = int64_t{1} << 24;  // of the largest tensor, about
+  int64_t max_elements = int64_t{1} << 26;  // of the largest tensor, about
   int64_t max_products = int64_t{1} << 33;  // multiply-adds of a matrix product or of attention, about
 };
 

@@ -30,10 +30,11 @@ AttentionCase real_case(Random& random, const Sizes& sizes) {
   c.padding_rows = percent(70) ? 0 : random.integer(1, 40);
 
   // Tokens of the cache, dealt to the sequences; their rows, as far as the products allow.
-  const int64_t most =
-      std::max<int64_t>(1, std::min<int64_t>(12 * sizes.max_tokens, sizes.max_elements / 2 / (2 * c.num_kv_heads * c.head_dim)));
+  const int64_t most = std::max<int64_t>(
+      1,
+      std::min<int64_t>(12 * sizes.max_tokens, (sizes.max_elements >> random.integer(3, 8)) / (2 * c.num_kv_heads * c.head_dim)));
   int64_t tokens = static_cast<int64_t>(std::pow(static_cast<double>(most), 0.3 + 0.7 * random.uniform()));
-  int64_t products = sizes.max_products / (c.num_q_heads * 2 * c.head_dim), rows = sizes.max_tokens;
+  int64_t products = (sizes.max_products >> random.integer(0, 6)) / (c.num_q_heads * 2 * c.head_dim), rows = sizes.max_tokens;
   const bool decode = percent(50);
   if (percent(15)) c.ring_size = random.integer(8, 2000);
   const int64_t num_seqs = random.integer(1, percent(50) ? 3 : 64);

@@ -199,7 +199,8 @@ Outcome run_gemm(Backend backend, uint64_t seed, const Sizes& sizes) {
   GemmParams p;
   p.k = random_width(random), p.n = random_width(random);
   p.n = std::clamp<int64_t>(sizes.max_elements / p.k, 1, p.n);
-  p.m = std::min(random_tokens(random, sizes, std::max(p.k, p.n)), std::max<int64_t>(1, sizes.max_products / p.k / p.n));
+  p.m = std::min(random_tokens(random, sizes, std::max(p.k, p.n)),
+                 std::max<int64_t>(1, (sizes.max_products >> random.integer(0, 6)) / p.k / p.n));
   return with_random_dtype(random, [&](auto type) {
     using T = decltype(type);
     Arena arena(backend);
