@@ -104,17 +104,17 @@ void free(void* block) {
 }
 #pragma GCC visibility pop
 #else
-// What C++ allocates; the sanitizer looks for leaks.
-void* operator new(size_t size) {
+// What C++ allocates; the sanitizer looks for leaks. (Inlined, new and delete look mismatched to the compiler.)
+[[gnu::noinline]] void* operator new(size_t size) {
   void* const block = must_fail() ? nullptr : std::malloc(size == 0 ? 1 : size);
   if (block == nullptr) throw std::bad_alloc();
   return block;
 }
-void* operator new[](size_t size) { return operator new(size); }
-void operator delete(void* block) noexcept { std::free(block); }
-void operator delete[](void* block) noexcept { std::free(block); }
-void operator delete(void* block, size_t) noexcept { std::free(block); }
-void operator delete[](void* block, size_t) noexcept { std::free(block); }
+[[gnu::noinline]] void* operator new[](size_t size) { return operator new(size); }
+[[gnu::noinline]] void operator delete(void* block) noexcept { std::free(block); }
+[[gnu::noinline]] void operator delete[](void* block) noexcept { std::free(block); }
+[[gnu::noinline]] void operator delete(void* block, size_t) noexcept { std::free(block); }
+[[gnu::noinline]] void operator delete[](void* block, size_t) noexcept { std::free(block); }
 #endif
 
 namespace prologue {
