@@ -56,7 +56,7 @@ inline Status ok_status() { return {}; }
 namespace detail {
 
 using WriteText = void (*)(std::ostream& out, const void* parts);
-PROLOGUE_API std::string written(WriteText write, const void* parts);                                // throws std::bad_alloc
+PROLOGUE_API std::string written(WriteText write, const void* parts);  // throws std::bad_alloc
 PROLOGUE_API Status written_status(StatusCode code, WriteText write, const void* parts) noexcept;
 
 // Calls use(write, parts), where write(out, parts) writes all of `values`. What may fail is compiled once, in status.cpp.

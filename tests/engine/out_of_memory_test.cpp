@@ -98,24 +98,27 @@ void free(void* block) {
 }
 #pragma GCC visibility pop
 #else
-// What C++ allocates; the sanitizer looks for leaks.
-void* operator new(size_t size) {
+// What C++ allocates; the sanitizer looks for leaks. (Inlined, new and delete look mismatched to the compiler.)
+[[gnu::noinline]] void* operator new(size_t size) {
   void* const block = must_fail() ? nullptr : std::malloc(size == 0 ? 1 : size);
   if (block == nullptr) throw std::bad_alloc();
   return block;
 }
-void* operator new[](size_t size) { return operator new(size); }
-void operator delete(void* block) noexcept { std::free(block); }
-void operator delete[](void* block) noexcept { std::free(block); }
-void operator delete(void* block, size_t) noexcept { std::free(block); }
-void operator delete[](void* block, size_t) noexcept { std::free(block); }
+[[gnu::noinline]] void* operator new[](size_t size) { return operator new(size); }
+[[gnu::noinline]] void* operator new(size_t size, const std::nothrow_t&) noexcept {
+  return must_fail() ? nullptr : std::malloc(size == 0 ? 1 : size);
+}
+[[gnu::noinline]] void operator delete(void* block) noexcept { std::free(block); }
+[[gnu::noinline]] void operator delete[](void* block) noexcept { std::free(block); }
+[[gnu::noinline]] void operator delete(void* block, size_t) noexcept { std::free(block); }
+[[gnu::noinline]] void operator delete[](void* block, size_t) noexcept { std::free(block); }
 #endif
 
 namespace prologue {
 namespace {
 
-// Runs `work` with the n-th allocation failing, for n = 1, 2, ... until it makes fewer than n. `work` checks its own result when it
-// is ok; it may be (a failure that only costs time), but never after lasting failure of an early allocation.
+// Runs `work` with the n-th allocation failing, for n = 1, 2, ... until it makes fewer than n. It may be ok where what failed only
+// costs time (a JIT, a temporary buffer), and then checks its result itself.
 void fail_each_allocation(const std::function<Status()>& work) {
   {
     const Status status = work();  // what is made once in a process is made now
