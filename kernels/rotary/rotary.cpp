@@ -1,6 +1,7 @@
 #include <prologue/kernels/rotary/rotary.h>
 
 #include <cmath>
+#include <type_traits>
 
 #include <prologue/kernels/base/view_checks.h>
 #include <prologue/kernels/rotary/rotary_token.h>
@@ -85,6 +86,9 @@ Status check_sizes(const RotaryParams& p) {
   if (p.rotary_dim % (2 * p.num_blocks) != 0) {
     return invalid_argument(kName, ": num_blocks is ", p.num_blocks, ": rotary_dim, ", p.rotary_dim,
                             ", must be that many blocks of even width");
+  }
+  if (p.inverse_by_own_sine && !p.inverse) {
+    return invalid_argument(kName, ": inverse_by_own_sine is set, but inverse is not: it says how to take the inverse");
   }
   return check_enum("tail", p.tail, RotaryTail::zero, "copy, leave and zero");
 }
@@ -189,6 +193,35 @@ Status add_positions(const RotaryParams& p, RegionChecks& regions) {
   return read("positions.offsets", q.offsets, {{1, 0}, {1, 0}, {1, 0}, {packed ? q.num_seqs : p.batch, q.offsets_stride}});
 }
 
+bool has_pointers(const RotaryParams& p) {
+  for (int64_t i = 0; i < p.num_tensors && i < kMaxRotaryTensors; ++i) {
+    if (p.tensors[i].x != nullptr || p.tensors[i].y != nullptr) return true;
+  }
+  return false;
+}
+
+// For the checks of a plan that has no pointers: stand-ins 2^60 bytes apart, as far as any array may reach.
+RotaryParams with_stand_ins(RotaryParams p) {
+  uintptr_t next = 0;
+  const auto stand_in = [&](auto*& pointer) {
+    next += uintptr_t{1} << 60;
+    if (pointer == nullptr) pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(next);
+  };
+  for (RotaryTensor& tensor : p.tensors) {
+    stand_in(tensor.x);
+    stand_in(tensor.y);
+  }
+  if (p.rotary_dim > 0) {
+    stand_in(p.angles.cos.data);
+    stand_in(p.angles.sin.data);
+    stand_in(p.angles.angles.data);
+    stand_in(p.angles.inv_freq);
+    if (p.positions.num_axes != p.num_blocks) stand_in(p.positions.pair_axis);
+  }
+  stand_in(p.faults);
+  return p;
+}
+
 // Rounded once, whatever the exponent's rounding would add.
 void compute_frequencies(const RotaryParams& params, RotaryFrequencies& frequencies) {
   if (params.rotary_dim == 0 || params.angles.source != RotarySource::theta) return;
@@ -244,7 +277,8 @@ Status rotary(const RotaryParams& params, const Execution& execution) {
 
 Result<RotaryPlan> RotaryPlan::create(const RotaryParams& params, const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(check_device("rotary plan", execution.device));
-  PROLOGUE_RETURN_IF_ERROR(validate(params));
+  const bool given = has_pointers(params);
+  PROLOGUE_RETURN_IF_ERROR(validate(given ? params : with_stand_ins(params)));
   PROLOGUE_RETURN_IF_ERROR(check_range("rotary plan", "batch * seq_len", params.batch * params.seq_len, 1, INT32_MAX));
 #ifndef PROLOGUE_HAS_CUDA
   if (execution.device == Device::cuda) return cuda_not_built("rotary");
@@ -253,6 +287,7 @@ Result<RotaryPlan> RotaryPlan::create(const RotaryParams& params, const Executio
   plan.params_ = params;
   compute_frequencies(params, plan.frequencies_);
   plan.device_ = execution.device;
+  plan.has_pointers_ = given;
   return plan;
 }
 
@@ -268,6 +303,7 @@ Status RotaryPlan::run(const RotaryParams& params, const Execution& execution) c
     return invalid_argument("rotary plan: device is ", device_name(execution.device), ": the plan was made for ",
                             device_name(device_));
   }
+  if (!has_pointers_) PROLOGUE_RETURN_IF_ERROR(validate(params));
   if (params.seq_len == 0) return {};
   return dispatch(params, frequencies_, execution);
 }

@@ -171,6 +171,9 @@ struct RotaryParams {
   int64_t rotary_offset = 0;  // even
   int64_t num_blocks = 1;     // 1 to 4
   bool inverse = false;
+  // Width full: the inverse by each channel's own sine, (a cos_a + b sin_a, -a sin_b + b cos_b). It is the transpose only where the
+  // two sines of a pair are equal; some systems compute it as their backward pass.
+  bool inverse_by_own_sine = false;
   RotaryTail tail = RotaryTail::copy;
 
   RotaryAngles angles;
@@ -191,7 +194,9 @@ struct RotaryFrequencies {
 // Validated once, then launched with nothing but pointers that changed.
 class PROLOGUE_API RotaryPlan {
  public:
-  // Everything but seq_len (which may be anything up to that of `params`) and the pointers is fixed.
+  // Everything but seq_len (which may be anything up to that of `params`) and the pointers is fixed. x and y of every tensor null: a
+  // plan made before there is memory. Then cos, sin, angles, inv_freq and pair_axis may be null too, sizes, types and strides are
+  // checked here, and every run checks its pointers as rotary() does.
   static Result<RotaryPlan> create(const RotaryParams& params, const Execution& execution);
   // The parameters that the plan was made with: a start for those of run().
   const RotaryParams& params() const { return params_; }
@@ -205,6 +210,7 @@ class PROLOGUE_API RotaryPlan {
   RotaryParams params_;
   RotaryFrequencies frequencies_ = {};
   Device device_ = Device::cpu;
+  bool has_pointers_ = true;
 };
 
 }  // namespace prologue

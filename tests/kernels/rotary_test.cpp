@@ -88,6 +88,7 @@ RotaryCase random_rotary_case(uint64_t seed) {
   c.faults = chance(90);
   c.token_faults = chance(50);
   c.plan = chance(20) && c.batch * c.seq_len > 0;
+  c.inverse_by_own_sine = c.inverse && chance(30);
   return c;
 }
 
@@ -138,6 +139,7 @@ std::vector<RotaryCase> curated_cases() {
   }
   add([](RotaryCase& c) { c.inverse = true; });
   add([](RotaryCase& c) { c.inverse = true, c.width = RotaryWidth::full; });
+  add([](RotaryCase& c) { c.inverse = c.inverse_by_own_sine = true, c.width = RotaryWidth::full; });
   for (const RotaryTail tail : {RotaryTail::copy, RotaryTail::leave, RotaryTail::zero}) {
     add([&](RotaryCase& c) { c.head_dim = 80, c.rotary_dim = 32, c.rotary_offset = 16, c.tail = tail; });
     add([&](RotaryCase& c) { c.head_dim = 80, c.rotary_dim = 32, c.tail = tail, c.tensors = {{2, true, true}}; });
@@ -357,6 +359,8 @@ TEST_P(RotaryTest, RefusesWithASentence) {
       {"no tensors", [](P& p) { p.num_tensors = 0; }, invalid, "num_tensors is 0: it must lie in 1..4"},
       {"no heads", [](P& p) { p.tensors[1].num_heads = 0; }, invalid, "tensors[1].num_heads is 0: it must lie in 1..65536"},
       {"head_dim", [](P& p) { p.head_dim = 5; }, missing, "head_dim is 5: supported is every even number in 2..576"},
+      {"own sine", [](P& p) { p.inverse_by_own_sine = true; }, invalid,
+       "inverse_by_own_sine is set, but inverse is not: it says how to take the inverse"},
       {"style", [](P& p) { p.style = static_cast<RopeStyle>(-1); }, missing,
        "the rope style is -1: supported are neox and interleaved"},
       {"rotary_dim", [](P& p) { p.rotary_dim = 18; }, invalid, "rotary_dim is 18: it must be even and lie in 0..head_dim, 16"},
@@ -486,6 +490,43 @@ TEST_P(RotaryTest, PlanRunsWithOtherPointersAndFewerTokens) {
   longer.num_tensors = 1, longer.seq_len = 0;
   EXPECT_EQ(RotaryPlan::create(longer, execution).status().message(),
             "rotary plan: batch * seq_len is 0: it must lie in 1..2147483647");
+}
+
+// Sizes, types and strides are checked when the plan is made, pointers when it runs.
+TEST_P(RotaryTest, PlanIsMadeBeforeThereIsMemory) {
+  RotaryCase c;
+  c.batch = 2;
+  PlacedRotary<float> placed(GetParam(), c);
+  RotaryParams shapes = placed.params();
+  for (RotaryTensor& tensor : shapes.tensors) tensor.x = tensor.y = nullptr;
+  shapes.angles.cos.data = shapes.angles.sin.data = nullptr;
+  shapes.positions.ids = nullptr;
+  shapes.faults = nullptr;
+  shapes.token_faults = nullptr;
+  const Execution execution{backend_device(GetParam())};
+  const Result<RotaryPlan> plan = RotaryPlan::create(shapes, execution);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+
+  RotaryParams wrong = shapes;
+  wrong.tensors[1].x_strides.token = -1;
+  EXPECT_EQ(RotaryPlan::create(wrong, execution).status().message(),
+            "rotary: tensors[1].x has the stride -1: strides must not be negative");
+  wrong = shapes;
+  wrong.tensors[0].y_strides.head = 3;
+  EXPECT_EQ(RotaryPlan::create(wrong, execution).status().message(),
+            "rotary: tensors[0].y has the stride 3 where 16 elements lie: rows that are written must not overlap");
+  wrong = shapes;
+  wrong.angles.max_position = 0;
+  EXPECT_EQ(RotaryPlan::create(wrong, execution).status().code(), StatusCode::invalid_argument);
+
+  EXPECT_EQ(plan->run(shapes, execution).message(), "rotary: tensors[0].x is null");
+  RotaryParams overlapping = placed.params();
+  overlapping.tensors[1].y = const_cast<void*>(overlapping.tensors[0].x);
+  EXPECT_EQ(plan->run(overlapping, execution).message(), "rotary: tensors[1].y overlaps tensors[0].x");
+  EXPECT_TRUE(placed.arena().untouched());
+  const Status status = placed.arena().run([&](const Execution& e) { return plan->run(placed.params(), e); });
+  ASSERT_TRUE(status.ok()) << status.message();
+  placed.expect_matches();
 }
 
 // Whatever a struct holds, it is refused or it works; nothing crashes and nothing else is written (the arena looks).
