@@ -205,7 +205,7 @@ TEST(InfinicoreCall, DescriptorsAreChecked) {
        "dhead is 600: it must lie in 0..576"},
       {[](D& d) { d.sin.shape[0] = d.cos.shape[0] = 0; }, kShape, ""},
       {[](D& d) { d.x.shape[2] = d.y.shape[2] = 0; }, kShape, ""},
-      {[](D& d) { d.x.shape[1] = d.y.shape[1] = d.pos.shape[1] = 0; }, kShape, ""},
+      {[](D& d) { d.x.shape[1] = d.y.shape[1] = d.pos.shape[1] = d.pos.strides[0] = 0; }, kShape, ""},
       {[](D& d) { d.y.strides[3] = 2; }, kStrides, "the channels of y are 2 apart: they must be contiguous"},
       {[](D& d) { d.x.strides[3] = 0; }, kStrides, "the channels of x are 0 apart: they must be contiguous"},
       {[](D& d) { d.sin.strides[0] = 7; }, kStrides, "sin is not contiguous"},
@@ -228,7 +228,8 @@ TEST(InfinicoreCall, DescriptorsAreChecked) {
         ours::create_rope_descriptor(&descriptor, &d.y, &d.x, &d.pos, &d.sin, &d.cos, ours::Algo::gpt_j, {}, &code);
     EXPECT_EQ(code, refusal.code);
     EXPECT_FALSE(status.message().empty());
-    if (!refusal.message.empty()) EXPECT_EQ(status.message(), "infinicore: " + refusal.message);
+    if (refusal.message.empty()) continue;  // the operation's own words
+    EXPECT_EQ(status.message(), "infinicore: " + refusal.message);
   }
 
   const Descriptors d = descriptors_of<int64_t>(g, g.integer("table_len"));

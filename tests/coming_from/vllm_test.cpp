@@ -107,6 +107,7 @@ Outcome run(Backend backend, const Serving& s, const std::vector<int64_t>& slot_
   call.rope.query_stride = S::kQHeads * S::kHeadDim;
   call.rope.key_stride = call.value_stride = S::kKvHeads * S::kHeadDim;
   call.rope.cos_sin_cache = arena.input(floats(s.cos_sin));
+  call.rope.cache_dtype = FloatType::f32;
   call.rope.max_position = S::kMaxPosition;
   call.rope.rot_dim = S::kRotaryDim;
   const int64_t bytes = kBlocks * kBlockSize * S::kKvHeads * S::kHeadDim * (fp8 ? 1 : 4);
