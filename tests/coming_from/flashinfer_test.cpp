@@ -59,7 +59,7 @@ TEST_P(Flashinfer, ApplyRope) {
     for (const bool interleave : {false, true}) {
       SCOPED_TRACE(static_cast<int>(form));
       const Serving s;
-      const std::vector<int32_t> indptr = {0, 3, 4}, offsets = {5, 100};
+      const std::vector<int32_t> indptr = {0, 3, 3, 4}, offsets = {5, 77, 100};  // sequence 1 is empty
       const std::vector<double> ragged_positions = {5, 6, 7, 100};
       Arena arena(GetParam());
       ours::ApplyRope call;
@@ -86,7 +86,7 @@ TEST_P(Flashinfer, ApplyRope) {
       if (form == Form::theta || form == Form::scaled) {
         call.indptr = arena.input(indptr);
         call.offsets = arena.input(offsets);
-        call.batch_size = 2;
+        call.batch_size = 3;
       } else {
         call.pos_ids = arena.input(s.positions);
       }

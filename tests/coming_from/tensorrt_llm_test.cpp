@@ -38,7 +38,7 @@ TEST(TensorRtLlmCall, IsChecked) {
             "tensorrt_llm: head_num is 4611686018427387904: it must lie in 0..65536");
 }
 
-// Two sequences, of three tokens after two in the cache and of one after none; positions and pages derived.
+// Three sequences, of three tokens after two in the cache, of none, and of one after none; positions and pages derived.
 TEST_P(TensorRtLlm, QkvPreprocessing) {
   for (const bool bias : {false, true}) {
     for (const bool gptj : {false, true}) {
@@ -71,9 +71,9 @@ TEST_P(TensorRtLlm, QkvPreprocessing) {
       call.head_num = S::kQHeads;
       call.kv_head_num = S::kKvHeads;
       call.size_per_head = S::kHeadDim;
-      call.batch_size = 2;
-      call.cu_seq_lens = arena.input(std::vector<int32_t>{0, 3, 4});
-      call.past_seq_lens = arena.input(std::vector<int32_t>{2, 0});
+      call.batch_size = 3;
+      call.cu_seq_lens = arena.input(std::vector<int32_t>{0, 3, 3, 4});
+      call.past_seq_lens = arena.input(std::vector<int32_t>{2, 1, 0});
       call.rotary_embedding_inv_freq = arena.input(inv_freq);
       call.rotary_embedding_dim = S::kRotaryDim;
       call.rotary_embedding_max_positions = 64;
@@ -84,7 +84,7 @@ TEST_P(TensorRtLlm, QkvPreprocessing) {
       call.v_pool = v_pool;
       call.num_blocks = 4;
       call.tokens_per_block = 2;
-      call.block_table = arena.input(std::vector<int32_t>{3, 2, 0, 1, 1, 1});
+      call.block_table = arena.input(std::vector<int32_t>{3, 2, 0, 0, 0, 0, 1, 1, 1});
       call.max_blocks_per_seq = 3;
       call.cache_type = KvType::f32;
       FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));
