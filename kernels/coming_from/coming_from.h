@@ -1,6 +1,6 @@
 // The rotary calls of fourteen other systems: for each a struct with the names of that system, and a function that makes our call
 // of it. docs/coming-from.md shows them side by side. One namespace for each system. Nothing here is needed to use rotary() or
-// attention_prologue() directly, and every function is short enough to be read, or copied and changed.
+// attention_prologue() directly; every function may be copied and changed.
 //
 //   flash_attn  ggml  paddle  oneflow  torchtune  apex  triton_tutorial  infinicore  vllm  sglang  flashinfer  tensorrt_llm
 //   huggingface  transformer_engine
