@@ -519,7 +519,9 @@ TEST_P(RotaryTest, PlanIsMadeBeforeThereIsMemory) {
   wrong.angles.max_position = 0;
   EXPECT_EQ(RotaryPlan::create(wrong, execution).status().code(), StatusCode::invalid_argument);
 
-  EXPECT_EQ(plan->run(shapes, execution).message(), "rotary: tensors[0].x is null");
+  RotaryParams missing = placed.params();
+  missing.tensors[0].x = nullptr;
+  EXPECT_EQ(plan->run(missing, execution).message(), "rotary: tensors[0].x is null");
   RotaryParams overlapping = placed.params();
   overlapping.tensors[1].y = const_cast<void*>(overlapping.tensors[0].x);
   EXPECT_EQ(plan->run(overlapping, execution).message(), "rotary: tensors[1].y overlaps tensors[0].x");
