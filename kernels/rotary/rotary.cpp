@@ -1,6 +1,7 @@
 #include <prologue/kernels/rotary/rotary.h>
 
 #include <cmath>
+#include <type_traits>
 
 #include <prologue/kernels/base/plan_checks.h>
 #include <prologue/kernels/base/view_checks.h>
@@ -88,6 +89,9 @@ Status check_sizes(const RotaryParams& p) {
   if (p.rotary_dim % (2 * p.num_blocks) != 0) {
     return invalid_argument(kName, ": num_blocks is ", p.num_blocks, ": rotary_dim, ", p.rotary_dim,
                             ", must be that many blocks of even width");
+  }
+  if (p.inverse_by_own_sine && !p.inverse) {
+    return invalid_argument(kName, ": inverse_by_own_sine is set, but inverse is not: it says how to take the inverse");
   }
   return check_enum("tail", p.tail, RotaryTail::zero, "copy, leave and zero");
 }
@@ -210,6 +214,54 @@ Status add_positions(const RotaryParams& p, RegionChecks& regions) {
   return read("positions.offsets", q.offsets, {{1, 0}, {1, 0}, {1, 0}, {packed ? q.num_seqs : p.batch, q.offsets_stride}});
 }
 
+bool has_pointers(const RotaryParams& p) {
+  for (int64_t i = 0; i < p.num_tensors && i < kMaxRotaryTensors; ++i) {
+    if (p.tensors[i].x != nullptr || p.tensors[i].y != nullptr) return true;
+  }
+  return false;
+}
+
+// For the checks of a plan that has no pointers: stand-ins 2^60 bytes apart, as far as any array may reach.
+RotaryParams with_stand_ins(RotaryParams p) {
+  uintptr_t next = 0;
+  const auto stand_in = [&](auto*& pointer) {
+    next += uintptr_t{1} << 60;
+    if (pointer == nullptr) pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(next);
+  };
+  for (RotaryTensor& tensor : p.tensors) {
+    stand_in(tensor.x);
+    stand_in(tensor.y);
+  }
+  if (p.rotary_dim > 0) {
+    stand_in(p.angles.cos.data);
+    stand_in(p.angles.sin.data);
+    stand_in(p.angles.angles.data);
+    stand_in(p.angles.inv_freq);
+    if (p.positions.num_axes != p.num_blocks) stand_in(p.positions.pair_axis);
+  }
+  stand_in(p.faults);
+  return p;
+}
+
+// A plan that has no pointers fixes all but them.
+RotaryParams with_pointers_of(RotaryParams plan, const RotaryParams& run) {
+  for (int i = 0; i < kMaxRotaryTensors; ++i) {
+    plan.tensors[i].x = run.tensors[i].x;
+    plan.tensors[i].y = run.tensors[i].y;
+  }
+  plan.angles.cos.data = run.angles.cos.data;
+  plan.angles.sin.data = run.angles.sin.data;
+  plan.angles.angles.data = run.angles.angles.data;
+  plan.angles.inv_freq = run.angles.inv_freq;
+  plan.positions.ids.data = run.positions.ids.data;
+  plan.positions.offsets.data = run.positions.offsets.data;
+  plan.positions.cu_seqlens.data = run.positions.cu_seqlens.data;
+  plan.positions.pair_axis = run.positions.pair_axis;
+  plan.faults = run.faults;
+  plan.token_faults = run.token_faults;
+  return plan;
+}
+
 // Rounded once, whatever the exponent's rounding would add.
 void compute_frequencies(const RotaryParams& params, RotaryFrequencies& frequencies) {
   if (params.rotary_dim == 0 || params.angles.source != RotarySource::theta) return;
@@ -251,6 +303,7 @@ Status check_run(const RotaryParams& a, const RotaryParams& b) {
   plan.same("rotary_offset", a.rotary_offset, b.rotary_offset);
   plan.same("num_blocks", a.num_blocks, b.num_blocks);
   plan.same("inverse", a.inverse, b.inverse);
+  plan.same("inverse_by_own_sine", a.inverse_by_own_sine, b.inverse_by_own_sine);
   plan.same("tail", a.tail, b.tail);
 
   const RotaryAngles &r = a.angles, &s = b.angles;
@@ -353,7 +406,8 @@ std::vector<cuda::KernelInstance<RotaryParams>> cuda::instances_of(const RotaryP
 
 Result<RotaryPlan> RotaryPlan::create(const RotaryParams& params, const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(check_device("rotary plan", execution.device));
-  PROLOGUE_RETURN_IF_ERROR(validate(params));
+  const bool given = has_pointers(params);
+  PROLOGUE_RETURN_IF_ERROR(validate(given ? params : with_stand_ins(params)));
   PROLOGUE_RETURN_IF_ERROR(check_range("rotary plan", "batch * seq_len", params.batch * params.seq_len, 1, INT32_MAX));
 #ifndef PROLOGUE_HAS_CUDA
   if (execution.device == Device::cuda) return cuda_not_built("rotary");
@@ -362,6 +416,7 @@ Result<RotaryPlan> RotaryPlan::create(const RotaryParams& params, const Executio
   plan.params_ = params;
   compute_frequencies(params, plan.frequencies_);
   plan.device_ = execution.device;
+  plan.has_pointers_ = given;
   return plan;
 }
 
@@ -370,7 +425,8 @@ Status RotaryPlan::run(const RotaryParams& params, const Execution& execution) c
     return invalid_argument("rotary plan: device is ", device_name(execution.device), ": the plan was made for ",
                             device_name(device_));
   }
-  PROLOGUE_RETURN_IF_ERROR(check_run(params_, params));
+  PROLOGUE_RETURN_IF_ERROR(check_run(has_pointers_ ? params_ : with_pointers_of(params_, params), params));
+  if (!has_pointers_) PROLOGUE_RETURN_IF_ERROR(validate(params));
   if (params.seq_len == 0) return {};
   return dispatch(params, frequencies_, execution);
 }

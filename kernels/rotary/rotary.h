@@ -180,6 +180,9 @@ struct RotaryParams {
   int64_t rotary_offset = 0;  // even
   int64_t num_blocks = 1;     // 1 to 4
   bool inverse = false;
+  // Width full: the inverse by each channel's own sine, (a cos_a + b sin_a, -a sin_b + b cos_b). It is the transpose only where the
+  // two sines of a pair are equal; some systems compute it as their backward pass.
+  bool inverse_by_own_sine = false;
   RotaryTail tail = RotaryTail::copy;
 
   RotaryAngles angles;
@@ -202,6 +205,8 @@ class PROLOGUE_API RotaryPlan {
  public:
   // Everything is fixed but the pointers, seq_len and positions.num_seqs (up to those of `params`), and the strides that follow
   // from seq_len in a dense array: batch strides, the tensors' head strides, positions.axis_stride.
+  // x and y of every tensor null: a plan made before there is memory. Then cos, sin, angles, inv_freq, pair_axis and faults may be
+  // null too; sizes, types and strides are checked here, and every run checks its pointers as rotary() does.
   static Result<RotaryPlan> create(const RotaryParams& params, const Execution& execution);
   // The parameters that the plan was made with: a start for those of run().
   const RotaryParams& params() const { return params_; }
@@ -215,6 +220,7 @@ class PROLOGUE_API RotaryPlan {
   RotaryParams params_;
   RotaryFrequencies frequencies_ = {};
   Device device_ = Device::cpu;
+  bool has_pointers_ = true;
 };
 
 }  // namespace prologue

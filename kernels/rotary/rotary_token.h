@@ -157,6 +157,7 @@ PROLOGUE_HOST_DEVICE PairTurn<A> turn_of_pair(const RotaryParams& params, const 
   const A factor = static_cast<A>(p.attention_factor);
   turn = {multiply_rounded(turn.cos_a, factor), multiply_rounded(turn.sin_a, factor), multiply_rounded(turn.cos_b, factor),
           multiply_rounded(turn.sin_b, factor)};
+  if (params.inverse && params.inverse_by_own_sine) return {turn.cos_a, -turn.sin_a, turn.cos_b, -turn.sin_b};
   if (params.inverse) return {turn.cos_a, -turn.sin_b, turn.cos_b, -turn.sin_a};
   return turn;
 }

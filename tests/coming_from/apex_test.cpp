@@ -1,11 +1,11 @@
-#include <prologue/kernels/rotary/rotary.h>
+#include <prologue/kernels/coming_from/coming_from.h>
 
 #include "tests/coming_from/golden.h"
 
 namespace prologue::test {
 namespace {
 
-#include "apex.inc"
+namespace ours = coming_from::apex;
 
 PROLOGUE_COMING_FROM(Apex);
 
@@ -14,16 +14,27 @@ double tolerance(FloatType type) {
   return type == FloatType::bf16 ? std::ldexp(6.0, -9) : type == FloatType::f16 ? std::ldexp(6.0, -12) : std::ldexp(6.0, -24);
 }
 
+// The block of the page, over the tensors of a call.
+Status page(const ours::FusedRope& c, FaultRecord* faults, const Execution& execution) {
+  const void* const t = c.t;
+  void* const out = c.out;
+  const float* const freqs = c.freqs;
+  const FloatType dtype = c.dtype;
+  const int64_t s = c.s, b = c.b, h = c.h, d = c.d, d2 = c.d2;
+#include "apex.inc"
+  return status;
+}
+
 struct Outcome {
   Bytes out;
   Fault fault;
 };
 
-Outcome run(Backend backend, const Golden& g, int64_t rows, bool transpose_output_memory) {
+Outcome run(Backend backend, const Golden& g, int64_t rows, bool transpose_output_memory, bool as_on_page = false) {
   const FloatType type = g.array("out").type;
   const bool thd = g.flag("thd");
   Arena arena(backend);
-  ApexRope call;
+  ours::FusedRope call;
   call.dtype = type;
   call.b = thd ? static_cast<int64_t>(g.numbers.at("cu_seqlens").size()) - 1 : g.integer("b");
   call.s = thd ? g.integers("cu_seqlens").back() : g.integer("s");
@@ -49,7 +60,9 @@ Outcome run(Backend backend, const Golden& g, int64_t rows, bool transpose_outpu
   call.transpose_output_memory = transpose_output_memory;
   call.backward = g.flag("backward");
   FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));
-  const Status status = arena.run([&](const Execution& execution) { return apex_fused_rope(call, faults, execution); });
+  const Status status = arena.run([&](const Execution& execution) {
+    return as_on_page ? page(call, faults, execution) : ours::fused_rope(call, faults, execution);
+  });
   EXPECT_TRUE(status.ok()) << status.message();
   return {arena.read(out), read_fault(arena, faults)};
 }
@@ -80,13 +93,106 @@ TEST_P(Apex, Goldens) {
   }
 }
 
+TEST_P(Apex, AsOnThePage) {
+  int cases = 0;
+  for (const Golden& g : read_goldens("apex")) {
+    if (g.name.find("freqs_") != 0 || g.flag("backward")) continue;
+    SCOPED_TRACE(g.name);
+    const GoldenArray& want = g.array("out");
+    expect_golden(run(GetParam(), g, g.integer("s"), false, true).out, want, tolerance(want.type));
+    ++cases;
+  }
+  EXPECT_EQ(cases, 6);
+}
+
+TEST(ApexCall, IsChecked) {
+  const float freqs = 0.0f;
+  const int32_t numbers[2] = {};
+  ours::FusedRope call;
+  EXPECT_EQ(ours::fused_rope(call, nullptr, {}).message(), "apex: freqs and cos_ are both null: give one of them");
+  call.freqs = &freqs, call.cos_ = &freqs;
+  EXPECT_EQ(ours::fused_rope(call, nullptr, {}).message(), "apex: freqs and cos_ are both given: give one of them");
+  call.cos_ = nullptr, call.cu_seqlens = numbers, call.transpose_output_memory = true;
+  EXPECT_EQ(ours::fused_rope(call, nullptr, {}).message(),
+            "apex: transpose_output_memory is set, but so is cu_seqlens: thd has one dimension of tokens");
+  call.h = -1;
+  EXPECT_EQ(ours::fused_rope(call, nullptr, {}).message(), "apex: h is -1: it must lie in 0..65536");
+
+  ours::FusedRope2d image;
+  image.d = 6;
+  EXPECT_EQ(ours::fused_rope_2d(image, nullptr, {}).message(), "apex: d is 6: it must be a multiple of 4");
+  image.d = 8;
+  image.h_of_token = numbers;
+  EXPECT_EQ(ours::fused_rope_2d(image, nullptr, {}).message(), "apex: w_of_token is null: it must be given");
+  image.w_of_token = numbers;
+  image.img_h = image.img_w = 2, image.rows_h = 2, image.rows_w = 1;
+  EXPECT_EQ(ours::fused_rope_2d(image, nullptr, {}).message(),
+            "apex: the tables have 2 and 1 rows: they must have at least img_h, 2, and img_w, 2");
+  image.img_h = image.img_w = 100000;
+  EXPECT_EQ(ours::fused_rope_2d(image, nullptr, {}).message(),
+            "apex: img_h * img_w is 10000000000: it must lie in 0..2147483647");
+}
+
+// t with a stride in every dimension, and freqs whose halves differ.
+TEST_P(Apex, Strides) {
+  for (const Golden& g : read_goldens("apex_strides")) {
+    SCOPED_TRACE(g.name);
+    const FloatType type = g.array("out").type;
+    Arena arena(GetParam());
+    ours::FusedRope call;
+    call.dtype = type;
+    call.s = call.rows = g.integer("s");
+    call.b = g.integer("b");
+    call.h = g.integer("h");
+    call.d = g.integer("d");
+    call.d2 = g.integer("d2");
+    const auto strides = g.integers("t_strides");
+    call.t_strides = {strides[1], strides[0], strides[2], strides[3]};
+    call.t = arena.input(encode(type, fill(1, g.integer("t_size"))));
+    auto* out = arena.output<unsigned char>(call.s * call.b * call.h * call.d * float_type_size(type));
+    call.out = out;
+    Values freqs = fill(2, call.s * call.d2);
+    for (double& f : freqs) f *= 3.0;
+    call.freqs = arena.input(std::vector<float>(freqs.begin(), freqs.end()));
+    call.transpose_output_memory = g.flag("transpose_output_memory");
+    FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));
+    const Status status = arena.run([&](const Execution& execution) { return ours::fused_rope(call, faults, execution); });
+    ASSERT_TRUE(status.ok()) << status.message();
+    expect_golden(arena.read(out), g.array("out"), std::ldexp(3.0, -24));
+  }
+}
+
+// An empty sequence between two others, and one at the end.
+TEST_P(Apex, EmptySequences) {
+  const FloatType type = FloatType::f32;
+  const auto rotate = [&](const std::vector<int32_t>& cu_seqlens) {
+    Arena arena(GetParam());
+    ours::FusedRope call;
+    call.dtype = type;
+    call.s = 3, call.b = static_cast<int64_t>(cu_seqlens.size()) - 1, call.h = 1, call.d = call.d2 = 4, call.rows = 3;
+    call.t_strides = batch_major_strides(3, 1, 4);
+    call.t = arena.input(encode(type, fill(1, 12)));
+    auto* out = arena.output<unsigned char>(12 * 4);
+    call.out = out;
+    const Values freqs = fill(2, 12);
+    call.freqs = arena.input(std::vector<float>(freqs.begin(), freqs.end()));
+    call.cu_seqlens = arena.input(cu_seqlens);
+    FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));
+    const Status status = arena.run([&](const Execution& execution) { return ours::fused_rope(call, faults, execution); });
+    EXPECT_TRUE(status.ok()) << status.message();
+    EXPECT_EQ(read_fault(arena, faults).code, FaultCode::none);
+    return arena.read(out);
+  };
+  EXPECT_EQ(rotate({0, 2, 2, 3, 3}), rotate({0, 2, 3}));
+}
+
 TEST_P(Apex, TwoDimensions) {
   for (const Golden& g : read_goldens("apex")) {
     if (g.name.find("2d") != 0) continue;
     SCOPED_TRACE(g.name);
     const FloatType type = g.array("out").type;
     Arena arena(GetParam());
-    ApexRope2d call;
+    ours::FusedRope2d call;
     call.dtype = call.cos_dtype = type;
     call.b = g.integer("b");
     call.img_h = g.integer("img_h");
@@ -115,7 +221,7 @@ TEST_P(Apex, TwoDimensions) {
     call.w_of_token = arena.input(w_of_token);
     call.backward = g.flag("backward");
     FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));
-    const Status status = arena.run([&](const Execution& execution) { return apex_fused_rope_2d(call, faults, execution); });
+    const Status status = arena.run([&](const Execution& execution) { return ours::fused_rope_2d(call, faults, execution); });
     ASSERT_TRUE(status.ok()) << status.message();
     expect_golden(arena.read(out), g.array("out"), type == FloatType::f32 ? 0.0 : tolerance(type));
   }

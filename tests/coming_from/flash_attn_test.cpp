@@ -1,27 +1,38 @@
-#include <prologue/kernels/rotary/rotary.h>
+#include <prologue/kernels/coming_from/coming_from.h>
 
 #include "tests/coming_from/golden.h"
 
 namespace prologue::test {
 namespace {
 
-#include "flash_attn.inc"
+namespace ours = coming_from::flash_attn;
 
 PROLOGUE_COMING_FROM(FlashAttn);
+
+// The block of the page, over the tensors of a call.
+Status page(const ours::ApplyRotary& c, FaultRecord* faults, const Execution& execution) {
+  void *const x = c.x, *const out = c.out;
+  const void *const cos = c.cos, *const sin = c.sin;
+  const FloatType dtype = c.dtype;
+  const int64_t batch = c.batch, seqlen = c.seqlen, nheads = c.nheads, headdim = c.headdim, seqlen_ro = c.seqlen_ro,
+                rotary_dim = c.rotary_dim;
+#include "flash_attn.inc"
+  return status;
+}
 
 struct Outcome {
   Bytes out;
   Fault fault;
 };
 
-Outcome run(Backend backend, const Golden& g, bool inplace, int64_t seqlen_ro, int64_t max_seqlen = -1) {
+Outcome run(Backend backend, const Golden& g, bool inplace, int64_t seqlen_ro, int64_t max_seqlen = -1, bool as_on_page = false) {
   const FloatType type = g.array("out").type;
   const int64_t seqlen = g.integer("seqlen"), half = g.integer("rotary_dim") / 2;
   const bool varlen = g.flag("varlen");
   const auto offsets = g.integers<int32_t>("offsets");
   const auto long_offsets = g.integers<int64_t>("offsets");
   Arena arena(backend);
-  FlashAttnRotary call;
+  ours::ApplyRotary call;
   call.dtype = call.cos_dtype = type;
   call.batch = g.integer("batch");
   call.seqlen = varlen ? g.integers("cu_seqlens").back() : seqlen;
@@ -46,7 +57,9 @@ Outcome run(Backend backend, const Golden& g, bool inplace, int64_t seqlen_ro, i
   call.interleaved = g.flag("interleaved");
   call.conjugate = g.flag("conjugate");
   FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));
-  const Status status = arena.run([&](const Execution& execution) { return flash_attn_apply_rotary(call, faults, execution); });
+  const Status status = arena.run([&](const Execution& execution) {
+    return as_on_page ? page(call, faults, execution) : ours::apply_rotary(call, faults, execution);
+  });
   EXPECT_TRUE(status.ok()) << status.message();
   const auto* out = static_cast<const unsigned char*>(inplace ? call.x : call.out);
   return {arena.read(out), read_fault(arena, faults)};
@@ -63,25 +76,97 @@ TEST_P(FlashAttn, Goldens) {
   }
 }
 
-// Past the table theirs leaves the token as it is; so it does with tokens past max_seqlen.
-TEST_P(FlashAttn, WhatTheirsLeavesUnrotatedIsReported) {
+TEST_P(FlashAttn, AsOnThePage) {
+  int cases = 0;
+  for (const Golden& g : read_goldens("flash_attn")) {
+    if (g.flag("varlen") || g.integer("offset_kind") != 1 || !g.flag("interleaved") || g.flag("conjugate")) continue;
+    SCOPED_TRACE(g.name);
+    expect_golden(run(GetParam(), g, false, g.integer("seqlen_ro"), -1, true).out, g.array("out"));
+    ++cases;
+  }
+  EXPECT_EQ(cases, 2);
+}
+
+TEST(FlashAttnCall, IsChecked) {
+  const int32_t cu_seqlens[] = {0, 1};
+  ours::ApplyRotary call;
+  call.cu_seqlens = cu_seqlens;
+  EXPECT_EQ(ours::apply_rotary(call, nullptr, {}).message(), "flash_attn: max_seqlen is 0: with cu_seqlens it must be given");
+  call = {};
+  call.batch = call.seqlen = 1;
+  EXPECT_EQ(ours::apply_rotary(call, nullptr, {}).message(), "rotary: tensors[0].num_heads is 0: it must lie in 1..65536");
+}
+
+// Memory as the golden's kernel left it: strides of every dimension, holes, cos and sin of another type, an empty sequence.
+TEST_P(FlashAttn, Strides) {
+  for (const Golden& g : read_goldens("flash_attn_strides")) {
+    SCOPED_TRACE(g.name);
+    const FloatType type = g.array("out").type;
+    const auto cu_seqlens = g.integers<int32_t>("cu_seqlens");
+    Arena arena(GetParam());
+    ours::ApplyRotary call;
+    call.dtype = type;
+    call.cos_dtype = static_cast<FloatType>(g.integer("cos_type"));
+    call.batch = g.integer("batch");
+    call.seqlen = g.integer("seqlen");
+    call.nheads = g.integer("heads");
+    call.headdim = g.integer("headdim");
+    call.rotary_dim = g.integer("rotary_dim");
+    call.seqlen_ro = g.integer("seqlen_ro");
+    const auto strides = [&](const char* key) {
+      const auto s = g.integers(key);
+      return RotaryStrides{s[0], s[1], s[2], s[3]};
+    };
+    call.x_strides = strides("x_strides");
+    call.out_strides = strides("out_strides");
+    call.x = arena.input(encode(type, fill(1, g.integer("x_size"))));
+    auto* out = arena.inout(encode(type, fill(9, static_cast<int64_t>(g.array("out").values.size()))));
+    call.out = out;
+    const int64_t table = call.seqlen_ro * call.rotary_dim / 2;
+    call.cos = arena.input(encode(call.cos_dtype, fill(2, table)));
+    call.sin = arena.input(encode(call.cos_dtype, fill(3, table)));
+    call.seqlen_offsets = arena.input(g.integers<int32_t>("offsets"));
+    if (!cu_seqlens.empty()) {
+      call.cu_seqlens = arena.input(cu_seqlens);
+      call.max_seqlen = 3;
+    }
+    call.interleaved = g.flag("interleaved");
+    call.conjugate = g.flag("conjugate");
+    FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));
+    const Status status = arena.run([&](const Execution& execution) { return ours::apply_rotary(call, faults, execution); });
+    ASSERT_TRUE(status.ok()) << status.message();
+    expect_golden(arena.read(out), g.array("out"));
+    EXPECT_EQ(read_fault(arena, faults).code, FaultCode::none);
+  }
+}
+
+// Past the table a token stays as it is, there and here: rows of six positions of which 5, 6 and 7 are asked for.
+TEST_P(FlashAttn, PastTheTableTokensStayUnrotated) {
   for (const Golden& g : read_goldens("flash_attn")) {
     if (g.integer("offset_kind") != 2) continue;  // sequence 0 starts at position 5
     SCOPED_TRACE(g.name);
     const int64_t row = g.integer("heads") * g.integer("headdim");
     Values want = g.array("out").values;
-    const auto zero = [&](int64_t token) { std::fill_n(want.begin() + token * row, row, 0.0); };
-    zero(1);
-    if (!g.flag("varlen")) zero(2);  // positions 5, 6, 7: of a table of six rows the first one is left
-    Outcome result = run(GetParam(), g, false, 6);
-    expect_values(result.out, g.array("out").type, want);
-    EXPECT_EQ(result.fault.code, FaultCode::position_out_of_range);
-    EXPECT_EQ(result.fault.token, 1);
-    EXPECT_EQ(result.fault.count, g.flag("varlen") ? 1u : 2u);
+    const Values x = fill(1, static_cast<int64_t>(want.size()));
+    const int64_t tokens = g.flag("varlen") ? 1 : 2;
+    std::copy_n(x.begin() + row, tokens * row, want.begin() + row);
+    for (const bool inplace : {false, true}) {
+      const Outcome result = run(GetParam(), g, inplace, 6);
+      expect_values(result.out, g.array("out").type, want);
+      EXPECT_EQ(result.fault.code, FaultCode::none);
+    }
+  }
+}
+
+// A token past max_seqlen of its sequence is left unwritten by theirs.
+TEST_P(FlashAttn, TokensPastMaxSeqlenAreReported) {
+  for (const Golden& g : read_goldens("flash_attn")) {
     if (!g.flag("varlen")) continue;
-    want = g.array("out").values;
-    zero(4);  // the third token of the second sequence
-    result = run(GetParam(), g, false, g.integer("seqlen_ro"), 2);
+    SCOPED_TRACE(g.name);
+    const int64_t row = g.integer("heads") * g.integer("headdim");
+    Values want = g.array("out").values;
+    std::fill_n(want.begin() + 4 * row, row, 0.0);  // the third token of the second sequence
+    const Outcome result = run(GetParam(), g, false, g.integer("seqlen_ro"), 2);
     expect_values(result.out, g.array("out").type, want);
     EXPECT_EQ(result.fault.code, FaultCode::sequence_too_long);
     EXPECT_EQ(result.fault.token, 4);

@@ -1,5 +1,4 @@
-#include <prologue/kernels/attention_prologue/attention_prologue.h>
-#include <prologue/kernels/rotary/rotary.h>
+#include <prologue/kernels/coming_from/coming_from.h>
 
 #include <cmath>
 #include <vector>
@@ -9,11 +8,49 @@
 namespace prologue::test {
 namespace {
 
-#include "flashinfer.inc"
+namespace ours = coming_from::flashinfer;
 
 using S = Serving;
 
 PROLOGUE_COMING_FROM(Flashinfer);
+
+// The block of the page, over the tensors of a call.
+Status page(const ours::ApplyRope& c, FaultRecord* faults, const Execution& execution) {
+  const void *const q = c.q, *const k = c.k;
+  void *const q_rope = c.q_rope, *const k_rope = c.k_rope;
+  const FloatType dtype = c.dtype;
+  const int64_t nnz = c.nnz, num_q_heads = c.num_q_heads, num_k_heads = c.num_k_heads, head_dim = c.head_dim,
+                rotary_dim = c.rotary_dim, batch_size = c.batch_size;
+  const IntView indptr = c.indptr, offsets = c.offsets;
+#include "flashinfer.inc"
+  return status;
+}
+
+TEST(FlashinferCall, IsChecked) {
+  const int32_t numbers[2] = {0, 1};
+  ours::ApplyRope call;
+  EXPECT_EQ(ours::apply_rope(call, nullptr, {}).message(), "flashinfer: pos_ids and indptr are both null: give one of them");
+  call.pos_ids = call.indptr = numbers;
+  EXPECT_EQ(ours::apply_rope(call, nullptr, {}).message(), "flashinfer: pos_ids and indptr are both given: give one of them");
+  call.pos_ids = nullptr;
+  call.rope_scale = 4;
+  EXPECT_EQ(ours::apply_rope(call, nullptr, {}).message(),
+            "flashinfer: rope_scale is 4: inv_freq must then hold what inv_freq_of() makes of it");
+  EXPECT_EQ(ours::rope_quantize_fp8_append({}, nullptr, {}).message(), "flashinfer: pos_ids is null: they must be given");
+  EXPECT_EQ(ours::inv_freq_of(7, 1, 1e4, nullptr).message(), "flashinfer: rotary_dim is 7: it must be even and lie in 2..576");
+  EXPECT_EQ(ours::inv_freq_of(8, 0, 1e4, nullptr).message(),
+            "flashinfer: rope_scale is 0 and rope_theta is 10000: both must be positive");
+
+  int64_t slot = 77;
+  const int32_t zero = 0, one = 1, three = 3;
+  EXPECT_EQ(ours::slots_of(numbers, numbers, 1, &one, &zero, 1, 2, &slot).message(),
+            "flashinfer: batch_indices[0] is 1: it must be below batch_size, 1");
+  EXPECT_EQ(ours::slots_of(numbers, numbers, 1, &zero, &three, 1, 2, &slot).message(),
+            "flashinfer: positions[0] is 3: sequence 0 has 1 pages of 2");
+  EXPECT_EQ(ours::slots_of(numbers, numbers, 1, &zero, &zero, 1, 0, &slot).message(),
+            "flashinfer: page_size is 0: it must be positive");
+  EXPECT_EQ(slot, 77);
+}
 
 enum class Form { theta, scaled, pos_ids, cache };
 
@@ -22,10 +59,10 @@ TEST_P(Flashinfer, ApplyRope) {
     for (const bool interleave : {false, true}) {
       SCOPED_TRACE(static_cast<int>(form));
       const Serving s;
-      const std::vector<int32_t> indptr = {0, 3, 4}, offsets = {5, 100};
+      const std::vector<int32_t> indptr = {0, 3, 3, 4}, offsets = {5, 77, 100};  // sequence 1 is empty
       const std::vector<double> ragged_positions = {5, 6, 7, 100};
       Arena arena(GetParam());
-      FlashinferRope call;
+      ours::ApplyRope call;
       call.dtype = FloatType::f32;
       call.q = arena.input(floats(s.q));
       call.k = arena.input(floats(s.k));
@@ -41,12 +78,15 @@ TEST_P(Flashinfer, ApplyRope) {
       call.interleave = interleave;
       call.rope_scale = form == Form::scaled ? 4.0 : 1.0;
       if (form == Form::scaled) {
-        call.inv_freq = arena.input(flashinfer_inv_freq(call.rotary_dim, call.rope_scale, call.rope_theta));
+        std::vector<double> inv_freq(S::kRotaryDim / 2);
+        const Status made = ours::inv_freq_of(call.rotary_dim, call.rope_scale, call.rope_theta, inv_freq.data());
+        ASSERT_TRUE(made.ok()) << made.message();
+        call.inv_freq = arena.input(inv_freq);
       }
       if (form == Form::theta || form == Form::scaled) {
         call.indptr = arena.input(indptr);
         call.offsets = arena.input(offsets);
-        call.batch_size = 2;
+        call.batch_size = 3;
       } else {
         call.pos_ids = arena.input(s.positions);
       }
@@ -55,8 +95,9 @@ TEST_P(Flashinfer, ApplyRope) {
         call.max_position = S::kMaxPosition;
       }
       FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));
-      const Status status =
-          arena.run([&](const Execution& execution) { return flashinfer_apply_rope(call, faults, execution); });
+      const Status status = arena.run([&](const Execution& execution) {
+        return form == Form::theta && !interleave ? page(call, faults, execution) : ours::apply_rope(call, faults, execution);
+      });
       ASSERT_TRUE(status.ok()) << status.message();
       const auto want = [&](const Values& x, int64_t heads) {
         if (form == Form::cache) return s.rotated(x, heads, interleave);
@@ -81,10 +122,13 @@ TEST_P(Flashinfer, ApplyRope) {
 TEST_P(Flashinfer, RopeQuantizeFp8Append) {
   for (const bool hnd : {false, true}) {  // one K/V head: the same slots in either layout
     const Serving s;
-    const auto slots = flashinfer_slot_mapping({2, 0, 1}, {0, 2, 3}, {0, 0, 1, -1}, {1, 2, 0, 0}, 2);
+    const int32_t kv_indices[] = {2, 0, 1}, kv_indptr[] = {0, 2, 3}, batch_indices[] = {0, 0, 1, -1}, in_cache[] = {1, 2, 0, 0};
+    std::vector<int64_t> slots(S::kTokens);
+    const Status made = ours::slots_of(kv_indices, kv_indptr, 2, batch_indices, in_cache, S::kTokens, 2, slots.data());
+    ASSERT_TRUE(made.ok()) << made.message();
     EXPECT_EQ(slots, (std::vector<int64_t>{5, 0, 2, -1}));
     Arena arena(GetParam());
-    FlashinferAppend call;
+    ours::RopeQuantizeFp8Append call;
     call.dtype = DType::f32;
     call.q = arena.input(floats(s.q));
     call.k = arena.input(floats(s.k));
@@ -111,7 +155,7 @@ TEST_P(Flashinfer, RopeQuantizeFp8Append) {
     call.kv_scale = arena.inout(std::vector<float>{1.0f / 8.0f});  // quant_scale_kv 8
     FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));
     const Status status =
-        arena.run([&](const Execution& execution) { return flashinfer_rope_quantize_fp8_append(call, faults, execution); });
+        arena.run([&](const Execution& execution) { return ours::rope_quantize_fp8_append(call, faults, execution); });
     ASSERT_TRUE(status.ok()) << status.message();
     EXPECT_EQ(arena.read(q_out), e4m3(s.rotated(s.q, S::kQHeads, false), 1.0 / 4.0));
     const Bytes got_k = arena.read(k_cache), got_v = arena.read(v_cache);

@@ -1,4 +1,4 @@
-#include <prologue/kernels/rotary/rotary.h>
+#include <prologue/kernels/coming_from/coming_from.h>
 
 #include <utility>
 
@@ -7,12 +7,31 @@
 namespace prologue::test {
 namespace {
 
-#include "huggingface.inc"
+namespace ours = coming_from::huggingface;
 
 PROLOGUE_COMING_FROM(HuggingFace);
 
 // transformers rounds both products and the sum to the model's type.
 double tolerance(FloatType type) { return type == FloatType::bf16 ? std::ldexp(4.0, -9) : 0.0; }
+
+// The block of the page, over the tensors of a call.
+Status page(const ours::ApplyRotaryPosEmb& c, const Execution& execution) {
+  const void *const q = c.q, *const k = c.k, *const cos = c.cos, *const sin = c.sin;
+  void *const q_embed = c.q_embed, *const k_embed = c.k_embed;
+  const FloatType dtype = c.dtype;
+  const int64_t batch = c.batch, seq_len = c.seq_len, num_heads = c.num_heads, num_key_value_heads = c.num_key_value_heads,
+                head_dim = c.head_dim, rotary_ndims = c.rotary_ndims;
+#include "huggingface.inc"
+  return status;
+}
+
+TEST(HuggingFaceCall, IsChecked) {
+  ours::ApplyRotaryPosEmb call;
+  EXPECT_EQ(ours::apply_rotary_pos_emb(call, {}).message(), "huggingface: rotary_ndims is 0: give the columns of cos");
+  call.unsqueeze_dim = 3;
+  EXPECT_EQ(ours::apply_rotary_pos_emb(call, {}).message(), "huggingface: unsqueeze_dim is 3: it must be 1 or 2");
+  EXPECT_EQ(ours::gptj_rotary({}, nullptr, {}).message(), "huggingface: position_ids is null: they must be given");
+}
 
 TEST_P(HuggingFace, Goldens) {
   for (const Golden& g : read_goldens("huggingface")) {
@@ -20,7 +39,7 @@ TEST_P(HuggingFace, Goldens) {
     SCOPED_TRACE(g.name);
     const FloatType type = g.array("q_out").type;
     Arena arena(GetParam());
-    HfApplyRotaryPosEmb call;
+    ours::ApplyRotaryPosEmb call;
     call.dtype = type;
     call.batch = g.integer("b");
     call.seq_len = g.integer("s");
@@ -40,7 +59,10 @@ TEST_P(HuggingFace, Goldens) {
     const int64_t half = call.rotary_ndims / 2, rows = (call.cos_per_batch ? call.batch : 1) * call.seq_len;
     call.cos = arena.input(encode(type, widen(fill(3, rows * half), half, false)));
     call.sin = arena.input(encode(type, widen(fill(4, rows * half), half, false)));
-    const Status status = arena.run([&](const Execution& execution) { return hf_apply_rotary_pos_emb(call, execution); });
+    const Status status = arena.run([&](const Execution& execution) {
+      // As on the page, where it is the page's call.
+      return call.unsqueeze_dim == 1 && call.cos_per_batch ? page(call, execution) : ours::apply_rotary_pos_emb(call, execution);
+    });
     ASSERT_TRUE(status.ok()) << status.message();
     expect_golden(arena.read(q), g.array("q_out"), tolerance(type));
     expect_golden(arena.read(k), g.array("k_out"), tolerance(type));
@@ -53,7 +75,7 @@ TEST_P(HuggingFace, Gptj) {
     SCOPED_TRACE(g.name);
     const FloatType type = g.array("q_out").type;
     Arena arena(GetParam());
-    HfGptj call;
+    ours::Gptj call;
     call.dtype = type;
     call.batch = g.integer("b");
     call.seq_len = g.integer("s");
@@ -72,7 +94,7 @@ TEST_P(HuggingFace, Gptj) {
     call.embed_positions = arena.input(encode(type, fill(3, call.max_positions * call.rotary_dim)));
     call.position_ids = arena.input(g.integers("position_ids"));
     FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));
-    const Status status = arena.run([&](const Execution& execution) { return hf_gptj_rotary(call, faults, execution); });
+    const Status status = arena.run([&](const Execution& execution) { return ours::gptj_rotary(call, faults, execution); });
     ASSERT_TRUE(status.ok()) << status.message();
     expect_golden(arena.read(q), g.array("q_out"), tolerance(type));
     expect_golden(arena.read(k), g.array("k_out"), tolerance(type));

@@ -1,5 +1,6 @@
-#include <prologue/kernels/rotary/rotary.h>
+#include <prologue/kernels/coming_from/coming_from.h>
 
+#include <functional>
 #include <string_view>
 
 #include "tests/coming_from/golden.h"
@@ -7,21 +8,32 @@
 namespace prologue::test {
 namespace {
 
-#include "oneflow.inc"
+namespace ours = coming_from::oneflow;
 
 PROLOGUE_COMING_FROM(Oneflow);
 
 constexpr std::string_view kLayouts[] = {"BMHK", "BHMK", "MBHK", "BM(HK)", "MB(HK)", "BM(H2K)", "MB(H2K)", "BM(H3K)", "MB(H3K)"};
+
+// The block of the page, over the tensors of a call.
+Status page(const ours::FusedApplyRotaryEmb& c, FaultRecord* faults, const Execution& execution) {
+  const void *const x = c.x, *const cos = c.cos, *const sin = c.sin;
+  void* const out = c.out;
+  const FloatType dtype = c.dtype;
+  const int64_t b = c.b, m = c.m, h = c.h, k = c.k, rows = c.rows, rotary_emb_dim = c.rotary_emb_dim, rotary_size = c.rotary_size;
+  const IntView position_ids = c.position_ids;
+#include "oneflow.inc"
+  return status;
+}
 
 struct Outcome {
   Bytes out;
   Fault fault;
 };
 
-Outcome run(Backend backend, const Golden& g, int64_t rows) {
+Outcome run(Backend backend, const Golden& g, int64_t rows, bool as_on_page = false) {
   const FloatType type = g.array("out").type;
   Arena arena(backend);
-  OneflowRotary call;
+  ours::FusedApplyRotaryEmb call;
   call.dtype = type;
   call.b = g.integer("b");
   call.m = g.integer("m");
@@ -55,8 +67,9 @@ Outcome run(Backend backend, const Golden& g, int64_t rows) {
     }
   }
   FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));
-  const Status status =
-      arena.run([&](const Execution& execution) { return oneflow_fused_apply_rotary_emb(call, faults, execution); });
+  const Status status = arena.run([&](const Execution& execution) {
+    return as_on_page ? page(call, faults, execution) : ours::fused_apply_rotary_emb(call, faults, execution);
+  });
   EXPECT_TRUE(status.ok()) << status.message();
   return {arena.read(out), read_fault(arena, faults)};
 }
@@ -70,12 +83,43 @@ TEST_P(Oneflow, Goldens) {
   }
 }
 
-// Of either stream.
+TEST_P(Oneflow, AsOnThePage) {
+  int cases = 0;
+  for (const Golden& g : read_goldens("oneflow")) {
+    if (kLayouts[g.integer("x_layout")] != "BM(H3K)" || g.integer("tensor_index") != 0) continue;
+    SCOPED_TRACE(g.name);
+    expect_golden(run(GetParam(), g, g.integer("rows"), true).out, g.array("out"));
+    ++cases;
+  }
+  EXPECT_EQ(cases, 1);
+}
+
+TEST(OneflowCall, IsChecked) {
+  const auto message = [](const std::function<void(ours::FusedApplyRotaryEmb&)>& change) {
+    ours::FusedApplyRotaryEmb call;
+    change(call);
+    return ours::fused_apply_rotary_emb(call, nullptr, {}).message();
+  };
+  using C = ours::FusedApplyRotaryEmb;
+  EXPECT_EQ(message([](C& c) { c.x_layout = "HBMK"; }),
+            "oneflow: x_layout is 'HBMK': supported are BMHK, BHMK, MBHK, BM(HK), MB(HK), BM(H2K), MB(H2K), BM(H3K) and MB(H3K)");
+  EXPECT_EQ(message([](C& c) { c.output_layout = "BM(H3K)"; }),
+            "oneflow: output_layout is 'BM(H3K)': supported are BMHK, BHMK, MBHK, BM(HK) and MB(HK)");
+  EXPECT_EQ(message([](C& c) { c.x_layout = "BM(H2K)"; }), "oneflow: tensor_index is 0: for BM(H2K) it must lie in 1..2");
+  EXPECT_EQ(message([](C& c) { c.x_layout = "BM(H3K)", c.tensor_index = 3; }),
+            "oneflow: tensor_index is 3: for BM(H3K) it must lie in 0..2");
+  EXPECT_EQ(message([](C& c) { c.mode = "half"; }), "oneflow: mode is 'half': supported are plane and interval");
+  EXPECT_EQ(message([](C& c) { c.rotary_emb_dim = 0; }), "oneflow: rotary_emb_dim is 0: it must lie in 1..4");
+  EXPECT_EQ(message([](C& c) { c.cos = &c; }), "oneflow: cos is given, but sin is null: give both, or none");
+  EXPECT_EQ(message([](C& c) { c.k = 1000; }), "oneflow: k is 1000: it must lie in 0..576");
+}
+
+// On either axis.
 TEST_P(Oneflow, IdsPastTheTableAreReported) {
   for (const Golden& g : read_goldens("oneflow")) {
     if (!g.has("position_ids") || !g.flag("tables") || g.integer("output_layout") != 0) continue;
     SCOPED_TRACE(g.name);
-    // Ids of 8: token 0 in the first stream, and token (1, 2) in the second.
+    // Ids of 8: token 0 on the first axis, and token (1, 2) on the second.
     const bool two = g.integer("rotary_emb_dim") == 2;
     Values want = g.array("out").values;
     const int64_t row = g.integer("h") * g.integer("k");

@@ -1,6 +1,8 @@
-// docs/coming-from.md as a page: every section is in the index, holds a block and a table, and its block is in a test.
+// docs/coming-from.md as a page: every section is in the index, holds a short call, a table and the name of its adapter, and its
+// call is in a test.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cctype>
 #include <filesystem>
 #include <fstream>
@@ -36,6 +38,7 @@ TEST(ComingFrom, EverySectionIsInTheIndexAndHoldsATestedBlock) {
   ASSERT_NE(shared, page.npos);
   const std::string index = page.substr(0, shared);
   std::set<std::string> names;
+  const std::string header = contents("kernels/coming_from/coming_from.h");
   int sections = 0;
   for (size_t at = page.find("\n## ", shared + 1); at != page.npos;) {
     const size_t next = page.find("\n## ", at + 1);
@@ -45,10 +48,15 @@ TEST(ComingFrom, EverySectionIsInTheIndexAndHoldsATestedBlock) {
     ++sections;
     EXPECT_NE(index.find("[" + heading + "](#" + anchor(heading) + ")"), index.npos);
     EXPECT_NE(section.find("| theirs | ours |"), section.npos);
-    EXPECT_NE(section.find("\nDifferences: "), section.npos);
+    EXPECT_NE(section.find("\nWhat differs:\n"), section.npos);
     const size_t fence = section.find("```cpp ");
-    EXPECT_NE(fence, section.npos);
-    if (fence != section.npos) names.insert(section.substr(fence + 7, section.find('\n', fence) - fence - 7));
+    ASSERT_NE(fence, section.npos);
+    const std::string name = section.substr(fence + 7, section.find('\n', fence) - fence - 7);
+    names.insert(name);
+    const std::string block = section.substr(fence, section.find("\n```", fence) - fence);
+    EXPECT_LE(std::count(block.begin(), block.end(), '\n'), 12) << "the page shows calls: adapters are in the header";
+    EXPECT_NE(section.find("\nAdapter: `" + name + "::"), section.npos);
+    EXPECT_NE(header.find("\nnamespace " + name + " {"), header.npos);
     at = next;
   }
   EXPECT_EQ(sections, 14);

@@ -1,25 +1,48 @@
-#include <prologue/kernels/attention_prologue/attention_prologue.h>
-#include <prologue/kernels/rotary/rotary.h>
+#include <prologue/kernels/coming_from/coming_from.h>
 
 #include "tests/coming_from/serving.h"
 
 namespace prologue::test {
 namespace {
 
-#include "sglang.inc"
+namespace ours = coming_from::sglang;
 
 using S = Serving;
 
 PROLOGUE_COMING_FROM(Sglang);
 
-// With fused_args the cache gets the rotated k and v; without, only q and k turn.
+// The block of the page, over the tensors of a call.
+Status page(const ours::ApplyRopeInplace& c, FaultRecord* faults, const Execution& execution) {
+  void *const q = c.q, *const k = c.k, *const k_buffer = c.k_buffer, *const v_buffer = c.v_buffer;
+  const void* const value = c.value;
+  const float* const cos_sin_cache = c.cos_sin_cache;
+  const DType dtype = c.dtype;
+  const int64_t num_tokens = c.num_tokens, num_qo_heads = c.num_qo_heads, num_kv_heads = c.num_kv_heads, head_dim = c.head_dim,
+                max_position = c.max_position, rope_dim = c.rope_dim, buffer_size = c.buffer_size;
+  const IndexView positions = c.positions, cache_loc = c.cache_loc;
+#include "sglang.inc"
+  return status;
+}
+
+TEST(SglangCall, IsChecked) {
+  const int64_t position = 0;
+  ours::ApplyRopeInplace call;
+  EXPECT_EQ(ours::apply_rope_inplace(call, nullptr, {}).message(), "sglang: positions is null: they must be given");
+  call.positions = &position;
+  EXPECT_EQ(ours::apply_rope_inplace(call, nullptr, {}).message(), "sglang: rope_dim is 0: give the width of cos_sin_cache");
+  call.rope_dim = 8;
+  call.value = &position;
+  EXPECT_EQ(ours::apply_rope_inplace(call, nullptr, {}).message(), "sglang: cache_loc is null: with value it must be given");
+}
+
+// With fused_args the cache gets the rotated k and v; without, only q and k are rotated.
 TEST_P(Sglang, RopeWithAndWithoutTheStore) {
   for (const bool fused : {false, true}) {
     for (const bool is_neox : {true, false}) {
       const Serving s;
       const std::vector<int64_t> cache_loc = {4, 0, 6, 1};
       Arena arena(GetParam());
-      SglangRope call;
+      ours::ApplyRopeInplace call;
       call.dtype = DType::f32;
       float* q = arena.inout(floats(s.q));
       float* k = arena.inout(floats(s.k));
@@ -44,8 +67,9 @@ TEST_P(Sglang, RopeWithAndWithoutTheStore) {
       if (fused) call.value = arena.input(floats(s.v));
       call.cache_loc = arena.input(cache_loc);
       FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));
-      const Status status =
-          arena.run([&](const Execution& execution) { return sglang_apply_rope_inplace(call, faults, execution); });
+      const Status status = arena.run([&](const Execution& execution) {
+        return fused && is_neox ? page(call, faults, execution) : ours::apply_rope_inplace(call, faults, execution);
+      });
       ASSERT_TRUE(status.ok()) << status.message();
       const Values rotated_k = s.rotated(s.k, S::kKvHeads, !is_neox);
       EXPECT_EQ(arena.read(q), floats(s.rotated(s.q, S::kQHeads, !is_neox)));

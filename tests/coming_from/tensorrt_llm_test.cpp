@@ -1,5 +1,4 @@
-#include <prologue/kernels/attention_prologue/attention_prologue.h>
-#include <prologue/kernels/rotary/rotary.h>
+#include <prologue/kernels/coming_from/coming_from.h>
 
 #include <vector>
 
@@ -8,13 +7,38 @@
 namespace prologue::test {
 namespace {
 
-#include "tensorrt_llm.inc"
+namespace ours = coming_from::tensorrt_llm;
 
 using S = Serving;
 
 PROLOGUE_COMING_FROM(TensorRtLlm);
 
-// Two sequences, of three tokens after two in the cache and of one after none; positions and pages derived.
+// The block of the page, over the tensors of a call.
+Status page(const ours::QkvPreprocessing& c, FaultRecord* faults, const Execution& execution) {
+  void *const qkv_input = c.qkv_input, *const q_output = c.q_output, *const k_pool = c.k_pool, *const v_pool = c.v_pool;
+  const void* const qkv_bias = c.qkv_bias;
+  const DType dtype = c.dtype;
+  const KvType cache_type = c.cache_type;
+  const float* const inv_freq = c.rotary_embedding_inv_freq;
+  const int32_t *const cu_seq_lens = c.cu_seq_lens, *const past_seq_lens = c.past_seq_lens, *const block_table = c.block_table;
+  const int64_t token_num = c.token_num, head_num = c.head_num, kv_head_num = c.kv_head_num, size_per_head = c.size_per_head,
+                batch_size = c.batch_size, rotary_embedding_dim = c.rotary_embedding_dim,
+                max_positions = c.rotary_embedding_max_positions, num_blocks = c.num_blocks,
+                tokens_per_block = c.tokens_per_block, max_blocks_per_seq = c.max_blocks_per_seq;
+#include "tensorrt_llm.inc"
+  return status;
+}
+
+TEST(TensorRtLlmCall, IsChecked) {
+  EXPECT_EQ(ours::qkv_preprocessing({}, nullptr, {}).message(),
+            "tensorrt_llm: cu_seq_lens is null: positions are derived from it");
+  ours::QkvPreprocessing call;
+  call.head_num = int64_t{1} << 62;
+  EXPECT_EQ(ours::qkv_preprocessing(call, nullptr, {}).message(),
+            "tensorrt_llm: head_num is 4611686018427387904: it must lie in 0..65536");
+}
+
+// Three sequences, of three tokens after two in the cache, of none, and of one after none; positions and pages derived.
 TEST_P(TensorRtLlm, QkvPreprocessing) {
   for (const bool bias : {false, true}) {
     for (const bool gptj : {false, true}) {
@@ -37,7 +61,7 @@ TEST_P(TensorRtLlm, QkvPreprocessing) {
         });
       };
       Arena arena(GetParam());
-      TrtllmQkvPreprocessing call;
+      ours::QkvPreprocessing call;
       call.dtype = DType::f32;
       call.qkv_input = arena.inout(floats(qkv));
       auto* q_output = arena.output<unsigned char>(static_cast<int64_t>(q.size()) * 4);
@@ -47,9 +71,9 @@ TEST_P(TensorRtLlm, QkvPreprocessing) {
       call.head_num = S::kQHeads;
       call.kv_head_num = S::kKvHeads;
       call.size_per_head = S::kHeadDim;
-      call.batch_size = 2;
-      call.cu_seq_lens = arena.input(std::vector<int32_t>{0, 3, 4});
-      call.past_seq_lens = arena.input(std::vector<int32_t>{2, 0});
+      call.batch_size = 3;
+      call.cu_seq_lens = arena.input(std::vector<int32_t>{0, 3, 3, 4});
+      call.past_seq_lens = arena.input(std::vector<int32_t>{2, 1, 0});
       call.rotary_embedding_inv_freq = arena.input(inv_freq);
       call.rotary_embedding_dim = S::kRotaryDim;
       call.rotary_embedding_max_positions = 64;
@@ -60,12 +84,13 @@ TEST_P(TensorRtLlm, QkvPreprocessing) {
       call.v_pool = v_pool;
       call.num_blocks = 4;
       call.tokens_per_block = 2;
-      call.block_table = arena.input(std::vector<int32_t>{3, 2, 0, 1, 1, 1});
+      call.block_table = arena.input(std::vector<int32_t>{3, 2, 0, 0, 0, 0, 1, 1, 1});
       call.max_blocks_per_seq = 3;
       call.cache_type = KvType::f32;
       FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));
-      const Status status =
-          arena.run([&](const Execution& execution) { return trtllm_qkv_preprocessing(call, faults, execution); });
+      const Status status = arena.run([&](const Execution& execution) {
+        return gptj ? ours::qkv_preprocessing(call, faults, execution) : page(call, faults, execution);
+      });
       ASSERT_TRUE(status.ok()) << status.message();
       EXPECT_EQ(read_fault(arena, faults).code, FaultCode::none);
       const double tolerance = std::ldexp(6.0, -24);  // |x| is below 2 with the bias

@@ -1,23 +1,36 @@
-#include <prologue/kernels/rotary/rotary.h>
+#include <prologue/kernels/coming_from/coming_from.h>
 
 #include "tests/coming_from/golden.h"
 
 namespace prologue::test {
 namespace {
 
-#include "torchtune.inc"
+namespace ours = coming_from::torchtune;
 
 PROLOGUE_COMING_FROM(Torchtune);
+
+// The block of the page, over the tensors of a call.
+Status page(const ours::RotaryPositionalEmbeddings& c, FaultRecord* faults, const Execution& execution) {
+  const void* const x = c.x;
+  void* const out = c.out;
+  const float* const cache = c.cache;
+  const FloatType dtype = c.dtype;
+  const int64_t b = c.b, s = c.s, n_h = c.n_h, h_d = c.h_d, max_seq_len = c.max_seq_len;
+  const IntView input_pos = c.input_pos;
+#include "torchtune.inc"
+  return status;
+}
 
 struct Outcome {
   Bytes out;
   Fault fault;
 };
 
-Outcome run(Backend backend, const Golden& g, const Golden* cache, const std::vector<int64_t>& input_pos) {
+Outcome run(Backend backend, const Golden& g, const Golden* cache, const std::vector<int64_t>& input_pos,
+            bool as_on_page = false) {
   const FloatType type = g.array("out").type;
   Arena arena(backend);
-  TorchtuneRope call;
+  ours::RotaryPositionalEmbeddings call;
   call.dtype = type;
   call.b = g.integer("b");
   call.s = g.integer("s");
@@ -36,7 +49,9 @@ Outcome run(Backend backend, const Golden& g, const Golden* cache, const std::ve
   if (!input_pos.empty()) call.input_pos = arena.input(input_pos);
   call.input_pos_per_batch = static_cast<int64_t>(input_pos.size()) > call.s;
   FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));
-  const Status status = arena.run([&](const Execution& execution) { return torchtune_rope(call, faults, execution); });
+  const Status status = arena.run([&](const Execution& execution) {
+    return as_on_page ? page(call, faults, execution) : ours::forward(call, faults, execution);
+  });
   EXPECT_TRUE(status.ok()) << status.message();
   return {arena.read(out), read_fault(arena, faults)};
 }
@@ -54,6 +69,26 @@ TEST_P(Torchtune, Goldens) {
     // Without it: torchtune's angles, formed in float32 below position 20, are off by up to 4 * 2^-24 of them.
     expect_golden(run(GetParam(), g, nullptr, input_pos).out, g.array("out"), std::ldexp(2.0 * 4.0 * 20.0, -24));
   }
+}
+
+TEST_P(Torchtune, AsOnThePage) {
+  const auto goldens = read_goldens("torchtune");
+  int cases = 0;
+  for (const Golden& g : goldens) {
+    if (g.name.find("base10000_shared") != 0) continue;
+    SCOPED_TRACE(g.name);
+    expect_golden(run(GetParam(), g, &goldens.front(), g.integers("input_pos"), true).out, g.array("out"));
+    ++cases;
+  }
+  EXPECT_EQ(cases, 3);
+}
+
+TEST(TorchtuneCall, IsChecked) {
+  ours::RotaryPositionalEmbeddings call;
+  call.max_seq_len = 0;
+  EXPECT_EQ(ours::forward(call, nullptr, {}).message(), "torchtune: max_seq_len is 0: it must be positive");
+  call.s = -1;
+  EXPECT_EQ(ours::forward(call, nullptr, {}).message(), "torchtune: s is -1: it must lie in 0..2147483647");
 }
 
 // A negative position wraps in PyTorch: here its token is padding. One past the cache is an error there, zeros and a record here.

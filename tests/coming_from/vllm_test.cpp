@@ -1,5 +1,4 @@
-#include <prologue/kernels/attention_prologue/attention_prologue.h>
-#include <prologue/kernels/rotary/rotary.h>
+#include <prologue/kernels/coming_from/coming_from.h>
 
 #include <string_view>
 
@@ -8,11 +7,42 @@
 namespace prologue::test {
 namespace {
 
-#include "vllm.inc"
+namespace ours = coming_from::vllm;
 
 using S = Serving;
 
 PROLOGUE_COMING_FROM(Vllm);
+
+// The block of the page, over the tensors of a call.
+Status page(const ours::RotaryEmbedding& c, FaultRecord* faults, const Execution& execution) {
+  const int64_t* const positions = c.positions;
+  void *const query = c.query, *const key = c.key;
+  const void* const cos_sin_cache = c.cos_sin_cache;
+  const FloatType dtype = c.dtype, cache_dtype = c.cache_dtype;
+  const int64_t num_tokens = c.num_tokens, num_heads = c.num_heads, num_kv_heads = c.num_kv_heads, head_size = c.head_size,
+                max_position = c.max_position, rot_dim = c.rot_dim;
+  const bool is_neox = c.is_neox;
+#include "vllm.inc"
+  return status;
+}
+
+TEST(VllmCall, IsChecked) {
+  const int64_t position = 0;
+  ours::RotaryEmbedding rope;
+  EXPECT_EQ(ours::rotary_embedding(rope, nullptr, {}).message(), "vllm: positions is null: they must be given");
+  ours::RopeAndCache call;
+  EXPECT_EQ(ours::rope_and_cache(call, nullptr, {}).message(), "vllm: positions is null: they must be given");
+  call.rope.positions = &position;
+  EXPECT_EQ(ours::rope_and_cache(call, nullptr, {}).message(),
+            "vllm: cache_dtype is bfloat16: with the cache cos_sin_cache must be float32");
+  call.rope.cache_dtype = FloatType::f32;
+  call.kv_cache_dtype = "int8";
+  EXPECT_EQ(ours::rope_and_cache(call, nullptr, {}).message(),
+            "vllm: kv_cache_dtype is 'int8': supported are auto, fp8, fp8_e4m3 and fp8_e5m2");
+  call.rope.dtype = FloatType::f64;
+  EXPECT_EQ(ours::rope_and_cache(call, nullptr, {}).message(),
+            "vllm: dtype is float64: with the cache it must be float32 or of 16 bits");
+}
 
 TEST_P(Vllm, RotaryEmbedding) {
   for (const bool is_neox : {true, false}) {
@@ -20,7 +50,7 @@ TEST_P(Vllm, RotaryEmbedding) {
       for (const int64_t offset : {0, 8}) {
         const Serving s;
         Arena arena(GetParam());
-        VllmRotaryEmbedding call;
+        ours::RotaryEmbedding call;
         call.dtype = FloatType::f16;
         call.positions = arena.input(s.positions);
         auto* query = arena.inout(encode(FloatType::f16, s.q));
@@ -40,8 +70,10 @@ TEST_P(Vllm, RotaryEmbedding) {
         call.rope_dim_offset = offset;
         call.inverse = inverse;
         FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));
-        const Status status =
-            arena.run([&](const Execution& execution) { return vllm_rotary_embedding(call, faults, execution); });
+        const Status status = arena.run([&](const Execution& execution) {
+          const bool as_on_page = offset == 0 && !inverse;
+          return as_on_page ? page(call, faults, execution) : ours::rotary_embedding(call, faults, execution);
+        });
         ASSERT_TRUE(status.ok()) << status.message();
         const auto rounded = [](const Values& values) { return decode(FloatType::f16, encode(FloatType::f16, values)); };
         expect_values(arena.read(query), FloatType::f16, rounded(s.rotated(s.q, S::kQHeads, !is_neox, offset, inverse)));
@@ -61,7 +93,7 @@ Outcome run(Backend backend, const Serving& s, const std::vector<int64_t>& slot_
   constexpr int64_t kBlocks = 3, kBlockSize = 2;
   const bool fp8 = kv_cache_dtype != "auto";
   Arena arena(backend);
-  VllmRopeAndCache call;
+  ours::RopeAndCache call;
   call.rope.dtype = FloatType::f32;
   call.rope.positions = arena.input(s.positions);
   float* query = arena.inout(floats(s.q));
@@ -75,6 +107,7 @@ Outcome run(Backend backend, const Serving& s, const std::vector<int64_t>& slot_
   call.rope.query_stride = S::kQHeads * S::kHeadDim;
   call.rope.key_stride = call.value_stride = S::kKvHeads * S::kHeadDim;
   call.rope.cos_sin_cache = arena.input(floats(s.cos_sin));
+  call.rope.cache_dtype = FloatType::f32;
   call.rope.max_position = S::kMaxPosition;
   call.rope.rot_dim = S::kRotaryDim;
   const int64_t bytes = kBlocks * kBlockSize * S::kKvHeads * S::kHeadDim * (fp8 ? 1 : 4);
@@ -92,7 +125,7 @@ Outcome run(Backend backend, const Serving& s, const std::vector<int64_t>& slot_
   call.k_scale = arena.inout(std::vector<float>{0.5f});
   call.v_scale = arena.inout(std::vector<float>{0.25f});
   FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));
-  const Status status = arena.run([&](const Execution& execution) { return vllm_rope_and_cache(call, faults, execution); });
+  const Status status = arena.run([&](const Execution& execution) { return ours::rope_and_cache(call, faults, execution); });
   EXPECT_TRUE(status.ok()) << status.message();
   return {arena.read(query), arena.read(key_cache), arena.read(value_cache), read_fault(arena, faults)};
 }

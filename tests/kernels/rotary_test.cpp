@@ -96,6 +96,7 @@ RotaryCase random_rotary_case(uint64_t seed) {
   if (!c.faults && c.bounded && c.past_table == PastTable::record) c.past_table = PastTable::zero;
   // Without a bound a position may be anything, and an angle beyond 2^31 is NaN.
   c.extremes = c.ids == IdsKind::none && (c.bounded || c.per_token) && chance(20);
+  c.inverse_by_own_sine = c.inverse && chance(30);
   return c;
 }
 
@@ -146,6 +147,7 @@ std::vector<RotaryCase> curated_cases() {
   }
   add([](RotaryCase& c) { c.inverse = true; });
   add([](RotaryCase& c) { c.inverse = true, c.width = RotaryWidth::full; });
+  add([](RotaryCase& c) { c.inverse = c.inverse_by_own_sine = true, c.width = RotaryWidth::full; });
   for (const RotaryTail tail : {RotaryTail::copy, RotaryTail::leave, RotaryTail::zero}) {
     add([&](RotaryCase& c) { c.head_dim = 80, c.rotary_dim = 32, c.rotary_offset = 16, c.tail = tail; });
     add([&](RotaryCase& c) { c.head_dim = 80, c.rotary_dim = 32, c.tail = tail, c.tensors = {{2, true, true}}; });
@@ -367,6 +369,8 @@ TEST_P(RotaryTest, RefusesWithASentence) {
       {"no tensors", [](P& p) { p.num_tensors = 0; }, invalid, "num_tensors is 0: it must lie in 1..4"},
       {"no heads", [](P& p) { p.tensors[1].num_heads = 0; }, invalid, "tensors[1].num_heads is 0: it must lie in 1..65536"},
       {"head_dim", [](P& p) { p.head_dim = 5; }, missing, "head_dim is 5: supported is every even number in 2..576"},
+      {"own sine", [](P& p) { p.inverse_by_own_sine = true; }, invalid,
+       "inverse_by_own_sine is set, but inverse is not: it says how to take the inverse"},
       {"style", [](P& p) { p.style = static_cast<RopeStyle>(-1); }, missing,
        "the rope style is -1: supported are neox and interleaved"},
       {"rotary_dim", [](P& p) { p.rotary_dim = 18; }, invalid, "rotary_dim is 18: it must be even and lie in 0..head_dim, 16"},
@@ -572,7 +576,8 @@ TEST_P(RotaryTest, WithoutABoundNoPositionIsTooLarge) {
       float* y = arena.output<float>(static_cast<int64_t>(x.size()));
       p.tensors[0] = rotary_tensor(arena.input(x), y, kHeads, batch_major_strides(kTokens, kHeads, kHeadDim));
       p.angles = cos_and_sin(arena.input(std::vector<float>(kTokens * kHeadDim / 2, 1.0f)),
-                             arena.input(std::vector<float>(kTokens * kHeadDim / 2, 0.0f)), FloatType::f32, 0, kHeadDim / 2);
+                             arena.input(std::vector<float>(kTokens * kHeadDim / 2, 0.0f)), FloatType::f32, 0, kHeadDim / 2,
+                             RotaryWidth::half);
       p.angles.per_token = true;
       p.angles.attention_factor = lean ? 1.0 : 2.0;
       p.positions.ids = arena.input(ids);
@@ -702,6 +707,44 @@ TEST(RotaryInstances, BothSidesOfEveryLimit_cuda) {
   for (const int64_t num_tokens : {65535, 65536, 131071}) check_tokens(c, num_tokens);
 }
 #endif
+// Sizes, types and strides are checked when the plan is made, pointers when it runs.
+TEST_P(RotaryTest, PlanIsMadeBeforeThereIsMemory) {
+  RotaryCase c;
+  c.batch = 2;
+  PlacedRotary<float> placed(GetParam(), c);
+  RotaryParams shapes = placed.params();
+  for (RotaryTensor& tensor : shapes.tensors) tensor.x = tensor.y = nullptr;
+  shapes.angles.cos.data = shapes.angles.sin.data = nullptr;
+  shapes.positions.ids = nullptr;
+  shapes.faults = nullptr;
+  shapes.token_faults = nullptr;
+  const Execution execution{backend_device(GetParam())};
+  const Result<RotaryPlan> plan = RotaryPlan::create(shapes, execution);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+
+  RotaryParams wrong = shapes;
+  wrong.tensors[1].x_strides.token = -1;
+  EXPECT_EQ(RotaryPlan::create(wrong, execution).status().message(),
+            "rotary: tensors[1].x has the stride -1: strides must not be negative");
+  wrong = shapes;
+  wrong.tensors[0].y_strides.head = 3;
+  EXPECT_EQ(RotaryPlan::create(wrong, execution).status().message(),
+            "rotary: tensors[0].y has the stride 3 where 16 elements lie: rows that are written must not overlap");
+  wrong = shapes;
+  wrong.angles.max_position = 0;
+  EXPECT_EQ(RotaryPlan::create(wrong, execution).status().code(), StatusCode::invalid_argument);
+
+  RotaryParams missing = placed.params();
+  missing.tensors[0].x = nullptr;
+  EXPECT_EQ(plan->run(missing, execution).message(), "rotary: tensors[0].x is null");
+  RotaryParams overlapping = placed.params();
+  overlapping.tensors[1].y = const_cast<void*>(overlapping.tensors[0].x);
+  EXPECT_EQ(plan->run(overlapping, execution).message(), "rotary: tensors[1].y overlaps tensors[0].x");
+  EXPECT_TRUE(placed.arena().untouched());
+  const Status status = placed.arena().run([&](const Execution& e) { return plan->run(placed.params(), e); });
+  ASSERT_TRUE(status.ok()) << status.message();
+  placed.expect_matches();
+}
 
 // Whatever a struct holds, it is refused or it works; nothing crashes and nothing else is written (the arena looks).
 TEST_P(RotaryTest, DamagedStructsNeverCrash) {

@@ -29,7 +29,7 @@ struct Table {
 struct RotaryInput {
   int64_t batch = 1, seq_len = 0, head_dim = 0;
   int64_t rotary_dim = 0, rotary_offset = 0, num_blocks = 1;
-  bool interleaved = false, inverse = false;
+  bool interleaved = false, inverse = false, inverse_by_own_sine = false;
   Tail tail = Tail::copy;
   struct Tensor {
     int64_t num_heads = 0;
@@ -171,8 +171,8 @@ inline RotaryOutput rotary(const RotaryInput& in) {
             const long double self = y.value;
             const long double other = tensor.x[first + static_cast<size_t>(in.rotary_offset + n * width + partner)];
             const auto own = turn(n, pair, c), others = turn(n, pair, partner);
-            // The inverse is the transpose: what the other channel took of this one.
-            const long double sin = in.inverse ? -others.sin : own.sin;
+            // The inverse is the transpose: what the other channel took of this one. Or by this channel's sine, where asked for.
+            const long double sin = !in.inverse ? own.sin : in.inverse_by_own_sine ? -own.sin : -others.sin;
             const long double term = (second ? sin : -sin) * other;
             y.value = self * own.cos + term;
             y.scale = std::fabs(self * own.cos) + std::fabs(term);

@@ -83,7 +83,7 @@ struct RotaryCase {
   std::vector<RotaryCaseTensor> tensors = {{2}, {1}};
   RopeStyle style = RopeStyle::neox;
   int64_t rotary_dim = 16, rotary_offset = 0, num_blocks = 1;
-  bool inverse = false;
+  bool inverse = false, inverse_by_own_sine = false;
   RotaryTail tail = RotaryTail::copy;
 
   RotarySource source = RotarySource::cos_sin;
@@ -136,13 +136,14 @@ class PlacedRotary {
     RotaryParams& p = params_;
     p.batch = c.batch, p.seq_len = c.seq_len, p.head_dim = c.head_dim, p.dtype = c.dtype;
     p.style = c.style, p.rotary_dim = c.rotary_dim, p.rotary_offset = c.rotary_offset, p.num_blocks = c.num_blocks;
-    p.inverse = c.inverse, p.tail = c.tail;
+    p.inverse = c.inverse, p.inverse_by_own_sine = c.inverse_by_own_sine, p.tail = c.tail;
     if (c.faults) p.faults = faults_ = arena_.inout(std::vector<FaultRecord>(1));
     if (c.token_faults) p.token_faults = token_faults_ = arena_.inout(std::vector<uint8_t>(num_tokens(), 0));
     oracle::RotaryInput& in = in_;
     in.batch = c.batch, in.seq_len = c.seq_len, in.head_dim = c.head_dim;
     in.rotary_dim = c.rotary_dim, in.rotary_offset = c.rotary_offset, in.num_blocks = c.num_blocks;
     in.interleaved = c.style == RopeStyle::interleaved, in.inverse = c.inverse;
+    in.inverse_by_own_sine = c.inverse_by_own_sine;
     in.tail = static_cast<oracle::Tail>(c.tail);
   }
 

@@ -5,6 +5,8 @@ tests/coming_from/golden.h makes again (fill() below), over its options.
   pip install torch==2.15.0 triton==3.9.0 transformers==5.23.0 torchtune==0.6.1 einops==0.8.2 llama-cpp-python==0.3.36
   ./make_goldens.py SYSTEM...        (those that need sources: --sources DIR with the checkouts named below)
 
+Those that are transcribed need numpy only.
+
 Run for real, on a CPU:
   flash_attn          rotary_kernel of flash_attn/ops/triton/rotary.py (flash-attention 2.8.4, commit 0251105a) under Triton's
                       interpreter, launched as its apply_rotary does; checked against apply_rotary_emb_torch of
@@ -18,6 +20,8 @@ Run for real, on a CPU:
                       d0067d0d); gradients by autograd
 Transcribed into float64 from their formulas, because the originals run on a GPU only (each function below says from what):
   paddle, oneflow, triton_tutorial, infinicore
+and, index by index over flat memory, with strides, holes, mixed types and empty sequences:
+  flash_attn_strides, apex_strides, triton_tutorial_strides, infinicore_strides, ggml_signs
 
 A file: '#' lines of origin; then cases, `case NAME`, and in each `KEY number...` (decimal) or `KEY f32|f16|bf16|f64 HEX` (elements
 end to end). Inputs are multiples of 1/256 with eight significant bits: exact in every type, as are all products, so that
@@ -401,6 +405,31 @@ def paddle(_):
         file.case(f"{'qkv'[:count]}_neox{neox}_time_major{time_major}_{source}_grad{grad}_{kind}", batch=batch, seq_len=seq_len,
                   head_dim=head_dim, heads=heads[:count], rows=rows, use_neox_rotary_style=neox, time_major=time_major,
                   rotary_emb_base=base, tables=source != "base", grad=grad, **more, **results)
+    # Tables with a value of its own in every column: rotate_half and rotate_every_two, statement by statement.
+    for neox, time_major, grad, kind in itertools.product([0, 1], [0, 1], [0, 1], ["f32", "bf16"]):
+        cos, sin = (fill(s, seq_len, head_dim) for s in (4, 5))
+        shape = (seq_len, batch) if time_major else (batch, seq_len)
+        x = fill(1, *shape, heads[0], head_dim).reshape(-1)
+        y, sign = np.empty_like(x), -1 if grad else 1
+        for index in range(x.size):
+            column = index % head_dim
+            token = index // (head_dim * heads[0])
+            s = token // batch if time_major else token % seq_len
+            if neox:  # rotate_every_two
+                pr, ls = column // 2 * 2, column // 2 * 2 + 1
+                p0, p1 = x[index - column + pr], x[index - column + ls]
+                if sign == 1:
+                    y[index] = cos[s, pr] * p0 - sin[s, pr] * p1 if column == pr else sin[s, ls] * p0 + cos[s, ls] * p1
+                else:
+                    y[index] = cos[s, pr] * p0 + sin[s, ls] * p1 if column == pr else cos[s, ls] * p1 - sin[s, pr] * p0
+            else:  # rotate_half
+                first = column < head_dim // 2
+                index_r = index + head_dim // 2 if first else index - head_dim // 2
+                sign_r = -1 if first else 1
+                y[index] = cos[s, column] * x[index] + sign * sign_r * sin[s, column] * x[index_r]
+        file.case(f"uneven_neox{neox}_time_major{time_major}_grad{grad}_{kind}", batch=batch, seq_len=seq_len, head_dim=head_dim,
+                  heads=heads[:1], rows=seq_len, use_neox_rotary_style=neox, time_major=time_major, rotary_emb_base=10000.0,
+                  tables=1, uneven=1, grad=grad, out_q=(kind, y))
     file.write()
 
 
@@ -486,8 +515,165 @@ def infinicore(_):
     file.write()
 
 
+# ---- transcribed over flat memory: strides, holes, mixed types, empty sequences ----
+# `out` is the whole output memory: what the kernel does not write stays fill(9). Sizes and strides count elements.
+
+def flat(*dims):
+    """The elements from the first to past the last, of (count, stride) each."""
+    return 1 + sum((count - 1) * stride for count, stride in dims)
+
+
+def flash_attn_strides(_):
+    """rotary_kernel of FlashAttention: the pointers X + rh * stride_x_nheads + rm * stride_x_seqlen + rk * stride_x_headdim after
+    pid_batch * stride_x_batch, or start_idx * stride_x_seqlen (IS_VARLEN, seqlen = the difference of CU_SEQLENS); cos and sin of
+    row rm + SEQLEN_OFFSETS. apply_rotary copies the channels past ROTARY_DIM."""
+    file = File("flash_attn_strides", ["float64 transcription of FlashAttention's rotary_kernel over flat memory: make_goldens.py",
+                                       "strides: batch, seqlen, nheads, headdim; sequence 1 of cu_seqlens is empty"])
+    heads, headdim, rotary_dim, seqlen_ro = 2, 12, 8, 12
+    half = rotary_dim // 2
+    kinds = itertools.cycle([("f16", "f32"), ("bf16", "f64"), ("f32", "bf16"), ("f64", "f16")])
+    for varlen, interleaved, conjugate in itertools.product([0, 1], [0, 1], [0, 1]):
+        kind, cos_kind = next(kinds)
+        cu, offsets = ([0, 2, 2, 5], [5, 1, 7]) if varlen else ([], [5, 1])
+        batch, seqlen = (3, 5) if varlen else (2, 3)
+        x_strides, out_strides = [190, 26, 90, 2], [130, 40, 17, 1]  # heads outside tokens and every other channel; holes
+        memory = 1 if varlen else batch
+        x = fill(1, flat((memory, x_strides[0]), (seqlen, x_strides[1]), (heads, x_strides[2]), (headdim, x_strides[3])))
+        out = fill(9, flat((memory, out_strides[0]), (seqlen, out_strides[1]), (heads, out_strides[2]), (headdim, out_strides[3])))
+        cos, sin = (fill(seed, seqlen_ro * half) for seed in (2, 3))
+        for pid_batch in range(batch):
+            if varlen:
+                start, length = cu[pid_batch], cu[pid_batch + 1] - cu[pid_batch]
+                x_base, out_base = start * x_strides[1], start * out_strides[1]
+            else:
+                length, x_base, out_base = seqlen, pid_batch * x_strides[0], pid_batch * out_strides[0]
+            for rm, rh in itertools.product(range(length), range(heads)):
+                at = lambda base, strides, rk: base + rh * strides[2] + rm * strides[1] + rk * strides[3]
+                for rk in range(half):
+                    row = (rm + offsets[pid_batch]) * half
+                    c, s = cos[row + rk], -sin[row + rk] if conjugate else sin[row + rk]
+                    k0, k1 = (2 * rk, 2 * rk + 1) if interleaved else (rk, rk + half)
+                    x0, x1 = x[at(x_base, x_strides, k0)], x[at(x_base, x_strides, k1)]
+                    out[at(out_base, out_strides, k0)] = x0 * c - x1 * s
+                    out[at(out_base, out_strides, k1)] = x0 * s + x1 * c
+                for rk in range(rotary_dim, headdim):
+                    out[at(out_base, out_strides, rk)] = x[at(x_base, x_strides, rk)]
+        file.case(f"varlen{varlen}_interleaved{interleaved}_conjugate{conjugate}_{kind}_{cos_kind}", batch=batch, seqlen=seqlen,
+                  heads=heads, headdim=headdim, rotary_dim=rotary_dim, seqlen_ro=seqlen_ro, cu_seqlens=cu, offsets=offsets,
+                  interleaved=interleaved, conjugate=conjugate, x_size=x.size, x_strides=x_strides, out_strides=out_strides,
+                  cos_type=["f32", "f16", "bf16", "f64"].index(cos_kind), out=(kind, out))
+    file.write()
+
+
+def apex_strides(_):
+    """fused_rope_forward of apex (in GPT-NeoX): src at s_id * stride_s + b_id * stride_b + h_id * stride_h + d_id * stride_d, float32
+    freqs[s_id * d2 + d_id], the tail copied; dst dense, [s, b, h, d] or (transpose_output_memory) [b, s, h, d]. In float64."""
+    file = File("apex_strides", ["float64 transcription of apex's fused_rope_forward over flat memory: make_goldens.py",
+                                 "t_strides: s, b, h, d"])
+    s, b, h, d, d2 = 3, 2, 2, 12, 8
+    for kind, transpose in itertools.product(["f32", "bf16"], [0, 1]):
+        strides = [25, 160, 80, 2]
+        src = fill(1, flat((s, strides[0]), (b, strides[1]), (h, strides[2]), (d, strides[3])))
+        freqs = 3 * fill(2, s * d2)
+        out = np.empty(s * b * h * d)
+        for s_id, b_id, h_id, d_id in itertools.product(range(s), range(b), range(h), range(d)):
+            offset_src = s_id * strides[0] + b_id * strides[1] + h_id * strides[2] + d_id * strides[3]
+            offset_dst = ((b_id * s + s_id if transpose else s_id * b + b_id) * h + h_id) * d + d_id
+            if d_id >= d2:
+                out[offset_dst] = src[offset_src]
+                continue
+            rotate = -src[offset_src + d2 // 2 * strides[3]] if d_id + d2 // 2 < d2 else src[offset_src + (d2 // 2 - d2) * strides[3]]
+            angle = freqs[s_id * d2 + d_id]
+            out[offset_dst] = src[offset_src] * np.cos(angle) + rotate * np.sin(angle)
+        file.case(f"transpose{transpose}_{kind}", s=s, b=b, h=h, d=d, d2=d2, t_size=src.size, t_strides=strides,
+                  transpose_output_memory=transpose, out=(kind, out))
+    file.write()
+
+
+def triton_tutorial_strides(_):
+    """rope_forward_kernel_v4 of the Triton tutorial: its base pointers, x of one type and cos and sin of another. It adds channels
+    without their stride, so these are 1 here."""
+    file = File("triton_tutorial_strides",
+                ["float64 transcription of the tutorial's rope_forward_kernel_v4 over flat memory: make_goldens.py",
+                 "x_strides, out_strides: batch, head, seq"])
+    batch, heads, seq, head_dim = 2, 2, 3, 12
+    half = head_dim // 2
+    for kind, cos_kind in (("f16", "f32"), ("bf16", "f64"), ("f32", "bf16"), ("f32", "f16")):
+        x_strides, out_strides, cos_stride, sin_stride = [100, 13, 30], [110, 45, 15], 7, 9
+        x = fill(1, flat((batch, x_strides[0]), (heads, x_strides[1]), (seq, x_strides[2]), (head_dim, 1)))
+        out = fill(9, flat((batch, out_strides[0]), (heads, out_strides[1]), (seq, out_strides[2]), (head_dim, 1)))
+        cos, sin = fill(2, seq * cos_stride), fill(3, seq * sin_stride)
+        for pid_bh, pid_s in itertools.product(range(batch * heads), range(seq)):
+            pid_batch, pid_head = pid_bh // heads, pid_bh % heads
+            x_base = pid_batch * x_strides[0] + pid_head * x_strides[1] + pid_s * x_strides[2]
+            out_base = pid_batch * out_strides[0] + pid_head * out_strides[1] + pid_s * out_strides[2]
+            for i in range(half):
+                x1, x2 = x[x_base + i], x[x_base + half + i]
+                c, s = cos[pid_s * cos_stride + i], sin[pid_s * sin_stride + i]
+                out[out_base + i] = x1 * c + x2 * s
+                out[out_base + half + i] = -x1 * s + x2 * c
+        file.case(f"{kind}_{cos_kind}", batch=batch, n_heads=heads, seq_len=seq, head_dim=head_dim, x_size=x.size, x_strides=x_strides,
+                  out_strides=out_strides, cos_stride=cos_stride, sin_stride=sin_stride,
+                  cos_type=["f32", "f16", "bf16", "f64"].index(cos_kind), out=(kind, out))
+    file.write()
+
+
+def infinicore_strides(_):
+    """ropeThreadPerItemBlock of InfiniCore: x and y at batch_idx * stride_batch + seq_idx * stride_seqlen + head_idx * stride_nhead,
+    row pos_ids[seq_idx] or pos_ids[batch_idx * pos_stride_batch + seq_idx]."""
+    file = File("infinicore_strides", ["float64 transcription of InfiniCore's ropeThreadPerItemBlock over flat memory: make_goldens.py",
+                                       "x_strides, y_strides: batch, seqlen, nhead"])
+    seqlen, nhead, table_dim, table_len = 3, 2, 6, 9
+    for kind, gptj, ndim in itertools.product(["f32", "f16", "bf16", "f64"], [0, 1], [3, 4]):
+        batch = 2 if ndim == 4 else 1
+        pos_2d = ndim == 4
+        x_strides, y_strides = [90, 13, 42], [100, 30, 14]
+        size = lambda strides: flat((batch, strides[0]), (seqlen, strides[1]), (nhead, strides[2]), (2 * table_dim, 1))
+        x, y = fill(1, size(x_strides)), fill(9, size(y_strides))
+        cos, sin = (fill(s, table_len * table_dim) for s in (2, 3))
+        pos_ids = [8, 0, 3, 1, 2, 6][:batch * seqlen]
+        for batch_idx, seq_idx, head_idx, i in itertools.product(range(batch), range(seqlen), range(nhead), range(table_dim)):
+            pos_id = pos_ids[batch_idx * seqlen + seq_idx if pos_2d else seq_idx]
+            c, s = cos[pos_id * table_dim + i], sin[pos_id * table_dim + i]
+            x_offset, y_offset = (batch_idx * st[0] + seq_idx * st[1] + head_idx * st[2] for st in (x_strides, y_strides))
+            i0, i1 = (2 * i, 2 * i + 1) if gptj else (i, i + table_dim)
+            x0, x1 = x[x_offset + i0], x[x_offset + i1]
+            y[y_offset + i0] = x0 * c - x1 * s
+            y[y_offset + i1] = x0 * s + x1 * c
+        file.case(f"{'gptj' if gptj else 'neox'}_{ndim}d_{kind}", batch=batch, seqlen=seqlen, nhead=nhead, ndim=ndim, pos_2d=pos_2d,
+                  gptj=gptj, table_len=table_len, table_dim=table_dim, pos_ids=pos_ids, x_size=x.size, x_strides=x_strides,
+                  y_strides=y_strides, out=(kind, y))
+    file.write()
+
+
+def ggml_signs(_):
+    """rope_neox of llama.cpp's CUDA backend (and, pairs aside, rope_norm) with attn_factor, freq_scale and freq_factors, where
+    positions have both signs: theta = freq_scale * pos * theta_scale^i / freq_factor, cos and sin times attn_factor, -sin backward."""
+    file = File("ggml_signs", ["float64 transcription of llama.cpp's rope_neox and rope_norm: make_goldens.py",
+                               "ne: head_dim, heads, tokens, batch; row: channels from one head to the next; mode: GGML_ROPE_TYPE_*"])
+    ne0, heads, n_dims = 16, 2, 12
+    positions, factors = [-3, 0, 40, -41, 0, 7], [1.0, 1.25, 1.5, 2.0, 3.0, 4.5]
+    freq_base, freq_scale, attn_factor = 500.0, 0.5, 1.5
+    for (mode, name), forward in itertools.product(((NORMAL, "normal"), (NEOX, "neox")), [1, 0]):
+        x = fill(1, len(positions), heads, ne0)
+        dst = x.copy()
+        for token, head, i in itertools.product(range(len(positions)), range(heads), range(n_dims // 2)):
+            theta = freq_scale * positions[token] * freq_base**(-2.0 * i / n_dims) / factors[i]
+            c, s = np.cos(theta) * attn_factor, np.sin(theta) * attn_factor * (1 if forward else -1)
+            a, b = (2 * i, 2 * i + 1) if mode == NORMAL else (i, i + n_dims // 2)
+            x0, x1 = x[token, head, a], x[token, head, b]
+            dst[token, head, a] = x0 * c - x1 * s
+            dst[token, head, b] = x0 * s + x1 * c
+        file.case(f"{name}_negative_{'forward' if forward else 'back'}", ne=[ne0, heads, len(positions), 1], row=ne0, f16=0,
+                  positions=positions, freq_factors=factors, n_dims=n_dims, mode=mode, sections=[0] * 4, n_ctx_orig=0,
+                  freq_base=freq_base, freq_scale=freq_scale, ext_factor=0.0, attn_factor=attn_factor, beta_fast=0.0, beta_slow=0.0,
+                  offset=0, forward=forward, out=("f32", dst))
+    file.write()
+
+
 SYSTEMS = {f.__name__: f for f in (flash_attn, ggml, paddle, oneflow, torchtune, apex, triton_tutorial, infinicore, huggingface,
-                                   transformer_engine)}
+                                   transformer_engine, flash_attn_strides, apex_strides, triton_tutorial_strides,
+                                   infinicore_strides, ggml_signs)}
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
