@@ -52,7 +52,8 @@ void decode_angles(Choices& choices, MemoryMap& map, RotaryParams& p) {
                                          : RotaryWidth::half;
   a.per_token = (given && choices.chance(3)) || choices.hostile();
   a.max_position = given && !a.per_token ? choices.size(1, 9) : choices.size(0, 9);
-  a.theta = static_cast<double>(choices.real(10000.0f));
+  if (p.rotary_dim != 0 && a.source == RotarySource::theta) a.theta = static_cast<double>(choices.real(10000.0f));
+  a.past_table = choices.enumerator(PastTable::identity);
   a.attention_factor = static_cast<double>(choices.real(1.0f));
   const int64_t size = float_type_valid(a.type) ? float_type_size(a.type) : 4;
   const int64_t w = p.num_blocks > 0 ? p.rotary_dim / p.num_blocks : 0;
