@@ -327,16 +327,17 @@ inline void fill_prologue(Choices& choices, const AttentionPrologueParams& p) {
 inline void permit_prologue(MemoryMap& map, const AttentionPrologueParams& p) {
   const TokenPlaces& places = p.places;
   if (p.num_tokens == 0) return;
-  for (const void* array : {places.positions.data, places.slot_mapping.data, places.position_offsets.data,
-                            static_cast<const void*>(places.cu_seqlens_q), static_cast<const void*>(places.cache_lens),
-                            static_cast<const void*>(places.block_table)})
-    if (array != nullptr && !present(array)) return;  // such a call is refused
   const Rotation& r = p.rotation;
   const bool has_k = p.num_kv_heads > 0 && p.k.data != nullptr, has_v = p.num_kv_heads > 0 && p.v.data != nullptr;
   const bool cache_k = has_k && p.cache.k != nullptr, cache_v = has_v && p.cache.v != nullptr;
   const bool positions_given = places.positions.data != nullptr, slots_given = places.slot_mapping.data != nullptr;
   const bool derives_slot = (cache_k || cache_v) && !slots_given;
   const bool derived = places.cu_seqlens_q != nullptr && (!positions_given || derives_slot);
+  const auto unreal = [](const void* array) { return array != nullptr && !present(array); };  // such a call is refused
+  if (unreal(places.positions.data) || unreal(places.slot_mapping.data)) return;
+  if (derived && (unreal(places.cu_seqlens_q) || unreal(places.cache_lens) || unreal(places.block_table) ||
+                  unreal(places.position_offsets.data)))
+    return;
   if ((derived && places.cache_lens == nullptr) || (derives_slot && (!derived || places.block_table == nullptr))) return;
   if ((cache_k || cache_v) && (p.cache.page_size < 1 || p.cache.num_kv_heads != p.num_kv_heads)) return;
   if ((cache_k && !present(p.cache.k)) || (cache_v && !present(p.cache.v))) return;
