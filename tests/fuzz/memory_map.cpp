@@ -46,13 +46,15 @@ bool Extent::empty() const {
 
 int64_t Extent::bytes() const {
   if (empty()) return 0;
+  if (width > (int64_t{1} << 60)) return -1;
   __int128 total = width;
   for (const Dim& dim : dims) {
     if (dim.count == 1) continue;
     if (dim.stride < 0) return -1;
     total += static_cast<__int128>(dim.count - 1) * dim.stride;
+    if (total > (__int128{1} << 60)) return -1;
   }
-  return total > (__int128{1} << 60) ? -1 : static_cast<int64_t>(total);
+  return static_cast<int64_t>(total);
 }
 
 Extent dense(int64_t count, int64_t element_size) { return {times(count, element_size), element_size, {}}; }
