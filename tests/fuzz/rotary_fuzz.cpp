@@ -111,7 +111,7 @@ void decode_positions(Choices& choices, MemoryMap& map, RotaryParams& p) {
     const int64_t size = int_type_valid(q.cu_seqlens.type) ? int_type_size(q.cu_seqlens.type) : 4;
     map.optional("cu_seqlens", q.cu_seqlens.data, dense(plus(q.num_seqs, 1), size), Use::read);
   }
-  if (choices.chance(2)) {
+  if (choices.chance(2) && (!packed || q.num_seqs >= 1)) {
     q.offsets.type = choices.enumerator(IntType::uint64);
     const int64_t size = int_type_valid(q.offsets.type) ? int_type_size(q.offsets.type) : 4;
     q.offsets_stride = choices.chance(3) ? 0 : choices.stride(1);
