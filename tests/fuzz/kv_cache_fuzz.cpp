@@ -28,8 +28,11 @@ void check_same(const KvCache& cache, const Model& model, const char* after) {
   if (cache.num_free_pages() != model.num_free())
     fail(str_cat(after, ": ", cache.num_free_pages(), " pages are free, not ", model.num_free()));
   for (const auto& [id, length] : model.lengths) {
-    if (cache.length(id) != length) fail(str_cat(after, ": sequence ", id, " has ", cache.length(id), " tokens, not ", length));
-    if (static_cast<int64_t>(cache.pages(id).size()) != model.reserved.at(id)) fail(str_cat(after, ": wrong number of pages"));
+    const auto found = cache.length(id);
+    const auto pages = cache.pages(id);
+    if (!found.ok() || !pages.ok()) fail(str_cat(after, ": sequence ", id, " is lost"));
+    if (*found != length) fail(str_cat(after, ": sequence ", id, " has ", *found, " tokens, not ", length));
+    if (static_cast<int64_t>((*pages)->size()) != model.reserved.at(id)) fail(str_cat(after, ": wrong number of pages"));
   }
 }
 
@@ -44,9 +47,14 @@ bool reserve(Model& model, SequenceId id, int64_t num_tokens) {
 
 void run_cache(Choices& choices) {
   Model model;
-  model.num_pages = choices.integer(0, 12);
-  model.page_size = choices.integer(1, 5);
-  KvCache cache(model.num_pages, model.page_size);
+  model.num_pages = choices.size(0, 12);
+  model.page_size = choices.size(1, 5);
+  if (model.num_pages > 1000 && model.num_pages <= INT32_MAX) return;  // it might be had
+  const bool valid = model.num_pages >= 0 && model.num_pages <= INT32_MAX && model.page_size >= 1 && model.page_size <= INT32_MAX;
+  Result<KvCache> made = KvCache::create(model.num_pages, model.page_size);
+  if (made.ok() != valid) fail(str_cat(model.num_pages, " pages of ", model.page_size, " should ", valid ? "" : "not ", "work"));
+  if (!made.ok()) return;
+  KvCache& cache = *made;
   for (int64_t steps = choices.integer(1, 40); steps > 0; --steps) {
     const SequenceId id = choices.hostile() ? choices.absurd() : choices.integer(0, 4);
     const bool known = model.lengths.count(id) != 0;
@@ -54,28 +62,25 @@ void run_cache(Choices& choices) {
     switch (choices.integer(0, 4)) {
       case 0: {
         if (model.lengths.size() > 8) break;
-        const SequenceId added = cache.add_sequence();
-        model.lengths[added] = model.reserved[added] = 0;
+        const Result<SequenceId> added = cache.add_sequence();
+        if (!added.ok() || model.lengths.count(*added) != 0) fail("add_sequence");
+        model.lengths[*added] = model.reserved[*added] = 0;
         check_same(cache, model, "add_sequence");
         break;
       }
       case 1: {
-        const bool expected = known && num_tokens >= 0 && num_tokens <= INT64_MAX - model.lengths[id] &&
-                              reserve(model, id, model.lengths[id] + num_tokens);
+        const bool expected = known && num_tokens >= 0 && num_tokens <= INT64_MAX - model.lengths.at(id) &&
+                              reserve(model, id, model.lengths.at(id) + num_tokens);
         if (cache.append(id, num_tokens).ok() != expected)
           fail(str_cat("append(", id, ", ", num_tokens, ") should ", expected ? "" : "not ", "work"));
-        if (!known) model.lengths.erase(id);
         if (expected) model.lengths[id] += num_tokens;
         check_same(cache, model, "append");
         break;
       }
       case 2: {
-        if (num_tokens < 0 && known) {  // nothing is missing, or refused: nothing changes
-          (void)cache.reserve(id, num_tokens);
-        } else if (const bool expected = known && reserve(model, id, num_tokens);
-                   cache.reserve(id, num_tokens).ok() != expected) {
+        const bool expected = known && num_tokens >= 0 && reserve(model, id, num_tokens);
+        if (cache.reserve(id, num_tokens).ok() != expected)
           fail(str_cat("reserve(", id, ", ", num_tokens, ") should ", expected ? "" : "not ", "work"));
-        }
         check_same(cache, model, "reserve");
         break;
       }
@@ -87,13 +92,16 @@ void run_cache(Choices& choices) {
         break;
       }
       default: {
-        if (!known) break;
+        const int64_t num_slots = known ? times(model.reserved.at(id), model.page_size) : 0;
+        for (const int64_t position : {int64_t{-1}, num_slots, choices.absurd()})
+          if ((position < 0 || position >= num_slots) && cache.slot(id, position).ok())
+            fail(str_cat("position ", position, " of sequence ", id, " has a slot"));
         std::map<int64_t, int64_t> seen;
-        for (int64_t position = 0; position < model.reserved.at(id) * model.page_size; ++position) {
-          const int64_t slot = cache.slot(id, position);
-          if (slot < 0 || slot >= model.num_pages * model.page_size || seen[slot]++ > 0 ||
-              slot % model.page_size != position % model.page_size)
-            fail(str_cat("position ", position, " of sequence ", id, " has slot ", slot));
+        for (int64_t position = 0; position < std::min<int64_t>(num_slots, 100); ++position) {
+          const Result<int64_t> slot = cache.slot(id, position);
+          if (!slot.ok() || *slot < 0 || *slot >= model.num_pages * model.page_size || seen[*slot]++ > 0 ||
+              *slot % model.page_size != position % model.page_size)
+            fail(str_cat("position ", position, " of sequence ", id, " has no slot, or a wrong one"));
         }
       }
     }

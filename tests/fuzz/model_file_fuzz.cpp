@@ -50,8 +50,10 @@ bool read_file(const uint8_t* data, size_t size) {
                 std::vector<float>, std::vector<std::string>>(*file, key);
   }
   for (const GgufTensor& tensor : file->tensors()) {
+    std::vector<std::byte> stored(static_cast<size_t>(tensor.size_bytes));
     std::vector<float> values(static_cast<size_t>(tensor.num_elements()));
-    if (!dequantize_rows(tensor.type, tensor.data, tensor.num_rows(), tensor.row_elements(), DType::f32, values.data(), 1).ok())
+    if (!file->read(tensor, 0, tensor.size_bytes, stored.data()).ok() ||
+        !dequantize_rows(tensor.type, stored.data(), tensor.num_rows(), tensor.row_elements(), DType::f32, values.data(), 1).ok())
       fail("a tensor of an open file cannot be read");
   }
   return true;
@@ -68,7 +70,9 @@ void use(Engine& engine) {
     request.sampling.temperature = 1.0f;
   }
   requests[1].stop = {"a"};
-  for (const Completion& completion : engine.generate(requests)) {
+  const Result<std::vector<Completion>> completions = engine.generate(requests);
+  if (!completions.ok()) return check_sentence(completions.status());
+  for (const Completion& completion : *completions) {
     if (!completion.status.ok()) check_sentence(completion.status);
     if (!is_valid_utf8(completion.text)) fail("generated text is not UTF-8");
   }

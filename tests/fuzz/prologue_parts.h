@@ -19,12 +19,13 @@ inline Extent cache_extent(const PagedKvView& c, const PageStrides& s, int64_t w
 }
 
 // Type, scaling, sizes and strides; num_kv_heads and head_dim are given. K and V apart, or side by side in one buffer.
-inline void decode_cache(Choices& choices, MemoryMap& map, PagedKvView& c, int64_t num_kv_heads, int64_t head_dim, bool with_k,
-                         bool with_v, Use use) {
-  constexpr KvType kTypes[] = {KvType::f32,      KvType::f16,  KvType::bf16, KvType::fp8_e4m3,
-                               KvType::fp8_e5m2, KvType::int8, KvType::int4};
+inline void decode_cache(Choices& choices, MemoryMap& map, PagedKvView& c, DType dtype, int64_t num_kv_heads, int64_t head_dim,
+                         bool with_k, bool with_v, Use use) {
+  constexpr KvType kTypes[] = {KvType::as_dtype, KvType::f32,      KvType::f16,  KvType::bf16,
+                               KvType::fp8_e4m3, KvType::fp8_e5m2, KvType::int8, KvType::int4};
   c.type = choices.hostile() ? choices.enumerator(KvType::int4) : choices.pick(kTypes);
-  const bool is_float = kv_type_valid(c.type) && kv_type_is_float(c.type);
+  const KvType type = resolve_kv_type(c.type, dtype);
+  const bool is_float = kv_type_valid(type) && kv_type_is_float(type);
   const bool is_integer = c.type == KvType::int8 || c.type == KvType::int4;
   c.scaling = is_float ? KvScaling::none : static_cast<KvScaling>(choices.integer(is_integer ? 1 : 0, 3));
   if (choices.hostile()) c.scaling = choices.enumerator(KvScaling::token_head);
@@ -50,7 +51,7 @@ inline void decode_cache(Choices& choices, MemoryMap& map, PagedKvView& c, int64
   };
   c.k_strides = strides(c.head_dim);
   c.v_strides = strides(v_width);
-  const int64_t bits = kv_type_valid(c.type) ? kv_type_bits(c.type) : 8;
+  const int64_t bits = kv_type_valid(type) ? kv_type_bits(type) : 8;
   int k = -1;
   if (with_k) k = map.optional("cache.k", c.k, cache_extent(c, c.k_strides, c.head_dim, bits), use);
   if (with_v) {
@@ -70,8 +71,8 @@ inline void decode_cache(Choices& choices, MemoryMap& map, PagedKvView& c, int64
   if (with_v) scale("cache.v_scale", c.v_scale, c.v_scale_strides);
 }
 
-inline void permit_slot(MemoryMap& map, const PagedKvView& c, int64_t slot, bool with_k, bool with_v) {
-  const int64_t page = slot / c.page_size, offset = slot % c.page_size, bits = kv_type_bits(c.type);
+inline void permit_slot(MemoryMap& map, const PagedKvView& c, DType dtype, int64_t slot, bool with_k, bool with_v) {
+  const int64_t page = slot / c.page_size, offset = slot % c.page_size, bits = kv_type_bits(resolve_kv_type(c.type, dtype));
   const auto permit = [&](void* data, const PageStrides& s, int64_t width, int64_t each) {
     if (data == nullptr) return;
     for (int64_t h = 0; h < c.num_kv_heads; ++h) {
@@ -148,7 +149,7 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
   const bool cache_k = has_k && (layer || !choices.chance(6)), cache_v = has_v && (layer || !choices.chance(6));
   const bool cached = cache_k || cache_v;
   if (cached || layer) {
-    decode_cache(choices, map, p.cache, p.num_kv_heads, p.head_dim, cache_k, cache_v, Use::write);
+    decode_cache(choices, map, p.cache, p.dtype, p.num_kv_heads, p.head_dim, cache_k, cache_v, Use::write);
   } else if (any_kv && choices.chance(2)) {
     p.cache.v_head_dim = choices.head_dim();
   }
@@ -255,6 +256,7 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
   r.attention_factor = choices.real(1.0f);
   const bool by_token = r.source == CosSinSource::per_token;
   r.max_position = (by_token || r.rotary_dim == 0) && choices.chance(2) ? 0 : choices.size(1, 12);
+  r.past_table = choices.enumerator(PastTable::identity);
   r.num_axes = choices.chance(2) ? 1 : choices.size(1, 4);
   if (r.rotary_dim > 0) {
     if (r.source == CosSinSource::inv_freq) {
@@ -349,7 +351,7 @@ inline void permit_prologue(MemoryMap& map, const AttentionPrologueParams& p) {
       const int64_t position =
           get_index(places.positions.data, index_size(places.positions), axis * places.position_axis_stride + t);
       padding = padding || position < 0;
-      position_ok = position_ok && (r.max_position == 0 || position < r.max_position);
+      position_ok = position_ok && (r.max_position == 0 || position < r.max_position || r.past_table == PastTable::identity);
     }
     int64_t sequence = 0, cache_position = 0;
     if (derived && sane) {
@@ -363,7 +365,7 @@ inline void permit_prologue(MemoryMap& map, const AttentionPrologueParams& p) {
                                    : get_index(offsets.data, index_size(offsets), places.position_offset_per_seq ? sequence : 0);
         int64_t position = 0;
         position_ok = !__builtin_add_overflow(cache_position, offset, &position) && position >= 0 &&
-                      (r.max_position == 0 || position < r.max_position);
+                      (r.max_position == 0 || position < r.max_position || r.past_table == PastTable::identity);
       }
     }
     if (padding) continue;
@@ -386,8 +388,9 @@ inline void permit_prologue(MemoryMap& map, const AttentionPrologueParams& p) {
         if (number >= 0 && number < p.cache.num_pages) slot = number * p.cache.page_size + at % p.cache.page_size;
       }
     }
-    for (int64_t any = 0; !sane && !slots_given && any < num_slots; ++any) permit_slot(map, p.cache, any, cache_k, cache_v);
-    if (slot >= 0 && slot < num_slots) permit_slot(map, p.cache, slot, cache_k, cache_v);
+    for (int64_t any = 0; !sane && !slots_given && any < num_slots; ++any)
+      permit_slot(map, p.cache, p.dtype, any, cache_k, cache_v);
+    if (slot >= 0 && slot < num_slots) permit_slot(map, p.cache, p.dtype, slot, cache_k, cache_v);
   }
 }
 

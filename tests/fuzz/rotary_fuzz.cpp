@@ -52,7 +52,8 @@ void decode_angles(Choices& choices, MemoryMap& map, RotaryParams& p) {
                                          : RotaryWidth::half;
   a.per_token = (given && choices.chance(3)) || choices.hostile();
   a.max_position = given && !a.per_token ? choices.size(1, 9) : choices.size(0, 9);
-  a.theta = static_cast<double>(choices.real(10000.0f));
+  if (p.rotary_dim != 0 && a.source == RotarySource::theta) a.theta = static_cast<double>(choices.real(10000.0f));
+  a.past_table = choices.enumerator(PastTable::identity);
   a.attention_factor = static_cast<double>(choices.real(1.0f));
   const int64_t size = float_type_valid(a.type) ? float_type_size(a.type) : 4;
   const int64_t w = p.num_blocks > 0 ? p.rotary_dim / p.num_blocks : 0;
@@ -110,7 +111,7 @@ void decode_positions(Choices& choices, MemoryMap& map, RotaryParams& p) {
     const int64_t size = int_type_valid(q.cu_seqlens.type) ? int_type_size(q.cu_seqlens.type) : 4;
     map.optional("cu_seqlens", q.cu_seqlens.data, dense(plus(q.num_seqs, 1), size), Use::read);
   }
-  if (choices.chance(2)) {
+  if (choices.chance(2) && (!packed || q.num_seqs >= 1)) {
     q.offsets.type = choices.enumerator(IntType::uint64);
     const int64_t size = int_type_valid(q.offsets.type) ? int_type_size(q.offsets.type) : 4;
     q.offsets_stride = choices.chance(3) ? 0 : choices.stride(1);

@@ -116,7 +116,7 @@ bool run_kv_write(Choices& choices, MemoryMap& map) {
   p.dtype = choices.enumerator(DType::bf16);
   const int64_t parts = choices.integer(0, 5), bits = bits_of(p.dtype);
   const bool has_k = parts != 1, has_v = parts != 2;
-  decode_cache(choices, map, p.cache, p.num_kv_heads, p.head_dim, has_k, has_v, Use::write);
+  decode_cache(choices, map, p.cache, p.dtype, p.num_kv_heads, p.head_dim, has_k, has_v, Use::write);
   const int64_t v_width = p.cache.v_head_dim > 0 ? p.cache.v_head_dim : p.head_dim;
   const auto input = [&](const char* name, HeadsView& view, int64_t width) {
     const HeadStrides s = head_strides(choices, p.num_tokens, p.num_kv_heads, width);
@@ -131,6 +131,7 @@ bool run_kv_write(Choices& choices, MemoryMap& map) {
   p.num_axes = choices.chance(2) ? 1 : choices.size(1, 4);
   p.position_axis_stride = choices.stride(p.num_tokens);
   p.max_position = choices.size(0, 9);
+  p.past_table = choices.enumerator(PastTable::identity);
   map.array("slot_mapping", p.slot_mapping.data, dense(p.num_tokens, index_size(p.slot_mapping)), Use::read);
   if (choices.chance(2)) {
     map.optional("positions", p.positions.data,
@@ -147,16 +148,19 @@ bool run_kv_write(Choices& choices, MemoryMap& map) {
   map.freeze();
   if (p.num_tokens == 0) map.forgive();
   map.permit(p.faults, 0, sizeof(FaultRecord));
-  const bool shaped = p.cache.page_size >= 1 && p.cache.num_kv_heads == p.num_kv_heads && kv_type_valid(p.cache.type);
+  const bool shaped =
+      p.cache.page_size >= 1 && p.cache.num_kv_heads == p.num_kv_heads && kv_type_valid(resolve_kv_type(p.cache.type, p.dtype));
   for (int64_t t = 0; shaped && present(p.slot_mapping.data) && t < p.num_tokens; ++t) {
     const int64_t slot = get_index(p.slot_mapping.data, index_size(p.slot_mapping), t);
     bool skipped = slot < 0 || slot >= times(p.cache.num_pages, p.cache.page_size);
     for (int64_t axis = 0; present(p.positions.data) && axis < p.num_axes; ++axis) {
       const int64_t position = get_index(p.positions.data, index_size(p.positions), axis * p.position_axis_stride + t);
-      skipped = skipped || position < 0 || (p.max_position > 0 && position >= p.max_position);
+      skipped =
+          skipped || position < 0 || (p.max_position > 0 && position >= p.max_position && p.past_table != PastTable::identity);
     }
     if (!skipped)
-      permit_slot(map, p.cache, slot, p.k.data != nullptr && present(p.cache.k), p.v.data != nullptr && present(p.cache.v));
+      permit_slot(map, p.cache, p.dtype, slot, p.k.data != nullptr && present(p.cache.k),
+                  p.v.data != nullptr && present(p.cache.v));
   }
   const Status status = kv_write(p, execution(choices));
   map.check(status);
