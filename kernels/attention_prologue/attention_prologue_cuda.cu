@@ -181,7 +181,7 @@ int features_of(const AttentionPrologueParams& p, int64_t vector) {
     return -1;
   } else if (p.rotation.num_axes > 1) {
     const uint8_t* axes = p.rotation.pair_axis;
-    if (p.rotation.rotary_dim == 0 || axes == nullptr) return -1;
+    if (p.rotation.rotary_dim == 0 || axes == nullptr || p.rotation.source != CosSinSource::table) return -1;
     if (reinterpret_cast<uintptr_t>(axes) % static_cast<uintptr_t>(vector) != 0) return -1;
     features |= kStreams;
   }
@@ -556,21 +556,26 @@ std::string instance_name(const Family& family, const Instance& instance) {
 
 }  // namespace
 
-std::vector<KernelInstance<AttentionPrologueParams>> instances_of(const AttentionPrologueParams& params) {
+std::vector<KernelInstance<AttentionPrologueParams>> instances_of(const AttentionPrologueParams& unresolved) {
+  const auto resolve = [](AttentionPrologueParams p) {
+    p.cache.type = resolve_kv_type(p.cache.type, p.dtype);
+    return p;
+  };
+  const AttentionPrologueParams params = resolve(unresolved);
   std::vector<KernelInstance<AttentionPrologueParams>> list;
   const int64_t vector = widest_vector(params);
   for (const Family& family : families_of(params.dtype)) {
     if (!serves(family, vector, params)) continue;
     if (family.general != nullptr) {
-      list.push_back({family_name(family), kAnyTokens, [&family](const AttentionPrologueParams& p, cudaStream_t stream) {
-                        return launch_general(family, p, stream);
+      list.push_back({family_name(family), kAnyTokens, [&family, resolve](const AttentionPrologueParams& p, cudaStream_t stream) {
+                        return launch_general(family, resolve(p), stream);
                       }});
     }
     for (const Instance& instance : family.instances) {
       if (!lanes_fit(params, family.features, instance)) continue;
       list.push_back({instance_name(family, instance), instance.max_tokens,
-                      [&family, &instance](const AttentionPrologueParams& p, cudaStream_t stream) {
-                        return launch_lean(family, instance, p, stream);
+                      [&family, &instance, resolve](const AttentionPrologueParams& p, cudaStream_t stream) {
+                        return launch_lean(family, instance, resolve(p), stream);
                       }});
     }
   }

@@ -179,7 +179,7 @@ Status add_angles(const RotaryParams& p, RegionChecks& regions) {
   const int64_t columns = a.width == RotaryWidth::full ? 2 * block_pairs : block_pairs;
   const auto read = [&](const char* name, const char* name_of_stride, const RotaryColumns& c) -> Status {
     PROLOGUE_RETURN_IF_ERROR(check_stride_set(kName, name_of_stride, c.batch_stride, "batch", p.batch));
-    const bool shared = rows <= 1 || columns <= 1 || c.row_stride == 0 || c.column_stride == 0;
+    const bool shared = rows <= 1 || columns <= 1 || c.row_stride <= 0 || c.column_stride <= 0;  // negative: below
     const auto within = [](int64_t inner, int64_t count, int64_t outer) { return (outer - 1) / inner < count - 1; };
     if (!shared && (c.column_stride <= c.row_stride ? within(c.column_stride, columns, c.row_stride)
                                                     : within(c.row_stride, rows, c.column_stride))) {

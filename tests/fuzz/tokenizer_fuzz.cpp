@@ -209,7 +209,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string text = texts.next(12);
   if (replace_invalid_bytes(text).size() > 3 * text.size() || !is_valid_utf8(replace_invalid_bytes(text)))
     fail("replace_invalid_bytes");
-  if (quoted(text).size() > 200 || !is_valid_utf8(quoted(text))) fail("quoted");
+  if (in_quotes(text).size() > 200 || !is_valid_utf8(in_quotes(text))) fail("in_quotes");
   check_text(*tokenizer, text, plain);
   check_chat(*tokenizer, choices, texts);
   return 0;

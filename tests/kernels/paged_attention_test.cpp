@@ -777,14 +777,13 @@ TEST_P(PagedAttentionTest, RefusesAWorkspaceOverItsArrays) {
   const PagedAttentionParams p =
       make_params(arena, make_inputs<float>({9, 3, 64, 16, {{1, 4000}}}, 18), backend_device(GetParam()));
   if (p.workspace_bytes == 0) GTEST_SKIP() << "this call needs no workspace here";
-  const std::pair<const void*, const char*> arrays[] = {
-      {p.q.data, "workspace overlaps q"}, {p.kv.v, "workspace overlaps cache.v"}, {p.out.data, "out overlaps workspace"}};
-  for (const auto& [array, message] : arrays) {
+  for (const void* array : {p.q.data, static_cast<const void*>(p.kv.v), static_cast<const void*>(p.out.data)}) {
     PagedAttentionParams over = p;
-    over.workspace = const_cast<void*>(array);
+    over.workspace = const_cast<void*>(array);  // and over some arrays behind it: any of them may be named
     const Status status = arena.run([&](const Execution& execution) { return paged_attention(over, execution); });
     EXPECT_EQ(status.code(), StatusCode::invalid_argument);
-    EXPECT_EQ(status.message(), str_cat("paged_attention: ", message));
+    EXPECT_NE(status.message().find("overlaps"), std::string::npos) << status.message();
+    EXPECT_NE(status.message().find("workspace"), std::string::npos) << status.message();
     EXPECT_TRUE(arena.untouched());
   }
 }

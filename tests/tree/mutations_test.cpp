@@ -7,6 +7,8 @@
 #include <sstream>
 #include <string>
 
+#include <prologue/kernels/base/status.h>
+
 #include "tests/support/source_path.h"
 
 namespace prologue {
@@ -38,9 +40,10 @@ TEST(Mutations, ListsFitTheCode) {
       SCOPED_TRACE(block["file"] + ": " + block["why"]);
       EXPECT_EQ(count_of(block["old"], read(test::source_path(block["file"]))), 1) << block["old"];
       EXPECT_NE(block["old"], block["new"]);
-      std::string name = block["test"].substr(0, block["test"].find(' '));  // FOLDER_NAME_test
-      name.replace(name.find('_'), 1, "/");
-      EXPECT_TRUE(std::filesystem::exists(test::source_path("tests/" + name + ".cpp"))) << name;
+      const std::string name = block["test"].substr(0, block["test"].find(' '));  // FOLDER_NAME_test
+      const size_t folder = name.find('_');
+      const std::string path = str_cat("tests/", name.substr(0, folder), "/", name.substr(folder + 1), ".cpp");
+      EXPECT_TRUE(std::filesystem::exists(test::source_path(path))) << path;
       EXPECT_EQ(block.size(), 5u) << "file, test, why, old and new";
       block.clear();
       ++num_mutations;
