@@ -102,7 +102,7 @@ class Engine {
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   Device device() const { return execution_.device; }
   DType dtype() const { return model_.dtype; }
-  KvType kv_type() const { return options_.kv_type.value_or(kv_type_of(model_.dtype)); }
+  KvType kv_type() const { return resolve_kv_type(options_.kv_type.value_or(KvType::as_dtype), model_.dtype); }
   double load_seconds() const { return load_seconds_; }
   // Tokens of one sequence at most, prompt and generated ones: what the model was made for, or EngineOptions::cache_tokens if fewer.
   int64_t context_length() const;

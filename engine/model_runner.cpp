@@ -41,7 +41,7 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::make(const Model& model, const
   storage.num_pages = std::max<int64_t>(1, divide_up(config.cache_tokens, config.page_size));
   storage.num_kv_heads = model.config.num_kv_heads;
   storage.head_dim = model.config.head_dim;
-  storage.type = config.kv_type.value_or(kv_type_of(model.dtype));
+  storage.type = resolve_kv_type(config.kv_type.value_or(KvType::as_dtype), model.dtype);
   PROLOGUE_ASSIGN_OR_RETURN(runner->storage_, KvStorage::create(storage, execution.device));
   PROLOGUE_ASSIGN_OR_RETURN(runner->cache_, KvCache::create(storage.num_pages, storage.page_size));
 

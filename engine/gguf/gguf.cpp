@@ -6,7 +6,6 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
-#include <optional>
 #include <type_traits>
 #include <utility>
 

@@ -1,6 +1,5 @@
 #include <prologue/engine/gguf/tokenizer_data.h>
 
-#include <utility>
 
 #include <prologue/kernels/base/out_of_memory.h>
 

@@ -21,7 +21,9 @@ Result<void*> allocate(int64_t num_bytes) {
   return data;
 }
 
-void release(void* data) { cudaFree(data); }
+void release(void* data) {
+  if (cudaFree(data) != cudaSuccess) cudaGetLastError();  // a capture forbids it, for one
+}
 
 Result<int64_t> available_bytes() {
   size_t free_bytes = 0;
@@ -59,7 +61,9 @@ Result<void*> allocate_pinned(int64_t num_bytes) {
   return data;
 }
 
-void release_pinned(void* data) { cudaFreeHost(data); }
+void release_pinned(void* data) {
+  if (cudaFreeHost(data) != cudaSuccess) cudaGetLastError();
+}
 
 Result<cudaEvent_t> create_copy_event() {
   cudaEvent_t event = nullptr;

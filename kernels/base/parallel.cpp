@@ -66,6 +66,7 @@ class Team {
 
   // Until there are `count` workers, or the system grants no more.
   void grow(int64_t count) {
+    if (static_cast<int64_t>(workers_.size()) >= count) return;
     sigset_t all, before;  // signals are the business of the threads that the program itself has made
     sigfillset(&all);
     const bool blocked = pthread_sigmask(SIG_SETMASK, &all, &before) == 0;
@@ -126,6 +127,13 @@ class Team {
 std::atomic<uint32_t> forks{0};  // that this process comes from: a child has its parent's teams without their threads
 
 struct OwnTeam {
+  ~OwnTeam() { forget_if_forked(); }
+  void forget_if_forked() {
+    const uint32_t now = forks.load(std::memory_order_relaxed);
+    if (forks_seen != now) static_cast<void>(team.release());  // its threads are the parent's: there is nothing to join
+    forks_seen = now;
+  }
+
   std::unique_ptr<Team> team;
   uint32_t forks_seen = 0;
 };
@@ -147,11 +155,7 @@ void Team::work(int64_t index, uint32_t seen) {
 Team* own_team() {
   static const int registered = pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
   static_cast<void>(registered);
-  const uint32_t now = forks.load(std::memory_order_relaxed);
-  if (own.forks_seen != now) {
-    static_cast<void>(own.team.release());  // its threads are the parent's: there is nothing to join
-    own.forks_seen = now;
-  }
+  own.forget_if_forked();
   if (own.team == nullptr) own.team.reset(new (std::nothrow) Team);
   return own.team.get();
 }

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <type_traits>
 
 #include <prologue/kernels/base/convert_cpu.h>

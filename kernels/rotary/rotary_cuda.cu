@@ -50,9 +50,8 @@ bool lean(const RotaryParams& p, int64_t vector) {
   if (p.tail != RotaryTail::copy && p.rotary_dim < p.head_dim) return false;
   if (q.cu_seqlens.data != nullptr || q.max_seqlen > 0) return false;
   if (a.past_table == PastTable::identity && a.max_position > 0) return false;
-  // A sum that wraps is far from any position, and only without a bound would it pass for one, as long as one term is small.
-  constexpr int64_t kSmall = int64_t{1} << 62;
-  if (q.offsets.data != nullptr && (a.max_position == 0 || q.offset > kSmall || q.offset < -kSmall)) return false;
+  // Only without a bound would a sum that wraps pass for a position: one of its terms, q.offset, is small.
+  if (q.offsets.data != nullptr && a.max_position == 0) return false;
   for (const IntView* view : {&q.ids, &q.offsets}) {
     if (view->data != nullptr && int_type_size(view->type) < 4) return false;
   }

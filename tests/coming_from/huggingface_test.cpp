@@ -1,6 +1,5 @@
 #include <prologue/kernels/coming_from/coming_from.h>
 
-#include <utility>
 
 #include "tests/coming_from/golden.h"
 

@@ -1,7 +1,6 @@
 // Paged attention. The CPU and CUDA agree within the sum of their bounds; some rows of each are held against float64 as well.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "tests/fuzz/differential.h"
 #include "tests/support/attention_case.h"
