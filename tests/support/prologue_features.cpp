@@ -27,8 +27,8 @@ class FeatureList {
 };
 
 void add_inputs(FeatureList& f) {
-  f.row("Layouts", "Q, K, V packed or apart, any strides, heads before tokens");
-  const auto packing = [](bool packed) { return packed ? "packed" : "apart"; };
+  f.row("Layouts", "Q, K, V packed or separate, any strides, heads before tokens");
+  const auto packing = [](bool packed) { return packed ? "packed" : "separate"; };
   for (const bool packed : {false, true}) {
     f.add(str_cat(packing(packed), " at odd addresses"),
           [&](PrologueCase& c) { c.packed = packed, c.row_padding = 5, c.misalign = 2; });
@@ -38,11 +38,11 @@ void add_inputs(FeatureList& f) {
   }
   f.add("heads before tokens with odd strides",
         [](PrologueCase& c) { c.packed = false, c.heads_first = true, c.head_padding = 3; });
-  f.row("Outputs", "Q in place or elsewhere; K and V also returned");
+  f.row("Outputs", "Q in place or not; K and V also written to k_out and v_out");
   f.add("Q in place", [](PrologueCase& c) { c.in_place = true; });
   f.add("K and V also returned", [](PrologueCase& c) { c.k_out = c.v_out = true; });
   f.add("K and V also returned in place", [](PrologueCase& c) { c.k_out = c.v_out = c.kv_in_place = c.in_place = true; });
-  f.row("Parts", "MHA, GQA, MQA; Q, K or V alone; V taken from K");
+  f.row("Parts", "MHA, GQA, MQA; only Q, K or V; V taken from K");
   for (const int64_t heads : {1, 2, 8}) f.add(str_cat(heads, " KV heads"), [&](PrologueCase& c) { c.num_kv_heads = heads; });
   f.add("Q alone", [](PrologueCase& c) { c.num_kv_heads = 0; });
   f.add("K alone", [](PrologueCase& c) { c.num_q_heads = 0, c.with_v = false; });
@@ -118,7 +118,7 @@ void add_places(FeatureList& f) {
     f.add(wide ? "int64 positions and int32 slots" : "int32 positions and int64 slots",
           [&](PrologueCase& c) { c.int64_positions = wide, c.int64_slots = !wide; });
   }
-  f.row("DerivedPlaces", "or derived from cu_seqlens_q, cache_lens and block_table, with offsets");
+  f.row("DerivedPlaces", "Positions and slots derived from cu_seqlens_q, cache_lens and block_table, with offsets");
   for (const Offsets offsets : {Offsets::none, Offsets::one, Offsets::per_sequence}) {
     const char* names[] = {"no offset", "one offset", "an offset per sequence"};
     f.add(names[static_cast<int>(offsets)],
@@ -136,7 +136,7 @@ void add_places(FeatureList& f) {
     const char* names[] = {"NHD", "HND", "K beside V", "odd strides"};
     f.add(names[static_cast<int>(layout)], [&](PrologueCase& c) { c.layout = layout; });
   }
-  f.row("Guards", "Padding left alone; bad positions, slots and pages recorded, never dereferenced");
+  f.row("Guards", "Padding not written; bad positions, slots and pages recorded, never dereferenced");
   for (const bool derived : {false, true}) {
     for (int i = 0; i < 4; ++i) {
       f.add(derived ? "derived" : "given",
