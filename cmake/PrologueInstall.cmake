@@ -3,7 +3,8 @@
 include(CMakePackageConfigHelpers)
 set(PROLOGUE_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/prologue)
 
-# Users of the static libraries must link these themselves (prologueConfig.cmake finds them). Shared libraries already link them.
+# A program that uses the static libraries also links the CUDA libraries (prologueConfig.cmake finds them). Shared libraries link them
+# themselves.
 set(PROLOGUE_LINK_CUDA OFF)
 if(NOT BUILD_SHARED_LIBS)
   set(PROLOGUE_LINK_CUDA ${PROLOGUE_HAS_CUDA})
