@@ -308,7 +308,7 @@ int main(int argc, char** argv) {
       cuda ? std::vector<int64_t>{1, 16, 64, 256, 1024, 4096, 8192, 16384} : std::vector<int64_t>{1, 16, 512};
   const std::vector<int64_t> few = cuda ? std::vector<int64_t>{1, 64, 1024, 8192} : std::vector<int64_t>{1, 512};
 
-  // The yardstick: the data of the base set, copied.
+  // For comparison: a copy of the data of the base set.
   for (const int64_t num_tokens : all) {
     const int64_t bytes = num_tokens * 48 * 128 * 2;
     bench.run(str_cat("copy T=", num_tokens), [&](bench::Setup& setup) {
@@ -347,7 +347,7 @@ int main(int argc, char** argv) {
     }
   }
 
-  // What a call costs the calling thread.
+  // The time of a call on the calling thread.
   if (cuda) {
     bench.run_host("host: bare launch", [](bench::Setup&) {
       return bench::Case{0, [](const Execution& execution, int64_t) { return bench::launch_nothing(execution); }};

@@ -1,4 +1,4 @@
-// One small bench harness for the CPU and for CUDA. A bench program is a list of cases:
+// A benchmark harness for the CPU and CUDA. A bench program is a list of cases:
 //
 //   int main(int argc, char** argv) {
 //     Bench bench(argc, argv);
@@ -13,10 +13,10 @@
 //
 // Each case becomes one row: microseconds (median), bytes, GB/s, and the time as a share of a plain copy of as many bytes (half
 // of them read, half written) that is measured in the same run over as many rotated buffers; on request also x against an earlier
-// case. Calls go round the rotated buffers, so that what a caller would find in memory is not in a cache here: on the CPU for
-// every size; on CUDA up to 20 buffers, so that small cases stay in the L2 cache, as they do after the kernel before them.
+// case. Successive calls use the rotated buffers in turn, so that the data is in memory and not in a cache: on the CPU for every
+// size. On CUDA there are at most 20 buffers, so that small cases stay in the L2 cache, as in an engine after the previous kernel.
 //
-// On the CPU every call is timed by itself. On CUDA some 20 calls are captured into one graph; its replays are timed with events.
+// On the CPU every call is timed separately. On CUDA some 20 calls are captured into one graph; its replays are timed with events.
 #pragma once
 
 #include <cstdint>

@@ -37,7 +37,7 @@ __global__ void empty_kernel(const __grid_constant__ Parameters) {}
 constexpr int64_t kCallsPerGraph = 20;
 constexpr int kReplays = 31;
 
-// Owns what a measurement makes, so that an early return leaks nothing.
+// Owns what a measurement allocates, so that an early return leaks nothing.
 struct Measurement {
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t instance = nullptr;
@@ -77,7 +77,7 @@ Result<Gpu> open() {
   return gpu;
 }
 
-// Calls go round the rotations; the graph holds every rotation equally often.
+// Successive calls use successive rotations; the graph contains every rotation equally often.
 Result<double> time_us(const Operation& operation, int64_t rotations, const Execution& execution) {
   Measurement m;
   const int64_t calls = rotations * ((kCallsPerGraph + rotations - 1) / rotations);

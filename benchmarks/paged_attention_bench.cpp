@@ -72,7 +72,7 @@ int main(int argc, char** argv) {
           const auto v_scale = quantised ? setup.rotated(num_scales * 4, DType::f32) : std::vector<void*>();
 
           std::vector<int32_t> block_table(static_cast<size_t>(num_pages)), cu_seqlens_q(static_cast<size_t>(load.num_seqs) + 1);
-          for (size_t i = 0; i < block_table.size(); ++i) {  // page i of the batch lies far from page i + 1
+          for (size_t i = 0; i < block_table.size(); ++i) {  // page i of the batch is far from page i + 1
             block_table[i] = static_cast<int32_t>((i * 7919) % block_table.size());
           }
           if (std::gcd<int64_t>(7919, num_pages) != 1) std::iota(block_table.begin(), block_table.end(), 0);

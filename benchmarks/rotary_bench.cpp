@@ -25,7 +25,7 @@ struct Shape {
   FloatType table = FloatType::f32;
   bool per_token = false;
   bool inverse = false;
-  int64_t batch = 1;  // at most; the tokens divided by it stand at their numbers plus an offset for each sequence
+  int64_t batch = 1;  // at most; tokens / batch positions per sequence, each plus the sequence's offset
   Layout layout = Layout::batch_major;
   bool packed = false;  // sequences one after another, found by cu_seqlens
   bool in_place = false;
@@ -240,7 +240,7 @@ int main(int argc, char** argv) {
     }
   }
 
-  // What a call costs the calling thread.
+  // The time of a call on the calling thread.
   if (cuda) {
     bench.run_host("host: bare launch", [](bench::Setup&) {
       return bench::Case{0, [](const Execution& execution, int64_t) { return bench::launch_nothing(execution); }};

@@ -1,9 +1,10 @@
-# find_package(prologue) from an installation: the targets prologue::kernels, ::kvcache and ::layers. The engine is left out by
-# design: it is an application of the layers, needs PCRE2, and promises no interface to anybody.
+# find_package(prologue) from an installation: the targets prologue::kernels, ::kvcache and ::layers. The engine is not installed: it
+# is an application of the layers, it needs PCRE2, and its interface is not stable.
 include(CMakePackageConfigHelpers)
 set(PROLOGUE_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/prologue)
 
-# What the static libraries leave to the link of their users (prologueConfig.cmake finds it). Shared ones bring it along.
+# A program that uses the static libraries also links the CUDA libraries (prologueConfig.cmake finds them). Shared libraries link them
+# themselves.
 set(PROLOGUE_LINK_CUDA OFF)
 if(NOT BUILD_SHARED_LIBS)
   set(PROLOGUE_LINK_CUDA ${PROLOGUE_HAS_CUDA})

@@ -1,5 +1,5 @@
-# Helpers that every folder's CMakeLists uses. A library is its folder: all .cpp files below it, and all .cu files where CUDA
-# is on. Headers are included as <prologue/FOLDER/...> everywhere; in the build tree links make that true.
+# Helpers that every folder's CMakeLists uses. A library contains all .cpp files of its folder, and all .cu files if CUDA is on.
+# Headers are included as <prologue/FOLDER/...> everywhere; in the build tree, symbolic links provide these paths.
 foreach(_folder kernels kvcache layers engine)
   file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/include/prologue)
   if(NOT EXISTS ${PROJECT_BINARY_DIR}/include/prologue/${_folder})
@@ -7,8 +7,8 @@ foreach(_folder kernels kvcache layers engine)
   endif()
 endforeach()
 
-# Warnings, sanitizers, floating-point rules: the settings of every target of ours. -ffp-contract=off keeps the compiler from
-# fusing a*b+c on its own: the fused and the unfused prologue must round alike. Code that wants an FMA writes one.
+# Warnings, sanitizers, floating-point rules: the settings of all our targets. With -ffp-contract=off the compiler does not contract
+# a*b+c to an FMA: the fused and the unfused prologue must round alike. Code that needs an FMA calls it explicitly.
 function(prologue_compile_settings target)
   set(_cxx -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wno-unknown-pragmas -ffp-contract=off)
   if(PROLOGUE_CPU_ARCH)

@@ -15,7 +15,7 @@ namespace prologue {
 
 namespace {
 
-constexpr int64_t kMaxStepTokens = 512;  // a long prompt is read in chunks of this
+constexpr int64_t kMaxStepTokens = 512;  // a longer prompt is prefilled in chunks of this size
 constexpr int64_t kMaxScoreRows = 64;    // logit rows of a scoring step
 
 }  // namespace
@@ -162,7 +162,7 @@ Result<Score> Engine::run_score(std::span<const int32_t> prompt, std::span<const
   std::vector<float> logits;
   const int64_t vocab = config().vocab_size;
   for (int64_t at = 0; at + 1 < length;) {
-    // The last token's logits are of no use, and the prompt's only at its end.
+    // The logits of the last token are not needed. Of the prompt, only those of its last token are needed.
     const int64_t end = length - 1;
     const int64_t without_logits = std::max<int64_t>(0, num_prompt - 1 - at);
     const int64_t count = std::min(runner->limits().max_tokens, without_logits > 0 ? without_logits : std::min(kMaxScoreRows, end - at));
@@ -176,7 +176,7 @@ Result<Score> Engine::run_score(std::span<const int32_t> prompt, std::span<const
     for (int64_t r = 0; r < num_rows; ++r) {
       const float* row = logits.data() + r * vocab;
       const int32_t token = all[static_cast<size_t>(at + r + 1)];
-      const auto best = static_cast<int32_t>(std::max_element(row, row + vocab) - row);  // the first of equals: the lower id
+      const auto best = static_cast<int32_t>(std::max_element(row, row + vocab) - row);  // if several are equal: the lowest id
       double mass = 0.0;
       for (int64_t i = 0; i < vocab; ++i) mass += std::exp(static_cast<double>(row[i]) - static_cast<double>(row[best]));
       const double logprob = static_cast<double>(row[token]) - static_cast<double>(row[best]) - std::log(mass);

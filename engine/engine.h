@@ -1,4 +1,4 @@
-// The engine: a model file in, text out. examples/generate is its use on one page.
+// The engine: it loads a model file and generates text. examples/generate shows how to use it.
 #pragma once
 
 #include <cstdint>
@@ -21,14 +21,14 @@ namespace prologue {
 
 struct EngineOptions {
   std::string model_path;
-  std::optional<Device> device;   // none: the GPU where there is one that works, else the CPU
+  std::optional<Device> device;   // none: a usable GPU if there is one, else the CPU
   std::optional<DType> dtype;     // none: float32 on the CPU, bfloat16 on CUDA
-  std::optional<KvType> kv_type;  // of the KV cache; none: as dtype. Quantised ones have a scale for each token and head
+  std::optional<KvType> kv_type;  // of the KV cache; none: same as dtype. Quantised types store one scale per token and head
   int64_t page_size = 16;
-  int64_t cache_tokens = 0;            // of all requests of a call together, at most; 0 = what they need
+  int64_t cache_tokens = 0;            // limit for all requests of a call together; 0 = as many as they need
   int32_t num_threads = 0;             // CPU; 0 = all cores
   bool fused = true;                   // run the fused graph
-  Rounding rounding = Rounding::once;  // of the fused graph: per_step gives the bits of the unfused one in 16-bit types too
+  Rounding rounding = Rounding::once;  // of the fused graph: with per_step it matches the unfused graph bit for bit in 16-bit types too
   bool profile = false;
   std::function<void(double fraction)> on_load;
 };
@@ -43,42 +43,42 @@ struct SamplingOptions {
 
 struct Request {
   std::vector<int32_t> prompt;
-  int64_t max_tokens = 128;  // generated; the model's context and EngineOptions::cache_tokens may end it before
+  int64_t max_tokens = 128;  // generated tokens; the model's context or EngineOptions::cache_tokens may end generation earlier
   SamplingOptions sampling;
-  std::vector<std::string> stop;     // generation ends before the first of these in the text
-  std::vector<int32_t> stop_tokens;  // end the generation like EOS (a chat format's end of turn)
+  std::vector<std::string> stop;     // generation stops at the first of these texts, which is not returned
+  std::vector<int32_t> stop_tokens;  // generation stops at these tokens, as at EOS (a chat format's end of turn)
   bool ignore_eos = false;
 };
 
 enum class StopReason {
   eos,         // an end-of-text token, or one of Request::stop_tokens
-  stop,        // one of Request::stop is in the text
-  max_tokens,  // Request::max_tokens were generated
-  context,     // Engine::context_length() is reached
-  cancelled,   // GenerationEvents::should_stop said so; the tokens up to then are there
+  stop,        // the text reached one of Request::stop
+  max_tokens,  // Request::max_tokens tokens were generated
+  context,     // Engine::context_length() was reached
+  cancelled,   // GenerationEvents::should_stop returned true; the tokens generated before are kept
 };
-const char* stop_reason_name(StopReason reason);  // as it is written here
+const char* stop_reason_name(StopReason reason);  // the enumerator's name
 
 struct Completion {
-  Status status;                // of this request; the others are not concerned
+  Status status;                // of this request only
   std::vector<int32_t> tokens;  // without EOS
   std::string text;             // valid UTF-8; without the stop text
   StopReason stop = StopReason::cancelled;
   int64_t prefill_tokens = 0;
   double prefill_seconds = 0.0;  // from the start of the call to the first token
-  int64_t decode_tokens = 0;     // tokens (EOS included) after the first
-  double decode_seconds = 0.0;   // without the time in which other prompts are still prefilled
+  int64_t decode_tokens = 0;     // tokens after the first, EOS included
+  double decode_seconds = 0.0;   // does not include time in which other prompts are prefilled
 };
 
-// What happens while requests run; each may be empty. Indices are those of the requests. The thread of the call runs them, between
-// steps.
+// Callbacks while requests run; each may be empty. `request` is the index of the request. They are called between steps, on the
+// thread that called the engine.
 struct GenerationEvents {
   std::function<void(size_t request, std::string_view text)> on_text;  // whole characters
-  std::function<void(double fraction)> on_prefill;                     // of all prompt tokens; before the text that follows them
-  std::function<bool()> should_stop;  // asked before each step: true ends all requests that still run (StopReason::cancelled)
+  std::function<void(double fraction)> on_prefill;                     // of all prompt tokens; called before the text generated after them
+  std::function<bool()> should_stop;  // called before each step: true ends all running requests (StopReason::cancelled)
 };
 
-// Forced tokens and what the model thinks of them, one entry per token.
+// Given tokens and the probability that the model assigns to each; one entry per token.
 struct Score {
   std::vector<int32_t> argmax;
   std::vector<float> logit_of_argmax;
@@ -87,13 +87,15 @@ struct Score {
   double perplexity = 0.0;  // exp of minus the mean log probability
 };
 
-// Threads: one engine may be called from several; generate, score and take_profile then run one after another. From the callbacks of a
-// call, the same thread may call the engine again.
+// Threads: several threads may call one engine; its calls to generate, score and take_profile then run one after another. A callback
+// may call the engine again from the same thread.
 //
-// Fork: a forked child may use an engine on the CPU if no thread of the parent used it at the time of the fork. On the GPU generate and
-// score return unsupported there: a GPU does not survive a fork. Load after the fork, or start the child by exec.
+// Fork: a forked child may use an engine on the CPU if no thread of the parent was using it at the time of the fork. On the GPU,
+// generate and score return unsupported in the child, because CUDA cannot be used after a fork. Load the model after the fork, or start
+// the child with exec.
 //
-// Memory: where there is too little of it, the error is resource_exhausted. Where the system grants no threads, the caller's does all.
+// Memory: if there is not enough, the error is resource_exhausted. If the system cannot create threads, the calling thread does all
+// the work.
 class Engine {
  public:
   static Result<std::unique_ptr<Engine>> load(const EngineOptions& options);
@@ -104,20 +106,21 @@ class Engine {
   DType dtype() const { return model_.dtype; }
   KvType kv_type() const { return resolve_kv_type(options_.kv_type.value_or(KvType::as_dtype), model_.dtype); }
   double load_seconds() const { return load_seconds_; }
-  // Tokens of one sequence at most, prompt and generated ones: what the model was made for, or EngineOptions::cache_tokens if fewer.
+  // The most tokens that one sequence can have, prompt and generated together: the context length of the model, or
+  // EngineOptions::cache_tokens if that is smaller.
   int64_t context_length() const;
-  // The graph that runs: fused, unless the options say otherwise.
+  // The graph that runs: the fused one, unless EngineOptions::fused is false.
   Result<Graph> graph() const;
 
-  // Runs all requests as one batch, prompts first. One completion per request, in order: what went wrong with a request, or cut it
-  // short, is the status of its completion, beside what it had generated until then. An error of the whole call is one that left no
-  // memory for the completions, or that of a forked process.
+  // Runs all requests as one batch, prompts first. Returns one completion per request, in the same order. If a request fails, the
+  // status of its completion is the error, and the completion keeps what was generated before it. The call itself fails only if there
+  // is no memory for the completions, or in a forked process (see above).
   Result<std::vector<Completion>> generate(std::span<const Request> requests, const GenerationEvents& events = {});
 
   // Log probabilities of `tokens` after `prompt`.
   Result<Score> score(std::span<const int32_t> prompt, std::span<const int32_t> tokens);
 
-  // Node times of the prompt steps and of the decoding steps since the last call; empty without EngineOptions::profile.
+  // Times of the graph's nodes since the last call, for prompt steps and for decoding steps. Empty without EngineOptions::profile.
   struct Profile {
     std::vector<NodeProfile> prefill;
     std::vector<NodeProfile> decode;
@@ -141,8 +144,8 @@ class Engine {
   Model model_;
   std::unique_ptr<Tokenizer> tokenizer_;
   double load_seconds_ = 0.0;
-  int64_t process_ = 0;  // that loaded it
-  std::recursive_mutex in_use_;  // by one thread; what its callbacks ask for is part of its call
+  int64_t process_ = 0;  // the process that loaded the engine
+  std::recursive_mutex in_use_;  // held by the thread whose call runs; its callbacks may lock it again
   Profile profile_;
 };
 

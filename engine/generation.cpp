@@ -1,4 +1,4 @@
-// The generation loop: prompts in chunks, then all sequences a token at a time.
+// The generation loop: prefills prompts in chunks, then decodes all sequences, one token of each per step.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -26,7 +26,7 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// One request on its way: what has been read of its prompt, and what has been written since.
+// The state of one running request: its completion so far.
 class Sequence {
  public:
   // max_length: of prompt and generated tokens.
@@ -58,7 +58,7 @@ class Sequence {
     return release(pending_.size() - held_back());
   }
 
-  // Ends the sequence. Returns the text that was held back.
+  // Ends the sequence. Returns the text that was not shown yet.
   std::string finish(StopReason reason) {
     pending_ += decoder_.finish();
     done_ = true;
@@ -86,7 +86,7 @@ class Sequence {
     return first;
   }
 
-  // Bytes at the end of the pending text that may become a stop text: they are not shown yet.
+  // The number of bytes at the end of the pending text that may be the beginning of a stop text; they are not shown yet.
   size_t held_back() const {
     size_t longest = 0;
     for (const std::string& stop : request_.stop) {
@@ -106,7 +106,7 @@ class Sequence {
   bool done_ = false;
 };
 
-// A request that has been admitted: its pages are reserved to its last token.
+// An admitted request: pages for all of its tokens, to the last possible one, are reserved.
 struct Running {
   size_t index = 0;
   const Request* request = nullptr;
@@ -142,7 +142,7 @@ Status Engine::run_requests(std::span<const Request> requests, const GenerationE
                             std::vector<Completion>& completions) {
   const Clock::time_point start = Clock::now();
 
-  // What each request may need, prompt and generated tokens together. Prompts that cannot run are out.
+  // The tokens that each request may need, prompt and generated together. Requests whose prompt cannot run get an error.
   std::vector<int64_t> wanted(requests.size(), 0);
   int64_t total_wanted = 0;
   for (size_t i = 0; i < requests.size(); ++i) {
@@ -153,8 +153,8 @@ Status Engine::run_requests(std::span<const Request> requests, const GenerationE
     total_wanted += wanted[i];
   }
 
-  // They are admitted in order, as long as cache_tokens has room for them to their last token. One that wants more than the whole
-  // context gets the whole, and ends there (StopReason::context). A sequence's last page may be larger than what is left of it.
+  // Requests are admitted in order while cache_tokens has room for all of their tokens. A request that wants more than the context
+  // gets the whole context and ends there (StopReason::context). The last page of a sequence may be only partly used.
   std::list<Running> running;
   int64_t tokens_left = options_.cache_tokens > 0 ? options_.cache_tokens : total_wanted;
   int64_t prompt_tokens = 0;
@@ -189,9 +189,9 @@ Status Engine::run_requests(std::span<const Request> requests, const GenerationE
   }
 
   StepBatch batch;
-  std::vector<Running*> sampled;  // whose logits the step makes, in order
+  std::vector<Running*> sampled;  // the sequences that get logits in this step, in order
   std::vector<SamplingRow> rows;
-  std::vector<int32_t> tokens;  // the next one of each of `sampled`
+  std::vector<int32_t> tokens;  // the next token of each of `sampled`
   Clock::time_point decode_start;
   const auto add = [&](const Running& each, const int32_t* new_tokens, int64_t count, int64_t num_logit_rows) -> Status {
     PROLOGUE_ASSIGN_OR_RETURN(const int64_t position, cache.length(each.id));
@@ -226,7 +226,7 @@ Status Engine::run_requests(std::span<const Request> requests, const GenerationE
   };
   const auto should_stop = [&] { return events.should_stop && events.should_stop(); };
 
-  // Prompts first, in chunks, as many sequences in a step as fit.
+  // Prefill first, in chunks; a step takes as many sequences as fit.
   bool cancelled = false;
   for (int64_t num_read = 0; num_read < prompt_tokens && !(cancelled = should_stop());) {
     batch.clear();
@@ -248,7 +248,7 @@ Status Engine::run_requests(std::span<const Request> requests, const GenerationE
   }
   for (NodeProfile& row : runner.take_profile()) profile_.prefill.push_back(std::move(row));
 
-  // Then all of them together, a token each.
+  // Then decode: one token of each sequence per step.
   decode_start = Clock::now();
   while (!cancelled) {
     for (auto each = running.begin(); each != running.end();) {
@@ -270,7 +270,7 @@ Status Engine::run_requests(std::span<const Request> requests, const GenerationE
     take_tokens();
   }
   for (NodeProfile& row : runner.take_profile()) profile_.decode.push_back(std::move(row));
-  for (Running& each : running) {  // of a cancelled call
+  for (Running& each : running) {  // only after a cancelled call
     if (!each.sequence.done()) show(each, each.sequence.finish(StopReason::cancelled));
   }
   return {};

@@ -114,7 +114,7 @@ Status ModelRunner::read_logits(std::vector<float>& logits) {
 }
 
 void ModelRunner::add_to_profile() {
-  // "layers.3.mlp.down" and its like of the other layers are one row.
+  // "layers.3.mlp.down" and the same node of the other layers are one row.
   const auto role = [](const std::string& name) {
     if (name.rfind("layers.", 0) != 0) return name;
     return name.substr(name.find('.', 7) + 1);

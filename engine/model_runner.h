@@ -1,4 +1,4 @@
-// Runs a model step by step: the KV cache, the executor of the (fused) graph, the step's device arrays, and the choice of the
+// Runs a model step by step. It owns the KV cache, the executor of the (fused) graph and the step's device arrays, and it samples the
 // next token.
 #pragma once
 
@@ -20,7 +20,7 @@ struct RunnerConfig {
   std::optional<KvType> kv_type;  // of the KV cache; none: the activations' type
   int64_t page_size = 16;
   int64_t cache_tokens = 0;    // rounded up to whole pages
-  int64_t max_seq_len = 0;     // of one sequence; 0 = the whole cache may be one's
+  int64_t max_seq_len = 0;     // of one sequence; 0 = one sequence may use the whole cache
   int64_t max_tokens = 512;    // of one step
   int64_t max_seqs = 1;
   int64_t max_logit_rows = 1;
@@ -29,7 +29,7 @@ struct RunnerConfig {
   bool profile = false;
 };
 
-// Time spent in the graph's nodes, summed over layers (names without their layer) and over steps.
+// Time spent in the graph's nodes, summed over steps and over layers (the names do not contain the layer).
 struct NodeProfile {
   std::string name;
   std::string kind;
@@ -39,7 +39,7 @@ struct NodeProfile {
 
 class ModelRunner {
  public:
-  // The model must outlive the runner. Its rope tables grow to max_seq_len: no other runner of the model may be at work meanwhile.
+  // The model must outlive the runner. Its rope tables grow to max_seq_len, so no other runner of the model may run during this call.
   // invalid_argument: page_size is below 1, or another size negative.
   static Result<std::unique_ptr<ModelRunner>> create(const Model& model, const RunnerConfig& config, const Execution& execution);
 
@@ -51,8 +51,8 @@ class ModelRunner {
 
   // Enqueues the graph over the batch.
   Status run(const StepBatch& batch);
-  // After run(): chooses the next token of each logit row, and waits for it. Bad indices that the step met are an error here,
-  // which names the token of the batch.
+  // After run(): samples the next token of each logit row, and waits for the result. If the step found bad indices, this returns an
+  // error that names the token of the batch.
   Status sample(const std::vector<SamplingRow>& rows, std::vector<int32_t>& tokens);
   // After run(): the logits of the batch's logit rows, [rows, vocab_size].
   Status read_logits(std::vector<float>& logits);

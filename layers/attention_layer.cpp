@@ -8,8 +8,8 @@ namespace prologue {
 
 namespace {
 
-constexpr int64_t kWorkspaceAlignment = 64;  // what host allocations have; the parts keep whatever the whole has, up to
-constexpr int64_t kPartAlignment = 256;      // this, so that nothing is slower than in buffers of its own
+constexpr int64_t kWorkspaceAlignment = 64;  // that of host allocations; the parts of a workspace keep its alignment, up to
+constexpr int64_t kPartAlignment = 256;      // this, so that no operation is slower than with separate buffers
 
 // The four operations of the layer, wired to each other through the workspace.
 struct Wiring {
@@ -22,7 +22,7 @@ struct Wiring {
 
 int64_t aligned(int64_t bytes) { return (bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment; }
 
-// Where everything lies. The sizes must have passed check_sizes().
+// Sets the pointers into the workspace. The sizes must have passed check_sizes().
 Wiring wire(const AttentionLayerParams& p, Device device) {
   const AttentionPrologueParams& given = p.prologue;
   const int64_t num_tokens = given.num_tokens, element = dtype_size(given.dtype);
@@ -67,12 +67,12 @@ Wiring wire(const AttentionLayerParams& p, Device device) {
   return w;
 }
 
-// Says which of the two GEMMs it was.
+// Adds to an error which of the two GEMMs it is from.
 Status named(const char* projection, const Status& status) {
   return status.ok() ? status : error_status(status.code(), "attention_layer: ", projection, ": ", status.message());
 }
 
-// Everything that is no pointer: enough for wire() to compute with.
+// Checks all parameters that are not pointers, so that wire() can compute with them.
 Status check_sizes(const AttentionLayerParams& p, Device device) {
   if (p.hidden_size < 1 || p.hidden_size > INT32_MAX) {
     return invalid_argument("attention_layer: hidden_size is ", p.hidden_size, ": it must lie in 1..", INT32_MAX);
@@ -83,14 +83,15 @@ Status check_sizes(const AttentionLayerParams& p, Device device) {
   if (p.prologue.q8_out.data != nullptr) {
     return unsupported("attention_layer: prologue.q8_out is given: attention takes Q in dtype");
   }
-  AttentionLayerParams empty = p;  // without tokens the operations check sizes alone
+  AttentionLayerParams empty = p;  // without tokens the operations check only sizes
   empty.prologue.num_tokens = 0;
   empty.workspace = nullptr;
   PROLOGUE_RETURN_IF_ERROR(validate(empty.prologue));
   return validate(wire(empty, device).attention, device);
 }
 
-// What any operation writes against what any of them reads. The views that wire() makes are parts of the workspace.
+// Checks that no array that one operation writes overlaps an array that another reads or writes. The views that wire() makes are
+// parts of the workspace.
 Status check_apart(const AttentionLayerParams& p, const Wiring& layer, Device device) {
   const GemmParams &qkv = layer.qkv_projection, &output = layer.output_projection;
   const auto matrix = [&](const char* name, const void* data, int64_t rows, int64_t columns, int64_t stride) {

@@ -1,6 +1,6 @@
-// A pre-norm decoder layer over a residual stream (Llama and its kin):
-//   residual += previous;  residual += attention(norm(residual));  mlp(norm(residual)) is handed on
-// The addition of a block's output to the residual happens in the norm that follows it, in one pass.
+// A pre-norm decoder layer with a residual (Llama and models with the same architecture):
+//   residual += previous;  residual += attention(norm(residual));  returns mlp(norm(residual))
+// The output of a block is added to the residual by the norm that follows it, in one pass.
 #pragma once
 
 #include <prologue/layers/attention.h>
@@ -16,7 +16,8 @@ struct PROLOGUE_API DecoderLayer {
   GatedMlp mlp;
   float norm_eps = 1e-5f;
 
-  // `previous` is the output of the layer before, not yet added to `residual`; none in the first layer. Returns this layer's.
+  // `previous` is the output of the previous layer, not yet added to `residual`; none in the first layer. Returns the output of this
+  // layer, also not yet added.
   Value build(GraphBuilder& g, Value residual, Value previous) const;
 };
 

@@ -23,7 +23,7 @@ StepBatch::StepBatch(int64_t num_position_axes) {
 }
 
 void StepBatch::clear() {
-  if (!positions_.empty()) status_ = {};  // without streams it was never made
+  if (!positions_.empty()) status_ = {};  // without axes the constructor failed
   token_ids_.clear();
   for (auto& stream : positions_) stream.clear();
   slot_mapping_.clear();
@@ -101,12 +101,12 @@ void StepBatch::set_position(int64_t token, int64_t axis, int32_t position) {
 
 namespace {
 
-// Arrays one after the other in a staging buffer, each at a multiple of 16 bytes.
+// Arrays packed one after another in a staging buffer, each at a multiple of 16 bytes.
 class Packer {
  public:
   explicit Packer(void* bytes) : bytes_(static_cast<unsigned char*>(bytes)) {}
 
-  // Room for `count` values, and where it begins.
+  // Reserves space for `count` values and returns its beginning.
   template <class T>
   T* add(int64_t count, int64_t& at) {
     at = end_;

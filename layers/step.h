@@ -1,5 +1,5 @@
-// What one step brings along: which tokens of which sequences, where they stand, where their K and V go. The graph reads it
-// from device arrays, so that a captured step replays over nothing but updated arrays.
+// The inputs of one step: the tokens of each sequence, their positions, and the slots of their K and V. The graph reads them from
+// device arrays, so a captured step can be replayed after only these arrays were updated.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace prologue {
 
-// Device arrays. num_tokens tokens of num_seqs sequences, packed sequence after sequence.
+// Device arrays: num_tokens tokens of num_seqs sequences, packed one sequence after another.
 struct StepInputs {
   int64_t num_tokens = 0;
   int64_t num_seqs = 0;
@@ -20,32 +20,33 @@ struct StepInputs {
 
   const int32_t* token_ids = nullptr;     // [num_tokens]
   const int32_t* positions = nullptr;     // [num_position_axes, num_tokens]: the rope positions
-  const int64_t* slot_mapping = nullptr;  // [num_tokens]: where K and V go; negative = nowhere
+  const int64_t* slot_mapping = nullptr;  // [num_tokens]: slots of K and V; negative = not stored
   const int32_t* cu_seqlens_q = nullptr;  // [num_seqs + 1]
   const int32_t* seq_lens = nullptr;      // [num_seqs], after the append
   const int32_t* block_table = nullptr;   // [num_seqs, block_table_stride]
   int64_t block_table_stride = 0;
-  const int32_t* logit_rows = nullptr;  // [num_logit_rows]: the tokens whose logits are wanted
-  int64_t num_position_axes = 1;        // streams (MRoPE); rows of positions lie position_axis_stride apart
+  const int32_t* logit_rows = nullptr;  // [num_logit_rows]: the tokens that need logits
+  int64_t num_position_axes = 1;        // more than 1 for MRoPE; rows of positions are position_axis_stride apart
   int64_t position_axis_stride = kUnsetStride;
 };
 
-// A step on the host, filled sequence by sequence. What breaks a rule, or finds no memory, is remembered: StepBuffers::upload returns
-// the first such error, and everything added after it is left out.
+// A step on the host, filled sequence by sequence. If a call breaks a rule or there is no memory, the batch keeps that error and ignores
+// everything added later; StepBuffers::upload returns the error.
 class PROLOGUE_API StepBatch {
  public:
-  // Tokens stand in one position stream, or in several (MRoPE): 1 to 4.
+  // The number of position axes: 1, or up to 4 (MRoPE).
   explicit StepBatch(int64_t num_position_axes = 1);
 
   void clear();
-  // The next sequence of the batch: new tokens at positions first_position .., which are also their cache positions, in the
-  // pages of `block_table`. The last `num_logit_rows` of them get logits.
+  // Adds the next sequence of the batch: new tokens at positions first_position, first_position + 1, ..., in the pages of
+  // `block_table`. These are their rope positions and their cache positions. The last `num_logit_rows` tokens get logits.
   //   num_tokens >= 0, 0 <= num_logit_rows <= num_tokens, first_position >= 0, first_position + num_tokens < 2^31, page_size >= 1;
   //   block_table has pages for all of first_position + num_tokens tokens, none of them negative
   void add_sequence(const int32_t* tokens, int64_t num_tokens, int64_t first_position, const std::vector<int32_t>& block_table,
                     int64_t page_size, int64_t num_logit_rows);
-  // Moves a token of the batch in one stream (all start where the token stands in the cache). The cache position stays.
-  //   0 <= token < num_tokens(), 0 <= axis < the number of streams
+  // Sets the rope position of a token of the batch on one axis (initially its cache position on each axis). Its cache position does
+  // not change.
+  //   0 <= token < num_tokens(), 0 <= axis < num_position_axes
   void set_position(int64_t token, int64_t axis, int32_t position);
 
   int64_t num_tokens() const { return static_cast<int64_t>(token_ids_.size()); }
@@ -60,7 +61,7 @@ class PROLOGUE_API StepBatch {
 
   Status status_;
   std::vector<int32_t> token_ids_;
-  std::vector<std::vector<int32_t>> positions_;  // by stream
+  std::vector<std::vector<int32_t>> positions_;  // by axis
   std::vector<int64_t> slot_mapping_;
   std::vector<int32_t> ends_;  // of the sequences' tokens
   std::vector<int32_t> seq_lens_;
@@ -70,19 +71,19 @@ class PROLOGUE_API StepBatch {
   int64_t max_seq_len_ = 0;
 };
 
-// The device side: one buffer, sized once for the largest step, filled by one copy a step.
+// The device arrays: one buffer, sized once for the largest step, filled by one copy per step.
 class PROLOGUE_API StepBuffers {
  public:
   StepBuffers() = default;
-  // Block tables take max_seqs * max_pages_per_seq entries: the second is what the longest sequence needs, not the whole cache.
-  // invalid_argument: a size is not in 0..2^31 - 1, or num_position_axes not in 1..4. resource_exhausted: there is not that much
+  // Block tables take max_seqs * max_pages_per_seq entries; max_pages_per_seq is what the longest sequence needs, not the whole cache.
+  // invalid_argument: a size is not in 0..2^31 - 1, or num_position_axes is not in 1..4. resource_exhausted: there is not enough
   // memory.
   static Result<StepBuffers> create(int64_t max_tokens, int64_t max_seqs, int64_t max_pages_per_seq, Device device,
                                     int64_t num_position_axes = 1);
 
-  // In stream order; waits for the copy of the upload before. The StepInputs stay valid until the next upload. A CUDA graph may
-  // capture it (StagingBuffer in kernels/base/memory.h). Errors: those of the batch; invalid_argument when it is larger than these
-  // buffers.
+  // Copies in stream order, after waiting for the copy of the previous upload. The StepInputs are valid until the next upload. A CUDA
+  // graph may capture it (StagingBuffer in kernels/base/memory.h). Errors: those of the batch; invalid_argument: the batch is larger
+  // than these buffers.
   Result<StepInputs> upload(const StepBatch& batch, const Execution& execution);
 
  private:

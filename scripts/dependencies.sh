@@ -1,10 +1,10 @@
-# Sourced by the other scripts: installs what they need and the machine lacks.
+# Sourced by the other scripts: installs the packages that they need.
 
-# need PACKAGE...: Debian packages. Installs the missing ones where that is allowed, else lists them and exits.
+# need PACKAGE...: Debian packages. Installs missing ones if that is allowed, else lists them and exits.
 need() {
   local missing=() package
   if ! command -v dpkg-query >/dev/null 2>&1; then
-    echo "This is no Debian or Ubuntu system: make sure that the equivalents of these packages are installed: $*" >&2
+    echo "This is not Debian or Ubuntu: install the equivalents of these packages yourself: $*" >&2
     return 0
   fi
   for package in "$@"; do
@@ -16,7 +16,7 @@ need() {
     if command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; then
       sudo=(sudo)
     else
-      echo "These packages are missing, and installing them needs root:" >&2
+      echo "Packages are missing, and their installation needs root:" >&2
       printf '  %s\n' "${missing[@]}" >&2
       echo "Run: sudo apt-get install ${missing[*]}" >&2
       exit 1

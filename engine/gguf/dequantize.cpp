@@ -252,8 +252,8 @@ Status dequantize_rows(GgmlType type, const void* src, int64_t num_rows, int64_t
   if (src == nullptr) return invalid_argument("dequantize_rows: src is null");
   if (out == nullptr) return invalid_argument("dequantize_rows: out is null");
 
-  // Rows are whole blocks without padding, so all rows are one run of blocks; threads take pieces of that, not of rows, so that
-  // a tensor of one row is shared out too.
+  // Rows are whole blocks without padding, so the tensor is one array of blocks. It is divided between threads by blocks, not by rows,
+  // so that a tensor with one row is divided too.
   const Decode decode = find_decode(type, out_type);
   const int64_t num_blocks = num_rows * row_elements / info->block_elements;
   const int64_t piece_blocks = 32768 / info->block_elements;

@@ -1,4 +1,4 @@
-// Rows of a GGUF tensor to plain floats.
+// Converts rows of a GGUF tensor to floats.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@
 
 namespace prologue {
 
-// out[num_rows, row_elements] = the values of `src`, rows one after another without padding on both sides. `src` needs no
-// alignment, `out` that of its element type; they may not overlap.
+// out[num_rows, row_elements] = the values of `src`. Rows are contiguous in both arrays, without padding. `src` needs no alignment;
+// `out` needs the alignment of its element type. They must not overlap.
 //
-// Each value is the float32 that the format's reference gives (scale products and sums in float32, each rounded once, no FMA),
-// bit for bit, then rounded once to `out_type`; what does not fit float16 becomes infinity. F16 to float16 and BF16 to bfloat16
-// are copies. The result does not depend on `num_threads`.
+// Each value is computed in float32 exactly as the format's reference does (each product and sum is rounded once, no FMA), then
+// rounded once to `out_type`. A value too large for float16 becomes infinity. F16 to float16 and BF16 to bfloat16 are copies. The
+// result does not depend on `num_threads`.
 Status dequantize_rows(GgmlType type, const void* src, int64_t num_rows, int64_t row_elements, DType out_type, void* out,
                        int num_threads);
 

@@ -60,7 +60,7 @@ Result<FileBytes> FileBytes::open(const std::string& file_path) {
   file.modified_ns_ = modified_ns(info);
   if (info.st_size == 0) return file;
 
-  // An address range for the head, so that it can grow in place. It takes memory only where something has been read.
+  // Reserves addresses for the head, so that it can grow in place. Only the part that has been read uses memory.
   const auto size = static_cast<uint64_t>(info.st_size);
   void* const range = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (range == MAP_FAILED) {

@@ -1,7 +1,7 @@
-// The bytes of a file, read as they are needed, or held in memory.
+// The bytes of a file that are read when they are needed, or bytes that are already in memory.
 //
-// A file is read, not mapped: what has been read once is a private copy that stays as it was checked, and a file that others cut
-// short meanwhile is an error of the next read, where a mapping would end the process (SIGBUS).
+// A file is read, not mapped. Bytes that were read are a private copy, so they stay as they were checked. If another program
+// truncates the file, the next read returns an error; with a mapping the process would end with SIGBUS.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@
 
 namespace prologue {
 
-// Move-only; the bytes of the head keep their address when the owner moves.
+// Move-only. The address of the head does not change when the object is moved.
 class FileBytes {
  public:
   FileBytes() = default;
@@ -31,23 +31,24 @@ class FileBytes {
   FileBytes& operator=(const FileBytes&) = delete;
   ~FileBytes();
 
-  // Opens the file, and keeps it open; reads nothing yet. not_found when there is no such file; invalid_argument when it is a
-  // directory, not a regular file, or may not be read.
+  // Opens the file and keeps it open; reads nothing yet. not_found: there is no such file. invalid_argument: it is a directory, it is
+  // not a regular file, or it cannot be opened for reading.
   static Result<FileBytes> open(const std::string& path);
 
-  // Of the whole file, as it was when it was opened.
+  // The size of the whole file at the time when it was opened.
   uint64_t size() const { return size_; }
 
-  // The beginning of the file as far as it has been read, the same copy for as long as the owner lives.
+  // The beginning of the file, as far as it has been read. Its address is valid while this object exists.
   std::span<const std::byte> head() const { return {head_, head_size_}; }
-  // Reads on until the head has at least `size` <= size() bytes. unsupported: that is more than 256 MiB. data_loss: the file has
-  // become shorter. device_error: the system cannot read it.
+  // Reads until the head has at least `size` <= size() bytes. unsupported: `size` is more than 256 MiB. data_loss: the file has
+  // become shorter. device_error: the system reported a read error.
   Status read_head(uint64_t size);
 
-  // Copies the bytes [offset, offset + size), which must lie inside size(). May be called by many threads. Errors: of read_head.
+  // Copies the bytes [offset, offset + size), which must be within size(). Several threads may call it at the same time. Errors: as
+  // read_head.
   Status read(uint64_t offset, uint64_t size, void* out) const;
 
-  // data_loss when the file's size or time of modification are not what they were when it was opened.
+  // data_loss: the size or the modification time of the file has changed since it was opened.
   Status check_unchanged() const;
 
  private:
@@ -58,7 +59,7 @@ class FileBytes {
   std::vector<std::byte> owned_;  // of bytes in memory
   uint64_t size_ = 0;
   int64_t modified_ns_ = 0;
-  std::byte* head_ = nullptr;  // of a file: an address range of size_ bytes, of which head_size_ are there
+  std::byte* head_ = nullptr;  // of a file: an address range of size_ bytes, of which the first head_size_ have been read
   uint64_t head_size_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// The storage types of tensors in GGUF files: which ones this library reads, and the names of those it refuses.
+// The storage types of tensors in GGUF files: those that this library reads, and the names of those that it does not support.
 #pragma once
 
 #include <cstdint>
@@ -23,18 +23,18 @@ enum class GgmlType : uint32_t {
 
 struct GgmlTypeInfo {
   GgmlType type;
-  const char* name;  // as the format spells it: "Q4_K"
+  const char* name;  // as in the format: "Q4_K"
   int64_t block_elements;
   int64_t block_bytes;
 };
 
-// Null for every type that this library does not read.
+// Null for a type that this library does not read.
 const GgmlTypeInfo* ggml_type_info(GgmlType type);
 
-// "Q4_K"; for numbers that no version of the format has defined, "unknown type 77".
+// "Q4_K"; for a number that no version of the format defines, "unknown type 77".
 std::string ggml_type_name(GgmlType type);
 
-// "F32, F16, ...": for messages.
+// "F32, F16, ...", for error messages.
 std::string supported_ggml_types();
 
 }  // namespace prologue

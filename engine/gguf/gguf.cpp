@@ -63,8 +63,8 @@ bool is_informational(std::string_view key) {
 
 }  // namespace
 
-// Reads a file front to back. Every length is compared with the bytes that are left before it is used, and what it covers is read
-// from the file (need) before it is looked at.
+// Reads a file from front to back. Every length is compared with the bytes that are left before it is used, and its bytes are read
+// from the file (need) before they are accessed.
 class GgufParser {
  public:
   explicit GgufParser(GgufFile& file) : file_(file), bytes_(file.bytes_) {}
@@ -88,7 +88,7 @@ class GgufParser {
 
   uint64_t remaining() const { return bytes_.size() - position_; }
   const std::byte* here() const { return bytes_.head().data() + position_; }
-  // The next `size` <= remaining() bytes are about to be looked at.
+  // Call before the next `size` <= remaining() bytes are accessed.
   Status need(uint64_t size) { return bytes_.read_head(position_ + size); }
 
   template <class T>
@@ -114,7 +114,7 @@ class GgufParser {
     return ok_status();
   }
 
-  // Apart from read_string because vocabularies are long, and a name for each string would take longer than the reading.
+  // Separate from read_string because vocabularies are long: to build a name for each string would take longer than to read it.
   Status skip_string(uint64_t index, const std::string& what) {
     PROLOGUE_RETURN_IF_ERROR(need(std::min(remaining(), sizeof(uint64_t))));
     const uint64_t length = remaining() < sizeof(uint64_t) ? 0 : load<uint64_t>(here());
@@ -273,7 +273,8 @@ class GgufParser {
     return ok_status();
   }
 
-  // Turns offsets into positions in the file. Tensors may lie in any order and with gaps, but inside the file and apart from each other.
+  // Converts tensor offsets to positions in the file. Tensors may be in any order and with gaps, but must be within the file and must
+  // not overlap.
   Status place_tensors() {
     if (file_.tensors_.empty()) return ok_status();
     const uint64_t padding = (alignment_ - position_ % alignment_) % alignment_;
@@ -376,7 +377,7 @@ bool accepts(GgufValueType type) {
   }
 }
 
-// Reads one accepted value and moves past it. False, with the value in `problem`, when it does not fit into T.
+// Reads one value of an accepted type and moves past it. Returns false, with the value in `problem`, if it does not fit into T.
 template <class T>
 bool read_value(GgufValueType type, const std::byte*& bytes, T& value, std::string& problem) {
   if constexpr (std::is_same_v<T, std::string>) {

@@ -1,9 +1,9 @@
 // GGUF files: one file with weights, configuration and tokenizer. Versions 2 and 3, little-endian.
 //
-// The reader trusts nothing in a file: opening one checks every count, length, type, dimension and offset against the bytes
-// that are there, and afterwards tensors and values can be read without further checks. A file that contradicts itself is
-// refused with one sentence (StatusCode::data_loss); nothing is allocated in proportion to a number that was not checked. What was
-// checked is a copy: a file that is overwritten or cut short while it is open gives an error or other weights, and no fault.
+// The reader trusts nothing in a file. open() checks every count, length, type, dimension and offset against the size of the file;
+// after that, tensors and values can be read without further checks. An inconsistent file is an error (StatusCode::data_loss) whose
+// message says what is wrong. No allocation has a size that was not checked. The checked data is a private copy: if the file is
+// overwritten or truncated while it is open, the result is an error or different weights, never a crash.
 #pragma once
 
 #include <cstddef>
@@ -41,13 +41,13 @@ enum class GgufValueType : uint32_t {
 
 const char* gguf_value_type_name(GgufValueType type);
 
-// One tensor of a file. dims[0] is the dimension that is contiguous: the elements of a row. A linear layer's weight
-// is [in_features, out_features] here, which is [out_features, in_features] in row-major terms.
+// One tensor of a file. dims[0] is the contiguous dimension, the number of elements in a row. The weight of a linear layer has dims
+// [in_features, out_features] here, which is [out_features, in_features] in row-major order.
 struct GgufTensor {
   std::string_view name;
   GgmlType type = GgmlType::f32;
   std::vector<int64_t> dims;  // one to four, each at least 1
-  uint64_t offset = 0;        // from the start of the file; the data lie inside it
+  uint64_t offset = 0;        // from the start of the file; all of the data is within the file
   int64_t size_bytes = 0;
 
   int64_t row_elements() const { return dims[0]; }
@@ -57,14 +57,14 @@ struct GgufTensor {
 
 // A model file, open for reading. Move-only; names and keys point into it.
 //
-// The file remembers what was asked for: a model loader reads what it understands and then refuses a file in which something
-// is left over (unused_tensors, unused_keys), so that nothing that changes the result is silently ignored. That memory is
-// updated by const reads, so one file is to be read by one thread at a time; the tensor data itself (read) may be read by many.
+// The object records which keys and tensors were read. A model loader reads those that it knows, then returns an error if others are
+// left (unused_tensors, unused_keys), so that nothing that changes the result is silently ignored. Const functions update this
+// record, so only one thread at a time may use them; read() may be called by several threads.
 class GgufFile {
  public:
   // Opens the file and reads its metadata. unsupported: these take more than 256 MiB. Other errors: of FileBytes::open.
   static Result<GgufFile> open(const std::string& path);
-  // Takes the bytes of a whole file; `name` stands for the path in messages.
+  // Uses the bytes of a whole file in memory; `name` takes the place of the path in messages.
   static Result<GgufFile> from_bytes(std::vector<std::byte> bytes, std::string name = "memory");
 
   const std::string& path() const { return path_; }  // as messages show it (printable_path)
@@ -74,21 +74,21 @@ class GgufFile {
 
   bool has(std::string_view key) const { return key_index_.count(key) != 0; }
 
-  // The value of `key`, which counts as used from then on. T is bool, int32_t, uint32_t, int64_t, uint64_t, float, double,
-  // std::string, or a std::vector of int32_t, uint32_t, int64_t, float, bool or std::string.
-  // Every integer type of the file is accepted for an integer, provided the value fits; either float type for a float.
-  // not_found: no such key. data_loss: the key is there with another type, or with a value that does not fit.
+  // The value of `key`; the key then counts as used. T is bool, int32_t, uint32_t, int64_t, uint64_t, float, double, std::string, or a
+  // std::vector of int32_t, uint32_t, int64_t, float, bool or std::string.
+  // An integer T accepts every integer type of the file if the value fits. A float T accepts both float types.
+  // not_found: no such key. data_loss: the value has another type, or does not fit.
   template <class T>
   Result<T> get(std::string_view key) const;
-  // The same, with `fallback` where there is no such key; a key of a wrong type is still an error.
+  // The same, but returns `fallback` if there is no such key. A value of a wrong type is still an error.
   template <class T>
   Result<T> get_or(std::string_view key, T fallback) const {
     return has(key) ? get<T>(key) : Result<T>(std::move(fallback));
   }
 
   std::vector<std::string> keys() const;
-  // The keys that start with `prefix` and have not been read. Informational ones, which say nothing about how to compute, are
-  // never among them: general.*, tokenizer.* (a tokenizer is built by its own reader) and quantize.*.
+  // The keys that start with `prefix` and have not been read. general.*, tokenizer.* and quantize.* are never included: they do not
+  // change how the model computes (the tokenizer has its own reader).
   std::vector<std::string> unused_keys(std::string_view prefix = {}) const;
 
   // ---- Tensors ----
@@ -96,10 +96,10 @@ class GgufFile {
   std::span<const GgufTensor> tensors() const { return tensors_; }
   bool has_tensor(std::string_view name) const { return tensor_index_.count(name) != 0; }
 
-  // The tensor of that name, which counts as used from then on; the pointer lives as long as the file. not_found when it is
-  // missing.
+  // The tensor with this name; it then counts as used. The pointer is valid while the file object exists. not_found: there is no such
+  // tensor.
   Result<const GgufTensor*> tensor(std::string_view name) const;
-  // The same, and data_loss when its dimensions are not `dims`.
+  // The same, and data_loss if its dimensions are not `dims`.
   Result<const GgufTensor*> tensor(std::string_view name, std::span<const int64_t> dims) const;
   Result<const GgufTensor*> tensor(std::string_view name, std::initializer_list<int64_t> dims) const {
     return tensor(name, std::span<const int64_t>(dims.begin(), dims.size()));
@@ -107,17 +107,17 @@ class GgufFile {
 
   std::vector<std::string> unused_tensors() const;
 
-  // Copies bytes [begin, begin + size) of the tensor's data. invalid_argument: they do not lie inside it. data_loss: the file has become
-  // shorter since it was opened. device_error: the system cannot read it.
+  // Copies bytes [begin, begin + size) of the tensor's data. invalid_argument: the range is not within the data. data_loss: the file
+  // has become shorter since it was opened. device_error: the system reported a read error.
   Status read(const GgufTensor& tensor, int64_t begin, int64_t size, void* out) const;
-  // data_loss when others have changed the file since it was opened, as far as its size and its time of modification tell: what
-  // was read may then be of two files.
+  // data_loss: the size or the modification time of the file has changed since it was opened. The data that was read may then be a
+  // mixture of two versions.
   Status check_unchanged() const;
 
  private:
   friend class GgufParser;
 
-  // A metadata value as it lies in the file; `payload` starts at the first element.
+  // A metadata value as stored in the file; `payload` points at the first element.
   struct Entry {
     std::string_view key;
     GgufValueType type = GgufValueType::uint8;  // of the value, or of an array's elements

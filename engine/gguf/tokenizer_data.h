@@ -1,4 +1,4 @@
-// The tokenizer that lies in a GGUF file.
+// Reads the tokenizer data of a GGUF file.
 #pragma once
 
 #include <string>
@@ -9,11 +9,11 @@
 
 namespace prologue {
 
-// Reads tokenizer.ggml.* and tokenizer.chat_template. What the file leaves out stays at its default, except add_bos: files with
-// the pre-tokenizer "llama-bpe" that do not say whether BOS is added mean that it is.
+// Reads tokenizer.ggml.* and tokenizer.chat_template. A missing key gets the default of TokenizerData. The exception is add_bos: it is
+// true if the file does not have it and the pre-tokenizer is "llama-bpe".
 //
-// not_found: no model or no tokens, or a BPE without merges. unsupported: the file wants a token appended to every text
-// (add_eos_token, add_sep_token), which would change the result. Whether the parts fit together is for Tokenizer::create to say.
+// not_found: no model, no tokens, or BPE without merges. unsupported: the file requires a token appended to every text
+// (add_eos_token, add_sep_token), which would change the result. Tokenizer::create checks that the parts are consistent.
 Result<TokenizerData> read_tokenizer_data(const GgufFile& file);
 Result<TokenizerData> read_tokenizer_data(const std::string& path);
 

@@ -17,7 +17,7 @@ std::string names() {
   return list;
 }
 
-// The weights in the compute type must fit; found out before the first is read.
+// Checks, before the first weight is read, that the weights in the compute type fit in memory.
 Status check_memory(const GgufFile& file, DType dtype, Device device) {
   double needed = 0.0;
   for (const GgufTensor& tensor : file.tensors()) {

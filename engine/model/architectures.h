@@ -1,4 +1,4 @@
-// The model families that can be loaded: each is one file beside this one, from the names in a model file to a layer graph.
+// The model architectures that can be loaded. Each has one source file in this folder, which builds a layer graph from a model file.
 #pragma once
 
 #include <functional>
@@ -13,13 +13,14 @@ namespace prologue {
 
 struct Architecture {
   const char* name;  // general.architecture
-  // Reads configuration and weights and writes the graph down. Keys and tensors that it leaves unread are refused afterwards.
+  // Reads the configuration and the weights, and builds the graph. load_model returns an error if keys or tensors are left unread.
   Result<Model> (*load)(WeightLoader& loader);
 };
 
 std::span<const Architecture> architectures();
 
-// Picks the architecture, loads it, and refuses what nobody read: a tensor, or a key of the architecture, would change the result.
+// Selects the architecture and loads the model. A tensor, or a key of the architecture, that was not read is an error: ignoring it
+// would change the result.
 Result<Model> load_model(const GgufFile& file, DType dtype, const Execution& execution, std::function<void(double)> progress);
 
 // engine/model/llama.cpp

@@ -1,4 +1,4 @@
-// Llama and everything that is shaped like it (SmolLM2, Llama 2 and 3, Mistral without its window, ...).
+// Llama and models with the same architecture (SmolLM2, Llama 2 and 3, Mistral without its window, ...).
 #include <algorithm>
 #include <cmath>
 
@@ -20,7 +20,7 @@ Result<int64_t> positive(const GgufFile& file, const std::string& key, int64_t f
   return value;
 }
 
-// Keys that other models of this architecture use, and that this loader supports only at the value that means "off".
+// Keys that other models of this architecture use. This loader supports only the value that means "off".
 Status refuse_unsupported(const GgufFile& file) {
   PROLOGUE_ASSIGN_OR_RETURN(const int64_t experts, file.get_or<int64_t>("llama.expert_count", 0));
   if (experts != 0)
@@ -39,8 +39,8 @@ struct LlamaConfig : ModelConfig {
   RopeConfig rope;
 };
 
-// The keys as llama.cpp reads them: a scaling without a type is linear, a factor that is missing or 0 means 1, and attn_factor
-// multiplies what YaRN makes of its factor.
+// Reads the keys as llama.cpp does: a scaling without a type is linear, a factor that is missing or 0 means 1, and attn_factor
+// multiplies the attention factor that YaRN computes from its factor.
 Result<RopeScaling> read_rope_scaling(const GgufFile& file, int64_t context_length) {
   PROLOGUE_ASSIGN_OR_RETURN(const std::string type, file.get_or<std::string>("llama.rope.scaling.type", "linear"));
   if (type == "none") return RopeScaling{};
@@ -68,7 +68,7 @@ Result<LlamaConfig> read_config(const GgufFile& file) {
   config.architecture = "llama";
   PROLOGUE_ASSIGN_OR_RETURN(config.name, file.get_or<std::string>("general.name", "unnamed"));
   PROLOGUE_ASSIGN_OR_RETURN(config.num_layers, positive(file, "llama.block_count"));
-  if (config.num_layers > kMaxLayers) {  // planning the graph takes time by the square of its nodes
+  if (config.num_layers > kMaxLayers) {  // the time to plan the graph grows with the square of its nodes
     return unsupported(file.path(), ": llama.block_count is ", config.num_layers, ": at most ", kMaxLayers, " are supported");
   }
   PROLOGUE_ASSIGN_OR_RETURN(config.context_length, positive(file, "llama.context_length"));
@@ -137,7 +137,7 @@ Result<Model> load_llama(WeightLoader& loader) {
 
   Model model;
   model.dtype = loader.dtype();
-  // Schemes that depend on the length are pinned at the context; the table itself grows with what is run (ModelRunner).
+  // Schemes that depend on the length use the context length; the table grows to the longest sequence that will run (ModelRunner).
   PROLOGUE_ASSIGN_OR_RETURN(const RopeFrequencies frequencies,
                             rope_frequencies(config.rope, config.context_length, RopePrecision::reference));
   PROLOGUE_ASSIGN_OR_RETURN(RopeTable table,
@@ -148,7 +148,7 @@ Result<Model> load_llama(WeightLoader& loader) {
   const int64_t q_rows = config.num_q_heads * config.head_dim;
   const int64_t kv_rows = config.num_kv_heads * config.head_dim;
   PROLOGUE_ASSIGN_OR_RETURN(const Weight embedding, loader.load("token_embd.weight", config.vocab_size, hidden));
-  Weight lm_head = embedding;  // tied, unless the file says otherwise
+  Weight lm_head = embedding;  // tied, unless the file has output.weight
   if (file.has_tensor("output.weight")) {
     PROLOGUE_ASSIGN_OR_RETURN(lm_head, loader.load("output.weight", config.vocab_size, hidden));
   }

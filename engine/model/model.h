@@ -21,17 +21,17 @@ struct ModelConfig {
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;
   int64_t vocab_size = 0;
-  int64_t context_length = 0;  // the longest sequence that the model was made for
+  int64_t context_length = 0;  // the longest sequence that the model supports
 };
 
 struct Model {
   ModelConfig config;
   DType dtype = DType::f32;
-  Graph graph;  // unfused; its output are float32 logits [logit rows, vocab_size]
+  Graph graph;  // unfused; its output is float32 logits [logit rows, vocab_size]
 
   // What the graph points to.
   std::vector<Buffer> weights;
-  std::vector<std::unique_ptr<RopeTable>> rope_tables;  // grow with the longest sequence that a runner is made for
+  std::vector<std::unique_ptr<RopeTable>> rope_tables;  // they grow to the longest sequence that a runner is created for
 };
 
 }  // namespace prologue

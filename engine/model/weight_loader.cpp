@@ -56,7 +56,7 @@ Result<Weight> WeightLoader::load_tensors(const std::vector<const GgufTensor*>& 
   PROLOGUE_ASSIGN_OR_RETURN(unsigned char* const data, allocate(rows * cols * element));
   unsigned char* target = data;
   for (const GgufTensor* tensor : tensors) {
-    // Rows are whole blocks without padding: a tensor is one run of blocks, whatever its rows are.
+    // Rows are whole blocks without padding, so a tensor is one array of blocks.
     const GgmlTypeInfo& type = *ggml_type_info(tensor->type);
     const int64_t num_blocks = tensor->num_elements() / type.block_elements;
     const int64_t blocks_at_once = std::min(kElementsAtOnce / type.block_elements, num_blocks);

@@ -1,5 +1,5 @@
-// Tensors of a model file as weights on a device: dequantised, converted to the compute type, put side by side where one GEMM
-// makes several things at once.
+// Loads tensors of a model file as weights on a device: dequantises them, converts them to the compute type, and concatenates those
+// that one GEMM uses together.
 #pragma once
 
 #include <functional>
@@ -14,18 +14,18 @@ namespace prologue {
 
 class WeightLoader {
  public:
-  // `progress` is called with the fraction of the file's tensor bytes read so far.
+  // `progress` is called with the fraction of the file's tensor bytes that has been read.
   WeightLoader(const GgufFile& file, DType dtype, const Execution& execution, std::function<void(double)> progress);
 
-  // The tensor as [rows, cols]; its dimensions must be exactly that. A vector has rows = 1.
+  // The tensor as [rows, cols]; its dimensions must be exactly these. A vector has rows = 1.
   Result<Weight> load(const std::string& name, int64_t rows, int64_t cols);
-  // Several tensors as one weight, their rows one after the other.
+  // Several tensors as one weight, concatenated along the rows.
   struct Part {
     std::string name;
     int64_t rows;
   };
   Result<Weight> load_stacked(const std::vector<Part>& parts, int64_t cols);
-  // Several vectors end to end.
+  // Several vectors, concatenated.
   Result<Weight> load_joined(const std::vector<Part>& parts);
 
   const GgufFile& file() const { return file_; }
@@ -35,7 +35,7 @@ class WeightLoader {
 
  private:
   Result<Weight> load_tensors(const std::vector<const GgufTensor*>& tensors, int64_t rows, int64_t cols);
-  // Memory that the model will own, 256-byte aligned; cut from large blocks, so that small weights waste no huge pages.
+  // Memory that the model will own, 256-byte aligned. It is part of a large block, so that small weights do not waste huge pages.
   Result<unsigned char*> allocate(int64_t num_bytes);
 
   const GgufFile& file_;
@@ -45,7 +45,7 @@ class WeightLoader {
   int64_t total_bytes_ = 0;
   int64_t done_bytes_ = 0;
   std::vector<std::byte> source_;       // a piece of a tensor as the file has it
-  std::vector<unsigned char> staging_;  // the same dequantised, on its way to another device
+  std::vector<unsigned char> staging_;  // the same, dequantised, before the copy to another device
   std::vector<Buffer> blocks_;
   int64_t block_used_ = 0;  // bytes of the last block
 };

@@ -12,7 +12,7 @@ constexpr std::string_view kLlama3Start = "<|start_header_id|>";
 constexpr std::string_view kLlama3EndOfHeader = "<|end_header_id|>";
 constexpr std::string_view kLlama3End = "<|eot_id|>";
 
-// The system message that a ChatML template spells out: the first string literal in it with '<|im_start|>system\nTEXT<|im_end|>'.
+// The default system message of a ChatML template: the first string literal that contains '<|im_start|>system\nTEXT<|im_end|>'.
 std::string spelled_out_system_message(std::string_view chat_template) {
   constexpr std::string_view kHeader = "<|im_start|>system";
   for (size_t at = 0; (at = chat_template.find(kHeader, at)) != std::string_view::npos;) {
@@ -20,7 +20,7 @@ std::string spelled_out_system_message(std::string_view chat_template) {
     const char quote = begins_literal ? chat_template[at - 1] : '\0';
     at += kHeader.size();
     if (!begins_literal) continue;
-    std::string literal;  // what follows the header, escapes resolved; the search goes on behind it
+    std::string literal;  // the text after the header, with escapes resolved; the search continues after it
     for (; at < chat_template.size() && chat_template[at] != quote; ++at) {
       if (chat_template[at] == '\\' && at + 1 < chat_template.size()) {
         const char escaped = chat_template[++at];
@@ -93,7 +93,7 @@ Status ChatFormat::append_plain(std::string_view text, std::vector<int32_t>& ids
   return ok_status();
 }
 
-// The text between two markers is encoded in one go, since the pre-tokenizer may join what stands on both sides of a newline.
+// The text between two markers is encoded in one call, because a pre-tokenizer piece may contain text on both sides of a newline.
 Status ChatFormat::append_header(std::string_view role, std::string_view content, std::vector<int32_t>& ids) const {
   ids.push_back(start_of_header_);
   if (style_ == Style::chatml) return append_plain(str_cat(role, "\n", content), ids);

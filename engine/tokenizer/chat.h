@@ -1,5 +1,5 @@
-// Conversations as the tokens that a chat model was trained on. Only the format's own markers become control tokens: what people
-// write stays plain text, even where it spells a marker.
+// Encodes conversations in the format that a chat model was trained on. Only the format's own markers become control tokens. The
+// content of a message is always plain text, even if it contains the text of a marker.
 #pragma once
 
 #include <cstdint>
@@ -13,16 +13,16 @@
 namespace prologue {
 
 struct ChatMessage {
-  std::string role;  // "system", "user", "assistant", or what else the model knows
+  std::string role;  // "system", "user", "assistant", or another role of the model
   std::string content;
 };
 
 // The chat format of a model, recognised from the template in its file. The template itself is not executed:
 //   ChatML   <|im_start|>ROLE \n CONTENT <|im_end|> \n
 //   Llama 3  <|start_header_id|>ROLE<|end_header_id|> \n\n CONTENT <|eot_id|>, with CONTENT stripped of white space at both ends
-// Two more things are taken from its text: the BOS token comes first where the template mentions bos_token, and
-// a conversation that does not begin with a system message gets the ChatML system message that the template spells out, if it
-// does. What else a template does (tools, thinking, dates) is left out.
+// Two more things are taken from the template. If it contains bos_token, the BOS token comes first. If it contains a default ChatML
+// system message, a conversation without a system message at its beginning gets that one. Everything else that a template may do
+// (tools, thinking, dates) is not supported.
 class ChatFormat {
  public:
   // The tokenizer must outlive the format. not_found: the model has no chat template. unsupported: the template is neither
@@ -30,17 +30,17 @@ class ChatFormat {
   static Result<ChatFormat> detect(const Tokenizer& tokenizer);
 
   const char* name() const;  // "ChatML", "Llama 3"
-  // The marker that ends every message: where an answer is over, besides Tokenizer::is_end_of_generation.
+  // The marker that ends every message. An answer ends at this token, or where Tokenizer::is_end_of_generation is true.
   int32_t end_of_turn() const { return end_of_turn_; }
-  // Empty: the format adds none.
+  // Empty: the format adds no system message.
   const std::string& default_system_message() const { return default_system_message_; }
 
-  // The whole conversation; with add_generation_prompt, up to where the assistant's answer begins. invalid_argument: there is no
-  // message, or one has no role.
+  // The whole conversation; with add_generation_prompt, followed by the header of the assistant's answer. invalid_argument: there is
+  // no message, or one has no role.
   Result<std::vector<int32_t>> encode_chat(std::span<const ChatMessage> messages, bool add_generation_prompt) const;
 
-  // The next turn of a running conversation: what comes after the tokens of the assistant's answer (which are without their end
-  // marker), up to where the next answer begins.
+  // `message` as the next turn of a conversation. The result follows the tokens of the assistant's last answer (without its end
+  // marker): the end marker, the message, and the header of the next answer.
   Result<std::vector<int32_t>> encode_next_turn(const ChatMessage& message) const;
 
  private:

@@ -11,8 +11,7 @@
 namespace prologue {
 namespace {
 
-// Unicode's White_Space, to stand in brackets. It is what \s means where the models' patterns come from; PCRE2's own \s has
-// U+180E besides.
+// Unicode's White_Space, for use in brackets. This is what \s means in the models' patterns; \s of PCRE2 also includes U+180E.
 #define PROLOGUE_SPACE R"(\t-\r\x{85}\p{Z})"
 
 struct NamedPattern {
@@ -21,12 +20,12 @@ struct NamedPattern {
   bool whole_pieces_first;
 };
 
-// Every character is matched by some alternative, so matches follow each other without gaps. No group is repeated, and no
-// repeat of a single class can begin again where it failed: time is linear.
+// Every character is matched by some alternative, so there are no gaps between matches. No group is repeated, and a repeat of a
+// single class that fails is not tried again from the same position, so the time is linear.
 constexpr std::array<NamedPattern, 4> kPatterns = {{
-    // The model's pre-tokenizer first cuts every digit out, then splits what is between them as GPT-2 does. In one pattern: a
-    // digit
-    // takes no space along, and spaces before a digit are the end of their part, so that all of them stay together.
+    // The model's pre-tokenizer first makes every digit a piece, then splits the text between digits as GPT-2 does. This is one
+    // pattern for both: a digit takes no space with it, and all the spaces before a digit stay together, because they are at the end
+    // of the text between digits.
     {"smollm",
      R"('s|'t|'re|'ve|'m|'ll|'d|\p{N}| ?\p{L}+| ?[^)" PROLOGUE_SPACE R"(\p{L}\p{N}]+)"
      "|[" PROLOGUE_SPACE "]+(?![^" PROLOGUE_SPACE R"(\p{N}]))"
@@ -56,7 +55,7 @@ constexpr std::array<NamedPattern, 4> kPatterns = {{
 struct MatchData {
   explicit MatchData(const pcre2_code* code)
       : context(pcre2_match_context_create(nullptr)), data(pcre2_match_data_create_from_pattern(code, nullptr)) {
-    // The default limit counts steps and would refuse a very long run of spaces.
+    // The default limit counts steps; a very long run of spaces would exceed it.
     if (context != nullptr) pcre2_set_match_limit(context, UINT32_MAX);
   }
   ~MatchData() {
@@ -102,7 +101,7 @@ Result<PreTokenizer> PreTokenizer::create(std::string_view name) {
       return unsupported("PCRE2 cannot compile the pre-tokenizer ", name, " (", error_text(error), " at offset ", offset,
                          "): it must be built with Unicode support");
     }
-    pcre2_jit_compile(pattern->code, PCRE2_JIT_COMPLETE);  // where there is no JIT, matching is interpreted and gives the same
+    pcre2_jit_compile(pattern->code, PCRE2_JIT_COMPLETE);  // without JIT, matching is interpreted, with the same results
     return PreTokenizer(pattern, named.whole_pieces_first);
   }
   return unsupported("the pre-tokenizer ", in_quotes(name), " (tokenizer.ggml.pre) is not supported: supported are ", names);

@@ -1,5 +1,5 @@
-// The pre-tokenizer: cuts a text into the pieces within which byte-level BPE may merge. Each model was trained with one such
-// pattern, so a piece boundary in another place gives other tokens.
+// The pre-tokenizer: it splits a text into pieces, and byte-level BPE merges only within a piece. Each model was trained with one
+// split pattern; other piece boundaries give other tokens.
 #pragma once
 
 #include <memory>
@@ -15,11 +15,11 @@ class PreTokenizer {
   // By GGUF name (tokenizer.ggml.pre): smollm, gpt-2, llama-bpe or qwen2. unsupported: any other name.
   static Result<PreTokenizer> create(std::string_view name);
 
-  // Appends the pieces of `text`, in order; together they are the text. `text` must be valid UTF-8. Takes time proportional to
-  // the text, whatever is in it. May be called from several threads. resource_exhausted: the memory for matching ran out.
+  // Appends the pieces of `text`, in order; concatenated they are the text. `text` must be valid UTF-8. The time is proportional to
+  // the length of the text, for every text. Several threads may call it. resource_exhausted: there is no memory for matching.
   Status split(std::string_view text, std::vector<std::string_view>& pieces) const;
 
-  // Whether a piece that is a token as a whole is that token, even where the merges would end elsewhere (llama-bpe).
+  // True if a piece whose whole text is a token becomes that token, even if the merges would give other tokens (llama-bpe).
   bool whole_pieces_first() const { return whole_pieces_first_; }
 
  private:

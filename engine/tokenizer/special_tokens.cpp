@@ -33,7 +33,7 @@ Result<SpecialTokens> SpecialTokens::create(std::span<const SpecialToken> tokens
     result.tokens_.push_back({static_cast<int32_t>(token.text.size()), token.id});
   }
 
-  // A node's failure is less deep than the node: shallow ones first.
+  // The failure link of a node points to a less deep node, so shallow nodes come first.
   std::vector<int32_t> order(nodes.size());
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(),

@@ -1,4 +1,4 @@
-// The special tokens of a vocabulary, found in a text. Time is proportional to the text, whatever the tokens are.
+// Finds the special tokens of a vocabulary in a text. The time is proportional to the length of the text, for every set of tokens.
 #pragma once
 
 #include <array>
@@ -15,12 +15,12 @@ namespace prologue {
 struct SpecialToken {
   std::string_view text;  // not empty
   int32_t id;
-  bool always;  // found without parse_special too
+  bool always;  // also found without parse_special
 };
 
 class SpecialTokens {
  public:
-  // Texts are different from each other, and live as long as this. unsupported: they have more than 4 MiB in all.
+  // The texts must differ from each other, and must outlive this object. unsupported: they have more than 4 MiB in total.
   static Result<SpecialTokens> create(std::span<const SpecialToken> tokens);
 
   struct Match {
@@ -28,11 +28,12 @@ class SpecialTokens {
     size_t size;
     int32_t id;
   };
-  // Appends the tokens in `text` from left to right: where one begins, the longest that does; the next one after its end.
+  // Appends the tokens in `text` from left to right. If several begin at the same byte, the longest is taken. The search continues
+  // after its end.
   void find(std::string_view text, bool parse_special, std::vector<Match>& matches) const;
 
  private:
-  // Aho-Corasick over the texts read from their ends, as the text is: the node that is reached at a byte then tells the longest
+  // Aho-Corasick over the reversed texts. The searched text is read backwards too, so the node reached at a byte gives the longest
   // token that begins there.
   struct Node {
     int32_t parent;

@@ -12,8 +12,8 @@ namespace {
 constexpr size_t kMaxTextBytes = size_t{64} << 20;
 constexpr size_t kMaxTokens = std::numeric_limits<int32_t>::max();
 
-// GPT-2's alphabet: byte-level vocabularies write each byte as one printable character. Printable Latin-1 bytes stand for
-// themselves, the others follow in order from U+0100.
+// GPT-2's alphabet: byte-level vocabularies write each byte as one printable character. Printable Latin-1 bytes represent
+// themselves; the others are numbered from U+0100 in order.
 class ByteAlphabet {
  public:
   ByteAlphabet() {
@@ -26,7 +26,7 @@ class ByteAlphabet {
     }
   }
 
-  // The bytes that valid UTF-8 `text` stands for; nothing when it has characters outside the alphabet.
+  // The bytes that `text` (valid UTF-8) represents; nothing if it has characters outside the alphabet.
   std::optional<std::string> decode(std::string_view text) const {
     std::string bytes;
     for (size_t i = 0; i < text.size(); ++i) {
@@ -148,7 +148,7 @@ Status Tokenizer::index_merges() {
       return data_loss("merge ", rank, ", ", in_quotes(line), ", is there twice");
     }
   }
-  data_.merges = {};  // not needed any more, and as large as the vocabulary
+  data_.merges = {};  // no longer needed, and as large as the vocabulary
   return ok_status();
 }
 
@@ -164,7 +164,7 @@ TokenType Tokenizer::type(int32_t id) const {
 
 // ---- Encoding ----
 
-// What encoding a piece needs, kept from piece to piece. The symbols of a piece are a linked list over its byte positions.
+// Memory for encoding, reused for each piece. The symbols of a piece are a linked list over its byte positions.
 struct Tokenizer::Workspace {
   struct Symbol {
     int32_t id;  // -1: a byte that the vocabulary lacks, or merged into the symbol on its left
@@ -173,7 +173,7 @@ struct Tokenizer::Workspace {
   };
   struct Candidate {
     uint64_t order;  // rank, then position: the merge that goes first is the smallest
-    uint64_t pair;   // the ids that it joins; other ones are there by now when it is out of date
+    uint64_t pair;   // the ids that it joins; if the symbols have other ids now, the merge is out of date
     int32_t left;
     int32_t result;
     bool operator>(const Candidate& other) const { return order > other.order; }
@@ -226,7 +226,7 @@ Status Tokenizer::encode_plain(std::string_view text, Workspace& workspace, std:
   return ok_status();
 }
 
-// Adds the merge of the symbol at `left` with its neighbour to the right, if there is such a merge.
+// Adds the merge of the symbol at `left` with the symbol to its right, if the vocabulary has this merge.
 void Tokenizer::push_merge(int32_t left, Workspace& workspace) const {
   const Workspace::Symbol& symbol = workspace.symbols[static_cast<size_t>(left)];
   if (symbol.next >= static_cast<int32_t>(workspace.symbols.size())) return;
@@ -237,8 +237,8 @@ void Tokenizer::push_merge(int32_t left, Workspace& workspace) const {
   workspace.candidates.push({order, pair, left, merge->second.result});
 }
 
-// Byte-pair encoding: of all neighbours that can be merged, the pair that comes first in the merge list is, leftmost first; until
-// none is left.
+// Byte-pair encoding: of all neighbours that can be merged, merges the pair that is first in the merge list (the leftmost of equal
+// pairs), until no pair can be merged.
 void Tokenizer::encode_piece(std::string_view piece, Workspace& workspace, std::vector<int32_t>& ids) const {
   if (const auto whole = whole_pieces_.find(piece); whole != whole_pieces_.end()) {
     ids.push_back(whole->second);

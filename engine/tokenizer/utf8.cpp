@@ -43,7 +43,7 @@ std::string replace_invalid_bytes(std::string_view text) {
 
 namespace {
 
-// Whether a valid UTF-8 character controls the screen instead of being shown on it.
+// True if a valid UTF-8 character controls the terminal and is not shown as a character.
 bool is_control(std::string_view character) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(character[i]); };
   if (character.size() == 1) return byte(0) < 0x20 || byte(0) == 0x7f;
@@ -54,7 +54,7 @@ bool is_control(std::string_view character) {
          (code_point >= 0x2066 && code_point <= 0x2069);
 }
 
-// The first character of `rest`, or its first bytes that are none, as it may be shown; removed from `rest`.
+// Removes the first character of `rest`, or its first invalid bytes, and returns it in printable form.
 std::string take_shown(std::string_view& rest, std::string_view keep) {
   constexpr char kHex[] = "0123456789abcdef";
   const Utf8Prefix prefix = utf8_prefix(rest);
@@ -70,7 +70,7 @@ std::string take_shown(std::string_view& rest, std::string_view keep) {
   return escaped;
 }
 
-// The beginning of `text` in at most `max_bytes`; what does not fit is left in `text`.
+// The printable form of the beginning of `text`, at most `max_bytes` long; the rest stays in `text`.
 std::string take_printable(std::string_view& text, size_t max_bytes) {
   std::string shown;
   while (!text.empty()) {

@@ -1,4 +1,4 @@
-// UTF-8 as the tokenizer needs it: text from outside may be anything, text that goes out is always valid.
+// UTF-8 for the tokenizer. Input text may be any bytes; output text is always valid.
 #pragma once
 
 #include <cstddef>
@@ -7,21 +7,21 @@
 
 namespace prologue {
 
-// U+FFFD, what stands where bytes were not UTF-8.
+// U+FFFD, the replacement for bytes that are not valid UTF-8.
 inline constexpr std::string_view kReplacementCharacter = "\xef\xbf\xbd";
 
-// What the first bytes of a text are. Overlong forms, surrogates and values above U+10FFFF are not UTF-8.
+// Classifies the first bytes of a text. Overlong forms, surrogates and values above U+10FFFF are not valid UTF-8.
 struct Utf8Prefix {
   enum class Kind { character, invalid, unfinished } kind;
-  // character: its bytes. invalid: the bytes that one U+FFFD stands for, at least one (Unicode's "maximal subpart", what Python
-  // and Rust replace). unfinished: all the bytes there are, a proper beginning of some character.
+  // character: its bytes. invalid: the bytes that one U+FFFD replaces, at least one (Unicode's "maximal subpart", as in Python and
+  // Rust). unfinished: the whole text, which is the beginning of a character but not all of it.
   size_t length;
 };
 Utf8Prefix utf8_prefix(std::string_view text);  // text is not empty
 
 bool is_valid_utf8(std::string_view text);
 
-// Valid UTF-8: each byte that is not part of a character becomes U+FFFD.
+// The text as valid UTF-8: each byte that is not part of a valid character becomes U+FFFD.
 std::string replace_invalid_bytes(std::string_view text);
 
 // ---- Text from a file, a model or a command line, made safe for a message or a terminal ----
@@ -31,11 +31,12 @@ std::string replace_invalid_bytes(std::string_view text);
 
 // Characters of `keep` (control characters) stay as they are.
 std::string escape_controls(std::string_view text, std::string_view keep = {});
-// On one line, and at most `max_bytes` long: what is left out is replaced by "... (N bytes)", N the length of the whole text.
+// On one line, and at most `max_bytes` long. The rest of a longer text is replaced by "... (N bytes)", where N is the length of the
+// whole text.
 std::string printable(std::string_view text, size_t max_bytes = 96);
 // The same in single quotes. (Not "quoted": with <iomanip>, a std::string would find std::quoted.)
 std::string in_quotes(std::string_view text, size_t max_bytes = 96);
-// A file's path for a message: printable, with room for the long ones that exist.
+// A file's path for a message: printable, at most 1024 bytes.
 std::string printable_path(std::string_view path);
 
 }  // namespace prologue

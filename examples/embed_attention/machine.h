@@ -32,7 +32,7 @@ class Machine {
     for (void* block : gpu_ ? std::vector<void*>() : blocks_) std::free(block);
   }
 
-  // Where the library is to run: our stream is a cudaStream_t, which is a CUstream_st*.
+  // Where the library runs: the engine's stream is a cudaStream_t, which is a CUstream_st*.
   prologue::Execution execution() const {
 #ifdef ENGINE_CUDA
     if (gpu_) return {prologue::Device::cuda, 1, stream_};
@@ -40,7 +40,7 @@ class Machine {
     return {prologue::Device::cpu, 2};
   }
 
-  // Zeros, until the machine goes.
+  // Memory filled with zeros; freed with the machine.
   template <class T>
   T* allocate(int64_t count) {
     const size_t bytes = (static_cast<size_t>(count) * sizeof(T) + 255) / 256 * 256;
@@ -69,7 +69,7 @@ class Machine {
 #endif
     if (!gpu_) std::memcpy(target, source, count * sizeof(T));
   }
-  // Waits for everything before it.
+  // Waits for all earlier work.
   template <class T>
   void copy_out(T* target, const T* source, size_t count) {
 #ifdef ENGINE_CUDA

@@ -1,7 +1,7 @@
-// Somebody else's engine on one page, and our attention layer inside it. The engine has its own buffers, stream and page table,
-// and passes raw pointers and strides to the layer. It prefills two sequences, decodes a token of each a few times, all in
-// bfloat16, and compares every row with float64 (reference.h). It runs on the GPU if there is one and the engine was built for it
-// (ENGINE_CUDA), else on the CPU.
+// A small engine that uses the attention layer of this library. The engine has its own buffers, stream and page table, and passes
+// raw pointers and strides to the layer. It prefills two sequences in bfloat16 and decodes a few tokens of each. It compares every
+// row with a float64 reference (reference.h). It runs on the GPU if there is one and the engine was built for it (ENGINE_CUDA), else
+// on the CPU.
 //   embed_attention [cpu]
 #include <cmath>
 #include <cstdio>
@@ -20,9 +20,9 @@
 namespace {
 
 constexpr int64_t kMaxTokens = 64, kMaxSeqs = 2, kPages = 24, kPageSize = 4, kMaxPages = 10;  // of a sequence
-constexpr int64_t kLayers = 2, kLayer = 1;  // the pool holds the pages of every layer; this program runs one
+constexpr int64_t kLayers = 2, kLayer = 1;  // the pool has pages for every layer; this program runs one layer
 
-// Which page holds which tokens of which sequence. The library knows nothing of it.
+// The engine's page table: the pages of each sequence. The library does not know this type.
 struct PageTable {
   std::vector<int32_t> free;
   std::vector<int32_t> rows = std::vector<int32_t>(kMaxSeqs * kMaxPages, -1);  // [kMaxSeqs, kMaxPages]
@@ -131,7 +131,7 @@ class Engine {
     // end snippet
   }
 
-  // Runs the layer over new rows of hidden states, new_tokens[s] of sequence s; their outputs.
+  // Runs the layer over new rows of hidden states, new_tokens[s] rows of sequence s, and returns their outputs.
   std::vector<BFloat16> step(const std::vector<BFloat16>& rows, const std::vector<int64_t>& new_tokens) {
     // snippet: step
     int32_t cu_seqlens_q[kMaxSeqs + 1] = {}, cache_lens[kMaxSeqs] = {};
@@ -204,7 +204,7 @@ int main(int argc, char** argv) {
     }
     for (size_t i = 0; i < want.size(); ++i) {
       const double error = std::fabs(static_cast<double>(to_float(got[i])) - want[i]);
-      max_error = error <= max_error ? max_error : error;  // NaN sticks
+      max_error = error <= max_error ? max_error : error;  // NaN stays
       largest = std::max(largest, std::fabs(want[i]));
     }
   }

@@ -26,7 +26,7 @@ constexpr const char* kHelp =
     "Ctrl-C stops an answer. At the prompt, Ctrl-C twice leaves.\n"
     "To send a message that starts with /, put a space before it.\n";
 
-// While it lives, Ctrl-C is noted instead of ending the program. A second one that comes before the first was taken ends it.
+// While this object exists, the first Ctrl-C is only recorded. A second one before the first was handled ends the program.
 class Interrupts {
  public:
   Interrupts() {
@@ -118,7 +118,7 @@ class Chat {
     return reader_.read(line);
   }
 
-  // One line; or several, of which each but the last ends with a backslash; or all between two """.
+  // A message: one line; several lines, where all but the last end with a backslash; or all text between two """.
   LineReader::Event read_message(std::string& message) {
     constexpr std::string_view kQuotes = "\"\"\"";
     std::string line;
@@ -129,14 +129,14 @@ class Chat {
       message += line;
       if (!(is_block ? !remove_suffix(message, kQuotes) : remove_suffix(message, "\\"))) return event;
       message += '\n';
-      if (message.size() > kMaxInputBytes) message.resize(kMaxInputBytes);  // no context is that long: the answer will say so
+      if (message.size() > kMaxInputBytes) message.resize(kMaxInputBytes);  // no context is that long: the request will fail with an error
       event = read_line("... ", line);
     }
     // The end of the input ends an unfinished message, too; the next call finds it again.
     return event == LineReader::Event::end && !message.empty() ? LineReader::Event::line : event;
   }
 
-  // False: leave.
+  // False: end the chat.
   bool run_command(std::string_view command) {
     if (command == "/exit" || command == "/bye") return false;
     if (command == "/help") {
@@ -167,7 +167,7 @@ class Chat {
     return tokens;
   }
 
-  // The prompt of the last turn: as many of the turns before it as leave a quarter of the context for the answer.
+  // The prompt of the last turn, with as many earlier turns as fit while a quarter of the context stays free for the answer.
   Status make_prompt() {
     const int64_t context = engine_.context_length();
     const int64_t room = std::min(request_.max_tokens, std::max<int64_t>(1, context / 4));
@@ -223,7 +223,7 @@ class Chat {
     num_generated_ += static_cast<int64_t>(last_.tokens.size());
     context_used_ = last_.prefill_tokens + static_cast<int64_t>(last_.tokens.size());
     turns_.back().answer = last_.tokens;
-    if (last_.tokens.empty() && last_.stop == StopReason::cancelled) turns_.pop_back();  // as if it had not been asked
+    if (last_.tokens.empty() && last_.stop == StopReason::cancelled) turns_.pop_back();  // forget the message
     return true;
   }
 

@@ -9,8 +9,8 @@
 
 namespace generate {
 
-// Messages from standard input, answers to `out`, until the end of input or /exit; everything else goes to stderr. Each answer sees the
-// conversation so far. Returns the exit code.
+// Reads messages from standard input and writes answers to `out`, until the end of input or /exit. Everything else goes to stderr. The
+// prompt of each answer is the conversation so far. Returns the exit code.
 int run_chat(prologue::Engine& engine, const prologue::ChatFormat& format, const Options& options, Output& out);
 
 }  // namespace generate

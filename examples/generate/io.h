@@ -8,11 +8,11 @@
 
 namespace generate {
 
-// Says "generate: MESSAGE" on stderr, on one line whatever the message holds. Returns 1, the exit code of a failure.
+// Prints "generate: MESSAGE" on stderr, always on one line. Returns 1, the exit code of a failure.
 int fail(std::string_view message);
 
-// Opens the standard descriptors that the caller of the program has closed, so that no other file gets their numbers. Using them
-// fails as before.
+// Opens the standard descriptors that are closed at the start of the program, so that no other file gets their numbers. Reads and
+// writes on them still fail.
 void reserve_standard_descriptors();
 
 // Standard output. Every write is checked: a full disk is an error, not a shorter output.
@@ -36,7 +36,7 @@ class ProgressBar {
   ProgressBar(std::string label, bool enabled);
   ~ProgressBar() { clear(); }
   void update(double fraction);
-  // Takes the bar off the screen: what is written next begins at the start of an empty line.
+  // Removes the bar: the next output begins at the start of an empty line.
   void clear();
 
  private:

@@ -1,4 +1,4 @@
-// generate: text from a model file. The use of the engine on one page: load, encode, generate, print.
+// generate: generates text with a model file. It shows how to use the engine: load, encode, generate, print.
 #include <cstdio>
 #include <iostream>
 #include <new>
@@ -140,7 +140,7 @@ int main(int argc, char** argv) {
   try {
     Output out;
     return out.close(run(argc, argv, out));
-  } catch (const std::bad_alloc&) {  // of the program's own text and lists: the library returns it as a Status
+  } catch (const std::bad_alloc&) {  // from the program's own strings and lists; the library returns a Status instead
     std::fputs("generate: out of memory\n", stderr);
     return 1;
   }

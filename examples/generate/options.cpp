@@ -17,7 +17,8 @@ using namespace prologue;
 
 namespace {
 
-// What --chat changes, unless the options say otherwise. Greedy answers of small models repeat themselves; the sampling is llama.cpp's.
+// Defaults of --chat, if the options do not set them. Greedy answers of small models repeat themselves; the sampling defaults are those
+// of llama.cpp.
 constexpr int64_t kChatMaxTokens = 8192;
 constexpr int64_t kChatContext = 8192;  // of an interactive chat
 constexpr SamplingOptions kChatSampling = {.temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f};
@@ -70,7 +71,7 @@ CLI::Option* add_choice(CLI::App& app, const std::string& name, std::string& tar
   return app.add_option(name, target, help)->check(CLI::IsMember(words).description(""))->type_name(list)->capture_default_str();
 }
 
-// Rules over several options. Empty: all is well.
+// Checks rules about several options. Empty: no error.
 std::string find_misuse(const Options& options, const Raw& raw) {
   if (!raw.bad_number.empty()) return raw.bad_number;
   if (!raw.prompt_file.empty() && !options.prompts.empty()) return "--prompt and --prompt-file exclude each other";

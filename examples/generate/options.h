@@ -24,8 +24,8 @@ struct Options {
   std::string score_file;
 };
 
-// The options, or the exit code with which to leave: 0 after --help (which goes to `out`), 1 where a file cannot be read, 2 for wrong
-// usage. The message has been printed.
+// Returns the options, or the exit code of the program: 0 after --help (which goes to `out`), 1 if a file cannot be read, 2 for wrong
+// usage. The error message has then been printed.
 struct ParsedOptions {
   std::optional<Options> options;
   int exit_code = 0;

@@ -1,4 +1,4 @@
-// What `generate` prints besides the text itself.
+// What `generate` prints in addition to the text.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// The smallest call of the prologue: two tokens of packed QKV. Q is written rotated, K and V go into the pages of a cache.
+// A minimal call of the prologue with two tokens of packed QKV. It writes the rotated Q, and stores K and V in the pages of a cache.
 #include <cmath>
 #include <cstdio>
 #include <vector>

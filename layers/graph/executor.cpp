@@ -298,7 +298,7 @@ Status GraphExecutor::run(const GatherCosSinOp& op, const StepInputs& step, cons
   return gather_cos_sin(params, execution);
 }
 
-// Positions outside the table are kv_write's to record, once per token.
+// kv_write records positions outside the table, once per token.
 Status GraphExecutor::run(const RopeOp& op, const StepInputs& step, const Execution& execution) {
   const Rotation rotation = rotation_of(op.rope);
   RotaryParams params;

@@ -1,4 +1,4 @@
-// Runs a graph: memory planned and allocated once, then step after step without allocation or synchronisation.
+// Runs a graph. Memory is planned and allocated once; steps then run without allocation or synchronisation.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace prologue {
 
-// The largest step that an executor takes.
+// The sizes of the largest step that an executor can run.
 struct StepLimits {
   int64_t max_tokens = 0;
   int64_t max_logit_rows = 0;
@@ -25,22 +25,22 @@ struct StepLimits {
 
 class PROLOGUE_API GraphExecutor {
  public:
-  // The graph's weights and tables must live on execution.device, and outlive the executor; so must the cache. invalid_argument: a
-  // limit is not in 0..2^31 - 1, a node uses a layer that the cache does not have, or weights do not fit (check_weights).
-  // resource_exhausted: activations or workspace take more memory than there is.
+  // The graph's weights, its tables and the cache must be on execution.device, and must outlive the executor. invalid_argument: a
+  // limit is not in 0..2^31 - 1, a node uses a layer that the cache does not have, or weights have wrong shapes or types
+  // (check_weights). resource_exhausted: there is not enough memory for activations or workspace.
   static Result<std::unique_ptr<GraphExecutor>> create(Graph graph, const KvStorage& cache, const StepLimits& limits,
                                                        const Execution& execution);
 
-  // Enqueues the whole graph. Bad indices do not fail it: see take_fault.
+  // Enqueues the whole graph. Bad indices are not an error of this call: see take_fault.
   Status run(const StepInputs& step, const Execution& execution);
 
-  // The same, with a mark before each node and after the last; node_seconds() then gives the time of each. Synchronises.
+  // The same, and measures the time of each node; node_seconds() returns the times. Synchronises.
   Status run_profiled(const StepInputs& step, const Execution& execution);
   const std::vector<double>& node_seconds() const { return node_seconds_; }
 
   // The rows of a value after a run: [rows of the step, width], on the device.
   void* data(Value value) const;
-  // Faults since the last call; waits for the stream.
+  // The faults since the last call. Waits for the stream.
   Result<Fault> take_fault(const Execution& execution);
 
   const Graph& graph() const { return graph_; }

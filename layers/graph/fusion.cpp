@@ -9,7 +9,7 @@ namespace prologue {
 
 namespace {
 
-// Who writes and who reads each value, as node indices. A view's readers are readers of that view alone.
+// The nodes that write and read each value, as node indices. The readers of a view do not include readers of its base.
 struct Uses {
   explicit Uses(const Graph& graph) : writer(graph.values.size(), -1), readers(graph.values.size()) {
     for (int n = 0; n < static_cast<int>(graph.nodes.size()); ++n) {
@@ -30,7 +30,7 @@ const Op* node_as(const Graph& graph, int node) {
   return node < 0 ? nullptr : std::get_if<Op>(&graph.nodes[static_cast<size_t>(node)].operation);
 }
 
-// What happens to one of q, k and v on its way from its columns of the packed tensor: null = not at all.
+// The steps applied to one of q, k and v after it is taken from its columns of the packed tensor; null = no such step.
 struct Steps {
   const AddBiasOp* bias = nullptr;
   const HeadsNormOp* norm = nullptr;
@@ -39,7 +39,7 @@ struct Steps {
   bool norm_after_rope = false;
   std::vector<int> nodes;
 
-  // Goes on through a node, if the kernel has such a step at this point. What the node reads and writes is returned.
+  // Adds a node, if the kernel can do its step at this point. Returns what the node reads and writes.
   struct Passage {
     Value from, to;
   };
@@ -87,7 +87,7 @@ std::optional<Steps> steps_before(const Graph& graph, const Uses& uses, Value en
   return steps;
 }
 
-// The steps from a view on, as far as they go; `value` moves from the view to what comes out.
+// The steps that follow a view, as many as possible; `value` becomes the output of the last one.
 Steps steps_after(const Graph& graph, const Uses& uses, Value& value) {
   Steps steps;
   while (uses.readers_of(value).size() == 1 && value != graph.output) {
@@ -102,7 +102,7 @@ bool same_norm(const HeadsNorm& a, const HeadsNorm& b) {
   return a.kind == b.kind && a.scope == b.scope && a.eps == b.eps && a.weight_offset == b.weight_offset;
 }
 
-// Norm and rotation are one description for Q and K.
+// Q and K must have the same norm and rotation.
 bool treated_alike(const Steps& q, const Steps& k) {
   if ((q.norm == nullptr) != (k.norm == nullptr) || (q.rope == nullptr) != (k.rope == nullptr)) return false;
   if (q.norm != nullptr && (!same_norm(q.norm->norm, k.norm->norm) || q.norm_after_rope != k.norm_after_rope)) return false;
@@ -123,7 +123,7 @@ struct Match {
   AttentionPrologueOp fused;
 };
 
-// Nobody but the matched nodes reads what will not be there any more, and q is read after it will have been made.
+// True if only the matched nodes read the values that fusion removes, and q is read only after the fused node.
 bool keeps_to_itself(const Graph& graph, const Uses& uses, const Match& match, Value packed, Value q) {
   const auto matched = [&](int node) {
     return node == match.kv_write || std::find(match.removed.begin(), match.removed.end(), node) != match.removed.end();
@@ -199,7 +199,7 @@ std::optional<Match> match_chain(const Graph& graph, const Uses& uses, int index
     fused.v_bias = v_from_k ? fused.k_bias : slice(joint->bias, q_width + kv_width, kv_width);
   }
 
-  if (q_out && (joint != nullptr || !q.nodes.empty())) {  // otherwise q stays where it is
+  if (q_out && (joint != nullptr || !q.nodes.empty())) {  // otherwise q is read from its columns unchanged
     if (!q.of_heads(fused.num_q_heads) || !treated_alike(q, *k)) return {};
     fused.q = q_out;
     if (q.norm != nullptr) fused.q_norm = q.norm->norm;
@@ -214,7 +214,7 @@ std::optional<Match> match_chain(const Graph& graph, const Uses& uses, int index
   fused.rounding = rounding;
   fused.layer = write->layer;
 
-  // A chain of kv_write alone is one launch as it is.
+  // A chain of only kv_write is already one launch.
   std::sort(match.removed.begin(), match.removed.end());
   match.removed.erase(std::unique(match.removed.begin(), match.removed.end()), match.removed.end());
   if (match.removed.empty() || !keeps_to_itself(graph, uses, match, packed, q_out)) return {};

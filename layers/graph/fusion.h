@@ -1,4 +1,4 @@
-// The optimisation, apart from the mathematics: graph in, equivalent graph out.
+// Rewrites a graph into an equivalent, faster one.
 #pragma once
 
 #include <prologue/layers/graph/graph.h>
@@ -10,11 +10,11 @@ namespace prologue {
 //     q -> [bias] -> [norm] and [rope] in either order -> [query_scale]
 //     k -> [bias] -> [norm] and [rope] in q's order   -> kv_write
 //     v or k -> [bias] -> [weightless rms norm]       -> kv_write
-// into ONE attention_prologue node. A chain is left as it is where one launch cannot do it: an inner value is read by anything
-// else, q and k are normed or turned differently, a step comes twice or in another order.
+// into ONE attention_prologue node. A chain is not changed if one launch cannot replace it: another node reads an inner value, q and k
+// have different norms or rotations, or a step occurs twice or in another order.
 //
-// The fused graph gives the bits of the unfused one: in float32 always, in 16-bit types with Rounding::per_step. (Tokens whose
-// position lies outside the table are faults in both, and their rows of q are not compared: norms may follow the rotation.)
+// The fused graph matches the unfused one bit for bit: in float32 always, in 16-bit types with Rounding::per_step. (A token whose
+// position is outside the table is a fault in both graphs. Its rows of q may differ, because a norm may follow the rotation.)
 PROLOGUE_API Result<Graph> fuse_attention_prologue(const Graph& graph, Rounding rounding = Rounding::once);
 
 }  // namespace prologue

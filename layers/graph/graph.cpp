@@ -104,7 +104,7 @@ Status check(const Graph& graph, const Node& node, const AddBiasOp& op) {
 Status check(const Graph& graph, const Node& node, const HeadsNormOp& op) {
   return check_norm(node, op.num_heads, graph.info(op.x).width / op.num_heads, graph.info(op.x).dtype, op.norm);
 }
-// A rope that rotates nothing, but was given something to rotate by.
+// A rope that rotates nothing (rotary_dim 0), although it has frequencies.
 Status check_rope(const Node& node, const Rope& rope) {
   if (rope || (rope.rotation.inv_freq == nullptr && rope.rotation.cos_sin == nullptr)) return {};
   return invalid_argument(node.name, ": rotary_dim is 0, but ", rope.rotation.inv_freq != nullptr ? "inv_freq" : "cos_sin",
@@ -139,7 +139,7 @@ GraphBuilder::Scope::Scope(GraphBuilder& builder, const std::string& name) : bui
   builder_.attempt([&] { builder_.prefix_.append(name).append("."); });
 }
 
-// Does what may find no memory, unless something before it has failed.
+// Runs code that may run out of memory, unless an earlier call failed.
 template <class Work>
 void GraphBuilder::attempt(const Work& work) {
   if (!status_.ok()) return;

@@ -1,11 +1,11 @@
-// The layer graph: a model as named operations over named tensors, written down once and run step after step.
+// The layer graph: a model as named operations over named tensors. It is built once and run in every step.
 //
 // A value is a tensor [rows, width] whose number of rows is known only when a step runs: one row per token, or one per row
-// that needs logits. A value may be a range of another's columns (a view: q, k and v inside qkv). Weights are pointers that
-// the graph does not own. What a step brings along (positions, slots, lengths: StepInputs) is not a value; an operation
+// that needs logits. A value may be a range of the columns of another value (a view: q, k and v are views of qkv). Weights are
+// pointers that the graph does not own. The inputs of a step (positions, slots, lengths: StepInputs) are not values; an operation
 // names the arrays that it reads.
 //
-// Build with GraphBuilder (layers/attention.h shows how that reads), rewrite with fusion.h, run with executor.h, look at it
+// Build a graph with GraphBuilder (layers/attention.h is an example), rewrite it with fusion.h, run it with executor.h, print it
 // with print.h.
 #pragma once
 
@@ -37,7 +37,7 @@ struct ValueInfo {
   Rows rows = Rows::tokens;
   int64_t width = 0;
   DType dtype = DType::f32;
-  Value base;               // of a view: the value whose columns it names
+  Value base;               // of a view: the value that it is a part of
   int64_t base_column = 0;  // of a view: its first column there
 };
 
@@ -51,12 +51,12 @@ struct Weight {
   explicit operator bool() const { return data != nullptr; }
 };
 
-// How the heads of Q and K turn; by default they do not. Cos and sin come from a table, or from a value that gather_cos_sin has
-// made of it once a step for all layers, or (no table) are computed from rotation.inv_freq.
+// How the heads of Q and K are rotated; by default they are not. Cos and sin come from a table, from a value that gather_cos_sin
+// has made of the table once per step for all layers, or (no table) from rotation.inv_freq.
 struct Rope {
-  const RopeTable* table = nullptr;  // says style, rotary_dim, rows and max_position when a step runs: it may grow until then
+  const RopeTable* table = nullptr;  // gives style, rotary_dim, rows and max_position when a step runs, so it may grow before that
   Value cos_sin;                     // [tokens, rotary_dim], none: the table itself
-  Rotation rotation;                 // what the table does not say: offset, inverse, streams; or an inv_freq rotation whole
+  Rotation rotation;                 // with a table: only offset, inverse and axes; without: the whole inv_freq rotation
 
   Rope() = default;
   Rope(const RopeTable* of) : table(of) {}  // NOLINT(google-explicit-constructor)
@@ -75,8 +75,8 @@ struct HeadsNorm {
   Weight bias = {};    // as the weight; layer norms only
 };
 
-// The operations. Each names what it reads and writes; `step` lists the step's arrays that it needs. A value that is both
-// read and written (the residual stream) is updated in place.
+// The operations. Each names the values that it reads and writes; `step` lists the step's arrays that it needs. A value that is both
+// read and written (the residual) is updated in place.
 struct EmbeddingOp {  // out = table[token_ids] * scale
   Weight table;
   float scale;
@@ -130,24 +130,24 @@ struct KvWriteOp {  // k, v -> pages of the layer's cache
   Value v;  // may be k
   int64_t num_kv_heads;
   int64_t layer;
-  Rope rope;  // tokens whose position it cannot turn are not written
+  Rope rope;  // tokens whose position is out of its range are not written
 };
-// qkv -> + bias -> norm, rope (in either order) -> Q scale -> q and the pages of the layer's cache, in one launch.
+// One launch: qkv -> + bias -> norm, rope (in either order) -> Q scale -> q and the pages of the layer's cache.
 struct AttentionPrologueOp {
   Value qkv;
   int64_t num_q_heads = 0;
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;
-  bool v_from_k = false;          // V is made of K's columns
+  bool v_from_k = false;          // V is computed from K's columns
   Weight q_bias, k_bias, v_bias;  // each may be none
   NormPlacement norm_placement = NormPlacement::none;
-  HeadsNorm q_norm, k_norm;  // they differ in weight and bias at most
+  HeadsNorm q_norm, k_norm;  // only weight and bias may differ between the two
   VNorm v_norm;
   Rope rope;
   QueryScale q_scale;
   Rounding rounding = Rounding::once;
   int64_t layer = 0;
-  Value q;  // none: q is read from qkv as it is
+  Value q;  // none: q is read from qkv unchanged
 };
 struct PagedAttentionOp {  // out = attention of q over the pages of the layer's cache
   Value q;
@@ -168,19 +168,19 @@ using Operation = std::variant<EmbeddingOp, SelectRowsOp, RmsNormOp, LinearOp, A
 struct Node {
   std::string name;  // "layers.3.attention.rope_q"
   Operation operation;
-  std::string fused_from = {};  // of a node that fusion made: the nodes that it replaces, "rope_q + rope_k + kv_write"
+  std::string fused_from = {};  // of a fused node: the nodes that it replaces, "rope_q + rope_k + kv_write"
 };
 
-// What a node is called, reads and writes, for planning, fusion and printing.
+// The name, inputs and outputs of a node, for planning, fusion and printing.
 struct NodeFacts {
   const char* kind = "";
-  const char* remark = "";        // for readers of the printed graph
-  std::vector<Value> reads = {};  // first what is worked on
+  const char* remark = "";        // shown in the printed graph
+  std::vector<Value> reads = {};  // the main input first
   std::vector<Value> writes = {};
   std::vector<const char*> step_inputs = {};
   std::vector<Weight> weights = {};
-  int64_t cache_layer = -1;   // of an operation that touches a layer's KV cache
-  int64_t position_axes = 0;  // position streams that the step must bring along
+  int64_t cache_layer = -1;   // of an operation that uses a layer's KV cache
+  int64_t position_axes = 0;  // position axes that the step must have
 };
 PROLOGUE_API NodeFacts facts_of(const Operation& operation);
 
@@ -190,17 +190,16 @@ struct Graph {
   Value output;
 
   const ValueInfo& info(Value value) const { return values[static_cast<size_t>(value.id)]; }
-  // The value that owns the memory: itself, or the base of a view (views of views do not exist).
+  // The value that owns the memory: the value itself, or the base of a view (there are no views of views).
   Value storage_of(Value value) const { return info(value).base ? info(value).base : value; }
 };
 
-// Whether the weights of the attention's nodes have the shapes and types of what they are applied to (kernels see pointers alone),
-// and no rope has frequencies without a rotary_dim.
+// Checks that the weights of the attention nodes have the shapes and types of the values that they are applied to (kernels get only
+// pointers), and that no rope has frequencies without a rotary_dim.
 PROLOGUE_API Status check_weights(const Graph& graph);
 
-// Writes a graph down. Names are scoped: with Scope layer(g, "layers.3") the next value or node is "layers.3.NAME".
-// What has no memory, or is given no value where one is needed, is remembered: finish() returns the first such error, and what comes
-// after it is not written down.
+// Builds a graph. Names are scoped: with Scope layer(g, "layers.3") the next value or node is "layers.3.NAME".
+// If memory runs out, or a required value is missing, the builder keeps that error and ignores all later calls; finish() returns it.
 class PROLOGUE_API GraphBuilder {
  public:
   explicit GraphBuilder(DType activations) : activations_(activations) {}
@@ -208,7 +207,7 @@ class PROLOGUE_API GraphBuilder {
   Value embedding(const std::string& name, const Weight& table, float scale);
   Value select_logit_rows(const std::string& name, Value x);
   Value rms_norm(const std::string& name, Value x, const Weight& weight, float eps);
-  // residual += x first; the sum is what is normalised.
+  // Adds x to residual first, then normalises the sum.
   Value add_rms_norm(const std::string& name, Value x, Value residual, const Weight& weight, float eps);
   Value linear(const std::string& name, Value x, const Weight& weight);
   Value linear(const std::string& name, Value x, const Weight& weight, DType out_dtype);
@@ -216,10 +215,10 @@ class PROLOGUE_API GraphBuilder {
   struct Qkv {
     Value q, k, v;
   };
-  // v_from_k: qkv has no columns for V, which is made of K's.
+  // v_from_k: qkv has no columns for V; V is computed from K's columns.
   Qkv split_heads(Value qkv, int64_t num_q_heads, int64_t num_kv_heads, int64_t head_dim, bool v_from_k = false);
   Value heads_norm(const std::string& name, Value x, int64_t num_heads, const HeadsNorm& norm);
-  // The same rope, its rows gathered once for every layer that is built with it.
+  // The same rope with its table rows gathered once per step, for all layers that are built with the result.
   Rope gather_cos_sin(const std::string& name, const Rope& rope);
   Value rope(const std::string& name, Value x, int64_t num_heads, const Rope& rope);
   Value query_scale(const std::string& name, Value x, int64_t num_heads, const QueryScale& scale);

@@ -37,7 +37,7 @@ Result<MemoryPlan> place_values(const Graph& graph, int64_t max_tokens, int64_t 
     if (lifetimes[v].first < 0) continue;
     const ValueInfo& info = graph.values[v];
     const int64_t rows = info.rows == Rows::tokens ? max_tokens : max_logit_rows;
-    total_bytes += static_cast<double>(rows) * static_cast<double>(info.width) * 4.0 + 255.0;  // no element takes more
+    total_bytes += static_cast<double>(rows) * static_cast<double>(info.width) * 4.0 + 255.0;  // 4 bytes is the largest element
     if (total_bytes > 0x1p60)
       return resource_exhausted("graph: ", total_bytes, " bytes of activations are more than any memory holds");
     lifetimes[v].bytes = (rows * info.width * dtype_size(info.dtype) + 255) / 256 * 256;
@@ -45,7 +45,7 @@ Result<MemoryPlan> place_values(const Graph& graph, int64_t max_tokens, int64_t 
     order.push_back(static_cast<int>(v));
   }
 
-  // Largest first, each at the lowest offset that is free for its whole life.
+  // Largest first; each gets the lowest offset that is free during its whole lifetime.
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
     return lifetimes[static_cast<size_t>(a)].bytes > lifetimes[static_cast<size_t>(b)].bytes;
   });

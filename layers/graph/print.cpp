@@ -9,7 +9,7 @@ namespace prologue {
 
 namespace {
 
-// A view by the columns of its base that it is: no node writes the view itself.
+// A view is printed as columns of its base, because no node writes the view itself.
 std::string name_of(const Graph& graph, Value value) {
   const ValueInfo& info = graph.info(value);
   if (!info.base) return info.name;
@@ -53,7 +53,7 @@ void replace_all(std::string& text, const std::string& from, const std::string& 
     text.replace(at, from.size(), to);
 }
 
-// Rows of one layer or of none (-1), in which the layer's number is N.
+// Rows of one layer, or of no layer (-1). The layer's number is replaced by N.
 struct LayerRow {
   int64_t layer = -1;
   Row row;
@@ -86,8 +86,8 @@ std::string ranges(const std::vector<int64_t>& numbers) {
   return text;
 }
 
-// Of layers that follow each other and have nodes of the same names, equal rows become one, at the place of the first. A row of one
-// layer alone keeps its number.
+// In consecutive layers whose nodes have the same names, equal rows become one row, where the first was. A row of only one layer
+// keeps its number.
 std::vector<Row> fold(const std::vector<Row>& rows) {
   std::vector<LayerRow> numbered;
   for (const Row& row : rows) numbered.push_back(without_layer_number(row));

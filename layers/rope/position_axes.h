@@ -1,6 +1,7 @@
-// Rotations by more than one position per token (images, video): which of a token's position streams turns which pair.
+// Rotations with more than one position per token (images, video). A token has one position on each axis; these functions assign an
+// axis to each pair of channels.
 //
-// The result is one number per pair, [rotary_dim / 2]; positions are then [streams, tokens].
+// The result is one axis number per pair, [rotary_dim / 2]; positions are then [axes, tokens].
 #pragma once
 
 #include <cstdint>
@@ -10,14 +11,14 @@
 
 namespace prologue {
 
-// MRoPE: `sections[a]` pairs belong to stream a (t, h, w). There are as many pairs as the sections add up to.
-//   contiguous   first all pairs of stream 0, then all of stream 1, ... (Qwen2-VL); one to four sections
-//   interleaved  pair i belongs to stream i % 3 as long as i < 3 * sections[i % 3], and to stream 0 from there on (Qwen3-VL)
+// MRoPE: `sections[a]` pairs belong to axis a (t, h, w). The number of pairs is the sum of the sections.
+//   contiguous   first all pairs of axis 0, then all pairs of axis 1, ... (Qwen2-VL); one to four sections
+//   interleaved  pair i belongs to axis i % 3 while i < 3 * sections[i % 3]; all other pairs belong to axis 0 (Qwen3-VL)
 PROLOGUE_API Result<std::vector<uint8_t>> mrope_pair_axis(const std::vector<int64_t>& sections, bool interleaved);
 
-// 2-D rotation: the first half of the pairs belongs to stream 0, the second to stream 1.
+// 2-D rotation: the first half of the pairs belongs to axis 0, the second half to axis 1.
 PROLOGUE_API Result<std::vector<uint8_t>> two_axis_pair_axis(int64_t rotary_dim);
-// Its frequencies: those of one axis (rope_frequencies with rotary_dim / 2), once for either half.
+// Its frequencies: those of one axis (rope_frequencies with rotary_dim / 2), once for each half.
 PROLOGUE_API RopeFrequencies two_axis_frequencies(const RopeFrequencies& one_axis);
 
 }  // namespace prologue

@@ -10,7 +10,7 @@ namespace prologue {
 
 namespace {
 
-// ---- Checks: what no scheme can do without. Values must be finite in float32 too, where `reference` computes. ----
+// ---- Checks that every scheme needs. Values must be finite in float32 too, because `reference` computes in float32. ----
 
 bool finite(double value) { return std::abs(value) <= static_cast<double>(std::numeric_limits<float>::max()); }
 
@@ -60,7 +60,7 @@ struct YarnRange {
 
 YarnRange yarn_range(const RopeConfig& config, const YarnRope& yarn) {
   const auto dim = static_cast<double>(config.rotary_dim);
-  // The pair that turns `turns` times within the original context.
+  // The pair that makes `turns` rotations within the original context.
   const auto pair = [&](double turns) {
     return dim * std::log(static_cast<double>(yarn.original_max_position) / (turns * 2.0 * std::numbers::pi)) /
            (2.0 * std::log(config.theta));
@@ -157,8 +157,8 @@ Status check_all(const RopeConfig& config, int64_t sequence_length) {
 }
 
 // ---- The schemes, in the arithmetic of Real: float32 (reference) or float64 (exact). ----
-// Every operation below on a Real is one operation on a tensor there; a double is a Python float. `number / tensor` is written as
-// the product with the reciprocal, which is what torch makes of it.
+// Each operation on a Real below is one tensor operation in transformers; a double is a Python float. `number / tensor` is written as
+// the product with the reciprocal, because torch computes it so.
 
 template <class Real>
 Real power(double base, Real exponent) {

@@ -1,4 +1,4 @@
-// The frequencies of a rotary embedding, under every scheme by which models stretch their context.
+// The frequencies of a rotary embedding, for each scheme that models use to extend their context.
 //
 //   angle(p, i) = p * inv_freq[i], i in [0, rotary_dim/2);  attention_factor multiplies cos and sin
 //
@@ -7,24 +7,24 @@
 //   linear        f[i] / factor
 //   dynamic NTK   f[i] of theta * (factor * L / original - (factor - 1))^(rotary_dim / (rotary_dim - 2)),
 //                 L = max(sequence_length, original)
-//   YaRN          a blend of f[i] (fast pairs: more than beta_fast turns within the original context) and f[i] / factor (slow
-//                 ones: fewer than beta_slow), linear in i between the two; its attention factor
+//   YaRN          f[i] for fast pairs (more than beta_fast rotations within the original context), f[i] / factor for slow pairs
+//                 (fewer than beta_slow), a blend linear in i between them; its attention factor
 //   LongRoPE      f[i] / short_factors[i], or / long_factors[i] when sequence_length > original; its attention factor
 //   Llama 3       f[i] where the wavelength is below original / high_freq_factor, f[i] / factor where it is above
 //                 original / low_freq_factor, a blend between
 //   proportional  theta^(-2i / rotary_dim) / factor for the first partial_rotary_factor of the pairs, 0 for the others, where
-//                 rotary_dim is the whole head: pairs are (i, i + head_dim/2), the still ones too (Gemma 4's p-RoPE)
-//   verbatim      the caller's own
-// and, on top of any of them, ggml's frequency factors: inv_freq[i] / freq_factors[i].
+//                 rotary_dim is the whole head: pairs are (i, i + head_dim/2), also those with frequency 0 (Gemma 4's p-RoPE)
+//   verbatim      frequencies given by the caller
+// With any of them, ggml's frequency factors may be given: inv_freq[i] / freq_factors[i].
 //
-// Two schemes depend on the length of the sequence. It is to be pinned when a sequence is admitted, at prompt + maximum new
-// tokens: keys that lie in the cache were turned by one set of frequencies, and a later change would leave them behind. 0 stands
-// for a sequence within the original context.
+// Two schemes (dynamic NTK and LongRoPE) depend on the length of the sequence. Fix that length when a sequence is admitted: prompt +
+// maximum new tokens. The keys in the cache were rotated with one set of frequencies; with another set, later queries would not match
+// them. 0 means a sequence within the original context.
 //
 // Two ways to compute them (docs/numerics.md says why there are two):
 //   exact      float64 throughout
-//   reference  transformers' float32 steps, one by one, each correctly rounded; what transformers does in Python floats is done
-//              in float64 here too
+//   reference  the float32 steps of transformers, one by one, each correctly rounded; steps that transformers computes with Python
+//              floats are float64 here too
 #pragma once
 
 #include <cstdint>
@@ -57,7 +57,7 @@ struct YarnRope {
   double beta_slow = 1.0;
   double mscale = 0.0;  // 0 = not given
   double mscale_all_dim = 0.0;
-  // Not given: yarn_mscale(factor, mscale) / yarn_mscale(factor, mscale_all_dim) where both are, else yarn_mscale(factor, 1).
+  // If not given: yarn_mscale(factor, mscale) / yarn_mscale(factor, mscale_all_dim) if both are given, else yarn_mscale(factor, 1).
   std::optional<double> attention_factor = std::nullopt;
   bool truncate = true;  // the ends of the blend are rounded outwards to whole pairs (gpt-oss: false)
 };
@@ -66,9 +66,9 @@ struct LongRope {
   std::vector<double> short_factors;  // [rotary_dim / 2]
   std::vector<double> long_factors;
   int64_t original_max_position = 0;
-  double factor = 1.0;  // how far the context was stretched: maximum / original_max_position
-  // For short and for long sequences. Not given: sqrt(1 + ln(factor) / ln(original_max_position)). A config's attention_factor
-  // is both; Phi-3.5-MoE has two (short_mscale, long_mscale).
+  double factor = 1.0;  // how far the context was extended: maximum / original_max_position
+  // For short and for long sequences. If not given: sqrt(1 + ln(factor) / ln(original_max_position)). A config's attention_factor
+  // sets both; Phi-3.5-MoE has one for each (short_mscale, long_mscale).
   std::optional<double> short_attention_factor = std::nullopt;
   std::optional<double> long_attention_factor = std::nullopt;
 };
@@ -113,9 +113,9 @@ PROLOGUE_API Result<RopeFrequencies> rope_frequencies(const RopeConfig& config, 
 // DeepSeek's yarn_get_mscale: 0.1 * mscale * ln(scale) + 1, and 1 where scale <= 1.
 PROLOGUE_API double yarn_mscale(double scale, double mscale);
 
-// What the softmax scale 1 / sqrt(head_dim) is to be multiplied by: yarn_mscale(factor, mscale_all_dim)^2 where mscale_all_dim is
-// given, else 1. Models with latent attention apply it (DeepSeek V2 and V3), beside the attention factor of the table; plain
-// YaRN models do not.
+// The factor by which to multiply the softmax scale 1 / sqrt(head_dim): yarn_mscale(factor, mscale_all_dim)^2 if mscale_all_dim is
+// given, else 1. Models with latent attention (DeepSeek V2 and V3) apply it in addition to the attention factor of the table. Plain
+// YaRN models do not apply it.
 PROLOGUE_API double yarn_softmax_factor(const YarnRope& yarn);
 
 }  // namespace prologue

@@ -3,9 +3,9 @@
 //   angle(p, i) = p * inv_freq[i], i in [0, rotary_dim/2)
 //   table[p]    = attention_factor * cos(angle(p, 0..rotary_dim/2)), then attention_factor * sin(...)           float32
 //
-// Frequencies, schemes and the two precisions: rope_scaling.h. Of a table's entries,
-//   exact      are computed in float64 and rounded once
-//   reference  follow the float32 recipe that models were trained and are served with, each step correctly rounded:
+// Frequencies, schemes and the two precisions: rope_scaling.h. The entries of a table are computed so:
+//   exact      in float64, then rounded once
+//   reference  in float32, as models are trained and served, each step correctly rounded:
 //              angle = float32(p) * inv_freq, cos, times float32(attention_factor)
 #pragma once
 
@@ -21,20 +21,20 @@ namespace prologue {
 PROLOGUE_API Result<std::vector<float>> rope_cos_sin(const RopeFrequencies& frequencies, int64_t max_position,
                                                      RopePrecision precision);
 
-// The table on a device, shared by all layers that rotate alike. It may start short and grow with the longest sequence that is to
+// The table on a device, shared by all layers with the same rotation. It may start short and grow to the longest sequence that will
 // run.
 class PROLOGUE_API RopeTable {
  public:
   RopeTable() = default;
-  // For the sequences whose frequencies these are.
+  // For sequences with these frequencies.
   static Result<RopeTable> create(RopeStyle style, const RopeFrequencies& frequencies, int64_t max_position,
                                   RopePrecision precision, const Execution& execution);
-  // For all sequences of up to max_position tokens: schemes that depend on the length are pinned at max_position.
+  // For all sequences of up to max_position tokens: schemes that depend on the length use max_position as the length.
   static Result<RopeTable> create(const RopeConfig& config, int64_t max_position, RopePrecision precision,
                                   const Execution& execution);
 
-  // Makes sure that the table has rows for positions below `max_position`. Its pointer changes when it grows: not while work that
-  // reads it is under way. On an error the table is as it was.
+  // Makes sure that the table has rows for all positions below `max_position`. Its pointer changes when it grows, so do not call it
+  // while work that reads the table is running. After an error the table is unchanged.
   Status reserve(int64_t max_position, const Execution& execution);
 
   RopeStyle style() const { return style_; }

@@ -1,4 +1,4 @@
-// Writes small GGUF files for tests, valid ones and, on request, ones that lie.
+// Writes small GGUF files for tests, valid or, on request, inconsistent.
 #pragma once
 
 #include <cstddef>
@@ -62,7 +62,7 @@ class GgufWriter {
   // dims[0] is the contiguous dimension. The bytes are written as they are, whatever `dims` and `type` call for.
   void add_tensor(std::string_view name, std::vector<uint64_t> dims, uint32_t type, std::vector<std::byte> bytes);
 
-  // The places of the numbers that a reader must not trust: versions, counts, lengths, type numbers, dimensions, offsets.
+  // The file offsets of numbers that a reader must not trust: versions, counts, lengths, type numbers, dimensions, offsets.
   struct Field {
     size_t offset;
     size_t size;  // 4 or 8

@@ -53,7 +53,7 @@ struct PrologueCase {
   CosSinSource source = CosSinSource::table;
   float attention_factor = 1.0f;
   int64_t num_axes = 1;
-  bool interleaved_axes = false;  // pairs take their streams in turn; otherwise in sections
+  bool interleaved_axes = false;  // pairs take their axes in turn; otherwise in sections
   int64_t max_position = 40;
   PastTable past_table = PastTable::record;
   bool no_faults = false;  // `faults` is null
@@ -65,7 +65,7 @@ struct PrologueCase {
   int64_t ring_size = 0;
   Offsets offsets = Offsets::none;
   bool int64_positions = false, int64_slots = true;  // and offsets as positions
-  bool bad_indices = true;                           // negative and too large ones among the good ones, streams too
+  bool bad_indices = true;                           // negative and too large ones among the good ones, axes too
   bool extremes = false;                             // the ends of the types in cu_seqlens_q, cache_lens and offsets
 
   bool packed = true;
@@ -118,7 +118,7 @@ struct PrologueCase {
   }
 };
 
-// Everything of a case that does not depend on where it lies.
+// The data of a case, independent of its memory layout.
 template <class T>
 struct PrologueData {
   std::vector<T> q, k, v;                 // dense [T, heads, D]
@@ -282,7 +282,7 @@ PrologueData<T> make_data(const PrologueCase& c) {
   if (c.num_axes > 1) {
     for (int64_t i = 0; i < c.rotary_dim / 2; ++i) {
       const int64_t axis = c.interleaved_axes ? i % c.num_axes : i * c.num_axes / std::max<int64_t>(c.rotary_dim / 2, 1);
-      const bool wild = c.bad_indices && random.integer(0, 9) == 0;  // a stream that there is not
+      const bool wild = c.bad_indices && random.integer(0, 9) == 0;  // an axis that does not exist
       data.pair_axis.push_back(static_cast<uint8_t>(wild ? random.integer(c.num_axes, 255) : axis));
     }
   }
@@ -674,7 +674,7 @@ class PlacedPrologue {
     const PrologueCase& c = case_;
     TokenPlaces& places = params_.places;
     if (!c.derive_positions) {
-      // The streams lie apart, with absurd positions between them.
+      // The axes are apart, with absurd positions between them.
       std::vector<int64_t> spread;
       for (int64_t axis = 0; axis < c.num_axes; ++axis) {
         const auto from = data_.positions.begin() + axis * c.num_tokens;
