@@ -1,5 +1,5 @@
-// Where a token stands and where its K and V go, given or derived, with the guards of attention_prologue.h. Whatever the arrays hold,
-// nothing is read outside their stated shapes. token_place.cuh is the same on the device.
+// Where a token stands and where its K and V go, given or derived, with the guards of attention_prologue.h. Whatever the arrays
+// hold, nothing is read outside their stated shapes. token_place.cuh is the same on the device.
 #pragma once
 
 #include <cstdint>

@@ -10,7 +10,8 @@ struct CUevent_st;
 
 namespace prologue {
 
-// Move-only. Host memory is 64-byte aligned (large blocks: to huge pages), device memory 256-byte aligned (cudaMalloc). The contents start undefined.
+// Move-only. Host memory is 64-byte aligned (large blocks: to huge pages), device memory 256-byte aligned (cudaMalloc). The
+// contents start undefined.
 class PROLOGUE_API Buffer {
  public:
   Buffer() = default;
@@ -49,16 +50,16 @@ class PROLOGUE_API Buffer {
 PROLOGUE_API Result<int64_t> available_bytes(Device device);
 
 // Copies between the host and the execution's device, in stream order. On CUDA `copy_to_host` returns after the copy has
-// finished (it synchronises the stream); `copy_to_device` returns once `source` may be reused, unless that is pinned memory, which
-// is read when the stream comes to the copy. A copy that a CUDA graph has captured reads its source at every replay: use a
+// finished (it synchronises the stream); `copy_to_device` returns once `source` may be reused, unless that is pinned memory,
+// which is read when the stream comes to the copy. A copy that a CUDA graph has captured reads its source at every replay: use a
 // StagingBuffer.
 PROLOGUE_API Status copy_to_device(void* target, const void* source, int64_t num_bytes, const Execution& execution);
 PROLOGUE_API Status copy_to_host(void* target, const void* source, int64_t num_bytes, const Execution& execution);
 PROLOGUE_API Status fill_zero(void* target, int64_t num_bytes, const Execution& execution);
 PROLOGUE_API Status synchronize(const Execution& execution);
 
-// Host memory that is filled and copied to a device step after step. For CUDA it is pinned, as a copy needs it that does not wait,
-// or that a graph replays. Move-only.
+// Host memory that is filled and copied to a device step after step. For CUDA it is pinned, as a copy needs it that does not
+// wait, or that a graph replays. Move-only.
 class PROLOGUE_API StagingBuffer {
  public:
   StagingBuffer() = default;
@@ -77,8 +78,8 @@ class PROLOGUE_API StagingBuffer {
 
   // The memory, to be filled. Waits until the last copy has read it.
   Result<void*> fill();
-  // Copies the first num_bytes in stream order; does not wait. Captured into a CUDA graph, the copy takes what the memory holds at
-  // each replay. fill() does not wait for a replay: the caller does.
+  // Copies the first num_bytes in stream order; does not wait. Captured into a CUDA graph, the copy takes what the memory holds
+  // at each replay. fill() does not wait for a replay: the caller does.
   Status copy_to_device(void* target, int64_t num_bytes, const Execution& execution);
 
   int64_t size_bytes() const { return size_bytes_; }

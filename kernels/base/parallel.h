@@ -3,8 +3,8 @@
 // A thread that calls parallel_for has a team of workers of its own, made when it first needs them and kept until it ends. The
 // caller works too, and work is claimed in small ranges: a worker that the system does not run in time is never waited for, only
 // one that has begun. Waiting threads spin for some microseconds, as long as the gap between two operations of a step, and sleep
-// then, so that a process with nothing to do, or on a machine whose cores are busy, leaves them to others. A team works in a forked
-// child as well, and where the system grants no thread the caller does the work alone.
+// then, so that a process with nothing to do, or on a machine whose cores are busy, leaves them to others. A team works in a
+// forked child as well, and where the system grants no thread the caller does the work alone.
 #pragma once
 
 #include <algorithm>
