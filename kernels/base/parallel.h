@@ -14,14 +14,14 @@
 
 namespace prologue {
 
-inline constexpr int64_t kMaxThreads = 512;  // of one call; more are not started, whatever is asked for
+inline constexpr int64_t kMaxThreads = 512;  // of one call; larger requests are reduced to this
 
-// body(context, begin, end) for ranges that make up [0, count). count >= 1.
+// Calls body(context, begin, end) for ranges that together cover [0, count), each index once. count >= 1.
 PROLOGUE_API void run_ranges(int64_t count, int64_t num_threads, void (*body)(const void* context, int64_t begin, int64_t end),
                              const void* context);
 
 // Calls body(i) for each i in [0, count), each once, on up to num_threads threads (< 1 counts as 1); returns when all are done.
-// `body` must not throw. A parallel_for inside a body runs on the body's thread alone.
+// `body` must not throw. A parallel_for inside a body uses only the body's thread.
 template <class Body>
 void parallel_for(int64_t count, int64_t num_threads, const Body& body) {
   if (count < 1) return;

@@ -100,8 +100,9 @@ enum class KvScaling : int32_t {
   token_head,  // computed when a token is written; [num_pages, page_size, num_kv_heads] float32 for each of K and V
 };
 
-// One layer's paged KV cache. Slot s is at offset s % page_size of page s / page_size. Channel d of head h of that slot is
-//   element page * strides.page + offset * strides.token + h * strides.head + d
+// One layer's paged KV cache. Slot s is at offset s % page_size of page s / page_size. Channel d of head h of that slot is the
+// element
+//   page * strides.page + offset * strides.token + h * strides.head + d
 // int4 packs two elements in a byte, the even channel in the low nibble; strides and head dims must then be even. The strides
 // describe every layout: NHD, HND, K and V in two buffers, or interleaved in one.
 struct PagedKvView {
