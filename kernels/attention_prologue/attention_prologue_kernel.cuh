@@ -4,9 +4,9 @@
 // Instances with steps, lean in parameters and instructions: each demands exactly what its features name; that of kAnySteps
 // finds out at run time. What they cannot do, general_prologue_kernel.cuh does; what has no steps, plain_prologue_kernel.cuh. Few
 // tokens are a matter of one chain of loads, index -> row of cos and sin, so the kernel is written in the order of that chain:
-// ask for the indices, ask for the data and constants, turn the position into an address and ask for cos and sin, and do all that
-// needs neither (bias, norm, scales) while those are on their way. Many are a matter of instructions: what the lanes of a head
-// find out together, they find out for all heads of a thread at once.
+// ask for the indices, ask for the data and constants, convert the position to an address and ask for cos and sin, and do all
+// that needs neither (bias, norm, scales) while those are on their way. Many are a matter of instructions: what the lanes of a
+// head find out together, they find out for all heads of a thread at once.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Where a token stands: its positions and its slot, read or derived, and what may be done for it.
+// The positions and the slot of a token, given or derived, and what may be done for it.
 #pragma once
 
 #include <prologue/kernels/base/token_guard.h>
@@ -133,7 +133,7 @@ __device__ inline TokenPlace place_token(const GeneralArgs& args, int64_t t) {
       int64_t page_of_sequence = 0;
       if (cached >= 0) split_slot(args, in_sequence, page_of_sequence, place.offset);
       if (overwritten) {
-        // A later token of this step takes the slot.
+        // A later token of this step writes this slot.
       } else if (cached < 0 || page_of_sequence >= p.max_pages_per_seq) {
         slot_fault = FaultCode::sequence_too_long;
       } else {

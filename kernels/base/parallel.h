@@ -1,10 +1,10 @@
-// Work shared among CPU threads. Every CPU twin that asks for threads does so here.
+// Work shared among CPU threads. Every CPU implementation that uses threads uses this.
 //
-// A thread that calls parallel_for has a team of workers of its own, made when it first needs them and kept until it ends. The
-// caller works too, and work is claimed in small ranges: a worker that the system does not run in time is never waited for, only
-// one that has begun. Waiting threads spin for some microseconds, as long as the gap between two operations of a step, and sleep
-// then, so that a process with nothing to do, or on a machine whose cores are busy, leaves them to others. A team works in a
-// forked child as well, and where the system grants no thread the caller does the work alone.
+// Each thread that calls parallel_for has its own team of workers. They start when first needed and end with that thread. The
+// caller works too. Work is claimed in small ranges, so the caller waits only for workers that have claimed a range, never for
+// one that the system has not scheduled. Waiting threads spin for some microseconds (the gap between two operations of a step),
+// then sleep: an idle process uses no CPU time, and on a busy machine other programs get the cores. parallel_for works in a
+// forked child too. If the system grants no thread, the caller does all the work.
 #pragma once
 
 #include <algorithm>

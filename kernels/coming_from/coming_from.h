@@ -873,7 +873,7 @@ inline Status create_rope_descriptor(RopeDescriptor* desc, const TensorDescripto
   params.angles = cos_and_sin(nullptr, nullptr, type, table_len, table_dim, RotaryWidth::half);
   params.positions.ids = {nullptr, pos_type};
   params.positions.batch_stride = pos->ndim == 2 ? seqlen : 0;
-  Result<RotaryPlan> plan = RotaryPlan::create(params, execution);  // with dense strides, to check the shapes; the real strides follow
+  Result<RotaryPlan> plan = RotaryPlan::create(params, execution);  // dense strides: checks the shapes
   if (!plan.ok()) return fail(Code::bad_tensor_shape, plan.status());
   const auto strides = [&](const TensorDescriptor& tensor) {
     const int64_t* s = tensor.strides + first;

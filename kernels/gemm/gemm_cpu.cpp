@@ -1,12 +1,12 @@
 // Two ways to the same product, both without any allocation; which one runs depends on M alone.
 //
-//   few rows:  dot products along k. Memory gives the pace: every weight is read once, in the order it lies in, and used for up
+//   few rows:  dot products along k. Limited by memory: every weight is read once, in memory order, and used for up
 //              to kDotRows rows of x while it is in a register.
-//   many rows: outer products. Arithmetic gives the pace: 32 weight rows (2 registers) at a time are transposed and widened into
+//   many rows: outer products. Limited by arithmetic: 32 weight rows (2 registers) at a time are transposed and widened into
 //              the context's scratch, so that the inner loop is one broadcast of x and two multiply-adds per row and k.
 //
 // Either way an element's additions come in an order that depends on k only: not on the number of threads, nor on where the
-// element lies in y.
+// element is in y.
 #include <algorithm>
 #include <array>
 #include <cstring>

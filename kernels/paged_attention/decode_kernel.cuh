@@ -1,5 +1,6 @@
 // A block = kRows packed rows of one kv head of one sequence, over one split of its keys; then combine_kernel, a block per packed
-// row. kLanes lanes, each with a group or more of the channels, are a stream, which takes every kStreams-th key.
+// row. kLanes lanes, each with a group or more of the channels, form a group (`stream` in the code) that takes every kStreams-th
+// key.
 #pragma once
 
 #include <prologue/kernels/paged_attention/attention_args.cuh>

@@ -21,8 +21,8 @@ struct RowTile {
   int last_limit = 0;   // and its last row
 };
 
-// blockIdx.x = tile * num_kv_heads + kv head. Tiles are dealt to the sequences in order, as many to each as its rows need, and one
-// where there are rows to clear: a warp-wide running sum over cu_seqlens_q finds whose tile it is. False for a block that the
+// blockIdx.x = tile * num_kv_heads + kv head. Tiles are dealt to the sequences in order, as many to each as its rows need, and
+// one where there are rows to clear: a warp-wide running sum over cu_seqlens_q finds whose tile it is. False for a block that the
 // host's bound made too many.
 template <int kTileRows>
 __device__ inline bool find_tile(const AttentionArgs& args, RowTile& tile) {
@@ -95,7 +95,7 @@ __device__ inline void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t 
   }
 }
 
-// Where a position's keys and values lie; negative where there are none.
+// Where a position's keys and values are; negative if there are none.
 struct KvOffset {
   int64_t k;
   int64_t v;
@@ -154,9 +154,9 @@ class CodeTile {
 
 // A block = 64 packed rows of one kv head, over kMaxKeys keys at a time; a warp = 16 of the rows, with the fragments of
 // mma.m16n8k16: lane l holds rows l / 4 and l / 4 + 8, columns 2 (l % 4) and the next of every 8. While keys are multiplied the
-// values are on their way, and vice versa. The head dims are multiples of 8 up to kHeadDim; the channels beyond them are zeros. The
-// cache holds T, or codes: those pass through registers, K without its scale, which multiplies the scores, V with the scale of its
-// token, or without the scale that all tokens share, which multiplies the output.
+// values are on their way, and vice versa. The head dims are multiples of 8 up to kHeadDim; the channels beyond them are zeros.
+// The cache holds T, or codes: those pass through registers, K without its scale, which multiplies the scores, V with the scale
+// of its token, or without the scale that all tokens share, which multiplies the output.
 template <class T, int kHeadDim, bool kQuantized, int kMaxKeys>
 __global__ void __launch_bounds__(MmaTile<T, kHeadDim, kQuantized, kMaxKeys>::kThreads)
     prefill_mma_kernel(const __grid_constant__ AttentionArgs args) {

@@ -22,7 +22,7 @@ int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // ---- what the data allow ----------------------------------------------------------------------------------------------------
 
-// Every vector of `vector` channels of every tensor is whole and lies at a multiple of its size (of 16 bytes at most).
+// Every vector of `vector` channels of every tensor is whole and aligned to its size (to at most 16 bytes).
 bool vectors_fit(const RotaryParams& p, int64_t vector) {
   const int64_t size = float_type_size(p.dtype);
   const auto aligned = [&](const void* data, const RotaryStrides& s) {
