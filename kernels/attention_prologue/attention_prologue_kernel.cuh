@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(bounds_of(V, kUnits, kHints, kFeatures).thread
         store_unit<false, T, V>(row(n), place, unit);
       }
     };
-    if (kCopiesV && uniform(is_v & !in_8_bits)) {  // here, so that nobody else keeps the data as they came
+    if (kCopiesV && uniform(is_v & !in_8_bits)) {  // here, so that no other path must keep the unconverted data
 #pragma unroll
       for (int n = 0; n < kAtOnce; ++n) write(n, data[first + n]);
       continue;

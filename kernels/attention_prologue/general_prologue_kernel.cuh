@@ -23,7 +23,7 @@ struct GeneralShared {
   uint8_t codes[kMaxGeneralThreads * 16];  // int4 before two of them share a byte
 };
 
-// The lanes of a head, whether in one warp or over several (then alone in the block).
+// The lanes of a head, whether in one warp or over several (then the only head in the block).
 struct Lanes {
   HeadLanes warp;
   int lane;

@@ -29,7 +29,7 @@ struct LeanSlot {
   uint32_t offset = 0;
 };
 
-// `kKeep`: the row is the last to leave the L2, which the data of many tokens stream through.
+// `kKeep`: a cache hint (evict last), so that the data of many tokens do not replace the row in the L2.
 template <int V, bool kKeep = false, class Args>
 __device__ inline UnitAngles<V> load_row(const Args& p, uint32_t row, int pair) {
   const char* cos = reinterpret_cast<const char*>(p.cos_sin + pair) + times(row, static_cast<uint32_t>(p.layout.rotary_dim * 4));

@@ -26,7 +26,7 @@ struct AddBiasParams {
 };
 PROLOGUE_API Status add_bias(const AddBiasParams& params, const Execution& execution);
 
-// y = norm(x) of Q, K (QkNorm's formulas, at this point whatever its placement is) or V (no weight, no bias). y may be x itself.
+// y = norm(x) of Q or K (QkNorm's formulas), or of V (no weight, no bias). y may be x itself.
 // The rows of a token with a negative position are not touched. positions may be null: then no token is padding.
 struct QkNormParams {
   int64_t num_tokens = 0;

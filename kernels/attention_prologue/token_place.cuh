@@ -81,7 +81,7 @@ __device__ inline TokenSequence sequence_at(const SequenceArgs& p, int i) {
 }
 
 __device__ inline TokenSequence search_sequence(const SequenceArgs& p, int64_t t) {
-  // Invariant: the answer, the number of i in [1, num_seqs] with cu_seqlens_q[i] <= t, lies in [low, high].
+  // Invariant: the answer, the number of i in [1, num_seqs] with cu_seqlens_q[i] <= t, is in [low, high].
   const int lane = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x) % 32;
   int low = 0, high = p.num_seqs;
   while (low < high) {

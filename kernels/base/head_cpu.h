@@ -1,4 +1,4 @@
-// One head on the CPU, as a row of float32 values. The steps work on it in turn: load (+ bias), rotate, round, store.
+// One head on the CPU, as a row of float32 values. The steps run on it one after another: load (+ bias), rotate, round, store.
 #pragma once
 
 #include <algorithm>

@@ -91,7 +91,7 @@ using VectorWord = std::conditional_t<
     std::conditional_t<kBytes == 8, uint2,
                        std::conditional_t<kBytes == 4, uint32_t, std::conditional_t<kBytes == 2, uint16_t, uint8_t>>>>;
 
-// `streaming` marks data that nobody reads again soon: it leaves the L2 first.
+// `streaming`: a cache hint (evict first) for data that is not read again soon.
 template <int kBytes, bool kStreaming>
 __device__ inline Bytes<kBytes> load_bytes(const void* from) {
   static_assert(kBytes <= 16);

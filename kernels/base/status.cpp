@@ -28,7 +28,7 @@ Status::Status(StatusCode code, std::string message) noexcept {
 }
 
 Status Status::out_of_memory() noexcept {
-  static const Error error{StatusCode::resource_exhausted, "out of memory"};  // short enough to be stored inside the string object
+  static const Error error{StatusCode::resource_exhausted, "out of memory"};  // short enough for the string object itself
   Status status;
   status.error_ = std::shared_ptr<const Error>(std::shared_ptr<const Error>(), &error);  // owns nothing
   return status;

@@ -19,7 +19,7 @@ namespace {
 constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Kernels of our own, for the little that cuBLASLt leaves
+// Our own kernels, for the few cases that cuBLASLt does not cover
 
 constexpr int kAddBiasThreads = 256;
 
@@ -35,8 +35,8 @@ constexpr int kPlainTile = 64;
 constexpr int kPlainDepth = 16;
 constexpr int kPlainThreads = 256;
 
-// Any shape, stride and alignment, for what cuBLASLt declines or must not do. A block = 64 x 64 of y; thread (i, j) of 16 x 16 =
-// the rows i + 16 a and the columns j + 16 b of it.
+// Any shape, stride and alignment, for calls that cuBLASLt cannot do or must not do. A block = 64 x 64 of y; thread (i, j) of 16
+// x 16 = the rows i + 16 a and the columns j + 16 b of it.
 __global__ void __launch_bounds__(kPlainThreads) plain_gemm_kernel(const __grid_constant__ GemmParams p) {
   __shared__ float x[kPlainDepth][kPlainTile + 1];
   __shared__ float weight[kPlainDepth][kPlainTile + 1];
@@ -141,7 +141,7 @@ PlanKey plan_key(const GemmParams& p) {
           bias ? row_alignment(p.bias, 0) : 16};
 }
 
-// Empty = cuBLASLt has none: plain_gemm_kernel.
+// Empty = cuBLASLt has no algorithm: plain_gemm_kernel runs.
 using Algorithm = std::optional<cublasLtMatmulAlgo_t>;
 
 struct Plan {
@@ -178,7 +178,7 @@ class Problem {
     return problem;
   }
 
-  // By heuristic, never by timing, so that two runs choose alike.
+  // By heuristic, never by timing, so that two runs choose the same algorithm.
   Algorithm choose(CudaGemmContext& context, const PlanKey& key) {
     cublasLtMatmulPreferenceOpaque_t preference;
     cublasLtMatmulPreferenceInit(&preference);

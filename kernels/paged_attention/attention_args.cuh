@@ -36,7 +36,7 @@ struct AttentionArgs {
 // ---------------------------------------------------------------------------------------------------------------------
 // Sequences, rows and pages
 
-// The query rows of a sequence; none where its entries in cu_seqlens_q, which nobody has checked, are not valid.
+// The query rows of a sequence; none if its entries in cu_seqlens_q, not checked before this, are not valid.
 struct QueryRows {
   int first = 0;
   int count = 0;
@@ -80,7 +80,7 @@ struct Sequence {
   int first_row = 0;  // its first query row
   int num_rows = 0;
   bool bad_rows = false;  // has_bad_rows
-  int length = 0;         // tokens in the cache; 0 where the entry of seq_lens is not to be believed
+  int length = 0;         // tokens in the cache; 0 if the entry of seq_lens is not valid
   bool too_long = false;
   const int32_t* pages = nullptr;
 

@@ -21,7 +21,7 @@ struct RowTile {
   int last_limit = 0;   // and its last row
 };
 
-// blockIdx.x = tile * num_kv_heads + kv head. Tiles are dealt to the sequences in order, as many to each as its rows need, and
+// blockIdx.x = tile * num_kv_heads + kv head. Tiles are assigned to the sequences in order, as many to each as its rows need, and
 // one where there are rows to clear: a warp-wide running sum over cu_seqlens_q finds whose tile it is. False for a block that the
 // host's bound made too many.
 template <int kTileRows>
@@ -49,7 +49,7 @@ __device__ inline bool find_tile(const AttentionArgs& args, RowTile& tile) {
       continue;
     }
     const int owner = __ffs(static_cast<int>(after)) - 1;
-    // A sequence's last tiles have the most keys: they go first.
+    // The last tiles of a sequence have the most keys: they run first.
     const int64_t tile_of_owner = __shfl_sync(0xffffffffu, running, owner) - 1 - index;
     tile.sequence_index = base + owner;
     tile.sequence = sequence_at(args, tile.sequence_index);
@@ -108,7 +108,7 @@ struct MmaTile {
   static constexpr int kRows = 64;
   static constexpr int kKeys = kMaxKeys;
   static constexpr int kThreads = 128;
-  static constexpr int kStride = kHeadDim + 8;  // 16 bytes of padding: the eight rows of a matrix lie in different banks
+  static constexpr int kStride = kHeadDim + 8;  // 16 bytes of padding: the eight rows of a matrix are in different banks
   alignas(16) T q[kRows][kStride];              // the output passes through here too
   alignas(16) T k[kKeys][kStride];
   alignas(16) T v[kKeys][kStride];
@@ -445,7 +445,7 @@ struct SimpleTile {
 
 // A block = kRows packed rows of one kv head. Thread (y, x) of 16 x 16 has kRows / 16 rows from there on, of their scores every
 // 16th key from x on, of their outputs the channels 4 x .. 4 x + 3 of every 64. Any types, head dims and alignment; codes are
-// multiplied by their scales as they come in.
+// multiplied by their scales when they are loaded.
 template <int kHeadDim, bool kSmall>
 __global__ void __launch_bounds__(SimpleTile<kHeadDim, kSmall>::kThreads, 1)
     prefill_simple_kernel(const __grid_constant__ AttentionArgs args) {

@@ -221,7 +221,7 @@ bool has_pointers(const RotaryParams& p) {
   return false;
 }
 
-// For the checks of a plan that has no pointers: stand-ins 2^60 bytes apart, as far as any array may reach.
+// For the checks of a plan without pointers: placeholder addresses 2^60 bytes apart, the largest extent of an array.
 RotaryParams with_stand_ins(RotaryParams p) {
   uintptr_t next = 0;
   const auto stand_in = [&](auto*& pointer) {

@@ -132,7 +132,7 @@ int64_t units_of_head(const RotaryParams& p, int64_t vector) {
 // Why these: docs/tuning-log.md.
 constexpr int64_t kThreadsOfWholeHeads = 128;         // of a block, where a head has no more
 constexpr int64_t kThreadsOfPartialHeads = 64;        // with a tail
-constexpr int64_t kStreamedBytes = int64_t{2} << 20;  // that a call reads; fewer stay in the L2 for whoever reads them next
+constexpr int64_t kStreamedBytes = int64_t{2} << 20;  // that a call reads; fewer stay in the L2 for the next reader
 constexpr int64_t kFewTokens = 511;                   // for the general kernel: at most
 constexpr int64_t kThreadsOfFewTokens = 192, kThreadsOfManyTokens = 64;
 
