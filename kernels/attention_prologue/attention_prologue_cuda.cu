@@ -130,7 +130,7 @@ bool fits_32_bits(const AttentionPrologueParams& p) {
   return !(has_cache(p) && p.cache.num_slots() > kMost / 2) && p.rotation.max_position <= kMost / 2;
 }
 
-// Whether nothing is asked for that only the general kernel knows.
+// True if the call needs nothing that only the general kernel can do.
 bool plain(const AttentionPrologueParams& p) {
   const Rotation& r = p.rotation;
   const bool scaled = p.q_scale.constant != 1.0f || p.q_scale.by_position != PositionScale::none;
@@ -508,7 +508,8 @@ bool lanes_fit(const AttentionPrologueParams& p, int features, const Instance& i
   return units <= 32 && padded_lanes(units) >= 2 * instance.units;
 }
 
-// Whether a family can do what a call asks for: exactly that, or any mixture of steps. `vector`: the widest that the data allow.
+// Whether a family can run a call: its features are exactly those of the call, or it runs any mixture of steps. `vector`: the
+// widest that the data allow.
 bool serves(const Family& family, int64_t vector, const AttentionPrologueParams& p) {
   if (family.vector > vector) return false;
   if (family.general != nullptr) return true;

@@ -17,7 +17,7 @@
 
 namespace prologue::cuda {
 
-// The heads of a thread that are worked on at once: what lanes find out together pays for the registers.
+// The heads of a thread that are computed at once: sharing the work of the lanes pays for the registers.
 constexpr int heads_at_once(int units, int features) {
   return (features & (kNorm | kComputedScales | kAnySteps)) != 0 ? units : 1;
 }

@@ -1,6 +1,6 @@
 // What the prologue's kernels are given: AttentionPrologueParams with every stride in bytes and everything decided that the host
 // can decide. Few tokens are a matter of latency, and every line of the constant bank that a kernel touches costs a cold miss:
-// what all instances need is together and small, what only some need comes behind it.
+// what all instances need is together and small; what only some need comes after it.
 #pragma once
 
 #include <cstdint>
@@ -69,8 +69,8 @@ constexpr bool has_steps(int features) { return (features & ~(kLayouts | kPerTok
 
 enum class ScaleFrom : int32_t { nothing = 0, given, computed };
 
-// A tensor with its steps, so that a block, which mostly works on one of them, touches few lines. What an instance has no feature
-// for is not looked at.
+// A tensor with its steps, so that a block, which mostly works on one of them, touches few lines. Members without a feature of
+// the instance are not read.
 struct LeanTensor : TensorArgs<uint32_t> {
   const char* bias = nullptr;
   const char* weight = nullptr;

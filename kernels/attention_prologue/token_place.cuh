@@ -6,8 +6,8 @@
 
 namespace prologue::cuda {
 
-// An entry of an index array on its way: nothing looks at it before value(), so that a kernel's other loads are issued meanwhile.
-// (Reading int32 or int64 behind a branch makes the branch wait for the answer.)
+// An entry of an index array that is being loaded. Nothing uses it before value(), so a kernel's other loads are issued
+// meanwhile. (A branch between int32 and int64 would have to wait for the load.)
 struct PendingIndex {
   uint32_t low;
   uint32_t high;  // of an int32 the same word again: its sign is that of the index either way
@@ -26,7 +26,7 @@ __device__ inline PendingIndex load_index(const char* values, uint32_t step, uin
   return {*reinterpret_cast<const uint32_t*>(at), *reinterpret_cast<const uint32_t*>(at + (step >> 1 & 4))};
 }
 
-// `absent` (0 or -1) is the value where there is no array.
+// `absent` (0 or -1) is the value if there is no array.
 __device__ inline PendingIndex load_index(const char* values, uint32_t step, uint64_t i, int32_t absent) {
   if (values == nullptr) return {static_cast<uint32_t>(absent), static_cast<uint32_t>(absent)};
   return load_index(values, step, i);

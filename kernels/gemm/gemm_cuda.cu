@@ -90,7 +90,7 @@ cudaDataType_t cuda_type(DType type) {
   return CUDA_R_32F;
 }
 
-// The largest power of two up to 16 that divides the address of every row: what a kernel may count on.
+// The largest power of two up to 16 that divides the address of every row: the alignment that a kernel may assume.
 uint32_t row_alignment(const void* data, int64_t row_bytes) {
   const uint64_t bits = reinterpret_cast<uintptr_t>(data) | static_cast<uint64_t>(row_bytes) | 16u;
   return 1u << std::countr_zero(bits);
@@ -251,7 +251,7 @@ class Problem {
   cublasLtMatrixLayoutOpaque_t y_;
 };
 
-// The bucket's algorithm where it is valid for m itself, otherwise what the heuristic says for m. Host work only.
+// The bucket's algorithm if it is valid for m itself, otherwise the heuristic's choice for m. Host work only.
 Result<Algorithm> algorithm_for(CudaGemmContext& context, const GemmParams& p, Problem& problem) {
   const PlanKey key = plan_key(p);
   auto found = context.plans.find(key);

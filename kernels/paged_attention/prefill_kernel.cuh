@@ -118,7 +118,7 @@ struct MmaTile {
   unsigned faulty[kRows / 32];  // a bit per row
 };
 
-// K or V of a tile on its way from the cache, as codes in registers, to shared memory, as numbers of T.
+// Moves K or V of a tile from the cache (codes, held in registers) to shared memory (numbers of T).
 template <class T, class Tile, int kHeadDim>
 class CodeTile {
  public:

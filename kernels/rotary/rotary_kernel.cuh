@@ -172,9 +172,9 @@ __global__ void __launch_bounds__(kMaxRotaryThreads) lean_rotary_kernel(const __
   using A = RotaryArithmetic<T>;
   const uint32_t s = p.first_token + blockIdx.y, b = blockIdx.z;
 
-  // The chain position -> table row -> result is the longest: it starts first, and every load of data is on its way before its
-  // first answer. Padding rows are read too (they are rows of the same arrays), but nothing is made of them. The two words of an
-  // entry are looked at only afterwards: the sign of an int32 is that of its only word.
+  // The chain position -> table row -> result is the longest. So it starts first, and all loads of data are issued before its
+  // first load returns. Padding rows are read too (they are rows of the same arrays), but not used. The two words of an entry are
+  // used only afterwards: the sign of an int32 is that of its only word.
   uint32_t low = 0, high = 0;
   if (p.index != nullptr) {
     const char* at = p.index + wide_product(b, p.index_batch) + wide_product(s, p.index_token);
@@ -290,7 +290,7 @@ __device__ inline RotaryHead rotary_head_after(const RotaryParams& p, RotaryHead
 }
 
 // The threads of a block first compute the rotations of its token together. Shared memory holds them in four arrays: cos_a,
-// sin_a, cos_b, sin_b. A head is on its way while what comes before it is worked on.
+// sin_a, cos_b, sin_b. The next head is loaded while the current one is computed.
 template <class T, int V>
 __global__ void __launch_bounds__(kMaxRotaryThreads)
     general_rotary_kernel(const __grid_constant__ RotaryParams p, const __grid_constant__ RotaryFrequencies frequencies) {
