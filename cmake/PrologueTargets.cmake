@@ -10,7 +10,7 @@ endforeach()
 # Warnings, sanitizers, floating-point rules: the settings of all our targets. With -ffp-contract=off the compiler does not contract
 # a*b+c to an FMA: the fused and the unfused prologue must round alike. Code that needs an FMA calls it explicitly.
 function(prologue_compile_settings target)
-  set(_cxx -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wno-unknown-pragmas -ffp-contract=off)
+  set(_cxx -Wall -Wextra -Wshadow -Wnon-virtual-dtor -ffp-contract=off)
   if(PROLOGUE_CPU_ARCH)
     list(APPEND _cxx -march=${PROLOGUE_CPU_ARCH})
   endif()

@@ -226,52 +226,58 @@ Status Engine::run_requests(std::span<const Request> requests, const GenerationE
   };
   const auto should_stop = [&] { return events.should_stop && events.should_stop(); };
 
-  // Prefill first, in chunks; a step takes as many sequences as fit.
   bool cancelled = false;
-  for (int64_t num_read = 0; num_read < prompt_tokens && !(cancelled = should_stop());) {
-    batch.clear();
-    sampled.clear();
-    for (Running& each : running) {
-      const int64_t length = static_cast<int64_t>(each.request->prompt.size());
-      const int64_t done = each.completion->prefill_tokens;
-      const int64_t count = std::min(length - done, runner.limits().max_tokens - batch.num_tokens());
-      if (count == 0) continue;
-      const bool complete = done + count == length;
-      PROLOGUE_RETURN_IF_ERROR(add(each, each.request->prompt.data() + done, count, complete ? 1 : 0));
-      if (complete) sampled.push_back(&each);
-      each.completion->prefill_tokens += count;
-    }
-    num_read += batch.num_tokens();
-    PROLOGUE_RETURN_IF_ERROR(step());
-    if (events.on_prefill) events.on_prefill(static_cast<double>(num_read) / static_cast<double>(prompt_tokens));
-    take_tokens();
-  }
-  for (NodeProfile& row : runner.take_profile()) profile_.prefill.push_back(std::move(row));
-
-  // Then decode: one token of each sequence per step.
-  decode_start = Clock::now();
-  while (!cancelled) {
-    for (auto each = running.begin(); each != running.end();) {
-      if (!each->sequence.done()) {
-        ++each;
-        continue;
+  const auto run = [&]() -> Status {
+    // Prefill first, in chunks; a step takes as many sequences as fit.
+    for (int64_t num_read = 0; num_read < prompt_tokens && !(cancelled = should_stop());) {
+      batch.clear();
+      sampled.clear();
+      for (Running& each : running) {
+        const int64_t length = static_cast<int64_t>(each.request->prompt.size());
+        const int64_t done = each.completion->prefill_tokens;
+        const int64_t count = std::min(length - done, runner.limits().max_tokens - batch.num_tokens());
+        if (count == 0) continue;
+        const bool complete = done + count == length;
+        PROLOGUE_RETURN_IF_ERROR(add(each, each.request->prompt.data() + done, count, complete ? 1 : 0));
+        if (complete) sampled.push_back(&each);
+        each.completion->prefill_tokens += count;
       }
-      PROLOGUE_RETURN_IF_ERROR(cache.free(each->id));
-      each = running.erase(each);
+      num_read += batch.num_tokens();
+      PROLOGUE_RETURN_IF_ERROR(step());
+      if (events.on_prefill) events.on_prefill(static_cast<double>(num_read) / static_cast<double>(prompt_tokens));
+      take_tokens();
     }
-    if (running.empty() || (cancelled = should_stop())) break;
-    batch.clear();
-    sampled.clear();
-    for (Running& each : running) {
-      PROLOGUE_RETURN_IF_ERROR(add(each, &each.next_token, 1, 1));
-      sampled.push_back(&each);
+    for (NodeProfile& row : runner.take_profile()) profile_.prefill.push_back(std::move(row));
+
+    // Then decode: one token of each sequence per step.
+    decode_start = Clock::now();
+    while (!cancelled) {
+      for (auto each = running.begin(); each != running.end();) {
+        if (!each->sequence.done()) {
+          ++each;
+          continue;
+        }
+        PROLOGUE_RETURN_IF_ERROR(cache.free(each->id));
+        each = running.erase(each);
+      }
+      if (running.empty() || (cancelled = should_stop())) break;
+      batch.clear();
+      sampled.clear();
+      for (Running& each : running) {
+        PROLOGUE_RETURN_IF_ERROR(add(each, &each.next_token, 1, 1));
+        sampled.push_back(&each);
+      }
+      PROLOGUE_RETURN_IF_ERROR(step());
+      take_tokens();
     }
-    PROLOGUE_RETURN_IF_ERROR(step());
-    take_tokens();
-  }
+    return {};
+  };
+  const Status status = catch_out_of_memory(run);
   for (NodeProfile& row : runner.take_profile()) profile_.decode.push_back(std::move(row));
-  for (Running& each : running) {  // only after a cancelled call
-    if (!each.sequence.done()) show(each, each.sequence.finish(StopReason::cancelled));
+  for (Running& each : running) {  // what a cancelled or failed call has not finished keeps its tokens and text up to here
+    if (each.sequence.done()) continue;
+    show(each, each.sequence.finish(StopReason::cancelled));
+    each.completion->status = status;
   }
   return {};
 }

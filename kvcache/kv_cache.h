@@ -1,5 +1,5 @@
-// Sequences over pages: which page holds which token of which sequence. All layers share one block table; the memory is
-// KvStorage. Host-side bookkeeping only; a step's block_table and slot_mapping arrays are made from it.
+// The pages of each sequence: which page holds which token. Host bookkeeping only; the memory itself is KvStorage. All layers
+// share one block table. A step's block_table and slot_mapping arrays are made from this class.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace prologue {
 
 using SequenceId = int64_t;
 
-// A sequence that is not in the cache (never added, or freed) is not_found wherever an id is asked for.
+// Every function that takes a SequenceId returns not_found if that sequence is not in the cache (never added, or freed).
 class PROLOGUE_API KvCache {
  public:
   // invalid_argument: num_pages is not in 0..2^31 - 1, or page_size not in 1..2^31 - 1.
@@ -23,27 +23,28 @@ class PROLOGUE_API KvCache {
   int64_t page_size() const { return page_size_; }
   int64_t num_pages() const { return pool_.num_pages(); }
   int64_t num_free_pages() const { return pool_.num_free(); }
-  // Pages that num_tokens >= 0 tokens fill, the last one perhaps in part.
+  // The number of pages that num_tokens >= 0 tokens need; the last page may be partly filled.
   int64_t pages_for(int64_t num_tokens) const { return num_tokens / page_size_ + (num_tokens % page_size_ > 0 ? 1 : 0); }
 
-  // A new, empty sequence.
+  // Adds an empty sequence and returns its id.
   Result<SequenceId> add_sequence();
-  // Makes sure that the sequence's pages hold `num_tokens` tokens in all. After an error nothing has changed. resource_exhausted:
-  // there are not enough free pages. invalid_argument: num_tokens is negative.
+  // Makes sure that the sequence's pages have room for `num_tokens` tokens in total. After an error nothing has changed.
+  // resource_exhausted: not enough free pages. invalid_argument: num_tokens is negative.
   Status reserve(SequenceId sequence, int64_t num_tokens);
-  // Adds `num_tokens` to the sequence's length, reserving what is missing. Errors: as of reserve().
+  // Adds `num_tokens` to the sequence's length and reserves the pages that are missing. Errors: as reserve().
   Status append(SequenceId sequence, int64_t num_tokens);
-  // Gives all pages of the sequence back.
+  // Removes the sequence and returns all its pages to the pool.
   Status free(SequenceId sequence);
 
   Result<int64_t> length(SequenceId sequence) const;
   // The sequence's pages in order; the pointer is valid until the sequence is freed.
   Result<const std::vector<int32_t>*> pages(SequenceId sequence) const;
-  // page * page_size + offset of the token at `position`. invalid_argument: the position is negative or not within the reserved
-  // pages.
+  // The slot of the token at `position`: page * page_size + offset. invalid_argument: the position is negative or outside the
+  // reserved pages.
   Result<int64_t> slot(SequenceId sequence, int64_t position) const;
 
-  // Every page belongs to the pool's free list or to exactly one sequence, and every sequence has the pages its length needs.
+  // Checks that every page is in the pool's free list or belongs to exactly one sequence, and that every sequence has the pages
+  // its length needs.
   Status check_integrity() const;
 
  private:

@@ -51,7 +51,7 @@ PagedKvView KvStorage::layer(int64_t index) const {
   view.head_dim = config_.head_dim;
   view.k_strides = strides;
   view.v_strides = strides;
-  if (config_.has_scales()) {  // they lie behind all layers' data
+  if (config_.has_scales()) {  // the scales are after the data of all layers
     const int64_t data_bytes = 2 * config_.num_layers * tensor_bytes;
     auto* scales = memory_.as<float>() + (data_bytes + kScaleAlignment - 1) / kScaleAlignment * kScaleAlignment / 4;
     const int64_t scales_of_tensor = config_.num_pages * config_.page_size * config_.num_kv_heads;

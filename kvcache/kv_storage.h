@@ -1,6 +1,6 @@
 // The memory of a paged KV cache: for every layer one K and one V tensor [num_pages, page_size, num_kv_heads, head_dim] (NHD) of
-// the cache's type, and for quantised types the scales of every token and head beside them, [num_pages, page_size, num_kv_heads]
-// float32.
+// the cache's type. Quantised types also have a scale for each token and head: [num_pages, page_size, num_kv_heads] float32 for
+// each of K and V.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct KvStorageConfig {
   KvType type = KvType::f32;
 
   bool has_scales() const { return !kv_type_is_float(type); }
-  // Of one K or V with its scale.
+  // Bytes of one head of one token, of K or of V, with its scale.
   int64_t bytes_per_head() const { return head_dim * kv_type_bits(type) / 8 + (has_scales() ? 4 : 0); }
   int64_t bytes_per_page() const { return 2 * num_layers * page_size * num_kv_heads * bytes_per_head(); }
 };
@@ -27,12 +27,12 @@ struct KvStorageConfig {
 class PROLOGUE_API KvStorage {
  public:
   KvStorage() = default;
-  // The memory is not cleared: a page is written before it is read. invalid_argument: a size is below 1, or head_dim is odd for
-  // int4. resource_exhausted: there is not that much memory.
+  // The memory is not cleared; pages must be written before they are read. invalid_argument: a size is below 1, or head_dim is
+  // odd for int4. resource_exhausted: not enough memory.
   static Result<KvStorage> create(const KvStorageConfig& config, Device device);
 
   const KvStorageConfig& config() const { return config_; }
-  // The cache of layer `index`. A layer outside 0 .. num_layers - 1 has an empty view, which every operation refuses.
+  // The cache of layer `index`. Outside 0 .. num_layers - 1 the view is empty; every operation returns an error for it.
   PagedKvView layer(int64_t index) const;
 
  private:

@@ -20,7 +20,7 @@ struct SpecialToken {
 
 class SpecialTokens {
  public:
-  // The texts must differ from each other, and must outlive this object. unsupported: they have more than 4 MiB in total.
+  // The texts must differ from each other; they are needed only during the call. unsupported: they have more than 4 MiB in total.
   static Result<SpecialTokens> create(std::span<const SpecialToken> tokens);
 
   struct Match {

@@ -1,5 +1,6 @@
 // generate: generates text with a model file. It shows how to use the engine: load, encode, generate, print.
 #include <cstdio>
+#include <exception>
 #include <iostream>
 #include <new>
 #include <string>
@@ -142,6 +143,9 @@ int main(int argc, char** argv) {
     return out.close(run(argc, argv, out));
   } catch (const std::bad_alloc&) {  // from the program's own strings and lists; the library returns a Status instead
     std::fputs("generate: out of memory\n", stderr);
+    return 1;
+  } catch (const std::exception& error) {  // from the standard library, for example if there is no source of random numbers
+    std::fprintf(stderr, "generate: %s\n", error.what());
     return 1;
   }
 }

@@ -269,7 +269,7 @@ Status validate_resolved(const AttentionPrologueParams& p) {
   return regions.check_all_apart();
 }
 
-// That a run asks for what the plan was made for: a line for every member but those that a run may change.
+// Checks that a run has the parameters of its plan: one line for every member, except those that a run may change.
 Status check_run(const AttentionPrologueParams& a, const AttentionPrologueParams& b) {
   PlanChecks plan("attention_prologue plan");
   plan.same("num_q_heads", a.num_q_heads, b.num_q_heads);

@@ -36,7 +36,7 @@ bool normed(const AttentionPrologueParams& p) { return p.norm.placement != NormP
 
 // ---- the widest vector ------------------------------------------------------------------------------------------------------
 
-// What has to lie at multiples of a vector: pointers and strides of an array whose elements have `bits`, a vector of V of them
+// What must be aligned to a vector: pointers and strides of an array whose elements have `bits`, a vector of V of them
 // being moved at most 16 bytes at a time.
 struct Alignment {
   int64_t vector;
@@ -55,7 +55,7 @@ struct Alignment {
     strides({view.token_stride, view.head_stride});
   }
   void pages(const void* data, const PageStrides& s, KvType type) {
-    if (data == nullptr || type == KvType::int4) return;  // int4 goes out byte by byte
+    if (data == nullptr || type == KvType::int4) return;  // int4 is stored byte by byte
     pointer(data, kv_type_bits(type));
     strides({s.page, s.token, s.head});
   }
@@ -130,7 +130,7 @@ bool fits_32_bits(const AttentionPrologueParams& p) {
   return !(has_cache(p) && p.cache.num_slots() > kMost / 2) && p.rotation.max_position <= kMost / 2;
 }
 
-// Whether nothing is asked for that only the general kernel knows.
+// True if the call needs nothing that only the general kernel can do.
 bool plain(const AttentionPrologueParams& p) {
   const Rotation& r = p.rotation;
   const bool scaled = p.q_scale.constant != 1.0f || p.q_scale.by_position != PositionScale::none;
@@ -417,8 +417,8 @@ template <class Args>
 Rows place_rows(const Instance& instance, bool pads, int64_t lanes, Args& args) {
   const int64_t max_rows = std::max<int64_t>(instance.threads / lanes, 1);
   const int64_t heads[3] = {args.tensors[0].heads, args.tensors[1].heads, args.tensors[2].heads};
-  // Rows past the last head, which come from rounding up, read the last head of the last tensor and store nothing. That tensor must
-  // exist: one without heads, and with none behind it, begins at no row.
+  // Rows past the last head, which come from rounding up, read the last head of the last tensor and store nothing. That tensor
+  // must exist: one without heads, and with none behind it, begins at no row.
   constexpr uint32_t kNowhere = std::numeric_limits<uint32_t>::max();
   const auto begin_at = [&](const auto& count) {
     const int64_t q = count(heads[0]), k = count(heads[1]), v = count(heads[2]);
@@ -500,15 +500,16 @@ std::span<const Family> families_of(DType type) {
   return float32_families();
 }
 
-// The lanes of a head fit a block. Those that work together are of one warp, and enough that each has a half of a head of its thread
-// to sum up.
+// The lanes of a head fit a block. Those that work together are of one warp, and enough that each has a half of a head of its
+// thread to sum up.
 bool lanes_fit(const AttentionPrologueParams& p, int features, const Instance& instance) {
   const int64_t units = units_of_all(p, instance.vector);
   if (!padded(features)) return units <= instance.threads;
   return units <= 32 && padded_lanes(units) >= 2 * instance.units;
 }
 
-// Whether a family can do what a call asks for: exactly that, or any mixture of steps. `vector`: the widest that the data allow.
+// Whether a family can run a call: its features are exactly those of the call, or it runs any mixture of steps. `vector`: the
+// widest that the data allow.
 bool serves(const Family& family, int64_t vector, const AttentionPrologueParams& p) {
   if (family.vector > vector) return false;
   if (family.general != nullptr) return true;

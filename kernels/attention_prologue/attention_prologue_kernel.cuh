@@ -1,12 +1,12 @@
 // blockIdx.x is the token; threadIdx.x the lane, that is the unit (head_unit.cuh), within a head; the rows threadIdx.y of all
 // blockIdx.y walk the heads of q, k and v, kUnits neighbouring heads of one tensor each: a thread keeps its cos and sin for them.
 //
-// Instances with steps, lean in parameters and instructions: each demands exactly what its features name; that of kAnySteps
-// finds out at run time. What they cannot do, general_prologue_kernel.cuh does; what has no steps, plain_prologue_kernel.cuh. Few
-// tokens are a matter of one chain of loads, index -> row of cos and sin, so the kernel is written in the order of that chain:
-// ask for the indices, ask for the data and constants, turn the position into an address and ask for cos and sin, and do all that
-// needs neither (bias, norm, scales) while those are on their way. Many are a matter of instructions: what the lanes of a head
-// find out together, they find out for all heads of a thread at once.
+// Instances with steps, with few parameters and instructions. Each runs exactly the steps that its features name; kAnySteps
+// decides them at run time. general_prologue_kernel.cuh runs the calls that they cannot run, plain_prologue_kernel.cuh those
+// without steps. With few tokens the time is one chain of loads, index -> row of cos and sin. So the kernel is written in the
+// order of that chain: load the indices; load the data and constants; convert the position to an address and load cos and sin;
+// while these loads are in flight, do everything that needs neither (bias, norm, scales). With many tokens the number of
+// instructions limits: what the lanes of a head compute together, they compute for all heads of a thread at once.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace prologue::cuda {
 
-// The heads of a thread that are worked on at once: what lanes find out together pays for the registers.
+// The heads of a thread that are computed at once: sharing the work of the lanes pays for the registers.
 constexpr int heads_at_once(int units, int features) {
   return (features & (kNorm | kComputedScales | kAnySteps)) != 0 ? units : 1;
 }
@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(bounds_of(V, kUnits, kHints, kFeatures).thread
         store_unit<false, T, V>(row(n), place, unit);
       }
     };
-    if (kCopiesV && uniform(is_v & !in_8_bits)) {  // here, so that nobody else keeps the data as they came
+    if (kCopiesV && uniform(is_v & !in_8_bits)) {  // here, so that no other path must keep the unconverted data
 #pragma unroll
       for (int n = 0; n < kAtOnce; ++n) write(n, data[first + n]);
       continue;

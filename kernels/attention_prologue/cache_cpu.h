@@ -1,4 +1,4 @@
-// A finished head into its slot of the cache, in whatever the cache holds.
+// Writes a finished head into its slot of the cache, converted to the cache's type.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace prologue::cpu {
 
-// K or V of a paged cache; data null: there is none.
+// K or V of a paged cache; data null: not present.
 struct CacheSide {
   void* data = nullptr;
   PageStrides strides;

@@ -23,7 +23,7 @@ struct GeneralShared {
   uint8_t codes[kMaxGeneralThreads * 16];  // int4 before two of them share a byte
 };
 
-// The lanes of a head, whether in one warp or over several (then alone in the block).
+// The lanes of a head, whether in one warp or over several (then the only head in the block).
 struct Lanes {
   HeadLanes warp;
   int lane;
@@ -52,8 +52,8 @@ __device__ inline uint32_t largest_over(const Lanes& lanes, uint32_t x) {
   return x;
 }
 
-// The sum over a head of terms[0 .. 2V) of each unit, in the order of sum_halves. Vectors that do not lie where that order wants
-// them change lanes first.
+// The sum over a head of terms[0 .. 2V) of each unit, in the order of sum_halves. Vectors in other lanes than that order needs
+// are moved first.
 template <int V>
 __device__ inline float sum_over(const Lanes& lanes, const UnitPlace& place, const HeadLayout& layout, const float* terms) {
   const float a = place.has_a ? tree<V>(terms) : 0.0f;
@@ -136,13 +136,13 @@ __device__ inline void normalise_head(UnitValues<V>& values, const Lanes& lanes,
   apply_norm<T, V>(values, extras, head, place, mean, inverse_root_mean(sum, extras.inverse_count, extras.eps));
 }
 
-// Of the stream of a pair; an axis that no stream has counts as 0 (where the call has fewer than four, place_token() has put the
-// first stream's position there).
+// The position on the axis of a pair. An axis outside 0..3 counts as 0. If the call has fewer than four axes, place_token() has
+// set the others to the position on axis 0.
 __device__ inline int64_t position_of_axis(const int64_t* positions, int axis) {
   return axis == 1 ? positions[1] : axis == 2 ? positions[2] : axis == 3 ? positions[3] : positions[0];
 }
 
-// cos and sin of a unit's pairs from the rows of a table that its streams stand at.
+// cos and sin of a unit's pairs, from the table rows of the positions on its axes.
 template <int V>
 __device__ inline UnitAngles<V> angles_of_streams(const float* table, int rotary_dim, int pair, const int64_t* positions,
                                                   const uint8_t* pair_axis) {
@@ -333,7 +333,7 @@ __device__ inline void store_as_cache(const GeneralArgs& p, const TokenPlace& to
     }
   }
   if (!any_int4) return;
-  // Two neighbours share a byte, and need not lie in one thread.
+  // Two neighbours share a byte, and may be in different threads.
   const int head_dim = extras.layout.head_dim;
   uint8_t* codes = lanes.shared->codes + static_cast<int>(threadIdx.y) * lanes.count * 2 * V;
   __syncthreads();

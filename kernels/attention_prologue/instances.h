@@ -1,4 +1,4 @@
-// The prologue's instances, for tests. Internal; defined in builds with CUDA. No GPU is needed to list them.
+// The kernel instances of the prologue, for tests. Internal; only in builds with CUDA. Listing them needs no GPU.
 #pragma once
 
 #include <string>
@@ -9,11 +9,11 @@
 
 namespace prologue::cuda {
 
-// All that can do the call (which must be valid), whatever its num_tokens. attention_prologue() itself takes the first whose
-// max_tokens is large enough.
+// All instances that can run the call (which must be valid), whatever its num_tokens is. attention_prologue() uses the first one
+// whose max_tokens is large enough.
 PROLOGUE_API std::vector<KernelInstance<AttentionPrologueParams>> instances_of(const AttentionPrologueParams& params);
 
-// The names of all that ship.
+// The names of all instances.
 PROLOGUE_API std::vector<std::string> attention_prologue_instances();
 
 }  // namespace prologue::cuda

@@ -1,6 +1,6 @@
-// Where a token stands, for the lean instances: 32-bit selections from indices that are asked for first and looked at last. What
-// is wrong with an index is rare: it costs a few selections, and a branch to where it is recorded. token_place.cuh is the same in
-// full generality.
+// The position and slot of a token, for the lean instances: 32-bit selections from indices that are loaded first and used last.
+// Bad indices are rare: they cost a few selections, and a branch to the code that records them. token_place.cuh does the same for
+// all calls.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ struct LeanSlot {
   uint32_t offset = 0;
 };
 
-// `kKeep`: the row is the last to leave the L2, which the data of many tokens stream through.
+// `kKeep`: a cache hint (evict last), so that the data of many tokens do not replace the row in the L2.
 template <int V, bool kKeep = false, class Args>
 __device__ inline UnitAngles<V> load_row(const Args& p, uint32_t row, int pair) {
   const char* cos = reinterpret_cast<const char*>(p.cos_sin + pair) + times(row, static_cast<uint32_t>(p.layout.rotary_dim * 4));
@@ -37,7 +37,7 @@ __device__ inline UnitAngles<V> load_row(const Args& p, uint32_t row, int pair) 
                                reinterpret_cast<const float*>(cos + p.layout.rotary_dim * 2));
 }
 
-// The row of cos and sin where there is one for each token, of a position else. Without a feature it is known which.
+// The row of cos and sin: one for each token, or one for each position. Instances without kPerToken know which at compile time.
 template <int kFeatures>
 __device__ inline uint32_t choose_row(const ArgsOf<kFeatures>& p, uint32_t t, uint32_t of_position) {
   if constexpr ((kFeatures & kPerToken) != 0) {
@@ -49,8 +49,8 @@ __device__ inline uint32_t choose_row(const ArgsOf<kFeatures>& p, uint32_t t, ui
   }
 }
 
-// Positions and slots given. What turns by a table has positions below its end, and without a cache the positions stand in for
-// the slots; otherwise either may be missing, and then its step and its bound are 0.
+// Positions and slots given. Rotation by a table bounds the positions by its rows, and without a cache the positions are read in
+// place of the slots; otherwise either may be missing, and then its step and its bound are 0.
 template <int kFeatures>
 struct GivenIndices {
   static constexpr bool kComplete = kFeatures == 0;
@@ -93,7 +93,7 @@ struct PendingPlace : GivenIndices<kFeatures> {
   }
 };
 
-// Several position streams: the pairs of a unit mostly turn by one of them.
+// Several position axes. Mostly all pairs of a unit are rotated by the same one.
 template <int kFeatures, int V, bool kKeep>
 requires((kFeatures & kStreams) != 0) struct PendingPlace<kFeatures, V, kKeep> : GivenIndices<kFeatures> {
   using GivenIndices<kFeatures>::position, GivenIndices<kFeatures>::is_padding, GivenIndices<kFeatures>::is_outside;
@@ -119,7 +119,7 @@ requires((kFeatures & kStreams) != 0) struct PendingPlace<kFeatures, V, kKeep> :
     return place;
   }
 
-  // For others than 1 to 3 the first stream; of a stream that does not exist ask() made the first.
+  // Values other than 1 to 3 mean axis 0. For an axis that does not exist, ask() loaded axis 0.
   __device__ uint32_t row_of(uint32_t axis) const {
     uint32_t row = position.low;
 #pragma unroll

@@ -1,6 +1,6 @@
-// The norms of Q, K and V on float32 rows. The order of every sum is fixed, and the same on the device, so that fused and unfused, CPU
-// and GPU give the same bits: the two halves of a head are summed as binary trees of neighbours, then added; the heads of a token
-// are added one after another.
+// The norms of Q, K and V on float32 rows. The order of every sum is fixed, and the same on the device, so that fused and
+// unfused, CPU and GPU give the same bits: the two halves of a head are summed as binary trees of neighbours, then added; the
+// heads of a token are added one after another.
 #pragma once
 
 #include <algorithm>

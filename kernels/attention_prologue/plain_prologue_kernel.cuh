@@ -1,10 +1,10 @@
 // blockIdx.x is the token; threadIdx.x the lane, that is the unit (head_unit.cuh), within a head; the rows threadIdx.y of all
 // blockIdx.y walk the heads of q, k and v, kUnits of them each, so that a thread keeps its cos and sin for all its heads.
 //
-// Instances that only turn and write (kLayouts and kPerToken at most), apart from attention_prologue_kernel.cuh so that what the
-// other features need costs them nothing. A call's time is one chain of loads, index -> row of cos and sin: it starts first, both
-// indices are asked for at once, and every load of data is on its way before their answer. Padding rows are read too (they are
-// rows of the same arrays), but nothing is made of them.
+// Instances that only rotate and write (kLayouts and kPerToken at most). They are separate from attention_prologue_kernel.cuh, so
+// that the needs of the other features cost them nothing. The time of a call is one chain of loads, index -> row of cos and sin.
+// So it starts first, both indices are loaded at once, and all loads of data are issued before these return. Padding rows are
+// read too (they are rows of the same arrays), but not used.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(256, kUnits > 1 ? 4 : 1) plain_prologue_kernel
   pending.ask_slot(p, t);
 
   UnitPlace place;
-  bool rotated = true;  // without features every head is turned, in full
+  bool rotated = true;  // without features every head is rotated, in full
   if constexpr ((kFeatures & kLayouts) != 0) {
     place = place_unit<V>(unit, p.layout);
     rotated = place.pair >= 0;

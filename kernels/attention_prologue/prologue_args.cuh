@@ -1,6 +1,6 @@
 // What the prologue's kernels are given: AttentionPrologueParams with every stride in bytes and everything decided that the host
 // can decide. Few tokens are a matter of latency, and every line of the constant bank that a kernel touches costs a cold miss:
-// what all instances need is together and small, what only some need comes behind it.
+// what all instances need is together and small; what only some need comes after it.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace prologue::cuda {
 
-// One of q, k and v: where it comes from and where it goes. A row that goes out lies at
+// One of q, k and v: its input and its output. An output row is at
 // out + page * out_page + offset * out_token + head * out_head; q counts as one page whose offsets are tokens.
 template <class Stride>
 struct TensorArgs {
@@ -47,29 +47,30 @@ struct CoreArgs {
   uint8_t* token_faults = nullptr;
 };
 
-// What an instance can do beyond turning whole heads in neox pairs by a table, or not at all, at given positions.
+// What an instance can do in addition to the base case: given positions, whole heads, neox pairs rotated by a table or not at
+// all.
 inline constexpr int kLayouts = 1;          // any style, rotary_dim and rotary_offset
 inline constexpr int kBias = 2;             // bias of q, k and v
 inline constexpr int kNorm = 4;             // RMS norm of the heads of q and k, with weights, before the rotation
 inline constexpr int kGivenScales = 8;      // 8-bit cache or q8_out, with scales given
 inline constexpr int kComputedScales = 16;  // or computed
-inline constexpr int kStreams = 32;         // several position streams
+inline constexpr int kStreams = 32;         // several position axes
 inline constexpr int kDerived = 64;         // positions and slots derived
 inline constexpr int kPerToken = 128;       // cos and sin gathered per token; instances with steps decide at run time
 inline constexpr int kAnySteps = 256;       // every mixture of bias, norm and scales, decided at run time; no norm with kLayouts
 
-// Which accesses are marked as streaming: what they touch is the first to leave the L2.
+// Which accesses have a cache hint (evict first): what they touch is the first to leave the L2.
 inline constexpr int kStreamNothing = 0;
-inline constexpr int kStreamLoads = 1;   // q, k and v as they come in
-inline constexpr int kStreamStores = 2;  // q as it goes out; attention reads K and V next
+inline constexpr int kStreamLoads = 1;   // loads of q, k and v
+inline constexpr int kStreamStores = 2;  // stores of q; not of K and V, which attention reads next
 
-// Whether an instance has more to do, or to find out, than to turn.
+// Whether an instance has steps besides the rotation, or decides them at run time.
 constexpr bool has_steps(int features) { return (features & ~(kLayouts | kPerToken)) != 0; }
 
 enum class ScaleFrom : int32_t { nothing = 0, given, computed };
 
-// A tensor with its steps, so that a block, which mostly works on one of them, touches few lines. What an instance has no feature
-// for is not looked at.
+// A tensor with its steps, so that a block, which mostly works on one of them, touches few lines. Members without a feature of
+// the instance are not read.
 struct LeanTensor : TensorArgs<uint32_t> {
   const char* bias = nullptr;
   const char* weight = nullptr;
@@ -86,7 +87,7 @@ struct LeanTensor : TensorArgs<uint32_t> {
 
 struct StreamArgs {
   const uint8_t* pair_axis = nullptr;
-  int64_t offset[3] = {};  // of streams 1 to 3 from the first, in bytes; 0: there is none
+  int64_t offset[3] = {};  // of axes 1 to 3 from axis 0, in bytes; 0: no such axis
 };
 
 struct SequenceArgs {

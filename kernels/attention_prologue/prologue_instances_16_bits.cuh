@@ -1,7 +1,7 @@
-// The table of a 16-bit type (measured: docs/tuning-log.md). Few tokens are a matter of instructions between the last load and
-// the first store: narrow accesses spread a head over more lanes. Up to some thousand, small blocks of a head per thread, with
-// streaming hints as long as the L2 holds what is written. Beyond, a matter of bandwidth: a block for a token, and a thread keeps
-// its cos and sin for two heads.
+// The table of a 16-bit type (measured: docs/tuning-log.md). With few tokens the instructions between the last load and the first
+// store limit: narrow accesses spread a head over more lanes. Up to some thousand tokens: small blocks with one head per thread,
+// with evict-first cache hints as long as the L2 holds what is written. With more tokens bandwidth limits: a block for each
+// token, and a thread uses its cos and sin for two heads.
 #pragma once
 
 #include <prologue/kernels/attention_prologue/general_prologue_kernel.cuh>

@@ -1,4 +1,4 @@
-// The arrays of the prologue, for whoever checks several operations together (layers/attention_layer).
+// The arrays of the prologue, for code that checks several operations together (layers/attention_layer).
 #pragma once
 
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
@@ -6,7 +6,7 @@
 
 namespace prologue {
 
-// Everything that a call with valid sizes reads and writes.
+// Adds every array that a call with valid sizes reads or writes.
 PROLOGUE_API Status add_regions(const AttentionPrologueParams& params, RegionChecks& regions);
 
 }  // namespace prologue

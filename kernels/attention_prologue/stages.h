@@ -1,5 +1,5 @@
-// The prologue's stages as separate operations: what the unfused graph runs, and what the fused kernel is held against. The
-// rotation is kernels/rotary. Contracts of padding, faults and numerics are those of attention_prologue.h.
+// The prologue's stages as separate operations. The unfused graph runs them, and tests compare the fused kernel with them. The
+// rotation is in kernels/rotary. The rules for padding, faults and numerics are those of attention_prologue.h.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,8 @@ struct AddBiasParams {
 };
 PROLOGUE_API Status add_bias(const AddBiasParams& params, const Execution& execution);
 
-// y = norm(x), of Q, K (QkNorm's formulas; placement is not looked at) or V (no weight, no bias); y may be x itself. A negative
-// position leaves a token's rows untouched (positions may be null).
+// y = norm(x) of Q or K (QkNorm's formulas), or of V (no weight, no bias). y may be x itself.
+// The rows of a token with a negative position are not touched. positions may be null: then no token is padding.
 struct QkNormParams {
   int64_t num_tokens = 0;
   int64_t num_heads = 0;
@@ -46,8 +46,8 @@ struct QkNormParams {
 };
 PROLOGUE_API Status qk_norm(const QkNormParams& params, const Execution& execution);
 
-// y = x * scale(position) of Q (QueryScale's formulas); y may be x itself. A negative position leaves a token's rows untouched
-// (positions may be null where the scale does not depend on them). Rows that are multiplied by 1 are copied bitwise.
+// y = x * scale(position) of Q (QueryScale's formulas). y may be x itself. The rows of a token with a negative position are not
+// touched. positions may be null if the scale does not depend on them. Rows that are multiplied by 1 are copied bitwise.
 struct QueryScaleParams {
   int64_t num_tokens = 0;
   int64_t num_heads = 0;
@@ -60,11 +60,12 @@ struct QueryScaleParams {
 };
 PROLOGUE_API Status query_scale(const QueryScaleParams& params, const Execution& execution);
 
-// K and V of each token into its slot, quantised as the cache is. Tokens whose slot is negative, or whose position is negative or
-// >= max_position, in any of num_axes streams, are skipped (positions may be null: then none is skipped for its position;
-// max_position = 0 means no upper bound, and so does past_table = identity). Bad slots and positions are recorded as the fused
-// kernel does, each token once; where there is a bound and past_table is record, `faults` must not be null. k.data or v.data null:
-// V or K only.
+// Writes K and V of each token into its slot, quantised to the cache's type. k.data null: V only. v.data null: K only.
+// Skipped are tokens whose slot is negative, or whose position is negative or >= max_position on any of num_axes axes.
+//   positions null                              no token is skipped for its position
+//   max_position = 0, or past_table = identity  positions have no upper bound
+// Bad slots and positions are recorded as by the fused kernel, each token once. `faults` must not be null if there is a bound and
+// past_table is record.
 struct KvWriteParams {
   int64_t num_tokens = 0;
   int64_t num_kv_heads = 0;
@@ -74,11 +75,11 @@ struct KvWriteParams {
   HeadsView v;
   PagedKvView cache;
   IndexView slot_mapping;
-  IndexView positions;  // [num_axes, num_tokens], rows position_axis_stride apart (0: one row for all axes)
+  IndexView positions;  // [num_axes, num_tokens], row stride position_axis_stride (0: one row for all axes)
   int64_t max_position = 0;
   FaultRecord* faults = nullptr;
   int64_t num_axes = 1;                         // 1 to 4
-  int64_t position_axis_stride = kUnsetStride;  // must be set where num_axes > 1
+  int64_t position_axis_stride = kUnsetStride;  // must be set if num_axes > 1
   PastTable past_table = PastTable::record;
 };
 PROLOGUE_API Status kv_write(const KvWriteParams& params, const Execution& execution);

@@ -17,7 +17,7 @@ Status query_scale(const QueryScaleParams& params, int num_threads);
 
 namespace {
 
-// The guard of a token that stands in several streams: padding where one of them is negative, else bad where one is too large.
+// The guard of a token with positions on several axes: padding if one is negative, otherwise bad if one is too large.
 int64_t decisive_position(const KvWriteParams& p, int64_t t) {
   int64_t largest = 0;
   for (int64_t axis = 0; p.positions.data != nullptr && axis < p.num_axes; ++axis) {

@@ -1,4 +1,4 @@
-// Where a token stands: its positions and its slot, read or derived, and what may be done for it.
+// The positions and the slot of a token, given or derived, and what may be done for it.
 #pragma once
 
 #include <prologue/kernels/base/token_guard.h>
@@ -6,8 +6,8 @@
 
 namespace prologue::cuda {
 
-// An entry of an index array on its way: nothing looks at it before value(), so that a kernel's other loads are issued meanwhile.
-// (Reading int32 or int64 behind a branch makes the branch wait for the answer.)
+// An entry of an index array that is being loaded. Nothing uses it before value(), so a kernel's other loads are issued
+// meanwhile. (A branch between int32 and int64 would have to wait for the load.)
 struct PendingIndex {
   uint32_t low;
   uint32_t high;  // of an int32 the same word again: its sign is that of the index either way
@@ -26,7 +26,7 @@ __device__ inline PendingIndex load_index(const char* values, uint32_t step, uin
   return {*reinterpret_cast<const uint32_t*>(at), *reinterpret_cast<const uint32_t*>(at + (step >> 1 & 4))};
 }
 
-// `absent` (0 or -1) is the value where there is no array.
+// `absent` (0 or -1) is the value if there is no array.
 __device__ inline PendingIndex load_index(const char* values, uint32_t step, uint64_t i, int32_t absent) {
   if (values == nullptr) return {static_cast<uint32_t>(absent), static_cast<uint32_t>(absent)};
   return load_index(values, step, i);
@@ -81,7 +81,7 @@ __device__ inline TokenSequence sequence_at(const SequenceArgs& p, int i) {
 }
 
 __device__ inline TokenSequence search_sequence(const SequenceArgs& p, int64_t t) {
-  // Invariant: the answer, the number of i in [1, num_seqs] with cu_seqlens_q[i] <= t, lies in [low, high].
+  // Invariant: the answer, the number of i in [1, num_seqs] with cu_seqlens_q[i] <= t, is in [low, high].
   const int lane = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x) % 32;
   int low = 0, high = p.num_seqs;
   while (low < high) {
@@ -133,7 +133,7 @@ __device__ inline TokenPlace place_token(const GeneralArgs& args, int64_t t) {
       int64_t page_of_sequence = 0;
       if (cached >= 0) split_slot(args, in_sequence, page_of_sequence, place.offset);
       if (overwritten) {
-        // A later token of this step takes the slot.
+        // A later token of this step writes this slot.
       } else if (cached < 0 || page_of_sequence >= p.max_pages_per_seq) {
         slot_fault = FaultCode::sequence_too_long;
       } else {

@@ -1,5 +1,5 @@
-// Where a token stands and where its K and V go, given or derived, with the guards of attention_prologue.h. Whatever the arrays hold,
-// nothing is read outside their stated shapes. token_place.cuh is the same on the device.
+// The position and slot of a token, given or derived, with the guards of attention_prologue.h. Whatever the arrays
+// hold, nothing is read outside their stated shapes. token_place.cuh is the same on the device.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace prologue {
 
-// Something goes into the cache, so that slots are needed.
+// True if something is written to the cache, so that slots are needed.
 inline bool writes_cache(const AttentionPrologueParams& p) {
   return p.num_kv_heads > 0 && ((p.k.data != nullptr && p.cache.k != nullptr) || (p.v.data != nullptr && p.cache.v != nullptr));
 }
@@ -19,8 +19,8 @@ struct TokenPlace {
   bool padding = false;     // touch nothing
   bool position_ok = true;  // otherwise the rows become zeros
   bool rotated = true;      // otherwise past the table, and the rows are not rotated
-  int64_t position = 0;     // of the first stream
-  int64_t slot = -1;        // negative: nothing goes into the cache
+  int64_t position = 0;     // on axis 0
+  int64_t slot = -1;        // negative: nothing is written to the cache
   FaultCode fault = FaultCode::none;
 };
 
@@ -51,7 +51,7 @@ inline int64_t derived_slot(const TokenPlaces& places, const PagedKvView& cache,
   return page * cache.page_size + r % cache.page_size;
 }
 
-// The position of pair stream `axis`, for a token that place_token() let through.
+// The position on axis `axis`, for a token that place_token() accepted.
 inline int64_t stream_position(const AttentionPrologueParams& p, const TokenPlace& place, int64_t token,
                                                     int64_t axis) {
   if (p.places.positions.data == nullptr || axis <= 0 || axis >= p.rotation.num_axes) return place.position;

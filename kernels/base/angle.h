@@ -1,8 +1,8 @@
-// cos and sin of position * inv_freq, written once for host and device: only operations that IEEE 754 rounds correctly, so that
-// both sides return the same bits.
+// cos and sin of position * inv_freq, written once for host and device. Only operations that IEEE 754 rounds correctly are used,
+// so both return the same bits.
 //
-// The product is never rounded: it is held as two floats, and pi/2 is subtracted in three (72 bits), with the rounding errors
-// carried along. For positions in [0, 2^20] and |position * inv_freq| <= 2^20 the argument of the polynomials is thus known to
+// The product is never rounded. It is kept as two floats. pi/2 is subtracted as three floats (72 bits), and the rounding errors
+// are kept too. For positions in [0, 2^20] and |position * inv_freq| <= 2^20 the argument of the polynomials is thus known to
 // 2^-47, and cos and sin are off by less than 0.84 * 2^-24, where the correctly rounded value is off by up to 0.5 * 2^-24
 // (docs/numerics.md has the proof; the worst angle found: 0.825, tests/kernels/angle_test.cpp). Rounding the angle to float32
 // first, as a table's recipe may, is off by up to 0.06.

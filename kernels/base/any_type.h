@@ -1,5 +1,5 @@
-// Arrays whose element type is known at run time only: every float type, every integer type. Read one element at a time, with a
-// switch at the load.
+// Arrays whose element type is known only at run time: every float type, every integer type. They are read one element at a time,
+// with a switch at each load.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace prologue {
 
-// DType, in the same order, and float64.
+// The types of DType, in the same order, and float64.
 enum class FloatType : int32_t { f32 = 0, f16, bf16, f64 };
 
 constexpr FloatType float_type(DType type) { return static_cast<FloatType>(type); }
@@ -46,7 +46,7 @@ struct IntView {
   IntView(const uint64_t* values) : data(values), type(IntType::uint64) {}  // NOLINT(google-explicit-constructor)
 };
 
-// Element i; what int64 cannot hold becomes its largest value.
+// Element i. A value that int64 cannot hold becomes INT64_MAX.
 PROLOGUE_HOST_DEVICE inline int64_t int_at(const IntView& view, int64_t i) {
   switch (view.type) {
     case IntType::int8: return static_cast<const int8_t*>(view.data)[i];
@@ -70,8 +70,8 @@ PROLOGUE_HOST_DEVICE inline float bits_as_float(uint32_t bits) {
 }
 }  // namespace detail
 
-// Element i in A, float or double: exact where A holds it, else rounded to nearest even. (16-bit types as bits, so that host and
-// device share the code.)
+// Element i as A, float or double: exact if A can hold it, otherwise rounded to nearest even. (16-bit types are read as bits, so
+// that host and device share the code.)
 template <class A>
 PROLOGUE_HOST_DEVICE A float_at(FloatType type, const void* data, int64_t i) {
   if (type == FloatType::f32) return static_cast<const float*>(data)[i];

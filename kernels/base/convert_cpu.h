@@ -1,5 +1,5 @@
-// Rows of floats on the CPU: widening to float32 is exact, narrowing rounds once to nearest even. Eight at a time, because
-// compilers do not vectorise the float16 conversion by themselves.
+// Conversion of rows of floats on the CPU. Widening to float32 is exact; narrowing rounds once to nearest even. Eight elements at
+// a time, because compilers do not vectorise the float16 conversion automatically.
 #pragma once
 
 #include <cstdint>

@@ -11,7 +11,7 @@ namespace prologue::cuda {
 template <class T>
 inline constexpr int kGroup = static_cast<int>(16 / sizeof(T));
 
-// Two elements, each rounded once, as they lie in memory.
+// Two elements, each rounded once, in memory order.
 __device__ inline uint32_t pack(__half2 pair) { return *reinterpret_cast<const uint32_t*>(&pair); }
 __device__ inline uint32_t pack(__nv_bfloat162 pair) { return *reinterpret_cast<const uint32_t*>(&pair); }
 template <class T>

@@ -1,5 +1,5 @@
-// Launching kernels: every launch goes through here, is checked, and is named when it fails. An error that becomes a Status is
-// taken from the CUDA runtime, which keeps the last one: the next call, ours or the caller's, must not find it there.
+// Launching kernels. Every launch uses this file: it is checked, and the error names the kernel. The CUDA runtime keeps its last
+// error. An error that becomes a Status is cleared there, so that the next call (ours or the caller's) does not find it.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -17,7 +17,7 @@
 
 namespace prologue::cuda {
 
-// A grid extent; what does not fit becomes one that the launch refuses.
+// A grid extent. A number that does not fit becomes one that makes the launch fail.
 inline unsigned grid_extent(int64_t blocks) {
   return blocks < 0 || blocks > int64_t{0xffffffff} ? 0xffffffffu : static_cast<unsigned>(blocks);
 }

@@ -1,5 +1,5 @@
-// Element types, and the two 16-bit floats as host types. Conversions round to nearest even, keep NaN, and saturate
-// nothing: what does not fit becomes infinity, as on the GPU.
+// Element types, and the two 16-bit floats as host types. Conversions round to nearest even and keep NaN. They do not saturate: a
+// number that is too large becomes infinity, as on the GPU.
 #pragma once
 
 #include <cstdint>
@@ -100,7 +100,7 @@ inline BFloat16 from_float<BFloat16>(float x) { return to_bfloat16(x); }
 template <>
 inline Float16 from_float<Float16>(float x) { return to_float16(x); }
 
-// Calls f with a value of the host type that stores `type`: dispatch for the CPU twins.
+// Calls f with a value of the host type that stores `type`: the dispatch of the CPU implementations.
 template <class F>
 auto with_host_type(DType type, F&& f) {
   switch (type) {

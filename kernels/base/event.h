@@ -1,4 +1,4 @@
-// Points in time of an execution's stream of work: the clock on the CPU, a CUDA event on a GPU. For profiling.
+// Points in time between operations: clock readings on the CPU, CUDA events on a GPU. For profiling.
 #pragma once
 
 #include <chrono>
@@ -23,7 +23,7 @@ class PROLOGUE_API Event {
   Event& operator=(const Event&) = delete;
   ~Event();
 
-  // Marks this point in the stream; does not synchronise.
+  // Marks the point after the operations enqueued so far; does not synchronise.
   Status record(const Execution& execution);
   // Seconds from `start` to `end`; waits until both have been reached.
   static Result<double> seconds_between(const Event& start, const Event& end);

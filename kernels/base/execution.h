@@ -1,4 +1,4 @@
-// Where an operation runs. Every operation takes one of these beside its parameters.
+// Where an operation runs. Every operation takes its parameters and an Execution.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +19,10 @@ struct Execution {
   CUstream_st* stream = nullptr;  // CUDA: operations are enqueued here and never synchronise
 };
 
-// True when the library was built with its CUDA kernels (says nothing about a GPU being present).
+// True if the library was built with its CUDA kernels. It does not say whether there is a GPU: see check_gpu() in gpu.h.
 PROLOGUE_API bool built_with_cuda();
 
-// What an operation answers when asked for a backend that this build has not.
+// The error of an operation whose backend is not in this build.
 inline Status cuda_not_built(const char* operation) {
   return unsupported(operation, ": device is cuda, but this library was built without CUDA");
 }

@@ -1,5 +1,5 @@
-// exp in float32, written once for host and device: only operations that IEEE 754 rounds correctly, so that both sides
-// return the same bits, and no branch and no table, so that a loop over it vectorises.
+// exp in float32, written once for host and device. It uses only operations that IEEE 754 rounds correctly, so both return the
+// same bits. It has no branch and no table, so a loop over it vectorises.
 //
 // Error: below 1.1 ulp of the result (measured over every float, with and without an FMA instruction). exp(0) = 1 exactly,
 // exp(-inf) = 0, exp(inf) = inf, NaN stays NaN.
@@ -13,7 +13,7 @@
 
 namespace prologue {
 
-// a * b + c, rounded once where the processor has the instruction (a libm call would cost far more than the last bit is worth).
+// a * b + c, rounded once if the processor has the instruction (otherwise twice: a libm call would cost too much).
 PROLOGUE_HOST_DEVICE inline float multiply_add(float a, float b, float c) {
 #if defined(__CUDA_ARCH__)
   return __fmaf_rn(a, b, c);
@@ -46,7 +46,7 @@ PROLOGUE_HOST_DEVICE inline float exp_mantissa(float x, int32_t& shifted_bits) {
   return multiply_add(p, squared, r) + 1.0f;
 }
 
-// 2^n for n in -126..127; any other n is no error, but gives any float.
+// 2^n for n in -126..127. For any other n the result is unspecified.
 PROLOGUE_HOST_DEVICE inline float power_of_two(int32_t n) {
   const uint32_t bits = (static_cast<uint32_t>(n) + 127u) << 23;
   float power;
@@ -57,11 +57,11 @@ PROLOGUE_HOST_DEVICE inline float power_of_two(int32_t n) {
 }  // namespace detail
 
 PROLOGUE_HOST_DEVICE inline float exp_f32(float x) {
-  x = x < -110.0f ? -110.0f : x;  // beyond both bounds the result is 0 and infinity anyway
+  x = x < -110.0f ? -110.0f : x;  // beyond these bounds the result is 0 or infinity anyway
   x = x > 100.0f ? 100.0f : x;
   int32_t bits;
   const float mantissa = detail::exp_mantissa(x, bits);
-  // In two factors, because n reaches -159 and 145, where one has no float.
+  // Two factors, because n is in -159..145 and 2^n may not fit a float.
   const int32_t n = bits - detail::kExpRoundBits, half = n >> 1;
   return mantissa * detail::power_of_two(half) * detail::power_of_two(n - half);
 }

@@ -1,5 +1,5 @@
-// What a shared library of ours exports. Everything else in it is hidden; a static library exports nothing, so that a shared
-// library of the user's that it is linked into does not either.
+// Marks what a shared build of the library exports; everything else is hidden. A static build exports nothing, so a user's shared
+// library that links it does not export our symbols either.
 #pragma once
 
 #if defined(PROLOGUE_SHARED)  // a compile definition of the targets, for the library and its users alike

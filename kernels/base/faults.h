@@ -1,6 +1,6 @@
-// Bad indices found while an operation runs. The values live on the device, so they cannot be checked before a launch:
-// an operation skips the token concerned and records it here. The record survives CUDA-graph replays; whoever owns it
-// reads it at the next natural synchronisation and clears it.
+// Bad indices found while an operation runs. The index arrays are on the device, so they cannot be checked before a launch. An
+// operation skips the faulty token and records it here. CUDA-graph replays add to the record. Its owner reads it at the next
+// synchronisation that is needed anyway, and clears it.
 #pragma once
 
 #include <cstdint>
@@ -16,16 +16,16 @@ enum class FaultCode : int32_t {
   slot_out_of_range,        // slot >= num_pages * page_size
   token_id_out_of_range,    // id outside the embedding table
   page_out_of_range,        // block_table entry outside the cache
-  sequence_too_long,        // seq_lens entry larger than the block table's row holds
-  query_rows_out_of_range,  // cu_seqlens_q: rows before its first entry, outside of q, or more than max_seqlen_q of a sequence
+  sequence_too_long,        // a sequence longer than its bound, or than the block table's row holds
+  query_rows_out_of_range,  // cu_seqlens_q: rows before its first entry, outside of q, or more than max_seqlen_q
 };
 
 PROLOGUE_API const char* fault_code_name(FaultCode code);
 
-// Zero-initialised means "no fault". Operations update it atomically; the first fault is the one with the lowest token
-// index, whatever order the threads ran in.
+// All zeros means "no fault". Operations update it atomically. The first fault is the one with the lowest token index, in
+// whatever order the threads run.
 struct alignas(16) FaultRecord {
-  uint64_t first = 0;  // ~((token << 8) | code) of the lowest token concerned; 0 = none (so that atomicMax keeps it)
+  uint64_t first = 0;  // ~((token << 8) | code) of the lowest faulty token; 0 = none (so atomicMax keeps the lowest)
   uint64_t count = 0;  // tokens (for paged_attention: rows) that were skipped
 };
 
@@ -45,7 +45,7 @@ inline Fault decode_fault(const FaultRecord& record) {
   return {static_cast<FaultCode>(packed & 0xffu), static_cast<int64_t>(packed >> 8), record.count};
 }
 
-// CPU twins record through this; safe to call from several threads. A null record drops the fault.
+// Records a fault on the CPU. Several threads may call it at once. A null record drops the fault.
 PROLOGUE_API void record_fault(FaultRecord* record, int64_t token, FaultCode code);
 
 }  // namespace prologue

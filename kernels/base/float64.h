@@ -51,8 +51,8 @@ PROLOGUE_HOST_DEVICE inline double add_exactly(double x, double y, double& error
 
 }  // namespace detail
 
-// Of x * y, which is never rounded: held as two doubles, pi/2 subtracted in three. Off by less than 0.75 * 2^-53 for |x * y| <=
-// 2^31 (tests/kernels/float64_test.cpp); NaN beyond.
+// cos and sin of x * y. The product is never rounded: it is kept as two doubles, and pi/2 is subtracted as three. Error less than
+// 0.75 * 2^-53 for |x * y| <= 2^31 (tests/kernels/float64_test.cpp); NaN beyond.
 PROLOGUE_HOST_DEVICE inline CosSin64 cos_sin_of_product(double x, double y) {
   constexpr double kLargest = 0x1p31;
   constexpr double kTwoOverPi = 0x1.45f306dc9c883p-1;
@@ -76,7 +76,7 @@ PROLOGUE_HOST_DEVICE inline CosSin64 cos_sin_of_product(double x, double y) {
   const double r = add_rounded(sum, rest);
   const double r_low = add_rounded(add_rounded(sum, -r), rest);
 
-  // Taylor series of (sin(r) / r - 1) / r^2 and (cos(r) - 1 + r^2 / 2) / r^4: what follows is below 2^-60.
+  // Taylor series of (sin(r) / r - 1) / r^2 and (cos(r) - 1 + r^2 / 2) / r^4: the omitted terms are below 2^-60.
   const double z = multiply_rounded(r, r);
   double sin_tail = fused_multiply_add(1.0 / 355687428096000.0, z, -1.0 / 1307674368000.0);
   sin_tail = fused_multiply_add(sin_tail, z, 1.0 / 6227020800.0);

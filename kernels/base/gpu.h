@@ -1,4 +1,4 @@
-// The GPU as a whole: whether one can be used, and a stream on it.
+// Whether a GPU can be used, its name, and CUDA streams.
 #pragma once
 
 #include <string>
@@ -8,14 +8,14 @@
 
 namespace prologue {
 
-// OK where the current CUDA device can run this build's kernels; otherwise one sentence: no GPU, a driver that is too old for the
-// CUDA runtime, or a compute capability that the build has no code for.
+// OK if the current CUDA device can run this build's kernels. Otherwise an error that says why not: no GPU, a driver too old for
+// the CUDA runtime, or a compute capability that the build has no code for.
 PROLOGUE_API Status check_gpu();
 
-// "NVIDIA H200"; the error of check_gpu where there is none.
+// For example "NVIDIA H200". Without a usable GPU: the error of check_gpu().
 PROLOGUE_API Result<std::string> gpu_name();
 
-// A CUDA stream of one's own. Move-only.
+// An owned CUDA stream. Move-only.
 class PROLOGUE_API Stream {
  public:
   Stream() = default;

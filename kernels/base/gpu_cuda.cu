@@ -15,7 +15,7 @@ __global__ void probe_kernel() {}
 Status check_gpu() {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
-  cudaGetLastError();  // an answer, not a failure of what comes next
+  cudaGetLastError();  // clears the error: the next CUDA call must not report it
   int driver = 0;
   int runtime = 0;
   cudaDriverGetVersion(&driver);

@@ -1,4 +1,4 @@
-// One head on the CPU, as a row of float32 values that one step after another works on: load (+ bias), turn, round, store.
+// One head on the CPU, as a row of float32 values. The steps run on it one after another: load (+ bias), rotate, round, store.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace prologue::cpu {
 
 inline constexpr int64_t kMaxHeadDim = 576;
 
-// Threads for a pass over so many elements: starting a thread costs as much as a few thousand elements.
+// The number of threads for a pass over this many elements: starting a thread costs as much as a few thousand elements.
 inline int threads_for(int64_t elements, int num_threads) {
   constexpr int64_t kElementsPerThread = 8192;
   return static_cast<int>(std::clamp<int64_t>(elements / kElementsPerThread, 1, std::max(num_threads, 1)));
@@ -29,7 +29,7 @@ T* head_at(const MutableHeadsView& view, int64_t token, int64_t head) {
   return static_cast<T*>(view.data) + token * view.token_stride + head * view.head_stride;
 }
 
-// cos and sin of one token's pairs, and which channels they turn; rotary_dim = 0 turns nothing.
+// cos and sin of one token's pairs, and the channels that they rotate; rotary_dim = 0: none.
 struct RotationRow {
   RopeStyle style = RopeStyle::neox;
   int64_t rotary_dim = 0;
@@ -61,7 +61,7 @@ inline void rotate_values(float* values, const RotationRow& row) {
   }
 }
 
-// As if stored as T and loaded again.
+// Rounds the values as if they were stored as T and loaded again.
 template <class T>
 void round_values(float* values, int64_t count) {
   T rounded[kMaxHeadDim];
@@ -71,8 +71,8 @@ void round_values(float* values, int64_t count) {
 template <>
 inline void round_values<float>(float*, int64_t) {}
 
-// A head that is ready to be stored: its values in float32, and where it came from. Channels outside [begin, end) are as they
-// were in `source`, and are copied bitwise where they are stored in its type.
+// A head that is ready to be stored: its values in float32, and its source. Channels outside [begin, end) are unchanged from
+// `source`. They are copied bitwise if they are stored in the same type.
 template <class T>
 struct FinishedHead {
   const float* values = nullptr;

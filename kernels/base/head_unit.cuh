@@ -1,6 +1,6 @@
 // A head on the device is cut into units of two vectors of V channels, one thread each: V rotary pairs (both halves in one
 // thread, so that no value crosses lanes), or two vectors of the channels that are not rotated. The threads of a head are its
-// lanes. The steps below work on values in registers, whoever produced them.
+// lanes. The steps below work on values in registers.
 #pragma once
 
 #include <cuda_fp8.h>
@@ -15,7 +15,7 @@
 
 namespace prologue::cuda {
 
-// ---- where a unit lies ------------------------------------------------------------------------------------------------------
+// ---- where a unit is -------------------------------------------------------------------------------------------------------
 
 // The channels of a head: those in [rotary_offset, rotary_offset + rotary_dim) are cut as pairs of `style`, the others in order.
 struct HeadLayout {
@@ -25,7 +25,7 @@ struct HeadLayout {
   RopeStyle style = RopeStyle::neox;
 };
 
-// Where a unit's two vectors lie in the head, and its first pair (negative: not rotated).
+// Where a unit's two vectors are in the head, and its first pair (negative: not rotated).
 struct UnitPlace {
   int a;
   int b;
@@ -55,7 +55,7 @@ __device__ inline UnitPlace place_unit(int unit, const HeadLayout& layout) {
   return {a, b, -1, a < layout.head_dim, b < layout.head_dim};
 }
 
-// The other way round: which unit holds the vector that starts at `channel`, and whether as its b.
+// The inverse of place_unit(): which unit holds the vector that starts at `channel`, and whether as its b.
 struct VectorOwner {
   int unit;
   bool is_b;
@@ -91,7 +91,7 @@ using VectorWord = std::conditional_t<
     std::conditional_t<kBytes == 8, uint2,
                        std::conditional_t<kBytes == 4, uint32_t, std::conditional_t<kBytes == 2, uint16_t, uint8_t>>>>;
 
-// `streaming` marks data that nobody reads again soon: it leaves the L2 first.
+// `streaming`: a cache hint (evict first) for data that is not read again soon.
 template <int kBytes, bool kStreaming>
 __device__ inline Bytes<kBytes> load_bytes(const void* from) {
   static_assert(kBytes <= 16);
@@ -321,7 +321,7 @@ __device__ inline T reduce_several(const HeadLanes& lanes, T (&values)[kCount], 
 }
 
 // Sums of a head are formed in one order, whatever the layout and the width of the vectors are, so that fused and unfused, and
-// CPU and GPU, give the same bits: each half of the head by itself as a tree of neighbours, then the two.
+// CPU and GPU, give the same bits: each half of the head as a tree of neighbours, then the two halves.
 template <int V>
 __device__ inline float tree(const float* terms) {
   if constexpr (V == 1) {
@@ -368,7 +368,7 @@ __device__ inline void multiply_weight(UnitValues<V>& values, const Unit<T, V>& 
 
 // ---- quantised vectors ------------------------------------------------------------------------------------------------------
 
-// As bits. NaN, the larger one always, comes out as some NaN.
+// Compared as bits. NaN counts as the largest, so the result is then a NaN.
 template <int V>
 __device__ inline uint32_t largest_magnitude(const UnitValues<V>& values) {
   float largest[V];

@@ -1,5 +1,5 @@
-// Which kernel a call runs in depends on its size. Tests pin each one that ships by this interface, so that none needs a size of
-// its own to be reached: an operation lists its instances for a call in its folder's instances.h. Internal.
+// Which kernel runs a call depends on the call's size. With this interface a test can choose any instance, whatever the size is.
+// Each operation lists its instances for a call in the instances.h of its folder. Internal.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ namespace prologue::cuda {
 
 template <class Params>
 struct KernelInstance {
-  std::string name;        // unique among the operation's
-  int64_t max_tokens = 0;  // of a call that takes it by itself
+  std::string name;        // unique within the operation
+  int64_t max_tokens = 0;  // the most tokens of a call for which the operation chooses it
   std::function<Status(const Params&, CUstream_st*)> launch;
 };
 

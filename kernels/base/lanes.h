@@ -1,5 +1,5 @@
 // One SIMD register of floats: the widest that the compiler was told it may use (AVX-512, AVX2 with FMA, or the 16-byte vectors
-// that GCC and Clang have for every processor). Loads widen 16-bit floats; no address needs any alignment but its type's.
+// that GCC and Clang have for every processor). Loads widen 16-bit floats; addresses need only the alignment of their type.
 #pragma once
 
 #include <cstdint>
@@ -104,7 +104,7 @@ inline void sum_lanes_of_four(const Lanes (&a)[4], float* out) {
 
 #endif
 
-// The first `count` < kWidth elements at p, zeros behind them; reads nothing beyond.
+// The first `count` < kWidth elements at p, then zeros; reads nothing beyond them.
 template <class T>
 Lanes load_partial(const T* p, int64_t count) {
   T padded[Lanes::kWidth] = {};

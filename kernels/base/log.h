@@ -1,7 +1,8 @@
-// The natural logarithm in float32, written once for host and device: only operations that IEEE 754 rounds correctly, so that both
-// sides return the same bits.
+// The natural logarithm in float32, written once for host and device. It uses only operations that IEEE 754 rounds correctly, so
+// both return the same bits.
 //
-// For x >= 2^-126, infinity and NaN (what is smaller, or negative, gives some number). Error: below 1 ulp of the result.
+// Defined for x >= 2^-126, infinity and NaN. Smaller or negative x return an unspecified number. Error: below 1 ulp of the
+// result.
 // log(1) = 0, log(inf) = inf, NaN stays NaN.
 #pragma once
 

@@ -58,7 +58,7 @@ namespace {
 constexpr int64_t kHostAlignment = 64;
 constexpr int64_t kHugePage = int64_t{2} << 20;
 
-// Number that a system file holds; the largest int64 where there is none ("max", or no such file).
+// The number in a system file; INT64_MAX if there is none ("max", or no such file).
 int64_t read_number(const char* path) {
   std::ifstream file(path);
   int64_t value = 0;
@@ -81,7 +81,8 @@ int64_t available_host_bytes() {
 }
 
 Result<void*> allocate_host(int64_t num_bytes) {
-  // Linux grants more than there is and kills the process when it is touched: large requests are held against what is free.
+  // Linux grants more memory than there is and kills the process that touches it. So large requests are compared with what is
+  // free.
   if (num_bytes >= 16 * kHugePage && num_bytes > available_host_bytes()) {
     return resource_exhausted("out of memory: ", num_bytes, " bytes of host memory were asked for, ", available_host_bytes(),
                               " are available");
@@ -91,7 +92,7 @@ Result<void*> allocate_host(int64_t num_bytes) {
   void* data = std::aligned_alloc(static_cast<size_t>(alignment), static_cast<size_t>(rounded));
   if (data == nullptr) return resource_exhausted("out of memory: ", num_bytes, " bytes of host memory were asked for");
 #ifdef __linux__
-  if (alignment == kHugePage) madvise(data, static_cast<size_t>(rounded), MADV_HUGEPAGE);  // fewer TLB misses; may be refused
+  if (alignment == kHugePage) madvise(data, static_cast<size_t>(rounded), MADV_HUGEPAGE);  // fewer TLB misses; may fail
 #endif
   return data;
 }
@@ -120,7 +121,7 @@ Result<Buffer> Buffer::allocate(Device device, int64_t num_bytes) {
 
 StagingBuffer::~StagingBuffer() {
   if (copied_ != nullptr) {
-    (void)cuda::wait_for_copy(copied_);  // which may still read the memory
+    (void)cuda::wait_for_copy(copied_);  // the copy may still read the memory
     cuda::destroy_event(copied_);
   }
   if (pinned_ != nullptr) cuda::release_pinned(pinned_);

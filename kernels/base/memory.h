@@ -1,4 +1,4 @@
-// The one owner of raw memory, host or device. Operations never allocate: whoever runs them holds Buffers.
+// Owners of raw memory, host or device. Operations never allocate; their callers own Buffers.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,8 @@ struct CUevent_st;
 
 namespace prologue {
 
-// Move-only. Host memory is 64-byte aligned (large blocks: to huge pages), device memory 256-byte aligned (cudaMalloc). The contents start undefined.
+// Move-only. Host memory is aligned to 64 bytes (large blocks: to huge pages), device memory to 256 bytes (cudaMalloc). The
+// contents are undefined at first.
 class PROLOGUE_API Buffer {
  public:
   Buffer() = default;
@@ -24,7 +25,7 @@ class PROLOGUE_API Buffer {
   Buffer& operator=(const Buffer&) = delete;
   ~Buffer();
 
-  // resource_exhausted says how many bytes were asked for and, on a GPU, how many are free.
+  // The message of resource_exhausted has the bytes requested and, on a GPU, the bytes free.
   static Result<Buffer> allocate(Device device, int64_t num_bytes);
 
   void* data() const { return data_; }
@@ -45,20 +46,20 @@ class PROLOGUE_API Buffer {
   Device device_ = Device::cpu;
 };
 
-// What can still be allocated there: on the CPU what the system and the control group leave, on a GPU its free memory.
+// Bytes that can still be allocated: on the CPU what the system and the control group (cgroup) allow, on a GPU its free memory.
 PROLOGUE_API Result<int64_t> available_bytes(Device device);
 
 // Copies between the host and the execution's device, in stream order. On CUDA `copy_to_host` returns after the copy has
-// finished (it synchronises the stream); `copy_to_device` returns once `source` may be reused, unless that is pinned memory, which
-// is read when the stream comes to the copy. A copy that a CUDA graph has captured reads its source at every replay: use a
-// StagingBuffer.
+// finished (it synchronises the stream). `copy_to_device` returns when `source` may be reused, except if `source` is pinned
+// memory: that is read later, when the stream reaches the copy. A copy captured into a CUDA graph reads its source at every
+// replay; use a StagingBuffer for such copies.
 PROLOGUE_API Status copy_to_device(void* target, const void* source, int64_t num_bytes, const Execution& execution);
 PROLOGUE_API Status copy_to_host(void* target, const void* source, int64_t num_bytes, const Execution& execution);
 PROLOGUE_API Status fill_zero(void* target, int64_t num_bytes, const Execution& execution);
 PROLOGUE_API Status synchronize(const Execution& execution);
 
-// Host memory that is filled and copied to a device step after step. For CUDA it is pinned, as a copy needs it that does not wait,
-// or that a graph replays. Move-only.
+// Host memory that is filled and copied to a device at every step. For CUDA it is pinned: a copy that does not wait needs that,
+// and so does a copy that a graph replays. Move-only.
 class PROLOGUE_API StagingBuffer {
  public:
   StagingBuffer() = default;
@@ -75,10 +76,10 @@ class PROLOGUE_API StagingBuffer {
   // For copies to `device`.
   static Result<StagingBuffer> allocate(Device device, int64_t num_bytes);
 
-  // The memory, to be filled. Waits until the last copy has read it.
+  // Returns the memory, to be filled. First waits until the last copy has read it.
   Result<void*> fill();
-  // Copies the first num_bytes in stream order; does not wait. Captured into a CUDA graph, the copy takes what the memory holds at
-  // each replay. fill() does not wait for a replay: the caller does.
+  // Copies the first num_bytes in stream order; does not wait. Captured into a CUDA graph, each replay copies what the memory
+  // holds then. fill() does not wait for replays; the caller must.
   Status copy_to_device(void* target, int64_t num_bytes, const Execution& execution);
 
   int64_t size_bytes() const { return size_bytes_; }
@@ -92,8 +93,8 @@ class PROLOGUE_API StagingBuffer {
   }
 
   Buffer host_;                    // for copies to the CPU
-  void* pinned_ = nullptr;         // and to a GPU
-  CUevent_st* copied_ = nullptr;   // behind the last copy
+  void* pinned_ = nullptr;         // for copies to a GPU
+  CUevent_st* copied_ = nullptr;   // recorded after the last copy
   int64_t size_bytes_ = 0;
 };
 

@@ -35,7 +35,7 @@ Result<int64_t> available_bytes() {
 Status copy(void* target, const void* source, int64_t num_bytes, cudaStream_t stream, bool to_host) {
   PROLOGUE_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(target, source, static_cast<size_t>(num_bytes),
                                                 to_host ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice, stream));
-  // From pageable memory the runtime has staged the source when the call returns; to the host the data must have arrived.
+  // Pageable source: the runtime has staged it when the call returns. Copies to the host must wait for the data.
   if (to_host) PROLOGUE_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream));
   return {};
 }
@@ -75,13 +75,13 @@ Status copy_pinned(void* target, const void* source, int64_t num_bytes, cudaStre
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   PROLOGUE_CUDA_RETURN_IF_ERROR(cudaStreamIsCapturing(stream, &capture));
   PROLOGUE_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(target, source, static_cast<size_t>(num_bytes), cudaMemcpyHostToDevice, stream));
-  // An event that a graph has captured cannot be waited for.
+  // The host cannot wait for an event that a graph has captured.
   if (capture == cudaStreamCaptureStatusNone) PROLOGUE_CUDA_RETURN_IF_ERROR(cudaEventRecord(copied, stream));
   return {};
 }
 
 Status wait_for_copy(cudaEvent_t copied) {
-  // The event is of no capture, so waiting is safe in a thread that captures, which CUDA would forbid.
+  // CUDA forbids waiting in a thread that captures. It is safe here: the event does not belong to a capture.
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   PROLOGUE_CUDA_RETURN_IF_ERROR(cudaThreadExchangeStreamCaptureMode(&mode));
   const cudaError_t waited = cudaEventSynchronize(copied);

@@ -1,4 +1,4 @@
-// Where the library's boundary turns a failed allocation into an error.
+// Converts a failed allocation to an error at the library's boundary.
 #pragma once
 
 #include <new>
@@ -8,8 +8,8 @@
 
 namespace prologue {
 
-// The result of work(), a Status or a Result; Status::out_of_memory() where an allocation of the standard library's failed in it
-// (or was asked for more than a container can hold).
+// Returns work(), a Status or a Result. If an allocation of the standard library fails in it, or a container would exceed its
+// largest size, returns Status::out_of_memory().
 template <class Work>
 auto catch_out_of_memory(const Work& work) -> decltype(work()) {
   try {

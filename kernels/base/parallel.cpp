@@ -18,7 +18,7 @@ namespace prologue {
 
 namespace {
 
-constexpr int64_t kRangesPerThread = 4;  // more even the load out; fewer cost less to claim
+constexpr int64_t kRangesPerThread = 4;  // more ranges balance the load better; fewer cost less to claim
 constexpr std::chrono::microseconds kSpin{50};
 
 inline void pause() {
@@ -41,9 +41,9 @@ bool spin_until(const Done& done) {
   return false;
 }
 
-// A job in one word: the next range that nobody has claimed, how many there are, how many workers may help, and (so that no two
-// jobs look alike) a number. Who claims a range knows that it belongs to the job whose word it read, and that this job lasts until
-// the range is done.
+// A job in one word: the next unclaimed range, the number of ranges, the number of workers that may help, and a job number that
+// makes every word different. A thread that claims a range knows that it belongs to the job whose word it read, and that this job
+// lasts until the range is done.
 struct Ticket {
   uint64_t word;
   int64_t next() const { return static_cast<int64_t>(word & 0xffffu); }
@@ -67,7 +67,7 @@ class Team {
   // Until there are `count` workers, or the system grants no more.
   void grow(int64_t count) {
     if (static_cast<int64_t>(workers_.size()) >= count) return;
-    sigset_t all, before;  // signals are the business of the threads that the program itself has made
+    sigset_t all, before;  // only the program's own threads handle signals
     sigfillset(&all);
     const bool blocked = pthread_sigmask(SIG_SETMASK, &all, &before) == 0;
     try {
@@ -75,7 +75,7 @@ class Team {
         const auto index = static_cast<int64_t>(workers_.size());
         workers_.emplace_back([this, index, seen = jobs_.load(std::memory_order_relaxed)] { work(index, seen); });
       }
-    } catch (...) {  // no memory, or no thread: those that there are will do
+    } catch (...) {  // no memory, or no thread: continue with the existing workers
     }
     if (blocked) pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
@@ -117,14 +117,14 @@ class Team {
   std::vector<std::thread> workers_;
   alignas(64) std::atomic<uint64_t> ticket_{0};
   alignas(64) std::atomic<uint32_t> done_{0};  // ranges of the job
-  alignas(64) std::atomic<uint32_t> jobs_{0};  // announced so far: what workers wait for
+  alignas(64) std::atomic<uint32_t> jobs_{0};  // announced so far; workers wait for a change
   std::atomic<bool> stopping_{false};
   void (*body_)(const void*, int64_t, int64_t) = nullptr;
   const void* context_ = nullptr;
   int64_t count_ = 0;
 };
 
-std::atomic<uint32_t> forks{0};  // that this process comes from: a child has its parent's teams without their threads
+std::atomic<uint32_t> forks{0};  // in this process's ancestry: a forked child has its parent's teams, but not their threads
 
 struct OwnTeam {
   ~OwnTeam() { forget_if_forked(); }
@@ -151,7 +151,7 @@ void Team::work(int64_t index, uint32_t seen) {
   }
 }
 
-// Null where there is no memory for one.
+// Null if there is no memory for one.
 Team* own_team() {
   static const int registered = pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
   static_cast<void>(registered);

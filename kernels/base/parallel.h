@@ -1,10 +1,10 @@
-// Work shared among CPU threads. Every CPU twin that asks for threads does so here.
+// Work shared among CPU threads. Every CPU implementation that uses threads uses this.
 //
-// A thread that calls parallel_for has a team of workers of its own, made when it first needs them and kept until it ends. The
-// caller works too, and work is claimed in small ranges: a worker that the system does not run in time is never waited for, only
-// one that has begun. Waiting threads spin for some microseconds, as long as the gap between two operations of a step, and sleep
-// then, so that a process with nothing to do, or on a machine whose cores are busy, leaves them to others. A team works in a forked
-// child as well, and where the system grants no thread the caller does the work alone.
+// Each thread that calls parallel_for has its own team of workers. They start when first needed and end with that thread. The
+// caller works too. Work is claimed in small ranges, so the caller waits only for workers that have claimed a range, never for
+// one that the system has not scheduled. Waiting threads spin for some microseconds (the gap between two operations of a step),
+// then sleep: an idle process uses no CPU time, and on a busy machine other programs get the cores. parallel_for works in a
+// forked child too. If the system grants no thread, the caller does all the work.
 #pragma once
 
 #include <algorithm>
@@ -14,14 +14,14 @@
 
 namespace prologue {
 
-inline constexpr int64_t kMaxThreads = 512;  // of one call; more are not started, whatever is asked for
+inline constexpr int64_t kMaxThreads = 512;  // of one call; larger requests are reduced to this
 
-// body(context, begin, end) for ranges that make up [0, count). count >= 1.
+// Calls body(context, begin, end) for ranges that together cover [0, count), each index once. count >= 1.
 PROLOGUE_API void run_ranges(int64_t count, int64_t num_threads, void (*body)(const void* context, int64_t begin, int64_t end),
                              const void* context);
 
 // Calls body(i) for each i in [0, count), each once, on up to num_threads threads (< 1 counts as 1); returns when all are done.
-// `body` must not throw. A parallel_for inside a body runs on the body's thread alone.
+// `body` must not throw. A parallel_for inside a body uses only the body's thread.
 template <class Body>
 void parallel_for(int64_t count, int64_t num_threads, const Body& body) {
   if (count < 1) return;

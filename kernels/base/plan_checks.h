@@ -1,4 +1,4 @@
-// What a run brings against what its plan was made for, member by member. The first that differs is named.
+// Compares the parameters of a run with those of its plan, member by member. The error names the first member that differs.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ class PlanChecks {
   void present(const char* name, const void* of_plan, const void* given) {
     if ((of_plan == nullptr) != (given == nullptr)) differ_in_presence(name, given == nullptr);
   }
-  // Of what a run may change: low <= given <= of_plan.
+  // For members that a run may change: low <= given <= of_plan.
   void up_to(const char* name, int64_t of_plan, int64_t given, int64_t low) { up_to(name, "", of_plan, given, low); }
   void up_to(const char* name, const char* member, int64_t of_plan, int64_t given, int64_t low) {
     if (given < low || given > of_plan) differ_in_range(name, member, of_plan, given, low);
@@ -42,7 +42,7 @@ class PlanChecks {
     }
   }
 
-  // Out of the way of the comparisons, which a run does all of.
+  // Not inlined, to keep the comparisons short: every run makes all of them.
   template <class T>
   [[gnu::noinline, gnu::cold]] void differ(const char* name, const char* member, const T& of_plan, const T& given) {
     if (!status_.ok()) return;

@@ -25,7 +25,7 @@ PROLOGUE_HOST_DEVICE inline float float_of(uint32_t bits) {
 
 inline constexpr uint32_t kInfinityBits = 0x7f800000u;
 
-// An fp8 type by the bits of its mantissa: 3 is e4m3 (no infinities, 0x7f is NaN), 2 is e5m2.
+// fp8 types are selected by the bits of the mantissa: 3 is e4m3 (no infinities, 0x7f is NaN), 2 is e5m2.
 template <int kMantissa>
 struct Fp8Format {
   static constexpr int kBias = (1 << (6 - kMantissa)) - 1;
@@ -83,12 +83,12 @@ PROLOGUE_HOST_DEVICE inline int32_t to_integer(float x, int32_t limit) {
   return static_cast<int32_t>(detail::bits_of(add_rounded(x, kRound)) - detail::bits_of(kRound));
 }
 
-// The largest number of a quantised type: what a head's largest magnitude is mapped to where scales are computed.
+// The largest number of a quantised type. A computed scale maps a head's largest magnitude to it.
 PROLOGUE_HOST_DEVICE constexpr float kv_largest(KvType type) {
   return type == KvType::fp8_e4m3 ? 448.0f : type == KvType::fp8_e5m2 ? 57344.0f : type == KvType::int8 ? 127.0f : 7.0f;
 }
 
-// |x| as bits, for the largest magnitude of a head: as integers NaN > infinity > every number, so that no NaN is lost.
+// |x| as bits, to find the largest magnitude of a head. As integers NaN > infinity > every number, so no NaN is lost.
 PROLOGUE_HOST_DEVICE inline uint32_t magnitude_bits(float x) { return detail::bits_of(x) & 0x7fffffffu; }
 
 struct HeadScale {

@@ -31,7 +31,7 @@ PROLOGUE_HOST_DEVICE inline float divide_rounded(float x, float y) {
 #endif
 }
 
-// x * y + z with one rounding, also where the processor has no such instruction.
+// x * y + z with one rounding, even if the processor has no such instruction.
 PROLOGUE_HOST_DEVICE inline float fused_multiply_add(float x, float y, float z) {
 #if defined(__CUDA_ARCH__)
   return __fmaf_rn(x, y, z);
@@ -40,7 +40,7 @@ PROLOGUE_HOST_DEVICE inline float fused_multiply_add(float x, float y, float z) 
 #endif
 }
 
-// (a, b) turned by an angle: a' = a cos - b sin, b' = a sin + b cos.
+// Rotates (a, b) by an angle: a' = a cos - b sin, b' = a sin + b cos.
 PROLOGUE_HOST_DEVICE inline void rotate_pair(float& a, float& b, float cos, float sin) {
   const float turned = add_rounded(multiply_rounded(a, cos), -multiply_rounded(b, sin));
   b = add_rounded(multiply_rounded(a, sin), multiply_rounded(b, cos));

@@ -28,7 +28,7 @@ Status::Status(StatusCode code, std::string message) noexcept {
 }
 
 Status Status::out_of_memory() noexcept {
-  static const Error error{StatusCode::resource_exhausted, "out of memory"};  // short enough to lie in the string itself
+  static const Error error{StatusCode::resource_exhausted, "out of memory"};  // short enough for the string object itself
   Status status;
   status.error_ = std::shared_ptr<const Error>(std::shared_ptr<const Error>(), &error);  // owns nothing
   return status;
@@ -44,7 +44,7 @@ namespace detail {
 std::string written(WriteText write, const void* parts) {
   std::ostringstream out;
   write(out, parts);
-  if (out.bad()) throw std::bad_alloc();  // streams keep the exceptions of their buffers to themselves
+  if (out.bad()) throw std::bad_alloc();  // a std::ostream hides the exceptions of its buffer
   return std::move(out).str();
 }
 

@@ -1,9 +1,9 @@
-// Errors as values. Nothing in the library throws, prints or aborts on input: an operation returns a Status, something
-// that makes a value returns a Result<T>. An error is a code and one full sentence that names the value and the rule.
+// Errors as values. Nothing in the library throws, prints or aborts on input. An operation returns a Status; a function that
+// makes a value returns a Result<T>. An error has a code and a message: one full sentence that names the value and the rule.
 //
-// Out of memory is such an error too: resource_exhausted, with "out of memory" where not even a sentence can be made. Only
-// functions that return neither a Status nor a Result and hand out text or lists (a decoded string, the names of keys, a printed
-// graph) let std::bad_alloc through: catch_out_of_memory (out_of_memory.h) makes an error of it.
+// Out of memory is an error too: resource_exhausted. If there is no memory even for a message, the message is "out of memory".
+// Only functions that return text or lists directly, not in a Result (a decoded string, the names of keys, a printed graph), let
+// std::bad_alloc through. catch_out_of_memory (out_of_memory.h) converts it to an error.
 #pragma once
 
 #include <cstdint>
@@ -19,11 +19,11 @@ namespace prologue {
 
 enum class StatusCode : int32_t {
   ok = 0,
-  invalid_argument,    // the caller's value breaks a rule of the contract
-  unsupported,         // valid, but nothing here does it
+  invalid_argument,    // a value from the caller breaks a rule of the contract
+  unsupported,         // valid, but not implemented
   not_found,           // a file, tensor or key that must be there is not
-  data_loss,           // a file contradicts itself or is cut short
-  resource_exhausted,  // out of pages, out of memory
+  data_loss,           // a file is inconsistent or truncated
+  resource_exhausted,  // not enough pages or memory
   device_error,        // the GPU, its driver or a vendor library failed
 };
 
@@ -33,9 +33,9 @@ PROLOGUE_API const char* status_code_name(StatusCode code);
 class [[nodiscard]] PROLOGUE_API Status {
  public:
   Status() = default;
-  // Without the memory for it, this becomes out_of_memory().
+  // Becomes out_of_memory() if there is no memory for the message.
   Status(StatusCode code, std::string message) noexcept;
-  // resource_exhausted, "out of memory": allocates nothing.
+  // resource_exhausted, "out of memory". Allocates nothing.
   static Status out_of_memory() noexcept;
 
   bool ok() const { return error_ == nullptr; }
@@ -59,7 +59,8 @@ using WriteText = void (*)(std::ostream& out, const void* parts);
 PROLOGUE_API std::string written(WriteText write, const void* parts);  // throws std::bad_alloc
 PROLOGUE_API Status written_status(StatusCode code, WriteText write, const void* parts) noexcept;
 
-// Calls use(write, parts), where write(out, parts) writes all of `values`. What may fail is compiled once, in status.cpp.
+// Calls use(write, parts), where write(out, parts) writes all of `values`. The code that may fail is compiled once, in
+// status.cpp.
 template <class Use, class... Values>
 auto with_writer(const Use& use, const Values&... values) {
   const auto write_all = [&](std::ostream& out) { (out << ... << values); };
@@ -69,7 +70,7 @@ auto with_writer(const Use& use, const Values&... values) {
 
 }  // namespace detail
 
-// A value or the reason why there is none.
+// A value, or the error that says why there is none.
 template <class T>
 class [[nodiscard]] Result {
  public:
@@ -134,7 +135,7 @@ Status device_error(const Parts&... parts) {
 #define PROLOGUE_CONCAT_INNER(a, b) a##b
 #define PROLOGUE_CONCAT(a, b) PROLOGUE_CONCAT_INNER(a, b)
 
-// Returns the error of `expression` (a Status) from the enclosing function, or goes on.
+// Returns the error of `expression` (a Status) from the enclosing function; does nothing if it is ok.
 #define PROLOGUE_RETURN_IF_ERROR(expression)                          \
   do {                                                                \
     if (::prologue::Status prologue_status_ = (expression); !prologue_status_.ok()) return prologue_status_; \

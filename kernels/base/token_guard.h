@@ -1,5 +1,5 @@
-// What may be done for a token, from its position and its slot: the rules of padding and bad indices, once for every
-// operation of the prologue and every backend (attention_prologue.h states them).
+// What may be done for a token with this position and slot: the rules for padding and bad indices of attention_prologue.h,
+// written once for every operation of the prologue and every backend.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace prologue {
 
-// The sum, or -1 (a position that is bad whatever the bound) where int64 cannot hold it.
+// The sum, or -1 if int64 cannot hold it (-1 is a bad position for any bound).
 PROLOGUE_HOST_DEVICE inline int64_t add_positions(int64_t x, int64_t y) {
   const int64_t sum = static_cast<int64_t>(static_cast<uint64_t>(x) + static_cast<uint64_t>(y));
   return ((x ^ sum) & (y ^ sum)) < 0 ? -1 : sum;
@@ -18,11 +18,11 @@ PROLOGUE_HOST_DEVICE inline int64_t add_positions(int64_t x, int64_t y) {
 struct TokenGuard {
   bool padding = false;     // touch nothing
   bool position_ok = true;  // otherwise the Q row becomes zeros
-  int64_t slot = -1;        // where K and V go; negative: they are not written
+  int64_t slot = -1;        // of K and V; negative: they are not written
   FaultCode fault = FaultCode::none;
 };
 
-// No upper bound on the position where max_position = 0 (nothing is rotated then).
+// max_position = 0: the position has no upper bound (then nothing is rotated).
 PROLOGUE_HOST_DEVICE inline TokenGuard guard_token(int64_t position, int64_t max_position, int64_t slot, int64_t num_slots) {
   TokenGuard guard;
   if (position < 0) {

@@ -49,8 +49,8 @@ struct Nest {
   }
 };
 
-// True when b, starting `distance` bytes behind a, certainly touches none of it. Rows of one buffer (columns of packed QKV, K
-// beside V, scales behind their data) repeat alike: where both have the same stride, what lies within it is compared.
+// True if b, starting `distance` bytes after a, certainly does not overlap a. Rows of one buffer (columns of packed QKV, K beside
+// V, scales after their data) repeat with the same stride: then what is within one stride is compared.
 bool apart(const Nest& a, const Nest& b, int64_t distance, int level) {
   if (distance >= a.extents[level] || -distance >= b.extents[level]) return true;
   const int64_t stride = a.strides[level];
@@ -74,7 +74,7 @@ bool overlap(const Region& a, const Region& b) {
   return !apart(Nest(a), Nest(b), static_cast<int64_t>(b_begin - a_begin), 0);
 }
 
-// What does not fit becomes a number of bytes that no check lets through.
+// A size that does not fit becomes a number of bytes that every check rejects.
 int64_t bytes_of(int64_t elements, int64_t bits) {
   int64_t result = 0;
   return __builtin_mul_overflow(elements, bits, &result) ? INT64_MAX : result / 8;

@@ -1,4 +1,4 @@
-// Checks of pointers, strides and aliasing that operations over strided heads share. All sizes here are in bytes.
+// Checks of pointers, strides and aliasing, shared by the operations over strided heads. All sizes here are in bytes.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace prologue {
 
-// Rows of `width` bytes, counts[i] of them strides[i] apart in each of three dimensions (outermost first).
+// Rows of `width` bytes, repeated over three dimensions: counts[i] times at stride strides[i] (outermost first).
 struct Region {
   const char* name = "";
   const void* data = nullptr;
@@ -21,7 +21,7 @@ struct Region {
   int64_t alignment = 1;
   int64_t counts[3] = {1, 1, 1};
   int64_t strides[3] = {0, 0, 0};
-  int64_t inner_count = 1;  // a fourth, innermost dimension, for rows whose elements lie apart
+  int64_t inner_count = 1;  // a fourth, innermost dimension, for rows whose elements are not adjacent
   int64_t inner_stride = 0;
 
   static constexpr int kDims = 4;
@@ -33,11 +33,11 @@ PROLOGUE_API Region heads_region(const char* name, const HeadsView& view, int64_
                                  DType dtype);
 PROLOGUE_API Region array_region(const char* name, const void* data, int64_t count, int64_t element_size);
 Region index_region(const char* name, const IndexView& view, int64_t count);
-// [num_axes, count], rows axis_stride apart.
+// [num_axes, count] with row stride axis_stride.
 Region positions_region(const char* name, const IndexView& view, int64_t num_axes, int64_t axis_stride, int64_t count);
 // `width` in channels of the cache's type; 0 = the cache's head_dim.
 Region cache_region(const char* name, const void* data, const PageStrides& strides, const PagedKvView& cache, int64_t width = 0);
-// The scales of a quantised cache, however they are laid out; empty where there are none.
+// The scales of a quantised cache, for every KvScaling; empty if there are none.
 Region cache_scale_region(const char* name, const float* scale, const PageStrides& strides, const PagedKvView& cache);
 
 Status check_range(const char* operation, const char* name, int64_t value, int64_t low, int64_t high);
@@ -47,21 +47,21 @@ Status check_finite(const char* operation, const char* name, float value);
 Status check_positive(const char* operation, const char* name, float value);
 // Not null, aligned to its elements, strides not negative, offsets within 64 bits.
 Status check_readable(const char* operation, const Region& region);
-// Besides: no row overlaps another.
+// The same checks, and no row overlaps another.
 Status check_writable(const char* operation, const Region& region);
 Status check_apart(const char* operation, const Region& written, const Region& other);
 
-// The regions of one operation, or of several that run one after another: each is checked as it is added, and at the end that
-// what is written touches nothing else. The same region under the same name is entered once: what one operation writes, another
-// may read.
+// The regions of one operation, or of several that run one after another. Each region is checked when it is added.
+// check_all_apart() then checks that no written region overlaps another one. The same region with the same name is stored once,
+// so an operation may read what an earlier one wrote.
 class PROLOGUE_API RegionChecks {
  public:
   explicit RegionChecks(const char* operation) : operation_(operation) {}
   Status read(const Region& region);
-  // `in_place`: the input that this may be itself.
+  // `in_place`: the name of the input that this region may be identical to.
   Status write(const Region& region, const char* in_place = "");
-  // From here on regions of these names (8 at most) are checked on their own, but not entered: views that whoever checks several
-  // operations has made, and answers for.
+  // From now on, regions with these names (at most 8) are checked individually but not stored. For views that the caller itself
+  // made and whose aliasing it is responsible for.
   void leave_out(std::initializer_list<const char*> names);
   Status check_all_apart() const;
 
@@ -82,17 +82,17 @@ class PROLOGUE_API RegionChecks {
   int num_left_out_ = 0;
 };
 
-// The same rows in the same order: what "in place" means.
+// True if both are the same rows in the same order, that is, "in place".
 bool same_region(const Region& a, const Region& b);
 
 // head_dim even, 2..576; rotary_dim even, 0..head_dim.
 Status check_head_and_rotary_dim(const char* operation, int64_t head_dim, RopeStyle style, int64_t rotary_dim);
-// A bound on positions (0 = none), and what becomes of tokens past it.
+// A bound on positions (0 = none), and what happens to tokens past it.
 Status check_past_table(const char* operation, PastTable past_table, int64_t max_position, const FaultRecord* faults);
-// Where `count` rows are needed somebody must have said how far apart they are.
+// If count > 1, the stride must be set.
 Status check_stride_set(const char* operation, const char* name, int64_t stride, const char* count_name, int64_t count);
 Status check_index_type(const char* operation, const char* name, const IndexView& view);
-// The cache's shape, type (resolved) and scaling against the operation's heads; its memory is a matter of regions.
+// The cache's shape, type (resolved) and scaling must fit the operation's heads. Its memory is checked as regions.
 Status check_cache_shape(const char* operation, const PagedKvView& cache, int64_t num_kv_heads, int64_t head_dim);
 
 }  // namespace prologue

@@ -1,4 +1,4 @@
-// Views: raw pointers with strides, counted in elements, never in bytes. Plain data; nothing here owns anything.
+// Views: raw pointers with strides. Strides count elements, never bytes. Views are plain data and own no memory.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ enum class RopeStyle : int32_t {
 
 constexpr const char* rope_style_name(RopeStyle style) { return style == RopeStyle::neox ? "neox" : "interleaved"; }
 
-// [num_tokens, num_heads, head_dim] with contiguous channels; element (t, h, d) lies at
+// [num_tokens, num_heads, head_dim] with contiguous channels; element (t, h, d) is at
 // data[t * token_stride + h * head_stride + d].
 struct HeadsView {
   const void* data = nullptr;
@@ -53,24 +53,25 @@ struct PageStrides {
   int64_t head = 0;
 };
 
-// A stride that nobody has set. Where it would be needed that is an error: 0 is a statement (one row shared by all).
+// The default of strides that a caller must set if they are needed; left unset, they are then an error. 0 is a valid value: one
+// row shared by all.
 inline constexpr int64_t kUnsetStride = -1;
 
-// What becomes of a token whose position is past the last row of the table, or past another bound on positions.
+// What happens to a token whose position is past the last row of the table, or past another bound on positions.
 enum class PastTable : int32_t {
-  record = 0,  // its rows become zeros, K and V are not written, and it is recorded: `faults` must not be null
-  zero,        // the same, but `faults` may be null
-  identity,    // its rows pass unrotated (cos 1, sin 0), K and V are written, nothing is recorded
+  record = 0,  // its rows become zeros, its K and V are not cached, it is recorded; `faults` must not be null
+  zero,        // the same, but `faults` may be null (then nothing is recorded)
+  identity,    // its rows are not rotated (cos 1, sin 0), its K and V are cached, nothing is recorded
 };
 
-// How a cache stores an element. Quantised types hold round(x / scale), scale being a dequantisation multiplier.
+// How a cache stores an element. Quantised types store round(x / scale), and reading multiplies by scale.
 enum class KvType : int32_t { as_dtype = 0, f32, f16, bf16, fp8_e4m3, fp8_e5m2, int8, int4 };
 
 constexpr KvType kv_type_of(DType type) { return static_cast<KvType>(static_cast<int32_t>(type) + 1); }
 constexpr DType dtype_of(KvType float_type) { return static_cast<DType>(static_cast<int32_t>(float_type) - 1); }
-// The type of a view that says `type`, in an operation on `dtype`.
+// The type that `type` means in an operation on `dtype`.
 constexpr KvType resolve_kv_type(KvType type, DType dtype) { return type == KvType::as_dtype ? kv_type_of(dtype) : type; }
-// The rest is about resolved types.
+// The functions below take resolved types.
 constexpr bool kv_type_valid(KvType type) { return type >= KvType::f32 && type <= KvType::int4; }
 constexpr bool kv_type_is_float(KvType type) { return type <= KvType::bf16; }
 constexpr int64_t kv_type_bits(KvType type) {
@@ -94,18 +95,20 @@ constexpr const char* kv_type_name(KvType type) {
 // Where the scales of a quantised cache come from.
 enum class KvScaling : int32_t {
   none = 0,    // float types, and fp8 stored with scale 1
-  tensor,      // given: one float32 for K, one for V
-  head,        // given: [num_kv_heads] float32 each
-  token_head,  // computed when a token is written, stored beside the data: [num_pages, page_size, num_kv_heads] float32 each
+  tensor,      // given: one float32 for K and one for V
+  head,        // given: [num_kv_heads] float32 for each of K and V
+  token_head,  // computed when a token is written; [num_pages, page_size, num_kv_heads] float32 for each of K and V
 };
 
-// One layer's paged KV cache. Slot s is token s % page_size of page s / page_size; channel d of head h of that slot lies at
-// page * strides.page + offset * strides.token + h * strides.head + d, counted in elements (int4: two to a byte, low nibble =
-// even channel; strides and head dims must then be even). NHD, HND, K and V apart or interleaved in one buffer: all strides.
+// One layer's paged KV cache. Slot s is at offset s % page_size of page s / page_size. Channel d of head h of that slot is the
+// element
+//   page * strides.page + offset * strides.token + h * strides.head + d
+// int4 packs two elements in a byte, the even channel in the low nibble; strides and head dims must then be even. The strides
+// describe every layout: NHD, HND, K and V in two buffers, or interleaved in one.
 struct PagedKvView {
   void* k = nullptr;
   void* v = nullptr;
-  KvType type = KvType::as_dtype;  // the dtype of the operation that is given the view
+  KvType type = KvType::as_dtype;  // as_dtype: the dtype of the operation that uses the view
   int64_t num_pages = 0;
   int64_t page_size = 0;
   int64_t num_kv_heads = 0;
@@ -115,9 +118,9 @@ struct PagedKvView {
   PageStrides v_strides;
 
   KvScaling scaling = KvScaling::none;
-  float* k_scale = nullptr;  // on the device; read for tensor and head, written by the prologue for token_head
+  float* k_scale = nullptr;  // on the device; tensor and head: read; token_head: written by the prologue
   float* v_scale = nullptr;
-  PageStrides k_scale_strides;  // token_head only, in floats
+  PageStrides k_scale_strides;  // token_head only; in floats
   PageStrides v_scale_strides;
 
   int64_t num_slots() const { return num_pages * page_size; }

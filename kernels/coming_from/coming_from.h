@@ -1,16 +1,18 @@
-// The rotary calls of fourteen other systems: for each a struct with the names of that system, and a function that makes our call
-// of it. docs/coming-from.md shows them side by side. One namespace for each system. Nothing here is needed to use rotary() or
-// attention_prologue() directly; every function may be copied and changed.
+// Adapters for the rotary calls of fourteen other systems. Each system has its own namespace, with structs that use the names of
+// that system and functions that convert them to calls of this library. docs/coming-from.md shows both calls side by side. You do
+// not need this file to use rotary() or attention_prologue() directly. You may copy and change every function.
 //
 //   flash_attn  ggml  paddle  oneflow  torchtune  apex  triton_tutorial  infinicore  vllm  sglang  flashinfer  tensorrt_llm
 //   huggingface  transformer_engine
 //
 // A call struct is plain data. Its pointers are on the operation's device unless a comment says "on the host". Strides count
-// elements. Sizes, strides and pointers are checked as kernels/rotary/rotary.h and
-// kernels/attention_prologue/attention_prologue.h say; what only the other system's call can get wrong (layout names, table
-// shapes, positions that must be given) is checked here. After an error nothing has been written. A position past the table: the
-// token's rows become zeros, and `faults` (not null where there is a table) records the token; flash_attn leaves it unrotated, as
-// theirs does. A negative given position is padding: its token is not touched.
+// elements. After an error nothing has been written.
+//   checks          kernels/rotary/rotary.h and kernels/attention_prologue/attention_prologue.h check sizes, strides and
+//                   pointers. This file checks what only the other system's call has: layout names, table shapes, required
+//                   positions
+//   past the table  the token's rows become zeros, and `faults` (must not be null if there is a table) records the token.
+//                   flash_attn leaves such a token unrotated, as FlashAttention does
+//   padding         a negative given position: its token is not touched
 #pragma once
 
 #include <algorithm>
@@ -28,7 +30,7 @@ namespace prologue::coming_from {
 
 namespace detail {
 
-// Sizes that strides and offsets are made of: within these bounds their products fit int64. The operation checks the rest.
+// Bounds for sizes whose products are strides and offsets, so that these fit int64. The operation checks the rest.
 inline constexpr int64_t kTokens = INT32_MAX, kHeads = 65536, kDim = 576;
 struct Size {
   const char* name;
@@ -51,7 +53,7 @@ namespace flash_attn {
 
 struct ApplyRotary {
   void* x = nullptr;    // [batch, seqlen, nheads, headdim]; with cu_seqlens: [total_seqlen, nheads, headdim]
-  void* out = nullptr;  // what apply_rotary returns; not looked at when inplace
+  void* out = nullptr;  // what apply_rotary returns; ignored if inplace
   FloatType dtype = FloatType::bf16;
   int64_t batch = 0;   // with cu_seqlens: the number of sequences
   int64_t seqlen = 0;  // with cu_seqlens: total_seqlen
@@ -64,8 +66,8 @@ struct ApplyRotary {
   FloatType cos_dtype = FloatType::bf16;
   int64_t seqlen_ro = 0;
   int64_t rotary_dim = 0;
-  int64_t seqlen_offset = 0;    // seqlen_offsets, where it is a number
-  IntView seqlen_offsets = {};  // [batch], where it is a tensor
+  int64_t seqlen_offset = 0;    // seqlen_offsets, if it is a number
+  IntView seqlen_offsets = {};  // [batch]: seqlen_offsets, if it is a tensor
   IntView cu_seqlens = {};      // [batch + 1]
   int64_t max_seqlen = 0;       // must be given with cu_seqlens
   bool interleaved = false;
@@ -90,7 +92,7 @@ inline Status apply_rotary(const ApplyRotary& call, FaultRecord* faults, const E
   params.rotary_dim = call.rotary_dim;
   params.inverse = call.conjugate;
   params.angles = cos_and_sin(call.cos, call.sin, call.cos_dtype, call.seqlen_ro, call.rotary_dim / 2, RotaryWidth::half);
-  params.angles.past_table = PastTable::identity;  // as theirs
+  params.angles.past_table = PastTable::identity;  // as FlashAttention does
   params.positions.offset = call.seqlen_offset;
   params.positions.offsets = call.seqlen_offsets;
   if (varlen) {
@@ -112,7 +114,7 @@ enum Mode : int32_t { normal = 0, neox = 2, mrope = 8, vision = 24, imrope = 40 
 
 inline bool is_multi(int32_t mode) { return mode == mrope || mode == vision || mode == imrope; }
 
-// The same for every call of a model.
+// The parameters that are equal for all calls of a model.
 struct Model {
   int32_t n_dims = 0;
   int32_t mode = neox;
@@ -127,11 +129,11 @@ struct Model {
   const float* c = nullptr;  // freq_factors, on the host, one for each pair; null = none
 };
 
-// On the host. Made once for a model; inv_freq and pair_axis are then copied to the device.
+// On the host. Computed once for a model; then copy inv_freq and pair_axis to the device.
 struct Frequencies {
   int64_t pairs = 0;
   double inv_freq[288] = {};
-  uint8_t pair_axis[288] = {};  // which of the four position axes rotates a pair
+  uint8_t pair_axis[288] = {};  // the position axis (0 to 3) that rotates each pair
   double attention_factor = 1.0;
 };
 
@@ -243,7 +245,7 @@ inline Status rope_params(const Model& m, const Rope& call, FaultRecord* faults,
   params.angles.inv_freq = call.inv_freq;
   params.angles.attention_factor = call.attention_factor;
   params.positions.ids = call.b;
-  params.positions.batch_stride = 0;  // one for all of ne[3]
+  params.positions.batch_stride = 0;  // the same positions for all of ne[3]
   if (is_multi(m.mode)) {
     params.positions.num_axes = 4;
     params.positions.axis_stride = call.ne[2];
@@ -253,17 +255,17 @@ inline Status rope_params(const Model& m, const Rope& call, FaultRecord* faults,
   return {};
 }
 
-// A token whose position is negative is padding here, and is not touched: see rope_of_any_sign.
+// A token with a negative position is padding here and is not touched. For negative positions see rope_of_any_sign.
 inline Status rope(const Model& m, const Rope& call, FaultRecord* faults, const Execution& execution) {
   RotaryParams params;
   PROLOGUE_RETURN_IF_ERROR(rope_params(m, call, faults, params));
   return rotary(params, execution);
 }
 
-// ggml rotates a negative position the other way round; to us it is padding. So the positions are split in two, on the host:
-// forward[i] = b[i] or -1, backward[i] = -b[i] or -1. Every token is in exactly one of them (0 in forward), so that each is
-// rotated, and scaled by the attention factor, once. b, forward and backward hold num_axes * num_tokens numbers (4 axes for
-// ggml_rope_multi); the axes of a token must have one sign.
+// In ggml a negative position rotates in the opposite direction. In this library it is padding. So this function splits the
+// positions into two arrays, on the host: forward[i] = b[i] or -1, backward[i] = -b[i] or -1. Every token is in exactly one of
+// them (position 0: in forward), so it is rotated, and scaled by the attention factor, exactly once. b, forward and backward hold
+// num_axes * num_tokens numbers (4 axes for ggml_rope_multi). All axes of a token must have the same sign.
 inline Status split_signs(const int32_t* b, int64_t num_tokens, int64_t num_axes, int64_t* forward, int64_t* backward) {
   if (b == nullptr || forward == nullptr || backward == nullptr) {
     return invalid_argument("ggml: ", b == nullptr ? "b" : forward == nullptr ? "forward" : "backward", " is null");
@@ -289,8 +291,8 @@ inline Status split_signs(const int32_t* b, int64_t num_tokens, int64_t num_axes
   return {};
 }
 
-// rope() where positions may be negative; `forward` and `backward` are those of split_signs, copied to the device. call.b is not
-// looked at. In place too.
+// rope() for positions that may be negative. `forward` and `backward` are the arrays of split_signs, copied to the device. call.b
+// is ignored. May be in place.
 inline Status rope_of_any_sign(const Model& m, Rope call, const IntView& forward, const IntView& backward, FaultRecord* faults,
                                const Execution& execution) {
   if (forward.data == nullptr || backward.data == nullptr) {
@@ -302,7 +304,7 @@ inline Status rope_of_any_sign(const Model& m, Rope call, const IntView& forward
   call.b = backward;
   call.back = !call.back;
   PROLOGUE_RETURN_IF_ERROR(rope_params(m, call, faults, back));
-  PROLOGUE_RETURN_IF_ERROR(validate(back));  // nothing is half done
+  PROLOGUE_RETURN_IF_ERROR(validate(back));  // before the first launch, so that nothing is half done
   PROLOGUE_RETURN_IF_ERROR(rotary(ahead, execution));
   return rotary(back, execution);
 }
@@ -326,19 +328,19 @@ struct FusedRope {
   int64_t batch_size = 0;
   int64_t seq_len = 0;
   int64_t head_dim = 0;
-  const void* sin = nullptr;  // in dtype; null = computed, and cos too
+  const void* sin = nullptr;  // in dtype; null = sin and cos are computed
   const void* cos = nullptr;
   Dims sin_dims;  // [rows, head_dim] or [1, rows, 1, head_dim]
   Dims cos_dims;
   const int64_t* position_ids = nullptr;  // also when time_major; null = 0, 1, 2, ...
   Dims position_ids_dims;                 // [batch_size, seq_len]
-  bool use_neox_rotary_style = true;      // their name is the reverse of the field's: true rotates neighbours
+  bool use_neox_rotary_style = true;      // Paddle's meaning is reversed: true rotates neighbours (interleaved)
   bool time_major = false;
   float rotary_emb_base = 10000.0f;
   bool grad = false;  // fused_rotary_position_embedding_grad
 };
 
-// Where q holds nothing, nothing is done, as there.
+// If q has no elements, nothing is done, as in Paddle.
 inline Status fused_rope(const FusedRope& call, FaultRecord* faults, const Execution& execution) {
   if (call.num_heads[0] == 0 || call.batch_size == 0 || call.seq_len == 0 || call.head_dim == 0) return {};
   PROLOGUE_RETURN_IF_ERROR(detail::check_sizes("paddle", {{"batch_size", call.batch_size, detail::kTokens},
@@ -393,7 +395,7 @@ inline Status fused_rope(const FusedRope& call, FaultRecord* faults, const Execu
   params.style = call.use_neox_rotary_style ? RopeStyle::interleaved : RopeStyle::neox;
   params.rotary_dim = call.head_dim;
   params.inverse = call.grad;
-  params.inverse_by_own_sine = call.grad && !call.use_neox_rotary_style;  // as its rotate_half does
+  params.inverse_by_own_sine = call.grad && !call.use_neox_rotary_style;  // as Paddle's rotate_half does
   if (call.sin != nullptr) {
     params.angles = cos_and_sin(call.cos, call.sin, call.dtype, rows, call.head_dim, RotaryWidth::full);
   } else {
@@ -423,19 +425,19 @@ struct FusedApplyRotaryEmb {
   int64_t k = 0;                            // k_size
   std::string_view x_layout = "BHMK";       // BMHK BHMK MBHK BM(HK) MB(HK) BM(H2K) MB(H2K) BM(H3K) MB(H3K)
   std::string_view output_layout = "BHMK";  // BMHK BHMK MBHK BM(HK) MB(HK)
-  int64_t tensor_index = 0;                 // which of the packed tensors; H2K: 1 or 2, H3K: 0, 1 or 2
-  const void* cos = nullptr;                // [rows, rotary_size / rotary_emb_dim], in dtype; null = computed, and sin too
+  int64_t tensor_index = 0;                 // the number of the packed tensor; H2K: 1 or 2, H3K: 0, 1 or 2
+  const void* cos = nullptr;                // [rows, rotary_size / rotary_emb_dim], in dtype; null = cos and sin are computed
   const void* sin = nullptr;
   int64_t rows = 0;
   IntView position_ids = {};        // [b, rotary_emb_dim, m]; null = 0, 1, 2, ...
   int64_t rotary_emb_dim = 1;       // position_ids.shape[1]
   std::string_view mode = "plane";  // "plane" or "interval"
-  double base = 10000.0;            // their kernel's own parameter, theta, is 1 / base
+  double base = 10000.0;            // the parameter theta of OneFlow's kernel is 1 / base
   int64_t rotary_size = 0;
 };
 
 inline Status fused_apply_rotary_emb(const FusedApplyRotaryEmb& call, FaultRecord* faults, const Execution& execution) {
-  const auto packed = [](std::string_view layout) -> int64_t {  // tensors of a head, side by side; 0: no such layout
+  const auto packed = [](std::string_view layout) -> int64_t {  // adjacent tensors in a head; 0: unknown layout
     if (layout == "BM(H2K)" || layout == "MB(H2K)") return 2;
     if (layout == "BM(H3K)" || layout == "MB(H3K)") return 3;
     return layout == "BMHK" || layout == "BHMK" || layout == "MBHK" || layout == "BM(HK)" || layout == "MB(HK)" ? 1 : 0;
@@ -518,7 +520,7 @@ struct RotaryPositionalEmbeddings {
   int64_t h_d = 0;  // dim
   int64_t max_seq_len = 4096;
   double base = 10000.0;
-  const float* cache = nullptr;  // its buffer, [max_seq_len, dim / 2, 2]; null = computed from base
+  const float* cache = nullptr;  // the module's buffer, [max_seq_len, dim / 2, 2]; null = computed from base
   IntView input_pos = {};        // [b, s], or [s] for all; null = 0, 1, 2, ...
   bool input_pos_per_batch = true;
 };
@@ -639,7 +641,7 @@ struct FusedRope2d {
   bool backward = false;
 };
 
-// Two launches, one for each half of the head. Both are checked before the first.
+// Two launches, one for each half of the head. Both are checked before the first one runs.
 inline Status fused_rope_2d(const FusedRope2d& call, FaultRecord* faults, const Execution& execution) {
   if (call.d % 4 != 0) return invalid_argument("apex: d is ", call.d, ": it must be a multiple of 4");
   if (call.h_of_token.data == nullptr || call.w_of_token.data == nullptr) {
@@ -719,7 +721,7 @@ inline Status rope_forward(const RopeForward& call, const Execution& execution) 
                        {call.stride_out_batch, call.stride_out_seq, call.stride_out_head, call.stride_out_dim}};
   params.style = RopeStyle::neox;
   params.rotary_dim = call.head_dim;
-  params.inverse = true;  // y1 = x1 cos + x2 sin is the inverse rotation
+  params.inverse = true;  // y1 = x1 cos + x2 sin: the inverse rotation
   params.angles.type = call.cos_dtype;
   params.angles.width = RotaryWidth::half;
   params.angles.per_token = true;
@@ -734,7 +736,7 @@ inline Status rope_forward(const RopeForward& call, const Execution& execution) 
 
 namespace infinicore {
 
-// With their numbers: static_cast<infiniStatus_t>(code) and static_cast<Dtype>(dtype) are enough.
+// The values are those of InfiniCore: static_cast<infiniStatus_t>(code) and static_cast<Dtype>(dtype) convert them.
 enum class Code : int32_t {
   success = 0,
   bad_param = 3,
@@ -747,7 +749,7 @@ enum class Code : int32_t {
 enum class Dtype : int32_t { i8 = 3, i16, i32, i64, u8, u16, u32, u64, f16 = 12, f32, f64, bf16 = 19 };
 enum class Algo : int32_t { gpt_j = 0, gpt_neox };
 
-// infiniopTensorDescriptor_t: no memory behind it.
+// infiniopTensorDescriptor_t: a shape without memory.
 struct TensorDescriptor {
   Dtype dtype = Dtype::f16;
   int64_t ndim = 0;
@@ -755,13 +757,13 @@ struct TensorDescriptor {
   int64_t strides[4] = {};  // elements
 };
 
-// infiniopRoPEDescriptor_t; nothing to destroy. The workspace is 0 bytes.
+// infiniopRoPEDescriptor_t. It needs no destroy call. The workspace is 0 bytes.
 struct RopeDescriptor {
   RotaryPlan plan;
 };
 
-// Writes *desc after every check of theirs, in their order, and of the strides of y and x. *code (where not null) is what
-// infiniopCreateRoPEDescriptor returns for that check; the Status says it in a sentence.
+// Makes all checks of InfiniCore, in the same order, checks the strides of y and x, and then writes *desc. If code is not null,
+// *code becomes what infiniopCreateRoPEDescriptor returns for the failed check; the Status has the message.
 //   y, x      [seqlen, nhead, dhead] or [batch, seqlen, nhead, dhead], one float type, channels contiguous
 //   pos       [seqlen] or [batch, seqlen], any of the eight integer types, contiguous
 //   sin, cos  [table_len, dhead / 2], the type of x, contiguous
@@ -777,7 +779,7 @@ inline Status create_rope_descriptor(RopeDescriptor* desc, const TensorDescripto
   for (const auto& [name, pointer] : pointers) {
     if (pointer == nullptr) return fail(Code::null_pointer, invalid_argument("infinicore: ", name, " is null"));
   }
-  if (algo != Algo::gpt_j && algo != Algo::gpt_neox) {  // theirs answers NULL_POINTER here, too
+  if (algo != Algo::gpt_j && algo != Algo::gpt_neox) {  // InfiniCore returns NULL_POINTER here too
     return fail(Code::null_pointer, invalid_argument("infinicore: algo is ", static_cast<int32_t>(algo), ": it must be 0 or 1"));
   }
   if (execution.device != Device::cpu && !(execution.device == Device::cuda && built_with_cuda())) {
@@ -871,7 +873,7 @@ inline Status create_rope_descriptor(RopeDescriptor* desc, const TensorDescripto
   params.angles = cos_and_sin(nullptr, nullptr, type, table_len, table_dim, RotaryWidth::half);
   params.positions.ids = {nullptr, pos_type};
   params.positions.batch_stride = pos->ndim == 2 ? seqlen : 0;
-  Result<RotaryPlan> plan = RotaryPlan::create(params, execution);  // the shapes, as if dense; then their strides
+  Result<RotaryPlan> plan = RotaryPlan::create(params, execution);  // dense strides: checks the shapes
   if (!plan.ok()) return fail(Code::bad_tensor_shape, plan.status());
   const auto strides = [&](const TensorDescriptor& tensor) {
     const int64_t* s = tensor.strides + first;
@@ -923,7 +925,7 @@ struct RotaryEmbedding {
   int64_t num_heads = 0;
   int64_t num_kv_heads = 0;
   int64_t head_size = 0;
-  int64_t query_stride = 0;  // of a token: the row of the packed qkv, where they are slices of it
+  int64_t query_stride = 0;  // of a token; for slices of a packed qkv: its row stride
   int64_t key_stride = 0;
   const void* cos_sin_cache = nullptr;  // [max_position, rot_dim]
   FloatType cache_dtype = FloatType::bf16;
@@ -960,7 +962,7 @@ inline Status rotary_embedding(const RotaryEmbedding& call, FaultRecord* faults,
   return rotary(params, execution);
 }
 
-// rotary_embedding and reshape_and_cache_flash, as one launch.
+// rotary_embedding and reshape_and_cache_flash in one launch.
 struct RopeAndCache {
   RotaryEmbedding rope;  // cos_sin_cache in float32, key not null
   const void* value = nullptr;
@@ -997,12 +999,12 @@ inline Status rope_and_cache(const RopeAndCache& call, FaultRecord* faults, cons
   params.num_q_heads = rope.num_heads;
   params.num_kv_heads = rope.num_kv_heads;
   params.head_dim = rope.head_size;
-  params.dtype = static_cast<DType>(rope.dtype);  // float64 is no DType: the prologue says so
+  params.dtype = static_cast<DType>(rope.dtype);  // float64 is not a DType: the prologue returns an error
   params.q = {rope.query, rope.query_stride, rope.head_size};
   params.k = {rope.key, rope.key_stride, rope.head_size};
   params.v = {call.value, call.value_stride, rope.head_size};
   params.q_out = {rope.query, rope.query_stride, rope.head_size};
-  params.k_out = {rope.key, rope.key_stride, rope.head_size};  // leave it out where only the cache needs the rotated key
+  params.k_out = {rope.key, rope.key_stride, rope.head_size};  // remove this line if only the cache needs the rotated key
   params.rotation.style = rope.is_neox ? RopeStyle::neox : RopeStyle::interleaved;
   params.rotation.rotary_dim = rope.rot_dim;
   params.rotation.rotary_offset = rope.rope_dim_offset;
@@ -1046,7 +1048,7 @@ struct ApplyRopeInplace {
   int64_t k_stride = 0;
   const float* cos_sin_cache = nullptr;  // [max_position, rope_dim]
   int64_t max_position = 0;
-  int64_t rope_dim = 0;  // must be given: their 0 means the width of cos_sin_cache
+  int64_t rope_dim = 0;  // must be given (in SGLang 0 means the width of cos_sin_cache)
   IndexView positions = {};
   bool is_neox = true;
   const void* value = nullptr;  // fused_args, FusedSetKVBufferArg; null = none
@@ -1063,7 +1065,7 @@ inline Status apply_rope_inplace(const ApplyRopeInplace& call, FaultRecord* faul
                                                           {"rope_dim", call.rope_dim, detail::kDim}}));
   if (call.positions.data == nullptr) return invalid_argument("sglang: positions is null: they must be given");
   if (call.rope_dim <= 0) return invalid_argument("sglang: rope_dim is ", call.rope_dim, ": give the width of cos_sin_cache");
-  if (call.value == nullptr) {  // no fused_args: the rotation only
+  if (call.value == nullptr) {  // no fused_args: only the rotation
     RotaryParams params;
     params.seq_len = call.num_tokens;
     params.head_dim = call.head_dim;
@@ -1224,8 +1226,9 @@ struct RopeQuantizeFp8Append {
   float* kv_scale = nullptr;  // [1]: 1 / quant_scale_kv
 };
 
-// On the host, once a step: their page table is CSR, ours a slot for each of the nnz tokens. A negative batch index is padding
-// and its slot -1. (With CUDA graphs: TokenPlaces derives slots from a block table on the device.)
+// On the host, once per step: converts FlashInfer's page table (CSR) to one slot for each of the nnz tokens. A token with a
+// negative batch index is padding; its slot is -1. (With CUDA graphs: TokenPlaces derives slots from a block table on the
+// device.)
 inline Status slots_of(const int32_t* kv_indices, const int32_t* kv_indptr, int64_t batch_size, const int32_t* batch_indices,
                        const int32_t* positions, int64_t nnz, int64_t page_size, int64_t* slots) {
   if (page_size <= 0) return invalid_argument("flashinfer: page_size is ", page_size, ": it must be positive");
@@ -1301,7 +1304,7 @@ namespace tensorrt_llm {
 
 struct QkvPreprocessing {
   void* qkv_input = nullptr;  // [token_num, (head_num + 2 * kv_head_num) * size_per_head], Q rotated in place
-  void* q_output = nullptr;   // or here, dense: separate_q_kv_output
+  void* q_output = nullptr;   // or rotated to here, dense: separate_q_kv_output
   const void* qkv_bias = nullptr;
   DType dtype = DType::f16;
   int64_t token_num = 0;
@@ -1310,7 +1313,7 @@ struct QkvPreprocessing {
   int64_t size_per_head = 0;
   int64_t batch_size = 0;
   const int32_t* cu_seq_lens = nullptr;              // [batch_size + 1]
-  const int32_t* past_seq_lens = nullptr;            // [batch_size]: cache_seq_lens less this step's tokens
+  const int32_t* past_seq_lens = nullptr;            // [batch_size]: cache_seq_lens minus the tokens of this step
   const float* rotary_embedding_inv_freq = nullptr;  // [rotary_embedding_dim / 2], scaling included
   int64_t rotary_embedding_dim = 0;
   int64_t rotary_embedding_max_positions = 0;
@@ -1474,7 +1477,7 @@ inline Status gptj_rotary(const Gptj& call, FaultRecord* faults, const Execution
   params.rotary_dim = call.rotary_dim;
   params.angles = cos_sin_cache(call.embed_positions, call.dtype, call.max_positions, call.rotary_dim);
   params.angles.width = RotaryWidth::half;
-  std::swap(params.angles.cos, params.angles.sin);  // theirs is sin then cos
+  std::swap(params.angles.cos, params.angles.sin);  // embed_positions is sin then cos
   params.positions.ids = call.position_ids;
   params.positions.batch_stride = call.seq_len;
   params.faults = faults;
@@ -1502,12 +1505,12 @@ struct ApplyRotaryPosEmb {
   IntView start_positions = {};  // [b]
   bool interleaved = false;
   IntView cu_seqlens = {};    // [b + 1], thd
-  IntView cp_positions = {};  // with cp_size > 1: of cp_positions_of()
+  IntView cp_positions = {};  // if cp_size > 1: the positions from cp_positions_of()
   bool backward = false;
 };
 
-// Context parallelism: this rank holds chunk cp_rank from the front and chunk cp_rank from the back of every sequence. On the
-// host; seqlens[i] is the number of sequence i's tokens on this rank (even), `positions` has room for all of them.
+// Context parallelism: this rank has chunk cp_rank from the front and chunk cp_rank from the back of every sequence. Runs on the
+// host. seqlens[i] is the number of sequence i's tokens on this rank (even). `positions` must have room for all of them.
 inline Status cp_positions_of(const int32_t* seqlens, int64_t num_seqs, int32_t cp_size, int32_t cp_rank, int32_t* positions) {
   if (cp_size < 1 || cp_rank < 0 || cp_rank >= cp_size) {
     return invalid_argument("transformer_engine: cp_rank is ", cp_rank, ": it must lie in 0..cp_size - 1, ", cp_size - 1);

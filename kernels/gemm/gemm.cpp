@@ -34,7 +34,7 @@ bool overlap(const ByteRange& a, const ByteRange& b) {
          b_begin < a_begin + static_cast<uintptr_t>(a.size);
 }
 
-// As of every other operation's arrays: no memory reaches further.
+// The same limit as for the arrays of all other operations.
 constexpr int64_t kMaxBytes = int64_t{1} << 60;
 
 // The bytes from the first element of a matrix to the end of its last row.
@@ -78,7 +78,7 @@ Status validate(const GemmParams& p, const GemmContext& context, const Execution
   if (p.bias != nullptr) {
     PROLOGUE_ASSIGN_OR_RETURN(bias.size, span_bytes("bias", 1, p.n, p.n, p.dtype));
   }
-  if (y.size == 0) return {};  // nothing to do: no pointer is looked at
+  if (y.size == 0) return {};  // nothing to do: pointers may be anything
   for (const ByteRange* array : {&x, &weight, &bias, &y}) {
     if (array->size == 0) continue;
     if (array->data == nullptr) {

@@ -1,4 +1,4 @@
-// y = x W^T (+ bias): the one matrix product of the library, in the layout that model files hold.
+// y = x W^T (+ bias): the only matrix product of the library. W has the layout of model files.
 //
 //   y[m, n] = sum_k x[m, k] * weight[n, k]  (+ bias[n])
 //
@@ -7,11 +7,11 @@
 //   bias    [N]     dtype,     null = none
 //   y       [M, N]  y_dtype,   row stride y_stride >= N; must not overlap x, weight or bias
 //
-// Every pointer is aligned to its elements. M = 0 and N = 0 are no-ops; K = 0 gives y = bias.
+// Every pointer is aligned to its elements. M = 0 and N = 0 are no-ops; With K = 0 the result is y = bias (0 without a bias).
 //
 // Numerics: float32 accumulation (no TF32), bias added in float32, one rounding at the store of y. The order of the sum
-// depends on M, so this is one of the two operations that are not batch-invariant. y_dtype is dtype or f32.
-// Never throws; allocates and synchronises nothing; on CUDA it can be captured into a graph.
+// depends on M, so the operation is not batch-invariant (the other one that is not is paged attention). y_dtype is dtype or f32.
+// The operation never throws, allocates or synchronises; on CUDA it can be captured into a graph.
 #pragma once
 
 #include <cstdint>
@@ -36,9 +36,9 @@ struct GemmParams {
   int64_t y_stride = 0;
 };
 
-// What a GEMM needs besides its arguments: on CUDA the cuBLASLt handle, its workspace and the cache of chosen algorithms (by
-// heuristic per (N, K, types, bucket of M), never by timing, so that two runs give the same bits); on the CPU scratch memory
-// for transposed weights. Made once by the caller, who owns it; one per thread that runs GEMMs.
+// What a GEMM needs besides its arguments. On CUDA: the cuBLASLt handle, its workspace, and the cache of chosen algorithms. The
+// choice is by heuristic for each (N, K, types, bucket of M), never by timing, so two runs return the same bits. On the CPU:
+// scratch memory for transposed weights. The caller creates and owns it, one for each thread that runs GEMMs.
 class PROLOGUE_API GemmContext {
  public:
   static Result<std::unique_ptr<GemmContext>> create(Device device);
@@ -52,7 +52,7 @@ class PROLOGUE_API GemmContext {
   Device device_;
 };
 
-// Every check of gemm(), and nothing else: for who runs several operations and wants none run when one cannot.
+// Makes all checks of gemm(), and runs nothing: for callers who run several operations only if all of them can run.
 PROLOGUE_API Status validate(const GemmParams& params, const GemmContext& context, const Execution& execution);
 PROLOGUE_API Status gemm(const GemmParams& params, GemmContext& context, const Execution& execution);
 

@@ -1,12 +1,12 @@
-// Two ways to the same product, both without any allocation; which one runs depends on M alone.
+// Two ways to compute the same product, both without any allocation. Which one runs depends only on M.
 //
-//   few rows:  dot products along k. Memory gives the pace: every weight is read once, in the order it lies in, and used for up
+//   few rows:  dot products along k. Limited by memory: every weight is read once, in memory order, and used for up
 //              to kDotRows rows of x while it is in a register.
-//   many rows: outer products. Arithmetic gives the pace: 32 weight rows (2 registers) at a time are transposed and widened into
+//   many rows: outer products. Limited by arithmetic: 32 weight rows (2 registers) at a time are transposed and widened into
 //              the context's scratch, so that the inner loop is one broadcast of x and two multiply-adds per row and k.
 //
 // Either way an element's additions come in an order that depends on k only: not on the number of threads, nor on where the
-// element lies in y.
+// element is in y.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -60,7 +60,7 @@ class CpuGemmContext final : public GemmContext {
   int64_t num_threads_;
 };
 
-// Part i when `count` items are split into `parts` as evenly as it goes.
+// Part i of `count` items that are split into `parts` as evenly as possible.
 struct Range {
   int64_t begin;
   int64_t end;
@@ -68,7 +68,7 @@ struct Range {
 Range part(int64_t count, int64_t parts, int64_t i) { return {count * i / parts, count * (i + 1) / parts}; }
 constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// y[rows, columns] = round(sums + bias), for a block of y whose sums lie `sums_stride` apart; the sums are used up.
+// y[rows, columns] = round(sums + bias), for a block of y whose sums have row stride `sums_stride`. The sums are overwritten.
 template <class T, class Y>
 void store_block(const GemmParams& p, Range rows, Range columns, float* sums, int64_t sums_stride) {
   const int64_t count = columns.end - columns.begin;
@@ -254,7 +254,7 @@ void many_rows(const GemmParams& p, Range rows, Range columns, Scratch& scratch)
   store_block<T>(p, rows, columns, scratch.sums, kOuterColumns);
 }
 
-constexpr int64_t kPartsPerThread = 4;  // of a product with few rows: a thread that the system keeps waiting leaves its share to others
+constexpr int64_t kPartsPerThread = 4;  // of a product with few rows: other threads take the share of one that does not run
 
 template <class T>
 void run(const GemmParams& p, const CpuGemmContext& context, int64_t num_threads) {
@@ -279,7 +279,7 @@ void run(const GemmParams& p, const CpuGemmContext& context, int64_t num_threads
   });
 }
 
-// Below this many multiply-adds a second thread costs more than it brings.
+// Below this many multiply-adds a second thread costs more time than it saves.
 constexpr double kSerialWork = 65536.0;
 
 }  // namespace

@@ -19,7 +19,7 @@ namespace {
 constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Kernels of our own, for the little that cuBLASLt leaves
+// Our own kernels, for the few cases that cuBLASLt does not cover
 
 constexpr int kAddBiasThreads = 256;
 
@@ -35,8 +35,8 @@ constexpr int kPlainTile = 64;
 constexpr int kPlainDepth = 16;
 constexpr int kPlainThreads = 256;
 
-// Any shape, stride and alignment, for what cuBLASLt declines or must not do. A block = 64 x 64 of y; thread (i, j) of 16 x 16 =
-// the rows i + 16 a and the columns j + 16 b of it.
+// Any shape, stride and alignment, for calls that cuBLASLt cannot do or must not do. A block = 64 x 64 of y; thread (i, j) of 16
+// x 16 = the rows i + 16 a and the columns j + 16 b of it.
 __global__ void __launch_bounds__(kPlainThreads) plain_gemm_kernel(const __grid_constant__ GemmParams p) {
   __shared__ float x[kPlainDepth][kPlainTile + 1];
   __shared__ float weight[kPlainDepth][kPlainTile + 1];
@@ -90,7 +90,7 @@ cudaDataType_t cuda_type(DType type) {
   return CUDA_R_32F;
 }
 
-// The largest power of two up to 16 that divides the address of every row: what a kernel may count on.
+// The largest power of two up to 16 that divides the address of every row: the alignment that a kernel may assume.
 uint32_t row_alignment(const void* data, int64_t row_bytes) {
   const uint64_t bits = reinterpret_cast<uintptr_t>(data) | static_cast<uint64_t>(row_bytes) | 16u;
   return 1u << std::countr_zero(bits);
@@ -141,7 +141,7 @@ PlanKey plan_key(const GemmParams& p) {
           bias ? row_alignment(p.bias, 0) : 16};
 }
 
-// Empty = cuBLASLt has none: plain_gemm_kernel.
+// Empty = cuBLASLt has no algorithm: plain_gemm_kernel runs.
 using Algorithm = std::optional<cublasLtMatmulAlgo_t>;
 
 struct Plan {
@@ -178,7 +178,7 @@ class Problem {
     return problem;
   }
 
-  // By heuristic, never by timing, so that two runs choose alike.
+  // By heuristic, never by timing, so that two runs choose the same algorithm.
   Algorithm choose(CudaGemmContext& context, const PlanKey& key) {
     cublasLtMatmulPreferenceOpaque_t preference;
     cublasLtMatmulPreferenceInit(&preference);
@@ -251,7 +251,7 @@ class Problem {
   cublasLtMatrixLayoutOpaque_t y_;
 };
 
-// The bucket's algorithm where it is valid for m itself, otherwise what the heuristic says for m. Host work only.
+// The bucket's algorithm if it is valid for m itself, otherwise the heuristic's choice for m. Host work only.
 Result<Algorithm> algorithm_for(CudaGemmContext& context, const GemmParams& p, Problem& problem) {
   const PlanKey key = plan_key(p);
   auto found = context.plans.find(key);

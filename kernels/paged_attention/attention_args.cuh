@@ -1,4 +1,4 @@
-// What the kernels of attention share: their arguments, and the way from a position to its place in the cache.
+// What the kernels of attention share: their arguments, and the conversion of a position to its place in the cache.
 //
 // The rows of a sequence are *packed*: packed row r of kv head g is q head g * group + r % group of query row r / group, so that
 // a block reads a key or a value once for all q heads that share it.
@@ -36,7 +36,7 @@ struct AttentionArgs {
 // ---------------------------------------------------------------------------------------------------------------------
 // Sequences, rows and pages
 
-// The query rows of a sequence; none where its entries in cu_seqlens_q, which nobody has checked, are not valid.
+// The query rows of a sequence; none if its entries in cu_seqlens_q, not checked before this, are not valid.
 struct QueryRows {
   int first = 0;
   int count = 0;
@@ -80,7 +80,7 @@ struct Sequence {
   int first_row = 0;  // its first query row
   int num_rows = 0;
   bool bad_rows = false;  // has_bad_rows
-  int length = 0;         // tokens in the cache; 0 where the entry of seq_lens is not to be believed
+  int length = 0;         // tokens in the cache; 0 if the entry of seq_lens is not valid
   bool too_long = false;
   const int32_t* pages = nullptr;
 
@@ -111,7 +111,7 @@ __device__ inline Sequence sequence_at(const AttentionArgs& args, int64_t s) {
   return sequence;
 }
 
-// Where a position would lie if the sequence's pages were one piece.
+// Where a position would be if the sequence's pages were contiguous.
 __device__ inline int place_of(const AttentionArgs& args, int position) {
   return args.p.ring_size > 0 ? position % static_cast<int>(args.p.ring_size) : position;
 }
@@ -120,7 +120,7 @@ __device__ inline int page_index(const AttentionArgs& args, int place) {
   return args.page_shift >= 0 ? place >> args.page_shift : static_cast<int>(place / args.p.kv.page_size);
 }
 
-// A token of the cache; the page is negative where there is none.
+// A token of the cache; the page is negative if there is none.
 struct CacheSlot {
   int64_t page;
   int64_t offset;

@@ -22,7 +22,7 @@ using Int4 = Code<KvType::int4>;
 template <class C>
 inline constexpr bool kIsFloat = std::is_same_v<C, float> || std::is_same_v<C, __half> || std::is_same_v<C, __nv_bfloat16>;
 
-// Eight codes as they lie in memory: 8 bytes, or 4 of int4 (in x).
+// Eight codes as they are in memory: 8 bytes, or 4 of int4 (in x).
 template <KvType kType>
 __device__ inline void expand_codes(uint2 codes, float* values) {
   const uint32_t words[2] = {codes.x, codes.y};

@@ -1,5 +1,6 @@
 // A block = kRows packed rows of one kv head of one sequence, over one split of its keys; then combine_kernel, a block per packed
-// row. kLanes lanes, each with a group or more of the channels, are a stream, which takes every kStreams-th key.
+// row. kLanes lanes, each with a group or more of the channels, form a group (`stream` in the code) that takes every kStreams-th
+// key.
 #pragma once
 
 #include <prologue/kernels/paged_attention/attention_args.cuh>
@@ -11,8 +12,8 @@ inline constexpr int kDecodeThreads = 128;
 inline constexpr int kDecodeRowsPerSm = 16;   // packed rows of the blocks that a multiprocessor runs at a time
 inline constexpr int kSplitGranularity = 32;  // a split is a multiple of this many keys
 
-// The keys of one sequence and how they are dealt to splits; a function of its length and the launch, so both kernels derive the
-// same.
+// The keys of one sequence and how they are divided into splits; a function of its length and the launch, so both kernels derive
+// the same.
 struct Splits {
   int begin;  // the first position that any row sees
   int size;   // positions of a split
@@ -24,7 +25,8 @@ struct Splits {
 };
 
 // Adds values[i] over kLanes lanes and deals the totals out: lane l is left with those from l * N / kLanes on (with more lanes
-// than values, neighbours share one). Half the shuffles of adding each value by itself, and what follows is done once per value.
+// than values, neighbours share one). This takes half the shuffles of adding each value separately, and later steps run once per
+// value.
 template <int kLanes, int N, int kSize>
 __device__ inline void add_and_deal(float (&values)[kSize], int lane) {
   if constexpr (kLanes > 1) {
@@ -95,9 +97,9 @@ inline constexpr int kDecodeBlocksPerSm = kHeadDim > 256
                                               ? 2
                                               : kDecodeRowsPerSm / kRows / (std::is_same_v<C, float> && kHeadDim > 128 ? 2 : 1);
 
-// C is what the cache holds, Q the type of q, or float for any. The scores of a step are dealt out to the lanes of the stream, so
-// a lane keeps the softmax of one row, own_row, with a maximum that all streams of the warp share. Scales of a quantised cache
-// multiply scores and weights.
+// C is what the cache holds, Q the type of q, or float for any. The scores of a step are distributed over the lanes of the
+// stream, so a lane keeps the softmax of one row, own_row, with a maximum that all streams of the warp share. Scales of a
+// quantised cache multiply scores and weights.
 template <class Q, class C, int kHeadDim, int kRows>
 __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocksPerSm<C, kHeadDim, kRows>)
     decode_kernel(const __grid_constant__ AttentionArgs args) {
@@ -210,7 +212,7 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocksPerSm<C, kHeadDim
         }
       }
     };
-    if (args.whole_groups) {  // out here, so that the loads of all keys are issued before the first is waited for
+    if (args.whole_groups) {  // branch outside the loop: the loads of all keys are issued before the first wait
       load(std::true_type());
     } else {
       load(std::false_type());
@@ -262,7 +264,7 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocksPerSm<C, kHeadDim
       if (offset < kRowLanes || offset >= kLanes)
         new_maximum = fmaxf(new_maximum, __shfl_xor_sync(0xffffffffu, new_maximum, offset));
     }
-    if (__any_sync(0xffffffffu, new_maximum != maximum)) {  // seldom, after the first steps
+    if (__any_sync(0xffffffffu, new_maximum != maximum)) {  // rarely, after the first steps
       const float rescale = weight_of(maximum, new_maximum);
       maximum = new_maximum;
       sum *= rescale;
@@ -294,7 +296,7 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocksPerSm<C, kHeadDim
     }
   }
 
-  // The streams of a warp, then the warps of the block, each in a fixed order.
+  // Combines the streams of a warp, then the warps of the block, each in a fixed order.
 #pragma unroll
   for (int offset = kSharers; offset < 32; offset *= 2) {
     if (offset < kRowLanes || offset >= kLanes) sum += __shfl_xor_sync(0xffffffffu, sum, offset);

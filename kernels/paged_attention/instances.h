@@ -1,5 +1,5 @@
-// The kernels of paged attention, for tests: which one a call runs in depends on its sizes, its types and the GPU, and every one
-// that ships must be reachable with any of them. Internal; defined in builds with CUDA. No GPU is needed to list them.
+// The kernels of paged attention, for tests. Which kernel runs a call depends on the call's sizes, its types and the GPU; tests
+// must reach every kernel that ships, whatever these are. Internal; only in builds with CUDA. Listing them needs no GPU.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +12,18 @@
 namespace prologue::cuda {
 
 struct AttentionInstance {
-  std::string name;          // unique among all that ship
-  int64_t shared_bytes = 0;  // that a block needs at its launch
+  std::string name;          // unique among all instances
+  int64_t shared_bytes = 0;  // shared memory of a block
   std::function<Status(const PagedAttentionParams&, CUstream_st*)> launch;
 };
 
-// All that can serve the call (which must be valid), whatever its num_tokens, num_seqs, max_seqlen_q and max_seq_len.
+// All instances that can run the call (which must be valid), whatever its num_tokens, num_seqs, max_seqlen_q and max_seq_len are.
 PROLOGUE_API std::vector<AttentionInstance> instances_of(const PagedAttentionParams& params);
 
-// The name of the one that paged_attention() takes on a GPU where a block may have `shared_bytes` of shared memory; empty: none.
+// The name of the instance that paged_attention() uses on a GPU that allows a block `shared_bytes` of shared memory; empty: none.
 PROLOGUE_API std::string chosen_instance(const PagedAttentionParams& params, int64_t shared_bytes);
 
-// The names of all that ship.
+// The names of all instances.
 PROLOGUE_API std::vector<std::string> paged_attention_instances();
 
 }  // namespace prologue::cuda

@@ -22,7 +22,7 @@ constexpr const char* kName = "paged_attention";
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxSeqLen = int64_t{1} << 30;  // kernels count positions, and those of a step beyond the last, in 32 bits
 
-// The rows of a step are all in the ring before the first of them is attended to.
+// All rows of a step are written to the ring before the first of them attends.
 Status check_ring(const PagedAttentionParams& p) {
   if (p.ring_size == 0 || p.max_seq_len <= p.ring_size) return {};
   if (p.max_seqlen_q > p.ring_size) {

@@ -1,8 +1,8 @@
-// Attention of new tokens over a paged KV cache that already holds them (the prologue wrote them): prefill, decode, or both in one
-// batch. Causal, grouped-query, over every type and layout of cache that the prologue writes.
+// Attention of new tokens over a paged KV cache that already holds their K and V (the prologue wrote them): prefill, decode, or
+// both in one batch. Causal and grouped-query. It reads every type and layout of cache that the prologue writes.
 //
-// Sequence s owns the query rows [cu_seqlens_q[s], cu_seqlens_q[s+1]), n of them, the last n of its seq_lens[s] tokens. Row j of a
-// sequence is its token p0 = seq_lens[s] - n + j, and attends to the positions p0 - window < p <= p0 (window = 0: 0 <= p <= p0).
+// Sequence s owns the n query rows [cu_seqlens_q[s], cu_seqlens_q[s+1]). They are the last n of its seq_lens[s] tokens. Row j is
+// the token at position p0 = seq_lens[s] - n + j. It attends to the positions p0 - window < p <= p0 (window = 0: 0 <= p <= p0).
 // Position p is in page block_table[s, r / page_size] at offset r % page_size, where r = p % ring_size (ring_size = 0: r = p).
 // Query head h reads kv head h / (num_q_heads / num_kv_heads).
 //
@@ -14,34 +14,37 @@
 //   kv            one layer's cache (views.h) of any type, scaling and strides, read only. K and V may overlap (MLA: V is the
 //                 first channels of K). kv.head_dim = head_dim; kv.v_head_dim is any even number up to 576. An element of a
 //                 quantised cache is its stored number times its scale
-//   block_table   [num_seqs, max_pages_per_seq] int32, row stride block_table_stride; only entries of needed positions are read
+//   block_table   [num_seqs, max_pages_per_seq] int32, row stride block_table_stride; only entries that a row needs are read
 //   cu_seqlens_q  [num_seqs + 1] int32, non-decreasing, from 0 to at most num_tokens; a sequence without rows is allowed
-//   seq_lens      [num_seqs] int32, tokens of the sequence AFTER the append; a negative entry counts as 0
-//   max_seqlen_q  upper bound of the rows of a sequence, given by the host
-//   max_seq_len   upper bound of seq_lens, given by the host, at most 2^30. Both bounds shape the launch and must hold for every
-//                 replay of a captured graph
+//   seq_lens      [num_seqs] int32, tokens of the sequence AFTER this step's tokens were added; a negative entry counts as 0
+//   max_seqlen_q  upper bound of the query rows of one sequence; a host value
+//   max_seq_len   upper bound of seq_lens, at most 2^30; a host value. The size of the launch depends on both bounds, so they
+//                 must hold for every replay of a captured graph
 //
-// Ring. It holds the last ring_size positions, those of this step included, so that the first row of a step finds its whole window
+// Ring. It holds the last ring_size positions, including those of this step. So the first row of a step finds its whole window
 // only if window + max_seqlen_q - 1 <= ring_size. Anything larger is an error, unless max_seq_len <= ring_size.
 //
-// Guards. The arrays on the device are checked where they are read; nothing outside of q, the pages, the table and out is touched
-// whatever they hold. The rows of each of these faults become zeros and are recorded, token being the query row:
+// Guards. Arrays on the device are checked by the kernel when it reads them. Whatever they hold, nothing outside of q, the pages,
+// the table and out is touched. For each of these faults the rows become zeros and are recorded, with the query row as token:
 //   query_rows_out_of_range  a sequence with more than max_seqlen_q rows, or whose entries do not satisfy 0 <= cu_seqlens_q[s] <=
 //                            cu_seqlens_q[s+1] <= num_tokens: its rows inside [0, num_tokens), or if there are none one fault for
 //                            the sequence, with token = its last entry clamped to 0..num_tokens. Rows before cu_seqlens_q[0]. If
 //                            cu_seqlens_q decreases, rows from the smallest entry that follows a larger one on may hold anything
 //   sequence_too_long        seq_lens > max_seq_len, or min(seq_lens, ring_size) > max_pages_per_seq * page_size
 //   page_out_of_range        a block_table entry outside [0, num_pages): only the rows that need it
-// A row that attends to nothing (seq_lens < its rows) is zeros; that is no fault.
+// A row that attends to nothing (seq_lens is less than the number of rows) becomes zeros. This is not a fault.
 //
-// Numerics. float32 scores, softmax and sums; scales are multiplied in float32; one rounding at the store. Prefill of 16-bit types
-// on CUDA may use tensor cores: float32 accumulation, probabilities rounded to dtype before the second product, and, in a
-// quantised cache with a scale for each token, V rounded to dtype as a cache of that type would hold it. A position that a row may
-// not see but another row of its block needs is multiplied by 0, so a NaN in its V is not hidden. Decode may split a sequence over
-// the workspace: not batch-invariant, still deterministic.
+// Numerics.
+//   Scores, softmax and sums are float32. Scales are multiplied in float32. The result is rounded once, at the store.
+//   Prefill of 16-bit types on CUDA may use tensor cores. They accumulate in float32. Probabilities are rounded to dtype before
+//   the second product. In a quantised cache with a scale for each token, V is rounded to dtype too, as a cache of dtype would
+//   hold it. The V of a position that one row must not see but another row of the same block needs may be multiplied by 0. Then a
+//   NaN in it reaches both rows.
+//   Decode may split a sequence into parts and combine them through the workspace. So the result is deterministic, but not
+//   batch-invariant.
 //
-// num_tokens = 0 or num_seqs = 0 is a no-op. Allocates and synchronises nothing; safe under graph capture. The CPU needs less than
-// 112 KiB of stack in each thread.
+// num_tokens = 0 or num_seqs = 0 is a no-op. The operation never allocates or synchronises, and is safe under graph capture. On
+// the CPU each thread needs less than 112 KiB of stack.
 #pragma once
 
 #include <cstdint>
@@ -59,10 +62,10 @@ struct PagedAttentionParams {
   int64_t num_q_heads = 0;
   int64_t head_dim = 0;  // of q and K: even, 2..576
   DType dtype = DType::f32;
-  float scale = 0.0f;     // usually 1 / sqrt(head_dim)
+  float scale = 0.0f;     // of the scores; usually 1 / sqrt(head_dim)
   float soft_cap = 0.0f;  // 0 = none
-  int64_t window = 0;     // tokens that a row sees, its own included; 0 = all up to it
-  int64_t ring_size = 0;  // tokens, as in TokenPlaces; 0 = every position has a slot of its own
+  int64_t window = 0;     // tokens that a row sees, including its own; 0 = all up to its own
+  int64_t ring_size = 0;  // in tokens, as in TokenPlaces; 0 = every position has its own slot
   HeadsView q;
   PagedKvView kv;
   const int32_t* block_table = nullptr;
@@ -73,16 +76,16 @@ struct PagedAttentionParams {
   int64_t max_seqlen_q = 0;
   int64_t max_seq_len = 0;
   MutableHeadsView out;
-  void* workspace = nullptr;  // device scratch of paged_attention_workspace_bytes; null where that is 0
+  void* workspace = nullptr;  // device scratch of paged_attention_workspace_bytes; null if that is 0
   int64_t workspace_bytes = 0;
   FaultRecord* faults = nullptr;
 };
 
-// Upper bound for every call whose num_tokens, num_seqs, max_seqlen_q and max_seq_len are not larger, the rest being equal (the
-// CPU needs none).
+// Bytes of workspace that are enough for every call whose num_tokens, num_seqs, max_seqlen_q and max_seq_len are not larger than
+// these and whose other members are equal. 0 on the CPU.
 PROLOGUE_API int64_t paged_attention_workspace_bytes(const PagedAttentionParams& params, Device device);
 
-// Every check of paged_attention(), and nothing else.
+// Makes all checks of paged_attention(), and runs nothing.
 PROLOGUE_API Status validate(const PagedAttentionParams& params, Device device);
 PROLOGUE_API Status paged_attention(const PagedAttentionParams& params, const Execution& execution);
 

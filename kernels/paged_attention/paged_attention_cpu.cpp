@@ -42,7 +42,7 @@ int64_t block_rows(const PagedAttentionParams& p) {
   return std::min(kMaxBlockRows, kMaxSums / columns_of(p.kv.v_width()) / kTileRows * kTileRows);
 }
 
-// Whether the entries of a sequence in cu_seqlens_q, which nobody has checked yet, name rows that it may have.
+// Whether the entries of a sequence in cu_seqlens_q, not checked before this, are valid rows.
 bool has_valid_rows(const PagedAttentionParams& p, int64_t s) {
   const int64_t first = p.cu_seqlens_q[s], end = p.cu_seqlens_q[s + 1];
   return first >= 0 && first <= end && end <= p.num_tokens && end - first <= p.max_seqlen_q;
@@ -89,7 +89,7 @@ void clear_bad_rows(const PagedAttentionParams& p, int64_t s, int64_t kv_head) {
   if (bad_begin >= bad_end && kv_head == 0) record_fault(p.faults, end, FaultCode::query_rows_out_of_range);
 }
 
-// The numbers of a quantised head, without its scale. A table of all codes turns the formats' branches into a load.
+// The numbers of a quantised head, without its scale. A table of all codes replaces the branches of the formats by a load.
 class CodeTable {
  public:
   explicit CodeTable(KvType type) {
@@ -254,7 +254,7 @@ class BlockAttention {
   int64_t limit(int64_t i) const { return sequence_.first_limit + i / group_; }
   int64_t lowest(int64_t i) const { return p_.window > 0 ? std::max<int64_t>(0, limit(i) - p_.window + 1) : 0; }
   int64_t place(int64_t position) const { return p_.ring_size > 0 ? position % p_.ring_size : position; }
-  // How many positions from this one on lie one after the other in a page.
+  // How many positions, from this one on, are adjacent in a page.
   int64_t run_length(int64_t at) const {
     const int64_t in_page = p_.kv.page_size - at % p_.kv.page_size;
     return p_.ring_size > 0 ? std::min(in_page, p_.ring_size - at) : in_page;

@@ -33,7 +33,7 @@ struct CombineInstance {
 constexpr CombineInstance kCombineInstances[] = {
     {256, 4, combine_kernel<256, 4>}, {256, 8, combine_kernel<256, 8>}, {576, 2, combine_kernel<576, 2>}};
 
-// Every head of q, out and the cache lies in whole groups, as the kernels load them: 16 bytes, or 8 codes of a quantised cache.
+// Every head of q, out and the cache is whole groups, as the kernels load them: 16 bytes, or 8 codes of a quantised cache.
 bool groups_are_whole(const PagedAttentionParams& p) {
   const auto aligned = [](const void* data, int64_t bytes) { return reinterpret_cast<uintptr_t>(data) % bytes == 0; };
   const int64_t group = 16 / dtype_size(p.dtype);
@@ -68,7 +68,7 @@ AttentionArgs make_args(const PagedAttentionParams& params) {
 
 int64_t largest_head_dim(const PagedAttentionParams& params) { return std::max(params.head_dim, params.kv.v_width()); }
 
-// Positions that the rows of one sequence see at most.
+// The most positions that the rows of one sequence see.
 int64_t max_keys(const PagedAttentionParams& params) {
   return params.window > 0 ? std::min(params.max_seq_len, params.window + params.max_seqlen_q - 1) : params.max_seq_len;
 }

@@ -21,8 +21,8 @@ struct RowTile {
   int last_limit = 0;   // and its last row
 };
 
-// blockIdx.x = tile * num_kv_heads + kv head. Tiles are dealt to the sequences in order, as many to each as its rows need, and one
-// where there are rows to clear: a warp-wide running sum over cu_seqlens_q finds whose tile it is. False for a block that the
+// blockIdx.x = tile * num_kv_heads + kv head. Tiles are assigned to the sequences in order, as many to each as its rows need, and
+// one where there are rows to clear: a warp-wide running sum over cu_seqlens_q finds whose tile it is. False for a block that the
 // host's bound made too many.
 template <int kTileRows>
 __device__ inline bool find_tile(const AttentionArgs& args, RowTile& tile) {
@@ -49,7 +49,7 @@ __device__ inline bool find_tile(const AttentionArgs& args, RowTile& tile) {
       continue;
     }
     const int owner = __ffs(static_cast<int>(after)) - 1;
-    // A sequence's last tiles have the most keys: they go first.
+    // The last tiles of a sequence have the most keys: they run first.
     const int64_t tile_of_owner = __shfl_sync(0xffffffffu, running, owner) - 1 - index;
     tile.sequence_index = base + owner;
     tile.sequence = sequence_at(args, tile.sequence_index);
@@ -95,7 +95,7 @@ __device__ inline void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t 
   }
 }
 
-// Where a position's keys and values lie; negative where there are none.
+// Where a position's keys and values are; negative if there are none.
 struct KvOffset {
   int64_t k;
   int64_t v;
@@ -108,7 +108,7 @@ struct MmaTile {
   static constexpr int kRows = 64;
   static constexpr int kKeys = kMaxKeys;
   static constexpr int kThreads = 128;
-  static constexpr int kStride = kHeadDim + 8;  // 16 bytes of padding: the eight rows of a matrix lie in different banks
+  static constexpr int kStride = kHeadDim + 8;  // 16 bytes of padding: the eight rows of a matrix are in different banks
   alignas(16) T q[kRows][kStride];              // the output passes through here too
   alignas(16) T k[kKeys][kStride];
   alignas(16) T v[kKeys][kStride];
@@ -118,7 +118,7 @@ struct MmaTile {
   unsigned faulty[kRows / 32];  // a bit per row
 };
 
-// K or V of a tile on its way from the cache, as codes in registers, to shared memory, as numbers of T.
+// Moves K or V of a tile from the cache (codes, held in registers) to shared memory (numbers of T).
 template <class T, class Tile, int kHeadDim>
 class CodeTile {
  public:
@@ -154,9 +154,9 @@ class CodeTile {
 
 // A block = 64 packed rows of one kv head, over kMaxKeys keys at a time; a warp = 16 of the rows, with the fragments of
 // mma.m16n8k16: lane l holds rows l / 4 and l / 4 + 8, columns 2 (l % 4) and the next of every 8. While keys are multiplied the
-// values are on their way, and vice versa. The head dims are multiples of 8 up to kHeadDim; the channels beyond them are zeros. The
-// cache holds T, or codes: those pass through registers, K without its scale, which multiplies the scores, V with the scale of its
-// token, or without the scale that all tokens share, which multiplies the output.
+// values are on their way, and vice versa. The head dims are multiples of 8 up to kHeadDim; the channels beyond them are zeros.
+// The cache holds T, or codes: those pass through registers, K without its scale, which multiplies the scores, V with the scale
+// of its token, or without the scale that all tokens share, which multiplies the output.
 template <class T, int kHeadDim, bool kQuantized, int kMaxKeys>
 __global__ void __launch_bounds__(MmaTile<T, kHeadDim, kQuantized, kMaxKeys>::kThreads)
     prefill_mma_kernel(const __grid_constant__ AttentionArgs args) {
@@ -445,7 +445,7 @@ struct SimpleTile {
 
 // A block = kRows packed rows of one kv head. Thread (y, x) of 16 x 16 has kRows / 16 rows from there on, of their scores every
 // 16th key from x on, of their outputs the channels 4 x .. 4 x + 3 of every 64. Any types, head dims and alignment; codes are
-// multiplied by their scales as they come in.
+// multiplied by their scales when they are loaded.
 template <int kHeadDim, bool kSmall>
 __global__ void __launch_bounds__(SimpleTile<kHeadDim, kSmall>::kThreads, 1)
     prefill_simple_kernel(const __grid_constant__ AttentionArgs args) {

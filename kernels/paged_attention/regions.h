@@ -1,4 +1,4 @@
-// The arrays of paged attention, for whoever checks several operations together (layers/attention_layer).
+// The arrays of paged attention, for code that checks several operations together (layers/attention_layer).
 #pragma once
 
 #include <prologue/kernels/base/view_checks.h>
@@ -6,7 +6,7 @@
 
 namespace prologue {
 
-// Everything that a call with valid sizes reads and writes.
+// Adds every array that a call with valid sizes reads or writes.
 PROLOGUE_API Status add_regions(const PagedAttentionParams& params, Device device, RegionChecks& regions);
 
 }  // namespace prologue

@@ -1,4 +1,4 @@
-// The rotary operation's instances, for tests. Internal; defined in builds with CUDA. No GPU is needed to list them.
+// The kernel instances of the rotary operation, for tests. Internal; only in builds with CUDA. Listing them needs no GPU.
 #pragma once
 
 #include <string>
@@ -9,11 +9,11 @@
 
 namespace prologue::cuda {
 
-// All that can do the call (which must be valid), whatever its number of tokens. rotary() itself takes the first whose max_tokens
-// is at least batch * seq_len.
+// All instances that can run the call (which must be valid), whatever its number of tokens is. rotary() uses the first one whose
+// max_tokens is at least batch * seq_len.
 PROLOGUE_API std::vector<KernelInstance<RotaryParams>> instances_of(const RotaryParams& params);
 
-// The names of all that ship.
+// The names of all instances.
 PROLOGUE_API std::vector<std::string> rotary_instances();
 
 }  // namespace prologue::cuda

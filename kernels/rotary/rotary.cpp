@@ -221,7 +221,7 @@ bool has_pointers(const RotaryParams& p) {
   return false;
 }
 
-// For the checks of a plan that has no pointers: stand-ins 2^60 bytes apart, as far as any array may reach.
+// For the checks of a plan without pointers: placeholder addresses 2^60 bytes apart, the largest extent of an array.
 RotaryParams with_stand_ins(RotaryParams p) {
   uintptr_t next = 0;
   const auto stand_in = [&](auto*& pointer) {
@@ -243,7 +243,7 @@ RotaryParams with_stand_ins(RotaryParams p) {
   return p;
 }
 
-// A plan that has no pointers fixes all but them.
+// A plan without pointers fixes everything else.
 RotaryParams with_pointers_of(RotaryParams plan, const RotaryParams& run) {
   for (int i = 0; i < kMaxRotaryTensors; ++i) {
     plan.tensors[i].x = run.tensors[i].x;
@@ -272,14 +272,14 @@ void compute_frequencies(const RotaryParams& params, RotaryFrequencies& frequenc
   }
 }
 
-// That a run asks for what the plan was made for: a line for every member but those that a run may change.
+// Checks that a run has the parameters of its plan: one line for every member, except those that a run may change.
 Status check_run(const RotaryParams& a, const RotaryParams& b) {
   PlanChecks plan("rotary plan");
   plan.same("batch", a.batch, b.batch);
   plan.same("head_dim", a.head_dim, b.head_dim);
   plan.same("dtype", a.dtype, b.dtype);
   plan.same("num_tensors", a.num_tensors, b.num_tensors);
-  if (!plan.status().ok()) return plan.status();  // the tensors are walked by them
+  if (!plan.status().ok()) return plan.status();  // the loops over the tensors need these to be equal
   const auto free_stride = [&](const char* name, const char* member, int64_t count, int64_t stride) {
     if (count > 1) plan.up_to(name, member, PlanChecks::kAnything, stride, 0);
   };

@@ -11,7 +11,7 @@ Status rotary(const RotaryParams& params, const RotaryFrequencies& frequencies, 
 
 namespace {
 
-// What an element of T is computed in.
+// The type of the arithmetic on elements of T.
 template <class T>
 using Arithmetic = std::conditional_t<std::is_same_v<T, double>, double, float>;
 

@@ -22,7 +22,7 @@ int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // ---- what the data allow ----------------------------------------------------------------------------------------------------
 
-// Every vector of `vector` channels of every tensor is whole and lies at a multiple of its size (of 16 bytes at most).
+// Every vector of `vector` channels of every tensor is whole and aligned to its size (to at most 16 bytes).
 bool vectors_fit(const RotaryParams& p, int64_t vector) {
   const int64_t size = float_type_size(p.dtype);
   const auto aligned = [&](const void* data, const RotaryStrides& s) {
@@ -131,7 +131,7 @@ int64_t units_of_head(const RotaryParams& p, int64_t vector) {
 // Why these: docs/tuning-log.md.
 constexpr int64_t kThreadsOfWholeHeads = 128;         // of a block, where a head has no more
 constexpr int64_t kThreadsOfPartialHeads = 64;        // with a tail
-constexpr int64_t kStreamedBytes = int64_t{2} << 20;  // that a call reads; fewer stay in the L2 for whoever reads them next
+constexpr int64_t kStreamedBytes = int64_t{2} << 20;  // that a call reads; fewer stay in the L2 for the next reader
 constexpr int64_t kFewTokens = 511;                   // for the general kernel: at most
 constexpr int64_t kThreadsOfFewTokens = 192, kThreadsOfManyTokens = 64;
 

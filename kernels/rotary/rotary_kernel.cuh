@@ -42,7 +42,7 @@ __device__ inline Packed<T, V> rotary_pack(const RotaryArithmetic<T>* values) {
   }
 }
 
-// Turns the V pairs of a unit; `turn(i)` is that of its pair i.
+// Rotates the V pairs of a unit; `turn(i)` is the rotation of its pair i.
 template <class T, int V, class Turn>
 __device__ inline void turn_unit(Unit<T, V>& unit, RopeStyle style, const Turn& turn) {
   using A = RotaryArithmetic<T>;
@@ -87,8 +87,8 @@ struct LeanRotaryBatch {
   int64_t y = 0;
 };
 
-// One array decides where a token stands: the positions given, or the offsets (or none). What only some calls need comes last: a
-// line of the constant bank that is not touched is not waited for.
+// One array decides the position of a token: the given positions, or the offsets (or none). What only some calls need comes last:
+// a line of the constant bank that is not touched is not waited for.
 struct LeanRotaryArgs {
   const char* index = nullptr;
   uint32_t index_batch = 0;  // bytes
@@ -152,7 +152,7 @@ __device__ inline void load_turns(FloatType type, const char* cos_row, const cha
 // 32 x 32 -> 64 bits, one instruction.
 __device__ inline uint64_t wide_product(uint32_t x, uint32_t y) { return static_cast<uint64_t>(x) * y; }
 
-// As place_unit(), but the vectors of a unit lie half of the rotated channels apart in either style (interleaved, each then holds
+// As place_unit(), but the vectors of a unit are half of the rotated channels apart in either style (interleaved, each then holds
 // V / 2 pairs), and half of the tail: neighbouring threads read and write neighbouring vectors. kWhole: there is no tail.
 template <int V, RopeStyle kStyle, bool kWhole>
 __device__ inline UnitPlace place_lean_unit(int unit, const HeadLayout& layout) {
@@ -172,9 +172,9 @@ __global__ void __launch_bounds__(kMaxRotaryThreads) lean_rotary_kernel(const __
   using A = RotaryArithmetic<T>;
   const uint32_t s = p.first_token + blockIdx.y, b = blockIdx.z;
 
-  // The chain position -> table row -> result is the longest: it starts first, and every load of data is on its way before its
-  // first answer. Padding rows are read too (they are rows of the same arrays), but nothing is made of them. The two words of an
-  // entry are looked at only afterwards: the sign of an int32 is that of its only word.
+  // The chain position -> table row -> result is the longest. So it starts first, and all loads of data are issued before its
+  // first load returns. Padding rows are read too (they are rows of the same arrays), but not used. The two words of an entry are
+  // used only afterwards: the sign of an int32 is that of its only word.
   uint32_t low = 0, high = 0;
   if (p.index != nullptr) {
     const char* at = p.index + wide_product(b, p.index_batch) + wide_product(s, p.index_token);
@@ -234,7 +234,7 @@ __global__ void __launch_bounds__(kMaxRotaryThreads) lean_rotary_kernel(const __
 
 // ---- general ----------------------------------------------------------------------------------------------------------------
 
-// Where the vectors of a unit lie, with several blocks of pairs. As place_unit(), which knows one.
+// Where the vectors of a unit are if there are several blocks of pairs. place_unit() does it for one block.
 template <int V>
 __device__ inline UnitPlace place_block_unit(int unit, const HeadLayout& layout, int num_blocks) {
   const int rotated = layout.rotary_dim / (2 * V);
@@ -289,8 +289,8 @@ __device__ inline RotaryHead rotary_head_after(const RotaryParams& p, RotaryHead
   return at;
 }
 
-// The threads of a block first make its token's turns together; shared memory holds four arrays of them: cos_a, sin_a, cos_b,
-// sin_b. A head is on its way while what comes before it is worked on.
+// The threads of a block first compute the rotations of its token together. Shared memory holds them in four arrays: cos_a,
+// sin_a, cos_b, sin_b. The next head is loaded while the current one is computed.
 template <class T, int V>
 __global__ void __launch_bounds__(kMaxRotaryThreads)
     general_rotary_kernel(const __grid_constant__ RotaryParams p, const __grid_constant__ RotaryFrequencies frequencies) {
@@ -320,7 +320,7 @@ __global__ void __launch_bounds__(kMaxRotaryThreads)
     if (outside && (blockIdx.y | threadIdx.y | threadIdx.x) == 0) {
       report_rotary_fault(p.faults, p.token_faults, batch * p.seq_len + token, where.fault);
     }
-    __syncthreads();  // what the sequence before has read of the turns
+    __syncthreads();  // the rotations of the previous sequence have been read
     if (!outside && where.rotated) {
       for (int i = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x); i < pairs;
            i += static_cast<int>(blockDim.x * blockDim.y)) {

@@ -1,5 +1,5 @@
-// Where a token stands, and how each of its pairs turns: rotary.h's rules, once for host and device. Whatever the arrays hold,
-// nothing is read outside their stated shapes.
+// The position of a token and the rotation of each of its pairs: the rules of rotary.h, once for host and device. Whatever the
+// arrays hold, nothing is read outside their stated shapes.
 #pragma once
 
 #include <cstdint>
@@ -93,7 +93,7 @@ PROLOGUE_HOST_DEVICE void turn_pair(A& a, A& b, const PairTurn<A>& turn) {
   a = turned;
 }
 
-// cos and sin of position * frequency. Where the prologue computes in float32, so does this.
+// cos and sin of position * frequency; in float32 for the calls for which the prologue uses float32.
 template <class A>
 PROLOGUE_HOST_DEVICE void turn_by(int64_t position, FloatType type, const void* inv_freq, int64_t column, A& cos, A& sin) {
   constexpr int64_t kLargest = int64_t{1} << 20;  // angle.h
@@ -112,7 +112,7 @@ PROLOGUE_HOST_DEVICE void turn_by(int64_t position, FloatType type, const void* 
   sin = static_cast<A>(turn.sin);
 }
 
-// How pair `pair` (counted through all blocks) of a token without a fault turns.
+// The rotation of pair `pair` (counted through all blocks) of a token without a fault.
 template <class A>
 PROLOGUE_HOST_DEVICE PairTurn<A> turn_of_pair(const RotaryParams& params, const RotaryFrequencies* frequencies,
                                               const RotaryPlace& place, int32_t pair) {

@@ -1,4 +1,4 @@
-// Rows by index: the token embedding, and the selection of the rows that need logits.
+// Rows selected by index: the token embedding, and the rows that need logits.
 //
 //   out[t, :] = table[indices[t], :] * scale
 //
@@ -6,8 +6,8 @@
 //   indices  [num_tokens]       int32 or int64, on the device
 //   out      [num_tokens, width] dtype, contiguous, must not overlap table
 //
-// scale = 1 copies bitwise; otherwise the product is taken in float32 and rounded once. An index outside [0, num_rows)
-// writes a row of zeros and records token_id_out_of_range. num_tokens = 0 is a no-op. Allocates and synchronises nothing.
+// scale = 1 copies bitwise; otherwise the product is computed in float32 and rounded once. For an index outside [0, num_rows) the
+// row becomes zeros and token_id_out_of_range is recorded. num_tokens = 0 is a no-op. Never allocates or synchronises.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ struct EmbeddingParams {
   IndexView indices;
   float scale = 1.0f;
   void* out = nullptr;
-  FaultRecord* faults = nullptr;  // null = faults are skipped but not recorded
+  FaultRecord* faults = nullptr;  // null = faults are not recorded
 };
 
 PROLOGUE_API Status embedding(const EmbeddingParams& params, const Execution& execution);

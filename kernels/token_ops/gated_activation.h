@@ -1,12 +1,12 @@
 // The gate of a gated MLP: out[t, i] = activation(gate[t, i]) * up[t, i].
 //
-//   gate_up  [num_tokens, 2 * width] dtype, contiguous rows: the gate half, then the up half (one GEMM makes both)
+//   gate_up  [num_tokens, 2 * width] dtype, contiguous; each row is gate, then up (one GEMM computes both)
 //   out      [num_tokens, width]     dtype, contiguous; must not overlap gate_up
 //
 //   silu(x)      = x / (1 + exp(-x))
 //   gelu_tanh(x) = 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
 //
-// Numerics: float32 inside, one rounding at the store. num_tokens = 0 is a no-op. Allocates and synchronises nothing.
+// Numerics: float32 inside, one rounding at the store. num_tokens = 0 is a no-op. Never allocates or synchronises.
 #pragma once
 
 #include <cstdint>

@@ -1,15 +1,16 @@
-// The cos/sin rows of a step's tokens, gathered once for all layers that rotate alike: the input of CosSinSource::per_token.
+// Gathers the cos/sin rows of a step's tokens, once for all layers with the same rotation. CosSinSource::per_token reads them.
 //
 //   out[t, i] = cos_sin[position, i], out[t, r/2 + i] = cos_sin[position, r/2 + i], position = positions[pair_axis[i], t]
 //
 //   cos_sin    [max_position, rotary_dim] float32, cos then sin
-//   positions  [num_axes, num_tokens], rows position_axis_stride apart (0: one row for all axes)
-//   pair_axis  [rotary_dim / 2], values below num_axes (others count as 0); may be null: all pairs turn by the first stream
+//   positions  [num_axes, num_tokens], row stride position_axis_stride (0: one row for all axes)
+//   pair_axis  [rotary_dim / 2], values not below num_axes count as 0; null: all pairs use axis 0
 //   out        [num_tokens, rotary_dim] float32, must not overlap the inputs
 //
-// A pair whose position lies outside [0, max_position) gets zeros; the operations that rotate and write record it. With
-// past_table = identity all pairs of a token with a position >= max_position, in any of num_axes streams, get cos 1 and sin 0
-// (zero and record do the same here). Copies are bitwise. num_tokens = 0 is a no-op. Allocates and synchronises nothing.
+// For a pair whose position is outside [0, max_position), cos and sin become 0. Nothing is recorded here: the operations that
+// rotate and write record the token. So past_table = record and zero do the same here. With past_table = identity, all pairs of a
+// token whose position is >= max_position on any of num_axes axes get cos 1 and sin 0.
+// Copies are bitwise. num_tokens = 0 is a no-op. Never allocates or synchronises.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +29,7 @@ struct GatherCosSinParams {
   const float* cos_sin = nullptr;
   IndexView positions;
   int64_t num_axes = 1;                         // 1 to 4
-  int64_t position_axis_stride = kUnsetStride;  // must be set where num_axes > 1
+  int64_t position_axis_stride = kUnsetStride;  // must be set if num_axes > 1
   const uint8_t* pair_axis = nullptr;
   float* out = nullptr;
   PastTable past_table = PastTable::record;

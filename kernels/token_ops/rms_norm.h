@@ -10,8 +10,8 @@
 //   weight    [width]             dtype
 //   out       [num_tokens, width] dtype, contiguous; may be x itself
 //
-// Numerics: float32, the mean's sum in a fixed order that does not depend on the batch; one rounding at the store.
-// num_tokens = 0 is a no-op. Allocates and synchronises nothing.
+// Numerics: float32; the sum of the mean has a fixed order that does not depend on the batch; one rounding at the store.
+// num_tokens = 0 is a no-op. Never allocates or synchronises.
 #pragma once
 
 #include <cstdint>

@@ -11,7 +11,7 @@ namespace {
 constexpr int kMaxThreads = 512;
 constexpr int kHeldGroups = 4;  // groups of a thread that stay in registers between the sum and the store
 
-// The same for every thread, added in an order that depends on blockDim alone.
+// The same for every thread, added in an order that depends only on blockDim.
 __device__ inline float block_sum(float value) {
   __shared__ float warp_sums[kMaxThreads / 32];
 #pragma unroll
@@ -24,7 +24,7 @@ __device__ inline float block_sum(float value) {
 }
 
 // One block per row; a thread owns the groups threadIdx.x, threadIdx.x + blockDim.x, ... of 16 bytes. The block size is a
-// function of the width alone, so a row's sum has the same order in every batch.
+// function of only the width, so a row's sum has the same order in every batch.
 template <class T>
 __global__ void rms_norm_kernel(const __grid_constant__ RmsNormParams p, bool whole) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * p.width;

@@ -60,7 +60,7 @@ struct Row {
 
   __device__ float scaled(float logit) const { return scaled_logit(logit, largest, temperature); }
 
-  // Calls f(token, logit) for every token of this thread, with kAhead loads on their way (and as many copies of f in the code).
+  // Calls f(token, logit) for every token of this thread, with kAhead loads in flight (and as many copies of f in the code).
   template <int kAhead, class F>
   __device__ void for_each(const F& f) const {
     for (int base = threadIdx.x; base < vocab_size; base += kAhead * kThreads) {

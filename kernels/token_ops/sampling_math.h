@@ -1,7 +1,7 @@
-// What every backend of `sample` computes for one token: its place in the order, its share of the probability, its random
-// number, its score. Written once, so that the backends choose the same token from the same logits.
+// What every backend of `sample` computes for one token: its rank, its share of the probability, its random number and its
+// score. Written once, so that all backends choose the same token from the same logits.
 //
-// Values that the contract does not allow cannot be refused where they are read (they lie on the device), so they mean:
+// Values outside the contract are on the device and cannot be checked before the launch, so they mean:
 // temperature < 0 or NaN: greedy; top_p <= 0 or NaN: one token; min_p > 1: as 1; min_p NaN: off.
 #pragma once
 

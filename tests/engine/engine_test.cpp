@@ -519,8 +519,8 @@ TEST(Engine, TheLargestNumbersAreRefusedOrHarmless) {
   Request one = request(*engine, "hello", INT64_MAX);
   const auto completions = engine->generate({&one, 1});
   ASSERT_TRUE(completions.ok());
-  EXPECT_EQ(completions->front().status.code(), StatusCode::resource_exhausted);
-  EXPECT_NE(completions->front().status.message().find("KV cache"), std::string::npos) << completions->front().status.message();
+  EXPECT_TRUE(completions->front().status.ok()) << completions->front().status.message();  // the model's own context bounds it
+  EXPECT_EQ(completions->front().stop, StopReason::context);
 
   TinyLlamaOptions deep;
   deep.num_layers = 1025;

@@ -82,7 +82,7 @@ TEST(LlamaRope, RefusesTheRestByName) {
         .message();
   };
   EXPECT_EQ(message("longrope", "llama.rope.scaling.factor", 4.0f),
-            "memory: llama.rope.scaling.type is \"longrope\": only \"none\", \"linear\" and \"yarn\" are supported");
+            "memory: llama.rope.scaling.type is 'longrope': only \"none\", \"linear\" and \"yarn\" are supported");
   EXPECT_EQ(message("none", "llama.rope.scaling.factor", 4.0f),
             "memory: the key llama.rope.scaling.factor changes the result, and the llama loader does not know it");
   EXPECT_EQ(message("yarn", "llama.rope.scaling.yarn_beta_fast", 16.0f),

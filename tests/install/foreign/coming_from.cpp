@@ -40,9 +40,9 @@ void flash_attention() {
   Status status = coming_from::flash_attn::apply_rotary(call, &faults, Execution{});
   const float want[4] = {-3, -4, 1, 2};  // a quarter of a turn
   expect(status.ok() && std::memcmp(out, want, sizeof want) == 0, "flash_attn", status);
-  call.seqlen_offset = 2;  // past the table
+  call.seqlen_offset = 2;  // past the table: not rotated, as theirs
   status = coming_from::flash_attn::apply_rotary(call, &faults, Execution{});
-  expect(status.ok() && decode_fault(faults).code == FaultCode::position_out_of_range, "flash_attn, past the table", status);
+  expect(status.ok() && std::memcmp(out, x, sizeof out) == 0 && faults.count == 0, "flash_attn, past the table", status);
 }
 
 void ggml() {
