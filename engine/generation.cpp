@@ -276,8 +276,8 @@ Status Engine::run_requests(std::span<const Request> requests, const GenerationE
   for (NodeProfile& row : runner.take_profile()) profile_.decode.push_back(std::move(row));
   for (Running& each : running) {  // what a cancelled or failed call has not finished keeps its tokens and text up to here
     if (each.sequence.done()) continue;
-    show(each, each.sequence.finish(StopReason::cancelled));
     each.completion->status = status;
+    show(each, each.sequence.finish(StopReason::cancelled));
   }
   return {};
 }
