@@ -19,7 +19,7 @@ namespace prologue {
 namespace {
 
 constexpr int64_t kRangesPerThread = 4;  // more ranges balance the load better; fewer cost less to claim
-constexpr std::chrono::microseconds kSpin{50};
+constexpr std::chrono::microseconds kSpin{15};
 
 inline void pause() {
 #if defined(__x86_64__)

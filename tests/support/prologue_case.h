@@ -224,7 +224,11 @@ void make_sequences(const PrologueCase& c, Random& random, PrologueData<T>& data
   switch (random.integer(0, 4)) {
     case 0: data.block_table[any()].back() = -1; break;
     case 1: data.block_table[any()].front() = static_cast<int32_t>(data.num_pages); break;
-    case 2: data.cache_lens[any()] += static_cast<int32_t>(2 * c.page_size); break;  // beyond its row
+    case 2: {  // beyond its row
+      int32_t& length = data.cache_lens[any()];
+      length = static_cast<int32_t>(std::min<int64_t>(int64_t{length} + 2 * c.page_size, INT32_MAX));
+      break;
+    }
     case 3: data.cache_lens[any()] = random.integer(0, 1) == 0 ? -3 : INT32_MAX; break;
     default: break;
   }
