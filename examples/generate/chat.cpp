@@ -1,9 +1,11 @@
 #include "chat.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <iomanip>
 #include <iostream>
 #include <sstream>
@@ -30,22 +32,42 @@ constexpr const char* kHelp =
 class Interrupts {
  public:
   Interrupts() {
+    if (pipe2(pipe_, O_CLOEXEC | O_NONBLOCK) != 0) return;  // Ctrl-C ends the program
     struct sigaction action = {};
+    action.sa_flags = SA_RESTART;
     action.sa_handler = [](int) {
       if (pending_ != 0) _exit(128 + SIGINT);
       pending_ = 1;
+      const int error = errno;
+      [[maybe_unused]] const ssize_t written = write(pipe_[1], "", 1);
+      errno = error;
     };
-    sigaction(SIGINT, &action, &before_);  // without SA_RESTART: it also ends the waiting for input
+    sigaction(SIGINT, &action, &before_);
   }
-  ~Interrupts() { sigaction(SIGINT, &before_, nullptr); }
+  ~Interrupts() {
+    if (pipe_[0] < 0) return;
+    sigaction(SIGINT, &before_, nullptr);
+    for (int& descriptor : pipe_) {
+      close(descriptor);
+      descriptor = -1;
+    }
+  }
   Interrupts(const Interrupts&) = delete;
   Interrupts& operator=(const Interrupts&) = delete;
 
   static bool pending() { return pending_ != 0; }
-  static void clear() { pending_ = 0; }
+  // Readable while pending(): waiting for this and for input at once misses no Ctrl-C, whichever thread the signal came to.
+  static int descriptor() { return pipe_[0]; }
+  static void clear() {
+    char byte;
+    while (read(pipe_[0], &byte, 1) > 0) {
+    }
+    pending_ = 0;
+  }
 
  private:
   static inline volatile sig_atomic_t pending_ = 0;
+  static inline int pipe_[2] = {-1, -1};
   struct sigaction before_;
 };
 
@@ -115,7 +137,7 @@ class Chat {
 
   LineReader::Event read_line(const char* prompt, std::string& line) {
     if (terminal_) std::cerr << prompt << std::flush;
-    return reader_.read(line);
+    return reader_.read(line, Interrupts::descriptor());
   }
 
   // A message: one line; several lines, where all but the last end with a backslash; or all text between two """.

@@ -110,7 +110,7 @@ Result<std::string> read_file(const std::string& option, const std::string& path
   }
 }
 
-LineReader::Event LineReader::read(std::string& line) {
+LineReader::Event LineReader::read(std::string& line, int interrupts) {
   std::array<char, 1 << 16> block;
   size_t searched = 0;
   while (true) {
@@ -129,12 +129,11 @@ LineReader::Event LineReader::read(std::string& line) {
       error_ = str_cat("standard input has a line that is too long: at most ", kMaxInputBytes, " bytes are read");
       return Event::failed;
     }
+    pollfd ready[] = {{STDIN_FILENO, POLLIN, 0}, {interrupts, POLLIN, 0}};
+    if (poll(ready, 2, -1) < 0 && errno == EINTR) continue;
+    if (ready[1].revents != 0) return Event::interrupted;
     const ssize_t count = ::read(STDIN_FILENO, block.data(), block.size());
-    if (count < 0 && errno == EAGAIN) {  // see Output::write
-      pollfd ready = {STDIN_FILENO, POLLIN, 0};
-      if (poll(&ready, 1, -1) >= 0) continue;
-    }
-    if (count < 0 && errno == EINTR) return Event::interrupted;
+    if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (count < 0) {
       error_ = "standard input cannot be read: " + system_message(errno);
       return Event::failed;

@@ -55,8 +55,9 @@ prologue::Result<std::string> read_file(const std::string& option, const std::st
 class LineReader {
  public:
   enum class Event { line, end, interrupted, failed };
-  // line: `line` is the next one, without its newline. interrupted: a signal came while waiting. failed: error() says why.
-  Event read(std::string& line);
+  // line: `line` is the next one, without its newline. interrupted: `interrupts`, a descriptor or -1, became readable first.
+  // failed: error() says why.
+  Event read(std::string& line, int interrupts);
   const std::string& error() const { return error_; }
 
  private:

@@ -474,6 +474,18 @@ TEST(GenerateTerminal, CtrlCStopsTheAnswerAndKeepsTheChat) {
   EXPECT_EQ(terminal.wait(), 0) << terminal.bytes();
 }
 
+// Ctrl-C comes at every moment around the prompt, before the program waits for a line as well.
+TEST(GenerateTerminal, NoCtrlCAtThePromptIsMissed) {
+  Terminal terminal(command_line(endless_chat()));
+  for (int i = 0; i < 200; ++i) {
+    ASSERT_TRUE(terminal.wait_for("> ")) << terminal.bytes();
+    terminal.type("\x03");
+    ASSERT_TRUE(terminal.wait_for("leaves]\r\n> ")) << i << terminal.bytes();
+    terminal.type("/clear\n");
+    ASSERT_TRUE(terminal.wait_for("forgotten]\r\n")) << terminal.bytes();
+  }
+}
+
 TEST(GenerateTerminal, CtrlDLeavesTheChat) {
   Terminal terminal(command_line(endless_chat()));
   ASSERT_TRUE(terminal.wait_for("> "));
