@@ -6,7 +6,7 @@
 #include <prologue/kernels/attention_prologue/cache_cpu.h>
 #include <prologue/kernels/attention_prologue/norm_cpu.h>
 #include <prologue/kernels/attention_prologue/query_factor.h>
-#include <prologue/kernels/attention_prologue/token_place.h>
+#include <prologue/kernels/attention_prologue/token_indices_cpu.h>
 #include <prologue/kernels/base/angle.h>
 #include <prologue/kernels/base/head_cpu.h>
 #include <prologue/kernels/base/parallel.h>
@@ -36,7 +36,7 @@ struct Angles {
   alignas(64) float sin[kMaxHeadDim / 2];
 };
 
-RotationRow fill_angles(const AttentionPrologueParams& p, int64_t t, const TokenPlace& place, Angles& angles) {
+RotationRow fill_angles(const AttentionPrologueParams& p, int64_t t, const ResolvedToken& token, Angles& angles) {
   const Rotation& r = p.rotation;
   const int64_t half = r.rotary_dim / 2;
   for (int64_t i = 0; i < half; ++i) {
@@ -45,14 +45,14 @@ RotationRow fill_angles(const AttentionPrologueParams& p, int64_t t, const Token
       angles.sin[i] = r.cos_sin[t * r.rotary_dim + half + i];
       continue;
     }
-    const int64_t position = stream_position(p, place, t, r.pair_axis == nullptr ? 0 : r.pair_axis[i]);
+    const int64_t position = position_on_axis(token.positions, r.pair_axis == nullptr ? 0 : r.pair_axis[i]);
     if (r.source == CosSinSource::table) {
       angles.cos[i] = r.cos_sin[position * r.rotary_dim + i];
       angles.sin[i] = r.cos_sin[position * r.rotary_dim + half + i];
     } else {
-      const CosSin turn = cos_sin_of(static_cast<int32_t>(position), r.inv_freq[i]);
-      angles.cos[i] = turn.cos * r.attention_factor;
-      angles.sin[i] = turn.sin * r.attention_factor;
+      const CosSin value = cos_sin_of(static_cast<int32_t>(position), r.inv_freq[i]);
+      angles.cos[i] = value.cos * r.attention_factor;
+      angles.sin[i] = value.sin * r.attention_factor;
     }
   }
   if (r.inverse) {
@@ -67,7 +67,7 @@ void round_step(const TensorSteps<T>& s, float* values) {
 }
 
 template <class T>
-void turn(const TensorSteps<T>& s, float* values) {
+void rotate(const TensorSteps<T>& s, float* values) {
   if (s.rotation.rotary_dim == 0) return;
   rotate_values(values, s.rotation);
   round_step(s, values);
@@ -77,7 +77,7 @@ template <class T>
 void steps_before_norm(const TensorSteps<T>& s, int64_t t, int64_t h, float* values) {
   load_values<T>(head_at<T>(s.in, t, h), s.bias == nullptr ? nullptr : s.bias + h * s.width, s.width, values);
   if (s.bias != nullptr) round_step(s, values);
-  if (s.norm.placement == NormPlacement::after_rope) turn(s, values);
+  if (s.norm.placement == NormPlacement::after_rope) rotate(s, values);
 }
 
 template <class T>
@@ -87,7 +87,7 @@ void steps_from_norm(const TensorSteps<T>& s, const NormFactors& of_token, int64
     normalize(s.norm, whole_token ? of_token : head_factors(values, s.width, s.norm.kind, s.norm.eps), h, s.width, values);
     round_step(s, values);
   }
-  if (s.norm.placement != NormPlacement::after_rope) turn(s, values);
+  if (s.norm.placement != NormPlacement::after_rope) rotate(s, values);
   if (s.factor != 1.0f) {
     for (int64_t i = 0; i < s.width; ++i) values[i] *= s.factor;
     round_step(s, values);
@@ -120,7 +120,7 @@ void for_each_head(const TensorSteps<T>& s, int64_t t, const Store& store) {
 template <class T>
 class Prologue {
  public:
-  explicit Prologue(const AttentionPrologueParams& p) : p_(p) {
+  explicit Prologue(const AttentionPrologueParams& p) : p_(p), token_args_(token_args(p)) {
     const bool round_steps = p.rounding == Rounding::per_step;
     const QkNorm& n = p.norm;
     const auto norm = [&](const void* weight, int64_t stride, const void* bias) {
@@ -154,23 +154,19 @@ class Prologue {
   }
 
   void run(int64_t t) const {
-    const TokenPlace place = place_token(p_, t);
-    if (place.fault != FaultCode::none) {
-      record_fault(p_.faults, t, place.fault);
-      if (p_.token_faults != nullptr) p_.token_faults[t] = static_cast<uint8_t>(place.fault);
-    }
-    if (place.padding) return;
-    if (!place.position_ok) return store_zeros(t);
+    const ResolvedToken token = resolve_token(token_args_, t);
+    if (token.padding) return;
+    if (token.fault != FaultCode::none) record_fault(p_.faults, p_.token_faults, t, token.fault);
+    if (token.zero) return store_zeros(t);
 
     Angles angles;
     TensorSteps<T> q = q_, k = k_;
-    if (place.rotated) q.rotation = k.rotation = fill_angles(p_, t, place, angles);
-    q.factor = query_factor(p_.q_scale, place.position);
+    if (token.rotated) q.rotation = k.rotation = fill_angles(p_, t, token, angles);
+    q.factor = query_factor(p_.q_scale, token.positions[0]);
     for_each_head(q, t, [&](int64_t h, const FinishedHead<T>& head) { store_query(t, h, head); });
-    for_each_head(k, t,
-                  [&](int64_t h, const FinishedHead<T>& head) { store_kv(p_.k_out, k_side(p_.cache), t, h, place.slot, head); });
+    for_each_head(k, t, [&](int64_t h, const FinishedHead<T>& head) { store_kv(p_.k_out, k_side(p_.cache), token, t, h, head); });
     for_each_head(v_, t,
-                  [&](int64_t h, const FinishedHead<T>& head) { store_kv(p_.v_out, v_side(p_.cache), t, h, place.slot, head); });
+                  [&](int64_t h, const FinishedHead<T>& head) { store_kv(p_.v_out, v_side(p_.cache), token, t, h, head); });
   }
 
  private:
@@ -188,9 +184,9 @@ class Prologue {
     quantize_values<KvType::fp8_e4m3>(head.values, head.width, scale.reciprocal, y);
   }
 
-  static void store_kv(const MutableHeadsView& out, const CacheSide& side, int64_t t, int64_t h, int64_t slot,
+  static void store_kv(const MutableHeadsView& out, const CacheSide& side, const ResolvedToken& token, int64_t t, int64_t h,
                        const FinishedHead<T>& head) {
-    if (side.data != nullptr && slot >= 0) write_head(side, slot, h, head);
+    if (side.data != nullptr && token.reaches_cache) write_head(side, token.page, token.offset, h, head);
     if (out.data != nullptr) store_head(head, head_at<T>(out, t, h));
   }
 
@@ -211,6 +207,7 @@ class Prologue {
   }
 
   const AttentionPrologueParams& p_;
+  const TokenArgs token_args_;
   TensorSteps<T> q_, k_, v_;
 };
 

@@ -21,15 +21,6 @@ int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 bool has_k(const AttentionPrologueParams& p) { return p.num_kv_heads > 0 && p.k.data != nullptr; }
 bool has_v(const AttentionPrologueParams& p) { return p.num_kv_heads > 0 && p.v.data != nullptr; }
-bool has_cache(const AttentionPrologueParams& p) {
-  return (has_k(p) && p.cache.k != nullptr) || (has_v(p) && p.cache.v != nullptr);
-}
-bool derives_slots(const AttentionPrologueParams& p) {
-  return p.places.cu_seqlens_q != nullptr && p.places.slot_mapping.data == nullptr && has_cache(p);
-}
-bool derives_positions(const AttentionPrologueParams& p) {
-  return p.places.cu_seqlens_q != nullptr && p.places.positions.data == nullptr;
-}
 int64_t v_head_dim(const AttentionPrologueParams& p) { return p.cache.v_head_dim > 0 ? p.cache.v_head_dim : p.head_dim; }
 
 bool normed(const AttentionPrologueParams& p) { return p.norm.placement != NormPlacement::none; }
@@ -127,7 +118,7 @@ bool fits_32_bits(const AttentionPrologueParams& p) {
         p.cache.v_strides.head, p.cache.k_scale_strides.head, p.cache.v_scale_strides.head, p.head_dim}) {
     if (stride > kMost / 4 / heads) return false;
   }
-  return !(has_cache(p) && p.cache.num_slots() > kMost / 2) && p.rotation.max_position <= kMost / 2;
+  return !(writes_cache(p) && p.cache.num_slots() > kMost / 2) && p.rotation.max_position <= kMost / 2;
 }
 
 // True if the call needs nothing that only the general kernel can do.
@@ -167,11 +158,11 @@ int features_of(const AttentionPrologueParams& p, int64_t vector) {
     features |= kNorm;
   }
   if (p.q8_out.data != nullptr) features |= scales_of(p.q8_out.scaling);
-  if (has_cache(p) && p.cache.type != kv_type_of(p.dtype)) {
+  if (writes_cache(p) && p.cache.type != kv_type_of(p.dtype)) {
     if (kv_type_bits(p.cache.type) != 8) return -1;
     features |= scales_of(p.cache.scaling);
   }
-  if (derives_positions(p) != derives_slots(p) && has_cache(p)) return -1;
+  if (derives_positions(p) != derives_slots(p) && writes_cache(p)) return -1;
   if (derives_slots(p)) {
     const TokenPlaces& places = p.places;
     if (places.ring_size > 0 || places.position_offsets.data != nullptr) return -1;
@@ -183,7 +174,7 @@ int features_of(const AttentionPrologueParams& p, int64_t vector) {
     const uint8_t* axes = p.rotation.pair_axis;
     if (p.rotation.rotary_dim == 0 || axes == nullptr || p.rotation.source != CosSinSource::table) return -1;
     if (reinterpret_cast<uintptr_t>(axes) % static_cast<uintptr_t>(vector) != 0) return -1;
-    features |= kStreams;
+    features |= kAxes;
   }
   if (!has_steps(features)) {
     if (p.rotation.rotary_dim == 0) features |= kLayouts;
@@ -207,14 +198,11 @@ void fill_core(const AttentionPrologueParams& p, CoreArgs<Stride, Tensor>& args)
   const int64_t bits = dtype_size(p.dtype) * 8, kv_bits = kv_type_bits(p.cache.type);
   args.positions = bytes_of(p.places.positions.data);
   args.position_step = step_of(p.places.positions);
-  if (has_cache(p)) {
+  if (writes_cache(p)) {
     args.slots = bytes_of(p.places.slot_mapping.data);
     args.slot_step = step_of(p.places.slot_mapping);
     args.num_slots = static_cast<Stride>(p.cache.num_slots());
-    args.page_size = static_cast<uint32_t>(p.cache.page_size);
-    const int ceil_log2 = std::bit_width(args.page_size - 1);
-    args.page_shift = static_cast<uint32_t>(31 + ceil_log2);
-    args.page_magic = static_cast<uint32_t>(((uint64_t{1} << args.page_shift) + args.page_size - 1) / args.page_size);
+    args.pages = page_divider(p.cache.page_size);
   }
   args.cos_sin = p.rotation.cos_sin;
   args.max_position = static_cast<Stride>(p.rotation.max_position);
@@ -275,15 +263,15 @@ void fill_steps(const AttentionPrologueParams& p, int features, LeanArgs& args) 
   if (p.q8_out.data != nullptr) {
     scale(q, KvType::fp8_e4m3, p.q8_out.scaling, p.q8_out.scale, {0, p.num_q_heads, 1});
   }
-  if (has_cache(p) && p.cache.type != kv_type_of(p.dtype)) {
+  if (writes_cache(p) && p.cache.type != kv_type_of(p.dtype)) {
     scale(k, p.cache.type, p.cache.scaling, p.cache.k_scale, p.cache.k_scale_strides);
     scale(v, p.cache.type, p.cache.scaling, p.cache.v_scale, p.cache.v_scale_strides);
   }
 
   const TokenPlaces& t = p.places;
-  args.streams.pair_axis = p.rotation.pair_axis;
+  args.axes.pair_axis = p.rotation.pair_axis;
   for (int64_t axis = 1; axis < p.rotation.num_axes; ++axis) {
-    args.streams.offset[axis - 1] = axis * t.position_axis_stride * step_of(t.positions);
+    args.axes.offset[axis - 1] = axis * t.position_axis_stride * step_of(t.positions);
   }
   args.sequences = {static_cast<int32_t>(t.num_seqs), t.cu_seqlens_q, t.cache_lens};
   args.page_table = {t.block_table, static_cast<uint32_t>(t.block_table_stride),
@@ -357,7 +345,7 @@ void fill_extras(const AttentionPrologueParams& p, int64_t vector, GeneralArgs& 
     q.store = KvType::fp8_e4m3;
     fill_scale(q, p.q8_out.scaling, p.q8_out.scale, {0, p.num_q_heads, 1});
   }
-  if (has_cache(p)) {
+  if (writes_cache(p)) {
     if (p.cache.type != kv_type_of(p.dtype)) k.store = v.store = p.cache.type;
     if (!kv_type_is_float(p.cache.type)) {
       fill_scale(k, p.cache.scaling, p.cache.k_scale, p.cache.k_scale_strides);
@@ -365,28 +353,9 @@ void fill_extras(const AttentionPrologueParams& p, int64_t vector, GeneralArgs& 
     }
   }
 
-  PlaceExtras& places = args.places;
-  const TokenPlaces& t = p.places;
-  places.position_axis_stride = t.position_axis_stride;
-  places.pair_axis = p.rotation.num_axes > 1 ? p.rotation.pair_axis : nullptr;
-  places.num_axes = static_cast<int32_t>(t.positions.data == nullptr ? 1 : p.rotation.num_axes);
-  places.derive_position = derives_positions(p) ? 1 : 0;
-  places.derive_slot = derives_slots(p) ? 1 : 0;
-  if (derives_positions(p) || derives_slots(p)) {
-    places.sequences = {static_cast<int32_t>(t.num_seqs), t.cu_seqlens_q, t.cache_lens};
-    places.block_table = t.block_table;
-    places.block_table_stride = t.block_table_stride;
-    places.max_pages_per_seq = t.max_pages_per_seq;
-    places.num_pages = p.cache.num_pages;
-    places.ring_size = t.ring_size;
-    places.position_offsets = t.position_offsets;
-    places.position_offset_per_seq = t.position_offset_per_seq ? 1 : 0;
-  }
-  places.identity_past_table = p.rotation.past_table == PastTable::identity ? 1 : 0;
-  places.source = p.rotation.source;
-  places.inv_freq = p.rotation.inv_freq;
-  places.attention_factor = p.rotation.attention_factor;
-  places.inverse = p.rotation.inverse ? 1 : 0;
+  args.token = token_args(p);
+  args.angles = {p.rotation.num_axes > 1 ? p.rotation.pair_axis : nullptr, p.rotation.source, p.rotation.inv_freq,
+                 p.rotation.attention_factor, p.rotation.inverse ? 1 : 0};
   args.q_scale = p.q_scale;
   args.rounds_per_step = p.rounding == Rounding::per_step ? 1 : 0;
 }
@@ -516,7 +485,7 @@ bool serves(const Family& family, int64_t vector, const AttentionPrologueParams&
   const int features = features_of(p, family.vector);
   if (features < 0 || !lanes_fit(p, family.features, family.instances.back())) return false;
   if ((family.features & kAnySteps) != 0) {
-    constexpr int kFixed = kLayouts | kStreams | kDerived;
+    constexpr int kFixed = kLayouts | kAxes | kDerived;
     return (features & kFixed) == (family.features & kFixed);
   }
   return (features | kLayouts) == (family.features | kLayouts) && (features & ~family.features) == 0;
@@ -541,7 +510,7 @@ Status launch_family(const Family& family, const AttentionPrologueParams& p, cud
 std::string family_name(const Family& family) {
   if (family.general != nullptr) return str_cat(dtype_name(family.dtype), " general, ", family.vector, " channels");
   constexpr const char* kNames[] = {"layouts", "bias",    "norm",      "given_scales", "computed_scales",
-                                    "streams", "derived", "per_token", "any_steps"};
+                                    "axes",    "derived", "per_token", "any_steps"};
   std::string features;
   for (size_t i = 0; i < std::size(kNames); ++i) {
     if ((family.features >> i & 1) != 0) features += str_cat(features.empty() ? "" : "+", kNames[i]);

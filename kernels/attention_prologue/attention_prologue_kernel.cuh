@@ -11,7 +11,7 @@
 
 #include <cstdint>
 
-#include <prologue/kernels/attention_prologue/lean_place.cuh>
+#include <prologue/kernels/attention_prologue/lean_token.cuh>
 #include <prologue/kernels/attention_prologue/prologue_args.cuh>
 #include <prologue/kernels/base/head_unit.cuh>
 
@@ -31,8 +31,8 @@ struct Bounds {
 constexpr Bounds bounds_of(int vector, int units, int hints, int features) {
   const bool mixed = (features & kNorm) != 0 && (features & ~(kNorm | kBias)) != 0;
   if (units > 1) return {192, mixed || (features & (kComputedScales | kAnySteps)) != 0 ? 4 : 5};
-  if (vector < 8 || (hints & kStreamStores) == 0) return {256, 1};  // few tokens, or heads of more than 64 lanes
-  return {64, features == kStreams || features == kDerived ? 18 : 16};
+  if (vector < 8 || (hints & kEvictFirstStores) == 0) return {256, 1};  // few tokens, or heads of more than 64 lanes
+  return {64, features == kAxes || features == kDerived ? 18 : 16};
 }
 
 // Whether lanes work together: a head's are then a power of two of one warp, warps are full, and each keeps to one tensor.
@@ -101,8 +101,8 @@ template <class T, int V, int kUnits, int kHints, int kFeatures>
 __global__ void __launch_bounds__(bounds_of(V, kUnits, kHints, kFeatures).threads, bounds_of(V, kUnits, kHints, kFeatures).blocks)
     attention_prologue_kernel(const __grid_constant__ LeanArgs p) {
   static_assert(has_steps(kFeatures));
-  constexpr bool kStreamingLoads = (kHints & kStreamLoads) != 0;
-  constexpr bool kStreamingStores = (kHints & kStreamStores) != 0;
+  constexpr bool kHintedLoads = (kHints & kEvictFirstLoads) != 0;
+  constexpr bool kHintedStores = (kHints & kEvictFirstStores) != 0;
   constexpr int kAtOnce = heads_at_once(kUnits, kFeatures);
   const int features = (kFeatures & kAnySteps) != 0 ? p.features : kFeatures;
   constexpr bool kWithLayouts = (kFeatures & kLayouts) != 0;  // which have no norm
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(bounds_of(V, kUnits, kHints, kFeatures).thread
   const bool scaled = (features & (kGivenScales | kComputedScales)) != 0;
   const uint32_t t = blockIdx.x;
 
-  PendingPlace<kFeatures, V, (kUnits > 1)> pending;
+  PendingToken<kFeatures, V, (kUnits > 1)> pending;
   pending.ask(p, t);
 
   UnitPlace place;
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(bounds_of(V, kUnits, kHints, kFeatures).thread
     if (padded(kFeatures)) inside = at < half, at = inside ? at : 0;
     place = {at, half + at, at, true, true};
   }
-  if constexpr ((kFeatures & kStreams) != 0) pending.ask_axes(p, max(place.pair, 0));
+  if constexpr ((kFeatures & kAxes) != 0) pending.ask_axes(p, max(place.pair, 0));
 
   // A block keeps to one tensor where a thread has one head. Rows past the last head read the last.
   const uint32_t index = kUnits == 1 ? blockIdx.y : blockIdx.y * blockDim.y + threadIdx.y;
@@ -151,24 +151,24 @@ __global__ void __launch_bounds__(bounds_of(V, kUnits, kHints, kFeatures).thread
     }
   };
 #pragma unroll
-  for (int n = 0; n < kUnits; ++n) data[n] = load_unit<kStreamingLoads, T, V>(in + existing(n) * tensor.in_head, place);
+  for (int n = 0; n < kUnits; ++n) data[n] = load_unit<kHintedLoads, T, V>(in + existing(n) * tensor.in_head, place);
   if (kUnits == 1) load_constants(0);
 
   // Everything is on its way before the first wait: a barrier keeps the assembler from moving loads behind it, and the branch
   // that records what is wrong with an index keeps it from waiting before them.
   __syncwarp();
   if (kUnits == 1) pending.ask_slot(p, t);
-  const LeanPosition position = pending.resolve_position(p, t);
+  LeanToken token = pending.resolve_position(p, t, static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x) % 32);
   constexpr bool kLateAngles = kUnits > 1 && (kFeatures & (kNorm | kAnySteps)) != 0;  // a norm needs their registers
   UnitAngles<V> angles;
-  if (!kLateAngles && turns) angles = pending.angles(p, position, place.pair);
+  if (!kLateAngles && turns) angles = pending.angles(p, token, place.pair);
   if (kUnits == 1 && has_scale) scales[0].reciprocal = __frcp_rn(scales[0].scale);
   if (kUnits > 1) pending.ask_slot(p, t);
-  const LeanSlot slot = pending.resolve_slot(p);
+  pending.resolve_slot(p, token);
 
-  const uint32_t page = is_q ? 0 : slot.page, offset = is_q ? t : slot.offset;
+  const uint32_t page = is_q ? 0 : token.page, offset = is_q ? t : token.offset;
   char* out = tensor.out + times(tensor.out_page, page) + times(tensor.out_token, offset);
-  const bool writes = inside & !position.padding & (is_q | (slot.reaches_cache & !position.outside));
+  const bool writes = inside & !token.padding & (is_q | token.reaches_cache);
   const bool in_8_bits = scaled && tensor.store != KvType::as_dtype;
   constexpr bool kCopiesV = (kFeatures & (kNorm | kBias)) == kNorm;
 #pragma unroll
@@ -176,9 +176,9 @@ __global__ void __launch_bounds__(bounds_of(V, kUnits, kHints, kFeatures).thread
     const auto stores = [&](int n) { return writes & (first_head + first + n < tensor.heads); };
     const auto row = [&](int n) { return out + static_cast<uint32_t>(first_head + first + n) * tensor.out_head; };
     const auto write = [&](int n, Unit<T, V> unit) {
-      if (position.outside) unit = {};
+      if (token.zero) unit = {};
       if (!stores(n)) return;
-      if (kStreamingStores && is_q) {
+      if (kHintedStores && is_q) {
         store_unit<true, T, V>(row(n), place, unit);
       } else {
         store_unit<false, T, V>(row(n), place, unit);
@@ -206,7 +206,7 @@ __global__ void __launch_bounds__(bounds_of(V, kUnits, kHints, kFeatures).thread
         multiply_weight<T, V>(values[n], weight, tensor.weight_offset);
       }
     }
-    if (kLateAngles && turns) angles = pending.angles(p, position, place.pair);
+    if (kLateAngles && turns) angles = pending.angles(p, token, place.pair);
     if (turns) {
 #pragma unroll
       for (int n = 0; n < kAtOnce; ++n) rotate<V>(values[n], angles, kWithLayouts ? p.layout.style : RopeStyle::neox);
@@ -225,13 +225,13 @@ __global__ void __launch_bounds__(bounds_of(V, kUnits, kHints, kFeatures).thread
         for (int n = 0; n < kAtOnce; ++n) {
           if (stores(n) & (threadIdx.x == 0)) {
             *reinterpret_cast<float*>(scale + static_cast<uint32_t>(first_head + first + n) * tensor.scale_head) =
-                position.outside ? 0.0f : scales[n].scale;
+                token.zero ? 0.0f : scales[n].scale;
           }
         }
       }
 #pragma unroll
       for (int n = 0; n < kAtOnce; ++n) {
-        const float reciprocal = position.outside ? 0.0f : scales[n].reciprocal;
+        const float reciprocal = token.zero ? 0.0f : scales[n].reciprocal;
         multiply<V>(values[n], reciprocal);
         UnitBytes<V> bytes = to_8_bits<V>(values[n], type);
         if (reciprocal == 0.0f) bytes = {};  // whatever the values are
@@ -244,9 +244,10 @@ __global__ void __launch_bounds__(bounds_of(V, kUnits, kHints, kFeatures).thread
       }
     }
   }
-  const FaultCode fault = position.outside ? FaultCode::position_out_of_range : slot.fault;
   const bool records = (blockIdx.y | threadIdx.y | threadIdx.x) == 0;
-  if (__builtin_expect((fault != FaultCode::none) & !position.padding & records, 0)) report_fault(p, t, fault);
+  if (__builtin_expect((token.fault != FaultCode::none) & !token.padding & records, 0)) {
+    cuda::record_fault(p.faults, p.token_faults, t, token.fault);
+  }
 }
 
 }  // namespace prologue::cuda

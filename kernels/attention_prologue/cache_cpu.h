@@ -18,18 +18,13 @@ struct CacheSide {
   KvScaling scaling = KvScaling::none;
   float* scale = nullptr;
   PageStrides scale_strides;
-  int64_t page_size = 1;
 };
 
-inline CacheSide k_side(const PagedKvView& c) {
-  return {c.k, c.k_strides, c.type, c.scaling, c.k_scale, c.k_scale_strides, c.page_size};
-}
-inline CacheSide v_side(const PagedKvView& c) {
-  return {c.v, c.v_strides, c.type, c.scaling, c.v_scale, c.v_scale_strides, c.page_size};
-}
+inline CacheSide k_side(const PagedKvView& c) { return {c.k, c.k_strides, c.type, c.scaling, c.k_scale, c.k_scale_strides}; }
+inline CacheSide v_side(const PagedKvView& c) { return {c.v, c.v_strides, c.type, c.scaling, c.v_scale, c.v_scale_strides}; }
 
-inline int64_t slot_offset(const PageStrides& strides, int64_t page_size, int64_t slot, int64_t head) {
-  return slot / page_size * strides.page + slot % page_size * strides.token + head * strides.head;
+inline int64_t offset_in(const PageStrides& strides, int64_t page, int64_t offset, int64_t head) {
+  return page * strides.page + offset * strides.token + head * strides.head;
 }
 
 // amax -> scale, over `count` values.
@@ -52,11 +47,11 @@ void quantize_values(const float* values, int64_t count, float reciprocal, uint8
 }
 
 template <class T>
-void write_head(const CacheSide& side, int64_t slot, int64_t head, const FinishedHead<T>& finished) {
-  const int64_t offset = slot_offset(side.strides, side.page_size, slot, head);
+void write_head(const CacheSide& side, int64_t page, int64_t offset, int64_t head, const FinishedHead<T>& finished) {
+  const int64_t at = offset_in(side.strides, page, offset, head);
   const auto store_float = [&](auto type) {
     using U = decltype(type);
-    U* y = static_cast<U*>(side.data) + offset;
+    U* y = static_cast<U*>(side.data) + at;
     if constexpr (std::is_same_v<U, T>) {
       store_head(finished, y);
     } else {
@@ -68,9 +63,9 @@ void write_head(const CacheSide& side, int64_t slot, int64_t head, const Finishe
   if (side.scaling == KvScaling::head) scale = given_scale(side.scale[head]);
   if (side.scaling == KvScaling::token_head) {
     scale = scale_for(finished.values, finished.width, side.type);
-    side.scale[slot_offset(side.scale_strides, side.page_size, slot, head)] = scale.scale;
+    side.scale[offset_in(side.scale_strides, page, offset, head)] = scale.scale;
   }
-  uint8_t* const bytes = static_cast<uint8_t*>(side.data) + (side.type == KvType::int4 ? offset / 2 : offset);
+  uint8_t* const bytes = static_cast<uint8_t*>(side.data) + (side.type == KvType::int4 ? at / 2 : at);
   const auto store_quantized = [&](auto type) {
     quantize_values<decltype(type)::value>(finished.values, finished.width, scale.reciprocal, bytes);
   };

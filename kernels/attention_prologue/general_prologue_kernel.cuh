@@ -10,8 +10,9 @@
 #include <prologue/kernels/attention_prologue/query_factor.h>
 #include <prologue/kernels/base/angle.h>
 #include <prologue/kernels/attention_prologue/prologue_args.cuh>
-#include <prologue/kernels/attention_prologue/token_place.cuh>
+#include <prologue/kernels/attention_prologue/sequence_search.cuh>
 #include <prologue/kernels/base/head_unit.cuh>
+#include <prologue/kernels/base/pending_index.cuh>
 
 namespace prologue::cuda {
 
@@ -136,20 +137,42 @@ __device__ inline void normalise_head(UnitValues<V>& values, const Lanes& lanes,
   apply_norm<T, V>(values, extras, head, place, mean, inverse_root_mean(sum, extras.inverse_count, extras.eps));
 }
 
-// The position on the axis of a pair. An axis outside 0..3 counts as 0. If the call has fewer than four axes, place_token() has
-// set the others to the position on axis 0.
-__device__ inline int64_t position_of_axis(const int64_t* positions, int axis) {
-  return axis == 1 ? positions[1] : axis == 2 ? positions[2] : axis == 3 ? positions[3] : positions[0];
-}
+// The index arrays' entries of a token. All loads are on their way before the first is used. The whole warp works for one token.
+struct TokenIndices {
+  const TokenArgs& p;
+  int64_t t;
+  int lane_of_warp;
+  uint32_t position_step, slot_step;
+  PendingIndex positions[kMaxAxes] = {};
+  PendingIndex at_slot = {0xffffffffu, 0xffffffffu};
+
+  __device__ TokenIndices(const TokenArgs& args, int64_t token, int lane)
+      : p(args), t(token), lane_of_warp(lane), position_step(step_of(args.positions)), slot_step(step_of(args.slots)) {
+#pragma unroll
+    for (int axis = 0; axis < kMaxAxes; ++axis) {
+      const int64_t row = axis < p.num_axes ? axis : 0;
+      if (p.positions.data != nullptr) positions[axis] = load(p.positions, position_step, row * p.position_axis_stride + t);
+    }
+    if (p.slots.data != nullptr) at_slot = load(p.slots, slot_step, t);
+  }
+
+  __device__ static uint32_t step_of(const IndexView& view) { return view.type == IndexType::int64 ? 8 : 4; }
+  __device__ static PendingIndex load(const IndexView& view, uint32_t step, int64_t i) {
+    return load_index(static_cast<const char*>(view.data), step, static_cast<uint64_t>(i));
+  }
+  __device__ int64_t position(int axis) const { return positions[axis].value(position_step); }
+  __device__ int64_t slot() const { return at_slot.value(slot_step); }
+  __device__ TokenSequence sequence() const { return find_sequence(p.sequences, t, lane_of_warp); }
+};
 
 // cos and sin of a unit's pairs, from the table rows of the positions on its axes.
 template <int V>
-__device__ inline UnitAngles<V> angles_of_streams(const float* table, int rotary_dim, int pair, const int64_t* positions,
-                                                  const uint8_t* pair_axis) {
+__device__ inline UnitAngles<V> angles_of_axes(const float* table, int rotary_dim, int pair, const int64_t* positions,
+                                               const uint8_t* pair_axis) {
   UnitAngles<V> angles;
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    const float* row = table + position_of_axis(positions, pair_axis[pair + i]) * rotary_dim + pair + i;
+    const float* row = table + position_on_axis(positions, pair_axis[pair + i]) * rotary_dim + pair + i;
     angles.cos[i] = row[0];
     angles.sin[i] = row[rotary_dim / 2];
   }
@@ -157,14 +180,14 @@ __device__ inline UnitAngles<V> angles_of_streams(const float* table, int rotary
 }
 
 template <int V>
-__device__ inline UnitAngles<V> angles_of_token(const GeneralArgs& p, const TokenPlace& token, int64_t t, int pair) {
-  const PlaceExtras& places = p.places;
+__device__ inline UnitAngles<V> angles_of_token(const GeneralArgs& p, const ResolvedToken& token, int64_t t, int pair) {
+  const AngleExtras& places = p.angles;
   const int rotary_dim = p.layout.rotary_dim;
   UnitAngles<V> angles;
   if (places.source == CosSinSource::inv_freq) {
 #pragma unroll 1
     for (int i = 0; i < V; ++i) {
-      const int64_t position = position_of_axis(token.positions, places.pair_axis == nullptr ? 0 : places.pair_axis[pair + i]);
+      const int64_t position = position_on_axis(token.positions, places.pair_axis == nullptr ? 0 : places.pair_axis[pair + i]);
       const CosSin value = cos_sin_of(static_cast<int32_t>(position), places.inv_freq[pair + i]);
 #pragma unroll
       for (int j = 0; j < V; ++j) {
@@ -174,7 +197,7 @@ __device__ inline UnitAngles<V> angles_of_token(const GeneralArgs& p, const Toke
       }
     }
   } else if (places.source == CosSinSource::table && places.pair_axis != nullptr) {
-    angles = angles_of_streams<V>(p.cos_sin, rotary_dim, pair, token.positions, places.pair_axis);
+    angles = angles_of_axes<V>(p.cos_sin, rotary_dim, pair, token.positions, places.pair_axis);
   } else {
     const int64_t row = places.source == CosSinSource::per_token ? t : token.positions[0];
     const float* cos = p.cos_sin + row * rotary_dim + pair;
@@ -202,7 +225,7 @@ __device__ inline HeadPlace place_head(const GeneralArgs& p, int row) {
 // What all heads of a token share.
 template <int V>
 struct TokenState {
-  TokenPlace place;
+  ResolvedToken place;
   UnitAngles<V> angles;
   float query_factor;
   bool scales_query;
@@ -279,12 +302,12 @@ __device__ inline void store_as_dtype(char* to, const HeadState<T, V>& head, boo
 // `rows`: the heads whose lanes are in this block. `reached`: whether this head's slot is to be written; all threads of the block
 // must be here.
 template <class T, int V>
-__device__ inline void store_as_cache(const GeneralArgs& p, const TokenPlace& token, int64_t t, const HeadPlace& at, bool reached,
-                                      HeadState<T, V>& head, const Lanes& lanes, bool any_int4) {
+__device__ inline void store_as_cache(const GeneralArgs& p, const ResolvedToken& token, int64_t t, const HeadPlace& at,
+                                      bool reached, HeadState<T, V>& head, const Lanes& lanes, bool any_int4) {
   const TensorArgs<int64_t>& tensor = p.tensors[at.tensor];
   const TensorExtras& extras = p.extras[at.tensor];
   const bool is_q = at.tensor == 0;
-  const bool zero = !token.guard.position_ok;
+  const bool zero = token.zero;
   const int64_t page = is_q ? 0 : token.page;
   const int64_t offset = is_q ? t : static_cast<int64_t>(token.offset);
   char* to = tensor.out + page * tensor.out_page + offset * tensor.out_token + at.head * tensor.out_head;
@@ -378,15 +401,17 @@ __global__ void __launch_bounds__(kMaxGeneralThreads) general_prologue_kernel(co
   const int64_t t = blockIdx.x;
 
   TokenState<V> token;
-  token.place = place_token(p, t);
-  const TokenGuard& guard = token.place.guard;
-  if (guard.padding) return;
-  if (guard.fault != FaultCode::none && blockIdx.y == 0 && threadIdx.y == 0 && lanes.lane == 0) report_fault(p, t, guard.fault);
+  const int lane_of_warp = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x) % 32;
+  token.place = resolve_token(p.token, TokenIndices(p.token, t, lane_of_warp), t);
+  if (token.place.padding) return;
+  if (token.place.fault != FaultCode::none && blockIdx.y == 0 && threadIdx.y == 0 && lanes.lane == 0) {
+    cuda::record_fault(p.faults, p.token_faults, t, token.place.fault);
+  }
   token.rounds = p.rounds_per_step != 0;
   token.scales_query = p.q_scale.constant != 1.0f || p.q_scale.by_position != PositionScale::none;
   token.query_factor = token.scales_query ? query_factor(p.q_scale, token.place.positions[0]) : 1.0f;
   const int pair = place_unit<V>(lanes.lane, p.layout).pair;
-  if (pair >= 0 && p.extras[0].turns + p.extras[1].turns != 0 && guard.position_ok && token.place.rotated) {
+  if (pair >= 0 && p.extras[0].turns + p.extras[1].turns != 0 && !token.place.zero && token.place.rotated) {
     token.angles = angles_of_token<V>(p, token.place, t, pair);
   }
 
@@ -394,7 +419,7 @@ __global__ void __launch_bounds__(kMaxGeneralThreads) general_prologue_kernel(co
 #pragma unroll
   for (int tensor = 0; tensor < 2; ++tensor) {
     const TensorExtras& extras = p.extras[tensor];
-    if (extras.norm != NormStep::none && extras.norm_scope == NormScope::token && guard.position_ok) {
+    if (extras.norm != NormStep::none && extras.norm_scope == NormScope::token && !token.place.zero) {
       sums[tensor] = token_sum<T, V>(p, token, t, tensor, lanes);
     }
   }
@@ -412,9 +437,9 @@ __global__ void __launch_bounds__(kMaxGeneralThreads) general_prologue_kernel(co
     finish_values<T, V>(head, token, lanes, at, extras, sums[at.tensor == 1 ? 1 : 0]);
     if (active && extras.second_out != nullptr) {
       char* to = extras.second_out + t * extras.second_token + at.head * extras.second_head;
-      store_as_dtype<T, V>(to, head, !guard.position_ok);
+      store_as_dtype<T, V>(to, head, token.place.zero);
     }
-    const bool reached = active && tensor.out != nullptr && (at.tensor == 0 || (guard.slot >= 0 && guard.position_ok));
+    const bool reached = active && tensor.out != nullptr && (at.tensor == 0 || token.place.reaches_cache);
     store_as_cache<T, V>(p, token.place, t, at, reached, head, lanes, any_int4);
   }
 }

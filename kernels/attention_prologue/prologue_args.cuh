@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
+#include <prologue/kernels/attention_prologue/token_args.h>
 #include <prologue/kernels/base/head_unit.cuh>
 
 namespace prologue::cuda {
@@ -37,9 +38,7 @@ struct CoreArgs {
   const float* cos_sin = nullptr;
   Stride max_position = 0;  // 0: no bound
   Stride num_slots = 0;     // 0: there are no slots
-  uint32_t page_magic = 0;  // slot / page_size = slot * page_magic >> page_shift for slots below 2^31
-  uint32_t page_shift = 0;
-  uint32_t page_size = 1;
+  PageDivider pages;
   HeadLayout layout;          // of q and k
   uint32_t row_is_token = 0;  // of cos and sin: they were gathered
   Tensor tensors[3];          // q, k, v
@@ -54,15 +53,15 @@ inline constexpr int kBias = 2;             // bias of q, k and v
 inline constexpr int kNorm = 4;             // RMS norm of the heads of q and k, with weights, before the rotation
 inline constexpr int kGivenScales = 8;      // 8-bit cache or q8_out, with scales given
 inline constexpr int kComputedScales = 16;  // or computed
-inline constexpr int kStreams = 32;         // several position axes
+inline constexpr int kAxes = 32;            // several position axes
 inline constexpr int kDerived = 64;         // positions and slots derived
 inline constexpr int kPerToken = 128;       // cos and sin gathered per token; instances with steps decide at run time
 inline constexpr int kAnySteps = 256;       // every mixture of bias, norm and scales, decided at run time; no norm with kLayouts
 
 // Which accesses have a cache hint (evict first): what they touch is the first to leave the L2.
-inline constexpr int kStreamNothing = 0;
-inline constexpr int kStreamLoads = 1;   // loads of q, k and v
-inline constexpr int kStreamStores = 2;  // stores of q; not of K and V, which attention reads next
+inline constexpr int kNoHints = 0;
+inline constexpr int kEvictFirstLoads = 1;   // loads of q, k and v
+inline constexpr int kEvictFirstStores = 2;  // stores of q; not of K and V, which attention reads next
 
 // Whether an instance has steps besides the rotation, or decides them at run time.
 constexpr bool has_steps(int features) { return (features & ~(kLayouts | kPerToken)) != 0; }
@@ -85,15 +84,9 @@ struct LeanTensor : TensorArgs<uint32_t> {
   ScaleFrom scale_from = ScaleFrom::nothing;
 };
 
-struct StreamArgs {
+struct AxisArgs {
   const uint8_t* pair_axis = nullptr;
   int64_t offset[3] = {};  // of axes 1 to 3 from axis 0, in bytes; 0: no such axis
-};
-
-struct SequenceArgs {
-  int32_t num_seqs = 0;
-  const int32_t* cu_seqlens_q = nullptr;  // null: nothing is derived
-  const int32_t* cache_lens = nullptr;
 };
 
 struct PageTableArgs {
@@ -107,7 +100,7 @@ using PlainArgs = CoreArgs<uint32_t>;
 
 // Of the instances with steps.
 struct LeanArgs : CoreArgs<uint32_t, LeanTensor> {
-  StreamArgs streams;
+  AxisArgs axes;
   SequenceArgs sequences;
   PageTableArgs page_table;
   int32_t features = 0;  // that the call asks for
@@ -144,21 +137,8 @@ struct TensorExtras {
   int32_t turns = 0;
 };
 
-struct PlaceExtras {
-  int64_t position_axis_stride = 0;  // in elements
+struct AngleExtras {
   const uint8_t* pair_axis = nullptr;
-  int32_t num_axes = 1;
-  int32_t derive_position = 0;
-  int32_t derive_slot = 0;
-  int32_t identity_past_table = 0;  // PastTable::identity
-  int32_t position_offset_per_seq = 0;
-  SequenceArgs sequences;
-  const int32_t* block_table = nullptr;
-  int64_t block_table_stride = 0;
-  int64_t max_pages_per_seq = 0;
-  int64_t num_pages = 0;
-  int64_t ring_size = 0;
-  IndexView position_offsets;
   CosSinSource source = CosSinSource::table;
   const float* inv_freq = nullptr;
   float attention_factor = 1.0f;
@@ -167,7 +147,8 @@ struct PlaceExtras {
 
 struct GeneralArgs : CoreArgs<int64_t> {
   TensorExtras extras[3];
-  PlaceExtras places;
+  TokenArgs token;
+  AngleExtras angles;
   QueryScale q_scale;
   int32_t rounds_per_step = 0;
 };

@@ -1,12 +1,10 @@
-#include <algorithm>
-
 #include <prologue/kernels/attention_prologue/cache_cpu.h>
 #include <prologue/kernels/attention_prologue/norm_cpu.h>
 #include <prologue/kernels/attention_prologue/query_factor.h>
 #include <prologue/kernels/attention_prologue/stages.h>
+#include <prologue/kernels/attention_prologue/token_indices_cpu.h>
 #include <prologue/kernels/base/head_cpu.h>
 #include <prologue/kernels/base/parallel.h>
-#include <prologue/kernels/base/token_guard.h>
 
 namespace prologue::cpu {
 
@@ -17,15 +15,17 @@ Status query_scale(const QueryScaleParams& params, int num_threads);
 
 namespace {
 
-// The guard of a token with positions on several axes: padding if one is negative, otherwise bad if one is too large.
-int64_t decisive_position(const KvWriteParams& p, int64_t t) {
-  int64_t largest = 0;
-  for (int64_t axis = 0; p.positions.data != nullptr && axis < p.num_axes; ++axis) {
-    const int64_t position = index_at(p.positions, axis * p.position_axis_stride + t);
-    if (position < 0) return position;
-    largest = std::max(largest, position);
-  }
-  return largest;
+TokenArgs token_args(const KvWriteParams& p) {
+  TokenArgs args;
+  args.positions = p.positions;
+  args.position_axis_stride = p.position_axis_stride;
+  args.max_position = p.max_position;
+  args.num_axes = static_cast<int32_t>(p.num_axes);
+  args.past_table = p.past_table;
+  args.slots = p.slot_mapping;
+  args.num_slots = p.cache.num_slots();
+  args.pages = page_divider(p.cache.page_size);
+  return args;
 }
 
 }  // namespace
@@ -99,24 +99,26 @@ Status query_scale(const QueryScaleParams& p, int num_threads) {
 
 Status kv_write(const KvWriteParams& p, int num_threads) {
   const int threads = threads_for(2 * p.num_tokens * p.num_kv_heads * p.head_dim, num_threads);
+  const TokenArgs args = token_args(p);
   with_host_type(p.dtype, [&](auto type) {
     using T = decltype(type);
-    const auto write_heads = [&](const HeadsView& from, const CacheSide& side, int64_t width, int64_t t, int64_t slot) {
+    const auto write_heads = [&](const HeadsView& from, const CacheSide& side, int64_t width, int64_t t,
+                                 const ResolvedToken& token) {
       if (from.data == nullptr) return;
       alignas(64) float values[kMaxHeadDim];
       for (int64_t h = 0; h < p.num_kv_heads; ++h) {
         const T* x = head_at<T>(from, t, h);
         load_values<T>(x, nullptr, width, values);
-        write_head<T>(side, slot, h, {values, width, x, 0, 0});
+        write_head<T>(side, token.page, token.offset, h, {values, width, x, 0, 0});
       }
     };
     parallel_for(p.num_tokens, threads, [&](int64_t t) {
-      const TokenGuard guard =
-          guard_token(decisive_position(p, t), p.max_position, index_at(p.slot_mapping, t), p.cache.num_slots());
-      if (guard.fault != FaultCode::none) record_fault(p.faults, t, guard.fault);
-      if (guard.slot < 0) return;
-      write_heads(p.k, k_side(p.cache), p.head_dim, t, guard.slot);
-      write_heads(p.v, v_side(p.cache), p.cache.v_width(), t, guard.slot);
+      const ResolvedToken token = resolve_token(args, t);
+      if (token.padding) return;
+      if (token.fault != FaultCode::none) record_fault(p.faults, t, token.fault);
+      if (!token.reaches_cache) return;
+      write_heads(p.k, k_side(p.cache), p.head_dim, t, token);
+      write_heads(p.v, v_side(p.cache), p.cache.v_width(), t, token);
     });
   });
   return {};

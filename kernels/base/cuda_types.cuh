@@ -20,11 +20,17 @@ __device__ inline float to_float(__nv_bfloat16 x) { return __bfloat162float(x); 
 template <class T>
 __device__ inline T from_float(float x);
 template <>
-__device__ inline float from_float<float>(float x) { return x; }
+__device__ inline float from_float<float>(float x) {
+  return x;
+}
 template <>
-__device__ inline __half from_float<__half>(float x) { return __float2half_rn(x); }
+__device__ inline __half from_float<__half>(float x) {
+  return __float2half_rn(x);
+}
 template <>
-__device__ inline __nv_bfloat16 from_float<__nv_bfloat16>(float x) { return __float2bfloat16_rn(x); }
+__device__ inline __nv_bfloat16 from_float<__nv_bfloat16>(float x) {
+  return __float2bfloat16_rn(x);
+}
 
 // Elements whose type is known at run time only. The branch is uniform over a launch: for code where it costs less than an
 // instance per type.
@@ -57,6 +63,11 @@ __device__ inline void record_fault(FaultRecord* record, int64_t token, FaultCod
   if (record == nullptr) return;
   atomicMax(reinterpret_cast<unsigned long long*>(&record->first), static_cast<unsigned long long>(encode_fault(token, code)));
   atomicAdd(reinterpret_cast<unsigned long long*>(&record->count), 1ull);
+}
+
+__device__ inline void record_fault(FaultRecord* record, uint8_t* token_faults, int64_t token, FaultCode code) {
+  cuda::record_fault(record, token, code);
+  if (token_faults != nullptr) token_faults[token] = static_cast<uint8_t>(code);
 }
 
 // Calls f with a value of the device type that stores `type`.

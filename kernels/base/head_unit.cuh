@@ -91,12 +91,12 @@ using VectorWord = std::conditional_t<
     std::conditional_t<kBytes == 8, uint2,
                        std::conditional_t<kBytes == 4, uint32_t, std::conditional_t<kBytes == 2, uint16_t, uint8_t>>>>;
 
-// `streaming`: a cache hint (evict first) for data that is not read again soon.
-template <int kBytes, bool kStreaming>
+// `kEvictFirst`: a cache hint (evict first) for data that is not read again soon.
+template <int kBytes, bool kEvictFirst>
 __device__ inline Bytes<kBytes> load_bytes(const void* from) {
   static_assert(kBytes <= 16);
   const auto* source = static_cast<const VectorWord<kBytes>*>(from);
-  const VectorWord<kBytes> word = kStreaming ? __ldcs(source) : *source;
+  const VectorWord<kBytes> word = kEvictFirst ? __ldcs(source) : *source;
   if constexpr (kBytes == 16) {
     return {{word.x, word.y, word.z, word.w}};
   } else if constexpr (kBytes == 8) {
@@ -106,14 +106,14 @@ __device__ inline Bytes<kBytes> load_bytes(const void* from) {
   }
 }
 
-template <int kBytes, bool kStreaming>
+template <int kBytes, bool kEvictFirst>
 __device__ inline void store_bytes(void* to, const Bytes<kBytes>& bytes) {
   if constexpr (kBytes > 16) {
     Bytes<kBytes / 2> low, high;
 #pragma unroll
     for (int i = 0; i < kBytes / 8; ++i) low.words[i] = bytes.words[i], high.words[i] = bytes.words[kBytes / 8 + i];
-    store_bytes<kBytes / 2, kStreaming>(to, low);
-    store_bytes<kBytes / 2, kStreaming>(static_cast<char*>(to) + kBytes / 2, high);
+    store_bytes<kBytes / 2, kEvictFirst>(to, low);
+    store_bytes<kBytes / 2, kEvictFirst>(static_cast<char*>(to) + kBytes / 2, high);
   } else {
     using Word = VectorWord<kBytes>;
     Word word;
@@ -124,7 +124,7 @@ __device__ inline void store_bytes(void* to, const Bytes<kBytes>& bytes) {
     } else {
       word = static_cast<Word>(bytes.words[0]);
     }
-    if (kStreaming) {
+    if (kEvictFirst) {
       __stcs(static_cast<Word*>(to), word);
     } else {
       *static_cast<Word*>(to) = word;
@@ -176,20 +176,20 @@ struct Unit {
   Packed<T, V> b;
 };
 
-template <bool kStreaming, class T, int V>
+template <bool kEvictFirst, class T, int V>
 __device__ inline Unit<T, V> load_unit(const void* head, const UnitPlace& place) {
   Unit<T, V> unit = {};
   const T* from = static_cast<const T*>(head);
-  if (place.has_a) unit.a = load_bytes<V* static_cast<int>(sizeof(T)), kStreaming>(from + place.a);
-  if (place.has_b) unit.b = load_bytes<V* static_cast<int>(sizeof(T)), kStreaming>(from + place.b);
+  if (place.has_a) unit.a = load_bytes<V* static_cast<int>(sizeof(T)), kEvictFirst>(from + place.a);
+  if (place.has_b) unit.b = load_bytes<V* static_cast<int>(sizeof(T)), kEvictFirst>(from + place.b);
   return unit;
 }
 
-template <bool kStreaming, class T, int V>
+template <bool kEvictFirst, class T, int V>
 __device__ inline void store_unit(void* head, const UnitPlace& place, const Unit<T, V>& unit) {
   T* to = static_cast<T*>(head);
-  if (place.has_a) store_bytes<V* static_cast<int>(sizeof(T)), kStreaming>(to + place.a, unit.a);
-  if (place.has_b) store_bytes<V* static_cast<int>(sizeof(T)), kStreaming>(to + place.b, unit.b);
+  if (place.has_a) store_bytes<V* static_cast<int>(sizeof(T)), kEvictFirst>(to + place.a, unit.a);
+  if (place.has_b) store_bytes<V* static_cast<int>(sizeof(T)), kEvictFirst>(to + place.b, unit.b);
 }
 
 // ---- values in float32 ------------------------------------------------------------------------------------------------------
@@ -264,15 +264,21 @@ __device__ inline UnitAngles<V> load_angles(const float* cos_row, const float* s
   return angles;
 }
 
-template <int V>
-__device__ inline void rotate(UnitValues<V>& values, const UnitAngles<V>& angles, RopeStyle style) {
+// Rotates the V pairs of x[0 .. 2V), the values of a unit; `rotation(i)` is that of pair i.
+template <int V, class A, class Rotation>
+__device__ inline void rotate(A* x, RopeStyle style, const Rotation& rotation) {
   if (style == RopeStyle::neox) {
 #pragma unroll
-    for (int i = 0; i < V; ++i) rotate_pair(values.x[i], values.x[V + i], angles.cos[i], angles.sin[i]);
+    for (int i = 0; i < V; ++i) rotate_pair<A>(x[i], x[V + i], rotation(i));
   } else {
 #pragma unroll
-    for (int i = 0; i < V; ++i) rotate_pair(values.x[2 * i], values.x[2 * i + 1], angles.cos[i], angles.sin[i]);
+    for (int i = 0; i < V; ++i) rotate_pair<A>(x[2 * i], x[2 * i + 1], rotation(i));
   }
+}
+
+template <int V>
+__device__ inline void rotate(UnitValues<V>& values, const UnitAngles<V>& by, RopeStyle style) {
+  rotate<V>(values.x, style, [&](int i) { return PairRotation<float>{by.cos[i], by.sin[i], by.cos[i], by.sin[i]}; });
 }
 
 // ---- over the lanes of a head -----------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@
 
 #include <prologue/kernels/rotary/rotary_token.h>
 #include <prologue/kernels/base/head_unit.cuh>
+#include <prologue/kernels/base/pending_index.cuh>
 
 namespace prologue::cuda {
 
@@ -42,9 +43,9 @@ __device__ inline Packed<T, V> rotary_pack(const RotaryArithmetic<T>* values) {
   }
 }
 
-// Rotates the V pairs of a unit; `turn(i)` is the rotation of its pair i.
-template <class T, int V, class Turn>
-__device__ inline void turn_unit(Unit<T, V>& unit, RopeStyle style, const Turn& turn) {
+// Rotates the V pairs of a unit; `rotation(i)` is that of pair i.
+template <class T, int V, class Rotation>
+__device__ inline void rotate_unit(Unit<T, V>& unit, RopeStyle style, const Rotation& rotation) {
   using A = RotaryArithmetic<T>;
   A values[2 * V];
 #pragma unroll
@@ -52,20 +53,9 @@ __device__ inline void turn_unit(Unit<T, V>& unit, RopeStyle style, const Turn& 
     values[i] = rotary_element<T, V>(unit.a, i);
     values[V + i] = rotary_element<T, V>(unit.b, i);
   }
-  if (style == RopeStyle::neox) {
-#pragma unroll
-    for (int i = 0; i < V; ++i) turn_pair<A>(values[i], values[V + i], turn(i));
-  } else {
-#pragma unroll
-    for (int i = 0; i < V; ++i) turn_pair<A>(values[2 * i], values[2 * i + 1], turn(i));
-  }
+  rotate<V>(values, style, rotation);
   unit.a = rotary_pack<T, V>(values);
   unit.b = rotary_pack<T, V>(values + V);
-}
-
-__device__ inline void report_rotary_fault(FaultRecord* faults, uint8_t* token_faults, int64_t t, FaultCode code) {
-  cuda::record_fault(faults, t, code);
-  if (token_faults != nullptr) token_faults[t] = static_cast<uint8_t>(code);
 }
 
 // ---- lean -------------------------------------------------------------------------------------------------------------------
@@ -79,7 +69,7 @@ struct LeanRotaryTensor {
   uint32_t y_token = 0;
   uint32_t y_head = 0;
   int32_t heads = 0;
-  int32_t turns = 0;
+  int32_t rotates = 0;
 };
 
 struct LeanRotaryBatch {
@@ -132,8 +122,8 @@ __device__ inline void load_table(const char* from, A* values) {
 // cos and sin of V pairs, of any float type: kRuns runs of neighbours, `apart` columns from one to the next. One branch, so that
 // no load waits for the conversion of another.
 template <class A, int V, int kRuns>
-__device__ inline void load_turns(FloatType type, const char* cos_row, const char* sin_row, uint32_t column, uint32_t apart,
-                                  A* cos, A* sin) {
+__device__ inline void load_cos_sin(FloatType type, const char* cos_row, const char* sin_row, uint32_t column, uint32_t apart,
+                                    A* cos, A* sin) {
   const auto load = [&](auto stored) {
     using Stored = decltype(stored);
 #pragma unroll
@@ -165,9 +155,9 @@ __device__ inline UnitPlace place_lean_unit(int unit, const HeadLayout& layout) 
   return {beside(a), beside(b), -1, true, b < tail};
 }
 
-// kStreaming: what is touched is the first to leave the L2. The blocks of a token follow one another, so that memory is walked
+// kEvictFirst: what is touched is the first to leave the L2. The blocks of a token follow one another, so that memory is walked
 // from end to end.
-template <class T, int V, RopeStyle kStyle, bool kWhole, bool kStreaming>
+template <class T, int V, RopeStyle kStyle, bool kWhole, bool kEvictFirst>
 __global__ void __launch_bounds__(kMaxRotaryThreads) lean_rotary_kernel(const __grid_constant__ LeanRotaryArgs p) {
   using A = RotaryArithmetic<T>;
   const uint32_t s = p.first_token + blockIdx.y, b = blockIdx.z;
@@ -175,11 +165,9 @@ __global__ void __launch_bounds__(kMaxRotaryThreads) lean_rotary_kernel(const __
   // The chain position -> table row -> result is the longest. So it starts first, and all loads of data are issued before its
   // first load returns. Padding rows are read too (they are rows of the same arrays), but not used. The two words of an entry are
   // used only afterwards: the sign of an int32 is that of its only word.
-  uint32_t low = 0, high = 0;
+  PendingIndex index = {0, 0};
   if (p.index != nullptr) {
-    const char* at = p.index + wide_product(b, p.index_batch) + wide_product(s, p.index_token);
-    low = *reinterpret_cast<const uint32_t*>(at);
-    high = *reinterpret_cast<const uint32_t*>(at + (p.index_step >> 1 & 4));
+    index = load_index(p.index + wide_product(b, p.index_batch) + wide_product(s, p.index_token), p.index_step, 0);
   }
 
   const UnitPlace place = place_lean_unit<V, kStyle, kWhole>(static_cast<int>(threadIdx.x), p.layout);
@@ -192,19 +180,22 @@ __global__ void __launch_bounds__(kMaxRotaryThreads) lean_rotary_kernel(const __
   const uint32_t h = static_cast<uint32_t>(min(row_of_heads, tensor.heads - 1));
   const char* x = tensor.x + wide_product(s, tensor.x_token) + h * tensor.x_head;
   if (b > 0) x += b * p.batches[which].x;
-  Unit<T, V> unit = load_unit<kStreaming, T, V>(x, place);
+  Unit<T, V> unit = load_unit<kEvictFirst, T, V>(x, place);
 
   __syncwarp();  // keeps the assembler from moving loads of data behind the wait for the position
 
   // An unsigned number of 64 bits that int64 cannot hold becomes its largest value.
-  if (p.index_step == 4) high = p.index_unsigned != 0 ? 0 : static_cast<uint32_t>(static_cast<int32_t>(low) >> 31);
-  int64_t position = static_cast<int64_t>(static_cast<uint64_t>(high) << 32 | low);
+  if (p.index_step == 4) index.high = p.index_unsigned != 0 ? 0 : static_cast<uint32_t>(static_cast<int32_t>(index.low) >> 31);
+  int64_t position = index.value(8);
   const bool negative = position < 0;
   if (negative & (p.index_unsigned != 0)) position = INT64_MAX;
-  const bool padding = negative & (p.index_unsigned == 0) & (p.implicit == 0);
+  PositionFacts facts;
+  facts.padding = negative & (p.index_unsigned == 0) & (p.implicit == 0);
   if (p.implicit != 0) position = static_cast<int64_t>(static_cast<uint64_t>(position) + s + static_cast<uint64_t>(p.offset));
-  const bool outside = !padding & ((position < 0) | (position > p.last_position));
-  const uint32_t row = p.per_token != 0 ? s : (padding | outside) ? 0 : static_cast<uint32_t>(position);
+  facts.impossible = position < 0;
+  facts.past_table = position > p.last_position;
+  const Token token = decide_position(facts, PastTable::record);
+  const uint32_t row = p.per_token != 0 ? s : (token.padding | token.zero) ? 0 : static_cast<uint32_t>(position);
 
   const bool rotated = kWhole || place.pair >= 0;
   A cos[V], sin[V];
@@ -213,23 +204,23 @@ __global__ void __launch_bounds__(kMaxRotaryThreads) lean_rotary_kernel(const __
     const char* sin_row = p.sin + wide_product(row, p.sin_row);
     if (b > 0) cos_row += b * p.cos_batch, sin_row += b * p.sin_batch;
     const uint32_t column = static_cast<uint32_t>(place.pair), apart = static_cast<uint32_t>(p.layout.rotary_dim) / 4;
-    load_turns<A, V, kStyle == RopeStyle::neox ? 1 : 2>(p.type, cos_row, sin_row, column, apart, cos, sin);
+    load_cos_sin<A, V, kStyle == RopeStyle::neox ? 1 : 2>(p.type, cos_row, sin_row, column, apart, cos, sin);
     if (p.inverse != 0) {
 #pragma unroll
       for (int i = 0; i < V; ++i) sin[i] = -sin[i];
     }
   }
-  if (__builtin_expect(outside & ((blockIdx.x | threadIdx.y | threadIdx.x) == 0), 0)) {
-    report_rotary_fault(p.faults, p.token_faults, static_cast<int64_t>(b) * p.seq_len + s, FaultCode::position_out_of_range);
+  if (__builtin_expect(token.zero & !token.padding & ((blockIdx.x | threadIdx.y | threadIdx.x) == 0), 0)) {
+    cuda::record_fault(p.faults, p.token_faults, static_cast<int64_t>(b) * p.seq_len + s, token.fault);
   }
-  if (row_of_heads >= tensor.heads | padding) return;
-  if (rotated & (tensor.turns != 0)) {
-    turn_unit<T, V>(unit, kStyle, [&](int i) { return PairTurn<A>{cos[i], sin[i], cos[i], sin[i]}; });
+  if (row_of_heads >= tensor.heads | token.padding) return;
+  if (rotated & (tensor.rotates != 0)) {
+    rotate_unit<T, V>(unit, kStyle, [&](int i) { return PairRotation<A>{cos[i], sin[i], cos[i], sin[i]}; });
   }
-  if (outside) unit = {};
+  if (token.zero) unit = {};
   char* y = tensor.y + wide_product(s, tensor.y_token) + h * tensor.y_head;
   if (b > 0) y += b * p.batches[which].y;
-  store_unit<kStreaming, T, V>(y, place, unit);
+  store_unit<kEvictFirst, T, V>(y, place, unit);
 }
 
 // ---- general ----------------------------------------------------------------------------------------------------------------
@@ -268,9 +259,10 @@ __device__ inline void store_strided(T* head, int64_t channel, const UnitPlace& 
 }
 
 template <class A>
-__device__ __noinline__ PairTurn<A> turn_of_pair_on_device(const RotaryParams& params, const RotaryFrequencies& frequencies,
-                                                           const RotaryPlace& place, int pair) {
-  return turn_of_pair<A>(params, &frequencies, place, pair);
+__device__ __noinline__ PairRotation<A> rotation_of_pair_on_device(const RotaryParams& params,
+                                                                   const RotaryFrequencies& frequencies, const RotaryToken& token,
+                                                                   int pair) {
+  return rotation_of_pair<A>(params, &frequencies, token, pair);
 }
 
 // The heads of all tensors, one after another.
@@ -296,7 +288,7 @@ __global__ void __launch_bounds__(kMaxRotaryThreads)
     general_rotary_kernel(const __grid_constant__ RotaryParams p, const __grid_constant__ RotaryFrequencies frequencies) {
   using A = RotaryArithmetic<T>;
   extern __shared__ __align__(16) char shared[];
-  A* turns = reinterpret_cast<A*>(shared);
+  A* rotations = reinterpret_cast<A*>(shared);
   const int pairs = static_cast<int>(p.rotary_dim / 2), step = static_cast<int>(gridDim.y * blockDim.y);
   const int64_t token = blockIdx.x;
   const HeadLayout layout = {static_cast<int32_t>(p.head_dim), static_cast<int32_t>(p.rotary_dim),
@@ -314,42 +306,41 @@ __global__ void __launch_bounds__(kMaxRotaryThreads)
       return load_strided<T, V>(x, strides.channel, place);
     };
     Unit<T, V> next = load(first);
-    const RotaryPlace where = place_rotary_token(p, batch, token);
-    if (where.padding) continue;
-    const bool outside = where.fault != FaultCode::none;
-    if (outside && (blockIdx.y | threadIdx.y | threadIdx.x) == 0) {
-      report_rotary_fault(p.faults, p.token_faults, batch * p.seq_len + token, where.fault);
+    const RotaryToken at = resolve_token(p, batch, token);
+    if (at.padding) continue;
+    if (at.fault != FaultCode::none && (blockIdx.y | threadIdx.y | threadIdx.x) == 0) {
+      cuda::record_fault(p.faults, p.token_faults, batch * p.seq_len + token, at.fault);
     }
     __syncthreads();  // the rotations of the previous sequence have been read
-    if (!outside && where.rotated) {
+    if (!at.zero && at.rotated) {
       for (int i = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x); i < pairs;
            i += static_cast<int>(blockDim.x * blockDim.y)) {
-        const PairTurn<A> turn = turn_of_pair_on_device<A>(p, frequencies, where, i);
-        turns[i] = turn.cos_a;
-        turns[pairs + i] = turn.sin_a;
-        turns[2 * pairs + i] = turn.cos_b;
-        turns[3 * pairs + i] = turn.sin_b;
+        const PairRotation<A> by = rotation_of_pair_on_device<A>(p, frequencies, at, i);
+        rotations[i] = by.cos_a;
+        rotations[pairs + i] = by.sin_a;
+        rotations[2 * pairs + i] = by.cos_b;
+        rotations[3 * pairs + i] = by.sin_b;
       }
     }
     __syncthreads();
 
-    PairTurn<A> of_unit[V];
+    PairRotation<A> of_unit[V];
 #pragma unroll
     for (int n = 0; n < V; ++n) {
-      const A* turn = turns + (rotated ? place.pair + n : 0);
-      if (rotated) of_unit[n] = {turn[0], turn[pairs], turn[2 * pairs], turn[3 * pairs]};
+      const A* by = rotations + (rotated ? place.pair + n : 0);
+      if (rotated) of_unit[n] = {by[0], by[pairs], by[2 * pairs], by[3 * pairs]};
     }
-    for (RotaryHead at = first; at.tensor < p.num_tensors;) {
-      const RotaryTensor& tensor = p.tensors[at.tensor];
+    for (RotaryHead head = first; head.tensor < p.num_tensors;) {
+      const RotaryTensor& tensor = p.tensors[head.tensor];
       const RotaryStrides& strides = tensor.y_strides;
-      T* y = static_cast<T*>(tensor.y) + batch * strides.batch + token * strides.token + at.head * strides.head;
+      T* y = static_cast<T*>(tensor.y) + batch * strides.batch + token * strides.token + head.head * strides.head;
       Unit<T, V> unit = next;
-      at = rotary_head_after(p, at, step);
-      next = load(at);
+      head = rotary_head_after(p, head, step);
+      next = load(head);
       const bool tail = tensor.rotate && !rotated;
       if (tail && p.tail == RotaryTail::leave) continue;
-      if (tensor.rotate && rotated && where.rotated) turn_unit<T, V>(unit, p.style, [&](int n) { return of_unit[n]; });
-      if (outside || (tail && p.tail == RotaryTail::zero)) unit = {};
+      if (tensor.rotate && rotated && at.rotated) rotate_unit<T, V>(unit, p.style, [&](int n) { return of_unit[n]; });
+      if (at.zero || (tail && p.tail == RotaryTail::zero)) unit = {};
       store_strided<T, V>(y, strides.channel, place, unit);
     }
   }
