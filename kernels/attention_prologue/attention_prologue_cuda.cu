@@ -306,7 +306,7 @@ void fill_extras(const AttentionPrologueParams& p, int64_t vector, GeneralArgs& 
   const auto norm = [&](TensorExtras& extras, const void* weight, const void* bias, int64_t head_stride, int64_t heads) {
     if (!normed(p)) return;
     const int64_t count = p.norm.scope == NormScope::token ? heads * p.head_dim : p.head_dim;
-    extras.norm = p.norm.placement == NormPlacement::before_rope ? NormStep::before_rope : NormStep::after_rope;
+    extras.norm = p.norm.placement;
     extras.norm_kind = p.norm.kind;
     extras.norm_scope = p.norm.scope;
     extras.eps = p.norm.eps;
@@ -319,16 +319,16 @@ void fill_extras(const AttentionPrologueParams& p, int64_t vector, GeneralArgs& 
   norm(q, p.norm.q_weight, p.norm.q_bias, p.norm.q_weight_head_stride, p.num_q_heads);
   norm(k, p.norm.k_weight, p.norm.k_bias, p.norm.k_weight_head_stride, p.num_kv_heads);
   if (p.v_norm.enabled) {
-    v.norm = NormStep::before_rope;
+    v.norm = NormPlacement::before_rope;
     v.eps = p.v_norm.eps;
     v.inverse_count = 1.0f / static_cast<float>(v_head_dim(p));
   }
 
-  const auto layout = [&](TensorExtras& extras, int64_t head_dim, bool turns) {
-    extras.turns = turns ? 1 : 0;
+  const auto layout = [&](TensorExtras& extras, int64_t head_dim, bool rotates) {
+    extras.rotates = rotates ? 1 : 0;
     const bool halves = (head_dim / 2) % vector == 0;
     extras.layout = {static_cast<int32_t>(head_dim), static_cast<int32_t>(halves ? head_dim : 0), 0, RopeStyle::neox};
-    if (turns) extras.layout = args.layout;
+    if (rotates) extras.layout = args.layout;
   };
   layout(q, p.head_dim, p.rotation.rotary_dim > 0);
   layout(k, p.head_dim, p.rotation.rotary_dim > 0);

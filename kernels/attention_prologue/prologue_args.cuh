@@ -111,8 +111,6 @@ using ArgsOf = std::conditional_t<has_steps(kFeatures), LeanArgs, PlainArgs>;
 
 // ---- of the general kernel --------------------------------------------------------------------------------------------------
 
-enum class NormStep : int32_t { none = 0, before_rope, after_rope };
-
 struct TensorExtras {
   const char* bias = nullptr;
   const char* weight = nullptr;
@@ -125,7 +123,7 @@ struct TensorExtras {
   int64_t scale_page = 0;
   int64_t scale_token = 0;
   int64_t scale_head = 0;
-  NormStep norm = NormStep::none;
+  NormPlacement norm = NormPlacement::none;
   NormKind norm_kind = NormKind::rms;
   NormScope norm_scope = NormScope::head;
   float eps = 0.0f;
@@ -134,7 +132,7 @@ struct TensorExtras {
   KvType store = KvType::as_dtype;
   ScaleFrom scale_from = ScaleFrom::nothing;
   HeadLayout layout;
-  int32_t turns = 0;
+  int32_t rotates = 0;
 };
 
 struct AngleExtras {

@@ -4,7 +4,7 @@
 // token, and a thread uses its cos and sin for two heads.
 #pragma once
 
-#include <prologue/kernels/attention_prologue/general_prologue_kernel.cuh>
+#include <prologue/kernels/attention_prologue/general_schedule.cuh>
 #include <prologue/kernels/attention_prologue/prologue_instances.cuh>
 
 namespace prologue::cuda {

@@ -1,4 +1,4 @@
-#include <prologue/kernels/attention_prologue/general_prologue_kernel.cuh>
+#include <prologue/kernels/attention_prologue/general_schedule.cuh>
 #include <prologue/kernels/attention_prologue/prologue_instances.cuh>
 
 namespace prologue::cuda {

@@ -281,82 +281,10 @@ __device__ inline void rotate(UnitValues<V>& values, const UnitAngles<V>& by, Ro
   rotate<V>(values.x, style, [&](int i) { return PairRotation<float>{by.cos[i], by.sin[i], by.cos[i], by.sin[i]}; });
 }
 
-// ---- over the lanes of a head -----------------------------------------------------------------------------------------------
-
-inline constexpr uint32_t kWholeWarp = 0xffffffffu;
-
-// The lanes of one head: `count`, a power of two, of one warp. A mask that the compiler knows makes a step one instruction.
-struct HeadLanes {
-  uint32_t mask;
-  int count;
-};
-
-__device__ inline HeadLanes head_lanes(int lanes, int thread) {
-  const uint32_t all = lanes >= 32 ? 0xffffffffu : (1u << lanes) - 1u;
-  return {all << (thread % 32 / lanes * lanes), lanes};
-}
-
-__device__ inline uint32_t largest_over(const HeadLanes& lanes, uint32_t x) {
-#pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    if (step < lanes.count) x = max(x, __shfl_xor_sync(lanes.mask, x, step));
-  }
-  return x;
-}
-
-// Several values of each lane, reduced over the lanes, of which there are kCount at least: each step halves the values that a
-// lane still works on. Returns, reduced, value number (lane % kCount).
-template <int kCount, class T, class F>
-__device__ inline T reduce_several(const HeadLanes& lanes, T (&values)[kCount], const F& combine) {
-  const uint32_t lane = threadIdx.x;
-#pragma unroll
-  for (int step = 1; step < kCount; step *= 2) {
-    const bool odd = (lane & static_cast<uint32_t>(step)) != 0;
-#pragma unroll
-    for (int i = 0; i < kCount / (2 * step); ++i) {
-      const T kept = odd ? values[2 * i + 1] : values[2 * i], given = odd ? values[2 * i] : values[2 * i + 1];
-      values[i] = combine(kept, __shfl_xor_sync(lanes.mask, given, step));
-    }
-  }
-  T value = values[0];
-#pragma unroll
-  for (int step = kCount; step < 32; step *= 2) {
-    if (step < lanes.count) value = combine(value, __shfl_xor_sync(lanes.mask, value, step));
-  }
-  return value;
-}
-
-// Sums of a head are formed in one order, whatever the layout and the width of the vectors are, so that fused and unfused, and
-// CPU and GPU, give the same bits: each half of the head as a tree of neighbours, then the two halves.
 template <int V>
-__device__ inline float tree(const float* terms) {
-  if constexpr (V == 1) {
-    return terms[0];
-  } else {
-    return add_rounded(tree<V / 2>(terms), tree<V / 2>(terms + V / 2));
-  }
-}
-
-// `low` and `high`: the sums of lane i's vectors number i of the first and of the second half.
-__device__ inline float sum_halves(const HeadLanes& lanes, float low, float high) {
+__device__ inline void add(UnitValues<V>& values, float term) {
 #pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    if (step < lanes.count) {
-      low = add_rounded(low, __shfl_xor_sync(lanes.mask, low, step));
-      high = add_rounded(high, __shfl_xor_sync(lanes.mask, high, step));
-    }
-  }
-  return add_rounded(low, high);
-}
-
-template <int V>
-__device__ inline void square(const UnitValues<V>& values, float* squares) {
-#pragma unroll
-  for (int i = 0; i < 2 * V; ++i) squares[i] = multiply_rounded(values.x[i], values.x[i]);
-}
-
-__device__ inline float inverse_root_mean(float sum, float inverse_count, float eps) {
-  return __frcp_rn(__fsqrt_rn(__fadd_rn(__fmul_rn(sum, inverse_count), eps)));
+  for (int i = 0; i < 2 * V; ++i) values.x[i] = add_rounded(values.x[i], term);
 }
 
 template <int V>
@@ -423,6 +351,15 @@ __device__ inline UnitBytes<V> to_8_bits(const UnitValues<V>& scaled, KvType typ
   if (type == KvType::fp8_e5m2) return pack_pairs<V>(scaled, fp8(__NV_E5M2));
   const auto code = [](float x) { return static_cast<uint32_t>(min(max(__float2int_rn(x), -127), 127)); };  // NaN becomes 0
   return pack_pairs<V>(scaled, [&](float low, float high) { return __byte_perm(code(low), code(high), 0x7740) & 0xffffu; });
+}
+
+// Values as bytes of a type of 8 bits. reciprocal 0: zeros, whatever the values are.
+template <int V>
+__device__ inline UnitBytes<V> quantise(UnitValues<V> values, float reciprocal, KvType type) {
+  multiply<V>(values, reciprocal);
+  UnitBytes<V> bytes = to_8_bits<V>(values, type);
+  if (reciprocal == 0.0f) bytes = {};
+  return bytes;
 }
 
 template <int V>

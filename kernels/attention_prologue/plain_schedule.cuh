@@ -1,7 +1,7 @@
 // blockIdx.x is the token; threadIdx.x the lane, that is the unit (head_unit.cuh), within a head; the rows threadIdx.y of all
 // blockIdx.y walk the heads of q, k and v, kUnits of them each, so that a thread keeps its cos and sin for all its heads.
 //
-// Instances that only rotate and write (kLayouts and kPerToken at most). They are separate from attention_prologue_kernel.cuh, so
+// Instances that only rotate and write (kLayouts and kPerToken at most). They are separate from steps_schedule.cuh, so
 // that the needs of the other features cost them nothing. The time of a call is one chain of loads, index -> row of cos and sin.
 // So it starts first, both indices are loaded at once, and all loads of data are issued before these return. Padding rows are
 // read too (they are rows of the same arrays), but not used.
