@@ -147,7 +147,7 @@ Status add_bias(const AddBiasParams& params, const Execution& execution) {
 Status kv_write(const KvWriteParams& params, const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(check_device("kv_write", execution.device));
   KvWriteParams p = params;
-  p.cache.type = resolve_kv_type(p.cache.type, p.dtype);
+  p.cache.type = resolve_dtype(p.cache.type, p.dtype);
   PROLOGUE_RETURN_IF_ERROR(validate(p));
   if (p.num_tokens == 0) return {};
   if (p.past_table == PastTable::identity) p.max_position = 0;

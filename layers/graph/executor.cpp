@@ -172,9 +172,9 @@ int64_t weight_head_stride(const HeadsNorm& norm) {
 
 TokenPlaces places_of(const StepInputs& step) {
   TokenPlaces places;
-  places.positions = step.positions;
+  places.positions = index_view(step.positions);
   places.position_axis_stride = step.position_axis_stride;
-  places.slot_mapping = step.slot_mapping;
+  places.slot_mapping = index_view(step.slot_mapping);
   return places;
 }
 
@@ -186,7 +186,7 @@ RotaryAngles rotary_angles(const Rotation& rotation) {
     angles.attention_factor = rotation.attention_factor;
     angles.max_position = rotation.max_position;
   } else {
-    angles = cos_sin_cache(rotation.cos_sin, FloatType::f32, rotation.max_position, rotation.rotary_dim);
+    angles = cos_sin_cache(rotation.cos_sin, DType::f32, rotation.max_position, rotation.rotary_dim);
     angles.per_token = rotation.source == CosSinSource::per_token;
   }
   angles.past_table = rotation.past_table == PastTable::record ? PastTable::zero : rotation.past_table;
@@ -202,7 +202,7 @@ Status GraphExecutor::run(const EmbeddingOp& op, const StepInputs& step, const E
   params.width = op.table.cols;
   params.dtype = op.table.dtype;
   params.table = op.table.data;
-  params.indices = step.token_ids;
+  params.indices = index_view(step.token_ids);
   params.scale = op.scale;
   params.out = data(op.out);
   params.faults = faults_.as<FaultRecord>();
@@ -216,7 +216,7 @@ Status GraphExecutor::run(const SelectRowsOp& op, const StepInputs& step, const 
   params.width = graph_.info(op.x).width;
   params.dtype = graph_.info(op.x).dtype;
   params.table = data(op.x);
-  params.indices = step.logit_rows;
+  params.indices = index_view(step.logit_rows);
   params.out = data(op.out);
   params.faults = faults_.as<FaultRecord>();
   return embedding(params, execution);
@@ -278,7 +278,7 @@ Status GraphExecutor::run(const HeadsNormOp& op, const StepInputs& step, const E
   params.weight = op.norm.weight.data;
   params.weight_head_stride = weight_head_stride(op.norm);
   params.bias = op.norm.bias.data;
-  params.positions = step.positions;
+  params.positions = index_view(step.positions);
   return qk_norm(params, execution);
 }
 
@@ -289,7 +289,7 @@ Status GraphExecutor::run(const GatherCosSinOp& op, const StepInputs& step, cons
   params.rotary_dim = rotation.rotary_dim;
   params.max_position = rotation.max_position;
   params.cos_sin = rotation.cos_sin;
-  params.positions = step.positions;
+  params.positions = index_view(step.positions);
   params.num_axes = rotation.num_axes;
   params.position_axis_stride = step.position_axis_stride;
   params.pair_axis = rotation.pair_axis;
@@ -304,7 +304,7 @@ Status GraphExecutor::run(const RopeOp& op, const StepInputs& step, const Execut
   RotaryParams params;
   params.seq_len = step.num_tokens;
   params.head_dim = graph_.info(op.x).width / op.num_heads;
-  params.dtype = float_type(graph_.info(op.x).dtype);
+  params.dtype = graph_.info(op.x).dtype;
   params.num_tensors = 1;
   params.tensors[0] = rotary_tensor(heads(op.x, op.num_heads), writable(heads(op.out, op.num_heads)), op.num_heads);
   params.style = rotation.style;
@@ -312,7 +312,7 @@ Status GraphExecutor::run(const RopeOp& op, const StepInputs& step, const Execut
   params.rotary_offset = rotation.rotary_offset;
   params.inverse = rotation.inverse;
   params.angles = rotary_angles(rotation);
-  params.positions.ids = step.positions;
+  params.positions.ids = index_view(step.positions);
   params.positions.axis_stride = step.position_axis_stride;
   params.positions.num_axes = rotation.num_axes;
   params.positions.pair_axis = rotation.pair_axis;
@@ -328,7 +328,7 @@ Status GraphExecutor::run(const QueryScaleOp& op, const StepInputs& step, const 
   params.x = heads(op.x, op.num_heads);
   params.y = writable(heads(op.out, op.num_heads));
   params.q_scale = op.scale;
-  params.positions = step.positions;
+  params.positions = index_view(step.positions);
   return query_scale(params, execution);
 }
 
@@ -342,8 +342,8 @@ Status GraphExecutor::run(const KvWriteOp& op, const StepInputs& step, const Exe
   params.k = heads(op.k, op.num_kv_heads);
   params.v = heads(op.v, op.num_kv_heads);
   params.cache = cache_->layer(op.layer);
-  params.slot_mapping = step.slot_mapping;
-  params.positions = step.positions;
+  params.slot_mapping = index_view(step.slot_mapping);
+  params.positions = index_view(step.positions);
   params.max_position = rotation.max_position;
   params.past_table = rotation.past_table;
   params.num_axes = rotation.num_axes;
