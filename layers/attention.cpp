@@ -26,7 +26,7 @@ Value Attention::build(GraphBuilder& g, Value hidden_states) const {
     q = g.heads_norm("q_norm", q, num_q_heads, q_norm);
     k = g.heads_norm("k_norm", k, num_kv_heads, k_norm);
   }
-  if (v_norm.enabled) v = g.heads_norm("v_norm", v, num_kv_heads, {.eps = v_norm.eps});
+  if (v_norm.placement != NormPlacement::none) v = g.heads_norm("v_norm", v, num_kv_heads, {.eps = v_norm.eps});
   if (q_scale != QueryScale{}) q = g.query_scale("q_scale", q, num_q_heads, q_scale);
 
   g.kv_write("kv_write", k, v, num_kv_heads, layer, rope);

@@ -368,17 +368,17 @@ Status GraphExecutor::run(const AttentionPrologueOp& op, const StepInputs& step,
   }
   if (op.v_from_k) params.v = params.k;
   params.bias = {op.q_bias.data, op.k_bias.data, op.v_bias.data};
-  params.norm.placement = op.norm_placement;
-  params.norm.kind = op.k_norm.kind;
-  params.norm.scope = op.k_norm.scope;
-  params.norm.eps = op.k_norm.eps;
-  params.norm.weight_offset = op.k_norm.weight_offset;
-  params.norm.q_weight = op.q_norm.weight.data;
-  params.norm.k_weight = op.k_norm.weight.data;
-  params.norm.q_weight_head_stride = weight_head_stride(op.q_norm);
-  params.norm.k_weight_head_stride = weight_head_stride(op.k_norm);
-  params.norm.q_bias = op.q_norm.bias.data;
-  params.norm.k_bias = op.k_norm.bias.data;
+  params.q_norm.placement = params.k_norm.placement = op.norm_placement;
+  params.q_norm.kind = params.k_norm.kind = op.k_norm.kind;
+  params.q_norm.scope = params.k_norm.scope = op.k_norm.scope;
+  params.q_norm.eps = params.k_norm.eps = op.k_norm.eps;
+  params.q_norm.weight_offset = params.k_norm.weight_offset = op.k_norm.weight_offset;
+  params.q_norm.weight = op.q_norm.weight.data;
+  params.k_norm.weight = op.k_norm.weight.data;
+  params.q_norm.weight_head_stride = weight_head_stride(op.q_norm);
+  params.k_norm.weight_head_stride = weight_head_stride(op.k_norm);
+  params.q_norm.bias = op.q_norm.bias.data;
+  params.k_norm.bias = op.k_norm.bias.data;
   params.v_norm = op.v_norm;
   params.rotation = rotation_of(op.rope);
   params.places = places_of(step);
