@@ -62,7 +62,7 @@ Status qk_norm(const QkNormParams& p, const Execution& execution) {
   fused.norm.q_weight_head_stride = p.weight_head_stride;
   fused.norm.q_bias = p.bias;
   fused.places.positions = p.positions;
-  return attention_prologue(fused, execution);
+  return cuda::attention_prologue(fused, execution);
 }
 
 // The Q half of the fused kernel, with nothing else to do.
@@ -76,7 +76,7 @@ Status query_scale(const QueryScaleParams& p, const Execution& execution) {
   fused.q_out = p.y;
   fused.q_scale = p.q_scale;
   fused.places.positions = p.positions;
-  return attention_prologue(fused, execution);
+  return cuda::attention_prologue(fused, execution);
 }
 
 // The K/V half of the fused kernel, with nothing to rotate.
@@ -95,7 +95,7 @@ Status kv_write(const KvWriteParams& p, const Execution& execution) {
   fused.cache = p.cache;
   fused.places.slot_mapping = p.slot_mapping;
   fused.faults = p.faults;
-  return attention_prologue(fused, execution);
+  return cuda::attention_prologue(fused, execution);
 }
 
 }  // namespace prologue::cuda
