@@ -102,11 +102,22 @@ bool same_norm(const HeadsNorm& a, const HeadsNorm& b) {
   return a.kind == b.kind && a.scope == b.scope && a.eps == b.eps && a.weight_offset == b.weight_offset;
 }
 
+bool same_rotation(const Rotation& a, const Rotation& b) {
+  return a.style == b.style && a.rotary_dim == b.rotary_dim && a.rotary_offset == b.rotary_offset && a.inverse == b.inverse &&
+         a.source == b.source && a.cos_sin == b.cos_sin && a.inv_freq == b.inv_freq && a.attention_factor == b.attention_factor &&
+         a.max_position == b.max_position && a.past_table == b.past_table && a.num_axes == b.num_axes &&
+         a.pair_axis == b.pair_axis;
+}
+
+bool same_rope(const Rope& a, const Rope& b) {
+  return a.table == b.table && a.cos_sin == b.cos_sin && same_rotation(a.rotation, b.rotation);
+}
+
 // Q and K must have the same norm and rotation.
 bool treated_alike(const Steps& q, const Steps& k) {
   if ((q.norm == nullptr) != (k.norm == nullptr) || (q.rope == nullptr) != (k.rope == nullptr)) return false;
   if (q.norm != nullptr && (!same_norm(q.norm->norm, k.norm->norm) || q.norm_after_rope != k.norm_after_rope)) return false;
-  return q.rope == nullptr || q.rope->rope == k.rope->rope;
+  return q.rope == nullptr || same_rope(q.rope->rope, k.rope->rope);
 }
 
 bool is_v_norm(const HeadsNorm& norm) {
@@ -152,7 +163,7 @@ std::optional<Match> match_chain(const Graph& graph, const Uses& uses, int index
   if (!k || !v || k->scale != nullptr || v->scale != nullptr || v->rope != nullptr) return {};
   if (v->norm != nullptr && !is_v_norm(v->norm->norm)) return {};
   if (!k->of_heads(write->num_kv_heads) || !v->of_heads(write->num_kv_heads)) return {};
-  if ((k->rope != nullptr ? k->rope->rope : Rope()) != write->rope) return {};
+  if (!same_rope(k->rope != nullptr ? k->rope->rope : Rope(), write->rope)) return {};
 
   // The columns must be q, k, v side by side, or q, k with V taken from k.
   const Value packed = graph.info(k_columns).base;
