@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
 #include <prologue/kernels/base/out_of_memory.h>
@@ -10,7 +11,27 @@ namespace {
 
 constexpr int64_t kMaxPositionAxes = 4;
 
+// In the order of StepArray and StepCount.
+constexpr StepMember kArrays[] = {
+    {"token_ids", offsetof(StepInputs, token_ids)},       {"positions", offsetof(StepInputs, positions)},
+    {"slot_mapping", offsetof(StepInputs, slot_mapping)}, {"cu_seqlens_q", offsetof(StepInputs, cu_seqlens_q)},
+    {"seq_lens", offsetof(StepInputs, seq_lens)},         {"block_table", offsetof(StepInputs, block_table)},
+    {"logit_rows", offsetof(StepInputs, logit_rows)},
+};
+constexpr StepMember kCounts[] = {
+    {"num_tokens", offsetof(StepInputs, num_tokens)},
+    {"num_seqs", offsetof(StepInputs, num_seqs)},
+    {"num_logit_rows", offsetof(StepInputs, num_logit_rows)},
+    {"max_seqlen_q", offsetof(StepInputs, max_seqlen_q)},
+    {"max_seq_len", offsetof(StepInputs, max_seq_len)},
+    {"block_table_stride", offsetof(StepInputs, block_table_stride)},
+    {"position_axis_stride", offsetof(StepInputs, position_axis_stride)},
+};
+
 }  // namespace
+
+StepMember step_member(StepArray array) { return kArrays[static_cast<size_t>(array)]; }
+StepMember step_member(StepCount count) { return kCounts[static_cast<size_t>(count)]; }
 
 StepBatch::StepBatch(int64_t num_position_axes) {
   status_ = catch_out_of_memory([&]() -> Status {

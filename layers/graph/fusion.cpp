@@ -13,9 +13,9 @@ namespace {
 struct Uses {
   explicit Uses(const Graph& graph) : writer(graph.values.size(), -1), readers(graph.values.size()) {
     for (int n = 0; n < static_cast<int>(graph.nodes.size()); ++n) {
-      const NodeFacts facts = facts_of(graph.nodes[static_cast<size_t>(n)].operation);
-      for (const Value value : facts.writes) writer[static_cast<size_t>(value.id)] = n;
-      for (const Value value : facts.reads) readers[static_cast<size_t>(value.id)].push_back(n);
+      const Node& node = graph.nodes[static_cast<size_t>(n)];
+      for (const Value value : node.writes()) writer[static_cast<size_t>(value.id)] = n;
+      for (const Value value : node.reads()) readers[static_cast<size_t>(value.id)].push_back(n);
     }
   }
   int writer_of(Value value) const { return writer[static_cast<size_t>(value.id)]; }
@@ -25,46 +25,52 @@ struct Uses {
   std::vector<std::vector<int>> readers;
 };
 
-template <class Op>
-const Op* node_as(const Graph& graph, int node) {
-  return node < 0 ? nullptr : std::get_if<Op>(&graph.nodes[static_cast<size_t>(node)].operation);
+// A node of the graph whose parameters are a P.
+template <class P>
+struct Step {
+  const Node* node = nullptr;
+  const P* params = nullptr;
+
+  explicit operator bool() const { return params != nullptr; }
+};
+
+template <class P>
+Step<P> step_as(const Graph& graph, int node) {
+  if (node < 0) return {};
+  const Node& found = graph.nodes[static_cast<size_t>(node)];
+  return {&found, std::get_if<P>(&found.parameters)};
 }
 
-// The steps applied to one of q, k and v after it is taken from its columns of the packed tensor; null = no such step.
+// The steps applied to one of q, k and v after it is taken from its columns of the packed tensor.
 struct Steps {
-  const AddBiasOp* bias = nullptr;
-  const HeadsNormOp* norm = nullptr;
-  const RopeOp* rope = nullptr;
-  const QueryScaleOp* scale = nullptr;
+  Step<AddBiasParams> bias;
+  Step<QkNormParams> norm;
+  Step<RotaryParams> rope;
+  Step<QueryScaleParams> scale;
   bool norm_after_rope = false;
   std::vector<int> nodes;
 
-  // Adds a node, if the kernel can do its step at this point. Returns what the node reads and writes.
-  struct Passage {
-    Value from, to;
-  };
-  std::optional<Passage> pass(const Graph& graph, int node) {
-    const bool is_first = nodes.empty(), is_scaled = scale != nullptr;
-    if (const auto* as_bias = node_as<AddBiasOp>(graph, node); as_bias != nullptr && is_first) {
+  // Adds a node, if the kernel can do its step at this point.
+  bool pass(const Graph& graph, int node) {
+    if (const auto as_bias = step_as<AddBiasParams>(graph, node); as_bias && nodes.empty()) {
       bias = as_bias;
-    } else if (const auto* as_norm = node_as<HeadsNormOp>(graph, node); as_norm != nullptr && norm == nullptr && !is_scaled) {
+    } else if (const auto as_norm = step_as<QkNormParams>(graph, node); as_norm && !norm && !scale) {
       norm = as_norm;
-      norm_after_rope = rope != nullptr;
-    } else if (const auto* as_rope = node_as<RopeOp>(graph, node); as_rope != nullptr && rope == nullptr && !is_scaled) {
+      norm_after_rope = static_cast<bool>(rope);
+    } else if (const auto as_rope = step_as<RotaryParams>(graph, node); as_rope && !rope && !scale) {
       rope = as_rope;
-    } else if (const auto* as_scale = node_as<QueryScaleOp>(graph, node); as_scale != nullptr && !is_scaled) {
+    } else if (const auto as_scale = step_as<QueryScaleParams>(graph, node); as_scale && !scale) {
       scale = as_scale;
     } else {
-      return {};
+      return false;
     }
     nodes.push_back(node);
-    const NodeFacts facts = facts_of(graph.nodes[static_cast<size_t>(node)].operation);
-    return Passage{facts.reads.front(), facts.writes.front()};
+    return true;
   }
 
   bool of_heads(int64_t num_heads) const {
-    return (norm == nullptr || norm->num_heads == num_heads) && (rope == nullptr || rope->num_heads == num_heads) &&
-           (scale == nullptr || scale->num_heads == num_heads);
+    return (!norm || norm.params->num_heads == num_heads) && (!rope || rope.params->tensors[0].num_heads == num_heads) &&
+           (!scale || scale.params->num_heads == num_heads);
   }
 };
 
@@ -75,10 +81,10 @@ std::optional<Steps> steps_before(const Graph& graph, const Uses& uses, Value en
   while (!graph.info(columns).base) {
     const int node = uses.writer_of(columns);
     if (node < 0 || (!nodes.empty() && node >= nodes.back())) return {};
-    const NodeFacts facts = facts_of(graph.nodes[static_cast<size_t>(node)].operation);
-    if (facts.reads.empty()) return {};
+    const std::vector<Value> reads = graph.nodes[static_cast<size_t>(node)].reads();
+    if (reads.empty()) return {};
     nodes.push_back(node);
-    columns = facts.reads.front();
+    columns = reads.front();
   }
   Steps steps;
   for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
@@ -91,26 +97,76 @@ std::optional<Steps> steps_before(const Graph& graph, const Uses& uses, Value en
 Steps steps_after(const Graph& graph, const Uses& uses, Value& value) {
   Steps steps;
   while (uses.readers_of(value).size() == 1 && value != graph.output) {
-    const auto passage = steps.pass(graph, uses.readers_of(value).front());
-    if (!passage) break;
-    value = passage->to;
+    const int node = uses.readers_of(value).front();
+    if (!steps.pass(graph, node)) break;
+    value = graph.nodes[static_cast<size_t>(node)].writes().front();
   }
   return steps;
 }
 
-bool same_norm(const HeadsNorm& a, const HeadsNorm& b) {
+bool same_norm(const QkNormParams& a, const QkNormParams& b) {
   return a.kind == b.kind && a.scope == b.scope && a.eps == b.eps && a.weight_offset == b.weight_offset;
+}
+
+// TEMPORARY until the operations share one description of a rope.
+Rotation rotation_of(const RotaryParams& p) {
+  Rotation rotation;
+  rotation.style = p.style;
+  rotation.rotary_dim = p.rotary_dim;
+  rotation.rotary_offset = p.rotary_offset;
+  rotation.inverse = p.inverse;
+  rotation.source = p.angles.source == RotarySource::inv_freq ? CosSinSource::inv_freq
+                    : p.angles.per_token                      ? CosSinSource::per_token
+                                                              : CosSinSource::table;
+  rotation.inv_freq = static_cast<const float*>(p.angles.inv_freq);
+  rotation.attention_factor = static_cast<float>(p.angles.attention_factor);
+  rotation.max_position = p.angles.max_position;
+  rotation.past_table = p.angles.past_table;
+  rotation.num_axes = p.positions.num_axes;
+  rotation.pair_axis = p.positions.pair_axis;
+  return rotation;
+}
+
+// What a member of a node is bound to; null: nothing.
+const Binding* binding_of(const Node& node, const void* member) {
+  const auto offset = static_cast<const char*>(member) - static_cast<const char*>(address_of(node.parameters));
+  for (const Binding& each : node.bindings) {
+    if (each.member == offset) return &each;
+  }
+  return nullptr;
+}
+
+// Both null, or the same value or table.
+bool same_source(const Binding* a, const Binding* b) {
+  return (a == nullptr) == (b == nullptr) && (a == nullptr || (a->to == b->to && a->index == b->index && a->table == b->table));
+}
+
+bool same_rope(const Step<RotaryParams>& a, const Step<RotaryParams>& b) {
+  return rotation_of(*a.params) == rotation_of(*b.params) &&
+         same_source(binding_of(*a.node, &a.params->angles.cos.data), binding_of(*b.node, &b.params->angles.cos.data)) &&
+         same_source(binding_of(*a.node, &a.params->angles.max_position), binding_of(*b.node, &b.params->angles.max_position));
 }
 
 // Q and K must have the same norm and rotation.
 bool treated_alike(const Steps& q, const Steps& k) {
-  if ((q.norm == nullptr) != (k.norm == nullptr) || (q.rope == nullptr) != (k.rope == nullptr)) return false;
-  if (q.norm != nullptr && (!same_norm(q.norm->norm, k.norm->norm) || q.norm_after_rope != k.norm_after_rope)) return false;
-  return q.rope == nullptr || q.rope->rope == k.rope->rope;
+  if (static_cast<bool>(q.norm) != static_cast<bool>(k.norm) || static_cast<bool>(q.rope) != static_cast<bool>(k.rope)) return false;
+  if (q.norm && (!same_norm(*q.norm.params, *k.norm.params) || q.norm_after_rope != k.norm_after_rope)) return false;
+  return !q.rope || same_rope(q.rope, k.rope);
 }
 
-bool is_v_norm(const HeadsNorm& norm) {
-  return norm.kind == NormKind::rms && norm.scope == NormScope::head && !norm.weight && !norm.bias;
+// kv_write must refuse the positions that the rotation of K refuses.
+bool guards(const Step<KvWriteParams>& write, const Step<RotaryParams>& rope) {
+  const KvWriteParams& w = *write.params;
+  const Binding* const bound = binding_of(*write.node, &w.max_position);
+  if (!rope) return w.max_position == 0 && bound == nullptr;
+  const RotaryParams& r = *rope.params;
+  const PastTable past_table = w.past_table == PastTable::record ? PastTable::zero : w.past_table;
+  return w.max_position == r.angles.max_position && same_source(bound, binding_of(*rope.node, &r.angles.max_position)) &&
+         past_table == r.angles.past_table && w.num_axes == r.positions.num_axes;
+}
+
+bool is_v_norm(const QkNormParams& norm) {
+  return norm.kind == NormKind::rms && norm.scope == NormScope::head && norm.weight == nullptr && norm.bias == nullptr;
 }
 
 Weight slice(const Weight& weight, int64_t begin, int64_t count) {
@@ -120,7 +176,8 @@ Weight slice(const Weight& weight, int64_t begin, int64_t count) {
 struct Match {
   int kv_write = -1;         // replaced by the fused node
   std::vector<int> removed;  // the others of the chain
-  AttentionPrologueOp fused;
+  Value q;                   // what it writes besides the cache; none: q is read from its columns unchanged
+  Node fused;
 };
 
 // True if only the matched nodes read the values that fusion removes, and q is read only after the fused node.
@@ -132,7 +189,7 @@ bool keeps_to_itself(const Graph& graph, const Uses& uses, const Match& match, V
     const Value value = {id};
     const std::vector<int>& readers = uses.readers_of(value);
     if (value == q) {
-      const bool made_here = match.fused.q == q;
+      const bool made_here = match.q == q;
       if (made_here && std::any_of(readers.begin(), readers.end(), [&](int node) { return node < match.kv_write; })) return false;
       continue;
     }
@@ -144,24 +201,24 @@ bool keeps_to_itself(const Graph& graph, const Uses& uses, const Match& match, V
 
 // The chain that ends in the kv_write node `index`.
 std::optional<Match> match_chain(const Graph& graph, const Uses& uses, int index, Rounding rounding) {
-  const auto* write = node_as<KvWriteOp>(graph, index);
-  if (write == nullptr || write->num_kv_heads < 1) return {};
+  const auto write = step_as<KvWriteParams>(graph, index);
+  if (!write) return {};
+  const int64_t num_kv_heads = write.params->num_kv_heads, head_dim = write.params->head_dim;
+  const std::vector<Value> written = write.node->reads();
   Value k_columns, v_columns;
-  const auto k = steps_before(graph, uses, write->k, k_columns);
-  const auto v = steps_before(graph, uses, write->v, v_columns);
-  if (!k || !v || k->scale != nullptr || v->scale != nullptr || v->rope != nullptr) return {};
-  if (v->norm != nullptr && !is_v_norm(v->norm->norm)) return {};
-  if (!k->of_heads(write->num_kv_heads) || !v->of_heads(write->num_kv_heads)) return {};
-  if ((k->rope != nullptr ? k->rope->rope : Rope()) != write->rope) return {};
+  const auto k = steps_before(graph, uses, written.front(), k_columns);
+  const auto v = steps_before(graph, uses, written.back(), v_columns);
+  if (!k || !v || k->scale || v->scale || v->rope) return {};
+  if (v->norm && !is_v_norm(*v->norm.params)) return {};
+  if (!k->of_heads(num_kv_heads) || !v->of_heads(num_kv_heads) || !guards(write, k->rope)) return {};
 
   // The columns must be q, k, v side by side, or q, k with V taken from k.
   const Value packed = graph.info(k_columns).base;
   const int64_t q_width = graph.info(k_columns).base_column;
-  const int64_t kv_width = graph.info(k_columns).width;
-  const int64_t head_dim = kv_width / write->num_kv_heads;
+  const int64_t kv_width = num_kv_heads * head_dim;
   const bool v_from_k = graph.info(v_columns).base_column == q_width;
   if (graph.info(v_columns).base != packed || graph.info(v_columns).width != kv_width) return {};
-  if (head_dim < 1 || kv_width % write->num_kv_heads != 0 || q_width % head_dim != 0) return {};
+  if (q_width % head_dim != 0) return {};
   if (!v_from_k && graph.info(v_columns).base_column != q_width + kv_width) return {};
   if (graph.info(packed).width != q_width + (v_from_k ? 1 : 2) * kv_width) return {};
 
@@ -177,47 +234,23 @@ std::optional<Match> match_chain(const Graph& graph, const Uses& uses, int index
 
   Match match;
   match.kv_write = index;
-  AttentionPrologueOp& fused = match.fused;
-  fused.qkv = packed;
-  fused.num_q_heads = q_width / head_dim;
-  fused.num_kv_heads = write->num_kv_heads;
-  fused.head_dim = head_dim;
-  fused.v_from_k = v_from_k;
-  if (q.bias != nullptr) fused.q_bias = q.bias->bias;
-  if (k->bias != nullptr) fused.k_bias = k->bias->bias;
-  if (v->bias != nullptr) fused.v_bias = v->bias->bias;
   for (const Steps* steps : {&q, &*k, &*v}) match.removed.insert(match.removed.end(), steps->nodes.begin(), steps->nodes.end());
-
-  const auto* joint = node_as<AddBiasOp>(graph, uses.writer_of(packed));
-  if (joint != nullptr) {
-    if (fused.q_bias || fused.k_bias || fused.v_bias || joint->bias.rows * joint->bias.cols != graph.info(packed).width)
-      return {};
+  const auto joint = step_as<AddBiasParams>(graph, uses.writer_of(packed));
+  if (joint) {
+    if (q.bias || k->bias || v->bias) return {};
     match.removed.push_back(uses.writer_of(packed));
-    fused.qkv = joint->x;
-    fused.q_bias = slice(joint->bias, 0, q_width);
-    fused.k_bias = slice(joint->bias, q_width, kv_width);
-    fused.v_bias = v_from_k ? fused.k_bias : slice(joint->bias, q_width + kv_width, kv_width);
   }
-
-  if (q_out && (joint != nullptr || !q.nodes.empty())) {  // otherwise q is read from its columns unchanged
-    if (!q.of_heads(fused.num_q_heads) || !treated_alike(q, *k)) return {};
-    fused.q = q_out;
-    if (q.norm != nullptr) fused.q_norm = q.norm->norm;
-    if (q.scale != nullptr) fused.q_scale = q.scale->scale;
+  if (q_out && (joint || !q.nodes.empty())) {  // otherwise q is read from its columns unchanged
+    if (!q.of_heads(q_width / head_dim) || !treated_alike(q, *k)) return {};
+    match.q = q_out;
   }
-  if (k->norm != nullptr) {
-    fused.norm_placement = k->norm_after_rope ? NormPlacement::after_rope : NormPlacement::before_rope;
-    fused.k_norm = k->norm->norm;
-  }
-  if (v->norm != nullptr) fused.v_norm = {true, v->norm->norm.eps};
-  fused.rope = write->rope;
-  fused.rounding = rounding;
-  fused.layer = write->layer;
 
   // A chain of only kv_write is already one launch.
   std::sort(match.removed.begin(), match.removed.end());
   match.removed.erase(std::unique(match.removed.begin(), match.removed.end()), match.removed.end());
   if (match.removed.empty() || !keeps_to_itself(graph, uses, match, packed, q_out)) return {};
+  const Value source = joint ? joint.node->reads().front() : packed;
+  match.fused = fused_node(graph, write, source, match.q, v_from_k, q, *k, *v, joint);
   return match;
 }
 
