@@ -1,4 +1,5 @@
-# Helpers that every folder's CMakeLists uses. A library contains all .cpp files of its folder, and all .cu files if CUDA is on.
+# Helpers that every folder's CMakeLists uses. A library contains all .cpp files of its folder. If CUDA is on it also
+# contains all .cu files, in place of cuda_stubs.cpp.
 # Headers are included as <prologue/FOLDER/...> everywhere; in the build tree, symbolic links provide these paths.
 foreach(_folder kernels kvcache layers engine)
   file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/include/prologue)
@@ -42,6 +43,7 @@ function(prologue_library name)
   cmake_parse_arguments(ARG "STATIC" "" "DEPENDS;PUBLIC_HEADERS" ${ARGN})
   file(GLOB_RECURSE _sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
   if(PROLOGUE_HAS_CUDA)
+    list(FILTER _sources EXCLUDE REGEX /cuda_stubs\.cpp$)
     file(GLOB_RECURSE _cuda_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cu)
   endif()
   set(_type STATIC)

@@ -2,23 +2,15 @@
 
 #include <algorithm>
 
+#include <prologue/kernels/attention_prologue/backends.h>
 #include <prologue/kernels/attention_prologue/query_scale.h>
 #include <prologue/kernels/attention_prologue/regions.h>
 #include <prologue/kernels/attention_prologue/token_place.h>
+#include <prologue/kernels/base/dispatch.h>
 #include <prologue/kernels/base/plan_checks.h>
 #include <prologue/kernels/base/view_checks.h>
 
 namespace prologue {
-
-namespace cpu {
-Status attention_prologue(const AttentionPrologueParams& params, int num_threads);
-}
-namespace cuda {
-Status attention_prologue(const AttentionPrologueParams& params, CUstream_st* stream);
-Result<const void*> plan_attention_prologue(const AttentionPrologueParams& params);
-const char* kernel_of_plan(const void* plan);
-Status attention_prologue(const void* plan, const AttentionPrologueParams& params, CUstream_st* stream);
-}  // namespace cuda
 
 void set_packed_qkv(AttentionPrologueParams& params, const void* qkv, int64_t token_stride) {
   const int64_t k_at = params.num_q_heads * params.head_dim, v_at = k_at + params.num_kv_heads * params.head_dim;
@@ -381,17 +373,20 @@ Status add_regions(const AttentionPrologueParams& params, RegionChecks& regions)
 
 Status validate(const AttentionPrologueParams& params) { return validate_resolved(resolved(params)); }
 
-Status attention_prologue(const AttentionPrologueParams& params, const Execution& execution) {
-  PROLOGUE_RETURN_IF_ERROR(check_device("attention_prologue", execution.device));
+Status validate(const AttentionPrologueParams& params, const Execution& execution) {
+  PROLOGUE_RETURN_IF_ERROR(check_device(kName, execution.device));
+  return validate(params);
+}
+
+Status run_validated(const AttentionPrologueParams& params, const Execution& execution) {
+  if (params.num_tokens == 0) return {};
   const AttentionPrologueParams p = resolved(params);
-  PROLOGUE_RETURN_IF_ERROR(validate_resolved(p));
-  if (p.num_tokens == 0) return {};
-  if (execution.device == Device::cpu) return cpu::attention_prologue(p, execution.num_threads);
-#ifdef PROLOGUE_HAS_CUDA
-  return cuda::attention_prologue(p, execution.stream);
-#else
-  return cuda_not_built("attention_prologue");
-#endif
+  return dispatch(execution, cpu::attention_prologue, cuda::attention_prologue, p);
+}
+
+Status attention_prologue(const AttentionPrologueParams& params, const Execution& execution) {
+  PROLOGUE_RETURN_IF_ERROR(validate(params, execution));
+  return run_validated(params, execution);
 }
 
 Result<AttentionProloguePlan> AttentionProloguePlan::create(const AttentionPrologueParams& params, int64_t max_tokens,
@@ -404,23 +399,12 @@ Result<AttentionProloguePlan> AttentionProloguePlan::create(const AttentionProlo
   PROLOGUE_RETURN_IF_ERROR(validate_resolved(plan.params_));
   plan.device_ = execution.device;
   if (execution.device == Device::cuda) {
-#ifdef PROLOGUE_HAS_CUDA
     PROLOGUE_ASSIGN_OR_RETURN(plan.kernel_, cuda::plan_attention_prologue(plan.params_));
-#else
-    return cuda_not_built("attention_prologue");
-#endif
   }
   return plan;
 }
 
-const char* AttentionProloguePlan::kernel() const {
-  if (kernel_ == nullptr) return "cpu";
-#ifdef PROLOGUE_HAS_CUDA
-  return cuda::kernel_of_plan(kernel_);
-#else
-  return "none";  // a plan for CUDA is not made
-#endif
-}
+const char* AttentionProloguePlan::kernel() const { return kernel_ == nullptr ? "cpu" : cuda::kernel_of_plan(kernel_); }
 
 Status AttentionProloguePlan::run(const AttentionPrologueParams& params, const Execution& execution) const {
   if (execution.device != device_) {
@@ -430,12 +414,7 @@ Status AttentionProloguePlan::run(const AttentionPrologueParams& params, const E
   const AttentionPrologueParams p = resolved(params);
   PROLOGUE_RETURN_IF_ERROR(check_run(params_, p));
   if (p.num_tokens == 0) return {};
-  if (device_ == Device::cpu) return cpu::attention_prologue(p, execution.num_threads);
-#ifdef PROLOGUE_HAS_CUDA
-  return cuda::attention_prologue(kernel_, p, execution.stream);
-#else
-  return cuda_not_built("attention_prologue");
-#endif
+  return device_ == Device::cpu ? cpu::attention_prologue(p, execution) : cuda::run_plan(kernel_, p, execution);
 }
 
 }  // namespace prologue

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <cstring>
 
-#include <prologue/kernels/attention_prologue/attention_prologue.h>
+#include <prologue/kernels/attention_prologue/backends.h>
 #include <prologue/kernels/attention_prologue/cache_cpu.h>
 #include <prologue/kernels/attention_prologue/norm_cpu.h>
 #include <prologue/kernels/attention_prologue/query_factor.h>
@@ -12,8 +12,6 @@
 #include <prologue/kernels/base/parallel.h>
 
 namespace prologue::cpu {
-
-Status attention_prologue(const AttentionPrologueParams& params, int num_threads);
 
 namespace {
 
@@ -216,8 +214,8 @@ class Prologue {
 
 }  // namespace
 
-Status attention_prologue(const AttentionPrologueParams& p, int num_threads) {
-  const int threads = threads_for(p.num_tokens * (p.num_q_heads + 2 * p.num_kv_heads) * p.head_dim, num_threads);
+Status attention_prologue(const AttentionPrologueParams& p, const Execution& execution) {
+  const int threads = threads_for(p.num_tokens * (p.num_q_heads + 2 * p.num_kv_heads) * p.head_dim, execution.num_threads);
   with_host_type(p.dtype, [&](auto type) {
     const Prologue<decltype(type)> prologue(p);
     parallel_for(p.num_tokens, threads, [&](int64_t t) { prologue.run(t); });

@@ -3,17 +3,12 @@
 #include <initializer_list>
 #include <limits>
 
-#include <prologue/kernels/attention_prologue/attention_prologue.h>
+#include <prologue/kernels/attention_prologue/backends.h>
 #include <prologue/kernels/attention_prologue/instances.h>
 #include <prologue/kernels/attention_prologue/prologue_instances.cuh>
 #include <prologue/kernels/base/cuda_launch.cuh>
 
 namespace prologue::cuda {
-
-Status attention_prologue(const AttentionPrologueParams& params, cudaStream_t stream);
-Result<const void*> plan_attention_prologue(const AttentionPrologueParams& params);
-const char* kernel_of_plan(const void* plan);
-Status attention_prologue(const void* plan, const AttentionPrologueParams& params, cudaStream_t stream);
 
 namespace {
 
@@ -604,14 +599,14 @@ Result<const void*> plan_attention_prologue(const AttentionPrologueParams& param
 
 const char* kernel_of_plan(const void* plan) { return static_cast<const Family*>(plan)->general == nullptr ? "lean" : "general"; }
 
-Status attention_prologue(const void* plan, const AttentionPrologueParams& params, cudaStream_t stream) {
+Status run_plan(const void* plan, const AttentionPrologueParams& params, const Execution& execution) {
   if (params.num_q_heads == 0 && !has_k(params) && !has_v(params)) return {};
-  return launch_family(*static_cast<const Family*>(plan), params, stream);
+  return launch_family(*static_cast<const Family*>(plan), params, execution.stream);
 }
 
-Status attention_prologue(const AttentionPrologueParams& params, cudaStream_t stream) {
+Status attention_prologue(const AttentionPrologueParams& params, const Execution& execution) {
   const Result<const void*> plan = plan_attention_prologue(params);
-  return plan.ok() ? attention_prologue(*plan, params, stream) : plan.status();
+  return plan.ok() ? run_plan(*plan, params, execution) : plan.status();
 }
 
 }  // namespace prologue::cuda

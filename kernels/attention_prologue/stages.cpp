@@ -1,27 +1,15 @@
 #include <prologue/kernels/attention_prologue/stages.h>
 
+#include <prologue/kernels/attention_prologue/backends.h>
 #include <prologue/kernels/attention_prologue/query_scale.h>
+#include <prologue/kernels/base/dispatch.h>
 #include <prologue/kernels/base/view_checks.h>
 
 namespace prologue {
 
-namespace cpu {
-Status add_bias(const AddBiasParams& params, int num_threads);
-Status kv_write(const KvWriteParams& params, int num_threads);
-Status qk_norm(const QkNormParams& params, int num_threads);
-Status query_scale(const QueryScaleParams& params, int num_threads);
-}  // namespace cpu
-namespace cuda {
-Status add_bias(const AddBiasParams& params, CUstream_st* stream);
-Status kv_write(const KvWriteParams& params, CUstream_st* stream);
-Status qk_norm(const QkNormParams& params, CUstream_st* stream);
-Status query_scale(const QueryScaleParams& params, CUstream_st* stream);
-}  // namespace cuda
-
-namespace {
-
-Status validate(const AddBiasParams& p) {
+Status validate(const AddBiasParams& p, const Execution& execution) {
   constexpr const char* kName = "add_bias";
+  PROLOGUE_RETURN_IF_ERROR(check_device(kName, execution.device));
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_tokens", p.num_tokens, 0, INT32_MAX));
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "width", p.width, 1, INT32_MAX));
   PROLOGUE_RETURN_IF_ERROR(check_dtype(kName, "dtype", p.dtype));
@@ -37,8 +25,9 @@ Status validate(const AddBiasParams& p) {
   return check_apart(kName, y, bias);
 }
 
-Status validate(const QkNormParams& p) {
+Status validate(const QkNormParams& p, const Execution& execution) {
   constexpr const char* kName = "qk_norm";
+  PROLOGUE_RETURN_IF_ERROR(check_device(kName, execution.device));
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_tokens", p.num_tokens, 0, INT32_MAX));
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_heads", p.num_heads, 1, 65536));
   PROLOGUE_RETURN_IF_ERROR(check_dtype(kName, "dtype", p.dtype));
@@ -70,8 +59,9 @@ Status validate(const QkNormParams& p) {
   return regions.check_all_apart();
 }
 
-Status validate(const QueryScaleParams& p) {
+Status validate(const QueryScaleParams& p, const Execution& execution) {
   constexpr const char* kName = "query_scale";
+  PROLOGUE_RETURN_IF_ERROR(check_device(kName, execution.device));
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_tokens", p.num_tokens, 0, INT32_MAX));
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_heads", p.num_heads, 1, 65536));
   PROLOGUE_RETURN_IF_ERROR(check_dtype(kName, "dtype", p.dtype));
@@ -88,8 +78,22 @@ Status validate(const QueryScaleParams& p) {
   return regions.check_all_apart();
 }
 
-Status validate(const KvWriteParams& p) {
+namespace {
+
+KvWriteParams resolved(const KvWriteParams& params) {
+  KvWriteParams p = params;
+  p.cache.type = resolve_kv_type(p.cache.type, p.dtype);
+  if (p.past_table == PastTable::identity) p.max_position = 0;  // no bound
+  return p;
+}
+
+}  // namespace
+
+Status validate(const KvWriteParams& params, const Execution& execution) {
   constexpr const char* kName = "kv_write";
+  PROLOGUE_RETURN_IF_ERROR(check_device(kName, execution.device));
+  KvWriteParams p = params;
+  p.cache.type = resolve_kv_type(p.cache.type, p.dtype);
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_tokens", p.num_tokens, 0, INT32_MAX));
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_kv_heads", p.num_kv_heads, 1, 65536));
   PROLOGUE_RETURN_IF_ERROR(check_dtype(kName, "dtype", p.dtype));
@@ -130,57 +134,45 @@ Status validate(const KvWriteParams& p) {
   return regions.check_all_apart();
 }
 
-}  // namespace
-
-Status add_bias(const AddBiasParams& params, const Execution& execution) {
-  PROLOGUE_RETURN_IF_ERROR(check_device("add_bias", execution.device));
-  PROLOGUE_RETURN_IF_ERROR(validate(params));
+Status run_validated(const AddBiasParams& params, const Execution& execution) {
   if (params.num_tokens == 0) return {};
-  if (execution.device == Device::cpu) return cpu::add_bias(params, execution.num_threads);
-#ifdef PROLOGUE_HAS_CUDA
-  return cuda::add_bias(params, execution.stream);
-#else
-  return cuda_not_built("add_bias");
-#endif
+  return dispatch(execution, cpu::add_bias, cuda::add_bias, params);
 }
 
-Status kv_write(const KvWriteParams& params, const Execution& execution) {
-  PROLOGUE_RETURN_IF_ERROR(check_device("kv_write", execution.device));
-  KvWriteParams p = params;
-  p.cache.type = resolve_kv_type(p.cache.type, p.dtype);
-  PROLOGUE_RETURN_IF_ERROR(validate(p));
-  if (p.num_tokens == 0) return {};
-  if (p.past_table == PastTable::identity) p.max_position = 0;
-  if (execution.device == Device::cpu) return cpu::kv_write(p, execution.num_threads);
-#ifdef PROLOGUE_HAS_CUDA
-  return cuda::kv_write(p, execution.stream);
-#else
-  return cuda_not_built("kv_write");
-#endif
+Status run_validated(const QkNormParams& params, const Execution& execution) {
+  if (params.num_tokens == 0) return {};
+  return dispatch(execution, cpu::qk_norm, cuda::qk_norm, params);
+}
+
+Status run_validated(const QueryScaleParams& params, const Execution& execution) {
+  if (params.num_tokens == 0) return {};
+  return dispatch(execution, cpu::query_scale, cuda::query_scale, params);
+}
+
+Status run_validated(const KvWriteParams& params, const Execution& execution) {
+  if (params.num_tokens == 0) return {};
+  const KvWriteParams p = resolved(params);
+  return dispatch(execution, cpu::kv_write, cuda::kv_write, p);
+}
+
+Status add_bias(const AddBiasParams& params, const Execution& execution) {
+  PROLOGUE_RETURN_IF_ERROR(validate(params, execution));
+  return run_validated(params, execution);
 }
 
 Status qk_norm(const QkNormParams& params, const Execution& execution) {
-  PROLOGUE_RETURN_IF_ERROR(check_device("qk_norm", execution.device));
-  PROLOGUE_RETURN_IF_ERROR(validate(params));
-  if (params.num_tokens == 0) return {};
-  if (execution.device == Device::cpu) return cpu::qk_norm(params, execution.num_threads);
-#ifdef PROLOGUE_HAS_CUDA
-  return cuda::qk_norm(params, execution.stream);
-#else
-  return cuda_not_built("qk_norm");
-#endif
+  PROLOGUE_RETURN_IF_ERROR(validate(params, execution));
+  return run_validated(params, execution);
 }
 
 Status query_scale(const QueryScaleParams& params, const Execution& execution) {
-  PROLOGUE_RETURN_IF_ERROR(check_device("query_scale", execution.device));
-  PROLOGUE_RETURN_IF_ERROR(validate(params));
-  if (params.num_tokens == 0) return {};
-  if (execution.device == Device::cpu) return cpu::query_scale(params, execution.num_threads);
-#ifdef PROLOGUE_HAS_CUDA
-  return cuda::query_scale(params, execution.stream);
-#else
-  return cuda_not_built("query_scale");
-#endif
+  PROLOGUE_RETURN_IF_ERROR(validate(params, execution));
+  return run_validated(params, execution);
+}
+
+Status kv_write(const KvWriteParams& params, const Execution& execution) {
+  PROLOGUE_RETURN_IF_ERROR(validate(params, execution));
+  return run_validated(params, execution);
 }
 
 }  // namespace prologue

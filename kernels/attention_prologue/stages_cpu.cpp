@@ -1,19 +1,14 @@
 #include <algorithm>
 
+#include <prologue/kernels/attention_prologue/backends.h>
 #include <prologue/kernels/attention_prologue/cache_cpu.h>
 #include <prologue/kernels/attention_prologue/norm_cpu.h>
 #include <prologue/kernels/attention_prologue/query_factor.h>
-#include <prologue/kernels/attention_prologue/stages.h>
 #include <prologue/kernels/base/head_cpu.h>
 #include <prologue/kernels/base/parallel.h>
 #include <prologue/kernels/base/token_guard.h>
 
 namespace prologue::cpu {
-
-Status add_bias(const AddBiasParams& params, int num_threads);
-Status kv_write(const KvWriteParams& params, int num_threads);
-Status qk_norm(const QkNormParams& params, int num_threads);
-Status query_scale(const QueryScaleParams& params, int num_threads);
 
 namespace {
 
@@ -30,8 +25,8 @@ int64_t decisive_position(const KvWriteParams& p, int64_t t) {
 
 }  // namespace
 
-Status add_bias(const AddBiasParams& p, int num_threads) {
-  const int threads = threads_for(p.num_tokens * p.width, num_threads);
+Status add_bias(const AddBiasParams& p, const Execution& execution) {
+  const int threads = threads_for(p.num_tokens * p.width, execution.num_threads);
   with_host_type(p.dtype, [&](auto type) {
     using T = decltype(type);
     const T* bias = static_cast<const T*>(p.bias);
@@ -44,8 +39,8 @@ Status add_bias(const AddBiasParams& p, int num_threads) {
   return {};
 }
 
-Status qk_norm(const QkNormParams& p, int num_threads) {
-  const int threads = threads_for(p.num_tokens * p.num_heads * p.head_dim, num_threads);
+Status qk_norm(const QkNormParams& p, const Execution& execution) {
+  const int threads = threads_for(p.num_tokens * p.num_heads * p.head_dim, execution.num_threads);
   with_host_type(p.dtype, [&](auto type) {
     using T = decltype(type);
     HeadNorm<T> norm;
@@ -76,8 +71,8 @@ Status qk_norm(const QkNormParams& p, int num_threads) {
   return {};
 }
 
-Status query_scale(const QueryScaleParams& p, int num_threads) {
-  const int threads = threads_for(p.num_tokens * p.num_heads * p.head_dim, num_threads);
+Status query_scale(const QueryScaleParams& p, const Execution& execution) {
+  const int threads = threads_for(p.num_tokens * p.num_heads * p.head_dim, execution.num_threads);
   with_host_type(p.dtype, [&](auto type) {
     using T = decltype(type);
     parallel_for(p.num_tokens, threads, [&](int64_t t) {
@@ -97,8 +92,8 @@ Status query_scale(const QueryScaleParams& p, int num_threads) {
   return {};
 }
 
-Status kv_write(const KvWriteParams& p, int num_threads) {
-  const int threads = threads_for(2 * p.num_tokens * p.num_kv_heads * p.head_dim, num_threads);
+Status kv_write(const KvWriteParams& p, const Execution& execution) {
+  const int threads = threads_for(2 * p.num_tokens * p.num_kv_heads * p.head_dim, execution.num_threads);
   with_host_type(p.dtype, [&](auto type) {
     using T = decltype(type);
     const auto write_heads = [&](const HeadsView& from, const CacheSide& side, int64_t width, int64_t t, int64_t slot) {

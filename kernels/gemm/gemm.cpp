@@ -1,22 +1,8 @@
+#include <prologue/kernels/base/dispatch.h>
 #include <prologue/kernels/base/out_of_memory.h>
-#include <prologue/kernels/gemm/gemm.h>
+#include <prologue/kernels/gemm/backends.h>
 
 namespace prologue {
-
-namespace cpu {
-Result<std::unique_ptr<GemmContext>> create_gemm_context();
-Status gemm(const GemmParams& params, GemmContext& context, const Execution& execution);
-}  // namespace cpu
-
-namespace cuda {
-#ifdef PROLOGUE_HAS_CUDA
-Result<std::unique_ptr<GemmContext>> create_gemm_context();
-Status gemm(const GemmParams& params, GemmContext& context, const Execution& execution);
-#else
-static Result<std::unique_ptr<GemmContext>> create_gemm_context() { return cuda_not_built("gemm"); }
-static Status gemm(const GemmParams&, GemmContext&, const Execution&) { return cuda_not_built("gemm"); }
-#endif
-}  // namespace cuda
 
 namespace {
 
@@ -102,12 +88,15 @@ Result<std::unique_ptr<GemmContext>> GemmContext::create(Device device) {
   return catch_out_of_memory([&] { return device == Device::cpu ? cpu::create_gemm_context() : cuda::create_gemm_context(); });
 }
 
+Status run_validated(const GemmParams& params, GemmContext& context, const Execution& execution) {
+  if (params.m == 0 || params.n == 0) return {};
+  // CUDA's remembers the algorithms it has chosen.
+  return catch_out_of_memory([&] { return dispatch(execution, cpu::gemm, cuda::gemm, params, context); });
+}
+
 Status gemm(const GemmParams& params, GemmContext& context, const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(validate(params, context, execution));
-  if (params.m == 0 || params.n == 0) return {};
-  if (execution.device == Device::cpu) return cpu::gemm(params, context, execution);
-  return catch_out_of_memory(
-      [&] { return cuda::gemm(params, context, execution); });  // it remembers the algorithms it has chosen
+  return run_validated(params, context, execution);
 }
 
 }  // namespace prologue

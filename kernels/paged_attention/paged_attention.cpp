@@ -3,18 +3,12 @@
 #include <cmath>
 #include <limits>
 
+#include <prologue/kernels/base/dispatch.h>
 #include <prologue/kernels/base/view_checks.h>
+#include <prologue/kernels/paged_attention/backends.h>
 #include <prologue/kernels/paged_attention/regions.h>
 
 namespace prologue {
-
-namespace cpu {
-Status paged_attention(const PagedAttentionParams& params, const Execution& execution);
-}
-namespace cuda {
-Status paged_attention(const PagedAttentionParams& params, const Execution& execution);
-int64_t paged_attention_workspace_bytes(const PagedAttentionParams& params);
-}  // namespace cuda
 
 namespace {
 
@@ -112,11 +106,7 @@ Status add_regions(const PagedAttentionParams& params, Device device, RegionChec
 }
 
 int64_t paged_attention_workspace_bytes(const PagedAttentionParams& params, Device device) {
-#ifdef PROLOGUE_HAS_CUDA
-  if (device == Device::cuda) return cuda::paged_attention_workspace_bytes(resolved(params));
-#endif
-  (void)params, (void)device;
-  return 0;
+  return device == Device::cuda ? cuda::paged_attention_workspace_bytes(resolved(params)) : 0;
 }
 
 Status validate(const PagedAttentionParams& params, Device device) {
@@ -124,15 +114,15 @@ Status validate(const PagedAttentionParams& params, Device device) {
   return params.num_tokens == 0 || params.num_seqs == 0 ? ok_status() : check_arrays(resolved(params), device);
 }
 
+Status run_validated(const PagedAttentionParams& params, const Execution& execution) {
+  if (params.num_tokens == 0 || params.num_seqs == 0) return {};
+  const PagedAttentionParams p = resolved(params);
+  return dispatch(execution, cpu::paged_attention, cuda::paged_attention, p);
+}
+
 Status paged_attention(const PagedAttentionParams& params, const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(validate(params, execution.device));
-  if (params.num_tokens == 0 || params.num_seqs == 0) return ok_status();
-  if (execution.device == Device::cpu) return cpu::paged_attention(resolved(params), execution);
-#ifdef PROLOGUE_HAS_CUDA
-  return cuda::paged_attention(resolved(params), execution);
-#else
-  return cuda_not_built("paged_attention");
-#endif
+  return run_validated(params, execution);
 }
 
 }  // namespace prologue

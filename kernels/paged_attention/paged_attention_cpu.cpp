@@ -17,7 +17,7 @@
 #include <prologue/kernels/base/parallel.h>
 #include <prologue/kernels/base/quantize.h>
 #include <prologue/kernels/base/tanh.h>
-#include <prologue/kernels/paged_attention/paged_attention.h>
+#include <prologue/kernels/paged_attention/backends.h>
 
 namespace prologue::cpu {
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <bit>
 
+#include <prologue/kernels/paged_attention/backends.h>
 #include <prologue/kernels/paged_attention/instances.h>
 #include <prologue/kernels/base/cuda_launch.cuh>
 #include <prologue/kernels/paged_attention/attention_instances.cuh>

@@ -3,20 +3,13 @@
 #include <cmath>
 #include <type_traits>
 
+#include <prologue/kernels/base/dispatch.h>
 #include <prologue/kernels/base/plan_checks.h>
 #include <prologue/kernels/base/view_checks.h>
-#include <prologue/kernels/rotary/instances.h>
+#include <prologue/kernels/rotary/backends.h>
 #include <prologue/kernels/rotary/rotary_token.h>
 
 namespace prologue {
-
-namespace cpu {
-Status rotary(const RotaryParams& params, const RotaryFrequencies& frequencies, int num_threads);
-}
-namespace cuda {
-Status rotary(const RotaryParams& params, const RotaryFrequencies& frequencies, CUstream_st* stream);
-std::vector<KernelInstance<RotaryParams>> instances_of(const RotaryParams& params, const RotaryFrequencies& frequencies);
-}  // namespace cuda
 
 namespace {
 
@@ -262,16 +255,6 @@ RotaryParams with_pointers_of(RotaryParams plan, const RotaryParams& run) {
   return plan;
 }
 
-// Rounded once, whatever the exponent's rounding would add.
-void compute_frequencies(const RotaryParams& params, RotaryFrequencies& frequencies) {
-  if (params.rotary_dim == 0 || params.angles.source != RotarySource::theta) return;
-  const int64_t width = params.rotary_dim / params.num_blocks;
-  for (int64_t c = 0; c < width / 2; ++c) {
-    const long double exponent = -2.0L * static_cast<long double>(c) / static_cast<long double>(width);
-    frequencies.values[c] = static_cast<double>(std::pow(static_cast<long double>(params.angles.theta), exponent));
-  }
-}
-
 // Checks that a run has the parameters of its plan: one line for every member, except those that a run may change.
 Status check_run(const RotaryParams& a, const RotaryParams& b) {
   PlanChecks plan("rotary plan");
@@ -352,16 +335,17 @@ Status check_run(const RotaryParams& a, const RotaryParams& b) {
   return plan.status();
 }
 
-Status dispatch(const RotaryParams& params, const RotaryFrequencies& frequencies, const Execution& execution) {
-  if (execution.device == Device::cpu) return cpu::rotary(params, frequencies, execution.num_threads);
-#ifdef PROLOGUE_HAS_CUDA
-  return cuda::rotary(params, frequencies, execution.stream);
-#else
-  return cuda_not_built("rotary");
-#endif
-}
-
 }  // namespace
+
+// Rounded once, whatever the exponent's rounding would add.
+void compute_frequencies(const RotaryParams& params, RotaryFrequencies& frequencies) {
+  if (params.rotary_dim == 0 || params.angles.source != RotarySource::theta) return;
+  const int64_t width = params.rotary_dim / params.num_blocks;
+  for (int64_t c = 0; c < width / 2; ++c) {
+    const long double exponent = -2.0L * static_cast<long double>(c) / static_cast<long double>(width);
+    frequencies.values[c] = static_cast<double>(std::pow(static_cast<long double>(params.angles.theta), exponent));
+  }
+}
 
 Status validate(const RotaryParams& p) {
   PROLOGUE_RETURN_IF_ERROR(check_sizes(p));
@@ -387,31 +371,29 @@ Status validate(const RotaryParams& p) {
   return regions.check_all_apart();
 }
 
-Status rotary(const RotaryParams& params, const Execution& execution) {
+Status validate(const RotaryParams& params, const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(check_device(kName, execution.device));
-  PROLOGUE_RETURN_IF_ERROR(validate(params));
+  return validate(params);
+}
+
+Status run_validated(const RotaryParams& params, const Execution& execution) {
   if (params.batch * params.seq_len == 0) return {};
   RotaryFrequencies frequencies;
   compute_frequencies(params, frequencies);
-  return dispatch(params, frequencies, execution);
+  return dispatch(execution, cpu::rotary, cuda::rotary, params, frequencies);
 }
 
-#ifdef PROLOGUE_HAS_CUDA
-std::vector<cuda::KernelInstance<RotaryParams>> cuda::instances_of(const RotaryParams& params) {
-  RotaryFrequencies frequencies;
-  compute_frequencies(params, frequencies);
-  return instances_of(params, frequencies);
+Status rotary(const RotaryParams& params, const Execution& execution) {
+  PROLOGUE_RETURN_IF_ERROR(validate(params, execution));
+  return run_validated(params, execution);
 }
-#endif
 
 Result<RotaryPlan> RotaryPlan::create(const RotaryParams& params, const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(check_device("rotary plan", execution.device));
   const bool given = has_pointers(params);
   PROLOGUE_RETURN_IF_ERROR(validate(given ? params : with_stand_ins(params)));
   PROLOGUE_RETURN_IF_ERROR(check_range("rotary plan", "batch * seq_len", params.batch * params.seq_len, 1, INT32_MAX));
-#ifndef PROLOGUE_HAS_CUDA
-  if (execution.device == Device::cuda) return cuda_not_built("rotary");
-#endif
+  if (execution.device == Device::cuda && !built_with_cuda()) return cuda_not_built(kName);
   RotaryPlan plan;
   plan.params_ = params;
   compute_frequencies(params, plan.frequencies_);
@@ -428,7 +410,7 @@ Status RotaryPlan::run(const RotaryParams& params, const Execution& execution) c
   PROLOGUE_RETURN_IF_ERROR(check_run(has_pointers_ ? params_ : with_pointers_of(params_, params), params));
   if (!has_pointers_) PROLOGUE_RETURN_IF_ERROR(validate(params));
   if (params.seq_len == 0) return {};
-  return dispatch(params, frequencies_, execution);
+  return dispatch(execution, cpu::rotary, cuda::rotary, params, frequencies_);
 }
 
 }  // namespace prologue

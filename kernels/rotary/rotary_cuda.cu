@@ -1,14 +1,12 @@
 #include <algorithm>
 #include <limits>
 
+#include <prologue/kernels/rotary/backends.h>
 #include <prologue/kernels/rotary/instances.h>
 #include <prologue/kernels/base/cuda_launch.cuh>
 #include <prologue/kernels/rotary/rotary_kernel.cuh>
 
 namespace prologue::cuda {
-
-Status rotary(const RotaryParams& params, const RotaryFrequencies& frequencies, cudaStream_t stream);
-std::vector<KernelInstance<RotaryParams>> instances_of(const RotaryParams& params, const RotaryFrequencies& frequencies);
 
 namespace {
 
@@ -239,15 +237,17 @@ void add_general(const RotaryParams& p, const RotaryFrequencies& frequencies, st
 
 }  // namespace
 
-Status rotary(const RotaryParams& p, const RotaryFrequencies& frequencies, cudaStream_t stream) {
+Status rotary(const RotaryParams& p, const RotaryFrequencies& frequencies, const Execution& execution) {
   return with_type(p.dtype, [&](auto type) {
     using T = decltype(type);
-    if (runs_lean<T>(p)) return launch_lean<T>(p, p.batch * p.seq_len > tokens_kept<T>(p), stream);
-    return launch_widest<T, kWidest<T>>(p, frequencies, stream);
+    if (runs_lean<T>(p)) return launch_lean<T>(p, p.batch * p.seq_len > tokens_kept<T>(p), execution.stream);
+    return launch_widest<T, kWidest<T>>(p, frequencies, execution.stream);
   });
 }
 
-std::vector<KernelInstance<RotaryParams>> instances_of(const RotaryParams& params, const RotaryFrequencies& frequencies) {
+std::vector<KernelInstance<RotaryParams>> instances_of(const RotaryParams& params) {
+  RotaryFrequencies frequencies;
+  compute_frequencies(params, frequencies);
   std::vector<KernelInstance<RotaryParams>> list;
   with_type(params.dtype, [&](auto type) {
     using T = decltype(type);
