@@ -3,48 +3,28 @@
 #include <memory>
 #include <utility>
 
+#include <prologue/kernels/attention_prologue/backends.h>
 #include <prologue/kernels/base/out_of_memory.h>
 #include <prologue/kernels/base/view_checks.h>
+#include <prologue/kernels/gemm/backends.h>
+#include <prologue/kernels/paged_attention/backends.h>
+#include <prologue/kernels/rotary/backends.h>
+#include <prologue/kernels/token_ops/backends.h>
 #include <prologue/layers/graph/executor.h>
 
 namespace prologue {
 
 namespace {
 
-// ---- TEMPORARY until branch base is merged ----
-Status validate(const EmbeddingParams&, const Execution&) { return {}; }
-Status validate(const RmsNormParams&, const Execution&) { return {}; }
-Status validate(const AddBiasParams&, const Execution&) { return {}; }
-Status validate(const QkNormParams&, const Execution&) { return {}; }
-Status validate(const GatherCosSinParams&, const Execution&) { return {}; }
-Status validate(const RotaryParams&, const Execution&) { return {}; }
-Status validate(const QueryScaleParams&, const Execution&) { return {}; }
-Status validate(const KvWriteParams&, const Execution&) { return {}; }
-Status validate(const AttentionPrologueParams& p, const Execution&) { return prologue::validate(p); }
-Status validate(const GatedActivationParams&, const Execution&) { return {}; }
-Status run_validated(const EmbeddingParams& p, const Execution& e) { return embedding(p, e); }
-Status run_validated(const RmsNormParams& p, const Execution& e) { return rms_norm(p, e); }
-Status run_validated(const GemmParams& p, GemmContext& c, const Execution& e) { return gemm(p, c, e); }
-Status run_validated(const AddBiasParams& p, const Execution& e) { return add_bias(p, e); }
-Status run_validated(const QkNormParams& p, const Execution& e) { return qk_norm(p, e); }
-Status run_validated(const GatherCosSinParams& p, const Execution& e) { return gather_cos_sin(p, e); }
-Status run_validated(const RotaryParams& p, const Execution& e) { return rotary(p, e); }
-Status run_validated(const QueryScaleParams& p, const Execution& e) { return query_scale(p, e); }
-Status run_validated(const KvWriteParams& p, const Execution& e) { return kv_write(p, e); }
-Status run_validated(const AttentionPrologueParams& p, const Execution& e) { return attention_prologue(p, e); }
-Status run_validated(const PagedAttentionParams& p, const Execution& e) { return paged_attention(p, e); }
-Status run_validated(const GatedActivationParams& p, const Execution& e) { return gated_activation(p, e); }
-// ---- end ----
-
 template <class P>
 Status validate_operation(const P& params, const GemmContext&, const Execution& execution) {
   return validate(params, execution);
 }
 Status validate_operation(const GemmParams& params, const GemmContext& context, const Execution& execution) {
-  return prologue::validate(params, context, execution);
+  return validate(params, context, execution);
 }
 Status validate_operation(const PagedAttentionParams& params, const GemmContext&, const Execution& execution) {
-  return prologue::validate(params, execution.device);
+  return validate(params, execution.device);
 }
 
 template <class P>
@@ -149,7 +129,7 @@ Status GraphExecutor::bind(const Binding& binding, void* member) {
     case Binding::To::read:
     case Binding::To::write:
     case Binding::To::update: {
-      const Value value = {binding.index};
+      const Value value = {static_cast<int32_t>(binding.index)};
       set(static_cast<unsigned char*>(data(value)) + binding.column * dtype_size(graph_.info(value).dtype));
       break;
     }

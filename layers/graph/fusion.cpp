@@ -127,15 +127,6 @@ Rotation rotation_of(const RotaryParams& p) {
   return rotation;
 }
 
-// What a member of a node is bound to; null: nothing.
-const Binding* binding_of(const Node& node, const void* member) {
-  const auto offset = static_cast<const char*>(member) - static_cast<const char*>(address_of(node.parameters));
-  for (const Binding& each : node.bindings) {
-    if (each.member == offset) return &each;
-  }
-  return nullptr;
-}
-
 // Both null, or the same value or table.
 bool same_source(const Binding* a, const Binding* b) {
   return (a == nullptr) == (b == nullptr) && (a == nullptr || (a->to == b->to && a->index == b->index && a->table == b->table));
@@ -143,8 +134,8 @@ bool same_source(const Binding* a, const Binding* b) {
 
 bool same_rope(const Step<RotaryParams>& a, const Step<RotaryParams>& b) {
   return rotation_of(*a.params) == rotation_of(*b.params) &&
-         same_source(binding_of(*a.node, &a.params->angles.cos.data), binding_of(*b.node, &b.params->angles.cos.data)) &&
-         same_source(binding_of(*a.node, &a.params->angles.max_position), binding_of(*b.node, &b.params->angles.max_position));
+         same_source(a.node->binding_of(&a.params->angles.cos.data), b.node->binding_of(&b.params->angles.cos.data)) &&
+         same_source(a.node->binding_of(&a.params->angles.max_position), b.node->binding_of(&b.params->angles.max_position));
 }
 
 // Q and K must have the same norm and rotation.
@@ -157,11 +148,11 @@ bool treated_alike(const Steps& q, const Steps& k) {
 // kv_write must refuse the positions that the rotation of K refuses.
 bool guards(const Step<KvWriteParams>& write, const Step<RotaryParams>& rope) {
   const KvWriteParams& w = *write.params;
-  const Binding* const bound = binding_of(*write.node, &w.max_position);
+  const Binding* const bound = write.node->binding_of(&w.max_position);
   if (!rope) return w.max_position == 0 && bound == nullptr;
   const RotaryParams& r = *rope.params;
   const PastTable past_table = w.past_table == PastTable::record ? PastTable::zero : w.past_table;
-  return w.max_position == r.angles.max_position && same_source(bound, binding_of(*rope.node, &r.angles.max_position)) &&
+  return w.max_position == r.angles.max_position && same_source(bound, rope.node->binding_of(&r.angles.max_position)) &&
          past_table == r.angles.past_table && w.num_axes == r.positions.num_axes;
 }
 
@@ -173,85 +164,169 @@ Weight slice(const Weight& weight, int64_t begin, int64_t count) {
   return {static_cast<const unsigned char*>(weight.data) + begin * dtype_size(weight.dtype), 1, count, weight.dtype};
 }
 
-struct Match {
+// A chain that one node can replace.
+struct Chain {
   int kv_write = -1;         // replaced by the fused node
-  std::vector<int> removed;  // the others of the chain
-  Value q;                   // what it writes besides the cache; none: q is read from its columns unchanged
-  Node fused;
+  std::vector<int> removed;  // the others
+  Step<KvWriteParams> write;
+  Step<AddBiasParams> joint_bias;  // of q, k and v together
+  Steps q, k, v;
+  Value packed;        // q, k and v side by side, or q and k if V is taken from k
+  int64_t q_width = 0;
+  bool v_from_k = false;
+  Value q_out;  // none: q is read from its columns unchanged
 };
 
-// True if only the matched nodes read the values that fusion removes, and q is read only after the fused node.
-bool keeps_to_itself(const Graph& graph, const Uses& uses, const Match& match, Value packed, Value q) {
-  const auto matched = [&](int node) {
-    return node == match.kv_write || std::find(match.removed.begin(), match.removed.end(), node) != match.removed.end();
+// The chain's steps as one node: their parameters and weights, and what they are bound to.
+Node fused_node(const Graph& graph, const Chain& chain, Rounding rounding) {
+  Node node = {"", "attention_prologue", AttentionPrologueParams()};
+  auto& p = std::get<AttentionPrologueParams>(node.parameters);
+  const KvWriteParams& write = *chain.write.params;
+  const Value source = chain.joint_bias ? chain.joint_bias.node->reads().front() : chain.packed;
+  const int64_t stride = graph.row_stride(source), kv_width = write.num_kv_heads * write.head_dim;
+  const int64_t v_at = chain.v_from_k ? chain.q_width : chain.q_width + kv_width;
+  const auto read = [&](HeadsView& view, int64_t column) {
+    view = {nullptr, stride, write.head_dim};
+    node.read(view.data, source, column);
+  };
+  node.step(p.num_tokens, StepCount::num_tokens);
+  p.num_kv_heads = write.num_kv_heads;
+  p.head_dim = write.head_dim;
+  p.dtype = write.dtype;
+  read(p.k, chain.q_width);
+  read(p.v, v_at);
+  if (chain.q_out) {
+    p.num_q_heads = chain.q_width / write.head_dim;
+    read(p.q, 0);
+    p.q_out = {nullptr, graph.row_stride(chain.q_out), write.head_dim};
+    node.write(p.q_out.data, chain.q_out);
+  }
+
+  const auto add_bias = [&](const void*& bias, const Steps& steps, int64_t column, int64_t width) {
+    if (steps.bias) node.weight(bias, steps.bias.node->weights.front());
+    if (chain.joint_bias) node.weight(bias, slice(chain.joint_bias.node->weights.front(), column, width));
+  };
+  if (chain.q_out) add_bias(p.bias.q, chain.q, 0, chain.q_width);
+  add_bias(p.bias.k, chain.k, chain.q_width, kv_width);
+  add_bias(p.bias.v, chain.v, v_at, kv_width);
+
+  const auto add_norm = [&](const Steps& steps, const void*& weight, int64_t& head_stride, const void*& bias) {
+    if (!steps.norm) return;
+    weight = steps.norm.params->weight;
+    head_stride = steps.norm.params->weight_head_stride;
+    bias = steps.norm.params->bias;
+    node.weights.insert(node.weights.end(), steps.norm.node->weights.begin(), steps.norm.node->weights.end());
+  };
+  if (chain.k.norm) {
+    const QkNormParams& norm = *chain.k.norm.params;
+    p.norm.placement = chain.k.norm_after_rope ? NormPlacement::after_rope : NormPlacement::before_rope;
+    p.norm.kind = norm.kind;
+    p.norm.scope = norm.scope;
+    p.norm.eps = norm.eps;
+    p.norm.weight_offset = norm.weight_offset;
+  }
+  add_norm(chain.q, p.norm.q_weight, p.norm.q_weight_head_stride, p.norm.q_bias);
+  add_norm(chain.k, p.norm.k_weight, p.norm.k_weight_head_stride, p.norm.k_bias);
+  if (chain.v.norm) p.v_norm = {true, chain.v.norm.params->eps};
+
+  if (chain.k.rope) {
+    const Node& rope = *chain.k.rope.node;
+    p.rotation = rotation_of(*chain.k.rope.params);
+    p.rotation.past_table = write.past_table;
+    const Binding* const cos_sin = rope.binding_of(&chain.k.rope.params->angles.cos.data);
+    const Binding* const rows = rope.binding_of(&chain.k.rope.params->angles.max_position);
+    if (cos_sin != nullptr) node.bind(&p.rotation.cos_sin, *cos_sin);
+    if (rows != nullptr) node.bind(&p.rotation.max_position, *rows);
+  }
+  node.positions(p.places.positions, p.places.position_axis_stride, p.rotation.num_axes);
+  node.step(p.places.slot_mapping, StepArray::slot_mapping);
+  if (chain.q.scale) p.q_scale = chain.q.scale.params->q_scale;
+  node.bind(&p.cache, *chain.write.node->cache_binding());
+  node.faults(p.faults);
+  p.rounding = rounding;
+  if (rounding == Rounding::per_step) node.remark = "rounds per step";
+
+  const std::string& name = chain.write.node->name;
+  const size_t scope = name.rfind('.') + 1;
+  for (const int gone : chain.removed) node.fused_from += graph.nodes[static_cast<size_t>(gone)].name.substr(scope) + " + ";
+  node.fused_from += name.substr(scope);
+  node.name = name.substr(0, scope) + "prologue";
+  return node;
+}
+
+// True if only the chain's nodes read the values that fusion removes, and q is read only after the fused node.
+bool keeps_to_itself(const Graph& graph, const Uses& uses, const Chain& chain, Value q) {
+  const auto in_chain = [&](int node) {
+    return node == chain.kv_write || std::find(chain.removed.begin(), chain.removed.end(), node) != chain.removed.end();
   };
   for (int32_t id = 0; id < static_cast<int32_t>(graph.values.size()); ++id) {
     const Value value = {id};
     const std::vector<int>& readers = uses.readers_of(value);
     if (value == q) {
-      const bool made_here = match.q == q;
-      if (made_here && std::any_of(readers.begin(), readers.end(), [&](int node) { return node < match.kv_write; })) return false;
+      const bool made_here = chain.q_out == q;
+      if (made_here && std::any_of(readers.begin(), readers.end(), [&](int node) { return node < chain.kv_write; })) return false;
       continue;
     }
-    if (value != packed && graph.info(value).base != packed && !matched(uses.writer_of(value))) continue;
-    if (value == graph.output || !std::all_of(readers.begin(), readers.end(), matched)) return false;
+    if (value != chain.packed && graph.info(value).base != chain.packed && !in_chain(uses.writer_of(value))) continue;
+    if (value == graph.output || !std::all_of(readers.begin(), readers.end(), in_chain)) return false;
   }
   return true;
 }
 
 // The chain that ends in the kv_write node `index`.
-std::optional<Match> match_chain(const Graph& graph, const Uses& uses, int index, Rounding rounding) {
-  const auto write = step_as<KvWriteParams>(graph, index);
-  if (!write) return {};
-  const int64_t num_kv_heads = write.params->num_kv_heads, head_dim = write.params->head_dim;
-  const std::vector<Value> written = write.node->reads();
+std::optional<Chain> match_chain(const Graph& graph, const Uses& uses, int index) {
+  Chain chain;
+  chain.kv_write = index;
+  chain.write = step_as<KvWriteParams>(graph, index);
+  if (!chain.write) return {};
+  const std::vector<Value> written = chain.write.node->reads();
+  const int64_t num_kv_heads = chain.write.params->num_kv_heads, head_dim = chain.write.params->head_dim;
   Value k_columns, v_columns;
   const auto k = steps_before(graph, uses, written.front(), k_columns);
   const auto v = steps_before(graph, uses, written.back(), v_columns);
   if (!k || !v || k->scale || v->scale || v->rope) return {};
   if (v->norm && !is_v_norm(*v->norm.params)) return {};
-  if (!k->of_heads(num_kv_heads) || !v->of_heads(num_kv_heads) || !guards(write, k->rope)) return {};
+  if (!k->of_heads(num_kv_heads) || !v->of_heads(num_kv_heads) || !guards(chain.write, k->rope)) return {};
+  chain.k = *k;
+  chain.v = *v;
 
   // The columns must be q, k, v side by side, or q, k with V taken from k.
-  const Value packed = graph.info(k_columns).base;
-  const int64_t q_width = graph.info(k_columns).base_column;
   const int64_t kv_width = num_kv_heads * head_dim;
-  const bool v_from_k = graph.info(v_columns).base_column == q_width;
-  if (graph.info(v_columns).base != packed || graph.info(v_columns).width != kv_width) return {};
-  if (q_width % head_dim != 0) return {};
-  if (!v_from_k && graph.info(v_columns).base_column != q_width + kv_width) return {};
-  if (graph.info(packed).width != q_width + (v_from_k ? 1 : 2) * kv_width) return {};
+  chain.packed = graph.info(k_columns).base;
+  chain.q_width = graph.info(k_columns).base_column;
+  chain.v_from_k = graph.info(v_columns).base_column == chain.q_width;
+  if (graph.info(v_columns).base != chain.packed || graph.info(v_columns).width != kv_width) return {};
+  if (chain.q_width % head_dim != 0) return {};
+  if (!chain.v_from_k && graph.info(v_columns).base_column != chain.q_width + kv_width) return {};
+  if (graph.info(chain.packed).width != chain.q_width + (chain.v_from_k ? 1 : 2) * kv_width) return {};
 
   // q: the view of the columns before k that something reads.
-  Value q_out;
+  Value q;
   for (int32_t id = 0; id < static_cast<int32_t>(graph.values.size()); ++id) {
     const ValueInfo& info = graph.values[static_cast<size_t>(id)];
-    if (info.base != packed || info.base_column != 0 || info.width != q_width || uses.readers_of({id}).empty()) continue;
-    if (q_out) return {};
-    q_out = {id};
+    if (info.base != chain.packed || info.base_column != 0 || info.width != chain.q_width || uses.readers_of({id}).empty()) continue;
+    if (q) return {};
+    q = {id};
   }
-  const Steps q = q_out ? steps_after(graph, uses, q_out) : Steps();
+  if (q) chain.q = steps_after(graph, uses, q);
 
-  Match match;
-  match.kv_write = index;
-  for (const Steps* steps : {&q, &*k, &*v}) match.removed.insert(match.removed.end(), steps->nodes.begin(), steps->nodes.end());
-  const auto joint = step_as<AddBiasParams>(graph, uses.writer_of(packed));
-  if (joint) {
-    if (q.bias || k->bias || v->bias) return {};
-    match.removed.push_back(uses.writer_of(packed));
+  for (const Steps* steps : {&chain.q, &chain.k, &chain.v})
+    chain.removed.insert(chain.removed.end(), steps->nodes.begin(), steps->nodes.end());
+  chain.joint_bias = step_as<AddBiasParams>(graph, uses.writer_of(chain.packed));
+  if (chain.joint_bias) {
+    if (chain.q.bias || chain.k.bias || chain.v.bias) return {};
+    chain.removed.push_back(uses.writer_of(chain.packed));
   }
-  if (q_out && (joint || !q.nodes.empty())) {  // otherwise q is read from its columns unchanged
-    if (!q.of_heads(q_width / head_dim) || !treated_alike(q, *k)) return {};
-    match.q = q_out;
+  if (q && (chain.joint_bias || !chain.q.nodes.empty())) {
+    if (!chain.q.of_heads(chain.q_width / head_dim) || !treated_alike(chain.q, chain.k)) return {};
+    chain.q_out = q;
   }
 
   // A chain of only kv_write is already one launch.
-  std::sort(match.removed.begin(), match.removed.end());
-  match.removed.erase(std::unique(match.removed.begin(), match.removed.end()), match.removed.end());
-  if (match.removed.empty() || !keeps_to_itself(graph, uses, match, packed, q_out)) return {};
-  const Value source = joint ? joint.node->reads().front() : packed;
-  match.fused = fused_node(graph, write, source, match.q, v_from_k, q, *k, *v, joint);
-  return match;
+  std::sort(chain.removed.begin(), chain.removed.end());
+  chain.removed.erase(std::unique(chain.removed.begin(), chain.removed.end()), chain.removed.end());
+  if (chain.removed.empty() || !keeps_to_itself(graph, uses, chain, q)) return {};
+  return chain;
 }
 
 Graph fuse(const Graph& graph, Rounding rounding) {
@@ -260,23 +335,14 @@ Graph fuse(const Graph& graph, Rounding rounding) {
   fused.values = graph.values;
   fused.output = graph.output;
   std::vector<bool> removed(graph.nodes.size(), false);
-  std::vector<std::optional<Match>> matches(graph.nodes.size());
-  for (int n = 0; n < static_cast<int>(graph.nodes.size()); ++n) {
-    matches[static_cast<size_t>(n)] = match_chain(graph, uses, n, rounding);
-    if (!matches[static_cast<size_t>(n)]) continue;
-    for (const int gone : matches[static_cast<size_t>(n)]->removed) removed[static_cast<size_t>(gone)] = true;
+  std::vector<std::optional<Chain>> chains(graph.nodes.size());
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    chains[n] = match_chain(graph, uses, static_cast<int>(n));
+    if (!chains[n]) continue;
+    for (const int gone : chains[n]->removed) removed[static_cast<size_t>(gone)] = true;
   }
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
-    if (removed[n]) continue;
-    const Node& node = graph.nodes[n];
-    if (!matches[n]) {
-      fused.nodes.push_back(node);
-      continue;
-    }
-    const size_t scope = node.name.rfind('.') + 1;
-    std::string fused_from;
-    for (const int gone : matches[n]->removed) fused_from += graph.nodes[static_cast<size_t>(gone)].name.substr(scope) + " + ";
-    fused.nodes.push_back({node.name.substr(0, scope) + "prologue", matches[n]->fused, fused_from + node.name.substr(scope)});
+    if (!removed[n]) fused.nodes.push_back(chains[n] ? fused_node(graph, *chains[n], rounding) : graph.nodes[n]);
   }
   return fused;
 }

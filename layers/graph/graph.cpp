@@ -10,14 +10,30 @@ void* address_of(Parameters& parameters) {
   return std::visit([](auto& held) -> void* { return &held; }, parameters);
 }
 
-void Node::bind(const void* member, Binding::To to, int32_t index, int64_t column, const RopeTable* table) {
-  const auto offset = static_cast<const char*>(member) - static_cast<const char*>(address_of(parameters));
-  bindings.push_back({to, static_cast<int32_t>(offset), index, column, table});
+namespace {
+
+int64_t offset_of(const void* member, const Parameters& parameters) {
+  return static_cast<const char*>(member) - static_cast<const char*>(address_of(const_cast<Parameters&>(parameters)));
+}
+
+}  // namespace
+
+void Node::bind(const void* member, const Binding& to) {
+  bindings.push_back(to);
+  bindings.back().member = offset_of(member, parameters);
+}
+
+const Binding* Node::binding_of(const void* member) const {
+  const int64_t offset = offset_of(member, parameters);
+  for (const Binding& each : bindings) {
+    if (each.member == offset) return &each;
+  }
+  return nullptr;
 }
 
 void Node::step(IndexView& member, StepArray array) {
   member.type = array == StepArray::slot_mapping ? IndexType::int64 : IndexType::int32;
-  bind(&member.data, Binding::To::array, static_cast<int32_t>(array));
+  bind(&member.data, {Binding::To::array, static_cast<int32_t>(array)});
 }
 
 void Node::positions(IndexView& member, int64_t& axis_stride, int64_t num_axes) {
@@ -27,7 +43,7 @@ void Node::positions(IndexView& member, int64_t& axis_stride, int64_t num_axes) 
 }
 
 void Node::cache(PagedKvView& member, int64_t layer, bool writes) {
-  bind(&member, writes ? Binding::To::cache_write : Binding::To::cache_read, static_cast<int32_t>(layer));
+  bind(&member, {writes ? Binding::To::cache_write : Binding::To::cache_read, layer});
 }
 
 void Node::weight(const void*& member, const Weight& of) {
@@ -41,7 +57,7 @@ namespace {
 std::vector<Value> values_of(const std::vector<Binding>& bindings, Binding::To to) {
   std::vector<Value> values;
   for (const Binding& each : bindings) {
-    const Value value = {each.index};
+    const Value value = {static_cast<int32_t>(each.index)};
     if (each.to != to && each.to != Binding::To::update) continue;
     if (std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
   }
@@ -120,10 +136,7 @@ StepCount GraphBuilder::rows_of(Value value) {
   return info(value).rows == Rows::tokens ? StepCount::num_tokens : StepCount::num_logit_rows;
 }
 
-int64_t GraphBuilder::row_stride(Value value) {
-  const ValueInfo& of = info(value);
-  return of.base ? info(of.base).width : of.width;
-}
+int64_t GraphBuilder::row_stride(Value value) { return info(info(value).base ? info(value).base : value).width; }
 
 int64_t GraphBuilder::head_dim(const Node& node, Value value, int64_t num_heads) {
   const int64_t width = info(value).width;
@@ -350,7 +363,10 @@ Value GraphBuilder::rope(const std::string& name, Value x, int64_t num_heads, co
       }
     }
     p.angles.past_table = rotation.past_table == PastTable::record ? PastTable::zero : rotation.past_table;
-    node.positions(p.positions.ids, p.positions.axis_stride, rotation.num_axes);
+    p.positions.ids.type = IntType::int32;
+    node.bind(&p.positions.ids.data, {Binding::To::array, static_cast<int32_t>(StepArray::positions)});
+    node.step(p.positions.axis_stride, StepCount::position_axis_stride);
+    node.position_axes = rotation.num_axes;
     node.write(p.tensors[0].y, out);
     check_rope(node, rope);
   });

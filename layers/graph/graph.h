@@ -103,10 +103,10 @@ struct Binding {
     faults,       // the executor's record of faults
   };
   To to = To::read;
-  int32_t member = 0;                // offset of the member in the parameters, in bytes
-  int32_t index = 0;                 // id of the value, StepArray, StepCount, or layer of the cache
+  int64_t index = 0;                 // id of the value, StepArray, StepCount, or layer of the cache
   int64_t column = 0;                // of a value or table: the column that the member points to
   const RopeTable* table = nullptr;  // of table and table_rows
+  int64_t member = 0;                // offset of the member in the parameters, in bytes
 };
 
 // One operation: its own parameters, in which what is bound is null or 0. Members are bound by reference:
@@ -125,40 +125,41 @@ struct PROLOGUE_API Node {
 
   template <class T>
   void read(T*& member, Value value, int64_t column = 0) {
-    bind(&member, Binding::To::read, value.id, column);
+    bind(&member, {Binding::To::read, value.id, column});
   }
   template <class T>
   void write(T*& member, Value value) {
-    bind(&member, Binding::To::write, value.id);
+    bind(&member, {Binding::To::write, value.id});
   }
   template <class T>
   void update(T*& member, Value value) {
-    bind(&member, Binding::To::update, value.id);
+    bind(&member, {Binding::To::update, value.id});
   }
   template <class T>
-  void table(T*& member, const RopeTable& table, int64_t column = 0) {
-    bind(&member, Binding::To::table, 0, column, &table);
+  void table(T*& member, const RopeTable& of, int64_t column = 0) {
+    bind(&member, {Binding::To::table, 0, column, &of});
   }
-  void table_rows(int64_t& member, const RopeTable& table) { bind(&member, Binding::To::table_rows, 0, 0, &table); }
-  void step(const int32_t*& member, StepArray array) { bind(&member, Binding::To::array, static_cast<int32_t>(array)); }
+  void table_rows(int64_t& member, const RopeTable& of) { bind(&member, {Binding::To::table_rows, 0, 0, &of}); }
+  void step(const int32_t*& member, StepArray array) { bind(&member, {Binding::To::array, static_cast<int32_t>(array)}); }
   void step(IndexView& member, StepArray array);
-  void step(int64_t& member, StepCount count) { bind(&member, Binding::To::count, static_cast<int32_t>(count)); }
+  void step(int64_t& member, StepCount count) { bind(&member, {Binding::To::count, static_cast<int32_t>(count)}); }
   void positions(IndexView& member, int64_t& axis_stride, int64_t num_axes);
   void cache(PagedKvView& member, int64_t layer, bool writes);
-  void faults(FaultRecord*& member) { bind(&member, Binding::To::faults); }
+  void faults(FaultRecord*& member) { bind(&member, {Binding::To::faults}); }
   // Sets the member: weights are where they are. None: null.
   void weight(const void*& member, const Weight& of);
+  // `to.member` is set here.
+  void bind(const void* member, const Binding& to);
 
+  // What a member is bound to, or null.
+  const Binding* binding_of(const void* member) const;
+  const Binding* cache_binding() const;
   // Each value once, the main input first.
   std::vector<Value> reads() const;
   std::vector<Value> writes() const;
-  const Binding* cache_binding() const;  // null: it uses no cache
-
- private:
-  void bind(const void* member, Binding::To to, int32_t index = 0, int64_t column = 0, const RopeTable* table = nullptr);
 };
 
-// The address of the parameters that it holds.
+// The address of the struct that it holds.
 PROLOGUE_API void* address_of(Parameters& parameters);
 
 struct Graph {
@@ -169,6 +170,8 @@ struct Graph {
   const ValueInfo& info(Value value) const { return values[static_cast<size_t>(value.id)]; }
   // The value that owns the memory: the value itself, or the base of a view (there are no views of views).
   Value storage_of(Value value) const { return info(value).base ? info(value).base : value; }
+  // Elements from one row of the value to the next.
+  int64_t row_stride(Value value) const { return info(storage_of(value)).width; }
 };
 
 // Builds a graph. Names are scoped: with Scope layer(g, "layers.3") the next value or node is "layers.3.NAME".

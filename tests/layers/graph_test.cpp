@@ -55,7 +55,7 @@ std::vector<float> run_two_steps(TinyModel& model, Graph graph) {
 
 int count(const Graph& graph, const std::string& kind) {
   return static_cast<int>(std::count_if(graph.nodes.begin(), graph.nodes.end(),
-                                        [&](const Node& node) { return facts_of(node.operation).kind == kind; }));
+                                        [&](const Node& node) { return node.kind == kind; }));
 }
 
 class GraphOnBackend : public testing::TestWithParam<Backend> {
@@ -134,7 +134,7 @@ TEST(Fusion, TurnsEachChainIntoOneNode) {
 // A chain in which something else reads an inner value must stay as it is.
 TEST(Fusion, LeavesChainsAloneWhoseInnerValuesAreReadElsewhere) {
   const Weight qkv{reinterpret_cast<const void*>(64), 64, 32, DType::f32};
-  const Weight norm{reinterpret_cast<const void*>(64), 1, 16, DType::f32};
+  const auto norm = [](int64_t width) { return Weight{reinterpret_cast<const void*>(64), 1, width, DType::f32}; };
   RopeConfig rope;
   rope.rotary_dim = 16;
   const RopeTable table = RopeTable::create(rope, 8, RopePrecision::exact, {}).value();
@@ -151,10 +151,10 @@ TEST(Fusion, LeavesChainsAloneWhoseInnerValuesAreReadElsewhere) {
     const Value k_rotated = g.rope("rope_k", k, 1, &table);
     g.kv_write("kv_write", k_rotated, v, 1, 0, &table);
     const Value out = g.paged_attention("attention", q_rotated, 2, 1.0f, 0);
-    if (variant == Variant::k_read_twice) g.rms_norm("probe", k, norm, 1e-5f);
-    if (variant == Variant::rotated_k_read) g.rms_norm("probe", k_rotated, norm, 1e-5f);
-    if (variant == Variant::v_read) g.rms_norm("probe", v, norm, 1e-5f);
-    if (variant == Variant::packed_read) g.rms_norm("probe", packed, norm, 1e-5f);
+    if (variant == Variant::k_read_twice) g.rms_norm("probe", k, norm(16), 1e-5f);
+    if (variant == Variant::rotated_k_read) g.rms_norm("probe", k_rotated, norm(16), 1e-5f);
+    if (variant == Variant::v_read) g.rms_norm("probe", v, norm(16), 1e-5f);
+    if (variant == Variant::packed_read) g.rms_norm("probe", packed, norm(64), 1e-5f);
     const Graph graph = std::move(g).finish(out).value();
     EXPECT_EQ(count(fuse_attention_prologue(graph).value(), "attention_prologue"), variant == Variant::plain ? 1 : 0)
         << static_cast<int>(variant);
@@ -174,8 +174,8 @@ TEST(MemoryPlan, ValuesThatLiveTogetherNeverOverlapAndMemoryIsShared) {
     };
     std::map<int32_t, Extent> extents;
     for (int n = 0; n < static_cast<int>(graph.nodes.size()); ++n) {
-      const NodeFacts facts = facts_of(graph.nodes[static_cast<size_t>(n)].operation);
-      for (const auto& values : {facts.reads, facts.writes}) {
+      const Node& node = graph.nodes[static_cast<size_t>(n)];
+      for (const auto& values : {node.reads(), node.writes()}) {
         for (const Value value : values) {
           const Value owner = graph.storage_of(value);
           const ValueInfo& info = graph.info(owner);
