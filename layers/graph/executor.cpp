@@ -28,11 +28,14 @@ Status validate_operation(const PagedAttentionParams& params, const GemmContext&
 }
 
 template <class P>
-Status run_operation(const P& params, GemmContext&, const Execution& execution) {
+Status run_operation(const P& params, const void*, GemmContext&, const Execution& execution) {
   return run_validated(params, execution);
 }
-Status run_operation(const GemmParams& params, GemmContext& context, const Execution& execution) {
+Status run_operation(const GemmParams& params, const void*, GemmContext& context, const Execution& execution) {
   return run_validated(params, context, execution);
+}
+Status run_operation(const AttentionPrologueParams& params, const void* kernel, GemmContext&, const Execution& execution) {
+  return run_kernel(kernel, params, execution);
 }
 
 // Adds to an error which node it is from.
@@ -93,22 +96,22 @@ Status GraphExecutor::prepare(const Execution& execution) {
   const std::vector<Node>& nodes = graph_.nodes;
   operations_.reserve(nodes.size());
   for (const Node& node : nodes) {
-    operations_.push_back(node.parameters);
-    auto* const params = static_cast<unsigned char*>(address_of(operations_.back()));
+    operations_.push_back({node.parameters, nullptr});
+    auto* const params = static_cast<unsigned char*>(address_of(operations_.back().parameters));
     for (const Binding& binding : node.bindings) PROLOGUE_RETURN_IF_ERROR(named(node, bind(binding, params + binding.member)));
     position_axes_ = std::max(position_axes_, node.position_axes);
   }
   patch(largest_step(limits_));
 
   int64_t workspace_bytes = 0;
-  for (const Parameters& operation : operations_) {
-    const auto* attention = std::get_if<PagedAttentionParams>(&operation);
+  for (const Operation& operation : operations_) {
+    const auto* attention = std::get_if<PagedAttentionParams>(&operation.parameters);
     if (attention == nullptr) continue;
     workspace_bytes = std::max(workspace_bytes, paged_attention_workspace_bytes(*attention, device_));
   }
   PROLOGUE_ASSIGN_OR_RETURN(workspace_, Buffer::allocate(device_, workspace_bytes));
-  for (Parameters& operation : operations_) {
-    auto* attention = std::get_if<PagedAttentionParams>(&operation);
+  for (Operation& operation : operations_) {
+    auto* attention = std::get_if<PagedAttentionParams>(&operation.parameters);
     if (attention == nullptr) continue;
     attention->workspace = workspace_.data();
     attention->workspace_bytes = workspace_.size_bytes();
@@ -117,7 +120,10 @@ Status GraphExecutor::prepare(const Execution& execution) {
   if (limits_.max_tokens == 0) return {};  // no step has any work
   for (size_t n = 0; n < nodes.size(); ++n) {
     const auto check = [&](const auto& params) { return validate_operation(params, *gemm_context_, execution); };
-    PROLOGUE_RETURN_IF_ERROR(named(nodes[n], std::visit(check, operations_[n])));
+    PROLOGUE_RETURN_IF_ERROR(named(nodes[n], std::visit(check, operations_[n].parameters)));
+    const auto* prologue = std::get_if<AttentionPrologueParams>(&operations_[n].parameters);
+    if (prologue == nullptr) continue;
+    PROLOGUE_ASSIGN_OR_RETURN(operations_[n].kernel, choose_kernel(*prologue, execution));
   }
   return {};
 }
@@ -224,8 +230,10 @@ void GraphExecutor::patch(const StepInputs& step) {
 }
 
 Status GraphExecutor::launch(size_t node, const Execution& execution) {
-  const auto run = [&](const auto& params) { return run_operation(params, *gemm_context_, execution); };
-  return named(graph_.nodes[node], std::visit(run, operations_[node]));
+  const Operation& operation = operations_[node];
+  const auto run = [&](const auto& params) { return run_operation(params, operation.kernel, *gemm_context_, execution); };
+  const Status status = std::visit(run, operation.parameters);
+  return status.ok() ? status : named(graph_.nodes[node], status);
 }
 
 Status GraphExecutor::run(const StepInputs& step, const Execution& execution) {

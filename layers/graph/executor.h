@@ -54,6 +54,11 @@ class PROLOGUE_API GraphExecutor {
   const MemoryPlan& plan() const { return plan_; }
 
  private:
+  // A node's operation, ready to run.
+  struct Operation {
+    Parameters parameters;
+    const void* kernel = nullptr;  // of an attention prologue: the one that was chosen for it
+  };
   // 8 bytes of each step's StepInputs that become a member of an operation's parameters.
   struct Patch {
     void* member;
@@ -79,7 +84,7 @@ class PROLOGUE_API GraphExecutor {
   Buffer workspace_;
   Buffer faults_;
   std::unique_ptr<GemmContext> gemm_context_;
-  std::vector<Parameters> operations_;  // of the nodes, ready to run
+  std::vector<Operation> operations_;  // by node
   std::vector<Patch> patches_;
   std::vector<std::shared_ptr<const Buffer>> tables_;  // that the operations read
   std::array<bool, kNumStepArrays> reads_ = {};        // arrays of a step that the graph reads
