@@ -16,8 +16,8 @@ namespace {
 constexpr int64_t kQHeads = 32, kKvHeads = 8, kHeadDim = 128, kTokens = 8, kPageSize = 16;
 
 // The executor of a graph whose data the setup owns.
-Result<std::shared_ptr<GraphExecutor>> make_executor(int64_t num_layers, bool fused, const RopeTable& table, const KvStorage& cache,
-                                                     bench::Setup& setup) {
+Result<std::shared_ptr<GraphExecutor>> make_executor(int64_t num_layers, bool fused, const RopeTable& table,
+                                                     const KvStorage& cache, bench::Setup& setup) {
   constexpr int64_t kWidth = (kQHeads + 2 * kKvHeads) * kHeadDim;
   const Weight embedding = {setup.shared(kTokens * kWidth * 2, DType::bf16), kTokens, kWidth, DType::bf16};
   GraphBuilder g(DType::bf16);
@@ -32,7 +32,8 @@ Result<std::shared_ptr<GraphExecutor>> make_executor(int64_t num_layers, bool fu
   if (fused) {
     PROLOGUE_ASSIGN_OR_RETURN(graph, fuse_attention_prologue(graph));
   }
-  PROLOGUE_ASSIGN_OR_RETURN(auto executor, GraphExecutor::create(std::move(graph), cache, {kTokens, 1, 1, kTokens}, setup.execution()));
+  PROLOGUE_ASSIGN_OR_RETURN(auto executor,
+                            GraphExecutor::create(std::move(graph), cache, {kTokens, 1, 1, kTokens}, setup.execution()));
   return std::shared_ptr<GraphExecutor>(std::move(executor));
 }
 
@@ -57,7 +58,8 @@ int main(int argc, char** argv) {
       step.num_tokens = num_tokens;
       step.token_ids = step.positions = setup.values(std::vector<int32_t>(kTokens, 0));
       step.slot_mapping = setup.values(std::vector<int64_t>(kTokens, 0));
-      return bench::Case{0, [=](const Execution& on, int64_t) { return executor.ok() ? (*executor)->run(step, on) : executor.status(); }};
+      return bench::Case{
+          0, [=](const Execution& on, int64_t) { return executor.ok() ? (*executor)->run(step, on) : executor.status(); }};
     });
   };
   if (cuda) {

@@ -143,9 +143,7 @@ Status GraphExecutor::bind(const Binding& binding, void* member) {
       patches_.push_back({member, step_member(static_cast<StepArray>(binding.index)).offset});
       reads_[static_cast<size_t>(binding.index)] = true;
       break;
-    case Binding::To::count:
-      patches_.push_back({member, step_member(static_cast<StepCount>(binding.index)).offset});
-      break;
+    case Binding::To::count: patches_.push_back({member, step_member(static_cast<StepCount>(binding.index)).offset}); break;
     case Binding::To::table:
       tables_.push_back(binding.table->memory());
       set(binding.table->cos_sin() + binding.column);
@@ -188,7 +186,7 @@ Status GraphExecutor::check_step(const StepInputs& step, const Execution& execut
     }
   }
   if (step.num_position_axes < position_axes_) {
-    return invalid_argument("step: positions come in ", step.num_position_axes, " streams: the graph turns by ", position_axes_);
+    return invalid_argument("step: positions have ", step.num_position_axes, " axes: the graph needs ", position_axes_);
   }
   if (step.block_table_stride < attends || step.block_table_stride > INT32_MAX) {
     return invalid_argument("step: block_table_stride is ", step.block_table_stride, ": it must lie in ", attends, "..",

@@ -140,7 +140,8 @@ bool same_rope(const Step<RotaryParams>& a, const Step<RotaryParams>& b) {
 
 // Q and K must have the same norm and rotation.
 bool treated_alike(const Steps& q, const Steps& k) {
-  if (static_cast<bool>(q.norm) != static_cast<bool>(k.norm) || static_cast<bool>(q.rope) != static_cast<bool>(k.rope)) return false;
+  if (static_cast<bool>(q.norm) != static_cast<bool>(k.norm) || static_cast<bool>(q.rope) != static_cast<bool>(k.rope))
+    return false;
   if (q.norm && (!same_norm(*q.norm.params, *k.norm.params) || q.norm_after_rope != k.norm_after_rope)) return false;
   return !q.rope || same_rope(q.rope, k.rope);
 }
@@ -171,7 +172,7 @@ struct Chain {
   Step<KvWriteParams> write;
   Step<AddBiasParams> joint_bias;  // of q, k and v together
   Steps q, k, v;
-  Value packed;        // q, k and v side by side, or q and k if V is taken from k
+  Value packed;  // q, k and v side by side, or q and k if V is taken from k
   int64_t q_width = 0;
   bool v_from_k = false;
   Value q_out;  // none: q is read from its columns unchanged
@@ -304,7 +305,8 @@ std::optional<Chain> match_chain(const Graph& graph, const Uses& uses, int index
   Value q;
   for (int32_t id = 0; id < static_cast<int32_t>(graph.values.size()); ++id) {
     const ValueInfo& info = graph.values[static_cast<size_t>(id)];
-    if (info.base != chain.packed || info.base_column != 0 || info.width != chain.q_width || uses.readers_of({id}).empty()) continue;
+    if (info.base != chain.packed || info.base_column != 0 || info.width != chain.q_width || uses.readers_of({id}).empty())
+      continue;
     if (q) return {};
     q = {id};
   }

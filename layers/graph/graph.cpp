@@ -186,7 +186,8 @@ Value GraphBuilder::embedding(const std::string& name, const Weight& table, floa
     node.write(p.out, out);
     node.faults(p.faults);
     if (table.dtype == activations_) return;
-    check(invalid_argument(node.name, ": the table is ", dtype_name(table.dtype), ": activations are ", dtype_name(activations_)));
+    check(
+        invalid_argument(node.name, ": the table is ", dtype_name(table.dtype), ": activations are ", dtype_name(activations_)));
   });
   return out;
 }
@@ -270,6 +271,11 @@ GraphBuilder::Qkv GraphBuilder::split_heads(Value qkv, int64_t num_q_heads, int6
                                             bool v_from_k) {
   const int64_t q_width = num_q_heads * head_dim;
   const int64_t kv_width = num_kv_heads * head_dim;
+  if (info(qkv).width < q_width + (v_from_k ? 1 : 2) * kv_width) {
+    check(invalid_argument("graph: ", info(qkv).name, " has ", info(qkv).width, " columns: ", num_q_heads, " heads of Q and ",
+                           num_kv_heads, " of K", v_from_k ? "" : " and of V", " of ", head_dim, " channels need ",
+                           q_width + (v_from_k ? 1 : 2) * kv_width));
+  }
   const Value q = add_view("q", qkv, 0, q_width);
   const Value k = add_view("k", qkv, q_width, kv_width);
   const Value v = v_from_k ? k : add_view("v", qkv, q_width + kv_width, kv_width);

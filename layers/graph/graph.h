@@ -62,9 +62,10 @@ struct Weight {
 // How the heads of Q and K are rotated; by default they are not. Cos and sin come from a table, from a value that gather_cos_sin
 // has made of the table once per step for all layers, or (no table) from rotation.inv_freq.
 struct Rope {
-  const RopeTable* table = nullptr;  // gives style, rotary_dim, rows and max_position when a step runs, so it may grow before that
-  Value cos_sin;                     // [tokens, rotary_dim], none: the table itself
-  Rotation rotation;                 // with a table: only offset, inverse and axes; without: the whole inv_freq rotation
+  const RopeTable* table =
+      nullptr;        // gives style, rotary_dim, rows and max_position when a step runs, so it may grow before that
+  Value cos_sin;      // [tokens, rotary_dim], none: the table itself
+  Rotation rotation;  // with a table: only offset, inverse and axes; without: the whole inv_freq rotation
 
   Rope() = default;
   Rope(const RopeTable* of) : table(of) {}  // NOLINT(google-explicit-constructor)
@@ -84,9 +85,9 @@ struct HeadsNorm {
 };
 
 // The list of operations: the parameters of any one that a graph can hold.
-using Parameters = std::variant<EmbeddingParams, RmsNormParams, GemmParams, AddBiasParams, QkNormParams, GatherCosSinParams,
-                                RotaryParams, QueryScaleParams, KvWriteParams, AttentionPrologueParams, PagedAttentionParams,
-                                GatedActivationParams>;
+using Parameters =
+    std::variant<EmbeddingParams, RmsNormParams, GemmParams, AddBiasParams, QkNormParams, GatherCosSinParams, RotaryParams,
+                 QueryScaleParams, KvWriteParams, AttentionPrologueParams, PagedAttentionParams, GatedActivationParams>;
 
 // What a member of a node's parameters will be when the graph runs.
 struct Binding {

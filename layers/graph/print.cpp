@@ -167,8 +167,8 @@ std::string graph_dot(const Graph& graph) {
   std::vector<std::pair<std::string, int>> cache_writers;
   for (int n = 0; n < static_cast<int>(graph.nodes.size()); ++n) {
     const Node& node = graph.nodes[static_cast<size_t>(n)];
-    text += str_cat("  n", n, " [label=\"", node.name, "\\n", node.kind,
-                    node.fused_from.empty() ? "" : "\\n= " + node.fused_from, "\"];\n");
+    text += str_cat("  n", n, " [label=\"", node.name, "\\n", node.kind, node.fused_from.empty() ? "" : "\\n= " + node.fused_from,
+                    "\"];\n");
     for (const Value value : node.reads()) {
       const int from = writer[static_cast<size_t>(graph.storage_of(value).id)];
       if (from >= 0) text += str_cat("  n", from, " -> n", n, " [label=\"", name_of(graph, value), "\"];\n");

@@ -68,8 +68,7 @@ Outcome run(VariantModel& model, Graph graph) {
 }
 
 int64_t count(const Graph& graph, const std::string& kind) {
-  return std::count_if(graph.nodes.begin(), graph.nodes.end(),
-                       [&](const Node& node) { return node.kind == kind; });
+  return std::count_if(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) { return node.kind == kind; });
 }
 
 void expect_one_node_a_layer(const VariantModel& model, const Graph& fused) {
@@ -455,6 +454,8 @@ TEST(AttentionGraph, RefusesWeightsThatDoNotFit) {
   } cases[] = {
       {[](Attention& a) { a.qkv_weight.cols = 23; },
        "layers.1.qkv: the weight is [128, 23] float32: what it multiplies has 24 columns of float32"},
+      {[](Attention& a) { a.qkv_weight.rows = 127; },
+       "graph: layers.1.qkv has 127 columns: 4 heads of Q and 2 of K and of V of 16 channels need 128"},
       {[](Attention& a) { a.output_weight.dtype = DType::f16; },
        "layers.1.output: the weight is [24, 64] float16: what it multiplies has 64 columns of float32"},
       {[](Attention& a) { a.q_bias.cols = 60; },
@@ -465,8 +466,7 @@ TEST(AttentionGraph, RefusesWeightsThatDoNotFit) {
        "layers.1.q_norm: a norm's weight is [1, 16] bfloat16: it must be [1, 16] or [4, 16] of float32"},
       {[](Attention& a) { a.q_norm.bias.rows = 4; },
        "layers.1.q_norm: the norm's weight has 1 rows and its bias 4: they must have as many"},
-      {[](Attention& a) { a.num_kv_heads = 0; },
-       "layers.1.k_norm: there are 0 heads: the 0 columns must be a multiple of them"},
+      {[](Attention& a) { a.num_kv_heads = 0; }, "layers.1.k_norm: there are 0 heads: the 0 columns must be a multiple of them"},
       {[](Attention& a) { a.rope = {}, a.rope.rotation.inv_freq = static_cast<const float*>(a.qkv_weight.data); },
        "layers.1.kv_write: rotary_dim is 0, but inv_freq is given: set rotary_dim, or leave it null"},
   };
@@ -525,7 +525,7 @@ TEST(AttentionGraph, RefusesStepsWithTooFewPositionStreams) {
   const StepInputs step = buffers.upload(make_batch(one_stream, 0), cpu).value();
   for (const Graph& graph : {model.graph, fuse_attention_prologue(model.graph).value()}) {
     auto executor = GraphExecutor::create(graph, model.storage, {16, 8, 2, 16}, cpu).value();
-    EXPECT_EQ(executor->run(step, cpu).message(), "step: positions come in 1 streams: the graph turns by 3");
+    EXPECT_EQ(executor->run(step, cpu).message(), "step: positions have 1 axes: the graph needs 3");
   }
   EXPECT_EQ(buffers.upload(make_batch(variant, 0), cpu).status().message(),
             "the step has positions in 3 streams: its buffers hold 1");
