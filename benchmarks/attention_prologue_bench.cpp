@@ -22,7 +22,7 @@ struct Shape {
   RopeStyle style = RopeStyle::neox;
   bool bias = false;
   bool norm = false;  // of q and k, before the rotation, 1 + w
-  KvType cache = KvType::bf16;
+  DType cache = DType::bf16;
   KvScaling scaling = KvScaling::none;
   bool q8 = false;  // q as fp8, scaled as the cache is
   bool mrope = false;
@@ -41,28 +41,28 @@ const Shape kShapes[] = {
     {.name = "bias", .bias = true, .unfused = true},
     {.name = "norm", .norm = true},
     {.name = "bias + norm", .bias = true, .norm = true, .unfused = true, .all_sizes = true},
-    {.name = "fp8", .cache = KvType::fp8_e4m3, .scaling = KvScaling::tensor, .unfused = true, .all_sizes = true},
-    {.name = "fp8 + fp8 q", .cache = KvType::fp8_e4m3, .scaling = KvScaling::tensor, .q8 = true, .all_sizes = true},
-    {.name = "fp8 computed", .cache = KvType::fp8_e4m3, .scaling = KvScaling::token_head, .all_sizes = true},
-    {.name = "fp8 + fp8 q computed", .cache = KvType::fp8_e4m3, .scaling = KvScaling::token_head, .q8 = true, .all_sizes = true},
-    {.name = "int8", .cache = KvType::int8, .scaling = KvScaling::head, .all_sizes = true},
-    {.name = "int8 computed", .cache = KvType::int8, .scaling = KvScaling::token_head, .all_sizes = true},
-    {.name = "int4 computed", .cache = KvType::int4, .scaling = KvScaling::token_head},
+    {.name = "fp8", .cache = DType::fp8_e4m3, .scaling = KvScaling::tensor, .unfused = true, .all_sizes = true},
+    {.name = "fp8 + fp8 q", .cache = DType::fp8_e4m3, .scaling = KvScaling::tensor, .q8 = true, .all_sizes = true},
+    {.name = "fp8 computed", .cache = DType::fp8_e4m3, .scaling = KvScaling::token_head, .all_sizes = true},
+    {.name = "fp8 + fp8 q computed", .cache = DType::fp8_e4m3, .scaling = KvScaling::token_head, .q8 = true, .all_sizes = true},
+    {.name = "int8", .cache = DType::int8, .scaling = KvScaling::head, .all_sizes = true},
+    {.name = "int8 computed", .cache = DType::int8, .scaling = KvScaling::token_head, .all_sizes = true},
+    {.name = "int4 computed", .cache = DType::int4, .scaling = KvScaling::token_head},
     {.name = "mrope", .mrope = true, .all_sizes = true},
     {.name = "derived", .derived = true, .all_sizes = true},
     {.name = "per token", .per_token = true, .all_sizes = true},
     {.name = "bias + norm, fp8, derived",
      .bias = true,
      .norm = true,
-     .cache = KvType::fp8_e4m3,
+     .cache = DType::fp8_e4m3,
      .scaling = KvScaling::tensor,
      .derived = true},
-    {.name = "norm, fp8, derived", .norm = true, .cache = KvType::fp8_e4m3, .scaling = KvScaling::tensor, .derived = true},
-    {.name = "norm, fp8 computed", .norm = true, .cache = KvType::fp8_e4m3, .scaling = KvScaling::token_head},
+    {.name = "norm, fp8, derived", .norm = true, .cache = DType::fp8_e4m3, .scaling = KvScaling::tensor, .derived = true},
+    {.name = "norm, fp8 computed", .norm = true, .cache = DType::fp8_e4m3, .scaling = KvScaling::token_head},
     {.name = "rotary 96 of 128, bias, fp8",
      .rotary_dim = 96,
      .bias = true,
-     .cache = KvType::fp8_e4m3,
+     .cache = DType::fp8_e4m3,
      .scaling = KvScaling::tensor},
     {.name = "interleaved", .style = RopeStyle::interleaved},
     {.name = "rotary 72 of 128", .rotary_dim = 72},
@@ -76,7 +76,7 @@ const Shape kShapes[] = {
     {.name = "Qwen3 32/8/128 norm", .norm = true},
     {.name = "MHA 32/32/128", .num_kv_heads = 32},
     {.name = "MQA 4/1/256 norm", .num_q_heads = 4, .num_kv_heads = 1, .head_dim = 256, .rotary_dim = 256, .norm = true},
-    {.name = "float32", .dtype = DType::f32, .cache = KvType::f32},
+    {.name = "float32", .dtype = DType::f32, .cache = DType::f32},
     {.name = "smollm2 float32 9/3/64",
      .num_q_heads = 9,
      .num_kv_heads = 3,
@@ -84,7 +84,7 @@ const Shape kShapes[] = {
      .rotary_dim = 64,
      .dtype = DType::f32,
      .style = RopeStyle::interleaved,
-     .cache = KvType::f32,
+     .cache = DType::f32,
      .unfused = true},
 };
 
@@ -142,7 +142,7 @@ Problem make_problem(const Shape& shape, int64_t num_tokens, bench::Setup& setup
   const int64_t in_bytes = num_tokens * (q_width + 2 * kv_width) * size;
   const int64_t q_bytes = num_tokens * q_width * (shape.q8 ? 1 : size);
   const bool computed = shape.scaling == KvScaling::token_head;
-  int64_t out_bytes = q_bytes + num_tokens * 2 * kv_width * kv_type_bits(shape.cache) / 8;
+  int64_t out_bytes = q_bytes + num_tokens * 2 * kv_width * dtype_bits(shape.cache) / 8;
   if (computed) out_bytes += num_tokens * (2 * shape.num_kv_heads + (shape.q8 ? shape.num_q_heads : 0)) * 4;
   problem.bytes = in_bytes + out_bytes + num_tokens * (shape.rotary_dim * 4 + 16) +
                   (shape.bias ? (q_width + 2 * kv_width) * size : 0) + (shape.norm ? 2 * shape.head_dim * size : 0);
@@ -205,11 +205,11 @@ Problem make_problem(const Shape& shape, int64_t num_tokens, bench::Setup& setup
       p.rotation.max_position = num_tokens + 5;
     }
   } else {
-    p.places.positions = setup.values(positions);
-    p.places.slot_mapping = setup.values(slots);
+    p.places.positions = index_view(setup.values(positions));
+    p.places.slot_mapping = index_view(setup.values(slots));
   }
 
-  const int64_t cache_bytes = num_pages * kPageSize * kv_width * kv_type_bits(shape.cache) / 8;
+  const int64_t cache_bytes = num_pages * kPageSize * kv_width * dtype_bits(shape.cache) / 8;
   p.cache.k = setup.shared(cache_bytes, shape.dtype);
   p.cache.v = setup.shared(cache_bytes, shape.dtype);
   p.cache.type = shape.cache;
@@ -277,12 +277,12 @@ Status unfused(const AttentionPrologueParams& p, const Execution& execution) {
     RotaryParams r;
     r.seq_len = p.num_tokens;
     r.head_dim = p.head_dim;
-    r.dtype = float_type(p.dtype);
+    r.dtype = p.dtype;
     r.num_tensors = 1;
     r.tensors[0] = rotary_tensor(x, y, heads);
     r.style = p.rotation.style;
     r.rotary_dim = p.rotation.rotary_dim;
-    r.angles = cos_sin_cache(p.rotation.cos_sin, FloatType::f32, p.rotation.max_position, r.rotary_dim);
+    r.angles = cos_sin_cache(p.rotation.cos_sin, DType::f32, p.rotation.max_position, r.rotary_dim);
     r.positions.ids = p.places.positions;
     r.faults = p.faults;
     return rotary(r, execution);

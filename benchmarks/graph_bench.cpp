@@ -46,7 +46,7 @@ int main(int argc, char** argv) {
   RopeConfig rope;
   rope.rotary_dim = kHeadDim;
   const auto table = RopeTable::create(rope, kTokens, RopePrecision::exact, execution);
-  const auto cache = KvStorage::create({32, 1, kPageSize, kKvHeads, kHeadDim, KvType::bf16}, execution.device);
+  const auto cache = KvStorage::create({32, 1, kPageSize, kKvHeads, kHeadDim, DType::bf16}, execution.device);
   if (!table.ok() || !cache.ok()) {
     std::fprintf(stderr, "%s\n", (table.ok() ? cache.status() : table.status()).message().c_str());
     return 1;

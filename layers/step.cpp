@@ -13,19 +13,22 @@ constexpr int64_t kMaxPositionAxes = 4;
 
 // In the order of StepArray and StepCount.
 constexpr StepMember kArrays[] = {
-    {"token_ids", offsetof(StepInputs, token_ids)},       {"positions", offsetof(StepInputs, positions)},
-    {"slot_mapping", offsetof(StepInputs, slot_mapping)}, {"cu_seqlens_q", offsetof(StepInputs, cu_seqlens_q)},
-    {"seq_lens", offsetof(StepInputs, seq_lens)},         {"block_table", offsetof(StepInputs, block_table)},
-    {"logit_rows", offsetof(StepInputs, logit_rows)},
+    {"token_ids", offsetof(StepInputs, token_ids), DType::int32},
+    {"positions", offsetof(StepInputs, positions), DType::int32},
+    {"slot_mapping", offsetof(StepInputs, slot_mapping), DType::int64},
+    {"cu_seqlens_q", offsetof(StepInputs, cu_seqlens_q), DType::int32},
+    {"seq_lens", offsetof(StepInputs, seq_lens), DType::int32},
+    {"block_table", offsetof(StepInputs, block_table), DType::int32},
+    {"logit_rows", offsetof(StepInputs, logit_rows), DType::int32},
 };
 constexpr StepMember kCounts[] = {
-    {"num_tokens", offsetof(StepInputs, num_tokens)},
-    {"num_seqs", offsetof(StepInputs, num_seqs)},
-    {"num_logit_rows", offsetof(StepInputs, num_logit_rows)},
-    {"max_seqlen_q", offsetof(StepInputs, max_seqlen_q)},
-    {"max_seq_len", offsetof(StepInputs, max_seq_len)},
-    {"block_table_stride", offsetof(StepInputs, block_table_stride)},
-    {"position_axis_stride", offsetof(StepInputs, position_axis_stride)},
+    {"num_tokens", offsetof(StepInputs, num_tokens), DType::unset},
+    {"num_seqs", offsetof(StepInputs, num_seqs), DType::unset},
+    {"num_logit_rows", offsetof(StepInputs, num_logit_rows), DType::unset},
+    {"max_seqlen_q", offsetof(StepInputs, max_seqlen_q), DType::unset},
+    {"max_seq_len", offsetof(StepInputs, max_seq_len), DType::unset},
+    {"block_table_stride", offsetof(StepInputs, block_table_stride), DType::unset},
+    {"position_axis_stride", offsetof(StepInputs, position_axis_stride), DType::unset},
 };
 
 }  // namespace

@@ -46,6 +46,7 @@ enum class StepCount : int32_t {
 struct StepMember {
   const char* name;
   int32_t offset;  // in StepInputs, in bytes; every member has 8
+  DType type;      // of the elements of an array
 };
 PROLOGUE_API StepMember step_member(StepArray array);
 PROLOGUE_API StepMember step_member(StepCount count);

@@ -101,7 +101,7 @@ class Engine {
     // This layer's part of the pool: strides say where its pages are.
     p.cache.k = pool_ + 2 * kLayer * kPageSize * kKvWidth;
     p.cache.v = pool_ + (2 * kLayer + 1) * kPageSize * kKvWidth;
-    p.cache.type = prologue::KvType::bf16;
+    p.cache.type = prologue::DType::bf16;
     p.cache.num_pages = kPages;
     p.cache.page_size = kPageSize;
     p.cache.num_kv_heads = kKvHeads;

@@ -29,10 +29,11 @@ int main() {
   // snippet: call
   prologue::AttentionPrologueParams p;
   p.num_tokens = kTokens, p.num_q_heads = kQHeads, p.num_kv_heads = kKvHeads, p.head_dim = kHeadDim;
-  p.dtype = prologue::DType::f32, p.cache.type = prologue::KvType::f32;  // or f16, bf16; the cache also fp8, int8, int4
-  prologue::set_packed_qkv(p, qkv.data(), kRow);                         // or p.q, p.k, p.v, each with its strides
+  p.dtype = prologue::DType::f32, p.cache.type = prologue::DType::f32;  // or f16, bf16; the cache also fp8, int8, int4
+  prologue::set_packed_qkv(p, qkv.data(), kRow);                        // or p.q, p.k, p.v, each with its strides
   p.rotation.rotary_dim = kHeadDim, p.rotation.max_position = kMaxPosition, p.rotation.cos_sin = cos_sin.data();
-  p.places.positions = positions.data(), p.places.slot_mapping = slots.data(), p.faults = &faults;
+  p.places.positions = prologue::index_view(positions.data()), p.places.slot_mapping = prologue::index_view(slots.data()),
+  p.faults = &faults;
   p.q_out = {q.data(), kQHeads * kHeadDim, kHeadDim};
   p.cache.k = k_cache.data(), p.cache.v = v_cache.data(), p.cache.num_pages = kPages, p.cache.page_size = kPageSize;
   p.cache.num_kv_heads = kKvHeads, p.cache.head_dim = kHeadDim;

@@ -231,7 +231,7 @@ Status add_all(const AttentionPrologueParams& p, RegionChecks& regions) {
 
 AttentionPrologueParams resolved(const AttentionPrologueParams& params) {
   AttentionPrologueParams p = params;
-  p.cache.type = resolve_kv_type(p.cache.type, p.dtype);
+  p.cache.type = resolve_dtype(p.cache.type, p.dtype);
   return p;
 }
 

@@ -108,9 +108,9 @@ struct Rotation {
   bool inverse = false;       // inverse rotation: -sin
   CosSinSource source = CosSinSource::table;
   const float* cos_sin = nullptr;
-  const float* inv_freq = nullptr;  // [rotary_dim / 2] float32
-  float attention_factor = 1.0f;    // multiplies cos and sin; inv_freq only (tables already include it)
-  int64_t max_position = 0;         // rows of the table; inv_freq: at most 2^20; no rotation, per_token: 0 = no bound
+  const float* inv_freq = nullptr;           // [rotary_dim / 2] float32
+  float attention_factor = 1.0f;             // multiplies cos and sin; inv_freq only (tables already include it)
+  int64_t max_position = 0;                  // rows of the table; inv_freq: at most 2^20; no rotation, per_token: 0 = no bound
   PastTable past_table = PastTable::record;  // what happens at positions >= max_position
 
   // Several position axes (MRoPE, 2-D): pair i is rotated by the position on axis pair_axis[i]. Null: by that on axis 0.
@@ -176,7 +176,7 @@ struct AttentionPrologueParams {
   int64_t num_q_heads = 0;
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;  // even, 2..576
-  DType dtype = DType::f32;
+  DType dtype = DType::unset;
 
   HeadsView q;
   HeadsView k;

@@ -49,9 +49,9 @@ struct Alignment {
     pointer(view.data, bits);
     strides({view.token_stride, view.head_stride});
   }
-  void pages(const void* data, const PageStrides& s, KvType type) {
-    if (data == nullptr || type == KvType::int4) return;  // int4 is stored byte by byte
-    pointer(data, kv_type_bits(type));
+  void pages(const void* data, const PageStrides& s, DType type) {
+    if (data == nullptr || type == DType::int4) return;  // int4 is stored byte by byte
+    pointer(data, dtype_bits(type));
     strides({s.page, s.token, s.head});
   }
 };
@@ -162,8 +162,8 @@ int features_of(const AttentionPrologueParams& p, int64_t vector) {
     features |= kNorm;
   }
   if (p.q8_out.data != nullptr) features |= scales_of(p.q8_out.scaling);
-  if (has_cache(p) && p.cache.type != kv_type_of(p.dtype)) {
-    if (kv_type_bits(p.cache.type) != 8) return -1;
+  if (has_cache(p) && p.cache.type != p.dtype) {
+    if (dtype_bits(p.cache.type) != 8) return -1;
     features |= scales_of(p.cache.scaling);
   }
   if (derives_positions(p) != derives_slots(p) && has_cache(p)) return -1;
@@ -195,11 +195,11 @@ Stride bytes_of(int64_t elements, int64_t bits) {
 }
 
 const char* bytes_of(const void* data) { return static_cast<const char*>(data); }
-uint32_t step_of(const IndexView& view) { return view.type == IndexType::int64 ? 8 : 4; }
+uint32_t step_of(const IndexView& view) { return view.type == DType::int64 ? 8 : 4; }
 
 template <class Stride, class Tensor>
 void fill_core(const AttentionPrologueParams& p, CoreArgs<Stride, Tensor>& args) {
-  const int64_t bits = dtype_size(p.dtype) * 8, kv_bits = kv_type_bits(p.cache.type);
+  const int64_t bits = dtype_size(p.dtype) * 8, kv_bits = dtype_bits(p.cache.type);
   args.positions = bytes_of(p.places.positions.data);
   args.position_step = step_of(p.places.positions);
   if (has_cache(p)) {
@@ -254,7 +254,7 @@ void fill_steps(const AttentionPrologueParams& p, int features, LeanArgs& args) 
     tensor->inverse_count = 1.0f / static_cast<float>(p.head_dim);
   }
 
-  const auto scale = [](LeanTensor& tensor, KvType type, KvScaling scaling, float* scales, const PageStrides& strides) {
+  const auto scale = [](LeanTensor& tensor, DType type, KvScaling scaling, float* scales, const PageStrides& strides) {
     tensor.store = type;
     if (scaling == KvScaling::none) return;
     tensor.scale = reinterpret_cast<char*>(scales);
@@ -268,9 +268,9 @@ void fill_steps(const AttentionPrologueParams& p, int features, LeanArgs& args) 
     }
   };
   if (p.q8_out.data != nullptr) {
-    scale(q, KvType::fp8_e4m3, p.q8_out.scaling, p.q8_out.scale, {0, p.num_q_heads, 1});
+    scale(q, DType::fp8_e4m3, p.q8_out.scaling, p.q8_out.scale, {0, p.num_q_heads, 1});
   }
-  if (has_cache(p) && p.cache.type != kv_type_of(p.dtype)) {
+  if (has_cache(p) && p.cache.type != p.dtype) {
     scale(k, p.cache.type, p.cache.scaling, p.cache.k_scale, p.cache.k_scale_strides);
     scale(v, p.cache.type, p.cache.scaling, p.cache.v_scale, p.cache.v_scale_strides);
   }
@@ -349,12 +349,12 @@ void fill_extras(const AttentionPrologueParams& p, int64_t vector, GeneralArgs& 
   v.second_head = bytes_of<int64_t>(p.v_out.head_stride, bits);
 
   if (p.q8_out.data != nullptr) {
-    q.store = KvType::fp8_e4m3;
+    q.store = DType::fp8_e4m3;
     fill_scale(q, p.q8_out.scaling, p.q8_out.scale, {0, p.num_q_heads, 1});
   }
   if (has_cache(p)) {
-    if (p.cache.type != kv_type_of(p.dtype)) k.store = v.store = p.cache.type;
-    if (!kv_type_is_float(p.cache.type)) {
+    if (p.cache.type != p.dtype) k.store = v.store = p.cache.type;
+    if (!dtype_is_activation(p.cache.type)) {
       fill_scale(k, p.cache.scaling, p.cache.k_scale, p.cache.k_scale_strides);
       fill_scale(v, p.cache.scaling, p.cache.v_scale, p.cache.v_scale_strides);
     }
@@ -554,7 +554,7 @@ std::string instance_name(const Family& family, const Instance& instance) {
 
 std::vector<KernelInstance<AttentionPrologueParams>> instances_of(const AttentionPrologueParams& unresolved) {
   const auto resolve = [](AttentionPrologueParams p) {
-    p.cache.type = resolve_kv_type(p.cache.type, p.dtype);
+    p.cache.type = resolve_dtype(p.cache.type, p.dtype);
     return p;
   };
   const AttentionPrologueParams params = resolve(unresolved);

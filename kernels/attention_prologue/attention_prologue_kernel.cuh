@@ -80,7 +80,7 @@ __device__ inline void inverse_root_means(const UnitValues<V> (&values)[kUnits],
 
 // The scale of each head. All threads of a warp must be here.
 template <int V, int kUnits>
-__device__ inline void compute_scales(const UnitValues<V> (&values)[kUnits], KvType type, HeadScale (&scales)[kUnits]) {
+__device__ inline void compute_scales(const UnitValues<V> (&values)[kUnits], DType type, HeadScale (&scales)[kUnits]) {
   uint32_t largest[kUnits];
 #pragma unroll
   for (int n = 0; n < kUnits; ++n) largest[n] = largest_magnitude<V>(values[n]);
@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(bounds_of(V, kUnits, kHints, kFeatures).thread
   const uint32_t page = is_q ? 0 : slot.page, offset = is_q ? t : slot.offset;
   char* out = tensor.out + times(tensor.out_page, page) + times(tensor.out_token, offset);
   const bool writes = inside & !position.padding & (is_q | (slot.reaches_cache & !position.outside));
-  const bool in_8_bits = scaled && tensor.store != KvType::as_dtype;
+  const bool in_8_bits = scaled && tensor.store != DType::unset;
   constexpr bool kCopiesV = (kFeatures & (kNorm | kBias)) == kNorm;
 #pragma unroll
   for (int first = 0; first < kUnits; first += kAtOnce) {
@@ -213,7 +213,7 @@ __global__ void __launch_bounds__(bounds_of(V, kUnits, kHints, kFeatures).thread
     }
 
     if ((features & kComputedScales) != 0 ? uniform(in_8_bits) : in_8_bits) {
-      const KvType type = tensor.store;
+      const DType type = tensor.store;
       if (kUnits > 1 && has_scale) {
 #pragma unroll
         for (int n = 0; n < kAtOnce; ++n) scales[n].reciprocal = __frcp_rn(scales[n].scale);

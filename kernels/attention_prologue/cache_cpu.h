@@ -14,7 +14,7 @@ namespace prologue::cpu {
 struct CacheSide {
   void* data = nullptr;
   PageStrides strides;
-  KvType type = KvType::f32;
+  DType type = DType::unset;
   KvScaling scaling = KvScaling::none;
   float* scale = nullptr;
   PageStrides scale_strides;
@@ -33,15 +33,15 @@ inline int64_t slot_offset(const PageStrides& strides, int64_t page_size, int64_
 }
 
 // amax -> scale, over `count` values.
-inline HeadScale scale_for(const float* values, int64_t count, KvType type) {
+inline HeadScale scale_for(const float* values, int64_t count, DType type) {
   uint32_t largest = 0;
   for (int64_t i = 0; i < count; ++i) largest = std::max(largest, magnitude_bits(values[i]));
   return computed_scale(largest, kv_largest(type));
 }
 
-template <KvType kType>
+template <DType kType>
 void quantize_values(const float* values, int64_t count, float reciprocal, uint8_t* y) {
-  if constexpr (kType == KvType::int4) {
+  if constexpr (kType == DType::int4) {
     for (int64_t i = 0; i < count; i += 2) {
       const int low = quantize(values[i], reciprocal, kType), high = quantize(values[i + 1], reciprocal, kType);
       y[i / 2] = static_cast<uint8_t>(low | high << 4);
@@ -70,19 +70,19 @@ void write_head(const CacheSide& side, int64_t slot, int64_t head, const Finishe
     scale = scale_for(finished.values, finished.width, side.type);
     side.scale[slot_offset(side.scale_strides, side.page_size, slot, head)] = scale.scale;
   }
-  uint8_t* const bytes = static_cast<uint8_t*>(side.data) + (side.type == KvType::int4 ? offset / 2 : offset);
+  uint8_t* const bytes = static_cast<uint8_t*>(side.data) + (side.type == DType::int4 ? offset / 2 : offset);
   const auto store_quantized = [&](auto type) {
     quantize_values<decltype(type)::value>(finished.values, finished.width, scale.reciprocal, bytes);
   };
   switch (side.type) {
-    case KvType::as_dtype: return;  // a resolved type
-    case KvType::f32: return store_float(float{});
-    case KvType::f16: return store_float(Float16{});
-    case KvType::bf16: return store_float(BFloat16{});
-    case KvType::fp8_e4m3: return store_quantized(std::integral_constant<KvType, KvType::fp8_e4m3>{});
-    case KvType::fp8_e5m2: return store_quantized(std::integral_constant<KvType, KvType::fp8_e5m2>{});
-    case KvType::int8: return store_quantized(std::integral_constant<KvType, KvType::int8>{});
-    case KvType::int4: return store_quantized(std::integral_constant<KvType, KvType::int4>{});
+    case DType::f32: return store_float(float{});
+    case DType::f16: return store_float(Float16{});
+    case DType::bf16: return store_float(BFloat16{});
+    case DType::fp8_e4m3: return store_quantized(std::integral_constant<DType, DType::fp8_e4m3>{});
+    case DType::fp8_e5m2: return store_quantized(std::integral_constant<DType, DType::fp8_e5m2>{});
+    case DType::int8: return store_quantized(std::integral_constant<DType, DType::int8>{});
+    case DType::int4: return store_quantized(std::integral_constant<DType, DType::int4>{});
+    default: return;  // not a cache's type
   }
 }
 

@@ -291,7 +291,7 @@ __device__ inline void store_as_cache(const GeneralArgs& p, const TokenPlace& to
   const UnitPlace& place = head.place;
 
   uint32_t largest = 0;
-  const bool quantised = extras.store >= KvType::fp8_e4m3;
+  const bool quantised = extras.store >= DType::fp8_e4m3;
   if (extras.scale_from == ScaleFrom::computed) {
     UnitValues<V> present = head.values;
 #pragma unroll
@@ -302,15 +302,15 @@ __device__ inline void store_as_cache(const GeneralArgs& p, const TokenPlace& to
   }
   if (reached && !quantised) {
     switch (extras.store) {
-      case KvType::f32: store_unit<false, float, V>(to, place, narrow<float, V>(zero ? UnitValues<V>{} : head.values)); break;
-      case KvType::f16: store_unit<false, __half, V>(to, place, narrow<__half, V>(zero ? UnitValues<V>{} : head.values)); break;
-      case KvType::bf16:
+      case DType::f32: store_unit<false, float, V>(to, place, narrow<float, V>(zero ? UnitValues<V>{} : head.values)); break;
+      case DType::f16: store_unit<false, __half, V>(to, place, narrow<__half, V>(zero ? UnitValues<V>{} : head.values)); break;
+      case DType::bf16:
         store_unit<false, __nv_bfloat16, V>(to, place, narrow<__nv_bfloat16, V>(zero ? UnitValues<V>{} : head.values));
         break;
       default: store_as_dtype<T, V>(to, head, zero); break;
     }
   }
-  const KvType type = extras.store;
+  const DType type = extras.store;
   HeadScale scale;
   if (reached && quantised) {
     char* scale_at = extras.scale + page * extras.scale_page + offset * extras.scale_token + at.head * extras.scale_head;
@@ -322,7 +322,7 @@ __device__ inline void store_as_cache(const GeneralArgs& p, const TokenPlace& to
       scale = given_scale(*reinterpret_cast<const float*>(extras.scale + at.head * extras.scale_head));
     }
     if (extras.scale_from == ScaleFrom::computed && lanes.lane == 0) *reinterpret_cast<float*>(scale_at) = scale.scale;
-    if (type != KvType::int4) {
+    if (type != DType::int4) {
       UnitValues<V> scaled = head.values;
       if (scale.reciprocal == 0.0f) {
         scaled = {};
@@ -339,11 +339,11 @@ __device__ inline void store_as_cache(const GeneralArgs& p, const TokenPlace& to
   __syncthreads();
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    if (place.has_a) codes[place.a + i] = quantize(head.values.x[i], scale.reciprocal, KvType::int4);
-    if (place.has_b) codes[place.b + i] = quantize(head.values.x[V + i], scale.reciprocal, KvType::int4);
+    if (place.has_a) codes[place.a + i] = quantize(head.values.x[i], scale.reciprocal, DType::int4);
+    if (place.has_b) codes[place.b + i] = quantize(head.values.x[V + i], scale.reciprocal, DType::int4);
   }
   __syncthreads();
-  if (reached && extras.store == KvType::int4) {
+  if (reached && extras.store == DType::int4) {
     for (int i = lanes.lane; i < head_dim / 2; i += lanes.count) {
       to[i] = static_cast<char>(codes[2 * i] | codes[2 * i + 1] << 4);
     }
@@ -399,7 +399,7 @@ __global__ void __launch_bounds__(kMaxGeneralThreads) general_prologue_kernel(co
     }
   }
 
-  const bool any_int4 = p.extras[1].store == KvType::int4 || p.extras[2].store == KvType::int4;
+  const bool any_int4 = p.extras[1].store == DType::int4 || p.extras[2].store == DType::int4;
   const int num_rows = p.tensors[0].heads + p.tensors[1].heads + p.tensors[2].heads;
   const int step = static_cast<int>(gridDim.y * blockDim.y);
   for (int first = static_cast<int>(blockIdx.y * blockDim.y); first < num_rows; first += step) {

@@ -82,7 +82,7 @@ namespace {
 
 KvWriteParams resolved(const KvWriteParams& params) {
   KvWriteParams p = params;
-  p.cache.type = resolve_kv_type(p.cache.type, p.dtype);
+  p.cache.type = resolve_dtype(p.cache.type, p.dtype);
   if (p.past_table == PastTable::identity) p.max_position = 0;  // no bound
   return p;
 }
@@ -93,7 +93,7 @@ Status validate(const KvWriteParams& params, const Execution& execution) {
   constexpr const char* kName = "kv_write";
   PROLOGUE_RETURN_IF_ERROR(check_device(kName, execution.device));
   KvWriteParams p = params;
-  p.cache.type = resolve_kv_type(p.cache.type, p.dtype);
+  p.cache.type = resolve_dtype(p.cache.type, p.dtype);
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_tokens", p.num_tokens, 0, INT32_MAX));
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_kv_heads", p.num_kv_heads, 1, 65536));
   PROLOGUE_RETURN_IF_ERROR(check_dtype(kName, "dtype", p.dtype));

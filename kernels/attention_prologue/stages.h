@@ -17,7 +17,7 @@ namespace prologue {
 struct AddBiasParams {
   int64_t num_tokens = 0;
   int64_t width = 0;
-  DType dtype = DType::f32;
+  DType dtype = DType::unset;
   const void* x = nullptr;
   int64_t x_stride = 0;
   const void* bias = nullptr;
@@ -32,7 +32,7 @@ struct QkNormParams {
   int64_t num_tokens = 0;
   int64_t num_heads = 0;
   int64_t head_dim = 0;
-  DType dtype = DType::f32;
+  DType dtype = DType::unset;
   HeadsView x;
   MutableHeadsView y;
   NormKind kind = NormKind::rms;
@@ -52,7 +52,7 @@ struct QueryScaleParams {
   int64_t num_tokens = 0;
   int64_t num_heads = 0;
   int64_t head_dim = 0;
-  DType dtype = DType::f32;
+  DType dtype = DType::unset;
   HeadsView x;
   MutableHeadsView y;
   QueryScale q_scale;
@@ -70,7 +70,7 @@ struct KvWriteParams {
   int64_t num_tokens = 0;
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;  // of K; V's is the cache's
-  DType dtype = DType::f32;
+  DType dtype = DType::unset;
   HeadsView k;
   HeadsView v;
   PagedKvView cache;

@@ -97,20 +97,20 @@ Region array_region(const char* name, const void* data, int64_t count, int64_t e
 }
 
 Region index_region(const char* name, const IndexView& view, int64_t count) {
-  return array_region(name, view.data, count, view.type == IndexType::int32 ? 4 : 8);
+  return array_region(name, view.data, count, view.type == DType::int32 ? 4 : 8);
 }
 
 Region positions_region(const char* name, const IndexView& view, int64_t num_axes, int64_t axis_stride, int64_t count) {
   Region region = index_region(name, view, count);
   if (num_axes > 1) {
-    if (__builtin_mul_overflow(axis_stride, view.type == IndexType::int32 ? 4 : 8, &region.strides[1])) region.strides[1] = INT64_MAX;
+    if (__builtin_mul_overflow(axis_stride, view.type == DType::int32 ? 4 : 8, &region.strides[1])) region.strides[1] = INT64_MAX;
     region.counts[1] = num_axes;
   }
   return region;
 }
 
 Region cache_region(const char* name, const void* data, const PageStrides& strides, const PagedKvView& cache, int64_t width) {
-  const int64_t bits = kv_type_bits(cache.type);
+  const int64_t bits = dtype_bits(cache.type);
   const int64_t channels = width > 0 ? width : cache.head_dim;
   return {name,
           data,
@@ -137,15 +137,18 @@ Region cache_scale_region(const char* name, const float* scale, const PageStride
   return array_region(name, scale, 0, size);
 }
 
+std::string dtype_text(DType type) {
+  return type == DType::unset || dtype_valid(type) ? dtype_name(type) : str_cat("the unknown type ", static_cast<int32_t>(type));
+}
+
 Status check_range(const char* operation, const char* name, int64_t value, int64_t low, int64_t high) {
   if (value >= low && value <= high) return {};
   return invalid_argument(operation, ": ", name, " is ", value, ": it must lie in ", low, "..", high);
 }
 
 Status check_dtype(const char* operation, const char* name, DType dtype) {
-  if (dtype_valid(dtype)) return {};
-  return unsupported(operation, ": ", name, " is the unknown type ", static_cast<int32_t>(dtype),
-                     ": supported are float32, float16 and bfloat16");
+  if (dtype_is_activation(dtype)) return {};
+  return unsupported(operation, ": ", name, " is ", dtype_text(dtype), ": supported are float32, float16 and bfloat16");
 }
 
 Status check_finite(const char* operation, const char* name, float value) {
@@ -289,25 +292,25 @@ Status check_stride_set(const char* operation, const char* name, int64_t stride,
 }
 
 Status check_index_type(const char* operation, const char* name, const IndexView& view) {
-  if (view.type == IndexType::int32 || view.type == IndexType::int64) return {};
-  return invalid_argument(operation, ": ", name, ".type is ", static_cast<int32_t>(view.type), ": it must be int32 or int64");
+  if (view.data == nullptr || view.type == DType::int32 || view.type == DType::int64) return {};
+  return invalid_argument(operation, ": ", name, ".type is ", dtype_text(view.type), ": it must be int32 or int64");
 }
 
 Status check_cache_shape(const char* operation, const PagedKvView& cache, int64_t num_kv_heads, int64_t head_dim) {
-  if (!kv_type_valid(cache.type)) {
-    return unsupported(operation, ": cache.type is the unknown type ", static_cast<int32_t>(cache.type),
+  if (!dtype_is_kv(cache.type)) {
+    return unsupported(operation, ": cache.type is ", dtype_text(cache.type),
                        ": supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8 and int4");
   }
   if (cache.scaling < KvScaling::none || cache.scaling > KvScaling::token_head) {
     return unsupported(operation, ": cache.scaling is ", static_cast<int32_t>(cache.scaling),
                        ": supported are none, tensor, head and token_head");
   }
-  if (kv_type_is_float(cache.type) && cache.scaling != KvScaling::none) {
-    return invalid_argument(operation, ": cache.scaling is given, but cache.type is ", kv_type_name(cache.type),
+  if (dtype_is_activation(cache.type) && cache.scaling != KvScaling::none) {
+    return invalid_argument(operation, ": cache.scaling is given, but cache.type is ", dtype_name(cache.type),
                             ": float caches have no scales");
   }
-  if ((cache.type == KvType::int8 || cache.type == KvType::int4) && cache.scaling == KvScaling::none) {
-    return invalid_argument(operation, ": cache.scaling is none, but cache.type is ", kv_type_name(cache.type),
+  if ((cache.type == DType::int8 || cache.type == DType::int4) && cache.scaling == KvScaling::none) {
+    return invalid_argument(operation, ": cache.scaling is none, but cache.type is ", dtype_name(cache.type),
                             ": integer caches need scales");
   }
   PROLOGUE_RETURN_IF_ERROR(check_range(operation, "cache.num_pages", cache.num_pages, 1, int64_t{1} << 40));
@@ -319,7 +322,7 @@ Status check_cache_shape(const char* operation, const PagedKvView& cache, int64_
   if (cache.head_dim != head_dim) {
     return invalid_argument(operation, ": cache.head_dim is ", cache.head_dim, ": it must be head_dim, ", head_dim);
   }
-  if (cache.type == KvType::int4) {
+  if (cache.type == DType::int4) {
     for (const PageStrides& strides : {cache.k_strides, cache.v_strides}) {
       for (const int64_t stride : {strides.page, strides.token, strides.head}) {
         if (stride % 2 == 0) continue;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <string>
 
 #include <prologue/kernels/base/dtype.h>
 #include <prologue/kernels/base/execution.h>
@@ -39,6 +40,9 @@ Region positions_region(const char* name, const IndexView& view, int64_t num_axe
 Region cache_region(const char* name, const void* data, const PageStrides& strides, const PagedKvView& cache, int64_t width = 0);
 // The scales of a quantised cache, for every KvScaling; empty if there are none.
 Region cache_scale_region(const char* name, const float* scale, const PageStrides& strides, const PagedKvView& cache);
+
+// "int16", or "the unknown type 99".
+std::string dtype_text(DType type);
 
 Status check_range(const char* operation, const char* name, int64_t value, int64_t low, int64_t high);
 Status check_dtype(const char* operation, const char* name, DType dtype);

@@ -1,7 +1,6 @@
 // Views: raw pointers with strides. Strides count elements, never bytes. Views are plain data and own no memory.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include <prologue/kernels/base/dtype.h>
@@ -31,20 +30,25 @@ struct MutableHeadsView {
   operator HeadsView() const { return {data, token_stride, head_stride}; }  // NOLINT(google-explicit-constructor)
 };
 
-// An index array of int32 or int64 on the device of the operation.
-enum class IndexType : int32_t { int32 = 0, int64 };
+// An array of integers on the device of the operation; index_view() makes one. Operations take int32 and int64, the rotary operation
+// every integer type.
 struct IndexView {
   const void* data = nullptr;
-  IndexType type = IndexType::int32;
-
-  IndexView() = default;
-  IndexView(const int32_t* values) : data(values), type(IndexType::int32) {}  // NOLINT(google-explicit-constructor)
-  IndexView(const int64_t* values) : data(values), type(IndexType::int64) {}  // NOLINT(google-explicit-constructor)
-  IndexView(std::nullptr_t) {}                                                // NOLINT(google-explicit-constructor)
+  DType type = DType::unset;
 };
 
+inline IndexView index_view(const int8_t* values) { return {values, DType::int8}; }
+inline IndexView index_view(const int16_t* values) { return {values, DType::int16}; }
+inline IndexView index_view(const int32_t* values) { return {values, DType::int32}; }
+inline IndexView index_view(const int64_t* values) { return {values, DType::int64}; }
+inline IndexView index_view(const uint8_t* values) { return {values, DType::uint8}; }
+inline IndexView index_view(const uint16_t* values) { return {values, DType::uint16}; }
+inline IndexView index_view(const uint32_t* values) { return {values, DType::uint32}; }
+inline IndexView index_view(const uint64_t* values) { return {values, DType::uint64}; }
+
+// Element i of an array of int32 or int64.
 PROLOGUE_HOST_DEVICE inline int64_t index_at(const IndexView& view, int64_t i) {
-  return view.type == IndexType::int32 ? static_cast<const int32_t*>(view.data)[i] : static_cast<const int64_t*>(view.data)[i];
+  return view.type == DType::int32 ? static_cast<const int32_t*>(view.data)[i] : static_cast<const int64_t*>(view.data)[i];
 }
 
 struct PageStrides {
@@ -64,34 +68,6 @@ enum class PastTable : int32_t {
   identity,    // its rows are not rotated (cos 1, sin 0), its K and V are cached, nothing is recorded
 };
 
-// How a cache stores an element. Quantised types store round(x / scale), and reading multiplies by scale.
-enum class KvType : int32_t { as_dtype = 0, f32, f16, bf16, fp8_e4m3, fp8_e5m2, int8, int4 };
-
-constexpr KvType kv_type_of(DType type) { return static_cast<KvType>(static_cast<int32_t>(type) + 1); }
-constexpr DType dtype_of(KvType float_type) { return static_cast<DType>(static_cast<int32_t>(float_type) - 1); }
-// The type that `type` means in an operation on `dtype`.
-constexpr KvType resolve_kv_type(KvType type, DType dtype) { return type == KvType::as_dtype ? kv_type_of(dtype) : type; }
-// The functions below take resolved types.
-constexpr bool kv_type_valid(KvType type) { return type >= KvType::f32 && type <= KvType::int4; }
-constexpr bool kv_type_is_float(KvType type) { return type <= KvType::bf16; }
-constexpr int64_t kv_type_bits(KvType type) {
-  if (kv_type_is_float(type)) return type == KvType::f32 ? 32 : 16;
-  return type == KvType::int4 ? 4 : 8;
-}
-constexpr const char* kv_type_name(KvType type) {
-  switch (type) {
-    case KvType::as_dtype: return "as_dtype";
-    case KvType::f32: return "float32";
-    case KvType::f16: return "float16";
-    case KvType::bf16: return "bfloat16";
-    case KvType::fp8_e4m3: return "fp8_e4m3";
-    case KvType::fp8_e5m2: return "fp8_e5m2";
-    case KvType::int8: return "int8";
-    case KvType::int4: return "int4";
-  }
-  return "unknown";
-}
-
 // Where the scales of a quantised cache come from.
 enum class KvScaling : int32_t {
   none = 0,    // float types, and fp8 stored with scale 1
@@ -108,7 +84,7 @@ enum class KvScaling : int32_t {
 struct PagedKvView {
   void* k = nullptr;
   void* v = nullptr;
-  KvType type = KvType::as_dtype;  // as_dtype: the dtype of the operation that uses the view
+  DType type = DType::unset;  // as_dtype: the dtype of the operation that uses the view
   int64_t num_pages = 0;
   int64_t page_size = 0;
   int64_t num_kv_heads = 0;

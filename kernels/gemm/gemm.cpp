@@ -45,11 +45,11 @@ Status validate(const GemmParams& p, const GemmContext& context, const Execution
   if (execution.device == Device::cpu && execution.num_threads < 1) {
     return invalid_argument("gemm: num_threads is ", execution.num_threads, ": it must be at least 1");
   }
-  if (!dtype_valid(p.dtype)) {
+  if (!dtype_is_activation(p.dtype)) {
     return invalid_argument("gemm: dtype is ", static_cast<int32_t>(p.dtype), ": it must be float32, float16 or bfloat16");
   }
   if (p.y_dtype != DType::f32 && p.y_dtype != p.dtype) {
-    return invalid_argument("gemm: y_dtype is ", dtype_valid(p.y_dtype) ? dtype_name(p.y_dtype) : "unknown", " (",
+    return invalid_argument("gemm: y_dtype is ", dtype_is_activation(p.y_dtype) ? dtype_name(p.y_dtype) : "unknown", " (",
                             static_cast<int32_t>(p.y_dtype), "): it must be float32 or dtype, which is ", dtype_name(p.dtype));
   }
   if (p.m < 0 || p.n < 0 || p.k < 0) {

@@ -79,7 +79,7 @@ Status check_arrays(const PagedAttentionParams& p, Device device) {
 
 PagedAttentionParams resolved(const PagedAttentionParams& params) {
   PagedAttentionParams p = params;
-  p.kv.type = resolve_kv_type(p.kv.type, p.dtype);
+  p.kv.type = resolve_dtype(p.kv.type, p.dtype);
   return p;
 }
 

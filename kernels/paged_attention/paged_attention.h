@@ -61,7 +61,7 @@ struct PagedAttentionParams {
   int64_t num_seqs = 0;
   int64_t num_q_heads = 0;
   int64_t head_dim = 0;  // of q and K: even, 2..576
-  DType dtype = DType::f32;
+  DType dtype = DType::unset;
   float scale = 0.0f;     // of the scores; usually 1 / sqrt(head_dim)
   float soft_cap = 0.0f;  // 0 = none
   int64_t window = 0;     // tokens that a row sees, including its own; 0 = all up to its own

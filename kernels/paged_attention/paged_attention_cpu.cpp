@@ -92,7 +92,7 @@ void clear_bad_rows(const PagedAttentionParams& p, int64_t s, int64_t kv_head) {
 // The numbers of a quantised head, without its scale. A table of all codes replaces the branches of the formats by a load.
 class CodeTable {
  public:
-  explicit CodeTable(KvType type) {
+  explicit CodeTable(DType type) {
     for (int code = 0; code < 256; ++code) values_[code] = dequantize(static_cast<uint8_t>(code), 1.0f, type);
   }
   float operator[](int code) const { return values_[code]; }
@@ -101,10 +101,10 @@ class CodeTable {
   float values_[256];
 };
 
-const CodeTable& code_table(KvType type) {
-  static const CodeTable tables[] = {CodeTable(KvType::fp8_e4m3), CodeTable(KvType::fp8_e5m2), CodeTable(KvType::int8),
-                                     CodeTable(KvType::int4)};
-  return tables[static_cast<int>(type) - static_cast<int>(KvType::fp8_e4m3)];
+const CodeTable& code_table(DType type) {
+  static const CodeTable tables[] = {CodeTable(DType::fp8_e4m3), CodeTable(DType::fp8_e5m2), CodeTable(DType::int8),
+                                     CodeTable(DType::int4)};
+  return tables[static_cast<int>(type) - static_cast<int>(DType::fp8_e4m3)];
 }
 
 // K or V of one head of one layer's cache, as float32.
@@ -115,8 +115,8 @@ class HeadReader {
         type_(kv.type),
         strides_(is_k ? kv.k_strides : kv.v_strides),
         scale_(is_k ? kv.k_scale : kv.v_scale),
-        table_(kv_type_is_float(kv.type) ? nullptr : &code_table(kv.type)) {
-    data_ += kv_head * strides_.head * kv_type_bits(type_) / 8;
+        table_(dtype_is_activation(kv.type) ? nullptr : &code_table(kv.type)) {
+    data_ += kv_head * strides_.head * dtype_bits(type_) / 8;
     if (kv.scaling == KvScaling::none) scale_ = nullptr;
     if (kv.scaling == KvScaling::head) scale_ += kv_head;
     if (kv.scaling == KvScaling::token_head) {
@@ -128,15 +128,15 @@ class HeadReader {
   // Channels [first, first + count) of token `offset` of `page`: where they are, if they are float32 already, otherwise in
   // `buffer`. `first` is even.
   const float* read(int64_t page, int64_t offset, int64_t first, int64_t count, float* buffer) const {
-    const unsigned char* from = data_ + (page * strides_.page + offset * strides_.token + first) * kv_type_bits(type_) / 8;
-    if (type_ == KvType::f32) return reinterpret_cast<const float*>(from);
-    if (type_ == KvType::f16) {
+    const unsigned char* from = data_ + (page * strides_.page + offset * strides_.token + first) * dtype_bits(type_) / 8;
+    if (type_ == DType::f32) return reinterpret_cast<const float*>(from);
+    if (type_ == DType::f16) {
       widen(reinterpret_cast<const Float16*>(from), count, buffer);
-    } else if (type_ == KvType::bf16) {
+    } else if (type_ == DType::bf16) {
       widen(reinterpret_cast<const BFloat16*>(from), count, buffer);
     } else {
       const float scale = scale_ == nullptr ? 1.0f : scale_[page * scale_strides_.page + offset * scale_strides_.token];
-      if (type_ == KvType::int4) {
+      if (type_ == DType::int4) {
         for (int64_t i = 0; i < count / 2; ++i) {
           buffer[2 * i] = (*table_)[from[i] & 15] * scale;
           buffer[2 * i + 1] = (*table_)[from[i] >> 4] * scale;
@@ -150,7 +150,7 @@ class HeadReader {
 
  private:
   const unsigned char* data_;
-  KvType type_;
+  DType type_;
   PageStrides strides_;
   const float* scale_;
   PageStrides scale_strides_;

@@ -38,7 +38,7 @@ constexpr CombineInstance kCombineInstances[] = {
 bool groups_are_whole(const PagedAttentionParams& p) {
   const auto aligned = [](const void* data, int64_t bytes) { return reinterpret_cast<uintptr_t>(data) % bytes == 0; };
   const int64_t group = 16 / dtype_size(p.dtype);
-  const int64_t cache_bits = kv_type_bits(p.kv.type);
+  const int64_t cache_bits = dtype_bits(p.kv.type);
   const int64_t cache_group = cache_bits == 32 ? 4 : 8;
   const int64_t cache_bytes = cache_group * cache_bits / 8;
   bool whole = aligned(p.q.data, 16) && aligned(p.out.data, 16) && aligned(p.kv.k, cache_bytes) && aligned(p.kv.v, cache_bytes);
@@ -76,13 +76,13 @@ int64_t max_keys(const PagedAttentionParams& params) {
 
 bool serves(const DecodeInstance& instance, const PagedAttentionParams& params) {
   return instance.cache == params.kv.type && instance.head_dim >= largest_head_dim(params) &&
-         (instance.any_dtype || kv_type_of(params.dtype) == params.kv.type);
+         (instance.any_dtype || params.dtype == params.kv.type);
 }
 
 bool mma_serves(const PrefillInstance& instance, const PagedAttentionParams& params) {
-  const bool quantized = !kv_type_is_float(params.kv.type);
+  const bool quantized = !dtype_is_activation(params.kv.type);
   return instance.dtype == params.dtype && instance.quantized == quantized && instance.head_dim >= largest_head_dim(params) &&
-         (quantized || params.kv.type == kv_type_of(params.dtype)) && groups_are_whole(params);
+         (quantized || params.kv.type == params.dtype) && groups_are_whole(params);
 }
 
 bool simple_serves(const PrefillInstance& instance, const PagedAttentionParams& params) {
@@ -160,7 +160,7 @@ Status run_prefill(const PrefillInstance& instance, const PagedAttentionParams& 
 bool is_decode(const PagedAttentionParams& params) { return params.max_seqlen_q <= kDecodeMaxRows; }
 
 std::string name_of(const DecodeInstance& instance) {
-  return str_cat("decode cache=", kv_type_name(instance.cache), instance.any_dtype ? " q=any" : " q=same",
+  return str_cat("decode cache=", dtype_name(instance.cache), instance.any_dtype ? " q=any" : " q=same",
                  " head_dim=", instance.head_dim, " rows=", instance.tile_rows);
 }
 

@@ -124,16 +124,16 @@ class CodeTile {
  public:
   // `offset_of(key)` is that of the key's first element, negative for none.
   template <class F>
-  __device__ void load(const void* data, KvType type, int num_chunks, const F& offset_of) {
+  __device__ void load(const void* data, DType type, int num_chunks, const F& offset_of) {
 #pragma unroll
     for (int n = 0; n < kPerThread; ++n) {
       const int64_t offset = offset_of(key_of(n));
       const bool there = offset >= 0 && chunk_of(n) < num_chunks;
-      codes_[n] = load_codes(data, offset + chunk_of(n) * 8, there ? 8 : 0, true, type == KvType::int4);
+      codes_[n] = load_codes(data, offset + chunk_of(n) * 8, there ? 8 : 0, true, type == DType::int4);
     }
   }
   template <class F>
-  __device__ void store(T (&to)[Tile::kKeys][Tile::kStride], KvType type, const F& scale_of) const {
+  __device__ void store(T (&to)[Tile::kKeys][Tile::kStride], DType type, const F& scale_of) const {
 #pragma unroll
     for (int n = 0; n < kPerThread; ++n) {
       float values[8];
@@ -471,10 +471,10 @@ __global__ void __launch_bounds__(SimpleTile<kHeadDim, kSmall>::kThreads, 1)
 
   const auto q_head = [&](int packed) { return static_cast<int64_t>(kv_head) * args.group + packed % args.group; };
   // Channels d .. d + 3 of a row of `width` that starts at element `offset`, zeros where there are none.
-  const auto load_four = [&](KvType type, const void* data, int64_t offset, int d, int width) {
+  const auto load_four = [&](DType type, const void* data, int64_t offset, int d, int width) {
     float4 four = {0.0f, 0.0f, 0.0f, 0.0f};
     if (offset < 0 || d >= width) return four;
-    if (args.whole_groups && type == KvType::f32)
+    if (args.whole_groups && type == DType::f32)
       return *reinterpret_cast<const float4*>(static_cast<const float*>(data) + offset + d);
     four.x = load_element(type, data, offset + d);
     four.y = load_element(type, data, offset + d + 1);  // the width is even
@@ -494,7 +494,7 @@ __global__ void __launch_bounds__(SimpleTile<kHeadDim, kSmall>::kThreads, 1)
     const int64_t offset = packed < tile.num_packed
                                ? (sequence.first_row + packed / args.group) * p.q.token_stride + q_head(packed) * p.q.head_stride
                                : -1;
-    *reinterpret_cast<float4*>(&shared.q[row][d]) = load_four(kv_type_of(p.dtype), p.q.data, offset, d, head_dim);
+    *reinterpret_cast<float4*>(&shared.q[row][d]) = load_four(p.dtype, p.q.data, offset, d, head_dim);
   }
 
   float out[kRowsOfThread][kChunks][4] = {};

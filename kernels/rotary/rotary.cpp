@@ -27,10 +27,9 @@ Status check_enum(const char* name, Enum value, Enum last, const char* supported
   return unsupported(kName, ": ", name, " is ", number, ": supported are ", supported);
 }
 
-Status check_int_type(const char* name, const IntView& view) {
-  if (int_type_valid(view.type)) return {};
-  return invalid_argument(kName, ": ", name, ".type is ", static_cast<int32_t>(view.type),
-                          ": it must be one of the eight of IntType");
+Status check_int_type(const char* name, const IndexView& view) {
+  if (view.data == nullptr || dtype_is_integer(view.type)) return {};
+  return invalid_argument(kName, ": ", name, ".type is ", dtype_text(view.type), ": it must be an integer type");
 }
 
 struct Dim {
@@ -57,7 +56,7 @@ Region strided_region(const char* name, const void* data, int64_t size, const Di
 }
 
 Region tensor_region(const char* name, const void* data, const RotaryParams& p, int64_t num_heads, const RotaryStrides& s) {
-  return strided_region(name, data, float_type_size(p.dtype),
+  return strided_region(name, data, dtype_size(p.dtype),
                         {{p.batch, s.batch}, {p.seq_len, s.token}, {num_heads, s.head}, {p.head_dim, s.channel}});
 }
 
@@ -65,9 +64,8 @@ Status check_sizes(const RotaryParams& p) {
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "batch", p.batch, 0, INT32_MAX));
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "seq_len", p.seq_len, 0, INT32_MAX));
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "batch * seq_len", p.batch * p.seq_len, 0, INT32_MAX));
-  if (!float_type_valid(p.dtype)) {
-    return unsupported(kName, ": dtype is the unknown type ", static_cast<int32_t>(p.dtype),
-                       ": supported are float32, float16, bfloat16 and float64");
+  if (!dtype_is_float(p.dtype)) {
+    return unsupported(kName, ": dtype is ", dtype_text(p.dtype), ": supported are float32, float16, bfloat16 and float64");
   }
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_tensors", p.num_tensors, 1, kMaxRotaryTensors));
   for (int64_t i = 0; i < p.num_tensors; ++i) {
@@ -111,12 +109,11 @@ Status check_angles(const RotaryParams& p) {
     return invalid_argument(kName, ": angles.width is not set: half is a column for each pair of a block, ",
                             p.rotary_dim / (2 * p.num_blocks), ", full one for each channel, ", p.rotary_dim / p.num_blocks);
   }
-  if (!float_type_valid(a.type)) {
-    return unsupported(kName, ": angles.type is the unknown type ", static_cast<int32_t>(a.type),
-                       ": supported are float32, float16, bfloat16 and float64");
+  if (!dtype_is_float(a.type)) {
+    return unsupported(kName, ": angles.type is ", dtype_text(a.type), ": supported are float32, float16, bfloat16 and float64");
   }
-  if (a.source == RotarySource::inv_freq && a.type != FloatType::f32 && a.type != FloatType::f64) {
-    return unsupported(kName, ": angles.type is ", float_type_name(a.type), ": for inv_freq supported are float32 and float64");
+  if (a.source == RotarySource::inv_freq && a.type != DType::f32 && a.type != DType::f64) {
+    return unsupported(kName, ": angles.type is ", dtype_name(a.type), ": for inv_freq supported are float32 and float64");
   }
   if (!given && a.per_token) {
     return invalid_argument(kName,
@@ -166,7 +163,7 @@ Status add_angles(const RotaryParams& p, RegionChecks& regions) {
   if (p.rotary_dim == 0 || a.source == RotarySource::theta) return {};
   const int64_t block_pairs = p.rotary_dim / (2 * p.num_blocks);
   if (a.source == RotarySource::inv_freq) {
-    return regions.read(array_region("angles.inv_freq", a.inv_freq, block_pairs, float_type_size(a.type)));
+    return regions.read(array_region("angles.inv_freq", a.inv_freq, block_pairs, dtype_size(a.type)));
   }
   const int64_t rows = a.per_token ? p.seq_len : a.max_position;
   const int64_t columns = a.width == RotaryWidth::full ? 2 * block_pairs : block_pairs;
@@ -179,7 +176,7 @@ Status add_angles(const RotaryParams& p, RegionChecks& regions) {
       return invalid_argument(kName, ": ", name, " has ", columns, " columns ", c.column_stride, " apart and ", rows, " rows ",
                               c.row_stride, " apart: rows must not overlap");
     }
-    return regions.read(strided_region(name, c.data, float_type_size(a.type),
+    return regions.read(strided_region(name, c.data, dtype_size(a.type),
                                        {{p.batch, c.batch_stride}, {rows, c.row_stride}, {1, 0}, {columns, c.column_stride}}));
   };
   if (a.source == RotarySource::angles) return read("angles.angles", "angles.angles.batch_stride", a.angles);
@@ -192,8 +189,8 @@ Status add_positions(const RotaryParams& p, RegionChecks& regions) {
   if (q.num_axes > 1 && p.rotary_dim > 0 && !p.angles.per_token && q.pair_axis != nullptr) {
     PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("positions.pair_axis", q.pair_axis, p.rotary_dim / 2, 1)));
   }
-  const auto read = [&](const char* name, const IntView& view, const Dim(&dims)[4]) {
-    return regions.read(strided_region(name, view.data, int_type_size(view.type), dims));
+  const auto read = [&](const char* name, const IndexView& view, const Dim(&dims)[4]) {
+    return regions.read(strided_region(name, view.data, dtype_size(view.type), dims));
   };
   if (q.ids.data != nullptr) {
     PROLOGUE_RETURN_IF_ERROR(check_stride_set(kName, "positions.axis_stride", q.axis_stride, "positions.num_axes", q.num_axes));
@@ -310,7 +307,7 @@ Status check_run(const RotaryParams& a, const RotaryParams& b) {
   plan.same("angles.attention_factor", r.attention_factor, s.attention_factor);
 
   const RotaryPositions &t = a.positions, &u = b.positions;
-  const auto integers = [&](const char* name, const IntView& x, const IntView& y) {
+  const auto integers = [&](const char* name, const IndexView& x, const IndexView& y) {
     plan.present(name, x.data, y.data);
     plan.same(name, "type", x.type, y.type);
   };

@@ -125,10 +125,10 @@ void rotate_tokens(const RotaryParams& p, const RotaryFrequencies& frequencies, 
 
 Status rotary(const RotaryParams& p, const RotaryFrequencies& frequencies, const Execution& execution) {
   switch (p.dtype) {
-    case FloatType::f32: rotate_tokens<float>(p, frequencies, execution.num_threads); break;
-    case FloatType::f16: rotate_tokens<Float16>(p, frequencies, execution.num_threads); break;
-    case FloatType::bf16: rotate_tokens<BFloat16>(p, frequencies, execution.num_threads); break;
-    case FloatType::f64: rotate_tokens<double>(p, frequencies, execution.num_threads); break;
+    case DType::f32: rotate_tokens<float>(p, frequencies, execution.num_threads); break;
+    case DType::f16: rotate_tokens<Float16>(p, frequencies, execution.num_threads); break;
+    case DType::bf16: rotate_tokens<BFloat16>(p, frequencies, execution.num_threads); break;
+    default: rotate_tokens<double>(p, frequencies, execution.num_threads); break;
   }
   return {};
 }

@@ -194,23 +194,22 @@ Status GraphExecutor::check_step(const StepInputs& step, const Execution& execut
   }
 
   RegionChecks regions("step");
-  const auto read = [&](StepArray array, Region region) {
-    region.name = step_member(array).name;
-    return reads_[static_cast<size_t>(array)] ? regions.read(region) : ok_status();
-  };
-  const auto array = [](const void* data, int64_t count, int64_t size) { return array_region("", data, count, size); };
   const int64_t num_seqs = attends * step.num_seqs;
-  Region positions = array(step.positions, step.num_tokens, 4);
-  positions.counts[1] = position_axes_;
-  if (__builtin_mul_overflow(step.position_axis_stride, 4, &positions.strides[1])) positions.strides[1] = INT64_MAX;
-  if (position_axes_ == 1) positions.strides[1] = 0;
-  PROLOGUE_RETURN_IF_ERROR(read(StepArray::token_ids, array(step.token_ids, step.num_tokens, 4)));
-  PROLOGUE_RETURN_IF_ERROR(read(StepArray::positions, positions));
-  PROLOGUE_RETURN_IF_ERROR(read(StepArray::slot_mapping, array(step.slot_mapping, step.num_tokens, 8)));
-  PROLOGUE_RETURN_IF_ERROR(read(StepArray::cu_seqlens_q, array(step.cu_seqlens_q, num_seqs + attends, 4)));
-  PROLOGUE_RETURN_IF_ERROR(read(StepArray::seq_lens, array(step.seq_lens, num_seqs, 4)));
-  PROLOGUE_RETURN_IF_ERROR(read(StepArray::block_table, array(step.block_table, num_seqs * step.block_table_stride, 4)));
-  PROLOGUE_RETURN_IF_ERROR(read(StepArray::logit_rows, array(step.logit_rows, step.num_logit_rows, 4)));
+  const int64_t counts[kNumStepArrays] = {step.num_tokens,    step.num_tokens, step.num_tokens,
+                                          num_seqs + attends, num_seqs,        num_seqs * step.block_table_stride,
+                                          step.num_logit_rows};
+  for (int32_t i = 0; i < kNumStepArrays; ++i) {
+    if (!reads_[static_cast<size_t>(i)]) continue;
+    const StepMember member = step_member(static_cast<StepArray>(i));
+    const void* data = nullptr;
+    std::memcpy(&data, reinterpret_cast<const unsigned char*>(&step) + member.offset, sizeof data);
+    Region region = array_region(member.name, data, counts[i], dtype_size(member.type));
+    if (static_cast<StepArray>(i) == StepArray::positions && position_axes_ > 1) {
+      region.counts[1] = position_axes_;
+      if (__builtin_mul_overflow(step.position_axis_stride, 4, &region.strides[1])) region.strides[1] = INT64_MAX;
+    }
+    PROLOGUE_RETURN_IF_ERROR(regions.read(region));
+  }
   const auto write = [&](const char* name, const void* data, int64_t bytes) {
     return regions.write(array_region(name, data, bytes, 1));
   };

@@ -32,7 +32,7 @@ const Binding* Node::binding_of(const void* member) const {
 }
 
 void Node::step(IndexView& member, StepArray array) {
-  member.type = array == StepArray::slot_mapping ? IndexType::int64 : IndexType::int32;
+  member.type = step_member(array).type;
   bind(&member.data, {Binding::To::array, static_cast<int32_t>(array)});
 }
 
@@ -339,7 +339,7 @@ Value GraphBuilder::rope(const std::string& name, Value x, int64_t num_heads, co
     const Rotation& rotation = rope.rotation;
     node.step(p.seq_len, StepCount::num_tokens);
     p.head_dim = head_dim(node, x, num_heads);
-    p.dtype = float_type(info(x).dtype);
+    p.dtype = info(x).dtype;
     p.num_tensors = 1;
     p.tensors[0] = rotary_tensor({nullptr, row_stride(x), p.head_dim}, {nullptr, row_stride(out), p.head_dim}, num_heads);
     node.read(p.tensors[0].x, x);
@@ -351,13 +351,14 @@ Value GraphBuilder::rope(const std::string& name, Value x, int64_t num_heads, co
       p.style = rotation.style;
       p.rotary_dim = rotation.rotary_dim;
       p.angles.source = RotarySource::inv_freq;
+      p.angles.type = DType::f32;
       p.angles.inv_freq = rotation.inv_freq;
       p.angles.attention_factor = rotation.attention_factor;
       p.angles.max_position = rotation.max_position;
     } else {
       p.style = rope.table->style();
       p.rotary_dim = rope.table->rotary_dim();
-      p.angles = cos_sin_cache(nullptr, FloatType::f32, 0, p.rotary_dim);
+      p.angles = cos_sin_cache(nullptr, DType::f32, 0, p.rotary_dim);
       p.angles.per_token = static_cast<bool>(rope.cos_sin);
       node.table_rows(p.angles.max_position, *rope.table);
       if (rope.cos_sin) {
@@ -369,10 +370,7 @@ Value GraphBuilder::rope(const std::string& name, Value x, int64_t num_heads, co
       }
     }
     p.angles.past_table = rotation.past_table == PastTable::record ? PastTable::zero : rotation.past_table;
-    p.positions.ids.type = IntType::int32;
-    node.bind(&p.positions.ids.data, {Binding::To::array, static_cast<int32_t>(StepArray::positions)});
-    node.step(p.positions.axis_stride, StepCount::position_axis_stride);
-    node.position_axes = rotation.num_axes;
+    node.positions(p.positions.ids, p.positions.axis_stride, rotation.num_axes);
     node.write(p.tensors[0].y, out);
     check_rope(node, rope);
   });

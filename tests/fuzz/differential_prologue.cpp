@@ -6,16 +6,17 @@
 
 #include "tests/fuzz/differential.h"
 #include "tests/support/prologue_case.h"
+#include "tests/support/types.h"
 
 namespace prologue::test {
 
 namespace {
 
-Element element_of_cache(KvType type) {
+Element element_of_cache(DType type) {
   switch (type) {
-    case KvType::f32: return Element::f32;
-    case KvType::f16: return Element::f16;
-    case KvType::bf16: return Element::bf16;
+    case DType::f32: return Element::f32;
+    case DType::f16: return Element::f16;
+    case DType::bf16: return Element::bf16;
     default: return Element::byte;
   }
 }
@@ -26,7 +27,7 @@ Output output_of_heads(const char* name, const MutableHeadsView& view, Element e
 
 void add_cache_outputs(const PagedKvView& cache, std::vector<Output>& outputs) {
   const auto data = [&](const char* name, const void* at, const PageStrides& strides) {
-    const int64_t codes = cache.type == KvType::int4 ? 2 : 1;  // of a byte
+    const int64_t codes = cache.type == DType::int4 ? 2 : 1;  // of a byte
     outputs.push_back(
         {at,
          name,
@@ -62,9 +63,9 @@ PrologueCase model_case(Random& random) {
   if (percent(10)) c.num_kv_heads = 0;
   if (percent(10) && c.num_kv_heads > 0) c.num_q_heads = 0;
   if (percent(50)) {
-    c.kv_type = static_cast<KvType>(random.integer(1, 7));
-    const bool fp8 = *c.kv_type == KvType::fp8_e4m3 || *c.kv_type == KvType::fp8_e5m2;
-    if (!kv_type_is_float(*c.kv_type)) c.scaling = static_cast<KvScaling>(random.integer(fp8 ? 0 : 1, 3));
+    c.kv_type = kKvTypes[random.integer(0, 6)];
+    const bool fp8 = *c.kv_type == DType::fp8_e4m3 || *c.kv_type == DType::fp8_e5m2;
+    if (!dtype_is_activation(*c.kv_type)) c.scaling = static_cast<KvScaling>(random.integer(fp8 ? 0 : 1, 3));
   }
   if (c.num_q_heads > 0 && !c.in_place && percent(15)) c.q8 = percent(50) ? KvScaling::tensor : KvScaling::token_head;
   c.layout = percent(60) ? CacheLayout::nhd : static_cast<CacheLayout>(random.integer(0, 2));

@@ -21,12 +21,12 @@ inline Extent cache_extent(const PagedKvView& c, const PageStrides& s, int64_t w
 // Type, scaling, sizes and strides; num_kv_heads and head_dim are given. K and V apart, or side by side in one buffer.
 inline void decode_cache(Choices& choices, MemoryMap& map, PagedKvView& c, DType dtype, int64_t num_kv_heads, int64_t head_dim,
                          bool with_k, bool with_v, Use use) {
-  constexpr KvType kTypes[] = {KvType::as_dtype, KvType::f32,      KvType::f16,  KvType::bf16,
-                               KvType::fp8_e4m3, KvType::fp8_e5m2, KvType::int8, KvType::int4};
-  c.type = choices.hostile() ? choices.enumerator(KvType::int4) : choices.pick(kTypes);
-  const KvType type = resolve_kv_type(c.type, dtype);
-  const bool is_float = kv_type_valid(type) && kv_type_is_float(type);
-  const bool is_integer = c.type == KvType::int8 || c.type == KvType::int4;
+  constexpr DType kTypes[] = {DType::unset,    DType::f32,      DType::f16,  DType::bf16,
+                              DType::fp8_e4m3, DType::fp8_e5m2, DType::int8, DType::int4};
+  c.type = choices.hostile() ? choices.enumerator(DType::int4) : choices.pick(kTypes);
+  const DType type = resolve_dtype(c.type, dtype);
+  const bool is_float = dtype_is_kv(type) && dtype_is_activation(type);
+  const bool is_integer = c.type == DType::int8 || c.type == DType::int4;
   c.scaling = is_float ? KvScaling::none : static_cast<KvScaling>(choices.integer(is_integer ? 1 : 0, 3));
   if (choices.hostile()) c.scaling = choices.enumerator(KvScaling::token_head);
   c.num_pages = choices.size(1, 4);
@@ -51,7 +51,7 @@ inline void decode_cache(Choices& choices, MemoryMap& map, PagedKvView& c, DType
   };
   c.k_strides = strides(c.head_dim);
   c.v_strides = strides(v_width);
-  const int64_t bits = kv_type_valid(type) ? kv_type_bits(type) : 8;
+  const int64_t bits = dtype_is_kv(type) ? dtype_bits(type) : 8;
   int k = -1;
   if (with_k) k = map.optional("cache.k", c.k, cache_extent(c, c.k_strides, c.head_dim, bits), use);
   if (with_v) {
@@ -72,7 +72,7 @@ inline void decode_cache(Choices& choices, MemoryMap& map, PagedKvView& c, DType
 }
 
 inline void permit_slot(MemoryMap& map, const PagedKvView& c, DType dtype, int64_t slot, bool with_k, bool with_v) {
-  const int64_t page = slot / c.page_size, offset = slot % c.page_size, bits = kv_type_bits(resolve_kv_type(c.type, dtype));
+  const int64_t page = slot / c.page_size, offset = slot % c.page_size, bits = dtype_bits(resolve_dtype(c.type, dtype));
   const auto permit = [&](void* data, const PageStrides& s, int64_t width, int64_t each) {
     if (data == nullptr) return;
     for (int64_t h = 0; h < c.num_kv_heads; ++h) {
@@ -139,7 +139,7 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
   p.dtype = choices.enumerator(DType::bf16);
   p.rounding = choices.enumerator(Rounding::per_step);
   const int64_t bits = bits_of(p.dtype);
-  const FloatType type = float_type_of(p.dtype);
+  const DType type = float_type_of(p.dtype);
   if (layer && p.num_kv_heads > 0) p.num_q_heads = times(p.num_kv_heads, choices.integer(1, 3));
 
   // What there is of K and V, and where it goes.
@@ -275,13 +275,13 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
   const int64_t mode = choices.integer(0, 3);
   const bool positions_given = mode < 2, slots_given = mode % 2 == 0;
   if (positions_given) {
-    places.positions.type = choices.enumerator(IndexType::int64);
+    places.positions.type = choices.enumerator(DType::int64);
     places.position_axis_stride = choices.stride(p.num_tokens);
     map.optional("positions", places.positions.data,
                  rows(r.num_axes, places.position_axis_stride, p.num_tokens, 8 * index_size(places.positions)), Use::read);
   }
   if (slots_given && cached) {
-    places.slot_mapping.type = choices.enumerator(IndexType::int64);
+    places.slot_mapping.type = choices.enumerator(DType::int64);
     map.optional("slot_mapping", places.slot_mapping.data, dense(p.num_tokens, index_size(places.slot_mapping)), Use::read);
   }
   if (!layer && positions_given && (slots_given || !cached)) return;
@@ -297,7 +297,7 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
               Use::read);
   }
   if (!positions_given && choices.chance(2)) {
-    places.position_offsets.type = choices.enumerator(IndexType::int64);
+    places.position_offsets.type = choices.enumerator(DType::int64);
     places.position_offset_per_seq = choices.chance(2);
     map.optional("position_offsets", places.position_offsets.data,
                  dense(places.position_offset_per_seq ? places.num_seqs : 1, index_size(places.position_offsets)), Use::read);

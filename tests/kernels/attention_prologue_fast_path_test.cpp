@@ -31,8 +31,8 @@ AttentionPrologueParams call(DType dtype) {
   p.num_tokens = 64, p.num_q_heads = 32, p.num_kv_heads = 8, p.dtype = dtype;
   set_head_dim(p, 128);
   p.rotation.cos_sin = address<float>(3), p.rotation.max_position = 4096;
-  p.places.positions = address<int32_t>(4), p.places.slot_mapping = address<int64_t>(5);
-  p.cache.k = address(6), p.cache.v = address(7), p.cache.type = kv_type_of(dtype);
+  p.places.positions = index_view(address<int32_t>(4)), p.places.slot_mapping = index_view(address<int64_t>(5));
+  p.cache.k = address(6), p.cache.v = address(7), p.cache.type = dtype;
   p.cache.num_pages = 1024, p.cache.page_size = 16, p.cache.num_kv_heads = 8;
   p.faults = address<FaultRecord>(8);
   return p;
@@ -42,14 +42,14 @@ void bias(AttentionPrologueParams& p) { p.bias = {address(10), address(11), addr
 void norm(AttentionPrologueParams& p) {
   p.norm.placement = NormPlacement::before_rope, p.norm.q_weight = address(13), p.norm.k_weight = address(14);
 }
-void fp8(AttentionPrologueParams& p) { p.cache.type = KvType::fp8_e4m3; }
+void fp8(AttentionPrologueParams& p) { p.cache.type = DType::fp8_e4m3; }
 void computed_scales(AttentionPrologueParams& p) {
-  p.cache.type = KvType::int8, p.cache.scaling = KvScaling::token_head;
+  p.cache.type = DType::int8, p.cache.scaling = KvScaling::token_head;
   p.cache.k_scale = address<float>(15), p.cache.v_scale = address<float>(16);
   p.cache.k_scale_strides = p.cache.v_scale_strides = nhd_strides(16, 8, 1);
 }
 void derived(AttentionPrologueParams& p) {
-  p.places.positions = p.places.slot_mapping = nullptr;
+  p.places.positions = p.places.slot_mapping = {};
   p.places.num_seqs = 4, p.places.cu_seqlens_q = address<int32_t>(17), p.places.cache_lens = address<int32_t>(18);
   p.places.block_table = address<int32_t>(19), p.places.block_table_stride = p.places.max_pages_per_seq = 256;
 }
@@ -142,11 +142,11 @@ TEST_F(FastPath, WhatThePageExcludesIsGeneral) {
         p.cache.k = nullptr, p.k_out = {address(30), 1024, 128};
       },
       [](AttentionPrologueParams& p) { p.cache.v_head_dim = 64; },
-      [](AttentionPrologueParams& p) { p.cache.type = KvType::f32; },
-      [](AttentionPrologueParams& p) { computed_scales(p), p.cache.type = KvType::int4; },
+      [](AttentionPrologueParams& p) { p.cache.type = DType::f32; },
+      [](AttentionPrologueParams& p) { computed_scales(p), p.cache.type = DType::int4; },
       [](AttentionPrologueParams& p) { derived(p), p.places.ring_size = 64; },
-      [](AttentionPrologueParams& p) { derived(p), p.places.position_offsets = address<int32_t>(31); },
-      [](AttentionPrologueParams& p) { derived(p), p.places.slot_mapping = address<int64_t>(5); },
+      [](AttentionPrologueParams& p) { derived(p), p.places.position_offsets = index_view(address<int32_t>(31)); },
+      [](AttentionPrologueParams& p) { derived(p), p.places.slot_mapping = index_view(address<int64_t>(5)); },
   };
   int number = 0;
   for (const Change& change : changes) {

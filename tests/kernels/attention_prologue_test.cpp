@@ -11,6 +11,7 @@
 #include "tests/golden/rotary/rotary_goldens.h"
 #include "tests/support/prologue_case.h"
 #include "tests/support/sparse_memory.h"
+#include "tests/support/types.h"
 
 namespace prologue::test {
 namespace {
@@ -86,8 +87,7 @@ TEST_P(AttentionPrologueTest, MatchesTheOracleFeatureByFeature) { expect_oracle_
 TEST_P(AttentionPrologueTest, MatchesTheOracleOnRandomStructs) {
   const uint64_t count = GetParam() == Backend::cpu ? 2400 : 300;
   for (uint64_t seed = 1; seed <= count; ++seed) {
-    with_host_type(static_cast<DType>(seed % 3),
-                   [&](auto type) { expect_oracle<decltype(type)>(GetParam(), random_case(seed)); });
+    with_host_type(kFloatTypes[seed % 3], [&](auto type) { expect_oracle<decltype(type)>(GetParam(), random_case(seed)); });
     if (::testing::Test::HasFailure()) return;
   }
 }
@@ -114,7 +114,7 @@ TEST_P(AttentionPrologueTest, EqualsTheCpuBitForBit) {
     }
   });
   for (uint64_t seed = 5001; seed <= 5200 && !::testing::Test::HasFailure(); ++seed) {
-    with_host_type(static_cast<DType>(seed % 3), [&](auto type) { check(type, random_case(seed)); });
+    with_host_type(kFloatTypes[seed % 3], [&](auto type) { check(type, random_case(seed)); });
   }
 }
 
@@ -179,10 +179,10 @@ TEST_P(AttentionPrologueTest, EqualsTheUnfusedStagesBitForBit) {
       };
       const auto turn = [&](T* x, int64_t heads, const MutableHeadsView& y) {
         RotaryParams r;
-        r.seq_len = c.num_tokens, r.head_dim = c.head_dim, r.dtype = float_type(p.dtype);
+        r.seq_len = c.num_tokens, r.head_dim = c.head_dim, r.dtype = p.dtype;
         r.num_tensors = 1, r.tensors[0] = rotary_tensor(dense(x, heads, c.head_dim), y, heads);
         r.style = c.style, r.rotary_dim = c.rotary_dim;
-        r.angles = cos_sin_cache(p.rotation.cos_sin, FloatType::f32, c.max_position, c.rotary_dim);
+        r.angles = cos_sin_cache(p.rotation.cos_sin, DType::f32, c.max_position, c.rotary_dim);
         r.angles.past_table = c.past_table == PastTable::record ? PastTable::zero : c.past_table;  // kv_write records it
         r.positions.ids = p.places.positions;
         return rotary(r, execution);
@@ -213,7 +213,7 @@ TEST_P(AttentionPrologueTest, EqualsTheUnfusedStagesBitForBit) {
     }
   });
   for (uint64_t seed = 10001; seed <= 12000 && !::testing::Test::HasFailure(); ++seed) {
-    with_host_type(static_cast<DType>(seed % 3), [&](auto type) { check(type, random_case(seed)); });
+    with_host_type(kFloatTypes[seed % 3], [&](auto type) { check(type, random_case(seed)); });
   }
   EXPECT_GT(compared, 700);
 }
@@ -224,7 +224,7 @@ TEST_P(AttentionPrologueTest, PerStepQuantizesRoundedValues) {
   using T = BFloat16;
   PrologueCase c;
   c.num_tokens = 40, c.bad_indices = false, c.per_step = true, c.norm = NormPlacement::before_rope, c.bias_k = true;
-  c.q_scale.constant = 0.37f, c.k_out = c.v_out = true, c.kv_type = KvType::fp8_e5m2, c.scaling = KvScaling::tensor;
+  c.q_scale.constant = 0.37f, c.k_out = c.v_out = true, c.kv_type = DType::fp8_e5m2, c.scaling = KvScaling::tensor;
   PrologueData<T> data = make_data<T>(c);
   data.k_scale = data.v_scale = {1.0f}, data.q_scale = 1.0f;
   PlacedPrologue<T> plain(GetParam(), c, data);
@@ -493,12 +493,12 @@ TEST_P(AttentionPrologueTest, ReachesBeyondTwoToThe31Elements) {
   p.rotation.cos_sin = arena.input(table);
   p.rotation.max_position = 8;
   p.rotation.past_table = PastTable::zero;
-  p.places.positions = arena.input(data.positions);
-  p.places.slot_mapping = arena.input(data.slots);
+  p.places.positions = index_view(arena.input(data.positions));
+  p.places.slot_mapping = index_view(arena.input(data.slots));
   T* cache_base = static_cast<T*>(cache.data());
   p.cache.k = cache_base;
   p.cache.v = cache_base + 16 * kHeads * kDim;
-  p.cache.type = KvType::bf16;
+  p.cache.type = DType::bf16;
   p.cache.num_pages = 2;
   p.cache.page_size = 16;
   p.cache.num_kv_heads = kHeads;
@@ -531,7 +531,7 @@ TEST_P(AttentionPrologueTest, RunsAsPlanned) {
     PrologueCase c = random_case(seed);
     if (c.num_tokens == 0) continue;
     SCOPED_TRACE(c.describe());
-    with_host_type(static_cast<DType>(seed % 3), [&](auto type) {
+    with_host_type(kFloatTypes[seed % 3], [&](auto type) {
       using T = decltype(type);
       c = fit_to_type<T>(c);
       const PrologueData<T> data = make_data<T>(c);
@@ -633,7 +633,7 @@ TEST_P(AttentionPrologueTest, PlansCheckWhatARunBrings) {
       {[](P& p) { p.places.num_seqs += 1; }, "@num_seqs"},
       {[](P& p) { p.places.num_seqs = 0; }, "@num_seqs"},
       {[](P& p) { p.q_scale.constant = 2.0f; }, "q_scale.constant is 2: it must be that of the plan, 1"},
-      {[](P& p) { p.cache.type = KvType::int8; }, "cache.type is 6: it must be that of the plan, 1"},
+      {[](P& p) { p.cache.type = DType::int8; }, "cache.type is 6: it must be that of the plan, 1"},
       {[](P& p) { p.cache.k = nullptr; }, "cache.k is null, but the plan was made with it"},
       {[](P& p) { p.cache.v_strides.page *= 2; }, "@cache.v.page stride"},
       {[](P& p) { p.faults = nullptr; }, "faults is null, but the plan was made with it"},
@@ -659,13 +659,13 @@ TEST_P(AttentionPrologueTest, PlansCheckWhatARunBrings) {
 
 // A cache whose view leaves its type unset holds dtype: a 16-bit prologue writes 16-bit channels, and nothing behind them.
 TEST_P(AttentionPrologueTest, ACacheHoldsDtypeUnlessItSaysOtherwise) {
-  EXPECT_EQ(PagedKvView().type, KvType::as_dtype);
+  EXPECT_EQ(PagedKvView().type, DType::unset);
   for_each_type([&](auto type) {
     using T = decltype(type);
     const PrologueCase c = plain_case(9);
     const PrologueData<T> data = make_data<T>(c);
     PlacedPrologue<T> placed(GetParam(), c, data);
-    EXPECT_EQ(placed.params().cache.type, KvType::as_dtype);
+    EXPECT_EQ(placed.params().cache.type, DType::unset);
     const Status status = placed.run();
     ASSERT_TRUE(status.ok()) << status.message();
     placed.expect_matches(oracle::attention_prologue(oracle_input(c, data)));
@@ -694,8 +694,8 @@ std::vector<Refusal> refusals() {
       {"too many kv heads", [](P& p) { p.num_kv_heads = 65537; }, invalid, "num_kv_heads is 65537: it must lie in 0..65536"},
       {"no heads", [](P& p) { p.num_q_heads = p.num_kv_heads = 0; }, invalid,
        "num_q_heads and num_kv_heads are both 0: nothing is asked for"},
-      {"unknown type", [](P& p) { p.dtype = static_cast<DType>(9); }, missing,
-       "dtype is the unknown type 9: supported are float32, float16 and bfloat16"},
+      {"unknown type", [](P& p) { p.dtype = kNoType; }, missing,
+       "dtype is the unknown type 99: supported are float32, float16 and bfloat16"},
       {"odd head_dim", [](P& p) { p.head_dim = 63; }, missing, "head_dim is 63: supported is every even number in 2..576"},
       {"large head_dim", [](P& p) { p.head_dim = 578; }, missing, "head_dim is 578: supported is every even number in 2..576"},
       {"odd v_head_dim", [](P& p) { p.cache.v_head_dim = 7; }, missing,
@@ -804,39 +804,38 @@ std::vector<Refusal> refusals() {
        invalid, "q_scale.b is 1: for logn it must be greater than 1"},
 
       // Places.
-      {"no positions", [](P& p) { p.places.positions = nullptr; }, invalid, "positions is null"},
+      {"no positions", [](P& p) { p.places.positions = {}; }, invalid, "positions is null"},
       {"no positions for the Q scale",
        [](P& p) {
-         p.places.positions = nullptr;
+         p.places.positions = {};
          p.rotation = {};
          p.q_scale.by_position = PositionScale::llama4;
        },
        invalid, "positions is null"},
-      {"positions of no type", [](P& p) { p.places.positions.type = static_cast<IndexType>(5); }, invalid,
-       "positions.type is 5: it must be int32 or int64"},
-      {"no slots", [](P& p) { p.places.slot_mapping = nullptr; }, invalid, "slot_mapping is null"},
-      {"slots of no type", [](P& p) { p.places.slot_mapping.type = static_cast<IndexType>(2); }, invalid,
-       "slot_mapping.type is 2: it must be int32 or int64"},
-      {"no sequences",
-       [](P& p) { p.places.slot_mapping = nullptr, p.places.cu_seqlens_q = static_cast<const int32_t*>(p.q.data); }, invalid,
-       "num_seqs is 0: it must lie in 1..2147483647"},
+      {"positions of no type", [](P& p) { p.places.positions.type = kNoType; }, invalid,
+       "positions.type is the unknown type 99: it must be int32 or int64"},
+      {"no slots", [](P& p) { p.places.slot_mapping = {}; }, invalid, "slot_mapping is null"},
+      {"slots of no type", [](P& p) { p.places.slot_mapping.type = kNoType; }, invalid,
+       "slot_mapping.type is the unknown type 99: it must be int32 or int64"},
+      {"no sequences", [](P& p) { p.places.slot_mapping = {}, p.places.cu_seqlens_q = static_cast<const int32_t*>(p.q.data); },
+       invalid, "num_seqs is 0: it must lie in 1..2147483647"},
       {"no cache_lens",
        [](P& p) {
-         p.places.slot_mapping = nullptr;
+         p.places.slot_mapping = {};
          p.places.cu_seqlens_q = static_cast<const int32_t*>(p.q.data);
          p.places.num_seqs = 1;
        },
        invalid, "cache_lens is null"},
       {"no block_table",
        [](P& p) {
-         p.places.slot_mapping = nullptr;
+         p.places.slot_mapping = {};
          p.places.cu_seqlens_q = p.places.cache_lens = static_cast<const int32_t*>(p.q.data);
          p.places.num_seqs = p.places.max_pages_per_seq = 1;
        },
        invalid, "block_table is null"},
       {"negative ring",
        [](P& p) {
-         p.places.slot_mapping = nullptr;
+         p.places.slot_mapping = {};
          p.places.cu_seqlens_q = p.places.cache_lens = p.places.block_table = static_cast<const int32_t*>(p.q.data);
          p.places.num_seqs = p.places.max_pages_per_seq = 1;
          p.places.ring_size = -1;
@@ -844,13 +843,13 @@ std::vector<Refusal> refusals() {
        invalid, "ring_size is -1: it must lie in 0..1099511627776"},
       {"position_offsets of no type",
        [](P& p) {
-         p.places.positions = nullptr;
+         p.places.positions = {};
          p.places.cu_seqlens_q = p.places.cache_lens = static_cast<const int32_t*>(p.q.data);
-         p.places.position_offsets = p.places.cache_lens;
-         p.places.position_offsets.type = static_cast<IndexType>(3);
+         p.places.position_offsets = index_view(p.places.cache_lens);
+         p.places.position_offsets.type = kNoType;
          p.places.num_seqs = 1;
        },
-       invalid, "position_offsets.type is 3: it must be int32 or int64"},
+       invalid, "position_offsets.type is the unknown type 99: it must be int32 or int64"},
 
       // Inputs.
       {"no q", [](P& p) { p.q.data = nullptr; }, invalid, "q is null"},
@@ -894,26 +893,26 @@ std::vector<Refusal> refusals() {
        invalid, "k_out overlaps v"},
 
       // The cache.
-      {"unknown cache type", [](P& p) { p.cache.type = static_cast<KvType>(-1); }, missing,
-       "cache.type is the unknown type -1: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8 and int4"},
+      {"unknown cache type", [](P& p) { p.cache.type = kNoType; }, missing,
+       "cache.type is the unknown type 99: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8 and int4"},
       {"unknown scaling", [](P& p) { p.cache.scaling = static_cast<KvScaling>(4); }, missing,
        "cache.scaling is 4: supported are none, tensor, head and token_head"},
       {"a float cache with scales", [](P& p) { p.cache.scaling = KvScaling::head; }, invalid,
        "cache.scaling is given, but cache.type is float32: float caches have no scales"},
-      {"an integer cache without scales", [](P& p) { p.cache.type = KvType::int4; }, invalid,
+      {"an integer cache without scales", [](P& p) { p.cache.type = DType::int4; }, invalid,
        "cache.scaling is none, but cache.type is int4: integer caches need scales"},
       {"int4 at half a byte",
-       [](P& p) { p.cache.type = KvType::int4, p.cache.scaling = KvScaling::tensor, p.cache.v_strides.head = 65; }, invalid,
+       [](P& p) { p.cache.type = DType::int4, p.cache.scaling = KvScaling::tensor, p.cache.v_strides.head = 65; }, invalid,
        "a stride of the int4 cache is 65: it must be even, two channels share a byte"},
       {"no V scale",
        [](P& p) {
-         p.cache.type = KvType::int8, p.cache.scaling = KvScaling::tensor,
+         p.cache.type = DType::int8, p.cache.scaling = KvScaling::tensor,
          p.cache.k_scale = const_cast<float*>(p.rotation.cos_sin);
        },
        invalid, "cache.v_scale is null"},
       {"no room for scales",
        [](P& p) {
-         p.cache.type = KvType::fp8_e4m3;
+         p.cache.type = DType::fp8_e4m3;
          p.cache.scaling = KvScaling::token_head;
          p.cache.k_scale = const_cast<float*>(p.rotation.cos_sin);
        },
@@ -932,7 +931,7 @@ std::vector<Refusal> refusals() {
       {"V half over K", [](P& p) { p.cache.v = static_cast<float*>(p.cache.k) + 32; }, invalid, "cache.k overlaps cache.v"},
       {"scales in the data",
        [](P& p) {
-         p.cache.type = KvType::int8;
+         p.cache.type = DType::int8;
          p.cache.scaling = KvScaling::token_head;
          p.cache.k_scale = static_cast<float*>(p.cache.k), p.cache.v_scale = static_cast<float*>(p.cache.v);
          p.cache.k_scale_strides = p.cache.v_scale_strides = {32, 2, 1};
@@ -1041,7 +1040,7 @@ TEST(AttentionPrologue, RandomStructsNeverCrash) {
   c.norm = NormPlacement::before_rope;
   c.derive_positions = c.derive_slots = true;
   c.k_out = c.v_out = c.token_faults = true;
-  c.kv_type = KvType::int8;
+  c.kv_type = DType::int8;
   c.scaling = KvScaling::token_head;
   const PrologueData<float> data = make_data<float>(c);
   PlacedPrologue<float> placed(Backend::cpu, c, data);

@@ -17,6 +17,7 @@
 #include "tests/support/arena.h"
 #include "tests/support/random.h"
 #include "tests/support/tolerance.h"
+#include "tests/support/types.h"
 
 namespace prologue::test {
 namespace {
@@ -617,8 +618,8 @@ TEST_P(PagedAttentionTest, RefusesWhatTheContractForbids) {
   constexpr StatusCode kInvalid = StatusCode::invalid_argument, kUnsupported = StatusCode::unsupported;
   using P = PagedAttentionParams;
   const std::vector<Refusal> refusals = {
-      {[](P& p) { p.dtype = static_cast<DType>(7); }, kUnsupported,
-       "dtype is the unknown type 7: supported are float32, float16 and bfloat16"},
+      {[](P& p) { p.dtype = kNoType; }, kUnsupported,
+       "dtype is the unknown type 99: supported are float32, float16 and bfloat16"},
       {[](P& p) { p.num_tokens = -1; }, kInvalid, "num_tokens is -1: it must lie in 0..2147483647"},
       {[](P& p) { p.num_seqs = -1; }, kInvalid, "num_seqs is -1: it must lie in 0..2147483646"},
       {[](P& p) { p.head_dim = 7; }, kUnsupported, "head_dim is 7: supported is every even number in 2..576"},
@@ -644,22 +645,22 @@ TEST_P(PagedAttentionTest, RefusesWhatTheContractForbids) {
        "window is 0: it must lie in 1..3 where max_seq_len, 5, is larger than the ring of 4 tokens and max_seqlen_q is 2"},
       {[](P& p) { p.ring_size = 4, p.window = 4; }, kInvalid,
        "window is 4: it must lie in 1..3 where max_seq_len, 5, is larger than the ring of 4 tokens and max_seqlen_q is 2"},
-      {[](P& p) { p.kv.type = static_cast<KvType>(9); }, kUnsupported,
-       "cache.type is the unknown type 9: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8 and int4"},
+      {[](P& p) { p.kv.type = kNoType; }, kUnsupported,
+       "cache.type is the unknown type 99: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8 and int4"},
       {[](P& p) { p.kv.scaling = static_cast<KvScaling>(4); }, kUnsupported,
        "cache.scaling is 4: supported are none, tensor, head and token_head"},
       {[](P& p) { p.kv.scaling = KvScaling::tensor; }, kInvalid,
        "cache.scaling is given, but cache.type is float32: float caches have no scales"},
-      {[](P& p) { p.kv.type = KvType::int8; }, kInvalid,
+      {[](P& p) { p.kv.type = DType::int8; }, kInvalid,
        "cache.scaling is none, but cache.type is int8: integer caches need scales"},
-      {[](P& p) { p.kv.type = KvType::int8, p.kv.scaling = KvScaling::head; }, kInvalid, "cache.k_scale is null"},
+      {[](P& p) { p.kv.type = DType::int8, p.kv.scaling = KvScaling::head; }, kInvalid, "cache.k_scale is null"},
       {[](P& p) {
-         p.kv.type = KvType::fp8_e4m3, p.kv.scaling = KvScaling::token_head;
+         p.kv.type = DType::fp8_e4m3, p.kv.scaling = KvScaling::token_head;
          p.kv.k_scale = static_cast<float*>(p.kv.k), p.kv.k_scale_strides = {8, 2, 1};
        },
        kInvalid, "cache.v_scale is null"},
       {[](P& p) {
-         p.kv.type = KvType::int4, p.kv.scaling = KvScaling::tensor;
+         p.kv.type = DType::int4, p.kv.scaling = KvScaling::tensor;
          p.kv.k_scale = p.kv.v_scale = static_cast<float*>(p.kv.k), p.kv.v_strides.head = 7;
        },
        kInvalid, "a stride of the int4 cache is 7: it must be even, two channels share a byte"},
@@ -689,7 +690,7 @@ TEST_P(PagedAttentionTest, RefusesWhatTheContractForbids) {
       {[](P& p) { p.out.data = p.kv.k; }, kInvalid, "out overlaps cache.k"},
       {[](P& p) { p.out.data = p.kv.v; }, kInvalid, "out overlaps cache.v"},
       {[](P& p) {
-         p.kv.type = KvType::int8, p.kv.scaling = KvScaling::tensor;
+         p.kv.type = DType::int8, p.kv.scaling = KvScaling::tensor;
          p.kv.k_scale = p.kv.v_scale = static_cast<float*>(p.out.data);
        },
        kInvalid, "out overlaps cache.k_scale"},

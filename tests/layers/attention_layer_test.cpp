@@ -169,8 +169,8 @@ AttentionLayerParams place(Arena& arena, const Batch<T>& b, Device device) {
   prologue.places.block_table = arena.input(b.block_table);
   prologue.places.block_table_stride = prologue.places.max_pages_per_seq = b.max_pages;
   if (b.c.options) {
-    prologue.places.positions = arena.input(b.positions);
-    prologue.places.slot_mapping = arena.input(b.slots);
+    prologue.places.positions = index_view(arena.input(b.positions));
+    prologue.places.slot_mapping = index_view(arena.input(b.slots));
     const T* bias = arena.input(b.bias);
     prologue.bias = {bias, bias + kQWidth, bias + kQWidth + kKvWidth};
     prologue.norm.placement = NormPlacement::before_rope;
@@ -475,6 +475,7 @@ TEST_P(AttentionLayerTest, ACacheThatIsOnlyReadIsNotWrittenOver) {
 TEST(AttentionLayer, WorkspaceGrowsWithTheTokensAndNeedsNoPointer) {
   AttentionLayerParams p;
   p.hidden_size = 64;
+  p.prologue.dtype = DType::f32;
   p.prologue.num_q_heads = 4;
   p.prologue.num_kv_heads = p.prologue.cache.num_kv_heads = 2;
   p.prologue.head_dim = 16;

@@ -14,6 +14,7 @@
 #include "tests/oracle/attention_prologue.h"
 #include "tests/support/arena.h"
 #include "tests/support/attention_variant.h"
+#include "tests/support/types.h"
 
 namespace prologue::test {
 namespace {
@@ -115,7 +116,7 @@ TEST_P(AttentionVariants, ListedOnesFuseIntoOneNodeWithTheSameBits) {
 TEST_P(AttentionVariants, RandomOnesFuseIntoOneNodeWithTheSameBits) {
   const uint64_t how_many = GetParam() == Backend::cpu ? 900 : 90;
   for (uint64_t seed = 1; seed <= how_many && !testing::Test::HasFailure(); ++seed) {
-    const auto dtype = static_cast<DType>(seed % 3);
+    const auto dtype = kFloatTypes[seed % 3];
     const bool once = dtype == DType::f32 && seed % 2 == 0;
     expect_same_bits(random_variant(seed), dtype, once ? Rounding::once : Rounding::per_step, execution_);
   }

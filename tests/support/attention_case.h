@@ -35,7 +35,7 @@ struct AttentionSequence {
 struct AttentionCase {
   int64_t num_q_heads = 4, num_kv_heads = 2, head_dim = 64, v_head_dim = 0, page_size = 16;
   std::vector<AttentionSequence> sequences;
-  KvType type = KvType::f32;
+  DType type = DType::f32;
   KvScaling scaling = KvScaling::none;
   KvLayout layout = KvLayout::nhd;
   int64_t window = 0, ring_size = 0;
@@ -47,8 +47,8 @@ struct AttentionCase {
   int64_t v_width() const { return v_head_dim > 0 ? v_head_dim : head_dim; }
 };
 
-inline prologue::oracle::Quantized quantized(KvType type) {
-  return static_cast<prologue::oracle::Quantized>(static_cast<int>(type) - static_cast<int>(KvType::fp8_e4m3));
+inline prologue::oracle::Quantized quantized(DType type) {
+  return static_cast<prologue::oracle::Quantized>(static_cast<int>(type) - static_cast<int>(DType::fp8_e4m3));
 }
 
 // One layer's cache on the host: bytes, strides and scales.
@@ -93,7 +93,7 @@ struct AttentionCache {
         elements = num_pages * p * h * (k + v);
         break;
       case KvLayout::odd: {  // nothing is aligned; int4 wants even strides
-        const int64_t gap = c.type == KvType::int4 ? 2 : 1;
+        const int64_t gap = c.type == DType::int4 ? 2 : 1;
         view.k_strides = {(p * h * (k + gap) + 3 * gap), h * (k + gap), k + gap};
         view.v_strides = {p * h * (v + 3 * gap) + gap, v + 3 * gap, p * (v + 3 * gap)};
         v_offset = num_pages * view.k_strides.page + gap;
@@ -105,7 +105,7 @@ struct AttentionCache {
       view.v_strides = view.k_strides;
       v_offset = 0;
     }
-    data.assign(static_cast<size_t>((elements * kv_type_bits(c.type) + 7) / 8), kPoison);
+    data.assign(static_cast<size_t>((elements * dtype_bits(c.type) + 7) / 8), kPoison);
     const auto scale_count = [&] {
       if (c.scaling == KvScaling::tensor) return int64_t{1};
       if (c.scaling == KvScaling::head) return h;
@@ -133,14 +133,14 @@ struct AttentionCache {
         view.scaling == KvScaling::none ? 1.0f : (is_k ? k_scale : v_scale)[scale_index(is_k, page, offset, head)];
     for (size_t d = 0; d < values.size(); ++d) {
       const auto at = static_cast<size_t>(element(is_k, page, offset, head, static_cast<int64_t>(d)));
-      if (kv_type_is_float(view.type)) {
-        with_host_type(dtype_of(view.type), [&](auto type) {
+      if (dtype_is_activation(view.type)) {
+        with_host_type(view.type, [&](auto type) {
           const auto stored = from_float<decltype(type)>(values[d]);
           std::memcpy(&data[at * sizeof stored], &stored, sizeof stored);
         });
       } else {
         const uint8_t code = quantize(values[d], scale == 0.0f ? 0.0f : 1.0f / scale, view.type);
-        if (view.type != KvType::int4) {
+        if (view.type != DType::int4) {
           data[at] = code;
         } else {
           unsigned char& byte = data[at / 2];
@@ -153,13 +153,13 @@ struct AttentionCache {
   // What the cache says, by the oracle's own reading of the formats.
   double value(bool is_k, int64_t page, int64_t offset, int64_t head, int64_t d) const {
     const auto at = static_cast<size_t>(element(is_k, page, offset, head, d));
-    if (kv_type_is_float(view.type)) {
-      return with_host_type(dtype_of(view.type), [&](auto stored) {
+    if (dtype_is_activation(view.type)) {
+      return with_host_type(view.type, [&](auto stored) {
         std::memcpy(static_cast<void*>(&stored), &data[at * sizeof stored], sizeof stored);
         return static_cast<double>(to_float(stored));
       });
     }
-    const uint8_t code = view.type != KvType::int4 ? data[at] : static_cast<uint8_t>(data[at / 2] >> (at % 2 * 4));
+    const uint8_t code = view.type != DType::int4 ? data[at] : static_cast<uint8_t>(data[at / 2] >> (at % 2 * 4));
     const double number = prologue::oracle::value_of_code(code, quantized(view.type));
     if (view.scaling == KvScaling::none) return number;
     return number * static_cast<double>((is_k ? k_scale : v_scale)[scale_index(is_k, page, offset, head)]);
@@ -170,7 +170,7 @@ struct AttentionCache {
     PagedKvView placed = view;
     auto* bytes = arena.input(data);
     placed.k = bytes;
-    placed.v = bytes + v_offset * kv_type_bits(view.type) / 8;
+    placed.v = bytes + v_offset * dtype_bits(view.type) / 8;
     if (!k_scale.empty()) {
       placed.k_scale = arena.input(k_scale);
       placed.v_scale = arena.input(v_scale);

@@ -153,10 +153,9 @@ struct VariantModel {
       x = layers.back().build(g, g.rms_norm("norm", x, norms.back(), kEps));
     }
     graph = std::move(g).finish(x).value();
-    storage =
-        KvStorage::create({variant.num_layers, kPages, kPageSize, variant.num_kv_heads, variant.head_dim, kv_type_of(dtype)},
-                          execution.device)
-            .value();
+    storage = KvStorage::create({variant.num_layers, kPages, kPageSize, variant.num_kv_heads, variant.head_dim, dtype},
+                                execution.device)
+                  .value();
     fill_cache(0xff);
   }
 

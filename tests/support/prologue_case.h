@@ -21,7 +21,7 @@
 
 namespace prologue::test {
 
-enum class Values { normal, coarse, denormal, huge };  // coarse: as normal, of few bits, and made much faster
+enum class Values { normal, coarse, denormal, huge };   // coarse: as normal, of few bits, and made much faster
 enum class CacheLayout { nhd, hnd, interleaved, odd };  // interleaved: K and V of a head side by side; odd: strides with holes
 enum class Weights { none, shared, per_head };
 enum class Offsets { none, one, per_sequence };
@@ -79,7 +79,7 @@ struct PrologueCase {
   bool kv_in_place = false;  // k_out is k, v_out is v
   bool cached = true;
 
-  std::optional<KvType> kv_type;  // none: the type of the case
+  std::optional<DType> kv_type;  // none: the type of the case
   KvScaling scaling = KvScaling::none;
   int64_t page_size = 16;
   CacheLayout layout = CacheLayout::nhd;
@@ -111,7 +111,7 @@ struct PrologueCase {
     text += str_cat(" packed=", packed, " in_place=", in_place, kv_in_place, " row_padding=", row_padding,
                     " head_padding=", head_padding, " heads_first=", heads_first, " misalign=", misalign);
     text += str_cat(" q8=", q8 ? static_cast<int>(*q8) : -1, " out=", k_out, v_out, " cached=", cached,
-                    " kv=", kv_type ? kv_type_name(*kv_type) : "dtype", "/", static_cast<int>(scaling), " page=", page_size,
+                    " kv=", kv_type ? dtype_name(*kv_type) : "dtype", "/", static_cast<int>(scaling), " page=", page_size,
                     " layout=", static_cast<int>(layout), " flags=", token_faults, " values=", static_cast<int>(values),
                     " seed=", seed);
     return text;
@@ -241,7 +241,8 @@ PrologueData<T> make_data(const PrologueCase& c) {
   const auto heads = [&](int64_t count) {
     if (c.values == Values::coarse) {
       std::vector<T> values(static_cast<size_t>(count));
-      for (T& value : values) value = from_float<T>(static_cast<float>(static_cast<int64_t>(random.bits() >> 56) - 128) * 0x1p-6f);
+      for (T& value : values)
+        value = from_float<T>(static_cast<float>(static_cast<int64_t>(random.bits() >> 56) - 128) * 0x1p-6f);
       return values;
     }
     std::vector<T> values = random.normals<T>(count);
@@ -386,10 +387,10 @@ oracle::PrologueInput oracle_input(const PrologueCase& c, const PrologueData<T>&
 }
 
 inline IndexView place_indices(Arena& arena, const std::vector<int64_t>& values, bool wide) {
-  if (wide) return arena.input(values);
+  if (wide) return index_view(arena.input(values));
   std::vector<int32_t> narrow;
   for (const int64_t value : values) narrow.push_back(static_cast<int32_t>(value));
-  return arena.input(narrow);
+  return index_view(arena.input(narrow));
 }
 
 // Strides of [num_tokens, heads, dim] in a buffer of its own, and how many elements that takes.
@@ -439,10 +440,7 @@ template <class T>
 class PlacedPrologue {
  public:
   PlacedPrologue(Backend backend, const PrologueCase& c, const PrologueData<T>& data)
-      : arena_(backend),
-        case_(c),
-        data_(data),
-        type_(resolve_kv_type(c.kv_type.value_or(KvType::as_dtype), FloatFormat<T>::dtype)) {
+      : arena_(backend), case_(c), data_(data), type_(resolve_dtype(c.kv_type.value_or(DType::unset), FloatFormat<T>::dtype)) {
     params_.num_tokens = c.num_tokens;
     params_.num_q_heads = c.num_q_heads;
     params_.num_kv_heads = c.num_kv_heads;
@@ -734,7 +732,7 @@ class PlacedPrologue {
     const PrologueCase& c = case_;
     PagedKvView& cache = params_.cache;
     const CachePlacement placement = cache_placement(c, data_.num_pages);
-    const int64_t bits = kv_type_bits(type_);
+    const int64_t bits = dtype_bits(type_);
     const int64_t element = std::max<int64_t>(bits / 8, 1);
     const int64_t misalign = c.misalign / element * element;
     unsigned char* k = add_image<unsigned char>(placement.k_size * bits / 8, misalign, "K cache");
@@ -767,9 +765,9 @@ class PlacedPrologue {
   const unsigned char* cache_head(bool is_v, int64_t slot, int64_t head) const {
     const PageStrides& s = is_v ? params_.cache.v_strides : params_.cache.k_strides;
     const int64_t at = slot / case_.page_size * s.page + slot % case_.page_size * s.token + head * s.head;
-    return static_cast<const unsigned char*>(is_v ? params_.cache.v : params_.cache.k) + at * kv_type_bits(type_) / 8;
+    return static_cast<const unsigned char*>(is_v ? params_.cache.v : params_.cache.k) + at * dtype_bits(type_) / 8;
   }
-  int64_t cache_head_bytes(bool is_v) const { return (is_v ? case_.v_width() : case_.head_dim) * kv_type_bits(type_) / 8; }
+  int64_t cache_head_bytes(bool is_v) const { return (is_v ? case_.v_width() : case_.head_dim) * dtype_bits(type_) / 8; }
   const float* scale_of(bool is_v, int64_t slot, int64_t head) const {
     const PageStrides& s = is_v ? params_.cache.v_scale_strides : params_.cache.k_scale_strides;
     return (is_v ? params_.cache.v_scale : params_.cache.k_scale) + slot / case_.page_size * s.page +
@@ -906,12 +904,12 @@ class PlacedPrologue {
 
   void expect_cache(bool is_v, const oracle::PrologueOutput& want, const std::vector<oracle::Row>& rows, bool copied) {
     switch (type_) {
-      case KvType::f32: return expect_float_cache<float>(is_v, want, rows, copied);
-      case KvType::f16: return expect_float_cache<Float16>(is_v, want, rows, copied);
-      case KvType::bf16: return expect_float_cache<BFloat16>(is_v, want, rows, copied);
+      case DType::f32: return expect_float_cache<float>(is_v, want, rows, copied);
+      case DType::f16: return expect_float_cache<Float16>(is_v, want, rows, copied);
+      case DType::bf16: return expect_float_cache<BFloat16>(is_v, want, rows, copied);
       default: break;
     }
-    const auto type = static_cast<oracle::Quantized>(static_cast<int>(type_) - static_cast<int>(KvType::fp8_e4m3));
+    const auto type = static_cast<oracle::Quantized>(static_cast<int>(type_) - static_cast<int>(DType::fp8_e4m3));
     const int64_t dim = is_v ? case_.v_width() : case_.head_dim;
     for (const auto& [slot, token] : want.slot_token) {
       for (int64_t h = 0; h < case_.num_kv_heads; ++h) {
@@ -929,7 +927,7 @@ class PlacedPrologue {
   Arena arena_;
   PrologueCase case_;
   PrologueData<T> data_;
-  KvType type_;
+  DType type_;
   AttentionPrologueParams params_;
   FaultRecord* faults_ = nullptr;
   std::vector<Image> images_;

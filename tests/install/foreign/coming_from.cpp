@@ -24,7 +24,7 @@ void flash_attention() {
   FaultRecord faults;
   coming_from::flash_attn::ApplyRotary call = {.x = const_cast<float*>(x),
                                                .out = out,
-                                               .dtype = FloatType::f32,
+                                               .dtype = DType::f32,
                                                .batch = 1,
                                                .seqlen = 1,
                                                .nheads = 1,
@@ -33,7 +33,7 @@ void flash_attention() {
                                                .out_strides = batch_major_strides(1, 1, 4),
                                                .cos = cos,
                                                .sin = sin,
-                                               .cos_dtype = FloatType::f32,
+                                               .cos_dtype = DType::f32,
                                                .seqlen_ro = 2,
                                                .rotary_dim = 4,
                                                .seqlen_offset = 1};
