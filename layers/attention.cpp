@@ -27,7 +27,7 @@ Value Attention::build(GraphBuilder& g, Value hidden_states) const {
     k = g.heads_norm("k_norm", k, num_kv_heads, k_norm);
   }
   if (v_norm.enabled) v = g.heads_norm("v_norm", v, num_kv_heads, {.eps = v_norm.eps});
-  if (q_scale != QueryScale{}) q = g.query_scale("q_scale", q, num_q_heads, q_scale);
+  if (q_scale.constant != 1.0f || q_scale.by_position != PositionScale::none) q = g.query_scale("q_scale", q, num_q_heads, q_scale);
 
   g.kv_write("kv_write", k, v, num_kv_heads, layer, rope);
   const Value out = g.paged_attention("attention", q, num_q_heads, scale, layer);

@@ -116,8 +116,6 @@ struct Rotation {
   // Several position axes (MRoPE, 2-D): pair i is rotated by the position on axis pair_axis[i]. Null: by that on axis 0.
   int64_t num_axes = 1;                // 1 to 4
   const uint8_t* pair_axis = nullptr;  // [rotary_dim / 2]; values not below num_axes count as 0; not for per_token
-
-  bool operator==(const Rotation&) const = default;
 };
 
 // The position and slot of each token: given, or derived in the kernel from arrays that a step of attention needs too.
@@ -156,8 +154,6 @@ struct QueryScale {
   PositionScale by_position = PositionScale::none;
   float a = 0.0f;
   float b = 1.0f;
-
-  bool operator==(const QueryScale&) const = default;
 };
 
 // Q as fp8 e4m3 instead of q_out (which is then null): x / scale is stored. A scale per token and head is computed (amax / 448).

@@ -132,8 +132,15 @@ bool same_source(const Binding* a, const Binding* b) {
   return (a == nullptr) == (b == nullptr) && (a == nullptr || (a->to == b->to && a->index == b->index && a->table == b->table));
 }
 
+bool same_rotation(const Rotation& a, const Rotation& b) {
+  return a.style == b.style && a.rotary_dim == b.rotary_dim && a.rotary_offset == b.rotary_offset && a.inverse == b.inverse &&
+         a.source == b.source && a.cos_sin == b.cos_sin && a.inv_freq == b.inv_freq && a.attention_factor == b.attention_factor &&
+         a.max_position == b.max_position && a.past_table == b.past_table && a.num_axes == b.num_axes &&
+         a.pair_axis == b.pair_axis;
+}
+
 bool same_rope(const Step<RotaryParams>& a, const Step<RotaryParams>& b) {
-  return rotation_of(*a.params) == rotation_of(*b.params) &&
+  return same_rotation(rotation_of(*a.params), rotation_of(*b.params)) &&
          same_source(a.node->binding_of(&a.params->angles.cos.data), b.node->binding_of(&b.params->angles.cos.data)) &&
          same_source(a.node->binding_of(&a.params->angles.max_position), b.node->binding_of(&b.params->angles.max_position));
 }

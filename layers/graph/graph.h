@@ -37,8 +37,10 @@ struct Value {
   int32_t id = -1;
 
   explicit operator bool() const { return id >= 0; }
-  bool operator==(const Value&) const = default;
 };
+
+inline bool operator==(Value a, Value b) { return a.id == b.id; }
+inline bool operator!=(Value a, Value b) { return a.id != b.id; }
 
 struct ValueInfo {
   std::string name;
@@ -71,7 +73,6 @@ struct Rope {
   Rope(const RopeTable* of) : table(of) {}  // NOLINT(google-explicit-constructor)
 
   explicit operator bool() const { return table != nullptr || rotation.rotary_dim > 0; }
-  bool operator==(const Rope&) const = default;
 };
 
 // A norm of the heads of Q, K or V; formulas: QkNorm in kernels/attention_prologue/attention_prologue.h.

@@ -43,7 +43,8 @@ struct AttentionVariant {
   bool biased() const { return joint_bias || q_bias || k_bias || v_bias; }
   // Something besides the writing of K and V.
   bool has_steps() const {
-    return biased() || norm != NormPlacement::none || rotary_dim > 0 || v_norm || q_scale != QueryScale{};
+    const bool scaled = q_scale.constant != 1.0f || q_scale.by_position != PositionScale::none;
+    return biased() || norm != NormPlacement::none || rotary_dim > 0 || v_norm || scaled;
   }
   int64_t qkv_width() const { return (num_q_heads + (v_from_k ? 1 : 2) * num_kv_heads) * head_dim; }
 
