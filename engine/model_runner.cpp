@@ -126,8 +126,7 @@ void ModelRunner::add_to_profile() {
   for (size_t n = 0; n < nodes.size(); ++n) {
     const std::string name = role(nodes[n].name);
     auto row = std::find_if(profile_.begin(), profile_.end(), [&](const NodeProfile& entry) { return entry.name == name; });
-    if (row == profile_.end())
-      row = profile_.insert(profile_.end(), NodeProfile{name, facts_of(nodes[n].operation).kind, 0, 0.0});
+    if (row == profile_.end()) row = profile_.insert(profile_.end(), NodeProfile{name, nodes[n].kind, 0, 0.0});
     row->calls += 1;
     row->seconds += executor_->node_seconds()[n];
   }

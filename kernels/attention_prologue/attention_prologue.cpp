@@ -399,6 +399,17 @@ Status run_validated(const AttentionPrologueParams& params, const Execution& exe
   return dispatch(execution, cpu::attention_prologue, cuda::attention_prologue, p);
 }
 
+Result<const void*> choose_kernel(const AttentionPrologueParams& params, const Execution& execution) {
+  if (execution.device == Device::cpu) return static_cast<const void*>(nullptr);
+  return cuda::plan_attention_prologue(resolved(params));
+}
+
+Status run_kernel(const void* kernel, const AttentionPrologueParams& params, const Execution& execution) {
+  if (params.num_tokens == 0) return {};
+  const AttentionPrologueParams p = resolved(params);
+  return execution.device == Device::cpu ? cpu::attention_prologue(p, execution) : cuda::run_plan(kernel, p, execution);
+}
+
 Status attention_prologue(const AttentionPrologueParams& params, const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(validate(params, execution));
   return run_validated(params, execution);
@@ -413,9 +424,7 @@ Result<AttentionProloguePlan> AttentionProloguePlan::create(const AttentionProlo
   plan.params_.num_tokens = max_tokens;
   PROLOGUE_RETURN_IF_ERROR(validate_resolved(plan.params_));
   plan.device_ = execution.device;
-  if (execution.device == Device::cuda) {
-    PROLOGUE_ASSIGN_OR_RETURN(plan.kernel_, cuda::plan_attention_prologue(plan.params_));
-  }
+  PROLOGUE_ASSIGN_OR_RETURN(plan.kernel_, choose_kernel(plan.params_, execution));
   return plan;
 }
 
@@ -426,10 +435,8 @@ Status AttentionProloguePlan::run(const AttentionPrologueParams& params, const E
     return invalid_argument("attention_prologue plan: device is ", device_name(execution.device), ": the plan was made for ",
                             device_name(device_));
   }
-  const AttentionPrologueParams p = resolved(params);
-  PROLOGUE_RETURN_IF_ERROR(check_run(params_, p));
-  if (p.num_tokens == 0) return {};
-  return device_ == Device::cpu ? cpu::attention_prologue(p, execution) : cuda::run_plan(kernel_, p, execution);
+  PROLOGUE_RETURN_IF_ERROR(check_run(params_, resolved(params)));
+  return run_kernel(kernel_, params, execution);
 }
 
 }  // namespace prologue

@@ -16,6 +16,9 @@ PROLOGUE_API Status validate(const QueryScaleParams& params, const Execution& ex
 PROLOGUE_API Status validate(const KvWriteParams& params, const Execution& execution);
 
 PROLOGUE_API Status run_validated(const AttentionPrologueParams& params, const Execution& execution);
+// A valid call in two steps: the choice of a kernel, for at most params.num_tokens (null on the CPU), and a run of that kernel.
+PROLOGUE_API Result<const void*> choose_kernel(const AttentionPrologueParams& params, const Execution& execution);
+PROLOGUE_API Status run_kernel(const void* kernel, const AttentionPrologueParams& params, const Execution& execution);
 PROLOGUE_API Status run_validated(const AddBiasParams& params, const Execution& execution);
 PROLOGUE_API Status run_validated(const QkNormParams& params, const Execution& execution);
 PROLOGUE_API Status run_validated(const QueryScaleParams& params, const Execution& execution);

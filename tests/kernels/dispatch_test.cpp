@@ -103,6 +103,7 @@ TEST(Dispatch, AValidatedCallRunsAsTheOperationDoes) {
   AddBiasParams p;
   p.num_tokens = 1;
   p.width = 2;
+  p.dtype = DType::f32;
   p.x = x;
   p.x_stride = 2;
   p.bias = bias;

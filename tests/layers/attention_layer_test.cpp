@@ -475,6 +475,7 @@ TEST_P(AttentionLayerTest, ACacheThatIsOnlyReadIsNotWrittenOver) {
 TEST(AttentionLayer, WorkspaceGrowsWithTheTokensAndNeedsNoPointer) {
   AttentionLayerParams p;
   p.hidden_size = 64;
+  p.prologue.dtype = DType::f32;
   p.prologue.num_q_heads = 4;
   p.prologue.num_kv_heads = p.prologue.cache.num_kv_heads = 2;
   p.prologue.head_dim = 16;

@@ -285,7 +285,7 @@ struct VariantModel {
 inline Value q_of_last_layer(const Graph& graph) {
   Value q;
   for (const Node& node : graph.nodes) {
-    if (const auto* attention = std::get_if<PagedAttentionOp>(&node.operation)) q = attention->q;
+    if (std::holds_alternative<PagedAttentionParams>(node.parameters)) q = node.reads().front();
   }
   return q;
 }
