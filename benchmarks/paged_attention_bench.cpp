@@ -31,15 +31,15 @@ constexpr int64_t kPageSize = 16;
 
 struct Variant {
   DType dtype;
-  KvType cache;
+  DType cache;
   int64_t window = 0;
   float soft_cap = 0.0f;
 };
 
 constexpr Variant kVariants[] = {
-    {DType::f32, KvType::f32},       {DType::bf16, KvType::bf16},       {DType::f16, KvType::f16},
-    {DType::bf16, KvType::fp8_e4m3}, {DType::bf16, KvType::fp8_e5m2},   {DType::bf16, KvType::int8},
-    {DType::bf16, KvType::int4},     {DType::bf16, KvType::bf16, 1024}, {DType::bf16, KvType::bf16, 0, 50.0f}};
+    {DType::f32, DType::f32},       {DType::bf16, DType::bf16},       {DType::f16, DType::f16},
+    {DType::bf16, DType::fp8_e4m3}, {DType::bf16, DType::fp8_e5m2},   {DType::bf16, DType::int8},
+    {DType::bf16, DType::int4},     {DType::bf16, DType::bf16, 1024}, {DType::bf16, DType::bf16, 0, 50.0f}};
 
 }  // namespace
 
@@ -47,23 +47,22 @@ int main(int argc, char** argv) {
   bench::Bench bench(argc, argv);
   for (const Variant& variant : kVariants) {
     const DType dtype = variant.dtype;
-    const bool plain = variant.cache == kv_type_of(dtype) && variant.window == 0 && variant.soft_cap == 0.0f;
-    const bool quantised = !kv_type_is_float(variant.cache);
+    const bool plain = variant.cache == dtype && variant.window == 0 && variant.soft_cap == 0.0f;
+    const bool quantised = !dtype_is_activation(variant.cache);
     for (const Model& model : kModels) {
       for (const Load& load : kLoads) {
         const std::string shape =
             str_cat(" ", model.name, " ", load.name, " seqs=", load.num_seqs, " rows=", load.rows, " length=", load.length);
         const std::string type = dtype_name(dtype);
         const std::string name =
-            str_cat(type, quantised ? "/" : "", quantised ? kv_type_name(variant.cache) : "",
+            str_cat(type, quantised ? "/" : "", quantised ? dtype_name(variant.cache) : "",
                     variant.window > 0 ? " window=1024" : "", variant.soft_cap > 0.0f ? " cap=50" : "", shape);
         bench.run(name, [&](bench::Setup& setup) {
           const int64_t size = dtype_size(dtype), num_tokens = load.num_seqs * load.rows;
           const int64_t pages_per_seq = (load.length + kPageSize - 1) / kPageSize, num_pages = load.num_seqs * pages_per_seq;
           const int64_t heads_bytes = num_tokens * model.num_q_heads * model.head_dim * size;
           const int64_t num_scales = quantised ? num_pages * kPageSize * model.num_kv_heads : 0;
-          const int64_t cache_bytes =
-              num_pages * kPageSize * model.num_kv_heads * model.head_dim * kv_type_bits(variant.cache) / 8;
+          const int64_t cache_bytes = num_pages * kPageSize * model.num_kv_heads * model.head_dim * dtype_bits(variant.cache) / 8;
           setup.rotate(2 * (cache_bytes + num_scales * 4) + heads_bytes);
           const auto q = setup.rotated(heads_bytes, dtype);
           const auto k = setup.rotated(cache_bytes, dtype);
@@ -91,14 +90,14 @@ int main(int argc, char** argv) {
           const PageStrides strides = nhd_strides(kPageSize, model.num_kv_heads, model.head_dim);
           p.soft_cap = variant.soft_cap;
           p.window = variant.window;
-          p.kv.type = variant.cache;
-          p.kv.scaling = quantised ? KvScaling::token_head : KvScaling::none;
-          p.kv.k_scale_strides = p.kv.v_scale_strides = nhd_strides(kPageSize, model.num_kv_heads, 1);
+          p.kv.k.format.type = p.kv.v.format.type = variant.cache;
+          p.kv.k.format.scaling = p.kv.v.format.scaling = quantised ? KvScaling::token_head : KvScaling::none;
+          p.kv.k.scale_strides = p.kv.v.scale_strides = nhd_strides(kPageSize, model.num_kv_heads, 1);
           p.kv.num_pages = num_pages;
           p.kv.page_size = kPageSize;
           p.kv.num_kv_heads = model.num_kv_heads;
-          p.kv.head_dim = model.head_dim;
-          p.kv.k_strides = p.kv.v_strides = strides;
+          p.kv.k.head_dim = model.head_dim;
+          p.kv.k.strides = p.kv.v.strides = strides;
           p.block_table = setup.values(block_table);
           p.block_table_stride = p.max_pages_per_seq = pages_per_seq;
           p.cu_seqlens_q = setup.values(cu_seqlens_q);
@@ -116,15 +115,15 @@ int main(int argc, char** argv) {
             visible += static_cast<double>(std::min(window, load.length - load.rows + r + 1));
           const double flops = 4.0 * static_cast<double>(load.num_seqs * model.num_q_heads * model.head_dim) * visible;
           const int64_t seen = std::min(load.length, window + load.rows - 1) * load.num_seqs * model.num_kv_heads;
-          const int64_t bytes_per_head = model.head_dim * kv_type_bits(variant.cache) / 8 + (quantised ? 4 : 0);
+          const int64_t bytes_per_head = model.head_dim * dtype_bits(variant.cache) / 8 + (quantised ? 4 : 0);
           return bench::Case{2 * heads_bytes + 2 * seen * bytes_per_head,
                              [=](const Execution& execution, int64_t rotation) mutable {
                                const size_t i = static_cast<size_t>(rotation);
                                p.q.data = q[i];
-                               p.kv.k = k[i];
-                               p.kv.v = v[i];
-                               if (quantised) p.kv.k_scale = static_cast<float*>(k_scale[i]);
-                               if (quantised) p.kv.v_scale = static_cast<float*>(v_scale[i]);
+                               p.kv.k.data = k[i];
+                               p.kv.v.data = v[i];
+                               if (quantised) p.kv.k.scale = static_cast<float*>(k_scale[i]);
+                               if (quantised) p.kv.v.scale = static_cast<float*>(v_scale[i]);
                                return paged_attention(p, execution);
                              },
                              flops, plain ? std::string() : type + shape};

@@ -18,11 +18,11 @@ enum class Layout { batch_major, sequence_major, head_major };
 struct Shape {
   const char* name;
   int64_t num_q_heads = 32, num_k_heads = 8, head_dim = 128, rotary_dim = 128;
-  FloatType dtype = FloatType::bf16;
+  DType dtype = DType::bf16;
   RopeStyle style = RopeStyle::neox;
   RotarySource source = RotarySource::cos_sin;
   RotaryWidth width = RotaryWidth::half;
-  FloatType table = FloatType::f32;
+  DType table = DType::f32;
   bool per_token = false;
   bool inverse = false;
   int64_t batch = 1;  // at most; tokens / batch positions per sequence, each plus the sequence's offset
@@ -35,16 +35,16 @@ struct Shape {
 const Shape kShapes[] = {
     {.name = "base", .all_sizes = true},
     {.name = "base, in place", .in_place = true, .all_sizes = true},
-    {.name = "bf16 table", .table = FloatType::bf16, .all_sizes = true},
-    {.name = "bf16 table, in place", .table = FloatType::bf16, .in_place = true, .all_sizes = true},
-    {.name = "float64", .dtype = FloatType::f64, .table = FloatType::f64, .all_sizes = true},
-    {.name = "float64, in place", .dtype = FloatType::f64, .table = FloatType::f64, .in_place = true, .all_sizes = true},
-    {.name = "float64, f32 table", .dtype = FloatType::f64},
-    {.name = "float32", .dtype = FloatType::f32},
-    {.name = "float32, in place", .dtype = FloatType::f32, .in_place = true},
-    {.name = "float16", .dtype = FloatType::f16},
-    {.name = "f16 table", .dtype = FloatType::f16, .table = FloatType::f16},
-    {.name = "f64 table", .table = FloatType::f64},
+    {.name = "bf16 table", .table = DType::bf16, .all_sizes = true},
+    {.name = "bf16 table, in place", .table = DType::bf16, .in_place = true, .all_sizes = true},
+    {.name = "float64", .dtype = DType::f64, .table = DType::f64, .all_sizes = true},
+    {.name = "float64, in place", .dtype = DType::f64, .table = DType::f64, .in_place = true, .all_sizes = true},
+    {.name = "float64, f32 table", .dtype = DType::f64},
+    {.name = "float32", .dtype = DType::f32},
+    {.name = "float32, in place", .dtype = DType::f32, .in_place = true},
+    {.name = "float16", .dtype = DType::f16},
+    {.name = "f16 table", .dtype = DType::f16, .table = DType::f16},
+    {.name = "f64 table", .table = DType::f64},
     {.name = "interleaved", .style = RopeStyle::interleaved},
     {.name = "interleaved, in place", .style = RopeStyle::interleaved, .in_place = true},
     {.name = "inverse", .inverse = true},
@@ -62,22 +62,22 @@ const Shape kShapes[] = {
     {.name = "general: angles", .source = RotarySource::angles},
     {.name = "general: full width", .width = RotaryWidth::full},
     {.name = "general: cu_seqlens", .batch = 8, .packed = true},
-    {.name = "general: float64 theta", .dtype = FloatType::f64, .source = RotarySource::theta},
+    {.name = "general: float64 theta", .dtype = DType::f64, .source = RotarySource::theta},
 };
 
 constexpr int64_t kMaxPosition = 16400;
 constexpr int64_t kFirstPosition = 5;
 
-std::vector<char> encode(const std::vector<double>& values, FloatType type) {
-  const auto size = static_cast<size_t>(float_type_size(type));
+std::vector<char> encode(const std::vector<double>& values, DType type) {
+  const auto size = static_cast<size_t>(dtype_size(type));
   std::vector<char> bytes(values.size() * size);
   for (size_t i = 0; i < values.size(); ++i) {
     const auto put = [&](auto stored) { std::memcpy(bytes.data() + i * size, &stored, sizeof stored); };
     switch (type) {
-      case FloatType::f32: put(static_cast<float>(values[i])); break;
-      case FloatType::f16: put(to_float16(static_cast<float>(values[i]))); break;
-      case FloatType::bf16: put(to_bfloat16(static_cast<float>(values[i]))); break;
-      case FloatType::f64: put(values[i]); break;
+      case DType::f32: put(static_cast<float>(values[i])); break;
+      case DType::f16: put(to_float16(static_cast<float>(values[i]))); break;
+      case DType::bf16: put(to_bfloat16(static_cast<float>(values[i]))); break;
+      default: put(values[i]); break;
     }
   }
   return bytes;
@@ -126,7 +126,7 @@ RotaryStrides strides_of(Layout layout, int64_t batch, int64_t seq_len, int64_t 
 // The bytes of the angles that one call must read.
 int64_t give_angles(RotaryParams& p, const Shape& shape, int64_t rows, bench::Setup& setup) {
   RotaryAngles& a = p.angles;
-  const int64_t half = shape.rotary_dim / 2, size = float_type_size(shape.table);
+  const int64_t half = shape.rotary_dim / 2, size = dtype_size(shape.table);
   switch (shape.source) {
     case RotarySource::cos_sin: {
       const int64_t columns = shape.width == RotaryWidth::full ? 2 * half : half;
@@ -168,7 +168,7 @@ void point_at(RotaryParams& p, const Problem& problem, int64_t rotation) {
   for (int64_t n = 0; n < p.num_tensors; ++n) {
     p.tensors[n].x = x;
     p.tensors[n].y = y;
-    const int64_t bytes = p.batch * p.seq_len * p.tensors[n].num_heads * p.head_dim * float_type_size(p.dtype);
+    const int64_t bytes = p.batch * p.seq_len * p.tensors[n].num_heads * p.head_dim * dtype_size(p.dtype);
     x += bytes;
     y += bytes;
   }
@@ -192,9 +192,9 @@ Problem make_problem(const Shape& shape, int64_t num_tokens, bench::Setup& setup
   p.inverse = shape.inverse;
   p.faults = setup.values(std::vector<FaultRecord>(1));
 
-  const int64_t data_bytes = num_tokens * (shape.num_q_heads + shape.num_k_heads) * p.head_dim * float_type_size(p.dtype);
+  const int64_t data_bytes = num_tokens * (shape.num_q_heads + shape.num_k_heads) * p.head_dim * dtype_size(p.dtype);
   setup.rotate(2 * data_bytes);
-  const DType pattern = shape.dtype == FloatType::f64 ? DType::f32 : static_cast<DType>(shape.dtype);
+  const DType pattern = shape.dtype == DType::f64 ? DType::f32 : shape.dtype;
   problem.x = setup.rotated(data_bytes, pattern);
   problem.y = shape.in_place ? problem.x : setup.rotated(data_bytes, pattern);
 
@@ -202,16 +202,16 @@ Problem make_problem(const Shape& shape, int64_t num_tokens, bench::Setup& setup
   if (shape.batch == 1) {
     std::vector<int64_t> positions;
     for (int64_t t = 0; t < num_tokens; ++t) positions.push_back((t + kFirstPosition) % kMaxPosition);
-    p.positions.ids = setup.values(positions);
+    p.positions.ids = index_view(setup.values(positions));
     index_bytes = num_tokens * 8;
   } else {
-    p.positions.offsets = setup.values(std::vector<int32_t>(static_cast<size_t>(num_seqs), kFirstPosition));
+    p.positions.offsets = index_view(setup.values(std::vector<int32_t>(static_cast<size_t>(num_seqs), kFirstPosition)));
     index_bytes = num_seqs * 4;
   }
   if (shape.packed) {
     std::vector<int32_t> ends;
     for (int64_t n = 0; n <= num_seqs; ++n) ends.push_back(static_cast<int32_t>(n * num_tokens / num_seqs));
-    p.positions.cu_seqlens = setup.values(ends);
+    p.positions.cu_seqlens = index_view(setup.values(ends));
     p.positions.num_seqs = num_seqs;
     index_bytes += (num_seqs + 1) * 4;
   }

@@ -16,11 +16,11 @@ struct KvStorageConfig {
   int64_t page_size = 0;
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;
-  KvType type = KvType::f32;
+  DType type = DType::f32;
 
-  bool has_scales() const { return !kv_type_is_float(type); }
+  bool has_scales() const { return !dtype_is_activation(type); }
   // Bytes of one head of one token, of K or of V, with its scale.
-  int64_t bytes_per_head() const { return head_dim * kv_type_bits(type) / 8 + (has_scales() ? 4 : 0); }
+  int64_t bytes_per_head() const { return head_dim * dtype_bits(type) / 8 + (has_scales() ? 4 : 0); }
   int64_t bytes_per_page() const { return 2 * num_layers * page_size * num_kv_heads * bytes_per_head(); }
 };
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
 #include <prologue/kernels/base/out_of_memory.h>
@@ -10,7 +11,30 @@ namespace {
 
 constexpr int64_t kMaxPositionAxes = 4;
 
+// In the order of StepArray and StepCount.
+constexpr StepMember kArrays[] = {
+    {"token_ids", offsetof(StepInputs, token_ids), DType::int32},
+    {"positions", offsetof(StepInputs, positions), DType::int32},
+    {"slot_mapping", offsetof(StepInputs, slot_mapping), DType::int64},
+    {"cu_seqlens_q", offsetof(StepInputs, cu_seqlens_q), DType::int32},
+    {"seq_lens", offsetof(StepInputs, seq_lens), DType::int32},
+    {"block_table", offsetof(StepInputs, block_table), DType::int32},
+    {"logit_rows", offsetof(StepInputs, logit_rows), DType::int32},
+};
+constexpr StepMember kCounts[] = {
+    {"num_tokens", offsetof(StepInputs, num_tokens), DType::unset},
+    {"num_seqs", offsetof(StepInputs, num_seqs), DType::unset},
+    {"num_logit_rows", offsetof(StepInputs, num_logit_rows), DType::unset},
+    {"max_seqlen_q", offsetof(StepInputs, max_seqlen_q), DType::unset},
+    {"max_seq_len", offsetof(StepInputs, max_seq_len), DType::unset},
+    {"block_table_stride", offsetof(StepInputs, block_table_stride), DType::unset},
+    {"position_axis_stride", offsetof(StepInputs, position_axis_stride), DType::unset},
+};
+
 }  // namespace
+
+StepMember step_member(StepArray array) { return kArrays[static_cast<size_t>(array)]; }
+StepMember step_member(StepCount count) { return kCounts[static_cast<size_t>(count)]; }
 
 StepBatch::StepBatch(int64_t num_position_axes) {
   status_ = catch_out_of_memory([&]() -> Status {

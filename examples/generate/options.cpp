@@ -206,8 +206,8 @@ ParsedOptions parse_options(int argc, char** argv, Output& out) {
   const std::map<std::string, DType> dtypes = {{"float32", DType::f32}, {"bfloat16", DType::bf16}, {"float16", DType::f16}};
   if (raw.device != "auto") engine.device = devices.at(raw.device);
   if (raw.dtype != "auto") engine.dtype = dtypes.at(raw.dtype);
-  for (auto type = static_cast<int32_t>(KvType::f32); kv_type_valid(static_cast<KvType>(type)); ++type) {
-    if (raw.kv_cache_dtype == kv_type_name(static_cast<KvType>(type))) engine.kv_type = static_cast<KvType>(type);
+  for (auto type = static_cast<int32_t>(DType::f32); dtype_is_kv(static_cast<DType>(type)); ++type) {
+    if (raw.kv_cache_dtype == dtype_name(static_cast<DType>(type))) engine.kv_type = static_cast<DType>(type);
   }
   engine.fused = !raw.unfused;
   if (raw.rounding == "per_step") engine.rounding = Rounding::per_step;

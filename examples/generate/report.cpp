@@ -31,7 +31,7 @@ std::string json_line(const Engine& engine, const std::string& prompt, const Req
   line["stop"] = stop_reason_name(completion.stop);
   line["device"] = device_name(engine.device());
   line["dtype"] = dtype_name(engine.dtype());
-  line["kv_cache_dtype"] = kv_type_name(engine.kv_type());
+  line["kv_cache_dtype"] = dtype_name(engine.kv_type());
   line["timings"] = {{"load_s", engine.load_seconds()},
                      {"prefill_tokens", completion.prefill_tokens},
                      {"prefill_s", completion.prefill_seconds},
@@ -82,7 +82,7 @@ std::string summary_table(const Engine& engine, const std::vector<Completion>& c
   out << std::fixed << std::setprecision(1);
   out << "model                " << printable(engine.config().name) << " (" << engine.config().architecture << ")\n"
       << "device, dtype        " << device_name(engine.device()) << ", " << dtype_name(engine.dtype()) << "\n"
-      << "KV cache             " << kv_type_name(engine.kv_type()) << "\n"
+      << "KV cache             " << dtype_name(engine.kv_type()) << "\n"
       << "loading              " << engine.load_seconds() << " s\n"
       << "prompt tokens        " << prompt_tokens << "\n"
       << "generated tokens     " << generated << "\n"

@@ -36,7 +36,7 @@ struct TokenIndices {
     if (p.slots.data != nullptr) at_slot = load(p.slots, slot_step, t);
   }
 
-  __device__ static uint32_t step_of(const IndexView& view) { return view.type == IndexType::int64 ? 8 : 4; }
+  __device__ static uint32_t step_of(const IndexView& view) { return view.type == DType::int64 ? 8 : 4; }
   __device__ static PendingIndex load(const IndexView& view, uint32_t step, int64_t i) {
     return load_index(static_cast<const char*>(view.data), step, static_cast<uint64_t>(i));
   }
@@ -168,9 +168,9 @@ template <class T, int V>
 __device__ inline void store_as_float(char* to, const UnitValues<V>& values, const GeneralSteps<T, V>& steps, bool zero) {
   const UnitValues<V> stored = zero ? UnitValues<V>{} : values;
   switch (steps.extras.store) {
-    case KvType::f32: return store_unit<false, float, V>(to, steps.place, narrow<float, V>(stored));
-    case KvType::f16: return store_unit<false, __half, V>(to, steps.place, narrow<__half, V>(stored));
-    case KvType::bf16: return store_unit<false, __nv_bfloat16, V>(to, steps.place, narrow<__nv_bfloat16, V>(stored));
+    case DType::f32: return store_unit<false, float, V>(to, steps.place, narrow<float, V>(stored));
+    case DType::f16: return store_unit<false, __half, V>(to, steps.place, narrow<__half, V>(stored));
+    case DType::bf16: return store_unit<false, __nv_bfloat16, V>(to, steps.place, narrow<__nv_bfloat16, V>(stored));
     default: return store_as_dtype<T, V>(to, values, steps, zero);
   }
 }
@@ -184,8 +184,8 @@ __device__ inline void store_int4(char* to, const UnitValues<V>& values, const G
   __syncthreads();
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    if (place.has_a) codes[place.a + i] = quantize(values.x[i], reciprocal, KvType::int4);
-    if (place.has_b) codes[place.b + i] = quantize(values.x[V + i], reciprocal, KvType::int4);
+    if (place.has_a) codes[place.a + i] = quantize(values.x[i], reciprocal, DType::int4);
+    if (place.has_b) codes[place.b + i] = quantize(values.x[V + i], reciprocal, DType::int4);
   }
   __syncthreads();
   if (!stores) return;
@@ -222,7 +222,7 @@ __device__ inline void store_head(const GeneralSteps<T, V>& steps, const UnitVal
         reinterpret_cast<const UnitValues<V>(&)[1]>(values),
         [&](uint32_t largest) { return computed_scale(largest, kv_largest(extras.store)); }, results);
   }
-  const bool quantised = extras.store >= KvType::fp8_e4m3;
+  const bool quantised = extras.store >= DType::fp8_e4m3;
   if (reached && quantised) {
     if (zero) {
       scale = {0.0f, 0.0f};
@@ -232,11 +232,11 @@ __device__ inline void store_head(const GeneralSteps<T, V>& steps, const UnitVal
     if (extras.scale_from == ScaleFrom::computed && lanes.lane == 0) *reinterpret_cast<float*>(scale_at) = scale.scale;
   }
   if (reached && !quantised) store_as_float<T, V>(to, values, steps, zero);
-  if (reached && quantised && extras.store != KvType::int4) {
+  if (reached && quantised && extras.store != DType::int4) {
     store_unit_8<V>(to, steps.place, quantise<V>(values, scale.reciprocal, extras.store));
   }
-  if (p.extras[1].store == KvType::int4 || p.extras[2].store == KvType::int4) {
-    store_int4<T, V>(to, values, steps, scale.reciprocal, reached && extras.store == KvType::int4, codes, lanes.lane,
+  if (p.extras[1].store == DType::int4 || p.extras[2].store == DType::int4) {
+    store_int4<T, V>(to, values, steps, scale.reciprocal, reached && extras.store == DType::int4, codes, lanes.lane,
                      lanes.count);
   }
 }

@@ -76,7 +76,7 @@ struct LeanTensor : TensorArgs<uint32_t> {
   float eps = 0.0f;
   float weight_offset = 0.0f;
   float inverse_count = 0.0f;  // of the channels of a norm
-  KvType store = KvType::as_dtype;
+  DType store = DType::unset;
   char* scale = nullptr;  // null: 1
   uint32_t scale_page = 0;
   uint32_t scale_token = 0;
@@ -129,7 +129,7 @@ struct TensorExtras {
   float eps = 0.0f;
   float weight_offset = 0.0f;
   float inverse_count = 0.0f;  // of the channels of a norm
-  KvType store = KvType::as_dtype;
+  DType store = DType::unset;
   ScaleFrom scale_from = ScaleFrom::nothing;
   HeadLayout layout;
   int32_t rotates = 0;

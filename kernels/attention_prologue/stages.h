@@ -17,7 +17,7 @@ namespace prologue {
 struct AddBiasParams {
   int64_t num_tokens = 0;
   int64_t width = 0;
-  DType dtype = DType::f32;
+  DType dtype = DType::unset;
   const void* x = nullptr;
   int64_t x_stride = 0;
   const void* bias = nullptr;
@@ -26,22 +26,16 @@ struct AddBiasParams {
 };
 PROLOGUE_API Status add_bias(const AddBiasParams& params, const Execution& execution);
 
-// y = norm(x) of Q or K (QkNorm's formulas), or of V (no weight, no bias). y may be x itself.
+// y = norm(x) of Q or K (HeadNorm's formulas), or of V (no weight, no bias). y may be x itself.
 // The rows of a token with a negative position are not touched. positions may be null: then no token is padding.
 struct QkNormParams {
   int64_t num_tokens = 0;
   int64_t num_heads = 0;
   int64_t head_dim = 0;
-  DType dtype = DType::f32;
+  DType dtype = DType::unset;
   HeadsView x;
   MutableHeadsView y;
-  NormKind kind = NormKind::rms;
-  NormScope scope = NormScope::head;
-  float eps = 1e-6f;
-  float weight_offset = 0.0f;
-  const void* weight = nullptr;
-  int64_t weight_head_stride = 0;
-  const void* bias = nullptr;
+  HeadNorm norm;  // its placement does not matter
   IndexView positions;
 };
 PROLOGUE_API Status qk_norm(const QkNormParams& params, const Execution& execution);
@@ -52,7 +46,7 @@ struct QueryScaleParams {
   int64_t num_tokens = 0;
   int64_t num_heads = 0;
   int64_t head_dim = 0;
-  DType dtype = DType::f32;
+  DType dtype = DType::unset;
   HeadsView x;
   MutableHeadsView y;
   QueryScale q_scale;
@@ -70,7 +64,7 @@ struct KvWriteParams {
   int64_t num_tokens = 0;
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;  // of K; V's is the cache's
-  DType dtype = DType::f32;
+  DType dtype = DType::unset;
   HeadsView k;
   HeadsView v;
   PagedKvView cache;

@@ -1,17 +1,12 @@
-#include <prologue/kernels/attention_prologue/cache_cpu.h>
-#include <prologue/kernels/attention_prologue/norm_cpu.h>
+#include <prologue/kernels/attention_prologue/backends.h>
+#include <prologue/kernels/attention_prologue/head_steps_cpu.h>
 #include <prologue/kernels/attention_prologue/query_factor.h>
-#include <prologue/kernels/attention_prologue/stages.h>
+#include <prologue/kernels/attention_prologue/store_head_cpu.h>
 #include <prologue/kernels/attention_prologue/token_indices_cpu.h>
 #include <prologue/kernels/base/head_cpu.h>
 #include <prologue/kernels/base/parallel.h>
 
 namespace prologue::cpu {
-
-Status add_bias(const AddBiasParams& params, int num_threads);
-Status kv_write(const KvWriteParams& params, int num_threads);
-Status qk_norm(const QkNormParams& params, int num_threads);
-Status query_scale(const QueryScaleParams& params, int num_threads);
 
 namespace {
 
@@ -23,15 +18,15 @@ TokenArgs token_args(const KvWriteParams& p) {
   args.num_axes = static_cast<int32_t>(p.num_axes);
   args.past_table = p.past_table;
   args.slots = p.slot_mapping;
-  args.num_slots = p.cache.num_slots();
+  args.num_slots = num_slots(p.cache);
   args.pages = page_divider(p.cache.page_size);
   return args;
 }
 
 }  // namespace
 
-Status add_bias(const AddBiasParams& p, int num_threads) {
-  const int threads = threads_for(p.num_tokens * p.width, num_threads);
+Status add_bias(const AddBiasParams& p, const Execution& execution) {
+  const int threads = threads_for(p.num_tokens * p.width, execution.num_threads);
   with_host_type(p.dtype, [&](auto type) {
     using T = decltype(type);
     const T* bias = static_cast<const T*>(p.bias);
@@ -44,81 +39,60 @@ Status add_bias(const AddBiasParams& p, int num_threads) {
   return {};
 }
 
-Status qk_norm(const QkNormParams& p, int num_threads) {
-  const int threads = threads_for(p.num_tokens * p.num_heads * p.head_dim, num_threads);
+Status qk_norm(const QkNormParams& p, const Execution& execution) {
+  const int threads = threads_for(p.num_tokens * p.num_heads * p.head_dim, execution.num_threads);
   with_host_type(p.dtype, [&](auto type) {
     using T = decltype(type);
-    HeadNorm<T> norm;
-    norm.weight_offset = p.weight_offset;
-    norm.weight = static_cast<const T*>(p.weight);
-    norm.weight_head_stride = p.weight_head_stride;
-    norm.bias = static_cast<const T*>(p.bias);
+    HeadSteps<T> steps;
+    steps.num_heads = p.num_heads;
+    steps.width = p.head_dim;
+    steps.norm = p.norm;
+    steps.norm.placement = NormPlacement::before_rope;
     parallel_for(p.num_tokens, threads, [&](int64_t t) {
       if (p.positions.data != nullptr && index_at(p.positions, t) < 0) return;
-      alignas(64) float values[kMaxHeadDim];
-      NormFactors of_token;
-      if (p.scope == NormScope::token) {
-        float squares = 0.0f;
-        for (int64_t h = 0; h < p.num_heads; ++h) {
-          load_values<T>(head_at<T>(p.x, t, h), nullptr, p.head_dim, values);
-          squares += square_sum(values, p.head_dim);
-        }
-        of_token = rms_factors(squares, p.num_heads * p.head_dim, p.eps);
-      }
-      for (int64_t h = 0; h < p.num_heads; ++h) {
-        load_values<T>(head_at<T>(p.x, t, h), nullptr, p.head_dim, values);
-        const NormFactors factors = p.scope == NormScope::token ? of_token : head_factors(values, p.head_dim, p.kind, p.eps);
-        normalize(norm, factors, h, p.head_dim, values);
-        narrow(values, p.head_dim, head_at<T>(p.y, t, h));
-      }
+      for_each_head(steps, p.x, t, [&](int64_t h, const FinishedHead<T>& head) { store_head(head, head_at<T>(p.y, t, h)); });
     });
   });
   return {};
 }
 
-Status query_scale(const QueryScaleParams& p, int num_threads) {
-  const int threads = threads_for(p.num_tokens * p.num_heads * p.head_dim, num_threads);
+Status query_scale(const QueryScaleParams& p, const Execution& execution) {
+  const int threads = threads_for(p.num_tokens * p.num_heads * p.head_dim, execution.num_threads);
   with_host_type(p.dtype, [&](auto type) {
     using T = decltype(type);
     parallel_for(p.num_tokens, threads, [&](int64_t t) {
       const int64_t position = p.positions.data == nullptr ? 0 : index_at(p.positions, t);
       if (position < 0) return;
-      const float factor = query_factor(p.q_scale, position);
-      const int64_t changed = factor == 1.0f ? 0 : p.head_dim;
-      alignas(64) float values[kMaxHeadDim];
-      for (int64_t h = 0; h < p.num_heads; ++h) {
-        const T* x = head_at<T>(p.x, t, h);
-        load_values<T>(x, nullptr, p.head_dim, values);
-        for (int64_t i = 0; i < changed; ++i) values[i] *= factor;
-        store_head<T>({values, p.head_dim, x, 0, changed}, head_at<T>(p.y, t, h));
-      }
+      HeadSteps<T> steps;
+      steps.num_heads = p.num_heads;
+      steps.width = p.head_dim;
+      steps.factor = query_factor(p.q_scale, position);
+      for_each_head(steps, p.x, t, [&](int64_t h, const FinishedHead<T>& head) { store_head(head, head_at<T>(p.y, t, h)); });
     });
   });
   return {};
 }
 
-Status kv_write(const KvWriteParams& p, int num_threads) {
-  const int threads = threads_for(2 * p.num_tokens * p.num_kv_heads * p.head_dim, num_threads);
+Status kv_write(const KvWriteParams& p, const Execution& execution) {
+  const int threads = threads_for(2 * p.num_tokens * p.num_kv_heads * p.head_dim, execution.num_threads);
   const TokenArgs args = token_args(p);
   with_host_type(p.dtype, [&](auto type) {
     using T = decltype(type);
-    const auto write_heads = [&](const HeadsView& from, const CacheSide& side, int64_t width, int64_t t,
+    const auto write_heads = [&](const HeadsView& from, const PagedHeads& side, int64_t width, int64_t t,
                                  const ResolvedToken& token) {
-      if (from.data == nullptr) return;
-      alignas(64) float values[kMaxHeadDim];
-      for (int64_t h = 0; h < p.num_kv_heads; ++h) {
-        const T* x = head_at<T>(from, t, h);
-        load_values<T>(x, nullptr, width, values);
-        write_head<T>(side, token.page, token.offset, h, {values, width, x, 0, 0});
-      }
+      HeadSteps<T> steps;
+      steps.num_heads = from.data == nullptr ? 0 : p.num_kv_heads;
+      steps.width = width;
+      for_each_head(steps, from, t,
+                    [&](int64_t h, const FinishedHead<T>& head) { write_head(side, token.page, token.offset, h, head); });
     };
     parallel_for(p.num_tokens, threads, [&](int64_t t) {
       const ResolvedToken token = resolve_token(args, t);
       if (token.padding) return;
       if (token.fault != FaultCode::none) record_fault(p.faults, t, token.fault);
       if (!token.reaches_cache) return;
-      write_heads(p.k, k_side(p.cache), p.head_dim, t, token);
-      write_heads(p.v, v_side(p.cache), p.cache.v_width(), t, token);
+      write_heads(p.k, p.cache.k, p.head_dim, t, token);
+      write_heads(p.v, p.cache.v, v_head_dim(p.cache), t, token);
     });
   });
   return {};

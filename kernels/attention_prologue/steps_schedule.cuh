@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(bounds_of(V, kUnits, kHints, kFeatures).thread
   const uint32_t page = is_q ? 0 : token.page, offset = is_q ? t : token.offset;
   char* out = tensor.out + times(tensor.out_page, page) + times(tensor.out_token, offset);
   const bool writes = unit.inside & !token.padding & (is_q | token.reaches_cache);
-  const bool in_8_bits = scaled && tensor.store != KvType::as_dtype;
+  const bool in_8_bits = scaled && tensor.store != DType::unset;
   constexpr bool kCopiesV = (kFeatures & (kNorm | kBias)) == kNorm;
 #pragma unroll
   for (int first = 0; first < kUnits; first += kAtOnce) {
@@ -223,7 +223,7 @@ __global__ void __launch_bounds__(bounds_of(V, kUnits, kHints, kFeatures).thread
     finish_head<T, V>(values, steps, lanes);
 
     if ((features & kComputedScales) != 0 ? uniform(in_8_bits) : in_8_bits) {
-      const KvType type = tensor.store;
+      const DType type = tensor.store;
       HeadScale(&scales)[kAtOnce] = constants.scales;
       if (kUnits > 1 && plan.has_scale) {
 #pragma unroll

@@ -52,7 +52,8 @@ struct TokenArgs {
 
 // True if something is written to the cache, so that slots are needed.
 inline bool writes_cache(const AttentionPrologueParams& p) {
-  return p.num_kv_heads > 0 && ((p.k.data != nullptr && p.cache.k != nullptr) || (p.v.data != nullptr && p.cache.v != nullptr));
+  return p.num_kv_heads > 0 &&
+         ((p.k.data != nullptr && p.cache.k.data != nullptr) || (p.v.data != nullptr && p.cache.v.data != nullptr));
 }
 inline bool derives_slots(const AttentionPrologueParams& p) {
   return p.places.cu_seqlens_q != nullptr && p.places.slot_mapping.data == nullptr && writes_cache(p);
@@ -73,7 +74,7 @@ inline TokenArgs token_args(const AttentionPrologueParams& p) {
   args.derive_slot = derives_slots(p) ? 1 : 0;
   if (writes_cache(p)) {
     args.slots = t.slot_mapping;
-    args.num_slots = p.cache.num_slots();
+    args.num_slots = num_slots(p.cache);
     args.num_pages = p.cache.num_pages;
     args.pages = page_divider(p.cache.page_size);
   }
@@ -84,7 +85,7 @@ inline TokenArgs token_args(const AttentionPrologueParams& p) {
     args.max_pages_per_seq = t.max_pages_per_seq;
     args.ring_size = t.ring_size;
     args.position_offsets = t.position_offsets;
-    args.position_offset_per_seq = t.position_offset_per_seq ? 1 : 0;
+    args.position_offset_per_seq = t.position_offset_per_seq;
   }
   return args;
 }

@@ -4,6 +4,8 @@
 
 #include <cuda_runtime.h>
 
+#include <span>
+
 #include <prologue/kernels/base/status.h>
 
 #define PROLOGUE_CUDA_RETURN_IF_ERROR(expression)                                                      \
@@ -26,6 +28,7 @@ struct LaunchShape {
   dim3 grid;
   dim3 block;
   size_t shared_bytes = 0;
+  std::span<cudaLaunchAttribute> attributes = {};  // of the launch, for example a programmatic edge; they must outlive launch()
 };
 
 // launch("rms_norm", kernel, {grid, block}, stream, args...): arguments must have exactly the kernel's parameter types.
@@ -36,6 +39,8 @@ Status launch(const char* name, void (*kernel)(Params...), const LaunchShape& sh
   config.blockDim = shape.block;
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = stream;
+  config.attrs = shape.attributes.data();
+  config.numAttrs = static_cast<unsigned>(shape.attributes.size());
   constexpr size_t kSharedBytesWithoutAsking = 48 * 1024;
   cudaError_t error = cudaSuccess;
   if (shape.shared_bytes > kSharedBytesWithoutAsking) {  // kept per device by the driver, and cheap beside a launch

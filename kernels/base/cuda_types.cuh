@@ -38,18 +38,16 @@ __device__ inline float load_element(DType type, const void* data, int64_t i) {
   switch (type) {
     case DType::f16: return to_float(static_cast<const __half*>(data)[i]);
     case DType::bf16: return to_float(static_cast<const __nv_bfloat16*>(data)[i]);
-    case DType::f32: break;
+    default: return static_cast<const float*>(data)[i];
   }
-  return static_cast<const float*>(data)[i];
 }
 
 __device__ inline void store_element(DType type, void* data, int64_t i, float value) {
   switch (type) {
     case DType::f16: static_cast<__half*>(data)[i] = from_float<__half>(value); return;
     case DType::bf16: static_cast<__nv_bfloat16*>(data)[i] = from_float<__nv_bfloat16>(value); return;
-    case DType::f32: break;
+    default: static_cast<float*>(data)[i] = value; return;
   }
-  static_cast<float*>(data)[i] = value;
 }
 
 // N elements that are loaded and stored with one instruction where N * sizeof(T) is 4, 8 or 16 and the address is aligned so.
@@ -76,9 +74,8 @@ auto with_device_type(DType type, F&& f) {
   switch (type) {
     case DType::f16: return f(__half{});
     case DType::bf16: return f(__nv_bfloat16{});
-    case DType::f32: break;
+    default: return f(float{});
   }
-  return f(float{});
 }
 
 }  // namespace prologue::cuda

@@ -1,4 +1,4 @@
-#include <prologue/kernels/base/event.h>
+#include <prologue/kernels/base/backends.h>
 
 #include <cuda_runtime.h>
 

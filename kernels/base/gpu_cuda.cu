@@ -1,10 +1,14 @@
-#include <prologue/kernels/base/gpu.h>
+#include <prologue/kernels/base/backends.h>
 
 #include <cuda_runtime.h>
 
 #include <prologue/kernels/base/cuda_launch.cuh>
 
-namespace prologue::cuda {
+namespace prologue {
+
+bool built_with_cuda() { return true; }
+
+namespace cuda {
 
 namespace {
 
@@ -62,4 +66,6 @@ Result<cudaStream_t> create_stream() {
 
 void destroy_stream(cudaStream_t stream) { cudaStreamDestroy(stream); }
 
-}  // namespace prologue::cuda
+}  // namespace cuda
+
+}  // namespace prologue

@@ -341,21 +341,21 @@ __device__ inline UnitBytes<V> pack_pairs(const UnitValues<V>& values, const F& 
 
 // Values already multiplied by the reciprocal of their scale, as bytes of a type of 8 bits.
 template <int V>
-__device__ inline UnitBytes<V> to_8_bits(const UnitValues<V>& scaled, KvType type) {
+__device__ inline UnitBytes<V> to_8_bits(const UnitValues<V>& scaled, DType type) {
   const auto fp8 = [](__nv_fp8_interpretation_t format) {
     return [format](float low, float high) {
       return static_cast<uint32_t>(__nv_cvt_float2_to_fp8x2(make_float2(low, high), __NV_SATFINITE, format));
     };
   };
-  if (type == KvType::fp8_e4m3) return pack_pairs<V>(scaled, fp8(__NV_E4M3));
-  if (type == KvType::fp8_e5m2) return pack_pairs<V>(scaled, fp8(__NV_E5M2));
+  if (type == DType::fp8_e4m3) return pack_pairs<V>(scaled, fp8(__NV_E4M3));
+  if (type == DType::fp8_e5m2) return pack_pairs<V>(scaled, fp8(__NV_E5M2));
   const auto code = [](float x) { return static_cast<uint32_t>(min(max(__float2int_rn(x), -127), 127)); };  // NaN becomes 0
   return pack_pairs<V>(scaled, [&](float low, float high) { return __byte_perm(code(low), code(high), 0x7740) & 0xffffu; });
 }
 
 // Values as bytes of a type of 8 bits. reciprocal 0: zeros, whatever the values are.
 template <int V>
-__device__ inline UnitBytes<V> quantise(UnitValues<V> values, float reciprocal, KvType type) {
+__device__ inline UnitBytes<V> quantise(UnitValues<V> values, float reciprocal, DType type) {
   multiply<V>(values, reciprocal);
   UnitBytes<V> bytes = to_8_bits<V>(values, type);
   if (reciprocal == 0.0f) bytes = {};

@@ -1,4 +1,4 @@
-#include <prologue/kernels/base/memory.h>
+#include <prologue/kernels/base/backends.h>
 
 #include <cuda_runtime.h>
 

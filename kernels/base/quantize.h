@@ -84,8 +84,8 @@ PROLOGUE_HOST_DEVICE inline int32_t to_integer(float x, int32_t limit) {
 }
 
 // The largest number of a quantised type. A computed scale maps a head's largest magnitude to it.
-PROLOGUE_HOST_DEVICE constexpr float kv_largest(KvType type) {
-  return type == KvType::fp8_e4m3 ? 448.0f : type == KvType::fp8_e5m2 ? 57344.0f : type == KvType::int8 ? 127.0f : 7.0f;
+PROLOGUE_HOST_DEVICE constexpr float kv_largest(DType type) {
+  return type == DType::fp8_e4m3 ? 448.0f : type == DType::fp8_e5m2 ? 57344.0f : type == DType::int8 ? 127.0f : 7.0f;
 }
 
 // |x| as bits, to find the largest magnitude of a head. As integers NaN > infinity > every number, so no NaN is lost.
@@ -107,19 +107,19 @@ PROLOGUE_HOST_DEVICE inline HeadScale computed_scale(uint32_t largest_magnitude_
 }
 
 // The code of x in a quantised type: a byte, or the low four bits of one (int4).
-PROLOGUE_HOST_DEVICE inline uint8_t quantize(float x, float reciprocal, KvType type) {
+PROLOGUE_HOST_DEVICE inline uint8_t quantize(float x, float reciprocal, DType type) {
   if (reciprocal == 0.0f) return 0;
   const float scaled = multiply_rounded(x, reciprocal);
-  if (type == KvType::fp8_e4m3) return to_fp8_e4m3(scaled);
-  if (type == KvType::fp8_e5m2) return to_fp8_e5m2(scaled);
-  if (type == KvType::int8) return static_cast<uint8_t>(to_integer(scaled, 127));
+  if (type == DType::fp8_e4m3) return to_fp8_e4m3(scaled);
+  if (type == DType::fp8_e5m2) return to_fp8_e5m2(scaled);
+  if (type == DType::int8) return static_cast<uint8_t>(to_integer(scaled, 127));
   return static_cast<uint8_t>(to_integer(scaled, 7)) & 0x0fu;
 }
 
-PROLOGUE_HOST_DEVICE inline float dequantize(uint8_t code, float scale, KvType type) {
-  if (type == KvType::fp8_e4m3) return multiply_rounded(from_fp8_e4m3(code), scale);
-  if (type == KvType::fp8_e5m2) return multiply_rounded(from_fp8_e5m2(code), scale);
-  if (type == KvType::int8) return multiply_rounded(static_cast<float>(static_cast<int8_t>(code)), scale);
+PROLOGUE_HOST_DEVICE inline float dequantize(uint8_t code, float scale, DType type) {
+  if (type == DType::fp8_e4m3) return multiply_rounded(from_fp8_e4m3(code), scale);
+  if (type == DType::fp8_e5m2) return multiply_rounded(from_fp8_e5m2(code), scale);
+  if (type == DType::int8) return multiply_rounded(static_cast<float>(static_cast<int8_t>(code)), scale);
   return multiply_rounded(static_cast<float>(static_cast<int8_t>(static_cast<uint8_t>(code << 4)) / 16), scale);
 }
 

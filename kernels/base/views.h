@@ -1,7 +1,6 @@
 // Views: raw pointers with strides. Strides count elements, never bytes. Views are plain data and own no memory.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include <prologue/kernels/base/dtype.h>
@@ -27,24 +26,28 @@ struct MutableHeadsView {
   void* data = nullptr;
   int64_t token_stride = 0;
   int64_t head_stride = 0;
-
-  operator HeadsView() const { return {data, token_stride, head_stride}; }  // NOLINT(google-explicit-constructor)
 };
+inline HeadsView as_input(const MutableHeadsView& view) { return {view.data, view.token_stride, view.head_stride}; }
 
-// An index array of int32 or int64 on the device of the operation.
-enum class IndexType : int32_t { int32 = 0, int64 };
+// An array of integers on the device of the operation; index_view() makes one. Operations take int32 and int64, the rotary operation
+// every integer type.
 struct IndexView {
   const void* data = nullptr;
-  IndexType type = IndexType::int32;
-
-  IndexView() = default;
-  IndexView(const int32_t* values) : data(values), type(IndexType::int32) {}  // NOLINT(google-explicit-constructor)
-  IndexView(const int64_t* values) : data(values), type(IndexType::int64) {}  // NOLINT(google-explicit-constructor)
-  IndexView(std::nullptr_t) {}                                                // NOLINT(google-explicit-constructor)
+  DType type = DType::unset;
 };
 
+inline IndexView index_view(const int8_t* values) { return {values, DType::int8}; }
+inline IndexView index_view(const int16_t* values) { return {values, DType::int16}; }
+inline IndexView index_view(const int32_t* values) { return {values, DType::int32}; }
+inline IndexView index_view(const int64_t* values) { return {values, DType::int64}; }
+inline IndexView index_view(const uint8_t* values) { return {values, DType::uint8}; }
+inline IndexView index_view(const uint16_t* values) { return {values, DType::uint16}; }
+inline IndexView index_view(const uint32_t* values) { return {values, DType::uint32}; }
+inline IndexView index_view(const uint64_t* values) { return {values, DType::uint64}; }
+
+// Element i of an array of int32 or int64.
 PROLOGUE_HOST_DEVICE inline int64_t index_at(const IndexView& view, int64_t i) {
-  return view.type == IndexType::int32 ? static_cast<const int32_t*>(view.data)[i] : static_cast<const int64_t*>(view.data)[i];
+  return view.type == DType::int32 ? static_cast<const int32_t*>(view.data)[i] : static_cast<const int64_t*>(view.data)[i];
 }
 
 struct PageStrides {
@@ -64,34 +67,6 @@ enum class PastTable : int32_t {
   identity,    // its rows are not rotated (cos 1, sin 0), its K and V are cached, nothing is recorded
 };
 
-// How a cache stores an element. Quantised types store round(x / scale), and reading multiplies by scale.
-enum class KvType : int32_t { as_dtype = 0, f32, f16, bf16, fp8_e4m3, fp8_e5m2, int8, int4 };
-
-constexpr KvType kv_type_of(DType type) { return static_cast<KvType>(static_cast<int32_t>(type) + 1); }
-constexpr DType dtype_of(KvType float_type) { return static_cast<DType>(static_cast<int32_t>(float_type) - 1); }
-// The type that `type` means in an operation on `dtype`.
-constexpr KvType resolve_kv_type(KvType type, DType dtype) { return type == KvType::as_dtype ? kv_type_of(dtype) : type; }
-// The functions below take resolved types.
-constexpr bool kv_type_valid(KvType type) { return type >= KvType::f32 && type <= KvType::int4; }
-constexpr bool kv_type_is_float(KvType type) { return type <= KvType::bf16; }
-constexpr int64_t kv_type_bits(KvType type) {
-  if (kv_type_is_float(type)) return type == KvType::f32 ? 32 : 16;
-  return type == KvType::int4 ? 4 : 8;
-}
-constexpr const char* kv_type_name(KvType type) {
-  switch (type) {
-    case KvType::as_dtype: return "as_dtype";
-    case KvType::f32: return "float32";
-    case KvType::f16: return "float16";
-    case KvType::bf16: return "bfloat16";
-    case KvType::fp8_e4m3: return "fp8_e4m3";
-    case KvType::fp8_e5m2: return "fp8_e5m2";
-    case KvType::int8: return "int8";
-    case KvType::int4: return "int4";
-  }
-  return "unknown";
-}
-
 // Where the scales of a quantised cache come from.
 enum class KvScaling : int32_t {
   none = 0,    // float types, and fp8 stored with scale 1
@@ -100,32 +75,38 @@ enum class KvScaling : int32_t {
   token_head,  // computed when a token is written; [num_pages, page_size, num_kv_heads] float32 for each of K and V
 };
 
-// One layer's paged KV cache. Slot s is at offset s % page_size of page s / page_size. Channel d of head h of that slot is the
-// element
-//   page * strides.page + offset * strides.token + h * strides.head + d
-// int4 packs two elements in a byte, the even channel in the low nibble; strides and head dims must then be even. The strides
+// How K or V is stored.
+struct KvFormat {
+  DType type = DType::unset;  // unset: the dtype of the operation that uses the cache
+  KvScaling scaling = KvScaling::none;
+};
+
+// K or V of a layer's paged cache. Channel d of head h at offset `o` of page `p` is the element
+//   p * strides.page + o * strides.token + h * strides.head + d
+// int4 packs two elements in a byte, the even channel in the low nibble; strides and head_dim must then be even. The strides
 // describe every layout: NHD, HND, K and V in two buffers, or interleaved in one.
+struct PagedHeads {
+  void* data = nullptr;
+  int64_t head_dim = 0;
+  KvFormat format;
+  PageStrides strides;
+  float* scale = nullptr;     // on the device; tensor and head: read; token_head: written by the prologue
+  PageStrides scale_strides;  // token_head only; in floats
+};
+
+// One layer's paged KV cache. Slot s is at offset s % page_size of page s / page_size. K and V may have formats of their own.
 struct PagedKvView {
-  void* k = nullptr;
-  void* v = nullptr;
-  KvType type = KvType::as_dtype;  // as_dtype: the dtype of the operation that uses the view
+  PagedHeads k;
+  PagedHeads v;  // v.head_dim = 0: that of k
   int64_t num_pages = 0;
   int64_t page_size = 0;
   int64_t num_kv_heads = 0;
-  int64_t head_dim = 0;    // of K
-  int64_t v_head_dim = 0;  // of V; 0 = head_dim
-  PageStrides k_strides;
-  PageStrides v_strides;
-
-  KvScaling scaling = KvScaling::none;
-  float* k_scale = nullptr;  // on the device; tensor and head: read; token_head: written by the prologue
-  float* v_scale = nullptr;
-  PageStrides k_scale_strides;  // token_head only; in floats
-  PageStrides v_scale_strides;
-
-  int64_t num_slots() const { return num_pages * page_size; }
-  int64_t v_width() const { return v_head_dim > 0 ? v_head_dim : head_dim; }
 };
+
+PROLOGUE_HOST_DEVICE constexpr int64_t num_slots(const PagedKvView& cache) { return cache.num_pages * cache.page_size; }
+PROLOGUE_HOST_DEVICE constexpr int64_t v_head_dim(const PagedKvView& cache) {
+  return cache.v.head_dim > 0 ? cache.v.head_dim : cache.k.head_dim;
+}
 
 // Strides of a dense [num_pages, page_size, num_kv_heads, head_dim] tensor.
 inline PageStrides nhd_strides(int64_t page_size, int64_t num_kv_heads, int64_t head_dim) {

@@ -54,7 +54,7 @@ namespace flash_attn {
 struct ApplyRotary {
   void* x = nullptr;    // [batch, seqlen, nheads, headdim]; with cu_seqlens: [total_seqlen, nheads, headdim]
   void* out = nullptr;  // what apply_rotary returns; ignored if inplace
-  FloatType dtype = FloatType::bf16;
+  DType dtype = DType::bf16;
   int64_t batch = 0;   // with cu_seqlens: the number of sequences
   int64_t seqlen = 0;  // with cu_seqlens: total_seqlen
   int64_t nheads = 0;
@@ -63,13 +63,13 @@ struct ApplyRotary {
   RotaryStrides out_strides;
   const void* cos = nullptr;  // [seqlen_ro, rotary_dim / 2]
   const void* sin = nullptr;
-  FloatType cos_dtype = FloatType::bf16;
+  DType cos_dtype = DType::bf16;
   int64_t seqlen_ro = 0;
   int64_t rotary_dim = 0;
-  int64_t seqlen_offset = 0;    // seqlen_offsets, if it is a number
-  IntView seqlen_offsets = {};  // [batch]: seqlen_offsets, if it is a tensor
-  IntView cu_seqlens = {};      // [batch + 1]
-  int64_t max_seqlen = 0;       // must be given with cu_seqlens
+  int64_t seqlen_offset = 0;      // seqlen_offsets, if it is a number
+  IndexView seqlen_offsets = {};  // [batch]: seqlen_offsets, if it is a tensor
+  IndexView cu_seqlens = {};      // [batch + 1]
+  int64_t max_seqlen = 0;         // must be given with cu_seqlens
   bool interleaved = false;
   bool inplace = false;
   bool conjugate = false;
@@ -199,11 +199,11 @@ inline Result<Frequencies> frequencies(const Model& m) {
 struct Rope {
   const void* a = nullptr;  // [ne3, ne2, ne1, ne0]: batch, tokens, heads, channels
   void* dst = nullptr;      // a itself for _inplace
-  FloatType type = FloatType::f32;
+  DType type = DType::unset;
   int64_t ne[4] = {};
   size_t a_nb[4] = {};  // bytes
   size_t dst_nb[4] = {};
-  IntView b = {};                      // [ne2]; ggml_rope_multi: [4 * ne2]
+  IndexView b = {};                    // [ne2]; ggml_rope_multi: [4 * ne2]
   const double* inv_freq = nullptr;    // Frequencies, copied to the device
   const uint8_t* pair_axis = nullptr;  // needed by ggml_rope_multi
   double attention_factor = 1.0;       // Frequencies::attention_factor
@@ -212,8 +212,8 @@ struct Rope {
 };
 
 inline Status rope_params(const Model& m, const Rope& call, FaultRecord* faults, RotaryParams& params) {
-  if (!float_type_valid(call.type)) return unsupported("ggml: type is the unknown type ", static_cast<int32_t>(call.type));
-  const auto size = static_cast<size_t>(float_type_size(call.type));
+  if (!dtype_is_float(call.type)) return unsupported("ggml: type is ", dtype_name(call.type));
+  const auto size = static_cast<size_t>(dtype_size(call.type));
   for (const size_t* nb : {call.a_nb, call.dst_nb}) {
     for (int i = 0; i < 4; ++i) {
       if (nb[i] % size == 0) continue;
@@ -240,7 +240,7 @@ inline Status rope_params(const Model& m, const Rope& call, FaultRecord* faults,
   params.rotary_offset = call.n_offs;
   params.inverse = call.back;
   params.angles.source = RotarySource::inv_freq;
-  params.angles.type = FloatType::f64;
+  params.angles.type = DType::f64;
   params.angles.width = RotaryWidth::half;
   params.angles.inv_freq = call.inv_freq;
   params.angles.attention_factor = call.attention_factor;
@@ -293,8 +293,8 @@ inline Status split_signs(const int32_t* b, int64_t num_tokens, int64_t num_axes
 
 // rope() for positions that may be negative. `forward` and `backward` are the arrays of split_signs, copied to the device. call.b
 // is ignored. May be in place.
-inline Status rope_of_any_sign(const Model& m, Rope call, const IntView& forward, const IntView& backward, FaultRecord* faults,
-                               const Execution& execution) {
+inline Status rope_of_any_sign(const Model& m, Rope call, const IndexView& forward, const IndexView& backward,
+                               FaultRecord* faults, const Execution& execution) {
   if (forward.data == nullptr || backward.data == nullptr) {
     return invalid_argument("ggml: ", forward.data == nullptr ? "forward" : "backward", " is null: split_signs makes it");
   }
@@ -324,7 +324,7 @@ struct FusedRope {
   const void* in[3] = {};  // q, k, v; k and v may be null
   void* out[3] = {};       // out_q, out_k, out_v
   int64_t num_heads[3] = {};
-  FloatType dtype = FloatType::bf16;
+  DType dtype = DType::bf16;
   int64_t batch_size = 0;
   int64_t seq_len = 0;
   int64_t head_dim = 0;
@@ -403,7 +403,7 @@ inline Status fused_rope(const FusedRope& call, FaultRecord* faults, const Execu
     params.angles.width = RotaryWidth::half;
     params.angles.theta = call.rotary_emb_base;
   }
-  params.positions.ids = call.position_ids;
+  params.positions.ids = index_view(call.position_ids);
   params.positions.batch_stride = call.seq_len;
   params.faults = faults;
   return rotary(params, execution);
@@ -418,7 +418,7 @@ namespace oneflow {
 struct FusedApplyRotaryEmb {
   const void* x = nullptr;
   void* out = nullptr;
-  FloatType dtype = FloatType::f16;
+  DType dtype = DType::f16;
   int64_t b = 0;
   int64_t m = 0;  // sequence
   int64_t h = 0;
@@ -429,7 +429,7 @@ struct FusedApplyRotaryEmb {
   const void* cos = nullptr;                // [rows, rotary_size / rotary_emb_dim], in dtype; null = cos and sin are computed
   const void* sin = nullptr;
   int64_t rows = 0;
-  IntView position_ids = {};        // [b, rotary_emb_dim, m]; null = 0, 1, 2, ...
+  IndexView position_ids = {};      // [b, rotary_emb_dim, m]; null = 0, 1, 2, ...
   int64_t rotary_emb_dim = 1;       // position_ids.shape[1]
   std::string_view mode = "plane";  // "plane" or "interval"
   double base = 10000.0;            // the parameter theta of OneFlow's kernel is 1 / base
@@ -465,7 +465,7 @@ inline Status fused_apply_rotary_emb(const FusedApplyRotaryEmb& call, FaultRecor
                                                            {"m", call.m, detail::kTokens},
                                                            {"h", call.h, detail::kHeads},
                                                            {"k", call.k, detail::kDim}}));
-  if (!float_type_valid(call.dtype)) return unsupported("oneflow: dtype is the unknown type ", static_cast<int32_t>(call.dtype));
+  if (!dtype_is_float(call.dtype)) return unsupported("oneflow: dtype is ", dtype_name(call.dtype));
   if ((call.cos == nullptr) != (call.sin == nullptr)) {
     return invalid_argument("oneflow: ", call.sin == nullptr ? "cos is given, but sin" : "sin is given, but cos",
                             " is null: give both, or none");
@@ -482,7 +482,7 @@ inline Status fused_apply_rotary_emb(const FusedApplyRotaryEmb& call, FaultRecor
   params.dtype = call.dtype;
   params.num_tensors = 1;
   const auto* x = static_cast<const char*>(call.x);
-  const int64_t offset = (call.tensor_index - first) * call.k * float_type_size(call.dtype);
+  const int64_t offset = (call.tensor_index - first) * call.k * dtype_size(call.dtype);
   params.tensors[0] = {x == nullptr ? nullptr : x + offset, call.out, call.h, strides(call.x_layout),
                        strides(call.output_layout)};
   params.style = call.mode == "plane" ? RopeStyle::neox : RopeStyle::interleaved;
@@ -513,7 +513,7 @@ namespace torchtune {
 struct RotaryPositionalEmbeddings {
   const void* x = nullptr;  // [b, s, n_h, h_d]
   void* out = nullptr;
-  FloatType dtype = FloatType::bf16;
+  DType dtype = DType::bf16;
   int64_t b = 0;
   int64_t s = 0;
   int64_t n_h = 0;
@@ -521,7 +521,7 @@ struct RotaryPositionalEmbeddings {
   int64_t max_seq_len = 4096;
   double base = 10000.0;
   const float* cache = nullptr;  // the module's buffer, [max_seq_len, dim / 2, 2]; null = computed from base
-  IntView input_pos = {};        // [b, s], or [s] for all; null = 0, 1, 2, ...
+  IndexView input_pos = {};      // [b, s], or [s] for all; null = 0, 1, 2, ...
   bool input_pos_per_batch = true;
 };
 
@@ -564,7 +564,7 @@ namespace apex {
 struct FusedRope {
   const void* t = nullptr;  // [s, b, h, d]; thd: [t, h, d]
   void* out = nullptr;      // dense
-  FloatType dtype = FloatType::bf16;
+  DType dtype = DType::bf16;
   int64_t s = 0;  // thd: t
   int64_t b = 0;  // thd: the number of sequences
   int64_t h = 0;
@@ -573,7 +573,7 @@ struct FusedRope {
   const float* freqs = nullptr;  // [rows, 1, 1, d2]
   const void* cos_ = nullptr;    // or cos_ and sin_, of the same shape
   const void* sin_ = nullptr;
-  FloatType cos_dtype = FloatType::f32;
+  DType cos_dtype = DType::f32;
   int64_t rows = 0;
   int64_t d2 = 0;
   const int32_t* cu_seqlens = nullptr;  // [b + 1], thd
@@ -613,7 +613,7 @@ inline Status fused_rope(const FusedRope& call, FaultRecord* faults, const Execu
   } else {
     params.angles = cos_and_sin(call.cos_, call.sin_, call.cos_dtype, call.rows, call.d2, RotaryWidth::full);
   }
-  params.positions.cu_seqlens = call.cu_seqlens;
+  params.positions.cu_seqlens = index_view(call.cu_seqlens);
   params.positions.num_seqs = thd ? call.b : 0;
   params.faults = faults;
   return rotary(params, execution);
@@ -622,7 +622,7 @@ inline Status fused_rope(const FusedRope& call, FaultRecord* faults, const Execu
 struct FusedRope2d {
   const void* t = nullptr;  // [b, img_h * img_w, h, d]
   void* out = nullptr;      // dense
-  FloatType dtype = FloatType::bf16;
+  DType dtype = DType::bf16;
   int64_t b = 0;
   int64_t img_h = 0;
   int64_t img_w = 0;
@@ -633,11 +633,11 @@ struct FusedRope2d {
   const void* sin_h = nullptr;
   const void* cos_w = nullptr;  // [1, rows_w, 1, d / 2]
   const void* sin_w = nullptr;
-  FloatType cos_dtype = FloatType::bf16;
+  DType cos_dtype = DType::bf16;
   int64_t rows_h = 0;
   int64_t rows_w = 0;
-  IntView h_of_token = {};  // [img_h * img_w]: token / img_w
-  IntView w_of_token = {};  // [img_h * img_w]: token % img_w
+  IndexView h_of_token = {};  // [img_h * img_w]: token / img_w
+  IndexView w_of_token = {};  // [img_h * img_w]: token % img_w
   bool backward = false;
 };
 
@@ -695,8 +695,8 @@ struct RopeForward {
   void* out_ptr = nullptr;
   const void* cos_ptr = nullptr;  // [seq_len, head_dim / 2] or more columns
   const void* sin_ptr = nullptr;
-  FloatType dtype = FloatType::f16;
-  FloatType cos_dtype = FloatType::f32;
+  DType dtype = DType::f16;
+  DType cos_dtype = DType::f32;
   int64_t stride_x_batch = 0, stride_x_head = 0, stride_x_seq = 0, stride_x_dim = 1;
   int64_t stride_out_batch = 0, stride_out_head = 0, stride_out_seq = 0, stride_out_dim = 1;
   int64_t stride_cos_seq = 0, stride_cos_dim = 1;
@@ -795,23 +795,23 @@ inline Status create_rope_descriptor(RopeDescriptor* desc, const TensorDescripto
                 invalid_argument("infinicore: the dtype of ", name, " is ", static_cast<int32_t>(tensor->dtype),
                                  ": it must be that of y, ", static_cast<int32_t>(y->dtype)));
   }
-  FloatType type = FloatType::f32;
+  DType type = DType::unset;
   switch (y->dtype) {
-    case Dtype::f16: type = FloatType::f16; break;
-    case Dtype::bf16: type = FloatType::bf16; break;
-    case Dtype::f32: type = FloatType::f32; break;
-    case Dtype::f64: type = FloatType::f64; break;
+    case Dtype::f16: type = DType::f16; break;
+    case Dtype::bf16: type = DType::bf16; break;
+    case Dtype::f32: type = DType::f32; break;
+    case Dtype::f64: type = DType::f64; break;
     default:
       return fail(Code::bad_tensor_dtype, unsupported("infinicore: the dtype of y is ", static_cast<int32_t>(y->dtype),
                                                       ": supported are 12 (f16), 13 (f32), 14 (f64) and 19 (bf16)"));
   }
-  constexpr IntType kIntTypes[] = {IntType::int8,  IntType::int16,  IntType::int32,  IntType::int64,
-                                   IntType::uint8, IntType::uint16, IntType::uint32, IntType::uint64};
+  constexpr DType kIntTypes[] = {DType::int8,  DType::int16,  DType::int32,  DType::int64,
+                                 DType::uint8, DType::uint16, DType::uint32, DType::uint64};
   if (pos->dtype < Dtype::i8 || pos->dtype > Dtype::u64) {
     return fail(Code::bad_tensor_dtype, unsupported("infinicore: the dtype of pos is ", static_cast<int32_t>(pos->dtype),
                                                     ": supported are the integers, 3 (i8) to 10 (u64)"));
   }
-  const IntType pos_type = kIntTypes[static_cast<int32_t>(pos->dtype) - static_cast<int32_t>(Dtype::i8)];
+  const DType pos_type = kIntTypes[static_cast<int32_t>(pos->dtype) - static_cast<int32_t>(Dtype::i8)];
 
   const auto bad_shape = [&](auto... parts) { return fail(Code::bad_tensor_shape, invalid_argument("infinicore: ", parts...)); };
   if (y->ndim != 3 && y->ndim != 4) return bad_shape("y has ", y->ndim, " dimensions: it must have 3 or 4");
@@ -920,7 +920,7 @@ struct RotaryEmbedding {
   const int64_t* positions = nullptr;  // [num_tokens]
   void* query = nullptr;               // [num_tokens, num_heads * head_size], rotated in place
   void* key = nullptr;                 // [num_tokens, num_kv_heads * head_size], or null
-  FloatType dtype = FloatType::bf16;
+  DType dtype = DType::bf16;
   int64_t num_tokens = 0;
   int64_t num_heads = 0;
   int64_t num_kv_heads = 0;
@@ -928,7 +928,7 @@ struct RotaryEmbedding {
   int64_t query_stride = 0;  // of a token; for slices of a packed qkv: its row stride
   int64_t key_stride = 0;
   const void* cos_sin_cache = nullptr;  // [max_position, rot_dim]
-  FloatType cache_dtype = FloatType::bf16;
+  DType cache_dtype = DType::bf16;
   int64_t max_position = 0;
   int64_t rot_dim = 0;
   bool is_neox = true;
@@ -957,7 +957,7 @@ inline Status rotary_embedding(const RotaryEmbedding& call, FaultRecord* faults,
   params.tail = RotaryTail::leave;
   params.angles = cos_sin_cache(call.cos_sin_cache, call.cache_dtype, call.max_position, call.rot_dim);
   params.angles.width = RotaryWidth::half;
-  params.positions.ids = call.positions;
+  params.positions.ids = index_view(call.positions);
   params.faults = faults;
   return rotary(params, execution);
 }
@@ -984,12 +984,11 @@ struct RopeAndCache {
 inline Status rope_and_cache(const RopeAndCache& call, FaultRecord* faults, const Execution& execution) {
   const RotaryEmbedding& rope = call.rope;
   if (rope.positions == nullptr) return invalid_argument("vllm: positions is null: they must be given");
-  if (rope.cache_dtype != FloatType::f32) {
-    return unsupported("vllm: cache_dtype is ",
-                       float_type_valid(rope.cache_dtype) ? float_type_name(rope.cache_dtype) : "unknown",
+  if (rope.cache_dtype != DType::f32) {
+    return unsupported("vllm: cache_dtype is ", dtype_is_float(rope.cache_dtype) ? dtype_name(rope.cache_dtype) : "unknown",
                        ": with the cache cos_sin_cache must be float32");
   }
-  if (rope.dtype == FloatType::f64) return unsupported("vllm: dtype is float64: with the cache it must be float32 or of 16 bits");
+  if (rope.dtype == DType::f64) return unsupported("vllm: dtype is float64: with the cache it must be float32 or of 16 bits");
   const std::string_view type = call.kv_cache_dtype;
   if (type != "auto" && type != "fp8" && type != "fp8_e4m3" && type != "fp8_e5m2") {
     return unsupported("vllm: kv_cache_dtype is '", type.substr(0, 16), "': supported are auto, fp8, fp8_e4m3 and fp8_e5m2");
@@ -1011,20 +1010,20 @@ inline Status rope_and_cache(const RopeAndCache& call, FaultRecord* faults, cons
   params.rotation.inverse = rope.inverse;
   params.rotation.cos_sin = static_cast<const float*>(rope.cos_sin_cache);
   params.rotation.max_position = rope.max_position;
-  params.places.positions = rope.positions;
-  params.places.slot_mapping = call.slot_mapping;
-  params.cache.k = call.key_cache;
-  params.cache.v = call.value_cache;
+  params.places.positions = index_view(rope.positions);
+  params.places.slot_mapping = index_view(call.slot_mapping);
+  params.cache.k.data = call.key_cache;
+  params.cache.v.data = call.value_cache;
   params.cache.num_pages = call.num_blocks;
   params.cache.page_size = call.block_size;
   params.cache.num_kv_heads = rope.num_kv_heads;
-  params.cache.head_dim = rope.head_size;
-  params.cache.k_strides = params.cache.v_strides = {call.block_stride, call.page_stride, call.head_stride};
-  params.cache.type = type == "auto" ? kv_type_of(params.dtype) : type == "fp8_e5m2" ? KvType::fp8_e5m2 : KvType::fp8_e4m3;
+  params.cache.k.head_dim = rope.head_size;
+  params.cache.k.strides = params.cache.v.strides = {call.block_stride, call.page_stride, call.head_stride};
+  params.cache.k.format.type = params.cache.v.format.type = type == "auto" ? params.dtype : type == "fp8_e5m2" ? DType::fp8_e5m2 : DType::fp8_e4m3;
   if (type != "auto") {
-    params.cache.scaling = call.scale_per_head ? KvScaling::head : KvScaling::tensor;
-    params.cache.k_scale = call.k_scale;
-    params.cache.v_scale = call.v_scale;
+    params.cache.k.format.scaling = params.cache.v.format.scaling = call.scale_per_head ? KvScaling::head : KvScaling::tensor;
+    params.cache.k.scale = call.k_scale;
+    params.cache.v.scale = call.v_scale;
   }
   params.faults = faults;
   return attention_prologue(params, execution);
@@ -1069,13 +1068,13 @@ inline Status apply_rope_inplace(const ApplyRopeInplace& call, FaultRecord* faul
     RotaryParams params;
     params.seq_len = call.num_tokens;
     params.head_dim = call.head_dim;
-    params.dtype = float_type(call.dtype);
+    params.dtype = call.dtype;
     params.num_tensors = 2;
     params.tensors[0] = rotary_tensor(call.q, call.q, call.num_qo_heads, {0, call.q_stride, call.head_dim, 1});
     params.tensors[1] = rotary_tensor(call.k, call.k, call.num_kv_heads, {0, call.k_stride, call.head_dim, 1});
     params.style = call.is_neox ? RopeStyle::neox : RopeStyle::interleaved;
     params.rotary_dim = call.rope_dim;
-    params.angles = cos_sin_cache(call.cos_sin_cache, FloatType::f32, call.max_position, call.rope_dim);
+    params.angles = cos_sin_cache(call.cos_sin_cache, DType::f32, call.max_position, call.rope_dim);
     params.angles.width = RotaryWidth::half;
     params.positions.ids = call.positions;
     params.faults = faults;
@@ -1097,14 +1096,14 @@ inline Status apply_rope_inplace(const ApplyRopeInplace& call, FaultRecord* faul
   params.rotation.max_position = call.max_position;
   params.places.positions = call.positions;
   params.places.slot_mapping = call.cache_loc;
-  params.cache.k = call.k_buffer;  // a row of the pool is a page of one token
-  params.cache.v = call.v_buffer;
-  params.cache.type = kv_type_of(call.dtype);
+  params.cache.k.data = call.k_buffer;  // a row of the pool is a page of one token
+  params.cache.v.data = call.v_buffer;
+  params.cache.k.format.type = params.cache.v.format.type = call.dtype;
   params.cache.num_pages = call.buffer_size;
   params.cache.page_size = 1;
   params.cache.num_kv_heads = call.num_kv_heads;
-  params.cache.head_dim = call.head_dim;
-  params.cache.k_strides = params.cache.v_strides = nhd_strides(1, call.num_kv_heads, call.head_dim);
+  params.cache.k.head_dim = call.head_dim;
+  params.cache.k.strides = params.cache.v.strides = nhd_strides(1, call.num_kv_heads, call.head_dim);
   params.faults = faults;
   return attention_prologue(params, execution);
 }
@@ -1120,17 +1119,17 @@ struct ApplyRope {
   const void* k = nullptr;
   void* q_rope = nullptr;  // q and k themselves for _inplace
   void* k_rope = nullptr;
-  FloatType dtype = FloatType::bf16;
+  DType dtype = DType::bf16;
   int64_t nnz = 0;
   int64_t num_q_heads = 0;
   int64_t num_k_heads = 0;
   int64_t head_dim = 0;
   int64_t rotary_dim = 0;
   bool interleave = false;  // not is_neox
-  IntView indptr = {};      // apply_rope: [batch_size + 1]
-  IntView offsets = {};     // apply_rope: [batch_size]
+  IndexView indptr = {};    // apply_rope: [batch_size + 1]
+  IndexView offsets = {};   // apply_rope: [batch_size]
   int64_t batch_size = 0;
-  IntView pos_ids = {};  // apply_rope_pos_ids, ..with_cos_sin_cache: [nnz], instead of indptr and offsets
+  IndexView pos_ids = {};  // apply_rope_pos_ids, ..with_cos_sin_cache: [nnz], instead of indptr and offsets
   double rope_scale = 1.0;
   double rope_theta = 1e4;
   const double* inv_freq = nullptr;      // [rotary_dim / 2], of inv_freq_of(); must be given where rope_scale is not 1
@@ -1180,10 +1179,10 @@ inline Status apply_rope(const ApplyRope& call, FaultRecord* faults, const Execu
   params.style = call.interleave ? RopeStyle::interleaved : RopeStyle::neox;
   params.rotary_dim = call.rotary_dim;
   if (call.cos_sin_cache != nullptr) {
-    params.angles = cos_sin_cache(call.cos_sin_cache, FloatType::f32, call.max_position, call.rotary_dim);
+    params.angles = cos_sin_cache(call.cos_sin_cache, DType::f32, call.max_position, call.rotary_dim);
   } else if (call.inv_freq != nullptr) {
     params.angles.source = RotarySource::inv_freq;
-    params.angles.type = FloatType::f64;
+    params.angles.type = DType::f64;
     params.angles.inv_freq = call.inv_freq;
   } else {
     params.angles.source = RotarySource::theta;
@@ -1279,19 +1278,19 @@ inline Status rope_quantize_fp8_append(const RopeQuantizeFp8Append& call, FaultR
   params.rotation.cos_sin = call.cos_sin_cache;
   params.rotation.max_position = call.max_position;
   params.places.positions = call.pos_ids;
-  params.places.slot_mapping = call.slot_mapping;
-  params.cache.k = call.k_cache;
-  params.cache.v = call.v_cache;
-  params.cache.type = KvType::fp8_e4m3;
+  params.places.slot_mapping = index_view(call.slot_mapping);
+  params.cache.k.data = call.k_cache;
+  params.cache.v.data = call.v_cache;
+  params.cache.k.format.type = params.cache.v.format.type = DType::fp8_e4m3;
   params.cache.num_pages = call.max_pages;
   params.cache.page_size = call.page_size;
   params.cache.num_kv_heads = call.num_kv_heads;
-  params.cache.head_dim = call.head_dim;
+  params.cache.k.head_dim = call.head_dim;
   const int64_t page = call.page_size * call.num_kv_heads * call.head_dim;
-  params.cache.k_strides = params.cache.v_strides = call.hnd ? PageStrides{page, call.head_dim, call.page_size * call.head_dim}
+  params.cache.k.strides = params.cache.v.strides = call.hnd ? PageStrides{page, call.head_dim, call.page_size * call.head_dim}
                                                              : nhd_strides(call.page_size, call.num_kv_heads, call.head_dim);
-  params.cache.scaling = KvScaling::tensor;
-  params.cache.k_scale = params.cache.v_scale = call.kv_scale;
+  params.cache.k.format.scaling = params.cache.v.format.scaling = KvScaling::tensor;
+  params.cache.k.scale = params.cache.v.scale = call.kv_scale;
   params.faults = faults;
   return attention_prologue(params, execution);
 }
@@ -1325,7 +1324,7 @@ struct QkvPreprocessing {
   const int32_t* block_table = nullptr;  // [batch_size, max_blocks_per_seq]
   int64_t max_blocks_per_seq = 0;
   int64_t cyclic_kv_cache_len = 0;       // 0: not cyclic
-  KvType cache_type = KvType::f16;       // KvCacheDataType BASE, INT8, FP8
+  DType cache_type = DType::f16;         // KvCacheDataType BASE, INT8, FP8
   float* kv_scale_quant_orig = nullptr;  // [1], for K and V
 };
 
@@ -1362,18 +1361,18 @@ inline Status qkv_preprocessing(const QkvPreprocessing& call, FaultRecord* fault
   params.places.block_table = call.block_table;
   params.places.block_table_stride = params.places.max_pages_per_seq = call.max_blocks_per_seq;
   params.places.ring_size = call.cyclic_kv_cache_len;
-  params.cache.k = call.k_pool;
-  params.cache.v = call.v_pool;
-  params.cache.type = call.cache_type;
+  params.cache.k.data = call.k_pool;
+  params.cache.v.data = call.v_pool;
+  params.cache.k.format.type = params.cache.v.format.type = call.cache_type;
   params.cache.num_pages = call.num_blocks;
   params.cache.page_size = call.tokens_per_block;
   params.cache.num_kv_heads = call.kv_head_num;
-  params.cache.head_dim = call.size_per_head;
-  params.cache.k_strides = params.cache.v_strides = {call.kv_head_num * call.tokens_per_block * call.size_per_head,
+  params.cache.k.head_dim = call.size_per_head;
+  params.cache.k.strides = params.cache.v.strides = {call.kv_head_num * call.tokens_per_block * call.size_per_head,
                                                      call.size_per_head, call.tokens_per_block * call.size_per_head};
-  if (!kv_type_is_float(call.cache_type)) {
-    params.cache.scaling = KvScaling::tensor;
-    params.cache.k_scale = params.cache.v_scale = call.kv_scale_quant_orig;
+  if (!dtype_is_activation(call.cache_type)) {
+    params.cache.k.format.scaling = params.cache.v.format.scaling = KvScaling::tensor;
+    params.cache.k.scale = params.cache.v.scale = call.kv_scale_quant_orig;
   }
   params.faults = faults;
   return attention_prologue(params, execution);
@@ -1390,7 +1389,7 @@ struct ApplyRotaryPosEmb {
   const void* k = nullptr;
   void* q_embed = nullptr;
   void* k_embed = nullptr;
-  FloatType dtype = FloatType::bf16;
+  DType dtype = DType::bf16;
   int64_t batch = 0;
   int64_t seq_len = 0;
   int64_t num_heads = 0;
@@ -1444,7 +1443,7 @@ struct Gptj {
   const void* k = nullptr;
   void* q_out = nullptr;
   void* k_out = nullptr;
-  FloatType dtype = FloatType::bf16;
+  DType dtype = DType::bf16;
   int64_t batch = 0;
   int64_t seq_len = 0;
   int64_t num_heads = 0;
@@ -1453,7 +1452,7 @@ struct Gptj {
   int64_t rotary_dim = 0;
   const void* embed_positions = nullptr;  // [max_positions, rotary_dim], sin then cos, in dtype
   int64_t max_positions = 0;
-  IntView position_ids = {};  // [batch, seq_len]
+  IndexView position_ids = {};  // [batch, seq_len]
 };
 
 inline Status gptj_rotary(const Gptj& call, FaultRecord* faults, const Execution& execution) {
@@ -1493,7 +1492,7 @@ namespace transformer_engine {
 struct ApplyRotaryPosEmb {
   const void* t = nullptr;
   void* out = nullptr;
-  FloatType dtype = FloatType::bf16;
+  DType dtype = DType::bf16;
   std::string_view tensor_format = "sbhd";  // "sbhd", "bshd", "thd"
   int64_t s = 0;                            // thd: tokens
   int64_t b = 0;                            // thd: sequences
@@ -1502,10 +1501,10 @@ struct ApplyRotaryPosEmb {
   const float* freqs = nullptr;  // [s2, 1, 1, d2]
   int64_t s2 = 0;
   int64_t d2 = 0;
-  IntView start_positions = {};  // [b]
+  IndexView start_positions = {};  // [b]
   bool interleaved = false;
-  IntView cu_seqlens = {};    // [b + 1], thd
-  IntView cp_positions = {};  // if cp_size > 1: the positions from cp_positions_of()
+  IndexView cu_seqlens = {};    // [b + 1], thd
+  IndexView cp_positions = {};  // if cp_size > 1: the positions from cp_positions_of()
   bool backward = false;
 };
 

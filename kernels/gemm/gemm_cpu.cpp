@@ -18,7 +18,7 @@
 #include <prologue/kernels/base/lanes.h>
 #include <prologue/kernels/base/memory.h>
 #include <prologue/kernels/base/parallel.h>
-#include <prologue/kernels/gemm/gemm.h>
+#include <prologue/kernels/gemm/backends.h>
 
 namespace prologue::cpu {
 

@@ -8,7 +8,7 @@
 
 #include <prologue/kernels/base/gpu.h>
 #include <prologue/kernels/base/memory.h>
-#include <prologue/kernels/gemm/gemm.h>
+#include <prologue/kernels/gemm/backends.h>
 #include <prologue/kernels/base/cuda_launch.cuh>
 #include <prologue/kernels/base/cuda_types.cuh>
 

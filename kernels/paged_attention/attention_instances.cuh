@@ -9,7 +9,7 @@
 namespace prologue::cuda {
 
 struct DecodeInstance {
-  KvType cache;
+  DType cache;
   bool any_dtype;  // of q and out; otherwise that of the cache
   int head_dim;    // the largest it serves, of K and V
   int tile_rows;   // packed rows of a block

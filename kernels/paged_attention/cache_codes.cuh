@@ -12,31 +12,31 @@
 namespace prologue::cuda {
 
 // The element types of quantised caches.
-template <KvType kType>
+template <DType kType>
 struct Code {};
-using Fp8E4M3 = Code<KvType::fp8_e4m3>;
-using Fp8E5M2 = Code<KvType::fp8_e5m2>;
-using Int8 = Code<KvType::int8>;
-using Int4 = Code<KvType::int4>;
+using Fp8E4M3 = Code<DType::fp8_e4m3>;
+using Fp8E5M2 = Code<DType::fp8_e5m2>;
+using Int8 = Code<DType::int8>;
+using Int4 = Code<DType::int4>;
 
 template <class C>
 inline constexpr bool kIsFloat = std::is_same_v<C, float> || std::is_same_v<C, __half> || std::is_same_v<C, __nv_bfloat16>;
 
 // Eight codes as they are in memory: 8 bytes, or 4 of int4 (in x).
-template <KvType kType>
+template <DType kType>
 __device__ inline void expand_codes(uint2 codes, float* values) {
   const uint32_t words[2] = {codes.x, codes.y};
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     // 2^23 + the code as an unsigned number; subtracting what it is too much leaves the code.
-    if constexpr (kType == KvType::int8) {
+    if constexpr (kType == DType::int8) {
       values[i] = __uint_as_float(__byte_perm(words[i / 4] ^ 0x80808080u, 0x4b000000u, 0x7650u + i % 4)) - 8388736.0f;
-    } else if constexpr (kType == KvType::int4) {
+    } else if constexpr (kType == DType::int4) {
       values[i] = __uint_as_float(((words[0] ^ 0x88888888u) >> (4 * i) & 15u) | 0x4b000000u) - 8388616.0f;
     } else if (i % 2 == 0) {
       const uint32_t word = words[i / 4] >> (i % 4 * 8);
       __half2_raw pair;
-      if constexpr (kType == KvType::fp8_e5m2) {  // the upper byte of a float16
+      if constexpr (kType == DType::fp8_e5m2) {  // the upper byte of a float16
         const uint32_t bits = __byte_perm(word, 0, 0x1404);
         pair.x = static_cast<unsigned short>(bits);
         pair.y = static_cast<unsigned short>(bits >> 16);
@@ -50,12 +50,12 @@ __device__ inline void expand_codes(uint2 codes, float* values) {
   }
 }
 
-__device__ inline void expand_codes(KvType type, uint2 codes, float* values) {
+__device__ inline void expand_codes(DType type, uint2 codes, float* values) {
   switch (type) {
-    case KvType::fp8_e4m3: return expand_codes<KvType::fp8_e4m3>(codes, values);
-    case KvType::fp8_e5m2: return expand_codes<KvType::fp8_e5m2>(codes, values);
-    case KvType::int8: return expand_codes<KvType::int8>(codes, values);
-    default: return expand_codes<KvType::int4>(codes, values);
+    case DType::fp8_e4m3: return expand_codes<DType::fp8_e4m3>(codes, values);
+    case DType::fp8_e5m2: return expand_codes<DType::fp8_e5m2>(codes, values);
+    case DType::int8: return expand_codes<DType::int8>(codes, values);
+    default: return expand_codes<DType::int4>(codes, values);
   }
 }
 
@@ -91,22 +91,22 @@ struct CacheGroup {
   }
 };
 
-template <KvType kType>
+template <DType kType>
 struct CacheGroup<Code<kType>> {
   static constexpr int kSize = 8;
   uint2 codes;
 
   __device__ static CacheGroup load(const void* data, int64_t offset, int64_t count, bool whole) {
-    return {load_codes(data, offset, count, whole, kType == KvType::int4)};
+    return {load_codes(data, offset, count, whole, kType == DType::int4)};
   }
   __device__ void expand(float* values) const { expand_codes<kType>(codes, values); }
 };
 
 // One element, without its scale.
-__device__ inline float load_element(KvType type, const void* data, int64_t i) {
-  if (kv_type_is_float(type)) return load_element(dtype_of(type), data, i);
+__device__ inline float load_element(DType type, const void* data, int64_t i) {
+  if (dtype_is_activation(type)) return load_element(type, data, i);
   const unsigned char* bytes = static_cast<const unsigned char*>(data);
-  if (type == KvType::int4) return dequantize(static_cast<uint8_t>(bytes[i / 2] >> (i % 2 * 4)), 1.0f, type);
+  if (type == DType::int4) return dequantize(static_cast<uint8_t>(bytes[i / 2] >> (i % 2 * 4)), 1.0f, type);
   return dequantize(bytes[i], 1.0f, type);
 }
 

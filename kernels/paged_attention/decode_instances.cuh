@@ -7,7 +7,7 @@
 namespace prologue::cuda {
 
 template <class Q, class C, int kHeadDim, int kRows>
-constexpr DecodeInstance decode_instance(KvType cache) {
+constexpr DecodeInstance decode_instance(DType cache) {
   return {cache, std::is_same_v<Q, float>, kHeadDim, kRows, decode_kernel<Q, C, kHeadDim, kRows>};
 }
 

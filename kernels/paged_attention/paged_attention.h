@@ -12,7 +12,7 @@
 //   q             [T, num_q_heads, head_dim] dtype, strided; T = cu_seqlens_q[num_seqs] <= num_tokens; rows past T are padding
 //   out           [T, num_q_heads, v_head_dim] dtype, strided; must not overlap anything that is read; padding is not written
 //   kv            one layer's cache (views.h) of any type, scaling and strides, read only. K and V may overlap (MLA: V is the
-//                 first channels of K). kv.head_dim = head_dim; kv.v_head_dim is any even number up to 576. An element of a
+//                 first channels of K). kv.k.head_dim = head_dim; kv.v.head_dim is any even number up to 576. An element of a
 //                 quantised cache is its stored number times its scale
 //   block_table   [num_seqs, max_pages_per_seq] int32, row stride block_table_stride; only entries that a row needs are read
 //   cu_seqlens_q  [num_seqs + 1] int32, non-decreasing, from 0 to at most num_tokens; a sequence without rows is allowed
@@ -61,7 +61,7 @@ struct PagedAttentionParams {
   int64_t num_seqs = 0;
   int64_t num_q_heads = 0;
   int64_t head_dim = 0;  // of q and K: even, 2..576
-  DType dtype = DType::f32;
+  DType dtype = DType::unset;
   float scale = 0.0f;     // of the scores; usually 1 / sqrt(head_dim)
   float soft_cap = 0.0f;  // 0 = none
   int64_t window = 0;     // tokens that a row sees, including its own; 0 = all up to its own

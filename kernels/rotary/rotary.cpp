@@ -3,20 +3,13 @@
 #include <cmath>
 #include <type_traits>
 
+#include <prologue/kernels/base/dispatch.h>
 #include <prologue/kernels/base/plan_checks.h>
 #include <prologue/kernels/base/view_checks.h>
-#include <prologue/kernels/rotary/instances.h>
+#include <prologue/kernels/rotary/backends.h>
 #include <prologue/kernels/rotary/rotary_token.h>
 
 namespace prologue {
-
-namespace cpu {
-Status rotary(const RotaryParams& params, const RotaryFrequencies& frequencies, int num_threads);
-}
-namespace cuda {
-Status rotary(const RotaryParams& params, const RotaryFrequencies& frequencies, CUstream_st* stream);
-std::vector<KernelInstance<RotaryParams>> instances_of(const RotaryParams& params, const RotaryFrequencies& frequencies);
-}  // namespace cuda
 
 namespace {
 
@@ -34,10 +27,9 @@ Status check_enum(const char* name, Enum value, Enum last, const char* supported
   return unsupported(kName, ": ", name, " is ", number, ": supported are ", supported);
 }
 
-Status check_int_type(const char* name, const IntView& view) {
-  if (int_type_valid(view.type)) return {};
-  return invalid_argument(kName, ": ", name, ".type is ", static_cast<int32_t>(view.type),
-                          ": it must be one of the eight of IntType");
+Status check_int_type(const char* name, const IndexView& view) {
+  if (view.data == nullptr || dtype_is_integer(view.type)) return {};
+  return invalid_argument(kName, ": ", name, ".type is ", dtype_text(view.type), ": it must be an integer type");
 }
 
 struct Dim {
@@ -64,7 +56,7 @@ Region strided_region(const char* name, const void* data, int64_t size, const Di
 }
 
 Region tensor_region(const char* name, const void* data, const RotaryParams& p, int64_t num_heads, const RotaryStrides& s) {
-  return strided_region(name, data, float_type_size(p.dtype),
+  return strided_region(name, data, dtype_size(p.dtype),
                         {{p.batch, s.batch}, {p.seq_len, s.token}, {num_heads, s.head}, {p.head_dim, s.channel}});
 }
 
@@ -72,9 +64,8 @@ Status check_sizes(const RotaryParams& p) {
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "batch", p.batch, 0, INT32_MAX));
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "seq_len", p.seq_len, 0, INT32_MAX));
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "batch * seq_len", p.batch * p.seq_len, 0, INT32_MAX));
-  if (!float_type_valid(p.dtype)) {
-    return unsupported(kName, ": dtype is the unknown type ", static_cast<int32_t>(p.dtype),
-                       ": supported are float32, float16, bfloat16 and float64");
+  if (!dtype_is_float(p.dtype)) {
+    return unsupported(kName, ": dtype is ", dtype_text(p.dtype), ": supported are float32, float16, bfloat16 and float64");
   }
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_tensors", p.num_tensors, 1, kMaxRotaryTensors));
   for (int64_t i = 0; i < p.num_tensors; ++i) {
@@ -118,12 +109,11 @@ Status check_angles(const RotaryParams& p) {
     return invalid_argument(kName, ": angles.width is not set: half is a column for each pair of a block, ",
                             p.rotary_dim / (2 * p.num_blocks), ", full one for each channel, ", p.rotary_dim / p.num_blocks);
   }
-  if (!float_type_valid(a.type)) {
-    return unsupported(kName, ": angles.type is the unknown type ", static_cast<int32_t>(a.type),
-                       ": supported are float32, float16, bfloat16 and float64");
+  if (!dtype_is_float(a.type)) {
+    return unsupported(kName, ": angles.type is ", dtype_text(a.type), ": supported are float32, float16, bfloat16 and float64");
   }
-  if (a.source == RotarySource::inv_freq && a.type != FloatType::f32 && a.type != FloatType::f64) {
-    return unsupported(kName, ": angles.type is ", float_type_name(a.type), ": for inv_freq supported are float32 and float64");
+  if (a.source == RotarySource::inv_freq && a.type != DType::f32 && a.type != DType::f64) {
+    return unsupported(kName, ": angles.type is ", dtype_name(a.type), ": for inv_freq supported are float32 and float64");
   }
   if (!given && a.per_token) {
     return invalid_argument(kName,
@@ -173,7 +163,7 @@ Status add_angles(const RotaryParams& p, RegionChecks& regions) {
   if (p.rotary_dim == 0 || a.source == RotarySource::theta) return {};
   const int64_t block_pairs = p.rotary_dim / (2 * p.num_blocks);
   if (a.source == RotarySource::inv_freq) {
-    return regions.read(array_region("angles.inv_freq", a.inv_freq, block_pairs, float_type_size(a.type)));
+    return regions.read(array_region("angles.inv_freq", a.inv_freq, block_pairs, dtype_size(a.type)));
   }
   const int64_t rows = a.per_token ? p.seq_len : a.max_position;
   const int64_t columns = a.width == RotaryWidth::full ? 2 * block_pairs : block_pairs;
@@ -186,7 +176,7 @@ Status add_angles(const RotaryParams& p, RegionChecks& regions) {
       return invalid_argument(kName, ": ", name, " has ", columns, " columns ", c.column_stride, " apart and ", rows, " rows ",
                               c.row_stride, " apart: rows must not overlap");
     }
-    return regions.read(strided_region(name, c.data, float_type_size(a.type),
+    return regions.read(strided_region(name, c.data, dtype_size(a.type),
                                        {{p.batch, c.batch_stride}, {rows, c.row_stride}, {1, 0}, {columns, c.column_stride}}));
   };
   if (a.source == RotarySource::angles) return read("angles.angles", "angles.angles.batch_stride", a.angles);
@@ -199,8 +189,8 @@ Status add_positions(const RotaryParams& p, RegionChecks& regions) {
   if (q.num_axes > 1 && p.rotary_dim > 0 && !p.angles.per_token && q.pair_axis != nullptr) {
     PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("positions.pair_axis", q.pair_axis, p.rotary_dim / 2, 1)));
   }
-  const auto read = [&](const char* name, const IntView& view, const Dim(&dims)[4]) {
-    return regions.read(strided_region(name, view.data, int_type_size(view.type), dims));
+  const auto read = [&](const char* name, const IndexView& view, const Dim(&dims)[4]) {
+    return regions.read(strided_region(name, view.data, dtype_size(view.type), dims));
   };
   if (q.ids.data != nullptr) {
     PROLOGUE_RETURN_IF_ERROR(check_stride_set(kName, "positions.axis_stride", q.axis_stride, "positions.num_axes", q.num_axes));
@@ -262,16 +252,6 @@ RotaryParams with_pointers_of(RotaryParams plan, const RotaryParams& run) {
   return plan;
 }
 
-// Rounded once, whatever the exponent's rounding would add.
-void compute_frequencies(const RotaryParams& params, RotaryFrequencies& frequencies) {
-  if (params.rotary_dim == 0 || params.angles.source != RotarySource::theta) return;
-  const int64_t width = params.rotary_dim / params.num_blocks;
-  for (int64_t c = 0; c < width / 2; ++c) {
-    const long double exponent = -2.0L * static_cast<long double>(c) / static_cast<long double>(width);
-    frequencies.values[c] = static_cast<double>(std::pow(static_cast<long double>(params.angles.theta), exponent));
-  }
-}
-
 // Checks that a run has the parameters of its plan: one line for every member, except those that a run may change.
 Status check_run(const RotaryParams& a, const RotaryParams& b) {
   PlanChecks plan("rotary plan");
@@ -327,7 +307,7 @@ Status check_run(const RotaryParams& a, const RotaryParams& b) {
   plan.same("angles.attention_factor", r.attention_factor, s.attention_factor);
 
   const RotaryPositions &t = a.positions, &u = b.positions;
-  const auto integers = [&](const char* name, const IntView& x, const IntView& y) {
+  const auto integers = [&](const char* name, const IndexView& x, const IndexView& y) {
     plan.present(name, x.data, y.data);
     plan.same(name, "type", x.type, y.type);
   };
@@ -352,16 +332,17 @@ Status check_run(const RotaryParams& a, const RotaryParams& b) {
   return plan.status();
 }
 
-Status dispatch(const RotaryParams& params, const RotaryFrequencies& frequencies, const Execution& execution) {
-  if (execution.device == Device::cpu) return cpu::rotary(params, frequencies, execution.num_threads);
-#ifdef PROLOGUE_HAS_CUDA
-  return cuda::rotary(params, frequencies, execution.stream);
-#else
-  return cuda_not_built("rotary");
-#endif
-}
-
 }  // namespace
+
+// Rounded once, whatever the exponent's rounding would add.
+void compute_frequencies(const RotaryParams& params, RotaryFrequencies& frequencies) {
+  if (params.rotary_dim == 0 || params.angles.source != RotarySource::theta) return;
+  const int64_t width = params.rotary_dim / params.num_blocks;
+  for (int64_t c = 0; c < width / 2; ++c) {
+    const long double exponent = -2.0L * static_cast<long double>(c) / static_cast<long double>(width);
+    frequencies.values[c] = static_cast<double>(std::pow(static_cast<long double>(params.angles.theta), exponent));
+  }
+}
 
 Status validate(const RotaryParams& p) {
   PROLOGUE_RETURN_IF_ERROR(check_sizes(p));
@@ -387,31 +368,29 @@ Status validate(const RotaryParams& p) {
   return regions.check_all_apart();
 }
 
-Status rotary(const RotaryParams& params, const Execution& execution) {
+Status validate(const RotaryParams& params, const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(check_device(kName, execution.device));
-  PROLOGUE_RETURN_IF_ERROR(validate(params));
+  return validate(params);
+}
+
+Status run_validated(const RotaryParams& params, const Execution& execution) {
   if (params.batch * params.seq_len == 0) return {};
   RotaryFrequencies frequencies;
   compute_frequencies(params, frequencies);
-  return dispatch(params, frequencies, execution);
+  return dispatch(execution, cpu::rotary, cuda::rotary, params, frequencies);
 }
 
-#ifdef PROLOGUE_HAS_CUDA
-std::vector<cuda::KernelInstance<RotaryParams>> cuda::instances_of(const RotaryParams& params) {
-  RotaryFrequencies frequencies;
-  compute_frequencies(params, frequencies);
-  return instances_of(params, frequencies);
+Status rotary(const RotaryParams& params, const Execution& execution) {
+  PROLOGUE_RETURN_IF_ERROR(validate(params, execution));
+  return run_validated(params, execution);
 }
-#endif
 
 Result<RotaryPlan> RotaryPlan::create(const RotaryParams& params, const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(check_device("rotary plan", execution.device));
   const bool given = has_pointers(params);
   PROLOGUE_RETURN_IF_ERROR(validate(given ? params : with_stand_ins(params)));
   PROLOGUE_RETURN_IF_ERROR(check_range("rotary plan", "batch * seq_len", params.batch * params.seq_len, 1, INT32_MAX));
-#ifndef PROLOGUE_HAS_CUDA
-  if (execution.device == Device::cuda) return cuda_not_built("rotary");
-#endif
+  if (execution.device == Device::cuda && !built_with_cuda()) return cuda_not_built(kName);
   RotaryPlan plan;
   plan.params_ = params;
   compute_frequencies(params, plan.frequencies_);
@@ -428,7 +407,7 @@ Status RotaryPlan::run(const RotaryParams& params, const Execution& execution) c
   PROLOGUE_RETURN_IF_ERROR(check_run(has_pointers_ ? params_ : with_pointers_of(params_, params), params));
   if (!has_pointers_) PROLOGUE_RETURN_IF_ERROR(validate(params));
   if (params.seq_len == 0) return {};
-  return dispatch(params, frequencies_, execution);
+  return dispatch(execution, cpu::rotary, cuda::rotary, params, frequencies_);
 }
 
 }  // namespace prologue

@@ -113,7 +113,7 @@ struct RotaryColumns {
 
 struct RotaryAngles {
   RotarySource source = RotarySource::cos_sin;
-  FloatType type = FloatType::f32;  // of the elements of cos and sin, of angles, or of inv_freq (f32 or f64)
+  DType type = DType::unset;  // of the elements of cos and sin, of angles, or of inv_freq (f32 or f64)
   RotaryWidth width = RotaryWidth::unset;
   bool per_token = false;                    // cos_sin, angles: false: row = position; true: row = s, no positions needed
   int64_t max_position = 0;                  // row = position: rows of the table; else an optional bound, 0 = none
@@ -127,19 +127,18 @@ struct RotaryAngles {
 };
 
 // For a cos||sin cache [rows, rotary_dim]: cos[0 .. rotary_dim/2), then sin; row = position. layers/rope makes such a cache.
-inline RotaryAngles cos_sin_cache(const void* cache, FloatType type, int64_t rows, int64_t rotary_dim) {
+inline RotaryAngles cos_sin_cache(const void* cache, DType type, int64_t rows, int64_t rotary_dim) {
   RotaryAngles angles;
   angles.type = type;
   angles.width = RotaryWidth::half;
   angles.max_position = rows;
   const auto* bytes = static_cast<const char*>(cache);
   angles.cos = {cache, 0, rotary_dim, 1};
-  angles.sin = {bytes == nullptr ? nullptr : bytes + rotary_dim / 2 * float_type_size(type), 0, rotary_dim, 1};
+  angles.sin = {bytes == nullptr ? nullptr : bytes + rotary_dim / 2 * dtype_size(type), 0, rotary_dim, 1};
   return angles;
 }
 // For two dense tables, [rows, w / 2] (half) or [rows, w] (full); row = position. `columns` is the width of one table.
-inline RotaryAngles cos_and_sin(const void* cos, const void* sin, FloatType type, int64_t rows, int64_t columns,
-                                RotaryWidth width) {
+inline RotaryAngles cos_and_sin(const void* cos, const void* sin, DType type, int64_t rows, int64_t columns, RotaryWidth width) {
   RotaryAngles angles;
   angles.type = type;
   angles.width = width;
@@ -153,7 +152,7 @@ inline RotaryAngles cos_and_sin(const void* cos, const void* sin, FloatType type
 struct RotaryPositions {
   // Given: the position of token (b, s) on axis `axis` is ids[axis * axis_stride + b * batch_stride + s * token_stride]. A stride
   // of 0 means that all axes, or all sequences, share the ids.
-  IntView ids;
+  IndexView ids;
   int64_t axis_stride = kUnsetStride;   // must be set if num_axes > 1
   int64_t batch_stride = kUnsetStride;  // must be set if batch > 1
   int64_t token_stride = 1;
@@ -162,10 +161,10 @@ struct RotaryPositions {
   // in its sequence n. Without cu_seqlens: j = s and n = b. With cu_seqlens, sequences are packed one after another (batch = 1):
   // cu_seqlens[n] <= s < cu_seqlens[n + 1] and j = s - cu_seqlens[n].
   int64_t offset = 0;
-  IntView offsets;             // null = none
+  IndexView offsets;           // null = none
   int64_t offsets_stride = 1;  // 0: one offset for all sequences
   int64_t num_seqs = 0;
-  IntView cu_seqlens;      // [num_seqs + 1], non-decreasing; null = not packed
+  IndexView cu_seqlens;    // [num_seqs + 1], non-decreasing; null = not packed
   int64_t max_seqlen = 0;  // 0 = no bound
 
   // Several position axes (2-D, MRoPE). Pair i, counted through all blocks, is rotated by the position on axis pair_axis[i];
@@ -179,7 +178,7 @@ struct RotaryParams {
   int64_t batch = 1;
   int64_t seq_len = 0;
   int64_t head_dim = 0;  // even, 2..576
-  FloatType dtype = FloatType::f32;
+  DType dtype = DType::unset;
   int64_t num_tensors = 0;  // 1 to 4
   RotaryTensor tensors[4];
 

@@ -3,11 +3,10 @@
 #include <prologue/kernels/base/convert_cpu.h>
 #include <prologue/kernels/base/head_cpu.h>
 #include <prologue/kernels/base/parallel.h>
+#include <prologue/kernels/rotary/backends.h>
 #include <prologue/kernels/rotary/rotary_token.h>
 
 namespace prologue::cpu {
-
-Status rotary(const RotaryParams& params, const RotaryFrequencies& frequencies, int num_threads);
 
 namespace {
 
@@ -121,12 +120,12 @@ void rotate_tokens(const RotaryParams& p, const RotaryFrequencies& frequencies, 
 
 }  // namespace
 
-Status rotary(const RotaryParams& p, const RotaryFrequencies& frequencies, int num_threads) {
+Status rotary(const RotaryParams& p, const RotaryFrequencies& frequencies, const Execution& execution) {
   switch (p.dtype) {
-    case FloatType::f32: rotate_tokens<float>(p, frequencies, num_threads); break;
-    case FloatType::f16: rotate_tokens<Float16>(p, frequencies, num_threads); break;
-    case FloatType::bf16: rotate_tokens<BFloat16>(p, frequencies, num_threads); break;
-    case FloatType::f64: rotate_tokens<double>(p, frequencies, num_threads); break;
+    case DType::f32: rotate_tokens<float>(p, frequencies, execution.num_threads); break;
+    case DType::f16: rotate_tokens<Float16>(p, frequencies, execution.num_threads); break;
+    case DType::bf16: rotate_tokens<BFloat16>(p, frequencies, execution.num_threads); break;
+    default: rotate_tokens<double>(p, frequencies, execution.num_threads); break;
   }
   return {};
 }

@@ -1,14 +1,12 @@
 #include <algorithm>
 #include <limits>
 
+#include <prologue/kernels/rotary/backends.h>
 #include <prologue/kernels/rotary/instances.h>
 #include <prologue/kernels/base/cuda_launch.cuh>
 #include <prologue/kernels/rotary/rotary_kernel.cuh>
 
 namespace prologue::cuda {
-
-Status rotary(const RotaryParams& params, const RotaryFrequencies& frequencies, cudaStream_t stream);
-std::vector<KernelInstance<RotaryParams>> instances_of(const RotaryParams& params, const RotaryFrequencies& frequencies);
 
 namespace {
 
@@ -24,7 +22,7 @@ int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Every vector of `vector` channels of every tensor is whole and aligned to its size (to at most 16 bytes).
 bool vectors_fit(const RotaryParams& p, int64_t vector) {
-  const int64_t size = float_type_size(p.dtype);
+  const int64_t size = dtype_size(p.dtype);
   const auto aligned = [&](const void* data, const RotaryStrides& s) {
     return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(vector * size) == 0 && s.channel == 1 &&
            s.batch % vector == 0 && s.token % vector == 0 && s.head % vector == 0;
@@ -52,13 +50,13 @@ bool lean(const RotaryParams& p, int64_t vector) {
   if (a.past_table == PastTable::identity && a.max_position > 0) return false;
   // Only without a bound would a sum that wraps pass for a position: one of its terms, q.offset, is small.
   if (q.offsets.data != nullptr && a.max_position == 0) return false;
-  for (const IntView* view : {&q.ids, &q.offsets}) {
-    if (view->data != nullptr && int_type_size(view->type) < 4) return false;
+  for (const IndexView* view : {&q.ids, &q.offsets}) {
+    if (view->data != nullptr && dtype_size(view->type) < 4) return false;
   }
-  const int64_t index_size = int_type_size(q.ids.data != nullptr ? q.ids.type : q.offsets.type);
+  const int64_t index_size = dtype_size(q.ids.data != nullptr ? q.ids.type : q.offsets.type);
   const int64_t index_batch = q.ids.data != nullptr ? q.batch_stride : q.offsets_stride;
   if (!narrow(index_batch, 1, index_size) || !narrow(q.token_stride, 1, index_size)) return false;
-  const int64_t size = float_type_size(a.type);
+  const int64_t size = dtype_size(a.type);
   for (const RotaryColumns* c : {&a.cos, &a.sin}) {
     const int64_t bytes = std::min<int64_t>(vector * size, 16);
     if (c->column_stride != 1 || !narrow(c->row_stride, 1, size)) return false;
@@ -66,7 +64,7 @@ bool lean(const RotaryParams& p, int64_t vector) {
     if (c->row_stride * size % bytes != 0 || (p.batch > 1 && c->batch_stride * size % bytes != 0)) return false;
   }
   return std::all_of(p.tensors, p.tensors + p.num_tensors, [&](const RotaryTensor& t) {
-    const int64_t element = float_type_size(p.dtype);
+    const int64_t element = dtype_size(p.dtype);
     return narrow(t.x_strides.token, 1, element) && narrow(t.y_strides.token, 1, element) &&
            narrow(t.x_strides.head, t.num_heads, element) && narrow(t.y_strides.head, t.num_heads, element);
   });
@@ -80,13 +78,13 @@ LeanRotaryArgs lean_args(const RotaryParams& p) {
   LeanRotaryArgs args;
   const RotaryPositions& q = p.positions;
   const bool given = q.ids.data != nullptr;
-  const IntView& index = given ? q.ids : q.offsets;
-  const int64_t index_size = int_type_size(index.type);
+  const IndexView& index = given ? q.ids : q.offsets;
+  const int64_t index_size = dtype_size(index.type);
   args.index = static_cast<const char*>(index.data);
   args.index_batch = bytes_of(given ? q.batch_stride : q.offsets_stride, index_size);
   args.index_token = given ? bytes_of(q.token_stride, index_size) : 0;
   args.index_step = static_cast<uint32_t>(index_size);
-  args.index_unsigned = index.type >= IntType::uint8 ? 1 : 0;
+  args.index_unsigned = index.type >= DType::uint8 ? 1 : 0;
   args.implicit = given ? 0 : 1;
   args.offset = q.offset;
   args.seq_len = static_cast<uint32_t>(p.seq_len);
@@ -94,7 +92,7 @@ LeanRotaryArgs lean_args(const RotaryParams& p) {
   args.per_token = a.per_token ? 1 : 0;
   if (a.max_position > 0) args.last_position = a.max_position - 1;
   args.type = a.type;
-  const int64_t table_size = float_type_size(a.type);
+  const int64_t table_size = dtype_size(a.type);
   args.cos = static_cast<const char*>(a.cos.data);
   args.sin = static_cast<const char*>(a.sin.data);
   args.cos_row = bytes_of(a.cos.row_stride, table_size);
@@ -104,7 +102,7 @@ LeanRotaryArgs lean_args(const RotaryParams& p) {
   args.inverse = p.inverse ? 1 : 0;
   args.layout = {static_cast<int32_t>(p.head_dim), static_cast<int32_t>(p.rotary_dim), static_cast<int32_t>(p.rotary_offset),
                  p.style};
-  const int64_t size = float_type_size(p.dtype);
+  const int64_t size = dtype_size(p.dtype);
   for (int64_t i = 0; i < p.num_tensors; ++i) {
     const RotaryTensor& t = p.tensors[i];
     args.tensors[i] = {static_cast<const char*>(t.x),     static_cast<char*>(t.y),
@@ -202,27 +200,26 @@ bool runs_lean(const RotaryParams& p) {
 }
 
 template <class F>
-auto with_type(FloatType type, const F& f) {
+auto with_type(DType type, const F& f) {
   switch (type) {
-    case FloatType::f32: return f(float());
-    case FloatType::f16: return f(__half());
-    case FloatType::bf16: return f(__nv_bfloat16());
-    case FloatType::f64: break;
+    case DType::f32: return f(float());
+    case DType::f16: return f(__half());
+    case DType::bf16: return f(__nv_bfloat16());
+    default: return f(double());
   }
-  return f(double());
 }
 
 // ---- the list of instances --------------------------------------------------------------------------------------------------
 
 constexpr int64_t kAnyTokens = std::numeric_limits<int64_t>::max();
 
-std::string lean_name(FloatType dtype, RopeStyle style, bool whole, bool streaming) {
-  return str_cat(float_type_name(dtype), " lean ", rope_style_name(style), whole ? ", whole heads" : ", partial heads",
+std::string lean_name(DType dtype, RopeStyle style, bool whole, bool streaming) {
+  return str_cat(dtype_name(dtype), " lean ", rope_style_name(style), whole ? ", whole heads" : ", partial heads",
                  streaming ? ", streaming" : "");
 }
 
-std::string general_name(FloatType dtype, int64_t vector, bool few) {
-  return str_cat(float_type_name(dtype), " general, ", vector, " channels", few ? ", few tokens" : "");
+std::string general_name(DType dtype, int64_t vector, bool few) {
+  return str_cat(dtype_name(dtype), " general, ", vector, " channels", few ? ", few tokens" : "");
 }
 
 template <class T, int V>
@@ -239,15 +236,17 @@ void add_general(const RotaryParams& p, const RotaryFrequencies& frequencies, st
 
 }  // namespace
 
-Status rotary(const RotaryParams& p, const RotaryFrequencies& frequencies, cudaStream_t stream) {
+Status rotary(const RotaryParams& p, const RotaryFrequencies& frequencies, const Execution& execution) {
   return with_type(p.dtype, [&](auto type) {
     using T = decltype(type);
-    if (runs_lean<T>(p)) return launch_lean<T>(p, p.batch * p.seq_len > tokens_kept<T>(p), stream);
-    return launch_widest<T, kWidest<T>>(p, frequencies, stream);
+    if (runs_lean<T>(p)) return launch_lean<T>(p, p.batch * p.seq_len > tokens_kept<T>(p), execution.stream);
+    return launch_widest<T, kWidest<T>>(p, frequencies, execution.stream);
   });
 }
 
-std::vector<KernelInstance<RotaryParams>> instances_of(const RotaryParams& params, const RotaryFrequencies& frequencies) {
+std::vector<KernelInstance<RotaryParams>> instances_of(const RotaryParams& params) {
+  RotaryFrequencies frequencies;
+  compute_frequencies(params, frequencies);
   std::vector<KernelInstance<RotaryParams>> list;
   with_type(params.dtype, [&](auto type) {
     using T = decltype(type);
@@ -264,13 +263,13 @@ std::vector<KernelInstance<RotaryParams>> instances_of(const RotaryParams& param
 
 std::vector<std::string> rotary_instances() {
   std::vector<std::string> names;
-  for (const FloatType dtype : {FloatType::f32, FloatType::f16, FloatType::bf16, FloatType::f64}) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::f64}) {
     for (const RopeStyle style : {RopeStyle::neox, RopeStyle::interleaved}) {
       for (const bool whole : {true, false}) {
         for (const bool streaming : {false, true}) names.push_back(lean_name(dtype, style, whole, streaming));
       }
     }
-    for (int64_t vector = 16 / float_type_size(dtype); vector > 0; vector /= 2) {
+    for (int64_t vector = 16 / dtype_size(dtype); vector > 0; vector /= 2) {
       for (const bool few : {true, false}) names.push_back(general_name(dtype, vector, few));
     }
   }

@@ -95,7 +95,7 @@ struct LeanRotaryArgs {
   const char* sin = nullptr;
   uint32_t cos_row = 0;
   uint32_t sin_row = 0;
-  FloatType type = FloatType::f32;
+  DType type = DType::f32;
   int32_t inverse = 0;
   HeadLayout layout;
   uint32_t first_block[kMaxRotaryTensors] = {};  // of blockIdx.x: a block keeps to one tensor
@@ -122,7 +122,7 @@ __device__ inline void load_table(const char* from, A* values) {
 // cos and sin of V pairs, of any float type: kRuns runs of neighbours, `apart` columns from one to the next. One branch, so that
 // no load waits for the conversion of another.
 template <class A, int V, int kRuns>
-__device__ inline void load_cos_sin(FloatType type, const char* cos_row, const char* sin_row, uint32_t column, uint32_t apart,
+__device__ inline void load_cos_sin(DType type, const char* cos_row, const char* sin_row, uint32_t column, uint32_t apart,
                                     A* cos, A* sin) {
   const auto load = [&](auto stored) {
     using Stored = decltype(stored);
@@ -133,9 +133,9 @@ __device__ inline void load_cos_sin(FloatType type, const char* cos_row, const c
       load_table<A, Stored, V / kRuns>(sin_row + at, sin + i * (V / kRuns));
     }
   };
-  if (type == FloatType::f32) return load(float());
-  if (type == FloatType::bf16) return load(__nv_bfloat16());
-  if (type == FloatType::f16) return load(__half());
+  if (type == DType::f32) return load(float());
+  if (type == DType::bf16) return load(__nv_bfloat16());
+  if (type == DType::f16) return load(__half());
   return load(double());
 }
 

@@ -58,9 +58,9 @@ PROLOGUE_HOST_DEVICE inline RotaryToken resolve_token(const RotaryParams& params
 
 // cos and sin of position * frequency; in float32 for the calls for which the prologue uses float32.
 template <class A>
-PROLOGUE_HOST_DEVICE void cos_sin_at(int64_t position, FloatType type, const void* inv_freq, int64_t column, A& cos, A& sin) {
+PROLOGUE_HOST_DEVICE void cos_sin_at(int64_t position, DType type, const void* inv_freq, int64_t column, A& cos, A& sin) {
   constexpr int64_t kLargest = int64_t{1} << 20;  // angle.h
-  if (sizeof(A) == 4 && type == FloatType::f32 && position <= kLargest) {
+  if (sizeof(A) == 4 && type == DType::f32 && position <= kLargest) {
     const float frequency = static_cast<const float*>(inv_freq)[column];
     const float angle = multiply_rounded(static_cast<float>(position), frequency);
     if (angle <= static_cast<float>(kLargest) && angle >= -static_cast<float>(kLargest)) {
@@ -89,7 +89,7 @@ PROLOGUE_HOST_DEVICE PairRotation<A> rotation_of_pair(const RotaryParams& params
   PairRotation<A> rotation = {};
   if (p.source == RotarySource::inv_freq || p.source == RotarySource::theta) {
     const bool given = p.source == RotarySource::inv_freq;
-    cos_sin_at(position, given ? p.type : FloatType::f64, given ? p.inv_freq : frequencies->values, column, rotation.cos_a,
+    cos_sin_at(position, given ? p.type : DType::f64, given ? p.inv_freq : frequencies->values, column, rotation.cos_a,
                rotation.sin_a);
     rotation.cos_b = rotation.cos_a;
     rotation.sin_b = rotation.sin_a;

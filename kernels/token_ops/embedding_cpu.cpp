@@ -2,7 +2,7 @@
 #include <cstring>
 
 #include <prologue/kernels/base/parallel.h>
-#include <prologue/kernels/token_ops/embedding.h>
+#include <prologue/kernels/token_ops/backends.h>
 
 namespace prologue::cpu {
 

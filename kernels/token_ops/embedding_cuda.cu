@@ -1,4 +1,4 @@
-#include <prologue/kernels/token_ops/embedding.h>
+#include <prologue/kernels/token_ops/backends.h>
 #include <prologue/kernels/base/cuda_groups.cuh>
 #include <prologue/kernels/base/cuda_launch.cuh>
 

@@ -1,5 +1,5 @@
 #include <prologue/kernels/base/exp.h>
-#include <prologue/kernels/token_ops/gated_activation.h>
+#include <prologue/kernels/token_ops/backends.h>
 #include <prologue/kernels/base/cuda_groups.cuh>
 #include <prologue/kernels/base/cuda_launch.cuh>
 

@@ -1,17 +1,10 @@
 #include <prologue/kernels/token_ops/gather_cos_sin.h>
 
+#include <prologue/kernels/base/dispatch.h>
 #include <prologue/kernels/base/view_checks.h>
+#include <prologue/kernels/token_ops/backends.h>
 
 namespace prologue {
-
-namespace cpu {
-Status gather_cos_sin(const GatherCosSinParams& params, const Execution& execution);
-}
-namespace cuda {
-Status gather_cos_sin(const GatherCosSinParams& params, const Execution& execution);
-}
-
-namespace {
 
 Status validate(const GatherCosSinParams& p, const Execution& execution) {
   constexpr const char* kName = "gather_cos_sin";
@@ -35,17 +28,14 @@ Status validate(const GatherCosSinParams& p, const Execution& execution) {
   return regions.check_all_apart();
 }
 
-}  // namespace
+Status run_validated(const GatherCosSinParams& params, const Execution& execution) {
+  if (params.num_tokens == 0) return {};
+  return dispatch(execution, cpu::gather_cos_sin, cuda::gather_cos_sin, params);
+}
 
 Status gather_cos_sin(const GatherCosSinParams& params, const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(validate(params, execution));
-  if (params.num_tokens == 0) return {};
-  if (execution.device == Device::cpu) return cpu::gather_cos_sin(params, execution);
-#ifdef PROLOGUE_HAS_CUDA
-  return cuda::gather_cos_sin(params, execution);
-#else
-  return cuda_not_built("gather_cos_sin");
-#endif
+  return run_validated(params, execution);
 }
 
 }  // namespace prologue

@@ -3,7 +3,7 @@
 
 #include <prologue/kernels/base/convert_cpu.h>
 #include <prologue/kernels/base/parallel.h>
-#include <prologue/kernels/token_ops/rms_norm.h>
+#include <prologue/kernels/token_ops/backends.h>
 
 namespace prologue::cpu {
 

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include <prologue/kernels/token_ops/rms_norm.h>
+#include <prologue/kernels/token_ops/backends.h>
 #include <prologue/kernels/base/cuda_groups.cuh>
 #include <prologue/kernels/base/cuda_launch.cuh>
 

@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include <prologue/kernels/base/parallel.h>
-#include <prologue/kernels/token_ops/sampling.h>
+#include <prologue/kernels/token_ops/backends.h>
 #include <prologue/kernels/token_ops/sampling_math.h>
 
 namespace prologue::cpu {

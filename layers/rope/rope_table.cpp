@@ -63,13 +63,15 @@ Result<RopeTable> RopeTable::create(RopeStyle style, const RopeFrequencies& freq
 
 Status RopeTable::reserve(int64_t max_position, const Execution& execution) {
   if (max_position <= max_position_ && max_position_ > 0) return {};
-  PROLOGUE_ASSIGN_OR_RETURN(const std::vector<float> table, rope_cos_sin(frequencies_, max_position, precision_));
-  const int64_t num_bytes = static_cast<int64_t>(table.size() * sizeof(float));
-  PROLOGUE_ASSIGN_OR_RETURN(Buffer memory, Buffer::allocate(execution.device, num_bytes));
-  PROLOGUE_RETURN_IF_ERROR(copy_to_device(memory.data(), table.data(), num_bytes, execution));
-  memory_ = std::move(memory);
-  max_position_ = max_position;
-  return {};
+  return catch_out_of_memory([&]() -> Status {
+    PROLOGUE_ASSIGN_OR_RETURN(const std::vector<float> table, rope_cos_sin(frequencies_, max_position, precision_));
+    const int64_t num_bytes = static_cast<int64_t>(table.size() * sizeof(float));
+    PROLOGUE_ASSIGN_OR_RETURN(Buffer memory, Buffer::allocate(execution.device, num_bytes));
+    PROLOGUE_RETURN_IF_ERROR(copy_to_device(memory.data(), table.data(), num_bytes, execution));
+    memory_ = std::make_shared<const Buffer>(std::move(memory));
+    max_position_ = max_position;
+    return {};
+  });
 }
 
 Result<RopeTable> RopeTable::create(const RopeConfig& config, int64_t max_position, RopePrecision precision,

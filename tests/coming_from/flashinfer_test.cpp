@@ -18,10 +18,10 @@ PROLOGUE_COMING_FROM(Flashinfer);
 Status page(const ours::ApplyRope& c, FaultRecord* faults, const Execution& execution) {
   const void *const q = c.q, *const k = c.k;
   void *const q_rope = c.q_rope, *const k_rope = c.k_rope;
-  const FloatType dtype = c.dtype;
+  const DType dtype = c.dtype;
   const int64_t nnz = c.nnz, num_q_heads = c.num_q_heads, num_k_heads = c.num_k_heads, head_dim = c.head_dim,
                 rotary_dim = c.rotary_dim, batch_size = c.batch_size;
-  const IntView indptr = c.indptr, offsets = c.offsets;
+  const IndexView indptr = c.indptr, offsets = c.offsets;
 #include "flashinfer.inc"
   return status;
 }
@@ -30,9 +30,9 @@ TEST(FlashinferCall, IsChecked) {
   const int32_t numbers[2] = {0, 1};
   ours::ApplyRope call;
   EXPECT_EQ(ours::apply_rope(call, nullptr, {}).message(), "flashinfer: pos_ids and indptr are both null: give one of them");
-  call.pos_ids = call.indptr = numbers;
+  call.pos_ids = call.indptr = index_view(numbers);
   EXPECT_EQ(ours::apply_rope(call, nullptr, {}).message(), "flashinfer: pos_ids and indptr are both given: give one of them");
-  call.pos_ids = nullptr;
+  call.pos_ids = {};
   call.rope_scale = 4;
   EXPECT_EQ(ours::apply_rope(call, nullptr, {}).message(),
             "flashinfer: rope_scale is 4: inv_freq must then hold what inv_freq_of() makes of it");
@@ -63,7 +63,7 @@ TEST_P(Flashinfer, ApplyRope) {
       const std::vector<double> ragged_positions = {5, 6, 7, 100};
       Arena arena(GetParam());
       ours::ApplyRope call;
-      call.dtype = FloatType::f32;
+      call.dtype = DType::f32;
       call.q = arena.input(floats(s.q));
       call.k = arena.input(floats(s.k));
       float* q = arena.output<float>(static_cast<int64_t>(s.q.size()));
@@ -84,11 +84,11 @@ TEST_P(Flashinfer, ApplyRope) {
         call.inv_freq = arena.input(inv_freq);
       }
       if (form == Form::theta || form == Form::scaled) {
-        call.indptr = arena.input(indptr);
-        call.offsets = arena.input(offsets);
+        call.indptr = index_view(arena.input(indptr));
+        call.offsets = index_view(arena.input(offsets));
         call.batch_size = 3;
       } else {
-        call.pos_ids = arena.input(s.positions);
+        call.pos_ids = index_view(arena.input(s.positions));
       }
       if (form == Form::cache) {
         call.cos_sin_cache = arena.input(floats(s.cos_sin));
@@ -110,11 +110,11 @@ TEST_P(Flashinfer, ApplyRope) {
       };
       const auto bytes = [&](const float* values) {
         const auto read = arena.read(values);
-        return encode(FloatType::f32, Values(read.begin(), read.end()));
+        return encode(DType::f32, Values(read.begin(), read.end()));
       };
       const double tolerance = form == Form::cache ? 0.0 : std::ldexp(3.0, -24);
-      expect_values(bytes(q), FloatType::f32, want(s.q, S::kQHeads), tolerance);
-      expect_values(bytes(k), FloatType::f32, want(s.k, S::kKvHeads), tolerance);
+      expect_values(bytes(q), DType::f32, want(s.q, S::kQHeads), tolerance);
+      expect_values(bytes(k), DType::f32, want(s.k, S::kKvHeads), tolerance);
     }
   }
 }
@@ -140,7 +140,7 @@ TEST_P(Flashinfer, RopeQuantizeFp8Append) {
     call.rope_dim = S::kRotaryDim;
     call.cos_sin_cache = arena.input(floats(s.cos_sin));
     call.max_position = S::kMaxPosition;
-    call.pos_ids = arena.input(s.positions);
+    call.pos_ids = index_view(arena.input(s.positions));
     auto* k_cache = arena.output<unsigned char>(6 * S::kKvHeads * S::kHeadDim);
     auto* v_cache = arena.output<unsigned char>(6 * S::kKvHeads * S::kHeadDim);
     auto* q_out = arena.output<unsigned char>(static_cast<int64_t>(s.q.size()));

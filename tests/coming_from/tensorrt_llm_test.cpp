@@ -18,7 +18,7 @@ Status page(const ours::QkvPreprocessing& c, FaultRecord* faults, const Executio
   void *const qkv_input = c.qkv_input, *const q_output = c.q_output, *const k_pool = c.k_pool, *const v_pool = c.v_pool;
   const void* const qkv_bias = c.qkv_bias;
   const DType dtype = c.dtype;
-  const KvType cache_type = c.cache_type;
+  const DType cache_type = c.cache_type;
   const float* const inv_freq = c.rotary_embedding_inv_freq;
   const int32_t *const cu_seq_lens = c.cu_seq_lens, *const past_seq_lens = c.past_seq_lens, *const block_table = c.block_table;
   const int64_t token_num = c.token_num, head_num = c.head_num, kv_head_num = c.kv_head_num, size_per_head = c.size_per_head,
@@ -86,7 +86,7 @@ TEST_P(TensorRtLlm, QkvPreprocessing) {
       call.tokens_per_block = 2;
       call.block_table = arena.input(std::vector<int32_t>{3, 2, 0, 0, 0, 0, 1, 1, 1});
       call.max_blocks_per_seq = 3;
-      call.cache_type = KvType::f32;
+      call.cache_type = DType::f32;
       FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));
       const Status status = arena.run([&](const Execution& execution) {
         return gptj ? ours::qkv_preprocessing(call, faults, execution) : page(call, faults, execution);
@@ -94,15 +94,15 @@ TEST_P(TensorRtLlm, QkvPreprocessing) {
       ASSERT_TRUE(status.ok()) << status.message();
       EXPECT_EQ(read_fault(arena, faults).code, FaultCode::none);
       const double tolerance = std::ldexp(6.0, -24);  // |x| is below 2 with the bias
-      expect_values(arena.read(q_output), FloatType::f32, want(q, S::kQHeads), tolerance);
+      expect_values(arena.read(q_output), DType::f32, want(q, S::kQHeads), tolerance);
       const Values rotated_k = want(k, S::kKvHeads);
       const Bytes got_k = arena.read(k_pool), got_v = arena.read(v_pool);
-      EXPECT_EQ(got_v, cached(encode(FloatType::f32, v), slots, got_v.size(), 4));
+      EXPECT_EQ(got_v, cached(encode(DType::f32, v), slots, got_v.size(), 4));
       constexpr int64_t kRow = S::kHeadDim * 4;
       for (int64_t t = 0; t < S::kTokens; ++t) {
         const auto slot = got_k.begin() + slots[static_cast<size_t>(t)] * kRow;
         const auto row = rotated_k.begin() + t * S::kHeadDim;
-        expect_values(Bytes(slot, slot + kRow), FloatType::f32, Values(row, row + S::kHeadDim), tolerance);
+        expect_values(Bytes(slot, slot + kRow), DType::f32, Values(row, row + S::kHeadDim), tolerance);
       }
     }
   }

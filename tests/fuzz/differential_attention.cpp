@@ -4,6 +4,7 @@
 
 #include "tests/fuzz/differential.h"
 #include "tests/support/attention_case.h"
+#include "tests/support/types.h"
 
 namespace prologue::test {
 
@@ -14,14 +15,14 @@ AttentionCase real_case(Random& random, const Sizes& sizes) {
   AttentionCase c;
   const ModelHeads heads = random_heads(random);
   c.num_q_heads = heads.num_q_heads, c.num_kv_heads = heads.num_kv_heads, c.head_dim = heads.head_dim;
-  if (c.head_dim == 576 && percent(70)) c.v_head_dim = 512, c.v_within_k = percent(50);
-  if (percent(10)) c.v_head_dim = 2 * random.integer(1, 288), c.v_within_k = false;
+  if (c.head_dim == 576 && percent(70)) c.v.head_dim = 512, c.v_within_k = percent(50);
+  if (percent(10)) c.v.head_dim = 2 * random.integer(1, 288), c.v_within_k = false;
   c.page_size = percent(50) ? 16 : int64_t{1} << random.integer(0, 8);
   if (percent(10)) c.page_size = random.integer(1, 100);
-  c.type = static_cast<KvType>(random.integer(1, 7));
-  if (percent(40)) c.type = KvType::bf16;
-  const bool fp8 = c.type == KvType::fp8_e4m3 || c.type == KvType::fp8_e5m2;
-  if (!kv_type_is_float(c.type)) c.scaling = static_cast<KvScaling>(random.integer(fp8 ? 0 : 1, 3));
+  c.type = kKvTypes[random.integer(0, 6)];
+  if (percent(40)) c.type = DType::bf16;
+  const bool fp8 = c.type == DType::fp8_e4m3 || c.type == DType::fp8_e5m2;
+  if (!dtype_is_activation(c.type)) c.scaling = static_cast<KvScaling>(random.integer(fp8 ? 0 : 1, 3));
   c.layout = percent(60) ? KvLayout::nhd : kKvLayouts[random.integer(0, std::size(kKvLayouts) - 1)];
   if (c.v_within_k) c.layout = KvLayout::nhd;
   if (percent(20)) c.soft_cap = static_cast<float>(random.integer(1, 50));
@@ -96,7 +97,7 @@ void expect_some_rows(Backend backend, Random& random, const AttentionBatch<T>& 
 template <class T>
 double bound_of(Backend backend, const PagedKvView& kv, const AttentionInputs<T>& in) {
   const oracle::Allowance allowance = attention_allowance(backend, in, kv);
-  const double largest = kv_type_is_float(kv.type) ? 6.0 : 8.0, unit = kDefaultSteps * 0x1p-24;
+  const double largest = dtype_is_activation(kv.k.format.type) ? 6.0 : 8.0, unit = kDefaultSteps * 0x1p-24;
   const double root = std::sqrt(static_cast<double>(in.head_dim));
   const double score_units = 2.0 + std::max(16.0, root) + allowance.score_units;
   const double relative =
@@ -138,8 +139,8 @@ Outcome run_attention(Backend backend, uint64_t seed, const Sizes& sizes) {
       sequences += str_cat(" ", c.sequences[s].rows, "/", c.sequences[s].length);
     const double bound = bound_of(Backend::cpu, batch.cache.view, good) + bound_of(Backend::cuda, batch.cache.view, good);
     return outcome(
-        str_cat(dtype_name(p.dtype), " over ", kv_type_name(c.type), " scaling=", static_cast<int>(c.scaling),
-                " Hq=", c.num_q_heads, " Hkv=", c.num_kv_heads, " D=", c.head_dim, " Dv=", c.v_width(), " page=", c.page_size,
+        str_cat(dtype_name(p.dtype), " over ", dtype_name(c.type), " scaling=", static_cast<int>(c.scaling),
+                " Hq=", c.num_q_heads, " Hkv=", c.num_kv_heads, " D=", c.head_dim, " Dv=", v_head_dim(c), " page=", c.page_size,
                 " layout=", static_cast<int>(c.layout), " window=", c.window, " ring=", c.ring_size, " cap=", c.soft_cap,
                 " padding=", c.padding_rows, " T=", p.num_tokens, " max_seqlen_q=", p.max_seqlen_q, " damage=", damage, " ",
                 c.sequences.size(), " sequences (rows/length):", sequences),

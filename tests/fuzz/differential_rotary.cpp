@@ -4,6 +4,7 @@
 
 #include "tests/fuzz/differential.h"
 #include "tests/support/rotary_case.h"
+#include "tests/support/types.h"
 
 namespace prologue::test {
 
@@ -49,7 +50,7 @@ RotaryCase real_case(Random& random, const Sizes& sizes) {
   }
   c.batch = percent(60) ? 1 : random.integer(1, 4);
   c.seq_len = random_tokens(random, sizes, c.batch * (heads.num_q_heads + heads.num_kv_heads * (num_tensors - 1)) * c.head_dim);
-  c.dtype = static_cast<FloatType>(percent(10) ? 3 : random.integer(0, 2));
+  c.dtype = kFloatTypes[percent(10) ? 3 : random.integer(0, 2)];
   c.num_blocks = percent(85) || c.head_dim < 8 ? 1 : random.integer(1, 4);
   const int64_t pairs = c.head_dim / (2 * c.num_blocks);
   c.rotary_dim = 2 * c.num_blocks * (percent(60) ? pairs : random.integer(0, pairs));
@@ -59,8 +60,8 @@ RotaryCase real_case(Random& random, const Sizes& sizes) {
   c.tail = percent(70) ? RotaryTail::copy : static_cast<RotaryTail>(random.integer(0, 2));
   c.source = percent(50) ? RotarySource::cos_sin : static_cast<RotarySource>(random.integer(0, 3));
   const bool given = c.source == RotarySource::cos_sin || c.source == RotarySource::angles;
-  c.type = percent(60) ? FloatType::f32 : static_cast<FloatType>(random.integer(0, 3));
-  if (c.source == RotarySource::inv_freq) c.type = percent(50) ? FloatType::f32 : FloatType::f64;
+  c.type = percent(60) ? DType::f32 : kFloatTypes[random.integer(0, 3)];
+  if (c.source == RotarySource::inv_freq) c.type = percent(50) ? DType::f32 : DType::f64;
   if (given) {
     c.width = percent(80) ? RotaryWidth::half : RotaryWidth::full;
     c.per_token = percent(30);
@@ -71,7 +72,7 @@ RotaryCase real_case(Random& random, const Sizes& sizes) {
   c.bounded = (given && !c.per_token) || percent(60);
   c.max_position = given ? random.integer(10, 9000) : random.integer(10, 100000);
   c.attention_factor = percent(70) ? 1.0 : 1.0 + 0.5 * random.uniform();
-  c.ids_type = static_cast<IntType>(percent(70) ? random.integer(2, 3) : random.integer(0, 7));
+  c.ids_type = kIntegerTypes[percent(70) ? random.integer(2, 3) : random.integer(0, 7)];
   c.ids = static_cast<IdsKind>(random.integer(0, 2));
   c.ids_token_stride = percent(85) ? 1 : random.integer(1, 3);
   c.bad_ids = percent(50);
@@ -79,7 +80,7 @@ RotaryCase real_case(Random& random, const Sizes& sizes) {
     c.offset = percent(60) ? 0 : random.integer(-4, 1000);
     c.offsets = percent(50);
     c.one_offset = percent(30);
-    if (c.batch == 1 && percent(40)) c.num_seqs = random.integer(1, 50), c.ids_type = IntType::int32;
+    if (c.batch == 1 && percent(40)) c.num_seqs = random.integer(1, 50), c.ids_type = DType::int32;
     c.max_seqlen = percent(80) ? 0 : random.integer(1, 6000);
   }
   if (!c.per_token && percent(30)) {
@@ -126,7 +127,7 @@ Outcome run_extremes(Backend backend, uint64_t seed, const Sizes& sizes) {
   p.tensors[0] = rotary_tensor(x, x, heads, {tokens * heads * head_dim, heads * head_dim, head_dim, 1});
   const int64_t pairs = p.rotary_dim / 2, rows = coin() ? tokens : random.integer(1, 100);
   const bool per_token = rows == tokens;
-  p.angles = cos_sin_cache(arena.input(many_normals<float>(random, rows * p.rotary_dim)), FloatType::f32, rows, p.rotary_dim);
+  p.angles = cos_sin_cache(arena.input(many_normals<float>(random, rows * p.rotary_dim)), DType::f32, rows, p.rotary_dim);
   p.angles.per_token = per_token;
   if (per_token) p.angles.max_position = coin() ? 0 : random.integer(1, 100);
   if (!per_token && coin()) p.positions.num_axes = random.integer(2, 4);
@@ -139,7 +140,7 @@ Outcome run_extremes(Backend backend, uint64_t seed, const Sizes& sizes) {
   if (ids) {
     std::vector<int64_t> values(static_cast<size_t>(p.positions.num_axes * tokens));
     for (int64_t& value : values) value = coin() ? random.integer(0, rows - 1) : extreme();
-    p.positions.ids = IntView(arena.input(values));
+    p.positions.ids = index_view(arena.input(values));
     p.positions.axis_stride = tokens, p.positions.batch_stride = tokens;
   } else {
     p.positions.offset = coin() ? 0 : extreme();
@@ -148,12 +149,12 @@ Outcome run_extremes(Backend backend, uint64_t seed, const Sizes& sizes) {
       std::vector<int64_t> cu(static_cast<size_t>(num_seqs) + 1);
       for (int64_t& value : cu) value = coin() ? random.integer(0, tokens) : extreme();
       std::sort(cu.begin(), cu.end());
-      p.positions.cu_seqlens = IntView(arena.input(cu)), p.positions.num_seqs = num_seqs;
+      p.positions.cu_seqlens = index_view(arena.input(cu)), p.positions.num_seqs = num_seqs;
     }
     if (coin()) {
       std::vector<int64_t> offsets(static_cast<size_t>(num_seqs));
       for (int64_t& value : offsets) value = extreme();
-      p.positions.offsets = IntView(arena.input(offsets));
+      p.positions.offsets = index_view(arena.input(offsets));
     }
     if (coin()) p.positions.max_seqlen = random.integer(1, tokens);
   }

@@ -29,10 +29,10 @@ int64_t misaligned(Random& random) {
 }
 
 IndexView place_indices(Arena& arena, Random& random, const std::vector<int64_t>& values) {
-  if (random.integer(0, 1) == 0) return arena.input(values);
+  if (random.integer(0, 1) == 0) return index_view(arena.input(values));
   std::vector<int32_t> narrow;
   for (const int64_t value : values) narrow.push_back(static_cast<int32_t>(std::clamp<int64_t>(value, INT32_MIN, INT32_MAX)));
-  return arena.input(narrow);
+  return index_view(arena.input(narrow));
 }
 
 template <class T>

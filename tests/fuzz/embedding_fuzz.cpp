@@ -16,7 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   p.width = choices.size(1, 40);
   p.dtype = choices.enumerator(DType::bf16);
   p.scale = choices.real(choices.chance(2) ? 1.0f : 1.5f);
-  p.indices.type = choices.enumerator(IndexType::int64);
+  p.indices.type = choices.enumerator(DType::int64);
   const int64_t element = dtype_size(p.dtype);
   map.array("table", p.table, dense(times(p.num_rows, p.width), element), Use::read, float_type_of(p.dtype));
   map.array("indices", p.indices.data, dense(p.num_tokens, index_size(p.indices)), Use::read);

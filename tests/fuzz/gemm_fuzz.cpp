@@ -19,7 +19,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   p.y_dtype = choices.hostile() ? choices.enumerator(DType::bf16) : choices.chance(2) ? DType::f32 : p.dtype;
   p.x_stride = choices.stride(p.k);
   p.y_stride = choices.stride(p.n);
-  const FloatType type = float_type_of(p.dtype);
+  const DType type = float_type_of(p.dtype);
   const int64_t bits = 8 * dtype_size(p.dtype), y_bits = 8 * dtype_size(p.y_dtype);
   map.array("x", p.x, rows(p.m, p.x_stride, p.k, bits), Use::read, type);
   map.array("weight", p.weight, rows(p.n, p.k, p.k, bits), Use::read, type);

@@ -48,13 +48,13 @@ class MemoryMap {
 
   // Declares an array; the pointer is set by allocate(). An empty extent gets any pointer: it must not be looked at.
   template <class P>
-  int array(const char* name, P*& pointer, const Extent& extent, Use use, FloatType contents = FloatType::f32) {
+  int array(const char* name, P*& pointer, const Extent& extent, Use use, DType contents = DType::f32) {
     return declare(
         {name, extent, use, contents, &pointer, [](void* to, void* at) { *static_cast<P**>(to) = static_cast<P*>(at); }});
   }
   // One that the contract allows to be null.
   template <class P>
-  int optional(const char* name, P*& pointer, const Extent& extent, Use use, FloatType contents = FloatType::f32) {
+  int optional(const char* name, P*& pointer, const Extent& extent, Use use, DType contents = DType::f32) {
     const int index = array(name, pointer, extent, use, contents);
     requests_.back().may_be_null = true;
     return index;
@@ -87,7 +87,7 @@ class MemoryMap {
     const char* name;
     Extent extent;
     Use use;
-    FloatType contents;
+    DType contents;
     void* pointer;
     void (*set)(void* to, void* at);
     bool may_be_null = false;

@@ -20,8 +20,8 @@ inline Execution execution(Choices& choices) {
   return execution;
 }
 
-inline FloatType float_type_of(DType type) { return dtype_valid(type) ? float_type(type) : FloatType::f32; }
-inline int64_t index_size(const IndexView& view) { return view.type == IndexType::int32 ? 4 : 8; }
+inline DType float_type_of(DType type) { return dtype_is_activation(type) ? type : DType::f32; }
+inline int64_t index_size(const IndexView& view) { return view.type == DType::int32 ? 4 : 8; }
 
 // A number in [low, high], now and then any.
 inline int64_t index_value(Choices& choices, int64_t low, int64_t high) {

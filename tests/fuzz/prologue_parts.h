@@ -21,20 +21,20 @@ inline Extent cache_extent(const PagedKvView& c, const PageStrides& s, int64_t w
 // Type, scaling, sizes and strides; num_kv_heads and head_dim are given. K and V apart, or side by side in one buffer.
 inline void decode_cache(Choices& choices, MemoryMap& map, PagedKvView& c, DType dtype, int64_t num_kv_heads, int64_t head_dim,
                          bool with_k, bool with_v, Use use) {
-  constexpr KvType kTypes[] = {KvType::as_dtype, KvType::f32,      KvType::f16,  KvType::bf16,
-                               KvType::fp8_e4m3, KvType::fp8_e5m2, KvType::int8, KvType::int4};
-  c.type = choices.hostile() ? choices.enumerator(KvType::int4) : choices.pick(kTypes);
-  const KvType type = resolve_kv_type(c.type, dtype);
-  const bool is_float = kv_type_valid(type) && kv_type_is_float(type);
-  const bool is_integer = c.type == KvType::int8 || c.type == KvType::int4;
+  constexpr DType kTypes[] = {DType::unset,    DType::f32,      DType::f16,  DType::bf16,
+                              DType::fp8_e4m3, DType::fp8_e5m2, DType::int8, DType::int4};
+  c.type = choices.hostile() ? choices.enumerator(DType::int4) : choices.pick(kTypes);
+  const DType type = resolve_dtype(c.type, dtype);
+  const bool is_float = dtype_is_kv(type) && dtype_is_activation(type);
+  const bool is_integer = c.type == DType::int8 || c.type == DType::int4;
   c.scaling = is_float ? KvScaling::none : static_cast<KvScaling>(choices.integer(is_integer ? 1 : 0, 3));
   if (choices.hostile()) c.scaling = choices.enumerator(KvScaling::token_head);
   c.num_pages = choices.size(1, 4);
   c.page_size = choices.size(1, 5);
   c.num_kv_heads = choices.hostile() ? choices.absurd() : num_kv_heads;
   c.head_dim = choices.hostile() ? choices.absurd() : head_dim;
-  c.v_head_dim = choices.chance(3) ? choices.head_dim() : 0;
-  const int64_t v_width = c.v_head_dim > 0 ? c.v_head_dim : c.head_dim;
+  c.v.head_dim = choices.chance(3) ? choices.head_dim() : 0;
+  const int64_t v_width = c.v.head_dim > 0 ? c.v.head_dim : c.head_dim;
   const int64_t layout = choices.integer(0, 3);
   const bool beside = layout == 2, paired = layout == 3;  // V beside K in each head; V's page behind K's
   const int64_t heads_of = times(c.page_size, c.num_kv_heads);
@@ -49,13 +49,13 @@ inline void decode_cache(Choices& choices, MemoryMap& map, PagedKvView& c, DType
     if (paired) return {plus(times(heads_of, c.head_dim), times(heads_of, v_width)), times(c.num_kv_heads, width), width};
     return {beside ? page : choices.stride(page), token, head};
   };
-  c.k_strides = strides(c.head_dim);
-  c.v_strides = strides(v_width);
-  const int64_t bits = kv_type_valid(type) ? kv_type_bits(type) : 8;
+  c.k.strides = strides(c.head_dim);
+  c.v.strides = strides(v_width);
+  const int64_t bits = dtype_is_kv(type) ? dtype_bits(type) : 8;
   int k = -1;
-  if (with_k) k = map.optional("cache.k", c.k, cache_extent(c, c.k_strides, c.head_dim, bits), use);
+  if (with_k) k = map.optional("cache.k.data", c.k, cache_extent(c, c.k.strides, c.head_dim, bits), use);
   if (with_v) {
-    const int v = map.optional("cache.v", c.v, cache_extent(c, c.v_strides, v_width, bits), use);
+    const int v = map.optional("cache.v.data", c.v, cache_extent(c, c.v.strides, v_width, bits), use);
     if (k >= 0 && beside) map.place(v, k, times(c.head_dim, bits) / 8);
     if (k >= 0 && paired) map.place(v, k, times(times(heads_of, c.head_dim), bits) / 8);
   }
@@ -67,12 +67,12 @@ inline void decode_cache(Choices& choices, MemoryMap& map, PagedKvView& c, DType
     s = {choices.stride(times(c.page_size, token)), token, 1};
     map.array(name, data, cache_extent(c, s, 1, 32), use);
   };
-  if (with_k) scale("cache.k_scale", c.k_scale, c.k_scale_strides);
-  if (with_v) scale("cache.v_scale", c.v_scale, c.v_scale_strides);
+  if (with_k) scale("cache.k.scale", c.k.scale, c.k.scale_strides);
+  if (with_v) scale("cache.v.scale", c.v.scale, c.v.scale_strides);
 }
 
 inline void permit_slot(MemoryMap& map, const PagedKvView& c, DType dtype, int64_t slot, bool with_k, bool with_v) {
-  const int64_t page = slot / c.page_size, offset = slot % c.page_size, bits = kv_type_bits(resolve_kv_type(c.type, dtype));
+  const int64_t page = slot / c.page_size, offset = slot % c.page_size, bits = dtype_bits(resolve_dtype(c.type, dtype));
   const auto permit = [&](void* data, const PageStrides& s, int64_t width, int64_t each) {
     if (data == nullptr) return;
     for (int64_t h = 0; h < c.num_kv_heads; ++h) {
@@ -81,10 +81,10 @@ inline void permit_slot(MemoryMap& map, const PagedKvView& c, DType dtype, int64
     }
   };
   const bool scaled = c.scaling == KvScaling::token_head;
-  if (with_k) permit(c.k, c.k_strides, c.head_dim, bits);
-  if (with_v) permit(c.v, c.v_strides, c.v_head_dim > 0 ? c.v_head_dim : c.head_dim, bits);
-  if (with_k && scaled) permit(c.k_scale, c.k_scale_strides, 1, 32);
-  if (with_v && scaled) permit(c.v_scale, c.v_scale_strides, 1, 32);
+  if (with_k) permit(c.k, c.k.strides, c.head_dim, bits);
+  if (with_v) permit(c.v, c.v.strides, c.v.head_dim > 0 ? c.v.head_dim : c.head_dim, bits);
+  if (with_k && scaled) permit(c.k.scale, c.k.scale_strides, 1, 32);
+  if (with_v && scaled) permit(c.v.scale, c.v.scale_strides, 1, 32);
 }
 
 struct HeadStrides {
@@ -139,7 +139,7 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
   p.dtype = choices.enumerator(DType::bf16);
   p.rounding = choices.enumerator(Rounding::per_step);
   const int64_t bits = bits_of(p.dtype);
-  const FloatType type = float_type_of(p.dtype);
+  const DType type = float_type_of(p.dtype);
   if (layer && p.num_kv_heads > 0) p.num_q_heads = times(p.num_kv_heads, choices.integer(1, 3));
 
   // What there is of K and V, and where it goes.
@@ -151,9 +151,9 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
   if (cached || layer) {
     decode_cache(choices, map, p.cache, p.dtype, p.num_kv_heads, p.head_dim, cache_k, cache_v, Use::write);
   } else if (any_kv && choices.chance(2)) {
-    p.cache.v_head_dim = choices.head_dim();
+    p.cache.v.head_dim = choices.head_dim();
   }
-  const int64_t v_width = p.cache.v_head_dim > 0 ? p.cache.v_head_dim : p.head_dim;
+  const int64_t v_width = p.cache.v.head_dim > 0 ? p.cache.v.head_dim : p.head_dim;
 
   if (!layer) {
     bool q_goes_out = false;
@@ -237,11 +237,11 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
     n.k_weight_head_stride = choices.hostile() ? choices.absurd() : choices.chance(2) ? 0 : p.head_dim;
     const int64_t q_weights = times(n.q_weight_head_stride == 0 ? 1 : p.num_q_heads, p.head_dim);
     const int64_t k_weights = times(n.k_weight_head_stride == 0 ? 1 : p.num_kv_heads, p.head_dim);
-    optional("norm.q_weight", n.q_weight, q_weights);
-    optional("norm.k_weight", n.k_weight, k_weights);
+    optional("q_norm.weight", n.q_weight, q_weights);
+    optional("k_norm.weight", n.k_weight, k_weights);
     if (n.kind == NormKind::layer || choices.hostile()) {
-      optional("norm.q_bias", n.q_bias, q_weights);
-      optional("norm.k_bias", n.k_bias, k_weights);
+      optional("q_norm.bias", n.q_bias, q_weights);
+      optional("k_norm.bias", n.k_bias, k_weights);
     }
   }
   p.v_norm = {choices.chance(4), choices.real(1e-6f)};
@@ -275,13 +275,13 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
   const int64_t mode = choices.integer(0, 3);
   const bool positions_given = mode < 2, slots_given = mode % 2 == 0;
   if (positions_given) {
-    places.positions.type = choices.enumerator(IndexType::int64);
+    places.positions.type = choices.enumerator(DType::int64);
     places.position_axis_stride = choices.stride(p.num_tokens);
     map.optional("positions", places.positions.data,
                  rows(r.num_axes, places.position_axis_stride, p.num_tokens, 8 * index_size(places.positions)), Use::read);
   }
   if (slots_given && cached) {
-    places.slot_mapping.type = choices.enumerator(IndexType::int64);
+    places.slot_mapping.type = choices.enumerator(DType::int64);
     map.optional("slot_mapping", places.slot_mapping.data, dense(p.num_tokens, index_size(places.slot_mapping)), Use::read);
   }
   if (!layer && positions_given && (slots_given || !cached)) return;
@@ -297,7 +297,7 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
               Use::read);
   }
   if (!positions_given && choices.chance(2)) {
-    places.position_offsets.type = choices.enumerator(IndexType::int64);
+    places.position_offsets.type = choices.enumerator(DType::int64);
     places.position_offset_per_seq = choices.chance(2);
     map.optional("position_offsets", places.position_offsets.data,
                  dense(places.position_offset_per_seq ? places.num_seqs : 1, index_size(places.position_offsets)), Use::read);
@@ -329,7 +329,7 @@ inline void permit_prologue(MemoryMap& map, const AttentionPrologueParams& p) {
   if (p.num_tokens == 0) return;
   const Rotation& r = p.rotation;
   const bool has_k = p.num_kv_heads > 0 && p.k.data != nullptr, has_v = p.num_kv_heads > 0 && p.v.data != nullptr;
-  const bool cache_k = has_k && p.cache.k != nullptr, cache_v = has_v && p.cache.v != nullptr;
+  const bool cache_k = has_k && p.cache.k.data != nullptr, cache_v = has_v && p.cache.v.data != nullptr;
   const bool positions_given = places.positions.data != nullptr, slots_given = places.slot_mapping.data != nullptr;
   const bool derives_slot = (cache_k || cache_v) && !slots_given;
   const bool derived = places.cu_seqlens_q != nullptr && (!positions_given || derives_slot);
@@ -340,9 +340,9 @@ inline void permit_prologue(MemoryMap& map, const AttentionPrologueParams& p) {
     return;
   if ((derived && places.cache_lens == nullptr) || (derives_slot && (!derived || places.block_table == nullptr))) return;
   if ((cache_k || cache_v) && (p.cache.page_size < 1 || p.cache.num_kv_heads != p.num_kv_heads)) return;
-  if ((cache_k && !present(p.cache.k)) || (cache_v && !present(p.cache.v))) return;
+  if ((cache_k && !present(p.cache.k.data)) || (cache_v && !present(p.cache.v.data))) return;
   const bool sane = !derived || valid_seqlens(places.cu_seqlens_q, places.num_seqs);
-  const int64_t bits = bits_of(p.dtype), v_width = p.cache.v_head_dim > 0 ? p.cache.v_head_dim : p.head_dim;
+  const int64_t bits = bits_of(p.dtype), v_width = p.cache.v.head_dim > 0 ? p.cache.v.head_dim : p.head_dim;
   const int64_t num_slots = cache_k || cache_v ? times(p.cache.num_pages, p.cache.page_size) : 0;
   map.permit(p.faults, 0, sizeof(FaultRecord));
   for (int64_t t = 0; t < p.num_tokens; ++t) {

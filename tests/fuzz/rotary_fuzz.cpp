@@ -12,7 +12,7 @@ constexpr const char* kX[] = {"tensors[0].x", "tensors[1].x", "tensors[2].x", "t
 constexpr const char* kY[] = {"tensors[0].y", "tensors[1].y", "tensors[2].y", "tensors[3].y"};
 
 Extent extent_of(const RotaryParams& p, int64_t num_heads, const RotaryStrides& s) {
-  const int64_t size = float_type_size(p.dtype);
+  const int64_t size = dtype_size(p.dtype);
   return {size,
           size,
           {{p.batch, times(s.batch, size)},
@@ -45,8 +45,7 @@ void decode_angles(Choices& choices, MemoryMap& map, RotaryParams& p) {
   RotaryAngles& a = p.angles;
   a.source = choices.enumerator(RotarySource::theta);
   const bool given = a.source == RotarySource::cos_sin || a.source == RotarySource::angles;
-  a.type = a.source == RotarySource::inv_freq ? choices.chance(2) ? FloatType::f32 : FloatType::f64
-                                              : choices.enumerator(FloatType::f64);
+  a.type = a.source == RotarySource::inv_freq ? choices.chance(2) ? DType::f32 : DType::f64 : choices.enumerator(DType::f64);
   a.width = choices.hostile()            ? choices.enumerator(RotaryWidth::full)
             : given && choices.chance(2) ? RotaryWidth::full
                                          : RotaryWidth::half;
@@ -55,7 +54,7 @@ void decode_angles(Choices& choices, MemoryMap& map, RotaryParams& p) {
   if (p.rotary_dim != 0 && a.source == RotarySource::theta) a.theta = static_cast<double>(choices.real(10000.0f));
   a.past_table = choices.enumerator(PastTable::identity);
   a.attention_factor = static_cast<double>(choices.real(1.0f));
-  const int64_t size = float_type_valid(a.type) ? float_type_size(a.type) : 4;
+  const int64_t size = dtype_is_float(a.type) ? dtype_size(a.type) : 4;
   const int64_t w = p.num_blocks > 0 ? p.rotary_dim / p.num_blocks : 0;
   if (p.rotary_dim == 0) return;
   if (a.source == RotarySource::inv_freq) map.array("inv_freq", a.inv_freq, dense(w / 2, size), Use::read, a.type);
@@ -87,8 +86,8 @@ void decode_positions(Choices& choices, MemoryMap& map, RotaryParams& p) {
   }
   const bool given = choices.chance(2);
   if (given) {
-    q.ids.type = choices.enumerator(IntType::uint64);
-    const int64_t size = int_type_valid(q.ids.type) ? int_type_size(q.ids.type) : 4;
+    q.ids.type = choices.enumerator(DType::uint64);
+    const int64_t size = dtype_is_integer(q.ids.type) ? dtype_size(q.ids.type) : 4;
     q.token_stride = choices.chance(4) ? choices.stride(1) : 1;
     q.batch_stride = choices.chance(3) ? 0 : choices.stride(times(p.seq_len, q.token_stride));
     q.axis_stride = choices.stride(times(p.batch, times(p.seq_len, q.token_stride)));
@@ -107,40 +106,40 @@ void decode_positions(Choices& choices, MemoryMap& map, RotaryParams& p) {
   const bool packed = p.batch == 1 && choices.chance(2);
   if (packed) {
     q.num_seqs = choices.size(1, 3);
-    q.cu_seqlens.type = choices.enumerator(IntType::uint64);
-    const int64_t size = int_type_valid(q.cu_seqlens.type) ? int_type_size(q.cu_seqlens.type) : 4;
+    q.cu_seqlens.type = choices.enumerator(DType::uint64);
+    const int64_t size = dtype_is_integer(q.cu_seqlens.type) ? dtype_size(q.cu_seqlens.type) : 4;
     map.optional("cu_seqlens", q.cu_seqlens.data, dense(plus(q.num_seqs, 1), size), Use::read);
   }
   if (choices.chance(2) && (!packed || q.num_seqs >= 1)) {
-    q.offsets.type = choices.enumerator(IntType::uint64);
-    const int64_t size = int_type_valid(q.offsets.type) ? int_type_size(q.offsets.type) : 4;
+    q.offsets.type = choices.enumerator(DType::uint64);
+    const int64_t size = dtype_is_integer(q.offsets.type) ? dtype_size(q.offsets.type) : 4;
     q.offsets_stride = choices.chance(3) ? 0 : choices.stride(1);
     map.optional("offsets", q.offsets.data, {size, size, {{packed ? q.num_seqs : p.batch, times(q.offsets_stride, size)}}},
                  Use::read);
   }
 }
 
-int64_t read_int(const IntView& view, int64_t i) {
-  const char* at = static_cast<const char*>(view.data) + i * int_type_size(view.type);
+int64_t read_int(const IndexView& view, int64_t i) {
+  const char* at = static_cast<const char*>(view.data) + i * dtype_size(view.type);
   const auto as = [&](auto value) {
     std::memcpy(&value, at, sizeof value);
     return saturated(value);
   };
   switch (view.type) {
-    case IntType::int8: return as(int8_t{});
-    case IntType::int16: return as(int16_t{});
-    case IntType::int32: return as(int32_t{});
-    case IntType::int64: return as(int64_t{});
-    case IntType::uint8: return as(uint8_t{});
-    case IntType::uint16: return as(uint16_t{});
-    case IntType::uint32: return as(uint32_t{});
-    case IntType::uint64: return as(uint64_t{});
+    case DType::int8: return as(int8_t{});
+    case DType::int16: return as(int16_t{});
+    case DType::int32: return as(int32_t{});
+    case DType::int64: return as(int64_t{});
+    case DType::uint8: return as(uint8_t{});
+    case DType::uint16: return as(uint16_t{});
+    case DType::uint32: return as(uint32_t{});
+    case DType::uint64: return as(uint64_t{});
   }
   return 0;
 }
 
-void fill(const IntView& view, int64_t i, int64_t value) {
-  if (present(view.data) && int_type_valid(view.type)) set_index(view.data, int_type_size(view.type), i, value);
+void fill(const IndexView& view, int64_t i, int64_t value) {
+  if (present(view.data) && dtype_is_integer(view.type)) set_index(view.data, dtype_size(view.type), i, value);
 }
 
 void fill_positions(Choices& choices, const RotaryParams& p) {
@@ -164,7 +163,7 @@ void fill_positions(Choices& choices, const RotaryParams& p) {
 void permit(MemoryMap& map, const RotaryParams& p) {
   const RotaryPositions& q = p.positions;
   map.permit(p.faults, 0, sizeof(FaultRecord));
-  const int64_t size = float_type_size(p.dtype);
+  const int64_t size = dtype_size(p.dtype);
   for (int64_t b = 0; b < p.batch; ++b)
     for (int64_t s = 0; s < p.seq_len; ++s) {
       bool padding = q.ids.data == nullptr && q.cu_seqlens.data != nullptr && s >= read_int(q.cu_seqlens, q.num_seqs);
@@ -194,7 +193,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   p.batch = choices.chance(2) ? 1 : choices.size(0, 3);
   p.seq_len = choices.size(0, 5);
   p.head_dim = choices.head_dim();
-  p.dtype = choices.enumerator(FloatType::f64);
+  p.dtype = choices.enumerator(DType::f64);
   p.num_tensors = choices.size(1, 4);
   p.style = choices.enumerator(RopeStyle::interleaved);
   p.num_blocks = choices.chance(2) ? 1 : choices.size(1, 4);

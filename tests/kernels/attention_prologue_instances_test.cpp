@@ -17,6 +17,7 @@
 #include <prologue/kernels/attention_prologue/stages.h>
 
 #include "tests/support/prologue_case.h"
+#include "tests/support/types.h"
 
 namespace prologue::test {
 namespace {
@@ -30,8 +31,8 @@ struct Call {
 
 void add_bias(PrologueCase& c) { c.bias_q = c.bias_k = c.bias_v = true; }
 void add_norm(PrologueCase& c) { c.norm = NormPlacement::before_rope; }
-void give_scales(PrologueCase& c) { c.kv_type = KvType::fp8_e4m3, c.scaling = KvScaling::head; }
-void compute_scales(PrologueCase& c) { c.kv_type = KvType::int8, c.scaling = KvScaling::token_head; }
+void give_scales(PrologueCase& c) { c.kv_type = DType::fp8_e4m3, c.scaling = KvScaling::head; }
+void compute_scales(PrologueCase& c) { c.kv_type = DType::int8, c.scaling = KvScaling::token_head; }
 void derive(PrologueCase& c) { c.derive_positions = c.derive_slots = true; }
 void use_streams(PrologueCase& c) { c.num_axes = 3; }
 void interleave(PrologueCase& c) { c.style = RopeStyle::interleaved; }
@@ -159,7 +160,7 @@ TEST(PrologueInstances, EachGivesTheBitsOfTheCpuOnRandomStructs_cuda) {
   for (uint64_t seed = 9001; seed <= 9200 && !::testing::Test::HasFailure(); ++seed) {
     const PrologueCase c = random_case(seed);
     if (c.num_tokens == 0) continue;  // nothing is launched
-    with_host_type(static_cast<DType>(seed % 3), [&](auto type) { check_all_instances<decltype(type)>(c); });
+    with_host_type(kFloatTypes[seed % 3], [&](auto type) { check_all_instances<decltype(type)>(c); });
   }
 }
 

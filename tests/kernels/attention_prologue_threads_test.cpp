@@ -6,6 +6,7 @@
 
 #include "tests/support/prologue_case.h"
 #include "tests/support/sparse_memory.h"
+#include "tests/support/types.h"
 
 namespace prologue::test {
 namespace {
@@ -67,7 +68,7 @@ TEST_P(PrologueThreadsTest, EveryHeadSizeTurnsInEveryPart) {
           if (layout == 0) c.in_place = true;
           if (layout == 1) c.packed = false, c.row_padding = 3, c.layout = CacheLayout::odd;
           if (layout == 2) c.packed = false, c.heads_first = true, c.head_padding = 5, c.misalign = 6;
-          with_host_type(static_cast<DType>(number % 3), [&](auto type) {
+          with_host_type(kFloatTypes[number % 3], [&](auto type) {
             using T = decltype(type);
             c = fit_to_type<T>(c);
             expect_oracle(GetParam(), c, make_data<T>(c));
@@ -124,14 +125,14 @@ TEST_P(PrologueThreadsTest, SlotsBeyondTwoToThe31) {
       p.places.cache_lens = arena.input(std::vector<int32_t>{5});
       p.places.block_table = arena.input(std::vector<int32_t>{static_cast<int32_t>(kPages - 2)});
     } else {
-      p.places.slot_mapping = arena.input(std::vector<int64_t>{slot});
+      p.places.slot_mapping = index_view(arena.input(std::vector<int64_t>{slot}));
     }
     PagedKvView& c = p.cache;
-    c.k = k_cache.data(), c.v = v_cache.data(), c.type = KvType::int4;
+    c.k = k_cache.data(), c.v = v_cache.data(), c.type = DType::int4;
     c.num_pages = kPages, c.page_size = kPageSize, c.num_kv_heads = 1, c.head_dim = 2;
-    c.k_strides = c.v_strides = {2 * kPageSize, 2, 2};
+    c.k.strides = c.v.strides = {2 * kPageSize, 2, 2};
     c.scaling = KvScaling::tensor;
-    c.k_scale = c.v_scale = arena.input(std::vector<float>{1.0f});
+    c.k.scale = c.v.scale = arena.input(std::vector<float>{1.0f});
     const Status status = arena.run([&](const Execution& e) { return attention_prologue(p, e); });
     ASSERT_TRUE(status.ok()) << status.message();
     Execution execution;
@@ -159,13 +160,13 @@ TEST_P(PrologueThreadsTest, LatentRowsBeyondTwoToThe31) {
     p.rotation.rotary_dim = 64, p.rotation.rotary_offset = 512, p.rotation.max_position = 8;
     p.rotation.past_table = PastTable::zero;
     p.rotation.cos_sin = arena.input(table);
-    p.places.positions = arena.input(std::vector<int32_t>{0});
-    p.places.slot_mapping = arena.input(slots);
+    p.places.positions = index_view(arena.input(std::vector<int32_t>{0}));
+    p.places.slot_mapping = index_view(arena.input(slots));
     PagedKvView& c = p.cache;
-    c.k = rows.data(), c.type = KvType::int8, c.scaling = KvScaling::token_head;
+    c.k = rows.data(), c.type = DType::int8, c.scaling = KvScaling::token_head;
     c.num_pages = far_scales ? 2 : kPages, c.page_size = 1, c.num_kv_heads = 1, c.head_dim = kDim;
-    c.k_strides = {kDim, kDim, kDim};
-    c.k_scale = static_cast<float*>(scales.data()), c.k_scale_strides = {far_scales ? kFar : 1, 1, 1};
+    c.k.strides = {kDim, kDim, kDim};
+    c.k.scale = static_cast<float*>(scales.data()), c.k.scale_strides = {far_scales ? kFar : 1, 1, 1};
     const Status status = arena.run([&](const Execution& e) { return attention_prologue(p, e); });
     EXPECT_TRUE(status.ok()) << status.message();
   };
@@ -264,7 +265,7 @@ TEST_P(PrologueThreadsTest, NoPositionsWhereNothingTurns) {
   const PrologueCase c = copying_case(5, 64);
   const PrologueData<float> data = make_data<float>(c);
   PlacedPrologue<float> placed(GetParam(), c, data);
-  placed.params().places.positions = nullptr;
+  placed.params().places.positions = {};
   placed.params().rotation.max_position = 0;
   ASSERT_TRUE(placed.run().ok());
   placed.expect_matches(oracle::attention_prologue(oracle_input(c, data)), true);
@@ -296,7 +297,7 @@ TEST_P(PrologueThreadsTest, SlotsThatAreNoneTouchNothing) {
 TEST_P(PrologueThreadsTest, PaddingRowsOfNanReachNothing) {
   for (const bool derived : {false, true}) {
     PrologueCase c = copying_case(7, 64);
-    c.rotary_dim = 64, c.norm = NormPlacement::before_rope, c.kv_type = KvType::fp8_e4m3, c.scaling = KvScaling::token_head;
+    c.rotary_dim = 64, c.norm = NormPlacement::before_rope, c.kv_type = DType::fp8_e4m3, c.scaling = KvScaling::token_head;
     c.q8 = KvScaling::token_head, c.derive_positions = c.derive_slots = derived;
     PrologueData<float> data = make_data<float>(c);
     if (derived) {
@@ -345,7 +346,7 @@ TEST_P(PrologueThreadsTest, SixtyFourRowsServeFewerTokens) {
     for (const KvScaling scaling : {KvScaling::head, KvScaling::token_head}) {
       PrologueCase c = copying_case(64, 64);
       c.num_q_heads = 4, c.num_kv_heads = 2, c.rotary_dim = 64, c.derive_positions = c.derive_slots = true, c.page_size = 4;
-      c.kv_type = KvType::fp8_e4m3, c.scaling = scaling, c.q8 = KvScaling::tensor, c.token_faults = true;
+      c.kv_type = DType::fp8_e4m3, c.scaling = scaling, c.q8 = KvScaling::tensor, c.token_faults = true;
       c.seed = static_cast<uint64_t>(used);
       PrologueData<BFloat16> data = make_data<BFloat16>(c);
       for (int32_t& end : data.cu_seqlens) end = std::min(end, used);
@@ -435,8 +436,8 @@ TEST_P(PrologueThreadsTest, InverseUndoes) {
 
 // sglang#26852, vllm#42580, vllm-xpu-kernels#475: K and V each have a scale, and it divides.
 TEST_P(PrologueThreadsTest, ScalesDivideAndAreNotShared) {
-  for (const KvType type : {KvType::fp8_e4m3, KvType::fp8_e5m2, KvType::int8, KvType::int4}) {
-    SCOPED_TRACE(kv_type_name(type));
+  for (const DType type : {DType::fp8_e4m3, DType::fp8_e5m2, DType::int8, DType::int4}) {
+    SCOPED_TRACE(dtype_name(type));
     PrologueCase c = copying_case(1, 2);
     c.kv_type = type, c.scaling = KvScaling::tensor;
     PrologueData<float> data = make_data<float>(c);
@@ -446,14 +447,14 @@ TEST_P(PrologueThreadsTest, ScalesDivideAndAreNotShared) {
     ASSERT_TRUE(placed.run().ok());
     const auto bytes = [&](bool is_v) { return placed.cache_bytes(is_v, data.slots[0], 0); };
     using Bytes = std::vector<unsigned char>;
-    const Bytes k = type == KvType::fp8_e4m3   ? Bytes{0x44, 0xc0}
-                    : type == KvType::fp8_e5m2 ? Bytes{0x42, 0xc0}
-                    : type == KvType::int8     ? Bytes{3, 0xfe}
-                                               : Bytes{0xe3};
-    const Bytes v = type == KvType::fp8_e4m3   ? Bytes{0x48, 0xc4}
-                    : type == KvType::fp8_e5m2 ? Bytes{0x44, 0xc2}
-                    : type == KvType::int8     ? Bytes{4, 0xfd}
-                                               : Bytes{0xd4};
+    const Bytes k = type == DType::fp8_e4m3   ? Bytes{0x44, 0xc0}
+                    : type == DType::fp8_e5m2 ? Bytes{0x42, 0xc0}
+                    : type == DType::int8     ? Bytes{3, 0xfe}
+                                              : Bytes{0xe3};
+    const Bytes v = type == DType::fp8_e4m3   ? Bytes{0x48, 0xc4}
+                    : type == DType::fp8_e5m2 ? Bytes{0x44, 0xc2}
+                    : type == DType::int8     ? Bytes{4, 0xfd}
+                                              : Bytes{0xd4};
     EXPECT_EQ(bytes(false), k);
     EXPECT_EQ(bytes(true), v);
   }
@@ -462,9 +463,9 @@ TEST_P(PrologueThreadsTest, ScalesDivideAndAreNotShared) {
 // FreeToken#103: one rounding, to nearest even, at every midpoint and its neighbours; openvino#36751, ml_dtypes#400: 448, 464,
 // 465 and infinity saturate, NaN stays. Through the whole kernel.
 TEST_P(PrologueThreadsTest, Fp8RoundsOnceAndSaturates) {
-  for (const KvType type : {KvType::fp8_e4m3, KvType::fp8_e5m2}) {
-    SCOPED_TRACE(kv_type_name(type));
-    const auto format = type == KvType::fp8_e4m3 ? oracle::Quantized::e4m3 : oracle::Quantized::e5m2;
+  for (const DType type : {DType::fp8_e4m3, DType::fp8_e5m2}) {
+    SCOPED_TRACE(dtype_name(type));
+    const auto format = type == DType::fp8_e4m3 ? oracle::Quantized::e4m3 : oracle::Quantized::e5m2;
     const std::vector<double>& values = oracle::code_values(format);
     std::vector<float> x;
     for (size_t i = 0; i + 1 < values.size(); ++i) {
@@ -503,9 +504,9 @@ TEST_P(PrologueThreadsTest, Fp8RoundsOnceAndSaturates) {
 
 // NaN and infinity under given scales, and in heads whose scale is computed.
 TEST_P(PrologueThreadsTest, NanAndInfinityInQuantizedHeads) {
-  for (const KvType type : {KvType::fp8_e4m3, KvType::fp8_e5m2, KvType::int8, KvType::int4}) {
+  for (const DType type : {DType::fp8_e4m3, DType::fp8_e5m2, DType::int8, DType::int4}) {
     for (const KvScaling scaling : {KvScaling::head, KvScaling::token_head}) {
-      SCOPED_TRACE(str_cat(kv_type_name(type), ", ", scaling == KvScaling::head ? "given" : "computed"));
+      SCOPED_TRACE(str_cat(dtype_name(type), ", ", scaling == KvScaling::head ? "given" : "computed"));
       PrologueCase c = copying_case(4, 46);
       c.kv_type = type, c.scaling = scaling;
       PrologueData<float> data = make_data<float>(c);
@@ -514,14 +515,14 @@ TEST_P(PrologueThreadsTest, NanAndInfinityInQuantizedHeads) {
       std::fill(data.k.begin() + 3 * 46, data.k.end(), 0.0f);
       PlacedPrologue<float> placed(GetParam(), c, data);
       ASSERT_TRUE(placed.run().ok());
-      const auto format = static_cast<oracle::Quantized>(static_cast<int>(type) - static_cast<int>(KvType::fp8_e4m3));
+      const auto format = static_cast<oracle::Quantized>(static_cast<int>(type) - static_cast<int>(DType::fp8_e4m3));
       const auto value = [&](int64_t t, int64_t i) {
         const std::vector<unsigned char> bytes = placed.cache_bytes(false, data.slots[static_cast<size_t>(t)], 0);
-        if (type != KvType::int4) return oracle::value_of_code(bytes[static_cast<size_t>(i)], format);
+        if (type != DType::int4) return oracle::value_of_code(bytes[static_cast<size_t>(i)], format);
         return oracle::value_of_code(static_cast<uint8_t>(bytes[static_cast<size_t>(i / 2)] >> (4 * (i % 2))), format);
       };
       if (scaling == KvScaling::head) {
-        const bool fp8 = type == KvType::fp8_e4m3 || type == KvType::fp8_e5m2;
+        const bool fp8 = type == DType::fp8_e4m3 || type == DType::fp8_e5m2;
         EXPECT_TRUE(fp8 ? std::isnan(value(0, 3)) : value(0, 3) == 0.0);
         EXPECT_EQ(value(1, 7), oracle::largest_value(format));
         EXPECT_EQ(value(2, 45), -oracle::largest_value(format));
@@ -547,7 +548,7 @@ TEST_P(PrologueThreadsTest, ComputedScalesSeeTheirHeadAlone) {
     for (const int64_t d : {2, 6, 46, 72, 80, 90, 258}) {
       PrologueCase c = copying_case(9, d);
       c.num_q_heads = 3, c.num_kv_heads = 3, c.packed = false, c.head_padding = 6, c.row_padding = 2;
-      c.kv_type = KvType::int8, c.scaling = KvScaling::token_head, c.q8 = KvScaling::token_head;
+      c.kv_type = DType::int8, c.scaling = KvScaling::token_head, c.q8 = KvScaling::token_head;
       PrologueData<T> data = make_data<T>(c);
       for (int64_t i = 0; i < d; ++i) data.k[static_cast<size_t>(d + i)] = T{};  // an all-zero head among others
       expect_oracle(GetParam(), c, data);
@@ -568,15 +569,15 @@ TEST_P(PrologueThreadsTest, ScalesInlineBehindEachHead) {
   p.num_tokens = 8, p.num_kv_heads = 2, p.head_dim = 64;
   p.k = {arena.input(data.k), 128, 64};
   p.v = {arena.input(data.v), 128, 64};
-  p.places.slot_mapping = arena.input(data.slots);
+  p.places.slot_mapping = index_view(arena.input(data.slots));
   PagedKvView& cache = p.cache;
-  cache.k = buffer, cache.v = buffer + kRow;
-  cache.type = KvType::int8, cache.scaling = KvScaling::token_head;
-  cache.num_pages = data.num_pages, cache.page_size = 4, cache.num_kv_heads = 2, cache.head_dim = 64;
-  cache.k_strides = cache.v_strides = {4 * 4 * kRow, 4 * kRow, 2 * kRow};
-  cache.k_scale = reinterpret_cast<float*>(buffer + 64);
-  cache.v_scale = reinterpret_cast<float*>(buffer + kRow + 64);
-  cache.k_scale_strides = cache.v_scale_strides = {4 * kRow, kRow, kRow / 2};
+  cache.k.data = buffer, cache.v.data = buffer + kRow;
+  cache.k.format.type = cache.v.format.type = DType::int8, cache.k.format.scaling = cache.v.format.scaling = KvScaling::token_head;
+  cache.num_pages = data.num_pages, cache.page_size = 4, cache.num_kv_heads = 2, cache.k.head_dim = 64;
+  cache.k.strides = cache.v.strides = {4 * 4 * kRow, 4 * kRow, 2 * kRow};
+  cache.k.scale = reinterpret_cast<float*>(buffer + 64);
+  cache.v.scale = reinterpret_cast<float*>(buffer + kRow + 64);
+  cache.k.scale_strides = cache.v.scale_strides = {4 * kRow, kRow, kRow / 2};
   const Status status = arena.run([&](const Execution& e) { return attention_prologue(p, e); });
   ASSERT_TRUE(status.ok()) << status.message();
   const std::vector<unsigned char> got = arena.read(buffer);

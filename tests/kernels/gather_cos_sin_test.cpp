@@ -9,6 +9,7 @@
 
 #include "tests/support/arena.h"
 #include "tests/support/random.h"
+#include "tests/support/types.h"
 
 namespace prologue::test {
 namespace {
@@ -50,7 +51,7 @@ TEST_P(GatherCosSinTest, CopiesTheRowsOfEveryStream) {
     GatherCosSinParams p;
     p.num_tokens = c.num_tokens, p.rotary_dim = c.rotary_dim, p.max_position = kRows;
     p.cos_sin = arena.input(table);
-    p.positions = static_cast<const int64_t*>(arena.input(positions));
+    p.positions = index_view(static_cast<const int64_t*>(arena.input(positions)));
     p.num_axes = c.num_axes, p.position_axis_stride = stride;
     if (c.with_pair_axis) p.pair_axis = arena.input(pair_axis);
     p.out = arena.output<float>(c.num_tokens * c.rotary_dim);
@@ -78,7 +79,7 @@ TEST_P(GatherCosSinTest, IdentityPastTheTable) {
     GatherCosSinParams p;
     p.num_tokens = kTokens, p.rotary_dim = kDim, p.max_position = kRows, p.past_table = past_table;
     p.cos_sin = arena.input(table);
-    p.positions = static_cast<const int64_t*>(arena.input(positions));
+    p.positions = index_view(static_cast<const int64_t*>(arena.input(positions)));
     p.num_axes = kAxes, p.position_axis_stride = kTokens;
     p.pair_axis = arena.input(std::vector<uint8_t>{0, 1, 0, 1});
     p.out = arena.output<float>(kTokens * kDim);
@@ -110,7 +111,7 @@ TEST_P(GatherCosSinTest, RefusesWithASentence) {
       {[](P& p) { p.rotary_dim = 5; }, "rotary_dim is 5: it must be even"},
       {[](P& p) { p.max_position = 0; }, "max_position is 0: it must lie in 1..1099511627776"},
       {[](P& p) { p.num_axes = 5; }, "num_axes is 5: it must lie in 1..4"},
-      {[](P& p) { p.positions.type = static_cast<IndexType>(4); }, "positions.type is 4: it must be int32 or int64"},
+      {[](P& p) { p.positions.type = kNoType; }, "positions.type is the unknown type 99: it must be int32 or int64"},
       {[](P& p) { p.position_axis_stride = P().position_axis_stride; },
        "position_axis_stride is not set, but num_axes is 2: set it, to 0 where all share one row"},
       {[](P& p) { p.position_axis_stride = -2; }, "positions has the stride -2: strides must not be negative"},
@@ -125,7 +126,7 @@ TEST_P(GatherCosSinTest, RefusesWithASentence) {
     P p;
     p.num_tokens = 2, p.rotary_dim = 4, p.max_position = 3, p.num_axes = 2, p.position_axis_stride = 2;
     p.cos_sin = arena.input(std::vector<float>(12));
-    p.positions = static_cast<const int32_t*>(arena.input(std::vector<int32_t>(4)));
+    p.positions = index_view(static_cast<const int32_t*>(arena.input(std::vector<int32_t>(4))));
     p.out = arena.output<float>(8);
     refusal.change(p);
     const Status status = arena.run([&](const Execution& execution) { return gather_cos_sin(p, execution); });

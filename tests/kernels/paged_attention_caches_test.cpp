@@ -38,9 +38,9 @@ std::vector<T> run_attention(Backend backend, const AttentionBatch<T>& batch, Fa
 
 template <class T>
 void check(Backend backend, const AttentionCase& c, uint64_t seed) {
-  SCOPED_TRACE(testing::Message() << dtype_name(FloatFormat<T>::dtype) << " over " << kv_type_name(c.type) << ", scaling "
+  SCOPED_TRACE(testing::Message() << dtype_name(FloatFormat<T>::dtype) << " over " << dtype_name(c.type) << ", scaling "
                                   << static_cast<int>(c.scaling) << ", layout " << static_cast<int>(c.layout) << ", head dims "
-                                  << c.head_dim << " and " << c.v_width() << ", window " << c.window << ", ring " << c.ring_size
+                                  << c.head_dim << " and " << v_head_dim(c) << ", window " << c.window << ", ring " << c.ring_size
                                   << ", cap " << c.soft_cap << ", rows " << c.sequences[0].rows);
   const AttentionBatch<T> batch(c, seed);
   expect_matches_oracle(backend, batch.in, batch.cache.view, run_attention(backend, batch));
@@ -58,11 +58,11 @@ const std::vector<AttentionSequence> kDecode = {{1, 200}, {1, 33}, {2, 16}, {0, 
 const std::vector<AttentionSequence> kPrefill = {{70, 130}, {1, 90}, {6, 3}, {33, 33}};
 
 // Every storage of an element: its type and where its scale comes from.
-std::vector<std::pair<KvType, KvScaling>> storages() {
-  std::vector<std::pair<KvType, KvScaling>> all = {
-      {KvType::f32, KvScaling::none}, {KvType::f16, KvScaling::none}, {KvType::bf16, KvScaling::none}};
-  for (const KvType type : {KvType::fp8_e4m3, KvType::fp8_e5m2, KvType::int8, KvType::int4}) {
-    const bool is_fp8 = type == KvType::fp8_e4m3 || type == KvType::fp8_e5m2;
+std::vector<std::pair<DType, KvScaling>> storages() {
+  std::vector<std::pair<DType, KvScaling>> all = {
+      {DType::f32, KvScaling::none}, {DType::f16, KvScaling::none}, {DType::bf16, KvScaling::none}};
+  for (const DType type : {DType::fp8_e4m3, DType::fp8_e5m2, DType::int8, DType::int4}) {
+    const bool is_fp8 = type == DType::fp8_e4m3 || type == DType::fp8_e5m2;
     if (is_fp8) all.emplace_back(type, KvScaling::none);
     for (const KvScaling scaling : {KvScaling::tensor, KvScaling::head, KvScaling::token_head}) all.emplace_back(type, scaling);
   }
@@ -110,11 +110,11 @@ TEST_P(PagedAttentionCaches, HeadDimsOfKAndVDiffer) {
   uint64_t seed = 400;
   for (const Dims dims : {Dims{192, 128}, Dims{576, 512}, Dims{64, 128}, Dims{256, 64}, Dims{80, 66}, Dims{2, 258}, Dims{320, 4},
                           Dims{128, 576}, Dims{64, 40}}) {
-    for (const auto& [type, scaling] : {std::pair{KvType::bf16, KvScaling::none}, std::pair{KvType::f32, KvScaling::none},
-                                        std::pair{KvType::int8, KvScaling::token_head}, std::pair{KvType::int4, KvScaling::head},
-                                        std::pair{KvType::fp8_e4m3, KvScaling::tensor}}) {
+    for (const auto& [type, scaling] : {std::pair{DType::bf16, KvScaling::none}, std::pair{DType::f32, KvScaling::none},
+                                        std::pair{DType::int8, KvScaling::token_head}, std::pair{DType::int4, KvScaling::head},
+                                        std::pair{DType::fp8_e4m3, KvScaling::tensor}}) {
       AttentionCase c;
-      c.head_dim = dims.k, c.v_head_dim = dims.v, c.num_q_heads = 6, c.num_kv_heads = seed % 2 == 0 ? 2 : 1;
+      c.head_dim = dims.k, c.v.head_dim = dims.v, c.num_q_heads = 6, c.num_kv_heads = seed % 2 == 0 ? 2 : 1;
       c.type = type, c.scaling = scaling;
       for (const auto& sequences :
            {std::vector<AttentionSequence>{{1, 150}, {2, 20}}, std::vector<AttentionSequence>{{35, 50}, {1, 9}}}) {
@@ -129,10 +129,10 @@ TEST_P(PagedAttentionCaches, HeadDimsOfKAndVDiffer) {
 TEST_P(PagedAttentionCaches, BothSidesOfEveryBorder) {
   uint64_t seed = 1100;
   for (const int64_t head_dim : {64, 66, 96, 98, 128, 130, 192, 194, 256, 258}) {
-    for (const KvType type : {KvType::bf16, KvType::f32, KvType::int8}) {
+    for (const DType type : {DType::bf16, DType::f32, DType::int8}) {
       AttentionCase c;
       c.head_dim = head_dim + (seed % 2 == 0 || head_dim % 8 == 0 ? 0 : 6), c.type = type;
-      c.scaling = type == KvType::int8 ? KvScaling::token_head : KvScaling::none;
+      c.scaling = type == DType::int8 ? KvScaling::token_head : KvScaling::none;
       for (const int64_t rows : {1, 4, 5}) {
         for (const int64_t group : {4, 5}) {
           for (const int64_t length : {128, 129}) {
@@ -147,10 +147,10 @@ TEST_P(PagedAttentionCaches, BothSidesOfEveryBorder) {
 
 // DeepSeek's MLA as it is cached: one head of 576 channels, V being the first 512 of them.
 TEST_P(PagedAttentionCaches, ValuesWithinKeys) {
-  for (const KvType type : {KvType::bf16, KvType::fp8_e4m3}) {
+  for (const DType type : {DType::bf16, DType::fp8_e4m3}) {
     AttentionCase c;
-    c.head_dim = 576, c.v_head_dim = 512, c.num_q_heads = 16, c.num_kv_heads = 1, c.page_size = 64;
-    c.type = type, c.scaling = type == KvType::bf16 ? KvScaling::none : KvScaling::token_head, c.v_within_k = true;
+    c.head_dim = 576, c.v.head_dim = 512, c.num_q_heads = 16, c.num_kv_heads = 1, c.page_size = 64;
+    c.type = type, c.scaling = type == DType::bf16 ? KvScaling::none : KvScaling::token_head, c.v_within_k = true;
     for (const auto& sequences : {std::vector<AttentionSequence>{{1, 300}, {1, 64}}, std::vector<AttentionSequence>{{9, 70}}}) {
       c.sequences = sequences;
       check<BFloat16>(GetParam(), c, 500);
@@ -164,10 +164,10 @@ TEST_P(PagedAttentionCaches, Windows) {
   for (const int64_t window : {1, 2, 15, 16, 17, 63, 64, 65, 100, 1000}) {
     for (const auto& sequences : {std::vector<AttentionSequence>{{1, 300}, {1, 16}, {3, 129}, {4, 4}},
                                   std::vector<AttentionSequence>{{90, 200}, {1, 65}, {40, 40}, {5, 3}}}) {
-      for (const KvType type : {KvType::f32, KvType::bf16, KvType::int8}) {
+      for (const DType type : {DType::f32, DType::bf16, DType::int8}) {
         AttentionCase c;
         c.window = window, c.sequences = sequences, c.num_q_heads = 6;
-        c.type = type, c.scaling = type == KvType::int8 ? KvScaling::token_head : KvScaling::none;
+        c.type = type, c.scaling = type == DType::int8 ? KvScaling::token_head : KvScaling::none;
         check(GetParam(), c, seed++);
       }
     }
@@ -194,11 +194,11 @@ TEST_P(PagedAttentionCaches, Rings) {
   uint64_t seed = 800;
   for (const int64_t ring : {16, 40, 100}) {
     for (const int64_t rows : {1, 3, 13}) {
-      for (const KvType type : {KvType::f32, KvType::bf16, KvType::fp8_e4m3}) {
+      for (const DType type : {DType::f32, DType::bf16, DType::fp8_e4m3}) {
         AttentionCase c;
         c.ring_size = ring, c.window = ring - rows + 1, c.num_q_heads = 6;
         c.sequences = {{rows, 1000}, {1, ring}, {rows, ring + 1}, {1, 7}, {rows, rows}};
-        c.type = type, c.scaling = type == KvType::fp8_e4m3 ? KvScaling::token_head : KvScaling::none;
+        c.type = type, c.scaling = type == DType::fp8_e4m3 ? KvScaling::token_head : KvScaling::none;
         check(GetParam(), c, seed++);
         c.window = 5;
         if (rows + 4 <= ring) check(GetParam(), c, seed++);
@@ -212,10 +212,10 @@ TEST_P(PagedAttentionCaches, Rings) {
 
 // A bad page is the fault of the rows whose window holds one of its positions, and of no other.
 TEST_P(PagedAttentionCaches, FaultsKeepToTheirWindow) {
-  for (const KvType type : {KvType::bf16, KvType::int8, KvType::f32}) {
+  for (const DType type : {DType::bf16, DType::int8, DType::f32}) {
     AttentionCase c;
     c.window = 20, c.sequences = {{60, 100}, {2, 50}}, c.type = type;
-    c.scaling = type == KvType::int8 ? KvScaling::tensor : KvScaling::none;
+    c.scaling = type == DType::int8 ? KvScaling::tensor : KvScaling::none;
     AttentionBatch<BFloat16> batch(c, 900);
     batch.in.block_table[3] = -1;       // positions 48..63: rows 8 to 42, which stand at 48 to 82
     batch.in.block_table[5] = 1 << 20;  // 80..95: rows 40 to 59
@@ -247,11 +247,11 @@ TEST_P(PagedAttentionCaches, NanScalesReachThoseWhoSeeThem) {
   for (const bool in_k : {true, false}) {
     for (const int64_t rows : {1, 70}) {
       AttentionCase c;
-      c.type = KvType::int8, c.scaling = KvScaling::token_head, c.sequences = {{rows, 100}, {rows, 90}};
+      c.type = DType::int8, c.scaling = KvScaling::token_head, c.sequences = {{rows, 100}, {rows, 90}};
       AttentionBatch<float> batch(c, 910);
       const std::vector<float> before = run_attention(GetParam(), batch);
       const int64_t page = batch.in.block_table[5];  // position 80 of the first sequence, kv head 1
-      (in_k ? batch.cache.k_scale : batch.cache.v_scale)[batch.cache.scale_index(in_k, page, 0, 1)] =
+      (in_k ? batch.cache.k.scale : batch.cache.v.scale)[batch.cache.scale_index(in_k, page, 0, 1)] =
           std::numeric_limits<float>::quiet_NaN();
       const std::vector<float> after = run_attention(GetParam(), batch);
       for (size_t i = 0; i < after.size(); ++i) {
@@ -271,7 +271,7 @@ TEST_P(PagedAttentionCaches, NanScalesReachThoseWhoSeeThem) {
 
 TEST_P(PagedAttentionCaches, TwoRunsAgree) {
   AttentionCase c;
-  c.type = KvType::fp8_e5m2, c.scaling = KvScaling::token_head, c.window = 300, c.soft_cap = 30.0f;
+  c.type = DType::fp8_e5m2, c.scaling = KvScaling::token_head, c.window = 300, c.soft_cap = 30.0f;
   for (const auto& sequences : {std::vector<AttentionSequence>{{1, 700}, {1, 17}}, std::vector<AttentionSequence>{{90, 700}}}) {
     c.sequences = sequences;
     const AttentionBatch<BFloat16> batch(c, 920);
@@ -283,7 +283,7 @@ TEST_P(PagedAttentionCaches, TwoRunsAgree) {
 // CPU: the same bits alone and in a batch, and a prompt at once or in parts, with a window and scales.
 TEST(PagedAttentionCachesCpu, IndependentOfBatchChunksAndThreads) {
   AttentionCase c;
-  c.type = KvType::int8, c.scaling = KvScaling::token_head, c.window = 50, c.soft_cap = 20.0f, c.num_q_heads = 6;
+  c.type = DType::int8, c.scaling = KvScaling::token_head, c.window = 50, c.soft_cap = 20.0f, c.num_q_heads = 6;
   c.sequences = {{100, 170}, {1, 90}};
   AttentionBatch<float> batch(c, 930);
   const std::vector<float> together = run_attention(Backend::cpu, batch);
@@ -306,7 +306,7 @@ TEST(PagedAttentionCachesCpu, IndependentOfBatchChunksAndThreads) {
 // End to end: the prologue writes, attention reads.
 
 struct Journey {
-  KvType type = KvType::f32;
+  DType type = DType::f32;
   KvScaling scaling = KvScaling::none;
   KvLayout layout = KvLayout::nhd;
   int64_t window = 0, ring_size = 0;
@@ -329,7 +329,7 @@ Travelled<T> travel(Backend backend, const Journey& journey) {
   c.type = journey.type, c.scaling = journey.scaling, c.layout = journey.layout;
   const int64_t length = std::accumulate(journey.steps.begin(), journey.steps.end(), int64_t{0});
   AttentionCache cache(c, kMaxPosition / kPage + 2);
-  for (std::vector<float>* scales : {&cache.k_scale, &cache.v_scale}) {
+  for (std::vector<float>* scales : {&cache.k.scale, &cache.v.scale}) {
     if (c.scaling != KvScaling::token_head) std::fill(scales->begin(), scales->end(), 5.0f / kv_largest(c.type));
   }
   Random random(1000);
@@ -351,8 +351,8 @@ Travelled<T> travel(Backend backend, const Journey& journey) {
   Arena arena(backend);
   const T* packed = arena.input(qkv);
   unsigned char* data = arena.inout(cache.data);
-  float* k_scale = arena.inout(cache.k_scale);
-  float* v_scale = arena.inout(cache.v_scale);
+  float* k_scale = arena.inout(cache.k.scale);
+  float* v_scale = arena.inout(cache.v.scale);
   T* q = arena.output<T>(length * kQ * kDim);
   T* out = arena.output<T>(length * kQ * kDim);
   FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));
@@ -369,10 +369,10 @@ Travelled<T> travel(Backend backend, const Journey& journey) {
   write.places.block_table_stride = write.places.max_pages_per_seq = static_cast<int64_t>(pages.size());
   write.places.ring_size = journey.ring_size;
   write.cache = cache.view;
-  write.cache.k = data;
-  write.cache.v = data + cache.v_offset * kv_type_bits(c.type) / 8;
-  write.cache.k_scale = cache.k_scale.empty() ? nullptr : k_scale;
-  write.cache.v_scale = cache.v_scale.empty() ? nullptr : v_scale;
+  write.cache.k.data = data;
+  write.cache.v.data = data + cache.v_offset * dtype_bits(c.type) / 8;
+  write.cache.k.scale = cache.k.scale.empty() ? nullptr : k_scale;
+  write.cache.v.scale = cache.v.scale.empty() ? nullptr : v_scale;
   write.faults = faults;
   PagedAttentionParams read;
   read.num_seqs = 1;
@@ -422,7 +422,7 @@ Travelled<T> travel(Backend backend, const Journey& journey) {
   EXPECT_TRUE(status.ok()) << status.message();
   EXPECT_EQ(arena.read(faults)[0].count, 0u);
   cache.data = arena.read(data);
-  if (!cache.k_scale.empty()) cache.k_scale = arena.read(k_scale), cache.v_scale = arena.read(v_scale);
+  if (!cache.k.scale.empty()) cache.k.scale = arena.read(k_scale), cache.v.scale = arena.read(v_scale);
   return {arena.read(out), arena.read(q), cache, pages};
 }
 
@@ -453,18 +453,16 @@ void expect_matches_oracle(Backend backend, const Travelled<T>& travelled, int64
 
 // The largest difference of any output to attention over a float32 cache, V having deviation 1: twice what was measured (the
 // worst of all scalings; scales of their own for each token are mostly better than given ones).
-double quality_bound(KvType type) {
+double quality_bound(DType type) {
   switch (type) {
-    case KvType::as_dtype:
-    case KvType::f32: return 0.0;
-    case KvType::f16: return 2e-3;
-    case KvType::bf16: return 1.6e-2;
-    case KvType::int8: return 0.064;
-    case KvType::fp8_e4m3: return 0.37;
-    case KvType::fp8_e5m2: return 0.64;
-    case KvType::int4: return 1.2;
+    case DType::f16: return 2e-3;
+    case DType::bf16: return 1.6e-2;
+    case DType::int8: return 0.064;
+    case DType::fp8_e4m3: return 0.37;
+    case DType::fp8_e5m2: return 0.64;
+    case DType::int4: return 1.2;
+    default: return 0.0;
   }
-  return 0.0;
 }
 
 TEST_P(PagedAttentionCaches, ThePrologueWritesAndAttentionReads) {
@@ -472,7 +470,7 @@ TEST_P(PagedAttentionCaches, ThePrologueWritesAndAttentionReads) {
   size_t i = 0;
   for (const auto& [type, scaling] : storages()) {
     const Journey journey{.type = type, .scaling = scaling, .layout = kKvLayouts[i++ % 5]};
-    SCOPED_TRACE(testing::Message() << kv_type_name(type) << ", scaling " << static_cast<int>(scaling));
+    SCOPED_TRACE(testing::Message() << dtype_name(type) << ", scaling " << static_cast<int>(scaling));
     const Travelled<float> travelled = travel<float>(GetParam(), journey);
     expect_matches_oracle(GetParam(), travelled, 0);
     expect_matches_oracle(GetParam(), travel<BFloat16>(GetParam(), journey), 0);
@@ -486,13 +484,13 @@ TEST_P(PagedAttentionCaches, ThePrologueWritesAndAttentionReads) {
 
 // A ring of just the right size gives the bits of a cache that keeps everything, under the same window.
 TEST_P(PagedAttentionCaches, ARingGivesTheBitsOfAWholeCache) {
-  for (const auto& [type, scaling] : {std::pair{KvType::f32, KvScaling::none}, std::pair{KvType::int8, KvScaling::token_head}}) {
+  for (const auto& [type, scaling] : {std::pair{DType::f32, KvScaling::none}, std::pair{DType::int8, KvScaling::token_head}}) {
     Journey journey{.type = type, .scaling = scaling, .window = 30, .steps = {5, 20, 1, 1, 11, 11, 4, 1, 11, 3, 11, 1}};
     const Travelled<float> want = travel<float>(GetParam(), journey);
     expect_matches_oracle(GetParam(), want, 30);
     journey.ring_size = 49;  // 30 + 20 - 1
     const Travelled<float> got = travel<float>(GetParam(), journey);
-    EXPECT_EQ(std::memcmp(got.out.data(), want.out.data(), got.out.size() * sizeof(float)), 0) << kv_type_name(type);
+    EXPECT_EQ(std::memcmp(got.out.data(), want.out.data(), got.out.size() * sizeof(float)), 0) << dtype_name(type);
   }
 }
 

@@ -18,9 +18,9 @@
 namespace prologue::test {
 namespace {
 
-const std::vector<KvType>& kv_types() {
-  static const std::vector<KvType> types = {KvType::f32,      KvType::f16,  KvType::bf16, KvType::fp8_e4m3,
-                                            KvType::fp8_e5m2, KvType::int8, KvType::int4};
+const std::vector<DType>& kv_types() {
+  static const std::vector<DType> types = {DType::f32,      DType::f16,  DType::bf16, DType::fp8_e4m3,
+                                           DType::fp8_e5m2, DType::int8, DType::int4};
   return types;
 }
 
@@ -73,7 +73,7 @@ void check_all_instances(Backend backend, const AttentionCase& c, uint64_t seed)
   ASSERT_FALSE(calls.empty());
   for (const NamedCall& call : calls) {
     SCOPED_TRACE(testing::Message() << call.name << ", " << dtype_name(FloatFormat<T>::dtype) << ", head dims " << c.head_dim
-                                    << " and " << c.v_width());
+                                    << " and " << v_head_dim(c));
     const Status status = arena.run(call.run);
     ASSERT_TRUE(status.ok()) << status.message();
     expect_close(rows_of(arena, in, p), want, in.v_width(), "out", kDefaultSteps, false);
@@ -81,7 +81,7 @@ void check_all_instances(Backend backend, const AttentionCase& c, uint64_t seed)
   }
 }
 
-class PagedAttentionInstances : public testing::TestWithParam<std::tuple<Backend, KvType>> {
+class PagedAttentionInstances : public testing::TestWithParam<std::tuple<Backend, DType>> {
  protected:
   void SetUp() override { PROLOGUE_REQUIRE_BACKEND(std::get<0>(GetParam())); }
 };
@@ -93,9 +93,9 @@ TEST_P(PagedAttentionInstances, MatchTheOracleWhateverTheSizes) {
     for (const bool whole : {true, false}) {
       AttentionCase c;
       c.type = type;
-      c.scaling = kv_type_is_float(c.type) ? KvScaling::none : seed % 2 == 0 ? KvScaling::token_head : KvScaling::tensor;
+      c.scaling = dtype_is_activation(c.type) ? KvScaling::none : seed % 2 == 0 ? KvScaling::token_head : KvScaling::tensor;
       c.head_dim = whole ? head_dim : head_dim - 2;  // not in whole groups of 16 bytes
-      c.v_head_dim = seed % 4 == 1 ? 64 : 0;
+      c.v.head_dim = seed % 4 == 1 ? 64 : 0;
       c.num_q_heads = whole ? 6 : 5, c.num_kv_heads = whole ? 2 : 1;
       c.layout = whole ? KvLayout::nhd : KvLayout::odd;
       c.window = seed % 5 == 3 ? 50 : 0, c.soft_cap = seed % 5 == 4 ? 5.0f : 0.0f;
@@ -113,29 +113,28 @@ TEST_P(PagedAttentionInstances, MatchTheOracleWhateverTheSizes) {
 INSTANTIATE_TEST_SUITE_P(Backends, PagedAttentionInstances,
                          testing::Combine(testing::Values(Backend::cpu, Backend::cuda), testing::ValuesIn(kv_types())),
                          [](const auto& test) {
-                           return std::string(kv_type_name(std::get<1>(test.param))) + "_" +
-                                  backend_name(std::get<0>(test.param));
+                           return std::string(dtype_name(std::get<1>(test.param))) + "_" + backend_name(std::get<0>(test.param));
                          });
 
 #ifdef PROLOGUE_HAS_CUDA
 
 constexpr int64_t kSharedBytesOfSmallGpus = 99 * 1024;  // sm_86, sm_89 and sm_120
 
-PagedAttentionParams shape(DType dtype, KvType type, int64_t head_dim, int64_t v_head_dim, bool aligned) {
+PagedAttentionParams shape(DType dtype, DType type, int64_t head_dim, int64_t v_head_dim, bool aligned) {
   PagedAttentionParams p;
   p.num_tokens = p.max_seqlen_q = p.max_seq_len = 100;
   p.num_seqs = 1;
   p.num_q_heads = 8;
-  p.head_dim = p.kv.head_dim = head_dim;
-  p.kv.v_head_dim = v_head_dim;
+  p.head_dim = p.kv.k.head_dim = head_dim;
+  p.kv.v.head_dim = v_head_dim;
   p.dtype = dtype;
-  p.kv.type = type;
+  p.kv.k.format.type = p.kv.v.format.type = type;
   p.kv.num_kv_heads = 2;
   p.kv.page_size = 16;
   const int64_t width = std::max(head_dim, v_head_dim) + (aligned ? 0 : 2);
   p.q.token_stride = p.out.token_stride = 8 * width;
   p.q.head_stride = p.out.head_stride = width;
-  p.kv.k_strides = p.kv.v_strides = nhd_strides(16, 2, width);
+  p.kv.k.strides = p.kv.v.strides = nhd_strides(16, 2, width);
   return p;
 }
 
@@ -143,7 +142,7 @@ PagedAttentionParams shape(DType dtype, KvType type, int64_t head_dim, int64_t v
 TEST(PagedAttentionInstancesOfAll, EveryOneServesATestedCase) {
   std::set<std::string> reached;
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
-    for (const KvType type : kv_types()) {
+    for (const DType type : kv_types()) {
       for (const int64_t head_dim : head_dims()) {
         for (const cuda::AttentionInstance& instance : cuda::instances_of(shape(dtype, type, head_dim, 0, true))) {
           reached.insert(instance.name);
@@ -159,7 +158,7 @@ TEST(PagedAttentionInstancesOfAll, EveryOneServesATestedCase) {
 // Every call has a kernel on a GPU with 99 KiB of shared memory for a block; more memory gives a larger tile where there is one.
 TEST(PagedAttentionInstancesOfAll, SomeFitEveryGpu) {
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
-    for (const KvType type : kv_types()) {
+    for (const DType type : kv_types()) {
       for (int64_t head_dim = 2; head_dim <= 576; head_dim += 2) {
         for (const bool aligned : {true, false}) {
           const PagedAttentionParams p = shape(dtype, type, head_dim, head_dim % 3 == 0 ? 64 : 0, aligned);

@@ -101,23 +101,23 @@ TEST(Integers, RoundToNearestEvenAndClamp) {
 }
 
 TEST(ComputedScale, FollowsTheRules) {
-  const auto of = [](float amax, KvType type) { return computed_scale(magnitude_bits(amax), kv_largest(type)); };
-  EXPECT_EQ(of(448.0f, KvType::fp8_e4m3).scale, 1.0f);
-  EXPECT_EQ(of(-57344.0f, KvType::fp8_e5m2).scale, 1.0f);
-  EXPECT_EQ(of(254.0f, KvType::int8).scale, 2.0f);
-  EXPECT_EQ(of(3.5f, KvType::int4).scale, 0.5f);
-  EXPECT_EQ(of(3.5f, KvType::int4).reciprocal, 2.0f);
+  const auto of = [](float amax, DType type) { return computed_scale(magnitude_bits(amax), kv_largest(type)); };
+  EXPECT_EQ(of(448.0f, DType::fp8_e4m3).scale, 1.0f);
+  EXPECT_EQ(of(-57344.0f, DType::fp8_e5m2).scale, 1.0f);
+  EXPECT_EQ(of(254.0f, DType::int8).scale, 2.0f);
+  EXPECT_EQ(of(3.5f, DType::int4).scale, 0.5f);
+  EXPECT_EQ(of(3.5f, DType::int4).reciprocal, 2.0f);
   for (const float x : {kNan, -kNan, kInf, -kInf}) {
-    EXPECT_TRUE(std::isnan(of(x, KvType::int8).scale));
-    EXPECT_EQ(of(x, KvType::int8).reciprocal, 0.0f);
+    EXPECT_TRUE(std::isnan(of(x, DType::int8).scale));
+    EXPECT_EQ(of(x, DType::int8).reciprocal, 0.0f);
   }
   for (const float x : {0.0f, -0.0f, 1e-40f, 1e-37f}) {  // 1 / (1e-37 / 448) has no float32
-    EXPECT_EQ(of(x, KvType::fp8_e4m3).scale, 0.0f) << x;
-    EXPECT_EQ(of(x, KvType::fp8_e4m3).reciprocal, 0.0f) << x;
+    EXPECT_EQ(of(x, DType::fp8_e4m3).scale, 0.0f) << x;
+    EXPECT_EQ(of(x, DType::fp8_e4m3).reciprocal, 0.0f) << x;
   }
-  EXPECT_GT(of(1e-35f, KvType::fp8_e4m3).scale, 0.0f);
-  EXPECT_GT(of(3.4e38f, KvType::int4).reciprocal, 0.0f);
-  for (const KvType type : {KvType::fp8_e4m3, KvType::fp8_e5m2, KvType::int8, KvType::int4}) {
+  EXPECT_GT(of(1e-35f, DType::fp8_e4m3).scale, 0.0f);
+  EXPECT_GT(of(3.4e38f, DType::int4).reciprocal, 0.0f);
+  for (const DType type : {DType::fp8_e4m3, DType::fp8_e5m2, DType::int8, DType::int4}) {
     for (const float x : {1.0f, -kInf, kNan}) EXPECT_EQ(quantize(x, 0.0f, type), 0);  // zeros, whatever was there
   }
 }
@@ -127,12 +127,12 @@ TEST(ComputedScale, UsesTheWholeRange) {
   Random random(3);
   for (int round = 0; round < 20000; ++round) {
     const float amax = static_cast<float>(std::exp2(200.0 * random.uniform() - 100.0));
-    for (const KvType type : {KvType::fp8_e4m3, KvType::fp8_e5m2, KvType::int8, KvType::int4}) {
+    for (const DType type : {DType::fp8_e4m3, DType::fp8_e5m2, DType::int8, DType::int4}) {
       const HeadScale s = computed_scale(magnitude_bits(amax), kv_largest(type));
       EXPECT_NEAR(dequantize(quantize(amax, s.reciprocal, type), s.scale, type), amax, 1e-6f * amax);
       EXPECT_NEAR(dequantize(quantize(-amax, s.reciprocal, type), s.scale, type), -amax, 1e-6f * amax);
       const float x = amax * static_cast<float>(random.uniform());
-      const float step = type == KvType::fp8_e4m3 ? x / 16.0f : type == KvType::fp8_e5m2 ? x / 8.0f : 0.5f * s.scale;
+      const float step = type == DType::fp8_e4m3 ? x / 16.0f : type == DType::fp8_e5m2 ? x / 8.0f : 0.5f * s.scale;
       EXPECT_NEAR(dequantize(quantize(x, s.reciprocal, type), s.scale, type), x, 1.001f * step + 0.002f * s.scale);
     }
   }

@@ -12,6 +12,7 @@
 #include "tests/golden/rotary/rotary_goldens.h"
 #include "tests/support/rotary_case.h"
 #include "tests/support/sparse_memory.h"
+#include "tests/support/types.h"
 
 namespace prologue::test {
 
@@ -23,7 +24,7 @@ RotaryCase random_rotary_case(uint64_t seed) {
   };
   RotaryCase c;
   c.seed = seed;
-  c.dtype = static_cast<FloatType>(random.integer(0, 3));
+  c.dtype = kFloatTypes[random.integer(0, 3)];
   c.batch = chance(50) ? 1 : random.integer(0, 3);
   c.seq_len = chance(3) ? 0 : random.integer(1, 9);
   c.head_dim = chance(60) ? pick({2, 4, 8, 16, 32, 64}) : pick({6, 24, 40, 72, 80, 96, 128, 130, 192, 256, 576});
@@ -59,8 +60,8 @@ RotaryCase random_rotary_case(uint64_t seed) {
 
   c.source = chance(50) ? RotarySource::cos_sin : static_cast<RotarySource>(random.integer(0, 3));
   const bool given = c.source == RotarySource::cos_sin || c.source == RotarySource::angles;
-  c.type = static_cast<FloatType>(random.integer(0, 3));
-  if (c.source == RotarySource::inv_freq) c.type = chance(50) ? FloatType::f32 : FloatType::f64;
+  c.type = kFloatTypes[random.integer(0, 3)];
+  if (c.source == RotarySource::inv_freq) c.type = chance(50) ? DType::f32 : DType::f64;
   if (given) {
     c.width = chance(70) ? RotaryWidth::half : RotaryWidth::full;
     c.per_token = chance(30);
@@ -73,7 +74,7 @@ RotaryCase random_rotary_case(uint64_t seed) {
   if (!given && !c.bounded) c.max_position = chance(50) ? 100 : 2000;
   c.attention_factor = chance(70) ? 1.0 : 1.0 + 0.5 * random.uniform();
 
-  c.ids_type = static_cast<IntType>(random.integer(0, 7));
+  c.ids_type = kIntegerTypes[random.integer(0, 7)];
   c.ids = static_cast<IdsKind>(random.integer(0, 2));
   c.ids_token_stride = chance(80) ? 1 : random.integer(1, 3);
   c.bad_ids = chance(60);
@@ -124,7 +125,7 @@ constexpr RotaryLayout kBatchMajor = {{0, 1, 2, 3}, {}}, kSequenceMajor = {{1, 0
 std::vector<RotaryCase> curated_cases() {
   std::vector<RotaryCase> cases;
   const auto add = [&](const std::function<void(RotaryCase&)>& change) {
-    for (const FloatType dtype : {FloatType::f32, FloatType::f16, FloatType::bf16, FloatType::f64}) {
+    for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::f64}) {
       RotaryCase c;
       c.dtype = dtype;
       c.seed = cases.size() + 1;
@@ -161,24 +162,22 @@ std::vector<RotaryCase> curated_cases() {
   add([](RotaryCase& c) { c.tensors = {{3, true, false, {{0, 1, 3, 2}, {}}, {{0, 1, 2, 3}, {0, 0, 0, 1}}}}; });  // channels apart
   for (int type = 0; type < 8; ++type) {
     for (const IdsKind ids : {IdsKind::shared, IdsKind::per_batch}) {
-      add([&](RotaryCase& c) { c.batch = 2, c.seq_len = 40, c.ids = ids, c.ids_type = static_cast<IntType>(type); });
+      add([&](RotaryCase& c) { c.batch = 2, c.seq_len = 40, c.ids = ids, c.ids_type = kIntegerTypes[type]; });
     }
     add([&](RotaryCase& c) {
-      c.ids = IdsKind::none, c.num_seqs = 3, c.seq_len = 15, c.offsets = true, c.ids_type = static_cast<IntType>(type);
+      c.ids = IdsKind::none, c.num_seqs = 3, c.seq_len = 15, c.offsets = true, c.ids_type = kIntegerTypes[type];
     });
   }
   for (int type = 0; type < 4; ++type) {
     for (const RotarySource source : {RotarySource::cos_sin, RotarySource::angles}) {
       for (const RotaryWidth width : {RotaryWidth::half, RotaryWidth::full}) {
-        add([&](RotaryCase& c) { c.source = source, c.type = static_cast<FloatType>(type), c.width = width; });
-        add([&](RotaryCase& c) {
-          c.source = source, c.type = static_cast<FloatType>(type), c.width = width, c.per_token = true;
-        });
+        add([&](RotaryCase& c) { c.source = source, c.type = kFloatTypes[type], c.width = width; });
+        add([&](RotaryCase& c) { c.source = source, c.type = kFloatTypes[type], c.width = width, c.per_token = true; });
       }
     }
   }
   add([](RotaryCase& c) { c.source = RotarySource::inv_freq; });
-  add([](RotaryCase& c) { c.source = RotarySource::inv_freq, c.type = FloatType::f64; });
+  add([](RotaryCase& c) { c.source = RotarySource::inv_freq, c.type = DType::f64; });
   add([](RotaryCase& c) { c.source = RotarySource::theta, c.attention_factor = 1.25, c.bounded = false; });
   add([](RotaryCase& c) { c.num_blocks = 2, c.num_axes = 2; });
   add([](RotaryCase& c) { c.num_axes = 3, c.pair_axis = true; });
@@ -227,9 +226,9 @@ TEST_P(RotaryTest, MatchesTheReferenceFormulas) {
     p.tensors[0] = rotary_tensor(arena.input(g.x), y, g.num_heads, batch_major_strides(tokens, g.num_heads, g.head_dim));
     p.style = g.interleaved ? RopeStyle::interleaved : RopeStyle::neox;
     p.rotary_dim = g.rotary_dim;
-    p.angles = cos_sin_cache(arena.input(g.table), FloatType::f32, tokens, g.rotary_dim);
+    p.angles = cos_sin_cache(arena.input(g.table), DType::f32, tokens, g.rotary_dim);
     p.angles.past_table = PastTable::zero;
-    p.positions.ids = arena.input(positions);
+    p.positions.ids = index_view(arena.input(positions));
     const Status status = arena.run([&](const Execution& execution) { return rotary(p, execution); });
     ASSERT_TRUE(status.ok()) << status.message();
     const std::vector<float> got = arena.read(y);
@@ -242,7 +241,7 @@ TEST_P(RotaryTest, MatchesTheReferenceFormulas) {
 TEST_P(RotaryTest, InverseUndoes) {
   for (const RotarySource source : {RotarySource::cos_sin, RotarySource::theta}) {
     RotaryCase c;
-    c.dtype = c.type = FloatType::f64;
+    c.dtype = c.type = DType::f64;
     c.bad_ids = false;
     c.source = source;
     c.num_blocks = 2;
@@ -285,9 +284,9 @@ TEST_P(RotaryTest, EveryWayToStoreATableGivesTheSameBits) {
   const float* in = arena.input(x);
   const float* together = arena.input(pairs);
   std::vector<RotaryAngles> ways = {
-      cos_and_sin(arena.input(cos), arena.input(sin), FloatType::f32, kRows, kPairs, RotaryWidth::half),
-      cos_sin_cache(arena.input(combined), FloatType::f32, kRows, 2 * kPairs),
-      cos_and_sin(arena.input(full_cos), arena.input(full_sin), FloatType::f32, kRows, 2 * kPairs, RotaryWidth::full),
+      cos_and_sin(arena.input(cos), arena.input(sin), DType::f32, kRows, kPairs, RotaryWidth::half),
+      cos_sin_cache(arena.input(combined), DType::f32, kRows, 2 * kPairs),
+      cos_and_sin(arena.input(full_cos), arena.input(full_sin), DType::f32, kRows, 2 * kPairs, RotaryWidth::full),
   };
   ways.push_back(ways[0]);
   ways.back().cos = {together, 0, 2 * kPairs, 2};
@@ -364,8 +363,8 @@ TEST_P(RotaryTest, RefusesWithASentence) {
       {"seq_len", [](P& p) { p.seq_len = int64_t{1} << 31; }, invalid, "seq_len is 2147483648: it must lie in 0..2147483647"},
       {"tokens", [](P& p) { p.batch = 65536, p.seq_len = 65536; }, invalid,
        "batch * seq_len is 4294967296: it must lie in 0..2147483647"},
-      {"dtype", [](P& p) { p.dtype = static_cast<FloatType>(4); }, missing,
-       "dtype is the unknown type 4: supported are float32, float16, bfloat16 and float64"},
+      {"dtype", [](P& p) { p.dtype = kNoType; }, missing,
+       "dtype is the unknown type 99: supported are float32, float16, bfloat16 and float64"},
       {"no tensors", [](P& p) { p.num_tensors = 0; }, invalid, "num_tensors is 0: it must lie in 1..4"},
       {"no heads", [](P& p) { p.tensors[1].num_heads = 0; }, invalid, "tensors[1].num_heads is 0: it must lie in 1..65536"},
       {"head_dim", [](P& p) { p.head_dim = 5; }, missing, "head_dim is 5: supported is every even number in 2..576"},
@@ -408,9 +407,9 @@ TEST_P(RotaryTest, RefusesWithASentence) {
       {"no rows", [](P& p) { p.angles.max_position = 0; }, invalid, "angles.max_position is 0: it must lie in 1..1099511627776"},
       {"bound", [](P& p) { p.angles.source = RotarySource::theta, p.angles.theta = 1e4, p.angles.max_position = -1; }, invalid,
        "angles.max_position is -1: it must lie in 0..1099511627776"},
-      {"angles.type", [](P& p) { p.angles.type = static_cast<FloatType>(-1); }, missing,
-       "angles.type is the unknown type -1: supported are float32, float16, bfloat16 and float64"},
-      {"frequencies in 16 bits", [](P& p) { p.angles.source = RotarySource::inv_freq, p.angles.type = FloatType::bf16; }, missing,
+      {"angles.type", [](P& p) { p.angles.type = kNoType; }, missing,
+       "angles.type is the unknown type 99: supported are float32, float16, bfloat16 and float64"},
+      {"frequencies in 16 bits", [](P& p) { p.angles.source = RotarySource::inv_freq, p.angles.type = DType::bf16; }, missing,
        "angles.type is bfloat16: for inv_freq supported are float32 and float64"},
       {"computed per token", [](P& p) { p.angles.source = RotarySource::theta, p.angles.per_token = true; }, invalid,
        "angles.per_token is set, but the angles are computed: only rows that are given go by token"},
@@ -432,8 +431,8 @@ TEST_P(RotaryTest, RefusesWithASentence) {
        "angles.sin.batch_stride is not set, but batch is 2: set it, to 0 where all share one row"},
       {"axes without an axis", [](P& p) { p.positions.num_axes = 2; }, invalid,
        "positions.pair_axis is null: num_axes, 2, must then be num_blocks, 1"},
-      {"ids type", [](P& p) { p.positions.ids.type = static_cast<IntType>(8); }, invalid,
-       "positions.ids.type is 8: it must be one of the eight of IntType"},
+      {"ids type", [](P& p) { p.positions.ids.type = kNoType; }, invalid,
+       "positions.ids.type is the unknown type 99: it must be one of the eight of DType"},
       {"offset", [](P& p) { p.positions.offset = INT64_MIN; }, invalid,
        "positions.offset is -9223372036854775808: it must lie in -1099511627776..1099511627776"},
       {"max_seqlen", [](P& p) { p.positions.max_seqlen = -1; }, invalid,
@@ -538,8 +537,7 @@ TEST_P(RotaryTest, PlanRunsWithOtherPointersAndFewerTokens) {
       {[](RotaryParams& p) { p.angles.max_position = 25; }, "angles.max_position is 25: it must be that of the plan, 24"},
       {[](RotaryParams& p) { p.angles.past_table = PastTable::zero; }, "angles.past_table is 1: it must be that of the plan, 0"},
       {[](RotaryParams& p) { p.positions.ids.data = nullptr; }, "positions.ids is null, but the plan was made with it"},
-      {[](RotaryParams& p) { p.positions.ids.type = IntType::uint64; },
-       "positions.ids.type is 7: it must be that of the plan, 2"},
+      {[](RotaryParams& p) { p.positions.ids.type = DType::uint64; }, "positions.ids.type is 7: it must be that of the plan, 2"},
       {[](RotaryParams& p) { p.positions.batch_stride = INT64_MAX; },
        "positions.batch_stride is 9223372036854775807: it must lie in 0..1099511627776"},
       {[](RotaryParams& p) { p.faults = nullptr; }, "faults is null, but the plan was made with it"},
@@ -576,11 +574,11 @@ TEST_P(RotaryTest, WithoutABoundNoPositionIsTooLarge) {
       float* y = arena.output<float>(static_cast<int64_t>(x.size()));
       p.tensors[0] = rotary_tensor(arena.input(x), y, kHeads, batch_major_strides(kTokens, kHeads, kHeadDim));
       p.angles = cos_and_sin(arena.input(std::vector<float>(kTokens * kHeadDim / 2, 1.0f)),
-                             arena.input(std::vector<float>(kTokens * kHeadDim / 2, 0.0f)), FloatType::f32, 0, kHeadDim / 2,
+                             arena.input(std::vector<float>(kTokens * kHeadDim / 2, 0.0f)), DType::f32, 0, kHeadDim / 2,
                              RotaryWidth::half);
       p.angles.per_token = true;
       p.angles.attention_factor = lean ? 1.0 : 2.0;
-      p.positions.ids = arena.input(ids);
+      p.positions.ids = index_view(arena.input(ids));
       FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));
       p.faults = faults;
       const Status status = arena.run([&](const Execution& execution) { return rotary(p, execution); });
@@ -623,14 +621,14 @@ void check_all_instances(const RotaryCase& c) {
 // Whole and partial heads in both styles, heads that fill no block, every kind of row of cos and sin.
 std::vector<RotaryCase> instance_cases() {
   std::vector<RotaryCase> cases;
-  for (const FloatType dtype : {FloatType::f32, FloatType::f16, FloatType::bf16, FloatType::f64}) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::f64}) {
     for (const RopeStyle style : {RopeStyle::neox, RopeStyle::interleaved}) {
       for (const int64_t rotary_dim : {128, 64}) {
         for (const bool per_token : {false, true}) {
           RotaryCase c;
           c.dtype = dtype, c.style = style, c.head_dim = 128, c.rotary_dim = rotary_dim, c.per_token = per_token;
           c.rotary_offset = 128 - rotary_dim, c.batch = 2, c.seq_len = 7, c.ids = IdsKind::per_batch;
-          c.type = per_token ? FloatType::f32 : dtype;
+          c.type = per_token ? DType::f32 : dtype;
           c.tensors = {{24}, {7, true, true}, {1, false}, {5}};
           c.seed = cases.size() + 1;
           cases.push_back(c);
@@ -715,7 +713,7 @@ TEST_P(RotaryTest, PlanIsMadeBeforeThereIsMemory) {
   RotaryParams shapes = placed.params();
   for (RotaryTensor& tensor : shapes.tensors) tensor.x = tensor.y = nullptr;
   shapes.angles.cos.data = shapes.angles.sin.data = nullptr;
-  shapes.positions.ids = nullptr;
+  shapes.positions.ids = {};
   shapes.faults = nullptr;
   shapes.token_faults = nullptr;
   const Execution execution{backend_device(GetParam())};

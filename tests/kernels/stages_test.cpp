@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "tests/support/prologue_case.h"
+#include "tests/support/types.h"
 
 namespace prologue::test {
 namespace {
@@ -84,8 +85,8 @@ TEST_P(StagesTest, AddBiasRefusesWithASentence) {
   const std::vector<AddBiasRefusal> refusals = {
       {"negative token count", [](P& p) { p.num_tokens = -5; }, invalid, "num_tokens is -5: it must lie in 0..2147483647"},
       {"no width", [](P& p) { p.width = 0; }, invalid, "width is 0: it must lie in 1..2147483647"},
-      {"unknown type", [](P& p) { p.dtype = static_cast<DType>(12); }, StatusCode::unsupported,
-       "dtype is the unknown type 12: supported are float32, float16 and bfloat16"},
+      {"unknown type", [](P& p) { p.dtype = kNoType; }, StatusCode::unsupported,
+       "dtype is the unknown type 99: supported are float32, float16 and bfloat16"},
       {"no x", [](P& p) { p.x = nullptr; }, invalid, "x is null"},
       {"no bias", [](P& p) { p.bias = nullptr; }, invalid, "bias is null"},
       {"no y", [](P& p) { p.y = nullptr; }, invalid, "y is null"},
@@ -159,7 +160,7 @@ TEST_P(StagesTest, QueryScaleMatchesTheProduct) {
       p.num_tokens = c.num_tokens, p.num_heads = c.num_heads, p.head_dim = c.head_dim, p.dtype = FloatFormat<T>::dtype;
       p.x = {x_data, stride, c.head_dim}, p.y = {y_data, stride, c.head_dim};
       p.q_scale = c.scale;
-      if (c.with_positions) p.positions = static_cast<const int32_t*>(arena.input(positions));
+      if (c.with_positions) p.positions = index_view(static_cast<const int32_t*>(arena.input(positions)));
       const Status status = arena.run([&](const Execution& execution) { return query_scale(p, execution); });
       ASSERT_TRUE(status.ok()) << status.message();
       std::vector<T> y = arena.read(y_data), got;
@@ -171,7 +172,7 @@ TEST_P(StagesTest, QueryScaleMatchesTheProduct) {
           const double value = static_cast<double>(to_float(x[static_cast<size_t>(i)])) * scale_in_float64(c.scale, position);
           got.push_back(y[static_cast<size_t>(i)]);
           want.push_back({value, std::fabs(value)});
-          if (c.scale == QueryScale{}) {
+          if (c.scale.constant == 1.0f && c.scale.by_position == PositionScale::none) {
             ASSERT_EQ(to_float(y[static_cast<size_t>(i)]), to_float(x[static_cast<size_t>(i)]));
           }
           y[static_cast<size_t>(i)] = y_before[static_cast<size_t>(i)];
@@ -196,8 +197,8 @@ TEST_P(StagesTest, QueryScaleRefusesWithASentence) {
   const std::vector<QueryScaleRefusal> refusals = {
       {"negative token count", [](P& p) { p.num_tokens = -1; }, invalid, "num_tokens is -1: it must lie in 0..2147483647"},
       {"no heads", [](P& p) { p.num_heads = 0; }, invalid, "num_heads is 0: it must lie in 1..65536"},
-      {"unknown type", [](P& p) { p.dtype = static_cast<DType>(7); }, StatusCode::unsupported,
-       "dtype is the unknown type 7: supported are float32, float16 and bfloat16"},
+      {"unknown type", [](P& p) { p.dtype = kNoType; }, StatusCode::unsupported,
+       "dtype is the unknown type 99: supported are float32, float16 and bfloat16"},
       {"odd head_dim", [](P& p) { p.head_dim = 5; }, StatusCode::unsupported,
        "head_dim is 5: supported is every even number in 2..576"},
       {"unknown scale", [](P& p) { p.q_scale.by_position = static_cast<PositionScale>(3); }, StatusCode::unsupported,
@@ -205,10 +206,10 @@ TEST_P(StagesTest, QueryScaleRefusesWithASentence) {
       {"infinite constant", [](P& p) { p.q_scale.constant = INFINITY; }, invalid, "q_scale.constant is inf: it must be finite"},
       {"logn of 1", [](P& p) { p.q_scale.by_position = PositionScale::logn; }, invalid,
        "q_scale.b is 1: for logn it must be greater than 1"},
-      {"unknown position type", [](P& p) { p.positions.type = static_cast<IndexType>(9); }, invalid,
-       "positions.type is 9: it must be int32 or int64"},
-      {"no positions where they count", [](P& p) { p.positions = nullptr, p.q_scale.by_position = PositionScale::llama4; },
-       invalid, "positions is null"},
+      {"unknown position type", [](P& p) { p.positions.type = kNoType; }, invalid,
+       "positions.type is the unknown type 99: it must be int32 or int64"},
+      {"no positions where they count", [](P& p) { p.positions = {}, p.q_scale.by_position = PositionScale::llama4; }, invalid,
+       "positions is null"},
       {"no x", [](P& p) { p.x.data = nullptr; }, invalid, "x is null"},
       {"no y", [](P& p) { p.y.data = nullptr; }, invalid, "y is null"},
       {"y half over x", [](P& p) { p.y.data = static_cast<float*>(const_cast<void*>(p.x.data)) + 2; }, invalid, "y overlaps x"},
@@ -220,7 +221,7 @@ TEST_P(StagesTest, QueryScaleRefusesWithASentence) {
     P p;
     p.num_tokens = 3, p.num_heads = 1, p.head_dim = 8;
     p.x = {arena.input(Random(1).normals<float>(24)), 8, 8}, p.y = {arena.output<float>(24), 8, 8};
-    p.positions = static_cast<const int32_t*>(arena.input(std::vector<int32_t>{0, 1, 2}));
+    p.positions = index_view(static_cast<const int32_t*>(arena.input(std::vector<int32_t>{0, 1, 2})));
     refusal.change(p);
     const Status status = arena.run([&](const Execution& execution) { return query_scale(p, execution); });
     EXPECT_EQ(status.code(), refusal.code);
@@ -250,7 +251,7 @@ TEST_P(StagesTest, KvWriteCopiesIntoTheSlots) {
         oracle::PrologueInput in = oracle_input(c, data);
         in.rotary_dim = 0;
         if (!with_positions) {
-          params.positions = nullptr;
+          params.positions = {};
           in.positions.clear();
         }
         const Status status = placed.run([&](const Execution& execution) { return kv_write(params, execution); });
@@ -280,10 +281,10 @@ TEST_P(StagesTest, KvWriteLooksAtEveryPositionStream) {
   p.k = {arena.input(k), kHeads * kDim, kDim}, p.v = {arena.input(v), kHeads * kDim, kDim};
   float* k_cache = arena.output<float>(8 * kHeads * kDim);
   float* v_cache = arena.output<float>(8 * kHeads * kDim);
-  p.cache.k = k_cache, p.cache.v = v_cache, p.cache.num_pages = 2, p.cache.page_size = 4, p.cache.num_kv_heads = kHeads;
-  p.cache.head_dim = kDim, p.cache.k_strides = p.cache.v_strides = nhd_strides(4, kHeads, kDim);
-  p.slot_mapping = static_cast<const int64_t*>(arena.input(std::vector<int64_t>{7, 6, 5, 4, 3, 2}));
-  p.positions = static_cast<const int64_t*>(arena.input(positions));
+  p.cache.k.data = k_cache, p.cache.v.data = v_cache, p.cache.num_pages = 2, p.cache.page_size = 4, p.cache.num_kv_heads = kHeads;
+  p.cache.k.head_dim = kDim, p.cache.k.strides = p.cache.v.strides = nhd_strides(4, kHeads, kDim);
+  p.slot_mapping = index_view(static_cast<const int64_t*>(arena.input(std::vector<int64_t>{7, 6, 5, 4, 3, 2})));
+  p.positions = index_view(static_cast<const int64_t*>(arena.input(positions)));
   p.num_axes = kAxes, p.position_axis_stride = kStride, p.max_position = kRows;
   FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));
   p.faults = faults;
@@ -316,13 +317,13 @@ TEST_P(StagesTest, KvWriteRefusesWithASentence) {
   const std::vector<KvWriteRefusal> refusals = {
       {"negative token count", [](P& p) { p.num_tokens = -1; }, invalid, "num_tokens is -1: it must lie in 0..2147483647"},
       {"no heads", [](P& p) { p.num_kv_heads = -2; }, invalid, "num_kv_heads is -2: it must lie in 1..65536"},
-      {"unknown type", [](P& p) { p.dtype = static_cast<DType>(9); }, missing,
-       "dtype is the unknown type 9: supported are float32, float16 and bfloat16"},
+      {"unknown type", [](P& p) { p.dtype = kNoType; }, missing,
+       "dtype is the unknown type 99: supported are float32, float16 and bfloat16"},
       {"odd head_dim", [](P& p) { p.head_dim = 3; }, missing, "head_dim is 3: supported is every even number in 2..576"},
       {"negative max_position", [](P& p) { p.max_position = -1; }, invalid,
        "max_position is -1: it must lie in 0..1099511627776"},
-      {"unknown position type", [](P& p) { p.positions.type = static_cast<IndexType>(9); }, invalid,
-       "positions.type is 9: it must be int32 or int64"},
+      {"unknown position type", [](P& p) { p.positions.type = kNoType; }, invalid,
+       "positions.type is the unknown type 99: it must be int32 or int64"},
       {"too many streams", [](P& p) { p.num_axes = 5; }, invalid, "num_axes is 5: it must lie in 1..4"},
       {"streams at no distance", [](P& p) { p.num_axes = 2, p.position_axis_stride = P().position_axis_stride; }, invalid,
        "position_axis_stride is not set, but num_axes is 2: set it, to 0 where all share one row"},
@@ -332,19 +333,19 @@ TEST_P(StagesTest, KvWriteRefusesWithASentence) {
        "past_table is 7: supported are record, zero and identity"},
       {"a negative distance of streams", [](P& p) { p.num_axes = 2, p.position_axis_stride = -2; }, invalid,
        "positions has the stride -2: strides must not be negative"},
-      {"unknown slot type", [](P& p) { p.slot_mapping.type = static_cast<IndexType>(9); }, invalid,
-       "slot_mapping.type is 9: it must be int32 or int64"},
+      {"unknown slot type", [](P& p) { p.slot_mapping.type = kNoType; }, invalid,
+       "slot_mapping.type is the unknown type 99: it must be int32 or int64"},
       {"neither k nor v", [](P& p) { p.k.data = p.v.data = nullptr; }, invalid, "k and v are both null"},
       {"no slots", [](P& p) { p.slot_mapping.data = nullptr; }, invalid, "slot_mapping is null"},
-      {"odd v_head_dim", [](P& p) { p.cache.v_head_dim = 3; }, missing,
-       "cache.v_head_dim is 3: supported is every even number in 2..576, or 0 = head_dim"},
-      {"an integer cache without scales", [](P& p) { p.cache.type = KvType::int8; }, invalid,
-       "cache.scaling is none, but cache.type is int8: integer caches need scales"},
-      {"a cache with scales that are not there", [](P& p) { p.cache.type = KvType::int8, p.cache.scaling = KvScaling::head; },
-       invalid, "cache.k_scale is null"},
-      {"no cache", [](P& p) { p.cache.v = nullptr; }, invalid, "cache.v is null"},
-      {"cache over k", [](P& p) { p.cache.k = const_cast<void*>(p.k.data); }, invalid, "cache.k overlaps k"},
-      {"cache over the slots", [](P& p) { p.slot_mapping.data = p.cache.v; }, invalid, "cache.v overlaps slot_mapping"},
+      {"odd v_head_dim", [](P& p) { p.cache.v.head_dim = 3; }, missing,
+       "cache.v.head_dim is 3: supported is every even number in 2..576, or 0 = head_dim"},
+      {"an integer cache without scales", [](P& p) { p.cache.k.format.type = p.cache.v.format.type = DType::int8; }, invalid,
+       "cache.k.format.scaling is none, but cache.k.format.type is int8: integer caches need scales"},
+      {"a cache with scales that are not there", [](P& p) { p.cache.k.format.type = p.cache.v.format.type = DType::int8, p.cache.k.format.scaling = p.cache.v.format.scaling = KvScaling::head; },
+       invalid, "cache.k.scale is null"},
+      {"no cache", [](P& p) { p.cache.v.data = nullptr; }, invalid, "cache.v.data is null"},
+      {"cache over k", [](P& p) { p.cache.k.data = const_cast<void*>(p.k.data); }, invalid, "cache.k.data overlaps k"},
+      {"cache over the slots", [](P& p) { p.slot_mapping.data = p.cache.v.data; }, invalid, "cache.v.data overlaps slot_mapping"},
       {"fault record at a wrong byte", [](P& p) { p.faults = reinterpret_cast<FaultRecord*>(24); }, invalid,
        "faults lies at 0x18: it must be aligned to 16 bytes"},
   };

@@ -43,7 +43,8 @@ struct AttentionVariant {
   bool biased() const { return joint_bias || q_bias || k_bias || v_bias; }
   // Something besides the writing of K and V.
   bool has_steps() const {
-    return biased() || norm != NormPlacement::none || rotary_dim > 0 || v_norm || q_scale != QueryScale{};
+    const bool scaled = q_scale.constant != 1.0f || q_scale.by_position != PositionScale::none;
+    return biased() || norm != NormPlacement::none || rotary_dim > 0 || v_norm || scaled;
   }
   int64_t qkv_width() const { return (num_q_heads + (v_from_k ? 1 : 2) * num_kv_heads) * head_dim; }
 
@@ -153,10 +154,9 @@ struct VariantModel {
       x = layers.back().build(g, g.rms_norm("norm", x, norms.back(), kEps));
     }
     graph = std::move(g).finish(x).value();
-    storage =
-        KvStorage::create({variant.num_layers, kPages, kPageSize, variant.num_kv_heads, variant.head_dim, kv_type_of(dtype)},
-                          execution.device)
-            .value();
+    storage = KvStorage::create({variant.num_layers, kPages, kPageSize, variant.num_kv_heads, variant.head_dim, dtype},
+                                execution.device)
+                  .value();
     fill_cache(0xff);
   }
 
@@ -275,7 +275,7 @@ struct VariantModel {
       layer.q_norm = make_norm(variant.num_q_heads);
       layer.k_norm = make_norm(variant.num_kv_heads);
     }
-    layer.v_norm.enabled = variant.v_norm;
+    layer.v_norm.placement != NormPlacement::none = variant.v_norm;
     layer.v_from_k = variant.v_from_k;
     layer.q_scale = variant.q_scale;
     return layer;
@@ -285,7 +285,7 @@ struct VariantModel {
 inline Value q_of_last_layer(const Graph& graph) {
   Value q;
   for (const Node& node : graph.nodes) {
-    if (const auto* attention = std::get_if<PagedAttentionOp>(&node.operation)) q = attention->q;
+    if (std::holds_alternative<PagedAttentionParams>(node.parameters)) q = node.reads().front();
   }
   return q;
 }

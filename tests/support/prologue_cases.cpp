@@ -119,7 +119,7 @@ std::vector<PrologueCase> make_feature_cases() {
   add([](PrologueCase& c) {
     c.v_norm = true, c.bias_v = false, c.v_is_k = true, c.norm = NormPlacement::before_rope, c.head_dim = 512;
   });
-  add([](PrologueCase& c) { c.v_is_k = true, c.kv_type = KvType::int8, c.scaling = KvScaling::head; });
+  add([](PrologueCase& c) { c.v_is_k = true, c.kv_type = DType::int8, c.scaling = KvScaling::head; });
 
   // Rotations.
   for (const RopeStyle style : {RopeStyle::neox, RopeStyle::interleaved}) {
@@ -190,7 +190,7 @@ std::vector<PrologueCase> make_feature_cases() {
     past([](PrologueCase& c) {
       c.derive_positions = c.derive_slots = true, c.offsets = Offsets::per_sequence, c.max_position = 3;
     });
-    past([](PrologueCase& c) { c.kv_type = KvType::int4, c.scaling = KvScaling::token_head, c.q8 = KvScaling::token_head; });
+    past([](PrologueCase& c) { c.kv_type = DType::int4, c.scaling = KvScaling::token_head, c.q8 = KvScaling::token_head; });
     for (const NormPlacement placement : {NormPlacement::before_rope, NormPlacement::after_rope}) {
       past([&](PrologueCase& c) { c.norm = placement, c.rotary_dim = 32, c.rotary_offset = 16, c.k_out = c.v_out = true; });
       past([&](PrologueCase& c) { c.norm = placement, c.per_step = c.inverse = true, c.style = RopeStyle::interleaved; });
@@ -212,22 +212,22 @@ std::vector<PrologueCase> make_feature_cases() {
   }
 
   // Caches.
-  const std::pair<KvType, KvScaling> stores[] = {{KvType::f32, KvScaling::none},
-                                                 {KvType::f16, KvScaling::none},
-                                                 {KvType::bf16, KvScaling::none},
-                                                 {KvType::fp8_e4m3, KvScaling::none},
-                                                 {KvType::fp8_e4m3, KvScaling::tensor},
-                                                 {KvType::fp8_e4m3, KvScaling::head},
-                                                 {KvType::fp8_e4m3, KvScaling::token_head},
-                                                 {KvType::fp8_e5m2, KvScaling::none},
-                                                 {KvType::fp8_e5m2, KvScaling::tensor},
-                                                 {KvType::fp8_e5m2, KvScaling::token_head},
-                                                 {KvType::int8, KvScaling::tensor},
-                                                 {KvType::int8, KvScaling::head},
-                                                 {KvType::int8, KvScaling::token_head},
-                                                 {KvType::int4, KvScaling::tensor},
-                                                 {KvType::int4, KvScaling::head},
-                                                 {KvType::int4, KvScaling::token_head}};
+  const std::pair<DType, KvScaling> stores[] = {{DType::f32, KvScaling::none},
+                                                {DType::f16, KvScaling::none},
+                                                {DType::bf16, KvScaling::none},
+                                                {DType::fp8_e4m3, KvScaling::none},
+                                                {DType::fp8_e4m3, KvScaling::tensor},
+                                                {DType::fp8_e4m3, KvScaling::head},
+                                                {DType::fp8_e4m3, KvScaling::token_head},
+                                                {DType::fp8_e5m2, KvScaling::none},
+                                                {DType::fp8_e5m2, KvScaling::tensor},
+                                                {DType::fp8_e5m2, KvScaling::token_head},
+                                                {DType::int8, KvScaling::tensor},
+                                                {DType::int8, KvScaling::head},
+                                                {DType::int8, KvScaling::token_head},
+                                                {DType::int4, KvScaling::tensor},
+                                                {DType::int4, KvScaling::head},
+                                                {DType::int4, KvScaling::token_head}};
   for (const auto& [type, scaling] : stores) {
     const auto stored = [&, kv = type, how = scaling](const auto& change) {
       add([&](PrologueCase& c) { c.kv_type = kv, c.scaling = how, change(c); });
@@ -238,7 +238,7 @@ std::vector<PrologueCase> make_feature_cases() {
     }
     stored([](PrologueCase& c) { c.head_dim = 46, c.rotary_dim = 46, c.misalign = 2, c.page_size = 1; });
     stored([](PrologueCase& c) {
-      c.head_dim = 192, c.v_head_dim = 128, c.rotary_offset = 128, c.style = RopeStyle::interleaved, c.k_out = c.v_out = true;
+      c.head_dim = 192, c.v.head_dim = 128, c.rotary_offset = 128, c.style = RopeStyle::interleaved, c.k_out = c.v_out = true;
     });
   }
 
@@ -246,7 +246,7 @@ std::vector<PrologueCase> make_feature_cases() {
   add([](PrologueCase& c) { c.num_kv_heads = 0, c.norm = NormPlacement::before_rope; });
   add([](PrologueCase& c) { c.num_q_heads = 0; });
   add([](PrologueCase& c) { c.with_k = false; });
-  add([](PrologueCase& c) { c.with_v = false, c.kv_type = KvType::fp8_e4m3, c.scaling = KvScaling::tensor; });
+  add([](PrologueCase& c) { c.with_v = false, c.kv_type = DType::fp8_e4m3, c.scaling = KvScaling::tensor; });
   add([](PrologueCase& c) { c.num_q_heads = 0, c.with_k = false, c.v_norm = true; });
   add([](PrologueCase& c) { c.cached = false, c.k_out = c.v_out = true; });
   add([](PrologueCase& c) { c.cached = false, c.with_v = false, c.k_out = true, c.kv_in_place = c.in_place = true; });
@@ -254,7 +254,7 @@ std::vector<PrologueCase> make_feature_cases() {
     add([&](PrologueCase& c) { c.packed = packed, c.k_out = c.v_out = true; });
     add([&](PrologueCase& c) { c.packed = packed, c.k_out = c.v_out = true, c.kv_in_place = c.in_place = true; });
     add([&](PrologueCase& c) {
-      c.packed = packed, c.k_out = c.v_out = c.in_place = true, c.v_head_dim = 32, c.norm = NormPlacement::after_rope;
+      c.packed = packed, c.k_out = c.v_out = c.in_place = true, c.v.head_dim = 32, c.norm = NormPlacement::after_rope;
     });
     add([&](PrologueCase& c) {
       c.packed = packed, c.k_out = c.kv_in_place = true, c.bias_k = false, c.rotary_dim = 16, c.rotary_offset = 8;
@@ -267,7 +267,7 @@ std::vector<PrologueCase> make_feature_cases() {
       c.per_step = true, c.norm = placement, c.v_norm = true, c.q_scale.constant = 0.3f, c.k_out = true;
     });
     add([&](PrologueCase& c) {
-      c.per_step = true, c.norm = placement, c.kv_type = KvType::int8, c.scaling = KvScaling::token_head;
+      c.per_step = true, c.norm = placement, c.kv_type = DType::int8, c.scaling = KvScaling::token_head;
     });
   }
   return cases.take();
@@ -296,10 +296,10 @@ PrologueCase random_case(uint64_t seed) {
   c.num_kv_heads = rarely() ? 0 : random.integer(1, 3);
   c.num_q_heads = c.num_kv_heads > 0 && rarely() ? 0 : std::max<int64_t>(c.num_kv_heads, 1) * random.integer(1, 4);
   c.head_dim = rarely() ? 2 * random.integer(1, 288) : coin() ? 8 * random.integer(1, 16) : 2 * random.integer(1, 64);
-  c.v_head_dim = rarely() ? 2 * random.integer(1, 80) : 0;
+  c.v.head_dim = rarely() ? 2 * random.integer(1, 80) : 0;
   c.with_k = !rarely();
   c.with_v = !c.with_k || !rarely();
-  c.v_is_k = c.with_k && c.with_v && c.v_head_dim == 0 && rarely();
+  c.v_is_k = c.with_k && c.with_v && c.v.head_dim == 0 && rarely();
 
   c.bias_q = coin(), c.bias_k = coin(), c.bias_v = coin();
   c.norm = any(NormPlacement::after_rope);
@@ -349,9 +349,9 @@ PrologueCase random_case(uint64_t seed) {
   c.cached = !rarely();
   if (!c.cached) c.k_out = c.v_out = true;
 
-  if (coin()) c.kv_type = any(KvType::int4);
-  if (c.kv_type && !kv_type_is_float(*c.kv_type)) {
-    const bool fp8 = *c.kv_type == KvType::fp8_e4m3 || *c.kv_type == KvType::fp8_e5m2;
+  if (coin()) c.kv_type = any(DType::int4);
+  if (c.kv_type && !dtype_is_activation(*c.kv_type)) {
+    const bool fp8 = *c.kv_type == DType::fp8_e4m3 || *c.kv_type == DType::fp8_e5m2;
     c.scaling = static_cast<KvScaling>(random.integer(fp8 ? 0 : 1, 3));
   }
   c.page_size = rarely() ? random.integer(1, 64) : random.integer(1, 8);

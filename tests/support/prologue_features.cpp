@@ -51,7 +51,7 @@ void add_inputs(FeatureList& f) {
   f.row("HeadDims", "head_dim: every even number in 2..576; V may have its own");
   for (const int64_t d : {2, 46, 80, 96, 192, 256, 576})
     f.add(str_cat("head_dim ", d), [&](PrologueCase& c) { c.head_dim = c.rotary_dim = d; });
-  f.add("V with its own head_dim", [](PrologueCase& c) { c.head_dim = c.rotary_dim = 192, c.v_head_dim = 128; });
+  f.add("V with its own head_dim", [](PrologueCase& c) { c.head_dim = c.rotary_dim = 192, c.v.head_dim = 128; });
   f.row("Bias", "Bias of Q, K and V, each optional");
   f.add("bias of all three", [](PrologueCase& c) { c.bias_q = c.bias_k = c.bias_v = true; });
   f.add("bias of K alone", [](PrologueCase& c) { c.bias_k = true; });
@@ -146,13 +146,13 @@ void add_places(FeatureList& f) {
 }
 
 void add_stores(FeatureList& f) {
-  const auto stores = [&](KvType type, std::initializer_list<KvScaling> scalings) {
+  const auto stores = [&](DType type, std::initializer_list<KvScaling> scalings) {
     for (const KvScaling scaling : scalings) {
       const char* scales[] = {"", " with a scale per tensor", " with a scale per head", " with computed scales"};
       const std::string stored =  // int4 runs in one kernel whatever its scales are
-          type == KvType::int4 ? kv_type_name(type) : str_cat(kv_type_name(type), scales[static_cast<int>(scaling)]);
+          type == DType::int4 ? dtype_name(type) : str_cat(dtype_name(type), scales[static_cast<int>(scaling)]);
       f.add(stored, [&](PrologueCase& c) { c.kv_type = type, c.scaling = scaling; });
-      f.add(type == KvType::int4 ? stored : stored + " after norm and bias", [&](PrologueCase& c) {
+      f.add(type == DType::int4 ? stored : stored + " after norm and bias", [&](PrologueCase& c) {
         c.kv_type = type, c.scaling = scaling, c.norm = NormPlacement::before_rope, c.bias_q = c.bias_k = c.bias_v = true;
       });
     }
@@ -160,11 +160,11 @@ void add_stores(FeatureList& f) {
   constexpr KvScaling kNone = KvScaling::none, kTensor = KvScaling::tensor, kHead = KvScaling::head,
                       kComputed = KvScaling::token_head;
   f.row("FloatCaches", "Cache in float32, float16, bfloat16, whatever the inputs are");
-  for (const KvType type : {KvType::f32, KvType::f16, KvType::bf16}) stores(type, {kNone});
+  for (const DType type : {DType::f32, DType::f16, DType::bf16}) stores(type, {kNone});
   f.row("Fp8Caches", "Cache in fp8 e4m3, e5m2; scale none, per tensor, per head, or computed per token and head");
-  for (const KvType type : {KvType::fp8_e4m3, KvType::fp8_e5m2}) stores(type, {kNone, kTensor, kHead, kComputed});
+  for (const DType type : {DType::fp8_e4m3, DType::fp8_e5m2}) stores(type, {kNone, kTensor, kHead, kComputed});
   f.row("IntCaches", "Cache in int8, int4; scale per tensor, per head, or computed per token and head");
-  for (const KvType type : {KvType::int8, KvType::int4}) stores(type, {kTensor, kHead, kComputed});
+  for (const DType type : {DType::int8, DType::int4}) stores(type, {kTensor, kHead, kComputed});
   f.row("Fp8Queries", "Q as fp8, scale given or computed per token and head");
   for (const KvScaling scaling : {kTensor, kComputed}) {
     f.add(scaling == kTensor ? "scale given" : "scale computed", [&](PrologueCase& c) { c.q8 = scaling; });

@@ -38,26 +38,26 @@ T from_double(double x) {
 }
 
 template <class F>
-auto with_float_type(FloatType type, F&& f) {
-  return type == FloatType::f64 ? f(double{}) : with_host_type(static_cast<DType>(type), f);
+auto with_float_type(DType type, F&& f) {
+  return type == DType::f64 ? f(double{}) : with_host_type(type, f);
 }
 
 template <class F>
-auto with_int_type(IntType type, F&& f) {
+auto with_int_type(DType type, F&& f) {
   switch (type) {
-    case IntType::int8: return f(int8_t{});
-    case IntType::int16: return f(int16_t{});
-    case IntType::int32: return f(int32_t{});
-    case IntType::int64: return f(int64_t{});
-    case IntType::uint8: return f(uint8_t{});
-    case IntType::uint16: return f(uint16_t{});
-    case IntType::uint32: return f(uint32_t{});
-    case IntType::uint64: break;
+    case DType::int8: return f(int8_t{});
+    case DType::int16: return f(int16_t{});
+    case DType::int32: return f(int32_t{});
+    case DType::int64: return f(int64_t{});
+    case DType::uint8: return f(uint8_t{});
+    case DType::uint16: return f(uint16_t{});
+    case DType::uint32: return f(uint32_t{});
+    default: break;
   }
   return f(uint64_t{});
 }
 
-inline double stored_as(FloatType type, double x) {
+inline double stored_as(DType type, double x) {
   return with_float_type(type, [&](auto t) { return to_double(from_double<decltype(t)>(x)); });
 }
 
@@ -79,7 +79,7 @@ enum class IdsKind { none, shared, per_batch };
 
 struct RotaryCase {
   int64_t batch = 1, seq_len = 5, head_dim = 16;
-  FloatType dtype = FloatType::f32;
+  DType dtype = DType::f32;
   std::vector<RotaryCaseTensor> tensors = {{2}, {1}};
   RopeStyle style = RopeStyle::neox;
   int64_t rotary_dim = 16, rotary_offset = 0, num_blocks = 1;
@@ -87,7 +87,7 @@ struct RotaryCase {
   RotaryTail tail = RotaryTail::copy;
 
   RotarySource source = RotarySource::cos_sin;
-  FloatType type = FloatType::f32;
+  DType type = DType::f32;
   RotaryWidth width = RotaryWidth::half;
   bool per_token = false, table_per_batch = false, bounded = true;
   int64_t max_position = 24;
@@ -96,7 +96,7 @@ struct RotaryCase {
   double attention_factor = 1.0;
 
   IdsKind ids = IdsKind::shared;
-  IntType ids_type = IntType::int32;
+  DType ids_type = DType::int32;
   int64_t ids_token_stride = 1;
   bool bad_ids = true;
   bool extremes = false;  // the ends of int64 in cu_seqlens and offsets
@@ -113,9 +113,9 @@ struct RotaryCase {
 
   std::string describe() const {
     std::string text = str_cat(
-        "batch=", batch, " seq_len=", seq_len, " head_dim=", head_dim, " ", float_type_name(dtype), " rope=", rotary_dim, "+",
+        "batch=", batch, " seq_len=", seq_len, " head_dim=", head_dim, " ", dtype_name(dtype), " rope=", rotary_dim, "+",
         rotary_offset, "/", num_blocks, rope_style_name(style), inverse ? " inverse" : "", " tail=", static_cast<int>(tail),
-        " source=", static_cast<int>(source), " ", float_type_name(type), " width=", static_cast<int>(width),
+        " source=", static_cast<int>(source), " ", dtype_name(type), " width=", static_cast<int>(width),
         per_token ? " per_token" : "", " max=", max_position, "/", static_cast<int>(past_table), bounded ? "" : " unbounded",
         " factor=", attention_factor, " ids=", static_cast<int>(ids), "/", static_cast<int>(ids_type), " offset=", offset,
         offsets ? " offsets" : "", extremes ? " extremes" : "", " seqs=", num_seqs, " max_seqlen=", max_seqlen,
@@ -365,18 +365,18 @@ class PlacedRotary {
     }
   }
 
-  IntView place_integers(const std::vector<int64_t>& values, IntType type) {
+  IndexView place_integers(const std::vector<int64_t>& values, DType type) {
     return with_int_type(type, [&](auto t) {
       using Stored = decltype(t);
       std::vector<Stored> stored;
       for (const int64_t value : values)
         stored.push_back(value == INT64_MAX ? static_cast<Stored>(~Stored{}) : static_cast<Stored>(value));
-      return IntView(arena_.input(stored));
+      return index_view(arena_.input(stored));
     });
   }
 
   // What of `value` the type can say: a negative one, or one beyond, becomes the nearest that it can.
-  static int64_t fit(int64_t value, IntType type) {
+  static int64_t fit(int64_t value, DType type) {
     return with_int_type(type, [&](auto t) {
       using Stored = decltype(t);
       if (sizeof(Stored) == 8 && std::numeric_limits<Stored>::min() == 0) return value < 0 ? INT64_MAX : value;
@@ -388,7 +388,7 @@ class PlacedRotary {
   void make_positions() {
     RotaryPositions& p = params_.positions;
     // Without a bound, what uint64 makes of a negative number is a position like any other, and its angle is NaN.
-    const bool damage = c_.bad_ids && (c_.bounded || c_.ids_type != IntType::uint64);
+    const bool damage = c_.bad_ids && (c_.bounded || c_.ids_type != DType::uint64);
     p.num_axes = in_.num_axes = c_.num_axes;
     if (c_.num_axes > 1 && c_.pair_axis) {
       std::vector<uint8_t> axes;
@@ -435,7 +435,7 @@ class PlacedRotary {
         const int64_t left = c_.seq_len - in_.cu_seqlens.back();
         in_.cu_seqlens.push_back(in_.cu_seqlens.back() + random_.integer(0, std::min<int64_t>(left, 5)));
       }
-      if (c_.extremes && c_.ids_type != IntType::uint64)
+      if (c_.extremes && c_.ids_type != DType::uint64)
         in_.cu_seqlens.front() = fit(INT64_MIN + random_.integer(0, 3), c_.ids_type);
       p.num_seqs = c_.num_seqs;
       p.cu_seqlens = place_integers(in_.cu_seqlens, c_.ids_type);
