@@ -7,10 +7,10 @@
 
 #include <cstdint>
 
+#include <prologue/kernels/attention_prologue/prologue_args.h>
 #include <prologue/kernels/attention_prologue/query_factor.h>
 #include <prologue/kernels/base/angle.h>
 #include <prologue/kernels/attention_prologue/head_steps.cuh>
-#include <prologue/kernels/attention_prologue/prologue_args.cuh>
 #include <prologue/kernels/attention_prologue/sequence_search.cuh>
 #include <prologue/kernels/base/head_unit.cuh>
 #include <prologue/kernels/base/pending_index.cuh>
@@ -61,29 +61,29 @@ __device__ inline UnitAngles<V> angles_of_axes(const float* table, int rotary_di
 
 template <int V>
 __device__ inline UnitAngles<V> angles_of_token(const GeneralArgs& p, const ResolvedToken& token, int64_t t, int pair) {
-  const AngleExtras& places = p.angles;
-  const int rotary_dim = p.layout.rotary_dim;
+  const AngleArgs& args = p.angles;
+  const int rotary_dim = args.layout.rotary_dim;
   UnitAngles<V> angles;
-  if (places.source == CosSinSource::inv_freq) {
+  if (args.source == CosSinSource::inv_freq) {
 #pragma unroll 1
     for (int i = 0; i < V; ++i) {
-      const int64_t position = position_on_axis(token.positions, places.pair_axis == nullptr ? 0 : places.pair_axis[pair + i]);
-      const CosSin value = cos_sin_of(static_cast<int32_t>(position), places.inv_freq[pair + i]);
+      const int64_t position = position_on_axis(token.positions, args.pair_axis == nullptr ? 0 : args.pair_axis[pair + i]);
+      const CosSin value = cos_sin_of(static_cast<int32_t>(position), args.inv_freq[pair + i]);
 #pragma unroll
       for (int j = 0; j < V; ++j) {
         if (j != i) continue;
-        angles.cos[j] = multiply_rounded(value.cos, places.attention_factor);
-        angles.sin[j] = multiply_rounded(value.sin, places.attention_factor);
+        angles.cos[j] = multiply_rounded(value.cos, args.attention_factor);
+        angles.sin[j] = multiply_rounded(value.sin, args.attention_factor);
       }
     }
-  } else if (places.source == CosSinSource::table && places.pair_axis != nullptr) {
-    angles = angles_of_axes<V>(p.cos_sin, rotary_dim, pair, token.positions, places.pair_axis);
+  } else if (args.source == CosSinSource::table && args.pair_axis != nullptr) {
+    angles = angles_of_axes<V>(args.cos_sin, rotary_dim, pair, token.positions, args.pair_axis);
   } else {
-    const int64_t row = places.source == CosSinSource::per_token ? t : token.positions[0];
-    const float* cos = p.cos_sin + row * rotary_dim + pair;
+    const int64_t row = args.source == CosSinSource::per_token ? t : token.positions[0];
+    const float* cos = args.cos_sin + row * rotary_dim + pair;
     angles = load_angles<V>(cos, cos + rotary_dim / 2);
   }
-  if (places.inverse != 0) {
+  if (args.inverse != 0) {
 #pragma unroll
     for (int i = 0; i < V; ++i) angles.sin[i] = -angles.sin[i];
   }
@@ -236,8 +236,7 @@ __device__ inline void store_head(const GeneralSteps<T, V>& steps, const UnitVal
     store_unit_8<V>(to, steps.place, quantise<V>(values, scale.reciprocal, extras.store));
   }
   if (p.extras[1].store == DType::int4 || p.extras[2].store == DType::int4) {
-    store_int4<T, V>(to, values, steps, scale.reciprocal, reached && extras.store == DType::int4, codes, lanes.lane,
-                     lanes.count);
+    store_int4<T, V>(to, values, steps, scale.reciprocal, reached && extras.store == DType::int4, codes, lanes.lane, lanes.count);
   }
 }
 
@@ -281,7 +280,7 @@ __global__ void __launch_bounds__(kMaxGeneralThreads) general_prologue_kernel(co
   }
   token.scales_query = p.q_scale.constant != 1.0f || p.q_scale.by_position != PositionScale::none;
   token.query_factor = token.scales_query ? query_factor(p.q_scale, token.positions[0]) : 1.0f;
-  const int pair = place_unit<V>(lane, p.layout).pair;
+  const int pair = place_unit<V>(lane, p.angles.layout).pair;
   if (pair >= 0 && p.extras[0].rotates + p.extras[1].rotates != 0 && !token.zero && token.rotated) {
     token.angles_of_pairs = angles_of_token<V>(p, token, t, pair);
   }

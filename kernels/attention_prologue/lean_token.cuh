@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include <prologue/kernels/base/token.h>
-#include <prologue/kernels/attention_prologue/prologue_args.cuh>
+#include <prologue/kernels/attention_prologue/prologue_args.h>
 #include <prologue/kernels/attention_prologue/sequence_search.cuh>
 #include <prologue/kernels/base/head_unit.cuh>
 #include <prologue/kernels/base/pending_index.cuh>

@@ -9,8 +9,8 @@
 
 #include <cstdint>
 
+#include <prologue/kernels/attention_prologue/prologue_args.h>
 #include <prologue/kernels/attention_prologue/lean_token.cuh>
-#include <prologue/kernels/attention_prologue/prologue_args.cuh>
 #include <prologue/kernels/base/head_unit.cuh>
 
 namespace prologue::cuda {
@@ -21,7 +21,7 @@ struct RowPlace {
   int head;
 };
 
-__device__ inline RowPlace place_row(const CoreArgs<uint32_t>& p, int row) {
+__device__ inline RowPlace place_row(const PlainArgs& p, int row) {
   if (row < p.tensors[0].heads) return {0, row};
   row -= p.tensors[0].heads;
   return row < p.tensors[1].heads ? RowPlace{1, row} : RowPlace{2, row - p.tensors[1].heads};
@@ -29,7 +29,7 @@ __device__ inline RowPlace place_row(const CoreArgs<uint32_t>& p, int row) {
 
 // 64 registers a thread let 1024 tokens run in one wave on 132 SMs.
 template <class T, int V, int kUnits, int kHints, int kFeatures>
-__global__ void __launch_bounds__(256, kUnits > 1 ? 4 : 1) plain_prologue_kernel(const __grid_constant__ CoreArgs<uint32_t> p) {
+__global__ void __launch_bounds__(256, kUnits > 1 ? 4 : 1) plain_prologue_kernel(const __grid_constant__ PlainArgs p) {
   static_assert(!has_steps(kFeatures));
   constexpr bool kHintedLoads = (kHints & kEvictFirstLoads) != 0;
   constexpr bool kHintedStores = (kHints & kEvictFirstStores) != 0;

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include <prologue/kernels/base/head_layout.h>
 #include <prologue/kernels/base/quantize.h>
 #include <prologue/kernels/base/rotation.h>
 #include <prologue/kernels/base/views.h>
@@ -17,14 +18,6 @@ namespace prologue::cuda {
 
 // ---- where a unit is -------------------------------------------------------------------------------------------------------
 
-// The channels of a head: those in [rotary_offset, rotary_offset + rotary_dim) are cut as pairs of `style`, the others in order.
-struct HeadLayout {
-  int32_t head_dim = 0;
-  int32_t rotary_dim = 0;
-  int32_t rotary_offset = 0;
-  RopeStyle style = RopeStyle::neox;
-};
-
 // Where a unit's two vectors are in the head, and its first pair (negative: not rotated).
 struct UnitPlace {
   int a;
@@ -33,10 +26,6 @@ struct UnitPlace {
   bool has_a;
   bool has_b;  // the channels that are not rotated may end with a single vector
 };
-
-constexpr int64_t units_of(const HeadLayout& layout, int64_t vector) {
-  return layout.rotary_dim / (2 * vector) + (layout.head_dim - layout.rotary_dim + 2 * vector - 1) / (2 * vector);
-}
 
 template <int V>
 __device__ inline UnitPlace place_unit(int unit, const HeadLayout& layout) {

@@ -8,7 +8,7 @@
 
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
 #include <prologue/kernels/attention_prologue/token_args.h>
-#include <prologue/kernels/base/head_unit.cuh>
+#include <prologue/kernels/base/head_layout.h>
 
 namespace prologue::cuda {
 
@@ -26,8 +26,8 @@ struct TensorArgs {
   int32_t heads = 0;
 };
 
-// Stride is uint32_t in the lean instances: the host makes sure that every stride, and head * stride for every head, fits.
-template <class Stride, class Tensor = TensorArgs<Stride>>
+// What the lean instances have in common. The host makes sure that every stride, and head * stride for every head, fits 32 bits.
+template <class Tensor>
 struct CoreArgs {
   const char* positions = nullptr;
   const char* slots = nullptr;
@@ -36,8 +36,8 @@ struct CoreArgs {
   uint32_t k_begin = 0;  // the first blockIdx.y, or row of a token, that works on k and on v
   uint32_t v_begin = 0;
   const float* cos_sin = nullptr;
-  Stride max_position = 0;  // 0: no bound
-  Stride num_slots = 0;     // 0: there are no slots
+  uint32_t max_position = 0;  // 0: no bound
+  uint32_t num_slots = 0;     // 0: there are no slots
   PageDivider pages;
   HeadLayout layout;          // of q and k
   uint32_t row_is_token = 0;  // of cos and sin: they were gathered
@@ -96,10 +96,10 @@ struct PageTableArgs {
   uint32_t num_pages = 0;   // of the cache
 };
 
-using PlainArgs = CoreArgs<uint32_t>;
+using PlainArgs = CoreArgs<TensorArgs<uint32_t>>;
 
 // Of the instances with steps.
-struct LeanArgs : CoreArgs<uint32_t, LeanTensor> {
+struct LeanArgs : CoreArgs<LeanTensor> {
   AxisArgs axes;
   SequenceArgs sequences;
   PageTableArgs page_table;
@@ -135,20 +135,32 @@ struct TensorExtras {
   int32_t rotates = 0;
 };
 
-struct AngleExtras {
+struct AngleArgs {
   const uint8_t* pair_axis = nullptr;
+  const float* cos_sin = nullptr;
+  HeadLayout layout;  // of q and k
   CosSinSource source = CosSinSource::table;
   const float* inv_freq = nullptr;
   float attention_factor = 1.0f;
   int32_t inverse = 0;
 };
 
-struct GeneralArgs : CoreArgs<int64_t> {
+struct GeneralArgs {
+  TensorArgs<int64_t> tensors[3];  // q, k, v
   TensorExtras extras[3];
   TokenArgs token;
-  AngleExtras angles;
+  AngleArgs angles;
   QueryScale q_scale;
   int32_t rounds_per_step = 0;
+  FaultRecord* faults = nullptr;
+  uint8_t* token_faults = nullptr;
 };
+
+// ---- filling in -------------------------------------------------------------------------------------------------------------
+
+// `features`: of the instance (PlainArgs), or that the call asks for (LeanArgs). k_begin and v_begin are the launch's.
+void fill(const AttentionPrologueParams& params, int features, PlainArgs& args);
+void fill(const AttentionPrologueParams& params, int features, LeanArgs& args);
+void fill(const AttentionPrologueParams& params, int64_t vector, GeneralArgs& args);
 
 }  // namespace prologue::cuda
