@@ -90,18 +90,6 @@ __device__ inline UnitAngles<V> angles_of_token(const GeneralArgs& p, const Reso
   return angles;
 }
 
-// Which tensor a row of the grid works on, and the head within it.
-struct GeneralHead {
-  int tensor;
-  int head;
-};
-
-__device__ inline GeneralHead head_of_row(const GeneralArgs& p, int row) {
-  if (row < p.tensors[0].heads) return {0, row};
-  row -= p.tensors[0].heads;
-  return row < p.tensors[1].heads ? GeneralHead{1, row} : GeneralHead{2, row - p.tensors[1].heads};
-}
-
 // What all heads of a token share.
 template <int V>
 struct GeneralToken : ResolvedToken {
@@ -117,11 +105,11 @@ struct GeneralSteps : NoSteps<T, V> {
   const GeneralArgs& p;
   const TensorExtras& extras;
   const GeneralToken<V>& token;
-  GeneralHead at;
+  TensorHead at;
   UnitPlace place;
   Unit<T, V> data;
 
-  __device__ GeneralSteps(const GeneralArgs& args, const GeneralToken<V>& of, int64_t t, const GeneralHead& head, bool active,
+  __device__ GeneralSteps(const GeneralArgs& args, const GeneralToken<V>& of, int64_t t, const TensorHead& head, bool active,
                           int lane)
       : p(args), extras(args.extras[head.tensor]), token(of), at(head), place(place_unit<V>(lane, extras.layout)) {
     if (!active) place.has_a = place.has_b = false;
@@ -204,10 +192,10 @@ struct GeneralShared {
 // Into the cache, or into q_out and q8_out. `reached`: whether this head's slot is to be written. All threads of the block must be
 // here.
 template <class T, int V>
-__device__ inline void store_head(const GeneralSteps<T, V>& steps, const UnitValues<V>& values, int64_t t, bool reached,
+__device__ inline void store_head(const GeneralSteps<T, V>& steps, const UnitValues<V> (&values)[1], int64_t t, bool reached,
                                   const BlockLanes<V>& lanes, uint8_t* codes) {
   const GeneralArgs& p = steps.p;
-  const GeneralHead& at = steps.at;
+  const TensorHead& at = steps.at;
   const TensorArgs<int64_t>& tensor = p.tensors[at.tensor];
   const TensorExtras& extras = steps.extras;
   const bool is_q = at.tensor == 0, zero = steps.token.zero;
@@ -215,13 +203,12 @@ __device__ inline void store_head(const GeneralSteps<T, V>& steps, const UnitVal
   char* to = tensor.out + page * tensor.out_page + offset * tensor.out_token + at.head * tensor.out_head;
   char* scale_at = extras.scale + page * extras.scale_page + offset * extras.scale_token + at.head * extras.scale_head;
 
-  HeadScale scale;
+  HeadScale scales[1];
   if (extras.scale_from == ScaleFrom::computed) {
-    HeadScale(&results)[1] = reinterpret_cast<HeadScale(&)[1]>(scale);
     lanes.largest(
-        reinterpret_cast<const UnitValues<V>(&)[1]>(values),
-        [&](uint32_t largest) { return computed_scale(largest, kv_largest(extras.store)); }, results);
+        values, [&](uint32_t largest) { return computed_scale(largest, kv_largest(extras.store)); }, scales);
   }
+  HeadScale& scale = scales[0];
   const bool quantised = extras.store >= DType::fp8_e4m3;
   if (reached && quantised) {
     if (zero) {
@@ -231,12 +218,13 @@ __device__ inline void store_head(const GeneralSteps<T, V>& steps, const UnitVal
     }
     if (extras.scale_from == ScaleFrom::computed && lanes.lane == 0) *reinterpret_cast<float*>(scale_at) = scale.scale;
   }
-  if (reached && !quantised) store_as_float<T, V>(to, values, steps, zero);
+  if (reached && !quantised) store_as_float<T, V>(to, values[0], steps, zero);
   if (reached && quantised && extras.store != DType::int4) {
-    store_unit_8<V>(to, steps.place, quantise<V>(values, scale.reciprocal, extras.store));
+    store_unit_8<V>(to, steps.place, quantise<V>(values[0], scale.reciprocal, extras.store));
   }
   if (p.extras[1].store == DType::int4 || p.extras[2].store == DType::int4) {
-    store_int4<T, V>(to, values, steps, scale.reciprocal, reached && extras.store == DType::int4, codes, lanes.lane, lanes.count);
+    store_int4<T, V>(to, values[0], steps, scale.reciprocal, reached && extras.store == DType::int4, codes, lanes.lane,
+                     lanes.count);
   }
 }
 
@@ -296,7 +284,7 @@ __global__ void __launch_bounds__(kMaxGeneralThreads) general_prologue_kernel(co
   const int step = static_cast<int>(gridDim.y) * rows;
   for (int first = static_cast<int>(blockIdx.y) * rows; first < num_rows; first += step) {
     const bool active = first + row < num_rows;
-    const GeneralHead at = active ? head_of_row(p, first + row) : GeneralHead{0, 0};
+    const TensorHead at = active ? head_of_row(p.tensors, first + row) : TensorHead{0, 0};
     const GeneralSteps<T, V> steps(p, token, t, at, active, lane);
     const BlockLanes<V> group = lanes_of(steps);
     UnitValues<V> values[1];
@@ -307,7 +295,7 @@ __global__ void __launch_bounds__(kMaxGeneralThreads) general_prologue_kernel(co
                            token.zero);
     }
     const bool reached = active && p.tensors[at.tensor].out != nullptr && (at.tensor == 0 || token.reaches_cache);
-    store_head<T, V>(steps, values[0], t, reached, group, shared.codes + row * lanes * 2 * V);
+    store_head<T, V>(steps, values, t, reached, group, shared.codes + row * lanes * 2 * V);
   }
 }
 

@@ -5,16 +5,13 @@
 
 #include <cstdint>
 
-#include <prologue/kernels/base/token.h>
 #include <prologue/kernels/attention_prologue/prologue_args.h>
+#include <prologue/kernels/base/token.h>
 #include <prologue/kernels/attention_prologue/sequence_search.cuh>
 #include <prologue/kernels/base/head_unit.cuh>
 #include <prologue/kernels/base/pending_index.cuh>
 
 namespace prologue::cuda {
-
-// 32 x 32 -> 64 bits, one instruction.
-__device__ inline uint64_t times(uint32_t x, uint32_t y) { return static_cast<uint64_t>(x) * y; }
 
 struct LeanToken : Token {
   uint32_t row = 0;  // of cos and sin
@@ -28,7 +25,8 @@ __device__ inline LeanToken lean_token(const PositionFacts& facts) { return {dec
 // `kKeep`: a cache hint (evict last), so that the data of many tokens do not replace the row in the L2.
 template <int V, bool kKeep = false, class Args>
 __device__ inline UnitAngles<V> load_row(const Args& p, uint32_t row, int pair) {
-  const char* cos = reinterpret_cast<const char*>(p.cos_sin + pair) + times(row, static_cast<uint32_t>(p.layout.rotary_dim * 4));
+  const char* cos =
+      reinterpret_cast<const char*>(p.cos_sin + pair) + wide_product(row, static_cast<uint32_t>(p.layout.rotary_dim * 4));
   return load_angles<V, kKeep>(reinterpret_cast<const float*>(cos),
                                reinterpret_cast<const float*>(cos + p.layout.rotary_dim * 2));
 }
@@ -118,7 +116,7 @@ requires((kFeatures & kAxes) != 0) struct PendingToken<kFeatures, V, kKeep> : Gi
 #pragma unroll
     for (int i = 0; i < V; ++i) {
       const uint32_t row_of_pair = token.zero ? 0 : position_on_axis(rows, axis(i));
-      const float* row = p.cos_sin + times(row_of_pair, static_cast<uint32_t>(p.layout.rotary_dim)) + pair + i;
+      const float* row = p.cos_sin + wide_product(row_of_pair, static_cast<uint32_t>(p.layout.rotary_dim)) + pair + i;
       angles.cos[i] = row[0];
       angles.sin[i] = row[p.layout.rotary_dim / 2];
     }
@@ -153,7 +151,7 @@ requires((kFeatures & kDerived) != 0) struct PendingToken<kFeatures, V, kKeep> {
     const uint32_t page_of_sequence = too_long ? 0 : page_of(p.pages, position.low);
     offset = position.low - page_of_sequence * p.pages.page_size;
     const uint32_t row = token.padding ? 0 : static_cast<uint32_t>(sequence.index);
-    page = static_cast<uint32_t>(p.page_table.pages[times(row, p.page_table.stride) + page_of_sequence]);
+    page = static_cast<uint32_t>(p.page_table.pages[wide_product(row, p.page_table.stride) + page_of_sequence]);
     return token;
   }
 

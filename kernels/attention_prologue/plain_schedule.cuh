@@ -15,18 +15,6 @@
 
 namespace prologue::cuda {
 
-// Which tensor a row of the grid works on, and the head within it.
-struct RowPlace {
-  int tensor;
-  int head;
-};
-
-__device__ inline RowPlace place_row(const PlainArgs& p, int row) {
-  if (row < p.tensors[0].heads) return {0, row};
-  row -= p.tensors[0].heads;
-  return row < p.tensors[1].heads ? RowPlace{1, row} : RowPlace{2, row - p.tensors[1].heads};
-}
-
 // 64 registers a thread let 1024 tokens run in one wave on 132 SMs.
 template <class T, int V, int kUnits, int kHints, int kFeatures>
 __global__ void __launch_bounds__(256, kUnits > 1 ? 4 : 1) plain_prologue_kernel(const __grid_constant__ PlainArgs p) {
@@ -52,7 +40,7 @@ __global__ void __launch_bounds__(256, kUnits > 1 ? 4 : 1) plain_prologue_kernel
 
   // A block keeps to one tensor where a thread has one head. Threads without a head read one that exists: a load that waits for a
   // comparison comes late.
-  RowPlace at[kUnits];
+  TensorHead at[kUnits];
   bool active[kUnits];
   Unit<T, V> data[kUnits];
 #pragma unroll
@@ -69,10 +57,10 @@ __global__ void __launch_bounds__(256, kUnits > 1 ? 4 : 1) plain_prologue_kernel
       const int row = static_cast<int>((n * gridDim.y + blockIdx.y) * blockDim.y + threadIdx.y);
       const int rows = p.tensors[0].heads + p.tensors[1].heads + p.tensors[2].heads;
       active[n] = row < rows;
-      at[n] = place_row(p, min(row, rows - 1));
+      at[n] = head_of_row(p.tensors, min(row, rows - 1));
     }
     const auto& tensor = p.tensors[at[n].tensor];
-    const char* head = tensor.in + times(tensor.in_token, t) + static_cast<uint32_t>(at[n].head) * tensor.in_head;
+    const char* head = tensor.in + wide_product(tensor.in_token, t) + static_cast<uint32_t>(at[n].head) * tensor.in_head;
     data[n] = load_unit<kHintedLoads, T, V>(head, place);
   }
 
@@ -92,8 +80,8 @@ __global__ void __launch_bounds__(256, kUnits > 1 ? 4 : 1) plain_prologue_kernel
     const bool is_q = at[n].tensor == 0;
     if (!active[n] | token.padding | (!is_q & !token.reaches_cache)) return;  // what follows is K and V too
     const auto& tensor = p.tensors[at[n].tensor];
-    char* to = tensor.out + times(tensor.out_page, is_q ? 0 : token.page) + times(tensor.out_token, is_q ? t : token.offset) +
-               static_cast<uint32_t>(at[n].head) * tensor.out_head;
+    char* to = tensor.out + wide_product(tensor.out_page, is_q ? 0 : token.page) +
+               wide_product(tensor.out_token, is_q ? t : token.offset) + static_cast<uint32_t>(at[n].head) * tensor.out_head;
     if (kUnits == 1 ? rotated : (at[n].tensor != 2) & rotated) {
       UnitValues<V> values = widen<T, V>(data[n]);
       rotate<V>(values, angles, (kFeatures & kLayouts) != 0 ? p.layout.style : RopeStyle::neox);

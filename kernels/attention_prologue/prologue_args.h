@@ -26,6 +26,20 @@ struct TensorArgs {
   int32_t heads = 0;
 };
 
+// A head of q (tensor 0), k or v.
+struct TensorHead {
+  int tensor;
+  int head;
+};
+
+// Where the heads of q, k and v are rows one after another.
+template <class Tensor>
+PROLOGUE_HOST_DEVICE TensorHead head_of_row(const Tensor (&tensors)[3], int row) {
+  if (row < tensors[0].heads) return {0, row};
+  row -= tensors[0].heads;
+  return row < tensors[1].heads ? TensorHead{1, row} : TensorHead{2, row - tensors[1].heads};
+}
+
 // What the lean instances have in common. The host makes sure that every stride, and head * stride for every head, fits 32 bits.
 template <class Tensor>
 struct CoreArgs {

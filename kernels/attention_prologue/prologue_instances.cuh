@@ -5,8 +5,8 @@
 #include <limits>
 #include <span>
 
-#include <prologue/kernels/attention_prologue/plain_schedule.cuh>
 #include <prologue/kernels/attention_prologue/prologue_args.h>
+#include <prologue/kernels/attention_prologue/plain_schedule.cuh>
 #include <prologue/kernels/attention_prologue/steps_schedule.cuh>
 
 namespace prologue::cuda {

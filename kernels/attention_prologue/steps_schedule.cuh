@@ -2,8 +2,8 @@
 // blockIdx.y walk the heads of q, k and v, kUnits neighbouring heads of one tensor each: a thread keeps its cos and sin for them.
 //
 // Instances with steps, with few parameters and instructions. Each runs exactly the steps that its features name; kAnySteps
-// decides them at run time. general_prologue_kernel.cuh runs the calls that they cannot run, plain_prologue_kernel.cuh those
-// without steps. With few tokens the time is one chain of loads, index -> row of cos and sin. So the kernel is written in the
+// decides them at run time. general_schedule.cuh runs the calls that they cannot run, plain_schedule.cuh those without
+// steps. With few tokens the time is one chain of loads, index -> row of cos and sin. So the kernel is written in the
 // order of that chain: load the indices; load the data and constants; convert the position to an address and load cos and sin;
 // while these loads are in flight, do everything that needs neither (bias, norm, scales). With many tokens the number of
 // instructions limits: what the lanes of a head compute together, they compute for all heads of a thread at once.
@@ -11,9 +11,9 @@
 
 #include <cstdint>
 
+#include <prologue/kernels/attention_prologue/prologue_args.h>
 #include <prologue/kernels/attention_prologue/head_steps.cuh>
 #include <prologue/kernels/attention_prologue/lean_token.cuh>
-#include <prologue/kernels/attention_prologue/prologue_args.h>
 #include <prologue/kernels/base/head_unit.cuh>
 
 namespace prologue::cuda {
@@ -60,14 +60,9 @@ __device__ inline LaneUnit unit_of_lane(int lane, const HeadLayout& layout) {
   }
 }
 
-// The heads of a thread: kUnits neighbours of one tensor. Rows past the last head read the last.
-struct LeanHeads {
-  int tensor;
-  int first;
-};
-
+// The first head of a thread, which has kUnits neighbours of one tensor. Rows past the last head read the last.
 template <int kUnits>
-__device__ inline LeanHeads heads_of(const LeanArgs& p, uint32_t block, uint32_t row, uint32_t rows) {
+__device__ inline TensorHead heads_of(const LeanArgs& p, uint32_t block, uint32_t row, uint32_t rows) {
   const uint32_t index = kUnits == 1 ? block : block * rows + row;  // a block keeps to one tensor where a thread has one head
   const int which = (index >= p.k_begin) + (index >= p.v_begin);
   const uint32_t in_tensor = index - (which == 2 ? p.v_begin : which == 1 ? p.k_begin : 0);
@@ -155,7 +150,7 @@ __global__ void __launch_bounds__(bounds_of(V, kUnits, kHints, kFeatures).thread
   const UnitPlace& place = unit.place;
   if constexpr ((kFeatures & kAxes) != 0) pending.ask_axes(p, max(place.pair, 0));
 
-  const LeanHeads heads = heads_of<kUnits>(p, blockIdx.y, threadIdx.y, blockDim.y);
+  const TensorHead heads = heads_of<kUnits>(p, blockIdx.y, threadIdx.y, blockDim.y);
   const LeanTensor& tensor = p.tensors[heads.tensor];
   const bool is_q = heads.tensor == 0, is_v = heads.tensor == 2;
   const bool computes_scale =
@@ -169,8 +164,8 @@ __global__ void __launch_bounds__(bounds_of(V, kUnits, kHints, kFeatures).thread
 
   Unit<T, V> data[kUnits];
   LeanConstants<T, V, kAtOnce> constants;
-  const char* in = tensor.in + times(tensor.in_token, t);
-  const auto existing = [&](int n) { return static_cast<uint32_t>(min(heads.first + n, tensor.heads - 1)); };
+  const char* in = tensor.in + wide_product(tensor.in_token, t);
+  const auto existing = [&](int n) { return static_cast<uint32_t>(min(heads.head + n, tensor.heads - 1)); };
 #pragma unroll
   for (int n = 0; n < kUnits; ++n) data[n] = load_unit<kHintedLoads, T, V>(in + existing(n) * tensor.in_head, place);
   if (kUnits == 1) load_constants(plan, tensor, p.layout.head_dim, place, existing, constants);
@@ -189,14 +184,14 @@ __global__ void __launch_bounds__(bounds_of(V, kUnits, kHints, kFeatures).thread
 
   const WarpLanes<V> lanes = {static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x), unit.inside};
   const uint32_t page = is_q ? 0 : token.page, offset = is_q ? t : token.offset;
-  char* out = tensor.out + times(tensor.out_page, page) + times(tensor.out_token, offset);
+  char* out = tensor.out + wide_product(tensor.out_page, page) + wide_product(tensor.out_token, offset);
   const bool writes = unit.inside & !token.padding & (is_q | token.reaches_cache);
   const bool in_8_bits = scaled && tensor.store != DType::unset;
   constexpr bool kCopiesV = (kFeatures & (kNorm | kBias)) == kNorm;
 #pragma unroll
   for (int first = 0; first < kUnits; first += kAtOnce) {
-    const auto stores = [&](int n) { return writes & (heads.first + first + n < tensor.heads); };
-    const auto row = [&](int n) { return out + static_cast<uint32_t>(heads.first + first + n) * tensor.out_head; };
+    const auto stores = [&](int n) { return writes & (heads.head + first + n < tensor.heads); };
+    const auto row = [&](int n) { return out + static_cast<uint32_t>(heads.head + first + n) * tensor.out_head; };
     const auto write = [&](int n, Unit<T, V> unit) {
       if (token.zero) unit = {};
       if (!stores(n)) return;
@@ -232,11 +227,11 @@ __global__ void __launch_bounds__(bounds_of(V, kUnits, kHints, kFeatures).thread
       if (plan.computes_scale) {
         lanes.largest(
             values, [&](uint32_t largest) { return computed_scale(largest, kv_largest(type)); }, scales);
-        char* scale = tensor.scale + times(tensor.scale_page, page) + times(tensor.scale_token, offset);
+        char* scale = tensor.scale + wide_product(tensor.scale_page, page) + wide_product(tensor.scale_token, offset);
 #pragma unroll
         for (int n = 0; n < kAtOnce; ++n) {
           if (stores(n) & (threadIdx.x == 0)) {
-            *reinterpret_cast<float*>(scale + static_cast<uint32_t>(heads.first + first + n) * tensor.scale_head) =
+            *reinterpret_cast<float*>(scale + static_cast<uint32_t>(heads.head + first + n) * tensor.scale_head) =
                 token.zero ? 0.0f : scales[n].scale;
           }
         }

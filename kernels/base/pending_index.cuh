@@ -1,9 +1,12 @@
-// Entries of index arrays that kernels start to load first and use last.
+// Entries of index arrays that kernels start to load first and use last, and their offsets.
 #pragma once
 
 #include <cstdint>
 
 namespace prologue::cuda {
+
+// 32 x 32 -> 64 bits, one instruction.
+__device__ inline uint64_t wide_product(uint32_t x, uint32_t y) { return static_cast<uint64_t>(x) * y; }
 
 // An entry of an index array that is being loaded. Nothing uses it before value(), so a kernel's other loads are issued
 // meanwhile. (A branch between int32 and int64 would have to wait for the load.)
