@@ -167,9 +167,9 @@ void GraphBuilder::check_vector(const Node& node, const char* what, const Weight
 }
 
 // A rope that rotates nothing (rotary_dim 0), although it has frequencies.
-void GraphBuilder::check_rope(const Node& node, const Rope& rope) {
-  if (rope || (rope.rotation.inv_freq == nullptr && rope.rotation.cos_sin == nullptr)) return;
-  check(invalid_argument(node.name, ": rotary_dim is 0, but ", rope.rotation.inv_freq != nullptr ? "inv_freq" : "cos_sin",
+void GraphBuilder::check_rope(const Node& node, const GraphRope& rope) {
+  if (rope || (rope.rope.inv_freq == nullptr && rope.rope.cos_sin == nullptr)) return;
+  check(invalid_argument(node.name, ": rotary_dim is 0, but ", rope.rope.inv_freq != nullptr ? "inv_freq" : "cos_sin",
                          " is given: set rotary_dim, or leave it null"));
 }
 
@@ -310,8 +310,8 @@ Value GraphBuilder::heads_norm(const std::string& name, Value x, int64_t num_hea
   return out;
 }
 
-Rope GraphBuilder::gather_cos_sin(const std::string& name, const Rope& rope) {
-  Rope gathered = rope;
+GraphRope GraphBuilder::gather_cos_sin(const std::string& name, const GraphRope& rope) {
+  GraphRope gathered = rope;
   if (rope.table == nullptr) check(invalid_argument("graph: ", name, " gathers the rows of a rope without a table"));
   if (!status_.ok()) return gathered;
   gathered.cos_sin = add_value(name, Rows::tokens, rope.table->rotary_dim(), DType::f32);
@@ -320,20 +320,20 @@ Rope GraphBuilder::gather_cos_sin(const std::string& name, const Rope& rope) {
     p.rotary_dim = rope.table->rotary_dim();
     node.table_rows(p.max_position, *rope.table);
     node.table(p.cos_sin, *rope.table);
-    p.num_axes = rope.rotation.num_axes;
+    p.num_axes = rope.rope.num_axes;
     node.positions(p.positions, p.position_axis_stride, p.num_axes);
-    p.pair_axis = rope.rotation.pair_axis;
+    p.pair_axis = rope.rope.pair_axis;
     node.write(p.out, gathered.cos_sin);
-    p.past_table = rope.rotation.past_table;
+    p.past_table = rope.rope.past_table;
   });
   return gathered;
 }
 
 // kv_write records positions outside the table, once per token.
-Value GraphBuilder::rope(const std::string& name, Value x, int64_t num_heads, const Rope& rope) {
+Value GraphBuilder::rope(const std::string& name, Value x, int64_t num_heads, const GraphRope& rope) {
   const Value out = add_value_like(name, x);
   add_node<RotaryParams>(name, "rope", [&](Node& node, RotaryParams& p) {
-    const Rotation& rotation = rope.rotation;
+    const Rope& rotation = rope.rope;
     node.step(p.seq_len, StepCount::num_tokens);
     p.head_dim = head_dim(node, x, num_heads);
     p.dtype = info(x).dtype;
@@ -342,31 +342,31 @@ Value GraphBuilder::rope(const std::string& name, Value x, int64_t num_heads, co
     node.read(p.tensors[0].x, x);
     p.rotary_offset = rotation.rotary_offset;
     p.inverse = rotation.inverse;
-    p.positions.num_axes = rotation.num_axes;
-    p.positions.pair_axis = rotation.pair_axis;
+    p.rope.num_axes = rotation.num_axes;
+    p.rope.pair_axis = rotation.pair_axis;
     if (rope.table == nullptr) {
       p.style = rotation.style;
       p.rotary_dim = rotation.rotary_dim;
-      p.angles.source = RotarySource::inv_freq;
-      p.angles.type = DType::f32;
-      p.angles.inv_freq = rotation.inv_freq;
-      p.angles.attention_factor = rotation.attention_factor;
-      p.angles.max_position = rotation.max_position;
+      p.rope.source = RopeSource::inv_freq;
+      p.rope.type = DType::f32;
+      p.rope.inv_freq = rotation.inv_freq;
+      p.rope.attention_factor = rotation.attention_factor;
+      p.rope.max_position = rotation.max_position;
     } else {
       p.style = rope.table->style();
       p.rotary_dim = rope.table->rotary_dim();
       p.angles = cos_sin_cache(nullptr, DType::f32, 0, p.rotary_dim);
-      p.angles.per_token = static_cast<bool>(rope.cos_sin);
-      node.table_rows(p.angles.max_position, *rope.table);
+      p.rope.per_token = static_cast<bool>(rope.cos_sin);
+      node.table_rows(p.rope.max_position, *rope.table);
       if (rope.cos_sin) {
-        node.read(p.angles.cos.data, rope.cos_sin);
-        node.read(p.angles.sin.data, rope.cos_sin, p.rotary_dim / 2);
+        node.read(p.rope.cos.data, rope.cos_sin);
+        node.read(p.rope.sin.data, rope.cos_sin, p.rotary_dim / 2);
       } else {
-        node.table(p.angles.cos.data, *rope.table);
-        node.table(p.angles.sin.data, *rope.table, p.rotary_dim / 2);
+        node.table(p.rope.cos.data, *rope.table);
+        node.table(p.rope.sin.data, *rope.table, p.rotary_dim / 2);
       }
     }
-    p.angles.past_table = rotation.past_table == PastTable::record ? PastTable::zero : rotation.past_table;
+    p.rope.past_table = rotation.past_table == PastTable::record ? PastTable::zero : rotation.past_table;
     node.positions(p.positions.ids, p.positions.axis_stride, rotation.num_axes);
     node.write(p.tensors[0].y, out);
     check_rope(node, rope);
@@ -389,9 +389,9 @@ Value GraphBuilder::query_scale(const std::string& name, Value x, int64_t num_he
   return out;
 }
 
-void GraphBuilder::kv_write(const std::string& name, Value k, Value v, int64_t num_kv_heads, int64_t layer, const Rope& rope) {
+void GraphBuilder::kv_write(const std::string& name, Value k, Value v, int64_t num_kv_heads, int64_t layer, const GraphRope& rope) {
   add_node<KvWriteParams>(name, "kv_write", [&](Node& node, KvWriteParams& p) {
-    const Rotation& rotation = rope.rotation;
+    const Rope& rotation = rope.rope;
     node.step(p.num_tokens, StepCount::num_tokens);
     p.num_kv_heads = num_kv_heads;
     p.head_dim = head_dim(node, k, num_kv_heads);
