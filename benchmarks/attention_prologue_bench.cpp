@@ -160,10 +160,10 @@ Problem make_problem(const Shape& shape, int64_t num_tokens, bench::Setup& setup
               setup.shared(kv_width * size, shape.dtype)};
   }
   if (shape.norm) {
-    p.norm.placement = NormPlacement::before_rope;
-    p.norm.weight_offset = 1.0f;
-    p.norm.q_weight = setup.shared(shape.head_dim * size, shape.dtype);
-    p.norm.k_weight = setup.shared(shape.head_dim * size, shape.dtype);
+    p.q_norm.placement = p.k_norm.placement = NormPlacement::before_rope;
+    p.q_norm.weight_offset = p.k_norm.weight_offset = 1.0f;
+    p.q_norm.weight = setup.shared(shape.head_dim * size, shape.dtype);
+    p.k_norm.weight = setup.shared(shape.head_dim * size, shape.dtype);
   }
 
   p.rotation.style = shape.style;
@@ -210,21 +210,21 @@ Problem make_problem(const Shape& shape, int64_t num_tokens, bench::Setup& setup
   }
 
   const int64_t cache_bytes = num_pages * kPageSize * kv_width * dtype_bits(shape.cache) / 8;
-  p.cache.k = setup.shared(cache_bytes, shape.dtype);
-  p.cache.v = setup.shared(cache_bytes, shape.dtype);
-  p.cache.type = shape.cache;
+  p.cache.k.data = setup.shared(cache_bytes, shape.dtype);
+  p.cache.v.data = setup.shared(cache_bytes, shape.dtype);
+  p.cache.k.format.type = p.cache.v.format.type = shape.cache;
   p.cache.num_pages = num_pages;
   p.cache.page_size = kPageSize;
   p.cache.num_kv_heads = shape.num_kv_heads;
-  p.cache.head_dim = shape.head_dim;
-  p.cache.k_strides = p.cache.v_strides = nhd_strides(kPageSize, shape.num_kv_heads, shape.head_dim);
-  p.cache.scaling = shape.scaling;
+  p.cache.k.head_dim = shape.head_dim;
+  p.cache.k.strides = p.cache.v.strides = nhd_strides(kPageSize, shape.num_kv_heads, shape.head_dim);
+  p.cache.k.format.scaling = p.cache.v.format.scaling = shape.scaling;
   if (shape.scaling != KvScaling::none) {
     const int64_t count = computed ? num_pages * kPageSize * shape.num_kv_heads : shape.num_kv_heads;
     const std::vector<float> scales(static_cast<size_t>(count), 0.01f);
-    p.cache.k_scale = setup.values(scales);
-    p.cache.v_scale = setup.values(scales);
-    p.cache.k_scale_strides = p.cache.v_scale_strides = {kPageSize * shape.num_kv_heads, shape.num_kv_heads, 1};
+    p.cache.k.scale = setup.values(scales);
+    p.cache.v.scale = setup.values(scales);
+    p.cache.k.scale_strides = p.cache.v.scale_strides = {kPageSize * shape.num_kv_heads, shape.num_kv_heads, 1};
   }
   if (shape.q8) {
     p.q8_out.scaling = shape.scaling;
@@ -259,7 +259,7 @@ Status unfused(const AttentionPrologueParams& p, const Execution& execution) {
                     execution);
   };
   const auto norm = [&](const HeadsView& x, int64_t heads, const void* weight) {
-    if (p.norm.placement == NormPlacement::none) return Status();
+    if (p.q_norm.placement == NormPlacement::none) return Status();
     QkNormParams n;
     n.num_tokens = p.num_tokens;
     n.num_heads = heads;
@@ -267,8 +267,8 @@ Status unfused(const AttentionPrologueParams& p, const Execution& execution) {
     n.dtype = p.dtype;
     n.x = x;
     n.y = in_place(x);
-    n.eps = p.norm.eps;
-    n.weight_offset = p.norm.weight_offset;
+    n.eps = p.q_norm.eps;
+    n.weight_offset = p.q_norm.weight_offset;
     n.weight = weight;
     n.positions = p.places.positions;
     return qk_norm(n, execution);
@@ -290,8 +290,8 @@ Status unfused(const AttentionPrologueParams& p, const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(add(p.q, q_width, p.bias.q));
   PROLOGUE_RETURN_IF_ERROR(add(p.k, kv_width, p.bias.k));
   PROLOGUE_RETURN_IF_ERROR(add(p.v, kv_width, p.bias.v));
-  PROLOGUE_RETURN_IF_ERROR(norm(p.q, p.num_q_heads, p.norm.q_weight));
-  PROLOGUE_RETURN_IF_ERROR(norm(p.k, p.num_kv_heads, p.norm.k_weight));
+  PROLOGUE_RETURN_IF_ERROR(norm(p.q, p.num_q_heads, p.q_norm.weight));
+  PROLOGUE_RETURN_IF_ERROR(norm(p.k, p.num_kv_heads, p.k_norm.weight));
   PROLOGUE_RETURN_IF_ERROR(turn(p.q, p.num_q_heads, p.q_out));
   PROLOGUE_RETURN_IF_ERROR(turn(p.k, p.num_kv_heads, in_place(p.k)));
   return kv_write({p.num_tokens, p.num_kv_heads, p.head_dim, p.dtype, p.k, p.v, p.cache, p.places.slot_mapping,

@@ -90,14 +90,14 @@ int main(int argc, char** argv) {
           const PageStrides strides = nhd_strides(kPageSize, model.num_kv_heads, model.head_dim);
           p.soft_cap = variant.soft_cap;
           p.window = variant.window;
-          p.kv.type = variant.cache;
-          p.kv.scaling = quantised ? KvScaling::token_head : KvScaling::none;
-          p.kv.k_scale_strides = p.kv.v_scale_strides = nhd_strides(kPageSize, model.num_kv_heads, 1);
+          p.kv.k.format.type = p.kv.v.format.type = variant.cache;
+          p.kv.k.format.scaling = p.kv.v.format.scaling = quantised ? KvScaling::token_head : KvScaling::none;
+          p.kv.k.scale_strides = p.kv.v.scale_strides = nhd_strides(kPageSize, model.num_kv_heads, 1);
           p.kv.num_pages = num_pages;
           p.kv.page_size = kPageSize;
           p.kv.num_kv_heads = model.num_kv_heads;
-          p.kv.head_dim = model.head_dim;
-          p.kv.k_strides = p.kv.v_strides = strides;
+          p.kv.k.head_dim = model.head_dim;
+          p.kv.k.strides = p.kv.v.strides = strides;
           p.block_table = setup.values(block_table);
           p.block_table_stride = p.max_pages_per_seq = pages_per_seq;
           p.cu_seqlens_q = setup.values(cu_seqlens_q);
@@ -120,10 +120,10 @@ int main(int argc, char** argv) {
                              [=](const Execution& execution, int64_t rotation) mutable {
                                const size_t i = static_cast<size_t>(rotation);
                                p.q.data = q[i];
-                               p.kv.k = k[i];
-                               p.kv.v = v[i];
-                               if (quantised) p.kv.k_scale = static_cast<float*>(k_scale[i]);
-                               if (quantised) p.kv.v_scale = static_cast<float*>(v_scale[i]);
+                               p.kv.k.data = k[i];
+                               p.kv.v.data = v[i];
+                               if (quantised) p.kv.k.scale = static_cast<float*>(k_scale[i]);
+                               if (quantised) p.kv.v.scale = static_cast<float*>(v_scale[i]);
                                return paged_attention(p, execution);
                              },
                              flops, plain ? std::string() : type + shape};

@@ -42,23 +42,22 @@ PagedKvView KvStorage::layer(int64_t index) const {
   const PageStrides strides = nhd_strides(config_.page_size, config_.num_kv_heads, config_.head_dim);
   const int64_t tensor_bytes = config_.num_pages * strides.page * dtype_bits(config_.type) / 8;
   PagedKvView view;
-  view.k = memory_.as<unsigned char>() + 2 * index * tensor_bytes;
-  view.v = memory_.as<unsigned char>() + (2 * index + 1) * tensor_bytes;
-  view.type = config_.type;
   view.num_pages = config_.num_pages;
   view.page_size = config_.page_size;
   view.num_kv_heads = config_.num_kv_heads;
-  view.head_dim = config_.head_dim;
-  view.k_strides = strides;
-  view.v_strides = strides;
+  view.k.head_dim = view.v.head_dim = config_.head_dim;
+  view.k.format.type = view.v.format.type = config_.type;
+  view.k.strides = view.v.strides = strides;
+  view.k.data = memory_.as<unsigned char>() + 2 * index * tensor_bytes;
+  view.v.data = memory_.as<unsigned char>() + (2 * index + 1) * tensor_bytes;
   if (config_.has_scales()) {  // the scales are after the data of all layers
     const int64_t data_bytes = 2 * config_.num_layers * tensor_bytes;
     auto* scales = memory_.as<float>() + (data_bytes + kScaleAlignment - 1) / kScaleAlignment * kScaleAlignment / 4;
     const int64_t scales_of_tensor = config_.num_pages * config_.page_size * config_.num_kv_heads;
-    view.scaling = KvScaling::token_head;
-    view.k_scale = scales + 2 * index * scales_of_tensor;
-    view.v_scale = scales + (2 * index + 1) * scales_of_tensor;
-    view.k_scale_strides = view.v_scale_strides = nhd_strides(config_.page_size, config_.num_kv_heads, 1);
+    view.k.format.scaling = view.v.format.scaling = KvScaling::token_head;
+    view.k.scale = scales + 2 * index * scales_of_tensor;
+    view.v.scale = scales + (2 * index + 1) * scales_of_tensor;
+    view.k.scale_strides = view.v.scale_strides = nhd_strides(config_.page_size, config_.num_kv_heads, 1);
   }
   return view;
 }

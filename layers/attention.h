@@ -22,9 +22,7 @@ struct PROLOGUE_API Attention {
 
   // Options that only some models use.
   Weight q_bias = {}, k_bias = {}, v_bias = {};  // instead of qkv_bias, if only some of the three have one
-  NormPlacement norm_placement = NormPlacement::none;
-  HeadsNorm q_norm = {}, k_norm = {};
-  VNorm v_norm = {};
+  HeadsNorm q_norm = {}, k_norm = {}, v_norm = {};
   bool v_from_k = false;  // V is computed from K as projected (and biased): qkv_weight has no rows for V
   QueryScale q_scale = {};
 

@@ -30,7 +30,7 @@ Wiring wire(const AttentionLayerParams& p, Device device) {
   const AttentionPrologueParams& given = p.prologue;
   const int64_t num_tokens = given.num_tokens, element = dtype_size(given.dtype);
   const int64_t q_width = given.num_q_heads * given.head_dim;
-  const int64_t v_head_dim = given.cache.v_head_dim > 0 ? given.cache.v_head_dim : given.head_dim;
+  const int64_t v_head_dim = given.cache.v.head_dim > 0 ? given.cache.v.head_dim : given.head_dim;
   const int64_t qkv_width = q_width + given.num_kv_heads * (given.head_dim + v_head_dim);
   const int64_t attention_width = given.num_q_heads * v_head_dim;
   const int64_t qkv_bytes = aligned(num_tokens * qkv_width * element);
@@ -53,7 +53,7 @@ Wiring wire(const AttentionLayerParams& p, Device device) {
   w.attention.num_q_heads = given.num_q_heads;
   w.attention.head_dim = given.head_dim;
   w.attention.dtype = given.dtype;
-  w.attention.q = w.prologue.q_out;
+  w.attention.q = as_input(w.prologue.q_out);
   w.attention.kv = given.cache;
   w.attention.block_table = places.block_table;
   w.attention.block_table_stride = places.block_table_stride;

@@ -89,24 +89,24 @@ class Engine {
     p.num_kv_heads = kKvHeads;
     p.head_dim = kHeadDim;
     p.dtype = prologue::DType::bf16;
-    p.norm.placement = prologue::NormPlacement::before_rope;
-    p.norm.eps = kEps;
-    p.norm.q_weight = machine.upload(to_bfloat16(weights.q_norm));
-    p.norm.k_weight = machine.upload(to_bfloat16(weights.k_norm));
+    p.q_norm.placement = p.k_norm.placement = prologue::NormPlacement::before_rope;
+    p.q_norm.eps = p.k_norm.eps = kEps;
+    p.q_norm.weight = machine.upload(to_bfloat16(weights.q_norm));
+    p.k_norm.weight = machine.upload(to_bfloat16(weights.k_norm));
     p.rotation.rotary_dim = kHeadDim;
     p.rotation.cos_sin = machine.upload(cos_sin_table());  // made once, for all layers
     p.rotation.max_position = kMaxPages * kPageSize;
     p.faults = faults_;
 
     // This layer's part of the pool: strides say where its pages are.
-    p.cache.k = pool_ + 2 * kLayer * kPageSize * kKvWidth;
-    p.cache.v = pool_ + (2 * kLayer + 1) * kPageSize * kKvWidth;
-    p.cache.type = prologue::DType::bf16;
+    p.cache.k.data = pool_ + 2 * kLayer * kPageSize * kKvWidth;
+    p.cache.v.data = pool_ + (2 * kLayer + 1) * kPageSize * kKvWidth;
+    p.cache.k.format.type = p.cache.v.format.type = prologue::DType::bf16;
     p.cache.num_pages = kPages;
     p.cache.page_size = kPageSize;
     p.cache.num_kv_heads = kKvHeads;
-    p.cache.head_dim = kHeadDim;
-    p.cache.k_strides = p.cache.v_strides = {kLayers * 2 * kPageSize * kKvWidth, kKvWidth, kHeadDim};
+    p.cache.k.head_dim = kHeadDim;
+    p.cache.k.strides = p.cache.v.strides = {kLayers * 2 * kPageSize * kKvWidth, kKvWidth, kHeadDim};
 
     // The batch, in the engine's own arrays. Positions and slots are derived from them in the kernel.
     p.places.cu_seqlens_q = cu_seqlens_q_;

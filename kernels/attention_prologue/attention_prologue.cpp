@@ -20,7 +20,7 @@ void set_packed_qkv(AttentionPrologueParams& params, const void* qkv, int64_t to
   };
   params.q = at(0, params.head_dim);
   params.k = at(k_at, params.head_dim);
-  params.v = at(v_at, params.cache.v_head_dim > 0 ? params.cache.v_head_dim : params.head_dim);
+  params.v = at(v_at, v_head_dim(params));
 }
 
 namespace {
@@ -29,8 +29,6 @@ constexpr const char* kName = "attention_prologue";
 constexpr int64_t kMaxRows = int64_t{1} << 40;              // of a table
 constexpr int64_t kMaxComputedPosition = int64_t{1} << 20;  // angle.h
 
-int64_t v_width(const AttentionPrologueParams& p) { return p.cache.v_head_dim > 0 ? p.cache.v_head_dim : p.head_dim; }
-
 template <class Enum>
 Status check_enum(const char* name, Enum value, Enum last, const char* supported) {
   const auto number = static_cast<int32_t>(value);
@@ -38,30 +36,46 @@ Status check_enum(const char* name, Enum value, Enum last, const char* supported
   return unsupported(kName, ": ", name, " is ", number, ": supported are ", supported);
 }
 
-Status check_norm(const AttentionPrologueParams& p) {
-  const QkNorm& n = p.norm;
+struct NormNames {
+  const char *norm, *placement, *kind, *scope, *eps, *weight_offset;
+};
+
+Status check_norm(const NormNames& names, const HeadNorm& norm, int64_t head_dim) {
   PROLOGUE_RETURN_IF_ERROR(
-      check_enum("norm.placement", n.placement, NormPlacement::after_rope, "none, before_rope and after_rope"));
-  PROLOGUE_RETURN_IF_ERROR(check_enum("norm.kind", n.kind, NormKind::layer, "rms and layer"));
-  PROLOGUE_RETURN_IF_ERROR(check_enum("norm.scope", n.scope, NormScope::token, "head and token"));
-  if (p.v_norm.enabled) PROLOGUE_RETURN_IF_ERROR(check_positive(kName, "v_norm.eps", p.v_norm.eps));
-  if (n.placement == NormPlacement::none) {
-    if (n.q_weight == nullptr && n.k_weight == nullptr && n.q_bias == nullptr && n.k_bias == nullptr) return {};
-    return invalid_argument(kName, ": norm has a weight or bias, but norm.placement is none");
+      check_enum(names.placement, norm.placement, NormPlacement::after_rope, "none, before_rope and after_rope"));
+  PROLOGUE_RETURN_IF_ERROR(check_enum(names.kind, norm.kind, NormKind::layer, "rms and layer"));
+  PROLOGUE_RETURN_IF_ERROR(check_enum(names.scope, norm.scope, NormScope::token, "head and token"));
+  if (norm.placement == NormPlacement::none) {
+    if (norm.weight == nullptr && norm.bias == nullptr) return {};
+    return invalid_argument(kName, ": ", names.norm, " has a weight or bias, but its placement is none");
   }
-  PROLOGUE_RETURN_IF_ERROR(check_positive(kName, "norm.eps", n.eps));
-  PROLOGUE_RETURN_IF_ERROR(check_finite(kName, "norm.weight_offset", n.weight_offset));
-  if (n.kind == NormKind::layer && n.scope == NormScope::token) {
-    return unsupported(kName, ": norm.scope is token and norm.kind is layer: over a whole token there is rms only");
+  PROLOGUE_RETURN_IF_ERROR(check_positive(kName, names.eps, norm.eps));
+  PROLOGUE_RETURN_IF_ERROR(check_finite(kName, names.weight_offset, norm.weight_offset));
+  if (norm.kind == NormKind::layer && norm.scope == NormScope::token) {
+    return unsupported(kName, ": ", names.scope, " is token and ", names.kind, " is layer: over a whole token there is rms only");
   }
-  if (n.kind == NormKind::rms && (n.q_bias != nullptr || n.k_bias != nullptr)) {
-    return invalid_argument(kName, ": norm has a bias, but norm.kind is rms: only layer has one");
+  if (norm.kind == NormKind::rms && norm.bias != nullptr) {
+    return invalid_argument(kName, ": ", names.norm, " has a bias, but its kind is rms: only layer has one");
   }
-  for (const int64_t stride : {n.q_weight_head_stride, n.k_weight_head_stride}) {
-    if (stride == 0 || stride == p.head_dim) continue;
-    return invalid_argument(kName, ": a weight_head_stride of norm is ", stride, ": it must be 0 or head_dim, ", p.head_dim);
+  if (norm.weight_head_stride == 0 || norm.weight_head_stride == head_dim) return {};
+  return invalid_argument(kName, ": ", names.norm, ".weight_head_stride is ", norm.weight_head_stride,
+                          ": it must be 0 or head_dim, ", head_dim);
+}
+
+// Q and K have the same norm, V a simple one.
+Status check_norms(const AttentionPrologueParams& p) {
+  const HeadNorm &q = p.q_norm, &k = p.k_norm, &v = p.v_norm;
+  PROLOGUE_RETURN_IF_ERROR(check_norm({"q_norm", "q_norm.placement", "q_norm.kind", "q_norm.scope", "q_norm.eps", "q_norm.weight_offset"}, q, p.head_dim));
+  PROLOGUE_RETURN_IF_ERROR(check_norm({"k_norm", "k_norm.placement", "k_norm.kind", "k_norm.scope", "k_norm.eps", "k_norm.weight_offset"}, k, p.head_dim));
+  PROLOGUE_RETURN_IF_ERROR(check_norm({"v_norm", "v_norm.placement", "v_norm.kind", "v_norm.scope", "v_norm.eps", "v_norm.weight_offset"}, v, v_head_dim(p)));
+  const bool both = p.num_q_heads > 0 && p.num_kv_heads > 0;
+  if (both && (q.placement != k.placement || q.kind != k.kind || q.scope != k.scope || q.eps != k.eps ||
+               q.weight_offset != k.weight_offset)) {
+    return unsupported(kName, ": q_norm and k_norm differ: supported is one norm for both, with weights and biases of their own");
   }
-  return {};
+  if (v.placement == NormPlacement::none) return {};
+  if (v.kind == NormKind::rms && v.scope == NormScope::head && v.weight == nullptr) return {};
+  return unsupported(kName, ": v_norm has a weight, or is not rms over a head: supported is rms over a head, without a weight");
 }
 
 Status check_rotation(const AttentionPrologueParams& p) {
@@ -99,7 +113,7 @@ Status check_presence(const AttentionPrologueParams& p) {
   const struct {
     const char* name;
     const void *in, *out, *cache;
-  } sides[] = {{"k", p.k.data, p.k_out.data, p.cache.k}, {"v", p.v.data, p.v_out.data, p.cache.v}};
+  } sides[] = {{"k", p.k.data, p.k_out.data, p.cache.k.data}, {"v", p.v.data, p.v_out.data, p.cache.v.data}};
   for (const auto& side : sides) {
     if (side.in == nullptr && side.out != nullptr)
       return invalid_argument(kName, ": ", side.name, "_out is given, but ", side.name, " is null");
@@ -117,21 +131,20 @@ Status add_inputs(const AttentionPrologueParams& p, RegionChecks& regions) {
   const auto heads = [](const HeadsView& view, int64_t count) { return view.data == nullptr ? 0 : count; };
   const int64_t k_heads = heads(p.k, p.num_kv_heads), v_heads = heads(p.v, p.num_kv_heads);
   PROLOGUE_RETURN_IF_ERROR(regions.read(heads_region("k", p.k, p.num_tokens, k_heads, p.head_dim, p.dtype)));
-  PROLOGUE_RETURN_IF_ERROR(regions.read(heads_region("v", p.v, p.num_tokens, v_heads, v_width(p), p.dtype)));
+  PROLOGUE_RETURN_IF_ERROR(regions.read(heads_region("v", p.v, p.num_tokens, v_heads, v_head_dim(p), p.dtype)));
 
   const auto optional = [&](const char* name, const void* data, int64_t count, int64_t element_size) {
     return regions.read(array_region(name, data, data == nullptr ? 0 : count, element_size));
   };
   PROLOGUE_RETURN_IF_ERROR(optional("bias.q", p.bias.q, p.num_q_heads * p.head_dim, size));
   PROLOGUE_RETURN_IF_ERROR(optional("bias.k", p.bias.k, k_heads * p.head_dim, size));
-  PROLOGUE_RETURN_IF_ERROR(optional("bias.v", p.bias.v, v_heads * v_width(p), size));
-  const QkNorm& n = p.norm;
-  const int64_t q_weights = (n.q_weight_head_stride == 0 ? 1 : p.num_q_heads) * p.head_dim;
-  const int64_t k_weights = (n.k_weight_head_stride == 0 ? 1 : p.num_kv_heads) * p.head_dim;
-  PROLOGUE_RETURN_IF_ERROR(optional("norm.q_weight", n.q_weight, q_weights, size));
-  PROLOGUE_RETURN_IF_ERROR(optional("norm.k_weight", n.k_weight, k_weights, size));
-  PROLOGUE_RETURN_IF_ERROR(optional("norm.q_bias", n.q_bias, q_weights, size));
-  PROLOGUE_RETURN_IF_ERROR(optional("norm.k_bias", n.k_bias, k_weights, size));
+  PROLOGUE_RETURN_IF_ERROR(optional("bias.v", p.bias.v, v_heads * v_head_dim(p), size));
+  const int64_t q_weights = (p.q_norm.weight_head_stride == 0 ? 1 : p.num_q_heads) * p.head_dim;
+  const int64_t k_weights = (p.k_norm.weight_head_stride == 0 ? 1 : p.num_kv_heads) * p.head_dim;
+  PROLOGUE_RETURN_IF_ERROR(optional("q_norm.weight", p.q_norm.weight, q_weights, size));
+  PROLOGUE_RETURN_IF_ERROR(optional("k_norm.weight", p.k_norm.weight, k_weights, size));
+  PROLOGUE_RETURN_IF_ERROR(optional("q_norm.bias", p.q_norm.bias, q_weights, size));
+  PROLOGUE_RETURN_IF_ERROR(optional("k_norm.bias", p.k_norm.bias, k_weights, size));
 
   const Rotation& r = p.rotation;
   if (r.rotary_dim == 0) return {};
@@ -203,21 +216,21 @@ Status add_outputs(const AttentionPrologueParams& p, RegionChecks& regions) {
         regions.write(heads_region("q_out", p.q_out, p.num_tokens, p.num_q_heads, p.head_dim, p.dtype), "q"));
   }
   const auto add_side = [&](const char* out_name, const MutableHeadsView& out, const char* in_name, const HeadsView& in,
-                            int64_t width, const Region& cache, const Region& scale) -> Status {
+                            int64_t width, const PagedHeads& side, const Region& cache, const Region& scale) -> Status {
     if (p.num_kv_heads == 0 || in.data == nullptr) return {};
     if (out.data != nullptr) {
       PROLOGUE_RETURN_IF_ERROR(regions.write(heads_region(out_name, out, p.num_tokens, p.num_kv_heads, width, p.dtype), in_name));
     }
     if (cache.data == nullptr) return {};
     PROLOGUE_RETURN_IF_ERROR(regions.write(cache));
-    return p.cache.scaling == KvScaling::token_head ? regions.write(scale) : regions.read(scale);
+    return side.format.scaling == KvScaling::token_head ? regions.write(scale) : regions.read(scale);
   };
   const PagedKvView& c = p.cache;
-  PROLOGUE_RETURN_IF_ERROR(add_side("k_out", p.k_out, "k", p.k, p.head_dim, cache_region("cache.k", c.k, c.k_strides, c),
-                                    cache_scale_region("cache.k_scale", c.k_scale, c.k_scale_strides, c)));
-  PROLOGUE_RETURN_IF_ERROR(add_side("v_out", p.v_out, "v", p.v, v_width(p),
-                                    cache_region("cache.v", c.v, c.v_strides, c, v_width(p)),
-                                    cache_scale_region("cache.v_scale", c.v_scale, c.v_scale_strides, c)));
+  PROLOGUE_RETURN_IF_ERROR(add_side("k_out", p.k_out, "k", p.k, p.head_dim, c.k, cache_region("cache.k", c.k, p.head_dim, c),
+                                    cache_scale_region("cache.k.scale", c.k, c)));
+  PROLOGUE_RETURN_IF_ERROR(add_side("v_out", p.v_out, "v", p.v, v_head_dim(p), c.v,
+                                    cache_region("cache.v", c.v, v_head_dim(p), c),
+                                    cache_scale_region("cache.v.scale", c.v, c)));
   PROLOGUE_RETURN_IF_ERROR(
       regions.write(array_region("token_faults", p.token_faults, p.token_faults == nullptr ? 0 : p.num_tokens, 1)));
   return regions.write(array_region("faults", p.faults, p.faults == nullptr ? 0 : 1, alignof(FaultRecord)));
@@ -231,7 +244,7 @@ Status add_all(const AttentionPrologueParams& p, RegionChecks& regions) {
 
 AttentionPrologueParams resolved(const AttentionPrologueParams& params) {
   AttentionPrologueParams p = params;
-  p.cache.type = resolve_dtype(p.cache.type, p.dtype);
+  p.cache = resolved(p.cache, p.dtype);
   return p;
 }
 
@@ -245,11 +258,11 @@ Status validate_resolved(const AttentionPrologueParams& p) {
   }
   PROLOGUE_RETURN_IF_ERROR(check_dtype(kName, "dtype", p.dtype));
   PROLOGUE_RETURN_IF_ERROR(check_rotation(p));
-  if (p.cache.v_head_dim < 0 || p.cache.v_head_dim > 576 || p.cache.v_head_dim % 2 != 0) {
-    return unsupported(kName, ": cache.v_head_dim is ", p.cache.v_head_dim,
+  if (p.cache.v.head_dim < 0 || p.cache.v.head_dim > 576 || p.cache.v.head_dim % 2 != 0) {
+    return unsupported(kName, ": cache.v.head_dim is ", p.cache.v.head_dim,
                        ": supported is every even number in 2..576, or 0 = head_dim");
   }
-  PROLOGUE_RETURN_IF_ERROR(check_norm(p));
+  PROLOGUE_RETURN_IF_ERROR(check_norms(p));
   PROLOGUE_RETURN_IF_ERROR(check_query_scale(kName, p.q_scale));
   PROLOGUE_RETURN_IF_ERROR(check_enum("rounding", p.rounding, Rounding::per_step, "once and per_step"));
   if (p.num_tokens == 0) return {};
@@ -276,26 +289,26 @@ Status check_run(const AttentionPrologueParams& a, const AttentionPrologueParams
   heads("q", a.q, b.q);
   heads("k", a.k, b.k);
   heads("v", a.v, b.v);
-  heads("q_out", a.q_out, b.q_out);
-  heads("k_out", a.k_out, b.k_out);
-  heads("v_out", a.v_out, b.v_out);
+  heads("q_out", as_input(a.q_out), as_input(b.q_out));
+  heads("k_out", as_input(a.k_out), as_input(b.k_out));
+  heads("v_out", as_input(a.v_out), as_input(b.v_out));
   plan.present("bias.q", a.bias.q, b.bias.q);
   plan.present("bias.k", a.bias.k, b.bias.k);
   plan.present("bias.v", a.bias.v, b.bias.v);
 
-  plan.same("norm.placement", a.norm.placement, b.norm.placement);
-  plan.same("norm.kind", a.norm.kind, b.norm.kind);
-  plan.same("norm.scope", a.norm.scope, b.norm.scope);
-  plan.same("norm.eps", a.norm.eps, b.norm.eps);
-  plan.same("norm.weight_offset", a.norm.weight_offset, b.norm.weight_offset);
-  plan.present("norm.q_weight", a.norm.q_weight, b.norm.q_weight);
-  plan.present("norm.k_weight", a.norm.k_weight, b.norm.k_weight);
-  plan.same("norm.q_weight_head_stride", a.norm.q_weight_head_stride, b.norm.q_weight_head_stride);
-  plan.same("norm.k_weight_head_stride", a.norm.k_weight_head_stride, b.norm.k_weight_head_stride);
-  plan.present("norm.q_bias", a.norm.q_bias, b.norm.q_bias);
-  plan.present("norm.k_bias", a.norm.k_bias, b.norm.k_bias);
-  plan.same("v_norm.enabled", a.v_norm.enabled, b.v_norm.enabled);
-  plan.same("v_norm.eps", a.v_norm.eps, b.v_norm.eps);
+  const auto norms = [&](const char* name, const HeadNorm& x, const HeadNorm& y) {
+    plan.same(name, "placement", x.placement, y.placement);
+    plan.same(name, "kind", x.kind, y.kind);
+    plan.same(name, "scope", x.scope, y.scope);
+    plan.same(name, "eps", x.eps, y.eps);
+    plan.same(name, "weight_offset", x.weight_offset, y.weight_offset);
+    plan.present(name, "weight", x.weight, y.weight);
+    plan.same(name, "weight_head_stride", x.weight_head_stride, y.weight_head_stride);
+    plan.present(name, "bias", x.bias, y.bias);
+  };
+  norms("q_norm", a.q_norm, b.q_norm);
+  norms("k_norm", a.k_norm, b.k_norm);
+  norms("v_norm", a.v_norm, b.v_norm);
 
   const Rotation &r = a.rotation, &s = b.rotation;
   plan.same("rotation.style", r.style, s.style);
@@ -338,23 +351,25 @@ Status check_run(const AttentionPrologueParams& a, const AttentionPrologueParams
   plan.present("q8_out.scale", a.q8_out.scale, b.q8_out.scale);
 
   const PagedKvView &c = a.cache, &d = b.cache;
-  const auto pages = [&](const char* name, const void* x, const void* y, const PageStrides& of_x, const PageStrides& of_y) {
-    plan.present(name, x, y);
-    plan.same(name, "page stride", of_x.page, of_y.page);
-    plan.same(name, "token stride", of_x.token, of_y.token);
-    plan.same(name, "head stride", of_x.head, of_y.head);
+  const auto side = [&](const char* name, const PagedHeads& x, const PagedHeads& y) {
+    const auto strides = [&](const char* of, const PageStrides& m, const PageStrides& n) {
+      plan.same(of, "page stride", m.page, n.page);
+      plan.same(of, "token stride", m.token, n.token);
+      plan.same(of, "head stride", m.head, n.head);
+    };
+    plan.present(name, x.data, y.data);
+    plan.same(name, "head_dim", x.head_dim, y.head_dim);
+    plan.same(name, "format.type", x.format.type, y.format.type);
+    plan.same(name, "format.scaling", x.format.scaling, y.format.scaling);
+    strides(name, x.strides, y.strides);
+    plan.present(name, "scale", x.scale, y.scale);
+    strides(name, x.scale_strides, y.scale_strides);
   };
-  pages("cache.k", c.k, d.k, c.k_strides, d.k_strides);
-  pages("cache.v", c.v, d.v, c.v_strides, d.v_strides);
-  pages("cache.k_scale", c.k_scale, d.k_scale, c.k_scale_strides, d.k_scale_strides);
-  pages("cache.v_scale", c.v_scale, d.v_scale, c.v_scale_strides, d.v_scale_strides);
-  plan.same("cache.type", c.type, d.type);
-  plan.same("cache.scaling", c.scaling, d.scaling);
+  side("cache.k", c.k, d.k);
+  side("cache.v", c.v, d.v);
   plan.same("cache.num_pages", c.num_pages, d.num_pages);
   plan.same("cache.page_size", c.page_size, d.page_size);
   plan.same("cache.num_kv_heads", c.num_kv_heads, d.num_kv_heads);
-  plan.same("cache.head_dim", c.head_dim, d.head_dim);
-  plan.same("cache.v_head_dim", c.v_head_dim, d.v_head_dim);
   plan.present("faults", a.faults, b.faults);
   plan.present("token_faults", a.token_faults, b.token_faults);
 

@@ -13,12 +13,12 @@
 // Definitions, formulas and bounds: docs/numerics.md. Every pointer is on the operation's device. Strides count elements.
 //
 //   q, k, v  [num_tokens, heads, head_dim] dtype: three views of one packed buffer (set_packed_qkv), or three buffers. V may have
-//            its own head_dim (cache.v_head_dim). For models that take V from K (Gemma 4), set v = k and bias.v = bias.k
+//            its own head_dim (cache.v.head_dim). For models that take V from K (Gemma 4), set v = k and bias.v = bias.k
 //   bias     q [num_q_heads * head_dim], k [num_kv_heads * head_dim], v [num_kv_heads * v_head_dim] dtype; each null = none
 //   q_out    [num_tokens, num_q_heads, head_dim] dtype; may be q itself (same pointer and strides); no other overlap
 //   k_out    [num_tokens, num_kv_heads, head_dim] dtype, v_out [.., v_head_dim]; may be k and v themselves. Written for every
 //            token that is not padding, whatever its slot
-//   cache    see PagedKvView in views.h. cache.k (cache.v) null: K (V) is written only to k_out (v_out)
+//   cache    see PagedKvView in views.h. cache.k.data (cache.v.data) null: K (V) is written only to k_out (v_out)
 //   Which of Q, K and V there are: num_kv_heads = 0: only Q. num_q_heads = 0: no Q. k.data null: no K. v.data null: no V
 //
 // Guards. Nothing outside the named rows and slots is touched. Two tokens must not share a slot.
@@ -73,26 +73,18 @@ enum class NormPlacement : int32_t { none = 0, before_rope, after_rope };
 enum class NormKind : int32_t { rms = 0, layer };
 enum class NormScope : int32_t { head = 0, token };  // token: one norm over all heads of the token (OLMo 2); rms only
 
-// rms:    x / sqrt(mean(x^2) + eps) * (weight_offset + w)
-// layer: (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * (weight_offset + w) + b
-struct QkNorm {
+// The norm of each head of one of Q, K and V.
+//   rms:    x / sqrt(mean(x^2) + eps) * (weight_offset + w)
+//   layer:  (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * (weight_offset + w) + b
+struct HeadNorm {
   NormPlacement placement = NormPlacement::none;
   NormKind kind = NormKind::rms;
   NormScope scope = NormScope::head;
   float eps = 1e-6f;
   float weight_offset = 0.0f;      // 1 for Gemma, whose model files hold w - 1
-  const void* q_weight = nullptr;  // dtype; null = no weight: x is multiplied by 1
-  const void* k_weight = nullptr;
-  int64_t q_weight_head_stride = 0;  // 0: one [head_dim] for all heads; head_dim: [heads, head_dim]
-  int64_t k_weight_head_stride = 0;
-  const void* q_bias = nullptr;  // layer only; same strides as the weights
-  const void* k_bias = nullptr;
-};
-
-// Weightless RMS norm of each head of V (Gemma 4).
-struct VNorm {
-  bool enabled = false;
-  float eps = 1e-6f;
+  const void* weight = nullptr;    // dtype; null = no weight: x is multiplied by 1
+  int64_t weight_head_stride = 0;  // 0: one [head_dim] for all heads; head_dim: [heads, head_dim]
+  const void* bias = nullptr;      // layer only; same stride as the weight
 };
 
 enum class CosSinSource : int32_t {
@@ -105,7 +97,7 @@ struct Rotation {
   RopeStyle style = RopeStyle::neox;
   int64_t rotary_dim = 0;     // even; 0 = no rotation (then cos_sin and inv_freq must be null)
   int64_t rotary_offset = 0;  // even; channels [rotary_offset, rotary_offset + rotary_dim) are rotated, the others are not
-  bool inverse = false;       // inverse rotation: -sin
+  int32_t inverse = 0;        // not 0: inverse rotation: -sin
   CosSinSource source = CosSinSource::table;
   const float* cos_sin = nullptr;
   const float* inv_freq = nullptr;           // [rotary_dim / 2] float32
@@ -141,7 +133,7 @@ struct TokenPlaces {
   int64_t max_pages_per_seq = 0;
   int64_t ring_size = 0;  // tokens
   IndexView position_offsets;
-  bool position_offset_per_seq = false;
+  int32_t position_offset_per_seq = 0;
 };
 
 enum class PositionScale : int32_t { none = 0, llama4, logn };
@@ -178,8 +170,9 @@ struct AttentionPrologueParams {
   HeadsView k;
   HeadsView v;
   QkvBias bias;
-  QkNorm norm;
-  VNorm v_norm;
+  HeadNorm q_norm;
+  HeadNorm k_norm;  // where Q and K have norms, these differ in weight and bias only
+  HeadNorm v_norm;  // rms over a head, without weight and bias (Gemma 4)
   Rotation rotation;
   TokenPlaces places;
   QueryScale q_scale;
@@ -195,8 +188,13 @@ struct AttentionPrologueParams {
   uint8_t* token_faults = nullptr;  // [num_tokens]: a FaultCode is written for each faulty token; null = not wanted
 };
 
+// Channels of a head of V.
+constexpr int64_t v_head_dim(const AttentionPrologueParams& params) {
+  return params.cache.v.head_dim > 0 ? params.cache.v.head_dim : params.head_dim;
+}
+
 // Sets q, k and v to one packed buffer [num_tokens, (num_q_heads + num_kv_heads) * head_dim + num_kv_heads * v_head_dim] whose
-// row stride is token_stride elements. The sizes, dtype and cache.v_head_dim of `params` must be set before.
+// row stride is token_stride elements. The sizes, dtype and cache.v.head_dim of `params` must be set before.
 PROLOGUE_API void set_packed_qkv(AttentionPrologueParams& params, const void* qkv, int64_t token_stride);
 
 PROLOGUE_API Status validate(const AttentionPrologueParams& params);

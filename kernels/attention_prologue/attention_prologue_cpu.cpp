@@ -22,7 +22,7 @@ struct TensorSteps {
   int64_t num_heads = 0;
   int64_t width = 0;
   const T* bias = nullptr;
-  HeadNorm<T> norm;
+  HeadNorm norm;
   RotationRow rotation;  // of the token at hand
   float factor = 1.0f;   // the Q scale
   bool round_steps = false;
@@ -82,7 +82,7 @@ template <class T>
 void steps_from_norm(const TensorSteps<T>& s, const NormFactors& of_token, int64_t h, float* values) {
   if (s.norm.placement != NormPlacement::none) {
     const bool whole_token = s.norm.scope == NormScope::token;
-    normalize(s.norm, whole_token ? of_token : head_factors(values, s.width, s.norm.kind, s.norm.eps), h, s.width, values);
+    normalize<T>(s.norm, whole_token ? of_token : head_factors(values, s.width, s.norm.kind, s.norm.eps), h, s.width, values);
     round_step(s, values);
   }
   if (s.norm.placement != NormPlacement::after_rope) turn(s, values);
@@ -120,35 +120,12 @@ class Prologue {
  public:
   explicit Prologue(const AttentionPrologueParams& p) : p_(p) {
     const bool round_steps = p.rounding == Rounding::per_step;
-    const QkNorm& n = p.norm;
-    const auto norm = [&](const void* weight, int64_t stride, const void* bias) {
-      return HeadNorm<T>{n.placement,     n.kind,
-                         n.scope,         n.eps,
-                         n.weight_offset, static_cast<const T*>(weight),
-                         stride,          static_cast<const T*>(bias)};
+    const auto steps = [&](const HeadsView& in, int64_t num_heads, int64_t width, const void* bias, const HeadNorm& norm) {
+      return TensorSteps<T>{in, in.data == nullptr ? 0 : num_heads, width, static_cast<const T*>(bias), norm, {}, 1.0f, round_steps};
     };
-    q_ = {p.q, p.num_q_heads, p.head_dim, static_cast<const T*>(p.bias.q), norm(n.q_weight, n.q_weight_head_stride, n.q_bias),
-          {},  1.0f,          round_steps};
-    k_ = {p.k,
-          p.k.data == nullptr ? 0 : p.num_kv_heads,
-          p.head_dim,
-          static_cast<const T*>(p.bias.k),
-          norm(n.k_weight, n.k_weight_head_stride, n.k_bias),
-          {},
-          1.0f,
-          round_steps};
-    v_ = {p.v,
-          p.v.data == nullptr ? 0 : p.num_kv_heads,
-          p.cache.v_head_dim > 0 ? p.cache.v_head_dim : p.head_dim,
-          static_cast<const T*>(p.bias.v),
-          {},
-          {},
-          1.0f,
-          round_steps};
-    if (p.v_norm.enabled) {
-      v_.norm.placement = NormPlacement::before_rope;
-      v_.norm.eps = p.v_norm.eps;
-    }
+    q_ = steps(p.q, p.num_q_heads, p.head_dim, p.bias.q, p.q_norm);
+    k_ = steps(p.k, p.num_kv_heads, p.head_dim, p.bias.k, p.k_norm);
+    v_ = steps(p.v, p.num_kv_heads, v_head_dim(p), p.bias.v, p.v_norm);
   }
 
   void run(int64_t t) const {
@@ -166,9 +143,9 @@ class Prologue {
     q.factor = query_factor(p_.q_scale, place.position);
     for_each_head(q, t, [&](int64_t h, const FinishedHead<T>& head) { store_query(t, h, head); });
     for_each_head(k, t,
-                  [&](int64_t h, const FinishedHead<T>& head) { store_kv(p_.k_out, k_side(p_.cache), t, h, place.slot, head); });
+                  [&](int64_t h, const FinishedHead<T>& head) { store_kv(p_.k_out, p_.cache.k, t, h, place.slot, head); });
     for_each_head(v_, t,
-                  [&](int64_t h, const FinishedHead<T>& head) { store_kv(p_.v_out, v_side(p_.cache), t, h, place.slot, head); });
+                  [&](int64_t h, const FinishedHead<T>& head) { store_kv(p_.v_out, p_.cache.v, t, h, place.slot, head); });
   }
 
  private:
@@ -186,9 +163,9 @@ class Prologue {
     quantize_values<DType::fp8_e4m3>(head.values, head.width, scale.reciprocal, y);
   }
 
-  static void store_kv(const MutableHeadsView& out, const CacheSide& side, int64_t t, int64_t h, int64_t slot,
-                       const FinishedHead<T>& head) {
-    if (side.data != nullptr && slot >= 0) write_head(side, slot, h, head);
+  void store_kv(const MutableHeadsView& out, const PagedHeads& side, int64_t t, int64_t h, int64_t slot,
+                const FinishedHead<T>& head) const {
+    if (side.data != nullptr && slot >= 0) write_head(side, p_.cache.page_size, slot, h, head);
     if (out.data != nullptr) store_head(head, head_at<T>(out, t, h));
   }
 

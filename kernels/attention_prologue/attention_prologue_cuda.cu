@@ -7,6 +7,7 @@
 #include <prologue/kernels/attention_prologue/instances.h>
 #include <prologue/kernels/attention_prologue/prologue_instances.cuh>
 #include <prologue/kernels/base/cuda_launch.cuh>
+#include <prologue/kernels/base/view_checks.h>
 
 namespace prologue::cuda {
 
@@ -17,7 +18,7 @@ int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 bool has_k(const AttentionPrologueParams& p) { return p.num_kv_heads > 0 && p.k.data != nullptr; }
 bool has_v(const AttentionPrologueParams& p) { return p.num_kv_heads > 0 && p.v.data != nullptr; }
 bool has_cache(const AttentionPrologueParams& p) {
-  return (has_k(p) && p.cache.k != nullptr) || (has_v(p) && p.cache.v != nullptr);
+  return (has_k(p) && p.cache.k.data != nullptr) || (has_v(p) && p.cache.v.data != nullptr);
 }
 bool derives_slots(const AttentionPrologueParams& p) {
   return p.places.cu_seqlens_q != nullptr && p.places.slot_mapping.data == nullptr && has_cache(p);
@@ -25,9 +26,9 @@ bool derives_slots(const AttentionPrologueParams& p) {
 bool derives_positions(const AttentionPrologueParams& p) {
   return p.places.cu_seqlens_q != nullptr && p.places.positions.data == nullptr;
 }
-int64_t v_head_dim(const AttentionPrologueParams& p) { return p.cache.v_head_dim > 0 ? p.cache.v_head_dim : p.head_dim; }
-
-bool normed(const AttentionPrologueParams& p) { return p.norm.placement != NormPlacement::none; }
+// The norm of Q and K; weights and biases are those of each.
+const HeadNorm& norm_of(const AttentionPrologueParams& p) { return p.num_q_heads > 0 ? p.q_norm : p.k_norm; }
+bool normed(const AttentionPrologueParams& p) { return norm_of(p).placement != NormPlacement::none; }
 
 // ---- the widest vector ------------------------------------------------------------------------------------------------------
 
@@ -49,10 +50,10 @@ struct Alignment {
     pointer(view.data, bits);
     strides({view.token_stride, view.head_stride});
   }
-  void pages(const void* data, const PageStrides& s, DType type) {
-    if (data == nullptr || type == DType::int4) return;  // int4 is stored byte by byte
-    pointer(data, dtype_bits(type));
-    strides({s.page, s.token, s.head});
+  void pages(const PagedHeads& side) {
+    if (side.data == nullptr || side.format.type == DType::int4) return;  // int4 is stored byte by byte
+    pointer(side.data, dtype_bits(side.format.type));
+    strides({side.strides.page, side.strides.token, side.strides.head});
   }
 };
 
@@ -63,12 +64,12 @@ bool fits(const AttentionPrologueParams& p, int64_t vector) {
   a.strides({p.head_dim - rotary, rotary / 2, rotary > 0 ? p.rotation.rotary_offset : 0});
   if (normed(p)) {
     a.strides({p.head_dim / 2});
-    for (const void* values : {p.norm.q_weight, p.norm.k_weight, p.norm.q_bias, p.norm.k_bias}) a.pointer(values, bits);
-    a.strides({p.norm.q_weight_head_stride, p.norm.k_weight_head_stride});
+    for (const void* values : {p.q_norm.weight, p.k_norm.weight, p.q_norm.bias, p.k_norm.bias}) a.pointer(values, bits);
+    a.strides({p.q_norm.weight_head_stride, p.k_norm.weight_head_stride});
   }
   if (p.num_q_heads > 0) {
     a.heads(p.q, bits);
-    a.heads(p.q_out, bits);
+    a.heads(as_input(p.q_out), bits);
     a.pointer(p.bias.q, bits);
     if (p.q8_out.data != nullptr) {
       a.pointer(p.q8_out.data, 8);
@@ -77,17 +78,17 @@ bool fits(const AttentionPrologueParams& p, int64_t vector) {
   }
   if (has_k(p)) {
     a.heads(p.k, bits);
-    a.heads(p.k_out, bits);
+    a.heads(as_input(p.k_out), bits);
     a.pointer(p.bias.k, bits);
-    a.pages(p.cache.k, p.cache.k_strides, p.cache.type);
+    a.pages(p.cache.k);
   }
   if (has_v(p)) {
     a.strides({v_head_dim(p)});
-    if (p.v_norm.enabled) a.strides({v_head_dim(p) / 2});
+    if (p.v_norm.placement != NormPlacement::none) a.strides({v_head_dim(p) / 2});
     a.heads(p.v, bits);
-    a.heads(p.v_out, bits);
+    a.heads(as_input(p.v_out), bits);
     a.pointer(p.bias.v, bits);
-    a.pages(p.cache.v, p.cache.v_strides, p.cache.type);
+    a.pages(p.cache.v);
   }
   if (rotary > 0 && p.rotation.source != CosSinSource::inv_freq) a.pointer(p.rotation.cos_sin, 32);
   return a.ok;
@@ -111,18 +112,18 @@ bool whole_heads(const AttentionPrologueParams& p) {
 // Every byte offset that a lean kernel forms in 32 bits fits.
 bool fits_32_bits(const AttentionPrologueParams& p) {
   for (const int64_t stride : {p.q.token_stride, p.k.token_stride, p.v.token_stride, p.q_out.token_stride, p.q8_out.token_stride,
-                               p.cache.k_strides.page, p.cache.k_strides.token, p.cache.v_strides.page, p.cache.v_strides.token,
-                               p.cache.k_scale_strides.page, p.cache.k_scale_strides.token, p.cache.v_scale_strides.page,
-                               p.cache.v_scale_strides.token, p.places.block_table_stride}) {
+                               p.cache.k.strides.page, p.cache.k.strides.token, p.cache.v.strides.page, p.cache.v.strides.token,
+                               p.cache.k.scale_strides.page, p.cache.k.scale_strides.token, p.cache.v.scale_strides.page,
+                               p.cache.v.scale_strides.token, p.places.block_table_stride}) {
     if (stride > kMost / 4) return false;
   }
   const int64_t heads = std::max<int64_t>({p.num_q_heads, p.num_kv_heads, 1});
   for (const int64_t stride :
-       {p.q.head_stride, p.k.head_stride, p.v.head_stride, p.q_out.head_stride, p.q8_out.head_stride, p.cache.k_strides.head,
-        p.cache.v_strides.head, p.cache.k_scale_strides.head, p.cache.v_scale_strides.head, p.head_dim}) {
+       {p.q.head_stride, p.k.head_stride, p.v.head_stride, p.q_out.head_stride, p.q8_out.head_stride, p.cache.k.strides.head,
+        p.cache.v.strides.head, p.cache.k.scale_strides.head, p.cache.v.scale_strides.head, p.head_dim}) {
     if (stride > kMost / 4 / heads) return false;
   }
-  return !(has_cache(p) && p.cache.num_slots() > kMost / 2) && p.rotation.max_position <= kMost / 2;
+  return !(has_cache(p) && num_slots(p.cache) > kMost / 2) && p.rotation.max_position <= kMost / 2;
 }
 
 // True if the call needs nothing that only the general kernel can do.
@@ -131,8 +132,8 @@ bool plain(const AttentionPrologueParams& p) {
   const bool scaled = p.q_scale.constant != 1.0f || p.q_scale.by_position != PositionScale::none;
   const bool both_outputs = p.k_out.data != nullptr || p.v_out.data != nullptr;
   if (p.num_q_heads + 2 * p.num_kv_heads > kMaxBlocksOfToken) return false;
-  const bool no_cache = (has_k(p) && p.cache.k == nullptr) || (has_v(p) && p.cache.v == nullptr);
-  if (p.rounding != Rounding::once || scaled || p.v_norm.enabled || both_outputs || no_cache) return false;
+  const bool no_cache = (has_k(p) && p.cache.k.data == nullptr) || (has_v(p) && p.cache.v.data == nullptr);
+  if (p.rounding != Rounding::once || scaled || p.v_norm.placement != NormPlacement::none || both_outputs || no_cache) return false;
   if (r.inverse || (r.rotary_dim > 0 && r.source == CosSinSource::inv_freq)) return false;
   if (r.past_table == PastTable::identity && r.max_position > 0) return false;
   return !has_v(p) || v_head_dim(p) == p.head_dim;
@@ -155,17 +156,20 @@ int features_of(const AttentionPrologueParams& p, int64_t vector) {
     features |= kBias;
   }
   if (normed(p)) {
-    const QkNorm& n = p.norm;
+    const HeadNorm& n = norm_of(p);
     if (n.placement != NormPlacement::before_rope || n.kind != NormKind::rms || n.scope != NormScope::head) return -1;
-    if ((features & kLayouts) != 0 || !q_and_k_have(n.q_weight, n.k_weight)) return -1;
-    if (n.q_weight_head_stride != 0 || n.k_weight_head_stride != 0 || (p.num_q_heads == 0 && !has_k(p))) return -1;
+    if ((features & kLayouts) != 0 || !q_and_k_have(p.q_norm.weight, p.k_norm.weight)) return -1;
+    if (p.q_norm.weight_head_stride != 0 || p.k_norm.weight_head_stride != 0) return -1;
+    if (p.num_q_heads == 0 && !has_k(p)) return -1;
     features |= kNorm;
   }
   if (p.q8_out.data != nullptr) features |= scales_of(p.q8_out.scaling);
-  if (has_cache(p) && p.cache.type != p.dtype) {
-    if (dtype_bits(p.cache.type) != 8) return -1;
-    features |= scales_of(p.cache.scaling);
-  }
+  const auto store = [&](const PagedHeads& side) {
+    if (side.format.type == p.dtype) return true;
+    features |= scales_of(side.format.scaling);
+    return dtype_bits(side.format.type) == 8;
+  };
+  if ((has_k(p) && !store(p.cache.k)) || (has_v(p) && !store(p.cache.v))) return -1;
   if (derives_positions(p) != derives_slots(p) && has_cache(p)) return -1;
   if (derives_slots(p)) {
     const TokenPlaces& places = p.places;
@@ -199,13 +203,13 @@ uint32_t step_of(const IndexView& view) { return view.type == DType::int64 ? 8 :
 
 template <class Stride, class Tensor>
 void fill_core(const AttentionPrologueParams& p, CoreArgs<Stride, Tensor>& args) {
-  const int64_t bits = dtype_size(p.dtype) * 8, kv_bits = dtype_bits(p.cache.type);
+  const int64_t bits = dtype_size(p.dtype) * 8;
   args.positions = bytes_of(p.places.positions.data);
   args.position_step = step_of(p.places.positions);
   if (has_cache(p)) {
     args.slots = bytes_of(p.places.slot_mapping.data);
     args.slot_step = step_of(p.places.slot_mapping);
-    args.num_slots = static_cast<Stride>(p.cache.num_slots());
+    args.num_slots = static_cast<Stride>(num_slots(p.cache));
     args.page_size = static_cast<uint32_t>(p.cache.page_size);
     const int ceil_log2 = std::bit_width(args.page_size - 1);
     args.page_shift = static_cast<uint32_t>(31 + ceil_log2);
@@ -232,8 +236,11 @@ void fill_core(const AttentionPrologueParams& p, CoreArgs<Stride, Tensor>& args)
   } else {
     fill(args.tensors[0], p.q, p.q_out.data, {0, p.q_out.token_stride, p.q_out.head_stride}, bits, p.num_q_heads);
   }
-  if (has_k(p)) fill(args.tensors[1], p.k, p.cache.k, p.cache.k_strides, kv_bits, p.num_kv_heads);
-  if (has_v(p)) fill(args.tensors[2], p.v, p.cache.v, p.cache.v_strides, kv_bits, p.num_kv_heads);
+  const auto fill_side = [&](TensorArgs<Stride>& tensor, const HeadsView& in, const PagedHeads& side) {
+    fill(tensor, in, side.data, side.strides, dtype_bits(side.format.type), p.num_kv_heads);
+  };
+  if (has_k(p)) fill_side(args.tensors[1], p.k, p.cache.k);
+  if (has_v(p)) fill_side(args.tensors[2], p.v, p.cache.v);
   args.faults = p.faults;
   args.token_faults = p.token_faults;
 }
@@ -245,12 +252,12 @@ void fill_steps(const AttentionPrologueParams& p, int features, LeanArgs& args) 
   k.bias = bytes_of(p.bias.k);
   v.bias = bytes_of(p.bias.v);
 
-  q.weight = bytes_of(p.norm.q_weight);
-  k.weight = bytes_of(p.norm.k_weight);
+  q.weight = bytes_of(p.q_norm.weight);
+  k.weight = bytes_of(p.k_norm.weight);
   v.weight = q.heads > 0 ? q.weight : k.weight;  // read, but not used
   for (LeanTensor* tensor : {&q, &k}) {
-    tensor->eps = p.norm.eps;
-    tensor->weight_offset = p.norm.weight_offset;
+    tensor->eps = norm_of(p).eps;
+    tensor->weight_offset = norm_of(p).weight_offset;
     tensor->inverse_count = 1.0f / static_cast<float>(p.head_dim);
   }
 
@@ -270,10 +277,11 @@ void fill_steps(const AttentionPrologueParams& p, int features, LeanArgs& args) 
   if (p.q8_out.data != nullptr) {
     scale(q, DType::fp8_e4m3, p.q8_out.scaling, p.q8_out.scale, {0, p.num_q_heads, 1});
   }
-  if (has_cache(p) && p.cache.type != p.dtype) {
-    scale(k, p.cache.type, p.cache.scaling, p.cache.k_scale, p.cache.k_scale_strides);
-    scale(v, p.cache.type, p.cache.scaling, p.cache.v_scale, p.cache.v_scale_strides);
-  }
+  const auto scale_side = [&](LeanTensor& tensor, const PagedHeads& side) {
+    if (side.format.type != p.dtype) scale(tensor, side.format.type, side.format.scaling, side.scale, side.scale_strides);
+  };
+  if (has_k(p)) scale_side(k, p.cache.k);
+  if (has_v(p)) scale_side(v, p.cache.v);
 
   const TokenPlaces& t = p.places;
   args.streams.pair_axis = p.rotation.pair_axis;
@@ -310,26 +318,21 @@ void fill_extras(const AttentionPrologueParams& p, int64_t vector, GeneralArgs& 
   k.bias = bytes_of(p.bias.k);
   v.bias = bytes_of(p.bias.v);
 
-  const auto norm = [&](TensorExtras& extras, const void* weight, const void* bias, int64_t head_stride, int64_t heads) {
-    if (!normed(p)) return;
-    const int64_t count = p.norm.scope == NormScope::token ? heads * p.head_dim : p.head_dim;
-    extras.norm = p.norm.placement == NormPlacement::before_rope ? NormStep::before_rope : NormStep::after_rope;
-    extras.norm_kind = p.norm.kind;
-    extras.norm_scope = p.norm.scope;
-    extras.eps = p.norm.eps;
-    extras.weight_offset = p.norm.weight_offset;
-    extras.inverse_count = 1.0f / static_cast<float>(count);
-    extras.weight = bytes_of(weight);
-    extras.norm_bias = bytes_of(bias);
-    extras.weight_head = bytes_of<int64_t>(head_stride, bits);
+  const auto norm = [&](TensorExtras& extras, const HeadNorm& n, int64_t heads, int64_t head_dim) {
+    if (n.placement == NormPlacement::none) return;
+    extras.norm = n.placement == NormPlacement::before_rope ? NormStep::before_rope : NormStep::after_rope;
+    extras.norm_kind = n.kind;
+    extras.norm_scope = n.scope;
+    extras.eps = n.eps;
+    extras.weight_offset = n.weight_offset;
+    extras.inverse_count = 1.0f / static_cast<float>(n.scope == NormScope::token ? heads * head_dim : head_dim);
+    extras.weight = bytes_of(n.weight);
+    extras.norm_bias = bytes_of(n.bias);
+    extras.weight_head = bytes_of<int64_t>(n.weight_head_stride, bits);
   };
-  norm(q, p.norm.q_weight, p.norm.q_bias, p.norm.q_weight_head_stride, p.num_q_heads);
-  norm(k, p.norm.k_weight, p.norm.k_bias, p.norm.k_weight_head_stride, p.num_kv_heads);
-  if (p.v_norm.enabled) {
-    v.norm = NormStep::before_rope;
-    v.eps = p.v_norm.eps;
-    v.inverse_count = 1.0f / static_cast<float>(v_head_dim(p));
-  }
+  norm(q, p.q_norm, p.num_q_heads, p.head_dim);
+  norm(k, p.k_norm, p.num_kv_heads, p.head_dim);
+  norm(v, p.v_norm, p.num_kv_heads, v_head_dim(p));
 
   const auto layout = [&](TensorExtras& extras, int64_t head_dim, bool turns) {
     extras.turns = turns ? 1 : 0;
@@ -352,12 +355,13 @@ void fill_extras(const AttentionPrologueParams& p, int64_t vector, GeneralArgs& 
     q.store = DType::fp8_e4m3;
     fill_scale(q, p.q8_out.scaling, p.q8_out.scale, {0, p.num_q_heads, 1});
   }
+  const auto store = [&](TensorExtras& extras, const PagedHeads& side) {
+    if (side.format.type != p.dtype) extras.store = side.format.type;
+    if (dtype_is_quantized(side.format.type)) fill_scale(extras, side.format.scaling, side.scale, side.scale_strides);
+  };
   if (has_cache(p)) {
-    if (p.cache.type != p.dtype) k.store = v.store = p.cache.type;
-    if (!dtype_is_activation(p.cache.type)) {
-      fill_scale(k, p.cache.scaling, p.cache.k_scale, p.cache.k_scale_strides);
-      fill_scale(v, p.cache.scaling, p.cache.v_scale, p.cache.v_scale_strides);
-    }
+    store(k, p.cache.k);
+    store(v, p.cache.v);
   }
 
   PlaceExtras& places = args.places;
@@ -375,13 +379,13 @@ void fill_extras(const AttentionPrologueParams& p, int64_t vector, GeneralArgs& 
     places.num_pages = p.cache.num_pages;
     places.ring_size = t.ring_size;
     places.position_offsets = t.position_offsets;
-    places.position_offset_per_seq = t.position_offset_per_seq ? 1 : 0;
+    places.position_offset_per_seq = t.position_offset_per_seq;
   }
   places.identity_past_table = p.rotation.past_table == PastTable::identity ? 1 : 0;
   places.source = p.rotation.source;
   places.inv_freq = p.rotation.inv_freq;
   places.attention_factor = p.rotation.attention_factor;
-  places.inverse = p.rotation.inverse ? 1 : 0;
+  places.inverse = p.rotation.inverse;
   args.q_scale = p.q_scale;
   args.rounds_per_step = p.rounding == Rounding::per_step ? 1 : 0;
 }
@@ -477,7 +481,7 @@ Status launch_general(const Family& instance, const AttentionPrologueParams& p, 
   fill_extras(p, instance.vector, args);
   const int64_t lanes = padded_lanes(units_of_all(p, instance.vector));
   const int64_t all = args.tensors[0].heads + args.tensors[1].heads + args.tensors[2].heads;
-  const bool over_token = normed(p) && p.norm.scope == NormScope::token;
+  const bool over_token = normed(p) && norm_of(p).scope == NormScope::token;
   const int64_t max_rows = lanes > 32 ? 1 : (over_token ? 256 : 128) / lanes;
   const int64_t rows = fill_warps(std::min(max_rows, all), lanes);
   const int64_t blocks = over_token ? 1 : std::min(ceil_divide(all, rows), kMaxBlocksOfToken);
@@ -554,7 +558,7 @@ std::string instance_name(const Family& family, const Instance& instance) {
 
 std::vector<KernelInstance<AttentionPrologueParams>> instances_of(const AttentionPrologueParams& unresolved) {
   const auto resolve = [](AttentionPrologueParams p) {
-    p.cache.type = resolve_dtype(p.cache.type, p.dtype);
+    p.cache = resolved(p.cache, p.dtype);
     return p;
   };
   const AttentionPrologueParams params = resolve(unresolved);

@@ -10,24 +10,6 @@
 
 namespace prologue::cpu {
 
-// K or V of a paged cache; data null: not present.
-struct CacheSide {
-  void* data = nullptr;
-  PageStrides strides;
-  DType type = DType::unset;
-  KvScaling scaling = KvScaling::none;
-  float* scale = nullptr;
-  PageStrides scale_strides;
-  int64_t page_size = 1;
-};
-
-inline CacheSide k_side(const PagedKvView& c) {
-  return {c.k, c.k_strides, c.type, c.scaling, c.k_scale, c.k_scale_strides, c.page_size};
-}
-inline CacheSide v_side(const PagedKvView& c) {
-  return {c.v, c.v_strides, c.type, c.scaling, c.v_scale, c.v_scale_strides, c.page_size};
-}
-
 inline int64_t slot_offset(const PageStrides& strides, int64_t page_size, int64_t slot, int64_t head) {
   return slot / page_size * strides.page + slot % page_size * strides.token + head * strides.head;
 }
@@ -51,9 +33,11 @@ void quantize_values(const float* values, int64_t count, float reciprocal, uint8
   }
 }
 
+// `side`: K or V of a cache, with its type resolved.
 template <class T>
-void write_head(const CacheSide& side, int64_t slot, int64_t head, const FinishedHead<T>& finished) {
-  const int64_t offset = slot_offset(side.strides, side.page_size, slot, head);
+void write_head(const PagedHeads& side, int64_t page_size, int64_t slot, int64_t head, const FinishedHead<T>& finished) {
+  const auto [cache_type, scaling] = side.format;
+  const int64_t offset = slot_offset(side.strides, page_size, slot, head);
   const auto store_float = [&](auto type) {
     using U = decltype(type);
     U* y = static_cast<U*>(side.data) + offset;
@@ -64,17 +48,17 @@ void write_head(const CacheSide& side, int64_t slot, int64_t head, const Finishe
     }
   };
   HeadScale scale;
-  if (side.scaling == KvScaling::tensor) scale = given_scale(side.scale[0]);
-  if (side.scaling == KvScaling::head) scale = given_scale(side.scale[head]);
-  if (side.scaling == KvScaling::token_head) {
-    scale = scale_for(finished.values, finished.width, side.type);
-    side.scale[slot_offset(side.scale_strides, side.page_size, slot, head)] = scale.scale;
+  if (scaling == KvScaling::tensor) scale = given_scale(side.scale[0]);
+  if (scaling == KvScaling::head) scale = given_scale(side.scale[head]);
+  if (scaling == KvScaling::token_head) {
+    scale = scale_for(finished.values, finished.width, cache_type);
+    side.scale[slot_offset(side.scale_strides, page_size, slot, head)] = scale.scale;
   }
-  uint8_t* const bytes = static_cast<uint8_t*>(side.data) + (side.type == DType::int4 ? offset / 2 : offset);
+  uint8_t* const bytes = static_cast<uint8_t*>(side.data) + (cache_type == DType::int4 ? offset / 2 : offset);
   const auto store_quantized = [&](auto type) {
     quantize_values<decltype(type)::value>(finished.values, finished.width, scale.reciprocal, bytes);
   };
-  switch (side.type) {
+  switch (cache_type) {
     case DType::f32: return store_float(float{});
     case DType::f16: return store_float(Float16{});
     case DType::bf16: return store_float(BFloat16{});

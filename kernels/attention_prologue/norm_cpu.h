@@ -13,19 +13,6 @@
 
 namespace prologue::cpu {
 
-// What the fused operation and the stage know of one tensor's norm.
-template <class T>
-struct HeadNorm {
-  NormPlacement placement = NormPlacement::none;
-  NormKind kind = NormKind::rms;
-  NormScope scope = NormScope::head;
-  float eps = 0.0f;
-  float weight_offset = 0.0f;
-  const T* weight = nullptr;
-  int64_t weight_head_stride = 0;
-  const T* bias = nullptr;
-};
-
 // The sum of term(x[0 .. count)), neighbours first; count is padded with zeros to a power of two.
 template <class F>
 float tree_sum(const float* x, int64_t count, const F& term) {
@@ -68,14 +55,14 @@ inline NormFactors head_factors(const float* x, int64_t head_dim, NormKind kind,
 }
 
 template <class T>
-void normalize(const HeadNorm<T>& norm, const NormFactors& factors, int64_t head, int64_t count, float* x) {
+void normalize(const HeadNorm& norm, const NormFactors& factors, int64_t head, int64_t count, float* x) {
   for (int64_t i = 0; i < count; ++i) x[i] = (x[i] - factors.mean) * factors.inverse;
   if (norm.weight != nullptr) {
-    const T* weight = norm.weight + head * norm.weight_head_stride;
+    const T* weight = static_cast<const T*>(norm.weight) + head * norm.weight_head_stride;
     for (int64_t i = 0; i < count; ++i) x[i] *= norm.weight_offset + to_float(weight[i]);
   }
   if (norm.bias != nullptr) {
-    const T* bias = norm.bias + head * norm.weight_head_stride;
+    const T* bias = static_cast<const T*>(norm.bias) + head * norm.weight_head_stride;
     for (int64_t i = 0; i < count; ++i) x[i] += to_float(bias[i]);
   }
 }

@@ -15,8 +15,8 @@ Status validate(const AddBiasParams& p, const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(check_dtype(kName, "dtype", p.dtype));
   if (p.num_tokens == 0) return {};
 
-  const Region x = heads_region("x", {p.x, p.x_stride, 0}, p.num_tokens, 1, p.width, p.dtype);
-  const Region y = heads_region("y", {p.y, p.y_stride, 0}, p.num_tokens, 1, p.width, p.dtype);
+  const Region x = heads_region("x", HeadsView{p.x, p.x_stride, 0}, p.num_tokens, 1, p.width, p.dtype);
+  const Region y = heads_region("y", HeadsView{p.y, p.y_stride, 0}, p.num_tokens, 1, p.width, p.dtype);
   const Region bias = array_region("bias", p.bias, p.width, dtype_size(p.dtype));
   PROLOGUE_RETURN_IF_ERROR(check_readable(kName, x));
   PROLOGUE_RETURN_IF_ERROR(check_readable(kName, bias));
@@ -32,28 +32,30 @@ Status validate(const QkNormParams& p, const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_heads", p.num_heads, 1, 65536));
   PROLOGUE_RETURN_IF_ERROR(check_dtype(kName, "dtype", p.dtype));
   PROLOGUE_RETURN_IF_ERROR(check_head_and_rotary_dim(kName, p.head_dim, RopeStyle::neox, 0));
-  if ((p.kind != NormKind::rms && p.kind != NormKind::layer) || (p.scope != NormScope::head && p.scope != NormScope::token)) {
-    return unsupported(kName, ": kind is ", static_cast<int32_t>(p.kind), " and scope ", static_cast<int32_t>(p.scope),
+  const HeadNorm& norm = p.norm;
+  if ((norm.kind != NormKind::rms && norm.kind != NormKind::layer) ||
+      (norm.scope != NormScope::head && norm.scope != NormScope::token)) {
+    return unsupported(kName, ": kind is ", static_cast<int32_t>(norm.kind), " and scope ", static_cast<int32_t>(norm.scope),
                        ": supported are rms and layer over a head, and rms over a token");
   }
-  if (p.kind == NormKind::layer && p.scope == NormScope::token) {
+  if (norm.kind == NormKind::layer && norm.scope == NormScope::token) {
     return unsupported(kName, ": scope is token and kind is layer: over a whole token there is rms only");
   }
-  if (p.kind == NormKind::rms && p.bias != nullptr) return invalid_argument(kName, ": bias is given, but kind is rms");
-  PROLOGUE_RETURN_IF_ERROR(check_positive(kName, "eps", p.eps));
-  PROLOGUE_RETURN_IF_ERROR(check_finite(kName, "weight_offset", p.weight_offset));
-  if (p.weight_head_stride != 0 && p.weight_head_stride != p.head_dim) {
-    return invalid_argument(kName, ": weight_head_stride is ", p.weight_head_stride, ": it must be 0 or head_dim, ", p.head_dim);
+  if (norm.kind == NormKind::rms && norm.bias != nullptr) return invalid_argument(kName, ": bias is given, but kind is rms");
+  PROLOGUE_RETURN_IF_ERROR(check_positive(kName, "eps", norm.eps));
+  PROLOGUE_RETURN_IF_ERROR(check_finite(kName, "weight_offset", norm.weight_offset));
+  if (norm.weight_head_stride != 0 && norm.weight_head_stride != p.head_dim) {
+    return invalid_argument(kName, ": weight_head_stride is ", norm.weight_head_stride, ": it must be 0 or head_dim, ", p.head_dim);
   }
   if (p.num_tokens == 0) return {};
 
   PROLOGUE_RETURN_IF_ERROR(check_index_type(kName, "positions", p.positions));
-  const int64_t weights = (p.weight_head_stride == 0 ? 1 : p.num_heads) * p.head_dim;
+  const int64_t weights = (norm.weight_head_stride == 0 ? 1 : p.num_heads) * p.head_dim;
   const auto optional = [](const void* data, int64_t count) { return data == nullptr ? 0 : count; };
   RegionChecks regions(kName);
   PROLOGUE_RETURN_IF_ERROR(regions.read(heads_region("x", p.x, p.num_tokens, p.num_heads, p.head_dim, p.dtype)));
-  PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("weight", p.weight, optional(p.weight, weights), dtype_size(p.dtype))));
-  PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("bias", p.bias, optional(p.bias, weights), dtype_size(p.dtype))));
+  PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("weight", norm.weight, optional(norm.weight, weights), dtype_size(p.dtype))));
+  PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("bias", norm.bias, optional(norm.bias, weights), dtype_size(p.dtype))));
   PROLOGUE_RETURN_IF_ERROR(regions.read(index_region("positions", p.positions, optional(p.positions.data, p.num_tokens))));
   PROLOGUE_RETURN_IF_ERROR(regions.write(heads_region("y", p.y, p.num_tokens, p.num_heads, p.head_dim, p.dtype), "x"));
   return regions.check_all_apart();
@@ -82,7 +84,7 @@ namespace {
 
 KvWriteParams resolved(const KvWriteParams& params) {
   KvWriteParams p = params;
-  p.cache.type = resolve_dtype(p.cache.type, p.dtype);
+  p.cache = resolved(p.cache, p.dtype);
   if (p.past_table == PastTable::identity) p.max_position = 0;  // no bound
   return p;
 }
@@ -93,14 +95,14 @@ Status validate(const KvWriteParams& params, const Execution& execution) {
   constexpr const char* kName = "kv_write";
   PROLOGUE_RETURN_IF_ERROR(check_device(kName, execution.device));
   KvWriteParams p = params;
-  p.cache.type = resolve_dtype(p.cache.type, p.dtype);
+  p.cache = resolved(p.cache, p.dtype);
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_tokens", p.num_tokens, 0, INT32_MAX));
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_kv_heads", p.num_kv_heads, 1, 65536));
   PROLOGUE_RETURN_IF_ERROR(check_dtype(kName, "dtype", p.dtype));
   PROLOGUE_RETURN_IF_ERROR(check_head_and_rotary_dim(kName, p.head_dim, RopeStyle::neox, 0));
   const PagedKvView& c = p.cache;
-  if (c.v_head_dim < 0 || c.v_head_dim > 576 || c.v_head_dim % 2 != 0) {
-    return unsupported(kName, ": cache.v_head_dim is ", c.v_head_dim,
+  if (c.v.head_dim < 0 || c.v.head_dim > 576 || c.v.head_dim % 2 != 0) {
+    return unsupported(kName, ": cache.v.head_dim is ", c.v.head_dim,
                        ": supported is every even number in 2..576, or 0 = head_dim");
   }
   if (p.num_tokens == 0) return {};
@@ -116,17 +118,17 @@ Status validate(const KvWriteParams& params, const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(check_cache_shape(kName, c, p.num_kv_heads, p.head_dim));
   if (p.k.data == nullptr && p.v.data == nullptr) return invalid_argument(kName, ": k and v are both null");
   RegionChecks regions(kName);
-  const auto add_side = [&](const char* name, const HeadsView& in, int64_t width, const Region& cache,
+  const auto add_side = [&](const char* name, const HeadsView& in, int64_t width, const PagedHeads& side, const Region& cache,
                             const Region& scale) -> Status {
     if (in.data == nullptr) return {};
     PROLOGUE_RETURN_IF_ERROR(regions.read(heads_region(name, in, p.num_tokens, p.num_kv_heads, width, p.dtype)));
     PROLOGUE_RETURN_IF_ERROR(regions.write(cache));
-    return c.scaling == KvScaling::token_head ? regions.write(scale) : regions.read(scale);
+    return side.format.scaling == KvScaling::token_head ? regions.write(scale) : regions.read(scale);
   };
-  PROLOGUE_RETURN_IF_ERROR(add_side("k", p.k, p.head_dim, cache_region("cache.k", c.k, c.k_strides, c),
-                                    cache_scale_region("cache.k_scale", c.k_scale, c.k_scale_strides, c)));
-  PROLOGUE_RETURN_IF_ERROR(add_side("v", p.v, c.v_width(), cache_region("cache.v", c.v, c.v_strides, c, c.v_width()),
-                                    cache_scale_region("cache.v_scale", c.v_scale, c.v_scale_strides, c)));
+  PROLOGUE_RETURN_IF_ERROR(add_side("k", p.k, p.head_dim, c.k, cache_region("cache.k.data", c.k, p.head_dim, c),
+                                    cache_scale_region("cache.k.scale", c.k, c)));
+  PROLOGUE_RETURN_IF_ERROR(add_side("v", p.v, v_head_dim(c), c.v, cache_region("cache.v.data", c.v, v_head_dim(c), c),
+                                    cache_scale_region("cache.v.scale", c.v, c)));
   PROLOGUE_RETURN_IF_ERROR(regions.read(index_region("slot_mapping", p.slot_mapping, p.num_tokens)));
   PROLOGUE_RETURN_IF_ERROR(regions.read(positions_region("positions", p.positions, p.num_axes, p.position_axis_stride,
                                                          p.positions.data == nullptr ? 0 : p.num_tokens)));

@@ -26,7 +26,7 @@ struct AddBiasParams {
 };
 PROLOGUE_API Status add_bias(const AddBiasParams& params, const Execution& execution);
 
-// y = norm(x) of Q or K (QkNorm's formulas), or of V (no weight, no bias). y may be x itself.
+// y = norm(x) of Q or K (HeadNorm's formulas), or of V (no weight, no bias). y may be x itself.
 // The rows of a token with a negative position are not touched. positions may be null: then no token is padding.
 struct QkNormParams {
   int64_t num_tokens = 0;
@@ -35,13 +35,7 @@ struct QkNormParams {
   DType dtype = DType::unset;
   HeadsView x;
   MutableHeadsView y;
-  NormKind kind = NormKind::rms;
-  NormScope scope = NormScope::head;
-  float eps = 1e-6f;
-  float weight_offset = 0.0f;
-  const void* weight = nullptr;
-  int64_t weight_head_stride = 0;
-  const void* bias = nullptr;
+  HeadNorm norm;  // its placement does not matter
   IndexView positions;
 };
 PROLOGUE_API Status qk_norm(const QkNormParams& params, const Execution& execution);

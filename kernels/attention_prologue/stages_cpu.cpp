@@ -43,27 +43,23 @@ Status qk_norm(const QkNormParams& p, const Execution& execution) {
   const int threads = threads_for(p.num_tokens * p.num_heads * p.head_dim, execution.num_threads);
   with_host_type(p.dtype, [&](auto type) {
     using T = decltype(type);
-    HeadNorm<T> norm;
-    norm.weight_offset = p.weight_offset;
-    norm.weight = static_cast<const T*>(p.weight);
-    norm.weight_head_stride = p.weight_head_stride;
-    norm.bias = static_cast<const T*>(p.bias);
+    const HeadNorm& norm = p.norm;
     parallel_for(p.num_tokens, threads, [&](int64_t t) {
       if (p.positions.data != nullptr && index_at(p.positions, t) < 0) return;
       alignas(64) float values[kMaxHeadDim];
       NormFactors of_token;
-      if (p.scope == NormScope::token) {
+      if (norm.scope == NormScope::token) {
         float squares = 0.0f;
         for (int64_t h = 0; h < p.num_heads; ++h) {
           load_values<T>(head_at<T>(p.x, t, h), nullptr, p.head_dim, values);
           squares += square_sum(values, p.head_dim);
         }
-        of_token = rms_factors(squares, p.num_heads * p.head_dim, p.eps);
+        of_token = rms_factors(squares, p.num_heads * p.head_dim, norm.eps);
       }
       for (int64_t h = 0; h < p.num_heads; ++h) {
         load_values<T>(head_at<T>(p.x, t, h), nullptr, p.head_dim, values);
-        const NormFactors factors = p.scope == NormScope::token ? of_token : head_factors(values, p.head_dim, p.kind, p.eps);
-        normalize(norm, factors, h, p.head_dim, values);
+        const NormFactors factors = norm.scope == NormScope::token ? of_token : head_factors(values, p.head_dim, norm.kind, norm.eps);
+        normalize<T>(norm, factors, h, p.head_dim, values);
         narrow(values, p.head_dim, head_at<T>(p.y, t, h));
       }
     });
@@ -96,22 +92,22 @@ Status kv_write(const KvWriteParams& p, const Execution& execution) {
   const int threads = threads_for(2 * p.num_tokens * p.num_kv_heads * p.head_dim, execution.num_threads);
   with_host_type(p.dtype, [&](auto type) {
     using T = decltype(type);
-    const auto write_heads = [&](const HeadsView& from, const CacheSide& side, int64_t width, int64_t t, int64_t slot) {
+    const auto write_heads = [&](const HeadsView& from, const PagedHeads& side, int64_t width, int64_t t, int64_t slot) {
       if (from.data == nullptr) return;
       alignas(64) float values[kMaxHeadDim];
       for (int64_t h = 0; h < p.num_kv_heads; ++h) {
         const T* x = head_at<T>(from, t, h);
         load_values<T>(x, nullptr, width, values);
-        write_head<T>(side, slot, h, {values, width, x, 0, 0});
+        write_head<T>(side, p.cache.page_size, slot, h, {values, width, x, 0, 0});
       }
     };
     parallel_for(p.num_tokens, threads, [&](int64_t t) {
       const TokenGuard guard =
-          guard_token(decisive_position(p, t), p.max_position, index_at(p.slot_mapping, t), p.cache.num_slots());
+          guard_token(decisive_position(p, t), p.max_position, index_at(p.slot_mapping, t), num_slots(p.cache));
       if (guard.fault != FaultCode::none) record_fault(p.faults, t, guard.fault);
       if (guard.slot < 0) return;
-      write_heads(p.k, k_side(p.cache), p.head_dim, t, guard.slot);
-      write_heads(p.v, v_side(p.cache), p.cache.v_width(), t, guard.slot);
+      write_heads(p.k, p.cache.k, p.head_dim, t, guard.slot);
+      write_heads(p.v, p.cache.v, v_head_dim(p.cache), t, guard.slot);
     });
   });
   return {};

@@ -53,14 +53,8 @@ Status qk_norm(const QkNormParams& p, const Execution& execution) {
   fused.dtype = p.dtype;
   fused.q = p.x;
   fused.q_out = p.y;
-  fused.norm.placement = NormPlacement::before_rope;
-  fused.norm.kind = p.kind;
-  fused.norm.scope = p.scope;
-  fused.norm.eps = p.eps;
-  fused.norm.weight_offset = p.weight_offset;
-  fused.norm.q_weight = p.weight;
-  fused.norm.q_weight_head_stride = p.weight_head_stride;
-  fused.norm.q_bias = p.bias;
+  fused.q_norm = p.norm;
+  fused.q_norm.placement = NormPlacement::before_rope;
   fused.places.positions = p.positions;
   return cuda::attention_prologue(fused, execution);
 }

@@ -12,7 +12,7 @@ namespace prologue {
 
 // True if something is written to the cache, so that slots are needed.
 inline bool writes_cache(const AttentionPrologueParams& p) {
-  return p.num_kv_heads > 0 && ((p.k.data != nullptr && p.cache.k != nullptr) || (p.v.data != nullptr && p.cache.v != nullptr));
+  return p.num_kv_heads > 0 && ((p.k.data != nullptr && p.cache.k.data != nullptr) || (p.v.data != nullptr && p.cache.v.data != nullptr));
 }
 
 struct TokenPlace {

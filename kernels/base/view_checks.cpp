@@ -109,32 +109,33 @@ Region positions_region(const char* name, const IndexView& view, int64_t num_axe
   return region;
 }
 
-Region cache_region(const char* name, const void* data, const PageStrides& strides, const PagedKvView& cache, int64_t width) {
-  const int64_t bits = dtype_bits(cache.type);
-  const int64_t channels = width > 0 ? width : cache.head_dim;
+Region cache_region(const char* name, const PagedHeads& side, int64_t head_dim, const PagedKvView& cache) {
+  const int64_t bits = dtype_bits(side.format.type);
+  const PageStrides& strides = side.strides;
   return {name,
-          data,
-          bytes_of(channels, bits),
+          side.data,
+          bytes_of(head_dim, bits),
           std::max<int64_t>(bits / 8, 1),
           {cache.num_pages, cache.page_size, cache.num_kv_heads},
           {bytes_of(strides.page, bits), bytes_of(strides.token, bits), bytes_of(strides.head, bits)}};
 }
 
-Region cache_scale_region(const char* name, const float* scale, const PageStrides& strides, const PagedKvView& cache) {
+Region cache_scale_region(const char* name, const PagedHeads& side, const PagedKvView& cache) {
   const int64_t size = sizeof(float);
-  switch (cache.scaling) {
+  const PageStrides& strides = side.scale_strides;
+  switch (side.format.scaling) {
     case KvScaling::none: break;
-    case KvScaling::tensor: return array_region(name, scale, 1, size);
-    case KvScaling::head: return array_region(name, scale, cache.num_kv_heads, size);
+    case KvScaling::tensor: return array_region(name, side.scale, 1, size);
+    case KvScaling::head: return array_region(name, side.scale, cache.num_kv_heads, size);
     case KvScaling::token_head:
       return {name,
-              scale,
+              side.scale,
               size,
               size,
               {cache.num_pages, cache.page_size, cache.num_kv_heads},
               {bytes_of(strides.page, 32), bytes_of(strides.token, 32), bytes_of(strides.head, 32)}};
   }
-  return array_region(name, scale, 0, size);
+  return array_region(name, side.scale, 0, size);
 }
 
 std::string dtype_text(DType type) {
@@ -296,40 +297,69 @@ Status check_index_type(const char* operation, const char* name, const IndexView
   return invalid_argument(operation, ": ", name, ".type is ", dtype_text(view.type), ": it must be int32 or int64");
 }
 
-Status check_cache_shape(const char* operation, const PagedKvView& cache, int64_t num_kv_heads, int64_t head_dim) {
-  if (!dtype_is_kv(cache.type)) {
-    return unsupported(operation, ": cache.type is ", dtype_text(cache.type),
+namespace {
+
+bool sets_one_type_of_two(const PagedKvView& cache) {
+  return cache.k.data != nullptr && cache.v.data != nullptr &&
+         (cache.k.format.type == DType::unset) != (cache.v.format.type == DType::unset);
+}
+
+}  // namespace
+
+PagedKvView resolved(const PagedKvView& cache, DType dtype) {
+  PagedKvView view = cache;
+  if (sets_one_type_of_two(cache)) return view;  // check_cache_shape returns the error
+  view.k.format.type = resolve_dtype(cache.k.format.type, dtype);
+  view.v.format.type = resolve_dtype(cache.v.format.type, dtype);
+  return view;
+}
+
+namespace {
+
+Status check_format(const char* operation, const char* name, const PagedHeads& side) {
+  const auto [type, scaling] = side.format;
+  if (!dtype_is_kv(type)) {
+    return unsupported(operation, ": ", name, ".format.type is ", dtype_text(type),
                        ": supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8 and int4");
   }
-  if (cache.scaling < KvScaling::none || cache.scaling > KvScaling::token_head) {
-    return unsupported(operation, ": cache.scaling is ", static_cast<int32_t>(cache.scaling),
+  if (scaling < KvScaling::none || scaling > KvScaling::token_head) {
+    return unsupported(operation, ": ", name, ".format.scaling is ", static_cast<int32_t>(scaling),
                        ": supported are none, tensor, head and token_head");
   }
-  if (dtype_is_activation(cache.type) && cache.scaling != KvScaling::none) {
-    return invalid_argument(operation, ": cache.scaling is given, but cache.type is ", dtype_name(cache.type),
-                            ": float caches have no scales");
+  if (!dtype_is_quantized(type) && scaling != KvScaling::none) {
+    return invalid_argument(operation, ": ", name, ".format.scaling is given, but the type is ", dtype_name(type),
+                            ": float types have no scales");
   }
-  if ((cache.type == DType::int8 || cache.type == DType::int4) && cache.scaling == KvScaling::none) {
-    return invalid_argument(operation, ": cache.scaling is none, but cache.type is ", dtype_name(cache.type),
-                            ": integer caches need scales");
+  if ((type == DType::int8 || type == DType::int4) && scaling == KvScaling::none) {
+    return invalid_argument(operation, ": ", name, ".format.scaling is none, but the type is ", dtype_name(type),
+                            ": integer types need scales");
   }
+  if (type != DType::int4) return {};
+  for (const int64_t stride : {side.strides.page, side.strides.token, side.strides.head}) {
+    if (stride % 2 == 0) continue;
+    return invalid_argument(operation, ": a stride of ", name, " is ", stride,
+                            ": it must be even, two channels of int4 share a byte");
+  }
+  return {};
+}
+
+}  // namespace
+
+Status check_cache_shape(const char* operation, const PagedKvView& cache, int64_t num_kv_heads, int64_t head_dim) {
+  if (sets_one_type_of_two(cache)) {
+    return invalid_argument(operation, ": cache.k.format.type is ", dtype_text(cache.k.format.type),
+                            " and cache.v.format.type is ", dtype_text(cache.v.format.type), ": set both, or none");
+  }
+  if (cache.k.data != nullptr) PROLOGUE_RETURN_IF_ERROR(check_format(operation, "cache.k", cache.k));
+  if (cache.v.data != nullptr) PROLOGUE_RETURN_IF_ERROR(check_format(operation, "cache.v", cache.v));
   PROLOGUE_RETURN_IF_ERROR(check_range(operation, "cache.num_pages", cache.num_pages, 1, int64_t{1} << 40));
   PROLOGUE_RETURN_IF_ERROR(check_range(operation, "cache.page_size", cache.page_size, 1, int64_t{1} << 20));
   if (cache.num_kv_heads != num_kv_heads) {
     return invalid_argument(operation, ": cache.num_kv_heads is ", cache.num_kv_heads, ": it must be num_kv_heads, ",
                             num_kv_heads);
   }
-  if (cache.head_dim != head_dim) {
-    return invalid_argument(operation, ": cache.head_dim is ", cache.head_dim, ": it must be head_dim, ", head_dim);
-  }
-  if (cache.type == DType::int4) {
-    for (const PageStrides& strides : {cache.k_strides, cache.v_strides}) {
-      for (const int64_t stride : {strides.page, strides.token, strides.head}) {
-        if (stride % 2 == 0) continue;
-        return invalid_argument(operation, ": a stride of the int4 cache is ", stride,
-                                ": it must be even, two channels share a byte");
-      }
-    }
+  if (cache.k.head_dim != head_dim) {
+    return invalid_argument(operation, ": cache.k.head_dim is ", cache.k.head_dim, ": it must be head_dim, ", head_dim);
   }
   return {};
 }

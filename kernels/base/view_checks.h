@@ -32,14 +32,18 @@ struct Region {
 
 PROLOGUE_API Region heads_region(const char* name, const HeadsView& view, int64_t num_tokens, int64_t num_heads, int64_t head_dim,
                                  DType dtype);
+inline Region heads_region(const char* name, const MutableHeadsView& view, int64_t num_tokens, int64_t num_heads, int64_t head_dim,
+                           DType dtype) {
+  return heads_region(name, as_input(view), num_tokens, num_heads, head_dim, dtype);
+}
 PROLOGUE_API Region array_region(const char* name, const void* data, int64_t count, int64_t element_size);
 Region index_region(const char* name, const IndexView& view, int64_t count);
 // [num_axes, count] with row stride axis_stride.
 Region positions_region(const char* name, const IndexView& view, int64_t num_axes, int64_t axis_stride, int64_t count);
-// `width` in channels of the cache's type; 0 = the cache's head_dim.
-Region cache_region(const char* name, const void* data, const PageStrides& strides, const PagedKvView& cache, int64_t width = 0);
-// The scales of a quantised cache, for every KvScaling; empty if there are none.
-Region cache_scale_region(const char* name, const float* scale, const PageStrides& strides, const PagedKvView& cache);
+// `side`: cache.k or cache.v, with its type resolved. `head_dim`: its channels.
+Region cache_region(const char* name, const PagedHeads& side, int64_t head_dim, const PagedKvView& cache);
+// The scales of a quantised side, for every KvScaling; empty if there are none.
+Region cache_scale_region(const char* name, const PagedHeads& side, const PagedKvView& cache);
 
 // "int16", or "the unknown type 99".
 std::string dtype_text(DType type);
@@ -96,7 +100,9 @@ Status check_past_table(const char* operation, PastTable past_table, int64_t max
 // If count > 1, the stride must be set.
 Status check_stride_set(const char* operation, const char* name, int64_t stride, const char* count_name, int64_t count);
 Status check_index_type(const char* operation, const char* name, const IndexView& view);
-// The cache's shape, type (resolved) and scaling must fit the operation's heads. Its memory is checked as regions.
+// The cache with the types of K and V that unset stands for in an operation on `dtype`.
+PagedKvView resolved(const PagedKvView& cache, DType dtype);
+// The cache's shape and formats (resolved) must fit the operation's heads. Its memory is checked as regions.
 Status check_cache_shape(const char* operation, const PagedKvView& cache, int64_t num_kv_heads, int64_t head_dim);
 
 }  // namespace prologue

@@ -26,9 +26,8 @@ struct MutableHeadsView {
   void* data = nullptr;
   int64_t token_stride = 0;
   int64_t head_stride = 0;
-
-  operator HeadsView() const { return {data, token_stride, head_stride}; }  // NOLINT(google-explicit-constructor)
 };
+inline HeadsView as_input(const MutableHeadsView& view) { return {view.data, view.token_stride, view.head_stride}; }
 
 // An array of integers on the device of the operation; index_view() makes one. Operations take int32 and int64, the rotary operation
 // every integer type.
@@ -76,32 +75,38 @@ enum class KvScaling : int32_t {
   token_head,  // computed when a token is written; [num_pages, page_size, num_kv_heads] float32 for each of K and V
 };
 
-// One layer's paged KV cache. Slot s is at offset s % page_size of page s / page_size. Channel d of head h of that slot is the
-// element
-//   page * strides.page + offset * strides.token + h * strides.head + d
-// int4 packs two elements in a byte, the even channel in the low nibble; strides and head dims must then be even. The strides
+// How K or V is stored.
+struct KvFormat {
+  DType type = DType::unset;  // unset: the dtype of the operation that uses the cache
+  KvScaling scaling = KvScaling::none;
+};
+
+// K or V of a layer's paged cache. Channel d of head h at offset `o` of page `p` is the element
+//   p * strides.page + o * strides.token + h * strides.head + d
+// int4 packs two elements in a byte, the even channel in the low nibble; strides and head_dim must then be even. The strides
 // describe every layout: NHD, HND, K and V in two buffers, or interleaved in one.
+struct PagedHeads {
+  void* data = nullptr;
+  int64_t head_dim = 0;
+  KvFormat format;
+  PageStrides strides;
+  float* scale = nullptr;     // on the device; tensor and head: read; token_head: written by the prologue
+  PageStrides scale_strides;  // token_head only; in floats
+};
+
+// One layer's paged KV cache. Slot s is at offset s % page_size of page s / page_size. K and V may have formats of their own.
 struct PagedKvView {
-  void* k = nullptr;
-  void* v = nullptr;
-  DType type = DType::unset;  // as_dtype: the dtype of the operation that uses the view
+  PagedHeads k;
+  PagedHeads v;  // v.head_dim = 0: that of k
   int64_t num_pages = 0;
   int64_t page_size = 0;
   int64_t num_kv_heads = 0;
-  int64_t head_dim = 0;    // of K
-  int64_t v_head_dim = 0;  // of V; 0 = head_dim
-  PageStrides k_strides;
-  PageStrides v_strides;
-
-  KvScaling scaling = KvScaling::none;
-  float* k_scale = nullptr;  // on the device; tensor and head: read; token_head: written by the prologue
-  float* v_scale = nullptr;
-  PageStrides k_scale_strides;  // token_head only; in floats
-  PageStrides v_scale_strides;
-
-  int64_t num_slots() const { return num_pages * page_size; }
-  int64_t v_width() const { return v_head_dim > 0 ? v_head_dim : head_dim; }
 };
+
+PROLOGUE_HOST_DEVICE constexpr int64_t num_slots(const PagedKvView& cache) { return cache.num_pages * cache.page_size; }
+PROLOGUE_HOST_DEVICE constexpr int64_t v_head_dim(const PagedKvView& cache) {
+  return cache.v.head_dim > 0 ? cache.v.head_dim : cache.k.head_dim;
+}
 
 // Strides of a dense [num_pages, page_size, num_kv_heads, head_dim] tensor.
 inline PageStrides nhd_strides(int64_t page_size, int64_t num_kv_heads, int64_t head_dim) {

@@ -1012,18 +1012,18 @@ inline Status rope_and_cache(const RopeAndCache& call, FaultRecord* faults, cons
   params.rotation.max_position = rope.max_position;
   params.places.positions = index_view(rope.positions);
   params.places.slot_mapping = index_view(call.slot_mapping);
-  params.cache.k = call.key_cache;
-  params.cache.v = call.value_cache;
+  params.cache.k.data = call.key_cache;
+  params.cache.v.data = call.value_cache;
   params.cache.num_pages = call.num_blocks;
   params.cache.page_size = call.block_size;
   params.cache.num_kv_heads = rope.num_kv_heads;
-  params.cache.head_dim = rope.head_size;
-  params.cache.k_strides = params.cache.v_strides = {call.block_stride, call.page_stride, call.head_stride};
-  params.cache.type = type == "auto" ? params.dtype : type == "fp8_e5m2" ? DType::fp8_e5m2 : DType::fp8_e4m3;
+  params.cache.k.head_dim = rope.head_size;
+  params.cache.k.strides = params.cache.v.strides = {call.block_stride, call.page_stride, call.head_stride};
+  params.cache.k.format.type = params.cache.v.format.type = type == "auto" ? params.dtype : type == "fp8_e5m2" ? DType::fp8_e5m2 : DType::fp8_e4m3;
   if (type != "auto") {
-    params.cache.scaling = call.scale_per_head ? KvScaling::head : KvScaling::tensor;
-    params.cache.k_scale = call.k_scale;
-    params.cache.v_scale = call.v_scale;
+    params.cache.k.format.scaling = params.cache.v.format.scaling = call.scale_per_head ? KvScaling::head : KvScaling::tensor;
+    params.cache.k.scale = call.k_scale;
+    params.cache.v.scale = call.v_scale;
   }
   params.faults = faults;
   return attention_prologue(params, execution);
@@ -1096,14 +1096,14 @@ inline Status apply_rope_inplace(const ApplyRopeInplace& call, FaultRecord* faul
   params.rotation.max_position = call.max_position;
   params.places.positions = call.positions;
   params.places.slot_mapping = call.cache_loc;
-  params.cache.k = call.k_buffer;  // a row of the pool is a page of one token
-  params.cache.v = call.v_buffer;
-  params.cache.type = call.dtype;
+  params.cache.k.data = call.k_buffer;  // a row of the pool is a page of one token
+  params.cache.v.data = call.v_buffer;
+  params.cache.k.format.type = params.cache.v.format.type = call.dtype;
   params.cache.num_pages = call.buffer_size;
   params.cache.page_size = 1;
   params.cache.num_kv_heads = call.num_kv_heads;
-  params.cache.head_dim = call.head_dim;
-  params.cache.k_strides = params.cache.v_strides = nhd_strides(1, call.num_kv_heads, call.head_dim);
+  params.cache.k.head_dim = call.head_dim;
+  params.cache.k.strides = params.cache.v.strides = nhd_strides(1, call.num_kv_heads, call.head_dim);
   params.faults = faults;
   return attention_prologue(params, execution);
 }
@@ -1279,18 +1279,18 @@ inline Status rope_quantize_fp8_append(const RopeQuantizeFp8Append& call, FaultR
   params.rotation.max_position = call.max_position;
   params.places.positions = call.pos_ids;
   params.places.slot_mapping = index_view(call.slot_mapping);
-  params.cache.k = call.k_cache;
-  params.cache.v = call.v_cache;
-  params.cache.type = DType::fp8_e4m3;
+  params.cache.k.data = call.k_cache;
+  params.cache.v.data = call.v_cache;
+  params.cache.k.format.type = params.cache.v.format.type = DType::fp8_e4m3;
   params.cache.num_pages = call.max_pages;
   params.cache.page_size = call.page_size;
   params.cache.num_kv_heads = call.num_kv_heads;
-  params.cache.head_dim = call.head_dim;
+  params.cache.k.head_dim = call.head_dim;
   const int64_t page = call.page_size * call.num_kv_heads * call.head_dim;
-  params.cache.k_strides = params.cache.v_strides = call.hnd ? PageStrides{page, call.head_dim, call.page_size * call.head_dim}
+  params.cache.k.strides = params.cache.v.strides = call.hnd ? PageStrides{page, call.head_dim, call.page_size * call.head_dim}
                                                              : nhd_strides(call.page_size, call.num_kv_heads, call.head_dim);
-  params.cache.scaling = KvScaling::tensor;
-  params.cache.k_scale = params.cache.v_scale = call.kv_scale;
+  params.cache.k.format.scaling = params.cache.v.format.scaling = KvScaling::tensor;
+  params.cache.k.scale = params.cache.v.scale = call.kv_scale;
   params.faults = faults;
   return attention_prologue(params, execution);
 }
@@ -1361,18 +1361,18 @@ inline Status qkv_preprocessing(const QkvPreprocessing& call, FaultRecord* fault
   params.places.block_table = call.block_table;
   params.places.block_table_stride = params.places.max_pages_per_seq = call.max_blocks_per_seq;
   params.places.ring_size = call.cyclic_kv_cache_len;
-  params.cache.k = call.k_pool;
-  params.cache.v = call.v_pool;
-  params.cache.type = call.cache_type;
+  params.cache.k.data = call.k_pool;
+  params.cache.v.data = call.v_pool;
+  params.cache.k.format.type = params.cache.v.format.type = call.cache_type;
   params.cache.num_pages = call.num_blocks;
   params.cache.page_size = call.tokens_per_block;
   params.cache.num_kv_heads = call.kv_head_num;
-  params.cache.head_dim = call.size_per_head;
-  params.cache.k_strides = params.cache.v_strides = {call.kv_head_num * call.tokens_per_block * call.size_per_head,
+  params.cache.k.head_dim = call.size_per_head;
+  params.cache.k.strides = params.cache.v.strides = {call.kv_head_num * call.tokens_per_block * call.size_per_head,
                                                      call.size_per_head, call.tokens_per_block * call.size_per_head};
   if (!dtype_is_activation(call.cache_type)) {
-    params.cache.scaling = KvScaling::tensor;
-    params.cache.k_scale = params.cache.v_scale = call.kv_scale_quant_orig;
+    params.cache.k.format.scaling = params.cache.v.format.scaling = KvScaling::tensor;
+    params.cache.k.scale = params.cache.v.scale = call.kv_scale_quant_orig;
   }
   params.faults = faults;
   return attention_prologue(params, execution);

@@ -162,8 +162,8 @@ __device__ inline uint64_t rows_that_see(const AttentionArgs& args, const Sequen
 
 // What all positions have in common: 1 where every token has its own.
 __device__ inline float shared_scale(const PagedKvView& kv, const float* scale, int kv_head) {
-  if (kv.scaling == KvScaling::tensor) return scale[0];
-  return kv.scaling == KvScaling::head ? scale[kv_head] : 1.0f;
+  if (kv.k.format.scaling == KvScaling::tensor) return scale[0];
+  return kv.k.format.scaling == KvScaling::head ? scale[kv_head] : 1.0f;
 }
 
 __device__ inline float token_scale(const float* scale, const PageStrides& strides, const CacheSlot& slot, int kv_head) {

@@ -161,14 +161,14 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocksPerSm<C, kHeadDim
   float sum = 0.0f;
 
   const PagedKvView& kv = p.kv;
-  const int64_t key_channel = kv_head * kv.k_strides.head + channel;
-  const int64_t value_channel = kv_head * kv.v_strides.head + channel;
-  const bool scale_per_token = !kIsFloat<C> && kv.scaling == KvScaling::token_head;
+  const int64_t key_channel = kv_head * kv.k.strides.head + channel;
+  const int64_t value_channel = kv_head * kv.v.strides.head + channel;
+  const bool scale_per_token = !kIsFloat<C> && kv.k.format.scaling == KvScaling::token_head;
   float score_scale = args.score_scale;
   float shared_value_scale = 1.0f;
   if constexpr (!kIsFloat<C>) {
-    score_scale *= shared_scale(kv, kv.k_scale, kv_head);
-    shared_value_scale = shared_scale(kv, kv.v_scale, kv_head);
+    score_scale *= shared_scale(kv, kv.k.scale, kv_head);
+    shared_value_scale = shared_scale(kv, kv.v.scale, kv_head);
   }
   constexpr int kStep = kStreams * kKeys;
   unsigned faulty = 0;  // a bit per row
@@ -201,14 +201,14 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocksPerSm<C, kHeadDim
         for (int piece = 0; piece < kPieces; ++piece) {
           const int d = piece * kSize;
           k[u][piece] =
-              CacheGroup<C>::load(kv.k, slot.in(kv.k_strides) + key_channel + d, exists ? p.head_dim - channel - d : 0, whole);
-          v[u][piece] = CacheGroup<C>::load(kv.v, slot.in(kv.v_strides) + value_channel + d,
+              CacheGroup<C>::load(kv.k.data, slot.in(kv.k.strides) + key_channel + d, exists ? p.head_dim - channel - d : 0, whole);
+          v[u][piece] = CacheGroup<C>::load(kv.v.data, slot.in(kv.v.strides) + value_channel + d,
                                             exists ? args.v_head_dim - channel - d : 0, whole);
         }
         if constexpr (!kIsFloat<C>) {
           const bool load_scales = scale_per_token && exists;
-          k_scale[u] = load_scales ? token_scale(kv.k_scale, kv.k_scale_strides, slot, kv_head) : 1.0f;
-          v_scale[u] = load_scales ? token_scale(kv.v_scale, kv.v_scale_strides, slot, kv_head) : 1.0f;
+          k_scale[u] = load_scales ? token_scale(kv.k.scale, kv.k.scale_strides, slot, kv_head) : 1.0f;
+          v_scale[u] = load_scales ? token_scale(kv.v.scale, kv.v.scale_strides, slot, kv_head) : 1.0f;
         }
       }
     };

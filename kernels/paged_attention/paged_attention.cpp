@@ -62,11 +62,15 @@ Status check_shapes(const PagedAttentionParams& p, Device device) {
 
 Status check_arrays(const PagedAttentionParams& p, Device device) {
   const PagedKvView& kv = p.kv;
-  if (kv.v_head_dim < 0 || kv.v_head_dim > 576 || kv.v_head_dim % 2 != 0) {
-    return unsupported("paged_attention: cache.v_head_dim is ", kv.v_head_dim,
+  if (kv.v.head_dim < 0 || kv.v.head_dim > 576 || kv.v.head_dim % 2 != 0) {
+    return unsupported("paged_attention: cache.v.head_dim is ", kv.v.head_dim,
                        ": supported is every even number in 2..576, or 0 = head_dim");
   }
   PROLOGUE_RETURN_IF_ERROR(check_cache_shape(kName, kv, kv.num_kv_heads, p.head_dim));
+  if (device == Device::cuda && (kv.k.format.type != kv.v.format.type || kv.k.format.scaling != kv.v.format.scaling)) {
+    return unsupported("paged_attention: the formats of K, ", dtype_name(kv.k.format.type), ", and V, ",
+                       dtype_name(kv.v.format.type), ", differ in type or scaling: on CUDA they must be equal");
+  }
   const int64_t needed = paged_attention_workspace_bytes(p, device);
   if (needed > 0 && (p.workspace == nullptr || p.workspace_bytes < needed)) {
     return invalid_argument("paged_attention: workspace has ", p.workspace == nullptr ? 0 : p.workspace_bytes,
@@ -79,7 +83,7 @@ Status check_arrays(const PagedAttentionParams& p, Device device) {
 
 PagedAttentionParams resolved(const PagedAttentionParams& params) {
   PagedAttentionParams p = params;
-  p.kv.type = resolve_dtype(p.kv.type, p.dtype);
+  p.kv = resolved(p.kv, p.dtype);
   return p;
 }
 
@@ -92,12 +96,12 @@ Status add_regions(const PagedAttentionParams& params, Device device, RegionChec
   block_table.width = p.max_pages_per_seq * 4;
   if (__builtin_mul_overflow(p.block_table_stride, 4, &block_table.strides[0])) block_table.strides[0] = INT64_MAX;
   const Region faults = array_region("faults", p.faults, p.faults == nullptr ? 0 : 1, alignof(FaultRecord));
-  PROLOGUE_RETURN_IF_ERROR(regions.read(cache_region("cache.k", kv.k, kv.k_strides, kv)));
-  PROLOGUE_RETURN_IF_ERROR(regions.read(cache_region("cache.v", kv.v, kv.v_strides, kv, kv.v_width())));
-  PROLOGUE_RETURN_IF_ERROR(regions.read(cache_scale_region("cache.k_scale", kv.k_scale, kv.k_scale_strides, kv)));
-  PROLOGUE_RETURN_IF_ERROR(regions.read(cache_scale_region("cache.v_scale", kv.v_scale, kv.v_scale_strides, kv)));
+  PROLOGUE_RETURN_IF_ERROR(regions.read(cache_region("cache.k", kv.k, p.head_dim, kv)));
+  PROLOGUE_RETURN_IF_ERROR(regions.read(cache_region("cache.v", kv.v, v_head_dim(kv), kv)));
+  PROLOGUE_RETURN_IF_ERROR(regions.read(cache_scale_region("cache.k.scale", kv.k, kv)));
+  PROLOGUE_RETURN_IF_ERROR(regions.read(cache_scale_region("cache.v.scale", kv.v, kv)));
   PROLOGUE_RETURN_IF_ERROR(regions.read(heads_region("q", p.q, p.num_tokens, p.num_q_heads, p.head_dim, p.dtype)));
-  PROLOGUE_RETURN_IF_ERROR(regions.write(heads_region("out", p.out, p.num_tokens, p.num_q_heads, kv.v_width(), p.dtype)));
+  PROLOGUE_RETURN_IF_ERROR(regions.write(heads_region("out", p.out, p.num_tokens, p.num_q_heads, v_head_dim(kv), p.dtype)));
   PROLOGUE_RETURN_IF_ERROR(regions.read(block_table));
   PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("cu_seqlens_q", p.cu_seqlens_q, p.num_seqs + 1, 4)));
   PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("seq_lens", p.seq_lens, p.num_seqs, 4)));

@@ -12,7 +12,7 @@
 //   q             [T, num_q_heads, head_dim] dtype, strided; T = cu_seqlens_q[num_seqs] <= num_tokens; rows past T are padding
 //   out           [T, num_q_heads, v_head_dim] dtype, strided; must not overlap anything that is read; padding is not written
 //   kv            one layer's cache (views.h) of any type, scaling and strides, read only. K and V may overlap (MLA: V is the
-//                 first channels of K). kv.head_dim = head_dim; kv.v_head_dim is any even number up to 576. An element of a
+//                 first channels of K). kv.k.head_dim = head_dim; kv.v.head_dim is any even number up to 576. An element of a
 //                 quantised cache is its stored number times its scale
 //   block_table   [num_seqs, max_pages_per_seq] int32, row stride block_table_stride; only entries that a row needs are read
 //   cu_seqlens_q  [num_seqs + 1] int32, non-decreasing, from 0 to at most num_tokens; a sequence without rows is allowed

@@ -39,7 +39,7 @@ constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 constexpr int64_t columns_of(int64_t head_dim) { return divide_up(head_dim, kWidth) * kWidth; }
 
 int64_t block_rows(const PagedAttentionParams& p) {
-  return std::min(kMaxBlockRows, kMaxSums / columns_of(p.kv.v_width()) / kTileRows * kTileRows);
+  return std::min(kMaxBlockRows, kMaxSums / columns_of(v_head_dim(p.kv)) / kTileRows * kTileRows);
 }
 
 // Whether the entries of a sequence in cu_seqlens_q, not checked before this, are valid rows.
@@ -82,7 +82,7 @@ void clear_bad_rows(const PagedAttentionParams& p, int64_t s, int64_t kv_head) {
   const int64_t group = p.num_q_heads / p.kv.num_kv_heads;
   for (int64_t row = bad_begin; row < bad_end; ++row) {
     for (int64_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
-      std::fill_n(static_cast<T*>(p.out.data) + row * p.out.token_stride + h * p.out.head_stride, p.kv.v_width(), T{});
+      std::fill_n(static_cast<T*>(p.out.data) + row * p.out.token_stride + h * p.out.head_stride, v_head_dim(p.kv), T{});
     }
     if (kv_head == 0) record_fault(p.faults, row, FaultCode::query_rows_out_of_range);
   }
@@ -110,17 +110,17 @@ const CodeTable& code_table(DType type) {
 // K or V of one head of one layer's cache, as float32.
 class HeadReader {
  public:
-  HeadReader(const PagedKvView& kv, bool is_k, int64_t kv_head)
-      : data_(static_cast<const unsigned char*>(is_k ? kv.k : kv.v)),
-        type_(kv.type),
-        strides_(is_k ? kv.k_strides : kv.v_strides),
-        scale_(is_k ? kv.k_scale : kv.v_scale),
-        table_(dtype_is_activation(kv.type) ? nullptr : &code_table(kv.type)) {
+  HeadReader(const PagedHeads& side, int64_t kv_head)
+      : data_(static_cast<const unsigned char*>(side.data)),
+        type_(side.format.type),
+        strides_(side.strides),
+        scale_(side.scale),
+        table_(dtype_is_quantized(type_) ? &code_table(type_) : nullptr) {
     data_ += kv_head * strides_.head * dtype_bits(type_) / 8;
-    if (kv.scaling == KvScaling::none) scale_ = nullptr;
-    if (kv.scaling == KvScaling::head) scale_ += kv_head;
-    if (kv.scaling == KvScaling::token_head) {
-      scale_strides_ = is_k ? kv.k_scale_strides : kv.v_scale_strides;
+    if (side.format.scaling == KvScaling::none) scale_ = nullptr;
+    if (side.format.scaling == KvScaling::head) scale_ += kv_head;
+    if (side.format.scaling == KvScaling::token_head) {
+      scale_strides_ = side.scale_strides;
       scale_ += kv_head * scale_strides_.head;
     }
   }
@@ -223,11 +223,11 @@ class BlockAttention {
   BlockAttention(const PagedAttentionParams& p, const Sequence& sequence, int64_t kv_head)
       : p_(p),
         sequence_(sequence),
-        k_reader_(p.kv, true, kv_head),
-        v_reader_(p.kv, false, kv_head),
+        k_reader_(p.kv.k, kv_head),
+        v_reader_(p.kv.v, kv_head),
         kv_head_(kv_head),
         group_(p.num_q_heads / p.kv.num_kv_heads),
-        v_columns_(columns_of(p.kv.v_width())) {}
+        v_columns_(columns_of(v_head_dim(p.kv))) {}
 
   // Rows [begin, end) of the sequence's num_rows * group: those that attend to nothing come first, then runs without a fault.
   void run(int64_t begin, int64_t end) {
@@ -265,7 +265,7 @@ class BlockAttention {
   T* out_row(int64_t i) const {
     return static_cast<T*>(p_.out.data) + token(i) * p_.out.token_stride + q_head(i) * p_.out.head_stride;
   }
-  void clear(int64_t i) const { std::fill_n(out_row(i), p_.kv.v_width(), T{}); }
+  void clear(int64_t i) const { std::fill_n(out_row(i), v_head_dim(p_.kv), T{}); }
 
   // Asked row after row: every position is looked at once.
   bool needs_bad_page(int64_t i) {
@@ -316,7 +316,7 @@ class BlockAttention {
       }
       for (int64_t channel = 0; channel < v_columns_; channel += kChunk) {
         const int64_t columns = std::min(kChunk, v_columns_ - channel);
-        gather_values(first, last, channel, std::min(kChunk, p_.kv.v_width() - channel), columns);
+        gather_values(first, last, channel, std::min(kChunk, v_head_dim(p_.kv) - channel), columns);
         // Rows go together as long as they see the same keys: a hidden V, which may be anything, is never multiplied by 0.
         for (int64_t r = 0, count = 1; r < rows; r += count, count = 1) {
           const int64_t begin_key = first_key(r), stop_key = end_key(r);
@@ -422,8 +422,8 @@ class BlockAttention {
       for (int64_t lane = 0; lane < width; ++lane) sums[lane] += sums[lane + width];
     }
     const float inverse = 1.0f / sums[0];
-    for (int64_t channel = 0; channel < p_.kv.v_width(); ++channel) sums_[r * v_columns_ + channel] *= inverse;
-    narrow(sums_ + r * v_columns_, p_.kv.v_width(), out_row(i));
+    for (int64_t channel = 0; channel < v_head_dim(p_.kv); ++channel) sums_[r * v_columns_ + channel] *= inverse;
+    narrow(sums_ + r * v_columns_, v_head_dim(p_.kv), out_row(i));
   }
 
   const PagedAttentionParams& p_;

@@ -38,15 +38,15 @@ constexpr CombineInstance kCombineInstances[] = {
 bool groups_are_whole(const PagedAttentionParams& p) {
   const auto aligned = [](const void* data, int64_t bytes) { return reinterpret_cast<uintptr_t>(data) % bytes == 0; };
   const int64_t group = 16 / dtype_size(p.dtype);
-  const int64_t cache_bits = dtype_bits(p.kv.type);
+  const int64_t cache_bits = dtype_bits(p.kv.k.format.type);
   const int64_t cache_group = cache_bits == 32 ? 4 : 8;
   const int64_t cache_bytes = cache_group * cache_bits / 8;
-  bool whole = aligned(p.q.data, 16) && aligned(p.out.data, 16) && aligned(p.kv.k, cache_bytes) && aligned(p.kv.v, cache_bytes);
-  for (const int64_t width : {p.head_dim, p.kv.v_width()}) whole = whole && width % group == 0 && width % cache_group == 0;
+  bool whole = aligned(p.q.data, 16) && aligned(p.out.data, 16) && aligned(p.kv.k.data, cache_bytes) && aligned(p.kv.v.data, cache_bytes);
+  for (const int64_t width : {p.head_dim, v_head_dim(p.kv)}) whole = whole && width % group == 0 && width % cache_group == 0;
   for (const int64_t stride : {p.q.token_stride, p.q.head_stride, p.out.token_stride, p.out.head_stride}) {
     whole = whole && stride % group == 0;
   }
-  for (const PageStrides& strides : {p.kv.k_strides, p.kv.v_strides}) {
+  for (const PageStrides& strides : {p.kv.k.strides, p.kv.v.strides}) {
     for (const int64_t stride : {strides.page, strides.token, strides.head}) whole = whole && stride % cache_group == 0;
   }
   return whole;
@@ -60,14 +60,14 @@ AttentionArgs make_args(const PagedAttentionParams& params) {
   args.cap_log2 = params.soft_cap * kLog2E;
   if (params.window > 0) args.window = static_cast<unsigned>(params.window);
   args.group = static_cast<int>(params.num_q_heads / params.kv.num_kv_heads);
-  args.v_head_dim = static_cast<int>(params.kv.v_width());
+  args.v_head_dim = static_cast<int>(v_head_dim(params.kv));
   const uint64_t page_size = static_cast<uint64_t>(params.kv.page_size);
   args.page_shift = std::has_single_bit(page_size) && page_size <= (1u << 30) ? std::countr_zero(page_size) : -1;
   args.whole_groups = groups_are_whole(params);
   return args;
 }
 
-int64_t largest_head_dim(const PagedAttentionParams& params) { return std::max(params.head_dim, params.kv.v_width()); }
+int64_t largest_head_dim(const PagedAttentionParams& params) { return std::max(params.head_dim, v_head_dim(params.kv)); }
 
 // The most positions that the rows of one sequence see.
 int64_t max_keys(const PagedAttentionParams& params) {
@@ -75,14 +75,14 @@ int64_t max_keys(const PagedAttentionParams& params) {
 }
 
 bool serves(const DecodeInstance& instance, const PagedAttentionParams& params) {
-  return instance.cache == params.kv.type && instance.head_dim >= largest_head_dim(params) &&
-         (instance.any_dtype || params.dtype == params.kv.type);
+  return instance.cache == params.kv.k.format.type && instance.head_dim >= largest_head_dim(params) &&
+         (instance.any_dtype || params.dtype == params.kv.k.format.type);
 }
 
 bool mma_serves(const PrefillInstance& instance, const PagedAttentionParams& params) {
-  const bool quantized = !dtype_is_activation(params.kv.type);
+  const bool quantized = !dtype_is_activation(params.kv.k.format.type);
   return instance.dtype == params.dtype && instance.quantized == quantized && instance.head_dim >= largest_head_dim(params) &&
-         (quantized || params.kv.type == params.dtype) && groups_are_whole(params);
+         (quantized || params.kv.k.format.type == params.dtype) && groups_are_whole(params);
 }
 
 bool simple_serves(const PrefillInstance& instance, const PagedAttentionParams& params) {
@@ -183,7 +183,7 @@ AttentionInstance pinned(const PrefillInstance& instance, std::string name) {
 // A launch with splits has at most kDecodeTargetRows packed rows, whatever its shape.
 int64_t paged_attention_workspace_bytes(const PagedAttentionParams& params) {
   if (max_keys(params) <= kMinKeysPerSplit) return 0;
-  return kDecodeTargetRows * static_cast<int64_t>(sizeof(float2) + params.kv.v_width() * sizeof(float));
+  return kDecodeTargetRows * static_cast<int64_t>(sizeof(float2) + v_head_dim(params.kv) * sizeof(float));
 }
 
 std::vector<AttentionInstance> instances_of(const PagedAttentionParams& params) {

@@ -193,40 +193,40 @@ __global__ void __launch_bounds__(MmaTile<T, kHeadDim, kQuantized, kMaxKeys>::kT
     __pipeline_commit();
   };
   const auto copy_keys = [&](int stage) {
-    copy_cache_tile(shared.k, p.kv.k, kv_head * p.kv.k_strides.head, k_chunks, stage,
+    copy_cache_tile(shared.k, p.kv.k.data, kv_head * p.kv.k.strides.head, k_chunks, stage,
                     [](const KvOffset& offset) { return offset.k; });
   };
   const auto copy_values = [&](int stage) {
-    copy_cache_tile(shared.v, p.kv.v, kv_head * p.kv.v_strides.head, v_chunks, stage,
+    copy_cache_tile(shared.v, p.kv.v.data, kv_head * p.kv.v.strides.head, v_chunks, stage,
                     [](const KvOffset& offset) { return offset.v; });
   };
 
   // The same for codes, which wait in registers until their buffer is free.
   using Codes = std::conditional_t<kQuantized, CodeTile<T, Tile, kHeadDim>, std::nullptr_t>;
   [[maybe_unused]] Codes codes;
-  const bool scale_per_token = kQuantized && p.kv.scaling == KvScaling::token_head;
+  const bool scale_per_token = kQuantized && p.kv.k.format.scaling == KvScaling::token_head;
   const auto load_keys = [&](int stage) {
     if constexpr (kQuantized) {
-      codes.load(p.kv.k, p.kv.type, k_chunks, [&](int key) {
+      codes.load(p.kv.k.data, p.kv.k.format.type, k_chunks, [&](int key) {
         const int64_t offset = shared.offsets[stage][key].k;
-        return offset < 0 ? offset : offset + kv_head * p.kv.k_strides.head;
+        return offset < 0 ? offset : offset + kv_head * p.kv.k.strides.head;
       });
     }
   };
   const auto load_values = [&](int stage) {
     if constexpr (kQuantized) {
-      codes.load(p.kv.v, p.kv.type, v_chunks, [&](int key) {
+      codes.load(p.kv.v.data, p.kv.k.format.type, v_chunks, [&](int key) {
         const int64_t offset = shared.offsets[stage][key].v;
-        return offset < 0 ? offset : offset + kv_head * p.kv.v_strides.head;
+        return offset < 0 ? offset : offset + kv_head * p.kv.v.strides.head;
       });
     }
   };
   const auto store_keys = [&] {
-    if constexpr (kQuantized) codes.store(shared.k, p.kv.type, [](int) { return 1.0f; });
+    if constexpr (kQuantized) codes.store(shared.k, p.kv.k.format.type, [](int) { return 1.0f; });
   };
   const auto store_values = [&](int stage) {
     if constexpr (kQuantized) {
-      codes.store(shared.v, p.kv.type, [&](int key) { return scale_per_token ? shared.v_scales[stage][key] : 1.0f; });
+      codes.store(shared.v, p.kv.k.format.type, [&](int key) { return scale_per_token ? shared.v_scales[stage][key] : 1.0f; });
     }
   };
 
@@ -243,10 +243,10 @@ __global__ void __launch_bounds__(MmaTile<T, kHeadDim, kQuantized, kMaxKeys>::kT
       }
     }
     const bool exists = slot.page >= 0;
-    shared.offsets[key_tile % 2][threadIdx.x] = {exists ? slot.in(p.kv.k_strides) : -1, exists ? slot.in(p.kv.v_strides) : -1};
+    shared.offsets[key_tile % 2][threadIdx.x] = {exists ? slot.in(p.kv.k.strides) : -1, exists ? slot.in(p.kv.v.strides) : -1};
     if (scale_per_token) {
-      shared.k_scales[key_tile % 2][threadIdx.x] = exists ? token_scale(p.kv.k_scale, p.kv.k_scale_strides, slot, kv_head) : 1.0f;
-      shared.v_scales[key_tile % 2][threadIdx.x] = exists ? token_scale(p.kv.v_scale, p.kv.v_scale_strides, slot, kv_head) : 1.0f;
+      shared.k_scales[key_tile % 2][threadIdx.x] = exists ? token_scale(p.kv.k.scale, p.kv.k.scale_strides, slot, kv_head) : 1.0f;
+      shared.v_scales[key_tile % 2][threadIdx.x] = exists ? token_scale(p.kv.v.scale, p.kv.v.scale_strides, slot, kv_head) : 1.0f;
     }
   };
 
@@ -286,7 +286,7 @@ __global__ void __launch_bounds__(MmaTile<T, kHeadDim, kQuantized, kMaxKeys>::kT
   }
 
   float score_scale = args.score_scale;
-  if constexpr (kQuantized) score_scale *= shared_scale(p.kv, p.kv.k_scale, kv_head);
+  if constexpr (kQuantized) score_scale *= shared_scale(p.kv, p.kv.k.scale, kv_head);
 
   for (int key_tile = first_key_tile; key_tile < num_key_tiles; ++key_tile) {
     __pipeline_wait_prior(kQuantized ? 0 : 1);  // the keys are there
@@ -393,7 +393,7 @@ __global__ void __launch_bounds__(MmaTile<T, kHeadDim, kQuantized, kMaxKeys>::kT
 
   __syncthreads();
   float value_scale = 1.0f;
-  if constexpr (kQuantized) value_scale = shared_scale(p.kv, p.kv.v_scale, kv_head);
+  if constexpr (kQuantized) value_scale = shared_scale(p.kv, p.kv.v.scale, kv_head);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], 1);
@@ -508,8 +508,8 @@ __global__ void __launch_bounds__(SimpleTile<kHeadDim, kSmall>::kThreads, 1)
     sum[r] = 0.0f;
     limit[r] = packed < tile.num_packed ? sequence.limit(packed / args.group) : 0;
   }
-  const float k_scale = shared_scale(p.kv, p.kv.k_scale, kv_head);
-  const float v_scale = shared_scale(p.kv, p.kv.v_scale, kv_head);
+  const float k_scale = shared_scale(p.kv, p.kv.k.scale, kv_head);
+  const float v_scale = shared_scale(p.kv, p.kv.v.scale, kv_head);
   const int first_needed = lowest(args, tile.first_limit);
   for (int first_key = first_needed; first_key < tile.last_limit; first_key += Tile::kKeys) {
     __syncthreads();  // everyone is done with the previous keys and values
@@ -526,19 +526,19 @@ __global__ void __launch_bounds__(SimpleTile<kHeadDim, kSmall>::kThreads, 1)
         }
       }
       const bool exists = slot.page >= 0;
-      const bool scale_per_token = exists && p.kv.scaling == KvScaling::token_head;
-      shared.offsets[threadIdx.x] = {exists ? slot.in(p.kv.k_strides) + kv_head * p.kv.k_strides.head : -1,
-                                     exists ? slot.in(p.kv.v_strides) + kv_head * p.kv.v_strides.head : -1};
-      shared.k_scales[threadIdx.x] = scale_per_token ? token_scale(p.kv.k_scale, p.kv.k_scale_strides, slot, kv_head) : k_scale;
-      shared.v_scales[threadIdx.x] = scale_per_token ? token_scale(p.kv.v_scale, p.kv.v_scale_strides, slot, kv_head) : v_scale;
+      const bool scale_per_token = exists && p.kv.k.format.scaling == KvScaling::token_head;
+      shared.offsets[threadIdx.x] = {exists ? slot.in(p.kv.k.strides) + kv_head * p.kv.k.strides.head : -1,
+                                     exists ? slot.in(p.kv.v.strides) + kv_head * p.kv.v.strides.head : -1};
+      shared.k_scales[threadIdx.x] = scale_per_token ? token_scale(p.kv.k.scale, p.kv.k.scale_strides, slot, kv_head) : k_scale;
+      shared.v_scales[threadIdx.x] = scale_per_token ? token_scale(p.kv.v.scale, p.kv.v.scale_strides, slot, kv_head) : v_scale;
     }
     __syncthreads();
     const auto load_keys = [&](int key, int d) {
-      const float4 k = load_four(p.kv.type, p.kv.k, shared.offsets[key].k, d, head_dim);
+      const float4 k = load_four(p.kv.k.format.type, p.kv.k.data, shared.offsets[key].k, d, head_dim);
       *reinterpret_cast<float4*>(&keys[key][d]) = scaled(k, shared.k_scales[key]);
     };
     const auto load_values = [&](int key, int d) {
-      const float4 v = load_four(p.kv.type, p.kv.v, shared.offsets[key].v, d, v_head_dim);
+      const float4 v = load_four(p.kv.k.format.type, p.kv.v.data, shared.offsets[key].v, d, v_head_dim);
       *reinterpret_cast<float4*>(&values[key][d]) = scaled(v, shared.v_scales[key]);
     };
     for (int i = threadIdx.x; i < Tile::kKeys * (kHeadDim / 4); i += Tile::kThreads) {

@@ -213,7 +213,7 @@ Status GraphExecutor::check_step(const StepInputs& step, const Execution& execut
   PROLOGUE_RETURN_IF_ERROR(write("activations", activations_.data(), plan_.total_bytes));
   PROLOGUE_RETURN_IF_ERROR(write("workspace", workspace_.data(), workspace_.size_bytes()));
   PROLOGUE_RETURN_IF_ERROR(write("faults", faults_.data(), faults_.size_bytes()));
-  PROLOGUE_RETURN_IF_ERROR(write("cache", cache_->layer(0).k, cache.bytes_per_page() * cache.num_pages));
+  PROLOGUE_RETURN_IF_ERROR(write("cache", cache_->layer(0).k.data, cache.bytes_per_page() * cache.num_pages));
   return regions.check_all_apart();
 }
 

@@ -104,7 +104,7 @@ Steps steps_after(const Graph& graph, const Uses& uses, Value& value) {
   return steps;
 }
 
-bool same_norm(const QkNormParams& a, const QkNormParams& b) {
+bool same_norm(const HeadNorm& a, const HeadNorm& b) {
   return a.kind == b.kind && a.scope == b.scope && a.eps == b.eps && a.weight_offset == b.weight_offset;
 }
 
@@ -149,7 +149,7 @@ bool same_rope(const Step<RotaryParams>& a, const Step<RotaryParams>& b) {
 bool treated_alike(const Steps& q, const Steps& k) {
   if (static_cast<bool>(q.norm) != static_cast<bool>(k.norm) || static_cast<bool>(q.rope) != static_cast<bool>(k.rope))
     return false;
-  if (q.norm && (!same_norm(*q.norm.params, *k.norm.params) || q.norm_after_rope != k.norm_after_rope)) return false;
+  if (q.norm && (!same_norm(q.norm.params->norm, k.norm.params->norm) || q.norm_after_rope != k.norm_after_rope)) return false;
   return !q.rope || same_rope(q.rope, k.rope);
 }
 
@@ -164,7 +164,7 @@ bool guards(const Step<KvWriteParams>& write, const Step<RotaryParams>& rope) {
          past_table == r.angles.past_table && w.num_axes == r.positions.num_axes;
 }
 
-bool is_v_norm(const QkNormParams& norm) {
+bool is_v_norm(const HeadNorm& norm) {
   return norm.kind == NormKind::rms && norm.scope == NormScope::head && norm.weight == nullptr && norm.bias == nullptr;
 }
 
@@ -218,24 +218,15 @@ Node fused_node(const Graph& graph, const Chain& chain, Rounding rounding) {
   add_bias(p.bias.k, chain.k, chain.q_width, kv_width);
   add_bias(p.bias.v, chain.v, v_at, kv_width);
 
-  const auto add_norm = [&](const Steps& steps, const void*& weight, int64_t& head_stride, const void*& bias) {
+  const auto add_norm = [&](const Steps& steps, HeadNorm& norm) {
     if (!steps.norm) return;
-    weight = steps.norm.params->weight;
-    head_stride = steps.norm.params->weight_head_stride;
-    bias = steps.norm.params->bias;
+    norm = steps.norm.params->norm;
+    norm.placement = steps.norm_after_rope ? NormPlacement::after_rope : NormPlacement::before_rope;
     node.weights.insert(node.weights.end(), steps.norm.node->weights.begin(), steps.norm.node->weights.end());
   };
-  if (chain.k.norm) {
-    const QkNormParams& norm = *chain.k.norm.params;
-    p.norm.placement = chain.k.norm_after_rope ? NormPlacement::after_rope : NormPlacement::before_rope;
-    p.norm.kind = norm.kind;
-    p.norm.scope = norm.scope;
-    p.norm.eps = norm.eps;
-    p.norm.weight_offset = norm.weight_offset;
-  }
-  add_norm(chain.q, p.norm.q_weight, p.norm.q_weight_head_stride, p.norm.q_bias);
-  add_norm(chain.k, p.norm.k_weight, p.norm.k_weight_head_stride, p.norm.k_bias);
-  if (chain.v.norm) p.v_norm = {true, chain.v.norm.params->eps};
+  if (chain.q_out) add_norm(chain.q, p.q_norm);
+  add_norm(chain.k, p.k_norm);
+  add_norm(chain.v, p.v_norm);
 
   if (chain.k.rope) {
     const Node& rope = *chain.k.rope.node;
@@ -293,7 +284,7 @@ std::optional<Chain> match_chain(const Graph& graph, const Uses& uses, int index
   const auto k = steps_before(graph, uses, written.front(), k_columns);
   const auto v = steps_before(graph, uses, written.back(), v_columns);
   if (!k || !v || k->scale || v->scale || v->rope) return {};
-  if (v->norm && !is_v_norm(*v->norm.params)) return {};
+  if (v->norm && !is_v_norm(v->norm.params->norm)) return {};
   if (!k->of_heads(num_kv_heads) || !v->of_heads(num_kv_heads) || !guards(chain.write, k->rope)) return {};
   chain.k = *k;
   chain.v = *v;

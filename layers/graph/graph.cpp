@@ -291,16 +291,13 @@ Value GraphBuilder::heads_norm(const std::string& name, Value x, int64_t num_hea
     p.dtype = info(x).dtype;
     read_heads(node, p.x, x, num_heads);
     write_heads(node, p.y, out, num_heads);
-    p.kind = norm.kind;
-    p.scope = norm.scope;
-    p.eps = norm.eps;
-    p.weight_offset = norm.weight_offset;
-    node.weight(p.weight, norm.weight);
-    node.weight(p.bias, norm.bias);
+    p.norm = norm.norm;
+    node.weight(p.norm.weight, norm.weight);
+    node.weight(p.norm.bias, norm.bias);
     node.step(p.positions, StepArray::positions);
     for (const Weight& weight : {norm.weight, norm.bias}) {
       if (!weight) continue;
-      if (weight.rows > 1) p.weight_head_stride = weight.cols;
+      if (weight.rows > 1) p.norm.weight_head_stride = weight.cols;
       if ((weight.rows == 1 || weight.rows == num_heads) && weight.cols == p.head_dim && weight.dtype == p.dtype) continue;
       check(invalid_argument(node.name, ": a norm's weight is [", weight.rows, ", ", weight.cols, "] ", dtype_name(weight.dtype),
                              ": it must be [1, ", p.head_dim, "] or [", num_heads, ", ", p.head_dim, "] of ",

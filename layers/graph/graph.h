@@ -75,12 +75,9 @@ struct Rope {
   explicit operator bool() const { return table != nullptr || rotation.rotary_dim > 0; }
 };
 
-// A norm of the heads of Q, K or V; formulas: QkNorm in kernels/attention_prologue/attention_prologue.h.
+// A norm of the heads of Q, K or V and its weights.
 struct HeadsNorm {
-  NormKind kind = NormKind::rms;
-  NormScope scope = NormScope::head;
-  float eps = 1e-6f;
-  float weight_offset = 0.0f;
+  HeadNorm norm = {};  // without pointers and stride: these follow from the weights
   Weight weight = {};  // [1, head_dim] for all heads, or [num_heads, head_dim]; may be none
   Weight bias = {};    // as the weight; layer norms only
 };

@@ -26,7 +26,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   p.hidden_stride = choices.stride(p.hidden_size);
   const bool same = choices.chance(3);
   p.out_stride = same ? p.hidden_stride : choices.stride(p.hidden_size);
-  const int64_t bits = bits_of(q.dtype), v_width = q.cache.v_head_dim > 0 ? q.cache.v_head_dim : q.head_dim;
+  const int64_t bits = bits_of(q.dtype), v_width = q.cache.v.head_dim > 0 ? q.cache.v.head_dim : q.head_dim;
   const int64_t q_width = times(q.num_q_heads, q.head_dim),
                 qkv_width = plus(q_width, times(q.num_kv_heads, plus(q.head_dim, v_width)));
   const DType type = float_type_of(q.dtype);

@@ -27,20 +27,20 @@ Output output_of_heads(const char* name, const MutableHeadsView& view, Element e
 
 void add_cache_outputs(const PagedKvView& cache, std::vector<Output>& outputs) {
   const auto data = [&](const char* name, const void* at, const PageStrides& strides) {
-    const int64_t codes = cache.type == DType::int4 ? 2 : 1;  // of a byte
+    const int64_t codes = cache.k.format.type == DType::int4 ? 2 : 1;  // of a byte
     outputs.push_back(
         {at,
          name,
-         element_of_cache(cache.type),
+         element_of_cache(cache.k.format.type),
          {{"page", strides.page / codes}, {"offset", strides.token / codes}, {"head", strides.head / codes}, {"channel", 1}}});
   };
   const auto scale = [&](const char* name, const float* at, const PageStrides& strides) {
     outputs.push_back({at, name, Element::f32, {{"page", strides.page}, {"offset", strides.token}, {"head", strides.head}}});
   };
-  data("cache.k", cache.k, cache.k_strides);
-  data("cache.v", cache.v, cache.v_strides);
-  scale("cache.k_scale", cache.k_scale, cache.k_scale_strides);
-  scale("cache.v_scale", cache.v_scale, cache.v_scale_strides);
+  data("cache.k.data", cache.k.data, cache.k.strides);
+  data("cache.v.data", cache.v.data, cache.v.strides);
+  scale("cache.k.scale", cache.k.scale, cache.k.scale_strides);
+  scale("cache.v.scale", cache.v.scale, cache.v.scale_strides);
 }
 
 // What a model asks for: few features, so that lean instances run.
@@ -79,7 +79,7 @@ PrologueCase real_case(Random& random, const Sizes& sizes) {
   if (c.num_kv_heads > 0) c.num_kv_heads = heads.num_kv_heads;
   if (c.num_q_heads > 0) c.num_q_heads = heads.num_q_heads;
   c.head_dim = heads.head_dim;
-  if (c.v_head_dim > 0) c.v_head_dim = 2 * random.integer(1, 288);
+  if (c.v.head_dim > 0) c.v.head_dim = 2 * random.integer(1, 288);
   c.rotary_dim = random.integer(0, 2) > 0 ? c.head_dim : 2 * random.integer(0, c.head_dim / 2);
   if (c.head_dim == 576 && random.integer(0, 1) == 0) c.rotary_dim = 64;
   c.rotary_offset = random.integer(0, 2) > 0 ? 0 : 2 * random.integer(0, (c.head_dim - c.rotary_dim) / 2);

@@ -126,23 +126,23 @@ bool run_storage(Choices& choices) {
   if (!storage.ok()) return false;
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
     const PagedKvView view = storage->layer(layer);
-    const int64_t tensor = view.num_slots() * config.num_kv_heads * config.head_dim * dtype_bits(config.type) / 8;
+    const int64_t tensor = num_slots(view) * config.num_kv_heads * config.head_dim * dtype_bits(config.type) / 8;
     std::memset(view.k, 1, static_cast<size_t>(tensor));
     std::memset(view.v, 2, static_cast<size_t>(tensor));
     if (config.has_scales()) {
-      std::memset(view.k_scale, 3, static_cast<size_t>(view.num_slots() * config.num_kv_heads * 4));
-      std::memset(view.v_scale, 4, static_cast<size_t>(view.num_slots() * config.num_kv_heads * 4));
+      std::memset(view.k.scale, 3, static_cast<size_t>(num_slots(view) * config.num_kv_heads * 4));
+      std::memset(view.v.scale, 4, static_cast<size_t>(num_slots(view) * config.num_kv_heads * 4));
     }
   }
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
     const PagedKvView view = storage->layer(layer);
-    const int64_t tensor = view.num_slots() * config.num_kv_heads * config.head_dim * dtype_bits(config.type) / 8;
-    const int64_t scales = config.has_scales() ? view.num_slots() * config.num_kv_heads * 4 : 0;
+    const int64_t tensor = num_slots(view) * config.num_kv_heads * config.head_dim * dtype_bits(config.type) / 8;
+    const int64_t scales = config.has_scales() ? num_slots(view) * config.num_kv_heads * 4 : 0;
     const struct {
       const void* data;
       int64_t bytes;
       char value;
-    } parts[] = {{view.k, tensor, 1}, {view.v, tensor, 2}, {view.k_scale, scales, 3}, {view.v_scale, scales, 4}};
+    } parts[] = {{view.k, tensor, 1}, {view.v, tensor, 2}, {view.k.scale, scales, 3}, {view.v.scale, scales, 4}};
     for (const auto& part : parts)
       for (int64_t i = 0; i < part.bytes; ++i)
         if (static_cast<const char*>(part.data)[i] != part.value) fail("two parts of a KvStorage overlap");

@@ -26,7 +26,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   p.max_seqlen_q = choices.hostile() ? choices.absurd() : choices.integer(1, 8);
   p.max_seq_len = choices.hostile() ? choices.absurd() : choices.integer(1, 24);
   decode_cache(choices, map, p.kv, p.dtype, num_kv_heads, p.head_dim, true, true, Use::read);
-  const int64_t v_width = p.kv.v_head_dim > 0 ? p.kv.v_head_dim : p.kv.head_dim, bits = bits_of(p.dtype);
+  const int64_t v_width = p.kv.v.head_dim > 0 ? p.kv.v.head_dim : p.kv.k.head_dim, bits = bits_of(p.dtype);
   const HeadStrides q = head_strides(choices, p.num_tokens, p.num_q_heads, p.head_dim);
   const HeadStrides out = head_strides(choices, p.num_tokens, p.num_q_heads, v_width);
   p.q = {nullptr, q.token, q.head};

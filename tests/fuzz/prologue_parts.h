@@ -33,8 +33,8 @@ inline void decode_cache(Choices& choices, MemoryMap& map, PagedKvView& c, DType
   c.page_size = choices.size(1, 5);
   c.num_kv_heads = choices.hostile() ? choices.absurd() : num_kv_heads;
   c.head_dim = choices.hostile() ? choices.absurd() : head_dim;
-  c.v_head_dim = choices.chance(3) ? choices.head_dim() : 0;
-  const int64_t v_width = c.v_head_dim > 0 ? c.v_head_dim : c.head_dim;
+  c.v.head_dim = choices.chance(3) ? choices.head_dim() : 0;
+  const int64_t v_width = c.v.head_dim > 0 ? c.v.head_dim : c.head_dim;
   const int64_t layout = choices.integer(0, 3);
   const bool beside = layout == 2, paired = layout == 3;  // V beside K in each head; V's page behind K's
   const int64_t heads_of = times(c.page_size, c.num_kv_heads);
@@ -49,13 +49,13 @@ inline void decode_cache(Choices& choices, MemoryMap& map, PagedKvView& c, DType
     if (paired) return {plus(times(heads_of, c.head_dim), times(heads_of, v_width)), times(c.num_kv_heads, width), width};
     return {beside ? page : choices.stride(page), token, head};
   };
-  c.k_strides = strides(c.head_dim);
-  c.v_strides = strides(v_width);
+  c.k.strides = strides(c.head_dim);
+  c.v.strides = strides(v_width);
   const int64_t bits = dtype_is_kv(type) ? dtype_bits(type) : 8;
   int k = -1;
-  if (with_k) k = map.optional("cache.k", c.k, cache_extent(c, c.k_strides, c.head_dim, bits), use);
+  if (with_k) k = map.optional("cache.k.data", c.k, cache_extent(c, c.k.strides, c.head_dim, bits), use);
   if (with_v) {
-    const int v = map.optional("cache.v", c.v, cache_extent(c, c.v_strides, v_width, bits), use);
+    const int v = map.optional("cache.v.data", c.v, cache_extent(c, c.v.strides, v_width, bits), use);
     if (k >= 0 && beside) map.place(v, k, times(c.head_dim, bits) / 8);
     if (k >= 0 && paired) map.place(v, k, times(times(heads_of, c.head_dim), bits) / 8);
   }
@@ -67,8 +67,8 @@ inline void decode_cache(Choices& choices, MemoryMap& map, PagedKvView& c, DType
     s = {choices.stride(times(c.page_size, token)), token, 1};
     map.array(name, data, cache_extent(c, s, 1, 32), use);
   };
-  if (with_k) scale("cache.k_scale", c.k_scale, c.k_scale_strides);
-  if (with_v) scale("cache.v_scale", c.v_scale, c.v_scale_strides);
+  if (with_k) scale("cache.k.scale", c.k.scale, c.k.scale_strides);
+  if (with_v) scale("cache.v.scale", c.v.scale, c.v.scale_strides);
 }
 
 inline void permit_slot(MemoryMap& map, const PagedKvView& c, DType dtype, int64_t slot, bool with_k, bool with_v) {
@@ -81,10 +81,10 @@ inline void permit_slot(MemoryMap& map, const PagedKvView& c, DType dtype, int64
     }
   };
   const bool scaled = c.scaling == KvScaling::token_head;
-  if (with_k) permit(c.k, c.k_strides, c.head_dim, bits);
-  if (with_v) permit(c.v, c.v_strides, c.v_head_dim > 0 ? c.v_head_dim : c.head_dim, bits);
-  if (with_k && scaled) permit(c.k_scale, c.k_scale_strides, 1, 32);
-  if (with_v && scaled) permit(c.v_scale, c.v_scale_strides, 1, 32);
+  if (with_k) permit(c.k, c.k.strides, c.head_dim, bits);
+  if (with_v) permit(c.v, c.v.strides, c.v.head_dim > 0 ? c.v.head_dim : c.head_dim, bits);
+  if (with_k && scaled) permit(c.k.scale, c.k.scale_strides, 1, 32);
+  if (with_v && scaled) permit(c.v.scale, c.v.scale_strides, 1, 32);
 }
 
 struct HeadStrides {
@@ -151,9 +151,9 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
   if (cached || layer) {
     decode_cache(choices, map, p.cache, p.dtype, p.num_kv_heads, p.head_dim, cache_k, cache_v, Use::write);
   } else if (any_kv && choices.chance(2)) {
-    p.cache.v_head_dim = choices.head_dim();
+    p.cache.v.head_dim = choices.head_dim();
   }
-  const int64_t v_width = p.cache.v_head_dim > 0 ? p.cache.v_head_dim : p.head_dim;
+  const int64_t v_width = p.cache.v.head_dim > 0 ? p.cache.v.head_dim : p.head_dim;
 
   if (!layer) {
     bool q_goes_out = false;
@@ -237,11 +237,11 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
     n.k_weight_head_stride = choices.hostile() ? choices.absurd() : choices.chance(2) ? 0 : p.head_dim;
     const int64_t q_weights = times(n.q_weight_head_stride == 0 ? 1 : p.num_q_heads, p.head_dim);
     const int64_t k_weights = times(n.k_weight_head_stride == 0 ? 1 : p.num_kv_heads, p.head_dim);
-    optional("norm.q_weight", n.q_weight, q_weights);
-    optional("norm.k_weight", n.k_weight, k_weights);
+    optional("q_norm.weight", n.q_weight, q_weights);
+    optional("k_norm.weight", n.k_weight, k_weights);
     if (n.kind == NormKind::layer || choices.hostile()) {
-      optional("norm.q_bias", n.q_bias, q_weights);
-      optional("norm.k_bias", n.k_bias, k_weights);
+      optional("q_norm.bias", n.q_bias, q_weights);
+      optional("k_norm.bias", n.k_bias, k_weights);
     }
   }
   p.v_norm = {choices.chance(4), choices.real(1e-6f)};
@@ -329,7 +329,7 @@ inline void permit_prologue(MemoryMap& map, const AttentionPrologueParams& p) {
   if (p.num_tokens == 0) return;
   const Rotation& r = p.rotation;
   const bool has_k = p.num_kv_heads > 0 && p.k.data != nullptr, has_v = p.num_kv_heads > 0 && p.v.data != nullptr;
-  const bool cache_k = has_k && p.cache.k != nullptr, cache_v = has_v && p.cache.v != nullptr;
+  const bool cache_k = has_k && p.cache.k.data != nullptr, cache_v = has_v && p.cache.v.data != nullptr;
   const bool positions_given = places.positions.data != nullptr, slots_given = places.slot_mapping.data != nullptr;
   const bool derives_slot = (cache_k || cache_v) && !slots_given;
   const bool derived = places.cu_seqlens_q != nullptr && (!positions_given || derives_slot);
@@ -340,9 +340,9 @@ inline void permit_prologue(MemoryMap& map, const AttentionPrologueParams& p) {
     return;
   if ((derived && places.cache_lens == nullptr) || (derives_slot && (!derived || places.block_table == nullptr))) return;
   if ((cache_k || cache_v) && (p.cache.page_size < 1 || p.cache.num_kv_heads != p.num_kv_heads)) return;
-  if ((cache_k && !present(p.cache.k)) || (cache_v && !present(p.cache.v))) return;
+  if ((cache_k && !present(p.cache.k.data)) || (cache_v && !present(p.cache.v.data))) return;
   const bool sane = !derived || valid_seqlens(places.cu_seqlens_q, places.num_seqs);
-  const int64_t bits = bits_of(p.dtype), v_width = p.cache.v_head_dim > 0 ? p.cache.v_head_dim : p.head_dim;
+  const int64_t bits = bits_of(p.dtype), v_width = p.cache.v.head_dim > 0 ? p.cache.v.head_dim : p.head_dim;
   const int64_t num_slots = cache_k || cache_v ? times(p.cache.num_pages, p.cache.page_size) : 0;
   map.permit(p.faults, 0, sizeof(FaultRecord));
   for (int64_t t = 0; t < p.num_tokens; ++t) {

@@ -117,7 +117,7 @@ bool run_kv_write(Choices& choices, MemoryMap& map) {
   const int64_t parts = choices.integer(0, 5), bits = bits_of(p.dtype);
   const bool has_k = parts != 1, has_v = parts != 2;
   decode_cache(choices, map, p.cache, p.dtype, p.num_kv_heads, p.head_dim, has_k, has_v, Use::write);
-  const int64_t v_width = p.cache.v_head_dim > 0 ? p.cache.v_head_dim : p.head_dim;
+  const int64_t v_width = p.cache.v.head_dim > 0 ? p.cache.v.head_dim : p.head_dim;
   const auto input = [&](const char* name, HeadsView& view, int64_t width) {
     const HeadStrides s = head_strides(choices, p.num_tokens, p.num_kv_heads, width);
     view = {nullptr, s.token, s.head};
@@ -149,7 +149,7 @@ bool run_kv_write(Choices& choices, MemoryMap& map) {
   if (p.num_tokens == 0) map.forgive();
   map.permit(p.faults, 0, sizeof(FaultRecord));
   const bool shaped =
-      p.cache.page_size >= 1 && p.cache.num_kv_heads == p.num_kv_heads && dtype_is_kv(resolve_dtype(p.cache.type, p.dtype));
+      p.cache.page_size >= 1 && p.cache.num_kv_heads == p.num_kv_heads && dtype_is_kv(resolve_dtype(p.cache.k.format.type, p.dtype));
   for (int64_t t = 0; shaped && present(p.slot_mapping.data) && t < p.num_tokens; ++t) {
     const int64_t slot = get_index(p.slot_mapping.data, index_size(p.slot_mapping), t);
     bool skipped = slot < 0 || slot >= times(p.cache.num_pages, p.cache.page_size);
@@ -159,8 +159,8 @@ bool run_kv_write(Choices& choices, MemoryMap& map) {
           skipped || position < 0 || (p.max_position > 0 && position >= p.max_position && p.past_table != PastTable::identity);
     }
     if (!skipped)
-      permit_slot(map, p.cache, p.dtype, slot, p.k.data != nullptr && present(p.cache.k),
-                  p.v.data != nullptr && present(p.cache.v));
+      permit_slot(map, p.cache, p.dtype, slot, p.k.data != nullptr && present(p.cache.k.data),
+                  p.v.data != nullptr && present(p.cache.v.data));
   }
   const Status status = kv_write(p, execution(choices));
   map.check(status);

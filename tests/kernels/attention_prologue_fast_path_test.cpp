@@ -20,10 +20,10 @@ T* address(int64_t number) {
 }
 
 void set_head_dim(AttentionPrologueParams& p, int64_t head_dim) {
-  p.head_dim = p.cache.head_dim = p.rotation.rotary_dim = head_dim;
+  p.head_dim = p.cache.k.head_dim = p.rotation.rotary_dim = head_dim;
   set_packed_qkv(p, address(1), (p.num_q_heads + 2 * p.num_kv_heads) * head_dim);
   p.q_out = {address(2), p.num_q_heads * head_dim, head_dim};
-  p.cache.k_strides = p.cache.v_strides = nhd_strides(16, p.num_kv_heads, head_dim);
+  p.cache.k.strides = p.cache.v.strides = nhd_strides(16, p.num_kv_heads, head_dim);
 }
 
 AttentionPrologueParams call(DType dtype) {
@@ -32,7 +32,7 @@ AttentionPrologueParams call(DType dtype) {
   set_head_dim(p, 128);
   p.rotation.cos_sin = address<float>(3), p.rotation.max_position = 4096;
   p.places.positions = index_view(address<int32_t>(4)), p.places.slot_mapping = index_view(address<int64_t>(5));
-  p.cache.k = address(6), p.cache.v = address(7), p.cache.type = dtype;
+  p.cache.k.data = address(6), p.cache.v.data = address(7), p.cache.k.format.type = p.cache.v.format.type = dtype;
   p.cache.num_pages = 1024, p.cache.page_size = 16, p.cache.num_kv_heads = 8;
   p.faults = address<FaultRecord>(8);
   return p;
@@ -40,13 +40,13 @@ AttentionPrologueParams call(DType dtype) {
 
 void bias(AttentionPrologueParams& p) { p.bias = {address(10), address(11), address(12)}; }
 void norm(AttentionPrologueParams& p) {
-  p.norm.placement = NormPlacement::before_rope, p.norm.q_weight = address(13), p.norm.k_weight = address(14);
+  p.q_norm.placement = p.k_norm.placement = NormPlacement::before_rope, p.q_norm.weight = address(13), p.k_norm.weight = address(14);
 }
-void fp8(AttentionPrologueParams& p) { p.cache.type = DType::fp8_e4m3; }
+void fp8(AttentionPrologueParams& p) { p.cache.k.format.type = p.cache.v.format.type = DType::fp8_e4m3; }
 void computed_scales(AttentionPrologueParams& p) {
-  p.cache.type = DType::int8, p.cache.scaling = KvScaling::token_head;
-  p.cache.k_scale = address<float>(15), p.cache.v_scale = address<float>(16);
-  p.cache.k_scale_strides = p.cache.v_scale_strides = nhd_strides(16, 8, 1);
+  p.cache.k.format.type = p.cache.v.format.type = DType::int8, p.cache.k.format.scaling = p.cache.v.format.scaling = KvScaling::token_head;
+  p.cache.k.scale = address<float>(15), p.cache.v.scale = address<float>(16);
+  p.cache.k.scale_strides = p.cache.v.scale_strides = nhd_strides(16, 8, 1);
 }
 void derived(AttentionPrologueParams& p) {
   p.places.positions = p.places.slot_mapping = {};
@@ -116,22 +116,22 @@ TEST_F(FastPath, WhatThePageExcludesIsGeneral) {
       [](AttentionPrologueParams& p) { p.rotation.source = CosSinSource::inv_freq, p.rotation.inv_freq = address<float>(3); },
       [](AttentionPrologueParams& p) { bias(p), p.q.data = address<char>(1) + 8; },
       [](AttentionPrologueParams& p) { bias(p), p.k.token_stride += 4; },
-      [](AttentionPrologueParams& p) { bias(p), p.cache.v_strides.token += 4, p.cache.v_strides.page += 64; },
+      [](AttentionPrologueParams& p) { bias(p), p.cache.v.strides.token += 4, p.cache.v.strides.page += 64; },
       [](AttentionPrologueParams& p) { p.rotation.cos_sin = address<float>(3) + 1; },
       [](AttentionPrologueParams& p) { set_head_dim(p, 84); },
       [](AttentionPrologueParams& p) { p.rotation.rotary_dim = 124; },
       [](AttentionPrologueParams& p) { p.rotation.rotary_dim = 72, bias(p); },
       [](AttentionPrologueParams& p) { bias(p), p.bias.k = nullptr; },
-      [](AttentionPrologueParams& p) { norm(p), p.norm.placement = NormPlacement::after_rope; },
-      [](AttentionPrologueParams& p) { norm(p), p.norm.kind = NormKind::layer; },
-      [](AttentionPrologueParams& p) { norm(p), p.norm.scope = NormScope::token; },
-      [](AttentionPrologueParams& p) { norm(p), p.norm.q_weight = nullptr; },
-      [](AttentionPrologueParams& p) { norm(p), p.norm.q_weight_head_stride = p.norm.k_weight_head_stride = 128; },
+      [](AttentionPrologueParams& p) { norm(p), p.q_norm.placement = p.k_norm.placement = NormPlacement::after_rope; },
+      [](AttentionPrologueParams& p) { norm(p), p.q_norm.kind = p.k_norm.kind = NormKind::layer; },
+      [](AttentionPrologueParams& p) { norm(p), p.q_norm.scope = p.k_norm.scope = NormScope::token; },
+      [](AttentionPrologueParams& p) { norm(p), p.q_norm.weight = nullptr; },
+      [](AttentionPrologueParams& p) { norm(p), p.q_norm.weight_head_stride = p.k_norm.weight_head_stride = 128; },
       [](AttentionPrologueParams& p) { norm(p), interleaved(p); },
       [](AttentionPrologueParams& p) { norm(p), partial(p); },
       [](AttentionPrologueParams& p) { norm(p), set_head_dim(p, 32); },
       [](AttentionPrologueParams& p) { derived(p), set_head_dim(p, 32); },
-      [](AttentionPrologueParams& p) { p.v_norm.enabled = true; },
+      [](AttentionPrologueParams& p) { p.v_norm.placement = NormPlacement::before_rope; },
       [](AttentionPrologueParams& p) { p.q_scale.constant = 0.5f; },
       [](AttentionPrologueParams& p) { p.rounding = Rounding::per_step; },
       [](AttentionPrologueParams& p) { p.rotation.inverse = true; },
@@ -139,11 +139,11 @@ TEST_F(FastPath, WhatThePageExcludesIsGeneral) {
         p.k_out = {address(30), 1024, 128};
       },
       [](AttentionPrologueParams& p) {
-        p.cache.k = nullptr, p.k_out = {address(30), 1024, 128};
+        p.cache.k.data = nullptr, p.k_out = {address(30), 1024, 128};
       },
-      [](AttentionPrologueParams& p) { p.cache.v_head_dim = 64; },
-      [](AttentionPrologueParams& p) { p.cache.type = DType::f32; },
-      [](AttentionPrologueParams& p) { computed_scales(p), p.cache.type = DType::int4; },
+      [](AttentionPrologueParams& p) { p.cache.v.head_dim = 64; },
+      [](AttentionPrologueParams& p) { p.cache.k.format.type = p.cache.v.format.type = DType::f32; },
+      [](AttentionPrologueParams& p) { computed_scales(p), p.cache.k.format.type = p.cache.v.format.type = DType::int4; },
       [](AttentionPrologueParams& p) { derived(p), p.places.ring_size = 64; },
       [](AttentionPrologueParams& p) { derived(p), p.places.position_offsets = index_view(address<int32_t>(31)); },
       [](AttentionPrologueParams& p) { derived(p), p.places.slot_mapping = index_view(address<int64_t>(5)); },

@@ -161,21 +161,21 @@ TEST_P(AttentionPrologueTest, EqualsTheUnfusedStagesBitForBit) {
         QkNormParams n;
         n.num_tokens = c.num_tokens, n.num_heads = heads, n.head_dim = c.head_dim, n.dtype = p.dtype;
         n.x = dense(x, heads, c.head_dim), n.y = y;
-        n.kind = p.norm.kind, n.scope = p.norm.scope, n.eps = p.norm.eps, n.weight_offset = p.norm.weight_offset;
+        n.kind = p.q_norm.kind, n.scope = p.q_norm.scope, n.eps = p.q_norm.eps, n.weight_offset = p.q_norm.weight_offset;
         n.weight = weight, n.weight_head_stride = stride, n.bias = terms;
         n.positions = p.places.positions;
         return qk_norm(n, execution);
       };
       const auto norm_v = [&] {
         QkNormParams n;
-        n.num_tokens = c.num_tokens, n.num_heads = kv_heads, n.head_dim = c.v_width(), n.dtype = p.dtype;
-        n.x = dense(v, kv_heads, c.v_width()), n.y = dense(v, kv_heads, c.v_width());
+        n.num_tokens = c.num_tokens, n.num_heads = kv_heads, n.head_dim = v_head_dim(c), n.dtype = p.dtype;
+        n.x = dense(v, kv_heads, v_head_dim(c)), n.y = dense(v, kv_heads, v_head_dim(c));
         n.eps = p.v_norm.eps;
         return qk_norm(n, execution);
       };
       const auto norm_both = [&](const MutableHeadsView& q_to) {
-        PROLOGUE_RETURN_IF_ERROR(norm(q, q_heads, p.norm.q_weight, p.norm.q_weight_head_stride, p.norm.q_bias, q_to));
-        return norm(k, kv_heads, p.norm.k_weight, p.norm.k_weight_head_stride, p.norm.k_bias, dense(k, kv_heads, c.head_dim));
+        PROLOGUE_RETURN_IF_ERROR(norm(q, q_heads, p.q_norm.weight, p.q_norm.weight_head_stride, p.q_norm.bias, q_to));
+        return norm(k, kv_heads, p.k_norm.weight, p.k_norm.weight_head_stride, p.k_norm.bias, dense(k, kv_heads, c.head_dim));
       };
       const auto turn = [&](T* x, int64_t heads, const MutableHeadsView& y) {
         RotaryParams r;
@@ -189,7 +189,7 @@ TEST_P(AttentionPrologueTest, EqualsTheUnfusedStagesBitForBit) {
       };
       PROLOGUE_RETURN_IF_ERROR(bias(q, q_heads * c.head_dim, p.bias.q));
       PROLOGUE_RETURN_IF_ERROR(bias(k, kv_heads * c.head_dim, p.bias.k));
-      PROLOGUE_RETURN_IF_ERROR(bias(v, kv_heads * c.v_width(), p.bias.v));
+      PROLOGUE_RETURN_IF_ERROR(bias(v, kv_heads * v_head_dim(c), p.bias.v));
       if (c.v_norm) PROLOGUE_RETURN_IF_ERROR(norm_v());
       if (c.norm == NormPlacement::before_rope) PROLOGUE_RETURN_IF_ERROR(norm_both(dense(q, q_heads, c.head_dim)));
       const bool norm_follows = c.norm == NormPlacement::after_rope;
@@ -197,7 +197,7 @@ TEST_P(AttentionPrologueTest, EqualsTheUnfusedStagesBitForBit) {
       PROLOGUE_RETURN_IF_ERROR(turn(k, kv_heads, dense(k, kv_heads, c.head_dim)));
       if (norm_follows) PROLOGUE_RETURN_IF_ERROR(norm_both(p.q_out));
       return kv_write(
-          {c.num_tokens, kv_heads, c.head_dim, p.dtype, dense(k, kv_heads, c.head_dim), dense(v, kv_heads, c.v_width()), p.cache,
+          {c.num_tokens, kv_heads, c.head_dim, p.dtype, dense(k, kv_heads, c.head_dim), dense(v, kv_heads, v_head_dim(c)), p.cache,
            p.places.slot_mapping, p.places.positions, c.max_position, p.faults, 1, 0, c.past_table},
           execution);
     });
@@ -496,14 +496,14 @@ TEST_P(AttentionPrologueTest, ReachesBeyondTwoToThe31Elements) {
   p.places.positions = index_view(arena.input(data.positions));
   p.places.slot_mapping = index_view(arena.input(data.slots));
   T* cache_base = static_cast<T*>(cache.data());
-  p.cache.k = cache_base;
-  p.cache.v = cache_base + 16 * kHeads * kDim;
-  p.cache.type = DType::bf16;
+  p.cache.k.data = cache_base;
+  p.cache.v.data = cache_base + 16 * kHeads * kDim;
+  p.cache.k.format.type = p.cache.v.format.type = DType::bf16;
   p.cache.num_pages = 2;
   p.cache.page_size = 16;
   p.cache.num_kv_heads = kHeads;
-  p.cache.head_dim = kDim;
-  p.cache.k_strides = p.cache.v_strides = {kFar - 4096, kHeads * kDim, kDim};
+  p.cache.k.head_dim = kDim;
+  p.cache.k.strides = p.cache.v.strides = {kFar - 4096, kHeads * kDim, kDim};
   const Status status = arena.run([&](const Execution& e) { return attention_prologue(p, e); });
   ASSERT_TRUE(status.ok()) << status.message();
 
@@ -518,8 +518,8 @@ TEST_P(AttentionPrologueTest, ReachesBeyondTwoToThe31Elements) {
     expect_row(static_cast<T*>(qkv.data()) + t * kFar, want.q[static_cast<size_t>(t)], "q");
     const int64_t slot = data.slots[static_cast<size_t>(t)];
     const int64_t at = slot / 16 * (kFar - 4096) + slot % 16 * kHeads * kDim;
-    expect_row(static_cast<T*>(p.cache.k) + at, want.k[static_cast<size_t>(t)], "k");
-    expect_row(static_cast<T*>(p.cache.v) + at, want.v[static_cast<size_t>(t)], "v");
+    expect_row(static_cast<T*>(p.cache.k.data) + at, want.k[static_cast<size_t>(t)], "k");
+    expect_row(static_cast<T*>(p.cache.v.data) + at, want.v[static_cast<size_t>(t)], "v");
   }
 }
 
@@ -621,10 +621,10 @@ TEST_P(AttentionPrologueTest, PlansCheckWhatARunBrings) {
       {[](P& p) { p.q.data = nullptr; }, "q is null, but the plan was made with it"},
       {[](P& p) { p.q_out.data = nullptr; }, "q_out is null, but the plan was made with it"},
       {[](P& p) { p.k_out = p.q_out; }, "k_out is given, but the plan was made without it"},
-      {[](P& p) { p.norm.k_bias = p.k.data; }, "norm.k_bias is given, but the plan was made without it"},
-      {[](P& p) { p.norm.eps = 0.5f; }, "norm.eps is 0.5: it must be that of the plan, 1e-06"},
-      {[](P& p) { p.norm.q_weight = nullptr; }, "norm.q_weight is null, but the plan was made with it"},
-      {[](P& p) { p.v_norm.enabled = true; }, "v_norm.enabled is 1: it must be that of the plan, 0"},
+      {[](P& p) { p.k_norm.bias = p.k.data; }, "k_norm.bias is given, but the plan was made without it"},
+      {[](P& p) { p.q_norm.eps = p.k_norm.eps = 0.5f; }, "norm.eps is 0.5: it must be that of the plan, 1e-06"},
+      {[](P& p) { p.q_norm.weight = nullptr; }, "q_norm.weight is null, but the plan was made with it"},
+      {[](P& p) { p.v_norm.placement = NormPlacement::before_rope; }, "v_norm.placement != NormPlacement::none is 1: it must be that of the plan, 0"},
       {[](P& p) { p.rotation.rotary_dim = 32; }, "rotary_dim is 32: it must be that of the plan, 64"},
       {[](P& p) { p.rotation.cos_sin = nullptr; }, "cos_sin is null, but the plan was made with it"},
       {[](P& p) { p.rotation.max_position = 99; }, "max_position is 99: it must be that of the plan, 40"},
@@ -633,9 +633,9 @@ TEST_P(AttentionPrologueTest, PlansCheckWhatARunBrings) {
       {[](P& p) { p.places.num_seqs += 1; }, "@num_seqs"},
       {[](P& p) { p.places.num_seqs = 0; }, "@num_seqs"},
       {[](P& p) { p.q_scale.constant = 2.0f; }, "q_scale.constant is 2: it must be that of the plan, 1"},
-      {[](P& p) { p.cache.type = DType::int8; }, "cache.type is 6: it must be that of the plan, 1"},
-      {[](P& p) { p.cache.k = nullptr; }, "cache.k is null, but the plan was made with it"},
-      {[](P& p) { p.cache.v_strides.page *= 2; }, "@cache.v.page stride"},
+      {[](P& p) { p.cache.k.format.type = p.cache.v.format.type = DType::int8; }, "cache.k.format.type is 6: it must be that of the plan, 1"},
+      {[](P& p) { p.cache.k.data = nullptr; }, "cache.k.data is null, but the plan was made with it"},
+      {[](P& p) { p.cache.v.strides.page *= 2; }, "@cache.v.page stride"},
       {[](P& p) { p.faults = nullptr; }, "faults is null, but the plan was made with it"},
   };
   const Status status = placed.run([&](const Execution& e) {
@@ -665,7 +665,7 @@ TEST_P(AttentionPrologueTest, ACacheHoldsDtypeUnlessItSaysOtherwise) {
     const PrologueCase c = plain_case(9);
     const PrologueData<T> data = make_data<T>(c);
     PlacedPrologue<T> placed(GetParam(), c, data);
-    EXPECT_EQ(placed.params().cache.type, DType::unset);
+    EXPECT_EQ(placed.params().cache.k.format.type, DType::unset);
     const Status status = placed.run();
     ASSERT_TRUE(status.ok()) << status.message();
     placed.expect_matches(oracle::attention_prologue(oracle_input(c, data)));
@@ -698,8 +698,8 @@ std::vector<Refusal> refusals() {
        "dtype is the unknown type 99: supported are float32, float16 and bfloat16"},
       {"odd head_dim", [](P& p) { p.head_dim = 63; }, missing, "head_dim is 63: supported is every even number in 2..576"},
       {"large head_dim", [](P& p) { p.head_dim = 578; }, missing, "head_dim is 578: supported is every even number in 2..576"},
-      {"odd v_head_dim", [](P& p) { p.cache.v_head_dim = 7; }, missing,
-       "cache.v_head_dim is 7: supported is every even number in 2..576, or 0 = head_dim"},
+      {"odd v_head_dim", [](P& p) { p.cache.v.head_dim = 7; }, missing,
+       "cache.v.head_dim is 7: supported is every even number in 2..576, or 0 = head_dim"},
       {"unknown rounding", [](P& p) { p.rounding = static_cast<Rounding>(2); }, missing,
        "rounding is 2: supported are once and per_step"},
 
@@ -761,33 +761,33 @@ std::vector<Refusal> refusals() {
       {"no pair_axis", [](P& p) { p.rotation.num_axes = 3; }, invalid, "pair_axis is null, but num_axes is 3"},
 
       // Norms and the Q scale.
-      {"unknown placement", [](P& p) { p.norm.placement = static_cast<NormPlacement>(3); }, missing,
+      {"unknown placement", [](P& p) { p.q_norm.placement = p.k_norm.placement = static_cast<NormPlacement>(3); }, missing,
        "norm.placement is 3: supported are none, before_rope and after_rope"},
-      {"unknown kind", [](P& p) { p.norm.kind = static_cast<NormKind>(-1); }, missing,
+      {"unknown kind", [](P& p) { p.q_norm.kind = p.k_norm.kind = static_cast<NormKind>(-1); }, missing,
        "norm.kind is -1: supported are rms and layer"},
-      {"unknown scope", [](P& p) { p.norm.scope = static_cast<NormScope>(2); }, missing,
+      {"unknown scope", [](P& p) { p.q_norm.scope = p.k_norm.scope = static_cast<NormScope>(2); }, missing,
        "norm.scope is 2: supported are head and token"},
-      {"a weight for no norm", [](P& p) { p.norm.q_weight = p.q.data; }, invalid,
+      {"a weight for no norm", [](P& p) { p.q_norm.weight = p.q.data; }, invalid,
        "norm has a weight or bias, but norm.placement is none"},
-      {"no eps", [](P& p) { p.norm.placement = NormPlacement::before_rope, p.norm.eps = 0.0f; }, invalid,
+      {"no eps", [](P& p) { p.q_norm.placement = p.k_norm.placement = NormPlacement::before_rope, p.q_norm.eps = p.k_norm.eps = 0.0f; }, invalid,
        "norm.eps is 0: it must be finite and greater than 0"},
       {"no eps for V",
        [](P& p) {
          p.v_norm = {true, -1.0f};
        },
        invalid, "v_norm.eps is -1: it must be finite and greater than 0"},
-      {"endless weight_offset", [=](P& p) { p.norm.placement = NormPlacement::before_rope, p.norm.weight_offset = -kInf; },
+      {"endless weight_offset", [=](P& p) { p.q_norm.placement = p.k_norm.placement = NormPlacement::before_rope, p.q_norm.weight_offset = p.k_norm.weight_offset = -kInf; },
        invalid, "norm.weight_offset is -inf: it must be finite"},
       {"LayerNorm over a token",
        [](P& p) {
-         p.norm.placement = NormPlacement::before_rope;
-         p.norm.kind = NormKind::layer;
-         p.norm.scope = NormScope::token;
+         p.q_norm.placement = p.k_norm.placement = NormPlacement::before_rope;
+         p.q_norm.kind = p.k_norm.kind = NormKind::layer;
+         p.q_norm.scope = p.k_norm.scope = NormScope::token;
        },
        missing, "norm.scope is token and norm.kind is layer: over a whole token there is rms only"},
-      {"RMS norm with a bias", [](P& p) { p.norm.placement = NormPlacement::before_rope, p.norm.k_bias = p.q.data; }, invalid,
+      {"RMS norm with a bias", [](P& p) { p.q_norm.placement = p.k_norm.placement = NormPlacement::before_rope, p.k_norm.bias = p.q.data; }, invalid,
        "norm has a bias, but norm.kind is rms: only layer has one"},
-      {"weights at odd strides", [](P& p) { p.norm.placement = NormPlacement::before_rope, p.norm.k_weight_head_stride = 32; },
+      {"weights at odd strides", [](P& p) { p.q_norm.placement = p.k_norm.placement = NormPlacement::before_rope, p.k_norm.weight_head_stride = 32; },
        invalid, "a weight_head_stride of norm is 32: it must be 0 or head_dim, 64"},
       {"endless constant", [=](P& p) { p.q_scale.constant = kInf; }, invalid, "q_scale.constant is inf: it must be finite"},
       {"unknown position scale", [](P& p) { p.q_scale.by_position = static_cast<PositionScale>(9); }, missing,
@@ -880,7 +880,7 @@ std::vector<Refusal> refusals() {
        missing, "q8_out.scaling is 2: supported are tensor and token_head"},
       {"fp8 Q heads overlap",
        [](P& p) {
-         p.q8_out = {p.q_out.data, 512, 63, KvScaling::tensor, p.cache.k_scale}, p.q_out.data = nullptr;
+         p.q8_out = {p.q_out.data, 512, 63, KvScaling::tensor, p.cache.k.scale}, p.q_out.data = nullptr;
        },
        invalid, "q8_out has the stride 63 where 64 elements lie: rows that are written must not overlap"},
       {"k_out without k", [](P& p) { p.k_out = p.q_out, p.k.data = nullptr; }, invalid, "k_out is given, but k is null"},
@@ -893,50 +893,50 @@ std::vector<Refusal> refusals() {
        invalid, "k_out overlaps v"},
 
       // The cache.
-      {"unknown cache type", [](P& p) { p.cache.type = kNoType; }, missing,
-       "cache.type is the unknown type 99: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8 and int4"},
-      {"unknown scaling", [](P& p) { p.cache.scaling = static_cast<KvScaling>(4); }, missing,
-       "cache.scaling is 4: supported are none, tensor, head and token_head"},
-      {"a float cache with scales", [](P& p) { p.cache.scaling = KvScaling::head; }, invalid,
-       "cache.scaling is given, but cache.type is float32: float caches have no scales"},
-      {"an integer cache without scales", [](P& p) { p.cache.type = DType::int4; }, invalid,
-       "cache.scaling is none, but cache.type is int4: integer caches need scales"},
+      {"unknown cache type", [](P& p) { p.cache.k.format.type = p.cache.v.format.type = kNoType; }, missing,
+       "cache.k.format.type is the unknown type 99: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8 and int4"},
+      {"unknown scaling", [](P& p) { p.cache.k.format.scaling = p.cache.v.format.scaling = static_cast<KvScaling>(4); }, missing,
+       "cache.k.format.scaling is 4: supported are none, tensor, head and token_head"},
+      {"a float cache with scales", [](P& p) { p.cache.k.format.scaling = p.cache.v.format.scaling = KvScaling::head; }, invalid,
+       "cache.k.format.scaling is given, but cache.k.format.type is float32: float caches have no scales"},
+      {"an integer cache without scales", [](P& p) { p.cache.k.format.type = p.cache.v.format.type = DType::int4; }, invalid,
+       "cache.k.format.scaling is none, but cache.k.format.type is int4: integer caches need scales"},
       {"int4 at half a byte",
-       [](P& p) { p.cache.type = DType::int4, p.cache.scaling = KvScaling::tensor, p.cache.v_strides.head = 65; }, invalid,
+       [](P& p) { p.cache.k.format.type = p.cache.v.format.type = DType::int4, p.cache.k.format.scaling = p.cache.v.format.scaling = KvScaling::tensor, p.cache.v.strides.head = 65; }, invalid,
        "a stride of the int4 cache is 65: it must be even, two channels share a byte"},
       {"no V scale",
        [](P& p) {
-         p.cache.type = DType::int8, p.cache.scaling = KvScaling::tensor,
-         p.cache.k_scale = const_cast<float*>(p.rotation.cos_sin);
+         p.cache.k.format.type = p.cache.v.format.type = DType::int8, p.cache.k.format.scaling = p.cache.v.format.scaling = KvScaling::tensor,
+         p.cache.k.scale = const_cast<float*>(p.rotation.cos_sin);
        },
-       invalid, "cache.v_scale is null"},
+       invalid, "cache.v.scale is null"},
       {"no room for scales",
        [](P& p) {
-         p.cache.type = DType::fp8_e4m3;
-         p.cache.scaling = KvScaling::token_head;
-         p.cache.k_scale = const_cast<float*>(p.rotation.cos_sin);
+         p.cache.k.format.type = p.cache.v.format.type = DType::fp8_e4m3;
+         p.cache.k.format.scaling = p.cache.v.format.scaling = KvScaling::token_head;
+         p.cache.k.scale = const_cast<float*>(p.rotation.cos_sin);
        },
-       invalid, "cache.k_scale has the stride 0 where 1 elements lie: rows that are written must not overlap"},
+       invalid, "cache.k.scale has the stride 0 where 1 elements lie: rows that are written must not overlap"},
       {"no pages", [](P& p) { p.cache.num_pages = 0; }, invalid, "cache.num_pages is 0: it must lie in 1..1099511627776"},
       {"empty pages", [](P& p) { p.cache.page_size = 0; }, invalid, "cache.page_size is 0: it must lie in 1..1048576"},
       {"cache of other heads", [](P& p) { p.cache.num_kv_heads = 3; }, invalid,
        "cache.num_kv_heads is 3: it must be num_kv_heads, 2"},
-      {"cache of another head_dim", [](P& p) { p.cache.head_dim = 128; }, invalid,
-       "cache.head_dim is 128: it must be head_dim, 64"},
-      {"no K cache", [](P& p) { p.cache.k = nullptr; }, invalid, "cache.k is null, and so is k_out: k has nowhere to go"},
-      {"no V cache", [](P& p) { p.cache.v = nullptr; }, invalid, "cache.v is null, and so is v_out: v has nowhere to go"},
-      {"pages overlap", [](P& p) { p.cache.k_strides.page = 64; }, invalid,
-       "cache.k has the stride 64 where 128 elements lie: rows that are written must not overlap"},
-      {"K is V", [](P& p) { p.cache.v = p.cache.k; }, invalid, "cache.k overlaps cache.v"},
-      {"V half over K", [](P& p) { p.cache.v = static_cast<float*>(p.cache.k) + 32; }, invalid, "cache.k overlaps cache.v"},
+      {"cache of another head_dim", [](P& p) { p.cache.k.head_dim = 128; }, invalid,
+       "cache.k.head_dim is 128: it must be head_dim, 64"},
+      {"no K cache", [](P& p) { p.cache.k.data = nullptr; }, invalid, "cache.k.data is null, and so is k_out: k has nowhere to go"},
+      {"no V cache", [](P& p) { p.cache.v.data = nullptr; }, invalid, "cache.v.data is null, and so is v_out: v has nowhere to go"},
+      {"pages overlap", [](P& p) { p.cache.k.strides.page = 64; }, invalid,
+       "cache.k.data has the stride 64 where 128 elements lie: rows that are written must not overlap"},
+      {"K is V", [](P& p) { p.cache.v.data = p.cache.k.data; }, invalid, "cache.k.data overlaps cache.v.data"},
+      {"V half over K", [](P& p) { p.cache.v.data = static_cast<float*>(p.cache.k.data) + 32; }, invalid, "cache.k.data overlaps cache.v.data"},
       {"scales in the data",
        [](P& p) {
-         p.cache.type = DType::int8;
-         p.cache.scaling = KvScaling::token_head;
-         p.cache.k_scale = static_cast<float*>(p.cache.k), p.cache.v_scale = static_cast<float*>(p.cache.v);
-         p.cache.k_scale_strides = p.cache.v_scale_strides = {32, 2, 1};
+         p.cache.k.format.type = p.cache.v.format.type = DType::int8;
+         p.cache.k.format.scaling = p.cache.v.format.scaling = KvScaling::token_head;
+         p.cache.k.scale = static_cast<float*>(p.cache.k.data), p.cache.v.scale = static_cast<float*>(p.cache.v.data);
+         p.cache.k.scale_strides = p.cache.v.scale_strides = {32, 2, 1};
        },
-       invalid, "cache.k overlaps cache.k_scale"},
+       invalid, "cache.k.data overlaps cache.k.scale"},
 
       // Aliasing.
       {"fault record at an odd byte",
@@ -958,17 +958,17 @@ std::vector<Refusal> refusals() {
          p.q_out = {const_cast<void*>(p.k.data), p.k.token_stride, p.k.head_stride};
        },
        invalid, "q_out overlaps k"},
-      {"cache over v", [](P& p) { p.cache.v = const_cast<void*>(p.v.data), p.cache.num_pages = p.cache.page_size = 1; }, invalid,
-       "cache.v overlaps q"},
+      {"cache over v", [](P& p) { p.cache.v.data = const_cast<void*>(p.v.data), p.cache.num_pages = p.cache.page_size = 1; }, invalid,
+       "cache.v.data overlaps q"},
       {"cache over the table",
        [](P& p) {
          p.rotation.max_position = 1;
-         p.rotation.cos_sin = static_cast<const float*>(p.cache.k);
+         p.rotation.cos_sin = static_cast<const float*>(p.cache.k.data);
        },
-       invalid, "cache.k overlaps cos_sin"},
+       invalid, "cache.k.data overlaps cos_sin"},
       {"q_out over the slots", [](P& p) { p.places.slot_mapping.data = p.q_out.data; }, invalid, "q_out overlaps slot_mapping"},
       {"q_out over the positions", [](P& p) { p.places.positions.data = p.q_out.data; }, invalid, "q_out overlaps positions"},
-      {"cache over a bias", [](P& p) { p.bias.v = p.cache.v; }, invalid, "cache.v overlaps bias.v"},
+      {"cache over a bias", [](P& p) { p.bias.v = p.cache.v.data; }, invalid, "cache.v.data overlaps bias.v"},
   };
 }
 
@@ -1089,8 +1089,8 @@ TEST(AttentionPrologue, RandomStructsNeverCrash) {
                                            &p.rotation.rotary_offset,
                                            &p.rotation.max_position,
                                            &p.rotation.num_axes,
-                                           &p.norm.q_weight_head_stride,
-                                           &p.norm.k_weight_head_stride,
+                                           &p.q_norm.weight_head_stride,
+                                           &p.k_norm.weight_head_stride,
                                            &p.places.position_axis_stride,
                                            &p.places.num_seqs,
                                            &p.places.block_table_stride,
@@ -1099,20 +1099,20 @@ TEST(AttentionPrologue, RandomStructsNeverCrash) {
                                            &p.cache.num_pages,
                                            &p.cache.page_size,
                                            &p.cache.num_kv_heads,
-                                           &p.cache.head_dim,
-                                           &p.cache.v_head_dim,
-                                           &p.cache.k_strides.page,
-                                           &p.cache.k_strides.token,
-                                           &p.cache.k_strides.head,
-                                           &p.cache.v_strides.page,
-                                           &p.cache.v_strides.token,
-                                           &p.cache.v_strides.head,
-                                           &p.cache.k_scale_strides.page,
-                                           &p.cache.k_scale_strides.token,
-                                           &p.cache.k_scale_strides.head,
-                                           &p.cache.v_scale_strides.page,
-                                           &p.cache.v_scale_strides.token,
-                                           &p.cache.v_scale_strides.head};
+                                           &p.cache.k.head_dim,
+                                           &p.cache.v.head_dim,
+                                           &p.cache.k.strides.page,
+                                           &p.cache.k.strides.token,
+                                           &p.cache.k.strides.head,
+                                           &p.cache.v.strides.page,
+                                           &p.cache.v.strides.token,
+                                           &p.cache.v.strides.head,
+                                           &p.cache.k.scale_strides.page,
+                                           &p.cache.k.scale_strides.token,
+                                           &p.cache.k.scale_strides.head,
+                                           &p.cache.v.scale_strides.page,
+                                           &p.cache.v.scale_strides.token,
+                                           &p.cache.v.scale_strides.head};
     const auto any_of = [&](const auto& list) {
       return list[static_cast<size_t>(random.integer(0, static_cast<int64_t>(std::size(list)) - 1))];
     };
@@ -1132,10 +1132,10 @@ TEST(AttentionPrologue, RandomStructsNeverCrash) {
           case 5: replace(p.v_out.data); break;
           case 6: replace(p.q8_out.data); break;
           case 7: replace(p.q8_out.scale); break;
-          case 8: replace(p.cache.k); break;
-          case 9: replace(p.cache.v); break;
-          case 10: replace(p.cache.k_scale); break;
-          case 11: replace(p.cache.v_scale); break;
+          case 8: replace(p.cache.k.data); break;
+          case 9: replace(p.cache.v.data); break;
+          case 10: replace(p.cache.k.scale); break;
+          case 11: replace(p.cache.v.scale); break;
           case 12: replace(p.rotation.cos_sin); break;
           case 13: replace(p.rotation.inv_freq); break;
           case 14: replace(p.rotation.pair_axis); break;
@@ -1146,36 +1146,36 @@ TEST(AttentionPrologue, RandomStructsNeverCrash) {
           case 19: replace(p.places.block_table); break;
           case 20: replace(p.places.position_offsets.data); break;
           case 21: replace(p.bias.q); break;
-          case 22: replace(p.norm.q_weight); break;
-          case 23: replace(p.norm.k_bias); break;
+          case 22: replace(p.q_norm.weight); break;
+          case 23: replace(p.k_norm.bias); break;
           case 24: replace(p.token_faults); break;
           case 25: replace(p.bias.k); break;
           case 26: replace(p.bias.v); break;
-          case 27: replace(p.norm.k_weight); break;
-          case 28: replace(p.norm.q_bias); break;
+          case 27: replace(p.k_norm.weight); break;
+          case 28: replace(p.q_norm.bias); break;
           default: replace(p.faults); break;
         }
       } else {
         switch (random.integer(0, 21)) {
           case 0: scramble(p.dtype); break;
-          case 1: scramble(p.cache.type); break;
-          case 2: scramble(p.cache.scaling); break;
+          case 1: scramble(p.cache.k.format.type); break;
+          case 2: scramble(p.cache.k.format.scaling); break;
           case 3: scramble(p.places.positions.type); break;
           case 4: scramble(p.places.slot_mapping.type); break;
           case 5: scramble(p.rotation.style); break;
           case 6: scramble(p.rotation.source); break;
-          case 7: scramble(p.norm.placement); break;
-          case 8: scramble(p.norm.kind); break;
-          case 9: scramble(p.norm.scope); break;
+          case 7: scramble(p.q_norm.placement); break;
+          case 8: scramble(p.q_norm.kind); break;
+          case 9: scramble(p.q_norm.scope); break;
           case 10: scramble(p.q_scale.by_position); break;
           case 11: scramble(p.rounding); break;
           case 12: scramble(p.q8_out.scaling); break;
-          case 13: scramble(p.norm.eps); break;
+          case 13: scramble(p.q_norm.eps); break;
           case 14: scramble(p.q_scale.b); break;
           case 15: scramble(p.places.position_offsets.type); break;
           case 16: p.places.position_offset_per_seq = !p.places.position_offset_per_seq; break;
-          case 17: p.v_norm.enabled = true, scramble(p.v_norm.eps); break;
-          case 18: p.norm.weight_offset = std::numeric_limits<float>::infinity(); break;
+          case 17: p.v_norm.placement = NormPlacement::before_rope, scramble(p.v_norm.eps); break;
+          case 18: p.q_norm.weight_offset = p.k_norm.weight_offset = std::numeric_limits<float>::infinity(); break;
           case 19: p.rotation.attention_factor = std::numeric_limits<float>::infinity(); break;
           case 20: scramble(p.rotation.past_table); break;
           default: p.q_scale.constant = std::numeric_limits<float>::quiet_NaN(); break;

@@ -73,7 +73,7 @@ void check_all_instances(Backend backend, const AttentionCase& c, uint64_t seed)
   ASSERT_FALSE(calls.empty());
   for (const NamedCall& call : calls) {
     SCOPED_TRACE(testing::Message() << call.name << ", " << dtype_name(FloatFormat<T>::dtype) << ", head dims " << c.head_dim
-                                    << " and " << c.v_width());
+                                    << " and " << v_head_dim(c));
     const Status status = arena.run(call.run);
     ASSERT_TRUE(status.ok()) << status.message();
     expect_close(rows_of(arena, in, p), want, in.v_width(), "out", kDefaultSteps, false);
@@ -95,7 +95,7 @@ TEST_P(PagedAttentionInstances, MatchTheOracleWhateverTheSizes) {
       c.type = type;
       c.scaling = dtype_is_activation(c.type) ? KvScaling::none : seed % 2 == 0 ? KvScaling::token_head : KvScaling::tensor;
       c.head_dim = whole ? head_dim : head_dim - 2;  // not in whole groups of 16 bytes
-      c.v_head_dim = seed % 4 == 1 ? 64 : 0;
+      c.v.head_dim = seed % 4 == 1 ? 64 : 0;
       c.num_q_heads = whole ? 6 : 5, c.num_kv_heads = whole ? 2 : 1;
       c.layout = whole ? KvLayout::nhd : KvLayout::odd;
       c.window = seed % 5 == 3 ? 50 : 0, c.soft_cap = seed % 5 == 4 ? 5.0f : 0.0f;
@@ -125,16 +125,16 @@ PagedAttentionParams shape(DType dtype, DType type, int64_t head_dim, int64_t v_
   p.num_tokens = p.max_seqlen_q = p.max_seq_len = 100;
   p.num_seqs = 1;
   p.num_q_heads = 8;
-  p.head_dim = p.kv.head_dim = head_dim;
-  p.kv.v_head_dim = v_head_dim;
+  p.head_dim = p.kv.k.head_dim = head_dim;
+  p.kv.v.head_dim = v_head_dim;
   p.dtype = dtype;
-  p.kv.type = type;
+  p.kv.k.format.type = p.kv.v.format.type = type;
   p.kv.num_kv_heads = 2;
   p.kv.page_size = 16;
   const int64_t width = std::max(head_dim, v_head_dim) + (aligned ? 0 : 2);
   p.q.token_stride = p.out.token_stride = 8 * width;
   p.q.head_stride = p.out.head_stride = width;
-  p.kv.k_strides = p.kv.v_strides = nhd_strides(16, 2, width);
+  p.kv.k.strides = p.kv.v.strides = nhd_strides(16, 2, width);
   return p;
 }
 

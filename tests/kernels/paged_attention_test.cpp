@@ -118,13 +118,13 @@ PagedAttentionParams make_params(Arena& arena, const AttentionInputs<T>& in, Dev
   p.scale = static_cast<float>(in.scale);
   p.q = {arena.input(in.q), in.q_token_stride, in.q_head_stride};
   const PageStrides strides{in.page_stride, in.token_stride, in.head_stride};
-  p.kv.k = arena.input(in.k);
-  p.kv.v = arena.input(in.v);
+  p.kv.k.data = arena.input(in.k);
+  p.kv.v.data = arena.input(in.v);
   p.kv.num_pages = in.num_pages;
   p.kv.page_size = in.page_size;
   p.kv.num_kv_heads = in.num_kv_heads;
-  p.kv.head_dim = in.head_dim;
-  p.kv.k_strides = p.kv.v_strides = strides;
+  p.kv.k.head_dim = in.head_dim;
+  p.kv.k.strides = p.kv.v.strides = strides;
   p.block_table = arena.input(in.block_table);
   p.block_table_stride = in.block_table_stride;
   p.max_pages_per_seq = in.max_pages_per_seq;
@@ -415,9 +415,9 @@ TEST_P(PagedAttentionTest, PackedBuffers) {
   float* kv = arena.input(cache);
   p.q = {both, 2 * kRow, 64};
   p.out = {both + kRow, 2 * kRow, 64};
-  p.kv.k = kv;
-  p.kv.v = kv + slot;
-  p.kv.k_strides = p.kv.v_strides = {2 * in.page_stride, 2 * in.token_stride, in.head_stride};
+  p.kv.k.data = kv;
+  p.kv.v.data = kv + slot;
+  p.kv.k.strides = p.kv.v.strides = {2 * in.page_stride, 2 * in.token_stride, in.head_stride};
   const Status status = arena.run([&](const Execution& execution) { return paged_attention(p, execution); });
   ASSERT_TRUE(status.ok()) << status.message();
   const std::vector<float> after = arena.read(both);
@@ -645,35 +645,35 @@ TEST_P(PagedAttentionTest, RefusesWhatTheContractForbids) {
        "window is 0: it must lie in 1..3 where max_seq_len, 5, is larger than the ring of 4 tokens and max_seqlen_q is 2"},
       {[](P& p) { p.ring_size = 4, p.window = 4; }, kInvalid,
        "window is 4: it must lie in 1..3 where max_seq_len, 5, is larger than the ring of 4 tokens and max_seqlen_q is 2"},
-      {[](P& p) { p.kv.type = kNoType; }, kUnsupported,
-       "cache.type is the unknown type 99: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8 and int4"},
-      {[](P& p) { p.kv.scaling = static_cast<KvScaling>(4); }, kUnsupported,
-       "cache.scaling is 4: supported are none, tensor, head and token_head"},
-      {[](P& p) { p.kv.scaling = KvScaling::tensor; }, kInvalid,
-       "cache.scaling is given, but cache.type is float32: float caches have no scales"},
-      {[](P& p) { p.kv.type = DType::int8; }, kInvalid,
-       "cache.scaling is none, but cache.type is int8: integer caches need scales"},
-      {[](P& p) { p.kv.type = DType::int8, p.kv.scaling = KvScaling::head; }, kInvalid, "cache.k_scale is null"},
+      {[](P& p) { p.kv.k.format.type = p.kv.v.format.type = kNoType; }, kUnsupported,
+       "cache.k.format.type is the unknown type 99: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8 and int4"},
+      {[](P& p) { p.kv.k.format.scaling = p.kv.v.format.scaling = static_cast<KvScaling>(4); }, kUnsupported,
+       "cache.k.format.scaling is 4: supported are none, tensor, head and token_head"},
+      {[](P& p) { p.kv.k.format.scaling = p.kv.v.format.scaling = KvScaling::tensor; }, kInvalid,
+       "cache.k.format.scaling is given, but cache.k.format.type is float32: float caches have no scales"},
+      {[](P& p) { p.kv.k.format.type = p.kv.v.format.type = DType::int8; }, kInvalid,
+       "cache.k.format.scaling is none, but cache.k.format.type is int8: integer caches need scales"},
+      {[](P& p) { p.kv.k.format.type = p.kv.v.format.type = DType::int8, p.kv.k.format.scaling = p.kv.v.format.scaling = KvScaling::head; }, kInvalid, "cache.k.scale is null"},
       {[](P& p) {
-         p.kv.type = DType::fp8_e4m3, p.kv.scaling = KvScaling::token_head;
-         p.kv.k_scale = static_cast<float*>(p.kv.k), p.kv.k_scale_strides = {8, 2, 1};
+         p.kv.k.format.type = p.kv.v.format.type = DType::fp8_e4m3, p.kv.k.format.scaling = p.kv.v.format.scaling = KvScaling::token_head;
+         p.kv.k.scale = static_cast<float*>(p.kv.k.data), p.kv.k.scale_strides = {8, 2, 1};
        },
-       kInvalid, "cache.v_scale is null"},
+       kInvalid, "cache.v.scale is null"},
       {[](P& p) {
-         p.kv.type = DType::int4, p.kv.scaling = KvScaling::tensor;
-         p.kv.k_scale = p.kv.v_scale = static_cast<float*>(p.kv.k), p.kv.v_strides.head = 7;
+         p.kv.k.format.type = p.kv.v.format.type = DType::int4, p.kv.k.format.scaling = p.kv.v.format.scaling = KvScaling::tensor;
+         p.kv.k.scale = p.kv.v.scale = static_cast<float*>(p.kv.k.data), p.kv.v.strides.head = 7;
        },
        kInvalid, "a stride of the int4 cache is 7: it must be even, two channels share a byte"},
-      {[](P& p) { p.kv.v_head_dim = 7; }, kUnsupported,
-       "cache.v_head_dim is 7: supported is every even number in 2..576, or 0 = head_dim"},
-      {[](P& p) { p.kv.v_head_dim = 578; }, kUnsupported,
-       "cache.v_head_dim is 578: supported is every even number in 2..576, or 0 = head_dim"},
-      {[](P& p) { p.kv.head_dim = 6; }, kInvalid, "cache.head_dim is 6: it must be head_dim, 8"},
+      {[](P& p) { p.kv.v.head_dim = 7; }, kUnsupported,
+       "cache.v.head_dim is 7: supported is every even number in 2..576, or 0 = head_dim"},
+      {[](P& p) { p.kv.v.head_dim = 578; }, kUnsupported,
+       "cache.v.head_dim is 578: supported is every even number in 2..576, or 0 = head_dim"},
+      {[](P& p) { p.kv.k.head_dim = 6; }, kInvalid, "cache.k.head_dim is 6: it must be head_dim, 8"},
       {[](P& p) { p.kv.num_pages = 0; }, kInvalid, "cache.num_pages is 0: it must lie in 1..1099511627776"},
       {[](P& p) { p.kv.page_size = 0; }, kInvalid, "cache.page_size is 0: it must lie in 1..1048576"},
-      {[](P& p) { p.kv.k = nullptr; }, kInvalid, "cache.k is null"},
-      {[](P& p) { p.kv.v = nullptr; }, kInvalid, "cache.v is null"},
-      {[](P& p) { p.kv.v_strides.token = -16; }, kInvalid, "cache.v has the stride -16: strides must not be negative"},
+      {[](P& p) { p.kv.k.data = nullptr; }, kInvalid, "cache.k.data is null"},
+      {[](P& p) { p.kv.v.data = nullptr; }, kInvalid, "cache.v.data is null"},
+      {[](P& p) { p.kv.v.strides.token = -16; }, kInvalid, "cache.v.data has the stride -16: strides must not be negative"},
       {[](P& p) { p.q.data = nullptr; }, kInvalid, "q is null"},
       {[](P& p) { p.q.head_stride = -8; }, kInvalid, "q has the stride -8: strides must not be negative"},
       {[](P& p) { p.q.token_stride = int64_t{1} << 60; }, kInvalid,
@@ -687,13 +687,13 @@ TEST_P(PagedAttentionTest, RefusesWhatTheContractForbids) {
       {[](P& p) { p.cu_seqlens_q = nullptr; }, kInvalid, "cu_seqlens_q is null"},
       {[](P& p) { p.seq_lens = nullptr; }, kInvalid, "seq_lens is null"},
       {[](P& p) { p.out.data = const_cast<void*>(p.q.data); }, kInvalid, "out overlaps q"},
-      {[](P& p) { p.out.data = p.kv.k; }, kInvalid, "out overlaps cache.k"},
-      {[](P& p) { p.out.data = p.kv.v; }, kInvalid, "out overlaps cache.v"},
+      {[](P& p) { p.out.data = p.kv.k.data; }, kInvalid, "out overlaps cache.k.data"},
+      {[](P& p) { p.out.data = p.kv.v.data; }, kInvalid, "out overlaps cache.v.data"},
       {[](P& p) {
-         p.kv.type = DType::int8, p.kv.scaling = KvScaling::tensor;
-         p.kv.k_scale = p.kv.v_scale = static_cast<float*>(p.out.data);
+         p.kv.k.format.type = p.kv.v.format.type = DType::int8, p.kv.k.format.scaling = p.kv.v.format.scaling = KvScaling::tensor;
+         p.kv.k.scale = p.kv.v.scale = static_cast<float*>(p.out.data);
        },
-       kInvalid, "out overlaps cache.k_scale"},
+       kInvalid, "out overlaps cache.k.scale"},
   };
   for (const Refusal& refusal : refusals) {
     Arena arena(GetParam());
@@ -778,7 +778,7 @@ TEST_P(PagedAttentionTest, RefusesAWorkspaceOverItsArrays) {
   const PagedAttentionParams p =
       make_params(arena, make_inputs<float>({9, 3, 64, 16, {{1, 4000}}}, 18), backend_device(GetParam()));
   if (p.workspace_bytes == 0) GTEST_SKIP() << "this call needs no workspace here";
-  for (const void* array : {p.q.data, static_cast<const void*>(p.kv.v), static_cast<const void*>(p.out.data)}) {
+  for (const void* array : {p.q.data, static_cast<const void*>(p.kv.v.data), static_cast<const void*>(p.out.data)}) {
     PagedAttentionParams over = p;
     over.workspace = const_cast<void*>(array);  // and over some arrays behind it: any of them may be named
     const Status status = arena.run([&](const Execution& execution) { return paged_attention(over, execution); });

@@ -281,8 +281,8 @@ TEST_P(StagesTest, KvWriteLooksAtEveryPositionStream) {
   p.k = {arena.input(k), kHeads * kDim, kDim}, p.v = {arena.input(v), kHeads * kDim, kDim};
   float* k_cache = arena.output<float>(8 * kHeads * kDim);
   float* v_cache = arena.output<float>(8 * kHeads * kDim);
-  p.cache.k = k_cache, p.cache.v = v_cache, p.cache.num_pages = 2, p.cache.page_size = 4, p.cache.num_kv_heads = kHeads;
-  p.cache.head_dim = kDim, p.cache.k_strides = p.cache.v_strides = nhd_strides(4, kHeads, kDim);
+  p.cache.k.data = k_cache, p.cache.v.data = v_cache, p.cache.num_pages = 2, p.cache.page_size = 4, p.cache.num_kv_heads = kHeads;
+  p.cache.k.head_dim = kDim, p.cache.k.strides = p.cache.v.strides = nhd_strides(4, kHeads, kDim);
   p.slot_mapping = index_view(static_cast<const int64_t*>(arena.input(std::vector<int64_t>{7, 6, 5, 4, 3, 2})));
   p.positions = index_view(static_cast<const int64_t*>(arena.input(positions)));
   p.num_axes = kAxes, p.position_axis_stride = kStride, p.max_position = kRows;
@@ -337,15 +337,15 @@ TEST_P(StagesTest, KvWriteRefusesWithASentence) {
        "slot_mapping.type is the unknown type 99: it must be int32 or int64"},
       {"neither k nor v", [](P& p) { p.k.data = p.v.data = nullptr; }, invalid, "k and v are both null"},
       {"no slots", [](P& p) { p.slot_mapping.data = nullptr; }, invalid, "slot_mapping is null"},
-      {"odd v_head_dim", [](P& p) { p.cache.v_head_dim = 3; }, missing,
-       "cache.v_head_dim is 3: supported is every even number in 2..576, or 0 = head_dim"},
-      {"an integer cache without scales", [](P& p) { p.cache.type = DType::int8; }, invalid,
-       "cache.scaling is none, but cache.type is int8: integer caches need scales"},
-      {"a cache with scales that are not there", [](P& p) { p.cache.type = DType::int8, p.cache.scaling = KvScaling::head; },
-       invalid, "cache.k_scale is null"},
-      {"no cache", [](P& p) { p.cache.v = nullptr; }, invalid, "cache.v is null"},
-      {"cache over k", [](P& p) { p.cache.k = const_cast<void*>(p.k.data); }, invalid, "cache.k overlaps k"},
-      {"cache over the slots", [](P& p) { p.slot_mapping.data = p.cache.v; }, invalid, "cache.v overlaps slot_mapping"},
+      {"odd v_head_dim", [](P& p) { p.cache.v.head_dim = 3; }, missing,
+       "cache.v.head_dim is 3: supported is every even number in 2..576, or 0 = head_dim"},
+      {"an integer cache without scales", [](P& p) { p.cache.k.format.type = p.cache.v.format.type = DType::int8; }, invalid,
+       "cache.k.format.scaling is none, but cache.k.format.type is int8: integer caches need scales"},
+      {"a cache with scales that are not there", [](P& p) { p.cache.k.format.type = p.cache.v.format.type = DType::int8, p.cache.k.format.scaling = p.cache.v.format.scaling = KvScaling::head; },
+       invalid, "cache.k.scale is null"},
+      {"no cache", [](P& p) { p.cache.v.data = nullptr; }, invalid, "cache.v.data is null"},
+      {"cache over k", [](P& p) { p.cache.k.data = const_cast<void*>(p.k.data); }, invalid, "cache.k.data overlaps k"},
+      {"cache over the slots", [](P& p) { p.slot_mapping.data = p.cache.v.data; }, invalid, "cache.v.data overlaps slot_mapping"},
       {"fault record at a wrong byte", [](P& p) { p.faults = reinterpret_cast<FaultRecord*>(24); }, invalid,
        "faults lies at 0x18: it must be aligned to 16 bytes"},
   };

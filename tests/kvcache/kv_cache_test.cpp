@@ -201,13 +201,13 @@ TEST(KvStorage, QuantisedTypesHaveScales) {
       const PagedKvView view = storage->layer(layer);
       EXPECT_EQ(view.type, type);
       EXPECT_EQ(view.scaling, KvScaling::token_head);
-      EXPECT_EQ(view.k_scale_strides.page, 5);
-      EXPECT_EQ(view.k_scale_strides.token, 1);
-      EXPECT_EQ(reinterpret_cast<uintptr_t>(view.k_scale) % 4, 0u);
+      EXPECT_EQ(view.k.scale_strides.page, 5);
+      EXPECT_EQ(view.k.scale_strides.token, 1);
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(view.k.scale) % 4, 0u);
       arrays.insert(arrays.end(), {{static_cast<unsigned char*>(view.k), data_bytes},
                                    {static_cast<unsigned char*>(view.v), data_bytes},
-                                   {reinterpret_cast<unsigned char*>(view.k_scale), scale_bytes},
-                                   {reinterpret_cast<unsigned char*>(view.v_scale), scale_bytes}});
+                                   {reinterpret_cast<unsigned char*>(view.k.scale), scale_bytes},
+                                   {reinterpret_cast<unsigned char*>(view.v.scale), scale_bytes}});
     }
     std::sort(arrays.begin(), arrays.end());
     for (size_t i = 0; i + 1 < arrays.size(); ++i) EXPECT_LE(arrays[i].first + arrays[i].second, arrays[i + 1].first);

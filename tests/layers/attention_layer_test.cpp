@@ -173,17 +173,17 @@ AttentionLayerParams place(Arena& arena, const Batch<T>& b, Device device) {
     prologue.places.slot_mapping = index_view(arena.input(b.slots));
     const T* bias = arena.input(b.bias);
     prologue.bias = {bias, bias + kQWidth, bias + kQWidth + kKvWidth};
-    prologue.norm.placement = NormPlacement::before_rope;
-    prologue.norm.q_weight = prologue.norm.k_weight = arena.input(b.norm_weight);
+    prologue.q_norm.placement = prologue.k_norm.placement = NormPlacement::before_rope;
+    prologue.q_norm.weight = prologue.k_norm.weight = arena.input(b.norm_weight);
     prologue.q_scale.constant = 0.5f;
   }
-  prologue.cache.k = arena.inout(b.k);
-  prologue.cache.v = arena.inout(b.v);
+  prologue.cache.k.data = arena.inout(b.k);
+  prologue.cache.v.data = arena.inout(b.v);
   prologue.cache.num_pages = b.num_pages;
   prologue.cache.page_size = kPageSize;
   prologue.cache.num_kv_heads = kKvHeads;
-  prologue.cache.head_dim = kHeadDim;
-  prologue.cache.k_strides = prologue.cache.v_strides = nhd_strides(kPageSize, kKvHeads, kHeadDim);
+  prologue.cache.k.head_dim = kHeadDim;
+  prologue.cache.k.strides = prologue.cache.v.strides = nhd_strides(kPageSize, kKvHeads, kHeadDim);
   prologue.faults = arena.inout(std::vector<FaultRecord>(1));
 
   p.attention.scale = 0.25f;
@@ -317,10 +317,10 @@ void AttentionLayerTest::check_against_operations() {
     };
     const int64_t rows = batch.cu_seqlens.back();
     EXPECT_EQ(bits(rows_of<T>(arena, p, rows)), bits(rows_of<T>(by_hand, same, rows)));
-    EXPECT_EQ(bits(arena.read(static_cast<const T*>(p.prologue.cache.k))),
-              bits(by_hand.read(static_cast<const T*>(prologue.cache.k))));
-    EXPECT_EQ(bits(arena.read(static_cast<const T*>(p.prologue.cache.v))),
-              bits(by_hand.read(static_cast<const T*>(prologue.cache.v))));
+    EXPECT_EQ(bits(arena.read(static_cast<const T*>(p.prologue.cache.k.data))),
+              bits(by_hand.read(static_cast<const T*>(prologue.cache.k.data))));
+    EXPECT_EQ(bits(arena.read(static_cast<const T*>(p.prologue.cache.v.data))),
+              bits(by_hand.read(static_cast<const T*>(prologue.cache.v.data))));
   }
 }
 
@@ -416,8 +416,8 @@ TEST_P(AttentionLayerTest, RefusesToWriteOverWhatAnotherOperationReads) {
     std::string message;
   } refusals[] = {
       {[&](P& p) { p.out = mutable_at(p.qkv_weight); }, "out overlaps qkv_weight"},
-      {[](P& p) { p.out = p.prologue.cache.k; }, "out overlaps cache.k"},
-      {[](P& p) { p.out = p.prologue.cache.v; }, "out overlaps cache.v"},
+      {[](P& p) { p.out = p.prologue.cache.k.data; }, "out overlaps cache.k.data"},
+      {[](P& p) { p.out = p.prologue.cache.v.data; }, "out overlaps cache.v.data"},
       {[&](P& p) { p.out = mutable_at(p.prologue.rotation.cos_sin); }, "out overlaps cos_sin"},
       {[&](P& p) { p.out = mutable_at(p.prologue.places.block_table); }, "out overlaps block_table"},
       {[&](P& p) { p.out = mutable_at(p.attention.seq_lens); }, "out overlaps seq_lens"},
@@ -429,8 +429,8 @@ TEST_P(AttentionLayerTest, RefusesToWriteOverWhatAnotherOperationReads) {
       {[](P& p) { p.output_weight = mutable_at_offset(p.workspace, 64); }, "workspace overlaps output_weight"},
       {[](P& p) { p.prologue.rotation.cos_sin = static_cast<const float*>(near_end_of_workspace(p)); },
        "workspace overlaps cos_sin"},
-      {[](P& p) { p.prologue.cache.k = const_cast<void*>(p.hidden_states); }, "cache.k overlaps hidden_states"},
-      {[](P& p) { p.prologue.cache.v = const_cast<void*>(p.output_weight); }, "cache.v overlaps output_weight"},
+      {[](P& p) { p.prologue.cache.k.data = const_cast<void*>(p.hidden_states); }, "cache.k.data overlaps hidden_states"},
+      {[](P& p) { p.prologue.cache.v.data = const_cast<void*>(p.output_weight); }, "cache.v.data overlaps output_weight"},
       {[](P& p) { p.prologue.faults = static_cast<FaultRecord*>(const_cast<void*>(p.qkv_weight)); },
        "faults overlaps qkv_weight"},
       {[](P& p) { p.prologue.faults = static_cast<FaultRecord*>(p.out); }, "out overlaps faults"},
@@ -467,8 +467,8 @@ TEST_P(AttentionLayerTest, RefusesToWriteOverWhatAnotherOperationReads) {
 TEST_P(AttentionLayerTest, ACacheThatIsOnlyReadIsNotWrittenOver) {
   Arena arena(GetParam());
   AttentionLayerParams p = place(arena, Batch<float>({{4, 1}, {3, 9}, 0, false, false, true}), device());
-  p.out = p.prologue.cache.v;
-  EXPECT_EQ(arena.run(layer(p)).message(), "attention_layer: out overlaps cache.v");
+  p.out = p.prologue.cache.v.data;
+  EXPECT_EQ(arena.run(layer(p)).message(), "attention_layer: out overlaps cache.v.data");
   EXPECT_TRUE(arena.untouched());
 }
 

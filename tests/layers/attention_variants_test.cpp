@@ -250,7 +250,7 @@ std::vector<double> layer_in_float64(const VariantModel& model) {
     return n;
   };
   in.q_norm = norm_input(layer.q_norm), in.k_norm = norm_input(layer.k_norm);
-  in.v_norm.enabled = v.v_norm, in.v_norm.eps = 1e-6;
+  in.v_norm.placement != NormPlacement::none = v.v_norm, in.v_norm.eps = 1e-6;
   in.rotary_dim = v.rotary_dim, in.rotary_offset = v.rotary_offset;
   in.interleaved = v.style == RopeStyle::interleaved, in.inverse = v.inverse;
   in.table.assign(model.cos_sin.begin(), model.cos_sin.end());

@@ -65,44 +65,44 @@ struct AttentionCache {
     view.page_size = c.page_size;
     view.num_kv_heads = c.num_kv_heads;
     view.head_dim = c.head_dim;
-    view.v_head_dim = c.v_head_dim;
-    const int64_t p = c.page_size, h = c.num_kv_heads, k = c.head_dim, v = c.v_width();
+    view.v.head_dim = c.v.head_dim;
+    const int64_t p = c.page_size, h = c.num_kv_heads, k = c.head_dim, v = v_head_dim(c);
     int64_t elements = 0;
     switch (c.layout) {
       case KvLayout::nhd:
-        view.k_strides = {p * h * k, h * k, k};
-        view.v_strides = {p * h * v, h * v, v};
+        view.k.strides = {p * h * k, h * k, k};
+        view.v.strides = {p * h * v, h * v, v};
         v_offset = num_pages * p * h * k;
         elements = num_pages * p * h * (k + v);
         break;
       case KvLayout::hnd:
-        view.k_strides = {p * h * k, k, p * k};
-        view.v_strides = {p * h * v, v, p * v};
+        view.k.strides = {p * h * k, k, p * k};
+        view.v.strides = {p * h * v, v, p * v};
         v_offset = num_pages * p * h * k;
         elements = num_pages * p * h * (k + v);
         break;
       case KvLayout::interleaved:  // K and V of a head side by side
-        view.k_strides = view.v_strides = {p * h * (k + v), h * (k + v), k + v};
+        view.k.strides = view.v.strides = {p * h * (k + v), h * (k + v), k + v};
         v_offset = k;
         elements = num_pages * p * h * (k + v);
         break;
       case KvLayout::two_in_a_page:  // [page, K or V, token, head]
-        view.k_strides = {p * h * (k + v), h * k, k};
-        view.v_strides = {p * h * (k + v), h * v, v};
+        view.k.strides = {p * h * (k + v), h * k, k};
+        view.v.strides = {p * h * (k + v), h * v, v};
         v_offset = p * h * k;
         elements = num_pages * p * h * (k + v);
         break;
       case KvLayout::odd: {  // nothing is aligned; int4 wants even strides
         const int64_t gap = c.type == DType::int4 ? 2 : 1;
-        view.k_strides = {(p * h * (k + gap) + 3 * gap), h * (k + gap), k + gap};
-        view.v_strides = {p * h * (v + 3 * gap) + gap, v + 3 * gap, p * (v + 3 * gap)};
-        v_offset = num_pages * view.k_strides.page + gap;
-        elements = v_offset + num_pages * view.v_strides.page;
+        view.k.strides = {(p * h * (k + gap) + 3 * gap), h * (k + gap), k + gap};
+        view.v.strides = {p * h * (v + 3 * gap) + gap, v + 3 * gap, p * (v + 3 * gap)};
+        v_offset = num_pages * view.k.strides.page + gap;
+        elements = v_offset + num_pages * view.v.strides.page;
         break;
       }
     }
     if (c.v_within_k) {
-      view.v_strides = view.k_strides;
+      view.v.strides = view.k.strides;
       v_offset = 0;
     }
     data.assign(static_cast<size_t>((elements * dtype_bits(c.type) + 7) / 8), kPoison);
@@ -113,16 +113,16 @@ struct AttentionCache {
     }();
     k_scale.assign(static_cast<size_t>(scale_count), std::numeric_limits<float>::quiet_NaN());
     v_scale = k_scale;
-    view.k_scale_strides = {p * h + 3, h, 1};
-    view.v_scale_strides = {p * h + 2, 1, p};
+    view.k.scale_strides = {p * h + 3, h, 1};
+    view.v.scale_strides = {p * h + 2, 1, p};
   }
 
   int64_t element(bool is_k, int64_t page, int64_t offset, int64_t head, int64_t d) const {
-    const PageStrides& s = is_k ? view.k_strides : view.v_strides;
+    const PageStrides& s = is_k ? view.k.strides : view.v.strides;
     return (is_k ? 0 : v_offset) + page * s.page + offset * s.token + head * s.head + d;
   }
   size_t scale_index(bool is_k, int64_t page, int64_t offset, int64_t head) const {
-    const PageStrides& s = is_k ? view.k_scale_strides : view.v_scale_strides;
+    const PageStrides& s = is_k ? view.k.scale_strides : view.v.scale_strides;
     if (view.scaling == KvScaling::token_head) return static_cast<size_t>(page * s.page + offset * s.token + head * s.head);
     return view.scaling == KvScaling::head ? static_cast<size_t>(head) : 0;
   }
@@ -191,7 +191,7 @@ struct AttentionBatch {
     in.num_q_heads = c.num_q_heads;
     in.num_kv_heads = c.num_kv_heads;
     in.head_dim = c.head_dim;
-    in.v_head_dim = c.v_head_dim;
+    in.v_head_dim = c.v.head_dim;
     in.page_size = c.page_size;
     in.num_pages = cache.view.num_pages;
     in.window = c.window;
@@ -208,14 +208,14 @@ struct AttentionBatch {
     }
     in.num_tokens += c.padding_rows;
     const int64_t gap = c.layout == KvLayout::odd ? 3 : 0;
-    in.q_head_stride = std::max(c.head_dim, c.v_width()) + gap;
+    in.q_head_stride = std::max(c.head_dim, v_head_dim(c)) + gap;
     in.q_token_stride = c.num_q_heads * in.q_head_stride + gap;
     in.q = random.normals<T>(in.num_tokens * in.q_token_stride);
 
     // Given scales: a head's largest number stands for 4 standard deviations.
     const float unit = c.scaling == KvScaling::none ? 1.0f : 4.0f / kv_largest(c.type);
     if (c.scaling == KvScaling::tensor || c.scaling == KvScaling::head) {
-      for (std::vector<float>* scales : {&cache.k_scale, &cache.v_scale}) {
+      for (std::vector<float>* scales : {&cache.k.scale, &cache.v.scale}) {
         for (float& scale : *scales) scale = unit * static_cast<float>(0.75 + 0.5 * random.uniform());
       }
     }
@@ -255,16 +255,16 @@ struct AttentionBatch {
   void write_token(const AttentionCase& c, Random& random, float unit, int64_t page, int64_t offset, int64_t head) {
     for (const bool is_k : {true, false}) {
       if (c.scaling == KvScaling::token_head) {  // now and then 0, as a head of zeros has
-        float& scale = (is_k ? cache.k_scale : cache.v_scale)[cache.scale_index(is_k, page, offset, head)];
+        float& scale = (is_k ? cache.k.scale : cache.v.scale)[cache.scale_index(is_k, page, offset, head)];
         scale = random.integer(0, 19) == 0 ? 0.0f : unit * static_cast<float>(0.5 + 1.5 * random.uniform());
       }
       if (!is_k && c.v_within_k) {
         if (c.scaling == KvScaling::token_head)
-          cache.v_scale[cache.scale_index(false, page, offset, head)] =
-              cache.k_scale[cache.scale_index(true, page, offset, head)];
+          cache.v.scale[cache.scale_index(false, page, offset, head)] =
+              cache.k.scale[cache.scale_index(true, page, offset, head)];
         continue;
       }
-      std::vector<float> values(static_cast<size_t>(is_k ? c.head_dim : c.v_width()));
+      std::vector<float> values(static_cast<size_t>(is_k ? c.head_dim : v_head_dim(c)));
       for (float& value : values) value = static_cast<float>(random.normal());
       cache.store(is_k, page, offset, head, values);
     }
@@ -322,11 +322,11 @@ std::vector<T> rows_of(const Arena& arena, const AttentionInputs<T>& in, const P
 template <class T>
 oracle::Allowance attention_allowance(Backend backend, const AttentionInputs<T>& in, const PagedKvView& kv) {
   oracle::Allowance allowance;
-  allowance.score_units = (kv.scaling == KvScaling::none ? 0.0 : 3.0) + (in.soft_cap > 0.0 ? 6.0 : 0.0);
+  allowance.score_units = (kv.k.format.scaling == KvScaling::none ? 0.0 : 3.0) + (in.soft_cap > 0.0 ? 6.0 : 0.0);
   if (sizeof(T) == 2 && backend_device(backend) == Device::cuda) {
     allowance.probability = std::ldexp(1.0, -FloatFormat<T>::mantissa_bits - 1);
     allowance.least_probability = std::ldexp(allowance.probability, FloatFormat<T>::min_exponent);
-    if (kv.scaling == KvScaling::token_head) allowance.value = allowance.probability;
+    if (kv.k.format.scaling == KvScaling::token_head) allowance.value = allowance.probability;
   }
   return allowance;
 }

@@ -275,7 +275,7 @@ struct VariantModel {
       layer.q_norm = make_norm(variant.num_q_heads);
       layer.k_norm = make_norm(variant.num_kv_heads);
     }
-    layer.v_norm.enabled = variant.v_norm;
+    layer.v_norm.placement != NormPlacement::none = variant.v_norm;
     layer.v_from_k = variant.v_from_k;
     layer.q_scale = variant.q_scale;
     return layer;

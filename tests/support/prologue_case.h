@@ -258,10 +258,10 @@ PrologueData<T> make_data(const PrologueCase& c) {
   PrologueData<T> data;
   data.q = heads(c.num_tokens * c.num_q_heads * c.head_dim);
   data.k = heads(c.num_tokens * c.k_heads() * c.head_dim);
-  data.v = c.v_is_k ? data.k : heads(c.num_tokens * c.v_heads() * c.v_width());
+  data.v = c.v_is_k ? data.k : heads(c.num_tokens * c.v_heads() * v_head_dim(c));
   if (c.bias_q) data.q_bias = random.normals<T>(c.num_q_heads * c.head_dim);
   if (c.bias_k) data.k_bias = random.normals<T>(c.k_heads() * c.head_dim);
-  if (c.bias_v) data.v_bias = c.v_is_k && c.bias_k ? data.k_bias : random.normals<T>(c.v_heads() * c.v_width());
+  if (c.bias_v) data.v_bias = c.v_is_k && c.bias_k ? data.k_bias : random.normals<T>(c.v_heads() * v_head_dim(c));
   if (c.norm != NormPlacement::none) {
     const auto values = [&](bool wanted, Weights kind, int64_t num_heads) {
       return random.normals<T>(!wanted ? 0 : (kind == Weights::per_head ? num_heads : 1) * c.head_dim);
@@ -330,7 +330,7 @@ oracle::PrologueInput oracle_input(const PrologueCase& c, const PrologueData<T>&
   in.num_q_heads = c.num_q_heads;
   in.num_kv_heads = c.num_kv_heads;
   in.head_dim = c.head_dim;
-  in.v_head_dim = c.v_head_dim;
+  in.v_head_dim = c.v.head_dim;
   in.with_k = c.k_heads() > 0;
   in.with_v = c.v_heads() > 0;
   in.q = to_doubles(data.q);
@@ -351,7 +351,7 @@ oracle::PrologueInput oracle_input(const PrologueCase& c, const PrologueData<T>&
   };
   in.q_norm = norm(data.q_weight, data.q_norm_bias);
   in.k_norm = norm(data.k_weight, data.k_norm_bias);
-  in.v_norm.enabled = c.v_norm;
+  in.v_norm.placement != NormPlacement::none = c.v_norm;
   in.v_norm.eps = static_cast<double>(c.v_eps);
   in.rotary_dim = c.rotary_dim;
   in.rotary_offset = c.rotary_offset;
@@ -418,7 +418,7 @@ struct CachePlacement {
 
 // In elements.
 inline CachePlacement cache_placement(const PrologueCase& c, int64_t num_pages) {
-  const int64_t h = c.num_kv_heads, d = c.head_dim, dv = c.v_width(), p = c.page_size;
+  const int64_t h = c.num_kv_heads, d = c.head_dim, dv = v_head_dim(c), p = c.page_size;
   switch (c.layout) {
     case CacheLayout::nhd:
       return {nhd_strides(p, h, d), nhd_strides(p, h, dv), -1, num_pages * p * h * d, num_pages * p * h * dv};
@@ -446,7 +446,7 @@ class PlacedPrologue {
     params_.num_kv_heads = c.num_kv_heads;
     params_.head_dim = c.head_dim;
     params_.dtype = FloatFormat<T>::dtype;
-    params_.cache.v_head_dim = c.v_head_dim;
+    params_.cache.v.head_dim = c.v.head_dim;
     place_inputs();
     place_weights();
     place_rotation();
@@ -516,8 +516,8 @@ class PlacedPrologue {
     if (params_.q8_out.data != nullptr) expect_quantized_queries(want);
     if (case_.with_k) expect_heads("k_out", params_.k_out, case_.num_kv_heads, case_.head_dim, want, want.k);
     if (case_.with_v) expect_heads("v_out", params_.v_out, case_.num_kv_heads, case_.v_width(), want, want.v);
-    if (case_.with_k && params_.cache.k != nullptr) expect_cache(false, want, want.k, k_is_copied);
-    if (case_.with_v && params_.cache.v != nullptr) expect_cache(true, want, want.v, case_.copies_v());
+    if (case_.with_k && params_.cache.k.data != nullptr) expect_cache(false, want, want.k, k_is_copied);
+    if (case_.with_v && params_.cache.v.data != nullptr) expect_cache(true, want, want.v, case_.copies_v());
 
     constexpr FaultCode kCodes[] = {FaultCode::none, FaultCode::position_out_of_range, FaultCode::slot_out_of_range,
                                     FaultCode::page_out_of_range, FaultCode::sequence_too_long};
@@ -609,11 +609,11 @@ class PlacedPrologue {
     const PrologueCase& c = case_;
     if (c.packed) {
       const int64_t k_at = c.num_q_heads * c.head_dim, v_at = k_at + c.num_kv_heads * c.head_dim;
-      const int64_t stride = v_at + c.num_kv_heads * c.v_width() + c.row_padding;
+      const int64_t stride = v_at + c.num_kv_heads * v_head_dim(c) + c.row_padding;
       std::vector<T> qkv = poisoned<T>(c.num_tokens * stride);
       scatter(data_.q, c.num_q_heads, c.head_dim, stride, c.head_dim, qkv.data());
       scatter(data_.k, c.k_heads(), c.head_dim, stride, c.head_dim, qkv.data() + k_at);
-      if (!c.v_is_k) scatter(data_.v, c.v_heads(), c.v_width(), stride, c.v_width(), qkv.data() + v_at);
+      if (!c.v_is_k) scatter(data_.v, c.v_heads(), v_head_dim(c), stride, v_head_dim(c), qkv.data() + v_at);
       const bool written = c.in_place || c.kv_in_place;
       set_packed_qkv(params_, written ? add_image(qkv, c.misalign, "qkv") : arena_.input(qkv, c.misalign), stride);
     } else {
@@ -627,7 +627,7 @@ class PlacedPrologue {
       };
       params_.q = place(data_.q, c.num_q_heads, c.head_dim, c.in_place, "q");
       params_.k = place(data_.k, c.k_heads(), c.head_dim, c.kv_in_place, "k");
-      if (!c.v_is_k) params_.v = place(data_.v, c.v_heads(), c.v_width(), c.kv_in_place, "v");
+      if (!c.v_is_k) params_.v = place(data_.v, c.v_heads(), v_head_dim(c), c.kv_in_place, "v");
     }
     if (c.v_is_k) params_.v = params_.k;
     if (!c.with_k) params_.k.data = nullptr;
@@ -725,7 +725,7 @@ class PlacedPrologue {
     if (c.k_out && c.k_heads() > 0)
       params_.k_out = c.kv_in_place ? itself(params_.k) : place(c.num_kv_heads, c.head_dim, "k_out");
     if (c.v_out && c.v_heads() > 0)
-      params_.v_out = c.kv_in_place ? itself(params_.v) : place(c.num_kv_heads, c.v_width(), "v_out");
+      params_.v_out = c.kv_in_place ? itself(params_.v) : place(c.num_kv_heads, v_head_dim(c), "v_out");
   }
 
   void place_cache() {
@@ -738,39 +738,39 @@ class PlacedPrologue {
     unsigned char* k = add_image<unsigned char>(placement.k_size * bits / 8, misalign, "K cache");
     unsigned char* v = placement.v_offset >= 0 ? k + placement.v_offset * bits / 8
                                                : add_image<unsigned char>(placement.v_size * bits / 8, misalign, "V cache");
-    cache.k = c.with_k ? k : nullptr;
-    cache.v = c.with_v ? v : nullptr;
-    if (c.kv_type) cache.type = *c.kv_type;
+    cache.k.data = c.with_k ? k : nullptr;
+    cache.v.data = c.with_v ? v : nullptr;
+    if (c.kv_type) cache.k.format.type = cache.v.format.type = *c.kv_type;
     cache.num_pages = data_.num_pages;
     cache.page_size = c.page_size;
     cache.num_kv_heads = c.num_kv_heads;
-    cache.head_dim = c.head_dim;
-    cache.k_strides = placement.k_strides;
-    cache.v_strides = placement.v_strides;
-    cache.scaling = c.scaling;
+    cache.k.head_dim = c.head_dim;
+    cache.k.strides = placement.k.strides;
+    cache.v.strides = placement.v.strides;
+    cache.k.format.scaling = cache.v.format.scaling = c.scaling;
     if (c.scaling == KvScaling::token_head) {
       const int64_t h = c.num_kv_heads;
-      cache.k_scale_strides = {c.page_size * h, h, 1};
-      cache.v_scale_strides = {c.page_size * (h + 1) + 3, 1, c.page_size};
-      cache.k_scale = add_image<float>(data_.num_pages * c.page_size * h, 0, "K scales");
-      cache.v_scale = add_image<float>(data_.num_pages * cache.v_scale_strides.page, 0, "V scales");
+      cache.k.scale_strides = {c.page_size * h, h, 1};
+      cache.v.scale_strides = {c.page_size * (h + 1) + 3, 1, c.page_size};
+      cache.k.scale = add_image<float>(data_.num_pages * c.page_size * h, 0, "K scales");
+      cache.v.scale = add_image<float>(data_.num_pages * cache.v.scale_strides.page, 0, "V scales");
     } else if (c.scaling != KvScaling::none) {
-      cache.k_scale = arena_.input(data_.k_scale);
-      cache.v_scale = arena_.input(data_.v_scale);
+      cache.k.scale = arena_.input(data_.k_scale);
+      cache.v.scale = arena_.input(data_.v_scale);
     }
   }
 
   // ---- looking at results ----
 
   const unsigned char* cache_head(bool is_v, int64_t slot, int64_t head) const {
-    const PageStrides& s = is_v ? params_.cache.v_strides : params_.cache.k_strides;
+    const PageStrides& s = is_v ? params_.cache.v.strides : params_.cache.k.strides;
     const int64_t at = slot / case_.page_size * s.page + slot % case_.page_size * s.token + head * s.head;
-    return static_cast<const unsigned char*>(is_v ? params_.cache.v : params_.cache.k) + at * dtype_bits(type_) / 8;
+    return static_cast<const unsigned char*>(is_v ? params_.cache.v.data : params_.cache.k.data) + at * dtype_bits(type_) / 8;
   }
   int64_t cache_head_bytes(bool is_v) const { return (is_v ? case_.v_width() : case_.head_dim) * dtype_bits(type_) / 8; }
   const float* scale_of(bool is_v, int64_t slot, int64_t head) const {
-    const PageStrides& s = is_v ? params_.cache.v_scale_strides : params_.cache.k_scale_strides;
-    return (is_v ? params_.cache.v_scale : params_.cache.k_scale) + slot / case_.page_size * s.page +
+    const PageStrides& s = is_v ? params_.cache.v.scale_strides : params_.cache.k.scale_strides;
+    return (is_v ? params_.cache.v.scale : params_.cache.k.scale) + slot / case_.page_size * s.page +
            slot % case_.page_size * s.token + head * s.head;
   }
 
