@@ -64,10 +64,9 @@ struct Weight {
 // How the heads of Q and K are rotated; by default they are not. Cos and sin come from a table, from a value that gather_cos_sin
 // has made of the table once per step for all layers, or (no table) from rotation.inv_freq.
 struct Rope {
-  const RopeTable* table =
-      nullptr;        // gives style, rotary_dim, rows and max_position when a step runs, so it may grow before that
-  Value cos_sin;      // [tokens, rotary_dim], none: the table itself
-  Rotation rotation;  // with a table: only offset, inverse and axes; without: the whole inv_freq rotation
+  const RopeTable* table = nullptr;  // gives style, rotary_dim and rows; it may grow until an executor is made
+  Value cos_sin;                     // [tokens, rotary_dim], none: the table itself
+  Rotation rotation;                 // with a table: only offset, inverse and axes; without: the whole inv_freq rotation
 
   Rope() = default;
   Rope(const RopeTable* of) : table(of) {}  // NOLINT(google-explicit-constructor)
