@@ -258,8 +258,8 @@ Status unfused(const AttentionPrologueParams& p, const Execution& execution) {
     return add_bias({p.num_tokens, width, p.dtype, x.data, x.token_stride, bias, const_cast<void*>(x.data), x.token_stride},
                     execution);
   };
-  const auto norm = [&](const HeadsView& x, int64_t heads, const void* weight) {
-    if (p.q_norm.placement == NormPlacement::none) return Status();
+  const auto add_norm = [&](const HeadsView& x, int64_t heads, const HeadNorm& norm) {
+    if (norm.placement == NormPlacement::none) return Status();
     QkNormParams n;
     n.num_tokens = p.num_tokens;
     n.num_heads = heads;
@@ -267,9 +267,7 @@ Status unfused(const AttentionPrologueParams& p, const Execution& execution) {
     n.dtype = p.dtype;
     n.x = x;
     n.y = in_place(x);
-    n.eps = p.q_norm.eps;
-    n.weight_offset = p.q_norm.weight_offset;
-    n.weight = weight;
+    n.norm = norm;
     n.positions = p.places.positions;
     return qk_norm(n, execution);
   };
@@ -290,8 +288,8 @@ Status unfused(const AttentionPrologueParams& p, const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(add(p.q, q_width, p.bias.q));
   PROLOGUE_RETURN_IF_ERROR(add(p.k, kv_width, p.bias.k));
   PROLOGUE_RETURN_IF_ERROR(add(p.v, kv_width, p.bias.v));
-  PROLOGUE_RETURN_IF_ERROR(norm(p.q, p.num_q_heads, p.q_norm.weight));
-  PROLOGUE_RETURN_IF_ERROR(norm(p.k, p.num_kv_heads, p.k_norm.weight));
+  PROLOGUE_RETURN_IF_ERROR(add_norm(p.q, p.num_q_heads, p.q_norm));
+  PROLOGUE_RETURN_IF_ERROR(add_norm(p.k, p.num_kv_heads, p.k_norm));
   PROLOGUE_RETURN_IF_ERROR(turn(p.q, p.num_q_heads, p.q_out));
   PROLOGUE_RETURN_IF_ERROR(turn(p.k, p.num_kv_heads, in_place(p.k)));
   return kv_write({p.num_tokens, p.num_kv_heads, p.head_dim, p.dtype, p.k, p.v, p.cache, p.places.slot_mapping,

@@ -1019,7 +1019,9 @@ inline Status rope_and_cache(const RopeAndCache& call, FaultRecord* faults, cons
   params.cache.num_kv_heads = rope.num_kv_heads;
   params.cache.k.head_dim = rope.head_size;
   params.cache.k.strides = params.cache.v.strides = {call.block_stride, call.page_stride, call.head_stride};
-  params.cache.k.format.type = params.cache.v.format.type = type == "auto" ? params.dtype : type == "fp8_e5m2" ? DType::fp8_e5m2 : DType::fp8_e4m3;
+  params.cache.k.format.type = params.cache.v.format.type = type == "auto"       ? params.dtype
+                                                            : type == "fp8_e5m2" ? DType::fp8_e5m2
+                                                                                 : DType::fp8_e4m3;
   if (type != "auto") {
     params.cache.k.format.scaling = params.cache.v.format.scaling = call.scale_per_head ? KvScaling::head : KvScaling::tensor;
     params.cache.k.scale = call.k_scale;
@@ -1087,8 +1089,10 @@ inline Status apply_rope_inplace(const ApplyRopeInplace& call, FaultRecord* faul
   params.num_kv_heads = call.num_kv_heads;
   params.head_dim = call.head_dim;
   params.dtype = call.dtype;
-  params.q = params.q_out = {call.q, call.q_stride, call.head_dim};
-  params.k = params.k_out = {call.k, call.k_stride, call.head_dim};
+  params.q_out = {call.q, call.q_stride, call.head_dim};
+  params.q = as_input(params.q_out);
+  params.k_out = {call.k, call.k_stride, call.head_dim};
+  params.k = as_input(params.k_out);
   params.v = {call.value, call.value_stride, call.head_dim};
   params.rotation.style = call.is_neox ? RopeStyle::neox : RopeStyle::interleaved;
   params.rotation.rotary_dim = call.rope_dim;

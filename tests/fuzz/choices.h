@@ -88,7 +88,7 @@ class Choices {
   // An enumerator in [0, last], or none that exists.
   template <class Enum>
   Enum enumerator(Enum last) {
-    if (hostile()) return static_cast<Enum>(static_cast<int32_t>(bits(4)));
+    if (hostile()) return static_cast<Enum>(static_cast<int32_t>(bits(5)));
     return static_cast<Enum>(integer(0, static_cast<int64_t>(last)));
   }
   // Even, mostly small, sometimes that of a real model.

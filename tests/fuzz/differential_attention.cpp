@@ -15,8 +15,8 @@ AttentionCase real_case(Random& random, const Sizes& sizes) {
   AttentionCase c;
   const ModelHeads heads = random_heads(random);
   c.num_q_heads = heads.num_q_heads, c.num_kv_heads = heads.num_kv_heads, c.head_dim = heads.head_dim;
-  if (c.head_dim == 576 && percent(70)) c.v.head_dim = 512, c.v_within_k = percent(50);
-  if (percent(10)) c.v.head_dim = 2 * random.integer(1, 288), c.v_within_k = false;
+  if (c.head_dim == 576 && percent(70)) c.v_head_dim = 512, c.v_within_k = percent(50);
+  if (percent(10)) c.v_head_dim = 2 * random.integer(1, 288), c.v_within_k = false;
   c.page_size = percent(50) ? 16 : int64_t{1} << random.integer(0, 8);
   if (percent(10)) c.page_size = random.integer(1, 100);
   c.type = kKvTypes[random.integer(0, 6)];
@@ -140,7 +140,7 @@ Outcome run_attention(Backend backend, uint64_t seed, const Sizes& sizes) {
     const double bound = bound_of(Backend::cpu, batch.cache.view, good) + bound_of(Backend::cuda, batch.cache.view, good);
     return outcome(
         str_cat(dtype_name(p.dtype), " over ", dtype_name(c.type), " scaling=", static_cast<int>(c.scaling),
-                " Hq=", c.num_q_heads, " Hkv=", c.num_kv_heads, " D=", c.head_dim, " Dv=", v_head_dim(c), " page=", c.page_size,
+                " Hq=", c.num_q_heads, " Hkv=", c.num_kv_heads, " D=", c.head_dim, " Dv=", c.v_width(), " page=", c.page_size,
                 " layout=", static_cast<int>(c.layout), " window=", c.window, " ring=", c.ring_size, " cap=", c.soft_cap,
                 " padding=", c.padding_rows, " T=", p.num_tokens, " max_seqlen_q=", p.max_seqlen_q, " damage=", damage, " ",
                 c.sequences.size(), " sequences (rows/length):", sequences),

@@ -79,7 +79,7 @@ PrologueCase real_case(Random& random, const Sizes& sizes) {
   if (c.num_kv_heads > 0) c.num_kv_heads = heads.num_kv_heads;
   if (c.num_q_heads > 0) c.num_q_heads = heads.num_q_heads;
   c.head_dim = heads.head_dim;
-  if (c.v.head_dim > 0) c.v.head_dim = 2 * random.integer(1, 288);
+  if (c.v_head_dim > 0) c.v_head_dim = 2 * random.integer(1, 288);
   c.rotary_dim = random.integer(0, 2) > 0 ? c.head_dim : 2 * random.integer(0, c.head_dim / 2);
   if (c.head_dim == 576 && random.integer(0, 1) == 0) c.rotary_dim = 64;
   c.rotary_offset = random.integer(0, 2) > 0 ? 0 : 2 * random.integer(0, (c.head_dim - c.rotary_dim) / 2);
@@ -219,19 +219,20 @@ Outcome run_qk_norm(Backend backend, uint64_t seed, const Sizes& sizes) {
     QkNormParams p;
     p.num_tokens = tokens, p.num_heads = heads, p.head_dim = model.head_dim, p.dtype = FloatFormat<T>::dtype;
     p.x = rows.x, p.y = rows.y;
-    p.kind = random.integer(0, 2) > 0 ? NormKind::rms : NormKind::layer;
-    if (p.kind == NormKind::rms && random.integer(0, 3) == 0) p.scope = NormScope::token;
-    if (random.integer(0, 2) == 0) p.weight_offset = 1.0f;
+    p.norm.kind = random.integer(0, 2) > 0 ? NormKind::rms : NormKind::layer;
+    if (p.norm.kind == NormKind::rms && random.integer(0, 3) == 0) p.norm.scope = NormScope::token;
+    if (random.integer(0, 2) == 0) p.norm.weight_offset = 1.0f;
     const bool per_head = random.integer(0, 2) == 0;
     const int64_t width = model.head_dim * (per_head ? heads : 1);
     if (random.integer(0, 3) > 0)
-      p.weight = arena.input(random.normals<T>(width)), p.weight_head_stride = per_head ? model.head_dim : 0;
-    if (p.kind == NormKind::layer && p.weight != nullptr && random.integer(0, 1) == 0)
-      p.bias = arena.input(random.normals<T>(width));
+      p.norm.weight = arena.input(random.normals<T>(width)), p.norm.weight_head_stride = per_head ? model.head_dim : 0;
+    if (p.norm.kind == NormKind::layer && p.norm.weight != nullptr && random.integer(0, 1) == 0)
+      p.norm.bias = arena.input(random.normals<T>(width));
     if (random.integer(0, 1) == 0) p.positions = random_positions(arena, random, tokens, 9000);
     const Status status = arena.run([&](const Execution& execution) { return qk_norm(p, execution); });
-    return outcome(str_cat(dtype_name(p.dtype), " ", rows.text, " kind=", static_cast<int>(p.kind), " scope=",
-                           static_cast<int>(p.scope), " weight=", p.weight != nullptr, per_head, " bias=", p.bias != nullptr),
+    return outcome(str_cat(dtype_name(p.dtype), " ", rows.text, " kind=", static_cast<int>(p.norm.kind),
+                           " scope=", static_cast<int>(p.norm.scope), " weight=", p.norm.weight != nullptr, per_head,
+                           " bias=", p.norm.bias != nullptr),
                    status, arena, {output_of_heads("y", rows.y, element_of<T>())});
   });
 }

@@ -16,7 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   p.max_position = choices.size(1, 9);
   p.num_axes = choices.chance(2) ? 1 : choices.size(1, 4);
   p.past_table = choices.enumerator(PastTable::identity);
-  p.positions.type = choices.enumerator(DType::int64);
+  p.positions.type = index_type(choices);
   p.position_axis_stride = choices.stride(p.num_tokens);
   const int64_t index = index_size(p.positions);
   map.array("cos_sin", p.cos_sin, dense(times(p.max_position, p.rotary_dim), 4), Use::read);

@@ -117,7 +117,7 @@ bool run_storage(Choices& choices) {
   config.num_kv_heads = choices.size(1, 3);
   config.head_dim = choices.head_dim();
   constexpr DType kTypes[] = {DType::f32, DType::f16, DType::bf16, DType::fp8_e4m3, DType::fp8_e5m2, DType::int8, DType::int4};
-  config.type = choices.hostile() ? choices.enumerator(DType::int4) : choices.pick(kTypes);
+  config.type = type_of(choices, kTypes);
   int64_t bytes = 1;
   for (const int64_t n : {config.num_layers, config.num_pages, config.page_size, config.num_kv_heads, config.head_dim})
     bytes = times(bytes, n);
@@ -127,8 +127,8 @@ bool run_storage(Choices& choices) {
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
     const PagedKvView view = storage->layer(layer);
     const int64_t tensor = num_slots(view) * config.num_kv_heads * config.head_dim * dtype_bits(config.type) / 8;
-    std::memset(view.k, 1, static_cast<size_t>(tensor));
-    std::memset(view.v, 2, static_cast<size_t>(tensor));
+    std::memset(view.k.data, 1, static_cast<size_t>(tensor));
+    std::memset(view.v.data, 2, static_cast<size_t>(tensor));
     if (config.has_scales()) {
       std::memset(view.k.scale, 3, static_cast<size_t>(num_slots(view) * config.num_kv_heads * 4));
       std::memset(view.v.scale, 4, static_cast<size_t>(num_slots(view) * config.num_kv_heads * 4));
@@ -142,7 +142,7 @@ bool run_storage(Choices& choices) {
       const void* data;
       int64_t bytes;
       char value;
-    } parts[] = {{view.k, tensor, 1}, {view.v, tensor, 2}, {view.k.scale, scales, 3}, {view.v.scale, scales, 4}};
+    } parts[] = {{view.k.data, tensor, 1}, {view.v.data, tensor, 2}, {view.k.scale, scales, 3}, {view.v.scale, scales, 4}};
     for (const auto& part : parts)
       for (int64_t i = 0; i < part.bytes; ++i)
         if (static_cast<const char*>(part.data)[i] != part.value) fail("two parts of a KvStorage overlap");

@@ -16,7 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   p.head_dim = choices.head_dim();
   const int64_t num_kv_heads = choices.size(1, 3);
   p.num_q_heads = choices.hostile() ? choices.absurd() : times(num_kv_heads, choices.integer(1, 4));
-  p.dtype = choices.enumerator(DType::bf16);
+  p.dtype = activation_type(choices);
   p.scale = choices.real(0.25f);
   p.soft_cap = choices.chance(3) ? choices.real(5.0f) : 0.0f;
   p.window = choices.chance(2) ? 0 : choices.size(1, 9);

@@ -18,61 +18,73 @@ inline Extent cache_extent(const PagedKvView& c, const PageStrides& s, int64_t w
            {c.num_kv_heads, times(s.head, bits) / 8}}};
 }
 
-// Type, scaling, sizes and strides; num_kv_heads and head_dim are given. K and V apart, or side by side in one buffer.
-inline void decode_cache(Choices& choices, MemoryMap& map, PagedKvView& c, DType dtype, int64_t num_kv_heads, int64_t head_dim,
-                         bool with_k, bool with_v, Use use) {
+// A type and a scaling that fits it.
+inline KvFormat decode_format(Choices& choices, DType dtype) {
   constexpr DType kTypes[] = {DType::unset,    DType::f32,      DType::f16,  DType::bf16,
                               DType::fp8_e4m3, DType::fp8_e5m2, DType::int8, DType::int4};
-  c.type = choices.hostile() ? choices.enumerator(DType::int4) : choices.pick(kTypes);
-  const DType type = resolve_dtype(c.type, dtype);
-  const bool is_float = dtype_is_kv(type) && dtype_is_activation(type);
-  const bool is_integer = c.type == DType::int8 || c.type == DType::int4;
-  c.scaling = is_float ? KvScaling::none : static_cast<KvScaling>(choices.integer(is_integer ? 1 : 0, 3));
-  if (choices.hostile()) c.scaling = choices.enumerator(KvScaling::token_head);
+  KvFormat format;
+  format.type = type_of(choices, kTypes);
+  const bool is_integer = format.type == DType::int8 || format.type == DType::int4;
+  if (!dtype_is_activation(resolve_dtype(format.type, dtype))) {
+    format.scaling = static_cast<KvScaling>(choices.integer(is_integer ? 1 : 0, 3));
+  }
+  if (choices.hostile()) format.scaling = choices.enumerator(KvScaling::token_head);
+  return format;
+}
+
+// Formats, sizes and strides; num_kv_heads and head_dim are given. K and V apart, or side by side in one buffer.
+inline void decode_cache(Choices& choices, MemoryMap& map, PagedKvView& c, DType dtype, int64_t num_kv_heads, int64_t head_dim,
+                         bool with_k, bool with_v, Use use) {
+  c.k.format = c.v.format = decode_format(choices, dtype);
+  if (choices.chance(4)) c.v.format = decode_format(choices, dtype);
   c.num_pages = choices.size(1, 4);
   c.page_size = choices.size(1, 5);
   c.num_kv_heads = choices.hostile() ? choices.absurd() : num_kv_heads;
-  c.head_dim = choices.hostile() ? choices.absurd() : head_dim;
+  c.k.head_dim = choices.hostile() ? choices.absurd() : head_dim;
   c.v.head_dim = choices.chance(3) ? choices.head_dim() : 0;
-  const int64_t v_width = c.v.head_dim > 0 ? c.v.head_dim : c.head_dim;
-  const int64_t layout = choices.integer(0, 3);
+  const int64_t v_width = v_head_dim(c);
+  const auto bits_of_side = [&](const PagedHeads& side) {
+    const DType type = resolve_dtype(side.format.type, dtype);
+    return dtype_is_kv(type) ? dtype_bits(type) : 8;
+  };
+  const int64_t k_bits = bits_of_side(c.k), v_bits = bits_of_side(c.v);
+  const int64_t layout = k_bits == v_bits ? choices.integer(0, 3) : choices.integer(0, 1);
   const bool beside = layout == 2, paired = layout == 3;  // V beside K in each head; V's page behind K's
   const int64_t heads_of = times(c.page_size, c.num_kv_heads);
   const auto strides = [&](int64_t width) -> PageStrides {
-    const int64_t both = beside ? plus(c.head_dim, v_width) : width;
+    const int64_t both = beside ? plus(c.k.head_dim, v_width) : width;
     if (layout == 1) {
       const int64_t head = choices.stride(times(c.page_size, width));
       return {choices.stride(times(c.num_kv_heads, head)), width, head};
     }
     const int64_t head = beside ? both : choices.stride(both);
     const int64_t token = times(c.num_kv_heads, head), page = times(c.page_size, token);
-    if (paired) return {plus(times(heads_of, c.head_dim), times(heads_of, v_width)), times(c.num_kv_heads, width), width};
+    if (paired) return {plus(times(heads_of, c.k.head_dim), times(heads_of, v_width)), times(c.num_kv_heads, width), width};
     return {beside ? page : choices.stride(page), token, head};
   };
-  c.k.strides = strides(c.head_dim);
+  c.k.strides = strides(c.k.head_dim);
   c.v.strides = strides(v_width);
-  const int64_t bits = dtype_is_kv(type) ? dtype_bits(type) : 8;
   int k = -1;
-  if (with_k) k = map.optional("cache.k.data", c.k, cache_extent(c, c.k.strides, c.head_dim, bits), use);
+  if (with_k) k = map.optional("cache.k", c.k.data, cache_extent(c, c.k.strides, c.k.head_dim, k_bits), use);
   if (with_v) {
-    const int v = map.optional("cache.v.data", c.v, cache_extent(c, c.v.strides, v_width, bits), use);
-    if (k >= 0 && beside) map.place(v, k, times(c.head_dim, bits) / 8);
-    if (k >= 0 && paired) map.place(v, k, times(times(heads_of, c.head_dim), bits) / 8);
+    const int v = map.optional("cache.v", c.v.data, cache_extent(c, c.v.strides, v_width, v_bits), use);
+    if (k >= 0 && beside) map.place(v, k, times(c.k.head_dim, k_bits) / 8);
+    if (k >= 0 && paired) map.place(v, k, times(times(heads_of, c.k.head_dim), k_bits) / 8);
   }
-  const auto scale = [&](const char* name, float*& data, PageStrides& s) {
-    if (c.scaling == KvScaling::tensor) map.array(name, data, dense(1, 4), Use::read);
-    if (c.scaling == KvScaling::head) map.array(name, data, dense(c.num_kv_heads, 4), Use::read);
-    if (c.scaling != KvScaling::token_head) return;
+  const auto scale = [&](const char* name, PagedHeads& side) {
+    if (side.format.scaling == KvScaling::tensor) map.array(name, side.scale, dense(1, 4), Use::read);
+    if (side.format.scaling == KvScaling::head) map.array(name, side.scale, dense(c.num_kv_heads, 4), Use::read);
+    if (side.format.scaling != KvScaling::token_head) return;
     const int64_t token = choices.stride(c.num_kv_heads);
-    s = {choices.stride(times(c.page_size, token)), token, 1};
-    map.array(name, data, cache_extent(c, s, 1, 32), use);
+    side.scale_strides = {choices.stride(times(c.page_size, token)), token, 1};
+    map.array(name, side.scale, cache_extent(c, side.scale_strides, 1, 32), use);
   };
-  if (with_k) scale("cache.k.scale", c.k.scale, c.k.scale_strides);
-  if (with_v) scale("cache.v.scale", c.v.scale, c.v.scale_strides);
+  if (with_k) scale("cache.k.scale", c.k);
+  if (with_v) scale("cache.v.scale", c.v);
 }
 
 inline void permit_slot(MemoryMap& map, const PagedKvView& c, DType dtype, int64_t slot, bool with_k, bool with_v) {
-  const int64_t page = slot / c.page_size, offset = slot % c.page_size, bits = dtype_bits(resolve_dtype(c.type, dtype));
+  const int64_t page = slot / c.page_size, offset = slot % c.page_size;
   const auto permit = [&](void* data, const PageStrides& s, int64_t width, int64_t each) {
     if (data == nullptr) return;
     for (int64_t h = 0; h < c.num_kv_heads; ++h) {
@@ -80,11 +92,12 @@ inline void permit_slot(MemoryMap& map, const PagedKvView& c, DType dtype, int64
       map.permit(data, times(at, each) / 8, times(width, each) / 8);
     }
   };
-  const bool scaled = c.scaling == KvScaling::token_head;
-  if (with_k) permit(c.k, c.k.strides, c.head_dim, bits);
-  if (with_v) permit(c.v, c.v.strides, c.v.head_dim > 0 ? c.v.head_dim : c.head_dim, bits);
-  if (with_k && scaled) permit(c.k.scale, c.k.scale_strides, 1, 32);
-  if (with_v && scaled) permit(c.v.scale, c.v.scale_strides, 1, 32);
+  const auto permit_side = [&](const PagedHeads& side, int64_t width) {
+    permit(side.data, side.strides, width, dtype_bits(resolve_dtype(side.format.type, dtype)));
+    if (side.format.scaling == KvScaling::token_head) permit(side.scale, side.scale_strides, 1, 32);
+  };
+  if (with_k) permit_side(c.k, c.k.head_dim);
+  if (with_v) permit_side(c.v, v_head_dim(c));
 }
 
 struct HeadStrides {
@@ -136,7 +149,7 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
   p.num_q_heads = choices.chance(8) && !layer ? 0 : choices.size(1, 4);
   p.num_kv_heads = choices.chance(8) && !layer ? 0 : choices.size(1, 3);
   p.head_dim = choices.head_dim();
-  p.dtype = choices.enumerator(DType::bf16);
+  p.dtype = activation_type(choices);
   p.rounding = choices.enumerator(Rounding::per_step);
   const int64_t bits = bits_of(p.dtype);
   const DType type = float_type_of(p.dtype);
@@ -226,25 +239,25 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
   optional("bias.q", p.bias.q, times(p.num_q_heads, p.head_dim));
   if (has_k) optional("bias.k", p.bias.k, times(p.num_kv_heads, p.head_dim));
   if (has_v) optional("bias.v", p.bias.v, times(p.num_kv_heads, v_width));
-  QkNorm& n = p.norm;
+  HeadNorm n;
   n.placement = choices.enumerator(NormPlacement::after_rope);
   if (n.placement != NormPlacement::none) {
     n.kind = choices.enumerator(NormKind::layer);
     n.scope = n.kind == NormKind::layer && !choices.hostile() ? NormScope::head : choices.enumerator(NormScope::token);
     n.eps = choices.real(1e-5f);
     n.weight_offset = choices.real(choices.chance(2) ? 0.0f : 1.0f);
-    n.q_weight_head_stride = choices.hostile() ? choices.absurd() : choices.chance(2) ? 0 : p.head_dim;
-    n.k_weight_head_stride = choices.hostile() ? choices.absurd() : choices.chance(2) ? 0 : p.head_dim;
-    const int64_t q_weights = times(n.q_weight_head_stride == 0 ? 1 : p.num_q_heads, p.head_dim);
-    const int64_t k_weights = times(n.k_weight_head_stride == 0 ? 1 : p.num_kv_heads, p.head_dim);
-    optional("q_norm.weight", n.q_weight, q_weights);
-    optional("k_norm.weight", n.k_weight, k_weights);
-    if (n.kind == NormKind::layer || choices.hostile()) {
-      optional("q_norm.bias", n.q_bias, q_weights);
-      optional("k_norm.bias", n.k_bias, k_weights);
-    }
+    p.q_norm = p.k_norm = n;
+    if (choices.hostile()) p.k_norm.eps = choices.real(1e-5f);
+    const auto weights = [&](const char* weight, const char* bias, HeadNorm& norm, int64_t heads) {
+      norm.weight_head_stride = choices.hostile() ? choices.absurd() : choices.chance(2) ? 0 : p.head_dim;
+      const int64_t count = times(norm.weight_head_stride == 0 ? 1 : heads, p.head_dim);
+      optional(weight, norm.weight, count);
+      if (n.kind == NormKind::layer || choices.hostile()) optional(bias, norm.bias, count);
+    };
+    weights("q_norm.weight", "q_norm.bias", p.q_norm, p.num_q_heads);
+    weights("k_norm.weight", "k_norm.bias", p.k_norm, p.num_kv_heads);
   }
-  p.v_norm = {choices.chance(4), choices.real(1e-6f)};
+  if (choices.chance(4)) p.v_norm.placement = NormPlacement::before_rope, p.v_norm.eps = choices.real(1e-6f);
 
   Rotation& r = p.rotation;
   r.style = choices.enumerator(RopeStyle::interleaved);
@@ -275,13 +288,13 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
   const int64_t mode = choices.integer(0, 3);
   const bool positions_given = mode < 2, slots_given = mode % 2 == 0;
   if (positions_given) {
-    places.positions.type = choices.enumerator(DType::int64);
+    places.positions.type = index_type(choices);
     places.position_axis_stride = choices.stride(p.num_tokens);
     map.optional("positions", places.positions.data,
                  rows(r.num_axes, places.position_axis_stride, p.num_tokens, 8 * index_size(places.positions)), Use::read);
   }
   if (slots_given && cached) {
-    places.slot_mapping.type = choices.enumerator(DType::int64);
+    places.slot_mapping.type = index_type(choices);
     map.optional("slot_mapping", places.slot_mapping.data, dense(p.num_tokens, index_size(places.slot_mapping)), Use::read);
   }
   if (!layer && positions_given && (slots_given || !cached)) return;
@@ -297,7 +310,7 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
               Use::read);
   }
   if (!positions_given && choices.chance(2)) {
-    places.position_offsets.type = choices.enumerator(DType::int64);
+    places.position_offsets.type = index_type(choices);
     places.position_offset_per_seq = choices.chance(2);
     map.optional("position_offsets", places.position_offsets.data,
                  dense(places.position_offset_per_seq ? places.num_seqs : 1, index_size(places.position_offsets)), Use::read);

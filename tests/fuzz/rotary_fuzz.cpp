@@ -45,7 +45,7 @@ void decode_angles(Choices& choices, MemoryMap& map, RotaryParams& p) {
   RotaryAngles& a = p.angles;
   a.source = choices.enumerator(RotarySource::theta);
   const bool given = a.source == RotarySource::cos_sin || a.source == RotarySource::angles;
-  a.type = a.source == RotarySource::inv_freq ? choices.chance(2) ? DType::f32 : DType::f64 : choices.enumerator(DType::f64);
+  a.type = a.source == RotarySource::inv_freq ? choices.chance(2) ? DType::f32 : DType::f64 : float_type(choices);
   a.width = choices.hostile()            ? choices.enumerator(RotaryWidth::full)
             : given && choices.chance(2) ? RotaryWidth::full
                                          : RotaryWidth::half;
@@ -86,7 +86,7 @@ void decode_positions(Choices& choices, MemoryMap& map, RotaryParams& p) {
   }
   const bool given = choices.chance(2);
   if (given) {
-    q.ids.type = choices.enumerator(DType::uint64);
+    q.ids.type = integer_type(choices);
     const int64_t size = dtype_is_integer(q.ids.type) ? dtype_size(q.ids.type) : 4;
     q.token_stride = choices.chance(4) ? choices.stride(1) : 1;
     q.batch_stride = choices.chance(3) ? 0 : choices.stride(times(p.seq_len, q.token_stride));
@@ -106,12 +106,12 @@ void decode_positions(Choices& choices, MemoryMap& map, RotaryParams& p) {
   const bool packed = p.batch == 1 && choices.chance(2);
   if (packed) {
     q.num_seqs = choices.size(1, 3);
-    q.cu_seqlens.type = choices.enumerator(DType::uint64);
+    q.cu_seqlens.type = integer_type(choices);
     const int64_t size = dtype_is_integer(q.cu_seqlens.type) ? dtype_size(q.cu_seqlens.type) : 4;
     map.optional("cu_seqlens", q.cu_seqlens.data, dense(plus(q.num_seqs, 1), size), Use::read);
   }
   if (choices.chance(2) && (!packed || q.num_seqs >= 1)) {
-    q.offsets.type = choices.enumerator(DType::uint64);
+    q.offsets.type = integer_type(choices);
     const int64_t size = dtype_is_integer(q.offsets.type) ? dtype_size(q.offsets.type) : 4;
     q.offsets_stride = choices.chance(3) ? 0 : choices.stride(1);
     map.optional("offsets", q.offsets.data, {size, size, {{packed ? q.num_seqs : p.batch, times(q.offsets_stride, size)}}},
@@ -193,7 +193,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   p.batch = choices.chance(2) ? 1 : choices.size(0, 3);
   p.seq_len = choices.size(0, 5);
   p.head_dim = choices.head_dim();
-  p.dtype = choices.enumerator(DType::f64);
+  p.dtype = float_type(choices);
   p.num_tensors = choices.size(1, 4);
   p.style = choices.enumerator(RopeStyle::interleaved);
   p.num_blocks = choices.chance(2) ? 1 : choices.size(1, 4);

@@ -10,7 +10,7 @@ namespace {
 
 IndexView positions(Choices& choices) {
   IndexView view;
-  view.type = choices.enumerator(DType::int64);
+  view.type = index_type(choices);
   return view;
 }
 
@@ -20,7 +20,7 @@ void decode_rows(Choices& choices, MemoryMap& map, Params& p) {
   p.num_tokens = choices.size(0, 6);
   p.num_heads = choices.size(1, 4);
   p.head_dim = choices.head_dim();
-  p.dtype = choices.enumerator(DType::bf16);
+  p.dtype = activation_type(choices);
   const HeadStrides x = head_strides(choices, p.num_tokens, p.num_heads, p.head_dim);
   const bool same = choices.chance(3);
   const HeadStrides y = same ? x : head_strides(choices, p.num_tokens, p.num_heads, p.head_dim);
@@ -44,7 +44,7 @@ bool run_add_bias(Choices& choices, MemoryMap& map) {
   AddBiasParams p;
   p.num_tokens = choices.size(0, 6);
   p.width = choices.size(1, 70);
-  p.dtype = choices.enumerator(DType::bf16);
+  p.dtype = activation_type(choices);
   p.x_stride = choices.stride(p.width);
   const bool same = choices.chance(3);
   p.y_stride = same ? p.x_stride : choices.stride(p.width);
@@ -65,16 +65,16 @@ bool run_add_bias(Choices& choices, MemoryMap& map) {
 bool run_qk_norm(Choices& choices, MemoryMap& map) {
   QkNormParams p;
   decode_rows(choices, map, p);
-  p.kind = choices.enumerator(NormKind::layer);
-  p.scope = p.kind == NormKind::layer && !choices.hostile() ? NormScope::head : choices.enumerator(NormScope::token);
-  p.eps = choices.real(1e-5f);
-  p.weight_offset = choices.real(1.0f);
-  p.weight_head_stride = choices.hostile() ? choices.absurd() : choices.chance(2) ? 0 : p.head_dim;
-  const int64_t weights = times(p.weight_head_stride == 0 ? 1 : p.num_heads, p.head_dim);
+  p.norm.kind = choices.enumerator(NormKind::layer);
+  p.norm.scope = p.norm.kind == NormKind::layer && !choices.hostile() ? NormScope::head : choices.enumerator(NormScope::token);
+  p.norm.eps = choices.real(1e-5f);
+  p.norm.weight_offset = choices.real(1.0f);
+  p.norm.weight_head_stride = choices.hostile() ? choices.absurd() : choices.chance(2) ? 0 : p.head_dim;
+  const int64_t weights = times(p.norm.weight_head_stride == 0 ? 1 : p.num_heads, p.head_dim);
   const DType type = float_type_of(p.dtype);
-  if (choices.chance(2)) map.optional("weight", p.weight, dense(weights, dtype_size(p.dtype)), Use::read, type);
-  if (choices.chance(2) && (p.kind == NormKind::layer || choices.hostile()))
-    map.optional("bias", p.bias, dense(weights, dtype_size(p.dtype)), Use::read, type);
+  if (choices.chance(2)) map.optional("weight", p.norm.weight, dense(weights, dtype_size(p.dtype)), Use::read, type);
+  if (choices.chance(2) && (p.norm.kind == NormKind::layer || choices.hostile()))
+    map.optional("bias", p.norm.bias, dense(weights, dtype_size(p.dtype)), Use::read, type);
   p.positions = positions(choices);
   if (choices.chance(2)) map.optional("positions", p.positions.data, dense(p.num_tokens, index_size(p.positions)), Use::read);
   if (!map.allocate()) return false;
@@ -113,7 +113,7 @@ bool run_kv_write(Choices& choices, MemoryMap& map) {
   p.num_tokens = choices.size(0, 6);
   p.num_kv_heads = choices.size(1, 3);
   p.head_dim = choices.head_dim();
-  p.dtype = choices.enumerator(DType::bf16);
+  p.dtype = activation_type(choices);
   const int64_t parts = choices.integer(0, 5), bits = bits_of(p.dtype);
   const bool has_k = parts != 1, has_v = parts != 2;
   decode_cache(choices, map, p.cache, p.dtype, p.num_kv_heads, p.head_dim, has_k, has_v, Use::write);
@@ -148,8 +148,8 @@ bool run_kv_write(Choices& choices, MemoryMap& map) {
   map.freeze();
   if (p.num_tokens == 0) map.forgive();
   map.permit(p.faults, 0, sizeof(FaultRecord));
-  const bool shaped =
-      p.cache.page_size >= 1 && p.cache.num_kv_heads == p.num_kv_heads && dtype_is_kv(resolve_dtype(p.cache.k.format.type, p.dtype));
+  const bool shaped = p.cache.page_size >= 1 && p.cache.num_kv_heads == p.num_kv_heads &&
+                      dtype_is_kv(resolve_dtype(p.cache.k.format.type, p.dtype));
   for (int64_t t = 0; shaped && present(p.slot_mapping.data) && t < p.num_tokens; ++t) {
     const int64_t slot = get_index(p.slot_mapping.data, index_size(p.slot_mapping), t);
     bool skipped = slot < 0 || slot >= times(p.cache.num_pages, p.cache.page_size);

@@ -156,31 +156,27 @@ TEST_P(AttentionPrologueTest, EqualsTheUnfusedStagesBitForBit) {
         if (terms == nullptr) return Status();
         return add_bias({c.num_tokens, width, p.dtype, x, width, terms, x, width}, execution);
       };
-      const auto norm = [&](T* x, int64_t heads, const void* weight, int64_t stride, const void* terms,
-                            const MutableHeadsView& y) {
+      const auto norm = [&](T* x, int64_t heads, const HeadNorm& of, const MutableHeadsView& y) {
         QkNormParams n;
         n.num_tokens = c.num_tokens, n.num_heads = heads, n.head_dim = c.head_dim, n.dtype = p.dtype;
-        n.x = dense(x, heads, c.head_dim), n.y = y;
-        n.kind = p.q_norm.kind, n.scope = p.q_norm.scope, n.eps = p.q_norm.eps, n.weight_offset = p.q_norm.weight_offset;
-        n.weight = weight, n.weight_head_stride = stride, n.bias = terms;
+        n.x = as_input(dense(x, heads, c.head_dim)), n.y = y, n.norm = of;
         n.positions = p.places.positions;
         return qk_norm(n, execution);
       };
       const auto norm_v = [&] {
         QkNormParams n;
-        n.num_tokens = c.num_tokens, n.num_heads = kv_heads, n.head_dim = v_head_dim(c), n.dtype = p.dtype;
-        n.x = dense(v, kv_heads, v_head_dim(c)), n.y = dense(v, kv_heads, v_head_dim(c));
-        n.eps = p.v_norm.eps;
+        n.num_tokens = c.num_tokens, n.num_heads = kv_heads, n.head_dim = c.v_width(), n.dtype = p.dtype;
+        n.y = dense(v, kv_heads, c.v_width()), n.x = as_input(n.y), n.norm = p.v_norm;
         return qk_norm(n, execution);
       };
       const auto norm_both = [&](const MutableHeadsView& q_to) {
-        PROLOGUE_RETURN_IF_ERROR(norm(q, q_heads, p.q_norm.weight, p.q_norm.weight_head_stride, p.q_norm.bias, q_to));
-        return norm(k, kv_heads, p.k_norm.weight, p.k_norm.weight_head_stride, p.k_norm.bias, dense(k, kv_heads, c.head_dim));
+        PROLOGUE_RETURN_IF_ERROR(norm(q, q_heads, p.q_norm, q_to));
+        return norm(k, kv_heads, p.k_norm, dense(k, kv_heads, c.head_dim));
       };
       const auto turn = [&](T* x, int64_t heads, const MutableHeadsView& y) {
         RotaryParams r;
         r.seq_len = c.num_tokens, r.head_dim = c.head_dim, r.dtype = p.dtype;
-        r.num_tensors = 1, r.tensors[0] = rotary_tensor(dense(x, heads, c.head_dim), y, heads);
+        r.num_tensors = 1, r.tensors[0] = rotary_tensor(as_input(dense(x, heads, c.head_dim)), y, heads);
         r.style = c.style, r.rotary_dim = c.rotary_dim;
         r.angles = cos_sin_cache(p.rotation.cos_sin, DType::f32, c.max_position, c.rotary_dim);
         r.angles.past_table = c.past_table == PastTable::record ? PastTable::zero : c.past_table;  // kv_write records it
@@ -189,17 +185,17 @@ TEST_P(AttentionPrologueTest, EqualsTheUnfusedStagesBitForBit) {
       };
       PROLOGUE_RETURN_IF_ERROR(bias(q, q_heads * c.head_dim, p.bias.q));
       PROLOGUE_RETURN_IF_ERROR(bias(k, kv_heads * c.head_dim, p.bias.k));
-      PROLOGUE_RETURN_IF_ERROR(bias(v, kv_heads * v_head_dim(c), p.bias.v));
+      PROLOGUE_RETURN_IF_ERROR(bias(v, kv_heads * c.v_width(), p.bias.v));
       if (c.v_norm) PROLOGUE_RETURN_IF_ERROR(norm_v());
       if (c.norm == NormPlacement::before_rope) PROLOGUE_RETURN_IF_ERROR(norm_both(dense(q, q_heads, c.head_dim)));
       const bool norm_follows = c.norm == NormPlacement::after_rope;
       PROLOGUE_RETURN_IF_ERROR(turn(q, q_heads, norm_follows ? dense(q, q_heads, c.head_dim) : p.q_out));
       PROLOGUE_RETURN_IF_ERROR(turn(k, kv_heads, dense(k, kv_heads, c.head_dim)));
       if (norm_follows) PROLOGUE_RETURN_IF_ERROR(norm_both(p.q_out));
-      return kv_write(
-          {c.num_tokens, kv_heads, c.head_dim, p.dtype, dense(k, kv_heads, c.head_dim), dense(v, kv_heads, v_head_dim(c)), p.cache,
-           p.places.slot_mapping, p.places.positions, c.max_position, p.faults, 1, 0, c.past_table},
-          execution);
+      return kv_write({c.num_tokens, kv_heads, c.head_dim, p.dtype, as_input(dense(k, kv_heads, c.head_dim)),
+                       as_input(dense(v, kv_heads, c.v_width())), p.cache, p.places.slot_mapping, p.places.positions,
+                       c.max_position, p.faults, 1, 0, c.past_table},
+                      execution);
     });
     ASSERT_TRUE(status.ok()) << status.message();
     unfused.expect_same_bits(fused);
@@ -624,7 +620,8 @@ TEST_P(AttentionPrologueTest, PlansCheckWhatARunBrings) {
       {[](P& p) { p.k_norm.bias = p.k.data; }, "k_norm.bias is given, but the plan was made without it"},
       {[](P& p) { p.q_norm.eps = p.k_norm.eps = 0.5f; }, "norm.eps is 0.5: it must be that of the plan, 1e-06"},
       {[](P& p) { p.q_norm.weight = nullptr; }, "q_norm.weight is null, but the plan was made with it"},
-      {[](P& p) { p.v_norm.placement = NormPlacement::before_rope; }, "v_norm.placement != NormPlacement::none is 1: it must be that of the plan, 0"},
+      {[](P& p) { p.v_norm.placement = NormPlacement::before_rope; },
+       "v_norm.placement != NormPlacement::none is 1: it must be that of the plan, 0"},
       {[](P& p) { p.rotation.rotary_dim = 32; }, "rotary_dim is 32: it must be that of the plan, 64"},
       {[](P& p) { p.rotation.cos_sin = nullptr; }, "cos_sin is null, but the plan was made with it"},
       {[](P& p) { p.rotation.max_position = 99; }, "max_position is 99: it must be that of the plan, 40"},
@@ -633,7 +630,8 @@ TEST_P(AttentionPrologueTest, PlansCheckWhatARunBrings) {
       {[](P& p) { p.places.num_seqs += 1; }, "@num_seqs"},
       {[](P& p) { p.places.num_seqs = 0; }, "@num_seqs"},
       {[](P& p) { p.q_scale.constant = 2.0f; }, "q_scale.constant is 2: it must be that of the plan, 1"},
-      {[](P& p) { p.cache.k.format.type = p.cache.v.format.type = DType::int8; }, "cache.k.format.type is 6: it must be that of the plan, 1"},
+      {[](P& p) { p.cache.k.format.type = p.cache.v.format.type = DType::int8; },
+       "cache.k.format.type is 6: it must be that of the plan, 1"},
       {[](P& p) { p.cache.k.data = nullptr; }, "cache.k.data is null, but the plan was made with it"},
       {[](P& p) { p.cache.v.strides.page *= 2; }, "@cache.v.page stride"},
       {[](P& p) { p.faults = nullptr; }, "faults is null, but the plan was made with it"},
@@ -659,7 +657,7 @@ TEST_P(AttentionPrologueTest, PlansCheckWhatARunBrings) {
 
 // A cache whose view leaves its type unset holds dtype: a 16-bit prologue writes 16-bit channels, and nothing behind them.
 TEST_P(AttentionPrologueTest, ACacheHoldsDtypeUnlessItSaysOtherwise) {
-  EXPECT_EQ(PagedKvView().type, DType::unset);
+  EXPECT_EQ(PagedKvView().k.format.type, DType::unset);
   for_each_type([&](auto type) {
     using T = decltype(type);
     const PrologueCase c = plain_case(9);
@@ -769,14 +767,16 @@ std::vector<Refusal> refusals() {
        "norm.scope is 2: supported are head and token"},
       {"a weight for no norm", [](P& p) { p.q_norm.weight = p.q.data; }, invalid,
        "norm has a weight or bias, but norm.placement is none"},
-      {"no eps", [](P& p) { p.q_norm.placement = p.k_norm.placement = NormPlacement::before_rope, p.q_norm.eps = p.k_norm.eps = 0.0f; }, invalid,
-       "norm.eps is 0: it must be finite and greater than 0"},
-      {"no eps for V",
-       [](P& p) {
-         p.v_norm = {true, -1.0f};
+      {"no eps",
+       [](P& p) { p.q_norm.placement = p.k_norm.placement = NormPlacement::before_rope, p.q_norm.eps = p.k_norm.eps = 0.0f; },
+       invalid, "norm.eps is 0: it must be finite and greater than 0"},
+      {"no eps for V", [](P& p) { p.v_norm.placement = NormPlacement::before_rope, p.v_norm.eps = -1.0f; }, invalid,
+       "v_norm.eps is -1: it must be finite and greater than 0"},
+      {"endless weight_offset",
+       [=](P& p) {
+         p.q_norm.placement = p.k_norm.placement = NormPlacement::before_rope,
+         p.q_norm.weight_offset = p.k_norm.weight_offset = -kInf;
        },
-       invalid, "v_norm.eps is -1: it must be finite and greater than 0"},
-      {"endless weight_offset", [=](P& p) { p.q_norm.placement = p.k_norm.placement = NormPlacement::before_rope, p.q_norm.weight_offset = p.k_norm.weight_offset = -kInf; },
        invalid, "norm.weight_offset is -inf: it must be finite"},
       {"LayerNorm over a token",
        [](P& p) {
@@ -785,9 +785,11 @@ std::vector<Refusal> refusals() {
          p.q_norm.scope = p.k_norm.scope = NormScope::token;
        },
        missing, "norm.scope is token and norm.kind is layer: over a whole token there is rms only"},
-      {"RMS norm with a bias", [](P& p) { p.q_norm.placement = p.k_norm.placement = NormPlacement::before_rope, p.k_norm.bias = p.q.data; }, invalid,
+      {"RMS norm with a bias",
+       [](P& p) { p.q_norm.placement = p.k_norm.placement = NormPlacement::before_rope, p.k_norm.bias = p.q.data; }, invalid,
        "norm has a bias, but norm.kind is rms: only layer has one"},
-      {"weights at odd strides", [](P& p) { p.q_norm.placement = p.k_norm.placement = NormPlacement::before_rope, p.k_norm.weight_head_stride = 32; },
+      {"weights at odd strides",
+       [](P& p) { p.q_norm.placement = p.k_norm.placement = NormPlacement::before_rope, p.k_norm.weight_head_stride = 32; },
        invalid, "a weight_head_stride of norm is 32: it must be 0 or head_dim, 64"},
       {"endless constant", [=](P& p) { p.q_scale.constant = kInf; }, invalid, "q_scale.constant is inf: it must be finite"},
       {"unknown position scale", [](P& p) { p.q_scale.by_position = static_cast<PositionScale>(9); }, missing,
@@ -902,11 +904,15 @@ std::vector<Refusal> refusals() {
       {"an integer cache without scales", [](P& p) { p.cache.k.format.type = p.cache.v.format.type = DType::int4; }, invalid,
        "cache.k.format.scaling is none, but cache.k.format.type is int4: integer caches need scales"},
       {"int4 at half a byte",
-       [](P& p) { p.cache.k.format.type = p.cache.v.format.type = DType::int4, p.cache.k.format.scaling = p.cache.v.format.scaling = KvScaling::tensor, p.cache.v.strides.head = 65; }, invalid,
-       "a stride of the int4 cache is 65: it must be even, two channels share a byte"},
+       [](P& p) {
+         p.cache.k.format.type = p.cache.v.format.type = DType::int4,
+         p.cache.k.format.scaling = p.cache.v.format.scaling = KvScaling::tensor, p.cache.v.strides.head = 65;
+       },
+       invalid, "a stride of the int4 cache is 65: it must be even, two channels share a byte"},
       {"no V scale",
        [](P& p) {
-         p.cache.k.format.type = p.cache.v.format.type = DType::int8, p.cache.k.format.scaling = p.cache.v.format.scaling = KvScaling::tensor,
+         p.cache.k.format.type = p.cache.v.format.type = DType::int8,
+         p.cache.k.format.scaling = p.cache.v.format.scaling = KvScaling::tensor,
          p.cache.k.scale = const_cast<float*>(p.rotation.cos_sin);
        },
        invalid, "cache.v.scale is null"},
@@ -923,12 +929,15 @@ std::vector<Refusal> refusals() {
        "cache.num_kv_heads is 3: it must be num_kv_heads, 2"},
       {"cache of another head_dim", [](P& p) { p.cache.k.head_dim = 128; }, invalid,
        "cache.k.head_dim is 128: it must be head_dim, 64"},
-      {"no K cache", [](P& p) { p.cache.k.data = nullptr; }, invalid, "cache.k.data is null, and so is k_out: k has nowhere to go"},
-      {"no V cache", [](P& p) { p.cache.v.data = nullptr; }, invalid, "cache.v.data is null, and so is v_out: v has nowhere to go"},
+      {"no K cache", [](P& p) { p.cache.k.data = nullptr; }, invalid,
+       "cache.k.data is null, and so is k_out: k has nowhere to go"},
+      {"no V cache", [](P& p) { p.cache.v.data = nullptr; }, invalid,
+       "cache.v.data is null, and so is v_out: v has nowhere to go"},
       {"pages overlap", [](P& p) { p.cache.k.strides.page = 64; }, invalid,
        "cache.k.data has the stride 64 where 128 elements lie: rows that are written must not overlap"},
       {"K is V", [](P& p) { p.cache.v.data = p.cache.k.data; }, invalid, "cache.k.data overlaps cache.v.data"},
-      {"V half over K", [](P& p) { p.cache.v.data = static_cast<float*>(p.cache.k.data) + 32; }, invalid, "cache.k.data overlaps cache.v.data"},
+      {"V half over K", [](P& p) { p.cache.v.data = static_cast<float*>(p.cache.k.data) + 32; }, invalid,
+       "cache.k.data overlaps cache.v.data"},
       {"scales in the data",
        [](P& p) {
          p.cache.k.format.type = p.cache.v.format.type = DType::int8;
@@ -958,8 +967,8 @@ std::vector<Refusal> refusals() {
          p.q_out = {const_cast<void*>(p.k.data), p.k.token_stride, p.k.head_stride};
        },
        invalid, "q_out overlaps k"},
-      {"cache over v", [](P& p) { p.cache.v.data = const_cast<void*>(p.v.data), p.cache.num_pages = p.cache.page_size = 1; }, invalid,
-       "cache.v.data overlaps q"},
+      {"cache over v", [](P& p) { p.cache.v.data = const_cast<void*>(p.v.data), p.cache.num_pages = p.cache.page_size = 1; },
+       invalid, "cache.v.data overlaps q"},
       {"cache over the table",
        [](P& p) {
          p.rotation.max_position = 1;

@@ -128,18 +128,18 @@ TEST_P(PrologueThreadsTest, SlotsBeyondTwoToThe31) {
       p.places.slot_mapping = index_view(arena.input(std::vector<int64_t>{slot}));
     }
     PagedKvView& c = p.cache;
-    c.k = k_cache.data(), c.v = v_cache.data(), c.type = DType::int4;
-    c.num_pages = kPages, c.page_size = kPageSize, c.num_kv_heads = 1, c.head_dim = 2;
+    c.k.data = k_cache.data(), c.v.data = v_cache.data();
+    c.k.format = c.v.format = {DType::int4, KvScaling::tensor};
+    c.num_pages = kPages, c.page_size = kPageSize, c.num_kv_heads = 1, c.k.head_dim = 2;
     c.k.strides = c.v.strides = {2 * kPageSize, 2, 2};
-    c.scaling = KvScaling::tensor;
     c.k.scale = c.v.scale = arena.input(std::vector<float>{1.0f});
     const Status status = arena.run([&](const Execution& e) { return attention_prologue(p, e); });
     ASSERT_TRUE(status.ok()) << status.message();
     Execution execution;
     execution.device = backend_device(GetParam());
     unsigned char got[2] = {};
-    ASSERT_TRUE(copy_to_host(&got[0], static_cast<unsigned char*>(c.k) + slot, 1, execution).ok());
-    ASSERT_TRUE(copy_to_host(&got[1], static_cast<unsigned char*>(c.v) + slot, 1, execution).ok());
+    ASSERT_TRUE(copy_to_host(&got[0], static_cast<unsigned char*>(c.k.data) + slot, 1, execution).ok());
+    ASSERT_TRUE(copy_to_host(&got[1], static_cast<unsigned char*>(c.v.data) + slot, 1, execution).ok());
     EXPECT_EQ(got[0], 0x91);  // low nibble = even channel
     EXPECT_EQ(got[1], 0x23);
   }
@@ -163,8 +163,8 @@ TEST_P(PrologueThreadsTest, LatentRowsBeyondTwoToThe31) {
     p.places.positions = index_view(arena.input(std::vector<int32_t>{0}));
     p.places.slot_mapping = index_view(arena.input(slots));
     PagedKvView& c = p.cache;
-    c.k = rows.data(), c.type = DType::int8, c.scaling = KvScaling::token_head;
-    c.num_pages = far_scales ? 2 : kPages, c.page_size = 1, c.num_kv_heads = 1, c.head_dim = kDim;
+    c.k.data = rows.data(), c.k.format = {DType::int8, KvScaling::token_head};
+    c.num_pages = far_scales ? 2 : kPages, c.page_size = 1, c.num_kv_heads = 1, c.k.head_dim = kDim;
     c.k.strides = {kDim, kDim, kDim};
     c.k.scale = static_cast<float*>(scales.data()), c.k.scale_strides = {far_scales ? kFar : 1, 1, 1};
     const Status status = arena.run([&](const Execution& e) { return attention_prologue(p, e); });
@@ -417,7 +417,7 @@ TEST_P(PrologueThreadsTest, InverseUndoes) {
       PlacedPrologue<float> placed(GetParam(), c, data);
       const AttentionPrologueParams forth = placed.params();
       AttentionPrologueParams back = forth;
-      back.q = forth.q_out;
+      back.q = as_input(forth.q_out);
       back.rotation.inverse = true;
       const Status status = placed.run([&](const Execution& execution) {
         PROLOGUE_RETURN_IF_ERROR(attention_prologue(forth, execution));
@@ -572,7 +572,8 @@ TEST_P(PrologueThreadsTest, ScalesInlineBehindEachHead) {
   p.places.slot_mapping = index_view(arena.input(data.slots));
   PagedKvView& cache = p.cache;
   cache.k.data = buffer, cache.v.data = buffer + kRow;
-  cache.k.format.type = cache.v.format.type = DType::int8, cache.k.format.scaling = cache.v.format.scaling = KvScaling::token_head;
+  cache.k.format.type = cache.v.format.type = DType::int8,
+  cache.k.format.scaling = cache.v.format.scaling = KvScaling::token_head;
   cache.num_pages = data.num_pages, cache.page_size = 4, cache.num_kv_heads = 2, cache.k.head_dim = 64;
   cache.k.strides = cache.v.strides = {4 * 4 * kRow, 4 * kRow, 2 * kRow};
   cache.k.scale = reinterpret_cast<float*>(buffer + 64);

@@ -40,7 +40,7 @@ template <class T>
 void check(Backend backend, const AttentionCase& c, uint64_t seed) {
   SCOPED_TRACE(testing::Message() << dtype_name(FloatFormat<T>::dtype) << " over " << dtype_name(c.type) << ", scaling "
                                   << static_cast<int>(c.scaling) << ", layout " << static_cast<int>(c.layout) << ", head dims "
-                                  << c.head_dim << " and " << v_head_dim(c) << ", window " << c.window << ", ring " << c.ring_size
+                                  << c.head_dim << " and " << c.v_width() << ", window " << c.window << ", ring " << c.ring_size
                                   << ", cap " << c.soft_cap << ", rows " << c.sequences[0].rows);
   const AttentionBatch<T> batch(c, seed);
   expect_matches_oracle(backend, batch.in, batch.cache.view, run_attention(backend, batch));
@@ -114,7 +114,7 @@ TEST_P(PagedAttentionCaches, HeadDimsOfKAndVDiffer) {
                                         std::pair{DType::int8, KvScaling::token_head}, std::pair{DType::int4, KvScaling::head},
                                         std::pair{DType::fp8_e4m3, KvScaling::tensor}}) {
       AttentionCase c;
-      c.head_dim = dims.k, c.v.head_dim = dims.v, c.num_q_heads = 6, c.num_kv_heads = seed % 2 == 0 ? 2 : 1;
+      c.head_dim = dims.k, c.v_head_dim = dims.v, c.num_q_heads = 6, c.num_kv_heads = seed % 2 == 0 ? 2 : 1;
       c.type = type, c.scaling = scaling;
       for (const auto& sequences :
            {std::vector<AttentionSequence>{{1, 150}, {2, 20}}, std::vector<AttentionSequence>{{35, 50}, {1, 9}}}) {
@@ -149,7 +149,7 @@ TEST_P(PagedAttentionCaches, BothSidesOfEveryBorder) {
 TEST_P(PagedAttentionCaches, ValuesWithinKeys) {
   for (const DType type : {DType::bf16, DType::fp8_e4m3}) {
     AttentionCase c;
-    c.head_dim = 576, c.v.head_dim = 512, c.num_q_heads = 16, c.num_kv_heads = 1, c.page_size = 64;
+    c.head_dim = 576, c.v_head_dim = 512, c.num_q_heads = 16, c.num_kv_heads = 1, c.page_size = 64;
     c.type = type, c.scaling = type == DType::bf16 ? KvScaling::none : KvScaling::token_head, c.v_within_k = true;
     for (const auto& sequences : {std::vector<AttentionSequence>{{1, 300}, {1, 64}}, std::vector<AttentionSequence>{{9, 70}}}) {
       c.sequences = sequences;
@@ -251,7 +251,7 @@ TEST_P(PagedAttentionCaches, NanScalesReachThoseWhoSeeThem) {
       AttentionBatch<float> batch(c, 910);
       const std::vector<float> before = run_attention(GetParam(), batch);
       const int64_t page = batch.in.block_table[5];  // position 80 of the first sequence, kv head 1
-      (in_k ? batch.cache.k.scale : batch.cache.v.scale)[batch.cache.scale_index(in_k, page, 0, 1)] =
+      (in_k ? batch.cache.k_scale : batch.cache.v_scale)[batch.cache.scale_index(in_k, page, 0, 1)] =
           std::numeric_limits<float>::quiet_NaN();
       const std::vector<float> after = run_attention(GetParam(), batch);
       for (size_t i = 0; i < after.size(); ++i) {
@@ -329,7 +329,7 @@ Travelled<T> travel(Backend backend, const Journey& journey) {
   c.type = journey.type, c.scaling = journey.scaling, c.layout = journey.layout;
   const int64_t length = std::accumulate(journey.steps.begin(), journey.steps.end(), int64_t{0});
   AttentionCache cache(c, kMaxPosition / kPage + 2);
-  for (std::vector<float>* scales : {&cache.k.scale, &cache.v.scale}) {
+  for (std::vector<float>* scales : {&cache.k_scale, &cache.v_scale}) {
     if (c.scaling != KvScaling::token_head) std::fill(scales->begin(), scales->end(), 5.0f / kv_largest(c.type));
   }
   Random random(1000);
@@ -351,8 +351,8 @@ Travelled<T> travel(Backend backend, const Journey& journey) {
   Arena arena(backend);
   const T* packed = arena.input(qkv);
   unsigned char* data = arena.inout(cache.data);
-  float* k_scale = arena.inout(cache.k.scale);
-  float* v_scale = arena.inout(cache.v.scale);
+  float* k_scale = arena.inout(cache.k_scale);
+  float* v_scale = arena.inout(cache.v_scale);
   T* q = arena.output<T>(length * kQ * kDim);
   T* out = arena.output<T>(length * kQ * kDim);
   FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));
@@ -371,8 +371,8 @@ Travelled<T> travel(Backend backend, const Journey& journey) {
   write.cache = cache.view;
   write.cache.k.data = data;
   write.cache.v.data = data + cache.v_offset * dtype_bits(c.type) / 8;
-  write.cache.k.scale = cache.k.scale.empty() ? nullptr : k_scale;
-  write.cache.v.scale = cache.v.scale.empty() ? nullptr : v_scale;
+  write.cache.k.scale = cache.k_scale.empty() ? nullptr : k_scale;
+  write.cache.v.scale = cache.v_scale.empty() ? nullptr : v_scale;
   write.faults = faults;
   PagedAttentionParams read;
   read.num_seqs = 1;
@@ -413,7 +413,7 @@ Travelled<T> travel(Backend backend, const Journey& journey) {
       set_packed_qkv(write, packed + step.at * width, width);
       write.q_out = {q + step.at * kQ * kDim, kQ * kDim, kDim};
       PROLOGUE_RETURN_IF_ERROR(attention_prologue(write, execution));
-      read.q = write.q_out;
+      read.q = as_input(write.q_out);
       read.out = {out + step.at * kQ * kDim, kQ * kDim, kDim};
       PROLOGUE_RETURN_IF_ERROR(paged_attention(read, execution));
     }
@@ -422,7 +422,7 @@ Travelled<T> travel(Backend backend, const Journey& journey) {
   EXPECT_TRUE(status.ok()) << status.message();
   EXPECT_EQ(arena.read(faults)[0].count, 0u);
   cache.data = arena.read(data);
-  if (!cache.k.scale.empty()) cache.k.scale = arena.read(k_scale), cache.v.scale = arena.read(v_scale);
+  if (!cache.k_scale.empty()) cache.k_scale = arena.read(k_scale), cache.v_scale = arena.read(v_scale);
   return {arena.read(out), arena.read(q), cache, pages};
 }
 
@@ -432,7 +432,7 @@ void expect_matches_oracle(Backend backend, const Travelled<T>& travelled, int64
   AttentionInputs<T> in;
   in.num_q_heads = 4;
   in.num_kv_heads = travelled.cache.view.num_kv_heads;
-  in.head_dim = travelled.cache.view.head_dim;
+  in.head_dim = travelled.cache.view.k.head_dim;
   in.page_size = travelled.cache.view.page_size;
   in.num_pages = travelled.cache.view.num_pages;
   in.scale = 0.125;

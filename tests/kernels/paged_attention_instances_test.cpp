@@ -73,7 +73,7 @@ void check_all_instances(Backend backend, const AttentionCase& c, uint64_t seed)
   ASSERT_FALSE(calls.empty());
   for (const NamedCall& call : calls) {
     SCOPED_TRACE(testing::Message() << call.name << ", " << dtype_name(FloatFormat<T>::dtype) << ", head dims " << c.head_dim
-                                    << " and " << v_head_dim(c));
+                                    << " and " << c.v_width());
     const Status status = arena.run(call.run);
     ASSERT_TRUE(status.ok()) << status.message();
     expect_close(rows_of(arena, in, p), want, in.v_width(), "out", kDefaultSteps, false);
@@ -95,7 +95,7 @@ TEST_P(PagedAttentionInstances, MatchTheOracleWhateverTheSizes) {
       c.type = type;
       c.scaling = dtype_is_activation(c.type) ? KvScaling::none : seed % 2 == 0 ? KvScaling::token_head : KvScaling::tensor;
       c.head_dim = whole ? head_dim : head_dim - 2;  // not in whole groups of 16 bytes
-      c.v.head_dim = seed % 4 == 1 ? 64 : 0;
+      c.v_head_dim = seed % 4 == 1 ? 64 : 0;
       c.num_q_heads = whole ? 6 : 5, c.num_kv_heads = whole ? 2 : 1;
       c.layout = whole ? KvLayout::nhd : KvLayout::odd;
       c.window = seed % 5 == 3 ? 50 : 0, c.soft_cap = seed % 5 == 4 ? 5.0f : 0.0f;

@@ -181,10 +181,10 @@ TEST(KvStorage, LayersAndTensorsDoNotOverlap) {
   auto storage = KvStorage::create(config, Device::cpu);
   ASSERT_TRUE(storage.ok());
   const int64_t tensor_bytes = 3 * 4 * 2 * 8 * 2;
-  const auto* k0 = static_cast<unsigned char*>(storage->layer(0).k);
-  EXPECT_EQ(static_cast<unsigned char*>(storage->layer(0).v) - k0, tensor_bytes);
-  EXPECT_EQ(static_cast<unsigned char*>(storage->layer(1).k) - k0, 2 * tensor_bytes);
-  EXPECT_EQ(storage->layer(1).num_slots(), 12);
+  const auto* k0 = static_cast<unsigned char*>(storage->layer(0).k.data);
+  EXPECT_EQ(static_cast<unsigned char*>(storage->layer(0).v.data) - k0, tensor_bytes);
+  EXPECT_EQ(static_cast<unsigned char*>(storage->layer(1).k.data) - k0, 2 * tensor_bytes);
+  EXPECT_EQ(num_slots(storage->layer(1)), 12);
   EXPECT_EQ(config.bytes_per_page() * config.num_pages, 4 * tensor_bytes);
 }
 
@@ -199,13 +199,15 @@ TEST(KvStorage, QuantisedTypesHaveScales) {
     std::vector<std::pair<const unsigned char*, int64_t>> arrays;
     for (const int64_t layer : {0, 1}) {
       const PagedKvView view = storage->layer(layer);
-      EXPECT_EQ(view.type, type);
-      EXPECT_EQ(view.scaling, KvScaling::token_head);
+      for (const PagedHeads* side : {&view.k, &view.v}) {
+        EXPECT_EQ(side->format.type, type);
+        EXPECT_EQ(side->format.scaling, KvScaling::token_head);
+      }
       EXPECT_EQ(view.k.scale_strides.page, 5);
       EXPECT_EQ(view.k.scale_strides.token, 1);
       EXPECT_EQ(reinterpret_cast<uintptr_t>(view.k.scale) % 4, 0u);
-      arrays.insert(arrays.end(), {{static_cast<unsigned char*>(view.k), data_bytes},
-                                   {static_cast<unsigned char*>(view.v), data_bytes},
+      arrays.insert(arrays.end(), {{static_cast<unsigned char*>(view.k.data), data_bytes},
+                                   {static_cast<unsigned char*>(view.v.data), data_bytes},
                                    {reinterpret_cast<unsigned char*>(view.k.scale), scale_bytes},
                                    {reinterpret_cast<unsigned char*>(view.v.scale), scale_bytes}});
     }
@@ -215,18 +217,18 @@ TEST(KvStorage, QuantisedTypesHaveScales) {
   }
   auto storage = KvStorage::create({1, 1, 1, 1, 2, DType::f16}, Device::cpu);
   ASSERT_TRUE(storage.ok());
-  EXPECT_EQ(storage->layer(0).scaling, KvScaling::none);
-  EXPECT_EQ(storage->layer(0).k_scale, nullptr);
+  EXPECT_EQ(storage->layer(0).k.format.scaling, KvScaling::none);
+  EXPECT_EQ(storage->layer(0).k.scale, nullptr);
 }
 
 TEST(KvStorage, LayersThatDoNotExistHaveEmptyViews) {
   const KvStorage none;
   const KvStorage storage = KvStorage::create({2, 3, 4, 2, 8, DType::int8}, Device::cpu).value();
   for (const int64_t layer : {int64_t{2}, int64_t{-1}, INT64_MAX, INT64_MIN}) {
-    EXPECT_EQ(storage.layer(layer).k, nullptr);
-    EXPECT_EQ(storage.layer(layer).num_slots(), 0);
+    EXPECT_EQ(storage.layer(layer).k.data, nullptr);
+    EXPECT_EQ(num_slots(storage.layer(layer)), 0);
   }
-  EXPECT_EQ(none.layer(0).v, nullptr);
+  EXPECT_EQ(none.layer(0).v.data, nullptr);
 }
 
 TEST(KvStorage, SizesAreChecked) {

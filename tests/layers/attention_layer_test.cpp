@@ -297,7 +297,7 @@ void AttentionLayerTest::check_against_operations() {
     attention.num_q_heads = kQHeads;
     attention.head_dim = kHeadDim;
     attention.dtype = prologue.dtype;
-    attention.q = prologue.q_out;
+    attention.q = as_input(prologue.q_out);
     attention.kv = prologue.cache;
     attention.block_table = prologue.places.block_table;
     attention.block_table_stride = attention.max_pages_per_seq = batch.max_pages;

@@ -245,12 +245,12 @@ std::vector<double> layer_in_float64(const VariantModel& model) {
     n.enabled = v.norm != NormPlacement::none;
     n.after_rotation = v.norm == NormPlacement::after_rope;
     n.layer = v.norm_kind == NormKind::layer, n.over_token = v.norm_scope == NormScope::token;
-    n.eps = static_cast<double>(of.eps), n.weight_offset = static_cast<double>(of.weight_offset);
+    n.eps = static_cast<double>(of.norm.eps), n.weight_offset = static_cast<double>(of.norm.weight_offset);
     n.weight = optional(of.weight), n.bias = optional(of.bias);
     return n;
   };
   in.q_norm = norm_input(layer.q_norm), in.k_norm = norm_input(layer.k_norm);
-  in.v_norm.placement != NormPlacement::none = v.v_norm, in.v_norm.eps = 1e-6;
+  in.v_norm.enabled = v.v_norm, in.v_norm.eps = 1e-6;
   in.rotary_dim = v.rotary_dim, in.rotary_offset = v.rotary_offset;
   in.interleaved = v.style == RopeStyle::interleaved, in.inverse = v.inverse;
   in.table.assign(model.cos_sin.begin(), model.cos_sin.end());
@@ -355,12 +355,12 @@ TEST(FusionOfVariants, LeavesAloneWhatOneLaunchCannotDo) {
     if (is("kv_write guards otherwise")) written.rotation.past_table = PastTable::identity;
     if (is("kv_write guards another table")) written.table = &longer;
     HeadsNorm q_norm = c.norm(), v_norm;
-    if (is("q has another eps")) q_norm.eps = 1e-5f;
-    if (is("q has another kind of norm")) q_norm.kind = NormKind::layer;
-    if (is("q has another scope")) q_norm.scope = NormScope::token;
-    if (is("q has another offset")) q_norm.weight_offset = 1.0f;
+    if (is("q has another eps")) q_norm.norm.eps = 1e-5f;
+    if (is("q has another kind of norm")) q_norm.norm.kind = NormKind::layer;
+    if (is("q has another scope")) q_norm.norm.scope = NormScope::token;
+    if (is("q has another offset")) q_norm.norm.weight_offset = 1.0f;
     if (is("v has a weight")) v_norm.weight = c.any(1, 16);
-    if (is("v has a layer norm")) v_norm.kind = NormKind::layer;
+    if (is("v has a layer norm")) v_norm.norm.kind = NormKind::layer;
 
     const Value x = g.embedding("embedding", c.any(10, 32), 1.0f);
     const Value projected = g.linear("qkv", x, c.any(is("more columns") ? 80 : 64, 32));

@@ -59,14 +59,13 @@ struct AttentionCache {
   std::vector<float> k_scale, v_scale;
 
   explicit AttentionCache(const AttentionCase& c, int64_t num_pages) {
-    view.type = c.type;
-    view.scaling = c.scaling;
+    view.k.format = view.v.format = {c.type, c.scaling};
     view.num_pages = num_pages;
     view.page_size = c.page_size;
     view.num_kv_heads = c.num_kv_heads;
-    view.head_dim = c.head_dim;
-    view.v.head_dim = c.v.head_dim;
-    const int64_t p = c.page_size, h = c.num_kv_heads, k = c.head_dim, v = v_head_dim(c);
+    view.k.head_dim = c.head_dim;
+    view.v.head_dim = c.v_head_dim;
+    const int64_t p = c.page_size, h = c.num_kv_heads, k = c.head_dim, v = c.v_width();
     int64_t elements = 0;
     switch (c.layout) {
       case KvLayout::nhd:
@@ -122,25 +121,28 @@ struct AttentionCache {
     return (is_k ? 0 : v_offset) + page * s.page + offset * s.token + head * s.head + d;
   }
   size_t scale_index(bool is_k, int64_t page, int64_t offset, int64_t head) const {
-    const PageStrides& s = is_k ? view.k.scale_strides : view.v.scale_strides;
-    if (view.scaling == KvScaling::token_head) return static_cast<size_t>(page * s.page + offset * s.token + head * s.head);
-    return view.scaling == KvScaling::head ? static_cast<size_t>(head) : 0;
+    const PagedHeads& side = is_k ? view.k : view.v;
+    const PageStrides& s = side.scale_strides;
+    if (side.format.scaling == KvScaling::token_head)
+      return static_cast<size_t>(page * s.page + offset * s.token + head * s.head);
+    return side.format.scaling == KvScaling::head ? static_cast<size_t>(head) : 0;
   }
 
   // One head of K or V from floats, as the cache stores it.
   void store(bool is_k, int64_t page, int64_t offset, int64_t head, const std::vector<float>& values) {
+    const KvFormat format = is_k ? view.k.format : view.v.format;
     const float scale =
-        view.scaling == KvScaling::none ? 1.0f : (is_k ? k_scale : v_scale)[scale_index(is_k, page, offset, head)];
+        format.scaling == KvScaling::none ? 1.0f : (is_k ? k_scale : v_scale)[scale_index(is_k, page, offset, head)];
     for (size_t d = 0; d < values.size(); ++d) {
       const auto at = static_cast<size_t>(element(is_k, page, offset, head, static_cast<int64_t>(d)));
-      if (dtype_is_activation(view.type)) {
-        with_host_type(view.type, [&](auto type) {
+      if (dtype_is_activation(format.type)) {
+        with_host_type(format.type, [&](auto type) {
           const auto stored = from_float<decltype(type)>(values[d]);
           std::memcpy(&data[at * sizeof stored], &stored, sizeof stored);
         });
       } else {
-        const uint8_t code = quantize(values[d], scale == 0.0f ? 0.0f : 1.0f / scale, view.type);
-        if (view.type != DType::int4) {
+        const uint8_t code = quantize(values[d], scale == 0.0f ? 0.0f : 1.0f / scale, format.type);
+        if (format.type != DType::int4) {
           data[at] = code;
         } else {
           unsigned char& byte = data[at / 2];
@@ -152,16 +154,17 @@ struct AttentionCache {
 
   // What the cache says, by the oracle's own reading of the formats.
   double value(bool is_k, int64_t page, int64_t offset, int64_t head, int64_t d) const {
+    const KvFormat format = is_k ? view.k.format : view.v.format;
     const auto at = static_cast<size_t>(element(is_k, page, offset, head, d));
-    if (dtype_is_activation(view.type)) {
-      return with_host_type(view.type, [&](auto stored) {
+    if (dtype_is_activation(format.type)) {
+      return with_host_type(format.type, [&](auto stored) {
         std::memcpy(static_cast<void*>(&stored), &data[at * sizeof stored], sizeof stored);
         return static_cast<double>(to_float(stored));
       });
     }
-    const uint8_t code = view.type != DType::int4 ? data[at] : static_cast<uint8_t>(data[at / 2] >> (at % 2 * 4));
-    const double number = prologue::oracle::value_of_code(code, quantized(view.type));
-    if (view.scaling == KvScaling::none) return number;
+    const uint8_t code = format.type != DType::int4 ? data[at] : static_cast<uint8_t>(data[at / 2] >> (at % 2 * 4));
+    const double number = prologue::oracle::value_of_code(code, quantized(format.type));
+    if (format.scaling == KvScaling::none) return number;
     return number * static_cast<double>((is_k ? k_scale : v_scale)[scale_index(is_k, page, offset, head)]);
   }
 
@@ -169,11 +172,11 @@ struct AttentionCache {
   PagedKvView place(Arena& arena) const {
     PagedKvView placed = view;
     auto* bytes = arena.input(data);
-    placed.k = bytes;
-    placed.v = bytes + v_offset * dtype_bits(view.type) / 8;
+    placed.k.data = bytes;
+    placed.v.data = bytes + v_offset * dtype_bits(view.k.format.type) / 8;
     if (!k_scale.empty()) {
-      placed.k_scale = arena.input(k_scale);
-      placed.v_scale = arena.input(v_scale);
+      placed.k.scale = arena.input(k_scale);
+      placed.v.scale = arena.input(v_scale);
     }
     return placed;
   }
@@ -191,7 +194,7 @@ struct AttentionBatch {
     in.num_q_heads = c.num_q_heads;
     in.num_kv_heads = c.num_kv_heads;
     in.head_dim = c.head_dim;
-    in.v_head_dim = c.v.head_dim;
+    in.v_head_dim = c.v_head_dim;
     in.page_size = c.page_size;
     in.num_pages = cache.view.num_pages;
     in.window = c.window;
@@ -208,14 +211,14 @@ struct AttentionBatch {
     }
     in.num_tokens += c.padding_rows;
     const int64_t gap = c.layout == KvLayout::odd ? 3 : 0;
-    in.q_head_stride = std::max(c.head_dim, v_head_dim(c)) + gap;
+    in.q_head_stride = std::max(c.head_dim, c.v_width()) + gap;
     in.q_token_stride = c.num_q_heads * in.q_head_stride + gap;
     in.q = random.normals<T>(in.num_tokens * in.q_token_stride);
 
     // Given scales: a head's largest number stands for 4 standard deviations.
     const float unit = c.scaling == KvScaling::none ? 1.0f : 4.0f / kv_largest(c.type);
     if (c.scaling == KvScaling::tensor || c.scaling == KvScaling::head) {
-      for (std::vector<float>* scales : {&cache.k.scale, &cache.v.scale}) {
+      for (std::vector<float>* scales : {&cache.k_scale, &cache.v_scale}) {
         for (float& scale : *scales) scale = unit * static_cast<float>(0.75 + 0.5 * random.uniform());
       }
     }
@@ -255,16 +258,16 @@ struct AttentionBatch {
   void write_token(const AttentionCase& c, Random& random, float unit, int64_t page, int64_t offset, int64_t head) {
     for (const bool is_k : {true, false}) {
       if (c.scaling == KvScaling::token_head) {  // now and then 0, as a head of zeros has
-        float& scale = (is_k ? cache.k.scale : cache.v.scale)[cache.scale_index(is_k, page, offset, head)];
+        float& scale = (is_k ? cache.k_scale : cache.v_scale)[cache.scale_index(is_k, page, offset, head)];
         scale = random.integer(0, 19) == 0 ? 0.0f : unit * static_cast<float>(0.5 + 1.5 * random.uniform());
       }
       if (!is_k && c.v_within_k) {
         if (c.scaling == KvScaling::token_head)
-          cache.v.scale[cache.scale_index(false, page, offset, head)] =
-              cache.k.scale[cache.scale_index(true, page, offset, head)];
+          cache.v_scale[cache.scale_index(false, page, offset, head)] =
+              cache.k_scale[cache.scale_index(true, page, offset, head)];
         continue;
       }
-      std::vector<float> values(static_cast<size_t>(is_k ? c.head_dim : v_head_dim(c)));
+      std::vector<float> values(static_cast<size_t>(is_k ? c.head_dim : c.v_width()));
       for (float& value : values) value = static_cast<float>(random.normal());
       cache.store(is_k, page, offset, head, values);
     }

@@ -162,13 +162,13 @@ struct VariantModel {
 
   void fill_cache(int byte) {
     const std::vector<unsigned char> bytes(static_cast<size_t>(cache_bytes()), static_cast<unsigned char>(byte));
-    EXPECT_TRUE(copy_to_device(storage.layer(0).k, bytes.data(), cache_bytes(), execution).ok());
+    EXPECT_TRUE(copy_to_device(storage.layer(0).k.data, bytes.data(), cache_bytes(), execution).ok());
     EXPECT_TRUE(synchronize(execution).ok());
   }
   int64_t cache_bytes() const { return storage.config().bytes_per_page() * kPages; }
   std::vector<unsigned char> cache_contents() const {
     std::vector<unsigned char> bytes(static_cast<size_t>(cache_bytes()));
-    EXPECT_TRUE(copy_to_host(bytes.data(), storage.layer(0).k, cache_bytes(), execution).ok());
+    EXPECT_TRUE(copy_to_host(bytes.data(), storage.layer(0).k.data, cache_bytes(), execution).ok());
     return bytes;
   }
   // What the device's array holds, for oracles.
@@ -248,7 +248,7 @@ struct VariantModel {
   }
 
   HeadsNorm make_norm(int64_t num_heads) {
-    HeadsNorm norm = {variant.norm_kind, variant.norm_scope, 1e-6f, variant.weight_offset};
+    HeadsNorm norm = {{variant.norm, variant.norm_kind, variant.norm_scope, 1e-6f, variant.weight_offset}};
     const int64_t rows = variant.norm_weights == NormWeights::per_head ? num_heads : 1;
     norm.weight = weight_if(variant.norm_weights != NormWeights::none, rows, variant.head_dim);
     norm.bias = weight_if(variant.norm_bias, rows, variant.head_dim);
@@ -270,12 +270,11 @@ struct VariantModel {
     layer.q_bias = weight_if(variant.q_bias, 1, q_width);
     layer.k_bias = weight_if(variant.k_bias, 1, kv_width);
     layer.v_bias = weight_if(variant.v_bias, 1, kv_width);
-    layer.norm_placement = variant.norm;
     if (variant.norm != NormPlacement::none) {
       layer.q_norm = make_norm(variant.num_q_heads);
       layer.k_norm = make_norm(variant.num_kv_heads);
     }
-    layer.v_norm.placement != NormPlacement::none = variant.v_norm;
+    if (variant.v_norm) layer.v_norm.norm.placement = NormPlacement::before_rope;
     layer.v_from_k = variant.v_from_k;
     layer.q_scale = variant.q_scale;
     return layer;

@@ -258,10 +258,10 @@ PrologueData<T> make_data(const PrologueCase& c) {
   PrologueData<T> data;
   data.q = heads(c.num_tokens * c.num_q_heads * c.head_dim);
   data.k = heads(c.num_tokens * c.k_heads() * c.head_dim);
-  data.v = c.v_is_k ? data.k : heads(c.num_tokens * c.v_heads() * v_head_dim(c));
+  data.v = c.v_is_k ? data.k : heads(c.num_tokens * c.v_heads() * c.v_width());
   if (c.bias_q) data.q_bias = random.normals<T>(c.num_q_heads * c.head_dim);
   if (c.bias_k) data.k_bias = random.normals<T>(c.k_heads() * c.head_dim);
-  if (c.bias_v) data.v_bias = c.v_is_k && c.bias_k ? data.k_bias : random.normals<T>(c.v_heads() * v_head_dim(c));
+  if (c.bias_v) data.v_bias = c.v_is_k && c.bias_k ? data.k_bias : random.normals<T>(c.v_heads() * c.v_width());
   if (c.norm != NormPlacement::none) {
     const auto values = [&](bool wanted, Weights kind, int64_t num_heads) {
       return random.normals<T>(!wanted ? 0 : (kind == Weights::per_head ? num_heads : 1) * c.head_dim);
@@ -330,7 +330,7 @@ oracle::PrologueInput oracle_input(const PrologueCase& c, const PrologueData<T>&
   in.num_q_heads = c.num_q_heads;
   in.num_kv_heads = c.num_kv_heads;
   in.head_dim = c.head_dim;
-  in.v_head_dim = c.v.head_dim;
+  in.v_head_dim = c.v_head_dim;
   in.with_k = c.k_heads() > 0;
   in.with_v = c.v_heads() > 0;
   in.q = to_doubles(data.q);
@@ -351,7 +351,7 @@ oracle::PrologueInput oracle_input(const PrologueCase& c, const PrologueData<T>&
   };
   in.q_norm = norm(data.q_weight, data.q_norm_bias);
   in.k_norm = norm(data.k_weight, data.k_norm_bias);
-  in.v_norm.placement != NormPlacement::none = c.v_norm;
+  in.v_norm.enabled = c.v_norm;
   in.v_norm.eps = static_cast<double>(c.v_eps);
   in.rotary_dim = c.rotary_dim;
   in.rotary_offset = c.rotary_offset;
@@ -418,7 +418,7 @@ struct CachePlacement {
 
 // In elements.
 inline CachePlacement cache_placement(const PrologueCase& c, int64_t num_pages) {
-  const int64_t h = c.num_kv_heads, d = c.head_dim, dv = v_head_dim(c), p = c.page_size;
+  const int64_t h = c.num_kv_heads, d = c.head_dim, dv = c.v_width(), p = c.page_size;
   switch (c.layout) {
     case CacheLayout::nhd:
       return {nhd_strides(p, h, d), nhd_strides(p, h, dv), -1, num_pages * p * h * d, num_pages * p * h * dv};
@@ -446,7 +446,7 @@ class PlacedPrologue {
     params_.num_kv_heads = c.num_kv_heads;
     params_.head_dim = c.head_dim;
     params_.dtype = FloatFormat<T>::dtype;
-    params_.cache.v.head_dim = c.v.head_dim;
+    params_.cache.v.head_dim = c.v_head_dim;
     place_inputs();
     place_weights();
     place_rotation();
@@ -609,11 +609,11 @@ class PlacedPrologue {
     const PrologueCase& c = case_;
     if (c.packed) {
       const int64_t k_at = c.num_q_heads * c.head_dim, v_at = k_at + c.num_kv_heads * c.head_dim;
-      const int64_t stride = v_at + c.num_kv_heads * v_head_dim(c) + c.row_padding;
+      const int64_t stride = v_at + c.num_kv_heads * c.v_width() + c.row_padding;
       std::vector<T> qkv = poisoned<T>(c.num_tokens * stride);
       scatter(data_.q, c.num_q_heads, c.head_dim, stride, c.head_dim, qkv.data());
       scatter(data_.k, c.k_heads(), c.head_dim, stride, c.head_dim, qkv.data() + k_at);
-      if (!c.v_is_k) scatter(data_.v, c.v_heads(), v_head_dim(c), stride, v_head_dim(c), qkv.data() + v_at);
+      if (!c.v_is_k) scatter(data_.v, c.v_heads(), c.v_width(), stride, c.v_width(), qkv.data() + v_at);
       const bool written = c.in_place || c.kv_in_place;
       set_packed_qkv(params_, written ? add_image(qkv, c.misalign, "qkv") : arena_.input(qkv, c.misalign), stride);
     } else {
@@ -627,7 +627,7 @@ class PlacedPrologue {
       };
       params_.q = place(data_.q, c.num_q_heads, c.head_dim, c.in_place, "q");
       params_.k = place(data_.k, c.k_heads(), c.head_dim, c.kv_in_place, "k");
-      if (!c.v_is_k) params_.v = place(data_.v, c.v_heads(), v_head_dim(c), c.kv_in_place, "v");
+      if (!c.v_is_k) params_.v = place(data_.v, c.v_heads(), c.v_width(), c.kv_in_place, "v");
     }
     if (c.v_is_k) params_.v = params_.k;
     if (!c.with_k) params_.k.data = nullptr;
@@ -639,20 +639,19 @@ class PlacedPrologue {
       return values.empty() ? nullptr : arena_.input(values, case_.misalign);
     };
     params_.bias = {place(data_.q_bias), place(data_.k_bias), place(data_.v_bias)};
-    QkNorm& n = params_.norm;
-    n.placement = case_.norm;
-    n.kind = case_.norm_kind;
-    n.scope = case_.norm_scope;
-    n.eps = case_.eps;
-    n.weight_offset = case_.weight_offset;
-    n.q_weight = place(data_.q_weight);
-    n.k_weight = place(data_.k_weight);
-    const auto stride = [&](Weights weights) { return weights == Weights::per_head ? case_.head_dim : 0; };
-    n.q_weight_head_stride = stride(case_.weights);
-    n.k_weight_head_stride = stride(case_.weights_of_k());
-    n.q_bias = place(data_.q_norm_bias);
-    n.k_bias = place(data_.k_norm_bias);
-    params_.v_norm = {case_.v_norm, case_.v_eps};
+    const auto norm = [&](Weights weights, const auto& weight, const auto& bias) {
+      return HeadNorm{case_.norm,
+                      case_.norm_kind,
+                      case_.norm_scope,
+                      case_.eps,
+                      case_.weight_offset,
+                      place(weight),
+                      weights == Weights::per_head ? case_.head_dim : 0,
+                      place(bias)};
+    };
+    params_.q_norm = norm(case_.weights, data_.q_weight, data_.q_norm_bias);
+    params_.k_norm = norm(case_.weights_of_k(), data_.k_weight, data_.k_norm_bias);
+    if (case_.v_norm) params_.v_norm.placement = NormPlacement::before_rope, params_.v_norm.eps = case_.v_eps;
   }
 
   void place_rotation() {
@@ -725,7 +724,7 @@ class PlacedPrologue {
     if (c.k_out && c.k_heads() > 0)
       params_.k_out = c.kv_in_place ? itself(params_.k) : place(c.num_kv_heads, c.head_dim, "k_out");
     if (c.v_out && c.v_heads() > 0)
-      params_.v_out = c.kv_in_place ? itself(params_.v) : place(c.num_kv_heads, v_head_dim(c), "v_out");
+      params_.v_out = c.kv_in_place ? itself(params_.v) : place(c.num_kv_heads, c.v_width(), "v_out");
   }
 
   void place_cache() {
@@ -745,8 +744,8 @@ class PlacedPrologue {
     cache.page_size = c.page_size;
     cache.num_kv_heads = c.num_kv_heads;
     cache.k.head_dim = c.head_dim;
-    cache.k.strides = placement.k.strides;
-    cache.v.strides = placement.v.strides;
+    cache.k.strides = placement.k_strides;
+    cache.v.strides = placement.v_strides;
     cache.k.format.scaling = cache.v.format.scaling = c.scaling;
     if (c.scaling == KvScaling::token_head) {
       const int64_t h = c.num_kv_heads;

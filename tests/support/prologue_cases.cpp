@@ -238,7 +238,7 @@ std::vector<PrologueCase> make_feature_cases() {
     }
     stored([](PrologueCase& c) { c.head_dim = 46, c.rotary_dim = 46, c.misalign = 2, c.page_size = 1; });
     stored([](PrologueCase& c) {
-      c.head_dim = 192, c.v.head_dim = 128, c.rotary_offset = 128, c.style = RopeStyle::interleaved, c.k_out = c.v_out = true;
+      c.head_dim = 192, c.v_head_dim = 128, c.rotary_offset = 128, c.style = RopeStyle::interleaved, c.k_out = c.v_out = true;
     });
   }
 
@@ -254,7 +254,7 @@ std::vector<PrologueCase> make_feature_cases() {
     add([&](PrologueCase& c) { c.packed = packed, c.k_out = c.v_out = true; });
     add([&](PrologueCase& c) { c.packed = packed, c.k_out = c.v_out = true, c.kv_in_place = c.in_place = true; });
     add([&](PrologueCase& c) {
-      c.packed = packed, c.k_out = c.v_out = c.in_place = true, c.v.head_dim = 32, c.norm = NormPlacement::after_rope;
+      c.packed = packed, c.k_out = c.v_out = c.in_place = true, c.v_head_dim = 32, c.norm = NormPlacement::after_rope;
     });
     add([&](PrologueCase& c) {
       c.packed = packed, c.k_out = c.kv_in_place = true, c.bias_k = false, c.rotary_dim = 16, c.rotary_offset = 8;
@@ -296,10 +296,10 @@ PrologueCase random_case(uint64_t seed) {
   c.num_kv_heads = rarely() ? 0 : random.integer(1, 3);
   c.num_q_heads = c.num_kv_heads > 0 && rarely() ? 0 : std::max<int64_t>(c.num_kv_heads, 1) * random.integer(1, 4);
   c.head_dim = rarely() ? 2 * random.integer(1, 288) : coin() ? 8 * random.integer(1, 16) : 2 * random.integer(1, 64);
-  c.v.head_dim = rarely() ? 2 * random.integer(1, 80) : 0;
+  c.v_head_dim = rarely() ? 2 * random.integer(1, 80) : 0;
   c.with_k = !rarely();
   c.with_v = !c.with_k || !rarely();
-  c.v_is_k = c.with_k && c.with_v && c.v.head_dim == 0 && rarely();
+  c.v_is_k = c.with_k && c.with_v && c.v_head_dim == 0 && rarely();
 
   c.bias_q = coin(), c.bias_k = coin(), c.bias_v = coin();
   c.norm = any(NormPlacement::after_rope);

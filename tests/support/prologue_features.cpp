@@ -51,7 +51,7 @@ void add_inputs(FeatureList& f) {
   f.row("HeadDims", "head_dim: every even number in 2..576; V may have its own");
   for (const int64_t d : {2, 46, 80, 96, 192, 256, 576})
     f.add(str_cat("head_dim ", d), [&](PrologueCase& c) { c.head_dim = c.rotary_dim = d; });
-  f.add("V with its own head_dim", [](PrologueCase& c) { c.head_dim = c.rotary_dim = 192, c.v.head_dim = 128; });
+  f.add("V with its own head_dim", [](PrologueCase& c) { c.head_dim = c.rotary_dim = 192, c.v_head_dim = 128; });
   f.row("Bias", "Bias of Q, K and V, each optional");
   f.add("bias of all three", [](PrologueCase& c) { c.bias_q = c.bias_k = c.bias_v = true; });
   f.add("bias of K alone", [](PrologueCase& c) { c.bias_k = true; });
