@@ -62,17 +62,16 @@ struct Weight {
 };
 
 // How the heads of Q and K are rotated; by default they are not. Cos and sin come from a table, from a value that gather_cos_sin
-// has made of the table once per step for all layers, or (no table) from rotation.inv_freq.
+// has made of the table once per step for all layers, or (no table) from rope.inv_freq.
 struct GraphRope {
-  const RopeTable* table =
-      nullptr;        // gives style, rotary_dim, rows and max_position when a step runs, so it may grow before that
-  Value cos_sin;      // [tokens, rotary_dim], none: the table itself
-  Rope rotation;  // with a table: only offset, inverse and axes; without: the whole inv_freq rotation
+  const RopeTable* table = nullptr;  // gives style, rotary_dim and rows; it may grow until an executor is made
+  Value cos_sin;                     // [tokens, rotary_dim], none: the table itself
+  Rope rope;                         // with a table: only offset, inverse, axes and past_table; without: all of it
 
   GraphRope() = default;
   GraphRope(const RopeTable* of) : table(of) {}  // NOLINT(google-explicit-constructor)
 
-  explicit operator bool() const { return table != nullptr || rotation.rotary_dim > 0; }
+  explicit operator bool() const { return table != nullptr || rope.rotary_dim > 0; }
 };
 
 // A norm of the heads of Q, K or V and its weights.
@@ -229,6 +228,7 @@ class PROLOGUE_API GraphBuilder {
   void write_heads(Node& node, MutableHeadsView& view, Value y, int64_t num_heads);
   void check_vector(const Node& node, const char* what, const Weight& weight, Value x);
   void check_rope(const Node& node, const GraphRope& rope);
+  void bind_rope(Node& node, Rope& member, const GraphRope& rope);
   const ValueInfo& info(Value value);
   StepCount rows_of(Value value);
   int64_t row_stride(Value value);

@@ -416,8 +416,8 @@ TEST_P(AttentionLayerTest, RefusesToWriteOverWhatAnotherOperationReads) {
     std::string message;
   } refusals[] = {
       {[&](P& p) { p.out = mutable_at(p.qkv_weight); }, "out overlaps qkv_weight"},
-      {[](P& p) { p.out = p.prologue.cache.k.data; }, "out overlaps cache.k.data"},
-      {[](P& p) { p.out = p.prologue.cache.v.data; }, "out overlaps cache.v.data"},
+      {[](P& p) { p.out = p.prologue.cache.k.data; }, "out overlaps cache.k"},
+      {[](P& p) { p.out = p.prologue.cache.v.data; }, "out overlaps cache.v"},
       {[&](P& p) { p.out = mutable_at(p.prologue.rope.cos_sin); }, "out overlaps cos_sin"},
       {[&](P& p) { p.out = mutable_at(p.prologue.places.block_table); }, "out overlaps block_table"},
       {[&](P& p) { p.out = mutable_at(p.attention.seq_lens); }, "out overlaps seq_lens"},
@@ -429,8 +429,8 @@ TEST_P(AttentionLayerTest, RefusesToWriteOverWhatAnotherOperationReads) {
       {[](P& p) { p.output_weight = mutable_at_offset(p.workspace, 64); }, "workspace overlaps output_weight"},
       {[](P& p) { p.prologue.rope.cos_sin = static_cast<const float*>(near_end_of_workspace(p)); },
        "workspace overlaps cos_sin"},
-      {[](P& p) { p.prologue.cache.k.data = const_cast<void*>(p.hidden_states); }, "cache.k.data overlaps hidden_states"},
-      {[](P& p) { p.prologue.cache.v.data = const_cast<void*>(p.output_weight); }, "cache.v.data overlaps output_weight"},
+      {[](P& p) { p.prologue.cache.k.data = const_cast<void*>(p.hidden_states); }, "cache.k overlaps hidden_states"},
+      {[](P& p) { p.prologue.cache.v.data = const_cast<void*>(p.output_weight); }, "cache.v overlaps output_weight"},
       {[](P& p) { p.prologue.faults = static_cast<FaultRecord*>(const_cast<void*>(p.qkv_weight)); },
        "faults overlaps qkv_weight"},
       {[](P& p) { p.prologue.faults = static_cast<FaultRecord*>(p.out); }, "out overlaps faults"},
@@ -468,7 +468,7 @@ TEST_P(AttentionLayerTest, ACacheThatIsOnlyReadIsNotWrittenOver) {
   Arena arena(GetParam());
   AttentionLayerParams p = place(arena, Batch<float>({{4, 1}, {3, 9}, 0, false, false, true}), device());
   p.out = p.prologue.cache.v.data;
-  EXPECT_EQ(arena.run(layer(p)).message(), "attention_layer: out overlaps cache.v.data");
+  EXPECT_EQ(arena.run(layer(p)).message(), "attention_layer: out overlaps cache.v");
   EXPECT_TRUE(arena.untouched());
 }
 
