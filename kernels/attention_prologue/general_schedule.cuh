@@ -64,7 +64,7 @@ __device__ inline UnitAngles<V> angles_of_token(const GeneralArgs& p, const Reso
   const AngleArgs& args = p.angles;
   const int rotary_dim = args.layout.rotary_dim;
   UnitAngles<V> angles;
-  if (args.source == CosSinSource::inv_freq) {
+  if (args.source == RopeSource::inv_freq) {
 #pragma unroll 1
     for (int i = 0; i < V; ++i) {
       const int64_t position = position_on_axis(token.positions, args.pair_axis == nullptr ? 0 : args.pair_axis[pair + i]);
@@ -76,10 +76,10 @@ __device__ inline UnitAngles<V> angles_of_token(const GeneralArgs& p, const Reso
         angles.sin[j] = multiply_rounded(value.sin, args.attention_factor);
       }
     }
-  } else if (args.source == CosSinSource::table && args.pair_axis != nullptr) {
+  } else if (args.source == RopeSource::table && args.pair_axis != nullptr) {
     angles = angles_of_axes<V>(args.cos_sin, rotary_dim, pair, token.positions, args.pair_axis);
   } else {
-    const int64_t row = args.source == CosSinSource::per_token ? t : token.positions[0];
+    const int64_t row = args.source == RopeSource::per_token ? t : token.positions[0];
     const float* cos = args.cos_sin + row * rotary_dim + pair;
     angles = load_angles<V>(cos, cos + rotary_dim / 2);
   }

@@ -18,8 +18,8 @@ const char* bytes_of(const void* data) { return static_cast<const char*>(data); 
 uint32_t step_of(const IndexView& view) { return view.type == DType::int64 ? 8 : 4; }
 
 HeadLayout layout_of(const AttentionPrologueParams& p) {
-  return {static_cast<int32_t>(p.head_dim), static_cast<int32_t>(p.rotation.rotary_dim),
-          static_cast<int32_t>(p.rotation.rotary_dim > 0 ? p.rotation.rotary_offset : 0), p.rotation.style};
+  return {static_cast<int32_t>(p.head_dim), static_cast<int32_t>(p.rope.rotary_dim),
+          static_cast<int32_t>(p.rope.rotary_dim > 0 ? p.rope.rotary_offset : 0), p.rope.style};
 }
 
 template <class Stride, class Tensor>
@@ -60,10 +60,10 @@ void fill_core(const AttentionPrologueParams& p, CoreArgs<Tensor>& args) {
     args.num_slots = static_cast<uint32_t>(num_slots(p.cache));
     args.pages = page_divider(p.cache.page_size);
   }
-  args.cos_sin = p.rotation.cos_sin;
-  args.max_position = static_cast<uint32_t>(p.rotation.max_position);
+  args.cos_sin = static_cast<const float*>(p.rope.cos.data);
+  args.max_position = static_cast<uint32_t>(p.rope.max_position);
   args.layout = layout_of(p);
-  args.row_is_token = p.rotation.source == CosSinSource::per_token ? 1 : 0;
+  args.row_is_token = p.rope.source == RopeSource::per_token ? 1 : 0;
   args.faults = p.faults;
   args.token_faults = p.token_faults;
   if (args.positions == nullptr) {
@@ -138,8 +138,8 @@ void fill(const AttentionPrologueParams& p, int features, LeanArgs& args) {
   if (has_v(p)) scale_side(v, p.cache.v);
 
   const TokenPlaces& t = p.places;
-  args.axes.pair_axis = p.rotation.pair_axis;
-  for (int64_t axis = 1; axis < p.rotation.num_axes; ++axis) {
+  args.axes.pair_axis = p.rope.pair_axis;
+  for (int64_t axis = 1; axis < p.rope.num_axes; ++axis) {
     args.axes.offset[axis - 1] = axis * t.position_axis_stride * step_of(t.positions);
   }
   args.sequences = {static_cast<int32_t>(t.num_seqs), t.cu_seqlens_q, t.cache_lens};
@@ -180,8 +180,8 @@ void fill(const AttentionPrologueParams& p, int64_t vector, GeneralArgs& args) {
     extras.layout = {static_cast<int32_t>(head_dim), static_cast<int32_t>(halves ? head_dim : 0), 0, RopeStyle::neox};
     if (rotates) extras.layout = layout_of(p);
   };
-  layout(q, p.head_dim, p.rotation.rotary_dim > 0);
-  layout(k, p.head_dim, p.rotation.rotary_dim > 0);
+  layout(q, p.head_dim, p.rope.rotary_dim > 0);
+  layout(k, p.head_dim, p.rope.rotary_dim > 0);
   layout(v, v_head_dim(p), false);
 
   k.second_out = static_cast<char*>(p.k_out.data);
@@ -205,13 +205,9 @@ void fill(const AttentionPrologueParams& p, int64_t vector, GeneralArgs& args) {
   }
 
   args.token = token_args(p);
-  args.angles = {p.rotation.num_axes > 1 ? p.rotation.pair_axis : nullptr,
-                 p.rotation.cos_sin,
-                 layout_of(p),
-                 p.rotation.source,
-                 p.rotation.inv_freq,
-                 p.rotation.attention_factor,
-                 p.rotation.inverse};
+  args.angles = {
+      p.rope.num_axes > 1 ? p.rope.pair_axis : nullptr, static_cast<const float*>(p.rope.cos.data),  layout_of(p),  p.rope.source,
+      static_cast<const float*>(p.rope.inv_freq),       static_cast<float>(p.rope.attention_factor), p.rope.inverse};
   args.q_scale = p.q_scale;
   args.rounds_per_step = p.rounding == Rounding::per_step ? 1 : 0;
   args.faults = p.faults;

@@ -153,7 +153,7 @@ struct AngleArgs {
   const uint8_t* pair_axis = nullptr;
   const float* cos_sin = nullptr;
   HeadLayout layout;  // of q and k
-  CosSinSource source = CosSinSource::table;
+  RopeSource source = RopeSource::table;
   const float* inv_freq = nullptr;
   float attention_factor = 1.0f;
   int32_t inverse = 0;

@@ -40,8 +40,8 @@ struct Alignment {
 bool fits(const AttentionPrologueParams& p, int64_t vector) {
   const int64_t bits = dtype_size(p.dtype) * 8;
   Alignment a = {vector};
-  const int64_t rotary = p.rotation.rotary_dim;
-  a.strides({p.head_dim - rotary, rotary / 2, rotary > 0 ? p.rotation.rotary_offset : 0});
+  const int64_t rotary = p.rope.rotary_dim;
+  a.strides({p.head_dim - rotary, rotary / 2, rotary > 0 ? p.rope.rotary_offset : 0});
   if (normed(p)) {
     a.strides({p.head_dim / 2});
     for (const void* values : {p.q_norm.weight, p.k_norm.weight, p.q_norm.bias, p.k_norm.bias}) a.pointer(values, bits);
@@ -70,7 +70,7 @@ bool fits(const AttentionPrologueParams& p, int64_t vector) {
     a.pointer(p.bias.v, bits);
     a.pages(p.cache.v);
   }
-  if (rotary > 0 && p.rotation.source != CosSinSource::inv_freq) a.pointer(p.rotation.cos_sin, 32);
+  if (rotary > 0 && p.rope.source != RopeSource::inv_freq) a.pointer(p.rope.cos.data, 32);
   return a.ok;
 }
 
@@ -79,7 +79,7 @@ bool fits(const AttentionPrologueParams& p, int64_t vector) {
 constexpr int64_t kMost = std::numeric_limits<uint32_t>::max();
 
 bool whole_heads(const AttentionPrologueParams& p) {
-  return p.rotation.rotary_dim == 0 || (p.rotation.rotary_dim == p.head_dim && p.rotation.style == RopeStyle::neox);
+  return p.rope.rotary_dim == 0 || (p.rope.rotary_dim == p.head_dim && p.rope.style == RopeStyle::neox);
 }
 
 // Every byte offset that a lean kernel forms in 32 bits fits.
@@ -96,19 +96,19 @@ bool fits_32_bits(const AttentionPrologueParams& p) {
         p.cache.v.strides.head, p.cache.k.scale_strides.head, p.cache.v.scale_strides.head, p.head_dim}) {
     if (stride > kMost / 4 / heads) return false;
   }
-  return !(writes_cache(p) && num_slots(p.cache) > kMost / 2) && p.rotation.max_position <= kMost / 2;
+  return !(writes_cache(p) && num_slots(p.cache) > kMost / 2) && p.rope.max_position <= kMost / 2;
 }
 
 // True if the call needs nothing that only the general kernel can do.
 bool plain(const AttentionPrologueParams& p) {
-  const Rotation& r = p.rotation;
+  const Rope& r = p.rope;
   const bool scaled = p.q_scale.constant != 1.0f || p.q_scale.by_position != PositionScale::none;
   const bool both_outputs = p.k_out.data != nullptr || p.v_out.data != nullptr;
   if (p.num_q_heads + 2 * p.num_kv_heads > kMaxBlocksOfToken) return false;
   const bool no_cache = (has_k(p) && p.cache.k.data == nullptr) || (has_v(p) && p.cache.v.data == nullptr);
   if (p.rounding != Rounding::once || scaled || p.v_norm.placement != NormPlacement::none || both_outputs || no_cache)
     return false;
-  if (r.inverse || (r.rotary_dim > 0 && r.source == CosSinSource::inv_freq)) return false;
+  if (r.inverse || (r.rotary_dim > 0 && r.source == RopeSource::inv_freq)) return false;
   if (r.past_table == PastTable::identity && r.max_position > 0) return false;
   return !has_v(p) || v_head_dim(p) == p.head_dim;
 }
@@ -125,7 +125,7 @@ int64_t widest_vector(const AttentionPrologueParams& p) {
 }
 
 int64_t units_of_all(const AttentionPrologueParams& p, int64_t vector) {
-  const int64_t qk = units_of({static_cast<int32_t>(p.head_dim), static_cast<int32_t>(p.rotation.rotary_dim)}, vector);
+  const int64_t qk = units_of({static_cast<int32_t>(p.head_dim), static_cast<int32_t>(p.rope.rotary_dim)}, vector);
   return std::max(qk, has_v(p) ? (v_head_dim(p) + 2 * vector - 1) / (2 * vector) : 0);
 }
 
@@ -163,15 +163,15 @@ int features_of(const AttentionPrologueParams& p, int64_t vector) {
     features |= kDerived;
   } else if (derives_positions(p)) {
     return -1;
-  } else if (p.rotation.num_axes > 1) {
-    const uint8_t* axes = p.rotation.pair_axis;
-    if (p.rotation.rotary_dim == 0 || axes == nullptr || p.rotation.source != CosSinSource::table) return -1;
+  } else if (p.rope.num_axes > 1) {
+    const uint8_t* axes = p.rope.pair_axis;
+    if (p.rope.rotary_dim == 0 || axes == nullptr || p.rope.source != RopeSource::table) return -1;
     if (reinterpret_cast<uintptr_t>(axes) % static_cast<uintptr_t>(vector) != 0) return -1;
     features |= kAxes;
   }
   if (!has_steps(features)) {
-    if (p.rotation.rotary_dim == 0) features |= kLayouts;
-    if (p.rotation.rotary_dim > 0 && p.rotation.source == CosSinSource::per_token) features |= kPerToken;
+    if (p.rope.rotary_dim == 0) features |= kLayouts;
+    if (p.rope.rotary_dim > 0 && p.rope.source == RopeSource::per_token) features |= kPerToken;
   }
   return features;
 }

@@ -67,9 +67,9 @@ inline TokenArgs token_args(const AttentionPrologueParams& p) {
   TokenArgs args;
   args.positions = t.positions;
   args.position_axis_stride = t.position_axis_stride;
-  args.max_position = p.rotation.max_position;
-  args.num_axes = static_cast<int32_t>(p.rotation.num_axes);
-  args.past_table = p.rotation.past_table;
+  args.max_position = p.rope.max_position;
+  args.num_axes = static_cast<int32_t>(p.rope.num_axes);
+  args.past_table = p.rope.past_table;
   args.derive_position = derives_positions(p) ? 1 : 0;
   args.derive_slot = derives_slots(p) ? 1 : 0;
   if (writes_cache(p)) {

@@ -13,7 +13,6 @@
 namespace prologue {
 
 inline constexpr int kMaxRotaryTensors = 4;
-inline constexpr int kMaxRotaryAxes = kMaxAxes;
 inline constexpr int kMaxRotaryPairs = 288;
 static_assert(sizeof(RotaryFrequencies) == kMaxRotaryPairs * sizeof(double));
 
@@ -33,7 +32,7 @@ PROLOGUE_HOST_DEVICE inline RotaryToken resolve_token(const RotaryParams& params
   if (given) {
     for (int axis = 0; axis < kMaxAxes; ++axis) {
       const int64_t entry = axis * p.axis_stride + batch * p.batch_stride + token * p.token_stride;
-      at.positions[axis] = axis < p.num_axes ? int_at(p.ids, entry) : at.positions[0];
+      at.positions[axis] = axis < params.rope.num_axes ? int_at(p.ids, entry) : at.positions[0];
     }
   } else {
     int64_t sequence = batch;
@@ -51,8 +50,8 @@ PROLOGUE_HOST_DEVICE inline RotaryToken resolve_token(const RotaryParams& params
     if (p.offsets.data != nullptr) sum += int_at(p.offsets, sequence * p.offsets_stride);
     for (int64_t& position : at.positions) position = derived_position(sum);
   }
-  for (const int64_t position : at.positions) add_position(position, !given, params.angles.max_position, facts);
-  static_cast<Token&>(at) = decide_position(facts, params.angles.past_table);
+  for (const int64_t position : at.positions) add_position(position, !given, params.rope.max_position, facts);
+  static_cast<Token&>(at) = decide_position(facts, params.rope.past_table);
   return at;
 }
 
@@ -79,27 +78,27 @@ PROLOGUE_HOST_DEVICE void cos_sin_at(int64_t position, DType type, const void* i
 template <class A>
 PROLOGUE_HOST_DEVICE PairRotation<A> rotation_of_pair(const RotaryParams& params, const RotaryFrequencies* frequencies,
                                                       const RotaryToken& token, int32_t pair) {
-  const RotaryAngles& p = params.angles;
-  const int32_t block_pairs = static_cast<int32_t>(params.rotary_dim) / static_cast<int32_t>(2 * params.num_blocks);
+  const Rope& p = params.rope;
+  const int32_t block_pairs = static_cast<int32_t>(p.rotary_dim) / static_cast<int32_t>(2 * p.num_blocks);
   const int32_t block = pair / block_pairs, column = pair % block_pairs;
   int64_t axis = 0;
-  if (params.positions.num_axes > 1) axis = params.positions.pair_axis == nullptr ? block : params.positions.pair_axis[pair];
+  if (p.num_axes > 1) axis = p.pair_axis == nullptr ? block : p.pair_axis[pair];
   const int64_t position = position_on_axis(token.positions, axis);
 
   PairRotation<A> rotation = {};
-  if (p.source == RotarySource::inv_freq || p.source == RotarySource::theta) {
-    const bool given = p.source == RotarySource::inv_freq;
+  if (!rope_rows_are_given(p.source)) {
+    const bool given = p.source == RopeSource::inv_freq;
     cos_sin_at(position, given ? p.type : DType::f64, given ? p.inv_freq : frequencies->values, column, rotation.cos_a,
                rotation.sin_a);
     rotation.cos_b = rotation.cos_a;
     rotation.sin_b = rotation.sin_a;
   } else {
-    const int64_t row = p.per_token ? token.token : position;
+    const int64_t row = rope_row_is_token(p.source) ? token.token : position;
     const auto load = [&](int64_t at, A& cos, A& sin) {
-      const auto index = [&](const RotaryColumns& columns) {
+      const auto index = [&](const RopeColumns& columns) {
         return token.batch * columns.batch_stride + row * columns.row_stride + at * columns.column_stride;
       };
-      if (p.source == RotarySource::cos_sin) {
+      if (p.source == RopeSource::table || p.source == RopeSource::per_token) {
         cos = float_at<A>(p.type, p.cos.data, index(p.cos));
         sin = float_at<A>(p.type, p.sin.data, index(p.sin));
       } else {
@@ -108,12 +107,12 @@ PROLOGUE_HOST_DEVICE PairRotation<A> rotation_of_pair(const RotaryParams& params
         sin = static_cast<A>(taken.sin);
       }
     };
-    if (p.width == RotaryWidth::half) {
+    if (p.width == RopeWidth::half) {
       load(column, rotation.cos_a, rotation.sin_a);
       rotation.cos_b = rotation.cos_a;
       rotation.sin_b = rotation.sin_a;
     } else {
-      const bool neox = params.style == RopeStyle::neox;
+      const bool neox = p.style == RopeStyle::neox;
       load(neox ? column : 2 * column, rotation.cos_a, rotation.sin_a);
       load(neox ? column + block_pairs : 2 * column + 1, rotation.cos_b, rotation.sin_b);
     }
@@ -121,8 +120,8 @@ PROLOGUE_HOST_DEVICE PairRotation<A> rotation_of_pair(const RotaryParams& params
   const A factor = static_cast<A>(p.attention_factor);
   rotation = {multiply_rounded(rotation.cos_a, factor), multiply_rounded(rotation.sin_a, factor),
               multiply_rounded(rotation.cos_b, factor), multiply_rounded(rotation.sin_b, factor)};
-  if (params.inverse && params.inverse_by_own_sine) return {rotation.cos_a, -rotation.sin_a, rotation.cos_b, -rotation.sin_b};
-  if (params.inverse) return {rotation.cos_a, -rotation.sin_b, rotation.cos_b, -rotation.sin_a};
+  if (p.inverse && p.inverse_by_own_sine) return {rotation.cos_a, -rotation.sin_a, rotation.cos_b, -rotation.sin_b};
+  if (p.inverse) return {rotation.cos_a, -rotation.sin_b, rotation.cos_b, -rotation.sin_a};
   return rotation;
 }
 

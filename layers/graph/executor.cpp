@@ -134,11 +134,7 @@ Status GraphExecutor::bind(const Binding& binding, void* member) {
   switch (binding.to) {
     case Binding::To::read:
     case Binding::To::write:
-    case Binding::To::update: {
-      const Value value = {static_cast<int32_t>(binding.index)};
-      set(static_cast<unsigned char*>(data(value)) + binding.column * dtype_size(graph_.info(value).dtype));
-      break;
-    }
+    case Binding::To::update: set(address({static_cast<int32_t>(binding.index)}, binding.column)); break;
     case Binding::To::array:
       patches_.push_back({member, step_member(static_cast<StepArray>(binding.index)).offset});
       reads_[static_cast<size_t>(binding.index)] = true;
@@ -259,11 +255,13 @@ Status GraphExecutor::run_timed(const StepInputs& step, const Execution& executi
   return {};
 }
 
-void* GraphExecutor::data(Value value) const {
-  if (!value) return nullptr;
+void* GraphExecutor::data(Value value) const { return value ? address(value, 0) : nullptr; }
+
+void* GraphExecutor::address(Value value, int64_t column) const {
+  if (activations_.data() == nullptr) return nullptr;  // the largest step has no rows
   const ValueInfo& info = graph_.info(value);
   const int64_t offset = plan_.offsets[static_cast<size_t>(graph_.storage_of(value).id)];
-  return activations_.as<unsigned char>() + offset + info.base_column * dtype_size(info.dtype);
+  return activations_.as<unsigned char>() + offset + (info.base_column + column) * dtype_size(info.dtype);
 }
 
 Result<Fault> GraphExecutor::take_fault(const Execution& execution) {

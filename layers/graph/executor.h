@@ -70,6 +70,7 @@ class PROLOGUE_API GraphExecutor {
                                                      const Execution& execution);
   Status prepare(const Execution& execution);
   Status bind(const Binding& binding, void* member);
+  void* address(Value value, int64_t column) const;
   Status check_step(const StepInputs& step, const Execution& execution) const;
   void patch(const StepInputs& step);
   Status launch(size_t node, const Execution& execution);

@@ -108,41 +108,23 @@ bool same_norm(const HeadNorm& a, const HeadNorm& b) {
   return a.kind == b.kind && a.scope == b.scope && a.eps == b.eps && a.weight_offset == b.weight_offset;
 }
 
-// TEMPORARY until the operations share one description of a rope.
-Rotation rotation_of(const RotaryParams& p) {
-  Rotation rotation;
-  rotation.style = p.style;
-  rotation.rotary_dim = p.rotary_dim;
-  rotation.rotary_offset = p.rotary_offset;
-  rotation.inverse = p.inverse;
-  rotation.source = p.angles.source == RotarySource::inv_freq ? CosSinSource::inv_freq
-                    : p.angles.per_token                      ? CosSinSource::per_token
-                                                              : CosSinSource::table;
-  rotation.inv_freq = static_cast<const float*>(p.angles.inv_freq);
-  rotation.attention_factor = static_cast<float>(p.angles.attention_factor);
-  rotation.max_position = p.angles.max_position;
-  rotation.past_table = p.angles.past_table;
-  rotation.num_axes = p.positions.num_axes;
-  rotation.pair_axis = p.positions.pair_axis;
-  return rotation;
-}
-
 // Both null, or the same value or table.
 bool same_source(const Binding* a, const Binding* b) {
   return (a == nullptr) == (b == nullptr) && (a == nullptr || (a->to == b->to && a->index == b->index && a->table == b->table));
 }
 
-bool same_rotation(const Rotation& a, const Rotation& b) {
-  return a.style == b.style && a.rotary_dim == b.rotary_dim && a.rotary_offset == b.rotary_offset && a.inverse == b.inverse &&
-         a.source == b.source && a.cos_sin == b.cos_sin && a.inv_freq == b.inv_freq && a.attention_factor == b.attention_factor &&
+bool same_description(const Rope& a, const Rope& b) {
+  return a.style == b.style && a.rotary_dim == b.rotary_dim && a.rotary_offset == b.rotary_offset && a.num_blocks == b.num_blocks &&
+         a.inverse == b.inverse && a.source == b.source && a.type == b.type && a.width == b.width && a.cos.data == b.cos.data &&
+         a.sin.data == b.sin.data && a.inv_freq == b.inv_freq && a.attention_factor == b.attention_factor &&
          a.max_position == b.max_position && a.past_table == b.past_table && a.num_axes == b.num_axes &&
          a.pair_axis == b.pair_axis;
 }
 
 bool same_rope(const Step<RotaryParams>& a, const Step<RotaryParams>& b) {
-  return same_rotation(rotation_of(*a.params), rotation_of(*b.params)) &&
-         same_source(a.node->binding_of(&a.params->angles.cos.data), b.node->binding_of(&b.params->angles.cos.data)) &&
-         same_source(a.node->binding_of(&a.params->angles.max_position), b.node->binding_of(&b.params->angles.max_position));
+  return same_description(a.params->rope, b.params->rope) &&
+         same_source(a.node->binding_of(&a.params->rope.cos.data), b.node->binding_of(&b.params->rope.cos.data)) &&
+         same_source(a.node->binding_of(&a.params->rope.max_position), b.node->binding_of(&b.params->rope.max_position));
 }
 
 // Q and K must have the same norm and rotation.
@@ -160,8 +142,8 @@ bool guards(const Step<KvWriteParams>& write, const Step<RotaryParams>& rope) {
   if (!rope) return w.max_position == 0 && bound == nullptr;
   const RotaryParams& r = *rope.params;
   const PastTable past_table = w.past_table == PastTable::record ? PastTable::zero : w.past_table;
-  return w.max_position == r.angles.max_position && same_source(bound, rope.node->binding_of(&r.angles.max_position)) &&
-         past_table == r.angles.past_table && w.num_axes == r.positions.num_axes;
+  return w.max_position == r.rope.max_position && same_source(bound, rope.node->binding_of(&r.rope.max_position)) &&
+         past_table == r.rope.past_table && w.num_axes == r.rope.num_axes;
 }
 
 bool is_v_norm(const HeadNorm& norm) {
@@ -230,14 +212,17 @@ Node fused_node(const Graph& graph, const Chain& chain, Rounding rounding) {
 
   if (chain.k.rope) {
     const Node& rope = *chain.k.rope.node;
-    p.rotation = rotation_of(*chain.k.rope.params);
-    p.rotation.past_table = write.past_table;
-    const Binding* const cos_sin = rope.binding_of(&chain.k.rope.params->angles.cos.data);
-    const Binding* const rows = rope.binding_of(&chain.k.rope.params->angles.max_position);
-    if (cos_sin != nullptr) node.bind(&p.rotation.cos_sin, *cos_sin);
-    if (rows != nullptr) node.bind(&p.rotation.max_position, *rows);
+    const Rope& of_k = chain.k.rope.params->rope;
+    p.rope = of_k;
+    p.rope.past_table = write.past_table;
+    const auto bind = [&](const void* member, const void* there) {
+      if (const Binding* binding = rope.binding_of(there); binding != nullptr) node.bind(member, *binding);
+    };
+    bind(&p.rope.cos.data, &of_k.cos.data);
+    bind(&p.rope.sin.data, &of_k.sin.data);
+    bind(&p.rope.max_position, &of_k.max_position);
   }
-  node.positions(p.places.positions, p.places.position_axis_stride, p.rotation.num_axes);
+  node.positions(p.places.positions, p.places.position_axis_stride, p.rope.num_axes);
   node.step(p.places.slot_mapping, StepArray::slot_mapping);
   if (chain.q.scale) p.q_scale = chain.q.scale.params->q_scale;
   node.bind(&p.cache, *chain.write.node->cache_binding());

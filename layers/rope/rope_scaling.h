@@ -33,7 +33,7 @@
 #include <vector>
 
 #include <prologue/kernels/base/status.h>
-#include <prologue/kernels/base/views.h>
+#include <prologue/kernels/base/rope.h>
 
 namespace prologue {
 

@@ -157,6 +157,16 @@ TEST_P(GraphOnBackend, StepsThatBreakARuleAreRefused) {
   EXPECT_TRUE(executor->run({}, execution_).ok());  // no tokens
 }
 
+TEST_P(GraphOnBackend, AnExecutorForNoTokensRunsNothing) {
+  TinyModel model(DType::f32, true, execution_);
+  for (const Graph& graph : {model.graph, fuse_attention_prologue(model.graph).value()}) {
+    auto executor = GraphExecutor::create(graph, model.storage, {}, execution_);
+    ASSERT_TRUE(executor.ok()) << executor.status().message();
+    EXPECT_TRUE((*executor)->run({}, execution_).ok());
+    EXPECT_EQ((*executor)->data(graph.output), nullptr);
+  }
+}
+
 // The operations are ready to run when the executor is made: with the table as it is then.
 TEST_P(GraphOnBackend, AnExecutorKeepsTheTableItWasMadeWith) {
   TinyModel model(DType::f32, false, execution_);
