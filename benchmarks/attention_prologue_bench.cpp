@@ -166,9 +166,9 @@ Problem make_problem(const Shape& shape, int64_t num_tokens, bench::Setup& setup
     p.k_norm.weight = setup.shared(shape.head_dim * size, shape.dtype);
   }
 
-  p.rotation.style = shape.style;
-  p.rotation.rotary_dim = shape.rotary_dim;
-  p.rotation.max_position = kMaxPosition;
+  p.rope.style = shape.style;
+  p.rope.rotary_dim = shape.rotary_dim;
+  p.rope.max_position = kMaxPosition;
   std::vector<float> table = make_table(shape.rotary_dim);
   std::mt19937 random(1);
   const int64_t num_pages = 2 * (num_tokens + kPageSize) + 1;
@@ -186,23 +186,23 @@ Problem make_problem(const Shape& shape, int64_t num_tokens, bench::Setup& setup
       rows.insert(rows.end(), row, row + shape.rotary_dim);
     }
     table = std::move(rows);
-    p.rotation.source = CosSinSource::per_token;
+    p.rope.source = RopeSource::per_token;
   }
-  p.rotation.cos_sin = setup.values(table);
+  p.rope.cos_sin = setup.values(table);
   if (shape.mrope) {  // sections of 16, 24, 24 of 64 pairs, as Qwen2-VL's
     std::vector<uint8_t> axis(static_cast<size_t>(shape.rotary_dim / 2));
     for (size_t i = 0; i < axis.size(); ++i) axis[i] = i < 16 ? 0 : i < 40 ? 1 : 2;
-    p.rotation.num_axes = 3;
-    p.rotation.pair_axis = setup.values(axis);
+    p.rope.num_axes = 3;
+    p.rope.pair_axis = setup.values(axis);
     for (int axes = 1; axes < 3; ++axes) positions.insert(positions.end(), positions.begin(), positions.begin() + num_tokens);
     p.places.position_axis_stride = num_tokens;
   }
   if (shape.derived) {
-    p.rotation.max_position = kMaxPosition;
+    p.rope.max_position = kMaxPosition;
     derive_places(p, pages, setup);
     if (num_tokens + 5 > kMaxPosition) {  // the table ends before the sequence does
-      p.rotation.cos_sin = static_cast<const float*>(setup.shared((num_tokens + 5) * shape.rotary_dim * 4, DType::f32));
-      p.rotation.max_position = num_tokens + 5;
+      p.rope.cos_sin = static_cast<const float*>(setup.shared((num_tokens + 5) * shape.rotary_dim * 4, DType::f32));
+      p.rope.max_position = num_tokens + 5;
     }
   } else {
     p.places.positions = index_view(setup.values(positions));
@@ -278,9 +278,9 @@ Status unfused(const AttentionPrologueParams& p, const Execution& execution) {
     r.dtype = p.dtype;
     r.num_tensors = 1;
     r.tensors[0] = rotary_tensor(x, y, heads);
-    r.style = p.rotation.style;
-    r.rotary_dim = p.rotation.rotary_dim;
-    r.angles = cos_sin_cache(p.rotation.cos_sin, DType::f32, p.rotation.max_position, r.rotary_dim);
+    r.style = p.rope.style;
+    r.rotary_dim = p.rope.rotary_dim;
+    r.angles = cos_sin_cache(p.rope.cos_sin, DType::f32, p.rope.max_position, r.rotary_dim);
     r.positions.ids = p.places.positions;
     r.faults = p.faults;
     return rotary(r, execution);
@@ -293,7 +293,7 @@ Status unfused(const AttentionPrologueParams& p, const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(turn(p.q, p.num_q_heads, p.q_out));
   PROLOGUE_RETURN_IF_ERROR(turn(p.k, p.num_kv_heads, in_place(p.k)));
   return kv_write({p.num_tokens, p.num_kv_heads, p.head_dim, p.dtype, p.k, p.v, p.cache, p.places.slot_mapping,
-                   p.places.positions, p.rotation.max_position, p.faults},
+                   p.places.positions, p.rope.max_position, p.faults},
                   execution);
 }
 

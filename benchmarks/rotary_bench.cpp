@@ -20,8 +20,8 @@ struct Shape {
   int64_t num_q_heads = 32, num_k_heads = 8, head_dim = 128, rotary_dim = 128;
   DType dtype = DType::bf16;
   RopeStyle style = RopeStyle::neox;
-  RotarySource source = RotarySource::cos_sin;
-  RotaryWidth width = RotaryWidth::half;
+  RopeSource source = RopeSource::table;
+  RopeWidth width = RopeWidth::half;
   DType table = DType::f32;
   bool per_token = false;
   bool inverse = false;
@@ -57,12 +57,12 @@ const Shape kShapes[] = {
     {.name = "[batch, seq] + offsets", .batch = 8},
     {.name = "[seq, batch] + offsets", .batch = 8, .layout = Layout::sequence_major},
     {.name = "[batch, heads, seq] + offsets", .batch = 8, .layout = Layout::head_major},
-    {.name = "general: theta", .source = RotarySource::theta},
-    {.name = "general: inv_freq", .source = RotarySource::inv_freq},
-    {.name = "general: angles", .source = RotarySource::angles},
-    {.name = "general: full width", .width = RotaryWidth::full},
+    {.name = "general: theta", .source = RopeSource::theta},
+    {.name = "general: inv_freq", .source = RopeSource::inv_freq},
+    {.name = "general: angles", .source = RopeSource::angles},
+    {.name = "general: full width", .width = RopeWidth::full},
     {.name = "general: cu_seqlens", .batch = 8, .packed = true},
-    {.name = "general: float64 theta", .dtype = DType::f64, .source = RotarySource::theta},
+    {.name = "general: float64 theta", .dtype = DType::f64, .source = RopeSource::theta},
 };
 
 constexpr int64_t kMaxPosition = 16400;
@@ -98,15 +98,15 @@ const std::vector<double>& angles_of(int64_t rotary_dim) {
 }
 
 // A cos||sin cache of half width, or one of full width: rows of cos, then of sin.
-const std::vector<double>& cos_sin_of(int64_t rotary_dim, RotaryWidth width) {
-  static std::map<std::pair<int64_t, RotaryWidth>, std::vector<double>> made;
+const std::vector<double>& cos_sin_of(int64_t rotary_dim, RopeWidth width) {
+  static std::map<std::pair<int64_t, RopeWidth>, std::vector<double>> made;
   std::vector<double>& table = made[{rotary_dim, width}];
   if (!table.empty()) return table;
   const std::vector<double>& angles = angles_of(rotary_dim);
   const auto half = static_cast<size_t>(rotary_dim / 2);
   for (size_t row = 0; row < angles.size(); row += half) {
     for (const bool sine : {false, true}) {
-      for (int repeat = width == RotaryWidth::full ? 2 : 1; repeat > 0; --repeat) {
+      for (int repeat = width == RopeWidth::full ? 2 : 1; repeat > 0; --repeat) {
         for (size_t c = 0; c < half; ++c) table.push_back(sine ? std::sin(angles[row + c]) : std::cos(angles[row + c]));
       }
     }
@@ -128,31 +128,31 @@ int64_t give_angles(RotaryParams& p, const Shape& shape, int64_t rows, bench::Se
   RotaryAngles& a = p.angles;
   const int64_t half = shape.rotary_dim / 2, size = dtype_size(shape.table);
   switch (shape.source) {
-    case RotarySource::cos_sin: {
-      const int64_t columns = shape.width == RotaryWidth::full ? 2 * half : half;
+    case RopeSource::table: {
+      const int64_t columns = shape.width == RopeWidth::full ? 2 * half : half;
       const char* table = setup.values(encode(cos_sin_of(shape.rotary_dim, shape.width), shape.table));
       a = cos_and_sin(table, table + columns * size, shape.table, kMaxPosition, columns, shape.width);
       a.cos.row_stride = a.sin.row_stride = 2 * columns;
       a.per_token = shape.per_token;
       return rows * 2 * columns * size;
     }
-    case RotarySource::angles:
+    case RopeSource::angles:
       a.type = shape.table;
-      a.width = RotaryWidth::half;
+      a.width = RopeWidth::half;
       a.max_position = kMaxPosition;
       a.angles = {setup.values(encode(angles_of(shape.rotary_dim), shape.table)), 0, half, 1};
       break;
-    case RotarySource::inv_freq: {
+    case RopeSource::inv_freq: {
       std::vector<double> frequencies;
       for (int64_t c = 0; c < half; ++c) frequencies.push_back(frequency(c, shape.rotary_dim));
       a.type = shape.table;
       a.inv_freq = setup.values(encode(frequencies, shape.table));
       break;
     }
-    case RotarySource::theta: a.theta = 500000.0; break;
+    case RopeSource::theta: a.theta = 500000.0; break;
   }
   a.source = shape.source;
-  return shape.source == RotarySource::angles ? rows * half * size : 0;
+  return shape.source == RopeSource::angles ? rows * half * size : 0;
 }
 
 struct Problem {

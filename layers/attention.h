@@ -14,7 +14,7 @@ struct PROLOGUE_API Attention {
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;
   float scale = 0.0f;  // of the scores, usually 1 / sqrt(head_dim)
-  Rope rope;           // none: the layer rotates nothing (NoPE)
+  GraphRope rope;           // none: the layer rotates nothing (NoPE)
 
   Weight qkv_weight;     // [(num_q_heads + 2 num_kv_heads) head_dim, hidden]: the rows of q, then k, then v
   Weight qkv_bias;       // [(num_q_heads + 2 num_kv_heads) head_dim]; may be none

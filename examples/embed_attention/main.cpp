@@ -93,9 +93,9 @@ class Engine {
     p.q_norm.eps = p.k_norm.eps = kEps;
     p.q_norm.weight = machine.upload(to_bfloat16(weights.q_norm));
     p.k_norm.weight = machine.upload(to_bfloat16(weights.k_norm));
-    p.rotation.rotary_dim = kHeadDim;
-    p.rotation.cos_sin = machine.upload(cos_sin_table());  // made once, for all layers
-    p.rotation.max_position = kMaxPages * kPageSize;
+    p.rope.rotary_dim = kHeadDim;
+    p.rope.cos_sin = machine.upload(cos_sin_table());  // made once, for all layers
+    p.rope.max_position = kMaxPages * kPageSize;
     p.faults = faults_;
 
     // This layer's part of the pool: strides say where its pages are.

@@ -31,7 +31,7 @@ int main() {
   p.num_tokens = kTokens, p.num_q_heads = kQHeads, p.num_kv_heads = kKvHeads, p.head_dim = kHeadDim;
   p.dtype = prologue::DType::f32, p.cache.k.format.type = p.cache.v.format.type = prologue::DType::f32;  // or f16, bf16; the cache also fp8, int8, int4
   prologue::set_packed_qkv(p, qkv.data(), kRow);                        // or p.q, p.k, p.v, each with its strides
-  p.rotation.rotary_dim = kHeadDim, p.rotation.max_position = kMaxPosition, p.rotation.cos_sin = cos_sin.data();
+  p.rope.rotary_dim = kHeadDim, p.rope.max_position = kMaxPosition, p.rope.cos_sin = cos_sin.data();
   p.places.positions = prologue::index_view(positions.data()), p.places.slot_mapping = prologue::index_view(slots.data()),
   p.faults = &faults;
   p.q_out = {q.data(), kQHeads * kHeadDim, kHeadDim};

@@ -1,6 +1,7 @@
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include <prologue/kernels/attention_prologue/backends.h>
 #include <prologue/kernels/attention_prologue/query_scale.h>
@@ -78,25 +79,43 @@ Status check_norms(const AttentionPrologueParams& p) {
   return unsupported(kName, ": v_norm has a weight, or is not rms over a head: supported is rms over a head, without a weight");
 }
 
-Status check_rotation(const AttentionPrologueParams& p) {
-  const Rotation& r = p.rotation;
+// What of Rope the prologue takes.
+Status check_rope(const AttentionPrologueParams& p) {
+  const Rope& r = p.rope;
   PROLOGUE_RETURN_IF_ERROR(check_head_and_rotary_dim(kName, p.head_dim, r.style, r.rotary_dim));
   if (r.rotary_offset < 0 || r.rotary_offset % 2 != 0 || r.rotary_offset > p.head_dim - r.rotary_dim) {
-    return invalid_argument(kName, ": rotary_offset is ", r.rotary_offset,
+    return invalid_argument(kName, ": rope.rotary_offset is ", r.rotary_offset,
                             ": it must be even and lie in 0..head_dim - rotary_dim, ", p.head_dim - r.rotary_dim);
   }
-  PROLOGUE_RETURN_IF_ERROR(check_enum("rotation.source", r.source, CosSinSource::inv_freq, "table, per_token and inv_freq"));
-  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_axes", r.num_axes, 1, 4));
-  const bool bounded = r.rotary_dim > 0 && r.source != CosSinSource::per_token;
-  const bool computed = bounded && r.source == CosSinSource::inv_freq;
-  if (computed) PROLOGUE_RETURN_IF_ERROR(check_finite(kName, "attention_factor", r.attention_factor));
+  PROLOGUE_RETURN_IF_ERROR(check_enum("rope.source", r.source, RopeSource::inv_freq, "table, per_token and inv_freq"));
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "rope.num_blocks", r.num_blocks, 1, 1));
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "rope.num_axes", r.num_axes, 1, 4));
+  const bool by_row = rope_rows_are_given(r.source), computed = r.rotary_dim > 0 && !by_row;
+  const bool bounded = r.rotary_dim > 0 && r.source != RopeSource::per_token;
+  if (!std::isfinite(r.attention_factor) || (by_row && r.attention_factor != 1.0)) {
+    return invalid_argument(kName, ": rope.attention_factor is ", r.attention_factor,
+                            by_row ? ": it must be 1, a table includes it" : ": it must be finite");
+  }
   if (p.num_tokens == 0) return {};
-  if (r.rotary_dim == 0 && (r.cos_sin != nullptr || r.inv_freq != nullptr)) {
-    return invalid_argument(kName, ": rotary_dim is 0, but ", r.cos_sin != nullptr ? "cos_sin" : "inv_freq",
+  if (r.rotary_dim == 0 && (r.cos.data != nullptr || r.inv_freq != nullptr)) {
+    return invalid_argument(kName, ": rope.rotary_dim is 0, but ", r.cos.data != nullptr ? "rope.cos" : "rope.inv_freq",
                             " is given: set rotary_dim, or leave it null");
   }
+  if (r.rotary_dim > 0 && r.type != DType::f32) {
+    return unsupported(kName, ": rope.type is ", dtype_text(r.type), ": supported is float32");
+  }
+  if (r.rotary_dim > 0 && by_row) {
+    const auto* cos = static_cast<const float*>(r.cos.data);
+    const bool one_table = r.width == RopeWidth::half && (cos == nullptr || r.sin.data == cos + r.rotary_dim / 2) &&
+                           r.cos.row_stride == r.rotary_dim && r.sin.row_stride == r.rotary_dim && r.cos.column_stride == 1 &&
+                           r.sin.column_stride == 1;
+    if (!one_table) {
+      return unsupported(kName, ": rope.cos and rope.sin are not the halves of one table [rows, rotary_dim]: supported is what "
+                                "set_cos_sin_table makes");
+    }
+  }
   PROLOGUE_RETURN_IF_ERROR(check_past_table(kName, r.past_table, r.max_position, p.faults));
-  return check_range(kName, "max_position", r.max_position, bounded ? 1 : 0, computed ? kMaxComputedPosition : kMaxRows);
+  return check_range(kName, "rope.max_position", r.max_position, bounded ? 1 : 0, computed ? kMaxComputedPosition : kMaxRows);
 }
 
 // What must be there for something else to make sense.
@@ -146,19 +165,19 @@ Status add_inputs(const AttentionPrologueParams& p, RegionChecks& regions) {
   PROLOGUE_RETURN_IF_ERROR(optional("q_norm.bias", p.q_norm.bias, q_weights, size));
   PROLOGUE_RETURN_IF_ERROR(optional("k_norm.bias", p.k_norm.bias, k_weights, size));
 
-  const Rotation& r = p.rotation;
+  const Rope& r = p.rope;
   if (r.rotary_dim == 0) return {};
-  if (r.source == CosSinSource::inv_freq) {
-    PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("inv_freq", r.inv_freq, r.rotary_dim / 2, 4)));
+  if (r.source == RopeSource::inv_freq) {
+    PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("rope.inv_freq", r.inv_freq, r.rotary_dim / 2, 4)));
   } else {
-    const int64_t rows = r.source == CosSinSource::table ? r.max_position : p.num_tokens;
-    PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("cos_sin", r.cos_sin, rows * r.rotary_dim, 4)));
+    const int64_t rows = r.source == RopeSource::table ? r.max_position : p.num_tokens;
+    PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("rope.cos", r.cos.data, rows * r.rotary_dim, 4)));
   }
-  if (r.source == CosSinSource::per_token) return {};
+  if (r.source == RopeSource::per_token) return {};
   if (r.num_axes > 1 && r.pair_axis == nullptr) {
-    return invalid_argument(kName, ": pair_axis is null, but num_axes is ", r.num_axes);
+    return invalid_argument(kName, ": rope.pair_axis is null, but rope.num_axes is ", r.num_axes);
   }
-  return optional("pair_axis", r.pair_axis, r.rotary_dim / 2, 1);
+  return optional("rope.pair_axis", r.pair_axis, r.rotary_dim / 2, 1);
 }
 
 Status add_places(const AttentionPrologueParams& p, bool cached, RegionChecks& regions) {
@@ -168,14 +187,14 @@ Status add_places(const AttentionPrologueParams& p, bool cached, RegionChecks& r
   const bool positions_given = places.positions.data != nullptr;
   const bool can_derive = places.cu_seqlens_q != nullptr;
   const bool needs_positions =
-      (p.rotation.rotary_dim > 0 && p.rotation.source != CosSinSource::per_token) || p.q_scale.by_position != PositionScale::none;
+      (p.rope.rotary_dim > 0 && p.rope.source != RopeSource::per_token) || p.q_scale.by_position != PositionScale::none;
   if (positions_given) {
     PROLOGUE_RETURN_IF_ERROR(
-        check_stride_set(kName, "position_axis_stride", places.position_axis_stride, "num_axes", p.rotation.num_axes));
+        check_stride_set(kName, "position_axis_stride", places.position_axis_stride, "num_axes", p.rope.num_axes));
   }
   if (positions_given || (needs_positions && !can_derive)) {
     PROLOGUE_RETURN_IF_ERROR(regions.read(
-        positions_region("positions", places.positions, p.rotation.num_axes, places.position_axis_stride, p.num_tokens)));
+        positions_region("positions", places.positions, p.rope.num_axes, places.position_axis_stride, p.num_tokens)));
   }
   const bool slot_given = places.slot_mapping.data != nullptr;
   if (cached && (slot_given || !can_derive)) {
@@ -257,7 +276,7 @@ Status validate_resolved(const AttentionPrologueParams& p) {
     return invalid_argument(kName, ": num_q_heads and num_kv_heads are both 0: nothing is asked for");
   }
   PROLOGUE_RETURN_IF_ERROR(check_dtype(kName, "dtype", p.dtype));
-  PROLOGUE_RETURN_IF_ERROR(check_rotation(p));
+  PROLOGUE_RETURN_IF_ERROR(check_rope(p));
   if (p.cache.v.head_dim < 0 || p.cache.v.head_dim > 576 || p.cache.v.head_dim % 2 != 0) {
     return unsupported(kName, ": cache.v.head_dim is ", p.cache.v.head_dim,
                        ": supported is every even number in 2..576, or 0 = head_dim");
@@ -310,19 +329,28 @@ Status check_run(const AttentionPrologueParams& a, const AttentionPrologueParams
   norms("k_norm", a.k_norm, b.k_norm);
   norms("v_norm", a.v_norm, b.v_norm);
 
-  const Rotation &r = a.rotation, &s = b.rotation;
-  plan.same("rotation.style", r.style, s.style);
-  plan.same("rotary_dim", r.rotary_dim, s.rotary_dim);
-  plan.same("rotary_offset", r.rotary_offset, s.rotary_offset);
-  plan.same("rotation.inverse", r.inverse, s.inverse);
-  plan.same("rotation.source", r.source, s.source);
-  plan.present("cos_sin", r.cos_sin, s.cos_sin);
-  plan.present("inv_freq", r.inv_freq, s.inv_freq);
-  plan.same("attention_factor", r.attention_factor, s.attention_factor);
-  plan.same("max_position", r.max_position, s.max_position);
-  plan.same("past_table", r.past_table, s.past_table);
-  plan.same("num_axes", r.num_axes, s.num_axes);
-  plan.present("pair_axis", r.pair_axis, s.pair_axis);
+  const Rope &r = a.rope, &s = b.rope;
+  plan.same("rope.style", r.style, s.style);
+  plan.same("rope.rotary_dim", r.rotary_dim, s.rotary_dim);
+  plan.same("rope.rotary_offset", r.rotary_offset, s.rotary_offset);
+  plan.same("rope.num_blocks", r.num_blocks, s.num_blocks);
+  plan.same("rope.inverse", r.inverse, s.inverse);
+  plan.same("rope.source", r.source, s.source);
+  plan.same("rope.type", r.type, s.type);
+  plan.same("rope.width", r.width, s.width);
+  const auto columns = [&](const char* name, const RopeColumns& x, const RopeColumns& y) {
+    plan.present(name, x.data, y.data);
+    plan.same(name, "row_stride", x.row_stride, y.row_stride);
+    plan.same(name, "column_stride", x.column_stride, y.column_stride);
+  };
+  columns("rope.cos", r.cos, s.cos);
+  columns("rope.sin", r.sin, s.sin);
+  plan.present("rope.inv_freq", r.inv_freq, s.inv_freq);
+  plan.same("rope.attention_factor", r.attention_factor, s.attention_factor);
+  plan.same("rope.max_position", r.max_position, s.max_position);
+  plan.same("rope.past_table", r.past_table, s.past_table);
+  plan.same("rope.num_axes", r.num_axes, s.num_axes);
+  plan.present("rope.pair_axis", r.pair_axis, s.pair_axis);
 
   const TokenPlaces &t = a.places, &u = b.places;
   plan.present("positions", t.positions.data, u.positions.data);

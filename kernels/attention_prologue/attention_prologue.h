@@ -25,7 +25,7 @@
 //   padding            a given position that is negative on any axis; or, if anything is derived, a token at or past
 //                      cu_seqlens_q[num_seqs]: nothing of the token is written, and its input rows may hold anything
 //   negative slot      K and V are not written to the cache. Everything else is done
-//   past the table     a position >= max_position on any axis; rotation.past_table decides:
+//   past the table     a position >= max_position on any axis; rope.past_table decides:
 //     record           the rows of q_out, k_out and v_out become zeros (q8_out: zeros with scale 0), the cache is not written,
 //                      and the fault is recorded. `faults` must not be null
 //     zero             the same zeros, and recorded only if `faults` is given
@@ -59,6 +59,7 @@
 #include <prologue/kernels/base/dtype.h>
 #include <prologue/kernels/base/execution.h>
 #include <prologue/kernels/base/faults.h>
+#include <prologue/kernels/base/rope.h>
 #include <prologue/kernels/base/views.h>
 
 namespace prologue {
@@ -85,29 +86,6 @@ struct HeadNorm {
   const void* weight = nullptr;    // dtype; null = no weight: x is multiplied by 1
   int64_t weight_head_stride = 0;  // 0: one [head_dim] for all heads; head_dim: [heads, head_dim]
   const void* bias = nullptr;      // layer only; same stride as the weight
-};
-
-enum class CosSinSource : int32_t {
-  table = 0,  // cos_sin [max_position, rotary_dim] float32: cos[0 .. rotary_dim/2) then sin; row = position
-  per_token,  // cos_sin [num_tokens, rotary_dim] float32, gathered once a step for all layers (gather_cos_sin)
-  inv_freq,   // computed in the kernel: angle = position * inv_freq[i], exactly reduced, positions up to 2^20, |inv_freq| <= 1
-};
-
-struct Rotation {
-  RopeStyle style = RopeStyle::neox;
-  int64_t rotary_dim = 0;     // even; 0 = no rotation (then cos_sin and inv_freq must be null)
-  int64_t rotary_offset = 0;  // even; channels [rotary_offset, rotary_offset + rotary_dim) are rotated, the others are not
-  int32_t inverse = 0;        // not 0: inverse rotation: -sin
-  CosSinSource source = CosSinSource::table;
-  const float* cos_sin = nullptr;
-  const float* inv_freq = nullptr;           // [rotary_dim / 2] float32
-  float attention_factor = 1.0f;             // multiplies cos and sin; inv_freq only (tables already include it)
-  int64_t max_position = 0;                  // rows of the table; inv_freq: at most 2^20; no rotation, per_token: 0 = no bound
-  PastTable past_table = PastTable::record;  // what happens at positions >= max_position
-
-  // Several position axes (MRoPE, 2-D): pair i is rotated by the position on axis pair_axis[i]. Null: by that on axis 0.
-  int64_t num_axes = 1;                // 1 to 4
-  const uint8_t* pair_axis = nullptr;  // [rotary_dim / 2]; values not below num_axes count as 0; not for per_token
 };
 
 // The position and slot of each token: given, or derived in the kernel from arrays that a step of attention needs too.
@@ -173,7 +151,7 @@ struct AttentionPrologueParams {
   HeadNorm q_norm;
   HeadNorm k_norm;  // where Q and K have norms, these differ in weight and bias only
   HeadNorm v_norm;  // rms over a head, without weight and bias (Gemma 4)
-  Rotation rotation;
+  Rope rope;
   TokenPlaces places;
   QueryScale q_scale;
   Rounding rounding = Rounding::once;
@@ -184,7 +162,7 @@ struct AttentionPrologueParams {
   MutableHeadsView v_out;
   PagedKvView cache;
 
-  FaultRecord* faults = nullptr;    // null only if positions have no bound, or rotation.past_table is zero or identity
+  FaultRecord* faults = nullptr;    // null only if positions have no bound, or rope.past_table is zero or identity
   uint8_t* token_faults = nullptr;  // [num_tokens]: a FaultCode is written for each faulty token; null = not wanted
 };
 

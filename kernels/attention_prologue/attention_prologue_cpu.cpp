@@ -35,22 +35,21 @@ struct Angles {
 };
 
 RotationRow fill_angles(const AttentionPrologueParams& p, int64_t t, const TokenPlace& place, Angles& angles) {
-  const Rotation& r = p.rotation;
+  const Rope& r = p.rope;
   const int64_t half = r.rotary_dim / 2;
+  const auto* cos = static_cast<const float*>(r.cos.data);
+  const auto* sin = static_cast<const float*>(r.sin.data);
+  const auto factor = static_cast<float>(r.attention_factor);
   for (int64_t i = 0; i < half; ++i) {
-    if (r.source == CosSinSource::per_token) {
-      angles.cos[i] = r.cos_sin[t * r.rotary_dim + i];
-      angles.sin[i] = r.cos_sin[t * r.rotary_dim + half + i];
-      continue;
-    }
-    const int64_t position = stream_position(p, place, t, r.pair_axis == nullptr ? 0 : r.pair_axis[i]);
-    if (r.source == CosSinSource::table) {
-      angles.cos[i] = r.cos_sin[position * r.rotary_dim + i];
-      angles.sin[i] = r.cos_sin[position * r.rotary_dim + half + i];
+    int64_t row = t;
+    if (r.source != RopeSource::per_token) row = stream_position(p, place, t, r.pair_axis == nullptr ? 0 : r.pair_axis[i]);
+    if (r.source == RopeSource::inv_freq) {
+      const CosSin turn = cos_sin_of(static_cast<int32_t>(row), static_cast<const float*>(r.inv_freq)[i]);
+      angles.cos[i] = turn.cos * factor;
+      angles.sin[i] = turn.sin * factor;
     } else {
-      const CosSin turn = cos_sin_of(static_cast<int32_t>(position), r.inv_freq[i]);
-      angles.cos[i] = turn.cos * r.attention_factor;
-      angles.sin[i] = turn.sin * r.attention_factor;
+      angles.cos[i] = cos[row * r.cos.row_stride + i];
+      angles.sin[i] = sin[row * r.sin.row_stride + i];
     }
   }
   if (r.inverse) {

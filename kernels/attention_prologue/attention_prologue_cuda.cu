@@ -60,8 +60,8 @@ struct Alignment {
 bool fits(const AttentionPrologueParams& p, int64_t vector) {
   const int64_t bits = dtype_size(p.dtype) * 8;
   Alignment a = {vector};
-  const int64_t rotary = p.rotation.rotary_dim;
-  a.strides({p.head_dim - rotary, rotary / 2, rotary > 0 ? p.rotation.rotary_offset : 0});
+  const int64_t rotary = p.rope.rotary_dim;
+  a.strides({p.head_dim - rotary, rotary / 2, rotary > 0 ? p.rope.rotary_offset : 0});
   if (normed(p)) {
     a.strides({p.head_dim / 2});
     for (const void* values : {p.q_norm.weight, p.k_norm.weight, p.q_norm.bias, p.k_norm.bias}) a.pointer(values, bits);
@@ -90,7 +90,7 @@ bool fits(const AttentionPrologueParams& p, int64_t vector) {
     a.pointer(p.bias.v, bits);
     a.pages(p.cache.v);
   }
-  if (rotary > 0 && p.rotation.source != CosSinSource::inv_freq) a.pointer(p.rotation.cos_sin, 32);
+  if (rotary > 0 && p.rope.source != RopeSource::inv_freq) a.pointer(p.rope.cos.data, 32);
   return a.ok;
 }
 
@@ -106,7 +106,7 @@ constexpr int64_t kMost = std::numeric_limits<uint32_t>::max();
 constexpr int64_t kMaxBlocksOfToken = 65535;  // blockIdx.y
 
 bool whole_heads(const AttentionPrologueParams& p) {
-  return p.rotation.rotary_dim == 0 || (p.rotation.rotary_dim == p.head_dim && p.rotation.style == RopeStyle::neox);
+  return p.rope.rotary_dim == 0 || (p.rope.rotary_dim == p.head_dim && p.rope.style == RopeStyle::neox);
 }
 
 // Every byte offset that a lean kernel forms in 32 bits fits.
@@ -123,18 +123,18 @@ bool fits_32_bits(const AttentionPrologueParams& p) {
         p.cache.v.strides.head, p.cache.k.scale_strides.head, p.cache.v.scale_strides.head, p.head_dim}) {
     if (stride > kMost / 4 / heads) return false;
   }
-  return !(has_cache(p) && num_slots(p.cache) > kMost / 2) && p.rotation.max_position <= kMost / 2;
+  return !(has_cache(p) && num_slots(p.cache) > kMost / 2) && p.rope.max_position <= kMost / 2;
 }
 
 // True if the call needs nothing that only the general kernel can do.
 bool plain(const AttentionPrologueParams& p) {
-  const Rotation& r = p.rotation;
+  const Rope& r = p.rope;
   const bool scaled = p.q_scale.constant != 1.0f || p.q_scale.by_position != PositionScale::none;
   const bool both_outputs = p.k_out.data != nullptr || p.v_out.data != nullptr;
   if (p.num_q_heads + 2 * p.num_kv_heads > kMaxBlocksOfToken) return false;
   const bool no_cache = (has_k(p) && p.cache.k.data == nullptr) || (has_v(p) && p.cache.v.data == nullptr);
   if (p.rounding != Rounding::once || scaled || p.v_norm.placement != NormPlacement::none || both_outputs || no_cache) return false;
-  if (r.inverse || (r.rotary_dim > 0 && r.source == CosSinSource::inv_freq)) return false;
+  if (r.inverse || (r.rotary_dim > 0 && r.source == RopeSource::inv_freq)) return false;
   if (r.past_table == PastTable::identity && r.max_position > 0) return false;
   return !has_v(p) || v_head_dim(p) == p.head_dim;
 }
@@ -178,15 +178,15 @@ int features_of(const AttentionPrologueParams& p, int64_t vector) {
     features |= kDerived;
   } else if (derives_positions(p)) {
     return -1;
-  } else if (p.rotation.num_axes > 1) {
-    const uint8_t* axes = p.rotation.pair_axis;
-    if (p.rotation.rotary_dim == 0 || axes == nullptr || p.rotation.source != CosSinSource::table) return -1;
+  } else if (p.rope.num_axes > 1) {
+    const uint8_t* axes = p.rope.pair_axis;
+    if (p.rope.rotary_dim == 0 || axes == nullptr || p.rope.source != RopeSource::table) return -1;
     if (reinterpret_cast<uintptr_t>(axes) % static_cast<uintptr_t>(vector) != 0) return -1;
     features |= kStreams;
   }
   if (!has_steps(features)) {
-    if (p.rotation.rotary_dim == 0) features |= kLayouts;
-    if (p.rotation.rotary_dim > 0 && p.rotation.source == CosSinSource::per_token) features |= kPerToken;
+    if (p.rope.rotary_dim == 0) features |= kLayouts;
+    if (p.rope.rotary_dim > 0 && p.rope.source == RopeSource::per_token) features |= kPerToken;
   }
   return features;
 }
@@ -215,11 +215,11 @@ void fill_core(const AttentionPrologueParams& p, CoreArgs<Stride, Tensor>& args)
     args.page_shift = static_cast<uint32_t>(31 + ceil_log2);
     args.page_magic = static_cast<uint32_t>(((uint64_t{1} << args.page_shift) + args.page_size - 1) / args.page_size);
   }
-  args.cos_sin = p.rotation.cos_sin;
-  args.max_position = static_cast<Stride>(p.rotation.max_position);
-  args.layout = {static_cast<int32_t>(p.head_dim), static_cast<int32_t>(p.rotation.rotary_dim),
-                 static_cast<int32_t>(p.rotation.rotary_dim > 0 ? p.rotation.rotary_offset : 0), p.rotation.style};
-  args.row_is_token = p.rotation.source == CosSinSource::per_token ? 1 : 0;
+  args.cos_sin = static_cast<const float*>(p.rope.cos.data);
+  args.max_position = static_cast<Stride>(p.rope.max_position);
+  args.layout = {static_cast<int32_t>(p.head_dim), static_cast<int32_t>(p.rope.rotary_dim),
+                 static_cast<int32_t>(p.rope.rotary_dim > 0 ? p.rope.rotary_offset : 0), p.rope.style};
+  args.row_is_token = p.rope.source == RopeSource::per_token ? 1 : 0;
   const auto fill = [&](TensorArgs<Stride>& tensor, const HeadsView& in, void* out, const PageStrides& out_strides,
                         int64_t out_bits, int64_t heads) {
     tensor.in = bytes_of(in.data);
@@ -284,8 +284,8 @@ void fill_steps(const AttentionPrologueParams& p, int features, LeanArgs& args) 
   if (has_v(p)) scale_side(v, p.cache.v);
 
   const TokenPlaces& t = p.places;
-  args.streams.pair_axis = p.rotation.pair_axis;
-  for (int64_t axis = 1; axis < p.rotation.num_axes; ++axis) {
+  args.streams.pair_axis = p.rope.pair_axis;
+  for (int64_t axis = 1; axis < p.rope.num_axes; ++axis) {
     args.streams.offset[axis - 1] = axis * t.position_axis_stride * step_of(t.positions);
   }
   args.sequences = {static_cast<int32_t>(t.num_seqs), t.cu_seqlens_q, t.cache_lens};
@@ -340,8 +340,8 @@ void fill_extras(const AttentionPrologueParams& p, int64_t vector, GeneralArgs& 
     extras.layout = {static_cast<int32_t>(head_dim), static_cast<int32_t>(halves ? head_dim : 0), 0, RopeStyle::neox};
     if (turns) extras.layout = args.layout;
   };
-  layout(q, p.head_dim, p.rotation.rotary_dim > 0);
-  layout(k, p.head_dim, p.rotation.rotary_dim > 0);
+  layout(q, p.head_dim, p.rope.rotary_dim > 0);
+  layout(k, p.head_dim, p.rope.rotary_dim > 0);
   layout(v, v_head_dim(p), false);
 
   k.second_out = static_cast<char*>(p.k_out.data);
@@ -367,8 +367,8 @@ void fill_extras(const AttentionPrologueParams& p, int64_t vector, GeneralArgs& 
   PlaceExtras& places = args.places;
   const TokenPlaces& t = p.places;
   places.position_axis_stride = t.position_axis_stride;
-  places.pair_axis = p.rotation.num_axes > 1 ? p.rotation.pair_axis : nullptr;
-  places.num_axes = static_cast<int32_t>(t.positions.data == nullptr ? 1 : p.rotation.num_axes);
+  places.pair_axis = p.rope.num_axes > 1 ? p.rope.pair_axis : nullptr;
+  places.num_axes = static_cast<int32_t>(t.positions.data == nullptr ? 1 : p.rope.num_axes);
   places.derive_position = derives_positions(p) ? 1 : 0;
   places.derive_slot = derives_slots(p) ? 1 : 0;
   if (derives_positions(p) || derives_slots(p)) {
@@ -381,11 +381,11 @@ void fill_extras(const AttentionPrologueParams& p, int64_t vector, GeneralArgs& 
     places.position_offsets = t.position_offsets;
     places.position_offset_per_seq = t.position_offset_per_seq;
   }
-  places.identity_past_table = p.rotation.past_table == PastTable::identity ? 1 : 0;
-  places.source = p.rotation.source;
-  places.inv_freq = p.rotation.inv_freq;
-  places.attention_factor = p.rotation.attention_factor;
-  places.inverse = p.rotation.inverse;
+  places.identity_past_table = p.rope.past_table == PastTable::identity ? 1 : 0;
+  places.source = p.rope.source;
+  places.inv_freq = static_cast<const float*>(p.rope.inv_freq);
+  places.attention_factor = static_cast<float>(p.rope.attention_factor);
+  places.inverse = p.rope.inverse;
   args.q_scale = p.q_scale;
   args.rounds_per_step = p.rounding == Rounding::per_step ? 1 : 0;
 }
@@ -395,7 +395,7 @@ void fill_extras(const AttentionPrologueParams& p, int64_t vector, GeneralArgs& 
 constexpr const char* kName = "attention_prologue";
 
 int64_t units_of_all(const AttentionPrologueParams& p, int64_t vector) {
-  const int64_t qk = units_of({static_cast<int32_t>(p.head_dim), static_cast<int32_t>(p.rotation.rotary_dim)}, vector);
+  const int64_t qk = units_of({static_cast<int32_t>(p.head_dim), static_cast<int32_t>(p.rope.rotary_dim)}, vector);
   return std::max(qk, has_v(p) ? ceil_divide(v_head_dim(p), 2 * vector) : 0);
 }
 

@@ -161,7 +161,7 @@ __device__ inline UnitAngles<V> angles_of_token(const GeneralArgs& p, const Toke
   const PlaceExtras& places = p.places;
   const int rotary_dim = p.layout.rotary_dim;
   UnitAngles<V> angles;
-  if (places.source == CosSinSource::inv_freq) {
+  if (places.source == RopeSource::inv_freq) {
 #pragma unroll 1
     for (int i = 0; i < V; ++i) {
       const int64_t position = position_of_axis(token.positions, places.pair_axis == nullptr ? 0 : places.pair_axis[pair + i]);
@@ -173,10 +173,10 @@ __device__ inline UnitAngles<V> angles_of_token(const GeneralArgs& p, const Toke
         angles.sin[j] = multiply_rounded(value.sin, places.attention_factor);
       }
     }
-  } else if (places.source == CosSinSource::table && places.pair_axis != nullptr) {
+  } else if (places.source == RopeSource::table && places.pair_axis != nullptr) {
     angles = angles_of_streams<V>(p.cos_sin, rotary_dim, pair, token.positions, places.pair_axis);
   } else {
-    const int64_t row = places.source == CosSinSource::per_token ? t : token.positions[0];
+    const int64_t row = places.source == RopeSource::per_token ? t : token.positions[0];
     const float* cos = p.cos_sin + row * rotary_dim + pair;
     angles = load_angles<V>(cos, cos + rotary_dim / 2);
   }

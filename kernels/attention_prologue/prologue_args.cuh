@@ -159,7 +159,7 @@ struct PlaceExtras {
   int64_t num_pages = 0;
   int64_t ring_size = 0;
   IndexView position_offsets;
-  CosSinSource source = CosSinSource::table;
+  RopeSource source = RopeSource::table;
   const float* inv_freq = nullptr;
   float attention_factor = 1.0f;
   int32_t inverse = 0;

@@ -84,8 +84,8 @@ Status kv_write(const KvWriteParams& p, const Execution& execution) {
   fused.v = p.v;
   fused.places.positions = p.positions;
   fused.places.position_axis_stride = p.position_axis_stride;
-  fused.rotation.num_axes = p.num_axes;
-  fused.rotation.max_position = p.max_position;
+  fused.rope.num_axes = p.num_axes;
+  fused.rope.max_position = p.max_position;
   fused.cache = p.cache;
   fused.places.slot_mapping = p.slot_mapping;
   fused.faults = p.faults;

@@ -54,13 +54,13 @@ inline int64_t derived_slot(const TokenPlaces& places, const PagedKvView& cache,
 // The position on axis `axis`, for a token that place_token() accepted.
 inline int64_t stream_position(const AttentionPrologueParams& p, const TokenPlace& place, int64_t token,
                                                     int64_t axis) {
-  if (p.places.positions.data == nullptr || axis <= 0 || axis >= p.rotation.num_axes) return place.position;
+  if (p.places.positions.data == nullptr || axis <= 0 || axis >= p.rope.num_axes) return place.position;
   return index_at(p.places.positions, axis * p.places.position_axis_stride + token);
 }
 
 inline TokenPlace place_token(const AttentionPrologueParams& p, int64_t token) {
   const TokenPlaces& places = p.places;
-  const auto past_table = [&](int64_t position) { return p.rotation.max_position > 0 && position >= p.rotation.max_position; };
+  const auto past_table = [&](int64_t position) { return p.rope.max_position > 0 && position >= p.rope.max_position; };
   const bool cached = writes_cache(p);
   const bool positions_given = places.positions.data != nullptr;
   const bool slot_given = places.slot_mapping.data != nullptr;
@@ -78,7 +78,7 @@ inline TokenPlace place_token(const AttentionPrologueParams& p, int64_t token) {
   }
 
   if (positions_given) {
-    for (int64_t axis = 0; axis < p.rotation.num_axes; ++axis) {
+    for (int64_t axis = 0; axis < p.rope.num_axes; ++axis) {
       const int64_t position = index_at(places.positions, axis * places.position_axis_stride + token);
       if (axis == 0) place.position = position;
       place.padding = place.padding || position < 0;
@@ -92,7 +92,7 @@ inline TokenPlace place_token(const AttentionPrologueParams& p, int64_t token) {
     place.position_ok = place.position >= 0;
     place.rotated = !past_table(place.position);
   }
-  if (!place.rotated && p.rotation.past_table != PastTable::identity) place.position_ok = false;
+  if (!place.rotated && p.rope.past_table != PastTable::identity) place.position_ok = false;
   if (!place.position_ok) {
     place.fault = FaultCode::position_out_of_range;
     return place;

@@ -8,6 +8,7 @@
 #include <prologue/kernels/base/convert_cpu.h>
 #include <prologue/kernels/base/dtype.h>
 #include <prologue/kernels/base/rotation.h>
+#include <prologue/kernels/base/rope.h>
 #include <prologue/kernels/base/views.h>
 
 namespace prologue::cpu {

@@ -9,6 +9,7 @@
 #include <prologue/kernels/base/execution.h>
 #include <prologue/kernels/base/export.h>
 #include <prologue/kernels/base/faults.h>
+#include <prologue/kernels/base/rope.h>
 #include <prologue/kernels/base/status.h>
 #include <prologue/kernels/base/views.h>
 

@@ -8,13 +8,6 @@
 
 namespace prologue {
 
-enum class RopeStyle : int32_t {
-  neox = 0,     // half-split: pair i is (x[i], x[i + rotary_dim/2])
-  interleaved,  // pair i is (x[2i], x[2i + 1])
-};
-
-constexpr const char* rope_style_name(RopeStyle style) { return style == RopeStyle::neox ? "neox" : "interleaved"; }
-
 // [num_tokens, num_heads, head_dim] with contiguous channels; element (t, h, d) is at
 // data[t * token_stride + h * head_stride + d].
 struct HeadsView {
@@ -59,13 +52,6 @@ struct PageStrides {
 // The default of strides that a caller must set if they are needed; left unset, they are then an error. 0 is a valid value: one
 // row shared by all.
 inline constexpr int64_t kUnsetStride = -1;
-
-// What happens to a token whose position is past the last row of the table, or past another bound on positions.
-enum class PastTable : int32_t {
-  record = 0,  // its rows become zeros, its K and V are not cached, it is recorded; `faults` must not be null
-  zero,        // the same, but `faults` may be null (then nothing is recorded)
-  identity,    // its rows are not rotated (cos 1, sin 0), its K and V are cached, nothing is recorded
-};
 
 // Where the scales of a quantised cache come from.
 enum class KvScaling : int32_t {

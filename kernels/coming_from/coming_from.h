@@ -88,11 +88,11 @@ inline Status apply_rotary(const ApplyRotary& call, FaultRecord* faults, const E
   params.num_tensors = 1;
   params.tensors[0] = {call.x, call.inplace ? call.x : call.out, call.nheads, call.x_strides,
                        call.inplace ? call.x_strides : call.out_strides};
-  params.style = call.interleaved ? RopeStyle::interleaved : RopeStyle::neox;
-  params.rotary_dim = call.rotary_dim;
-  params.inverse = call.conjugate;
-  params.angles = cos_and_sin(call.cos, call.sin, call.cos_dtype, call.seqlen_ro, call.rotary_dim / 2, RotaryWidth::half);
-  params.angles.past_table = PastTable::identity;  // as FlashAttention does
+  params.rope.style = call.interleaved ? RopeStyle::interleaved : RopeStyle::neox;
+  params.rope.rotary_dim = call.rotary_dim;
+  params.rope.inverse = call.conjugate;
+  set_cos_and_sin(params.rope, call.cos, call.sin, call.cos_dtype, call.seqlen_ro, call.rotary_dim / 2, RopeWidth::half);
+  params.rope.past_table = PastTable::identity;  // as FlashAttention does
   params.positions.offset = call.seqlen_offset;
   params.positions.offsets = call.seqlen_offsets;
   if (varlen) {
@@ -235,21 +235,21 @@ inline Status rope_params(const Model& m, const Rope& call, FaultRecord* faults,
   params.dtype = call.type;
   params.num_tensors = 1;
   params.tensors[0] = {call.a, call.dst, call.ne[1], strides(call.a_nb), strides(call.dst_nb)};
-  params.style = m.mode == normal ? RopeStyle::interleaved : RopeStyle::neox;
-  params.rotary_dim = m.mode == vision ? 2 * int64_t{m.n_dims} : m.n_dims;
-  params.rotary_offset = call.n_offs;
-  params.inverse = call.back;
-  params.angles.source = RotarySource::inv_freq;
-  params.angles.type = DType::f64;
-  params.angles.width = RotaryWidth::half;
-  params.angles.inv_freq = call.inv_freq;
-  params.angles.attention_factor = call.attention_factor;
+  params.rope.style = m.mode == normal ? RopeStyle::interleaved : RopeStyle::neox;
+  params.rope.rotary_dim = m.mode == vision ? 2 * int64_t{m.n_dims} : m.n_dims;
+  params.rope.rotary_offset = call.n_offs;
+  params.rope.inverse = call.back;
+  params.rope.source = RopeSource::inv_freq;
+  params.rope.type = DType::f64;
+  params.rope.width = RopeWidth::half;
+  params.rope.inv_freq = call.inv_freq;
+  params.rope.attention_factor = call.attention_factor;
   params.positions.ids = call.b;
   params.positions.batch_stride = 0;  // the same positions for all of ne[3]
   if (is_multi(m.mode)) {
-    params.positions.num_axes = 4;
+    params.rope.num_axes = 4;
     params.positions.axis_stride = call.ne[2];
-    params.positions.pair_axis = call.pair_axis;
+    params.rope.pair_axis = call.pair_axis;
   }
   params.faults = faults;
   return {};
@@ -392,16 +392,16 @@ inline Status fused_rope(const FusedRope& call, FaultRecord* faults, const Execu
                                          : batch_major_strides(call.seq_len, call.num_heads[i], call.head_dim);
     params.tensors[params.num_tensors++] = rotary_tensor(call.in[i], call.out[i], call.num_heads[i], strides);
   }
-  params.style = call.use_neox_rotary_style ? RopeStyle::interleaved : RopeStyle::neox;
-  params.rotary_dim = call.head_dim;
-  params.inverse = call.grad;
-  params.inverse_by_own_sine = call.grad && !call.use_neox_rotary_style;  // as Paddle's rotate_half does
+  params.rope.style = call.use_neox_rotary_style ? RopeStyle::interleaved : RopeStyle::neox;
+  params.rope.rotary_dim = call.head_dim;
+  params.rope.inverse = call.grad;
+  params.rope.inverse_by_own_sine = call.grad && !call.use_neox_rotary_style;  // as Paddle's rotate_half does
   if (call.sin != nullptr) {
-    params.angles = cos_and_sin(call.cos, call.sin, call.dtype, rows, call.head_dim, RotaryWidth::full);
+    set_cos_and_sin(params.rope, call.cos, call.sin, call.dtype, rows, call.head_dim, RopeWidth::full);
   } else {
-    params.angles.source = RotarySource::theta;
-    params.angles.width = RotaryWidth::half;
-    params.angles.theta = call.rotary_emb_base;
+    params.rope.source = RopeSource::theta;
+    params.rope.width = RopeWidth::half;
+    params.rope.theta = call.rotary_emb_base;
   }
   params.positions.ids = index_view(call.position_ids);
   params.positions.batch_stride = call.seq_len;
@@ -485,19 +485,18 @@ inline Status fused_apply_rotary_emb(const FusedApplyRotaryEmb& call, FaultRecor
   const int64_t offset = (call.tensor_index - first) * call.k * dtype_size(call.dtype);
   params.tensors[0] = {x == nullptr ? nullptr : x + offset, call.out, call.h, strides(call.x_layout),
                        strides(call.output_layout)};
-  params.style = call.mode == "plane" ? RopeStyle::neox : RopeStyle::interleaved;
-  params.rotary_dim = call.rotary_size;
-  params.num_blocks = call.rotary_emb_dim;
+  params.rope.style = call.mode == "plane" ? RopeStyle::neox : RopeStyle::interleaved;
+  params.rope.rotary_dim = call.rotary_size;
+  params.rope.num_blocks = call.rotary_emb_dim;
   if (call.cos != nullptr) {
-    params.angles =
-        cos_and_sin(call.cos, call.sin, call.dtype, call.rows, call.rotary_size / call.rotary_emb_dim, RotaryWidth::full);
+    set_cos_and_sin(params.rope, call.cos, call.sin, call.dtype, call.rows, call.rotary_size / call.rotary_emb_dim, RopeWidth::full);
   } else {
-    params.angles.source = RotarySource::theta;
-    params.angles.width = RotaryWidth::half;
-    params.angles.theta = call.base;
+    params.rope.source = RopeSource::theta;
+    params.rope.width = RopeWidth::half;
+    params.rope.theta = call.base;
   }
   params.positions.ids = call.position_ids;
-  params.positions.num_axes = call.rotary_emb_dim;
+  params.rope.num_axes = call.rotary_emb_dim;
   params.positions.axis_stride = call.m;
   params.positions.batch_stride = call.rotary_emb_dim * call.m;
   params.faults = faults;
@@ -538,17 +537,17 @@ inline Status forward(const RotaryPositionalEmbeddings& call, FaultRecord* fault
   params.dtype = call.dtype;
   params.num_tensors = 1;
   params.tensors[0] = rotary_tensor(call.x, call.out, call.n_h, batch_major_strides(call.s, call.n_h, call.h_d));
-  params.style = RopeStyle::interleaved;
-  params.rotary_dim = call.h_d;
-  params.angles.width = RotaryWidth::half;
+  params.rope.style = RopeStyle::interleaved;
+  params.rope.rotary_dim = call.h_d;
+  params.rope.width = RopeWidth::half;
   if (call.cache != nullptr) {
-    params.angles.cos = {call.cache, 0, call.h_d, 2};  // (cos, sin) pairs: a column is two numbers wide
-    params.angles.sin = {call.cache + 1, 0, call.h_d, 2};
+    params.rope.cos = {call.cache, 0, call.h_d, 2};  // (cos, sin) pairs: a column is two numbers wide
+    params.rope.sin = {call.cache + 1, 0, call.h_d, 2};
   } else {
-    params.angles.source = RotarySource::theta;
-    params.angles.theta = call.base;
+    params.rope.source = RopeSource::theta;
+    params.rope.theta = call.base;
   }
-  params.angles.max_position = call.max_seq_len;
+  params.rope.max_position = call.max_seq_len;
   params.positions.ids = call.input_pos;
   params.positions.batch_stride = call.input_pos_per_batch ? call.s : 0;
   params.faults = faults;
@@ -602,16 +601,17 @@ inline Status fused_rope(const FusedRope& call, FaultRecord* faults, const Execu
   params.tensors[0] = {call.t, call.out, call.h, call.t_strides,
                        thd || call.transpose_output_memory ? batch_major_strides(call.s, call.h, call.d)
                                                            : sequence_major_strides(call.b, call.h, call.d)};
-  params.style = RopeStyle::neox;
-  params.rotary_dim = call.d2;
-  params.inverse = call.backward;
+  params.rope.style = RopeStyle::neox;
+  params.rope.rotary_dim = call.d2;
+  params.rope.inverse = call.backward;
   if (call.freqs != nullptr) {
-    params.angles.source = RotarySource::angles;
-    params.angles.width = RotaryWidth::full;
-    params.angles.max_position = call.rows;
-    params.angles.angles = {call.freqs, 0, call.d2, 1};
+    params.rope.source = RopeSource::angles;
+    params.rope.type = DType::f32;
+    params.rope.width = RopeWidth::full;
+    params.rope.max_position = call.rows;
+    params.rope.angles = {call.freqs, 0, call.d2, 1};
   } else {
-    params.angles = cos_and_sin(call.cos_, call.sin_, call.cos_dtype, call.rows, call.d2, RotaryWidth::full);
+    set_cos_and_sin(params.rope, call.cos_, call.sin_, call.cos_dtype, call.rows, call.d2, RopeWidth::full);
   }
   params.positions.cu_seqlens = index_view(call.cu_seqlens);
   params.positions.num_seqs = thd ? call.b : 0;
@@ -666,17 +666,17 @@ inline Status fused_rope_2d(const FusedRope2d& call, FaultRecord* faults, const 
   top.dtype = call.dtype;
   top.num_tensors = 1;
   top.tensors[0] = {call.t, call.out, call.h, call.t_strides, batch_major_strides(top.seq_len, call.h, call.d)};
-  top.style = RopeStyle::neox;
-  top.rotary_dim = call.d / 2;
-  top.inverse = call.backward;
+  top.rope.style = RopeStyle::neox;
+  top.rope.rotary_dim = call.d / 2;
+  top.rope.inverse = call.backward;
   top.tail = RotaryTail::leave;  // each launch writes its half of the head
   top.faults = faults;
   RotaryParams bottom = top;
-  top.angles = cos_and_sin(call.cos_h, call.sin_h, call.cos_dtype, call.rows_h, call.d / 2, RotaryWidth::full);
+  set_cos_and_sin(top.rope, call.cos_h, call.sin_h, call.cos_dtype, call.rows_h, call.d / 2, RopeWidth::full);
   top.positions.ids = call.h_of_token;
   top.positions.batch_stride = 0;
-  bottom.rotary_offset = call.d / 2;
-  bottom.angles = cos_and_sin(call.cos_w, call.sin_w, call.cos_dtype, call.rows_w, call.d / 2, RotaryWidth::full);
+  bottom.rope.rotary_offset = call.d / 2;
+  set_cos_and_sin(bottom.rope, call.cos_w, call.sin_w, call.cos_dtype, call.rows_w, call.d / 2, RopeWidth::full);
   bottom.positions.ids = call.w_of_token;
   bottom.positions.batch_stride = 0;
   PROLOGUE_RETURN_IF_ERROR(validate(bottom));
@@ -719,14 +719,14 @@ inline Status rope_forward(const RopeForward& call, const Execution& execution) 
                        call.n_heads,
                        {call.stride_x_batch, call.stride_x_seq, call.stride_x_head, call.stride_x_dim},
                        {call.stride_out_batch, call.stride_out_seq, call.stride_out_head, call.stride_out_dim}};
-  params.style = RopeStyle::neox;
-  params.rotary_dim = call.head_dim;
-  params.inverse = true;  // y1 = x1 cos + x2 sin: the inverse rotation
-  params.angles.type = call.cos_dtype;
-  params.angles.width = RotaryWidth::half;
-  params.angles.per_token = true;
-  params.angles.cos = {call.cos_ptr, 0, call.stride_cos_seq, call.stride_cos_dim};
-  params.angles.sin = {call.sin_ptr, 0, call.stride_sin_seq, call.stride_sin_dim};
+  params.rope.style = RopeStyle::neox;
+  params.rope.rotary_dim = call.head_dim;
+  params.rope.inverse = 1;  // y1 = x1 cos + x2 sin: the inverse rotation
+  params.rope.type = call.cos_dtype;
+  params.rope.width = RopeWidth::half;
+  params.rope.source = RopeSource::per_token;
+  params.rope.cos = {call.cos_ptr, 0, call.stride_cos_seq, call.stride_cos_dim};
+  params.rope.sin = {call.sin_ptr, 0, call.stride_sin_seq, call.stride_sin_dim};
   return rotary(params, execution);
 }
 
@@ -868,9 +868,9 @@ inline Status create_rope_descriptor(RopeDescriptor* desc, const TensorDescripto
   params.dtype = type;
   params.num_tensors = 1;
   params.tensors[0] = rotary_tensor(nullptr, nullptr, nhead, batch_major_strides(seqlen, nhead, dhead));
-  params.style = algo == Algo::gpt_j ? RopeStyle::interleaved : RopeStyle::neox;
-  params.rotary_dim = dhead;
-  params.angles = cos_and_sin(nullptr, nullptr, type, table_len, table_dim, RotaryWidth::half);
+  params.rope.style = algo == Algo::gpt_j ? RopeStyle::interleaved : RopeStyle::neox;
+  params.rope.rotary_dim = dhead;
+  set_cos_and_sin(params.rope, nullptr, nullptr, type, table_len, table_dim, RopeWidth::half);
   params.positions.ids = {nullptr, pos_type};
   params.positions.batch_stride = pos->ndim == 2 ? seqlen : 0;
   Result<RotaryPlan> plan = RotaryPlan::create(params, execution);  // dense strides: checks the shapes
@@ -902,8 +902,8 @@ inline Status rope(const RopeDescriptor& desc, void* y, const void* x, const voi
   params.tensors[0].y = y;
   params.tensors[0].x = x;
   params.positions.ids.data = pos_ids;
-  params.angles.sin.data = sin_table;
-  params.angles.cos.data = cos_table;
+  params.rope.sin.data = sin_table;
+  params.rope.cos.data = cos_table;
   params.faults = faults;
   Status status = desc.plan.run(params, execution);
   if (code != nullptr) *code = status.ok() ? Code::success : Code::bad_param;
@@ -950,16 +950,16 @@ inline Status rotary_embedding(const RotaryEmbedding& call, FaultRecord* faults,
     params.tensors[params.num_tensors++] =
         rotary_tensor(call.key, call.key, call.num_kv_heads, {0, call.key_stride, call.head_size, 1});
   }
-  params.style = call.is_neox ? RopeStyle::neox : RopeStyle::interleaved;
-  params.rotary_dim = call.rot_dim;
-  params.rotary_offset = call.rope_dim_offset;
-  params.inverse = call.inverse;
+  params.rope.style = call.is_neox ? RopeStyle::neox : RopeStyle::interleaved;
+  params.rope.rotary_dim = call.rot_dim;
+  params.rope.rotary_offset = call.rope_dim_offset;
+  params.rope.inverse = call.inverse;
   params.tail = RotaryTail::leave;
-  params.angles = cos_sin_cache(call.cos_sin_cache, call.cache_dtype, call.max_position, call.rot_dim);
-  params.angles.width = RotaryWidth::half;
+  set_cos_sin_table(params.rope, call.cos_sin_cache, call.cache_dtype, call.max_position, call.rot_dim);
+  params.rope.width = RopeWidth::half;
   params.positions.ids = index_view(call.positions);
   params.faults = faults;
-  return rotary(params, execution);
+  return rotary(params);
 }
 
 // rotary_embedding and reshape_and_cache_flash in one launch.
@@ -998,18 +998,17 @@ inline Status rope_and_cache(const RopeAndCache& call, FaultRecord* faults, cons
   params.num_q_heads = rope.num_heads;
   params.num_kv_heads = rope.num_kv_heads;
   params.head_dim = rope.head_size;
-  params.dtype = static_cast<DType>(rope.dtype);  // float64 is not a DType: the prologue returns an error
+  params.dtype = rope.dtype;
   params.q = {rope.query, rope.query_stride, rope.head_size};
   params.k = {rope.key, rope.key_stride, rope.head_size};
   params.v = {call.value, call.value_stride, rope.head_size};
   params.q_out = {rope.query, rope.query_stride, rope.head_size};
   params.k_out = {rope.key, rope.key_stride, rope.head_size};  // remove this line if only the cache needs the rotated key
-  params.rotation.style = rope.is_neox ? RopeStyle::neox : RopeStyle::interleaved;
-  params.rotation.rotary_dim = rope.rot_dim;
-  params.rotation.rotary_offset = rope.rope_dim_offset;
-  params.rotation.inverse = rope.inverse;
-  params.rotation.cos_sin = static_cast<const float*>(rope.cos_sin_cache);
-  params.rotation.max_position = rope.max_position;
+  params.rope.style = rope.is_neox ? RopeStyle::neox : RopeStyle::interleaved;
+  params.rope.rotary_dim = rope.rot_dim;
+  params.rope.rotary_offset = rope.rope_dim_offset;
+  params.rope.inverse = rope.inverse;
+  set_cos_sin_table(params.rope, rope.cos_sin_cache, rope.cache_dtype, rope.max_position);
   params.places.positions = index_view(rope.positions);
   params.places.slot_mapping = index_view(call.slot_mapping);
   params.cache.k.data = call.key_cache;
@@ -1074,13 +1073,13 @@ inline Status apply_rope_inplace(const ApplyRopeInplace& call, FaultRecord* faul
     params.num_tensors = 2;
     params.tensors[0] = rotary_tensor(call.q, call.q, call.num_qo_heads, {0, call.q_stride, call.head_dim, 1});
     params.tensors[1] = rotary_tensor(call.k, call.k, call.num_kv_heads, {0, call.k_stride, call.head_dim, 1});
-    params.style = call.is_neox ? RopeStyle::neox : RopeStyle::interleaved;
-    params.rotary_dim = call.rope_dim;
-    params.angles = cos_sin_cache(call.cos_sin_cache, DType::f32, call.max_position, call.rope_dim);
-    params.angles.width = RotaryWidth::half;
+    params.rope.style = call.is_neox ? RopeStyle::neox : RopeStyle::interleaved;
+    params.rope.rotary_dim = call.rope_dim;
+    set_cos_sin_table(params.rope, call.cos_sin_cache, DType::f32, call.max_position, call.rope_dim);
+    params.rope.width = RopeWidth::half;
     params.positions.ids = call.positions;
     params.faults = faults;
-    return rotary(params, execution);
+    return rotary(params);
   }
   if (call.cache_loc.data == nullptr) return invalid_argument("sglang: cache_loc is null: with value it must be given");
   AttentionPrologueParams params;
@@ -1094,10 +1093,9 @@ inline Status apply_rope_inplace(const ApplyRopeInplace& call, FaultRecord* faul
   params.k_out = {call.k, call.k_stride, call.head_dim};
   params.k = as_input(params.k_out);
   params.v = {call.value, call.value_stride, call.head_dim};
-  params.rotation.style = call.is_neox ? RopeStyle::neox : RopeStyle::interleaved;
-  params.rotation.rotary_dim = call.rope_dim;
-  params.rotation.cos_sin = call.cos_sin_cache;
-  params.rotation.max_position = call.max_position;
+  params.rope.style = call.is_neox ? RopeStyle::neox : RopeStyle::interleaved;
+  params.rope.rotary_dim = call.rope_dim;
+  set_cos_sin_table(params.rope, call.cos_sin_cache, DType::f32, call.max_position);
   params.places.positions = call.positions;
   params.places.slot_mapping = call.cache_loc;
   params.cache.k.data = call.k_buffer;  // a row of the pool is a page of one token
@@ -1180,19 +1178,19 @@ inline Status apply_rope(const ApplyRope& call, FaultRecord* faults, const Execu
   params.num_tensors = 2;
   params.tensors[0] = rotary_tensor(call.q, call.q_rope, call.num_q_heads, strides(call.num_q_heads));
   params.tensors[1] = rotary_tensor(call.k, call.k_rope, call.num_k_heads, strides(call.num_k_heads));
-  params.style = call.interleave ? RopeStyle::interleaved : RopeStyle::neox;
-  params.rotary_dim = call.rotary_dim;
+  params.rope.style = call.interleave ? RopeStyle::interleaved : RopeStyle::neox;
+  params.rope.rotary_dim = call.rotary_dim;
   if (call.cos_sin_cache != nullptr) {
-    params.angles = cos_sin_cache(call.cos_sin_cache, DType::f32, call.max_position, call.rotary_dim);
+    set_cos_sin_table(params.rope, call.cos_sin_cache, DType::f32, call.max_position, call.rotary_dim);
   } else if (call.inv_freq != nullptr) {
-    params.angles.source = RotarySource::inv_freq;
-    params.angles.type = DType::f64;
-    params.angles.inv_freq = call.inv_freq;
+    params.rope.source = RopeSource::inv_freq;
+    params.rope.type = DType::f64;
+    params.rope.inv_freq = call.inv_freq;
   } else {
-    params.angles.source = RotarySource::theta;
-    params.angles.theta = call.rope_theta;
+    params.rope.source = RopeSource::theta;
+    params.rope.theta = call.rope_theta;
   }
-  params.angles.width = RotaryWidth::half;
+  params.rope.width = RopeWidth::half;
   if (call.pos_ids.data != nullptr) {
     params.positions.ids = call.pos_ids;
   } else {
@@ -1201,7 +1199,7 @@ inline Status apply_rope(const ApplyRope& call, FaultRecord* faults, const Execu
     params.positions.offsets = call.offsets;
   }
   params.faults = faults;
-  return rotary(params, execution);
+  return rotary(params);
 }
 
 struct RopeQuantizeFp8Append {
@@ -1277,10 +1275,9 @@ inline Status rope_quantize_fp8_append(const RopeQuantizeFp8Append& call, FaultR
   params.q8_out.token_stride = call.num_qo_heads * call.head_dim;
   params.q8_out.head_stride = call.head_dim;
   params.q8_out.scale = call.q_scale;
-  params.rotation.style = call.is_neox ? RopeStyle::neox : RopeStyle::interleaved;
-  params.rotation.rotary_dim = call.rope_dim;
-  params.rotation.cos_sin = call.cos_sin_cache;
-  params.rotation.max_position = call.max_position;
+  params.rope.style = call.is_neox ? RopeStyle::neox : RopeStyle::interleaved;
+  params.rope.rotary_dim = call.rope_dim;
+  set_cos_sin_table(params.rope, call.cos_sin_cache, DType::f32, call.max_position);
   params.places.positions = call.pos_ids;
   params.places.slot_mapping = index_view(call.slot_mapping);
   params.cache.k.data = call.k_cache;
@@ -1354,11 +1351,12 @@ inline Status qkv_preprocessing(const QkvPreprocessing& call, FaultRecord* fault
   params.q_out = call.q_output != nullptr
                      ? MutableHeadsView{call.q_output, call.head_num * call.size_per_head, call.size_per_head}
                      : MutableHeadsView{call.qkv_input, hidden_size, call.size_per_head};
-  params.rotation.style = call.gptj ? RopeStyle::interleaved : RopeStyle::neox;
-  params.rotation.rotary_dim = call.rotary_embedding_dim;
-  params.rotation.source = CosSinSource::inv_freq;
-  params.rotation.inv_freq = call.rotary_embedding_inv_freq;
-  params.rotation.max_position = call.rotary_embedding_max_positions;
+  params.rope.style = call.gptj ? RopeStyle::interleaved : RopeStyle::neox;
+  params.rope.rotary_dim = call.rotary_embedding_dim;
+  params.rope.source = RopeSource::inv_freq;
+  params.rope.type = DType::f32;
+  params.rope.inv_freq = call.rotary_embedding_inv_freq;
+  params.rope.max_position = call.rotary_embedding_max_positions;
   params.places.num_seqs = call.batch_size;
   params.places.cu_seqlens_q = call.cu_seq_lens;
   params.places.cache_lens = call.past_seq_lens;
@@ -1430,14 +1428,14 @@ inline Status apply_rotary_pos_emb(const ApplyRotaryPosEmb& call, const Executio
   params.num_tensors = 2;
   params.tensors[0] = rotary_tensor(call.q, call.q_embed, call.num_heads, strides(call.num_heads));
   params.tensors[1] = rotary_tensor(call.k, call.k_embed, call.num_key_value_heads, strides(call.num_key_value_heads));
-  params.style = RopeStyle::neox;
-  params.rotary_dim = call.rotary_ndims;
+  params.rope.style = RopeStyle::neox;
+  params.rope.rotary_dim = call.rotary_ndims;
   const int64_t batch_stride = call.cos_per_batch ? call.seq_len * call.rotary_ndims : 0;
-  params.angles.type = call.dtype;
-  params.angles.width = RotaryWidth::full;
-  params.angles.per_token = true;
-  params.angles.cos = {call.cos, batch_stride, call.rotary_ndims, 1};
-  params.angles.sin = {call.sin, batch_stride, call.rotary_ndims, 1};
+  params.rope.type = call.dtype;
+  params.rope.width = RopeWidth::full;
+  params.rope.source = RopeSource::per_token;
+  params.rope.cos = {call.cos, batch_stride, call.rotary_ndims, 1};
+  params.rope.sin = {call.sin, batch_stride, call.rotary_ndims, 1};
   return rotary(params, execution);
 }
 
@@ -1476,15 +1474,15 @@ inline Status gptj_rotary(const Gptj& call, FaultRecord* faults, const Execution
       rotary_tensor(call.q, call.q_out, call.num_heads, batch_major_strides(call.seq_len, call.num_heads, call.head_dim));
   params.tensors[1] =
       rotary_tensor(call.k, call.k_out, call.num_kv_heads, batch_major_strides(call.seq_len, call.num_kv_heads, call.head_dim));
-  params.style = RopeStyle::interleaved;
-  params.rotary_dim = call.rotary_dim;
-  params.angles = cos_sin_cache(call.embed_positions, call.dtype, call.max_positions, call.rotary_dim);
-  params.angles.width = RotaryWidth::half;
-  std::swap(params.angles.cos, params.angles.sin);  // embed_positions is sin then cos
+  params.rope.style = RopeStyle::interleaved;
+  params.rope.rotary_dim = call.rotary_dim;
+  set_cos_sin_table(params.rope, call.embed_positions, call.dtype, call.max_positions, call.rotary_dim);
+  params.rope.width = RopeWidth::half;
+  std::swap(params.rope.cos, params.rope.sin);  // embed_positions is sin then cos
   params.positions.ids = call.position_ids;
   params.positions.batch_stride = call.seq_len;
   params.faults = faults;
-  return rotary(params, execution);
+  return rotary(params);
 }
 
 }  // namespace huggingface
@@ -1557,13 +1555,14 @@ inline Status apply_rotary_pos_emb(const ApplyRotaryPosEmb& call, FaultRecord* f
   params.tensors[0] = rotary_tensor(call.t, call.out, call.h,
                                     call.tensor_format == "sbhd" ? sequence_major_strides(call.b, call.h, call.d)
                                                                  : batch_major_strides(call.s, call.h, call.d));
-  params.style = call.interleaved ? RopeStyle::interleaved : RopeStyle::neox;
-  params.rotary_dim = call.d2;
-  params.inverse = call.backward;
-  params.angles.source = RotarySource::angles;
-  params.angles.width = RotaryWidth::full;
-  params.angles.max_position = call.s2;
-  params.angles.angles = {call.freqs, 0, call.d2, 1};
+  params.rope.style = call.interleaved ? RopeStyle::interleaved : RopeStyle::neox;
+  params.rope.rotary_dim = call.d2;
+  params.rope.inverse = call.backward;
+  params.rope.source = RopeSource::angles;
+  params.rope.type = DType::f32;
+  params.rope.width = RopeWidth::full;
+  params.rope.max_position = call.s2;
+  params.rope.angles = {call.freqs, 0, call.d2, 1};
   if (call.cp_positions.data != nullptr) {
     params.positions.ids = call.cp_positions;
     params.positions.batch_stride = 0;

@@ -51,7 +51,7 @@ class TokenRotation {
 
   TokenRotation(const RotaryParams& params, const RotaryFrequencies& frequencies, const RotaryPlace& place)
       : p_(params), place_(place) {
-    for (int64_t i = 0; place.fault == FaultCode::none && place.rotated && i < p_.rotary_dim / 2; ++i) {
+    for (int64_t i = 0; place.fault == FaultCode::none && place.rotated && i < p_.rope.rotary_dim / 2; ++i) {
       const PairTurn<A> turn = turn_of_pair<A>(p_, &frequencies, place, static_cast<int32_t>(i));
       cos_a_[i] = turn.cos_a, sin_a_[i] = turn.sin_a, cos_b_[i] = turn.cos_b, sin_b_[i] = turn.sin_b;
     }
@@ -74,7 +74,7 @@ class TokenRotation {
       for (int64_t d = begin; d < end; ++d) y[d * ys] = zeros ? T{} : x[d * xs];
     };
     if (!tensor.rotate) return fill(0, p_.head_dim, zero);
-    const int64_t begin = p_.rotary_offset, end = begin + p_.rotary_dim;
+    const int64_t begin = p_.rope.rotary_offset, end = begin + p_.rope.rotary_dim;
     if (p_.tail != RotaryTail::leave) {
       fill(0, begin, zero || p_.tail == RotaryTail::zero);
       fill(end, p_.head_dim, zero || p_.tail == RotaryTail::zero);
@@ -82,17 +82,17 @@ class TokenRotation {
     if (zero || !place_.rotated) return fill(begin, end, zero);
 
     alignas(64) A values[2 * kMaxRotaryPairs];
-    load(x + begin * xs, xs, p_.rotary_dim, values);
-    const int64_t block_pairs = p_.rotary_dim / (2 * p_.num_blocks);
-    const int64_t apart = p_.style == RopeStyle::neox ? block_pairs : 1, step = p_.style == RopeStyle::neox ? 1 : 2;
-    for (int64_t first = 0; first < p_.rotary_dim / 2; first += block_pairs) {
+    load(x + begin * xs, xs, p_.rope.rotary_dim, values);
+    const int64_t block_pairs = p_.rope.rotary_dim / (2 * p_.rope.num_blocks);
+    const int64_t apart = p_.rope.style == RopeStyle::neox ? block_pairs : 1, step = p_.rope.style == RopeStyle::neox ? 1 : 2;
+    for (int64_t first = 0; first < p_.rope.rotary_dim / 2; first += block_pairs) {
       A* block = values + 2 * first;
       for (int64_t i = 0; i < block_pairs; ++i) {
         const int64_t n = first + i;
         turn_pair<A>(block[step * i], block[step * i + apart], {cos_a_[n], sin_a_[n], cos_b_[n], sin_b_[n]});
       }
     }
-    store(values, p_.rotary_dim, ys, y + begin * ys);
+    store(values, p_.rope.rotary_dim, ys, y + begin * ys);
   }
 
   const RotaryParams& p_;

@@ -27,9 +27,9 @@ bool vectors_fit(const RotaryParams& p, int64_t vector) {
     return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(vector * size) == 0 && s.channel == 1 &&
            s.batch % vector == 0 && s.token % vector == 0 && s.head % vector == 0;
   };
-  const int64_t block_pairs = p.rotary_dim / (2 * p.num_blocks);
-  if (block_pairs % vector != 0 || (p.head_dim - p.rotary_dim) % vector != 0) return false;
-  if (p.rotary_dim > 0 && p.rotary_offset % vector != 0) return false;
+  const int64_t block_pairs = p.rope.rotary_dim / (2 * p.rope.num_blocks);
+  if (block_pairs % vector != 0 || (p.head_dim - p.rope.rotary_dim) % vector != 0) return false;
+  if (p.rope.rotary_dim > 0 && p.rope.rotary_offset % vector != 0) return false;
   return std::all_of(p.tensors, p.tensors + p.num_tensors,
                      [&](const RotaryTensor& t) { return aligned(t.x, t.x_strides) && aligned(t.y, t.y_strides); });
 }
@@ -40,12 +40,12 @@ bool narrow(int64_t stride, int64_t count, int64_t size) {
 }
 
 bool lean(const RotaryParams& p, int64_t vector) {
-  const RotaryAngles& a = p.angles;
+  const Rope& a = p.rope;
   const RotaryPositions& q = p.positions;
-  if (p.rotary_dim == 0 || a.source != RotarySource::cos_sin || a.width != RotaryWidth::half || a.attention_factor != 1.0)
+  if (p.rope.rotary_dim == 0 || (a.source != RopeSource::table && a.source != RopeSource::per_token) || a.width != RopeWidth::half || a.attention_factor != 1.0)
     return false;
-  if (p.num_blocks != 1 || q.num_axes != 1 || p.batch > kMaxGrid || a.max_position > INT32_MAX) return false;
-  if (p.tail != RotaryTail::copy && p.rotary_dim < p.head_dim) return false;
+  if (p.rope.num_blocks != 1 || p.rope.num_axes != 1 || p.batch > kMaxGrid || a.max_position > INT32_MAX) return false;
+  if (p.tail != RotaryTail::copy && p.rope.rotary_dim < p.head_dim) return false;
   if (q.cu_seqlens.data != nullptr || q.max_seqlen > 0) return false;
   if (a.past_table == PastTable::identity && a.max_position > 0) return false;
   // Only without a bound would a sum that wraps pass for a position: one of its terms, q.offset, is small.
@@ -57,7 +57,7 @@ bool lean(const RotaryParams& p, int64_t vector) {
   const int64_t index_batch = q.ids.data != nullptr ? q.batch_stride : q.offsets_stride;
   if (!narrow(index_batch, 1, index_size) || !narrow(q.token_stride, 1, index_size)) return false;
   const int64_t size = dtype_size(a.type);
-  for (const RotaryColumns* c : {&a.cos, &a.sin}) {
+  for (const RopeColumns* c : {&a.cos, &a.sin}) {
     const int64_t bytes = std::min<int64_t>(vector * size, 16);
     if (c->column_stride != 1 || !narrow(c->row_stride, 1, size)) return false;
     if (reinterpret_cast<uintptr_t>(c->data) % static_cast<uintptr_t>(bytes) != 0) return false;
@@ -88,8 +88,8 @@ LeanRotaryArgs lean_args(const RotaryParams& p) {
   args.implicit = given ? 0 : 1;
   args.offset = q.offset;
   args.seq_len = static_cast<uint32_t>(p.seq_len);
-  const RotaryAngles& a = p.angles;
-  args.per_token = a.per_token ? 1 : 0;
+  const Rope& a = p.rope;
+  args.per_token = a.source == RopeSource::per_token ? 1 : 0;
   if (a.max_position > 0) args.last_position = a.max_position - 1;
   args.type = a.type;
   const int64_t table_size = dtype_size(a.type);
@@ -99,9 +99,9 @@ LeanRotaryArgs lean_args(const RotaryParams& p) {
   args.sin_row = bytes_of(a.sin.row_stride, table_size);
   args.cos_batch = a.cos.batch_stride * table_size;
   args.sin_batch = a.sin.batch_stride * table_size;
-  args.inverse = p.inverse ? 1 : 0;
-  args.layout = {static_cast<int32_t>(p.head_dim), static_cast<int32_t>(p.rotary_dim), static_cast<int32_t>(p.rotary_offset),
-                 p.style};
+  args.inverse = p.rope.inverse ? 1 : 0;
+  args.layout = {static_cast<int32_t>(p.head_dim), static_cast<int32_t>(p.rope.rotary_dim), static_cast<int32_t>(p.rope.rotary_offset),
+                 p.rope.style};
   const int64_t size = dtype_size(p.dtype);
   for (int64_t i = 0; i < p.num_tensors; ++i) {
     const RotaryTensor& t = p.tensors[i];
@@ -123,7 +123,7 @@ int64_t heads_of(const RotaryParams& p) {
 }
 
 int64_t units_of_head(const RotaryParams& p, int64_t vector) {
-  return units_of({static_cast<int32_t>(p.head_dim), static_cast<int32_t>(p.rotary_dim)}, vector);
+  return units_of({static_cast<int32_t>(p.head_dim), static_cast<int32_t>(p.rope.rotary_dim)}, vector);
 }
 
 // Why these: docs/tuning-log.md.
@@ -151,7 +151,7 @@ Status launch_lean(const RotaryParams& p, bool streaming, cudaStream_t stream) {
   LeanRotaryArgs args = lean_args(p);
   int64_t most = 0;
   for (int64_t i = 0; i < p.num_tensors; ++i) most = std::max(most, p.tensors[i].num_heads);
-  const bool whole = p.rotary_dim == p.head_dim;
+  const bool whole = p.rope.rotary_dim == p.head_dim;
   const int64_t units = units_of_head(p, kWidest<T>);
   const int64_t rows = std::clamp<int64_t>((whole ? kThreadsOfWholeHeads : kThreadsOfPartialHeads) / units, 1, most);
   int64_t blocks = 0;
@@ -159,7 +159,7 @@ Status launch_lean(const RotaryParams& p, bool streaming, cudaStream_t stream) {
     args.first_block[i] = i < p.num_tensors ? static_cast<uint32_t>(blocks) : std::numeric_limits<uint32_t>::max();
     if (i < p.num_tensors) blocks += ceil_divide(p.tensors[i].num_heads, rows);
   }
-  const auto kernel = p.style == RopeStyle::neox ? lean_kernel<T, RopeStyle::neox>(whole, streaming)
+  const auto kernel = p.rope.style == RopeStyle::neox ? lean_kernel<T, RopeStyle::neox>(whole, streaming)
                                                  : lean_kernel<T, RopeStyle::interleaved>(whole, streaming);
   for (int64_t first = 0; first < p.seq_len; first += kMaxGrid) {
     args.first_token = static_cast<uint32_t>(first);
@@ -181,7 +181,7 @@ Status launch_general(const RotaryParams& p, const RotaryFrequencies& frequencie
   const LaunchShape shape = {
       dim3(static_cast<unsigned>(p.seq_len), static_cast<unsigned>(blocks), static_cast<unsigned>(std::min(p.batch, kMaxGrid))),
       dim3(static_cast<unsigned>(units), static_cast<unsigned>(rows)),
-      static_cast<size_t>(2 * p.rotary_dim) * sizeof(RotaryArithmetic<T>)};
+      static_cast<size_t>(2 * p.rope.rotary_dim) * sizeof(RotaryArithmetic<T>)};
   return launch(kName, general_rotary_kernel<T, V>, shape, stream, p, frequencies);
 }
 
@@ -253,7 +253,7 @@ std::vector<KernelInstance<RotaryParams>> instances_of(const RotaryParams& param
     using T = decltype(type);
     for (const bool streaming : {false, true}) {
       if (!runs_lean<T>(params)) break;
-      list.push_back({lean_name(params.dtype, params.style, params.rotary_dim == params.head_dim, streaming),
+      list.push_back({lean_name(params.dtype, params.rope.style, params.rope.rotary_dim == params.head_dim, streaming),
                       streaming ? kAnyTokens : tokens_kept<T>(params),
                       [=](const RotaryParams& call, cudaStream_t stream) { return launch_lean<T>(call, streaming, stream); }});
     }

@@ -214,7 +214,7 @@ __global__ void __launch_bounds__(kMaxRotaryThreads) lean_rotary_kernel(const __
     if (b > 0) cos_row += b * p.cos_batch, sin_row += b * p.sin_batch;
     const uint32_t column = static_cast<uint32_t>(place.pair), apart = static_cast<uint32_t>(p.layout.rotary_dim) / 4;
     load_turns<A, V, kStyle == RopeStyle::neox ? 1 : 2>(p.type, cos_row, sin_row, column, apart, cos, sin);
-    if (p.inverse != 0) {
+    if (p.rope.inverse != 0) {
 #pragma unroll
       for (int i = 0; i < V; ++i) sin[i] = -sin[i];
     }
@@ -297,11 +297,11 @@ __global__ void __launch_bounds__(kMaxRotaryThreads)
   using A = RotaryArithmetic<T>;
   extern __shared__ __align__(16) char shared[];
   A* turns = reinterpret_cast<A*>(shared);
-  const int pairs = static_cast<int>(p.rotary_dim / 2), step = static_cast<int>(gridDim.y * blockDim.y);
+  const int pairs = static_cast<int>(p.rope.rotary_dim / 2), step = static_cast<int>(gridDim.y * blockDim.y);
   const int64_t token = blockIdx.x;
-  const HeadLayout layout = {static_cast<int32_t>(p.head_dim), static_cast<int32_t>(p.rotary_dim),
-                             static_cast<int32_t>(p.rotary_offset), p.style};
-  const UnitPlace place = place_block_unit<V>(static_cast<int>(threadIdx.x), layout, static_cast<int>(p.num_blocks));
+  const HeadLayout layout = {static_cast<int32_t>(p.head_dim), static_cast<int32_t>(p.rope.rotary_dim),
+                             static_cast<int32_t>(p.rope.rotary_offset), p.rope.style};
+  const UnitPlace place = place_block_unit<V>(static_cast<int>(threadIdx.x), layout, static_cast<int>(p.rope.num_blocks));
   const bool rotated = place.pair >= 0;
   const RotaryHead first = rotary_head_after(p, {0, 0}, static_cast<int>(blockIdx.y * blockDim.y + threadIdx.y));
 
@@ -348,7 +348,7 @@ __global__ void __launch_bounds__(kMaxRotaryThreads)
       next = load(at);
       const bool tail = tensor.rotate && !rotated;
       if (tail && p.tail == RotaryTail::leave) continue;
-      if (tensor.rotate && rotated && where.rotated) turn_unit<T, V>(unit, p.style, [&](int n) { return of_unit[n]; });
+      if (tensor.rotate && rotated && where.rotated) turn_unit<T, V>(unit, p.rope.style, [&](int n) { return of_unit[n]; });
       if (outside || (tail && p.tail == RotaryTail::zero)) unit = {};
       store_strided<T, V>(y, strides.channel, place, unit);
     }

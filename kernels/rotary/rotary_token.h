@@ -46,7 +46,7 @@ PROLOGUE_HOST_DEVICE inline RotaryPlace place_rotary_token(const RotaryParams& p
   place.token = token;
   if (p.ids.data != nullptr) {
     for (int axis = 0; axis < kMaxRotaryAxes; ++axis) {
-      if (axis >= p.num_axes) break;
+      if (axis >= params.rope.num_axes) break;
       const int64_t at = axis * p.axis_stride + batch * p.batch_stride + token * p.token_stride;
       place.positions[axis] = int_at(p.ids, at);
       place.padding = place.padding || place.positions[axis] < 0;
@@ -70,10 +70,10 @@ PROLOGUE_HOST_DEVICE inline RotaryPlace place_rotary_token(const RotaryParams& p
   }
   if (place.padding || place.fault != FaultCode::none) return place;
   for (int axis = 0; axis < kMaxRotaryAxes; ++axis) {
-    if (axis >= p.num_axes) break;
+    if (axis >= params.rope.num_axes) break;
     const int64_t position = place.positions[axis];
-    const bool past_table = params.angles.max_position > 0 && position >= params.angles.max_position;
-    const bool identity = past_table && params.angles.past_table == PastTable::identity;
+    const bool past_table = params.rope.max_position > 0 && position >= params.rope.max_position;
+    const bool identity = past_table && params.rope.past_table == PastTable::identity;
     if (identity) place.rotated = false;
     if (position < 0 || (past_table && !identity)) place.fault = FaultCode::position_out_of_range;
   }
@@ -116,26 +116,26 @@ PROLOGUE_HOST_DEVICE void turn_by(int64_t position, DType type, const void* inv_
 template <class A>
 PROLOGUE_HOST_DEVICE PairTurn<A> turn_of_pair(const RotaryParams& params, const RotaryFrequencies* frequencies,
                                               const RotaryPlace& place, int32_t pair) {
-  const RotaryAngles& p = params.angles;
-  const int32_t block_pairs = static_cast<int32_t>(params.rotary_dim) / static_cast<int32_t>(2 * params.num_blocks);
+  const Rope& p = params.rope;
+  const int32_t block_pairs = static_cast<int32_t>(params.rope.rotary_dim) / static_cast<int32_t>(2 * params.rope.num_blocks);
   const int32_t block = pair / block_pairs, column = pair % block_pairs;
   int64_t axis = 0;
-  if (params.positions.num_axes > 1) axis = params.positions.pair_axis == nullptr ? block : params.positions.pair_axis[pair];
-  const int64_t position = axis < params.positions.num_axes ? place.positions[axis] : place.positions[0];
+  if (params.rope.num_axes > 1) axis = params.rope.pair_axis == nullptr ? block : params.rope.pair_axis[pair];
+  const int64_t position = axis < params.rope.num_axes ? place.positions[axis] : place.positions[0];
 
   PairTurn<A> turn = {};
-  if (p.source == RotarySource::inv_freq || p.source == RotarySource::theta) {
-    const bool given = p.source == RotarySource::inv_freq;
+  if (!rope_rows_are_given(p.source)) {
+    const bool given = p.source == RopeSource::inv_freq;
     turn_by(position, given ? p.type : DType::f64, given ? p.inv_freq : frequencies->values, column, turn.cos_a, turn.sin_a);
     turn.cos_b = turn.cos_a;
     turn.sin_b = turn.sin_a;
   } else {
-    const int64_t row = p.per_token ? place.token : position;
+    const int64_t row = rope_row_is_token(p.source) ? place.token : position;
     const auto load = [&](int64_t at, A& cos, A& sin) {
-      const auto index = [&](const RotaryColumns& columns) {
+      const auto index = [&](const RopeColumns& columns) {
         return place.batch * columns.batch_stride + row * columns.row_stride + at * columns.column_stride;
       };
-      if (p.source == RotarySource::cos_sin) {
+      if (p.source == RopeSource::table || p.source == RopeSource::per_token) {
         cos = float_at<A>(p.type, p.cos.data, index(p.cos));
         sin = float_at<A>(p.type, p.sin.data, index(p.sin));
       } else {
@@ -144,12 +144,12 @@ PROLOGUE_HOST_DEVICE PairTurn<A> turn_of_pair(const RotaryParams& params, const 
         sin = static_cast<A>(taken.sin);
       }
     };
-    if (p.width == RotaryWidth::half) {
+    if (p.width == RopeWidth::half) {
       load(column, turn.cos_a, turn.sin_a);
       turn.cos_b = turn.cos_a;
       turn.sin_b = turn.sin_a;
     } else {
-      const bool neox = params.style == RopeStyle::neox;
+      const bool neox = params.rope.style == RopeStyle::neox;
       load(neox ? column : 2 * column, turn.cos_a, turn.sin_a);
       load(neox ? column + block_pairs : 2 * column + 1, turn.cos_b, turn.sin_b);
     }
@@ -157,8 +157,8 @@ PROLOGUE_HOST_DEVICE PairTurn<A> turn_of_pair(const RotaryParams& params, const 
   const A factor = static_cast<A>(p.attention_factor);
   turn = {multiply_rounded(turn.cos_a, factor), multiply_rounded(turn.sin_a, factor), multiply_rounded(turn.cos_b, factor),
           multiply_rounded(turn.sin_b, factor)};
-  if (params.inverse && params.inverse_by_own_sine) return {turn.cos_a, -turn.sin_a, turn.cos_b, -turn.sin_b};
-  if (params.inverse) return {turn.cos_a, -turn.sin_b, turn.cos_b, -turn.sin_a};
+  if (params.rope.inverse && params.rope.inverse_by_own_sine) return {turn.cos_a, -turn.sin_a, turn.cos_b, -turn.sin_b};
+  if (params.rope.inverse) return {turn.cos_a, -turn.sin_b, turn.cos_b, -turn.sin_a};
   return turn;
 }
 

@@ -1,4 +1,4 @@
-// Gathers the cos/sin rows of a step's tokens, once for all layers with the same rotation. CosSinSource::per_token reads them.
+// Gathers the cos/sin rows of a step's tokens, once for all layers with the same rotation. RopeSource::per_token reads them.
 //
 //   out[t, i] = cos_sin[position, i], out[t, r/2 + i] = cos_sin[position, r/2 + i], position = positions[pair_axis[i], t]
 //
@@ -18,6 +18,7 @@
 #include <prologue/kernels/base/execution.h>
 #include <prologue/kernels/base/export.h>
 #include <prologue/kernels/base/status.h>
+#include <prologue/kernels/base/rope.h>
 #include <prologue/kernels/base/views.h>
 
 namespace prologue {

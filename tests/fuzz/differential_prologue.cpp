@@ -51,7 +51,7 @@ PrologueCase model_case(Random& random) {
   if (percent(40)) c.norm = percent(80) ? NormPlacement::before_rope : NormPlacement::after_rope;
   if (percent(20)) c.weight_offset = 1.0f;
   c.style = percent(70) ? RopeStyle::neox : RopeStyle::interleaved;
-  c.source = percent(70) ? CosSinSource::table : percent(50) ? CosSinSource::per_token : CosSinSource::inv_freq;
+  c.source = percent(70) ? RopeSource::table : percent(50) ? RopeSource::per_token : RopeSource::inv_freq;
   if (percent(15)) c.num_axes = 3, c.interleaved_axes = percent(50);
   if (percent(30)) c.derive_positions = c.derive_slots = true;
   c.int64_positions = percent(50), c.int64_slots = percent(50);
@@ -84,8 +84,8 @@ PrologueCase real_case(Random& random, const Sizes& sizes) {
   if (c.head_dim == 576 && random.integer(0, 1) == 0) c.rotary_dim = 64;
   c.rotary_offset = random.integer(0, 2) > 0 ? 0 : 2 * random.integer(0, (c.head_dim - c.rotary_dim) / 2);
   c.num_tokens = random_tokens(random, sizes, (c.num_q_heads + 2 * c.num_kv_heads) * c.head_dim);
-  if (c.source == CosSinSource::table) c.max_position = random.integer(0, 1) == 0 ? 40 : random.integer(100, 12000);
-  if (c.source == CosSinSource::inv_freq) c.max_position = random.integer(0, 1) == 0 ? 1 << 20 : 100;
+  if (c.source == RopeSource::table) c.max_position = random.integer(0, 1) == 0 ? 40 : random.integer(100, 12000);
+  if (c.source == RopeSource::inv_freq) c.max_position = random.integer(0, 1) == 0 ? 1 << 20 : 100;
   if (random.integer(0, 1) == 0) c.page_size = int64_t{1} << random.integer(0, 8);
   const int64_t values = random.integer(0, 15);
   if (values < 2) c.values = values == 0 ? Values::huge : Values::denormal;

@@ -58,12 +58,12 @@ RotaryCase real_case(Random& random, const Sizes& sizes) {
   c.style = percent(50) ? RopeStyle::neox : RopeStyle::interleaved;
   c.inverse = percent(25);
   c.tail = percent(70) ? RotaryTail::copy : static_cast<RotaryTail>(random.integer(0, 2));
-  c.source = percent(50) ? RotarySource::cos_sin : static_cast<RotarySource>(random.integer(0, 3));
-  const bool given = c.source == RotarySource::cos_sin || c.source == RotarySource::angles;
+  c.source = percent(50) ? RopeSource::table : static_cast<RopeSource>(random.integer(0, 3));
+  const bool given = c.source == RopeSource::table || c.source == RopeSource::angles;
   c.type = percent(60) ? DType::f32 : kFloatTypes[random.integer(0, 3)];
-  if (c.source == RotarySource::inv_freq) c.type = percent(50) ? DType::f32 : DType::f64;
+  if (c.source == RopeSource::inv_freq) c.type = percent(50) ? DType::f32 : DType::f64;
   if (given) {
-    c.width = percent(80) ? RotaryWidth::half : RotaryWidth::full;
+    c.width = percent(80) ? RopeWidth::half : RopeWidth::full;
     c.per_token = percent(30);
     c.table_per_batch = percent(15);
     c.column_stride = percent(90) ? 1 : 2;
@@ -128,17 +128,17 @@ Outcome run_extremes(Backend backend, uint64_t seed, const Sizes& sizes) {
   const int64_t pairs = p.rotary_dim / 2, rows = coin() ? tokens : random.integer(1, 100);
   const bool per_token = rows == tokens;
   p.angles = cos_sin_cache(arena.input(many_normals<float>(random, rows * p.rotary_dim)), DType::f32, rows, p.rotary_dim);
-  p.angles.per_token = per_token;
-  if (per_token) p.angles.max_position = coin() ? 0 : random.integer(1, 100);
-  if (!per_token && coin()) p.positions.num_axes = random.integer(2, 4);
-  if (p.positions.num_axes > 1) {
+  p.rope.per_token = per_token;
+  if (per_token) p.rope.max_position = coin() ? 0 : random.integer(1, 100);
+  if (!per_token && coin()) p.rope.num_axes = random.integer(2, 4);
+  if (p.rope.num_axes > 1) {
     std::vector<uint8_t> axes(static_cast<size_t>(pairs));
     for (uint8_t& axis : axes) axis = static_cast<uint8_t>(coin() ? random.integer(0, 255) : random.integer(0, 3));
-    p.positions.pair_axis = arena.input(axes);
+    p.rope.pair_axis = arena.input(axes);
   }
   const bool ids = coin();
   if (ids) {
-    std::vector<int64_t> values(static_cast<size_t>(p.positions.num_axes * tokens));
+    std::vector<int64_t> values(static_cast<size_t>(p.rope.num_axes * tokens));
     for (int64_t& value : values) value = coin() ? random.integer(0, rows - 1) : extreme();
     p.positions.ids = index_view(arena.input(values));
     p.positions.axis_stride = tokens, p.positions.batch_stride = tokens;
@@ -164,7 +164,7 @@ Outcome run_extremes(Backend backend, uint64_t seed, const Sizes& sizes) {
   std::vector<Output> outputs;
   add_outputs(p, Element::f32, outputs);
   return outcome(str_cat("T=", tokens, " heads=", heads, " D=", head_dim, " r=", p.rotary_dim, per_token ? " per token" : "",
-                         " max=", p.angles.max_position, " axes=", p.positions.num_axes, " ids=", ids,
+                         " max=", p.rope.max_position, " axes=", p.rope.num_axes, " ids=", ids,
                          " offset=", p.positions.offset, " seqs=", p.positions.num_seqs, " max_seqlen=", p.positions.max_seqlen),
                  status, arena, std::move(outputs));
 }

@@ -259,20 +259,20 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
   }
   if (choices.chance(4)) p.v_norm.placement = NormPlacement::before_rope, p.v_norm.eps = choices.real(1e-6f);
 
-  Rotation& r = p.rotation;
+  Rope& r = p.rope;
   r.style = choices.enumerator(RopeStyle::interleaved);
   const auto even = [&](int64_t high) { return high < 2 || high > 576 ? choices.size(0, 0) : choices.size(0, high / 2) / 2 * 2; };
   r.rotary_dim = choices.chance(6) ? 0 : choices.chance(2) ? p.head_dim : even(p.head_dim);
   r.rotary_offset = choices.chance(3) ? even(plus(p.head_dim, -std::max<int64_t>(r.rotary_dim, 0))) : 0;
   r.inverse = choices.chance(3);
-  r.source = choices.enumerator(CosSinSource::inv_freq);
+  r.source = choices.enumerator(RopeSource::inv_freq);
   r.attention_factor = choices.real(1.0f);
-  const bool by_token = r.source == CosSinSource::per_token;
+  const bool by_token = r.source == RopeSource::per_token;
   r.max_position = (by_token || r.rotary_dim == 0) && choices.chance(2) ? 0 : choices.size(1, 12);
   r.past_table = choices.enumerator(PastTable::identity);
   r.num_axes = choices.chance(2) ? 1 : choices.size(1, 4);
   if (r.rotary_dim > 0) {
-    if (r.source == CosSinSource::inv_freq) {
+    if (r.source == RopeSource::inv_freq) {
       map.array("inv_freq", r.inv_freq, dense(r.rotary_dim / 2, 4), Use::read);
     } else {
       map.array("cos_sin", r.cos_sin, dense(times(by_token ? p.num_tokens : r.max_position, r.rotary_dim), 4), Use::read);
@@ -325,10 +325,10 @@ inline void decode_fault_records(Choices& choices, MemoryMap& map, AttentionProl
 inline void fill_prologue(Choices& choices, const AttentionPrologueParams& p) {
   const TokenPlaces& places = p.places;
   if (present(places.positions.data)) {
-    for (int64_t axis = 0; axis < p.rotation.num_axes; ++axis)
+    for (int64_t axis = 0; axis < p.rope.num_axes; ++axis)
       for (int64_t t = 0; t < p.num_tokens; ++t)
         set_index(places.positions.data, index_size(places.positions), axis * places.position_axis_stride + t,
-                  index_value(choices, choices.chance(4) ? -1 : 0, p.rotation.max_position > 0 ? p.rotation.max_position : 9));
+                  index_value(choices, choices.chance(4) ? -1 : 0, p.rope.max_position > 0 ? p.rope.max_position : 9));
   }
   fill_indices(choices, places.slot_mapping, p.num_tokens, -1, times(p.cache.num_pages, p.cache.page_size));
   fill_batch(choices, places.cu_seqlens_q, places.num_seqs, p.num_tokens, places.cache_lens, 9, places.block_table,
@@ -340,7 +340,7 @@ inline void fill_prologue(Choices& choices, const AttentionPrologueParams& p) {
 inline void permit_prologue(MemoryMap& map, const AttentionPrologueParams& p) {
   const TokenPlaces& places = p.places;
   if (p.num_tokens == 0) return;
-  const Rotation& r = p.rotation;
+  const Rope& r = p.rope;
   const bool has_k = p.num_kv_heads > 0 && p.k.data != nullptr, has_v = p.num_kv_heads > 0 && p.v.data != nullptr;
   const bool cache_k = has_k && p.cache.k.data != nullptr, cache_v = has_v && p.cache.v.data != nullptr;
   const bool positions_given = places.positions.data != nullptr, slots_given = places.slot_mapping.data != nullptr;

@@ -43,24 +43,24 @@ RotaryStrides decode_strides(Choices& choices, const RotaryParams& p, int64_t nu
 // Tables of few rows, so that positions past them are met as well.
 void decode_angles(Choices& choices, MemoryMap& map, RotaryParams& p) {
   RotaryAngles& a = p.angles;
-  a.source = choices.enumerator(RotarySource::theta);
-  const bool given = a.source == RotarySource::cos_sin || a.source == RotarySource::angles;
-  a.type = a.source == RotarySource::inv_freq ? choices.chance(2) ? DType::f32 : DType::f64 : float_type(choices);
-  a.width = choices.hostile()            ? choices.enumerator(RotaryWidth::full)
-            : given && choices.chance(2) ? RotaryWidth::full
-                                         : RotaryWidth::half;
+  a.source = choices.enumerator(RopeSource::theta);
+  const bool given = a.source == RopeSource::table || a.source == RopeSource::angles;
+  a.type = a.source == RopeSource::inv_freq ? choices.chance(2) ? DType::f32 : DType::f64 : float_type(choices);
+  a.width = choices.hostile()            ? choices.enumerator(RopeWidth::full)
+            : given && choices.chance(2) ? RopeWidth::full
+                                         : RopeWidth::half;
   a.per_token = (given && choices.chance(3)) || choices.hostile();
   a.max_position = given && !a.per_token ? choices.size(1, 9) : choices.size(0, 9);
-  if (p.rotary_dim != 0 && a.source == RotarySource::theta) a.theta = static_cast<double>(choices.real(10000.0f));
+  if (p.rotary_dim != 0 && a.source == RopeSource::theta) a.theta = static_cast<double>(choices.real(10000.0f));
   a.past_table = choices.enumerator(PastTable::identity);
   a.attention_factor = static_cast<double>(choices.real(1.0f));
   const int64_t size = dtype_is_float(a.type) ? dtype_size(a.type) : 4;
   const int64_t w = p.num_blocks > 0 ? p.rotary_dim / p.num_blocks : 0;
   if (p.rotary_dim == 0) return;
-  if (a.source == RotarySource::inv_freq) map.array("inv_freq", a.inv_freq, dense(w / 2, size), Use::read, a.type);
+  if (a.source == RopeSource::inv_freq) map.array("inv_freq", a.inv_freq, dense(w / 2, size), Use::read, a.type);
   if (!given) return;
-  const int64_t num_rows = a.per_token ? p.seq_len : a.max_position, columns = a.width == RotaryWidth::full ? w : w / 2;
-  const auto table = [&](const char* name, RotaryColumns& c) {
+  const int64_t num_rows = a.per_token ? p.seq_len : a.max_position, columns = a.width == RopeWidth::full ? w : w / 2;
+  const auto table = [&](const char* name, RopeColumns& c) {
     c.column_stride = choices.chance(4) ? choices.stride(1) : 1;
     c.row_stride = choices.stride(times(columns, c.column_stride));
     c.batch_stride = choices.chance(3) ? choices.stride(times(num_rows, c.row_stride)) : 0;
@@ -73,14 +73,14 @@ void decode_angles(Choices& choices, MemoryMap& map, RotaryParams& p) {
                 {columns, times(c.column_stride, size)}}},
               Use::read, a.type);
   };
-  if (a.source == RotarySource::angles) return table("angles", a.angles);
+  if (a.source == RopeSource::angles) return table("angles", a.angles);
   table("cos", a.cos);
   table("sin", a.sin);
 }
 
 void decode_positions(Choices& choices, MemoryMap& map, RotaryParams& p) {
   RotaryPositions& q = p.positions;
-  q.num_axes = p.angles.per_token || choices.chance(2) ? 1 : choices.size(1, 4);
+  q.num_axes = p.rope.per_token || choices.chance(2) ? 1 : choices.size(1, 4);
   if (q.num_axes > 1 && p.rotary_dim > 0 && (q.num_axes != p.num_blocks || choices.chance(2))) {
     map.array("pair_axis", q.pair_axis, dense(p.rotary_dim / 2, 1), Use::read);
   }
@@ -133,7 +133,7 @@ int64_t read_int(const IndexView& view, int64_t i) {
     case DType::uint8: return as(uint8_t{});
     case DType::uint16: return as(uint16_t{});
     case DType::uint32: return as(uint32_t{});
-    case DType::uint64: return as(uint64_t{});
+    default: return as(uint64_t{});
   }
   return 0;
 }

@@ -20,7 +20,7 @@ T* address(int64_t number) {
 }
 
 void set_head_dim(AttentionPrologueParams& p, int64_t head_dim) {
-  p.head_dim = p.cache.k.head_dim = p.rotation.rotary_dim = head_dim;
+  p.head_dim = p.cache.k.head_dim = p.rope.rotary_dim = head_dim;
   set_packed_qkv(p, address(1), (p.num_q_heads + 2 * p.num_kv_heads) * head_dim);
   p.q_out = {address(2), p.num_q_heads * head_dim, head_dim};
   p.cache.k.strides = p.cache.v.strides = nhd_strides(16, p.num_kv_heads, head_dim);
@@ -30,7 +30,7 @@ AttentionPrologueParams call(DType dtype) {
   AttentionPrologueParams p;
   p.num_tokens = 64, p.num_q_heads = 32, p.num_kv_heads = 8, p.dtype = dtype;
   set_head_dim(p, 128);
-  p.rotation.cos_sin = address<float>(3), p.rotation.max_position = 4096;
+  p.rope.cos_sin = address<float>(3), p.rope.max_position = 4096;
   p.places.positions = index_view(address<int32_t>(4)), p.places.slot_mapping = index_view(address<int64_t>(5));
   p.cache.k.data = address(6), p.cache.v.data = address(7), p.cache.k.format.type = p.cache.v.format.type = dtype;
   p.cache.num_pages = 1024, p.cache.page_size = 16, p.cache.num_kv_heads = 8;
@@ -54,11 +54,11 @@ void derived(AttentionPrologueParams& p) {
   p.places.block_table = address<int32_t>(19), p.places.block_table_stride = p.places.max_pages_per_seq = 256;
 }
 void axes(AttentionPrologueParams& p) {
-  p.rotation.num_axes = 3, p.rotation.pair_axis = address<uint8_t>(20), p.places.position_axis_stride = 64;
+  p.rope.num_axes = 3, p.rope.pair_axis = address<uint8_t>(20), p.places.position_axis_stride = 64;
 }
-void rows_per_token(AttentionPrologueParams& p) { p.rotation.source = CosSinSource::per_token, p.rotation.max_position = 0; }
-void interleaved(AttentionPrologueParams& p) { p.rotation.style = RopeStyle::interleaved; }
-void partial(AttentionPrologueParams& p) { p.rotation.rotary_dim = 96; }
+void rows_per_token(AttentionPrologueParams& p) { p.rope.source = RopeSource::per_token, p.rope.max_position = 0; }
+void interleaved(AttentionPrologueParams& p) { p.rope.style = RopeStyle::interleaved; }
+void partial(AttentionPrologueParams& p) { p.rope.rotary_dim = 96; }
 
 std::string kernel_of(const AttentionPrologueParams& params) {
   Execution execution;
@@ -107,20 +107,20 @@ TEST_F(FastPath, WhatThePageListsIsLean) {
   for (const auto& changes : std::initializer_list<std::initializer_list<Change>>{{}, {bias}, {interleaved}, {partial, bias}})
     EXPECT_EQ(kernel_with(DType::f32, changes), "lean");
   // A call that only rotates and writes has instances for 8 bytes and multiples of 4 channels, too.
-  EXPECT_EQ(kernel_with(DType::bf16, {[](AttentionPrologueParams& p) { p.k.token_stride += 4, p.rotation.rotary_dim = 72; }}),
+  EXPECT_EQ(kernel_with(DType::bf16, {[](AttentionPrologueParams& p) { p.k.token_stride += 4, p.rope.rotary_dim = 72; }}),
             "lean");
 }
 
 TEST_F(FastPath, WhatThePageExcludesIsGeneral) {
   const std::initializer_list<Change> changes = {
-      [](AttentionPrologueParams& p) { p.rotation.source = CosSinSource::inv_freq, p.rotation.inv_freq = address<float>(3); },
+      [](AttentionPrologueParams& p) { p.rope.source = RopeSource::inv_freq, p.rope.inv_freq = address<float>(3); },
       [](AttentionPrologueParams& p) { bias(p), p.q.data = address<char>(1) + 8; },
       [](AttentionPrologueParams& p) { bias(p), p.k.token_stride += 4; },
       [](AttentionPrologueParams& p) { bias(p), p.cache.v.strides.token += 4, p.cache.v.strides.page += 64; },
-      [](AttentionPrologueParams& p) { p.rotation.cos_sin = address<float>(3) + 1; },
+      [](AttentionPrologueParams& p) { p.rope.cos_sin = address<float>(3) + 1; },
       [](AttentionPrologueParams& p) { set_head_dim(p, 84); },
-      [](AttentionPrologueParams& p) { p.rotation.rotary_dim = 124; },
-      [](AttentionPrologueParams& p) { p.rotation.rotary_dim = 72, bias(p); },
+      [](AttentionPrologueParams& p) { p.rope.rotary_dim = 124; },
+      [](AttentionPrologueParams& p) { p.rope.rotary_dim = 72, bias(p); },
       [](AttentionPrologueParams& p) { bias(p), p.bias.k = nullptr; },
       [](AttentionPrologueParams& p) { norm(p), p.q_norm.placement = p.k_norm.placement = NormPlacement::after_rope; },
       [](AttentionPrologueParams& p) { norm(p), p.q_norm.kind = p.k_norm.kind = NormKind::layer; },
@@ -134,7 +134,7 @@ TEST_F(FastPath, WhatThePageExcludesIsGeneral) {
       [](AttentionPrologueParams& p) { p.v_norm.placement = NormPlacement::before_rope; },
       [](AttentionPrologueParams& p) { p.q_scale.constant = 0.5f; },
       [](AttentionPrologueParams& p) { p.rounding = Rounding::per_step; },
-      [](AttentionPrologueParams& p) { p.rotation.inverse = true; },
+      [](AttentionPrologueParams& p) { p.rope.inverse = true; },
       [](AttentionPrologueParams& p) {
         p.k_out = {address(30), 1024, 128};
       },

@@ -42,13 +42,13 @@ const std::vector<Call>& calls() {
   using C = PrologueCase;
   static const std::vector<Call> list = {
       {"plain", [](C&) {}},
-      {"per_token", [](C& c) { c.source = CosSinSource::per_token; }},
+      {"per_token", [](C& c) { c.source = RopeSource::per_token; }},
       {"interleaved", interleave},
       {"unrotated", [](C& c) { c.rotary_dim = 0; }},
       {"bias", add_bias},
       {"bias_interleaved", [](C& c) { add_bias(c), interleave(c); }},
       {"norm", add_norm},
-      {"norm_per_token", [](C& c) { add_norm(c), c.source = CosSinSource::per_token; }},
+      {"norm_per_token", [](C& c) { add_norm(c), c.source = RopeSource::per_token; }},
       {"bias_norm", [](C& c) { add_bias(c), add_norm(c); }},
       {"given", give_scales},
       {"computed", compute_scales},

@@ -120,7 +120,7 @@ TEST_P(AttentionPrologueTest, EqualsTheCpuBitForBit) {
 
 // What the unfused stages can do as well.
 bool has_stages(const PrologueCase& c) {
-  return c.source == CosSinSource::table && c.rotary_offset == 0 && !c.inverse && c.num_axes == 1 && !c.has_sequences() &&
+  return c.source == RopeSource::table && c.rotary_offset == 0 && !c.inverse && c.num_axes == 1 && !c.has_sequences() &&
          c.q_scale.constant == 1.0f && c.q_scale.by_position == PositionScale::none && !c.q8 && !c.k_out && !c.v_out &&
          c.cached && c.num_q_heads > 0 && c.num_kv_heads > 0 && c.with_k && c.with_v;
 }
@@ -178,8 +178,8 @@ TEST_P(AttentionPrologueTest, EqualsTheUnfusedStagesBitForBit) {
         r.seq_len = c.num_tokens, r.head_dim = c.head_dim, r.dtype = p.dtype;
         r.num_tensors = 1, r.tensors[0] = rotary_tensor(as_input(dense(x, heads, c.head_dim)), y, heads);
         r.style = c.style, r.rotary_dim = c.rotary_dim;
-        r.angles = cos_sin_cache(p.rotation.cos_sin, DType::f32, c.max_position, c.rotary_dim);
-        r.angles.past_table = c.past_table == PastTable::record ? PastTable::zero : c.past_table;  // kv_write records it
+        r.angles = cos_sin_cache(p.rope.cos_sin, DType::f32, c.max_position, c.rotary_dim);
+        r.rope.past_table = c.past_table == PastTable::record ? PastTable::zero : c.past_table;  // kv_write records it
         r.positions.ids = p.places.positions;
         return rotary(r, execution);
       };
@@ -485,10 +485,10 @@ TEST_P(AttentionPrologueTest, ReachesBeyondTwoToThe31Elements) {
   p.num_tokens = kTokens, p.num_q_heads = p.num_kv_heads = kHeads, p.head_dim = kDim, p.dtype = DType::bf16;
   set_packed_qkv(p, qkv.data(), kFar);
   p.q_out = {qkv.data(), kFar, kDim};
-  p.rotation.rotary_dim = kDim;
-  p.rotation.cos_sin = arena.input(table);
-  p.rotation.max_position = 8;
-  p.rotation.past_table = PastTable::zero;
+  p.rope.rotary_dim = kDim;
+  p.rope.cos_sin = arena.input(table);
+  p.rope.max_position = 8;
+  p.rope.past_table = PastTable::zero;
   p.places.positions = index_view(arena.input(data.positions));
   p.places.slot_mapping = index_view(arena.input(data.slots));
   T* cache_base = static_cast<T*>(cache.data());
@@ -622,10 +622,10 @@ TEST_P(AttentionPrologueTest, PlansCheckWhatARunBrings) {
       {[](P& p) { p.q_norm.weight = nullptr; }, "q_norm.weight is null, but the plan was made with it"},
       {[](P& p) { p.v_norm.placement = NormPlacement::before_rope; },
        "v_norm.placement != NormPlacement::none is 1: it must be that of the plan, 0"},
-      {[](P& p) { p.rotation.rotary_dim = 32; }, "rotary_dim is 32: it must be that of the plan, 64"},
-      {[](P& p) { p.rotation.cos_sin = nullptr; }, "cos_sin is null, but the plan was made with it"},
-      {[](P& p) { p.rotation.max_position = 99; }, "max_position is 99: it must be that of the plan, 40"},
-      {[](P& p) { p.rotation.past_table = PastTable::identity; }, "past_table is 2: it must be that of the plan, 0"},
+      {[](P& p) { p.rope.rotary_dim = 32; }, "rotary_dim is 32: it must be that of the plan, 64"},
+      {[](P& p) { p.rope.cos_sin = nullptr; }, "cos_sin is null, but the plan was made with it"},
+      {[](P& p) { p.rope.max_position = 99; }, "max_position is 99: it must be that of the plan, 40"},
+      {[](P& p) { p.rope.past_table = PastTable::identity; }, "past_table is 2: it must be that of the plan, 0"},
       {[](P& p) { p.places.block_table = nullptr; }, "block_table is null, but the plan was made with it"},
       {[](P& p) { p.places.num_seqs += 1; }, "@num_seqs"},
       {[](P& p) { p.places.num_seqs = 0; }, "@num_seqs"},
@@ -702,61 +702,61 @@ std::vector<Refusal> refusals() {
        "rounding is 2: supported are once and per_step"},
 
       // Rotation.
-      {"unknown style", [](P& p) { p.rotation.style = static_cast<RopeStyle>(2); }, missing,
+      {"unknown style", [](P& p) { p.rope.style = static_cast<RopeStyle>(2); }, missing,
        "the rope style is 2: supported are neox and interleaved"},
-      {"odd rotary_dim", [](P& p) { p.rotation.rotary_dim = 7; }, invalid,
+      {"odd rotary_dim", [](P& p) { p.rope.rotary_dim = 7; }, invalid,
        "rotary_dim is 7: it must be even and lie in 0..head_dim, 64"},
-      {"rotary_dim above head_dim", [](P& p) { p.rotation.rotary_dim = 66; }, invalid,
+      {"rotary_dim above head_dim", [](P& p) { p.rope.rotary_dim = 66; }, invalid,
        "rotary_dim is 66: it must be even and lie in 0..head_dim, 64"},
-      {"rotary_offset behind the end", [](P& p) { p.rotation.rotary_offset = 2; }, invalid,
+      {"rotary_offset behind the end", [](P& p) { p.rope.rotary_offset = 2; }, invalid,
        "rotary_offset is 2: it must be even and lie in 0..head_dim - rotary_dim, 0"},
-      {"odd rotary_offset", [](P& p) { p.rotation.rotary_dim = 32, p.rotation.rotary_offset = 3; }, invalid,
+      {"odd rotary_offset", [](P& p) { p.rope.rotary_dim = 32, p.rope.rotary_offset = 3; }, invalid,
        "rotary_offset is 3: it must be even and lie in 0..head_dim - rotary_dim, 32"},
-      {"unknown source", [](P& p) { p.rotation.source = static_cast<CosSinSource>(3); }, missing,
-       "rotation.source is 3: supported are table, per_token and inv_freq"},
-      {"no table rows", [](P& p) { p.rotation.max_position = 0; }, invalid, "max_position is 0: it must lie in 1..1099511627776"},
+      {"unknown source", [](P& p) { p.rope.source = static_cast<RopeSource>(3); }, missing,
+       "rope.source is 3: supported are table, per_token and inv_freq"},
+      {"no table rows", [](P& p) { p.rope.max_position = 0; }, invalid, "max_position is 0: it must lie in 1..1099511627776"},
       {"positions too large to compute",
        [](P& p) {
-         p.rotation.source = CosSinSource::inv_freq;
-         p.rotation.inv_freq = p.rotation.cos_sin;
-         p.rotation.max_position = (1 << 20) + 1;
+         p.rope.source = RopeSource::inv_freq;
+         p.rope.inv_freq = p.rope.cos_sin;
+         p.rope.max_position = (1 << 20) + 1;
        },
        invalid, "max_position is 1048577: it must lie in 1..1048576"},
-      {"no table", [](P& p) { p.rotation.cos_sin = nullptr; }, invalid, "cos_sin is null"},
-      {"a table without a rotary_dim", [](P& p) { p.rotation.rotary_dim = 0; }, invalid,
+      {"no table", [](P& p) { p.rope.cos_sin = nullptr; }, invalid, "cos_sin is null"},
+      {"a table without a rotary_dim", [](P& p) { p.rope.rotary_dim = 0; }, invalid,
        "rotary_dim is 0, but cos_sin is given: set rotary_dim, or leave it null"},
       {"inv_freq without a rotary_dim",
        [](P& p) {
-         const float* inv_freq = p.rotation.cos_sin;
-         p.rotation = {}, p.rotation.source = CosSinSource::inv_freq, p.rotation.inv_freq = inv_freq;
+         const float* inv_freq = p.rope.cos_sin;
+         p.rope = {}, p.rope.source = RopeSource::inv_freq, p.rope.inv_freq = inv_freq;
        },
        invalid, "rotary_dim is 0, but inv_freq is given: set rotary_dim, or leave it null"},
       {"a bound and nowhere to record", [](P& p) { p.faults = nullptr; }, invalid,
        "faults is null, but max_position is 40: give a FaultRecord, or set past_table to zero or identity"},
       {"a bound without rotation and nowhere to record",
-       [](P& p) { p.rotation = {}, p.rotation.max_position = 7, p.faults = nullptr; }, invalid,
+       [](P& p) { p.rope = {}, p.rope.max_position = 7, p.faults = nullptr; }, invalid,
        "faults is null, but max_position is 7: give a FaultRecord, or set past_table to zero or identity"},
-      {"unknown policy", [](P& p) { p.rotation.past_table = static_cast<PastTable>(3); }, missing,
+      {"unknown policy", [](P& p) { p.rope.past_table = static_cast<PastTable>(3); }, missing,
        "past_table is 3: supported are record, zero and identity"},
-      {"no gathered rows", [](P& p) { p.rotation.cos_sin = nullptr, p.rotation.source = CosSinSource::per_token; }, invalid,
+      {"no gathered rows", [](P& p) { p.rope.cos_sin = nullptr, p.rope.source = RopeSource::per_token; }, invalid,
        "cos_sin is null"},
-      {"no inv_freq", [](P& p) { p.rotation.source = CosSinSource::inv_freq; }, invalid, "inv_freq is null"},
+      {"no inv_freq", [](P& p) { p.rope.source = RopeSource::inv_freq; }, invalid, "inv_freq is null"},
       {"attention_factor of NaN",
        [=](P& p) {
-         p.rotation.source = CosSinSource::inv_freq;
-         p.rotation.attention_factor = kInf;
+         p.rope.source = RopeSource::inv_freq;
+         p.rope.attention_factor = kInf;
        },
        invalid, "attention_factor is inf: it must be finite"},
-      {"table aligned to 2", [=](P& p) { p.rotation.cos_sin = reinterpret_cast<const float*>(shifted(p.rotation.cos_sin, 2)); },
+      {"table aligned to 2", [=](P& p) { p.rope.cos_sin = reinterpret_cast<const float*>(shifted(p.rope.cos_sin, 2)); },
        invalid, "cos_sin lies at @: it must be aligned to 4 bytes"},
-      {"five axes", [](P& p) { p.rotation.num_axes = 5; }, invalid, "num_axes is 5: it must lie in 1..4"},
+      {"five axes", [](P& p) { p.rope.num_axes = 5; }, invalid, "num_axes is 5: it must lie in 1..4"},
       {"streams at no distance",
        [](P& p) {
-         p.rotation.num_axes = 3, p.rotation.pair_axis = static_cast<const uint8_t*>(p.places.slot_mapping.data);
+         p.rope.num_axes = 3, p.rope.pair_axis = static_cast<const uint8_t*>(p.places.slot_mapping.data);
          p.places.position_axis_stride = AttentionPrologueParams().places.position_axis_stride;
        },
        invalid, "position_axis_stride is not set, but num_axes is 3: set it, to 0 where all share one row"},
-      {"no pair_axis", [](P& p) { p.rotation.num_axes = 3; }, invalid, "pair_axis is null, but num_axes is 3"},
+      {"no pair_axis", [](P& p) { p.rope.num_axes = 3; }, invalid, "pair_axis is null, but num_axes is 3"},
 
       // Norms and the Q scale.
       {"unknown placement", [](P& p) { p.q_norm.placement = p.k_norm.placement = static_cast<NormPlacement>(3); }, missing,
@@ -810,7 +810,7 @@ std::vector<Refusal> refusals() {
       {"no positions for the Q scale",
        [](P& p) {
          p.places.positions = {};
-         p.rotation = {};
+         p.rope = {};
          p.q_scale.by_position = PositionScale::llama4;
        },
        invalid, "positions is null"},
@@ -913,14 +913,14 @@ std::vector<Refusal> refusals() {
        [](P& p) {
          p.cache.k.format.type = p.cache.v.format.type = DType::int8,
          p.cache.k.format.scaling = p.cache.v.format.scaling = KvScaling::tensor,
-         p.cache.k.scale = const_cast<float*>(p.rotation.cos_sin);
+         p.cache.k.scale = const_cast<float*>(p.rope.cos_sin);
        },
        invalid, "cache.v.scale is null"},
       {"no room for scales",
        [](P& p) {
          p.cache.k.format.type = p.cache.v.format.type = DType::fp8_e4m3;
          p.cache.k.format.scaling = p.cache.v.format.scaling = KvScaling::token_head;
-         p.cache.k.scale = const_cast<float*>(p.rotation.cos_sin);
+         p.cache.k.scale = const_cast<float*>(p.rope.cos_sin);
        },
        invalid, "cache.k.scale has the stride 0 where 1 elements lie: rows that are written must not overlap"},
       {"no pages", [](P& p) { p.cache.num_pages = 0; }, invalid, "cache.num_pages is 0: it must lie in 1..1099511627776"},
@@ -971,8 +971,8 @@ std::vector<Refusal> refusals() {
        invalid, "cache.v.data overlaps q"},
       {"cache over the table",
        [](P& p) {
-         p.rotation.max_position = 1;
-         p.rotation.cos_sin = static_cast<const float*>(p.cache.k.data);
+         p.rope.max_position = 1;
+         p.rope.cos_sin = static_cast<const float*>(p.cache.k.data);
        },
        invalid, "cache.k.data overlaps cos_sin"},
       {"q_out over the slots", [](P& p) { p.places.slot_mapping.data = p.q_out.data; }, invalid, "q_out overlaps slot_mapping"},
@@ -1022,7 +1022,7 @@ TEST(AttentionPrologue, SaysWhenCudaIsNotBuilt) {
 TEST_P(AttentionPrologueTest, AcceptsNoTokensAtAll) {
   AttentionPrologueParams p;
   p.num_q_heads = p.num_kv_heads = 1;
-  p.head_dim = p.rotation.rotary_dim = 64;
+  p.head_dim = p.rope.rotary_dim = 64;
   Execution execution;
   execution.device = backend_device(GetParam());
   const Status status = attention_prologue(p, execution);
@@ -1094,10 +1094,10 @@ TEST(AttentionPrologue, RandomStructsNeverCrash) {
                                            &p.v_out.head_stride,
                                            &p.q8_out.token_stride,
                                            &p.q8_out.head_stride,
-                                           &p.rotation.rotary_dim,
-                                           &p.rotation.rotary_offset,
-                                           &p.rotation.max_position,
-                                           &p.rotation.num_axes,
+                                           &p.rope.rotary_dim,
+                                           &p.rope.rotary_offset,
+                                           &p.rope.max_position,
+                                           &p.rope.num_axes,
                                            &p.q_norm.weight_head_stride,
                                            &p.k_norm.weight_head_stride,
                                            &p.places.position_axis_stride,
@@ -1145,9 +1145,9 @@ TEST(AttentionPrologue, RandomStructsNeverCrash) {
           case 9: replace(p.cache.v.data); break;
           case 10: replace(p.cache.k.scale); break;
           case 11: replace(p.cache.v.scale); break;
-          case 12: replace(p.rotation.cos_sin); break;
-          case 13: replace(p.rotation.inv_freq); break;
-          case 14: replace(p.rotation.pair_axis); break;
+          case 12: replace(p.rope.cos_sin); break;
+          case 13: replace(p.rope.inv_freq); break;
+          case 14: replace(p.rope.pair_axis); break;
           case 15: replace(p.places.positions.data); break;
           case 16: replace(p.places.slot_mapping.data); break;
           case 17: replace(p.places.cu_seqlens_q); break;
@@ -1171,8 +1171,8 @@ TEST(AttentionPrologue, RandomStructsNeverCrash) {
           case 2: scramble(p.cache.k.format.scaling); break;
           case 3: scramble(p.places.positions.type); break;
           case 4: scramble(p.places.slot_mapping.type); break;
-          case 5: scramble(p.rotation.style); break;
-          case 6: scramble(p.rotation.source); break;
+          case 5: scramble(p.rope.style); break;
+          case 6: scramble(p.rope.source); break;
           case 7: scramble(p.q_norm.placement); break;
           case 8: scramble(p.q_norm.kind); break;
           case 9: scramble(p.q_norm.scope); break;
@@ -1185,8 +1185,8 @@ TEST(AttentionPrologue, RandomStructsNeverCrash) {
           case 16: p.places.position_offset_per_seq = !p.places.position_offset_per_seq; break;
           case 17: p.v_norm.placement = NormPlacement::before_rope, scramble(p.v_norm.eps); break;
           case 18: p.q_norm.weight_offset = p.k_norm.weight_offset = std::numeric_limits<float>::infinity(); break;
-          case 19: p.rotation.attention_factor = std::numeric_limits<float>::infinity(); break;
-          case 20: scramble(p.rotation.past_table); break;
+          case 19: p.rope.attention_factor = std::numeric_limits<float>::infinity(); break;
+          case 20: scramble(p.rope.past_table); break;
           default: p.q_scale.constant = std::numeric_limits<float>::quiet_NaN(); break;
         }
       }

@@ -96,7 +96,7 @@ TEST_P(PrologueThreadsTest, AnyPageSize) {
 TEST_P(PrologueThreadsTest, Gemma4Layer) {
   PrologueCase c = copying_case(9, 512);
   c.num_q_heads = 4, c.rotary_dim = 512, c.norm = NormPlacement::before_rope, c.v_is_k = c.v_norm = true;
-  c.source = CosSinSource::inv_freq, c.max_position = 1 << 20;
+  c.source = RopeSource::inv_freq, c.max_position = 1 << 20;
   PrologueData<BFloat16> data = make_data<BFloat16>(c);
   std::fill(data.inv_freq.begin() + 64, data.inv_freq.end(), 0.0f);
   expect_oracle(GetParam(), c, data);
@@ -157,9 +157,9 @@ TEST_P(PrologueThreadsTest, LatentRowsBeyondTwoToThe31) {
     AttentionPrologueParams p;
     p.num_tokens = 1, p.num_kv_heads = 1, p.head_dim = kDim;
     p.k = {arena.input(k), kDim, kDim};
-    p.rotation.rotary_dim = 64, p.rotation.rotary_offset = 512, p.rotation.max_position = 8;
-    p.rotation.past_table = PastTable::zero;
-    p.rotation.cos_sin = arena.input(table);
+    p.rope.rotary_dim = 64, p.rope.rotary_offset = 512, p.rope.max_position = 8;
+    p.rope.past_table = PastTable::zero;
+    p.rope.cos_sin = arena.input(table);
     p.places.positions = index_view(arena.input(std::vector<int32_t>{0}));
     p.places.slot_mapping = index_view(arena.input(slots));
     PagedKvView& c = p.cache;
@@ -196,7 +196,7 @@ TEST_P(PrologueThreadsTest, PositionsUpToAMillionInEveryType) {
   for_each_type([&](auto type) {
     using T = decltype(type);
     PrologueCase c = copying_case(40, 128);
-    c.rotary_dim = 128, c.source = CosSinSource::inv_freq, c.max_position = 1 << 20;
+    c.rotary_dim = 128, c.source = RopeSource::inv_freq, c.max_position = 1 << 20;
     PrologueData<T> data = make_data<T>(c);
     for (int64_t t = 0; t < c.num_tokens; ++t) {
       data.positions[static_cast<size_t>(t)] = t < 20 ? (int64_t{1} << t) - 1 : (int64_t{1} << 20) - 1 - (t - 20);
@@ -251,7 +251,7 @@ TEST_P(PrologueThreadsTest, StreamsThatAreNoneCountAsTheFirst) {
   c.rotary_dim = 64, c.num_axes = 3;
   const PrologueData<BFloat16> data = make_data<BFloat16>(c);
   PlacedPrologue<BFloat16> placed(GetParam(), c, data);
-  placed.params().rotation.num_axes = 2;
+  placed.params().rope.num_axes = 2;
   ASSERT_TRUE(placed.run().ok());
   oracle::PrologueInput in = oracle_input(c, data);
   in.num_axes = 2;
@@ -266,7 +266,7 @@ TEST_P(PrologueThreadsTest, NoPositionsWhereNothingTurns) {
   const PrologueData<float> data = make_data<float>(c);
   PlacedPrologue<float> placed(GetParam(), c, data);
   placed.params().places.positions = {};
-  placed.params().rotation.max_position = 0;
+  placed.params().rope.max_position = 0;
   ASSERT_TRUE(placed.run().ok());
   placed.expect_matches(oracle::attention_prologue(oracle_input(c, data)), true);
 }
@@ -410,7 +410,7 @@ TEST_P(PrologueThreadsTest, RepeatedRunsAgree) {
 // LMCache#4144, vllm#43374, vllm#45103, llama.cpp#24162: turning back undoes, of the tail alone too.
 TEST_P(PrologueThreadsTest, InverseUndoes) {
   for (const int64_t offset : {0, 32, 64}) {
-    for (const CosSinSource source : {CosSinSource::table, CosSinSource::inv_freq}) {
+    for (const RopeSource source : {RopeSource::table, RopeSource::inv_freq}) {
       PrologueCase c = copying_case(33, 128);
       c.rotary_dim = 64, c.rotary_offset = offset, c.source = source, c.num_q_heads = 4;
       const PrologueData<float> data = make_data<float>(c);
@@ -418,7 +418,7 @@ TEST_P(PrologueThreadsTest, InverseUndoes) {
       const AttentionPrologueParams forth = placed.params();
       AttentionPrologueParams back = forth;
       back.q = as_input(forth.q_out);
-      back.rotation.inverse = true;
+      back.rope.inverse = true;
       const Status status = placed.run([&](const Execution& execution) {
         PROLOGUE_RETURN_IF_ERROR(attention_prologue(forth, execution));
         return attention_prologue(back, execution);

@@ -361,9 +361,9 @@ Travelled<T> travel(Backend backend, const Journey& journey) {
   write.num_kv_heads = kKv;
   write.head_dim = kDim;
   write.dtype = FloatFormat<T>::dtype;
-  write.rotation.rotary_dim = kDim;
-  write.rotation.cos_sin = arena.input(table);
-  write.rotation.max_position = kMaxPosition;
+  write.rope.rotary_dim = kDim;
+  write.rope.cos_sin = arena.input(table);
+  write.rope.max_position = kMaxPosition;
   write.places.num_seqs = 1;
   write.places.block_table = arena.input(pages);
   write.places.block_table_stride = write.places.max_pages_per_seq = static_cast<int64_t>(pages.size());

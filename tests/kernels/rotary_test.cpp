@@ -58,12 +58,12 @@ RotaryCase random_rotary_case(uint64_t seed) {
     c.tensors.push_back(t);
   }
 
-  c.source = chance(50) ? RotarySource::cos_sin : static_cast<RotarySource>(random.integer(0, 3));
-  const bool given = c.source == RotarySource::cos_sin || c.source == RotarySource::angles;
+  c.source = chance(50) ? RopeSource::table : static_cast<RopeSource>(random.integer(0, 3));
+  const bool given = c.source == RopeSource::table || c.source == RopeSource::angles;
   c.type = kFloatTypes[random.integer(0, 3)];
-  if (c.source == RotarySource::inv_freq) c.type = chance(50) ? DType::f32 : DType::f64;
+  if (c.source == RopeSource::inv_freq) c.type = chance(50) ? DType::f32 : DType::f64;
   if (given) {
-    c.width = chance(70) ? RotaryWidth::half : RotaryWidth::full;
+    c.width = chance(70) ? RopeWidth::half : RopeWidth::full;
     c.per_token = chance(30);
     c.table_per_batch = chance(20);
     c.column_stride = chance(80) ? 1 : 2;
@@ -136,7 +136,7 @@ std::vector<RotaryCase> curated_cases() {
   for (const int64_t seq_len : {1, 2, 33, 257}) {
     add([&](RotaryCase& c) { c.seq_len = seq_len, c.head_dim = c.rotary_dim = 128, c.tensors = {{32}, {8}}; });
   }
-  add([](RotaryCase& c) { c.seq_len = 600, c.tensors = {{3}, {40}}, c.source = RotarySource::theta; });
+  add([](RotaryCase& c) { c.seq_len = 600, c.tensors = {{3}, {40}}, c.source = RopeSource::theta; });
   for (const RopeStyle style : {RopeStyle::neox, RopeStyle::interleaved}) {
     for (const auto& [head_dim, rotary_dim, offset] :
          {std::array<int64_t, 3>{128, 128, 0}, {128, 64, 0}, {128, 64, 32}, {40, 16, 16}}) {
@@ -147,8 +147,8 @@ std::vector<RotaryCase> curated_cases() {
     }
   }
   add([](RotaryCase& c) { c.inverse = true; });
-  add([](RotaryCase& c) { c.inverse = true, c.width = RotaryWidth::full; });
-  add([](RotaryCase& c) { c.inverse = c.inverse_by_own_sine = true, c.width = RotaryWidth::full; });
+  add([](RotaryCase& c) { c.inverse = true, c.width = RopeWidth::full; });
+  add([](RotaryCase& c) { c.inverse = c.inverse_by_own_sine = true, c.width = RopeWidth::full; });
   for (const RotaryTail tail : {RotaryTail::copy, RotaryTail::leave, RotaryTail::zero}) {
     add([&](RotaryCase& c) { c.head_dim = 80, c.rotary_dim = 32, c.rotary_offset = 16, c.tail = tail; });
     add([&](RotaryCase& c) { c.head_dim = 80, c.rotary_dim = 32, c.tail = tail, c.tensors = {{2, true, true}}; });
@@ -169,16 +169,16 @@ std::vector<RotaryCase> curated_cases() {
     });
   }
   for (int type = 0; type < 4; ++type) {
-    for (const RotarySource source : {RotarySource::cos_sin, RotarySource::angles}) {
-      for (const RotaryWidth width : {RotaryWidth::half, RotaryWidth::full}) {
+    for (const RopeSource source : {RopeSource::table, RopeSource::angles}) {
+      for (const RopeWidth width : {RopeWidth::half, RopeWidth::full}) {
         add([&](RotaryCase& c) { c.source = source, c.type = kFloatTypes[type], c.width = width; });
         add([&](RotaryCase& c) { c.source = source, c.type = kFloatTypes[type], c.width = width, c.per_token = true; });
       }
     }
   }
-  add([](RotaryCase& c) { c.source = RotarySource::inv_freq; });
-  add([](RotaryCase& c) { c.source = RotarySource::inv_freq, c.type = DType::f64; });
-  add([](RotaryCase& c) { c.source = RotarySource::theta, c.attention_factor = 1.25, c.bounded = false; });
+  add([](RotaryCase& c) { c.source = RopeSource::inv_freq; });
+  add([](RotaryCase& c) { c.source = RopeSource::inv_freq, c.type = DType::f64; });
+  add([](RotaryCase& c) { c.source = RopeSource::theta, c.attention_factor = 1.25, c.bounded = false; });
   add([](RotaryCase& c) { c.num_blocks = 2, c.num_axes = 2; });
   add([](RotaryCase& c) { c.num_axes = 3, c.pair_axis = true; });
   add([](RotaryCase& c) { c.ids = IdsKind::none, c.offset = 7, c.bounded = true, c.max_position = 10; });
@@ -227,7 +227,7 @@ TEST_P(RotaryTest, MatchesTheReferenceFormulas) {
     p.style = g.interleaved ? RopeStyle::interleaved : RopeStyle::neox;
     p.rotary_dim = g.rotary_dim;
     p.angles = cos_sin_cache(arena.input(g.table), DType::f32, tokens, g.rotary_dim);
-    p.angles.past_table = PastTable::zero;
+    p.rope.past_table = PastTable::zero;
     p.positions.ids = index_view(arena.input(positions));
     const Status status = arena.run([&](const Execution& execution) { return rotary(p, execution); });
     ASSERT_TRUE(status.ok()) << status.message();
@@ -239,7 +239,7 @@ TEST_P(RotaryTest, MatchesTheReferenceFormulas) {
 // ---- properties -------------------------------------------------------------------------------------------------------------
 
 TEST_P(RotaryTest, InverseUndoes) {
-  for (const RotarySource source : {RotarySource::cos_sin, RotarySource::theta}) {
+  for (const RopeSource source : {RopeSource::table, RopeSource::theta}) {
     RotaryCase c;
     c.dtype = c.type = DType::f64;
     c.bad_ids = false;
@@ -284,9 +284,9 @@ TEST_P(RotaryTest, EveryWayToStoreATableGivesTheSameBits) {
   const float* in = arena.input(x);
   const float* together = arena.input(pairs);
   std::vector<RotaryAngles> ways = {
-      cos_and_sin(arena.input(cos), arena.input(sin), DType::f32, kRows, kPairs, RotaryWidth::half),
+      cos_and_sin(arena.input(cos), arena.input(sin), DType::f32, kRows, kPairs, RopeWidth::half),
       cos_sin_cache(arena.input(combined), DType::f32, kRows, 2 * kPairs),
-      cos_and_sin(arena.input(full_cos), arena.input(full_sin), DType::f32, kRows, 2 * kPairs, RotaryWidth::full),
+      cos_and_sin(arena.input(full_cos), arena.input(full_sin), DType::f32, kRows, 2 * kPairs, RopeWidth::full),
   };
   ways.push_back(ways[0]);
   ways.back().cos = {together, 0, 2 * kPairs, 2};
@@ -299,7 +299,7 @@ TEST_P(RotaryTest, EveryWayToStoreATableGivesTheSameBits) {
       p.seq_len = kTokens, p.head_dim = p.rotary_dim = 2 * kPairs, p.num_tensors = 1;
       p.tensors[0] = rotary_tensor(in, out[i], 1, batch_major_strides(kTokens, 1, 2 * kPairs));
       p.angles = ways[i];
-      p.angles.past_table = PastTable::zero;
+      p.rope.past_table = PastTable::zero;
       PROLOGUE_RETURN_IF_ERROR(rotary(p, execution));
     }
     return Status();
@@ -326,8 +326,8 @@ TEST_P(RotaryTest, OffsetsBeyondTwoToThe31) {
     p.batch = dim == 0 ? 2 : 1, p.seq_len = dim == 1 ? 2 : 1, p.num_tensors = 1;
     const RotaryStrides strides = {kFar, kFar, kFar, 1};
     p.tensors[0] = rotary_tensor(data, data, dim == 2 ? 2 : 1, strides);
-    p.angles.source = RotarySource::theta;
-    p.angles.theta = 100.0;
+    p.rope.source = RopeSource::theta;
+    p.rope.theta = 100.0;
     p.positions.offset = 3;
     RotaryParams back = p;
     back.inverse = true;
@@ -379,58 +379,58 @@ TEST_P(RotaryTest, RefusesWithASentence) {
       {"uneven blocks", [](P& p) { p.num_blocks = 3; }, invalid,
        "num_blocks is 3: rotary_dim, 16, must be that many blocks of even width"},
       {"tail", [](P& p) { p.tail = static_cast<RotaryTail>(3); }, missing, "tail is 3: supported are copy, leave and zero"},
-      {"source", [](P& p) { p.angles.source = static_cast<RotarySource>(9); }, missing,
-       "angles.source is 9: supported are cos_sin, angles, inv_freq and theta"},
-      {"width", [](P& p) { p.angles.width = static_cast<RotaryWidth>(3); }, missing,
-       "angles.width is 3: supported are half and full"},
-      {"no width", [](P& p) { p.angles.width = RotaryAngles().width; }, invalid,
-       "angles.width is not set: half is a column for each pair of a block, 8, full one for each channel, 16"},
-      {"half-width rows as full", [](P& p) { p.angles.width = RotaryWidth::full; }, invalid,
-       "angles.cos has 16 columns 1 apart and 24 rows 8 apart: rows must not overlap"},
-      {"columns that overlap", [](P& p) { p.angles.cos.column_stride = 9, p.angles.cos.row_stride = 1; }, invalid,
-       "angles.cos has 8 columns 9 apart and 24 rows 1 apart: rows must not overlap"},
+      {"source", [](P& p) { p.rope.source = static_cast<RopeSource>(9); }, missing,
+       "rope.source is 9: supported are cos_sin, angles, inv_freq and theta"},
+      {"width", [](P& p) { p.rope.width = static_cast<RopeWidth>(3); }, missing,
+       "rope.width is 3: supported are half and full"},
+      {"no width", [](P& p) { p.rope.width = RotaryAngles().width; }, invalid,
+       "rope.width is not set: half is a column for each pair of a block, 8, full one for each channel, 16"},
+      {"half-width rows as full", [](P& p) { p.rope.width = RopeWidth::full; }, invalid,
+       "rope.cos has 16 columns 1 apart and 24 rows 8 apart: rows must not overlap"},
+      {"columns that overlap", [](P& p) { p.rope.cos.column_stride = 9, p.rope.cos.row_stride = 1; }, invalid,
+       "rope.cos has 8 columns 9 apart and 24 rows 1 apart: rows must not overlap"},
       {"a table without a rotary_dim", [](P& p) { p.rotary_dim = 0; }, invalid,
        "rotary_dim is 0, but angles.cos is given: set rotary_dim, or leave it out"},
       {"frequencies without a rotary_dim",
        [](P& p) {
          p.rotary_dim = 0;
-         p.angles = {}, p.angles.source = RotarySource::inv_freq, p.angles.inv_freq = p.tensors[0].x;
+         p.angles = {}, p.rope.source = RopeSource::inv_freq, p.rope.inv_freq = p.tensors[0].x;
        },
        invalid, "rotary_dim is 0, but angles.inv_freq is given: set rotary_dim, or leave it out"},
       {"theta without a rotary_dim",
-       [](P& p) { p.rotary_dim = 0, p.angles = {}, p.angles.source = RotarySource::theta, p.angles.theta = 1e4; }, invalid,
+       [](P& p) { p.rotary_dim = 0, p.angles = {}, p.rope.source = RopeSource::theta, p.rope.theta = 1e4; }, invalid,
        "rotary_dim is 0, but angles.theta is given: set rotary_dim, or leave it out"},
       {"a bound and nowhere to record", [](P& p) { p.faults = nullptr; }, invalid,
        "faults is null, but max_position is 24: give a FaultRecord, or set past_table to zero or identity"},
-      {"unknown policy", [](P& p) { p.angles.past_table = static_cast<PastTable>(-1); }, missing,
+      {"unknown policy", [](P& p) { p.rope.past_table = static_cast<PastTable>(-1); }, missing,
        "past_table is -1: supported are record, zero and identity"},
-      {"no rows", [](P& p) { p.angles.max_position = 0; }, invalid, "angles.max_position is 0: it must lie in 1..1099511627776"},
-      {"bound", [](P& p) { p.angles.source = RotarySource::theta, p.angles.theta = 1e4, p.angles.max_position = -1; }, invalid,
-       "angles.max_position is -1: it must lie in 0..1099511627776"},
-      {"angles.type", [](P& p) { p.angles.type = kNoType; }, missing,
-       "angles.type is the unknown type 99: supported are float32, float16, bfloat16 and float64"},
-      {"frequencies in 16 bits", [](P& p) { p.angles.source = RotarySource::inv_freq, p.angles.type = DType::bf16; }, missing,
-       "angles.type is bfloat16: for inv_freq supported are float32 and float64"},
-      {"computed per token", [](P& p) { p.angles.source = RotarySource::theta, p.angles.per_token = true; }, invalid,
-       "angles.per_token is set, but the angles are computed: only rows that are given go by token"},
-      {"computed full", [](P& p) { p.angles.source = RotarySource::theta, p.angles.width = RotaryWidth::full; }, invalid,
-       "angles.width is full, but the angles are computed: they have a column for each pair"},
-      {"theta", [](P& p) { p.angles.source = RotarySource::theta; }, invalid,
-       "angles.theta is 0: it must be finite and greater than 0"},
-      {"factor", [](P& p) { p.angles.attention_factor = HUGE_VAL; }, invalid,
-       "angles.attention_factor is inf: it must be finite"},
-      {"axes", [](P& p) { p.positions.num_axes = 5; }, invalid, "positions.num_axes is 5: it must lie in 1..4"},
+      {"no rows", [](P& p) { p.rope.max_position = 0; }, invalid, "rope.max_position is 0: it must lie in 1..1099511627776"},
+      {"bound", [](P& p) { p.rope.source = RopeSource::theta, p.rope.theta = 1e4, p.rope.max_position = -1; }, invalid,
+       "rope.max_position is -1: it must lie in 0..1099511627776"},
+      {"rope.type", [](P& p) { p.rope.type = kNoType; }, missing,
+       "rope.type is the unknown type 99: supported are float32, float16, bfloat16 and float64"},
+      {"frequencies in 16 bits", [](P& p) { p.rope.source = RopeSource::inv_freq, p.rope.type = DType::bf16; }, missing,
+       "rope.type is bfloat16: for inv_freq supported are float32 and float64"},
+      {"computed per token", [](P& p) { p.rope.source = RopeSource::theta, p.rope.per_token = true; }, invalid,
+       "rope.per_token is set, but the angles are computed: only rows that are given go by token"},
+      {"computed full", [](P& p) { p.rope.source = RopeSource::theta, p.rope.width = RopeWidth::full; }, invalid,
+       "rope.width is full, but the angles are computed: they have a column for each pair"},
+      {"theta", [](P& p) { p.rope.source = RopeSource::theta; }, invalid,
+       "rope.theta is 0: it must be finite and greater than 0"},
+      {"factor", [](P& p) { p.rope.attention_factor = HUGE_VAL; }, invalid,
+       "rope.attention_factor is inf: it must be finite"},
+      {"axes", [](P& p) { p.rope.num_axes = 5; }, invalid, "rope.num_axes is 5: it must lie in 1..4"},
       {"streams at no distance",
-       [](P& p) { p.positions.num_axes = p.num_blocks = 2, p.positions.axis_stride = RotaryPositions().axis_stride; }, invalid,
+       [](P& p) { p.rope.num_axes = p.num_blocks = 2, p.positions.axis_stride = RotaryPositions().axis_stride; }, invalid,
        "positions.axis_stride is not set, but positions.num_axes is 2: set it, to 0 where all share one row"},
       {"sequences at no distance",
        [](P& p) { p.batch = 2, p.seq_len = 2, p.positions.batch_stride = RotaryPositions().batch_stride; }, invalid,
        "positions.batch_stride is not set, but batch is 2: set it, to 0 where all share one row"},
       {"tables at no distance",
-       [](P& p) { p.batch = 2, p.seq_len = 2, p.angles.sin.batch_stride = RotaryColumns().batch_stride; }, invalid,
-       "angles.sin.batch_stride is not set, but batch is 2: set it, to 0 where all share one row"},
-      {"axes without an axis", [](P& p) { p.positions.num_axes = 2; }, invalid,
-       "positions.pair_axis is null: num_axes, 2, must then be num_blocks, 1"},
+       [](P& p) { p.batch = 2, p.seq_len = 2, p.rope.sin.batch_stride = RopeColumns().batch_stride; }, invalid,
+       "rope.sin.batch_stride is not set, but batch is 2: set it, to 0 where all share one row"},
+      {"axes without an axis", [](P& p) { p.rope.num_axes = 2; }, invalid,
+       "rope.pair_axis is null: num_axes, 2, must then be num_blocks, 1"},
       {"ids type", [](P& p) { p.positions.ids.type = kNoType; }, invalid,
        "positions.ids.type is the unknown type 99: it must be one of the eight of DType"},
       {"offset", [](P& p) { p.positions.offset = INT64_MIN; }, invalid,
@@ -451,10 +451,10 @@ TEST_P(RotaryTest, RefusesWithASentence) {
        invalid, "batch is 2, but positions.cu_seqlens is given: packed sequences have batch 1"},
       {"no x", [](P& p) { p.tensors[0].x = nullptr; }, invalid, "tensors[0].x is null"},
       {"no y", [](P& p) { p.tensors[1].y = nullptr; }, invalid, "tensors[1].y is null"},
-      {"no cos", [](P& p) { p.angles.cos.data = nullptr; }, invalid, "angles.cos is null"},
-      {"no sin", [](P& p) { p.angles.sin.data = nullptr; }, invalid, "angles.sin is null"},
-      {"no angles", [](P& p) { p.angles.source = RotarySource::angles; }, invalid, "angles.angles is null"},
-      {"no frequencies", [](P& p) { p.angles.source = RotarySource::inv_freq; }, invalid, "angles.inv_freq is null"},
+      {"no cos", [](P& p) { p.rope.cos.data = nullptr; }, invalid, "rope.cos is null"},
+      {"no sin", [](P& p) { p.rope.sin.data = nullptr; }, invalid, "rope.sin is null"},
+      {"no angles", [](P& p) { p.rope.source = RopeSource::angles; }, invalid, "rope.angles is null"},
+      {"no frequencies", [](P& p) { p.rope.source = RopeSource::inv_freq; }, invalid, "rope.inv_freq is null"},
       {"crooked x", [](P& p) { p.tensors[0].x = static_cast<const char*>(p.tensors[0].x) + 1; }, invalid, ""},
       {"negative stride", [](P& p) { p.tensors[0].x_strides.head = -1; }, invalid,
        "tensors[0].x has the stride -1: strides must not be negative"},
@@ -470,7 +470,7 @@ TEST_P(RotaryTest, RefusesWithASentence) {
        [&](P& p) { p.tensors[0].y = float_at(p.tensors[1].x, 0), p.tensors[1].y = nullptr, p.tensors[1].num_heads = 2; }, invalid,
        ""},
       {"two outputs in one", [](P& p) { p.tensors[1].y = p.tensors[0].y; }, invalid, "tensors[0].y overlaps tensors[1].y"},
-      {"y over the table", [](P& p) { p.angles.max_position = 1, p.angles.cos.data = p.tensors[0].y; }, invalid,
+      {"y over the table", [](P& p) { p.rope.max_position = 1, p.rope.cos.data = p.tensors[0].y; }, invalid,
        "tensors[0].y overlaps angles.cos"},
       {"y over the positions", [](P& p) { p.positions.ids.data = p.tensors[0].y; }, invalid,
        "tensors[0].y overlaps positions.ids"},
@@ -532,10 +532,10 @@ TEST_P(RotaryTest, PlanRunsWithOtherPointersAndFewerTokens) {
       {[](RotaryParams& p) { p.style = RopeStyle::interleaved; }, "style is 1: it must be that of the plan, 0"},
       {[](RotaryParams& p) { p.rotary_dim = 8; }, "rotary_dim is 8: it must be that of the plan, 16"},
       {[](RotaryParams& p) { p.inverse = true; }, "inverse is 1: it must be that of the plan, 0"},
-      {[](RotaryParams& p) { p.angles.width = RotaryWidth::full; }, "angles.width is 2: it must be that of the plan, 1"},
-      {[](RotaryParams& p) { p.angles.cos.data = nullptr; }, "angles.cos is null, but the plan was made with it"},
-      {[](RotaryParams& p) { p.angles.max_position = 25; }, "angles.max_position is 25: it must be that of the plan, 24"},
-      {[](RotaryParams& p) { p.angles.past_table = PastTable::zero; }, "angles.past_table is 1: it must be that of the plan, 0"},
+      {[](RotaryParams& p) { p.rope.width = RopeWidth::full; }, "rope.width is 2: it must be that of the plan, 1"},
+      {[](RotaryParams& p) { p.rope.cos.data = nullptr; }, "rope.cos is null, but the plan was made with it"},
+      {[](RotaryParams& p) { p.rope.max_position = 25; }, "rope.max_position is 25: it must be that of the plan, 24"},
+      {[](RotaryParams& p) { p.rope.past_table = PastTable::zero; }, "rope.past_table is 1: it must be that of the plan, 0"},
       {[](RotaryParams& p) { p.positions.ids.data = nullptr; }, "positions.ids is null, but the plan was made with it"},
       {[](RotaryParams& p) { p.positions.ids.type = DType::uint64; }, "positions.ids.type is 7: it must be that of the plan, 2"},
       {[](RotaryParams& p) { p.positions.batch_stride = INT64_MAX; },
@@ -575,9 +575,9 @@ TEST_P(RotaryTest, WithoutABoundNoPositionIsTooLarge) {
       p.tensors[0] = rotary_tensor(arena.input(x), y, kHeads, batch_major_strides(kTokens, kHeads, kHeadDim));
       p.angles = cos_and_sin(arena.input(std::vector<float>(kTokens * kHeadDim / 2, 1.0f)),
                              arena.input(std::vector<float>(kTokens * kHeadDim / 2, 0.0f)), DType::f32, 0, kHeadDim / 2,
-                             RotaryWidth::half);
-      p.angles.per_token = true;
-      p.angles.attention_factor = lean ? 1.0 : 2.0;
+                             RopeWidth::half);
+      p.rope.per_token = true;
+      p.rope.attention_factor = lean ? 1.0 : 2.0;
       p.positions.ids = index_view(arena.input(ids));
       FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));
       p.faults = faults;
@@ -769,12 +769,12 @@ TEST_P(RotaryTest, DamagedStructsNeverCrash) {
                                  &p.tensors[0].x_strides.token,
                                  &p.tensors[0].y_strides.head,
                                  &p.tensors[0].y_strides.channel,
-                                 &p.angles.max_position,
-                                 &p.angles.cos.row_stride,
-                                 &p.angles.sin.column_stride,
+                                 &p.rope.max_position,
+                                 &p.rope.cos.row_stride,
+                                 &p.rope.sin.column_stride,
                                  &p.positions.axis_stride,
                                  &p.positions.token_stride,
-                                 &p.positions.num_axes,
+                                 &p.rope.num_axes,
                                  &p.positions.max_seqlen};
       *fields[random.integer(0, std::ssize(fields) - 1)] = values[random.integer(0, std::ssize(values) - 1)];
       const Status status = placed.run();

@@ -234,7 +234,7 @@ TEST_P(StagesTest, QueryScaleRefusesWithASentence) {
 
 KvWriteParams kv_write_of(const AttentionPrologueParams& p) {
   return {p.num_tokens,       p.num_kv_heads,          p.head_dim, p.dtype, p.k, p.v, p.cache, p.places.slot_mapping,
-          p.places.positions, p.rotation.max_position, p.faults};
+          p.places.positions, p.rope.max_position, p.faults};
 }
 
 TEST_P(StagesTest, KvWriteCopiesIntoTheSlots) {

@@ -255,7 +255,7 @@ std::vector<double> layer_in_float64(const VariantModel& model) {
   in.interleaved = v.style == RopeStyle::interleaved, in.inverse = v.inverse;
   in.table.assign(model.cos_sin.begin(), model.cos_sin.end());
   in.inv_freq.assign(model.inv_freq.begin(), model.inv_freq.end());
-  in.attention_factor = v.source == CosSinSource::inv_freq ? 1.25 : 1.0;
+  in.attention_factor = v.source == RopeSource::inv_freq ? 1.25 : 1.0;
   in.num_axes = v.num_axes;
   in.pair_axis.assign(model.pair_axis.begin(), model.pair_axis.end());
   for (int64_t axis = 0; axis < v.num_axes; ++axis) {
@@ -350,9 +350,9 @@ TEST(FusionOfVariants, LeavesAloneWhatOneLaunchCannotDo) {
     const auto is = [&](const char* name) { return change == name; };
     Chain c;
     GraphBuilder& g = c.g;
-    Rope rope = &table, other = &table, written = &table;
-    other.rotation.inverse = is("q turns back");
-    if (is("kv_write guards otherwise")) written.rotation.past_table = PastTable::identity;
+    GraphRope rope = &table, other = &table, written = &table;
+    other.rope.inverse = is("q turns back");
+    if (is("kv_write guards otherwise")) written.rope.past_table = PastTable::identity;
     if (is("kv_write guards another table")) written.table = &longer;
     HeadsNorm q_norm = c.norm(), v_norm;
     if (is("q has another eps")) q_norm.norm.eps = 1e-5f;
@@ -382,7 +382,7 @@ TEST(FusionOfVariants, LeavesAloneWhatOneLaunchCannotDo) {
     q = g.query_scale("q_scale", q, 2, {0.5f});
     v = g.heads_norm("v_norm", v, 1, v_norm);
     if (is("q is read before kv_write")) c.probe(q);
-    g.kv_write("kv_write", k, v, 1, 0, is("k alone is not turned") ? Rope() : written);
+    g.kv_write("kv_write", k, v, 1, 0, is("k alone is not turned") ? GraphRope() : written);
     const Value out = g.paged_attention("attention", q, 2, 1.0f, 0);
 
     if (is("packed is read")) c.probe(packed);
@@ -468,7 +468,7 @@ TEST(AttentionGraph, RefusesWeightsThatDoNotFit) {
       {[](Attention& a) { a.q_norm.bias.rows = 4; },
        "layers.1.q_norm: the norm's weight has 1 rows and its bias 4: they must have as many"},
       {[](Attention& a) { a.num_kv_heads = 0; }, "layers.1.k_norm: there are 0 heads: the 0 columns must be a multiple of them"},
-      {[](Attention& a) { a.rope = {}, a.rope.rotation.inv_freq = static_cast<const float*>(a.qkv_weight.data); },
+      {[](Attention& a) { a.rope = {}, a.rope.rope.inv_freq = static_cast<const float*>(a.qkv_weight.data); },
        "layers.1.kv_write: rotary_dim is 0, but inv_freq is given: set rotary_dim, or leave it null"},
   };
   for (const auto& each : cases) {
@@ -538,7 +538,7 @@ TEST(AttentionGraph, PrintsEveryStep) {
   AttentionVariant variant;
   variant.q_bias = variant.k_bias = variant.v_bias = variant.v_norm = true;
   variant.norm = NormPlacement::before_rope;
-  variant.source = CosSinSource::per_token;
+  variant.source = RopeSource::per_token;
   variant.q_scale.constant = 2.0f;
   const VariantModel model(variant, DType::f32, {});
   const std::string unfused = graph_table(model.graph);

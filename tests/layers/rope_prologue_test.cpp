@@ -77,7 +77,7 @@ TEST_P(RopePrologueTest, SchemesTurnAlikeAsFrequenciesAndAsTables) {
       SCOPED_TRACE(str_cat(scheme.name, ", rotary_dim ", rotary_dim));
       const RopeFrequencies frequencies = frequencies_of(scheme, rotary_dim);
       PrologueCase c = long_case(rotary_dim);
-      c.source = CosSinSource::inv_freq;
+      c.source = RopeSource::inv_freq;
       c.attention_factor = static_cast<float>(frequencies.attention_factor);
       PrologueData<float> data = make_data<float>(c);
       data.inv_freq.assign(frequencies.inv_freq.begin(), frequencies.inv_freq.end());  // float32 values: nothing is lost
@@ -85,7 +85,7 @@ TEST_P(RopePrologueTest, SchemesTurnAlikeAsFrequenciesAndAsTables) {
       ASSERT_TRUE(computed.run().ok());
       computed.expect_matches(oracle::attention_prologue(oracle_input(c, data)));
 
-      c.source = CosSinSource::table;
+      c.source = RopeSource::table;
       data.inv_freq.clear();
       data.table = *rope_cos_sin(frequencies, c.max_position, RopePrecision::exact);
       PlacedPrologue<float> tabled(GetParam(), c, data);
@@ -159,7 +159,7 @@ TEST_P(RopePrologueTest, StreamsOfTheModelsTurnTheirPairs) {
   for (const auto& pair_axis : axes) {
     ASSERT_TRUE(pair_axis.ok());
     PrologueCase c = long_case(128);
-    c.source = CosSinSource::inv_freq;
+    c.source = RopeSource::inv_freq;
     c.num_axes = 1 + *std::max_element(pair_axis->begin(), pair_axis->end());
     PrologueData<float> data = make_data<float>(c);
     data.pair_axis = *pair_axis;

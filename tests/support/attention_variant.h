@@ -34,7 +34,7 @@ struct AttentionVariant {
   int64_t rotary_dim = 16, rotary_offset = 0;  // 0: NoPE
   RopeStyle style = RopeStyle::neox;
   bool inverse = false;
-  CosSinSource source = CosSinSource::table;
+  RopeSource source = RopeSource::table;
   int64_t num_axes = 1;
   PastTable past_table = PastTable::record;
   QueryScale q_scale = {};
@@ -91,11 +91,11 @@ inline std::vector<AttentionVariant> listed_variants() {
   add([](V& v) { v.rotary_dim = 6; });
   add([](V& v) { v.rotary_dim = 8, v.rotary_offset = 8, v.style = RopeStyle::interleaved; });
   add([](V& v) { v.inverse = true; });
-  add([](V& v) { v.source = CosSinSource::inv_freq; });
-  add([](V& v) { v.source = CosSinSource::per_token; });
+  add([](V& v) { v.source = RopeSource::inv_freq; });
+  add([](V& v) { v.source = RopeSource::per_token; });
   add([](V& v) { v.num_axes = 3; });
-  add([](V& v) { v.num_axes = 3, v.source = CosSinSource::per_token, v.norm = NormPlacement::before_rope, v.q_bias = true; });
-  add([](V& v) { v.num_axes = 2, v.source = CosSinSource::inv_freq; });
+  add([](V& v) { v.num_axes = 3, v.source = RopeSource::per_token, v.norm = NormPlacement::before_rope, v.q_bias = true; });
+  add([](V& v) { v.num_axes = 2, v.source = RopeSource::inv_freq; });
   add([](V& v) { v.q_scale.constant = 0.37f; });
   add([](V& v) { v.q_scale.by_position = PositionScale::llama4, v.q_scale.a = 0.1f, v.q_scale.b = 3.0f, v.rotary_dim = 0; });
   add([](V& v) { v.q_scale.by_position = PositionScale::logn, v.q_scale.b = 4.0f, v.norm = NormPlacement::after_rope; });
@@ -124,7 +124,7 @@ inline AttentionVariant random_variant(uint64_t seed) {
   v.rotary_offset = 2 * random.integer(0, (v.head_dim - v.rotary_dim) / 2);
   v.style = chance(2) ? RopeStyle::interleaved : RopeStyle::neox;
   v.inverse = chance(5);
-  v.source = static_cast<CosSinSource>(random.integer(0, 2));
+  v.source = static_cast<RopeSource>(random.integer(0, 2));
   v.num_axes = chance(2) ? 1 : random.integer(2, 4);
   if (v.rotary_dim == 0) v.rotary_offset = 0, v.inverse = false, v.num_axes = 1;
   if (chance(3)) v.q_scale.constant = 0.37f;
@@ -143,10 +143,10 @@ struct VariantModel {
   VariantModel(const AttentionVariant& of, DType type, const Execution& on)
       : variant(of), dtype(type), execution(on), random(of.seed) {
     GraphBuilder g(dtype);
-    Rope rope = make_rope();
+    GraphRope rope = make_rope();
     embedding = weight(kVocab, kHidden);
     Value x = g.embedding("embedding", embedding, 1.0f);
-    if (variant.source == CosSinSource::per_token && rope) rope = g.gather_cos_sin("cos_sin", rope);
+    if (variant.source == RopeSource::per_token && rope) rope = g.gather_cos_sin("cos_sin", rope);
     for (int64_t i = 0; i < variant.num_layers; ++i) {
       const GraphBuilder::Scope scope(g, str_cat("layers.", i));
       layers.push_back(make_layer(i, rope));
@@ -214,35 +214,35 @@ struct VariantModel {
   }
   Weight weight_if(bool wanted, int64_t rows, int64_t cols) { return wanted ? weight(rows, cols) : Weight(); }
 
-  Rope make_rope() {
+  GraphRope make_rope() {
     if (variant.rotary_dim == 0) return {};
-    Rope rope;
+    GraphRope rope;
     const int64_t pairs = variant.rotary_dim / 2;
     RopeConfig config;
     config.style = variant.style;
     config.rotary_dim = variant.rotary_dim;
     const RopeFrequencies frequencies = rope_frequencies(config, kMaxPosition, RopePrecision::exact).value();
-    if (variant.source == CosSinSource::inv_freq) {
+    if (variant.source == RopeSource::inv_freq) {
       for (const double each : frequencies.inv_freq) inv_freq.push_back(static_cast<float>(each));
-      rope.rotation.style = variant.style;
-      rope.rotation.rotary_dim = variant.rotary_dim;
-      rope.rotation.source = CosSinSource::inv_freq;
-      rope.rotation.inv_freq = upload(inv_freq);
-      rope.rotation.attention_factor = 1.25f;
-      rope.rotation.max_position = kMaxPosition;
+      rope.rope.style = variant.style;
+      rope.rope.rotary_dim = variant.rotary_dim;
+      rope.rope.source = RopeSource::inv_freq;
+      rope.rope.inv_freq = upload(inv_freq);
+      rope.rope.attention_factor = 1.25f;
+      rope.rope.max_position = kMaxPosition;
     } else {
       cos_sin = rope_cos_sin(frequencies, kMaxPosition, RopePrecision::exact).value();
       table = std::make_unique<RopeTable>(
           RopeTable::create(variant.style, frequencies, kMaxPosition, RopePrecision::exact, execution).value());
       rope.table = table.get();
     }
-    rope.rotation.rotary_offset = variant.rotary_offset;
-    rope.rotation.inverse = variant.inverse;
-    rope.rotation.past_table = variant.past_table;
-    rope.rotation.num_axes = variant.num_axes;
+    rope.rope.rotary_offset = variant.rotary_offset;
+    rope.rope.inverse = variant.inverse;
+    rope.rope.past_table = variant.past_table;
+    rope.rope.num_axes = variant.num_axes;
     if (variant.num_axes > 1) {
       for (int64_t i = 0; i < pairs; ++i) pair_axis.push_back(static_cast<uint8_t>(random.integer(0, variant.num_axes - 1)));
-      rope.rotation.pair_axis = upload(pair_axis);
+      rope.rope.pair_axis = upload(pair_axis);
     }
     return rope;
   }
@@ -255,7 +255,7 @@ struct VariantModel {
     return norm;
   }
 
-  Attention make_layer(int64_t index, const Rope& rope) {
+  Attention make_layer(int64_t index, const GraphRope& rope) {
     const int64_t q_width = variant.num_q_heads * variant.head_dim, kv_width = variant.num_kv_heads * variant.head_dim;
     Attention layer;
     layer.layer = index;

@@ -50,7 +50,7 @@ struct PrologueCase {
   int64_t rotary_offset = 0;
   RopeStyle style = RopeStyle::neox;
   bool inverse = false;
-  CosSinSource source = CosSinSource::table;
+  RopeSource source = RopeSource::table;
   float attention_factor = 1.0f;
   int64_t num_axes = 1;
   bool interleaved_axes = false;  // pairs take their axes in turn; otherwise in sections
@@ -273,12 +273,12 @@ PrologueData<T> make_data(const PrologueCase& c) {
     data.k_norm_bias = values(c.norm_bias, of_k, c.num_kv_heads);
   }
 
-  if (c.source == CosSinSource::table) data.table = make_table(c.max_position, c.rotary_dim);
-  if (c.source == CosSinSource::per_token) {
+  if (c.source == RopeSource::table) data.table = make_table(c.max_position, c.rotary_dim);
+  if (c.source == RopeSource::per_token) {
     for (int64_t i = 0; i < c.num_tokens * c.rotary_dim; ++i)
       data.table.push_back(static_cast<float>(2.0 * random.uniform() - 1.0));
   }
-  if (c.source == CosSinSource::inv_freq) {
+  if (c.source == RopeSource::inv_freq) {
     for (int64_t i = 0; i < c.rotary_dim / 2; ++i) {
       data.inv_freq.push_back(
           static_cast<float>(std::pow(5e5, -2.0 * static_cast<double>(i) / static_cast<double>(c.rotary_dim))));
@@ -358,11 +358,11 @@ oracle::PrologueInput oracle_input(const PrologueCase& c, const PrologueData<T>&
   in.interleaved = c.style == RopeStyle::interleaved;
   in.inverse = c.inverse;
   in.table = to_doubles(data.table);
-  in.table_per_token = c.source == CosSinSource::per_token;
+  in.table_per_token = c.source == RopeSource::per_token;
   in.inv_freq = to_doubles(data.inv_freq);
   in.attention_factor = static_cast<double>(c.attention_factor);
   in.num_axes = c.num_axes;
-  if (c.source != CosSinSource::per_token) in.pair_axis.assign(data.pair_axis.begin(), data.pair_axis.end());
+  if (c.source != RopeSource::per_token) in.pair_axis.assign(data.pair_axis.begin(), data.pair_axis.end());
   in.max_position = c.max_position;
   in.identity_past_table = c.past_table == PastTable::identity;
   in.positions = data.positions;
@@ -656,7 +656,7 @@ class PlacedPrologue {
 
   void place_rotation() {
     const PrologueCase& c = case_;
-    Rotation& r = params_.rotation;
+    Rope& r = params_.rope;
     r.style = c.style;
     r.rotary_dim = c.rotary_dim;
     r.rotary_offset = c.rotary_offset;

@@ -131,14 +131,14 @@ std::vector<PrologueCase> make_feature_cases() {
       });
     }
     turned([](PrologueCase& c) { c.inverse = true; });
-    turned([](PrologueCase& c) { c.source = CosSinSource::per_token, c.rotary_dim = 48; });
-    turned([](PrologueCase& c) { c.source = CosSinSource::per_token, c.inverse = true, c.max_position = 0x7fffffff; });
-    turned([](PrologueCase& c) { c.source = CosSinSource::inv_freq, c.max_position = 1 << 20; });
+    turned([](PrologueCase& c) { c.source = RopeSource::per_token, c.rotary_dim = 48; });
+    turned([](PrologueCase& c) { c.source = RopeSource::per_token, c.inverse = true, c.max_position = 0x7fffffff; });
+    turned([](PrologueCase& c) { c.source = RopeSource::inv_freq, c.max_position = 1 << 20; });
     turned([](PrologueCase& c) {
-      c.source = CosSinSource::inv_freq, c.max_position = 1 << 20, c.attention_factor = 1.37f, c.rotary_dim = 36;
+      c.source = RopeSource::inv_freq, c.max_position = 1 << 20, c.attention_factor = 1.37f, c.rotary_dim = 36;
     });
     turned(
-        [](PrologueCase& c) { c.source = CosSinSource::inv_freq, c.max_position = 1 << 20, c.inverse = true, c.num_axes = 3; });
+        [](PrologueCase& c) { c.source = RopeSource::inv_freq, c.max_position = 1 << 20, c.inverse = true, c.num_axes = 3; });
     for (const int64_t axes : {2, 3, 4}) {
       turned([&](PrologueCase& c) { c.num_axes = axes; });
       turned([&](PrologueCase& c) { c.num_axes = axes, c.interleaved_axes = true, c.rotary_dim = 40, c.int64_positions = true; });
@@ -169,12 +169,12 @@ std::vector<PrologueCase> make_feature_cases() {
   add([](PrologueCase& c) {
     c.derive_positions = c.derive_slots = true, c.offsets = Offsets::per_sequence, c.int64_positions = true;
   });
-  for (const CosSinSource source : {CosSinSource::table, CosSinSource::per_token}) {  // the latter without a bound
+  for (const RopeSource source : {RopeSource::table, RopeSource::per_token}) {  // the latter without a bound
     for (const int64_t ring : {0, 5}) {
       for (int i = 0; i < 4; ++i) {
         add([&](PrologueCase& c) {
           c.derive_positions = c.derive_slots = c.extremes = true, c.ring_size = ring, c.source = source;
-          c.max_position = source == CosSinSource::table ? 40 : 0, c.page_size = 4, c.num_tokens = 12;
+          c.max_position = source == RopeSource::table ? 40 : 0, c.page_size = 4, c.num_tokens = 12;
           c.offsets = i % 2 == 0 ? Offsets::per_sequence : Offsets::none, c.int64_positions = i < 3;
         });
       }
@@ -185,8 +185,8 @@ std::vector<PrologueCase> make_feature_cases() {
     past([](PrologueCase& c) { c.no_faults = true; });
     past([](PrologueCase& c) { c.bias_q = c.bias_k = false, c.in_place = true; });
     past([](PrologueCase& c) { c.num_axes = 3, c.max_position = 20; });
-    past([](PrologueCase& c) { c.source = CosSinSource::inv_freq, c.max_position = 30, c.attention_factor = 1.2f; });
-    past([](PrologueCase& c) { c.source = CosSinSource::per_token, c.num_axes = 2; });
+    past([](PrologueCase& c) { c.source = RopeSource::inv_freq, c.max_position = 30, c.attention_factor = 1.2f; });
+    past([](PrologueCase& c) { c.source = RopeSource::per_token, c.num_axes = 2; });
     past([](PrologueCase& c) {
       c.derive_positions = c.derive_slots = true, c.offsets = Offsets::per_sequence, c.max_position = 3;
     });
@@ -316,8 +316,8 @@ PrologueCase random_case(uint64_t seed) {
   c.rotary_offset = coin() ? 2 * random.integer(0, (c.head_dim - c.rotary_dim) / 2) : 0;
   c.style = any(RopeStyle::interleaved);
   c.inverse = rarely();
-  c.source = any(CosSinSource::inv_freq);
-  if (c.source == CosSinSource::inv_freq) {
+  c.source = any(RopeSource::inv_freq);
+  if (c.source == RopeSource::inv_freq) {
     c.max_position = coin() ? 1 << 20 : 100;
     c.attention_factor = coin() ? 1.0f : 0.8f;
   }

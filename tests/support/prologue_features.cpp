@@ -90,12 +90,12 @@ void add_rotations(FeatureList& f) {
   both("inverse", [](PrologueCase& c) { c.inverse = true; });
   f.row("CosSinSources",
         "cos and sin from a table, from rows gathered per token, or computed exactly from inv_freq up to position 2^20");
-  for (const CosSinSource source : {CosSinSource::table, CosSinSource::per_token, CosSinSource::inv_freq}) {
+  for (const RopeSource source : {RopeSource::table, RopeSource::per_token, RopeSource::inv_freq}) {
     const char* names[] = {"table", "gathered rows", "inv_freq"};
     both(names[static_cast<int>(source)], [&](PrologueCase& c) { c.source = source; });
   }
   both("inv_freq up to 2^20",
-       [](PrologueCase& c) { c.source = CosSinSource::inv_freq, c.max_position = 1 << 20, c.attention_factor = 1.3f; });
+       [](PrologueCase& c) { c.source = RopeSource::inv_freq, c.max_position = 1 << 20, c.attention_factor = 1.3f; });
   f.row("Streams", "MRoPE and 2-D: up to four position axes, in sections or interleaved");
   for (const int64_t axes : {2, 3, 4}) {
     both(str_cat(axes, " axes"), [&](PrologueCase& c) { c.num_axes = axes, c.interleaved_axes = axes == 3; });

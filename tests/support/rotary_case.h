@@ -86,9 +86,9 @@ struct RotaryCase {
   bool inverse = false, inverse_by_own_sine = false;
   RotaryTail tail = RotaryTail::copy;
 
-  RotarySource source = RotarySource::cos_sin;
+  RopeSource source = RopeSource::table;
   DType type = DType::f32;
-  RotaryWidth width = RotaryWidth::half;
+  RopeWidth width = RopeWidth::half;
   bool per_token = false, table_per_batch = false, bounded = true;
   int64_t max_position = 24;
   PastTable past_table = PastTable::record;
@@ -227,7 +227,7 @@ class PlacedRotary {
     }
     constexpr long double kEpsilon = std::is_same_v<T, double> ? 0x1p-53L : 0x1p-24L;
     // A frequency that the operation computes is itself rounded, to float64.
-    const long double computed = c_.source == RotarySource::theta ? 0x1p-53L * want.slope : 0.0L;
+    const long double computed = c_.source == RopeSource::theta ? 0x1p-53L * want.slope : 0.0L;
     const long double tolerance =
         0.5L * static_cast<long double>(ulp<T>(static_cast<double>(want.value))) + 16.0L * kEpsilon * want.scale + computed;
     return std::fabs(static_cast<long double>(to_double(got)) - want.value) <= tolerance;
@@ -302,9 +302,9 @@ class PlacedRotary {
   }
 
   // A table in memory, holes poisoned, and its logical values.
-  void make_table(const std::function<double(int64_t row, int64_t pair)>& value, RotaryColumns& columns, oracle::Table& logical) {
+  void make_table(const std::function<double(int64_t row, int64_t pair)>& value, RopeColumns& columns, oracle::Table& logical) {
     const int64_t pairs = c_.rotary_dim / (2 * c_.num_blocks), batches = c_.table_per_batch ? c_.batch : 1;
-    logical.columns = c_.width == RotaryWidth::full ? 2 * pairs : pairs;
+    logical.columns = c_.width == RopeWidth::full ? 2 * pairs : pairs;
     logical.rows = c_.per_token ? c_.seq_len : c_.max_position;
     logical.per_batch = c_.table_per_batch;
     columns.column_stride = c_.column_stride;
@@ -331,10 +331,10 @@ class PlacedRotary {
     RotaryAngles& a = params_.angles;
     a.source = c_.source, a.type = c_.type, a.width = c_.width, a.per_token = c_.per_token;
     a.attention_factor = c_.attention_factor;
-    const bool rows = (c_.source == RotarySource::cos_sin || c_.source == RotarySource::angles) && !c_.per_token;
+    const bool rows = (c_.source == RopeSource::table || c_.source == RopeSource::angles) && !c_.per_token;
     a.max_position = rows || c_.bounded ? c_.max_position : 0;
     in_.source = static_cast<oracle::AngleSource>(c_.source);
-    in_.full = c_.width == RotaryWidth::full, in_.per_token = c_.per_token;
+    in_.full = c_.width == RopeWidth::full, in_.per_token = c_.per_token;
     a.past_table = c_.past_table;
     in_.identity_past_table = c_.past_table == PastTable::identity;
     in_.max_position = a.max_position, in_.factor = c_.attention_factor;
@@ -345,12 +345,12 @@ class PlacedRotary {
     };
     const auto angle = [&](int64_t row, int64_t column) { return static_cast<double>(row) * frequency(column); };
     switch (c_.source) {
-      case RotarySource::cos_sin:
+      case RopeSource::table:
         make_table([&](int64_t r, int64_t i) { return std::cos(angle(r, i)); }, a.cos, in_.cos);
         make_table([&](int64_t r, int64_t i) { return std::sin(angle(r, i)); }, a.sin, in_.sin);
         break;
-      case RotarySource::angles: make_table(angle, a.angles, in_.angles); break;
-      case RotarySource::inv_freq:
+      case RopeSource::angles: make_table(angle, a.angles, in_.angles); break;
+      case RopeSource::inv_freq:
         with_float_type(c_.type, [&](auto type) {
           using Stored = decltype(type);
           std::vector<Stored> stored;
@@ -361,7 +361,7 @@ class PlacedRotary {
           a.inv_freq = arena_.input(stored);
         });
         break;
-      case RotarySource::theta: a.theta = in_.theta = 10000.0; break;
+      case RopeSource::theta: a.theta = in_.theta = 10000.0; break;
     }
   }
 
