@@ -955,7 +955,7 @@ inline Status rotary_embedding(const RotaryEmbedding& call, FaultRecord* faults,
   params.rope.rotary_offset = call.rope_dim_offset;
   params.rope.inverse = call.inverse;
   params.tail = RotaryTail::leave;
-  set_cos_sin_table(params.rope, call.cos_sin_cache, call.cache_dtype, call.max_position, call.rot_dim);
+  set_cos_sin_table(params.rope, call.cos_sin_cache, call.cache_dtype, call.max_position);
   params.rope.width = RopeWidth::half;
   params.positions.ids = index_view(call.positions);
   params.faults = faults;
@@ -1075,7 +1075,7 @@ inline Status apply_rope_inplace(const ApplyRopeInplace& call, FaultRecord* faul
     params.tensors[1] = rotary_tensor(call.k, call.k, call.num_kv_heads, {0, call.k_stride, call.head_dim, 1});
     params.rope.style = call.is_neox ? RopeStyle::neox : RopeStyle::interleaved;
     params.rope.rotary_dim = call.rope_dim;
-    set_cos_sin_table(params.rope, call.cos_sin_cache, DType::f32, call.max_position, call.rope_dim);
+    set_cos_sin_table(params.rope, call.cos_sin_cache, DType::f32, call.max_position);
     params.rope.width = RopeWidth::half;
     params.positions.ids = call.positions;
     params.faults = faults;
@@ -1181,7 +1181,7 @@ inline Status apply_rope(const ApplyRope& call, FaultRecord* faults, const Execu
   params.rope.style = call.interleave ? RopeStyle::interleaved : RopeStyle::neox;
   params.rope.rotary_dim = call.rotary_dim;
   if (call.cos_sin_cache != nullptr) {
-    set_cos_sin_table(params.rope, call.cos_sin_cache, DType::f32, call.max_position, call.rotary_dim);
+    set_cos_sin_table(params.rope, call.cos_sin_cache, DType::f32, call.max_position);
   } else if (call.inv_freq != nullptr) {
     params.rope.source = RopeSource::inv_freq;
     params.rope.type = DType::f64;
@@ -1476,7 +1476,7 @@ inline Status gptj_rotary(const Gptj& call, FaultRecord* faults, const Execution
       rotary_tensor(call.k, call.k_out, call.num_kv_heads, batch_major_strides(call.seq_len, call.num_kv_heads, call.head_dim));
   params.rope.style = RopeStyle::interleaved;
   params.rope.rotary_dim = call.rotary_dim;
-  set_cos_sin_table(params.rope, call.embed_positions, call.dtype, call.max_positions, call.rotary_dim);
+  set_cos_sin_table(params.rope, call.embed_positions, call.dtype, call.max_positions);
   params.rope.width = RopeWidth::half;
   std::swap(params.rope.cos, params.rope.sin);  // embed_positions is sin then cos
   params.positions.ids = call.position_ids;
