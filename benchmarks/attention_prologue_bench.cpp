@@ -188,7 +188,7 @@ Problem make_problem(const Shape& shape, int64_t num_tokens, bench::Setup& setup
     table = std::move(rows);
     p.rope.source = RopeSource::per_token;
   }
-  p.rope.cos_sin = setup.values(table);
+  set_cos_sin_table(p.rope, setup.values(table), DType::f32, p.rope.max_position);
   if (shape.mrope) {  // sections of 16, 24, 24 of 64 pairs, as Qwen2-VL's
     std::vector<uint8_t> axis(static_cast<size_t>(shape.rotary_dim / 2));
     for (size_t i = 0; i < axis.size(); ++i) axis[i] = i < 16 ? 0 : i < 40 ? 1 : 2;
@@ -201,8 +201,7 @@ Problem make_problem(const Shape& shape, int64_t num_tokens, bench::Setup& setup
     p.rope.max_position = kMaxPosition;
     derive_places(p, pages, setup);
     if (num_tokens + 5 > kMaxPosition) {  // the table ends before the sequence does
-      p.rope.cos_sin = static_cast<const float*>(setup.shared((num_tokens + 5) * shape.rotary_dim * 4, DType::f32));
-      p.rope.max_position = num_tokens + 5;
+      set_cos_sin_table(p.rope, setup.shared((num_tokens + 5) * shape.rotary_dim * 4, DType::f32), DType::f32, num_tokens + 5);
     }
   } else {
     p.places.positions = index_view(setup.values(positions));
@@ -278,9 +277,7 @@ Status unfused(const AttentionPrologueParams& p, const Execution& execution) {
     r.dtype = p.dtype;
     r.num_tensors = 1;
     r.tensors[0] = rotary_tensor(x, y, heads);
-    r.style = p.rope.style;
-    r.rotary_dim = p.rope.rotary_dim;
-    r.angles = cos_sin_cache(p.rope.cos_sin, DType::f32, p.rope.max_position, r.rotary_dim);
+    r.rope = p.rope;
     r.positions.ids = p.places.positions;
     r.faults = p.faults;
     return rotary(r, execution);

@@ -125,15 +125,17 @@ RotaryStrides strides_of(Layout layout, int64_t batch, int64_t seq_len, int64_t 
 
 // The bytes of the angles that one call must read.
 int64_t give_angles(RotaryParams& p, const Shape& shape, int64_t rows, bench::Setup& setup) {
-  RotaryAngles& a = p.angles;
+  Rope& a = p.rope;
   const int64_t half = shape.rotary_dim / 2, size = dtype_size(shape.table);
   switch (shape.source) {
+    case RopeSource::per_token:
+    case RopeSource::angles_per_token: break;
     case RopeSource::table: {
       const int64_t columns = shape.width == RopeWidth::full ? 2 * half : half;
       const char* table = setup.values(encode(cos_sin_of(shape.rotary_dim, shape.width), shape.table));
-      a = cos_and_sin(table, table + columns * size, shape.table, kMaxPosition, columns, shape.width);
+      set_cos_and_sin(a, table, table + columns * size, shape.table, kMaxPosition, columns, shape.width);
       a.cos.row_stride = a.sin.row_stride = 2 * columns;
-      a.per_token = shape.per_token;
+      if (shape.per_token) a.source = RopeSource::per_token;
       return rows * 2 * columns * size;
     }
     case RopeSource::angles:
@@ -187,9 +189,9 @@ Problem make_problem(const Shape& shape, int64_t num_tokens, bench::Setup& setup
     const int64_t heads = n == 0 ? shape.num_q_heads : shape.num_k_heads;
     p.tensors[n] = rotary_tensor(nullptr, nullptr, heads, strides_of(shape.layout, p.batch, p.seq_len, heads, p.head_dim));
   }
-  p.style = shape.style;
-  p.rotary_dim = shape.rotary_dim;
-  p.inverse = shape.inverse;
+  p.rope.style = shape.style;
+  p.rope.rotary_dim = shape.rotary_dim;
+  p.rope.inverse = shape.inverse;
   p.faults = setup.values(std::vector<FaultRecord>(1));
 
   const int64_t data_bytes = num_tokens * (shape.num_q_heads + shape.num_k_heads) * p.head_dim * dtype_size(p.dtype);

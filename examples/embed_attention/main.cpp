@@ -94,8 +94,8 @@ class Engine {
     p.q_norm.weight = machine.upload(to_bfloat16(weights.q_norm));
     p.k_norm.weight = machine.upload(to_bfloat16(weights.k_norm));
     p.rope.rotary_dim = kHeadDim;
-    p.rope.cos_sin = machine.upload(cos_sin_table());  // made once, for all layers
-    p.rope.max_position = kMaxPages * kPageSize;
+    const void* table = machine.upload(cos_sin_table());  // made once, for all layers
+    prologue::set_cos_sin_table(p.rope, table, prologue::DType::f32, kMaxPages * kPageSize);
     p.faults = faults_;
 
     // This layer's part of the pool: strides say where its pages are.

@@ -489,7 +489,8 @@ inline Status fused_apply_rotary_emb(const FusedApplyRotaryEmb& call, FaultRecor
   params.rope.rotary_dim = call.rotary_size;
   params.rope.num_blocks = call.rotary_emb_dim;
   if (call.cos != nullptr) {
-    set_cos_and_sin(params.rope, call.cos, call.sin, call.dtype, call.rows, call.rotary_size / call.rotary_emb_dim, RopeWidth::full);
+    set_cos_and_sin(params.rope, call.cos, call.sin, call.dtype, call.rows, call.rotary_size / call.rotary_emb_dim,
+                    RopeWidth::full);
   } else {
     params.rope.source = RopeSource::theta;
     params.rope.width = RopeWidth::half;
@@ -959,7 +960,7 @@ inline Status rotary_embedding(const RotaryEmbedding& call, FaultRecord* faults,
   params.rope.width = RopeWidth::half;
   params.positions.ids = index_view(call.positions);
   params.faults = faults;
-  return rotary(params);
+  return rotary(params, execution);
 }
 
 // rotary_embedding and reshape_and_cache_flash in one launch.
@@ -1079,7 +1080,7 @@ inline Status apply_rope_inplace(const ApplyRopeInplace& call, FaultRecord* faul
     params.rope.width = RopeWidth::half;
     params.positions.ids = call.positions;
     params.faults = faults;
-    return rotary(params);
+    return rotary(params, execution);
   }
   if (call.cache_loc.data == nullptr) return invalid_argument("sglang: cache_loc is null: with value it must be given");
   AttentionPrologueParams params;
@@ -1199,7 +1200,7 @@ inline Status apply_rope(const ApplyRope& call, FaultRecord* faults, const Execu
     params.positions.offsets = call.offsets;
   }
   params.faults = faults;
-  return rotary(params);
+  return rotary(params, execution);
 }
 
 struct RopeQuantizeFp8Append {
@@ -1482,7 +1483,7 @@ inline Status gptj_rotary(const Gptj& call, FaultRecord* faults, const Execution
   params.positions.ids = call.position_ids;
   params.positions.batch_stride = call.seq_len;
   params.faults = faults;
-  return rotary(params);
+  return rotary(params, execution);
 }
 
 }  // namespace huggingface

@@ -108,23 +108,26 @@ bool same_norm(const HeadNorm& a, const HeadNorm& b) {
   return a.kind == b.kind && a.scope == b.scope && a.eps == b.eps && a.weight_offset == b.weight_offset;
 }
 
-// Both null, or the same value or table.
-bool same_source(const Binding* a, const Binding* b) {
-  return (a == nullptr) == (b == nullptr) && (a == nullptr || (a->to == b->to && a->index == b->index && a->table == b->table));
+// Bound to the same.
+bool same_binding(const Binding& a, const Binding& b) {
+  return a.to == b.to && a.index == b.index && a.column == b.column && a.table == b.table && a.member == b.member;
 }
 
-bool same_description(const Rope& a, const Rope& b) {
-  return a.style == b.style && a.rotary_dim == b.rotary_dim && a.rotary_offset == b.rotary_offset && a.num_blocks == b.num_blocks &&
-         a.inverse == b.inverse && a.source == b.source && a.type == b.type && a.width == b.width && a.cos.data == b.cos.data &&
-         a.sin.data == b.sin.data && a.inv_freq == b.inv_freq && a.attention_factor == b.attention_factor &&
-         a.max_position == b.max_position && a.past_table == b.past_table && a.num_axes == b.num_axes &&
-         a.pair_axis == b.pair_axis;
+bool same_columns(const RopeColumns& a, const RopeColumns& b) {
+  return a.data == b.data && a.batch_stride == b.batch_stride && a.row_stride == b.row_stride &&
+         a.column_stride == b.column_stride;
 }
 
-bool same_rope(const Step<RotaryParams>& a, const Step<RotaryParams>& b) {
-  return same_description(a.params->rope, b.params->rope) &&
-         same_source(a.node->binding_of(&a.params->rope.cos.data), b.node->binding_of(&b.params->rope.cos.data)) &&
-         same_source(a.node->binding_of(&a.params->rope.max_position), b.node->binding_of(&b.params->rope.max_position));
+bool same_rope(const Step<RotaryParams>& of_a, const Step<RotaryParams>& of_b) {
+  const Rope &a = of_a.params->rope, &b = of_b.params->rope;
+  const auto bound_a = of_a.node->bindings_within(&a, sizeof a), bound_b = of_b.node->bindings_within(&b, sizeof b);
+  return a.style == b.style && a.rotary_dim == b.rotary_dim && a.rotary_offset == b.rotary_offset &&
+         a.num_blocks == b.num_blocks && a.inverse == b.inverse && a.inverse_by_own_sine == b.inverse_by_own_sine &&
+         a.source == b.source && a.type == b.type && a.width == b.width && same_columns(a.cos, b.cos) &&
+         same_columns(a.sin, b.sin) && same_columns(a.angles, b.angles) && a.inv_freq == b.inv_freq && a.theta == b.theta &&
+         a.attention_factor == b.attention_factor && a.max_position == b.max_position && a.past_table == b.past_table &&
+         a.num_axes == b.num_axes && a.pair_axis == b.pair_axis &&
+         std::equal(bound_a.begin(), bound_a.end(), bound_b.begin(), bound_b.end(), same_binding);
 }
 
 // Q and K must have the same norm and rotation.
@@ -135,15 +138,16 @@ bool treated_alike(const Steps& q, const Steps& k) {
   return !q.rope || same_rope(q.rope, k.rope);
 }
 
-// kv_write must refuse the positions that the rotation of K refuses.
-bool guards(const Step<KvWriteParams>& write, const Step<RotaryParams>& rope) {
+// kv_write must skip the tokens that the rotation of K skips.
+bool guards(const Step<KvWriteParams>& write, const Step<RotaryParams>& rotary) {
   const KvWriteParams& w = *write.params;
-  const Binding* const bound = write.node->binding_of(&w.max_position);
-  if (!rope) return w.max_position == 0 && bound == nullptr;
-  const RotaryParams& r = *rope.params;
+  const Binding* const rows = write.node->binding_of(&w.max_position);
+  if (!rotary) return w.max_position == 0 && rows == nullptr;
+  const Rope& rope = rotary.params->rope;
+  const Binding* const rope_rows = rotary.node->binding_of(&rope.max_position);
+  if ((rows == nullptr) != (rope_rows == nullptr) || (rows != nullptr && rows->table != rope_rows->table)) return false;
   const PastTable past_table = w.past_table == PastTable::record ? PastTable::zero : w.past_table;
-  return w.max_position == r.rope.max_position && same_source(bound, rope.node->binding_of(&r.rope.max_position)) &&
-         past_table == r.rope.past_table && w.num_axes == r.rope.num_axes;
+  return w.max_position == rope.max_position && past_table == rope.past_table && w.num_axes == rope.num_axes;
 }
 
 bool is_v_norm(const HeadNorm& norm) {
@@ -211,16 +215,8 @@ Node fused_node(const Graph& graph, const Chain& chain, Rounding rounding) {
   add_norm(chain.v, p.v_norm);
 
   if (chain.k.rope) {
-    const Node& rope = *chain.k.rope.node;
-    const Rope& of_k = chain.k.rope.params->rope;
-    p.rope = of_k;
+    node.copy(p.rope, *chain.k.rope.node, chain.k.rope.params->rope);
     p.rope.past_table = write.past_table;
-    const auto bind = [&](const void* member, const void* there) {
-      if (const Binding* binding = rope.binding_of(there); binding != nullptr) node.bind(member, *binding);
-    };
-    bind(&p.rope.cos.data, &of_k.cos.data);
-    bind(&p.rope.sin.data, &of_k.sin.data);
-    bind(&p.rope.max_position, &of_k.max_position);
   }
   node.positions(p.places.positions, p.places.position_axis_stride, p.rope.num_axes);
   node.step(p.places.slot_mapping, StepArray::slot_mapping);

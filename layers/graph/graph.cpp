@@ -31,6 +31,17 @@ const Binding* Node::binding_of(const void* member) const {
   return nullptr;
 }
 
+std::vector<Binding> Node::bindings_within(const void* member, size_t size) const {
+  const int64_t begin = offset_of(member, parameters), end = begin + static_cast<int64_t>(size);
+  std::vector<Binding> within;
+  for (const Binding& each : bindings) {
+    if (each.member < begin || each.member >= end) continue;
+    within.push_back(each);
+    within.back().member -= begin;
+  }
+  return within;
+}
+
 void Node::step(IndexView& member, StepArray array) {
   member.type = step_member(array).type;
   bind(&member.data, {Binding::To::array, static_cast<int32_t>(array)});
@@ -166,29 +177,31 @@ void GraphBuilder::check_vector(const Node& node, const char* what, const Weight
                          ": what it is applied to has ", of.width, " columns of ", dtype_name(of.dtype)));
 }
 
+// Rows of cos and sin become bindings.
+void GraphBuilder::set_rope(Node& node, Rope& member, const GraphRope& rope) {
+  member = rope.rope;
+  if (rope.table != nullptr) {
+    member.style = rope.table->style();
+    member.rotary_dim = rope.table->rotary_dim();
+    set_cos_sin_table(member, nullptr, DType::f32, 0);
+    node.table_rows(member.max_position, *rope.table);
+    if (rope.cos_sin) {
+      member.source = RopeSource::per_token;
+      node.read(member.cos.data, rope.cos_sin);
+      node.read(member.sin.data, rope.cos_sin, member.rotary_dim / 2);
+    } else {
+      node.table(member.cos.data, *rope.table);
+      node.table(member.sin.data, *rope.table, member.rotary_dim / 2);
+    }
+  }
+  check_rope(node, rope);
+}
+
 // A rope that rotates nothing (rotary_dim 0), although it has frequencies.
 void GraphBuilder::check_rope(const Node& node, const GraphRope& rope) {
   if (rope || (rope.rope.inv_freq == nullptr && rope.rope.cos.data == nullptr)) return;
   check(invalid_argument(node.name, ": rotary_dim is 0, but ", rope.rope.inv_freq != nullptr ? "inv_freq" : "cos",
                          " is given: set rotary_dim, or leave it null"));
-}
-
-// The rope as an operation's parameters describe it.
-void GraphBuilder::bind_rope(Node& node, Rope& member, const GraphRope& rope) {
-  member = rope.rope;
-  if (rope.table == nullptr) return;
-  member.style = rope.table->style();
-  member.rotary_dim = rope.table->rotary_dim();
-  if (rope.cos_sin) {
-    set_cos_sin_rows(member, nullptr, DType::f32);
-    node.read(member.cos.data, rope.cos_sin);
-    node.read(member.sin.data, rope.cos_sin, member.rotary_dim / 2);
-  } else {
-    set_cos_sin_table(member, nullptr, DType::f32, 0);
-    node.table(member.cos.data, *rope.table);
-    node.table(member.sin.data, *rope.table, member.rotary_dim / 2);
-  }
-  node.table_rows(member.max_position, *rope.table);
 }
 
 Value GraphBuilder::embedding(const std::string& name, const Weight& table, float scale) {
@@ -357,11 +370,10 @@ Value GraphBuilder::rope(const std::string& name, Value x, int64_t num_heads, co
     p.num_tensors = 1;
     p.tensors[0] = rotary_tensor({nullptr, row_stride(x), p.head_dim}, {nullptr, row_stride(out), p.head_dim}, num_heads);
     node.read(p.tensors[0].x, x);
-    bind_rope(node, p.rope, rope);
+    node.write(p.tensors[0].y, out);
+    set_rope(node, p.rope, rope);
     if (p.rope.past_table == PastTable::record) p.rope.past_table = PastTable::zero;
     node.positions(p.positions.ids, p.positions.axis_stride, p.rope.num_axes);
-    node.write(p.tensors[0].y, out);
-    check_rope(node, rope);
   });
   return out;
 }
@@ -381,9 +393,9 @@ Value GraphBuilder::query_scale(const std::string& name, Value x, int64_t num_he
   return out;
 }
 
-void GraphBuilder::kv_write(const std::string& name, Value k, Value v, int64_t num_kv_heads, int64_t layer, const GraphRope& rope) {
+void GraphBuilder::kv_write(const std::string& name, Value k, Value v, int64_t num_kv_heads, int64_t layer,
+                            const GraphRope& rope) {
   add_node<KvWriteParams>(name, "kv_write", [&](Node& node, KvWriteParams& p) {
-    const Rope& given = rope.rope;
     node.step(p.num_tokens, StepCount::num_tokens);
     p.num_kv_heads = num_kv_heads;
     p.head_dim = head_dim(node, k, num_kv_heads);
@@ -391,12 +403,12 @@ void GraphBuilder::kv_write(const std::string& name, Value k, Value v, int64_t n
     read_heads(node, p.k, k, num_kv_heads);
     read_heads(node, p.v, v, num_kv_heads);
     node.cache(p.cache, layer, true);
-    p.num_axes = given.num_axes;
+    p.num_axes = rope.rope.num_axes;
     node.positions(p.positions, p.position_axis_stride, p.num_axes);
     node.step(p.slot_mapping, StepArray::slot_mapping);
-    p.max_position = given.max_position;
+    p.max_position = rope.rope.max_position;
     if (rope.table != nullptr) node.table_rows(p.max_position, *rope.table);
-    p.past_table = given.past_table;
+    p.past_table = rope.rope.past_table;
     node.faults(p.faults);
     check_rope(node, rope);
   });

@@ -61,12 +61,12 @@ struct Weight {
   explicit operator bool() const { return data != nullptr; }
 };
 
-// How the heads of Q and K are rotated; by default they are not. Cos and sin come from a table, from a value that gather_cos_sin
-// has made of the table once per step for all layers, or (no table) from rope.inv_freq.
+// How the heads of Q and K are rotated; by default they are not. Rows of cos and sin come from a table, from a value that
+// gather_cos_sin has made of the table once per step for all layers, or (no table) from what `rope` says.
 struct GraphRope {
   const RopeTable* table = nullptr;  // gives style, rotary_dim and rows; it may grow until an executor is made
   Value cos_sin;                     // [tokens, rotary_dim], none: the table itself
-  Rope rope;                         // with a table: only offset, inverse, axes and past_table; without: all of it
+  Rope rope;                         // with a table: only offset, inverse, axes and policy; without: the whole rope
 
   GraphRope() = default;
   GraphRope(const RopeTable* of) : table(of) {}  // NOLINT(google-explicit-constructor)
@@ -148,9 +148,17 @@ struct PROLOGUE_API Node {
   void weight(const void*& member, const Weight& of);
   // `to.member` is set here.
   void bind(const void* member, const Binding& to);
+  // Copies a member of another node's parameters, and what its own members are bound to.
+  template <class T>
+  void copy(T& member, const Node& from, const T& of) {
+    member = of;
+    for (const Binding& each : from.bindings_within(&of, sizeof of)) bind(reinterpret_cast<char*>(&member) + each.member, each);
+  }
 
   // What a member is bound to, or null.
   const Binding* binding_of(const void* member) const;
+  // Of the members of a member; their offsets are from its beginning.
+  std::vector<Binding> bindings_within(const void* member, size_t size) const;
   const Binding* cache_binding() const;
   // Each value once, the main input first.
   std::vector<Value> reads() const;
@@ -227,8 +235,8 @@ class PROLOGUE_API GraphBuilder {
   void read_heads(Node& node, HeadsView& view, Value x, int64_t num_heads);
   void write_heads(Node& node, MutableHeadsView& view, Value y, int64_t num_heads);
   void check_vector(const Node& node, const char* what, const Weight& weight, Value x);
+  void set_rope(Node& node, Rope& member, const GraphRope& rope);
   void check_rope(const Node& node, const GraphRope& rope);
-  void bind_rope(Node& node, Rope& member, const GraphRope& rope);
   const ValueInfo& info(Value value);
   StepCount rows_of(Value value);
   int64_t row_stride(Value value);

@@ -58,7 +58,7 @@ RotaryCase real_case(Random& random, const Sizes& sizes) {
   c.style = percent(50) ? RopeStyle::neox : RopeStyle::interleaved;
   c.inverse = percent(25);
   c.tail = percent(70) ? RotaryTail::copy : static_cast<RotaryTail>(random.integer(0, 2));
-  c.source = percent(50) ? RopeSource::table : static_cast<RopeSource>(random.integer(0, 3));
+  c.source = percent(50) ? RopeSource::table : kSources[random.integer(0, 3)];
   const bool given = c.source == RopeSource::table || c.source == RopeSource::angles;
   c.type = percent(60) ? DType::f32 : kFloatTypes[random.integer(0, 3)];
   if (c.source == RopeSource::inv_freq) c.type = percent(50) ? DType::f32 : DType::f64;
@@ -120,15 +120,15 @@ Outcome run_extremes(Backend backend, uint64_t seed, const Sizes& sizes) {
   const int64_t tokens = std::min(random_tokens(random, sizes, heads * head_dim), int64_t{2000});
   Arena arena(backend);
   RotaryParams p;
-  p.seq_len = tokens, p.head_dim = head_dim, p.rotary_dim = 2 * random.integer(1, head_dim / 2);
-  p.style = coin() ? RopeStyle::neox : RopeStyle::interleaved;
+  p.dtype = DType::f32, p.seq_len = tokens, p.head_dim = head_dim, p.rope.rotary_dim = 2 * random.integer(1, head_dim / 2);
+  p.rope.style = coin() ? RopeStyle::neox : RopeStyle::interleaved;
   p.num_tensors = 1;
   float* x = arena.inout(many_normals<float>(random, tokens * heads * head_dim));
   p.tensors[0] = rotary_tensor(x, x, heads, {tokens * heads * head_dim, heads * head_dim, head_dim, 1});
-  const int64_t pairs = p.rotary_dim / 2, rows = coin() ? tokens : random.integer(1, 100);
+  const int64_t pairs = p.rope.rotary_dim / 2, rows = coin() ? tokens : random.integer(1, 100);
   const bool per_token = rows == tokens;
-  p.angles = cos_sin_cache(arena.input(many_normals<float>(random, rows * p.rotary_dim)), DType::f32, rows, p.rotary_dim);
-  p.rope.per_token = per_token;
+  set_cos_sin_table(p.rope, arena.input(many_normals<float>(random, rows * p.rope.rotary_dim)), DType::f32, rows);
+  if (per_token) p.rope.source = RopeSource::per_token;
   if (per_token) p.rope.max_position = coin() ? 0 : random.integer(1, 100);
   if (!per_token && coin()) p.rope.num_axes = random.integer(2, 4);
   if (p.rope.num_axes > 1) {
@@ -163,9 +163,9 @@ Outcome run_extremes(Backend backend, uint64_t seed, const Sizes& sizes) {
   const Status status = arena.run([&](const Execution& execution) { return rotary(p, execution); });
   std::vector<Output> outputs;
   add_outputs(p, Element::f32, outputs);
-  return outcome(str_cat("T=", tokens, " heads=", heads, " D=", head_dim, " r=", p.rotary_dim, per_token ? " per token" : "",
-                         " max=", p.rope.max_position, " axes=", p.rope.num_axes, " ids=", ids,
-                         " offset=", p.positions.offset, " seqs=", p.positions.num_seqs, " max_seqlen=", p.positions.max_seqlen),
+  return outcome(str_cat("T=", tokens, " heads=", heads, " D=", head_dim, " r=", p.rope.rotary_dim, per_token ? " per token" : "",
+                         " max=", p.rope.max_position, " axes=", p.rope.num_axes, " ids=", ids, " offset=", p.positions.offset,
+                         " seqs=", p.positions.num_seqs, " max_seqlen=", p.positions.max_seqlen),
                  status, arena, std::move(outputs));
 }
 

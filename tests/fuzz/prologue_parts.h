@@ -266,7 +266,8 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
   r.rotary_offset = choices.chance(3) ? even(plus(p.head_dim, -std::max<int64_t>(r.rotary_dim, 0))) : 0;
   r.inverse = choices.chance(3);
   r.source = choices.enumerator(RopeSource::inv_freq);
-  r.attention_factor = choices.real(1.0f);
+  r.type = choices.hostile() ? float_type(choices) : DType::f32;
+  r.attention_factor = r.source == RopeSource::inv_freq || choices.hostile() ? static_cast<double>(choices.real(1.0f)) : 1.0;
   const bool by_token = r.source == RopeSource::per_token;
   r.max_position = (by_token || r.rotary_dim == 0) && choices.chance(2) ? 0 : choices.size(1, 12);
   r.past_table = choices.enumerator(PastTable::identity);
@@ -275,7 +276,12 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
     if (r.source == RopeSource::inv_freq) {
       map.array("inv_freq", r.inv_freq, dense(r.rotary_dim / 2, 4), Use::read);
     } else {
-      map.array("cos_sin", r.cos_sin, dense(times(by_token ? p.num_tokens : r.max_position, r.rotary_dim), 4), Use::read);
+      r.width = choices.hostile() ? choices.enumerator(RopeWidth::full) : RopeWidth::half;
+      r.cos.row_stride = r.sin.row_stride = choices.hostile() ? choices.absurd() : r.rotary_dim;
+      const int cos =
+          map.array("cos", r.cos.data, dense(times(by_token ? p.num_tokens : r.max_position, r.rotary_dim), 4), Use::read);
+      const int sin = map.array("sin", r.sin.data, dense(r.rotary_dim / 2, 4), Use::read);
+      map.place(sin, cos, 2 * r.rotary_dim);
     }
     if (!by_token && r.num_axes > 1) map.array("pair_axis", r.pair_axis, dense(r.rotary_dim / 2, 1), Use::read);
   }

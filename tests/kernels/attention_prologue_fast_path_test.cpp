@@ -30,7 +30,7 @@ AttentionPrologueParams call(DType dtype) {
   AttentionPrologueParams p;
   p.num_tokens = 64, p.num_q_heads = 32, p.num_kv_heads = 8, p.dtype = dtype;
   set_head_dim(p, 128);
-  p.rope.cos_sin = address<float>(3), p.rope.max_position = 4096;
+  set_cos_sin_table(p.rope, address<float>(3), DType::f32, p.rope.max_position), p.rope.max_position = 4096;
   p.places.positions = index_view(address<int32_t>(4)), p.places.slot_mapping = index_view(address<int64_t>(5));
   p.cache.k.data = address(6), p.cache.v.data = address(7), p.cache.k.format.type = p.cache.v.format.type = dtype;
   p.cache.num_pages = 1024, p.cache.page_size = 16, p.cache.num_kv_heads = 8;
@@ -40,11 +40,13 @@ AttentionPrologueParams call(DType dtype) {
 
 void bias(AttentionPrologueParams& p) { p.bias = {address(10), address(11), address(12)}; }
 void norm(AttentionPrologueParams& p) {
-  p.q_norm.placement = p.k_norm.placement = NormPlacement::before_rope, p.q_norm.weight = address(13), p.k_norm.weight = address(14);
+  p.q_norm.placement = p.k_norm.placement = NormPlacement::before_rope, p.q_norm.weight = address(13),
+  p.k_norm.weight = address(14);
 }
 void fp8(AttentionPrologueParams& p) { p.cache.k.format.type = p.cache.v.format.type = DType::fp8_e4m3; }
 void computed_scales(AttentionPrologueParams& p) {
-  p.cache.k.format.type = p.cache.v.format.type = DType::int8, p.cache.k.format.scaling = p.cache.v.format.scaling = KvScaling::token_head;
+  p.cache.k.format.type = p.cache.v.format.type = DType::int8,
+  p.cache.k.format.scaling = p.cache.v.format.scaling = KvScaling::token_head;
   p.cache.k.scale = address<float>(15), p.cache.v.scale = address<float>(16);
   p.cache.k.scale_strides = p.cache.v.scale_strides = nhd_strides(16, 8, 1);
 }
@@ -117,7 +119,7 @@ TEST_F(FastPath, WhatThePageExcludesIsGeneral) {
       [](AttentionPrologueParams& p) { bias(p), p.q.data = address<char>(1) + 8; },
       [](AttentionPrologueParams& p) { bias(p), p.k.token_stride += 4; },
       [](AttentionPrologueParams& p) { bias(p), p.cache.v.strides.token += 4, p.cache.v.strides.page += 64; },
-      [](AttentionPrologueParams& p) { p.rope.cos_sin = address<float>(3) + 1; },
+      [](AttentionPrologueParams& p) { set_cos_sin_table(p.rope, address<float>(3) + 1, DType::f32, p.rope.max_position); },
       [](AttentionPrologueParams& p) { set_head_dim(p, 84); },
       [](AttentionPrologueParams& p) { p.rope.rotary_dim = 124; },
       [](AttentionPrologueParams& p) { p.rope.rotary_dim = 72, bias(p); },

@@ -177,8 +177,8 @@ TEST_P(AttentionPrologueTest, EqualsTheUnfusedStagesBitForBit) {
         RotaryParams r;
         r.seq_len = c.num_tokens, r.head_dim = c.head_dim, r.dtype = p.dtype;
         r.num_tensors = 1, r.tensors[0] = rotary_tensor(as_input(dense(x, heads, c.head_dim)), y, heads);
-        r.style = c.style, r.rotary_dim = c.rotary_dim;
-        r.angles = cos_sin_cache(p.rope.cos_sin, DType::f32, c.max_position, c.rotary_dim);
+        r.rope.style = c.style, r.rope.rotary_dim = c.rotary_dim;
+        set_cos_sin_table(r.rope, p.rope.cos.data, DType::f32, c.max_position);
         r.rope.past_table = c.past_table == PastTable::record ? PastTable::zero : c.past_table;  // kv_write records it
         r.positions.ids = p.places.positions;
         return rotary(r, execution);
@@ -486,7 +486,7 @@ TEST_P(AttentionPrologueTest, ReachesBeyondTwoToThe31Elements) {
   set_packed_qkv(p, qkv.data(), kFar);
   p.q_out = {qkv.data(), kFar, kDim};
   p.rope.rotary_dim = kDim;
-  p.rope.cos_sin = arena.input(table);
+  set_cos_sin_table(p.rope, arena.input(table), DType::f32, p.rope.max_position);
   p.rope.max_position = 8;
   p.rope.past_table = PastTable::zero;
   p.places.positions = index_view(arena.input(data.positions));
@@ -623,7 +623,7 @@ TEST_P(AttentionPrologueTest, PlansCheckWhatARunBrings) {
       {[](P& p) { p.v_norm.placement = NormPlacement::before_rope; },
        "v_norm.placement != NormPlacement::none is 1: it must be that of the plan, 0"},
       {[](P& p) { p.rope.rotary_dim = 32; }, "rotary_dim is 32: it must be that of the plan, 64"},
-      {[](P& p) { p.rope.cos_sin = nullptr; }, "cos_sin is null, but the plan was made with it"},
+      {[](P& p) { p.rope.cos.data = nullptr; }, "rope.cos is null, but the plan was made with it"},
       {[](P& p) { p.rope.max_position = 99; }, "max_position is 99: it must be that of the plan, 40"},
       {[](P& p) { p.rope.past_table = PastTable::identity; }, "past_table is 2: it must be that of the plan, 0"},
       {[](P& p) { p.places.block_table = nullptr; }, "block_table is null, but the plan was made with it"},
@@ -718,38 +718,40 @@ std::vector<Refusal> refusals() {
       {"positions too large to compute",
        [](P& p) {
          p.rope.source = RopeSource::inv_freq;
-         p.rope.inv_freq = p.rope.cos_sin;
+         p.rope.inv_freq = p.rope.cos.data;
          p.rope.max_position = (1 << 20) + 1;
        },
        invalid, "max_position is 1048577: it must lie in 1..1048576"},
-      {"no table", [](P& p) { p.rope.cos_sin = nullptr; }, invalid, "cos_sin is null"},
+      {"no table", [](P& p) { p.rope.cos.data = nullptr; }, invalid, "rope.cos is null"},
       {"a table without a rotary_dim", [](P& p) { p.rope.rotary_dim = 0; }, invalid,
-       "rotary_dim is 0, but cos_sin is given: set rotary_dim, or leave it null"},
+       "rope.rotary_dim is 0, but rope.cos is given: set rotary_dim, or leave it null"},
       {"inv_freq without a rotary_dim",
        [](P& p) {
-         const float* inv_freq = p.rope.cos_sin;
+         const void* inv_freq = p.rope.cos.data;
          p.rope = {}, p.rope.source = RopeSource::inv_freq, p.rope.inv_freq = inv_freq;
        },
-       invalid, "rotary_dim is 0, but inv_freq is given: set rotary_dim, or leave it null"},
+       invalid, "rope.rotary_dim is 0, but rope.inv_freq is given: set rotary_dim, or leave it null"},
       {"a bound and nowhere to record", [](P& p) { p.faults = nullptr; }, invalid,
        "faults is null, but max_position is 40: give a FaultRecord, or set past_table to zero or identity"},
-      {"a bound without rotation and nowhere to record",
-       [](P& p) { p.rope = {}, p.rope.max_position = 7, p.faults = nullptr; }, invalid,
-       "faults is null, but max_position is 7: give a FaultRecord, or set past_table to zero or identity"},
+      {"a bound without rotation and nowhere to record", [](P& p) { p.rope = {}, p.rope.max_position = 7, p.faults = nullptr; },
+       invalid, "faults is null, but max_position is 7: give a FaultRecord, or set past_table to zero or identity"},
       {"unknown policy", [](P& p) { p.rope.past_table = static_cast<PastTable>(3); }, missing,
        "past_table is 3: supported are record, zero and identity"},
-      {"no gathered rows", [](P& p) { p.rope.cos_sin = nullptr, p.rope.source = RopeSource::per_token; }, invalid,
-       "cos_sin is null"},
-      {"no inv_freq", [](P& p) { p.rope.source = RopeSource::inv_freq; }, invalid, "inv_freq is null"},
+      {"no gathered rows", [](P& p) { p.rope.cos.data = nullptr, p.rope.source = RopeSource::per_token; }, invalid,
+       "rope.cos is null"},
+      {"no inv_freq", [](P& p) { p.rope.source = RopeSource::inv_freq; }, invalid, "rope.inv_freq is null"},
       {"attention_factor of NaN",
        [=](P& p) {
          p.rope.source = RopeSource::inv_freq;
          p.rope.attention_factor = kInf;
        },
-       invalid, "attention_factor is inf: it must be finite"},
-      {"table aligned to 2", [=](P& p) { p.rope.cos_sin = reinterpret_cast<const float*>(shifted(p.rope.cos_sin, 2)); },
-       invalid, "cos_sin lies at @: it must be aligned to 4 bytes"},
-      {"five axes", [](P& p) { p.rope.num_axes = 5; }, invalid, "num_axes is 5: it must lie in 1..4"},
+       invalid, "rope.attention_factor is inf: it must be finite"},
+      {"table aligned to 2",
+       [=](P& p) {
+         set_cos_sin_table(p.rope, shifted(static_cast<const float*>(p.rope.cos.data), 2), DType::f32, p.rope.max_position);
+       },
+       invalid, "rope.cos lies at @: it must be aligned to 4 bytes"},
+      {"five axes", [](P& p) { p.rope.num_axes = 5; }, invalid, "rope.num_axes is 5: it must lie in 1..4"},
       {"streams at no distance",
        [](P& p) {
          p.rope.num_axes = 3, p.rope.pair_axis = static_cast<const uint8_t*>(p.places.slot_mapping.data);
@@ -913,14 +915,14 @@ std::vector<Refusal> refusals() {
        [](P& p) {
          p.cache.k.format.type = p.cache.v.format.type = DType::int8,
          p.cache.k.format.scaling = p.cache.v.format.scaling = KvScaling::tensor,
-         p.cache.k.scale = const_cast<float*>(p.rope.cos_sin);
+         p.cache.k.scale = static_cast<float*>(const_cast<void*>(p.rope.cos.data));
        },
        invalid, "cache.v.scale is null"},
       {"no room for scales",
        [](P& p) {
          p.cache.k.format.type = p.cache.v.format.type = DType::fp8_e4m3;
          p.cache.k.format.scaling = p.cache.v.format.scaling = KvScaling::token_head;
-         p.cache.k.scale = const_cast<float*>(p.rope.cos_sin);
+         p.cache.k.scale = static_cast<float*>(const_cast<void*>(p.rope.cos.data));
        },
        invalid, "cache.k.scale has the stride 0 where 1 elements lie: rows that are written must not overlap"},
       {"no pages", [](P& p) { p.cache.num_pages = 0; }, invalid, "cache.num_pages is 0: it must lie in 1..1099511627776"},
@@ -972,7 +974,7 @@ std::vector<Refusal> refusals() {
       {"cache over the table",
        [](P& p) {
          p.rope.max_position = 1;
-         p.rope.cos_sin = static_cast<const float*>(p.cache.k.data);
+         set_cos_sin_table(p.rope, static_cast<const float*>(p.cache.k.data), DType::f32, p.rope.max_position);
        },
        invalid, "cache.k.data overlaps cos_sin"},
       {"q_out over the slots", [](P& p) { p.places.slot_mapping.data = p.q_out.data; }, invalid, "q_out overlaps slot_mapping"},
@@ -1145,7 +1147,7 @@ TEST(AttentionPrologue, RandomStructsNeverCrash) {
           case 9: replace(p.cache.v.data); break;
           case 10: replace(p.cache.k.scale); break;
           case 11: replace(p.cache.v.scale); break;
-          case 12: replace(p.rope.cos_sin); break;
+          case 12: replace(p.rope.cos.data); break;
           case 13: replace(p.rope.inv_freq); break;
           case 14: replace(p.rope.pair_axis); break;
           case 15: replace(p.places.positions.data); break;

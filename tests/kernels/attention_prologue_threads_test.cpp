@@ -115,7 +115,7 @@ TEST_P(PrologueThreadsTest, SlotsBeyondTwoToThe31) {
     Arena arena(GetParam() == Backend::cuda_graph ? Backend::cuda : GetParam());
     const std::vector<float> k = {1.0f, -7.0f}, v = {3.0f, 2.0f};
     AttentionPrologueParams p;
-    p.num_tokens = 1, p.num_kv_heads = 1, p.head_dim = 2;
+    p.num_tokens = 1, p.num_kv_heads = 1, p.head_dim = 2, p.dtype = DType::f32;
     p.k = {arena.input(k), 2, 2};
     p.v = {arena.input(v), 2, 2};
     const int64_t slot = (kPages - 2) * kPageSize + (derived ? 5 : 9);
@@ -155,11 +155,11 @@ TEST_P(PrologueThreadsTest, LatentRowsBeyondTwoToThe31) {
   Arena arena(GetParam() == Backend::cuda_graph ? Backend::cuda : GetParam());
   const auto write = [&](const std::vector<float>& k, const std::vector<int64_t>& slots, bool far_scales) {
     AttentionPrologueParams p;
-    p.num_tokens = 1, p.num_kv_heads = 1, p.head_dim = kDim;
+    p.num_tokens = 1, p.num_kv_heads = 1, p.head_dim = kDim, p.dtype = DType::f32;
     p.k = {arena.input(k), kDim, kDim};
     p.rope.rotary_dim = 64, p.rope.rotary_offset = 512, p.rope.max_position = 8;
     p.rope.past_table = PastTable::zero;
-    p.rope.cos_sin = arena.input(table);
+    set_cos_sin_table(p.rope, arena.input(table), DType::f32, p.rope.max_position);
     p.places.positions = index_view(arena.input(std::vector<int32_t>{0}));
     p.places.slot_mapping = index_view(arena.input(slots));
     PagedKvView& c = p.cache;
@@ -566,7 +566,7 @@ TEST_P(PrologueThreadsTest, ScalesInlineBehindEachHead) {
   const int64_t slots = data.num_pages * c.page_size;
   unsigned char* buffer = arena.output<unsigned char>(slots * 2 * 2 * kRow);  // K and V of a head side by side
   AttentionPrologueParams p;
-  p.num_tokens = 8, p.num_kv_heads = 2, p.head_dim = 64;
+  p.num_tokens = 8, p.num_kv_heads = 2, p.head_dim = 64, p.dtype = DType::f32;
   p.k = {arena.input(data.k), 128, 64};
   p.v = {arena.input(data.v), 128, 64};
   p.places.slot_mapping = index_view(arena.input(data.slots));

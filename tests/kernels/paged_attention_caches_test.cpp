@@ -362,7 +362,7 @@ Travelled<T> travel(Backend backend, const Journey& journey) {
   write.head_dim = kDim;
   write.dtype = FloatFormat<T>::dtype;
   write.rope.rotary_dim = kDim;
-  write.rope.cos_sin = arena.input(table);
+  set_cos_sin_table(write.rope, arena.input(table), DType::f32, write.rope.max_position);
   write.rope.max_position = kMaxPosition;
   write.places.num_seqs = 1;
   write.places.block_table = arena.input(pages);

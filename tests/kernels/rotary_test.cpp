@@ -58,7 +58,7 @@ RotaryCase random_rotary_case(uint64_t seed) {
     c.tensors.push_back(t);
   }
 
-  c.source = chance(50) ? RopeSource::table : static_cast<RopeSource>(random.integer(0, 3));
+  c.source = chance(50) ? RopeSource::table : kSources[random.integer(0, 3)];
   const bool given = c.source == RopeSource::table || c.source == RopeSource::angles;
   c.type = kFloatTypes[random.integer(0, 3)];
   if (c.source == RopeSource::inv_freq) c.type = chance(50) ? DType::f32 : DType::f64;
@@ -220,13 +220,14 @@ TEST_P(RotaryTest, MatchesTheReferenceFormulas) {
     std::iota(positions.begin(), positions.end(), 0);
     float* y = arena.output<float>(tokens * g.num_heads * g.head_dim);
     RotaryParams p;
+    p.dtype = DType::f32;
     p.seq_len = tokens;
     p.head_dim = g.head_dim;
     p.num_tensors = 1;
     p.tensors[0] = rotary_tensor(arena.input(g.x), y, g.num_heads, batch_major_strides(tokens, g.num_heads, g.head_dim));
-    p.style = g.interleaved ? RopeStyle::interleaved : RopeStyle::neox;
-    p.rotary_dim = g.rotary_dim;
-    p.angles = cos_sin_cache(arena.input(g.table), DType::f32, tokens, g.rotary_dim);
+    p.rope.style = g.interleaved ? RopeStyle::interleaved : RopeStyle::neox;
+    p.rope.rotary_dim = g.rotary_dim;
+    set_cos_sin_table(p.rope, arena.input(g.table), DType::f32, tokens);
     p.rope.past_table = PastTable::zero;
     p.positions.ids = index_view(arena.input(positions));
     const Status status = arena.run([&](const Execution& execution) { return rotary(p, execution); });
@@ -250,7 +251,7 @@ TEST_P(RotaryTest, InverseUndoes) {
     RotaryParams forth = placed.params();
     RotaryParams back = forth;
     double* again = placed.arena().output<double>(static_cast<int64_t>(placed.input().tensors[0].x.size()));
-    back.inverse = true;
+    back.rope.inverse = 1;
     back.tensors[0].x = forth.tensors[0].y;
     back.tensors[0].y = again;
     const Status status = placed.arena().run([&](const Execution& execution) {
@@ -283,23 +284,24 @@ TEST_P(RotaryTest, EveryWayToStoreATableGivesTheSameBits) {
   Arena arena(GetParam());
   const float* in = arena.input(x);
   const float* together = arena.input(pairs);
-  std::vector<RotaryAngles> ways = {
-      cos_and_sin(arena.input(cos), arena.input(sin), DType::f32, kRows, kPairs, RopeWidth::half),
-      cos_sin_cache(arena.input(combined), DType::f32, kRows, 2 * kPairs),
-      cos_and_sin(arena.input(full_cos), arena.input(full_sin), DType::f32, kRows, 2 * kPairs, RopeWidth::full),
-  };
-  ways.push_back(ways[0]);
-  ways.back().cos = {together, 0, 2 * kPairs, 2};
-  ways.back().sin = {together + 1, 0, 2 * kPairs, 2};
+  Rope rope;
+  rope.rotary_dim = 2 * kPairs;
+  rope.past_table = PastTable::zero;
+  std::vector<Rope> ways(4, rope);
+  set_cos_and_sin(ways[0], arena.input(cos), arena.input(sin), DType::f32, kRows, kPairs, RopeWidth::half);
+  set_cos_sin_table(ways[1], arena.input(combined), DType::f32, kRows);
+  set_cos_and_sin(ways[2], arena.input(full_cos), arena.input(full_sin), DType::f32, kRows, 2 * kPairs, RopeWidth::full);
+  ways[3] = ways[0];
+  ways[3].cos = {together, 0, 2 * kPairs, 2};
+  ways[3].sin = {together + 1, 0, 2 * kPairs, 2};
   std::vector<float*> out;
   for (size_t i = 0; i < ways.size(); ++i) out.push_back(arena.output<float>(kTokens * 2 * kPairs));
   const Status status = arena.run([&](const Execution& execution) {
     for (size_t i = 0; i < ways.size(); ++i) {
       RotaryParams p;
-      p.seq_len = kTokens, p.head_dim = p.rotary_dim = 2 * kPairs, p.num_tensors = 1;
+      p.dtype = DType::f32, p.seq_len = kTokens, p.head_dim = 2 * kPairs, p.num_tensors = 1;
       p.tensors[0] = rotary_tensor(in, out[i], 1, batch_major_strides(kTokens, 1, 2 * kPairs));
-      p.angles = ways[i];
-      p.rope.past_table = PastTable::zero;
+      p.rope = ways[i];
       PROLOGUE_RETURN_IF_ERROR(rotary(p, execution));
     }
     return Status();
@@ -322,15 +324,15 @@ TEST_P(RotaryTest, OffsetsBeyondTwoToThe31) {
   // The same two rows as tokens, heads or sequences that lie far apart.
   for (int dim = 0; dim < 3; ++dim) {
     RotaryParams p;
-    p.head_dim = p.rotary_dim = kHeadDim;
-    p.batch = dim == 0 ? 2 : 1, p.seq_len = dim == 1 ? 2 : 1, p.num_tensors = 1;
+    p.head_dim = p.rope.rotary_dim = kHeadDim;
+    p.dtype = DType::f32, p.batch = dim == 0 ? 2 : 1, p.seq_len = dim == 1 ? 2 : 1, p.num_tensors = 1;
     const RotaryStrides strides = {kFar, kFar, kFar, 1};
     p.tensors[0] = rotary_tensor(data, data, dim == 2 ? 2 : 1, strides);
     p.rope.source = RopeSource::theta;
     p.rope.theta = 100.0;
     p.positions.offset = 3;
     RotaryParams back = p;
-    back.inverse = true;
+    back.rope.inverse = 1;
     ASSERT_TRUE(rotary(p, execution).ok());
     ASSERT_TRUE(synchronize(execution).ok());
     std::vector<float> turned(kHeadDim), again(kHeadDim);
@@ -368,38 +370,34 @@ TEST_P(RotaryTest, RefusesWithASentence) {
       {"no tensors", [](P& p) { p.num_tensors = 0; }, invalid, "num_tensors is 0: it must lie in 1..4"},
       {"no heads", [](P& p) { p.tensors[1].num_heads = 0; }, invalid, "tensors[1].num_heads is 0: it must lie in 1..65536"},
       {"head_dim", [](P& p) { p.head_dim = 5; }, missing, "head_dim is 5: supported is every even number in 2..576"},
-      {"own sine", [](P& p) { p.inverse_by_own_sine = true; }, invalid,
+      {"own sine", [](P& p) { p.rope.inverse_by_own_sine = true; }, invalid,
        "inverse_by_own_sine is set, but inverse is not: it says how to take the inverse"},
-      {"style", [](P& p) { p.style = static_cast<RopeStyle>(-1); }, missing,
+      {"style", [](P& p) { p.rope.style = static_cast<RopeStyle>(-1); }, missing,
        "the rope style is -1: supported are neox and interleaved"},
-      {"rotary_dim", [](P& p) { p.rotary_dim = 18; }, invalid, "rotary_dim is 18: it must be even and lie in 0..head_dim, 16"},
-      {"rotary_offset", [](P& p) { p.rotary_offset = 2; }, invalid,
+      {"rotary_dim", [](P& p) { p.rope.rotary_dim = 18; }, invalid,
+       "rotary_dim is 18: it must be even and lie in 0..head_dim, 16"},
+      {"rotary_offset", [](P& p) { p.rope.rotary_offset = 2; }, invalid,
        "rotary_offset is 2: it must be even and lie in 0..head_dim - rotary_dim, 0"},
-      {"blocks", [](P& p) { p.num_blocks = 5; }, invalid, "num_blocks is 5: it must lie in 1..4"},
-      {"uneven blocks", [](P& p) { p.num_blocks = 3; }, invalid,
+      {"blocks", [](P& p) { p.rope.num_blocks = 5; }, invalid, "num_blocks is 5: it must lie in 1..4"},
+      {"uneven blocks", [](P& p) { p.rope.num_blocks = 3; }, invalid,
        "num_blocks is 3: rotary_dim, 16, must be that many blocks of even width"},
       {"tail", [](P& p) { p.tail = static_cast<RotaryTail>(3); }, missing, "tail is 3: supported are copy, leave and zero"},
       {"source", [](P& p) { p.rope.source = static_cast<RopeSource>(9); }, missing,
-       "rope.source is 9: supported are cos_sin, angles, inv_freq and theta"},
-      {"width", [](P& p) { p.rope.width = static_cast<RopeWidth>(3); }, missing,
-       "rope.width is 3: supported are half and full"},
-      {"no width", [](P& p) { p.rope.width = RotaryAngles().width; }, invalid,
+       "rope.source is 9: supported are table, per_token, inv_freq, theta, angles and angles_per_token"},
+      {"width", [](P& p) { p.rope.width = static_cast<RopeWidth>(3); }, missing, "rope.width is 3: supported are half and full"},
+      {"no width", [](P& p) { p.rope.width = RopeWidth::unset; }, invalid,
        "rope.width is not set: half is a column for each pair of a block, 8, full one for each channel, 16"},
       {"half-width rows as full", [](P& p) { p.rope.width = RopeWidth::full; }, invalid,
        "rope.cos has 16 columns 1 apart and 24 rows 8 apart: rows must not overlap"},
       {"columns that overlap", [](P& p) { p.rope.cos.column_stride = 9, p.rope.cos.row_stride = 1; }, invalid,
        "rope.cos has 8 columns 9 apart and 24 rows 1 apart: rows must not overlap"},
-      {"a table without a rotary_dim", [](P& p) { p.rotary_dim = 0; }, invalid,
-       "rotary_dim is 0, but angles.cos is given: set rotary_dim, or leave it out"},
+      {"a table without a rotary_dim", [](P& p) { p.rope.rotary_dim = 0; }, invalid,
+       "rope.rotary_dim is 0, but rope.cos is given: set rotary_dim, or leave it out"},
       {"frequencies without a rotary_dim",
-       [](P& p) {
-         p.rotary_dim = 0;
-         p.angles = {}, p.rope.source = RopeSource::inv_freq, p.rope.inv_freq = p.tensors[0].x;
-       },
-       invalid, "rotary_dim is 0, but angles.inv_freq is given: set rotary_dim, or leave it out"},
-      {"theta without a rotary_dim",
-       [](P& p) { p.rotary_dim = 0, p.angles = {}, p.rope.source = RopeSource::theta, p.rope.theta = 1e4; }, invalid,
-       "rotary_dim is 0, but angles.theta is given: set rotary_dim, or leave it out"},
+       [](P& p) { p.rope = {}, p.rope.source = RopeSource::inv_freq, p.rope.inv_freq = p.tensors[0].x; }, invalid,
+       "rope.rotary_dim is 0, but rope.inv_freq is given: set rotary_dim, or leave it out"},
+      {"theta without a rotary_dim", [](P& p) { p.rope = {}, p.rope.source = RopeSource::theta, p.rope.theta = 1e4; }, invalid,
+       "rope.rotary_dim is 0, but rope.theta is given: set rotary_dim, or leave it out"},
       {"a bound and nowhere to record", [](P& p) { p.faults = nullptr; }, invalid,
        "faults is null, but max_position is 24: give a FaultRecord, or set past_table to zero or identity"},
       {"unknown policy", [](P& p) { p.rope.past_table = static_cast<PastTable>(-1); }, missing,
@@ -411,24 +409,20 @@ TEST_P(RotaryTest, RefusesWithASentence) {
        "rope.type is the unknown type 99: supported are float32, float16, bfloat16 and float64"},
       {"frequencies in 16 bits", [](P& p) { p.rope.source = RopeSource::inv_freq, p.rope.type = DType::bf16; }, missing,
        "rope.type is bfloat16: for inv_freq supported are float32 and float64"},
-      {"computed per token", [](P& p) { p.rope.source = RopeSource::theta, p.rope.per_token = true; }, invalid,
-       "rope.per_token is set, but the angles are computed: only rows that are given go by token"},
       {"computed full", [](P& p) { p.rope.source = RopeSource::theta, p.rope.width = RopeWidth::full; }, invalid,
        "rope.width is full, but the angles are computed: they have a column for each pair"},
       {"theta", [](P& p) { p.rope.source = RopeSource::theta; }, invalid,
        "rope.theta is 0: it must be finite and greater than 0"},
-      {"factor", [](P& p) { p.rope.attention_factor = HUGE_VAL; }, invalid,
-       "rope.attention_factor is inf: it must be finite"},
+      {"factor", [](P& p) { p.rope.attention_factor = HUGE_VAL; }, invalid, "rope.attention_factor is inf: it must be finite"},
       {"axes", [](P& p) { p.rope.num_axes = 5; }, invalid, "rope.num_axes is 5: it must lie in 1..4"},
       {"streams at no distance",
-       [](P& p) { p.rope.num_axes = p.num_blocks = 2, p.positions.axis_stride = RotaryPositions().axis_stride; }, invalid,
+       [](P& p) { p.rope.num_axes = p.rope.num_blocks = 2, p.positions.axis_stride = RotaryPositions().axis_stride; }, invalid,
        "positions.axis_stride is not set, but positions.num_axes is 2: set it, to 0 where all share one row"},
       {"sequences at no distance",
        [](P& p) { p.batch = 2, p.seq_len = 2, p.positions.batch_stride = RotaryPositions().batch_stride; }, invalid,
        "positions.batch_stride is not set, but batch is 2: set it, to 0 where all share one row"},
-      {"tables at no distance",
-       [](P& p) { p.batch = 2, p.seq_len = 2, p.rope.sin.batch_stride = RopeColumns().batch_stride; }, invalid,
-       "rope.sin.batch_stride is not set, but batch is 2: set it, to 0 where all share one row"},
+      {"tables at no distance", [](P& p) { p.batch = 2, p.seq_len = 2, p.rope.sin.batch_stride = RopeColumns().batch_stride; },
+       invalid, "rope.sin.batch_stride is not set, but batch is 2: set it, to 0 where all share one row"},
       {"axes without an axis", [](P& p) { p.rope.num_axes = 2; }, invalid,
        "rope.pair_axis is null: num_axes, 2, must then be num_blocks, 1"},
       {"ids type", [](P& p) { p.positions.ids.type = kNoType; }, invalid,
@@ -529,9 +523,9 @@ TEST_P(RotaryTest, PlanRunsWithOtherPointersAndFewerTokens) {
        "tensors[0].y.token stride is 3: it must be that of the plan, 32"},
       {[](RotaryParams& p) { p.tensors[0].x_strides.head = -1; },
        "tensors[0].x.head stride is -1: it must lie in 0..1099511627776"},
-      {[](RotaryParams& p) { p.style = RopeStyle::interleaved; }, "style is 1: it must be that of the plan, 0"},
-      {[](RotaryParams& p) { p.rotary_dim = 8; }, "rotary_dim is 8: it must be that of the plan, 16"},
-      {[](RotaryParams& p) { p.inverse = true; }, "inverse is 1: it must be that of the plan, 0"},
+      {[](RotaryParams& p) { p.rope.style = RopeStyle::interleaved; }, "rope.style is 1: it must be that of the plan, 0"},
+      {[](RotaryParams& p) { p.rope.rotary_dim = 8; }, "rope.rotary_dim is 8: it must be that of the plan, 16"},
+      {[](RotaryParams& p) { p.rope.inverse = true; }, "rope.inverse is 1: it must be that of the plan, 0"},
       {[](RotaryParams& p) { p.rope.width = RopeWidth::full; }, "rope.width is 2: it must be that of the plan, 1"},
       {[](RotaryParams& p) { p.rope.cos.data = nullptr; }, "rope.cos is null, but the plan was made with it"},
       {[](RotaryParams& p) { p.rope.max_position = 25; }, "rope.max_position is 25: it must be that of the plan, 24"},
@@ -570,13 +564,13 @@ TEST_P(RotaryTest, WithoutABoundNoPositionIsTooLarge) {
       Arena arena(GetParam());
       const std::vector<float> x = random.normals<float>(kTokens * kHeads * kHeadDim);
       RotaryParams p;
-      p.seq_len = kTokens, p.head_dim = p.rotary_dim = kHeadDim, p.num_tensors = 1;
+      p.dtype = DType::f32, p.seq_len = kTokens, p.head_dim = p.rope.rotary_dim = kHeadDim, p.num_tensors = 1;
       float* y = arena.output<float>(static_cast<int64_t>(x.size()));
       p.tensors[0] = rotary_tensor(arena.input(x), y, kHeads, batch_major_strides(kTokens, kHeads, kHeadDim));
-      p.angles = cos_and_sin(arena.input(std::vector<float>(kTokens * kHeadDim / 2, 1.0f)),
-                             arena.input(std::vector<float>(kTokens * kHeadDim / 2, 0.0f)), DType::f32, 0, kHeadDim / 2,
-                             RopeWidth::half);
-      p.rope.per_token = true;
+      set_cos_and_sin(p.rope, arena.input(std::vector<float>(kTokens * kHeadDim / 2, 1.0f)),
+                      arena.input(std::vector<float>(kTokens * kHeadDim / 2, 0.0f)), DType::f32, 0, kHeadDim / 2,
+                      RopeWidth::half);
+      p.rope.source = RopeSource::per_token;
       p.rope.attention_factor = lean ? 1.0 : 2.0;
       p.positions.ids = index_view(arena.input(ids));
       FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));
@@ -712,7 +706,7 @@ TEST_P(RotaryTest, PlanIsMadeBeforeThereIsMemory) {
   PlacedRotary<float> placed(GetParam(), c);
   RotaryParams shapes = placed.params();
   for (RotaryTensor& tensor : shapes.tensors) tensor.x = tensor.y = nullptr;
-  shapes.angles.cos.data = shapes.angles.sin.data = nullptr;
+  shapes.rope.cos.data = shapes.rope.sin.data = nullptr;
   shapes.positions.ids = {};
   shapes.faults = nullptr;
   shapes.token_faults = nullptr;
@@ -729,7 +723,7 @@ TEST_P(RotaryTest, PlanIsMadeBeforeThereIsMemory) {
   EXPECT_EQ(RotaryPlan::create(wrong, execution).status().message(),
             "rotary: tensors[0].y has the stride 3 where 16 elements lie: rows that are written must not overlap");
   wrong = shapes;
-  wrong.angles.max_position = 0;
+  wrong.rope.max_position = 0;
   EXPECT_EQ(RotaryPlan::create(wrong, execution).status().code(), StatusCode::invalid_argument);
 
   RotaryParams missing = placed.params();
@@ -761,9 +755,9 @@ TEST_P(RotaryTest, DamagedStructsNeverCrash) {
                                  &p.seq_len,
                                  &p.head_dim,
                                  &p.num_tensors,
-                                 &p.rotary_dim,
-                                 &p.rotary_offset,
-                                 &p.num_blocks,
+                                 &p.rope.rotary_dim,
+                                 &p.rope.rotary_offset,
+                                 &p.rope.num_blocks,
                                  &p.tensors[0].num_heads,
                                  &p.tensors[0].x_strides.batch,
                                  &p.tensors[0].x_strides.token,

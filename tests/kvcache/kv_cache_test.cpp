@@ -239,9 +239,9 @@ TEST(KvStorage, SizesAreChecked) {
   EXPECT_EQ(KvStorage::create({1, 1, 1, 1, 3, DType::int4}, Device::cpu).status().message(),
             "KV cache: head_dim is 3: it must be even, two channels of int4 share a byte");
   EXPECT_EQ(KvStorage::create({1, 1, 1, 1, 2, DType::unset}, Device::cpu).status().message(),
-            "KV cache: type is the unknown type 99: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8 and int4");
+            "KV cache: type is unset: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8 and int4");
   EXPECT_EQ(KvStorage::create({1, 1, 1, 1, 2, test::kNoType}, Device::cpu).status().message(),
-            "KV cache: type is the unknown type 99: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8 and int4");
+            "KV cache: type is unknown: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8 and int4");
 }
 
 }  // namespace

@@ -161,7 +161,7 @@ AttentionLayerParams place(Arena& arena, const Batch<T>& b, Device device) {
   prologue.head_dim = kHeadDim;
   prologue.dtype = FloatFormat<T>::dtype;
   prologue.rope.rotary_dim = kHeadDim;
-  prologue.rope.cos_sin = arena.input(b.table);
+  set_cos_sin_table(prologue.rope, arena.input(b.table), DType::f32, prologue.rope.max_position);
   prologue.rope.max_position = kMaxPosition;
   prologue.places.num_seqs = static_cast<int64_t>(b.seq_lens.size());
   prologue.places.cu_seqlens_q = arena.input(b.cu_seqlens);
@@ -382,7 +382,7 @@ TEST_P(AttentionLayerTest, RefusesBeforeAnythingRuns) {
       {[](P& p) { p.out = nullptr; }, kInvalid, "attention_layer: output projection: gemm: y is null, but m, n, k are 6, 24, 64"},
       {[](P& p) { p.prologue.head_dim = 15; }, kUnsupported,
        "attention_prologue: head_dim is 15: supported is every even number in 2..576"},
-      {[](P& p) { p.prologue.rope.cos_sin = nullptr; }, kInvalid, "attention_prologue: cos_sin is null"},
+      {[](P& p) { p.prologue.rope.cos.data = nullptr; }, kInvalid, "attention_prologue: cos_sin is null"},
       {[](P& p) { p.prologue.num_q_heads = 3; }, kInvalid,
        "paged_attention: num_q_heads is 3: it must be a multiple of cache.num_kv_heads, 2"},
       {[](P& p) { p.attention.scale = std::numeric_limits<float>::infinity(); }, kInvalid,
@@ -418,7 +418,7 @@ TEST_P(AttentionLayerTest, RefusesToWriteOverWhatAnotherOperationReads) {
       {[&](P& p) { p.out = mutable_at(p.qkv_weight); }, "out overlaps qkv_weight"},
       {[](P& p) { p.out = p.prologue.cache.k.data; }, "out overlaps cache.k"},
       {[](P& p) { p.out = p.prologue.cache.v.data; }, "out overlaps cache.v"},
-      {[&](P& p) { p.out = mutable_at(p.prologue.rope.cos_sin); }, "out overlaps cos_sin"},
+      {[&](P& p) { p.out = mutable_at(p.prologue.rope.cos.data); }, "out overlaps cos_sin"},
       {[&](P& p) { p.out = mutable_at(p.prologue.places.block_table); }, "out overlaps block_table"},
       {[&](P& p) { p.out = mutable_at(p.attention.seq_lens); }, "out overlaps seq_lens"},
       {[&](P& p) { p.out = mutable_at(p.prologue.bias.k); }, "out overlaps bias.k"},
@@ -427,7 +427,10 @@ TEST_P(AttentionLayerTest, RefusesToWriteOverWhatAnotherOperationReads) {
       {[](P& p) { p.hidden_states = near_end_of_workspace(p); }, "workspace overlaps hidden_states"},
       {[](P& p) { p.workspace = p.out; }, "out overlaps workspace"},
       {[](P& p) { p.output_weight = mutable_at_offset(p.workspace, 64); }, "workspace overlaps output_weight"},
-      {[](P& p) { p.prologue.rope.cos_sin = static_cast<const float*>(near_end_of_workspace(p)); },
+      {[](P& p) {
+         set_cos_sin_table(p.prologue.rope, static_cast<const float*>(near_end_of_workspace(p)), DType::f32,
+                           p.prologue.rope.max_position);
+       },
        "workspace overlaps cos_sin"},
       {[](P& p) { p.prologue.cache.k.data = const_cast<void*>(p.hidden_states); }, "cache.k overlaps hidden_states"},
       {[](P& p) { p.prologue.cache.v.data = const_cast<void*>(p.output_weight); }, "cache.v overlaps output_weight"},

@@ -259,9 +259,9 @@ TEST(GraphNodes, FollowFromTheirBindings) {
   EXPECT_EQ(names(model.graph, norm.writes()), "embedding layers.1.attention_norm ");
   const Node rope = node_named(model.graph, "layers.1.attention.rope_k");
   const auto& turn = std::get<RotaryParams>(rope.parameters);
-  EXPECT_EQ(rope.binding_of(&turn.angles.sin.data)->table, &model.table);
-  EXPECT_EQ(rope.binding_of(&turn.angles.sin.data)->column, test::kHeadDim / 2);
-  EXPECT_EQ(rope.binding_of(&turn.angles.inv_freq), nullptr);
+  EXPECT_EQ(rope.binding_of(&turn.rope.sin.data)->table, &model.table);
+  EXPECT_EQ(rope.binding_of(&turn.rope.sin.data)->column, test::kHeadDim / 2);
+  EXPECT_EQ(rope.binding_of(&turn.rope.inv_freq), nullptr);
 
   const Node prologue = node_named(fused, "layers.1.attention.prologue");
   const auto& p = std::get<AttentionPrologueParams>(prologue.parameters);

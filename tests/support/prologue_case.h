@@ -662,9 +662,15 @@ class PlacedPrologue {
     r.rotary_offset = c.rotary_offset;
     r.inverse = c.inverse;
     r.source = c.source;
-    if (!data_.table.empty()) r.cos_sin = arena_.input(data_.table, c.misalign / 4 * 4);
-    if (!data_.inv_freq.empty()) r.inv_freq = arena_.input(data_.inv_freq, c.misalign / 4 * 4);
-    r.attention_factor = c.attention_factor;
+    r.type = DType::f32;
+    if (!data_.table.empty()) {
+      set_cos_sin_table(r, arena_.input(data_.table, c.misalign / 4 * 4), DType::f32, 0);
+      r.source = c.source;
+    }
+    if (!data_.inv_freq.empty()) {
+      r.inv_freq = arena_.input(data_.inv_freq, c.misalign / 4 * 4);
+      r.attention_factor = static_cast<double>(c.attention_factor);
+    }
     r.max_position = c.max_position;
     r.past_table = c.past_table;
     r.num_axes = c.num_axes;

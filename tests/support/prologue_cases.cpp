@@ -1,6 +1,7 @@
 #include <utility>
 
 #include "tests/support/prologue_case.h"
+#include "tests/support/types.h"
 
 namespace prologue::test {
 
@@ -137,8 +138,7 @@ std::vector<PrologueCase> make_feature_cases() {
     turned([](PrologueCase& c) {
       c.source = RopeSource::inv_freq, c.max_position = 1 << 20, c.attention_factor = 1.37f, c.rotary_dim = 36;
     });
-    turned(
-        [](PrologueCase& c) { c.source = RopeSource::inv_freq, c.max_position = 1 << 20, c.inverse = true, c.num_axes = 3; });
+    turned([](PrologueCase& c) { c.source = RopeSource::inv_freq, c.max_position = 1 << 20, c.inverse = true, c.num_axes = 3; });
     for (const int64_t axes : {2, 3, 4}) {
       turned([&](PrologueCase& c) { c.num_axes = axes; });
       turned([&](PrologueCase& c) { c.num_axes = axes, c.interleaved_axes = true, c.rotary_dim = 40, c.int64_positions = true; });
@@ -349,7 +349,7 @@ PrologueCase random_case(uint64_t seed) {
   c.cached = !rarely();
   if (!c.cached) c.k_out = c.v_out = true;
 
-  if (coin()) c.kv_type = any(DType::int4);
+  if (coin()) c.kv_type = kKvTypes[random.integer(0, 6)];
   if (c.kv_type && !dtype_is_activation(*c.kv_type)) {
     const bool fp8 = *c.kv_type == DType::fp8_e4m3 || *c.kv_type == DType::fp8_e5m2;
     c.scaling = static_cast<KvScaling>(random.integer(fp8 ? 0 : 1, 3));

@@ -77,6 +77,9 @@ struct RotaryCaseTensor {
 
 enum class IdsKind { none, shared, per_batch };
 
+// The sources of a RotaryCase: per_token is a flag of its own.
+inline constexpr RopeSource kSources[] = {RopeSource::table, RopeSource::angles, RopeSource::inv_freq, RopeSource::theta};
+
 struct RotaryCase {
   int64_t batch = 1, seq_len = 5, head_dim = 16;
   DType dtype = DType::f32;
@@ -135,8 +138,9 @@ class PlacedRotary {
     make_positions();
     RotaryParams& p = params_;
     p.batch = c.batch, p.seq_len = c.seq_len, p.head_dim = c.head_dim, p.dtype = c.dtype;
-    p.style = c.style, p.rotary_dim = c.rotary_dim, p.rotary_offset = c.rotary_offset, p.num_blocks = c.num_blocks;
-    p.inverse = c.inverse, p.inverse_by_own_sine = c.inverse_by_own_sine, p.tail = c.tail;
+    p.rope.style = c.style, p.rope.rotary_dim = c.rotary_dim, p.rope.rotary_offset = c.rotary_offset;
+    p.rope.num_blocks = c.num_blocks;
+    p.rope.inverse = c.inverse, p.rope.inverse_by_own_sine = c.inverse_by_own_sine, p.tail = c.tail;
     if (c.faults) p.faults = faults_ = arena_.inout(std::vector<FaultRecord>(1));
     if (c.token_faults) p.token_faults = token_faults_ = arena_.inout(std::vector<uint8_t>(num_tokens(), 0));
     oracle::RotaryInput& in = in_;
@@ -328,8 +332,9 @@ class PlacedRotary {
   }
 
   void make_angles() {
-    RotaryAngles& a = params_.angles;
-    a.source = c_.source, a.type = c_.type, a.width = c_.width, a.per_token = c_.per_token;
+    Rope& a = params_.rope;
+    a.source = c_.source, a.type = c_.type, a.width = c_.width;
+    if (c_.per_token) a.source = c_.source == RopeSource::angles ? RopeSource::angles_per_token : RopeSource::per_token;
     a.attention_factor = c_.attention_factor;
     const bool rows = (c_.source == RopeSource::table || c_.source == RopeSource::angles) && !c_.per_token;
     a.max_position = rows || c_.bounded ? c_.max_position : 0;
@@ -345,6 +350,8 @@ class PlacedRotary {
     };
     const auto angle = [&](int64_t row, int64_t column) { return static_cast<double>(row) * frequency(column); };
     switch (c_.source) {
+      case RopeSource::per_token:
+      case RopeSource::angles_per_token: break;
       case RopeSource::table:
         make_table([&](int64_t r, int64_t i) { return std::cos(angle(r, i)); }, a.cos, in_.cos);
         make_table([&](int64_t r, int64_t i) { return std::sin(angle(r, i)); }, a.sin, in_.sin);
@@ -389,7 +396,7 @@ class PlacedRotary {
     RotaryPositions& p = params_.positions;
     // Without a bound, what uint64 makes of a negative number is a position like any other, and its angle is NaN.
     const bool damage = c_.bad_ids && (c_.bounded || c_.ids_type != DType::uint64);
-    p.num_axes = in_.num_axes = c_.num_axes;
+    params_.rope.num_axes = in_.num_axes = c_.num_axes;
     if (c_.num_axes > 1 && c_.pair_axis) {
       std::vector<uint8_t> axes;
       for (int64_t i = 0; i < c_.rotary_dim / 2; ++i) {
@@ -397,7 +404,7 @@ class PlacedRotary {
                                                                        : random_.integer(0, c_.num_axes - 1)));
         in_.pair_axis.push_back(axes.back());
       }
-      p.pair_axis = arena_.input(axes);
+      params_.rope.pair_axis = arena_.input(axes);
     }
     if (c_.ids != IdsKind::none) {
       const int64_t batches = c_.ids == IdsKind::per_batch ? c_.batch : 1;
