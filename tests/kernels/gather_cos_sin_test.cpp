@@ -115,7 +115,7 @@ TEST_P(GatherCosSinTest, RefusesWithASentence) {
       {[](P& p) { p.position_axis_stride = P().position_axis_stride; },
        "position_axis_stride is not set, but num_axes is 2: set it, to 0 where all share one row"},
       {[](P& p) { p.position_axis_stride = -2; }, "positions has the stride -2: strides must not be negative"},
-      {[](P& p) { p.cos_sin = nullptr; }, "rope.cos is null"},
+      {[](P& p) { p.cos_sin = nullptr; }, "cos_sin is null"},
       {[](P& p) { p.positions.data = nullptr; }, "positions is null"},
       {[](P& p) { p.out = nullptr; }, "out is null"},
       {[](P& p) { p.out = const_cast<float*>(p.cos_sin); }, "out overlaps cos_sin"},
