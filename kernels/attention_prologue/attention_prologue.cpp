@@ -6,7 +6,7 @@
 #include <prologue/kernels/attention_prologue/backends.h>
 #include <prologue/kernels/attention_prologue/query_scale.h>
 #include <prologue/kernels/attention_prologue/regions.h>
-#include <prologue/kernels/attention_prologue/token_place.h>
+#include <prologue/kernels/attention_prologue/token_args.h>
 #include <prologue/kernels/base/dispatch.h>
 #include <prologue/kernels/base/plan_checks.h>
 #include <prologue/kernels/base/view_checks.h>

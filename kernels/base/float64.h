@@ -5,25 +5,9 @@
 #include <cstdint>
 #include <cstring>
 
-#include <prologue/kernels/base/host_device.h>
+#include <prologue/kernels/base/rotation.h>
 
 namespace prologue {
-
-PROLOGUE_HOST_DEVICE inline double add_rounded(double x, double y) {
-#if defined(__CUDA_ARCH__)
-  return __dadd_rn(x, y);
-#else
-  return x + y;
-#endif
-}
-
-PROLOGUE_HOST_DEVICE inline double multiply_rounded(double x, double y) {
-#if defined(__CUDA_ARCH__)
-  return __dmul_rn(x, y);
-#else
-  return x * y;
-#endif
-}
 
 PROLOGUE_HOST_DEVICE inline double fused_multiply_add(double x, double y, double z) {
 #if defined(__CUDA_ARCH__)

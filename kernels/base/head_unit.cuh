@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include <prologue/kernels/base/head_layout.h>
 #include <prologue/kernels/base/quantize.h>
 #include <prologue/kernels/base/rotation.h>
 #include <prologue/kernels/base/views.h>
@@ -17,14 +18,6 @@ namespace prologue::cuda {
 
 // ---- where a unit is -------------------------------------------------------------------------------------------------------
 
-// The channels of a head: those in [rotary_offset, rotary_offset + rotary_dim) are cut as pairs of `style`, the others in order.
-struct HeadLayout {
-  int32_t head_dim = 0;
-  int32_t rotary_dim = 0;
-  int32_t rotary_offset = 0;
-  RopeStyle style = RopeStyle::neox;
-};
-
 // Where a unit's two vectors are in the head, and its first pair (negative: not rotated).
 struct UnitPlace {
   int a;
@@ -33,10 +26,6 @@ struct UnitPlace {
   bool has_a;
   bool has_b;  // the channels that are not rotated may end with a single vector
 };
-
-constexpr int64_t units_of(const HeadLayout& layout, int64_t vector) {
-  return layout.rotary_dim / (2 * vector) + (layout.head_dim - layout.rotary_dim + 2 * vector - 1) / (2 * vector);
-}
 
 template <int V>
 __device__ inline UnitPlace place_unit(int unit, const HeadLayout& layout) {
@@ -91,12 +80,12 @@ using VectorWord = std::conditional_t<
     std::conditional_t<kBytes == 8, uint2,
                        std::conditional_t<kBytes == 4, uint32_t, std::conditional_t<kBytes == 2, uint16_t, uint8_t>>>>;
 
-// `streaming`: a cache hint (evict first) for data that is not read again soon.
-template <int kBytes, bool kStreaming>
+// `kEvictFirst`: a cache hint (evict first) for data that is not read again soon.
+template <int kBytes, bool kEvictFirst>
 __device__ inline Bytes<kBytes> load_bytes(const void* from) {
   static_assert(kBytes <= 16);
   const auto* source = static_cast<const VectorWord<kBytes>*>(from);
-  const VectorWord<kBytes> word = kStreaming ? __ldcs(source) : *source;
+  const VectorWord<kBytes> word = kEvictFirst ? __ldcs(source) : *source;
   if constexpr (kBytes == 16) {
     return {{word.x, word.y, word.z, word.w}};
   } else if constexpr (kBytes == 8) {
@@ -106,14 +95,14 @@ __device__ inline Bytes<kBytes> load_bytes(const void* from) {
   }
 }
 
-template <int kBytes, bool kStreaming>
+template <int kBytes, bool kEvictFirst>
 __device__ inline void store_bytes(void* to, const Bytes<kBytes>& bytes) {
   if constexpr (kBytes > 16) {
     Bytes<kBytes / 2> low, high;
 #pragma unroll
     for (int i = 0; i < kBytes / 8; ++i) low.words[i] = bytes.words[i], high.words[i] = bytes.words[kBytes / 8 + i];
-    store_bytes<kBytes / 2, kStreaming>(to, low);
-    store_bytes<kBytes / 2, kStreaming>(static_cast<char*>(to) + kBytes / 2, high);
+    store_bytes<kBytes / 2, kEvictFirst>(to, low);
+    store_bytes<kBytes / 2, kEvictFirst>(static_cast<char*>(to) + kBytes / 2, high);
   } else {
     using Word = VectorWord<kBytes>;
     Word word;
@@ -124,7 +113,7 @@ __device__ inline void store_bytes(void* to, const Bytes<kBytes>& bytes) {
     } else {
       word = static_cast<Word>(bytes.words[0]);
     }
-    if (kStreaming) {
+    if (kEvictFirst) {
       __stcs(static_cast<Word*>(to), word);
     } else {
       *static_cast<Word*>(to) = word;
@@ -176,20 +165,20 @@ struct Unit {
   Packed<T, V> b;
 };
 
-template <bool kStreaming, class T, int V>
+template <bool kEvictFirst, class T, int V>
 __device__ inline Unit<T, V> load_unit(const void* head, const UnitPlace& place) {
   Unit<T, V> unit = {};
   const T* from = static_cast<const T*>(head);
-  if (place.has_a) unit.a = load_bytes<V* static_cast<int>(sizeof(T)), kStreaming>(from + place.a);
-  if (place.has_b) unit.b = load_bytes<V* static_cast<int>(sizeof(T)), kStreaming>(from + place.b);
+  if (place.has_a) unit.a = load_bytes<V* static_cast<int>(sizeof(T)), kEvictFirst>(from + place.a);
+  if (place.has_b) unit.b = load_bytes<V* static_cast<int>(sizeof(T)), kEvictFirst>(from + place.b);
   return unit;
 }
 
-template <bool kStreaming, class T, int V>
+template <bool kEvictFirst, class T, int V>
 __device__ inline void store_unit(void* head, const UnitPlace& place, const Unit<T, V>& unit) {
   T* to = static_cast<T*>(head);
-  if (place.has_a) store_bytes<V* static_cast<int>(sizeof(T)), kStreaming>(to + place.a, unit.a);
-  if (place.has_b) store_bytes<V* static_cast<int>(sizeof(T)), kStreaming>(to + place.b, unit.b);
+  if (place.has_a) store_bytes<V* static_cast<int>(sizeof(T)), kEvictFirst>(to + place.a, unit.a);
+  if (place.has_b) store_bytes<V* static_cast<int>(sizeof(T)), kEvictFirst>(to + place.b, unit.b);
 }
 
 // ---- values in float32 ------------------------------------------------------------------------------------------------------
@@ -264,93 +253,27 @@ __device__ inline UnitAngles<V> load_angles(const float* cos_row, const float* s
   return angles;
 }
 
-template <int V>
-__device__ inline void rotate(UnitValues<V>& values, const UnitAngles<V>& angles, RopeStyle style) {
+// Rotates the V pairs of x[0 .. 2V), the values of a unit; `rotation(i)` is that of pair i.
+template <int V, class A, class Rotation>
+__device__ inline void rotate(A* x, RopeStyle style, const Rotation& rotation) {
   if (style == RopeStyle::neox) {
 #pragma unroll
-    for (int i = 0; i < V; ++i) rotate_pair(values.x[i], values.x[V + i], angles.cos[i], angles.sin[i]);
+    for (int i = 0; i < V; ++i) rotate_pair<A>(x[i], x[V + i], rotation(i));
   } else {
 #pragma unroll
-    for (int i = 0; i < V; ++i) rotate_pair(values.x[2 * i], values.x[2 * i + 1], angles.cos[i], angles.sin[i]);
+    for (int i = 0; i < V; ++i) rotate_pair<A>(x[2 * i], x[2 * i + 1], rotation(i));
   }
-}
-
-// ---- over the lanes of a head -----------------------------------------------------------------------------------------------
-
-inline constexpr uint32_t kWholeWarp = 0xffffffffu;
-
-// The lanes of one head: `count`, a power of two, of one warp. A mask that the compiler knows makes a step one instruction.
-struct HeadLanes {
-  uint32_t mask;
-  int count;
-};
-
-__device__ inline HeadLanes head_lanes(int lanes, int thread) {
-  const uint32_t all = lanes >= 32 ? 0xffffffffu : (1u << lanes) - 1u;
-  return {all << (thread % 32 / lanes * lanes), lanes};
-}
-
-__device__ inline uint32_t largest_over(const HeadLanes& lanes, uint32_t x) {
-#pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    if (step < lanes.count) x = max(x, __shfl_xor_sync(lanes.mask, x, step));
-  }
-  return x;
-}
-
-// Several values of each lane, reduced over the lanes, of which there are kCount at least: each step halves the values that a
-// lane still works on. Returns, reduced, value number (lane % kCount).
-template <int kCount, class T, class F>
-__device__ inline T reduce_several(const HeadLanes& lanes, T (&values)[kCount], const F& combine) {
-  const uint32_t lane = threadIdx.x;
-#pragma unroll
-  for (int step = 1; step < kCount; step *= 2) {
-    const bool odd = (lane & static_cast<uint32_t>(step)) != 0;
-#pragma unroll
-    for (int i = 0; i < kCount / (2 * step); ++i) {
-      const T kept = odd ? values[2 * i + 1] : values[2 * i], given = odd ? values[2 * i] : values[2 * i + 1];
-      values[i] = combine(kept, __shfl_xor_sync(lanes.mask, given, step));
-    }
-  }
-  T value = values[0];
-#pragma unroll
-  for (int step = kCount; step < 32; step *= 2) {
-    if (step < lanes.count) value = combine(value, __shfl_xor_sync(lanes.mask, value, step));
-  }
-  return value;
-}
-
-// Sums of a head are formed in one order, whatever the layout and the width of the vectors are, so that fused and unfused, and
-// CPU and GPU, give the same bits: each half of the head as a tree of neighbours, then the two halves.
-template <int V>
-__device__ inline float tree(const float* terms) {
-  if constexpr (V == 1) {
-    return terms[0];
-  } else {
-    return add_rounded(tree<V / 2>(terms), tree<V / 2>(terms + V / 2));
-  }
-}
-
-// `low` and `high`: the sums of lane i's vectors number i of the first and of the second half.
-__device__ inline float sum_halves(const HeadLanes& lanes, float low, float high) {
-#pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    if (step < lanes.count) {
-      low = add_rounded(low, __shfl_xor_sync(lanes.mask, low, step));
-      high = add_rounded(high, __shfl_xor_sync(lanes.mask, high, step));
-    }
-  }
-  return add_rounded(low, high);
 }
 
 template <int V>
-__device__ inline void square(const UnitValues<V>& values, float* squares) {
-#pragma unroll
-  for (int i = 0; i < 2 * V; ++i) squares[i] = multiply_rounded(values.x[i], values.x[i]);
+__device__ inline void rotate(UnitValues<V>& values, const UnitAngles<V>& by, RopeStyle style) {
+  rotate<V>(values.x, style, [&](int i) { return PairRotation<float>{by.cos[i], by.sin[i], by.cos[i], by.sin[i]}; });
 }
 
-__device__ inline float inverse_root_mean(float sum, float inverse_count, float eps) {
-  return __frcp_rn(__fsqrt_rn(__fadd_rn(__fmul_rn(sum, inverse_count), eps)));
+template <int V>
+__device__ inline void add(UnitValues<V>& values, float term) {
+#pragma unroll
+  for (int i = 0; i < 2 * V; ++i) values.x[i] = add_rounded(values.x[i], term);
 }
 
 template <int V>
@@ -417,6 +340,15 @@ __device__ inline UnitBytes<V> to_8_bits(const UnitValues<V>& scaled, DType type
   if (type == DType::fp8_e5m2) return pack_pairs<V>(scaled, fp8(__NV_E5M2));
   const auto code = [](float x) { return static_cast<uint32_t>(min(max(__float2int_rn(x), -127), 127)); };  // NaN becomes 0
   return pack_pairs<V>(scaled, [&](float low, float high) { return __byte_perm(code(low), code(high), 0x7740) & 0xffffu; });
+}
+
+// Values as bytes of a type of 8 bits. reciprocal 0: zeros, whatever the values are.
+template <int V>
+__device__ inline UnitBytes<V> quantise(UnitValues<V> values, float reciprocal, DType type) {
+  multiply<V>(values, reciprocal);
+  UnitBytes<V> bytes = to_8_bits<V>(values, type);
+  if (reciprocal == 0.0f) bytes = {};
+  return bytes;
 }
 
 template <int V>

@@ -40,11 +40,37 @@ PROLOGUE_HOST_DEVICE inline float fused_multiply_add(float x, float y, float z) 
 #endif
 }
 
-// Rotates (a, b) by an angle: a' = a cos - b sin, b' = a sin + b cos.
+PROLOGUE_HOST_DEVICE inline double add_rounded(double x, double y) {
+#if defined(__CUDA_ARCH__)
+  return __dadd_rn(x, y);
+#else
+  return x + y;
+#endif
+}
+
+PROLOGUE_HOST_DEVICE inline double multiply_rounded(double x, double y) {
+#if defined(__CUDA_ARCH__)
+  return __dmul_rn(x, y);
+#else
+  return x * y;
+#endif
+}
+
+// a' = a cos_a - b sin_a, b' = a sin_b + b cos_b. The prologue's pairs have one cos and one sin.
+template <class A>
+struct PairRotation {
+  A cos_a, sin_a, cos_b, sin_b;
+};
+
+template <class A>
+PROLOGUE_HOST_DEVICE inline void rotate_pair(A& a, A& b, const PairRotation<A>& by) {
+  const A rotated = add_rounded(multiply_rounded(a, by.cos_a), -multiply_rounded(b, by.sin_a));
+  b = add_rounded(multiply_rounded(a, by.sin_b), multiply_rounded(b, by.cos_b));
+  a = rotated;
+}
+
 PROLOGUE_HOST_DEVICE inline void rotate_pair(float& a, float& b, float cos, float sin) {
-  const float turned = add_rounded(multiply_rounded(a, cos), -multiply_rounded(b, sin));
-  b = add_rounded(multiply_rounded(a, sin), multiply_rounded(b, cos));
-  a = turned;
+  rotate_pair<float>(a, b, {cos, sin, cos, sin});
 }
 
 }  // namespace prologue

@@ -4,7 +4,8 @@
 #include <prologue/kernels/rotary/backends.h>
 #include <prologue/kernels/rotary/instances.h>
 #include <prologue/kernels/base/cuda_launch.cuh>
-#include <prologue/kernels/rotary/rotary_kernel.cuh>
+#include <prologue/kernels/rotary/general_rotary_schedule.cuh>
+#include <prologue/kernels/rotary/lean_rotary_schedule.cuh>
 
 namespace prologue::cuda {
 
@@ -127,27 +128,27 @@ int64_t units_of_head(const RotaryParams& p, int64_t vector) {
 }
 
 // Why these: docs/tuning-log.md.
-constexpr int64_t kThreadsOfWholeHeads = 128;         // of a block, where a head has no more
-constexpr int64_t kThreadsOfPartialHeads = 64;        // with a tail
-constexpr int64_t kStreamedBytes = int64_t{2} << 20;  // that a call reads; fewer stay in the L2 for the next reader
-constexpr int64_t kFewTokens = 511;                   // for the general kernel: at most
+constexpr int64_t kThreadsOfWholeHeads = 128;        // of a block, where a head has no more
+constexpr int64_t kThreadsOfPartialHeads = 64;       // with a tail
+constexpr int64_t kEvictedBytes = int64_t{2} << 20;  // that a call reads; fewer stay in the L2 for the next reader
+constexpr int64_t kFewTokens = 511;                  // for the general kernel: at most
 constexpr int64_t kThreadsOfFewTokens = 192, kThreadsOfManyTokens = 64;
 
 template <class T, RopeStyle kStyle>
-auto lean_kernel(bool whole, bool streaming) {
+auto lean_kernel(bool whole, bool evict_first) {
   constexpr int V = kWidest<T>;
-  if (whole) return streaming ? lean_rotary_kernel<T, V, kStyle, true, true> : lean_rotary_kernel<T, V, kStyle, true, false>;
-  return streaming ? lean_rotary_kernel<T, V, kStyle, false, true> : lean_rotary_kernel<T, V, kStyle, false, false>;
+  if (whole) return evict_first ? lean_rotary_kernel<T, V, kStyle, true, true> : lean_rotary_kernel<T, V, kStyle, true, false>;
+  return evict_first ? lean_rotary_kernel<T, V, kStyle, false, true> : lean_rotary_kernel<T, V, kStyle, false, false>;
 }
 
-// The most tokens of a call whose loads and stores are not marked as streaming.
+// The most tokens of a call whose loads and stores are not marked as evict first.
 template <class T>
 int64_t tokens_kept(const RotaryParams& p) {
-  return kStreamedBytes / (heads_of(p) * p.head_dim * static_cast<int64_t>(sizeof(T)));
+  return kEvictedBytes / (heads_of(p) * p.head_dim * static_cast<int64_t>(sizeof(T)));
 }
 
 template <class T>
-Status launch_lean(const RotaryParams& p, bool streaming, cudaStream_t stream) {
+Status launch_lean(const RotaryParams& p, bool evict_first, cudaStream_t stream) {
   LeanRotaryArgs args = lean_args(p);
   int64_t most = 0;
   for (int64_t i = 0; i < p.num_tensors; ++i) most = std::max(most, p.tensors[i].num_heads);
@@ -159,8 +160,8 @@ Status launch_lean(const RotaryParams& p, bool streaming, cudaStream_t stream) {
     args.first_block[i] = i < p.num_tensors ? static_cast<uint32_t>(blocks) : std::numeric_limits<uint32_t>::max();
     if (i < p.num_tensors) blocks += ceil_divide(p.tensors[i].num_heads, rows);
   }
-  const auto kernel = p.rope.style == RopeStyle::neox ? lean_kernel<T, RopeStyle::neox>(whole, streaming)
-                                                 : lean_kernel<T, RopeStyle::interleaved>(whole, streaming);
+  const auto kernel = p.rope.style == RopeStyle::neox ? lean_kernel<T, RopeStyle::neox>(whole, evict_first)
+                                                 : lean_kernel<T, RopeStyle::interleaved>(whole, evict_first);
   for (int64_t first = 0; first < p.seq_len; first += kMaxGrid) {
     args.first_token = static_cast<uint32_t>(first);
     const int64_t tokens = std::min(p.seq_len - first, kMaxGrid);
@@ -205,18 +206,17 @@ auto with_type(DType type, const F& f) {
     case DType::f32: return f(float());
     case DType::f16: return f(__half());
     case DType::bf16: return f(__nv_bfloat16());
-    case DType::f64: break;
+    default: return f(double());
   }
-  return f(double());
 }
 
 // ---- the list of instances --------------------------------------------------------------------------------------------------
 
 constexpr int64_t kAnyTokens = std::numeric_limits<int64_t>::max();
 
-std::string lean_name(DType dtype, RopeStyle style, bool whole, bool streaming) {
+std::string lean_name(DType dtype, RopeStyle style, bool whole, bool evict_first) {
   return str_cat(dtype_name(dtype), " lean ", rope_style_name(style), whole ? ", whole heads" : ", partial heads",
-                 streaming ? ", streaming" : "");
+                 evict_first ? ", streaming" : "");
 }
 
 std::string general_name(DType dtype, int64_t vector, bool few) {
@@ -251,11 +251,11 @@ std::vector<KernelInstance<RotaryParams>> instances_of(const RotaryParams& param
   std::vector<KernelInstance<RotaryParams>> list;
   with_type(params.dtype, [&](auto type) {
     using T = decltype(type);
-    for (const bool streaming : {false, true}) {
+    for (const bool evict_first : {false, true}) {
       if (!runs_lean<T>(params)) break;
-      list.push_back({lean_name(params.dtype, params.rope.style, params.rope.rotary_dim == params.head_dim, streaming),
-                      streaming ? kAnyTokens : tokens_kept<T>(params),
-                      [=](const RotaryParams& call, cudaStream_t stream) { return launch_lean<T>(call, streaming, stream); }});
+      list.push_back({lean_name(params.dtype, params.rope.style, params.rope.rotary_dim == params.head_dim, evict_first),
+                      evict_first ? kAnyTokens : tokens_kept<T>(params),
+                      [=](const RotaryParams& call, cudaStream_t stream) { return launch_lean<T>(call, evict_first, stream); }});
     }
     add_general<T, kWidest<T>>(params, frequencies, list);
   });
@@ -267,7 +267,7 @@ std::vector<std::string> rotary_instances() {
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::f64}) {
     for (const RopeStyle style : {RopeStyle::neox, RopeStyle::interleaved}) {
       for (const bool whole : {true, false}) {
-        for (const bool streaming : {false, true}) names.push_back(lean_name(dtype, style, whole, streaming));
+        for (const bool evict_first : {false, true}) names.push_back(lean_name(dtype, style, whole, evict_first));
       }
     }
     for (int64_t vector = 16 / dtype_size(dtype); vector > 0; vector /= 2) {

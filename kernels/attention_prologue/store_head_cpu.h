@@ -10,8 +10,8 @@
 
 namespace prologue::cpu {
 
-inline int64_t slot_offset(const PageStrides& strides, int64_t page_size, int64_t slot, int64_t head) {
-  return slot / page_size * strides.page + slot % page_size * strides.token + head * strides.head;
+inline int64_t offset_in(const PageStrides& strides, int64_t page, int64_t offset, int64_t head) {
+  return page * strides.page + offset * strides.token + head * strides.head;
 }
 
 // amax -> scale, over `count` values.
@@ -35,12 +35,12 @@ void quantize_values(const float* values, int64_t count, float reciprocal, uint8
 
 // `side`: K or V of a cache, with its type resolved.
 template <class T>
-void write_head(const PagedHeads& side, int64_t page_size, int64_t slot, int64_t head, const FinishedHead<T>& finished) {
+void write_head(const PagedHeads& side, int64_t page, int64_t offset, int64_t head, const FinishedHead<T>& finished) {
   const auto [cache_type, scaling] = side.format;
-  const int64_t offset = slot_offset(side.strides, page_size, slot, head);
+  const int64_t at = offset_in(side.strides, page, offset, head);
   const auto store_float = [&](auto type) {
     using U = decltype(type);
-    U* y = static_cast<U*>(side.data) + offset;
+    U* y = static_cast<U*>(side.data) + at;
     if constexpr (std::is_same_v<U, T>) {
       store_head(finished, y);
     } else {
@@ -52,9 +52,9 @@ void write_head(const PagedHeads& side, int64_t page_size, int64_t slot, int64_t
   if (scaling == KvScaling::head) scale = given_scale(side.scale[head]);
   if (scaling == KvScaling::token_head) {
     scale = scale_for(finished.values, finished.width, cache_type);
-    side.scale[slot_offset(side.scale_strides, page_size, slot, head)] = scale.scale;
+    side.scale[offset_in(side.scale_strides, page, offset, head)] = scale.scale;
   }
-  uint8_t* const bytes = static_cast<uint8_t*>(side.data) + (cache_type == DType::int4 ? offset / 2 : offset);
+  uint8_t* const bytes = static_cast<uint8_t*>(side.data) + (cache_type == DType::int4 ? at / 2 : at);
   const auto store_quantized = [&](auto type) {
     quantize_values<decltype(type)::value>(finished.values, finished.width, scale.reciprocal, bytes);
   };

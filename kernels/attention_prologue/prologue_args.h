@@ -7,7 +7,8 @@
 #include <type_traits>
 
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
-#include <prologue/kernels/base/head_unit.cuh>
+#include <prologue/kernels/attention_prologue/token_args.h>
+#include <prologue/kernels/base/head_layout.h>
 
 namespace prologue::cuda {
 
@@ -25,8 +26,22 @@ struct TensorArgs {
   int32_t heads = 0;
 };
 
-// Stride is uint32_t in the lean instances: the host makes sure that every stride, and head * stride for every head, fits.
-template <class Stride, class Tensor = TensorArgs<Stride>>
+// A head of q (tensor 0), k or v.
+struct TensorHead {
+  int tensor;
+  int head;
+};
+
+// Where the heads of q, k and v are rows one after another.
+template <class Tensor>
+PROLOGUE_HOST_DEVICE TensorHead head_of_row(const Tensor (&tensors)[3], int row) {
+  if (row < tensors[0].heads) return {0, row};
+  row -= tensors[0].heads;
+  return row < tensors[1].heads ? TensorHead{1, row} : TensorHead{2, row - tensors[1].heads};
+}
+
+// What the lean instances have in common. The host makes sure that every stride, and head * stride for every head, fits 32 bits.
+template <class Tensor>
 struct CoreArgs {
   const char* positions = nullptr;
   const char* slots = nullptr;
@@ -35,11 +50,9 @@ struct CoreArgs {
   uint32_t k_begin = 0;  // the first blockIdx.y, or row of a token, that works on k and on v
   uint32_t v_begin = 0;
   const float* cos_sin = nullptr;
-  Stride max_position = 0;  // 0: no bound
-  Stride num_slots = 0;     // 0: there are no slots
-  uint32_t page_magic = 0;  // slot / page_size = slot * page_magic >> page_shift for slots below 2^31
-  uint32_t page_shift = 0;
-  uint32_t page_size = 1;
+  uint32_t max_position = 0;  // 0: no bound
+  uint32_t num_slots = 0;     // 0: there are no slots
+  PageDivider pages;
   HeadLayout layout;          // of q and k
   uint32_t row_is_token = 0;  // of cos and sin: they were gathered
   Tensor tensors[3];          // q, k, v
@@ -54,15 +67,15 @@ inline constexpr int kBias = 2;             // bias of q, k and v
 inline constexpr int kNorm = 4;             // RMS norm of the heads of q and k, with weights, before the rotation
 inline constexpr int kGivenScales = 8;      // 8-bit cache or q8_out, with scales given
 inline constexpr int kComputedScales = 16;  // or computed
-inline constexpr int kStreams = 32;         // several position axes
+inline constexpr int kAxes = 32;            // several position axes
 inline constexpr int kDerived = 64;         // positions and slots derived
 inline constexpr int kPerToken = 128;       // cos and sin gathered per token; instances with steps decide at run time
 inline constexpr int kAnySteps = 256;       // every mixture of bias, norm and scales, decided at run time; no norm with kLayouts
 
 // Which accesses have a cache hint (evict first): what they touch is the first to leave the L2.
-inline constexpr int kStreamNothing = 0;
-inline constexpr int kStreamLoads = 1;   // loads of q, k and v
-inline constexpr int kStreamStores = 2;  // stores of q; not of K and V, which attention reads next
+inline constexpr int kNoHints = 0;
+inline constexpr int kEvictFirstLoads = 1;   // loads of q, k and v
+inline constexpr int kEvictFirstStores = 2;  // stores of q; not of K and V, which attention reads next
 
 // Whether an instance has steps besides the rotation, or decides them at run time.
 constexpr bool has_steps(int features) { return (features & ~(kLayouts | kPerToken)) != 0; }
@@ -85,15 +98,9 @@ struct LeanTensor : TensorArgs<uint32_t> {
   ScaleFrom scale_from = ScaleFrom::nothing;
 };
 
-struct StreamArgs {
+struct AxisArgs {
   const uint8_t* pair_axis = nullptr;
   int64_t offset[3] = {};  // of axes 1 to 3 from axis 0, in bytes; 0: no such axis
-};
-
-struct SequenceArgs {
-  int32_t num_seqs = 0;
-  const int32_t* cu_seqlens_q = nullptr;  // null: nothing is derived
-  const int32_t* cache_lens = nullptr;
 };
 
 struct PageTableArgs {
@@ -103,11 +110,11 @@ struct PageTableArgs {
   uint32_t num_pages = 0;   // of the cache
 };
 
-using PlainArgs = CoreArgs<uint32_t>;
+using PlainArgs = CoreArgs<TensorArgs<uint32_t>>;
 
 // Of the instances with steps.
-struct LeanArgs : CoreArgs<uint32_t, LeanTensor> {
-  StreamArgs streams;
+struct LeanArgs : CoreArgs<LeanTensor> {
+  AxisArgs axes;
   SequenceArgs sequences;
   PageTableArgs page_table;
   int32_t features = 0;  // that the call asks for
@@ -117,8 +124,6 @@ template <int kFeatures>
 using ArgsOf = std::conditional_t<has_steps(kFeatures), LeanArgs, PlainArgs>;
 
 // ---- of the general kernel --------------------------------------------------------------------------------------------------
-
-enum class NormStep : int32_t { none = 0, before_rope, after_rope };
 
 struct TensorExtras {
   const char* bias = nullptr;
@@ -132,7 +137,7 @@ struct TensorExtras {
   int64_t scale_page = 0;
   int64_t scale_token = 0;
   int64_t scale_head = 0;
-  NormStep norm = NormStep::none;
+  NormPlacement norm = NormPlacement::none;
   NormKind norm_kind = NormKind::rms;
   NormScope norm_scope = NormScope::head;
   float eps = 0.0f;
@@ -141,35 +146,35 @@ struct TensorExtras {
   DType store = DType::unset;
   ScaleFrom scale_from = ScaleFrom::nothing;
   HeadLayout layout;
-  int32_t turns = 0;
+  int32_t rotates = 0;
 };
 
-struct PlaceExtras {
-  int64_t position_axis_stride = 0;  // in elements
+struct AngleArgs {
   const uint8_t* pair_axis = nullptr;
-  int32_t num_axes = 1;
-  int32_t derive_position = 0;
-  int32_t derive_slot = 0;
-  int32_t identity_past_table = 0;  // PastTable::identity
-  int32_t position_offset_per_seq = 0;
-  SequenceArgs sequences;
-  const int32_t* block_table = nullptr;
-  int64_t block_table_stride = 0;
-  int64_t max_pages_per_seq = 0;
-  int64_t num_pages = 0;
-  int64_t ring_size = 0;
-  IndexView position_offsets;
+  const float* cos_sin = nullptr;
+  HeadLayout layout;  // of q and k
   RopeSource source = RopeSource::table;
   const float* inv_freq = nullptr;
   float attention_factor = 1.0f;
   int32_t inverse = 0;
 };
 
-struct GeneralArgs : CoreArgs<int64_t> {
+struct GeneralArgs {
+  TensorArgs<int64_t> tensors[3];  // q, k, v
   TensorExtras extras[3];
-  PlaceExtras places;
+  TokenArgs token;
+  AngleArgs angles;
   QueryScale q_scale;
   int32_t rounds_per_step = 0;
+  FaultRecord* faults = nullptr;
+  uint8_t* token_faults = nullptr;
 };
+
+// ---- filling in -------------------------------------------------------------------------------------------------------------
+
+// `features`: of the instance (PlainArgs), or that the call asks for (LeanArgs). k_begin and v_begin are the launch's.
+void fill(const AttentionPrologueParams& params, int features, PlainArgs& args);
+void fill(const AttentionPrologueParams& params, int features, LeanArgs& args);
+void fill(const AttentionPrologueParams& params, int64_t vector, GeneralArgs& args);
 
 }  // namespace prologue::cuda

@@ -1,0 +1,28 @@
+// What a call asks of a CUDA kernel: how wide its vectors can be, and the features that a lean instance must have. No CUDA here.
+#pragma once
+
+#include <cstdint>
+
+#include <prologue/kernels/attention_prologue/attention_prologue.h>
+
+namespace prologue::cuda {
+
+inline bool has_k(const AttentionPrologueParams& p) { return p.num_kv_heads > 0 && p.k.data != nullptr; }
+inline bool has_v(const AttentionPrologueParams& p) { return p.num_kv_heads > 0 && p.v.data != nullptr; }
+// The norm of Q and K; weights and biases are those of each.
+inline const HeadNorm& norm_of(const AttentionPrologueParams& p) { return p.num_q_heads > 0 ? p.q_norm : p.k_norm; }
+inline bool normed(const AttentionPrologueParams& p) { return norm_of(p).placement != NormPlacement::none; }
+
+inline constexpr int64_t kMaxBlocksOfToken = 65535;  // blockIdx.y
+
+// Channels in one access, at most: pointers and strides are aligned to them.
+int64_t widest_vector(const AttentionPrologueParams& params);
+
+// Units (head_layout.h) of the longest head.
+int64_t units_of_all(const AttentionPrologueParams& params, int64_t vector);
+
+// The features (prologue_args.h) that a lean instance must have, or -1 where only the general kernel will do. `vector`: channels
+// in one access.
+int features_of(const AttentionPrologueParams& params, int64_t vector);
+
+}  // namespace prologue::cuda

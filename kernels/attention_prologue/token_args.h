@@ -1,0 +1,153 @@
+// The positions and the slot of a token, given or derived (TokenPlaces in attention_prologue.h), and what may be done for it: for
+// the CPU and for the general kernel. Whatever the arrays hold, nothing is read outside their stated shapes. The lean kernels
+// load the same in an order of their own (lean_token.cuh).
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include <prologue/kernels/attention_prologue/attention_prologue.h>
+#include <prologue/kernels/base/token.h>
+
+namespace prologue {
+
+struct SequenceArgs {
+  int32_t num_seqs = 0;
+  const int32_t* cu_seqlens_q = nullptr;  // null: nothing is derived
+  const int32_t* cache_lens = nullptr;
+};
+
+struct TokenSequence {
+  int32_t index;  // num_seqs for a token behind the last sequence
+  int32_t begin;
+  int32_t end;
+  int32_t cached;
+};
+
+PROLOGUE_HOST_DEVICE inline TokenSequence sequence_at(const SequenceArgs& p, int32_t i) {
+  return {i, p.cu_seqlens_q[i], p.cu_seqlens_q[i + 1], p.cache_lens[i]};
+}
+
+// AttentionPrologueParams, as far as it says where tokens are. Arrays that a call does not use are null.
+struct TokenArgs {
+  IndexView positions;
+  IndexView slots;
+  int64_t position_axis_stride = 0;
+  int64_t max_position = 0;
+  int64_t num_slots = 0;
+  int32_t num_axes = 1;
+  PastTable past_table = PastTable::record;
+  int32_t derive_position = 0;
+  int32_t derive_slot = 0;
+  SequenceArgs sequences;
+  const int32_t* block_table = nullptr;
+  int64_t block_table_stride = 0;
+  int64_t max_pages_per_seq = 0;
+  int64_t num_pages = 0;
+  int64_t ring_size = 0;
+  PageDivider pages;
+  IndexView position_offsets;
+  int32_t position_offset_per_seq = 0;
+};
+
+// True if something is written to the cache, so that slots are needed.
+inline bool writes_cache(const AttentionPrologueParams& p) {
+  return p.num_kv_heads > 0 &&
+         ((p.k.data != nullptr && p.cache.k.data != nullptr) || (p.v.data != nullptr && p.cache.v.data != nullptr));
+}
+inline bool derives_slots(const AttentionPrologueParams& p) {
+  return p.places.cu_seqlens_q != nullptr && p.places.slot_mapping.data == nullptr && writes_cache(p);
+}
+inline bool derives_positions(const AttentionPrologueParams& p) {
+  return p.places.cu_seqlens_q != nullptr && p.places.positions.data == nullptr;
+}
+
+inline TokenArgs token_args(const AttentionPrologueParams& p) {
+  const TokenPlaces& t = p.places;
+  TokenArgs args;
+  args.positions = t.positions;
+  args.position_axis_stride = t.position_axis_stride;
+  args.max_position = p.rope.max_position;
+  args.num_axes = static_cast<int32_t>(p.rope.num_axes);
+  args.past_table = p.rope.past_table;
+  args.derive_position = derives_positions(p) ? 1 : 0;
+  args.derive_slot = derives_slots(p) ? 1 : 0;
+  if (writes_cache(p)) {
+    args.slots = t.slot_mapping;
+    args.num_slots = num_slots(p.cache);
+    args.num_pages = p.cache.num_pages;
+    args.pages = page_divider(p.cache.page_size);
+  }
+  if (args.derive_position != 0 || args.derive_slot != 0) {
+    args.sequences = {static_cast<int32_t>(t.num_seqs), t.cu_seqlens_q, t.cache_lens};
+    args.block_table = t.block_table;
+    args.block_table_stride = t.block_table_stride;
+    args.max_pages_per_seq = t.max_pages_per_seq;
+    args.ring_size = t.ring_size;
+    args.position_offsets = t.position_offsets;
+    args.position_offset_per_seq = t.position_offset_per_seq;
+  }
+  return args;
+}
+
+struct ResolvedToken : Token {
+  int64_t positions[kMaxAxes] = {};  // on axes that there are not: as on axis 0
+  int64_t page = 0;                  // of the slot, if it reaches the cache
+  uint32_t offset = 0;
+};
+
+// The slot of token t of a sequence, `cached` being its cache position.
+PROLOGUE_HOST_DEVICE inline SlotFacts derived_slot(const TokenArgs& p, const TokenSequence& sequence, int64_t t, int64_t cached,
+                                                   ResolvedToken& token) {
+  SlotFacts slot;
+  slot.absent = p.ring_size > 0 && p.ring_size < sequence.end - t;  // a later token of this step writes it
+  if (slot.absent) return slot;
+  int64_t page_of_sequence = 0;
+  if (cached >= 0) split_slot(p.pages, p.ring_size > 0 ? cached % p.ring_size : cached, page_of_sequence, token.offset);
+  slot.too_long = cached < 0 || page_of_sequence >= p.max_pages_per_seq;
+  if (slot.too_long) return slot;
+  token.page = p.block_table[sequence.index * p.block_table_stride + page_of_sequence];
+  slot.no_page = token.page < 0 || token.page >= p.num_pages;
+  return slot;
+}
+
+// `indices` has the entries of token t: position(axis) (0 if positions are not given), slot() (-1 if slots are not given) and
+// sequence().
+template <class Indices>
+PROLOGUE_HOST_DEVICE ResolvedToken resolve_token(const TokenArgs& p, const Indices& indices, int64_t t) {
+  ResolvedToken token;
+  PositionFacts position;
+  SlotFacts slot;
+  int64_t derived = 0;
+  if (p.sequences.cu_seqlens_q != nullptr) {
+    const TokenSequence sequence = indices.sequence();
+    if (sequence.index >= p.sequences.num_seqs) {
+      token.padding = true;
+      return token;
+    }
+    const int64_t cached = static_cast<int64_t>(sequence.cached) + (t - sequence.begin);
+    ExactSum sum = cached;
+    if (p.position_offsets.data != nullptr) {
+      sum += index_at(p.position_offsets, p.position_offset_per_seq != 0 ? sequence.index : 0);
+    }
+    derived = derived_position(sum);
+    if (p.derive_slot != 0) slot = derived_slot(p, sequence, t, cached, token);
+  }
+#if defined(__CUDA_ARCH__)
+#pragma unroll
+#endif
+  for (int axis = 0; axis < kMaxAxes; ++axis) {
+    token.positions[axis] = p.derive_position != 0 ? derived : indices.position(axis);
+    add_position(token.positions[axis], p.derive_position != 0, p.max_position, position);
+  }
+  if (p.derive_slot == 0) {
+    const int64_t at = indices.slot();
+    slot = given_slot(at, p.num_slots);
+    if (!slot.absent && !slot.beyond) split_slot(p.pages, at, token.page, token.offset);
+  }
+  static_cast<Token&>(token) = decide_position(position, p.past_table);
+  decide_slot(slot, token);
+  return token;
+}
+
+}  // namespace prologue
