@@ -130,7 +130,7 @@ Status check_angles(const RotaryParams& p) {
 
 Status check_positions(const RotaryParams& p) {
   const RotaryPositions& q = p.positions;
-  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "rope.num_axes", p.rope.num_axes, 1, kMaxRotaryAxes));
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "rope.num_axes", p.rope.num_axes, 1, kMaxAxes));
   if (p.rope.num_axes > 1 && p.rope.rotary_dim > 0 && !rope_row_is_token(p.rope.source) && p.rope.pair_axis == nullptr && p.rope.num_axes != p.rope.num_blocks) {
     return invalid_argument(kName, ": rope.pair_axis is null: num_axes, ", p.rope.num_axes, ", must then be num_blocks, ",
                             p.rope.num_blocks);
