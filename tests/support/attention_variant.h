@@ -227,6 +227,7 @@ struct VariantModel {
       rope.rope.style = variant.style;
       rope.rope.rotary_dim = variant.rotary_dim;
       rope.rope.source = RopeSource::inv_freq;
+      rope.rope.type = DType::f32;
       rope.rope.inv_freq = upload(inv_freq);
       rope.rope.attention_factor = 1.25f;
       rope.rope.max_position = kMaxPosition;
