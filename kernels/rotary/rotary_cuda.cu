@@ -3,7 +3,7 @@
 
 #include <prologue/kernels/rotary/backends.h>
 #include <prologue/kernels/rotary/instances.h>
-#include <prologue/kernels/base/cuda_launch.cuh>
+#include <prologue/kernels/base/device/cuda_launch.cuh>
 #include <prologue/kernels/rotary/general_rotary_schedule.cuh>
 #include <prologue/kernels/rotary/lean_rotary_schedule.cuh>
 
@@ -217,7 +217,7 @@ constexpr int64_t kAnyTokens = std::numeric_limits<int64_t>::max();
 
 std::string lean_name(DType dtype, RopeStyle style, bool whole, bool evict_first) {
   return str_cat(dtype_name(dtype), " lean ", rope_style_name(style), whole ? ", whole heads" : ", partial heads",
-                 evict_first ? ", streaming" : "");
+                 evict_first ? ", evict first" : "");
 }
 
 std::string general_name(DType dtype, int64_t vector, bool few) {

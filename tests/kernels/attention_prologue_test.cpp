@@ -5,7 +5,7 @@
 #include <functional>
 
 #include <prologue/kernels/attention_prologue/stages.h>
-#include <prologue/kernels/base/quantize.h>
+#include <prologue/kernels/base/shared/quantize.h>
 #include <prologue/kernels/rotary/rotary.h>
 
 #include "tests/golden/rotary/rotary_goldens.h"
@@ -806,7 +806,7 @@ std::vector<Refusal> refusals() {
        },
        invalid, "rope.cos lies at @: it must be aligned to 4 bytes"},
       {"five axes", [](P& p) { p.rope.num_axes = 5; }, invalid, "rope.num_axes is 5: it must lie in 1..4"},
-      {"streams at no distance",
+      {"axes at no distance",
        [](P& p) {
          p.rope.num_axes = 3, p.rope.pair_axis = static_cast<const uint8_t*>(p.places.slot_mapping.data);
          p.places.position_axis_stride = AttentionPrologueParams().places.position_axis_stride;

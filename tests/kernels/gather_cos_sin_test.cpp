@@ -26,7 +26,7 @@ struct GatherCase {
   bool with_pair_axis, bad_positions;
 };
 
-TEST_P(GatherCosSinTest, CopiesTheRowsOfEveryStream) {
+TEST_P(GatherCosSinTest, CopiesTheRowsOfEveryAxis) {
   constexpr int64_t kRows = 20;
   for (const GatherCase& c : std::vector<GatherCase>{{0, 8, 1, 0, false, false},
                                                      {1, 2, 1, 0, false, false},
@@ -69,7 +69,7 @@ TEST_P(GatherCosSinTest, CopiesTheRowsOfEveryStream) {
   }
 }
 
-// A token that is past the table in one of its streams is not rotated at all.
+// A token that is past the table on one of its axes is not rotated at all.
 TEST_P(GatherCosSinTest, IdentityPastTheTable) {
   constexpr int64_t kTokens = 5, kDim = 8, kHalf = kDim / 2, kAxes = 2, kRows = 10;
   const std::vector<float> table = Random(3).normals<float>(kRows * kDim);
