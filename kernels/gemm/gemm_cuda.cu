@@ -81,7 +81,6 @@ __global__ void __launch_bounds__(kPlainThreads) plain_gemm_kernel(const __grid_
 // ---------------------------------------------------------------------------------------------------------------------
 // cuBLASLt
 
-<<<<<<< HEAD
 cudaDataType_t cuda_type(DType type) {
   switch (type) {
     case DType::f16: return CUDA_R_16F;
@@ -89,9 +88,6 @@ cudaDataType_t cuda_type(DType type) {
     default: return CUDA_R_32F;
   }
 }
-=======
-cudaDataType_t cuda_type(DType type) { return type == DType::f16 ? CUDA_R_16F : type == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F; }
->>>>>>> device
 
 // The largest power of two up to 16 that divides the address of every row: the alignment that a kernel may assume.
 uint32_t row_alignment(const void* data, int64_t row_bytes) {

@@ -476,17 +476,10 @@ __global__ void __launch_bounds__(SimpleTile<kHeadDim, kSmall>::kThreads, 1)
     if (offset < 0 || d >= width) return four;
     if (args.whole_groups && type == DType::f32)
       return *reinterpret_cast<const float4*>(static_cast<const float*>(data) + offset + d);
-<<<<<<< HEAD
     four.x = load_cached(type, data, offset + d);
     four.y = load_cached(type, data, offset + d + 1);  // the width is even
     if (d + 2 < width) four.z = load_cached(type, data, offset + d + 2);
     if (d + 2 < width) four.w = load_cached(type, data, offset + d + 3);
-=======
-    four.x = load_stored(type, data, offset + d);
-    four.y = load_stored(type, data, offset + d + 1);  // the width is even
-    if (d + 2 < width) four.z = load_stored(type, data, offset + d + 2);
-    if (d + 2 < width) four.w = load_stored(type, data, offset + d + 3);
->>>>>>> device
     return four;
   };
   const auto scaled = [](float4 four, float scale) {
