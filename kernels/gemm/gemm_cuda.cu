@@ -9,8 +9,8 @@
 #include <prologue/kernels/base/gpu.h>
 #include <prologue/kernels/base/memory.h>
 #include <prologue/kernels/gemm/backends.h>
-#include <prologue/kernels/base/cuda_launch.cuh>
-#include <prologue/kernels/base/cuda_types.cuh>
+#include <prologue/kernels/base/device/cuda_launch.cuh>
+#include <prologue/kernels/base/device/cuda_types.cuh>
 
 namespace prologue::cuda {
 

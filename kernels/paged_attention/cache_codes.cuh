@@ -6,8 +6,8 @@
 
 #include <type_traits>
 
-#include <prologue/kernels/base/quantize.h>
-#include <prologue/kernels/base/cuda_groups.cuh>
+#include <prologue/kernels/base/shared/quantize.h>
+#include <prologue/kernels/base/device/cuda_groups.cuh>
 
 namespace prologue::cuda {
 

@@ -3,7 +3,7 @@
 
 #include <prologue/kernels/rotary/backends.h>
 #include <prologue/kernels/rotary/instances.h>
-#include <prologue/kernels/base/cuda_launch.cuh>
+#include <prologue/kernels/base/device/cuda_launch.cuh>
 #include <prologue/kernels/rotary/general_rotary_schedule.cuh>
 #include <prologue/kernels/rotary/lean_rotary_schedule.cuh>
 

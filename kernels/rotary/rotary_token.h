@@ -4,10 +4,10 @@
 
 #include <cstdint>
 
-#include <prologue/kernels/base/angle.h>
-#include <prologue/kernels/base/any_type.h>
-#include <prologue/kernels/base/float64.h>
-#include <prologue/kernels/base/token.h>
+#include <prologue/kernels/base/shared/angle.h>
+#include <prologue/kernels/base/shared/any_type.h>
+#include <prologue/kernels/base/shared/float64.h>
+#include <prologue/kernels/base/shared/token.h>
 #include <prologue/kernels/rotary/rotary.h>
 
 namespace prologue {

@@ -5,7 +5,7 @@
 #include <functional>
 
 #include <prologue/kernels/attention_prologue/stages.h>
-#include <prologue/kernels/base/quantize.h>
+#include <prologue/kernels/base/shared/quantize.h>
 #include <prologue/kernels/rotary/rotary.h>
 
 #include "tests/golden/rotary/rotary_goldens.h"

@@ -5,7 +5,7 @@
 #include <initializer_list>
 #include <limits>
 
-#include <prologue/kernels/base/token.h>
+#include <prologue/kernels/base/shared/token.h>
 
 namespace prologue {
 namespace {
