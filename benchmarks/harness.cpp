@@ -13,7 +13,7 @@
 #include <string_view>
 #include <thread>
 
-#include <prologue/kernels/base/parallel.h>
+#include <prologue/kernels/base/host/parallel.h>
 
 namespace prologue::bench {
 

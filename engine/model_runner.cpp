@@ -2,7 +2,7 @@
 #include <utility>
 
 #include <prologue/engine/model_runner.h>
-#include <prologue/kernels/base/out_of_memory.h>
+#include <prologue/kernels/base/host/out_of_memory.h>
 #include <prologue/layers/graph/fusion.h>
 
 namespace prologue {

@@ -1,6 +1,6 @@
 // The CUDA backends of a build without CUDA. Only such a build compiles this file: it is in place of every .cu file.
 #include <prologue/kernels/attention_prologue/backends.h>
-#include <prologue/kernels/base/backends.h>
+#include <prologue/kernels/base/host/backends.h>
 #include <prologue/kernels/gemm/backends.h>
 #include <prologue/kernels/paged_attention/backends.h>
 #include <prologue/kernels/rotary/backends.h>

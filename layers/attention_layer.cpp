@@ -2,7 +2,7 @@
 
 #include <prologue/kernels/attention_prologue/backends.h>
 #include <prologue/kernels/attention_prologue/regions.h>
-#include <prologue/kernels/base/view_checks.h>
+#include <prologue/kernels/base/host/view_checks.h>
 #include <prologue/kernels/gemm/backends.h>
 #include <prologue/kernels/paged_attention/backends.h>
 #include <prologue/kernels/paged_attention/regions.h>

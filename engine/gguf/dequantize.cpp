@@ -4,7 +4,7 @@
 #include <cstring>
 #include <limits>
 
-#include <prologue/kernels/base/parallel.h>
+#include <prologue/kernels/base/host/parallel.h>
 
 namespace prologue {
 namespace {

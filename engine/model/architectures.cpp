@@ -1,7 +1,7 @@
 #include <prologue/engine/model/architectures.h>
 #include <prologue/engine/tokenizer/utf8.h>
 
-#include <prologue/kernels/base/out_of_memory.h>
+#include <prologue/kernels/base/host/out_of_memory.h>
 
 namespace prologue {
 
@@ -39,11 +39,13 @@ Result<Model> load_known(const GgufFile& file, DType dtype, const Execution& exe
     PROLOGUE_ASSIGN_OR_RETURN(Model model, architecture.load(loader));
     for (const std::string& prefix : {name + ".", std::string("split."), std::string("adapter.")}) {
       for (const std::string& key : file.unused_keys(prefix)) {
-        return unsupported(file.path(), ": the key ", printable(key), " changes the result, and the ", name, " loader does not know it");
+        return unsupported(file.path(), ": the key ", printable(key), " changes the result, and the ", name,
+                           " loader does not know it");
       }
     }
     for (const std::string& tensor : file.unused_tensors()) {
-      return unsupported(file.path(), ": the tensor ", printable(tensor), " belongs to the model, and the ", name, " loader does not know it");
+      return unsupported(file.path(), ": the tensor ", printable(tensor), " belongs to the model, and the ", name,
+                         " loader does not know it");
     }
     PROLOGUE_RETURN_IF_ERROR(file.check_unchanged());
     model.weights = loader.take_weights();

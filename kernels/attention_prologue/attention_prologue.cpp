@@ -7,9 +7,9 @@
 #include <prologue/kernels/attention_prologue/query_scale.h>
 #include <prologue/kernels/attention_prologue/regions.h>
 #include <prologue/kernels/attention_prologue/token_args.h>
-#include <prologue/kernels/base/dispatch.h>
-#include <prologue/kernels/base/plan_checks.h>
-#include <prologue/kernels/base/view_checks.h>
+#include <prologue/kernels/base/host/dispatch.h>
+#include <prologue/kernels/base/host/plan_checks.h>
+#include <prologue/kernels/base/host/view_checks.h>
 
 namespace prologue {
 
@@ -66,9 +66,12 @@ Status check_norm(const NormNames& names, const HeadNorm& norm, int64_t head_dim
 // Q and K have the same norm, V a simple one.
 Status check_norms(const AttentionPrologueParams& p) {
   const HeadNorm &q = p.q_norm, &k = p.k_norm, &v = p.v_norm;
-  PROLOGUE_RETURN_IF_ERROR(check_norm({"q_norm", "q_norm.placement", "q_norm.kind", "q_norm.scope", "q_norm.eps", "q_norm.weight_offset"}, q, p.head_dim));
-  PROLOGUE_RETURN_IF_ERROR(check_norm({"k_norm", "k_norm.placement", "k_norm.kind", "k_norm.scope", "k_norm.eps", "k_norm.weight_offset"}, k, p.head_dim));
-  PROLOGUE_RETURN_IF_ERROR(check_norm({"v_norm", "v_norm.placement", "v_norm.kind", "v_norm.scope", "v_norm.eps", "v_norm.weight_offset"}, v, v_head_dim(p)));
+  PROLOGUE_RETURN_IF_ERROR(check_norm(
+      {"q_norm", "q_norm.placement", "q_norm.kind", "q_norm.scope", "q_norm.eps", "q_norm.weight_offset"}, q, p.head_dim));
+  PROLOGUE_RETURN_IF_ERROR(check_norm(
+      {"k_norm", "k_norm.placement", "k_norm.kind", "k_norm.scope", "k_norm.eps", "k_norm.weight_offset"}, k, p.head_dim));
+  PROLOGUE_RETURN_IF_ERROR(check_norm(
+      {"v_norm", "v_norm.placement", "v_norm.kind", "v_norm.scope", "v_norm.eps", "v_norm.weight_offset"}, v, v_head_dim(p)));
   const bool both = p.num_q_heads > 0 && p.num_kv_heads > 0;
   if (both && (q.placement != k.placement || q.kind != k.kind || q.scope != k.scope || q.eps != k.eps ||
                q.weight_offset != k.weight_offset)) {
@@ -110,8 +113,9 @@ Status check_rope(const AttentionPrologueParams& p) {
                            r.cos.row_stride == r.rotary_dim && r.sin.row_stride == r.rotary_dim && r.cos.column_stride == 1 &&
                            r.sin.column_stride == 1;
     if (!one_table) {
-      return unsupported(kName, ": rope.cos and rope.sin are not the halves of one table [rows, rotary_dim]: supported is what "
-                                "set_cos_sin_table makes");
+      return unsupported(kName,
+                         ": rope.cos and rope.sin are not the halves of one table [rows, rotary_dim]: supported is what "
+                         "set_cos_sin_table makes");
     }
   }
   PROLOGUE_RETURN_IF_ERROR(check_past_table(kName, r.past_table, r.max_position, p.faults));
@@ -248,8 +252,7 @@ Status add_outputs(const AttentionPrologueParams& p, RegionChecks& regions) {
   PROLOGUE_RETURN_IF_ERROR(add_side("k_out", p.k_out, "k", p.k, p.head_dim, c.k, cache_region("cache.k", c.k, p.head_dim, c),
                                     cache_scale_region("cache.k.scale", c.k, c)));
   PROLOGUE_RETURN_IF_ERROR(add_side("v_out", p.v_out, "v", p.v, v_head_dim(p), c.v,
-                                    cache_region("cache.v", c.v, v_head_dim(p), c),
-                                    cache_scale_region("cache.v.scale", c.v, c)));
+                                    cache_region("cache.v", c.v, v_head_dim(p), c), cache_scale_region("cache.v.scale", c.v, c)));
   PROLOGUE_RETURN_IF_ERROR(
       regions.write(array_region("token_faults", p.token_faults, p.token_faults == nullptr ? 0 : p.num_tokens, 1)));
   return regions.write(array_region("faults", p.faults, p.faults == nullptr ? 0 : 1, alignof(FaultRecord)));

@@ -6,9 +6,9 @@
 #include <prologue/kernels/attention_prologue/query_factor.h>
 #include <prologue/kernels/attention_prologue/store_head_cpu.h>
 #include <prologue/kernels/attention_prologue/token_indices_cpu.h>
-#include <prologue/kernels/base/angle.h>
-#include <prologue/kernels/base/head_cpu.h>
-#include <prologue/kernels/base/parallel.h>
+#include <prologue/kernels/base/host/head_cpu.h>
+#include <prologue/kernels/base/host/parallel.h>
+#include <prologue/kernels/base/shared/angle.h>
 
 namespace prologue::cpu {
 

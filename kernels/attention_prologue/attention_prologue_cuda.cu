@@ -5,9 +5,9 @@
 #include <prologue/kernels/attention_prologue/backends.h>
 #include <prologue/kernels/attention_prologue/instances.h>
 #include <prologue/kernels/attention_prologue/prologue_choice.h>
-#include <prologue/kernels/base/view_checks.h>
+#include <prologue/kernels/base/host/view_checks.h>
 #include <prologue/kernels/attention_prologue/prologue_instances.cuh>
-#include <prologue/kernels/base/cuda_launch.cuh>
+#include <prologue/kernels/base/device/cuda_launch.cuh>
 
 namespace prologue::cuda {
 

@@ -9,11 +9,11 @@
 
 #include <prologue/kernels/attention_prologue/prologue_args.h>
 #include <prologue/kernels/attention_prologue/query_factor.h>
-#include <prologue/kernels/base/angle.h>
+#include <prologue/kernels/base/shared/angle.h>
 #include <prologue/kernels/attention_prologue/head_steps.cuh>
 #include <prologue/kernels/attention_prologue/sequence_search.cuh>
-#include <prologue/kernels/base/head_unit.cuh>
-#include <prologue/kernels/base/pending_index.cuh>
+#include <prologue/kernels/base/device/head_unit.cuh>
+#include <prologue/kernels/base/device/pending_index.cuh>
 
 namespace prologue::cuda {
 

@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-#include <prologue/kernels/base/head_unit.cuh>
+#include <prologue/kernels/base/device/head_unit.cuh>
 
 namespace prologue::cuda {
 

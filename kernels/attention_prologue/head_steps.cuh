@@ -6,7 +6,7 @@
 
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
 #include <prologue/kernels/attention_prologue/head_lanes.cuh>
-#include <prologue/kernels/base/head_unit.cuh>
+#include <prologue/kernels/base/device/head_unit.cuh>
 
 namespace prologue::cuda {
 

@@ -12,7 +12,7 @@
 
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
 #include <prologue/kernels/base/dtype.h>
-#include <prologue/kernels/base/head_cpu.h>
+#include <prologue/kernels/base/host/head_cpu.h>
 
 namespace prologue::cpu {
 

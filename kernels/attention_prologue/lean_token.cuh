@@ -6,10 +6,10 @@
 #include <cstdint>
 
 #include <prologue/kernels/attention_prologue/prologue_args.h>
-#include <prologue/kernels/base/token.h>
+#include <prologue/kernels/base/shared/token.h>
 #include <prologue/kernels/attention_prologue/sequence_search.cuh>
-#include <prologue/kernels/base/head_unit.cuh>
-#include <prologue/kernels/base/pending_index.cuh>
+#include <prologue/kernels/base/device/head_unit.cuh>
+#include <prologue/kernels/base/device/pending_index.cuh>
 
 namespace prologue::cuda {
 

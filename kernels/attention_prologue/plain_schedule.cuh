@@ -11,7 +11,7 @@
 
 #include <prologue/kernels/attention_prologue/prologue_args.h>
 #include <prologue/kernels/attention_prologue/lean_token.cuh>
-#include <prologue/kernels/base/head_unit.cuh>
+#include <prologue/kernels/base/device/head_unit.cuh>
 
 namespace prologue::cuda {
 

@@ -8,7 +8,7 @@
 
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
 #include <prologue/kernels/attention_prologue/token_args.h>
-#include <prologue/kernels/base/head_layout.h>
+#include <prologue/kernels/base/shared/head_layout.h>
 
 namespace prologue::cuda {
 

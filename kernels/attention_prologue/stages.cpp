@@ -2,8 +2,8 @@
 
 #include <prologue/kernels/attention_prologue/backends.h>
 #include <prologue/kernels/attention_prologue/query_scale.h>
-#include <prologue/kernels/base/dispatch.h>
-#include <prologue/kernels/base/view_checks.h>
+#include <prologue/kernels/base/host/dispatch.h>
+#include <prologue/kernels/base/host/view_checks.h>
 
 namespace prologue {
 
@@ -45,7 +45,8 @@ Status validate(const QkNormParams& p, const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(check_positive(kName, "eps", norm.eps));
   PROLOGUE_RETURN_IF_ERROR(check_finite(kName, "weight_offset", norm.weight_offset));
   if (norm.weight_head_stride != 0 && norm.weight_head_stride != p.head_dim) {
-    return invalid_argument(kName, ": weight_head_stride is ", norm.weight_head_stride, ": it must be 0 or head_dim, ", p.head_dim);
+    return invalid_argument(kName, ": weight_head_stride is ", norm.weight_head_stride, ": it must be 0 or head_dim, ",
+                            p.head_dim);
   }
   if (p.num_tokens == 0) return {};
 
@@ -54,7 +55,8 @@ Status validate(const QkNormParams& p, const Execution& execution) {
   const auto optional = [](const void* data, int64_t count) { return data == nullptr ? 0 : count; };
   RegionChecks regions(kName);
   PROLOGUE_RETURN_IF_ERROR(regions.read(heads_region("x", p.x, p.num_tokens, p.num_heads, p.head_dim, p.dtype)));
-  PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("weight", norm.weight, optional(norm.weight, weights), dtype_size(p.dtype))));
+  PROLOGUE_RETURN_IF_ERROR(
+      regions.read(array_region("weight", norm.weight, optional(norm.weight, weights), dtype_size(p.dtype))));
   PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("bias", norm.bias, optional(norm.bias, weights), dtype_size(p.dtype))));
   PROLOGUE_RETURN_IF_ERROR(regions.read(index_region("positions", p.positions, optional(p.positions.data, p.num_tokens))));
   PROLOGUE_RETURN_IF_ERROR(regions.write(heads_region("y", p.y, p.num_tokens, p.num_heads, p.head_dim, p.dtype), "x"));

@@ -3,8 +3,8 @@
 #include <prologue/kernels/attention_prologue/query_factor.h>
 #include <prologue/kernels/attention_prologue/store_head_cpu.h>
 #include <prologue/kernels/attention_prologue/token_indices_cpu.h>
-#include <prologue/kernels/base/head_cpu.h>
-#include <prologue/kernels/base/parallel.h>
+#include <prologue/kernels/base/host/head_cpu.h>
+#include <prologue/kernels/base/host/parallel.h>
 
 namespace prologue::cpu {
 

@@ -1,8 +1,8 @@
 #include <algorithm>
 
 #include <prologue/kernels/attention_prologue/backends.h>
-#include <prologue/kernels/base/cuda_launch.cuh>
-#include <prologue/kernels/base/head_unit.cuh>
+#include <prologue/kernels/base/device/cuda_launch.cuh>
+#include <prologue/kernels/base/device/head_unit.cuh>
 
 namespace prologue::cuda {
 

@@ -14,7 +14,7 @@
 #include <prologue/kernels/attention_prologue/prologue_args.h>
 #include <prologue/kernels/attention_prologue/head_steps.cuh>
 #include <prologue/kernels/attention_prologue/lean_token.cuh>
-#include <prologue/kernels/base/head_unit.cuh>
+#include <prologue/kernels/base/device/head_unit.cuh>
 
 namespace prologue::cuda {
 
@@ -131,6 +131,71 @@ struct LeanSteps : NoSteps<T, V> {
   __device__ RopeStyle style() const { return rope_style; }
 };
 
+// What a thread stores: its unit of the heads of one tensor, in the token's row of q or in its slot of the cache.
+struct LeanStore {
+  const LeanTensor& tensor;
+  const UnitPlace& place;
+  int first_head;
+  bool is_q;
+  bool writes;
+  bool zero;
+  uint32_t page;
+  uint32_t offset;
+  char* out;
+
+  __device__ LeanStore(const LeanTensor& of, const LaneUnit& unit, const TensorHead& heads, const LeanToken& token, uint32_t t)
+      : tensor(of),
+        place(unit.place),
+        first_head(heads.head),
+        is_q(heads.tensor == 0),
+        writes(unit.inside & !token.padding & (is_q | token.reaches_cache)),
+        zero(token.zero),
+        page(is_q ? 0 : token.page),
+        offset(is_q ? t : token.offset),
+        out(tensor.out + wide_product(tensor.out_page, page) + wide_product(tensor.out_token, offset)) {}
+
+  __device__ bool stores(int n) const { return writes & (first_head + n < tensor.heads); }
+  __device__ char* row(int n) const { return out + static_cast<uint32_t>(first_head + n) * tensor.out_head; }
+
+  // `kEvictFirst`: for q.
+  template <bool kEvictFirst, class T, int V>
+  __device__ void store(int n, Unit<T, V> unit) const {
+    if (zero) unit = {};
+    if (!stores(n)) return;
+    if (kEvictFirst && is_q) {
+      store_unit<true, T, V>(row(n), place, unit);
+    } else {
+      store_unit<false, T, V>(row(n), place, unit);
+    }
+  }
+
+  // kAtOnce heads from head `first` on, in 8 bits, with the scales of `constants` or with computed ones.
+  template <class T, int V, int kAtOnce>
+  __device__ void store_8_bits(int first, const UnitValues<V> (&values)[kAtOnce], const WarpLanes<V>& lanes, bool computes_scale,
+                               LeanConstants<T, V, kAtOnce>& constants) const {
+    const DType type = tensor.store;
+    HeadScale(&scales)[kAtOnce] = constants.scales;
+    if (computes_scale) {
+      lanes.largest(
+          values, [&](uint32_t largest) { return computed_scale(largest, kv_largest(type)); }, scales);
+      char* scale = tensor.scale + wide_product(tensor.scale_page, page) + wide_product(tensor.scale_token, offset);
+#pragma unroll
+      for (int n = 0; n < kAtOnce; ++n) {
+        if (stores(first + n) & (lanes.lane == 0)) {
+          *reinterpret_cast<float*>(scale + static_cast<uint32_t>(first_head + first + n) * tensor.scale_head) =
+              zero ? 0.0f : scales[n].scale;
+        }
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < kAtOnce; ++n) {
+      char* to = row(first + n);
+      const UnitBytes<V> bytes = quantise<V>(values[n], zero ? 0.0f : scales[n].reciprocal, type);
+      if (stores(first + n)) store_unit_8<V>(to, place, bytes);
+    }
+  }
+};
+
 template <class T, int V, int kUnits, int kHints, int kFeatures>
 __global__ void __launch_bounds__(bounds_of(V, kUnits, kHints, kFeatures).threads, bounds_of(V, kUnits, kHints, kFeatures).blocks)
     steps_prologue_kernel(const __grid_constant__ LeanArgs p) {
@@ -152,7 +217,7 @@ __global__ void __launch_bounds__(bounds_of(V, kUnits, kHints, kFeatures).thread
 
   const TensorHead heads = heads_of<kUnits>(p, blockIdx.y, threadIdx.y, blockDim.y);
   const LeanTensor& tensor = p.tensors[heads.tensor];
-  const bool is_q = heads.tensor == 0, is_v = heads.tensor == 2;
+  const bool is_v = heads.tensor == 2;
   const bool computes_scale =
       (features & kComputedScales) != 0 && ((features & kGivenScales) == 0 || tensor.scale_from == ScaleFrom::computed);
   LeanPlan plan;
@@ -183,27 +248,14 @@ __global__ void __launch_bounds__(bounds_of(V, kUnits, kHints, kFeatures).thread
   pending.resolve_slot(p, token);
 
   const WarpLanes<V> lanes = {static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x), unit.inside};
-  const uint32_t page = is_q ? 0 : token.page, offset = is_q ? t : token.offset;
-  char* out = tensor.out + wide_product(tensor.out_page, page) + wide_product(tensor.out_token, offset);
-  const bool writes = unit.inside & !token.padding & (is_q | token.reaches_cache);
+  const LeanStore store(tensor, unit, heads, token, t);
   const bool in_8_bits = scaled && tensor.store != DType::unset;
   constexpr bool kCopiesV = (kFeatures & (kNorm | kBias)) == kNorm;
 #pragma unroll
   for (int first = 0; first < kUnits; first += kAtOnce) {
-    const auto stores = [&](int n) { return writes & (heads.head + first + n < tensor.heads); };
-    const auto row = [&](int n) { return out + static_cast<uint32_t>(heads.head + first + n) * tensor.out_head; };
-    const auto write = [&](int n, Unit<T, V> unit) {
-      if (token.zero) unit = {};
-      if (!stores(n)) return;
-      if (kHintedStores && is_q) {
-        store_unit<true, T, V>(row(n), place, unit);
-      } else {
-        store_unit<false, T, V>(row(n), place, unit);
-      }
-    };
     if (kCopiesV && uniform(is_v & !in_8_bits)) {  // here, so that no other path must keep the unconverted data
 #pragma unroll
-      for (int n = 0; n < kAtOnce; ++n) write(n, data[first + n]);
+      for (int n = 0; n < kAtOnce; ++n) store.store<kHintedStores, T, V>(first + n, data[first + n]);
       continue;
     }
     // Where there are many tokens they come out of the L1, and registers are dearer than waiting.
@@ -218,33 +270,16 @@ __global__ void __launch_bounds__(bounds_of(V, kUnits, kHints, kFeatures).thread
     finish_head<T, V>(values, steps, lanes);
 
     if ((features & kComputedScales) != 0 ? uniform(in_8_bits) : in_8_bits) {
-      const DType type = tensor.store;
-      HeadScale(&scales)[kAtOnce] = constants.scales;
       if (kUnits > 1 && plan.has_scale) {
 #pragma unroll
-        for (int n = 0; n < kAtOnce; ++n) scales[n].reciprocal = __frcp_rn(scales[n].scale);
+        for (HeadScale& scale : constants.scales) scale.reciprocal = __frcp_rn(scale.scale);
       }
-      if (plan.computes_scale) {
-        lanes.largest(
-            values, [&](uint32_t largest) { return computed_scale(largest, kv_largest(type)); }, scales);
-        char* scale = tensor.scale + wide_product(tensor.scale_page, page) + wide_product(tensor.scale_token, offset);
-#pragma unroll
-        for (int n = 0; n < kAtOnce; ++n) {
-          if (stores(n) & (threadIdx.x == 0)) {
-            *reinterpret_cast<float*>(scale + static_cast<uint32_t>(heads.head + first + n) * tensor.scale_head) =
-                token.zero ? 0.0f : scales[n].scale;
-          }
-        }
-      }
-#pragma unroll
-      for (int n = 0; n < kAtOnce; ++n) {
-        const UnitBytes<V> bytes = quantise<V>(values[n], token.zero ? 0.0f : scales[n].reciprocal, type);
-        if (stores(n)) store_unit_8<V>(row(n), place, bytes);
-      }
+      store.store_8_bits<T, V>(first, values, lanes, plan.computes_scale, constants);
     } else {
 #pragma unroll
       for (int n = 0; n < kAtOnce; ++n) {
-        write(n, plan.biased | plan.normed | plan.rotated ? narrow<T, V>(values[n]) : data[first + n]);
+        const bool changed = plan.biased | plan.normed | plan.rotated;
+        store.store<kHintedStores, T, V>(first + n, changed ? narrow<T, V>(values[n]) : data[first + n]);
       }
     }
   }

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <type_traits>
 
-#include <prologue/kernels/base/head_cpu.h>
-#include <prologue/kernels/base/quantize.h>
+#include <prologue/kernels/base/host/head_cpu.h>
+#include <prologue/kernels/base/shared/quantize.h>
 
 namespace prologue::cpu {
 

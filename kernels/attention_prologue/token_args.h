@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
-#include <prologue/kernels/base/token.h>
+#include <prologue/kernels/base/shared/token.h>
 
 namespace prologue {
 

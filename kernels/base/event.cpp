@@ -1,5 +1,5 @@
-#include <prologue/kernels/base/backends.h>
 #include <prologue/kernels/base/event.h>
+#include <prologue/kernels/base/host/backends.h>
 
 namespace prologue {
 

@@ -9,9 +9,9 @@
 #include <sys/mman.h>
 #endif
 
-#include <prologue/kernels/base/backends.h>
+#include <prologue/kernels/base/host/backends.h>
+#include <prologue/kernels/base/host/out_of_memory.h>
 #include <prologue/kernels/base/memory.h>
-#include <prologue/kernels/base/out_of_memory.h>
 
 namespace prologue {
 

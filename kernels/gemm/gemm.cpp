@@ -1,5 +1,5 @@
-#include <prologue/kernels/base/dispatch.h>
-#include <prologue/kernels/base/out_of_memory.h>
+#include <prologue/kernels/base/host/dispatch.h>
+#include <prologue/kernels/base/host/out_of_memory.h>
 #include <prologue/kernels/gemm/backends.h>
 
 namespace prologue {

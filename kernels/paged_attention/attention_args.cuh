@@ -12,9 +12,9 @@
 
 #include <climits>
 
-#include <prologue/kernels/base/tanh.h>
+#include <prologue/kernels/base/shared/tanh.h>
 #include <prologue/kernels/paged_attention/paged_attention.h>
-#include <prologue/kernels/base/cuda_types.cuh>
+#include <prologue/kernels/base/device/cuda_types.cuh>
 
 namespace prologue::cuda {
 

@@ -6,8 +6,8 @@
 
 #include <type_traits>
 
-#include <prologue/kernels/base/quantize.h>
-#include <prologue/kernels/base/cuda_groups.cuh>
+#include <prologue/kernels/base/shared/quantize.h>
+#include <prologue/kernels/base/device/cuda_groups.cuh>
 
 namespace prologue::cuda {
 
@@ -102,8 +102,8 @@ struct CacheGroup<Code<kType>> {
   __device__ void expand(float* values) const { expand_codes<kType>(codes, values); }
 };
 
-// One element, without its scale.
-__device__ inline float load_element(DType type, const void* data, int64_t i) {
+// One element of a cache, without its scale.
+__device__ inline float load_cached(DType type, const void* data, int64_t i) {
   if (dtype_is_activation(type)) return load_element(type, data, i);
   const unsigned char* bytes = static_cast<const unsigned char*>(data);
   if (type == DType::int4) return dequantize(static_cast<uint8_t>(bytes[i / 2] >> (i % 2 * 4)), 1.0f, type);

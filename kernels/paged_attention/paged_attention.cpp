@@ -3,8 +3,8 @@
 #include <cmath>
 #include <limits>
 
-#include <prologue/kernels/base/dispatch.h>
-#include <prologue/kernels/base/view_checks.h>
+#include <prologue/kernels/base/host/dispatch.h>
+#include <prologue/kernels/base/host/view_checks.h>
 #include <prologue/kernels/paged_attention/backends.h>
 #include <prologue/kernels/paged_attention/regions.h>
 

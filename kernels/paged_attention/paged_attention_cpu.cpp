@@ -11,12 +11,12 @@
 #include <cstring>
 #include <limits>
 
-#include <prologue/kernels/base/convert_cpu.h>
-#include <prologue/kernels/base/exp.h>
-#include <prologue/kernels/base/lanes.h>
-#include <prologue/kernels/base/parallel.h>
-#include <prologue/kernels/base/quantize.h>
-#include <prologue/kernels/base/tanh.h>
+#include <prologue/kernels/base/host/convert_cpu.h>
+#include <prologue/kernels/base/host/lanes.h>
+#include <prologue/kernels/base/host/parallel.h>
+#include <prologue/kernels/base/shared/exp.h>
+#include <prologue/kernels/base/shared/quantize.h>
+#include <prologue/kernels/base/shared/tanh.h>
 #include <prologue/kernels/paged_attention/backends.h>
 
 namespace prologue::cpu {

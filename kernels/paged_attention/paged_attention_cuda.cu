@@ -3,7 +3,7 @@
 
 #include <prologue/kernels/paged_attention/backends.h>
 #include <prologue/kernels/paged_attention/instances.h>
-#include <prologue/kernels/base/cuda_launch.cuh>
+#include <prologue/kernels/base/device/cuda_launch.cuh>
 #include <prologue/kernels/paged_attention/attention_instances.cuh>
 #include <prologue/kernels/paged_attention/decode_kernel.cuh>
 
@@ -41,7 +41,8 @@ bool groups_are_whole(const PagedAttentionParams& p) {
   const int64_t cache_bits = dtype_bits(p.kv.k.format.type);
   const int64_t cache_group = cache_bits == 32 ? 4 : 8;
   const int64_t cache_bytes = cache_group * cache_bits / 8;
-  bool whole = aligned(p.q.data, 16) && aligned(p.out.data, 16) && aligned(p.kv.k.data, cache_bytes) && aligned(p.kv.v.data, cache_bytes);
+  bool whole =
+      aligned(p.q.data, 16) && aligned(p.out.data, 16) && aligned(p.kv.k.data, cache_bytes) && aligned(p.kv.v.data, cache_bytes);
   for (const int64_t width : {p.head_dim, v_head_dim(p.kv)}) whole = whole && width % group == 0 && width % cache_group == 0;
   for (const int64_t stride : {p.q.token_stride, p.q.head_stride, p.out.token_stride, p.out.head_stride}) {
     whole = whole && stride % group == 0;

@@ -476,10 +476,10 @@ __global__ void __launch_bounds__(SimpleTile<kHeadDim, kSmall>::kThreads, 1)
     if (offset < 0 || d >= width) return four;
     if (args.whole_groups && type == DType::f32)
       return *reinterpret_cast<const float4*>(static_cast<const float*>(data) + offset + d);
-    four.x = load_element(type, data, offset + d);
-    four.y = load_element(type, data, offset + d + 1);  // the width is even
-    if (d + 2 < width) four.z = load_element(type, data, offset + d + 2);
-    if (d + 2 < width) four.w = load_element(type, data, offset + d + 3);
+    four.x = load_cached(type, data, offset + d);
+    four.y = load_cached(type, data, offset + d + 1);  // the width is even
+    if (d + 2 < width) four.z = load_cached(type, data, offset + d + 2);
+    if (d + 2 < width) four.w = load_cached(type, data, offset + d + 3);
     return four;
   };
   const auto scaled = [](float4 four, float scale) {

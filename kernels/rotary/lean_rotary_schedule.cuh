@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include <prologue/kernels/base/pending_index.cuh>
+#include <prologue/kernels/base/device/pending_index.cuh>
 #include <prologue/kernels/rotary/rotary_unit.cuh>
 
 namespace prologue::cuda {

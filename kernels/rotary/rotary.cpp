@@ -3,9 +3,9 @@
 #include <cmath>
 #include <type_traits>
 
-#include <prologue/kernels/base/dispatch.h>
-#include <prologue/kernels/base/plan_checks.h>
-#include <prologue/kernels/base/view_checks.h>
+#include <prologue/kernels/base/host/dispatch.h>
+#include <prologue/kernels/base/host/plan_checks.h>
+#include <prologue/kernels/base/host/view_checks.h>
 #include <prologue/kernels/rotary/backends.h>
 #include <prologue/kernels/rotary/rotary_token.h>
 
@@ -108,7 +108,8 @@ Status check_angles(const RotaryParams& p) {
   }
   if (given && a.width == RopeWidth::unset) {
     return invalid_argument(kName, ": rope.width is not set: half is a column for each pair of a block, ",
-                            p.rope.rotary_dim / (2 * p.rope.num_blocks), ", full one for each channel, ", p.rope.rotary_dim / p.rope.num_blocks);
+                            p.rope.rotary_dim / (2 * p.rope.num_blocks), ", full one for each channel, ",
+                            p.rope.rotary_dim / p.rope.num_blocks);
   }
   if (a.source != RopeSource::theta && !dtype_is_float(a.type)) {
     return unsupported(kName, ": rope.type is ", dtype_text(a.type), ": supported are float32, float16, bfloat16 and float64");
@@ -130,8 +131,9 @@ Status check_angles(const RotaryParams& p) {
 
 Status check_positions(const RotaryParams& p) {
   const RotaryPositions& q = p.positions;
-  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "rope.num_axes", p.rope.num_axes, 1, kMaxRotaryAxes));
-  if (p.rope.num_axes > 1 && p.rope.rotary_dim > 0 && !rope_row_is_token(p.rope.source) && p.rope.pair_axis == nullptr && p.rope.num_axes != p.rope.num_blocks) {
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "rope.num_axes", p.rope.num_axes, 1, kMaxAxes));
+  if (p.rope.num_axes > 1 && p.rope.rotary_dim > 0 && !rope_row_is_token(p.rope.source) && p.rope.pair_axis == nullptr &&
+      p.rope.num_axes != p.rope.num_blocks) {
     return invalid_argument(kName, ": rope.pair_axis is null: num_axes, ", p.rope.num_axes, ", must then be num_blocks, ",
                             p.rope.num_blocks);
   }

@@ -39,7 +39,6 @@
 
 #include <cstdint>
 
-#include <prologue/kernels/base/any_type.h>
 #include <prologue/kernels/base/dtype.h>
 #include <prologue/kernels/base/execution.h>
 #include <prologue/kernels/base/export.h>

@@ -3,7 +3,7 @@
 
 #include <prologue/kernels/rotary/backends.h>
 #include <prologue/kernels/rotary/instances.h>
-#include <prologue/kernels/base/cuda_launch.cuh>
+#include <prologue/kernels/base/device/cuda_launch.cuh>
 #include <prologue/kernels/rotary/general_rotary_schedule.cuh>
 #include <prologue/kernels/rotary/lean_rotary_schedule.cuh>
 
@@ -43,7 +43,8 @@ bool narrow(int64_t stride, int64_t count, int64_t size) {
 bool lean(const RotaryParams& p, int64_t vector) {
   const Rope& a = p.rope;
   const RotaryPositions& q = p.positions;
-  if (p.rope.rotary_dim == 0 || (a.source != RopeSource::table && a.source != RopeSource::per_token) || a.width != RopeWidth::half || a.attention_factor != 1.0)
+  if (p.rope.rotary_dim == 0 || (a.source != RopeSource::table && a.source != RopeSource::per_token) ||
+      a.width != RopeWidth::half || a.attention_factor != 1.0)
     return false;
   if (p.rope.num_blocks != 1 || p.rope.num_axes != 1 || p.batch > kMaxGrid || a.max_position > INT32_MAX) return false;
   if (p.tail != RotaryTail::copy && p.rope.rotary_dim < p.head_dim) return false;
@@ -101,8 +102,8 @@ LeanRotaryArgs lean_args(const RotaryParams& p) {
   args.cos_batch = a.cos.batch_stride * table_size;
   args.sin_batch = a.sin.batch_stride * table_size;
   args.inverse = p.rope.inverse ? 1 : 0;
-  args.layout = {static_cast<int32_t>(p.head_dim), static_cast<int32_t>(p.rope.rotary_dim), static_cast<int32_t>(p.rope.rotary_offset),
-                 p.rope.style};
+  args.layout = {static_cast<int32_t>(p.head_dim), static_cast<int32_t>(p.rope.rotary_dim),
+                 static_cast<int32_t>(p.rope.rotary_offset), p.rope.style};
   const int64_t size = dtype_size(p.dtype);
   for (int64_t i = 0; i < p.num_tensors; ++i) {
     const RotaryTensor& t = p.tensors[i];
@@ -161,7 +162,7 @@ Status launch_lean(const RotaryParams& p, bool evict_first, cudaStream_t stream)
     if (i < p.num_tensors) blocks += ceil_divide(p.tensors[i].num_heads, rows);
   }
   const auto kernel = p.rope.style == RopeStyle::neox ? lean_kernel<T, RopeStyle::neox>(whole, evict_first)
-                                                 : lean_kernel<T, RopeStyle::interleaved>(whole, evict_first);
+                                                      : lean_kernel<T, RopeStyle::interleaved>(whole, evict_first);
   for (int64_t first = 0; first < p.seq_len; first += kMaxGrid) {
     args.first_token = static_cast<uint32_t>(first);
     const int64_t tokens = std::min(p.seq_len - first, kMaxGrid);
@@ -216,7 +217,7 @@ constexpr int64_t kAnyTokens = std::numeric_limits<int64_t>::max();
 
 std::string lean_name(DType dtype, RopeStyle style, bool whole, bool evict_first) {
   return str_cat(dtype_name(dtype), " lean ", rope_style_name(style), whole ? ", whole heads" : ", partial heads",
-                 evict_first ? ", streaming" : "");
+                 evict_first ? ", evict first" : "");
 }
 
 std::string general_name(DType dtype, int64_t vector, bool few) {

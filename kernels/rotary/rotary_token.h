@@ -4,16 +4,15 @@
 
 #include <cstdint>
 
-#include <prologue/kernels/base/angle.h>
-#include <prologue/kernels/base/any_type.h>
-#include <prologue/kernels/base/float64.h>
-#include <prologue/kernels/base/token.h>
+#include <prologue/kernels/base/shared/angle.h>
+#include <prologue/kernels/base/shared/any_type.h>
+#include <prologue/kernels/base/shared/float64.h>
+#include <prologue/kernels/base/shared/token.h>
 #include <prologue/kernels/rotary/rotary.h>
 
 namespace prologue {
 
 inline constexpr int kMaxRotaryTensors = 4;
-inline constexpr int kMaxRotaryAxes = kMaxAxes;
 inline constexpr int kMaxRotaryPairs = 288;
 static_assert(sizeof(RotaryFrequencies) == kMaxRotaryPairs * sizeof(double));
 
@@ -80,10 +79,10 @@ template <class A>
 PROLOGUE_HOST_DEVICE PairRotation<A> rotation_of_pair(const RotaryParams& params, const RotaryFrequencies* frequencies,
                                                       const RotaryToken& token, int32_t pair) {
   const Rope& p = params.rope;
-  const int32_t block_pairs = static_cast<int32_t>(params.rope.rotary_dim) / static_cast<int32_t>(2 * params.rope.num_blocks);
+  const int32_t block_pairs = static_cast<int32_t>(p.rotary_dim) / static_cast<int32_t>(2 * p.num_blocks);
   const int32_t block = pair / block_pairs, column = pair % block_pairs;
   int64_t axis = 0;
-  if (params.rope.num_axes > 1) axis = params.rope.pair_axis == nullptr ? block : params.rope.pair_axis[pair];
+  if (p.num_axes > 1) axis = p.pair_axis == nullptr ? block : p.pair_axis[pair];
   const int64_t position = position_on_axis(token.positions, axis);
 
   PairRotation<A> rotation = {};
@@ -113,7 +112,7 @@ PROLOGUE_HOST_DEVICE PairRotation<A> rotation_of_pair(const RotaryParams& params
       rotation.cos_b = rotation.cos_a;
       rotation.sin_b = rotation.sin_a;
     } else {
-      const bool neox = params.rope.style == RopeStyle::neox;
+      const bool neox = p.style == RopeStyle::neox;
       load(neox ? column : 2 * column, rotation.cos_a, rotation.sin_a);
       load(neox ? column + block_pairs : 2 * column + 1, rotation.cos_b, rotation.sin_b);
     }
@@ -121,8 +120,8 @@ PROLOGUE_HOST_DEVICE PairRotation<A> rotation_of_pair(const RotaryParams& params
   const A factor = static_cast<A>(p.attention_factor);
   rotation = {multiply_rounded(rotation.cos_a, factor), multiply_rounded(rotation.sin_a, factor),
               multiply_rounded(rotation.cos_b, factor), multiply_rounded(rotation.sin_b, factor)};
-  if (params.rope.inverse && params.rope.inverse_by_own_sine) return {rotation.cos_a, -rotation.sin_a, rotation.cos_b, -rotation.sin_b};
-  if (params.rope.inverse) return {rotation.cos_a, -rotation.sin_b, rotation.cos_b, -rotation.sin_a};
+  if (p.inverse && p.inverse_by_own_sine) return {rotation.cos_a, -rotation.sin_a, rotation.cos_b, -rotation.sin_b};
+  if (p.inverse) return {rotation.cos_a, -rotation.sin_b, rotation.cos_b, -rotation.sin_a};
   return rotation;
 }
 

@@ -5,7 +5,7 @@
 #include <type_traits>
 
 #include <prologue/kernels/rotary/rotary_token.h>
-#include <prologue/kernels/base/head_unit.cuh>
+#include <prologue/kernels/base/device/head_unit.cuh>
 
 namespace prologue::cuda {
 

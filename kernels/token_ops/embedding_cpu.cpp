@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include <prologue/kernels/base/parallel.h>
+#include <prologue/kernels/base/host/parallel.h>
 #include <prologue/kernels/token_ops/backends.h>
 
 namespace prologue::cpu {

@@ -1,7 +1,7 @@
 #include <prologue/kernels/token_ops/gated_activation.h>
 
-#include <prologue/kernels/base/dispatch.h>
-#include <prologue/kernels/base/view_checks.h>
+#include <prologue/kernels/base/host/dispatch.h>
+#include <prologue/kernels/base/host/view_checks.h>
 #include <prologue/kernels/token_ops/backends.h>
 
 namespace prologue {

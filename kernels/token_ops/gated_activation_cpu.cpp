@@ -1,8 +1,8 @@
 #include <algorithm>
 
-#include <prologue/kernels/base/convert_cpu.h>
-#include <prologue/kernels/base/exp.h>
-#include <prologue/kernels/base/parallel.h>
+#include <prologue/kernels/base/host/convert_cpu.h>
+#include <prologue/kernels/base/host/parallel.h>
+#include <prologue/kernels/base/shared/exp.h>
 #include <prologue/kernels/token_ops/backends.h>
 
 namespace prologue::cpu {

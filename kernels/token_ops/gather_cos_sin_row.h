@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include <prologue/kernels/base/token.h>
+#include <prologue/kernels/base/shared/token.h>
 #include <prologue/kernels/token_ops/gather_cos_sin.h>
 
 namespace prologue {

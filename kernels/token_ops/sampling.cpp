@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <limits>
 
-#include <prologue/kernels/base/dispatch.h>
-#include <prologue/kernels/base/view_checks.h>
+#include <prologue/kernels/base/host/dispatch.h>
+#include <prologue/kernels/base/host/view_checks.h>
 #include <prologue/kernels/token_ops/backends.h>
 
 namespace prologue {

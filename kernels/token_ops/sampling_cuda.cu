@@ -3,7 +3,7 @@
 
 #include <prologue/kernels/token_ops/backends.h>
 #include <prologue/kernels/token_ops/sampling_math.h>
-#include <prologue/kernels/base/cuda_launch.cuh>
+#include <prologue/kernels/base/device/cuda_launch.cuh>
 
 namespace prologue::cuda {
 

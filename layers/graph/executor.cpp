@@ -4,8 +4,8 @@
 #include <utility>
 
 #include <prologue/kernels/attention_prologue/backends.h>
-#include <prologue/kernels/base/out_of_memory.h>
-#include <prologue/kernels/base/view_checks.h>
+#include <prologue/kernels/base/host/out_of_memory.h>
+#include <prologue/kernels/base/host/view_checks.h>
 #include <prologue/kernels/gemm/backends.h>
 #include <prologue/kernels/paged_attention/backends.h>
 #include <prologue/kernels/rotary/backends.h>

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <utility>
 
-#include <prologue/kernels/base/out_of_memory.h>
+#include <prologue/kernels/base/host/out_of_memory.h>
 #include <prologue/layers/graph/graph.h>
 
 namespace prologue {

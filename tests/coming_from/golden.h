@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include <prologue/kernels/base/any_type.h>
 #include <prologue/kernels/base/faults.h>
+#include <prologue/kernels/base/shared/any_type.h>
 
 #include "tests/support/arena.h"
 #include "tests/support/source_path.h"

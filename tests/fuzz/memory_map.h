@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include <prologue/kernels/base/any_type.h>
+#include <prologue/kernels/base/shared/any_type.h>
 #include <prologue/kernels/base/status.h>
 
 #include "tests/fuzz/choices.h"

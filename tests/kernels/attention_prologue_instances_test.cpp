@@ -34,7 +34,7 @@ void add_norm(PrologueCase& c) { c.norm = NormPlacement::before_rope; }
 void give_scales(PrologueCase& c) { c.kv_type = DType::fp8_e4m3, c.scaling = KvScaling::head; }
 void compute_scales(PrologueCase& c) { c.kv_type = DType::int8, c.scaling = KvScaling::token_head; }
 void derive(PrologueCase& c) { c.derive_positions = c.derive_slots = true; }
-void use_streams(PrologueCase& c) { c.num_axes = 3; }
+void use_axes(PrologueCase& c) { c.num_axes = 3; }
 void interleave(PrologueCase& c) { c.style = RopeStyle::interleaved; }
 
 // One or more for every row of the tables.
@@ -52,19 +52,19 @@ const std::vector<Call>& calls() {
       {"bias_norm", [](C& c) { add_bias(c), add_norm(c); }},
       {"given", give_scales},
       {"computed", compute_scales},
-      {"streams", use_streams},
+      {"axes", use_axes},
       {"derived", derive},
       {"norm_given", [](C& c) { add_norm(c), give_scales(c); }},
       {"norm_derived", [](C& c) { add_norm(c), derive(c); }},
       {"given_derived", [](C& c) { give_scales(c), derive(c); }},
       {"norm_given_derived", [](C& c) { add_norm(c), give_scales(c), derive(c); }},
-      {"norm_streams", [](C& c) { add_norm(c), use_streams(c); }},
-      {"bias_streams", [](C& c) { add_bias(c), use_streams(c); }},
+      {"norm_axes", [](C& c) { add_norm(c), use_axes(c); }},
+      {"bias_axes", [](C& c) { add_bias(c), use_axes(c); }},
       {"all_steps", [](C& c) { add_bias(c), add_norm(c), compute_scales(c); }},
-      {"all_steps_streams", [](C& c) { add_bias(c), add_norm(c), compute_scales(c), use_streams(c); }},
+      {"all_steps_axes", [](C& c) { add_bias(c), add_norm(c), compute_scales(c), use_axes(c); }},
       {"all_steps_derived", [](C& c) { add_bias(c), add_norm(c), compute_scales(c), derive(c); }},
       {"all_steps_interleaved", [](C& c) { add_bias(c), compute_scales(c), interleave(c); }},
-      {"all_steps_interleaved_streams", [](C& c) { add_bias(c), compute_scales(c), interleave(c), use_streams(c); }},
+      {"all_steps_interleaved_axes", [](C& c) { add_bias(c), compute_scales(c), interleave(c), use_axes(c); }},
       {"all_steps_interleaved_derived", [](C& c) { add_bias(c), compute_scales(c), interleave(c), derive(c); }},
   };
   return list;

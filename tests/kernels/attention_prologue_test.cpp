@@ -5,7 +5,7 @@
 #include <functional>
 
 #include <prologue/kernels/attention_prologue/stages.h>
-#include <prologue/kernels/base/quantize.h>
+#include <prologue/kernels/base/shared/quantize.h>
 #include <prologue/kernels/rotary/rotary.h>
 
 #include "tests/golden/rotary/rotary_goldens.h"
@@ -519,6 +519,60 @@ TEST_P(AttentionPrologueTest, ReachesBeyondTwoToThe31Elements) {
   }
 }
 
+// K and V may have formats of their own: each is stored as if both had its format.
+TEST_P(AttentionPrologueTest, KAndVHaveFormatsOfTheirOwn) {
+  constexpr int64_t kTokens = 7, kHeads = 3, kDim = 64, kPages = 3, kPageSize = 4;
+  constexpr int64_t kRow = 3 * kHeads * kDim, kSlots = kPages * kPageSize, kElements = kSlots * kHeads * kDim;
+  const std::vector<BFloat16> qkv = Random(11).normals<BFloat16>(kTokens * kRow);
+  const std::vector<int64_t> slots = {5, 0, -1, 11, 3, 7, 6};
+  struct Stored {
+    std::vector<uint8_t> data[2];
+    std::vector<float> scales[2];
+  };
+  const auto write = [&](KvFormat k, KvFormat v) {
+    Arena arena(GetParam());
+    AttentionPrologueParams p;
+    p.num_tokens = kTokens, p.num_q_heads = p.num_kv_heads = kHeads, p.head_dim = kDim, p.dtype = DType::bf16;
+    set_packed_qkv(p, arena.input(qkv), kRow);
+    p.q_out = {arena.output<BFloat16>(kTokens * kHeads * kDim), kHeads * kDim, kDim};
+    p.places.slot_mapping = index_view(arena.input(slots));
+    p.faults = arena.inout(std::vector<FaultRecord>(1));
+    p.cache.num_pages = kPages, p.cache.page_size = kPageSize, p.cache.num_kv_heads = kHeads, p.cache.k.head_dim = kDim;
+    p.cache.k.format = k, p.cache.v.format = v;
+    uint8_t* data[2];
+    float* scales[2];
+    PagedHeads* const sides[2] = {&p.cache.k, &p.cache.v};
+    for (int i = 0; i < 2; ++i) {
+      const std::vector<uint8_t> untouched(static_cast<size_t>(kElements * dtype_bits(sides[i]->format.type) / 8), 0xa5);
+      sides[i]->data = data[i] = arena.inout(untouched);
+      sides[i]->strides = nhd_strides(kPageSize, kHeads, kDim);
+      sides[i]->scale = scales[i] = arena.inout(std::vector<float>(kSlots * kHeads, 0.03f));
+      sides[i]->scale_strides = nhd_strides(kPageSize, kHeads, 1);
+    }
+    const Status status = arena.run([&](const Execution& execution) { return attention_prologue(p, execution); });
+    EXPECT_TRUE(status.ok()) << status.message();
+    Stored stored;
+    for (int i = 0; i < 2; ++i) stored.data[i] = arena.read(data[i]), stored.scales[i] = arena.read(scales[i]);
+    return stored;
+  };
+  constexpr KvFormat kFormats[] = {{DType::bf16, KvScaling::none},
+                                   {DType::f32, KvScaling::none},
+                                   {DType::fp8_e4m3, KvScaling::tensor},
+                                   {DType::int8, KvScaling::token_head},
+                                   {DType::int4, KvScaling::token_head}};
+  for (const KvFormat& k : kFormats) {
+    const Stored all_k = write(k, k);
+    for (const KvFormat& v : kFormats) {
+      SCOPED_TRACE(str_cat("K ", dtype_name(k.type), ", V ", dtype_name(v.type)));
+      const Stored mixed = write(k, v), all_v = write(v, v);
+      EXPECT_EQ(mixed.data[0], all_k.data[0]);
+      EXPECT_EQ(mixed.scales[0], all_k.scales[0]);
+      EXPECT_EQ(mixed.data[1], all_v.data[1]);
+      EXPECT_EQ(mixed.scales[1], all_v.scales[1]);
+    }
+  }
+}
+
 // ---- the plan ---------------------------------------------------------------------------------------------------------------
 
 // A plan is the operation without its checks: the same bits, for any number of tokens up to its own.
@@ -752,7 +806,7 @@ std::vector<Refusal> refusals() {
        },
        invalid, "rope.cos lies at @: it must be aligned to 4 bytes"},
       {"five axes", [](P& p) { p.rope.num_axes = 5; }, invalid, "rope.num_axes is 5: it must lie in 1..4"},
-      {"streams at no distance",
+      {"axes at no distance",
        [](P& p) {
          p.rope.num_axes = 3, p.rope.pair_axis = static_cast<const uint8_t*>(p.places.slot_mapping.data);
          p.places.position_axis_stride = AttentionPrologueParams().places.position_axis_stride;

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <prologue/kernels/attention_prologue/backends.h>
-#include <prologue/kernels/base/dispatch.h>
+#include <prologue/kernels/base/host/dispatch.h>
 #include <prologue/kernels/gemm/backends.h>
 #include <prologue/kernels/paged_attention/backends.h>
 #include <prologue/kernels/rotary/backends.h>

@@ -26,7 +26,7 @@ struct GatherCase {
   bool with_pair_axis, bad_positions;
 };
 
-TEST_P(GatherCosSinTest, CopiesTheRowsOfEveryStream) {
+TEST_P(GatherCosSinTest, CopiesTheRowsOfEveryAxis) {
   constexpr int64_t kRows = 20;
   for (const GatherCase& c : std::vector<GatherCase>{{0, 8, 1, 0, false, false},
                                                      {1, 2, 1, 0, false, false},
@@ -69,7 +69,7 @@ TEST_P(GatherCosSinTest, CopiesTheRowsOfEveryStream) {
   }
 }
 
-// A token that is past the table in one of its streams is not rotated at all.
+// A token that is past the table on one of its axes is not rotated at all.
 TEST_P(GatherCosSinTest, IdentityPastTheTable) {
   constexpr int64_t kTokens = 5, kDim = 8, kHalf = kDim / 2, kAxes = 2, kRows = 10;
   const std::vector<float> table = Random(3).normals<float>(kRows * kDim);
@@ -115,7 +115,7 @@ TEST_P(GatherCosSinTest, RefusesWithASentence) {
       {[](P& p) { p.position_axis_stride = P().position_axis_stride; },
        "position_axis_stride is not set, but num_axes is 2: set it, to 0 where all share one row"},
       {[](P& p) { p.position_axis_stride = -2; }, "positions has the stride -2: strides must not be negative"},
-      {[](P& p) { p.cos_sin = nullptr; }, "rope.cos is null"},
+      {[](P& p) { p.cos_sin = nullptr; }, "cos_sin is null"},
       {[](P& p) { p.positions.data = nullptr; }, "positions is null"},
       {[](P& p) { p.out = nullptr; }, "out is null"},
       {[](P& p) { p.out = const_cast<float*>(p.cos_sin); }, "out overlaps cos_sin"},

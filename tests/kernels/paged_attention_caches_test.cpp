@@ -494,6 +494,65 @@ TEST_P(PagedAttentionCaches, ARingGivesTheBitsOfAWholeCache) {
   }
 }
 
+// K as int8 and V as int4, against the same numbers in float32. CUDA takes equal formats only, and says so.
+TEST_P(PagedAttentionCaches, KAndVOfFormatsOfTheirOwn) {
+  constexpr int64_t kTokens = 21, kPages = 4, kPageSize = 8, kHeads = 2, kQHeads = 4, kDim = 16;
+  constexpr int64_t kRows = kPages * kPageSize * kHeads;
+  Random random(7);
+  std::vector<uint8_t> k_codes, v_codes;
+  std::vector<float> k_scale, v_scale, k_values, v_values;
+  for (int64_t row = 0; row < kRows; ++row) {
+    k_scale.push_back(static_cast<float>(0.001 + 0.02 * random.uniform()));
+    v_scale.push_back(static_cast<float>(0.01 + 0.2 * random.uniform()));
+    for (int64_t d = 0; d < kDim; ++d) {
+      k_codes.push_back(static_cast<uint8_t>(random.integer(-127, 127)));
+      k_values.push_back(static_cast<float>(static_cast<int8_t>(k_codes.back())) * k_scale.back());
+      const int64_t code = random.integer(-7, 7);
+      v_values.push_back(static_cast<float>(code) * v_scale.back());
+      if (d % 2 == 0) v_codes.push_back(static_cast<uint8_t>(code & 0x0f));
+      if (d % 2 == 1) v_codes.back() = static_cast<uint8_t>(v_codes.back() | (code & 0x0f) << 4);
+    }
+  }
+  const auto attend = [&](bool quantised, std::vector<float>& result) {
+    Arena arena(GetParam());
+    PagedAttentionParams p;
+    p.num_tokens = p.num_seqs = 1, p.num_q_heads = kQHeads, p.head_dim = kDim, p.dtype = DType::f32, p.scale = 0.25f;
+    p.q = {arena.input(Random(8).normals<float>(kQHeads * kDim)), kQHeads * kDim, kDim};
+    float* out = arena.output<float>(kQHeads * kDim);
+    p.out = {out, kQHeads * kDim, kDim};
+    p.kv.num_pages = kPages, p.kv.page_size = kPageSize, p.kv.num_kv_heads = kHeads, p.kv.k.head_dim = kDim;
+    p.kv.k.strides = p.kv.v.strides = nhd_strides(kPageSize, kHeads, kDim);
+    p.kv.k.data = quantised ? static_cast<void*>(arena.inout(k_codes)) : arena.inout(k_values);
+    p.kv.v.data = quantised ? static_cast<void*>(arena.inout(v_codes)) : arena.inout(v_values);
+    if (quantised) {
+      p.kv.k.format = {DType::int8, KvScaling::token_head}, p.kv.v.format = {DType::int4, KvScaling::token_head};
+      p.kv.k.scale = arena.inout(k_scale), p.kv.v.scale = arena.inout(v_scale);
+      p.kv.k.scale_strides = p.kv.v.scale_strides = nhd_strides(kPageSize, kHeads, 1);
+    }
+    p.block_table = arena.input(std::vector<int32_t>{2, 0, 3});
+    p.block_table_stride = p.max_pages_per_seq = 3;
+    p.cu_seqlens_q = arena.input(std::vector<int32_t>{0, 1});
+    p.seq_lens = arena.input(std::vector<int32_t>{kTokens});
+    p.max_seqlen_q = 1, p.max_seq_len = kTokens;
+    p.faults = arena.inout(std::vector<FaultRecord>(1));
+    p.workspace_bytes = paged_attention_workspace_bytes(p, backend_device(GetParam()));
+    if (p.workspace_bytes > 0) p.workspace = arena.output<uint8_t>(p.workspace_bytes);
+    const Status status = arena.run([&](const Execution& execution) { return paged_attention(p, execution); });
+    if (status.ok()) result = arena.read(out);
+    return status;
+  };
+  std::vector<float> want, got;
+  ASSERT_TRUE(attend(false, want).ok());
+  const Status status = attend(true, got);
+  if (backend_device(GetParam()) == Device::cuda) {
+    EXPECT_EQ(status.message(),
+              "paged_attention: the formats of K, int8, and V, int4, differ in type or scaling: on CUDA they must be equal");
+    return;
+  }
+  ASSERT_TRUE(status.ok()) << status.message();
+  for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-5f) << i;
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, PagedAttentionCaches, testing::ValuesIn(all_backends()),
                          [](const auto& backend) { return backend_name(backend.param); });
 

@@ -1,5 +1,5 @@
-// The conversions of kernels/base/quantize.h against tables of all values that the formats hold, and of all midpoints.
-#include <prologue/kernels/base/quantize.h>
+// The conversions of kernels/base/shared/quantize.h against tables of all values that the formats hold, and of all midpoints.
+#include <prologue/kernels/base/shared/quantize.h>
 
 #include <gtest/gtest.h>
 

@@ -415,7 +415,7 @@ TEST_P(RotaryTest, RefusesWithASentence) {
        "rope.theta is 0: it must be finite and greater than 0"},
       {"factor", [](P& p) { p.rope.attention_factor = HUGE_VAL; }, invalid, "rope.attention_factor is inf: it must be finite"},
       {"axes", [](P& p) { p.rope.num_axes = 5; }, invalid, "rope.num_axes is 5: it must lie in 1..4"},
-      {"streams at no distance",
+      {"axes at no distance",
        [](P& p) { p.rope.num_axes = p.rope.num_blocks = 2, p.positions.axis_stride = RotaryPositions().axis_stride; }, invalid,
        "positions.axis_stride is not set, but positions.num_axes is 2: set it, to 0 where all share one row"},
       {"sequences at no distance",

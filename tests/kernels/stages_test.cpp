@@ -265,15 +265,15 @@ TEST_P(StagesTest, KvWriteCopiesIntoTheSlots) {
   });
 }
 
-// A token stands where all its streams say: one negative position is padding, one too large a fault.
-TEST_P(StagesTest, KvWriteLooksAtEveryPositionStream) {
+// A token stands where all its axes say: one negative position is padding, one too large a fault.
+TEST_P(StagesTest, KvWriteLooksAtEveryPositionAxis) {
   constexpr int64_t kTokens = 6, kHeads = 2, kDim = 8, kAxes = 3, kStride = 7, kRows = 10;
   const std::vector<float> k = Random(5).normals<float>(kTokens * kHeads * kDim),
                            v = Random(6).normals<float>(kTokens * kHeads * kDim);
   std::vector<int64_t> positions(kAxes * kStride, 3);
   positions[1] = 9;                                    // of token 1: the last one that is good
-  positions[kStride + 2] = 10;                         // of token 2, second stream: too large
-  positions[2 * kStride + 3] = -1;                     // of token 3, third stream: padding
+  positions[kStride + 2] = 10;                         // of token 2, second axis: too large
+  positions[2 * kStride + 3] = -1;                     // of token 3, third axis: padding
   positions[4] = 10, positions[2 * kStride + 4] = -7;  // padding outweighs
   Arena arena(GetParam());
   KvWriteParams p;
@@ -324,14 +324,14 @@ TEST_P(StagesTest, KvWriteRefusesWithASentence) {
        "max_position is -1: it must lie in 0..1099511627776"},
       {"unknown position type", [](P& p) { p.positions.type = kNoType; }, invalid,
        "positions.type is the unknown type 99: it must be int32 or int64"},
-      {"too many streams", [](P& p) { p.num_axes = 5; }, invalid, "num_axes is 5: it must lie in 1..4"},
-      {"streams at no distance", [](P& p) { p.num_axes = 2, p.position_axis_stride = P().position_axis_stride; }, invalid,
+      {"too many axes", [](P& p) { p.num_axes = 5; }, invalid, "num_axes is 5: it must lie in 1..4"},
+      {"axes at no distance", [](P& p) { p.num_axes = 2, p.position_axis_stride = P().position_axis_stride; }, invalid,
        "position_axis_stride is not set, but num_axes is 2: set it, to 0 where all share one row"},
       {"a bound and nowhere to record", [](P& p) { p.faults = nullptr; }, invalid,
        "faults is null, but max_position is 40: give a FaultRecord, or set past_table to zero or identity"},
       {"unknown policy", [](P& p) { p.past_table = static_cast<PastTable>(7); }, missing,
        "past_table is 7: supported are record, zero and identity"},
-      {"a negative distance of streams", [](P& p) { p.num_axes = 2, p.position_axis_stride = -2; }, invalid,
+      {"a negative distance of axes", [](P& p) { p.num_axes = 2, p.position_axis_stride = -2; }, invalid,
        "positions has the stride -2: strides must not be negative"},
       {"unknown slot type", [](P& p) { p.slot_mapping.type = kNoType; }, invalid,
        "slot_mapping.type is the unknown type 99: it must be int32 or int64"},

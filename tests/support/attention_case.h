@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include <prologue/kernels/base/quantize.h>
+#include <prologue/kernels/base/shared/quantize.h>
 #include <prologue/kernels/paged_attention/paged_attention.h>
 
 #include "tests/oracle/paged_attention.h"

@@ -72,7 +72,7 @@ void add_norms(FeatureList& f) {
   both("norm", [](PrologueCase& c) { c.norm_scope = NormScope::token, c.weights = Weights::per_head; });
   f.row("LayerNorm", "LayerNorm over the head, with weight and bias (Cohere, StableLM 2)");
   both("norm", [](PrologueCase& c) { c.norm_kind = NormKind::layer, c.norm_bias = true, c.weights = Weights::per_head; });
-  f.row("VNorm", "RMS norm of V without weight (Gemma 4)");
+  f.row("NormOfV", "RMS norm of V without weight (Gemma 4)");
   f.add("norm of V", [](PrologueCase& c) { c.v_norm = true; });
 }
 
@@ -82,13 +82,13 @@ void add_rotations(FeatureList& f) {
       f.add(label, [&](PrologueCase& c) { c.style = style, change(c); });
     }
   };
-  f.row("Rotation", "neox or interleaved pairs; rotary_dim: every even number in 0..head_dim");
+  f.row("Pairs", "neox or interleaved pairs; rotary_dim: every even number in 0..head_dim");
   for (const int64_t r : {0, 2, 48, 72, 96, 128})
     both(str_cat(r, " of 128 channels"), [&](PrologueCase& c) { c.head_dim = 128, c.rotary_dim = r; });
   f.row("TailAndInverse", "The rotated channels anywhere in the head; inverse rotation");
   both("channels from 32 on", [](PrologueCase& c) { c.rotary_dim = 32, c.rotary_offset = 32; });
   both("inverse", [](PrologueCase& c) { c.inverse = true; });
-  f.row("CosSinSources",
+  f.row("RopeSources",
         "cos and sin from a table, from rows gathered per token, or computed exactly from inv_freq up to position 2^20");
   for (const RopeSource source : {RopeSource::table, RopeSource::per_token, RopeSource::inv_freq}) {
     const char* names[] = {"table", "gathered rows", "inv_freq"};
@@ -96,7 +96,7 @@ void add_rotations(FeatureList& f) {
   }
   both("inv_freq up to 2^20",
        [](PrologueCase& c) { c.source = RopeSource::inv_freq, c.max_position = 1 << 20, c.attention_factor = 1.3f; });
-  f.row("Streams", "MRoPE and 2-D: up to four position axes, in sections or interleaved");
+  f.row("PositionAxes", "MRoPE and 2-D: up to four position axes, in sections or interleaved");
   for (const int64_t axes : {2, 3, 4}) {
     both(str_cat(axes, " axes"), [&](PrologueCase& c) { c.num_axes = axes, c.interleaved_axes = axes == 3; });
   }

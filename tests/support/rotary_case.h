@@ -338,7 +338,10 @@ class PlacedRotary {
     a.attention_factor = c_.attention_factor;
     const bool rows = (c_.source == RopeSource::table || c_.source == RopeSource::angles) && !c_.per_token;
     a.max_position = rows || c_.bounded ? c_.max_position : 0;
-    in_.source = static_cast<oracle::AngleSource>(c_.source);
+    in_.source = c_.source == RopeSource::angles     ? oracle::AngleSource::angles
+                 : c_.source == RopeSource::inv_freq ? oracle::AngleSource::inv_freq
+                 : c_.source == RopeSource::theta    ? oracle::AngleSource::theta
+                                                     : oracle::AngleSource::cos_sin;
     in_.full = c_.width == RopeWidth::full, in_.per_token = c_.per_token;
     a.past_table = c_.past_table;
     in_.identity_past_table = c_.past_table == PastTable::identity;

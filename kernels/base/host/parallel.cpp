@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include <prologue/kernels/base/parallel.h>
+#include <prologue/kernels/base/host/parallel.h>
 
 #if defined(__x86_64__)
 #include <immintrin.h>

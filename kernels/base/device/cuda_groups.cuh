@@ -4,7 +4,7 @@
 
 #include <type_traits>
 
-#include <prologue/kernels/base/cuda_types.cuh>
+#include <prologue/kernels/base/device/cuda_types.cuh>
 
 namespace prologue::cuda {
 

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <span>
 
-#include <prologue/kernels/base/view_checks.h>
+#include <prologue/kernels/base/host/view_checks.h>
 
 namespace prologue {
 

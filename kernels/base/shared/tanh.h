@@ -3,7 +3,7 @@
 // Error: below 2 ulp of the result (measured over every float). tanh(0) = 0, tanh(+-inf) = +-1, NaN stays NaN.
 #pragma once
 
-#include <prologue/kernels/base/exp.h>
+#include <prologue/kernels/base/shared/exp.h>
 
 namespace prologue {
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include <prologue/kernels/base/views.h>
+#include <prologue/kernels/base/rope.h>
 
 namespace prologue::cuda {
 

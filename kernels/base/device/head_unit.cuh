@@ -8,11 +8,11 @@
 #include <cstdint>
 #include <type_traits>
 
-#include <prologue/kernels/base/head_layout.h>
-#include <prologue/kernels/base/quantize.h>
-#include <prologue/kernels/base/rotation.h>
+#include <prologue/kernels/base/shared/head_layout.h>
+#include <prologue/kernels/base/shared/quantize.h>
+#include <prologue/kernels/base/shared/rotation.h>
 #include <prologue/kernels/base/views.h>
-#include <prologue/kernels/base/cuda_types.cuh>
+#include <prologue/kernels/base/device/cuda_types.cuh>
 
 namespace prologue::cuda {
 

@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <cstring>
 
-#include <prologue/kernels/base/convert_cpu.h>
 #include <prologue/kernels/base/dtype.h>
-#include <prologue/kernels/base/rotation.h>
+#include <prologue/kernels/base/host/convert_cpu.h>
 #include <prologue/kernels/base/rope.h>
+#include <prologue/kernels/base/shared/rotation.h>
 #include <prologue/kernels/base/views.h>
 
 namespace prologue::cpu {

@@ -7,7 +7,7 @@
 
 #include <prologue/kernels/base/faults.h>
 #include <prologue/kernels/base/host_device.h>
-#include <prologue/kernels/base/views.h>
+#include <prologue/kernels/base/rope.h>
 
 namespace prologue {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include <prologue/kernels/base/rotation.h>
+#include <prologue/kernels/base/shared/rotation.h>
 
 namespace prologue {
 
