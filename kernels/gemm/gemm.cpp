@@ -1,5 +1,6 @@
 #include <prologue/kernels/base/host/dispatch.h>
 #include <prologue/kernels/base/host/out_of_memory.h>
+#include <prologue/kernels/base/host/view_checks.h>
 #include <prologue/kernels/gemm/backends.h>
 
 namespace prologue {
@@ -46,11 +47,11 @@ Status validate(const GemmParams& p, const GemmContext& context, const Execution
     return invalid_argument("gemm: num_threads is ", execution.num_threads, ": it must be at least 1");
   }
   if (!dtype_is_activation(p.dtype)) {
-    return invalid_argument("gemm: dtype is ", static_cast<int32_t>(p.dtype), ": it must be float32, float16 or bfloat16");
+    return invalid_argument("gemm: dtype is ", dtype_text(p.dtype), ": it must be float32, float16 or bfloat16");
   }
   if (p.y_dtype != DType::f32 && p.y_dtype != p.dtype) {
-    return invalid_argument("gemm: y_dtype is ", dtype_is_activation(p.y_dtype) ? dtype_name(p.y_dtype) : "unknown", " (",
-                            static_cast<int32_t>(p.y_dtype), "): it must be float32 or dtype, which is ", dtype_name(p.dtype));
+    return invalid_argument("gemm: y_dtype is ", dtype_text(p.y_dtype), ": it must be float32 or dtype, which is ",
+                            dtype_name(p.dtype));
   }
   if (p.m < 0 || p.n < 0 || p.k < 0) {
     return invalid_argument("gemm: m, n, k are ", p.m, ", ", p.n, ", ", p.k, ": none may be negative");

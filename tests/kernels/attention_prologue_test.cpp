@@ -666,27 +666,26 @@ TEST_P(AttentionPrologueTest, PlansCheckWhatARunBrings) {
     std::string message;
   } runs[] = {
       {[](P& p) { p.num_q_heads = 4; }, "num_q_heads is 4: it must be that of the plan, 8"},
-      {[](P& p) { p.dtype = DType::bf16; }, "dtype is 2: it must be that of the plan, 0"},
+      {[](P& p) { p.dtype = DType::bf16; }, "dtype is bfloat16: it must be that of the plan, float32"},
       {[](P& p) { p.q.head_stride = 128; }, "q.head_stride is 128: it must be that of the plan, 64"},
       {[](P& p) { p.q.data = nullptr; }, "q is null, but the plan was made with it"},
       {[](P& p) { p.q_out.data = nullptr; }, "q_out is null, but the plan was made with it"},
       {[](P& p) { p.k_out = p.q_out; }, "k_out is given, but the plan was made without it"},
       {[](P& p) { p.k_norm.bias = p.k.data; }, "k_norm.bias is given, but the plan was made without it"},
-      {[](P& p) { p.q_norm.eps = p.k_norm.eps = 0.5f; }, "norm.eps is 0.5: it must be that of the plan, 1e-06"},
+      {[](P& p) { p.q_norm.eps = p.k_norm.eps = 0.5f; }, "q_norm.eps is 0.5: it must be that of the plan, 1e-06"},
       {[](P& p) { p.q_norm.weight = nullptr; }, "q_norm.weight is null, but the plan was made with it"},
-      {[](P& p) { p.v_norm.placement = NormPlacement::before_rope; },
-       "v_norm.placement != NormPlacement::none is 1: it must be that of the plan, 0"},
-      {[](P& p) { p.rope.rotary_dim = 32; }, "rotary_dim is 32: it must be that of the plan, 64"},
+      {[](P& p) { p.v_norm.placement = NormPlacement::before_rope; }, "v_norm.placement is 1: it must be that of the plan, 0"},
+      {[](P& p) { p.rope.rotary_dim = 32; }, "rope.rotary_dim is 32: it must be that of the plan, 64"},
       {[](P& p) { p.rope.cos.data = nullptr; }, "rope.cos is null, but the plan was made with it"},
-      {[](P& p) { p.rope.max_position = 99; }, "max_position is 99: it must be that of the plan, 40"},
-      {[](P& p) { p.rope.past_table = PastTable::identity; }, "past_table is 2: it must be that of the plan, 0"},
+      {[](P& p) { p.rope.max_position = 99; }, "rope.max_position is 99: it must be that of the plan, 40"},
+      {[](P& p) { p.rope.past_table = PastTable::identity; }, "rope.past_table is 2: it must be that of the plan, 0"},
       {[](P& p) { p.places.block_table = nullptr; }, "block_table is null, but the plan was made with it"},
       {[](P& p) { p.places.num_seqs += 1; }, "@num_seqs"},
       {[](P& p) { p.places.num_seqs = 0; }, "@num_seqs"},
       {[](P& p) { p.q_scale.constant = 2.0f; }, "q_scale.constant is 2: it must be that of the plan, 1"},
       {[](P& p) { p.cache.k.format.type = p.cache.v.format.type = DType::int8; },
-       "cache.k.format.type is 6: it must be that of the plan, 1"},
-      {[](P& p) { p.cache.k.data = nullptr; }, "cache.k.data is null, but the plan was made with it"},
+       "cache.k.format.type is int8: it must be that of the plan, float32"},
+      {[](P& p) { p.cache.k.data = nullptr; }, "cache.k is null, but the plan was made with it"},
       {[](P& p) { p.cache.v.strides.page *= 2; }, "@cache.v.page stride"},
       {[](P& p) { p.faults = nullptr; }, "faults is null, but the plan was made with it"},
   };
@@ -763,19 +762,20 @@ std::vector<Refusal> refusals() {
       {"rotary_dim above head_dim", [](P& p) { p.rope.rotary_dim = 66; }, invalid,
        "rotary_dim is 66: it must be even and lie in 0..head_dim, 64"},
       {"rotary_offset behind the end", [](P& p) { p.rope.rotary_offset = 2; }, invalid,
-       "rotary_offset is 2: it must be even and lie in 0..head_dim - rotary_dim, 0"},
+       "rope.rotary_offset is 2: it must be even and lie in 0..head_dim - rotary_dim, 0"},
       {"odd rotary_offset", [](P& p) { p.rope.rotary_dim = 32, p.rope.rotary_offset = 3; }, invalid,
-       "rotary_offset is 3: it must be even and lie in 0..head_dim - rotary_dim, 32"},
+       "rope.rotary_offset is 3: it must be even and lie in 0..head_dim - rotary_dim, 32"},
       {"unknown source", [](P& p) { p.rope.source = static_cast<RopeSource>(3); }, missing,
        "rope.source is 3: supported are table, per_token and inv_freq"},
-      {"no table rows", [](P& p) { p.rope.max_position = 0; }, invalid, "max_position is 0: it must lie in 1..1099511627776"},
+      {"no table rows", [](P& p) { p.rope.max_position = 0; }, invalid,
+       "rope.max_position is 0: it must lie in 1..1099511627776"},
       {"positions too large to compute",
        [](P& p) {
          p.rope.source = RopeSource::inv_freq;
          p.rope.inv_freq = p.rope.cos.data;
          p.rope.max_position = (1 << 20) + 1;
        },
-       invalid, "max_position is 1048577: it must lie in 1..1048576"},
+       invalid, "rope.max_position is 1048577: it must lie in 1..1048576"},
       {"no table", [](P& p) { p.rope.cos.data = nullptr; }, invalid, "rope.cos is null"},
       {"a table without a rotary_dim", [](P& p) { p.rope.rotary_dim = 0; }, invalid,
        "rope.rotary_dim is 0, but rope.cos is given: set rotary_dim, or leave it null"},
@@ -812,20 +812,20 @@ std::vector<Refusal> refusals() {
          p.places.position_axis_stride = AttentionPrologueParams().places.position_axis_stride;
        },
        invalid, "position_axis_stride is not set, but num_axes is 3: set it, to 0 where all share one row"},
-      {"no pair_axis", [](P& p) { p.rope.num_axes = 3; }, invalid, "pair_axis is null, but num_axes is 3"},
+      {"no pair_axis", [](P& p) { p.rope.num_axes = 3; }, invalid, "rope.pair_axis is null, but rope.num_axes is 3"},
 
       // Norms and the Q scale.
       {"unknown placement", [](P& p) { p.q_norm.placement = p.k_norm.placement = static_cast<NormPlacement>(3); }, missing,
-       "norm.placement is 3: supported are none, before_rope and after_rope"},
+       "q_norm.placement is 3: supported are none, before_rope and after_rope"},
       {"unknown kind", [](P& p) { p.q_norm.kind = p.k_norm.kind = static_cast<NormKind>(-1); }, missing,
-       "norm.kind is -1: supported are rms and layer"},
+       "q_norm.kind is -1: supported are rms and layer"},
       {"unknown scope", [](P& p) { p.q_norm.scope = p.k_norm.scope = static_cast<NormScope>(2); }, missing,
-       "norm.scope is 2: supported are head and token"},
+       "q_norm.scope is 2: supported are head and token"},
       {"a weight for no norm", [](P& p) { p.q_norm.weight = p.q.data; }, invalid,
-       "norm has a weight or bias, but norm.placement is none"},
+       "q_norm has a weight or bias, but its placement is none"},
       {"no eps",
        [](P& p) { p.q_norm.placement = p.k_norm.placement = NormPlacement::before_rope, p.q_norm.eps = p.k_norm.eps = 0.0f; },
-       invalid, "norm.eps is 0: it must be finite and greater than 0"},
+       invalid, "q_norm.eps is 0: it must be finite and greater than 0"},
       {"no eps for V", [](P& p) { p.v_norm.placement = NormPlacement::before_rope, p.v_norm.eps = -1.0f; }, invalid,
        "v_norm.eps is -1: it must be finite and greater than 0"},
       {"endless weight_offset",
@@ -833,20 +833,20 @@ std::vector<Refusal> refusals() {
          p.q_norm.placement = p.k_norm.placement = NormPlacement::before_rope,
          p.q_norm.weight_offset = p.k_norm.weight_offset = -kInf;
        },
-       invalid, "norm.weight_offset is -inf: it must be finite"},
+       invalid, "q_norm.weight_offset is -inf: it must be finite"},
       {"LayerNorm over a token",
        [](P& p) {
          p.q_norm.placement = p.k_norm.placement = NormPlacement::before_rope;
          p.q_norm.kind = p.k_norm.kind = NormKind::layer;
          p.q_norm.scope = p.k_norm.scope = NormScope::token;
        },
-       missing, "norm.scope is token and norm.kind is layer: over a whole token there is rms only"},
+       missing, "q_norm.scope is token and q_norm.kind is layer: over a whole token there is rms only"},
       {"RMS norm with a bias",
        [](P& p) { p.q_norm.placement = p.k_norm.placement = NormPlacement::before_rope, p.k_norm.bias = p.q.data; }, invalid,
-       "norm has a bias, but norm.kind is rms: only layer has one"},
+       "k_norm has a bias, but its kind is rms: only layer has one"},
       {"weights at odd strides",
        [](P& p) { p.q_norm.placement = p.k_norm.placement = NormPlacement::before_rope, p.k_norm.weight_head_stride = 32; },
-       invalid, "a weight_head_stride of norm is 32: it must be 0 or head_dim, 64"},
+       invalid, "k_norm.weight_head_stride is 32: it must be 0 or head_dim, 64"},
       {"endless constant", [=](P& p) { p.q_scale.constant = kInf; }, invalid, "q_scale.constant is inf: it must be finite"},
       {"unknown position scale", [](P& p) { p.q_scale.by_position = static_cast<PositionScale>(9); }, missing,
        "q_scale.by_position is 9: supported are none, llama4 and logn"},
@@ -956,15 +956,15 @@ std::vector<Refusal> refusals() {
       {"unknown scaling", [](P& p) { p.cache.k.format.scaling = p.cache.v.format.scaling = static_cast<KvScaling>(4); }, missing,
        "cache.k.format.scaling is 4: supported are none, tensor, head and token_head"},
       {"a float cache with scales", [](P& p) { p.cache.k.format.scaling = p.cache.v.format.scaling = KvScaling::head; }, invalid,
-       "cache.k.format.scaling is given, but cache.k.format.type is float32: float caches have no scales"},
+       "cache.k.format.scaling is given, but the type is float32: float types have no scales"},
       {"an integer cache without scales", [](P& p) { p.cache.k.format.type = p.cache.v.format.type = DType::int4; }, invalid,
-       "cache.k.format.scaling is none, but cache.k.format.type is int4: integer caches need scales"},
+       "cache.k.format.scaling is none, but the type is int4: integer types need scales"},
       {"int4 at half a byte",
        [](P& p) {
          p.cache.k.format.type = p.cache.v.format.type = DType::int4,
          p.cache.k.format.scaling = p.cache.v.format.scaling = KvScaling::tensor, p.cache.v.strides.head = 65;
        },
-       invalid, "a stride of the int4 cache is 65: it must be even, two channels share a byte"},
+       invalid, "a stride of cache.v is 65: it must be even, two channels of int4 share a byte"},
       {"no V scale",
        [](P& p) {
          p.cache.k.format.type = p.cache.v.format.type = DType::int8,
@@ -985,15 +985,13 @@ std::vector<Refusal> refusals() {
        "cache.num_kv_heads is 3: it must be num_kv_heads, 2"},
       {"cache of another head_dim", [](P& p) { p.cache.k.head_dim = 128; }, invalid,
        "cache.k.head_dim is 128: it must be head_dim, 64"},
-      {"no K cache", [](P& p) { p.cache.k.data = nullptr; }, invalid,
-       "cache.k.data is null, and so is k_out: k has nowhere to go"},
-      {"no V cache", [](P& p) { p.cache.v.data = nullptr; }, invalid,
-       "cache.v.data is null, and so is v_out: v has nowhere to go"},
+      {"no K cache", [](P& p) { p.cache.k.data = nullptr; }, invalid, "cache.k is null, and so is k_out: k has nowhere to go"},
+      {"no V cache", [](P& p) { p.cache.v.data = nullptr; }, invalid, "cache.v is null, and so is v_out: v has nowhere to go"},
       {"pages overlap", [](P& p) { p.cache.k.strides.page = 64; }, invalid,
-       "cache.k.data has the stride 64 where 128 elements lie: rows that are written must not overlap"},
-      {"K is V", [](P& p) { p.cache.v.data = p.cache.k.data; }, invalid, "cache.k.data overlaps cache.v.data"},
+       "cache.k has the stride 64 where 128 elements lie: rows that are written must not overlap"},
+      {"K is V", [](P& p) { p.cache.v.data = p.cache.k.data; }, invalid, "cache.k overlaps cache.v"},
       {"V half over K", [](P& p) { p.cache.v.data = static_cast<float*>(p.cache.k.data) + 32; }, invalid,
-       "cache.k.data overlaps cache.v.data"},
+       "cache.k overlaps cache.v"},
       {"scales in the data",
        [](P& p) {
          p.cache.k.format.type = p.cache.v.format.type = DType::int8;
@@ -1001,7 +999,7 @@ std::vector<Refusal> refusals() {
          p.cache.k.scale = static_cast<float*>(p.cache.k.data), p.cache.v.scale = static_cast<float*>(p.cache.v.data);
          p.cache.k.scale_strides = p.cache.v.scale_strides = {32, 2, 1};
        },
-       invalid, "cache.k.data overlaps cache.k.scale"},
+       invalid, "cache.k overlaps cache.k.scale"},
 
       // Aliasing.
       {"fault record at an odd byte",
@@ -1024,16 +1022,16 @@ std::vector<Refusal> refusals() {
        },
        invalid, "q_out overlaps k"},
       {"cache over v", [](P& p) { p.cache.v.data = const_cast<void*>(p.v.data), p.cache.num_pages = p.cache.page_size = 1; },
-       invalid, "cache.v.data overlaps q"},
+       invalid, "cache.v overlaps q"},
       {"cache over the table",
        [](P& p) {
          p.rope.max_position = 1;
          set_cos_sin_table(p.rope, static_cast<const float*>(p.cache.k.data), DType::f32, p.rope.max_position);
        },
-       invalid, "cache.k.data overlaps cos_sin"},
+       invalid, "cache.k overlaps rope.cos"},
       {"q_out over the slots", [](P& p) { p.places.slot_mapping.data = p.q_out.data; }, invalid, "q_out overlaps slot_mapping"},
       {"q_out over the positions", [](P& p) { p.places.positions.data = p.q_out.data; }, invalid, "q_out overlaps positions"},
-      {"cache over a bias", [](P& p) { p.bias.v = p.cache.v.data; }, invalid, "cache.v.data overlaps bias.v"},
+      {"cache over a bias", [](P& p) { p.bias.v = p.cache.v.data; }, invalid, "cache.v overlaps bias.v"},
   };
 }
 

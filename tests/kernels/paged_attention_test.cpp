@@ -650,12 +650,16 @@ TEST_P(PagedAttentionTest, RefusesWhatTheContractForbids) {
       {[](P& p) { p.kv.k.format.scaling = p.kv.v.format.scaling = static_cast<KvScaling>(4); }, kUnsupported,
        "cache.k.format.scaling is 4: supported are none, tensor, head and token_head"},
       {[](P& p) { p.kv.k.format.scaling = p.kv.v.format.scaling = KvScaling::tensor; }, kInvalid,
-       "cache.k.format.scaling is given, but cache.k.format.type is float32: float caches have no scales"},
+       "cache.k.format.scaling is given, but the type is float32: float types have no scales"},
       {[](P& p) { p.kv.k.format.type = p.kv.v.format.type = DType::int8; }, kInvalid,
-       "cache.k.format.scaling is none, but cache.k.format.type is int8: integer caches need scales"},
-      {[](P& p) { p.kv.k.format.type = p.kv.v.format.type = DType::int8, p.kv.k.format.scaling = p.kv.v.format.scaling = KvScaling::head; }, kInvalid, "cache.k.scale is null"},
+       "cache.k.format.scaling is none, but the type is int8: integer types need scales"},
       {[](P& p) {
-         p.kv.k.format.type = p.kv.v.format.type = DType::fp8_e4m3, p.kv.k.format.scaling = p.kv.v.format.scaling = KvScaling::token_head;
+         p.kv.k.format.type = p.kv.v.format.type = DType::int8, p.kv.k.format.scaling = p.kv.v.format.scaling = KvScaling::head;
+       },
+       kInvalid, "cache.k.scale is null"},
+      {[](P& p) {
+         p.kv.k.format.type = p.kv.v.format.type = DType::fp8_e4m3,
+         p.kv.k.format.scaling = p.kv.v.format.scaling = KvScaling::token_head;
          p.kv.k.scale = static_cast<float*>(p.kv.k.data), p.kv.k.scale_strides = {8, 2, 1};
        },
        kInvalid, "cache.v.scale is null"},
@@ -663,7 +667,7 @@ TEST_P(PagedAttentionTest, RefusesWhatTheContractForbids) {
          p.kv.k.format.type = p.kv.v.format.type = DType::int4, p.kv.k.format.scaling = p.kv.v.format.scaling = KvScaling::tensor;
          p.kv.k.scale = p.kv.v.scale = static_cast<float*>(p.kv.k.data), p.kv.v.strides.head = 7;
        },
-       kInvalid, "a stride of the int4 cache is 7: it must be even, two channels share a byte"},
+       kInvalid, "a stride of cache.v is 7: it must be even, two channels of int4 share a byte"},
       {[](P& p) { p.kv.v.head_dim = 7; }, kUnsupported,
        "cache.v.head_dim is 7: supported is every even number in 2..576, or 0 = head_dim"},
       {[](P& p) { p.kv.v.head_dim = 578; }, kUnsupported,
@@ -671,9 +675,9 @@ TEST_P(PagedAttentionTest, RefusesWhatTheContractForbids) {
       {[](P& p) { p.kv.k.head_dim = 6; }, kInvalid, "cache.k.head_dim is 6: it must be head_dim, 8"},
       {[](P& p) { p.kv.num_pages = 0; }, kInvalid, "cache.num_pages is 0: it must lie in 1..1099511627776"},
       {[](P& p) { p.kv.page_size = 0; }, kInvalid, "cache.page_size is 0: it must lie in 1..1048576"},
-      {[](P& p) { p.kv.k.data = nullptr; }, kInvalid, "cache.k.data is null"},
-      {[](P& p) { p.kv.v.data = nullptr; }, kInvalid, "cache.v.data is null"},
-      {[](P& p) { p.kv.v.strides.token = -16; }, kInvalid, "cache.v.data has the stride -16: strides must not be negative"},
+      {[](P& p) { p.kv.k.data = nullptr; }, kInvalid, "cache.k is null"},
+      {[](P& p) { p.kv.v.data = nullptr; }, kInvalid, "cache.v is null"},
+      {[](P& p) { p.kv.v.strides.token = -16; }, kInvalid, "cache.v has the stride -16: strides must not be negative"},
       {[](P& p) { p.q.data = nullptr; }, kInvalid, "q is null"},
       {[](P& p) { p.q.head_stride = -8; }, kInvalid, "q has the stride -8: strides must not be negative"},
       {[](P& p) { p.q.token_stride = int64_t{1} << 60; }, kInvalid,
@@ -687,8 +691,8 @@ TEST_P(PagedAttentionTest, RefusesWhatTheContractForbids) {
       {[](P& p) { p.cu_seqlens_q = nullptr; }, kInvalid, "cu_seqlens_q is null"},
       {[](P& p) { p.seq_lens = nullptr; }, kInvalid, "seq_lens is null"},
       {[](P& p) { p.out.data = const_cast<void*>(p.q.data); }, kInvalid, "out overlaps q"},
-      {[](P& p) { p.out.data = p.kv.k.data; }, kInvalid, "out overlaps cache.k.data"},
-      {[](P& p) { p.out.data = p.kv.v.data; }, kInvalid, "out overlaps cache.v.data"},
+      {[](P& p) { p.out.data = p.kv.k.data; }, kInvalid, "out overlaps cache.k"},
+      {[](P& p) { p.out.data = p.kv.v.data; }, kInvalid, "out overlaps cache.v"},
       {[](P& p) {
          p.kv.k.format.type = p.kv.v.format.type = DType::int8, p.kv.k.format.scaling = p.kv.v.format.scaling = KvScaling::tensor;
          p.kv.k.scale = p.kv.v.scale = static_cast<float*>(p.out.data);

