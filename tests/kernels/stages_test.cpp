@@ -281,7 +281,7 @@ TEST_P(StagesTest, KvWriteLooksAtEveryPositionAxis) {
   positions[4] = 10, positions[2 * kStride + 4] = -7;  // padding outweighs
   Arena arena(GetParam());
   KvWriteParams p;
-  p.num_tokens = kTokens, p.num_kv_heads = kHeads, p.head_dim = kDim;
+  p.num_tokens = kTokens, p.num_kv_heads = kHeads, p.head_dim = kDim, p.dtype = DType::f32;
   p.k = {arena.input(k), kHeads * kDim, kDim}, p.v = {arena.input(v), kHeads * kDim, kDim};
   float* k_cache = arena.output<float>(8 * kHeads * kDim);
   float* v_cache = arena.output<float>(8 * kHeads * kDim);
