@@ -4,7 +4,9 @@
 
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
 
-#include "tests/support/prologue_case.h"
+#include "tests/oracle/quantize.h"
+#include "tests/support/prologue_results.h"
+#include "tests/support/random.h"
 #include "tests/support/sparse_memory.h"
 #include "tests/support/types.h"
 
@@ -35,7 +37,7 @@ void expect_oracle(Backend backend, const PrologueCase& c, const PrologueData<T>
   PlacedPrologue<T> placed(backend, c, data);
   const Status status = placed.run();
   ASSERT_TRUE(status.ok()) << status.message();
-  placed.expect_matches(oracle::attention_prologue(oracle_input(c, data)));
+  expect_matches(placed, oracle::attention_prologue(oracle_input(c, data)));
 }
 
 // K and V of one head each, taken as they are.
@@ -257,7 +259,7 @@ TEST_P(PrologueThreadsTest, StreamsThatAreNoneCountAsTheFirst) {
   in.num_axes = 2;
   in.positions.resize(static_cast<size_t>(2 * c.num_tokens));
   std::replace(in.pair_axis.begin(), in.pair_axis.end(), int64_t{2}, int64_t{0});
-  placed.expect_matches(oracle::attention_prologue(in));
+  expect_matches(placed, oracle::attention_prologue(in));
 }
 
 // A layer without rotation needs no positions.
@@ -268,7 +270,7 @@ TEST_P(PrologueThreadsTest, NoPositionsWhereNothingTurns) {
   placed.params().places.positions = {};
   placed.params().rope.max_position = 0;
   ASSERT_TRUE(placed.run().ok());
-  placed.expect_matches(oracle::attention_prologue(oracle_input(c, data)), true);
+  expect_matches(placed, oracle::attention_prologue(oracle_input(c, data)), true);
 }
 
 // Derived positions know the end of the table as given ones do: tokens on both sides of it, the cache has room for all.
@@ -402,7 +404,7 @@ TEST_P(PrologueThreadsTest, RepeatedRunsAgree) {
     for (int repeat = 0; repeat < 5; ++repeat) {
       PlacedPrologue<BFloat16> again(GetParam(), c, data);
       ASSERT_TRUE(again.run().ok());
-      again.expect_same_bits(first);
+      expect_same_bits(again, first);
     }
   }
 }

@@ -6,7 +6,7 @@
 #include <prologue/layers/rope/position_axes.h>
 #include <prologue/layers/rope/rope_table.h>
 
-#include "tests/support/prologue_case.h"
+#include "tests/support/prologue_results.h"
 
 namespace prologue::test {
 namespace {
@@ -83,14 +83,14 @@ TEST_P(RopePrologueTest, SchemesTurnAlikeAsFrequenciesAndAsTables) {
       data.inv_freq.assign(frequencies.inv_freq.begin(), frequencies.inv_freq.end());  // float32 values: nothing is lost
       PlacedPrologue<float> computed(GetParam(), c, data);
       ASSERT_TRUE(computed.run().ok());
-      computed.expect_matches(oracle::attention_prologue(oracle_input(c, data)));
+      expect_matches(computed, oracle::attention_prologue(oracle_input(c, data)));
 
       c.source = RopeSource::table;
       data.inv_freq.clear();
       data.table = *rope_cos_sin(frequencies, c.max_position, RopePrecision::exact);
       PlacedPrologue<float> tabled(GetParam(), c, data);
       ASSERT_TRUE(tabled.run().ok());
-      tabled.expect_matches(oracle::attention_prologue(oracle_input(c, data)));
+      expect_matches(tabled, oracle::attention_prologue(oracle_input(c, data)));
 
       // cos and sin differ by an ulp or so, the products and the sum are rounded.
       for (int64_t t = 0; t < c.num_tokens; ++t) {
@@ -149,7 +149,7 @@ TEST_P(RopePrologueTest, PinnedFactorsCrossTheOriginalContext) {
     return Status();
   });
   ASSERT_TRUE(status.ok()) << status.message();
-  chunks.expect_same_bits(whole);
+  expect_same_bits(chunks, whole);
 }
 
 // Qwen2-VL's and Qwen3-VL's sections, and two axes, as layers/rope lays them out.
@@ -165,7 +165,7 @@ TEST_P(RopePrologueTest, StreamsOfTheModelsTurnTheirPairs) {
     data.pair_axis = *pair_axis;
     PlacedPrologue<float> placed(GetParam(), c, data);
     ASSERT_TRUE(placed.run().ok());
-    placed.expect_matches(oracle::attention_prologue(oracle_input(c, data)));
+    expect_matches(placed, oracle::attention_prologue(oracle_input(c, data)));
   }
 }
 

@@ -1,6 +1,7 @@
 #include <utility>
 
 #include "tests/support/prologue_case.h"
+#include "tests/support/random.h"
 #include "tests/support/types.h"
 
 namespace prologue::test {
