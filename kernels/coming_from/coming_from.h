@@ -542,6 +542,7 @@ inline Status forward(const RotaryPositionalEmbeddings& call, FaultRecord* fault
   params.rope.rotary_dim = call.h_d;
   params.rope.width = RopeWidth::half;
   if (call.cache != nullptr) {
+    params.rope.type = DType::f32;
     params.rope.cos = {call.cache, 0, call.h_d, 2};  // (cos, sin) pairs: a column is two numbers wide
     params.rope.sin = {call.cache + 1, 0, call.h_d, 2};
   } else {

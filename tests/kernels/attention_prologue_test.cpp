@@ -589,7 +589,7 @@ TEST_P(AttentionPrologueTest, ACacheHoldsDtypeUnlessItSaysOtherwise) {
 TEST_P(AttentionPrologueTest, AcceptsNoTokensAtAll) {
   AttentionPrologueParams p;
   p.num_q_heads = p.num_kv_heads = 1;
-  p.head_dim = p.rope.rotary_dim = 64;
+  p.head_dim = p.rope.rotary_dim = 64, p.dtype = DType::f32;
   Execution execution;
   execution.device = backend_device(GetParam());
   const Status status = attention_prologue(p, execution);
