@@ -289,7 +289,7 @@ TEST(PrologueSizes, QkNormOfLongPrompts_cuda) {
       p.x = {arena.input(x), num_heads * kHeadDim, kHeadDim};
       BFloat16* y = arena.output<BFloat16>(static_cast<int64_t>(x.size()));
       p.y = {y, num_heads * kHeadDim, kHeadDim};
-      p.weight = arena.input(weight);
+      p.norm.weight = arena.input(weight);
       const Status status = arena.run([&](const Execution& execution) { return qk_norm(p, execution); });
       ASSERT_TRUE(status.ok()) << status.message();
       results.push_back(arena.read(y));

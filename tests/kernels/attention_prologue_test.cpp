@@ -176,7 +176,7 @@ TEST_P(AttentionPrologueTest, EqualsTheUnfusedStagesBitForBit) {
         PROLOGUE_RETURN_IF_ERROR(norm(q, q_heads, p.q_norm, q_to));
         return norm(k, kv_heads, p.k_norm, dense(k, kv_heads, c.head_dim));
       };
-      const auto turn = [&](T* x, int64_t heads, const MutableHeadsView& y) {
+      const auto rotate = [&](T* x, int64_t heads, const MutableHeadsView& y) {
         RotaryParams r;
         r.seq_len = c.num_tokens, r.head_dim = c.head_dim, r.dtype = p.dtype;
         r.num_tensors = 1, r.tensors[0] = rotary_tensor(as_input(dense(x, heads, c.head_dim)), y, heads);
@@ -192,8 +192,8 @@ TEST_P(AttentionPrologueTest, EqualsTheUnfusedStagesBitForBit) {
       if (c.v_norm) PROLOGUE_RETURN_IF_ERROR(norm_v());
       if (c.norm == NormPlacement::before_rope) PROLOGUE_RETURN_IF_ERROR(norm_both(dense(q, q_heads, c.head_dim)));
       const bool norm_follows = c.norm == NormPlacement::after_rope;
-      PROLOGUE_RETURN_IF_ERROR(turn(q, q_heads, norm_follows ? dense(q, q_heads, c.head_dim) : p.q_out));
-      PROLOGUE_RETURN_IF_ERROR(turn(k, kv_heads, dense(k, kv_heads, c.head_dim)));
+      PROLOGUE_RETURN_IF_ERROR(rotate(q, q_heads, norm_follows ? dense(q, q_heads, c.head_dim) : p.q_out));
+      PROLOGUE_RETURN_IF_ERROR(rotate(k, kv_heads, dense(k, kv_heads, c.head_dim)));
       if (norm_follows) PROLOGUE_RETURN_IF_ERROR(norm_both(p.q_out));
       return kv_write({c.num_tokens, kv_heads, c.head_dim, p.dtype, as_input(dense(k, kv_heads, c.head_dim)),
                        as_input(dense(v, kv_heads, c.v_width())), p.cache, p.places.slot_mapping, p.places.positions,

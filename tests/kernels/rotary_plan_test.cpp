@@ -90,7 +90,7 @@ TEST_P(RotaryTest, PlanIsMadeBeforeThereIsMemory) {
   RotaryParams shapes = placed.params();
   for (RotaryTensor& tensor : shapes.tensors) tensor.x = tensor.y = nullptr;
   shapes.rope.cos.data = shapes.rope.sin.data = nullptr;
-  shapes.positions.ids = {};
+  shapes.positions.ids.data = nullptr;
   shapes.faults = nullptr;
   shapes.token_faults = nullptr;
   const Execution execution{backend_device(GetParam())};

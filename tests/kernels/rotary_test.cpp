@@ -175,13 +175,13 @@ TEST_P(RotaryTest, OffsetsBeyondTwoToThe31) {
     back.rope.inverse = 1;
     ASSERT_TRUE(rotary(p, execution).ok());
     ASSERT_TRUE(synchronize(execution).ok());
-    std::vector<float> turned(kHeadDim), again(kHeadDim);
-    ASSERT_TRUE(copy_to_host(turned.data(), data + kFar, kHeadDim * 4, execution).ok());
+    std::vector<float> rotated(kHeadDim), again(kHeadDim);
+    ASSERT_TRUE(copy_to_host(rotated.data(), data + kFar, kHeadDim * 4, execution).ok());
     ASSERT_TRUE(rotary(back, execution).ok());
     ASSERT_TRUE(copy_to_host(again.data(), data + kFar, kHeadDim * 4, execution).ok());
     for (size_t i = 0; i < kHeadDim; ++i) {
       EXPECT_NEAR(again[i], values[kHeadDim + i], 1e-5f) << dim;
-      EXPECT_NE(turned[i], values[kHeadDim + i]) << dim;
+      EXPECT_NE(rotated[i], values[kHeadDim + i]) << dim;
     }
   }
 }

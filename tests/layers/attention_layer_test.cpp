@@ -455,10 +455,10 @@ TEST_P(AttentionLayerTest, RefusesToWriteOverWhatAnotherOperationReads) {
     const std::string& message = status.message();
     const std::string wanted = "attention_layer: " + refusal.message;
     const size_t at = wanted.find(" overlaps ");  // which of the two is named first is of no interest
-    const std::string turned =
+    const std::string exchanged =
         "attention_layer: " + wanted.substr(at + 10) + " overlaps " + refusal.message.substr(0, refusal.message.find(' '));
     if (device() == Device::cpu) {
-      EXPECT_TRUE(message == wanted || message == turned) << message;
+      EXPECT_TRUE(message == wanted || message == exchanged) << message;
     } else {  // arrays are close to each other there, and what is moved may overlap several
       EXPECT_NE(message.find(" overlaps "), std::string::npos) << message;
     }

@@ -71,7 +71,7 @@ class RopePrologueTest : public ::testing::TestWithParam<Backend> {
 INSTANTIATE_TEST_SUITE_P(Backends, RopePrologueTest, ::testing::ValuesIn(all_backends()),
                          [](const auto& instance) { return std::string(backend_name(instance.param)); });
 
-TEST_P(RopePrologueTest, SchemesTurnAlikeAsFrequenciesAndAsTables) {
+TEST_P(RopePrologueTest, SchemesRotateAlikeAsFrequenciesAndAsTables) {
   for (const int64_t rotary_dim : {64, 96}) {
     for (const Scheme& scheme : schemes(rotary_dim)) {
       SCOPED_TRACE(str_cat(scheme.name, ", rotary_dim ", rotary_dim));
@@ -106,7 +106,7 @@ TEST_P(RopePrologueTest, SchemesTurnAlikeAsFrequenciesAndAsTables) {
   }
 }
 
-// A pinned set of factors serves the whole sequence: chunks on either side of the original context turn as one pass would, and a
+// A pinned set of factors serves the whole sequence: chunks on either side of the original context rotate as one pass would, and a
 // table that grows past it keeps its rows. (With factors chosen chunk by chunk they would not: the two sets differ.)
 TEST_P(RopePrologueTest, PinnedFactorsCrossTheOriginalContext) {
   constexpr int64_t kDim = 64;
@@ -153,7 +153,7 @@ TEST_P(RopePrologueTest, PinnedFactorsCrossTheOriginalContext) {
 }
 
 // Qwen2-VL's and Qwen3-VL's sections, and two axes, as layers/rope lays them out.
-TEST_P(RopePrologueTest, StreamsOfTheModelsTurnTheirPairs) {
+TEST_P(RopePrologueTest, AxesOfTheModelsRotateTheirPairs) {
   const Result<std::vector<uint8_t>> axes[] = {mrope_pair_axis({16, 24, 24}, false), mrope_pair_axis({24, 20, 20}, true),
                                                two_axis_pair_axis(128)};
   for (const auto& pair_axis : axes) {

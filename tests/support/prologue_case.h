@@ -42,7 +42,7 @@ struct PrologueCase {
   RopeSource source = RopeSource::table;
   float attention_factor = 1.0f;
   int64_t num_axes = 1;
-  bool interleaved_axes = false;  // pairs take their axes in turn; otherwise in sections
+  bool interleaved_axes = false;  // pair i takes axis i % num_axes; otherwise axes have sections
   int64_t max_position = 40;
   PastTable past_table = PastTable::record;
   bool no_faults = false;  // `faults` is null

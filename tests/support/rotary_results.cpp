@@ -20,7 +20,7 @@ namespace {
 template <class T>
 bool matches(const RotaryCase& c, T got, const oracle::RotaryElement& want) {
   const T exact = from_double<T>(static_cast<double>(want.value));
-  if (want.wanted != oracle::Wanted::turned) {
+  if (want.wanted != oracle::Wanted::rotated) {
     const T expected = want.wanted == oracle::Wanted::zero ? T{} : exact;
     return std::memcmp(&got, &expected, sizeof(T)) == 0;
   }
