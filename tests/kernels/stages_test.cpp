@@ -4,7 +4,9 @@
 
 #include <functional>
 
-#include "tests/support/prologue_case.h"
+#include "tests/support/prologue_results.h"
+#include "tests/support/random.h"
+#include "tests/support/tolerance.h"
 #include "tests/support/types.h"
 
 namespace prologue::test {
@@ -67,7 +69,7 @@ TEST_P(StagesTest, AddBiasMatchesTheSum) {
         }
       }
       expect_close(got, want, c.width, "y");
-      PlacedPrologue<T>::expect_bits(y, y_before, "y outside its rows");
+      expect_bits(y, y_before, "y outside its rows");
     }
   });
 }
@@ -179,7 +181,7 @@ TEST_P(StagesTest, QueryScaleMatchesTheProduct) {
         }
       }
       expect_close(got, want, c.num_heads * c.head_dim, "y");
-      PlacedPrologue<T>::expect_bits(y, y_before, "y outside its rows");
+      expect_bits(y, y_before, "y outside its rows");
     }
   });
 }
@@ -258,7 +260,7 @@ TEST_P(StagesTest, KvWriteCopiesIntoTheSlots) {
         ASSERT_TRUE(status.ok()) << status.message();
         oracle::PrologueOutput want = oracle::attention_prologue(in);
         std::fill(want.state.begin(), want.state.end(), oracle::TokenState::untouched);
-        placed.expect_matches(want, true);
+        expect_matches(placed, want, true);
         if (::testing::Test::HasFailure()) return;
       }
     }
@@ -295,8 +297,8 @@ TEST_P(StagesTest, KvWriteLooksAtEveryPositionAxis) {
     std::copy_n(k.begin() + t * kHeads * kDim, kHeads * kDim, want_k.begin() + (7 - t) * kHeads * kDim);
     std::copy_n(v.begin() + t * kHeads * kDim, kHeads * kDim, want_v.begin() + (7 - t) * kHeads * kDim);
   }
-  PlacedPrologue<float>::expect_bits(arena.read(k_cache), want_k, "k");
-  PlacedPrologue<float>::expect_bits(arena.read(v_cache), want_v, "v");
+  expect_bits(arena.read(k_cache), want_k, "k");
+  expect_bits(arena.read(v_cache), want_v, "v");
   const Fault fault = decode_fault(arena.read(faults)[0]);
   EXPECT_EQ(fault.code, FaultCode::position_out_of_range);
   EXPECT_EQ(fault.token, 2);
