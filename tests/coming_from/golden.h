@@ -179,7 +179,8 @@ inline void expect_golden(const Bytes& got, const GoldenArray& want, double tole
 
 // The rotation of heads of head_dim channels laid end to end, in float64: pair i of head h is rotated by (cos, sin)(h, i).
 using Rotation = std::function<std::pair<double, double>(int64_t head, int64_t pair)>;
-inline Values rotated(Values x, int64_t head_dim, int64_t rotary_offset, int64_t rotary_dim, bool interleaved, const Rotation& rotation) {
+inline Values rotate_heads(Values x, int64_t head_dim, int64_t rotary_offset, int64_t rotary_dim, bool interleaved,
+                           const Rotation& rotation) {
   for (int64_t h = 0; h < static_cast<int64_t>(x.size()) / head_dim; ++h) {
     for (int64_t i = 0; i < rotary_dim / 2; ++i) {
       const int64_t base = h * head_dim + rotary_offset;
