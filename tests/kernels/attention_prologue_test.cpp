@@ -583,7 +583,7 @@ TEST_P(AttentionPrologueTest, ACacheHoldsDtypeUnlessItSaysOtherwise) {
   });
 }
 
-// ---- what looks wrong and is not ---------------------------------------------------------------------------------------------
+// ---- what looks wrong and is not --------------------------------------------------------------------------------------------
 
 // No tokens: nothing is looked at, not even pointers that are null.
 TEST_P(AttentionPrologueTest, AcceptsNoTokensAtAll) {
