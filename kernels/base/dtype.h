@@ -38,6 +38,7 @@ constexpr bool dtype_is_activation(DType type) { return type >= DType::f32 && ty
 constexpr bool dtype_is_float(DType type) { return type >= DType::f32 && type <= DType::f64; }
 // Of a cache: the activations' types and the quantised ones.
 constexpr bool dtype_is_quantized(DType type) { return type >= DType::fp8_e4m3 && type <= DType::int4; }
+constexpr bool dtype_is_fp8(DType type) { return type == DType::fp8_e4m3 || type == DType::fp8_e5m2; }
 constexpr bool dtype_is_kv(DType type) { return dtype_is_activation(type) || dtype_is_quantized(type); }
 // Of indices.
 constexpr bool dtype_is_integer(DType type) { return type == DType::int8 || (type >= DType::int16 && type <= DType::uint64); }
