@@ -546,8 +546,8 @@ TEST_P(AttentionPrologueTest, KAndVHaveFormatsOfTheirOwn) {
       const std::vector<uint8_t> untouched(static_cast<size_t>(kElements * dtype_bits(sides[i]->format.type) / 8), 0xa5);
       sides[i]->data = data[i] = arena.inout(untouched);
       sides[i]->strides = nhd_strides(kPageSize, kHeads, kDim);
-      sides[i]->scale = scales[i] = arena.inout(std::vector<float>(kSlots * kHeads, 0.03f));
-      sides[i]->scale_strides = nhd_strides(kPageSize, kHeads, 1);
+      sides[i]->scale = scales[i] = arena.inout(std::vector<float>(kSlots * kHeads * 2, 0.03f));
+      sides[i]->scale_strides = nhd_strides(kPageSize, kHeads, sides[i]->format.type == DType::uint4 ? 2 : 1);
     }
     const Status status = arena.run([&](const Execution& execution) { return attention_prologue(p, execution); });
     EXPECT_TRUE(status.ok()) << status.message();
@@ -555,11 +555,9 @@ TEST_P(AttentionPrologueTest, KAndVHaveFormatsOfTheirOwn) {
     for (int i = 0; i < 2; ++i) stored.data[i] = arena.read(data[i]), stored.scales[i] = arena.read(scales[i]);
     return stored;
   };
-  constexpr KvFormat kFormats[] = {{DType::bf16, KvScaling::none},
-                                   {DType::f32, KvScaling::none},
-                                   {DType::fp8_e4m3, KvScaling::tensor},
-                                   {DType::int8, KvScaling::token_head},
-                                   {DType::int4, KvScaling::token_head}};
+  constexpr KvFormat kFormats[] = {{DType::bf16, KvScaling::none},       {DType::f32, KvScaling::none},
+                                   {DType::fp8_e4m3, KvScaling::tensor}, {DType::int8, KvScaling::token_head},
+                                   {DType::int4, KvScaling::token_head}, {DType::uint4, KvScaling::token_head}};
   for (const KvFormat& k : kFormats) {
     const Stored all_k = write(k, k);
     for (const KvFormat& v : kFormats) {
@@ -952,13 +950,20 @@ std::vector<Refusal> refusals() {
 
       // The cache.
       {"unknown cache type", [](P& p) { p.cache.k.format.type = p.cache.v.format.type = kNoType; }, missing,
-       "cache.k.format.type is the unknown type 99: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8 and int4"},
+       "cache.k.format.type is the unknown type 99: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8, int4 and "
+       "uint4"},
       {"unknown scaling", [](P& p) { p.cache.k.format.scaling = p.cache.v.format.scaling = static_cast<KvScaling>(4); }, missing,
        "cache.k.format.scaling is 4: supported are none, tensor, head and token_head"},
       {"a float cache with scales", [](P& p) { p.cache.k.format.scaling = p.cache.v.format.scaling = KvScaling::head; }, invalid,
        "cache.k.format.scaling is given, but the type is float32: float types have no scales"},
       {"an integer cache without scales", [](P& p) { p.cache.k.format.type = p.cache.v.format.type = DType::int4; }, invalid,
        "cache.k.format.scaling is none, but the type is int4: integer types need scales"},
+      {"zero points that are not computed",
+       [](P& p) {
+         p.cache.k.format = p.cache.v.format = {DType::uint4, KvScaling::head};
+       },
+       invalid,
+       "cache.k.format.type is uint4, but the scaling is not token_head: each token and head needs a scale and a zero point"},
       {"int4 at half a byte",
        [](P& p) {
          p.cache.k.format.type = p.cache.v.format.type = DType::int4,

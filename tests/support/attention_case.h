@@ -91,8 +91,8 @@ struct AttentionCache {
         v_offset = p * h * k;
         elements = num_pages * p * h * (k + v);
         break;
-      case KvLayout::odd: {  // nothing is aligned; int4 wants even strides
-        const int64_t gap = c.type == DType::int4 ? 2 : 1;
+      case KvLayout::odd: {  // nothing is aligned; types of 4 bits want even strides
+        const int64_t gap = dtype_bits(c.type) == 4 ? 2 : 1;
         view.k.strides = {(p * h * (k + gap) + 3 * gap), h * (k + gap), k + gap};
         view.v.strides = {p * h * (v + 3 * gap) + gap, v + 3 * gap, p * (v + 3 * gap)};
         v_offset = num_pages * view.k.strides.page + gap;
@@ -105,15 +105,16 @@ struct AttentionCache {
       v_offset = 0;
     }
     data.assign(static_cast<size_t>((elements * dtype_bits(c.type) + 7) / 8), kPoison);
+    const int64_t n = c.type == DType::uint4 ? 2 : 1;  // scale, zero point
     const auto scale_count = [&] {
       if (c.scaling == KvScaling::tensor) return int64_t{1};
       if (c.scaling == KvScaling::head) return h;
-      return c.scaling == KvScaling::token_head ? num_pages * p * h + num_pages * 3 : 0;
+      return c.scaling == KvScaling::token_head ? (num_pages * p * h + num_pages * 3) * n : 0;
     }();
     k_scale.assign(static_cast<size_t>(scale_count), std::numeric_limits<float>::quiet_NaN());
     v_scale = k_scale;
-    view.k.scale_strides = {p * h + 3, h, 1};
-    view.v.scale_strides = {p * h + 2, 1, p};
+    view.k.scale_strides = {(p * h + 3) * n, h * n, n};
+    view.v.scale_strides = {(p * h + 2) * n, n, p * n};
   }
 
   int64_t element(bool is_k, int64_t page, int64_t offset, int64_t head, int64_t d) const {
@@ -126,6 +127,11 @@ struct AttentionCache {
     if (side.format.scaling == KvScaling::token_head)
       return static_cast<size_t>(page * s.page + offset * s.token + head * s.head);
     return side.format.scaling == KvScaling::head ? static_cast<size_t>(head) : 0;
+  }
+
+  // Of uint4.
+  float zero_point(bool is_k, int64_t page, int64_t offset, int64_t head) const {
+    return (is_k ? k_scale : v_scale)[scale_index(is_k, page, offset, head) + 1];
   }
 
   // One head of K or V from floats, as the cache stores it.
@@ -141,8 +147,11 @@ struct AttentionCache {
           std::memcpy(&data[at * sizeof stored], &stored, sizeof stored);
         });
       } else {
-        const uint8_t code = quantize(values[d], scale == 0.0f ? 0.0f : 1.0f / scale, format.type);
-        if (format.type != DType::int4) {
+        const float reciprocal = scale == 0.0f ? 0.0f : 1.0f / scale;
+        const uint8_t code = format.type == DType::uint4
+                                 ? quantize(values[d], {{scale, reciprocal}, zero_point(is_k, page, offset, head)}, format.type)
+                                 : quantize(values[d], reciprocal, format.type);
+        if (dtype_bits(format.type) != 4) {
           data[at] = code;
         } else {
           unsigned char& byte = data[at / 2];
@@ -162,10 +171,11 @@ struct AttentionCache {
         return static_cast<double>(to_float(stored));
       });
     }
-    const uint8_t code = format.type != DType::int4 ? data[at] : static_cast<uint8_t>(data[at / 2] >> (at % 2 * 4));
+    const uint8_t code = dtype_bits(format.type) != 4 ? data[at] : static_cast<uint8_t>(data[at / 2] >> (at % 2 * 4));
     const double number = prologue::oracle::value_of_code(code, quantized(format.type));
     if (format.scaling == KvScaling::none) return number;
-    return number * static_cast<double>((is_k ? k_scale : v_scale)[scale_index(is_k, page, offset, head)]);
+    const double scaled = number * static_cast<double>((is_k ? k_scale : v_scale)[scale_index(is_k, page, offset, head)]);
+    return format.type == DType::uint4 ? scaled + static_cast<double>(zero_point(is_k, page, offset, head)) : scaled;
   }
 
   // The view over an arena's copies.
@@ -260,11 +270,13 @@ struct AttentionBatch {
       if (c.scaling == KvScaling::token_head) {  // now and then 0, as a head of zeros has
         float& scale = (is_k ? cache.k_scale : cache.v_scale)[cache.scale_index(is_k, page, offset, head)];
         scale = random.integer(0, 19) == 0 ? 0.0f : unit * static_cast<float>(0.5 + 1.5 * random.uniform());
+        if (c.type == DType::uint4) (&scale)[1] = unit * static_cast<float>(-15.0 * random.uniform());
       }
       if (!is_k && c.v_within_k) {
-        if (c.scaling == KvScaling::token_head)
-          cache.v_scale[cache.scale_index(false, page, offset, head)] =
-              cache.k_scale[cache.scale_index(true, page, offset, head)];
+        if (c.scaling == KvScaling::token_head) {
+          std::copy_n(&cache.k_scale[cache.scale_index(true, page, offset, head)], c.type == DType::uint4 ? 2 : 1,
+                      &cache.v_scale[cache.scale_index(false, page, offset, head)]);
+        }
         continue;
       }
       std::vector<float> values(static_cast<size_t>(is_k ? c.head_dim : c.v_width()));

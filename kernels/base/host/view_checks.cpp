@@ -343,6 +343,11 @@ Status check_format(const char* operation, const char* name, const PagedHeads& s
     return invalid_argument(operation, ": ", name, ".format.scaling is none, but the type is ", dtype_name(type),
                             ": integer types need scales");
   }
+  if (type == DType::uint4 && scaling != KvScaling::token_head) {
+    return invalid_argument(operation, ": ", name,
+                            ".format.type is uint4, but the scaling is not token_head: each token and head ",
+                            "needs a scale and a zero point");
+  }
   if (dtype_bits(type) != 4) return {};
   for (const int64_t stride : {side.strides.page, side.strides.token, side.strides.head}) {
     if (stride % 2 == 0) continue;
