@@ -199,7 +199,7 @@ inline Result<Frequencies> frequencies(const Model& m) {
 struct Rope {
   const void* a = nullptr;  // [ne3, ne2, ne1, ne0]: batch, tokens, heads, channels
   void* dst = nullptr;      // a itself for _inplace
-  DType type = DType::unset;
+  DType type = DType::f32;
   int64_t ne[4] = {};
   size_t a_nb[4] = {};  // bytes
   size_t dst_nb[4] = {};
@@ -212,7 +212,8 @@ struct Rope {
 };
 
 inline Status rope_params(const Model& m, const Rope& call, FaultRecord* faults, RotaryParams& params) {
-  if (!dtype_is_float(call.type)) return unsupported("ggml: type is ", dtype_name(call.type));
+  if (!dtype_is_float(call.type))
+    return unsupported("ggml: type is ", dtype_name(call.type), ": supported are float32, float16, bfloat16 and float64");
   const auto size = static_cast<size_t>(dtype_size(call.type));
   for (const size_t* nb : {call.a_nb, call.dst_nb}) {
     for (int i = 0; i < 4; ++i) {
@@ -465,7 +466,8 @@ inline Status fused_apply_rotary_emb(const FusedApplyRotaryEmb& call, FaultRecor
                                                            {"m", call.m, detail::kTokens},
                                                            {"h", call.h, detail::kHeads},
                                                            {"k", call.k, detail::kDim}}));
-  if (!dtype_is_float(call.dtype)) return unsupported("oneflow: dtype is ", dtype_name(call.dtype));
+  if (!dtype_is_float(call.dtype))
+    return unsupported("oneflow: dtype is ", dtype_name(call.dtype), ": supported are float32, float16, bfloat16 and float64");
   if ((call.cos == nullptr) != (call.sin == nullptr)) {
     return invalid_argument("oneflow: ", call.sin == nullptr ? "cos is given, but sin" : "sin is given, but cos",
                             " is null: give both, or none");
@@ -542,6 +544,7 @@ inline Status forward(const RotaryPositionalEmbeddings& call, FaultRecord* fault
   params.rope.rotary_dim = call.h_d;
   params.rope.width = RopeWidth::half;
   if (call.cache != nullptr) {
+    params.rope.type = DType::f32;
     params.rope.cos = {call.cache, 0, call.h_d, 2};  // (cos, sin) pairs: a column is two numbers wide
     params.rope.sin = {call.cache + 1, 0, call.h_d, 2};
   } else {

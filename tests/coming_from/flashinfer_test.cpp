@@ -101,7 +101,7 @@ TEST_P(Flashinfer, ApplyRope) {
       ASSERT_TRUE(status.ok()) << status.message();
       const auto want = [&](const Values& x, int64_t heads) {
         if (form == Form::cache) return s.rotated(x, heads, interleave);
-        return turned(x, S::kHeadDim, 0, S::kRotaryDim, interleave, [&](int64_t head, int64_t pair) {
+        return rotate_heads(x, S::kHeadDim, 0, S::kRotaryDim, interleave, [&](int64_t head, int64_t pair) {
           const auto token = static_cast<size_t>(head / heads);
           const double position = form == Form::pos_ids ? static_cast<double>(s.positions[token]) : ragged_positions[token];
           const double angle = position / call.rope_scale * std::pow(1e4, -2.0 * static_cast<double>(pair) / S::kRotaryDim);

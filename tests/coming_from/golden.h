@@ -177,18 +177,19 @@ inline void expect_golden(const Bytes& got, const GoldenArray& want, double tole
   expect_values(got, want.type, want.values, tolerance);
 }
 
-// The rotation of heads of head_dim channels laid end to end, in float64: pair i of head h turns by (cos, sin)(h, i).
-using Turn = std::function<std::pair<double, double>(int64_t head, int64_t pair)>;
-inline Values turned(Values x, int64_t head_dim, int64_t rotary_offset, int64_t rotary_dim, bool interleaved, const Turn& turn) {
+// The rotation of heads of head_dim channels laid end to end, in float64: pair i of head h is rotated by (cos, sin)(h, i).
+using Rotation = std::function<std::pair<double, double>(int64_t head, int64_t pair)>;
+inline Values rotate_heads(Values x, int64_t head_dim, int64_t rotary_offset, int64_t rotary_dim, bool interleaved,
+                           const Rotation& rotation) {
   for (int64_t h = 0; h < static_cast<int64_t>(x.size()) / head_dim; ++h) {
     for (int64_t i = 0; i < rotary_dim / 2; ++i) {
       const int64_t base = h * head_dim + rotary_offset;
       double& a = x[static_cast<size_t>(base + (interleaved ? 2 * i : i))];
       double& b = x[static_cast<size_t>(base + (interleaved ? 2 * i + 1 : i + rotary_dim / 2))];
-      const auto [cosine, sine] = turn(h, i);
-      const double turned_a = a * cosine - b * sine;
+      const auto [cosine, sine] = rotation(h, i);
+      const double rotated_a = a * cosine - b * sine;
       b = a * sine + b * cosine;
-      a = turned_a;
+      a = rotated_a;
     }
   }
   return x;

@@ -190,7 +190,7 @@ TEST_P(Paddle, HalfSplitWithoutTables) {
     SCOPED_TRACE(g.name);
     const int64_t head_dim = g.integer("head_dim"), heads = g.integers("heads")[0], seq_len = g.integer("seq_len");
     const Values x = fill(1, g.integer("batch") * seq_len * heads * head_dim);
-    const Values want = turned(x, head_dim, 0, head_dim, false, [&](int64_t head, int64_t pair) {
+    const Values want = rotate_heads(x, head_dim, 0, head_dim, false, [&](int64_t head, int64_t pair) {
       const double position = static_cast<double>(head / heads % seq_len);
       const double angle =
           position * std::pow(g.number("rotary_emb_base"), -2.0 * static_cast<double>(pair) / static_cast<double>(head_dim));

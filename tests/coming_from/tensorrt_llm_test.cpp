@@ -55,7 +55,7 @@ TEST_P(TensorRtLlm, QkvPreprocessing) {
       }
       const auto inv_freq = std::vector<float>{1.0f, 0.5f, 0.25f, 0.125f};
       const auto want = [&](const Values& x, int64_t heads) {
-        return turned(x, S::kHeadDim, 0, S::kRotaryDim, gptj, [&](int64_t head, int64_t pair) {
+        return rotate_heads(x, S::kHeadDim, 0, S::kRotaryDim, gptj, [&](int64_t head, int64_t pair) {
           const double angle = position[static_cast<size_t>(head / heads)] * double{inv_freq[static_cast<size_t>(pair)]};
           return std::pair(std::cos(angle), std::sin(angle));
         });

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "tests/fuzz/differential.h"
-#include "tests/support/attention_case.h"
+#include "tests/support/attention_batch.h"
 #include "tests/support/types.h"
 
 namespace prologue::test {

@@ -5,7 +5,9 @@
 #include <prologue/kernels/attention_prologue/stages.h>
 
 #include "tests/fuzz/differential.h"
-#include "tests/support/prologue_case.h"
+#include "tests/support/placed_prologue.h"
+#include "tests/support/random.h"
+#include "tests/support/tolerance.h"
 #include "tests/support/types.h"
 
 namespace prologue::test {

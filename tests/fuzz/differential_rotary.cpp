@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "tests/fuzz/differential.h"
-#include "tests/support/rotary_case.h"
+#include "tests/support/placed_rotary.h"
 #include "tests/support/types.h"
 
 namespace prologue::test {

@@ -16,7 +16,8 @@
 #include <prologue/kernels/attention_prologue/instances.h>
 #include <prologue/kernels/attention_prologue/stages.h>
 
-#include "tests/support/prologue_case.h"
+#include "tests/support/prologue_results.h"
+#include "tests/support/random.h"
 #include "tests/support/types.h"
 
 namespace prologue::test {
@@ -122,7 +123,7 @@ void check_all_instances(const PrologueCase& listed) {
     const Status done =
         placed.run([&](const Execution& execution) { return instance.launch(placed.params(), execution.stream); });
     ASSERT_TRUE(done.ok()) << done.message();
-    placed.expect_same_bits(cpu);
+    expect_same_bits(placed, cpu);
     if (::testing::Test::HasFailure()) return;
   }
 }
@@ -203,7 +204,7 @@ void check_call(const PrologueCase& c) {
   ASSERT_TRUE(cpu.run().ok());
   const Status status = placed.run();
   ASSERT_TRUE(status.ok()) << status.message();
-  placed.expect_same_bits(cpu);
+  expect_same_bits(placed, cpu);
 }
 
 class PrologueSizesTest : public ::testing::TestWithParam<DType> {};
@@ -288,12 +289,12 @@ TEST(PrologueSizes, QkNormOfLongPrompts_cuda) {
       p.x = {arena.input(x), num_heads * kHeadDim, kHeadDim};
       BFloat16* y = arena.output<BFloat16>(static_cast<int64_t>(x.size()));
       p.y = {y, num_heads * kHeadDim, kHeadDim};
-      p.weight = arena.input(weight);
+      p.norm.weight = arena.input(weight);
       const Status status = arena.run([&](const Execution& execution) { return qk_norm(p, execution); });
       ASSERT_TRUE(status.ok()) << status.message();
       results.push_back(arena.read(y));
     }
-    PlacedPrologue<BFloat16>::expect_bits(results[1], results[0], "y");
+    expect_bits(results[1], results[0], "y");
   }
 }
 

@@ -4,7 +4,9 @@
 
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
 
-#include "tests/support/prologue_case.h"
+#include "tests/oracle/quantize.h"
+#include "tests/support/prologue_results.h"
+#include "tests/support/random.h"
 #include "tests/support/sparse_memory.h"
 #include "tests/support/types.h"
 
@@ -35,7 +37,7 @@ void expect_oracle(Backend backend, const PrologueCase& c, const PrologueData<T>
   PlacedPrologue<T> placed(backend, c, data);
   const Status status = placed.run();
   ASSERT_TRUE(status.ok()) << status.message();
-  placed.expect_matches(oracle::attention_prologue(oracle_input(c, data)));
+  expect_matches(placed, oracle::attention_prologue(oracle_input(c, data)));
 }
 
 // K and V of one head each, taken as they are.
@@ -53,9 +55,9 @@ PrologueCase copying_case(int64_t num_tokens, int64_t head_dim) {
 // ---- shapes -----------------------------------------------------------------------------------------------------------------
 
 // vllm#45466, sglang#4064, flashinfer#2104, FlyDSL#1113, LightLLM#1459, vllm-ascend#15688, flash-attention#1195, vllm#43676 and
-// their like: every head size turned in every part, in both styles; packed in place, apart, and as [heads, tokens, channels] with
+// their like: every head size rotated in every part, in both styles; packed in place, apart, and as [heads, tokens, channels] with
 // every base (the cache's too) 2 bytes off. Tables end with their last row, which one token stands at; what follows is NaN.
-TEST_P(PrologueThreadsTest, EveryHeadSizeTurnsInEveryPart) {
+TEST_P(PrologueThreadsTest, EveryHeadSizeRotatesInEveryPart) {
   uint64_t number = 0;
   for (const int64_t d : {46, 64, 72, 80, 96, 112, 128, 160, 192, 256, 512, 576}) {
     for (const int64_t r : {int64_t{2}, int64_t{16}, int64_t{32}, int64_t{64}, int64_t{72}, int64_t{96}, d}) {
@@ -91,8 +93,8 @@ TEST_P(PrologueThreadsTest, AnyPageSize) {
   }
 }
 
-// vllm#53918: K and V of one projection at head_dim 512, K turned after its norm, V normed and not turned; frequencies of which
-// most are 0 (vllm#39914) turn nothing.
+// vllm#53918: K and V of one projection at head_dim 512, K rotated after its norm, V normed and not rotated; frequencies of
+// which most are 0 (vllm#39914) rotate nothing.
 TEST_P(PrologueThreadsTest, Gemma4Layer) {
   PrologueCase c = copying_case(9, 512);
   c.num_q_heads = 4, c.rotary_dim = 512, c.norm = NormPlacement::before_rope, c.v_is_k = c.v_norm = true;
@@ -145,7 +147,7 @@ TEST_P(PrologueThreadsTest, SlotsBeyondTwoToThe31) {
   }
 }
 
-// tokenspeed#501, aiter#2517: pages of one latent row each (512 channels, and 64 that turn), more than 2^31 elements of them; and
+// tokenspeed#501, aiter#2517: pages of one latent row each (512 channels, and 64 that rotate), more than 2^31 elements of them; and
 // scales that lie as far apart.
 TEST_P(PrologueThreadsTest, LatentRowsBeyondTwoToThe31) {
   constexpr int64_t kDim = 576, kPages = 3800000, kFar = (int64_t{1} << 31) + 512;
@@ -215,7 +217,7 @@ TEST_P(PrologueThreadsTest, PositionsBehindTheTableAreRefusedOneByOne) {
 }
 
 // sgl-kernel-xpu#202, sglang#34446, #35744: [3, T] positions with three different rows.
-TEST_P(PrologueThreadsTest, EveryAxisTurnsItsOwnPairs) {
+TEST_P(PrologueThreadsTest, EveryAxisRotatesItsOwnPairs) {
   PrologueCase c = copying_case(9, 128);
   c.rotary_dim = 128, c.num_axes = 3;
   for (const bool interleaved : {false, true}) {
@@ -245,8 +247,8 @@ TEST_P(PrologueThreadsTest, RopePositionIsNotTheCachePosition) {
   EXPECT_EQ(fault.token, 2);
 }
 
-// Pairs of a stream that is not there turn by the first, although other numbers lie in its place.
-TEST_P(PrologueThreadsTest, StreamsThatAreNoneCountAsTheFirst) {
+// A pair of an axis that does not exist takes the first axis, although there are numbers where its positions would be.
+TEST_P(PrologueThreadsTest, AxesThatAreNoneCountAsTheFirst) {
   PrologueCase c = copying_case(5, 64);
   c.rotary_dim = 64, c.num_axes = 3;
   const PrologueData<BFloat16> data = make_data<BFloat16>(c);
@@ -257,18 +259,18 @@ TEST_P(PrologueThreadsTest, StreamsThatAreNoneCountAsTheFirst) {
   in.num_axes = 2;
   in.positions.resize(static_cast<size_t>(2 * c.num_tokens));
   std::replace(in.pair_axis.begin(), in.pair_axis.end(), int64_t{2}, int64_t{0});
-  placed.expect_matches(oracle::attention_prologue(in));
+  expect_matches(placed, oracle::attention_prologue(in));
 }
 
 // A layer without rotation needs no positions.
-TEST_P(PrologueThreadsTest, NoPositionsWhereNothingTurns) {
+TEST_P(PrologueThreadsTest, NoPositionsWhereNothingRotates) {
   const PrologueCase c = copying_case(5, 64);
   const PrologueData<float> data = make_data<float>(c);
   PlacedPrologue<float> placed(GetParam(), c, data);
   placed.params().places.positions = {};
   placed.params().rope.max_position = 0;
   ASSERT_TRUE(placed.run().ok());
-  placed.expect_matches(oracle::attention_prologue(oracle_input(c, data)), true);
+  expect_matches(placed, oracle::attention_prologue(oracle_input(c, data)), true);
 }
 
 // Derived positions know the end of the table as given ones do: tokens on both sides of it, the cache has room for all.
@@ -402,12 +404,12 @@ TEST_P(PrologueThreadsTest, RepeatedRunsAgree) {
     for (int repeat = 0; repeat < 5; ++repeat) {
       PlacedPrologue<BFloat16> again(GetParam(), c, data);
       ASSERT_TRUE(again.run().ok());
-      again.expect_same_bits(first);
+      expect_same_bits(again, first);
     }
   }
 }
 
-// LMCache#4144, vllm#43374, vllm#45103, llama.cpp#24162: turning back undoes, of the tail alone too.
+// LMCache#4144, vllm#43374, vllm#45103, llama.cpp#24162: the inverse undoes the rotation, of only the last channels too.
 TEST_P(PrologueThreadsTest, InverseUndoes) {
   for (const int64_t offset : {0, 32, 64}) {
     for (const RopeSource source : {RopeSource::table, RopeSource::inv_freq}) {

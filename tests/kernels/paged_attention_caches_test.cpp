@@ -15,7 +15,7 @@
 
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
 
-#include "tests/support/attention_case.h"
+#include "tests/support/attention_batch.h"
 
 namespace prologue::test {
 namespace {

@@ -7,7 +7,7 @@
 #include <set>
 #include <tuple>
 
-#include "tests/support/attention_case.h"
+#include "tests/support/attention_batch.h"
 
 #ifdef PROLOGUE_HAS_CUDA
 #include <cuda_runtime_api.h>

@@ -455,11 +455,12 @@ TEST_P(AttentionLayerTest, RefusesToWriteOverWhatAnotherOperationReads) {
     const std::string& message = status.message();
     const std::string wanted = "attention_layer: " + refusal.message;
     const size_t at = wanted.find(" overlaps ");  // which of the two is named first is of no interest
-    const std::string turned =
+    const std::string exchanged =
         "attention_layer: " + wanted.substr(at + 10) + " overlaps " + refusal.message.substr(0, refusal.message.find(' '));
-    if (device() == Device::cpu) {
-      EXPECT_TRUE(message == wanted || message == turned) << message;
-    } else {  // arrays are close to each other there, and what is moved may overlap several
+    // On a GPU arrays are close to each other, and the workspace is larger than the output: what is moved may overlap several.
+    if (device() == Device::cpu && refusal.message != "out overlaps workspace") {
+      EXPECT_TRUE(message == wanted || message == exchanged) << message;
+    } else {
       EXPECT_NE(message.find(" overlaps "), std::string::npos) << message;
     }
     EXPECT_TRUE(arena.untouched());

@@ -33,7 +33,7 @@ StepBatch make_batch(const AttentionVariant& variant, int step) {
     batch.add_sequence(tokens.data() + 8, 1, 5, {6, 1}, kPageSize, 1);
     batch.add_sequence(tokens.data() + 9, 1, 3, {3}, kPageSize, 1);
   }
-  Random random(variant.seed + 1000);  // streams of their own, as images have
+  Random random(variant.seed + 1000);  // positions of their own on each axis, as images have
   for (int64_t axis = 0; axis < variant.num_axes && variant.num_axes > 1; ++axis) {
     for (int64_t t = 0; t < batch.num_tokens(); ++t) {
       batch.set_position(t, axis, static_cast<int32_t>(random.integer(0, VariantModel::kMaxPosition - 1)));
@@ -135,7 +135,7 @@ TEST_P(AttentionVariants, RoundingOnceGivesOtherBitsInSixteenBitTypes) {
 
 // ---- faults -----------------------------------------------------------------------------------------------------------------
 
-// A position outside the table, in any stream: the same fault, nothing of the token in the cache, all other tokens as ever. Or, where
+// A position outside the table, on any axis: the same fault, nothing of the token in the cache, all other tokens as ever. Or, where
 // that is asked for, no fault, and a token that is not rotated.
 TEST_P(AttentionVariants, BadPositionsAreTheSameFault) {
   std::vector<AttentionVariant> variants;
@@ -351,7 +351,7 @@ TEST(FusionOfVariants, LeavesAloneWhatOneLaunchCannotDo) {
     Chain c;
     GraphBuilder& g = c.g;
     GraphRope rope = &table, other = &table, written = &table;
-    other.rope.inverse = is("q turns back");
+    other.rope.inverse = is("q is rotated back");
     if (is("kv_write guards otherwise")) written.rope.past_table = PastTable::identity;
     if (is("kv_write guards another table")) written.table = &longer;
     HeadsNorm q_norm = c.norm(), v_norm;
@@ -370,19 +370,19 @@ TEST(FusionOfVariants, LeavesAloneWhatOneLaunchCannotDo) {
     if (is("k is biased twice")) k = g.add_bias("k_bias", k, c.any(1, 16));
     if (is("v is scaled")) v = g.query_scale("v_scale", v, 1, {2.0f});
     if (is("k is scaled")) k = g.query_scale("k_scale", k, 1, {2.0f});
-    if (is("v is turned")) v = g.rope("rope_v", v, 1, rope);
-    if (!is("q alone has no norm") && !is("q is normed last")) q = g.heads_norm("q_norm", q, 2, q_norm);
-    if (!is("k alone has no norm")) k = g.heads_norm("k_norm", k, 1, c.norm());
+    if (is("v is rotated")) v = g.rope("rope_v", v, 1, rope);
+    if (!is("only q has no norm") && !is("q is normed last")) q = g.heads_norm("q_norm", q, 2, q_norm);
+    if (!is("only k has no norm")) k = g.heads_norm("k_norm", k, 1, c.norm());
     if (is("k is normed twice")) k = g.heads_norm("k_norm_2", k, 1, c.norm());
     const Value q_normed = q, k_normed = k;
     if (is("q is scaled first")) q = g.query_scale("q_scale_1", q, 2, {2.0f});
-    if (!is("q alone is not turned")) q = g.rope("rope_q", q, is("other heads") ? 4 : 2, other);
+    if (!is("only q is not rotated")) q = g.rope("rope_q", q, is("other heads") ? 4 : 2, other);
     if (is("q is normed last")) q = g.heads_norm("q_norm", q, 2, q_norm);
-    if (!is("k alone is not turned")) k = g.rope("rope_k", k, 1, rope);
+    if (!is("only k is not rotated")) k = g.rope("rope_k", k, 1, rope);
     q = g.query_scale("q_scale", q, 2, {0.5f});
     v = g.heads_norm("v_norm", v, 1, v_norm);
     if (is("q is read before kv_write")) c.probe(q);
-    g.kv_write("kv_write", k, v, 1, 0, is("k alone is not turned") ? GraphRope() : written);
+    g.kv_write("kv_write", k, v, 1, 0, is("only k is not rotated") ? GraphRope() : written);
     const Value out = g.paged_attention("attention", q, 2, 1.0f, 0);
 
     if (is("packed is read")) c.probe(packed);
@@ -391,11 +391,11 @@ TEST(FusionOfVariants, LeavesAloneWhatOneLaunchCannotDo) {
     if (is("v's columns are read")) c.probe(v_columns);
     if (is("normed q is read")) c.probe(q_normed);
     if (is("normed k is read")) c.probe(k_normed);
-    if (is("turned k is read")) c.probe(k);
+    if (is("rotated k is read")) c.probe(k);
     if (is("normed v is read")) c.probe(v);
     if (is("the projection is read")) c.probe(projected);
     if (is("finished q is read")) c.probe(q);
-    Graph graph = std::move(g).finish(is("turned k is the output") ? k : out).value();
+    Graph graph = std::move(g).finish(is("rotated k is the output") ? k : out).value();
     const Graph fused = fuse_attention_prologue(graph).value();
     const int64_t found = count(fused, "attention_prologue");
     if (found == 0) {
@@ -410,11 +410,11 @@ TEST(FusionOfVariants, LeavesAloneWhatOneLaunchCannotDo) {
                            "v's columns are read",
                            "normed q is read",
                            "normed k is read",
-                           "turned k is read",
+                           "rotated k is read",
                            "normed v is read",
-                           "turned k is the output",
+                           "rotated k is the output",
                            "q is read before kv_write",
-                           "q turns back",
+                           "q is rotated back",
                            "kv_write guards otherwise",
                            "kv_write guards another table",
                            "q has another eps",
@@ -427,14 +427,14 @@ TEST(FusionOfVariants, LeavesAloneWhatOneLaunchCannotDo) {
                            "k is biased twice",
                            "v is scaled",
                            "k is scaled",
-                           "v is turned",
-                           "q alone has no norm",
+                           "v is rotated",
+                           "only q has no norm",
                            "q is normed last",
-                           "k alone has no norm",
+                           "only k has no norm",
                            "k is normed twice",
                            "q is scaled first",
-                           "q alone is not turned",
-                           "k alone is not turned",
+                           "only q is not rotated",
+                           "only k is not rotated",
                            "other heads"}) {
     EXPECT_EQ(prologues(what), 0) << what;
   }
@@ -515,21 +515,21 @@ TEST(AttentionGraph, NamesTheNodeThatAnOperationRefuses) {
   }
 }
 
-TEST(AttentionGraph, RefusesStepsWithTooFewPositionStreams) {
+TEST(AttentionGraph, RefusesStepsWithTooFewPositionAxes) {
   const Execution cpu;
   AttentionVariant variant;
   variant.num_axes = 3;
   VariantModel model(variant, DType::f32, cpu);
   auto buffers = StepBuffers::create(16, 2, 4, cpu.device).value();
-  AttentionVariant one_stream = variant;
-  one_stream.num_axes = 1;
-  const StepInputs step = buffers.upload(make_batch(one_stream, 0), cpu).value();
+  AttentionVariant one_axis = variant;
+  one_axis.num_axes = 1;
+  const StepInputs step = buffers.upload(make_batch(one_axis, 0), cpu).value();
   for (const Graph& graph : {model.graph, fuse_attention_prologue(model.graph).value()}) {
     auto executor = GraphExecutor::create(graph, model.storage, {16, 8, 2, 16}, cpu).value();
     EXPECT_EQ(executor->run(step, cpu).message(), "step: positions have 1 axes: the graph needs 3");
   }
   EXPECT_EQ(buffers.upload(make_batch(variant, 0), cpu).status().message(),
-            "the step has positions in 3 streams: its buffers hold 1");
+            "the step has positions on 3 axes: its buffers hold 1");
 }
 
 // ---- printing ---------------------------------------------------------------------------------------------------------------

@@ -258,10 +258,10 @@ TEST(GraphNodes, FollowFromTheirBindings) {
   EXPECT_EQ(names(model.graph, norm.reads()), "layers.0.mlp.down embedding ");
   EXPECT_EQ(names(model.graph, norm.writes()), "embedding layers.1.attention_norm ");
   const Node rope = node_named(model.graph, "layers.1.attention.rope_k");
-  const auto& turn = std::get<RotaryParams>(rope.parameters);
-  EXPECT_EQ(rope.binding_of(&turn.rope.sin.data)->table, &model.table);
-  EXPECT_EQ(rope.binding_of(&turn.rope.sin.data)->column, test::kHeadDim / 2);
-  EXPECT_EQ(rope.binding_of(&turn.rope.inv_freq), nullptr);
+  const auto& rotary = std::get<RotaryParams>(rope.parameters);
+  EXPECT_EQ(rope.binding_of(&rotary.rope.sin.data)->table, &model.table);
+  EXPECT_EQ(rope.binding_of(&rotary.rope.sin.data)->column, test::kHeadDim / 2);
+  EXPECT_EQ(rope.binding_of(&rotary.rope.inv_freq), nullptr);
 
   const Node prologue = node_named(fused, "layers.1.attention.prologue");
   const auto& p = std::get<AttentionPrologueParams>(prologue.parameters);

@@ -159,7 +159,7 @@ TEST(StepBatch, WhatBreaksARuleIsAnErrorOfTheUpload) {
        },
        "step: entry 1 of a block table is page -1: pages are not negative"},
       {[](StepBatch& b) { b.set_position(0, 0, 1); },
-       "step: the position of token 0 in stream 0 is set: the batch has 0 tokens in 1 streams"},
+       "step: the position of token 0 on axis 0 is set: the batch has 0 tokens and 1 axes"},
       {[](StepBatch& b) { b = StepBatch(0); }, "num_position_axes is 0: it must be between 1 and 4"},
       {[](StepBatch& b) { b = StepBatch(INT64_MAX); }, "num_position_axes is 9223372036854775807: it must be between 1 and 4"},
       {[](StepBatch& b) {

@@ -1,6 +1,7 @@
 #include <utility>
 
 #include "tests/support/prologue_case.h"
+#include "tests/support/random.h"
 #include "tests/support/types.h"
 
 namespace prologue::test {
@@ -124,24 +125,24 @@ std::vector<PrologueCase> make_feature_cases() {
 
   // Rotations.
   for (const RopeStyle style : {RopeStyle::neox, RopeStyle::interleaved}) {
-    const auto turned = [&](const auto& change) { add([&](PrologueCase& c) { c.style = style, change(c); }); };
+    const auto add_style = [&](const auto& change) { add([&](PrologueCase& c) { c.style = style, change(c); }); };
     for (const int64_t offset : {2, 32, 64}) {
-      turned([&](PrologueCase& c) { c.head_dim = 128, c.rotary_dim = 64, c.rotary_offset = offset; });
-      turned([&](PrologueCase& c) {
+      add_style([&](PrologueCase& c) { c.head_dim = 128, c.rotary_dim = 64, c.rotary_offset = offset; });
+      add_style([&](PrologueCase& c) {
         c.head_dim = 576, c.rotary_dim = 64, c.rotary_offset = 512, c.norm = NormPlacement::after_rope;
       });
     }
-    turned([](PrologueCase& c) { c.inverse = true; });
-    turned([](PrologueCase& c) { c.source = RopeSource::per_token, c.rotary_dim = 48; });
-    turned([](PrologueCase& c) { c.source = RopeSource::per_token, c.inverse = true, c.max_position = 0x7fffffff; });
-    turned([](PrologueCase& c) { c.source = RopeSource::inv_freq, c.max_position = 1 << 20; });
-    turned([](PrologueCase& c) {
+    add_style([](PrologueCase& c) { c.inverse = true; });
+    add_style([](PrologueCase& c) { c.source = RopeSource::per_token, c.rotary_dim = 48; });
+    add_style([](PrologueCase& c) { c.source = RopeSource::per_token, c.inverse = true, c.max_position = 0x7fffffff; });
+    add_style([](PrologueCase& c) { c.source = RopeSource::inv_freq, c.max_position = 1 << 20; });
+    add_style([](PrologueCase& c) {
       c.source = RopeSource::inv_freq, c.max_position = 1 << 20, c.attention_factor = 1.37f, c.rotary_dim = 36;
     });
-    turned([](PrologueCase& c) { c.source = RopeSource::inv_freq, c.max_position = 1 << 20, c.inverse = true, c.num_axes = 3; });
+    add_style([](PrologueCase& c) { c.source = RopeSource::inv_freq, c.max_position = 1 << 20, c.inverse = true, c.num_axes = 3; });
     for (const int64_t axes : {2, 3, 4}) {
-      turned([&](PrologueCase& c) { c.num_axes = axes; });
-      turned([&](PrologueCase& c) { c.num_axes = axes, c.interleaved_axes = true, c.rotary_dim = 40, c.int64_positions = true; });
+      add_style([&](PrologueCase& c) { c.num_axes = axes; });
+      add_style([&](PrologueCase& c) { c.num_axes = axes, c.interleaved_axes = true, c.rotary_dim = 40, c.int64_positions = true; });
     }
   }
   add([](PrologueCase& c) { c.rotary_dim = 0, c.norm = NormPlacement::before_rope; });

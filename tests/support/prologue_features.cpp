@@ -1,3 +1,4 @@
+#include "tests/support/placed_prologue.h"
 #include "tests/support/prologue_features.h"
 
 #include <algorithm>

@@ -70,7 +70,7 @@ void ggml() {
   std::copy_n(nb, 4, rope.dst_nb);
   rope.inv_freq = frequencies->inv_freq;
   rope.attention_factor = frequencies->attention_factor;
-  status = ggml::rope_of_any_sign(model, rope, forward, backward, &faults, Execution{});
+  status = ggml::rope_of_any_sign(model, rope, index_view(forward), index_view(backward), &faults, Execution{});
   expect(status.ok(), "ggml::rope_of_any_sign", status);
   for (int i = 0; i < 3; ++i) {
     expect(std::fabs(x[2 * i] - 2 * std::cos(b[i])) < 1e-6 && std::fabs(x[2 * i + 1] - 2 * std::sin(b[i])) < 1e-6,
