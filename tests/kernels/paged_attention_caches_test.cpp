@@ -462,7 +462,7 @@ double quality_bound(DType type) {
     case DType::fp8_e4m3: return 0.37;
     case DType::fp8_e5m2: return 0.64;
     case DType::int4: return 1.2;
-    case DType::uint4: return 1.2;
+    case DType::uint4: return 0.61;
     default: return 0.0;
   }
 }
