@@ -85,7 +85,8 @@ Engine::Profile Engine::take_profile() {
 Result<std::unique_ptr<ModelRunner>> Engine::make_runner(int64_t cache_tokens, int64_t max_seq_len, int64_t max_seqs,
                                                          int64_t max_logit_rows) const {
   RunnerConfig config;
-  config.kv_type = options_.kv_type;
+  config.k_type = k_type();
+  config.v_type = v_type();
   config.page_size = options_.page_size;
   config.cache_tokens = cache_tokens;
   config.max_seq_len = max_seq_len;

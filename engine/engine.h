@@ -23,7 +23,8 @@ struct EngineOptions {
   std::string model_path;
   std::optional<Device> device;  // none: a usable GPU if there is one, else the CPU
   std::optional<DType> dtype;    // none: float32 on the CPU, bfloat16 on CUDA
-  std::optional<DType> kv_type;  // of the KV cache; none: same as dtype. Quantised types store one scale per token and head
+  std::optional<DType> kv_type;  // of the KV cache; none: same as dtype. Quantised types have computed scales (KvFormat)
+  std::optional<DType> v_type;   // of V in the KV cache; none: same as K
   int64_t page_size = 16;
   int64_t cache_tokens = 0;  // limit for all requests of a call together; 0 = as many as they need
   int32_t num_threads = 0;   // CPU; 0 = all cores
@@ -105,7 +106,8 @@ class Engine {
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   Device device() const { return execution_.device; }
   DType dtype() const { return model_.dtype; }
-  DType kv_type() const { return resolve_dtype(options_.kv_type.value_or(DType::unset), model_.dtype); }
+  DType k_type() const { return options_.kv_type.value_or(model_.dtype); }  // of the KV cache
+  DType v_type() const { return options_.v_type.value_or(k_type()); }
   double load_seconds() const { return load_seconds_; }
   // The most tokens that one sequence can have, prompt and generated together: the context length of the model, or
   // EngineOptions::cache_tokens if that is smaller.

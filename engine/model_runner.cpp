@@ -42,7 +42,8 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::make(const Model& model, const
   storage.num_pages = std::max<int64_t>(1, divide_up(config.cache_tokens, config.page_size));
   storage.num_kv_heads = model.config.num_kv_heads;
   storage.head_dim = model.config.head_dim;
-  storage.type = resolve_dtype(config.kv_type.value_or(DType::unset), model.dtype);
+  storage.k_type = resolve_dtype(config.k_type, model.dtype);
+  storage.v_type = config.v_type;
   PROLOGUE_ASSIGN_OR_RETURN(runner->storage_, KvStorage::create(storage, execution.device));
   PROLOGUE_ASSIGN_OR_RETURN(runner->cache_, KvCache::create(storage.num_pages, storage.page_size));
 

@@ -17,7 +17,8 @@
 namespace prologue {
 
 struct RunnerConfig {
-  std::optional<DType> kv_type;  // of the KV cache; none: the activations' type
+  DType k_type = DType::unset;  // of the KV cache; unset: the activations' type
+  DType v_type = DType::unset;  // unset: that of K
   int64_t page_size = 16;
   int64_t cache_tokens = 0;  // rounded up to whole pages
   int64_t max_seq_len = 0;   // of one sequence; 0 = one sequence may use the whole cache

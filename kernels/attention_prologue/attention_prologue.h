@@ -35,15 +35,7 @@
 //                      a cache position that is negative or beyond the block table's row (sequence_too_long): everything except
 //                      the cache is written, and the fault is recorded
 //
-// Quantisation.
-//   A number is stored as nearest_even(x * (1 / scale)); the reciprocal is rounded to float32.
-//   fp8 saturates: finite overflow and infinities become the largest number. NaN stays NaN (0x7f). int8 clamps to [-127, 127],
-//   int4 to [-7, 7].
-//   Computed scales (token_head) are amax / 448 (e4m3), / 57344 (e5m2), / 127 (int8) or / 7 (int4) of the head's float32 values.
-//   An all-zero head, or one so small that the reciprocal of its scale is not finite, stores scale 0 and zeros. A NaN or infinity
-//   in the head makes its scale NaN; its data are zeros.
-//   With given scales a NaN is stored as 0 in an integer cache.
-//   A float cache may have a type other than dtype.
+// Quantisation: the rules are those of KvFormat in views.h. A float cache may have a type other than dtype.
 //
 // Numerics.
 //   Arithmetic is float32. Each product and each sum of the rotation is rounded once (no fused multiply-add).

@@ -163,17 +163,20 @@ __device__ inline void store_as_float(char* to, const UnitValues<V>& values, con
   }
 }
 
+// Types of 4 bits: two channels share a byte.
+__device__ inline bool is_packed(DType type) { return type == DType::int4 || type == DType::uint4; }
+
 // Two neighbours share a byte, and may be in different threads: `codes` holds those of a head, shared by its lanes. All threads of
 // the block must be here.
 template <class T, int V>
-__device__ inline void store_int4(char* to, const UnitValues<V>& values, const GeneralSteps<T, V>& steps, float reciprocal,
-                                  bool stores, uint8_t* codes, int lane, int lanes) {
+__device__ inline void store_packed(char* to, const UnitValues<V>& values, const GeneralSteps<T, V>& steps,
+                                    const AsymmetricScale& scale, bool stores, uint8_t* codes, int lane, int lanes) {
   const UnitPlace& place = steps.place;
   __syncthreads();
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    if (place.has_a) codes[place.a + i] = quantize(values.x[i], reciprocal, DType::int4);
-    if (place.has_b) codes[place.b + i] = quantize(values.x[V + i], reciprocal, DType::int4);
+    if (place.has_a) codes[place.a + i] = quantize(values.x[i], scale, steps.extras.store);
+    if (place.has_b) codes[place.b + i] = quantize(values.x[V + i], scale, steps.extras.store);
   }
   __syncthreads();
   if (!stores) return;
@@ -182,11 +185,27 @@ __device__ inline void store_int4(char* to, const UnitValues<V>& values, const G
   }
 }
 
+// Of a head of uint4. All threads of the block must be here.
+template <class T, int V>
+__device__ inline AsymmetricScale computed_asymmetric_scale(const UnitValues<V>& values, const GeneralSteps<T, V>& steps,
+                                                            const BlockLanes<V>& lanes) {
+  uint32_t largest = 0, inverted = 0;  // of the values, and of ~ the values: ~ reverses the order
+#pragma unroll
+  for (int i = 0; i < 2 * V; ++i) {
+    if (!(i < V ? steps.place.has_a : steps.place.has_b)) continue;
+    largest = max(largest, ordered_bits(values.x[i]));
+    inverted = max(inverted, ~ordered_bits(values.x[i]));
+  }
+  largest = lanes.largest(largest);
+  inverted = lanes.largest(inverted);
+  return asymmetric_scale(from_ordered_bits(~inverted), from_ordered_bits(largest));
+}
+
 inline constexpr int kMaxGeneralThreads = 512;
 
 struct GeneralShared {
   float sums[2][kMaxLanes];
-  uint8_t codes[kMaxGeneralThreads * 16];  // int4 before two of them share a byte
+  uint8_t codes[kMaxGeneralThreads * 16];  // of 4 bits, before two of them share a byte
 };
 
 // Into the cache, or into q_out and q8_out. `reached`: whether this head's slot is to be written. All threads of the block must be
@@ -203,28 +222,35 @@ __device__ inline void store_head(const GeneralSteps<T, V>& steps, const UnitVal
   char* to = tensor.out + page * tensor.out_page + offset * tensor.out_token + at.head * tensor.out_head;
   char* scale_at = extras.scale + page * extras.scale_page + offset * extras.scale_token + at.head * extras.scale_head;
 
-  HeadScale scales[1];
-  if (extras.scale_from == ScaleFrom::computed) {
+  AsymmetricScale scale;  // its zero point: 0 except for uint4
+  HeadScale& symmetric = scale;
+  if (extras.scale_from == ScaleFrom::computed && extras.store == DType::uint4) {
+    scale = computed_asymmetric_scale<T, V>(values[0], steps, lanes);
+  } else if (extras.scale_from == ScaleFrom::computed) {
+    HeadScale scales[1];
     lanes.largest(
         values, [&](uint32_t largest) { return computed_scale(largest, kv_largest(extras.store)); }, scales);
+    symmetric = scales[0];
   }
-  HeadScale& scale = scales[0];
-  const bool quantised = extras.store >= DType::fp8_e4m3;
+  const bool quantised = extras.store >= DType::fp8_e4m3, packed = is_packed(extras.store);
   if (reached && quantised) {
     if (zero) {
-      scale = {0.0f, 0.0f};
+      symmetric = {0.0f, 0.0f};
     } else if (extras.scale_from == ScaleFrom::given) {
-      scale = given_scale(*reinterpret_cast<const float*>(extras.scale + at.head * extras.scale_head));
+      symmetric = given_scale(*reinterpret_cast<const float*>(extras.scale + at.head * extras.scale_head));
     }
-    if (extras.scale_from == ScaleFrom::computed && lanes.lane == 0) *reinterpret_cast<float*>(scale_at) = scale.scale;
+    if (extras.scale_from == ScaleFrom::computed && lanes.lane == 0) {
+      float* const stored = reinterpret_cast<float*>(scale_at);
+      stored[0] = scale.scale;
+      if (extras.store == DType::uint4) stored[1] = scale.zero_point;
+    }
   }
   if (reached && !quantised) store_as_float<T, V>(to, values[0], steps, zero);
-  if (reached && quantised && extras.store != DType::int4) {
+  if (reached && quantised && !packed) {
     store_unit_8<V>(to, steps.place, quantise<V>(values[0], scale.reciprocal, extras.store));
   }
-  if (p.extras[1].store == DType::int4 || p.extras[2].store == DType::int4) {
-    store_int4<T, V>(to, values[0], steps, scale.reciprocal, reached && extras.store == DType::int4, codes, lanes.lane,
-                     lanes.count);
+  if (is_packed(p.extras[1].store) || is_packed(p.extras[2].store)) {
+    store_packed<T, V>(to, values[0], steps, scale, reached && packed, codes, lanes.lane, lanes.count);
   }
 }
 

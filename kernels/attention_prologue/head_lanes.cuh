@@ -176,7 +176,12 @@ struct BlockLanes {
     for (int i = 0; i < 2 * V; ++i) {
       if (!(i < V ? place.has_a : place.has_b)) present.x[i] = 0.0f;
     }
-    uint32_t result = reduce(warp, largest_magnitude<V>(present), Larger{});
+    results[0] = then(largest(largest_magnitude<V>(present)));
+  }
+
+  // Of one number per lane.
+  __device__ uint32_t largest(uint32_t of_lane) const {
+    uint32_t result = reduce(warp, of_lane, Larger{});
     if (wide()) {
       uint32_t* of_warps = reinterpret_cast<uint32_t*>(shared[0]);
       __syncthreads();
@@ -185,7 +190,7 @@ struct BlockLanes {
       for (int i = 0; i < count / 32; ++i) result = max(result, of_warps[i]);
       __syncthreads();
     }
-    results[0] = then(result);
+    return result;
   }
 
  private:

@@ -31,7 +31,7 @@ struct Alignment {
     strides({view.token_stride, view.head_stride});
   }
   void pages(const PagedHeads& side) {
-    if (side.data == nullptr || side.format.type == DType::int4) return;  // int4 is stored byte by byte
+    if (side.data == nullptr || dtype_bits(side.format.type) == 4) return;  // stored byte by byte
     pointer(side.data, dtype_bits(side.format.type));
     strides({side.strides.page, side.strides.token, side.strides.head});
   }

@@ -21,15 +21,26 @@ inline HeadScale scale_for(const float* values, int64_t count, DType type) {
   return computed_scale(largest, kv_largest(type));
 }
 
+inline AsymmetricScale asymmetric_scale_for(const float* values, int64_t count) {
+  uint32_t smallest = ordered_bits(values[0]), largest = smallest;
+  for (int64_t i = 1; i < count; ++i) {
+    smallest = std::min(smallest, ordered_bits(values[i]));
+    largest = std::max(largest, ordered_bits(values[i]));
+  }
+  return asymmetric_scale(from_ordered_bits(smallest), from_ordered_bits(largest));
+}
+
 template <DType kType>
 void quantize_values(const float* values, int64_t count, float reciprocal, uint8_t* y) {
-  if constexpr (kType == DType::int4) {
-    for (int64_t i = 0; i < count; i += 2) {
-      const int low = quantize(values[i], reciprocal, kType), high = quantize(values[i + 1], reciprocal, kType);
-      y[i / 2] = static_cast<uint8_t>(low | high << 4);
-    }
-  } else {
-    for (int64_t i = 0; i < count; ++i) y[i] = quantize(values[i], reciprocal, kType);
+  for (int64_t i = 0; i < count; ++i) y[i] = quantize(values[i], reciprocal, kType);
+}
+
+// Types of 4 bits: two codes share a byte.
+template <DType kType>
+void quantize_values(const float* values, int64_t count, const AsymmetricScale& scale, uint8_t* y) {
+  for (int64_t i = 0; i < count; i += 2) {
+    const int low = quantize(values[i], scale, kType), high = quantize(values[i + 1], scale, kType);
+    y[i / 2] = static_cast<uint8_t>(low | high << 4);
   }
 }
 
@@ -47,16 +58,26 @@ void write_head(const PagedHeads& side, int64_t page, int64_t offset, int64_t he
       narrow(finished.values, finished.width, y);
     }
   };
-  HeadScale scale;
-  if (scaling == KvScaling::tensor) scale = given_scale(side.scale[0]);
-  if (scaling == KvScaling::head) scale = given_scale(side.scale[head]);
+  AsymmetricScale scale;  // its zero point: 0 except for uint4
+  HeadScale& symmetric = scale;
+  if (scaling == KvScaling::tensor) symmetric = given_scale(side.scale[0]);
+  if (scaling == KvScaling::head) symmetric = given_scale(side.scale[head]);
   if (scaling == KvScaling::token_head) {
-    scale = scale_for(finished.values, finished.width, cache_type);
-    side.scale[offset_in(side.scale_strides, page, offset, head)] = scale.scale;
+    float* const stored = side.scale + offset_in(side.scale_strides, page, offset, head);
+    if (cache_type == DType::uint4) {
+      scale = asymmetric_scale_for(finished.values, finished.width);
+      stored[1] = scale.zero_point;
+    } else {
+      symmetric = scale_for(finished.values, finished.width, cache_type);
+    }
+    stored[0] = scale.scale;
   }
-  uint8_t* const bytes = static_cast<uint8_t*>(side.data) + (cache_type == DType::int4 ? at / 2 : at);
+  uint8_t* const bytes = static_cast<uint8_t*>(side.data) + (dtype_bits(cache_type) == 4 ? at / 2 : at);
   const auto store_quantized = [&](auto type) {
     quantize_values<decltype(type)::value>(finished.values, finished.width, scale.reciprocal, bytes);
+  };
+  const auto store_packed = [&](auto type) {
+    quantize_values<decltype(type)::value>(finished.values, finished.width, scale, bytes);
   };
   switch (cache_type) {
     case DType::f32: return store_float(float{});
@@ -65,7 +86,8 @@ void write_head(const PagedHeads& side, int64_t page, int64_t offset, int64_t he
     case DType::fp8_e4m3: return store_quantized(std::integral_constant<DType, DType::fp8_e4m3>{});
     case DType::fp8_e5m2: return store_quantized(std::integral_constant<DType, DType::fp8_e5m2>{});
     case DType::int8: return store_quantized(std::integral_constant<DType, DType::int8>{});
-    case DType::int4: return store_quantized(std::integral_constant<DType, DType::int4>{});
+    case DType::int4: return store_packed(std::integral_constant<DType, DType::int4>{});
+    case DType::uint4: return store_packed(std::integral_constant<DType, DType::uint4>{});
     default: return;  // not a cache's type
   }
 }

@@ -22,7 +22,8 @@ enum class DType : int32_t {
   fp8_e4m3,
   fp8_e5m2,
   int8,
-  int4,  // two in a byte, the even one in the low half
+  int4,   // two in a byte, the even one in the low half
+  uint4,  // the same, 0..15
   int16,
   int32,
   int64,
@@ -37,14 +38,16 @@ constexpr bool dtype_valid(DType type) { return type > DType::unset && type <= D
 constexpr bool dtype_is_activation(DType type) { return type >= DType::f32 && type <= DType::bf16; }
 constexpr bool dtype_is_float(DType type) { return type >= DType::f32 && type <= DType::f64; }
 // Of a cache: the activations' types and the quantised ones.
-constexpr bool dtype_is_quantized(DType type) { return type >= DType::fp8_e4m3 && type <= DType::int4; }
+constexpr bool dtype_is_quantized(DType type) { return type >= DType::fp8_e4m3 && type <= DType::uint4; }
+constexpr bool dtype_is_fp8(DType type) { return type == DType::fp8_e4m3 || type == DType::fp8_e5m2; }
 constexpr bool dtype_is_kv(DType type) { return dtype_is_activation(type) || dtype_is_quantized(type); }
 // Of indices.
 constexpr bool dtype_is_integer(DType type) { return type == DType::int8 || (type >= DType::int16 && type <= DType::uint64); }
 
 constexpr int64_t dtype_bits(DType type) {
   switch (type) {
-    case DType::int4: return 4;
+    case DType::int4:
+    case DType::uint4: return 4;
     case DType::fp8_e4m3:
     case DType::fp8_e5m2:
     case DType::int8:
@@ -64,7 +67,7 @@ constexpr int64_t dtype_bits(DType type) {
   return 0;
 }
 
-// Bytes of an element; not for int4.
+// Bytes of an element; not for types of 4 bits.
 constexpr int64_t dtype_size(DType type) { return dtype_bits(type) / 8; }
 
 // What `type` means where unset stands for `otherwise`.
@@ -81,6 +84,7 @@ constexpr const char* dtype_name(DType type) {
     case DType::fp8_e5m2: return "fp8_e5m2";
     case DType::int8: return "int8";
     case DType::int4: return "int4";
+    case DType::uint4: return "uint4";
     case DType::int16: return "int16";
     case DType::int32: return "int32";
     case DType::int64: return "int64";

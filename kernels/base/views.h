@@ -58,18 +58,36 @@ enum class KvScaling : int32_t {
   none = 0,    // float types, and fp8 stored with scale 1
   tensor,      // given: one float32 for K and one for V
   head,        // given: [num_kv_heads] float32 for each of K and V
-  token_head,  // computed when a token is written; [num_pages, page_size, num_kv_heads] float32 for each of K and V
+  token_head,  // computed when a token is written; [num_pages, page_size, num_kv_heads] float32 for each of K and V; for uint4
+               // [num_pages, page_size, num_kv_heads, 2]: scale and zero point
 };
 
-// How K or V is stored.
+// How K or V is stored. Quantisation:
+//   A number is stored as nearest_even(x * (1 / scale)); the reciprocal is rounded to float32.
+//   fp8 saturates: finite overflow and infinities become the largest number. NaN stays NaN (0x7f). int8 clamps to [-127, 127],
+//   int4 to [-7, 7].
+//   Computed scales (token_head) are amax / 448 (e4m3), / 57344 (e5m2), / 127 (int8) or / 7 (int4) of the head's float32 values.
+//   An all-zero head, or one so small that the reciprocal of its scale is not finite, stores scale 0 and zeros. A NaN or infinity
+//   in the head makes its scale NaN; its data are zeros.
+//   With given scales a NaN is stored as 0 in an integer cache.
+//   uint4 is asymmetric, and always token_head: value = code * scale + zero point. With min and max of the head's float32 values,
+//   zero point = min, scale = (max - min) / 15 and code = nearest_even((x - min) * (1 / scale)), at most 15; each operation is
+//   rounded to float32. A head whose values are all equal (zeros too), or so close that 1 / scale is not finite, stores scale 0,
+//   its min as zero point, and zeros. A NaN or infinity in the head, or a max - min that is too large for float32, makes scale
+//   and zero point NaN; its data are zeros. -0 counts as less than +0.
 struct KvFormat {
   DType type = DType::unset;  // unset: the dtype of the operation that uses the cache
   KvScaling scaling = KvScaling::none;
 };
 
+// The float32 numbers that the prologue computes and stores for each token and head.
+PROLOGUE_HOST_DEVICE constexpr int64_t scales_of_head(const KvFormat& format) {
+  return format.scaling == KvScaling::token_head ? format.type == DType::uint4 ? 2 : 1 : 0;
+}
+
 // K or V of a layer's paged cache. Channel d of head h at offset `o` of page `p` is the element
 //   p * strides.page + o * strides.token + h * strides.head + d
-// int4 packs two elements in a byte, the even channel in the low nibble; strides and head_dim must then be even. The strides
+// int4 and uint4 pack two elements in a byte, the even channel in the low nibble; strides and head_dim must then be even. The strides
 // describe every layout: NHD, HND, K and V in two buffers, or interleaved in one.
 struct PagedHeads {
   void* data = nullptr;

@@ -71,6 +71,9 @@ Status check_arrays(const PagedAttentionParams& p, Device device) {
     return unsupported("paged_attention: the formats of K, ", dtype_name(kv.k.format.type), ", and V, ",
                        dtype_name(kv.v.format.type), ", differ in type or scaling: on CUDA they must be equal");
   }
+  if (device == Device::cuda && kv.k.format.type == DType::uint4) {
+    return unsupported("paged_attention: the cache's type is uint4: on CUDA zero points are not supported yet");
+  }
   const int64_t needed = paged_attention_workspace_bytes(p, device);
   if (needed > 0 && (p.workspace == nullptr || p.workspace_bytes < needed)) {
     return invalid_argument("paged_attention: workspace has ", p.workspace == nullptr ? 0 : p.workspace_bytes,

@@ -115,7 +115,7 @@ class HeadReader {
         type_(side.format.type),
         strides_(side.strides),
         scale_(side.scale),
-        table_(dtype_is_quantized(type_) ? &code_table(type_) : nullptr) {
+        table_(dtype_is_quantized(type_) && type_ != DType::uint4 ? &code_table(type_) : nullptr) {
     data_ += kv_head * strides_.head * dtype_bits(type_) / 8;
     if (side.format.scaling == KvScaling::none) scale_ = nullptr;
     if (side.format.scaling == KvScaling::head) scale_ += kv_head;
@@ -135,8 +135,18 @@ class HeadReader {
     } else if (type_ == DType::bf16) {
       widen(reinterpret_cast<const BFloat16*>(from), count, buffer);
     } else {
-      const float scale = scale_ == nullptr ? 1.0f : scale_[page * scale_strides_.page + offset * scale_strides_.token];
-      if (type_ == DType::int4) {
+      const float* const at = scale_ + page * scale_strides_.page + offset * scale_strides_.token;
+      const float scale = scale_ == nullptr ? 1.0f : at[0];
+      if (type_ == DType::uint4) {
+        float values[16];  // the zero point is applied to the codes that there are, not to each channel
+        for (int code = 0; code < 16; ++code) {
+          values[code] = static_cast<float>(static_cast<double>(code) * static_cast<double>(scale) + static_cast<double>(at[1]));
+        }
+        for (int64_t i = 0; i < count / 2; ++i) {
+          buffer[2 * i] = values[from[i] & 15];
+          buffer[2 * i + 1] = values[from[i] >> 4];
+        }
+      } else if (type_ == DType::int4) {
         for (int64_t i = 0; i < count / 2; ++i) {
           buffer[2 * i] = (*table_)[from[i] & 15] * scale;
           buffer[2 * i + 1] = (*table_)[from[i] >> 4] * scale;

@@ -209,11 +209,10 @@ Status GraphExecutor::check_step(const StepInputs& step, const Execution& execut
   const auto write = [&](const char* name, const void* data, int64_t bytes) {
     return regions.write(array_region(name, data, bytes, 1));
   };
-  const KvStorageConfig& cache = cache_->config();
   PROLOGUE_RETURN_IF_ERROR(write("activations", activations_.data(), plan_.total_bytes));
   PROLOGUE_RETURN_IF_ERROR(write("workspace", workspace_.data(), workspace_.size_bytes()));
   PROLOGUE_RETURN_IF_ERROR(write("faults", faults_.data(), faults_.size_bytes()));
-  PROLOGUE_RETURN_IF_ERROR(write("cache", cache_->layer(0).k.data, cache.bytes_per_page() * cache.num_pages));
+  PROLOGUE_RETURN_IF_ERROR(write("cache", cache_->memory().data(), cache_->memory().size_bytes()));
   return regions.check_all_apart();
 }
 

@@ -116,8 +116,8 @@ TEST(Generate, JsonIsOneObjectPerPromptInOrder) {
   for (const char* key : {"load_s", "prefill_tokens", "prefill_s", "decode_tokens", "decode_s"}) {
     EXPECT_TRUE(objects[0]["timings"].contains(key)) << key;
   }
-  EXPECT_EQ(objects[1], nlohmann::json::parse(
-                            R"({"prompt": "", "error": "the prompt is empty: it must have at least one token"})"));
+  EXPECT_EQ(objects[1],
+            nlohmann::json::parse(R"({"prompt": "", "error": "the prompt is empty: it must have at least one token"})"));
   EXPECT_EQ(objects[2]["prompt"], "good bye");
   EXPECT_EQ(objects[2]["text"].get<std::string>().empty(), false);
 }
@@ -151,6 +151,30 @@ TEST(Generate, ScorePrintsARowForEachRow) {
     EXPECT_EQ(first[key].size(), 3u) << key;
   EXPECT_GT(first["perplexity"].get<double>(), 1.0);
   ASSERT_TRUE(std::getline(lines, line));
+}
+
+// One type for K and V, or one for each; fused and unfused graphs give the same scores.
+TEST(Generate, TypesOfTheCache) {
+  const std::string path = temp("cache_rows.json");
+  std::ofstream(path) << R"([{"prompt_tokens": [5, 6], "tokens": [7, 8, 9]}])";
+  const auto score = [&](const std::string& types) {
+    const Outcome run = generate_with_model("--score " + path + " --kv-cache-dtype " + types);
+    EXPECT_EQ(run.exit_code, 0) << run.err;
+    EXPECT_EQ(generate_with_model("--unfused --score " + path + " --kv-cache-dtype " + types).out, run.out) << types;
+    return run.out;
+  };
+  EXPECT_EQ(score("int8"), score("int8,int8"));
+  EXPECT_NE(score("int8,uint4"), score("int8"));
+  EXPECT_NE(score("int8,uint4"), score("uint4"));
+  EXPECT_NE(score("int8,uint4"), score("uint4,int8"));
+  EXPECT_NE(score("uint4"), score("int4"));
+  const auto named = [&](const std::string& types) {
+    const Outcome run = generate_with_model("--prompt hello --max-tokens 2 --json --kv-cache-dtype " + types);
+    return nlohmann::json::parse(run.out)["kv_cache_dtype"].get<std::string>();
+  };
+  EXPECT_EQ(named("auto"), "float32");
+  EXPECT_EQ(named("int8,int8"), "int8");
+  EXPECT_EQ(named("int8,uint4"), "int8,uint4");
 }
 
 TEST(Generate, PrintsTheGraphFusedOrNot) {
@@ -225,6 +249,15 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"--model MODEL --prompt x --top-p 2", 2, "--top-p is '2': it must be a number above 0 and at most 1 (1 = off)"},
         BadCase{"--model MODEL --prompt x --page-size 0", 2, "--page-size is '0': it must be a whole number between 1 and 1024"},
         BadCase{"--model MODEL --prompt x --device tpu", 2, "tpu"}, BadCase{"--model MODEL --prompt x --dtype int3", 2, "int3"},
+        BadCase{"--model MODEL --prompt x --kv-cache-dtype int3", 2,
+                "--kv-cache-dtype is 'int3': it must be auto, a type, or the types of K and V with a comma between them; "
+                "supported are "
+                "float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8, int4 and uint4"},
+        BadCase{"--model MODEL --prompt x --kv-cache-dtype int8,", 2, "--kv-cache-dtype is 'int8,'"},
+        BadCase{"--model MODEL --prompt x --kv-cache-dtype ,int8", 2, "--kv-cache-dtype is ',int8'"},
+        BadCase{"--model MODEL --prompt x --kv-cache-dtype int8,int8,int8", 2, "--kv-cache-dtype is 'int8,int8,int8'"},
+        BadCase{"--model MODEL --prompt x --kv-cache-dtype auto,int8", 2, "--kv-cache-dtype is 'auto,int8'"},
+        BadCase{"--model MODEL --prompt x --kv-cache-dtype float64", 2, "--kv-cache-dtype is 'float64'"},
         BadCase{"--model MODEL --prompt x --prompt-file y", 2, "exclude each other"},
         BadCase{"--model MODEL --prompt-file /nowhere", 1, "--prompt-file /nowhere: there is no such file"},
         BadCase{"--model MODEL --score /nowhere", 1, "--score /nowhere: there is no such file"},

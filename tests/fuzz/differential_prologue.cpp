@@ -29,7 +29,7 @@ Output output_of_heads(const char* name, const MutableHeadsView& view, Element e
 
 void add_cache_outputs(const PagedKvView& cache, std::vector<Output>& outputs) {
   const auto data = [&](const char* name, const void* at, const PageStrides& strides) {
-    const int64_t codes = cache.k.format.type == DType::int4 ? 2 : 1;  // of a byte
+    const int64_t codes = dtype_bits(cache.k.format.type) == 4 ? 2 : 1;  // of a byte
     outputs.push_back(
         {at,
          name,
@@ -65,9 +65,10 @@ PrologueCase model_case(Random& random) {
   if (percent(10)) c.num_kv_heads = 0;
   if (percent(10) && c.num_kv_heads > 0) c.num_q_heads = 0;
   if (percent(50)) {
-    c.kv_type = kKvTypes[random.integer(0, 6)];
+    c.kv_type = kKvTypes[random.integer(0, 7)];
     const bool fp8 = *c.kv_type == DType::fp8_e4m3 || *c.kv_type == DType::fp8_e5m2;
     if (!dtype_is_activation(*c.kv_type)) c.scaling = static_cast<KvScaling>(random.integer(fp8 ? 0 : 1, 3));
+    if (*c.kv_type == DType::uint4) c.scaling = KvScaling::token_head;
   }
   if (c.num_q_heads > 0 && !c.in_place && percent(15)) c.q8 = percent(50) ? KvScaling::tensor : KvScaling::token_head;
   c.layout = percent(60) ? CacheLayout::nhd : static_cast<CacheLayout>(random.integer(0, 2));

@@ -20,14 +20,15 @@ inline Extent cache_extent(const PagedKvView& c, const PageStrides& s, int64_t w
 
 // A type and a scaling that fits it.
 inline KvFormat decode_format(Choices& choices, DType dtype) {
-  constexpr DType kTypes[] = {DType::unset,    DType::f32,      DType::f16,  DType::bf16,
-                              DType::fp8_e4m3, DType::fp8_e5m2, DType::int8, DType::int4};
+  constexpr DType kTypes[] = {DType::unset,    DType::f32,  DType::f16,  DType::bf16, DType::fp8_e4m3,
+                              DType::fp8_e5m2, DType::int8, DType::int4, DType::uint4};
   KvFormat format;
   format.type = type_of(choices, kTypes);
   const bool is_integer = format.type == DType::int8 || format.type == DType::int4;
   if (!dtype_is_activation(resolve_dtype(format.type, dtype))) {
     format.scaling = static_cast<KvScaling>(choices.integer(is_integer ? 1 : 0, 3));
   }
+  if (format.type == DType::uint4) format.scaling = KvScaling::token_head;
   if (choices.hostile()) format.scaling = choices.enumerator(KvScaling::token_head);
   return format;
 }
@@ -75,9 +76,9 @@ inline void decode_cache(Choices& choices, MemoryMap& map, PagedKvView& c, DType
     if (side.format.scaling == KvScaling::tensor) map.array(name, side.scale, dense(1, 4), Use::read);
     if (side.format.scaling == KvScaling::head) map.array(name, side.scale, dense(c.num_kv_heads, 4), Use::read);
     if (side.format.scaling != KvScaling::token_head) return;
-    const int64_t token = choices.stride(c.num_kv_heads);
-    side.scale_strides = {choices.stride(times(c.page_size, token)), token, 1};
-    map.array(name, side.scale, cache_extent(c, side.scale_strides, 1, 32), use);
+    const int64_t floats = scales_of_head(side.format), token = choices.stride(times(c.num_kv_heads, floats));
+    side.scale_strides = {choices.stride(times(c.page_size, token)), token, floats};
+    map.array(name, side.scale, cache_extent(c, side.scale_strides, floats, 32), use);
   };
   if (with_k) scale("cache.k.scale", c.k);
   if (with_v) scale("cache.v.scale", c.v);
@@ -94,7 +95,7 @@ inline void permit_slot(MemoryMap& map, const PagedKvView& c, DType dtype, int64
   };
   const auto permit_side = [&](const PagedHeads& side, int64_t width) {
     permit(side.data, side.strides, width, dtype_bits(resolve_dtype(side.format.type, dtype)));
-    if (side.format.scaling == KvScaling::token_head) permit(side.scale, side.scale_strides, 1, 32);
+    if (side.format.scaling == KvScaling::token_head) permit(side.scale, side.scale_strides, scales_of_head(side.format), 32);
   };
   if (with_k) permit_side(c.k, c.k.head_dim);
   if (with_v) permit_side(c.v, v_head_dim(c));

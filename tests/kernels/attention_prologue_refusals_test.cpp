@@ -249,13 +249,20 @@ std::vector<Refusal> refusals() {
 
       // The cache.
       {"unknown cache type", [](P& p) { p.cache.k.format.type = p.cache.v.format.type = kNoType; }, missing,
-       "cache.k.format.type is the unknown type 99: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8 and int4"},
+       "cache.k.format.type is the unknown type 99: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8, int4 and "
+       "uint4"},
       {"unknown scaling", [](P& p) { p.cache.k.format.scaling = p.cache.v.format.scaling = static_cast<KvScaling>(4); }, missing,
        "cache.k.format.scaling is 4: supported are none, tensor, head and token_head"},
       {"a float cache with scales", [](P& p) { p.cache.k.format.scaling = p.cache.v.format.scaling = KvScaling::head; }, invalid,
        "cache.k.format.scaling is given, but the type is float32: float types have no scales"},
       {"an integer cache without scales", [](P& p) { p.cache.k.format.type = p.cache.v.format.type = DType::int4; }, invalid,
        "cache.k.format.scaling is none, but the type is int4: integer types need scales"},
+      {"zero points that are not computed",
+       [](P& p) {
+         p.cache.k.format = p.cache.v.format = {DType::uint4, KvScaling::head};
+       },
+       invalid,
+       "cache.k.format.type is uint4, but the scaling is not token_head: each token and head needs a scale and a zero point"},
       {"int4 at half a byte",
        [](P& p) {
          p.cache.k.format.type = p.cache.v.format.type = DType::int4,

@@ -541,8 +541,8 @@ TEST_P(AttentionPrologueTest, KAndVHaveFormatsOfTheirOwn) {
       const std::vector<uint8_t> untouched(static_cast<size_t>(kElements * dtype_bits(sides[i]->format.type) / 8), 0xa5);
       sides[i]->data = data[i] = arena.inout(untouched);
       sides[i]->strides = nhd_strides(kPageSize, kHeads, kDim);
-      sides[i]->scale = scales[i] = arena.inout(std::vector<float>(kSlots * kHeads, 0.03f));
-      sides[i]->scale_strides = nhd_strides(kPageSize, kHeads, 1);
+      sides[i]->scale = scales[i] = arena.inout(std::vector<float>(kSlots * kHeads * 2, 0.03f));
+      sides[i]->scale_strides = nhd_strides(kPageSize, kHeads, sides[i]->format.type == DType::uint4 ? 2 : 1);
     }
     const Status status = arena.run([&](const Execution& execution) { return attention_prologue(p, execution); });
     EXPECT_TRUE(status.ok()) << status.message();
@@ -554,7 +554,8 @@ TEST_P(AttentionPrologueTest, KAndVHaveFormatsOfTheirOwn) {
                                    {DType::f32, KvScaling::none},
                                    {DType::fp8_e4m3, KvScaling::tensor},
                                    {DType::int8, KvScaling::token_head},
-                                   {DType::int4, KvScaling::token_head}};
+                                   {DType::int4, KvScaling::token_head},
+                                   {DType::uint4, KvScaling::token_head}};
   for (const KvFormat& k : kFormats) {
     const Stored all_k = write(k, k);
     for (const KvFormat& v : kFormats) {

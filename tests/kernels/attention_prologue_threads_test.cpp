@@ -558,6 +558,29 @@ TEST_P(PrologueThreadsTest, ComputedScalesSeeTheirHeadAlone) {
   });
 }
 
+// Constant heads, zeros, NaN and infinity in heads that get a scale and a zero point.
+TEST_P(PrologueThreadsTest, HeadsWithoutARangeAndZeroPoints) {
+  PrologueCase c = copying_case(5, 46);
+  c.kv_type = DType::uint4, c.scaling = KvScaling::token_head;
+  PrologueData<float> data = make_data<float>(c);
+  const auto k = [&](int64_t t) { return data.k.begin() + t * 46; };
+  std::fill_n(k(0), 46, 0.0f);
+  std::fill_n(k(1), 46, -2.5f);
+  k(2)[45] = kNan;
+  k(3)[0] = -kInf;
+  k(4)[7] = -3e38f, k(4)[30] = 3e38f;
+  PlacedPrologue<float> placed(GetParam(), c, data);
+  ASSERT_TRUE(placed.run().ok());
+  for (int64_t t = 0; t < 5; ++t) {
+    const int64_t slot = data.slots[static_cast<size_t>(t)];
+    const float scale = placed.cache_scale(false, slot, 0), zero_point = placed.cache_zero_point(false, slot, 0);
+    EXPECT_TRUE(t < 2 ? scale == 0.0f : std::isnan(scale)) << t;
+    EXPECT_TRUE(t < 2 ? zero_point == (t == 0 ? 0.0f : -2.5f) : std::isnan(zero_point)) << t;
+    EXPECT_EQ(placed.cache_bytes(false, slot, 0), std::vector<unsigned char>(23, 0)) << t;
+    EXPECT_GT(placed.cache_scale(true, slot, 0), 0.0f);
+  }
+}
+
 // vllm#39668, kvcached#424, flashinfer#3617: a scale right behind each head's data, in the same buffer.
 TEST_P(PrologueThreadsTest, ScalesInlineBehindEachHead) {
   PrologueCase c = copying_case(8, 64);

@@ -57,8 +57,8 @@ void check(Backend backend, const AttentionCase& c, uint64_t seed) {
 const std::vector<AttentionSequence> kDecode = {{1, 200}, {1, 33}, {2, 16}, {0, 5}, {1, 1}};
 const std::vector<AttentionSequence> kPrefill = {{70, 130}, {1, 90}, {6, 3}, {33, 33}};
 
-// Every storage of an element: its type and where its scale comes from.
-std::vector<std::pair<DType, KvScaling>> storages() {
+// Every storage of an element: its type and where its scale comes from. CUDA has no zero points yet.
+std::vector<std::pair<DType, KvScaling>> storages(Backend backend) {
   std::vector<std::pair<DType, KvScaling>> all = {
       {DType::f32, KvScaling::none}, {DType::f16, KvScaling::none}, {DType::bf16, KvScaling::none}};
   for (const DType type : {DType::fp8_e4m3, DType::fp8_e5m2, DType::int8, DType::int4}) {
@@ -66,6 +66,7 @@ std::vector<std::pair<DType, KvScaling>> storages() {
     if (is_fp8) all.emplace_back(type, KvScaling::none);
     for (const KvScaling scaling : {KvScaling::tensor, KvScaling::head, KvScaling::token_head}) all.emplace_back(type, scaling);
   }
+  if (backend_device(backend) == Device::cpu) all.emplace_back(DType::uint4, KvScaling::token_head);
   return all;
 }
 
@@ -77,7 +78,7 @@ class PagedAttentionCaches : public testing::TestWithParam<Backend> {
 // Every type, scaling and layout, decoding and prefill; the type of q goes round.
 TEST_P(PagedAttentionCaches, EveryStorageAndLayoutMatchesTheOracle) {
   uint64_t seed = 0;
-  for (const auto& [type, scaling] : storages()) {
+  for (const auto& [type, scaling] : storages(GetParam())) {
     for (const KvLayout layout : kKvLayouts) {
       for (const auto& sequences : {kDecode, kPrefill}) {
         AttentionCase c;
@@ -91,7 +92,7 @@ TEST_P(PagedAttentionCaches, EveryStorageAndLayoutMatchesTheOracle) {
 
 // Every type of q over every type of cache.
 TEST_P(PagedAttentionCaches, EveryPairOfTypes) {
-  for (const auto& [type, scaling] : storages()) {
+  for (const auto& [type, scaling] : storages(GetParam())) {
     for (uint64_t dtype = 0; dtype < 3; ++dtype) {
       AttentionCase c;
       c.type = type, c.scaling = scaling, c.head_dim = 128, c.num_q_heads = 2, c.num_kv_heads = 1;
@@ -178,7 +179,7 @@ TEST_P(PagedAttentionCaches, SoftCaps) {
   uint64_t seed = 700;
   for (const float cap : {0.5f, 5.0f, 50.0f}) {
     for (const auto& sequences : {kDecode, kPrefill}) {
-      for (const auto& [type, scaling] : storages()) {
+      for (const auto& [type, scaling] : storages(GetParam())) {
         AttentionCase c;
         c.soft_cap = cap, c.sequences = sequences, c.type = type, c.scaling = scaling;
         c.scale = 1.0f;  // scores of 8, so that caps bite
@@ -461,6 +462,7 @@ double quality_bound(DType type) {
     case DType::fp8_e4m3: return 0.37;
     case DType::fp8_e5m2: return 0.64;
     case DType::int4: return 1.2;
+    case DType::uint4: return 0.61;
     default: return 0.0;
   }
 }
@@ -468,7 +470,7 @@ double quality_bound(DType type) {
 TEST_P(PagedAttentionCaches, ThePrologueWritesAndAttentionReads) {
   const std::vector<float> exact = travel<float>(GetParam(), {}).out;
   size_t i = 0;
-  for (const auto& [type, scaling] : storages()) {
+  for (const auto& [type, scaling] : storages(GetParam())) {
     const Journey journey{.type = type, .scaling = scaling, .layout = kKvLayouts[i++ % 5]};
     SCOPED_TRACE(testing::Message() << dtype_name(type) << ", scaling " << static_cast<int>(scaling));
     const Travelled<float> travelled = travel<float>(GetParam(), journey);
@@ -494,27 +496,31 @@ TEST_P(PagedAttentionCaches, ARingGivesTheBitsOfAWholeCache) {
   }
 }
 
-// K as int8 and V as int4, against the same numbers in float32. CUDA takes equal formats only, and says so.
-TEST_P(PagedAttentionCaches, KAndVOfFormatsOfTheirOwn) {
+// K as int8 and V as int4 or uint4, against the same numbers in float32. CUDA takes equal formats only, and says so.
+void expect_formats_of_their_own(Backend backend, DType v_type) {
   constexpr int64_t kTokens = 21, kPages = 4, kPageSize = 8, kHeads = 2, kQHeads = 4, kDim = 16;
+  const bool zero_points = v_type == DType::uint4;
   constexpr int64_t kRows = kPages * kPageSize * kHeads;
   Random random(7);
   std::vector<uint8_t> k_codes, v_codes;
   std::vector<float> k_scale, v_scale, k_values, v_values;
   for (int64_t row = 0; row < kRows; ++row) {
     k_scale.push_back(static_cast<float>(0.001 + 0.02 * random.uniform()));
-    v_scale.push_back(static_cast<float>(0.01 + 0.2 * random.uniform()));
+    const float scale = static_cast<float>(0.01 + 0.2 * random.uniform());
+    const float zero_point = zero_points ? static_cast<float>(-3.0 * random.uniform()) : 0.0f;
+    v_scale.push_back(scale);
+    if (zero_points) v_scale.push_back(zero_point);
     for (int64_t d = 0; d < kDim; ++d) {
       k_codes.push_back(static_cast<uint8_t>(random.integer(-127, 127)));
       k_values.push_back(static_cast<float>(static_cast<int8_t>(k_codes.back())) * k_scale.back());
-      const int64_t code = random.integer(-7, 7);
-      v_values.push_back(static_cast<float>(code) * v_scale.back());
+      const int64_t code = zero_points ? random.integer(0, 15) : random.integer(-7, 7);
+      v_values.push_back(static_cast<float>(code) * scale + zero_point);
       if (d % 2 == 0) v_codes.push_back(static_cast<uint8_t>(code & 0x0f));
       if (d % 2 == 1) v_codes.back() = static_cast<uint8_t>(v_codes.back() | (code & 0x0f) << 4);
     }
   }
   const auto attend = [&](bool quantised, std::vector<float>& result) {
-    Arena arena(GetParam());
+    Arena arena(backend);
     PagedAttentionParams p;
     p.num_tokens = p.num_seqs = 1, p.num_q_heads = kQHeads, p.head_dim = kDim, p.dtype = DType::f32, p.scale = 0.25f;
     p.q = {arena.input(Random(8).normals<float>(kQHeads * kDim)), kQHeads * kDim, kDim};
@@ -525,9 +531,10 @@ TEST_P(PagedAttentionCaches, KAndVOfFormatsOfTheirOwn) {
     p.kv.k.data = quantised ? static_cast<void*>(arena.inout(k_codes)) : arena.inout(k_values);
     p.kv.v.data = quantised ? static_cast<void*>(arena.inout(v_codes)) : arena.inout(v_values);
     if (quantised) {
-      p.kv.k.format = {DType::int8, KvScaling::token_head}, p.kv.v.format = {DType::int4, KvScaling::token_head};
+      p.kv.k.format = {DType::int8, KvScaling::token_head}, p.kv.v.format = {v_type, KvScaling::token_head};
       p.kv.k.scale = arena.inout(k_scale), p.kv.v.scale = arena.inout(v_scale);
-      p.kv.k.scale_strides = p.kv.v.scale_strides = nhd_strides(kPageSize, kHeads, 1);
+      p.kv.k.scale_strides = nhd_strides(kPageSize, kHeads, 1);
+      p.kv.v.scale_strides = nhd_strides(kPageSize, kHeads, zero_points ? 2 : 1);
     }
     p.block_table = arena.input(std::vector<int32_t>{2, 0, 3});
     p.block_table_stride = p.max_pages_per_seq = 3;
@@ -535,7 +542,7 @@ TEST_P(PagedAttentionCaches, KAndVOfFormatsOfTheirOwn) {
     p.seq_lens = arena.input(std::vector<int32_t>{kTokens});
     p.max_seqlen_q = 1, p.max_seq_len = kTokens;
     p.faults = arena.inout(std::vector<FaultRecord>(1));
-    p.workspace_bytes = paged_attention_workspace_bytes(p, backend_device(GetParam()));
+    p.workspace_bytes = paged_attention_workspace_bytes(p, backend_device(backend));
     if (p.workspace_bytes > 0) p.workspace = arena.output<uint8_t>(p.workspace_bytes);
     const Status status = arena.run([&](const Execution& execution) { return paged_attention(p, execution); });
     if (status.ok()) result = arena.read(out);
@@ -544,13 +551,33 @@ TEST_P(PagedAttentionCaches, KAndVOfFormatsOfTheirOwn) {
   std::vector<float> want, got;
   ASSERT_TRUE(attend(false, want).ok());
   const Status status = attend(true, got);
-  if (backend_device(GetParam()) == Device::cuda) {
-    EXPECT_EQ(status.message(),
-              "paged_attention: the formats of K, int8, and V, int4, differ in type or scaling: on CUDA they must be equal");
+  if (backend_device(backend) == Device::cuda) {
+    EXPECT_EQ(status.message(), str_cat("paged_attention: the formats of K, int8, and V, ", dtype_name(v_type),
+                                        ", differ in type or scaling: on CUDA they must be equal"));
     return;
   }
   ASSERT_TRUE(status.ok()) << status.message();
   for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-5f) << i;
+}
+
+TEST_P(PagedAttentionCaches, KAndVOfFormatsOfTheirOwn) {
+  expect_formats_of_their_own(GetParam(), DType::int4);
+  expect_formats_of_their_own(GetParam(), DType::uint4);
+}
+
+TEST_P(PagedAttentionCaches, CudaHasNoZeroPointsYet) {
+  AttentionCase c;
+  c.type = DType::uint4, c.scaling = KvScaling::token_head, c.sequences = kDecode;
+  const AttentionBatch<float> batch(c, 1);
+  Arena arena(GetParam());
+  const PagedAttentionParams p = place_attention(arena, batch.in, batch.cache.place(arena), backend_device(GetParam()));
+  const Status status = arena.run([&](const Execution& execution) { return paged_attention(p, execution); });
+  if (backend_device(GetParam()) == Device::cuda) {
+    EXPECT_EQ(status.message(), "paged_attention: the cache's type is uint4: on CUDA zero points are not supported yet");
+    EXPECT_EQ(status.code(), StatusCode::unsupported);
+  } else {
+    EXPECT_TRUE(status.ok()) << status.message();
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, PagedAttentionCaches, testing::ValuesIn(all_backends()),

@@ -646,7 +646,7 @@ TEST_P(PagedAttentionTest, RefusesWhatTheContractForbids) {
       {[](P& p) { p.ring_size = 4, p.window = 4; }, kInvalid,
        "window is 4: it must lie in 1..3 where max_seq_len, 5, is larger than the ring of 4 tokens and max_seqlen_q is 2"},
       {[](P& p) { p.kv.k.format.type = p.kv.v.format.type = kNoType; }, kUnsupported,
-       "cache.k.format.type is the unknown type 99: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8 and int4"},
+       "cache.k.format.type is the unknown type 99: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8, int4 and uint4"},
       {[](P& p) { p.kv.k.format.scaling = p.kv.v.format.scaling = static_cast<KvScaling>(4); }, kUnsupported,
        "cache.k.format.scaling is 4: supported are none, tensor, head and token_head"},
       {[](P& p) { p.kv.k.format.scaling = p.kv.v.format.scaling = KvScaling::tensor; }, kInvalid,

@@ -138,5 +138,53 @@ TEST(ComputedScale, UsesTheWholeRange) {
   }
 }
 
+TEST(OrderedBits, AreInTheOrderOfTheNumbers) {
+  const float ordered[] = {-kNan, -kInf, -3.4e38f, -1.0f, -1e-40f, -0.0f, 0.0f, 1e-40f, 1.0f, 3.4e38f, kInf, kNan};
+  for (size_t i = 0; i + 1 < std::size(ordered); ++i) EXPECT_LT(ordered_bits(ordered[i]), ordered_bits(ordered[i + 1])) << i;
+  for (const float x : ordered) {
+    const float back = from_ordered_bits(ordered_bits(x));
+    EXPECT_EQ(std::memcmp(&back, &x, sizeof x), 0) << x;
+  }
+}
+
+TEST(AsymmetricScale, FollowsTheRules) {
+  const AsymmetricScale s = asymmetric_scale(-2.0f, 5.5f);
+  EXPECT_EQ(s.scale, 0.5f);
+  EXPECT_EQ(s.reciprocal, 2.0f);
+  EXPECT_EQ(s.zero_point, -2.0f);
+  EXPECT_EQ(quantize(-2.0f, s, DType::uint4), 0);
+  EXPECT_EQ(quantize(5.5f, s, DType::uint4), 15);
+  EXPECT_EQ(quantize(-1.75f, s, DType::uint4), 0);  // ties to even
+  EXPECT_EQ(quantize(-1.25f, s, DType::uint4), 2);
+  for (const auto& [low, high] : {std::pair{kNan, kNan}, std::pair{-kNan, 1.0f}, std::pair{0.0f, kInf}, std::pair{-kInf, kInf},
+                                  std::pair{kInf, kInf}, std::pair{-3e38f, 3e38f}}) {
+    EXPECT_TRUE(std::isnan(asymmetric_scale(low, high).scale)) << low << ", " << high;
+    EXPECT_TRUE(std::isnan(asymmetric_scale(low, high).zero_point)) << low << ", " << high;
+    EXPECT_EQ(quantize(high, asymmetric_scale(low, high), DType::uint4), 0);
+  }
+  for (const auto& [low, high] :
+       {std::pair{0.0f, 0.0f}, std::pair{-0.0f, 0.0f}, std::pair{3.5f, 3.5f}, std::pair{1e-40f, 1e-38f}}) {
+    EXPECT_EQ(asymmetric_scale(low, high).scale, 0.0f) << low;
+    EXPECT_EQ(asymmetric_scale(low, high).zero_point, low);
+    EXPECT_EQ(quantize(high, asymmetric_scale(low, high), DType::uint4), 0);
+  }
+}
+
+// The ends of the range get the first and the last code, and no element is off by more than half a step.
+TEST(AsymmetricScale, UsesTheWholeRange) {
+  Random random(4);
+  for (int round = 0; round < 20000; ++round) {
+    const float unit = static_cast<float>(std::exp2(200.0 * random.uniform() - 100.0));
+    const float low = unit * static_cast<float>(random.normal()), high = low + unit * static_cast<float>(0.1 + random.uniform());
+    const AsymmetricScale s = asymmetric_scale(low, high);
+    EXPECT_EQ(quantize(low, s, DType::uint4), 0);
+    EXPECT_EQ(quantize(high, s, DType::uint4), 15);
+    const float x = std::min(high, low + (high - low) * static_cast<float>(random.uniform()));
+    const double back =
+        static_cast<double>(quantize(x, s, DType::uint4)) * static_cast<double>(s.scale) + static_cast<double>(s.zero_point);
+    EXPECT_NEAR(back, static_cast<double>(x), 0.5001 * static_cast<double>(s.scale)) << low << ", " << high;
+  }
+}
+
 }  // namespace
 }  // namespace prologue::test

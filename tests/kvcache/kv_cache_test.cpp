@@ -213,12 +213,56 @@ TEST(KvStorage, QuantisedTypesHaveScales) {
     }
     std::sort(arrays.begin(), arrays.end());
     for (size_t i = 0; i + 1 < arrays.size(); ++i) EXPECT_LE(arrays[i].first + arrays[i].second, arrays[i + 1].first);
-    EXPECT_LE(arrays.back().first + arrays.back().second, arrays.front().first + config.bytes_per_page() * 3 + 16);
+    EXPECT_LE(arrays.back().first + arrays.back().second,
+              static_cast<unsigned char*>(storage->memory().data()) + storage->memory().size_bytes());
+    EXPECT_LE(storage->memory().size_bytes(), config.bytes_per_page() * 3 + 8 * 15);  // gaps behind 8 arrays
   }
   auto storage = KvStorage::create({1, 1, 1, 1, 2, DType::f16}, Device::cpu);
   ASSERT_TRUE(storage.ok());
   EXPECT_EQ(storage->layer(0).k.format.scaling, KvScaling::none);
   EXPECT_EQ(storage->layer(0).k.scale, nullptr);
+}
+
+// K and V of types of their own: nothing overlaps, everything is aligned, and zero points are beside their scales.
+TEST(KvStorage, KAndVHaveTypesOfTheirOwn) {
+  constexpr DType kTypes[] = {DType::f32, DType::f16, DType::fp8_e4m3, DType::int8, DType::int4, DType::uint4};
+  for (const DType k : kTypes) {
+    for (const DType v : kTypes) {
+      const KvStorageConfig config{3, 3, 5, 1, 6, k, v};
+      const KvStorage storage = KvStorage::create(config, Device::cpu).value();
+      int64_t total = 0;
+      const unsigned char* end = nullptr;
+      for (int64_t layer = 0; layer < 3; ++layer) {
+        const PagedKvView view = storage.layer(layer);
+        EXPECT_EQ(view.k.format.type, k);
+        EXPECT_EQ(view.v.format.type, v);
+        for (const PagedHeads* side : {&view.k, &view.v}) {
+          EXPECT_EQ(side->scale_strides.head, side->format.type == DType::uint4       ? 2
+                                              : dtype_is_quantized(side->format.type) ? 1
+                                                                                      : 0);
+        }
+        const std::pair<const void*, int64_t> arrays[] = {{view.k.data, 90 * dtype_bits(k) / 8},
+                                                          {view.v.data, 90 * dtype_bits(v) / 8},
+                                                          {view.k.scale, 15 * 4 * view.k.scale_strides.head},
+                                                          {view.v.scale, 15 * 4 * view.v.scale_strides.head}};
+        for (const auto& [data, bytes] : arrays) {
+          if (bytes == 0) continue;
+          const auto* begin = static_cast<const unsigned char*>(data);
+          EXPECT_EQ(reinterpret_cast<uintptr_t>(begin) % 16, 0u);
+          EXPECT_TRUE(end == nullptr || begin >= end) << dtype_name(k) << ", " << dtype_name(v);
+          end = begin + bytes;
+          total += bytes;
+        }
+      }
+      EXPECT_EQ(total, config.bytes_per_page() * config.num_pages);
+      EXPECT_LE(end, static_cast<unsigned char*>(storage.memory().data()) + storage.memory().size_bytes());
+    }
+  }
+  EXPECT_EQ(KvStorage::create({1, 1, 1, 1, 3, DType::int8, DType::uint4}, Device::cpu).status().message(),
+            "KV cache: head_dim is 3: it must be even, two channels of uint4 share a byte");
+  EXPECT_EQ(
+      KvStorage::create({1, 1, 1, 1, 2, DType::int8, DType::int16}, Device::cpu).status().message(),
+      "KV cache: the type of V is int16: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8, int4 and uint4");
 }
 
 TEST(KvStorage, LayersThatDoNotExistHaveEmptyViews) {
@@ -238,10 +282,12 @@ TEST(KvStorage, SizesAreChecked) {
   EXPECT_EQ(KvStorage::create(config, Device::cpu).status().code(), StatusCode::resource_exhausted);
   EXPECT_EQ(KvStorage::create({1, 1, 1, 1, 3, DType::int4}, Device::cpu).status().message(),
             "KV cache: head_dim is 3: it must be even, two channels of int4 share a byte");
-  EXPECT_EQ(KvStorage::create({1, 1, 1, 1, 2, DType::unset}, Device::cpu).status().message(),
-            "KV cache: type is unset: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8 and int4");
-  EXPECT_EQ(KvStorage::create({1, 1, 1, 1, 2, test::kNoType}, Device::cpu).status().message(),
-            "KV cache: type is unknown: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8 and int4");
+  EXPECT_EQ(
+      KvStorage::create({1, 1, 1, 1, 2, DType::unset}, Device::cpu).status().message(),
+      "KV cache: the type of K is unset: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8, int4 and uint4");
+  EXPECT_EQ(
+      KvStorage::create({1, 1, 1, 1, 2, test::kNoType}, Device::cpu).status().message(),
+      "KV cache: the type of K is unknown: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8, int4 and uint4");
 }
 
 }  // namespace

@@ -100,11 +100,13 @@ struct AttentionBatch {
       if (c.scaling == KvScaling::token_head) {  // now and then 0, as a head of zeros has
         float& scale = (is_k ? cache.k_scale : cache.v_scale)[cache.scale_index(is_k, page, offset, head)];
         scale = random.integer(0, 19) == 0 ? 0.0f : unit * static_cast<float>(0.5 + 1.5 * random.uniform());
+        if (c.type == DType::uint4) (&scale)[1] = unit * static_cast<float>(-15.0 * random.uniform());
       }
       if (!is_k && c.v_within_k) {
-        if (c.scaling == KvScaling::token_head)
-          cache.v_scale[cache.scale_index(false, page, offset, head)] =
-              cache.k_scale[cache.scale_index(true, page, offset, head)];
+        if (c.scaling == KvScaling::token_head) {
+          std::copy_n(&cache.k_scale[cache.scale_index(true, page, offset, head)], c.type == DType::uint4 ? 2 : 1,
+                      &cache.v_scale[cache.scale_index(false, page, offset, head)]);
+        }
         continue;
       }
       std::vector<float> values(static_cast<size_t>(is_k ? c.head_dim : c.v_width()));

@@ -50,8 +50,8 @@ AttentionCache::AttentionCache(const AttentionCase& c, int64_t num_pages) {
       v_offset = p * h * k;
       elements = num_pages * p * h * (k + v);
       break;
-    case KvLayout::odd: {  // nothing is aligned; int4 wants even strides
-      const int64_t gap = c.type == DType::int4 ? 2 : 1;
+    case KvLayout::odd: {  // nothing is aligned; types of 4 bits want even strides
+      const int64_t gap = dtype_bits(c.type) == 4 ? 2 : 1;
       view.k.strides = {(p * h * (k + gap) + 3 * gap), h * (k + gap), k + gap};
       view.v.strides = {p * h * (v + 3 * gap) + gap, v + 3 * gap, p * (v + 3 * gap)};
       v_offset = num_pages * view.k.strides.page + gap;
@@ -64,15 +64,16 @@ AttentionCache::AttentionCache(const AttentionCase& c, int64_t num_pages) {
     v_offset = 0;
   }
   data.assign(static_cast<size_t>((elements * dtype_bits(c.type) + 7) / 8), kPoison);
+  const int64_t n = c.type == DType::uint4 ? 2 : 1;  // scale, zero point
   const auto scale_count = [&] {
     if (c.scaling == KvScaling::tensor) return int64_t{1};
     if (c.scaling == KvScaling::head) return h;
-    return c.scaling == KvScaling::token_head ? num_pages * p * h + num_pages * 3 : 0;
+    return c.scaling == KvScaling::token_head ? (num_pages * p * h + num_pages * 3) * n : 0;
   }();
   k_scale.assign(static_cast<size_t>(scale_count), std::numeric_limits<float>::quiet_NaN());
   v_scale = k_scale;
-  view.k.scale_strides = {p * h + 3, h, 1};
-  view.v.scale_strides = {p * h + 2, 1, p};
+  view.k.scale_strides = {(p * h + 3) * n, h * n, n};
+  view.v.scale_strides = {(p * h + 2) * n, n, p * n};
 }
 
 int64_t AttentionCache::element(bool is_k, int64_t page, int64_t offset, int64_t head, int64_t d) const {
@@ -99,8 +100,11 @@ void AttentionCache::store(bool is_k, int64_t page, int64_t offset, int64_t head
         std::memcpy(&data[at * sizeof stored], &stored, sizeof stored);
       });
     } else {
-      const uint8_t code = quantize(values[d], scale == 0.0f ? 0.0f : 1.0f / scale, format.type);
-      if (format.type != DType::int4) {
+      const float reciprocal = scale == 0.0f ? 0.0f : 1.0f / scale;
+      const uint8_t code = format.type == DType::uint4
+                               ? quantize(values[d], {{scale, reciprocal}, zero_point(is_k, page, offset, head)}, format.type)
+                               : quantize(values[d], reciprocal, format.type);
+      if (dtype_bits(format.type) != 4) {
         data[at] = code;
       } else {
         unsigned char& byte = data[at / 2];
@@ -119,10 +123,11 @@ double AttentionCache::value(bool is_k, int64_t page, int64_t offset, int64_t he
       return static_cast<double>(to_float(stored));
     });
   }
-  const uint8_t code = format.type != DType::int4 ? data[at] : static_cast<uint8_t>(data[at / 2] >> (at % 2 * 4));
+  const uint8_t code = dtype_bits(format.type) != 4 ? data[at] : static_cast<uint8_t>(data[at / 2] >> (at % 2 * 4));
   const double number = oracle::value_of_code(code, quantized(format.type));
   if (format.scaling == KvScaling::none) return number;
-  return number * static_cast<double>((is_k ? k_scale : v_scale)[scale_index(is_k, page, offset, head)]);
+  const double scaled = number * static_cast<double>((is_k ? k_scale : v_scale)[scale_index(is_k, page, offset, head)]);
+  return format.type == DType::uint4 ? scaled + static_cast<double>(zero_point(is_k, page, offset, head)) : scaled;
 }
 
 PagedKvView AttentionCache::place(Arena& arena) const {

@@ -23,6 +23,11 @@ struct AttentionCache {
   int64_t element(bool is_k, int64_t page, int64_t offset, int64_t head, int64_t d) const;
   size_t scale_index(bool is_k, int64_t page, int64_t offset, int64_t head) const;
 
+  // Of uint4.
+  float zero_point(bool is_k, int64_t page, int64_t offset, int64_t head) const {
+    return (is_k ? k_scale : v_scale)[scale_index(is_k, page, offset, head) + 1];
+  }
+
   // One head of K or V from floats, as the cache stores it.
   void store(bool is_k, int64_t page, int64_t offset, int64_t head, const std::vector<float>& values);
 

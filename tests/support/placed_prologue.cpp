@@ -117,6 +117,13 @@ float PlacedPrologue<T>::cache_scale(bool is_v, int64_t slot, int64_t head) cons
 }
 
 template <class T>
+float PlacedPrologue<T>::cache_zero_point(bool is_v, int64_t slot, int64_t head) const {
+  float value;
+  std::memcpy(&value, bytes_at(scale_of(is_v, slot, head) + 1, sizeof value).data(), sizeof value);
+  return value;
+}
+
+template <class T>
 const unsigned char* PlacedPrologue<T>::cache_head(bool is_v, int64_t slot, int64_t head) const {
   const PageStrides& s = is_v ? params_.cache.v.strides : params_.cache.k.strides;
   const int64_t at = slot / case_.page_size * s.page + slot % case_.page_size * s.token + head * s.head;
@@ -317,10 +324,10 @@ void PlacedPrologue<T>::place_cache() {
   cache.v.strides = placement.v_strides;
   cache.k.format.scaling = cache.v.format.scaling = c.scaling;
   if (c.scaling == KvScaling::token_head) {
-    const int64_t h = c.num_kv_heads;
-    cache.k.scale_strides = {c.page_size * h, h, 1};
-    cache.v.scale_strides = {c.page_size * (h + 1) + 3, 1, c.page_size};
-    cache.k.scale = add_output<float>(data_.num_pages * c.page_size * h, 0, "K scales");
+    const int64_t h = c.num_kv_heads, n = type_ == DType::uint4 ? 2 : 1;  // scale, zero point
+    cache.k.scale_strides = {c.page_size * h * n, h * n, n};
+    cache.v.scale_strides = {c.page_size * (h + 1) * n + 3, n, c.page_size * n};
+    cache.k.scale = add_output<float>(data_.num_pages * c.page_size * h * n, 0, "K scales");
     cache.v.scale = add_output<float>(data_.num_pages * cache.v.scale_strides.page, 0, "V scales");
   } else if (c.scaling != KvScaling::none) {
     cache.k.scale = arena_.input(data_.k_scale);

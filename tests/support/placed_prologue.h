@@ -56,6 +56,7 @@ class PlacedPrologue {
     return bytes_at(cache_head(is_v, slot, head), cache_head_bytes(is_v));
   }
   float cache_scale(bool is_v, int64_t slot, int64_t head) const;
+  float cache_zero_point(bool is_v, int64_t slot, int64_t head) const;  // uint4 only
   // `count` bytes at a pointer into an output.
   std::vector<unsigned char> bytes_at(const void* pointer, int64_t count) const;
 

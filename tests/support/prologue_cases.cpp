@@ -228,7 +228,8 @@ std::vector<PrologueCase> make_feature_cases() {
                                                 {DType::int8, KvScaling::token_head},
                                                 {DType::int4, KvScaling::tensor},
                                                 {DType::int4, KvScaling::head},
-                                                {DType::int4, KvScaling::token_head}};
+                                                {DType::int4, KvScaling::token_head},
+                                                {DType::uint4, KvScaling::token_head}};
   for (const auto& [type, scaling] : stores) {
     const auto stored = [&, kv = type, how = scaling](const auto& change) {
       add([&](PrologueCase& c) { c.kv_type = kv, c.scaling = how, change(c); });
@@ -350,10 +351,10 @@ PrologueCase random_case(uint64_t seed) {
   c.cached = !rarely();
   if (!c.cached) c.k_out = c.v_out = true;
 
-  if (coin()) c.kv_type = kKvTypes[random.integer(0, 6)];
+  if (coin()) c.kv_type = kKvTypes[random.integer(0, 7)];
   if (c.kv_type && !dtype_is_activation(*c.kv_type)) {
     const bool fp8 = *c.kv_type == DType::fp8_e4m3 || *c.kv_type == DType::fp8_e5m2;
-    c.scaling = static_cast<KvScaling>(random.integer(fp8 ? 0 : 1, 3));
+    c.scaling = static_cast<KvScaling>(*c.kv_type == DType::uint4 ? 3 : random.integer(fp8 ? 0 : 1, 3));
   }
   c.page_size = rarely() ? random.integer(1, 64) : random.integer(1, 8);
   c.layout = any(CacheLayout::odd);

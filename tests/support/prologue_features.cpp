@@ -151,9 +151,9 @@ void add_stores(FeatureList& f) {
     for (const KvScaling scaling : scalings) {
       const char* scales[] = {"", " with a scale per tensor", " with a scale per head", " with computed scales"};
       const std::string stored =  // int4 runs in one kernel whatever its scales are
-          type == DType::int4 ? dtype_name(type) : str_cat(dtype_name(type), scales[static_cast<int>(scaling)]);
+          dtype_bits(type) == 4 ? dtype_name(type) : str_cat(dtype_name(type), scales[static_cast<int>(scaling)]);
       f.add(stored, [&](PrologueCase& c) { c.kv_type = type, c.scaling = scaling; });
-      f.add(type == DType::int4 ? stored : stored + " after norm and bias", [&](PrologueCase& c) {
+      f.add(dtype_bits(type) == 4 ? stored : stored + " after norm and bias", [&](PrologueCase& c) {
         c.kv_type = type, c.scaling = scaling, c.norm = NormPlacement::before_rope, c.bias_q = c.bias_k = c.bias_v = true;
       });
     }
@@ -166,6 +166,8 @@ void add_stores(FeatureList& f) {
   for (const DType type : {DType::fp8_e4m3, DType::fp8_e5m2}) stores(type, {kNone, kTensor, kHead, kComputed});
   f.row("IntCaches", "Cache in int8, int4; scale per tensor, per head, or computed per token and head");
   for (const DType type : {DType::int8, DType::int4}) stores(type, {kTensor, kHead, kComputed});
+  f.row("ZeroPoints", "Cache in uint4; scale and zero point computed per token and head");
+  stores(DType::uint4, {kComputed});
   f.row("Fp8Queries", "Q as fp8, scale given or computed per token and head");
   for (const KvScaling scaling : {kTensor, kComputed}) {
     f.add(scaling == kTensor ? "scale given" : "scale computed", [&](PrologueCase& c) { c.q8 = scaling; });

@@ -101,13 +101,25 @@ class Comparison {
 
   // The codes of one head under the scale that is stored beside them or was given.
   void expect_codes(const char* name, int64_t token, const std::vector<unsigned char>& bytes, const oracle::Element* want,
-                    int64_t dim, oracle::Quantized type, float scale, bool computed) {
-    double largest = 0.0, largest_error = 0.0;
+                    int64_t dim, oracle::Quantized type, float scale, bool computed, float zero_point = 0.0f) {
+    double largest = 0.0, largest_error = 0.0, low_end = want[0].value, high_end = low_end;
     for (int64_t i = 0; i < dim; ++i) {
       largest = std::max(largest, std::fabs(want[i].value));
       largest_error = std::max(largest_error, error_of(want[i]));
+      low_end = std::min(low_end, want[i].value);
+      high_end = std::max(high_end, want[i].value);
     }
-    if (computed) {
+    const bool asymmetric = type == oracle::Quantized::uint4;
+    if (asymmetric) {
+      const double zero = static_cast<double>(zero_point), range = high_end - low_end, got = 15.0 * static_cast<double>(scale);
+      const bool none = scale == 0.0f && range < 4.5e-38 + 2.0 * largest_error;  // 1 / (range / 15) has no float32
+      if (!(std::fabs(zero - low_end) <= largest_error) ||
+          !(none || std::fabs(got - range) <= 2.0 * largest_error + 0x1p-22 * range)) {
+        ADD_FAILURE() << name << " of token " << token << ": the zero point is " << zero_point << ", the smallest value "
+                      << low_end << "; 15 steps are " << got << ", the range is " << range;
+        return;
+      }
+    } else if (computed) {
       const double got = static_cast<double>(scale) * oracle::largest_value(type);
       if (!(std::fabs(got - largest) <= largest_error + 0x1p-22 * largest)) {
         ADD_FAILURE() << name << " of token " << token << ": the scale makes " << got
@@ -116,18 +128,20 @@ class Comparison {
       }
     }
     for (int64_t i = 0; i < dim; ++i) {
-      uint8_t code = bytes[static_cast<size_t>(type == oracle::Quantized::int4 ? i / 2 : i)];
-      if (type == oracle::Quantized::int4) code = i % 2 == 0 ? code & 15 : code >> 4;
+      const bool packed = type == oracle::Quantized::int4 || asymmetric;
+      uint8_t code = bytes[static_cast<size_t>(packed ? i / 2 : i)];
+      if (packed) code = i % 2 == 0 ? code & 15 : code >> 4;
       const double got = oracle::value_of_code(code, type);
       double low = 0.0, high = 0.0;
       if (scale != 0.0f) {
-        const double error = error_of(want[i]) + 0x1p-22 * std::fabs(want[i].value);  // the reciprocal and the product round too
-        low = oracle::nearest_value((want[i].value - error) / static_cast<double>(scale), type);
-        high = oracle::nearest_value((want[i].value + error) / static_cast<double>(scale), type);
+        const double value = want[i].value - static_cast<double>(zero_point);
+        const double error = error_of(want[i]) + 0x1p-22 * std::fabs(value);  // the reciprocal and the product round too
+        low = oracle::nearest_value((value - error) / static_cast<double>(scale), type);
+        high = oracle::nearest_value((value + error) / static_cast<double>(scale), type);
       }
       if (got >= low && got <= high) continue;
-      ADD_FAILURE() << name << " of token " << token << ", channel " << i << ": got " << got << " * " << scale << ", want "
-                    << want[i].value << ", that is " << low << ".." << high;
+      ADD_FAILURE() << name << " of token " << token << ", channel " << i << ": got " << got << " * " << scale << " + "
+                    << zero_point << ", want " << want[i].value << ", that is " << low << ".." << high;
       return;
     }
   }
@@ -191,8 +205,10 @@ class Comparison {
         if (case_.scaling == KvScaling::tensor) scale = given.front();
         if (case_.scaling == KvScaling::head) scale = given[static_cast<size_t>(h)];
         if (case_.scaling == KvScaling::token_head) scale = take(placed_.scale_of(is_v, slot, h));
+        const float zero_point = placed_.cache_type() == DType::uint4 ? take(placed_.scale_of(is_v, slot, h) + 1) : 0.0f;
         expect_codes(is_v ? "v" : "k", token, take_bytes(placed_.cache_head(is_v, slot, h), placed_.cache_head_bytes(is_v)),
-                     rows[static_cast<size_t>(token)].data() + h * dim, dim, type, scale, case_.scaling == KvScaling::token_head);
+                     rows[static_cast<size_t>(token)].data() + h * dim, dim, type, scale, case_.scaling == KvScaling::token_head,
+                     zero_point);
       }
     }
   }

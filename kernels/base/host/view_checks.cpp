@@ -130,12 +130,22 @@ Region cache_scale_region(const char* name, const PagedHeads& side, const PagedK
     case KvScaling::token_head:
       return {name,
               side.scale,
-              size,
+              scales_of_head(side.format) * size,
               size,
               {cache.num_pages, cache.page_size, cache.num_kv_heads},
               {bytes_of(strides.page, 32), bytes_of(strides.token, 32), bytes_of(strides.head, 32)}};
   }
   return array_region(name, side.scale, 0, size);
+}
+
+std::string kv_type_names() {
+  std::string names;
+  for (auto type = DType::f32; dtype_valid(type); type = static_cast<DType>(static_cast<int32_t>(type) + 1)) {
+    if (!dtype_is_kv(type)) continue;
+    const bool last = !dtype_is_kv(static_cast<DType>(static_cast<int32_t>(type) + 1));
+    names += str_cat(names.empty() ? "" : last && type != DType::bf16 ? " and " : ", ", dtype_name(type));
+  }
+  return names;
 }
 
 std::string dtype_text(DType type) {
@@ -319,8 +329,7 @@ namespace {
 Status check_format(const char* operation, const char* name, const PagedHeads& side) {
   const auto [type, scaling] = side.format;
   if (!dtype_is_kv(type)) {
-    return unsupported(operation, ": ", name, ".format.type is ", dtype_text(type),
-                       ": supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8 and int4");
+    return unsupported(operation, ": ", name, ".format.type is ", dtype_text(type), ": supported are ", kv_type_names());
   }
   if (scaling < KvScaling::none || scaling > KvScaling::token_head) {
     return unsupported(operation, ": ", name, ".format.scaling is ", static_cast<int32_t>(scaling),
@@ -330,15 +339,20 @@ Status check_format(const char* operation, const char* name, const PagedHeads& s
     return invalid_argument(operation, ": ", name, ".format.scaling is given, but the type is ", dtype_name(type),
                             ": float types have no scales");
   }
-  if ((type == DType::int8 || type == DType::int4) && scaling == KvScaling::none) {
+  if (!dtype_is_fp8(type) && dtype_is_quantized(type) && scaling == KvScaling::none) {
     return invalid_argument(operation, ": ", name, ".format.scaling is none, but the type is ", dtype_name(type),
                             ": integer types need scales");
   }
-  if (type != DType::int4) return {};
+  if (type == DType::uint4 && scaling != KvScaling::token_head) {
+    return invalid_argument(operation, ": ", name,
+                            ".format.type is uint4, but the scaling is not token_head: each token and head ",
+                            "needs a scale and a zero point");
+  }
+  if (dtype_bits(type) != 4) return {};
   for (const int64_t stride : {side.strides.page, side.strides.token, side.strides.head}) {
     if (stride % 2 == 0) continue;
-    return invalid_argument(operation, ": a stride of ", name, " is ", stride,
-                            ": it must be even, two channels of int4 share a byte");
+    return invalid_argument(operation, ": a stride of ", name, " is ", stride, ": it must be even, two channels of ",
+                            dtype_name(type), " share a byte");
   }
   return {};
 }

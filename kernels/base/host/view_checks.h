@@ -49,6 +49,9 @@ Region cache_scale_region(const char* name, const PagedHeads& side, const PagedK
 // "int16", or "the unknown type 99".
 std::string dtype_text(DType type);
 
+// The types of a cache, for messages: "float32, ... and int4".
+PROLOGUE_API std::string kv_type_names();
+
 Status check_range(const char* operation, const char* name, int64_t value, int64_t low, int64_t high);
 Status check_dtype(const char* operation, const char* name, DType dtype);
 Status check_device(const char* operation, Device device);

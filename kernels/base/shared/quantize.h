@@ -1,5 +1,5 @@
 // The elements of a quantised cache, written once for host and device: conversions round to nearest even and saturate.
-// attention_prologue.h states the rules.
+// KvFormat in views.h states the rules.
 #pragma once
 
 #include <cstdint>
@@ -121,6 +121,41 @@ PROLOGUE_HOST_DEVICE inline float dequantize(uint8_t code, float scale, DType ty
   if (type == DType::fp8_e5m2) return multiply_rounded(from_fp8_e5m2(code), scale);
   if (type == DType::int8) return multiply_rounded(static_cast<float>(static_cast<int8_t>(code)), scale);
   return multiply_rounded(static_cast<float>(static_cast<int8_t>(static_cast<uint8_t>(code << 4)) / 16), scale);
+}
+
+// ---- uint4: a scale and a zero point ----------------------------------------------------------------------------------------
+
+// x as an integer: -NaN < -infinity < ... < -0 < +0 < ... < infinity < NaN. So smallest and largest values do not depend on the
+// order of comparisons, and no NaN is lost.
+PROLOGUE_HOST_DEVICE inline uint32_t ordered_bits(float x) {
+  const uint32_t bits = detail::bits_of(x);
+  return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
+}
+PROLOGUE_HOST_DEVICE inline float from_ordered_bits(uint32_t ordered) {
+  return detail::float_of(ordered >> 31 != 0 ? ordered & 0x7fffffffu : ~ordered);
+}
+
+struct AsymmetricScale : HeadScale {
+  float zero_point = 0.0f;  // the value of code 0
+};
+
+PROLOGUE_HOST_DEVICE inline AsymmetricScale asymmetric_scale(float smallest, float largest) {
+  const float range = add_rounded(largest, -smallest);
+  if (magnitude_bits(range) >= detail::kInfinityBits) {  // also if one of the two is a NaN or an infinity
+    const float nan = detail::float_of(0x7fc00000u);
+    return {{nan, 0.0f}, nan};
+  }
+  const float scale = divide_rounded(range, 15.0f);
+  const float reciprocal = divide_rounded(1.0f, scale);
+  if (detail::bits_of(reciprocal) >= detail::kInfinityBits) return {{0.0f, 0.0f}, smallest};
+  return {{scale, reciprocal}, smallest};
+}
+
+// The code of x in a type of 4 bits; int4's zero point is 0, which changes no x.
+PROLOGUE_HOST_DEVICE inline uint8_t quantize(float x, const AsymmetricScale& by, DType type) {
+  if (by.reciprocal == 0.0f) return 0;
+  const float steps = multiply_rounded(add_rounded(x, -by.zero_point), by.reciprocal);
+  return static_cast<uint8_t>(to_integer(steps, type == DType::uint4 ? 15 : 7)) & 0x0fu;
 }
 
 }  // namespace prologue
