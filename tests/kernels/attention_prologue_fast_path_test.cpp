@@ -72,6 +72,11 @@ std::string kernel_of(const AttentionPrologueParams& params) {
 std::string kernel_with(DType dtype, std::initializer_list<Change> changes) {
   AttentionPrologueParams p = call(dtype);
   for (const Change& change : changes) change(p);
+  if (rope_rows_are_given(p.rope.source)) {  // the table of the rotary_dim that the changes have left
+    const RopeSource source = p.rope.source;
+    set_cos_sin_table(p.rope, p.rope.cos.data, DType::f32, p.rope.max_position);
+    p.rope.source = source;
+  }
   return kernel_of(p);
 }
 
