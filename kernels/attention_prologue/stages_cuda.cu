@@ -99,6 +99,7 @@ Status kv_write(const KvWriteParams& p, cudaStream_t stream) {
   fused.places.position_axis_stride = p.position_axis_stride;
   fused.rotation.num_axes = p.num_axes;
   fused.rotation.max_position = p.max_position;
+  fused.rotation.past_table = p.past_table;
   fused.cache = p.cache;
   fused.places.slot_mapping = p.slot_mapping;
   fused.faults = p.faults;
