@@ -171,29 +171,29 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
 
   if (!layer) {
     bool q_goes_out = false;
+    int q = -1;
     if (choices.chance(2)) {  // three views of one packed buffer
       const int64_t q_width = times(p.num_q_heads, p.head_dim), k_width = times(p.num_kv_heads, p.head_dim);
       const int64_t row = choices.stride(plus(plus(q_width, k_width), times(p.num_kv_heads, v_width)));
       p.q = {nullptr, row, p.head_dim};
       p.k = {nullptr, row, p.head_dim};
       p.v = {nullptr, row, v_width};
-      const int first =
-          map.array("q", p.q.data, view_extent(p.q, p.num_tokens, p.num_q_heads, p.head_dim, bits), Use::read, type);
+      q = map.array("q", p.q.data, view_extent(p.q, p.num_tokens, p.num_q_heads, p.head_dim, bits), Use::read, type);
       if (has_k) {
         const int k =
             map.optional("k", p.k.data, view_extent(p.k, p.num_tokens, p.num_kv_heads, p.head_dim, bits), Use::read, type);
-        if (p.num_q_heads > 0) map.place(k, first, times(q_width, bits) / 8);
+        if (p.num_q_heads > 0) map.place(k, q, times(q_width, bits) / 8);
       }
       if (has_v) {
         const int v = map.optional("v", p.v.data, view_extent(p.v, p.num_tokens, p.num_kv_heads, v_width, bits), Use::read, type);
-        if (p.num_q_heads > 0) map.place(v, first, times(plus(q_width, k_width), bits) / 8);
+        if (p.num_q_heads > 0) map.place(v, q, times(plus(q_width, k_width), bits) / 8);
       }
       if (choices.chance(3)) {
         q_goes_out = true;
         p.q_out = {nullptr, p.q.token_stride, p.q.head_stride};
         map.in_place(
-            map.array("q_out", p.q_out.data, view_extent(p.q_out, p.num_tokens, p.num_q_heads, p.head_dim, bits), Use::write),
-            first, true);
+            map.array("q_out", p.q_out.data, view_extent(p.q_out, p.num_tokens, p.num_q_heads, p.head_dim, bits), Use::write), q,
+            true);
       }
     } else {
       const auto input = [&](const char* name, HeadsView& view, int64_t num_heads, int64_t width) {
@@ -209,7 +209,7 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
         map.in_place(map.optional(name, view.data, view_extent(view, p.num_tokens, num_heads, width, bits), Use::write), in_array,
                      same);
       };
-      const int q = input("q", p.q, p.num_q_heads, p.head_dim);
+      q = input("q", p.q, p.num_q_heads, p.head_dim);
       q_goes_out = choices.chance(2);
       if (q_goes_out) output("q_out", p.q_out, p.q, q, p.num_q_heads, p.head_dim);
       const int k = has_k ? input("k", p.k, p.num_kv_heads, p.head_dim) : -1;
@@ -229,7 +229,9 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
       } else {
         const HeadStrides s = head_strides(choices, p.num_tokens, p.num_q_heads, p.head_dim);
         p.q_out = {nullptr, s.token, s.head};
-        map.array("q_out", p.q_out.data, view_extent(p.q_out, p.num_tokens, p.num_q_heads, p.head_dim, bits), Use::write);
+        map.in_place(
+            map.array("q_out", p.q_out.data, view_extent(p.q_out, p.num_tokens, p.num_q_heads, p.head_dim, bits), Use::write), q,
+            false);
       }
     }
   }
