@@ -5,6 +5,7 @@
 #pragma once
 
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
+#include <prologue/kernels/base/shared/reciprocal_root.h>
 #include <prologue/kernels/attention_prologue/head_lanes.cuh>
 #include <prologue/kernels/base/device/head_unit.cuh>
 
@@ -39,7 +40,7 @@ struct NoSteps {
 };
 
 __device__ inline float inverse_root_mean(float sum, float inverse_count, float eps) {
-  return __frcp_rn(__fsqrt_rn(__fadd_rn(__fmul_rn(sum, inverse_count), eps)));
+  return reciprocal_root(add_rounded(multiply_rounded(sum, inverse_count), eps));
 }
 
 template <class T, int V, int kHeads, class Steps>

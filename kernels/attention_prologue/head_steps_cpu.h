@@ -6,13 +6,13 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <type_traits>
 
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
 #include <prologue/kernels/base/dtype.h>
 #include <prologue/kernels/base/host/head_cpu.h>
+#include <prologue/kernels/base/shared/reciprocal_root.h>
 
 namespace prologue::cpu {
 
@@ -62,7 +62,7 @@ inline float square_sum(const float* x, int64_t head_dim) {
   return head_sum(x, head_dim, [](float value) { return value * value; });
 }
 
-inline float inverse_root_mean(float sum, float inverse_count, float eps) { return 1.0f / std::sqrt(sum * inverse_count + eps); }
+inline float inverse_root_mean(float sum, float inverse_count, float eps) { return reciprocal_root(sum * inverse_count + eps); }
 
 // Rounds the values as if they were stored as T and loaded again.
 template <class T>
