@@ -278,7 +278,7 @@ __global__ void __launch_bounds__(bounds_of(V, kUnits, kHints, kFeatures).thread
     } else {
 #pragma unroll
       for (int n = 0; n < kAtOnce; ++n) {
-        const bool changed = plan.biased | plan.normed | plan.rotated;
+        const bool changed = plan.biased | (plan.normed & !is_v) | plan.rotated;
         store.store<kHintedStores, T, V>(first + n, changed ? narrow<T, V>(values[n]) : data[first + n]);
       }
     }
