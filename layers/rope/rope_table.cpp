@@ -35,9 +35,9 @@ Result<std::vector<float>> fill_table(const RopeFrequencies& frequencies, int64_
   for (int64_t p = 0; p < max_position; ++p) {
     float* row = table.data() + static_cast<size_t>(p) * 2 * half;
     for (size_t i = 0; i < half; ++i) {
-      const CosSin turn = entry(p, frequencies.inv_freq[i], frequencies.attention_factor, precision);
-      row[i] = turn.cos;
-      row[half + i] = turn.sin;
+      const CosSin value = entry(p, frequencies.inv_freq[i], frequencies.attention_factor, precision);
+      row[i] = value.cos;
+      row[half + i] = value.sin;
     }
   }
   return table;
