@@ -8,6 +8,7 @@
 
 #include <prologue/kernels/paged_attention/attention_args.cuh>
 #include <prologue/kernels/paged_attention/cache_codes.cuh>
+#include <prologue/kernels/base/device/instructions.cuh>
 
 namespace prologue::cuda {
 
@@ -61,38 +62,6 @@ __device__ inline bool find_tile(const AttentionArgs& args, RowTile& tile) {
     return true;
   }
   return false;
-}
-
-__device__ inline uint32_t shared_address(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
-
-__device__ inline void load_matrices(uint32_t (&out)[4], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
-               : "r"(address));
-}
-
-__device__ inline void load_matrices_transposed(uint32_t (&out)[4], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
-               : "r"(address));
-}
-
-// c [16, 8] += a [16, 16] b [16, 8].
-template <class T>
-__device__ inline void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  } else {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  }
 }
 
 // Where a position's keys and values are; negative if there are none.
@@ -162,8 +131,7 @@ __global__ void __launch_bounds__(MmaTile<T, kHeadDim, kQuantized, kMaxKeys>::kT
     prefill_mma_kernel(const __grid_constant__ AttentionArgs args) {
   using Tile = MmaTile<T, kHeadDim, kQuantized, kMaxKeys>;
   constexpr int kChunks = kHeadDim / 8;  // of 16 bytes, in a row
-  extern __shared__ __align__(16) unsigned char shared_bytes[];
-  Tile& shared = *reinterpret_cast<Tile*>(shared_bytes);
+  Tile& shared = *dynamic_shared<Tile>();
   const PagedAttentionParams& p = args.p;
   RowTile tile;
   if (!find_tile<Tile::kRows>(args, tile)) return;
@@ -297,13 +265,13 @@ __global__ void __launch_bounds__(MmaTile<T, kHeadDim, kQuantized, kMaxKeys>::kT
 #pragma unroll
     for (int c = 0; c < kHeadDim / 16; ++c) {
       uint32_t a[4];
-      load_matrices(a, shared_address(&shared.q[warp * 16 + lane % 16][c * 16 + lane / 16 * 8]));
+      load_matrices(a, &shared.q[warp * 16 + lane % 16][c * 16 + lane / 16 * 8]);
 #pragma unroll
       for (int n = 0; n < Tile::kKeys / 16; ++n) {
         uint32_t b[4];
-        load_matrices(b, shared_address(&shared.k[n * 16 + lane % 8 + lane / 16 * 8][c * 16 + lane / 8 % 2 * 8]));
-        multiply<T>(score[2 * n], a, b[0], b[1]);
-        multiply<T>(score[2 * n + 1], a, b[2], b[3]);
+        load_matrices(b, &shared.k[n * 16 + lane % 8 + lane / 16 * 8][c * 16 + lane / 8 % 2 * 8]);
+        multiply_matrices<T>(score[2 * n], a, b[0], b[1]);
+        multiply_matrices<T>(score[2 * n + 1], a, b[2], b[3]);
       }
     }
     if constexpr (kQuantized) {
@@ -374,9 +342,9 @@ __global__ void __launch_bounds__(MmaTile<T, kHeadDim, kQuantized, kMaxKeys>::kT
 #pragma unroll
       for (int c = 0; c < kHeadDim / 16; ++c) {
         uint32_t b[4];
-        load_matrices_transposed(b, shared_address(&shared.v[n * 16 + lane % 16][c * 16 + lane / 16 * 8]));
-        multiply<T>(out[2 * c], a, b[0], b[1]);
-        multiply<T>(out[2 * c + 1], a, b[2], b[3]);
+        load_matrices_transposed(b, &shared.v[n * 16 + lane % 16][c * 16 + lane / 16 * 8]);
+        multiply_matrices<T>(out[2 * c], a, b[0], b[1]);
+        multiply_matrices<T>(out[2 * c + 1], a, b[2], b[3]);
       }
     }
     if (more) {
@@ -453,8 +421,7 @@ __global__ void __launch_bounds__(SimpleTile<kHeadDim, kSmall>::kThreads, 1)
   constexpr int kRowsOfThread = Tile::kRows / 16;
   constexpr int kKeysOfThread = Tile::kKeys / 16;
   constexpr int kChunks = kHeadDim / 64;
-  extern __shared__ __align__(16) unsigned char shared_bytes[];
-  Tile& shared = *reinterpret_cast<Tile*>(shared_bytes);
+  Tile& shared = *dynamic_shared<Tile>();
   auto& keys = shared.kv[0];
   auto& values = shared.kv[kSmall ? 0 : 1];
   const PagedAttentionParams& p = args.p;

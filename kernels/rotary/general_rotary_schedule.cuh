@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include <prologue/kernels/rotary/rotary_unit.cuh>
+#include <prologue/kernels/base/device/instructions.cuh>
 
 namespace prologue::cuda {
 
@@ -70,8 +71,7 @@ template <class T, int V>
 __global__ void __launch_bounds__(kMaxRotaryThreads)
     general_rotary_kernel(const __grid_constant__ RotaryParams p, const __grid_constant__ RotaryFrequencies frequencies) {
   using A = RotaryArithmetic<T>;
-  extern __shared__ __align__(16) char shared[];
-  A* rotations = reinterpret_cast<A*>(shared);
+  A* rotations = dynamic_shared<A>();
   const int pairs = static_cast<int>(p.rope.rotary_dim / 2), step = static_cast<int>(gridDim.y * blockDim.y);
   const int64_t token = blockIdx.x;
   const HeadLayout layout = {static_cast<int32_t>(p.head_dim), static_cast<int32_t>(p.rope.rotary_dim),

@@ -13,6 +13,7 @@
 #include <prologue/kernels/base/shared/rotation.h>
 #include <prologue/kernels/base/views.h>
 #include <prologue/kernels/base/device/cuda_types.cuh>
+#include <prologue/kernels/base/device/instructions.cuh>
 
 namespace prologue::cuda {
 
@@ -219,16 +220,12 @@ struct UnitAngles {
   float sin[V];
 };
 
-// 16 bytes or fewer that are read again and again: they leave the L2 last.
+// 16 bytes or fewer that are read again and again.
 template <int kBytes>
 __device__ inline Bytes<kBytes> load_kept(const void* from) {
   if constexpr (kBytes == 16) {
-    uint64_t policy;
-    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
     Bytes<16> bytes;
-    asm volatile("ld.global.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-                 : "=r"(bytes.words[0]), "=r"(bytes.words[1]), "=r"(bytes.words[2]), "=r"(bytes.words[3])
-                 : "l"(from), "l"(policy));
+    load_kept(from, bytes.words);
     return bytes;
   } else {
     return load_bytes<kBytes, false>(from);
@@ -295,17 +292,12 @@ __device__ inline void multiply_weight(UnitValues<V>& values, const Unit<T, V>& 
 template <int V>
 __device__ inline uint32_t largest_magnitude(const UnitValues<V>& values) {
   float largest[V];
-  const auto larger = [](float x, float y) {
-    float result;
-    asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(fabsf(x)), "f"(fabsf(y)));
-    return result;
-  };
 #pragma unroll
-  for (int i = 0; i < V; ++i) largest[i] = larger(values.x[i], values.x[V + i]);
+  for (int i = 0; i < V; ++i) largest[i] = larger_magnitude(values.x[i], values.x[V + i]);
 #pragma unroll
   for (int step = V / 2; step > 0; step /= 2) {
 #pragma unroll
-    for (int i = 0; i < step; ++i) largest[i] = larger(largest[i], largest[i + step]);
+    for (int i = 0; i < step; ++i) largest[i] = larger_magnitude(largest[i], largest[i + step]);
   }
   return magnitude_bits(largest[0]);
 }
