@@ -40,6 +40,10 @@ bool narrow(int64_t stride, int64_t count, int64_t size) {
   return stride <= std::numeric_limits<uint32_t>::max() / size / std::max<int64_t>(count, 1);
 }
 
+// The array that positions come from; neither may be there.
+const IndexView& index_of(const RotaryPositions& q) { return q.ids.data != nullptr ? q.ids : q.offsets; }
+int64_t size_of(const IndexView& index) { return index.data != nullptr ? dtype_size(index.type) : 4; }
+
 bool lean(const RotaryParams& p, int64_t vector) {
   const Rope& a = p.rope;
   const RotaryPositions& q = p.positions;
@@ -55,7 +59,7 @@ bool lean(const RotaryParams& p, int64_t vector) {
   for (const IndexView* view : {&q.ids, &q.offsets}) {
     if (view->data != nullptr && dtype_size(view->type) < 4) return false;
   }
-  const int64_t index_size = dtype_size(q.ids.data != nullptr ? q.ids.type : q.offsets.type);
+  const int64_t index_size = size_of(index_of(q));
   const int64_t index_batch = q.ids.data != nullptr ? q.batch_stride : q.offsets_stride;
   if (!narrow(index_batch, 1, index_size) || !narrow(q.token_stride, 1, index_size)) return false;
   const int64_t size = dtype_size(a.type);
@@ -80,8 +84,8 @@ LeanRotaryArgs lean_args(const RotaryParams& p) {
   LeanRotaryArgs args;
   const RotaryPositions& q = p.positions;
   const bool given = q.ids.data != nullptr;
-  const IndexView& index = given ? q.ids : q.offsets;
-  const int64_t index_size = dtype_size(index.type);
+  const IndexView& index = index_of(q);
+  const int64_t index_size = size_of(index);
   args.index = static_cast<const char*>(index.data);
   args.index_batch = bytes_of(given ? q.batch_stride : q.offsets_stride, index_size);
   args.index_token = given ? bytes_of(q.token_stride, index_size) : 0;
