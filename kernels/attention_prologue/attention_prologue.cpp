@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include <prologue/kernels/attention_prologue/backends.h>
+#include <prologue/kernels/attention_prologue/prologue_choice.h>
 #include <prologue/kernels/attention_prologue/query_scale.h>
 #include <prologue/kernels/attention_prologue/regions.h>
 #include <prologue/kernels/attention_prologue/token_args.h>
@@ -82,6 +83,29 @@ Status check_norms(const AttentionPrologueParams& p) {
   return unsupported(kName, ": v_norm has a weight, or is not rms over a head: supported is rms over a head, without a weight");
 }
 
+// The types and columns of cos and sin, or of inv_freq, that the prologue takes.
+Status check_columns(const Rope& r) {
+  if (!rope_rows_are_given(r.source)) {
+    if (r.type == DType::f32) return {};
+    return unsupported(kName, ": rope.type is ", dtype_text(r.type), ": for inv_freq supported is float32");
+  }
+  if (!dtype_is_activation(r.type)) {
+    return unsupported(kName, ": rope.type is ", dtype_text(r.type), ": supported are float32, float16 and bfloat16");
+  }
+  if (r.width == RopeWidth::unset) {
+    return invalid_argument(kName, ": rope.width is not set: supported is half, a column for each pair, ", r.rotary_dim / 2);
+  }
+  if (r.width != RopeWidth::half) {
+    return unsupported(kName, ": rope.width is ", static_cast<int32_t>(r.width), ": supported is half, a column for each pair");
+  }
+  if (r.cos.column_stride != 1 || r.sin.column_stride != 1) {
+    const bool of_cos = r.cos.column_stride != 1;
+    return unsupported(kName, ": rope.", of_cos ? "cos" : "sin", ".column_stride is ",
+                       of_cos ? r.cos.column_stride : r.sin.column_stride, ": supported is 1");
+  }
+  return {};
+}
+
 // What of Rope the prologue takes.
 Status check_rope(const AttentionPrologueParams& p) {
   const Rope& r = p.rope;
@@ -104,20 +128,7 @@ Status check_rope(const AttentionPrologueParams& p) {
     return invalid_argument(kName, ": rope.rotary_dim is 0, but ", r.cos.data != nullptr ? "rope.cos" : "rope.inv_freq",
                             " is given: set rotary_dim, or leave it null");
   }
-  if (r.rotary_dim > 0 && r.type != DType::f32) {
-    return unsupported(kName, ": rope.type is ", dtype_text(r.type), ": supported is float32");
-  }
-  if (r.rotary_dim > 0 && by_row) {
-    const auto* cos = static_cast<const float*>(r.cos.data);
-    const bool one_table = r.width == RopeWidth::half && (cos == nullptr || r.sin.data == cos + r.rotary_dim / 2) &&
-                           r.cos.row_stride == r.rotary_dim && r.sin.row_stride == r.rotary_dim && r.cos.column_stride == 1 &&
-                           r.sin.column_stride == 1;
-    if (!one_table) {
-      return unsupported(kName,
-                         ": rope.cos and rope.sin are not the halves of one table [rows, rotary_dim]: supported is what "
-                         "set_cos_sin_table makes");
-    }
-  }
+  if (r.rotary_dim > 0) PROLOGUE_RETURN_IF_ERROR(check_columns(r));
   PROLOGUE_RETURN_IF_ERROR(check_past_table(kName, r.past_table, r.max_position, p.faults));
   return check_range(kName, "rope.max_position", r.max_position, bounded ? 1 : 0, computed ? kMaxComputedPosition : kMaxRows);
 }
@@ -148,6 +159,18 @@ Status check_presence(const AttentionPrologueParams& p) {
   return {};
 }
 
+// Rows of cos or of sin: apart, or one for all.
+Status add_rows(const char* name, const RopeColumns& of, DType type, int64_t rows, int64_t columns, RegionChecks& regions) {
+  if (rows > 1 && of.row_stride > 0 && of.row_stride < columns) {
+    return invalid_argument(kName, ": ", name, " has ", columns, " columns and ", rows, " rows ", of.row_stride,
+                            " apart: rows must not overlap");
+  }
+  const int64_t size = dtype_size(type);
+  Region region{name, of.data, columns * size, size, {rows, 1, 1}, {0, 0, 0}};
+  if (__builtin_mul_overflow(of.row_stride, size, &region.strides[0])) region.strides[0] = INT64_MAX;
+  return regions.read(region);
+}
+
 Status add_inputs(const AttentionPrologueParams& p, RegionChecks& regions) {
   const int64_t size = dtype_size(p.dtype);
   PROLOGUE_RETURN_IF_ERROR(regions.read(heads_region("q", p.q, p.num_tokens, p.num_q_heads, p.head_dim, p.dtype)));
@@ -175,7 +198,8 @@ Status add_inputs(const AttentionPrologueParams& p, RegionChecks& regions) {
     PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("rope.inv_freq", r.inv_freq, r.rotary_dim / 2, 4)));
   } else {
     const int64_t rows = r.source == RopeSource::table ? r.max_position : p.num_tokens;
-    PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("rope.cos", r.cos.data, rows * r.rotary_dim, 4)));
+    PROLOGUE_RETURN_IF_ERROR(add_rows("rope.cos", r.cos, r.type, rows, r.rotary_dim / 2, regions));
+    PROLOGUE_RETURN_IF_ERROR(add_rows("rope.sin", r.sin, r.type, rows, r.rotary_dim / 2, regions));
   }
   if (r.source == RopeSource::per_token) return {};
   if (r.num_axes > 1 && r.pair_axis == nullptr) {
@@ -348,6 +372,12 @@ Status check_run(const AttentionPrologueParams& a, const AttentionPrologueParams
   };
   columns("rope.cos", r.cos, s.cos);
   columns("rope.sin", r.sin, s.sin);
+  if (cuda::one_table(r)) {  // then the kernel of the plan may read it as one
+    const auto apart = [](const Rope& rope) {
+      return static_cast<int64_t>(reinterpret_cast<uintptr_t>(rope.sin.data) - reinterpret_cast<uintptr_t>(rope.cos.data));
+    };
+    plan.same("rope.sin", "bytes from rope.cos", apart(r), apart(s));
+  }
   plan.present("rope.inv_freq", r.inv_freq, s.inv_freq);
   plan.same("rope.attention_factor", r.attention_factor, s.attention_factor);
   plan.same("rope.max_position", r.max_position, s.max_position);

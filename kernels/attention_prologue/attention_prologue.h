@@ -15,6 +15,8 @@
 //   q, k, v  [num_tokens, heads, head_dim] dtype: three views of one packed buffer (set_packed_qkv), or three buffers. V may have
 //            its own head_dim (cache.v.head_dim). For models that take V from K (Gemma 4), set v = k and bias.v = bias.k
 //   bias     q [num_q_heads * head_dim], k [num_kv_heads * head_dim], v [num_kv_heads * v_head_dim] dtype; each null = none
+//   rope     source table, per_token or inv_freq. cos and sin: float32, float16 or bfloat16, widened exactly; width half, any
+//            row_stride, column_stride 1. inv_freq: float32
 //   q_out    [num_tokens, num_q_heads, head_dim] dtype; may be q itself (same pointer and strides); no other overlap
 //   k_out    [num_tokens, num_kv_heads, head_dim] dtype, v_out [.., v_head_dim]; may be k and v themselves. Written for every
 //            token that is not padding, whatever its slot

@@ -23,20 +23,26 @@ struct Angles {
 RotationRow fill_angles(const AttentionPrologueParams& p, int64_t t, const ResolvedToken& token, Angles& angles) {
   const Rope& r = p.rope;
   const int64_t half = r.rotary_dim / 2;
-  const auto* cos = static_cast<const float*>(r.cos.data);
-  const auto* sin = static_cast<const float*>(r.sin.data);
-  const auto factor = static_cast<float>(r.attention_factor);
-  for (int64_t i = 0; i < half; ++i) {
-    int64_t row = t;
-    if (r.source != RopeSource::per_token) row = position_on_axis(token.positions, r.pair_axis == nullptr ? 0 : r.pair_axis[i]);
-    if (r.source == RopeSource::inv_freq) {
-      const CosSin value = cos_sin_of(static_cast<int32_t>(row), static_cast<const float*>(r.inv_freq)[i]);
+  const auto position_of = [&](int64_t i) {
+    return position_on_axis(token.positions, r.pair_axis == nullptr ? 0 : r.pair_axis[i]);
+  };
+  if (r.source == RopeSource::inv_freq) {
+    const auto factor = static_cast<float>(r.attention_factor);
+    for (int64_t i = 0; i < half; ++i) {
+      const CosSin value = cos_sin_of(static_cast<int32_t>(position_of(i)), static_cast<const float*>(r.inv_freq)[i]);
       angles.cos[i] = value.cos * factor;
       angles.sin[i] = value.sin * factor;
-    } else {
-      angles.cos[i] = cos[row * r.cos.row_stride + i];
-      angles.sin[i] = sin[row * r.sin.row_stride + i];
     }
+  } else {
+    with_host_type(r.type, [&](auto type) {
+      const auto* cos = static_cast<const decltype(type)*>(r.cos.data);
+      const auto* sin = static_cast<const decltype(type)*>(r.sin.data);
+      for (int64_t i = 0; i < half; ++i) {
+        const int64_t row = r.source == RopeSource::per_token ? t : position_of(i);
+        angles.cos[i] = to_float(cos[row * r.cos.row_stride + i]);
+        angles.sin[i] = to_float(sin[row * r.sin.row_stride + i]);
+      }
+    });
   }
   if (r.inverse) {
     for (int64_t i = 0; i < half; ++i) angles.sin[i] = -angles.sin[i];

@@ -205,13 +205,9 @@ void fill(const AttentionPrologueParams& p, int64_t vector, GeneralArgs& args) {
   }
 
   args.token = token_args(p);
-  args.angles = {p.rope.num_axes > 1 ? p.rope.pair_axis : nullptr,
-                 static_cast<const float*>(p.rope.cos.data),
-                 layout_of(p),
-                 p.rope.source,
-                 static_cast<const float*>(p.rope.inv_freq),
-                 static_cast<float>(p.rope.attention_factor),
-                 p.rope.inverse};
+  args.rope = p.rope;
+  if (p.rope.num_axes == 1) args.rope.pair_axis = nullptr;  // its values count as 0
+  args.layout = layout_of(p);
   args.q_scale = p.q_scale;
   args.rounds_per_step = p.rounding == Rounding::per_step ? 1 : 0;
   args.faults = p.faults;

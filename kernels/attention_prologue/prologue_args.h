@@ -149,21 +149,12 @@ struct TensorExtras {
   int32_t rotates = 0;
 };
 
-struct AngleArgs {
-  const uint8_t* pair_axis = nullptr;
-  const float* cos_sin = nullptr;
-  HeadLayout layout;  // of q and k
-  RopeSource source = RopeSource::table;
-  const float* inv_freq = nullptr;
-  float attention_factor = 1.0f;
-  int32_t inverse = 0;
-};
-
 struct GeneralArgs {
   TensorArgs<int64_t> tensors[3];  // q, k, v
   TensorExtras extras[3];
   TokenArgs token;
-  AngleArgs angles;
+  Rope rope;
+  HeadLayout layout;  // of q and k
   QueryScale q_scale;
   int32_t rounds_per_step = 0;
   FaultRecord* faults = nullptr;

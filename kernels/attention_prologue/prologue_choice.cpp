@@ -70,7 +70,12 @@ bool fits(const AttentionPrologueParams& p, int64_t vector) {
     a.pointer(p.bias.v, bits);
     a.pages(p.cache.v);
   }
-  if (rotary > 0 && p.rope.source != RopeSource::inv_freq) a.pointer(p.rope.cos.data, 32);
+  if (rotary > 0 && rope_rows_are_given(p.rope.source)) {
+    for (const RopeColumns* columns : {&p.rope.cos, &p.rope.sin}) {
+      a.pointer(columns->data, dtype_size(p.rope.type) * 8);
+      a.strides({columns->row_stride});
+    }
+  }
   return a.ok;
 }
 
@@ -108,7 +113,7 @@ bool plain(const AttentionPrologueParams& p) {
   const bool no_cache = (has_k(p) && p.cache.k.data == nullptr) || (has_v(p) && p.cache.v.data == nullptr);
   if (p.rounding != Rounding::once || scaled || p.v_norm.placement != NormPlacement::none || both_outputs || no_cache)
     return false;
-  if (r.inverse || (r.rotary_dim > 0 && r.source == RopeSource::inv_freq)) return false;
+  if (r.inverse || (r.rotary_dim > 0 && !one_table(r))) return false;
   if (r.past_table == PastTable::identity && r.max_position > 0) return false;
   return !has_v(p) || v_head_dim(p) == p.head_dim;
 }

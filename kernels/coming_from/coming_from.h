@@ -968,7 +968,7 @@ inline Status rotary_embedding(const RotaryEmbedding& call, FaultRecord* faults,
 
 // rotary_embedding and reshape_and_cache_flash in one launch.
 struct RopeAndCache {
-  RotaryEmbedding rope;  // cos_sin_cache in float32, key not null
+  RotaryEmbedding rope;  // key not null; cos_sin_cache not in float64
   const void* value = nullptr;
   int64_t value_stride = 0;
   void* key_cache = nullptr;  // [num_blocks, block_size, num_kv_heads, head_size], or HND
@@ -988,9 +988,9 @@ struct RopeAndCache {
 inline Status rope_and_cache(const RopeAndCache& call, FaultRecord* faults, const Execution& execution) {
   const RotaryEmbedding& rope = call.rope;
   if (rope.positions == nullptr) return invalid_argument("vllm: positions is null: they must be given");
-  if (rope.cache_dtype != DType::f32) {
+  if (!dtype_is_activation(rope.cache_dtype)) {
     return unsupported("vllm: cache_dtype is ", dtype_is_float(rope.cache_dtype) ? dtype_name(rope.cache_dtype) : "unknown",
-                       ": with the cache cos_sin_cache must be float32");
+                       ": with the cache cos_sin_cache must be float32 or of 16 bits");
   }
   if (rope.dtype == DType::f64) return unsupported("vllm: dtype is float64: with the cache it must be float32 or of 16 bits");
   const std::string_view type = call.kv_cache_dtype;

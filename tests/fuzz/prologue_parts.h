@@ -269,22 +269,29 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
   r.rotary_offset = choices.chance(3) ? even(plus(p.head_dim, -std::max<int64_t>(r.rotary_dim, 0))) : 0;
   r.inverse = choices.chance(3);
   r.source = choices.enumerator(RopeSource::inv_freq);
-  r.type = choices.hostile() ? float_type(choices) : DType::f32;
+  r.type = r.source == RopeSource::inv_freq && !choices.hostile() ? DType::f32 : activation_type(choices);
   r.attention_factor = r.source == RopeSource::inv_freq || choices.hostile() ? static_cast<double>(choices.real(1.0f)) : 1.0;
   const bool by_token = r.source == RopeSource::per_token;
   r.max_position = (by_token || r.rotary_dim == 0) && choices.chance(2) ? 0 : choices.size(1, 12);
   r.past_table = choices.enumerator(PastTable::identity);
   r.num_axes = choices.chance(2) ? 1 : choices.size(1, 4);
   if (r.rotary_dim > 0) {
+    const int64_t columns = r.rotary_dim / 2;
     if (r.source == RopeSource::inv_freq) {
-      map.array("inv_freq", r.inv_freq, dense(r.rotary_dim / 2, 4), Use::read);
+      map.array("inv_freq", r.inv_freq, dense(columns, 4), Use::read);
     } else {
+      const DType stored = float_type_of(r.type);
+      const int64_t rope_bits = bits_of(stored), count = by_token ? p.num_tokens : r.max_position;
+      const bool one_table = choices.chance(2);
       r.width = choices.hostile() ? choices.enumerator(RopeWidth::full) : RopeWidth::half;
-      r.cos.row_stride = r.sin.row_stride = choices.hostile() ? choices.absurd() : r.rotary_dim;
+      if (choices.hostile()) r.sin.column_stride = choices.absurd();
+      r.cos.row_stride = choices.chance(8) ? 0 : choices.stride(one_table ? times(2, columns) : columns);
+      r.sin.row_stride = one_table ? r.cos.row_stride : choices.stride(columns);
       const int cos =
-          map.array("cos", r.cos.data, dense(times(by_token ? p.num_tokens : r.max_position, r.rotary_dim), 4), Use::read);
-      const int sin = map.array("sin", r.sin.data, dense(r.rotary_dim / 2, 4), Use::read);
-      map.place(sin, cos, 2 * r.rotary_dim);
+          map.array("cos", r.cos.data, rows(count, r.cos.row_stride, one_table ? times(2, columns) : columns, rope_bits),
+                    Use::read, stored);
+      const int sin = map.array("sin", r.sin.data, rows(count, r.sin.row_stride, columns, rope_bits), Use::read, stored);
+      if (one_table) map.place(sin, cos, times(columns, rope_bits) / 8);
     }
     if (!by_token && r.num_axes > 1) map.array("pair_axis", r.pair_axis, dense(r.rotary_dim / 2, 1), Use::read);
   }

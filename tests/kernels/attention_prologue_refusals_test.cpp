@@ -102,6 +102,32 @@ std::vector<Refusal> refusals() {
          set_cos_sin_table(p.rope, shifted(static_cast<const float*>(p.rope.cos.data), 2), DType::f32, p.rope.max_position);
        },
        invalid, "rope.cos lies at @: it must be aligned to 4 bytes"},
+      {"a table of no type", [](P& p) { p.rope.type = DType::unset; }, missing,
+       "rope.type is unset: supported are float32, float16 and bfloat16"},
+      {"a table in float64", [](P& p) { p.rope.type = DType::f64; }, missing,
+       "rope.type is float64: supported are float32, float16 and bfloat16"},
+      {"inv_freq in 16 bits",
+       [](P& p) { p.rope.source = RopeSource::inv_freq, p.rope.inv_freq = p.rope.cos.data, p.rope.type = DType::f16; }, missing,
+       "rope.type is float16: for inv_freq supported is float32"},
+      {"a table of no width", [](P& p) { p.rope.width = RopeWidth::unset; }, invalid,
+       "rope.width is not set: supported is half, a column for each pair, 32"},
+      {"a table of full width", [](P& p) { p.rope.width = RopeWidth::full; }, missing,
+       "rope.width is 2: supported is half, a column for each pair"},
+      {"every second column of cos", [](P& p) { p.rope.cos.column_stride = 2; }, missing,
+       "rope.cos.column_stride is 2: supported is 1"},
+      {"every second column of sin", [](P& p) { p.rope.sin.column_stride = 2; }, missing,
+       "rope.sin.column_stride is 2: supported is 1"},
+      {"rows of cos that overlap", [](P& p) { p.rope.cos.row_stride = 31; }, invalid,
+       "rope.cos has 32 columns and 40 rows 31 apart: rows must not overlap"},
+      {"rows of sin that overlap", [](P& p) { p.rope.sin.row_stride = 1; }, invalid,
+       "rope.sin has 32 columns and 40 rows 1 apart: rows must not overlap"},
+      {"rows of sin backwards", [](P& p) { p.rope.sin.row_stride = -64; }, invalid,
+       "rope.sin has the stride -64: strides must not be negative"},
+      {"rows of cos without end", [](P& p) { p.rope.cos.row_stride = INT64_MAX / 3; }, invalid,
+       "rope.cos reaches further than 2^60 bytes: its strides are too large"},
+      {"no sin", [](P& p) { p.rope.sin.data = nullptr; }, invalid, "rope.sin is null"},
+      {"sin aligned to 2", [=](P& p) { p.rope.sin.data = shifted(p.rope.sin.data, 2); }, invalid,
+       "rope.sin lies at @: it must be aligned to 4 bytes"},
       {"five axes", [](P& p) { p.rope.num_axes = 5; }, invalid, "rope.num_axes is 5: it must lie in 1..4"},
       {"axes at no distance",
        [](P& p) {
@@ -333,6 +359,8 @@ std::vector<Refusal> refusals() {
          set_cos_sin_table(p.rope, static_cast<const float*>(p.cache.k.data), DType::f32, p.rope.max_position);
        },
        invalid, "cache.k overlaps rope.cos"},
+      {"cache over sin", [](P& p) { p.rope.max_position = 1, p.rope.sin.data = p.cache.v.data; }, invalid,
+       "cache.v overlaps rope.sin"},
       {"q_out over the slots", [](P& p) { p.places.slot_mapping.data = p.q_out.data; }, invalid, "q_out overlaps slot_mapping"},
       {"q_out over the positions", [](P& p) { p.places.positions.data = p.q_out.data; }, invalid, "q_out overlaps positions"},
       {"cache over a bias", [](P& p) { p.bias.v = p.cache.v.data; }, invalid, "cache.v overlaps bias.v"},
@@ -430,6 +458,9 @@ TEST(AttentionPrologue, RandomStructsNeverCrash) {
                                            &p.q8_out.head_stride,
                                            &p.rope.rotary_dim,
                                            &p.rope.rotary_offset,
+                                           &p.rope.cos.row_stride,
+                                           &p.rope.sin.row_stride,
+                                           &p.rope.cos.column_stride,
                                            &p.rope.max_position,
                                            &p.rope.num_axes,
                                            &p.q_norm.weight_head_stride,
@@ -466,7 +497,7 @@ TEST(AttentionPrologue, RandomStructsNeverCrash) {
       if (kind < 4) {
         *any_of(numbers) = number();
       } else if (kind < 7) {
-        switch (random.integer(0, 29)) {
+        switch (random.integer(0, 30)) {
           case 0: replace(p.q.data); break;
           case 1: replace(p.k.data); break;
           case 2: replace(p.v.data); break;
@@ -496,10 +527,11 @@ TEST(AttentionPrologue, RandomStructsNeverCrash) {
           case 26: replace(p.bias.v); break;
           case 27: replace(p.k_norm.weight); break;
           case 28: replace(p.q_norm.bias); break;
+          case 29: replace(p.rope.sin.data); break;
           default: replace(p.faults); break;
         }
       } else {
-        switch (random.integer(0, 21)) {
+        switch (random.integer(0, 23)) {
           case 0: scramble(p.dtype); break;
           case 1: scramble(p.cache.k.format.type); break;
           case 2: scramble(p.cache.k.format.scaling); break;
@@ -521,6 +553,8 @@ TEST(AttentionPrologue, RandomStructsNeverCrash) {
           case 18: p.q_norm.weight_offset = p.k_norm.weight_offset = std::numeric_limits<float>::infinity(); break;
           case 19: p.rope.attention_factor = std::numeric_limits<float>::infinity(); break;
           case 20: scramble(p.rope.past_table); break;
+          case 21: scramble(p.rope.type); break;
+          case 22: scramble(p.rope.width); break;
           default: p.q_scale.constant = std::numeric_limits<float>::quiet_NaN(); break;
         }
       }

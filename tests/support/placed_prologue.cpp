@@ -233,8 +233,30 @@ void PlacedPrologue<T>::place_rope() {
   r.source = c.source;
   r.type = DType::f32;
   if (!data_.table.empty()) {
-    set_cos_sin_table(r, arena_.input(data_.table, c.misalign / 4 * 4), DType::f32, 0);
-    r.source = c.source;
+    with_host_type(c.rope_type, [&](auto type) {
+      using S = decltype(type);
+      const int64_t columns = c.rope_columns(), rows = static_cast<int64_t>(data_.table.size()) / (2 * columns);
+      const int64_t misalign = c.misalign / static_cast<int64_t>(sizeof(S)) * static_cast<int64_t>(sizeof(S));
+      const auto place = [&](int64_t begin, int64_t count, int64_t holes) -> RopeColumns {
+        std::vector<S> values = poisoned<S>(rows * (count + holes));
+        for (int64_t row = 0; row < rows; ++row) {
+          for (int64_t i = 0; i < count; ++i) {
+            values[static_cast<size_t>(row * (count + holes) + i)] =
+                from_float<S>(data_.table[static_cast<size_t>(row * 2 * columns + begin + i)]);
+          }
+        }
+        return {arena_.input(values, misalign), 0, count + holes, 1};
+      };
+      r.type = c.rope_type;
+      r.width = RopeWidth::half;
+      if (c.rope_apart) {
+        r.cos = place(0, columns, c.rope_holes);
+        r.sin = place(columns, columns, 2 * c.rope_holes);
+      } else {
+        r.cos = r.sin = place(0, 2 * columns, c.rope_holes);
+        r.sin.data = static_cast<const S*>(r.cos.data) + columns;
+      }
+    });
   }
   if (!data_.inv_freq.empty()) {
     r.inv_freq = arena_.input(data_.inv_freq, c.misalign / 4 * 4);

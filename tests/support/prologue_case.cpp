@@ -9,7 +9,8 @@ std::string PrologueCase::describe() const {
                   static_cast<int>(weights), static_cast<int>(weights_of_k()), "/", norm_bias, " offset=", weight_offset,
                   " v_norm=", v_norm);
   text += str_cat(" r=", rotary_dim, "@", rotary_offset, " ", rope_style_name(style), " inverse=", inverse,
-                  " source=", static_cast<int>(source), " factor=", attention_factor, " axes=", num_axes,
+                  " source=", static_cast<int>(source), "/", dtype_name(rope_type), rope_apart, "+", rope_holes,
+                  " factor=", attention_factor, " axes=", num_axes,
                   interleaved_axes ? "i" : "s", " max=", max_position, "/", static_cast<int>(past_table),
                   " q_scale=", q_scale.constant, "/", static_cast<int>(q_scale.by_position));
   text += str_cat(" per_step=", per_step, " derive=", derive_positions, derive_slots, " ring=", ring_size,

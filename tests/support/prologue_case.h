@@ -40,6 +40,9 @@ struct PrologueCase {
   RopeStyle style = RopeStyle::neox;
   bool inverse = false;
   RopeSource source = RopeSource::table;
+  DType rope_type = DType::f32;  // of cos and sin
+  bool rope_apart = false;       // cos and sin in two arrays
+  int64_t rope_holes = 0;        // elements behind each of their rows
   float attention_factor = 1.0f;
   int64_t num_axes = 1;
   bool interleaved_axes = false;  // pair i takes axis i % num_axes; otherwise axes have sections
@@ -83,6 +86,7 @@ struct PrologueCase {
   bool has_sequences() const { return derive_positions || derive_slots; }
   Weights weights_of_k() const { return k_weights.value_or(weights); }
   bool copies_v() const { return !bias_v && !v_norm; }
+  int64_t rope_columns() const { return rotary_dim / 2; }
 
   std::string describe() const;
 };

@@ -147,6 +147,21 @@ std::vector<PrologueCase> make_feature_cases() {
   }
   add([](PrologueCase& c) { c.rotary_dim = 0, c.norm = NormPlacement::before_rope; });
 
+  // Tables of every type, in one array or two.
+  for (const RopeStyle style : {RopeStyle::neox, RopeStyle::interleaved}) {
+    for (const DType type : {DType::f32, DType::f16, DType::bf16}) {
+      const auto add_table = [&](const auto& change) {
+        add([&](PrologueCase& c) { c.style = style, c.rope_type = type, change(c); });
+      };
+      add_table([](PrologueCase& c) { c.max_position = 3000; });  // with sines that are subnormal in float16
+      add_table([](PrologueCase& c) { c.rope_apart = true, c.inverse = true; });
+      add_table([](PrologueCase& c) { c.rope_apart = true, c.rope_holes = 8, c.num_axes = 3, c.interleaved_axes = true; });
+      add_table([](PrologueCase& c) { c.rope_holes = 3, c.rotary_dim = 36, c.misalign = 4; });
+      add_table([](PrologueCase& c) { c.source = RopeSource::per_token, c.rope_apart = true, c.rope_holes = 1; });
+      add_table([](PrologueCase& c) { c.source = RopeSource::per_token, c.rope_holes = 16, c.norm = NormPlacement::after_rope; });
+    }
+  }
+
   // Places.
   for (const int64_t page : {1, 4, 1024}) {
     for (const Offsets offsets : {Offsets::none, Offsets::one, Offsets::per_sequence}) {
@@ -362,6 +377,10 @@ PrologueCase random_case(uint64_t seed) {
   if (coin()) c.past_table = any(PastTable::identity);
   c.no_faults = c.past_table != PastTable::record && rarely();
   c.extremes = c.has_sequences() && c.q_scale.by_position == PositionScale::none && rarely();
+
+  if (coin()) c.rope_type = coin() ? DType::f16 : DType::bf16;
+  c.rope_apart = coin();
+  c.rope_holes = rarely() ? random.integer(0, 9) : 0;
   return c;
 }
 

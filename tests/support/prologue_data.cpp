@@ -149,15 +149,18 @@ PrologueData<T> make_data(const PrologueCase& c) {
     data.k_norm_bias = values(c.norm_bias, of_k, c.num_kv_heads);
   }
 
-  if (c.source == RopeSource::table) data.table = make_table(c.max_position, c.rotary_dim);
+  if (c.source == RopeSource::table) data.table = make_table(c.max_position, 2 * c.rope_columns());
   if (c.source == RopeSource::per_token) {
-    for (int64_t i = 0; i < c.num_tokens * c.rotary_dim; ++i)
+    for (int64_t i = 0; i < c.num_tokens * 2 * c.rope_columns(); ++i)
       data.table.push_back(static_cast<float>(2.0 * random.uniform() - 1.0));
   }
+  with_host_type(c.rope_type, [&](auto type) {
+    for (float& value : data.table) value = to_float(from_float<decltype(type)>(value));
+  });
   if (c.source == RopeSource::inv_freq) {
-    for (int64_t i = 0; i < c.rotary_dim / 2; ++i) {
+    for (int64_t i = 0; i < c.rope_columns(); ++i) {
       data.inv_freq.push_back(
-          static_cast<float>(std::pow(5e5, -2.0 * static_cast<double>(i) / static_cast<double>(c.rotary_dim))));
+          static_cast<float>(std::pow(5e5, -2.0 * static_cast<double>(i) / static_cast<double>(2 * c.rope_columns()))));
     }
   }
   if (c.num_axes > 1) {

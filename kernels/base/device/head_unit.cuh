@@ -235,19 +235,22 @@ __device__ inline Bytes<kBytes> load_kept(const void* from) {
   }
 }
 
-template <int V, bool kKeep = false>
-__device__ inline UnitAngles<V> load_angles(const float* cos_row, const float* sin_row) {
-  constexpr int kFloats = V < 4 ? V : 4;
-  const auto load = [](const float* from) { return kKeep ? load_kept<kFloats * 4>(from) : load_bytes<kFloats * 4, false>(from); };
+// From rows of any type that element() knows.
+template <int V, bool kKeep = false, class Stored>
+__device__ inline UnitAngles<V> load_angles(const Stored* cos_row, const Stored* sin_row) {
+  constexpr int kSize = static_cast<int>(sizeof(Stored)), kEach = V * kSize < 16 ? V : 16 / kSize;
+  const auto load = [](const Stored* from) {
+    return kKeep ? load_kept<kEach * kSize>(from) : load_bytes<kEach * kSize, false>(from);
+  };
   UnitAngles<V> angles;
 #pragma unroll
-  for (int i = 0; i < V; i += kFloats) {
-    const Bytes<kFloats* 4> cos = load(cos_row + i);
-    const Bytes<kFloats* 4> sin = load(sin_row + i);
+  for (int i = 0; i < V; i += kEach) {
+    const Packed<Stored, kEach> cos = load(cos_row + i);
+    const Packed<Stored, kEach> sin = load(sin_row + i);
 #pragma unroll
-    for (int j = 0; j < kFloats; ++j) {
-      angles.cos[i + j] = __uint_as_float(cos.words[j]);
-      angles.sin[i + j] = __uint_as_float(sin.words[j]);
+    for (int j = 0; j < kEach; ++j) {
+      angles.cos[i + j] = element<Stored, kEach>(cos, j);
+      angles.sin[i + j] = element<Stored, kEach>(sin, j);
     }
   }
   return angles;
