@@ -11,6 +11,7 @@
 #include <prologue/kernels/base/host/dispatch.h>
 #include <prologue/kernels/base/host/plan_checks.h>
 #include <prologue/kernels/base/host/view_checks.h>
+#include <prologue/kernels/base/shared/rope_pairs.h>
 
 namespace prologue {
 
@@ -93,10 +94,12 @@ Status check_columns(const Rope& r) {
     return unsupported(kName, ": rope.type is ", dtype_text(r.type), ": supported are float32, float16 and bfloat16");
   }
   if (r.width == RopeWidth::unset) {
-    return invalid_argument(kName, ": rope.width is not set: supported is half, a column for each pair, ", r.rotary_dim / 2);
+    return invalid_argument(kName, ": rope.width is not set: supported is half, a column for each pair of a block, ",
+                            pairs_of_block(r));
   }
   if (r.width != RopeWidth::half) {
-    return unsupported(kName, ": rope.width is ", static_cast<int32_t>(r.width), ": supported is half, a column for each pair");
+    return unsupported(kName, ": rope.width is ", static_cast<int32_t>(r.width),
+                       ": supported is half, a column for each pair of a block");
   }
   if (r.cos.column_stride != 1 || r.sin.column_stride != 1) {
     const bool of_cos = r.cos.column_stride != 1;
@@ -115,7 +118,11 @@ Status check_rope(const AttentionPrologueParams& p) {
                             ": it must be even and lie in 0..head_dim - rotary_dim, ", p.head_dim - r.rotary_dim);
   }
   PROLOGUE_RETURN_IF_ERROR(check_enum("rope.source", r.source, RopeSource::inv_freq, "table, per_token and inv_freq"));
-  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "rope.num_blocks", r.num_blocks, 1, 1));
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "rope.num_blocks", r.num_blocks, 1, 4));
+  if (r.rotary_dim % (2 * r.num_blocks) != 0) {
+    return invalid_argument(kName, ": rope.num_blocks is ", r.num_blocks, ": rotary_dim, ", r.rotary_dim,
+                            ", must be that many blocks of even width");
+  }
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "rope.num_axes", r.num_axes, 1, 4));
   const bool by_row = rope_rows_are_given(r.source), computed = r.rotary_dim > 0 && !by_row;
   const bool bounded = r.rotary_dim > 0 && r.source != RopeSource::per_token;
@@ -195,15 +202,16 @@ Status add_inputs(const AttentionPrologueParams& p, RegionChecks& regions) {
   const Rope& r = p.rope;
   if (r.rotary_dim == 0) return {};
   if (r.source == RopeSource::inv_freq) {
-    PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("rope.inv_freq", r.inv_freq, r.rotary_dim / 2, 4)));
+    PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("rope.inv_freq", r.inv_freq, pairs_of_block(r), 4)));
   } else {
     const int64_t rows = r.source == RopeSource::table ? r.max_position : p.num_tokens;
-    PROLOGUE_RETURN_IF_ERROR(add_rows("rope.cos", r.cos, r.type, rows, r.rotary_dim / 2, regions));
-    PROLOGUE_RETURN_IF_ERROR(add_rows("rope.sin", r.sin, r.type, rows, r.rotary_dim / 2, regions));
+    PROLOGUE_RETURN_IF_ERROR(add_rows("rope.cos", r.cos, r.type, rows, pairs_of_block(r), regions));
+    PROLOGUE_RETURN_IF_ERROR(add_rows("rope.sin", r.sin, r.type, rows, pairs_of_block(r), regions));
   }
   if (r.source == RopeSource::per_token) return {};
-  if (r.num_axes > 1 && r.pair_axis == nullptr) {
-    return invalid_argument(kName, ": rope.pair_axis is null, but rope.num_axes is ", r.num_axes);
+  if (r.num_axes > 1 && r.pair_axis == nullptr && r.num_axes != r.num_blocks) {
+    return invalid_argument(kName, ": rope.pair_axis is null: rope.num_axes, ", r.num_axes, ", must then be rope.num_blocks, ",
+                            r.num_blocks);
   }
   return optional("rope.pair_axis", r.pair_axis, r.rotary_dim / 2, 1);
 }

@@ -10,6 +10,7 @@
 #include <prologue/kernels/attention_prologue/prologue_args.h>
 #include <prologue/kernels/attention_prologue/query_factor.h>
 #include <prologue/kernels/base/shared/angle.h>
+#include <prologue/kernels/base/shared/rope_pairs.h>
 #include <prologue/kernels/attention_prologue/head_steps.cuh>
 #include <prologue/kernels/attention_prologue/sequence_search.cuh>
 #include <prologue/kernels/base/device/head_unit.cuh>
@@ -48,18 +49,20 @@ struct TokenIndices {
 // cos and sin of a unit's pairs from rows of the type Stored: the token's row, or the rows of its positions on the pairs' axes.
 template <class Stored, int V>
 __device__ inline UnitAngles<V> angles_of_rows(const Rope& rope, const ResolvedToken& token, int64_t t, int pair) {
-  const auto* cos = static_cast<const Stored*>(rope.cos.data);
-  const auto* sin = static_cast<const Stored*>(rope.sin.data);
-  if (rope.source == RopeSource::per_token || rope.pair_axis == nullptr) {
-    const int64_t row = rope.source == RopeSource::per_token ? t : token.positions[0];
-    return load_angles<V>(cos + row * rope.cos.row_stride + pair, sin + row * rope.sin.row_stride + pair);
+  const int column = pair % pairs_of_block(rope);  // of the first pair; all are of one block
+  const auto* cos = static_cast<const Stored*>(rope.cos.data) + column;
+  const auto* sin = static_cast<const Stored*>(rope.sin.data) + column;
+  const bool per_token = rope.source == RopeSource::per_token;
+  if (per_token || rope.num_axes == 1 || rope.pair_axis == nullptr) {
+    const int64_t row = per_token ? t : position_on_axis(token.positions, axis_of_pair(rope, pair));
+    return load_angles<V>(cos + row * rope.cos.row_stride, sin + row * rope.sin.row_stride);
   }
   UnitAngles<V> angles;
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const int64_t row = position_on_axis(token.positions, rope.pair_axis[pair + i]);
-    angles.cos[i] = to_float(cos[row * rope.cos.row_stride + pair + i]);
-    angles.sin[i] = to_float(sin[row * rope.sin.row_stride + pair + i]);
+    angles.cos[i] = to_float(cos[row * rope.cos.row_stride + i]);
+    angles.sin[i] = to_float(sin[row * rope.sin.row_stride + i]);
   }
   return angles;
 }
@@ -69,12 +72,12 @@ __device__ inline UnitAngles<V> angles_of_token(const GeneralArgs& p, const Reso
   const Rope& rope = p.rope;
   UnitAngles<V> angles;
   if (rope.source == RopeSource::inv_freq) {
-    const auto* inv_freq = static_cast<const float*>(rope.inv_freq);
+    const auto* inv_freq = static_cast<const float*>(rope.inv_freq) + pair % pairs_of_block(rope);
     const auto factor = static_cast<float>(rope.attention_factor);
 #pragma unroll 1
     for (int i = 0; i < V; ++i) {
-      const int64_t position = position_on_axis(token.positions, rope.pair_axis == nullptr ? 0 : rope.pair_axis[pair + i]);
-      const CosSin value = cos_sin_of(static_cast<int32_t>(position), inv_freq[pair + i]);
+      const int64_t position = position_on_axis(token.positions, axis_of_pair(rope, pair + i));
+      const CosSin value = cos_sin_of(static_cast<int32_t>(position), inv_freq[i]);
 #pragma unroll
       for (int j = 0; j < V; ++j) {
         if (j != i) continue;

@@ -21,6 +21,7 @@ struct RotationRow {
   RopeStyle style = RopeStyle::neox;
   int64_t rotary_dim = 0;
   int64_t rotary_offset = 0;
+  int64_t num_blocks = 1;
   const float* cos = nullptr;
   const float* sin = nullptr;
 };
@@ -100,14 +101,17 @@ void normalise(float* x, const HeadSteps<T>& s, int64_t h) {
 
 template <class T>
 void rotate(float* values, const HeadSteps<T>& s) {
-  const auto& [style, rotary_dim, rotary_offset, cos, sin] = s.rotation;
-  if (rotary_dim == 0) return;
-  float* x = values + rotary_offset;
-  const int64_t half = rotary_dim / 2;
-  if (style == RopeStyle::neox) {
-    for (int64_t i = 0; i < half; ++i) rotate_pair(x[i], x[i + half], cos[i], sin[i]);
-  } else {
-    for (int64_t i = 0; i < half; ++i) rotate_pair(x[2 * i], x[2 * i + 1], cos[i], sin[i]);
+  const RotationRow& row = s.rotation;
+  if (row.rotary_dim == 0) return;
+  const int64_t pairs = row.rotary_dim / (2 * row.num_blocks);
+  for (int64_t first = 0; first < row.rotary_dim / 2; first += pairs) {
+    float* x = values + row.rotary_offset + 2 * first;
+    const float *cos = row.cos + first, *sin = row.sin + first;
+    if (row.style == RopeStyle::neox) {
+      for (int64_t i = 0; i < pairs; ++i) rotate_pair(x[i], x[i + pairs], cos[i], sin[i]);
+    } else {
+      for (int64_t i = 0; i < pairs; ++i) rotate_pair(x[2 * i], x[2 * i + 1], cos[i], sin[i]);
+    }
   }
   round_step(values, s);
 }

@@ -22,6 +22,10 @@ HeadLayout layout_of(const AttentionPrologueParams& p) {
           static_cast<int32_t>(p.rope.rotary_dim > 0 ? p.rope.rotary_offset : 0), p.rope.style};
 }
 
+BlockLayout block_layout_of(const AttentionPrologueParams& p) {
+  return {layout_of(p), static_cast<int32_t>(p.rope.rotary_dim > 0 ? p.rope.num_blocks : 1)};
+}
+
 template <class Stride, class Tensor>
 void fill_tensors(const AttentionPrologueParams& p, Tensor (&tensors)[3]) {
   const int64_t bits = dtype_size(p.dtype) * 8;
@@ -177,8 +181,8 @@ void fill(const AttentionPrologueParams& p, int64_t vector, GeneralArgs& args) {
   const auto layout = [&](TensorExtras& extras, int64_t head_dim, bool rotates) {
     extras.rotates = rotates ? 1 : 0;
     const bool halves = (head_dim / 2) % vector == 0;
-    extras.layout = {static_cast<int32_t>(head_dim), static_cast<int32_t>(halves ? head_dim : 0), 0, RopeStyle::neox};
-    if (rotates) extras.layout = layout_of(p);
+    extras.layout = {{static_cast<int32_t>(head_dim), static_cast<int32_t>(halves ? head_dim : 0), 0, RopeStyle::neox}, 1};
+    if (rotates) extras.layout = block_layout_of(p);
   };
   layout(q, p.head_dim, p.rope.rotary_dim > 0);
   layout(k, p.head_dim, p.rope.rotary_dim > 0);
@@ -206,8 +210,7 @@ void fill(const AttentionPrologueParams& p, int64_t vector, GeneralArgs& args) {
 
   args.token = token_args(p);
   args.rope = p.rope;
-  if (p.rope.num_axes == 1) args.rope.pair_axis = nullptr;  // its values count as 0
-  args.layout = layout_of(p);
+  args.layout = block_layout_of(p);
   args.q_scale = p.q_scale;
   args.rounds_per_step = p.rounding == Rounding::per_step ? 1 : 0;
   args.faults = p.faults;

@@ -145,7 +145,7 @@ struct TensorExtras {
   float inverse_count = 0.0f;  // of the channels of a norm
   DType store = DType::unset;
   ScaleFrom scale_from = ScaleFrom::nothing;
-  HeadLayout layout;
+  BlockLayout layout;
   int32_t rotates = 0;
 };
 
@@ -154,7 +154,7 @@ struct GeneralArgs {
   TensorExtras extras[3];
   TokenArgs token;
   Rope rope;
-  HeadLayout layout;  // of q and k
+  BlockLayout layout;  // of q and k
   QueryScale q_scale;
   int32_t rounds_per_step = 0;
   FaultRecord* faults = nullptr;

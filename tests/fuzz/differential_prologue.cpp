@@ -57,6 +57,7 @@ PrologueCase model_case(Random& random) {
   if (percent(15)) c.num_axes = 3, c.interleaved_axes = percent(50);
   if (percent(20)) c.rope_type = percent(50) ? DType::f16 : DType::bf16;
   if (percent(10)) c.rope_apart = true;
+  if (percent(10)) c.num_blocks = 2, c.block_axes = percent(50);
   if (percent(30)) c.derive_positions = c.derive_slots = true;
   c.int64_positions = percent(50), c.int64_slots = percent(50);
   c.bad_indices = percent(50);
@@ -95,7 +96,7 @@ PrologueCase real_case(Random& random, const Sizes& sizes) {
   const int64_t values = random.integer(0, 15);
   if (values < 2) c.values = values == 0 ? Values::huge : Values::denormal;
   c.seed = random.bits() >> 32;
-  return c;
+  return fit_rotation(c);
 }
 
 // Few sequences, so that they are long: in place of the many short ones of make_sequences().

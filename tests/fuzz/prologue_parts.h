@@ -169,6 +169,15 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
   }
   const int64_t v_width = p.cache.v.head_dim > 0 ? p.cache.v.head_dim : p.head_dim;
 
+  Rope& r = p.rope;
+  r.style = choices.enumerator(RopeStyle::interleaved);
+  const auto even = [&](int64_t high) { return high < 2 || high > 576 ? choices.size(0, 0) : choices.size(0, high / 2) / 2 * 2; };
+  r.rotary_dim = choices.chance(6) ? 0 : choices.chance(2) ? p.head_dim : even(p.head_dim);
+  r.rotary_offset = choices.chance(3) ? even(plus(p.head_dim, -std::max<int64_t>(r.rotary_dim, 0))) : 0;
+  r.num_blocks = choices.chance(3) ? choices.size(1, 4) : 1;
+  if (r.num_blocks > 1 && r.num_blocks <= 4 && r.rotary_dim > 0 && !choices.hostile())
+    r.rotary_dim -= r.rotary_dim % (2 * r.num_blocks);
+
   if (!layer) {
     bool q_goes_out = false;
     int q = -1;
@@ -262,11 +271,6 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
   }
   if (choices.chance(4)) p.v_norm.placement = NormPlacement::before_rope, p.v_norm.eps = choices.real(1e-6f);
 
-  Rope& r = p.rope;
-  r.style = choices.enumerator(RopeStyle::interleaved);
-  const auto even = [&](int64_t high) { return high < 2 || high > 576 ? choices.size(0, 0) : choices.size(0, high / 2) / 2 * 2; };
-  r.rotary_dim = choices.chance(6) ? 0 : choices.chance(2) ? p.head_dim : even(p.head_dim);
-  r.rotary_offset = choices.chance(3) ? even(plus(p.head_dim, -std::max<int64_t>(r.rotary_dim, 0))) : 0;
   r.inverse = choices.chance(3);
   r.source = choices.enumerator(RopeSource::inv_freq);
   r.type = r.source == RopeSource::inv_freq && !choices.hostile() ? DType::f32 : activation_type(choices);
@@ -276,7 +280,7 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
   r.past_table = choices.enumerator(PastTable::identity);
   r.num_axes = choices.chance(2) ? 1 : choices.size(1, 4);
   if (r.rotary_dim > 0) {
-    const int64_t columns = r.rotary_dim / 2;
+    const int64_t columns = r.num_blocks > 0 && r.num_blocks <= 4 ? r.rotary_dim / (2 * r.num_blocks) : 1;
     if (r.source == RopeSource::inv_freq) {
       map.array("inv_freq", r.inv_freq, dense(columns, 4), Use::read);
     } else {
@@ -293,7 +297,8 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
       const int sin = map.array("sin", r.sin.data, rows(count, r.sin.row_stride, columns, rope_bits), Use::read, stored);
       if (one_table) map.place(sin, cos, times(columns, rope_bits) / 8);
     }
-    if (!by_token && r.num_axes > 1) map.array("pair_axis", r.pair_axis, dense(r.rotary_dim / 2, 1), Use::read);
+    const bool by_block = r.num_axes == r.num_blocks && choices.chance(2);
+    if (!by_token && r.num_axes > 1 && !by_block) map.array("pair_axis", r.pair_axis, dense(r.rotary_dim / 2, 1), Use::read);
   }
   p.q_scale.constant = choices.real(choices.chance(2) ? 1.0f : 0.5f);
   p.q_scale.by_position = choices.chance(2) ? PositionScale::none : choices.enumerator(PositionScale::logn);

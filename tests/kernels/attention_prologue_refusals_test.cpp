@@ -110,9 +110,9 @@ std::vector<Refusal> refusals() {
        [](P& p) { p.rope.source = RopeSource::inv_freq, p.rope.inv_freq = p.rope.cos.data, p.rope.type = DType::f16; }, missing,
        "rope.type is float16: for inv_freq supported is float32"},
       {"a table of no width", [](P& p) { p.rope.width = RopeWidth::unset; }, invalid,
-       "rope.width is not set: supported is half, a column for each pair, 32"},
+       "rope.width is not set: supported is half, a column for each pair of a block, 32"},
       {"a table of full width", [](P& p) { p.rope.width = RopeWidth::full; }, missing,
-       "rope.width is 2: supported is half, a column for each pair"},
+       "rope.width is 2: supported is half, a column for each pair of a block"},
       {"every second column of cos", [](P& p) { p.rope.cos.column_stride = 2; }, missing,
        "rope.cos.column_stride is 2: supported is 1"},
       {"every second column of sin", [](P& p) { p.rope.sin.column_stride = 2; }, missing,
@@ -128,6 +128,10 @@ std::vector<Refusal> refusals() {
       {"no sin", [](P& p) { p.rope.sin.data = nullptr; }, invalid, "rope.sin is null"},
       {"sin aligned to 2", [=](P& p) { p.rope.sin.data = shifted(p.rope.sin.data, 2); }, invalid,
        "rope.sin lies at @: it must be aligned to 4 bytes"},
+      {"no blocks", [](P& p) { p.rope.num_blocks = 0; }, invalid, "rope.num_blocks is 0: it must lie in 1..4"},
+      {"five blocks", [](P& p) { p.rope.num_blocks = 5; }, invalid, "rope.num_blocks is 5: it must lie in 1..4"},
+      {"blocks of odd width", [](P& p) { p.rope.num_blocks = 3; }, invalid,
+       "rope.num_blocks is 3: rotary_dim, 64, must be that many blocks of even width"},
       {"five axes", [](P& p) { p.rope.num_axes = 5; }, invalid, "rope.num_axes is 5: it must lie in 1..4"},
       {"axes at no distance",
        [](P& p) {
@@ -135,7 +139,10 @@ std::vector<Refusal> refusals() {
          p.places.position_axis_stride = AttentionPrologueParams().places.position_axis_stride;
        },
        invalid, "position_axis_stride is not set, but num_axes is 3: set it, to 0 where all share one row"},
-      {"no pair_axis", [](P& p) { p.rope.num_axes = 3; }, invalid, "rope.pair_axis is null, but rope.num_axes is 3"},
+      {"no pair_axis", [](P& p) { p.rope.num_axes = 3; }, invalid,
+       "rope.pair_axis is null: rope.num_axes, 3, must then be rope.num_blocks, 1"},
+      {"more axes than blocks", [](P& p) { p.rope.num_axes = 3, p.rope.num_blocks = 2; }, invalid,
+       "rope.pair_axis is null: rope.num_axes, 3, must then be rope.num_blocks, 2"},
 
       // Norms and the Q scale.
       {"unknown placement", [](P& p) { p.q_norm.placement = p.k_norm.placement = static_cast<NormPlacement>(3); }, missing,
@@ -458,6 +465,7 @@ TEST(AttentionPrologue, RandomStructsNeverCrash) {
                                            &p.q8_out.head_stride,
                                            &p.rope.rotary_dim,
                                            &p.rope.rotary_offset,
+                                           &p.rope.num_blocks,
                                            &p.rope.cos.row_stride,
                                            &p.rope.sin.row_stride,
                                            &p.rope.cos.column_stride,

@@ -229,6 +229,7 @@ void PlacedPrologue<T>::place_rope() {
   r.style = c.style;
   r.rotary_dim = c.rotary_dim;
   r.rotary_offset = c.rotary_offset;
+  r.num_blocks = c.num_blocks;
   r.inverse = c.inverse;
   r.source = c.source;
   r.type = DType::f32;

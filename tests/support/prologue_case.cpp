@@ -10,7 +10,7 @@ std::string PrologueCase::describe() const {
                   " v_norm=", v_norm);
   text += str_cat(" r=", rotary_dim, "@", rotary_offset, " ", rope_style_name(style), " inverse=", inverse,
                   " source=", static_cast<int>(source), "/", dtype_name(rope_type), rope_apart, "+", rope_holes,
-                  " factor=", attention_factor, " axes=", num_axes,
+                  " blocks=", num_blocks, block_axes, " factor=", attention_factor, " axes=", num_axes,
                   interleaved_axes ? "i" : "s", " max=", max_position, "/", static_cast<int>(past_table),
                   " q_scale=", q_scale.constant, "/", static_cast<int>(q_scale.by_position));
   text += str_cat(" per_step=", per_step, " derive=", derive_positions, derive_slots, " ring=", ring_size,
@@ -30,6 +30,12 @@ PrologueCase plain_case(int64_t num_tokens) {
   c.num_tokens = num_tokens;
   c.bad_indices = false;
   c.bias_q = c.bias_k = c.bias_v = true;
+  return c;
+}
+
+PrologueCase fit_rotation(PrologueCase c) {
+  c.rotary_dim -= c.rotary_dim % (2 * c.num_blocks);
+  if (c.block_axes) c.num_axes = c.num_blocks;
   return c;
 }
 

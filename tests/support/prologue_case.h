@@ -44,6 +44,8 @@ struct PrologueCase {
   bool rope_apart = false;       // cos and sin in two arrays
   int64_t rope_holes = 0;        // elements behind each of their rows
   float attention_factor = 1.0f;
+  int64_t num_blocks = 1;
+  bool block_axes = false;  // each block takes the axis of its own number (num_axes = num_blocks); otherwise pairs say theirs
   int64_t num_axes = 1;
   bool interleaved_axes = false;  // pair i takes axis i % num_axes; otherwise axes have sections
   int64_t max_position = 40;
@@ -86,7 +88,7 @@ struct PrologueCase {
   bool has_sequences() const { return derive_positions || derive_slots; }
   Weights weights_of_k() const { return k_weights.value_or(weights); }
   bool copies_v() const { return !bias_v && !v_norm; }
-  int64_t rope_columns() const { return rotary_dim / 2; }
+  int64_t rope_columns() const { return rotary_dim / (2 * num_blocks); }
 
   std::string describe() const;
 };
@@ -100,6 +102,9 @@ PrologueCase fit_to_type(PrologueCase c) {
   c.misalign = c.misalign / static_cast<int64_t>(sizeof(T)) * static_cast<int64_t>(sizeof(T));
   return c;
 }
+
+// With sizes of the rotation that its blocks allow.
+PrologueCase fit_rotation(PrologueCase c);
 
 // The lists of prologue_cases.cpp: cases that rotary and kv_write share, one or more for every feature, and random ones over the
 // whole struct.

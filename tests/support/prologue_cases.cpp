@@ -162,6 +162,33 @@ std::vector<PrologueCase> make_feature_cases() {
     }
   }
 
+  // Blocks.
+  for (const RopeStyle style : {RopeStyle::neox, RopeStyle::interleaved}) {
+    for (const int64_t blocks : {2, 3, 4}) {
+      const auto add_blocks = [&](const auto& change) {
+        add([&](PrologueCase& c) { c.style = style, c.num_blocks = blocks, c.head_dim = c.rotary_dim = 96, change(c); });
+      };
+      add_blocks([](PrologueCase&) {});
+      add_blocks([&](PrologueCase& c) { c.block_axes = true, c.num_axes = blocks, c.in_place = true; });
+      add_blocks([](PrologueCase& c) { c.num_axes = 3, c.rotary_dim = 48, c.rotary_offset = 16, c.int64_positions = true; });
+      add_blocks([](PrologueCase& c) { c.source = RopeSource::per_token, c.rope_type = DType::bf16, c.inverse = true; });
+      add_blocks([&](PrologueCase& c) {
+        c.source = RopeSource::inv_freq, c.max_position = 1 << 20, c.attention_factor = 1.2f;
+        c.block_axes = true, c.num_axes = blocks;
+      });
+      add_blocks([](PrologueCase& c) { c.rope_apart = true, c.rope_holes = 2, c.past_table = PastTable::identity; });
+      for (const NormPlacement placement : {NormPlacement::before_rope, NormPlacement::after_rope}) {
+        add_blocks([&](PrologueCase& c) { c.norm = placement, c.rotary_dim = 24, c.rotary_offset = 60; });
+        add_blocks([&](PrologueCase& c) { c.norm = placement, c.head_dim = 576, c.rotary_dim = 480, c.rotary_offset = 32; });
+        add_blocks([&](PrologueCase& c) {
+          c.norm = placement, c.head_dim = c.rotary_dim = 120, c.norm_scope = NormScope::token, c.misalign = 2;
+        });
+      }
+      add_blocks(
+          [](PrologueCase& c) { c.kv_type = DType::int4, c.scaling = KvScaling::token_head, c.q8 = KvScaling::token_head; });
+    }
+  }
+
   // Places.
   for (const int64_t page : {1, 4, 1024}) {
     for (const Offsets offsets : {Offsets::none, Offsets::one, Offsets::per_sequence}) {
@@ -381,7 +408,9 @@ PrologueCase random_case(uint64_t seed) {
   if (coin()) c.rope_type = coin() ? DType::f16 : DType::bf16;
   c.rope_apart = coin();
   c.rope_holes = rarely() ? random.integer(0, 9) : 0;
-  return c;
+  c.num_blocks = rarely() || rarely() ? random.integer(2, 4) : 1;
+  c.block_axes = c.num_blocks > 1 && coin();
+  return fit_rotation(c);
 }
 
 }  // namespace prologue::test

@@ -163,7 +163,7 @@ PrologueData<T> make_data(const PrologueCase& c) {
           static_cast<float>(std::pow(5e5, -2.0 * static_cast<double>(i) / static_cast<double>(2 * c.rope_columns()))));
     }
   }
-  if (c.num_axes > 1) {
+  if (c.num_axes > 1 && !c.block_axes) {
     for (int64_t i = 0; i < c.rotary_dim / 2; ++i) {
       const int64_t axis = c.interleaved_axes ? i % c.num_axes : i * c.num_axes / std::max<int64_t>(c.rotary_dim / 2, 1);
       const bool wild = c.bad_indices && random.integer(0, 9) == 0;  // an axis that does not exist
@@ -226,6 +226,7 @@ oracle::PrologueInput oracle_input(const PrologueCase& c, const PrologueData<T>&
   in.v_norm.eps = static_cast<double>(c.v_eps);
   in.rotary_dim = c.rotary_dim;
   in.rotary_offset = c.rotary_offset;
+  in.num_blocks = c.num_blocks;
   in.interleaved = c.style == RopeStyle::interleaved;
   in.inverse = c.inverse;
   in.table = to_doubles(data.table);

@@ -106,6 +106,12 @@ void add_rotations(FeatureList& f) {
   }
   both("two arrays", [](PrologueCase& c) { c.rope_apart = true, c.rope_holes = 4; });
   both("one array with wider rows", [](PrologueCase& c) { c.rope_holes = 64; });
+  f.row("Blocks", "Pairs inside each of two to four blocks of the rotated channels (2-D positions of vision models)");
+  for (const int64_t blocks : {2, 3, 4}) {
+    both(str_cat(blocks, " blocks"), [&](PrologueCase& c) { c.num_blocks = blocks, c.rotary_dim = 48; });
+    both(str_cat(blocks, " blocks with an axis each"),
+         [&](PrologueCase& c) { c.num_blocks = c.num_axes = blocks, c.block_axes = true, c.head_dim = c.rotary_dim = 96; });
+  }
   f.row("PositionAxes", "MRoPE and 2-D: up to four position axes, in sections or interleaved");
   for (const int64_t axes : {2, 3, 4}) {
     both(str_cat(axes, " axes"), [&](PrologueCase& c) { c.num_axes = axes, c.interleaved_axes = axes == 3; });

@@ -44,6 +44,23 @@ __device__ inline UnitPlace place_unit(int unit, const HeadLayout& layout) {
   return {a, b, -1, a < layout.head_dim, b < layout.head_dim};
 }
 
+// The layout of which one block of several is all that is rotated.
+__device__ inline HeadLayout one_block(const BlockLayout& layout, int block) {
+  const int width = layout.rotary_dim / layout.num_blocks;
+  return {layout.head_dim, width, layout.rotary_offset + block * width, layout.style};
+}
+
+// V divides the pairs of a block: the units of the blocks follow one another.
+template <int V>
+__device__ inline UnitPlace place_unit(int unit, const BlockLayout& layout) {
+  const int rotated = layout.rotary_dim / (2 * V);
+  if (layout.num_blocks == 1 || unit >= rotated) return place_unit<V>(unit, static_cast<const HeadLayout&>(layout));
+  const int units = rotated / layout.num_blocks, block = unit / units;
+  UnitPlace place = place_unit<V>(unit % units, one_block(layout, block));
+  place.pair += block * units * V;
+  return place;
+}
+
 // The inverse of place_unit(): which unit holds the vector that starts at `channel`, and whether as its b.
 struct VectorOwner {
   int unit;
@@ -62,6 +79,18 @@ __device__ inline VectorOwner owner_of(int channel, const HeadLayout& layout) {
   }
   const int vector = (inside < 0 ? channel : channel - layout.rotary_dim) / V;
   return {rotated + vector / 2, vector % 2 != 0};
+}
+
+template <int V>
+__device__ inline VectorOwner owner_of(int channel, const BlockLayout& layout) {
+  const int inside = channel - layout.rotary_offset;
+  if (layout.num_blocks == 1 || inside < 0 || inside >= layout.rotary_dim) {
+    return owner_of<V>(channel, static_cast<const HeadLayout&>(layout));
+  }
+  const int width = layout.rotary_dim / layout.num_blocks, block = inside / width;
+  VectorOwner owner = owner_of<V>(channel, one_block(layout, block));
+  owner.unit += block * (width / (2 * V));
+  return owner;
 }
 
 // ---- vectors in memory ------------------------------------------------------------------------------------------------------
