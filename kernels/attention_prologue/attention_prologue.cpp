@@ -142,6 +142,19 @@ Status check_rope(const AttentionPrologueParams& p) {
 
 // What must be there for something else to make sense.
 Status check_presence(const AttentionPrologueParams& p) {
+  const bool q_apart = p.num_q_heads > 0 && p.q_rope.data != nullptr, k_apart = p.num_kv_heads > 0 && p.k_rope.data != nullptr;
+  if (q_apart || k_apart) {
+    const Rope& r = p.rope;
+    const char* name = q_apart ? "q_rope" : "k_rope";
+    if (r.rotary_dim == 0 || r.rotary_dim == p.head_dim) {
+      return invalid_argument(kName, ": ", name, " is given, but rope.rotary_dim is ", r.rotary_dim,
+                              ": it must lie between 0 and head_dim, ", p.head_dim);
+    }
+    if (r.rotary_offset != 0 && r.rotary_offset != p.head_dim - r.rotary_dim) {
+      return unsupported(kName, ": ", name, " is given, but rope.rotary_offset is ", r.rotary_offset,
+                         ": supported are 0 and head_dim - rotary_dim, ", p.head_dim - r.rotary_dim);
+    }
+  }
   const bool q8 = p.num_q_heads > 0 && p.q8_out.data != nullptr;
   if (q8 && p.q_out.data != nullptr) return invalid_argument(kName, ": q_out and q8_out are both given: Q leaves as one of them");
   if (q8 && p.q8_out.scaling != KvScaling::tensor && p.q8_out.scaling != KvScaling::token_head) {
@@ -151,6 +164,7 @@ Status check_presence(const AttentionPrologueParams& p) {
   if (p.num_kv_heads == 0) return {};
   if (p.k.data == nullptr && p.v.data == nullptr)
     return invalid_argument(kName, ": k and v are both null, but num_kv_heads is ", p.num_kv_heads);
+  if (p.k_rope.data != nullptr && p.k.data == nullptr) return invalid_argument(kName, ": k_rope is given, but k is null");
   const struct {
     const char* name;
     const void *in, *out, *cache;
@@ -180,10 +194,16 @@ Status add_rows(const char* name, const RopeColumns& of, DType type, int64_t row
 
 Status add_inputs(const AttentionPrologueParams& p, RegionChecks& regions) {
   const int64_t size = dtype_size(p.dtype);
-  PROLOGUE_RETURN_IF_ERROR(regions.read(heads_region("q", p.q, p.num_tokens, p.num_q_heads, p.head_dim, p.dtype)));
   const auto heads = [](const HeadsView& view, int64_t count) { return view.data == nullptr ? 0 : count; };
   const int64_t k_heads = heads(p.k, p.num_kv_heads), v_heads = heads(p.v, p.num_kv_heads);
-  PROLOGUE_RETURN_IF_ERROR(regions.read(heads_region("k", p.k, p.num_tokens, k_heads, p.head_dim, p.dtype)));
+  const auto read = [&](const char* name, const HeadsView& view, int64_t count, const char* name_of_rope,
+                        const HeadsView& rope) -> Status {
+    const int64_t apart = rope.data == nullptr ? 0 : p.rope.rotary_dim;
+    PROLOGUE_RETURN_IF_ERROR(regions.read(heads_region(name, view, p.num_tokens, count, p.head_dim - apart, p.dtype)));
+    return regions.read(heads_region(name_of_rope, rope, p.num_tokens, heads(rope, count), apart, p.dtype));
+  };
+  PROLOGUE_RETURN_IF_ERROR(read("q", p.q, p.num_q_heads, "q_rope", p.q_rope));
+  PROLOGUE_RETURN_IF_ERROR(read("k", p.k, k_heads, "k_rope", p.k_rope));
   PROLOGUE_RETURN_IF_ERROR(regions.read(heads_region("v", p.v, p.num_tokens, v_heads, v_head_dim(p), p.dtype)));
 
   const auto optional = [&](const char* name, const void* data, int64_t count, int64_t element_size) {
@@ -267,8 +287,8 @@ Status add_outputs(const AttentionPrologueParams& p, RegionChecks& regions) {
       PROLOGUE_RETURN_IF_ERROR(regions.write(array_region("q8_out.scale", q8.scale, p.num_tokens * p.num_q_heads, 4)));
     }
   } else {
-    PROLOGUE_RETURN_IF_ERROR(
-        regions.write(heads_region("q_out", p.q_out, p.num_tokens, p.num_q_heads, p.head_dim, p.dtype), "q"));
+    PROLOGUE_RETURN_IF_ERROR(regions.write(heads_region("q_out", p.q_out, p.num_tokens, p.num_q_heads, p.head_dim, p.dtype),
+                                           p.q_rope.data == nullptr ? "q" : ""));
   }
   const auto add_side = [&](const char* out_name, const MutableHeadsView& out, const char* in_name, const HeadsView& in,
                             int64_t width, const PagedHeads& side, const Region& cache, const Region& scale) -> Status {
@@ -281,8 +301,8 @@ Status add_outputs(const AttentionPrologueParams& p, RegionChecks& regions) {
     return side.format.scaling == KvScaling::token_head ? regions.write(scale) : regions.read(scale);
   };
   const PagedKvView& c = p.cache;
-  PROLOGUE_RETURN_IF_ERROR(add_side("k_out", p.k_out, "k", p.k, p.head_dim, c.k, cache_region("cache.k", c.k, p.head_dim, c),
-                                    cache_scale_region("cache.k.scale", c.k, c)));
+  PROLOGUE_RETURN_IF_ERROR(add_side("k_out", p.k_out, p.k_rope.data == nullptr ? "k" : "", p.k, p.head_dim, c.k,
+                                    cache_region("cache.k", c.k, p.head_dim, c), cache_scale_region("cache.k.scale", c.k, c)));
   PROLOGUE_RETURN_IF_ERROR(add_side("v_out", p.v_out, "v", p.v, v_head_dim(p), c.v,
                                     cache_region("cache.v", c.v, v_head_dim(p), c), cache_scale_region("cache.v.scale", c.v, c)));
   PROLOGUE_RETURN_IF_ERROR(
@@ -343,6 +363,8 @@ Status check_run(const AttentionPrologueParams& a, const AttentionPrologueParams
   heads("q", a.q, b.q);
   heads("k", a.k, b.k);
   heads("v", a.v, b.v);
+  heads("q_rope", a.q_rope, b.q_rope);
+  heads("k_rope", a.k_rope, b.k_rope);
   heads("q_out", as_input(a.q_out), as_input(b.q_out));
   heads("k_out", as_input(a.k_out), as_input(b.k_out));
   heads("v_out", as_input(a.v_out), as_input(b.v_out));

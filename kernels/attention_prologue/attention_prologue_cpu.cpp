@@ -82,9 +82,11 @@ class Prologue {
     HeadSteps<T> q = q_, k = k_;
     if (token.rotated) q.rotation = k.rotation = fill_angles(p_, t, token, angles);
     q.factor = query_factor(p_.q_scale, token.positions[0]);
-    for_each_head(q, p_.q, t, [&](int64_t h, const FinishedHead<T>& head) { store_query(t, h, head); });
-    for_each_head(k, p_.k, t, [&](int64_t h, const FinishedHead<T>& head) { store_kv(p_.k_out, p_.cache.k, token, t, h, head); });
-    for_each_head(v_, p_.v, t,
+    const int64_t r = p_.rope.rotary_dim, offset = p_.rope.rotary_offset;
+    for_each_head(q, {p_.q, p_.q_rope, r, offset}, t, [&](int64_t h, const FinishedHead<T>& head) { store_query(t, h, head); });
+    for_each_head(k, {p_.k, p_.k_rope, r, offset}, t,
+                  [&](int64_t h, const FinishedHead<T>& head) { store_kv(p_.k_out, p_.cache.k, token, t, h, head); });
+    for_each_head(v_, {p_.v}, t,
                   [&](int64_t h, const FinishedHead<T>& head) { store_kv(p_.v_out, p_.cache.v, token, t, h, head); });
   }
 

@@ -123,7 +123,21 @@ struct GeneralSteps : NoSteps<T, V> {
       : p(args), extras(args.extras[head.tensor]), token(of), at(head), place(place_unit<V>(lane, extras.layout)) {
     if (!active) place.has_a = place.has_b = false;
     const TensorArgs<int64_t>& tensor = p.tensors[at.tensor];
-    data = load_unit<false, T, V>(tensor.in + t * tensor.in_token + at.head * tensor.in_head, place);
+    const char* in = tensor.in + t * tensor.in_token + at.head * tensor.in_head;
+    UnitPlace from = place;
+    if (extras.rotated_in != nullptr) {
+      if (place.pair >= 0) in = extras.rotated_in + t * extras.rotated_token + at.head * extras.rotated_head;
+      from.a = place_apart(place.a);
+      from.b = place_apart(place.b);
+    }
+    data = load_unit<false, T, V>(in, from);
+  }
+
+  // Where a channel of this unit is if the rotated channels and the others are apart.
+  __device__ int place_apart(int channel) const {
+    const HeadLayout& layout = extras.layout;
+    if (place.pair >= 0) return channel - layout.rotary_offset;
+    return channel < layout.rotary_offset ? channel : channel - layout.rotary_dim;
   }
 
   __device__ Unit<T, V> load(const char* values) const { return load_unit<false, T, V>(values, place); }

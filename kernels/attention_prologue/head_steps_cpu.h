@@ -138,13 +138,33 @@ void finish_head(float* x, const HeadSteps<T>& s, int64_t h) {
   }
 }
 
+// The heads of q, k or v: whole, or with the rotated channels apart.
+struct HeadsInput {
+  HeadsView heads;
+  HeadsView rotated = {};  // null: `heads` are whole
+  int64_t rotary_dim = 0;
+  int64_t rotary_offset = 0;
+};
+
+// Head h of token t, which has `width` channels. `whole`: room for one that must be put together.
+template <class T>
+const T* whole_head(const HeadsInput& in, int64_t width, int64_t t, int64_t h, T* whole) {
+  const T* x = head_at<T>(in.heads, t, h);
+  if (in.rotated.data == nullptr) return x;
+  std::copy_n(x, in.rotary_offset, whole);
+  std::copy_n(head_at<T>(in.rotated, t, h), in.rotary_dim, whole + in.rotary_offset);
+  std::copy_n(x + in.rotary_offset, width - in.rotary_offset - in.rotary_dim, whole + in.rotary_offset + in.rotary_dim);
+  return whole;
+}
+
 // Calls store(h, head) with every head of token t of `in`.
 template <class T, class Store>
-void for_each_head(HeadSteps<T> s, const HeadsView& in, int64_t t, const Store& store) {
+void for_each_head(HeadSteps<T> s, const HeadsInput& in, int64_t t, const Store& store) {
   alignas(64) float values[kMaxHeadDim];
+  alignas(64) T whole[kMaxHeadDim];
   if (s.norm.placement != NormPlacement::none && s.norm.scope == NormScope::token) {
     for (int64_t h = 0; h < s.num_heads; ++h) {
-      widen(head_at<T>(in, t, h), s.width, values);
+      widen(whole_head(in, s.width, t, h, whole), s.width, values);
       begin_head(values, s, h);
       s.token_sum += square_sum(values, s.width);
     }
@@ -153,9 +173,10 @@ void for_each_head(HeadSteps<T> s, const HeadsView& in, int64_t t, const Store& 
   const int64_t begin = all_changed ? 0 : s.rotation.rotary_offset;
   const int64_t end = all_changed ? s.width : begin + s.rotation.rotary_dim;
   for (int64_t h = 0; h < s.num_heads; ++h) {
-    widen(head_at<T>(in, t, h), s.width, values);
+    const T* x = whole_head(in, s.width, t, h, whole);
+    widen(x, s.width, values);
     finish_head(values, s, h);
-    store(h, FinishedHead<T>{values, s.width, head_at<T>(in, t, h), begin, end});
+    store(h, FinishedHead<T>{values, s.width, x, begin, end});
   }
 }
 

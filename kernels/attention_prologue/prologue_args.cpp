@@ -188,6 +188,14 @@ void fill(const AttentionPrologueParams& p, int64_t vector, GeneralArgs& args) {
   layout(k, p.head_dim, p.rope.rotary_dim > 0);
   layout(v, v_head_dim(p), false);
 
+  const auto rotated = [&](TensorExtras& extras, const HeadsView& in) {
+    extras.rotated_in = bytes_of(in.data);
+    extras.rotated_token = bytes_of<int64_t>(in.token_stride, bits);
+    extras.rotated_head = bytes_of<int64_t>(in.head_stride, bits);
+  };
+  rotated(q, p.q_rope);
+  rotated(k, p.k_rope);
+
   k.second_out = static_cast<char*>(p.k_out.data);
   k.second_token = bytes_of<int64_t>(p.k_out.token_stride, bits);
   k.second_head = bytes_of<int64_t>(p.k_out.head_stride, bits);

@@ -147,6 +147,9 @@ struct TensorExtras {
   ScaleFrom scale_from = ScaleFrom::nothing;
   BlockLayout layout;
   int32_t rotates = 0;
+  const char* rotated_in = nullptr;  // the rotated channels, if they are apart; `in` has the others
+  int64_t rotated_token = 0;
+  int64_t rotated_head = 0;
 };
 
 struct GeneralArgs {

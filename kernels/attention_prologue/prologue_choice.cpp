@@ -50,6 +50,7 @@ bool fits(const AttentionPrologueParams& p, int64_t vector) {
   }
   if (p.num_q_heads > 0) {
     a.heads(p.q, bits);
+    a.heads(p.q_rope, bits);
     a.heads(as_input(p.q_out), bits);
     a.pointer(p.bias.q, bits);
     if (p.q8_out.data != nullptr) {
@@ -59,6 +60,7 @@ bool fits(const AttentionPrologueParams& p, int64_t vector) {
   }
   if (has_k(p)) {
     a.heads(p.k, bits);
+    a.heads(p.k_rope, bits);
     a.heads(as_input(p.k_out), bits);
     a.pointer(p.bias.k, bits);
     a.pages(p.cache.k);
@@ -116,6 +118,7 @@ bool plain(const AttentionPrologueParams& p) {
     return false;
   if (r.inverse || (r.rotary_dim > 0 && (!one_table(r) || r.num_blocks > 1))) return false;
   if (r.past_table == PastTable::identity && r.max_position > 0) return false;
+  if (p.q_rope.data != nullptr || p.k_rope.data != nullptr) return false;
   return !has_v(p) || v_head_dim(p) == p.head_dim;
 }
 

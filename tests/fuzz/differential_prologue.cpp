@@ -58,6 +58,7 @@ PrologueCase model_case(Random& random) {
   if (percent(20)) c.rope_type = percent(50) ? DType::f16 : DType::bf16;
   if (percent(10)) c.rope_apart = true;
   if (percent(10)) c.num_blocks = 2, c.block_axes = percent(50);
+  if (percent(10)) c.split_q = c.split_k = true, c.one_k_rope = percent(70), c.rotary_offset = percent(50) ? 2 : 0;
   if (percent(30)) c.derive_positions = c.derive_slots = true;
   c.int64_positions = percent(50), c.int64_slots = percent(50);
   c.bad_indices = percent(50);
@@ -88,7 +89,8 @@ PrologueCase real_case(Random& random, const Sizes& sizes) {
   if (c.v_head_dim > 0) c.v_head_dim = 2 * random.integer(1, 288);
   c.rotary_dim = random.integer(0, 2) > 0 ? c.head_dim : 2 * random.integer(0, c.head_dim / 2);
   if (c.head_dim == 576 && random.integer(0, 1) == 0) c.rotary_dim = 64;
-  c.rotary_offset = random.integer(0, 2) > 0 ? 0 : 2 * random.integer(0, (c.head_dim - c.rotary_dim) / 2);
+  if (!c.split_q && !c.split_k)
+    c.rotary_offset = random.integer(0, 2) > 0 ? 0 : 2 * random.integer(0, (c.head_dim - c.rotary_dim) / 2);
   c.num_tokens = random_tokens(random, sizes, (c.num_q_heads + 2 * c.num_kv_heads) * c.head_dim);
   if (c.source == RopeSource::table) c.max_position = random.integer(0, 1) == 0 ? 40 : random.integer(100, 12000);
   if (c.source == RopeSource::inv_freq) c.max_position = random.integer(0, 1) == 0 ? 1 << 20 : 100;

@@ -210,21 +210,36 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
         view = {nullptr, s.token, s.head};
         return map.optional(name, view.data, view_extent(view, p.num_tokens, num_heads, width, bits), Use::read, type);
       };
-      const auto output = [&](const char* name, MutableHeadsView& view, const HeadsView& in, int in_array, int64_t num_heads,
-                              int64_t width) {
-        const bool same = choices.chance(3);
+      const auto output = [&](const char* name, MutableHeadsView& view, const HeadsView& in, int in_array, int64_t in_width,
+                              int64_t num_heads, int64_t width) {
+        const bool same = (in_width == width || choices.hostile()) && choices.chance(3);
         const HeadStrides s = head_strides(choices, p.num_tokens, num_heads, width);
         view = {nullptr, same ? in.token_stride : s.token, same ? in.head_stride : s.head};
         map.in_place(map.optional(name, view.data, view_extent(view, p.num_tokens, num_heads, width, bits), Use::write), in_array,
                      same);
       };
-      q = input("q", p.q, p.num_q_heads, p.head_dim);
+      // The rotated channels of Q and of K in arrays of their own.
+      const int64_t unrotated = plus(p.head_dim, -std::max<int64_t>(r.rotary_dim, 0));
+      const bool can_split = choices.hostile() || (r.rotary_dim > 0 && r.rotary_dim < p.head_dim);
+      const bool split_q = can_split && choices.chance(2), split_k = can_split && has_k && choices.chance(2);
+      if ((split_q || split_k) && !choices.hostile()) r.rotary_offset = choices.chance(2) ? 0 : unrotated;
+      const auto rotated = [&](bool is_split, const char* name, HeadsView& view, int64_t num_heads) -> int64_t {
+        if (!is_split) return p.head_dim;
+        const HeadStrides s = head_strides(choices, p.num_tokens, num_heads, r.rotary_dim);
+        view = {nullptr, s.token, choices.chance(3) ? 0 : s.head};
+        map.never_null(
+            map.array(name, view.data, view_extent(view, p.num_tokens, num_heads, r.rotary_dim, bits), Use::read, type));
+        return unrotated;
+      };
+      const int64_t q_width = rotated(split_q, "q_rope", p.q_rope, p.num_q_heads);
+      const int64_t k_width = rotated(split_k, "k_rope", p.k_rope, p.num_kv_heads);
+      q = input("q", p.q, p.num_q_heads, q_width);
       q_goes_out = choices.chance(2);
-      if (q_goes_out) output("q_out", p.q_out, p.q, q, p.num_q_heads, p.head_dim);
-      const int k = has_k ? input("k", p.k, p.num_kv_heads, p.head_dim) : -1;
+      if (q_goes_out) output("q_out", p.q_out, p.q, q, q_width, p.num_q_heads, p.head_dim);
+      const int k = has_k ? input("k", p.k, p.num_kv_heads, k_width) : -1;
       const int v = has_v ? input("v", p.v, p.num_kv_heads, v_width) : -1;
-      if (has_k && (!cache_k || choices.chance(4))) output("k_out", p.k_out, p.k, k, p.num_kv_heads, p.head_dim);
-      if (has_v && (!cache_v || choices.chance(4))) output("v_out", p.v_out, p.v, v, p.num_kv_heads, v_width);
+      if (has_k && (!cache_k || choices.chance(4))) output("k_out", p.k_out, p.k, k, k_width, p.num_kv_heads, p.head_dim);
+      if (has_v && (!cache_v || choices.chance(4))) output("v_out", p.v_out, p.v, v, v_width, p.num_kv_heads, v_width);
     }
     if (p.num_q_heads > 0 && !q_goes_out) {
       if (choices.chance(3)) {

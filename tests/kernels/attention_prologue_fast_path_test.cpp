@@ -165,6 +165,10 @@ TEST_F(FastPath, WhatThePageExcludesIsGeneral) {
       [](AttentionPrologueParams& p) { set_cos_and_sin(p.rope, address(3), address(9), DType::f32, 4096, 64, RopeWidth::half); },
       [](AttentionPrologueParams& p) { p.rope.cos.row_stride = p.rope.sin.row_stride = 256; },
       [](AttentionPrologueParams& p) { p.rope.num_blocks = 2; },
+      [](AttentionPrologueParams& p) {
+        p.rope.rotary_dim = 64, set_cos_sin_table(p.rope, address(3), DType::f32, 4096);
+        p.k_rope = {address(9), 64, 0};
+      },
   };
   number = 0;
   for (const Change& change : rope_changes) {

@@ -125,6 +125,8 @@ TEST_P(AttentionPrologueTest, PlansCheckWhatARunBrings) {
       {[](P& p) { p.rope.cos.row_stride = 128; }, "rope.cos.row_stride is 128: it must be that of the plan, 64"},
       {[](P& p) { p.rope.type = DType::f16; }, "rope.type is float16: it must be that of the plan, float32"},
       {[](P& p) { p.rope.num_blocks = 2; }, "rope.num_blocks is 2: it must be that of the plan, 1"},
+      {[](P& p) { p.q_rope = p.q; }, "q_rope is given, but the plan was made without it"},
+      {[](P& p) { p.k_rope.head_stride = 1; }, "k_rope.head_stride is 1: it must be that of the plan, 0"},
       {[](P& p) { p.rope.max_position = 99; }, "rope.max_position is 99: it must be that of the plan, 40"},
       {[](P& p) { p.rope.past_table = PastTable::identity; }, "rope.past_table is 2: it must be that of the plan, 0"},
       {[](P& p) { p.places.block_table = nullptr; }, "block_table is null, but the plan was made with it"},

@@ -242,6 +242,47 @@ std::vector<Refusal> refusals() {
       // Inputs.
       {"no q", [](P& p) { p.q.data = nullptr; }, invalid, "q is null"},
       {"neither k nor v", [](P& p) { p.k.data = p.v.data = nullptr; }, invalid, "k and v are both null, but num_kv_heads is 2"},
+      {"all channels of Q apart", [](P& p) { p.q_rope = p.q; }, invalid,
+       "q_rope is given, but rope.rotary_dim is 64: it must lie between 0 and head_dim, 64"},
+      {"no channels of K apart", [](P& p) { p.rope = {}, p.k_rope = p.k; }, invalid,
+       "k_rope is given, but rope.rotary_dim is 0: it must lie between 0 and head_dim, 64"},
+      {"channels in the middle of Q apart", [](P& p) { p.rope.rotary_dim = 32, p.rope.rotary_offset = 8, p.q_rope = p.q; },
+       missing, "q_rope is given, but rope.rotary_offset is 8: supported are 0 and head_dim - rotary_dim, 32"},
+      {"k_rope without k", [](P& p) { p.rope.rotary_dim = 32, p.k_rope = p.k, p.k.data = nullptr; }, invalid,
+       "k_rope is given, but k is null"},
+      {"q_rope backwards",
+       [](P& p) {
+         p.rope.rotary_dim = 32, p.q_rope = {p.q.data, p.q.token_stride, -64};
+       },
+       invalid, "q_rope has the stride -64: strides must not be negative"},
+      {"k_rope at an odd byte",
+       [=](P& p) {
+         p.rope.rotary_dim = 32, p.k_rope = {shifted(p.k.data, 2), p.k.token_stride, 0};
+       },
+       invalid, "k_rope lies at @: it must be aligned to 4 bytes"},
+      {"q_out over the q of split heads",
+       [](P& p) {
+         p.rope.rotary_dim = 32, p.q_rope = {p.k.data, p.k.token_stride, 0};
+         p.q_out = {const_cast<void*>(p.q.data), p.q.token_stride, p.q.head_stride};
+       },
+       invalid, "q_out overlaps q"},
+      {"k_out over the k of split heads",
+       [](P& p) {
+         p.rope.rotary_dim = 32, p.k_rope = {p.v.data, p.v.token_stride, 0};
+         p.k_out = {const_cast<void*>(p.k.data), p.k.token_stride, p.k.head_stride};
+       },
+       invalid, "k_out overlaps k"},
+      {"q_out over q_rope",
+       [](P& p) {
+         p.rope.rotary_dim = 32, p.q_rope = {p.q_out.data, p.q_out.token_stride, p.q_out.head_stride};
+       },
+       invalid, "q_out overlaps q_rope"},
+      {"k_out over k_rope",
+       [](P& p) {
+         p.rope.rotary_dim = 32, p.k_rope = p.k, p.k = p.v;
+         p.k_out = {const_cast<void*>(p.k_rope.data), p.k_rope.token_stride, p.k_rope.head_stride};
+       },
+       invalid, "k_out overlaps k_rope"},
       {"negative stride", [](P& p) { p.q.token_stride = -64; }, invalid, "q has the stride -64: strides must not be negative"},
       {"endless stride", [](P& p) { p.v.head_stride = INT64_MAX / 3; }, invalid,
        "v reaches further than 2^60 bytes: its strides are too large"},
@@ -469,6 +510,10 @@ TEST(AttentionPrologue, RandomStructsNeverCrash) {
                                            &p.rope.cos.row_stride,
                                            &p.rope.sin.row_stride,
                                            &p.rope.cos.column_stride,
+                                           &p.q_rope.token_stride,
+                                           &p.q_rope.head_stride,
+                                           &p.k_rope.token_stride,
+                                           &p.k_rope.head_stride,
                                            &p.rope.max_position,
                                            &p.rope.num_axes,
                                            &p.q_norm.weight_head_stride,
@@ -505,7 +550,7 @@ TEST(AttentionPrologue, RandomStructsNeverCrash) {
       if (kind < 4) {
         *any_of(numbers) = number();
       } else if (kind < 7) {
-        switch (random.integer(0, 30)) {
+        switch (random.integer(0, 32)) {
           case 0: replace(p.q.data); break;
           case 1: replace(p.k.data); break;
           case 2: replace(p.v.data); break;
@@ -536,6 +581,8 @@ TEST(AttentionPrologue, RandomStructsNeverCrash) {
           case 27: replace(p.k_norm.weight); break;
           case 28: replace(p.q_norm.bias); break;
           case 29: replace(p.rope.sin.data); break;
+          case 30: replace(p.q_rope.data); break;
+          case 31: replace(p.k_rope.data); break;
           default: replace(p.faults); break;
         }
       } else {

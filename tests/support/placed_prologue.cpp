@@ -192,12 +192,35 @@ void PlacedPrologue<T>::place_inputs() {
       return {written ? add_output(values, c.misalign, name) : arena_.input(values, c.misalign), layout.token_stride,
               layout.head_stride};
     };
-    params_.q = place(data_.q, c.num_q_heads, c.head_dim, c.in_place, "q");
-    params_.k = place(data_.k, c.k_heads(), c.head_dim, c.kv_in_place, "k");
+    const auto place_split = [&](const std::vector<T>& dense, int64_t heads, int64_t rope_heads, HeadsView& rope) {
+      const auto channels = [&](int64_t of_heads, int64_t begin, int64_t end) {
+        std::vector<T> part;
+        for (int64_t row = 0; row < c.num_tokens * heads; ++row) {
+          if (row % heads < of_heads)
+            part.insert(part.end(), dense.begin() + row * c.head_dim + begin, dense.begin() + row * c.head_dim + end);
+        }
+        return part;
+      };
+      const int64_t r = c.rotary_dim, rest = c.rotary_offset == 0 ? r : 0;
+      rope = place(channels(rope_heads, c.rotary_offset, c.rotary_offset + r), rope_heads, r, false, "rope");
+      return place(channels(heads, rest, rest + c.head_dim - r), heads, c.head_dim - r, false, "rest");
+    };
+    if (c.split_q) {
+      params_.q = place_split(data_.q, c.num_q_heads, c.num_q_heads, params_.q_rope);
+    } else {
+      params_.q = place(data_.q, c.num_q_heads, c.head_dim, c.in_place, "q");
+    }
+    if (c.split_k) {
+      params_.k =
+          place_split(data_.k, c.k_heads(), c.one_k_rope ? std::min<int64_t>(c.k_heads(), 1) : c.k_heads(), params_.k_rope);
+      if (c.one_k_rope) params_.k_rope.head_stride = 0;
+    } else {
+      params_.k = place(data_.k, c.k_heads(), c.head_dim, c.kv_in_place, "k");
+    }
     if (!c.v_is_k) params_.v = place(data_.v, c.v_heads(), c.v_width(), c.kv_in_place, "v");
   }
   if (c.v_is_k) params_.v = params_.k;
-  if (!c.with_k) params_.k.data = nullptr;
+  if (!c.with_k) params_.k.data = params_.k_rope.data = nullptr;
   if (!c.with_v) params_.v.data = nullptr;
 }
 

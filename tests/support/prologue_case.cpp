@@ -16,8 +16,9 @@ std::string PrologueCase::describe() const {
   text += str_cat(" per_step=", per_step, " derive=", derive_positions, derive_slots, " ring=", ring_size,
                   " offsets=", static_cast<int>(offsets), " pos64=", int64_positions, " slot64=", int64_slots,
                   " bad=", bad_indices, extremes);
-  text += str_cat(" packed=", packed, " in_place=", in_place, kv_in_place, " row_padding=", row_padding,
-                  " head_padding=", head_padding, " heads_first=", heads_first, " misalign=", misalign);
+  text +=
+      str_cat(" packed=", packed, " split=", split_q, split_k, one_k_rope, " in_place=", in_place, kv_in_place,
+              " row_padding=", row_padding, " head_padding=", head_padding, " heads_first=", heads_first, " misalign=", misalign);
   text += str_cat(" q8=", q8 ? static_cast<int>(*q8) : -1, " out=", k_out, v_out, " cached=", cached,
                   " kv=", kv_type ? dtype_name(*kv_type) : "dtype", "/", static_cast<int>(scaling), " page=", page_size,
                   " layout=", static_cast<int>(layout), " flags=", token_faults, " values=", static_cast<int>(values),
@@ -36,6 +37,14 @@ PrologueCase plain_case(int64_t num_tokens) {
 PrologueCase fit_rotation(PrologueCase c) {
   c.rotary_dim -= c.rotary_dim % (2 * c.num_blocks);
   if (c.block_axes) c.num_axes = c.num_blocks;
+  c.split_k = c.split_k && !c.v_is_k;
+  if (c.rotary_dim == 0 || c.rotary_dim == c.head_dim) c.split_q = c.split_k = false;
+  c.one_k_rope = c.one_k_rope && c.split_k;
+  if (!c.split_q && !c.split_k) return c;
+  c.rotary_offset = c.rotary_offset > 0 ? c.head_dim - c.rotary_dim : 0;
+  c.packed = false;
+  c.in_place = c.in_place && !c.split_q;
+  c.kv_in_place = c.kv_in_place && !c.split_k;
   return c;
 }
 

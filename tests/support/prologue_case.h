@@ -62,6 +62,9 @@ struct PrologueCase {
   bool bad_indices = true;                           // negative and too large ones among the good ones, axes too
   bool extremes = false;                             // the ends of the types in cu_seqlens_q, cache_lens and offsets
 
+  // The rotated channels in q_rope, in k_rope (not packed), and k_rope as one head for all.
+  bool split_q = false, split_k = false, one_k_rope = false;
+
   bool packed = true;
   bool in_place = false;     // q_out is q
   int64_t row_padding = 0;   // elements behind each packed row, or each row of q, k, v, q_out
@@ -103,7 +106,7 @@ PrologueCase fit_to_type(PrologueCase c) {
   return c;
 }
 
-// With sizes of the rotation that its blocks allow.
+// With sizes of the rotation that blocks and splits allow.
 PrologueCase fit_rotation(PrologueCase c);
 
 // The lists of prologue_cases.cpp: cases that rotary and kv_write share, one or more for every feature, and random ones over the

@@ -189,6 +189,44 @@ std::vector<PrologueCase> make_feature_cases() {
     }
   }
 
+  // Q and K with the rotated channels apart.
+  for (const RopeStyle style : {RopeStyle::neox, RopeStyle::interleaved}) {
+    for (const bool last : {false, true}) {
+      const auto split = [&](const auto& change) {
+        add([&](PrologueCase& c) {
+          c.style = style, c.head_dim = 192, c.rotary_dim = 64, c.rotary_offset = last ? 128 : 0, c.packed = false;
+          c.split_q = c.split_k = true, change(c);
+        });
+      };
+      split([](PrologueCase&) {});
+      split([](PrologueCase& c) { c.one_k_rope = true, c.v_head_dim = 128, c.bias_q = c.bias_k = false; });
+      split([](PrologueCase& c) { c.split_k = false, c.heads_first = true, c.kv_in_place = c.k_out = true; });
+      split([](PrologueCase& c) { c.split_q = false, c.in_place = true, c.row_padding = 3, c.k_out = true; });
+      split([](PrologueCase& c) { c.one_k_rope = true, c.k_out = c.v_out = true, c.bias_k = false, c.head_padding = 8; });
+      split([](PrologueCase& c) {
+        c.one_k_rope = true, c.kv_type = DType::fp8_e4m3, c.scaling = KvScaling::tensor, c.q8 = KvScaling::tensor;
+      });
+      split([](PrologueCase& c) {
+        c.head_padding = 1, c.misalign = 6, c.kv_type = DType::uint4, c.scaling = KvScaling::token_head;
+      });
+      split([](PrologueCase& c) {
+        c.past_table = PastTable::identity, c.bias_q = c.bias_k = false, c.max_position = 9, c.one_k_rope = true;
+      });
+      split([](PrologueCase& c) { c.derive_positions = c.derive_slots = true, c.page_size = 4, c.max_position = 80; });
+      for (const NormPlacement placement : {NormPlacement::before_rope, NormPlacement::after_rope}) {
+        split([&](PrologueCase& c) { c.norm = placement, c.weights = Weights::per_head, c.one_k_rope = true; });
+        split([&](PrologueCase& c) { c.norm = placement, c.norm_scope = NormScope::token, c.per_step = true; });
+        split([&](PrologueCase& c) {
+          c.norm = placement, c.head_dim = 576, c.rotary_offset = c.rotary_offset > 0 ? 512 : 0, c.num_q_heads = 3;
+        });
+      }
+      split([&](PrologueCase& c) {
+        c.head_dim = 46, c.rotary_dim = 12, c.rotary_offset = last ? 34 : 0, c.num_blocks = 2, c.block_axes = true,
+        c.num_axes = 2;
+      });
+    }
+  }
+
   // Places.
   for (const int64_t page : {1, 4, 1024}) {
     for (const Offsets offsets : {Offsets::none, Offsets::one, Offsets::per_sequence}) {
@@ -410,6 +448,9 @@ PrologueCase random_case(uint64_t seed) {
   c.rope_holes = rarely() ? random.integer(0, 9) : 0;
   c.num_blocks = rarely() || rarely() ? random.integer(2, 4) : 1;
   c.block_axes = c.num_blocks > 1 && coin();
+  c.split_q = rarely() || rarely();
+  c.split_k = rarely() || rarely();
+  c.one_k_rope = coin();
   return fit_rotation(c);
 }
 

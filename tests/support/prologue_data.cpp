@@ -134,6 +134,12 @@ PrologueData<T> make_data(const PrologueCase& c) {
   PrologueData<T> data;
   data.q = heads(c.num_tokens * c.num_q_heads * c.head_dim);
   data.k = heads(c.num_tokens * c.k_heads() * c.head_dim);
+  if (c.one_k_rope) {  // the rotated channels of head 0 in all heads
+    for (int64_t t = 0; t < c.num_tokens; ++t) {
+      const auto first = data.k.begin() + t * c.k_heads() * c.head_dim + c.rotary_offset;
+      for (int64_t h = 1; h < c.k_heads(); ++h) std::copy_n(first, c.rotary_dim, first + h * c.head_dim);
+    }
+  }
   data.v = c.v_is_k ? data.k : heads(c.num_tokens * c.v_heads() * c.v_width());
   if (c.bias_q) data.q_bias = random.normals<T>(c.num_q_heads * c.head_dim);
   if (c.bias_k) data.k_bias = random.normals<T>(c.k_heads() * c.head_dim);

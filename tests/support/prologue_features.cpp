@@ -112,6 +112,13 @@ void add_rotations(FeatureList& f) {
     both(str_cat(blocks, " blocks with an axis each"),
          [&](PrologueCase& c) { c.num_blocks = c.num_axes = blocks, c.block_axes = true, c.head_dim = c.rotary_dim = 96; });
   }
+  f.row("RopeApart", "The rotated channels of Q and K in arrays of their own, K's also as one head for all (MLA)");
+  for (const int64_t offset : {0, 128}) {
+    both("Q and K apart", [&](PrologueCase& c) {
+      c.head_dim = 192, c.rotary_dim = 64, c.rotary_offset = offset, c.v_head_dim = 128;
+      c.packed = false, c.split_q = c.split_k = c.one_k_rope = true;
+    });
+  }
   f.row("PositionAxes", "MRoPE and 2-D: up to four position axes, in sections or interleaved");
   for (const int64_t axes : {2, 3, 4}) {
     both(str_cat(axes, " axes"), [&](PrologueCase& c) { c.num_axes = axes, c.interleaved_axes = axes == 3; });
