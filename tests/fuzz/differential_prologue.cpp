@@ -284,7 +284,7 @@ Outcome run_kv_write(Backend backend, uint64_t seed, const Sizes& sizes) {
     p.k = from.k, p.v = from.v, p.cache = from.cache;
     p.slot_mapping = from.places.slot_mapping, p.positions = from.places.positions;
     p.position_axis_stride = from.places.position_axis_stride, p.num_axes = c.num_axes;
-    p.max_position = c.max_position, p.faults = from.faults;
+    p.max_position = c.max_position, p.faults = from.faults, p.past_table = c.past_table;
     const Status status = placed.run([&](const Execution& execution) { return kv_write(p, execution); });
     std::vector<Output> outputs = {{p.faults, "faults", Element::int64}};
     add_cache_outputs(p.cache, outputs);
