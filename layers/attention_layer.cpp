@@ -86,6 +86,10 @@ Status check_sizes(const AttentionLayerParams& p, Device device) {
   if (p.prologue.q8_out.data != nullptr) {
     return unsupported("attention_layer: prologue.q8_out is given: attention takes Q in dtype");
   }
+  if (p.prologue.q_rope.data != nullptr || p.prologue.k_rope.data != nullptr) {
+    return unsupported("attention_layer: prologue.", p.prologue.q_rope.data != nullptr ? "q_rope" : "k_rope",
+                       " is given: the projection makes whole heads");
+  }
   AttentionLayerParams empty = p;  // without tokens the operations check only sizes
   empty.prologue.num_tokens = 0;
   empty.workspace = nullptr;

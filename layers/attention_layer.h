@@ -20,9 +20,9 @@
 //   workspace      attention_layer_workspace_bytes bytes on the device, aligned to 64; scratch, contents undefined
 //
 // `prologue` and `attention` are the parameters of those two operations. The layer sets some of their members itself:
-//   prologue   The layer sets q, k, v and q_out. q8_out is not supported. places describes the batch for both operations: num_seqs,
-//              cu_seqlens_q, block_table, block_table_stride and max_pages_per_seq are always needed, even where positions and
-//              slot_mapping are given.
+//   prologue   The layer sets q, k, v and q_out. q8_out, q_rope and k_rope are not supported. places describes the batch for both
+//              operations: num_seqs, cu_seqlens_q, block_table, block_table_stride and max_pages_per_seq are always needed, even
+//              where positions and slot_mapping are given.
 //   attention  The caller sets scale, seq_lens, max_seqlen_q, max_seq_len and every option of that operation. The layer sets
 //              num_tokens, num_seqs, num_q_heads, head_dim, dtype, q, kv, block_table and its sizes, cu_seqlens_q, out, workspace
 //              and faults.

@@ -4,12 +4,14 @@
 #include <cmath>
 
 #include <prologue/kernels/attention_prologue/backends.h>
+#include <prologue/kernels/attention_prologue/prologue_choice.h>
 #include <prologue/kernels/attention_prologue/query_scale.h>
 #include <prologue/kernels/attention_prologue/regions.h>
 #include <prologue/kernels/attention_prologue/token_args.h>
 #include <prologue/kernels/base/host/dispatch.h>
 #include <prologue/kernels/base/host/plan_checks.h>
 #include <prologue/kernels/base/host/view_checks.h>
+#include <prologue/kernels/base/shared/rope_pairs.h>
 
 namespace prologue {
 
@@ -82,6 +84,31 @@ Status check_norms(const AttentionPrologueParams& p) {
   return unsupported(kName, ": v_norm has a weight, or is not rms over a head: supported is rms over a head, without a weight");
 }
 
+// The types and columns of cos and sin, or of inv_freq, that the prologue takes.
+Status check_columns(const Rope& r) {
+  if (!rope_rows_are_given(r.source)) {
+    if (r.type == DType::f32) return {};
+    return unsupported(kName, ": rope.type is ", dtype_text(r.type), ": for inv_freq supported is float32");
+  }
+  if (!dtype_is_activation(r.type)) {
+    return unsupported(kName, ": rope.type is ", dtype_text(r.type), ": supported are float32, float16 and bfloat16");
+  }
+  if (r.width == RopeWidth::unset) {
+    return invalid_argument(kName, ": rope.width is not set: supported is half, a column for each pair of a block, ",
+                            pairs_of_block(r));
+  }
+  if (r.width != RopeWidth::half) {
+    return unsupported(kName, ": rope.width is ", static_cast<int32_t>(r.width),
+                       ": supported is half, a column for each pair of a block");
+  }
+  if (r.cos.column_stride != 1 || r.sin.column_stride != 1) {
+    const bool of_cos = r.cos.column_stride != 1;
+    return unsupported(kName, ": rope.", of_cos ? "cos" : "sin", ".column_stride is ",
+                       of_cos ? r.cos.column_stride : r.sin.column_stride, ": supported is 1");
+  }
+  return {};
+}
+
 // What of Rope the prologue takes.
 Status check_rope(const AttentionPrologueParams& p) {
   const Rope& r = p.rope;
@@ -91,7 +118,11 @@ Status check_rope(const AttentionPrologueParams& p) {
                             ": it must be even and lie in 0..head_dim - rotary_dim, ", p.head_dim - r.rotary_dim);
   }
   PROLOGUE_RETURN_IF_ERROR(check_enum("rope.source", r.source, RopeSource::inv_freq, "table, per_token and inv_freq"));
-  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "rope.num_blocks", r.num_blocks, 1, 1));
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "rope.num_blocks", r.num_blocks, 1, 4));
+  if (r.rotary_dim % (2 * r.num_blocks) != 0) {
+    return invalid_argument(kName, ": rope.num_blocks is ", r.num_blocks, ": rotary_dim, ", r.rotary_dim,
+                            ", must be that many blocks of even width");
+  }
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "rope.num_axes", r.num_axes, 1, 4));
   const bool by_row = rope_rows_are_given(r.source), computed = r.rotary_dim > 0 && !by_row;
   const bool bounded = r.rotary_dim > 0 && r.source != RopeSource::per_token;
@@ -104,26 +135,26 @@ Status check_rope(const AttentionPrologueParams& p) {
     return invalid_argument(kName, ": rope.rotary_dim is 0, but ", r.cos.data != nullptr ? "rope.cos" : "rope.inv_freq",
                             " is given: set rotary_dim, or leave it null");
   }
-  if (r.rotary_dim > 0 && r.type != DType::f32) {
-    return unsupported(kName, ": rope.type is ", dtype_text(r.type), ": supported is float32");
-  }
-  if (r.rotary_dim > 0 && by_row) {
-    const auto* cos = static_cast<const float*>(r.cos.data);
-    const bool one_table = r.width == RopeWidth::half && (cos == nullptr || r.sin.data == cos + r.rotary_dim / 2) &&
-                           r.cos.row_stride == r.rotary_dim && r.sin.row_stride == r.rotary_dim && r.cos.column_stride == 1 &&
-                           r.sin.column_stride == 1;
-    if (!one_table) {
-      return unsupported(kName,
-                         ": rope.cos and rope.sin are not the halves of one table [rows, rotary_dim]: supported is what "
-                         "set_cos_sin_table makes");
-    }
-  }
+  if (r.rotary_dim > 0) PROLOGUE_RETURN_IF_ERROR(check_columns(r));
   PROLOGUE_RETURN_IF_ERROR(check_past_table(kName, r.past_table, r.max_position, p.faults));
   return check_range(kName, "rope.max_position", r.max_position, bounded ? 1 : 0, computed ? kMaxComputedPosition : kMaxRows);
 }
 
 // What must be there for something else to make sense.
 Status check_presence(const AttentionPrologueParams& p) {
+  const bool q_apart = p.num_q_heads > 0 && p.q_rope.data != nullptr, k_apart = p.num_kv_heads > 0 && p.k_rope.data != nullptr;
+  if (q_apart || k_apart) {
+    const Rope& r = p.rope;
+    const char* name = q_apart ? "q_rope" : "k_rope";
+    if (r.rotary_dim == 0 || r.rotary_dim == p.head_dim) {
+      return invalid_argument(kName, ": ", name, " is given, but rope.rotary_dim is ", r.rotary_dim,
+                              ": it must lie between 0 and head_dim, ", p.head_dim);
+    }
+    if (r.rotary_offset != 0 && r.rotary_offset != p.head_dim - r.rotary_dim) {
+      return unsupported(kName, ": ", name, " is given, but rope.rotary_offset is ", r.rotary_offset,
+                         ": supported are 0 and head_dim - rotary_dim, ", p.head_dim - r.rotary_dim);
+    }
+  }
   const bool q8 = p.num_q_heads > 0 && p.q8_out.data != nullptr;
   if (q8 && p.q_out.data != nullptr) return invalid_argument(kName, ": q_out and q8_out are both given: Q leaves as one of them");
   if (q8 && p.q8_out.scaling != KvScaling::tensor && p.q8_out.scaling != KvScaling::token_head) {
@@ -133,6 +164,7 @@ Status check_presence(const AttentionPrologueParams& p) {
   if (p.num_kv_heads == 0) return {};
   if (p.k.data == nullptr && p.v.data == nullptr)
     return invalid_argument(kName, ": k and v are both null, but num_kv_heads is ", p.num_kv_heads);
+  if (p.k_rope.data != nullptr && p.k.data == nullptr) return invalid_argument(kName, ": k_rope is given, but k is null");
   const struct {
     const char* name;
     const void *in, *out, *cache;
@@ -148,12 +180,30 @@ Status check_presence(const AttentionPrologueParams& p) {
   return {};
 }
 
+// Rows of cos or of sin: apart, or one for all.
+Status add_rows(const char* name, const RopeColumns& of, DType type, int64_t rows, int64_t columns, RegionChecks& regions) {
+  if (rows > 1 && of.row_stride > 0 && of.row_stride < columns) {
+    return invalid_argument(kName, ": ", name, " has ", columns, " columns and ", rows, " rows ", of.row_stride,
+                            " apart: rows must not overlap");
+  }
+  const int64_t size = dtype_size(type);
+  Region region{name, of.data, columns * size, size, {rows, 1, 1}, {0, 0, 0}};
+  if (__builtin_mul_overflow(of.row_stride, size, &region.strides[0])) region.strides[0] = INT64_MAX;
+  return regions.read(region);
+}
+
 Status add_inputs(const AttentionPrologueParams& p, RegionChecks& regions) {
   const int64_t size = dtype_size(p.dtype);
-  PROLOGUE_RETURN_IF_ERROR(regions.read(heads_region("q", p.q, p.num_tokens, p.num_q_heads, p.head_dim, p.dtype)));
   const auto heads = [](const HeadsView& view, int64_t count) { return view.data == nullptr ? 0 : count; };
   const int64_t k_heads = heads(p.k, p.num_kv_heads), v_heads = heads(p.v, p.num_kv_heads);
-  PROLOGUE_RETURN_IF_ERROR(regions.read(heads_region("k", p.k, p.num_tokens, k_heads, p.head_dim, p.dtype)));
+  const auto read = [&](const char* name, const HeadsView& view, int64_t count, const char* name_of_rope,
+                        const HeadsView& rope) -> Status {
+    const int64_t apart = rope.data == nullptr ? 0 : p.rope.rotary_dim;
+    PROLOGUE_RETURN_IF_ERROR(regions.read(heads_region(name, view, p.num_tokens, count, p.head_dim - apart, p.dtype)));
+    return regions.read(heads_region(name_of_rope, rope, p.num_tokens, heads(rope, count), apart, p.dtype));
+  };
+  PROLOGUE_RETURN_IF_ERROR(read("q", p.q, p.num_q_heads, "q_rope", p.q_rope));
+  PROLOGUE_RETURN_IF_ERROR(read("k", p.k, k_heads, "k_rope", p.k_rope));
   PROLOGUE_RETURN_IF_ERROR(regions.read(heads_region("v", p.v, p.num_tokens, v_heads, v_head_dim(p), p.dtype)));
 
   const auto optional = [&](const char* name, const void* data, int64_t count, int64_t element_size) {
@@ -172,14 +222,16 @@ Status add_inputs(const AttentionPrologueParams& p, RegionChecks& regions) {
   const Rope& r = p.rope;
   if (r.rotary_dim == 0) return {};
   if (r.source == RopeSource::inv_freq) {
-    PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("rope.inv_freq", r.inv_freq, r.rotary_dim / 2, 4)));
+    PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("rope.inv_freq", r.inv_freq, pairs_of_block(r), 4)));
   } else {
     const int64_t rows = r.source == RopeSource::table ? r.max_position : p.num_tokens;
-    PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("rope.cos", r.cos.data, rows * r.rotary_dim, 4)));
+    PROLOGUE_RETURN_IF_ERROR(add_rows("rope.cos", r.cos, r.type, rows, pairs_of_block(r), regions));
+    PROLOGUE_RETURN_IF_ERROR(add_rows("rope.sin", r.sin, r.type, rows, pairs_of_block(r), regions));
   }
   if (r.source == RopeSource::per_token) return {};
-  if (r.num_axes > 1 && r.pair_axis == nullptr) {
-    return invalid_argument(kName, ": rope.pair_axis is null, but rope.num_axes is ", r.num_axes);
+  if (r.num_axes > 1 && r.pair_axis == nullptr && r.num_axes != r.num_blocks) {
+    return invalid_argument(kName, ": rope.pair_axis is null: rope.num_axes, ", r.num_axes, ", must then be rope.num_blocks, ",
+                            r.num_blocks);
   }
   return optional("rope.pair_axis", r.pair_axis, r.rotary_dim / 2, 1);
 }
@@ -235,8 +287,8 @@ Status add_outputs(const AttentionPrologueParams& p, RegionChecks& regions) {
       PROLOGUE_RETURN_IF_ERROR(regions.write(array_region("q8_out.scale", q8.scale, p.num_tokens * p.num_q_heads, 4)));
     }
   } else {
-    PROLOGUE_RETURN_IF_ERROR(
-        regions.write(heads_region("q_out", p.q_out, p.num_tokens, p.num_q_heads, p.head_dim, p.dtype), "q"));
+    PROLOGUE_RETURN_IF_ERROR(regions.write(heads_region("q_out", p.q_out, p.num_tokens, p.num_q_heads, p.head_dim, p.dtype),
+                                           p.q_rope.data == nullptr ? "q" : ""));
   }
   const auto add_side = [&](const char* out_name, const MutableHeadsView& out, const char* in_name, const HeadsView& in,
                             int64_t width, const PagedHeads& side, const Region& cache, const Region& scale) -> Status {
@@ -249,8 +301,8 @@ Status add_outputs(const AttentionPrologueParams& p, RegionChecks& regions) {
     return side.format.scaling == KvScaling::token_head ? regions.write(scale) : regions.read(scale);
   };
   const PagedKvView& c = p.cache;
-  PROLOGUE_RETURN_IF_ERROR(add_side("k_out", p.k_out, "k", p.k, p.head_dim, c.k, cache_region("cache.k", c.k, p.head_dim, c),
-                                    cache_scale_region("cache.k.scale", c.k, c)));
+  PROLOGUE_RETURN_IF_ERROR(add_side("k_out", p.k_out, p.k_rope.data == nullptr ? "k" : "", p.k, p.head_dim, c.k,
+                                    cache_region("cache.k", c.k, p.head_dim, c), cache_scale_region("cache.k.scale", c.k, c)));
   PROLOGUE_RETURN_IF_ERROR(add_side("v_out", p.v_out, "v", p.v, v_head_dim(p), c.v,
                                     cache_region("cache.v", c.v, v_head_dim(p), c), cache_scale_region("cache.v.scale", c.v, c)));
   PROLOGUE_RETURN_IF_ERROR(
@@ -311,6 +363,8 @@ Status check_run(const AttentionPrologueParams& a, const AttentionPrologueParams
   heads("q", a.q, b.q);
   heads("k", a.k, b.k);
   heads("v", a.v, b.v);
+  heads("q_rope", a.q_rope, b.q_rope);
+  heads("k_rope", a.k_rope, b.k_rope);
   heads("q_out", as_input(a.q_out), as_input(b.q_out));
   heads("k_out", as_input(a.k_out), as_input(b.k_out));
   heads("v_out", as_input(a.v_out), as_input(b.v_out));
@@ -348,6 +402,12 @@ Status check_run(const AttentionPrologueParams& a, const AttentionPrologueParams
   };
   columns("rope.cos", r.cos, s.cos);
   columns("rope.sin", r.sin, s.sin);
+  if (cuda::one_table(r)) {  // then the kernel of the plan may read it as one
+    const auto apart = [](const Rope& rope) {
+      return static_cast<int64_t>(reinterpret_cast<uintptr_t>(rope.sin.data) - reinterpret_cast<uintptr_t>(rope.cos.data));
+    };
+    plan.same("rope.sin", "bytes from rope.cos", apart(r), apart(s));
+  }
   plan.present("rope.inv_freq", r.inv_freq, s.inv_freq);
   plan.same("rope.attention_factor", r.attention_factor, s.attention_factor);
   plan.same("rope.max_position", r.max_position, s.max_position);

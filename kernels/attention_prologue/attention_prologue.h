@@ -14,10 +14,17 @@
 //
 //   q, k, v  [num_tokens, heads, head_dim] dtype: three views of one packed buffer (set_packed_qkv), or three buffers. V may have
 //            its own head_dim (cache.v.head_dim). For models that take V from K (Gemma 4), set v = k and bias.v = bias.k
+//   q_rope, k_rope
+//            [num_tokens, heads, rotary_dim] dtype; null = q and k have whole heads. If given, the rotated channels come from there,
+//            and q (k) is [num_tokens, heads, head_dim - rotary_dim]: the others, in order. The rotated channels must then be the
+//            first or the last of the head, but not all. A head_stride of 0 is one head for all (DeepSeek's k_pe)
 //   bias     q [num_q_heads * head_dim], k [num_kv_heads * head_dim], v [num_kv_heads * v_head_dim] dtype; each null = none
-//   q_out    [num_tokens, num_q_heads, head_dim] dtype; may be q itself (same pointer and strides); no other overlap
-//   k_out    [num_tokens, num_kv_heads, head_dim] dtype, v_out [.., v_head_dim]; may be k and v themselves. Written for every
-//            token that is not padding, whatever its slot
+//   rope     source table, per_token or inv_freq. cos and sin: float32, float16 or bfloat16, widened exactly; width half, any
+//            row_stride, column_stride 1. inv_freq: float32
+//   q_out    [num_tokens, num_q_heads, head_dim] dtype; may be q itself (same pointer and strides) if there is no q_rope; no other
+//            overlap
+//   k_out    [num_tokens, num_kv_heads, head_dim] dtype, v_out [.., v_head_dim]; may be k (if there is no k_rope) and v themselves.
+//            Written for every token that is not padding, whatever its slot
 //   cache    see PagedKvView in views.h. cache.k.data (cache.v.data) null: K (V) is written only to k_out (v_out)
 //   Which of Q, K and V there are: num_kv_heads = 0: only Q. num_q_heads = 0: no Q. k.data null: no K. v.data null: no V
 //
@@ -139,6 +146,8 @@ struct AttentionPrologueParams {
   HeadsView q;
   HeadsView k;
   HeadsView v;
+  HeadsView q_rope;  // null = not apart
+  HeadsView k_rope;
   QkvBias bias;
   HeadNorm q_norm;
   HeadNorm k_norm;  // where Q and K have norms, these differ in weight and bias only

@@ -9,6 +9,7 @@
 #include <prologue/kernels/base/host/head_cpu.h>
 #include <prologue/kernels/base/host/parallel.h>
 #include <prologue/kernels/base/shared/angle.h>
+#include <prologue/kernels/base/shared/rope_pairs.h>
 
 namespace prologue::cpu {
 
@@ -22,26 +23,35 @@ struct Angles {
 
 RotationRow fill_angles(const AttentionPrologueParams& p, int64_t t, const ResolvedToken& token, Angles& angles) {
   const Rope& r = p.rope;
-  const int64_t half = r.rotary_dim / 2;
-  const auto* cos = static_cast<const float*>(r.cos.data);
-  const auto* sin = static_cast<const float*>(r.sin.data);
-  const auto factor = static_cast<float>(r.attention_factor);
-  for (int64_t i = 0; i < half; ++i) {
-    int64_t row = t;
-    if (r.source != RopeSource::per_token) row = position_on_axis(token.positions, r.pair_axis == nullptr ? 0 : r.pair_axis[i]);
-    if (r.source == RopeSource::inv_freq) {
-      const CosSin value = cos_sin_of(static_cast<int32_t>(row), static_cast<const float*>(r.inv_freq)[i]);
+  const int64_t half = r.rotary_dim / 2, columns = pairs_of_block(r);
+  const auto position_of = [&](int64_t i) { return position_on_axis(token.positions, axis_of_pair(r, static_cast<int32_t>(i))); };
+  const auto for_each_pair = [&](const auto& fill) {
+    for (int64_t first = 0; first < half; first += columns) {
+      for (int64_t column = 0; column < columns; ++column) fill(first + column, column);
+    }
+  };
+  if (r.source == RopeSource::inv_freq) {
+    const auto factor = static_cast<float>(r.attention_factor);
+    for_each_pair([&](int64_t i, int64_t column) {
+      const CosSin value = cos_sin_of(static_cast<int32_t>(position_of(i)), static_cast<const float*>(r.inv_freq)[column]);
       angles.cos[i] = value.cos * factor;
       angles.sin[i] = value.sin * factor;
-    } else {
-      angles.cos[i] = cos[row * r.cos.row_stride + i];
-      angles.sin[i] = sin[row * r.sin.row_stride + i];
-    }
+    });
+  } else {
+    with_host_type(r.type, [&](auto type) {
+      const auto* cos = static_cast<const decltype(type)*>(r.cos.data);
+      const auto* sin = static_cast<const decltype(type)*>(r.sin.data);
+      for_each_pair([&](int64_t i, int64_t column) {
+        const int64_t row = r.source == RopeSource::per_token ? t : position_of(i);
+        angles.cos[i] = to_float(cos[row * r.cos.row_stride + column]);
+        angles.sin[i] = to_float(sin[row * r.sin.row_stride + column]);
+      });
+    });
   }
   if (r.inverse) {
     for (int64_t i = 0; i < half; ++i) angles.sin[i] = -angles.sin[i];
   }
-  return {r.style, r.rotary_dim, r.rotary_offset, angles.cos, angles.sin};
+  return {r.style, r.rotary_dim, r.rotary_offset, r.num_blocks, angles.cos, angles.sin};
 }
 
 template <class T>
@@ -72,9 +82,11 @@ class Prologue {
     HeadSteps<T> q = q_, k = k_;
     if (token.rotated) q.rotation = k.rotation = fill_angles(p_, t, token, angles);
     q.factor = query_factor(p_.q_scale, token.positions[0]);
-    for_each_head(q, p_.q, t, [&](int64_t h, const FinishedHead<T>& head) { store_query(t, h, head); });
-    for_each_head(k, p_.k, t, [&](int64_t h, const FinishedHead<T>& head) { store_kv(p_.k_out, p_.cache.k, token, t, h, head); });
-    for_each_head(v_, p_.v, t,
+    const int64_t r = p_.rope.rotary_dim, offset = p_.rope.rotary_offset;
+    for_each_head(q, {p_.q, p_.q_rope, r, offset}, t, [&](int64_t h, const FinishedHead<T>& head) { store_query(t, h, head); });
+    for_each_head(k, {p_.k, p_.k_rope, r, offset}, t,
+                  [&](int64_t h, const FinishedHead<T>& head) { store_kv(p_.k_out, p_.cache.k, token, t, h, head); });
+    for_each_head(v_, {p_.v}, t,
                   [&](int64_t h, const FinishedHead<T>& head) { store_kv(p_.v_out, p_.cache.v, token, t, h, head); });
   }
 

@@ -10,6 +10,7 @@
 #include <prologue/kernels/attention_prologue/prologue_args.h>
 #include <prologue/kernels/attention_prologue/query_factor.h>
 #include <prologue/kernels/base/shared/angle.h>
+#include <prologue/kernels/base/shared/rope_pairs.h>
 #include <prologue/kernels/attention_prologue/head_steps.cuh>
 #include <prologue/kernels/attention_prologue/sequence_search.cuh>
 #include <prologue/kernels/base/device/head_unit.cuh>
@@ -45,45 +46,53 @@ struct TokenIndices {
   __device__ TokenSequence sequence() const { return find_sequence(p.sequences, t, lane_of_warp); }
 };
 
-// cos and sin of a unit's pairs, from the table rows of the positions on its axes.
-template <int V>
-__device__ inline UnitAngles<V> angles_of_axes(const float* table, int rotary_dim, int pair, const int64_t* positions,
-                                               const uint8_t* pair_axis) {
+// cos and sin of a unit's pairs from rows of the type Stored: the token's row, or the rows of its positions on the pairs' axes.
+template <class Stored, int V>
+__device__ inline UnitAngles<V> angles_of_rows(const Rope& rope, const ResolvedToken& token, int64_t t, int pair) {
+  const int column = pair % pairs_of_block(rope);  // of the first pair; all are of one block
+  const auto* cos = static_cast<const Stored*>(rope.cos.data) + column;
+  const auto* sin = static_cast<const Stored*>(rope.sin.data) + column;
+  const bool per_token = rope.source == RopeSource::per_token;
+  if (per_token || rope.num_axes == 1 || rope.pair_axis == nullptr) {
+    const int64_t row = per_token ? t : position_on_axis(token.positions, axis_of_pair(rope, pair));
+    return load_angles<V>(cos + row * rope.cos.row_stride, sin + row * rope.sin.row_stride);
+  }
   UnitAngles<V> angles;
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    const float* row = table + position_on_axis(positions, pair_axis[pair + i]) * rotary_dim + pair + i;
-    angles.cos[i] = row[0];
-    angles.sin[i] = row[rotary_dim / 2];
+    const int64_t row = position_on_axis(token.positions, rope.pair_axis[pair + i]);
+    angles.cos[i] = to_float(cos[row * rope.cos.row_stride + i]);
+    angles.sin[i] = to_float(sin[row * rope.sin.row_stride + i]);
   }
   return angles;
 }
 
 template <int V>
 __device__ inline UnitAngles<V> angles_of_token(const GeneralArgs& p, const ResolvedToken& token, int64_t t, int pair) {
-  const AngleArgs& args = p.angles;
-  const int rotary_dim = args.layout.rotary_dim;
+  const Rope& rope = p.rope;
   UnitAngles<V> angles;
-  if (args.source == RopeSource::inv_freq) {
+  if (rope.source == RopeSource::inv_freq) {
+    const auto* inv_freq = static_cast<const float*>(rope.inv_freq) + pair % pairs_of_block(rope);
+    const auto factor = static_cast<float>(rope.attention_factor);
 #pragma unroll 1
     for (int i = 0; i < V; ++i) {
-      const int64_t position = position_on_axis(token.positions, args.pair_axis == nullptr ? 0 : args.pair_axis[pair + i]);
-      const CosSin value = cos_sin_of(static_cast<int32_t>(position), args.inv_freq[pair + i]);
+      const int64_t position = position_on_axis(token.positions, axis_of_pair(rope, pair + i));
+      const CosSin value = cos_sin_of(static_cast<int32_t>(position), inv_freq[i]);
 #pragma unroll
       for (int j = 0; j < V; ++j) {
         if (j != i) continue;
-        angles.cos[j] = multiply_rounded(value.cos, args.attention_factor);
-        angles.sin[j] = multiply_rounded(value.sin, args.attention_factor);
+        angles.cos[j] = multiply_rounded(value.cos, factor);
+        angles.sin[j] = multiply_rounded(value.sin, factor);
       }
     }
-  } else if (args.source == RopeSource::table && args.pair_axis != nullptr) {
-    angles = angles_of_axes<V>(args.cos_sin, rotary_dim, pair, token.positions, args.pair_axis);
+  } else if (rope.type == DType::f16) {
+    angles = angles_of_rows<__half, V>(rope, token, t, pair);
+  } else if (rope.type == DType::bf16) {
+    angles = angles_of_rows<__nv_bfloat16, V>(rope, token, t, pair);
   } else {
-    const int64_t row = args.source == RopeSource::per_token ? t : token.positions[0];
-    const float* cos = args.cos_sin + row * rotary_dim + pair;
-    angles = load_angles<V>(cos, cos + rotary_dim / 2);
+    angles = angles_of_rows<float, V>(rope, token, t, pair);
   }
-  if (args.inverse != 0) {
+  if (rope.inverse != 0) {
 #pragma unroll
     for (int i = 0; i < V; ++i) angles.sin[i] = -angles.sin[i];
   }
@@ -114,7 +123,21 @@ struct GeneralSteps : NoSteps<T, V> {
       : p(args), extras(args.extras[head.tensor]), token(of), at(head), place(place_unit<V>(lane, extras.layout)) {
     if (!active) place.has_a = place.has_b = false;
     const TensorArgs<int64_t>& tensor = p.tensors[at.tensor];
-    data = load_unit<false, T, V>(tensor.in + t * tensor.in_token + at.head * tensor.in_head, place);
+    const char* in = tensor.in + t * tensor.in_token + at.head * tensor.in_head;
+    UnitPlace from = place;
+    if (extras.rotated_in != nullptr) {
+      if (place.pair >= 0) in = extras.rotated_in + t * extras.rotated_token + at.head * extras.rotated_head;
+      from.a = place_apart(place.a);
+      from.b = place_apart(place.b);
+    }
+    data = load_unit<false, T, V>(in, from);
+  }
+
+  // Where a channel of this unit is if the rotated channels and the others are apart.
+  __device__ int place_apart(int channel) const {
+    const HeadLayout& layout = extras.layout;
+    if (place.pair >= 0) return channel - layout.rotary_offset;
+    return channel < layout.rotary_offset ? channel : channel - layout.rotary_dim;
   }
 
   __device__ Unit<T, V> load(const char* values) const { return load_unit<false, T, V>(values, place); }
@@ -294,7 +317,7 @@ __global__ void __launch_bounds__(kMaxGeneralThreads) general_prologue_kernel(co
   }
   token.scales_query = p.q_scale.constant != 1.0f || p.q_scale.by_position != PositionScale::none;
   token.query_factor = token.scales_query ? query_factor(p.q_scale, token.positions[0]) : 1.0f;
-  const int pair = place_unit<V>(lane, p.angles.layout).pair;
+  const int pair = place_unit<V>(lane, p.layout).pair;
   if (pair >= 0 && p.extras[0].rotates + p.extras[1].rotates != 0 && !token.zero && token.rotated) {
     token.angles_of_pairs = angles_of_token<V>(p, token, t, pair);
   }

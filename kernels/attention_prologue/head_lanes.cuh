@@ -156,7 +156,7 @@ struct BlockLanes {
   int count;  // a power of two
   float (&shared)[2][kMaxLanes];
   UnitPlace place;
-  HeadLayout layout;
+  BlockLayout layout;
 
   __device__ bool wide() const { return count > 32; }
 
@@ -198,7 +198,7 @@ struct BlockLanes {
 
   // Vectors in other lanes than the order of sum_halves() needs are moved first.
   __device__ float sum_of_warp(float a, float b) const {
-    const bool natural = layout.rotary_dim == layout.head_dim && layout.style == RopeStyle::neox;
+    const bool natural = layout.rotary_dim == layout.head_dim && layout.style == RopeStyle::neox && layout.num_blocks == 1;
     if (natural) return sum_halves(warp, a, b);
     const bool inside = lane < half();
     const VectorOwner low = owner_of<V>(inside ? lane * V : 0, layout);
@@ -230,7 +230,7 @@ struct BlockLanes {
 
 template <int V>
 __device__ inline BlockLanes<V> block_lanes(int lane, int count, int thread, float (&shared)[2][kMaxLanes],
-                                            const UnitPlace& place, const HeadLayout& layout) {
+                                            const UnitPlace& place, const BlockLayout& layout) {
   const uint32_t all = count >= 32 ? kWholeWarp : (1u << count) - 1u;
   const int first = count >= 32 ? 0 : thread % 32 / count * count;
   return {{all << first, count > 32 ? 32 : count}, lane, count, shared, place, layout};

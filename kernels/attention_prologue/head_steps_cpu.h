@@ -21,6 +21,7 @@ struct RotationRow {
   RopeStyle style = RopeStyle::neox;
   int64_t rotary_dim = 0;
   int64_t rotary_offset = 0;
+  int64_t num_blocks = 1;
   const float* cos = nullptr;
   const float* sin = nullptr;
 };
@@ -100,14 +101,17 @@ void normalise(float* x, const HeadSteps<T>& s, int64_t h) {
 
 template <class T>
 void rotate(float* values, const HeadSteps<T>& s) {
-  const auto& [style, rotary_dim, rotary_offset, cos, sin] = s.rotation;
-  if (rotary_dim == 0) return;
-  float* x = values + rotary_offset;
-  const int64_t half = rotary_dim / 2;
-  if (style == RopeStyle::neox) {
-    for (int64_t i = 0; i < half; ++i) rotate_pair(x[i], x[i + half], cos[i], sin[i]);
-  } else {
-    for (int64_t i = 0; i < half; ++i) rotate_pair(x[2 * i], x[2 * i + 1], cos[i], sin[i]);
+  const RotationRow& row = s.rotation;
+  if (row.rotary_dim == 0) return;
+  const int64_t pairs = row.rotary_dim / (2 * row.num_blocks);
+  for (int64_t first = 0; first < row.rotary_dim / 2; first += pairs) {
+    float* x = values + row.rotary_offset + 2 * first;
+    const float *cos = row.cos + first, *sin = row.sin + first;
+    if (row.style == RopeStyle::neox) {
+      for (int64_t i = 0; i < pairs; ++i) rotate_pair(x[i], x[i + pairs], cos[i], sin[i]);
+    } else {
+      for (int64_t i = 0; i < pairs; ++i) rotate_pair(x[2 * i], x[2 * i + 1], cos[i], sin[i]);
+    }
   }
   round_step(values, s);
 }
@@ -134,13 +138,33 @@ void finish_head(float* x, const HeadSteps<T>& s, int64_t h) {
   }
 }
 
+// The heads of q, k or v: whole, or with the rotated channels apart.
+struct HeadsInput {
+  HeadsView heads;
+  HeadsView rotated = {};  // null: `heads` are whole
+  int64_t rotary_dim = 0;
+  int64_t rotary_offset = 0;
+};
+
+// Head h of token t, which has `width` channels. `whole`: room for one that must be put together.
+template <class T>
+const T* whole_head(const HeadsInput& in, int64_t width, int64_t t, int64_t h, T* whole) {
+  const T* x = head_at<T>(in.heads, t, h);
+  if (in.rotated.data == nullptr) return x;
+  std::copy_n(x, in.rotary_offset, whole);
+  std::copy_n(head_at<T>(in.rotated, t, h), in.rotary_dim, whole + in.rotary_offset);
+  std::copy_n(x + in.rotary_offset, width - in.rotary_offset - in.rotary_dim, whole + in.rotary_offset + in.rotary_dim);
+  return whole;
+}
+
 // Calls store(h, head) with every head of token t of `in`.
 template <class T, class Store>
-void for_each_head(HeadSteps<T> s, const HeadsView& in, int64_t t, const Store& store) {
+void for_each_head(HeadSteps<T> s, const HeadsInput& in, int64_t t, const Store& store) {
   alignas(64) float values[kMaxHeadDim];
+  alignas(64) T whole[kMaxHeadDim];
   if (s.norm.placement != NormPlacement::none && s.norm.scope == NormScope::token) {
     for (int64_t h = 0; h < s.num_heads; ++h) {
-      widen(head_at<T>(in, t, h), s.width, values);
+      widen(whole_head(in, s.width, t, h, whole), s.width, values);
       begin_head(values, s, h);
       s.token_sum += square_sum(values, s.width);
     }
@@ -149,9 +173,10 @@ void for_each_head(HeadSteps<T> s, const HeadsView& in, int64_t t, const Store& 
   const int64_t begin = all_changed ? 0 : s.rotation.rotary_offset;
   const int64_t end = all_changed ? s.width : begin + s.rotation.rotary_dim;
   for (int64_t h = 0; h < s.num_heads; ++h) {
-    widen(head_at<T>(in, t, h), s.width, values);
+    const T* x = whole_head(in, s.width, t, h, whole);
+    widen(x, s.width, values);
     finish_head(values, s, h);
-    store(h, FinishedHead<T>{values, s.width, head_at<T>(in, t, h), begin, end});
+    store(h, FinishedHead<T>{values, s.width, x, begin, end});
   }
 }
 

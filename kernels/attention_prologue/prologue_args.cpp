@@ -22,6 +22,10 @@ HeadLayout layout_of(const AttentionPrologueParams& p) {
           static_cast<int32_t>(p.rope.rotary_dim > 0 ? p.rope.rotary_offset : 0), p.rope.style};
 }
 
+BlockLayout block_layout_of(const AttentionPrologueParams& p) {
+  return {layout_of(p), static_cast<int32_t>(p.rope.rotary_dim > 0 ? p.rope.num_blocks : 1)};
+}
+
 template <class Stride, class Tensor>
 void fill_tensors(const AttentionPrologueParams& p, Tensor (&tensors)[3]) {
   const int64_t bits = dtype_size(p.dtype) * 8;
@@ -177,12 +181,20 @@ void fill(const AttentionPrologueParams& p, int64_t vector, GeneralArgs& args) {
   const auto layout = [&](TensorExtras& extras, int64_t head_dim, bool rotates) {
     extras.rotates = rotates ? 1 : 0;
     const bool halves = (head_dim / 2) % vector == 0;
-    extras.layout = {static_cast<int32_t>(head_dim), static_cast<int32_t>(halves ? head_dim : 0), 0, RopeStyle::neox};
-    if (rotates) extras.layout = layout_of(p);
+    extras.layout = {{static_cast<int32_t>(head_dim), static_cast<int32_t>(halves ? head_dim : 0), 0, RopeStyle::neox}, 1};
+    if (rotates) extras.layout = block_layout_of(p);
   };
   layout(q, p.head_dim, p.rope.rotary_dim > 0);
   layout(k, p.head_dim, p.rope.rotary_dim > 0);
   layout(v, v_head_dim(p), false);
+
+  const auto rotated = [&](TensorExtras& extras, const HeadsView& in) {
+    extras.rotated_in = bytes_of(in.data);
+    extras.rotated_token = bytes_of<int64_t>(in.token_stride, bits);
+    extras.rotated_head = bytes_of<int64_t>(in.head_stride, bits);
+  };
+  rotated(q, p.q_rope);
+  rotated(k, p.k_rope);
 
   k.second_out = static_cast<char*>(p.k_out.data);
   k.second_token = bytes_of<int64_t>(p.k_out.token_stride, bits);
@@ -205,13 +217,8 @@ void fill(const AttentionPrologueParams& p, int64_t vector, GeneralArgs& args) {
   }
 
   args.token = token_args(p);
-  args.angles = {p.rope.num_axes > 1 ? p.rope.pair_axis : nullptr,
-                 static_cast<const float*>(p.rope.cos.data),
-                 layout_of(p),
-                 p.rope.source,
-                 static_cast<const float*>(p.rope.inv_freq),
-                 static_cast<float>(p.rope.attention_factor),
-                 p.rope.inverse};
+  args.rope = p.rope;
+  args.layout = block_layout_of(p);
   args.q_scale = p.q_scale;
   args.rounds_per_step = p.rounding == Rounding::per_step ? 1 : 0;
   args.faults = p.faults;

@@ -145,25 +145,19 @@ struct TensorExtras {
   float inverse_count = 0.0f;  // of the channels of a norm
   DType store = DType::unset;
   ScaleFrom scale_from = ScaleFrom::nothing;
-  HeadLayout layout;
+  BlockLayout layout;
   int32_t rotates = 0;
-};
-
-struct AngleArgs {
-  const uint8_t* pair_axis = nullptr;
-  const float* cos_sin = nullptr;
-  HeadLayout layout;  // of q and k
-  RopeSource source = RopeSource::table;
-  const float* inv_freq = nullptr;
-  float attention_factor = 1.0f;
-  int32_t inverse = 0;
+  const char* rotated_in = nullptr;  // the rotated channels, if they are apart; `in` has the others
+  int64_t rotated_token = 0;
+  int64_t rotated_head = 0;
 };
 
 struct GeneralArgs {
   TensorArgs<int64_t> tensors[3];  // q, k, v
   TensorExtras extras[3];
   TokenArgs token;
-  AngleArgs angles;
+  Rope rope;
+  BlockLayout layout;  // of q and k
   QueryScale q_scale;
   int32_t rounds_per_step = 0;
   FaultRecord* faults = nullptr;

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include <prologue/kernels/attention_prologue/prologue_args.h>
+#include <prologue/kernels/base/shared/rope_pairs.h>
 
 namespace prologue::cuda {
 
@@ -41,7 +42,7 @@ bool fits(const AttentionPrologueParams& p, int64_t vector) {
   const int64_t bits = dtype_size(p.dtype) * 8;
   Alignment a = {vector};
   const int64_t rotary = p.rope.rotary_dim;
-  a.strides({p.head_dim - rotary, rotary / 2, rotary > 0 ? p.rope.rotary_offset : 0});
+  a.strides({p.head_dim - rotary, rotary > 0 ? pairs_of_block(p.rope) : 0, rotary > 0 ? p.rope.rotary_offset : 0});
   if (normed(p)) {
     a.strides({p.head_dim / 2});
     for (const void* values : {p.q_norm.weight, p.k_norm.weight, p.q_norm.bias, p.k_norm.bias}) a.pointer(values, bits);
@@ -49,6 +50,7 @@ bool fits(const AttentionPrologueParams& p, int64_t vector) {
   }
   if (p.num_q_heads > 0) {
     a.heads(p.q, bits);
+    a.heads(p.q_rope, bits);
     a.heads(as_input(p.q_out), bits);
     a.pointer(p.bias.q, bits);
     if (p.q8_out.data != nullptr) {
@@ -58,6 +60,7 @@ bool fits(const AttentionPrologueParams& p, int64_t vector) {
   }
   if (has_k(p)) {
     a.heads(p.k, bits);
+    a.heads(p.k_rope, bits);
     a.heads(as_input(p.k_out), bits);
     a.pointer(p.bias.k, bits);
     a.pages(p.cache.k);
@@ -70,7 +73,12 @@ bool fits(const AttentionPrologueParams& p, int64_t vector) {
     a.pointer(p.bias.v, bits);
     a.pages(p.cache.v);
   }
-  if (rotary > 0 && p.rope.source != RopeSource::inv_freq) a.pointer(p.rope.cos.data, 32);
+  if (rotary > 0 && rope_rows_are_given(p.rope.source)) {
+    for (const RopeColumns* columns : {&p.rope.cos, &p.rope.sin}) {
+      a.pointer(columns->data, dtype_size(p.rope.type) * 8);
+      a.strides({columns->row_stride});
+    }
+  }
   return a.ok;
 }
 
@@ -108,8 +116,9 @@ bool plain(const AttentionPrologueParams& p) {
   const bool no_cache = (has_k(p) && p.cache.k.data == nullptr) || (has_v(p) && p.cache.v.data == nullptr);
   if (p.rounding != Rounding::once || scaled || p.v_norm.placement != NormPlacement::none || both_outputs || no_cache)
     return false;
-  if (r.inverse || (r.rotary_dim > 0 && r.source == RopeSource::inv_freq)) return false;
+  if (r.inverse || (r.rotary_dim > 0 && (!one_table(r) || r.num_blocks > 1))) return false;
   if (r.past_table == PastTable::identity && r.max_position > 0) return false;
+  if (p.q_rope.data != nullptr || p.k_rope.data != nullptr) return false;
   return !has_v(p) || v_head_dim(p) == p.head_dim;
 }
 

@@ -13,6 +13,14 @@ inline bool has_v(const AttentionPrologueParams& p) { return p.num_kv_heads > 0 
 inline const HeadNorm& norm_of(const AttentionPrologueParams& p) { return p.num_q_heads > 0 ? p.q_norm : p.k_norm; }
 inline bool normed(const AttentionPrologueParams& p) { return norm_of(p).placement != NormPlacement::none; }
 
+// cos and sin are the halves of one float32 table [rows, rotary_dim].
+inline bool one_table(const Rope& rope) {
+  const auto* cos = static_cast<const float*>(rope.cos.data);
+  return rope.rotary_dim > 0 && rope_rows_are_given(rope.source) && rope.type == DType::f32 && cos != nullptr &&
+         rope.sin.data == cos + rope.rotary_dim / 2 && rope.cos.row_stride == rope.rotary_dim &&
+         rope.sin.row_stride == rope.rotary_dim;
+}
+
 inline constexpr int64_t kMaxBlocksOfToken = 65535;  // blockIdx.y
 
 // Channels in one access, at most: pointers and strides are aligned to them.

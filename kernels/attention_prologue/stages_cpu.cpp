@@ -50,7 +50,7 @@ Status qk_norm(const QkNormParams& p, const Execution& execution) {
     steps.norm.placement = NormPlacement::before_rope;
     parallel_for(p.num_tokens, threads, [&](int64_t t) {
       if (p.positions.data != nullptr && index_at(p.positions, t) < 0) return;
-      for_each_head(steps, p.x, t, [&](int64_t h, const FinishedHead<T>& head) { store_head(head, head_at<T>(p.y, t, h)); });
+      for_each_head(steps, {p.x}, t, [&](int64_t h, const FinishedHead<T>& head) { store_head(head, head_at<T>(p.y, t, h)); });
     });
   });
   return {};
@@ -67,7 +67,7 @@ Status query_scale(const QueryScaleParams& p, const Execution& execution) {
       steps.num_heads = p.num_heads;
       steps.width = p.head_dim;
       steps.factor = query_factor(p.q_scale, position);
-      for_each_head(steps, p.x, t, [&](int64_t h, const FinishedHead<T>& head) { store_head(head, head_at<T>(p.y, t, h)); });
+      for_each_head(steps, {p.x}, t, [&](int64_t h, const FinishedHead<T>& head) { store_head(head, head_at<T>(p.y, t, h)); });
     });
   });
   return {};
@@ -83,7 +83,7 @@ Status kv_write(const KvWriteParams& p, const Execution& execution) {
       HeadSteps<T> steps;
       steps.num_heads = from.data == nullptr ? 0 : p.num_kv_heads;
       steps.width = width;
-      for_each_head(steps, from, t,
+      for_each_head(steps, {from}, t,
                     [&](int64_t h, const FinishedHead<T>& head) { write_head(side, token.page, token.offset, h, head); });
     };
     parallel_for(p.num_tokens, threads, [&](int64_t t) {

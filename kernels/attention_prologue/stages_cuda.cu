@@ -86,6 +86,7 @@ Status kv_write(const KvWriteParams& p, const Execution& execution) {
   fused.places.position_axis_stride = p.position_axis_stride;
   fused.rope.num_axes = p.num_axes;
   fused.rope.max_position = p.max_position;
+  fused.rope.past_table = p.past_table;
   fused.cache = p.cache;
   fused.places.slot_mapping = p.slot_mapping;
   fused.faults = p.faults;

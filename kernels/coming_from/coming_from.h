@@ -968,7 +968,7 @@ inline Status rotary_embedding(const RotaryEmbedding& call, FaultRecord* faults,
 
 // rotary_embedding and reshape_and_cache_flash in one launch.
 struct RopeAndCache {
-  RotaryEmbedding rope;  // cos_sin_cache in float32, key not null
+  RotaryEmbedding rope;  // key not null; cos_sin_cache not in float64
   const void* value = nullptr;
   int64_t value_stride = 0;
   void* key_cache = nullptr;  // [num_blocks, block_size, num_kv_heads, head_size], or HND
@@ -988,9 +988,9 @@ struct RopeAndCache {
 inline Status rope_and_cache(const RopeAndCache& call, FaultRecord* faults, const Execution& execution) {
   const RotaryEmbedding& rope = call.rope;
   if (rope.positions == nullptr) return invalid_argument("vllm: positions is null: they must be given");
-  if (rope.cache_dtype != DType::f32) {
+  if (!dtype_is_activation(rope.cache_dtype)) {
     return unsupported("vllm: cache_dtype is ", dtype_is_float(rope.cache_dtype) ? dtype_name(rope.cache_dtype) : "unknown",
-                       ": with the cache cos_sin_cache must be float32");
+                       ": with the cache cos_sin_cache must be float32 or of 16 bits");
   }
   if (rope.dtype == DType::f64) return unsupported("vllm: dtype is float64: with the cache it must be float32 or of 16 bits");
   const std::string_view type = call.kv_cache_dtype;
@@ -1207,9 +1207,11 @@ inline Status apply_rope(const ApplyRope& call, FaultRecord* faults, const Execu
 }
 
 struct RopeQuantizeFp8Append {
-  const void* q = nullptr;  // [nnz, heads, head_dim]: the rope and nope slices are one head vector
+  const void* q = nullptr;  // [nnz, heads, head_dim], rope channels first; or q_nope [nnz, heads, head_dim - rope_dim]
   const void* k = nullptr;
   const void* v = nullptr;
+  const void* q_rope = nullptr;  // [nnz, heads, rope_dim]; null: q has both slices
+  const void* k_rope = nullptr;
   DType dtype = DType::bf16;
   int64_t nnz = 0;
   int64_t num_qo_heads = 0;
@@ -1263,18 +1265,23 @@ inline Status rope_quantize_fp8_append(const RopeQuantizeFp8Append& call, FaultR
   PROLOGUE_RETURN_IF_ERROR(detail::check_sizes("flashinfer", {{"num_qo_heads", call.num_qo_heads, detail::kHeads},
                                                               {"num_kv_heads", call.num_kv_heads, detail::kHeads},
                                                               {"head_dim", call.head_dim, detail::kDim},
+                                                              {"rope_dim", call.rope_dim, detail::kDim},
                                                               {"page_size", call.page_size, int64_t{1} << 20}}));
   if (call.pos_ids.data == nullptr) return invalid_argument("flashinfer: pos_ids is null: they must be given");
-  const auto view = [&](const void* data, int64_t heads) { return HeadsView{data, heads * call.head_dim, call.head_dim}; };
+  const auto view = [](const void* data, int64_t heads, int64_t dim) { return HeadsView{data, heads * dim, dim}; };
+  const int64_t q_nope = call.head_dim - (call.q_rope == nullptr ? 0 : call.rope_dim);
+  const int64_t k_nope = call.head_dim - (call.k_rope == nullptr ? 0 : call.rope_dim);
   AttentionPrologueParams params;
   params.num_tokens = call.nnz;
   params.num_q_heads = call.num_qo_heads;
   params.num_kv_heads = call.num_kv_heads;
   params.head_dim = call.head_dim;
   params.dtype = call.dtype;
-  params.q = view(call.q, call.num_qo_heads);
-  params.k = view(call.k, call.num_kv_heads);
-  params.v = view(call.v, call.num_kv_heads);
+  params.q = view(call.q, call.num_qo_heads, q_nope);
+  params.k = view(call.k, call.num_kv_heads, k_nope);
+  params.v = view(call.v, call.num_kv_heads, call.head_dim);
+  params.q_rope = view(call.q_rope, call.num_qo_heads, call.rope_dim);
+  params.k_rope = view(call.k_rope, call.num_kv_heads, call.rope_dim);
   params.q8_out.data = call.q_out;
   params.q8_out.token_stride = call.num_qo_heads * call.head_dim;
   params.q8_out.head_stride = call.head_dim;

@@ -9,18 +9,6 @@
 
 namespace prologue::cuda {
 
-// Where the vectors of a unit are if there are several blocks of pairs. place_unit() does it for one block.
-template <int V>
-__device__ inline UnitPlace place_block_unit(int unit, const HeadLayout& layout, int num_blocks) {
-  const int rotated = layout.rotary_dim / (2 * V);
-  if (num_blocks == 1 || unit >= rotated) return place_unit<V>(unit, layout);
-  const int units = rotated / num_blocks, block = unit / units, width = layout.rotary_dim / num_blocks;
-  const HeadLayout one = {layout.head_dim, width, layout.rotary_offset + block * width, layout.style};
-  UnitPlace place = place_unit<V>(unit % units, one);
-  place.pair += block * (width / 2);
-  return place;
-}
-
 template <class T, int V>
 __device__ inline Unit<T, V> load_strided(const T* head, int64_t channel, const UnitPlace& place) {
   if constexpr (V == 1) {
@@ -74,9 +62,10 @@ __global__ void __launch_bounds__(kMaxRotaryThreads)
   A* rotations = dynamic_shared<A>();
   const int pairs = static_cast<int>(p.rope.rotary_dim / 2), step = static_cast<int>(gridDim.y * blockDim.y);
   const int64_t token = blockIdx.x;
-  const HeadLayout layout = {static_cast<int32_t>(p.head_dim), static_cast<int32_t>(p.rope.rotary_dim),
-                             static_cast<int32_t>(p.rope.rotary_offset), p.rope.style};
-  const UnitPlace place = place_block_unit<V>(static_cast<int>(threadIdx.x), layout, static_cast<int>(p.rope.num_blocks));
+  const BlockLayout layout = {{static_cast<int32_t>(p.head_dim), static_cast<int32_t>(p.rope.rotary_dim),
+                               static_cast<int32_t>(p.rope.rotary_offset), p.rope.style},
+                              static_cast<int32_t>(p.rope.num_blocks)};
+  const UnitPlace place = place_unit<V>(static_cast<int>(threadIdx.x), layout);
   const bool rotated = place.pair >= 0;
   const RotaryHead first = rotary_head_after(p, {0, 0}, static_cast<int>(blockIdx.y * blockDim.y + threadIdx.y));
 

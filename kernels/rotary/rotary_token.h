@@ -7,6 +7,7 @@
 #include <prologue/kernels/base/shared/angle.h>
 #include <prologue/kernels/base/shared/any_type.h>
 #include <prologue/kernels/base/shared/float64.h>
+#include <prologue/kernels/base/shared/rope_pairs.h>
 #include <prologue/kernels/base/shared/token.h>
 #include <prologue/kernels/rotary/rotary.h>
 
@@ -79,11 +80,8 @@ template <class A>
 PROLOGUE_HOST_DEVICE PairRotation<A> rotation_of_pair(const RotaryParams& params, const RotaryFrequencies* frequencies,
                                                       const RotaryToken& token, int32_t pair) {
   const Rope& p = params.rope;
-  const int32_t block_pairs = static_cast<int32_t>(p.rotary_dim) / static_cast<int32_t>(2 * p.num_blocks);
-  const int32_t block = pair / block_pairs, column = pair % block_pairs;
-  int64_t axis = 0;
-  if (p.num_axes > 1) axis = p.pair_axis == nullptr ? block : p.pair_axis[pair];
-  const int64_t position = position_on_axis(token.positions, axis);
+  const int32_t block_pairs = pairs_of_block(p), column = pair % block_pairs;
+  const int64_t position = position_on_axis(token.positions, axis_of_pair(p, pair));
 
   PairRotation<A> rotation = {};
   if (!rope_rows_are_given(p.source)) {

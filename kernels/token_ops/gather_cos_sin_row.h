@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include <prologue/kernels/base/shared/any_type.h>
 #include <prologue/kernels/base/shared/token.h>
 #include <prologue/kernels/token_ops/gather_cos_sin.h>
 
@@ -27,11 +28,10 @@ PROLOGUE_HOST_DEVICE inline void gather_pair(const GatherCosSinParams& p, int64_
   add_position(position, false, p.max_position, facts);
   const Token token = decide_position(facts, PastTable::zero);
   const bool inside = !(token.padding | token.zero);
-  const float* row = p.cos_sin + (inside ? position * p.rotary_dim : 0);
+  const int64_t row = inside ? position * p.rotary_dim : 0, half = p.rotary_dim / 2;
   float* out = p.out + t * p.rotary_dim;
-  const int64_t half = p.rotary_dim / 2;
-  out[i] = identity ? 1.0f : inside ? row[i] : 0.0f;
-  out[half + i] = identity || !inside ? 0.0f : row[half + i];
+  out[i] = identity ? 1.0f : inside ? float_at<float>(p.type, p.cos_sin, row + i) : 0.0f;
+  out[half + i] = identity || !inside ? 0.0f : float_at<float>(p.type, p.cos_sin, row + half + i);
 }
 
 }  // namespace prologue

@@ -119,8 +119,16 @@ TEST_P(Flashinfer, ApplyRope) {
   }
 }
 
+// The channels [begin, end) of every head.
+std::vector<float> slice(const Values& x, int64_t begin, int64_t end) {
+  std::vector<float> part;
+  for (auto head = x.begin(); head != x.end(); head += S::kHeadDim) part.insert(part.end(), head + begin, head + end);
+  return part;
+}
+
 TEST_P(Flashinfer, RopeQuantizeFp8Append) {
-  for (const bool hnd : {false, true}) {  // one K/V head: the same slots in either layout
+  for (const bool apart : {false, true}) {  // rope and nope slices
+    const bool hnd = apart;                 // one K/V head: the same slots in either layout
     const Serving s;
     const int32_t kv_indices[] = {2, 0, 1}, kv_indptr[] = {0, 2, 3}, batch_indices[] = {0, 0, 1, -1}, in_cache[] = {1, 2, 0, 0};
     std::vector<int64_t> slots(S::kTokens);
@@ -130,8 +138,12 @@ TEST_P(Flashinfer, RopeQuantizeFp8Append) {
     Arena arena(GetParam());
     ours::RopeQuantizeFp8Append call;
     call.dtype = DType::f32;
-    call.q = arena.input(floats(s.q));
-    call.k = arena.input(floats(s.k));
+    call.q = arena.input(slice(s.q, apart ? S::kRotaryDim : 0, S::kHeadDim));
+    call.k = arena.input(slice(s.k, apart ? S::kRotaryDim : 0, S::kHeadDim));
+    if (apart) {
+      call.q_rope = arena.input(slice(s.q, 0, S::kRotaryDim));
+      call.k_rope = arena.input(slice(s.k, 0, S::kRotaryDim));
+    }
     call.v = arena.input(floats(s.v));
     call.nnz = S::kTokens;
     call.num_qo_heads = S::kQHeads;

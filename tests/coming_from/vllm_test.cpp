@@ -33,9 +33,10 @@ TEST(VllmCall, IsChecked) {
   ours::RopeAndCache call;
   EXPECT_EQ(ours::rope_and_cache(call, nullptr, {}).message(), "vllm: positions is null: they must be given");
   call.rope.positions = &position;
+  call.rope.cache_dtype = DType::f64;
   EXPECT_EQ(ours::rope_and_cache(call, nullptr, {}).message(),
-            "vllm: cache_dtype is bfloat16: with the cache cos_sin_cache must be float32");
-  call.rope.cache_dtype = DType::f32;
+            "vllm: cache_dtype is float64: with the cache cos_sin_cache must be float32 or of 16 bits");
+  call.rope.cache_dtype = DType::bf16;
   call.kv_cache_dtype = "int8";
   EXPECT_EQ(ours::rope_and_cache(call, nullptr, {}).message(),
             "vllm: kv_cache_dtype is 'int8': supported are auto, fp8, fp8_e4m3 and fp8_e5m2");
@@ -89,7 +90,8 @@ struct Outcome {
   Fault fault;
 };
 
-Outcome run(Backend backend, const Serving& s, const std::vector<int64_t>& slot_mapping, std::string_view kv_cache_dtype) {
+Outcome run(Backend backend, const Serving& s, const std::vector<int64_t>& slot_mapping, std::string_view kv_cache_dtype,
+            DType cache_dtype = DType::f32) {
   constexpr int64_t kBlocks = 3, kBlockSize = 2;
   const bool fp8 = kv_cache_dtype != "auto";
   Arena arena(backend);
@@ -106,8 +108,8 @@ Outcome run(Backend backend, const Serving& s, const std::vector<int64_t>& slot_
   call.rope.head_size = S::kHeadDim;
   call.rope.query_stride = S::kQHeads * S::kHeadDim;
   call.rope.key_stride = call.value_stride = S::kKvHeads * S::kHeadDim;
-  call.rope.cos_sin_cache = arena.input(floats(s.cos_sin));
-  call.rope.cache_dtype = DType::f32;
+  call.rope.cos_sin_cache = arena.input(encode(cache_dtype, s.cos_sin));
+  call.rope.cache_dtype = cache_dtype;
   call.rope.max_position = S::kMaxPosition;
   call.rope.rot_dim = S::kRotaryDim;
   const int64_t bytes = kBlocks * kBlockSize * S::kKvHeads * S::kHeadDim * (fp8 ? 1 : 4);
@@ -137,11 +139,13 @@ void expect_cache(const Bytes& got, const Bytes& rows, const std::vector<int64_t
 TEST_P(Vllm, RopeAndCache) {
   const Serving s;
   const std::vector<int64_t> slots = {5, -1, 0, 2};
-  const Outcome result = run(GetParam(), s, slots, "auto");
-  expect_cache(result.key_cache, encode(DType::f32, s.rotated(s.k, S::kKvHeads, false)), slots, 4);
-  expect_cache(result.value_cache, encode(DType::f32, s.v), slots, 4);
-  EXPECT_EQ(result.query, floats(s.rotated(s.q, S::kQHeads, false)));
-  EXPECT_EQ(result.fault.code, FaultCode::none);
+  for (const DType cache_dtype : {DType::f32, DType::f16, DType::bf16}) {
+    const Outcome result = run(GetParam(), s, slots, "auto", cache_dtype);
+    expect_cache(result.key_cache, encode(DType::f32, s.rotated(s.k, S::kKvHeads, false)), slots, 4);
+    expect_cache(result.value_cache, encode(DType::f32, s.v), slots, 4);
+    EXPECT_EQ(result.query, floats(s.rotated(s.q, S::kQHeads, false)));
+    EXPECT_EQ(result.fault.code, FaultCode::none);
+  }
 }
 
 TEST_P(Vllm, RopeAndFp8Cache) {

@@ -55,6 +55,10 @@ PrologueCase model_case(Random& random) {
   c.style = percent(70) ? RopeStyle::neox : RopeStyle::interleaved;
   c.source = percent(70) ? RopeSource::table : percent(50) ? RopeSource::per_token : RopeSource::inv_freq;
   if (percent(15)) c.num_axes = 3, c.interleaved_axes = percent(50);
+  if (percent(20)) c.rope_type = percent(50) ? DType::f16 : DType::bf16;
+  if (percent(10)) c.rope_apart = true;
+  if (percent(10)) c.num_blocks = 2, c.block_axes = percent(50);
+  if (percent(10)) c.split_q = c.split_k = true, c.one_k_rope = percent(70), c.rotary_offset = percent(50) ? 2 : 0;
   if (percent(30)) c.derive_positions = c.derive_slots = true;
   c.int64_positions = percent(50), c.int64_slots = percent(50);
   c.bad_indices = percent(50);
@@ -85,7 +89,8 @@ PrologueCase real_case(Random& random, const Sizes& sizes) {
   if (c.v_head_dim > 0) c.v_head_dim = 2 * random.integer(1, 288);
   c.rotary_dim = random.integer(0, 2) > 0 ? c.head_dim : 2 * random.integer(0, c.head_dim / 2);
   if (c.head_dim == 576 && random.integer(0, 1) == 0) c.rotary_dim = 64;
-  c.rotary_offset = random.integer(0, 2) > 0 ? 0 : 2 * random.integer(0, (c.head_dim - c.rotary_dim) / 2);
+  if (!c.split_q && !c.split_k)
+    c.rotary_offset = random.integer(0, 2) > 0 ? 0 : 2 * random.integer(0, (c.head_dim - c.rotary_dim) / 2);
   c.num_tokens = random_tokens(random, sizes, (c.num_q_heads + 2 * c.num_kv_heads) * c.head_dim);
   if (c.source == RopeSource::table) c.max_position = random.integer(0, 1) == 0 ? 40 : random.integer(100, 12000);
   if (c.source == RopeSource::inv_freq) c.max_position = random.integer(0, 1) == 0 ? 1 << 20 : 100;
@@ -93,7 +98,7 @@ PrologueCase real_case(Random& random, const Sizes& sizes) {
   const int64_t values = random.integer(0, 15);
   if (values < 2) c.values = values == 0 ? Values::huge : Values::denormal;
   c.seed = random.bits() >> 32;
-  return c;
+  return fit_rotation(c);
 }
 
 // Few sequences, so that they are long: in place of the many short ones of make_sequences().
@@ -279,7 +284,7 @@ Outcome run_kv_write(Backend backend, uint64_t seed, const Sizes& sizes) {
     p.k = from.k, p.v = from.v, p.cache = from.cache;
     p.slot_mapping = from.places.slot_mapping, p.positions = from.places.positions;
     p.position_axis_stride = from.places.position_axis_stride, p.num_axes = c.num_axes;
-    p.max_position = c.max_position, p.faults = from.faults;
+    p.max_position = c.max_position, p.faults = from.faults, p.past_table = c.past_table;
     const Status status = placed.run([&](const Execution& execution) { return kv_write(p, execution); });
     std::vector<Output> outputs = {{p.faults, "faults", Element::int64}};
     add_cache_outputs(p.cache, outputs);

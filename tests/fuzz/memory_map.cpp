@@ -94,7 +94,7 @@ bool MemoryMap::allocate() {
         const int64_t there = requests_[static_cast<size_t>(other)].extent.bytes();
         r.place = {other, choices_.chance(2) ? 0 : choices_.integer(0, there - 1) / r.extent.alignment * r.extent.alignment};
       }
-    } else if (choices_.hostile()) {
+    } else if (!r.never_null && choices_.hostile()) {
       r.null = true;
       continue;
     } else if (choices_.hostile() && r.extent.alignment > 1) {

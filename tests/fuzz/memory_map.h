@@ -59,6 +59,8 @@ class MemoryMap {
     requests_.back().may_be_null = true;
     return index;
   }
+  // Other arrays are declared for a call that has this one: it is never null.
+  void never_null(int array) { requests_[static_cast<size_t>(array)].never_null = true; }
   // In the memory of an array declared before, `offset` bytes behind its first byte: columns of one buffer.
   void place(int array, int in, int64_t offset) { requests_[static_cast<size_t>(array)].place = {in, offset}; }
   // The contract allows the output to be the input itself, all strides being equal; `here`: it is.
@@ -91,6 +93,7 @@ class MemoryMap {
     void* pointer;
     void (*set)(void* to, void* at);
     bool may_be_null = false;
+    bool never_null = false;
     Place place = {};
     int in_place_of = -1;
     bool null = false;

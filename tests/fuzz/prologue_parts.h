@@ -169,6 +169,15 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
   }
   const int64_t v_width = p.cache.v.head_dim > 0 ? p.cache.v.head_dim : p.head_dim;
 
+  Rope& r = p.rope;
+  r.style = choices.enumerator(RopeStyle::interleaved);
+  const auto even = [&](int64_t high) { return high < 2 || high > 576 ? choices.size(0, 0) : choices.size(0, high / 2) / 2 * 2; };
+  r.rotary_dim = choices.chance(6) ? 0 : choices.chance(2) ? p.head_dim : even(p.head_dim);
+  r.rotary_offset = choices.chance(3) ? even(plus(p.head_dim, -std::max<int64_t>(r.rotary_dim, 0))) : 0;
+  r.num_blocks = choices.chance(3) ? choices.size(1, 4) : 1;
+  if (r.num_blocks > 1 && r.num_blocks <= 4 && r.rotary_dim > 0 && !choices.hostile())
+    r.rotary_dim -= r.rotary_dim % (2 * r.num_blocks);
+
   if (!layer) {
     bool q_goes_out = false;
     int q = -1;
@@ -201,21 +210,36 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
         view = {nullptr, s.token, s.head};
         return map.optional(name, view.data, view_extent(view, p.num_tokens, num_heads, width, bits), Use::read, type);
       };
-      const auto output = [&](const char* name, MutableHeadsView& view, const HeadsView& in, int in_array, int64_t num_heads,
-                              int64_t width) {
-        const bool same = choices.chance(3);
+      const auto output = [&](const char* name, MutableHeadsView& view, const HeadsView& in, int in_array, int64_t in_width,
+                              int64_t num_heads, int64_t width) {
+        const bool same = (in_width == width || choices.hostile()) && choices.chance(3);
         const HeadStrides s = head_strides(choices, p.num_tokens, num_heads, width);
         view = {nullptr, same ? in.token_stride : s.token, same ? in.head_stride : s.head};
         map.in_place(map.optional(name, view.data, view_extent(view, p.num_tokens, num_heads, width, bits), Use::write), in_array,
                      same);
       };
-      q = input("q", p.q, p.num_q_heads, p.head_dim);
+      // The rotated channels of Q and of K in arrays of their own.
+      const int64_t unrotated = plus(p.head_dim, -std::max<int64_t>(r.rotary_dim, 0));
+      const bool can_split = choices.hostile() || (r.rotary_dim > 0 && r.rotary_dim < p.head_dim);
+      const bool split_q = can_split && choices.chance(2), split_k = can_split && has_k && choices.chance(2);
+      if ((split_q || split_k) && !choices.hostile()) r.rotary_offset = choices.chance(2) ? 0 : unrotated;
+      const auto rotated = [&](bool is_split, const char* name, HeadsView& view, int64_t num_heads) -> int64_t {
+        if (!is_split) return p.head_dim;
+        const HeadStrides s = head_strides(choices, p.num_tokens, num_heads, r.rotary_dim);
+        view = {nullptr, s.token, choices.chance(3) ? 0 : s.head};
+        map.never_null(
+            map.array(name, view.data, view_extent(view, p.num_tokens, num_heads, r.rotary_dim, bits), Use::read, type));
+        return unrotated;
+      };
+      const int64_t q_width = rotated(split_q, "q_rope", p.q_rope, p.num_q_heads);
+      const int64_t k_width = rotated(split_k, "k_rope", p.k_rope, p.num_kv_heads);
+      q = input("q", p.q, p.num_q_heads, q_width);
       q_goes_out = choices.chance(2);
-      if (q_goes_out) output("q_out", p.q_out, p.q, q, p.num_q_heads, p.head_dim);
-      const int k = has_k ? input("k", p.k, p.num_kv_heads, p.head_dim) : -1;
+      if (q_goes_out) output("q_out", p.q_out, p.q, q, q_width, p.num_q_heads, p.head_dim);
+      const int k = has_k ? input("k", p.k, p.num_kv_heads, k_width) : -1;
       const int v = has_v ? input("v", p.v, p.num_kv_heads, v_width) : -1;
-      if (has_k && (!cache_k || choices.chance(4))) output("k_out", p.k_out, p.k, k, p.num_kv_heads, p.head_dim);
-      if (has_v && (!cache_v || choices.chance(4))) output("v_out", p.v_out, p.v, v, p.num_kv_heads, v_width);
+      if (has_k && (!cache_k || choices.chance(4))) output("k_out", p.k_out, p.k, k, k_width, p.num_kv_heads, p.head_dim);
+      if (has_v && (!cache_v || choices.chance(4))) output("v_out", p.v_out, p.v, v, v_width, p.num_kv_heads, v_width);
     }
     if (p.num_q_heads > 0 && !q_goes_out) {
       if (choices.chance(3)) {
@@ -262,31 +286,34 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
   }
   if (choices.chance(4)) p.v_norm.placement = NormPlacement::before_rope, p.v_norm.eps = choices.real(1e-6f);
 
-  Rope& r = p.rope;
-  r.style = choices.enumerator(RopeStyle::interleaved);
-  const auto even = [&](int64_t high) { return high < 2 || high > 576 ? choices.size(0, 0) : choices.size(0, high / 2) / 2 * 2; };
-  r.rotary_dim = choices.chance(6) ? 0 : choices.chance(2) ? p.head_dim : even(p.head_dim);
-  r.rotary_offset = choices.chance(3) ? even(plus(p.head_dim, -std::max<int64_t>(r.rotary_dim, 0))) : 0;
   r.inverse = choices.chance(3);
   r.source = choices.enumerator(RopeSource::inv_freq);
-  r.type = choices.hostile() ? float_type(choices) : DType::f32;
+  r.type = r.source == RopeSource::inv_freq && !choices.hostile() ? DType::f32 : activation_type(choices);
   r.attention_factor = r.source == RopeSource::inv_freq || choices.hostile() ? static_cast<double>(choices.real(1.0f)) : 1.0;
   const bool by_token = r.source == RopeSource::per_token;
   r.max_position = (by_token || r.rotary_dim == 0) && choices.chance(2) ? 0 : choices.size(1, 12);
   r.past_table = choices.enumerator(PastTable::identity);
   r.num_axes = choices.chance(2) ? 1 : choices.size(1, 4);
   if (r.rotary_dim > 0) {
+    const int64_t columns = r.num_blocks > 0 && r.num_blocks <= 4 ? r.rotary_dim / (2 * r.num_blocks) : 1;
     if (r.source == RopeSource::inv_freq) {
-      map.array("inv_freq", r.inv_freq, dense(r.rotary_dim / 2, 4), Use::read);
+      map.array("inv_freq", r.inv_freq, dense(columns, 4), Use::read);
     } else {
+      const DType stored = float_type_of(r.type);
+      const int64_t rope_bits = bits_of(stored), count = by_token ? p.num_tokens : r.max_position;
+      const bool one_table = choices.chance(2);
       r.width = choices.hostile() ? choices.enumerator(RopeWidth::full) : RopeWidth::half;
-      r.cos.row_stride = r.sin.row_stride = choices.hostile() ? choices.absurd() : r.rotary_dim;
+      if (choices.hostile()) r.sin.column_stride = choices.absurd();
+      r.cos.row_stride = choices.chance(8) ? 0 : choices.stride(one_table ? times(2, columns) : columns);
+      r.sin.row_stride = one_table ? r.cos.row_stride : choices.stride(columns);
       const int cos =
-          map.array("cos", r.cos.data, dense(times(by_token ? p.num_tokens : r.max_position, r.rotary_dim), 4), Use::read);
-      const int sin = map.array("sin", r.sin.data, dense(r.rotary_dim / 2, 4), Use::read);
-      map.place(sin, cos, 2 * r.rotary_dim);
+          map.array("cos", r.cos.data, rows(count, r.cos.row_stride, one_table ? times(2, columns) : columns, rope_bits),
+                    Use::read, stored);
+      const int sin = map.array("sin", r.sin.data, rows(count, r.sin.row_stride, columns, rope_bits), Use::read, stored);
+      if (one_table) map.place(sin, cos, times(columns, rope_bits) / 8);
     }
-    if (!by_token && r.num_axes > 1) map.array("pair_axis", r.pair_axis, dense(r.rotary_dim / 2, 1), Use::read);
+    const bool by_block = r.num_axes == r.num_blocks && choices.chance(2);
+    if (!by_token && r.num_axes > 1 && !by_block) map.array("pair_axis", r.pair_axis, dense(r.rotary_dim / 2, 1), Use::read);
   }
   p.q_scale.constant = choices.real(choices.chance(2) ? 1.0f : 0.5f);
   p.q_scale.by_position = choices.chance(2) ? PositionScale::none : choices.enumerator(PositionScale::logn);

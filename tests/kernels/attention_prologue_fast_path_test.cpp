@@ -160,6 +160,24 @@ TEST_F(FastPath, WhatThePageExcludesIsGeneral) {
     EXPECT_EQ(kernel_with(DType::bf16, {change}), "general") << number;
     ++number;
   }
+  const std::initializer_list<Change> rope_changes = {
+      [](AttentionPrologueParams& p) { set_cos_sin_table(p.rope, address(3), DType::bf16, 4096); },
+      [](AttentionPrologueParams& p) { set_cos_and_sin(p.rope, address(3), address(9), DType::f32, 4096, 64, RopeWidth::half); },
+      [](AttentionPrologueParams& p) { p.rope.cos.row_stride = p.rope.sin.row_stride = 256; },
+      [](AttentionPrologueParams& p) { p.rope.num_blocks = 2; },
+      [](AttentionPrologueParams& p) {
+        p.rope.rotary_dim = 64, set_cos_sin_table(p.rope, address(3), DType::f32, 4096);
+        p.k_rope = {address(9), 64, 0};
+      },
+  };
+  number = 0;
+  for (const Change& change : rope_changes) {
+    AttentionPrologueParams p = call(DType::bf16);
+    EXPECT_EQ(kernel_of(p), "lean");
+    change(p);
+    EXPECT_EQ(kernel_of(p), "general") << "rope " << number;
+    ++number;
+  }
   number = 0;
   for (const Change& change : {Change(norm), Change(fp8), Change(derived), Change(axes), Change(rows_per_token)}) {
     EXPECT_EQ(kernel_with(DType::f32, {change}), "general") << "float32 " << number;

@@ -102,6 +102,36 @@ std::vector<Refusal> refusals() {
          set_cos_sin_table(p.rope, shifted(static_cast<const float*>(p.rope.cos.data), 2), DType::f32, p.rope.max_position);
        },
        invalid, "rope.cos lies at @: it must be aligned to 4 bytes"},
+      {"a table of no type", [](P& p) { p.rope.type = DType::unset; }, missing,
+       "rope.type is unset: supported are float32, float16 and bfloat16"},
+      {"a table in float64", [](P& p) { p.rope.type = DType::f64; }, missing,
+       "rope.type is float64: supported are float32, float16 and bfloat16"},
+      {"inv_freq in 16 bits",
+       [](P& p) { p.rope.source = RopeSource::inv_freq, p.rope.inv_freq = p.rope.cos.data, p.rope.type = DType::f16; }, missing,
+       "rope.type is float16: for inv_freq supported is float32"},
+      {"a table of no width", [](P& p) { p.rope.width = RopeWidth::unset; }, invalid,
+       "rope.width is not set: supported is half, a column for each pair of a block, 32"},
+      {"a table of full width", [](P& p) { p.rope.width = RopeWidth::full; }, missing,
+       "rope.width is 2: supported is half, a column for each pair of a block"},
+      {"every second column of cos", [](P& p) { p.rope.cos.column_stride = 2; }, missing,
+       "rope.cos.column_stride is 2: supported is 1"},
+      {"every second column of sin", [](P& p) { p.rope.sin.column_stride = 2; }, missing,
+       "rope.sin.column_stride is 2: supported is 1"},
+      {"rows of cos that overlap", [](P& p) { p.rope.cos.row_stride = 31; }, invalid,
+       "rope.cos has 32 columns and 40 rows 31 apart: rows must not overlap"},
+      {"rows of sin that overlap", [](P& p) { p.rope.sin.row_stride = 1; }, invalid,
+       "rope.sin has 32 columns and 40 rows 1 apart: rows must not overlap"},
+      {"rows of sin backwards", [](P& p) { p.rope.sin.row_stride = -64; }, invalid,
+       "rope.sin has the stride -64: strides must not be negative"},
+      {"rows of cos without end", [](P& p) { p.rope.cos.row_stride = INT64_MAX / 3; }, invalid,
+       "rope.cos reaches further than 2^60 bytes: its strides are too large"},
+      {"no sin", [](P& p) { p.rope.sin.data = nullptr; }, invalid, "rope.sin is null"},
+      {"sin aligned to 2", [=](P& p) { p.rope.sin.data = shifted(p.rope.sin.data, 2); }, invalid,
+       "rope.sin lies at @: it must be aligned to 4 bytes"},
+      {"no blocks", [](P& p) { p.rope.num_blocks = 0; }, invalid, "rope.num_blocks is 0: it must lie in 1..4"},
+      {"five blocks", [](P& p) { p.rope.num_blocks = 5; }, invalid, "rope.num_blocks is 5: it must lie in 1..4"},
+      {"blocks of odd width", [](P& p) { p.rope.num_blocks = 3; }, invalid,
+       "rope.num_blocks is 3: rotary_dim, 64, must be that many blocks of even width"},
       {"five axes", [](P& p) { p.rope.num_axes = 5; }, invalid, "rope.num_axes is 5: it must lie in 1..4"},
       {"axes at no distance",
        [](P& p) {
@@ -109,7 +139,10 @@ std::vector<Refusal> refusals() {
          p.places.position_axis_stride = AttentionPrologueParams().places.position_axis_stride;
        },
        invalid, "position_axis_stride is not set, but num_axes is 3: set it, to 0 where all share one row"},
-      {"no pair_axis", [](P& p) { p.rope.num_axes = 3; }, invalid, "rope.pair_axis is null, but rope.num_axes is 3"},
+      {"no pair_axis", [](P& p) { p.rope.num_axes = 3; }, invalid,
+       "rope.pair_axis is null: rope.num_axes, 3, must then be rope.num_blocks, 1"},
+      {"more axes than blocks", [](P& p) { p.rope.num_axes = 3, p.rope.num_blocks = 2; }, invalid,
+       "rope.pair_axis is null: rope.num_axes, 3, must then be rope.num_blocks, 2"},
 
       // Norms and the Q scale.
       {"unknown placement", [](P& p) { p.q_norm.placement = p.k_norm.placement = static_cast<NormPlacement>(3); }, missing,
@@ -209,6 +242,47 @@ std::vector<Refusal> refusals() {
       // Inputs.
       {"no q", [](P& p) { p.q.data = nullptr; }, invalid, "q is null"},
       {"neither k nor v", [](P& p) { p.k.data = p.v.data = nullptr; }, invalid, "k and v are both null, but num_kv_heads is 2"},
+      {"all channels of Q apart", [](P& p) { p.q_rope = p.q; }, invalid,
+       "q_rope is given, but rope.rotary_dim is 64: it must lie between 0 and head_dim, 64"},
+      {"no channels of K apart", [](P& p) { p.rope = {}, p.k_rope = p.k; }, invalid,
+       "k_rope is given, but rope.rotary_dim is 0: it must lie between 0 and head_dim, 64"},
+      {"channels in the middle of Q apart", [](P& p) { p.rope.rotary_dim = 32, p.rope.rotary_offset = 8, p.q_rope = p.q; },
+       missing, "q_rope is given, but rope.rotary_offset is 8: supported are 0 and head_dim - rotary_dim, 32"},
+      {"k_rope without k", [](P& p) { p.rope.rotary_dim = 32, p.k_rope = p.k, p.k.data = nullptr; }, invalid,
+       "k_rope is given, but k is null"},
+      {"q_rope backwards",
+       [](P& p) {
+         p.rope.rotary_dim = 32, p.q_rope = {p.q.data, p.q.token_stride, -64};
+       },
+       invalid, "q_rope has the stride -64: strides must not be negative"},
+      {"k_rope at an odd byte",
+       [=](P& p) {
+         p.rope.rotary_dim = 32, p.k_rope = {shifted(p.k.data, 2), p.k.token_stride, 0};
+       },
+       invalid, "k_rope lies at @: it must be aligned to 4 bytes"},
+      {"q_out over the q of split heads",
+       [](P& p) {
+         p.rope.rotary_dim = 32, p.q_rope = {p.k.data, p.k.token_stride, 0};
+         p.q_out = {const_cast<void*>(p.q.data), p.q.token_stride, p.q.head_stride};
+       },
+       invalid, "q_out overlaps q"},
+      {"k_out over the k of split heads",
+       [](P& p) {
+         p.rope.rotary_dim = 32, p.k_rope = {p.v.data, p.v.token_stride, 0};
+         p.k_out = {const_cast<void*>(p.k.data), p.k.token_stride, p.k.head_stride};
+       },
+       invalid, "k_out overlaps k"},
+      {"q_out over q_rope",
+       [](P& p) {
+         p.rope.rotary_dim = 32, p.q_rope = {p.q_out.data, p.q_out.token_stride, p.q_out.head_stride};
+       },
+       invalid, "q_out overlaps q_rope"},
+      {"k_out over k_rope",
+       [](P& p) {
+         p.rope.rotary_dim = 32, p.k_rope = p.k, p.k = p.v;
+         p.k_out = {const_cast<void*>(p.k_rope.data), p.k_rope.token_stride, p.k_rope.head_stride};
+       },
+       invalid, "k_out overlaps k_rope"},
       {"negative stride", [](P& p) { p.q.token_stride = -64; }, invalid, "q has the stride -64: strides must not be negative"},
       {"endless stride", [](P& p) { p.v.head_stride = INT64_MAX / 3; }, invalid,
        "v reaches further than 2^60 bytes: its strides are too large"},
@@ -333,6 +407,8 @@ std::vector<Refusal> refusals() {
          set_cos_sin_table(p.rope, static_cast<const float*>(p.cache.k.data), DType::f32, p.rope.max_position);
        },
        invalid, "cache.k overlaps rope.cos"},
+      {"cache over sin", [](P& p) { p.rope.max_position = 1, p.rope.sin.data = p.cache.v.data; }, invalid,
+       "cache.v overlaps rope.sin"},
       {"q_out over the slots", [](P& p) { p.places.slot_mapping.data = p.q_out.data; }, invalid, "q_out overlaps slot_mapping"},
       {"q_out over the positions", [](P& p) { p.places.positions.data = p.q_out.data; }, invalid, "q_out overlaps positions"},
       {"cache over a bias", [](P& p) { p.bias.v = p.cache.v.data; }, invalid, "cache.v overlaps bias.v"},
@@ -430,6 +506,14 @@ TEST(AttentionPrologue, RandomStructsNeverCrash) {
                                            &p.q8_out.head_stride,
                                            &p.rope.rotary_dim,
                                            &p.rope.rotary_offset,
+                                           &p.rope.num_blocks,
+                                           &p.rope.cos.row_stride,
+                                           &p.rope.sin.row_stride,
+                                           &p.rope.cos.column_stride,
+                                           &p.q_rope.token_stride,
+                                           &p.q_rope.head_stride,
+                                           &p.k_rope.token_stride,
+                                           &p.k_rope.head_stride,
                                            &p.rope.max_position,
                                            &p.rope.num_axes,
                                            &p.q_norm.weight_head_stride,
@@ -466,7 +550,7 @@ TEST(AttentionPrologue, RandomStructsNeverCrash) {
       if (kind < 4) {
         *any_of(numbers) = number();
       } else if (kind < 7) {
-        switch (random.integer(0, 29)) {
+        switch (random.integer(0, 32)) {
           case 0: replace(p.q.data); break;
           case 1: replace(p.k.data); break;
           case 2: replace(p.v.data); break;
@@ -496,10 +580,13 @@ TEST(AttentionPrologue, RandomStructsNeverCrash) {
           case 26: replace(p.bias.v); break;
           case 27: replace(p.k_norm.weight); break;
           case 28: replace(p.q_norm.bias); break;
+          case 29: replace(p.rope.sin.data); break;
+          case 30: replace(p.q_rope.data); break;
+          case 31: replace(p.k_rope.data); break;
           default: replace(p.faults); break;
         }
       } else {
-        switch (random.integer(0, 21)) {
+        switch (random.integer(0, 23)) {
           case 0: scramble(p.dtype); break;
           case 1: scramble(p.cache.k.format.type); break;
           case 2: scramble(p.cache.k.format.scaling); break;
@@ -521,6 +608,8 @@ TEST(AttentionPrologue, RandomStructsNeverCrash) {
           case 18: p.q_norm.weight_offset = p.k_norm.weight_offset = std::numeric_limits<float>::infinity(); break;
           case 19: p.rope.attention_factor = std::numeric_limits<float>::infinity(); break;
           case 20: scramble(p.rope.past_table); break;
+          case 21: scramble(p.rope.type); break;
+          case 22: scramble(p.rope.width); break;
           default: p.q_scale.constant = std::numeric_limits<float>::quiet_NaN(); break;
         }
       }

@@ -123,7 +123,7 @@ TEST_P(AttentionPrologueTest, EqualsTheCpuBitForBit) {
 
 // What the unfused stages can do as well.
 bool has_stages(const PrologueCase& c) {
-  return c.source == RopeSource::table && c.rotary_offset == 0 && !c.inverse && c.num_axes == 1 && !c.has_sequences() &&
+  return c.source == RopeSource::table && (c.num_axes == 1 || !c.bad_indices) && !c.has_sequences() &&
          c.q_scale.constant == 1.0f && c.q_scale.by_position == PositionScale::none && !c.q8 && !c.k_out && !c.v_out &&
          c.cached && c.num_q_heads > 0 && c.num_kv_heads > 0 && c.with_k && c.with_v;
 }
@@ -180,10 +180,10 @@ TEST_P(AttentionPrologueTest, EqualsTheUnfusedStagesBitForBit) {
         RotaryParams r;
         r.seq_len = c.num_tokens, r.head_dim = c.head_dim, r.dtype = p.dtype;
         r.num_tensors = 1, r.tensors[0] = rotary_tensor(as_input(dense(x, heads, c.head_dim)), y, heads);
-        r.rope.style = c.style, r.rope.rotary_dim = c.rotary_dim;
-        set_cos_sin_table(r.rope, p.rope.cos.data, DType::f32, c.max_position);
+        r.rope = p.rope;
         r.rope.past_table = c.past_table == PastTable::record ? PastTable::zero : c.past_table;  // kv_write records it
         r.positions.ids = p.places.positions;
+        r.positions.axis_stride = p.places.position_axis_stride;
         return rotary(r, execution);
       };
       PROLOGUE_RETURN_IF_ERROR(bias(q, q_heads * c.head_dim, p.bias.q));
@@ -197,7 +197,7 @@ TEST_P(AttentionPrologueTest, EqualsTheUnfusedStagesBitForBit) {
       if (norm_follows) PROLOGUE_RETURN_IF_ERROR(norm_both(p.q_out));
       return kv_write({c.num_tokens, kv_heads, c.head_dim, p.dtype, as_input(dense(k, kv_heads, c.head_dim)),
                        as_input(dense(v, kv_heads, c.v_width())), p.cache, p.places.slot_mapping, p.places.positions,
-                       c.max_position, p.faults, 1, 0, c.past_table},
+                       c.max_position, p.faults, c.num_axes, p.places.position_axis_stride, c.past_table},
                       execution);
     });
     ASSERT_TRUE(status.ok()) << status.message();

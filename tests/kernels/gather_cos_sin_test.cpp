@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <string>
@@ -69,6 +71,41 @@ TEST_P(GatherCosSinTest, CopiesTheRowsOfEveryAxis) {
   }
 }
 
+// 16-bit values are widened exactly: all of them that are numbers.
+TEST_P(GatherCosSinTest, WidensTablesOf16Bits) {
+  constexpr int64_t kDim = 64, kRows = 1024;
+  std::vector<uint16_t> table(kRows * kDim);
+  for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<uint16_t>(i);
+  std::vector<int32_t> positions;
+  for (int32_t row = kRows - 1; row >= 0; --row) positions.push_back(row);
+  for (const DType type : {DType::f16, DType::bf16}) {
+    Arena arena(GetParam());
+    GatherCosSinParams p;
+    p.num_tokens = p.max_position = kRows, p.rotary_dim = kDim, p.type = type;
+    p.cos_sin = arena.input(table);
+    p.positions = index_view(static_cast<const int32_t*>(arena.input(positions)));
+    p.out = arena.output<float>(kRows * kDim);
+    const Status status = arena.run([&](const Execution& execution) { return gather_cos_sin(p, execution); });
+    ASSERT_TRUE(status.ok()) << status.message();
+    const std::vector<float> got = arena.read(p.out);
+    for (int64_t i = 0; i < kRows * kDim; ++i) {
+      const int64_t from = (kRows - 1 - i / kDim) * kDim + i % kDim;
+      const int bits = static_cast<int>(from), digits = type == DType::f16 ? 10 : 7, bias = type == DType::f16 ? 15 : 127;
+      const int exponent = (bits & 0x7fff) >> digits, fraction = bits & ((1 << digits) - 1);
+      const double sign = (bits & 0x8000) != 0 ? -1.0 : 1.0;
+      double want = sign * std::ldexp(fraction + (exponent > 0 ? 1 << digits : 0), std::max(exponent, 1) - bias - digits);
+      if (exponent == (0x7fff >> digits)) want = sign * HUGE_VAL;
+      const double value = static_cast<double>(got[static_cast<size_t>(i)]);
+      if (exponent == (0x7fff >> digits) && fraction != 0) {
+        ASSERT_TRUE(std::isnan(value)) << bits;
+      } else {
+        ASSERT_EQ(value, want) << bits;
+        ASSERT_EQ(std::signbit(value), sign < 0.0) << bits;
+      }
+    }
+  }
+}
+
 // A token that is past the table on one of its axes is not rotated at all.
 TEST_P(GatherCosSinTest, IdentityPastTheTable) {
   constexpr int64_t kTokens = 5, kDim = 8, kHalf = kDim / 2, kAxes = 2, kRows = 10;
@@ -103,6 +140,15 @@ struct Refusal {
   std::string message;
 };
 
+TEST_P(GatherCosSinTest, RefusesOtherTypes) {
+  Arena arena(GetParam());
+  GatherCosSinParams p;
+  p.rotary_dim = 4, p.max_position = 3, p.type = DType::f64;
+  const Status status = arena.run([&](const Execution& execution) { return gather_cos_sin(p, execution); });
+  EXPECT_EQ(status.code(), StatusCode::unsupported);
+  EXPECT_EQ(status.message(), "gather_cos_sin: type is float64: supported are float32, float16 and bfloat16");
+}
+
 TEST_P(GatherCosSinTest, RefusesWithASentence) {
   using P = GatherCosSinParams;
   const std::vector<Refusal> refusals = {
@@ -118,7 +164,7 @@ TEST_P(GatherCosSinTest, RefusesWithASentence) {
       {[](P& p) { p.cos_sin = nullptr; }, "cos_sin is null"},
       {[](P& p) { p.positions.data = nullptr; }, "positions is null"},
       {[](P& p) { p.out = nullptr; }, "out is null"},
-      {[](P& p) { p.out = const_cast<float*>(p.cos_sin); }, "out overlaps cos_sin"},
+      {[](P& p) { p.out = static_cast<float*>(const_cast<void*>(p.cos_sin)); }, "out overlaps cos_sin"},
   };
   for (const Refusal& refusal : refusals) {
     SCOPED_TRACE(refusal.message);

@@ -267,6 +267,32 @@ TEST_P(StagesTest, KvWriteCopiesIntoTheSlots) {
   });
 }
 
+// Positions past the table: recorded or not and not written, or written as if there were no bound.
+TEST_P(StagesTest, KvWriteFollowsThePolicyPastTheTable) {
+  for (const PastTable past_table : {PastTable::record, PastTable::zero, PastTable::identity}) {
+    for (const bool no_faults : {false, true}) {
+      if (no_faults && past_table == PastTable::record) continue;
+      for (const int64_t axes : {1, 3}) {
+        PrologueCase c;
+        c.num_tokens = 60, c.max_position = 8, c.num_axes = axes, c.past_table = past_table, c.no_faults = no_faults;
+        SCOPED_TRACE(c.describe());
+        const PrologueData<float> data = make_data<float>(c);
+        PlacedPrologue<float> placed(GetParam(), c, data);
+        KvWriteParams params = kv_write_of(placed.params());
+        params.num_axes = axes, params.position_axis_stride = placed.params().places.position_axis_stride;
+        params.past_table = past_table;
+        const Status status = placed.run([&](const Execution& execution) { return kv_write(params, execution); });
+        ASSERT_TRUE(status.ok()) << status.message();
+        oracle::PrologueInput in = oracle_input(c, data);
+        in.rotary_dim = 0;
+        oracle::PrologueOutput want = oracle::attention_prologue(in);
+        std::fill(want.state.begin(), want.state.end(), oracle::TokenState::untouched);
+        expect_matches(placed, want, true);
+      }
+    }
+  }
+}
+
 // A token stands where all its axes say: one negative position is padding, one too large a fault.
 TEST_P(StagesTest, KvWriteLooksAtEveryPositionAxis) {
   constexpr int64_t kTokens = 6, kHeads = 2, kDim = 8, kAxes = 3, kStride = 7, kRows = 10;

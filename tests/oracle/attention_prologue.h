@@ -33,14 +33,16 @@ struct PrologueInput {
 
   int64_t rotary_dim = 0;
   int64_t rotary_offset = 0;
+  int64_t num_blocks = 1;  // of rotary_dim / num_blocks channels, each with pairs of its own
   bool interleaved = false;
   bool inverse = false;
-  std::vector<double> table;  // [max_position, rotary_dim], cos then sin; a row for each token where table_per_token
+  // [max_position, channels of a block], cos then sin; a row for each token where table_per_token.
+  std::vector<double> table;
   bool table_per_token = false;
   std::vector<double> inv_freq;  // not empty: instead of a table
   double attention_factor = 1.0;
   int64_t num_axes = 1;
-  std::vector<int64_t> pair_axis;  // empty: all 0
+  std::vector<int64_t> pair_axis;  // empty: that of the pair's block, or 0 where there is one axis
   int64_t max_position = 0;        // 0: positions have no upper bound
   bool identity_past_table = false;
 
@@ -121,31 +123,32 @@ inline void normalize(Row& row, const NormInput& norm, int64_t width) {
 
 // Each pair of the rotated channels as a complex number times cos + i sin; `positions` has one for each axis.
 inline void rotate(Row& row, int64_t heads, const PrologueInput& in, int64_t token, const std::vector<int64_t>& positions) {
-  const int64_t half = in.rotary_dim / 2;
-  for (int64_t pair = 0; pair < half; ++pair) {
-    const size_t axis = in.pair_axis.empty() ? 0 : static_cast<size_t>(in.pair_axis[static_cast<size_t>(pair)]);
+  const int64_t width = in.rotary_dim / in.num_blocks;  // of a block
+  for (int64_t pair = 0; pair < in.rotary_dim / 2; ++pair) {
+    const int64_t block = 2 * pair / width, column = pair - block * width / 2;
+    const size_t axis = static_cast<size_t>(!in.pair_axis.empty() ? in.pair_axis[static_cast<size_t>(pair)] : block);
     const int64_t position = positions[axis < positions.size() ? axis : 0];
     double c = 0.0, s = 0.0;
     if (!in.inv_freq.empty()) {
-      const double angle = static_cast<double>(position) * in.inv_freq[static_cast<size_t>(pair)];
+      const double angle = static_cast<double>(position) * in.inv_freq[static_cast<size_t>(column)];
       c = std::cos(angle) * in.attention_factor;
       s = std::sin(angle) * in.attention_factor;
     } else {
       const int64_t table_row = in.table_per_token ? token : position;
-      c = in.table[static_cast<size_t>(table_row * in.rotary_dim + pair)];
-      s = in.table[static_cast<size_t>(table_row * in.rotary_dim + half + pair)];
+      c = in.table[static_cast<size_t>(table_row * width + column)];
+      s = in.table[static_cast<size_t>(table_row * width + width / 2 + column)];
     }
     if (in.inverse) s = -s;
     for (int64_t h = 0; h < heads; ++h) {
-      const int64_t base = h * in.head_dim + in.rotary_offset;
-      Element& first = row[static_cast<size_t>(base + (in.interleaved ? 2 * pair : pair))];
-      Element& second = row[static_cast<size_t>(base + (in.interleaved ? 2 * pair + 1 : pair + half))];
+      const int64_t base = h * in.head_dim + in.rotary_offset + block * width;
+      Element& first = row[static_cast<size_t>(base + (in.interleaved ? 2 * column : column))];
+      Element& second = row[static_cast<size_t>(base + (in.interleaved ? 2 * column + 1 : column + width / 2))];
       const Element re = first, im = second;
       first = {re.value * c - im.value * s, re.scale * std::fabs(c) + im.scale * std::fabs(s)};
       second = {re.value * s + im.value * c, re.scale * std::fabs(s) + im.scale * std::fabs(c)};
     }
   }
-  if (half > 0) round_step(row, in);
+  if (in.rotary_dim > 0) round_step(row, in);
 }
 
 inline Row load(const std::vector<double>& x, const std::vector<double>& bias, int64_t token, int64_t width,

@@ -192,12 +192,35 @@ void PlacedPrologue<T>::place_inputs() {
       return {written ? add_output(values, c.misalign, name) : arena_.input(values, c.misalign), layout.token_stride,
               layout.head_stride};
     };
-    params_.q = place(data_.q, c.num_q_heads, c.head_dim, c.in_place, "q");
-    params_.k = place(data_.k, c.k_heads(), c.head_dim, c.kv_in_place, "k");
+    const auto place_split = [&](const std::vector<T>& dense, int64_t heads, int64_t rope_heads, HeadsView& rope) {
+      const auto channels = [&](int64_t of_heads, int64_t begin, int64_t end) {
+        std::vector<T> part;
+        for (int64_t row = 0; row < c.num_tokens * heads; ++row) {
+          if (row % heads < of_heads)
+            part.insert(part.end(), dense.begin() + row * c.head_dim + begin, dense.begin() + row * c.head_dim + end);
+        }
+        return part;
+      };
+      const int64_t r = c.rotary_dim, rest = c.rotary_offset == 0 ? r : 0;
+      rope = place(channels(rope_heads, c.rotary_offset, c.rotary_offset + r), rope_heads, r, false, "rope");
+      return place(channels(heads, rest, rest + c.head_dim - r), heads, c.head_dim - r, false, "rest");
+    };
+    if (c.split_q) {
+      params_.q = place_split(data_.q, c.num_q_heads, c.num_q_heads, params_.q_rope);
+    } else {
+      params_.q = place(data_.q, c.num_q_heads, c.head_dim, c.in_place, "q");
+    }
+    if (c.split_k) {
+      params_.k =
+          place_split(data_.k, c.k_heads(), c.one_k_rope ? std::min<int64_t>(c.k_heads(), 1) : c.k_heads(), params_.k_rope);
+      if (c.one_k_rope) params_.k_rope.head_stride = 0;
+    } else {
+      params_.k = place(data_.k, c.k_heads(), c.head_dim, c.kv_in_place, "k");
+    }
     if (!c.v_is_k) params_.v = place(data_.v, c.v_heads(), c.v_width(), c.kv_in_place, "v");
   }
   if (c.v_is_k) params_.v = params_.k;
-  if (!c.with_k) params_.k.data = nullptr;
+  if (!c.with_k) params_.k.data = params_.k_rope.data = nullptr;
   if (!c.with_v) params_.v.data = nullptr;
 }
 
@@ -229,12 +252,35 @@ void PlacedPrologue<T>::place_rope() {
   r.style = c.style;
   r.rotary_dim = c.rotary_dim;
   r.rotary_offset = c.rotary_offset;
+  r.num_blocks = c.num_blocks;
   r.inverse = c.inverse;
   r.source = c.source;
   r.type = DType::f32;
   if (!data_.table.empty()) {
-    set_cos_sin_table(r, arena_.input(data_.table, c.misalign / 4 * 4), DType::f32, 0);
-    r.source = c.source;
+    with_host_type(c.rope_type, [&](auto type) {
+      using S = decltype(type);
+      const int64_t columns = c.rope_columns(), rows = static_cast<int64_t>(data_.table.size()) / (2 * columns);
+      const int64_t misalign = c.misalign / static_cast<int64_t>(sizeof(S)) * static_cast<int64_t>(sizeof(S));
+      const auto place = [&](int64_t begin, int64_t count, int64_t holes) -> RopeColumns {
+        std::vector<S> values = poisoned<S>(rows * (count + holes));
+        for (int64_t row = 0; row < rows; ++row) {
+          for (int64_t i = 0; i < count; ++i) {
+            values[static_cast<size_t>(row * (count + holes) + i)] =
+                from_float<S>(data_.table[static_cast<size_t>(row * 2 * columns + begin + i)]);
+          }
+        }
+        return {arena_.input(values, misalign), 0, count + holes, 1};
+      };
+      r.type = c.rope_type;
+      r.width = RopeWidth::half;
+      if (c.rope_apart) {
+        r.cos = place(0, columns, c.rope_holes);
+        r.sin = place(columns, columns, 2 * c.rope_holes);
+      } else {
+        r.cos = r.sin = place(0, 2 * columns, c.rope_holes);
+        r.sin.data = static_cast<const S*>(r.cos.data) + columns;
+      }
+    });
   }
   if (!data_.inv_freq.empty()) {
     r.inv_freq = arena_.input(data_.inv_freq, c.misalign / 4 * 4);

@@ -40,7 +40,12 @@ struct PrologueCase {
   RopeStyle style = RopeStyle::neox;
   bool inverse = false;
   RopeSource source = RopeSource::table;
+  DType rope_type = DType::f32;  // of cos and sin
+  bool rope_apart = false;       // cos and sin in two arrays
+  int64_t rope_holes = 0;        // elements behind each of their rows
   float attention_factor = 1.0f;
+  int64_t num_blocks = 1;
+  bool block_axes = false;  // each block takes the axis of its own number (num_axes = num_blocks); otherwise pairs say theirs
   int64_t num_axes = 1;
   bool interleaved_axes = false;  // pair i takes axis i % num_axes; otherwise axes have sections
   int64_t max_position = 40;
@@ -56,6 +61,9 @@ struct PrologueCase {
   bool int64_positions = false, int64_slots = true;  // and offsets as positions
   bool bad_indices = true;                           // negative and too large ones among the good ones, axes too
   bool extremes = false;                             // the ends of the types in cu_seqlens_q, cache_lens and offsets
+
+  // The rotated channels in q_rope, in k_rope (not packed), and k_rope as one head for all.
+  bool split_q = false, split_k = false, one_k_rope = false;
 
   bool packed = true;
   bool in_place = false;     // q_out is q
@@ -83,6 +91,7 @@ struct PrologueCase {
   bool has_sequences() const { return derive_positions || derive_slots; }
   Weights weights_of_k() const { return k_weights.value_or(weights); }
   bool copies_v() const { return !bias_v && !v_norm; }
+  int64_t rope_columns() const { return rotary_dim / (2 * num_blocks); }
 
   std::string describe() const;
 };
@@ -96,6 +105,9 @@ PrologueCase fit_to_type(PrologueCase c) {
   c.misalign = c.misalign / static_cast<int64_t>(sizeof(T)) * static_cast<int64_t>(sizeof(T));
   return c;
 }
+
+// With sizes of the rotation that blocks and splits allow.
+PrologueCase fit_rotation(PrologueCase c);
 
 // The lists of prologue_cases.cpp: cases that rotary and kv_write share, one or more for every feature, and random ones over the
 // whole struct.

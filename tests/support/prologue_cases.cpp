@@ -147,6 +147,86 @@ std::vector<PrologueCase> make_feature_cases() {
   }
   add([](PrologueCase& c) { c.rotary_dim = 0, c.norm = NormPlacement::before_rope; });
 
+  // Tables of every type, in one array or two.
+  for (const RopeStyle style : {RopeStyle::neox, RopeStyle::interleaved}) {
+    for (const DType type : {DType::f32, DType::f16, DType::bf16}) {
+      const auto add_table = [&](const auto& change) {
+        add([&](PrologueCase& c) { c.style = style, c.rope_type = type, change(c); });
+      };
+      add_table([](PrologueCase& c) { c.max_position = 3000; });  // with sines that are subnormal in float16
+      add_table([](PrologueCase& c) { c.rope_apart = true, c.inverse = true; });
+      add_table([](PrologueCase& c) { c.rope_apart = true, c.rope_holes = 8, c.num_axes = 3, c.interleaved_axes = true; });
+      add_table([](PrologueCase& c) { c.rope_holes = 3, c.rotary_dim = 36, c.misalign = 4; });
+      add_table([](PrologueCase& c) { c.source = RopeSource::per_token, c.rope_apart = true, c.rope_holes = 1; });
+      add_table([](PrologueCase& c) { c.source = RopeSource::per_token, c.rope_holes = 16, c.norm = NormPlacement::after_rope; });
+    }
+  }
+
+  // Blocks.
+  for (const RopeStyle style : {RopeStyle::neox, RopeStyle::interleaved}) {
+    for (const int64_t blocks : {2, 3, 4}) {
+      const auto add_blocks = [&](const auto& change) {
+        add([&](PrologueCase& c) { c.style = style, c.num_blocks = blocks, c.head_dim = c.rotary_dim = 96, change(c); });
+      };
+      add_blocks([](PrologueCase&) {});
+      add_blocks([&](PrologueCase& c) { c.block_axes = true, c.num_axes = blocks, c.in_place = true; });
+      add_blocks([](PrologueCase& c) { c.num_axes = 3, c.rotary_dim = 48, c.rotary_offset = 16, c.int64_positions = true; });
+      add_blocks([](PrologueCase& c) { c.source = RopeSource::per_token, c.rope_type = DType::bf16, c.inverse = true; });
+      add_blocks([&](PrologueCase& c) {
+        c.source = RopeSource::inv_freq, c.max_position = 1 << 20, c.attention_factor = 1.2f;
+        c.block_axes = true, c.num_axes = blocks;
+      });
+      add_blocks([](PrologueCase& c) { c.rope_apart = true, c.rope_holes = 2, c.past_table = PastTable::identity; });
+      for (const NormPlacement placement : {NormPlacement::before_rope, NormPlacement::after_rope}) {
+        add_blocks([&](PrologueCase& c) { c.norm = placement, c.rotary_dim = 24, c.rotary_offset = 60; });
+        add_blocks([&](PrologueCase& c) { c.norm = placement, c.head_dim = 576, c.rotary_dim = 480, c.rotary_offset = 32; });
+        add_blocks([&](PrologueCase& c) {
+          c.norm = placement, c.head_dim = c.rotary_dim = 120, c.norm_scope = NormScope::token, c.misalign = 2;
+        });
+      }
+      add_blocks(
+          [](PrologueCase& c) { c.kv_type = DType::int4, c.scaling = KvScaling::token_head, c.q8 = KvScaling::token_head; });
+    }
+  }
+
+  // Q and K with the rotated channels apart.
+  for (const RopeStyle style : {RopeStyle::neox, RopeStyle::interleaved}) {
+    for (const bool last : {false, true}) {
+      const auto split = [&](const auto& change) {
+        add([&](PrologueCase& c) {
+          c.style = style, c.head_dim = 192, c.rotary_dim = 64, c.rotary_offset = last ? 128 : 0, c.packed = false;
+          c.split_q = c.split_k = true, change(c);
+        });
+      };
+      split([](PrologueCase&) {});
+      split([](PrologueCase& c) { c.one_k_rope = true, c.v_head_dim = 128, c.bias_q = c.bias_k = false; });
+      split([](PrologueCase& c) { c.split_k = false, c.heads_first = true, c.kv_in_place = c.k_out = true; });
+      split([](PrologueCase& c) { c.split_q = false, c.in_place = true, c.row_padding = 3, c.k_out = true; });
+      split([](PrologueCase& c) { c.one_k_rope = true, c.k_out = c.v_out = true, c.bias_k = false, c.head_padding = 8; });
+      split([](PrologueCase& c) {
+        c.one_k_rope = true, c.kv_type = DType::fp8_e4m3, c.scaling = KvScaling::tensor, c.q8 = KvScaling::tensor;
+      });
+      split([](PrologueCase& c) {
+        c.head_padding = 1, c.misalign = 6, c.kv_type = DType::uint4, c.scaling = KvScaling::token_head;
+      });
+      split([](PrologueCase& c) {
+        c.past_table = PastTable::identity, c.bias_q = c.bias_k = false, c.max_position = 9, c.one_k_rope = true;
+      });
+      split([](PrologueCase& c) { c.derive_positions = c.derive_slots = true, c.page_size = 4, c.max_position = 80; });
+      for (const NormPlacement placement : {NormPlacement::before_rope, NormPlacement::after_rope}) {
+        split([&](PrologueCase& c) { c.norm = placement, c.weights = Weights::per_head, c.one_k_rope = true; });
+        split([&](PrologueCase& c) { c.norm = placement, c.norm_scope = NormScope::token, c.per_step = true; });
+        split([&](PrologueCase& c) {
+          c.norm = placement, c.head_dim = 576, c.rotary_offset = c.rotary_offset > 0 ? 512 : 0, c.num_q_heads = 3;
+        });
+      }
+      split([&](PrologueCase& c) {
+        c.head_dim = 46, c.rotary_dim = 12, c.rotary_offset = last ? 34 : 0, c.num_blocks = 2, c.block_axes = true,
+        c.num_axes = 2;
+      });
+    }
+  }
+
   // Places.
   for (const int64_t page : {1, 4, 1024}) {
     for (const Offsets offsets : {Offsets::none, Offsets::one, Offsets::per_sequence}) {
@@ -362,7 +442,16 @@ PrologueCase random_case(uint64_t seed) {
   if (coin()) c.past_table = any(PastTable::identity);
   c.no_faults = c.past_table != PastTable::record && rarely();
   c.extremes = c.has_sequences() && c.q_scale.by_position == PositionScale::none && rarely();
-  return c;
+
+  if (coin()) c.rope_type = coin() ? DType::f16 : DType::bf16;
+  c.rope_apart = coin();
+  c.rope_holes = rarely() ? random.integer(0, 9) : 0;
+  c.num_blocks = rarely() || rarely() ? random.integer(2, 4) : 1;
+  c.block_axes = c.num_blocks > 1 && coin();
+  c.split_q = rarely() || rarely();
+  c.split_k = rarely() || rarely();
+  c.one_k_rope = coin();
+  return fit_rotation(c);
 }
 
 }  // namespace prologue::test

@@ -134,6 +134,12 @@ PrologueData<T> make_data(const PrologueCase& c) {
   PrologueData<T> data;
   data.q = heads(c.num_tokens * c.num_q_heads * c.head_dim);
   data.k = heads(c.num_tokens * c.k_heads() * c.head_dim);
+  if (c.one_k_rope) {  // the rotated channels of head 0 in all heads
+    for (int64_t t = 0; t < c.num_tokens; ++t) {
+      const auto first = data.k.begin() + t * c.k_heads() * c.head_dim + c.rotary_offset;
+      for (int64_t h = 1; h < c.k_heads(); ++h) std::copy_n(first, c.rotary_dim, first + h * c.head_dim);
+    }
+  }
   data.v = c.v_is_k ? data.k : heads(c.num_tokens * c.v_heads() * c.v_width());
   if (c.bias_q) data.q_bias = random.normals<T>(c.num_q_heads * c.head_dim);
   if (c.bias_k) data.k_bias = random.normals<T>(c.k_heads() * c.head_dim);
@@ -149,18 +155,21 @@ PrologueData<T> make_data(const PrologueCase& c) {
     data.k_norm_bias = values(c.norm_bias, of_k, c.num_kv_heads);
   }
 
-  if (c.source == RopeSource::table) data.table = make_table(c.max_position, c.rotary_dim);
+  if (c.source == RopeSource::table) data.table = make_table(c.max_position, 2 * c.rope_columns());
   if (c.source == RopeSource::per_token) {
-    for (int64_t i = 0; i < c.num_tokens * c.rotary_dim; ++i)
+    for (int64_t i = 0; i < c.num_tokens * 2 * c.rope_columns(); ++i)
       data.table.push_back(static_cast<float>(2.0 * random.uniform() - 1.0));
   }
+  with_host_type(c.rope_type, [&](auto type) {
+    for (float& value : data.table) value = to_float(from_float<decltype(type)>(value));
+  });
   if (c.source == RopeSource::inv_freq) {
-    for (int64_t i = 0; i < c.rotary_dim / 2; ++i) {
+    for (int64_t i = 0; i < c.rope_columns(); ++i) {
       data.inv_freq.push_back(
-          static_cast<float>(std::pow(5e5, -2.0 * static_cast<double>(i) / static_cast<double>(c.rotary_dim))));
+          static_cast<float>(std::pow(5e5, -2.0 * static_cast<double>(i) / static_cast<double>(2 * c.rope_columns()))));
     }
   }
-  if (c.num_axes > 1) {
+  if (c.num_axes > 1 && !c.block_axes) {
     for (int64_t i = 0; i < c.rotary_dim / 2; ++i) {
       const int64_t axis = c.interleaved_axes ? i % c.num_axes : i * c.num_axes / std::max<int64_t>(c.rotary_dim / 2, 1);
       const bool wild = c.bad_indices && random.integer(0, 9) == 0;  // an axis that does not exist
@@ -223,6 +232,7 @@ oracle::PrologueInput oracle_input(const PrologueCase& c, const PrologueData<T>&
   in.v_norm.eps = static_cast<double>(c.v_eps);
   in.rotary_dim = c.rotary_dim;
   in.rotary_offset = c.rotary_offset;
+  in.num_blocks = c.num_blocks;
   in.interleaved = c.style == RopeStyle::interleaved;
   in.inverse = c.inverse;
   in.table = to_doubles(data.table);

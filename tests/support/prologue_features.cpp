@@ -97,6 +97,28 @@ void add_rotations(FeatureList& f) {
   }
   both("inv_freq up to 2^20",
        [](PrologueCase& c) { c.source = RopeSource::inv_freq, c.max_position = 1 << 20, c.attention_factor = 1.3f; });
+  f.row("TableTypes",
+        "cos and sin in float32, float16 or bfloat16; the halves of one table, or two arrays with rows at any stride");
+  for (const DType type : {DType::f16, DType::bf16}) {
+    both(str_cat("a table in ", dtype_name(type)), [&](PrologueCase& c) { c.rope_type = type; });
+    both(str_cat("rows per token in ", dtype_name(type)),
+         [&](PrologueCase& c) { c.rope_type = type, c.source = RopeSource::per_token, c.rope_apart = true; });
+  }
+  both("two arrays", [](PrologueCase& c) { c.rope_apart = true, c.rope_holes = 4; });
+  both("one array with wider rows", [](PrologueCase& c) { c.rope_holes = 64; });
+  f.row("Blocks", "Pairs inside each of two to four blocks of the rotated channels (2-D positions of vision models)");
+  for (const int64_t blocks : {2, 3, 4}) {
+    both(str_cat(blocks, " blocks"), [&](PrologueCase& c) { c.num_blocks = blocks, c.rotary_dim = 48; });
+    both(str_cat(blocks, " blocks with an axis each"),
+         [&](PrologueCase& c) { c.num_blocks = c.num_axes = blocks, c.block_axes = true, c.head_dim = c.rotary_dim = 96; });
+  }
+  f.row("RopeApart", "The rotated channels of Q and K in arrays of their own, K's also as one head for all (MLA)");
+  for (const int64_t offset : {0, 128}) {
+    both("Q and K apart", [&](PrologueCase& c) {
+      c.head_dim = 192, c.rotary_dim = 64, c.rotary_offset = offset, c.v_head_dim = 128;
+      c.packed = false, c.split_q = c.split_k = c.one_k_rope = true;
+    });
+  }
   f.row("PositionAxes", "MRoPE and 2-D: up to four position axes, in sections or interleaved");
   for (const int64_t axes : {2, 3, 4}) {
     both(str_cat(axes, " axes"), [&](PrologueCase& c) { c.num_axes = axes, c.interleaved_axes = axes == 3; });

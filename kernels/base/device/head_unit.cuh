@@ -45,6 +45,23 @@ __device__ inline UnitPlace place_unit(int unit, const HeadLayout& layout) {
   return {a, b, -1, a < layout.head_dim, b < layout.head_dim};
 }
 
+// The layout of which one block of several is all that is rotated.
+__device__ inline HeadLayout one_block(const BlockLayout& layout, int block) {
+  const int width = layout.rotary_dim / layout.num_blocks;
+  return {layout.head_dim, width, layout.rotary_offset + block * width, layout.style};
+}
+
+// V divides the pairs of a block: the units of the blocks follow one another.
+template <int V>
+__device__ inline UnitPlace place_unit(int unit, const BlockLayout& layout) {
+  const int rotated = layout.rotary_dim / (2 * V);
+  if (layout.num_blocks == 1 || unit >= rotated) return place_unit<V>(unit, static_cast<const HeadLayout&>(layout));
+  const int units = rotated / layout.num_blocks, block = unit / units;
+  UnitPlace place = place_unit<V>(unit % units, one_block(layout, block));
+  place.pair += block * units * V;
+  return place;
+}
+
 // The inverse of place_unit(): which unit holds the vector that starts at `channel`, and whether as its b.
 struct VectorOwner {
   int unit;
@@ -63,6 +80,18 @@ __device__ inline VectorOwner owner_of(int channel, const HeadLayout& layout) {
   }
   const int vector = (inside < 0 ? channel : channel - layout.rotary_dim) / V;
   return {rotated + vector / 2, vector % 2 != 0};
+}
+
+template <int V>
+__device__ inline VectorOwner owner_of(int channel, const BlockLayout& layout) {
+  const int inside = channel - layout.rotary_offset;
+  if (layout.num_blocks == 1 || inside < 0 || inside >= layout.rotary_dim) {
+    return owner_of<V>(channel, static_cast<const HeadLayout&>(layout));
+  }
+  const int width = layout.rotary_dim / layout.num_blocks, block = inside / width;
+  VectorOwner owner = owner_of<V>(channel, one_block(layout, block));
+  owner.unit += block * (width / (2 * V));
+  return owner;
 }
 
 // ---- vectors in memory ------------------------------------------------------------------------------------------------------
@@ -232,19 +261,22 @@ __device__ inline Bytes<kBytes> load_kept(const void* from) {
   }
 }
 
-template <int V, bool kKeep = false>
-__device__ inline UnitAngles<V> load_angles(const float* cos_row, const float* sin_row) {
-  constexpr int kFloats = V < 4 ? V : 4;
-  const auto load = [](const float* from) { return kKeep ? load_kept<kFloats * 4>(from) : load_bytes<kFloats * 4, false>(from); };
+// From rows of any type that element() knows.
+template <int V, bool kKeep = false, class Stored>
+__device__ inline UnitAngles<V> load_angles(const Stored* cos_row, const Stored* sin_row) {
+  constexpr int kSize = static_cast<int>(sizeof(Stored)), kEach = V * kSize < 16 ? V : 16 / kSize;
+  const auto load = [](const Stored* from) {
+    return kKeep ? load_kept<kEach * kSize>(from) : load_bytes<kEach * kSize, false>(from);
+  };
   UnitAngles<V> angles;
 #pragma unroll
-  for (int i = 0; i < V; i += kFloats) {
-    const Bytes<kFloats* 4> cos = load(cos_row + i);
-    const Bytes<kFloats* 4> sin = load(sin_row + i);
+  for (int i = 0; i < V; i += kEach) {
+    const Packed<Stored, kEach> cos = load(cos_row + i);
+    const Packed<Stored, kEach> sin = load(sin_row + i);
 #pragma unroll
-    for (int j = 0; j < kFloats; ++j) {
-      angles.cos[i + j] = __uint_as_float(cos.words[j]);
-      angles.sin[i + j] = __uint_as_float(sin.words[j]);
+    for (int j = 0; j < kEach; ++j) {
+      angles.cos[i + j] = element<Stored, kEach>(cos, j);
+      angles.sin[i + j] = element<Stored, kEach>(sin, j);
     }
   }
   return angles;

@@ -15,6 +15,11 @@ struct HeadLayout {
   RopeStyle style = RopeStyle::neox;
 };
 
+// The same where the pairs are inside each of num_blocks adjacent blocks of the rotated channels.
+struct BlockLayout : HeadLayout {
+  int32_t num_blocks = 1;
+};
+
 // The units of a head, of two vectors of `vector` channels each.
 constexpr int64_t units_of(const HeadLayout& layout, int64_t vector) {
   return layout.rotary_dim / (2 * vector) + (layout.head_dim - layout.rotary_dim + 2 * vector - 1) / (2 * vector);
