@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include <prologue/kernels/attention_prologue/backends.h>
+#include <prologue/kernels/attention_prologue/head_norm.h>
 #include <prologue/kernels/attention_prologue/query_scale.h>
 #include <prologue/kernels/attention_prologue/regions.h>
 #include <prologue/kernels/attention_prologue/token_args.h>
@@ -38,14 +39,15 @@ Status check_enum(const char* name, Enum value, Enum last, const char* supported
 }
 
 struct NormNames {
-  const char *norm, *placement, *kind, *scope, *eps, *weight_offset;
+  const char *norm, *placement, *kind, *scope, *eps, *weight_offset, *weight_type;
 };
 
-Status check_norm(const NormNames& names, const HeadNorm& norm, int64_t head_dim) {
+Status check_norm(const NormNames& names, const HeadNorm& norm, int64_t head_dim, DType dtype) {
   PROLOGUE_RETURN_IF_ERROR(
       check_enum(names.placement, norm.placement, NormPlacement::after_rope, "none, before_rope and after_rope"));
   PROLOGUE_RETURN_IF_ERROR(check_enum(names.kind, norm.kind, NormKind::layer, "rms and layer"));
   PROLOGUE_RETURN_IF_ERROR(check_enum(names.scope, norm.scope, NormScope::token, "head and token"));
+  PROLOGUE_RETURN_IF_ERROR(check_weight_type(kName, names.weight_type, norm, dtype));
   if (norm.placement == NormPlacement::none) {
     if (norm.weight == nullptr && norm.bias == nullptr) return {};
     return invalid_argument(kName, ": ", names.norm, " has a weight or bias, but its placement is none");
@@ -67,11 +69,14 @@ Status check_norm(const NormNames& names, const HeadNorm& norm, int64_t head_dim
 Status check_norms(const AttentionPrologueParams& p) {
   const HeadNorm &q = p.q_norm, &k = p.k_norm, &v = p.v_norm;
   PROLOGUE_RETURN_IF_ERROR(check_norm(
-      {"q_norm", "q_norm.placement", "q_norm.kind", "q_norm.scope", "q_norm.eps", "q_norm.weight_offset"}, q, p.head_dim));
+      {"q_norm", "q_norm.placement", "q_norm.kind", "q_norm.scope", "q_norm.eps", "q_norm.weight_offset", "q_norm.weight_type"},
+      q, p.head_dim, p.dtype));
   PROLOGUE_RETURN_IF_ERROR(check_norm(
-      {"k_norm", "k_norm.placement", "k_norm.kind", "k_norm.scope", "k_norm.eps", "k_norm.weight_offset"}, k, p.head_dim));
+      {"k_norm", "k_norm.placement", "k_norm.kind", "k_norm.scope", "k_norm.eps", "k_norm.weight_offset", "k_norm.weight_type"},
+      k, p.head_dim, p.dtype));
   PROLOGUE_RETURN_IF_ERROR(check_norm(
-      {"v_norm", "v_norm.placement", "v_norm.kind", "v_norm.scope", "v_norm.eps", "v_norm.weight_offset"}, v, v_head_dim(p)));
+      {"v_norm", "v_norm.placement", "v_norm.kind", "v_norm.scope", "v_norm.eps", "v_norm.weight_offset", "v_norm.weight_type"},
+      v, v_head_dim(p), p.dtype));
   const bool both = p.num_q_heads > 0 && p.num_kv_heads > 0;
   if (both && (q.placement != k.placement || q.kind != k.kind || q.scope != k.scope || q.eps != k.eps ||
                q.weight_offset != k.weight_offset)) {
@@ -164,10 +169,11 @@ Status add_inputs(const AttentionPrologueParams& p, RegionChecks& regions) {
   PROLOGUE_RETURN_IF_ERROR(optional("bias.v", p.bias.v, v_heads * v_head_dim(p), size));
   const int64_t q_weights = (p.q_norm.weight_head_stride == 0 ? 1 : p.num_q_heads) * p.head_dim;
   const int64_t k_weights = (p.k_norm.weight_head_stride == 0 ? 1 : p.num_kv_heads) * p.head_dim;
-  PROLOGUE_RETURN_IF_ERROR(optional("q_norm.weight", p.q_norm.weight, q_weights, size));
-  PROLOGUE_RETURN_IF_ERROR(optional("k_norm.weight", p.k_norm.weight, k_weights, size));
-  PROLOGUE_RETURN_IF_ERROR(optional("q_norm.bias", p.q_norm.bias, q_weights, size));
-  PROLOGUE_RETURN_IF_ERROR(optional("k_norm.bias", p.k_norm.bias, k_weights, size));
+  const int64_t q_weight_size = dtype_size(p.q_norm.weight_type), k_weight_size = dtype_size(p.k_norm.weight_type);
+  PROLOGUE_RETURN_IF_ERROR(optional("q_norm.weight", p.q_norm.weight, q_weights, q_weight_size));
+  PROLOGUE_RETURN_IF_ERROR(optional("k_norm.weight", p.k_norm.weight, k_weights, k_weight_size));
+  PROLOGUE_RETURN_IF_ERROR(optional("q_norm.bias", p.q_norm.bias, q_weights, q_weight_size));
+  PROLOGUE_RETURN_IF_ERROR(optional("k_norm.bias", p.k_norm.bias, k_weights, k_weight_size));
 
   const Rope& r = p.rope;
   if (r.rotary_dim == 0) return {};
@@ -267,6 +273,7 @@ Status add_all(const AttentionPrologueParams& p, RegionChecks& regions) {
 AttentionPrologueParams resolved(const AttentionPrologueParams& params) {
   AttentionPrologueParams p = params;
   p.cache = resolved(p.cache, p.dtype);
+  for (HeadNorm* norm : {&p.q_norm, &p.k_norm, &p.v_norm}) *norm = resolved(*norm, p.dtype);
   return p;
 }
 
@@ -327,6 +334,7 @@ Status check_run(const AttentionPrologueParams& a, const AttentionPrologueParams
     plan.present(name, "weight", x.weight, y.weight);
     plan.same(name, "weight_head_stride", x.weight_head_stride, y.weight_head_stride);
     plan.present(name, "bias", x.bias, y.bias);
+    plan.same(name, "weight_type", x.weight_type, y.weight_type);
   };
   norms("q_norm", a.q_norm, b.q_norm);
   norms("k_norm", a.k_norm, b.k_norm);

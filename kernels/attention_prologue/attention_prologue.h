@@ -74,10 +74,11 @@ struct HeadNorm {
   NormKind kind = NormKind::rms;
   NormScope scope = NormScope::head;
   float eps = 1e-6f;
-  float weight_offset = 0.0f;      // 1 for Gemma, whose model files hold w - 1
-  const void* weight = nullptr;    // dtype; null = no weight: x is multiplied by 1
-  int64_t weight_head_stride = 0;  // 0: one [head_dim] for all heads; head_dim: [heads, head_dim]
-  const void* bias = nullptr;      // layer only; same stride as the weight
+  float weight_offset = 0.0f;        // 1 for Gemma, whose model files hold w - 1
+  const void* weight = nullptr;      // null = no weight: x is multiplied by 1
+  int64_t weight_head_stride = 0;    // 0: one [head_dim] for all heads; head_dim: [heads, head_dim]
+  const void* bias = nullptr;        // layer only; same stride as the weight
+  DType weight_type = DType::unset;  // of weight and bias: dtype (unset means that) or float32
 };
 
 // The position and slot of each token: given, or derived in the kernel from arrays that a step of attention needs too.

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include <prologue/kernels/attention_prologue/backends.h>
+#include <prologue/kernels/attention_prologue/head_norm.h>
 #include <prologue/kernels/attention_prologue/instances.h>
 #include <prologue/kernels/attention_prologue/prologue_choice.h>
 #include <prologue/kernels/base/host/view_checks.h>
@@ -160,6 +161,8 @@ std::string instance_name(const Family& family, const Instance& instance) {
 std::vector<KernelInstance<AttentionPrologueParams>> instances_of(const AttentionPrologueParams& unresolved) {
   const auto resolve = [](AttentionPrologueParams p) {
     p.cache = resolved(p.cache, p.dtype);
+    p.q_norm = resolved(p.q_norm, p.dtype);
+    p.k_norm = resolved(p.k_norm, p.dtype);
     return p;
   };
   const AttentionPrologueParams params = resolve(unresolved);

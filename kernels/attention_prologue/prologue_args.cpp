@@ -168,7 +168,8 @@ void fill(const AttentionPrologueParams& p, int64_t vector, GeneralArgs& args) {
     extras.inverse_count = 1.0f / static_cast<float>(n.scope == NormScope::token ? heads * head_dim : head_dim);
     extras.weight = bytes_of(n.weight);
     extras.norm_bias = bytes_of(n.bias);
-    extras.weight_head = bytes_of<int64_t>(n.weight_head_stride, bits);
+    extras.weight_type = n.weight_type;
+    extras.weight_head = bytes_of<int64_t>(n.weight_head_stride, dtype_bits(n.weight_type));
   };
   norm(q, p.q_norm, p.num_q_heads, p.head_dim);
   norm(k, p.k_norm, p.num_kv_heads, p.head_dim);

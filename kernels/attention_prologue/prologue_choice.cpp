@@ -44,8 +44,10 @@ bool fits(const AttentionPrologueParams& p, int64_t vector) {
   a.strides({p.head_dim - rotary, rotary / 2, rotary > 0 ? p.rope.rotary_offset : 0});
   if (normed(p)) {
     a.strides({p.head_dim / 2});
-    for (const void* values : {p.q_norm.weight, p.k_norm.weight, p.q_norm.bias, p.k_norm.bias}) a.pointer(values, bits);
-    a.strides({p.q_norm.weight_head_stride, p.k_norm.weight_head_stride});
+    for (const HeadNorm* norm : {&p.q_norm, &p.k_norm}) {
+      for (const void* values : {norm->weight, norm->bias}) a.pointer(values, dtype_bits(norm->weight_type));
+      a.strides({norm->weight_head_stride});
+    }
   }
   if (p.num_q_heads > 0) {
     a.heads(p.q, bits);
@@ -145,6 +147,7 @@ int features_of(const AttentionPrologueParams& p, int64_t vector) {
     if (n.placement != NormPlacement::before_rope || n.kind != NormKind::rms || n.scope != NormScope::head) return -1;
     if ((features & kLayouts) != 0 || !q_and_k_have(p.q_norm.weight, p.k_norm.weight)) return -1;
     if (p.q_norm.weight_head_stride != 0 || p.k_norm.weight_head_stride != 0) return -1;
+    if ((p.num_q_heads > 0 && p.q_norm.weight_type != p.dtype) || (has_k(p) && p.k_norm.weight_type != p.dtype)) return -1;
     if (p.num_q_heads == 0 && !has_k(p)) return -1;
     features |= kNorm;
   }

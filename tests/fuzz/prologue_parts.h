@@ -144,6 +144,12 @@ inline bool valid_seqlens(const int32_t* cu_seqlens, int64_t num_seqs) {
   return true;
 }
 
+// Of a norm: unset, or float32.
+inline DType weight_type(Choices& choices) {
+  if (choices.hostile()) return choices.enumerator(DType::uint64);
+  return choices.chance(3) ? DType::f32 : DType::unset;
+}
+
 // Everything of the prologue. In a layer q, k, v and q_out are the layer's own, and the batch's arrays are always there.
 inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueParams& p, bool layer) {
   p.num_tokens = choices.size(0, 6);
@@ -252,10 +258,15 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
     p.q_norm = p.k_norm = n;
     if (choices.hostile()) p.k_norm.eps = choices.real(1e-5f);
     const auto weights = [&](const char* weight, const char* bias, HeadNorm& norm, int64_t heads) {
+      norm.weight_type = weight_type(choices);
       norm.weight_head_stride = choices.hostile() ? choices.absurd() : choices.chance(2) ? 0 : p.head_dim;
       const int64_t count = times(norm.weight_head_stride == 0 ? 1 : heads, p.head_dim);
-      optional(weight, norm.weight, count);
-      if (n.kind == NormKind::layer || choices.hostile()) optional(bias, norm.bias, count);
+      const DType of = float_type_of(resolve_dtype(norm.weight_type, p.dtype));
+      const auto add = [&](const char* name, const void*& data) {
+        if (choices.chance(3)) map.optional(name, data, dense(count, dtype_size(of)), Use::read, of);
+      };
+      add(weight, norm.weight);
+      if (n.kind == NormKind::layer || choices.hostile()) add(bias, norm.bias);
     };
     weights("q_norm.weight", "q_norm.bias", p.q_norm, p.num_q_heads);
     weights("k_norm.weight", "k_norm.bias", p.k_norm, p.num_kv_heads);

@@ -71,10 +71,11 @@ bool run_qk_norm(Choices& choices, MemoryMap& map) {
   p.norm.weight_offset = choices.real(1.0f);
   p.norm.weight_head_stride = choices.hostile() ? choices.absurd() : choices.chance(2) ? 0 : p.head_dim;
   const int64_t weights = times(p.norm.weight_head_stride == 0 ? 1 : p.num_heads, p.head_dim);
-  const DType type = float_type_of(p.dtype);
-  if (choices.chance(2)) map.optional("weight", p.norm.weight, dense(weights, dtype_size(p.dtype)), Use::read, type);
+  p.norm.weight_type = weight_type(choices);
+  const DType type = float_type_of(resolve_dtype(p.norm.weight_type, p.dtype));
+  if (choices.chance(2)) map.optional("weight", p.norm.weight, dense(weights, dtype_size(type)), Use::read, type);
   if (choices.chance(2) && (p.norm.kind == NormKind::layer || choices.hostile()))
-    map.optional("bias", p.norm.bias, dense(weights, dtype_size(p.dtype)), Use::read, type);
+    map.optional("bias", p.norm.bias, dense(weights, dtype_size(type)), Use::read, type);
   p.positions = positions(choices);
   if (choices.chance(2)) map.optional("positions", p.positions.data, dense(p.num_tokens, index_size(p.positions)), Use::read);
   if (!map.allocate()) return false;

@@ -133,6 +133,8 @@ TEST_F(FastPath, WhatThePageExcludesIsGeneral) {
       [](AttentionPrologueParams& p) { norm(p), p.q_norm.kind = p.k_norm.kind = NormKind::layer; },
       [](AttentionPrologueParams& p) { norm(p), p.q_norm.scope = p.k_norm.scope = NormScope::token; },
       [](AttentionPrologueParams& p) { norm(p), p.q_norm.weight = nullptr; },
+      [](AttentionPrologueParams& p) { norm(p), p.q_norm.weight_type = p.k_norm.weight_type = DType::f32; },
+      [](AttentionPrologueParams& p) { norm(p), p.k_norm.weight_type = DType::f32; },
       [](AttentionPrologueParams& p) { norm(p), p.q_norm.weight_head_stride = p.k_norm.weight_head_stride = 128; },
       [](AttentionPrologueParams& p) { norm(p), interleaved(p); },
       [](AttentionPrologueParams& p) { norm(p), partial(p); },

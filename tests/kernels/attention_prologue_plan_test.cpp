@@ -117,6 +117,7 @@ TEST_P(AttentionPrologueTest, PlansCheckWhatARunBrings) {
       {[](P& p) { p.k_out = p.q_out; }, "k_out is given, but the plan was made without it"},
       {[](P& p) { p.k_norm.bias = p.k.data; }, "k_norm.bias is given, but the plan was made without it"},
       {[](P& p) { p.q_norm.eps = p.k_norm.eps = 0.5f; }, "q_norm.eps is 0.5: it must be that of the plan, 1e-06"},
+      {[](P& p) { p.k_norm.weight_type = DType::bf16; }, "k_norm.weight_type is bfloat16: it must be that of the plan, float32"},
       {[](P& p) { p.q_norm.weight = nullptr; }, "q_norm.weight is null, but the plan was made with it"},
       {[](P& p) { p.v_norm.placement = NormPlacement::before_rope; }, "v_norm.placement is 1: it must be that of the plan, 0"},
       {[](P& p) { p.rope.rotary_dim = 32; }, "rope.rotary_dim is 32: it must be that of the plan, 64"},

@@ -144,6 +144,19 @@ std::vector<Refusal> refusals() {
       {"weights at odd strides",
        [](P& p) { p.q_norm.placement = p.k_norm.placement = NormPlacement::before_rope, p.k_norm.weight_head_stride = 32; },
        invalid, "k_norm.weight_head_stride is 32: it must be 0 or head_dim, 64"},
+      {"weights of another type", [](P& p) { p.q_norm.weight_type = DType::bf16; }, missing,
+       "q_norm.weight_type is bfloat16: supported is float32"},
+      {"weights of no type", [](P& p) { p.k_norm.weight_type = kNoType; }, missing,
+       "k_norm.weight_type is the unknown type 99: supported is float32"},
+      {"weights of 16 bits and of 8", [](P& p) { p.dtype = DType::bf16, p.k_norm.weight_type = DType::int8; }, missing,
+       "k_norm.weight_type is int8: supported are float32 and dtype, bfloat16"},
+      {"float32 weights aligned to 2",
+       [=](P& p) {
+         p.dtype = DType::f16, p.bias = {};
+         p.q_norm.placement = p.k_norm.placement = NormPlacement::before_rope, p.k_norm.weight_type = DType::f32;
+         p.k_norm.weight = shifted(p.q.data, 2);
+       },
+       invalid, "k_norm.weight lies at @: it must be aligned to 4 bytes"},
       {"endless constant", [=](P& p) { p.q_scale.constant = kInf; }, invalid, "q_scale.constant is inf: it must be finite"},
       {"unknown position scale", [](P& p) { p.q_scale.by_position = static_cast<PositionScale>(9); }, missing,
        "q_scale.by_position is 9: supported are none, llama4 and logn"},
@@ -499,7 +512,7 @@ TEST(AttentionPrologue, RandomStructsNeverCrash) {
           default: replace(p.faults); break;
         }
       } else {
-        switch (random.integer(0, 21)) {
+        switch (random.integer(0, 22)) {
           case 0: scramble(p.dtype); break;
           case 1: scramble(p.cache.k.format.type); break;
           case 2: scramble(p.cache.k.format.scaling); break;
@@ -521,6 +534,7 @@ TEST(AttentionPrologue, RandomStructsNeverCrash) {
           case 18: p.q_norm.weight_offset = p.k_norm.weight_offset = std::numeric_limits<float>::infinity(); break;
           case 19: p.rope.attention_factor = std::numeric_limits<float>::infinity(); break;
           case 20: scramble(p.rope.past_table); break;
+          case 21: scramble(p.k_norm.weight_type); break;
           default: p.q_scale.constant = std::numeric_limits<float>::quiet_NaN(); break;
         }
       }

@@ -118,6 +118,26 @@ TEST_P(StagesTest, AddBiasRefusesWithASentence) {
   }
 }
 
+// ---- qk_norm ----------------------------------------------------------------------------------------------------------------
+
+TEST_P(StagesTest, QkNormRefusesWeightsOfOtherTypes) {
+  const std::pair<DType, std::string> cases[] = {
+      {DType::f16, "weight_type is float16: supported are float32 and dtype, bfloat16"},
+      {kNoType, "weight_type is the unknown type 99: supported are float32 and dtype, bfloat16"},
+      {DType::f32, "weight lies at 0x1002: it must be aligned to 4 bytes"}};
+  for (const auto& [weight_type, message] : cases) {
+    Arena arena(GetParam());
+    QkNormParams p;
+    p.num_tokens = 3, p.num_heads = 1, p.head_dim = 8, p.dtype = DType::bf16;
+    p.x = {arena.input(Random(1).normals<BFloat16>(24)), 8, 8}, p.y = {arena.output<BFloat16>(24), 8, 8};
+    p.norm.weight = reinterpret_cast<const void*>(0x1002);
+    p.norm.weight_type = weight_type;
+    const Status status = arena.run([&](const Execution& execution) { return qk_norm(p, execution); });
+    EXPECT_EQ(status.message(), "qk_norm: " + message);
+    EXPECT_TRUE(arena.untouched());
+  }
+}
+
 // ---- query_scale ------------------------------------------------------------------------------------------------------------
 
 struct ScaleCase {

@@ -465,6 +465,8 @@ TEST(AttentionGraph, RefusesWeightsThatDoNotFit) {
        "layers.1.k_norm: a norm's weight is [3, 16] float32: it must be [1, 16] or [2, 16] of float32"},
       {[](Attention& a) { a.q_norm.bias.dtype = DType::bf16; },
        "layers.1.q_norm: a norm's weight is [1, 16] bfloat16: it must be [1, 16] or [4, 16] of float32"},
+      {[](Attention& a) { a.q_norm.weight.dtype = a.q_norm.bias.dtype = DType::f16; },
+       "layers.1.q_norm: a norm's weight is [1, 16] float16: it must be [1, 16] or [4, 16] of float32"},
       {[](Attention& a) { a.q_norm.bias.rows = 4; },
        "layers.1.q_norm: the norm's weight has 1 rows and its bias 4: they must have as many"},
       {[](Attention& a) { a.num_kv_heads = 0; }, "layers.1.k_norm: there are 0 heads: the 0 columns must be a multiple of them"},

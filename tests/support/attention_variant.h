@@ -29,6 +29,7 @@ struct AttentionVariant {
   NormScope norm_scope = NormScope::head;
   NormWeights norm_weights = NormWeights::shared;
   bool norm_bias = false;
+  bool float_norm_weights = false;  // in float32 whatever the graph's type is
   float weight_offset = 0.0f;
   bool v_norm = false, v_from_k = false;
   int64_t rotary_dim = 16, rotary_offset = 0;  // 0: NoPE
@@ -51,11 +52,11 @@ struct AttentionVariant {
   std::string describe() const {
     return str_cat("Hq=", num_q_heads, " Hkv=", num_kv_heads, " D=", head_dim, " bias=", joint_bias ? "joint" : "", q_bias,
                    k_bias, v_bias, " norm=", static_cast<int>(norm), "/", static_cast<int>(norm_kind), "/",
-                   static_cast<int>(norm_scope), "/", static_cast<int>(norm_weights), "/", norm_bias, " offset=", weight_offset,
-                   " v_norm=", v_norm, " v_from_k=", v_from_k, " rope=", rotary_dim, "@", rotary_offset, " ",
-                   rope_style_name(style), " inverse=", inverse, " source=", static_cast<int>(source), " axes=", num_axes,
-                   " past=", static_cast<int>(past_table), " q_scale=", q_scale.constant, "/",
-                   static_cast<int>(q_scale.by_position), " seed=", seed);
+                   static_cast<int>(norm_scope), "/", static_cast<int>(norm_weights), "/", norm_bias,
+                   float_norm_weights ? "f32" : "", " offset=", weight_offset, " v_norm=", v_norm, " v_from_k=", v_from_k,
+                   " rope=", rotary_dim, "@", rotary_offset, " ", rope_style_name(style), " inverse=", inverse,
+                   " source=", static_cast<int>(source), " axes=", num_axes, " past=", static_cast<int>(past_table),
+                   " q_scale=", q_scale.constant, "/", static_cast<int>(q_scale.by_position), " seed=", seed);
   }
 };
 
@@ -83,6 +84,8 @@ inline std::vector<AttentionVariant> listed_variants() {
   add([](V& v) { v.norm = NormPlacement::before_rope, v.norm_scope = NormScope::token, v.norm_weights = NormWeights::per_head; });
   add([](V& v) { v.norm = NormPlacement::before_rope, v.norm_kind = NormKind::layer, v.norm_weights = NormWeights::per_head; });
   add([](V& v) { v.norm = NormPlacement::after_rope, v.norm_kind = NormKind::layer, v.norm_bias = v.joint_bias = true; });
+  add([](V& v) { v.norm = NormPlacement::before_rope, v.float_norm_weights = true; });
+  add([](V& v) { v.norm = NormPlacement::after_rope, v.norm_kind = NormKind::layer, v.norm_bias = v.float_norm_weights = true; });
   add([](V& v) { v.norm = NormPlacement::before_rope, v.rotary_dim = 0, v.k_bias = true; });
   add([](V& v) { v.norm = NormPlacement::before_rope, v.v_norm = v.v_from_k = true; });  // Gemma 4
   add([](V& v) { v.v_norm = v.v_from_k = v.joint_bias = true; });
@@ -119,6 +122,7 @@ inline AttentionVariant random_variant(uint64_t seed) {
   v.norm_scope = v.norm_kind == NormKind::rms && chance(3) ? NormScope::token : NormScope::head;
   v.norm_weights = static_cast<NormWeights>(random.integer(0, 2));
   v.norm_bias = v.norm_kind == NormKind::layer && chance(2);
+  v.float_norm_weights = chance(4);
   v.weight_offset = chance(2) ? 1.0f : 0.0f;
   v.rotary_dim = chance(5) ? 0 : chance(2) ? v.head_dim : 2 * random.integer(1, v.head_dim / 2);
   v.rotary_offset = 2 * random.integer(0, (v.head_dim - v.rotary_dim) / 2);
@@ -207,9 +211,10 @@ struct VariantModel {
     EXPECT_TRUE(synchronize(execution).ok());
     return buffers.back().template as<T>();
   }
-  Weight weight(int64_t rows, int64_t cols) {
-    Weight made = {nullptr, rows, cols, dtype};
-    with_host_type(dtype, [&](auto host_type) { made.data = upload(random.normals<decltype(host_type)>(rows * cols, 0.5)); });
+  Weight weight(int64_t rows, int64_t cols) { return weight(rows, cols, dtype); }
+  Weight weight(int64_t rows, int64_t cols, DType type) {
+    Weight made = {nullptr, rows, cols, type};
+    with_host_type(type, [&](auto host_type) { made.data = upload(random.normals<decltype(host_type)>(rows * cols, 0.5)); });
     return made;
   }
   Weight weight_if(bool wanted, int64_t rows, int64_t cols) { return wanted ? weight(rows, cols) : Weight(); }
@@ -251,8 +256,9 @@ struct VariantModel {
   HeadsNorm make_norm(int64_t num_heads) {
     HeadsNorm norm = {{variant.norm, variant.norm_kind, variant.norm_scope, 1e-6f, variant.weight_offset}};
     const int64_t rows = variant.norm_weights == NormWeights::per_head ? num_heads : 1;
-    norm.weight = weight_if(variant.norm_weights != NormWeights::none, rows, variant.head_dim);
-    norm.bias = weight_if(variant.norm_bias, rows, variant.head_dim);
+    const DType type = variant.float_norm_weights ? DType::f32 : dtype;
+    if (variant.norm_weights != NormWeights::none) norm.weight = weight(rows, variant.head_dim, type);
+    if (variant.norm_bias) norm.bias = weight(rows, variant.head_dim, type);
     return norm;
   }
 

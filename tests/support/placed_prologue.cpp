@@ -206,6 +206,14 @@ void PlacedPrologue<T>::place_weights() {
   const auto place = [&](const std::vector<T>& values) -> const T* {
     return values.empty() ? nullptr : arena_.input(values, case_.misalign);
   };
+  const auto place_weights = [&](const std::vector<float>& values) -> const void* {
+    if (!case_.float_weights) {
+      std::vector<T> rounded;
+      for (const float value : values) rounded.push_back(from_float<T>(value));
+      return place(rounded);
+    }
+    return values.empty() ? nullptr : arena_.input(values, case_.misalign / 4 * 4);
+  };
   params_.bias = {place(data_.q_bias), place(data_.k_bias), place(data_.v_bias)};
   const auto norm = [&](Weights weights, const auto& weight, const auto& bias) {
     return HeadNorm{case_.norm,
@@ -213,9 +221,10 @@ void PlacedPrologue<T>::place_weights() {
                     case_.norm_scope,
                     case_.eps,
                     case_.weight_offset,
-                    place(weight),
+                    place_weights(weight),
                     weights == Weights::per_head ? case_.head_dim : 0,
-                    place(bias)};
+                    place_weights(bias),
+                    case_.float_weights ? DType::f32 : DType::unset};
   };
   params_.q_norm = norm(case_.weights, data_.q_weight, data_.q_norm_bias);
   params_.k_norm = norm(case_.weights_of_k(), data_.k_weight, data_.k_norm_bias);

@@ -6,8 +6,8 @@ std::string PrologueCase::describe() const {
   std::string text = str_cat("T=", num_tokens, " Hq=", num_q_heads, " Hkv=", num_kv_heads, " D=", head_dim, " Dv=", v_head_dim,
                              " k=", with_k, " v=", with_v, " v_is_k=", v_is_k, " bias=", bias_q, bias_k, bias_v);
   text += str_cat(" norm=", static_cast<int>(norm), "/", static_cast<int>(norm_kind), "/", static_cast<int>(norm_scope), "/",
-                  static_cast<int>(weights), static_cast<int>(weights_of_k()), "/", norm_bias, " offset=", weight_offset,
-                  " v_norm=", v_norm);
+                  static_cast<int>(weights), static_cast<int>(weights_of_k()), "/", norm_bias, float_weights ? "f32" : "",
+                  " offset=", weight_offset, " v_norm=", v_norm);
   text += str_cat(" r=", rotary_dim, "@", rotary_offset, " ", rope_style_name(style), " inverse=", inverse,
                   " source=", static_cast<int>(source), " factor=", attention_factor, " axes=", num_axes,
                   interleaved_axes ? "i" : "s", " max=", max_position, "/", static_cast<int>(past_table),

@@ -31,6 +31,7 @@ struct PrologueCase {
   Weights weights = Weights::shared;
   std::optional<Weights> k_weights;  // none: as Q's
   bool norm_bias = false;
+  bool float_weights = false;  // of Q's and K's norms, in float32 whatever the type of the case is
   float weight_offset = 0.0f, eps = 1e-6f;
   bool v_norm = false;
   float v_eps = 1e-3f;

@@ -116,6 +116,17 @@ std::vector<PrologueCase> make_feature_cases() {
       add([&](PrologueCase& c) { c.norm = placement, c.norm_kind = NormKind::layer, c.head_dim = d, c.rotary_dim = d; });
     }
     add([&](PrologueCase& c) { c.norm = placement, c.values = Values::denormal; });
+    for (const Weights weights : {Weights::shared, Weights::per_head}) {
+      add([&](PrologueCase& c) { c.norm = placement, c.float_weights = true, c.weights = weights, c.weight_offset = 1.0f; });
+      add([&](PrologueCase& c) {
+        c.norm = placement, c.float_weights = c.norm_bias = true, c.norm_kind = NormKind::layer, c.weights = weights,
+        c.misalign = 4;
+      });
+      add([&](PrologueCase& c) {
+        c.norm = placement, c.float_weights = true, c.norm_scope = NormScope::token, c.weights = weights, c.head_dim = 46,
+        c.rotary_dim = 16;
+      });
+    }
   }
   add([](PrologueCase& c) { c.v_norm = true; });
   add([](PrologueCase& c) {
@@ -310,6 +321,7 @@ PrologueCase random_case(uint64_t seed) {
   c.weights = any(Weights::per_head);
   if (rarely()) c.k_weights = any(Weights::per_head);
   c.norm_bias = c.norm_kind == NormKind::layer && coin();
+  c.float_weights = rarely() || rarely();
   c.weight_offset = coin() ? 1.0f : 0.0f;
   c.eps = coin() ? 1e-5f : 0.01f;
   c.v_norm = rarely();

@@ -140,7 +140,11 @@ PrologueData<T> make_data(const PrologueCase& c) {
   if (c.bias_v) data.v_bias = c.v_is_k && c.bias_k ? data.k_bias : random.normals<T>(c.v_heads() * c.v_width());
   if (c.norm != NormPlacement::none) {
     const auto values = [&](bool wanted, Weights kind, int64_t num_heads) {
-      return random.normals<T>(!wanted ? 0 : (kind == Weights::per_head ? num_heads : 1) * c.head_dim);
+      std::vector<float> made = random.normals<float>(!wanted ? 0 : (kind == Weights::per_head ? num_heads : 1) * c.head_dim);
+      for (float& value : made) {
+        if (!c.float_weights) value = to_float(from_float<T>(value));
+      }
+      return made;
     };
     const Weights of_q = c.weights, of_k = c.weights_of_k();
     data.q_weight = values(of_q != Weights::none, of_q, c.num_q_heads);
@@ -207,7 +211,7 @@ oracle::PrologueInput oracle_input(const PrologueCase& c, const PrologueData<T>&
   in.q_bias = to_doubles(data.q_bias);
   in.k_bias = to_doubles(data.k_bias);
   in.v_bias = to_doubles(data.v_bias);
-  const auto norm = [&](const std::vector<T>& weight, const std::vector<T>& bias) {
+  const auto norm = [&](const std::vector<float>& weight, const std::vector<float>& bias) {
     return oracle::NormInput{c.norm != NormPlacement::none,
                              c.norm == NormPlacement::after_rope,
                              c.norm_kind == NormKind::layer,

@@ -69,6 +69,11 @@ void add_norms(FeatureList& f) {
   both("no weight", [](PrologueCase& c) { c.weights = Weights::none; });
   both("1 + w", [](PrologueCase& c) { c.weights = Weights::shared, c.weight_offset = 1.0f; });
   both("a weight per head", [](PrologueCase& c) { c.weights = Weights::per_head, c.eps = 0.3f; });
+  f.row("NormWeightTypes", "Weights of the norms in float32 beside 16-bit data");
+  both("float32 weights", [](PrologueCase& c) { c.float_weights = true, c.weight_offset = 1.0f; });
+  both("float32 weights and biases", [](PrologueCase& c) {
+    c.float_weights = c.norm_bias = true, c.norm_kind = NormKind::layer, c.weights = Weights::per_head;
+  });
   f.row("TokenNorm", "RMS norm over all heads of the token (OLMo 2)");
   both("norm", [](PrologueCase& c) { c.norm_scope = NormScope::token, c.weights = Weights::per_head; });
   f.row("LayerNorm", "LayerNorm over the head, with weight and bias (Cohere, StableLM 2)");
