@@ -65,7 +65,7 @@ Status check_norm(const NormNames& names, const HeadNorm& norm, int64_t head_dim
                           ": it must be 0 or head_dim, ", head_dim);
 }
 
-// Q and K have the same norm, V a simple one.
+// Q and K have any norms, V a simple one.
 Status check_norms(const AttentionPrologueParams& p) {
   const HeadNorm &q = p.q_norm, &k = p.k_norm, &v = p.v_norm;
   PROLOGUE_RETURN_IF_ERROR(check_norm(
@@ -77,11 +77,6 @@ Status check_norms(const AttentionPrologueParams& p) {
   PROLOGUE_RETURN_IF_ERROR(check_norm(
       {"v_norm", "v_norm.placement", "v_norm.kind", "v_norm.scope", "v_norm.eps", "v_norm.weight_offset", "v_norm.weight_type"},
       v, v_head_dim(p), p.dtype));
-  const bool both = p.num_q_heads > 0 && p.num_kv_heads > 0;
-  if (both && (q.placement != k.placement || q.kind != k.kind || q.scope != k.scope || q.eps != k.eps ||
-               q.weight_offset != k.weight_offset)) {
-    return unsupported(kName, ": q_norm and k_norm differ: supported is one norm for both, with weights and biases of their own");
-  }
   if (v.placement == NormPlacement::none) return {};
   if (v.kind == NormKind::rms && v.scope == NormScope::head && v.weight == nullptr) return {};
   return unsupported(kName, ": v_norm has a weight, or is not rms over a head: supported is rms over a head, without a weight");

@@ -66,7 +66,7 @@ enum class NormPlacement : int32_t { none = 0, before_rope, after_rope };
 enum class NormKind : int32_t { rms = 0, layer };
 enum class NormScope : int32_t { head = 0, token };  // token: one norm over all heads of the token (OLMo 2); rms only
 
-// The norm of each head of one of Q, K and V.
+// The norm of each head of one of Q, K and V; each of them has its own.
 //   rms:    x / sqrt(mean(x^2) + eps) * (weight_offset + w)
 //   layer:  (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * (weight_offset + w) + b
 struct HeadNorm {
@@ -142,7 +142,7 @@ struct AttentionPrologueParams {
   HeadsView v;
   QkvBias bias;
   HeadNorm q_norm;
-  HeadNorm k_norm;  // where Q and K have norms, these differ in weight and bias only
+  HeadNorm k_norm;  // Q and K have norms of their own, which may differ in everything; or only one of them has any
   HeadNorm v_norm;  // rms over a head, without weight and bias (Gemma 4)
   Rope rope;
   TokenPlaces places;

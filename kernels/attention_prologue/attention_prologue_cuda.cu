@@ -84,7 +84,7 @@ Status launch_general(const Family& instance, const AttentionPrologueParams& p, 
   fill(p, int64_t{instance.vector}, args);
   const int64_t lanes = padded_lanes(units_of_all(p, instance.vector));
   const int64_t all = args.tensors[0].heads + args.tensors[1].heads + args.tensors[2].heads;
-  const bool over_token = normed(p) && norm_of(p).scope == NormScope::token;
+  const bool over_token = normed_over_token(p);
   const int64_t max_rows = lanes > 32 ? 1 : (over_token ? 256 : 128) / lanes;
   const int64_t rows = fill_warps(std::min(max_rows, all), lanes);
   const int64_t blocks = over_token ? 1 : std::min(ceil_divide(all, rows), kMaxBlocksOfToken);

@@ -109,11 +109,13 @@ void fill(const AttentionPrologueParams& p, int features, LeanArgs& args) {
   q.weight = bytes_of(p.q_norm.weight);
   k.weight = bytes_of(p.k_norm.weight);
   v.weight = q.heads > 0 ? q.weight : k.weight;  // read, but not used
-  for (LeanTensor* tensor : {&q, &k}) {
-    tensor->eps = norm_of(p).eps;
-    tensor->weight_offset = norm_of(p).weight_offset;
-    tensor->inverse_count = 1.0f / static_cast<float>(p.head_dim);
-  }
+  const auto norm = [&](LeanTensor& tensor, const HeadNorm& n) {
+    tensor.eps = n.eps;
+    tensor.weight_offset = n.weight_offset;
+    tensor.inverse_count = 1.0f / static_cast<float>(p.head_dim);
+  };
+  norm(q, p.q_norm);
+  norm(k, p.k_norm);
 
   const auto scale = [](LeanTensor& tensor, DType type, KvScaling scaling, float* scales, const PageStrides& strides) {
     tensor.store = type;
@@ -159,7 +161,6 @@ void fill(const AttentionPrologueParams& p, int64_t vector, GeneralArgs& args) {
   v.bias = bytes_of(p.bias.v);
 
   const auto norm = [&](TensorExtras& extras, const HeadNorm& n, int64_t heads, int64_t head_dim) {
-    if (n.placement == NormPlacement::none) return;
     extras.norm = n.placement;
     extras.norm_kind = n.kind;
     extras.norm_scope = n.scope;
@@ -171,9 +172,9 @@ void fill(const AttentionPrologueParams& p, int64_t vector, GeneralArgs& args) {
     extras.weight_type = n.weight_type;
     extras.weight_head = bytes_of<int64_t>(n.weight_head_stride, dtype_bits(n.weight_type));
   };
-  norm(q, p.q_norm, p.num_q_heads, p.head_dim);
-  norm(k, p.k_norm, p.num_kv_heads, p.head_dim);
-  norm(v, p.v_norm, p.num_kv_heads, v_head_dim(p));
+  if (q_normed(p)) norm(q, p.q_norm, p.num_q_heads, p.head_dim);
+  if (k_normed(p)) norm(k, p.k_norm, p.num_kv_heads, p.head_dim);
+  if (has_v(p) && normed(p.v_norm)) norm(v, p.v_norm, p.num_kv_heads, v_head_dim(p));
 
   const auto layout = [&](TensorExtras& extras, int64_t head_dim, bool rotates) {
     extras.rotates = rotates ? 1 : 0;

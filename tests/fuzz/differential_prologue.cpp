@@ -53,6 +53,8 @@ PrologueCase model_case(Random& random) {
   if (percent(40)) c.norm = percent(80) ? NormPlacement::before_rope : NormPlacement::after_rope;
   if (percent(20)) c.weight_offset = 1.0f;
   c.float_weights = percent(20);
+  if (percent(10)) c.k_norm.emplace();  // only Q may have a norm
+  if (percent(10)) c.k_norm = c.norm_of_q(), c.norm = NormPlacement::none;
   c.style = percent(70) ? RopeStyle::neox : RopeStyle::interleaved;
   c.source = percent(70) ? RopeSource::table : percent(50) ? RopeSource::per_token : RopeSource::inv_freq;
   if (percent(15)) c.num_axes = 3, c.interleaved_axes = percent(50);

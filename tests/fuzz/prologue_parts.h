@@ -248,29 +248,32 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
   optional("bias.q", p.bias.q, times(p.num_q_heads, p.head_dim));
   if (has_k) optional("bias.k", p.bias.k, times(p.num_kv_heads, p.head_dim));
   if (has_v) optional("bias.v", p.bias.v, times(p.num_kv_heads, v_width));
-  HeadNorm n;
-  n.placement = choices.enumerator(NormPlacement::after_rope);
-  if (n.placement != NormPlacement::none) {
+  const auto norm_of = [&] {
+    HeadNorm n;
+    n.placement = choices.enumerator(NormPlacement::after_rope);
+    if (n.placement == NormPlacement::none) return n;
     n.kind = choices.enumerator(NormKind::layer);
     n.scope = n.kind == NormKind::layer && !choices.hostile() ? NormScope::head : choices.enumerator(NormScope::token);
     n.eps = choices.real(1e-5f);
     n.weight_offset = choices.real(choices.chance(2) ? 0.0f : 1.0f);
-    p.q_norm = p.k_norm = n;
-    if (choices.hostile()) p.k_norm.eps = choices.real(1e-5f);
-    const auto weights = [&](const char* weight, const char* bias, HeadNorm& norm, int64_t heads) {
-      norm.weight_type = weight_type(choices);
-      norm.weight_head_stride = choices.hostile() ? choices.absurd() : choices.chance(2) ? 0 : p.head_dim;
-      const int64_t count = times(norm.weight_head_stride == 0 ? 1 : heads, p.head_dim);
-      const DType of = float_type_of(resolve_dtype(norm.weight_type, p.dtype));
-      const auto add = [&](const char* name, const void*& data) {
-        if (choices.chance(3)) map.optional(name, data, dense(count, dtype_size(of)), Use::read, of);
-      };
-      add(weight, norm.weight);
-      if (n.kind == NormKind::layer || choices.hostile()) add(bias, norm.bias);
+    return n;
+  };
+  p.q_norm = p.k_norm = norm_of();
+  if (choices.chance(3)) p.k_norm = norm_of();
+  const auto weights = [&](const char* weight, const char* bias, HeadNorm& norm, int64_t heads) {
+    if (norm.placement == NormPlacement::none) return;
+    norm.weight_type = weight_type(choices);
+    norm.weight_head_stride = choices.hostile() ? choices.absurd() : choices.chance(2) ? 0 : p.head_dim;
+    const int64_t count = times(norm.weight_head_stride == 0 ? 1 : heads, p.head_dim);
+    const DType of = float_type_of(resolve_dtype(norm.weight_type, p.dtype));
+    const auto add = [&](const char* name, const void*& data) {
+      if (choices.chance(3)) map.optional(name, data, dense(count, dtype_size(of)), Use::read, of);
     };
-    weights("q_norm.weight", "q_norm.bias", p.q_norm, p.num_q_heads);
-    weights("k_norm.weight", "k_norm.bias", p.k_norm, p.num_kv_heads);
-  }
+    add(weight, norm.weight);
+    if (norm.kind == NormKind::layer || choices.hostile()) add(bias, norm.bias);
+  };
+  weights("q_norm.weight", "q_norm.bias", p.q_norm, p.num_q_heads);
+  weights("k_norm.weight", "k_norm.bias", p.k_norm, p.num_kv_heads);
   if (choices.chance(4)) p.v_norm.placement = NormPlacement::before_rope, p.v_norm.eps = choices.real(1e-6f);
 
   Rope& r = p.rope;

@@ -206,8 +206,8 @@ void PlacedPrologue<T>::place_weights() {
   const auto place = [&](const std::vector<T>& values) -> const T* {
     return values.empty() ? nullptr : arena_.input(values, case_.misalign);
   };
-  const auto place_weights = [&](const std::vector<float>& values) -> const void* {
-    if (!case_.float_weights) {
+  const auto place_weights = [&](const CaseNorm& of, const std::vector<float>& values) -> const void* {
+    if (!of.float_weights) {
       std::vector<T> rounded;
       for (const float value : values) rounded.push_back(from_float<T>(value));
       return place(rounded);
@@ -215,19 +215,19 @@ void PlacedPrologue<T>::place_weights() {
     return values.empty() ? nullptr : arena_.input(values, case_.misalign / 4 * 4);
   };
   params_.bias = {place(data_.q_bias), place(data_.k_bias), place(data_.v_bias)};
-  const auto norm = [&](Weights weights, const auto& weight, const auto& bias) {
-    return HeadNorm{case_.norm,
-                    case_.norm_kind,
-                    case_.norm_scope,
-                    case_.eps,
-                    case_.weight_offset,
-                    place_weights(weight),
-                    weights == Weights::per_head ? case_.head_dim : 0,
-                    place_weights(bias),
-                    case_.float_weights ? DType::f32 : DType::unset};
+  const auto norm = [&](const CaseNorm& of, const std::vector<float>& weight, const std::vector<float>& bias) {
+    return HeadNorm{of.placement,
+                    of.kind,
+                    of.scope,
+                    of.eps,
+                    of.weight_offset,
+                    place_weights(of, weight),
+                    of.weights == Weights::per_head ? case_.head_dim : 0,
+                    place_weights(of, bias),
+                    of.float_weights ? DType::f32 : DType::unset};
   };
-  params_.q_norm = norm(case_.weights, data_.q_weight, data_.q_norm_bias);
-  params_.k_norm = norm(case_.weights_of_k(), data_.k_weight, data_.k_norm_bias);
+  params_.q_norm = norm(case_.norm_of_q(), data_.q_weight, data_.q_norm_bias);
+  params_.k_norm = norm(case_.norm_of_k(), data_.k_weight, data_.k_norm_bias);
   if (case_.v_norm) params_.v_norm.placement = NormPlacement::before_rope, params_.v_norm.eps = case_.v_eps;
 }
 

@@ -2,12 +2,22 @@
 
 namespace prologue::test {
 
+CaseNorm PrologueCase::norm_of_k() const {
+  CaseNorm of_k = norm_of_q();
+  of_k.weights = k_weights.value_or(weights);
+  return k_norm.value_or(of_k);
+}
+
 std::string PrologueCase::describe() const {
   std::string text = str_cat("T=", num_tokens, " Hq=", num_q_heads, " Hkv=", num_kv_heads, " D=", head_dim, " Dv=", v_head_dim,
                              " k=", with_k, " v=", with_v, " v_is_k=", v_is_k, " bias=", bias_q, bias_k, bias_v);
-  text += str_cat(" norm=", static_cast<int>(norm), "/", static_cast<int>(norm_kind), "/", static_cast<int>(norm_scope), "/",
-                  static_cast<int>(weights), static_cast<int>(weights_of_k()), "/", norm_bias, float_weights ? "f32" : "",
-                  " offset=", weight_offset, " v_norm=", v_norm);
+  const auto add_norm = [&](const char* name, const CaseNorm& n) {
+    text += str_cat(name, static_cast<int>(n.placement), "/", static_cast<int>(n.kind), "/", static_cast<int>(n.scope), "/",
+                    static_cast<int>(n.weights), "/", n.bias, n.float_weights ? "f32" : "", "/", n.weight_offset, "/", n.eps);
+  };
+  add_norm(" q_norm=", norm_of_q());
+  add_norm(" k_norm=", norm_of_k());
+  text += str_cat(" v_norm=", v_norm);
   text += str_cat(" r=", rotary_dim, "@", rotary_offset, " ", rope_style_name(style), " inverse=", inverse,
                   " source=", static_cast<int>(source), " factor=", attention_factor, " axes=", num_axes,
                   interleaved_axes ? "i" : "s", " max=", max_position, "/", static_cast<int>(past_table),

@@ -128,6 +128,32 @@ std::vector<PrologueCase> make_feature_cases() {
       });
     }
   }
+  // One of Q and K without a norm, or with another than the other.
+  constexpr NormPlacement kNone = NormPlacement::none, kBefore = NormPlacement::before_rope, kAfter = NormPlacement::after_rope;
+  constexpr CaseNorm kNoNorm = {};
+  const CaseNorm others[] = {{kBefore},
+                             {kAfter},
+                             {kBefore, NormKind::layer, NormScope::head, Weights::per_head, true},
+                             {kAfter, NormKind::layer, NormScope::head, Weights::shared},
+                             {kBefore, NormKind::rms, NormScope::token, Weights::per_head},
+                             {kAfter, NormKind::rms, NormScope::token, Weights::none},
+                             {kBefore, NormKind::rms, NormScope::head, Weights::shared, false, true, 1.0f, 0.5f}};
+  for (const CaseNorm& other : others) {
+    for (const int64_t d : {64, 70}) {
+      const auto differs = [&](const auto& change) {
+        add([&](PrologueCase& c) { c.head_dim = d, c.rotary_dim = d / 4 * 2, c.k_norm = other, change(c); });
+      };
+      differs([](PrologueCase& c) { c.norm = kNone; });
+      differs([](PrologueCase& c) { c.norm = kNone, c.num_q_heads = 40, c.num_kv_heads = 24; });
+      differs([](PrologueCase& c) { c.norm = kBefore, c.in_place = c.kv_in_place = c.k_out = c.v_out = true; });
+      differs([](PrologueCase& c) { c.norm = kAfter, c.norm_kind = NormKind::layer, c.weights = Weights::per_head; });
+      differs([](PrologueCase& c) { c.norm = kBefore, c.norm_scope = NormScope::token, c.weights = Weights::per_head; });
+      add([&](PrologueCase& c) {  // the other way round
+        c.head_dim = c.rotary_dim = d, c.k_norm = kNoNorm, c.in_place = c.packed = true, c.norm = other.placement;
+        c.norm_kind = other.kind, c.norm_scope = other.scope, c.weights = other.weights, c.norm_bias = other.bias;
+      });
+    }
+  }
   add([](PrologueCase& c) { c.v_norm = true; });
   add([](PrologueCase& c) {
     c.v_norm = true, c.bias_v = false, c.v_is_k = true, c.norm = NormPlacement::before_rope, c.head_dim = 512;
@@ -324,6 +350,17 @@ PrologueCase random_case(uint64_t seed) {
   c.float_weights = rarely() || rarely();
   c.weight_offset = coin() ? 1.0f : 0.0f;
   c.eps = coin() ? 1e-5f : 0.01f;
+  if (rarely() || rarely()) {
+    CaseNorm& k = c.k_norm.emplace();
+    k.placement = any(NormPlacement::after_rope);
+    k.kind = any(NormKind::layer);
+    k.scope = k.kind == NormKind::rms && rarely() ? NormScope::token : NormScope::head;
+    k.weights = any(Weights::per_head);
+    k.bias = k.kind == NormKind::layer && coin();
+    k.float_weights = rarely();
+    k.weight_offset = coin() ? c.weight_offset : 0.5f;
+    k.eps = coin() ? c.eps : 0.3f;
+  }
   c.v_norm = rarely();
 
   c.rotary_dim = coin() ? c.head_dim : 2 * random.integer(0, c.head_dim / 2);

@@ -69,6 +69,16 @@ void add_norms(FeatureList& f) {
   both("no weight", [](PrologueCase& c) { c.weights = Weights::none; });
   both("1 + w", [](PrologueCase& c) { c.weights = Weights::shared, c.weight_offset = 1.0f; });
   both("a weight per head", [](PrologueCase& c) { c.weights = Weights::per_head, c.eps = 0.3f; });
+  f.row("NormsOfTheirOwn", "A norm of Q or of K alone, or norms that differ in placement, kind, scope, eps or offset");
+  f.add("Q alone", [](PrologueCase& c) { c.norm = NormPlacement::before_rope, c.k_norm.emplace(); });
+  both("K alone", [](PrologueCase& c) { c.k_norm = c.norm_of_q(), c.norm = NormPlacement::none; });
+  both("another kind", [](PrologueCase& c) { c.k_norm = c.norm_of_q(), c.k_norm->kind = NormKind::layer; });
+  both("another scope", [](PrologueCase& c) { c.k_norm = c.norm_of_q(), c.k_norm->scope = NormScope::token; });
+  both("another eps and offset",
+       [](PrologueCase& c) { c.k_norm = c.norm_of_q(), c.k_norm->eps = 0.4f, c.k_norm->weight_offset = 1.0f; });
+  f.add("Q before the rotation, K after it", [](PrologueCase& c) {
+    c.norm = NormPlacement::before_rope, c.k_norm = c.norm_of_q(), c.k_norm->placement = NormPlacement::after_rope;
+  });
   f.row("NormWeightTypes", "Weights of the norms in float32 beside 16-bit data");
   both("float32 weights", [](PrologueCase& c) { c.float_weights = true, c.weight_offset = 1.0f; });
   both("float32 weights and biases", [](PrologueCase& c) {
