@@ -25,6 +25,14 @@ void set_packed_qkv(AttentionPrologueParams& params, const void* qkv, int64_t to
   params.v = at(v_at, v_head_dim(params));
 }
 
+AttentionPrologueParams resolved(const AttentionPrologueParams& params) {
+  AttentionPrologueParams p = params;
+  p.cache = resolved(p.cache, p.dtype);
+  for (HeadNorm* norm : {&p.q_norm, &p.k_norm, &p.v_norm}) *norm = resolved(*norm, p.dtype);
+  p.q8_out.type = resolve_dtype(p.q8_out.type, DType::fp8_e4m3);
+  return p;
+}
+
 namespace {
 
 constexpr const char* kName = "attention_prologue";
@@ -129,6 +137,9 @@ Status check_presence(const AttentionPrologueParams& p) {
   if (q8 && p.q8_out.scaling != KvScaling::tensor && p.q8_out.scaling != KvScaling::token_head) {
     return unsupported(kName, ": q8_out.scaling is ", static_cast<int32_t>(p.q8_out.scaling),
                        ": supported are tensor and token_head");
+  }
+  if (q8 && !dtype_is_fp8(p.q8_out.type)) {
+    return unsupported(kName, ": q8_out.type is ", dtype_text(p.q8_out.type), ": supported are fp8_e4m3 and fp8_e5m2");
   }
   if (p.num_kv_heads == 0) return {};
   if (p.k.data == nullptr && p.v.data == nullptr)
@@ -265,13 +276,6 @@ Status add_all(const AttentionPrologueParams& p, RegionChecks& regions) {
   return add_outputs(p, regions);
 }
 
-AttentionPrologueParams resolved(const AttentionPrologueParams& params) {
-  AttentionPrologueParams p = params;
-  p.cache = resolved(p.cache, p.dtype);
-  for (HeadNorm* norm : {&p.q_norm, &p.k_norm, &p.v_norm}) *norm = resolved(*norm, p.dtype);
-  return p;
-}
-
 Status validate_resolved(const AttentionPrologueParams& p) {
   constexpr int64_t kMaxHeads = 65536;
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_tokens", p.num_tokens, 0, INT32_MAX));
@@ -383,6 +387,7 @@ Status check_run(const AttentionPrologueParams& a, const AttentionPrologueParams
   plan.same("q8_out", "head_stride", a.q8_out.head_stride, b.q8_out.head_stride);
   plan.same("q8_out.scaling", a.q8_out.scaling, b.q8_out.scaling);
   plan.present("q8_out.scale", a.q8_out.scale, b.q8_out.scale);
+  plan.same("q8_out.type", a.q8_out.type, b.q8_out.type);
 
   const PagedKvView &c = a.cache, &d = b.cache;
   const auto side = [&](const char* name, const PagedHeads& x, const PagedHeads& y) {

@@ -119,13 +119,15 @@ struct QueryScale {
   float b = 1.0f;
 };
 
-// Q as fp8 e4m3 instead of q_out (which is then null): x / scale is stored. A scale per token and head is computed (amax / 448).
+// Q as fp8 instead of q_out (which is then null): x / scale is stored. A scale per token and head is computed (amax / 448 for e4m3,
+// amax / 57344 for e5m2).
 struct QuantizedQuery {
   void* data = nullptr;  // [num_tokens, num_q_heads, head_dim] bytes; null = q_out is written instead
   int64_t token_stride = 0;
   int64_t head_stride = 0;
   KvScaling scaling = KvScaling::tensor;  // tensor or token_head
   float* scale = nullptr;                 // [1], or [num_tokens, num_q_heads]
+  DType type = DType::unset;              // fp8_e4m3 (unset means that) or fp8_e5m2
 };
 
 enum class Rounding : int32_t { once = 0, per_step };

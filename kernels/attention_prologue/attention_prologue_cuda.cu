@@ -3,7 +3,6 @@
 #include <limits>
 
 #include <prologue/kernels/attention_prologue/backends.h>
-#include <prologue/kernels/attention_prologue/head_norm.h>
 #include <prologue/kernels/attention_prologue/instances.h>
 #include <prologue/kernels/attention_prologue/prologue_choice.h>
 #include <prologue/kernels/base/host/view_checks.h>
@@ -159,27 +158,21 @@ std::string instance_name(const Family& family, const Instance& instance) {
 }  // namespace
 
 std::vector<KernelInstance<AttentionPrologueParams>> instances_of(const AttentionPrologueParams& unresolved) {
-  const auto resolve = [](AttentionPrologueParams p) {
-    p.cache = resolved(p.cache, p.dtype);
-    p.q_norm = resolved(p.q_norm, p.dtype);
-    p.k_norm = resolved(p.k_norm, p.dtype);
-    return p;
-  };
-  const AttentionPrologueParams params = resolve(unresolved);
+  const AttentionPrologueParams params = resolved(unresolved);
   std::vector<KernelInstance<AttentionPrologueParams>> list;
   const int64_t vector = widest_vector(params);
   for (const Family& family : families_of(params.dtype)) {
     if (!serves(family, vector, params)) continue;
     if (family.general != nullptr) {
-      list.push_back({family_name(family), kAnyTokens, [&family, resolve](const AttentionPrologueParams& p, cudaStream_t stream) {
-                        return launch_general(family, resolve(p), stream);
+      list.push_back({family_name(family), kAnyTokens, [&family](const AttentionPrologueParams& p, cudaStream_t stream) {
+                        return launch_general(family, resolved(p), stream);
                       }});
     }
     for (const Instance& instance : family.instances) {
       if (!lanes_fit(params, family.features, instance)) continue;
       list.push_back({instance_name(family, instance), instance.max_tokens,
-                      [&family, &instance, resolve](const AttentionPrologueParams& p, cudaStream_t stream) {
-                        return launch_lean(family, instance, resolve(p), stream);
+                      [&family, &instance](const AttentionPrologueParams& p, cudaStream_t stream) {
+                        return launch_lean(family, instance, resolved(p), stream);
                       }});
     }
   }

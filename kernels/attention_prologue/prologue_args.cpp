@@ -131,7 +131,7 @@ void fill(const AttentionPrologueParams& p, int features, LeanArgs& args) {
     }
   };
   if (p.q8_out.data != nullptr) {
-    scale(q, DType::fp8_e4m3, p.q8_out.scaling, p.q8_out.scale, {0, p.num_q_heads, 1});
+    scale(q, p.q8_out.type, p.q8_out.scaling, p.q8_out.scale, {0, p.num_q_heads, 1});
   }
   const auto scale_side = [&](LeanTensor& tensor, const PagedHeads& side) {
     if (side.format.type != p.dtype) scale(tensor, side.format.type, side.format.scaling, side.scale, side.scale_strides);
@@ -194,7 +194,7 @@ void fill(const AttentionPrologueParams& p, int64_t vector, GeneralArgs& args) {
   v.second_head = bytes_of<int64_t>(p.v_out.head_stride, bits);
 
   if (p.q8_out.data != nullptr) {
-    q.store = DType::fp8_e4m3;
+    q.store = p.q8_out.type;
     fill_scale(q, p.q8_out.scaling, p.q8_out.scale, {0, p.num_q_heads, 1});
   }
   const auto store = [&](TensorExtras& extras, const PagedHeads& side) {

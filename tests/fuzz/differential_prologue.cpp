@@ -74,6 +74,7 @@ PrologueCase model_case(Random& random) {
     if (*c.kv_type == DType::uint4) c.scaling = KvScaling::token_head;
   }
   if (c.num_q_heads > 0 && !c.in_place && percent(15)) c.q8 = percent(50) ? KvScaling::tensor : KvScaling::token_head;
+  c.q8_e5m2 = percent(50);
   c.layout = percent(60) ? CacheLayout::nhd : static_cast<CacheLayout>(random.integer(0, 2));
   return c;
 }

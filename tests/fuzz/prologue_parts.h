@@ -228,6 +228,8 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
         const HeadStrides s = head_strides(choices, p.num_tokens, p.num_q_heads, p.head_dim);
         p.q8_out = {nullptr, s.token, s.head, choices.chance(2) ? KvScaling::tensor : KvScaling::token_head, nullptr};
         if (choices.hostile()) p.q8_out.scaling = choices.enumerator(KvScaling::token_head);
+        constexpr DType kTypes[] = {DType::unset, DType::fp8_e4m3, DType::fp8_e5m2};
+        p.q8_out.type = type_of(choices, kTypes);
         map.array("q8_out", p.q8_out.data, view_extent(p.q8_out, p.num_tokens, p.num_q_heads, p.head_dim, 8), Use::write);
         const bool computed = p.q8_out.scaling == KvScaling::token_head;
         map.array("q8_out.scale", p.q8_out.scale, dense(computed ? times(p.num_tokens, p.num_q_heads) : 1, 4),

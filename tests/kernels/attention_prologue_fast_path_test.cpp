@@ -43,6 +43,10 @@ void norm(AttentionPrologueParams& p) {
   p.q_norm.placement = p.k_norm.placement = NormPlacement::before_rope, p.q_norm.weight = address(13),
   p.k_norm.weight = address(14);
 }
+void fp8_query(AttentionPrologueParams& p) {
+  p.q8_out = {p.q_out.data, p.q_out.token_stride, p.q_out.head_stride, KvScaling::tensor, address<float>(9), DType::fp8_e5m2};
+  p.q_out = {};
+}
 void fp8(AttentionPrologueParams& p) { p.cache.k.format.type = p.cache.v.format.type = DType::fp8_e4m3; }
 void computed_scales(AttentionPrologueParams& p) {
   p.cache.k.format.type = p.cache.v.format.type = DType::int8,
@@ -92,6 +96,8 @@ TEST_F(FastPath, WhatThePageListsIsLean) {
                                                                         {bias},
                                                                         {norm},
                                                                         {fp8},
+                                                                        {fp8_query},
+                                                                        {norm, fp8, fp8_query},
                                                                         {computed_scales},
                                                                         {derived},
                                                                         {axes},

@@ -130,6 +130,7 @@ TEST_P(AttentionPrologueTest, PlansCheckWhatARunBrings) {
       {[](P& p) { p.q_scale.constant = 2.0f; }, "q_scale.constant is 2: it must be that of the plan, 1"},
       {[](P& p) { p.cache.k.format.type = p.cache.v.format.type = DType::int8; },
        "cache.k.format.type is int8: it must be that of the plan, float32"},
+      {[](P& p) { p.q8_out.type = DType::fp8_e5m2; }, "q8_out.type is fp8_e5m2: it must be that of the plan, fp8_e4m3"},
       {[](P& p) { p.cache.k.data = nullptr; }, "cache.k is null, but the plan was made with it"},
       {[](P& p) { p.cache.v.strides.page *= 2; }, "@cache.v.page stride"},
       {[](P& p) { p.faults = nullptr; }, "faults is null, but the plan was made with it"},

@@ -246,6 +246,14 @@ std::vector<Refusal> refusals() {
          p.q8_out = {p.q_out.data, 512, 64, KvScaling::head, nullptr}, p.q_out.data = nullptr;
        },
        missing, "q8_out.scaling is 2: supported are tensor and token_head"},
+      {"Q as int8",
+       [](P& p) {
+         p.q8_out = {p.q_out.data, 512, 64, KvScaling::token_head, p.cache.k.scale, DType::int8}, p.q_out.data = nullptr;
+       },
+       missing, "q8_out.type is int8: supported are fp8_e4m3 and fp8_e5m2"},
+      {"Q of no type",
+       [](P& p) { p.q8_out = {p.q_out.data, 512, 64, KvScaling::token_head, p.cache.k.scale, kNoType}, p.q_out.data = nullptr; },
+       missing, "q8_out.type is the unknown type 99: supported are fp8_e4m3 and fp8_e5m2"},
       {"fp8 Q heads overlap",
        [](P& p) {
          p.q8_out = {p.q_out.data, 512, 63, KvScaling::tensor, p.cache.k.scale}, p.q_out.data = nullptr;
@@ -512,7 +520,7 @@ TEST(AttentionPrologue, RandomStructsNeverCrash) {
           default: replace(p.faults); break;
         }
       } else {
-        switch (random.integer(0, 22)) {
+        switch (random.integer(0, 23)) {
           case 0: scramble(p.dtype); break;
           case 1: scramble(p.cache.k.format.type); break;
           case 2: scramble(p.cache.k.format.scaling); break;
@@ -535,6 +543,7 @@ TEST(AttentionPrologue, RandomStructsNeverCrash) {
           case 19: p.rope.attention_factor = std::numeric_limits<float>::infinity(); break;
           case 20: scramble(p.rope.past_table); break;
           case 21: scramble(p.k_norm.weight_type); break;
+          case 22: scramble(p.q8_out.type); break;
           default: p.q_scale.constant = std::numeric_limits<float>::quiet_NaN(); break;
         }
       }

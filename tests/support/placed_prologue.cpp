@@ -302,6 +302,7 @@ void PlacedPrologue<T>::place_outputs() {
     const HeadsLayout layout = heads_layout(c, c.num_q_heads, c.head_dim);
     QuantizedQuery& q8 = params_.q8_out;
     q8 = {add_output<unsigned char>(layout.size, c.misalign, "q8_out"), layout.token_stride, layout.head_stride, *c.q8, nullptr};
+    if (c.q8_e5m2) q8.type = DType::fp8_e5m2;
     q8.scale = *c.q8 == KvScaling::tensor ? arena_.input(std::vector<float>{data_.q_scale})
                                           : add_output<float>(c.num_tokens * c.num_q_heads, 0, "q8_out.scale");
   } else if (c.num_q_heads > 0) {

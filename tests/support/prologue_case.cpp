@@ -27,7 +27,7 @@ std::string PrologueCase::describe() const {
                   " bad=", bad_indices, extremes);
   text += str_cat(" packed=", packed, " in_place=", in_place, kv_in_place, " row_padding=", row_padding,
                   " head_padding=", head_padding, " heads_first=", heads_first, " misalign=", misalign);
-  text += str_cat(" q8=", q8 ? static_cast<int>(*q8) : -1, " out=", k_out, v_out, " cached=", cached,
+  text += str_cat(" q8=", q8 ? static_cast<int>(*q8) : -1, q8_e5m2 ? "e5m2" : "", " out=", k_out, v_out, " cached=", cached,
                   " kv=", kv_type ? dtype_name(*kv_type) : "dtype", "/", static_cast<int>(scaling), " page=", page_size,
                   " layout=", static_cast<int>(layout), " flags=", token_faults, " values=", static_cast<int>(values),
                   " seed=", seed);

@@ -77,6 +77,7 @@ struct PrologueCase {
   bool heads_first = false;  // q, k, v, q_out as [heads, tokens, head_dim] (separate buffers)
   int64_t misalign = 0;      // bytes, of every buffer but the index arrays
   std::optional<KvScaling> q8;
+  bool q8_e5m2 = false;  // otherwise e4m3
   bool k_out = false, v_out = false;
   bool kv_in_place = false;  // k_out is k, v_out is v
   bool cached = true;

@@ -240,7 +240,10 @@ std::vector<PrologueCase> make_feature_cases() {
   add([](PrologueCase& c) { c.q_scale = {0.5f, PositionScale::llama4, 0.1f, 8.0f}; });
   add([](PrologueCase& c) { c.q_scale = {1.0f, PositionScale::logn, 0.0f, 8.0f}, c.norm = NormPlacement::after_rope; });
   for (const KvScaling scaling : {KvScaling::tensor, KvScaling::token_head}) {
-    add([&](PrologueCase& c) { c.q8 = scaling; });
+    for (const bool e5m2 : {false, true}) {
+      add([&](PrologueCase& c) { c.q8 = scaling, c.q8_e5m2 = e5m2; });
+      add([&](PrologueCase& c) { c.q8 = scaling, c.q8_e5m2 = e5m2, c.kv_type = DType::fp8_e4m3, c.bias_q = false; });
+    }
     add([&](PrologueCase& c) {
       c.q8 = scaling, c.packed = false, c.heads_first = true, c.head_padding = 3, c.q_scale.constant = 3.0f;
     });
@@ -393,7 +396,7 @@ PrologueCase random_case(uint64_t seed) {
   c.head_padding = !c.packed && coin() ? random.integer(0, 9) : 0;
   c.heads_first = !c.packed && coin();
   c.misalign = coin() ? random.integer(0, 16) : 0;
-  if (c.num_q_heads > 0 && rarely()) c.q8 = coin() ? KvScaling::tensor : KvScaling::token_head;
+  if (c.num_q_heads > 0 && rarely()) c.q8 = coin() ? KvScaling::tensor : KvScaling::token_head, c.q8_e5m2 = coin();
   if (c.q8) c.in_place = false;
   c.k_out = rarely() || rarely(), c.v_out = rarely() || rarely();
   c.kv_in_place = !c.v_is_k && rarely();

@@ -183,9 +183,12 @@ void add_stores(FeatureList& f) {
   for (const DType type : {DType::int8, DType::int4}) stores(type, {kTensor, kHead, kComputed});
   f.row("ZeroPoints", "Cache in uint4; scale and zero point computed per token and head");
   stores(DType::uint4, {kComputed});
-  f.row("Fp8Queries", "Q as fp8, scale given or computed per token and head");
+  f.row("Fp8Queries", "Q as fp8 e4m3 or e5m2, scale given or computed per token and head");
   for (const KvScaling scaling : {kTensor, kComputed}) {
-    f.add(scaling == kTensor ? "scale given" : "scale computed", [&](PrologueCase& c) { c.q8 = scaling; });
+    for (const bool e5m2 : {false, true}) {
+      f.add(str_cat(e5m2 ? "e5m2" : "e4m3", scaling == kTensor ? ", scale given" : ", scale computed"),
+            [&](PrologueCase& c) { c.q8 = scaling, c.q8_e5m2 = e5m2; });
+    }
   }
   f.row("PerStepRounding", "Rounding once, or after each step as unfused nodes do");
   for (const bool per_step : {false, true}) {
