@@ -286,10 +286,7 @@ Status validate_resolved(const AttentionPrologueParams& p) {
   }
   PROLOGUE_RETURN_IF_ERROR(check_dtype(kName, "dtype", p.dtype));
   PROLOGUE_RETURN_IF_ERROR(check_rope(p));
-  if (p.cache.v.head_dim < 0 || p.cache.v.head_dim > 576 || p.cache.v.head_dim % 2 != 0) {
-    return unsupported(kName, ": cache.v.head_dim is ", p.cache.v.head_dim,
-                       ": supported is every even number in 2..576, or 0 = head_dim");
-  }
+  PROLOGUE_RETURN_IF_ERROR(check_v_head_dim(kName, p.cache));
   PROLOGUE_RETURN_IF_ERROR(check_norms(p));
   PROLOGUE_RETURN_IF_ERROR(check_query_scale(kName, p.q_scale));
   PROLOGUE_RETURN_IF_ERROR(check_enum("rounding", p.rounding, Rounding::per_step, "once and per_step"));

@@ -136,7 +136,7 @@ struct AttentionPrologueParams {
   int64_t num_tokens = 0;
   int64_t num_q_heads = 0;
   int64_t num_kv_heads = 0;
-  int64_t head_dim = 0;  // even, 2..576
+  int64_t head_dim = 0;  // even, 2..1024 (kMaxHeadDim); so is that of V
   DType dtype = DType::unset;
 
   HeadsView q;

@@ -223,7 +223,7 @@ __device__ inline AsymmetricScale computed_asymmetric_scale(const UnitValues<V>&
   return asymmetric_scale(from_ordered_bits(~inverted), from_ordered_bits(largest));
 }
 
-inline constexpr int kMaxGeneralThreads = 512;
+inline constexpr int kMaxGeneralThreads = kMaxLanes;
 
 struct GeneralShared {
   float sums[2][kMaxLanes];

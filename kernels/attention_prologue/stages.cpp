@@ -105,10 +105,7 @@ Status validate(const KvWriteParams& params, const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(check_dtype(kName, "dtype", p.dtype));
   PROLOGUE_RETURN_IF_ERROR(check_head_and_rotary_dim(kName, p.head_dim, RopeStyle::neox, 0));
   const PagedKvView& c = p.cache;
-  if (c.v.head_dim < 0 || c.v.head_dim > 576 || c.v.head_dim % 2 != 0) {
-    return unsupported(kName, ": cache.v.head_dim is ", c.v.head_dim,
-                       ": supported is every even number in 2..576, or 0 = head_dim");
-  }
+  PROLOGUE_RETURN_IF_ERROR(check_v_head_dim(kName, c));
   if (p.num_tokens == 0) return {};
 
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "max_position", p.max_position, 0, int64_t{1} << 40));

@@ -85,8 +85,8 @@ PrologueCase real_case(Random& random, const Sizes& sizes) {
   const ModelHeads heads = random_heads(random);
   if (c.num_kv_heads > 0) c.num_kv_heads = heads.num_kv_heads;
   if (c.num_q_heads > 0) c.num_q_heads = heads.num_q_heads;
-  c.head_dim = heads.head_dim;
-  if (c.v_head_dim > 0) c.v_head_dim = 2 * random.integer(1, 288);
+  c.head_dim = random.integer(0, 15) > 0 ? heads.head_dim : 2 * random.integer(289, kMaxHeadDim / 2);
+  if (c.v_head_dim > 0) c.v_head_dim = 2 * random.integer(1, random.integer(0, 3) > 0 ? 288 : kMaxHeadDim / 2);
   c.rotary_dim = random.integer(0, 2) > 0 ? c.head_dim : 2 * random.integer(0, c.head_dim / 2);
   if (c.head_dim == 576 && random.integer(0, 1) == 0) c.rotary_dim = 64;
   c.rotary_offset = random.integer(0, 2) > 0 ? 0 : 2 * random.integer(0, (c.head_dim - c.rotary_dim) / 2);

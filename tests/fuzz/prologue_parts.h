@@ -280,7 +280,9 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
 
   Rope& r = p.rope;
   r.style = choices.enumerator(RopeStyle::interleaved);
-  const auto even = [&](int64_t high) { return high < 2 || high > 576 ? choices.size(0, 0) : choices.size(0, high / 2) / 2 * 2; };
+  const auto even = [&](int64_t high) {
+    return high < 2 || high > kMaxHeadDim ? choices.size(0, 0) : choices.size(0, high / 2) / 2 * 2;
+  };
   r.rotary_dim = choices.chance(6) ? 0 : choices.chance(2) ? p.head_dim : even(p.head_dim);
   r.rotary_offset = choices.chance(3) ? even(plus(p.head_dim, -std::max<int64_t>(r.rotary_dim, 0))) : 0;
   r.inverse = choices.chance(3);

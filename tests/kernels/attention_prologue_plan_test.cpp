@@ -74,7 +74,7 @@ TEST_P(AttentionPrologueTest, PlansOnlyWhatIsValid) {
   auto plan = AttentionProloguePlan::create(p, 4, execution);
   ASSERT_TRUE(plan.ok());
   p.head_dim = 3;
-  EXPECT_EQ(message(4), "attention_prologue: head_dim is 3: supported is every even number in 2..576");
+  EXPECT_EQ(message(4), "attention_prologue: head_dim is 3: supported is every even number in 2..1024");
   p.head_dim = 64;
   const Status status = placed.run([&](const Execution& e) {
     p.num_tokens = 5;

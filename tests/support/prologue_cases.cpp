@@ -38,7 +38,7 @@ std::vector<PrologueCase> make_prologue_cases() {
   }
   for (const int64_t page : {1, 3, 64}) add([&](PrologueCase& c) { c.page_size = page; });
   for (const RopeStyle style : {RopeStyle::neox, RopeStyle::interleaved}) {
-    for (const int64_t d : {2, 46, 64, 72, 80, 96, 112, 128, 160, 192, 256, 512, 576}) {
+    for (const int64_t d : {2, 46, 64, 72, 80, 96, 112, 128, 160, 192, 256, 512, 576, 1024}) {
       for (const int64_t r : {int64_t{0}, int64_t{2}, int64_t{16}, int64_t{32}, int64_t{64}, int64_t{72}, int64_t{96}, d}) {
         if (r > d || (r == d && (d == 2 || d == 64 || d == 72 || d == 96))) continue;
         if (r == 0 && style == RopeStyle::interleaved) continue;
@@ -111,7 +111,7 @@ std::vector<PrologueCase> make_feature_cases() {
     add([&](PrologueCase& c) {
       c.norm = placement, c.num_q_heads = 40, c.num_kv_heads = 40, c.head_dim = 128, c.norm_scope = NormScope::token;
     });
-    for (const int64_t d : {2, 46, 72, 80, 96, 128, 192, 256, 576}) {
+    for (const int64_t d : {2, 46, 72, 80, 96, 128, 192, 256, 576, 1022, 1024}) {
       add([&](PrologueCase& c) { c.norm = placement, c.head_dim = d, c.rotary_dim = d / 4 * 2, c.weights = Weights::per_head; });
       add([&](PrologueCase& c) { c.norm = placement, c.norm_kind = NormKind::layer, c.head_dim = d, c.rotary_dim = d; });
     }
@@ -279,6 +279,7 @@ std::vector<PrologueCase> make_feature_cases() {
       stored([&](PrologueCase& c) { c.layout = layout, c.norm = NormPlacement::before_rope; });
     }
     stored([](PrologueCase& c) { c.head_dim = 46, c.rotary_dim = 46, c.misalign = 2, c.page_size = 1; });
+    stored([](PrologueCase& c) { c.head_dim = 1024, c.v_head_dim = 1022, c.norm = NormPlacement::before_rope; });
     stored([](PrologueCase& c) {
       c.head_dim = 192, c.v_head_dim = 128, c.rotary_offset = 128, c.style = RopeStyle::interleaved, c.k_out = c.v_out = true;
     });
@@ -337,8 +338,8 @@ PrologueCase random_case(uint64_t seed) {
   c.num_tokens = rarely() ? random.integer(0, 40) : random.integer(1, 9);
   c.num_kv_heads = rarely() ? 0 : random.integer(1, 3);
   c.num_q_heads = c.num_kv_heads > 0 && rarely() ? 0 : std::max<int64_t>(c.num_kv_heads, 1) * random.integer(1, 4);
-  c.head_dim = rarely() ? 2 * random.integer(1, 288) : coin() ? 8 * random.integer(1, 16) : 2 * random.integer(1, 64);
-  c.v_head_dim = rarely() ? 2 * random.integer(1, 80) : 0;
+  c.head_dim = rarely() ? 2 * random.integer(1, kMaxHeadDim / 2) : coin() ? 8 * random.integer(1, 16) : 2 * random.integer(1, 64);
+  c.v_head_dim = rarely() ? 2 * random.integer(1, rarely() ? kMaxHeadDim / 2 : 80) : 0;
   c.with_k = !rarely();
   c.with_v = !c.with_k || !rarely();
   c.v_is_k = c.with_k && c.with_v && c.v_head_dim == 0 && rarely();

@@ -49,8 +49,8 @@ void add_inputs(FeatureList& f) {
   f.add("K alone", [](PrologueCase& c) { c.num_q_heads = 0, c.with_v = false; });
   f.add("V alone", [](PrologueCase& c) { c.num_q_heads = 0, c.with_k = false; });
   f.add("V taken from K", [](PrologueCase& c) { c.v_is_k = true; });
-  f.row("HeadDims", "head_dim: every even number in 2..576; V may have its own");
-  for (const int64_t d : {2, 46, 80, 96, 192, 256, 576})
+  f.row("HeadDims", "head_dim: every even number in 2..1024; V may have its own");
+  for (const int64_t d : {2, 46, 80, 96, 192, 256, 576, 1024})
     f.add(str_cat("head_dim ", d), [&](PrologueCase& c) { c.head_dim = c.rotary_dim = d; });
   f.add("V with its own head_dim", [](PrologueCase& c) { c.head_dim = c.rotary_dim = 192, c.v_head_dim = 128; });
   f.row("Bias", "Bias of Q, K and V, each optional");
