@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include <prologue/kernels/attention_prologue/backends.h>
+#include <prologue/kernels/attention_prologue/head_norm.h>
 #include <prologue/kernels/attention_prologue/prologue_choice.h>
 #include <prologue/kernels/attention_prologue/query_scale.h>
 #include <prologue/kernels/attention_prologue/regions.h>
@@ -26,6 +27,14 @@ void set_packed_qkv(AttentionPrologueParams& params, const void* qkv, int64_t to
   params.v = at(v_at, v_head_dim(params));
 }
 
+AttentionPrologueParams resolved(const AttentionPrologueParams& params) {
+  AttentionPrologueParams p = params;
+  p.cache = resolved(p.cache, p.dtype);
+  for (HeadNorm* norm : {&p.q_norm, &p.k_norm, &p.v_norm}) *norm = resolved(*norm, p.dtype);
+  p.q8_out.type = resolve_dtype(p.q8_out.type, DType::fp8_e4m3);
+  return p;
+}
+
 namespace {
 
 constexpr const char* kName = "attention_prologue";
@@ -40,14 +49,15 @@ Status check_enum(const char* name, Enum value, Enum last, const char* supported
 }
 
 struct NormNames {
-  const char *norm, *placement, *kind, *scope, *eps, *weight_offset;
+  const char *norm, *placement, *kind, *scope, *eps, *weight_offset, *weight_type;
 };
 
-Status check_norm(const NormNames& names, const HeadNorm& norm, int64_t head_dim) {
+Status check_norm(const NormNames& names, const HeadNorm& norm, int64_t head_dim, DType dtype) {
   PROLOGUE_RETURN_IF_ERROR(
       check_enum(names.placement, norm.placement, NormPlacement::after_rope, "none, before_rope and after_rope"));
   PROLOGUE_RETURN_IF_ERROR(check_enum(names.kind, norm.kind, NormKind::layer, "rms and layer"));
   PROLOGUE_RETURN_IF_ERROR(check_enum(names.scope, norm.scope, NormScope::token, "head and token"));
+  PROLOGUE_RETURN_IF_ERROR(check_weight_type(kName, names.weight_type, norm, dtype));
   if (norm.placement == NormPlacement::none) {
     if (norm.weight == nullptr && norm.bias == nullptr) return {};
     return invalid_argument(kName, ": ", names.norm, " has a weight or bias, but its placement is none");
@@ -65,20 +75,18 @@ Status check_norm(const NormNames& names, const HeadNorm& norm, int64_t head_dim
                           ": it must be 0 or head_dim, ", head_dim);
 }
 
-// Q and K have the same norm, V a simple one.
+// Q and K have any norms, V a simple one.
 Status check_norms(const AttentionPrologueParams& p) {
   const HeadNorm &q = p.q_norm, &k = p.k_norm, &v = p.v_norm;
   PROLOGUE_RETURN_IF_ERROR(check_norm(
-      {"q_norm", "q_norm.placement", "q_norm.kind", "q_norm.scope", "q_norm.eps", "q_norm.weight_offset"}, q, p.head_dim));
+      {"q_norm", "q_norm.placement", "q_norm.kind", "q_norm.scope", "q_norm.eps", "q_norm.weight_offset", "q_norm.weight_type"},
+      q, p.head_dim, p.dtype));
   PROLOGUE_RETURN_IF_ERROR(check_norm(
-      {"k_norm", "k_norm.placement", "k_norm.kind", "k_norm.scope", "k_norm.eps", "k_norm.weight_offset"}, k, p.head_dim));
+      {"k_norm", "k_norm.placement", "k_norm.kind", "k_norm.scope", "k_norm.eps", "k_norm.weight_offset", "k_norm.weight_type"},
+      k, p.head_dim, p.dtype));
   PROLOGUE_RETURN_IF_ERROR(check_norm(
-      {"v_norm", "v_norm.placement", "v_norm.kind", "v_norm.scope", "v_norm.eps", "v_norm.weight_offset"}, v, v_head_dim(p)));
-  const bool both = p.num_q_heads > 0 && p.num_kv_heads > 0;
-  if (both && (q.placement != k.placement || q.kind != k.kind || q.scope != k.scope || q.eps != k.eps ||
-               q.weight_offset != k.weight_offset)) {
-    return unsupported(kName, ": q_norm and k_norm differ: supported is one norm for both, with weights and biases of their own");
-  }
+      {"v_norm", "v_norm.placement", "v_norm.kind", "v_norm.scope", "v_norm.eps", "v_norm.weight_offset", "v_norm.weight_type"},
+      v, v_head_dim(p), p.dtype));
   if (v.placement == NormPlacement::none) return {};
   if (v.kind == NormKind::rms && v.scope == NormScope::head && v.weight == nullptr) return {};
   return unsupported(kName, ": v_norm has a weight, or is not rms over a head: supported is rms over a head, without a weight");
@@ -161,6 +169,9 @@ Status check_presence(const AttentionPrologueParams& p) {
     return unsupported(kName, ": q8_out.scaling is ", static_cast<int32_t>(p.q8_out.scaling),
                        ": supported are tensor and token_head");
   }
+  if (q8 && !dtype_is_fp8(p.q8_out.type)) {
+    return unsupported(kName, ": q8_out.type is ", dtype_text(p.q8_out.type), ": supported are fp8_e4m3 and fp8_e5m2");
+  }
   if (p.num_kv_heads == 0) return {};
   if (p.k.data == nullptr && p.v.data == nullptr)
     return invalid_argument(kName, ": k and v are both null, but num_kv_heads is ", p.num_kv_heads);
@@ -214,10 +225,11 @@ Status add_inputs(const AttentionPrologueParams& p, RegionChecks& regions) {
   PROLOGUE_RETURN_IF_ERROR(optional("bias.v", p.bias.v, v_heads * v_head_dim(p), size));
   const int64_t q_weights = (p.q_norm.weight_head_stride == 0 ? 1 : p.num_q_heads) * p.head_dim;
   const int64_t k_weights = (p.k_norm.weight_head_stride == 0 ? 1 : p.num_kv_heads) * p.head_dim;
-  PROLOGUE_RETURN_IF_ERROR(optional("q_norm.weight", p.q_norm.weight, q_weights, size));
-  PROLOGUE_RETURN_IF_ERROR(optional("k_norm.weight", p.k_norm.weight, k_weights, size));
-  PROLOGUE_RETURN_IF_ERROR(optional("q_norm.bias", p.q_norm.bias, q_weights, size));
-  PROLOGUE_RETURN_IF_ERROR(optional("k_norm.bias", p.k_norm.bias, k_weights, size));
+  const int64_t q_weight_size = dtype_size(p.q_norm.weight_type), k_weight_size = dtype_size(p.k_norm.weight_type);
+  PROLOGUE_RETURN_IF_ERROR(optional("q_norm.weight", p.q_norm.weight, q_weights, q_weight_size));
+  PROLOGUE_RETURN_IF_ERROR(optional("k_norm.weight", p.k_norm.weight, k_weights, k_weight_size));
+  PROLOGUE_RETURN_IF_ERROR(optional("q_norm.bias", p.q_norm.bias, q_weights, q_weight_size));
+  PROLOGUE_RETURN_IF_ERROR(optional("k_norm.bias", p.k_norm.bias, k_weights, k_weight_size));
 
   const Rope& r = p.rope;
   if (r.rotary_dim == 0) return {};
@@ -316,12 +328,6 @@ Status add_all(const AttentionPrologueParams& p, RegionChecks& regions) {
   return add_outputs(p, regions);
 }
 
-AttentionPrologueParams resolved(const AttentionPrologueParams& params) {
-  AttentionPrologueParams p = params;
-  p.cache = resolved(p.cache, p.dtype);
-  return p;
-}
-
 Status validate_resolved(const AttentionPrologueParams& p) {
   constexpr int64_t kMaxHeads = 65536;
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_tokens", p.num_tokens, 0, INT32_MAX));
@@ -332,10 +338,7 @@ Status validate_resolved(const AttentionPrologueParams& p) {
   }
   PROLOGUE_RETURN_IF_ERROR(check_dtype(kName, "dtype", p.dtype));
   PROLOGUE_RETURN_IF_ERROR(check_rope(p));
-  if (p.cache.v.head_dim < 0 || p.cache.v.head_dim > 576 || p.cache.v.head_dim % 2 != 0) {
-    return unsupported(kName, ": cache.v.head_dim is ", p.cache.v.head_dim,
-                       ": supported is every even number in 2..576, or 0 = head_dim");
-  }
+  PROLOGUE_RETURN_IF_ERROR(check_v_head_dim(kName, p.cache));
   PROLOGUE_RETURN_IF_ERROR(check_norms(p));
   PROLOGUE_RETURN_IF_ERROR(check_query_scale(kName, p.q_scale));
   PROLOGUE_RETURN_IF_ERROR(check_enum("rounding", p.rounding, Rounding::per_step, "once and per_step"));
@@ -381,6 +384,7 @@ Status check_run(const AttentionPrologueParams& a, const AttentionPrologueParams
     plan.present(name, "weight", x.weight, y.weight);
     plan.same(name, "weight_head_stride", x.weight_head_stride, y.weight_head_stride);
     plan.present(name, "bias", x.bias, y.bias);
+    plan.same(name, "weight_type", x.weight_type, y.weight_type);
   };
   norms("q_norm", a.q_norm, b.q_norm);
   norms("k_norm", a.k_norm, b.k_norm);
@@ -440,6 +444,7 @@ Status check_run(const AttentionPrologueParams& a, const AttentionPrologueParams
   plan.same("q8_out", "head_stride", a.q8_out.head_stride, b.q8_out.head_stride);
   plan.same("q8_out.scaling", a.q8_out.scaling, b.q8_out.scaling);
   plan.present("q8_out.scale", a.q8_out.scale, b.q8_out.scale);
+  plan.same("q8_out.type", a.q8_out.type, b.q8_out.type);
 
   const PagedKvView &c = a.cache, &d = b.cache;
   const auto side = [&](const char* name, const PagedHeads& x, const PagedHeads& y) {

@@ -73,7 +73,7 @@ enum class NormPlacement : int32_t { none = 0, before_rope, after_rope };
 enum class NormKind : int32_t { rms = 0, layer };
 enum class NormScope : int32_t { head = 0, token };  // token: one norm over all heads of the token (OLMo 2); rms only
 
-// The norm of each head of one of Q, K and V.
+// The norm of each head of one of Q, K and V; each of them has its own.
 //   rms:    x / sqrt(mean(x^2) + eps) * (weight_offset + w)
 //   layer:  (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * (weight_offset + w) + b
 struct HeadNorm {
@@ -81,10 +81,11 @@ struct HeadNorm {
   NormKind kind = NormKind::rms;
   NormScope scope = NormScope::head;
   float eps = 1e-6f;
-  float weight_offset = 0.0f;      // 1 for Gemma, whose model files hold w - 1
-  const void* weight = nullptr;    // dtype; null = no weight: x is multiplied by 1
-  int64_t weight_head_stride = 0;  // 0: one [head_dim] for all heads; head_dim: [heads, head_dim]
-  const void* bias = nullptr;      // layer only; same stride as the weight
+  float weight_offset = 0.0f;        // 1 for Gemma, whose model files hold w - 1
+  const void* weight = nullptr;      // null = no weight: x is multiplied by 1
+  int64_t weight_head_stride = 0;    // 0: one [head_dim] for all heads; head_dim: [heads, head_dim]
+  const void* bias = nullptr;        // layer only; same stride as the weight
+  DType weight_type = DType::unset;  // of weight and bias: dtype (unset means that) or float32
 };
 
 // The position and slot of each token: given, or derived in the kernel from arrays that a step of attention needs too.
@@ -125,13 +126,15 @@ struct QueryScale {
   float b = 1.0f;
 };
 
-// Q as fp8 e4m3 instead of q_out (which is then null): x / scale is stored. A scale per token and head is computed (amax / 448).
+// Q as fp8 instead of q_out (which is then null): x / scale is stored. A scale per token and head is computed (amax / 448 for e4m3,
+// amax / 57344 for e5m2).
 struct QuantizedQuery {
   void* data = nullptr;  // [num_tokens, num_q_heads, head_dim] bytes; null = q_out is written instead
   int64_t token_stride = 0;
   int64_t head_stride = 0;
   KvScaling scaling = KvScaling::tensor;  // tensor or token_head
   float* scale = nullptr;                 // [1], or [num_tokens, num_q_heads]
+  DType type = DType::unset;              // fp8_e4m3 (unset means that) or fp8_e5m2
 };
 
 enum class Rounding : int32_t { once = 0, per_step };
@@ -140,7 +143,7 @@ struct AttentionPrologueParams {
   int64_t num_tokens = 0;
   int64_t num_q_heads = 0;
   int64_t num_kv_heads = 0;
-  int64_t head_dim = 0;  // even, 2..576
+  int64_t head_dim = 0;  // even, 2..1024 (kMaxHeadDim); so is that of V
   DType dtype = DType::unset;
 
   HeadsView q;
@@ -150,7 +153,7 @@ struct AttentionPrologueParams {
   HeadsView k_rope;
   QkvBias bias;
   HeadNorm q_norm;
-  HeadNorm k_norm;  // where Q and K have norms, these differ in weight and bias only
+  HeadNorm k_norm;  // Q and K have norms of their own, which may differ in everything; or only one of them has any
   HeadNorm v_norm;  // rms over a head, without weight and bias (Gemma 4)
   Rope rope;
   TokenPlaces places;

@@ -96,13 +96,17 @@ class Prologue {
     if (q8.data == nullptr) return store_head(head, head_at<T>(p_.q_out, t, h));
     HeadScale scale;
     if (q8.scaling == KvScaling::token_head) {
-      scale = scale_for(head.values, head.width, DType::fp8_e4m3);
+      scale = scale_for(head.values, head.width, q8.type);
       q8.scale[t * p_.num_q_heads + h] = scale.scale;
     } else {
       scale = given_scale(*q8.scale);
     }
     uint8_t* y = static_cast<uint8_t*>(q8.data) + t * q8.token_stride + h * q8.head_stride;
-    quantize_values<DType::fp8_e4m3>(head.values, head.width, scale.reciprocal, y);
+    if (q8.type == DType::fp8_e5m2) {
+      quantize_values<DType::fp8_e5m2>(head.values, head.width, scale.reciprocal, y);
+    } else {
+      quantize_values<DType::fp8_e4m3>(head.values, head.width, scale.reciprocal, y);
+    }
   }
 
   static void store_kv(const MutableHeadsView& out, const PagedHeads& side, const ResolvedToken& token, int64_t t, int64_t h,

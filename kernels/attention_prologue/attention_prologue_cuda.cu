@@ -83,7 +83,7 @@ Status launch_general(const Family& instance, const AttentionPrologueParams& p, 
   fill(p, int64_t{instance.vector}, args);
   const int64_t lanes = padded_lanes(units_of_all(p, instance.vector));
   const int64_t all = args.tensors[0].heads + args.tensors[1].heads + args.tensors[2].heads;
-  const bool over_token = normed(p) && norm_of(p).scope == NormScope::token;
+  const bool over_token = normed_over_token(p);
   const int64_t max_rows = lanes > 32 ? 1 : (over_token ? 256 : 128) / lanes;
   const int64_t rows = fill_warps(std::min(max_rows, all), lanes);
   const int64_t blocks = over_token ? 1 : std::min(ceil_divide(all, rows), kMaxBlocksOfToken);
@@ -158,25 +158,21 @@ std::string instance_name(const Family& family, const Instance& instance) {
 }  // namespace
 
 std::vector<KernelInstance<AttentionPrologueParams>> instances_of(const AttentionPrologueParams& unresolved) {
-  const auto resolve = [](AttentionPrologueParams p) {
-    p.cache = resolved(p.cache, p.dtype);
-    return p;
-  };
-  const AttentionPrologueParams params = resolve(unresolved);
+  const AttentionPrologueParams params = resolved(unresolved);
   std::vector<KernelInstance<AttentionPrologueParams>> list;
   const int64_t vector = widest_vector(params);
   for (const Family& family : families_of(params.dtype)) {
     if (!serves(family, vector, params)) continue;
     if (family.general != nullptr) {
-      list.push_back({family_name(family), kAnyTokens, [&family, resolve](const AttentionPrologueParams& p, cudaStream_t stream) {
-                        return launch_general(family, resolve(p), stream);
+      list.push_back({family_name(family), kAnyTokens, [&family](const AttentionPrologueParams& p, cudaStream_t stream) {
+                        return launch_general(family, resolved(p), stream);
                       }});
     }
     for (const Instance& instance : family.instances) {
       if (!lanes_fit(params, family.features, instance)) continue;
       list.push_back({instance_name(family, instance), instance.max_tokens,
-                      [&family, &instance, resolve](const AttentionPrologueParams& p, cudaStream_t stream) {
-                        return launch_lean(family, instance, resolve(p), stream);
+                      [&family, &instance](const AttentionPrologueParams& p, cudaStream_t stream) {
+                        return launch_lean(family, instance, resolved(p), stream);
                       }});
     }
   }

@@ -1,13 +1,16 @@
 // What is behind the prologue and its stages. Internal.
 //   validate        every check of the operation
 //   run_validated   runs a call that validate() accepts; checks nothing
-//   cpu::, cuda::   the backends; the call is valid and not empty, and cache.type is resolved
+//   cpu::, cuda::   the backends; the call is valid and not empty, and resolved
 #pragma once
 
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
 #include <prologue/kernels/attention_prologue/stages.h>
 
 namespace prologue {
+
+// With the types that unset stands for: of the cache, of the norms' weights, of q8_out.
+AttentionPrologueParams resolved(const AttentionPrologueParams& params);
 
 PROLOGUE_API Status validate(const AttentionPrologueParams& params, const Execution& execution);
 PROLOGUE_API Status validate(const AddBiasParams& params, const Execution& execution);

@@ -108,6 +108,24 @@ struct GeneralToken : ResolvedToken {
   float sums[2];  // of the squares of all heads of q and of k, where the norm is over the token
 };
 
+// A unit of an array of float32.
+template <int V>
+__device__ inline UnitValues<V> load_floats(const char* values, const UnitPlace& place) {
+  constexpr int kFloats = V < 4 ? V : 4;  // of a load
+  UnitValues<V> unit = {};
+  const auto load = [&](int channel, float* to) {
+#pragma unroll
+    for (int i = 0; i < V; i += kFloats) {
+      const Bytes<kFloats* 4> floats = load_bytes<kFloats * 4, false>(reinterpret_cast<const float*>(values) + channel + i);
+#pragma unroll
+      for (int j = 0; j < kFloats; ++j) to[i + j] = __uint_as_float(floats.words[j]);
+    }
+  };
+  if (place.has_a) load(place.a, unit.x);
+  if (place.has_b) load(place.b, unit.x + V);
+  return unit;
+}
+
 // The steps of a head. A head that is not there (`active` false) has no channels.
 template <class T, int V>
 struct GeneralSteps : NoSteps<T, V> {
@@ -153,10 +171,14 @@ struct GeneralSteps : NoSteps<T, V> {
   __device__ float inverse_count() const { return extras.inverse_count; }
   __device__ float eps() const { return extras.eps; }
   __device__ bool weighted() const { return extras.weight != nullptr; }
-  __device__ Unit<T, V> weight() const { return load(extras.weight + at.head * extras.weight_head); }
+  __device__ UnitValues<V> weights(const char* values) const {
+    const char* of_head = values + at.head * extras.weight_head;
+    return extras.weight_type == DType::f32 ? load_floats<V>(of_head, place) : widen<T, V>(load(of_head));
+  }
+  __device__ UnitValues<V> weight() const { return weights(extras.weight); }
   __device__ float weight_offset() const { return extras.weight_offset; }
   __device__ bool norm_biased() const { return extras.norm_bias != nullptr; }
-  __device__ Unit<T, V> norm_bias() const { return load(extras.norm_bias + at.head * extras.weight_head); }
+  __device__ UnitValues<V> norm_bias() const { return weights(extras.norm_bias); }
   __device__ bool rotates() const { return extras.rotates != 0 && token.rotated && place.pair >= 0; }
   __device__ UnitAngles<V> angles() const { return token.angles_of_pairs; }
   __device__ RopeStyle style() const { return extras.layout.style; }
@@ -224,7 +246,7 @@ __device__ inline AsymmetricScale computed_asymmetric_scale(const UnitValues<V>&
   return asymmetric_scale(from_ordered_bits(~inverted), from_ordered_bits(largest));
 }
 
-inline constexpr int kMaxGeneralThreads = 512;
+inline constexpr int kMaxGeneralThreads = kMaxLanes;
 
 struct GeneralShared {
   float sums[2][kMaxLanes];

@@ -146,6 +146,7 @@ struct WarpLanes {
 // ---- a part of a warp, or several warps -------------------------------------------------------------------------------------
 
 inline constexpr int kMaxLanes = 512;
+static_assert(2 * kMaxLanes >= kMaxHeadDim, "units of two channels at least");
 
 // Units in any layout, one head at a time. A head of more than 32 lanes has the block to itself; all threads of the block must be
 // here.

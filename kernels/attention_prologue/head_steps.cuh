@@ -25,10 +25,10 @@ struct NoSteps {
   __device__ static float inverse_count() { return 0.0f; }  // of the channels
   __device__ static float eps() { return 0.0f; }
   __device__ static bool weighted() { return false; }
-  __device__ static Unit<T, V> weight() { return {}; }
+  __device__ static Unit<T, V> weight() { return {}; }  // or UnitValues<V>
   __device__ static float weight_offset() { return 0.0f; }
   __device__ static bool norm_biased() { return false; }
-  __device__ static Unit<T, V> norm_bias() { return {}; }
+  __device__ static UnitValues<V> norm_bias() { return {}; }
 
   __device__ static bool rotates() { return false; }  // this unit
   __device__ static UnitAngles<V> angles() { return {}; }
@@ -73,8 +73,8 @@ __device__ inline void normalise(UnitValues<V> (&x)[kHeads], const Steps& s, con
 #pragma unroll
   for (int n = 0; n < kHeads; ++n) {
     multiply<V>(x[n], inverse[n]);
-    if (s.weighted()) multiply_weight<T, V>(x[n], s.weight(), s.weight_offset());
-    if (s.norm_biased()) add_bias<T, V>(x[n], s.norm_bias());
+    if (s.weighted()) multiply_weight(x[n], s.weight(), s.weight_offset());
+    if (s.norm_biased()) add<V>(x[n], s.norm_bias());
   }
   round_step<T, V>(x, s);
 }

@@ -32,7 +32,7 @@ struct HeadSteps {
   int64_t num_heads = 0;
   int64_t width = 0;
   const T* bias = nullptr;
-  HeadNorm norm;
+  HeadNorm norm;           // resolved
   float token_sum = 0.0f;  // of the squares of all heads, for a norm over the token
   RotationRow rotation;    // of the token at hand
   float factor = 1.0f;     // the Q scale
@@ -76,6 +76,18 @@ void round_step(float* x, const HeadSteps<T>& s) {
   }
 }
 
+// Calls f with the weights, or biases, of head h: elements of T or of float32.
+template <class T, class F>
+void with_weights(const void* values, const HeadNorm& norm, int64_t h, const F& f) {
+  if (values == nullptr) return;
+  const int64_t at = h * norm.weight_head_stride;
+  if (norm.weight_type == DType::f32) {
+    f(static_cast<const float*>(values) + at);
+  } else {
+    f(static_cast<const T*>(values) + at);
+  }
+}
+
 // x -> (x - mean) / root mean square * (offset + weight) + bias; RMS: mean 0
 template <class T>
 void normalise(float* x, const HeadSteps<T>& s, int64_t h) {
@@ -88,14 +100,12 @@ void normalise(float* x, const HeadSteps<T>& s, int64_t h) {
   }
   const float inverse = inverse_root_mean(of_token ? s.token_sum : square_sum(x, s.width), inverse_count, norm.eps);
   for (int64_t i = 0; i < s.width; ++i) x[i] *= inverse;
-  if (norm.weight != nullptr) {
-    const T* weight = static_cast<const T*>(norm.weight) + h * norm.weight_head_stride;
+  with_weights<T>(norm.weight, norm, h, [&](const auto* weight) {
     for (int64_t i = 0; i < s.width; ++i) x[i] *= norm.weight_offset + to_float(weight[i]);
-  }
-  if (norm.bias != nullptr) {
-    const T* bias = static_cast<const T*>(norm.bias) + h * norm.weight_head_stride;
+  });
+  with_weights<T>(norm.bias, norm, h, [&](const auto* bias) {
     for (int64_t i = 0; i < s.width; ++i) x[i] += to_float(bias[i]);
-  }
+  });
   round_step(x, s);
 }
 

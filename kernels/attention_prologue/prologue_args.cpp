@@ -113,11 +113,13 @@ void fill(const AttentionPrologueParams& p, int features, LeanArgs& args) {
   q.weight = bytes_of(p.q_norm.weight);
   k.weight = bytes_of(p.k_norm.weight);
   v.weight = q.heads > 0 ? q.weight : k.weight;  // read, but not used
-  for (LeanTensor* tensor : {&q, &k}) {
-    tensor->eps = norm_of(p).eps;
-    tensor->weight_offset = norm_of(p).weight_offset;
-    tensor->inverse_count = 1.0f / static_cast<float>(p.head_dim);
-  }
+  const auto norm = [&](LeanTensor& tensor, const HeadNorm& n) {
+    tensor.eps = n.eps;
+    tensor.weight_offset = n.weight_offset;
+    tensor.inverse_count = 1.0f / static_cast<float>(p.head_dim);
+  };
+  norm(q, p.q_norm);
+  norm(k, p.k_norm);
 
   const auto scale = [](LeanTensor& tensor, DType type, KvScaling scaling, float* scales, const PageStrides& strides) {
     tensor.store = type;
@@ -133,7 +135,7 @@ void fill(const AttentionPrologueParams& p, int features, LeanArgs& args) {
     }
   };
   if (p.q8_out.data != nullptr) {
-    scale(q, DType::fp8_e4m3, p.q8_out.scaling, p.q8_out.scale, {0, p.num_q_heads, 1});
+    scale(q, p.q8_out.type, p.q8_out.scaling, p.q8_out.scale, {0, p.num_q_heads, 1});
   }
   const auto scale_side = [&](LeanTensor& tensor, const PagedHeads& side) {
     if (side.format.type != p.dtype) scale(tensor, side.format.type, side.format.scaling, side.scale, side.scale_strides);
@@ -163,7 +165,6 @@ void fill(const AttentionPrologueParams& p, int64_t vector, GeneralArgs& args) {
   v.bias = bytes_of(p.bias.v);
 
   const auto norm = [&](TensorExtras& extras, const HeadNorm& n, int64_t heads, int64_t head_dim) {
-    if (n.placement == NormPlacement::none) return;
     extras.norm = n.placement;
     extras.norm_kind = n.kind;
     extras.norm_scope = n.scope;
@@ -172,11 +173,12 @@ void fill(const AttentionPrologueParams& p, int64_t vector, GeneralArgs& args) {
     extras.inverse_count = 1.0f / static_cast<float>(n.scope == NormScope::token ? heads * head_dim : head_dim);
     extras.weight = bytes_of(n.weight);
     extras.norm_bias = bytes_of(n.bias);
-    extras.weight_head = bytes_of<int64_t>(n.weight_head_stride, bits);
+    extras.weight_type = n.weight_type;
+    extras.weight_head = bytes_of<int64_t>(n.weight_head_stride, dtype_bits(n.weight_type));
   };
-  norm(q, p.q_norm, p.num_q_heads, p.head_dim);
-  norm(k, p.k_norm, p.num_kv_heads, p.head_dim);
-  norm(v, p.v_norm, p.num_kv_heads, v_head_dim(p));
+  if (q_normed(p)) norm(q, p.q_norm, p.num_q_heads, p.head_dim);
+  if (k_normed(p)) norm(k, p.k_norm, p.num_kv_heads, p.head_dim);
+  if (has_v(p) && normed(p.v_norm)) norm(v, p.v_norm, p.num_kv_heads, v_head_dim(p));
 
   const auto layout = [&](TensorExtras& extras, int64_t head_dim, bool rotates) {
     extras.rotates = rotates ? 1 : 0;
@@ -204,7 +206,7 @@ void fill(const AttentionPrologueParams& p, int64_t vector, GeneralArgs& args) {
   v.second_head = bytes_of<int64_t>(p.v_out.head_stride, bits);
 
   if (p.q8_out.data != nullptr) {
-    q.store = DType::fp8_e4m3;
+    q.store = p.q8_out.type;
     fill_scale(q, p.q8_out.scaling, p.q8_out.scale, {0, p.num_q_heads, 1});
   }
   const auto store = [&](TensorExtras& extras, const PagedHeads& side) {

@@ -140,6 +140,7 @@ struct TensorExtras {
   NormPlacement norm = NormPlacement::none;
   NormKind norm_kind = NormKind::rms;
   NormScope norm_scope = NormScope::head;
+  DType weight_type = DType::unset;  // of weight and norm_bias
   float eps = 0.0f;
   float weight_offset = 0.0f;
   float inverse_count = 0.0f;  // of the channels of a norm

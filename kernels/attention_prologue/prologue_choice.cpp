@@ -43,11 +43,12 @@ bool fits(const AttentionPrologueParams& p, int64_t vector) {
   Alignment a = {vector};
   const int64_t rotary = p.rope.rotary_dim;
   a.strides({p.head_dim - rotary, rotary > 0 ? pairs_of_block(p.rope) : 0, rotary > 0 ? p.rope.rotary_offset : 0});
-  if (normed(p)) {
-    a.strides({p.head_dim / 2});
-    for (const void* values : {p.q_norm.weight, p.k_norm.weight, p.q_norm.bias, p.k_norm.bias}) a.pointer(values, bits);
-    a.strides({p.q_norm.weight_head_stride, p.k_norm.weight_head_stride});
-  }
+  const auto norm = [&](const HeadNorm& of) {
+    a.strides({p.head_dim / 2, of.weight_head_stride});
+    for (const void* values : {of.weight, of.bias}) a.pointer(values, dtype_bits(of.weight_type));
+  };
+  if (q_normed(p)) norm(p.q_norm);
+  if (k_normed(p)) norm(p.k_norm);
   if (p.num_q_heads > 0) {
     a.heads(p.q, bits);
     a.heads(p.q_rope, bits);
@@ -149,12 +150,14 @@ int features_of(const AttentionPrologueParams& p, int64_t vector) {
     if (!q_and_k_have(p.bias.q, p.bias.k) || (has_v(p) && p.bias.v == nullptr)) return -1;
     features |= kBias;
   }
-  if (normed(p)) {
-    const HeadNorm& n = norm_of(p);
-    if (n.placement != NormPlacement::before_rope || n.kind != NormKind::rms || n.scope != NormScope::head) return -1;
-    if ((features & kLayouts) != 0 || !q_and_k_have(p.q_norm.weight, p.k_norm.weight)) return -1;
-    if (p.q_norm.weight_head_stride != 0 || p.k_norm.weight_head_stride != 0) return -1;
-    if (p.num_q_heads == 0 && !has_k(p)) return -1;
+  if (q_normed(p) || k_normed(p)) {  // those of Q and K that there are, in the same way
+    const auto can = [&](const HeadNorm& n) {
+      return n.placement == NormPlacement::before_rope && n.kind == NormKind::rms && n.scope == NormScope::head &&
+             n.weight != nullptr && n.weight_head_stride == 0 && n.weight_type == p.dtype;
+    };
+    const HeadNorm &q = p.q_norm, &k = p.k_norm;
+    if ((features & kLayouts) != 0 || (p.num_q_heads > 0 && !can(q)) || (has_k(p) && !can(k))) return -1;
+    if (p.num_q_heads > 0 && has_k(p) && (q.eps != k.eps || q.weight_offset != k.weight_offset)) return -1;
     features |= kNorm;
   }
   if (p.q8_out.data != nullptr) features |= scales_of(p.q8_out.scaling);

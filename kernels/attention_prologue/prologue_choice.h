@@ -9,9 +9,13 @@ namespace prologue::cuda {
 
 inline bool has_k(const AttentionPrologueParams& p) { return p.num_kv_heads > 0 && p.k.data != nullptr; }
 inline bool has_v(const AttentionPrologueParams& p) { return p.num_kv_heads > 0 && p.v.data != nullptr; }
-// The norm of Q and K; weights and biases are those of each.
-inline const HeadNorm& norm_of(const AttentionPrologueParams& p) { return p.num_q_heads > 0 ? p.q_norm : p.k_norm; }
-inline bool normed(const AttentionPrologueParams& p) { return norm_of(p).placement != NormPlacement::none; }
+inline bool normed(const HeadNorm& norm) { return norm.placement != NormPlacement::none; }
+inline bool q_normed(const AttentionPrologueParams& p) { return p.num_q_heads > 0 && normed(p.q_norm); }
+inline bool k_normed(const AttentionPrologueParams& p) { return has_k(p) && normed(p.k_norm); }
+// Q or K has a norm over the whole token.
+inline bool normed_over_token(const AttentionPrologueParams& p) {
+  return (q_normed(p) && p.q_norm.scope == NormScope::token) || (k_normed(p) && p.k_norm.scope == NormScope::token);
+}
 
 // cos and sin are the halves of one float32 table [rows, rotary_dim].
 inline bool one_table(const Rope& rope) {

@@ -1,6 +1,7 @@
 #include <prologue/kernels/attention_prologue/stages.h>
 
 #include <prologue/kernels/attention_prologue/backends.h>
+#include <prologue/kernels/attention_prologue/head_norm.h>
 #include <prologue/kernels/attention_prologue/query_scale.h>
 #include <prologue/kernels/base/host/dispatch.h>
 #include <prologue/kernels/base/host/view_checks.h>
@@ -32,7 +33,7 @@ Status validate(const QkNormParams& p, const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_heads", p.num_heads, 1, 65536));
   PROLOGUE_RETURN_IF_ERROR(check_dtype(kName, "dtype", p.dtype));
   PROLOGUE_RETURN_IF_ERROR(check_head_and_rotary_dim(kName, p.head_dim, RopeStyle::neox, 0));
-  const HeadNorm& norm = p.norm;
+  const HeadNorm norm = resolved(p.norm, p.dtype);
   if ((norm.kind != NormKind::rms && norm.kind != NormKind::layer) ||
       (norm.scope != NormScope::head && norm.scope != NormScope::token)) {
     return unsupported(kName, ": kind is ", static_cast<int32_t>(norm.kind), " and scope ", static_cast<int32_t>(norm.scope),
@@ -42,6 +43,7 @@ Status validate(const QkNormParams& p, const Execution& execution) {
     return unsupported(kName, ": scope is token and kind is layer: over a whole token there is rms only");
   }
   if (norm.kind == NormKind::rms && norm.bias != nullptr) return invalid_argument(kName, ": bias is given, but kind is rms");
+  PROLOGUE_RETURN_IF_ERROR(check_weight_type(kName, "weight_type", norm, p.dtype));
   PROLOGUE_RETURN_IF_ERROR(check_positive(kName, "eps", norm.eps));
   PROLOGUE_RETURN_IF_ERROR(check_finite(kName, "weight_offset", norm.weight_offset));
   if (norm.weight_head_stride != 0 && norm.weight_head_stride != p.head_dim) {
@@ -52,12 +54,12 @@ Status validate(const QkNormParams& p, const Execution& execution) {
 
   PROLOGUE_RETURN_IF_ERROR(check_index_type(kName, "positions", p.positions));
   const int64_t weights = (norm.weight_head_stride == 0 ? 1 : p.num_heads) * p.head_dim;
+  const int64_t weight_size = dtype_size(norm.weight_type);
   const auto optional = [](const void* data, int64_t count) { return data == nullptr ? 0 : count; };
   RegionChecks regions(kName);
   PROLOGUE_RETURN_IF_ERROR(regions.read(heads_region("x", p.x, p.num_tokens, p.num_heads, p.head_dim, p.dtype)));
-  PROLOGUE_RETURN_IF_ERROR(
-      regions.read(array_region("weight", norm.weight, optional(norm.weight, weights), dtype_size(p.dtype))));
-  PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("bias", norm.bias, optional(norm.bias, weights), dtype_size(p.dtype))));
+  PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("weight", norm.weight, optional(norm.weight, weights), weight_size)));
+  PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("bias", norm.bias, optional(norm.bias, weights), weight_size)));
   PROLOGUE_RETURN_IF_ERROR(regions.read(index_region("positions", p.positions, optional(p.positions.data, p.num_tokens))));
   PROLOGUE_RETURN_IF_ERROR(regions.write(heads_region("y", p.y, p.num_tokens, p.num_heads, p.head_dim, p.dtype), "x"));
   return regions.check_all_apart();
@@ -103,10 +105,7 @@ Status validate(const KvWriteParams& params, const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(check_dtype(kName, "dtype", p.dtype));
   PROLOGUE_RETURN_IF_ERROR(check_head_and_rotary_dim(kName, p.head_dim, RopeStyle::neox, 0));
   const PagedKvView& c = p.cache;
-  if (c.v.head_dim < 0 || c.v.head_dim > 576 || c.v.head_dim % 2 != 0) {
-    return unsupported(kName, ": cache.v.head_dim is ", c.v.head_dim,
-                       ": supported is every even number in 2..576, or 0 = head_dim");
-  }
+  PROLOGUE_RETURN_IF_ERROR(check_v_head_dim(kName, c));
   if (p.num_tokens == 0) return {};
 
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "max_position", p.max_position, 0, int64_t{1} << 40));
@@ -145,7 +144,9 @@ Status run_validated(const AddBiasParams& params, const Execution& execution) {
 
 Status run_validated(const QkNormParams& params, const Execution& execution) {
   if (params.num_tokens == 0) return {};
-  return dispatch(execution, cpu::qk_norm, cuda::qk_norm, params);
+  QkNormParams p = params;
+  p.norm = resolved(p.norm, p.dtype);
+  return dispatch(execution, cpu::qk_norm, cuda::qk_norm, p);
 }
 
 Status run_validated(const QueryScaleParams& params, const Execution& execution) {

@@ -8,6 +8,9 @@
 
 namespace prologue {
 
+// Channels of a head in the prologue, its stages and the rotary operation, at most. paged_attention takes fewer.
+inline constexpr int64_t kMaxHeadDim = 1024;
+
 // [num_tokens, num_heads, head_dim] with contiguous channels; element (t, h, d) is at
 // data[t * token_stride + h * head_stride + d].
 struct HeadsView {

@@ -56,7 +56,7 @@ __device__ inline RotaryHead rotary_head_after(const RotaryParams& p, RotaryHead
 // The threads of a block first compute the rotations of its token together. Shared memory holds them in four arrays: cos_a,
 // sin_a, cos_b, sin_b. The next head is loaded while the current one is computed.
 template <class T, int V>
-__global__ void __launch_bounds__(kMaxRotaryThreads)
+__global__ void __launch_bounds__(kMaxRotaryThreads<V>, 1)
     general_rotary_kernel(const __grid_constant__ RotaryParams p, const __grid_constant__ RotaryFrequencies frequencies) {
   using A = RotaryArithmetic<T>;
   A* rotations = dynamic_shared<A>();

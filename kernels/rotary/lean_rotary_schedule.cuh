@@ -104,7 +104,7 @@ __device__ inline UnitPlace place_lean_unit(int unit, const HeadLayout& layout) 
 // kEvictFirst: what is touched is the first to leave the L2. The blocks of a token follow one another, so that memory is walked
 // from end to end.
 template <class T, int V, RopeStyle kStyle, bool kWhole, bool kEvictFirst>
-__global__ void __launch_bounds__(kMaxRotaryThreads) lean_rotary_kernel(const __grid_constant__ LeanRotaryArgs p) {
+__global__ void __launch_bounds__(kMaxRotaryThreads<V>) lean_rotary_kernel(const __grid_constant__ LeanRotaryArgs p) {
   using A = RotaryArithmetic<T>;
   const uint32_t s = p.first_token + blockIdx.y, b = blockIdx.z;
 

@@ -120,6 +120,11 @@ Status check_angles(const RotaryParams& p) {
   if (!given && a.width == RopeWidth::full) {
     return invalid_argument(kName, ": rope.width is full, but the angles are computed: they have a column for each pair");
   }
+  if (a.source == RopeSource::theta && p.rope.rotary_dim > 2 * kMaxFrequencies * p.rope.num_blocks) {
+    return unsupported(kName, ": rotary_dim is ", p.rope.rotary_dim, " in ", p.rope.num_blocks,
+                       " blocks: with theta a block has at most ", 2 * kMaxFrequencies,
+                       " channels; give inv_freq or a table instead");
+  }
   if (a.source == RopeSource::theta && !(std::isfinite(a.theta) && a.theta > 0.0)) {
     return invalid_argument(kName, ": rope.theta is ", a.theta, ": it must be finite and greater than 0");
   }

@@ -111,7 +111,7 @@ struct RotaryPositions {
 struct RotaryParams {
   int64_t batch = 1;
   int64_t seq_len = 0;
-  int64_t head_dim = 0;  // even, 2..576
+  int64_t head_dim = 0;  // even, 2..1024 (kMaxHeadDim)
   DType dtype = DType::unset;
   int64_t num_tensors = 0;  // 1 to 4
   RotaryTensor tensors[4];
@@ -128,7 +128,8 @@ struct RotaryParams {
 PROLOGUE_API Status validate(const RotaryParams& params);
 PROLOGUE_API Status rotary(const RotaryParams& params, const Execution& execution);
 
-// theta^(-2 * column / w) for each column, computed on the host: once for each call, or once for a plan.
+// theta^(-2 * column / w) for each column, computed on the host: once for each call, or once for a plan. So w is at most 576 where
+// the source is theta.
 struct RotaryFrequencies {
   double values[288];
 };

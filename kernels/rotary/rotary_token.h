@@ -14,8 +14,9 @@
 namespace prologue {
 
 inline constexpr int kMaxRotaryTensors = 4;
-inline constexpr int kMaxRotaryPairs = 288;
-static_assert(sizeof(RotaryFrequencies) == kMaxRotaryPairs * sizeof(double));
+inline constexpr int kMaxRotaryPairs = kMaxHeadDim / 2;
+// Of a block, where the source is theta: they travel as a kernel's parameters, which have 4 KiB.
+inline constexpr int kMaxFrequencies = sizeof(RotaryFrequencies) / sizeof(double);
 
 struct RotaryToken : Token {
   int64_t batch = 0;

@@ -9,7 +9,9 @@
 
 namespace prologue::cuda {
 
-inline constexpr int kMaxRotaryThreads = 288;  // a head of 576 channels, two a thread
+// Of a block: a head of 1024 channels, two a thread, or more with wider vectors.
+template <int V>
+inline constexpr int kMaxRotaryThreads = V == 1 ? kMaxRotaryPairs : 288;
 
 template <class T>
 using RotaryArithmetic = std::conditional_t<std::is_same_v<T, double>, double, float>;

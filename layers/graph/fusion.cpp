@@ -104,10 +104,6 @@ Steps steps_after(const Graph& graph, const Uses& uses, Value& value) {
   return steps;
 }
 
-bool same_norm(const HeadNorm& a, const HeadNorm& b) {
-  return a.kind == b.kind && a.scope == b.scope && a.eps == b.eps && a.weight_offset == b.weight_offset;
-}
-
 // Bound to the same.
 bool same_binding(const Binding& a, const Binding& b) {
   return a.to == b.to && a.index == b.index && a.column == b.column && a.table == b.table && a.member == b.member;
@@ -130,12 +126,9 @@ bool same_rope(const Step<RotaryParams>& of_a, const Step<RotaryParams>& of_b) {
          std::equal(bound_a.begin(), bound_a.end(), bound_b.begin(), bound_b.end(), same_binding);
 }
 
-// Q and K must have the same norm and rotation.
-bool treated_alike(const Steps& q, const Steps& k) {
-  if (static_cast<bool>(q.norm) != static_cast<bool>(k.norm) || static_cast<bool>(q.rope) != static_cast<bool>(k.rope))
-    return false;
-  if (q.norm && (!same_norm(q.norm.params->norm, k.norm.params->norm) || q.norm_after_rope != k.norm_after_rope)) return false;
-  return !q.rope || same_rope(q.rope, k.rope);
+// Q and K must have the same rotation, or none. Each has its own norm.
+bool rotated_alike(const Steps& q, const Steps& k) {
+  return static_cast<bool>(q.rope) == static_cast<bool>(k.rope) && (!q.rope || same_rope(q.rope, k.rope));
 }
 
 // kv_write must skip the tokens that the rotation of K skips.
@@ -299,7 +292,7 @@ std::optional<Chain> match_chain(const Graph& graph, const Uses& uses, int index
     chain.removed.push_back(uses.writer_of(chain.packed));
   }
   if (q && (chain.joint_bias || !chain.q.nodes.empty())) {
-    if (!chain.q.of_heads(chain.q_width / head_dim) || !treated_alike(chain.q, chain.k)) return {};
+    if (!chain.q.of_heads(chain.q_width / head_dim) || !rotated_alike(chain.q, chain.k)) return {};
     chain.q_out = q;
   }
 

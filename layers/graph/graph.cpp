@@ -329,12 +329,19 @@ Value GraphBuilder::heads_norm(const std::string& name, Value x, int64_t num_hea
     for (const Weight& weight : {norm.weight, norm.bias}) {
       if (!weight) continue;
       if (weight.rows > 1) p.norm.weight_head_stride = weight.cols;
-      if ((weight.rows == 1 || weight.rows == num_heads) && weight.cols == p.head_dim && weight.dtype == p.dtype) continue;
+      const bool of_type = weight.dtype == p.dtype || weight.dtype == DType::f32;
+      p.norm.weight_type = weight.dtype;
+      if ((weight.rows == 1 || weight.rows == num_heads) && weight.cols == p.head_dim && of_type) continue;
       check(invalid_argument(node.name, ": a norm's weight is [", weight.rows, ", ", weight.cols, "] ", dtype_name(weight.dtype),
-                             ": it must be [1, ", p.head_dim, "] or [", num_heads, ", ", p.head_dim, "] of ",
-                             dtype_name(p.dtype)));
+                             ": it must be [1, ", p.head_dim, "] or [", num_heads, ", ", p.head_dim, "] of ", dtype_name(p.dtype),
+                             p.dtype == DType::f32 ? "" : " or float32"));
     }
-    if (!norm.weight || !norm.bias || norm.weight.rows == norm.bias.rows) return;
+    if (!norm.weight || !norm.bias) return;
+    if (norm.weight.dtype != norm.bias.dtype) {
+      check(invalid_argument(node.name, ": the norm's weight is of ", dtype_name(norm.weight.dtype), " and its bias of ",
+                             dtype_name(norm.bias.dtype), ": they must have one type"));
+    }
+    if (norm.weight.rows == norm.bias.rows) return;
     check(invalid_argument(node.name, ": the norm's weight has ", norm.weight.rows, " rows and its bias ", norm.bias.rows,
                            ": they must have as many"));
   });

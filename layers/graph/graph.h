@@ -76,7 +76,7 @@ struct GraphRope {
 
 // A norm of the heads of Q, K or V and its weights.
 struct HeadsNorm {
-  HeadNorm norm = {};  // without pointers and stride: these follow from the weights
+  HeadNorm norm = {};  // without pointers, stride and weight_type: these follow from the weights
   Weight weight = {};  // [1, head_dim] for all heads, or [num_heads, head_dim]; may be none
   Weight bias = {};    // as the weight; layer norms only
 };

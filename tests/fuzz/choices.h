@@ -93,7 +93,7 @@ class Choices {
   }
   // Even, mostly small, sometimes that of a real model.
   int64_t head_dim() {
-    const int64_t real_ones[] = {64, 80, 96, 128, 192, 256, 512, 576};
+    const int64_t real_ones[] = {64, 80, 96, 128, 192, 256, 512, 576, 1024};
     if (hostile()) return absurd();
     return chance(16) ? pick(real_ones) : 2 * integer(1, 12);
   }

@@ -52,6 +52,9 @@ PrologueCase model_case(Random& random) {
   c.bias_q = c.bias_k = c.bias_v = percent(25);
   if (percent(40)) c.norm = percent(80) ? NormPlacement::before_rope : NormPlacement::after_rope;
   if (percent(20)) c.weight_offset = 1.0f;
+  c.float_weights = percent(20);
+  if (percent(10)) c.k_norm.emplace();  // only Q may have a norm
+  if (percent(10)) c.k_norm = c.norm_of_q(), c.norm = NormPlacement::none;
   c.style = percent(70) ? RopeStyle::neox : RopeStyle::interleaved;
   c.source = percent(70) ? RopeSource::table : percent(50) ? RopeSource::per_token : RopeSource::inv_freq;
   if (percent(15)) c.num_axes = 3, c.interleaved_axes = percent(50);
@@ -75,6 +78,7 @@ PrologueCase model_case(Random& random) {
     if (*c.kv_type == DType::uint4) c.scaling = KvScaling::token_head;
   }
   if (c.num_q_heads > 0 && !c.in_place && percent(15)) c.q8 = percent(50) ? KvScaling::tensor : KvScaling::token_head;
+  c.q8_e5m2 = percent(50);
   c.layout = percent(60) ? CacheLayout::nhd : static_cast<CacheLayout>(random.integer(0, 2));
   return c;
 }
@@ -85,8 +89,8 @@ PrologueCase real_case(Random& random, const Sizes& sizes) {
   const ModelHeads heads = random_heads(random);
   if (c.num_kv_heads > 0) c.num_kv_heads = heads.num_kv_heads;
   if (c.num_q_heads > 0) c.num_q_heads = heads.num_q_heads;
-  c.head_dim = heads.head_dim;
-  if (c.v_head_dim > 0) c.v_head_dim = 2 * random.integer(1, 288);
+  c.head_dim = random.integer(0, 15) > 0 ? heads.head_dim : 2 * random.integer(289, kMaxHeadDim / 2);
+  if (c.v_head_dim > 0) c.v_head_dim = 2 * random.integer(1, random.integer(0, 3) > 0 ? 288 : kMaxHeadDim / 2);
   c.rotary_dim = random.integer(0, 2) > 0 ? c.head_dim : 2 * random.integer(0, c.head_dim / 2);
   if (c.head_dim == 576 && random.integer(0, 1) == 0) c.rotary_dim = 64;
   if (!c.split_q && !c.split_k)
@@ -232,15 +236,18 @@ Outcome run_qk_norm(Backend backend, uint64_t seed, const Sizes& sizes) {
     if (random.integer(0, 2) == 0) p.norm.weight_offset = 1.0f;
     const bool per_head = random.integer(0, 2) == 0;
     const int64_t width = model.head_dim * (per_head ? heads : 1);
-    if (random.integer(0, 3) > 0)
-      p.norm.weight = arena.input(random.normals<T>(width)), p.norm.weight_head_stride = per_head ? model.head_dim : 0;
-    if (p.norm.kind == NormKind::layer && p.norm.weight != nullptr && random.integer(0, 1) == 0)
-      p.norm.bias = arena.input(random.normals<T>(width));
+    if (random.integer(0, 3) == 0) p.norm.weight_type = DType::f32;
+    const auto weights = [&]() -> const void* {
+      if (p.norm.weight_type == DType::f32) return arena.input(random.normals<float>(width));
+      return arena.input(random.normals<T>(width));
+    };
+    if (random.integer(0, 3) > 0) p.norm.weight = weights(), p.norm.weight_head_stride = per_head ? model.head_dim : 0;
+    if (p.norm.kind == NormKind::layer && p.norm.weight != nullptr && random.integer(0, 1) == 0) p.norm.bias = weights();
     if (random.integer(0, 1) == 0) p.positions = random_positions(arena, random, tokens, 9000);
     const Status status = arena.run([&](const Execution& execution) { return qk_norm(p, execution); });
     return outcome(str_cat(dtype_name(p.dtype), " ", rows.text, " kind=", static_cast<int>(p.norm.kind),
-                           " scope=", static_cast<int>(p.norm.scope), " weight=", p.norm.weight != nullptr, per_head,
-                           " bias=", p.norm.bias != nullptr),
+                           " scope=", static_cast<int>(p.norm.scope), " weight=", p.norm.weight != nullptr, per_head, " ",
+                           dtype_name(p.norm.weight_type), " bias=", p.norm.bias != nullptr),
                    status, arena, {output_of_heads("y", rows.y, element_of<T>())});
   });
 }

@@ -27,7 +27,7 @@ RotaryCase real_case(Random& random, const Sizes& sizes) {
   RotaryCase c;
   c.seed = random.bits() >> 32;
   const ModelHeads heads = random_heads(random);
-  c.head_dim = heads.head_dim;
+  c.head_dim = percent(94) ? heads.head_dim : 2 * random.integer(289, kMaxHeadDim / 2);
   c.tensors.clear();
   const bool plain = percent(60);
   const int64_t num_tensors = percent(70) ? 2 : random.integer(1, 4);
@@ -59,6 +59,7 @@ RotaryCase real_case(Random& random, const Sizes& sizes) {
   c.inverse = percent(25);
   c.tail = percent(70) ? RotaryTail::copy : static_cast<RotaryTail>(random.integer(0, 2));
   c.source = percent(50) ? RopeSource::table : kSources[random.integer(0, 3)];
+  if (c.source == RopeSource::theta && c.rotary_dim > 576 * c.num_blocks) c.source = RopeSource::inv_freq;
   const bool given = c.source == RopeSource::table || c.source == RopeSource::angles;
   c.type = percent(60) ? DType::f32 : kFloatTypes[random.integer(0, 3)];
   if (c.source == RopeSource::inv_freq) c.type = percent(50) ? DType::f32 : DType::f64;

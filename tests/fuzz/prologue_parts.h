@@ -144,6 +144,12 @@ inline bool valid_seqlens(const int32_t* cu_seqlens, int64_t num_seqs) {
   return true;
 }
 
+// Of a norm: unset, or float32.
+inline DType weight_type(Choices& choices) {
+  if (choices.hostile()) return choices.enumerator(DType::uint64);
+  return choices.chance(3) ? DType::f32 : DType::unset;
+}
+
 // Everything of the prologue. In a layer q, k, v and q_out are the layer's own, and the batch's arrays are always there.
 inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueParams& p, bool layer) {
   p.num_tokens = choices.size(0, 6);
@@ -171,7 +177,9 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
 
   Rope& r = p.rope;
   r.style = choices.enumerator(RopeStyle::interleaved);
-  const auto even = [&](int64_t high) { return high < 2 || high > 576 ? choices.size(0, 0) : choices.size(0, high / 2) / 2 * 2; };
+  const auto even = [&](int64_t high) {
+    return high < 2 || high > kMaxHeadDim ? choices.size(0, 0) : choices.size(0, high / 2) / 2 * 2;
+  };
   r.rotary_dim = choices.chance(6) ? 0 : choices.chance(2) ? p.head_dim : even(p.head_dim);
   r.rotary_offset = choices.chance(3) ? even(plus(p.head_dim, -std::max<int64_t>(r.rotary_dim, 0))) : 0;
   r.num_blocks = choices.chance(3) ? choices.size(1, 4) : 1;
@@ -246,6 +254,8 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
         const HeadStrides s = head_strides(choices, p.num_tokens, p.num_q_heads, p.head_dim);
         p.q8_out = {nullptr, s.token, s.head, choices.chance(2) ? KvScaling::tensor : KvScaling::token_head, nullptr};
         if (choices.hostile()) p.q8_out.scaling = choices.enumerator(KvScaling::token_head);
+        constexpr DType kTypes[] = {DType::unset, DType::fp8_e4m3, DType::fp8_e5m2};
+        p.q8_out.type = type_of(choices, kTypes);
         map.array("q8_out", p.q8_out.data, view_extent(p.q8_out, p.num_tokens, p.num_q_heads, p.head_dim, 8), Use::write);
         const bool computed = p.q8_out.scaling == KvScaling::token_head;
         map.array("q8_out.scale", p.q8_out.scale, dense(computed ? times(p.num_tokens, p.num_q_heads) : 1, 4),
@@ -266,24 +276,32 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
   optional("bias.q", p.bias.q, times(p.num_q_heads, p.head_dim));
   if (has_k) optional("bias.k", p.bias.k, times(p.num_kv_heads, p.head_dim));
   if (has_v) optional("bias.v", p.bias.v, times(p.num_kv_heads, v_width));
-  HeadNorm n;
-  n.placement = choices.enumerator(NormPlacement::after_rope);
-  if (n.placement != NormPlacement::none) {
+  const auto norm_of = [&] {
+    HeadNorm n;
+    n.placement = choices.enumerator(NormPlacement::after_rope);
+    if (n.placement == NormPlacement::none) return n;
     n.kind = choices.enumerator(NormKind::layer);
     n.scope = n.kind == NormKind::layer && !choices.hostile() ? NormScope::head : choices.enumerator(NormScope::token);
     n.eps = choices.real(1e-5f);
     n.weight_offset = choices.real(choices.chance(2) ? 0.0f : 1.0f);
-    p.q_norm = p.k_norm = n;
-    if (choices.hostile()) p.k_norm.eps = choices.real(1e-5f);
-    const auto weights = [&](const char* weight, const char* bias, HeadNorm& norm, int64_t heads) {
-      norm.weight_head_stride = choices.hostile() ? choices.absurd() : choices.chance(2) ? 0 : p.head_dim;
-      const int64_t count = times(norm.weight_head_stride == 0 ? 1 : heads, p.head_dim);
-      optional(weight, norm.weight, count);
-      if (n.kind == NormKind::layer || choices.hostile()) optional(bias, norm.bias, count);
+    return n;
+  };
+  p.q_norm = p.k_norm = norm_of();
+  if (choices.chance(3)) p.k_norm = norm_of();
+  const auto weights = [&](const char* weight, const char* bias, HeadNorm& norm, int64_t heads) {
+    if (norm.placement == NormPlacement::none) return;
+    norm.weight_type = weight_type(choices);
+    norm.weight_head_stride = choices.hostile() ? choices.absurd() : choices.chance(2) ? 0 : p.head_dim;
+    const int64_t count = times(norm.weight_head_stride == 0 ? 1 : heads, p.head_dim);
+    const DType of = float_type_of(resolve_dtype(norm.weight_type, p.dtype));
+    const auto add = [&](const char* name, const void*& data) {
+      if (choices.chance(3)) map.optional(name, data, dense(count, dtype_size(of)), Use::read, of);
     };
-    weights("q_norm.weight", "q_norm.bias", p.q_norm, p.num_q_heads);
-    weights("k_norm.weight", "k_norm.bias", p.k_norm, p.num_kv_heads);
-  }
+    add(weight, norm.weight);
+    if (norm.kind == NormKind::layer || choices.hostile()) add(bias, norm.bias);
+  };
+  weights("q_norm.weight", "q_norm.bias", p.q_norm, p.num_q_heads);
+  weights("k_norm.weight", "k_norm.bias", p.k_norm, p.num_kv_heads);
   if (choices.chance(4)) p.v_norm.placement = NormPlacement::before_rope, p.v_norm.eps = choices.real(1e-6f);
 
   r.inverse = choices.chance(3);

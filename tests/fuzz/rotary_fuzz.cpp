@@ -198,7 +198,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   p.rope.num_blocks = choices.chance(2) ? 1 : choices.size(1, 4);
   const int64_t unit = p.rope.num_blocks >= 1 && p.rope.num_blocks <= 4 ? 2 * p.rope.num_blocks : 2;
   const auto part = [&](int64_t high, int64_t of) {
-    return high < of || high > 576 ? choices.size(0, 0) : choices.size(0, high / of) / of * of;
+    return high < of || high > kMaxHeadDim ? choices.size(0, 0) : choices.size(0, high / of) / of * of;
   };
   p.rope.rotary_dim =
       choices.chance(2) && p.head_dim > 0 && !choices.hostile() ? p.head_dim / unit * unit : part(p.head_dim, unit);

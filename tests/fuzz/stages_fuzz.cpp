@@ -71,10 +71,11 @@ bool run_qk_norm(Choices& choices, MemoryMap& map) {
   p.norm.weight_offset = choices.real(1.0f);
   p.norm.weight_head_stride = choices.hostile() ? choices.absurd() : choices.chance(2) ? 0 : p.head_dim;
   const int64_t weights = times(p.norm.weight_head_stride == 0 ? 1 : p.num_heads, p.head_dim);
-  const DType type = float_type_of(p.dtype);
-  if (choices.chance(2)) map.optional("weight", p.norm.weight, dense(weights, dtype_size(p.dtype)), Use::read, type);
+  p.norm.weight_type = weight_type(choices);
+  const DType type = float_type_of(resolve_dtype(p.norm.weight_type, p.dtype));
+  if (choices.chance(2)) map.optional("weight", p.norm.weight, dense(weights, dtype_size(type)), Use::read, type);
   if (choices.chance(2) && (p.norm.kind == NormKind::layer || choices.hostile()))
-    map.optional("bias", p.norm.bias, dense(weights, dtype_size(p.dtype)), Use::read, type);
+    map.optional("bias", p.norm.bias, dense(weights, dtype_size(type)), Use::read, type);
   p.positions = positions(choices);
   if (choices.chance(2)) map.optional("positions", p.positions.data, dense(p.num_tokens, index_size(p.positions)), Use::read);
   if (!map.allocate()) return false;
@@ -148,8 +149,7 @@ bool run_kv_write(Choices& choices, MemoryMap& map) {
   map.freeze();
   if (p.num_tokens == 0) map.forgive();
   map.permit(p.faults, 0, sizeof(FaultRecord));
-  const bool shaped = p.cache.page_size >= 1 && p.cache.num_kv_heads == p.num_kv_heads &&
-                      dtype_is_kv(resolve_dtype(p.cache.k.format.type, p.dtype));
+  const bool shaped = p.cache.page_size >= 1 && p.cache.num_kv_heads == p.num_kv_heads;
   for (int64_t t = 0; shaped && present(p.slot_mapping.data) && t < p.num_tokens; ++t) {
     const int64_t slot = get_index(p.slot_mapping.data, index_size(p.slot_mapping), t);
     bool skipped = slot < 0 || slot >= times(p.cache.num_pages, p.cache.page_size);

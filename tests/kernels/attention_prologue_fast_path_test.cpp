@@ -43,6 +43,10 @@ void norm(AttentionPrologueParams& p) {
   p.q_norm.placement = p.k_norm.placement = NormPlacement::before_rope, p.q_norm.weight = address(13),
   p.k_norm.weight = address(14);
 }
+void fp8_query(AttentionPrologueParams& p) {
+  p.q8_out = {p.q_out.data, p.q_out.token_stride, p.q_out.head_stride, KvScaling::tensor, address<float>(9), DType::fp8_e5m2};
+  p.q_out = {};
+}
 void fp8(AttentionPrologueParams& p) { p.cache.k.format.type = p.cache.v.format.type = DType::fp8_e4m3; }
 void computed_scales(AttentionPrologueParams& p) {
   p.cache.k.format.type = p.cache.v.format.type = DType::int8,
@@ -92,6 +96,8 @@ TEST_F(FastPath, WhatThePageListsIsLean) {
                                                                         {bias},
                                                                         {norm},
                                                                         {fp8},
+                                                                        {fp8_query},
+                                                                        {norm, fp8, fp8_query},
                                                                         {computed_scales},
                                                                         {derived},
                                                                         {axes},
@@ -133,6 +139,15 @@ TEST_F(FastPath, WhatThePageExcludesIsGeneral) {
       [](AttentionPrologueParams& p) { norm(p), p.q_norm.kind = p.k_norm.kind = NormKind::layer; },
       [](AttentionPrologueParams& p) { norm(p), p.q_norm.scope = p.k_norm.scope = NormScope::token; },
       [](AttentionPrologueParams& p) { norm(p), p.q_norm.weight = nullptr; },
+      [](AttentionPrologueParams& p) { norm(p), p.q_norm = {}; },
+      [](AttentionPrologueParams& p) { norm(p), p.k_norm = {}; },
+      [](AttentionPrologueParams& p) { norm(p), p.k_norm.placement = NormPlacement::after_rope; },
+      [](AttentionPrologueParams& p) { norm(p), p.q_norm.kind = NormKind::layer; },
+      [](AttentionPrologueParams& p) { norm(p), p.k_norm.scope = NormScope::token; },
+      [](AttentionPrologueParams& p) { norm(p), p.k_norm.eps = 0.5f; },
+      [](AttentionPrologueParams& p) { norm(p), p.q_norm.weight_offset = 1.0f; },
+      [](AttentionPrologueParams& p) { norm(p), p.q_norm.weight_type = p.k_norm.weight_type = DType::f32; },
+      [](AttentionPrologueParams& p) { norm(p), p.k_norm.weight_type = DType::f32; },
       [](AttentionPrologueParams& p) { norm(p), p.q_norm.weight_head_stride = p.k_norm.weight_head_stride = 128; },
       [](AttentionPrologueParams& p) { norm(p), interleaved(p); },
       [](AttentionPrologueParams& p) { norm(p), partial(p); },

@@ -85,6 +85,7 @@ PrologueCase make_case(const Call& call, const Parts& parts, int64_t q_heads, in
   c.num_q_heads = q_heads, c.num_kv_heads = kv_heads, c.head_dim = c.rotary_dim = head_dim;
   call.change(c);
   if (c.scaling != KvScaling::none) c.q8 = c.scaling == KvScaling::token_head ? KvScaling::token_head : KvScaling::tensor;
+  c.q8_e5m2 = (q_heads + kv_heads) % 2 != 0;
   if (!parts.q) c.num_q_heads = 0, c.q8.reset(), c.bias_q = false;
   if (!parts.k && !parts.v) c.num_kv_heads = 0;
   if (!parts.k) c.with_k = c.bias_k = false;

@@ -74,7 +74,7 @@ TEST_P(AttentionPrologueTest, PlansOnlyWhatIsValid) {
   auto plan = AttentionProloguePlan::create(p, 4, execution);
   ASSERT_TRUE(plan.ok());
   p.head_dim = 3;
-  EXPECT_EQ(message(4), "attention_prologue: head_dim is 3: supported is every even number in 2..576");
+  EXPECT_EQ(message(4), "attention_prologue: head_dim is 3: supported is every even number in 2..1024");
   p.head_dim = 64;
   const Status status = placed.run([&](const Execution& e) {
     p.num_tokens = 5;
@@ -117,6 +117,7 @@ TEST_P(AttentionPrologueTest, PlansCheckWhatARunBrings) {
       {[](P& p) { p.k_out = p.q_out; }, "k_out is given, but the plan was made without it"},
       {[](P& p) { p.k_norm.bias = p.k.data; }, "k_norm.bias is given, but the plan was made without it"},
       {[](P& p) { p.q_norm.eps = p.k_norm.eps = 0.5f; }, "q_norm.eps is 0.5: it must be that of the plan, 1e-06"},
+      {[](P& p) { p.k_norm.weight_type = DType::bf16; }, "k_norm.weight_type is bfloat16: it must be that of the plan, float32"},
       {[](P& p) { p.q_norm.weight = nullptr; }, "q_norm.weight is null, but the plan was made with it"},
       {[](P& p) { p.v_norm.placement = NormPlacement::before_rope; }, "v_norm.placement is 1: it must be that of the plan, 0"},
       {[](P& p) { p.rope.rotary_dim = 32; }, "rope.rotary_dim is 32: it must be that of the plan, 64"},
@@ -135,6 +136,7 @@ TEST_P(AttentionPrologueTest, PlansCheckWhatARunBrings) {
       {[](P& p) { p.q_scale.constant = 2.0f; }, "q_scale.constant is 2: it must be that of the plan, 1"},
       {[](P& p) { p.cache.k.format.type = p.cache.v.format.type = DType::int8; },
        "cache.k.format.type is int8: it must be that of the plan, float32"},
+      {[](P& p) { p.q8_out.type = DType::fp8_e5m2; }, "q8_out.type is fp8_e5m2: it must be that of the plan, fp8_e4m3"},
       {[](P& p) { p.cache.k.data = nullptr; }, "cache.k is null, but the plan was made with it"},
       {[](P& p) { p.cache.v.strides.page *= 2; }, "@cache.v.page stride"},
       {[](P& p) { p.faults = nullptr; }, "faults is null, but the plan was made with it"},

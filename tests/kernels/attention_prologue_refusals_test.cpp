@@ -44,10 +44,12 @@ std::vector<Refusal> refusals() {
        "num_q_heads and num_kv_heads are both 0: nothing is asked for"},
       {"unknown type", [](P& p) { p.dtype = kNoType; }, missing,
        "dtype is the unknown type 99: supported are float32, float16 and bfloat16"},
-      {"odd head_dim", [](P& p) { p.head_dim = 63; }, missing, "head_dim is 63: supported is every even number in 2..576"},
-      {"large head_dim", [](P& p) { p.head_dim = 578; }, missing, "head_dim is 578: supported is every even number in 2..576"},
+      {"odd head_dim", [](P& p) { p.head_dim = 63; }, missing, "head_dim is 63: supported is every even number in 2..1024"},
+      {"large head_dim", [](P& p) { p.head_dim = 1026; }, missing, "head_dim is 1026: supported is every even number in 2..1024"},
+      {"large v_head_dim", [](P& p) { p.cache.v.head_dim = 1026; }, missing,
+       "cache.v.head_dim is 1026: supported is every even number in 2..1024, or 0 = head_dim"},
       {"odd v_head_dim", [](P& p) { p.cache.v.head_dim = 7; }, missing,
-       "cache.v.head_dim is 7: supported is every even number in 2..576, or 0 = head_dim"},
+       "cache.v.head_dim is 7: supported is every even number in 2..1024, or 0 = head_dim"},
       {"unknown rounding", [](P& p) { p.rounding = static_cast<Rounding>(2); }, missing,
        "rounding is 2: supported are once and per_step"},
 
@@ -177,6 +179,19 @@ std::vector<Refusal> refusals() {
       {"weights at odd strides",
        [](P& p) { p.q_norm.placement = p.k_norm.placement = NormPlacement::before_rope, p.k_norm.weight_head_stride = 32; },
        invalid, "k_norm.weight_head_stride is 32: it must be 0 or head_dim, 64"},
+      {"weights of another type", [](P& p) { p.q_norm.weight_type = DType::bf16; }, missing,
+       "q_norm.weight_type is bfloat16: supported is float32"},
+      {"weights of no type", [](P& p) { p.k_norm.weight_type = kNoType; }, missing,
+       "k_norm.weight_type is the unknown type 99: supported is float32"},
+      {"weights of 16 bits and of 8", [](P& p) { p.dtype = DType::bf16, p.k_norm.weight_type = DType::int8; }, missing,
+       "k_norm.weight_type is int8: supported are float32 and dtype, bfloat16"},
+      {"float32 weights aligned to 2",
+       [=](P& p) {
+         p.dtype = DType::f16, p.bias = {};
+         p.q_norm.placement = p.k_norm.placement = NormPlacement::before_rope, p.k_norm.weight_type = DType::f32;
+         p.k_norm.weight = shifted(p.q.data, 2);
+       },
+       invalid, "k_norm.weight lies at @: it must be aligned to 4 bytes"},
       {"endless constant", [=](P& p) { p.q_scale.constant = kInf; }, invalid, "q_scale.constant is inf: it must be finite"},
       {"unknown position scale", [](P& p) { p.q_scale.by_position = static_cast<PositionScale>(9); }, missing,
        "q_scale.by_position is 9: supported are none, llama4 and logn"},
@@ -307,6 +322,14 @@ std::vector<Refusal> refusals() {
          p.q8_out = {p.q_out.data, 512, 64, KvScaling::head, nullptr}, p.q_out.data = nullptr;
        },
        missing, "q8_out.scaling is 2: supported are tensor and token_head"},
+      {"Q as int8",
+       [](P& p) {
+         p.q8_out = {p.q_out.data, 512, 64, KvScaling::token_head, p.cache.k.scale, DType::int8}, p.q_out.data = nullptr;
+       },
+       missing, "q8_out.type is int8: supported are fp8_e4m3 and fp8_e5m2"},
+      {"Q of no type",
+       [](P& p) { p.q8_out = {p.q_out.data, 512, 64, KvScaling::token_head, p.cache.k.scale, kNoType}, p.q_out.data = nullptr; },
+       missing, "q8_out.type is the unknown type 99: supported are fp8_e4m3 and fp8_e5m2"},
       {"fp8 Q heads overlap",
        [](P& p) {
          p.q8_out = {p.q_out.data, 512, 63, KvScaling::tensor, p.cache.k.scale}, p.q_out.data = nullptr;
@@ -586,7 +609,7 @@ TEST(AttentionPrologue, RandomStructsNeverCrash) {
           default: replace(p.faults); break;
         }
       } else {
-        switch (random.integer(0, 23)) {
+        switch (random.integer(0, 25)) {
           case 0: scramble(p.dtype); break;
           case 1: scramble(p.cache.k.format.type); break;
           case 2: scramble(p.cache.k.format.scaling); break;
@@ -610,6 +633,8 @@ TEST(AttentionPrologue, RandomStructsNeverCrash) {
           case 20: scramble(p.rope.past_table); break;
           case 21: scramble(p.rope.type); break;
           case 22: scramble(p.rope.width); break;
+          case 23: scramble(p.k_norm.weight_type); break;
+          case 24: scramble(p.q8_out.type); break;
           default: p.q_scale.constant = std::numeric_limits<float>::quiet_NaN(); break;
         }
       }

@@ -139,7 +139,10 @@ TEST_P(AttentionPrologueTest, EqualsTheUnfusedStagesBitForBit) {
     ++compared;
     c.per_step = sizeof(T) == 2 || c.seed % 2 == 0;
     c.token_faults = false;                                          // the stages have none
-    if (c.norm == NormPlacement::after_rope) c.bad_indices = false;  // the stages would norm the zeros of a bad position
+    for (const CaseNorm& norm : {c.norm_of_q(), c.norm_of_k()}) {
+      if (norm.placement == NormPlacement::after_rope)
+        c.bad_indices = false;  // the stages would norm the zeros of a bad position
+    }
     SCOPED_TRACE(c.describe());
     const PrologueData<T> data = make_data<T>(c);
     PlacedPrologue<T> fused(GetParam(), c, data);
@@ -172,9 +175,8 @@ TEST_P(AttentionPrologueTest, EqualsTheUnfusedStagesBitForBit) {
         n.y = dense(v, kv_heads, c.v_width()), n.x = as_input(n.y), n.norm = p.v_norm;
         return qk_norm(n, execution);
       };
-      const auto norm_both = [&](const MutableHeadsView& q_to) {
-        PROLOGUE_RETURN_IF_ERROR(norm(q, q_heads, p.q_norm, q_to));
-        return norm(k, kv_heads, p.k_norm, dense(k, kv_heads, c.head_dim));
+      const auto norm_if = [&](NormPlacement placement, T* x, int64_t heads, const HeadNorm& of, const MutableHeadsView& y) {
+        return of.placement == placement ? norm(x, heads, of, y) : Status();
       };
       const auto rotate = [&](T* x, int64_t heads, const MutableHeadsView& y) {
         RotaryParams r;
@@ -190,11 +192,14 @@ TEST_P(AttentionPrologueTest, EqualsTheUnfusedStagesBitForBit) {
       PROLOGUE_RETURN_IF_ERROR(bias(k, kv_heads * c.head_dim, p.bias.k));
       PROLOGUE_RETURN_IF_ERROR(bias(v, kv_heads * c.v_width(), p.bias.v));
       if (c.v_norm) PROLOGUE_RETURN_IF_ERROR(norm_v());
-      if (c.norm == NormPlacement::before_rope) PROLOGUE_RETURN_IF_ERROR(norm_both(dense(q, q_heads, c.head_dim)));
-      const bool norm_follows = c.norm == NormPlacement::after_rope;
-      PROLOGUE_RETURN_IF_ERROR(rotate(q, q_heads, norm_follows ? dense(q, q_heads, c.head_dim) : p.q_out));
-      PROLOGUE_RETURN_IF_ERROR(rotate(k, kv_heads, dense(k, kv_heads, c.head_dim)));
-      if (norm_follows) PROLOGUE_RETURN_IF_ERROR(norm_both(p.q_out));
+      const MutableHeadsView q_heads_of = dense(q, q_heads, c.head_dim), k_heads_of = dense(k, kv_heads, c.head_dim);
+      const auto before = NormPlacement::before_rope, after = NormPlacement::after_rope;
+      PROLOGUE_RETURN_IF_ERROR(norm_if(before, q, q_heads, p.q_norm, q_heads_of));
+      PROLOGUE_RETURN_IF_ERROR(norm_if(before, k, kv_heads, p.k_norm, k_heads_of));
+      PROLOGUE_RETURN_IF_ERROR(rotate(q, q_heads, p.q_norm.placement == after ? q_heads_of : p.q_out));
+      PROLOGUE_RETURN_IF_ERROR(rotate(k, kv_heads, k_heads_of));
+      PROLOGUE_RETURN_IF_ERROR(norm_if(after, q, q_heads, p.q_norm, p.q_out));
+      PROLOGUE_RETURN_IF_ERROR(norm_if(after, k, kv_heads, p.k_norm, k_heads_of));
       return kv_write({c.num_tokens, kv_heads, c.head_dim, p.dtype, as_input(dense(k, kv_heads, c.head_dim)),
                        as_input(dense(v, kv_heads, c.v_width())), p.cache, p.places.slot_mapping, p.places.positions,
                        c.max_position, p.faults, c.num_axes, p.places.position_axis_stride, c.past_table},

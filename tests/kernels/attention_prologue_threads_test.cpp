@@ -59,7 +59,7 @@ PrologueCase copying_case(int64_t num_tokens, int64_t head_dim) {
 // every base (the cache's too) 2 bytes off. Tables end with their last row, which one token stands at; what follows is NaN.
 TEST_P(PrologueThreadsTest, EveryHeadSizeRotatesInEveryPart) {
   uint64_t number = 0;
-  for (const int64_t d : {46, 64, 72, 80, 96, 112, 128, 160, 192, 256, 512, 576}) {
+  for (const int64_t d : {46, 64, 72, 80, 96, 112, 128, 160, 192, 256, 512, 576, 1024}) {
     for (const int64_t r : {int64_t{2}, int64_t{16}, int64_t{32}, int64_t{64}, int64_t{72}, int64_t{96}, d}) {
       for (const RopeStyle style : {RopeStyle::neox, RopeStyle::interleaved}) {
         for (const int layout : {0, 1, 2}) {

@@ -118,6 +118,26 @@ TEST_P(StagesTest, AddBiasRefusesWithASentence) {
   }
 }
 
+// ---- qk_norm ----------------------------------------------------------------------------------------------------------------
+
+TEST_P(StagesTest, QkNormRefusesWeightsOfOtherTypes) {
+  const std::pair<DType, std::string> cases[] = {
+      {DType::f16, "weight_type is float16: supported are float32 and dtype, bfloat16"},
+      {kNoType, "weight_type is the unknown type 99: supported are float32 and dtype, bfloat16"},
+      {DType::f32, "weight lies at 0x1002: it must be aligned to 4 bytes"}};
+  for (const auto& [weight_type, message] : cases) {
+    Arena arena(GetParam());
+    QkNormParams p;
+    p.num_tokens = 3, p.num_heads = 1, p.head_dim = 8, p.dtype = DType::bf16;
+    p.x = {arena.input(Random(1).normals<BFloat16>(24)), 8, 8}, p.y = {arena.output<BFloat16>(24), 8, 8};
+    p.norm.weight = reinterpret_cast<const void*>(0x1002);
+    p.norm.weight_type = weight_type;
+    const Status status = arena.run([&](const Execution& execution) { return qk_norm(p, execution); });
+    EXPECT_EQ(status.message(), "qk_norm: " + message);
+    EXPECT_TRUE(arena.untouched());
+  }
+}
+
 // ---- query_scale ------------------------------------------------------------------------------------------------------------
 
 struct ScaleCase {
@@ -202,7 +222,7 @@ TEST_P(StagesTest, QueryScaleRefusesWithASentence) {
       {"unknown type", [](P& p) { p.dtype = kNoType; }, StatusCode::unsupported,
        "dtype is the unknown type 99: supported are float32, float16 and bfloat16"},
       {"odd head_dim", [](P& p) { p.head_dim = 5; }, StatusCode::unsupported,
-       "head_dim is 5: supported is every even number in 2..576"},
+       "head_dim is 5: supported is every even number in 2..1024"},
       {"unknown scale", [](P& p) { p.q_scale.by_position = static_cast<PositionScale>(3); }, StatusCode::unsupported,
        "q_scale.by_position is 3: supported are none, llama4 and logn"},
       {"infinite constant", [](P& p) { p.q_scale.constant = INFINITY; }, invalid, "q_scale.constant is inf: it must be finite"},
@@ -347,7 +367,7 @@ TEST_P(StagesTest, KvWriteRefusesWithASentence) {
       {"no heads", [](P& p) { p.num_kv_heads = -2; }, invalid, "num_kv_heads is -2: it must lie in 1..65536"},
       {"unknown type", [](P& p) { p.dtype = kNoType; }, missing,
        "dtype is the unknown type 99: supported are float32, float16 and bfloat16"},
-      {"odd head_dim", [](P& p) { p.head_dim = 3; }, missing, "head_dim is 3: supported is every even number in 2..576"},
+      {"odd head_dim", [](P& p) { p.head_dim = 3; }, missing, "head_dim is 3: supported is every even number in 2..1024"},
       {"negative max_position", [](P& p) { p.max_position = -1; }, invalid,
        "max_position is -1: it must lie in 0..1099511627776"},
       {"unknown position type", [](P& p) { p.positions.type = kNoType; }, invalid,
@@ -366,7 +386,7 @@ TEST_P(StagesTest, KvWriteRefusesWithASentence) {
       {"neither k nor v", [](P& p) { p.k.data = p.v.data = nullptr; }, invalid, "k and v are both null"},
       {"no slots", [](P& p) { p.slot_mapping.data = nullptr; }, invalid, "slot_mapping is null"},
       {"odd v_head_dim", [](P& p) { p.cache.v.head_dim = 3; }, missing,
-       "cache.v.head_dim is 3: supported is every even number in 2..576, or 0 = head_dim"},
+       "cache.v.head_dim is 3: supported is every even number in 2..1024, or 0 = head_dim"},
       {"an integer cache without scales", [](P& p) { p.cache.k.format.type = p.cache.v.format.type = DType::int8; }, invalid,
        "cache.k.format.scaling is none, but the type is int8: integer types need scales"},
       {"a cache with scales that are not there",

@@ -385,7 +385,7 @@ TEST_P(AttentionLayerTest, RefusesBeforeAnythingRuns) {
        "attention_layer: qkv projection: gemm: weight is null, but m, n, k are 6, 128, 24"},
       {[](P& p) { p.out = nullptr; }, kInvalid, "attention_layer: output projection: gemm: y is null, but m, n, k are 6, 24, 64"},
       {[](P& p) { p.prologue.head_dim = 15; }, kUnsupported,
-       "attention_prologue: head_dim is 15: supported is every even number in 2..576"},
+       "attention_prologue: head_dim is 15: supported is every even number in 2..1024"},
       {[](P& p) { p.prologue.rope.cos.data = nullptr; }, kInvalid, "attention_prologue: rope.cos is null"},
       {[](P& p) { p.prologue.num_q_heads = 3; }, kInvalid,
        "paged_attention: num_q_heads is 3: it must be a multiple of cache.num_kv_heads, 2"},

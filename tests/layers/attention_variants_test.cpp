@@ -242,9 +242,9 @@ std::vector<double> layer_in_float64(const VariantModel& model) {
   }
   const auto norm_input = [&](const HeadsNorm& of) {
     oracle::NormInput n;
-    n.enabled = v.norm != NormPlacement::none;
-    n.after_rotation = v.norm == NormPlacement::after_rope;
-    n.layer = v.norm_kind == NormKind::layer, n.over_token = v.norm_scope == NormScope::token;
+    n.enabled = of.norm.placement != NormPlacement::none;
+    n.after_rotation = of.norm.placement == NormPlacement::after_rope;
+    n.layer = of.norm.kind == NormKind::layer, n.over_token = of.norm.scope == NormScope::token;
     n.eps = static_cast<double>(of.norm.eps), n.weight_offset = static_cast<double>(of.norm.weight_offset);
     n.weight = optional(of.weight), n.bias = optional(of.bias);
     return n;
@@ -403,7 +403,11 @@ TEST(FusionOfVariants, LeavesAloneWhatOneLaunchCannotDo) {
     }
     return found;
   };
-  for (const char* what : {"nothing", "the projection is read", "finished q is read"}) EXPECT_EQ(prologues(what), 1) << what;
+  for (const char* what :
+       {"nothing", "the projection is read", "finished q is read", "q has another eps", "q has another kind of norm",
+        "q has another scope", "q has another offset", "only q has no norm", "only k has no norm", "q is normed last"}) {
+    EXPECT_EQ(prologues(what), 1) << what;
+  }
   for (const char* what : {"packed is read",
                            "q's columns are read",
                            "k's columns are read",
@@ -417,10 +421,6 @@ TEST(FusionOfVariants, LeavesAloneWhatOneLaunchCannotDo) {
                            "q is rotated back",
                            "kv_write guards otherwise",
                            "kv_write guards another table",
-                           "q has another eps",
-                           "q has another kind of norm",
-                           "q has another scope",
-                           "q has another offset",
                            "v has a weight",
                            "v has a layer norm",
                            "more columns",
@@ -428,9 +428,6 @@ TEST(FusionOfVariants, LeavesAloneWhatOneLaunchCannotDo) {
                            "v is scaled",
                            "k is scaled",
                            "v is rotated",
-                           "only q has no norm",
-                           "q is normed last",
-                           "only k has no norm",
                            "k is normed twice",
                            "q is scaled first",
                            "only q is not rotated",
@@ -465,6 +462,8 @@ TEST(AttentionGraph, RefusesWeightsThatDoNotFit) {
        "layers.1.k_norm: a norm's weight is [3, 16] float32: it must be [1, 16] or [2, 16] of float32"},
       {[](Attention& a) { a.q_norm.bias.dtype = DType::bf16; },
        "layers.1.q_norm: a norm's weight is [1, 16] bfloat16: it must be [1, 16] or [4, 16] of float32"},
+      {[](Attention& a) { a.q_norm.weight.dtype = a.q_norm.bias.dtype = DType::f16; },
+       "layers.1.q_norm: a norm's weight is [1, 16] float16: it must be [1, 16] or [4, 16] of float32"},
       {[](Attention& a) { a.q_norm.bias.rows = 4; },
        "layers.1.q_norm: the norm's weight has 1 rows and its bias 4: they must have as many"},
       {[](Attention& a) { a.num_kv_heads = 0; }, "layers.1.k_norm: there are 0 heads: the 0 columns must be a multiple of them"},

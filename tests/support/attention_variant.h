@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,7 +30,9 @@ struct AttentionVariant {
   NormScope norm_scope = NormScope::head;
   NormWeights norm_weights = NormWeights::shared;
   bool norm_bias = false;
+  bool float_norm_weights = false;  // in float32 whatever the graph's type is
   float weight_offset = 0.0f;
+  std::optional<HeadNorm> other_k_norm = {};  // of K, instead of placement, kind, scope and offset above; without pointers
   bool v_norm = false, v_from_k = false;
   int64_t rotary_dim = 16, rotary_offset = 0;  // 0: NoPE
   RopeStyle style = RopeStyle::neox;
@@ -40,22 +43,27 @@ struct AttentionVariant {
   QueryScale q_scale = {};
   uint64_t seed = 1;
 
+  HeadNorm norm_of_q() const { return {norm, norm_kind, norm_scope, 1e-6f, weight_offset}; }
+  HeadNorm norm_of_k() const { return other_k_norm.value_or(norm_of_q()); }
+  bool normed() const { return norm != NormPlacement::none || norm_of_k().placement != NormPlacement::none; }
   bool biased() const { return joint_bias || q_bias || k_bias || v_bias; }
   // Something besides the writing of K and V.
   bool has_steps() const {
     const bool scaled = q_scale.constant != 1.0f || q_scale.by_position != PositionScale::none;
-    return biased() || norm != NormPlacement::none || rotary_dim > 0 || v_norm || scaled;
+    return biased() || normed() || rotary_dim > 0 || v_norm || scaled;
   }
   int64_t qkv_width() const { return (num_q_heads + (v_from_k ? 1 : 2) * num_kv_heads) * head_dim; }
 
   std::string describe() const {
     return str_cat("Hq=", num_q_heads, " Hkv=", num_kv_heads, " D=", head_dim, " bias=", joint_bias ? "joint" : "", q_bias,
                    k_bias, v_bias, " norm=", static_cast<int>(norm), "/", static_cast<int>(norm_kind), "/",
-                   static_cast<int>(norm_scope), "/", static_cast<int>(norm_weights), "/", norm_bias, " offset=", weight_offset,
-                   " v_norm=", v_norm, " v_from_k=", v_from_k, " rope=", rotary_dim, "@", rotary_offset, " ",
-                   rope_style_name(style), " inverse=", inverse, " source=", static_cast<int>(source), " axes=", num_axes,
-                   " past=", static_cast<int>(past_table), " q_scale=", q_scale.constant, "/",
-                   static_cast<int>(q_scale.by_position), " seed=", seed);
+                   static_cast<int>(norm_scope), "/", static_cast<int>(norm_weights), "/", norm_bias,
+                   float_norm_weights ? "f32" : "", " offset=", weight_offset,
+                   " k_norm=", static_cast<int>(norm_of_k().placement), "/", static_cast<int>(norm_of_k().kind), "/",
+                   static_cast<int>(norm_of_k().scope), "/", norm_of_k().eps, " v_norm=", v_norm, " v_from_k=", v_from_k,
+                   " rope=", rotary_dim, "@", rotary_offset, " ", rope_style_name(style), " inverse=", inverse,
+                   " source=", static_cast<int>(source), " axes=", num_axes, " past=", static_cast<int>(past_table),
+                   " q_scale=", q_scale.constant, "/", static_cast<int>(q_scale.by_position), " seed=", seed);
   }
 };
 
@@ -83,6 +91,20 @@ inline std::vector<AttentionVariant> listed_variants() {
   add([](V& v) { v.norm = NormPlacement::before_rope, v.norm_scope = NormScope::token, v.norm_weights = NormWeights::per_head; });
   add([](V& v) { v.norm = NormPlacement::before_rope, v.norm_kind = NormKind::layer, v.norm_weights = NormWeights::per_head; });
   add([](V& v) { v.norm = NormPlacement::after_rope, v.norm_kind = NormKind::layer, v.norm_bias = v.joint_bias = true; });
+  add([](V& v) { v.norm = NormPlacement::before_rope, v.float_norm_weights = true; });
+  add([](V& v) { v.norm = NormPlacement::before_rope, v.other_k_norm = HeadNorm(); });  // Q alone
+  add([](V& v) { v.norm = NormPlacement::after_rope, v.other_k_norm = HeadNorm(), v.k_bias = true; });
+  add([](V& v) { v.other_k_norm = HeadNorm{NormPlacement::before_rope}; });  // K alone
+  add([](V& v) { v.other_k_norm = HeadNorm{NormPlacement::before_rope}, v.rotary_dim = 0; });
+  add([](V& v) {
+    v.norm = NormPlacement::before_rope, v.other_k_norm = HeadNorm{NormPlacement::after_rope, NormKind::layer},
+    v.norm_bias = true;
+  });
+  add([](V& v) {
+    v.norm = NormPlacement::after_rope, v.norm_scope = NormScope::token, v.joint_bias = true;
+    v.other_k_norm = HeadNorm{NormPlacement::before_rope, NormKind::rms, NormScope::head, 0.5f, 1.0f};
+  });
+  add([](V& v) { v.norm = NormPlacement::after_rope, v.norm_kind = NormKind::layer, v.norm_bias = v.float_norm_weights = true; });
   add([](V& v) { v.norm = NormPlacement::before_rope, v.rotary_dim = 0, v.k_bias = true; });
   add([](V& v) { v.norm = NormPlacement::before_rope, v.v_norm = v.v_from_k = true; });  // Gemma 4
   add([](V& v) { v.v_norm = v.v_from_k = v.joint_bias = true; });
@@ -119,7 +141,16 @@ inline AttentionVariant random_variant(uint64_t seed) {
   v.norm_scope = v.norm_kind == NormKind::rms && chance(3) ? NormScope::token : NormScope::head;
   v.norm_weights = static_cast<NormWeights>(random.integer(0, 2));
   v.norm_bias = v.norm_kind == NormKind::layer && chance(2);
+  v.float_norm_weights = chance(4);
   v.weight_offset = chance(2) ? 1.0f : 0.0f;
+  if (chance(4)) {
+    HeadNorm& k = v.other_k_norm.emplace();
+    k.placement = static_cast<NormPlacement>(random.integer(0, 2));
+    k.kind = chance(3) ? NormKind::layer : NormKind::rms;
+    k.scope = k.kind == NormKind::rms && chance(3) ? NormScope::token : NormScope::head;
+    k.eps = chance(2) ? 1e-6f : 0.2f;
+    k.weight_offset = chance(2) ? 1.0f : 0.0f;
+  }
   v.rotary_dim = chance(5) ? 0 : chance(2) ? v.head_dim : 2 * random.integer(1, v.head_dim / 2);
   v.rotary_offset = 2 * random.integer(0, (v.head_dim - v.rotary_dim) / 2);
   v.style = chance(2) ? RopeStyle::interleaved : RopeStyle::neox;
@@ -207,9 +238,10 @@ struct VariantModel {
     EXPECT_TRUE(synchronize(execution).ok());
     return buffers.back().template as<T>();
   }
-  Weight weight(int64_t rows, int64_t cols) {
-    Weight made = {nullptr, rows, cols, dtype};
-    with_host_type(dtype, [&](auto host_type) { made.data = upload(random.normals<decltype(host_type)>(rows * cols, 0.5)); });
+  Weight weight(int64_t rows, int64_t cols) { return weight(rows, cols, dtype); }
+  Weight weight(int64_t rows, int64_t cols, DType type) {
+    Weight made = {nullptr, rows, cols, type};
+    with_host_type(type, [&](auto host_type) { made.data = upload(random.normals<decltype(host_type)>(rows * cols, 0.5)); });
     return made;
   }
   Weight weight_if(bool wanted, int64_t rows, int64_t cols) { return wanted ? weight(rows, cols) : Weight(); }
@@ -248,11 +280,13 @@ struct VariantModel {
     return rope;
   }
 
-  HeadsNorm make_norm(int64_t num_heads) {
-    HeadsNorm norm = {{variant.norm, variant.norm_kind, variant.norm_scope, 1e-6f, variant.weight_offset}};
+  HeadsNorm make_norm(int64_t num_heads, const HeadNorm& of) {
+    HeadsNorm norm = {of};
+    if (of.placement == NormPlacement::none) return norm;
     const int64_t rows = variant.norm_weights == NormWeights::per_head ? num_heads : 1;
-    norm.weight = weight_if(variant.norm_weights != NormWeights::none, rows, variant.head_dim);
-    norm.bias = weight_if(variant.norm_bias, rows, variant.head_dim);
+    const DType type = variant.float_norm_weights ? DType::f32 : dtype;
+    if (variant.norm_weights != NormWeights::none) norm.weight = weight(rows, variant.head_dim, type);
+    if (variant.norm_bias && of.kind == NormKind::layer) norm.bias = weight(rows, variant.head_dim, type);
     return norm;
   }
 
@@ -271,10 +305,8 @@ struct VariantModel {
     layer.q_bias = weight_if(variant.q_bias, 1, q_width);
     layer.k_bias = weight_if(variant.k_bias, 1, kv_width);
     layer.v_bias = weight_if(variant.v_bias, 1, kv_width);
-    if (variant.norm != NormPlacement::none) {
-      layer.q_norm = make_norm(variant.num_q_heads);
-      layer.k_norm = make_norm(variant.num_kv_heads);
-    }
+    layer.q_norm = make_norm(variant.num_q_heads, variant.norm_of_q());
+    layer.k_norm = make_norm(variant.num_kv_heads, variant.norm_of_k());
     if (variant.v_norm) layer.v_norm.norm.placement = NormPlacement::before_rope;
     layer.v_from_k = variant.v_from_k;
     layer.q_scale = variant.q_scale;

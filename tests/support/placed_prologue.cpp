@@ -229,19 +229,28 @@ void PlacedPrologue<T>::place_weights() {
   const auto place = [&](const std::vector<T>& values) -> const T* {
     return values.empty() ? nullptr : arena_.input(values, case_.misalign);
   };
-  params_.bias = {place(data_.q_bias), place(data_.k_bias), place(data_.v_bias)};
-  const auto norm = [&](Weights weights, const auto& weight, const auto& bias) {
-    return HeadNorm{case_.norm,
-                    case_.norm_kind,
-                    case_.norm_scope,
-                    case_.eps,
-                    case_.weight_offset,
-                    place(weight),
-                    weights == Weights::per_head ? case_.head_dim : 0,
-                    place(bias)};
+  const auto place_weights = [&](const CaseNorm& of, const std::vector<float>& values) -> const void* {
+    if (!of.float_weights) {
+      std::vector<T> rounded;
+      for (const float value : values) rounded.push_back(from_float<T>(value));
+      return place(rounded);
+    }
+    return values.empty() ? nullptr : arena_.input(values, case_.misalign / 4 * 4);
   };
-  params_.q_norm = norm(case_.weights, data_.q_weight, data_.q_norm_bias);
-  params_.k_norm = norm(case_.weights_of_k(), data_.k_weight, data_.k_norm_bias);
+  params_.bias = {place(data_.q_bias), place(data_.k_bias), place(data_.v_bias)};
+  const auto norm = [&](const CaseNorm& of, const std::vector<float>& weight, const std::vector<float>& bias) {
+    return HeadNorm{of.placement,
+                    of.kind,
+                    of.scope,
+                    of.eps,
+                    of.weight_offset,
+                    place_weights(of, weight),
+                    of.weights == Weights::per_head ? case_.head_dim : 0,
+                    place_weights(of, bias),
+                    of.float_weights ? DType::f32 : DType::unset};
+  };
+  params_.q_norm = norm(case_.norm_of_q(), data_.q_weight, data_.q_norm_bias);
+  params_.k_norm = norm(case_.norm_of_k(), data_.k_weight, data_.k_norm_bias);
   if (case_.v_norm) params_.v_norm.placement = NormPlacement::before_rope, params_.v_norm.eps = case_.v_eps;
 }
 
@@ -339,6 +348,7 @@ void PlacedPrologue<T>::place_outputs() {
     const HeadsLayout layout = heads_layout(c, c.num_q_heads, c.head_dim);
     QuantizedQuery& q8 = params_.q8_out;
     q8 = {add_output<unsigned char>(layout.size, c.misalign, "q8_out"), layout.token_stride, layout.head_stride, *c.q8, nullptr};
+    if (c.q8_e5m2) q8.type = DType::fp8_e5m2;
     q8.scale = *c.q8 == KvScaling::tensor ? arena_.input(std::vector<float>{data_.q_scale})
                                           : add_output<float>(c.num_tokens * c.num_q_heads, 0, "q8_out.scale");
   } else if (c.num_q_heads > 0) {

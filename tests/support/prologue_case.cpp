@@ -2,12 +2,22 @@
 
 namespace prologue::test {
 
+CaseNorm PrologueCase::norm_of_k() const {
+  CaseNorm of_k = norm_of_q();
+  of_k.weights = k_weights.value_or(weights);
+  return k_norm.value_or(of_k);
+}
+
 std::string PrologueCase::describe() const {
   std::string text = str_cat("T=", num_tokens, " Hq=", num_q_heads, " Hkv=", num_kv_heads, " D=", head_dim, " Dv=", v_head_dim,
                              " k=", with_k, " v=", with_v, " v_is_k=", v_is_k, " bias=", bias_q, bias_k, bias_v);
-  text += str_cat(" norm=", static_cast<int>(norm), "/", static_cast<int>(norm_kind), "/", static_cast<int>(norm_scope), "/",
-                  static_cast<int>(weights), static_cast<int>(weights_of_k()), "/", norm_bias, " offset=", weight_offset,
-                  " v_norm=", v_norm);
+  const auto add_norm = [&](const char* name, const CaseNorm& n) {
+    text += str_cat(name, static_cast<int>(n.placement), "/", static_cast<int>(n.kind), "/", static_cast<int>(n.scope), "/",
+                    static_cast<int>(n.weights), "/", n.bias, n.float_weights ? "f32" : "", "/", n.weight_offset, "/", n.eps);
+  };
+  add_norm(" q_norm=", norm_of_q());
+  add_norm(" k_norm=", norm_of_k());
+  text += str_cat(" v_norm=", v_norm);
   text += str_cat(" r=", rotary_dim, "@", rotary_offset, " ", rope_style_name(style), " inverse=", inverse,
                   " source=", static_cast<int>(source), "/", dtype_name(rope_type), rope_apart, "+", rope_holes,
                   " blocks=", num_blocks, block_axes, " factor=", attention_factor, " axes=", num_axes,
@@ -19,7 +29,7 @@ std::string PrologueCase::describe() const {
   text +=
       str_cat(" packed=", packed, " split=", split_q, split_k, one_k_rope, " in_place=", in_place, kv_in_place,
               " row_padding=", row_padding, " head_padding=", head_padding, " heads_first=", heads_first, " misalign=", misalign);
-  text += str_cat(" q8=", q8 ? static_cast<int>(*q8) : -1, " out=", k_out, v_out, " cached=", cached,
+  text += str_cat(" q8=", q8 ? static_cast<int>(*q8) : -1, q8_e5m2 ? "e5m2" : "", " out=", k_out, v_out, " cached=", cached,
                   " kv=", kv_type ? dtype_name(*kv_type) : "dtype", "/", static_cast<int>(scaling), " page=", page_size,
                   " layout=", static_cast<int>(layout), " flags=", token_faults, " values=", static_cast<int>(values),
                   " seed=", seed);

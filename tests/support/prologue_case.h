@@ -15,6 +15,17 @@ enum class CacheLayout { nhd, hnd, interleaved, odd };  // interleaved: K and V 
 enum class Weights { none, shared, per_head };
 enum class Offsets { none, one, per_sequence };
 
+// The norm of Q or of K.
+struct CaseNorm {
+  NormPlacement placement = NormPlacement::none;
+  NormKind kind = NormKind::rms;
+  NormScope scope = NormScope::head;
+  Weights weights = Weights::shared;
+  bool bias = false;
+  bool float_weights = false;
+  float weight_offset = 0.0f, eps = 1e-6f;
+};
+
 struct PrologueCase {
   int64_t num_tokens = 5;
   int64_t num_q_heads = 8;  // 0: no Q
@@ -31,7 +42,9 @@ struct PrologueCase {
   Weights weights = Weights::shared;
   std::optional<Weights> k_weights;  // none: as Q's
   bool norm_bias = false;
+  bool float_weights = false;  // of Q's and K's norms, in float32 whatever the type of the case is
   float weight_offset = 0.0f, eps = 1e-6f;
+  std::optional<CaseNorm> k_norm;  // of K, instead of all above
   bool v_norm = false;
   float v_eps = 1e-3f;
 
@@ -72,6 +85,7 @@ struct PrologueCase {
   bool heads_first = false;  // q, k, v, q_out as [heads, tokens, head_dim] (separate buffers)
   int64_t misalign = 0;      // bytes, of every buffer but the index arrays
   std::optional<KvScaling> q8;
+  bool q8_e5m2 = false;  // otherwise e4m3
   bool k_out = false, v_out = false;
   bool kv_in_place = false;  // k_out is k, v_out is v
   bool cached = true;
@@ -89,7 +103,8 @@ struct PrologueCase {
   int64_t v_heads() const { return with_v ? num_kv_heads : 0; }
   bool writes_cache() const { return cached && num_kv_heads > 0 && (with_k || with_v); }
   bool has_sequences() const { return derive_positions || derive_slots; }
-  Weights weights_of_k() const { return k_weights.value_or(weights); }
+  CaseNorm norm_of_q() const { return {norm, norm_kind, norm_scope, weights, norm_bias, float_weights, weight_offset, eps}; }
+  CaseNorm norm_of_k() const;
   bool copies_v() const { return !bias_v && !v_norm; }
   int64_t rope_columns() const { return rotary_dim / (2 * num_blocks); }
 

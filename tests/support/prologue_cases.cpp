@@ -38,7 +38,7 @@ std::vector<PrologueCase> make_prologue_cases() {
   }
   for (const int64_t page : {1, 3, 64}) add([&](PrologueCase& c) { c.page_size = page; });
   for (const RopeStyle style : {RopeStyle::neox, RopeStyle::interleaved}) {
-    for (const int64_t d : {2, 46, 64, 72, 80, 96, 112, 128, 160, 192, 256, 512, 576}) {
+    for (const int64_t d : {2, 46, 64, 72, 80, 96, 112, 128, 160, 192, 256, 512, 576, 1024}) {
       for (const int64_t r : {int64_t{0}, int64_t{2}, int64_t{16}, int64_t{32}, int64_t{64}, int64_t{72}, int64_t{96}, d}) {
         if (r > d || (r == d && (d == 2 || d == 64 || d == 72 || d == 96))) continue;
         if (r == 0 && style == RopeStyle::interleaved) continue;
@@ -111,11 +111,48 @@ std::vector<PrologueCase> make_feature_cases() {
     add([&](PrologueCase& c) {
       c.norm = placement, c.num_q_heads = 40, c.num_kv_heads = 40, c.head_dim = 128, c.norm_scope = NormScope::token;
     });
-    for (const int64_t d : {2, 46, 72, 80, 96, 128, 192, 256, 576}) {
+    for (const int64_t d : {2, 46, 72, 80, 96, 128, 192, 256, 576, 1022, 1024}) {
       add([&](PrologueCase& c) { c.norm = placement, c.head_dim = d, c.rotary_dim = d / 4 * 2, c.weights = Weights::per_head; });
       add([&](PrologueCase& c) { c.norm = placement, c.norm_kind = NormKind::layer, c.head_dim = d, c.rotary_dim = d; });
     }
     add([&](PrologueCase& c) { c.norm = placement, c.values = Values::denormal; });
+    for (const Weights weights : {Weights::shared, Weights::per_head}) {
+      add([&](PrologueCase& c) { c.norm = placement, c.float_weights = true, c.weights = weights, c.weight_offset = 1.0f; });
+      add([&](PrologueCase& c) {
+        c.norm = placement, c.float_weights = c.norm_bias = true, c.norm_kind = NormKind::layer, c.weights = weights,
+        c.misalign = 4;
+      });
+      add([&](PrologueCase& c) {
+        c.norm = placement, c.float_weights = true, c.norm_scope = NormScope::token, c.weights = weights, c.head_dim = 46,
+        c.rotary_dim = 16;
+      });
+    }
+  }
+  // One of Q and K without a norm, or with another than the other.
+  constexpr NormPlacement kNone = NormPlacement::none, kBefore = NormPlacement::before_rope, kAfter = NormPlacement::after_rope;
+  constexpr CaseNorm kNoNorm = {};
+  const CaseNorm others[] = {{kBefore},
+                             {kAfter},
+                             {kBefore, NormKind::layer, NormScope::head, Weights::per_head, true},
+                             {kAfter, NormKind::layer, NormScope::head, Weights::shared},
+                             {kBefore, NormKind::rms, NormScope::token, Weights::per_head},
+                             {kAfter, NormKind::rms, NormScope::token, Weights::none},
+                             {kBefore, NormKind::rms, NormScope::head, Weights::shared, false, true, 1.0f, 0.5f}};
+  for (const CaseNorm& other : others) {
+    for (const int64_t d : {64, 70}) {
+      const auto differs = [&](const auto& change) {
+        add([&](PrologueCase& c) { c.head_dim = d, c.rotary_dim = d / 4 * 2, c.k_norm = other, change(c); });
+      };
+      differs([](PrologueCase& c) { c.norm = kNone; });
+      differs([](PrologueCase& c) { c.norm = kNone, c.num_q_heads = 40, c.num_kv_heads = 24; });
+      differs([](PrologueCase& c) { c.norm = kBefore, c.in_place = c.kv_in_place = c.k_out = c.v_out = true; });
+      differs([](PrologueCase& c) { c.norm = kAfter, c.norm_kind = NormKind::layer, c.weights = Weights::per_head; });
+      differs([](PrologueCase& c) { c.norm = kBefore, c.norm_scope = NormScope::token, c.weights = Weights::per_head; });
+      add([&](PrologueCase& c) {  // the other way round
+        c.head_dim = c.rotary_dim = d, c.k_norm = kNoNorm, c.in_place = c.packed = true, c.norm = other.placement;
+        c.norm_kind = other.kind, c.norm_scope = other.scope, c.weights = other.weights, c.norm_bias = other.bias;
+      });
+    }
   }
   add([](PrologueCase& c) { c.v_norm = true; });
   add([](PrologueCase& c) {
@@ -283,7 +320,10 @@ std::vector<PrologueCase> make_feature_cases() {
   add([](PrologueCase& c) { c.q_scale = {0.5f, PositionScale::llama4, 0.1f, 8.0f}; });
   add([](PrologueCase& c) { c.q_scale = {1.0f, PositionScale::logn, 0.0f, 8.0f}, c.norm = NormPlacement::after_rope; });
   for (const KvScaling scaling : {KvScaling::tensor, KvScaling::token_head}) {
-    add([&](PrologueCase& c) { c.q8 = scaling; });
+    for (const bool e5m2 : {false, true}) {
+      add([&](PrologueCase& c) { c.q8 = scaling, c.q8_e5m2 = e5m2; });
+      add([&](PrologueCase& c) { c.q8 = scaling, c.q8_e5m2 = e5m2, c.kv_type = DType::fp8_e4m3, c.bias_q = false; });
+    }
     add([&](PrologueCase& c) {
       c.q8 = scaling, c.packed = false, c.heads_first = true, c.head_padding = 3, c.q_scale.constant = 3.0f;
     });
@@ -319,6 +359,7 @@ std::vector<PrologueCase> make_feature_cases() {
       stored([&](PrologueCase& c) { c.layout = layout, c.norm = NormPlacement::before_rope; });
     }
     stored([](PrologueCase& c) { c.head_dim = 46, c.rotary_dim = 46, c.misalign = 2, c.page_size = 1; });
+    stored([](PrologueCase& c) { c.head_dim = 1024, c.v_head_dim = 1022, c.norm = NormPlacement::before_rope; });
     stored([](PrologueCase& c) {
       c.head_dim = 192, c.v_head_dim = 128, c.rotary_offset = 128, c.style = RopeStyle::interleaved, c.k_out = c.v_out = true;
     });
@@ -377,8 +418,8 @@ PrologueCase random_case(uint64_t seed) {
   c.num_tokens = rarely() ? random.integer(0, 40) : random.integer(1, 9);
   c.num_kv_heads = rarely() ? 0 : random.integer(1, 3);
   c.num_q_heads = c.num_kv_heads > 0 && rarely() ? 0 : std::max<int64_t>(c.num_kv_heads, 1) * random.integer(1, 4);
-  c.head_dim = rarely() ? 2 * random.integer(1, 288) : coin() ? 8 * random.integer(1, 16) : 2 * random.integer(1, 64);
-  c.v_head_dim = rarely() ? 2 * random.integer(1, 80) : 0;
+  c.head_dim = rarely() ? 2 * random.integer(1, kMaxHeadDim / 2) : coin() ? 8 * random.integer(1, 16) : 2 * random.integer(1, 64);
+  c.v_head_dim = rarely() ? 2 * random.integer(1, rarely() ? kMaxHeadDim / 2 : 80) : 0;
   c.with_k = !rarely();
   c.with_v = !c.with_k || !rarely();
   c.v_is_k = c.with_k && c.with_v && c.v_head_dim == 0 && rarely();
@@ -390,8 +431,20 @@ PrologueCase random_case(uint64_t seed) {
   c.weights = any(Weights::per_head);
   if (rarely()) c.k_weights = any(Weights::per_head);
   c.norm_bias = c.norm_kind == NormKind::layer && coin();
+  c.float_weights = rarely() || rarely();
   c.weight_offset = coin() ? 1.0f : 0.0f;
   c.eps = coin() ? 1e-5f : 0.01f;
+  if (rarely() || rarely()) {
+    CaseNorm& k = c.k_norm.emplace();
+    k.placement = any(NormPlacement::after_rope);
+    k.kind = any(NormKind::layer);
+    k.scope = k.kind == NormKind::rms && rarely() ? NormScope::token : NormScope::head;
+    k.weights = any(Weights::per_head);
+    k.bias = k.kind == NormKind::layer && coin();
+    k.float_weights = rarely();
+    k.weight_offset = coin() ? c.weight_offset : 0.5f;
+    k.eps = coin() ? c.eps : 0.3f;
+  }
   c.v_norm = rarely();
 
   c.rotary_dim = coin() ? c.head_dim : 2 * random.integer(0, c.head_dim / 2);
@@ -424,7 +477,7 @@ PrologueCase random_case(uint64_t seed) {
   c.head_padding = !c.packed && coin() ? random.integer(0, 9) : 0;
   c.heads_first = !c.packed && coin();
   c.misalign = coin() ? random.integer(0, 16) : 0;
-  if (c.num_q_heads > 0 && rarely()) c.q8 = coin() ? KvScaling::tensor : KvScaling::token_head;
+  if (c.num_q_heads > 0 && rarely()) c.q8 = coin() ? KvScaling::tensor : KvScaling::token_head, c.q8_e5m2 = coin();
   if (c.q8) c.in_place = false;
   c.k_out = rarely() || rarely(), c.v_out = rarely() || rarely();
   c.kv_in_place = !c.v_is_k && rarely();

@@ -144,16 +144,19 @@ PrologueData<T> make_data(const PrologueCase& c) {
   if (c.bias_q) data.q_bias = random.normals<T>(c.num_q_heads * c.head_dim);
   if (c.bias_k) data.k_bias = random.normals<T>(c.k_heads() * c.head_dim);
   if (c.bias_v) data.v_bias = c.v_is_k && c.bias_k ? data.k_bias : random.normals<T>(c.v_heads() * c.v_width());
-  if (c.norm != NormPlacement::none) {
-    const auto values = [&](bool wanted, Weights kind, int64_t num_heads) {
-      return random.normals<T>(!wanted ? 0 : (kind == Weights::per_head ? num_heads : 1) * c.head_dim);
-    };
-    const Weights of_q = c.weights, of_k = c.weights_of_k();
-    data.q_weight = values(of_q != Weights::none, of_q, c.num_q_heads);
-    data.k_weight = values(of_k != Weights::none, of_k, c.num_kv_heads);
-    data.q_norm_bias = values(c.norm_bias, of_q, c.num_q_heads);
-    data.k_norm_bias = values(c.norm_bias, of_k, c.num_kv_heads);
-  }
+  const auto weights = [&](const CaseNorm& norm, bool wanted, int64_t num_heads) {
+    if (norm.placement == NormPlacement::none || !wanted) return std::vector<float>();
+    std::vector<float> made = random.normals<float>((norm.weights == Weights::per_head ? num_heads : 1) * c.head_dim);
+    for (float& value : made) {
+      if (!norm.float_weights) value = to_float(from_float<T>(value));
+    }
+    return made;
+  };
+  const CaseNorm of_q = c.norm_of_q(), of_k = c.norm_of_k();
+  data.q_weight = weights(of_q, of_q.weights != Weights::none, c.num_q_heads);
+  data.k_weight = weights(of_k, of_k.weights != Weights::none, c.num_kv_heads);
+  data.q_norm_bias = weights(of_q, of_q.bias, c.num_q_heads);
+  data.k_norm_bias = weights(of_k, of_k.bias, c.num_kv_heads);
 
   if (c.source == RopeSource::table) data.table = make_table(c.max_position, 2 * c.rope_columns());
   if (c.source == RopeSource::per_token) {
@@ -216,18 +219,18 @@ oracle::PrologueInput oracle_input(const PrologueCase& c, const PrologueData<T>&
   in.q_bias = to_doubles(data.q_bias);
   in.k_bias = to_doubles(data.k_bias);
   in.v_bias = to_doubles(data.v_bias);
-  const auto norm = [&](const std::vector<T>& weight, const std::vector<T>& bias) {
-    return oracle::NormInput{c.norm != NormPlacement::none,
-                             c.norm == NormPlacement::after_rope,
-                             c.norm_kind == NormKind::layer,
-                             c.norm_scope == NormScope::token,
-                             static_cast<double>(c.eps),
-                             static_cast<double>(c.weight_offset),
+  const auto norm = [&](const CaseNorm& of, const std::vector<float>& weight, const std::vector<float>& bias) {
+    return oracle::NormInput{of.placement != NormPlacement::none,
+                             of.placement == NormPlacement::after_rope,
+                             of.kind == NormKind::layer,
+                             of.scope == NormScope::token,
+                             static_cast<double>(of.eps),
+                             static_cast<double>(of.weight_offset),
                              to_doubles(weight),
                              to_doubles(bias)};
   };
-  in.q_norm = norm(data.q_weight, data.q_norm_bias);
-  in.k_norm = norm(data.k_weight, data.k_norm_bias);
+  in.q_norm = norm(c.norm_of_q(), data.q_weight, data.q_norm_bias);
+  in.k_norm = norm(c.norm_of_k(), data.k_weight, data.k_norm_bias);
   in.v_norm.enabled = c.v_norm;
   in.v_norm.eps = static_cast<double>(c.v_eps);
   in.rotary_dim = c.rotary_dim;

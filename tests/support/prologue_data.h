@@ -13,10 +13,10 @@ namespace prologue::test {
 
 template <class T>
 struct PrologueData {
-  std::vector<T> q, k, v;                 // dense [T, heads, D]
-  std::vector<T> q_bias, k_bias, v_bias;  // empty: none, here and below
-  std::vector<T> q_weight, k_weight, q_norm_bias, k_norm_bias;
-  std::vector<float> table;  // cos, then sin, of rope_columns() each; or the rows of the tokens
+  std::vector<T> q, k, v;                                           // dense [T, heads, D]
+  std::vector<T> q_bias, k_bias, v_bias;                            // empty: none, here and below
+  std::vector<float> q_weight, k_weight, q_norm_bias, k_norm_bias;  // numbers of T, unless the norm has float_weights
+  std::vector<float> table;                                         // cos, then sin, of rope_columns() each; or the rows of the tokens
   std::vector<float> inv_freq;
   std::vector<uint8_t> pair_axis;
   std::vector<int64_t> positions;  // [num_axes, T]

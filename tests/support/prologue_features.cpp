@@ -49,8 +49,8 @@ void add_inputs(FeatureList& f) {
   f.add("K alone", [](PrologueCase& c) { c.num_q_heads = 0, c.with_v = false; });
   f.add("V alone", [](PrologueCase& c) { c.num_q_heads = 0, c.with_k = false; });
   f.add("V taken from K", [](PrologueCase& c) { c.v_is_k = true; });
-  f.row("HeadDims", "head_dim: every even number in 2..576; V may have its own");
-  for (const int64_t d : {2, 46, 80, 96, 192, 256, 576})
+  f.row("HeadDims", "head_dim: every even number in 2..1024; V may have its own");
+  for (const int64_t d : {2, 46, 80, 96, 192, 256, 576, 1024})
     f.add(str_cat("head_dim ", d), [&](PrologueCase& c) { c.head_dim = c.rotary_dim = d; });
   f.add("V with its own head_dim", [](PrologueCase& c) { c.head_dim = c.rotary_dim = 192, c.v_head_dim = 128; });
   f.row("Bias", "Bias of Q, K and V, each optional");
@@ -69,6 +69,21 @@ void add_norms(FeatureList& f) {
   both("no weight", [](PrologueCase& c) { c.weights = Weights::none; });
   both("1 + w", [](PrologueCase& c) { c.weights = Weights::shared, c.weight_offset = 1.0f; });
   both("a weight per head", [](PrologueCase& c) { c.weights = Weights::per_head, c.eps = 0.3f; });
+  f.row("NormsOfTheirOwn", "A norm of Q or of K alone, or norms that differ in placement, kind, scope, eps or offset");
+  f.add("Q alone", [](PrologueCase& c) { c.norm = NormPlacement::before_rope, c.k_norm.emplace(); });
+  both("K alone", [](PrologueCase& c) { c.k_norm = c.norm_of_q(), c.norm = NormPlacement::none; });
+  both("another kind", [](PrologueCase& c) { c.k_norm = c.norm_of_q(), c.k_norm->kind = NormKind::layer; });
+  both("another scope", [](PrologueCase& c) { c.k_norm = c.norm_of_q(), c.k_norm->scope = NormScope::token; });
+  both("another eps and offset",
+       [](PrologueCase& c) { c.k_norm = c.norm_of_q(), c.k_norm->eps = 0.4f, c.k_norm->weight_offset = 1.0f; });
+  f.add("Q before the rotation, K after it", [](PrologueCase& c) {
+    c.norm = NormPlacement::before_rope, c.k_norm = c.norm_of_q(), c.k_norm->placement = NormPlacement::after_rope;
+  });
+  f.row("NormWeightTypes", "Weights of the norms in float32 beside 16-bit data");
+  both("float32 weights", [](PrologueCase& c) { c.float_weights = true, c.weight_offset = 1.0f; });
+  both("float32 weights and biases", [](PrologueCase& c) {
+    c.float_weights = c.norm_bias = true, c.norm_kind = NormKind::layer, c.weights = Weights::per_head;
+  });
   f.row("TokenNorm", "RMS norm over all heads of the token (OLMo 2)");
   both("norm", [](PrologueCase& c) { c.norm_scope = NormScope::token, c.weights = Weights::per_head; });
   f.row("LayerNorm", "LayerNorm over the head, with weight and bias (Cohere, StableLM 2)");
@@ -190,9 +205,12 @@ void add_stores(FeatureList& f) {
   for (const DType type : {DType::int8, DType::int4}) stores(type, {kTensor, kHead, kComputed});
   f.row("ZeroPoints", "Cache in uint4; scale and zero point computed per token and head");
   stores(DType::uint4, {kComputed});
-  f.row("Fp8Queries", "Q as fp8, scale given or computed per token and head");
+  f.row("Fp8Queries", "Q as fp8 e4m3 or e5m2, scale given or computed per token and head");
   for (const KvScaling scaling : {kTensor, kComputed}) {
-    f.add(scaling == kTensor ? "scale given" : "scale computed", [&](PrologueCase& c) { c.q8 = scaling; });
+    for (const bool e5m2 : {false, true}) {
+      f.add(str_cat(e5m2 ? "e5m2" : "e4m3", scaling == kTensor ? ", scale given" : ", scale computed"),
+            [&](PrologueCase& c) { c.q8 = scaling, c.q8_e5m2 = e5m2; });
+    }
   }
   f.row("PerStepRounding", "Rounding once, or after each step as unfused nodes do");
   for (const bool per_step : {false, true}) {

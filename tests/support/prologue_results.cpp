@@ -162,7 +162,7 @@ class Comparison {
           continue;
         }
         expect_codes("q8_out", t, bytes, want_.q[static_cast<size_t>(t)].data() + h * case_.head_dim, case_.head_dim,
-                     oracle::Quantized::e4m3, scale, computed);
+                     case_.q8_e5m2 ? oracle::Quantized::e5m2 : oracle::Quantized::e4m3, scale, computed);
       }
     }
   }

@@ -74,7 +74,12 @@ std::vector<RotaryCase> rotary_cases() {
   add([](RotaryCase& c) { c.ids = IdsKind::none, c.offset = 7, c.bounded = true, c.max_position = 10; });
   add([](RotaryCase& c) { c.ids = IdsKind::none, c.num_seqs = 2, c.seq_len = 12, c.max_seqlen = 3; });
   add([](RotaryCase& c) { c.rotary_dim = 0; });
-  add([](RotaryCase& c) { c.head_dim = c.rotary_dim = 576, c.misalign = 1; });
+  for (const int64_t d : {576, 1024}) {
+    add([&](RotaryCase& c) { c.head_dim = c.rotary_dim = d, c.misalign = 1; });
+    add([&](RotaryCase& c) { c.head_dim = c.rotary_dim = d, c.source = RopeSource::inv_freq; });
+    add([&](RotaryCase& c) { c.head_dim = d, c.rotary_dim = 576, c.rotary_offset = d - 576, c.source = RopeSource::theta; });
+    add([&](RotaryCase& c) { c.head_dim = c.rotary_dim = d, c.num_blocks = 2, c.source = RopeSource::theta; });
+  }
   add([](RotaryCase& c) { c.tensors = {{1}, {2}, {3, false}, {4}}; });
   RotaryCase longer;  // than a grid
   longer.seq_len = 65600, longer.head_dim = longer.rotary_dim = 8, longer.tensors = {{1}};
@@ -93,7 +98,7 @@ RotaryCase random_rotary_case(uint64_t seed) {
   c.dtype = kFloatTypes[random.integer(0, 3)];
   c.batch = chance(50) ? 1 : random.integer(0, 3);
   c.seq_len = chance(3) ? 0 : random.integer(1, 9);
-  c.head_dim = chance(60) ? pick({2, 4, 8, 16, 32, 64}) : pick({6, 24, 40, 72, 80, 96, 128, 130, 192, 256, 576});
+  c.head_dim = chance(60) ? pick({2, 4, 8, 16, 32, 64}) : pick({6, 24, 40, 72, 80, 96, 128, 130, 192, 256, 576, 1022, 1024});
   c.num_blocks = chance(75) ? 1 : random.integer(1, 4);
   const int64_t most = c.head_dim / (2 * c.num_blocks);
   if (most == 0) c.num_blocks = 1;
@@ -125,6 +130,7 @@ RotaryCase random_rotary_case(uint64_t seed) {
   }
 
   c.source = chance(50) ? RopeSource::table : kSources[random.integer(0, 3)];
+  if (c.source == RopeSource::theta && c.rotary_dim > 576 * c.num_blocks) c.source = RopeSource::inv_freq;
   const bool given = c.source == RopeSource::table || c.source == RopeSource::angles;
   c.type = kFloatTypes[random.integer(0, 3)];
   if (c.source == RopeSource::inv_freq) c.type = chance(50) ? DType::f32 : DType::f64;

@@ -235,11 +235,15 @@ __device__ inline Unit<T, V> narrow(const UnitValues<V>& values) {
   return {pack<T, V>(values.x), pack<T, V>(values.x + V)};
 }
 
-template <class T, int V>
-__device__ inline void add_bias(UnitValues<V>& values, const Unit<T, V>& bias) {
-  const UnitValues<V> terms = widen<T, V>(bias);
+template <int V>
+__device__ inline void add(UnitValues<V>& values, const UnitValues<V>& terms) {
 #pragma unroll
   for (int i = 0; i < 2 * V; ++i) values.x[i] = add_rounded(values.x[i], terms.x[i]);
+}
+
+template <class T, int V>
+__device__ inline void add_bias(UnitValues<V>& values, const Unit<T, V>& bias) {
+  add<V>(values, widen<T, V>(bias));
 }
 
 // cos and sin of a unit's V pairs.
@@ -309,6 +313,12 @@ template <int V>
 __device__ inline void multiply(UnitValues<V>& values, float factor) {
 #pragma unroll
   for (int i = 0; i < 2 * V; ++i) values.x[i] = multiply_rounded(values.x[i], factor);
+}
+
+template <int V>
+__device__ inline void multiply_weight(UnitValues<V>& values, const UnitValues<V>& weight, float offset) {
+#pragma unroll
+  for (int i = 0; i < 2 * V; ++i) values.x[i] = multiply_rounded(values.x[i], add_rounded(offset, weight.x[i]));
 }
 
 template <class T, int V>

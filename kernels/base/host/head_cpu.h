@@ -13,8 +13,6 @@
 
 namespace prologue::cpu {
 
-inline constexpr int64_t kMaxHeadDim = 576;
-
 // The number of threads for a pass over this many elements: starting a thread costs as much as a few thousand elements.
 inline int threads_for(int64_t elements, int num_threads) {
   constexpr int64_t kElementsPerThread = 8192;

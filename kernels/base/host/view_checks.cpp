@@ -274,8 +274,8 @@ bool same_region(const Region& a, const Region& b) {
 }
 
 Status check_head_and_rotary_dim(const char* operation, int64_t head_dim, RopeStyle style, int64_t rotary_dim) {
-  if (head_dim < 2 || head_dim > 576 || head_dim % 2 != 0) {
-    return unsupported(operation, ": head_dim is ", head_dim, ": supported is every even number in 2..576");
+  if (head_dim < 2 || head_dim > kMaxHeadDim || head_dim % 2 != 0) {
+    return unsupported(operation, ": head_dim is ", head_dim, ": supported is every even number in 2..", kMaxHeadDim);
   }
   if (style != RopeStyle::neox && style != RopeStyle::interleaved) {
     return unsupported(operation, ": the rope style is ", static_cast<int32_t>(style), ": supported are neox and interleaved");
@@ -284,6 +284,13 @@ Status check_head_and_rotary_dim(const char* operation, int64_t head_dim, RopeSt
     return invalid_argument(operation, ": rotary_dim is ", rotary_dim, ": it must be even and lie in 0..head_dim, ", head_dim);
   }
   return {};
+}
+
+Status check_v_head_dim(const char* operation, const PagedKvView& cache) {
+  const int64_t head_dim = cache.v.head_dim;
+  if (head_dim >= 0 && head_dim <= kMaxHeadDim && head_dim % 2 == 0) return {};
+  return unsupported(operation, ": cache.v.head_dim is ", head_dim, ": supported is every even number in 2..", kMaxHeadDim,
+                     ", or 0 = head_dim");
 }
 
 Status check_past_table(const char* operation, PastTable past_table, int64_t max_position, const FaultRecord* faults) {

@@ -97,8 +97,10 @@ class PROLOGUE_API RegionChecks {
 // True if both are the same rows in the same order, that is, "in place".
 bool same_region(const Region& a, const Region& b);
 
-// head_dim even, 2..576; rotary_dim even, 0..head_dim.
+// head_dim even, 2..kMaxHeadDim; rotary_dim even, 0..head_dim.
 Status check_head_and_rotary_dim(const char* operation, int64_t head_dim, RopeStyle style, int64_t rotary_dim);
+// cache.v.head_dim even, 0..kMaxHeadDim.
+Status check_v_head_dim(const char* operation, const PagedKvView& cache);
 // A bound on positions (0 = none), and what happens to tokens past it.
 Status check_past_table(const char* operation, PastTable past_table, int64_t max_position, const FaultRecord* faults);
 // If count > 1, the stride must be set.
