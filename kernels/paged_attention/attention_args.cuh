@@ -158,16 +158,21 @@ __device__ inline uint64_t rows_that_see(const AttentionArgs& args, const Sequen
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Scales of a quantised cache
+// Scales of a quantised cache. Kernels of one format look at that of K alone.
 
 // What all positions have in common: 1 where every token has its own.
-__device__ inline float shared_scale(const PagedKvView& kv, const float* scale, int kv_head) {
-  if (kv.k.format.scaling == KvScaling::tensor) return scale[0];
-  return kv.k.format.scaling == KvScaling::head ? scale[kv_head] : 1.0f;
+__device__ inline float shared_scale(const KvFormat& format, const float* scale, int kv_head) {
+  if (format.scaling == KvScaling::tensor) return scale[0];
+  return format.scaling == KvScaling::head ? scale[kv_head] : 1.0f;
 }
 
 __device__ inline float token_scale(const float* scale, const PageStrides& strides, const CacheSlot& slot, int kv_head) {
   return scale[slot.in(strides) + kv_head * strides.head];
+}
+
+// Of uint4: beside the scale.
+__device__ inline float token_zero_point(const float* scale, const PageStrides& strides, const CacheSlot& slot, int kv_head) {
+  return scale[slot.in(strides) + kv_head * strides.head + 1];
 }
 
 }  // namespace prologue::cuda

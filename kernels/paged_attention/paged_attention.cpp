@@ -67,13 +67,6 @@ Status check_arrays(const PagedAttentionParams& p, Device device) {
                        ": supported is every even number in 2..576, or 0 = head_dim");
   }
   PROLOGUE_RETURN_IF_ERROR(check_cache_shape(kName, kv, kv.num_kv_heads, p.head_dim));
-  if (device == Device::cuda && (kv.k.format.type != kv.v.format.type || kv.k.format.scaling != kv.v.format.scaling)) {
-    return unsupported("paged_attention: the formats of K, ", dtype_name(kv.k.format.type), ", and V, ",
-                       dtype_name(kv.v.format.type), ", differ in type or scaling: on CUDA they must be equal");
-  }
-  if (device == Device::cuda && kv.k.format.type == DType::uint4) {
-    return unsupported("paged_attention: the cache's type is uint4: on CUDA zero points are not supported yet");
-  }
   const int64_t needed = paged_attention_workspace_bytes(p, device);
   if (needed > 0 && (p.workspace == nullptr || p.workspace_bytes < needed)) {
     return invalid_argument("paged_attention: workspace has ", p.workspace == nullptr ? 0 : p.workspace_bytes,

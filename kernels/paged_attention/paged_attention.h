@@ -11,9 +11,9 @@
 //
 //   q             [T, num_q_heads, head_dim] dtype, strided; T = cu_seqlens_q[num_seqs] <= num_tokens; rows past T are padding
 //   out           [T, num_q_heads, v_head_dim] dtype, strided; must not overlap anything that is read; padding is not written
-//   kv            one layer's cache (views.h) of any type, scaling and strides, read only. K and V may overlap (MLA: V is the
-//                 first channels of K). kv.k.head_dim = head_dim; kv.v.head_dim is any even number up to 576. An element of a
-//                 quantised cache is its stored number times its scale
+//   kv            one layer's cache (views.h) of any type, scaling and strides, read only; K and V may have formats of their own.
+//                 They may overlap (MLA: V is the first channels of K). kv.k.head_dim = head_dim; kv.v.head_dim is any even
+//                 number up to 576. An element of a quantised cache is its stored number times its scale, plus its zero point
 //   block_table   [num_seqs, max_pages_per_seq] int32, row stride block_table_stride; only entries that a row needs are read
 //   cu_seqlens_q  [num_seqs + 1] int32, non-decreasing, from 0 to at most num_tokens; a sequence without rows is allowed
 //   seq_lens      [num_seqs] int32, tokens of the sequence AFTER this step's tokens were added; a negative entry counts as 0
@@ -40,6 +40,12 @@
 //   the second product. In a quantised cache with a scale for each token, V is rounded to dtype too, as a cache of dtype would
 //   hold it. The V of a position that one row must not see but another row of the same block needs may be multiplied by 0. Then a
 //   NaN in it reaches both rows.
+//   Zero points are applied to sums where that saves work. On the CPU an element is code * scale + zero point, rounded once to
+//   float32. On CUDA decode, and prefill with tensor cores, take a score as <q, codes> * scale of K + zero point of K * sum(q):
+//   the first product is rounded, then one fused multiply-add; sum(q) is float32, once for each row. Decode takes
+//   out = (sum_p (w_p * scale of V) * code + sum_p w_p * zero point of V) / sum_p w_p, w_p being exp(score_p - the maximum so far):
+//   the second sum is rescaled with the first one when the maximum changes, when streams and warps are combined, and before a
+//   part of a split is stored the two are added. Prefill takes V, without tensor cores K too, as fma(code, scale, zero point).
 //   Decode may split a sequence into parts and combine them through the workspace. So the result is deterministic, but not
 //   batch-invariant.
 //

@@ -39,9 +39,10 @@ std::vector<T> run_attention(Backend backend, const AttentionBatch<T>& batch, Fa
 template <class T>
 void check(Backend backend, const AttentionCase& c, uint64_t seed) {
   SCOPED_TRACE(testing::Message() << dtype_name(FloatFormat<T>::dtype) << " over " << dtype_name(c.type) << ", scaling "
-                                  << static_cast<int>(c.scaling) << ", layout " << static_cast<int>(c.layout) << ", head dims "
-                                  << c.head_dim << " and " << c.v_width() << ", window " << c.window << ", ring " << c.ring_size
-                                  << ", cap " << c.soft_cap << ", rows " << c.sequences[0].rows);
+                                  << static_cast<int>(c.scaling) << ", and " << dtype_name(c.format(false).type) << ", scaling "
+                                  << static_cast<int>(c.format(false).scaling) << ", layout " << static_cast<int>(c.layout)
+                                  << ", head dims " << c.head_dim << " and " << c.v_width() << ", window " << c.window
+                                  << ", ring " << c.ring_size << ", cap " << c.soft_cap << ", rows " << c.sequences[0].rows);
   const AttentionBatch<T> batch(c, seed);
   expect_matches_oracle(backend, batch.in, batch.cache.view, run_attention(backend, batch));
 }
@@ -57,8 +58,8 @@ void check(Backend backend, const AttentionCase& c, uint64_t seed) {
 const std::vector<AttentionSequence> kDecode = {{1, 200}, {1, 33}, {2, 16}, {0, 5}, {1, 1}};
 const std::vector<AttentionSequence> kPrefill = {{70, 130}, {1, 90}, {6, 3}, {33, 33}};
 
-// Every storage of an element: its type and where its scale comes from. CUDA has no zero points yet.
-std::vector<std::pair<DType, KvScaling>> storages(Backend backend) {
+// Every storage of an element: its type and where its scale comes from.
+std::vector<std::pair<DType, KvScaling>> storages() {
   std::vector<std::pair<DType, KvScaling>> all = {
       {DType::f32, KvScaling::none}, {DType::f16, KvScaling::none}, {DType::bf16, KvScaling::none}};
   for (const DType type : {DType::fp8_e4m3, DType::fp8_e5m2, DType::int8, DType::int4}) {
@@ -66,9 +67,27 @@ std::vector<std::pair<DType, KvScaling>> storages(Backend backend) {
     if (is_fp8) all.emplace_back(type, KvScaling::none);
     for (const KvScaling scaling : {KvScaling::tensor, KvScaling::head, KvScaling::token_head}) all.emplace_back(type, scaling);
   }
-  if (backend_device(backend) == Device::cpu) all.emplace_back(DType::uint4, KvScaling::token_head);
+  all.emplace_back(DType::uint4, KvScaling::token_head);
   return all;
 }
+
+// Formats of K and V that differ: the useful ones, then others, the last two in their scaling alone.
+const std::pair<KvFormat, KvFormat> kMixtures[] = {
+    {{DType::int8, KvScaling::token_head}, {DType::uint4, KvScaling::token_head}},
+    {{DType::int8, KvScaling::token_head}, {DType::int4, KvScaling::token_head}},
+    {{DType::fp8_e4m3, KvScaling::none}, {DType::uint4, KvScaling::token_head}},
+    {{DType::fp8_e4m3, KvScaling::tensor}, {DType::int4, KvScaling::head}},
+    {{DType::int8, KvScaling::head}, {DType::uint4, KvScaling::token_head}},
+    {{DType::bf16, KvScaling::none}, {DType::int8, KvScaling::token_head}},
+    {{DType::f16, KvScaling::none}, {DType::uint4, KvScaling::token_head}},
+    {{DType::f32, KvScaling::none}, {DType::fp8_e5m2, KvScaling::tensor}},
+    {{DType::uint4, KvScaling::token_head}, {DType::f16, KvScaling::none}},
+    {{DType::uint4, KvScaling::token_head}, {DType::f32, KvScaling::none}},
+    {{DType::uint4, KvScaling::token_head}, {DType::int8, KvScaling::tensor}},
+    {{DType::bf16, KvScaling::none}, {DType::f32, KvScaling::none}},
+    {{DType::int8, KvScaling::token_head}, {DType::int8, KvScaling::tensor}},
+    {{DType::fp8_e4m3, KvScaling::head}, {DType::fp8_e4m3, KvScaling::token_head}},
+};
 
 class PagedAttentionCaches : public testing::TestWithParam<Backend> {
  protected:
@@ -78,7 +97,7 @@ class PagedAttentionCaches : public testing::TestWithParam<Backend> {
 // Every type, scaling and layout, decoding and prefill; the type of q goes round.
 TEST_P(PagedAttentionCaches, EveryStorageAndLayoutMatchesTheOracle) {
   uint64_t seed = 0;
-  for (const auto& [type, scaling] : storages(GetParam())) {
+  for (const auto& [type, scaling] : storages()) {
     for (const KvLayout layout : kKvLayouts) {
       for (const auto& sequences : {kDecode, kPrefill}) {
         AttentionCase c;
@@ -92,13 +111,81 @@ TEST_P(PagedAttentionCaches, EveryStorageAndLayoutMatchesTheOracle) {
 
 // Every type of q over every type of cache.
 TEST_P(PagedAttentionCaches, EveryPairOfTypes) {
-  for (const auto& [type, scaling] : storages(GetParam())) {
+  for (const auto& [type, scaling] : storages()) {
     for (uint64_t dtype = 0; dtype < 3; ++dtype) {
       AttentionCase c;
       c.type = type, c.scaling = scaling, c.head_dim = 128, c.num_q_heads = 2, c.num_kv_heads = 1;
       for (const auto& sequences : {kDecode, kPrefill}) {
         c.sequences = sequences;
         check(GetParam(), c, 300 + dtype);
+      }
+    }
+  }
+}
+
+TEST_P(PagedAttentionCaches, EveryMixtureAndLayoutMatchesTheOracle) {
+  uint64_t seed = 1300;
+  for (const auto& [k, v] : kMixtures) {
+    for (const KvLayout layout : kKvLayouts) {
+      for (const auto& sequences : {kDecode, kPrefill}) {
+        AttentionCase c;
+        c.type = k.type, c.scaling = k.scaling, c.v_format = v, c.layout = layout, c.sequences = sequences;
+        if (seed % 4 == 3) c.num_q_heads = 10, c.padding_rows = 2;
+        if (seed % 5 == 2) c.soft_cap = 5.0f, c.window = 40;
+        check(GetParam(), c, seed++);
+      }
+    }
+  }
+}
+
+// Every type of q over every mixture, at heads of several sizes; K and V of sizes of their own; split sequences.
+TEST_P(PagedAttentionCaches, EveryMixtureAndType) {
+  struct Dims {
+    int64_t k, v;
+  };
+  uint64_t seed = 1500;
+  for (const auto& [k, v] : kMixtures) {
+    for (uint64_t dtype = 0; dtype < 3; ++dtype) {
+      for (const Dims dims : {Dims{128, 128}, Dims{256, 64}, Dims{80, 66}, Dims{192, 128}, Dims{576, 512}}) {
+        if (dims.k > 128 && dtype != seed / 8 % 3) continue;
+        AttentionCase c;
+        c.type = k.type, c.scaling = k.scaling, c.v_format = v, c.head_dim = dims.k, c.v_head_dim = dims.v;
+        c.num_q_heads = seed % 2 == 0 ? 2 : 5, c.num_kv_heads = 1;
+        for (const auto& sequences :
+             {std::vector<AttentionSequence>{{1, 400}, {2, 20}}, std::vector<AttentionSequence>{{35, 50}, {1, 9}}}) {
+          c.sequences = sequences;
+          check(GetParam(), c, 300 + dtype + 3 * seed++);
+        }
+      }
+    }
+  }
+}
+
+// A head of equal values is scale 0 and a zero point, whatever its codes: a row that sees one position is its value.
+TEST_P(PagedAttentionCaches, ScaleZeroIsTheZeroPoint) {
+  for (const DType k_type : {DType::uint4, DType::int8}) {
+    for (const int64_t rows : {1, 6}) {  // 6: prefill, whose first rows see nothing
+      for (const int64_t head_dim : {64, 66}) {
+        AttentionCase c;
+        c.head_dim = head_dim;
+        c.type = k_type, c.scaling = KvScaling::token_head, c.v_format = {DType::uint4, KvScaling::token_head};
+        c.sequences = {{rows, 1}, {rows, 1}};
+        AttentionBatch<BFloat16> batch(c, 940);
+        std::vector<float> want;
+        for (size_t s = 0; s < 2; ++s) {
+          for (int64_t h = 0; h < 2; ++h) {
+            const int64_t page = batch.in.block_table[s * static_cast<size_t>(batch.in.block_table_stride)];
+            float* scale = &batch.cache.v_scale[batch.cache.scale_index(false, page, 0, h)];
+            scale[0] = 0.0f;
+            want.push_back(scale[1] = static_cast<float>(s == 0 ? 1000 + h : -3 - h));
+          }
+        }
+        const std::vector<BFloat16> got = run_attention(GetParam(), batch);
+        for (int64_t i = 0; i < static_cast<int64_t>(got.size()); ++i) {
+          const int64_t row = i / (4 * head_dim), h = i / head_dim % 4;
+          const float value = row % rows == rows - 1 ? want[static_cast<size_t>(row / rows * 2 + h / 2)] : 0.0f;
+          ASSERT_EQ(to_float(got[static_cast<size_t>(i)]), to_float(to_bfloat16(value))) << row << ", " << h;
+        }
       }
     }
   }
@@ -111,9 +198,10 @@ TEST_P(PagedAttentionCaches, HeadDimsOfKAndVDiffer) {
   uint64_t seed = 400;
   for (const Dims dims : {Dims{192, 128}, Dims{576, 512}, Dims{64, 128}, Dims{256, 64}, Dims{80, 66}, Dims{2, 258}, Dims{320, 4},
                           Dims{128, 576}, Dims{64, 40}}) {
-    for (const auto& [type, scaling] : {std::pair{DType::bf16, KvScaling::none}, std::pair{DType::f32, KvScaling::none},
-                                        std::pair{DType::int8, KvScaling::token_head}, std::pair{DType::int4, KvScaling::head},
-                                        std::pair{DType::fp8_e4m3, KvScaling::tensor}}) {
+    for (const auto& [type, scaling] :
+         {std::pair{DType::bf16, KvScaling::none}, std::pair{DType::f32, KvScaling::none},
+          std::pair{DType::int8, KvScaling::token_head}, std::pair{DType::int4, KvScaling::head},
+          std::pair{DType::fp8_e4m3, KvScaling::tensor}, std::pair{DType::uint4, KvScaling::token_head}}) {
       AttentionCase c;
       c.head_dim = dims.k, c.v_head_dim = dims.v, c.num_q_heads = 6, c.num_kv_heads = seed % 2 == 0 ? 2 : 1;
       c.type = type, c.scaling = scaling;
@@ -130,10 +218,11 @@ TEST_P(PagedAttentionCaches, HeadDimsOfKAndVDiffer) {
 TEST_P(PagedAttentionCaches, BothSidesOfEveryBorder) {
   uint64_t seed = 1100;
   for (const int64_t head_dim : {64, 66, 96, 98, 128, 130, 192, 194, 256, 258}) {
-    for (const DType type : {DType::bf16, DType::f32, DType::int8}) {
+    for (const DType type : {DType::bf16, DType::f32, DType::int8, DType::uint4}) {
       AttentionCase c;
       c.head_dim = head_dim + (seed % 2 == 0 || head_dim % 8 == 0 ? 0 : 6), c.type = type;
-      c.scaling = type == DType::int8 ? KvScaling::token_head : KvScaling::none;
+      c.scaling = dtype_is_quantized(type) ? KvScaling::token_head : KvScaling::none;
+      if (type == DType::int8 && head_dim % 8 == 0) c.v_format = {DType::uint4, KvScaling::token_head};
       for (const int64_t rows : {1, 4, 5}) {
         for (const int64_t group : {4, 5}) {
           for (const int64_t length : {128, 129}) {
@@ -148,7 +237,7 @@ TEST_P(PagedAttentionCaches, BothSidesOfEveryBorder) {
 
 // DeepSeek's MLA as it is cached: one head of 576 channels, V being the first 512 of them.
 TEST_P(PagedAttentionCaches, ValuesWithinKeys) {
-  for (const DType type : {DType::bf16, DType::fp8_e4m3}) {
+  for (const DType type : {DType::bf16, DType::fp8_e4m3, DType::uint4}) {
     AttentionCase c;
     c.head_dim = 576, c.v_head_dim = 512, c.num_q_heads = 16, c.num_kv_heads = 1, c.page_size = 64;
     c.type = type, c.scaling = type == DType::bf16 ? KvScaling::none : KvScaling::token_head, c.v_within_k = true;
@@ -179,7 +268,7 @@ TEST_P(PagedAttentionCaches, SoftCaps) {
   uint64_t seed = 700;
   for (const float cap : {0.5f, 5.0f, 50.0f}) {
     for (const auto& sequences : {kDecode, kPrefill}) {
-      for (const auto& [type, scaling] : storages(GetParam())) {
+      for (const auto& [type, scaling] : storages()) {
         AttentionCase c;
         c.soft_cap = cap, c.sequences = sequences, c.type = type, c.scaling = scaling;
         c.scale = 1.0f;  // scores of 8, so that caps bite
@@ -243,33 +332,45 @@ TEST_P(PagedAttentionCaches, FaultsKeepToTheirWindow) {
   EXPECT_EQ(decode_fault(record).count, 2u);
 }
 
-// A head that held a NaN has a NaN scale and zeros for data: whoever sees it gets NaN, whoever does not is untouched by it.
-TEST_P(PagedAttentionCaches, NanScalesReachThoseWhoSeeThem) {
-  for (const bool in_k : {true, false}) {
-    for (const int64_t rows : {1, 70}) {
-      AttentionCase c;
-      c.type = DType::int8, c.scaling = KvScaling::token_head, c.sequences = {{rows, 100}, {rows, 90}};
-      AttentionBatch<float> batch(c, 910);
-      const std::vector<float> before = run_attention(GetParam(), batch);
-      const int64_t page = batch.in.block_table[5];  // position 80 of the first sequence, kv head 1
-      (in_k ? batch.cache.k_scale : batch.cache.v_scale)[batch.cache.scale_index(in_k, page, 0, 1)] =
-          std::numeric_limits<float>::quiet_NaN();
-      const std::vector<float> after = run_attention(GetParam(), batch);
-      for (size_t i = 0; i < after.size(); ++i) {
-        const int64_t row = static_cast<int64_t>(i) / (4 * 64), head = static_cast<int64_t>(i) / 64 % 4;
-        const bool sees = row < rows && head >= 2 && 100 - rows + row >= 80;
-        // Where a block of rows shares its keys, a NaN in V does not keep to those who see it.
-        const bool may_leak = !in_k && row < rows && head >= 2 && backend_device(GetParam()) == Device::cuda;
-        if (sees) {
-          ASSERT_TRUE(std::isnan(after[i])) << row << ", " << head;
-        } else if (!may_leak) {
-          ASSERT_EQ(std::memcmp(&after[i], &before[i], sizeof(float)), 0) << row << ", " << head;
-        }
-      }
+// A head that held a NaN has a NaN scale (and zero point) and zeros for data: whoever sees it gets NaN, whoever does not is
+// untouched by it.
+template <class T>
+void expect_nan_where_it_is_seen(Backend backend, DType k_type, DType v_type, bool in_k, int64_t rows) {
+  SCOPED_TRACE(testing::Message() << dtype_name(k_type) << ", " << dtype_name(v_type) << ", in K: " << in_k << ", rows " << rows);
+  AttentionCase c;
+  c.type = k_type, c.scaling = KvScaling::token_head, c.v_format = {v_type, KvScaling::token_head};
+  c.sequences = {{rows, 100}, {rows, 90}};
+  AttentionBatch<T> batch(c, 910);
+  const std::vector<T> before = run_attention(backend, batch);
+  const int64_t page = batch.in.block_table[5];  // position 80 of the first sequence, kv head 1
+  const KvFormat format = c.format(in_k);
+  std::fill_n(&(in_k ? batch.cache.k_scale : batch.cache.v_scale)[batch.cache.scale_index(in_k, page, 0, 1)],
+              scales_of_head(format), std::numeric_limits<float>::quiet_NaN());
+  const std::vector<T> after = run_attention(backend, batch);
+  for (size_t i = 0; i < after.size(); ++i) {
+    const int64_t row = static_cast<int64_t>(i) / (4 * 64), head = static_cast<int64_t>(i) / 64 % 4;
+    const bool sees = row < rows && head >= 2 && 100 - rows + row >= 80;
+    // Where a block of rows shares its keys, a NaN in V does not keep to those who see it.
+    const bool may_leak = !in_k && row < rows && head >= 2 && backend_device(backend) == Device::cuda;
+    if (sees) {
+      ASSERT_TRUE(std::isnan(to_float(after[i]))) << row << ", " << head;
+    } else if (!may_leak) {
+      ASSERT_EQ(std::memcmp(&after[i], &before[i], sizeof(T)), 0) << row << ", " << head;
     }
   }
 }
 
+TEST_P(PagedAttentionCaches, NanScalesReachThoseWhoSeeThem) {
+  for (const bool in_k : {true, false}) {
+    for (const int64_t rows : {1, 70}) {
+      for (const auto& [k_type, v_type] : {std::pair{DType::int8, DType::int8}, std::pair{DType::uint4, DType::uint4},
+                                           std::pair{DType::int8, DType::uint4}, std::pair{DType::uint4, DType::int4}}) {
+        expect_nan_where_it_is_seen<float>(GetParam(), k_type, v_type, in_k, rows);
+        expect_nan_where_it_is_seen<BFloat16>(GetParam(), k_type, v_type, in_k, rows);
+      }
+    }
+  }
+}
 TEST_P(PagedAttentionCaches, TwoRunsAgree) {
   AttentionCase c;
   c.type = DType::fp8_e5m2, c.scaling = KvScaling::token_head, c.window = 300, c.soft_cap = 30.0f;
@@ -307,8 +408,8 @@ TEST(PagedAttentionCachesCpu, IndependentOfBatchChunksAndThreads) {
 // End to end: the prologue writes, attention reads.
 
 struct Journey {
-  DType type = DType::f32;
-  KvScaling scaling = KvScaling::none;
+  KvFormat k = {DType::f32, KvScaling::none};
+  KvFormat v = {DType::f32, KvScaling::none};
   KvLayout layout = KvLayout::nhd;
   int64_t window = 0, ring_size = 0;
   std::vector<int64_t> steps = {40, 1, 1, 2};  // tokens
@@ -327,11 +428,13 @@ template <class T>
 Travelled<T> travel(Backend backend, const Journey& journey) {
   constexpr int64_t kQ = 4, kKv = 2, kDim = 64, kPage = 16, kMaxPosition = 200;
   AttentionCase c;
-  c.type = journey.type, c.scaling = journey.scaling, c.layout = journey.layout;
+  c.type = journey.k.type, c.scaling = journey.k.scaling, c.v_format = journey.v, c.layout = journey.layout;
   const int64_t length = std::accumulate(journey.steps.begin(), journey.steps.end(), int64_t{0});
   AttentionCache cache(c, kMaxPosition / kPage + 2);
-  for (std::vector<float>* scales : {&cache.k_scale, &cache.v_scale}) {
-    if (c.scaling != KvScaling::token_head) std::fill(scales->begin(), scales->end(), 5.0f / kv_largest(c.type));
+  for (const bool is_k : {true, false}) {
+    std::vector<float>& scales = is_k ? cache.k_scale : cache.v_scale;
+    const KvFormat format = c.format(is_k);
+    if (format.scaling != KvScaling::token_head) std::fill(scales.begin(), scales.end(), 5.0f / kv_largest(format.type));
   }
   Random random(1000);
   const int64_t width = (kQ + 2 * kKv) * kDim;
@@ -371,7 +474,7 @@ Travelled<T> travel(Backend backend, const Journey& journey) {
   write.places.ring_size = journey.ring_size;
   write.cache = cache.view;
   write.cache.k.data = data;
-  write.cache.v.data = data + cache.v_offset * dtype_bits(c.type) / 8;
+  write.cache.v.data = data + cache.v_offset;
   write.cache.k.scale = cache.k_scale.empty() ? nullptr : k_scale;
   write.cache.v.scale = cache.v_scale.empty() ? nullptr : v_scale;
   write.faults = faults;
@@ -423,7 +526,8 @@ Travelled<T> travel(Backend backend, const Journey& journey) {
   EXPECT_TRUE(status.ok()) << status.message();
   EXPECT_EQ(arena.read(faults)[0].count, 0u);
   cache.data = arena.read(data);
-  if (!cache.k_scale.empty()) cache.k_scale = arena.read(k_scale), cache.v_scale = arena.read(v_scale);
+  if (!cache.k_scale.empty()) cache.k_scale = arena.read(k_scale);
+  if (!cache.v_scale.empty()) cache.v_scale = arena.read(v_scale);
   return {arena.read(out), arena.read(q), cache, pages};
 }
 
@@ -449,6 +553,8 @@ void expect_matches_oracle(Backend backend, const Travelled<T>& travelled, int64
   const AttentionCache& cache = travelled.cache;
   in.key = [&](int64_t page, int64_t offset, int64_t h, int64_t d) { return cache.value(true, page, offset, h, d); };
   in.value = [&](int64_t page, int64_t offset, int64_t h, int64_t d) { return cache.value(false, page, offset, h, d); };
+  in.key_zero_point = [&](int64_t page, int64_t offset, int64_t h) { return double{cache.zero_point(true, page, offset, h)}; };
+  in.value_zero_point = [&](int64_t page, int64_t offset, int64_t h) { return double{cache.zero_point(false, page, offset, h)}; };
   expect_matches_oracle(backend, in, cache.view, travelled.out);
 }
 
@@ -469,10 +575,14 @@ double quality_bound(DType type) {
 
 TEST_P(PagedAttentionCaches, ThePrologueWritesAndAttentionReads) {
   const std::vector<float> exact = travel<float>(GetParam(), {}).out;
+  std::vector<std::pair<KvFormat, KvFormat>> formats;
+  for (const auto& [type, scaling] : storages()) formats.push_back({{type, scaling}, {type, scaling}});
+  formats.insert(formats.end(), std::begin(kMixtures), std::end(kMixtures));
   size_t i = 0;
-  for (const auto& [type, scaling] : storages(GetParam())) {
-    const Journey journey{.type = type, .scaling = scaling, .layout = kKvLayouts[i++ % 5]};
-    SCOPED_TRACE(testing::Message() << dtype_name(type) << ", scaling " << static_cast<int>(scaling));
+  for (const auto& [k, v] : formats) {
+    const Journey journey{.k = k, .v = v, .layout = kKvLayouts[i++ % 5]};
+    SCOPED_TRACE(testing::Message() << dtype_name(k.type) << ", scaling " << static_cast<int>(k.scaling) << ", and "
+                                    << dtype_name(v.type) << ", scaling " << static_cast<int>(v.scaling));
     const Travelled<float> travelled = travel<float>(GetParam(), journey);
     expect_matches_oracle(GetParam(), travelled, 0);
     expect_matches_oracle(GetParam(), travel<BFloat16>(GetParam(), journey), 0);
@@ -480,14 +590,14 @@ TEST_P(PagedAttentionCaches, ThePrologueWritesAndAttentionReads) {
     for (size_t e = 0; e < exact.size(); ++e) {
       difference = std::max(difference, static_cast<double>(std::fabs(travelled.out[e] - exact[e])));
     }
-    EXPECT_LE(difference, quality_bound(type));
+    EXPECT_LE(difference, std::max(quality_bound(k.type), quality_bound(v.type)));
   }
 }
 
 // A ring of just the right size gives the bits of a cache that keeps everything, under the same window.
 TEST_P(PagedAttentionCaches, ARingGivesTheBitsOfAWholeCache) {
   for (const auto& [type, scaling] : {std::pair{DType::f32, KvScaling::none}, std::pair{DType::int8, KvScaling::token_head}}) {
-    Journey journey{.type = type, .scaling = scaling, .window = 30, .steps = {5, 20, 1, 1, 11, 11, 4, 1, 11, 3, 11, 1}};
+    Journey journey{.k = {type, scaling}, .v = {type, scaling}, .window = 30, .steps = {5, 20, 1, 1, 11, 11, 4, 1, 11, 3, 11, 1}};
     const Travelled<float> want = travel<float>(GetParam(), journey);
     expect_matches_oracle(GetParam(), want, 30);
     journey.ring_size = 49;  // 30 + 20 - 1
@@ -496,7 +606,7 @@ TEST_P(PagedAttentionCaches, ARingGivesTheBitsOfAWholeCache) {
   }
 }
 
-// K as int8 and V as int4 or uint4, against the same numbers in float32. CUDA takes equal formats only, and says so.
+// K as int8 and V as int4 or uint4, against the same numbers in float32.
 void expect_formats_of_their_own(Backend backend, DType v_type) {
   constexpr int64_t kTokens = 21, kPages = 4, kPageSize = 8, kHeads = 2, kQHeads = 4, kDim = 16;
   const bool zero_points = v_type == DType::uint4;
@@ -551,11 +661,6 @@ void expect_formats_of_their_own(Backend backend, DType v_type) {
   std::vector<float> want, got;
   ASSERT_TRUE(attend(false, want).ok());
   const Status status = attend(true, got);
-  if (backend_device(backend) == Device::cuda) {
-    EXPECT_EQ(status.message(), str_cat("paged_attention: the formats of K, int8, and V, ", dtype_name(v_type),
-                                        ", differ in type or scaling: on CUDA they must be equal"));
-    return;
-  }
   ASSERT_TRUE(status.ok()) << status.message();
   for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-5f) << i;
 }
@@ -563,21 +668,6 @@ void expect_formats_of_their_own(Backend backend, DType v_type) {
 TEST_P(PagedAttentionCaches, KAndVOfFormatsOfTheirOwn) {
   expect_formats_of_their_own(GetParam(), DType::int4);
   expect_formats_of_their_own(GetParam(), DType::uint4);
-}
-
-TEST_P(PagedAttentionCaches, CudaHasNoZeroPointsYet) {
-  AttentionCase c;
-  c.type = DType::uint4, c.scaling = KvScaling::token_head, c.sequences = kDecode;
-  const AttentionBatch<float> batch(c, 1);
-  Arena arena(GetParam());
-  const PagedAttentionParams p = place_attention(arena, batch.in, batch.cache.place(arena), backend_device(GetParam()));
-  const Status status = arena.run([&](const Execution& execution) { return paged_attention(p, execution); });
-  if (backend_device(GetParam()) == Device::cuda) {
-    EXPECT_EQ(status.message(), "paged_attention: the cache's type is uint4: on CUDA zero points are not supported yet");
-    EXPECT_EQ(status.code(), StatusCode::unsupported);
-  } else {
-    EXPECT_TRUE(status.ok()) << status.message();
-  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, PagedAttentionCaches, testing::ValuesIn(all_backends()),

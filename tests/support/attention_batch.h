@@ -56,11 +56,11 @@ struct AttentionBatch {
     in.q_token_stride = c.num_q_heads * in.q_head_stride + gap;
     in.q = random.normals<T>(in.num_tokens * in.q_token_stride);
 
-    // Given scales: a head's largest number stands for 4 standard deviations.
-    const float unit = c.scaling == KvScaling::none ? 1.0f : 4.0f / kv_largest(c.type);
-    if (c.scaling == KvScaling::tensor || c.scaling == KvScaling::head) {
-      for (std::vector<float>* scales : {&cache.k_scale, &cache.v_scale}) {
-        for (float& scale : *scales) scale = unit * static_cast<float>(0.75 + 0.5 * random.uniform());
+    for (const bool is_k : {true, false}) {
+      const KvScaling scaling = c.format(is_k).scaling;
+      if (scaling != KvScaling::tensor && scaling != KvScaling::head) continue;
+      for (float& scale : is_k ? cache.k_scale : cache.v_scale) {
+        scale = unit_of(c.format(is_k)) * static_cast<float>(0.75 + 0.5 * random.uniform());
       }
     }
     std::vector<int32_t> pages(static_cast<size_t>(in.num_pages));
@@ -78,11 +78,17 @@ struct AttentionBatch {
         const int64_t slot = c.ring_size > 0 ? p % c.ring_size : p;
         int32_t& entry = in.block_table[s * static_cast<size_t>(in.block_table_stride) + static_cast<size_t>(slot / c.page_size)];
         if (entry < 0) entry = pages[next_page++];
-        for (int64_t h = 0; h < c.num_kv_heads; ++h) write_token(c, random, unit, entry, slot % c.page_size, h);
+        for (int64_t h = 0; h < c.num_kv_heads; ++h) write_token(c, random, entry, slot % c.page_size, h);
       }
     }
     in.key = [this](int64_t page, int64_t offset, int64_t h, int64_t d) { return cache.value(true, page, offset, h, d); };
     in.value = [this](int64_t page, int64_t offset, int64_t h, int64_t d) { return cache.value(false, page, offset, h, d); };
+    in.key_zero_point = [this](int64_t page, int64_t offset, int64_t h) {
+      return double{cache.zero_point(true, page, offset, h)};
+    };
+    in.value_zero_point = [this](int64_t page, int64_t offset, int64_t h) {
+      return double{cache.zero_point(false, page, offset, h)};
+    };
   }
   AttentionBatch(const AttentionBatch&) = delete;
 
@@ -95,16 +101,22 @@ struct AttentionBatch {
     for (const AttentionSequence& s : c.sequences) used += pages_of(c, s);
     return used + used / 2 + 1;
   }
-  void write_token(const AttentionCase& c, Random& random, float unit, int64_t page, int64_t offset, int64_t head) {
+  // Given scales: a head's largest number stands for 4 standard deviations.
+  static float unit_of(const KvFormat& format) {
+    return format.scaling == KvScaling::none ? 1.0f : 4.0f / kv_largest(format.type);
+  }
+  void write_token(const AttentionCase& c, Random& random, int64_t page, int64_t offset, int64_t head) {
     for (const bool is_k : {true, false}) {
-      if (c.scaling == KvScaling::token_head) {  // now and then 0, as a head of zeros has
+      const KvFormat format = c.format(is_k);
+      if (format.scaling == KvScaling::token_head) {  // now and then 0, as a head of zeros has
+        const float unit = unit_of(format);
         float& scale = (is_k ? cache.k_scale : cache.v_scale)[cache.scale_index(is_k, page, offset, head)];
         scale = random.integer(0, 19) == 0 ? 0.0f : unit * static_cast<float>(0.5 + 1.5 * random.uniform());
-        if (c.type == DType::uint4) (&scale)[1] = unit * static_cast<float>(-15.0 * random.uniform());
+        if (format.type == DType::uint4) (&scale)[1] = unit * static_cast<float>(-15.0 * random.uniform());
       }
       if (!is_k && c.v_within_k) {
-        if (c.scaling == KvScaling::token_head) {
-          std::copy_n(&cache.k_scale[cache.scale_index(true, page, offset, head)], c.type == DType::uint4 ? 2 : 1,
+        if (format.scaling == KvScaling::token_head) {
+          std::copy_n(&cache.k_scale[cache.scale_index(true, page, offset, head)], scales_of_head(format),
                       &cache.v_scale[cache.scale_index(false, page, offset, head)]);
         }
         continue;
@@ -163,15 +175,17 @@ std::vector<T> rows_of(const Arena& arena, const AttentionInputs<T>& in, const P
   return rows;
 }
 
-// Tensor cores take probabilities, and V where tokens have scales, in 16 bits.
+// Tensor cores take probabilities, and V where tokens have scales, in 16 bits. CUDA applies zero points to sums.
 template <class T>
 oracle::Allowance attention_allowance(Backend backend, const AttentionInputs<T>& in, const PagedKvView& kv) {
   oracle::Allowance allowance;
-  allowance.score_units = (kv.k.format.scaling == KvScaling::none ? 0.0 : 3.0) + (in.soft_cap > 0.0 ? 6.0 : 0.0);
+  const bool scaled = kv.k.format.scaling != KvScaling::none || kv.v.format.scaling != KvScaling::none;
+  allowance.score_units = (scaled ? 3.0 : 0.0) + (in.soft_cap > 0.0 ? 6.0 : 0.0);
+  allowance.zero_points_by_sums = backend_device(backend) == Device::cuda;
   if (sizeof(T) == 2 && backend_device(backend) == Device::cuda) {
     allowance.probability = std::ldexp(1.0, -FloatFormat<T>::mantissa_bits - 1);
     allowance.least_probability = std::ldexp(allowance.probability, FloatFormat<T>::min_exponent);
-    if (kv.k.format.scaling == KvScaling::token_head) allowance.value = allowance.probability;
+    if (kv.v.format.scaling == KvScaling::token_head) allowance.value = allowance.probability;
   }
   return allowance;
 }

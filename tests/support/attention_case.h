@@ -23,6 +23,7 @@ struct AttentionCase {
   std::vector<AttentionSequence> sequences;
   DType type = DType::f32;
   KvScaling scaling = KvScaling::none;
+  KvFormat v_format;  // unset: that of K
   KvLayout layout = KvLayout::nhd;
   int64_t window = 0, ring_size = 0;
   float soft_cap = 0.0f;
@@ -31,6 +32,7 @@ struct AttentionCase {
   int64_t padding_rows = 0;
 
   int64_t v_width() const { return v_head_dim > 0 ? v_head_dim : head_dim; }
+  KvFormat format(bool is_k) const { return is_k || v_format.type == DType::unset ? KvFormat{type, scaling} : v_format; }
 };
 
 }  // namespace prologue::test
