@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include <prologue/kernels/attention_prologue/hadamard.h>
 #include <prologue/kernels/attention_prologue/prologue_choice.h>
 
 namespace prologue::cuda {
@@ -183,6 +184,8 @@ void fill(const AttentionPrologueParams& p, int64_t vector, GeneralArgs& args) {
   layout(q, p.head_dim, p.rope.rotary_dim > 0);
   layout(k, p.head_dim, p.rope.rotary_dim > 0);
   layout(v, v_head_dim(p), false);
+  q.hadamard_block = k.hadamard_block = static_cast<int32_t>(p.hadamard_block);
+  q.hadamard_factor = k.hadamard_factor = hadamard_factor(p.hadamard_block);
 
   k.second_out = static_cast<char*>(p.k_out.data);
   k.second_token = bytes_of<int64_t>(p.k_out.token_stride, bits);

@@ -147,6 +147,8 @@ struct TensorExtras {
   ScaleFrom scale_from = ScaleFrom::nothing;
   HeadLayout layout;
   int32_t rotates = 0;
+  int32_t hadamard_block = 0;
+  float hadamard_factor = 1.0f;
 };
 
 struct AngleArgs {

@@ -144,6 +144,14 @@ std::vector<Refusal> refusals() {
       {"weights at odd strides",
        [](P& p) { p.q_norm.placement = p.k_norm.placement = NormPlacement::before_rope, p.k_norm.weight_head_stride = 32; },
        invalid, "k_norm.weight_head_stride is 32: it must be 0 or head_dim, 64"},
+      {"a Hadamard block of 1", [](P& p) { p.hadamard_block = 1; }, invalid,
+       "hadamard_block is 1: it must be a power of two in 2..512 that divides head_dim, 64"},
+      {"a negative Hadamard block", [](P& p) { p.hadamard_block = -64; }, invalid,
+       "hadamard_block is -64: it must be a power of two in 2..512 that divides head_dim, 64"},
+      {"a Hadamard block of 48", [](P& p) { p.hadamard_block = 48; }, invalid,
+       "hadamard_block is 48: it must be a power of two in 2..512 that divides head_dim, 64"},
+      {"a Hadamard block longer than a head", [](P& p) { p.hadamard_block = 128; }, invalid,
+       "hadamard_block is 128: it must be a power of two in 2..512 that divides head_dim, 64"},
       {"endless constant", [=](P& p) { p.q_scale.constant = kInf; }, invalid, "q_scale.constant is inf: it must be finite"},
       {"unknown position scale", [](P& p) { p.q_scale.by_position = static_cast<PositionScale>(9); }, missing,
        "q_scale.by_position is 9: supported are none, llama4 and logn"},
@@ -499,7 +507,7 @@ TEST(AttentionPrologue, RandomStructsNeverCrash) {
           default: replace(p.faults); break;
         }
       } else {
-        switch (random.integer(0, 21)) {
+        switch (random.integer(0, 22)) {
           case 0: scramble(p.dtype); break;
           case 1: scramble(p.cache.k.format.type); break;
           case 2: scramble(p.cache.k.format.scaling); break;
@@ -521,6 +529,7 @@ TEST(AttentionPrologue, RandomStructsNeverCrash) {
           case 18: p.q_norm.weight_offset = p.k_norm.weight_offset = std::numeric_limits<float>::infinity(); break;
           case 19: p.rope.attention_factor = std::numeric_limits<float>::infinity(); break;
           case 20: scramble(p.rope.past_table); break;
+          case 21: p.hadamard_block = p.head_dim + 2; break;
           default: p.q_scale.constant = std::numeric_limits<float>::quiet_NaN(); break;
         }
       }
