@@ -24,6 +24,10 @@ Value Attention::build(GraphBuilder& g, Value hidden_states) const {
     k = g.rope("rope_k", k, num_kv_heads, rope);
   }
   add_norms(NormPlacement::after_rope);
+  if (hadamard_block != 0) {
+    q = g.hadamard("hadamard_q", q, num_q_heads, hadamard_block);
+    k = g.hadamard("hadamard_k", k, num_kv_heads, hadamard_block);
+  }
   if (v_norm.norm.placement != NormPlacement::none) v = g.heads_norm("v_norm", v, num_kv_heads, v_norm);
   if (q_scale.constant != 1.0f || q_scale.by_position != PositionScale::none) q = g.query_scale("q_scale", q, num_q_heads, q_scale);
 
