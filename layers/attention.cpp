@@ -14,7 +14,7 @@ Value Attention::build(GraphBuilder& g, Value hidden_states) const {
     v = g.add_bias("v_bias", v, v_bias);
   }
 
-  const auto add_norms = [&](NormPlacement placement) {
+  const auto add_norms = [&, &q = q, &k = k](NormPlacement placement) {
     if (q_norm.norm.placement == placement) q = g.heads_norm("q_norm", q, num_q_heads, q_norm);
     if (k_norm.norm.placement == placement) k = g.heads_norm("k_norm", k, num_kv_heads, k_norm);
   };
