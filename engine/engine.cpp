@@ -54,7 +54,7 @@ Result<std::unique_ptr<Engine>> Engine::make(const EngineOptions& options) {
   const DType dtype = options.dtype.value_or(execution.device == Device::cuda ? DType::bf16 : DType::f32);
 
   PROLOGUE_ASSIGN_OR_RETURN(const GgufFile file, GgufFile::open(options.model_path));
-  PROLOGUE_ASSIGN_OR_RETURN(engine->model_, load_model(file, dtype, execution, options.on_load));
+  PROLOGUE_ASSIGN_OR_RETURN(engine->model_, load_model(file, dtype, execution, options.on_load, {options.hadamard_block}));
   PROLOGUE_ASSIGN_OR_RETURN(TokenizerData data, read_tokenizer_data(file));
   auto tokenizer = Tokenizer::create(std::move(data));
   if (!tokenizer.ok()) return error_status(tokenizer.status().code(), file.path(), ": ", tokenizer.status().message());

@@ -25,6 +25,7 @@ struct EngineOptions {
   std::optional<DType> dtype;    // none: float32 on the CPU, bfloat16 on CUDA
   std::optional<DType> kv_type;  // of the KV cache; none: same as dtype. Quantised types have computed scales (KvFormat)
   std::optional<DType> v_type;   // of V in the KV cache; none: same as K
+  int64_t hadamard_block = 0;    // of the Hadamard transform of Q and K, with which a quantised K loses less; 0 = none
   int64_t page_size = 16;
   int64_t cache_tokens = 0;  // limit for all requests of a call together; 0 = as many as they need
   int32_t num_threads = 0;   // CPU; 0 = all cores

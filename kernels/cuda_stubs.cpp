@@ -39,6 +39,7 @@ const char* kernel_of_plan(const void*) { return "none"; }
 Status run_plan(const void*, const AttentionPrologueParams&, const Execution&) { return cuda_not_built("attention_prologue"); }
 Status add_bias(const AddBiasParams&, const Execution&) { return cuda_not_built("add_bias"); }
 Status qk_norm(const QkNormParams&, const Execution&) { return cuda_not_built("qk_norm"); }
+Status hadamard(const HadamardParams&, const Execution&) { return cuda_not_built("hadamard"); }
 Status query_scale(const QueryScaleParams&, const Execution&) { return cuda_not_built("query_scale"); }
 Status kv_write(const KvWriteParams&, const Execution&) { return cuda_not_built("kv_write"); }
 

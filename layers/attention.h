@@ -24,6 +24,7 @@ struct PROLOGUE_API Attention {
   Weight q_bias = {}, k_bias = {}, v_bias = {};  // instead of qkv_bias, if only some of the three have one
   HeadsNorm q_norm = {}, k_norm = {}, v_norm = {};
   bool v_from_k = false;  // V is computed from K as projected (and biased): qkv_weight has no rows for V
+  int64_t hadamard_block = 0;  // of Q and K; 0: no Hadamard transform
   QueryScale q_scale = {};
 
   Value build(GraphBuilder& g, Value hidden_states) const;

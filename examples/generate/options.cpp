@@ -179,6 +179,8 @@ ParsedOptions parse_options(int argc, char** argv, Output& out) {
                                 "; auto: as --dtype; fp8 and integers have a scale per token and head"))
              ->type_name("TYPE[,TYPE]")
              ->capture_default_str(),
+         add_number<int64_t>(app, raw, "--hadamard-block", engine.hadamard_block, {0, 512, "0 = off"},
+                             "Hadamard transform of Q and K in blocks of N channels: a quantised K loses less; 0 = off"),
          add_number<int64_t>(app, raw, "--page-size", engine.page_size, {1, 1024}, "tokens per page of the KV cache"), context,
          add_number<int32_t>(app, raw, "--threads", engine.num_threads, {0, std::max(64, num_cpus), "0 = one per CPU"},
                              "CPU threads; 0 = one per CPU"),

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include <prologue/kernels/attention_prologue/backends.h>
+#include <prologue/kernels/attention_prologue/hadamard.h>
 #include <prologue/kernels/attention_prologue/head_norm.h>
 #include <prologue/kernels/attention_prologue/prologue_choice.h>
 #include <prologue/kernels/attention_prologue/query_scale.h>
@@ -340,6 +341,9 @@ Status validate_resolved(const AttentionPrologueParams& p) {
   PROLOGUE_RETURN_IF_ERROR(check_rope(p));
   PROLOGUE_RETURN_IF_ERROR(check_v_head_dim(kName, p.cache));
   PROLOGUE_RETURN_IF_ERROR(check_norms(p));
+  if (p.hadamard_block != 0) {
+    PROLOGUE_RETURN_IF_ERROR(check_hadamard_block(kName, "hadamard_block", p.hadamard_block, p.head_dim));
+  }
   PROLOGUE_RETURN_IF_ERROR(check_query_scale(kName, p.q_scale));
   PROLOGUE_RETURN_IF_ERROR(check_enum("rounding", p.rounding, Rounding::per_step, "once and per_step"));
   if (p.num_tokens == 0) return {};
@@ -434,6 +438,7 @@ Status check_run(const AttentionPrologueParams& a, const AttentionPrologueParams
   plan.same("position_offsets", "type", t.position_offsets.type, u.position_offsets.type);
   plan.same("position_offset_per_seq", t.position_offset_per_seq, u.position_offset_per_seq);
 
+  plan.same("hadamard_block", a.hadamard_block, b.hadamard_block);
   plan.same("q_scale.constant", a.q_scale.constant, b.q_scale.constant);
   plan.same("q_scale.by_position", a.q_scale.by_position, b.q_scale.by_position);
   plan.same("q_scale.a", a.q_scale.a, b.q_scale.a);

@@ -5,6 +5,7 @@
 //          x = norm(x)                                  before the rotation ...
 //          (a, b) = (a cos - b sin, a sin + b cos)      for each pair of the rotated channels
 //          x = norm(x)                                  ... or after it
+//          x = H x / sqrt(hadamard_block)               for each block of channels; the products of Q and K stay what they are
 //          Q only: x = x * q_scale(position)
 //   V:     x = in[t, h, :] + bias[h, :];  x = rms(x)
 //   Q    -> q_out[t, h, :], or q8_out with a scale
@@ -47,8 +48,9 @@
 // Numerics.
 //   Arithmetic is float32. Each product and each sum of the rotation is rounded once (no fused multiply-add).
 //   Rounding::once rounds only at the stores. Rounding::per_step also rounds where the unfused stages store: after bias, norm,
-//   rotation and Q scale. So fused and unfused agree bit for bit in 16-bit types too.
-//   The squares of a norm must fit float32. Values that no step changes are copied bitwise. Batch-invariant.
+//   rotation, Hadamard transform and Q scale. So fused and unfused agree bit for bit in 16-bit types too.
+//   The squares of a norm and the sums of the Hadamard transform must fit float32. Values that no step changes are copied bitwise.
+//   Batch-invariant.
 //
 // num_tokens = 0 is a no-op. The operation never allocates, synchronises or throws, and is safe under graph capture.
 #pragma once
@@ -157,6 +159,13 @@ struct AttentionPrologueParams {
   HeadNorm v_norm;  // rms over a head, without weight and bias (Gemma 4)
   Rope rope;
   TokenPlaces places;
+  // Not 0: the Hadamard transform of Q and K, a power of two in 2..512 that divides head_dim. It spreads large channels, so that a
+  // quantised K loses less. Each block of so many adjacent channels of each head, rotated or not, is multiplied by Sylvester's
+  // Hadamard matrix (natural order) / sqrt(hadamard_block):
+  //   (x[c], x[c + d]) = (x[c] + x[c + d], x[c] - x[c + d])   for d = 1, 2, 4 .. hadamard_block / 2, channels c without the bit d
+  //   x = x * (1 / sqrt(hadamard_block))
+  // Each sum, the factor and the product are rounded to float32. It is a step like the others: k_out has it too.
+  int64_t hadamard_block = 0;
   QueryScale q_scale;
   Rounding rounding = Rounding::once;
 

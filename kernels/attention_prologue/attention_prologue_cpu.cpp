@@ -70,6 +70,7 @@ class Prologue {
     q_ = steps(p.q, p.num_q_heads, p.head_dim, p.bias.q, p.q_norm);
     k_ = steps(p.k, p.num_kv_heads, p.head_dim, p.bias.k, p.k_norm);
     v_ = steps(p.v, p.num_kv_heads, v_head_dim(p), p.bias.v, p.v_norm);
+    q_.hadamard_block = k_.hadamard_block = p.hadamard_block;
   }
 
   void run(int64_t t) const {

@@ -15,6 +15,7 @@ AttentionPrologueParams resolved(const AttentionPrologueParams& params);
 PROLOGUE_API Status validate(const AttentionPrologueParams& params, const Execution& execution);
 PROLOGUE_API Status validate(const AddBiasParams& params, const Execution& execution);
 PROLOGUE_API Status validate(const QkNormParams& params, const Execution& execution);
+PROLOGUE_API Status validate(const HadamardParams& params, const Execution& execution);
 PROLOGUE_API Status validate(const QueryScaleParams& params, const Execution& execution);
 PROLOGUE_API Status validate(const KvWriteParams& params, const Execution& execution);
 
@@ -24,6 +25,7 @@ PROLOGUE_API Result<const void*> choose_kernel(const AttentionPrologueParams& pa
 PROLOGUE_API Status run_kernel(const void* kernel, const AttentionPrologueParams& params, const Execution& execution);
 PROLOGUE_API Status run_validated(const AddBiasParams& params, const Execution& execution);
 PROLOGUE_API Status run_validated(const QkNormParams& params, const Execution& execution);
+PROLOGUE_API Status run_validated(const HadamardParams& params, const Execution& execution);
 PROLOGUE_API Status run_validated(const QueryScaleParams& params, const Execution& execution);
 PROLOGUE_API Status run_validated(const KvWriteParams& params, const Execution& execution);
 
@@ -31,6 +33,7 @@ namespace cpu {
 Status attention_prologue(const AttentionPrologueParams& params, const Execution& execution);
 Status add_bias(const AddBiasParams& params, const Execution& execution);
 Status qk_norm(const QkNormParams& params, const Execution& execution);
+Status hadamard(const HadamardParams& params, const Execution& execution);
 Status query_scale(const QueryScaleParams& params, const Execution& execution);
 Status kv_write(const KvWriteParams& params, const Execution& execution);
 }  // namespace cpu
@@ -39,6 +42,7 @@ namespace cuda {
 Status attention_prologue(const AttentionPrologueParams& params, const Execution& execution);
 Status add_bias(const AddBiasParams& params, const Execution& execution);
 Status qk_norm(const QkNormParams& params, const Execution& execution);
+Status hadamard(const HadamardParams& params, const Execution& execution);
 Status query_scale(const QueryScaleParams& params, const Execution& execution);
 Status kv_write(const KvWriteParams& params, const Execution& execution);
 

@@ -182,12 +182,17 @@ struct GeneralSteps : NoSteps<T, V> {
   __device__ bool rotates() const { return extras.rotates != 0 && token.rotated && place.pair >= 0; }
   __device__ UnitAngles<V> angles() const { return token.angles_of_pairs; }
   __device__ RopeStyle style() const { return extras.layout.style; }
+  static constexpr bool kHadamard = true;
+  __device__ int hadamard_block() const { return extras.hadamard_block; }
+  __device__ float hadamard_factor() const { return extras.hadamard_factor; }
   __device__ bool scales() const { return at.tensor == 0 && token.scales_query; }
   __device__ float factor() const { return token.query_factor; }
   __device__ bool rounds() const { return p.rounds_per_step != 0; }
 
   // Otherwise the head is a copy.
-  __device__ bool changes() const { return biased() || norm() != NormPlacement::none || rotates() || scales(); }
+  __device__ bool changes() const {
+    return biased() || norm() != NormPlacement::none || rotates() || hadamard_block() != 0 || scales();
+  }
 };
 
 template <class T, int V>

@@ -5,6 +5,8 @@
 // A group of lanes has two functions, which all of them must call:
 //   sum(x, term, then, results)    results[n] = then(the sum of term(v) over the values v of head n)
 //   largest(x, then, results)      results[n] = then(the largest |v|, as bits: NaN is the largest)
+// Lanes in any layout have a third:
+//   butterflies(x, distance)       (x[c], x[c + distance]) = (x[c] + x[c + distance], x[c] - x[c + distance])
 #pragma once
 
 #include <cstdint>
@@ -89,6 +91,19 @@ __device__ inline void sum_vectors(const UnitValues<V>& x, const Term& term, flo
   b = tree<V>(terms + V);
 }
 
+// (x[c], x[c + distance]) = (x[c] + x[c + distance], x[c] - x[c + distance]) within each of a unit's vectors, for the channels c
+// without the bit `distance`, which is below V.
+template <int V>
+__device__ inline void butterflies(UnitValues<V>& x, int distance) {
+#pragma unroll
+  for (int i = 0; i < 2 * V; ++i) {
+    if ((i & distance) != 0) continue;
+    const float low = x.x[i], high = x.x[i + distance];
+    x.x[i] = add_rounded(low, high);
+    x.x[i + distance] = add_rounded(low, -high);
+  }
+}
+
 // ---- one warp, or a part of one ---------------------------------------------------------------------------------------------
 
 // Heads whose channels are in their natural order, of one or several heads at once: then each value is finished by one lane,
@@ -155,6 +170,7 @@ struct BlockLanes {
   HeadLanes warp;  // of the head, or a warp of its own if it has several
   int lane;
   int count;  // a power of two
+  int thread;  // of the block
   float (&shared)[2][kMaxLanes];
   UnitPlace place;
   BlockLayout layout;
@@ -194,7 +210,35 @@ struct BlockLanes {
     return result;
   }
 
+  // Between vectors: `distance` is V or more. The lanes write their values where the others read them, one of each vector at a
+  // time.
+  __device__ void butterflies(UnitValues<V>& x, int distance) const {
+    const auto partner = [&](int channel, bool present) {
+      const VectorOwner owner = present ? owner_of<V>(channel ^ distance, layout) : VectorOwner{lane, false};
+      return &shared[owner.is_b ? 1 : 0][thread - lane + owner.unit];
+    };
+    const float *const of_a = partner(place.a, place.has_a), *const of_b = partner(place.b, place.has_b);
+    const bool high_a = (place.a & distance) != 0, high_b = (place.b & distance) != 0;
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      wait();
+      shared[0][thread] = x.x[i], shared[1][thread] = x.x[V + i];
+      wait();
+      x.x[i] = add_rounded(*of_a, high_a ? -x.x[i] : x.x[i]);
+      x.x[V + i] = add_rounded(*of_b, high_b ? -x.x[V + i] : x.x[V + i]);
+    }
+  }
+
  private:
+  // For the lanes of the head.
+  __device__ void wait() const {
+    if (wide()) {
+      __syncthreads();
+    } else {
+      __syncwarp(warp.mask);
+    }
+  }
+
   __device__ int half() const { return layout.head_dim / 2 / V; }  // vectors of half a head
 
   // Vectors in other lanes than the order of sum_halves() needs are moved first.
@@ -234,7 +278,7 @@ __device__ inline BlockLanes<V> block_lanes(int lane, int count, int thread, flo
                                             const UnitPlace& place, const BlockLayout& layout) {
   const uint32_t all = count >= 32 ? kWholeWarp : (1u << count) - 1u;
   const int first = count >= 32 ? 0 : thread % 32 / count * count;
-  return {{all << first, count > 32 ? 32 : count}, lane, count, shared, place, layout};
+  return {{all << first, count > 32 ? 32 : count}, lane, count, thread, shared, place, layout};
 }
 
 }  // namespace prologue::cuda

@@ -1,4 +1,5 @@
-// The mathematics of one head, on values in registers: bias, norm, rotation, scale. On the CPU: head_steps_cpu.h.
+// The mathematics of one head, on values in registers: bias, norm, rotation, Hadamard transform, scale. On the CPU:
+// head_steps_cpu.h.
 //
 // A schedule says in its `Steps` which steps there are, and loads what they need when they ask for it. Several heads of a thread
 // (kHeads) share the work of the lanes. What the lanes compute together is in `Lanes` (head_lanes.cuh).
@@ -33,6 +34,10 @@ struct NoSteps {
   __device__ static bool rotates() { return false; }  // this unit
   __device__ static UnitAngles<V> angles() { return {}; }
   __device__ static RopeStyle style() { return RopeStyle::neox; }
+
+  static constexpr bool kHadamard = false;  // true: there may be a Hadamard transform
+  __device__ static int hadamard_block() { return 0; }
+  __device__ static float hadamard_factor() { return 1.0f; }
 
   __device__ static bool scales() { return false; }
   __device__ static float factor() { return 1.0f; }
@@ -88,6 +93,24 @@ __device__ inline void rotate(UnitValues<V> (&x)[kHeads], const Steps& s) {
   round_step<T, V>(x, s);
 }
 
+// Each block of channels times H / sqrt(block). Blocks and vectors are powers of two: one is a part of the other.
+template <class T, int V, int kHeads, class Steps, class Lanes>
+__device__ inline void hadamard_transform(UnitValues<V> (&x)[kHeads], const Steps& s, const Lanes& lanes) {
+  const int block = s.hadamard_block();
+  if (block == 0) return;
+#pragma unroll
+  for (int n = 0; n < kHeads; ++n) {
+#pragma unroll
+    for (int distance = 1; distance < V; distance *= 2) {
+      if (distance < block) butterflies<V>(x[n], distance);
+    }
+#pragma unroll 1
+    for (int distance = V; distance < block; distance *= 2) lanes.butterflies(x[n], distance);
+    multiply<V>(x[n], s.hadamard_factor());
+  }
+  round_step<T, V>(x, s);
+}
+
 // The steps before the norm.
 template <class T, int V, int kHeads, class Steps>
 __device__ inline void begin_head(UnitValues<V> (&x)[kHeads], const Steps& s, NormPlacement norm) {
@@ -107,6 +130,7 @@ __device__ inline void finish_head(UnitValues<V> (&x)[kHeads], const Steps& s, c
   begin_head<T, V>(x, s, norm);
   if (norm != NormPlacement::none) normalise<T, V>(x, s, lanes);
   if (norm != NormPlacement::after_rope) rotate<T, V>(x, s);
+  if constexpr (Steps::kHadamard) hadamard_transform<T, V>(x, s, lanes);
   if (s.scales()) {
 #pragma unroll
     for (int n = 0; n < kHeads; ++n) multiply<V>(x[n], s.factor());

@@ -1,4 +1,5 @@
-// The mathematics of one head, a row of float32 values: bias, norm, rotation, scale. On the device: head_steps.cuh.
+// The mathematics of one head, a row of float32 values: bias, norm, rotation, Hadamard transform, scale. On the device:
+// head_steps.cuh.
 //
 // The order of every sum is fixed, and the same on the device (head_lanes.cuh), so that fused and unfused, CPU and GPU give the
 // same bits: the two halves of a head are summed as binary trees of neighbours, then added; the heads of a token are added one
@@ -10,6 +11,7 @@
 #include <type_traits>
 
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
+#include <prologue/kernels/attention_prologue/hadamard.h>
 #include <prologue/kernels/base/dtype.h>
 #include <prologue/kernels/base/host/head_cpu.h>
 #include <prologue/kernels/base/shared/reciprocal_root.h>
@@ -35,8 +37,9 @@ struct HeadSteps {
   HeadNorm norm;           // resolved
   float token_sum = 0.0f;  // of the squares of all heads, for a norm over the token
   RotationRow rotation;    // of the token at hand
-  float factor = 1.0f;     // the Q scale
-  bool rounds = false;     // to T after each step
+  int64_t hadamard_block = 0;
+  float factor = 1.0f;  // the Q scale
+  bool rounds = false;  // to T after each step
 };
 
 // The sum of term(x[0 .. count)), neighbours first; count is padded with zeros to a power of two.
@@ -126,6 +129,25 @@ void rotate(float* values, const HeadSteps<T>& s) {
   round_step(values, s);
 }
 
+// Each block of channels times H / sqrt(block).
+template <class T>
+void hadamard_transform(float* x, const HeadSteps<T>& s) {
+  const int64_t block = s.hadamard_block;
+  if (block == 0) return;
+  for (int64_t distance = 1; distance < block; distance *= 2) {
+    for (int64_t first = 0; first < s.width; first += 2 * distance) {
+      for (int64_t c = first; c < first + distance; ++c) {
+        const float low = x[c], high = x[c + distance];
+        x[c] = low + high;
+        x[c + distance] = low - high;
+      }
+    }
+  }
+  const float factor = hadamard_factor(block);
+  for (int64_t i = 0; i < s.width; ++i) x[i] *= factor;
+  round_step(x, s);
+}
+
 // The steps before the norm, of head h.
 template <class T>
 void begin_head(float* x, const HeadSteps<T>& s, int64_t h) {
@@ -142,6 +164,7 @@ void finish_head(float* x, const HeadSteps<T>& s, int64_t h) {
   begin_head(x, s, h);
   if (s.norm.placement != NormPlacement::none) normalise(x, s, h);
   if (s.norm.placement != NormPlacement::after_rope) rotate(x, s);
+  hadamard_transform(x, s);
   if (s.factor != 1.0f) {
     for (int64_t i = 0; i < s.width; ++i) x[i] *= s.factor;
     round_step(x, s);
@@ -179,7 +202,8 @@ void for_each_head(HeadSteps<T> s, const HeadsInput& in, int64_t t, const Store&
       s.token_sum += square_sum(values, s.width);
     }
   }
-  const bool all_changed = s.bias != nullptr || s.norm.placement != NormPlacement::none || s.factor != 1.0f;
+  const bool all_changed =
+      s.bias != nullptr || s.norm.placement != NormPlacement::none || s.hadamard_block != 0 || s.factor != 1.0f;
   const int64_t begin = all_changed ? 0 : s.rotation.rotary_offset;
   const int64_t end = all_changed ? s.width : begin + s.rotation.rotary_dim;
   for (int64_t h = 0; h < s.num_heads; ++h) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include <prologue/kernels/attention_prologue/hadamard.h>
 #include <prologue/kernels/attention_prologue/prologue_choice.h>
 
 namespace prologue::cuda {
@@ -189,6 +190,8 @@ void fill(const AttentionPrologueParams& p, int64_t vector, GeneralArgs& args) {
   layout(q, p.head_dim, p.rope.rotary_dim > 0);
   layout(k, p.head_dim, p.rope.rotary_dim > 0);
   layout(v, v_head_dim(p), false);
+  q.hadamard_block = k.hadamard_block = static_cast<int32_t>(p.hadamard_block);
+  q.hadamard_factor = k.hadamard_factor = hadamard_factor(p.hadamard_block);
 
   const auto rotated = [&](TensorExtras& extras, const HeadsView& in) {
     extras.rotated_in = bytes_of(in.data);

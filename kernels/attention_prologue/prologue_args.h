@@ -151,6 +151,8 @@ struct TensorExtras {
   const char* rotated_in = nullptr;  // the rotated channels, if they are apart; `in` has the others
   int64_t rotated_token = 0;
   int64_t rotated_head = 0;
+  int32_t hadamard_block = 0;
+  float hadamard_factor = 1.0f;
 };
 
 struct GeneralArgs {

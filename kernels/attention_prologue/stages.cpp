@@ -1,6 +1,7 @@
 #include <prologue/kernels/attention_prologue/stages.h>
 
 #include <prologue/kernels/attention_prologue/backends.h>
+#include <prologue/kernels/attention_prologue/hadamard.h>
 #include <prologue/kernels/attention_prologue/head_norm.h>
 #include <prologue/kernels/attention_prologue/query_scale.h>
 #include <prologue/kernels/base/host/dispatch.h>
@@ -61,6 +62,24 @@ Status validate(const QkNormParams& p, const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("weight", norm.weight, optional(norm.weight, weights), weight_size)));
   PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("bias", norm.bias, optional(norm.bias, weights), weight_size)));
   PROLOGUE_RETURN_IF_ERROR(regions.read(index_region("positions", p.positions, optional(p.positions.data, p.num_tokens))));
+  PROLOGUE_RETURN_IF_ERROR(regions.write(heads_region("y", p.y, p.num_tokens, p.num_heads, p.head_dim, p.dtype), "x"));
+  return regions.check_all_apart();
+}
+
+Status validate(const HadamardParams& p, const Execution& execution) {
+  constexpr const char* kName = "hadamard";
+  PROLOGUE_RETURN_IF_ERROR(check_device(kName, execution.device));
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_tokens", p.num_tokens, 0, INT32_MAX));
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_heads", p.num_heads, 1, 65536));
+  PROLOGUE_RETURN_IF_ERROR(check_dtype(kName, "dtype", p.dtype));
+  PROLOGUE_RETURN_IF_ERROR(check_head_and_rotary_dim(kName, p.head_dim, RopeStyle::neox, 0));
+  PROLOGUE_RETURN_IF_ERROR(check_hadamard_block(kName, "block", p.block, p.head_dim));
+  if (p.num_tokens == 0) return {};
+
+  PROLOGUE_RETURN_IF_ERROR(check_index_type(kName, "positions", p.positions));
+  RegionChecks regions(kName);
+  PROLOGUE_RETURN_IF_ERROR(regions.read(heads_region("x", p.x, p.num_tokens, p.num_heads, p.head_dim, p.dtype)));
+  PROLOGUE_RETURN_IF_ERROR(regions.read(index_region("positions", p.positions, p.positions.data == nullptr ? 0 : p.num_tokens)));
   PROLOGUE_RETURN_IF_ERROR(regions.write(heads_region("y", p.y, p.num_tokens, p.num_heads, p.head_dim, p.dtype), "x"));
   return regions.check_all_apart();
 }
@@ -149,6 +168,11 @@ Status run_validated(const QkNormParams& params, const Execution& execution) {
   return dispatch(execution, cpu::qk_norm, cuda::qk_norm, p);
 }
 
+Status run_validated(const HadamardParams& params, const Execution& execution) {
+  if (params.num_tokens == 0) return {};
+  return dispatch(execution, cpu::hadamard, cuda::hadamard, params);
+}
+
 Status run_validated(const QueryScaleParams& params, const Execution& execution) {
   if (params.num_tokens == 0) return {};
   return dispatch(execution, cpu::query_scale, cuda::query_scale, params);
@@ -166,6 +190,11 @@ Status add_bias(const AddBiasParams& params, const Execution& execution) {
 }
 
 Status qk_norm(const QkNormParams& params, const Execution& execution) {
+  PROLOGUE_RETURN_IF_ERROR(validate(params, execution));
+  return run_validated(params, execution);
+}
+
+Status hadamard(const HadamardParams& params, const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(validate(params, execution));
   return run_validated(params, execution);
 }

@@ -40,6 +40,20 @@ struct QkNormParams {
 };
 PROLOGUE_API Status qk_norm(const QkNormParams& params, const Execution& execution);
 
+// The Hadamard transform of Q or K (hadamard_block in attention_prologue.h). y may be x itself. The rows of a token with a negative
+// position are not touched. positions may be null: then no token is padding.
+struct HadamardParams {
+  int64_t num_tokens = 0;
+  int64_t num_heads = 0;
+  int64_t head_dim = 0;
+  DType dtype = DType::unset;
+  HeadsView x;
+  MutableHeadsView y;
+  int64_t block = 0;  // a power of two in 2..512 that divides head_dim
+  IndexView positions;
+};
+PROLOGUE_API Status hadamard(const HadamardParams& params, const Execution& execution);
+
 // y = x * scale(position) of Q (QueryScale's formulas). y may be x itself. The rows of a token with a negative position are not
 // touched. positions may be null if the scale does not depend on them. Rows that are multiplied by 1 are copied bitwise.
 struct QueryScaleParams {

@@ -56,6 +56,22 @@ Status qk_norm(const QkNormParams& p, const Execution& execution) {
   return {};
 }
 
+Status hadamard(const HadamardParams& p, const Execution& execution) {
+  const int threads = threads_for(p.num_tokens * p.num_heads * p.head_dim, execution.num_threads);
+  with_host_type(p.dtype, [&](auto type) {
+    using T = decltype(type);
+    HeadSteps<T> steps;
+    steps.num_heads = p.num_heads;
+    steps.width = p.head_dim;
+    steps.hadamard_block = p.block;
+    parallel_for(p.num_tokens, threads, [&](int64_t t) {
+      if (p.positions.data != nullptr && index_at(p.positions, t) < 0) return;
+      for_each_head(steps, p.x, t, [&](int64_t h, const FinishedHead<T>& head) { store_head(head, head_at<T>(p.y, t, h)); });
+    });
+  });
+  return {};
+}
+
 Status query_scale(const QueryScaleParams& p, const Execution& execution) {
   const int threads = threads_for(p.num_tokens * p.num_heads * p.head_dim, execution.num_threads);
   with_host_type(p.dtype, [&](auto type) {

@@ -60,6 +60,20 @@ Status qk_norm(const QkNormParams& p, const Execution& execution) {
 }
 
 // The Q half of the fused kernel, with nothing else to do.
+Status hadamard(const HadamardParams& p, const Execution& execution) {
+  AttentionPrologueParams fused;
+  fused.num_tokens = p.num_tokens;
+  fused.num_q_heads = p.num_heads;
+  fused.head_dim = p.head_dim;
+  fused.dtype = p.dtype;
+  fused.q = p.x;
+  fused.q_out = p.y;
+  fused.hadamard_block = p.block;
+  fused.places.positions = p.positions;
+  return cuda::attention_prologue(fused, execution);
+}
+
+// The Q half of the fused kernel, with nothing else to do.
 Status query_scale(const QueryScaleParams& p, const Execution& execution) {
   AttentionPrologueParams fused;
   fused.num_tokens = p.num_tokens;

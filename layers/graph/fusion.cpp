@@ -46,6 +46,7 @@ struct Steps {
   Step<AddBiasParams> bias;
   Step<QkNormParams> norm;
   Step<RotaryParams> rope;
+  Step<HadamardParams> hadamard;
   Step<QueryScaleParams> scale;
   bool norm_after_rope = false;
   std::vector<int> nodes;
@@ -54,11 +55,13 @@ struct Steps {
   bool pass(const Graph& graph, int node) {
     if (const auto as_bias = step_as<AddBiasParams>(graph, node); as_bias && nodes.empty()) {
       bias = as_bias;
-    } else if (const auto as_norm = step_as<QkNormParams>(graph, node); as_norm && !norm && !scale) {
+    } else if (const auto as_norm = step_as<QkNormParams>(graph, node); as_norm && !norm && !hadamard && !scale) {
       norm = as_norm;
       norm_after_rope = static_cast<bool>(rope);
-    } else if (const auto as_rope = step_as<RotaryParams>(graph, node); as_rope && !rope && !scale) {
+    } else if (const auto as_rope = step_as<RotaryParams>(graph, node); as_rope && !rope && !hadamard && !scale) {
       rope = as_rope;
+    } else if (const auto as_hadamard = step_as<HadamardParams>(graph, node); as_hadamard && !hadamard && !scale) {
+      hadamard = as_hadamard;
     } else if (const auto as_scale = step_as<QueryScaleParams>(graph, node); as_scale && !scale) {
       scale = as_scale;
     } else {
@@ -68,9 +71,10 @@ struct Steps {
     return true;
   }
 
+  int64_t hadamard_block() const { return hadamard ? hadamard.params->block : 0; }
   bool of_heads(int64_t num_heads) const {
     return (!norm || norm.params->num_heads == num_heads) && (!rope || rope.params->tensors[0].num_heads == num_heads) &&
-           (!scale || scale.params->num_heads == num_heads);
+           (!hadamard || hadamard.params->num_heads == num_heads) && (!scale || scale.params->num_heads == num_heads);
   }
 };
 
@@ -126,8 +130,9 @@ bool same_rope(const Step<RotaryParams>& of_a, const Step<RotaryParams>& of_b) {
          std::equal(bound_a.begin(), bound_a.end(), bound_b.begin(), bound_b.end(), same_binding);
 }
 
-// Q and K must have the same rotation, or none. Each has its own norm.
-bool rotated_alike(const Steps& q, const Steps& k) {
+// Q and K must have the same rotation, or none, and the same Hadamard transform. Each has its own norm.
+bool treated_alike(const Steps& q, const Steps& k) {
+  if (q.hadamard_block() != k.hadamard_block()) return false;
   return static_cast<bool>(q.rope) == static_cast<bool>(k.rope) && (!q.rope || same_rope(q.rope, k.rope));
 }
 
@@ -213,6 +218,7 @@ Node fused_node(const Graph& graph, const Chain& chain, Rounding rounding) {
   }
   node.positions(p.places.positions, p.places.position_axis_stride, p.rope.num_axes);
   node.step(p.places.slot_mapping, StepArray::slot_mapping);
+  p.hadamard_block = chain.k.hadamard_block();
   if (chain.q.scale) p.q_scale = chain.q.scale.params->q_scale;
   node.bind(&p.cache, *chain.write.node->cache_binding());
   node.faults(p.faults);
@@ -257,7 +263,7 @@ std::optional<Chain> match_chain(const Graph& graph, const Uses& uses, int index
   Value k_columns, v_columns;
   const auto k = steps_before(graph, uses, written.front(), k_columns);
   const auto v = steps_before(graph, uses, written.back(), v_columns);
-  if (!k || !v || k->scale || v->scale || v->rope) return {};
+  if (!k || !v || k->scale || v->scale || v->rope || v->hadamard) return {};
   if (v->norm && !is_v_norm(v->norm.params->norm)) return {};
   if (!k->of_heads(num_kv_heads) || !v->of_heads(num_kv_heads) || !guards(chain.write, k->rope)) return {};
   chain.k = *k;
@@ -292,7 +298,7 @@ std::optional<Chain> match_chain(const Graph& graph, const Uses& uses, int index
     chain.removed.push_back(uses.writer_of(chain.packed));
   }
   if (q && (chain.joint_bias || !chain.q.nodes.empty())) {
-    if (!chain.q.of_heads(chain.q_width / head_dim) || !rotated_alike(chain.q, chain.k)) return {};
+    if (!chain.q.of_heads(chain.q_width / head_dim) || !treated_alike(chain.q, chain.k)) return {};
     chain.q_out = q;
   }
 

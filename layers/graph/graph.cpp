@@ -385,6 +385,21 @@ Value GraphBuilder::rope(const std::string& name, Value x, int64_t num_heads, co
   return out;
 }
 
+Value GraphBuilder::hadamard(const std::string& name, Value x, int64_t num_heads, int64_t block) {
+  const Value out = add_value_like(name, x);
+  add_node<HadamardParams>(name, "hadamard", [&](Node& node, HadamardParams& p) {
+    node.step(p.num_tokens, StepCount::num_tokens);
+    p.num_heads = num_heads;
+    p.head_dim = head_dim(node, x, num_heads);
+    p.dtype = info(x).dtype;
+    read_heads(node, p.x, x, num_heads);
+    write_heads(node, p.y, out, num_heads);
+    p.block = block;
+    node.step(p.positions, StepArray::positions);
+  });
+  return out;
+}
+
 Value GraphBuilder::query_scale(const std::string& name, Value x, int64_t num_heads, const QueryScale& scale) {
   const Value out = add_value_like(name, x);
   add_node<QueryScaleParams>(name, "query_scale", [&](Node& node, QueryScaleParams& p) {

@@ -82,9 +82,9 @@ struct HeadsNorm {
 };
 
 // The list of operations: the parameters of any one that a graph can hold.
-using Parameters =
-    std::variant<EmbeddingParams, RmsNormParams, GemmParams, AddBiasParams, QkNormParams, GatherCosSinParams, RotaryParams,
-                 QueryScaleParams, KvWriteParams, AttentionPrologueParams, PagedAttentionParams, GatedActivationParams>;
+using Parameters = std::variant<EmbeddingParams, RmsNormParams, GemmParams, AddBiasParams, QkNormParams, GatherCosSinParams,
+                                RotaryParams, HadamardParams, QueryScaleParams, KvWriteParams, AttentionPrologueParams,
+                                PagedAttentionParams, GatedActivationParams>;
 
 // What a member of a node's parameters will be when the graph runs.
 struct Binding {
@@ -204,6 +204,7 @@ class PROLOGUE_API GraphBuilder {
   // The same rope with its table rows gathered once per step, for all layers that are built with the result.
   GraphRope gather_cos_sin(const std::string& name, const GraphRope& rope);
   Value rope(const std::string& name, Value x, int64_t num_heads, const GraphRope& rope);
+  Value hadamard(const std::string& name, Value x, int64_t num_heads, int64_t block);
   Value query_scale(const std::string& name, Value x, int64_t num_heads, const QueryScale& scale);
   void kv_write(const std::string& name, Value k, Value v, int64_t num_kv_heads, int64_t layer, const GraphRope& rope);
   Value paged_attention(const std::string& name, Value q, int64_t num_q_heads, float scale, int64_t layer);

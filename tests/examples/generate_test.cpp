@@ -177,6 +177,29 @@ TEST(Generate, TypesOfTheCache) {
   EXPECT_EQ(named("int8,uint4"), "int8,uint4");
 }
 
+// A float cache hardly notices it, one of 4 bits does; fused and unfused graphs give the same scores.
+TEST(Generate, HadamardBlock) {
+  const std::string path = temp("hadamard_rows.json");
+  std::ofstream(path) << R"([{"prompt_tokens": [5, 6], "tokens": [7, 8, 9]}])";
+  const auto score = [&](const std::string& options) {
+    const Outcome run = generate_with_model("--score " + path + options);
+    EXPECT_EQ(run.exit_code, 0) << run.err;
+    EXPECT_EQ(generate_with_model("--unfused --score " + path + options).out, run.out) << options;
+    return run.out;
+  };
+  const auto perplexity = [](const std::string& text) { return nlohmann::json::parse(text)["perplexity"].get<double>(); };
+  const std::string plain = score("");
+  EXPECT_EQ(score(" --hadamard-block 0"), plain);
+  const std::string transformed = score(" --hadamard-block 4");
+  EXPECT_NE(transformed, plain);
+  EXPECT_NEAR(perplexity(transformed), perplexity(plain), 1e-4 * perplexity(plain));
+  EXPECT_NE(score(" --kv-cache-dtype uint4 --hadamard-block 4"), score(" --kv-cache-dtype uint4"));
+  EXPECT_NE(score(" --kv-cache-dtype uint4 --hadamard-block 4"), score(" --kv-cache-dtype uint4 --hadamard-block 2"));
+  EXPECT_NE(
+      generate_with_model("--print-graph --hadamard-block 4").out.find("rope_q + rope_k + hadamard_q + hadamard_k + kv_write"),
+      std::string::npos);
+}
+
 TEST(Generate, PrintsTheGraphFusedOrNot) {
   const Outcome fused = generate_with_model("--print-graph");
   const Outcome unfused = generate_with_model("--print-graph=full --unfused");
@@ -204,9 +227,10 @@ TEST(Generate, VersionAndHelp) {
   const Outcome help = generate("--help");
   EXPECT_EQ(help.exit_code, 0);
   for (const char* flag :
-       {"--model",   "--prompt", "--prompt-file", "--chat",        "--max-tokens", "--temperature", "--top-k",     "--top-p",
-        "--min-p",   "--seed",   "--stop",        "--ignore-eos",  "--device",     "--dtype",       "--page-size", "--context",
-        "--threads", "--system", "--unfused",     "--print-graph", "--profile",    "--score",       "--json",      "--quiet"}) {
+       {"--model",     "--prompt",  "--prompt-file", "--chat",          "--max-tokens", "--temperature", "--top-k",
+        "--top-p",     "--min-p",   "--seed",        "--stop",          "--ignore-eos", "--device",      "--dtype",
+        "--page-size", "--context", "--threads",     "--system",        "--unfused",    "--print-graph", "--profile",
+        "--score",     "--json",    "--quiet",       "--hadamard-block"}) {
     EXPECT_NE(help.out.find(flag), std::string::npos) << flag;
   }
 }
@@ -258,6 +282,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"--model MODEL --prompt x --kv-cache-dtype int8,int8,int8", 2, "--kv-cache-dtype is 'int8,int8,int8'"},
         BadCase{"--model MODEL --prompt x --kv-cache-dtype auto,int8", 2, "--kv-cache-dtype is 'auto,int8'"},
         BadCase{"--model MODEL --prompt x --kv-cache-dtype float64", 2, "--kv-cache-dtype is 'float64'"},
+        BadCase{"--model MODEL --prompt x --hadamard-block 3", 1,
+                "the Hadamard block is 3: it must be a power of two in 2..512 that divides head_dim, "},
+        BadCase{"--model MODEL --prompt x --hadamard-block 512", 1, "the Hadamard block is 512: it must be a power of two"},
         BadCase{"--model MODEL --prompt x --prompt-file y", 2, "exclude each other"},
         BadCase{"--model MODEL --prompt-file /nowhere", 1, "--prompt-file /nowhere: there is no such file"},
         BadCase{"--model MODEL --score /nowhere", 1, "--score /nowhere: there is no such file"},
@@ -292,6 +319,7 @@ TEST(Generate, NumbersAreDecimalAndInRange) {
       {"--seed", {"1.0", "18446744073709551616"}},
       {"--top-k", {"1.5", "2147483648"}},
       {"--page-size", {"0", "1025", "16.0"}},
+      {"--hadamard-block", {"513", "16.0"}},
       {"--context", {"1.5", "9223372036854775808"}},
       {"--threads", {"1.5", "4294967297", "99999"}},
       {"--temperature", {"101", "1e39", "0x1p1"}},

@@ -101,6 +101,7 @@ PrologueCase real_case(Random& random, const Sizes& sizes) {
   if (random.integer(0, 1) == 0) c.page_size = int64_t{1} << random.integer(0, 8);
   const int64_t values = random.integer(0, 15);
   if (values < 2) c.values = values == 0 ? Values::huge : Values::denormal;
+  c.hadamard_block = random.integer(0, 5) == 0 ? any_hadamard_block(random, c.head_dim) : 0;
   c.seed = random.bits() >> 32;
   return fit_rotation(c);
 }
@@ -252,6 +253,26 @@ Outcome run_qk_norm(Backend backend, uint64_t seed, const Sizes& sizes) {
   });
 }
 
+Outcome run_hadamard(Backend backend, uint64_t seed, const Sizes& sizes) {
+  Random random(seed);
+  const ModelHeads model = random_heads(random);
+  const int64_t heads = random.integer(0, 2) > 0 ? model.num_q_heads : model.num_kv_heads;
+  const int64_t tokens = random_tokens(random, sizes, heads * model.head_dim);
+  return with_random_dtype(random, [&](auto type) {
+    using T = decltype(type);
+    Arena arena(backend);
+    const InAndOut<T> rows(arena, random, tokens, heads, model.head_dim);
+    HadamardParams p;
+    p.num_tokens = tokens, p.num_heads = heads, p.head_dim = model.head_dim, p.dtype = FloatFormat<T>::dtype;
+    p.x = rows.x, p.y = rows.y;
+    p.block = any_hadamard_block(random, p.head_dim);
+    if (random.integer(0, 1) == 0) p.positions = random_positions(arena, random, tokens, 9000);
+    const Status status = arena.run([&](const Execution& execution) { return hadamard(p, execution); });
+    return outcome(str_cat(dtype_name(p.dtype), " ", rows.text, " block=", p.block), status, arena,
+                   {output_of_heads("y", rows.y, element_of<T>())});
+  });
+}
+
 Outcome run_query_scale(Backend backend, uint64_t seed, const Sizes& sizes) {
   Random random(seed);
   const ModelHeads model = random_heads(random);
@@ -302,11 +323,8 @@ Outcome run_kv_write(Backend backend, uint64_t seed, const Sizes& sizes) {
 }  // namespace
 
 std::vector<Operation> prologue_operations() {
-  return {{"attention_prologue", run_prologue},
-          {"add_bias", run_add_bias},
-          {"qk_norm", run_qk_norm},
-          {"query_scale", run_query_scale},
-          {"kv_write", run_kv_write}};
+  return {{"attention_prologue", run_prologue}, {"add_bias", run_add_bias},       {"qk_norm", run_qk_norm},
+          {"hadamard", run_hadamard},           {"query_scale", run_query_scale}, {"kv_write", run_kv_write}};
 }
 
 }  // namespace prologue::test

@@ -33,6 +33,14 @@ inline KvFormat decode_format(Choices& choices, DType dtype) {
   return format;
 }
 
+// One that head_dim allows.
+inline int64_t hadamard_block(Choices& choices, int64_t head_dim) {
+  if (choices.hostile()) return choices.absurd();
+  int64_t block = 2;
+  while (block < 512 && head_dim % (2 * block) == 0 && !choices.chance(3)) block *= 2;
+  return block;
+}
+
 // Formats, sizes and strides; num_kv_heads and head_dim are given. K and V apart, or side by side in one buffer.
 inline void decode_cache(Choices& choices, MemoryMap& map, PagedKvView& c, DType dtype, int64_t num_kv_heads, int64_t head_dim,
                          bool with_k, bool with_v, Use use) {
@@ -333,6 +341,7 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
     const bool by_block = r.num_axes == r.num_blocks && choices.chance(2);
     if (!by_token && r.num_axes > 1 && !by_block) map.array("pair_axis", r.pair_axis, dense(r.rotary_dim / 2, 1), Use::read);
   }
+  if (choices.chance(4)) p.hadamard_block = hadamard_block(choices, p.head_dim);
   p.q_scale.constant = choices.real(choices.chance(2) ? 1.0f : 0.5f);
   p.q_scale.by_position = choices.chance(2) ? PositionScale::none : choices.enumerator(PositionScale::logn);
   p.q_scale.a = choices.real(0.5f);

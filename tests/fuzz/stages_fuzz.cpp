@@ -1,4 +1,4 @@
-// kernels/attention_prologue/stages.h with any struct: add_bias, qk_norm, query_scale and kv_write.
+// kernels/attention_prologue/stages.h with any struct: add_bias, qk_norm, hadamard, query_scale and kv_write.
 #include <prologue/kernels/attention_prologue/stages.h>
 
 #include "tests/fuzz/prologue_parts.h"
@@ -84,6 +84,22 @@ bool run_qk_norm(Choices& choices, MemoryMap& map) {
   if (p.num_tokens == 0) map.forgive();
   permit_y(map, p);
   const Status status = qk_norm(p, execution(choices));
+  map.check(status);
+  return status.ok();
+}
+
+bool run_hadamard(Choices& choices, MemoryMap& map) {
+  HadamardParams p;
+  decode_rows(choices, map, p);
+  p.block = hadamard_block(choices, p.head_dim);
+  p.positions = positions(choices);
+  if (choices.chance(2)) map.optional("positions", p.positions.data, dense(p.num_tokens, index_size(p.positions)), Use::read);
+  if (!map.allocate()) return false;
+  fill_indices(choices, p.positions, p.num_tokens, -1, 9);
+  map.freeze();
+  if (p.num_tokens == 0) map.forgive();
+  permit_y(map, p);
+  const Status status = hadamard(p, execution(choices));
   map.check(status);
   return status.ok();
 }
@@ -174,7 +190,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Choices choices(data, size);
   MemoryMap map(choices);
   using Run = bool (*)(Choices&, MemoryMap&);
-  constexpr Run kRuns[] = {run_add_bias, run_qk_norm, run_query_scale, run_kv_write};
+  constexpr Run kRuns[] = {run_add_bias, run_qk_norm, run_hadamard, run_query_scale, run_kv_write};
   tally.count(choices.pick(kRuns)(choices, map));
   return 0;
 }

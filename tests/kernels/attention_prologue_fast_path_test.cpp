@@ -154,6 +154,7 @@ TEST_F(FastPath, WhatThePageExcludesIsGeneral) {
       [](AttentionPrologueParams& p) { norm(p), set_head_dim(p, 32); },
       [](AttentionPrologueParams& p) { derived(p), set_head_dim(p, 32); },
       [](AttentionPrologueParams& p) { p.v_norm.placement = NormPlacement::before_rope; },
+      [](AttentionPrologueParams& p) { p.hadamard_block = 64; },
       [](AttentionPrologueParams& p) { p.q_scale.constant = 0.5f; },
       [](AttentionPrologueParams& p) { p.rounding = Rounding::per_step; },
       [](AttentionPrologueParams& p) { p.rope.inverse = true; },

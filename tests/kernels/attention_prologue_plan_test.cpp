@@ -133,6 +133,7 @@ TEST_P(AttentionPrologueTest, PlansCheckWhatARunBrings) {
       {[](P& p) { p.places.block_table = nullptr; }, "block_table is null, but the plan was made with it"},
       {[](P& p) { p.places.num_seqs += 1; }, "@num_seqs"},
       {[](P& p) { p.places.num_seqs = 0; }, "@num_seqs"},
+      {[](P& p) { p.hadamard_block = 8; }, "hadamard_block is 8: it must be that of the plan, 0"},
       {[](P& p) { p.q_scale.constant = 2.0f; }, "q_scale.constant is 2: it must be that of the plan, 1"},
       {[](P& p) { p.cache.k.format.type = p.cache.v.format.type = DType::int8; },
        "cache.k.format.type is int8: it must be that of the plan, float32"},

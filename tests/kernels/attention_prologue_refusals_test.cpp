@@ -192,6 +192,14 @@ std::vector<Refusal> refusals() {
          p.k_norm.weight = shifted(p.q.data, 2);
        },
        invalid, "k_norm.weight lies at @: it must be aligned to 4 bytes"},
+      {"a Hadamard block of 1", [](P& p) { p.hadamard_block = 1; }, invalid,
+       "hadamard_block is 1: it must be a power of two in 2..512 that divides head_dim, 64"},
+      {"a negative Hadamard block", [](P& p) { p.hadamard_block = -64; }, invalid,
+       "hadamard_block is -64: it must be a power of two in 2..512 that divides head_dim, 64"},
+      {"a Hadamard block of 48", [](P& p) { p.hadamard_block = 48; }, invalid,
+       "hadamard_block is 48: it must be a power of two in 2..512 that divides head_dim, 64"},
+      {"a Hadamard block longer than a head", [](P& p) { p.hadamard_block = 128; }, invalid,
+       "hadamard_block is 128: it must be a power of two in 2..512 that divides head_dim, 64"},
       {"endless constant", [=](P& p) { p.q_scale.constant = kInf; }, invalid, "q_scale.constant is inf: it must be finite"},
       {"unknown position scale", [](P& p) { p.q_scale.by_position = static_cast<PositionScale>(9); }, missing,
        "q_scale.by_position is 9: supported are none, llama4 and logn"},
@@ -609,7 +617,7 @@ TEST(AttentionPrologue, RandomStructsNeverCrash) {
           default: replace(p.faults); break;
         }
       } else {
-        switch (random.integer(0, 25)) {
+        switch (random.integer(0, 26)) {
           case 0: scramble(p.dtype); break;
           case 1: scramble(p.cache.k.format.type); break;
           case 2: scramble(p.cache.k.format.scaling); break;
@@ -635,6 +643,7 @@ TEST(AttentionPrologue, RandomStructsNeverCrash) {
           case 22: scramble(p.rope.width); break;
           case 23: scramble(p.k_norm.weight_type); break;
           case 24: scramble(p.q8_out.type); break;
+          case 25: p.hadamard_block = p.head_dim + 2; break;
           default: p.q_scale.constant = std::numeric_limits<float>::quiet_NaN(); break;
         }
       }

@@ -128,7 +128,7 @@ bool has_stages(const PrologueCase& c) {
          c.cached && c.num_q_heads > 0 && c.num_kv_heads > 0 && c.with_k && c.with_v;
 }
 
-// Fused against add_bias + qk_norm + rotary + qk_norm + kv_write, the same bits: with Rounding::per_step always, with once where
+// Fused against add_bias + qk_norm + rotary + qk_norm + hadamard + kv_write, the same bits: with Rounding::per_step always, with once where
 // the stages' stores do not round (float32).
 TEST_P(AttentionPrologueTest, EqualsTheUnfusedStagesBitForBit) {
   int64_t compared = 0;
@@ -188,6 +188,12 @@ TEST_P(AttentionPrologueTest, EqualsTheUnfusedStagesBitForBit) {
         r.positions.axis_stride = p.places.position_axis_stride;
         return rotary(r, execution);
       };
+      const auto transform = [&](const MutableHeadsView& x, int64_t heads) {
+        HadamardParams h;
+        h.num_tokens = c.num_tokens, h.num_heads = heads, h.head_dim = c.head_dim, h.dtype = p.dtype;
+        h.x = as_input(x), h.y = x, h.block = c.hadamard_block, h.positions = p.places.positions;
+        return c.hadamard_block == 0 ? Status() : hadamard(h, execution);
+      };
       PROLOGUE_RETURN_IF_ERROR(bias(q, q_heads * c.head_dim, p.bias.q));
       PROLOGUE_RETURN_IF_ERROR(bias(k, kv_heads * c.head_dim, p.bias.k));
       PROLOGUE_RETURN_IF_ERROR(bias(v, kv_heads * c.v_width(), p.bias.v));
@@ -200,6 +206,8 @@ TEST_P(AttentionPrologueTest, EqualsTheUnfusedStagesBitForBit) {
       PROLOGUE_RETURN_IF_ERROR(rotate(k, kv_heads, k_heads_of));
       PROLOGUE_RETURN_IF_ERROR(norm_if(after, q, q_heads, p.q_norm, p.q_out));
       PROLOGUE_RETURN_IF_ERROR(norm_if(after, k, kv_heads, p.k_norm, k_heads_of));
+      PROLOGUE_RETURN_IF_ERROR(transform(p.q_out, q_heads));
+      PROLOGUE_RETURN_IF_ERROR(transform(k_heads_of, kv_heads));
       return kv_write({c.num_tokens, kv_heads, c.head_dim, p.dtype, as_input(dense(k, kv_heads, c.head_dim)),
                        as_input(dense(v, kv_heads, c.v_width())), p.cache, p.places.slot_mapping, p.places.positions,
                        c.max_position, p.faults, c.num_axes, p.places.position_axis_stride, c.past_table},
@@ -258,6 +266,38 @@ TEST_P(AttentionPrologueTest, PerStepQuantizesRoundedValues) {
 }
 
 // ---- properties -------------------------------------------------------------------------------------------------------------
+
+// What attention makes of Q and K does not change: the matrix is orthogonal.
+TEST_P(AttentionPrologueTest, HadamardKeepsTheProductsOfQAndK) {
+  PrologueCase c = plain_case(3);
+  c.num_q_heads = c.num_kv_heads = 2, c.head_dim = 128, c.rotary_dim = 96, c.k_out = true;
+  const PrologueData<float> data = make_data<float>(c);
+  PlacedPrologue<float> plain(GetParam(), c, data);
+  ASSERT_TRUE(plain.run().ok());
+  for (const int64_t block : {2, 16, 128}) {
+    c.hadamard_block = block;
+    PlacedPrologue<float> transformed(GetParam(), c, data);
+    ASSERT_TRUE(transformed.run().ok());
+    for (int64_t t = 0; t < c.num_tokens; ++t) {
+      const auto of = [&](const PlacedPrologue<float>& placed, std::vector<float>& q, std::vector<float>& k) {
+        q = placed.q_row(t), k = placed.row(placed.params().k_out, c.num_kv_heads, c.head_dim, t);
+      };
+      std::vector<float> q, k, new_q, new_k;
+      of(plain, q, k), of(transformed, new_q, new_k);
+      EXPECT_NE(k, new_k);
+      for (int64_t h = 0; h < c.num_q_heads; ++h) {
+        double want = 0.0, got = 0.0, terms = 0.0;
+        for (int64_t i = h * c.head_dim; i < (h + 1) * c.head_dim; ++i) {
+          const auto at = static_cast<size_t>(i);
+          want += static_cast<double>(q[at]) * static_cast<double>(k[at]);
+          got += static_cast<double>(new_q[at]) * static_cast<double>(new_k[at]);
+          terms += std::fabs(static_cast<double>(new_q[at]) * static_cast<double>(new_k[at]));
+        }
+        EXPECT_NEAR(got, want, 1e-5 * terms) << block << ", " << t << ", " << h;
+      }
+    }
+  }
+}
 
 TEST_P(AttentionPrologueTest, PositionZeroIsTheIdentity) {
   for (const RopeStyle style : {RopeStyle::neox, RopeStyle::interleaved}) {

@@ -63,6 +63,7 @@ TEST(Dispatch, EveryOperationSaysThatCudaIsNotBuilt) {
   expect_not_built<AttentionPrologueParams>("attention_prologue");
   expect_not_built<AddBiasParams>("add_bias");
   expect_not_built<QkNormParams>("qk_norm");
+  expect_not_built<HadamardParams>("hadamard");
   expect_not_built<QueryScaleParams>("query_scale");
   expect_not_built<KvWriteParams>("kv_write");
   expect_not_built<RotaryParams>("rotary");
@@ -84,6 +85,7 @@ TEST(Dispatch, AnEmptyCallReachesNoBackend) {
   expect_nothing_to_do<AttentionPrologueParams>();
   expect_nothing_to_do<AddBiasParams>();
   expect_nothing_to_do<QkNormParams>();
+  expect_nothing_to_do<HadamardParams>();
   expect_nothing_to_do<QueryScaleParams>();
   expect_nothing_to_do<KvWriteParams>();
   expect_nothing_to_do<PagedAttentionParams>();

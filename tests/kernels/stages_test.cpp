@@ -138,6 +138,141 @@ TEST_P(StagesTest, QkNormRefusesWeightsOfOtherTypes) {
   }
 }
 
+// ---- hadamard ---------------------------------------------------------------------------------------------------------------
+
+struct HadamardCase {
+  int64_t num_tokens, num_heads, head_dim, block, padding = 0;
+  bool in_place = false, with_positions = true;
+};
+
+TEST_P(StagesTest, HadamardMatchesTheMatrix) {
+  for_each_type([&](auto type) {
+    using T = decltype(type);
+    const std::vector<HadamardCase> cases = {{5, 3, 64, 64},
+                                             {1, 1, 2, 2},
+                                             {33, 4, 46, 2, 2, true},
+                                             {9, 2, 80, 16, 4},
+                                             {31, 2, 72, 8, 16},
+                                             {7, 5, 128, 128, 8, true, false},
+                                             {4, 1, 512, 512, 0, true},
+                                             {3, 2, 576, 64},
+                                             {0, 1, 8, 8},
+                                             {257, 1, 256, 32, 1, false, false}};
+    for (const HadamardCase& c : cases) {
+      SCOPED_TRACE(str_cat("T=", c.num_tokens, " heads=", c.num_heads, " D=", c.head_dim, " block=", c.block));
+      Random random(23);
+      const int64_t stride = c.num_heads * c.head_dim + c.padding;
+      const std::vector<T> x = random.normals<T>(c.num_tokens * stride);
+      std::vector<int32_t> positions;
+      for (int64_t t = 0; t < c.num_tokens; ++t) positions.push_back(t % 7 == 3 ? -1 : static_cast<int32_t>(t));
+      Arena arena(GetParam());
+      const T* x_data = c.in_place ? arena.inout(x) : arena.input(x);
+      const std::vector<T> y_before = c.in_place ? x : poisoned<T>(c.num_tokens * stride);
+      T* y_data = c.in_place ? const_cast<T*>(x_data) : arena.inout(y_before);
+      HadamardParams p;
+      p.num_tokens = c.num_tokens, p.num_heads = c.num_heads, p.head_dim = c.head_dim, p.dtype = FloatFormat<T>::dtype;
+      p.x = {x_data, stride, c.head_dim}, p.y = {y_data, stride, c.head_dim};
+      p.block = c.block;
+      if (c.with_positions) p.positions = index_view(static_cast<const int32_t*>(arena.input(positions)));
+      const Status status = arena.run([&](const Execution& execution) { return hadamard(p, execution); });
+      ASSERT_TRUE(status.ok()) << status.message();
+      std::vector<T> y = arena.read(y_data), got;
+      std::vector<Reference> want;
+      for (int64_t t = 0; t < c.num_tokens; ++t) {
+        if (c.with_positions && positions[static_cast<size_t>(t)] < 0) continue;
+        for (int64_t i = 0; i < c.num_heads * c.head_dim; ++i) {
+          const int64_t row = i % c.block, first = t * stride + i - row;
+          Reference sum;
+          for (int64_t column = 0; column < c.block; ++column) {
+            const double value = static_cast<double>(to_float(x[static_cast<size_t>(first + column)]));
+            sum.value += __builtin_parityll(static_cast<uint64_t>(row & column)) == 0 ? value : -value;
+            sum.scale += std::fabs(value);
+          }
+          const double root = std::sqrt(static_cast<double>(c.block));
+          got.push_back(y[static_cast<size_t>(t * stride + i)]);
+          want.push_back({sum.value / root, sum.scale / root});
+          y[static_cast<size_t>(t * stride + i)] = y_before[static_cast<size_t>(t * stride + i)];
+        }
+      }
+      expect_close(got, want, c.num_heads * c.head_dim, "y");
+      expect_bits(y, y_before, "y outside its rows");
+    }
+  });
+}
+
+// Sums of small whole numbers are exact, and so is the factor of a block of 4^n: the same bits as the definition, and x again after
+// a second time.
+TEST_P(StagesTest, HadamardIsItsOwnInverse) {
+  constexpr int64_t kBlock = 256;
+  std::vector<float> x;
+  for (int64_t i = 0; i < kBlock; ++i) x.push_back(static_cast<float>(i % 11 - 5));
+  std::vector<float> want;
+  for (int64_t i = 0; i < kBlock; ++i) {
+    float sum = 0.0f;
+    for (int64_t j = 0; j < kBlock; ++j) {
+      const float value = x[static_cast<size_t>(j)];
+      sum += __builtin_parityll(static_cast<uint64_t>(i & j)) == 0 ? value : -value;
+    }
+    want.push_back(sum / 16.0f);
+  }
+  const auto transformed = [&](const std::vector<float>& of) {
+    Arena arena(GetParam());
+    float* y = arena.output<float>(kBlock);
+    HadamardParams p;
+    p.num_tokens = 1, p.num_heads = 1, p.head_dim = p.block = kBlock, p.dtype = DType::f32;
+    p.x = {arena.input(of), kBlock, kBlock}, p.y = {y, kBlock, kBlock};
+    EXPECT_TRUE(arena.run([&](const Execution& execution) { return hadamard(p, execution); }).ok());
+    return arena.read(y);
+  };
+  expect_bits(transformed(x), want, "y");
+  expect_bits(transformed(transformed(x)), x, "y of y");
+}
+
+struct HadamardRefusal {
+  const char* name;
+  std::function<void(HadamardParams&)> change;
+  StatusCode code;
+  std::string message;
+};
+
+TEST_P(StagesTest, HadamardRefusesWithASentence) {
+  using P = HadamardParams;
+  const auto invalid = StatusCode::invalid_argument;
+  const std::vector<HadamardRefusal> refusals = {
+      {"negative token count", [](P& p) { p.num_tokens = -1; }, invalid, "num_tokens is -1: it must lie in 0..2147483647"},
+      {"no heads", [](P& p) { p.num_heads = 0; }, invalid, "num_heads is 0: it must lie in 1..65536"},
+      {"unknown type", [](P& p) { p.dtype = kNoType; }, StatusCode::unsupported,
+       "dtype is the unknown type 99: supported are float32, float16 and bfloat16"},
+      {"odd head_dim", [](P& p) { p.head_dim = 5; }, StatusCode::unsupported,
+       "head_dim is 5: supported is every even number in 2..1024"},
+      {"no block", [](P& p) { p.block = 0; }, invalid,
+       "block is 0: it must be a power of two in 2..512 that divides head_dim, 8"},
+      {"a block of 6", [](P& p) { p.block = 6; }, invalid,
+       "block is 6: it must be a power of two in 2..512 that divides head_dim, 8"},
+      {"a block longer than a head", [](P& p) { p.block = 16; }, invalid,
+       "block is 16: it must be a power of two in 2..512 that divides head_dim, 8"},
+      {"unknown position type", [](P& p) { p.positions.type = kNoType; }, invalid,
+       "positions.type is the unknown type 99: it must be int32 or int64"},
+      {"no x", [](P& p) { p.x.data = nullptr; }, invalid, "x is null"},
+      {"no y", [](P& p) { p.y.data = nullptr; }, invalid, "y is null"},
+      {"y half over x", [](P& p) { p.y.data = static_cast<float*>(const_cast<void*>(p.x.data)) + 2; }, invalid, "y overlaps x"},
+      {"y over the positions", [](P& p) { p.positions.data = p.y.data; }, invalid, "y overlaps positions"},
+  };
+  for (const HadamardRefusal& refusal : refusals) {
+    SCOPED_TRACE(refusal.name);
+    Arena arena(GetParam());
+    P p;
+    p.num_tokens = 3, p.num_heads = 1, p.head_dim = 8, p.block = 8, p.dtype = DType::f32;
+    p.x = {arena.input(Random(1).normals<float>(24)), 8, 8}, p.y = {arena.output<float>(24), 8, 8};
+    p.positions = index_view(static_cast<const int32_t*>(arena.input(std::vector<int32_t>{0, 1, 2})));
+    refusal.change(p);
+    const Status status = arena.run([&](const Execution& execution) { return hadamard(p, execution); });
+    EXPECT_EQ(status.code(), refusal.code);
+    EXPECT_EQ(status.message(), "hadamard: " + refusal.message);
+    EXPECT_TRUE(arena.untouched());
+  }
+}
+
 // ---- query_scale ------------------------------------------------------------------------------------------------------------
 
 struct ScaleCase {

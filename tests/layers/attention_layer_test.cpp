@@ -131,6 +131,7 @@ struct Batch {
       p.q_norm.enabled = p.k_norm.enabled = true;
       p.q_norm.eps = p.k_norm.eps = static_cast<double>(1e-6f);
       p.q_norm.weight = p.k_norm.weight = doubles(norm_weight);
+      p.hadamard_block = 8;
       p.q_constant = 0.5;
     }
     return oracle::attention_layer(layer, probability_error);
@@ -175,6 +176,7 @@ AttentionLayerParams place(Arena& arena, const Batch<T>& b, Device device) {
     prologue.bias = {bias, bias + kQWidth, bias + kQWidth + kKvWidth};
     prologue.q_norm.placement = prologue.k_norm.placement = NormPlacement::before_rope;
     prologue.q_norm.weight = prologue.k_norm.weight = arena.input(b.norm_weight);
+    prologue.hadamard_block = 8;
     prologue.q_scale.constant = 0.5f;
   }
   prologue.cache.k.data = arena.inout(b.k);

@@ -76,7 +76,7 @@ void expect_one_node_a_layer(const VariantModel& model, const Graph& fused) {
   const AttentionVariant& v = model.variant;
   EXPECT_EQ(count(fused, "attention_prologue"), v.has_steps() ? v.num_layers : 0);
   EXPECT_EQ(count(fused, "kv_write"), v.has_steps() ? 0 : v.num_layers);
-  for (const char* kind : {"add_bias", "heads_norm", "rope", "query_scale"}) EXPECT_EQ(count(fused, kind), 0) << kind;
+  for (const char* kind : {"add_bias", "heads_norm", "rope", "hadamard", "query_scale"}) EXPECT_EQ(count(fused, kind), 0) << kind;
   EXPECT_EQ(count(fused, "gather_cos_sin"), count(model.graph, "gather_cos_sin"));
 }
 
@@ -267,6 +267,7 @@ std::vector<double> layer_in_float64(const VariantModel& model) {
   }
   for (int64_t t = 0; t < num_tokens; ++t) in.slots.push_back(t);
   in.num_pages = num_tokens, in.page_size = 1;
+  in.hadamard_block = v.hadamard_block;
   in.q_constant = static_cast<double>(v.q_scale.constant), in.q_by_position = static_cast<int>(v.q_scale.by_position);
   in.q_a = static_cast<double>(v.q_scale.a), in.q_b = static_cast<double>(v.q_scale.b);
   const oracle::PrologueOutput out = oracle::attention_prologue(in);
@@ -378,7 +379,14 @@ TEST(FusionOfVariants, LeavesAloneWhatOneLaunchCannotDo) {
     if (is("q is scaled first")) q = g.query_scale("q_scale_1", q, 2, {2.0f});
     if (!is("only q is not rotated")) q = g.rope("rope_q", q, is("other heads") ? 4 : 2, other);
     if (is("q is normed last")) q = g.heads_norm("q_norm", q, 2, q_norm);
-    if (!is("only k is not rotated")) k = g.rope("rope_k", k, 1, rope);
+    if (!is("only k is not rotated") && !is("k is rotated last")) k = g.rope("rope_k", k, 1, rope);
+    if (is("q is transformed last")) q = g.query_scale("q_scale_1", q, 2, {2.0f});
+    if (!is("only k is transformed")) q = g.hadamard("hadamard_q", q, is("other heads are transformed") ? 4 : 2, 8);
+    if (!is("only q is transformed")) k = g.hadamard("hadamard_k", k, 1, is("k has another block") ? 4 : 8);
+    if (is("k is transformed twice")) k = g.hadamard("hadamard_k_2", k, 1, 8);
+    if (is("v is transformed")) v = g.hadamard("hadamard_v", v, 1, 8);
+    if (is("k is normed after all")) k = g.heads_norm("k_norm_2", k, 1, c.norm());
+    if (is("k is rotated last")) k = g.rope("rope_k", k, 1, rope);
     q = g.query_scale("q_scale", q, 2, {0.5f});
     v = g.heads_norm("v_norm", v, 1, v_norm);
     if (is("q is read before kv_write")) c.probe(q);
@@ -432,7 +440,16 @@ TEST(FusionOfVariants, LeavesAloneWhatOneLaunchCannotDo) {
                            "q is scaled first",
                            "only q is not rotated",
                            "only k is not rotated",
-                           "other heads"}) {
+                           "other heads",
+                           "q is transformed last",
+                           "only k is transformed",
+                           "only q is transformed",
+                           "other heads are transformed",
+                           "k has another block",
+                           "k is transformed twice",
+                           "v is transformed",
+                           "k is normed after all",
+                           "k is rotated last"}) {
     EXPECT_EQ(prologues(what), 0) << what;
   }
 }
@@ -495,6 +512,9 @@ TEST(AttentionGraph, NamesTheNodeThatAnOperationRefuses) {
       {[](Attention& a) { a.q_scale.by_position = PositionScale::logn, a.q_scale.b = 0.5f; },
        "q_scale: query_scale: q_scale.b is 0.5: for logn it must be greater than 1",
        "prologue: attention_prologue: q_scale.b is 0.5: for logn it must be greater than 1"},
+      {[](Attention& a) { a.hadamard_block = 32; },
+       "hadamard_q: hadamard: block is 32: it must be a power of two in 2..512 that divides head_dim, 16",
+       "prologue: attention_prologue: hadamard_block is 32: it must be a power of two in 2..512 that divides head_dim, 16"},
       {[](Attention& a) { a.scale = std::numeric_limits<float>::infinity(); },
        "attention: paged_attention: scale is inf: it must be finite",
        "attention: paged_attention: scale is inf: it must be finite"},
@@ -538,16 +558,18 @@ TEST(AttentionGraph, PrintsEveryStep) {
   variant.q_bias = variant.k_bias = variant.v_bias = variant.v_norm = true;
   variant.norm = NormPlacement::before_rope;
   variant.source = RopeSource::per_token;
+  variant.hadamard_block = 16;
   variant.q_scale.constant = 2.0f;
   const VariantModel model(variant, DType::f32, {});
   const std::string unfused = graph_table(model.graph);
-  for (const char* node :
-       {"cos_sin", "layers.0.q_bias", "layers.0.k_bias", "layers.0.v_bias", "layers.0.q_norm", "layers.0.k_norm",
-        "layers.0.v_norm", "layers.1.rope_q", "layers.1.rope_k", "layers.1.q_scale", "layers.1.kv_write"}) {
+  for (const char* node : {"cos_sin", "layers.0.q_bias", "layers.0.k_bias", "layers.0.v_bias", "layers.0.q_norm",
+                           "layers.0.k_norm", "layers.0.v_norm", "layers.1.rope_q", "layers.1.rope_k", "layers.1.hadamard_q",
+                           "layers.1.hadamard_k", "layers.1.q_scale", "layers.1.kv_write"}) {
     EXPECT_NE(unfused.find(node), std::string::npos) << node << "\n" << unfused;
   }
   const std::string chain =
-      "attention_prologue = q_bias + k_bias + v_bias + q_norm + k_norm + rope_q + rope_k + v_norm + q_scale + kv_write";
+      "attention_prologue = q_bias + k_bias + v_bias + q_norm + k_norm + rope_q + rope_k + hadamard_q + hadamard_k + v_norm + "
+      "q_scale + kv_write";
   const std::string fused = graph_table(fuse_attention_prologue(model.graph).value());
   EXPECT_NE(fused.find(chain), std::string::npos) << fused;
   EXPECT_EQ(fused.find("rounds per step"), std::string::npos);

@@ -56,6 +56,8 @@ struct PrologueInput {
   int64_t num_pages = 0;
   int64_t page_size = 1;
 
+  int64_t hadamard_block = 0;  // 0: none
+
   double q_constant = 1.0;
   int q_by_position = 0;  // 1: llama4, 2: logn
   double q_a = 0.0, q_b = 1.0;
@@ -151,6 +153,31 @@ inline void rotate(Row& row, int64_t heads, const PrologueInput& in, int64_t tok
   if (in.rotary_dim > 0) round_step(row, in);
 }
 
+// Each block of channels times the Hadamard matrix, whose element (i, j) is 1 if i and j have an even number of bits in common, else
+// -1, over the square root of the block.
+inline void hadamard(Row& row, const PrologueInput& in) {
+  const int64_t block = in.hadamard_block;
+  if (block == 0) return;
+  const double root = std::sqrt(static_cast<double>(block));
+  const double sums =
+      (std::log2(static_cast<double>(block)) + 2.0) / 16.0;  // how often sums and product round; 16 * 2^-24 to one
+  const Row from = row;
+  for (int64_t begin = 0; begin < static_cast<int64_t>(row.size()); begin += block) {
+    for (int64_t i = 0; i < block; ++i) {
+      Element sum;
+      for (int64_t j = 0; j < block; ++j) {
+        const Element& e = from[static_cast<size_t>(begin + j)];
+        int common = 0;
+        for (int64_t bits = i & j; bits != 0; bits >>= 1) common += static_cast<int>(bits & 1);
+        sum.value += common % 2 == 0 ? e.value : -e.value;
+        sum.scale += e.scale + sums * std::fabs(e.value);
+      }
+      row[static_cast<size_t>(begin + i)] = {sum.value / root, sum.scale / root};
+    }
+  }
+  round_step(row, in);
+}
+
 inline Row load(const std::vector<double>& x, const std::vector<double>& bias, int64_t token, int64_t width,
                 const PrologueInput& in) {
   Row row(static_cast<size_t>(width));
@@ -219,6 +246,7 @@ inline PrologueOutput attention_prologue(const PrologueInput& in) {
       if (norm.enabled && !norm.after_rotation) normalize(row, norm, in.head_dim), round_step(row, in);
       if (!past_table) rotate(row, heads, in, t, positions);
       if (norm.enabled && norm.after_rotation) normalize(row, norm, in.head_dim), round_step(row, in);
+      hadamard(row, in);
       return row;
     };
     out.q.back() = transform(load(in.q, in.q_bias, t, in.num_q_heads * in.head_dim, in), in.q_norm, in.num_q_heads);

@@ -40,6 +40,7 @@ struct AttentionVariant {
   RopeSource source = RopeSource::table;
   int64_t num_axes = 1;
   PastTable past_table = PastTable::record;
+  int64_t hadamard_block = 0;
   QueryScale q_scale = {};
   uint64_t seed = 1;
 
@@ -50,7 +51,7 @@ struct AttentionVariant {
   // Something besides the writing of K and V.
   bool has_steps() const {
     const bool scaled = q_scale.constant != 1.0f || q_scale.by_position != PositionScale::none;
-    return biased() || normed() || rotary_dim > 0 || v_norm || scaled;
+    return biased() || normed() || rotary_dim > 0 || v_norm || hadamard_block != 0 || scaled;
   }
   int64_t qkv_width() const { return (num_q_heads + (v_from_k ? 1 : 2) * num_kv_heads) * head_dim; }
 
@@ -63,7 +64,7 @@ struct AttentionVariant {
                    static_cast<int>(norm_of_k().scope), "/", norm_of_k().eps, " v_norm=", v_norm, " v_from_k=", v_from_k,
                    " rope=", rotary_dim, "@", rotary_offset, " ", rope_style_name(style), " inverse=", inverse,
                    " source=", static_cast<int>(source), " axes=", num_axes, " past=", static_cast<int>(past_table),
-                   " q_scale=", q_scale.constant, "/", static_cast<int>(q_scale.by_position), " seed=", seed);
+                   " hadamard=", hadamard_block,                   " q_scale=", q_scale.constant, "/", static_cast<int>(q_scale.by_position), " seed=", seed);
   }
 };
 
@@ -118,6 +119,11 @@ inline std::vector<AttentionVariant> listed_variants() {
   add([](V& v) { v.num_axes = 3; });
   add([](V& v) { v.num_axes = 3, v.source = RopeSource::per_token, v.norm = NormPlacement::before_rope, v.q_bias = true; });
   add([](V& v) { v.num_axes = 2, v.source = RopeSource::inv_freq; });
+  add([](V& v) { v.hadamard_block = 16; });
+  add([](V& v) { v.hadamard_block = 4, v.rotary_dim = 0; });  // of q and k, with nothing else to do
+  add([](V& v) {
+    v.hadamard_block = 8, v.norm = NormPlacement::after_rope, v.v_from_k = v.k_bias = true, v.q_scale.constant = 0.5f;
+  });
   add([](V& v) { v.q_scale.constant = 0.37f; });
   add([](V& v) { v.q_scale.by_position = PositionScale::llama4, v.q_scale.a = 0.1f, v.q_scale.b = 3.0f, v.rotary_dim = 0; });
   add([](V& v) { v.q_scale.by_position = PositionScale::logn, v.q_scale.b = 4.0f, v.norm = NormPlacement::after_rope; });
@@ -163,6 +169,7 @@ inline AttentionVariant random_variant(uint64_t seed) {
     v.q_scale.by_position = PositionScale::llama4, v.q_scale.a = 0.1f, v.q_scale.b = 3.0f;
   else if (chance(3))
     v.q_scale.by_position = PositionScale::logn, v.q_scale.b = 4.0f;
+  if (chance(4)) v.hadamard_block = v.head_dim == 46 ? 2 : int64_t{1} << random.integer(1, 3);
   return v;
 }
 
@@ -309,6 +316,7 @@ struct VariantModel {
     layer.k_norm = make_norm(variant.num_kv_heads, variant.norm_of_k());
     if (variant.v_norm) layer.v_norm.norm.placement = NormPlacement::before_rope;
     layer.v_from_k = variant.v_from_k;
+    layer.hadamard_block = variant.hadamard_block;
     layer.q_scale = variant.q_scale;
     return layer;
   }

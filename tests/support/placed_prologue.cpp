@@ -74,6 +74,7 @@ PlacedPrologue<T>::PlacedPrologue(Backend backend, const PrologueCase& c, const 
   place_weights();
   place_rope();
   place_positions_and_slots();
+  params_.hadamard_block = c.hadamard_block;
   params_.q_scale = c.q_scale;
   params_.rounding = c.per_step ? Rounding::per_step : Rounding::once;
   place_outputs();

@@ -22,7 +22,7 @@ std::string PrologueCase::describe() const {
                   " source=", static_cast<int>(source), "/", dtype_name(rope_type), rope_apart, "+", rope_holes,
                   " blocks=", num_blocks, block_axes, " factor=", attention_factor, " axes=", num_axes,
                   interleaved_axes ? "i" : "s", " max=", max_position, "/", static_cast<int>(past_table),
-                  " q_scale=", q_scale.constant, "/", static_cast<int>(q_scale.by_position));
+                  " hadamard=", hadamard_block, " q_scale=", q_scale.constant, "/", static_cast<int>(q_scale.by_position));
   text += str_cat(" per_step=", per_step, " derive=", derive_positions, derive_slots, " ring=", ring_size,
                   " offsets=", static_cast<int>(offsets), " pos64=", int64_positions, " slot64=", int64_slots,
                   " bad=", bad_indices, extremes);

@@ -8,6 +8,8 @@
 
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
 
+#include "tests/support/random.h"
+
 namespace prologue::test {
 
 enum class Values { normal, coarse, denormal, huge };   // coarse: as normal, of few bits, and made much faster
@@ -65,6 +67,7 @@ struct PrologueCase {
   PastTable past_table = PastTable::record;
   bool no_faults = false;  // `faults` is null
 
+  int64_t hadamard_block = 0;
   QueryScale q_scale;
   bool per_step = false;
 
@@ -129,5 +132,7 @@ PrologueCase fit_rotation(PrologueCase c);
 const std::vector<PrologueCase>& prologue_cases();
 const std::vector<PrologueCase>& feature_cases();
 PrologueCase random_case(uint64_t seed);
+// Of those that head_dim, which is even, allows.
+int64_t any_hadamard_block(Random& random, int64_t head_dim);
 
 }  // namespace prologue::test

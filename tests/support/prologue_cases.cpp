@@ -315,6 +315,47 @@ std::vector<PrologueCase> make_feature_cases() {
     }
   }
 
+  // The Hadamard transform: every block, in vectors of every width and heads of one lane to several warps.
+  for (const auto& [d, block] : {std::pair{2, 2},
+                                 {46, 2},
+                                 {64, 2},
+                                 {64, 4},
+                                 {64, 16},
+                                 {64, 64},
+                                 {72, 8},
+                                 {80, 16},
+                                 {96, 32},
+                                 {128, 128},
+                                 {256, 256},
+                                 {512, 512},
+                                 {576, 64}}) {
+    const auto transformed = [&, head_dim = d, of = block](const auto& change) {
+      add([&](PrologueCase& c) { c.head_dim = c.rotary_dim = head_dim, c.hadamard_block = of, change(c); });
+    };
+    for (const int64_t misalign : {0, 2}) {
+      transformed([&](PrologueCase& c) { c.misalign = misalign, c.bias_q = c.bias_k = false; });
+      transformed([&](PrologueCase& c) { c.misalign = misalign, c.style = RopeStyle::interleaved; });
+      transformed([&](PrologueCase& c) { c.misalign = misalign, c.rotary_dim = c.head_dim / 4 * 2; });
+      transformed([&](PrologueCase& c) { c.misalign = misalign, c.rotary_dim = 0, c.bias_q = c.bias_k = false; });
+    }
+    transformed([&](PrologueCase& c) {
+      c.rotary_offset = c.head_dim / 8 * 2, c.rotary_dim = c.head_dim / 4 * 2, c.k_out = c.v_out = true;
+    });
+    transformed(
+        [](PrologueCase& c) { c.kv_type = DType::uint4, c.scaling = KvScaling::token_head, c.q8 = KvScaling::token_head; });
+    transformed([](PrologueCase& c) {
+      c.kv_type = DType::int8, c.scaling = KvScaling::token_head, c.norm = NormPlacement::after_rope, c.q_scale.constant = 0.3f;
+    });
+    transformed([](PrologueCase& c) { c.per_step = true, c.norm = NormPlacement::before_rope, c.q_scale.constant = 0.3f; });
+  }
+  add([](PrologueCase& c) { c.hadamard_block = 64, c.num_q_heads = 0, c.v_is_k = c.v_norm = true, c.bias_v = false; });
+  add([](PrologueCase& c) { c.hadamard_block = 64, c.with_k = false, c.v_head_dim = 48; });
+  add([](PrologueCase& c) { c.hadamard_block = 32, c.norm = NormPlacement::before_rope, c.norm_scope = NormScope::token; });
+  add([](PrologueCase& c) {
+    c.hadamard_block = 16, c.in_place = c.k_out = c.kv_in_place = true, c.past_table = PastTable::identity;
+  });
+  add([](PrologueCase& c) { c.hadamard_block = 16, c.values = Values::denormal; });
+
   // The Q scale, and fp8 Q.
   add([](PrologueCase& c) { c.q_scale.constant = 0.125f; });
   add([](PrologueCase& c) { c.q_scale = {0.5f, PositionScale::llama4, 0.1f, 8.0f}; });
@@ -406,6 +447,12 @@ const std::vector<PrologueCase>& prologue_cases() {
 const std::vector<PrologueCase>& feature_cases() {
   static const std::vector<PrologueCase> cases = make_feature_cases();
   return cases;
+}
+
+int64_t any_hadamard_block(Random& random, int64_t head_dim) {
+  int64_t most = 1;
+  while (head_dim % (2 << most) == 0 && most < 9) ++most;
+  return int64_t{1} << random.integer(1, most);
 }
 
 PrologueCase random_case(uint64_t seed) {
@@ -504,7 +551,9 @@ PrologueCase random_case(uint64_t seed) {
   c.split_q = rarely() || rarely();
   c.split_k = rarely() || rarely();
   c.one_k_rope = coin();
-  return fit_rotation(c);
+  c = fit_rotation(c);
+  if (rarely() || rarely()) c.hadamard_block = any_hadamard_block(random, c.head_dim);
+  return c;
 }
 
 }  // namespace prologue::test

@@ -144,6 +144,11 @@ void add_rotations(FeatureList& f) {
     both(kPolicies[static_cast<int>(past_table)],
          [&](PrologueCase& c) { c.past_table = past_table, c.num_tokens = 20, c.max_position = 8; });
   }
+  f.row("Hadamard", "Hadamard transform of Q and K after the rotation, in blocks of 2 to 512 channels");
+  for (const int64_t block : {2, 16, 64}) {
+    both(str_cat("blocks of ", block), [&](PrologueCase& c) { c.hadamard_block = block; });
+  }
+  f.add("a head of 512 channels", [](PrologueCase& c) { c.head_dim = c.rotary_dim = c.hadamard_block = 512; });
   f.row("QueryScale", "Q scaled by a constant, and by position (Llama 4, logn)");
   f.add("constant", [](PrologueCase& c) { c.q_scale.constant = 0.125f; });
   f.add("Llama 4", [](PrologueCase& c) { c.q_scale = {0.5f, PositionScale::llama4, 0.1f, 8.0f}; });

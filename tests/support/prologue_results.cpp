@@ -60,6 +60,9 @@ class Comparison {
   }
 
  private:
+  // Sums of few short numbers that an attention factor such as 0.8 multiplied lie beside boundaries of the rounding, not anywhere.
+  bool nearly_all_round_once() const { return !case_.per_step && (case_.hadamard_block == 0 || case_.attention_factor == 1.0f); }
+
   // What the run left at a pointer into an output. It counts as explained from here on.
   std::vector<unsigned char> take_bytes(const void* pointer, int64_t count) {
     const size_t i = placed_.output_index(pointer);
@@ -96,7 +99,7 @@ class Comparison {
         }
       }
     }
-    expect_close(got, reference, heads * dim, name, kDefaultSteps, !case_.per_step);
+    expect_close(got, reference, heads * dim, name, kDefaultSteps, nearly_all_round_once());
   }
 
   // The codes of one head under the scale that is stored beside them or was given.
@@ -186,7 +189,7 @@ class Comparison {
         }
       }
     }
-    expect_close(got, reference, case_.num_kv_heads * dim, is_v ? "v" : "k", kDefaultSteps, !case_.per_step);
+    expect_close(got, reference, case_.num_kv_heads * dim, is_v ? "v" : "k", kDefaultSteps, nearly_all_round_once());
   }
 
   void expect_cache(bool is_v, const std::vector<oracle::Row>& rows, bool copied) {
