@@ -66,7 +66,7 @@ Status hadamard(const HadamardParams& p, const Execution& execution) {
     steps.hadamard_block = p.block;
     parallel_for(p.num_tokens, threads, [&](int64_t t) {
       if (p.positions.data != nullptr && index_at(p.positions, t) < 0) return;
-      for_each_head(steps, p.x, t, [&](int64_t h, const FinishedHead<T>& head) { store_head(head, head_at<T>(p.y, t, h)); });
+      for_each_head(steps, {p.x}, t, [&](int64_t h, const FinishedHead<T>& head) { store_head(head, head_at<T>(p.y, t, h)); });
     });
   });
   return {};
