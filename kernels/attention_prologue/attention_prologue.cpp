@@ -7,6 +7,7 @@
 #include <prologue/kernels/attention_prologue/query_scale.h>
 #include <prologue/kernels/attention_prologue/regions.h>
 #include <prologue/kernels/attention_prologue/token_args.h>
+#include <prologue/kernels/attention_prologue/token_checks.h>
 #include <prologue/kernels/base/host/dispatch.h>
 #include <prologue/kernels/base/host/plan_checks.h>
 #include <prologue/kernels/base/host/view_checks.h>
@@ -201,8 +202,10 @@ Status add_places(const AttentionPrologueParams& p, bool cached, RegionChecks& r
         positions_region("positions", places.positions, p.rope.num_axes, places.position_axis_stride, p.num_tokens)));
   }
   const bool slot_given = places.slot_mapping.data != nullptr;
+  PROLOGUE_RETURN_IF_ERROR(check_slot_mapping_len(kName, places.slot_mapping_len, places.slot_mapping, p.num_tokens));
   if (cached && (slot_given || !can_derive)) {
-    PROLOGUE_RETURN_IF_ERROR(regions.read(index_region("slot_mapping", places.slot_mapping, p.num_tokens)));
+    const int64_t count = slots_given(places.slot_mapping_len, p.num_tokens);
+    PROLOGUE_RETURN_IF_ERROR(regions.read(index_region("slot_mapping", places.slot_mapping, count)));
   }
   const bool derives_slot = cached && !slot_given;
   if (!can_derive || (positions_given && !derives_slot)) return {};
@@ -410,7 +413,9 @@ Status check_run(const AttentionPrologueParams& a, const AttentionPrologueParams
   if (r.num_axes > 1 && t.positions.data != nullptr) {
     plan.up_to("position_axis_stride", PlanChecks::kAnything, u.position_axis_stride, 0);
   }
-  return plan.status();
+  PROLOGUE_RETURN_IF_ERROR(plan.status());
+  if (b.num_tokens == 0) return {};
+  return check_slot_mapping_len("attention_prologue plan", u.slot_mapping_len, u.slot_mapping, b.num_tokens);
 }
 
 }  // namespace

@@ -24,7 +24,8 @@
 // Guards. Nothing outside the named rows and slots is touched. Two tokens must not share a slot.
 //   padding            a given position that is negative on any axis; or, if anything is derived, a token at or past
 //                      cu_seqlens_q[num_seqs]: nothing of the token is written, and its input rows may hold anything
-//   negative slot      K and V are not written to the cache. Everything else is done
+//   negative slot      K and V are not written to the cache. Everything else is done. The same holds for a token at or past
+//                      slot_mapping_len, which has no slot
 //   past the table     a position >= max_position on any axis; rope.past_table decides:
 //     record           the rows of q_out, k_out and v_out become zeros (q8_out: zeros with scale 0), the cache is not written,
 //                      and the fault is recorded. `faults` must not be null
@@ -83,11 +84,12 @@ struct HeadNorm {
 // The position and slot of each token: given, or derived in the kernel from arrays that a step of attention needs too.
 struct TokenPlaces {
   // Given. positions [num_axes, num_tokens], row stride position_axis_stride (0: one row for all axes); slot_mapping
-  // [num_tokens]. Positions may be null (and cu_seqlens_q too) if nothing needs them: no table, no inv_freq, no
-  // q_scale.by_position. Then all positions count as 0.
+  // [slot_mapping_len], the slots of the first slot_mapping_len tokens (0: of all of them). Positions may be null (and
+  // cu_seqlens_q too) if nothing needs them: no table, no inv_freq, no q_scale.by_position. Then all positions count as 0.
   IndexView positions;
   int64_t position_axis_stride = kUnsetStride;  // must be set if num_axes > 1
   IndexView slot_mapping;
+  int64_t slot_mapping_len = 0;
 
   // Derived: what is not given, if cu_seqlens_q is not null. Token t with cu_seqlens_q[s] <= t < cu_seqlens_q[s+1] is number
   // j = t - cu_seqlens_q[s] of sequence s. Its cache position is p = cache_lens[s] + j.
@@ -174,14 +176,15 @@ PROLOGUE_API Status attention_prologue(const AttentionPrologueParams& params, co
 class PROLOGUE_API AttentionProloguePlan {
  public:
   // `params` fixes everything except what a run may change: num_tokens (up to max_tokens), places.num_seqs (up to that of
-  // `params`), places.position_axis_stride, and the pointers.
+  // `params`), places.slot_mapping_len, places.position_axis_stride, and the pointers.
   static Result<AttentionProloguePlan> create(const AttentionPrologueParams& params, int64_t max_tokens,
                                               const Execution& execution);
   // Everything fixed must be equal to the plan's, and a pointer must be null exactly if the plan's was; otherwise an error names
   // the member that differs. The alignment of the pointers and their overlap are not checked again: they must be as in the plan.
   Status run(const AttentionPrologueParams& params, const Execution& execution) const;
   // The kernel that run() uses: "cpu"; "lean", an instance compiled for the steps of this call; or "general", one CUDA kernel
-  // that decides everything at run time and takes several times as long.
+  // that decides everything at run time and takes several times as long. (A run whose slot_mapping_len is less than its tokens
+  // always takes the general kernel.)
   const char* kernel() const;
 
  private:

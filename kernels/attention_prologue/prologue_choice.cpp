@@ -156,6 +156,7 @@ int features_of(const AttentionPrologueParams& p, int64_t vector) {
   };
   if ((has_k(p) && !store(p.cache.k)) || (has_v(p) && !store(p.cache.v))) return -1;
   if (derives_positions(p) != derives_slots(p) && writes_cache(p)) return -1;
+  if (lacks_slots(p)) return -1;
   if (derives_slots(p)) {
     const TokenPlaces& places = p.places;
     if (places.ring_size > 0 || places.position_offsets.data != nullptr) return -1;

@@ -32,6 +32,7 @@ PROLOGUE_HOST_DEVICE inline TokenSequence sequence_at(const SequenceArgs& p, int
 struct TokenArgs {
   IndexView positions;
   IndexView slots;
+  int64_t slots_given = 0;  // tokens from here on have none
   int64_t position_axis_stride = 0;
   int64_t max_position = 0;
   int64_t num_slots = 0;
@@ -62,6 +63,15 @@ inline bool derives_positions(const AttentionPrologueParams& p) {
   return p.places.cu_seqlens_q != nullptr && p.places.positions.data == nullptr;
 }
 
+// The tokens that slot_mapping has an entry for.
+inline int64_t slots_given(int64_t slot_mapping_len, int64_t num_tokens) {
+  return slot_mapping_len > 0 ? slot_mapping_len : num_tokens;
+}
+// True if some tokens are past the end of slot_mapping.
+inline bool lacks_slots(const AttentionPrologueParams& p) {
+  return p.places.slot_mapping_len > 0 && p.places.slot_mapping_len < p.num_tokens && writes_cache(p);
+}
+
 inline TokenArgs token_args(const AttentionPrologueParams& p) {
   const TokenPlaces& t = p.places;
   TokenArgs args;
@@ -74,6 +84,7 @@ inline TokenArgs token_args(const AttentionPrologueParams& p) {
   args.derive_slot = derives_slots(p) ? 1 : 0;
   if (writes_cache(p)) {
     args.slots = t.slot_mapping;
+    args.slots_given = slots_given(t.slot_mapping_len, p.num_tokens);
     args.num_slots = num_slots(p.cache);
     args.num_pages = p.cache.num_pages;
     args.pages = page_divider(p.cache.page_size);
@@ -111,8 +122,8 @@ PROLOGUE_HOST_DEVICE inline SlotFacts derived_slot(const TokenArgs& p, const Tok
   return slot;
 }
 
-// `indices` has the entries of token t: position(axis) (0 if positions are not given), slot() (-1 if slots are not given) and
-// sequence().
+// `indices` has the entries of token t: position(axis) (0 if positions are not given), slot() (-1 if slots are not given, or
+// end before t) and sequence().
 template <class Indices>
 PROLOGUE_HOST_DEVICE ResolvedToken resolve_token(const TokenArgs& p, const Indices& indices, int64_t t) {
   ResolvedToken token;

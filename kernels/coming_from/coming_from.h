@@ -979,6 +979,7 @@ struct RopeAndCache {
   int64_t page_stride = 0;
   int64_t head_stride = 0;
   const int64_t* slot_mapping = nullptr;
+  int64_t num_actual_tokens = 0;  // slot_mapping.size(0), where query, key and value are padded beyond it; 0: num_tokens
   std::string_view kv_cache_dtype = "auto";  // "auto", "fp8", "fp8_e4m3", "fp8_e5m2"
   float* k_scale = nullptr;                  // [1] or [num_kv_heads]
   float* v_scale = nullptr;
@@ -1015,6 +1016,7 @@ inline Status rope_and_cache(const RopeAndCache& call, FaultRecord* faults, cons
   set_cos_sin_table(params.rope, rope.cos_sin_cache, rope.cache_dtype, rope.max_position);
   params.places.positions = index_view(rope.positions);
   params.places.slot_mapping = index_view(call.slot_mapping);
+  params.places.slot_mapping_len = call.num_actual_tokens;
   params.cache.k.data = call.key_cache;
   params.cache.v.data = call.value_cache;
   params.cache.num_pages = call.num_blocks;

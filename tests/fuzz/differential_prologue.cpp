@@ -61,6 +61,7 @@ PrologueCase model_case(Random& random) {
   c.in_place = percent(40);
   c.packed = percent(70);
   c.heads_first = !c.packed && percent(30);
+  if (percent(10)) c.tokens_without_slot = random.integer(1, 40);
   if (percent(10)) c.with_v = false;
   if (percent(10)) c.num_kv_heads = 0;
   if (percent(10) && c.num_kv_heads > 0) c.num_q_heads = 0;
@@ -277,7 +278,8 @@ Outcome run_kv_write(Backend backend, uint64_t seed, const Sizes& sizes) {
     KvWriteParams p;
     p.num_tokens = c.num_tokens, p.num_kv_heads = c.num_kv_heads, p.head_dim = c.head_dim, p.dtype = from.dtype;
     p.k = from.k, p.v = from.v, p.cache = from.cache;
-    p.slot_mapping = from.places.slot_mapping, p.positions = from.places.positions;
+    p.slot_mapping = from.places.slot_mapping, p.slot_mapping_len = from.places.slot_mapping_len,
+    p.positions = from.places.positions;
     p.position_axis_stride = from.places.position_axis_stride, p.num_axes = c.num_axes;
     p.max_position = c.max_position, p.faults = from.faults;
     const Status status = placed.run([&](const Execution& execution) { return kv_write(p, execution); });

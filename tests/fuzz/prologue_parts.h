@@ -124,6 +124,15 @@ inline void permit_rows(MemoryMap& map, void* data, int64_t token, int64_t token
     map.permit(data, times(plus(times(token, token_stride), times(h, head_stride)), bits) / 8, times(width, bits) / 8);
 }
 
+// Mostly 0, all of the tokens.
+inline int64_t slot_mapping_len(Choices& choices, int64_t num_tokens) {
+  if (!choices.chance(3)) return 0;
+  return choices.size(0, std::clamp<int64_t>(num_tokens, 0, 6));
+}
+inline int64_t slots_given_of(int64_t slot_mapping_len, int64_t num_tokens) {
+  return slot_mapping_len > 0 ? slot_mapping_len : num_tokens;
+}
+
 // Of the arrays that describe a batch: cu_seqlens_q (fitting num_tokens, unless the case is hostile), lengths, block table.
 inline void fill_batch(Choices& choices, const int32_t* cu_seqlens, int64_t num_seqs, int64_t num_tokens, const int32_t* lengths,
                        int64_t longest, const int32_t* block_table, int64_t stride, int64_t width, int64_t num_pages) {
@@ -304,7 +313,9 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
   }
   if (slots_given && cached) {
     places.slot_mapping.type = index_type(choices);
-    map.optional("slot_mapping", places.slot_mapping.data, dense(p.num_tokens, index_size(places.slot_mapping)), Use::read);
+    places.slot_mapping_len = slot_mapping_len(choices, p.num_tokens);
+    map.optional("slot_mapping", places.slot_mapping.data,
+                 dense(slots_given_of(places.slot_mapping_len, p.num_tokens), index_size(places.slot_mapping)), Use::read);
   }
   if (!layer && positions_given && (slots_given || !cached)) return;
   places.num_seqs = choices.size(1, 3);
@@ -339,7 +350,8 @@ inline void fill_prologue(Choices& choices, const AttentionPrologueParams& p) {
         set_index(places.positions.data, index_size(places.positions), axis * places.position_axis_stride + t,
                   index_value(choices, choices.chance(4) ? -1 : 0, p.rope.max_position > 0 ? p.rope.max_position : 9));
   }
-  fill_indices(choices, places.slot_mapping, p.num_tokens, -1, times(p.cache.num_pages, p.cache.page_size));
+  fill_indices(choices, places.slot_mapping, slots_given_of(places.slot_mapping_len, p.num_tokens), -1,
+               times(p.cache.num_pages, p.cache.page_size));
   fill_batch(choices, places.cu_seqlens_q, places.num_seqs, p.num_tokens, places.cache_lens, 9, places.block_table,
              places.block_table_stride, places.max_pages_per_seq, p.cache.num_pages);
   fill_indices(choices, places.position_offsets, places.position_offset_per_seq ? places.num_seqs : 1, -2, 2);
@@ -399,6 +411,7 @@ inline void permit_prologue(MemoryMap& map, const AttentionPrologueParams& p) {
     if (p.token_faults != nullptr) map.permit(p.token_faults, t, 1);
     if (!position_ok || !(cache_k || cache_v)) continue;
     int64_t slot = -1;
+    if (slots_given && t >= slots_given_of(places.slot_mapping_len, p.num_tokens)) continue;
     if (slots_given) {
       slot = get_index(places.slot_mapping.data, index_size(places.slot_mapping), t);
     } else if (sane && cache_position >= 0 &&

@@ -58,6 +58,7 @@ void derived(AttentionPrologueParams& p) {
 void axes(AttentionPrologueParams& p) {
   p.rope.num_axes = 3, p.rope.pair_axis = address<uint8_t>(20), p.places.position_axis_stride = 64;
 }
+void all_slots(AttentionPrologueParams& p) { p.places.slot_mapping_len = p.num_tokens; }
 void rows_per_token(AttentionPrologueParams& p) { p.rope.source = RopeSource::per_token, p.rope.max_position = 0; }
 void interleaved(AttentionPrologueParams& p) { p.rope.style = RopeStyle::interleaved; }
 void partial(AttentionPrologueParams& p) { p.rope.rotary_dim = 96; }
@@ -104,7 +105,8 @@ TEST_F(FastPath, WhatThePageListsIsLean) {
                                                                         {interleaved, bias, fp8, derived},
                                                                         {partial, bias, computed_scales, axes},
                                                                         {norm, rows_per_token},
-                                                                        {bias, partial, rows_per_token}};
+                                                                        {bias, partial, rows_per_token},
+                                                                        {all_slots}};
     int number = 0;
     for (const auto& changes : lists) {
       EXPECT_EQ(kernel_with(dtype, changes), "lean") << number;
@@ -154,6 +156,7 @@ TEST_F(FastPath, WhatThePageExcludesIsGeneral) {
       [](AttentionPrologueParams& p) { derived(p), p.places.ring_size = 64; },
       [](AttentionPrologueParams& p) { derived(p), p.places.position_offsets = index_view(address<int32_t>(31)); },
       [](AttentionPrologueParams& p) { derived(p), p.places.slot_mapping = index_view(address<int64_t>(5)); },
+      [](AttentionPrologueParams& p) { p.places.slot_mapping_len = 63; },
   };
   int number = 0;
   for (const Change& change : changes) {

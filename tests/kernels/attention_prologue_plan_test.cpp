@@ -61,6 +61,35 @@ TEST_P(AttentionPrologueTest, PlansForFewerTokensToo) {
   }
 }
 
+// A run may give fewer slots than the plan was made with, whatever kernel the plan has.
+TEST_P(AttentionPrologueTest, ARunMayGiveFewerSlots) {
+  for (const int64_t missing_in_plan : {0, 3}) {
+    PrologueCase c = plain_case(9);
+    c.tokens_without_slot = missing_in_plan;
+    const PrologueData<BFloat16> data = make_data<BFloat16>(c);
+    PlacedPrologue<BFloat16> made(GetParam(), c, data);
+    Execution execution;
+    execution.device = backend_device(GetParam());
+    const auto plan = AttentionProloguePlan::create(made.params(), 9, execution);
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    for (const int64_t missing : {0, 1, 8}) {
+      c.tokens_without_slot = missing;
+      PlacedPrologue<BFloat16> planned(GetParam(), c, data);
+      const Status status = planned.run([&](const Execution& e) { return plan->run(planned.params(), e); });
+      ASSERT_TRUE(status.ok()) << status.message();
+      expect_matches(planned, oracle::attention_prologue(oracle_input(c, data)));
+    }
+    AttentionPrologueParams& p = made.params();
+    EXPECT_TRUE(made.run([&](const Execution& e) {
+                      p.places.slot_mapping_len = 10;
+                      EXPECT_EQ(plan->run(p, e).message(),
+                                "attention_prologue plan: slot_mapping_len is 10: it must lie in 0..num_tokens, 9");
+                      return Status();
+                    })
+                    .ok());
+  }
+}
+
 TEST_P(AttentionPrologueTest, PlansOnlyWhatIsValid) {
   const PrologueCase c = plain_case(4);
   PlacedPrologue<float> placed(GetParam(), c, make_data<float>(c));

@@ -197,7 +197,7 @@ TEST_P(AttentionPrologueTest, EqualsTheUnfusedStagesBitForBit) {
       if (norm_follows) PROLOGUE_RETURN_IF_ERROR(norm_both(p.q_out));
       return kv_write({c.num_tokens, kv_heads, c.head_dim, p.dtype, as_input(dense(k, kv_heads, c.head_dim)),
                        as_input(dense(v, kv_heads, c.v_width())), p.cache, p.places.slot_mapping, p.places.positions,
-                       c.max_position, p.faults, 1, 0, c.past_table},
+                       c.max_position, p.faults, 1, 0, c.past_table, p.places.slot_mapping_len},
                       execution);
     });
     ASSERT_TRUE(status.ok()) << status.message();

@@ -45,7 +45,7 @@ struct PrologueInput {
   bool identity_past_table = false;
 
   std::vector<int64_t> positions;  // [num_axes, num_tokens]; empty: derived, or all 0 where there are no sequences
-  std::vector<int64_t> slots;      // empty: derived where `derive_slots`, otherwise K and V go nowhere
+  std::vector<int64_t> slots;      // empty: derived where `derive_slots`, otherwise K and V go nowhere; later tokens have none
   bool derive_slots = false;
   std::vector<int64_t> cu_seqlens, cache_lens;  // empty: no sequences
   std::vector<std::vector<int64_t>> block_table;
@@ -235,7 +235,7 @@ inline PrologueOutput attention_prologue(const PrologueInput& in) {
 
     int64_t slot = -1;
     if (!in.slots.empty()) {
-      slot = in.slots[static_cast<size_t>(t)];
+      if (t < static_cast<int64_t>(in.slots.size())) slot = in.slots[static_cast<size_t>(t)];
       if (slot >= in.num_pages * in.page_size) {
         out.faults.back() = TokenFault::slot;
         continue;

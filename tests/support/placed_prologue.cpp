@@ -261,7 +261,10 @@ void PlacedPrologue<T>::place_positions_and_slots() {
     places.positions = place_indices(arena_, spread, c.int64_positions);
     places.position_axis_stride = c.num_tokens + 3;
   }
-  if (c.writes_cache() && !c.derive_slots) places.slot_mapping = place_indices(arena_, data_.slots, c.int64_slots);
+  if (c.gives_slots()) {
+    places.slot_mapping = place_indices(arena_, data_.slots, c.int64_slots);  // also behind slot_mapping_len: not to be used
+    places.slot_mapping_len = c.slot_mapping_len();
+  }
   if (!c.has_sequences()) return;
   places.num_seqs = static_cast<int64_t>(data_.cache_lens.size());
   places.cu_seqlens_q = arena_.input(data_.cu_seqlens);

@@ -1,6 +1,7 @@
 // A case for the prologue and its stages: shapes, features, memory layout and indices. And the lists of cases.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -54,6 +55,7 @@ struct PrologueCase {
   int64_t ring_size = 0;
   Offsets offsets = Offsets::none;
   bool int64_positions = false, int64_slots = true;  // and offsets as positions
+  int64_t tokens_without_slot = 0;                   // slot_mapping ends before the last tokens
   bool bad_indices = true;                           // negative and too large ones among the good ones, axes too
   bool extremes = false;                             // the ends of the types in cu_seqlens_q, cache_lens and offsets
 
@@ -80,6 +82,11 @@ struct PrologueCase {
   int64_t k_heads() const { return with_k ? num_kv_heads : 0; }
   int64_t v_heads() const { return with_v ? num_kv_heads : 0; }
   bool writes_cache() const { return cached && num_kv_heads > 0 && (with_k || with_v); }
+  bool gives_slots() const { return writes_cache() && !derive_slots; }
+  // 0: all of them.
+  int64_t slot_mapping_len() const {
+    return gives_slots() && tokens_without_slot > 0 ? std::max<int64_t>(num_tokens - tokens_without_slot, 0) : 0;
+  }
   bool has_sequences() const { return derive_positions || derive_slots; }
   Weights weights_of_k() const { return k_weights.value_or(weights); }
   bool copies_v() const { return !bias_v && !v_norm; }

@@ -162,6 +162,14 @@ std::vector<PrologueCase> make_feature_cases() {
       });
     }
   }
+  for (const int64_t missing : {1, 13, 20}) {  // slot_mapping ends early
+    add([&](PrologueCase& c) { c.tokens_without_slot = missing; });
+    add([&](PrologueCase& c) { c.tokens_without_slot = missing, c.k_out = c.v_out = true, c.int64_slots = false; });
+    add([&](PrologueCase& c) { c.tokens_without_slot = missing, c.derive_positions = true, c.max_position = 80; });
+    add([&](PrologueCase& c) {
+      c.tokens_without_slot = missing, c.bias_q = c.bias_k = c.bias_v = false, c.source = RopeSource::per_token;
+    });
+  }
   for (int i = 0; i < 10; ++i) {
     add([](PrologueCase& c) {
       c.derive_positions = c.derive_slots = true, c.num_tokens = 40, c.offsets = Offsets::per_sequence, c.page_size = 3;
@@ -361,6 +369,7 @@ PrologueCase random_case(uint64_t seed) {
   c.token_faults = coin();
   if (coin()) c.past_table = any(PastTable::identity);
   c.no_faults = c.past_table != PastTable::record && rarely();
+  if (rarely()) c.tokens_without_slot = random.integer(1, 5);
   c.extremes = c.has_sequences() && c.q_scale.by_position == PositionScale::none && rarely();
   return c;
 }

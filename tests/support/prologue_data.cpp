@@ -235,6 +235,7 @@ oracle::PrologueInput oracle_input(const PrologueCase& c, const PrologueData<T>&
   in.identity_past_table = c.past_table == PastTable::identity;
   in.positions = data.positions;
   in.slots = data.slots;
+  if (c.slot_mapping_len() > 0) in.slots.resize(static_cast<size_t>(c.slot_mapping_len()));
   in.derive_slots = c.derive_slots && c.writes_cache();
   in.cu_seqlens.assign(data.cu_seqlens.begin(), data.cu_seqlens.end());
   in.cache_lens.assign(data.cache_lens.begin(), data.cache_lens.end());

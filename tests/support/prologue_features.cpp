@@ -119,6 +119,10 @@ void add_places(FeatureList& f) {
     f.add(wide ? "int64 positions and int32 slots" : "int32 positions and int64 slots",
           [&](PrologueCase& c) { c.int64_positions = wide, c.int64_slots = !wide; });
   }
+  f.row("ShortSlotMapping", "slot_mapping for the first tokens only: the others are not stored");
+  for (const bool wide : {false, true}) {
+    f.add(wide ? "int64 slots" : "int32 slots", [&](PrologueCase& c) { c.tokens_without_slot = 4, c.int64_slots = wide; });
+  }
   f.row("DerivedPlaces", "Positions and slots derived from cu_seqlens_q, cache_lens and block_table, with offsets");
   for (const Offsets offsets : {Offsets::none, Offsets::one, Offsets::per_sequence}) {
     const char* names[] = {"no offset", "one offset", "an offset per sequence"};
