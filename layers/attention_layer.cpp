@@ -59,6 +59,8 @@ Wiring wire(const AttentionLayerParams& p, Device device) {
   w.attention.block_table_stride = places.block_table_stride;
   w.attention.max_pages_per_seq = places.max_pages_per_seq;
   w.attention.cu_seqlens_q = places.cu_seqlens_q;
+  if (w.attention.seq_lens == nullptr) w.attention.seq_lens = places.seq_lens;
+  if (places.cache_lens == nullptr) w.prologue.places.seq_lens = w.attention.seq_lens;
   w.attention.out = {at(qkv_bytes), attention_width, v_head_dim};
   w.attention.faults = given.faults;
   w.attention.workspace = at(qkv_bytes + attention_bytes);
@@ -85,6 +87,11 @@ Status check_sizes(const AttentionLayerParams& p, Device device) {
   }
   if (p.prologue.q8_out.data != nullptr) {
     return unsupported("attention_layer: prologue.q8_out is given: attention takes Q in dtype");
+  }
+  if (p.prologue.places.seq_lens != nullptr && p.attention.seq_lens != nullptr &&
+      p.prologue.places.seq_lens != p.attention.seq_lens) {
+    return invalid_argument(
+        "attention_layer: prologue.places.seq_lens and attention.seq_lens are different arrays: give one of them");
   }
   AttentionLayerParams empty = p;  // without tokens the operations check only sizes
   empty.prologue.num_tokens = 0;

@@ -212,7 +212,12 @@ Status add_places(const AttentionPrologueParams& p, bool cached, RegionChecks& r
 
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_seqs", places.num_seqs, 1, INT32_MAX));
   PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("cu_seqlens_q", places.cu_seqlens_q, places.num_seqs + 1, 4)));
-  PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("cache_lens", places.cache_lens, places.num_seqs, 4)));
+  PROLOGUE_RETURN_IF_ERROR(check_lengths(kName, places));
+  const auto lengths = [&](const char* name, const int32_t* data) {
+    return regions.read(array_region(name, data, data == nullptr ? 0 : places.num_seqs, 4));
+  };
+  PROLOGUE_RETURN_IF_ERROR(lengths("cache_lens", places.cache_lens));
+  PROLOGUE_RETURN_IF_ERROR(lengths("seq_lens", places.seq_lens));
   if (!positions_given && places.position_offsets.data != nullptr) {
     PROLOGUE_RETURN_IF_ERROR(check_index_type(kName, "position_offsets", places.position_offsets));
     const int64_t count = places.position_offset_per_seq ? places.num_seqs : 1;
@@ -365,6 +370,7 @@ Status check_run(const AttentionPrologueParams& a, const AttentionPrologueParams
   plan.same("slot_mapping", "type", t.slot_mapping.type, u.slot_mapping.type);
   plan.present("cu_seqlens_q", t.cu_seqlens_q, u.cu_seqlens_q);
   plan.present("cache_lens", t.cache_lens, u.cache_lens);
+  plan.present("seq_lens", t.seq_lens, u.seq_lens);
   plan.present("block_table", t.block_table, u.block_table);
   plan.same("block_table_stride", t.block_table_stride, u.block_table_stride);
   plan.same("max_pages_per_seq", t.max_pages_per_seq, u.max_pages_per_seq);

@@ -92,7 +92,8 @@ struct TokenPlaces {
   int64_t slot_mapping_len = 0;
 
   // Derived: what is not given, if cu_seqlens_q is not null. Token t with cu_seqlens_q[s] <= t < cu_seqlens_q[s+1] is number
-  // j = t - cu_seqlens_q[s] of sequence s. Its cache position is p = cache_lens[s] + j.
+  // j = t - cu_seqlens_q[s] of sequence s. Its cache position is p = cache_lens[s] + j, or seq_lens[s] - n + j, where n is the
+  // sequence's number of tokens, cu_seqlens_q[s+1] - cu_seqlens_q[s]. Exactly one of cache_lens and seq_lens must be given.
   //   position = p + position_offsets[s] (or [0]), the same on all axes; position_offsets null: p
   //   slot = block_table[s, r / page_size] * page_size + r % page_size, where r = p % ring_size (ring_size = 0: r = p)
   // If several tokens of a step share a slot of the ring, only the last is written: token t is not if t + ring_size <
@@ -100,6 +101,7 @@ struct TokenPlaces {
   int64_t num_seqs = 0;
   const int32_t* cu_seqlens_q = nullptr;  // [num_seqs + 1], non-decreasing from 0
   const int32_t* cache_lens = nullptr;    // [num_seqs]: tokens in the cache BEFORE this step
+  const int32_t* seq_lens = nullptr;      // [num_seqs]: tokens AFTER this step's were added, as paged_attention takes them
   const int32_t* block_table = nullptr;   // [num_seqs, max_pages_per_seq], row stride block_table_stride
   int64_t block_table_stride = 0;
   int64_t max_pages_per_seq = 0;

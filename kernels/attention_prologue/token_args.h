@@ -13,19 +13,25 @@ namespace prologue {
 
 struct SequenceArgs {
   int32_t num_seqs = 0;
+  int32_t lengths_after = 0;              // the step; otherwise before it
   const int32_t* cu_seqlens_q = nullptr;  // null: nothing is derived
-  const int32_t* cache_lens = nullptr;
+  const int32_t* lengths = nullptr;       // seq_lens, or cache_lens
 };
 
 struct TokenSequence {
   int32_t index;  // num_seqs for a token behind the last sequence
   int32_t begin;
   int32_t end;
-  int32_t cached;
+  int32_t length;
 };
 
 PROLOGUE_HOST_DEVICE inline TokenSequence sequence_at(const SequenceArgs& p, int32_t i) {
-  return {i, p.cu_seqlens_q[i], p.cu_seqlens_q[i + 1], p.cache_lens[i]};
+  return {i, p.cu_seqlens_q[i], p.cu_seqlens_q[i + 1], p.lengths[i]};
+}
+
+// Of token t of a sequence.
+PROLOGUE_HOST_DEVICE inline int64_t cache_position(const SequenceArgs& p, const TokenSequence& sequence, int64_t t) {
+  return sequence.length + (t - (p.lengths_after != 0 ? sequence.end : sequence.begin));
 }
 
 // AttentionPrologueParams, as far as it says where tokens are. Arrays that a call does not use are null.
@@ -72,6 +78,11 @@ inline bool lacks_slots(const AttentionPrologueParams& p) {
   return p.places.slot_mapping_len > 0 && p.places.slot_mapping_len < p.num_tokens && writes_cache(p);
 }
 
+inline SequenceArgs sequence_args(const TokenPlaces& t) {
+  const bool after = t.seq_lens != nullptr;
+  return {static_cast<int32_t>(t.num_seqs), after ? 1 : 0, t.cu_seqlens_q, after ? t.seq_lens : t.cache_lens};
+}
+
 inline TokenArgs token_args(const AttentionPrologueParams& p) {
   const TokenPlaces& t = p.places;
   TokenArgs args;
@@ -90,7 +101,7 @@ inline TokenArgs token_args(const AttentionPrologueParams& p) {
     args.pages = page_divider(p.cache.page_size);
   }
   if (args.derive_position != 0 || args.derive_slot != 0) {
-    args.sequences = {static_cast<int32_t>(t.num_seqs), t.cu_seqlens_q, t.cache_lens};
+    args.sequences = sequence_args(t);
     args.block_table = t.block_table;
     args.block_table_stride = t.block_table_stride;
     args.max_pages_per_seq = t.max_pages_per_seq;
@@ -136,7 +147,7 @@ PROLOGUE_HOST_DEVICE ResolvedToken resolve_token(const TokenArgs& p, const Indic
       token.padding = true;
       return token;
     }
-    const int64_t cached = static_cast<int64_t>(sequence.cached) + (t - sequence.begin);
+    const int64_t cached = cache_position(p.sequences, sequence, t);
     ExactSum sum = cached;
     if (p.position_offsets.data != nullptr) {
       sum += index_at(p.position_offsets, p.position_offset_per_seq != 0 ? sequence.index : 0);

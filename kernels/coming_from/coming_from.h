@@ -1319,7 +1319,8 @@ struct QkvPreprocessing {
   int64_t size_per_head = 0;
   int64_t batch_size = 0;
   const int32_t* cu_seq_lens = nullptr;              // [batch_size + 1]
-  const int32_t* past_seq_lens = nullptr;            // [batch_size]: cache_seq_lens minus the tokens of this step
+  const int32_t* cache_seq_lens = nullptr;           // [batch_size]: tokens after this step
+  const int32_t* past_seq_lens = nullptr;            // or, instead: cache_seq_lens minus the tokens of this step
   const float* rotary_embedding_inv_freq = nullptr;  // [rotary_embedding_dim / 2], scaling included
   int64_t rotary_embedding_dim = 0;
   int64_t rotary_embedding_max_positions = 0;
@@ -1365,6 +1366,7 @@ inline Status qkv_preprocessing(const QkvPreprocessing& call, FaultRecord* fault
   params.rope.max_position = call.rotary_embedding_max_positions;
   params.places.num_seqs = call.batch_size;
   params.places.cu_seqlens_q = call.cu_seq_lens;
+  params.places.seq_lens = call.cache_seq_lens;
   params.places.cache_lens = call.past_seq_lens;
   params.places.block_table = call.block_table;
   params.places.block_table_stride = params.places.max_pages_per_seq = call.max_blocks_per_seq;

@@ -323,8 +323,11 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
   places.block_table_stride = choices.stride(places.max_pages_per_seq);
   places.ring_size = choices.chance(3) ? choices.size(0, 12) : 0;
   map.optional("cu_seqlens_q", places.cu_seqlens_q, dense(plus(places.num_seqs, 1), 4), Use::read);
-  if (!positions_given || (cached && !slots_given))
-    map.array("cache_lens", places.cache_lens, dense(places.num_seqs, 4), Use::read);
+  if (!positions_given || (cached && !slots_given)) {
+    const bool after = choices.chance(2), both = choices.hostile();
+    if (!after || both) map.array("cache_lens", places.cache_lens, dense(places.num_seqs, 4), Use::read);
+    if (after || both) map.array("seq_lens", places.seq_lens, dense(places.num_seqs, 4), Use::read);
+  }
   if (layer || (cached && !slots_given)) {
     map.array("block_table", places.block_table, rows(places.num_seqs, places.block_table_stride, places.max_pages_per_seq, 32),
               Use::read);
@@ -354,6 +357,8 @@ inline void fill_prologue(Choices& choices, const AttentionPrologueParams& p) {
                times(p.cache.num_pages, p.cache.page_size));
   fill_batch(choices, places.cu_seqlens_q, places.num_seqs, p.num_tokens, places.cache_lens, 9, places.block_table,
              places.block_table_stride, places.max_pages_per_seq, p.cache.num_pages);
+  for (int64_t s = 0; present(places.seq_lens) && s < places.num_seqs; ++s)
+    set_index(places.seq_lens, 4, s, index_value(choices, 0, 12));
   fill_indices(choices, places.position_offsets, places.position_offset_per_seq ? places.num_seqs : 1, -2, 2);
 }
 
@@ -369,10 +374,12 @@ inline void permit_prologue(MemoryMap& map, const AttentionPrologueParams& p) {
   const bool derived = places.cu_seqlens_q != nullptr && (!positions_given || derives_slot);
   const auto unreal = [](const void* array) { return array != nullptr && !present(array); };  // such a call is refused
   if (unreal(places.positions.data) || unreal(places.slot_mapping.data)) return;
-  if (derived && (unreal(places.cu_seqlens_q) || unreal(places.cache_lens) || unreal(places.block_table) ||
-                  unreal(places.position_offsets.data)))
+  if (derived && (unreal(places.cu_seqlens_q) || unreal(places.cache_lens) || unreal(places.seq_lens) ||
+                  unreal(places.block_table) || unreal(places.position_offsets.data)))
     return;
-  if ((derived && places.cache_lens == nullptr) || (derives_slot && (!derived || places.block_table == nullptr))) return;
+  if ((derived && (places.cache_lens == nullptr) == (places.seq_lens == nullptr)) ||
+      (derives_slot && (!derived || places.block_table == nullptr)))
+    return;
   if ((cache_k || cache_v) && (p.cache.page_size < 1 || p.cache.num_kv_heads != p.num_kv_heads)) return;
   if ((cache_k && !present(p.cache.k.data)) || (cache_v && !present(p.cache.v.data))) return;
   const bool sane = !derived || valid_seqlens(places.cu_seqlens_q, places.num_seqs);
@@ -391,7 +398,9 @@ inline void permit_prologue(MemoryMap& map, const AttentionPrologueParams& p) {
     if (derived && sane) {
       padding = padding || t >= get_index(places.cu_seqlens_q, 4, places.num_seqs);
       while (sequence + 1 < places.num_seqs && get_index(places.cu_seqlens_q, 4, sequence + 1) <= t) ++sequence;
-      cache_position = get_index(places.cache_lens, 4, sequence) + t - get_index(places.cu_seqlens_q, 4, sequence);
+      cache_position = places.seq_lens == nullptr
+                           ? get_index(places.cache_lens, 4, sequence) + t - get_index(places.cu_seqlens_q, 4, sequence)
+                           : get_index(places.seq_lens, 4, sequence) - get_index(places.cu_seqlens_q, 4, sequence + 1) + t;
       if (!positions_given) {
         const IndexView& offsets = places.position_offsets;
         const int64_t offset = offsets.data == nullptr

@@ -186,7 +186,14 @@ std::vector<Refusal> refusals() {
          p.places.cu_seqlens_q = static_cast<const int32_t*>(p.q.data);
          p.places.num_seqs = 1;
        },
-       invalid, "cache_lens is null"},
+       invalid, "cache_lens is null, and so is seq_lens: what is derived needs one of them"},
+      {"two lengths of a sequence",
+       [](P& p) {
+         p.places.positions = {};
+         p.places.cu_seqlens_q = p.places.cache_lens = p.places.seq_lens = static_cast<const int32_t*>(p.q.data);
+         p.places.num_seqs = 1;
+       },
+       invalid, "cache_lens and seq_lens are both given: a sequence has one length"},
       {"no block_table",
        [](P& p) {
          p.places.slot_mapping = {};
@@ -473,7 +480,7 @@ TEST(AttentionPrologue, RandomStructsNeverCrash) {
       if (kind < 4) {
         *any_of(numbers) = number();
       } else if (kind < 7) {
-        switch (random.integer(0, 29)) {
+        switch (random.integer(0, 30)) {
           case 0: replace(p.q.data); break;
           case 1: replace(p.k.data); break;
           case 2: replace(p.v.data); break;
@@ -503,6 +510,7 @@ TEST(AttentionPrologue, RandomStructsNeverCrash) {
           case 26: replace(p.bias.v); break;
           case 27: replace(p.k_norm.weight); break;
           case 28: replace(p.q_norm.bias); break;
+          case 29: replace(p.places.seq_lens); break;
           default: replace(p.faults); break;
         }
       } else {

@@ -21,12 +21,16 @@ namespace {
 constexpr int64_t kHidden = 24, kQHeads = 4, kKvHeads = 2, kHeadDim = 16, kPageSize = 4, kMaxPosition = 64;
 constexpr int64_t kQWidth = kQHeads * kHeadDim, kKvWidth = kKvHeads * kHeadDim;
 
+// Which arrays of lengths there are: cache_lens for the prologue and seq_lens for attention, or one of the operations' seq_lens.
+enum class Lengths { both, of_prologue, of_attention };
+
 struct Case {
   std::vector<int64_t> rows, cached;  // of each sequence: new tokens, and tokens that the cache holds already
   int64_t padding = 0;
   bool options = false;       // bias, QK-norm, a scaled Q, positions and slots given
   bool in_place = false;      // out is hidden_states
   bool shares_cache = false;  // no K and V of its own
+  Lengths lengths = Lengths::both;
 };
 
 // A batch, its weights, and a cache of shuffled pages of which a third is nobody's.
@@ -165,7 +169,8 @@ AttentionLayerParams place(Arena& arena, const Batch<T>& b, Device device) {
   prologue.rope.max_position = kMaxPosition;
   prologue.places.num_seqs = static_cast<int64_t>(b.seq_lens.size());
   prologue.places.cu_seqlens_q = arena.input(b.cu_seqlens);
-  prologue.places.cache_lens = arena.input(b.cache_lens);
+  if (b.c.lengths == Lengths::both) prologue.places.cache_lens = arena.input(b.cache_lens);
+  if (b.c.lengths == Lengths::of_prologue) prologue.places.seq_lens = arena.input(b.seq_lens);
   prologue.places.block_table = arena.input(b.block_table);
   prologue.places.block_table_stride = prologue.places.max_pages_per_seq = b.max_pages;
   if (b.c.options) {
@@ -187,7 +192,7 @@ AttentionLayerParams place(Arena& arena, const Batch<T>& b, Device device) {
   prologue.faults = arena.inout(std::vector<FaultRecord>(1));
 
   p.attention.scale = 0.25f;
-  p.attention.seq_lens = arena.input(b.seq_lens);
+  if (b.c.lengths != Lengths::of_prologue) p.attention.seq_lens = arena.input(b.seq_lens);
   p.attention.max_seqlen_q = std::max<int64_t>(1, *std::max_element(b.c.rows.begin(), b.c.rows.end()));
   p.attention.max_seq_len = b.max_pages * kPageSize;
   p.workspace_bytes = attention_layer_workspace_bytes(p, device).value();
@@ -241,6 +246,9 @@ const std::vector<Case>& cases() {
       {{5, 0, 1}, {2, 6, 12}, 1, true},  // every option
       {{2, 1}, {1, 8}, 0, false, true},  // in place
       {{33}, {20}, 0, true, true},       // a long chunk
+      {{1, 9, 1, 3}, {17, 0, 7, 5}, 2, false, false, false, Lengths::of_prologue},
+      {{1, 9, 0, 3}, {17, 0, 7, 5}, 2, false, false, false, Lengths::of_attention},
+      {{5, 0, 1}, {2, 6, 12}, 1, true, false, false, Lengths::of_prologue},
   };
   return all;
 }
@@ -270,7 +278,7 @@ TEST_P(AttentionLayerTest, MatchesFloat64InFloat16) { check_against_float64<Floa
 // The layer is its four operations and nothing else: the same bits in `out` and in the cache.
 template <class T>
 void AttentionLayerTest::check_against_operations() {
-  for (Case c : {cases()[3], cases()[4], Case{{4, 1}, {3, 9}, 0, false, false, true}}) {
+  for (Case c : {cases()[3], cases()[4], cases()[7], cases()[8], Case{{4, 1}, {3, 9}, 0, false, false, true}}) {
     const Batch<T> batch(c, 9);
     Arena arena(GetParam());
     const AttentionLayerParams p = place(arena, batch, device());
@@ -292,6 +300,8 @@ void AttentionLayerTest::check_against_operations() {
     set_packed_qkv(prologue, qkv, qkv_width);
     prologue.q_out = {q, kQWidth, kHeadDim};
     PagedAttentionParams attention = same.attention;
+    if (batch.c.lengths == Lengths::of_prologue) attention.seq_lens = prologue.places.seq_lens;
+    if (batch.c.lengths == Lengths::of_attention) prologue.places.seq_lens = attention.seq_lens;
     attention.num_tokens = num_tokens;
     attention.num_seqs = prologue.places.num_seqs;
     attention.num_q_heads = kQHeads;
@@ -388,6 +398,12 @@ TEST_P(AttentionLayerTest, RefusesBeforeAnythingRuns) {
       {[](P& p) { p.attention.scale = std::numeric_limits<float>::infinity(); }, kInvalid,
        "paged_attention: scale is inf: it must be finite"},
       {[](P& p) { p.attention.seq_lens = nullptr; }, kInvalid, "paged_attention: seq_lens is null"},
+      {[](P& p) { p.prologue.places.seq_lens = p.prologue.places.cache_lens; }, kInvalid,
+       "attention_layer: prologue.places.seq_lens and attention.seq_lens are different arrays: give one of them"},
+      {[](P& p) { p.prologue.places.seq_lens = p.attention.seq_lens; }, kInvalid,
+       "attention_prologue: cache_lens and seq_lens are both given: a sequence has one length"},
+      {[](P& p) { p.prologue.places.cache_lens = p.attention.seq_lens = nullptr; }, kInvalid,
+       "attention_prologue: cache_lens is null, and so is seq_lens: what is derived needs one of them"},
   };
   for (const auto& refusal : refusals) {
     Arena arena(GetParam());

@@ -47,7 +47,8 @@ struct PrologueInput {
   std::vector<int64_t> positions;  // [num_axes, num_tokens]; empty: derived, or all 0 where there are no sequences
   std::vector<int64_t> slots;      // empty: derived where `derive_slots`, otherwise K and V go nowhere; later tokens have none
   bool derive_slots = false;
-  std::vector<int64_t> cu_seqlens, cache_lens;  // empty: no sequences
+  std::vector<int64_t> cu_seqlens;            // empty: no sequences
+  std::vector<int64_t> cache_lens, seq_lens;  // one of them: tokens before the step, or after it
   std::vector<std::vector<int64_t>> block_table;
   int64_t ring_size = 0;
   std::vector<int64_t> position_offsets;  // empty, one, or one for each sequence
@@ -184,7 +185,9 @@ inline PrologueOutput attention_prologue(const PrologueInput& in) {
         if (in.cu_seqlens[s] <= t && t < in.cu_seqlens[s + 1]) sequence = static_cast<int64_t>(s);
       }
       if (sequence < 0) continue;
-      cache_position = in.cache_lens[static_cast<size_t>(sequence)] + t - in.cu_seqlens[static_cast<size_t>(sequence)];
+      const auto s = static_cast<size_t>(sequence);
+      const int64_t before = in.seq_lens.empty() ? in.cache_lens[s] : in.seq_lens[s] - (in.cu_seqlens[s + 1] - in.cu_seqlens[s]);
+      cache_position = before + t - in.cu_seqlens[s];
     }
 
     std::vector<int64_t> positions(static_cast<size_t>(in.num_axes), 0);

@@ -268,7 +268,11 @@ void PlacedPrologue<T>::place_positions_and_slots() {
   if (!c.has_sequences()) return;
   places.num_seqs = static_cast<int64_t>(data_.cache_lens.size());
   places.cu_seqlens_q = arena_.input(data_.cu_seqlens);
-  places.cache_lens = arena_.input(data_.cache_lens);
+  if (c.lengths_after) {
+    places.seq_lens = arena_.input(seq_lens_of(data_));
+  } else {
+    places.cache_lens = arena_.input(data_.cache_lens);
+  }
   places.max_pages_per_seq = static_cast<int64_t>(data_.block_table.front().size());
   places.block_table_stride = places.max_pages_per_seq + 2;
   std::vector<int32_t> table;

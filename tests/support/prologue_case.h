@@ -52,6 +52,7 @@ struct PrologueCase {
   bool per_step = false;
 
   bool derive_positions = false, derive_slots = false;
+  bool lengths_after = false;  // seq_lens; otherwise cache_lens
   int64_t ring_size = 0;
   Offsets offsets = Offsets::none;
   bool int64_positions = false, int64_slots = true;  // and offsets as positions

@@ -162,6 +162,20 @@ std::vector<PrologueCase> make_feature_cases() {
       });
     }
   }
+  for (int i = 0; i < 5; ++i) {
+    for (const int64_t ring : {0, 24}) {
+      add([&](PrologueCase& c) {
+        c.derive_positions = c.derive_slots = c.lengths_after = true, c.num_tokens = 40, c.ring_size = ring, c.page_size = 3;
+        c.offsets = i % 2 == 0 ? Offsets::none : Offsets::per_sequence;
+      });
+    }
+    add([](PrologueCase& c) { c.derive_slots = c.lengths_after = true, c.page_size = 4; });
+    add([](PrologueCase& c) { c.derive_positions = c.lengths_after = true, c.num_axes = 3, c.max_position = 80; });
+    add([&](PrologueCase& c) {
+      c.derive_positions = c.derive_slots = c.lengths_after = c.extremes = true, c.page_size = 4, c.num_tokens = 12;
+      c.offsets = i % 2 == 0 ? Offsets::per_sequence : Offsets::none, c.int64_positions = i < 3;
+    });
+  }
   for (const int64_t missing : {1, 13, 20}) {  // slot_mapping ends early
     add([&](PrologueCase& c) { c.tokens_without_slot = missing; });
     add([&](PrologueCase& c) { c.tokens_without_slot = missing, c.k_out = c.v_out = true, c.int64_slots = false; });
@@ -370,6 +384,7 @@ PrologueCase random_case(uint64_t seed) {
   if (coin()) c.past_table = any(PastTable::identity);
   c.no_faults = c.past_table != PastTable::record && rarely();
   if (rarely()) c.tokens_without_slot = random.integer(1, 5);
+  c.lengths_after = coin();
   c.extremes = c.has_sequences() && c.q_scale.by_position == PositionScale::none && rarely();
   return c;
 }

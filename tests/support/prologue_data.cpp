@@ -238,7 +238,12 @@ oracle::PrologueInput oracle_input(const PrologueCase& c, const PrologueData<T>&
   if (c.slot_mapping_len() > 0) in.slots.resize(static_cast<size_t>(c.slot_mapping_len()));
   in.derive_slots = c.derive_slots && c.writes_cache();
   in.cu_seqlens.assign(data.cu_seqlens.begin(), data.cu_seqlens.end());
-  in.cache_lens.assign(data.cache_lens.begin(), data.cache_lens.end());
+  if (c.lengths_after) {
+    const std::vector<int32_t> lengths = seq_lens_of(data);
+    in.seq_lens.assign(lengths.begin(), lengths.end());
+  } else {
+    in.cache_lens.assign(data.cache_lens.begin(), data.cache_lens.end());
+  }
   for (const std::vector<int32_t>& row : data.block_table) in.block_table.emplace_back(row.begin(), row.end());
   in.ring_size = c.ring_size;
   in.position_offsets = data.offsets;

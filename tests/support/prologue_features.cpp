@@ -131,6 +131,11 @@ void add_places(FeatureList& f) {
   }
   f.add("slots alone", [](PrologueCase& c) { c.derive_slots = true; });
   f.add("positions alone", [](PrologueCase& c) { c.derive_positions = true, c.num_axes = 3; });
+  f.row("LengthsAfter", "seq_lens, the lengths after the step, in place of cache_lens");
+  for (const bool positions : {false, true}) {
+    f.add(positions ? "positions and slots" : "slots alone",
+          [&](PrologueCase& c) { c.derive_positions = positions, c.derive_slots = c.lengths_after = true; });
+  }
   f.row("Ring", "Ring of pages (sliding window)");
   for (const int64_t ring : {3, 8}) {
     f.add(str_cat("ring of ", ring), [&](PrologueCase& c) { c.derive_positions = c.derive_slots = true, c.ring_size = ring; });
