@@ -55,9 +55,7 @@ Wiring wire(const AttentionLayerParams& p, Device device) {
   w.attention.dtype = given.dtype;
   w.attention.q = as_input(w.prologue.q_out);
   w.attention.kv = given.cache;
-  w.attention.block_table = places.block_table;
-  w.attention.block_table_stride = places.block_table_stride;
-  w.attention.max_pages_per_seq = places.max_pages_per_seq;
+  w.attention.page_table = places.page_table;
   w.attention.cu_seqlens_q = places.cu_seqlens_q;
   if (w.attention.seq_lens == nullptr) w.attention.seq_lens = places.seq_lens;
   if (places.cache_lens == nullptr) w.prologue.places.seq_lens = w.attention.seq_lens;

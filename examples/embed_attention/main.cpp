@@ -110,8 +110,8 @@ class Engine {
     // The batch, in the engine's own arrays. Positions and slots are derived from them in the kernel.
     p.places.cu_seqlens_q = cu_seqlens_q_;
     p.places.seq_lens = seq_lens_;  // serves attention as well
-    p.places.block_table = block_table_;
-    p.places.block_table_stride = p.places.max_pages_per_seq = kMaxPages;
+    p.places.page_table.block_table = block_table_;
+    p.places.page_table.block_table_stride = p.places.page_table.max_pages_per_seq = kMaxPages;
     layer_.attention.scale = kScale;
     layer_.attention.max_seq_len = kMaxPages * kPageSize;
 

@@ -9,6 +9,7 @@
 #include <prologue/kernels/attention_prologue/token_args.h>
 #include <prologue/kernels/attention_prologue/token_checks.h>
 #include <prologue/kernels/base/host/dispatch.h>
+#include <prologue/kernels/base/host/page_table_checks.h>
 #include <prologue/kernels/base/host/plan_checks.h>
 #include <prologue/kernels/base/host/view_checks.h>
 
@@ -223,12 +224,16 @@ Status add_places(const AttentionPrologueParams& p, bool cached, RegionChecks& r
     const int64_t count = places.position_offset_per_seq ? places.num_seqs : 1;
     PROLOGUE_RETURN_IF_ERROR(regions.read(index_region("position_offsets", places.position_offsets, count)));
   }
-  if (!derives_slot) return {};
-  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "max_pages_per_seq", places.max_pages_per_seq, 1, INT32_MAX));
+  const PageTable& table = places.page_table;
+  if (!derives_slot && table.kv_last_page_len == nullptr) return {};
+  PROLOGUE_RETURN_IF_ERROR(check_form(kName, table));
+  if (has_block_table(table)) {
+    PROLOGUE_RETURN_IF_ERROR(check_range(kName, "max_pages_per_seq", table.max_pages_per_seq, 1, INT32_MAX));
+  }
+  if (!cached) PROLOGUE_RETURN_IF_ERROR(check_range(kName, "cache.page_size", p.cache.page_size, 1, int64_t{1} << 20));
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "ring_size", places.ring_size, 0, int64_t{1} << 40));
-  Region table{"block_table", places.block_table, 4 * places.max_pages_per_seq, 4, {places.num_seqs, 1, 1}, {0, 0, 0}};
-  if (__builtin_mul_overflow(places.block_table_stride, 4, &table.strides[0])) table.strides[0] = INT64_MAX;
-  return regions.read(table);
+  PROLOGUE_RETURN_IF_ERROR(check_no_ring(kName, table, places.ring_size));
+  return add_page_table(table, places.num_seqs, regions);
 }
 
 Status add_outputs(const AttentionPrologueParams& p, RegionChecks& regions) {
@@ -371,9 +376,14 @@ Status check_run(const AttentionPrologueParams& a, const AttentionPrologueParams
   plan.present("cu_seqlens_q", t.cu_seqlens_q, u.cu_seqlens_q);
   plan.present("cache_lens", t.cache_lens, u.cache_lens);
   plan.present("seq_lens", t.seq_lens, u.seq_lens);
-  plan.present("block_table", t.block_table, u.block_table);
-  plan.same("block_table_stride", t.block_table_stride, u.block_table_stride);
-  plan.same("max_pages_per_seq", t.max_pages_per_seq, u.max_pages_per_seq);
+  const PageTable &table = t.page_table, &given = u.page_table;
+  plan.present("block_table", table.block_table, given.block_table);
+  plan.same("block_table_stride", table.block_table_stride, given.block_table_stride);
+  plan.same("max_pages_per_seq", table.max_pages_per_seq, given.max_pages_per_seq);
+  plan.present("kv_indptr", table.kv_indptr, given.kv_indptr);
+  plan.present("kv_indices", table.kv_indices, given.kv_indices);
+  plan.up_to("num_kv_indices", table.num_kv_indices, given.num_kv_indices, 0);
+  plan.present("kv_last_page_len", table.kv_last_page_len, given.kv_last_page_len);
   plan.same("ring_size", t.ring_size, u.ring_size);
   plan.present("position_offsets", t.position_offsets.data, u.position_offsets.data);
   plan.same("position_offsets", "type", t.position_offsets.type, u.position_offsets.type);

@@ -32,9 +32,12 @@
 //     zero             the same zeros, and recorded only if `faults` is given
 //     identity         the token's rows are not rotated. Everything else is done. Nothing is recorded
 //   bad derived value  a derived position that is negative, or that int64 cannot hold: as `record`
-//   bad slot           slot >= num_slots (slot_out_of_range), a block_table entry outside [0, num_pages) (page_out_of_range), or
-//                      a cache position that is negative or beyond the block table's row (sequence_too_long): everything except
-//                      the cache is written, and the fault is recorded
+//   bad slot           slot >= num_slots (slot_out_of_range), an entry of the page table outside [0, num_pages)
+//                      (page_out_of_range), or a cache position that is negative or beyond the sequence's pages
+//                      (sequence_too_long): everything except the cache is written, and the fault is recorded
+//   bad page table     a sequence whose entries of kv_indptr are bad has no pages. If its length should come from
+//                      kv_last_page_len and these entries are bad, or its last page is not 1..page_size tokens long, then what
+//                      is derived from its length is bad: its positions, and its cache positions as if they were negative
 //
 // Quantisation: the rules are those of KvFormat in views.h. A float cache may have a type other than dtype.
 //
@@ -93,18 +96,18 @@ struct TokenPlaces {
 
   // Derived: what is not given, if cu_seqlens_q is not null. Token t with cu_seqlens_q[s] <= t < cu_seqlens_q[s+1] is number
   // j = t - cu_seqlens_q[s] of sequence s. Its cache position is p = cache_lens[s] + j, or seq_lens[s] - n + j, where n is the
-  // sequence's number of tokens, cu_seqlens_q[s+1] - cu_seqlens_q[s]. Exactly one of cache_lens and seq_lens must be given.
+  // sequence's number of tokens, cu_seqlens_q[s+1] - cu_seqlens_q[s]. Exactly one of cache_lens, seq_lens and
+  // page_table.kv_last_page_len must be given; from the last follows what seq_lens would be, if there is no ring.
   //   position = p + position_offsets[s] (or [0]), the same on all axes; position_offsets null: p
-  //   slot = block_table[s, r / page_size] * page_size + r % page_size, where r = p % ring_size (ring_size = 0: r = p)
+  //   slot = page * page_size + r % page_size, where page is entry r / page_size of the sequence in page_table (PageTable in
+  //          views.h), and r = p % ring_size (ring_size = 0: r = p)
   // If several tokens of a step share a slot of the ring, only the last is written: token t is not if t + ring_size <
   // cu_seqlens_q[s+1].
   int64_t num_seqs = 0;
   const int32_t* cu_seqlens_q = nullptr;  // [num_seqs + 1], non-decreasing from 0
   const int32_t* cache_lens = nullptr;    // [num_seqs]: tokens in the cache BEFORE this step
   const int32_t* seq_lens = nullptr;      // [num_seqs]: tokens AFTER this step's were added, as paged_attention takes them
-  const int32_t* block_table = nullptr;   // [num_seqs, max_pages_per_seq], row stride block_table_stride
-  int64_t block_table_stride = 0;
-  int64_t max_pages_per_seq = 0;
+  PageTable page_table;
   int64_t ring_size = 0;  // tokens
   IndexView position_offsets;
   int32_t position_offset_per_seq = 0;
@@ -178,7 +181,8 @@ PROLOGUE_API Status attention_prologue(const AttentionPrologueParams& params, co
 class PROLOGUE_API AttentionProloguePlan {
  public:
   // `params` fixes everything except what a run may change: num_tokens (up to max_tokens), places.num_seqs (up to that of
-  // `params`), places.slot_mapping_len, places.position_axis_stride, and the pointers.
+  // `params`), places.slot_mapping_len, places.page_table.num_kv_indices (up to that of `params`), places.position_axis_stride,
+  // and the pointers.
   static Result<AttentionProloguePlan> create(const AttentionPrologueParams& params, int64_t max_tokens,
                                               const Execution& execution);
   // Everything fixed must be equal to the plan's, and a pointer must be null exactly if the plan's was; otherwise an error names

@@ -143,8 +143,9 @@ void fill(const AttentionPrologueParams& p, int features, LeanArgs& args) {
     args.axes.offset[axis - 1] = axis * t.position_axis_stride * step_of(t.positions);
   }
   args.sequences = sequence_args(t);
-  args.page_table = {t.block_table, static_cast<uint32_t>(t.block_table_stride),
-                     static_cast<uint32_t>(std::min(t.max_pages_per_seq * p.cache.page_size, int64_t{INT32_MAX})),
+  const PageTable& table = t.page_table;
+  args.page_table = {table.block_table, static_cast<uint32_t>(table.block_table_stride),
+                     static_cast<uint32_t>(std::min(table.max_pages_per_seq * p.cache.page_size, int64_t{INT32_MAX})),
                      static_cast<uint32_t>(p.cache.num_pages)};
 }
 

@@ -19,11 +19,16 @@ inline Status check_slot_mapping_len(const char* operation, int64_t slot_mapping
 
 // For a call that derives something.
 inline Status check_lengths(const char* operation, const TokenPlaces& places) {
-  if (places.cache_lens == nullptr && places.seq_lens == nullptr) {
-    return invalid_argument(operation, ": cache_lens is null, and so is seq_lens: what is derived needs one of them");
-  }
-  if (places.cache_lens == nullptr || places.seq_lens == nullptr) return {};
-  return invalid_argument(operation, ": cache_lens and seq_lens are both given: a sequence has one length");
+  const char* given[3] = {};
+  int count = 0;
+  if (places.cache_lens != nullptr) given[count++] = "cache_lens";
+  if (places.seq_lens != nullptr) given[count++] = "seq_lens";
+  if (places.page_table.kv_last_page_len != nullptr) given[count++] = "kv_last_page_len";
+  if (count == 1) return {};
+  if (count > 1)
+    return invalid_argument(operation, ": ", given[0], " and ", given[1], " are both given: a sequence has one length");
+  return invalid_argument(
+      operation, ": cache_lens, seq_lens and kv_last_page_len are all null: what is derived needs the lengths of sequences");
 }
 
 }  // namespace prologue

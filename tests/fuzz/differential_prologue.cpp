@@ -56,6 +56,7 @@ PrologueCase model_case(Random& random) {
   c.source = percent(70) ? RopeSource::table : percent(50) ? RopeSource::per_token : RopeSource::inv_freq;
   if (percent(15)) c.num_axes = 3, c.interleaved_axes = percent(50);
   if (percent(30)) c.derive_positions = c.derive_slots = true, c.lengths_after = percent(50);
+  if (percent(30)) c.page_form = percent(50) ? PageForm::csr : PageForm::csr_with_lengths;
   c.int64_positions = percent(50), c.int64_slots = percent(50);
   c.bad_indices = percent(50);
   c.in_place = percent(40);

@@ -133,17 +133,61 @@ inline int64_t slots_given_of(int64_t slot_mapping_len, int64_t num_tokens) {
   return slot_mapping_len > 0 ? slot_mapping_len : num_tokens;
 }
 
-// Of the arrays that describe a batch: cu_seqlens_q (fitting num_tokens, unless the case is hostile), lengths, block table.
+// A block table, or CSR, with the tokens of the last pages if `lengths`.
+inline void decode_page_table(Choices& choices, MemoryMap& map, PageTable& table, int64_t num_seqs, int64_t widest,
+                              bool lengths) {
+  const bool both = choices.hostile(), csr = lengths || choices.chance(3);
+  if (!csr || both) {
+    table.max_pages_per_seq = choices.size(1, widest);
+    table.block_table_stride = choices.stride(table.max_pages_per_seq);
+    map.array("block_table", table.block_table, rows(num_seqs, table.block_table_stride, table.max_pages_per_seq, 32), Use::read);
+  }
+  if (csr || both) {
+    table.num_kv_indices = choices.size(0, 9);
+    map.array("kv_indptr", table.kv_indptr, dense(plus(num_seqs, 1), 4), Use::read);
+    map.array("kv_indices", table.kv_indices, dense(table.num_kv_indices, 4), Use::read);
+  }
+  if (lengths) map.array("kv_last_page_len", table.kv_last_page_len, dense(num_seqs, 4), Use::read);
+}
+
+inline void fill_page_table(Choices& choices, const PageTable& table, int64_t num_seqs, int64_t num_pages, int64_t page_size) {
+  const int64_t last_page = plus(num_pages, -1);
+  for (int64_t s = 0; present(table.block_table) && s < num_seqs; ++s) {
+    for (int64_t i = 0; i < table.max_pages_per_seq; ++i)
+      set_index(table.block_table, 4, s * table.block_table_stride + i, index_value(choices, 0, last_page));
+  }
+  int64_t at = 0;
+  for (int64_t s = 0; present(table.kv_indptr) && s <= num_seqs; ++s) {
+    set_index(table.kv_indptr, 4, s, choices.hostile() ? choices.absurd() : at);
+    at = std::min(table.num_kv_indices, at + choices.integer(0, 4));
+  }
+  for (int64_t i = 0; present(table.kv_indices) && i < table.num_kv_indices; ++i)
+    set_index(table.kv_indices, 4, i, index_value(choices, 0, last_page));
+  for (int64_t s = 0; present(table.kv_last_page_len) && s < num_seqs; ++s)
+    set_index(table.kv_last_page_len, 4, s, index_value(choices, 1, std::clamp<int64_t>(page_size, 1, 8)));
+}
+
+// The entries of a sequence: from `begin` on, in kv_indices or block_table.
+struct PagesOf {
+  int64_t begin, count;
+  bool valid;
+};
+inline PagesOf pages_of(const PageTable& table, int64_t s) {
+  if (table.kv_indptr == nullptr) return {s * table.block_table_stride, table.max_pages_per_seq, true};
+  const int64_t begin = get_index(table.kv_indptr, 4, s), end = get_index(table.kv_indptr, 4, s + 1);
+  const bool valid = begin >= 0 && end >= begin && end <= table.num_kv_indices;
+  return {begin, valid ? end - begin : 0, valid};
+}
+
+// Of the arrays that describe a batch: cu_seqlens_q (fitting num_tokens, unless the case is hostile) and lengths.
 inline void fill_batch(Choices& choices, const int32_t* cu_seqlens, int64_t num_seqs, int64_t num_tokens, const int32_t* lengths,
-                       int64_t longest, const int32_t* block_table, int64_t stride, int64_t width, int64_t num_pages) {
+                       int64_t longest) {
   int64_t at = 0;
   for (int64_t s = 0; present(cu_seqlens) && s <= num_seqs; ++s) {
     set_index(cu_seqlens, 4, s, choices.hostile() ? choices.absurd() : at);
     at = std::min(num_tokens, at + choices.integer(0, 4));
   }
   for (int64_t s = 0; present(lengths) && s < num_seqs; ++s) set_index(lengths, 4, s, index_value(choices, 0, longest));
-  for (int64_t s = 0; present(block_table) && s < num_seqs; ++s)
-    for (int64_t i = 0; i < width; ++i) set_index(block_table, 4, s * stride + i, index_value(choices, 0, plus(num_pages, -1)));
 }
 
 inline bool valid_seqlens(const int32_t* cu_seqlens, int64_t num_seqs) {
@@ -319,19 +363,18 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
   }
   if (!layer && positions_given && (slots_given || !cached)) return;
   places.num_seqs = choices.size(1, 3);
-  places.max_pages_per_seq = choices.size(1, 3);
-  places.block_table_stride = choices.stride(places.max_pages_per_seq);
   places.ring_size = choices.chance(3) ? choices.size(0, 12) : 0;
   map.optional("cu_seqlens_q", places.cu_seqlens_q, dense(plus(places.num_seqs, 1), 4), Use::read);
+  const int64_t lengths = choices.integer(0, 2);  // before the step, after it, of the last pages
   if (!positions_given || (cached && !slots_given)) {
-    const bool after = choices.chance(2), both = choices.hostile();
-    if (!after || both) map.array("cache_lens", places.cache_lens, dense(places.num_seqs, 4), Use::read);
-    if (after || both) map.array("seq_lens", places.seq_lens, dense(places.num_seqs, 4), Use::read);
+    const bool all = choices.hostile();
+    if (lengths == 0 || all) map.array("cache_lens", places.cache_lens, dense(places.num_seqs, 4), Use::read);
+    if (lengths == 1 || all) map.array("seq_lens", places.seq_lens, dense(places.num_seqs, 4), Use::read);
   }
-  if (layer || (cached && !slots_given)) {
-    map.array("block_table", places.block_table, rows(places.num_seqs, places.block_table_stride, places.max_pages_per_seq, 32),
-              Use::read);
+  if (layer || (cached && !slots_given) || (lengths == 2 && !positions_given)) {
+    decode_page_table(choices, map, places.page_table, places.num_seqs, 3, lengths == 2);
   }
+  if (lengths == 2 && !choices.hostile()) places.ring_size = 0;
   if (!positions_given && choices.chance(2)) {
     places.position_offsets.type = index_type(choices);
     places.position_offset_per_seq = choices.chance(2);
@@ -355,8 +398,8 @@ inline void fill_prologue(Choices& choices, const AttentionPrologueParams& p) {
   }
   fill_indices(choices, places.slot_mapping, slots_given_of(places.slot_mapping_len, p.num_tokens), -1,
                times(p.cache.num_pages, p.cache.page_size));
-  fill_batch(choices, places.cu_seqlens_q, places.num_seqs, p.num_tokens, places.cache_lens, 9, places.block_table,
-             places.block_table_stride, places.max_pages_per_seq, p.cache.num_pages);
+  fill_batch(choices, places.cu_seqlens_q, places.num_seqs, p.num_tokens, places.cache_lens, 9);
+  fill_page_table(choices, places.page_table, places.num_seqs, p.cache.num_pages, p.cache.page_size);
   for (int64_t s = 0; present(places.seq_lens) && s < places.num_seqs; ++s)
     set_index(places.seq_lens, 4, s, index_value(choices, 0, 12));
   fill_indices(choices, places.position_offsets, places.position_offset_per_seq ? places.num_seqs : 1, -2, 2);
@@ -374,11 +417,15 @@ inline void permit_prologue(MemoryMap& map, const AttentionPrologueParams& p) {
   const bool derived = places.cu_seqlens_q != nullptr && (!positions_given || derives_slot);
   const auto unreal = [](const void* array) { return array != nullptr && !present(array); };  // such a call is refused
   if (unreal(places.positions.data) || unreal(places.slot_mapping.data)) return;
+  const PageTable& table = places.page_table;
   if (derived && (unreal(places.cu_seqlens_q) || unreal(places.cache_lens) || unreal(places.seq_lens) ||
-                  unreal(places.block_table) || unreal(places.position_offsets.data)))
+                  unreal(table.block_table) || unreal(table.kv_indptr) || unreal(table.kv_indices) ||
+                  unreal(table.kv_last_page_len) || unreal(places.position_offsets.data)))
     return;
-  if ((derived && (places.cache_lens == nullptr) == (places.seq_lens == nullptr)) ||
-      (derives_slot && (!derived || places.block_table == nullptr)))
+  const int lengths = (places.cache_lens != nullptr) + (places.seq_lens != nullptr) + (table.kv_last_page_len != nullptr);
+  const bool one_form = (table.block_table == nullptr) != (table.kv_indptr == nullptr);
+  if ((derived && (lengths != 1 || (table.kv_last_page_len != nullptr && table.kv_indptr == nullptr))) ||
+      (derives_slot && (!derived || !one_form)))
     return;
   if ((cache_k || cache_v) && (p.cache.page_size < 1 || p.cache.num_kv_heads != p.num_kv_heads)) return;
   if ((cache_k && !present(p.cache.k.data)) || (cache_v && !present(p.cache.v.data))) return;
@@ -398,9 +445,19 @@ inline void permit_prologue(MemoryMap& map, const AttentionPrologueParams& p) {
     if (derived && sane) {
       padding = padding || t >= get_index(places.cu_seqlens_q, 4, places.num_seqs);
       while (sequence + 1 < places.num_seqs && get_index(places.cu_seqlens_q, 4, sequence + 1) <= t) ++sequence;
-      cache_position = places.seq_lens == nullptr
-                           ? get_index(places.cache_lens, 4, sequence) + t - get_index(places.cu_seqlens_q, 4, sequence)
-                           : get_index(places.seq_lens, 4, sequence) - get_index(places.cu_seqlens_q, 4, sequence + 1) + t;
+      const int64_t from_begin = t - get_index(places.cu_seqlens_q, 4, sequence),
+                    from_end = t - get_index(places.cu_seqlens_q, 4, sequence + 1);
+      if (places.cache_lens != nullptr) {
+        cache_position = get_index(places.cache_lens, 4, sequence) + from_begin;
+      } else if (places.seq_lens != nullptr) {
+        cache_position = get_index(places.seq_lens, 4, sequence) + from_end;
+      } else {
+        const PagesOf pages = pages_of(table, sequence);
+        const int64_t last = pages.count == 0 ? 0 : get_index(table.kv_last_page_len, 4, sequence);
+        const bool known = pages.valid && (pages.count == 0 || (last >= 1 && last <= p.cache.page_size));
+        const int64_t before_last = times(std::max<int64_t>(pages.count - 1, 0), p.cache.page_size);
+        cache_position = known ? plus(before_last, last + from_end) : INT64_MIN;
+      }
       if (!positions_given) {
         const IndexView& offsets = places.position_offsets;
         const int64_t offset = offsets.data == nullptr
@@ -427,8 +484,10 @@ inline void permit_prologue(MemoryMap& map, const AttentionPrologueParams& p) {
                (places.ring_size == 0 || t >= get_index(places.cu_seqlens_q, 4, sequence + 1) - places.ring_size)) {
       const int64_t at = places.ring_size > 0 ? cache_position % places.ring_size : cache_position;
       const int64_t page = at / p.cache.page_size;
-      if (page < places.max_pages_per_seq) {
-        const int64_t number = get_index(places.block_table, 4, sequence * places.block_table_stride + page);
+      const PagesOf pages = pages_of(table, sequence);
+      if (page < pages.count) {
+        const int64_t number =
+            get_index(table.kv_indptr != nullptr ? table.kv_indices : table.block_table, 4, pages.begin + page);
         if (number >= 0 && number < p.cache.num_pages) slot = number * p.cache.page_size + at % p.cache.page_size;
       }
     }

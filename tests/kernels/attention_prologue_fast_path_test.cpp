@@ -53,7 +53,8 @@ void computed_scales(AttentionPrologueParams& p) {
 void derived(AttentionPrologueParams& p) {
   p.places.positions = p.places.slot_mapping = {};
   p.places.num_seqs = 4, p.places.cu_seqlens_q = address<int32_t>(17), p.places.cache_lens = address<int32_t>(18);
-  p.places.block_table = address<int32_t>(19), p.places.block_table_stride = p.places.max_pages_per_seq = 256;
+  p.places.page_table.block_table = address<int32_t>(19),
+  p.places.page_table.block_table_stride = p.places.page_table.max_pages_per_seq = 256;
 }
 void lengths_after(AttentionPrologueParams& p) {
   derived(p), p.places.seq_lens = p.places.cache_lens, p.places.cache_lens = nullptr;
@@ -161,6 +162,10 @@ TEST_F(FastPath, WhatThePageExcludesIsGeneral) {
       [](AttentionPrologueParams& p) { derived(p), p.places.position_offsets = index_view(address<int32_t>(31)); },
       [](AttentionPrologueParams& p) { derived(p), p.places.slot_mapping = index_view(address<int64_t>(5)); },
       [](AttentionPrologueParams& p) { p.places.slot_mapping_len = 63; },
+      [](AttentionPrologueParams& p) {
+        derived(p), p.places.page_table = {}, p.places.page_table.kv_indptr = address<int32_t>(19);
+        p.places.page_table.kv_indices = address<int32_t>(32), p.places.page_table.num_kv_indices = 99;
+      },
   };
   int number = 0;
   for (const Change& change : changes) {

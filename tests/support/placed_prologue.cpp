@@ -268,22 +268,39 @@ void PlacedPrologue<T>::place_positions_and_slots() {
   if (!c.has_sequences()) return;
   places.num_seqs = static_cast<int64_t>(data_.cache_lens.size());
   places.cu_seqlens_q = arena_.input(data_.cu_seqlens);
-  if (c.lengths_after) {
+  if (c.page_form == PageForm::csr_with_lengths) {
+    if (!c.writes_cache()) params_.cache.page_size = c.page_size;
+  } else if (c.lengths_after) {
     places.seq_lens = arena_.input(seq_lens_of(data_));
   } else {
     places.cache_lens = arena_.input(data_.cache_lens);
   }
-  places.max_pages_per_seq = static_cast<int64_t>(data_.block_table.front().size());
-  places.block_table_stride = places.max_pages_per_seq + 2;
-  std::vector<int32_t> table;
-  for (const std::vector<int32_t>& pages : data_.block_table) {
-    table.insert(table.end(), pages.begin(), pages.end());
-    table.insert(table.end(), 2, 0);  // readable by mistake, and wrong
-  }
-  places.block_table = arena_.input(table);
+  place_pages();
   places.ring_size = c.ring_size;
   if (!data_.offsets.empty()) places.position_offsets = place_indices(arena_, data_.offsets, c.int64_positions);
   places.position_offset_per_seq = c.offsets == Offsets::per_sequence;
+}
+
+template <class T>
+void PlacedPrologue<T>::place_pages() {
+  PageTable& table = params_.places.page_table;
+  if (case_.page_form != PageForm::rows) {
+    CsrPages pages = csr_pages_of(case_, data_);
+    table.num_kv_indices = static_cast<int64_t>(pages.indices.size());
+    pages.indices.insert(pages.indices.end(), 2, 0);  // readable by mistake, and wrong
+    table.kv_indptr = arena_.input(pages.indptr);
+    table.kv_indices = arena_.input(pages.indices);
+    if (case_.page_form == PageForm::csr_with_lengths) table.kv_last_page_len = arena_.input(pages.last_page_len);
+    return;
+  }
+  table.max_pages_per_seq = static_cast<int64_t>(data_.block_table.front().size());
+  table.block_table_stride = table.max_pages_per_seq + 2;
+  std::vector<int32_t> rows;
+  for (const std::vector<int32_t>& pages : data_.block_table) {
+    rows.insert(rows.end(), pages.begin(), pages.end());
+    rows.insert(rows.end(), 2, 0);
+  }
+  table.block_table = arena_.input(rows);
 }
 
 template <class T>

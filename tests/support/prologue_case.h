@@ -15,6 +15,7 @@ enum class Values { normal, coarse, denormal, huge };   // coarse: as normal, of
 enum class CacheLayout { nhd, hnd, interleaved, odd };  // interleaved: K and V of a head side by side; odd: strides with holes
 enum class Weights { none, shared, per_head };
 enum class Offsets { none, one, per_sequence };
+enum class PageForm { rows, csr, csr_with_lengths };  // with lengths: they come from kv_last_page_len
 
 struct PrologueCase {
   int64_t num_tokens = 5;
@@ -53,6 +54,7 @@ struct PrologueCase {
 
   bool derive_positions = false, derive_slots = false;
   bool lengths_after = false;  // seq_lens; otherwise cache_lens
+  PageForm page_form = PageForm::rows;
   int64_t ring_size = 0;
   Offsets offsets = Offsets::none;
   bool int64_positions = false, int64_slots = true;  // and offsets as positions

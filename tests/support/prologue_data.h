@@ -44,6 +44,13 @@ std::vector<int32_t> seq_lens_of(const PrologueData<T>& data) {
   return lengths;
 }
 
+// The pages as CSR: those that a sequence needs, without what fills its row of the block table. Some are bad if the case says so.
+struct CsrPages {
+  std::vector<int32_t> indptr, indices, last_page_len;
+};
+template <class T>
+CsrPages csr_pages_of(const PrologueCase& c, const PrologueData<T>& data);
+
 // T is float, Float16 or BFloat16, here and below. The same seed gives the same data.
 template <class T>
 PrologueData<T> make_data(const PrologueCase& c);
