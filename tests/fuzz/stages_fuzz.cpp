@@ -149,8 +149,10 @@ bool run_kv_write(Choices& choices, MemoryMap& map) {
   map.freeze();
   if (p.num_tokens == 0) map.forgive();
   map.permit(p.faults, 0, sizeof(FaultRecord));
-  const bool shaped = p.cache.page_size >= 1 && p.cache.num_kv_heads == p.num_kv_heads &&
-                      dtype_is_kv(resolve_dtype(p.cache.k.format.type, p.dtype));
+  const auto stored = [&](const PagedHeads& side) {
+    return side.data == nullptr || dtype_is_kv(resolve_dtype(side.format.type, p.dtype));
+  };
+  const bool shaped = p.cache.page_size >= 1 && p.cache.num_kv_heads == p.num_kv_heads && stored(p.cache.k) && stored(p.cache.v);
   for (int64_t t = 0; shaped && present(p.slot_mapping.data) && t < std::min(slots, p.num_tokens); ++t) {
     const int64_t slot = get_index(p.slot_mapping.data, index_size(p.slot_mapping), t);
     bool skipped = slot < 0 || slot >= times(p.cache.num_pages, p.cache.page_size);
