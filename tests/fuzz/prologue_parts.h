@@ -140,14 +140,15 @@ inline void decode_page_table(Choices& choices, MemoryMap& map, PageTable& table
   if (!csr || both) {
     table.max_pages_per_seq = choices.size(1, widest);
     table.block_table_stride = choices.stride(table.max_pages_per_seq);
-    map.array("block_table", table.block_table, rows(num_seqs, table.block_table_stride, table.max_pages_per_seq, 32), Use::read);
+    map.optional("block_table", table.block_table, rows(num_seqs, table.block_table_stride, table.max_pages_per_seq, 32),
+                 Use::read);
   }
   if (csr || both) {
     table.num_kv_indices = choices.size(0, 9);
-    map.array("kv_indptr", table.kv_indptr, dense(plus(num_seqs, 1), 4), Use::read);
-    map.array("kv_indices", table.kv_indices, dense(table.num_kv_indices, 4), Use::read);
+    map.optional("kv_indptr", table.kv_indptr, dense(plus(num_seqs, 1), 4), Use::read);
+    map.optional("kv_indices", table.kv_indices, dense(table.num_kv_indices, 4), Use::read);
   }
-  if (lengths) map.array("kv_last_page_len", table.kv_last_page_len, dense(num_seqs, 4), Use::read);
+  if (lengths) map.optional("kv_last_page_len", table.kv_last_page_len, dense(num_seqs, 4), Use::read);
 }
 
 inline void fill_page_table(Choices& choices, const PageTable& table, int64_t num_seqs, int64_t num_pages, int64_t page_size) {
@@ -197,8 +198,9 @@ inline bool valid_seqlens(const int32_t* cu_seqlens, int64_t num_seqs) {
   return true;
 }
 
-// Everything of the prologue. In a layer q, k, v and q_out are the layer's own, and the batch's arrays are always there.
-inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueParams& p, bool layer) {
+// Everything of the prologue. In a layer q, k, v and q_out are the layer's own, and the batch's arrays are always there. True if
+// they have the lengths after the step, so that attention needs none of its own.
+inline bool decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueParams& p, bool layer) {
   p.num_tokens = choices.size(0, 6);
   p.num_q_heads = choices.chance(8) && !layer ? 0 : choices.size(1, 4);
   p.num_kv_heads = choices.chance(8) && !layer ? 0 : choices.size(1, 3);
@@ -337,7 +339,7 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
       const int cos =
           map.array("cos", r.cos.data, dense(times(by_token ? p.num_tokens : r.max_position, r.rotary_dim), 4), Use::read);
       const int sin = map.array("sin", r.sin.data, dense(r.rotary_dim / 2, 4), Use::read);
-      map.place(sin, cos, 2 * r.rotary_dim);
+      map.place(sin, cos, times(2, r.rotary_dim));
     }
     if (!by_token && r.num_axes > 1) map.array("pair_axis", r.pair_axis, dense(r.rotary_dim / 2, 1), Use::read);
   }
@@ -361,15 +363,15 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
     map.optional("slot_mapping", places.slot_mapping.data,
                  dense(slots_given_of(places.slot_mapping_len, p.num_tokens), index_size(places.slot_mapping)), Use::read);
   }
-  if (!layer && positions_given && (slots_given || !cached)) return;
+  if (!layer && positions_given && (slots_given || !cached)) return false;
   places.num_seqs = choices.size(1, 3);
   places.ring_size = choices.chance(3) ? choices.size(0, 12) : 0;
   map.optional("cu_seqlens_q", places.cu_seqlens_q, dense(plus(places.num_seqs, 1), 4), Use::read);
   const int64_t lengths = choices.integer(0, 2);  // before the step, after it, of the last pages
   if (!positions_given || (cached && !slots_given)) {
     const bool all = choices.hostile();
-    if (lengths == 0 || all) map.array("cache_lens", places.cache_lens, dense(places.num_seqs, 4), Use::read);
-    if (lengths == 1 || all) map.array("seq_lens", places.seq_lens, dense(places.num_seqs, 4), Use::read);
+    if (lengths == 0 || all) map.optional("cache_lens", places.cache_lens, dense(places.num_seqs, 4), Use::read);
+    if (lengths == 1 || all) map.optional("seq_lens", places.seq_lens, dense(places.num_seqs, 4), Use::read);
   }
   if (layer || (cached && !slots_given) || (lengths == 2 && !positions_given)) {
     decode_page_table(choices, map, places.page_table, places.num_seqs, 3, lengths == 2);
@@ -381,6 +383,7 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
     map.optional("position_offsets", places.position_offsets.data,
                  dense(places.position_offset_per_seq ? places.num_seqs : 1, index_size(places.position_offsets)), Use::read);
   }
+  return lengths == 2 || (lengths == 1 && (!positions_given || (cached && !slots_given)));
 }
 
 inline void decode_fault_records(Choices& choices, MemoryMap& map, AttentionPrologueParams& p) {
@@ -418,9 +421,10 @@ inline void permit_prologue(MemoryMap& map, const AttentionPrologueParams& p) {
   const auto unreal = [](const void* array) { return array != nullptr && !present(array); };  // such a call is refused
   if (unreal(places.positions.data) || unreal(places.slot_mapping.data)) return;
   const PageTable& table = places.page_table;
-  if (derived && (unreal(places.cu_seqlens_q) || unreal(places.cache_lens) || unreal(places.seq_lens) ||
-                  unreal(table.block_table) || unreal(table.kv_indptr) || unreal(table.kv_indices) ||
-                  unreal(table.kv_last_page_len) || unreal(places.position_offsets.data)))
+  if (derived &&
+      (unreal(places.cu_seqlens_q) || unreal(places.cache_lens) || unreal(places.seq_lens) || unreal(table.block_table) ||
+       unreal(table.kv_indptr) || (table.kv_indptr != nullptr && table.num_kv_indices > 0 && !present(table.kv_indices)) ||
+       unreal(table.kv_last_page_len) || unreal(places.position_offsets.data)))
     return;
   const int lengths = (places.cache_lens != nullptr) + (places.seq_lens != nullptr) + (table.kv_last_page_len != nullptr);
   const bool one_form = (table.block_table == nullptr) != (table.kv_indptr == nullptr);

@@ -111,7 +111,12 @@ CsrPages csr_pages_of(const PrologueCase& c, const PrologueData<T>& data) {
     pages.last_page_len.push_back(static_cast<int32_t>(std::clamp<int64_t>(lengths[s] - before_last, INT32_MIN, INT32_MAX)));
   }
   Random random(c.seed + 77);
-  if (c.bad_indices && random.integer(0, 2) == 0) {
+  const int64_t damage = c.bad_indices ? random.integer(0, 3) : 3;
+  if (damage == 0) {
+    const auto page_size = static_cast<int32_t>(c.page_size);
+    const int32_t bad[] = {0, -1, page_size + 1, page_size + 1, INT32_MIN, INT32_MAX};
+    for (int32_t& length : pages.last_page_len) length = random.integer(0, 1) == 0 ? bad[random.integer(0, 5)] : length;
+  } else if (damage == 1) {
     const int32_t bad[] = {-1, INT32_MIN, INT32_MAX, pages.indptr.back() + 1, pages.indptr.back(), 0};
     pages.indptr[static_cast<size_t>(random.integer(0, static_cast<int64_t>(pages.indptr.size()) - 1))] =
         bad[random.integer(0, 5)];
