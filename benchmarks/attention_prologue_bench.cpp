@@ -120,12 +120,12 @@ void derive_places(AttentionPrologueParams& p, const std::vector<int64_t>& pages
     cached.push_back(5);
     const int64_t row = (num_tokens / num_seqs + 5 + kPageSize - 1) / kPageSize;
     for (int64_t i = 0; i < row; ++i) table.push_back(static_cast<int32_t>(pages[static_cast<size_t>(s * row + i)]));
-    p.places.max_pages_per_seq = p.places.block_table_stride = row;
+    p.places.page_table.max_pages_per_seq = p.places.page_table.block_table_stride = row;
   }
   p.places.num_seqs = num_seqs;
   p.places.cu_seqlens_q = setup.values(ends);
   p.places.cache_lens = setup.values(cached);
-  p.places.block_table = setup.values(table);
+  p.places.page_table.block_table = setup.values(table);
 }
 
 Problem make_problem(const Shape& shape, int64_t num_tokens, bench::Setup& setup) {

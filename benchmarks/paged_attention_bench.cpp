@@ -115,8 +115,8 @@ int main(int argc, char** argv) {
           p.kv.num_kv_heads = model.num_kv_heads;
           p.kv.k.head_dim = model.head_dim;
           p.kv.k.strides = p.kv.v.strides = strides;
-          p.block_table = setup.values(block_table);
-          p.block_table_stride = p.max_pages_per_seq = pages_per_seq;
+          p.page_table.block_table = setup.values(block_table);
+          p.page_table.block_table_stride = p.page_table.max_pages_per_seq = pages_per_seq;
           p.cu_seqlens_q = setup.values(cu_seqlens_q);
           p.seq_lens = setup.values(std::vector<int32_t>(static_cast<size_t>(load.num_seqs), static_cast<int32_t>(load.length)));
           p.max_seqlen_q = load.rows;

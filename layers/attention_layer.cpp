@@ -55,10 +55,10 @@ Wiring wire(const AttentionLayerParams& p, Device device) {
   w.attention.dtype = given.dtype;
   w.attention.q = as_input(w.prologue.q_out);
   w.attention.kv = given.cache;
-  w.attention.block_table = places.block_table;
-  w.attention.block_table_stride = places.block_table_stride;
-  w.attention.max_pages_per_seq = places.max_pages_per_seq;
+  w.attention.page_table = places.page_table;
   w.attention.cu_seqlens_q = places.cu_seqlens_q;
+  if (w.attention.seq_lens == nullptr) w.attention.seq_lens = places.seq_lens;
+  if (places.cache_lens == nullptr) w.prologue.places.seq_lens = w.attention.seq_lens;
   w.attention.out = {at(qkv_bytes), attention_width, v_head_dim};
   w.attention.faults = given.faults;
   w.attention.workspace = at(qkv_bytes + attention_bytes);
@@ -89,6 +89,11 @@ Status check_sizes(const AttentionLayerParams& p, Device device) {
   if (p.prologue.q_rope.data != nullptr || p.prologue.k_rope.data != nullptr) {
     return unsupported("attention_layer: prologue.", p.prologue.q_rope.data != nullptr ? "q_rope" : "k_rope",
                        " is given: the projection makes whole heads");
+  }
+  if (p.prologue.places.seq_lens != nullptr && p.attention.seq_lens != nullptr &&
+      p.prologue.places.seq_lens != p.attention.seq_lens) {
+    return invalid_argument(
+        "attention_layer: prologue.places.seq_lens and attention.seq_lens are different arrays: give one of them");
   }
   AttentionLayerParams empty = p;  // without tokens the operations check only sizes
   empty.prologue.num_tokens = 0;

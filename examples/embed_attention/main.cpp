@@ -69,7 +69,6 @@ class Engine {
     // [page, layer, k or v, token, head, channel]
     pool_ = machine.allocate<BFloat16>(kPages * kLayers * 2 * kPageSize * kKvWidth);
     cu_seqlens_q_ = machine.allocate<int32_t>(kMaxSeqs + 1);
-    cache_lens_ = machine.allocate<int32_t>(kMaxSeqs);
     seq_lens_ = machine.allocate<int32_t>(kMaxSeqs);
     block_table_ = machine.allocate<int32_t>(kMaxSeqs * kMaxPages);
     faults_ = machine.allocate<prologue::FaultRecord>(1);  // all zero: no fault
@@ -110,10 +109,9 @@ class Engine {
 
     // The batch, in the engine's own arrays. Positions and slots are derived from them in the kernel.
     p.places.cu_seqlens_q = cu_seqlens_q_;
-    p.places.cache_lens = cache_lens_;
-    p.places.block_table = block_table_;
-    p.places.block_table_stride = p.places.max_pages_per_seq = kMaxPages;
-    layer_.attention.seq_lens = seq_lens_;
+    p.places.seq_lens = seq_lens_;  // serves attention as well
+    p.places.page_table.block_table = block_table_;
+    p.places.page_table.block_table_stride = p.places.page_table.max_pages_per_seq = kMaxPages;
     layer_.attention.scale = kScale;
     layer_.attention.max_seq_len = kMaxPages * kPageSize;
 
@@ -134,18 +132,16 @@ class Engine {
   // Runs the layer over new rows of hidden states, new_tokens[s] rows of sequence s, and returns their outputs.
   std::vector<BFloat16> step(const std::vector<BFloat16>& rows, const std::vector<int64_t>& new_tokens) {
     // snippet: step
-    int32_t cu_seqlens_q[kMaxSeqs + 1] = {}, cache_lens[kMaxSeqs] = {};
+    int32_t cu_seqlens_q[kMaxSeqs + 1] = {};
     int64_t num_tokens = 0, longest = 1;
     for (size_t s = 0; s < new_tokens.size(); ++s) {
-      cache_lens[s] = pages_.lengths[s];  // before this step
       pages_.append(static_cast<int64_t>(s), new_tokens[s]);
       cu_seqlens_q[s + 1] = static_cast<int32_t>(num_tokens += new_tokens[s]);
       longest = std::max(longest, new_tokens[s]);
     }
     machine_.copy_in(hidden_, rows.data(), rows.size());
     machine_.copy_in(cu_seqlens_q_, cu_seqlens_q, kMaxSeqs + 1);
-    machine_.copy_in(cache_lens_, cache_lens, kMaxSeqs);
-    machine_.copy_in(seq_lens_, pages_.lengths, kMaxSeqs);  // after it
+    machine_.copy_in(seq_lens_, pages_.lengths, kMaxSeqs);  // after this step
     machine_.copy_in(block_table_, pages_.rows.data(), pages_.rows.size());
 
     layer_.prologue.num_tokens = num_tokens;
@@ -169,7 +165,7 @@ class Engine {
   Machine& machine_;
   PageTable pages_;
   BFloat16 *hidden_ = nullptr, *out_ = nullptr, *pool_ = nullptr;
-  int32_t *cu_seqlens_q_ = nullptr, *cache_lens_ = nullptr, *seq_lens_ = nullptr, *block_table_ = nullptr;
+  int32_t *cu_seqlens_q_ = nullptr, *seq_lens_ = nullptr, *block_table_ = nullptr;
   prologue::FaultRecord* faults_ = nullptr;
   prologue::AttentionLayerParams layer_;
   std::unique_ptr<prologue::GemmContext> gemm_context_;

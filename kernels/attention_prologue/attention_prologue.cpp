@@ -10,7 +10,9 @@
 #include <prologue/kernels/attention_prologue/query_scale.h>
 #include <prologue/kernels/attention_prologue/regions.h>
 #include <prologue/kernels/attention_prologue/token_args.h>
+#include <prologue/kernels/attention_prologue/token_checks.h>
 #include <prologue/kernels/base/host/dispatch.h>
+#include <prologue/kernels/base/host/page_table_checks.h>
 #include <prologue/kernels/base/host/plan_checks.h>
 #include <prologue/kernels/base/host/view_checks.h>
 #include <prologue/kernels/base/shared/rope_pairs.h>
@@ -266,26 +268,37 @@ Status add_places(const AttentionPrologueParams& p, bool cached, RegionChecks& r
         positions_region("positions", places.positions, p.rope.num_axes, places.position_axis_stride, p.num_tokens)));
   }
   const bool slot_given = places.slot_mapping.data != nullptr;
+  PROLOGUE_RETURN_IF_ERROR(check_slot_mapping_len(kName, places.slot_mapping_len, places.slot_mapping, p.num_tokens));
   if (cached && (slot_given || !can_derive)) {
-    PROLOGUE_RETURN_IF_ERROR(regions.read(index_region("slot_mapping", places.slot_mapping, p.num_tokens)));
+    const int64_t count = slots_given(places.slot_mapping_len, p.num_tokens);
+    PROLOGUE_RETURN_IF_ERROR(regions.read(index_region("slot_mapping", places.slot_mapping, count)));
   }
   const bool derives_slot = cached && !slot_given;
   if (!can_derive || (positions_given && !derives_slot)) return {};
 
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_seqs", places.num_seqs, 1, INT32_MAX));
   PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("cu_seqlens_q", places.cu_seqlens_q, places.num_seqs + 1, 4)));
-  PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("cache_lens", places.cache_lens, places.num_seqs, 4)));
+  PROLOGUE_RETURN_IF_ERROR(check_lengths(kName, places));
+  const auto lengths = [&](const char* name, const int32_t* data) {
+    return regions.read(array_region(name, data, data == nullptr ? 0 : places.num_seqs, 4));
+  };
+  PROLOGUE_RETURN_IF_ERROR(lengths("cache_lens", places.cache_lens));
+  PROLOGUE_RETURN_IF_ERROR(lengths("seq_lens", places.seq_lens));
   if (!positions_given && places.position_offsets.data != nullptr) {
     PROLOGUE_RETURN_IF_ERROR(check_index_type(kName, "position_offsets", places.position_offsets));
     const int64_t count = places.position_offset_per_seq ? places.num_seqs : 1;
     PROLOGUE_RETURN_IF_ERROR(regions.read(index_region("position_offsets", places.position_offsets, count)));
   }
-  if (!derives_slot) return {};
-  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "max_pages_per_seq", places.max_pages_per_seq, 1, INT32_MAX));
+  const PageTable& table = places.page_table;
+  if (!derives_slot && table.kv_last_page_len == nullptr) return {};
+  PROLOGUE_RETURN_IF_ERROR(check_form(kName, table));
+  if (has_block_table(table)) {
+    PROLOGUE_RETURN_IF_ERROR(check_range(kName, "max_pages_per_seq", table.max_pages_per_seq, 1, INT32_MAX));
+  }
+  if (!cached) PROLOGUE_RETURN_IF_ERROR(check_range(kName, "cache.page_size", p.cache.page_size, 1, int64_t{1} << 20));
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "ring_size", places.ring_size, 0, int64_t{1} << 40));
-  Region table{"block_table", places.block_table, 4 * places.max_pages_per_seq, 4, {places.num_seqs, 1, 1}, {0, 0, 0}};
-  if (__builtin_mul_overflow(places.block_table_stride, 4, &table.strides[0])) table.strides[0] = INT64_MAX;
-  return regions.read(table);
+  PROLOGUE_RETURN_IF_ERROR(check_no_ring(kName, table, places.ring_size));
+  return add_page_table(table, places.num_seqs, regions);
 }
 
 Status add_outputs(const AttentionPrologueParams& p, RegionChecks& regions) {
@@ -430,9 +443,15 @@ Status check_run(const AttentionPrologueParams& a, const AttentionPrologueParams
   plan.same("slot_mapping", "type", t.slot_mapping.type, u.slot_mapping.type);
   plan.present("cu_seqlens_q", t.cu_seqlens_q, u.cu_seqlens_q);
   plan.present("cache_lens", t.cache_lens, u.cache_lens);
-  plan.present("block_table", t.block_table, u.block_table);
-  plan.same("block_table_stride", t.block_table_stride, u.block_table_stride);
-  plan.same("max_pages_per_seq", t.max_pages_per_seq, u.max_pages_per_seq);
+  plan.present("seq_lens", t.seq_lens, u.seq_lens);
+  const PageTable &table = t.page_table, &given = u.page_table;
+  plan.present("block_table", table.block_table, given.block_table);
+  plan.same("block_table_stride", table.block_table_stride, given.block_table_stride);
+  plan.same("max_pages_per_seq", table.max_pages_per_seq, given.max_pages_per_seq);
+  plan.present("kv_indptr", table.kv_indptr, given.kv_indptr);
+  plan.present("kv_indices", table.kv_indices, given.kv_indices);
+  plan.up_to("num_kv_indices", table.num_kv_indices, given.num_kv_indices, 0);
+  plan.present("kv_last_page_len", table.kv_last_page_len, given.kv_last_page_len);
   plan.same("ring_size", t.ring_size, u.ring_size);
   plan.present("position_offsets", t.position_offsets.data, u.position_offsets.data);
   plan.same("position_offsets", "type", t.position_offsets.type, u.position_offsets.type);
@@ -480,7 +499,9 @@ Status check_run(const AttentionPrologueParams& a, const AttentionPrologueParams
   if (r.num_axes > 1 && t.positions.data != nullptr) {
     plan.up_to("position_axis_stride", PlanChecks::kAnything, u.position_axis_stride, 0);
   }
-  return plan.status();
+  PROLOGUE_RETURN_IF_ERROR(plan.status());
+  if (b.num_tokens == 0) return {};
+  return check_slot_mapping_len("attention_prologue plan", u.slot_mapping_len, u.slot_mapping, b.num_tokens);
 }
 
 }  // namespace

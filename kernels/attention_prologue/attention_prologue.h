@@ -32,16 +32,20 @@
 // Guards. Nothing outside the named rows and slots is touched. Two tokens must not share a slot.
 //   padding            a given position that is negative on any axis; or, if anything is derived, a token at or past
 //                      cu_seqlens_q[num_seqs]: nothing of the token is written, and its input rows may hold anything
-//   negative slot      K and V are not written to the cache. Everything else is done
+//   negative slot      K and V are not written to the cache. Everything else is done. The same holds for a token at or past
+//                      slot_mapping_len, which has no slot
 //   past the table     a position >= max_position on any axis; rope.past_table decides:
 //     record           the rows of q_out, k_out and v_out become zeros (q8_out: zeros with scale 0), the cache is not written,
 //                      and the fault is recorded. `faults` must not be null
 //     zero             the same zeros, and recorded only if `faults` is given
 //     identity         the token's rows are not rotated. Everything else is done. Nothing is recorded
 //   bad derived value  a derived position that is negative, or that int64 cannot hold: as `record`
-//   bad slot           slot >= num_slots (slot_out_of_range), a block_table entry outside [0, num_pages) (page_out_of_range), or
-//                      a cache position that is negative or beyond the block table's row (sequence_too_long): everything except
-//                      the cache is written, and the fault is recorded
+//   bad slot           slot >= num_slots (slot_out_of_range), an entry of the page table outside [0, num_pages)
+//                      (page_out_of_range), or a cache position that is negative or beyond the sequence's pages
+//                      (sequence_too_long): everything except the cache is written, and the fault is recorded
+//   bad page table     a sequence whose entries of kv_indptr are bad has no pages. If its length should come from
+//                      kv_last_page_len and these entries are bad, or its last page is not 1..page_size tokens long, then what
+//                      is derived from its length is bad: its positions, and its cache positions as if they were negative
 //
 // Quantisation: the rules are those of KvFormat in views.h. A float cache may have a type other than dtype.
 //
@@ -93,24 +97,27 @@ struct HeadNorm {
 // The position and slot of each token: given, or derived in the kernel from arrays that a step of attention needs too.
 struct TokenPlaces {
   // Given. positions [num_axes, num_tokens], row stride position_axis_stride (0: one row for all axes); slot_mapping
-  // [num_tokens]. Positions may be null (and cu_seqlens_q too) if nothing needs them: no table, no inv_freq, no
-  // q_scale.by_position. Then all positions count as 0.
+  // [slot_mapping_len], the slots of the first slot_mapping_len tokens (0: of all of them). Positions may be null (and
+  // cu_seqlens_q too) if nothing needs them: no table, no inv_freq, no q_scale.by_position. Then all positions count as 0.
   IndexView positions;
   int64_t position_axis_stride = kUnsetStride;  // must be set if num_axes > 1
   IndexView slot_mapping;
+  int64_t slot_mapping_len = 0;
 
   // Derived: what is not given, if cu_seqlens_q is not null. Token t with cu_seqlens_q[s] <= t < cu_seqlens_q[s+1] is number
-  // j = t - cu_seqlens_q[s] of sequence s. Its cache position is p = cache_lens[s] + j.
+  // j = t - cu_seqlens_q[s] of sequence s. Its cache position is p = cache_lens[s] + j, or seq_lens[s] - n + j, where n is the
+  // sequence's number of tokens, cu_seqlens_q[s+1] - cu_seqlens_q[s]. Exactly one of cache_lens, seq_lens and
+  // page_table.kv_last_page_len must be given; from the last follows what seq_lens would be, if there is no ring.
   //   position = p + position_offsets[s] (or [0]), the same on all axes; position_offsets null: p
-  //   slot = block_table[s, r / page_size] * page_size + r % page_size, where r = p % ring_size (ring_size = 0: r = p)
+  //   slot = page * page_size + r % page_size, where page is entry r / page_size of the sequence in page_table (PageTable in
+  //          views.h), and r = p % ring_size (ring_size = 0: r = p)
   // If several tokens of a step share a slot of the ring, only the last is written: token t is not if t + ring_size <
   // cu_seqlens_q[s+1].
   int64_t num_seqs = 0;
   const int32_t* cu_seqlens_q = nullptr;  // [num_seqs + 1], non-decreasing from 0
   const int32_t* cache_lens = nullptr;    // [num_seqs]: tokens in the cache BEFORE this step
-  const int32_t* block_table = nullptr;   // [num_seqs, max_pages_per_seq], row stride block_table_stride
-  int64_t block_table_stride = 0;
-  int64_t max_pages_per_seq = 0;
+  const int32_t* seq_lens = nullptr;      // [num_seqs]: tokens AFTER this step's were added, as paged_attention takes them
+  PageTable page_table;
   int64_t ring_size = 0;  // tokens
   IndexView position_offsets;
   int32_t position_offset_per_seq = 0;
@@ -195,14 +202,16 @@ PROLOGUE_API Status attention_prologue(const AttentionPrologueParams& params, co
 class PROLOGUE_API AttentionProloguePlan {
  public:
   // `params` fixes everything except what a run may change: num_tokens (up to max_tokens), places.num_seqs (up to that of
-  // `params`), places.position_axis_stride, and the pointers.
+  // `params`), places.slot_mapping_len, places.page_table.num_kv_indices (up to that of `params`), places.position_axis_stride,
+  // and the pointers.
   static Result<AttentionProloguePlan> create(const AttentionPrologueParams& params, int64_t max_tokens,
                                               const Execution& execution);
   // Everything fixed must be equal to the plan's, and a pointer must be null exactly if the plan's was; otherwise an error names
   // the member that differs. The alignment of the pointers and their overlap are not checked again: they must be as in the plan.
   Status run(const AttentionPrologueParams& params, const Execution& execution) const;
   // The kernel that run() uses: "cpu"; "lean", an instance compiled for the steps of this call; or "general", one CUDA kernel
-  // that decides everything at run time and takes several times as long.
+  // that decides everything at run time and takes several times as long. (A run whose slot_mapping_len is less than its tokens
+  // always takes the general kernel.)
   const char* kernel() const;
 
  private:

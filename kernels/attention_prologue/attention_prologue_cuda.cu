@@ -131,6 +131,10 @@ const Family* find_family(const AttentionPrologueParams& p) {
   return nullptr;
 }
 
+Status no_kernel(const AttentionPrologueParams& p) {
+  return unsupported("attention_prologue: no CUDA kernel for ", dtype_name(p.dtype), " at this alignment");
+}
+
 Status launch_family(const Family& family, const AttentionPrologueParams& p, cudaStream_t stream) {
   if (family.general != nullptr) return launch_general(family, p, stream);
   const Instance* instance = family.instances.data();
@@ -192,9 +196,7 @@ std::vector<std::string> attention_prologue_instances() {
 
 Result<const void*> plan_attention_prologue(const AttentionPrologueParams& params) {
   const Family* family = find_family(params);
-  if (family == nullptr) {
-    return unsupported("attention_prologue: no CUDA kernel for ", dtype_name(params.dtype), " at this alignment");
-  }
+  if (family == nullptr) return no_kernel(params);
   return static_cast<const void*>(family);
 }
 
@@ -202,7 +204,12 @@ const char* kernel_of_plan(const void* plan) { return static_cast<const Family*>
 
 Status run_plan(const void* plan, const AttentionPrologueParams& params, const Execution& execution) {
   if (params.num_q_heads == 0 && !has_k(params) && !has_v(params)) return {};
-  return launch_family(*static_cast<const Family*>(plan), params, execution.stream);
+  const auto* family = static_cast<const Family*>(plan);
+  if (family->general == nullptr && lacks_slots(params)) {  // lean kernels read a slot for each token
+    family = find_family(params);
+    if (family == nullptr) return no_kernel(params);
+  }
+  return launch_family(*family, params, execution.stream);
 }
 
 Status attention_prologue(const AttentionPrologueParams& params, const Execution& execution) {

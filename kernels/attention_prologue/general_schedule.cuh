@@ -34,7 +34,7 @@ struct TokenIndices {
       const int64_t row = axis < p.num_axes ? axis : 0;
       if (p.positions.data != nullptr) positions[axis] = load(p.positions, position_step, row * p.position_axis_stride + t);
     }
-    if (p.slots.data != nullptr) at_slot = load(p.slots, slot_step, t);
+    if (p.slots.data != nullptr && t < p.slots_given) at_slot = load(p.slots, slot_step, t);
   }
 
   __device__ static uint32_t step_of(const IndexView& view) { return view.type == DType::int64 ? 8 : 4; }

@@ -139,7 +139,7 @@ requires((kFeatures & kDerived) != 0) struct PendingToken<kFeatures, V, kKeep> {
 
   __device__ LeanToken resolve_position(const LeanArgs& p, uint32_t, int lane_of_warp) {
     if ((t < sequence.begin) | (t >= sequence.end)) sequence = search_sequence(p.sequences, t, lane_of_warp);
-    const int64_t cached = static_cast<int64_t>(sequence.cached) + t - sequence.begin;
+    const int64_t cached = cache_position(p.sequences, sequence, sequence.length, t);
     const PendingIndex position = {static_cast<uint32_t>(cached), static_cast<uint32_t>(cached >> 32)};
     PositionFacts facts;
     facts.padding = sequence.index >= p.sequences.num_seqs;

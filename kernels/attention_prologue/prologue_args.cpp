@@ -149,9 +149,10 @@ void fill(const AttentionPrologueParams& p, int features, LeanArgs& args) {
   for (int64_t axis = 1; axis < p.rope.num_axes; ++axis) {
     args.axes.offset[axis - 1] = axis * t.position_axis_stride * step_of(t.positions);
   }
-  args.sequences = {static_cast<int32_t>(t.num_seqs), t.cu_seqlens_q, t.cache_lens};
-  args.page_table = {t.block_table, static_cast<uint32_t>(t.block_table_stride),
-                     static_cast<uint32_t>(std::min(t.max_pages_per_seq * p.cache.page_size, int64_t{INT32_MAX})),
+  args.sequences = sequence_args(t);
+  const PageTable& table = t.page_table;
+  args.page_table = {table.block_table, static_cast<uint32_t>(table.block_table_stride),
+                     static_cast<uint32_t>(std::min(table.max_pages_per_seq * p.cache.page_size, int64_t{INT32_MAX})),
                      static_cast<uint32_t>(p.cache.num_pages)};
 }
 

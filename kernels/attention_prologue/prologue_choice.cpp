@@ -96,7 +96,7 @@ bool fits_32_bits(const AttentionPrologueParams& p) {
   for (const int64_t stride : {p.q.token_stride, p.k.token_stride, p.v.token_stride, p.q_out.token_stride, p.q8_out.token_stride,
                                p.cache.k.strides.page, p.cache.k.strides.token, p.cache.v.strides.page, p.cache.v.strides.token,
                                p.cache.k.scale_strides.page, p.cache.k.scale_strides.token, p.cache.v.scale_strides.page,
-                               p.cache.v.scale_strides.token, p.places.block_table_stride}) {
+                               p.cache.v.scale_strides.token, p.places.page_table.block_table_stride}) {
     if (stride > kMost / 4) return false;
   }
   const int64_t heads = std::max<int64_t>({p.num_q_heads, p.num_kv_heads, 1});
@@ -168,10 +168,12 @@ int features_of(const AttentionPrologueParams& p, int64_t vector) {
   };
   if ((has_k(p) && !store(p.cache.k)) || (has_v(p) && !store(p.cache.v))) return -1;
   if (derives_positions(p) != derives_slots(p) && writes_cache(p)) return -1;
+  if (lacks_slots(p)) return -1;
   if (derives_slots(p)) {
     const TokenPlaces& places = p.places;
     if (places.ring_size > 0 || places.position_offsets.data != nullptr) return -1;
-    if (places.num_seqs < 1 || places.max_pages_per_seq < 1) return -1;
+    if (places.page_table.kv_indptr != nullptr) return -1;
+    if (places.num_seqs < 1 || places.page_table.max_pages_per_seq < 1) return -1;
     features |= kDerived;
   } else if (derives_positions(p)) {
     return -1;

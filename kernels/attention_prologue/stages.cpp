@@ -4,6 +4,8 @@
 #include <prologue/kernels/attention_prologue/hadamard.h>
 #include <prologue/kernels/attention_prologue/head_norm.h>
 #include <prologue/kernels/attention_prologue/query_scale.h>
+#include <prologue/kernels/attention_prologue/token_args.h>
+#include <prologue/kernels/attention_prologue/token_checks.h>
 #include <prologue/kernels/base/host/dispatch.h>
 #include <prologue/kernels/base/host/view_checks.h>
 
@@ -149,7 +151,9 @@ Status validate(const KvWriteParams& params, const Execution& execution) {
                                     cache_scale_region("cache.k.scale", c.k, c)));
   PROLOGUE_RETURN_IF_ERROR(add_side("v", p.v, v_head_dim(c), c.v, cache_region("cache.v.data", c.v, v_head_dim(c), c),
                                     cache_scale_region("cache.v.scale", c.v, c)));
-  PROLOGUE_RETURN_IF_ERROR(regions.read(index_region("slot_mapping", p.slot_mapping, p.num_tokens)));
+  PROLOGUE_RETURN_IF_ERROR(check_slot_mapping_len(kName, p.slot_mapping_len, p.slot_mapping, p.num_tokens));
+  PROLOGUE_RETURN_IF_ERROR(
+      regions.read(index_region("slot_mapping", p.slot_mapping, slots_given(p.slot_mapping_len, p.num_tokens))));
   PROLOGUE_RETURN_IF_ERROR(regions.read(positions_region("positions", p.positions, p.num_axes, p.position_axis_stride,
                                                          p.positions.data == nullptr ? 0 : p.num_tokens)));
   PROLOGUE_RETURN_IF_ERROR(regions.write(array_region("faults", p.faults, p.faults == nullptr ? 0 : 1, alignof(FaultRecord))));

@@ -69,7 +69,8 @@ struct QueryScaleParams {
 PROLOGUE_API Status query_scale(const QueryScaleParams& params, const Execution& execution);
 
 // Writes K and V of each token into its slot, quantised to the cache's type. k.data null: V only. v.data null: K only.
-// Skipped are tokens whose slot is negative, or whose position is negative or >= max_position on any of num_axes axes.
+// Skipped are tokens whose slot is negative, tokens at or past slot_mapping_len, and tokens whose position is negative or >=
+// max_position on any of num_axes axes.
 //   positions null                              no token is skipped for its position
 //   max_position = 0, or past_table = identity  positions have no upper bound
 // Bad slots and positions are recorded as by the fused kernel, each token once. `faults` must not be null if there is a bound and
@@ -82,13 +83,14 @@ struct KvWriteParams {
   HeadsView k;
   HeadsView v;
   PagedKvView cache;
-  IndexView slot_mapping;
-  IndexView positions;  // [num_axes, num_tokens], row stride position_axis_stride (0: one row for all axes)
+  IndexView slot_mapping;  // [slot_mapping_len]: of the first tokens (0: of all of them)
+  IndexView positions;     // [num_axes, num_tokens], row stride position_axis_stride (0: one row for all axes)
   int64_t max_position = 0;
   FaultRecord* faults = nullptr;
   int64_t num_axes = 1;                         // 1 to 4
   int64_t position_axis_stride = kUnsetStride;  // must be set if num_axes > 1
   PastTable past_table = PastTable::record;
+  int64_t slot_mapping_len = 0;
 };
 PROLOGUE_API Status kv_write(const KvWriteParams& params, const Execution& execution);
 

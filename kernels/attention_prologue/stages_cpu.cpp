@@ -18,6 +18,7 @@ TokenArgs token_args(const KvWriteParams& p) {
   args.num_axes = static_cast<int32_t>(p.num_axes);
   args.past_table = p.past_table;
   args.slots = p.slot_mapping;
+  args.slots_given = slots_given(p.slot_mapping_len, p.num_tokens);
   args.num_slots = num_slots(p.cache);
   args.pages = page_divider(p.cache.page_size);
   return args;

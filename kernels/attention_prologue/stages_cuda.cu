@@ -103,6 +103,7 @@ Status kv_write(const KvWriteParams& p, const Execution& execution) {
   fused.rope.past_table = p.past_table;
   fused.cache = p.cache;
   fused.places.slot_mapping = p.slot_mapping;
+  fused.places.slot_mapping_len = p.slot_mapping_len;
   fused.faults = p.faults;
   return cuda::attention_prologue(fused, execution);
 }

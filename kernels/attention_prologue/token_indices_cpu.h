@@ -15,7 +15,7 @@ struct TokenIndices {
   int64_t position(int axis) const {
     return p.positions.data == nullptr ? 0 : index_at(p.positions, (axis < p.num_axes ? axis : 0) * p.position_axis_stride + t);
   }
-  int64_t slot() const { return p.slots.data == nullptr ? -1 : index_at(p.slots, t); }
+  int64_t slot() const { return p.slots.data == nullptr || t >= p.slots_given ? -1 : index_at(p.slots, t); }
   TokenSequence sequence() const {
     const SequenceArgs& s = p.sequences;
     if (s.num_seqs <= 0 || t >= s.cu_seqlens_q[s.num_seqs]) return {s.num_seqs, 0, 0, 0};

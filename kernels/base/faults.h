@@ -15,8 +15,8 @@ enum class FaultCode : int32_t {
   position_out_of_range,    // position >= max_position of the rope table
   slot_out_of_range,        // slot >= num_pages * page_size
   token_id_out_of_range,    // id outside the embedding table
-  page_out_of_range,        // block_table entry outside the cache
-  sequence_too_long,        // a sequence longer than its bound, or than the block table's row holds
+  page_out_of_range,        // an entry of the page table outside the cache
+  sequence_too_long,        // a sequence longer than its bound, or than its pages hold, or whose length is bad
   query_rows_out_of_range,  // cu_seqlens_q: rows before its first entry, outside of q, or more than max_seqlen_q
 };
 

@@ -115,6 +115,23 @@ PROLOGUE_HOST_DEVICE constexpr int64_t v_head_dim(const PagedKvView& cache) {
   return cache.v.head_dim > 0 ? cache.v.head_dim : cache.k.head_dim;
 }
 
+// The pages of the sequences of a batch, in one of two forms; the other one's pointers are null.
+//   Rows: entry i of sequence s is block_table[s * block_table_stride + i], for i in [0, max_pages_per_seq).
+//   CSR (FlashInfer, SGLang): entry i of sequence s is kv_indices[kv_indptr[s] + i], for i in [0, kv_indptr[s+1] - kv_indptr[s]).
+//     With kv_last_page_len the table also says how long a sequence is: (number of its entries - 1) * page_size +
+//     kv_last_page_len[s] tokens, or none if it has no entry.
+// An entry is a page of the cache, in [0, num_pages). A sequence whose entries of kv_indptr do not satisfy 0 <= kv_indptr[s] <=
+// kv_indptr[s+1] <= num_kv_indices has no page.
+struct PageTable {
+  const int32_t* block_table = nullptr;  // [num_seqs, max_pages_per_seq]
+  int64_t block_table_stride = 0;
+  int64_t max_pages_per_seq = 0;
+  const int32_t* kv_indptr = nullptr;   // [num_seqs + 1]
+  const int32_t* kv_indices = nullptr;  // [num_kv_indices]
+  int64_t num_kv_indices = 0;
+  const int32_t* kv_last_page_len = nullptr;  // [num_seqs], in 1..page_size; null = not given
+};
+
 // Strides of a dense [num_pages, page_size, num_kv_heads, head_dim] tensor.
 inline PageStrides nhd_strides(int64_t page_size, int64_t num_kv_heads, int64_t head_dim) {
   return {page_size * num_kv_heads * head_dim, num_kv_heads * head_dim, head_dim};

@@ -979,6 +979,7 @@ struct RopeAndCache {
   int64_t page_stride = 0;
   int64_t head_stride = 0;
   const int64_t* slot_mapping = nullptr;
+  int64_t num_actual_tokens = 0;  // slot_mapping.size(0), where query, key and value are padded beyond it; 0: num_tokens
   std::string_view kv_cache_dtype = "auto";  // "auto", "fp8", "fp8_e4m3", "fp8_e5m2"
   float* k_scale = nullptr;                  // [1] or [num_kv_heads]
   float* v_scale = nullptr;
@@ -1015,6 +1016,7 @@ inline Status rope_and_cache(const RopeAndCache& call, FaultRecord* faults, cons
   set_cos_sin_table(params.rope, rope.cos_sin_cache, rope.cache_dtype, rope.max_position);
   params.places.positions = index_view(rope.positions);
   params.places.slot_mapping = index_view(call.slot_mapping);
+  params.places.slot_mapping_len = call.num_actual_tokens;
   params.cache.k.data = call.key_cache;
   params.cache.v.data = call.value_cache;
   params.cache.num_pages = call.num_blocks;
@@ -1225,17 +1227,23 @@ struct RopeQuantizeFp8Append {
   void* v_cache = nullptr;
   int64_t max_pages = 0;
   int64_t page_size = 16;
-  bool hnd = false;                       // kv_layout "HND"
-  const int64_t* slot_mapping = nullptr;  // [nnz], of slots_of()
+  bool hnd = false;  // kv_layout "HND"
+  // The page table as FlashInfer has it, on the device. append_indptr is what batch_indices and positions are made of.
+  const int32_t* append_indptr = nullptr;     // [batch_size + 1]
+  const int32_t* kv_indptr = nullptr;         // [batch_size + 1]
+  const int32_t* kv_indices = nullptr;        // [num_kv_indices]
+  const int32_t* kv_last_page_len = nullptr;  // [batch_size]
+  int64_t num_kv_indices = 0;
+  int64_t batch_size = 0;
+  const int64_t* slot_mapping = nullptr;  // or, instead of these: [nnz], of slots_of()
   bool is_neox = true;
   void* q_out = nullptr;      // fp8 e4m3, [nnz, num_qo_heads, head_dim]
   float* q_scale = nullptr;   // [1]: 1 / quant_scale_q
   float* kv_scale = nullptr;  // [1]: 1 / quant_scale_kv
 };
 
-// On the host, once per step: converts FlashInfer's page table (CSR) to one slot for each of the nnz tokens. A token with a
-// negative batch index is padding; its slot is -1. (With CUDA graphs: TokenPlaces derives slots from a block table on the
-// device.)
+// On the host, once per step: converts FlashInfer's page table (CSR) to one slot for each of the nnz tokens, for batch indices
+// that are not those of append_indptr. A token with a negative batch index is padding; its slot is -1.
 inline Status slots_of(const int32_t* kv_indices, const int32_t* kv_indptr, int64_t batch_size, const int32_t* batch_indices,
                        const int32_t* positions, int64_t nnz, int64_t page_size, int64_t* slots) {
   if (page_size <= 0) return invalid_argument("flashinfer: page_size is ", page_size, ": it must be positive");
@@ -1268,6 +1276,14 @@ inline Status rope_quantize_fp8_append(const RopeQuantizeFp8Append& call, FaultR
                                                               {"rope_dim", call.rope_dim, detail::kDim},
                                                               {"page_size", call.page_size, int64_t{1} << 20}}));
   if (call.pos_ids.data == nullptr) return invalid_argument("flashinfer: pos_ids is null: they must be given");
+  if ((call.slot_mapping == nullptr) == (call.kv_indptr == nullptr)) {
+    return invalid_argument("flashinfer: slot_mapping and kv_indptr are both ", call.kv_indptr == nullptr ? "null" : "given",
+                            ": give one of them");
+  }
+  if (call.kv_indptr != nullptr && (call.append_indptr == nullptr || call.kv_last_page_len == nullptr)) {
+    return invalid_argument("flashinfer: ", call.append_indptr == nullptr ? "append_indptr" : "kv_last_page_len",
+                            " is null: with kv_indptr it must be given");
+  }
   const auto view = [](const void* data, int64_t heads, int64_t dim) { return HeadsView{data, heads * dim, dim}; };
   const int64_t q_nope = call.head_dim - (call.q_rope == nullptr ? 0 : call.rope_dim);
   const int64_t k_nope = call.head_dim - (call.k_rope == nullptr ? 0 : call.rope_dim);
@@ -1291,6 +1307,12 @@ inline Status rope_quantize_fp8_append(const RopeQuantizeFp8Append& call, FaultR
   set_cos_sin_table(params.rope, call.cos_sin_cache, DType::f32, call.max_position);
   params.places.positions = call.pos_ids;
   params.places.slot_mapping = index_view(call.slot_mapping);
+  params.places.num_seqs = call.batch_size;
+  params.places.cu_seqlens_q = call.append_indptr;
+  params.places.page_table.kv_indptr = call.kv_indptr;
+  params.places.page_table.kv_indices = call.kv_indices;
+  params.places.page_table.num_kv_indices = call.num_kv_indices;
+  params.places.page_table.kv_last_page_len = call.kv_last_page_len;
   params.cache.k.data = call.k_cache;
   params.cache.v.data = call.v_cache;
   params.cache.k.format.type = params.cache.v.format.type = DType::fp8_e4m3;
@@ -1324,7 +1346,8 @@ struct QkvPreprocessing {
   int64_t size_per_head = 0;
   int64_t batch_size = 0;
   const int32_t* cu_seq_lens = nullptr;              // [batch_size + 1]
-  const int32_t* past_seq_lens = nullptr;            // [batch_size]: cache_seq_lens minus the tokens of this step
+  const int32_t* cache_seq_lens = nullptr;           // [batch_size]: tokens after this step
+  const int32_t* past_seq_lens = nullptr;            // or, instead: cache_seq_lens minus the tokens of this step
   const float* rotary_embedding_inv_freq = nullptr;  // [rotary_embedding_dim / 2], scaling included
   int64_t rotary_embedding_dim = 0;
   int64_t rotary_embedding_max_positions = 0;
@@ -1370,9 +1393,10 @@ inline Status qkv_preprocessing(const QkvPreprocessing& call, FaultRecord* fault
   params.rope.max_position = call.rotary_embedding_max_positions;
   params.places.num_seqs = call.batch_size;
   params.places.cu_seqlens_q = call.cu_seq_lens;
+  params.places.seq_lens = call.cache_seq_lens;
   params.places.cache_lens = call.past_seq_lens;
-  params.places.block_table = call.block_table;
-  params.places.block_table_stride = params.places.max_pages_per_seq = call.max_blocks_per_seq;
+  params.places.page_table.block_table = call.block_table;
+  params.places.page_table.block_table_stride = params.places.page_table.max_pages_per_seq = call.max_blocks_per_seq;
   params.places.ring_size = call.cyclic_kv_cache_len;
   params.cache.k.data = call.k_pool;
   params.cache.v.data = call.v_pool;

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include <prologue/kernels/base/host/dispatch.h>
+#include <prologue/kernels/base/host/page_table_checks.h>
 #include <prologue/kernels/base/host/view_checks.h>
 #include <prologue/kernels/paged_attention/backends.h>
 #include <prologue/kernels/paged_attention/regions.h>
@@ -50,10 +51,13 @@ Status check_shapes(const PagedAttentionParams& p, Device device) {
   }
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "window", p.window, 0, kMaxInt32));
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "ring_size", p.ring_size, 0, kMaxInt32));
-  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "max_pages_per_seq", p.max_pages_per_seq, 1, kMaxInt32));
-  if (p.block_table_stride < p.max_pages_per_seq) {
-    return invalid_argument("paged_attention: block_table_stride is ", p.block_table_stride,
-                            ": it must be at least max_pages_per_seq, ", p.max_pages_per_seq);
+  const PageTable& table = p.page_table;
+  if (has_block_table(table)) {
+    PROLOGUE_RETURN_IF_ERROR(check_range(kName, "max_pages_per_seq", table.max_pages_per_seq, 1, kMaxInt32));
+    if (table.block_table_stride < table.max_pages_per_seq) {
+      return invalid_argument("paged_attention: block_table_stride is ", table.block_table_stride,
+                              ": it must be at least max_pages_per_seq, ", table.max_pages_per_seq);
+    }
   }
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "max_seqlen_q", p.max_seqlen_q, 1, kMaxInt32));
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "max_seq_len", p.max_seq_len, 1, kMaxSeqLen));
@@ -72,6 +76,11 @@ Status check_arrays(const PagedAttentionParams& p, Device device) {
     return invalid_argument("paged_attention: workspace has ", p.workspace == nullptr ? 0 : p.workspace_bytes,
                             " bytes: this call needs ", needed);
   }
+  PROLOGUE_RETURN_IF_ERROR(check_form(kName, p.page_table));
+  PROLOGUE_RETURN_IF_ERROR(check_no_ring(kName, p.page_table, p.ring_size));
+  if (p.seq_lens != nullptr && p.page_table.kv_last_page_len != nullptr) {
+    return invalid_argument("paged_attention: seq_lens and kv_last_page_len are both given: a sequence has one length");
+  }
   RegionChecks regions(kName);
   PROLOGUE_RETURN_IF_ERROR(add_regions(p, device, regions));
   return regions.check_all_apart();
@@ -88,9 +97,6 @@ PagedAttentionParams resolved(const PagedAttentionParams& params) {
 Status add_regions(const PagedAttentionParams& params, Device device, RegionChecks& regions) {
   const PagedAttentionParams p = resolved(params);
   const PagedKvView& kv = p.kv;
-  Region block_table = array_region("block_table", p.block_table, p.num_seqs, 4);
-  block_table.width = p.max_pages_per_seq * 4;
-  if (__builtin_mul_overflow(p.block_table_stride, 4, &block_table.strides[0])) block_table.strides[0] = INT64_MAX;
   const Region faults = array_region("faults", p.faults, p.faults == nullptr ? 0 : 1, alignof(FaultRecord));
   PROLOGUE_RETURN_IF_ERROR(regions.read(cache_region("cache.k", kv.k, p.head_dim, kv)));
   PROLOGUE_RETURN_IF_ERROR(regions.read(cache_region("cache.v", kv.v, v_head_dim(kv), kv)));
@@ -98,9 +104,10 @@ Status add_regions(const PagedAttentionParams& params, Device device, RegionChec
   PROLOGUE_RETURN_IF_ERROR(regions.read(cache_scale_region("cache.v.scale", kv.v, kv)));
   PROLOGUE_RETURN_IF_ERROR(regions.read(heads_region("q", p.q, p.num_tokens, p.num_q_heads, p.head_dim, p.dtype)));
   PROLOGUE_RETURN_IF_ERROR(regions.write(heads_region("out", p.out, p.num_tokens, p.num_q_heads, v_head_dim(kv), p.dtype)));
-  PROLOGUE_RETURN_IF_ERROR(regions.read(block_table));
+  PROLOGUE_RETURN_IF_ERROR(add_page_table(p.page_table, p.num_seqs, regions));
   PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("cu_seqlens_q", p.cu_seqlens_q, p.num_seqs + 1, 4)));
-  PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("seq_lens", p.seq_lens, p.num_seqs, 4)));
+  const int64_t lengths = p.page_table.kv_last_page_len == nullptr ? p.num_seqs : 0;
+  PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("seq_lens", p.seq_lens, lengths, 4)));
   PROLOGUE_RETURN_IF_ERROR(regions.write(faults));
   return regions.write(array_region("workspace", p.workspace, paged_attention_workspace_bytes(p, device), 1));
 }

@@ -15,6 +15,7 @@
 #include <prologue/kernels/base/host/lanes.h>
 #include <prologue/kernels/base/host/parallel.h>
 #include <prologue/kernels/base/shared/exp.h>
+#include <prologue/kernels/base/shared/page_table.h>
 #include <prologue/kernels/base/shared/quantize.h>
 #include <prologue/kernels/base/shared/tanh.h>
 #include <prologue/kernels/paged_attention/backends.h>
@@ -57,17 +58,23 @@ struct Sequence {
   const int32_t* pages = nullptr;
 };
 
+// kUnknownLength if what it follows from is bad.
+int64_t sequence_length(const PagedAttentionParams& p, const PageRow& row, int64_t s) {
+  return p.seq_lens != nullptr ? p.seq_lens[s] : length_of_pages(row, p.page_table.kv_last_page_len[s], p.kv.page_size);
+}
+
 Sequence sequence_at(const PagedAttentionParams& p, int64_t s) {
   Sequence sequence;
   if (has_valid_rows(p, s)) {
     sequence.row_begin = p.cu_seqlens_q[s];
     sequence.num_rows = p.cu_seqlens_q[s + 1] - sequence.row_begin;
   }
-  const int64_t seq_len = p.seq_lens[s];
+  const PageRow row = page_row(p.page_table, s);
+  const int64_t seq_len = sequence_length(p, row, s);
   const int64_t slots = p.ring_size > 0 ? std::min(seq_len, p.ring_size) : seq_len;
-  sequence.first_limit = seq_len - sequence.num_rows;
-  sequence.too_long = seq_len > p.max_seq_len || slots > p.max_pages_per_seq * p.kv.page_size;
-  sequence.pages = p.block_table + s * p.block_table_stride;
+  sequence.too_long = seq_len == kUnknownLength || seq_len > p.max_seq_len || slots > row.count * p.kv.page_size;
+  sequence.first_limit = (seq_len == kUnknownLength ? 0 : seq_len) - sequence.num_rows;
+  sequence.pages = row.pages;
   return sequence;
 }
 

@@ -447,9 +447,9 @@ Value GraphBuilder::paged_attention(const std::string& name, Value q, int64_t nu
     p.scale = scale;
     read_heads(node, p.q, q, num_q_heads);
     node.cache(p.kv, layer, false);
-    node.step(p.block_table, StepArray::block_table);
-    node.step(p.block_table_stride, StepCount::block_table_stride);
-    node.step(p.max_pages_per_seq, StepCount::block_table_stride);
+    node.step(p.page_table.block_table, StepArray::block_table);
+    node.step(p.page_table.block_table_stride, StepCount::block_table_stride);
+    node.step(p.page_table.max_pages_per_seq, StepCount::block_table_stride);
     node.step(p.cu_seqlens_q, StepArray::cu_seqlens_q);
     node.step(p.seq_lens, StepArray::seq_lens);
     node.step(p.max_seqlen_q, StepCount::max_seqlen_q);

@@ -37,6 +37,16 @@ TEST(FlashinferCall, IsChecked) {
   EXPECT_EQ(ours::apply_rope(call, nullptr, {}).message(),
             "flashinfer: rope_scale is 4: inv_freq must then hold what inv_freq_of() makes of it");
   EXPECT_EQ(ours::rope_quantize_fp8_append({}, nullptr, {}).message(), "flashinfer: pos_ids is null: they must be given");
+  ours::RopeQuantizeFp8Append append;
+  append.pos_ids = index_view(numbers);
+  EXPECT_EQ(ours::rope_quantize_fp8_append(append, nullptr, {}).message(),
+            "flashinfer: slot_mapping and kv_indptr are both null: give one of them");
+  append.kv_indptr = numbers;
+  EXPECT_EQ(ours::rope_quantize_fp8_append(append, nullptr, {}).message(),
+            "flashinfer: append_indptr is null: with kv_indptr it must be given");
+  append.append_indptr = numbers;
+  EXPECT_EQ(ours::rope_quantize_fp8_append(append, nullptr, {}).message(),
+            "flashinfer: kv_last_page_len is null: with kv_indptr it must be given");
   EXPECT_EQ(ours::inv_freq_of(7, 1, 1e4, nullptr).message(), "flashinfer: rotary_dim is 7: it must be even and lie in 2..576");
   EXPECT_EQ(ours::inv_freq_of(8, 0, 1e4, nullptr).message(),
             "flashinfer: rope_scale is 0 and rope_theta is 10000: both must be positive");
@@ -127,8 +137,11 @@ std::vector<float> slice(const Values& x, int64_t begin, int64_t end) {
 }
 
 TEST_P(Flashinfer, RopeQuantizeFp8Append) {
-  for (const bool apart : {false, true}) {  // rope and nope slices
-    const bool hnd = apart;                 // one K/V head: the same slots in either layout
+  for (const int kind : {0, 1, 2, 3}) {
+    const bool apart = kind % 2 != 0;      // rope and nope slices
+    const bool on_device = kind / 2 != 0;  // the page table; with these tokens the sequences are 3 and 1 long
+    const bool hnd = on_device;            // one K/V head: the same slots in either layout
+    SCOPED_TRACE(kind);
     const Serving s;
     const int32_t kv_indices[] = {2, 0, 1}, kv_indptr[] = {0, 2, 3}, batch_indices[] = {0, 0, 1, -1}, in_cache[] = {1, 2, 0, 0};
     std::vector<int64_t> slots(S::kTokens);
@@ -162,14 +175,25 @@ TEST_P(Flashinfer, RopeQuantizeFp8Append) {
     call.max_pages = 3;
     call.page_size = 2;
     call.hnd = hnd;
-    call.slot_mapping = arena.input(slots);
+    if (on_device) {
+      call.append_indptr = arena.input(std::vector<int32_t>{0, 2, 3});
+      call.kv_indptr = arena.input(std::vector<int32_t>(std::begin(kv_indptr), std::end(kv_indptr)));
+      call.kv_indices = arena.input(std::vector<int32_t>(std::begin(kv_indices), std::end(kv_indices)));
+      call.kv_last_page_len = arena.input(std::vector<int32_t>{1, 1});
+      call.num_kv_indices = 3, call.batch_size = 2;
+    } else {
+      call.slot_mapping = arena.input(slots);
+    }
     call.q_scale = arena.inout(std::vector<float>{1.0f / 4.0f});   // quant_scale_q 4
     call.kv_scale = arena.inout(std::vector<float>{1.0f / 8.0f});  // quant_scale_kv 8
     FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));
     const Status status =
         arena.run([&](const Execution& execution) { return ours::rope_quantize_fp8_append(call, faults, execution); });
     ASSERT_TRUE(status.ok()) << status.message();
-    EXPECT_EQ(arena.read(q_out), e4m3(s.rotated(s.q, S::kQHeads, false), 1.0 / 4.0));
+    Bytes want_q = e4m3(s.rotated(s.q, S::kQHeads, false), 1.0 / 4.0);
+    // A token of no sequence is padding, its Q too.
+    if (on_device) std::fill(want_q.end() - S::kQHeads * S::kHeadDim, want_q.end(), kPoison);
+    EXPECT_EQ(arena.read(q_out), want_q);
     const Bytes got_k = arena.read(k_cache), got_v = arena.read(v_cache);
     EXPECT_EQ(got_k, cached(e4m3(s.rotated(s.k, S::kKvHeads, false), 1.0 / 8.0), slots, got_k.size(), 1));
     EXPECT_EQ(got_v, cached(e4m3(s.v, 1.0 / 8.0), slots, got_v.size(), 1));

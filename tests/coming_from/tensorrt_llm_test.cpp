@@ -20,7 +20,7 @@ Status page(const ours::QkvPreprocessing& c, FaultRecord* faults, const Executio
   const DType dtype = c.dtype;
   const DType cache_type = c.cache_type;
   const float* const inv_freq = c.rotary_embedding_inv_freq;
-  const int32_t *const cu_seq_lens = c.cu_seq_lens, *const past_seq_lens = c.past_seq_lens, *const block_table = c.block_table;
+  const int32_t *const cu_seq_lens = c.cu_seq_lens, *const cache_seq_lens = c.cache_seq_lens, *const block_table = c.block_table;
   const int64_t token_num = c.token_num, head_num = c.head_num, kv_head_num = c.kv_head_num, size_per_head = c.size_per_head,
                 batch_size = c.batch_size, rotary_embedding_dim = c.rotary_embedding_dim,
                 max_positions = c.rotary_embedding_max_positions, num_blocks = c.num_blocks,
@@ -73,7 +73,11 @@ TEST_P(TensorRtLlm, QkvPreprocessing) {
       call.size_per_head = S::kHeadDim;
       call.batch_size = 3;
       call.cu_seq_lens = arena.input(std::vector<int32_t>{0, 3, 3, 4});
-      call.past_seq_lens = arena.input(std::vector<int32_t>{2, 1, 0});
+      if (gptj) {
+        call.past_seq_lens = arena.input(std::vector<int32_t>{2, 1, 0});
+      } else {
+        call.cache_seq_lens = arena.input(std::vector<int32_t>{5, 1, 1});
+      }
       call.rotary_embedding_inv_freq = arena.input(inv_freq);
       call.rotary_embedding_dim = S::kRotaryDim;
       call.rotary_embedding_max_positions = 64;

@@ -91,7 +91,7 @@ struct Outcome {
 };
 
 Outcome run(Backend backend, const Serving& s, const std::vector<int64_t>& slot_mapping, std::string_view kv_cache_dtype,
-            DType cache_dtype = DType::f32) {
+            DType cache_dtype = DType::f32, int64_t num_actual_tokens = 0) {
   constexpr int64_t kBlocks = 3, kBlockSize = 2;
   const bool fp8 = kv_cache_dtype != "auto";
   Arena arena(backend);
@@ -123,6 +123,7 @@ Outcome run(Backend backend, const Serving& s, const std::vector<int64_t>& slot_
   call.page_stride = S::kKvHeads * S::kHeadDim;
   call.block_stride = kBlockSize * call.page_stride;
   call.slot_mapping = arena.input(slot_mapping);
+  call.num_actual_tokens = num_actual_tokens;
   call.kv_cache_dtype = kv_cache_dtype;
   call.k_scale = arena.inout(std::vector<float>{0.5f});
   call.v_scale = arena.inout(std::vector<float>{0.25f});
@@ -146,6 +147,15 @@ TEST_P(Vllm, RopeAndCache) {
     EXPECT_EQ(result.query, floats(s.rotated(s.q, S::kQHeads, false)));
     EXPECT_EQ(result.fault.code, FaultCode::none);
   }
+}
+
+// q, k and v are padded to the size of a captured graph, the slots are not.
+TEST_P(Vllm, SlotsOfTheActualTokens) {
+  const Serving s;
+  const Outcome result = run(GetParam(), s, {5, 0}, "auto", 2);
+  expect_cache(result.value_cache, encode(DType::f32, s.v), {5, 0}, 4);
+  EXPECT_EQ(result.query, floats(s.rotated(s.q, S::kQHeads, false)));
+  EXPECT_EQ(result.fault.code, FaultCode::none);
 }
 
 TEST_P(Vllm, RopeAndFp8Cache) {

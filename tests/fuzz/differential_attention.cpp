@@ -138,8 +138,10 @@ Outcome run_attention(Backend backend, uint64_t seed, const Sizes& sizes) {
       default: break;
     }
     PagedAttentionParams p = bounds;
-    p.block_table = arena.input(in.block_table), p.seq_lens = arena.input(in.seq_lens),
-    p.cu_seqlens_q = arena.input(in.cu_seqlens_q);
+    const int64_t form = random.integer(0, 2);  // block table, CSR, CSR with lengths
+    if (form > 0) use_csr(in, form == 2 && in.ring_size == 0);
+    p.page_table = place_pages(arena, in), p.cu_seqlens_q = arena.input(in.cu_seqlens_q);
+    p.seq_lens = in.kv_last_page_len.empty() ? arena.input(in.seq_lens) : nullptr;
     p.faults = arena.inout(std::vector<FaultRecord>(1));
     p.workspace_bytes = paged_attention_workspace_bytes(p, backend_device(backend));
     if (p.workspace_bytes > 0) p.workspace = arena.workspace(p.workspace_bytes);
@@ -154,8 +156,8 @@ Outcome run_attention(Backend backend, uint64_t seed, const Sizes& sizes) {
                 dtype_name(c.format(false).type), " scaling=", static_cast<int>(c.format(false).scaling), " Hq=", c.num_q_heads,
                 " Hkv=", c.num_kv_heads, " D=", c.head_dim, " Dv=", c.v_width(), " page=", c.page_size,
                 " layout=", static_cast<int>(c.layout), " window=", c.window, " ring=", c.ring_size, " cap=", c.soft_cap,
-                " padding=", c.padding_rows, " T=", p.num_tokens, " max_seqlen_q=", p.max_seqlen_q, " damage=", damage, " ",
-                c.sequences.size(), " sequences (rows/length):", sequences),
+                " padding=", c.padding_rows, " T=", p.num_tokens, " max_seqlen_q=", p.max_seqlen_q, " damage=", damage,
+                " form=", form, " ", c.sequences.size(), " sequences (rows/length):", sequences),
         status, arena,
         {{p.out.data,
           "out",

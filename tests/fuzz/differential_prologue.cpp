@@ -62,12 +62,14 @@ PrologueCase model_case(Random& random) {
   if (percent(10)) c.rope_apart = true;
   if (percent(10)) c.num_blocks = 2, c.block_axes = percent(50);
   if (percent(10)) c.split_q = c.split_k = true, c.one_k_rope = percent(70), c.rotary_offset = percent(50) ? 2 : 0;
-  if (percent(30)) c.derive_positions = c.derive_slots = true;
+  if (percent(30)) c.derive_positions = c.derive_slots = true, c.lengths_after = percent(50);
+  if (percent(30)) c.page_form = percent(50) ? PageForm::csr : PageForm::csr_with_lengths;
   c.int64_positions = percent(50), c.int64_slots = percent(50);
   c.bad_indices = percent(50);
   c.in_place = percent(40);
   c.packed = percent(70);
   c.heads_first = !c.packed && percent(30);
+  if (percent(10)) c.tokens_without_slot = random.integer(1, 40);
   if (percent(10)) c.with_v = false;
   if (percent(10)) c.num_kv_heads = 0;
   if (percent(10) && c.num_kv_heads > 0) c.num_q_heads = 0;
@@ -310,7 +312,8 @@ Outcome run_kv_write(Backend backend, uint64_t seed, const Sizes& sizes) {
     KvWriteParams p;
     p.num_tokens = c.num_tokens, p.num_kv_heads = c.num_kv_heads, p.head_dim = c.head_dim, p.dtype = from.dtype;
     p.k = from.k, p.v = from.v, p.cache = from.cache;
-    p.slot_mapping = from.places.slot_mapping, p.positions = from.places.positions;
+    p.slot_mapping = from.places.slot_mapping, p.slot_mapping_len = from.places.slot_mapping_len,
+    p.positions = from.places.positions;
     p.position_axis_stride = from.places.position_axis_stride, p.num_axes = c.num_axes;
     p.max_position = c.max_position, p.faults = from.faults, p.past_table = c.past_table;
     const Status status = placed.run([&](const Execution& execution) { return kv_write(p, execution); });

@@ -132,17 +132,71 @@ inline void permit_rows(MemoryMap& map, void* data, int64_t token, int64_t token
     map.permit(data, times(plus(times(token, token_stride), times(h, head_stride)), bits) / 8, times(width, bits) / 8);
 }
 
-// Of the arrays that describe a batch: cu_seqlens_q (fitting num_tokens, unless the case is hostile), lengths, block table.
+// Mostly 0, all of the tokens.
+inline int64_t slot_mapping_len(Choices& choices, int64_t num_tokens) {
+  if (!choices.chance(3)) return 0;
+  return choices.size(0, std::clamp<int64_t>(num_tokens, 0, 6));
+}
+inline int64_t slots_given_of(int64_t slot_mapping_len, int64_t num_tokens) {
+  return slot_mapping_len > 0 ? slot_mapping_len : num_tokens;
+}
+
+// A block table, or CSR, with the tokens of the last pages if `lengths`.
+inline void decode_page_table(Choices& choices, MemoryMap& map, PageTable& table, int64_t num_seqs, int64_t widest,
+                              bool lengths) {
+  const bool both = choices.hostile(), csr = lengths || choices.chance(3);
+  if (!csr || both) {
+    table.max_pages_per_seq = choices.size(1, widest);
+    table.block_table_stride = choices.stride(table.max_pages_per_seq);
+    map.optional("block_table", table.block_table, rows(num_seqs, table.block_table_stride, table.max_pages_per_seq, 32),
+                 Use::read);
+  }
+  if (csr || both) {
+    table.num_kv_indices = choices.size(0, 9);
+    map.optional("kv_indptr", table.kv_indptr, dense(plus(num_seqs, 1), 4), Use::read);
+    map.optional("kv_indices", table.kv_indices, dense(table.num_kv_indices, 4), Use::read);
+  }
+  if (lengths) map.optional("kv_last_page_len", table.kv_last_page_len, dense(num_seqs, 4), Use::read);
+}
+
+inline void fill_page_table(Choices& choices, const PageTable& table, int64_t num_seqs, int64_t num_pages, int64_t page_size) {
+  const int64_t last_page = plus(num_pages, -1);
+  for (int64_t s = 0; present(table.block_table) && s < num_seqs; ++s) {
+    for (int64_t i = 0; i < table.max_pages_per_seq; ++i)
+      set_index(table.block_table, 4, s * table.block_table_stride + i, index_value(choices, 0, last_page));
+  }
+  int64_t at = 0;
+  for (int64_t s = 0; present(table.kv_indptr) && s <= num_seqs; ++s) {
+    set_index(table.kv_indptr, 4, s, choices.hostile() ? choices.absurd() : at);
+    at = std::min(table.num_kv_indices, at + choices.integer(0, 4));
+  }
+  for (int64_t i = 0; present(table.kv_indices) && i < table.num_kv_indices; ++i)
+    set_index(table.kv_indices, 4, i, index_value(choices, 0, last_page));
+  for (int64_t s = 0; present(table.kv_last_page_len) && s < num_seqs; ++s)
+    set_index(table.kv_last_page_len, 4, s, index_value(choices, 1, std::clamp<int64_t>(page_size, 1, 8)));
+}
+
+// The entries of a sequence: from `begin` on, in kv_indices or block_table.
+struct PagesOf {
+  int64_t begin, count;
+  bool valid;
+};
+inline PagesOf pages_of(const PageTable& table, int64_t s) {
+  if (table.kv_indptr == nullptr) return {s * table.block_table_stride, table.max_pages_per_seq, true};
+  const int64_t begin = get_index(table.kv_indptr, 4, s), end = get_index(table.kv_indptr, 4, s + 1);
+  const bool valid = begin >= 0 && end >= begin && end <= table.num_kv_indices;
+  return {begin, valid ? end - begin : 0, valid};
+}
+
+// Of the arrays that describe a batch: cu_seqlens_q (fitting num_tokens, unless the case is hostile) and lengths.
 inline void fill_batch(Choices& choices, const int32_t* cu_seqlens, int64_t num_seqs, int64_t num_tokens, const int32_t* lengths,
-                       int64_t longest, const int32_t* block_table, int64_t stride, int64_t width, int64_t num_pages) {
+                       int64_t longest) {
   int64_t at = 0;
   for (int64_t s = 0; present(cu_seqlens) && s <= num_seqs; ++s) {
     set_index(cu_seqlens, 4, s, choices.hostile() ? choices.absurd() : at);
     at = std::min(num_tokens, at + choices.integer(0, 4));
   }
   for (int64_t s = 0; present(lengths) && s < num_seqs; ++s) set_index(lengths, 4, s, index_value(choices, 0, longest));
-  for (int64_t s = 0; present(block_table) && s < num_seqs; ++s)
-    for (int64_t i = 0; i < width; ++i) set_index(block_table, 4, s * stride + i, index_value(choices, 0, plus(num_pages, -1)));
 }
 
 inline bool valid_seqlens(const int32_t* cu_seqlens, int64_t num_seqs) {
@@ -158,8 +212,9 @@ inline DType weight_type(Choices& choices) {
   return choices.chance(3) ? DType::f32 : DType::unset;
 }
 
-// Everything of the prologue. In a layer q, k, v and q_out are the layer's own, and the batch's arrays are always there.
-inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueParams& p, bool layer) {
+// Everything of the prologue. In a layer q, k, v and q_out are the layer's own, and the batch's arrays are always there. True if
+// they have the lengths after the step, so that attention needs none of its own.
+inline bool decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueParams& p, bool layer) {
   p.num_tokens = choices.size(0, 6);
   p.num_q_heads = choices.chance(8) && !layer ? 0 : choices.size(1, 4);
   p.num_kv_heads = choices.chance(8) && !layer ? 0 : choices.size(1, 3);
@@ -358,26 +413,31 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
   }
   if (slots_given && cached) {
     places.slot_mapping.type = index_type(choices);
-    map.optional("slot_mapping", places.slot_mapping.data, dense(p.num_tokens, index_size(places.slot_mapping)), Use::read);
+    places.slot_mapping_len = slot_mapping_len(choices, p.num_tokens);
+    map.optional("slot_mapping", places.slot_mapping.data,
+                 dense(slots_given_of(places.slot_mapping_len, p.num_tokens), index_size(places.slot_mapping)), Use::read);
   }
-  if (!layer && positions_given && (slots_given || !cached)) return;
+  if (!layer && positions_given && (slots_given || !cached)) return false;
   places.num_seqs = choices.size(1, 3);
-  places.max_pages_per_seq = choices.size(1, 3);
-  places.block_table_stride = choices.stride(places.max_pages_per_seq);
   places.ring_size = choices.chance(3) ? choices.size(0, 12) : 0;
   map.optional("cu_seqlens_q", places.cu_seqlens_q, dense(plus(places.num_seqs, 1), 4), Use::read);
-  if (!positions_given || (cached && !slots_given))
-    map.array("cache_lens", places.cache_lens, dense(places.num_seqs, 4), Use::read);
-  if (layer || (cached && !slots_given)) {
-    map.array("block_table", places.block_table, rows(places.num_seqs, places.block_table_stride, places.max_pages_per_seq, 32),
-              Use::read);
+  const int64_t lengths = choices.integer(0, 2);  // before the step, after it, of the last pages
+  if (!positions_given || (cached && !slots_given)) {
+    const bool all = choices.hostile();
+    if (lengths == 0 || all) map.optional("cache_lens", places.cache_lens, dense(places.num_seqs, 4), Use::read);
+    if (lengths == 1 || all) map.optional("seq_lens", places.seq_lens, dense(places.num_seqs, 4), Use::read);
   }
+  if (layer || (cached && !slots_given) || (lengths == 2 && !positions_given)) {
+    decode_page_table(choices, map, places.page_table, places.num_seqs, 3, lengths == 2);
+  }
+  if (lengths == 2 && !choices.hostile()) places.ring_size = 0;
   if (!positions_given && choices.chance(2)) {
     places.position_offsets.type = index_type(choices);
     places.position_offset_per_seq = choices.chance(2);
     map.optional("position_offsets", places.position_offsets.data,
                  dense(places.position_offset_per_seq ? places.num_seqs : 1, index_size(places.position_offsets)), Use::read);
   }
+  return lengths == 2 || (lengths == 1 && (!positions_given || (cached && !slots_given)));
 }
 
 inline void decode_fault_records(Choices& choices, MemoryMap& map, AttentionPrologueParams& p) {
@@ -393,9 +453,12 @@ inline void fill_prologue(Choices& choices, const AttentionPrologueParams& p) {
         set_index(places.positions.data, index_size(places.positions), axis * places.position_axis_stride + t,
                   index_value(choices, choices.chance(4) ? -1 : 0, p.rope.max_position > 0 ? p.rope.max_position : 9));
   }
-  fill_indices(choices, places.slot_mapping, p.num_tokens, -1, times(p.cache.num_pages, p.cache.page_size));
-  fill_batch(choices, places.cu_seqlens_q, places.num_seqs, p.num_tokens, places.cache_lens, 9, places.block_table,
-             places.block_table_stride, places.max_pages_per_seq, p.cache.num_pages);
+  fill_indices(choices, places.slot_mapping, slots_given_of(places.slot_mapping_len, p.num_tokens), -1,
+               times(p.cache.num_pages, p.cache.page_size));
+  fill_batch(choices, places.cu_seqlens_q, places.num_seqs, p.num_tokens, places.cache_lens, 9);
+  fill_page_table(choices, places.page_table, places.num_seqs, p.cache.num_pages, p.cache.page_size);
+  for (int64_t s = 0; present(places.seq_lens) && s < places.num_seqs; ++s)
+    set_index(places.seq_lens, 4, s, index_value(choices, 0, 12));
   fill_indices(choices, places.position_offsets, places.position_offset_per_seq ? places.num_seqs : 1, -2, 2);
 }
 
@@ -411,10 +474,17 @@ inline void permit_prologue(MemoryMap& map, const AttentionPrologueParams& p) {
   const bool derived = places.cu_seqlens_q != nullptr && (!positions_given || derives_slot);
   const auto unreal = [](const void* array) { return array != nullptr && !present(array); };  // such a call is refused
   if (unreal(places.positions.data) || unreal(places.slot_mapping.data)) return;
-  if (derived && (unreal(places.cu_seqlens_q) || unreal(places.cache_lens) || unreal(places.block_table) ||
-                  unreal(places.position_offsets.data)))
+  const PageTable& table = places.page_table;
+  if (derived &&
+      (unreal(places.cu_seqlens_q) || unreal(places.cache_lens) || unreal(places.seq_lens) || unreal(table.block_table) ||
+       unreal(table.kv_indptr) || (table.kv_indptr != nullptr && table.num_kv_indices > 0 && !present(table.kv_indices)) ||
+       unreal(table.kv_last_page_len) || unreal(places.position_offsets.data)))
     return;
-  if ((derived && places.cache_lens == nullptr) || (derives_slot && (!derived || places.block_table == nullptr))) return;
+  const int lengths = (places.cache_lens != nullptr) + (places.seq_lens != nullptr) + (table.kv_last_page_len != nullptr);
+  const bool one_form = (table.block_table == nullptr) != (table.kv_indptr == nullptr);
+  if ((derived && (lengths != 1 || (table.kv_last_page_len != nullptr && table.kv_indptr == nullptr))) ||
+      (derives_slot && (!derived || !one_form)))
+    return;
   if ((cache_k || cache_v) && (p.cache.page_size < 1 || p.cache.num_kv_heads != p.num_kv_heads)) return;
   if ((cache_k && !present(p.cache.k.data)) || (cache_v && !present(p.cache.v.data))) return;
   const bool sane = !derived || valid_seqlens(places.cu_seqlens_q, places.num_seqs);
@@ -433,7 +503,19 @@ inline void permit_prologue(MemoryMap& map, const AttentionPrologueParams& p) {
     if (derived && sane) {
       padding = padding || t >= get_index(places.cu_seqlens_q, 4, places.num_seqs);
       while (sequence + 1 < places.num_seqs && get_index(places.cu_seqlens_q, 4, sequence + 1) <= t) ++sequence;
-      cache_position = get_index(places.cache_lens, 4, sequence) + t - get_index(places.cu_seqlens_q, 4, sequence);
+      const int64_t from_begin = t - get_index(places.cu_seqlens_q, 4, sequence),
+                    from_end = t - get_index(places.cu_seqlens_q, 4, sequence + 1);
+      if (places.cache_lens != nullptr) {
+        cache_position = get_index(places.cache_lens, 4, sequence) + from_begin;
+      } else if (places.seq_lens != nullptr) {
+        cache_position = get_index(places.seq_lens, 4, sequence) + from_end;
+      } else {
+        const PagesOf pages = pages_of(table, sequence);
+        const int64_t last = pages.count == 0 ? 0 : get_index(table.kv_last_page_len, 4, sequence);
+        const bool known = pages.valid && (pages.count == 0 || (last >= 1 && last <= p.cache.page_size));
+        const int64_t before_last = times(std::max<int64_t>(pages.count - 1, 0), p.cache.page_size);
+        cache_position = known ? plus(before_last, last + from_end) : INT64_MIN;
+      }
       if (!positions_given) {
         const IndexView& offsets = places.position_offsets;
         const int64_t offset = offsets.data == nullptr
@@ -453,14 +535,17 @@ inline void permit_prologue(MemoryMap& map, const AttentionPrologueParams& p) {
     if (p.token_faults != nullptr) map.permit(p.token_faults, t, 1);
     if (!position_ok || !(cache_k || cache_v)) continue;
     int64_t slot = -1;
+    if (slots_given && t >= slots_given_of(places.slot_mapping_len, p.num_tokens)) continue;
     if (slots_given) {
       slot = get_index(places.slot_mapping.data, index_size(places.slot_mapping), t);
     } else if (sane && cache_position >= 0 &&
                (places.ring_size == 0 || t >= get_index(places.cu_seqlens_q, 4, sequence + 1) - places.ring_size)) {
       const int64_t at = places.ring_size > 0 ? cache_position % places.ring_size : cache_position;
       const int64_t page = at / p.cache.page_size;
-      if (page < places.max_pages_per_seq) {
-        const int64_t number = get_index(places.block_table, 4, sequence * places.block_table_stride + page);
+      const PagesOf pages = pages_of(table, sequence);
+      if (page < pages.count) {
+        const int64_t number =
+            get_index(table.kv_indptr != nullptr ? table.kv_indices : table.block_table, 4, pages.begin + page);
         if (number >= 0 && number < p.cache.num_pages) slot = number * p.cache.page_size + at % p.cache.page_size;
       }
     }

@@ -149,15 +149,16 @@ bool run_kv_write(Choices& choices, MemoryMap& map) {
   p.position_axis_stride = choices.stride(p.num_tokens);
   p.max_position = choices.size(0, 9);
   p.past_table = choices.enumerator(PastTable::identity);
-  map.array("slot_mapping", p.slot_mapping.data, dense(p.num_tokens, index_size(p.slot_mapping)), Use::read);
+  p.slot_mapping_len = slot_mapping_len(choices, p.num_tokens);
+  const int64_t slots = slots_given_of(p.slot_mapping_len, p.num_tokens);
+  map.array("slot_mapping", p.slot_mapping.data, dense(slots, index_size(p.slot_mapping)), Use::read);
   if (choices.chance(2)) {
     map.optional("positions", p.positions.data,
                  rows(p.num_axes, p.position_axis_stride, p.num_tokens, 8 * index_size(p.positions)), Use::read);
   }
   if (!choices.chance(8)) map.optional("faults", p.faults, dense(1, sizeof(FaultRecord)), Use::write);
   if (!map.allocate()) return false;
-  fill_indices(choices, p.slot_mapping, p.num_tokens, -1,
-               times(std::min<int64_t>(p.cache.num_pages, 1 << 20), p.cache.page_size));
+  fill_indices(choices, p.slot_mapping, slots, -1, times(std::min<int64_t>(p.cache.num_pages, 1 << 20), p.cache.page_size));
   for (int64_t axis = 0; present(p.positions.data) && axis < p.num_axes; ++axis)
     for (int64_t t = 0; t < p.num_tokens; ++t)
       set_index(p.positions.data, index_size(p.positions), axis * p.position_axis_stride + t, index_value(choices, -1, 9));
@@ -165,8 +166,11 @@ bool run_kv_write(Choices& choices, MemoryMap& map) {
   map.freeze();
   if (p.num_tokens == 0) map.forgive();
   map.permit(p.faults, 0, sizeof(FaultRecord));
-  const bool shaped = p.cache.page_size >= 1 && p.cache.num_kv_heads == p.num_kv_heads;
-  for (int64_t t = 0; shaped && present(p.slot_mapping.data) && t < p.num_tokens; ++t) {
+  const auto stored = [&](const PagedHeads& side) {
+    return side.data == nullptr || dtype_is_kv(resolve_dtype(side.format.type, p.dtype));
+  };
+  const bool shaped = p.cache.page_size >= 1 && p.cache.num_kv_heads == p.num_kv_heads && stored(p.cache.k) && stored(p.cache.v);
+  for (int64_t t = 0; shaped && present(p.slot_mapping.data) && t < std::min(slots, p.num_tokens); ++t) {
     const int64_t slot = get_index(p.slot_mapping.data, index_size(p.slot_mapping), t);
     bool skipped = slot < 0 || slot >= times(p.cache.num_pages, p.cache.page_size);
     for (int64_t axis = 0; present(p.positions.data) && axis < p.num_axes; ++axis) {

@@ -57,11 +57,16 @@ void computed_scales(AttentionPrologueParams& p) {
 void derived(AttentionPrologueParams& p) {
   p.places.positions = p.places.slot_mapping = {};
   p.places.num_seqs = 4, p.places.cu_seqlens_q = address<int32_t>(17), p.places.cache_lens = address<int32_t>(18);
-  p.places.block_table = address<int32_t>(19), p.places.block_table_stride = p.places.max_pages_per_seq = 256;
+  p.places.page_table.block_table = address<int32_t>(19),
+  p.places.page_table.block_table_stride = p.places.page_table.max_pages_per_seq = 256;
+}
+void lengths_after(AttentionPrologueParams& p) {
+  derived(p), p.places.seq_lens = p.places.cache_lens, p.places.cache_lens = nullptr;
 }
 void axes(AttentionPrologueParams& p) {
   p.rope.num_axes = 3, p.rope.pair_axis = address<uint8_t>(20), p.places.position_axis_stride = 64;
 }
+void all_slots(AttentionPrologueParams& p) { p.places.slot_mapping_len = p.num_tokens; }
 void rows_per_token(AttentionPrologueParams& p) { p.rope.source = RopeSource::per_token, p.rope.max_position = 0; }
 void interleaved(AttentionPrologueParams& p) { p.rope.style = RopeStyle::interleaved; }
 void partial(AttentionPrologueParams& p) { p.rope.rotary_dim = 96; }
@@ -110,7 +115,9 @@ TEST_F(FastPath, WhatThePageListsIsLean) {
                                                                         {interleaved, bias, fp8, derived},
                                                                         {partial, bias, computed_scales, axes},
                                                                         {norm, rows_per_token},
-                                                                        {bias, partial, rows_per_token}};
+                                                                        {bias, partial, rows_per_token},
+                                                                        {all_slots},
+                                                                        {norm, lengths_after}};
     int number = 0;
     for (const auto& changes : lists) {
       EXPECT_EQ(kernel_with(dtype, changes), "lean") << number;
@@ -170,6 +177,11 @@ TEST_F(FastPath, WhatThePageExcludesIsGeneral) {
       [](AttentionPrologueParams& p) { derived(p), p.places.ring_size = 64; },
       [](AttentionPrologueParams& p) { derived(p), p.places.position_offsets = index_view(address<int32_t>(31)); },
       [](AttentionPrologueParams& p) { derived(p), p.places.slot_mapping = index_view(address<int64_t>(5)); },
+      [](AttentionPrologueParams& p) { p.places.slot_mapping_len = 63; },
+      [](AttentionPrologueParams& p) {
+        derived(p), p.places.page_table = {}, p.places.page_table.kv_indptr = address<int32_t>(19);
+        p.places.page_table.kv_indices = address<int32_t>(32), p.places.page_table.num_kv_indices = 99;
+      },
   };
   int number = 0;
   for (const Change& change : changes) {
@@ -205,7 +217,7 @@ TEST_F(FastPath, WhatThePageExcludesIsGeneral) {
 TEST_F(FastPath, TheExamplesAreLean) {
   const auto small_heads = [](AttentionPrologueParams& p) { set_head_dim(p, 64); };
   EXPECT_EQ(kernel_with(DType::f32, {small_heads}), "lean");
-  EXPECT_EQ(kernel_with(DType::bf16, {small_heads, norm, derived}), "lean");
+  EXPECT_EQ(kernel_with(DType::bf16, {small_heads, norm, lengths_after}), "lean");
 }
 
 }  // namespace

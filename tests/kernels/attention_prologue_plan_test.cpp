@@ -61,6 +61,35 @@ TEST_P(AttentionPrologueTest, PlansForFewerTokensToo) {
   }
 }
 
+// A run may give fewer slots than the plan was made with, whatever kernel the plan has.
+TEST_P(AttentionPrologueTest, ARunMayGiveFewerSlots) {
+  for (const int64_t missing_in_plan : {0, 3}) {
+    PrologueCase c = plain_case(9);
+    c.tokens_without_slot = missing_in_plan;
+    const PrologueData<BFloat16> data = make_data<BFloat16>(c);
+    PlacedPrologue<BFloat16> made(GetParam(), c, data);
+    Execution execution;
+    execution.device = backend_device(GetParam());
+    const auto plan = AttentionProloguePlan::create(made.params(), 9, execution);
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    for (const int64_t missing : {0, 1, 8}) {
+      c.tokens_without_slot = missing;
+      PlacedPrologue<BFloat16> planned(GetParam(), c, data);
+      const Status status = planned.run([&](const Execution& e) { return plan->run(planned.params(), e); });
+      ASSERT_TRUE(status.ok()) << status.message();
+      expect_matches(planned, oracle::attention_prologue(oracle_input(c, data)));
+    }
+    AttentionPrologueParams& p = made.params();
+    EXPECT_TRUE(made.run([&](const Execution& e) {
+                      p.places.slot_mapping_len = 10;
+                      EXPECT_EQ(plan->run(p, e).message(),
+                                "attention_prologue plan: slot_mapping_len is 10: it must lie in 0..num_tokens, 9");
+                      return Status();
+                    })
+                    .ok());
+  }
+}
+
 TEST_P(AttentionPrologueTest, PlansOnlyWhatIsValid) {
   const PrologueCase c = plain_case(4);
   PlacedPrologue<float> placed(GetParam(), c, make_data<float>(c));
@@ -130,7 +159,12 @@ TEST_P(AttentionPrologueTest, PlansCheckWhatARunBrings) {
       {[](P& p) { p.k_rope.head_stride = 1; }, "k_rope.head_stride is 1: it must be that of the plan, 0"},
       {[](P& p) { p.rope.max_position = 99; }, "rope.max_position is 99: it must be that of the plan, 40"},
       {[](P& p) { p.rope.past_table = PastTable::identity; }, "rope.past_table is 2: it must be that of the plan, 0"},
-      {[](P& p) { p.places.block_table = nullptr; }, "block_table is null, but the plan was made with it"},
+      {[](P& p) { p.places.page_table.block_table = nullptr; }, "block_table is null, but the plan was made with it"},
+      {[](P& p) { p.places.seq_lens = p.places.cache_lens, p.places.cache_lens = nullptr; },
+       "cache_lens is null, but the plan was made with it"},
+      {[](P& p) { p.places.seq_lens = p.places.cache_lens; }, "seq_lens is given, but the plan was made without it"},
+      {[](P& p) { p.places.page_table.kv_indptr = p.places.cache_lens; }, "kv_indptr is given, but the plan was made without it"},
+      {[](P& p) { p.places.page_table.num_kv_indices = 1; }, "num_kv_indices is 1: it must lie in 0..0, that of the plan"},
       {[](P& p) { p.places.num_seqs += 1; }, "@num_seqs"},
       {[](P& p) { p.places.num_seqs = 0; }, "@num_seqs"},
       {[](P& p) { p.hadamard_block = 8; }, "hadamard_block is 8: it must be that of the plan, 0"},

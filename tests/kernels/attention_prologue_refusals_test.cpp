@@ -226,6 +226,12 @@ std::vector<Refusal> refusals() {
       {"positions of no type", [](P& p) { p.places.positions.type = kNoType; }, invalid,
        "positions.type is the unknown type 99: it must be int32 or int64"},
       {"no slots", [](P& p) { p.places.slot_mapping = {}; }, invalid, "slot_mapping is null"},
+      {"fewer slots than none", [](P& p) { p.places.slot_mapping_len = -1; }, invalid,
+       "slot_mapping_len is -1: it must lie in 0..num_tokens, 4"},
+      {"more slots than tokens", [](P& p) { p.places.slot_mapping_len = 6; }, invalid,
+       "slot_mapping_len is 6: it must lie in 0..num_tokens, 4"},
+      {"a number of slots that are not given", [](P& p) { p.places.slot_mapping = {}, p.places.slot_mapping_len = 3; }, invalid,
+       "slot_mapping_len is 3, but slot_mapping is null"},
       {"slots of no type", [](P& p) { p.places.slot_mapping.type = kNoType; }, invalid,
        "slot_mapping.type is the unknown type 99: it must be int32 or int64"},
       {"no sequences", [](P& p) { p.places.slot_mapping = {}, p.places.cu_seqlens_q = static_cast<const int32_t*>(p.q.data); },
@@ -236,19 +242,90 @@ std::vector<Refusal> refusals() {
          p.places.cu_seqlens_q = static_cast<const int32_t*>(p.q.data);
          p.places.num_seqs = 1;
        },
-       invalid, "cache_lens is null"},
+       invalid, "cache_lens, seq_lens and kv_last_page_len are all null: what is derived needs the lengths of sequences"},
+      {"two lengths of a sequence",
+       [](P& p) {
+         p.places.positions = {};
+         p.places.cu_seqlens_q = p.places.cache_lens = p.places.seq_lens = static_cast<const int32_t*>(p.q.data);
+         p.places.num_seqs = 1;
+       },
+       invalid, "cache_lens and seq_lens are both given: a sequence has one length"},
       {"no block_table",
        [](P& p) {
          p.places.slot_mapping = {};
          p.places.cu_seqlens_q = p.places.cache_lens = static_cast<const int32_t*>(p.q.data);
-         p.places.num_seqs = p.places.max_pages_per_seq = 1;
+         p.places.num_seqs = p.places.page_table.max_pages_per_seq = 1;
        },
-       invalid, "block_table is null"},
+       invalid, "block_table is null, and so is kv_indptr: page_table must have one of the two forms"},
+      {"two page tables",
+       [](P& p) {
+         p.places.slot_mapping = {};
+         p.places.cu_seqlens_q = p.places.cache_lens = static_cast<const int32_t*>(p.q.data);
+         p.places.page_table.block_table = p.places.page_table.kv_indptr = p.places.cache_lens;
+         p.places.num_seqs = p.places.page_table.max_pages_per_seq = 1;
+       },
+       invalid, "block_table and kv_indptr are both given: page_table has one of the two forms"},
+      {"a block table without pages",
+       [](P& p) {
+         p.places.slot_mapping = {};
+         p.places.cu_seqlens_q = p.places.cache_lens = static_cast<const int32_t*>(p.q.data);
+         p.places.page_table.block_table = p.places.cache_lens;
+         p.places.num_seqs = 1;
+       },
+       invalid, "max_pages_per_seq is 0: it must lie in 1..2147483647"},
+      {"a negative number of indices",
+       [](P& p) {
+         p.places.slot_mapping = {};
+         p.places.cu_seqlens_q = p.places.cache_lens = static_cast<const int32_t*>(p.q.data);
+         p.places.page_table.kv_indptr = p.places.cache_lens, p.places.page_table.num_kv_indices = -1;
+         p.places.num_seqs = 1;
+       },
+       invalid, "num_kv_indices is -1: it must lie in 0..2147483647"},
+      {"no indices",
+       [](P& p) {
+         p.places.slot_mapping = {};
+         p.places.cu_seqlens_q = p.places.cache_lens = static_cast<const int32_t*>(p.q.data);
+         p.places.page_table.kv_indptr = p.places.cache_lens, p.places.page_table.num_kv_indices = 1;
+         p.places.num_seqs = 1;
+       },
+       invalid, "kv_indices is null"},
+      {"lengths of pages that are not CSR",
+       [](P& p) {
+         p.places.slot_mapping = {};
+         p.places.cu_seqlens_q = static_cast<const int32_t*>(p.q.data);
+         p.places.page_table.block_table = p.places.page_table.kv_last_page_len = p.places.cu_seqlens_q;
+         p.places.num_seqs = p.places.page_table.max_pages_per_seq = 1;
+       },
+       invalid, "kv_last_page_len is given, but kv_indptr is null"},
+      {"lengths of pages, and others",
+       [](P& p) {
+         p.places.positions = {};
+         p.places.cu_seqlens_q = p.places.seq_lens = static_cast<const int32_t*>(p.q.data);
+         p.places.page_table.kv_indptr = p.places.page_table.kv_last_page_len = p.places.seq_lens;
+         p.places.num_seqs = 1;
+       },
+       invalid, "seq_lens and kv_last_page_len are both given: a sequence has one length"},
+      {"lengths of pages in a ring",
+       [](P& p) {
+         p.places.slot_mapping = {};
+         p.places.cu_seqlens_q = static_cast<const int32_t*>(p.q.data);
+         p.places.page_table.kv_indptr = p.places.page_table.kv_last_page_len = p.places.cu_seqlens_q;
+         p.places.num_seqs = 1, p.places.ring_size = 8;
+       },
+       invalid, "ring_size is 8, but lengths come from kv_last_page_len: the pages of a ring do not tell how long a sequence is"},
+      {"lengths of pages of no size",
+       [](P& p) {
+         p.places.positions = p.places.slot_mapping = {};
+         p.places.cu_seqlens_q = static_cast<const int32_t*>(p.q.data);
+         p.places.page_table.kv_indptr = p.places.page_table.kv_last_page_len = p.places.cu_seqlens_q;
+         p.places.num_seqs = 1, p.num_kv_heads = 0, p.cache.page_size = 0;
+       },
+       invalid, "cache.page_size is 0: it must lie in 1..1048576"},
       {"negative ring",
        [](P& p) {
          p.places.slot_mapping = {};
-         p.places.cu_seqlens_q = p.places.cache_lens = p.places.block_table = static_cast<const int32_t*>(p.q.data);
-         p.places.num_seqs = p.places.max_pages_per_seq = 1;
+         p.places.cu_seqlens_q = p.places.cache_lens = p.places.page_table.block_table = static_cast<const int32_t*>(p.q.data);
+         p.places.num_seqs = p.places.page_table.max_pages_per_seq = 1;
          p.places.ring_size = -1;
        },
        invalid, "ring_size is -1: it must lie in 0..1099511627776"},
@@ -551,8 +628,10 @@ TEST(AttentionPrologue, RandomStructsNeverCrash) {
                                            &p.k_norm.weight_head_stride,
                                            &p.places.position_axis_stride,
                                            &p.places.num_seqs,
-                                           &p.places.block_table_stride,
-                                           &p.places.max_pages_per_seq,
+                                           &p.places.slot_mapping_len,
+                                           &p.places.page_table.block_table_stride,
+                                           &p.places.page_table.max_pages_per_seq,
+                                           &p.places.page_table.num_kv_indices,
                                            &p.places.ring_size,
                                            &p.cache.num_pages,
                                            &p.cache.page_size,
@@ -581,7 +660,7 @@ TEST(AttentionPrologue, RandomStructsNeverCrash) {
       if (kind < 4) {
         *any_of(numbers) = number();
       } else if (kind < 7) {
-        switch (random.integer(0, 32)) {
+        switch (random.integer(0, 36)) {
           case 0: replace(p.q.data); break;
           case 1: replace(p.k.data); break;
           case 2: replace(p.v.data); break;
@@ -601,7 +680,7 @@ TEST(AttentionPrologue, RandomStructsNeverCrash) {
           case 16: replace(p.places.slot_mapping.data); break;
           case 17: replace(p.places.cu_seqlens_q); break;
           case 18: replace(p.places.cache_lens); break;
-          case 19: replace(p.places.block_table); break;
+          case 19: replace(p.places.page_table.block_table); break;
           case 20: replace(p.places.position_offsets.data); break;
           case 21: replace(p.bias.q); break;
           case 22: replace(p.q_norm.weight); break;
@@ -614,6 +693,10 @@ TEST(AttentionPrologue, RandomStructsNeverCrash) {
           case 29: replace(p.rope.sin.data); break;
           case 30: replace(p.q_rope.data); break;
           case 31: replace(p.k_rope.data); break;
+          case 32: replace(p.places.seq_lens); break;
+          case 33: replace(p.places.page_table.kv_indptr); break;
+          case 34: replace(p.places.page_table.kv_indices); break;
+          case 35: replace(p.places.page_table.kv_last_page_len); break;
           default: replace(p.faults); break;
         }
       } else {

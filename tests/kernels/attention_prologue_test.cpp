@@ -210,7 +210,8 @@ TEST_P(AttentionPrologueTest, EqualsTheUnfusedStagesBitForBit) {
       PROLOGUE_RETURN_IF_ERROR(transform(k_heads_of, kv_heads));
       return kv_write({c.num_tokens, kv_heads, c.head_dim, p.dtype, as_input(dense(k, kv_heads, c.head_dim)),
                        as_input(dense(v, kv_heads, c.v_width())), p.cache, p.places.slot_mapping, p.places.positions,
-                       c.max_position, p.faults, c.num_axes, p.places.position_axis_stride, c.past_table},
+                       c.max_position, p.faults, c.num_axes, p.places.position_axis_stride, c.past_table,
+                       p.places.slot_mapping_len},
                       execution);
     });
     ASSERT_TRUE(status.ok()) << status.message();

@@ -122,10 +122,10 @@ TEST_P(PrologueThreadsTest, SlotsBeyondTwoToThe31) {
     p.v = {arena.input(v), 2, 2};
     const int64_t slot = (kPages - 2) * kPageSize + (derived ? 5 : 9);
     if (derived) {
-      p.places.num_seqs = p.places.max_pages_per_seq = p.places.block_table_stride = 1;
+      p.places.num_seqs = p.places.page_table.max_pages_per_seq = p.places.page_table.block_table_stride = 1;
       p.places.cu_seqlens_q = arena.input(std::vector<int32_t>{0, 1});
       p.places.cache_lens = arena.input(std::vector<int32_t>{5});
-      p.places.block_table = arena.input(std::vector<int32_t>{static_cast<int32_t>(kPages - 2)});
+      p.places.page_table.block_table = arena.input(std::vector<int32_t>{static_cast<int32_t>(kPages - 2)});
     } else {
       p.places.slot_mapping = index_view(arena.input(std::vector<int64_t>{slot}));
     }

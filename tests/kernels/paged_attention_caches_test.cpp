@@ -469,8 +469,8 @@ Travelled<T> travel(Backend backend, const Journey& journey) {
   set_cos_sin_table(write.rope, arena.input(table), DType::f32, write.rope.max_position);
   write.rope.max_position = kMaxPosition;
   write.places.num_seqs = 1;
-  write.places.block_table = arena.input(pages);
-  write.places.block_table_stride = write.places.max_pages_per_seq = static_cast<int64_t>(pages.size());
+  write.places.page_table.block_table = arena.input(pages);
+  write.places.page_table.block_table_stride = write.places.page_table.max_pages_per_seq = static_cast<int64_t>(pages.size());
   write.places.ring_size = journey.ring_size;
   write.cache = cache.view;
   write.cache.k.data = data;
@@ -487,8 +487,8 @@ Travelled<T> travel(Backend backend, const Journey& journey) {
   read.window = journey.window;
   read.ring_size = journey.ring_size;
   read.kv = write.cache;
-  read.block_table = write.places.block_table;
-  read.block_table_stride = read.max_pages_per_seq = write.places.max_pages_per_seq;
+  read.page_table.block_table = write.places.page_table.block_table;
+  read.page_table.block_table_stride = read.page_table.max_pages_per_seq = write.places.page_table.max_pages_per_seq;
   read.max_seq_len = length;
   read.faults = faults;
   read.max_seqlen_q = *std::max_element(journey.steps.begin(), journey.steps.end());
@@ -646,8 +646,8 @@ void expect_formats_of_their_own(Backend backend, DType v_type) {
       p.kv.k.scale_strides = nhd_strides(kPageSize, kHeads, 1);
       p.kv.v.scale_strides = nhd_strides(kPageSize, kHeads, zero_points ? 2 : 1);
     }
-    p.block_table = arena.input(std::vector<int32_t>{2, 0, 3});
-    p.block_table_stride = p.max_pages_per_seq = 3;
+    p.page_table.block_table = arena.input(std::vector<int32_t>{2, 0, 3});
+    p.page_table.block_table_stride = p.page_table.max_pages_per_seq = 3;
     p.cu_seqlens_q = arena.input(std::vector<int32_t>{0, 1});
     p.seq_lens = arena.input(std::vector<int32_t>{kTokens});
     p.max_seqlen_q = 1, p.max_seq_len = kTokens;

@@ -15,6 +15,7 @@
 
 #include "tests/oracle/paged_attention.h"
 #include "tests/support/arena.h"
+#include "tests/support/attention_pages.h"
 #include "tests/support/random.h"
 #include "tests/support/tolerance.h"
 #include "tests/support/types.h"
@@ -125,11 +126,9 @@ PagedAttentionParams make_params(Arena& arena, const AttentionInputs<T>& in, Dev
   p.kv.num_kv_heads = in.num_kv_heads;
   p.kv.k.head_dim = in.head_dim;
   p.kv.k.strides = p.kv.v.strides = strides;
-  p.block_table = arena.input(in.block_table);
-  p.block_table_stride = in.block_table_stride;
-  p.max_pages_per_seq = in.max_pages_per_seq;
+  p.page_table = place_pages(arena, in);
   p.cu_seqlens_q = arena.input(in.cu_seqlens_q);
-  p.seq_lens = arena.input(in.seq_lens);
+  if (in.kv_last_page_len.empty()) p.seq_lens = arena.input(in.seq_lens);
   p.max_seqlen_q = p.max_seq_len = 1;
   for (size_t s = 0; s < in.seq_lens.size(); ++s) {
     p.max_seqlen_q = std::max(p.max_seqlen_q, int64_t{in.cu_seqlens_q[s + 1]} - in.cu_seqlens_q[s]);
@@ -454,6 +453,62 @@ TEST_P(PagedAttentionTest, BadPagesAreRecorded) {
   expect_fault(GetParam(), in, FaultCode::page_out_of_range, 2, 61);
 }
 
+// CSR is another way to write the same table.
+TEST_P(PagedAttentionTest, CsrPagesGiveTheSameBits) {
+  const auto check = [&](auto type) {
+    using T = decltype(type);
+    for (const Case& c : curated_cases()) {
+      auto in = make_inputs<T>(c, 40);
+      if (in.seq_lens.empty()) continue;
+      const std::vector<T> want = run_attention(GetParam(), in);
+      for (const bool lengths : {false, true}) {
+        use_csr(in, lengths);
+        EXPECT_TRUE(same_bits(run_attention(GetParam(), in), want)) << "lengths " << lengths;
+      }
+    }
+  };
+  check(float());
+  check(BFloat16());
+}
+
+TEST_P(PagedAttentionTest, BadCsrPagesAreRecorded) {
+  constexpr int32_t kLeast = std::numeric_limits<int32_t>::min(), kMost = std::numeric_limits<int32_t>::max();
+  const Case small = {6, 2, 64, 16, {{2, 40}, {2, 90}, {1, 100}}, 2}, large = {6, 2, 64, 16, {{2, 40}, {60, 90}, {1, 100}}};
+  for (const bool lengths : {false, true}) {
+    for (const Case& c : {small, large}) {
+      const auto rows = static_cast<uint64_t>(c.sequences[1].rows);
+      auto good = make_inputs<float>(c, 12);
+      use_csr(good, lengths);
+      const auto num_indices = static_cast<int32_t>(good.kv_indices.size());
+      expect_fault(GetParam(), good, FaultCode::none, -1, 0);
+      // The second sequence has no end, and the third no beginning.
+      for (const int32_t bad : {-1, kLeast, kMost, num_indices + 1}) {
+        auto in = good;
+        in.kv_indptr[2] = bad;
+        expect_fault(GetParam(), in, FaultCode::sequence_too_long, 2, rows + 1);
+      }
+      auto decreasing = good;
+      decreasing.kv_indptr[2] = decreasing.kv_indptr[3] = good.kv_indptr[1] - 1;  // the third has no page
+      expect_fault(GetParam(), decreasing, FaultCode::sequence_too_long, 2, rows + (lengths ? 0 : 1));
+      for (const int32_t bad : {-1, kLeast, kMost, static_cast<int32_t>(good.num_pages)}) {
+        auto in = good;
+        in.kv_indices[static_cast<size_t>(in.kv_indptr[1])] = bad;
+        expect_fault(GetParam(), in, FaultCode::page_out_of_range, 2, rows);
+      }
+      auto in = good;
+      in.kv_indptr[3] = in.kv_indptr[2];  // a sequence of 100 tokens without a page: too long, or of no tokens
+      expect_fault(GetParam(), in, lengths ? FaultCode::none : FaultCode::sequence_too_long,
+                   lengths ? -1 : 2 + c.sequences[1].rows, lengths ? 0 : 1);
+      if (!lengths) continue;
+      for (const int32_t bad : {0, -1, kLeast, kMost, 17}) {
+        auto length = good;
+        length.kv_last_page_len[1] = bad;
+        expect_fault(GetParam(), length, FaultCode::sequence_too_long, 2, rows);
+      }
+    }
+  }
+}
+
 TEST_P(PagedAttentionTest, TooLongSequencesAreRecorded) {
   auto in = make_inputs<float>({6, 2, 64, 16, {{3, 40}, {2, 50}, {1, 100}}}, 14);
   in.seq_lens[1] = static_cast<int32_t>(in.max_pages_per_seq * 16 + 1);
@@ -630,8 +685,9 @@ TEST_P(PagedAttentionTest, RefusesWhatTheContractForbids) {
       {[](P& p) { p.kv.num_kv_heads = 3; }, kInvalid, "num_q_heads is 4: it must be a multiple of cache.num_kv_heads, 3"},
       {[](P& p) { p.scale = kNan; }, kInvalid, "scale is nan: it must be finite"},
       {[](P& p) { p.scale = -std::numeric_limits<float>::infinity(); }, kInvalid, "scale is -inf: it must be finite"},
-      {[](P& p) { p.max_pages_per_seq = 0; }, kInvalid, "max_pages_per_seq is 0: it must lie in 1..2147483647"},
-      {[](P& p) { p.block_table_stride = 2; }, kInvalid, "block_table_stride is 2: it must be at least max_pages_per_seq, 3"},
+      {[](P& p) { p.page_table.max_pages_per_seq = 0; }, kInvalid, "max_pages_per_seq is 0: it must lie in 1..2147483647"},
+      {[](P& p) { p.page_table.block_table_stride = 2; }, kInvalid,
+       "block_table_stride is 2: it must be at least max_pages_per_seq, 3"},
       {[](P& p) { p.max_seqlen_q = 0; }, kInvalid, "max_seqlen_q is 0: it must lie in 1..2147483647"},
       {[](P& p) { p.max_seq_len = 0; }, kInvalid, "max_seq_len is 0: it must lie in 1..1073741824"},
       {[](P& p) { p.max_seq_len = (1 << 30) + 1; }, kInvalid, "max_seq_len is 1073741825: it must lie in 1..1073741824"},
@@ -646,7 +702,8 @@ TEST_P(PagedAttentionTest, RefusesWhatTheContractForbids) {
       {[](P& p) { p.ring_size = 4, p.window = 4; }, kInvalid,
        "window is 4: it must lie in 1..3 where max_seq_len, 5, is larger than the ring of 4 tokens and max_seqlen_q is 2"},
       {[](P& p) { p.kv.k.format.type = p.kv.v.format.type = kNoType; }, kUnsupported,
-       "cache.k.format.type is the unknown type 99: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8, int4 and uint4"},
+       "cache.k.format.type is the unknown type 99: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8, int4 and "
+       "uint4"},
       {[](P& p) { p.kv.k.format.scaling = p.kv.v.format.scaling = static_cast<KvScaling>(4); }, kUnsupported,
        "cache.k.format.scaling is 4: supported are none, tensor, head and token_head"},
       {[](P& p) { p.kv.k.format.scaling = p.kv.v.format.scaling = KvScaling::tensor; }, kInvalid,
@@ -687,7 +744,27 @@ TEST_P(PagedAttentionTest, RefusesWhatTheContractForbids) {
        "out has the stride 7 where 8 elements lie: rows that are written must not overlap"},
       {[](P& p) { p.out.token_stride = 31; }, kInvalid,
        "out has the stride 31 where 32 elements lie: rows that are written must not overlap"},
-      {[](P& p) { p.block_table = nullptr; }, kInvalid, "block_table is null"},
+      {[](P& p) { p.page_table = {}; }, kInvalid,
+       "block_table is null, and so is kv_indptr: page_table must have one of the two forms"},
+      {[](P& p) { p.page_table.block_table = nullptr; }, kInvalid,
+       "block_table is null, and so is kv_indptr: page_table must have one of the two forms"},
+      {[](P& p) { p.page_table.kv_indptr = p.seq_lens; }, kInvalid,
+       "block_table and kv_indptr are both given: page_table has one of the two forms"},
+      {[](P& p) { p.page_table.kv_last_page_len = p.seq_lens; }, kInvalid, "kv_last_page_len is given, but kv_indptr is null"},
+      {[](P& p) { p.page_table = {}, p.page_table.kv_indptr = p.seq_lens, p.page_table.num_kv_indices = -1; }, kInvalid,
+       "num_kv_indices is -1: it must lie in 0..2147483647"},
+      {[](P& p) { p.page_table = {}, p.page_table.kv_indptr = p.seq_lens, p.page_table.num_kv_indices = 2; }, kInvalid,
+       "kv_indices is null"},
+      {[](P& p) { p.page_table = {}, p.page_table.kv_indptr = p.page_table.kv_last_page_len = p.seq_lens; }, kInvalid,
+       "seq_lens and kv_last_page_len are both given: a sequence has one length"},
+      {[](P& p) {
+         p.page_table = {}, p.page_table.kv_indptr = p.page_table.kv_last_page_len = p.seq_lens;
+         p.seq_lens = nullptr, p.ring_size = 8;
+       },
+       kInvalid,
+       "ring_size is 8, but lengths come from kv_last_page_len: the pages of a ring do not tell how long a sequence is"},
+      {[](P& p) { p.page_table = {}, p.page_table.kv_indptr = static_cast<int32_t*>(p.out.data); }, kInvalid,
+       "out overlaps kv_indptr"},
       {[](P& p) { p.cu_seqlens_q = nullptr; }, kInvalid, "cu_seqlens_q is null"},
       {[](P& p) { p.seq_lens = nullptr; }, kInvalid, "seq_lens is null"},
       {[](P& p) { p.out.data = const_cast<void*>(p.q.data); }, kInvalid, "out overlaps q"},

@@ -390,8 +390,10 @@ TEST_P(StagesTest, QueryScaleRefusesWithASentence) {
 // ---- kv_write ---------------------------------------------------------------------------------------------------------------
 
 KvWriteParams kv_write_of(const AttentionPrologueParams& p) {
-  return {p.num_tokens,          p.num_kv_heads,     p.head_dim,          p.dtype, p.k, p.v, p.cache,
-          p.places.slot_mapping, p.places.positions, p.rope.max_position, p.faults};
+  KvWriteParams write = {p.num_tokens,          p.num_kv_heads,     p.head_dim,          p.dtype, p.k, p.v, p.cache,
+                         p.places.slot_mapping, p.places.positions, p.rope.max_position, p.faults};
+  write.slot_mapping_len = p.places.slot_mapping_len;
+  return write;
 }
 
 TEST_P(StagesTest, KvWriteCopiesIntoTheSlots) {
@@ -401,6 +403,7 @@ TEST_P(StagesTest, KvWriteCopiesIntoTheSlots) {
       PrologueCase c = fit_to_type<T>(listed);
       c.bias_q = c.bias_k = c.bias_v = false;
       for (const bool with_positions : {true, false}) {
+        c.tokens_without_slot = with_positions || c.num_tokens < 2 ? 0 : 1 + static_cast<int64_t>(c.seed) % (c.num_tokens - 1);
         SCOPED_TRACE(str_cat("positions=", with_positions, " ", c.describe()));
         const PrologueData<T> data = make_data<T>(c);
         PlacedPrologue<T> placed(GetParam(), c, data);
@@ -532,6 +535,10 @@ TEST_P(StagesTest, KvWriteRefusesWithASentence) {
        invalid, "cache.k.scale is null"},
       {"no cache", [](P& p) { p.cache.v.data = nullptr; }, invalid, "cache.v.data is null"},
       {"cache over k", [](P& p) { p.cache.k.data = const_cast<void*>(p.k.data); }, invalid, "cache.k.data overlaps k"},
+      {"more slots than tokens", [](P& p) { p.slot_mapping_len = 6; }, invalid,
+       "slot_mapping_len is 6: it must lie in 0..num_tokens, 5"},
+      {"a number of slots that are not given", [](P& p) { p.slot_mapping = {}, p.slot_mapping_len = 5; }, invalid,
+       "slot_mapping_len is 5, but slot_mapping is null"},
       {"cache over the slots", [](P& p) { p.slot_mapping.data = p.cache.v.data; }, invalid, "cache.v.data overlaps slot_mapping"},
       {"fault record at a wrong byte", [](P& p) { p.faults = reinterpret_cast<FaultRecord*>(24); }, invalid,
        "faults lies at 0x18: it must be aligned to 16 bytes"},

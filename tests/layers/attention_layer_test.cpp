@@ -21,12 +21,17 @@ namespace {
 constexpr int64_t kHidden = 24, kQHeads = 4, kKvHeads = 2, kHeadDim = 16, kPageSize = 4, kMaxPosition = 64;
 constexpr int64_t kQWidth = kQHeads * kHeadDim, kKvWidth = kKvHeads * kHeadDim;
 
+// Which arrays of lengths there are: cache_lens for the prologue and seq_lens for attention, or one of the operations' seq_lens, or
+// kv_last_page_len beside pages as CSR.
+enum class Lengths { both, of_prologue, of_attention, of_pages };
+
 struct Case {
   std::vector<int64_t> rows, cached;  // of each sequence: new tokens, and tokens that the cache holds already
   int64_t padding = 0;
   bool options = false;       // bias, QK-norm, a scaled Q, positions and slots given
   bool in_place = false;      // out is hidden_states
   bool shares_cache = false;  // no K and V of its own
+  Lengths lengths = Lengths::both;
 };
 
 // A batch, its weights, and a cache of shuffled pages of which a third is nobody's.
@@ -166,9 +171,26 @@ AttentionLayerParams place(Arena& arena, const Batch<T>& b, Device device) {
   prologue.rope.max_position = kMaxPosition;
   prologue.places.num_seqs = static_cast<int64_t>(b.seq_lens.size());
   prologue.places.cu_seqlens_q = arena.input(b.cu_seqlens);
-  prologue.places.cache_lens = arena.input(b.cache_lens);
-  prologue.places.block_table = arena.input(b.block_table);
-  prologue.places.block_table_stride = prologue.places.max_pages_per_seq = b.max_pages;
+  if (b.c.lengths == Lengths::both) prologue.places.cache_lens = arena.input(b.cache_lens);
+  if (b.c.lengths == Lengths::of_prologue) prologue.places.seq_lens = arena.input(b.seq_lens);
+  PageTable& table = prologue.places.page_table;
+  if (b.c.lengths == Lengths::of_pages) {
+    std::vector<int32_t> indptr = {0}, indices, last_page_len;
+    for (size_t s = 0; s < b.seq_lens.size(); ++s) {
+      const int64_t pages = (b.seq_lens[s] + kPageSize - 1) / kPageSize;
+      const auto row = b.block_table.begin() + static_cast<int64_t>(s) * b.max_pages;
+      indices.insert(indices.end(), row, row + pages);
+      indptr.push_back(static_cast<int32_t>(indices.size()));
+      last_page_len.push_back(static_cast<int32_t>(b.seq_lens[s] - (pages - 1) * kPageSize));
+    }
+    table.kv_indptr = arena.input(indptr);
+    table.kv_indices = arena.input(indices);
+    table.num_kv_indices = static_cast<int64_t>(indices.size());
+    table.kv_last_page_len = arena.input(last_page_len);
+  } else {
+    table.block_table = arena.input(b.block_table);
+    table.block_table_stride = table.max_pages_per_seq = b.max_pages;
+  }
   if (b.c.options) {
     prologue.places.positions = index_view(arena.input(b.positions));
     prologue.places.slot_mapping = index_view(arena.input(b.slots));
@@ -189,7 +211,7 @@ AttentionLayerParams place(Arena& arena, const Batch<T>& b, Device device) {
   prologue.faults = arena.inout(std::vector<FaultRecord>(1));
 
   p.attention.scale = 0.25f;
-  p.attention.seq_lens = arena.input(b.seq_lens);
+  if (b.c.lengths == Lengths::both || b.c.lengths == Lengths::of_attention) p.attention.seq_lens = arena.input(b.seq_lens);
   p.attention.max_seqlen_q = std::max<int64_t>(1, *std::max_element(b.c.rows.begin(), b.c.rows.end()));
   p.attention.max_seq_len = b.max_pages * kPageSize;
   p.workspace_bytes = attention_layer_workspace_bytes(p, device).value();
@@ -243,6 +265,11 @@ const std::vector<Case>& cases() {
       {{5, 0, 1}, {2, 6, 12}, 1, true},  // every option
       {{2, 1}, {1, 8}, 0, false, true},  // in place
       {{33}, {20}, 0, true, true},       // a long chunk
+      {{1, 9, 1, 3}, {17, 0, 7, 5}, 2, false, false, false, Lengths::of_prologue},
+      {{1, 9, 0, 3}, {17, 0, 7, 5}, 2, false, false, false, Lengths::of_attention},
+      {{5, 0, 1}, {2, 6, 12}, 1, true, false, false, Lengths::of_prologue},
+      {{1, 9, 0, 3}, {17, 0, 7, 5}, 2, false, false, false, Lengths::of_pages},
+      {{5, 0, 1}, {2, 6, 12}, 1, true, false, false, Lengths::of_pages},
   };
   return all;
 }
@@ -272,7 +299,7 @@ TEST_P(AttentionLayerTest, MatchesFloat64InFloat16) { check_against_float64<Floa
 // The layer is its four operations and nothing else: the same bits in `out` and in the cache.
 template <class T>
 void AttentionLayerTest::check_against_operations() {
-  for (Case c : {cases()[3], cases()[4], Case{{4, 1}, {3, 9}, 0, false, false, true}}) {
+  for (Case c : {cases()[3], cases()[4], cases()[7], cases()[8], cases()[10], Case{{4, 1}, {3, 9}, 0, false, false, true}}) {
     const Batch<T> batch(c, 9);
     Arena arena(GetParam());
     const AttentionLayerParams p = place(arena, batch, device());
@@ -294,6 +321,8 @@ void AttentionLayerTest::check_against_operations() {
     set_packed_qkv(prologue, qkv, qkv_width);
     prologue.q_out = {q, kQWidth, kHeadDim};
     PagedAttentionParams attention = same.attention;
+    if (batch.c.lengths == Lengths::of_prologue) attention.seq_lens = prologue.places.seq_lens;
+    if (batch.c.lengths == Lengths::of_attention) prologue.places.seq_lens = attention.seq_lens;
     attention.num_tokens = num_tokens;
     attention.num_seqs = prologue.places.num_seqs;
     attention.num_q_heads = kQHeads;
@@ -301,8 +330,7 @@ void AttentionLayerTest::check_against_operations() {
     attention.dtype = prologue.dtype;
     attention.q = as_input(prologue.q_out);
     attention.kv = prologue.cache;
-    attention.block_table = prologue.places.block_table;
-    attention.block_table_stride = attention.max_pages_per_seq = batch.max_pages;
+    attention.page_table = prologue.places.page_table;
     attention.cu_seqlens_q = prologue.places.cu_seqlens_q;
     attention.out = {attended, kQWidth, kHeadDim};
     attention.workspace_bytes = paged_attention_workspace_bytes(attention, device());
@@ -394,6 +422,15 @@ TEST_P(AttentionLayerTest, RefusesBeforeAnythingRuns) {
       {[](P& p) { p.attention.scale = std::numeric_limits<float>::infinity(); }, kInvalid,
        "paged_attention: scale is inf: it must be finite"},
       {[](P& p) { p.attention.seq_lens = nullptr; }, kInvalid, "paged_attention: seq_lens is null"},
+      {[](P& p) { p.prologue.places.seq_lens = p.prologue.places.cache_lens; }, kInvalid,
+       "attention_layer: prologue.places.seq_lens and attention.seq_lens are different arrays: give one of them"},
+      {[](P& p) { p.prologue.places.seq_lens = p.attention.seq_lens; }, kInvalid,
+       "attention_prologue: cache_lens and seq_lens are both given: a sequence has one length"},
+      {[](P& p) { p.prologue.places.cache_lens = p.attention.seq_lens = nullptr; }, kInvalid,
+       "attention_prologue: cache_lens, seq_lens and kv_last_page_len are all null: what is derived needs the lengths of "
+       "sequences"},
+      {[](P& p) { p.prologue.places.page_table.kv_indptr = p.attention.seq_lens; }, kInvalid,
+       "attention_prologue: block_table and kv_indptr are both given: page_table has one of the two forms"},
   };
   for (const auto& refusal : refusals) {
     Arena arena(GetParam());
@@ -425,7 +462,7 @@ TEST_P(AttentionLayerTest, RefusesToWriteOverWhatAnotherOperationReads) {
       {[](P& p) { p.out = p.prologue.cache.k.data; }, "out overlaps cache.k"},
       {[](P& p) { p.out = p.prologue.cache.v.data; }, "out overlaps cache.v"},
       {[&](P& p) { p.out = mutable_at(p.prologue.rope.cos.data); }, "out overlaps rope.cos"},
-      {[&](P& p) { p.out = mutable_at(p.prologue.places.block_table); }, "out overlaps block_table"},
+      {[&](P& p) { p.out = mutable_at(p.prologue.places.page_table.block_table); }, "out overlaps block_table"},
       {[&](P& p) { p.out = mutable_at(p.attention.seq_lens); }, "out overlaps seq_lens"},
       {[&](P& p) { p.out = mutable_at(p.prologue.bias.k); }, "out overlaps bias.k"},
       {[](P& p) { p.out = mutable_at_offset(p.hidden_states, 4); }, "out overlaps hidden_states"},
@@ -489,7 +526,7 @@ TEST(AttentionLayer, WorkspaceGrowsWithTheTokensAndNeedsNoPointer) {
   p.prologue.num_q_heads = 4;
   p.prologue.num_kv_heads = p.prologue.cache.num_kv_heads = 2;
   p.prologue.head_dim = 16;
-  p.prologue.places.block_table_stride = p.prologue.places.max_pages_per_seq = 8;
+  p.prologue.places.page_table.block_table_stride = p.prologue.places.page_table.max_pages_per_seq = 8;
   p.attention.max_seqlen_q = p.attention.max_seq_len = 100;
   int64_t last = -1;
   for (const int64_t num_tokens : {0, 1, 2, 100, 1 << 20}) {

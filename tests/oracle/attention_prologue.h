@@ -47,10 +47,13 @@ struct PrologueInput {
   bool identity_past_table = false;
 
   std::vector<int64_t> positions;  // [num_axes, num_tokens]; empty: derived, or all 0 where there are no sequences
-  std::vector<int64_t> slots;      // empty: derived where `derive_slots`, otherwise K and V go nowhere
+  std::vector<int64_t> slots;      // empty: derived where `derive_slots`, otherwise K and V go nowhere; later tokens have none
   bool derive_slots = false;
-  std::vector<int64_t> cu_seqlens, cache_lens;  // empty: no sequences
+  std::vector<int64_t> cu_seqlens;            // empty: no sequences
+  std::vector<int64_t> cache_lens, seq_lens;  // one of them: tokens before the step, or after it
   std::vector<std::vector<int64_t>> block_table;
+  std::vector<int64_t> kv_indptr, kv_indices;  // not empty: in place of block_table
+  std::vector<int64_t> kv_last_page_len;       // not empty: in place of cache_lens and seq_lens
   int64_t ring_size = 0;
   std::vector<int64_t> position_offsets;  // empty, one, or one for each sequence
   int64_t num_pages = 0;
@@ -208,13 +211,34 @@ inline PrologueOutput attention_prologue(const PrologueInput& in) {
 
     // The token's sequence, where there are any.
     int64_t sequence = -1, cache_position = 0;
+    bool bad_length = false;     // then there is no cache position
+    std::vector<int64_t> pages;  // of the sequence
     const bool derives = !in.cu_seqlens.empty() && (in.positions.empty() || in.derive_slots);
     if (derives) {
       for (size_t s = 0; s + 1 < in.cu_seqlens.size(); ++s) {
         if (in.cu_seqlens[s] <= t && t < in.cu_seqlens[s + 1]) sequence = static_cast<int64_t>(s);
       }
       if (sequence < 0) continue;
-      cache_position = in.cache_lens[static_cast<size_t>(sequence)] + t - in.cu_seqlens[static_cast<size_t>(sequence)];
+      const auto s = static_cast<size_t>(sequence);
+      if (in.kv_indptr.empty()) {
+        if (!in.block_table.empty()) pages = in.block_table[s];
+      } else {
+        const int64_t from = in.kv_indptr[s], to = in.kv_indptr[s + 1];
+        bad_length = from < 0 || to < from || to > static_cast<int64_t>(in.kv_indices.size());
+        if (!bad_length) pages.assign(in.kv_indices.begin() + from, in.kv_indices.begin() + to);
+      }
+      const int64_t rows = in.cu_seqlens[s + 1] - in.cu_seqlens[s];
+      int64_t before = 0;
+      if (!in.kv_last_page_len.empty()) {
+        const int64_t last = in.kv_last_page_len[s];
+        if (!pages.empty()) before = (static_cast<int64_t>(pages.size()) - 1) * in.page_size + last;
+        bad_length = bad_length || (!pages.empty() && (last < 1 || last > in.page_size));
+        before -= rows;
+      } else {
+        bad_length = false;
+        before = in.seq_lens.empty() ? in.cache_lens[s] : in.seq_lens[s] - rows;
+      }
+      cache_position = before + t - in.cu_seqlens[s];
     }
 
     std::vector<int64_t> positions(static_cast<size_t>(in.num_axes), 0);
@@ -230,7 +254,7 @@ inline PrologueOutput attention_prologue(const PrologueInput& in) {
           const long double sum = static_cast<long double>(cache_position) + static_cast<long double>(offset);
           positions[axis] = sum >= 0.0L && sum < 0x1p63L ? static_cast<int64_t>(sum) : -1;
         }
-        bad_position = bad_position || positions[axis] < 0;
+        bad_position = bad_position || bad_length || positions[axis] < 0;
       }
       past_table = past_table || (in.max_position > 0 && positions[axis] >= in.max_position);
     }
@@ -266,7 +290,7 @@ inline PrologueOutput attention_prologue(const PrologueInput& in) {
 
     int64_t slot = -1;
     if (!in.slots.empty()) {
-      slot = in.slots[static_cast<size_t>(t)];
+      if (t < static_cast<int64_t>(in.slots.size())) slot = in.slots[static_cast<size_t>(t)];
       if (slot >= in.num_pages * in.page_size) {
         out.faults.back() = TokenFault::slot;
         continue;
@@ -274,10 +298,9 @@ inline PrologueOutput attention_prologue(const PrologueInput& in) {
     } else if (in.derive_slots) {
       const int64_t end = in.cu_seqlens[static_cast<size_t>(sequence) + 1];
       if (in.ring_size > 0 && t + in.ring_size < end) continue;  // a later token of the step takes its place
-      const std::vector<int64_t>& pages = in.block_table[static_cast<size_t>(sequence)];
       int64_t r = cache_position;
       if (in.ring_size > 0 && r >= 0) r %= in.ring_size;
-      if (r < 0 || r >= static_cast<int64_t>(pages.size()) * in.page_size) {
+      if (bad_length || r < 0 || r >= static_cast<int64_t>(pages.size()) * in.page_size) {
         out.faults.back() = TokenFault::too_long;
         continue;
       }

@@ -29,6 +29,8 @@ struct AttentionInputs {
   std::function<double(int64_t page, int64_t offset, int64_t head)> key_zero_point, value_zero_point;
   std::vector<int32_t> block_table;  // [num_seqs, block_table_stride]
   int64_t block_table_stride = 0;
+  std::vector<int32_t> kv_indptr, kv_indices;  // not empty: in place of block_table
+  std::vector<int32_t> kv_last_page_len;       // not empty: in place of the values of seq_lens
   std::vector<int32_t> cu_seqlens_q, seq_lens;
   int64_t max_seqlen_q = std::numeric_limits<int32_t>::max();
 
@@ -99,13 +101,30 @@ std::vector<Reference> paged_attention(const AttentionInputs<T>& in, const Allow
   for (size_t s = 0; s < in.seq_lens.size(); ++s) {
     if (!query_rows_are_valid(in.cu_seqlens_q, s, in.num_tokens, in.max_seqlen_q)) continue;
     const int64_t begin = in.cu_seqlens_q[s], rows = in.cu_seqlens_q[s + 1] - begin;
-    const int64_t length = std::max<int64_t>(0, in.seq_lens[s]);
+    // The sequence's pages: its row, or a slice.
+    std::vector<int32_t> pages;
+    bool bad_length = false;
+    if (in.kv_indptr.empty()) {
+      const auto row = in.block_table.begin() + static_cast<int64_t>(s) * in.block_table_stride;
+      pages.assign(row, row + in.max_pages_per_seq);
+    } else {
+      const int64_t from = in.kv_indptr[s], to = in.kv_indptr[s + 1];
+      bad_length = from < 0 || from > to || to > static_cast<int64_t>(in.kv_indices.size());
+      if (!bad_length) pages.assign(in.kv_indices.begin() + from, in.kv_indices.begin() + to);
+    }
+    int64_t length = std::max<int64_t>(0, in.seq_lens[s]);
+    if (in.kv_last_page_len.empty()) {
+      bad_length = false;
+    } else {
+      const int64_t in_last = in.kv_last_page_len[s];
+      length = pages.empty() ? 0 : (static_cast<int64_t>(pages.size()) - 1) * in.page_size + in_last;
+      bad_length = bad_length || (!pages.empty() && (in_last < 1 || in_last > in.page_size));
+      if (bad_length) length = rows;  // no row attends to nothing
+    }
     const int64_t slots = in.ring_size > 0 ? std::min(length, in.ring_size) : length;
-    const bool too_long = slots > in.max_pages_per_seq * in.page_size;
+    const bool too_long = bad_length || slots > static_cast<int64_t>(pages.size()) * in.page_size;
     const auto place_of = [&](int64_t p) { return in.ring_size > 0 ? p % in.ring_size : p; };
-    const auto page_of = [&](int64_t p) -> int64_t {
-      return in.block_table[s * static_cast<size_t>(in.block_table_stride) + static_cast<size_t>(place_of(p) / in.page_size)];
-    };
+    const auto page_of = [&](int64_t p) -> int64_t { return pages[static_cast<size_t>(place_of(p) / in.page_size)]; };
     const auto lowest = [&](int64_t limit) { return in.window > 0 ? std::max<int64_t>(0, limit - in.window) : 0; };
     // Whatever any row needs, once for all of them.
     const int64_t first = lowest(std::max<int64_t>(0, length - rows + 1));

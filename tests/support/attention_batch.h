@@ -16,6 +16,7 @@
 #include "tests/support/arena.h"
 #include "tests/support/attention_cache.h"
 #include "tests/support/attention_case.h"
+#include "tests/support/attention_pages.h"
 #include "tests/support/random.h"
 #include "tests/support/tolerance.h"
 
@@ -142,11 +143,9 @@ PagedAttentionParams place_attention(Arena& arena, const AttentionInputs<T>& in,
   p.ring_size = in.ring_size;
   p.q = {arena.input(in.q), in.q_token_stride, in.q_head_stride};
   p.kv = kv;
-  p.block_table = arena.input(in.block_table);
-  p.block_table_stride = in.block_table_stride;
-  p.max_pages_per_seq = in.max_pages_per_seq;
+  p.page_table = place_pages(arena, in);
   p.cu_seqlens_q = arena.input(in.cu_seqlens_q);
-  p.seq_lens = arena.input(in.seq_lens);
+  if (in.kv_last_page_len.empty()) p.seq_lens = arena.input(in.seq_lens);
   p.max_seqlen_q = p.max_seq_len = 1;
   for (size_t s = 0; s < in.seq_lens.size(); ++s) {
     p.max_seqlen_q = std::max(p.max_seqlen_q, int64_t{in.cu_seqlens_q[s + 1]} - in.cu_seqlens_q[s]);

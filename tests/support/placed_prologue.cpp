@@ -317,22 +317,46 @@ void PlacedPrologue<T>::place_positions_and_slots() {
     places.positions = place_indices(arena_, spread, c.int64_positions);
     places.position_axis_stride = c.num_tokens + 3;
   }
-  if (c.writes_cache() && !c.derive_slots) places.slot_mapping = place_indices(arena_, data_.slots, c.int64_slots);
+  if (c.gives_slots()) {
+    places.slot_mapping = place_indices(arena_, data_.slots, c.int64_slots);  // also behind slot_mapping_len: not to be used
+    places.slot_mapping_len = c.slot_mapping_len();
+  }
   if (!c.has_sequences()) return;
   places.num_seqs = static_cast<int64_t>(data_.cache_lens.size());
   places.cu_seqlens_q = arena_.input(data_.cu_seqlens);
-  places.cache_lens = arena_.input(data_.cache_lens);
-  places.max_pages_per_seq = static_cast<int64_t>(data_.block_table.front().size());
-  places.block_table_stride = places.max_pages_per_seq + 2;
-  std::vector<int32_t> table;
-  for (const std::vector<int32_t>& pages : data_.block_table) {
-    table.insert(table.end(), pages.begin(), pages.end());
-    table.insert(table.end(), 2, 0);  // readable by mistake, and wrong
+  if (c.page_form == PageForm::csr_with_lengths) {
+    if (!c.writes_cache()) params_.cache.page_size = c.page_size;
+  } else if (c.lengths_after) {
+    places.seq_lens = arena_.input(seq_lens_of(data_));
+  } else {
+    places.cache_lens = arena_.input(data_.cache_lens);
   }
-  places.block_table = arena_.input(table);
+  place_pages();
   places.ring_size = c.ring_size;
   if (!data_.offsets.empty()) places.position_offsets = place_indices(arena_, data_.offsets, c.int64_positions);
   places.position_offset_per_seq = c.offsets == Offsets::per_sequence;
+}
+
+template <class T>
+void PlacedPrologue<T>::place_pages() {
+  PageTable& table = params_.places.page_table;
+  if (case_.page_form != PageForm::rows) {
+    CsrPages pages = csr_pages_of(case_, data_);
+    table.num_kv_indices = static_cast<int64_t>(pages.indices.size());
+    pages.indices.insert(pages.indices.end(), 2, 0);  // readable by mistake, and wrong
+    table.kv_indptr = arena_.input(pages.indptr);
+    table.kv_indices = arena_.input(pages.indices);
+    if (case_.page_form == PageForm::csr_with_lengths) table.kv_last_page_len = arena_.input(pages.last_page_len);
+    return;
+  }
+  table.max_pages_per_seq = static_cast<int64_t>(data_.block_table.front().size());
+  table.block_table_stride = table.max_pages_per_seq + 2;
+  std::vector<int32_t> rows;
+  for (const std::vector<int32_t>& pages : data_.block_table) {
+    rows.insert(rows.end(), pages.begin(), pages.end());
+    rows.insert(rows.end(), 2, 0);
+  }
+  table.block_table = arena_.input(rows);
 }
 
 template <class T>

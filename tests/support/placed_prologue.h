@@ -80,6 +80,7 @@ class PlacedPrologue {
   void place_weights();
   void place_rope();
   void place_positions_and_slots();
+  void place_pages();
   void place_outputs();
   void place_cache();
   void scatter(const std::vector<T>& dense, int64_t heads, int64_t dim, int64_t token_stride, int64_t head_stride, T* to) const;

@@ -23,9 +23,10 @@ std::string PrologueCase::describe() const {
                   " blocks=", num_blocks, block_axes, " factor=", attention_factor, " axes=", num_axes,
                   interleaved_axes ? "i" : "s", " max=", max_position, "/", static_cast<int>(past_table),
                   " hadamard=", hadamard_block, " q_scale=", q_scale.constant, "/", static_cast<int>(q_scale.by_position));
-  text += str_cat(" per_step=", per_step, " derive=", derive_positions, derive_slots, " ring=", ring_size,
-                  " offsets=", static_cast<int>(offsets), " pos64=", int64_positions, " slot64=", int64_slots,
-                  " bad=", bad_indices, extremes);
+  text += str_cat(" per_step=", per_step, " derive=", derive_positions, derive_slots, " after=", lengths_after,
+                  " pages=", static_cast<int>(page_form), " ring=", ring_size, " offsets=", static_cast<int>(offsets),
+                  " pos64=", int64_positions, " slot64=", int64_slots, " no_slot=", tokens_without_slot, " bad=", bad_indices,
+                  extremes);
   text +=
       str_cat(" packed=", packed, " split=", split_q, split_k, one_k_rope, " in_place=", in_place, kv_in_place,
               " row_padding=", row_padding, " head_padding=", head_padding, " heads_first=", heads_first, " misalign=", misalign);

@@ -1,6 +1,7 @@
 // A case for the prologue and its stages: shapes, features, memory layout and indices. And the lists of cases.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -16,6 +17,7 @@ enum class Values { normal, coarse, denormal, huge };   // coarse: as normal, of
 enum class CacheLayout { nhd, hnd, interleaved, odd };  // interleaved: K and V of a head side by side; odd: strides with holes
 enum class Weights { none, shared, per_head };
 enum class Offsets { none, one, per_sequence };
+enum class PageForm { rows, csr, csr_with_lengths };  // with lengths: they come from kv_last_page_len
 
 // The norm of Q or of K.
 struct CaseNorm {
@@ -72,9 +74,12 @@ struct PrologueCase {
   bool per_step = false;
 
   bool derive_positions = false, derive_slots = false;
+  bool lengths_after = false;  // seq_lens; otherwise cache_lens
+  PageForm page_form = PageForm::rows;
   int64_t ring_size = 0;
   Offsets offsets = Offsets::none;
   bool int64_positions = false, int64_slots = true;  // and offsets as positions
+  int64_t tokens_without_slot = 0;                   // slot_mapping ends before the last tokens
   bool bad_indices = true;                           // negative and too large ones among the good ones, axes too
   bool extremes = false;                             // the ends of the types in cu_seqlens_q, cache_lens and offsets
 
@@ -105,6 +110,11 @@ struct PrologueCase {
   int64_t k_heads() const { return with_k ? num_kv_heads : 0; }
   int64_t v_heads() const { return with_v ? num_kv_heads : 0; }
   bool writes_cache() const { return cached && num_kv_heads > 0 && (with_k || with_v); }
+  bool gives_slots() const { return writes_cache() && !derive_slots; }
+  // 0: all of them.
+  int64_t slot_mapping_len() const {
+    return gives_slots() && tokens_without_slot > 0 ? std::max<int64_t>(num_tokens - tokens_without_slot, 0) : 0;
+  }
   bool has_sequences() const { return derive_positions || derive_slots; }
   CaseNorm norm_of_q() const { return {norm, norm_kind, norm_scope, weights, norm_bias, float_weights, weight_offset, eps}; }
   CaseNorm norm_of_k() const;

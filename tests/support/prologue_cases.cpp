@@ -279,6 +279,51 @@ std::vector<PrologueCase> make_feature_cases() {
       });
     }
   }
+  for (int i = 0; i < 5; ++i) {
+    for (const int64_t ring : {0, 24}) {
+      add([&](PrologueCase& c) {
+        c.derive_positions = c.derive_slots = c.lengths_after = true, c.num_tokens = 40, c.ring_size = ring, c.page_size = 3;
+        c.offsets = i % 2 == 0 ? Offsets::none : Offsets::per_sequence;
+      });
+    }
+    add([](PrologueCase& c) { c.derive_slots = c.lengths_after = true, c.page_size = 4; });
+    add([](PrologueCase& c) { c.derive_positions = c.lengths_after = true, c.num_axes = 3, c.max_position = 80; });
+    add([&](PrologueCase& c) {
+      c.derive_positions = c.derive_slots = c.lengths_after = c.extremes = true, c.page_size = 4, c.num_tokens = 12;
+      c.offsets = i % 2 == 0 ? Offsets::per_sequence : Offsets::none, c.int64_positions = i < 3;
+    });
+  }
+  for (const PageForm form : {PageForm::csr, PageForm::csr_with_lengths}) {
+    const auto paged = [&](const auto& change) { add([&](PrologueCase& c) { c.page_form = form, change(c); }); };
+    for (int i = 0; i < 12; ++i) {
+      paged([&](PrologueCase& c) {
+        c.derive_positions = c.derive_slots = true, c.num_tokens = 40, c.page_size = 1 + i / 2 * 3;
+        c.offsets = i % 2 == 0 ? Offsets::none : Offsets::per_sequence, c.lengths_after = i % 3 == 0;
+      });
+    }
+    for (int i = 0; i < 4; ++i) {
+      paged([](PrologueCase& c) { c.derive_slots = true, c.page_size = 4; });
+      paged([](PrologueCase& c) { c.derive_positions = true, c.page_size = 4, c.num_axes = 3, c.max_position = 80; });
+      paged([](PrologueCase& c) { c.derive_positions = c.k_out = c.v_out = true, c.cached = false, c.page_size = 4; });
+      paged([&](PrologueCase& c) {
+        c.derive_positions = c.derive_slots = c.extremes = true, c.page_size = 4, c.num_tokens = 12, c.lengths_after = i % 2 == 0;
+        c.offsets = Offsets::per_sequence, c.int64_positions = i < 3;
+      });
+    }
+  }
+  for (const int64_t ring : {1, 5, 24}) {
+    add([&](PrologueCase& c) {
+      c.derive_positions = c.derive_slots = true, c.ring_size = ring, c.page_form = PageForm::csr, c.page_size = 4;
+    });
+  }
+  for (const int64_t missing : {1, 13, 20}) {  // slot_mapping ends early
+    add([&](PrologueCase& c) { c.tokens_without_slot = missing; });
+    add([&](PrologueCase& c) { c.tokens_without_slot = missing, c.k_out = c.v_out = true, c.int64_slots = false; });
+    add([&](PrologueCase& c) { c.tokens_without_slot = missing, c.derive_positions = true, c.max_position = 80; });
+    add([&](PrologueCase& c) {
+      c.tokens_without_slot = missing, c.bias_q = c.bias_k = c.bias_v = false, c.source = RopeSource::per_token;
+    });
+  }
   for (int i = 0; i < 10; ++i) {
     add([](PrologueCase& c) {
       c.derive_positions = c.derive_slots = true, c.num_tokens = 40, c.offsets = Offsets::per_sequence, c.page_size = 3;
@@ -541,6 +586,10 @@ PrologueCase random_case(uint64_t seed) {
   c.token_faults = coin();
   if (coin()) c.past_table = any(PastTable::identity);
   c.no_faults = c.past_table != PastTable::record && rarely();
+  if (rarely()) c.tokens_without_slot = random.integer(1, 5);
+  c.lengths_after = coin();
+  c.page_form = any(PageForm::csr_with_lengths);
+  if (c.page_form == PageForm::csr_with_lengths && c.ring_size > 0) c.page_form = PageForm::csr;
   c.extremes = c.has_sequences() && c.q_scale.by_position == PositionScale::none && rarely();
 
   if (coin()) c.rope_type = coin() ? DType::f16 : DType::bf16;

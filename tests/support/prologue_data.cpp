@@ -97,6 +97,33 @@ void make_sequences(const PrologueCase& c, Random& random, PrologueData<T>& data
 
 }  // namespace
 
+template <class T>
+CsrPages csr_pages_of(const PrologueCase& c, const PrologueData<T>& data) {
+  const std::vector<int32_t> lengths = seq_lens_of(data);
+  CsrPages pages;
+  pages.indptr = {0};
+  for (size_t s = 0; s < data.block_table.size(); ++s) {
+    std::vector<int32_t> row = data.block_table[s];
+    while (!row.empty() && row.back() == INT32_MAX) row.pop_back();
+    pages.indices.insert(pages.indices.end(), row.begin(), row.end());
+    pages.indptr.push_back(static_cast<int32_t>(pages.indices.size()));
+    const int64_t before_last = (static_cast<int64_t>(row.size()) - 1) * c.page_size;
+    pages.last_page_len.push_back(static_cast<int32_t>(std::clamp<int64_t>(lengths[s] - before_last, INT32_MIN, INT32_MAX)));
+  }
+  Random random(c.seed + 77);
+  const int64_t damage = c.bad_indices ? random.integer(0, 3) : 3;
+  if (damage == 0) {
+    const auto page_size = static_cast<int32_t>(c.page_size);
+    const int32_t bad[] = {0, -1, page_size + 1, page_size + 1, INT32_MIN, INT32_MAX};
+    for (int32_t& length : pages.last_page_len) length = random.integer(0, 1) == 0 ? bad[random.integer(0, 5)] : length;
+  } else if (damage == 1) {
+    const int32_t bad[] = {-1, INT32_MIN, INT32_MAX, pages.indptr.back() + 1, pages.indptr.back(), 0};
+    pages.indptr[static_cast<size_t>(random.integer(0, static_cast<int64_t>(pages.indptr.size()) - 1))] =
+        bad[random.integer(0, 5)];
+  }
+  return pages;
+}
+
 std::vector<float> make_table(int64_t max_position, int64_t rotary_dim, double base) {
   std::vector<float> table(static_cast<size_t>(max_position * rotary_dim));
   for (int64_t p = 0; p < max_position; ++p) {
@@ -248,10 +275,25 @@ oracle::PrologueInput oracle_input(const PrologueCase& c, const PrologueData<T>&
   in.identity_past_table = c.past_table == PastTable::identity;
   in.positions = data.positions;
   in.slots = data.slots;
+  if (c.slot_mapping_len() > 0) in.slots.resize(static_cast<size_t>(c.slot_mapping_len()));
   in.derive_slots = c.derive_slots && c.writes_cache();
   in.cu_seqlens.assign(data.cu_seqlens.begin(), data.cu_seqlens.end());
-  in.cache_lens.assign(data.cache_lens.begin(), data.cache_lens.end());
-  for (const std::vector<int32_t>& row : data.block_table) in.block_table.emplace_back(row.begin(), row.end());
+  const auto assign = [](std::vector<int64_t>& to, const std::vector<int32_t>& from) { to.assign(from.begin(), from.end()); };
+  if (c.page_form == PageForm::rows) {
+    for (const std::vector<int32_t>& row : data.block_table) in.block_table.emplace_back(row.begin(), row.end());
+  } else {
+    const CsrPages pages = csr_pages_of(c, data);
+    assign(in.kv_indptr, pages.indptr);
+    assign(in.kv_indices, pages.indices);
+    if (c.page_form == PageForm::csr_with_lengths) assign(in.kv_last_page_len, pages.last_page_len);
+  }
+  if (c.page_form != PageForm::csr_with_lengths) {
+    if (c.lengths_after) {
+      assign(in.seq_lens, seq_lens_of(data));
+    } else {
+      assign(in.cache_lens, data.cache_lens);
+    }
+  }
   in.ring_size = c.ring_size;
   in.position_offsets = data.offsets;
   in.num_pages = data.num_pages;
@@ -268,6 +310,9 @@ oracle::PrologueInput oracle_input(const PrologueCase& c, const PrologueData<T>&
   return in;
 }
 
+template CsrPages csr_pages_of<float>(const PrologueCase&, const PrologueData<float>&);
+template CsrPages csr_pages_of<Float16>(const PrologueCase&, const PrologueData<Float16>&);
+template CsrPages csr_pages_of<BFloat16>(const PrologueCase&, const PrologueData<BFloat16>&);
 template PrologueData<float> make_data<float>(const PrologueCase&);
 template PrologueData<Float16> make_data<Float16>(const PrologueCase&);
 template PrologueData<BFloat16> make_data<BFloat16>(const PrologueCase&);

@@ -1,6 +1,7 @@
 // The data of a PrologueCase, independent of its memory layout, and the same data as the oracle takes it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -31,6 +32,24 @@ struct PrologueData {
 
 // Rows of cosines, then sines: [max_position, rotary_dim].
 std::vector<float> make_table(int64_t max_position, int64_t rotary_dim, double base = 10000.0);
+
+// The lengths of the sequences after the step, as far as int32 holds them.
+template <class T>
+std::vector<int32_t> seq_lens_of(const PrologueData<T>& data) {
+  std::vector<int32_t> lengths;
+  for (size_t s = 0; s < data.cache_lens.size(); ++s) {
+    const int64_t length = int64_t{data.cache_lens[s]} + data.cu_seqlens[s + 1] - data.cu_seqlens[s];
+    lengths.push_back(static_cast<int32_t>(std::clamp<int64_t>(length, INT32_MIN, INT32_MAX)));
+  }
+  return lengths;
+}
+
+// The pages as CSR: those that a sequence needs, without what fills its row of the block table. Some are bad if the case says so.
+struct CsrPages {
+  std::vector<int32_t> indptr, indices, last_page_len;
+};
+template <class T>
+CsrPages csr_pages_of(const PrologueCase& c, const PrologueData<T>& data);
 
 // T is float, Float16 or BFloat16, here and below. The same seed gives the same data.
 template <class T>

@@ -161,7 +161,11 @@ void add_places(FeatureList& f) {
     f.add(wide ? "int64 positions and int32 slots" : "int32 positions and int64 slots",
           [&](PrologueCase& c) { c.int64_positions = wide, c.int64_slots = !wide; });
   }
-  f.row("DerivedPlaces", "Positions and slots derived from cu_seqlens_q, cache_lens and block_table, with offsets");
+  f.row("ShortSlotMapping", "slot_mapping for the first tokens only: the others are not stored");
+  for (const bool wide : {false, true}) {
+    f.add(wide ? "int64 slots" : "int32 slots", [&](PrologueCase& c) { c.tokens_without_slot = 4, c.int64_slots = wide; });
+  }
+  f.row("DerivedPlaces", "Positions and slots derived from cu_seqlens_q, cache_lens and a block table, with offsets");
   for (const Offsets offsets : {Offsets::none, Offsets::one, Offsets::per_sequence}) {
     const char* names[] = {"no offset", "one offset", "an offset per sequence"};
     f.add(names[static_cast<int>(offsets)],
@@ -169,6 +173,18 @@ void add_places(FeatureList& f) {
   }
   f.add("slots alone", [](PrologueCase& c) { c.derive_slots = true; });
   f.add("positions alone", [](PrologueCase& c) { c.derive_positions = true, c.num_axes = 3; });
+  f.row("LengthsAfter", "seq_lens, the lengths after the step, in place of cache_lens");
+  for (const bool positions : {false, true}) {
+    f.add(positions ? "positions and slots" : "slots alone",
+          [&](PrologueCase& c) { c.derive_positions = positions, c.derive_slots = c.lengths_after = true; });
+  }
+  f.row("CsrPages", "Page table as CSR (kv_indptr, kv_indices), with or without kv_last_page_len");
+  for (const PageForm form : {PageForm::csr, PageForm::csr_with_lengths}) {
+    for (const bool positions : {false, true}) {
+      f.add(form == PageForm::csr ? "CSR" : "CSR with lengths",
+            [&](PrologueCase& c) { c.derive_positions = positions, c.derive_slots = true, c.page_form = form; });
+    }
+  }
   f.row("Ring", "Ring of pages (sliding window)");
   for (const int64_t ring : {3, 8}) {
     f.add(str_cat("ring of ", ring), [&](PrologueCase& c) { c.derive_positions = c.derive_slots = true, c.ring_size = ring; });
