@@ -152,7 +152,7 @@ TEST_P(Vllm, RopeAndCache) {
 // q, k and v are padded to the size of a captured graph, the slots are not.
 TEST_P(Vllm, SlotsOfTheActualTokens) {
   const Serving s;
-  const Outcome result = run(GetParam(), s, {5, 0}, "auto", 2);
+  const Outcome result = run(GetParam(), s, {5, 0}, "auto", DType::f32, 2);
   expect_cache(result.value_cache, encode(DType::f32, s.v), {5, 0}, 4);
   EXPECT_EQ(result.query, floats(s.rotated(s.q, S::kQHeads, false)));
   EXPECT_EQ(result.fault.code, FaultCode::none);

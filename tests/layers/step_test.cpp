@@ -81,6 +81,7 @@ TEST(StepBuffers, AreCopiedByAGraph_cuda) {
   cudaGraph_t graph = nullptr;
   ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
   ASSERT_TRUE(step.ok()) << step.status().message();
+#ifndef PROLOGUE_CUDA_EMULATED  // where all memory is the host's
   cudaGraphNode_t node = nullptr;
   size_t num_nodes = 1;
   ASSERT_EQ(cudaGraphGetNodes(graph, &node, &num_nodes), cudaSuccess);
@@ -90,6 +91,7 @@ TEST(StepBuffers, AreCopiedByAGraph_cuda) {
   cudaPointerAttributes source = {};
   ASSERT_EQ(cudaPointerGetAttributes(&source, copy.srcPtr.ptr), cudaSuccess);
   EXPECT_EQ(source.type, cudaMemoryTypeHost) << "the copy's source is not pinned";
+#endif
 
   cudaGraphExec_t instance = nullptr;
   ASSERT_EQ(cudaGraphInstantiate(&instance, graph, 0), cudaSuccess);
