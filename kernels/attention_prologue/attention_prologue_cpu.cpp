@@ -57,21 +57,7 @@ RotationRow fill_angles(const AttentionPrologueParams& p, int64_t t, const Resol
 template <class T>
 class Prologue {
  public:
-  explicit Prologue(const AttentionPrologueParams& p) : p_(p), token_args_(token_args(p)) {
-    const auto steps = [&](const HeadsView& in, int64_t num_heads, int64_t width, const void* bias, const HeadNorm& norm) {
-      HeadSteps<T> s;
-      s.num_heads = in.data == nullptr ? 0 : num_heads;
-      s.width = width;
-      s.bias = static_cast<const T*>(bias);
-      s.norm = norm;
-      s.rounds = p.rounding == Rounding::per_step;
-      return s;
-    };
-    q_ = steps(p.q, p.num_q_heads, p.head_dim, p.bias.q, p.q_norm);
-    k_ = steps(p.k, p.num_kv_heads, p.head_dim, p.bias.k, p.k_norm);
-    v_ = steps(p.v, p.num_kv_heads, v_head_dim(p), p.bias.v, p.v_norm);
-    q_.hadamard_block = k_.hadamard_block = p.hadamard_block;
-  }
+  explicit Prologue(const AttentionPrologueParams& p) : Prologue(p, head_plans(p)) {}
 
   void run(int64_t t) const {
     const ResolvedToken token = resolve_token(token_args_, t);
@@ -92,6 +78,9 @@ class Prologue {
   }
 
  private:
+  Prologue(const AttentionPrologueParams& p, const HeadPlans& plans)
+      : p_(p), token_args_(token_args(p)), q_(plans.q), k_(plans.k), v_(plans.v) {}
+
   void store_query(int64_t t, int64_t h, const FinishedHead<T>& head) const {
     const QuantizedQuery& q8 = p_.q8_out;
     if (q8.data == nullptr) return store_head(head, head_at<T>(p_.q_out, t, h));
@@ -134,7 +123,7 @@ class Prologue {
 
   const AttentionPrologueParams& p_;
   const TokenArgs token_args_;
-  HeadSteps<T> q_, k_, v_;
+  const HeadSteps<T> q_, k_, v_;
 };
 
 }  // namespace

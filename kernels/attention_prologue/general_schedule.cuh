@@ -160,39 +160,38 @@ struct GeneralSteps : NoSteps<T, V> {
 
   __device__ Unit<T, V> load(const char* values) const { return load_unit<false, T, V>(values, place); }
   __device__ UnitValues<V> values(int) const { return widen<T, V>(data); }
-  __device__ bool biased() const { return extras.bias != nullptr; }
+  static constexpr bool kEveryStep = true;
+  __device__ const HeadPlan& plan() const { return extras.plan; }
+  __device__ bool biased() const { return plan().bias != nullptr; }
   __device__ Unit<T, V> bias(int) const {
-    return load(extras.bias + static_cast<int64_t>(at.head) * extras.layout.head_dim * static_cast<int64_t>(sizeof(T)));
+    return load(static_cast<const char*>(plan().bias) + at.head * plan().width * static_cast<int64_t>(sizeof(T)));
   }
-  __device__ NormPlacement norm() const { return extras.norm; }
-  __device__ bool layer_norm() const { return extras.norm_kind == NormKind::layer; }
-  __device__ bool norm_of_token() const { return extras.norm_scope == NormScope::token; }
+  __device__ NormPlacement norm() const { return plan().norm.placement; }
+  __device__ bool layer_norm() const { return plan().norm.kind == NormKind::layer; }
+  __device__ bool norm_of_token() const { return plan().norm.scope == NormScope::token; }
   __device__ float token_sum() const { return at.tensor == 1 ? token.sums[1] : token.sums[0]; }
-  __device__ float inverse_count() const { return extras.inverse_count; }
-  __device__ float eps() const { return extras.eps; }
-  __device__ bool weighted() const { return extras.weight != nullptr; }
-  __device__ UnitValues<V> weights(const char* values) const {
-    const char* of_head = values + at.head * extras.weight_head;
-    return extras.weight_type == DType::f32 ? load_floats<V>(of_head, place) : widen<T, V>(load(of_head));
+  __device__ float inverse_count() const { return plan().inverse_count; }
+  __device__ float eps() const { return plan().norm.eps; }
+  __device__ bool weighted() const { return plan().norm.weight != nullptr; }
+  __device__ UnitValues<V> weights(const void* values) const {
+    const bool floats = plan().norm.weight_type == DType::f32;
+    const int64_t size = floats ? 4 : static_cast<int64_t>(sizeof(T));
+    const char* of_head = static_cast<const char*>(values) + at.head * plan().norm.weight_head_stride * size;
+    return floats ? load_floats<V>(of_head, place) : widen<T, V>(load(of_head));
   }
-  __device__ UnitValues<V> weight() const { return weights(extras.weight); }
-  __device__ float weight_offset() const { return extras.weight_offset; }
-  __device__ bool norm_biased() const { return extras.norm_bias != nullptr; }
-  __device__ UnitValues<V> norm_bias() const { return weights(extras.norm_bias); }
+  __device__ UnitValues<V> weight() const { return weights(plan().norm.weight); }
+  __device__ float weight_offset() const { return plan().norm.weight_offset; }
+  __device__ bool norm_biased() const { return plan().norm.bias != nullptr; }
+  __device__ UnitValues<V> norm_bias() const { return weights(plan().norm.bias); }
   __device__ bool rotates() const { return extras.rotates != 0 && token.rotated && place.pair >= 0; }
   __device__ UnitAngles<V> angles() const { return token.angles_of_pairs; }
   __device__ RopeStyle style() const { return extras.layout.style; }
-  static constexpr bool kHadamard = true;
-  __device__ int hadamard_block() const { return extras.hadamard_block; }
-  __device__ float hadamard_factor() const { return extras.hadamard_factor; }
   __device__ bool scales() const { return at.tensor == 0 && token.scales_query; }
   __device__ float factor() const { return token.query_factor; }
-  __device__ bool rounds() const { return p.rounds_per_step != 0; }
+  __device__ bool rounds() const { return plan().rounds != 0; }
 
   // Otherwise the head is a copy.
-  __device__ bool changes() const {
-    return biased() || norm() != NormPlacement::none || rotates() || hadamard_block() != 0 || scales();
-  }
+  __device__ bool changes() const { return prologue::changes(plan()) || rotates() || scales(); }
 };
 
 template <class T, int V>
@@ -350,8 +349,8 @@ __global__ void __launch_bounds__(kMaxGeneralThreads) general_prologue_kernel(co
   }
 #pragma unroll
   for (int tensor = 0; tensor < 2; ++tensor) {
-    const TensorExtras& extras = p.extras[tensor];
-    if (extras.norm != NormPlacement::none && extras.norm_scope == NormScope::token && !token.zero) {
+    const HeadNorm& norm = p.extras[tensor].plan.norm;
+    if (norm.placement != NormPlacement::none && norm.scope == NormScope::token && !token.zero) {
       token.sums[tensor] = token_sum<T, V>(p, token, t, tensor, lanes_of, shared.sums[1], lane, row, rows);
     }
   }

@@ -5,7 +5,7 @@
 // (kHeads) share the work of the lanes. What the lanes compute together is in `Lanes` (head_lanes.cuh).
 #pragma once
 
-#include <prologue/kernels/attention_prologue/attention_prologue.h>
+#include <prologue/kernels/attention_prologue/head_plan.h>
 #include <prologue/kernels/base/shared/reciprocal_root.h>
 #include <prologue/kernels/attention_prologue/head_lanes.cuh>
 #include <prologue/kernels/base/device/head_unit.cuh>
@@ -35,9 +35,8 @@ struct NoSteps {
   __device__ static UnitAngles<V> angles() { return {}; }
   __device__ static RopeStyle style() { return RopeStyle::neox; }
 
-  static constexpr bool kHadamard = false;  // true: there may be a Hadamard transform
-  __device__ static int hadamard_block() { return 0; }
-  __device__ static float hadamard_factor() { return 1.0f; }
+  static constexpr bool kEveryStep = false;  // true: those of plan(), too, which lean kernels do not have
+  __device__ static HeadPlan plan() { return {}; }
 
   __device__ static bool scales() { return false; }
   __device__ static float factor() { return 1.0f; }
@@ -96,7 +95,7 @@ __device__ inline void rotate(UnitValues<V> (&x)[kHeads], const Steps& s) {
 // Each block of channels times H / sqrt(block). Blocks and vectors are powers of two: one is a part of the other.
 template <class T, int V, int kHeads, class Steps, class Lanes>
 __device__ inline void hadamard_transform(UnitValues<V> (&x)[kHeads], const Steps& s, const Lanes& lanes) {
-  const int block = s.hadamard_block();
+  const int block = s.plan().hadamard_block;
   if (block == 0) return;
 #pragma unroll
   for (int n = 0; n < kHeads; ++n) {
@@ -106,7 +105,7 @@ __device__ inline void hadamard_transform(UnitValues<V> (&x)[kHeads], const Step
     }
 #pragma unroll 1
     for (int distance = V; distance < block; distance *= 2) lanes.butterflies(x[n], distance);
-    multiply<V>(x[n], s.hadamard_factor());
+    multiply<V>(x[n], s.plan().hadamard_factor);
   }
   round_step<T, V>(x, s);
 }
@@ -130,7 +129,7 @@ __device__ inline void finish_head(UnitValues<V> (&x)[kHeads], const Steps& s, c
   begin_head<T, V>(x, s, norm);
   if (norm != NormPlacement::none) normalise<T, V>(x, s, lanes);
   if (norm != NormPlacement::after_rope) rotate<T, V>(x, s);
-  if constexpr (Steps::kHadamard) hadamard_transform<T, V>(x, s, lanes);
+  if constexpr (Steps::kEveryStep) hadamard_transform<T, V>(x, s, lanes);
   if (s.scales()) {
 #pragma unroll
     for (int n = 0; n < kHeads; ++n) multiply<V>(x[n], s.factor());

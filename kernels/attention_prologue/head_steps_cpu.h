@@ -11,7 +11,7 @@
 #include <type_traits>
 
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
-#include <prologue/kernels/attention_prologue/hadamard.h>
+#include <prologue/kernels/attention_prologue/head_plan.h>
 #include <prologue/kernels/base/dtype.h>
 #include <prologue/kernels/base/host/head_cpu.h>
 #include <prologue/kernels/base/shared/reciprocal_root.h>
@@ -28,18 +28,15 @@ struct RotationRow {
   const float* sin = nullptr;
 };
 
-// What happens to the heads of one of Q, K and V.
+// What happens to the heads of one of Q, K and V of the token at hand.
 template <class T>
-struct HeadSteps {
-  int64_t num_heads = 0;
-  int64_t width = 0;
-  const T* bias = nullptr;
-  HeadNorm norm;           // resolved
+struct HeadSteps : HeadPlan {
   float token_sum = 0.0f;  // of the squares of all heads, for a norm over the token
-  RotationRow rotation;    // of the token at hand
-  int64_t hadamard_block = 0;
+  RotationRow rotation;
   float factor = 1.0f;  // the Q scale
-  bool rounds = false;  // to T after each step
+
+  HeadSteps() = default;
+  explicit HeadSteps(const HeadPlan& plan) : HeadPlan(plan) {}
 };
 
 // The sum of term(x[0 .. count)), neighbours first; count is padded with zeros to a power of two.
@@ -72,7 +69,7 @@ inline float inverse_root_mean(float sum, float inverse_count, float eps) { retu
 template <class T>
 void round_step(float* x, const HeadSteps<T>& s) {
   if constexpr (!std::is_same_v<T, float>) {
-    if (!s.rounds) return;
+    if (s.rounds == 0) return;
     T rounded[kMaxHeadDim];
     narrow(x, s.width, rounded);
     widen(rounded, s.width, x);
@@ -96,12 +93,11 @@ template <class T>
 void normalise(float* x, const HeadSteps<T>& s, int64_t h) {
   const HeadNorm& norm = s.norm;
   const bool of_token = norm.scope == NormScope::token;
-  const float inverse_count = 1.0f / static_cast<float>(of_token ? s.num_heads * s.width : s.width);
   if (norm.kind == NormKind::layer) {
-    const float mean = head_sum(x, s.width, [](float value) { return value; }) * inverse_count;
+    const float mean = head_sum(x, s.width, [](float value) { return value; }) * s.inverse_count;
     for (int64_t i = 0; i < s.width; ++i) x[i] -= mean;
   }
-  const float inverse = inverse_root_mean(of_token ? s.token_sum : square_sum(x, s.width), inverse_count, norm.eps);
+  const float inverse = inverse_root_mean(of_token ? s.token_sum : square_sum(x, s.width), s.inverse_count, norm.eps);
   for (int64_t i = 0; i < s.width; ++i) x[i] *= inverse;
   with_weights<T>(norm.weight, norm, h, [&](const auto* weight) {
     for (int64_t i = 0; i < s.width; ++i) x[i] *= norm.weight_offset + to_float(weight[i]);
@@ -143,8 +139,7 @@ void hadamard_transform(float* x, const HeadSteps<T>& s) {
       }
     }
   }
-  const float factor = hadamard_factor(block);
-  for (int64_t i = 0; i < s.width; ++i) x[i] *= factor;
+  for (int64_t i = 0; i < s.width; ++i) x[i] *= s.hadamard_factor;
   round_step(x, s);
 }
 
@@ -152,7 +147,8 @@ void hadamard_transform(float* x, const HeadSteps<T>& s) {
 template <class T>
 void begin_head(float* x, const HeadSteps<T>& s, int64_t h) {
   if (s.bias != nullptr) {
-    for (int64_t i = 0; i < s.width; ++i) x[i] += to_float(s.bias[h * s.width + i]);
+    const T* bias = static_cast<const T*>(s.bias) + h * s.width;
+    for (int64_t i = 0; i < s.width; ++i) x[i] += to_float(bias[i]);
     round_step(x, s);
   }
   if (s.norm.placement == NormPlacement::after_rope) rotate(x, s);
@@ -202,8 +198,7 @@ void for_each_head(HeadSteps<T> s, const HeadsInput& in, int64_t t, const Store&
       s.token_sum += square_sum(values, s.width);
     }
   }
-  const bool all_changed =
-      s.bias != nullptr || s.norm.placement != NormPlacement::none || s.hadamard_block != 0 || s.factor != 1.0f;
+  const bool all_changed = changes(s) || s.factor != 1.0f;
   const int64_t begin = all_changed ? 0 : s.rotation.rotary_offset;
   const int64_t end = all_changed ? s.width : begin + s.rotation.rotary_dim;
   for (int64_t h = 0; h < s.num_heads; ++h) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <limits>
 
-#include <prologue/kernels/attention_prologue/hadamard.h>
 #include <prologue/kernels/attention_prologue/prologue_choice.h>
 
 namespace prologue::cuda {
@@ -162,25 +161,10 @@ void fill(const AttentionPrologueParams& p, int64_t vector, GeneralArgs& args) {
   TensorExtras& q = args.extras[0];
   TensorExtras& k = args.extras[1];
   TensorExtras& v = args.extras[2];
-  q.bias = bytes_of(p.bias.q);
-  k.bias = bytes_of(p.bias.k);
-  v.bias = bytes_of(p.bias.v);
-
-  const auto norm = [&](TensorExtras& extras, const HeadNorm& n, int64_t heads, int64_t head_dim) {
-    extras.norm = n.placement;
-    extras.norm_kind = n.kind;
-    extras.norm_scope = n.scope;
-    extras.eps = n.eps;
-    extras.weight_offset = n.weight_offset;
-    extras.inverse_count = 1.0f / static_cast<float>(n.scope == NormScope::token ? heads * head_dim : head_dim);
-    extras.weight = bytes_of(n.weight);
-    extras.norm_bias = bytes_of(n.bias);
-    extras.weight_type = n.weight_type;
-    extras.weight_head = bytes_of<int64_t>(n.weight_head_stride, dtype_bits(n.weight_type));
-  };
-  if (q_normed(p)) norm(q, p.q_norm, p.num_q_heads, p.head_dim);
-  if (k_normed(p)) norm(k, p.k_norm, p.num_kv_heads, p.head_dim);
-  if (has_v(p) && normed(p.v_norm)) norm(v, p.v_norm, p.num_kv_heads, v_head_dim(p));
+  const HeadPlans plans = head_plans(p);
+  q.plan = plans.q;
+  k.plan = plans.k;
+  v.plan = plans.v;
 
   const auto layout = [&](TensorExtras& extras, int64_t head_dim, bool rotates) {
     extras.rotates = rotates ? 1 : 0;
@@ -191,8 +175,6 @@ void fill(const AttentionPrologueParams& p, int64_t vector, GeneralArgs& args) {
   layout(q, p.head_dim, p.rope.rotary_dim > 0);
   layout(k, p.head_dim, p.rope.rotary_dim > 0);
   layout(v, v_head_dim(p), false);
-  q.hadamard_block = k.hadamard_block = static_cast<int32_t>(p.hadamard_block);
-  q.hadamard_factor = k.hadamard_factor = hadamard_factor(p.hadamard_block);
 
   const auto rotated = [&](TensorExtras& extras, const HeadsView& in) {
     extras.rotated_in = bytes_of(in.data);
@@ -226,7 +208,6 @@ void fill(const AttentionPrologueParams& p, int64_t vector, GeneralArgs& args) {
   args.rope = p.rope;
   args.layout = block_layout_of(p);
   args.q_scale = p.q_scale;
-  args.rounds_per_step = p.rounding == Rounding::per_step ? 1 : 0;
   args.faults = p.faults;
   args.token_faults = p.token_faults;
 }

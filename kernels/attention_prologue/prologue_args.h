@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
+#include <prologue/kernels/attention_prologue/head_plan.h>
 #include <prologue/kernels/attention_prologue/token_args.h>
 #include <prologue/kernels/base/shared/head_layout.h>
 
@@ -126,24 +127,14 @@ using ArgsOf = std::conditional_t<has_steps(kFeatures), LeanArgs, PlainArgs>;
 // ---- of the general kernel --------------------------------------------------------------------------------------------------
 
 struct TensorExtras {
-  const char* bias = nullptr;
-  const char* weight = nullptr;
-  const char* norm_bias = nullptr;
+  HeadPlan plan;
   char* second_out = nullptr;  // k_out, v_out
   char* scale = nullptr;
   int64_t second_token = 0;
   int64_t second_head = 0;
-  int64_t weight_head = 0;
   int64_t scale_page = 0;
   int64_t scale_token = 0;
   int64_t scale_head = 0;
-  NormPlacement norm = NormPlacement::none;
-  NormKind norm_kind = NormKind::rms;
-  NormScope norm_scope = NormScope::head;
-  DType weight_type = DType::unset;  // of weight and norm_bias
-  float eps = 0.0f;
-  float weight_offset = 0.0f;
-  float inverse_count = 0.0f;  // of the channels of a norm
   DType store = DType::unset;
   ScaleFrom scale_from = ScaleFrom::nothing;
   BlockLayout layout;
@@ -151,8 +142,6 @@ struct TensorExtras {
   const char* rotated_in = nullptr;  // the rotated channels, if they are apart; `in` has the others
   int64_t rotated_token = 0;
   int64_t rotated_head = 0;
-  int32_t hadamard_block = 0;
-  float hadamard_factor = 1.0f;
 };
 
 struct GeneralArgs {
@@ -162,7 +151,6 @@ struct GeneralArgs {
   Rope rope;
   BlockLayout layout;  // of q and k
   QueryScale q_scale;
-  int32_t rounds_per_step = 0;
   FaultRecord* faults = nullptr;
   uint8_t* token_faults = nullptr;
 };

@@ -4,6 +4,7 @@
 #include <initializer_list>
 #include <limits>
 
+#include <prologue/kernels/attention_prologue/head_plan.h>
 #include <prologue/kernels/attention_prologue/prologue_args.h>
 #include <prologue/kernels/base/shared/rope_pairs.h>
 
@@ -115,9 +116,10 @@ bool plain(const AttentionPrologueParams& p) {
   const bool both_outputs = p.k_out.data != nullptr || p.v_out.data != nullptr;
   if (p.num_q_heads + 2 * p.num_kv_heads > kMaxBlocksOfToken) return false;
   const bool no_cache = (has_k(p) && p.cache.k.data == nullptr) || (has_v(p) && p.cache.v.data == nullptr);
-  if (p.rounding != Rounding::once || scaled || p.v_norm.placement != NormPlacement::none || both_outputs || no_cache)
-    return false;
-  if (p.hadamard_block != 0 || r.inverse || (r.rotary_dim > 0 && (!one_table(r) || r.num_blocks > 1))) return false;
+  const HeadPlans plans = head_plans(p);
+  if (!lean_kernels_have(plans.q) || !lean_kernels_have(plans.k) || !lean_kernels_have(plans.v)) return false;
+  if (scaled || p.v_norm.placement != NormPlacement::none || both_outputs || no_cache) return false;
+  if (r.inverse || (r.rotary_dim > 0 && (!one_table(r) || r.num_blocks > 1))) return false;
   if (r.past_table == PastTable::identity && r.max_position > 0) return false;
   if (p.q_rope.data != nullptr || p.k_rope.data != nullptr) return false;
   return !has_v(p) || v_head_dim(p) == p.head_dim;

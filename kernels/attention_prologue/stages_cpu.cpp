@@ -47,7 +47,7 @@ Status qk_norm(const QkNormParams& p, const Execution& execution) {
     HeadSteps<T> steps;
     steps.num_heads = p.num_heads;
     steps.width = p.head_dim;
-    steps.norm = p.norm;
+    set_norm(steps, p.norm);
     steps.norm.placement = NormPlacement::before_rope;
     parallel_for(p.num_tokens, threads, [&](int64_t t) {
       if (p.positions.data != nullptr && index_at(p.positions, t) < 0) return;
@@ -64,7 +64,7 @@ Status hadamard(const HadamardParams& p, const Execution& execution) {
     HeadSteps<T> steps;
     steps.num_heads = p.num_heads;
     steps.width = p.head_dim;
-    steps.hadamard_block = p.block;
+    set_hadamard(steps, p.block);
     parallel_for(p.num_tokens, threads, [&](int64_t t) {
       if (p.positions.data != nullptr && index_at(p.positions, t) < 0) return;
       for_each_head(steps, {p.x}, t, [&](int64_t h, const FinishedHead<T>& head) { store_head(head, head_at<T>(p.y, t, h)); });
