@@ -126,7 +126,37 @@ __device__ inline UnitValues<V> load_floats(const char* values, const UnitPlace&
   return unit;
 }
 
-// The steps of a head. A head that is not there (`active` false) has no channels.
+// A thread's unit of a head, and its data, on their way. A head that is not there (`active` false) has no channels.
+template <class T, int V>
+struct GeneralHead {
+  TensorHead at;
+  UnitPlace place;
+  Unit<T, V> data;
+
+  __device__ GeneralHead(const GeneralArgs& p, int64_t t, const TensorHead& head, bool active, int lane)
+      : at(head), place(place_unit<V>(lane, p.extras[head.tensor].layout)) {
+    if (!active) place.has_a = place.has_b = false;
+    const TensorArgs<int64_t>& tensor = p.tensors[at.tensor];
+    const TensorExtras& extras = p.extras[at.tensor];
+    const char* in = tensor.in + t * tensor.in_token + at.head * tensor.in_head;
+    UnitPlace from = place;
+    if (extras.rotated_in != nullptr) {
+      if (place.pair >= 0) in = extras.rotated_in + t * extras.rotated_token + at.head * extras.rotated_head;
+      from.a = place_apart(place.a, extras.layout);
+      from.b = place_apart(place.b, extras.layout);
+    }
+    data = load_unit<false, T, V>(in, from);
+  }
+
+ private:
+  // Where a channel of this unit is if the rotated channels and the others are apart.
+  __device__ int place_apart(int channel, const HeadLayout& layout) const {
+    if (place.pair >= 0) return channel - layout.rotary_offset;
+    return channel < layout.rotary_offset ? channel : channel - layout.rotary_dim;
+  }
+};
+
+// The steps of a head.
 template <class T, int V>
 struct GeneralSteps : NoSteps<T, V> {
   const GeneralArgs& p;
@@ -136,27 +166,8 @@ struct GeneralSteps : NoSteps<T, V> {
   UnitPlace place;
   Unit<T, V> data;
 
-  __device__ GeneralSteps(const GeneralArgs& args, const GeneralToken<V>& of, int64_t t, const TensorHead& head, bool active,
-                          int lane)
-      : p(args), extras(args.extras[head.tensor]), token(of), at(head), place(place_unit<V>(lane, extras.layout)) {
-    if (!active) place.has_a = place.has_b = false;
-    const TensorArgs<int64_t>& tensor = p.tensors[at.tensor];
-    const char* in = tensor.in + t * tensor.in_token + at.head * tensor.in_head;
-    UnitPlace from = place;
-    if (extras.rotated_in != nullptr) {
-      if (place.pair >= 0) in = extras.rotated_in + t * extras.rotated_token + at.head * extras.rotated_head;
-      from.a = place_apart(place.a);
-      from.b = place_apart(place.b);
-    }
-    data = load_unit<false, T, V>(in, from);
-  }
-
-  // Where a channel of this unit is if the rotated channels and the others are apart.
-  __device__ int place_apart(int channel) const {
-    const HeadLayout& layout = extras.layout;
-    if (place.pair >= 0) return channel - layout.rotary_offset;
-    return channel < layout.rotary_offset ? channel : channel - layout.rotary_dim;
-  }
+  __device__ GeneralSteps(const GeneralArgs& args, const GeneralToken<V>& of, const GeneralHead<T, V>& head)
+      : p(args), extras(args.extras[head.at.tensor]), token(of), at(head.at), place(head.place), data(head.data) {}
 
   __device__ Unit<T, V> load(const char* values) const { return load_unit<false, T, V>(values, place); }
   __device__ UnitValues<V> values(int) const { return widen<T, V>(data); }
@@ -310,7 +321,8 @@ __device__ inline float token_sum(const GeneralArgs& p, const GeneralToken<V>& t
   const int heads = p.tensors[tensor].heads;
   float total = 0.0f;
   for (int first = 0; first < heads; first += rows) {
-    const GeneralSteps<T, V> steps(p, token, t, {tensor, first + row}, first + row < heads, lane);
+    const GeneralHead<T, V> head(p, t, {tensor, first + row}, first + row < heads, lane);
+    const GeneralSteps<T, V> steps(p, token, head);
     UnitValues<V> values[1];
     begin_head<T, V>(values, steps, steps.norm());
     float sum[1];
@@ -335,6 +347,15 @@ __global__ void __launch_bounds__(kMaxGeneralThreads) general_prologue_kernel(co
     return block_lanes<V>(lane, lanes, thread, shared.sums, steps.place, steps.extras.layout);
   };
 
+  const int num_rows = p.tensors[0].heads + p.tensors[1].heads + p.tensors[2].heads;
+  const int step = static_cast<int>(gridDim.y) * rows;
+  int first = static_cast<int>(blockIdx.y) * rows;
+  const auto head_of_first = [&] {
+    const bool active = first + row < num_rows;
+    return GeneralHead<T, V>(p, t, active ? head_of_row(p.tensors, first + row) : TensorHead{0, 0}, active, lane);
+  };
+  GeneralHead<T, V> head = head_of_first();  // its loads need no index
+
   GeneralToken<V> token;
   static_cast<ResolvedToken&>(token) = resolve_token(p.token, TokenIndices(p.token, t, thread % 32), t);
   if (token.padding) return;
@@ -355,12 +376,12 @@ __global__ void __launch_bounds__(kMaxGeneralThreads) general_prologue_kernel(co
     }
   }
 
-  const int num_rows = p.tensors[0].heads + p.tensors[1].heads + p.tensors[2].heads;
-  const int step = static_cast<int>(gridDim.y) * rows;
-  for (int first = static_cast<int>(blockIdx.y) * rows; first < num_rows; first += step) {
+  while (first < num_rows) {
     const bool active = first + row < num_rows;
-    const TensorHead at = active ? head_of_row(p.tensors, first + row) : TensorHead{0, 0};
-    const GeneralSteps<T, V> steps(p, token, t, at, active, lane);
+    const GeneralSteps<T, V> steps(p, token, head);
+    const TensorHead at = steps.at;
+    first += step;
+    if (first < num_rows) head = head_of_first();
     const BlockLanes<V> group = lanes_of(steps);
     UnitValues<V> values[1];
     finish_head<T, V>(values, steps, group);
