@@ -11,7 +11,7 @@
 #include <vector>
 
 #if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/common_interface_defs.h>
+#include <sanitizer/asan_interface.h>
 #endif
 
 #if !defined(__x86_64__)
@@ -91,7 +91,7 @@ struct WarpBarrier {
 };
 
 struct Warp {
-  uint32_t ended = 0;  // lanes; those that the block does not have, too
+  uint32_t ended = 0;                                  // lanes; those that the block does not have, too
   std::vector<std::unique_ptr<WarpBarrier>> barriers;  // one for each mask in use; references to them last
 
   WarpBarrier& barrier(uint32_t mask) {
@@ -176,8 +176,7 @@ void Block::end_thread() {
   idle_ = 0;
   ending->previous->next = ending->next;
   ending->next->previous = ending->previous;
-  void* unused = nullptr;
-  switch_to(running_ == 0 ? nullptr : ending->next, &unused, true);
+  switch_to(running_ == 0 ? nullptr : ending->next, &ending->stack_pointer, true);
   std::abort();
 }
 
@@ -235,6 +234,12 @@ void Block::run(const Extent& extent, const std::function<void()>& kernel) {
     fiber.thread_index = {number % extent.x, number / extent.x % extent.y, number / extent.x / extent.y};
     fiber.next = fibers_[static_cast<size_t>((i + 1) % count)].get();
     fiber.previous = fibers_[static_cast<size_t>((i + count - 1) % count)].get();
+#if defined(__SANITIZE_ADDRESS__)  // the thread before has left its frames without returning
+    if (fiber.stack_pointer != nullptr) {
+      auto* const lowest = static_cast<unsigned char*>(fiber.stack_pointer) - 1024;
+      ASAN_UNPOISON_MEMORY_REGION(lowest, static_cast<size_t>(fiber.stack->end() - lowest));
+    }
+#endif
     // As if enter() had been called from nowhere: six registers, its address, and an aligned stack behind it.
     auto* top = reinterpret_cast<void**>(fiber.stack->end());
     *--top = nullptr;

@@ -6,7 +6,6 @@
 
 #include <vector>
 
-
 namespace {
 
 template <class... Params, class... Args>
