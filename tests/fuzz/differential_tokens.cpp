@@ -151,8 +151,9 @@ Outcome run_gather_cos_sin(Backend backend, uint64_t seed, const Sizes& sizes) {
   p.out = arena.output<float>(p.num_tokens * p.rotary_dim);
   p.past_table = static_cast<PastTable>(random.integer(0, 2));
   const Status status = arena.run([&](const Execution& execution) { return gather_cos_sin(p, execution); });
-  return outcome(str_cat("T=", p.num_tokens, " r=", p.rotary_dim, " max=", p.max_position, " axes=", p.num_axes), status, arena,
-                 {{p.out, "out", Element::f32, {{"token", p.rotary_dim}, {"column", 1}}}});
+  return outcome(str_cat("T=", p.num_tokens, " r=", p.rotary_dim, " max=", p.max_position, " axes=", p.num_axes,
+                         " past=", static_cast<int>(p.past_table)),
+                 status, arena, {{p.out, "out", Element::f32, {{"token", p.rotary_dim}, {"column", 1}}}});
 }
 
 Outcome run_sampling(Backend backend, uint64_t seed, const Sizes& sizes) {
