@@ -22,7 +22,7 @@ struct Shape {
   RopeStyle style = RopeStyle::neox;
   bool bias = false;
   bool norm = false;  // of q and k, before the rotation, 1 + w
-  KvType cache = KvType::bf16;
+  DType cache = DType::bf16;
   KvScaling scaling = KvScaling::none;
   bool q8 = false;  // q as fp8, scaled as the cache is
   bool mrope = false;
@@ -41,28 +41,28 @@ const Shape kShapes[] = {
     {.name = "bias", .bias = true, .unfused = true},
     {.name = "norm", .norm = true},
     {.name = "bias + norm", .bias = true, .norm = true, .unfused = true, .all_sizes = true},
-    {.name = "fp8", .cache = KvType::fp8_e4m3, .scaling = KvScaling::tensor, .unfused = true, .all_sizes = true},
-    {.name = "fp8 + fp8 q", .cache = KvType::fp8_e4m3, .scaling = KvScaling::tensor, .q8 = true, .all_sizes = true},
-    {.name = "fp8 computed", .cache = KvType::fp8_e4m3, .scaling = KvScaling::token_head, .all_sizes = true},
-    {.name = "fp8 + fp8 q computed", .cache = KvType::fp8_e4m3, .scaling = KvScaling::token_head, .q8 = true, .all_sizes = true},
-    {.name = "int8", .cache = KvType::int8, .scaling = KvScaling::head, .all_sizes = true},
-    {.name = "int8 computed", .cache = KvType::int8, .scaling = KvScaling::token_head, .all_sizes = true},
-    {.name = "int4 computed", .cache = KvType::int4, .scaling = KvScaling::token_head},
+    {.name = "fp8", .cache = DType::fp8_e4m3, .scaling = KvScaling::tensor, .unfused = true, .all_sizes = true},
+    {.name = "fp8 + fp8 q", .cache = DType::fp8_e4m3, .scaling = KvScaling::tensor, .q8 = true, .all_sizes = true},
+    {.name = "fp8 computed", .cache = DType::fp8_e4m3, .scaling = KvScaling::token_head, .all_sizes = true},
+    {.name = "fp8 + fp8 q computed", .cache = DType::fp8_e4m3, .scaling = KvScaling::token_head, .q8 = true, .all_sizes = true},
+    {.name = "int8", .cache = DType::int8, .scaling = KvScaling::head, .all_sizes = true},
+    {.name = "int8 computed", .cache = DType::int8, .scaling = KvScaling::token_head, .all_sizes = true},
+    {.name = "int4 computed", .cache = DType::int4, .scaling = KvScaling::token_head},
     {.name = "mrope", .mrope = true, .all_sizes = true},
     {.name = "derived", .derived = true, .all_sizes = true},
     {.name = "per token", .per_token = true, .all_sizes = true},
     {.name = "bias + norm, fp8, derived",
      .bias = true,
      .norm = true,
-     .cache = KvType::fp8_e4m3,
+     .cache = DType::fp8_e4m3,
      .scaling = KvScaling::tensor,
      .derived = true},
-    {.name = "norm, fp8, derived", .norm = true, .cache = KvType::fp8_e4m3, .scaling = KvScaling::tensor, .derived = true},
-    {.name = "norm, fp8 computed", .norm = true, .cache = KvType::fp8_e4m3, .scaling = KvScaling::token_head},
+    {.name = "norm, fp8, derived", .norm = true, .cache = DType::fp8_e4m3, .scaling = KvScaling::tensor, .derived = true},
+    {.name = "norm, fp8 computed", .norm = true, .cache = DType::fp8_e4m3, .scaling = KvScaling::token_head},
     {.name = "rotary 96 of 128, bias, fp8",
      .rotary_dim = 96,
      .bias = true,
-     .cache = KvType::fp8_e4m3,
+     .cache = DType::fp8_e4m3,
      .scaling = KvScaling::tensor},
     {.name = "interleaved", .style = RopeStyle::interleaved},
     {.name = "rotary 72 of 128", .rotary_dim = 72},
@@ -76,7 +76,7 @@ const Shape kShapes[] = {
     {.name = "Qwen3 32/8/128 norm", .norm = true},
     {.name = "MHA 32/32/128", .num_kv_heads = 32},
     {.name = "MQA 4/1/256 norm", .num_q_heads = 4, .num_kv_heads = 1, .head_dim = 256, .rotary_dim = 256, .norm = true},
-    {.name = "float32", .dtype = DType::f32, .cache = KvType::f32},
+    {.name = "float32", .dtype = DType::f32, .cache = DType::f32},
     {.name = "smollm2 float32 9/3/64",
      .num_q_heads = 9,
      .num_kv_heads = 3,
@@ -84,7 +84,7 @@ const Shape kShapes[] = {
      .rotary_dim = 64,
      .dtype = DType::f32,
      .style = RopeStyle::interleaved,
-     .cache = KvType::f32,
+     .cache = DType::f32,
      .unfused = true},
 };
 
@@ -120,12 +120,12 @@ void derive_places(AttentionPrologueParams& p, const std::vector<int64_t>& pages
     cached.push_back(5);
     const int64_t row = (num_tokens / num_seqs + 5 + kPageSize - 1) / kPageSize;
     for (int64_t i = 0; i < row; ++i) table.push_back(static_cast<int32_t>(pages[static_cast<size_t>(s * row + i)]));
-    p.places.max_pages_per_seq = p.places.block_table_stride = row;
+    p.places.page_table.max_pages_per_seq = p.places.page_table.block_table_stride = row;
   }
   p.places.num_seqs = num_seqs;
   p.places.cu_seqlens_q = setup.values(ends);
   p.places.cache_lens = setup.values(cached);
-  p.places.block_table = setup.values(table);
+  p.places.page_table.block_table = setup.values(table);
 }
 
 Problem make_problem(const Shape& shape, int64_t num_tokens, bench::Setup& setup) {
@@ -142,7 +142,7 @@ Problem make_problem(const Shape& shape, int64_t num_tokens, bench::Setup& setup
   const int64_t in_bytes = num_tokens * (q_width + 2 * kv_width) * size;
   const int64_t q_bytes = num_tokens * q_width * (shape.q8 ? 1 : size);
   const bool computed = shape.scaling == KvScaling::token_head;
-  int64_t out_bytes = q_bytes + num_tokens * 2 * kv_width * kv_type_bits(shape.cache) / 8;
+  int64_t out_bytes = q_bytes + num_tokens * 2 * kv_width * dtype_bits(shape.cache) / 8;
   if (computed) out_bytes += num_tokens * (2 * shape.num_kv_heads + (shape.q8 ? shape.num_q_heads : 0)) * 4;
   problem.bytes = in_bytes + out_bytes + num_tokens * (shape.rotary_dim * 4 + 16) +
                   (shape.bias ? (q_width + 2 * kv_width) * size : 0) + (shape.norm ? 2 * shape.head_dim * size : 0);
@@ -160,15 +160,15 @@ Problem make_problem(const Shape& shape, int64_t num_tokens, bench::Setup& setup
               setup.shared(kv_width * size, shape.dtype)};
   }
   if (shape.norm) {
-    p.norm.placement = NormPlacement::before_rope;
-    p.norm.weight_offset = 1.0f;
-    p.norm.q_weight = setup.shared(shape.head_dim * size, shape.dtype);
-    p.norm.k_weight = setup.shared(shape.head_dim * size, shape.dtype);
+    p.q_norm.placement = p.k_norm.placement = NormPlacement::before_rope;
+    p.q_norm.weight_offset = p.k_norm.weight_offset = 1.0f;
+    p.q_norm.weight = setup.shared(shape.head_dim * size, shape.dtype);
+    p.k_norm.weight = setup.shared(shape.head_dim * size, shape.dtype);
   }
 
-  p.rotation.style = shape.style;
-  p.rotation.rotary_dim = shape.rotary_dim;
-  p.rotation.max_position = kMaxPosition;
+  p.rope.style = shape.style;
+  p.rope.rotary_dim = shape.rotary_dim;
+  p.rope.max_position = kMaxPosition;
   std::vector<float> table = make_table(shape.rotary_dim);
   std::mt19937 random(1);
   const int64_t num_pages = 2 * (num_tokens + kPageSize) + 1;
@@ -186,45 +186,44 @@ Problem make_problem(const Shape& shape, int64_t num_tokens, bench::Setup& setup
       rows.insert(rows.end(), row, row + shape.rotary_dim);
     }
     table = std::move(rows);
-    p.rotation.source = CosSinSource::per_token;
+    p.rope.source = RopeSource::per_token;
   }
-  p.rotation.cos_sin = setup.values(table);
+  set_cos_sin_table(p.rope, setup.values(table), DType::f32, p.rope.max_position);
   if (shape.mrope) {  // sections of 16, 24, 24 of 64 pairs, as Qwen2-VL's
     std::vector<uint8_t> axis(static_cast<size_t>(shape.rotary_dim / 2));
     for (size_t i = 0; i < axis.size(); ++i) axis[i] = i < 16 ? 0 : i < 40 ? 1 : 2;
-    p.rotation.num_axes = 3;
-    p.rotation.pair_axis = setup.values(axis);
+    p.rope.num_axes = 3;
+    p.rope.pair_axis = setup.values(axis);
     for (int axes = 1; axes < 3; ++axes) positions.insert(positions.end(), positions.begin(), positions.begin() + num_tokens);
     p.places.position_axis_stride = num_tokens;
   }
   if (shape.derived) {
-    p.rotation.max_position = kMaxPosition;
+    p.rope.max_position = kMaxPosition;
     derive_places(p, pages, setup);
     if (num_tokens + 5 > kMaxPosition) {  // the table ends before the sequence does
-      p.rotation.cos_sin = static_cast<const float*>(setup.shared((num_tokens + 5) * shape.rotary_dim * 4, DType::f32));
-      p.rotation.max_position = num_tokens + 5;
+      set_cos_sin_table(p.rope, setup.shared((num_tokens + 5) * shape.rotary_dim * 4, DType::f32), DType::f32, num_tokens + 5);
     }
   } else {
-    p.places.positions = setup.values(positions);
-    p.places.slot_mapping = setup.values(slots);
+    p.places.positions = index_view(setup.values(positions));
+    p.places.slot_mapping = index_view(setup.values(slots));
   }
 
-  const int64_t cache_bytes = num_pages * kPageSize * kv_width * kv_type_bits(shape.cache) / 8;
-  p.cache.k = setup.shared(cache_bytes, shape.dtype);
-  p.cache.v = setup.shared(cache_bytes, shape.dtype);
-  p.cache.type = shape.cache;
+  const int64_t cache_bytes = num_pages * kPageSize * kv_width * dtype_bits(shape.cache) / 8;
+  p.cache.k.data = setup.shared(cache_bytes, shape.dtype);
+  p.cache.v.data = setup.shared(cache_bytes, shape.dtype);
+  p.cache.k.format.type = p.cache.v.format.type = shape.cache;
   p.cache.num_pages = num_pages;
   p.cache.page_size = kPageSize;
   p.cache.num_kv_heads = shape.num_kv_heads;
-  p.cache.head_dim = shape.head_dim;
-  p.cache.k_strides = p.cache.v_strides = nhd_strides(kPageSize, shape.num_kv_heads, shape.head_dim);
-  p.cache.scaling = shape.scaling;
+  p.cache.k.head_dim = shape.head_dim;
+  p.cache.k.strides = p.cache.v.strides = nhd_strides(kPageSize, shape.num_kv_heads, shape.head_dim);
+  p.cache.k.format.scaling = p.cache.v.format.scaling = shape.scaling;
   if (shape.scaling != KvScaling::none) {
     const int64_t count = computed ? num_pages * kPageSize * shape.num_kv_heads : shape.num_kv_heads;
     const std::vector<float> scales(static_cast<size_t>(count), 0.01f);
-    p.cache.k_scale = setup.values(scales);
-    p.cache.v_scale = setup.values(scales);
-    p.cache.k_scale_strides = p.cache.v_scale_strides = {kPageSize * shape.num_kv_heads, shape.num_kv_heads, 1};
+    p.cache.k.scale = setup.values(scales);
+    p.cache.v.scale = setup.values(scales);
+    p.cache.k.scale_strides = p.cache.v.scale_strides = {kPageSize * shape.num_kv_heads, shape.num_kv_heads, 1};
   }
   if (shape.q8) {
     p.q8_out.scaling = shape.scaling;
@@ -258,8 +257,8 @@ Status unfused(const AttentionPrologueParams& p, const Execution& execution) {
     return add_bias({p.num_tokens, width, p.dtype, x.data, x.token_stride, bias, const_cast<void*>(x.data), x.token_stride},
                     execution);
   };
-  const auto norm = [&](const HeadsView& x, int64_t heads, const void* weight) {
-    if (p.norm.placement == NormPlacement::none) return Status();
+  const auto add_norm = [&](const HeadsView& x, int64_t heads, const HeadNorm& norm) {
+    if (norm.placement == NormPlacement::none) return Status();
     QkNormParams n;
     n.num_tokens = p.num_tokens;
     n.num_heads = heads;
@@ -267,9 +266,7 @@ Status unfused(const AttentionPrologueParams& p, const Execution& execution) {
     n.dtype = p.dtype;
     n.x = x;
     n.y = in_place(x);
-    n.eps = p.norm.eps;
-    n.weight_offset = p.norm.weight_offset;
-    n.weight = weight;
+    n.norm = norm;
     n.positions = p.places.positions;
     return qk_norm(n, execution);
   };
@@ -277,12 +274,10 @@ Status unfused(const AttentionPrologueParams& p, const Execution& execution) {
     RotaryParams r;
     r.seq_len = p.num_tokens;
     r.head_dim = p.head_dim;
-    r.dtype = float_type(p.dtype);
+    r.dtype = p.dtype;
     r.num_tensors = 1;
     r.tensors[0] = rotary_tensor(x, y, heads);
-    r.style = p.rotation.style;
-    r.rotary_dim = p.rotation.rotary_dim;
-    r.angles = cos_sin_cache(p.rotation.cos_sin, FloatType::f32, p.rotation.max_position, r.rotary_dim);
+    r.rope = p.rope;
     r.positions.ids = p.places.positions;
     r.faults = p.faults;
     return rotary(r, execution);
@@ -290,12 +285,12 @@ Status unfused(const AttentionPrologueParams& p, const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(add(p.q, q_width, p.bias.q));
   PROLOGUE_RETURN_IF_ERROR(add(p.k, kv_width, p.bias.k));
   PROLOGUE_RETURN_IF_ERROR(add(p.v, kv_width, p.bias.v));
-  PROLOGUE_RETURN_IF_ERROR(norm(p.q, p.num_q_heads, p.norm.q_weight));
-  PROLOGUE_RETURN_IF_ERROR(norm(p.k, p.num_kv_heads, p.norm.k_weight));
+  PROLOGUE_RETURN_IF_ERROR(add_norm(p.q, p.num_q_heads, p.q_norm));
+  PROLOGUE_RETURN_IF_ERROR(add_norm(p.k, p.num_kv_heads, p.k_norm));
   PROLOGUE_RETURN_IF_ERROR(turn(p.q, p.num_q_heads, p.q_out));
   PROLOGUE_RETURN_IF_ERROR(turn(p.k, p.num_kv_heads, in_place(p.k)));
   return kv_write({p.num_tokens, p.num_kv_heads, p.head_dim, p.dtype, p.k, p.v, p.cache, p.places.slot_mapping,
-                   p.places.positions, p.rotation.max_position, p.faults},
+                   p.places.positions, p.rope.max_position, p.faults},
                   execution);
 }
 

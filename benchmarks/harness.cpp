@@ -13,7 +13,7 @@
 #include <string_view>
 #include <thread>
 
-#include <prologue/kernels/base/parallel.h>
+#include <prologue/kernels/base/host/parallel.h>
 
 namespace prologue::bench {
 
@@ -165,7 +165,7 @@ std::vector<char> make_random_bytes(DType dtype) {
 const std::vector<char>& random_bytes(DType dtype) {
   static const std::vector<char> kOfTypes[] = {make_random_bytes(DType::f32), make_random_bytes(DType::f16),
                                                make_random_bytes(DType::bf16)};
-  return kOfTypes[static_cast<size_t>(dtype)];
+  return kOfTypes[static_cast<size_t>(dtype) - static_cast<size_t>(DType::f32)];
 }
 
 int64_t rotations_for(int64_t bytes_per_call, int64_t cache_bytes, int64_t max_rotations) {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include <prologue/kernels/base/cuda_launch.cuh>
+#include <prologue/kernels/base/device/cuda_launch.cuh>
 
 #include "benchmarks/harness.h"
 

@@ -1,6 +1,7 @@
 // paged_attention of SmolLM2-135M (9 q heads, 3 kv heads, head_dim 64: the demo model) and of an 8B model (32, 8, 128):
 // a prompt at once, one decoding step of one sequence and of a batch; bfloat16 also over quantised caches with a scale for each
-// token and head, and with a window and a soft cap. Bytes: q and out, and every K, V and scale that a row sees once.
+// token and head, K and V of one type or of two, and with a window and a soft cap. Bytes: q and out, and every K, V, scale and
+// zero point that a row sees once.
 #include <prologue/kernels/paged_attention/paged_attention.h>
 
 #include <algorithm>
@@ -26,20 +27,31 @@ struct Load {
 constexpr Model kModels[] = {{"135m", 9, 3, 64}, {"8b", 32, 8, 128}};
 constexpr Load kLoads[] = {{"prefill", 1, 128, 128}, {"prefill", 1, 512, 512}, {"prefill", 1, 2048, 2048}, {"chunk", 1, 64, 2048},
                            {"decode", 1, 1, 128},    {"decode", 1, 1, 1500},   {"decode", 1, 1, 8192},     {"decode", 16, 1, 512},
-                           {"decode", 64, 1, 1500},  {"decode", 16, 1, 8192}};
+                           {"decode", 64, 1, 1500},  {"decode", 16, 1, 8192},  {"decode", 8, 1, 32768}};
 constexpr int64_t kPageSize = 16;
 
 struct Variant {
   DType dtype;
-  KvType cache;
+  DType cache;
+  DType v_cache = DType::unset;  // unset: that of K
   int64_t window = 0;
   float soft_cap = 0.0f;
 };
 
-constexpr Variant kVariants[] = {
-    {DType::f32, KvType::f32},       {DType::bf16, KvType::bf16},       {DType::f16, KvType::f16},
-    {DType::bf16, KvType::fp8_e4m3}, {DType::bf16, KvType::fp8_e5m2},   {DType::bf16, KvType::int8},
-    {DType::bf16, KvType::int4},     {DType::bf16, KvType::bf16, 1024}, {DType::bf16, KvType::bf16, 0, 50.0f}};
+constexpr Variant kVariants[] = {{DType::f32, DType::f32},
+                                 {DType::bf16, DType::bf16},
+                                 {DType::f16, DType::f16},
+                                 {DType::bf16, DType::fp8_e4m3},
+                                 {DType::bf16, DType::fp8_e5m2},
+                                 {DType::bf16, DType::int8},
+                                 {DType::bf16, DType::int4},
+                                 {DType::bf16, DType::uint4},
+                                 {DType::bf16, DType::int8, DType::uint4},
+                                 {DType::bf16, DType::fp8_e4m3, DType::int4},
+                                 {DType::bf16, DType::bf16, DType::unset, 1024},
+                                 {DType::bf16, DType::bf16, DType::unset, 0, 50.0f}};
+
+KvFormat format_of(DType type) { return {type, dtype_is_quantized(type) ? KvScaling::token_head : KvScaling::none}; }
 
 }  // namespace
 
@@ -47,29 +59,32 @@ int main(int argc, char** argv) {
   bench::Bench bench(argc, argv);
   for (const Variant& variant : kVariants) {
     const DType dtype = variant.dtype;
-    const bool plain = variant.cache == kv_type_of(dtype) && variant.window == 0 && variant.soft_cap == 0.0f;
-    const bool quantised = !kv_type_is_float(variant.cache);
+    const bool plain = variant.cache == dtype && variant.window == 0 && variant.soft_cap == 0.0f;
+    const bool quantised = !dtype_is_activation(variant.cache);
+    const bool mixed = variant.v_cache != DType::unset;
+    const KvFormat k_format = format_of(variant.cache), v_format = format_of(mixed ? variant.v_cache : variant.cache);
     for (const Model& model : kModels) {
       for (const Load& load : kLoads) {
         const std::string shape =
             str_cat(" ", model.name, " ", load.name, " seqs=", load.num_seqs, " rows=", load.rows, " length=", load.length);
         const std::string type = dtype_name(dtype);
-        const std::string name =
-            str_cat(type, quantised ? "/" : "", quantised ? kv_type_name(variant.cache) : "",
-                    variant.window > 0 ? " window=1024" : "", variant.soft_cap > 0.0f ? " cap=50" : "", shape);
+        const std::string name = str_cat(type, quantised ? "/" : "", quantised ? dtype_name(variant.cache) : "", mixed ? "," : "",
+                                         mixed ? dtype_name(variant.v_cache) : "", variant.window > 0 ? " window=1024" : "",
+                                         variant.soft_cap > 0.0f ? " cap=50" : "", shape);
         bench.run(name, [&](bench::Setup& setup) {
           const int64_t size = dtype_size(dtype), num_tokens = load.num_seqs * load.rows;
           const int64_t pages_per_seq = (load.length + kPageSize - 1) / kPageSize, num_pages = load.num_seqs * pages_per_seq;
           const int64_t heads_bytes = num_tokens * model.num_q_heads * model.head_dim * size;
-          const int64_t num_scales = quantised ? num_pages * kPageSize * model.num_kv_heads : 0;
-          const int64_t cache_bytes =
-              num_pages * kPageSize * model.num_kv_heads * model.head_dim * kv_type_bits(variant.cache) / 8;
-          setup.rotate(2 * (cache_bytes + num_scales * 4) + heads_bytes);
+          const int64_t num_heads = num_pages * kPageSize * model.num_kv_heads;
+          const auto data_bytes = [&](const KvFormat& format) { return model.head_dim * dtype_bits(format.type) / 8; };
+          const auto scale_bytes = [](const KvFormat& format) { return scales_of_head(format) * int64_t{4}; };
+          setup.rotate(num_heads * (data_bytes(k_format) + data_bytes(v_format) + scale_bytes(k_format) + scale_bytes(v_format)) +
+                       heads_bytes);
           const auto q = setup.rotated(heads_bytes, dtype);
-          const auto k = setup.rotated(cache_bytes, dtype);
-          const auto v = setup.rotated(cache_bytes, dtype);
-          const auto k_scale = quantised ? setup.rotated(num_scales * 4, DType::f32) : std::vector<void*>();
-          const auto v_scale = quantised ? setup.rotated(num_scales * 4, DType::f32) : std::vector<void*>();
+          const auto k = setup.rotated(num_heads * data_bytes(k_format), dtype);
+          const auto v = setup.rotated(num_heads * data_bytes(v_format), dtype);
+          const auto k_scale = quantised ? setup.rotated(num_heads * scale_bytes(k_format), DType::f32) : std::vector<void*>();
+          const auto v_scale = quantised ? setup.rotated(num_heads * scale_bytes(v_format), DType::f32) : std::vector<void*>();
 
           std::vector<int32_t> block_table(static_cast<size_t>(num_pages)), cu_seqlens_q(static_cast<size_t>(load.num_seqs) + 1);
           for (size_t i = 0; i < block_table.size(); ++i) {  // page i of the batch is far from page i + 1
@@ -91,16 +106,17 @@ int main(int argc, char** argv) {
           const PageStrides strides = nhd_strides(kPageSize, model.num_kv_heads, model.head_dim);
           p.soft_cap = variant.soft_cap;
           p.window = variant.window;
-          p.kv.type = variant.cache;
-          p.kv.scaling = quantised ? KvScaling::token_head : KvScaling::none;
-          p.kv.k_scale_strides = p.kv.v_scale_strides = nhd_strides(kPageSize, model.num_kv_heads, 1);
+          p.kv.k.format = k_format;
+          p.kv.v.format = v_format;
+          p.kv.k.scale_strides = nhd_strides(kPageSize, model.num_kv_heads, scales_of_head(k_format));
+          p.kv.v.scale_strides = nhd_strides(kPageSize, model.num_kv_heads, scales_of_head(v_format));
           p.kv.num_pages = num_pages;
           p.kv.page_size = kPageSize;
           p.kv.num_kv_heads = model.num_kv_heads;
-          p.kv.head_dim = model.head_dim;
-          p.kv.k_strides = p.kv.v_strides = strides;
-          p.block_table = setup.values(block_table);
-          p.block_table_stride = p.max_pages_per_seq = pages_per_seq;
+          p.kv.k.head_dim = model.head_dim;
+          p.kv.k.strides = p.kv.v.strides = strides;
+          p.page_table.block_table = setup.values(block_table);
+          p.page_table.block_table_stride = p.page_table.max_pages_per_seq = pages_per_seq;
           p.cu_seqlens_q = setup.values(cu_seqlens_q);
           p.seq_lens = setup.values(std::vector<int32_t>(static_cast<size_t>(load.num_seqs), static_cast<int32_t>(load.length)));
           p.max_seqlen_q = load.rows;
@@ -116,15 +132,16 @@ int main(int argc, char** argv) {
             visible += static_cast<double>(std::min(window, load.length - load.rows + r + 1));
           const double flops = 4.0 * static_cast<double>(load.num_seqs * model.num_q_heads * model.head_dim) * visible;
           const int64_t seen = std::min(load.length, window + load.rows - 1) * load.num_seqs * model.num_kv_heads;
-          const int64_t bytes_per_head = model.head_dim * kv_type_bits(variant.cache) / 8 + (quantised ? 4 : 0);
-          return bench::Case{2 * heads_bytes + 2 * seen * bytes_per_head,
+          const int64_t bytes_of_both =
+              data_bytes(k_format) + data_bytes(v_format) + scale_bytes(k_format) + scale_bytes(v_format);
+          return bench::Case{2 * heads_bytes + seen * bytes_of_both,
                              [=](const Execution& execution, int64_t rotation) mutable {
                                const size_t i = static_cast<size_t>(rotation);
                                p.q.data = q[i];
-                               p.kv.k = k[i];
-                               p.kv.v = v[i];
-                               if (quantised) p.kv.k_scale = static_cast<float*>(k_scale[i]);
-                               if (quantised) p.kv.v_scale = static_cast<float*>(v_scale[i]);
+                               p.kv.k.data = k[i];
+                               p.kv.v.data = v[i];
+                               if (quantised) p.kv.k.scale = static_cast<float*>(k_scale[i]);
+                               if (quantised) p.kv.v.scale = static_cast<float*>(v_scale[i]);
                                return paged_attention(p, execution);
                              },
                              flops, plain ? std::string() : type + shape};

@@ -18,11 +18,11 @@ enum class Layout { batch_major, sequence_major, head_major };
 struct Shape {
   const char* name;
   int64_t num_q_heads = 32, num_k_heads = 8, head_dim = 128, rotary_dim = 128;
-  FloatType dtype = FloatType::bf16;
+  DType dtype = DType::bf16;
   RopeStyle style = RopeStyle::neox;
-  RotarySource source = RotarySource::cos_sin;
-  RotaryWidth width = RotaryWidth::half;
-  FloatType table = FloatType::f32;
+  RopeSource source = RopeSource::table;
+  RopeWidth width = RopeWidth::half;
+  DType table = DType::f32;
   bool per_token = false;
   bool inverse = false;
   int64_t batch = 1;  // at most; tokens / batch positions per sequence, each plus the sequence's offset
@@ -35,16 +35,16 @@ struct Shape {
 const Shape kShapes[] = {
     {.name = "base", .all_sizes = true},
     {.name = "base, in place", .in_place = true, .all_sizes = true},
-    {.name = "bf16 table", .table = FloatType::bf16, .all_sizes = true},
-    {.name = "bf16 table, in place", .table = FloatType::bf16, .in_place = true, .all_sizes = true},
-    {.name = "float64", .dtype = FloatType::f64, .table = FloatType::f64, .all_sizes = true},
-    {.name = "float64, in place", .dtype = FloatType::f64, .table = FloatType::f64, .in_place = true, .all_sizes = true},
-    {.name = "float64, f32 table", .dtype = FloatType::f64},
-    {.name = "float32", .dtype = FloatType::f32},
-    {.name = "float32, in place", .dtype = FloatType::f32, .in_place = true},
-    {.name = "float16", .dtype = FloatType::f16},
-    {.name = "f16 table", .dtype = FloatType::f16, .table = FloatType::f16},
-    {.name = "f64 table", .table = FloatType::f64},
+    {.name = "bf16 table", .table = DType::bf16, .all_sizes = true},
+    {.name = "bf16 table, in place", .table = DType::bf16, .in_place = true, .all_sizes = true},
+    {.name = "float64", .dtype = DType::f64, .table = DType::f64, .all_sizes = true},
+    {.name = "float64, in place", .dtype = DType::f64, .table = DType::f64, .in_place = true, .all_sizes = true},
+    {.name = "float64, f32 table", .dtype = DType::f64},
+    {.name = "float32", .dtype = DType::f32},
+    {.name = "float32, in place", .dtype = DType::f32, .in_place = true},
+    {.name = "float16", .dtype = DType::f16},
+    {.name = "f16 table", .dtype = DType::f16, .table = DType::f16},
+    {.name = "f64 table", .table = DType::f64},
     {.name = "interleaved", .style = RopeStyle::interleaved},
     {.name = "interleaved, in place", .style = RopeStyle::interleaved, .in_place = true},
     {.name = "inverse", .inverse = true},
@@ -57,27 +57,27 @@ const Shape kShapes[] = {
     {.name = "[batch, seq] + offsets", .batch = 8},
     {.name = "[seq, batch] + offsets", .batch = 8, .layout = Layout::sequence_major},
     {.name = "[batch, heads, seq] + offsets", .batch = 8, .layout = Layout::head_major},
-    {.name = "general: theta", .source = RotarySource::theta},
-    {.name = "general: inv_freq", .source = RotarySource::inv_freq},
-    {.name = "general: angles", .source = RotarySource::angles},
-    {.name = "general: full width", .width = RotaryWidth::full},
+    {.name = "general: theta", .source = RopeSource::theta},
+    {.name = "general: inv_freq", .source = RopeSource::inv_freq},
+    {.name = "general: angles", .source = RopeSource::angles},
+    {.name = "general: full width", .width = RopeWidth::full},
     {.name = "general: cu_seqlens", .batch = 8, .packed = true},
-    {.name = "general: float64 theta", .dtype = FloatType::f64, .source = RotarySource::theta},
+    {.name = "general: float64 theta", .dtype = DType::f64, .source = RopeSource::theta},
 };
 
 constexpr int64_t kMaxPosition = 16400;
 constexpr int64_t kFirstPosition = 5;
 
-std::vector<char> encode(const std::vector<double>& values, FloatType type) {
-  const auto size = static_cast<size_t>(float_type_size(type));
+std::vector<char> encode(const std::vector<double>& values, DType type) {
+  const auto size = static_cast<size_t>(dtype_size(type));
   std::vector<char> bytes(values.size() * size);
   for (size_t i = 0; i < values.size(); ++i) {
     const auto put = [&](auto stored) { std::memcpy(bytes.data() + i * size, &stored, sizeof stored); };
     switch (type) {
-      case FloatType::f32: put(static_cast<float>(values[i])); break;
-      case FloatType::f16: put(to_float16(static_cast<float>(values[i]))); break;
-      case FloatType::bf16: put(to_bfloat16(static_cast<float>(values[i]))); break;
-      case FloatType::f64: put(values[i]); break;
+      case DType::f32: put(static_cast<float>(values[i])); break;
+      case DType::f16: put(to_float16(static_cast<float>(values[i]))); break;
+      case DType::bf16: put(to_bfloat16(static_cast<float>(values[i]))); break;
+      default: put(values[i]); break;
     }
   }
   return bytes;
@@ -98,15 +98,15 @@ const std::vector<double>& angles_of(int64_t rotary_dim) {
 }
 
 // A cos||sin cache of half width, or one of full width: rows of cos, then of sin.
-const std::vector<double>& cos_sin_of(int64_t rotary_dim, RotaryWidth width) {
-  static std::map<std::pair<int64_t, RotaryWidth>, std::vector<double>> made;
+const std::vector<double>& cos_sin_of(int64_t rotary_dim, RopeWidth width) {
+  static std::map<std::pair<int64_t, RopeWidth>, std::vector<double>> made;
   std::vector<double>& table = made[{rotary_dim, width}];
   if (!table.empty()) return table;
   const std::vector<double>& angles = angles_of(rotary_dim);
   const auto half = static_cast<size_t>(rotary_dim / 2);
   for (size_t row = 0; row < angles.size(); row += half) {
     for (const bool sine : {false, true}) {
-      for (int repeat = width == RotaryWidth::full ? 2 : 1; repeat > 0; --repeat) {
+      for (int repeat = width == RopeWidth::full ? 2 : 1; repeat > 0; --repeat) {
         for (size_t c = 0; c < half; ++c) table.push_back(sine ? std::sin(angles[row + c]) : std::cos(angles[row + c]));
       }
     }
@@ -125,34 +125,36 @@ RotaryStrides strides_of(Layout layout, int64_t batch, int64_t seq_len, int64_t 
 
 // The bytes of the angles that one call must read.
 int64_t give_angles(RotaryParams& p, const Shape& shape, int64_t rows, bench::Setup& setup) {
-  RotaryAngles& a = p.angles;
-  const int64_t half = shape.rotary_dim / 2, size = float_type_size(shape.table);
+  Rope& a = p.rope;
+  const int64_t half = shape.rotary_dim / 2, size = dtype_size(shape.table);
   switch (shape.source) {
-    case RotarySource::cos_sin: {
-      const int64_t columns = shape.width == RotaryWidth::full ? 2 * half : half;
+    case RopeSource::per_token:
+    case RopeSource::angles_per_token: break;
+    case RopeSource::table: {
+      const int64_t columns = shape.width == RopeWidth::full ? 2 * half : half;
       const char* table = setup.values(encode(cos_sin_of(shape.rotary_dim, shape.width), shape.table));
-      a = cos_and_sin(table, table + columns * size, shape.table, kMaxPosition, columns, shape.width);
+      set_cos_and_sin(a, table, table + columns * size, shape.table, kMaxPosition, columns, shape.width);
       a.cos.row_stride = a.sin.row_stride = 2 * columns;
-      a.per_token = shape.per_token;
+      if (shape.per_token) a.source = RopeSource::per_token;
       return rows * 2 * columns * size;
     }
-    case RotarySource::angles:
+    case RopeSource::angles:
       a.type = shape.table;
-      a.width = RotaryWidth::half;
+      a.width = RopeWidth::half;
       a.max_position = kMaxPosition;
       a.angles = {setup.values(encode(angles_of(shape.rotary_dim), shape.table)), 0, half, 1};
       break;
-    case RotarySource::inv_freq: {
+    case RopeSource::inv_freq: {
       std::vector<double> frequencies;
       for (int64_t c = 0; c < half; ++c) frequencies.push_back(frequency(c, shape.rotary_dim));
       a.type = shape.table;
       a.inv_freq = setup.values(encode(frequencies, shape.table));
       break;
     }
-    case RotarySource::theta: a.theta = 500000.0; break;
+    case RopeSource::theta: a.theta = 500000.0; break;
   }
   a.source = shape.source;
-  return shape.source == RotarySource::angles ? rows * half * size : 0;
+  return shape.source == RopeSource::angles ? rows * half * size : 0;
 }
 
 struct Problem {
@@ -168,7 +170,7 @@ void point_at(RotaryParams& p, const Problem& problem, int64_t rotation) {
   for (int64_t n = 0; n < p.num_tensors; ++n) {
     p.tensors[n].x = x;
     p.tensors[n].y = y;
-    const int64_t bytes = p.batch * p.seq_len * p.tensors[n].num_heads * p.head_dim * float_type_size(p.dtype);
+    const int64_t bytes = p.batch * p.seq_len * p.tensors[n].num_heads * p.head_dim * dtype_size(p.dtype);
     x += bytes;
     y += bytes;
   }
@@ -187,14 +189,14 @@ Problem make_problem(const Shape& shape, int64_t num_tokens, bench::Setup& setup
     const int64_t heads = n == 0 ? shape.num_q_heads : shape.num_k_heads;
     p.tensors[n] = rotary_tensor(nullptr, nullptr, heads, strides_of(shape.layout, p.batch, p.seq_len, heads, p.head_dim));
   }
-  p.style = shape.style;
-  p.rotary_dim = shape.rotary_dim;
-  p.inverse = shape.inverse;
+  p.rope.style = shape.style;
+  p.rope.rotary_dim = shape.rotary_dim;
+  p.rope.inverse = shape.inverse;
   p.faults = setup.values(std::vector<FaultRecord>(1));
 
-  const int64_t data_bytes = num_tokens * (shape.num_q_heads + shape.num_k_heads) * p.head_dim * float_type_size(p.dtype);
+  const int64_t data_bytes = num_tokens * (shape.num_q_heads + shape.num_k_heads) * p.head_dim * dtype_size(p.dtype);
   setup.rotate(2 * data_bytes);
-  const DType pattern = shape.dtype == FloatType::f64 ? DType::f32 : static_cast<DType>(shape.dtype);
+  const DType pattern = shape.dtype == DType::f64 ? DType::f32 : shape.dtype;
   problem.x = setup.rotated(data_bytes, pattern);
   problem.y = shape.in_place ? problem.x : setup.rotated(data_bytes, pattern);
 
@@ -202,16 +204,16 @@ Problem make_problem(const Shape& shape, int64_t num_tokens, bench::Setup& setup
   if (shape.batch == 1) {
     std::vector<int64_t> positions;
     for (int64_t t = 0; t < num_tokens; ++t) positions.push_back((t + kFirstPosition) % kMaxPosition);
-    p.positions.ids = setup.values(positions);
+    p.positions.ids = index_view(setup.values(positions));
     index_bytes = num_tokens * 8;
   } else {
-    p.positions.offsets = setup.values(std::vector<int32_t>(static_cast<size_t>(num_seqs), kFirstPosition));
+    p.positions.offsets = index_view(setup.values(std::vector<int32_t>(static_cast<size_t>(num_seqs), kFirstPosition)));
     index_bytes = num_seqs * 4;
   }
   if (shape.packed) {
     std::vector<int32_t> ends;
     for (int64_t n = 0; n <= num_seqs; ++n) ends.push_back(static_cast<int32_t>(n * num_tokens / num_seqs));
-    p.positions.cu_seqlens = setup.values(ends);
+    p.positions.cu_seqlens = index_view(setup.values(ends));
     p.positions.num_seqs = num_seqs;
     index_bytes += (num_seqs + 1) * 4;
   }

@@ -42,7 +42,7 @@ void bench_rows(bench::Bench& bench, DType dtype, const Model& model, int64_t nu
     p.table = setup.shared(model.vocab_size * model.width * size, dtype);
     std::vector<int32_t> ids(static_cast<size_t>(num_tokens));
     for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i * 7919 % static_cast<size_t>(model.vocab_size));
-    p.indices = setup.values(ids);
+    p.indices = index_view(setup.values(ids));
     p.out = setup.shared(bytes, dtype);
     return bench::Case{2 * bytes, [=](const Execution& execution, int64_t) { return embedding(p, execution); }};
   });

@@ -10,7 +10,8 @@ endif()
 option(PROLOGUE_WERROR "Treat compiler warnings as errors" ${PROJECT_IS_TOP_LEVEL})
 option(PROLOGUE_SANITIZE "AddressSanitizer and UndefinedBehaviorSanitizer" OFF)
 option(PROLOGUE_FUZZ "The libFuzzer targets (clang; usually with PROLOGUE_SANITIZE)" OFF)
-set(PROLOGUE_CUDA AUTO CACHE STRING "Build the CUDA kernels: AUTO (if nvcc is found), ON or OFF")
+set(PROLOGUE_CUDA AUTO CACHE STRING
+    "Build the CUDA kernels: AUTO (if nvcc is found), ON, OFF, or EMULATED (they run on the CPU, slowly: for tests)")
 set(PROLOGUE_CPU_ARCH native CACHE STRING "-march of the CPU code; native: runs only on machines like this one")
 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
@@ -33,7 +34,10 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 # CUDA is on automatically if the compiler is found. The default architecture is that of this machine's GPU, or sm_90a if there is
 # none; the `cuda` preset lists every architecture that a release contains.
 set(PROLOGUE_HAS_CUDA OFF)
-if(NOT PROLOGUE_CUDA STREQUAL "OFF")
+if(PROLOGUE_CUDA STREQUAL "EMULATED")
+  set(PROLOGUE_HAS_CUDA ON)
+  set(CMAKE_CUDA_ARCHITECTURES emulated)
+elseif(NOT PROLOGUE_CUDA STREQUAL "OFF")
   include(CheckLanguage)
   if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
     find_program(PROLOGUE_NVCC nvcc PATHS /usr/local/cuda/bin)

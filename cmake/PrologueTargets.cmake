@@ -1,4 +1,5 @@
-# Helpers that every folder's CMakeLists uses. A library contains all .cpp files of its folder, and all .cu files if CUDA is on.
+# Helpers that every folder's CMakeLists uses. A library contains all .cpp files of its folder. If CUDA is on it also
+# contains all .cu files, in place of cuda_stubs.cpp.
 # Headers are included as <prologue/FOLDER/...> everywhere; in the build tree, symbolic links provide these paths.
 foreach(_folder kernels kvcache layers engine)
   file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/include/prologue)
@@ -37,12 +38,17 @@ function(prologue_compile_settings target)
 endfunction()
 
 # prologue_library(NAME [STATIC] [PUBLIC_HEADERS file...] DEPENDS target...): prologue_NAME, alias prologue::NAME, from all sources
-# below the folder; static or shared as BUILD_SHARED_LIBS says. PUBLIC_HEADERS are what an installation holds.
+# below the folder; static or shared as BUILD_SHARED_LIBS says. PUBLIC_HEADERS are what an installation holds. They are C++17, the sources C++20;
+# the headers of a library that is not installed may be C++20, too.
 function(prologue_library name)
   cmake_parse_arguments(ARG "STATIC" "" "DEPENDS;PUBLIC_HEADERS" ${ARGN})
   file(GLOB_RECURSE _sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
   if(PROLOGUE_HAS_CUDA)
+    list(FILTER _sources EXCLUDE REGEX /cuda_stubs\.cpp$)
     file(GLOB_RECURSE _cuda_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cu)
+    if(PROLOGUE_CUDA STREQUAL "EMULATED")
+      prologue_emulated_sources(_cuda_sources)
+    endif()
   endif()
   set(_type STATIC)
   if(BUILD_SHARED_LIBS AND NOT ARG_STATIC)
@@ -51,11 +57,20 @@ function(prologue_library name)
   add_library(prologue_${name} ${_type} ${_sources} ${_cuda_sources})
   add_library(prologue::${name} ALIAS prologue_${name})
   set_target_properties(prologue_${name} PROPERTIES EXPORT_NAME ${name})
-  target_compile_features(prologue_${name} PUBLIC cxx_std_20)
+  if(ARG_PUBLIC_HEADERS)
+    target_compile_features(prologue_${name} PUBLIC cxx_std_17)
+    list(TRANSFORM ARG_PUBLIC_HEADERS PREPEND ${name}/ OUTPUT_VARIABLE _headers)
+    set_property(GLOBAL APPEND PROPERTY PROLOGUE_PUBLIC_HEADERS ${_headers})
+  else()
+    target_compile_features(prologue_${name} PUBLIC cxx_std_20)
+  endif()
   target_include_directories(prologue_${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>
                                                      $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_link_libraries(prologue_${name} PUBLIC ${ARG_DEPENDS})
   prologue_compile_settings(prologue_${name})
+  if(_cuda_sources AND PROLOGUE_CUDA STREQUAL "EMULATED")
+    target_include_directories(prologue_${name} BEFORE PRIVATE ${PROJECT_SOURCE_DIR}/tests/emulator/include)
+  endif()
   if(_type STREQUAL SHARED)
     set(_exports ${PROJECT_SOURCE_DIR}/cmake/exports.map)
     target_compile_definitions(prologue_${name} PUBLIC PROLOGUE_SHARED)

@@ -8,7 +8,7 @@
 #include <prologue/engine/engine.h>
 #include <prologue/engine/gguf/tokenizer_data.h>
 #include <prologue/engine/model/architectures.h>
-#include <prologue/kernels/base/out_of_memory.h>
+#include <prologue/kernels/base/host/out_of_memory.h>
 #include <prologue/layers/graph/fusion.h>
 
 namespace prologue {
@@ -35,8 +35,10 @@ Result<std::unique_ptr<Engine>> Engine::make(const EngineOptions& options) {
   if (options.page_size < 1 || options.page_size > 1024) {
     return invalid_argument("the page size is ", options.page_size, ": it must be between 1 and 1024");
   }
-  if (options.cache_tokens < 0) return invalid_argument("the KV cache size is ", options.cache_tokens, " tokens: it must be positive");
-  if (options.num_threads < 0) return invalid_argument("the number of threads is ", options.num_threads, ": it must be at least 1");
+  if (options.cache_tokens < 0)
+    return invalid_argument("the KV cache size is ", options.cache_tokens, " tokens: it must be positive");
+  if (options.num_threads < 0)
+    return invalid_argument("the number of threads is ", options.num_threads, ": it must be at least 1");
 
   std::unique_ptr<Engine> engine(new Engine());
   engine->options_ = options;
@@ -52,7 +54,7 @@ Result<std::unique_ptr<Engine>> Engine::make(const EngineOptions& options) {
   const DType dtype = options.dtype.value_or(execution.device == Device::cuda ? DType::bf16 : DType::f32);
 
   PROLOGUE_ASSIGN_OR_RETURN(const GgufFile file, GgufFile::open(options.model_path));
-  PROLOGUE_ASSIGN_OR_RETURN(engine->model_, load_model(file, dtype, execution, options.on_load));
+  PROLOGUE_ASSIGN_OR_RETURN(engine->model_, load_model(file, dtype, execution, options.on_load, {options.hadamard_block}));
   PROLOGUE_ASSIGN_OR_RETURN(TokenizerData data, read_tokenizer_data(file));
   auto tokenizer = Tokenizer::create(std::move(data));
   if (!tokenizer.ok()) return error_status(tokenizer.status().code(), file.path(), ": ", tokenizer.status().message());
@@ -83,7 +85,8 @@ Engine::Profile Engine::take_profile() {
 Result<std::unique_ptr<ModelRunner>> Engine::make_runner(int64_t cache_tokens, int64_t max_seq_len, int64_t max_seqs,
                                                          int64_t max_logit_rows) const {
   RunnerConfig config;
-  config.kv_type = options_.kv_type;
+  config.k_type = k_type();
+  config.v_type = v_type();
   config.page_size = options_.page_size;
   config.cache_tokens = cache_tokens;
   config.max_seq_len = max_seq_len;
@@ -144,7 +147,8 @@ Result<Score> Engine::run_score(std::span<const int32_t> prompt, std::span<const
   if (prompt.empty()) return invalid_argument("prompt_tokens is empty: the first token needs something before it");
   if (tokens.empty()) return invalid_argument("tokens is empty: there is nothing to score");
   if (length > config().context_length) {
-    return invalid_argument("prompt_tokens and tokens have ", length, " tokens: the model's context is ", config().context_length);
+    return invalid_argument("prompt_tokens and tokens have ", length, " tokens: the model's context is ",
+                            config().context_length);
   }
   if (length > context_length()) {
     return invalid_argument("prompt_tokens and tokens have ", length, " tokens: the context was set to ", context_length());
@@ -165,7 +169,8 @@ Result<Score> Engine::run_score(std::span<const int32_t> prompt, std::span<const
     // The logits of the last token are not needed. Of the prompt, only those of its last token are needed.
     const int64_t end = length - 1;
     const int64_t without_logits = std::max<int64_t>(0, num_prompt - 1 - at);
-    const int64_t count = std::min(runner->limits().max_tokens, without_logits > 0 ? without_logits : std::min(kMaxScoreRows, end - at));
+    const int64_t count =
+        std::min(runner->limits().max_tokens, without_logits > 0 ? without_logits : std::min(kMaxScoreRows, end - at));
     const int64_t num_rows = without_logits > 0 ? 0 : count;
     PROLOGUE_RETURN_IF_ERROR(runner->cache().append(id, count));
     PROLOGUE_ASSIGN_OR_RETURN(const std::vector<int32_t>* const pages, runner->cache().pages(id));

@@ -21,14 +21,17 @@ namespace prologue {
 
 struct EngineOptions {
   std::string model_path;
-  std::optional<Device> device;   // none: a usable GPU if there is one, else the CPU
-  std::optional<DType> dtype;     // none: float32 on the CPU, bfloat16 on CUDA
-  std::optional<KvType> kv_type;  // of the KV cache; none: same as dtype. Quantised types store one scale per token and head
+  std::optional<Device> device;  // none: a usable GPU if there is one, else the CPU
+  std::optional<DType> dtype;    // none: float32 on the CPU, bfloat16 on CUDA
+  std::optional<DType> kv_type;  // of the KV cache; none: same as dtype. Quantised types have computed scales (KvFormat)
+  std::optional<DType> v_type;   // of V in the KV cache; none: same as K
+  int64_t hadamard_block = 0;    // of the Hadamard transform of Q and K, with which a quantised K loses less; 0 = none
   int64_t page_size = 16;
-  int64_t cache_tokens = 0;            // limit for all requests of a call together; 0 = as many as they need
-  int32_t num_threads = 0;             // CPU; 0 = all cores
-  bool fused = true;                   // run the fused graph
-  Rounding rounding = Rounding::once;  // of the fused graph: with per_step it matches the unfused graph bit for bit in 16-bit types too
+  int64_t cache_tokens = 0;  // limit for all requests of a call together; 0 = as many as they need
+  int32_t num_threads = 0;   // CPU; 0 = all cores
+  bool fused = true;         // run the fused graph
+  Rounding rounding =
+      Rounding::once;  // of the fused graph: with per_step it matches the unfused graph bit for bit in 16-bit types too
   bool profile = false;
   std::function<void(double fraction)> on_load;
 };
@@ -74,7 +77,7 @@ struct Completion {
 // thread that called the engine.
 struct GenerationEvents {
   std::function<void(size_t request, std::string_view text)> on_text;  // whole characters
-  std::function<void(double fraction)> on_prefill;                     // of all prompt tokens; called before the text generated after them
+  std::function<void(double fraction)> on_prefill;  // of all prompt tokens; called before the text generated after them
   std::function<bool()> should_stop;  // called before each step: true ends all running requests (StopReason::cancelled)
 };
 
@@ -104,7 +107,8 @@ class Engine {
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   Device device() const { return execution_.device; }
   DType dtype() const { return model_.dtype; }
-  KvType kv_type() const { return resolve_kv_type(options_.kv_type.value_or(KvType::as_dtype), model_.dtype); }
+  DType k_type() const { return options_.kv_type.value_or(model_.dtype); }  // of the KV cache
+  DType v_type() const { return options_.v_type.value_or(k_type()); }
   double load_seconds() const { return load_seconds_; }
   // The most tokens that one sequence can have, prompt and generated together: the context length of the model, or
   // EngineOptions::cache_tokens if that is smaller.
@@ -144,7 +148,7 @@ class Engine {
   Model model_;
   std::unique_ptr<Tokenizer> tokenizer_;
   double load_seconds_ = 0.0;
-  int64_t process_ = 0;  // the process that loaded the engine
+  int64_t process_ = 0;          // the process that loaded the engine
   std::recursive_mutex in_use_;  // held by the thread whose call runs; its callbacks may lock it again
   Profile profile_;
 };

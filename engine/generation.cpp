@@ -5,7 +5,7 @@
 #include <list>
 
 #include <prologue/engine/engine.h>
-#include <prologue/kernels/base/out_of_memory.h>
+#include <prologue/kernels/base/host/out_of_memory.h>
 
 namespace prologue {
 

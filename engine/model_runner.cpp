@@ -2,7 +2,7 @@
 #include <utility>
 
 #include <prologue/engine/model_runner.h>
-#include <prologue/kernels/base/out_of_memory.h>
+#include <prologue/kernels/base/host/out_of_memory.h>
 #include <prologue/layers/graph/fusion.h>
 
 namespace prologue {
@@ -21,7 +21,8 @@ Status resize(std::vector<T>& values, size_t size) {
 
 }  // namespace
 
-Result<std::unique_ptr<ModelRunner>> ModelRunner::create(const Model& model, const RunnerConfig& config, const Execution& execution) {
+Result<std::unique_ptr<ModelRunner>> ModelRunner::create(const Model& model, const RunnerConfig& config,
+                                                         const Execution& execution) {
   return catch_out_of_memory([&] { return make(model, config, execution); });
 }
 
@@ -41,7 +42,8 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::make(const Model& model, const
   storage.num_pages = std::max<int64_t>(1, divide_up(config.cache_tokens, config.page_size));
   storage.num_kv_heads = model.config.num_kv_heads;
   storage.head_dim = model.config.head_dim;
-  storage.type = resolve_kv_type(config.kv_type.value_or(KvType::as_dtype), model.dtype);
+  storage.k_type = resolve_dtype(config.k_type, model.dtype);
+  storage.v_type = config.v_type;
   PROLOGUE_ASSIGN_OR_RETURN(runner->storage_, KvStorage::create(storage, execution.device));
   PROLOGUE_ASSIGN_OR_RETURN(runner->cache_, KvCache::create(storage.num_pages, storage.page_size));
 
@@ -62,8 +64,9 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::make(const Model& model, const
   PROLOGUE_ASSIGN_OR_RETURN(runner->step_buffers_,
                             StepBuffers::create(limits.max_tokens, limits.max_seqs,
                                                 divide_up(limits.max_seq_len, storage.page_size), execution.device));
-  PROLOGUE_ASSIGN_OR_RETURN(runner->sampling_rows_,
-                            Buffer::allocate(execution.device, limits.max_logit_rows * static_cast<int64_t>(sizeof(SamplingRow))));
+  PROLOGUE_ASSIGN_OR_RETURN(
+      runner->sampling_rows_,
+      Buffer::allocate(execution.device, limits.max_logit_rows * static_cast<int64_t>(sizeof(SamplingRow))));
   PROLOGUE_ASSIGN_OR_RETURN(runner->sampled_,
                             Buffer::allocate(execution.device, limits.max_logit_rows * static_cast<int64_t>(sizeof(int32_t))));
   return runner;
@@ -110,7 +113,8 @@ Status ModelRunner::sample(const std::vector<SamplingRow>& rows, std::vector<int
 
 Status ModelRunner::read_logits(std::vector<float>& logits) {
   PROLOGUE_RETURN_IF_ERROR(resize(logits, static_cast<size_t>(num_logit_rows_ * model_.config.vocab_size)));
-  return copy_to_host(logits.data(), executor_->data(graph().output), static_cast<int64_t>(logits.size() * sizeof(float)), execution_);
+  return copy_to_host(logits.data(), executor_->data(graph().output), static_cast<int64_t>(logits.size() * sizeof(float)),
+                      execution_);
 }
 
 void ModelRunner::add_to_profile() {
@@ -123,7 +127,7 @@ void ModelRunner::add_to_profile() {
   for (size_t n = 0; n < nodes.size(); ++n) {
     const std::string name = role(nodes[n].name);
     auto row = std::find_if(profile_.begin(), profile_.end(), [&](const NodeProfile& entry) { return entry.name == name; });
-    if (row == profile_.end()) row = profile_.insert(profile_.end(), NodeProfile{name, facts_of(nodes[n].operation).kind, 0, 0.0});
+    if (row == profile_.end()) row = profile_.insert(profile_.end(), NodeProfile{name, nodes[n].kind, 0, 0.0});
     row->calls += 1;
     row->seconds += executor_->node_seconds()[n];
   }

@@ -17,11 +17,12 @@
 namespace prologue {
 
 struct RunnerConfig {
-  std::optional<KvType> kv_type;  // of the KV cache; none: the activations' type
+  DType k_type = DType::unset;  // of the KV cache; unset: the activations' type
+  DType v_type = DType::unset;  // unset: that of K
   int64_t page_size = 16;
-  int64_t cache_tokens = 0;    // rounded up to whole pages
-  int64_t max_seq_len = 0;     // of one sequence; 0 = one sequence may use the whole cache
-  int64_t max_tokens = 512;    // of one step
+  int64_t cache_tokens = 0;  // rounded up to whole pages
+  int64_t max_seq_len = 0;   // of one sequence; 0 = one sequence may use the whole cache
+  int64_t max_tokens = 512;  // of one step
   int64_t max_seqs = 1;
   int64_t max_logit_rows = 1;
   bool fused = true;

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <utility>
 
-#include <prologue/kernels/base/out_of_memory.h>
+#include <prologue/kernels/base/host/out_of_memory.h>
 
 namespace prologue {
 
@@ -88,7 +88,8 @@ Status KvCache::check_owners() const {
   int64_t num_owned = 0;
   for (const auto& [id, sequence] : sequences_) {
     if (static_cast<int64_t>(sequence.pages.size()) < pages_for(sequence.length)) {
-      return data_loss("sequence ", id, " has ", sequence.length, " tokens but only ", sequence.pages.size(), " pages of ", page_size_);
+      return data_loss("sequence ", id, " has ", sequence.length, " tokens but only ", sequence.pages.size(), " pages of ",
+                       page_size_);
     }
     for (const int32_t page : sequence.pages) {
       if (page < 0 || page >= num_pages()) return data_loss("sequence ", id, " holds page ", page, " of ", num_pages());

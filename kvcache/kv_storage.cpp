@@ -1,10 +1,44 @@
 #include <prologue/kvcache/kv_storage.h>
 
+#include <prologue/kernels/base/host/view_checks.h>
+
 namespace prologue {
 
 namespace {
 
-constexpr int64_t kScaleAlignment = 16;
+constexpr int64_t kAlignment = 16;  // of K, V and their scales in every layer
+
+int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+int64_t num_heads(const KvStorageConfig& c) { return c.num_pages * c.page_size * c.num_kv_heads; }
+
+int64_t data_bytes(const KvStorageConfig& c, const KvFormat& format) {
+  return aligned(num_heads(c) * c.head_dim * dtype_bits(format.type) / 8);
+}
+
+int64_t scale_bytes(const KvStorageConfig& c, const KvFormat& format) {
+  return aligned(num_heads(c) * scales_of_head(format) * 4);
+}
+
+// K, V, the scales of K, the scales of V.
+int64_t layer_bytes(const KvStorageConfig& c) {
+  const KvFormat k = c.k_format(), v = c.v_format();
+  return data_bytes(c, k) + data_bytes(c, v) + scale_bytes(c, k) + scale_bytes(c, v);
+}
+
+// `scale`: at 16 bytes.
+PagedHeads side_at(const KvStorageConfig& c, const KvFormat& format, unsigned char* data, unsigned char* scale) {
+  PagedHeads side;
+  side.data = data;
+  side.head_dim = c.head_dim;
+  side.format = format;
+  side.strides = nhd_strides(c.page_size, c.num_kv_heads, c.head_dim);
+  if (const int64_t scales = scales_of_head(format); scales > 0) {
+    side.scale = reinterpret_cast<float*>(scale);
+    side.scale_strides = nhd_strides(c.page_size, c.num_kv_heads, scales);
+  }
+  return side;
+}
 
 }  // namespace
 
@@ -17,49 +51,39 @@ Result<KvStorage> KvStorage::create(const KvStorageConfig& config, Device device
                {"page_size", config.page_size},
                {"num_kv_heads", config.num_kv_heads},
                {"head_dim", config.head_dim}};
-  double total_bytes = 2.0 * 4.0;  // no element takes more than 4 bytes, nor does its share of a scale
+  double total_bytes = 2.0 * 16.0;  // no element takes more than 4 bytes; the rest is room for scales and gaps
   for (const auto& [name, value] : sizes) {
     if (value < 1) return invalid_argument("KV cache: ", name, " is ", value, ": it must be at least 1");
     total_bytes *= static_cast<double>(value);
   }
-  if (!kv_type_valid(config.type)) {
-    return unsupported("KV cache: type is the unknown type ", static_cast<int32_t>(config.type),
-                       ": supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8 and int4");
-  }
-  if (config.type == KvType::int4 && config.head_dim % 2 != 0) {
-    return invalid_argument("KV cache: head_dim is ", config.head_dim, ": it must be even, two channels of int4 share a byte");
+  const std::pair<const char*, DType> types[] = {{"the type of K", config.k_format().type},
+                                                 {"the type of V", config.v_format().type}};
+  for (const auto& [name, type] : types) {
+    if (!dtype_is_kv(type)) return unsupported("KV cache: ", name, " is ", dtype_name(type), ": supported are ", kv_type_names());
+    if (dtype_bits(type) == 4 && config.head_dim % 2 != 0) {
+      return invalid_argument("KV cache: head_dim is ", config.head_dim, ": it must be even, two channels of ", dtype_name(type),
+                              " share a byte");
+    }
   }
   if (total_bytes > 0x1p60) return resource_exhausted("KV cache: ", total_bytes, " bytes are more than any memory holds");
   KvStorage storage;
   storage.config_ = config;
-  PROLOGUE_ASSIGN_OR_RETURN(storage.memory_,
-                            Buffer::allocate(device, config.bytes_per_page() * config.num_pages + kScaleAlignment));
+  PROLOGUE_ASSIGN_OR_RETURN(storage.memory_, Buffer::allocate(device, config.num_layers * layer_bytes(config)));
   return storage;
 }
 
 PagedKvView KvStorage::layer(int64_t index) const {
   if (index < 0 || index >= config_.num_layers) return {};
-  const PageStrides strides = nhd_strides(config_.page_size, config_.num_kv_heads, config_.head_dim);
-  const int64_t tensor_bytes = config_.num_pages * strides.page * kv_type_bits(config_.type) / 8;
+  const KvFormat k = config_.k_format(), v = config_.v_format();
+  unsigned char* const k_data = memory_.as<unsigned char>() + index * layer_bytes(config_);
+  unsigned char* const v_data = k_data + data_bytes(config_, k);
+  unsigned char* const k_scale = v_data + data_bytes(config_, v);
   PagedKvView view;
-  view.k = memory_.as<unsigned char>() + 2 * index * tensor_bytes;
-  view.v = memory_.as<unsigned char>() + (2 * index + 1) * tensor_bytes;
-  view.type = config_.type;
   view.num_pages = config_.num_pages;
   view.page_size = config_.page_size;
   view.num_kv_heads = config_.num_kv_heads;
-  view.head_dim = config_.head_dim;
-  view.k_strides = strides;
-  view.v_strides = strides;
-  if (config_.has_scales()) {  // the scales are after the data of all layers
-    const int64_t data_bytes = 2 * config_.num_layers * tensor_bytes;
-    auto* scales = memory_.as<float>() + (data_bytes + kScaleAlignment - 1) / kScaleAlignment * kScaleAlignment / 4;
-    const int64_t scales_of_tensor = config_.num_pages * config_.page_size * config_.num_kv_heads;
-    view.scaling = KvScaling::token_head;
-    view.k_scale = scales + 2 * index * scales_of_tensor;
-    view.v_scale = scales + (2 * index + 1) * scales_of_tensor;
-    view.k_scale_strides = view.v_scale_strides = nhd_strides(config_.page_size, config_.num_kv_heads, 1);
-  }
+  view.k = side_at(config_, k, k_data, k_scale);
+  view.v = side_at(config_, v, v_data, k_scale + scale_bytes(config_, k));
   return view;
 }
 

@@ -1,6 +1,6 @@
 // The memory of a paged KV cache: for every layer one K and one V tensor [num_pages, page_size, num_kv_heads, head_dim] (NHD) of
-// the cache's type. Quantised types also have a scale for each token and head: [num_pages, page_size, num_kv_heads] float32 for
-// each of K and V.
+// K's and V's type. Quantised types also have computed scales for each token and head: [num_pages, page_size, num_kv_heads,
+// scales_of_head] float32 for each of K and V.
 #pragma once
 
 #include <cstdint>
@@ -16,22 +16,31 @@ struct KvStorageConfig {
   int64_t page_size = 0;
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;
-  KvType type = KvType::f32;
+  DType k_type = DType::f32;
+  DType v_type = DType::unset;  // unset: that of K
 
-  bool has_scales() const { return !kv_type_is_float(type); }
-  // Bytes of one head of one token, of K or of V, with its scale.
-  int64_t bytes_per_head() const { return head_dim * kv_type_bits(type) / 8 + (has_scales() ? 4 : 0); }
-  int64_t bytes_per_page() const { return 2 * num_layers * page_size * num_kv_heads * bytes_per_head(); }
+  KvFormat k_format() const { return format_of(k_type); }
+  KvFormat v_format() const { return format_of(resolve_dtype(v_type, k_type)); }
+  int64_t bytes_per_page() const {
+    return num_layers * page_size * num_kv_heads * (bytes_per_head(k_format()) + bytes_per_head(v_format()));
+  }
+
+  static KvFormat format_of(DType type) { return {type, dtype_is_quantized(type) ? KvScaling::token_head : KvScaling::none}; }
+  // Of one token, with its scales.
+  int64_t bytes_per_head(const KvFormat& format) const {
+    return head_dim * dtype_bits(format.type) / 8 + scales_of_head(format) * 4;
+  }
 };
 
 class PROLOGUE_API KvStorage {
  public:
   KvStorage() = default;
   // The memory is not cleared; pages must be written before they are read. invalid_argument: a size is below 1, or head_dim is
-  // odd for int4. resource_exhausted: not enough memory.
+  // odd for a type of 4 bits. resource_exhausted: not enough memory.
   static Result<KvStorage> create(const KvStorageConfig& config, Device device);
 
   const KvStorageConfig& config() const { return config_; }
+  const Buffer& memory() const { return memory_; }
   // The cache of layer `index`. Outside 0 .. num_layers - 1 the view is empty; every operation returns an error for it.
   PagedKvView layer(int64_t index) const;
 

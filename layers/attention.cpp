@@ -14,20 +14,22 @@ Value Attention::build(GraphBuilder& g, Value hidden_states) const {
     v = g.add_bias("v_bias", v, v_bias);
   }
 
-  if (norm_placement == NormPlacement::before_rope) {
-    q = g.heads_norm("q_norm", q, num_q_heads, q_norm);
-    k = g.heads_norm("k_norm", k, num_kv_heads, k_norm);
-  }
+  const auto add_norms = [&, &q = q, &k = k](NormPlacement placement) {
+    if (q_norm.norm.placement == placement) q = g.heads_norm("q_norm", q, num_q_heads, q_norm);
+    if (k_norm.norm.placement == placement) k = g.heads_norm("k_norm", k, num_kv_heads, k_norm);
+  };
+  add_norms(NormPlacement::before_rope);
   if (rope) {
     q = g.rope("rope_q", q, num_q_heads, rope);
     k = g.rope("rope_k", k, num_kv_heads, rope);
   }
-  if (norm_placement == NormPlacement::after_rope) {
-    q = g.heads_norm("q_norm", q, num_q_heads, q_norm);
-    k = g.heads_norm("k_norm", k, num_kv_heads, k_norm);
+  add_norms(NormPlacement::after_rope);
+  if (hadamard_block != 0) {
+    q = g.hadamard("hadamard_q", q, num_q_heads, hadamard_block);
+    k = g.hadamard("hadamard_k", k, num_kv_heads, hadamard_block);
   }
-  if (v_norm.enabled) v = g.heads_norm("v_norm", v, num_kv_heads, {.eps = v_norm.eps});
-  if (q_scale != QueryScale{}) q = g.query_scale("q_scale", q, num_q_heads, q_scale);
+  if (v_norm.norm.placement != NormPlacement::none) v = g.heads_norm("v_norm", v, num_kv_heads, v_norm);
+  if (q_scale.constant != 1.0f || q_scale.by_position != PositionScale::none) q = g.query_scale("q_scale", q, num_q_heads, q_scale);
 
   g.kv_write("kv_write", k, v, num_kv_heads, layer, rope);
   const Value out = g.paged_attention("attention", q, num_q_heads, scale, layer);

@@ -14,7 +14,7 @@ struct PROLOGUE_API Attention {
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;
   float scale = 0.0f;  // of the scores, usually 1 / sqrt(head_dim)
-  Rope rope;           // none: the layer rotates nothing (NoPE)
+  GraphRope rope;           // none: the layer rotates nothing (NoPE)
 
   Weight qkv_weight;     // [(num_q_heads + 2 num_kv_heads) head_dim, hidden]: the rows of q, then k, then v
   Weight qkv_bias;       // [(num_q_heads + 2 num_kv_heads) head_dim]; may be none
@@ -22,10 +22,9 @@ struct PROLOGUE_API Attention {
 
   // Options that only some models use.
   Weight q_bias = {}, k_bias = {}, v_bias = {};  // instead of qkv_bias, if only some of the three have one
-  NormPlacement norm_placement = NormPlacement::none;
-  HeadsNorm q_norm = {}, k_norm = {};
-  VNorm v_norm = {};
+  HeadsNorm q_norm = {}, k_norm = {}, v_norm = {};
   bool v_from_k = false;  // V is computed from K as projected (and biased): qkv_weight has no rows for V
+  int64_t hadamard_block = 0;  // of Q and K; 0: no Hadamard transform
   QueryScale q_scale = {};
 
   Value build(GraphBuilder& g, Value hidden_states) const;

@@ -1,7 +1,10 @@
 #include <prologue/layers/attention_layer.h>
 
+#include <prologue/kernels/attention_prologue/backends.h>
 #include <prologue/kernels/attention_prologue/regions.h>
-#include <prologue/kernels/base/view_checks.h>
+#include <prologue/kernels/base/host/view_checks.h>
+#include <prologue/kernels/gemm/backends.h>
+#include <prologue/kernels/paged_attention/backends.h>
 #include <prologue/kernels/paged_attention/regions.h>
 
 namespace prologue {
@@ -27,7 +30,7 @@ Wiring wire(const AttentionLayerParams& p, Device device) {
   const AttentionPrologueParams& given = p.prologue;
   const int64_t num_tokens = given.num_tokens, element = dtype_size(given.dtype);
   const int64_t q_width = given.num_q_heads * given.head_dim;
-  const int64_t v_head_dim = given.cache.v_head_dim > 0 ? given.cache.v_head_dim : given.head_dim;
+  const int64_t v_head_dim = given.cache.v.head_dim > 0 ? given.cache.v.head_dim : given.head_dim;
   const int64_t qkv_width = q_width + given.num_kv_heads * (given.head_dim + v_head_dim);
   const int64_t attention_width = given.num_q_heads * v_head_dim;
   const int64_t qkv_bytes = aligned(num_tokens * qkv_width * element);
@@ -50,12 +53,12 @@ Wiring wire(const AttentionLayerParams& p, Device device) {
   w.attention.num_q_heads = given.num_q_heads;
   w.attention.head_dim = given.head_dim;
   w.attention.dtype = given.dtype;
-  w.attention.q = w.prologue.q_out;
+  w.attention.q = as_input(w.prologue.q_out);
   w.attention.kv = given.cache;
-  w.attention.block_table = places.block_table;
-  w.attention.block_table_stride = places.block_table_stride;
-  w.attention.max_pages_per_seq = places.max_pages_per_seq;
+  w.attention.page_table = places.page_table;
   w.attention.cu_seqlens_q = places.cu_seqlens_q;
+  if (w.attention.seq_lens == nullptr) w.attention.seq_lens = places.seq_lens;
+  if (places.cache_lens == nullptr) w.prologue.places.seq_lens = w.attention.seq_lens;
   w.attention.out = {at(qkv_bytes), attention_width, v_head_dim};
   w.attention.faults = given.faults;
   w.attention.workspace = at(qkv_bytes + attention_bytes);
@@ -82,6 +85,15 @@ Status check_sizes(const AttentionLayerParams& p, Device device) {
   }
   if (p.prologue.q8_out.data != nullptr) {
     return unsupported("attention_layer: prologue.q8_out is given: attention takes Q in dtype");
+  }
+  if (p.prologue.q_rope.data != nullptr || p.prologue.k_rope.data != nullptr) {
+    return unsupported("attention_layer: prologue.", p.prologue.q_rope.data != nullptr ? "q_rope" : "k_rope",
+                       " is given: the projection makes whole heads");
+  }
+  if (p.prologue.places.seq_lens != nullptr && p.attention.seq_lens != nullptr &&
+      p.prologue.places.seq_lens != p.attention.seq_lens) {
+    return invalid_argument(
+        "attention_layer: prologue.places.seq_lens and attention.seq_lens are different arrays: give one of them");
   }
   AttentionLayerParams empty = p;  // without tokens the operations check only sizes
   empty.prologue.num_tokens = 0;
@@ -131,15 +143,15 @@ Status attention_layer(const AttentionLayerParams& params, GemmContext& gemm_con
                             kWorkspaceAlignment, " bytes");
   }
   PROLOGUE_RETURN_IF_ERROR(named("qkv projection", validate(layer.qkv_projection, gemm_context, execution)));
-  PROLOGUE_RETURN_IF_ERROR(validate(layer.prologue));
+  PROLOGUE_RETURN_IF_ERROR(validate(layer.prologue, execution));
   PROLOGUE_RETURN_IF_ERROR(validate(layer.attention, execution.device));
   PROLOGUE_RETURN_IF_ERROR(named("output projection", validate(layer.output_projection, gemm_context, execution)));
   PROLOGUE_RETURN_IF_ERROR(check_apart(params, layer, execution.device));
 
-  PROLOGUE_RETURN_IF_ERROR(gemm(layer.qkv_projection, gemm_context, execution));
-  PROLOGUE_RETURN_IF_ERROR(attention_prologue(layer.prologue, execution));
-  PROLOGUE_RETURN_IF_ERROR(paged_attention(layer.attention, execution));
-  return gemm(layer.output_projection, gemm_context, execution);
+  PROLOGUE_RETURN_IF_ERROR(run_validated(layer.qkv_projection, gemm_context, execution));
+  PROLOGUE_RETURN_IF_ERROR(run_validated(layer.prologue, execution));
+  PROLOGUE_RETURN_IF_ERROR(run_validated(layer.attention, execution));
+  return run_validated(layer.output_projection, gemm_context, execution);
 }
 
 }  // namespace prologue

@@ -20,12 +20,15 @@
 //   workspace      attention_layer_workspace_bytes bytes on the device, aligned to 64; scratch, contents undefined
 //
 // `prologue` and `attention` are the parameters of those two operations. The layer sets some of their members itself:
-//   prologue   The layer sets q, k, v and q_out. q8_out is not supported. places describes the batch for both operations: num_seqs,
-//              cu_seqlens_q, block_table, block_table_stride and max_pages_per_seq are always needed, even where positions and
+//   prologue   The layer sets q, k, v and q_out. q8_out, q_rope and k_rope are not supported. places describes the batch for both
+//              operations: num_seqs, cu_seqlens_q, page_table and the lengths of the sequences are always needed, even where positions and
 //              slot_mapping are given.
-//   attention  The caller sets scale, seq_lens, max_seqlen_q, max_seq_len and every option of that operation. The layer sets
-//              num_tokens, num_seqs, num_q_heads, head_dim, dtype, q, kv, block_table and its sizes, cu_seqlens_q, out, workspace
-//              and faults.
+//   attention  The caller sets scale, max_seqlen_q, max_seq_len and every option of that operation. The layer sets num_tokens,
+//              num_seqs, num_q_heads, head_dim, dtype, q, kv, page_table, cu_seqlens_q, out, workspace and faults; and seq_lens, if
+//              it is null.
+// One array of lengths is enough: prologue.places.seq_lens or attention.seq_lens, whichever is given, serves both operations, and so
+// does prologue.places.page_table.kv_last_page_len. If prologue.places.cache_lens is given, the prologue takes that one, and
+// attention.seq_lens must be given as well.
 //
 // An array that one of the four operations writes (workspace, out, cache, scales of a cache, k_out, v_out, faults, token_faults)
 // must not overlap any other array that one of them reads or writes. The only exception: out may be hidden_states.

@@ -1,7 +1,8 @@
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
-#include <prologue/kernels/base/out_of_memory.h>
+#include <prologue/kernels/base/host/out_of_memory.h>
 #include <prologue/layers/step.h>
 
 namespace prologue {
@@ -10,7 +11,30 @@ namespace {
 
 constexpr int64_t kMaxPositionAxes = 4;
 
+// In the order of StepArray and StepCount.
+constexpr StepMember kArrays[] = {
+    {"token_ids", offsetof(StepInputs, token_ids), DType::int32},
+    {"positions", offsetof(StepInputs, positions), DType::int32},
+    {"slot_mapping", offsetof(StepInputs, slot_mapping), DType::int64},
+    {"cu_seqlens_q", offsetof(StepInputs, cu_seqlens_q), DType::int32},
+    {"seq_lens", offsetof(StepInputs, seq_lens), DType::int32},
+    {"block_table", offsetof(StepInputs, block_table), DType::int32},
+    {"logit_rows", offsetof(StepInputs, logit_rows), DType::int32},
+};
+constexpr StepMember kCounts[] = {
+    {"num_tokens", offsetof(StepInputs, num_tokens), DType::unset},
+    {"num_seqs", offsetof(StepInputs, num_seqs), DType::unset},
+    {"num_logit_rows", offsetof(StepInputs, num_logit_rows), DType::unset},
+    {"max_seqlen_q", offsetof(StepInputs, max_seqlen_q), DType::unset},
+    {"max_seq_len", offsetof(StepInputs, max_seq_len), DType::unset},
+    {"block_table_stride", offsetof(StepInputs, block_table_stride), DType::unset},
+    {"position_axis_stride", offsetof(StepInputs, position_axis_stride), DType::unset},
+};
+
 }  // namespace
+
+StepMember step_member(StepArray array) { return kArrays[static_cast<size_t>(array)]; }
+StepMember step_member(StepCount count) { return kCounts[static_cast<size_t>(count)]; }
 
 StepBatch::StepBatch(int64_t num_position_axes) {
   status_ = catch_out_of_memory([&]() -> Status {
@@ -25,7 +49,7 @@ StepBatch::StepBatch(int64_t num_position_axes) {
 void StepBatch::clear() {
   if (!positions_.empty()) status_ = {};  // without axes the constructor failed
   token_ids_.clear();
-  for (auto& stream : positions_) stream.clear();
+  for (auto& axis : positions_) axis.clear();
   slot_mapping_.clear();
   ends_.clear();
   seq_lens_.clear();
@@ -75,7 +99,7 @@ void StepBatch::add_sequence(const int32_t* tokens, int64_t num_tokens, int64_t 
       const int64_t position = first_position + i;
       const int64_t page = block_table[static_cast<size_t>(position / page_size)];
       token_ids_.push_back(tokens[i]);
-      for (auto& stream : positions_) stream.push_back(static_cast<int32_t>(position));
+      for (auto& axis : positions_) axis.push_back(static_cast<int32_t>(position));
       slot_mapping_.push_back(page * page_size + position % page_size);
       if (i >= num_tokens - num_logit_rows) logit_rows_.push_back(static_cast<int32_t>(token_ids_.size()) - 1);
     }
@@ -92,8 +116,8 @@ void StepBatch::set_position(int64_t token, int64_t axis, int32_t position) {
   if (!status_.ok()) return;
   const auto num_axes = static_cast<int64_t>(positions_.size());
   if (token < 0 || token >= num_tokens() || axis < 0 || axis >= num_axes) {
-    status_ = invalid_argument("step: the position of token ", token, " in stream ", axis, " is set: the batch has ",
-                               num_tokens(), " tokens in ", num_axes, " streams");
+    status_ = invalid_argument("step: the position of token ", token, " on axis ", axis, " is set: the batch has ",
+                               num_tokens(), " tokens and ", num_axes, " axes");
     return;
   }
   positions_[static_cast<size_t>(axis)][static_cast<size_t>(token)] = position;
@@ -166,7 +190,7 @@ Result<StepInputs> StepBuffers::upload(const StepBatch& batch, const Execution& 
   }
   const auto num_axes = static_cast<int64_t>(batch.positions_.size());
   if (num_axes > num_position_axes_) {
-    return invalid_argument("the step has positions in ", num_axes, " streams: its buffers hold ", num_position_axes_);
+    return invalid_argument("the step has positions on ", num_axes, " axes: its buffers hold ", num_position_axes_);
   }
   int64_t table_width = 1;
   for (const auto& table : batch.block_tables_) table_width = std::max(table_width, static_cast<int64_t>(table.size()));

@@ -30,6 +30,27 @@ struct StepInputs {
   int64_t position_axis_stride = kUnsetStride;
 };
 
+// The members of StepInputs by name: what the parameters of an operation may be bound to (layers/graph).
+enum class StepArray : int32_t { token_ids = 0, positions, slot_mapping, cu_seqlens_q, seq_lens, block_table, logit_rows };
+inline constexpr int32_t kNumStepArrays = 7;
+enum class StepCount : int32_t {
+  num_tokens = 0,
+  num_seqs,
+  num_logit_rows,
+  max_seqlen_q,
+  max_seq_len,
+  block_table_stride,
+  position_axis_stride,
+};
+
+struct StepMember {
+  const char* name;
+  int32_t offset;  // in StepInputs, in bytes; every member has 8
+  DType type;      // of the elements of an array
+};
+PROLOGUE_API StepMember step_member(StepArray array);
+PROLOGUE_API StepMember step_member(StepCount count);
+
 // A step on the host, filled sequence by sequence. If a call breaks a rule or there is no memory, the batch keeps that error and ignores
 // everything added later; StepBuffers::upload returns the error.
 class PROLOGUE_API StepBatch {

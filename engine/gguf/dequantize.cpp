@@ -4,7 +4,7 @@
 #include <cstring>
 #include <limits>
 
-#include <prologue/kernels/base/parallel.h>
+#include <prologue/kernels/base/host/parallel.h>
 
 namespace prologue {
 namespace {
@@ -220,11 +220,7 @@ constexpr Instance kInstances[] = {
 Decode find_decode(GgmlType type, DType out_type) {
   for (const Instance& instance : kInstances) {
     if (instance.type != type) continue;
-    switch (out_type) {
-      case DType::f32: return instance.to_f32;
-      case DType::f16: return instance.to_f16;
-      case DType::bf16: return instance.to_bf16;
-    }
+    return out_type == DType::f32 ? instance.to_f32 : out_type == DType::f16 ? instance.to_f16 : instance.to_bf16;
   }
   return nullptr;
 }
@@ -237,8 +233,8 @@ Status dequantize_rows(GgmlType type, const void* src, int64_t num_rows, int64_t
   if (info == nullptr) {
     return unsupported("dequantize_rows: type is ", ggml_type_name(type), ": supported are ", supported_ggml_types());
   }
-  if (!dtype_valid(out_type))
-    return invalid_argument("dequantize_rows: out_type is ", static_cast<int>(out_type), ": not a DType");
+  if (!dtype_is_activation(out_type))
+    return invalid_argument("dequantize_rows: out_type is ", dtype_name(out_type), ": it must be float32, float16 or bfloat16");
   if (num_rows < 0) return invalid_argument("dequantize_rows: num_rows is ", num_rows, ": must not be negative");
   if (row_elements < 0 || row_elements % info->block_elements != 0) {
     return invalid_argument("dequantize_rows: row_elements is ", row_elements, ": ", info->name, " needs a multiple of ",

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include <prologue/engine/tokenizer/utf8.h>
-#include <prologue/kernels/base/out_of_memory.h>
+#include <prologue/kernels/base/host/out_of_memory.h>
 
 namespace prologue {
 namespace {
@@ -462,7 +462,8 @@ Result<T> GgufFile::get_value(std::string_view key) const {
     for (uint64_t i = 0; i < entry->count; ++i) {
       Element value{};
       if (!read_value(entry->type, bytes, value, problem)) {
-        return data_loss(path_, ": key ", printable(key), " holds ", problem, " at index ", i, ": must be ", range_text<Element>());
+        return data_loss(path_, ": key ", printable(key), " holds ", problem, " at index ", i, ": must be ",
+                         range_text<Element>());
       }
       values.push_back(std::move(value));
     }

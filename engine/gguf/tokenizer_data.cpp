@@ -1,7 +1,6 @@
 #include <prologue/engine/gguf/tokenizer_data.h>
 
-
-#include <prologue/kernels/base/out_of_memory.h>
+#include <prologue/kernels/base/host/out_of_memory.h>
 
 namespace prologue {
 

@@ -1,7 +1,7 @@
 #include <prologue/engine/model/architectures.h>
 #include <prologue/engine/tokenizer/utf8.h>
 
-#include <prologue/kernels/base/out_of_memory.h>
+#include <prologue/kernels/base/host/out_of_memory.h>
 
 namespace prologue {
 
@@ -30,20 +30,23 @@ Status check_memory(const GgufFile& file, DType dtype, Device device) {
                             " are available");
 }
 
-Result<Model> load_known(const GgufFile& file, DType dtype, const Execution& execution, std::function<void(double)> progress) {
+Result<Model> load_known(const GgufFile& file, DType dtype, const Execution& execution, std::function<void(double)> progress,
+                         const ModelOptions& options) {
   PROLOGUE_ASSIGN_OR_RETURN(const std::string name, file.get<std::string>("general.architecture"));
   for (const Architecture& architecture : kArchitectures) {
     if (name != architecture.name) continue;
     PROLOGUE_RETURN_IF_ERROR(check_memory(file, dtype, execution.device));
     WeightLoader loader(file, dtype, execution, std::move(progress));
-    PROLOGUE_ASSIGN_OR_RETURN(Model model, architecture.load(loader));
+    PROLOGUE_ASSIGN_OR_RETURN(Model model, architecture.load(loader, options));
     for (const std::string& prefix : {name + ".", std::string("split."), std::string("adapter.")}) {
       for (const std::string& key : file.unused_keys(prefix)) {
-        return unsupported(file.path(), ": the key ", printable(key), " changes the result, and the ", name, " loader does not know it");
+        return unsupported(file.path(), ": the key ", printable(key), " changes the result, and the ", name,
+                           " loader does not know it");
       }
     }
     for (const std::string& tensor : file.unused_tensors()) {
-      return unsupported(file.path(), ": the tensor ", printable(tensor), " belongs to the model, and the ", name, " loader does not know it");
+      return unsupported(file.path(), ": the tensor ", printable(tensor), " belongs to the model, and the ", name,
+                         " loader does not know it");
     }
     PROLOGUE_RETURN_IF_ERROR(file.check_unchanged());
     model.weights = loader.take_weights();
@@ -56,8 +59,9 @@ Result<Model> load_known(const GgufFile& file, DType dtype, const Execution& exe
 
 std::span<const Architecture> architectures() { return kArchitectures; }
 
-Result<Model> load_model(const GgufFile& file, DType dtype, const Execution& execution, std::function<void(double)> progress) {
-  return catch_out_of_memory([&] { return load_known(file, dtype, execution, std::move(progress)); });
+Result<Model> load_model(const GgufFile& file, DType dtype, const Execution& execution, std::function<void(double)> progress,
+                         const ModelOptions& options) {
+  return catch_out_of_memory([&] { return load_known(file, dtype, execution, std::move(progress), options); });
 }
 
 }  // namespace prologue

@@ -11,19 +11,25 @@
 
 namespace prologue {
 
+// What a caller chooses about a model.
+struct ModelOptions {
+  int64_t hadamard_block = 0;  // of Q and K; 0: no Hadamard transform
+};
+
 struct Architecture {
   const char* name;  // general.architecture
   // Reads the configuration and the weights, and builds the graph. load_model returns an error if keys or tensors are left unread.
-  Result<Model> (*load)(WeightLoader& loader);
+  Result<Model> (*load)(WeightLoader& loader, const ModelOptions& options);
 };
 
 std::span<const Architecture> architectures();
 
 // Selects the architecture and loads the model. A tensor, or a key of the architecture, that was not read is an error: ignoring it
 // would change the result.
-Result<Model> load_model(const GgufFile& file, DType dtype, const Execution& execution, std::function<void(double)> progress);
+Result<Model> load_model(const GgufFile& file, DType dtype, const Execution& execution, std::function<void(double)> progress,
+                         const ModelOptions& options = {});
 
 // engine/model/llama.cpp
-Result<Model> load_llama(WeightLoader& loader);
+Result<Model> load_llama(WeightLoader& loader, const ModelOptions& options);
 
 }  // namespace prologue

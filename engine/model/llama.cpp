@@ -4,6 +4,7 @@
 
 #include <prologue/engine/model/architectures.h>
 #include <prologue/engine/tokenizer/utf8.h>
+#include <prologue/kernels/attention_prologue/hadamard.h>
 #include <prologue/layers/decoder_layer.h>
 
 namespace prologue {
@@ -122,10 +123,14 @@ Status read_freq_factors(const GgufFile& file, RopeConfig& rope) {
 
 }  // namespace
 
-Result<Model> load_llama(WeightLoader& loader) {
+Result<Model> load_llama(WeightLoader& loader, const ModelOptions& options) {
   const GgufFile& file = loader.file();
   PROLOGUE_ASSIGN_OR_RETURN(LlamaConfig config, read_config(file));
   PROLOGUE_RETURN_IF_ERROR(read_freq_factors(file, config.rope));
+  if (options.hadamard_block != 0) {
+    PROLOGUE_RETURN_IF_ERROR(
+        check_hadamard_block(file.path().c_str(), "the Hadamard block", options.hadamard_block, config.head_dim));
+  }
 
   PROLOGUE_ASSIGN_OR_RETURN(const GgufTensor* embedding_tensor, file.tensor("token_embd.weight"));
   config.vocab_size = embedding_tensor->num_rows();
@@ -167,6 +172,7 @@ Result<Model> load_llama(WeightLoader& loader) {
     layer.attention.head_dim = config.head_dim;
     layer.attention.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)));
     layer.attention.rope = model.rope_tables.front().get();
+    layer.attention.hadamard_block = options.hadamard_block;
     PROLOGUE_ASSIGN_OR_RETURN(
         layer.attention.qkv_weight,
         loader.load_stacked(

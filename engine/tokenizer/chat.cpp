@@ -1,7 +1,7 @@
 #include <prologue/engine/tokenizer/chat.h>
 
 #include <prologue/engine/tokenizer/utf8.h>
-#include <prologue/kernels/base/out_of_memory.h>
+#include <prologue/kernels/base/host/out_of_memory.h>
 
 namespace prologue {
 namespace {

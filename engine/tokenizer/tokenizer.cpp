@@ -4,7 +4,7 @@
 #include <queue>
 
 #include <prologue/engine/tokenizer/utf8.h>
-#include <prologue/kernels/base/out_of_memory.h>
+#include <prologue/kernels/base/host/out_of_memory.h>
 
 namespace prologue {
 namespace {

@@ -69,7 +69,6 @@ class Engine {
     // [page, layer, k or v, token, head, channel]
     pool_ = machine.allocate<BFloat16>(kPages * kLayers * 2 * kPageSize * kKvWidth);
     cu_seqlens_q_ = machine.allocate<int32_t>(kMaxSeqs + 1);
-    cache_lens_ = machine.allocate<int32_t>(kMaxSeqs);
     seq_lens_ = machine.allocate<int32_t>(kMaxSeqs);
     block_table_ = machine.allocate<int32_t>(kMaxSeqs * kMaxPages);
     faults_ = machine.allocate<prologue::FaultRecord>(1);  // all zero: no fault
@@ -89,31 +88,30 @@ class Engine {
     p.num_kv_heads = kKvHeads;
     p.head_dim = kHeadDim;
     p.dtype = prologue::DType::bf16;
-    p.norm.placement = prologue::NormPlacement::before_rope;
-    p.norm.eps = kEps;
-    p.norm.q_weight = machine.upload(to_bfloat16(weights.q_norm));
-    p.norm.k_weight = machine.upload(to_bfloat16(weights.k_norm));
-    p.rotation.rotary_dim = kHeadDim;
-    p.rotation.cos_sin = machine.upload(cos_sin_table());  // made once, for all layers
-    p.rotation.max_position = kMaxPages * kPageSize;
+    p.q_norm.placement = p.k_norm.placement = prologue::NormPlacement::before_rope;
+    p.q_norm.eps = p.k_norm.eps = kEps;
+    p.q_norm.weight = machine.upload(to_bfloat16(weights.q_norm));
+    p.k_norm.weight = machine.upload(to_bfloat16(weights.k_norm));
+    p.rope.rotary_dim = kHeadDim;
+    const void* table = machine.upload(cos_sin_table());  // made once, for all layers
+    prologue::set_cos_sin_table(p.rope, table, prologue::DType::f32, kMaxPages * kPageSize);
     p.faults = faults_;
 
     // This layer's part of the pool: strides say where its pages are.
-    p.cache.k = pool_ + 2 * kLayer * kPageSize * kKvWidth;
-    p.cache.v = pool_ + (2 * kLayer + 1) * kPageSize * kKvWidth;
-    p.cache.type = prologue::KvType::bf16;
+    p.cache.k.data = pool_ + 2 * kLayer * kPageSize * kKvWidth;
+    p.cache.v.data = pool_ + (2 * kLayer + 1) * kPageSize * kKvWidth;
+    p.cache.k.format.type = p.cache.v.format.type = prologue::DType::bf16;
     p.cache.num_pages = kPages;
     p.cache.page_size = kPageSize;
     p.cache.num_kv_heads = kKvHeads;
-    p.cache.head_dim = kHeadDim;
-    p.cache.k_strides = p.cache.v_strides = {kLayers * 2 * kPageSize * kKvWidth, kKvWidth, kHeadDim};
+    p.cache.k.head_dim = kHeadDim;
+    p.cache.k.strides = p.cache.v.strides = {kLayers * 2 * kPageSize * kKvWidth, kKvWidth, kHeadDim};
 
     // The batch, in the engine's own arrays. Positions and slots are derived from them in the kernel.
     p.places.cu_seqlens_q = cu_seqlens_q_;
-    p.places.cache_lens = cache_lens_;
-    p.places.block_table = block_table_;
-    p.places.block_table_stride = p.places.max_pages_per_seq = kMaxPages;
-    layer_.attention.seq_lens = seq_lens_;
+    p.places.seq_lens = seq_lens_;  // serves attention as well
+    p.places.page_table.block_table = block_table_;
+    p.places.page_table.block_table_stride = p.places.page_table.max_pages_per_seq = kMaxPages;
     layer_.attention.scale = kScale;
     layer_.attention.max_seq_len = kMaxPages * kPageSize;
 
@@ -134,18 +132,16 @@ class Engine {
   // Runs the layer over new rows of hidden states, new_tokens[s] rows of sequence s, and returns their outputs.
   std::vector<BFloat16> step(const std::vector<BFloat16>& rows, const std::vector<int64_t>& new_tokens) {
     // snippet: step
-    int32_t cu_seqlens_q[kMaxSeqs + 1] = {}, cache_lens[kMaxSeqs] = {};
+    int32_t cu_seqlens_q[kMaxSeqs + 1] = {};
     int64_t num_tokens = 0, longest = 1;
     for (size_t s = 0; s < new_tokens.size(); ++s) {
-      cache_lens[s] = pages_.lengths[s];  // before this step
       pages_.append(static_cast<int64_t>(s), new_tokens[s]);
       cu_seqlens_q[s + 1] = static_cast<int32_t>(num_tokens += new_tokens[s]);
       longest = std::max(longest, new_tokens[s]);
     }
     machine_.copy_in(hidden_, rows.data(), rows.size());
     machine_.copy_in(cu_seqlens_q_, cu_seqlens_q, kMaxSeqs + 1);
-    machine_.copy_in(cache_lens_, cache_lens, kMaxSeqs);
-    machine_.copy_in(seq_lens_, pages_.lengths, kMaxSeqs);  // after it
+    machine_.copy_in(seq_lens_, pages_.lengths, kMaxSeqs);  // after this step
     machine_.copy_in(block_table_, pages_.rows.data(), pages_.rows.size());
 
     layer_.prologue.num_tokens = num_tokens;
@@ -169,7 +165,7 @@ class Engine {
   Machine& machine_;
   PageTable pages_;
   BFloat16 *hidden_ = nullptr, *out_ = nullptr, *pool_ = nullptr;
-  int32_t *cu_seqlens_q_ = nullptr, *cache_lens_ = nullptr, *seq_lens_ = nullptr, *block_table_ = nullptr;
+  int32_t *cu_seqlens_q_ = nullptr, *seq_lens_ = nullptr, *block_table_ = nullptr;
   prologue::FaultRecord* faults_ = nullptr;
   prologue::AttentionLayerParams layer_;
   std::unique_ptr<prologue::GemmContext> gemm_context_;

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 constexpr int64_t kHidden = 96, kHiddenStride = 104, kQHeads = 6, kKvHeads = 2, kHeadDim = 64;
@@ -16,10 +16,19 @@ using BFloat16 = uint16_t;  // the upper half of a float
 
 inline std::vector<BFloat16> to_bfloat16(const std::vector<float>& values) {  // exact for what Random makes
   std::vector<BFloat16> halves;
-  for (const float x : values) halves.push_back(static_cast<BFloat16>(std::bit_cast<uint32_t>(x) >> 16));
+  for (const float x : values) {
+    uint32_t bits;
+    std::memcpy(&bits, &x, sizeof bits);
+    halves.push_back(static_cast<BFloat16>(bits >> 16));
+  }
   return halves;
 }
-inline float to_float(BFloat16 x) { return std::bit_cast<float>(static_cast<uint32_t>(x) << 16); }
+inline float to_float(BFloat16 x) {
+  const uint32_t bits = static_cast<uint32_t>(x) << 16;
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
 
 struct Random {
   uint64_t state = 1;

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include <prologue/engine/tokenizer/utf8.h>
+#include <prologue/kernels/base/host/view_checks.h>
 
 namespace generate {
 
@@ -69,6 +70,30 @@ CLI::Option* add_choice(CLI::App& app, const std::string& name, std::string& tar
   std::string list;
   for (const std::string& word : words) list += (list.empty() ? "" : "|") + word;
   return app.add_option(name, target, help)->check(CLI::IsMember(words).description(""))->type_name(list)->capture_default_str();
+}
+
+// The type of a cache of this name; unset if there is none.
+DType kv_type_of(std::string_view name) {
+  for (auto type = static_cast<int32_t>(DType::f32); dtype_valid(static_cast<DType>(type)); ++type) {
+    if (dtype_is_kv(static_cast<DType>(type)) && name == dtype_name(static_cast<DType>(type))) return static_cast<DType>(type);
+  }
+  return DType::unset;
+}
+
+// "TYPE" or "K,V". Empty: no error.
+std::string set_cache_types(const std::string& text, EngineOptions& engine) {
+  if (text == "auto") return {};
+  const size_t comma = text.find(',');
+  const DType k = kv_type_of(std::string_view(text).substr(0, comma));
+  const DType v = comma == std::string::npos ? k : kv_type_of(std::string_view(text).substr(comma + 1));
+  if (k == DType::unset || v == DType::unset) {
+    return str_cat("--kv-cache-dtype is ", in_quotes(text),
+                   ": it must be auto, a type, or the types of K and V with a comma between ", "them; supported are ",
+                   kv_type_names());
+  }
+  engine.kv_type = k;
+  engine.v_type = v;
+  return {};
 }
 
 // Checks rules about several options. Empty: no error.
@@ -149,9 +174,13 @@ ParsedOptions parse_options(int argc, char** argv, Output& out) {
         {add_choice(app, "--device", raw.device, {"auto", "cpu", "cuda"}, "auto: cuda if there is a GPU, else cpu"),
          add_choice(app, "--dtype", raw.dtype, {"auto", "float32", "bfloat16", "float16"},
                     "type of weights and activations; auto: float32 on the CPU, bfloat16 on CUDA"),
-         add_choice(app, "--kv-cache-dtype", raw.kv_cache_dtype,
-                    {"auto", "float32", "float16", "bfloat16", "fp8_e4m3", "fp8_e5m2", "int8", "int4"},
-                    "type of the KV cache; auto: as --dtype; fp8 and integers have a scale per token and head"),
+         app.add_option("--kv-cache-dtype", raw.kv_cache_dtype,
+                        str_cat("type of the KV cache, or one for K and one for V: ", kv_type_names(),
+                                "; auto: as --dtype; fp8 and integers have a scale per token and head"))
+             ->type_name("TYPE[,TYPE]")
+             ->capture_default_str(),
+         add_number<int64_t>(app, raw, "--hadamard-block", engine.hadamard_block, {0, 512, "0 = off"},
+                             "Hadamard transform of Q and K in blocks of N channels: a quantised K loses less; 0 = off"),
          add_number<int64_t>(app, raw, "--page-size", engine.page_size, {1, 1024}, "tokens per page of the KV cache"), context,
          add_number<int32_t>(app, raw, "--threads", engine.num_threads, {0, std::max(64, num_cpus), "0 = one per CPU"},
                              "CPU threads; 0 = one per CPU"),
@@ -179,7 +208,9 @@ ParsedOptions parse_options(int argc, char** argv, Output& out) {
     fail(str_cat(error.what(), " (generate --help lists the options)"));
     return {{}, 2};
   }
-  if (const std::string misuse = find_misuse(options, raw); !misuse.empty()) {
+  std::string misuse = find_misuse(options, raw);
+  if (misuse.empty()) misuse = set_cache_types(raw.kv_cache_dtype, engine);
+  if (!misuse.empty()) {
     fail(misuse);
     return {{}, 2};
   }
@@ -206,9 +237,6 @@ ParsedOptions parse_options(int argc, char** argv, Output& out) {
   const std::map<std::string, DType> dtypes = {{"float32", DType::f32}, {"bfloat16", DType::bf16}, {"float16", DType::f16}};
   if (raw.device != "auto") engine.device = devices.at(raw.device);
   if (raw.dtype != "auto") engine.dtype = dtypes.at(raw.dtype);
-  for (auto type = static_cast<int32_t>(KvType::f32); kv_type_valid(static_cast<KvType>(type)); ++type) {
-    if (raw.kv_cache_dtype == kv_type_name(static_cast<KvType>(type))) engine.kv_type = static_cast<KvType>(type);
-  }
   engine.fused = !raw.unfused;
   if (raw.rounding == "per_step") engine.rounding = Rounding::per_step;
   engine.profile = options.profile;

@@ -19,6 +19,12 @@ namespace {
 
 std::string dump(const ordered_json& object) { return object.dump(-1, ' ', false, ordered_json::error_handler_t::replace); }
 
+// As --kv-cache-dtype has them: one type, or K's and V's.
+std::string cache_types(const Engine& engine) {
+  const DType k = engine.k_type(), v = engine.v_type();
+  return k == v ? dtype_name(k) : str_cat(dtype_name(k), ",", dtype_name(v));
+}
+
 }  // namespace
 
 std::string json_line(const Engine& engine, const std::string& prompt, const Request& request, const Completion& completion) {
@@ -31,7 +37,7 @@ std::string json_line(const Engine& engine, const std::string& prompt, const Req
   line["stop"] = stop_reason_name(completion.stop);
   line["device"] = device_name(engine.device());
   line["dtype"] = dtype_name(engine.dtype());
-  line["kv_cache_dtype"] = kv_type_name(engine.kv_type());
+  line["kv_cache_dtype"] = cache_types(engine);
   line["timings"] = {{"load_s", engine.load_seconds()},
                      {"prefill_tokens", completion.prefill_tokens},
                      {"prefill_s", completion.prefill_seconds},
@@ -82,7 +88,7 @@ std::string summary_table(const Engine& engine, const std::vector<Completion>& c
   out << std::fixed << std::setprecision(1);
   out << "model                " << printable(engine.config().name) << " (" << engine.config().architecture << ")\n"
       << "device, dtype        " << device_name(engine.device()) << ", " << dtype_name(engine.dtype()) << "\n"
-      << "KV cache             " << kv_type_name(engine.kv_type()) << "\n"
+      << "KV cache             " << cache_types(engine) << "\n"
       << "loading              " << engine.load_seconds() << " s\n"
       << "prompt tokens        " << prompt_tokens << "\n"
       << "generated tokens     " << generated << "\n"

@@ -29,14 +29,17 @@ int main() {
   // snippet: call
   prologue::AttentionPrologueParams p;
   p.num_tokens = kTokens, p.num_q_heads = kQHeads, p.num_kv_heads = kKvHeads, p.head_dim = kHeadDim;
-  p.dtype = prologue::DType::f32, p.cache.type = prologue::KvType::f32;  // or f16, bf16; the cache also fp8, int8, int4
-  prologue::set_packed_qkv(p, qkv.data(), kRow);                         // or p.q, p.k, p.v, each with its strides
-  p.rotation.rotary_dim = kHeadDim, p.rotation.max_position = kMaxPosition, p.rotation.cos_sin = cos_sin.data();
-  p.places.positions = positions.data(), p.places.slot_mapping = slots.data(), p.faults = &faults;
+  p.dtype = prologue::DType::f32;                 // or f16, bf16; the cache, if cache.k.format says so, also fp8, int8 or int4
+  prologue::set_packed_qkv(p, qkv.data(), kRow);  // or p.q, p.k, p.v, each with its strides
+  p.rope.rotary_dim = kHeadDim;
+  prologue::set_cos_sin_table(p.rope, cos_sin.data(), prologue::DType::f32, kMaxPosition);
+  p.places.positions = prologue::index_view(positions.data());
+  p.places.slot_mapping = prologue::index_view(slots.data());
+  p.faults = &faults;
   p.q_out = {q.data(), kQHeads * kHeadDim, kHeadDim};
-  p.cache.k = k_cache.data(), p.cache.v = v_cache.data(), p.cache.num_pages = kPages, p.cache.page_size = kPageSize;
-  p.cache.num_kv_heads = kKvHeads, p.cache.head_dim = kHeadDim;
-  p.cache.k_strides = p.cache.v_strides = prologue::nhd_strides(kPageSize, kKvHeads, kHeadDim);
+  p.cache.k.data = k_cache.data(), p.cache.v.data = v_cache.data(), p.cache.num_pages = kPages, p.cache.page_size = kPageSize;
+  p.cache.num_kv_heads = kKvHeads, p.cache.k.head_dim = kHeadDim;
+  p.cache.k.strides = p.cache.v.strides = prologue::nhd_strides(kPageSize, kKvHeads, kHeadDim);
 
   const prologue::Execution execution = {prologue::Device::cpu, 2};  // or {Device::cuda, 1, stream}, all pointers on the GPU
   const prologue::Status status = prologue::attention_prologue(p, execution);

@@ -1,24 +1,23 @@
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
 
 #include <algorithm>
+#include <cmath>
 
+#include <prologue/kernels/attention_prologue/backends.h>
+#include <prologue/kernels/attention_prologue/hadamard.h>
+#include <prologue/kernels/attention_prologue/head_norm.h>
+#include <prologue/kernels/attention_prologue/prologue_choice.h>
 #include <prologue/kernels/attention_prologue/query_scale.h>
 #include <prologue/kernels/attention_prologue/regions.h>
-#include <prologue/kernels/attention_prologue/token_place.h>
-#include <prologue/kernels/base/plan_checks.h>
-#include <prologue/kernels/base/view_checks.h>
+#include <prologue/kernels/attention_prologue/token_args.h>
+#include <prologue/kernels/attention_prologue/token_checks.h>
+#include <prologue/kernels/base/host/dispatch.h>
+#include <prologue/kernels/base/host/page_table_checks.h>
+#include <prologue/kernels/base/host/plan_checks.h>
+#include <prologue/kernels/base/host/view_checks.h>
+#include <prologue/kernels/base/shared/rope_pairs.h>
 
 namespace prologue {
-
-namespace cpu {
-Status attention_prologue(const AttentionPrologueParams& params, int num_threads);
-}
-namespace cuda {
-Status attention_prologue(const AttentionPrologueParams& params, CUstream_st* stream);
-Result<const void*> plan_attention_prologue(const AttentionPrologueParams& params);
-const char* kernel_of_plan(const void* plan);
-Status attention_prologue(const void* plan, const AttentionPrologueParams& params, CUstream_st* stream);
-}  // namespace cuda
 
 void set_packed_qkv(AttentionPrologueParams& params, const void* qkv, int64_t token_stride) {
   const int64_t k_at = params.num_q_heads * params.head_dim, v_at = k_at + params.num_kv_heads * params.head_dim;
@@ -28,7 +27,15 @@ void set_packed_qkv(AttentionPrologueParams& params, const void* qkv, int64_t to
   };
   params.q = at(0, params.head_dim);
   params.k = at(k_at, params.head_dim);
-  params.v = at(v_at, params.cache.v_head_dim > 0 ? params.cache.v_head_dim : params.head_dim);
+  params.v = at(v_at, v_head_dim(params));
+}
+
+AttentionPrologueParams resolved(const AttentionPrologueParams& params) {
+  AttentionPrologueParams p = params;
+  p.cache = resolved(p.cache, p.dtype);
+  for (HeadNorm* norm : {&p.q_norm, &p.k_norm, &p.v_norm}) *norm = resolved(*norm, p.dtype);
+  p.q8_out.type = resolve_dtype(p.q8_out.type, DType::fp8_e4m3);
+  return p;
 }
 
 namespace {
@@ -37,8 +44,6 @@ constexpr const char* kName = "attention_prologue";
 constexpr int64_t kMaxRows = int64_t{1} << 40;              // of a table
 constexpr int64_t kMaxComputedPosition = int64_t{1} << 20;  // angle.h
 
-int64_t v_width(const AttentionPrologueParams& p) { return p.cache.v_head_dim > 0 ? p.cache.v_head_dim : p.head_dim; }
-
 template <class Enum>
 Status check_enum(const char* name, Enum value, Enum last, const char* supported) {
   const auto number = static_cast<int32_t>(value);
@@ -46,68 +51,138 @@ Status check_enum(const char* name, Enum value, Enum last, const char* supported
   return unsupported(kName, ": ", name, " is ", number, ": supported are ", supported);
 }
 
-Status check_norm(const AttentionPrologueParams& p) {
-  const QkNorm& n = p.norm;
+struct NormNames {
+  const char *norm, *placement, *kind, *scope, *eps, *weight_offset, *weight_type;
+};
+
+Status check_norm(const NormNames& names, const HeadNorm& norm, int64_t head_dim, DType dtype) {
   PROLOGUE_RETURN_IF_ERROR(
-      check_enum("norm.placement", n.placement, NormPlacement::after_rope, "none, before_rope and after_rope"));
-  PROLOGUE_RETURN_IF_ERROR(check_enum("norm.kind", n.kind, NormKind::layer, "rms and layer"));
-  PROLOGUE_RETURN_IF_ERROR(check_enum("norm.scope", n.scope, NormScope::token, "head and token"));
-  if (p.v_norm.enabled) PROLOGUE_RETURN_IF_ERROR(check_positive(kName, "v_norm.eps", p.v_norm.eps));
-  if (n.placement == NormPlacement::none) {
-    if (n.q_weight == nullptr && n.k_weight == nullptr && n.q_bias == nullptr && n.k_bias == nullptr) return {};
-    return invalid_argument(kName, ": norm has a weight or bias, but norm.placement is none");
+      check_enum(names.placement, norm.placement, NormPlacement::after_rope, "none, before_rope and after_rope"));
+  PROLOGUE_RETURN_IF_ERROR(check_enum(names.kind, norm.kind, NormKind::layer, "rms and layer"));
+  PROLOGUE_RETURN_IF_ERROR(check_enum(names.scope, norm.scope, NormScope::token, "head and token"));
+  PROLOGUE_RETURN_IF_ERROR(check_weight_type(kName, names.weight_type, norm, dtype));
+  if (norm.placement == NormPlacement::none) {
+    if (norm.weight == nullptr && norm.bias == nullptr) return {};
+    return invalid_argument(kName, ": ", names.norm, " has a weight or bias, but its placement is none");
   }
-  PROLOGUE_RETURN_IF_ERROR(check_positive(kName, "norm.eps", n.eps));
-  PROLOGUE_RETURN_IF_ERROR(check_finite(kName, "norm.weight_offset", n.weight_offset));
-  if (n.kind == NormKind::layer && n.scope == NormScope::token) {
-    return unsupported(kName, ": norm.scope is token and norm.kind is layer: over a whole token there is rms only");
+  PROLOGUE_RETURN_IF_ERROR(check_positive(kName, names.eps, norm.eps));
+  PROLOGUE_RETURN_IF_ERROR(check_finite(kName, names.weight_offset, norm.weight_offset));
+  if (norm.kind == NormKind::layer && norm.scope == NormScope::token) {
+    return unsupported(kName, ": ", names.scope, " is token and ", names.kind, " is layer: over a whole token there is rms only");
   }
-  if (n.kind == NormKind::rms && (n.q_bias != nullptr || n.k_bias != nullptr)) {
-    return invalid_argument(kName, ": norm has a bias, but norm.kind is rms: only layer has one");
+  if (norm.kind == NormKind::rms && norm.bias != nullptr) {
+    return invalid_argument(kName, ": ", names.norm, " has a bias, but its kind is rms: only layer has one");
   }
-  for (const int64_t stride : {n.q_weight_head_stride, n.k_weight_head_stride}) {
-    if (stride == 0 || stride == p.head_dim) continue;
-    return invalid_argument(kName, ": a weight_head_stride of norm is ", stride, ": it must be 0 or head_dim, ", p.head_dim);
+  if (norm.weight_head_stride == 0 || norm.weight_head_stride == head_dim) return {};
+  return invalid_argument(kName, ": ", names.norm, ".weight_head_stride is ", norm.weight_head_stride,
+                          ": it must be 0 or head_dim, ", head_dim);
+}
+
+// Q and K have any norms, V a simple one.
+Status check_norms(const AttentionPrologueParams& p) {
+  const HeadNorm &q = p.q_norm, &k = p.k_norm, &v = p.v_norm;
+  PROLOGUE_RETURN_IF_ERROR(check_norm(
+      {"q_norm", "q_norm.placement", "q_norm.kind", "q_norm.scope", "q_norm.eps", "q_norm.weight_offset", "q_norm.weight_type"},
+      q, p.head_dim, p.dtype));
+  PROLOGUE_RETURN_IF_ERROR(check_norm(
+      {"k_norm", "k_norm.placement", "k_norm.kind", "k_norm.scope", "k_norm.eps", "k_norm.weight_offset", "k_norm.weight_type"},
+      k, p.head_dim, p.dtype));
+  PROLOGUE_RETURN_IF_ERROR(check_norm(
+      {"v_norm", "v_norm.placement", "v_norm.kind", "v_norm.scope", "v_norm.eps", "v_norm.weight_offset", "v_norm.weight_type"},
+      v, v_head_dim(p), p.dtype));
+  if (v.placement == NormPlacement::none) return {};
+  if (v.kind == NormKind::rms && v.scope == NormScope::head && v.weight == nullptr) return {};
+  return unsupported(kName, ": v_norm has a weight, or is not rms over a head: supported is rms over a head, without a weight");
+}
+
+// The types and columns of cos and sin, or of inv_freq, that the prologue takes.
+Status check_columns(const Rope& r) {
+  if (!rope_rows_are_given(r.source)) {
+    if (r.type == DType::f32) return {};
+    return unsupported(kName, ": rope.type is ", dtype_text(r.type), ": for inv_freq supported is float32");
+  }
+  if (!dtype_is_activation(r.type)) {
+    return unsupported(kName, ": rope.type is ", dtype_text(r.type), ": supported are float32, float16 and bfloat16");
+  }
+  if (r.width == RopeWidth::unset) {
+    return invalid_argument(kName, ": rope.width is not set: supported is half, a column for each pair of a block, ",
+                            pairs_of_block(r));
+  }
+  if (r.width != RopeWidth::half) {
+    return unsupported(kName, ": rope.width is ", static_cast<int32_t>(r.width),
+                       ": supported is half, a column for each pair of a block");
+  }
+  if (r.cos.column_stride != 1 || r.sin.column_stride != 1) {
+    const bool of_cos = r.cos.column_stride != 1;
+    return unsupported(kName, ": rope.", of_cos ? "cos" : "sin", ".column_stride is ",
+                       of_cos ? r.cos.column_stride : r.sin.column_stride, ": supported is 1");
   }
   return {};
 }
 
-Status check_rotation(const AttentionPrologueParams& p) {
-  const Rotation& r = p.rotation;
+// What of Rope the prologue takes.
+Status check_rope(const AttentionPrologueParams& p) {
+  const Rope& r = p.rope;
   PROLOGUE_RETURN_IF_ERROR(check_head_and_rotary_dim(kName, p.head_dim, r.style, r.rotary_dim));
   if (r.rotary_offset < 0 || r.rotary_offset % 2 != 0 || r.rotary_offset > p.head_dim - r.rotary_dim) {
-    return invalid_argument(kName, ": rotary_offset is ", r.rotary_offset,
+    return invalid_argument(kName, ": rope.rotary_offset is ", r.rotary_offset,
                             ": it must be even and lie in 0..head_dim - rotary_dim, ", p.head_dim - r.rotary_dim);
   }
-  PROLOGUE_RETURN_IF_ERROR(check_enum("rotation.source", r.source, CosSinSource::inv_freq, "table, per_token and inv_freq"));
-  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_axes", r.num_axes, 1, 4));
-  const bool bounded = r.rotary_dim > 0 && r.source != CosSinSource::per_token;
-  const bool computed = bounded && r.source == CosSinSource::inv_freq;
-  if (computed) PROLOGUE_RETURN_IF_ERROR(check_finite(kName, "attention_factor", r.attention_factor));
+  PROLOGUE_RETURN_IF_ERROR(check_enum("rope.source", r.source, RopeSource::inv_freq, "table, per_token and inv_freq"));
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "rope.num_blocks", r.num_blocks, 1, 4));
+  if (r.rotary_dim % (2 * r.num_blocks) != 0) {
+    return invalid_argument(kName, ": rope.num_blocks is ", r.num_blocks, ": rotary_dim, ", r.rotary_dim,
+                            ", must be that many blocks of even width");
+  }
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "rope.num_axes", r.num_axes, 1, 4));
+  const bool by_row = rope_rows_are_given(r.source), computed = r.rotary_dim > 0 && !by_row;
+  const bool bounded = r.rotary_dim > 0 && r.source != RopeSource::per_token;
+  if (!std::isfinite(r.attention_factor) || (by_row && r.attention_factor != 1.0)) {
+    return invalid_argument(kName, ": rope.attention_factor is ", r.attention_factor,
+                            by_row ? ": it must be 1, a table includes it" : ": it must be finite");
+  }
   if (p.num_tokens == 0) return {};
-  if (r.rotary_dim == 0 && (r.cos_sin != nullptr || r.inv_freq != nullptr)) {
-    return invalid_argument(kName, ": rotary_dim is 0, but ", r.cos_sin != nullptr ? "cos_sin" : "inv_freq",
+  if (r.rotary_dim == 0 && (r.cos.data != nullptr || r.inv_freq != nullptr)) {
+    return invalid_argument(kName, ": rope.rotary_dim is 0, but ", r.cos.data != nullptr ? "rope.cos" : "rope.inv_freq",
                             " is given: set rotary_dim, or leave it null");
   }
+  if (r.rotary_dim > 0) PROLOGUE_RETURN_IF_ERROR(check_columns(r));
   PROLOGUE_RETURN_IF_ERROR(check_past_table(kName, r.past_table, r.max_position, p.faults));
-  return check_range(kName, "max_position", r.max_position, bounded ? 1 : 0, computed ? kMaxComputedPosition : kMaxRows);
+  return check_range(kName, "rope.max_position", r.max_position, bounded ? 1 : 0, computed ? kMaxComputedPosition : kMaxRows);
 }
 
 // What must be there for something else to make sense.
 Status check_presence(const AttentionPrologueParams& p) {
+  const bool q_apart = p.num_q_heads > 0 && p.q_rope.data != nullptr, k_apart = p.num_kv_heads > 0 && p.k_rope.data != nullptr;
+  if (q_apart || k_apart) {
+    const Rope& r = p.rope;
+    const char* name = q_apart ? "q_rope" : "k_rope";
+    if (r.rotary_dim == 0 || r.rotary_dim == p.head_dim) {
+      return invalid_argument(kName, ": ", name, " is given, but rope.rotary_dim is ", r.rotary_dim,
+                              ": it must lie between 0 and head_dim, ", p.head_dim);
+    }
+    if (r.rotary_offset != 0 && r.rotary_offset != p.head_dim - r.rotary_dim) {
+      return unsupported(kName, ": ", name, " is given, but rope.rotary_offset is ", r.rotary_offset,
+                         ": supported are 0 and head_dim - rotary_dim, ", p.head_dim - r.rotary_dim);
+    }
+  }
   const bool q8 = p.num_q_heads > 0 && p.q8_out.data != nullptr;
   if (q8 && p.q_out.data != nullptr) return invalid_argument(kName, ": q_out and q8_out are both given: Q leaves as one of them");
   if (q8 && p.q8_out.scaling != KvScaling::tensor && p.q8_out.scaling != KvScaling::token_head) {
     return unsupported(kName, ": q8_out.scaling is ", static_cast<int32_t>(p.q8_out.scaling),
                        ": supported are tensor and token_head");
   }
+  if (q8 && !dtype_is_fp8(p.q8_out.type)) {
+    return unsupported(kName, ": q8_out.type is ", dtype_text(p.q8_out.type), ": supported are fp8_e4m3 and fp8_e5m2");
+  }
   if (p.num_kv_heads == 0) return {};
   if (p.k.data == nullptr && p.v.data == nullptr)
     return invalid_argument(kName, ": k and v are both null, but num_kv_heads is ", p.num_kv_heads);
+  if (p.k_rope.data != nullptr && p.k.data == nullptr) return invalid_argument(kName, ": k_rope is given, but k is null");
   const struct {
     const char* name;
     const void *in, *out, *cache;
-  } sides[] = {{"k", p.k.data, p.k_out.data, p.cache.k}, {"v", p.v.data, p.v_out.data, p.cache.v}};
+  } sides[] = {{"k", p.k.data, p.k_out.data, p.cache.k.data}, {"v", p.v.data, p.v_out.data, p.cache.v.data}};
   for (const auto& side : sides) {
     if (side.in == nullptr && side.out != nullptr)
       return invalid_argument(kName, ": ", side.name, "_out is given, but ", side.name, " is null");
@@ -119,41 +194,61 @@ Status check_presence(const AttentionPrologueParams& p) {
   return {};
 }
 
+// Rows of cos or of sin: apart, or one for all.
+Status add_rows(const char* name, const RopeColumns& of, DType type, int64_t rows, int64_t columns, RegionChecks& regions) {
+  if (rows > 1 && of.row_stride > 0 && of.row_stride < columns) {
+    return invalid_argument(kName, ": ", name, " has ", columns, " columns and ", rows, " rows ", of.row_stride,
+                            " apart: rows must not overlap");
+  }
+  const int64_t size = dtype_size(type);
+  Region region{name, of.data, columns * size, size, {rows, 1, 1}, {0, 0, 0}};
+  if (__builtin_mul_overflow(of.row_stride, size, &region.strides[0])) region.strides[0] = INT64_MAX;
+  return regions.read(region);
+}
+
 Status add_inputs(const AttentionPrologueParams& p, RegionChecks& regions) {
   const int64_t size = dtype_size(p.dtype);
-  PROLOGUE_RETURN_IF_ERROR(regions.read(heads_region("q", p.q, p.num_tokens, p.num_q_heads, p.head_dim, p.dtype)));
   const auto heads = [](const HeadsView& view, int64_t count) { return view.data == nullptr ? 0 : count; };
   const int64_t k_heads = heads(p.k, p.num_kv_heads), v_heads = heads(p.v, p.num_kv_heads);
-  PROLOGUE_RETURN_IF_ERROR(regions.read(heads_region("k", p.k, p.num_tokens, k_heads, p.head_dim, p.dtype)));
-  PROLOGUE_RETURN_IF_ERROR(regions.read(heads_region("v", p.v, p.num_tokens, v_heads, v_width(p), p.dtype)));
+  const auto read = [&](const char* name, const HeadsView& view, int64_t count, const char* name_of_rope,
+                        const HeadsView& rope) -> Status {
+    const int64_t apart = rope.data == nullptr ? 0 : p.rope.rotary_dim;
+    PROLOGUE_RETURN_IF_ERROR(regions.read(heads_region(name, view, p.num_tokens, count, p.head_dim - apart, p.dtype)));
+    return regions.read(heads_region(name_of_rope, rope, p.num_tokens, heads(rope, count), apart, p.dtype));
+  };
+  PROLOGUE_RETURN_IF_ERROR(read("q", p.q, p.num_q_heads, "q_rope", p.q_rope));
+  PROLOGUE_RETURN_IF_ERROR(read("k", p.k, k_heads, "k_rope", p.k_rope));
+  PROLOGUE_RETURN_IF_ERROR(regions.read(heads_region("v", p.v, p.num_tokens, v_heads, v_head_dim(p), p.dtype)));
 
   const auto optional = [&](const char* name, const void* data, int64_t count, int64_t element_size) {
     return regions.read(array_region(name, data, data == nullptr ? 0 : count, element_size));
   };
   PROLOGUE_RETURN_IF_ERROR(optional("bias.q", p.bias.q, p.num_q_heads * p.head_dim, size));
   PROLOGUE_RETURN_IF_ERROR(optional("bias.k", p.bias.k, k_heads * p.head_dim, size));
-  PROLOGUE_RETURN_IF_ERROR(optional("bias.v", p.bias.v, v_heads * v_width(p), size));
-  const QkNorm& n = p.norm;
-  const int64_t q_weights = (n.q_weight_head_stride == 0 ? 1 : p.num_q_heads) * p.head_dim;
-  const int64_t k_weights = (n.k_weight_head_stride == 0 ? 1 : p.num_kv_heads) * p.head_dim;
-  PROLOGUE_RETURN_IF_ERROR(optional("norm.q_weight", n.q_weight, q_weights, size));
-  PROLOGUE_RETURN_IF_ERROR(optional("norm.k_weight", n.k_weight, k_weights, size));
-  PROLOGUE_RETURN_IF_ERROR(optional("norm.q_bias", n.q_bias, q_weights, size));
-  PROLOGUE_RETURN_IF_ERROR(optional("norm.k_bias", n.k_bias, k_weights, size));
+  PROLOGUE_RETURN_IF_ERROR(optional("bias.v", p.bias.v, v_heads * v_head_dim(p), size));
+  const int64_t q_weights = (p.q_norm.weight_head_stride == 0 ? 1 : p.num_q_heads) * p.head_dim;
+  const int64_t k_weights = (p.k_norm.weight_head_stride == 0 ? 1 : p.num_kv_heads) * p.head_dim;
+  const int64_t q_weight_size = dtype_size(p.q_norm.weight_type), k_weight_size = dtype_size(p.k_norm.weight_type);
+  PROLOGUE_RETURN_IF_ERROR(optional("q_norm.weight", p.q_norm.weight, q_weights, q_weight_size));
+  PROLOGUE_RETURN_IF_ERROR(optional("k_norm.weight", p.k_norm.weight, k_weights, k_weight_size));
+  PROLOGUE_RETURN_IF_ERROR(optional("q_norm.bias", p.q_norm.bias, q_weights, q_weight_size));
+  PROLOGUE_RETURN_IF_ERROR(optional("k_norm.bias", p.k_norm.bias, k_weights, k_weight_size));
 
-  const Rotation& r = p.rotation;
+  const Rope& r = p.rope;
   if (r.rotary_dim == 0) return {};
-  if (r.source == CosSinSource::inv_freq) {
-    PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("inv_freq", r.inv_freq, r.rotary_dim / 2, 4)));
+  if (r.source == RopeSource::inv_freq) {
+    PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("rope.inv_freq", r.inv_freq, pairs_of_block(r), 4)));
   } else {
-    const int64_t rows = r.source == CosSinSource::table ? r.max_position : p.num_tokens;
-    PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("cos_sin", r.cos_sin, rows * r.rotary_dim, 4)));
+    const int64_t rows = r.source == RopeSource::table ? r.max_position : p.num_tokens;
+    PROLOGUE_RETURN_IF_ERROR(add_rows("rope.cos", r.cos, r.type, rows, pairs_of_block(r), regions));
+    PROLOGUE_RETURN_IF_ERROR(add_rows("rope.sin", r.sin, r.type, rows, pairs_of_block(r), regions));
   }
-  if (r.source == CosSinSource::per_token) return {};
-  if (r.num_axes > 1 && r.pair_axis == nullptr) {
-    return invalid_argument(kName, ": pair_axis is null, but num_axes is ", r.num_axes);
+  if (r.source == RopeSource::per_token) return {};
+  if (r.num_axes > 1 && r.pair_axis == nullptr && r.num_axes != r.num_blocks) {
+    return invalid_argument(kName, ": rope.pair_axis is null: rope.num_axes, ", r.num_axes, ", must then be rope.num_blocks, ",
+                            r.num_blocks);
   }
-  return optional("pair_axis", r.pair_axis, r.rotary_dim / 2, 1);
+  return optional("rope.pair_axis", r.pair_axis, r.rotary_dim / 2, 1);
 }
 
 Status add_places(const AttentionPrologueParams& p, bool cached, RegionChecks& regions) {
@@ -163,36 +258,47 @@ Status add_places(const AttentionPrologueParams& p, bool cached, RegionChecks& r
   const bool positions_given = places.positions.data != nullptr;
   const bool can_derive = places.cu_seqlens_q != nullptr;
   const bool needs_positions =
-      (p.rotation.rotary_dim > 0 && p.rotation.source != CosSinSource::per_token) || p.q_scale.by_position != PositionScale::none;
+      (p.rope.rotary_dim > 0 && p.rope.source != RopeSource::per_token) || p.q_scale.by_position != PositionScale::none;
   if (positions_given) {
     PROLOGUE_RETURN_IF_ERROR(
-        check_stride_set(kName, "position_axis_stride", places.position_axis_stride, "num_axes", p.rotation.num_axes));
+        check_stride_set(kName, "position_axis_stride", places.position_axis_stride, "num_axes", p.rope.num_axes));
   }
   if (positions_given || (needs_positions && !can_derive)) {
     PROLOGUE_RETURN_IF_ERROR(regions.read(
-        positions_region("positions", places.positions, p.rotation.num_axes, places.position_axis_stride, p.num_tokens)));
+        positions_region("positions", places.positions, p.rope.num_axes, places.position_axis_stride, p.num_tokens)));
   }
   const bool slot_given = places.slot_mapping.data != nullptr;
+  PROLOGUE_RETURN_IF_ERROR(check_slot_mapping_len(kName, places.slot_mapping_len, places.slot_mapping, p.num_tokens));
   if (cached && (slot_given || !can_derive)) {
-    PROLOGUE_RETURN_IF_ERROR(regions.read(index_region("slot_mapping", places.slot_mapping, p.num_tokens)));
+    const int64_t count = slots_given(places.slot_mapping_len, p.num_tokens);
+    PROLOGUE_RETURN_IF_ERROR(regions.read(index_region("slot_mapping", places.slot_mapping, count)));
   }
   const bool derives_slot = cached && !slot_given;
   if (!can_derive || (positions_given && !derives_slot)) return {};
 
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_seqs", places.num_seqs, 1, INT32_MAX));
   PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("cu_seqlens_q", places.cu_seqlens_q, places.num_seqs + 1, 4)));
-  PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("cache_lens", places.cache_lens, places.num_seqs, 4)));
+  PROLOGUE_RETURN_IF_ERROR(check_lengths(kName, places));
+  const auto lengths = [&](const char* name, const int32_t* data) {
+    return regions.read(array_region(name, data, data == nullptr ? 0 : places.num_seqs, 4));
+  };
+  PROLOGUE_RETURN_IF_ERROR(lengths("cache_lens", places.cache_lens));
+  PROLOGUE_RETURN_IF_ERROR(lengths("seq_lens", places.seq_lens));
   if (!positions_given && places.position_offsets.data != nullptr) {
     PROLOGUE_RETURN_IF_ERROR(check_index_type(kName, "position_offsets", places.position_offsets));
     const int64_t count = places.position_offset_per_seq ? places.num_seqs : 1;
     PROLOGUE_RETURN_IF_ERROR(regions.read(index_region("position_offsets", places.position_offsets, count)));
   }
-  if (!derives_slot) return {};
-  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "max_pages_per_seq", places.max_pages_per_seq, 1, INT32_MAX));
+  const PageTable& table = places.page_table;
+  if (!derives_slot && table.kv_last_page_len == nullptr) return {};
+  PROLOGUE_RETURN_IF_ERROR(check_form(kName, table));
+  if (has_block_table(table)) {
+    PROLOGUE_RETURN_IF_ERROR(check_range(kName, "max_pages_per_seq", table.max_pages_per_seq, 1, INT32_MAX));
+  }
+  if (!cached) PROLOGUE_RETURN_IF_ERROR(check_range(kName, "cache.page_size", p.cache.page_size, 1, int64_t{1} << 20));
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "ring_size", places.ring_size, 0, int64_t{1} << 40));
-  Region table{"block_table", places.block_table, 4 * places.max_pages_per_seq, 4, {places.num_seqs, 1, 1}, {0, 0, 0}};
-  if (__builtin_mul_overflow(places.block_table_stride, 4, &table.strides[0])) table.strides[0] = INT64_MAX;
-  return regions.read(table);
+  PROLOGUE_RETURN_IF_ERROR(check_no_ring(kName, table, places.ring_size));
+  return add_page_table(table, places.num_seqs, regions);
 }
 
 Status add_outputs(const AttentionPrologueParams& p, RegionChecks& regions) {
@@ -207,25 +313,24 @@ Status add_outputs(const AttentionPrologueParams& p, RegionChecks& regions) {
       PROLOGUE_RETURN_IF_ERROR(regions.write(array_region("q8_out.scale", q8.scale, p.num_tokens * p.num_q_heads, 4)));
     }
   } else {
-    PROLOGUE_RETURN_IF_ERROR(
-        regions.write(heads_region("q_out", p.q_out, p.num_tokens, p.num_q_heads, p.head_dim, p.dtype), "q"));
+    PROLOGUE_RETURN_IF_ERROR(regions.write(heads_region("q_out", p.q_out, p.num_tokens, p.num_q_heads, p.head_dim, p.dtype),
+                                           p.q_rope.data == nullptr ? "q" : ""));
   }
   const auto add_side = [&](const char* out_name, const MutableHeadsView& out, const char* in_name, const HeadsView& in,
-                            int64_t width, const Region& cache, const Region& scale) -> Status {
+                            int64_t width, const PagedHeads& side, const Region& cache, const Region& scale) -> Status {
     if (p.num_kv_heads == 0 || in.data == nullptr) return {};
     if (out.data != nullptr) {
       PROLOGUE_RETURN_IF_ERROR(regions.write(heads_region(out_name, out, p.num_tokens, p.num_kv_heads, width, p.dtype), in_name));
     }
     if (cache.data == nullptr) return {};
     PROLOGUE_RETURN_IF_ERROR(regions.write(cache));
-    return p.cache.scaling == KvScaling::token_head ? regions.write(scale) : regions.read(scale);
+    return side.format.scaling == KvScaling::token_head ? regions.write(scale) : regions.read(scale);
   };
   const PagedKvView& c = p.cache;
-  PROLOGUE_RETURN_IF_ERROR(add_side("k_out", p.k_out, "k", p.k, p.head_dim, cache_region("cache.k", c.k, c.k_strides, c),
-                                    cache_scale_region("cache.k_scale", c.k_scale, c.k_scale_strides, c)));
-  PROLOGUE_RETURN_IF_ERROR(add_side("v_out", p.v_out, "v", p.v, v_width(p),
-                                    cache_region("cache.v", c.v, c.v_strides, c, v_width(p)),
-                                    cache_scale_region("cache.v_scale", c.v_scale, c.v_scale_strides, c)));
+  PROLOGUE_RETURN_IF_ERROR(add_side("k_out", p.k_out, p.k_rope.data == nullptr ? "k" : "", p.k, p.head_dim, c.k,
+                                    cache_region("cache.k", c.k, p.head_dim, c), cache_scale_region("cache.k.scale", c.k, c)));
+  PROLOGUE_RETURN_IF_ERROR(add_side("v_out", p.v_out, "v", p.v, v_head_dim(p), c.v,
+                                    cache_region("cache.v", c.v, v_head_dim(p), c), cache_scale_region("cache.v.scale", c.v, c)));
   PROLOGUE_RETURN_IF_ERROR(
       regions.write(array_region("token_faults", p.token_faults, p.token_faults == nullptr ? 0 : p.num_tokens, 1)));
   return regions.write(array_region("faults", p.faults, p.faults == nullptr ? 0 : 1, alignof(FaultRecord)));
@@ -237,12 +342,6 @@ Status add_all(const AttentionPrologueParams& p, RegionChecks& regions) {
   return add_outputs(p, regions);
 }
 
-AttentionPrologueParams resolved(const AttentionPrologueParams& params) {
-  AttentionPrologueParams p = params;
-  p.cache.type = resolve_kv_type(p.cache.type, p.dtype);
-  return p;
-}
-
 Status validate_resolved(const AttentionPrologueParams& p) {
   constexpr int64_t kMaxHeads = 65536;
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_tokens", p.num_tokens, 0, INT32_MAX));
@@ -252,12 +351,12 @@ Status validate_resolved(const AttentionPrologueParams& p) {
     return invalid_argument(kName, ": num_q_heads and num_kv_heads are both 0: nothing is asked for");
   }
   PROLOGUE_RETURN_IF_ERROR(check_dtype(kName, "dtype", p.dtype));
-  PROLOGUE_RETURN_IF_ERROR(check_rotation(p));
-  if (p.cache.v_head_dim < 0 || p.cache.v_head_dim > 576 || p.cache.v_head_dim % 2 != 0) {
-    return unsupported(kName, ": cache.v_head_dim is ", p.cache.v_head_dim,
-                       ": supported is every even number in 2..576, or 0 = head_dim");
+  PROLOGUE_RETURN_IF_ERROR(check_rope(p));
+  PROLOGUE_RETURN_IF_ERROR(check_v_head_dim(kName, p.cache));
+  PROLOGUE_RETURN_IF_ERROR(check_norms(p));
+  if (p.hadamard_block != 0) {
+    PROLOGUE_RETURN_IF_ERROR(check_hadamard_block(kName, "hadamard_block", p.hadamard_block, p.head_dim));
   }
-  PROLOGUE_RETURN_IF_ERROR(check_norm(p));
   PROLOGUE_RETURN_IF_ERROR(check_query_scale(kName, p.q_scale));
   PROLOGUE_RETURN_IF_ERROR(check_enum("rounding", p.rounding, Rounding::per_step, "once and per_step"));
   if (p.num_tokens == 0) return {};
@@ -284,40 +383,58 @@ Status check_run(const AttentionPrologueParams& a, const AttentionPrologueParams
   heads("q", a.q, b.q);
   heads("k", a.k, b.k);
   heads("v", a.v, b.v);
-  heads("q_out", a.q_out, b.q_out);
-  heads("k_out", a.k_out, b.k_out);
-  heads("v_out", a.v_out, b.v_out);
+  heads("q_rope", a.q_rope, b.q_rope);
+  heads("k_rope", a.k_rope, b.k_rope);
+  heads("q_out", as_input(a.q_out), as_input(b.q_out));
+  heads("k_out", as_input(a.k_out), as_input(b.k_out));
+  heads("v_out", as_input(a.v_out), as_input(b.v_out));
   plan.present("bias.q", a.bias.q, b.bias.q);
   plan.present("bias.k", a.bias.k, b.bias.k);
   plan.present("bias.v", a.bias.v, b.bias.v);
 
-  plan.same("norm.placement", a.norm.placement, b.norm.placement);
-  plan.same("norm.kind", a.norm.kind, b.norm.kind);
-  plan.same("norm.scope", a.norm.scope, b.norm.scope);
-  plan.same("norm.eps", a.norm.eps, b.norm.eps);
-  plan.same("norm.weight_offset", a.norm.weight_offset, b.norm.weight_offset);
-  plan.present("norm.q_weight", a.norm.q_weight, b.norm.q_weight);
-  plan.present("norm.k_weight", a.norm.k_weight, b.norm.k_weight);
-  plan.same("norm.q_weight_head_stride", a.norm.q_weight_head_stride, b.norm.q_weight_head_stride);
-  plan.same("norm.k_weight_head_stride", a.norm.k_weight_head_stride, b.norm.k_weight_head_stride);
-  plan.present("norm.q_bias", a.norm.q_bias, b.norm.q_bias);
-  plan.present("norm.k_bias", a.norm.k_bias, b.norm.k_bias);
-  plan.same("v_norm.enabled", a.v_norm.enabled, b.v_norm.enabled);
-  plan.same("v_norm.eps", a.v_norm.eps, b.v_norm.eps);
+  const auto norms = [&](const char* name, const HeadNorm& x, const HeadNorm& y) {
+    plan.same(name, "placement", x.placement, y.placement);
+    plan.same(name, "kind", x.kind, y.kind);
+    plan.same(name, "scope", x.scope, y.scope);
+    plan.same(name, "eps", x.eps, y.eps);
+    plan.same(name, "weight_offset", x.weight_offset, y.weight_offset);
+    plan.present(name, "weight", x.weight, y.weight);
+    plan.same(name, "weight_head_stride", x.weight_head_stride, y.weight_head_stride);
+    plan.present(name, "bias", x.bias, y.bias);
+    plan.same(name, "weight_type", x.weight_type, y.weight_type);
+  };
+  norms("q_norm", a.q_norm, b.q_norm);
+  norms("k_norm", a.k_norm, b.k_norm);
+  norms("v_norm", a.v_norm, b.v_norm);
 
-  const Rotation &r = a.rotation, &s = b.rotation;
-  plan.same("rotation.style", r.style, s.style);
-  plan.same("rotary_dim", r.rotary_dim, s.rotary_dim);
-  plan.same("rotary_offset", r.rotary_offset, s.rotary_offset);
-  plan.same("rotation.inverse", r.inverse, s.inverse);
-  plan.same("rotation.source", r.source, s.source);
-  plan.present("cos_sin", r.cos_sin, s.cos_sin);
-  plan.present("inv_freq", r.inv_freq, s.inv_freq);
-  plan.same("attention_factor", r.attention_factor, s.attention_factor);
-  plan.same("max_position", r.max_position, s.max_position);
-  plan.same("past_table", r.past_table, s.past_table);
-  plan.same("num_axes", r.num_axes, s.num_axes);
-  plan.present("pair_axis", r.pair_axis, s.pair_axis);
+  const Rope &r = a.rope, &s = b.rope;
+  plan.same("rope.style", r.style, s.style);
+  plan.same("rope.rotary_dim", r.rotary_dim, s.rotary_dim);
+  plan.same("rope.rotary_offset", r.rotary_offset, s.rotary_offset);
+  plan.same("rope.num_blocks", r.num_blocks, s.num_blocks);
+  plan.same("rope.inverse", r.inverse, s.inverse);
+  plan.same("rope.source", r.source, s.source);
+  plan.same("rope.type", r.type, s.type);
+  plan.same("rope.width", r.width, s.width);
+  const auto columns = [&](const char* name, const RopeColumns& x, const RopeColumns& y) {
+    plan.present(name, x.data, y.data);
+    plan.same(name, "row_stride", x.row_stride, y.row_stride);
+    plan.same(name, "column_stride", x.column_stride, y.column_stride);
+  };
+  columns("rope.cos", r.cos, s.cos);
+  columns("rope.sin", r.sin, s.sin);
+  if (cuda::one_table(r)) {  // then the kernel of the plan may read it as one
+    const auto apart = [](const Rope& rope) {
+      return static_cast<int64_t>(reinterpret_cast<uintptr_t>(rope.sin.data) - reinterpret_cast<uintptr_t>(rope.cos.data));
+    };
+    plan.same("rope.sin", "bytes from rope.cos", apart(r), apart(s));
+  }
+  plan.present("rope.inv_freq", r.inv_freq, s.inv_freq);
+  plan.same("rope.attention_factor", r.attention_factor, s.attention_factor);
+  plan.same("rope.max_position", r.max_position, s.max_position);
+  plan.same("rope.past_table", r.past_table, s.past_table);
+  plan.same("rope.num_axes", r.num_axes, s.num_axes);
+  plan.present("rope.pair_axis", r.pair_axis, s.pair_axis);
 
   const TokenPlaces &t = a.places, &u = b.places;
   plan.present("positions", t.positions.data, u.positions.data);
@@ -326,14 +443,21 @@ Status check_run(const AttentionPrologueParams& a, const AttentionPrologueParams
   plan.same("slot_mapping", "type", t.slot_mapping.type, u.slot_mapping.type);
   plan.present("cu_seqlens_q", t.cu_seqlens_q, u.cu_seqlens_q);
   plan.present("cache_lens", t.cache_lens, u.cache_lens);
-  plan.present("block_table", t.block_table, u.block_table);
-  plan.same("block_table_stride", t.block_table_stride, u.block_table_stride);
-  plan.same("max_pages_per_seq", t.max_pages_per_seq, u.max_pages_per_seq);
+  plan.present("seq_lens", t.seq_lens, u.seq_lens);
+  const PageTable &table = t.page_table, &given = u.page_table;
+  plan.present("block_table", table.block_table, given.block_table);
+  plan.same("block_table_stride", table.block_table_stride, given.block_table_stride);
+  plan.same("max_pages_per_seq", table.max_pages_per_seq, given.max_pages_per_seq);
+  plan.present("kv_indptr", table.kv_indptr, given.kv_indptr);
+  plan.present("kv_indices", table.kv_indices, given.kv_indices);
+  plan.up_to("num_kv_indices", table.num_kv_indices, given.num_kv_indices, 0);
+  plan.present("kv_last_page_len", table.kv_last_page_len, given.kv_last_page_len);
   plan.same("ring_size", t.ring_size, u.ring_size);
   plan.present("position_offsets", t.position_offsets.data, u.position_offsets.data);
   plan.same("position_offsets", "type", t.position_offsets.type, u.position_offsets.type);
   plan.same("position_offset_per_seq", t.position_offset_per_seq, u.position_offset_per_seq);
 
+  plan.same("hadamard_block", a.hadamard_block, b.hadamard_block);
   plan.same("q_scale.constant", a.q_scale.constant, b.q_scale.constant);
   plan.same("q_scale.by_position", a.q_scale.by_position, b.q_scale.by_position);
   plan.same("q_scale.a", a.q_scale.a, b.q_scale.a);
@@ -344,25 +468,28 @@ Status check_run(const AttentionPrologueParams& a, const AttentionPrologueParams
   plan.same("q8_out", "head_stride", a.q8_out.head_stride, b.q8_out.head_stride);
   plan.same("q8_out.scaling", a.q8_out.scaling, b.q8_out.scaling);
   plan.present("q8_out.scale", a.q8_out.scale, b.q8_out.scale);
+  plan.same("q8_out.type", a.q8_out.type, b.q8_out.type);
 
   const PagedKvView &c = a.cache, &d = b.cache;
-  const auto pages = [&](const char* name, const void* x, const void* y, const PageStrides& of_x, const PageStrides& of_y) {
-    plan.present(name, x, y);
-    plan.same(name, "page stride", of_x.page, of_y.page);
-    plan.same(name, "token stride", of_x.token, of_y.token);
-    plan.same(name, "head stride", of_x.head, of_y.head);
+  const auto side = [&](const char* name, const PagedHeads& x, const PagedHeads& y) {
+    const auto strides = [&](const char* of, const PageStrides& m, const PageStrides& n) {
+      plan.same(of, "page stride", m.page, n.page);
+      plan.same(of, "token stride", m.token, n.token);
+      plan.same(of, "head stride", m.head, n.head);
+    };
+    plan.present(name, x.data, y.data);
+    plan.same(name, "head_dim", x.head_dim, y.head_dim);
+    plan.same(name, "format.type", x.format.type, y.format.type);
+    plan.same(name, "format.scaling", x.format.scaling, y.format.scaling);
+    strides(name, x.strides, y.strides);
+    plan.present(name, "scale", x.scale, y.scale);
+    strides(name, x.scale_strides, y.scale_strides);
   };
-  pages("cache.k", c.k, d.k, c.k_strides, d.k_strides);
-  pages("cache.v", c.v, d.v, c.v_strides, d.v_strides);
-  pages("cache.k_scale", c.k_scale, d.k_scale, c.k_scale_strides, d.k_scale_strides);
-  pages("cache.v_scale", c.v_scale, d.v_scale, c.v_scale_strides, d.v_scale_strides);
-  plan.same("cache.type", c.type, d.type);
-  plan.same("cache.scaling", c.scaling, d.scaling);
+  side("cache.k", c.k, d.k);
+  side("cache.v", c.v, d.v);
   plan.same("cache.num_pages", c.num_pages, d.num_pages);
   plan.same("cache.page_size", c.page_size, d.page_size);
   plan.same("cache.num_kv_heads", c.num_kv_heads, d.num_kv_heads);
-  plan.same("cache.head_dim", c.head_dim, d.head_dim);
-  plan.same("cache.v_head_dim", c.v_head_dim, d.v_head_dim);
   plan.present("faults", a.faults, b.faults);
   plan.present("token_faults", a.token_faults, b.token_faults);
 
@@ -372,7 +499,9 @@ Status check_run(const AttentionPrologueParams& a, const AttentionPrologueParams
   if (r.num_axes > 1 && t.positions.data != nullptr) {
     plan.up_to("position_axis_stride", PlanChecks::kAnything, u.position_axis_stride, 0);
   }
-  return plan.status();
+  PROLOGUE_RETURN_IF_ERROR(plan.status());
+  if (b.num_tokens == 0) return {};
+  return check_slot_mapping_len("attention_prologue plan", u.slot_mapping_len, u.slot_mapping, b.num_tokens);
 }
 
 }  // namespace
@@ -381,17 +510,31 @@ Status add_regions(const AttentionPrologueParams& params, RegionChecks& regions)
 
 Status validate(const AttentionPrologueParams& params) { return validate_resolved(resolved(params)); }
 
-Status attention_prologue(const AttentionPrologueParams& params, const Execution& execution) {
-  PROLOGUE_RETURN_IF_ERROR(check_device("attention_prologue", execution.device));
+Status validate(const AttentionPrologueParams& params, const Execution& execution) {
+  PROLOGUE_RETURN_IF_ERROR(check_device(kName, execution.device));
+  return validate(params);
+}
+
+Status run_validated(const AttentionPrologueParams& params, const Execution& execution) {
+  if (params.num_tokens == 0) return {};
   const AttentionPrologueParams p = resolved(params);
-  PROLOGUE_RETURN_IF_ERROR(validate_resolved(p));
-  if (p.num_tokens == 0) return {};
-  if (execution.device == Device::cpu) return cpu::attention_prologue(p, execution.num_threads);
-#ifdef PROLOGUE_HAS_CUDA
-  return cuda::attention_prologue(p, execution.stream);
-#else
-  return cuda_not_built("attention_prologue");
-#endif
+  return dispatch(execution, cpu::attention_prologue, cuda::attention_prologue, p);
+}
+
+Result<const void*> choose_kernel(const AttentionPrologueParams& params, const Execution& execution) {
+  if (execution.device == Device::cpu) return static_cast<const void*>(nullptr);
+  return cuda::plan_attention_prologue(resolved(params));
+}
+
+Status run_kernel(const void* kernel, const AttentionPrologueParams& params, const Execution& execution) {
+  if (params.num_tokens == 0) return {};
+  const AttentionPrologueParams p = resolved(params);
+  return execution.device == Device::cpu ? cpu::attention_prologue(p, execution) : cuda::run_plan(kernel, p, execution);
+}
+
+Status attention_prologue(const AttentionPrologueParams& params, const Execution& execution) {
+  PROLOGUE_RETURN_IF_ERROR(validate(params, execution));
+  return run_validated(params, execution);
 }
 
 Result<AttentionProloguePlan> AttentionProloguePlan::create(const AttentionPrologueParams& params, int64_t max_tokens,
@@ -403,39 +546,19 @@ Result<AttentionProloguePlan> AttentionProloguePlan::create(const AttentionProlo
   plan.params_.num_tokens = max_tokens;
   PROLOGUE_RETURN_IF_ERROR(validate_resolved(plan.params_));
   plan.device_ = execution.device;
-  if (execution.device == Device::cuda) {
-#ifdef PROLOGUE_HAS_CUDA
-    PROLOGUE_ASSIGN_OR_RETURN(plan.kernel_, cuda::plan_attention_prologue(plan.params_));
-#else
-    return cuda_not_built("attention_prologue");
-#endif
-  }
+  PROLOGUE_ASSIGN_OR_RETURN(plan.kernel_, choose_kernel(plan.params_, execution));
   return plan;
 }
 
-const char* AttentionProloguePlan::kernel() const {
-  if (kernel_ == nullptr) return "cpu";
-#ifdef PROLOGUE_HAS_CUDA
-  return cuda::kernel_of_plan(kernel_);
-#else
-  return "none";  // a plan for CUDA is not made
-#endif
-}
+const char* AttentionProloguePlan::kernel() const { return kernel_ == nullptr ? "cpu" : cuda::kernel_of_plan(kernel_); }
 
 Status AttentionProloguePlan::run(const AttentionPrologueParams& params, const Execution& execution) const {
   if (execution.device != device_) {
     return invalid_argument("attention_prologue plan: device is ", device_name(execution.device), ": the plan was made for ",
                             device_name(device_));
   }
-  const AttentionPrologueParams p = resolved(params);
-  PROLOGUE_RETURN_IF_ERROR(check_run(params_, p));
-  if (p.num_tokens == 0) return {};
-  if (device_ == Device::cpu) return cpu::attention_prologue(p, execution.num_threads);
-#ifdef PROLOGUE_HAS_CUDA
-  return cuda::attention_prologue(kernel_, p, execution.stream);
-#else
-  return cuda_not_built("attention_prologue");
-#endif
+  PROLOGUE_RETURN_IF_ERROR(check_run(params_, resolved(params)));
+  return run_kernel(kernel_, params, execution);
 }
 
 }  // namespace prologue

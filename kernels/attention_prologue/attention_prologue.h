@@ -5,6 +5,7 @@
 //          x = norm(x)                                  before the rotation ...
 //          (a, b) = (a cos - b sin, a sin + b cos)      for each pair of the rotated channels
 //          x = norm(x)                                  ... or after it
+//          x = H x / sqrt(hadamard_block)               for each block of channels; the products of Q and K stay what they are
 //          Q only: x = x * q_scale(position)
 //   V:     x = in[t, h, :] + bias[h, :];  x = rms(x)
 //   Q    -> q_out[t, h, :], or q8_out with a scale
@@ -13,43 +14,47 @@
 // Definitions, formulas and bounds: docs/numerics.md. Every pointer is on the operation's device. Strides count elements.
 //
 //   q, k, v  [num_tokens, heads, head_dim] dtype: three views of one packed buffer (set_packed_qkv), or three buffers. V may have
-//            its own head_dim (cache.v_head_dim). For models that take V from K (Gemma 4), set v = k and bias.v = bias.k
+//            its own head_dim (cache.v.head_dim). For models that take V from K (Gemma 4), set v = k and bias.v = bias.k
+//   q_rope, k_rope
+//            [num_tokens, heads, rotary_dim] dtype; null = q and k have whole heads. If given, the rotated channels come from there,
+//            and q (k) is [num_tokens, heads, head_dim - rotary_dim]: the others, in order. The rotated channels must then be the
+//            first or the last of the head, but not all. A head_stride of 0 is one head for all (DeepSeek's k_pe)
 //   bias     q [num_q_heads * head_dim], k [num_kv_heads * head_dim], v [num_kv_heads * v_head_dim] dtype; each null = none
-//   q_out    [num_tokens, num_q_heads, head_dim] dtype; may be q itself (same pointer and strides); no other overlap
-//   k_out    [num_tokens, num_kv_heads, head_dim] dtype, v_out [.., v_head_dim]; may be k and v themselves. Written for every
-//            token that is not padding, whatever its slot
-//   cache    see PagedKvView in views.h. cache.k (cache.v) null: K (V) is written only to k_out (v_out)
+//   rope     source table, per_token or inv_freq. cos and sin: float32, float16 or bfloat16, widened exactly; width half, any
+//            row_stride, column_stride 1. inv_freq: float32
+//   q_out    [num_tokens, num_q_heads, head_dim] dtype; may be q itself (same pointer and strides) if there is no q_rope; no other
+//            overlap
+//   k_out    [num_tokens, num_kv_heads, head_dim] dtype, v_out [.., v_head_dim]; may be k (if there is no k_rope) and v themselves.
+//            Written for every token that is not padding, whatever its slot
+//   cache    see PagedKvView in views.h. cache.k.data (cache.v.data) null: K (V) is written only to k_out (v_out)
 //   Which of Q, K and V there are: num_kv_heads = 0: only Q. num_q_heads = 0: no Q. k.data null: no K. v.data null: no V
 //
 // Guards. Nothing outside the named rows and slots is touched. Two tokens must not share a slot.
 //   padding            a given position that is negative on any axis; or, if anything is derived, a token at or past
 //                      cu_seqlens_q[num_seqs]: nothing of the token is written, and its input rows may hold anything
-//   negative slot      K and V are not written to the cache. Everything else is done
-//   past the table     a position >= max_position on any axis; rotation.past_table decides:
+//   negative slot      K and V are not written to the cache. Everything else is done. The same holds for a token at or past
+//                      slot_mapping_len, which has no slot
+//   past the table     a position >= max_position on any axis; rope.past_table decides:
 //     record           the rows of q_out, k_out and v_out become zeros (q8_out: zeros with scale 0), the cache is not written,
 //                      and the fault is recorded. `faults` must not be null
 //     zero             the same zeros, and recorded only if `faults` is given
 //     identity         the token's rows are not rotated. Everything else is done. Nothing is recorded
 //   bad derived value  a derived position that is negative, or that int64 cannot hold: as `record`
-//   bad slot           slot >= num_slots (slot_out_of_range), a block_table entry outside [0, num_pages) (page_out_of_range), or
-//                      a cache position that is negative or beyond the block table's row (sequence_too_long): everything except
-//                      the cache is written, and the fault is recorded
+//   bad slot           slot >= num_slots (slot_out_of_range), an entry of the page table outside [0, num_pages)
+//                      (page_out_of_range), or a cache position that is negative or beyond the sequence's pages
+//                      (sequence_too_long): everything except the cache is written, and the fault is recorded
+//   bad page table     a sequence whose entries of kv_indptr are bad has no pages. If its length should come from
+//                      kv_last_page_len and these entries are bad, or its last page is not 1..page_size tokens long, then what
+//                      is derived from its length is bad: its positions, and its cache positions as if they were negative
 //
-// Quantisation.
-//   A number is stored as nearest_even(x * (1 / scale)); the reciprocal is rounded to float32.
-//   fp8 saturates: finite overflow and infinities become the largest number. NaN stays NaN (0x7f). int8 clamps to [-127, 127],
-//   int4 to [-7, 7].
-//   Computed scales (token_head) are amax / 448 (e4m3), / 57344 (e5m2), / 127 (int8) or / 7 (int4) of the head's float32 values.
-//   An all-zero head, or one so small that the reciprocal of its scale is not finite, stores scale 0 and zeros. A NaN or infinity
-//   in the head makes its scale NaN; its data are zeros.
-//   With given scales a NaN is stored as 0 in an integer cache.
-//   A float cache may have a type other than dtype.
+// Quantisation: the rules are those of KvFormat in views.h. A float cache may have a type other than dtype.
 //
 // Numerics.
 //   Arithmetic is float32. Each product and each sum of the rotation is rounded once (no fused multiply-add).
 //   Rounding::once rounds only at the stores. Rounding::per_step also rounds where the unfused stages store: after bias, norm,
-//   rotation and Q scale. So fused and unfused agree bit for bit in 16-bit types too.
-//   The squares of a norm must fit float32. Values that no step changes are copied bitwise. Batch-invariant.
+//   rotation, Hadamard transform and Q scale. So fused and unfused agree bit for bit in 16-bit types too.
+//   The squares of a norm and the sums of the Hadamard transform must fit float32. Values that no step changes are copied bitwise.
+//   Batch-invariant.
 //
 // num_tokens = 0 is a no-op. The operation never allocates, synchronises or throws, and is safe under graph capture.
 #pragma once
@@ -59,6 +64,7 @@
 #include <prologue/kernels/base/dtype.h>
 #include <prologue/kernels/base/execution.h>
 #include <prologue/kernels/base/faults.h>
+#include <prologue/kernels/base/rope.h>
 #include <prologue/kernels/base/views.h>
 
 namespace prologue {
@@ -73,77 +79,48 @@ enum class NormPlacement : int32_t { none = 0, before_rope, after_rope };
 enum class NormKind : int32_t { rms = 0, layer };
 enum class NormScope : int32_t { head = 0, token };  // token: one norm over all heads of the token (OLMo 2); rms only
 
-// rms:    x / sqrt(mean(x^2) + eps) * (weight_offset + w)
-// layer: (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * (weight_offset + w) + b
-struct QkNorm {
+// The norm of each head of one of Q, K and V; each of them has its own.
+//   rms:    x / sqrt(mean(x^2) + eps) * (weight_offset + w)
+//   layer:  (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * (weight_offset + w) + b
+struct HeadNorm {
   NormPlacement placement = NormPlacement::none;
   NormKind kind = NormKind::rms;
   NormScope scope = NormScope::head;
   float eps = 1e-6f;
-  float weight_offset = 0.0f;      // 1 for Gemma, whose model files hold w - 1
-  const void* q_weight = nullptr;  // dtype; null = no weight: x is multiplied by 1
-  const void* k_weight = nullptr;
-  int64_t q_weight_head_stride = 0;  // 0: one [head_dim] for all heads; head_dim: [heads, head_dim]
-  int64_t k_weight_head_stride = 0;
-  const void* q_bias = nullptr;  // layer only; same strides as the weights
-  const void* k_bias = nullptr;
-};
-
-// Weightless RMS norm of each head of V (Gemma 4).
-struct VNorm {
-  bool enabled = false;
-  float eps = 1e-6f;
-};
-
-enum class CosSinSource : int32_t {
-  table = 0,  // cos_sin [max_position, rotary_dim] float32: cos[0 .. rotary_dim/2) then sin; row = position
-  per_token,  // cos_sin [num_tokens, rotary_dim] float32, gathered once a step for all layers (gather_cos_sin)
-  inv_freq,   // computed in the kernel: angle = position * inv_freq[i], exactly reduced, positions up to 2^20, |inv_freq| <= 1
-};
-
-struct Rotation {
-  RopeStyle style = RopeStyle::neox;
-  int64_t rotary_dim = 0;     // even; 0 = no rotation (then cos_sin and inv_freq must be null)
-  int64_t rotary_offset = 0;  // even; channels [rotary_offset, rotary_offset + rotary_dim) are rotated, the others are not
-  bool inverse = false;       // inverse rotation: -sin
-  CosSinSource source = CosSinSource::table;
-  const float* cos_sin = nullptr;
-  const float* inv_freq = nullptr;  // [rotary_dim / 2] float32
-  float attention_factor = 1.0f;    // multiplies cos and sin; inv_freq only (tables already include it)
-  int64_t max_position = 0;         // rows of the table; inv_freq: at most 2^20; no rotation, per_token: 0 = no bound
-  PastTable past_table = PastTable::record;  // what happens at positions >= max_position
-
-  // Several position axes (MRoPE, 2-D): pair i is rotated by the position on axis pair_axis[i]. Null: by that on axis 0.
-  int64_t num_axes = 1;                // 1 to 4
-  const uint8_t* pair_axis = nullptr;  // [rotary_dim / 2]; values not below num_axes count as 0; not for per_token
-
-  bool operator==(const Rotation&) const = default;
+  float weight_offset = 0.0f;        // 1 for Gemma, whose model files hold w - 1
+  const void* weight = nullptr;      // null = no weight: x is multiplied by 1
+  int64_t weight_head_stride = 0;    // 0: one [head_dim] for all heads; head_dim: [heads, head_dim]
+  const void* bias = nullptr;        // layer only; same stride as the weight
+  DType weight_type = DType::unset;  // of weight and bias: dtype (unset means that) or float32
 };
 
 // The position and slot of each token: given, or derived in the kernel from arrays that a step of attention needs too.
 struct TokenPlaces {
   // Given. positions [num_axes, num_tokens], row stride position_axis_stride (0: one row for all axes); slot_mapping
-  // [num_tokens]. Positions may be null (and cu_seqlens_q too) if nothing needs them: no table, no inv_freq, no
-  // q_scale.by_position. Then all positions count as 0.
+  // [slot_mapping_len], the slots of the first slot_mapping_len tokens (0: of all of them). Positions may be null (and
+  // cu_seqlens_q too) if nothing needs them: no table, no inv_freq, no q_scale.by_position. Then all positions count as 0.
   IndexView positions;
   int64_t position_axis_stride = kUnsetStride;  // must be set if num_axes > 1
   IndexView slot_mapping;
+  int64_t slot_mapping_len = 0;
 
   // Derived: what is not given, if cu_seqlens_q is not null. Token t with cu_seqlens_q[s] <= t < cu_seqlens_q[s+1] is number
-  // j = t - cu_seqlens_q[s] of sequence s. Its cache position is p = cache_lens[s] + j.
+  // j = t - cu_seqlens_q[s] of sequence s. Its cache position is p = cache_lens[s] + j, or seq_lens[s] - n + j, where n is the
+  // sequence's number of tokens, cu_seqlens_q[s+1] - cu_seqlens_q[s]. Exactly one of cache_lens, seq_lens and
+  // page_table.kv_last_page_len must be given; from the last follows what seq_lens would be, if there is no ring.
   //   position = p + position_offsets[s] (or [0]), the same on all axes; position_offsets null: p
-  //   slot = block_table[s, r / page_size] * page_size + r % page_size, where r = p % ring_size (ring_size = 0: r = p)
+  //   slot = page * page_size + r % page_size, where page is entry r / page_size of the sequence in page_table (PageTable in
+  //          views.h), and r = p % ring_size (ring_size = 0: r = p)
   // If several tokens of a step share a slot of the ring, only the last is written: token t is not if t + ring_size <
   // cu_seqlens_q[s+1].
   int64_t num_seqs = 0;
   const int32_t* cu_seqlens_q = nullptr;  // [num_seqs + 1], non-decreasing from 0
   const int32_t* cache_lens = nullptr;    // [num_seqs]: tokens in the cache BEFORE this step
-  const int32_t* block_table = nullptr;   // [num_seqs, max_pages_per_seq], row stride block_table_stride
-  int64_t block_table_stride = 0;
-  int64_t max_pages_per_seq = 0;
+  const int32_t* seq_lens = nullptr;      // [num_seqs]: tokens AFTER this step's were added, as paged_attention takes them
+  PageTable page_table;
   int64_t ring_size = 0;  // tokens
   IndexView position_offsets;
-  bool position_offset_per_seq = false;
+  int32_t position_offset_per_seq = 0;
 };
 
 enum class PositionScale : int32_t { none = 0, llama4, logn };
@@ -156,17 +133,17 @@ struct QueryScale {
   PositionScale by_position = PositionScale::none;
   float a = 0.0f;
   float b = 1.0f;
-
-  bool operator==(const QueryScale&) const = default;
 };
 
-// Q as fp8 e4m3 instead of q_out (which is then null): x / scale is stored. A scale per token and head is computed (amax / 448).
+// Q as fp8 instead of q_out (which is then null): x / scale is stored. A scale per token and head is computed (amax / 448 for e4m3,
+// amax / 57344 for e5m2).
 struct QuantizedQuery {
   void* data = nullptr;  // [num_tokens, num_q_heads, head_dim] bytes; null = q_out is written instead
   int64_t token_stride = 0;
   int64_t head_stride = 0;
   KvScaling scaling = KvScaling::tensor;  // tensor or token_head
   float* scale = nullptr;                 // [1], or [num_tokens, num_q_heads]
+  DType type = DType::unset;              // fp8_e4m3 (unset means that) or fp8_e5m2
 };
 
 enum class Rounding : int32_t { once = 0, per_step };
@@ -175,17 +152,27 @@ struct AttentionPrologueParams {
   int64_t num_tokens = 0;
   int64_t num_q_heads = 0;
   int64_t num_kv_heads = 0;
-  int64_t head_dim = 0;  // even, 2..576
-  DType dtype = DType::f32;
+  int64_t head_dim = 0;  // even, 2..1024 (kMaxHeadDim); so is that of V
+  DType dtype = DType::unset;
 
   HeadsView q;
   HeadsView k;
   HeadsView v;
+  HeadsView q_rope;  // null = not apart
+  HeadsView k_rope;
   QkvBias bias;
-  QkNorm norm;
-  VNorm v_norm;
-  Rotation rotation;
+  HeadNorm q_norm;
+  HeadNorm k_norm;  // Q and K have norms of their own, which may differ in everything; or only one of them has any
+  HeadNorm v_norm;  // rms over a head, without weight and bias (Gemma 4)
+  Rope rope;
   TokenPlaces places;
+  // Not 0: the Hadamard transform of Q and K, a power of two in 2..512 that divides head_dim. It spreads large channels, so that a
+  // quantised K loses less. Each block of so many adjacent channels of each head, rotated or not, is multiplied by Sylvester's
+  // Hadamard matrix (natural order) / sqrt(hadamard_block):
+  //   (x[c], x[c + d]) = (x[c] + x[c + d], x[c] - x[c + d])   for d = 1, 2, 4 .. hadamard_block / 2, channels c without the bit d
+  //   x = x * (1 / sqrt(hadamard_block))
+  // Each sum, the factor and the product are rounded to float32. It is a step like the others: k_out has it too.
+  int64_t hadamard_block = 0;
   QueryScale q_scale;
   Rounding rounding = Rounding::once;
 
@@ -195,12 +182,17 @@ struct AttentionPrologueParams {
   MutableHeadsView v_out;
   PagedKvView cache;
 
-  FaultRecord* faults = nullptr;    // null only if positions have no bound, or rotation.past_table is zero or identity
+  FaultRecord* faults = nullptr;    // null only if positions have no bound, or rope.past_table is zero or identity
   uint8_t* token_faults = nullptr;  // [num_tokens]: a FaultCode is written for each faulty token; null = not wanted
 };
 
+// Channels of a head of V.
+constexpr int64_t v_head_dim(const AttentionPrologueParams& params) {
+  return params.cache.v.head_dim > 0 ? params.cache.v.head_dim : params.head_dim;
+}
+
 // Sets q, k and v to one packed buffer [num_tokens, (num_q_heads + num_kv_heads) * head_dim + num_kv_heads * v_head_dim] whose
-// row stride is token_stride elements. The sizes, dtype and cache.v_head_dim of `params` must be set before.
+// row stride is token_stride elements. The sizes, dtype and cache.v.head_dim of `params` must be set before.
 PROLOGUE_API void set_packed_qkv(AttentionPrologueParams& params, const void* qkv, int64_t token_stride);
 
 PROLOGUE_API Status validate(const AttentionPrologueParams& params);
@@ -210,14 +202,16 @@ PROLOGUE_API Status attention_prologue(const AttentionPrologueParams& params, co
 class PROLOGUE_API AttentionProloguePlan {
  public:
   // `params` fixes everything except what a run may change: num_tokens (up to max_tokens), places.num_seqs (up to that of
-  // `params`), places.position_axis_stride, and the pointers.
+  // `params`), places.slot_mapping_len, places.page_table.num_kv_indices (up to that of `params`), places.position_axis_stride,
+  // and the pointers.
   static Result<AttentionProloguePlan> create(const AttentionPrologueParams& params, int64_t max_tokens,
                                               const Execution& execution);
   // Everything fixed must be equal to the plan's, and a pointer must be null exactly if the plan's was; otherwise an error names
   // the member that differs. The alignment of the pointers and their overlap are not checked again: they must be as in the plan.
   Status run(const AttentionPrologueParams& params, const Execution& execution) const;
   // The kernel that run() uses: "cpu"; "lean", an instance compiled for the steps of this call; or "general", one CUDA kernel
-  // that decides everything at run time and takes several times as long.
+  // that decides everything at run time and takes several times as long. (A run whose slot_mapping_len is less than its tokens
+  // always takes the general kernel.)
   const char* kernel() const;
 
  private:

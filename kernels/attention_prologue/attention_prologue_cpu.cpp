@@ -1,34 +1,19 @@
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
-#include <prologue/kernels/attention_prologue/attention_prologue.h>
-#include <prologue/kernels/attention_prologue/cache_cpu.h>
-#include <prologue/kernels/attention_prologue/norm_cpu.h>
+#include <prologue/kernels/attention_prologue/backends.h>
+#include <prologue/kernels/attention_prologue/head_steps_cpu.h>
 #include <prologue/kernels/attention_prologue/query_factor.h>
-#include <prologue/kernels/attention_prologue/token_place.h>
-#include <prologue/kernels/base/angle.h>
-#include <prologue/kernels/base/head_cpu.h>
-#include <prologue/kernels/base/parallel.h>
+#include <prologue/kernels/attention_prologue/store_head_cpu.h>
+#include <prologue/kernels/attention_prologue/token_indices_cpu.h>
+#include <prologue/kernels/base/host/head_cpu.h>
+#include <prologue/kernels/base/host/parallel.h>
+#include <prologue/kernels/base/shared/angle.h>
+#include <prologue/kernels/base/shared/rope_pairs.h>
 
 namespace prologue::cpu {
 
-Status attention_prologue(const AttentionPrologueParams& params, int num_threads);
-
 namespace {
-
-// What happens to the heads of one of Q, K and V.
-template <class T>
-struct TensorSteps {
-  HeadsView in;
-  int64_t num_heads = 0;
-  int64_t width = 0;
-  const T* bias = nullptr;
-  HeadNorm<T> norm;
-  RotationRow rotation;  // of the token at hand
-  float factor = 1.0f;   // the Q scale
-  bool round_steps = false;
-};
 
 // cos and sin of one token.
 struct Angles {
@@ -36,166 +21,92 @@ struct Angles {
   alignas(64) float sin[kMaxHeadDim / 2];
 };
 
-RotationRow fill_angles(const AttentionPrologueParams& p, int64_t t, const TokenPlace& place, Angles& angles) {
-  const Rotation& r = p.rotation;
-  const int64_t half = r.rotary_dim / 2;
-  for (int64_t i = 0; i < half; ++i) {
-    if (r.source == CosSinSource::per_token) {
-      angles.cos[i] = r.cos_sin[t * r.rotary_dim + i];
-      angles.sin[i] = r.cos_sin[t * r.rotary_dim + half + i];
-      continue;
+RotationRow fill_angles(const AttentionPrologueParams& p, int64_t t, const ResolvedToken& token, Angles& angles) {
+  const Rope& r = p.rope;
+  const int64_t half = r.rotary_dim / 2, columns = pairs_of_block(r);
+  const auto position_of = [&](int64_t i) { return position_on_axis(token.positions, axis_of_pair(r, static_cast<int32_t>(i))); };
+  const auto for_each_pair = [&](const auto& fill) {
+    for (int64_t first = 0; first < half; first += columns) {
+      for (int64_t column = 0; column < columns; ++column) fill(first + column, column);
     }
-    const int64_t position = stream_position(p, place, t, r.pair_axis == nullptr ? 0 : r.pair_axis[i]);
-    if (r.source == CosSinSource::table) {
-      angles.cos[i] = r.cos_sin[position * r.rotary_dim + i];
-      angles.sin[i] = r.cos_sin[position * r.rotary_dim + half + i];
-    } else {
-      const CosSin turn = cos_sin_of(static_cast<int32_t>(position), r.inv_freq[i]);
-      angles.cos[i] = turn.cos * r.attention_factor;
-      angles.sin[i] = turn.sin * r.attention_factor;
-    }
+  };
+  if (r.source == RopeSource::inv_freq) {
+    const auto factor = static_cast<float>(r.attention_factor);
+    for_each_pair([&](int64_t i, int64_t column) {
+      const CosSin value = cos_sin_of(static_cast<int32_t>(position_of(i)), static_cast<const float*>(r.inv_freq)[column]);
+      angles.cos[i] = value.cos * factor;
+      angles.sin[i] = value.sin * factor;
+    });
+  } else {
+    with_host_type(r.type, [&](auto type) {
+      const auto* cos = static_cast<const decltype(type)*>(r.cos.data);
+      const auto* sin = static_cast<const decltype(type)*>(r.sin.data);
+      for_each_pair([&](int64_t i, int64_t column) {
+        const int64_t row = r.source == RopeSource::per_token ? t : position_of(i);
+        angles.cos[i] = to_float(cos[row * r.cos.row_stride + column]);
+        angles.sin[i] = to_float(sin[row * r.sin.row_stride + column]);
+      });
+    });
   }
   if (r.inverse) {
     for (int64_t i = 0; i < half; ++i) angles.sin[i] = -angles.sin[i];
   }
-  return {r.style, r.rotary_dim, r.rotary_offset, angles.cos, angles.sin};
-}
-
-template <class T>
-void round_step(const TensorSteps<T>& s, float* values) {
-  if (s.round_steps) round_values<T>(values, s.width);
-}
-
-template <class T>
-void turn(const TensorSteps<T>& s, float* values) {
-  if (s.rotation.rotary_dim == 0) return;
-  rotate_values(values, s.rotation);
-  round_step(s, values);
-}
-
-template <class T>
-void steps_before_norm(const TensorSteps<T>& s, int64_t t, int64_t h, float* values) {
-  load_values<T>(head_at<T>(s.in, t, h), s.bias == nullptr ? nullptr : s.bias + h * s.width, s.width, values);
-  if (s.bias != nullptr) round_step(s, values);
-  if (s.norm.placement == NormPlacement::after_rope) turn(s, values);
-}
-
-template <class T>
-void steps_from_norm(const TensorSteps<T>& s, const NormFactors& of_token, int64_t h, float* values) {
-  if (s.norm.placement != NormPlacement::none) {
-    const bool whole_token = s.norm.scope == NormScope::token;
-    normalize(s.norm, whole_token ? of_token : head_factors(values, s.width, s.norm.kind, s.norm.eps), h, s.width, values);
-    round_step(s, values);
-  }
-  if (s.norm.placement != NormPlacement::after_rope) turn(s, values);
-  if (s.factor != 1.0f) {
-    for (int64_t i = 0; i < s.width; ++i) values[i] *= s.factor;
-    round_step(s, values);
-  }
-}
-
-// Calls store(h, head) with every head of token t.
-template <class T, class Store>
-void for_each_head(const TensorSteps<T>& s, int64_t t, const Store& store) {
-  alignas(64) float values[kMaxHeadDim];
-  NormFactors of_token;
-  if (s.norm.placement != NormPlacement::none && s.norm.scope == NormScope::token) {
-    float squares = 0.0f;
-    for (int64_t h = 0; h < s.num_heads; ++h) {
-      steps_before_norm(s, t, h, values);
-      squares += square_sum(values, s.width);
-    }
-    of_token = rms_factors(squares, s.num_heads * s.width, s.norm.eps);
-  }
-  const bool all_changed = s.bias != nullptr || s.norm.placement != NormPlacement::none || s.factor != 1.0f;
-  const int64_t begin = all_changed ? 0 : s.rotation.rotary_offset;
-  const int64_t end = all_changed ? s.width : begin + s.rotation.rotary_dim;
-  for (int64_t h = 0; h < s.num_heads; ++h) {
-    steps_before_norm(s, t, h, values);
-    steps_from_norm(s, of_token, h, values);
-    store(h, FinishedHead<T>{values, s.width, head_at<T>(s.in, t, h), begin, end});
-  }
+  return {r.style, r.rotary_dim, r.rotary_offset, r.num_blocks, angles.cos, angles.sin};
 }
 
 template <class T>
 class Prologue {
  public:
-  explicit Prologue(const AttentionPrologueParams& p) : p_(p) {
-    const bool round_steps = p.rounding == Rounding::per_step;
-    const QkNorm& n = p.norm;
-    const auto norm = [&](const void* weight, int64_t stride, const void* bias) {
-      return HeadNorm<T>{n.placement,     n.kind,
-                         n.scope,         n.eps,
-                         n.weight_offset, static_cast<const T*>(weight),
-                         stride,          static_cast<const T*>(bias)};
-    };
-    q_ = {p.q, p.num_q_heads, p.head_dim, static_cast<const T*>(p.bias.q), norm(n.q_weight, n.q_weight_head_stride, n.q_bias),
-          {},  1.0f,          round_steps};
-    k_ = {p.k,
-          p.k.data == nullptr ? 0 : p.num_kv_heads,
-          p.head_dim,
-          static_cast<const T*>(p.bias.k),
-          norm(n.k_weight, n.k_weight_head_stride, n.k_bias),
-          {},
-          1.0f,
-          round_steps};
-    v_ = {p.v,
-          p.v.data == nullptr ? 0 : p.num_kv_heads,
-          p.cache.v_head_dim > 0 ? p.cache.v_head_dim : p.head_dim,
-          static_cast<const T*>(p.bias.v),
-          {},
-          {},
-          1.0f,
-          round_steps};
-    if (p.v_norm.enabled) {
-      v_.norm.placement = NormPlacement::before_rope;
-      v_.norm.eps = p.v_norm.eps;
-    }
-  }
+  explicit Prologue(const AttentionPrologueParams& p) : Prologue(p, head_plans(p)) {}
 
   void run(int64_t t) const {
-    const TokenPlace place = place_token(p_, t);
-    if (place.fault != FaultCode::none) {
-      record_fault(p_.faults, t, place.fault);
-      if (p_.token_faults != nullptr) p_.token_faults[t] = static_cast<uint8_t>(place.fault);
-    }
-    if (place.padding) return;
-    if (!place.position_ok) return store_zeros(t);
+    const ResolvedToken token = resolve_token(token_args_, t);
+    if (token.padding) return;
+    if (token.fault != FaultCode::none) record_fault(p_.faults, p_.token_faults, t, token.fault);
+    if (token.zero) return store_zeros(t);
 
     Angles angles;
-    TensorSteps<T> q = q_, k = k_;
-    if (place.rotated) q.rotation = k.rotation = fill_angles(p_, t, place, angles);
-    q.factor = query_factor(p_.q_scale, place.position);
-    for_each_head(q, t, [&](int64_t h, const FinishedHead<T>& head) { store_query(t, h, head); });
-    for_each_head(k, t,
-                  [&](int64_t h, const FinishedHead<T>& head) { store_kv(p_.k_out, k_side(p_.cache), t, h, place.slot, head); });
-    for_each_head(v_, t,
-                  [&](int64_t h, const FinishedHead<T>& head) { store_kv(p_.v_out, v_side(p_.cache), t, h, place.slot, head); });
+    HeadSteps<T> q = q_, k = k_;
+    if (token.rotated) q.rotation = k.rotation = fill_angles(p_, t, token, angles);
+    q.factor = query_factor(p_.q_scale, token.positions[0]);
+    const int64_t r = p_.rope.rotary_dim, offset = p_.rope.rotary_offset;
+    for_each_head(q, {p_.q, p_.q_rope, r, offset}, t, [&](int64_t h, const FinishedHead<T>& head) { store_query(t, h, head); });
+    for_each_head(k, {p_.k, p_.k_rope, r, offset}, t,
+                  [&](int64_t h, const FinishedHead<T>& head) { store_kv(p_.k_out, p_.cache.k, token, t, h, head); });
+    for_each_head(v_, {p_.v}, t,
+                  [&](int64_t h, const FinishedHead<T>& head) { store_kv(p_.v_out, p_.cache.v, token, t, h, head); });
   }
 
  private:
+  Prologue(const AttentionPrologueParams& p, const HeadPlans& plans)
+      : p_(p), token_args_(token_args(p)), q_(plans.q), k_(plans.k), v_(plans.v) {}
+
   void store_query(int64_t t, int64_t h, const FinishedHead<T>& head) const {
     const QuantizedQuery& q8 = p_.q8_out;
     if (q8.data == nullptr) return store_head(head, head_at<T>(p_.q_out, t, h));
     HeadScale scale;
     if (q8.scaling == KvScaling::token_head) {
-      scale = scale_for(head.values, head.width, KvType::fp8_e4m3);
+      scale = scale_for(head.values, head.width, q8.type);
       q8.scale[t * p_.num_q_heads + h] = scale.scale;
     } else {
       scale = given_scale(*q8.scale);
     }
     uint8_t* y = static_cast<uint8_t*>(q8.data) + t * q8.token_stride + h * q8.head_stride;
-    quantize_values<KvType::fp8_e4m3>(head.values, head.width, scale.reciprocal, y);
+    if (q8.type == DType::fp8_e5m2) {
+      quantize_values<DType::fp8_e5m2>(head.values, head.width, scale.reciprocal, y);
+    } else {
+      quantize_values<DType::fp8_e4m3>(head.values, head.width, scale.reciprocal, y);
+    }
   }
 
-  static void store_kv(const MutableHeadsView& out, const CacheSide& side, int64_t t, int64_t h, int64_t slot,
+  static void store_kv(const MutableHeadsView& out, const PagedHeads& side, const ResolvedToken& token, int64_t t, int64_t h,
                        const FinishedHead<T>& head) {
-    if (side.data != nullptr && slot >= 0) write_head(side, slot, h, head);
+    if (side.data != nullptr && token.reaches_cache) write_head(side, token.page, token.offset, h, head);
     if (out.data != nullptr) store_head(head, head_at<T>(out, t, h));
   }
 
   void store_zeros(int64_t t) const {
-    const auto clear = [&](const MutableHeadsView& out, const TensorSteps<T>& s) {
+    const auto clear = [&](const MutableHeadsView& out, const HeadSteps<T>& s) {
       if (out.data == nullptr) return;
       for (int64_t h = 0; h < s.num_heads; ++h) std::fill_n(head_at<T>(out, t, h), s.width, T{});
     };
@@ -211,13 +122,14 @@ class Prologue {
   }
 
   const AttentionPrologueParams& p_;
-  TensorSteps<T> q_, k_, v_;
+  const TokenArgs token_args_;
+  const HeadSteps<T> q_, k_, v_;
 };
 
 }  // namespace
 
-Status attention_prologue(const AttentionPrologueParams& p, int num_threads) {
-  const int threads = threads_for(p.num_tokens * (p.num_q_heads + 2 * p.num_kv_heads) * p.head_dim, num_threads);
+Status attention_prologue(const AttentionPrologueParams& p, const Execution& execution) {
+  const int threads = threads_for(p.num_tokens * (p.num_q_heads + 2 * p.num_kv_heads) * p.head_dim, execution.num_threads);
   with_host_type(p.dtype, [&](auto type) {
     const Prologue<decltype(type)> prologue(p);
     parallel_for(p.num_tokens, threads, [&](int64_t t) { prologue.run(t); });

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
-#include <prologue/kernels/base/instances.h>
+#include <prologue/kernels/base/host/instances.h>
 
 namespace prologue::cuda {
 

@@ -5,9 +5,9 @@
 #include <limits>
 #include <span>
 
-#include <prologue/kernels/attention_prologue/attention_prologue_kernel.cuh>
-#include <prologue/kernels/attention_prologue/plain_prologue_kernel.cuh>
-#include <prologue/kernels/attention_prologue/prologue_args.cuh>
+#include <prologue/kernels/attention_prologue/prologue_args.h>
+#include <prologue/kernels/attention_prologue/plain_schedule.cuh>
+#include <prologue/kernels/attention_prologue/steps_schedule.cuh>
 
 namespace prologue::cuda {
 
@@ -38,7 +38,7 @@ inline constexpr int64_t kAnyTokens = std::numeric_limits<int64_t>::max();
 template <class T, int V, int kUnits, int kHints, int kFeatures>
 Instance instance(int64_t max_tokens, int threads = 128) {
   if constexpr (has_steps(kFeatures)) {
-    return {max_tokens, V, kUnits, threads, nullptr, attention_prologue_kernel<T, V, kUnits, kHints, kFeatures>};
+    return {max_tokens, V, kUnits, threads, nullptr, steps_prologue_kernel<T, V, kUnits, kHints, kFeatures>};
   } else {
     return {max_tokens, V, kUnits, threads, plain_prologue_kernel<T, V, kUnits, kHints, kFeatures>, nullptr};
   }

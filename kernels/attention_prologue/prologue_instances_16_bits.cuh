@@ -4,7 +4,7 @@
 // token, and a thread uses its cos and sin for two heads.
 #pragma once
 
-#include <prologue/kernels/attention_prologue/general_prologue_kernel.cuh>
+#include <prologue/kernels/attention_prologue/general_schedule.cuh>
 #include <prologue/kernels/attention_prologue/prologue_instances.cuh>
 
 namespace prologue::cuda {
@@ -13,14 +13,14 @@ template <class T, int V, int kFeatures>
 std::span<const Instance> for_all_sizes() {
   constexpr bool kNormed = (kFeatures & kNorm) != 0, kShort = !has_steps(kFeatures & ~kBias);
   constexpr int kNarrow = kShort ? V / 4 : V / 2;
-  constexpr int kManyHints = kNormed ? kStreamLoads | kStreamStores : kStreamNothing;
+  constexpr int kManyHints = kNormed ? kEvictFirstLoads | kEvictFirstStores : kNoHints;
   constexpr int64_t kOneHead = kNormed ? 2048 : 6144;  // up to here
   static const Instance kInstances[] = {
-      instance<T, kNarrow, 1, kStreamLoads, kFeatures>(kShort && V == 8 ? 32 : 4, kShort ? 256 : 128),
-      instance<T, V, 1, kStreamNothing, kFeatures>(64, 64),
-      instance<T, V, 1, kStreamLoads | kStreamStores, kFeatures>(kOneHead, 64),
+      instance<T, kNarrow, 1, kEvictFirstLoads, kFeatures>(kShort && V == 8 ? 32 : 4, kShort ? 256 : 128),
+      instance<T, V, 1, kNoHints, kFeatures>(64, 64),
+      instance<T, V, 1, kEvictFirstLoads | kEvictFirstStores, kFeatures>(kOneHead, 64),
       instance<T, V, 2, kManyHints, kFeatures>(6144, 64),
-      instance<T, V, 2, kStreamNothing, kFeatures>(kAnyTokens, 192),
+      instance<T, V, 2, kNoHints, kFeatures>(kAnyTokens, 192),
   };
   return kInstances;
 }
@@ -29,8 +29,8 @@ std::span<const Instance> for_all_sizes() {
 template <class T, int kFeatures>
 std::span<const Instance> for_mixtures() {
   static const Instance kInstances[] = {
-      instance<T, 8, 1, kStreamLoads, kFeatures>(512, 64),
-      instance<T, 8, 2, kStreamNothing, kFeatures>(kAnyTokens, 192),
+      instance<T, 8, 1, kEvictFirstLoads, kFeatures>(512, 64),
+      instance<T, 8, 2, kNoHints, kFeatures>(kAnyTokens, 192),
   };
   return kInstances;
 }
@@ -48,19 +48,19 @@ std::span<const Family> families_of_16_bits(DType type) {
       {type, kBias | kNorm, 8, for_all_sizes<T, 8, kBias | kNorm>(), nullptr},
       {type, kGivenScales, 8, for_all_sizes<T, 8, kGivenScales>(), nullptr},
       {type, kComputedScales, 8, for_all_sizes<T, 8, kComputedScales>(), nullptr},
-      {type, kStreams, 8, for_all_sizes<T, 8, kStreams>(), nullptr},
+      {type, kAxes, 8, for_all_sizes<T, 8, kAxes>(), nullptr},
       {type, kDerived, 8, for_all_sizes<T, 8, kDerived>(), nullptr},
       {type, kNorm | kGivenScales, 8, for_all_sizes<T, 8, kNorm | kGivenScales>(), nullptr},
       {type, kNorm | kDerived, 8, for_all_sizes<T, 8, kNorm | kDerived>(), nullptr},
       {type, kGivenScales | kDerived, 8, for_all_sizes<T, 8, kGivenScales | kDerived>(), nullptr},
       {type, kNorm | kGivenScales | kDerived, 8, for_all_sizes<T, 8, kNorm | kGivenScales | kDerived>(), nullptr},
-      {type, kNorm | kStreams, 8, for_all_sizes<T, 8, kNorm | kStreams>(), nullptr},
-      {type, kBias | kStreams, 8, for_all_sizes<T, 8, kBias | kStreams>(), nullptr},
+      {type, kNorm | kAxes, 8, for_all_sizes<T, 8, kNorm | kAxes>(), nullptr},
+      {type, kBias | kAxes, 8, for_all_sizes<T, 8, kBias | kAxes>(), nullptr},
       {type, kAnySteps, 8, for_mixtures<T, kAnySteps>(), nullptr},
-      {type, kAnySteps | kStreams, 8, for_mixtures<T, kAnySteps | kStreams>(), nullptr},
+      {type, kAnySteps | kAxes, 8, for_mixtures<T, kAnySteps | kAxes>(), nullptr},
       {type, kAnySteps | kDerived, 8, for_mixtures<T, kAnySteps | kDerived>(), nullptr},
       {type, kAnySteps | kLayouts, 8, for_mixtures<T, kAnySteps | kLayouts>(), nullptr},
-      {type, kAnySteps | kLayouts | kStreams, 8, for_mixtures<T, kAnySteps | kLayouts | kStreams>(), nullptr},
+      {type, kAnySteps | kLayouts | kAxes, 8, for_mixtures<T, kAnySteps | kLayouts | kAxes>(), nullptr},
       {type, kAnySteps | kLayouts | kDerived, 8, for_mixtures<T, kAnySteps | kLayouts | kDerived>(), nullptr},
       {type, 0, 8, {}, general_prologue_kernel<T, 8>},
       {type, 0, 4, {}, general_prologue_kernel<T, 4>},

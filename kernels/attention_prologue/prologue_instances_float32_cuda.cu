@@ -1,4 +1,4 @@
-#include <prologue/kernels/attention_prologue/general_prologue_kernel.cuh>
+#include <prologue/kernels/attention_prologue/general_schedule.cuh>
 #include <prologue/kernels/attention_prologue/prologue_instances.cuh>
 
 namespace prologue::cuda {
@@ -8,9 +8,9 @@ namespace {
 template <int kFeatures>
 std::span<const Instance> for_all_sizes() {
   static const Instance kInstances[] = {
-      instance<float, 4, 1, kStreamLoads, kFeatures>(512, 64),
-      instance<float, 4, 1, kStreamLoads | kStreamStores, kFeatures>(3072, 64),
-      instance<float, 4, 2, kStreamNothing, kFeatures>(kAnyTokens, 192),
+      instance<float, 4, 1, kEvictFirstLoads, kFeatures>(512, 64),
+      instance<float, 4, 1, kEvictFirstLoads | kEvictFirstStores, kFeatures>(3072, 64),
+      instance<float, 4, 2, kNoHints, kFeatures>(kAnyTokens, 192),
   };
   return kInstances;
 }

@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
-#include <prologue/kernels/base/log.h>
-#include <prologue/kernels/base/rotation.h>
+#include <prologue/kernels/base/shared/log.h>
+#include <prologue/kernels/base/shared/rotation.h>
 
 namespace prologue {
 

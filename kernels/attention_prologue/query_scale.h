@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
-#include <prologue/kernels/base/view_checks.h>
+#include <prologue/kernels/base/host/view_checks.h>
 
 namespace prologue {
 

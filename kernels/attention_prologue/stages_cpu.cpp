@@ -1,37 +1,33 @@
-#include <algorithm>
-
-#include <prologue/kernels/attention_prologue/cache_cpu.h>
-#include <prologue/kernels/attention_prologue/norm_cpu.h>
+#include <prologue/kernels/attention_prologue/backends.h>
+#include <prologue/kernels/attention_prologue/head_steps_cpu.h>
 #include <prologue/kernels/attention_prologue/query_factor.h>
-#include <prologue/kernels/attention_prologue/stages.h>
-#include <prologue/kernels/base/head_cpu.h>
-#include <prologue/kernels/base/parallel.h>
-#include <prologue/kernels/base/token_guard.h>
+#include <prologue/kernels/attention_prologue/store_head_cpu.h>
+#include <prologue/kernels/attention_prologue/token_indices_cpu.h>
+#include <prologue/kernels/base/host/head_cpu.h>
+#include <prologue/kernels/base/host/parallel.h>
 
 namespace prologue::cpu {
 
-Status add_bias(const AddBiasParams& params, int num_threads);
-Status kv_write(const KvWriteParams& params, int num_threads);
-Status qk_norm(const QkNormParams& params, int num_threads);
-Status query_scale(const QueryScaleParams& params, int num_threads);
-
 namespace {
 
-// The guard of a token with positions on several axes: padding if one is negative, otherwise bad if one is too large.
-int64_t decisive_position(const KvWriteParams& p, int64_t t) {
-  int64_t largest = 0;
-  for (int64_t axis = 0; p.positions.data != nullptr && axis < p.num_axes; ++axis) {
-    const int64_t position = index_at(p.positions, axis * p.position_axis_stride + t);
-    if (position < 0) return position;
-    largest = std::max(largest, position);
-  }
-  return largest;
+TokenArgs token_args(const KvWriteParams& p) {
+  TokenArgs args;
+  args.positions = p.positions;
+  args.position_axis_stride = p.position_axis_stride;
+  args.max_position = p.max_position;
+  args.num_axes = static_cast<int32_t>(p.num_axes);
+  args.past_table = p.past_table;
+  args.slots = p.slot_mapping;
+  args.slots_given = slots_given(p.slot_mapping_len, p.num_tokens);
+  args.num_slots = num_slots(p.cache);
+  args.pages = page_divider(p.cache.page_size);
+  return args;
 }
 
 }  // namespace
 
-Status add_bias(const AddBiasParams& p, int num_threads) {
-  const int threads = threads_for(p.num_tokens * p.width, num_threads);
+Status add_bias(const AddBiasParams& p, const Execution& execution) {
+  const int threads = threads_for(p.num_tokens * p.width, execution.num_threads);
   with_host_type(p.dtype, [&](auto type) {
     using T = decltype(type);
     const T* bias = static_cast<const T*>(p.bias);
@@ -44,79 +40,76 @@ Status add_bias(const AddBiasParams& p, int num_threads) {
   return {};
 }
 
-Status qk_norm(const QkNormParams& p, int num_threads) {
-  const int threads = threads_for(p.num_tokens * p.num_heads * p.head_dim, num_threads);
+Status qk_norm(const QkNormParams& p, const Execution& execution) {
+  const int threads = threads_for(p.num_tokens * p.num_heads * p.head_dim, execution.num_threads);
   with_host_type(p.dtype, [&](auto type) {
     using T = decltype(type);
-    HeadNorm<T> norm;
-    norm.weight_offset = p.weight_offset;
-    norm.weight = static_cast<const T*>(p.weight);
-    norm.weight_head_stride = p.weight_head_stride;
-    norm.bias = static_cast<const T*>(p.bias);
+    HeadSteps<T> steps;
+    steps.num_heads = p.num_heads;
+    steps.width = p.head_dim;
+    set_norm(steps, p.norm);
+    steps.norm.placement = NormPlacement::before_rope;
     parallel_for(p.num_tokens, threads, [&](int64_t t) {
       if (p.positions.data != nullptr && index_at(p.positions, t) < 0) return;
-      alignas(64) float values[kMaxHeadDim];
-      NormFactors of_token;
-      if (p.scope == NormScope::token) {
-        float squares = 0.0f;
-        for (int64_t h = 0; h < p.num_heads; ++h) {
-          load_values<T>(head_at<T>(p.x, t, h), nullptr, p.head_dim, values);
-          squares += square_sum(values, p.head_dim);
-        }
-        of_token = rms_factors(squares, p.num_heads * p.head_dim, p.eps);
-      }
-      for (int64_t h = 0; h < p.num_heads; ++h) {
-        load_values<T>(head_at<T>(p.x, t, h), nullptr, p.head_dim, values);
-        const NormFactors factors = p.scope == NormScope::token ? of_token : head_factors(values, p.head_dim, p.kind, p.eps);
-        normalize(norm, factors, h, p.head_dim, values);
-        narrow(values, p.head_dim, head_at<T>(p.y, t, h));
-      }
+      for_each_head(steps, {p.x}, t, [&](int64_t h, const FinishedHead<T>& head) { store_head(head, head_at<T>(p.y, t, h)); });
     });
   });
   return {};
 }
 
-Status query_scale(const QueryScaleParams& p, int num_threads) {
-  const int threads = threads_for(p.num_tokens * p.num_heads * p.head_dim, num_threads);
+Status hadamard(const HadamardParams& p, const Execution& execution) {
+  const int threads = threads_for(p.num_tokens * p.num_heads * p.head_dim, execution.num_threads);
+  with_host_type(p.dtype, [&](auto type) {
+    using T = decltype(type);
+    HeadSteps<T> steps;
+    steps.num_heads = p.num_heads;
+    steps.width = p.head_dim;
+    set_hadamard(steps, p.block);
+    parallel_for(p.num_tokens, threads, [&](int64_t t) {
+      if (p.positions.data != nullptr && index_at(p.positions, t) < 0) return;
+      for_each_head(steps, {p.x}, t, [&](int64_t h, const FinishedHead<T>& head) { store_head(head, head_at<T>(p.y, t, h)); });
+    });
+  });
+  return {};
+}
+
+Status query_scale(const QueryScaleParams& p, const Execution& execution) {
+  const int threads = threads_for(p.num_tokens * p.num_heads * p.head_dim, execution.num_threads);
   with_host_type(p.dtype, [&](auto type) {
     using T = decltype(type);
     parallel_for(p.num_tokens, threads, [&](int64_t t) {
       const int64_t position = p.positions.data == nullptr ? 0 : index_at(p.positions, t);
       if (position < 0) return;
-      const float factor = query_factor(p.q_scale, position);
-      const int64_t changed = factor == 1.0f ? 0 : p.head_dim;
-      alignas(64) float values[kMaxHeadDim];
-      for (int64_t h = 0; h < p.num_heads; ++h) {
-        const T* x = head_at<T>(p.x, t, h);
-        load_values<T>(x, nullptr, p.head_dim, values);
-        for (int64_t i = 0; i < changed; ++i) values[i] *= factor;
-        store_head<T>({values, p.head_dim, x, 0, changed}, head_at<T>(p.y, t, h));
-      }
+      HeadSteps<T> steps;
+      steps.num_heads = p.num_heads;
+      steps.width = p.head_dim;
+      steps.factor = query_factor(p.q_scale, position);
+      for_each_head(steps, {p.x}, t, [&](int64_t h, const FinishedHead<T>& head) { store_head(head, head_at<T>(p.y, t, h)); });
     });
   });
   return {};
 }
 
-Status kv_write(const KvWriteParams& p, int num_threads) {
-  const int threads = threads_for(2 * p.num_tokens * p.num_kv_heads * p.head_dim, num_threads);
+Status kv_write(const KvWriteParams& p, const Execution& execution) {
+  const int threads = threads_for(2 * p.num_tokens * p.num_kv_heads * p.head_dim, execution.num_threads);
+  const TokenArgs args = token_args(p);
   with_host_type(p.dtype, [&](auto type) {
     using T = decltype(type);
-    const auto write_heads = [&](const HeadsView& from, const CacheSide& side, int64_t width, int64_t t, int64_t slot) {
-      if (from.data == nullptr) return;
-      alignas(64) float values[kMaxHeadDim];
-      for (int64_t h = 0; h < p.num_kv_heads; ++h) {
-        const T* x = head_at<T>(from, t, h);
-        load_values<T>(x, nullptr, width, values);
-        write_head<T>(side, slot, h, {values, width, x, 0, 0});
-      }
+    const auto write_heads = [&](const HeadsView& from, const PagedHeads& side, int64_t width, int64_t t,
+                                 const ResolvedToken& token) {
+      HeadSteps<T> steps;
+      steps.num_heads = from.data == nullptr ? 0 : p.num_kv_heads;
+      steps.width = width;
+      for_each_head(steps, {from}, t,
+                    [&](int64_t h, const FinishedHead<T>& head) { write_head(side, token.page, token.offset, h, head); });
     };
     parallel_for(p.num_tokens, threads, [&](int64_t t) {
-      const TokenGuard guard =
-          guard_token(decisive_position(p, t), p.max_position, index_at(p.slot_mapping, t), p.cache.num_slots());
-      if (guard.fault != FaultCode::none) record_fault(p.faults, t, guard.fault);
-      if (guard.slot < 0) return;
-      write_heads(p.k, k_side(p.cache), p.head_dim, t, guard.slot);
-      write_heads(p.v, v_side(p.cache), p.cache.v_width(), t, guard.slot);
+      const ResolvedToken token = resolve_token(args, t);
+      if (token.padding) return;
+      if (token.fault != FaultCode::none) record_fault(p.faults, t, token.fault);
+      if (!token.reaches_cache) return;
+      write_heads(p.k, p.cache.k, p.head_dim, t, token);
+      write_heads(p.v, p.cache.v, v_head_dim(p.cache), t, token);
     });
   });
   return {};

@@ -1,17 +1,10 @@
 #include <algorithm>
 
-#include <prologue/kernels/attention_prologue/attention_prologue.h>
-#include <prologue/kernels/attention_prologue/stages.h>
-#include <prologue/kernels/base/cuda_launch.cuh>
-#include <prologue/kernels/base/head_unit.cuh>
+#include <prologue/kernels/attention_prologue/backends.h>
+#include <prologue/kernels/base/device/cuda_launch.cuh>
+#include <prologue/kernels/base/device/head_unit.cuh>
 
 namespace prologue::cuda {
-
-Status attention_prologue(const AttentionPrologueParams& params, cudaStream_t stream);
-Status add_bias(const AddBiasParams& params, cudaStream_t stream);
-Status qk_norm(const QkNormParams& params, cudaStream_t stream);
-Status query_scale(const QueryScaleParams& params, cudaStream_t stream);
-Status kv_write(const KvWriteParams& params, cudaStream_t stream);
 
 namespace {
 
@@ -36,7 +29,7 @@ __global__ void __launch_bounds__(256) add_bias_kernel(const __grid_constant__ A
 
 }  // namespace
 
-Status add_bias(const AddBiasParams& p, cudaStream_t stream) {
+Status add_bias(const AddBiasParams& p, const Execution& execution) {
   return with_device_type(p.dtype, [&](auto type) {
     using T = decltype(type);
     constexpr int kVector = 16 / sizeof(T);
@@ -47,12 +40,12 @@ Status add_bias(const AddBiasParams& p, cudaStream_t stream) {
     const unsigned threads = static_cast<unsigned>(std::clamp<int64_t>((vectors + 31) / 32 * 32, 32, 256));
     const unsigned blocks = static_cast<unsigned>(std::clamp<int64_t>((vectors + threads - 1) / threads, 1, 1024));
     const LaunchShape shape = {dim3(static_cast<unsigned>(p.num_tokens), blocks), dim3(threads)};
-    return launch("add_bias", aligned ? add_bias_kernel<T, kVector> : add_bias_kernel<T, 1>, shape, stream, p);
+    return launch("add_bias", aligned ? add_bias_kernel<T, kVector> : add_bias_kernel<T, 1>, shape, execution.stream, p);
   });
 }
 
 // The Q half of the fused kernel, with nothing to rotate.
-Status qk_norm(const QkNormParams& p, cudaStream_t stream) {
+Status qk_norm(const QkNormParams& p, const Execution& execution) {
   AttentionPrologueParams fused;
   fused.num_tokens = p.num_tokens;
   fused.num_q_heads = p.num_heads;
@@ -60,20 +53,28 @@ Status qk_norm(const QkNormParams& p, cudaStream_t stream) {
   fused.dtype = p.dtype;
   fused.q = p.x;
   fused.q_out = p.y;
-  fused.norm.placement = NormPlacement::before_rope;
-  fused.norm.kind = p.kind;
-  fused.norm.scope = p.scope;
-  fused.norm.eps = p.eps;
-  fused.norm.weight_offset = p.weight_offset;
-  fused.norm.q_weight = p.weight;
-  fused.norm.q_weight_head_stride = p.weight_head_stride;
-  fused.norm.q_bias = p.bias;
+  fused.q_norm = p.norm;
+  fused.q_norm.placement = NormPlacement::before_rope;
   fused.places.positions = p.positions;
-  return attention_prologue(fused, stream);
+  return cuda::attention_prologue(fused, execution);
 }
 
 // The Q half of the fused kernel, with nothing else to do.
-Status query_scale(const QueryScaleParams& p, cudaStream_t stream) {
+Status hadamard(const HadamardParams& p, const Execution& execution) {
+  AttentionPrologueParams fused;
+  fused.num_tokens = p.num_tokens;
+  fused.num_q_heads = p.num_heads;
+  fused.head_dim = p.head_dim;
+  fused.dtype = p.dtype;
+  fused.q = p.x;
+  fused.q_out = p.y;
+  fused.hadamard_block = p.block;
+  fused.places.positions = p.positions;
+  return cuda::attention_prologue(fused, execution);
+}
+
+// The Q half of the fused kernel, with nothing else to do.
+Status query_scale(const QueryScaleParams& p, const Execution& execution) {
   AttentionPrologueParams fused;
   fused.num_tokens = p.num_tokens;
   fused.num_q_heads = p.num_heads;
@@ -83,11 +84,11 @@ Status query_scale(const QueryScaleParams& p, cudaStream_t stream) {
   fused.q_out = p.y;
   fused.q_scale = p.q_scale;
   fused.places.positions = p.positions;
-  return attention_prologue(fused, stream);
+  return cuda::attention_prologue(fused, execution);
 }
 
 // The K/V half of the fused kernel, with nothing to rotate.
-Status kv_write(const KvWriteParams& p, cudaStream_t stream) {
+Status kv_write(const KvWriteParams& p, const Execution& execution) {
   AttentionPrologueParams fused;
   fused.num_tokens = p.num_tokens;
   fused.num_kv_heads = p.num_kv_heads;
@@ -97,13 +98,14 @@ Status kv_write(const KvWriteParams& p, cudaStream_t stream) {
   fused.v = p.v;
   fused.places.positions = p.positions;
   fused.places.position_axis_stride = p.position_axis_stride;
-  fused.rotation.num_axes = p.num_axes;
-  fused.rotation.max_position = p.max_position;
-  fused.rotation.past_table = p.past_table;
+  fused.rope.num_axes = p.num_axes;
+  fused.rope.max_position = p.max_position;
+  fused.rope.past_table = p.past_table;
   fused.cache = p.cache;
   fused.places.slot_mapping = p.slot_mapping;
+  fused.places.slot_mapping_len = p.slot_mapping_len;
   fused.faults = p.faults;
-  return attention_prologue(fused, stream);
+  return cuda::attention_prologue(fused, execution);
 }
 
 }  // namespace prologue::cuda

@@ -11,20 +11,90 @@
 
 namespace prologue {
 
-enum class DType : int32_t { f32 = 0, f16, bf16 };
+// unset: not given. Where that has a meaning, the member's comment says so (a cache of unset type has that of its operation);
+// elsewhere it is an error.
+enum class DType : int32_t {
+  unset = 0,
+  f32,
+  f16,
+  bf16,
+  f64,
+  fp8_e4m3,
+  fp8_e5m2,
+  int8,
+  int4,   // two in a byte, the even one in the low half
+  uint4,  // the same, 0..15
+  int16,
+  int32,
+  int64,
+  uint8,
+  uint16,
+  uint32,
+  uint64,
+};
 
-constexpr int64_t dtype_size(DType type) { return type == DType::f32 ? 4 : 2; }
+constexpr bool dtype_valid(DType type) { return type > DType::unset && type <= DType::uint64; }
+// Of hidden states, Q, K and V.
+constexpr bool dtype_is_activation(DType type) { return type >= DType::f32 && type <= DType::bf16; }
+constexpr bool dtype_is_float(DType type) { return type >= DType::f32 && type <= DType::f64; }
+// Of a cache: the activations' types and the quantised ones.
+constexpr bool dtype_is_quantized(DType type) { return type >= DType::fp8_e4m3 && type <= DType::uint4; }
+constexpr bool dtype_is_fp8(DType type) { return type == DType::fp8_e4m3 || type == DType::fp8_e5m2; }
+constexpr bool dtype_is_kv(DType type) { return dtype_is_activation(type) || dtype_is_quantized(type); }
+// Of indices.
+constexpr bool dtype_is_integer(DType type) { return type == DType::int8 || (type >= DType::int16 && type <= DType::uint64); }
+
+constexpr int64_t dtype_bits(DType type) {
+  switch (type) {
+    case DType::int4:
+    case DType::uint4: return 4;
+    case DType::fp8_e4m3:
+    case DType::fp8_e5m2:
+    case DType::int8:
+    case DType::uint8: return 8;
+    case DType::f16:
+    case DType::bf16:
+    case DType::int16:
+    case DType::uint16: return 16;
+    case DType::f32:
+    case DType::int32:
+    case DType::uint32: return 32;
+    case DType::f64:
+    case DType::int64:
+    case DType::uint64: return 64;
+    case DType::unset: break;
+  }
+  return 0;
+}
+
+// Bytes of an element; not for types of 4 bits.
+constexpr int64_t dtype_size(DType type) { return dtype_bits(type) / 8; }
+
+// What `type` means where unset stands for `otherwise`.
+constexpr DType resolve_dtype(DType type, DType otherwise) { return type == DType::unset ? otherwise : type; }
 
 constexpr const char* dtype_name(DType type) {
   switch (type) {
+    case DType::unset: return "unset";
     case DType::f32: return "float32";
     case DType::f16: return "float16";
     case DType::bf16: return "bfloat16";
+    case DType::f64: return "float64";
+    case DType::fp8_e4m3: return "fp8_e4m3";
+    case DType::fp8_e5m2: return "fp8_e5m2";
+    case DType::int8: return "int8";
+    case DType::int4: return "int4";
+    case DType::uint4: return "uint4";
+    case DType::int16: return "int16";
+    case DType::int32: return "int32";
+    case DType::int64: return "int64";
+    case DType::uint8: return "uint8";
+    case DType::uint16: return "uint16";
+    case DType::uint32: return "uint32";
+    case DType::uint64: return "uint64";
   }
   return "unknown";
 }
-
-constexpr bool dtype_valid(DType type) { return type == DType::f32 || type == DType::f16 || type == DType::bf16; }
 
 namespace detail {
 inline uint32_t float_bits(float x) {
@@ -94,20 +164,23 @@ inline float to_float(float x) { return x; }
 template <class T>
 T from_float(float x);
 template <>
-inline float from_float<float>(float x) { return x; }
+inline float from_float<float>(float x) {
+  return x;
+}
 template <>
-inline BFloat16 from_float<BFloat16>(float x) { return to_bfloat16(x); }
+inline BFloat16 from_float<BFloat16>(float x) {
+  return to_bfloat16(x);
+}
 template <>
-inline Float16 from_float<Float16>(float x) { return to_float16(x); }
+inline Float16 from_float<Float16>(float x) {
+  return to_float16(x);
+}
 
-// Calls f with a value of the host type that stores `type`: the dispatch of the CPU implementations.
+// Calls f with a value of the host type that stores `type`, one of the activations': the dispatch of the CPU implementations.
 template <class F>
 auto with_host_type(DType type, F&& f) {
-  switch (type) {
-    case DType::f16: return f(Float16{});
-    case DType::bf16: return f(BFloat16{});
-    case DType::f32: break;
-  }
+  if (type == DType::f16) return f(Float16{});
+  if (type == DType::bf16) return f(BFloat16{});
   return f(float{});
 }
 

@@ -1,20 +1,7 @@
 #include <prologue/kernels/base/event.h>
+#include <prologue/kernels/base/host/backends.h>
 
 namespace prologue {
-
-namespace cuda {
-Status record_event(CUevent_st*& event, CUstream_st* stream);
-Result<double> seconds_between(CUevent_st* start, CUevent_st* end);
-void destroy_event(CUevent_st* event);
-}  // namespace cuda
-
-#ifndef PROLOGUE_HAS_CUDA
-namespace cuda {
-Status record_event(CUevent_st*&, CUstream_st*) { return cuda_not_built("event"); }
-Result<double> seconds_between(CUevent_st*, CUevent_st*) { return cuda_not_built("event"); }
-void destroy_event(CUevent_st*) {}
-}  // namespace cuda
-#endif
 
 Event::~Event() {
   if (event_ != nullptr) cuda::destroy_event(event_);

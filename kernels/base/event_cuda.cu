@@ -1,8 +1,8 @@
-#include <prologue/kernels/base/event.h>
+#include <prologue/kernels/base/host/backends.h>
 
 #include <cuda_runtime.h>
 
-#include <prologue/kernels/base/cuda_launch.cuh>
+#include <prologue/kernels/base/device/cuda_launch.cuh>
 
 namespace prologue::cuda {
 

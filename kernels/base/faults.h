@@ -15,8 +15,8 @@ enum class FaultCode : int32_t {
   position_out_of_range,    // position >= max_position of the rope table
   slot_out_of_range,        // slot >= num_pages * page_size
   token_id_out_of_range,    // id outside the embedding table
-  page_out_of_range,        // block_table entry outside the cache
-  sequence_too_long,        // a sequence longer than its bound, or than the block table's row holds
+  page_out_of_range,        // an entry of the page table outside the cache
+  sequence_too_long,        // a sequence longer than its bound, or than its pages hold, or whose length is bad
   query_rows_out_of_range,  // cu_seqlens_q: rows before its first entry, outside of q, or more than max_seqlen_q
 };
 
@@ -47,5 +47,11 @@ inline Fault decode_fault(const FaultRecord& record) {
 
 // Records a fault on the CPU. Several threads may call it at once. A null record drops the fault.
 PROLOGUE_API void record_fault(FaultRecord* record, int64_t token, FaultCode code);
+
+// Also writes the code to token_faults[token], if given.
+inline void record_fault(FaultRecord* record, uint8_t* token_faults, int64_t token, FaultCode code) {
+  record_fault(record, token, code);
+  if (token_faults != nullptr) token_faults[token] = static_cast<uint8_t>(code);
+}
 
 }  // namespace prologue

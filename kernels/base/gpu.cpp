@@ -1,23 +1,8 @@
 #include <prologue/kernels/base/gpu.h>
-#include <prologue/kernels/base/out_of_memory.h>
+#include <prologue/kernels/base/host/backends.h>
+#include <prologue/kernels/base/host/out_of_memory.h>
 
 namespace prologue {
-
-namespace cuda {
-Status check_gpu();
-Result<std::string> gpu_name();
-Result<CUstream_st*> create_stream();
-void destroy_stream(CUstream_st* stream);
-}  // namespace cuda
-
-#ifndef PROLOGUE_HAS_CUDA
-namespace cuda {
-Status check_gpu() { return unsupported("device is cuda, but this build has no CUDA kernels (it was configured without nvcc)"); }
-Result<std::string> gpu_name() { return check_gpu(); }
-Result<CUstream_st*> create_stream() { return check_gpu(); }
-void destroy_stream(CUstream_st*) {}
-}  // namespace cuda
-#endif
 
 Status check_gpu() { return cuda::check_gpu(); }
 Result<std::string> gpu_name() {

@@ -1,10 +1,14 @@
-#include <prologue/kernels/base/gpu.h>
+#include <prologue/kernels/base/host/backends.h>
 
 #include <cuda_runtime.h>
 
-#include <prologue/kernels/base/cuda_launch.cuh>
+#include <prologue/kernels/base/device/cuda_launch.cuh>
 
-namespace prologue::cuda {
+namespace prologue {
+
+bool built_with_cuda() { return true; }
+
+namespace cuda {
 
 namespace {
 
@@ -25,7 +29,8 @@ Status check_gpu() {
                         ", this build needs CUDA ", runtime / 1000, ".", runtime % 1000 / 10);
   }
   if (error != cudaSuccess || count == 0) {
-    return device_error("there is no usable NVIDIA GPU on this machine (", cudaGetErrorString(error == cudaSuccess ? cudaErrorNoDevice : error), ")");
+    return device_error("there is no usable NVIDIA GPU on this machine (",
+                        cudaGetErrorString(error == cudaSuccess ? cudaErrorNoDevice : error), ")");
   }
   cudaFuncAttributes attributes;
   const cudaError_t loaded = cudaFuncGetAttributes(&attributes, probe_kernel);
@@ -62,4 +67,6 @@ Result<cudaStream_t> create_stream() {
 
 void destroy_stream(cudaStream_t stream) { cudaStreamDestroy(stream); }
 
-}  // namespace prologue::cuda
+}  // namespace cuda
+
+}  // namespace prologue

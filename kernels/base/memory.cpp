@@ -9,49 +9,11 @@
 #include <sys/mman.h>
 #endif
 
+#include <prologue/kernels/base/host/backends.h>
+#include <prologue/kernels/base/host/out_of_memory.h>
 #include <prologue/kernels/base/memory.h>
-#include <prologue/kernels/base/out_of_memory.h>
 
 namespace prologue {
-
-namespace cuda {
-Result<void*> allocate(int64_t num_bytes);
-void release(void* data);
-Result<int64_t> available_bytes();
-Status copy(void* target, const void* source, int64_t num_bytes, CUstream_st* stream, bool to_host);
-Status fill_zero(void* target, int64_t num_bytes, CUstream_st* stream);
-Status synchronize(CUstream_st* stream);
-Result<void*> allocate_pinned(int64_t num_bytes);
-void release_pinned(void* data);
-Result<CUevent_st*> create_copy_event();
-Status copy_pinned(void* target, const void* source, int64_t num_bytes, CUstream_st* stream, CUevent_st* copied);
-Status wait_for_copy(CUevent_st* copied);
-void destroy_event(CUevent_st* event);
-}  // namespace cuda
-
-bool built_with_cuda() {
-#ifdef PROLOGUE_HAS_CUDA
-  return true;
-#else
-  return false;
-#endif
-}
-
-#ifndef PROLOGUE_HAS_CUDA
-namespace cuda {
-Result<void*> allocate(int64_t) { return cuda_not_built("memory"); }
-void release(void*) {}
-Result<int64_t> available_bytes() { return cuda_not_built("memory"); }
-Status copy(void*, const void*, int64_t, CUstream_st*, bool) { return cuda_not_built("memory"); }
-Status fill_zero(void*, int64_t, CUstream_st*) { return cuda_not_built("memory"); }
-Status synchronize(CUstream_st*) { return cuda_not_built("memory"); }
-Result<void*> allocate_pinned(int64_t) { return cuda_not_built("memory"); }
-void release_pinned(void*) {}
-Result<CUevent_st*> create_copy_event() { return cuda_not_built("memory"); }
-Status copy_pinned(void*, const void*, int64_t, CUstream_st*, CUevent_st*) { return cuda_not_built("memory"); }
-Status wait_for_copy(CUevent_st*) { return cuda_not_built("memory"); }
-}  // namespace cuda
-#endif
 
 namespace {
 

@@ -1,7 +1,6 @@
 // Views: raw pointers with strides. Strides count elements, never bytes. Views are plain data and own no memory.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include <prologue/kernels/base/dtype.h>
@@ -9,12 +8,8 @@
 
 namespace prologue {
 
-enum class RopeStyle : int32_t {
-  neox = 0,     // half-split: pair i is (x[i], x[i + rotary_dim/2])
-  interleaved,  // pair i is (x[2i], x[2i + 1])
-};
-
-constexpr const char* rope_style_name(RopeStyle style) { return style == RopeStyle::neox ? "neox" : "interleaved"; }
+// Channels of a head in the prologue, its stages and the rotary operation, at most. paged_attention takes fewer.
+inline constexpr int64_t kMaxHeadDim = 1024;
 
 // [num_tokens, num_heads, head_dim] with contiguous channels; element (t, h, d) is at
 // data[t * token_stride + h * head_stride + d].
@@ -27,24 +22,28 @@ struct MutableHeadsView {
   void* data = nullptr;
   int64_t token_stride = 0;
   int64_t head_stride = 0;
-
-  operator HeadsView() const { return {data, token_stride, head_stride}; }  // NOLINT(google-explicit-constructor)
 };
+inline HeadsView as_input(const MutableHeadsView& view) { return {view.data, view.token_stride, view.head_stride}; }
 
-// An index array of int32 or int64 on the device of the operation.
-enum class IndexType : int32_t { int32 = 0, int64 };
+// An array of integers on the device of the operation; index_view() makes one. Operations take int32 and int64, the rotary operation
+// every integer type.
 struct IndexView {
   const void* data = nullptr;
-  IndexType type = IndexType::int32;
-
-  IndexView() = default;
-  IndexView(const int32_t* values) : data(values), type(IndexType::int32) {}  // NOLINT(google-explicit-constructor)
-  IndexView(const int64_t* values) : data(values), type(IndexType::int64) {}  // NOLINT(google-explicit-constructor)
-  IndexView(std::nullptr_t) {}                                                // NOLINT(google-explicit-constructor)
+  DType type = DType::unset;
 };
 
+inline IndexView index_view(const int8_t* values) { return {values, DType::int8}; }
+inline IndexView index_view(const int16_t* values) { return {values, DType::int16}; }
+inline IndexView index_view(const int32_t* values) { return {values, DType::int32}; }
+inline IndexView index_view(const int64_t* values) { return {values, DType::int64}; }
+inline IndexView index_view(const uint8_t* values) { return {values, DType::uint8}; }
+inline IndexView index_view(const uint16_t* values) { return {values, DType::uint16}; }
+inline IndexView index_view(const uint32_t* values) { return {values, DType::uint32}; }
+inline IndexView index_view(const uint64_t* values) { return {values, DType::uint64}; }
+
+// Element i of an array of int32 or int64.
 PROLOGUE_HOST_DEVICE inline int64_t index_at(const IndexView& view, int64_t i) {
-  return view.type == IndexType::int32 ? static_cast<const int32_t*>(view.data)[i] : static_cast<const int64_t*>(view.data)[i];
+  return view.type == DType::int32 ? static_cast<const int32_t*>(view.data)[i] : static_cast<const int64_t*>(view.data)[i];
 }
 
 struct PageStrides {
@@ -57,74 +56,80 @@ struct PageStrides {
 // row shared by all.
 inline constexpr int64_t kUnsetStride = -1;
 
-// What happens to a token whose position is past the last row of the table, or past another bound on positions.
-enum class PastTable : int32_t {
-  record = 0,  // its rows become zeros, its K and V are not cached, it is recorded; `faults` must not be null
-  zero,        // the same, but `faults` may be null (then nothing is recorded)
-  identity,    // its rows are not rotated (cos 1, sin 0), its K and V are cached, nothing is recorded
-};
-
-// How a cache stores an element. Quantised types store round(x / scale), and reading multiplies by scale.
-enum class KvType : int32_t { as_dtype = 0, f32, f16, bf16, fp8_e4m3, fp8_e5m2, int8, int4 };
-
-constexpr KvType kv_type_of(DType type) { return static_cast<KvType>(static_cast<int32_t>(type) + 1); }
-constexpr DType dtype_of(KvType float_type) { return static_cast<DType>(static_cast<int32_t>(float_type) - 1); }
-// The type that `type` means in an operation on `dtype`.
-constexpr KvType resolve_kv_type(KvType type, DType dtype) { return type == KvType::as_dtype ? kv_type_of(dtype) : type; }
-// The functions below take resolved types.
-constexpr bool kv_type_valid(KvType type) { return type >= KvType::f32 && type <= KvType::int4; }
-constexpr bool kv_type_is_float(KvType type) { return type <= KvType::bf16; }
-constexpr int64_t kv_type_bits(KvType type) {
-  if (kv_type_is_float(type)) return type == KvType::f32 ? 32 : 16;
-  return type == KvType::int4 ? 4 : 8;
-}
-constexpr const char* kv_type_name(KvType type) {
-  switch (type) {
-    case KvType::as_dtype: return "as_dtype";
-    case KvType::f32: return "float32";
-    case KvType::f16: return "float16";
-    case KvType::bf16: return "bfloat16";
-    case KvType::fp8_e4m3: return "fp8_e4m3";
-    case KvType::fp8_e5m2: return "fp8_e5m2";
-    case KvType::int8: return "int8";
-    case KvType::int4: return "int4";
-  }
-  return "unknown";
-}
-
 // Where the scales of a quantised cache come from.
 enum class KvScaling : int32_t {
   none = 0,    // float types, and fp8 stored with scale 1
   tensor,      // given: one float32 for K and one for V
   head,        // given: [num_kv_heads] float32 for each of K and V
-  token_head,  // computed when a token is written; [num_pages, page_size, num_kv_heads] float32 for each of K and V
+  token_head,  // computed when a token is written; [num_pages, page_size, num_kv_heads] float32 for each of K and V; for uint4
+               // [num_pages, page_size, num_kv_heads, 2]: scale and zero point
 };
 
-// One layer's paged KV cache. Slot s is at offset s % page_size of page s / page_size. Channel d of head h of that slot is the
-// element
-//   page * strides.page + offset * strides.token + h * strides.head + d
-// int4 packs two elements in a byte, the even channel in the low nibble; strides and head dims must then be even. The strides
+// How K or V is stored. Quantisation:
+//   A number is stored as nearest_even(x * (1 / scale)); the reciprocal is rounded to float32.
+//   fp8 saturates: finite overflow and infinities become the largest number. NaN stays NaN (0x7f). int8 clamps to [-127, 127],
+//   int4 to [-7, 7].
+//   Computed scales (token_head) are amax / 448 (e4m3), / 57344 (e5m2), / 127 (int8) or / 7 (int4) of the head's float32 values.
+//   An all-zero head, or one so small that the reciprocal of its scale is not finite, stores scale 0 and zeros. A NaN or infinity
+//   in the head makes its scale NaN; its data are zeros.
+//   With given scales a NaN is stored as 0 in an integer cache.
+//   uint4 is asymmetric, and always token_head: value = code * scale + zero point. With min and max of the head's float32 values,
+//   zero point = min, scale = (max - min) / 15 and code = nearest_even((x - min) * (1 / scale)), at most 15; each operation is
+//   rounded to float32. A head whose values are all equal (zeros too), or so close that 1 / scale is not finite, stores scale 0,
+//   its min as zero point, and zeros. A NaN or infinity in the head, or a max - min that is too large for float32, makes scale
+//   and zero point NaN; its data are zeros. -0 counts as less than +0.
+struct KvFormat {
+  DType type = DType::unset;  // unset: the dtype of the operation that uses the cache
+  KvScaling scaling = KvScaling::none;
+};
+
+// The float32 numbers that the prologue computes and stores for each token and head.
+PROLOGUE_HOST_DEVICE constexpr int64_t scales_of_head(const KvFormat& format) {
+  return format.scaling == KvScaling::token_head ? format.type == DType::uint4 ? 2 : 1 : 0;
+}
+
+// K or V of a layer's paged cache. Channel d of head h at offset `o` of page `p` is the element
+//   p * strides.page + o * strides.token + h * strides.head + d
+// int4 and uint4 pack two elements in a byte, the even channel in the low nibble; strides and head_dim must then be even. The strides
 // describe every layout: NHD, HND, K and V in two buffers, or interleaved in one.
+struct PagedHeads {
+  void* data = nullptr;
+  int64_t head_dim = 0;
+  KvFormat format;
+  PageStrides strides;
+  float* scale = nullptr;     // on the device; tensor and head: read; token_head: written by the prologue
+  PageStrides scale_strides;  // token_head only; in floats
+};
+
+// One layer's paged KV cache. Slot s is at offset s % page_size of page s / page_size. K and V may have formats of their own.
 struct PagedKvView {
-  void* k = nullptr;
-  void* v = nullptr;
-  KvType type = KvType::as_dtype;  // as_dtype: the dtype of the operation that uses the view
+  PagedHeads k;
+  PagedHeads v;  // v.head_dim = 0: that of k
   int64_t num_pages = 0;
   int64_t page_size = 0;
   int64_t num_kv_heads = 0;
-  int64_t head_dim = 0;    // of K
-  int64_t v_head_dim = 0;  // of V; 0 = head_dim
-  PageStrides k_strides;
-  PageStrides v_strides;
+};
 
-  KvScaling scaling = KvScaling::none;
-  float* k_scale = nullptr;  // on the device; tensor and head: read; token_head: written by the prologue
-  float* v_scale = nullptr;
-  PageStrides k_scale_strides;  // token_head only; in floats
-  PageStrides v_scale_strides;
+PROLOGUE_HOST_DEVICE constexpr int64_t num_slots(const PagedKvView& cache) { return cache.num_pages * cache.page_size; }
+PROLOGUE_HOST_DEVICE constexpr int64_t v_head_dim(const PagedKvView& cache) {
+  return cache.v.head_dim > 0 ? cache.v.head_dim : cache.k.head_dim;
+}
 
-  int64_t num_slots() const { return num_pages * page_size; }
-  int64_t v_width() const { return v_head_dim > 0 ? v_head_dim : head_dim; }
+// The pages of the sequences of a batch, in one of two forms; the other one's pointers are null.
+//   Rows: entry i of sequence s is block_table[s * block_table_stride + i], for i in [0, max_pages_per_seq).
+//   CSR (FlashInfer, SGLang): entry i of sequence s is kv_indices[kv_indptr[s] + i], for i in [0, kv_indptr[s+1] - kv_indptr[s]).
+//     With kv_last_page_len the table also says how long a sequence is: (number of its entries - 1) * page_size +
+//     kv_last_page_len[s] tokens, or none if it has no entry.
+// An entry is a page of the cache, in [0, num_pages). A sequence whose entries of kv_indptr do not satisfy 0 <= kv_indptr[s] <=
+// kv_indptr[s+1] <= num_kv_indices has no page.
+struct PageTable {
+  const int32_t* block_table = nullptr;  // [num_seqs, max_pages_per_seq]
+  int64_t block_table_stride = 0;
+  int64_t max_pages_per_seq = 0;
+  const int32_t* kv_indptr = nullptr;   // [num_seqs + 1]
+  const int32_t* kv_indices = nullptr;  // [num_kv_indices]
+  int64_t num_kv_indices = 0;
+  const int32_t* kv_last_page_len = nullptr;  // [num_seqs], in 1..page_size; null = not given
 };
 
 // Strides of a dense [num_pages, page_size, num_kv_heads, head_dim] tensor.

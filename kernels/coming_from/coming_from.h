@@ -54,7 +54,7 @@ namespace flash_attn {
 struct ApplyRotary {
   void* x = nullptr;    // [batch, seqlen, nheads, headdim]; with cu_seqlens: [total_seqlen, nheads, headdim]
   void* out = nullptr;  // what apply_rotary returns; ignored if inplace
-  FloatType dtype = FloatType::bf16;
+  DType dtype = DType::bf16;
   int64_t batch = 0;   // with cu_seqlens: the number of sequences
   int64_t seqlen = 0;  // with cu_seqlens: total_seqlen
   int64_t nheads = 0;
@@ -63,13 +63,13 @@ struct ApplyRotary {
   RotaryStrides out_strides;
   const void* cos = nullptr;  // [seqlen_ro, rotary_dim / 2]
   const void* sin = nullptr;
-  FloatType cos_dtype = FloatType::bf16;
+  DType cos_dtype = DType::bf16;
   int64_t seqlen_ro = 0;
   int64_t rotary_dim = 0;
-  int64_t seqlen_offset = 0;    // seqlen_offsets, if it is a number
-  IntView seqlen_offsets = {};  // [batch]: seqlen_offsets, if it is a tensor
-  IntView cu_seqlens = {};      // [batch + 1]
-  int64_t max_seqlen = 0;       // must be given with cu_seqlens
+  int64_t seqlen_offset = 0;      // seqlen_offsets, if it is a number
+  IndexView seqlen_offsets = {};  // [batch]: seqlen_offsets, if it is a tensor
+  IndexView cu_seqlens = {};      // [batch + 1]
+  int64_t max_seqlen = 0;         // must be given with cu_seqlens
   bool interleaved = false;
   bool inplace = false;
   bool conjugate = false;
@@ -88,11 +88,11 @@ inline Status apply_rotary(const ApplyRotary& call, FaultRecord* faults, const E
   params.num_tensors = 1;
   params.tensors[0] = {call.x, call.inplace ? call.x : call.out, call.nheads, call.x_strides,
                        call.inplace ? call.x_strides : call.out_strides};
-  params.style = call.interleaved ? RopeStyle::interleaved : RopeStyle::neox;
-  params.rotary_dim = call.rotary_dim;
-  params.inverse = call.conjugate;
-  params.angles = cos_and_sin(call.cos, call.sin, call.cos_dtype, call.seqlen_ro, call.rotary_dim / 2, RotaryWidth::half);
-  params.angles.past_table = PastTable::identity;  // as FlashAttention does
+  params.rope.style = call.interleaved ? RopeStyle::interleaved : RopeStyle::neox;
+  params.rope.rotary_dim = call.rotary_dim;
+  params.rope.inverse = call.conjugate;
+  set_cos_and_sin(params.rope, call.cos, call.sin, call.cos_dtype, call.seqlen_ro, call.rotary_dim / 2, RopeWidth::half);
+  params.rope.past_table = PastTable::identity;  // as FlashAttention does
   params.positions.offset = call.seqlen_offset;
   params.positions.offsets = call.seqlen_offsets;
   if (varlen) {
@@ -199,11 +199,11 @@ inline Result<Frequencies> frequencies(const Model& m) {
 struct Rope {
   const void* a = nullptr;  // [ne3, ne2, ne1, ne0]: batch, tokens, heads, channels
   void* dst = nullptr;      // a itself for _inplace
-  FloatType type = FloatType::f32;
+  DType type = DType::f32;
   int64_t ne[4] = {};
   size_t a_nb[4] = {};  // bytes
   size_t dst_nb[4] = {};
-  IntView b = {};                      // [ne2]; ggml_rope_multi: [4 * ne2]
+  IndexView b = {};                    // [ne2]; ggml_rope_multi: [4 * ne2]
   const double* inv_freq = nullptr;    // Frequencies, copied to the device
   const uint8_t* pair_axis = nullptr;  // needed by ggml_rope_multi
   double attention_factor = 1.0;       // Frequencies::attention_factor
@@ -212,8 +212,9 @@ struct Rope {
 };
 
 inline Status rope_params(const Model& m, const Rope& call, FaultRecord* faults, RotaryParams& params) {
-  if (!float_type_valid(call.type)) return unsupported("ggml: type is the unknown type ", static_cast<int32_t>(call.type));
-  const auto size = static_cast<size_t>(float_type_size(call.type));
+  if (!dtype_is_float(call.type))
+    return unsupported("ggml: type is ", dtype_name(call.type), ": supported are float32, float16, bfloat16 and float64");
+  const auto size = static_cast<size_t>(dtype_size(call.type));
   for (const size_t* nb : {call.a_nb, call.dst_nb}) {
     for (int i = 0; i < 4; ++i) {
       if (nb[i] % size == 0) continue;
@@ -235,21 +236,21 @@ inline Status rope_params(const Model& m, const Rope& call, FaultRecord* faults,
   params.dtype = call.type;
   params.num_tensors = 1;
   params.tensors[0] = {call.a, call.dst, call.ne[1], strides(call.a_nb), strides(call.dst_nb)};
-  params.style = m.mode == normal ? RopeStyle::interleaved : RopeStyle::neox;
-  params.rotary_dim = m.mode == vision ? 2 * int64_t{m.n_dims} : m.n_dims;
-  params.rotary_offset = call.n_offs;
-  params.inverse = call.back;
-  params.angles.source = RotarySource::inv_freq;
-  params.angles.type = FloatType::f64;
-  params.angles.width = RotaryWidth::half;
-  params.angles.inv_freq = call.inv_freq;
-  params.angles.attention_factor = call.attention_factor;
+  params.rope.style = m.mode == normal ? RopeStyle::interleaved : RopeStyle::neox;
+  params.rope.rotary_dim = m.mode == vision ? 2 * int64_t{m.n_dims} : m.n_dims;
+  params.rope.rotary_offset = call.n_offs;
+  params.rope.inverse = call.back;
+  params.rope.source = RopeSource::inv_freq;
+  params.rope.type = DType::f64;
+  params.rope.width = RopeWidth::half;
+  params.rope.inv_freq = call.inv_freq;
+  params.rope.attention_factor = call.attention_factor;
   params.positions.ids = call.b;
   params.positions.batch_stride = 0;  // the same positions for all of ne[3]
   if (is_multi(m.mode)) {
-    params.positions.num_axes = 4;
+    params.rope.num_axes = 4;
     params.positions.axis_stride = call.ne[2];
-    params.positions.pair_axis = call.pair_axis;
+    params.rope.pair_axis = call.pair_axis;
   }
   params.faults = faults;
   return {};
@@ -293,8 +294,8 @@ inline Status split_signs(const int32_t* b, int64_t num_tokens, int64_t num_axes
 
 // rope() for positions that may be negative. `forward` and `backward` are the arrays of split_signs, copied to the device. call.b
 // is ignored. May be in place.
-inline Status rope_of_any_sign(const Model& m, Rope call, const IntView& forward, const IntView& backward, FaultRecord* faults,
-                               const Execution& execution) {
+inline Status rope_of_any_sign(const Model& m, Rope call, const IndexView& forward, const IndexView& backward,
+                               FaultRecord* faults, const Execution& execution) {
   if (forward.data == nullptr || backward.data == nullptr) {
     return invalid_argument("ggml: ", forward.data == nullptr ? "forward" : "backward", " is null: split_signs makes it");
   }
@@ -324,7 +325,7 @@ struct FusedRope {
   const void* in[3] = {};  // q, k, v; k and v may be null
   void* out[3] = {};       // out_q, out_k, out_v
   int64_t num_heads[3] = {};
-  FloatType dtype = FloatType::bf16;
+  DType dtype = DType::bf16;
   int64_t batch_size = 0;
   int64_t seq_len = 0;
   int64_t head_dim = 0;
@@ -392,18 +393,18 @@ inline Status fused_rope(const FusedRope& call, FaultRecord* faults, const Execu
                                          : batch_major_strides(call.seq_len, call.num_heads[i], call.head_dim);
     params.tensors[params.num_tensors++] = rotary_tensor(call.in[i], call.out[i], call.num_heads[i], strides);
   }
-  params.style = call.use_neox_rotary_style ? RopeStyle::interleaved : RopeStyle::neox;
-  params.rotary_dim = call.head_dim;
-  params.inverse = call.grad;
-  params.inverse_by_own_sine = call.grad && !call.use_neox_rotary_style;  // as Paddle's rotate_half does
+  params.rope.style = call.use_neox_rotary_style ? RopeStyle::interleaved : RopeStyle::neox;
+  params.rope.rotary_dim = call.head_dim;
+  params.rope.inverse = call.grad;
+  params.rope.inverse_by_own_sine = call.grad && !call.use_neox_rotary_style;  // as Paddle's rotate_half does
   if (call.sin != nullptr) {
-    params.angles = cos_and_sin(call.cos, call.sin, call.dtype, rows, call.head_dim, RotaryWidth::full);
+    set_cos_and_sin(params.rope, call.cos, call.sin, call.dtype, rows, call.head_dim, RopeWidth::full);
   } else {
-    params.angles.source = RotarySource::theta;
-    params.angles.width = RotaryWidth::half;
-    params.angles.theta = call.rotary_emb_base;
+    params.rope.source = RopeSource::theta;
+    params.rope.width = RopeWidth::half;
+    params.rope.theta = call.rotary_emb_base;
   }
-  params.positions.ids = call.position_ids;
+  params.positions.ids = index_view(call.position_ids);
   params.positions.batch_stride = call.seq_len;
   params.faults = faults;
   return rotary(params, execution);
@@ -418,7 +419,7 @@ namespace oneflow {
 struct FusedApplyRotaryEmb {
   const void* x = nullptr;
   void* out = nullptr;
-  FloatType dtype = FloatType::f16;
+  DType dtype = DType::f16;
   int64_t b = 0;
   int64_t m = 0;  // sequence
   int64_t h = 0;
@@ -429,7 +430,7 @@ struct FusedApplyRotaryEmb {
   const void* cos = nullptr;                // [rows, rotary_size / rotary_emb_dim], in dtype; null = cos and sin are computed
   const void* sin = nullptr;
   int64_t rows = 0;
-  IntView position_ids = {};        // [b, rotary_emb_dim, m]; null = 0, 1, 2, ...
+  IndexView position_ids = {};      // [b, rotary_emb_dim, m]; null = 0, 1, 2, ...
   int64_t rotary_emb_dim = 1;       // position_ids.shape[1]
   std::string_view mode = "plane";  // "plane" or "interval"
   double base = 10000.0;            // the parameter theta of OneFlow's kernel is 1 / base
@@ -465,7 +466,8 @@ inline Status fused_apply_rotary_emb(const FusedApplyRotaryEmb& call, FaultRecor
                                                            {"m", call.m, detail::kTokens},
                                                            {"h", call.h, detail::kHeads},
                                                            {"k", call.k, detail::kDim}}));
-  if (!float_type_valid(call.dtype)) return unsupported("oneflow: dtype is the unknown type ", static_cast<int32_t>(call.dtype));
+  if (!dtype_is_float(call.dtype))
+    return unsupported("oneflow: dtype is ", dtype_name(call.dtype), ": supported are float32, float16, bfloat16 and float64");
   if ((call.cos == nullptr) != (call.sin == nullptr)) {
     return invalid_argument("oneflow: ", call.sin == nullptr ? "cos is given, but sin" : "sin is given, but cos",
                             " is null: give both, or none");
@@ -482,22 +484,22 @@ inline Status fused_apply_rotary_emb(const FusedApplyRotaryEmb& call, FaultRecor
   params.dtype = call.dtype;
   params.num_tensors = 1;
   const auto* x = static_cast<const char*>(call.x);
-  const int64_t offset = (call.tensor_index - first) * call.k * float_type_size(call.dtype);
+  const int64_t offset = (call.tensor_index - first) * call.k * dtype_size(call.dtype);
   params.tensors[0] = {x == nullptr ? nullptr : x + offset, call.out, call.h, strides(call.x_layout),
                        strides(call.output_layout)};
-  params.style = call.mode == "plane" ? RopeStyle::neox : RopeStyle::interleaved;
-  params.rotary_dim = call.rotary_size;
-  params.num_blocks = call.rotary_emb_dim;
+  params.rope.style = call.mode == "plane" ? RopeStyle::neox : RopeStyle::interleaved;
+  params.rope.rotary_dim = call.rotary_size;
+  params.rope.num_blocks = call.rotary_emb_dim;
   if (call.cos != nullptr) {
-    params.angles =
-        cos_and_sin(call.cos, call.sin, call.dtype, call.rows, call.rotary_size / call.rotary_emb_dim, RotaryWidth::full);
+    set_cos_and_sin(params.rope, call.cos, call.sin, call.dtype, call.rows, call.rotary_size / call.rotary_emb_dim,
+                    RopeWidth::full);
   } else {
-    params.angles.source = RotarySource::theta;
-    params.angles.width = RotaryWidth::half;
-    params.angles.theta = call.base;
+    params.rope.source = RopeSource::theta;
+    params.rope.width = RopeWidth::half;
+    params.rope.theta = call.base;
   }
   params.positions.ids = call.position_ids;
-  params.positions.num_axes = call.rotary_emb_dim;
+  params.rope.num_axes = call.rotary_emb_dim;
   params.positions.axis_stride = call.m;
   params.positions.batch_stride = call.rotary_emb_dim * call.m;
   params.faults = faults;
@@ -513,7 +515,7 @@ namespace torchtune {
 struct RotaryPositionalEmbeddings {
   const void* x = nullptr;  // [b, s, n_h, h_d]
   void* out = nullptr;
-  FloatType dtype = FloatType::bf16;
+  DType dtype = DType::bf16;
   int64_t b = 0;
   int64_t s = 0;
   int64_t n_h = 0;
@@ -521,7 +523,7 @@ struct RotaryPositionalEmbeddings {
   int64_t max_seq_len = 4096;
   double base = 10000.0;
   const float* cache = nullptr;  // the module's buffer, [max_seq_len, dim / 2, 2]; null = computed from base
-  IntView input_pos = {};        // [b, s], or [s] for all; null = 0, 1, 2, ...
+  IndexView input_pos = {};      // [b, s], or [s] for all; null = 0, 1, 2, ...
   bool input_pos_per_batch = true;
 };
 
@@ -538,17 +540,18 @@ inline Status forward(const RotaryPositionalEmbeddings& call, FaultRecord* fault
   params.dtype = call.dtype;
   params.num_tensors = 1;
   params.tensors[0] = rotary_tensor(call.x, call.out, call.n_h, batch_major_strides(call.s, call.n_h, call.h_d));
-  params.style = RopeStyle::interleaved;
-  params.rotary_dim = call.h_d;
-  params.angles.width = RotaryWidth::half;
+  params.rope.style = RopeStyle::interleaved;
+  params.rope.rotary_dim = call.h_d;
+  params.rope.width = RopeWidth::half;
   if (call.cache != nullptr) {
-    params.angles.cos = {call.cache, 0, call.h_d, 2};  // (cos, sin) pairs: a column is two numbers wide
-    params.angles.sin = {call.cache + 1, 0, call.h_d, 2};
+    params.rope.type = DType::f32;
+    params.rope.cos = {call.cache, 0, call.h_d, 2};  // (cos, sin) pairs: a column is two numbers wide
+    params.rope.sin = {call.cache + 1, 0, call.h_d, 2};
   } else {
-    params.angles.source = RotarySource::theta;
-    params.angles.theta = call.base;
+    params.rope.source = RopeSource::theta;
+    params.rope.theta = call.base;
   }
-  params.angles.max_position = call.max_seq_len;
+  params.rope.max_position = call.max_seq_len;
   params.positions.ids = call.input_pos;
   params.positions.batch_stride = call.input_pos_per_batch ? call.s : 0;
   params.faults = faults;
@@ -564,7 +567,7 @@ namespace apex {
 struct FusedRope {
   const void* t = nullptr;  // [s, b, h, d]; thd: [t, h, d]
   void* out = nullptr;      // dense
-  FloatType dtype = FloatType::bf16;
+  DType dtype = DType::bf16;
   int64_t s = 0;  // thd: t
   int64_t b = 0;  // thd: the number of sequences
   int64_t h = 0;
@@ -573,7 +576,7 @@ struct FusedRope {
   const float* freqs = nullptr;  // [rows, 1, 1, d2]
   const void* cos_ = nullptr;    // or cos_ and sin_, of the same shape
   const void* sin_ = nullptr;
-  FloatType cos_dtype = FloatType::f32;
+  DType cos_dtype = DType::f32;
   int64_t rows = 0;
   int64_t d2 = 0;
   const int32_t* cu_seqlens = nullptr;  // [b + 1], thd
@@ -602,18 +605,19 @@ inline Status fused_rope(const FusedRope& call, FaultRecord* faults, const Execu
   params.tensors[0] = {call.t, call.out, call.h, call.t_strides,
                        thd || call.transpose_output_memory ? batch_major_strides(call.s, call.h, call.d)
                                                            : sequence_major_strides(call.b, call.h, call.d)};
-  params.style = RopeStyle::neox;
-  params.rotary_dim = call.d2;
-  params.inverse = call.backward;
+  params.rope.style = RopeStyle::neox;
+  params.rope.rotary_dim = call.d2;
+  params.rope.inverse = call.backward;
   if (call.freqs != nullptr) {
-    params.angles.source = RotarySource::angles;
-    params.angles.width = RotaryWidth::full;
-    params.angles.max_position = call.rows;
-    params.angles.angles = {call.freqs, 0, call.d2, 1};
+    params.rope.source = RopeSource::angles;
+    params.rope.type = DType::f32;
+    params.rope.width = RopeWidth::full;
+    params.rope.max_position = call.rows;
+    params.rope.angles = {call.freqs, 0, call.d2, 1};
   } else {
-    params.angles = cos_and_sin(call.cos_, call.sin_, call.cos_dtype, call.rows, call.d2, RotaryWidth::full);
+    set_cos_and_sin(params.rope, call.cos_, call.sin_, call.cos_dtype, call.rows, call.d2, RopeWidth::full);
   }
-  params.positions.cu_seqlens = call.cu_seqlens;
+  params.positions.cu_seqlens = index_view(call.cu_seqlens);
   params.positions.num_seqs = thd ? call.b : 0;
   params.faults = faults;
   return rotary(params, execution);
@@ -622,7 +626,7 @@ inline Status fused_rope(const FusedRope& call, FaultRecord* faults, const Execu
 struct FusedRope2d {
   const void* t = nullptr;  // [b, img_h * img_w, h, d]
   void* out = nullptr;      // dense
-  FloatType dtype = FloatType::bf16;
+  DType dtype = DType::bf16;
   int64_t b = 0;
   int64_t img_h = 0;
   int64_t img_w = 0;
@@ -633,11 +637,11 @@ struct FusedRope2d {
   const void* sin_h = nullptr;
   const void* cos_w = nullptr;  // [1, rows_w, 1, d / 2]
   const void* sin_w = nullptr;
-  FloatType cos_dtype = FloatType::bf16;
+  DType cos_dtype = DType::bf16;
   int64_t rows_h = 0;
   int64_t rows_w = 0;
-  IntView h_of_token = {};  // [img_h * img_w]: token / img_w
-  IntView w_of_token = {};  // [img_h * img_w]: token % img_w
+  IndexView h_of_token = {};  // [img_h * img_w]: token / img_w
+  IndexView w_of_token = {};  // [img_h * img_w]: token % img_w
   bool backward = false;
 };
 
@@ -666,17 +670,17 @@ inline Status fused_rope_2d(const FusedRope2d& call, FaultRecord* faults, const 
   top.dtype = call.dtype;
   top.num_tensors = 1;
   top.tensors[0] = {call.t, call.out, call.h, call.t_strides, batch_major_strides(top.seq_len, call.h, call.d)};
-  top.style = RopeStyle::neox;
-  top.rotary_dim = call.d / 2;
-  top.inverse = call.backward;
+  top.rope.style = RopeStyle::neox;
+  top.rope.rotary_dim = call.d / 2;
+  top.rope.inverse = call.backward;
   top.tail = RotaryTail::leave;  // each launch writes its half of the head
   top.faults = faults;
   RotaryParams bottom = top;
-  top.angles = cos_and_sin(call.cos_h, call.sin_h, call.cos_dtype, call.rows_h, call.d / 2, RotaryWidth::full);
+  set_cos_and_sin(top.rope, call.cos_h, call.sin_h, call.cos_dtype, call.rows_h, call.d / 2, RopeWidth::full);
   top.positions.ids = call.h_of_token;
   top.positions.batch_stride = 0;
-  bottom.rotary_offset = call.d / 2;
-  bottom.angles = cos_and_sin(call.cos_w, call.sin_w, call.cos_dtype, call.rows_w, call.d / 2, RotaryWidth::full);
+  bottom.rope.rotary_offset = call.d / 2;
+  set_cos_and_sin(bottom.rope, call.cos_w, call.sin_w, call.cos_dtype, call.rows_w, call.d / 2, RopeWidth::full);
   bottom.positions.ids = call.w_of_token;
   bottom.positions.batch_stride = 0;
   PROLOGUE_RETURN_IF_ERROR(validate(bottom));
@@ -695,8 +699,8 @@ struct RopeForward {
   void* out_ptr = nullptr;
   const void* cos_ptr = nullptr;  // [seq_len, head_dim / 2] or more columns
   const void* sin_ptr = nullptr;
-  FloatType dtype = FloatType::f16;
-  FloatType cos_dtype = FloatType::f32;
+  DType dtype = DType::f16;
+  DType cos_dtype = DType::f32;
   int64_t stride_x_batch = 0, stride_x_head = 0, stride_x_seq = 0, stride_x_dim = 1;
   int64_t stride_out_batch = 0, stride_out_head = 0, stride_out_seq = 0, stride_out_dim = 1;
   int64_t stride_cos_seq = 0, stride_cos_dim = 1;
@@ -719,14 +723,14 @@ inline Status rope_forward(const RopeForward& call, const Execution& execution) 
                        call.n_heads,
                        {call.stride_x_batch, call.stride_x_seq, call.stride_x_head, call.stride_x_dim},
                        {call.stride_out_batch, call.stride_out_seq, call.stride_out_head, call.stride_out_dim}};
-  params.style = RopeStyle::neox;
-  params.rotary_dim = call.head_dim;
-  params.inverse = true;  // y1 = x1 cos + x2 sin: the inverse rotation
-  params.angles.type = call.cos_dtype;
-  params.angles.width = RotaryWidth::half;
-  params.angles.per_token = true;
-  params.angles.cos = {call.cos_ptr, 0, call.stride_cos_seq, call.stride_cos_dim};
-  params.angles.sin = {call.sin_ptr, 0, call.stride_sin_seq, call.stride_sin_dim};
+  params.rope.style = RopeStyle::neox;
+  params.rope.rotary_dim = call.head_dim;
+  params.rope.inverse = 1;  // y1 = x1 cos + x2 sin: the inverse rotation
+  params.rope.type = call.cos_dtype;
+  params.rope.width = RopeWidth::half;
+  params.rope.source = RopeSource::per_token;
+  params.rope.cos = {call.cos_ptr, 0, call.stride_cos_seq, call.stride_cos_dim};
+  params.rope.sin = {call.sin_ptr, 0, call.stride_sin_seq, call.stride_sin_dim};
   return rotary(params, execution);
 }
 
@@ -795,23 +799,23 @@ inline Status create_rope_descriptor(RopeDescriptor* desc, const TensorDescripto
                 invalid_argument("infinicore: the dtype of ", name, " is ", static_cast<int32_t>(tensor->dtype),
                                  ": it must be that of y, ", static_cast<int32_t>(y->dtype)));
   }
-  FloatType type = FloatType::f32;
+  DType type = DType::unset;
   switch (y->dtype) {
-    case Dtype::f16: type = FloatType::f16; break;
-    case Dtype::bf16: type = FloatType::bf16; break;
-    case Dtype::f32: type = FloatType::f32; break;
-    case Dtype::f64: type = FloatType::f64; break;
+    case Dtype::f16: type = DType::f16; break;
+    case Dtype::bf16: type = DType::bf16; break;
+    case Dtype::f32: type = DType::f32; break;
+    case Dtype::f64: type = DType::f64; break;
     default:
       return fail(Code::bad_tensor_dtype, unsupported("infinicore: the dtype of y is ", static_cast<int32_t>(y->dtype),
                                                       ": supported are 12 (f16), 13 (f32), 14 (f64) and 19 (bf16)"));
   }
-  constexpr IntType kIntTypes[] = {IntType::int8,  IntType::int16,  IntType::int32,  IntType::int64,
-                                   IntType::uint8, IntType::uint16, IntType::uint32, IntType::uint64};
+  constexpr DType kIntTypes[] = {DType::int8,  DType::int16,  DType::int32,  DType::int64,
+                                 DType::uint8, DType::uint16, DType::uint32, DType::uint64};
   if (pos->dtype < Dtype::i8 || pos->dtype > Dtype::u64) {
     return fail(Code::bad_tensor_dtype, unsupported("infinicore: the dtype of pos is ", static_cast<int32_t>(pos->dtype),
                                                     ": supported are the integers, 3 (i8) to 10 (u64)"));
   }
-  const IntType pos_type = kIntTypes[static_cast<int32_t>(pos->dtype) - static_cast<int32_t>(Dtype::i8)];
+  const DType pos_type = kIntTypes[static_cast<int32_t>(pos->dtype) - static_cast<int32_t>(Dtype::i8)];
 
   const auto bad_shape = [&](auto... parts) { return fail(Code::bad_tensor_shape, invalid_argument("infinicore: ", parts...)); };
   if (y->ndim != 3 && y->ndim != 4) return bad_shape("y has ", y->ndim, " dimensions: it must have 3 or 4");
@@ -868,9 +872,9 @@ inline Status create_rope_descriptor(RopeDescriptor* desc, const TensorDescripto
   params.dtype = type;
   params.num_tensors = 1;
   params.tensors[0] = rotary_tensor(nullptr, nullptr, nhead, batch_major_strides(seqlen, nhead, dhead));
-  params.style = algo == Algo::gpt_j ? RopeStyle::interleaved : RopeStyle::neox;
-  params.rotary_dim = dhead;
-  params.angles = cos_and_sin(nullptr, nullptr, type, table_len, table_dim, RotaryWidth::half);
+  params.rope.style = algo == Algo::gpt_j ? RopeStyle::interleaved : RopeStyle::neox;
+  params.rope.rotary_dim = dhead;
+  set_cos_and_sin(params.rope, nullptr, nullptr, type, table_len, table_dim, RopeWidth::half);
   params.positions.ids = {nullptr, pos_type};
   params.positions.batch_stride = pos->ndim == 2 ? seqlen : 0;
   Result<RotaryPlan> plan = RotaryPlan::create(params, execution);  // dense strides: checks the shapes
@@ -902,8 +906,8 @@ inline Status rope(const RopeDescriptor& desc, void* y, const void* x, const voi
   params.tensors[0].y = y;
   params.tensors[0].x = x;
   params.positions.ids.data = pos_ids;
-  params.angles.sin.data = sin_table;
-  params.angles.cos.data = cos_table;
+  params.rope.sin.data = sin_table;
+  params.rope.cos.data = cos_table;
   params.faults = faults;
   Status status = desc.plan.run(params, execution);
   if (code != nullptr) *code = status.ok() ? Code::success : Code::bad_param;
@@ -920,7 +924,7 @@ struct RotaryEmbedding {
   const int64_t* positions = nullptr;  // [num_tokens]
   void* query = nullptr;               // [num_tokens, num_heads * head_size], rotated in place
   void* key = nullptr;                 // [num_tokens, num_kv_heads * head_size], or null
-  FloatType dtype = FloatType::bf16;
+  DType dtype = DType::bf16;
   int64_t num_tokens = 0;
   int64_t num_heads = 0;
   int64_t num_kv_heads = 0;
@@ -928,7 +932,7 @@ struct RotaryEmbedding {
   int64_t query_stride = 0;  // of a token; for slices of a packed qkv: its row stride
   int64_t key_stride = 0;
   const void* cos_sin_cache = nullptr;  // [max_position, rot_dim]
-  FloatType cache_dtype = FloatType::bf16;
+  DType cache_dtype = DType::bf16;
   int64_t max_position = 0;
   int64_t rot_dim = 0;
   bool is_neox = true;
@@ -950,21 +954,21 @@ inline Status rotary_embedding(const RotaryEmbedding& call, FaultRecord* faults,
     params.tensors[params.num_tensors++] =
         rotary_tensor(call.key, call.key, call.num_kv_heads, {0, call.key_stride, call.head_size, 1});
   }
-  params.style = call.is_neox ? RopeStyle::neox : RopeStyle::interleaved;
-  params.rotary_dim = call.rot_dim;
-  params.rotary_offset = call.rope_dim_offset;
-  params.inverse = call.inverse;
+  params.rope.style = call.is_neox ? RopeStyle::neox : RopeStyle::interleaved;
+  params.rope.rotary_dim = call.rot_dim;
+  params.rope.rotary_offset = call.rope_dim_offset;
+  params.rope.inverse = call.inverse;
   params.tail = RotaryTail::leave;
-  params.angles = cos_sin_cache(call.cos_sin_cache, call.cache_dtype, call.max_position, call.rot_dim);
-  params.angles.width = RotaryWidth::half;
-  params.positions.ids = call.positions;
+  set_cos_sin_table(params.rope, call.cos_sin_cache, call.cache_dtype, call.max_position);
+  params.rope.width = RopeWidth::half;
+  params.positions.ids = index_view(call.positions);
   params.faults = faults;
   return rotary(params, execution);
 }
 
 // rotary_embedding and reshape_and_cache_flash in one launch.
 struct RopeAndCache {
-  RotaryEmbedding rope;  // cos_sin_cache in float32, key not null
+  RotaryEmbedding rope;  // key not null; cos_sin_cache not in float64
   const void* value = nullptr;
   int64_t value_stride = 0;
   void* key_cache = nullptr;  // [num_blocks, block_size, num_kv_heads, head_size], or HND
@@ -975,6 +979,7 @@ struct RopeAndCache {
   int64_t page_stride = 0;
   int64_t head_stride = 0;
   const int64_t* slot_mapping = nullptr;
+  int64_t num_actual_tokens = 0;  // slot_mapping.size(0), where query, key and value are padded beyond it; 0: num_tokens
   std::string_view kv_cache_dtype = "auto";  // "auto", "fp8", "fp8_e4m3", "fp8_e5m2"
   float* k_scale = nullptr;                  // [1] or [num_kv_heads]
   float* v_scale = nullptr;
@@ -984,12 +989,11 @@ struct RopeAndCache {
 inline Status rope_and_cache(const RopeAndCache& call, FaultRecord* faults, const Execution& execution) {
   const RotaryEmbedding& rope = call.rope;
   if (rope.positions == nullptr) return invalid_argument("vllm: positions is null: they must be given");
-  if (rope.cache_dtype != FloatType::f32) {
-    return unsupported("vllm: cache_dtype is ",
-                       float_type_valid(rope.cache_dtype) ? float_type_name(rope.cache_dtype) : "unknown",
-                       ": with the cache cos_sin_cache must be float32");
+  if (!dtype_is_activation(rope.cache_dtype)) {
+    return unsupported("vllm: cache_dtype is ", dtype_is_float(rope.cache_dtype) ? dtype_name(rope.cache_dtype) : "unknown",
+                       ": with the cache cos_sin_cache must be float32 or of 16 bits");
   }
-  if (rope.dtype == FloatType::f64) return unsupported("vllm: dtype is float64: with the cache it must be float32 or of 16 bits");
+  if (rope.dtype == DType::f64) return unsupported("vllm: dtype is float64: with the cache it must be float32 or of 16 bits");
   const std::string_view type = call.kv_cache_dtype;
   if (type != "auto" && type != "fp8" && type != "fp8_e4m3" && type != "fp8_e5m2") {
     return unsupported("vllm: kv_cache_dtype is '", type.substr(0, 16), "': supported are auto, fp8, fp8_e4m3 and fp8_e5m2");
@@ -999,32 +1003,34 @@ inline Status rope_and_cache(const RopeAndCache& call, FaultRecord* faults, cons
   params.num_q_heads = rope.num_heads;
   params.num_kv_heads = rope.num_kv_heads;
   params.head_dim = rope.head_size;
-  params.dtype = static_cast<DType>(rope.dtype);  // float64 is not a DType: the prologue returns an error
+  params.dtype = rope.dtype;
   params.q = {rope.query, rope.query_stride, rope.head_size};
   params.k = {rope.key, rope.key_stride, rope.head_size};
   params.v = {call.value, call.value_stride, rope.head_size};
   params.q_out = {rope.query, rope.query_stride, rope.head_size};
   params.k_out = {rope.key, rope.key_stride, rope.head_size};  // remove this line if only the cache needs the rotated key
-  params.rotation.style = rope.is_neox ? RopeStyle::neox : RopeStyle::interleaved;
-  params.rotation.rotary_dim = rope.rot_dim;
-  params.rotation.rotary_offset = rope.rope_dim_offset;
-  params.rotation.inverse = rope.inverse;
-  params.rotation.cos_sin = static_cast<const float*>(rope.cos_sin_cache);
-  params.rotation.max_position = rope.max_position;
-  params.places.positions = rope.positions;
-  params.places.slot_mapping = call.slot_mapping;
-  params.cache.k = call.key_cache;
-  params.cache.v = call.value_cache;
+  params.rope.style = rope.is_neox ? RopeStyle::neox : RopeStyle::interleaved;
+  params.rope.rotary_dim = rope.rot_dim;
+  params.rope.rotary_offset = rope.rope_dim_offset;
+  params.rope.inverse = rope.inverse;
+  set_cos_sin_table(params.rope, rope.cos_sin_cache, rope.cache_dtype, rope.max_position);
+  params.places.positions = index_view(rope.positions);
+  params.places.slot_mapping = index_view(call.slot_mapping);
+  params.places.slot_mapping_len = call.num_actual_tokens;
+  params.cache.k.data = call.key_cache;
+  params.cache.v.data = call.value_cache;
   params.cache.num_pages = call.num_blocks;
   params.cache.page_size = call.block_size;
   params.cache.num_kv_heads = rope.num_kv_heads;
-  params.cache.head_dim = rope.head_size;
-  params.cache.k_strides = params.cache.v_strides = {call.block_stride, call.page_stride, call.head_stride};
-  params.cache.type = type == "auto" ? kv_type_of(params.dtype) : type == "fp8_e5m2" ? KvType::fp8_e5m2 : KvType::fp8_e4m3;
+  params.cache.k.head_dim = rope.head_size;
+  params.cache.k.strides = params.cache.v.strides = {call.block_stride, call.page_stride, call.head_stride};
+  params.cache.k.format.type = params.cache.v.format.type = type == "auto"       ? params.dtype
+                                                            : type == "fp8_e5m2" ? DType::fp8_e5m2
+                                                                                 : DType::fp8_e4m3;
   if (type != "auto") {
-    params.cache.scaling = call.scale_per_head ? KvScaling::head : KvScaling::tensor;
-    params.cache.k_scale = call.k_scale;
-    params.cache.v_scale = call.v_scale;
+    params.cache.k.format.scaling = params.cache.v.format.scaling = call.scale_per_head ? KvScaling::head : KvScaling::tensor;
+    params.cache.k.scale = call.k_scale;
+    params.cache.v.scale = call.v_scale;
   }
   params.faults = faults;
   return attention_prologue(params, execution);
@@ -1069,14 +1075,14 @@ inline Status apply_rope_inplace(const ApplyRopeInplace& call, FaultRecord* faul
     RotaryParams params;
     params.seq_len = call.num_tokens;
     params.head_dim = call.head_dim;
-    params.dtype = float_type(call.dtype);
+    params.dtype = call.dtype;
     params.num_tensors = 2;
     params.tensors[0] = rotary_tensor(call.q, call.q, call.num_qo_heads, {0, call.q_stride, call.head_dim, 1});
     params.tensors[1] = rotary_tensor(call.k, call.k, call.num_kv_heads, {0, call.k_stride, call.head_dim, 1});
-    params.style = call.is_neox ? RopeStyle::neox : RopeStyle::interleaved;
-    params.rotary_dim = call.rope_dim;
-    params.angles = cos_sin_cache(call.cos_sin_cache, FloatType::f32, call.max_position, call.rope_dim);
-    params.angles.width = RotaryWidth::half;
+    params.rope.style = call.is_neox ? RopeStyle::neox : RopeStyle::interleaved;
+    params.rope.rotary_dim = call.rope_dim;
+    set_cos_sin_table(params.rope, call.cos_sin_cache, DType::f32, call.max_position);
+    params.rope.width = RopeWidth::half;
     params.positions.ids = call.positions;
     params.faults = faults;
     return rotary(params, execution);
@@ -1088,23 +1094,24 @@ inline Status apply_rope_inplace(const ApplyRopeInplace& call, FaultRecord* faul
   params.num_kv_heads = call.num_kv_heads;
   params.head_dim = call.head_dim;
   params.dtype = call.dtype;
-  params.q = params.q_out = {call.q, call.q_stride, call.head_dim};
-  params.k = params.k_out = {call.k, call.k_stride, call.head_dim};
+  params.q_out = {call.q, call.q_stride, call.head_dim};
+  params.q = as_input(params.q_out);
+  params.k_out = {call.k, call.k_stride, call.head_dim};
+  params.k = as_input(params.k_out);
   params.v = {call.value, call.value_stride, call.head_dim};
-  params.rotation.style = call.is_neox ? RopeStyle::neox : RopeStyle::interleaved;
-  params.rotation.rotary_dim = call.rope_dim;
-  params.rotation.cos_sin = call.cos_sin_cache;
-  params.rotation.max_position = call.max_position;
+  params.rope.style = call.is_neox ? RopeStyle::neox : RopeStyle::interleaved;
+  params.rope.rotary_dim = call.rope_dim;
+  set_cos_sin_table(params.rope, call.cos_sin_cache, DType::f32, call.max_position);
   params.places.positions = call.positions;
   params.places.slot_mapping = call.cache_loc;
-  params.cache.k = call.k_buffer;  // a row of the pool is a page of one token
-  params.cache.v = call.v_buffer;
-  params.cache.type = kv_type_of(call.dtype);
+  params.cache.k.data = call.k_buffer;  // a row of the pool is a page of one token
+  params.cache.v.data = call.v_buffer;
+  params.cache.k.format.type = params.cache.v.format.type = call.dtype;
   params.cache.num_pages = call.buffer_size;
   params.cache.page_size = 1;
   params.cache.num_kv_heads = call.num_kv_heads;
-  params.cache.head_dim = call.head_dim;
-  params.cache.k_strides = params.cache.v_strides = nhd_strides(1, call.num_kv_heads, call.head_dim);
+  params.cache.k.head_dim = call.head_dim;
+  params.cache.k.strides = params.cache.v.strides = nhd_strides(1, call.num_kv_heads, call.head_dim);
   params.faults = faults;
   return attention_prologue(params, execution);
 }
@@ -1120,17 +1127,17 @@ struct ApplyRope {
   const void* k = nullptr;
   void* q_rope = nullptr;  // q and k themselves for _inplace
   void* k_rope = nullptr;
-  FloatType dtype = FloatType::bf16;
+  DType dtype = DType::bf16;
   int64_t nnz = 0;
   int64_t num_q_heads = 0;
   int64_t num_k_heads = 0;
   int64_t head_dim = 0;
   int64_t rotary_dim = 0;
   bool interleave = false;  // not is_neox
-  IntView indptr = {};      // apply_rope: [batch_size + 1]
-  IntView offsets = {};     // apply_rope: [batch_size]
+  IndexView indptr = {};    // apply_rope: [batch_size + 1]
+  IndexView offsets = {};   // apply_rope: [batch_size]
   int64_t batch_size = 0;
-  IntView pos_ids = {};  // apply_rope_pos_ids, ..with_cos_sin_cache: [nnz], instead of indptr and offsets
+  IndexView pos_ids = {};  // apply_rope_pos_ids, ..with_cos_sin_cache: [nnz], instead of indptr and offsets
   double rope_scale = 1.0;
   double rope_theta = 1e4;
   const double* inv_freq = nullptr;      // [rotary_dim / 2], of inv_freq_of(); must be given where rope_scale is not 1
@@ -1177,19 +1184,19 @@ inline Status apply_rope(const ApplyRope& call, FaultRecord* faults, const Execu
   params.num_tensors = 2;
   params.tensors[0] = rotary_tensor(call.q, call.q_rope, call.num_q_heads, strides(call.num_q_heads));
   params.tensors[1] = rotary_tensor(call.k, call.k_rope, call.num_k_heads, strides(call.num_k_heads));
-  params.style = call.interleave ? RopeStyle::interleaved : RopeStyle::neox;
-  params.rotary_dim = call.rotary_dim;
+  params.rope.style = call.interleave ? RopeStyle::interleaved : RopeStyle::neox;
+  params.rope.rotary_dim = call.rotary_dim;
   if (call.cos_sin_cache != nullptr) {
-    params.angles = cos_sin_cache(call.cos_sin_cache, FloatType::f32, call.max_position, call.rotary_dim);
+    set_cos_sin_table(params.rope, call.cos_sin_cache, DType::f32, call.max_position);
   } else if (call.inv_freq != nullptr) {
-    params.angles.source = RotarySource::inv_freq;
-    params.angles.type = FloatType::f64;
-    params.angles.inv_freq = call.inv_freq;
+    params.rope.source = RopeSource::inv_freq;
+    params.rope.type = DType::f64;
+    params.rope.inv_freq = call.inv_freq;
   } else {
-    params.angles.source = RotarySource::theta;
-    params.angles.theta = call.rope_theta;
+    params.rope.source = RopeSource::theta;
+    params.rope.theta = call.rope_theta;
   }
-  params.angles.width = RotaryWidth::half;
+  params.rope.width = RopeWidth::half;
   if (call.pos_ids.data != nullptr) {
     params.positions.ids = call.pos_ids;
   } else {
@@ -1202,9 +1209,11 @@ inline Status apply_rope(const ApplyRope& call, FaultRecord* faults, const Execu
 }
 
 struct RopeQuantizeFp8Append {
-  const void* q = nullptr;  // [nnz, heads, head_dim]: the rope and nope slices are one head vector
+  const void* q = nullptr;  // [nnz, heads, head_dim], rope channels first; or q_nope [nnz, heads, head_dim - rope_dim]
   const void* k = nullptr;
   const void* v = nullptr;
+  const void* q_rope = nullptr;  // [nnz, heads, rope_dim]; null: q has both slices
+  const void* k_rope = nullptr;
   DType dtype = DType::bf16;
   int64_t nnz = 0;
   int64_t num_qo_heads = 0;
@@ -1218,17 +1227,23 @@ struct RopeQuantizeFp8Append {
   void* v_cache = nullptr;
   int64_t max_pages = 0;
   int64_t page_size = 16;
-  bool hnd = false;                       // kv_layout "HND"
-  const int64_t* slot_mapping = nullptr;  // [nnz], of slots_of()
+  bool hnd = false;  // kv_layout "HND"
+  // The page table as FlashInfer has it, on the device. append_indptr is what batch_indices and positions are made of.
+  const int32_t* append_indptr = nullptr;     // [batch_size + 1]
+  const int32_t* kv_indptr = nullptr;         // [batch_size + 1]
+  const int32_t* kv_indices = nullptr;        // [num_kv_indices]
+  const int32_t* kv_last_page_len = nullptr;  // [batch_size]
+  int64_t num_kv_indices = 0;
+  int64_t batch_size = 0;
+  const int64_t* slot_mapping = nullptr;  // or, instead of these: [nnz], of slots_of()
   bool is_neox = true;
   void* q_out = nullptr;      // fp8 e4m3, [nnz, num_qo_heads, head_dim]
   float* q_scale = nullptr;   // [1]: 1 / quant_scale_q
   float* kv_scale = nullptr;  // [1]: 1 / quant_scale_kv
 };
 
-// On the host, once per step: converts FlashInfer's page table (CSR) to one slot for each of the nnz tokens. A token with a
-// negative batch index is padding; its slot is -1. (With CUDA graphs: TokenPlaces derives slots from a block table on the
-// device.)
+// On the host, once per step: converts FlashInfer's page table (CSR) to one slot for each of the nnz tokens, for batch indices
+// that are not those of append_indptr. A token with a negative batch index is padding; its slot is -1.
 inline Status slots_of(const int32_t* kv_indices, const int32_t* kv_indptr, int64_t batch_size, const int32_t* batch_indices,
                        const int32_t* positions, int64_t nnz, int64_t page_size, int64_t* slots) {
   if (page_size <= 0) return invalid_argument("flashinfer: page_size is ", page_size, ": it must be positive");
@@ -1258,40 +1273,58 @@ inline Status rope_quantize_fp8_append(const RopeQuantizeFp8Append& call, FaultR
   PROLOGUE_RETURN_IF_ERROR(detail::check_sizes("flashinfer", {{"num_qo_heads", call.num_qo_heads, detail::kHeads},
                                                               {"num_kv_heads", call.num_kv_heads, detail::kHeads},
                                                               {"head_dim", call.head_dim, detail::kDim},
+                                                              {"rope_dim", call.rope_dim, detail::kDim},
                                                               {"page_size", call.page_size, int64_t{1} << 20}}));
   if (call.pos_ids.data == nullptr) return invalid_argument("flashinfer: pos_ids is null: they must be given");
-  const auto view = [&](const void* data, int64_t heads) { return HeadsView{data, heads * call.head_dim, call.head_dim}; };
+  if ((call.slot_mapping == nullptr) == (call.kv_indptr == nullptr)) {
+    return invalid_argument("flashinfer: slot_mapping and kv_indptr are both ", call.kv_indptr == nullptr ? "null" : "given",
+                            ": give one of them");
+  }
+  if (call.kv_indptr != nullptr && (call.append_indptr == nullptr || call.kv_last_page_len == nullptr)) {
+    return invalid_argument("flashinfer: ", call.append_indptr == nullptr ? "append_indptr" : "kv_last_page_len",
+                            " is null: with kv_indptr it must be given");
+  }
+  const auto view = [](const void* data, int64_t heads, int64_t dim) { return HeadsView{data, heads * dim, dim}; };
+  const int64_t q_nope = call.head_dim - (call.q_rope == nullptr ? 0 : call.rope_dim);
+  const int64_t k_nope = call.head_dim - (call.k_rope == nullptr ? 0 : call.rope_dim);
   AttentionPrologueParams params;
   params.num_tokens = call.nnz;
   params.num_q_heads = call.num_qo_heads;
   params.num_kv_heads = call.num_kv_heads;
   params.head_dim = call.head_dim;
   params.dtype = call.dtype;
-  params.q = view(call.q, call.num_qo_heads);
-  params.k = view(call.k, call.num_kv_heads);
-  params.v = view(call.v, call.num_kv_heads);
+  params.q = view(call.q, call.num_qo_heads, q_nope);
+  params.k = view(call.k, call.num_kv_heads, k_nope);
+  params.v = view(call.v, call.num_kv_heads, call.head_dim);
+  params.q_rope = view(call.q_rope, call.num_qo_heads, call.rope_dim);
+  params.k_rope = view(call.k_rope, call.num_kv_heads, call.rope_dim);
   params.q8_out.data = call.q_out;
   params.q8_out.token_stride = call.num_qo_heads * call.head_dim;
   params.q8_out.head_stride = call.head_dim;
   params.q8_out.scale = call.q_scale;
-  params.rotation.style = call.is_neox ? RopeStyle::neox : RopeStyle::interleaved;
-  params.rotation.rotary_dim = call.rope_dim;
-  params.rotation.cos_sin = call.cos_sin_cache;
-  params.rotation.max_position = call.max_position;
+  params.rope.style = call.is_neox ? RopeStyle::neox : RopeStyle::interleaved;
+  params.rope.rotary_dim = call.rope_dim;
+  set_cos_sin_table(params.rope, call.cos_sin_cache, DType::f32, call.max_position);
   params.places.positions = call.pos_ids;
-  params.places.slot_mapping = call.slot_mapping;
-  params.cache.k = call.k_cache;
-  params.cache.v = call.v_cache;
-  params.cache.type = KvType::fp8_e4m3;
+  params.places.slot_mapping = index_view(call.slot_mapping);
+  params.places.num_seqs = call.batch_size;
+  params.places.cu_seqlens_q = call.append_indptr;
+  params.places.page_table.kv_indptr = call.kv_indptr;
+  params.places.page_table.kv_indices = call.kv_indices;
+  params.places.page_table.num_kv_indices = call.num_kv_indices;
+  params.places.page_table.kv_last_page_len = call.kv_last_page_len;
+  params.cache.k.data = call.k_cache;
+  params.cache.v.data = call.v_cache;
+  params.cache.k.format.type = params.cache.v.format.type = DType::fp8_e4m3;
   params.cache.num_pages = call.max_pages;
   params.cache.page_size = call.page_size;
   params.cache.num_kv_heads = call.num_kv_heads;
-  params.cache.head_dim = call.head_dim;
+  params.cache.k.head_dim = call.head_dim;
   const int64_t page = call.page_size * call.num_kv_heads * call.head_dim;
-  params.cache.k_strides = params.cache.v_strides = call.hnd ? PageStrides{page, call.head_dim, call.page_size * call.head_dim}
+  params.cache.k.strides = params.cache.v.strides = call.hnd ? PageStrides{page, call.head_dim, call.page_size * call.head_dim}
                                                              : nhd_strides(call.page_size, call.num_kv_heads, call.head_dim);
-  params.cache.scaling = KvScaling::tensor;
-  params.cache.k_scale = params.cache.v_scale = call.kv_scale;
+  params.cache.k.format.scaling = params.cache.v.format.scaling = KvScaling::tensor;
+  params.cache.k.scale = params.cache.v.scale = call.kv_scale;
   params.faults = faults;
   return attention_prologue(params, execution);
 }
@@ -1313,7 +1346,8 @@ struct QkvPreprocessing {
   int64_t size_per_head = 0;
   int64_t batch_size = 0;
   const int32_t* cu_seq_lens = nullptr;              // [batch_size + 1]
-  const int32_t* past_seq_lens = nullptr;            // [batch_size]: cache_seq_lens minus the tokens of this step
+  const int32_t* cache_seq_lens = nullptr;           // [batch_size]: tokens after this step
+  const int32_t* past_seq_lens = nullptr;            // or, instead: cache_seq_lens minus the tokens of this step
   const float* rotary_embedding_inv_freq = nullptr;  // [rotary_embedding_dim / 2], scaling included
   int64_t rotary_embedding_dim = 0;
   int64_t rotary_embedding_max_positions = 0;
@@ -1325,7 +1359,7 @@ struct QkvPreprocessing {
   const int32_t* block_table = nullptr;  // [batch_size, max_blocks_per_seq]
   int64_t max_blocks_per_seq = 0;
   int64_t cyclic_kv_cache_len = 0;       // 0: not cyclic
-  KvType cache_type = KvType::f16;       // KvCacheDataType BASE, INT8, FP8
+  DType cache_type = DType::f16;         // KvCacheDataType BASE, INT8, FP8
   float* kv_scale_quant_orig = nullptr;  // [1], for K and V
 };
 
@@ -1351,29 +1385,31 @@ inline Status qkv_preprocessing(const QkvPreprocessing& call, FaultRecord* fault
   params.q_out = call.q_output != nullptr
                      ? MutableHeadsView{call.q_output, call.head_num * call.size_per_head, call.size_per_head}
                      : MutableHeadsView{call.qkv_input, hidden_size, call.size_per_head};
-  params.rotation.style = call.gptj ? RopeStyle::interleaved : RopeStyle::neox;
-  params.rotation.rotary_dim = call.rotary_embedding_dim;
-  params.rotation.source = CosSinSource::inv_freq;
-  params.rotation.inv_freq = call.rotary_embedding_inv_freq;
-  params.rotation.max_position = call.rotary_embedding_max_positions;
+  params.rope.style = call.gptj ? RopeStyle::interleaved : RopeStyle::neox;
+  params.rope.rotary_dim = call.rotary_embedding_dim;
+  params.rope.source = RopeSource::inv_freq;
+  params.rope.type = DType::f32;
+  params.rope.inv_freq = call.rotary_embedding_inv_freq;
+  params.rope.max_position = call.rotary_embedding_max_positions;
   params.places.num_seqs = call.batch_size;
   params.places.cu_seqlens_q = call.cu_seq_lens;
+  params.places.seq_lens = call.cache_seq_lens;
   params.places.cache_lens = call.past_seq_lens;
-  params.places.block_table = call.block_table;
-  params.places.block_table_stride = params.places.max_pages_per_seq = call.max_blocks_per_seq;
+  params.places.page_table.block_table = call.block_table;
+  params.places.page_table.block_table_stride = params.places.page_table.max_pages_per_seq = call.max_blocks_per_seq;
   params.places.ring_size = call.cyclic_kv_cache_len;
-  params.cache.k = call.k_pool;
-  params.cache.v = call.v_pool;
-  params.cache.type = call.cache_type;
+  params.cache.k.data = call.k_pool;
+  params.cache.v.data = call.v_pool;
+  params.cache.k.format.type = params.cache.v.format.type = call.cache_type;
   params.cache.num_pages = call.num_blocks;
   params.cache.page_size = call.tokens_per_block;
   params.cache.num_kv_heads = call.kv_head_num;
-  params.cache.head_dim = call.size_per_head;
-  params.cache.k_strides = params.cache.v_strides = {call.kv_head_num * call.tokens_per_block * call.size_per_head,
+  params.cache.k.head_dim = call.size_per_head;
+  params.cache.k.strides = params.cache.v.strides = {call.kv_head_num * call.tokens_per_block * call.size_per_head,
                                                      call.size_per_head, call.tokens_per_block * call.size_per_head};
-  if (!kv_type_is_float(call.cache_type)) {
-    params.cache.scaling = KvScaling::tensor;
-    params.cache.k_scale = params.cache.v_scale = call.kv_scale_quant_orig;
+  if (!dtype_is_activation(call.cache_type)) {
+    params.cache.k.format.scaling = params.cache.v.format.scaling = KvScaling::tensor;
+    params.cache.k.scale = params.cache.v.scale = call.kv_scale_quant_orig;
   }
   params.faults = faults;
   return attention_prologue(params, execution);
@@ -1390,7 +1426,7 @@ struct ApplyRotaryPosEmb {
   const void* k = nullptr;
   void* q_embed = nullptr;
   void* k_embed = nullptr;
-  FloatType dtype = FloatType::bf16;
+  DType dtype = DType::bf16;
   int64_t batch = 0;
   int64_t seq_len = 0;
   int64_t num_heads = 0;
@@ -1427,14 +1463,14 @@ inline Status apply_rotary_pos_emb(const ApplyRotaryPosEmb& call, const Executio
   params.num_tensors = 2;
   params.tensors[0] = rotary_tensor(call.q, call.q_embed, call.num_heads, strides(call.num_heads));
   params.tensors[1] = rotary_tensor(call.k, call.k_embed, call.num_key_value_heads, strides(call.num_key_value_heads));
-  params.style = RopeStyle::neox;
-  params.rotary_dim = call.rotary_ndims;
+  params.rope.style = RopeStyle::neox;
+  params.rope.rotary_dim = call.rotary_ndims;
   const int64_t batch_stride = call.cos_per_batch ? call.seq_len * call.rotary_ndims : 0;
-  params.angles.type = call.dtype;
-  params.angles.width = RotaryWidth::full;
-  params.angles.per_token = true;
-  params.angles.cos = {call.cos, batch_stride, call.rotary_ndims, 1};
-  params.angles.sin = {call.sin, batch_stride, call.rotary_ndims, 1};
+  params.rope.type = call.dtype;
+  params.rope.width = RopeWidth::full;
+  params.rope.source = RopeSource::per_token;
+  params.rope.cos = {call.cos, batch_stride, call.rotary_ndims, 1};
+  params.rope.sin = {call.sin, batch_stride, call.rotary_ndims, 1};
   return rotary(params, execution);
 }
 
@@ -1444,7 +1480,7 @@ struct Gptj {
   const void* k = nullptr;
   void* q_out = nullptr;
   void* k_out = nullptr;
-  FloatType dtype = FloatType::bf16;
+  DType dtype = DType::bf16;
   int64_t batch = 0;
   int64_t seq_len = 0;
   int64_t num_heads = 0;
@@ -1453,7 +1489,7 @@ struct Gptj {
   int64_t rotary_dim = 0;
   const void* embed_positions = nullptr;  // [max_positions, rotary_dim], sin then cos, in dtype
   int64_t max_positions = 0;
-  IntView position_ids = {};  // [batch, seq_len]
+  IndexView position_ids = {};  // [batch, seq_len]
 };
 
 inline Status gptj_rotary(const Gptj& call, FaultRecord* faults, const Execution& execution) {
@@ -1473,11 +1509,11 @@ inline Status gptj_rotary(const Gptj& call, FaultRecord* faults, const Execution
       rotary_tensor(call.q, call.q_out, call.num_heads, batch_major_strides(call.seq_len, call.num_heads, call.head_dim));
   params.tensors[1] =
       rotary_tensor(call.k, call.k_out, call.num_kv_heads, batch_major_strides(call.seq_len, call.num_kv_heads, call.head_dim));
-  params.style = RopeStyle::interleaved;
-  params.rotary_dim = call.rotary_dim;
-  params.angles = cos_sin_cache(call.embed_positions, call.dtype, call.max_positions, call.rotary_dim);
-  params.angles.width = RotaryWidth::half;
-  std::swap(params.angles.cos, params.angles.sin);  // embed_positions is sin then cos
+  params.rope.style = RopeStyle::interleaved;
+  params.rope.rotary_dim = call.rotary_dim;
+  set_cos_sin_table(params.rope, call.embed_positions, call.dtype, call.max_positions);
+  params.rope.width = RopeWidth::half;
+  std::swap(params.rope.cos, params.rope.sin);  // embed_positions is sin then cos
   params.positions.ids = call.position_ids;
   params.positions.batch_stride = call.seq_len;
   params.faults = faults;
@@ -1493,7 +1529,7 @@ namespace transformer_engine {
 struct ApplyRotaryPosEmb {
   const void* t = nullptr;
   void* out = nullptr;
-  FloatType dtype = FloatType::bf16;
+  DType dtype = DType::bf16;
   std::string_view tensor_format = "sbhd";  // "sbhd", "bshd", "thd"
   int64_t s = 0;                            // thd: tokens
   int64_t b = 0;                            // thd: sequences
@@ -1502,10 +1538,10 @@ struct ApplyRotaryPosEmb {
   const float* freqs = nullptr;  // [s2, 1, 1, d2]
   int64_t s2 = 0;
   int64_t d2 = 0;
-  IntView start_positions = {};  // [b]
+  IndexView start_positions = {};  // [b]
   bool interleaved = false;
-  IntView cu_seqlens = {};    // [b + 1], thd
-  IntView cp_positions = {};  // if cp_size > 1: the positions from cp_positions_of()
+  IndexView cu_seqlens = {};    // [b + 1], thd
+  IndexView cp_positions = {};  // if cp_size > 1: the positions from cp_positions_of()
   bool backward = false;
 };
 
@@ -1554,13 +1590,14 @@ inline Status apply_rotary_pos_emb(const ApplyRotaryPosEmb& call, FaultRecord* f
   params.tensors[0] = rotary_tensor(call.t, call.out, call.h,
                                     call.tensor_format == "sbhd" ? sequence_major_strides(call.b, call.h, call.d)
                                                                  : batch_major_strides(call.s, call.h, call.d));
-  params.style = call.interleaved ? RopeStyle::interleaved : RopeStyle::neox;
-  params.rotary_dim = call.d2;
-  params.inverse = call.backward;
-  params.angles.source = RotarySource::angles;
-  params.angles.width = RotaryWidth::full;
-  params.angles.max_position = call.s2;
-  params.angles.angles = {call.freqs, 0, call.d2, 1};
+  params.rope.style = call.interleaved ? RopeStyle::interleaved : RopeStyle::neox;
+  params.rope.rotary_dim = call.d2;
+  params.rope.inverse = call.backward;
+  params.rope.source = RopeSource::angles;
+  params.rope.type = DType::f32;
+  params.rope.width = RopeWidth::full;
+  params.rope.max_position = call.s2;
+  params.rope.angles = {call.freqs, 0, call.d2, 1};
   if (call.cp_positions.data != nullptr) {
     params.positions.ids = call.cp_positions;
     params.positions.batch_stride = 0;

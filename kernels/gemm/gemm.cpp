@@ -1,22 +1,9 @@
-#include <prologue/kernels/base/out_of_memory.h>
-#include <prologue/kernels/gemm/gemm.h>
+#include <prologue/kernels/base/host/dispatch.h>
+#include <prologue/kernels/base/host/out_of_memory.h>
+#include <prologue/kernels/base/host/view_checks.h>
+#include <prologue/kernels/gemm/backends.h>
 
 namespace prologue {
-
-namespace cpu {
-Result<std::unique_ptr<GemmContext>> create_gemm_context();
-Status gemm(const GemmParams& params, GemmContext& context, const Execution& execution);
-}  // namespace cpu
-
-namespace cuda {
-#ifdef PROLOGUE_HAS_CUDA
-Result<std::unique_ptr<GemmContext>> create_gemm_context();
-Status gemm(const GemmParams& params, GemmContext& context, const Execution& execution);
-#else
-static Result<std::unique_ptr<GemmContext>> create_gemm_context() { return cuda_not_built("gemm"); }
-static Status gemm(const GemmParams&, GemmContext&, const Execution&) { return cuda_not_built("gemm"); }
-#endif
-}  // namespace cuda
 
 namespace {
 
@@ -59,12 +46,12 @@ Status validate(const GemmParams& p, const GemmContext& context, const Execution
   if (execution.device == Device::cpu && execution.num_threads < 1) {
     return invalid_argument("gemm: num_threads is ", execution.num_threads, ": it must be at least 1");
   }
-  if (!dtype_valid(p.dtype)) {
-    return invalid_argument("gemm: dtype is ", static_cast<int32_t>(p.dtype), ": it must be float32, float16 or bfloat16");
+  if (!dtype_is_activation(p.dtype)) {
+    return invalid_argument("gemm: dtype is ", dtype_text(p.dtype), ": it must be float32, float16 or bfloat16");
   }
   if (p.y_dtype != DType::f32 && p.y_dtype != p.dtype) {
-    return invalid_argument("gemm: y_dtype is ", dtype_valid(p.y_dtype) ? dtype_name(p.y_dtype) : "unknown", " (",
-                            static_cast<int32_t>(p.y_dtype), "): it must be float32 or dtype, which is ", dtype_name(p.dtype));
+    return invalid_argument("gemm: y_dtype is ", dtype_text(p.y_dtype), ": it must be float32 or dtype, which is ",
+                            dtype_name(p.dtype));
   }
   if (p.m < 0 || p.n < 0 || p.k < 0) {
     return invalid_argument("gemm: m, n, k are ", p.m, ", ", p.n, ", ", p.k, ": none may be negative");
@@ -102,12 +89,15 @@ Result<std::unique_ptr<GemmContext>> GemmContext::create(Device device) {
   return catch_out_of_memory([&] { return device == Device::cpu ? cpu::create_gemm_context() : cuda::create_gemm_context(); });
 }
 
+Status run_validated(const GemmParams& params, GemmContext& context, const Execution& execution) {
+  if (params.m == 0 || params.n == 0) return {};
+  // CUDA's remembers the algorithms it has chosen.
+  return catch_out_of_memory([&] { return dispatch(execution, cpu::gemm, cuda::gemm, params, context); });
+}
+
 Status gemm(const GemmParams& params, GemmContext& context, const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(validate(params, context, execution));
-  if (params.m == 0 || params.n == 0) return {};
-  if (execution.device == Device::cpu) return cpu::gemm(params, context, execution);
-  return catch_out_of_memory(
-      [&] { return cuda::gemm(params, context, execution); });  // it remembers the algorithms it has chosen
+  return run_validated(params, context, execution);
 }
 
 }  // namespace prologue

@@ -26,8 +26,8 @@ struct GemmParams {
   int64_t m = 0;
   int64_t n = 0;
   int64_t k = 0;
-  DType dtype = DType::f32;
-  DType y_dtype = DType::f32;
+  DType dtype = DType::unset;
+  DType y_dtype = DType::unset;
   const void* x = nullptr;
   int64_t x_stride = 0;
   const void* weight = nullptr;

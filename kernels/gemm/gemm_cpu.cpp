@@ -14,11 +14,11 @@
 #include <thread>
 #include <utility>
 
-#include <prologue/kernels/base/convert_cpu.h>
-#include <prologue/kernels/base/lanes.h>
+#include <prologue/kernels/base/host/convert_cpu.h>
+#include <prologue/kernels/base/host/lanes.h>
+#include <prologue/kernels/base/host/parallel.h>
 #include <prologue/kernels/base/memory.h>
-#include <prologue/kernels/base/parallel.h>
-#include <prologue/kernels/gemm/gemm.h>
+#include <prologue/kernels/gemm/backends.h>
 
 namespace prologue::cpu {
 

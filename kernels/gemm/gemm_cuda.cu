@@ -8,9 +8,9 @@
 
 #include <prologue/kernels/base/gpu.h>
 #include <prologue/kernels/base/memory.h>
-#include <prologue/kernels/gemm/gemm.h>
-#include <prologue/kernels/base/cuda_launch.cuh>
-#include <prologue/kernels/base/cuda_types.cuh>
+#include <prologue/kernels/gemm/backends.h>
+#include <prologue/kernels/base/device/cuda_launch.cuh>
+#include <prologue/kernels/base/device/cuda_types.cuh>
 
 namespace prologue::cuda {
 
@@ -85,9 +85,8 @@ cudaDataType_t cuda_type(DType type) {
   switch (type) {
     case DType::f16: return CUDA_R_16F;
     case DType::bf16: return CUDA_R_16BF;
-    case DType::f32: break;
+    default: return CUDA_R_32F;
   }
-  return CUDA_R_32F;
 }
 
 // The largest power of two up to 16 that divides the address of every row: the alignment that a kernel may assume.

@@ -12,9 +12,10 @@
 
 #include <climits>
 
-#include <prologue/kernels/base/tanh.h>
+#include <prologue/kernels/base/shared/page_table.h>
+#include <prologue/kernels/base/shared/tanh.h>
 #include <prologue/kernels/paged_attention/paged_attention.h>
-#include <prologue/kernels/base/cuda_types.cuh>
+#include <prologue/kernels/base/device/cuda_types.cuh>
 
 namespace prologue::cuda {
 
@@ -80,7 +81,7 @@ struct Sequence {
   int first_row = 0;  // its first query row
   int num_rows = 0;
   bool bad_rows = false;  // has_bad_rows
-  int length = 0;         // tokens in the cache; 0 if the entry of seq_lens is not valid
+  int length = 0;         // tokens in the cache; 0 if that is not valid
   bool too_long = false;
   const int32_t* pages = nullptr;
 
@@ -103,11 +104,13 @@ __device__ inline Sequence sequence_at(const AttentionArgs& args, int64_t s) {
   sequence.first_row = rows.first;
   sequence.num_rows = rows.count;
   sequence.bad_rows = has_bad_rows(rows, s);
-  const int length = p.seq_lens[s];
-  const int64_t slots = p.ring_size > 0 ? min(static_cast<int64_t>(length), p.ring_size) : length;
-  sequence.too_long = length > p.max_seq_len || slots > p.max_pages_per_seq * p.kv.page_size;
-  sequence.length = sequence.too_long ? 0 : max(0, length);
-  sequence.pages = p.block_table + s * p.block_table_stride;
+  const PageRow row = page_row(p.page_table, s);
+  const int64_t length =
+      p.seq_lens != nullptr ? p.seq_lens[s] : length_of_pages(row, p.page_table.kv_last_page_len[s], p.kv.page_size);
+  const int64_t slots = p.ring_size > 0 ? min(length, p.ring_size) : length;
+  sequence.too_long = length == kUnknownLength || length > p.max_seq_len || slots > row.count * p.kv.page_size;
+  sequence.length = sequence.too_long ? 0 : static_cast<int>(max(int64_t{0}, length));
+  sequence.pages = row.pages;
   return sequence;
 }
 
@@ -158,16 +161,21 @@ __device__ inline uint64_t rows_that_see(const AttentionArgs& args, const Sequen
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Scales of a quantised cache
+// Scales of a quantised cache. Kernels of one format look at that of K alone.
 
 // What all positions have in common: 1 where every token has its own.
-__device__ inline float shared_scale(const PagedKvView& kv, const float* scale, int kv_head) {
-  if (kv.scaling == KvScaling::tensor) return scale[0];
-  return kv.scaling == KvScaling::head ? scale[kv_head] : 1.0f;
+__device__ inline float shared_scale(const KvFormat& format, const float* scale, int kv_head) {
+  if (format.scaling == KvScaling::tensor) return scale[0];
+  return format.scaling == KvScaling::head ? scale[kv_head] : 1.0f;
 }
 
 __device__ inline float token_scale(const float* scale, const PageStrides& strides, const CacheSlot& slot, int kv_head) {
   return scale[slot.in(strides) + kv_head * strides.head];
+}
+
+// Of uint4: beside the scale.
+__device__ inline float token_zero_point(const float* scale, const PageStrides& strides, const CacheSlot& slot, int kv_head) {
+  return scale[slot.in(strides) + kv_head * strides.head + 1];
 }
 
 }  // namespace prologue::cuda

@@ -8,8 +8,17 @@
 
 namespace prologue::cuda {
 
+// What K and V hold. Kernels of one format know no zero points; those of any formats serve the same calls, with more work.
+enum class PrefillCache {
+  dtype,       // mma: the type of q and out
+  codes,       // mma: codes of one format
+  one_format,  // simple: any type
+  any_formats  // each of K and V any type; mma: codes, or the type of q and out
+};
+
 struct DecodeInstance {
-  KvType cache;
+  DType k;  // unset: any types of K and V
+  DType v;
   bool any_dtype;  // of q and out; otherwise that of the cache
   int head_dim;    // the largest it serves, of K and V
   int tile_rows;   // packed rows of a block
@@ -17,8 +26,8 @@ struct DecodeInstance {
 };
 
 struct PrefillInstance {
-  DType dtype;     // mma: of q and out
-  bool quantized;  // mma: the cache holds codes; otherwise it holds dtype
+  DType dtype;  // mma: of q and out
+  PrefillCache cache;
   int head_dim;
   int rows;  // packed rows of a block, and
   int keys;  // keys that it takes at a time
@@ -30,7 +39,11 @@ struct PrefillInstance {
 std::span<const DecodeInstance> decode_instances_of_floats();
 std::span<const DecodeInstance> decode_instances_of_codes();
 std::span<const DecodeInstance> decode_instances_of_large_heads();
+std::span<const DecodeInstance> decode_instances_of_zero_points();
+std::span<const DecodeInstance> decode_instances_of_any_formats();
 std::span<const PrefillInstance> prefill_mma_instances();
 std::span<const PrefillInstance> prefill_simple_instances();
+std::span<const PrefillInstance> prefill_mma_instances_of_any_formats();
+std::span<const PrefillInstance> prefill_simple_instances_of_any_formats();
 
 }  // namespace prologue::cuda

@@ -1,42 +1,52 @@
 // Elements of a paged cache on the device: eight codes of a quantised type become eight floats, exactly and without a branch, and
-// elements whose type is known at run time only.
+// elements whose type is known at run time only. A code's scale and zero point are not applied here.
 #pragma once
 
 #include <cuda_fp8.h>
 
 #include <type_traits>
 
-#include <prologue/kernels/base/quantize.h>
-#include <prologue/kernels/base/cuda_groups.cuh>
+#include <prologue/kernels/base/shared/quantize.h>
+#include <prologue/kernels/base/device/cuda_groups.cuh>
 
 namespace prologue::cuda {
 
 // The element types of quantised caches.
-template <KvType kType>
+template <DType kType>
 struct Code {};
-using Fp8E4M3 = Code<KvType::fp8_e4m3>;
-using Fp8E5M2 = Code<KvType::fp8_e5m2>;
-using Int8 = Code<KvType::int8>;
-using Int4 = Code<KvType::int4>;
+using Fp8E4M3 = Code<DType::fp8_e4m3>;
+using Fp8E5M2 = Code<DType::fp8_e5m2>;
+using Int8 = Code<DType::int8>;
+using Int4 = Code<DType::int4>;
+using UInt4 = Code<DType::uint4>;
+
+// Any type of a cache, known at run time only.
+struct AnyElement {};
 
 template <class C>
 inline constexpr bool kIsFloat = std::is_same_v<C, float> || std::is_same_v<C, __half> || std::is_same_v<C, __nv_bfloat16>;
 
-// Eight codes as they are in memory: 8 bytes, or 4 of int4 (in x).
-template <KvType kType>
+// Whether a cache of C may have zero points.
+template <class C>
+inline constexpr bool kHasZeroPoint = std::is_same_v<C, UInt4> || std::is_same_v<C, AnyElement>;
+
+// Eight codes as they are in memory: 8 bytes, or 4 of types of 4 bits (in x).
+template <DType kType>
 __device__ inline void expand_codes(uint2 codes, float* values) {
   const uint32_t words[2] = {codes.x, codes.y};
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     // 2^23 + the code as an unsigned number; subtracting what it is too much leaves the code.
-    if constexpr (kType == KvType::int8) {
+    if constexpr (kType == DType::int8) {
       values[i] = __uint_as_float(__byte_perm(words[i / 4] ^ 0x80808080u, 0x4b000000u, 0x7650u + i % 4)) - 8388736.0f;
-    } else if constexpr (kType == KvType::int4) {
+    } else if constexpr (kType == DType::int4) {
       values[i] = __uint_as_float(((words[0] ^ 0x88888888u) >> (4 * i) & 15u) | 0x4b000000u) - 8388616.0f;
+    } else if constexpr (kType == DType::uint4) {
+      values[i] = __uint_as_float((words[0] >> (4 * i) & 15u) | 0x4b000000u) - 8388608.0f;
     } else if (i % 2 == 0) {
       const uint32_t word = words[i / 4] >> (i % 4 * 8);
       __half2_raw pair;
-      if constexpr (kType == KvType::fp8_e5m2) {  // the upper byte of a float16
+      if constexpr (kType == DType::fp8_e5m2) {  // the upper byte of a float16
         const uint32_t bits = __byte_perm(word, 0, 0x1404);
         pair.x = static_cast<unsigned short>(bits);
         pair.y = static_cast<unsigned short>(bits >> 16);
@@ -50,64 +60,118 @@ __device__ inline void expand_codes(uint2 codes, float* values) {
   }
 }
 
-__device__ inline void expand_codes(KvType type, uint2 codes, float* values) {
+// kWithUint4: uint4 is one of the types.
+template <bool kWithUint4>
+__device__ inline void expand_codes(DType type, uint2 codes, float* values) {
+  if (kWithUint4 && type == DType::uint4) return expand_codes<DType::uint4>(codes, values);
   switch (type) {
-    case KvType::fp8_e4m3: return expand_codes<KvType::fp8_e4m3>(codes, values);
-    case KvType::fp8_e5m2: return expand_codes<KvType::fp8_e5m2>(codes, values);
-    case KvType::int8: return expand_codes<KvType::int8>(codes, values);
-    default: return expand_codes<KvType::int4>(codes, values);
+    case DType::fp8_e4m3: return expand_codes<DType::fp8_e4m3>(codes, values);
+    case DType::fp8_e5m2: return expand_codes<DType::fp8_e5m2>(codes, values);
+    case DType::int8: return expand_codes<DType::int8>(codes, values);
+    default: return expand_codes<DType::int4>(codes, values);
   }
 }
 
 // `count` of eight codes at element `offset`, the others are zeros. Whole ones exist in full or (count <= 0) not at all, and are
 // aligned to their size.
-__device__ inline uint2 load_codes(const void* data, int64_t offset, int64_t count, bool whole, bool is_int4) {
+__device__ inline uint2 load_codes(const void* data, int64_t offset, int64_t count, bool whole, bool four_bits) {
   uint2 codes = {0, 0};
-  const unsigned char* from = static_cast<const unsigned char*>(data) + (is_int4 ? offset / 2 : offset);
+  const unsigned char* from = static_cast<const unsigned char*>(data) + (four_bits ? offset / 2 : offset);
   if (whole) {
-    if (count > 0 && is_int4) codes.x = *reinterpret_cast<const uint32_t*>(from);
-    if (count > 0 && !is_int4) codes = *reinterpret_cast<const uint2*>(from);
+    if (count > 0 && four_bits) codes.x = *reinterpret_cast<const uint32_t*>(from);
+    if (count > 0 && !four_bits) codes = *reinterpret_cast<const uint2*>(from);
     return codes;
   }
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {  // count is even: a byte of int4 is there or not
-    if (i < (is_int4 ? count / 2 : count)) (i < 4 ? codes.x : codes.y) |= uint32_t{from[i]} << (i % 4 * 8);
+  for (int i = 0; i < 8; ++i) {  // count is even: a byte of two codes is there or not
+    if (i < (four_bits ? count / 2 : count)) (i < 4 ? codes.x : codes.y) |= uint32_t{from[i]} << (i % 4 * 8);
   }
   return codes;
 }
 
-// A group of a cache of type C: what a lane loads with one instruction.
+// A group of a cache of type C: what a lane loads with one instruction. `type` is C's, or the one that AnyElement stands for.
 template <class C>
 struct CacheGroup {
   static constexpr int kSize = kGroup<C>;
   Group<C> group;
 
-  __device__ static CacheGroup load(const void* data, int64_t offset, int64_t count, bool whole) {
+  __device__ static CacheGroup load(const void* data, int64_t offset, int64_t count, bool whole, DType) {
     return {load_group(static_cast<const C*>(data) + offset, count, whole)};
   }
-  __device__ void expand(float* values) const {
+  __device__ void expand(float* values, DType) const {
 #pragma unroll
     for (int i = 0; i < kSize; ++i) values[i] = group[i];
   }
 };
 
-template <KvType kType>
+template <DType kType>
 struct CacheGroup<Code<kType>> {
   static constexpr int kSize = 8;
   uint2 codes;
 
-  __device__ static CacheGroup load(const void* data, int64_t offset, int64_t count, bool whole) {
-    return {load_codes(data, offset, count, whole, kType == KvType::int4)};
+  __device__ static CacheGroup load(const void* data, int64_t offset, int64_t count, bool whole, DType) {
+    return {load_codes(data, offset, count, whole, dtype_bits(kType) == 4)};
   }
-  __device__ void expand(float* values) const { expand_codes<kType>(codes, values); }
+  __device__ void expand(float* values, DType) const { expand_codes<kType>(codes, values); }
 };
 
-// One element, without its scale.
-__device__ inline float load_element(KvType type, const void* data, int64_t i) {
-  if (kv_type_is_float(type)) return load_element(dtype_of(type), data, i);
+// Eight elements as they are in memory, so that no load is waited for where it is issued: the second half is of float32 only.
+template <>
+struct CacheGroup<AnyElement> {
+  static constexpr int kSize = 8;
+  Group<float> first;
+  Group<float> second;
+
+  __device__ static CacheGroup load(const void* data, int64_t offset, int64_t count, bool whole, DType type) {
+    CacheGroup group = {};
+    if (type == DType::f32) {
+      const float* from = static_cast<const float*>(data) + offset;
+      group.first = load_group(from, count, whole);
+      group.second = load_group(from + 4, count - 4, whole);
+    } else if (dtype_is_activation(type)) {  // 16 bits of either kind
+      const Group<__half> halves = load_group(static_cast<const __half*>(data) + offset, count, whole);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) group.first.words[i] = halves.words[i];
+    } else {
+      const uint2 codes = load_codes(data, offset, count, whole, dtype_bits(type) == 4);
+      group.first.words[0] = codes.x;
+      group.first.words[1] = codes.y;
+    }
+    return group;
+  }
+  __device__ void expand(float* values, DType type) const {
+    switch (type) {
+      case DType::f32: return copy(values, [&](int i) { return i < 4 ? first[i] : second[i - 4]; });
+      case DType::f16: return copy(values, [&](int i) { return as<__half>()[i]; });
+      case DType::bf16: return copy(values, [&](int i) { return as<__nv_bfloat16>()[i]; });
+      default: return expand_codes<true>(type, make_uint2(first.words[0], first.words[1]), values);
+    }
+  }
+
+ private:
+  template <class T>
+  __device__ Group<T> as() const {
+    return {{first.words[0], first.words[1], first.words[2], first.words[3]}};
+  }
+  template <class F>
+  __device__ static void copy(float* values, const F& element) {
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) values[i] = element(i);
+  }
+};
+
+// One element of a cache, without its scale.
+__device__ inline float load_cached(DType type, const void* data, int64_t i) {
+  if (dtype_is_activation(type)) return load_element(type, data, i);
   const unsigned char* bytes = static_cast<const unsigned char*>(data);
-  if (type == KvType::int4) return dequantize(static_cast<uint8_t>(bytes[i / 2] >> (i % 2 * 4)), 1.0f, type);
+  if (type == DType::int4) return dequantize(static_cast<uint8_t>(bytes[i / 2] >> (i % 2 * 4)), 1.0f, type);
   return dequantize(bytes[i], 1.0f, type);
+}
+
+// The same, also of uint4.
+__device__ inline float load_cached_of_any_format(DType type, const void* data, int64_t i) {
+  if (type != DType::uint4) return load_cached(type, data, i);
+  return static_cast<float>(static_cast<const unsigned char*>(data)[i / 2] >> (i % 2 * 4) & 15);
 }
 
 }  // namespace prologue::cuda

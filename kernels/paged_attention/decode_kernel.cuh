@@ -89,26 +89,33 @@ class QueryRow {
 };
 
 // Keys of a stream in one step, their loads in flight together: as many as the registers of the blocks of an SM hold.
-template <class C, int kRows, int kChannels>
-inline constexpr int kKeysAhead = kRows* kChannels <= 16 || (!kIsFloat<C> && kChannels == 8) ? 4 : 2;
+template <class K, int kRows, int kChannels>
+inline constexpr int kKeysAhead =
+    !std::is_same_v<K, AnyElement> && (kRows * kChannels <= 16 || (!kIsFloat<K> && kChannels == 8)) ? 4 : 2;
 
-template <class C, int kHeadDim, int kRows>
+template <class K, int kHeadDim, int kRows>
 inline constexpr int kDecodeBlocksPerSm = kHeadDim > 256
                                               ? 2
-                                              : kDecodeRowsPerSm / kRows / (std::is_same_v<C, float> && kHeadDim > 128 ? 2 : 1);
+                                              : kDecodeRowsPerSm / kRows / (std::is_same_v<K, float> && kHeadDim > 128 ? 2 : 1);
 
-// C is what the cache holds, Q the type of q, or float for any. The scores of a step are distributed over the lanes of the
+// K and V are what the cache holds, Q the type of q, or float for any. The scores of a step are distributed over the lanes of the
 // stream, so a lane keeps the softmax of one row, own_row, with a maximum that all streams of the warp share. Scales of a
-// quantised cache multiply scores and weights.
-template <class Q, class C, int kHeadDim, int kRows>
-__global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocksPerSm<C, kHeadDim, kRows>)
+// quantised cache multiply scores and weights. Zero points are applied through sums: that of a row of q for K, that of the
+// weights times zero points for V, which is one more number that every row accumulates.
+template <class Q, class K, class V, int kHeadDim, int kRows>
+__global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocksPerSm<K, kHeadDim, kRows>)
     decode_kernel(const __grid_constant__ AttentionArgs args) {
-  constexpr int kSize = CacheGroup<C>::kSize;
+  constexpr bool kScaled = !kIsFloat<K> || !kIsFloat<V>;
+  constexpr bool kOneFormat = std::is_same_v<K, V> && !std::is_same_v<K, AnyElement>;
+  // With zero points a key has up to four numbers: a lane loads those of the keys whose scores it owns, and no others.
+  constexpr bool kOwnScales = kHasZeroPoint<K> || kHasZeroPoint<V>;
+  constexpr int kSize = CacheGroup<K>::kSize;
+  static_assert(CacheGroup<V>::kSize == kSize);
   constexpr int kLanes = kHeadDim / kSize < 32 ? kHeadDim / kSize : 32;
   constexpr int kChannels = kHeadDim / kLanes;
   constexpr int kPieces = kChannels / kSize;
   constexpr int kStreams = kDecodeThreads / kLanes;
-  constexpr int kKeys = kKeysAhead<C, kRows, kChannels>;
+  constexpr int kKeys = kKeysAhead<K, kRows, kChannels>;
   constexpr int kScores = kRows * kKeys;
   constexpr int kOwned = kScores > kLanes ? kScores / kLanes : 1;    // scores of a lane
   constexpr int kSharers = kLanes > kScores ? kLanes / kScores : 1;  // lanes with the same score
@@ -159,16 +166,33 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocksPerSm<C, kHeadDim
   const int own_limit = own_packed < num_packed ? sequence.limit(own_packed / args.group) : 0;
   float maximum = -INFINITY;
   float sum = 0.0f;
+  [[maybe_unused]] float zero_sum = 0.0f;  // of the weights times the zero points of V
 
   const PagedKvView& kv = p.kv;
-  const int64_t key_channel = kv_head * kv.k_strides.head + channel;
-  const int64_t value_channel = kv_head * kv.v_strides.head + channel;
-  const bool scale_per_token = !kIsFloat<C> && kv.scaling == KvScaling::token_head;
+  const KvFormat& k_format = kv.k.format;
+  const KvFormat& v_format = kOneFormat ? kv.k.format : kv.v.format;
+  const int64_t key_channel = kv_head * kv.k.strides.head + channel;
+  const int64_t value_channel = kv_head * kv.v.strides.head + channel;
+  const bool k_scale_per_token = kScaled && k_format.scaling == KvScaling::token_head;
+  const bool v_scale_per_token = kScaled && v_format.scaling == KvScaling::token_head;
   float score_scale = args.score_scale;
   float shared_value_scale = 1.0f;
-  if constexpr (!kIsFloat<C>) {
-    score_scale *= shared_scale(kv, kv.k_scale, kv_head);
-    shared_value_scale = shared_scale(kv, kv.v_scale, kv_head);
+  if constexpr (kScaled) {
+    score_scale *= shared_scale(k_format, kv.k.scale, kv_head);
+    shared_value_scale = shared_scale(v_format, kv.v.scale, kv_head);
+  }
+  [[maybe_unused]] const bool k_has_zero_point = kHasZeroPoint<K> && (std::is_same_v<K, UInt4> || k_format.type == DType::uint4);
+  [[maybe_unused]] const bool v_has_zero_point = kHasZeroPoint<V> && (std::is_same_v<V, UInt4> || v_format.type == DType::uint4);
+  [[maybe_unused]] float q_sum = 0.0f;  // of the channels of own_row; 0 where K has no zero points
+  if constexpr (kHasZeroPoint<K>) {
+    float sums[kRows] = {};
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int c = 0; c < kChannels; ++c) sums[r] += q[r][c];
+    }
+    add_and_deal<kLanes, kRows>(sums, lane);
+    if (k_has_zero_point) q_sum = sums[0];
   }
   constexpr int kStep = kStreams * kKeys;
   unsigned faulty = 0;  // a bit per row
@@ -182,10 +206,12 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocksPerSm<C, kHeadDim
   };
   load_pages(begin);
   for (int base = begin; base < end; base += kStep) {
-    CacheGroup<C> k[kKeys][kPieces];
-    CacheGroup<C> v[kKeys][kPieces];
-    float k_scale[kKeys];
-    float v_scale[kKeys];
+    CacheGroup<K> k[kKeys][kPieces];
+    CacheGroup<V> v[kKeys][kPieces];
+    float k_scale[kOwnScales ? kOwned : kKeys];
+    float v_scale[kOwnScales ? kOwned : kKeys];
+    [[maybe_unused]] float k_zero_point[kOwned];
+    [[maybe_unused]] float v_zero_point[kOwned];
     unsigned there = 0;  // a bit per key
     const auto load = [&](auto whole) {
 #pragma unroll
@@ -200,15 +226,14 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocksPerSm<C, kHeadDim
 #pragma unroll
         for (int piece = 0; piece < kPieces; ++piece) {
           const int d = piece * kSize;
-          k[u][piece] =
-              CacheGroup<C>::load(kv.k, slot.in(kv.k_strides) + key_channel + d, exists ? p.head_dim - channel - d : 0, whole);
-          v[u][piece] = CacheGroup<C>::load(kv.v, slot.in(kv.v_strides) + value_channel + d,
-                                            exists ? args.v_head_dim - channel - d : 0, whole);
+          k[u][piece] = CacheGroup<K>::load(kv.k.data, slot.in(kv.k.strides) + key_channel + d,
+                                            exists ? p.head_dim - channel - d : 0, whole, k_format.type);
+          v[u][piece] = CacheGroup<V>::load(kv.v.data, slot.in(kv.v.strides) + value_channel + d,
+                                            exists ? args.v_head_dim - channel - d : 0, whole, v_format.type);
         }
-        if constexpr (!kIsFloat<C>) {
-          const bool load_scales = scale_per_token && exists;
-          k_scale[u] = load_scales ? token_scale(kv.k_scale, kv.k_scale_strides, slot, kv_head) : 1.0f;
-          v_scale[u] = load_scales ? token_scale(kv.v_scale, kv.v_scale_strides, slot, kv_head) : 1.0f;
+        if constexpr (kScaled && !kOwnScales) {
+          k_scale[u] = k_scale_per_token && exists ? token_scale(kv.k.scale, kv.k.scale_strides, slot, kv_head) : 1.0f;
+          v_scale[u] = v_scale_per_token && exists ? token_scale(kv.v.scale, kv.v.scale_strides, slot, kv_head) : 1.0f;
         }
       }
     };
@@ -217,6 +242,20 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocksPerSm<C, kHeadDim
     } else {
       load(std::false_type());
     }
+    if constexpr (kOwnScales) {
+#pragma unroll
+      for (int i = 0; i < kOwned; ++i) {
+        int page = -1;
+#pragma unroll
+        for (int u = 0; u < kKeys; ++u) page = own_key + i == u ? pages[u] : page;
+        const CacheSlot slot = cache_slot(args, page, place_of(args, base + (own_key + i) * kStreams + stream));
+        const bool exists = slot.page >= 0;
+        k_scale[i] = k_scale_per_token && exists ? token_scale(kv.k.scale, kv.k.scale_strides, slot, kv_head) : 1.0f;
+        v_scale[i] = v_scale_per_token && exists ? token_scale(kv.v.scale, kv.v.scale_strides, slot, kv_head) : 1.0f;
+        k_zero_point[i] = k_has_zero_point && exists ? token_zero_point(kv.k.scale, kv.k.scale_strides, slot, kv_head) : 0.0f;
+        v_zero_point[i] = v_has_zero_point && exists ? token_zero_point(kv.v.scale, kv.v.scale_strides, slot, kv_head) : 0.0f;
+      }
+    }
     load_pages(base + kStep);
 
     float score[kScores];
@@ -224,7 +263,7 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocksPerSm<C, kHeadDim
     for (int u = 0; u < kKeys; ++u) {
       float key[kChannels];
 #pragma unroll
-      for (int piece = 0; piece < kPieces; ++piece) k[u][piece].expand(key + piece * kSize);
+      for (int piece = 0; piece < kPieces; ++piece) k[u][piece].expand(key + piece * kSize, k_format.type);
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
         float& sum_of_channels = score[r * kKeys + u];
@@ -239,7 +278,11 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocksPerSm<C, kHeadDim
 #pragma unroll
     for (int i = 0; i < kOwned; ++i) {
       value_scale[i] = 1.0f;
-      if constexpr (!kIsFloat<C>) {
+      if constexpr (kOwnScales) {
+        score[i] *= k_scale[i];
+        if constexpr (kHasZeroPoint<K>) score[i] = fmaf(k_zero_point[i], q_sum, score[i]);
+        value_scale[i] = v_scale[i];
+      } else if constexpr (kScaled) {
         float key_scale = 1.0f;
 #pragma unroll
         for (int u = 0; u < kKeys; ++u) {
@@ -268,6 +311,7 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocksPerSm<C, kHeadDim
       const float rescale = weight_of(maximum, new_maximum);
       maximum = new_maximum;
       sum *= rescale;
+      if constexpr (kHasZeroPoint<V>) zero_sum *= rescale;
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
         const float row_rescale = __shfl_sync(0xffffffffu, rescale, r * kRowLanes, kLanes);
@@ -279,13 +323,16 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocksPerSm<C, kHeadDim
     for (int i = 0; i < kOwned; ++i) {
       score[i] = weight_of(score[i], maximum);
       sum += score[i];
-      if (!kIsFloat<C> && score[i] != 0.0f) score[i] *= value_scale[i];  // hidden ones may have any scale
+      if (kScaled && score[i] != 0.0f) {  // hidden ones may have any scale
+        if constexpr (kHasZeroPoint<V>) zero_sum = fmaf(score[i], v_zero_point[i], zero_sum);
+        score[i] *= value_scale[i];
+      }
     }
 #pragma unroll
     for (int u = 0; u < kKeys; ++u) {
       float value[kChannels];
 #pragma unroll
-      for (int piece = 0; piece < kPieces; ++piece) v[u][piece].expand(value + piece * kSize);
+      for (int piece = 0; piece < kPieces; ++piece) v[u][piece].expand(value + piece * kSize, v_format.type);
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
         const int i = r * kKeys + u;
@@ -299,7 +346,10 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocksPerSm<C, kHeadDim
   // Combines the streams of a warp, then the warps of the block, each in a fixed order.
 #pragma unroll
   for (int offset = kSharers; offset < 32; offset *= 2) {
-    if (offset < kRowLanes || offset >= kLanes) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+    if (offset < kRowLanes || offset >= kLanes) {
+      sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+      if constexpr (kHasZeroPoint<V>) zero_sum += __shfl_xor_sync(0xffffffffu, zero_sum, offset);
+    }
   }
 #pragma unroll
   for (int offset = kLanes; offset < 32; offset *= 2) {
@@ -311,13 +361,17 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocksPerSm<C, kHeadDim
   }
   __shared__ float warp_out[kWarps][kRows][kHeadDim];
   __shared__ float2 warp_stats[kWarps][kRows];
+  [[maybe_unused]] __shared__ float warp_zero_sum[kHasZeroPoint<V> ? kWarps : 1][kRows];
   __shared__ unsigned block_faulty;
   const int warp = threadIdx.x / 32;
   if (threadIdx.x == 0) block_faulty = 0;
   __syncthreads();
   if (faulty != 0) atomicOr(&block_faulty, faulty);
   if (threadIdx.x % 32 < kLanes) {
-    if (lane % kRowLanes == 0) warp_stats[warp][own_row] = {maximum, sum};
+    if (lane % kRowLanes == 0) {
+      warp_stats[warp][own_row] = {maximum, sum};
+      if constexpr (kHasZeroPoint<V>) warp_zero_sum[warp][own_row] = zero_sum;
+    }
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
 #pragma unroll
@@ -339,12 +393,15 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocksPerSm<C, kHeadDim
     for (int w = 0; w < kWarps; ++w) row_maximum = fmaxf(row_maximum, warp_stats[w][r].x);
     float row_sum = 0.0f;
     float value = 0.0f;
+    [[maybe_unused]] float row_zero_sum = 0.0f;
     for (int w = 0; w < kWarps; ++w) {
       const float weight = weight_of(warp_stats[w][r].x, row_maximum);
       row_sum = fmaf(weight, warp_stats[w][r].y, row_sum);
       value = fmaf(weight, warp_out[w][r][d], value);
+      if constexpr (kHasZeroPoint<V>) row_zero_sum = fmaf(weight, warp_zero_sum[w][r], row_zero_sum);
     }
-    if constexpr (!kIsFloat<C>) value *= shared_value_scale;
+    if constexpr (kScaled) value *= shared_value_scale;
+    if constexpr (kHasZeroPoint<V>) value += row_zero_sum;  // as much for every channel; parts of a split are added up with it
     if (args.num_splits > 1) {
       const int64_t partial = static_cast<int64_t>(blockIdx.x) * kRows + r;
       args.partial_out[partial * head_dim + d] = value;

@@ -3,18 +3,13 @@
 #include <cmath>
 #include <limits>
 
-#include <prologue/kernels/base/view_checks.h>
+#include <prologue/kernels/base/host/dispatch.h>
+#include <prologue/kernels/base/host/page_table_checks.h>
+#include <prologue/kernels/base/host/view_checks.h>
+#include <prologue/kernels/paged_attention/backends.h>
 #include <prologue/kernels/paged_attention/regions.h>
 
 namespace prologue {
-
-namespace cpu {
-Status paged_attention(const PagedAttentionParams& params, const Execution& execution);
-}
-namespace cuda {
-Status paged_attention(const PagedAttentionParams& params, const Execution& execution);
-int64_t paged_attention_workspace_bytes(const PagedAttentionParams& params);
-}  // namespace cuda
 
 namespace {
 
@@ -56,10 +51,13 @@ Status check_shapes(const PagedAttentionParams& p, Device device) {
   }
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "window", p.window, 0, kMaxInt32));
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "ring_size", p.ring_size, 0, kMaxInt32));
-  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "max_pages_per_seq", p.max_pages_per_seq, 1, kMaxInt32));
-  if (p.block_table_stride < p.max_pages_per_seq) {
-    return invalid_argument("paged_attention: block_table_stride is ", p.block_table_stride,
-                            ": it must be at least max_pages_per_seq, ", p.max_pages_per_seq);
+  const PageTable& table = p.page_table;
+  if (has_block_table(table)) {
+    PROLOGUE_RETURN_IF_ERROR(check_range(kName, "max_pages_per_seq", table.max_pages_per_seq, 1, kMaxInt32));
+    if (table.block_table_stride < table.max_pages_per_seq) {
+      return invalid_argument("paged_attention: block_table_stride is ", table.block_table_stride,
+                              ": it must be at least max_pages_per_seq, ", table.max_pages_per_seq);
+    }
   }
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "max_seqlen_q", p.max_seqlen_q, 1, kMaxInt32));
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "max_seq_len", p.max_seq_len, 1, kMaxSeqLen));
@@ -68,8 +66,8 @@ Status check_shapes(const PagedAttentionParams& p, Device device) {
 
 Status check_arrays(const PagedAttentionParams& p, Device device) {
   const PagedKvView& kv = p.kv;
-  if (kv.v_head_dim < 0 || kv.v_head_dim > 576 || kv.v_head_dim % 2 != 0) {
-    return unsupported("paged_attention: cache.v_head_dim is ", kv.v_head_dim,
+  if (kv.v.head_dim < 0 || kv.v.head_dim > 576 || kv.v.head_dim % 2 != 0) {
+    return unsupported("paged_attention: cache.v.head_dim is ", kv.v.head_dim,
                        ": supported is every even number in 2..576, or 0 = head_dim");
   }
   PROLOGUE_RETURN_IF_ERROR(check_cache_shape(kName, kv, kv.num_kv_heads, p.head_dim));
@@ -78,6 +76,11 @@ Status check_arrays(const PagedAttentionParams& p, Device device) {
     return invalid_argument("paged_attention: workspace has ", p.workspace == nullptr ? 0 : p.workspace_bytes,
                             " bytes: this call needs ", needed);
   }
+  PROLOGUE_RETURN_IF_ERROR(check_form(kName, p.page_table));
+  PROLOGUE_RETURN_IF_ERROR(check_no_ring(kName, p.page_table, p.ring_size));
+  if (p.seq_lens != nullptr && p.page_table.kv_last_page_len != nullptr) {
+    return invalid_argument("paged_attention: seq_lens and kv_last_page_len are both given: a sequence has one length");
+  }
   RegionChecks regions(kName);
   PROLOGUE_RETURN_IF_ERROR(add_regions(p, device, regions));
   return regions.check_all_apart();
@@ -85,7 +88,7 @@ Status check_arrays(const PagedAttentionParams& p, Device device) {
 
 PagedAttentionParams resolved(const PagedAttentionParams& params) {
   PagedAttentionParams p = params;
-  p.kv.type = resolve_kv_type(p.kv.type, p.dtype);
+  p.kv = resolved(p.kv, p.dtype);
   return p;
 }
 
@@ -94,29 +97,23 @@ PagedAttentionParams resolved(const PagedAttentionParams& params) {
 Status add_regions(const PagedAttentionParams& params, Device device, RegionChecks& regions) {
   const PagedAttentionParams p = resolved(params);
   const PagedKvView& kv = p.kv;
-  Region block_table = array_region("block_table", p.block_table, p.num_seqs, 4);
-  block_table.width = p.max_pages_per_seq * 4;
-  if (__builtin_mul_overflow(p.block_table_stride, 4, &block_table.strides[0])) block_table.strides[0] = INT64_MAX;
   const Region faults = array_region("faults", p.faults, p.faults == nullptr ? 0 : 1, alignof(FaultRecord));
-  PROLOGUE_RETURN_IF_ERROR(regions.read(cache_region("cache.k", kv.k, kv.k_strides, kv)));
-  PROLOGUE_RETURN_IF_ERROR(regions.read(cache_region("cache.v", kv.v, kv.v_strides, kv, kv.v_width())));
-  PROLOGUE_RETURN_IF_ERROR(regions.read(cache_scale_region("cache.k_scale", kv.k_scale, kv.k_scale_strides, kv)));
-  PROLOGUE_RETURN_IF_ERROR(regions.read(cache_scale_region("cache.v_scale", kv.v_scale, kv.v_scale_strides, kv)));
+  PROLOGUE_RETURN_IF_ERROR(regions.read(cache_region("cache.k", kv.k, p.head_dim, kv)));
+  PROLOGUE_RETURN_IF_ERROR(regions.read(cache_region("cache.v", kv.v, v_head_dim(kv), kv)));
+  PROLOGUE_RETURN_IF_ERROR(regions.read(cache_scale_region("cache.k.scale", kv.k, kv)));
+  PROLOGUE_RETURN_IF_ERROR(regions.read(cache_scale_region("cache.v.scale", kv.v, kv)));
   PROLOGUE_RETURN_IF_ERROR(regions.read(heads_region("q", p.q, p.num_tokens, p.num_q_heads, p.head_dim, p.dtype)));
-  PROLOGUE_RETURN_IF_ERROR(regions.write(heads_region("out", p.out, p.num_tokens, p.num_q_heads, kv.v_width(), p.dtype)));
-  PROLOGUE_RETURN_IF_ERROR(regions.read(block_table));
+  PROLOGUE_RETURN_IF_ERROR(regions.write(heads_region("out", p.out, p.num_tokens, p.num_q_heads, v_head_dim(kv), p.dtype)));
+  PROLOGUE_RETURN_IF_ERROR(add_page_table(p.page_table, p.num_seqs, regions));
   PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("cu_seqlens_q", p.cu_seqlens_q, p.num_seqs + 1, 4)));
-  PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("seq_lens", p.seq_lens, p.num_seqs, 4)));
+  const int64_t lengths = p.page_table.kv_last_page_len == nullptr ? p.num_seqs : 0;
+  PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("seq_lens", p.seq_lens, lengths, 4)));
   PROLOGUE_RETURN_IF_ERROR(regions.write(faults));
   return regions.write(array_region("workspace", p.workspace, paged_attention_workspace_bytes(p, device), 1));
 }
 
 int64_t paged_attention_workspace_bytes(const PagedAttentionParams& params, Device device) {
-#ifdef PROLOGUE_HAS_CUDA
-  if (device == Device::cuda) return cuda::paged_attention_workspace_bytes(resolved(params));
-#endif
-  (void)params, (void)device;
-  return 0;
+  return device == Device::cuda ? cuda::paged_attention_workspace_bytes(resolved(params)) : 0;
 }
 
 Status validate(const PagedAttentionParams& params, Device device) {
@@ -124,15 +121,15 @@ Status validate(const PagedAttentionParams& params, Device device) {
   return params.num_tokens == 0 || params.num_seqs == 0 ? ok_status() : check_arrays(resolved(params), device);
 }
 
+Status run_validated(const PagedAttentionParams& params, const Execution& execution) {
+  if (params.num_tokens == 0 || params.num_seqs == 0) return {};
+  const PagedAttentionParams p = resolved(params);
+  return dispatch(execution, cpu::paged_attention, cuda::paged_attention, p);
+}
+
 Status paged_attention(const PagedAttentionParams& params, const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(validate(params, execution.device));
-  if (params.num_tokens == 0 || params.num_seqs == 0) return ok_status();
-  if (execution.device == Device::cpu) return cpu::paged_attention(resolved(params), execution);
-#ifdef PROLOGUE_HAS_CUDA
-  return cuda::paged_attention(resolved(params), execution);
-#else
-  return cuda_not_built("paged_attention");
-#endif
+  return run_validated(params, execution);
 }
 
 }  // namespace prologue

@@ -3,7 +3,8 @@
 //
 // Sequence s owns the n query rows [cu_seqlens_q[s], cu_seqlens_q[s+1]). They are the last n of its seq_lens[s] tokens. Row j is
 // the token at position p0 = seq_lens[s] - n + j. It attends to the positions p0 - window < p <= p0 (window = 0: 0 <= p <= p0).
-// Position p is in page block_table[s, r / page_size] at offset r % page_size, where r = p % ring_size (ring_size = 0: r = p).
+// Position p is in the page that entry r / page_size of the sequence in page_table says, at offset r % page_size, where r =
+// p % ring_size (ring_size = 0: r = p).
 // Query head h reads kv head h / (num_q_heads / num_kv_heads).
 //
 //   score_p       = scale * <q[t, h, :], K[p]>;  with a soft cap: soft_cap * tanh(score_p / soft_cap)
@@ -11,12 +12,13 @@
 //
 //   q             [T, num_q_heads, head_dim] dtype, strided; T = cu_seqlens_q[num_seqs] <= num_tokens; rows past T are padding
 //   out           [T, num_q_heads, v_head_dim] dtype, strided; must not overlap anything that is read; padding is not written
-//   kv            one layer's cache (views.h) of any type, scaling and strides, read only. K and V may overlap (MLA: V is the
-//                 first channels of K). kv.head_dim = head_dim; kv.v_head_dim is any even number up to 576. An element of a
-//                 quantised cache is its stored number times its scale
-//   block_table   [num_seqs, max_pages_per_seq] int32, row stride block_table_stride; only entries that a row needs are read
+//   kv            one layer's cache (views.h) of any type, scaling and strides, read only; K and V may have formats of their own.
+//                 They may overlap (MLA: V is the first channels of K). kv.k.head_dim = head_dim; kv.v.head_dim is any even
+//                 number up to 576. An element of a quantised cache is its stored number times its scale, plus its zero point
+//   page_table    the pages of the sequences (views.h): a block table or CSR; only entries that a row needs are read
 //   cu_seqlens_q  [num_seqs + 1] int32, non-decreasing, from 0 to at most num_tokens; a sequence without rows is allowed
-//   seq_lens      [num_seqs] int32, tokens of the sequence AFTER this step's tokens were added; a negative entry counts as 0
+//   seq_lens      [num_seqs] int32, tokens of the sequence AFTER this step's tokens were added; a negative entry counts as 0.
+//                 Null if page_table.kv_last_page_len says them: exactly one of the two must be given, and with a ring seq_lens
 //   max_seqlen_q  upper bound of the query rows of one sequence; a host value
 //   max_seq_len   upper bound of seq_lens, at most 2^30; a host value. The size of the launch depends on both bounds, so they
 //                 must hold for every replay of a captured graph
@@ -30,8 +32,10 @@
 //                            cu_seqlens_q[s+1] <= num_tokens: its rows inside [0, num_tokens), or if there are none one fault for
 //                            the sequence, with token = its last entry clamped to 0..num_tokens. Rows before cu_seqlens_q[0]. If
 //                            cu_seqlens_q decreases, rows from the smallest entry that follows a larger one on may hold anything
-//   sequence_too_long        seq_lens > max_seq_len, or min(seq_lens, ring_size) > max_pages_per_seq * page_size
-//   page_out_of_range        a block_table entry outside [0, num_pages): only the rows that need it
+//   sequence_too_long        seq_lens > max_seq_len, or min(seq_lens, ring_size) > the sequence's pages * page_size (none if its
+//                            entries of kv_indptr are bad). Also if its length should come from kv_last_page_len and these
+//                            entries are bad, or its last page is not 1..page_size tokens long
+//   page_out_of_range        an entry of the page table outside [0, num_pages): only the rows that need it
 // A row that attends to nothing (seq_lens is less than the number of rows) becomes zeros. This is not a fault.
 //
 // Numerics.
@@ -40,6 +44,12 @@
 //   the second product. In a quantised cache with a scale for each token, V is rounded to dtype too, as a cache of dtype would
 //   hold it. The V of a position that one row must not see but another row of the same block needs may be multiplied by 0. Then a
 //   NaN in it reaches both rows.
+//   Zero points are applied to sums where that saves work. On the CPU an element is code * scale + zero point, rounded once to
+//   float32. On CUDA decode, and prefill with tensor cores, take a score as <q, codes> * scale of K + zero point of K * sum(q):
+//   the first product is rounded, then one fused multiply-add; sum(q) is float32, once for each row. Decode takes
+//   out = (sum_p (w_p * scale of V) * code + sum_p w_p * zero point of V) / sum_p w_p, w_p being exp(score_p - the maximum so far):
+//   the second sum is rescaled with the first one when the maximum changes, when streams and warps are combined, and before a
+//   part of a split is stored the two are added. Prefill takes V, without tensor cores K too, as fma(code, scale, zero point).
 //   Decode may split a sequence into parts and combine them through the workspace. So the result is deterministic, but not
 //   batch-invariant.
 //
@@ -61,16 +71,14 @@ struct PagedAttentionParams {
   int64_t num_seqs = 0;
   int64_t num_q_heads = 0;
   int64_t head_dim = 0;  // of q and K: even, 2..576
-  DType dtype = DType::f32;
+  DType dtype = DType::unset;
   float scale = 0.0f;     // of the scores; usually 1 / sqrt(head_dim)
   float soft_cap = 0.0f;  // 0 = none
   int64_t window = 0;     // tokens that a row sees, including its own; 0 = all up to its own
   int64_t ring_size = 0;  // in tokens, as in TokenPlaces; 0 = every position has its own slot
   HeadsView q;
   PagedKvView kv;
-  const int32_t* block_table = nullptr;
-  int64_t block_table_stride = 0;
-  int64_t max_pages_per_seq = 0;
+  PageTable page_table;
   const int32_t* cu_seqlens_q = nullptr;
   const int32_t* seq_lens = nullptr;
   int64_t max_seqlen_q = 0;

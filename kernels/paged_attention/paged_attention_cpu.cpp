@@ -11,13 +11,14 @@
 #include <cstring>
 #include <limits>
 
-#include <prologue/kernels/base/convert_cpu.h>
-#include <prologue/kernels/base/exp.h>
-#include <prologue/kernels/base/lanes.h>
-#include <prologue/kernels/base/parallel.h>
-#include <prologue/kernels/base/quantize.h>
-#include <prologue/kernels/base/tanh.h>
-#include <prologue/kernels/paged_attention/paged_attention.h>
+#include <prologue/kernels/base/host/convert_cpu.h>
+#include <prologue/kernels/base/host/lanes.h>
+#include <prologue/kernels/base/host/parallel.h>
+#include <prologue/kernels/base/shared/exp.h>
+#include <prologue/kernels/base/shared/page_table.h>
+#include <prologue/kernels/base/shared/quantize.h>
+#include <prologue/kernels/base/shared/tanh.h>
+#include <prologue/kernels/paged_attention/backends.h>
 
 namespace prologue::cpu {
 
@@ -39,7 +40,7 @@ constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 constexpr int64_t columns_of(int64_t head_dim) { return divide_up(head_dim, kWidth) * kWidth; }
 
 int64_t block_rows(const PagedAttentionParams& p) {
-  return std::min(kMaxBlockRows, kMaxSums / columns_of(p.kv.v_width()) / kTileRows * kTileRows);
+  return std::min(kMaxBlockRows, kMaxSums / columns_of(v_head_dim(p.kv)) / kTileRows * kTileRows);
 }
 
 // Whether the entries of a sequence in cu_seqlens_q, not checked before this, are valid rows.
@@ -57,17 +58,23 @@ struct Sequence {
   const int32_t* pages = nullptr;
 };
 
+// kUnknownLength if what it follows from is bad.
+int64_t sequence_length(const PagedAttentionParams& p, const PageRow& row, int64_t s) {
+  return p.seq_lens != nullptr ? p.seq_lens[s] : length_of_pages(row, p.page_table.kv_last_page_len[s], p.kv.page_size);
+}
+
 Sequence sequence_at(const PagedAttentionParams& p, int64_t s) {
   Sequence sequence;
   if (has_valid_rows(p, s)) {
     sequence.row_begin = p.cu_seqlens_q[s];
     sequence.num_rows = p.cu_seqlens_q[s + 1] - sequence.row_begin;
   }
-  const int64_t seq_len = p.seq_lens[s];
+  const PageRow row = page_row(p.page_table, s);
+  const int64_t seq_len = sequence_length(p, row, s);
   const int64_t slots = p.ring_size > 0 ? std::min(seq_len, p.ring_size) : seq_len;
-  sequence.first_limit = seq_len - sequence.num_rows;
-  sequence.too_long = seq_len > p.max_seq_len || slots > p.max_pages_per_seq * p.kv.page_size;
-  sequence.pages = p.block_table + s * p.block_table_stride;
+  sequence.too_long = seq_len == kUnknownLength || seq_len > p.max_seq_len || slots > row.count * p.kv.page_size;
+  sequence.first_limit = (seq_len == kUnknownLength ? 0 : seq_len) - sequence.num_rows;
+  sequence.pages = row.pages;
   return sequence;
 }
 
@@ -82,7 +89,7 @@ void clear_bad_rows(const PagedAttentionParams& p, int64_t s, int64_t kv_head) {
   const int64_t group = p.num_q_heads / p.kv.num_kv_heads;
   for (int64_t row = bad_begin; row < bad_end; ++row) {
     for (int64_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
-      std::fill_n(static_cast<T*>(p.out.data) + row * p.out.token_stride + h * p.out.head_stride, p.kv.v_width(), T{});
+      std::fill_n(static_cast<T*>(p.out.data) + row * p.out.token_stride + h * p.out.head_stride, v_head_dim(p.kv), T{});
     }
     if (kv_head == 0) record_fault(p.faults, row, FaultCode::query_rows_out_of_range);
   }
@@ -92,7 +99,7 @@ void clear_bad_rows(const PagedAttentionParams& p, int64_t s, int64_t kv_head) {
 // The numbers of a quantised head, without its scale. A table of all codes replaces the branches of the formats by a load.
 class CodeTable {
  public:
-  explicit CodeTable(KvType type) {
+  explicit CodeTable(DType type) {
     for (int code = 0; code < 256; ++code) values_[code] = dequantize(static_cast<uint8_t>(code), 1.0f, type);
   }
   float operator[](int code) const { return values_[code]; }
@@ -101,26 +108,26 @@ class CodeTable {
   float values_[256];
 };
 
-const CodeTable& code_table(KvType type) {
-  static const CodeTable tables[] = {CodeTable(KvType::fp8_e4m3), CodeTable(KvType::fp8_e5m2), CodeTable(KvType::int8),
-                                     CodeTable(KvType::int4)};
-  return tables[static_cast<int>(type) - static_cast<int>(KvType::fp8_e4m3)];
+const CodeTable& code_table(DType type) {
+  static const CodeTable tables[] = {CodeTable(DType::fp8_e4m3), CodeTable(DType::fp8_e5m2), CodeTable(DType::int8),
+                                     CodeTable(DType::int4)};
+  return tables[static_cast<int>(type) - static_cast<int>(DType::fp8_e4m3)];
 }
 
 // K or V of one head of one layer's cache, as float32.
 class HeadReader {
  public:
-  HeadReader(const PagedKvView& kv, bool is_k, int64_t kv_head)
-      : data_(static_cast<const unsigned char*>(is_k ? kv.k : kv.v)),
-        type_(kv.type),
-        strides_(is_k ? kv.k_strides : kv.v_strides),
-        scale_(is_k ? kv.k_scale : kv.v_scale),
-        table_(kv_type_is_float(kv.type) ? nullptr : &code_table(kv.type)) {
-    data_ += kv_head * strides_.head * kv_type_bits(type_) / 8;
-    if (kv.scaling == KvScaling::none) scale_ = nullptr;
-    if (kv.scaling == KvScaling::head) scale_ += kv_head;
-    if (kv.scaling == KvScaling::token_head) {
-      scale_strides_ = is_k ? kv.k_scale_strides : kv.v_scale_strides;
+  HeadReader(const PagedHeads& side, int64_t kv_head)
+      : data_(static_cast<const unsigned char*>(side.data)),
+        type_(side.format.type),
+        strides_(side.strides),
+        scale_(side.scale),
+        table_(dtype_is_quantized(type_) && type_ != DType::uint4 ? &code_table(type_) : nullptr) {
+    data_ += kv_head * strides_.head * dtype_bits(type_) / 8;
+    if (side.format.scaling == KvScaling::none) scale_ = nullptr;
+    if (side.format.scaling == KvScaling::head) scale_ += kv_head;
+    if (side.format.scaling == KvScaling::token_head) {
+      scale_strides_ = side.scale_strides;
       scale_ += kv_head * scale_strides_.head;
     }
   }
@@ -128,15 +135,25 @@ class HeadReader {
   // Channels [first, first + count) of token `offset` of `page`: where they are, if they are float32 already, otherwise in
   // `buffer`. `first` is even.
   const float* read(int64_t page, int64_t offset, int64_t first, int64_t count, float* buffer) const {
-    const unsigned char* from = data_ + (page * strides_.page + offset * strides_.token + first) * kv_type_bits(type_) / 8;
-    if (type_ == KvType::f32) return reinterpret_cast<const float*>(from);
-    if (type_ == KvType::f16) {
+    const unsigned char* from = data_ + (page * strides_.page + offset * strides_.token + first) * dtype_bits(type_) / 8;
+    if (type_ == DType::f32) return reinterpret_cast<const float*>(from);
+    if (type_ == DType::f16) {
       widen(reinterpret_cast<const Float16*>(from), count, buffer);
-    } else if (type_ == KvType::bf16) {
+    } else if (type_ == DType::bf16) {
       widen(reinterpret_cast<const BFloat16*>(from), count, buffer);
     } else {
-      const float scale = scale_ == nullptr ? 1.0f : scale_[page * scale_strides_.page + offset * scale_strides_.token];
-      if (type_ == KvType::int4) {
+      const float* const at = scale_ + page * scale_strides_.page + offset * scale_strides_.token;
+      const float scale = scale_ == nullptr ? 1.0f : at[0];
+      if (type_ == DType::uint4) {
+        float values[16];  // the zero point is applied to the codes that there are, not to each channel
+        for (int code = 0; code < 16; ++code) {
+          values[code] = static_cast<float>(static_cast<double>(code) * static_cast<double>(scale) + static_cast<double>(at[1]));
+        }
+        for (int64_t i = 0; i < count / 2; ++i) {
+          buffer[2 * i] = values[from[i] & 15];
+          buffer[2 * i + 1] = values[from[i] >> 4];
+        }
+      } else if (type_ == DType::int4) {
         for (int64_t i = 0; i < count / 2; ++i) {
           buffer[2 * i] = (*table_)[from[i] & 15] * scale;
           buffer[2 * i + 1] = (*table_)[from[i] >> 4] * scale;
@@ -150,7 +167,7 @@ class HeadReader {
 
  private:
   const unsigned char* data_;
-  KvType type_;
+  DType type_;
   PageStrides strides_;
   const float* scale_;
   PageStrides scale_strides_;
@@ -223,11 +240,11 @@ class BlockAttention {
   BlockAttention(const PagedAttentionParams& p, const Sequence& sequence, int64_t kv_head)
       : p_(p),
         sequence_(sequence),
-        k_reader_(p.kv, true, kv_head),
-        v_reader_(p.kv, false, kv_head),
+        k_reader_(p.kv.k, kv_head),
+        v_reader_(p.kv.v, kv_head),
         kv_head_(kv_head),
         group_(p.num_q_heads / p.kv.num_kv_heads),
-        v_columns_(columns_of(p.kv.v_width())) {}
+        v_columns_(columns_of(v_head_dim(p.kv))) {}
 
   // Rows [begin, end) of the sequence's num_rows * group: those that attend to nothing come first, then runs without a fault.
   void run(int64_t begin, int64_t end) {
@@ -265,7 +282,7 @@ class BlockAttention {
   T* out_row(int64_t i) const {
     return static_cast<T*>(p_.out.data) + token(i) * p_.out.token_stride + q_head(i) * p_.out.head_stride;
   }
-  void clear(int64_t i) const { std::fill_n(out_row(i), p_.kv.v_width(), T{}); }
+  void clear(int64_t i) const { std::fill_n(out_row(i), v_head_dim(p_.kv), T{}); }
 
   // Asked row after row: every position is looked at once.
   bool needs_bad_page(int64_t i) {
@@ -316,7 +333,7 @@ class BlockAttention {
       }
       for (int64_t channel = 0; channel < v_columns_; channel += kChunk) {
         const int64_t columns = std::min(kChunk, v_columns_ - channel);
-        gather_values(first, last, channel, std::min(kChunk, p_.kv.v_width() - channel), columns);
+        gather_values(first, last, channel, std::min(kChunk, v_head_dim(p_.kv) - channel), columns);
         // Rows go together as long as they see the same keys: a hidden V, which may be anything, is never multiplied by 0.
         for (int64_t r = 0, count = 1; r < rows; r += count, count = 1) {
           const int64_t begin_key = first_key(r), stop_key = end_key(r);
@@ -422,8 +439,8 @@ class BlockAttention {
       for (int64_t lane = 0; lane < width; ++lane) sums[lane] += sums[lane + width];
     }
     const float inverse = 1.0f / sums[0];
-    for (int64_t channel = 0; channel < p_.kv.v_width(); ++channel) sums_[r * v_columns_ + channel] *= inverse;
-    narrow(sums_ + r * v_columns_, p_.kv.v_width(), out_row(i));
+    for (int64_t channel = 0; channel < v_head_dim(p_.kv); ++channel) sums_[r * v_columns_ + channel] *= inverse;
+    narrow(sums_ + r * v_columns_, v_head_dim(p_.kv), out_row(i));
   }
 
   const PagedAttentionParams& p_;

@@ -1,8 +1,10 @@
 #include <algorithm>
+#include <array>
 #include <bit>
 
+#include <prologue/kernels/paged_attention/backends.h>
 #include <prologue/kernels/paged_attention/instances.h>
-#include <prologue/kernels/base/cuda_launch.cuh>
+#include <prologue/kernels/base/device/cuda_launch.cuh>
 #include <prologue/kernels/paged_attention/attention_instances.cuh>
 #include <prologue/kernels/paged_attention/decode_kernel.cuh>
 
@@ -33,20 +35,27 @@ struct CombineInstance {
 constexpr CombineInstance kCombineInstances[] = {
     {256, 4, combine_kernel<256, 4>}, {256, 8, combine_kernel<256, 8>}, {576, 2, combine_kernel<576, 2>}};
 
+bool one_format(const PagedKvView& kv) {
+  return kv.k.format.type == kv.v.format.type && kv.k.format.scaling == kv.v.format.scaling;
+}
+
 // Every head of q, out and the cache is whole groups, as the kernels load them: 16 bytes, or 8 codes of a quantised cache.
 bool groups_are_whole(const PagedAttentionParams& p) {
   const auto aligned = [](const void* data, int64_t bytes) { return reinterpret_cast<uintptr_t>(data) % bytes == 0; };
   const int64_t group = 16 / dtype_size(p.dtype);
-  const int64_t cache_bits = kv_type_bits(p.kv.type);
-  const int64_t cache_group = cache_bits == 32 ? 4 : 8;
-  const int64_t cache_bytes = cache_group * cache_bits / 8;
-  bool whole = aligned(p.q.data, 16) && aligned(p.out.data, 16) && aligned(p.kv.k, cache_bytes) && aligned(p.kv.v, cache_bytes);
-  for (const int64_t width : {p.head_dim, p.kv.v_width()}) whole = whole && width % group == 0 && width % cache_group == 0;
+  bool whole = aligned(p.q.data, 16) && aligned(p.out.data, 16);
+  for (const int64_t width : {p.head_dim, v_head_dim(p.kv)}) whole = whole && width % group == 0;
   for (const int64_t stride : {p.q.token_stride, p.q.head_stride, p.out.token_stride, p.out.head_stride}) {
     whole = whole && stride % group == 0;
   }
-  for (const PageStrides& strides : {p.kv.k_strides, p.kv.v_strides}) {
-    for (const int64_t stride : {strides.page, strides.token, strides.head}) whole = whole && stride % cache_group == 0;
+  for (const PagedHeads* side : {&p.kv.k, &p.kv.v}) {
+    const int64_t cache_bits = dtype_bits(side->format.type);
+    const int64_t cache_group = cache_bits == 32 ? 4 : 8;
+    whole = whole && aligned(side->data, cache_group * cache_bits / 8);
+    for (const int64_t width : {p.head_dim, v_head_dim(p.kv)}) whole = whole && width % cache_group == 0;
+    for (const int64_t stride : {side->strides.page, side->strides.token, side->strides.head}) {
+      whole = whole && stride % cache_group == 0;
+    }
   }
   return whole;
 }
@@ -59,14 +68,14 @@ AttentionArgs make_args(const PagedAttentionParams& params) {
   args.cap_log2 = params.soft_cap * kLog2E;
   if (params.window > 0) args.window = static_cast<unsigned>(params.window);
   args.group = static_cast<int>(params.num_q_heads / params.kv.num_kv_heads);
-  args.v_head_dim = static_cast<int>(params.kv.v_width());
+  args.v_head_dim = static_cast<int>(v_head_dim(params.kv));
   const uint64_t page_size = static_cast<uint64_t>(params.kv.page_size);
   args.page_shift = std::has_single_bit(page_size) && page_size <= (1u << 30) ? std::countr_zero(page_size) : -1;
   args.whole_groups = groups_are_whole(params);
   return args;
 }
 
-int64_t largest_head_dim(const PagedAttentionParams& params) { return std::max(params.head_dim, params.kv.v_width()); }
+int64_t largest_head_dim(const PagedAttentionParams& params) { return std::max(params.head_dim, v_head_dim(params.kv)); }
 
 // The most positions that the rows of one sequence see.
 int64_t max_keys(const PagedAttentionParams& params) {
@@ -74,18 +83,29 @@ int64_t max_keys(const PagedAttentionParams& params) {
 }
 
 bool serves(const DecodeInstance& instance, const PagedAttentionParams& params) {
-  return instance.cache == params.kv.type && instance.head_dim >= largest_head_dim(params) &&
-         (instance.any_dtype || kv_type_of(params.dtype) == params.kv.type);
+  const PagedKvView& kv = params.kv;
+  if (instance.head_dim < largest_head_dim(params)) return false;
+  if (instance.k == DType::unset) return true;
+  return instance.k == kv.k.format.type && instance.v == kv.v.format.type && (instance.k != instance.v || one_format(kv)) &&
+         (instance.any_dtype || params.dtype == kv.k.format.type);
 }
 
 bool mma_serves(const PrefillInstance& instance, const PagedAttentionParams& params) {
-  const bool quantized = !kv_type_is_float(params.kv.type);
-  return instance.dtype == params.dtype && instance.quantized == quantized && instance.head_dim >= largest_head_dim(params) &&
-         (quantized || params.kv.type == kv_type_of(params.dtype)) && groups_are_whole(params);
+  const DType k = params.kv.k.format.type;
+  const DType v = params.kv.v.format.type;
+  if (instance.dtype != params.dtype || instance.head_dim < largest_head_dim(params) || !groups_are_whole(params)) return false;
+  switch (instance.cache) {
+    case PrefillCache::dtype: return k == params.dtype && v == params.dtype;
+    case PrefillCache::codes: return one_format(params.kv) && dtype_is_quantized(k) && k != DType::uint4;
+    default: break;
+  }
+  const auto fits = [&](DType type) { return dtype_is_quantized(type) || type == params.dtype; };
+  return fits(k) && fits(v);
 }
 
 bool simple_serves(const PrefillInstance& instance, const PagedAttentionParams& params) {
-  return instance.head_dim >= largest_head_dim(params);
+  if (instance.head_dim < largest_head_dim(params)) return false;
+  return instance.cache == PrefillCache::any_formats || (one_format(params.kv) && params.kv.k.format.type != DType::uint4);
 }
 
 // Query heads of a kv head times rows of a sequence.
@@ -93,11 +113,24 @@ int64_t max_packed_rows(const PagedAttentionParams& params) {
   return std::min(params.max_seqlen_q, params.num_tokens) * (params.num_q_heads / params.kv.num_kv_heads);
 }
 
+// In the order of preference.
+std::array<std::span<const DecodeInstance>, 5> decode_tables() {
+  return {decode_instances_of_floats(), decode_instances_of_codes(), decode_instances_of_large_heads(),
+          decode_instances_of_zero_points(), decode_instances_of_any_formats()};
+}
+
+std::array<std::span<const PrefillInstance>, 2> prefill_mma_tables() {
+  return {prefill_mma_instances(), prefill_mma_instances_of_any_formats()};
+}
+std::array<std::span<const PrefillInstance>, 2> prefill_simple_tables() {
+  return {prefill_simple_instances(), prefill_simple_instances_of_any_formats()};
+}
+
 // The smallest instance that serves the heads, with as many rows as there are, or the fewest beyond.
 const DecodeInstance* find_decode(const PagedAttentionParams& params) {
   const int preferred_rows = max_packed_rows(params) <= 4 ? 4 : 8;
   const DecodeInstance* found = nullptr;
-  for (const auto& table : {decode_instances_of_floats(), decode_instances_of_codes(), decode_instances_of_large_heads()}) {
+  for (const auto& table : decode_tables()) {
     for (const DecodeInstance& instance : table) {
       if (!serves(instance, params)) continue;
       if (instance.tile_rows == preferred_rows) return &instance;
@@ -110,11 +143,15 @@ const DecodeInstance* find_decode(const PagedAttentionParams& params) {
 
 // Tensor cores where the call allows them, and the smallest instance that serves the heads and fits the GPU.
 const PrefillInstance* find_prefill(const PagedAttentionParams& params, size_t shared_bytes) {
-  for (const PrefillInstance& instance : prefill_mma_instances()) {
-    if (mma_serves(instance, params) && instance.shared_bytes <= shared_bytes) return &instance;
+  for (const auto& table : prefill_mma_tables()) {
+    for (const PrefillInstance& instance : table) {
+      if (mma_serves(instance, params) && instance.shared_bytes <= shared_bytes) return &instance;
+    }
   }
-  for (const PrefillInstance& instance : prefill_simple_instances()) {
-    if (simple_serves(instance, params) && instance.shared_bytes <= shared_bytes) return &instance;
+  for (const auto& table : prefill_simple_tables()) {
+    for (const PrefillInstance& instance : table) {
+      if (simple_serves(instance, params) && instance.shared_bytes <= shared_bytes) return &instance;
+    }
   }
   return nullptr;
 }
@@ -159,17 +196,22 @@ Status run_prefill(const PrefillInstance& instance, const PagedAttentionParams& 
 bool is_decode(const PagedAttentionParams& params) { return params.max_seqlen_q <= kDecodeMaxRows; }
 
 std::string name_of(const DecodeInstance& instance) {
-  return str_cat("decode cache=", kv_type_name(instance.cache), instance.any_dtype ? " q=any" : " q=same",
-                 " head_dim=", instance.head_dim, " rows=", instance.tile_rows);
+  const std::string cache = instance.k == DType::unset ? "any"
+                            : instance.k == instance.v ? dtype_name(instance.k)
+                                                       : str_cat(dtype_name(instance.k), ",", dtype_name(instance.v));
+  return str_cat("decode cache=", cache, instance.any_dtype ? " q=any" : " q=same", " head_dim=", instance.head_dim,
+                 " rows=", instance.tile_rows);
 }
 
 std::string name_of_mma(const PrefillInstance& instance) {
-  return str_cat("prefill mma q=", dtype_name(instance.dtype), instance.quantized ? " cache=codes" : " cache=same",
-                 " head_dim=", instance.head_dim, " keys=", instance.keys);
+  const char* cache = instance.cache == PrefillCache::dtype ? "same" : instance.cache == PrefillCache::codes ? "codes" : "any";
+  return str_cat("prefill mma q=", dtype_name(instance.dtype), " cache=", cache, " head_dim=", instance.head_dim,
+                 " keys=", instance.keys);
 }
 
 std::string name_of_simple(const PrefillInstance& instance) {
-  return str_cat("prefill simple head_dim=", instance.head_dim, " rows=", instance.rows, " keys=", instance.keys);
+  return str_cat("prefill simple", instance.cache == PrefillCache::any_formats ? " cache=any" : "",
+                 " head_dim=", instance.head_dim, " rows=", instance.rows, " keys=", instance.keys);
 }
 
 AttentionInstance pinned(const PrefillInstance& instance, std::string name) {
@@ -182,12 +224,12 @@ AttentionInstance pinned(const PrefillInstance& instance, std::string name) {
 // A launch with splits has at most kDecodeTargetRows packed rows, whatever its shape.
 int64_t paged_attention_workspace_bytes(const PagedAttentionParams& params) {
   if (max_keys(params) <= kMinKeysPerSplit) return 0;
-  return kDecodeTargetRows * static_cast<int64_t>(sizeof(float2) + params.kv.v_width() * sizeof(float));
+  return kDecodeTargetRows * static_cast<int64_t>(sizeof(float2) + v_head_dim(params.kv) * sizeof(float));
 }
 
 std::vector<AttentionInstance> instances_of(const PagedAttentionParams& params) {
   std::vector<AttentionInstance> list;
-  for (const auto& table : {decode_instances_of_floats(), decode_instances_of_codes(), decode_instances_of_large_heads()}) {
+  for (const auto& table : decode_tables()) {
     for (const DecodeInstance& instance : table) {
       if (!serves(instance, params)) continue;
       list.push_back({name_of(instance), 0, [&instance](const PagedAttentionParams& p, cudaStream_t stream) {
@@ -195,11 +237,15 @@ std::vector<AttentionInstance> instances_of(const PagedAttentionParams& params) 
                       }});
     }
   }
-  for (const PrefillInstance& instance : prefill_mma_instances()) {
-    if (mma_serves(instance, params)) list.push_back(pinned(instance, name_of_mma(instance)));
+  for (const auto& table : prefill_mma_tables()) {
+    for (const PrefillInstance& instance : table) {
+      if (mma_serves(instance, params)) list.push_back(pinned(instance, name_of_mma(instance)));
+    }
   }
-  for (const PrefillInstance& instance : prefill_simple_instances()) {
-    if (simple_serves(instance, params)) list.push_back(pinned(instance, name_of_simple(instance)));
+  for (const auto& table : prefill_simple_tables()) {
+    for (const PrefillInstance& instance : table) {
+      if (simple_serves(instance, params)) list.push_back(pinned(instance, name_of_simple(instance)));
+    }
   }
   return list;
 }
@@ -211,19 +257,25 @@ std::string chosen_instance(const PagedAttentionParams& params, int64_t shared_b
   }
   const PrefillInstance* instance = find_prefill(params, static_cast<size_t>(shared_bytes));
   if (instance == nullptr) return "";
-  for (const PrefillInstance& mma : prefill_mma_instances()) {
-    if (&mma == instance) return name_of_mma(mma);
+  for (const auto& table : prefill_mma_tables()) {
+    for (const PrefillInstance& mma : table) {
+      if (&mma == instance) return name_of_mma(mma);
+    }
   }
   return name_of_simple(*instance);
 }
 
 std::vector<std::string> paged_attention_instances() {
   std::vector<std::string> names;
-  for (const auto& table : {decode_instances_of_floats(), decode_instances_of_codes(), decode_instances_of_large_heads()}) {
+  for (const auto& table : decode_tables()) {
     for (const DecodeInstance& instance : table) names.push_back(name_of(instance));
   }
-  for (const PrefillInstance& instance : prefill_mma_instances()) names.push_back(name_of_mma(instance));
-  for (const PrefillInstance& instance : prefill_simple_instances()) names.push_back(name_of_simple(instance));
+  for (const auto& table : prefill_mma_tables()) {
+    for (const PrefillInstance& instance : table) names.push_back(name_of_mma(instance));
+  }
+  for (const auto& table : prefill_simple_tables()) {
+    for (const PrefillInstance& instance : table) names.push_back(name_of_simple(instance));
+  }
   return names;
 }
 

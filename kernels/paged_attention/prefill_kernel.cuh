@@ -7,7 +7,9 @@
 #include <iterator>
 
 #include <prologue/kernels/paged_attention/attention_args.cuh>
+#include <prologue/kernels/paged_attention/attention_instances.cuh>
 #include <prologue/kernels/paged_attention/cache_codes.cuh>
+#include <prologue/kernels/base/device/instructions.cuh>
 
 namespace prologue::cuda {
 
@@ -63,38 +65,6 @@ __device__ inline bool find_tile(const AttentionArgs& args, RowTile& tile) {
   return false;
 }
 
-__device__ inline uint32_t shared_address(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
-
-__device__ inline void load_matrices(uint32_t (&out)[4], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
-               : "r"(address));
-}
-
-__device__ inline void load_matrices_transposed(uint32_t (&out)[4], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
-               : "r"(address));
-}
-
-// c [16, 8] += a [16, 16] b [16, 8].
-template <class T>
-__device__ inline void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  } else {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  }
-}
-
 // Where a position's keys and values are; negative if there are none.
 struct KvOffset {
   int64_t k;
@@ -118,28 +88,41 @@ struct MmaTile {
   unsigned faulty[kRows / 32];  // a bit per row
 };
 
+// 0 where there are none.
+template <class Tile, int kStages>
+struct WithZeroPoints : Tile {
+  float k_zero_points[kStages][Tile::kKeys];
+  float v_zero_points[kStages][Tile::kKeys];
+};
+
+template <class T, int kHeadDim, PrefillCache kCache, int kMaxKeys>
+using MmaTileOf = std::conditional_t<kCache == PrefillCache::any_formats, WithZeroPoints<MmaTile<T, kHeadDim, true, kMaxKeys>, 2>,
+                                     MmaTile<T, kHeadDim, kCache == PrefillCache::codes, kMaxKeys>>;
+
 // Moves K or V of a tile from the cache (codes, held in registers) to shared memory (numbers of T).
-template <class T, class Tile, int kHeadDim>
+template <class T, class Tile, int kHeadDim, bool kAnyFormats>
 class CodeTile {
  public:
   // `offset_of(key)` is that of the key's first element, negative for none.
   template <class F>
-  __device__ void load(const void* data, KvType type, int num_chunks, const F& offset_of) {
+  __device__ void load(const void* data, DType type, int num_chunks, const F& offset_of) {
 #pragma unroll
     for (int n = 0; n < kPerThread; ++n) {
       const int64_t offset = offset_of(key_of(n));
       const bool there = offset >= 0 && chunk_of(n) < num_chunks;
-      codes_[n] = load_codes(data, offset + chunk_of(n) * 8, there ? 8 : 0, true, type == KvType::int4);
+      codes_[n] = load_codes(data, offset + chunk_of(n) * 8, there ? 8 : 0, true,
+                             kAnyFormats ? dtype_bits(type) == 4 : type == DType::int4);
     }
   }
+  // `value_of(key)(number)` is what is stored for a code's number.
   template <class F>
-  __device__ void store(T (&to)[Tile::kKeys][Tile::kStride], KvType type, const F& scale_of) const {
+  __device__ void store(T (&to)[Tile::kKeys][Tile::kStride], DType type, const F& value_of) const {
 #pragma unroll
     for (int n = 0; n < kPerThread; ++n) {
       float values[8];
-      expand_codes(type, codes_[n], values);
-      const float scale = scale_of(key_of(n));
-      const Group<T> group = make_group<T>([&](int i) { return values[i] * scale; });
+      expand_codes<kAnyFormats>(type, codes_[n], values);
+      const auto value = value_of(key_of(n));
+      const Group<T> group = make_group<T>([&](int i) { return value(values[i]); });
       *reinterpret_cast<Group<T>*>(&to[key_of(n)][chunk_of(n) * 8]) = group;
     }
   }
@@ -156,14 +139,16 @@ class CodeTile {
 // mma.m16n8k16: lane l holds rows l / 4 and l / 4 + 8, columns 2 (l % 4) and the next of every 8. While keys are multiplied the
 // values are on their way, and vice versa. The head dims are multiples of 8 up to kHeadDim; the channels beyond them are zeros.
 // The cache holds T, or codes: those pass through registers, K without its scale, which multiplies the scores, V with the scale
-// of its token, or without the scale that all tokens share, which multiplies the output.
-template <class T, int kHeadDim, bool kQuantized, int kMaxKeys>
-__global__ void __launch_bounds__(MmaTile<T, kHeadDim, kQuantized, kMaxKeys>::kThreads)
+// of its token, or without the scale that all tokens share, which multiplies the output. Zero points: that of K, times the sum of
+// a row of q, is added to the score; that of V is added where its token's scale is multiplied.
+template <class T, int kHeadDim, PrefillCache kCache, int kMaxKeys>
+__global__ void __launch_bounds__(MmaTileOf<T, kHeadDim, kCache, kMaxKeys>::kThreads)
     prefill_mma_kernel(const __grid_constant__ AttentionArgs args) {
-  using Tile = MmaTile<T, kHeadDim, kQuantized, kMaxKeys>;
+  using Tile = MmaTileOf<T, kHeadDim, kCache, kMaxKeys>;
+  constexpr bool kAnyFormats = kCache == PrefillCache::any_formats;
+  constexpr bool kQuantized = kCache == PrefillCache::codes || kAnyFormats;
   constexpr int kChunks = kHeadDim / 8;  // of 16 bytes, in a row
-  extern __shared__ __align__(16) unsigned char shared_bytes[];
-  Tile& shared = *reinterpret_cast<Tile*>(shared_bytes);
+  Tile& shared = *dynamic_shared<Tile>();
   const PagedAttentionParams& p = args.p;
   RowTile tile;
   if (!find_tile<Tile::kRows>(args, tile)) return;
@@ -193,40 +178,59 @@ __global__ void __launch_bounds__(MmaTile<T, kHeadDim, kQuantized, kMaxKeys>::kT
     __pipeline_commit();
   };
   const auto copy_keys = [&](int stage) {
-    copy_cache_tile(shared.k, p.kv.k, kv_head * p.kv.k_strides.head, k_chunks, stage,
+    copy_cache_tile(shared.k, p.kv.k.data, kv_head * p.kv.k.strides.head, k_chunks, stage,
                     [](const KvOffset& offset) { return offset.k; });
   };
   const auto copy_values = [&](int stage) {
-    copy_cache_tile(shared.v, p.kv.v, kv_head * p.kv.v_strides.head, v_chunks, stage,
+    copy_cache_tile(shared.v, p.kv.v.data, kv_head * p.kv.v.strides.head, v_chunks, stage,
                     [](const KvOffset& offset) { return offset.v; });
   };
 
-  // The same for codes, which wait in registers until their buffer is free.
-  using Codes = std::conditional_t<kQuantized, CodeTile<T, Tile, kHeadDim>, std::nullptr_t>;
+  // The same for codes, which wait in registers until their buffer is free. Of any formats, K or V may still hold T: then that one
+  // is copied when its codes would be loaded.
+  using Codes = std::conditional_t<kQuantized, CodeTile<T, Tile, kHeadDim, kAnyFormats>, std::nullptr_t>;
   [[maybe_unused]] Codes codes;
-  const bool scale_per_token = kQuantized && p.kv.scaling == KvScaling::token_head;
+  const KvFormat& k_format = p.kv.k.format;
+  const KvFormat& v_format = kAnyFormats ? p.kv.v.format : p.kv.k.format;
+  const bool k_scale_per_token = kQuantized && k_format.scaling == KvScaling::token_head;
+  const bool v_scale_per_token = kQuantized && v_format.scaling == KvScaling::token_head;
+  [[maybe_unused]] const bool k_holds_codes = !kAnyFormats || dtype_is_quantized(k_format.type);
+  [[maybe_unused]] const bool v_holds_codes = !kAnyFormats || dtype_is_quantized(v_format.type);
   const auto load_keys = [&](int stage) {
     if constexpr (kQuantized) {
-      codes.load(p.kv.k, p.kv.type, k_chunks, [&](int key) {
+      if (!k_holds_codes) return copy_keys(stage);
+      codes.load(p.kv.k.data, k_format.type, k_chunks, [&](int key) {
         const int64_t offset = shared.offsets[stage][key].k;
-        return offset < 0 ? offset : offset + kv_head * p.kv.k_strides.head;
+        return offset < 0 ? offset : offset + kv_head * p.kv.k.strides.head;
       });
     }
   };
   const auto load_values = [&](int stage) {
     if constexpr (kQuantized) {
-      codes.load(p.kv.v, p.kv.type, v_chunks, [&](int key) {
+      if (!v_holds_codes) return copy_values(stage);
+      codes.load(p.kv.v.data, v_format.type, v_chunks, [&](int key) {
         const int64_t offset = shared.offsets[stage][key].v;
-        return offset < 0 ? offset : offset + kv_head * p.kv.v_strides.head;
+        return offset < 0 ? offset : offset + kv_head * p.kv.v.strides.head;
       });
     }
   };
   const auto store_keys = [&] {
-    if constexpr (kQuantized) codes.store(shared.k, p.kv.type, [](int) { return 1.0f; });
+    if constexpr (kQuantized) {
+      if (k_holds_codes) codes.store(shared.k, k_format.type, [](int) { return [](float number) { return number; }; });
+    }
   };
   const auto store_values = [&](int stage) {
     if constexpr (kQuantized) {
-      codes.store(shared.v, p.kv.type, [&](int key) { return scale_per_token ? shared.v_scales[stage][key] : 1.0f; });
+      if (!v_holds_codes) return;
+      codes.store(shared.v, v_format.type, [&](int key) {
+        const float scale = v_scale_per_token ? shared.v_scales[stage][key] : 1.0f;
+        if constexpr (kAnyFormats) {
+          const float zero_point = v_scale_per_token ? shared.v_zero_points[stage][key] : 0.0f;
+          return [=](float number) { return fmaf(number, scale, zero_point); };
+        } else {
+          return [=](float number) { return number * scale; };
+        }
+      });
     }
   };
 
@@ -243,10 +247,22 @@ __global__ void __launch_bounds__(MmaTile<T, kHeadDim, kQuantized, kMaxKeys>::kT
       }
     }
     const bool exists = slot.page >= 0;
-    shared.offsets[key_tile % 2][threadIdx.x] = {exists ? slot.in(p.kv.k_strides) : -1, exists ? slot.in(p.kv.v_strides) : -1};
-    if (scale_per_token) {
-      shared.k_scales[key_tile % 2][threadIdx.x] = exists ? token_scale(p.kv.k_scale, p.kv.k_scale_strides, slot, kv_head) : 1.0f;
-      shared.v_scales[key_tile % 2][threadIdx.x] = exists ? token_scale(p.kv.v_scale, p.kv.v_scale_strides, slot, kv_head) : 1.0f;
+    shared.offsets[key_tile % 2][threadIdx.x] = {exists ? slot.in(p.kv.k.strides) : -1, exists ? slot.in(p.kv.v.strides) : -1};
+    if (k_scale_per_token) {
+      shared.k_scales[key_tile % 2][threadIdx.x] = exists ? token_scale(p.kv.k.scale, p.kv.k.scale_strides, slot, kv_head) : 1.0f;
+      if constexpr (kAnyFormats) {
+        const bool given = exists && k_format.type == DType::uint4;
+        shared.k_zero_points[key_tile % 2][threadIdx.x] =
+            given ? token_zero_point(p.kv.k.scale, p.kv.k.scale_strides, slot, kv_head) : 0.0f;
+      }
+    }
+    if (v_scale_per_token) {
+      shared.v_scales[key_tile % 2][threadIdx.x] = exists ? token_scale(p.kv.v.scale, p.kv.v.scale_strides, slot, kv_head) : 1.0f;
+      if constexpr (kAnyFormats) {
+        const bool given = exists && v_format.type == DType::uint4;
+        shared.v_zero_points[key_tile % 2][threadIdx.x] =
+            given ? token_zero_point(p.kv.v.scale, p.kv.v.scale_strides, slot, kv_head) : 0.0f;
+      }
     }
   };
 
@@ -286,7 +302,20 @@ __global__ void __launch_bounds__(MmaTile<T, kHeadDim, kQuantized, kMaxKeys>::kT
   }
 
   float score_scale = args.score_scale;
-  if constexpr (kQuantized) score_scale *= shared_scale(p.kv, p.kv.k_scale, kv_head);
+  if constexpr (kQuantized) score_scale *= shared_scale(k_format, p.kv.k.scale, kv_head);
+
+  [[maybe_unused]] float q_sum[2] = {0.0f, 0.0f};  // of a row's channels; 0 where K has no zero points
+  if (kAnyFormats && k_format.type == DType::uint4) {
+    __pipeline_wait_prior(0);
+    __syncthreads();  // Q is there
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const T* row = shared.q[warp * 16 + half * 8 + lane / 4];
+      for (int d = lane % 4; d < kHeadDim; d += 4) q_sum[half] += to_float(row[d]);
+      q_sum[half] += __shfl_xor_sync(0xffffffffu, q_sum[half], 1);
+      q_sum[half] += __shfl_xor_sync(0xffffffffu, q_sum[half], 2);
+    }
+  }
 
   for (int key_tile = first_key_tile; key_tile < num_key_tiles; ++key_tile) {
     __pipeline_wait_prior(kQuantized ? 0 : 1);  // the keys are there
@@ -297,13 +326,13 @@ __global__ void __launch_bounds__(MmaTile<T, kHeadDim, kQuantized, kMaxKeys>::kT
 #pragma unroll
     for (int c = 0; c < kHeadDim / 16; ++c) {
       uint32_t a[4];
-      load_matrices(a, shared_address(&shared.q[warp * 16 + lane % 16][c * 16 + lane / 16 * 8]));
+      load_matrices(a, &shared.q[warp * 16 + lane % 16][c * 16 + lane / 16 * 8]);
 #pragma unroll
       for (int n = 0; n < Tile::kKeys / 16; ++n) {
         uint32_t b[4];
-        load_matrices(b, shared_address(&shared.k[n * 16 + lane % 8 + lane / 16 * 8][c * 16 + lane / 8 % 2 * 8]));
-        multiply<T>(score[2 * n], a, b[0], b[1]);
-        multiply<T>(score[2 * n + 1], a, b[2], b[3]);
+        load_matrices(b, &shared.k[n * 16 + lane % 8 + lane / 16 * 8][c * 16 + lane / 8 % 2 * 8]);
+        multiply_matrices<T>(score[2 * n], a, b[0], b[1]);
+        multiply_matrices<T>(score[2 * n + 1], a, b[2], b[3]);
       }
     }
     if constexpr (kQuantized) {
@@ -316,12 +345,17 @@ __global__ void __launch_bounds__(MmaTile<T, kHeadDim, kQuantized, kMaxKeys>::kT
 
     const int first_key = key_tile * Tile::kKeys + lane % 4 * 2;
     const bool masked = (key_tile + 1) * Tile::kKeys > tile.first_limit || key_tile * Tile::kKeys < lowest(args, tile.last_limit);
-    if (scale_per_token) {
+    if (k_scale_per_token) {
 #pragma unroll
       for (int n = 0; n < Tile::kKeys / 8; ++n) {
         const float* scales = &shared.k_scales[key_tile % 2][lane % 4 * 2 + n * 8];
 #pragma unroll
         for (int i = 0; i < 4; ++i) score[n][i] *= scales[i % 2];
+        if constexpr (kAnyFormats) {
+          const float* zero_points = &shared.k_zero_points[key_tile % 2][lane % 4 * 2 + n * 8];
+#pragma unroll
+          for (int i = 0; i < 4; ++i) score[n][i] = fmaf(zero_points[i % 2], q_sum[i / 2], score[n][i]);
+        }
       }
     }
 #pragma unroll
@@ -374,14 +408,15 @@ __global__ void __launch_bounds__(MmaTile<T, kHeadDim, kQuantized, kMaxKeys>::kT
 #pragma unroll
       for (int c = 0; c < kHeadDim / 16; ++c) {
         uint32_t b[4];
-        load_matrices_transposed(b, shared_address(&shared.v[n * 16 + lane % 16][c * 16 + lane / 16 * 8]));
-        multiply<T>(out[2 * c], a, b[0], b[1]);
-        multiply<T>(out[2 * c + 1], a, b[2], b[3]);
+        load_matrices_transposed(b, &shared.v[n * 16 + lane % 16][c * 16 + lane / 16 * 8]);
+        multiply_matrices<T>(out[2 * c], a, b[0], b[1]);
+        multiply_matrices<T>(out[2 * c + 1], a, b[2], b[3]);
       }
     }
     if (more) {
       if constexpr (kQuantized) {
         store_keys();
+        if (!v_holds_codes) __syncthreads();  // every warp is done with the values, which are copied
         load_values((key_tile + 1) % 2);
       } else {
         __syncthreads();  // every warp is done with the values
@@ -393,7 +428,7 @@ __global__ void __launch_bounds__(MmaTile<T, kHeadDim, kQuantized, kMaxKeys>::kT
 
   __syncthreads();
   float value_scale = 1.0f;
-  if constexpr (kQuantized) value_scale = shared_scale(p.kv, p.kv.v_scale, kv_head);
+  if constexpr (kQuantized) value_scale = shared_scale(v_format, p.kv.v.scale, kv_head);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], 1);
@@ -443,18 +478,25 @@ struct SimpleTile {
   unsigned faulty[(kRows + 31) / 32];  // a bit per row
 };
 
+template <int kHeadDim, bool kSmall, PrefillCache kCache>
+using SimpleTileOf = std::conditional_t<kCache == PrefillCache::any_formats, WithZeroPoints<SimpleTile<kHeadDim, kSmall>, 1>,
+                                        SimpleTile<kHeadDim, kSmall>>;
+
 // A block = kRows packed rows of one kv head. Thread (y, x) of 16 x 16 has kRows / 16 rows from there on, of their scores every
 // 16th key from x on, of their outputs the channels 4 x .. 4 x + 3 of every 64. Any types, head dims and alignment; codes are
-// multiplied by their scales when they are loaded.
-template <int kHeadDim, bool kSmall>
-__global__ void __launch_bounds__(SimpleTile<kHeadDim, kSmall>::kThreads, 1)
+// multiplied by their scales, and zero points are added, when they are loaded.
+template <int kHeadDim, bool kSmall, PrefillCache kCache>
+__global__ void __launch_bounds__(SimpleTileOf<kHeadDim, kSmall, kCache>::kThreads, 1)
     prefill_simple_kernel(const __grid_constant__ AttentionArgs args) {
-  using Tile = SimpleTile<kHeadDim, kSmall>;
+  using Tile = SimpleTileOf<kHeadDim, kSmall, kCache>;
+  constexpr bool kAnyFormats = kCache == PrefillCache::any_formats;
+  const auto load_one = [](DType type, const void* data, int64_t i) {
+    return kAnyFormats ? load_cached_of_any_format(type, data, i) : load_cached(type, data, i);
+  };
   constexpr int kRowsOfThread = Tile::kRows / 16;
   constexpr int kKeysOfThread = Tile::kKeys / 16;
   constexpr int kChunks = kHeadDim / 64;
-  extern __shared__ __align__(16) unsigned char shared_bytes[];
-  Tile& shared = *reinterpret_cast<Tile*>(shared_bytes);
+  Tile& shared = *dynamic_shared<Tile>();
   auto& keys = shared.kv[0];
   auto& values = shared.kv[kSmall ? 0 : 1];
   const PagedAttentionParams& p = args.p;
@@ -471,19 +513,23 @@ __global__ void __launch_bounds__(SimpleTile<kHeadDim, kSmall>::kThreads, 1)
 
   const auto q_head = [&](int packed) { return static_cast<int64_t>(kv_head) * args.group + packed % args.group; };
   // Channels d .. d + 3 of a row of `width` that starts at element `offset`, zeros where there are none.
-  const auto load_four = [&](KvType type, const void* data, int64_t offset, int d, int width) {
+  const auto load_four = [&](DType type, const void* data, int64_t offset, int d, int width) {
     float4 four = {0.0f, 0.0f, 0.0f, 0.0f};
     if (offset < 0 || d >= width) return four;
-    if (args.whole_groups && type == KvType::f32)
+    if (args.whole_groups && type == DType::f32)
       return *reinterpret_cast<const float4*>(static_cast<const float*>(data) + offset + d);
-    four.x = load_element(type, data, offset + d);
-    four.y = load_element(type, data, offset + d + 1);  // the width is even
-    if (d + 2 < width) four.z = load_element(type, data, offset + d + 2);
-    if (d + 2 < width) four.w = load_element(type, data, offset + d + 3);
+    four.x = load_one(type, data, offset + d);
+    four.y = load_one(type, data, offset + d + 1);  // the width is even
+    if (d + 2 < width) four.z = load_one(type, data, offset + d + 2);
+    if (d + 2 < width) four.w = load_one(type, data, offset + d + 3);
     return four;
   };
   const auto scaled = [](float4 four, float scale) {
     return make_float4(four.x * scale, four.y * scale, four.z * scale, four.w * scale);
+  };
+  [[maybe_unused]] const auto shifted = [](float4 four, float scale, float zero_point) {
+    return make_float4(fmaf(four.x, scale, zero_point), fmaf(four.y, scale, zero_point), fmaf(four.z, scale, zero_point),
+                       fmaf(four.w, scale, zero_point));
   };
 
   if (threadIdx.x < std::size(shared.faulty)) shared.faulty[threadIdx.x] = 0;
@@ -494,7 +540,7 @@ __global__ void __launch_bounds__(SimpleTile<kHeadDim, kSmall>::kThreads, 1)
     const int64_t offset = packed < tile.num_packed
                                ? (sequence.first_row + packed / args.group) * p.q.token_stride + q_head(packed) * p.q.head_stride
                                : -1;
-    *reinterpret_cast<float4*>(&shared.q[row][d]) = load_four(kv_type_of(p.dtype), p.q.data, offset, d, head_dim);
+    *reinterpret_cast<float4*>(&shared.q[row][d]) = load_four(p.dtype, p.q.data, offset, d, head_dim);
   }
 
   float out[kRowsOfThread][kChunks][4] = {};
@@ -508,8 +554,10 @@ __global__ void __launch_bounds__(SimpleTile<kHeadDim, kSmall>::kThreads, 1)
     sum[r] = 0.0f;
     limit[r] = packed < tile.num_packed ? sequence.limit(packed / args.group) : 0;
   }
-  const float k_scale = shared_scale(p.kv, p.kv.k_scale, kv_head);
-  const float v_scale = shared_scale(p.kv, p.kv.v_scale, kv_head);
+  const KvFormat& k_format = p.kv.k.format;
+  const KvFormat& v_format = kAnyFormats ? p.kv.v.format : p.kv.k.format;
+  const float k_scale = shared_scale(k_format, p.kv.k.scale, kv_head);
+  const float v_scale = shared_scale(v_format, p.kv.v.scale, kv_head);
   const int first_needed = lowest(args, tile.first_limit);
   for (int first_key = first_needed; first_key < tile.last_limit; first_key += Tile::kKeys) {
     __syncthreads();  // everyone is done with the previous keys and values
@@ -526,20 +574,39 @@ __global__ void __launch_bounds__(SimpleTile<kHeadDim, kSmall>::kThreads, 1)
         }
       }
       const bool exists = slot.page >= 0;
-      const bool scale_per_token = exists && p.kv.scaling == KvScaling::token_head;
-      shared.offsets[threadIdx.x] = {exists ? slot.in(p.kv.k_strides) + kv_head * p.kv.k_strides.head : -1,
-                                     exists ? slot.in(p.kv.v_strides) + kv_head * p.kv.v_strides.head : -1};
-      shared.k_scales[threadIdx.x] = scale_per_token ? token_scale(p.kv.k_scale, p.kv.k_scale_strides, slot, kv_head) : k_scale;
-      shared.v_scales[threadIdx.x] = scale_per_token ? token_scale(p.kv.v_scale, p.kv.v_scale_strides, slot, kv_head) : v_scale;
+      const bool k_scale_per_token = exists && k_format.scaling == KvScaling::token_head;
+      const bool v_scale_per_token = exists && v_format.scaling == KvScaling::token_head;
+      shared.offsets[threadIdx.x] = {exists ? slot.in(p.kv.k.strides) + kv_head * p.kv.k.strides.head : -1,
+                                     exists ? slot.in(p.kv.v.strides) + kv_head * p.kv.v.strides.head : -1};
+      shared.k_scales[threadIdx.x] = k_scale_per_token ? token_scale(p.kv.k.scale, p.kv.k.scale_strides, slot, kv_head) : k_scale;
+      shared.v_scales[threadIdx.x] = v_scale_per_token ? token_scale(p.kv.v.scale, p.kv.v.scale_strides, slot, kv_head) : v_scale;
+      if constexpr (kAnyFormats) {
+        const bool k_given = exists && k_format.type == DType::uint4;
+        const bool v_given = exists && v_format.type == DType::uint4;
+        shared.k_zero_points[0][threadIdx.x] =
+            k_given ? token_zero_point(p.kv.k.scale, p.kv.k.scale_strides, slot, kv_head) : 0.0f;
+        shared.v_zero_points[0][threadIdx.x] =
+            v_given ? token_zero_point(p.kv.v.scale, p.kv.v.scale_strides, slot, kv_head) : 0.0f;
+      }
     }
     __syncthreads();
     const auto load_keys = [&](int key, int d) {
-      const float4 k = load_four(p.kv.type, p.kv.k, shared.offsets[key].k, d, head_dim);
-      *reinterpret_cast<float4*>(&keys[key][d]) = scaled(k, shared.k_scales[key]);
+      const float4 k = load_four(k_format.type, p.kv.k.data, shared.offsets[key].k, d, head_dim);
+      float4& to = *reinterpret_cast<float4*>(&keys[key][d]);
+      if constexpr (kAnyFormats) {
+        to = shifted(k, shared.k_scales[key], shared.k_zero_points[0][key]);
+      } else {
+        to = scaled(k, shared.k_scales[key]);
+      }
     };
     const auto load_values = [&](int key, int d) {
-      const float4 v = load_four(p.kv.type, p.kv.v, shared.offsets[key].v, d, v_head_dim);
-      *reinterpret_cast<float4*>(&values[key][d]) = scaled(v, shared.v_scales[key]);
+      const float4 v = load_four(v_format.type, p.kv.v.data, shared.offsets[key].v, d, v_head_dim);
+      float4& to = *reinterpret_cast<float4*>(&values[key][d]);
+      if constexpr (kAnyFormats) {
+        to = shifted(v, shared.v_scales[key], shared.v_zero_points[0][key]);
+      } else {
+        to = scaled(v, shared.v_scales[key]);
+      }
     };
     for (int i = threadIdx.x; i < Tile::kKeys * (kHeadDim / 4); i += Tile::kThreads) {
       load_keys(i / (kHeadDim / 4), i % (kHeadDim / 4) * 4);

@@ -1,7 +1,7 @@
 // The arrays of paged attention, for code that checks several operations together (layers/attention_layer).
 #pragma once
 
-#include <prologue/kernels/base/view_checks.h>
+#include <prologue/kernels/base/host/view_checks.h>
 #include <prologue/kernels/paged_attention/paged_attention.h>
 
 namespace prologue {

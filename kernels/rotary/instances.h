@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include <prologue/kernels/base/instances.h>
+#include <prologue/kernels/base/host/instances.h>
 #include <prologue/kernels/rotary/rotary.h>
 
 namespace prologue::cuda {

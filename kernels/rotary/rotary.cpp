@@ -3,20 +3,13 @@
 #include <cmath>
 #include <type_traits>
 
-#include <prologue/kernels/base/plan_checks.h>
-#include <prologue/kernels/base/view_checks.h>
-#include <prologue/kernels/rotary/instances.h>
+#include <prologue/kernels/base/host/dispatch.h>
+#include <prologue/kernels/base/host/plan_checks.h>
+#include <prologue/kernels/base/host/view_checks.h>
+#include <prologue/kernels/rotary/backends.h>
 #include <prologue/kernels/rotary/rotary_token.h>
 
 namespace prologue {
-
-namespace cpu {
-Status rotary(const RotaryParams& params, const RotaryFrequencies& frequencies, int num_threads);
-}
-namespace cuda {
-Status rotary(const RotaryParams& params, const RotaryFrequencies& frequencies, CUstream_st* stream);
-std::vector<KernelInstance<RotaryParams>> instances_of(const RotaryParams& params, const RotaryFrequencies& frequencies);
-}  // namespace cuda
 
 namespace {
 
@@ -34,10 +27,9 @@ Status check_enum(const char* name, Enum value, Enum last, const char* supported
   return unsupported(kName, ": ", name, " is ", number, ": supported are ", supported);
 }
 
-Status check_int_type(const char* name, const IntView& view) {
-  if (int_type_valid(view.type)) return {};
-  return invalid_argument(kName, ": ", name, ".type is ", static_cast<int32_t>(view.type),
-                          ": it must be one of the eight of IntType");
+Status check_int_type(const char* name, const IndexView& view) {
+  if (view.data == nullptr || dtype_is_integer(view.type)) return {};
+  return invalid_argument(kName, ": ", name, ".type is ", dtype_text(view.type), ": it must be an integer type");
 }
 
 struct Dim {
@@ -64,7 +56,7 @@ Region strided_region(const char* name, const void* data, int64_t size, const Di
 }
 
 Region tensor_region(const char* name, const void* data, const RotaryParams& p, int64_t num_heads, const RotaryStrides& s) {
-  return strided_region(name, data, float_type_size(p.dtype),
+  return strided_region(name, data, dtype_size(p.dtype),
                         {{p.batch, s.batch}, {p.seq_len, s.token}, {num_heads, s.head}, {p.head_dim, s.channel}});
 }
 
@@ -72,81 +64,83 @@ Status check_sizes(const RotaryParams& p) {
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "batch", p.batch, 0, INT32_MAX));
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "seq_len", p.seq_len, 0, INT32_MAX));
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "batch * seq_len", p.batch * p.seq_len, 0, INT32_MAX));
-  if (!float_type_valid(p.dtype)) {
-    return unsupported(kName, ": dtype is the unknown type ", static_cast<int32_t>(p.dtype),
-                       ": supported are float32, float16, bfloat16 and float64");
+  if (!dtype_is_float(p.dtype)) {
+    return unsupported(kName, ": dtype is ", dtype_text(p.dtype), ": supported are float32, float16, bfloat16 and float64");
   }
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_tensors", p.num_tensors, 1, kMaxRotaryTensors));
   for (int64_t i = 0; i < p.num_tensors; ++i) {
     PROLOGUE_RETURN_IF_ERROR(check_range(kName, kNumHeads[i], p.tensors[i].num_heads, 1, 65536));
   }
-  PROLOGUE_RETURN_IF_ERROR(check_head_and_rotary_dim(kName, p.head_dim, p.style, p.rotary_dim));
-  if (p.rotary_offset < 0 || p.rotary_offset % 2 != 0 || p.rotary_offset > p.head_dim - p.rotary_dim) {
-    return invalid_argument(kName, ": rotary_offset is ", p.rotary_offset,
-                            ": it must be even and lie in 0..head_dim - rotary_dim, ", p.head_dim - p.rotary_dim);
+  PROLOGUE_RETURN_IF_ERROR(check_head_and_rotary_dim(kName, p.head_dim, p.rope.style, p.rope.rotary_dim));
+  if (p.rope.rotary_offset < 0 || p.rope.rotary_offset % 2 != 0 || p.rope.rotary_offset > p.head_dim - p.rope.rotary_dim) {
+    return invalid_argument(kName, ": rotary_offset is ", p.rope.rotary_offset,
+                            ": it must be even and lie in 0..head_dim - rotary_dim, ", p.head_dim - p.rope.rotary_dim);
   }
-  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_blocks", p.num_blocks, 1, 4));
-  if (p.rotary_dim % (2 * p.num_blocks) != 0) {
-    return invalid_argument(kName, ": num_blocks is ", p.num_blocks, ": rotary_dim, ", p.rotary_dim,
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_blocks", p.rope.num_blocks, 1, 4));
+  if (p.rope.rotary_dim % (2 * p.rope.num_blocks) != 0) {
+    return invalid_argument(kName, ": num_blocks is ", p.rope.num_blocks, ": rotary_dim, ", p.rope.rotary_dim,
                             ", must be that many blocks of even width");
   }
-  if (p.inverse_by_own_sine && !p.inverse) {
+  if (p.rope.inverse_by_own_sine && !p.rope.inverse) {
     return invalid_argument(kName, ": inverse_by_own_sine is set, but inverse is not: it says how to take the inverse");
   }
   return check_enum("tail", p.tail, RotaryTail::zero, "copy, leave and zero");
 }
 
 Status check_angles(const RotaryParams& p) {
-  const RotaryAngles& a = p.angles;
-  PROLOGUE_RETURN_IF_ERROR(check_enum("angles.source", a.source, RotarySource::theta, "cos_sin, angles, inv_freq and theta"));
-  PROLOGUE_RETURN_IF_ERROR(check_enum("angles.width", a.width, RotaryWidth::full, "half and full"));
+  const Rope& a = p.rope;
+  PROLOGUE_RETURN_IF_ERROR(check_enum("rope.source", a.source, RopeSource::angles_per_token,
+                                      "table, per_token, inv_freq, theta, angles and angles_per_token"));
+  PROLOGUE_RETURN_IF_ERROR(check_enum("rope.width", a.width, RopeWidth::full, "half and full"));
   PROLOGUE_RETURN_IF_ERROR(check_past_table(kName, a.past_table, 0, nullptr));
-  const bool given = a.source == RotarySource::cos_sin || a.source == RotarySource::angles;
-  const bool by_position = p.rotary_dim > 0 && given && !a.per_token;
-  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "angles.max_position", a.max_position, by_position ? 1 : 0, kMaxRows));
-  if (p.rotary_dim == 0) {
-    const char* given_without = a.cos.data != nullptr      ? "angles.cos"
-                                : a.sin.data != nullptr    ? "angles.sin"
-                                : a.angles.data != nullptr ? "angles.angles"
-                                : a.inv_freq != nullptr    ? "angles.inv_freq"
-                                : a.theta != 0.0           ? "angles.theta"
+  const bool given = rope_rows_are_given(a.source);
+  const bool by_position = p.rope.rotary_dim > 0 && given && !rope_row_is_token(a.source);
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "rope.max_position", a.max_position, by_position ? 1 : 0, kMaxRows));
+  if (p.rope.rotary_dim == 0) {
+    const char* given_without = a.cos.data != nullptr      ? "rope.cos"
+                                : a.sin.data != nullptr    ? "rope.sin"
+                                : a.angles.data != nullptr ? "rope.angles"
+                                : a.inv_freq != nullptr    ? "rope.inv_freq"
+                                : a.theta != 0.0           ? "rope.theta"
                                                            : nullptr;
     if (given_without == nullptr) return {};
     return invalid_argument(kName, ": rotary_dim is 0, but ", given_without, " is given: set rotary_dim, or leave it out");
   }
-  if (given && a.width == RotaryWidth::unset) {
-    return invalid_argument(kName, ": angles.width is not set: half is a column for each pair of a block, ",
-                            p.rotary_dim / (2 * p.num_blocks), ", full one for each channel, ", p.rotary_dim / p.num_blocks);
+  if (given && a.width == RopeWidth::unset) {
+    return invalid_argument(kName, ": rope.width is not set: half is a column for each pair of a block, ",
+                            p.rope.rotary_dim / (2 * p.rope.num_blocks), ", full one for each channel, ",
+                            p.rope.rotary_dim / p.rope.num_blocks);
   }
-  if (!float_type_valid(a.type)) {
-    return unsupported(kName, ": angles.type is the unknown type ", static_cast<int32_t>(a.type),
-                       ": supported are float32, float16, bfloat16 and float64");
+  if (a.source != RopeSource::theta && !dtype_is_float(a.type)) {
+    return unsupported(kName, ": rope.type is ", dtype_text(a.type), ": supported are float32, float16, bfloat16 and float64");
   }
-  if (a.source == RotarySource::inv_freq && a.type != FloatType::f32 && a.type != FloatType::f64) {
-    return unsupported(kName, ": angles.type is ", float_type_name(a.type), ": for inv_freq supported are float32 and float64");
+  if (a.source == RopeSource::inv_freq && a.type != DType::f32 && a.type != DType::f64) {
+    return unsupported(kName, ": rope.type is ", dtype_name(a.type), ": for inv_freq supported are float32 and float64");
   }
-  if (!given && a.per_token) {
-    return invalid_argument(kName,
-                            ": angles.per_token is set, but the angles are computed: only rows that are given go by token");
+  if (!given && a.width == RopeWidth::full) {
+    return invalid_argument(kName, ": rope.width is full, but the angles are computed: they have a column for each pair");
   }
-  if (!given && a.width == RotaryWidth::full) {
-    return invalid_argument(kName, ": angles.width is full, but the angles are computed: they have a column for each pair");
+  if (a.source == RopeSource::theta && p.rope.rotary_dim > 2 * kMaxFrequencies * p.rope.num_blocks) {
+    return unsupported(kName, ": rotary_dim is ", p.rope.rotary_dim, " in ", p.rope.num_blocks,
+                       " blocks: with theta a block has at most ", 2 * kMaxFrequencies,
+                       " channels; give inv_freq or a table instead");
   }
-  if (a.source == RotarySource::theta && !(std::isfinite(a.theta) && a.theta > 0.0)) {
-    return invalid_argument(kName, ": angles.theta is ", a.theta, ": it must be finite and greater than 0");
+  if (a.source == RopeSource::theta && !(std::isfinite(a.theta) && a.theta > 0.0)) {
+    return invalid_argument(kName, ": rope.theta is ", a.theta, ": it must be finite and greater than 0");
   }
   if (!std::isfinite(a.attention_factor)) {
-    return invalid_argument(kName, ": angles.attention_factor is ", a.attention_factor, ": it must be finite");
+    return invalid_argument(kName, ": rope.attention_factor is ", a.attention_factor, ": it must be finite");
   }
   return {};
 }
 
 Status check_positions(const RotaryParams& p) {
   const RotaryPositions& q = p.positions;
-  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "positions.num_axes", q.num_axes, 1, kMaxRotaryAxes));
-  if (q.num_axes > 1 && p.rotary_dim > 0 && !p.angles.per_token && q.pair_axis == nullptr && q.num_axes != p.num_blocks) {
-    return invalid_argument(kName, ": positions.pair_axis is null: num_axes, ", q.num_axes, ", must then be num_blocks, ",
-                            p.num_blocks);
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "rope.num_axes", p.rope.num_axes, 1, kMaxAxes));
+  if (p.rope.num_axes > 1 && p.rope.rotary_dim > 0 && !rope_row_is_token(p.rope.source) && p.rope.pair_axis == nullptr &&
+      p.rope.num_axes != p.rope.num_blocks) {
+    return invalid_argument(kName, ": rope.pair_axis is null: num_axes, ", p.rope.num_axes, ", must then be num_blocks, ",
+                            p.rope.num_blocks);
   }
   PROLOGUE_RETURN_IF_ERROR(check_int_type("positions.ids", q.ids));
   PROLOGUE_RETURN_IF_ERROR(check_int_type("positions.offsets", q.offsets));
@@ -169,15 +163,15 @@ Status check_positions(const RotaryParams& p) {
 }
 
 Status add_angles(const RotaryParams& p, RegionChecks& regions) {
-  const RotaryAngles& a = p.angles;
-  if (p.rotary_dim == 0 || a.source == RotarySource::theta) return {};
-  const int64_t block_pairs = p.rotary_dim / (2 * p.num_blocks);
-  if (a.source == RotarySource::inv_freq) {
-    return regions.read(array_region("angles.inv_freq", a.inv_freq, block_pairs, float_type_size(a.type)));
+  const Rope& a = p.rope;
+  if (p.rope.rotary_dim == 0 || a.source == RopeSource::theta) return {};
+  const int64_t block_pairs = p.rope.rotary_dim / (2 * p.rope.num_blocks);
+  if (a.source == RopeSource::inv_freq) {
+    return regions.read(array_region("rope.inv_freq", a.inv_freq, block_pairs, dtype_size(a.type)));
   }
-  const int64_t rows = a.per_token ? p.seq_len : a.max_position;
-  const int64_t columns = a.width == RotaryWidth::full ? 2 * block_pairs : block_pairs;
-  const auto read = [&](const char* name, const char* name_of_stride, const RotaryColumns& c) -> Status {
+  const int64_t rows = rope_row_is_token(a.source) ? p.seq_len : a.max_position;
+  const int64_t columns = a.width == RopeWidth::full ? 2 * block_pairs : block_pairs;
+  const auto read = [&](const char* name, const char* name_of_stride, const RopeColumns& c) -> Status {
     PROLOGUE_RETURN_IF_ERROR(check_stride_set(kName, name_of_stride, c.batch_stride, "batch", p.batch));
     const bool shared = rows <= 1 || columns <= 1 || c.row_stride <= 0 || c.column_stride <= 0;  // negative: below
     const auto within = [](int64_t inner, int64_t count, int64_t outer) { return (outer - 1) / inner < count - 1; };
@@ -186,27 +180,28 @@ Status add_angles(const RotaryParams& p, RegionChecks& regions) {
       return invalid_argument(kName, ": ", name, " has ", columns, " columns ", c.column_stride, " apart and ", rows, " rows ",
                               c.row_stride, " apart: rows must not overlap");
     }
-    return regions.read(strided_region(name, c.data, float_type_size(a.type),
+    return regions.read(strided_region(name, c.data, dtype_size(a.type),
                                        {{p.batch, c.batch_stride}, {rows, c.row_stride}, {1, 0}, {columns, c.column_stride}}));
   };
-  if (a.source == RotarySource::angles) return read("angles.angles", "angles.angles.batch_stride", a.angles);
-  PROLOGUE_RETURN_IF_ERROR(read("angles.cos", "angles.cos.batch_stride", a.cos));
-  return read("angles.sin", "angles.sin.batch_stride", a.sin);
+  if (a.source == RopeSource::angles || a.source == RopeSource::angles_per_token)
+    return read("rope.angles", "rope.angles.batch_stride", a.angles);
+  PROLOGUE_RETURN_IF_ERROR(read("rope.cos", "rope.cos.batch_stride", a.cos));
+  return read("rope.sin", "rope.sin.batch_stride", a.sin);
 }
 
 Status add_positions(const RotaryParams& p, RegionChecks& regions) {
   const RotaryPositions& q = p.positions;
-  if (q.num_axes > 1 && p.rotary_dim > 0 && !p.angles.per_token && q.pair_axis != nullptr) {
-    PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("positions.pair_axis", q.pair_axis, p.rotary_dim / 2, 1)));
+  if (p.rope.num_axes > 1 && p.rope.rotary_dim > 0 && !rope_row_is_token(p.rope.source) && p.rope.pair_axis != nullptr) {
+    PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("rope.pair_axis", p.rope.pair_axis, p.rope.rotary_dim / 2, 1)));
   }
-  const auto read = [&](const char* name, const IntView& view, const Dim(&dims)[4]) {
-    return regions.read(strided_region(name, view.data, int_type_size(view.type), dims));
+  const auto read = [&](const char* name, const IndexView& view, const Dim(&dims)[4]) {
+    return regions.read(strided_region(name, view.data, dtype_size(view.type), dims));
   };
   if (q.ids.data != nullptr) {
-    PROLOGUE_RETURN_IF_ERROR(check_stride_set(kName, "positions.axis_stride", q.axis_stride, "positions.num_axes", q.num_axes));
+    PROLOGUE_RETURN_IF_ERROR(check_stride_set(kName, "positions.axis_stride", q.axis_stride, "rope.num_axes", p.rope.num_axes));
     PROLOGUE_RETURN_IF_ERROR(check_stride_set(kName, "positions.batch_stride", q.batch_stride, "batch", p.batch));
     return read("positions.ids", q.ids,
-                {{1, 0}, {q.num_axes, q.axis_stride}, {p.batch, q.batch_stride}, {p.seq_len, q.token_stride}});
+                {{1, 0}, {p.rope.num_axes, q.axis_stride}, {p.batch, q.batch_stride}, {p.seq_len, q.token_stride}});
   }
   const bool packed = q.cu_seqlens.data != nullptr;
   if (packed) PROLOGUE_RETURN_IF_ERROR(read("positions.cu_seqlens", q.cu_seqlens, {{1, 0}, {1, 0}, {1, 0}, {q.num_seqs + 1, 1}}));
@@ -232,12 +227,12 @@ RotaryParams with_stand_ins(RotaryParams p) {
     stand_in(tensor.x);
     stand_in(tensor.y);
   }
-  if (p.rotary_dim > 0) {
-    stand_in(p.angles.cos.data);
-    stand_in(p.angles.sin.data);
-    stand_in(p.angles.angles.data);
-    stand_in(p.angles.inv_freq);
-    if (p.positions.num_axes != p.num_blocks) stand_in(p.positions.pair_axis);
+  if (p.rope.rotary_dim > 0) {
+    stand_in(p.rope.cos.data);
+    stand_in(p.rope.sin.data);
+    stand_in(p.rope.angles.data);
+    stand_in(p.rope.inv_freq);
+    if (p.rope.num_axes != p.rope.num_blocks) stand_in(p.rope.pair_axis);
   }
   stand_in(p.faults);
   return p;
@@ -249,27 +244,17 @@ RotaryParams with_pointers_of(RotaryParams plan, const RotaryParams& run) {
     plan.tensors[i].x = run.tensors[i].x;
     plan.tensors[i].y = run.tensors[i].y;
   }
-  plan.angles.cos.data = run.angles.cos.data;
-  plan.angles.sin.data = run.angles.sin.data;
-  plan.angles.angles.data = run.angles.angles.data;
-  plan.angles.inv_freq = run.angles.inv_freq;
+  plan.rope.cos.data = run.rope.cos.data;
+  plan.rope.sin.data = run.rope.sin.data;
+  plan.rope.angles.data = run.rope.angles.data;
+  plan.rope.inv_freq = run.rope.inv_freq;
   plan.positions.ids.data = run.positions.ids.data;
   plan.positions.offsets.data = run.positions.offsets.data;
   plan.positions.cu_seqlens.data = run.positions.cu_seqlens.data;
-  plan.positions.pair_axis = run.positions.pair_axis;
+  plan.rope.pair_axis = run.rope.pair_axis;
   plan.faults = run.faults;
   plan.token_faults = run.token_faults;
   return plan;
-}
-
-// Rounded once, whatever the exponent's rounding would add.
-void compute_frequencies(const RotaryParams& params, RotaryFrequencies& frequencies) {
-  if (params.rotary_dim == 0 || params.angles.source != RotarySource::theta) return;
-  const int64_t width = params.rotary_dim / params.num_blocks;
-  for (int64_t c = 0; c < width / 2; ++c) {
-    const long double exponent = -2.0L * static_cast<long double>(c) / static_cast<long double>(width);
-    frequencies.values[c] = static_cast<double>(std::pow(static_cast<long double>(params.angles.theta), exponent));
-  }
 }
 
 // Checks that a run has the parameters of its plan: one line for every member, except those that a run may change.
@@ -298,36 +283,35 @@ Status check_run(const RotaryParams& a, const RotaryParams& b) {
     strides(kX[i], x.num_heads, x.x_strides, y.x_strides);
     strides(kY[i], x.num_heads, x.y_strides, y.y_strides);
   }
-  plan.same("style", a.style, b.style);
-  plan.same("rotary_dim", a.rotary_dim, b.rotary_dim);
-  plan.same("rotary_offset", a.rotary_offset, b.rotary_offset);
-  plan.same("num_blocks", a.num_blocks, b.num_blocks);
-  plan.same("inverse", a.inverse, b.inverse);
-  plan.same("inverse_by_own_sine", a.inverse_by_own_sine, b.inverse_by_own_sine);
+  plan.same("rope.style", a.rope.style, b.rope.style);
+  plan.same("rope.rotary_dim", a.rope.rotary_dim, b.rope.rotary_dim);
+  plan.same("rope.rotary_offset", a.rope.rotary_offset, b.rope.rotary_offset);
+  plan.same("rope.num_blocks", a.rope.num_blocks, b.rope.num_blocks);
+  plan.same("rope.inverse", a.rope.inverse, b.rope.inverse);
+  plan.same("rope.inverse_by_own_sine", a.rope.inverse_by_own_sine, b.rope.inverse_by_own_sine);
   plan.same("tail", a.tail, b.tail);
 
-  const RotaryAngles &r = a.angles, &s = b.angles;
-  plan.same("angles.source", r.source, s.source);
-  plan.same("angles.type", r.type, s.type);
-  plan.same("angles.width", r.width, s.width);
-  plan.same("angles.per_token", r.per_token, s.per_token);
-  plan.same("angles.max_position", r.max_position, s.max_position);
-  plan.same("angles.past_table", r.past_table, s.past_table);
-  const auto columns = [&](const char* name, const RotaryColumns& x, const RotaryColumns& y) {
+  const Rope &r = a.rope, &s = b.rope;
+  plan.same("rope.source", r.source, s.source);
+  plan.same("rope.type", r.type, s.type);
+  plan.same("rope.width", r.width, s.width);
+  plan.same("rope.max_position", r.max_position, s.max_position);
+  plan.same("rope.past_table", r.past_table, s.past_table);
+  const auto columns = [&](const char* name, const RopeColumns& x, const RopeColumns& y) {
     plan.present(name, x.data, y.data);
     if (x.data != nullptr) free_stride(name, "batch_stride", a.batch, y.batch_stride);
     plan.same(name, "row_stride", x.row_stride, y.row_stride);
     plan.same(name, "column_stride", x.column_stride, y.column_stride);
   };
-  columns("angles.cos", r.cos, s.cos);
-  columns("angles.sin", r.sin, s.sin);
-  columns("angles.angles", r.angles, s.angles);
-  plan.present("angles.inv_freq", r.inv_freq, s.inv_freq);
-  plan.same("angles.theta", r.theta, s.theta);
-  plan.same("angles.attention_factor", r.attention_factor, s.attention_factor);
+  columns("rope.cos", r.cos, s.cos);
+  columns("rope.sin", r.sin, s.sin);
+  columns("rope.angles", r.angles, s.angles);
+  plan.present("rope.inv_freq", r.inv_freq, s.inv_freq);
+  plan.same("rope.theta", r.theta, s.theta);
+  plan.same("rope.attention_factor", r.attention_factor, s.attention_factor);
 
   const RotaryPositions &t = a.positions, &u = b.positions;
-  const auto integers = [&](const char* name, const IntView& x, const IntView& y) {
+  const auto integers = [&](const char* name, const IndexView& x, const IndexView& y) {
     plan.present(name, x.data, y.data);
     plan.same(name, "type", x.type, y.type);
   };
@@ -338,37 +322,38 @@ Status check_run(const RotaryParams& a, const RotaryParams& b) {
   plan.same("positions.offsets_stride", t.offsets_stride, u.offsets_stride);
   integers("positions.cu_seqlens", t.cu_seqlens, u.cu_seqlens);
   plan.same("positions.max_seqlen", t.max_seqlen, u.max_seqlen);
-  plan.same("positions.num_axes", t.num_axes, u.num_axes);
-  plan.present("positions.pair_axis", t.pair_axis, u.pair_axis);
+  plan.same("rope.num_axes", r.num_axes, s.num_axes);
+  plan.present("rope.pair_axis", r.pair_axis, s.pair_axis);
   plan.present("faults", a.faults, b.faults);
   plan.present("token_faults", a.token_faults, b.token_faults);
 
   plan.up_to("seq_len", a.seq_len, b.seq_len, 0);
   if (t.cu_seqlens.data != nullptr) plan.up_to("positions.num_seqs", t.num_seqs, u.num_seqs, b.seq_len > 0 ? 1 : 0);
   if (t.ids.data != nullptr) {
-    free_stride("positions", "axis_stride", t.num_axes, u.axis_stride);
+    free_stride("positions", "axis_stride", r.num_axes, u.axis_stride);
     free_stride("positions", "batch_stride", a.batch, u.batch_stride);
   }
   return plan.status();
 }
 
-Status dispatch(const RotaryParams& params, const RotaryFrequencies& frequencies, const Execution& execution) {
-  if (execution.device == Device::cpu) return cpu::rotary(params, frequencies, execution.num_threads);
-#ifdef PROLOGUE_HAS_CUDA
-  return cuda::rotary(params, frequencies, execution.stream);
-#else
-  return cuda_not_built("rotary");
-#endif
-}
-
 }  // namespace
+
+// Rounded once, whatever the exponent's rounding would add.
+void compute_frequencies(const RotaryParams& params, RotaryFrequencies& frequencies) {
+  if (params.rope.rotary_dim == 0 || params.rope.source != RopeSource::theta) return;
+  const int64_t width = params.rope.rotary_dim / params.rope.num_blocks;
+  for (int64_t c = 0; c < width / 2; ++c) {
+    const long double exponent = -2.0L * static_cast<long double>(c) / static_cast<long double>(width);
+    frequencies.values[c] = static_cast<double>(std::pow(static_cast<long double>(params.rope.theta), exponent));
+  }
+}
 
 Status validate(const RotaryParams& p) {
   PROLOGUE_RETURN_IF_ERROR(check_sizes(p));
   PROLOGUE_RETURN_IF_ERROR(check_angles(p));
   PROLOGUE_RETURN_IF_ERROR(check_positions(p));
   if (p.batch * p.seq_len == 0) return {};
-  PROLOGUE_RETURN_IF_ERROR(check_past_table(kName, p.angles.past_table, p.angles.max_position, p.faults));
+  PROLOGUE_RETURN_IF_ERROR(check_past_table(kName, p.rope.past_table, p.rope.max_position, p.faults));
 
   RegionChecks regions(kName);
   for (int64_t i = 0; i < p.num_tensors; ++i) {
@@ -387,31 +372,29 @@ Status validate(const RotaryParams& p) {
   return regions.check_all_apart();
 }
 
-Status rotary(const RotaryParams& params, const Execution& execution) {
+Status validate(const RotaryParams& params, const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(check_device(kName, execution.device));
-  PROLOGUE_RETURN_IF_ERROR(validate(params));
+  return validate(params);
+}
+
+Status run_validated(const RotaryParams& params, const Execution& execution) {
   if (params.batch * params.seq_len == 0) return {};
   RotaryFrequencies frequencies;
   compute_frequencies(params, frequencies);
-  return dispatch(params, frequencies, execution);
+  return dispatch(execution, cpu::rotary, cuda::rotary, params, frequencies);
 }
 
-#ifdef PROLOGUE_HAS_CUDA
-std::vector<cuda::KernelInstance<RotaryParams>> cuda::instances_of(const RotaryParams& params) {
-  RotaryFrequencies frequencies;
-  compute_frequencies(params, frequencies);
-  return instances_of(params, frequencies);
+Status rotary(const RotaryParams& params, const Execution& execution) {
+  PROLOGUE_RETURN_IF_ERROR(validate(params, execution));
+  return run_validated(params, execution);
 }
-#endif
 
 Result<RotaryPlan> RotaryPlan::create(const RotaryParams& params, const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(check_device("rotary plan", execution.device));
   const bool given = has_pointers(params);
   PROLOGUE_RETURN_IF_ERROR(validate(given ? params : with_stand_ins(params)));
   PROLOGUE_RETURN_IF_ERROR(check_range("rotary plan", "batch * seq_len", params.batch * params.seq_len, 1, INT32_MAX));
-#ifndef PROLOGUE_HAS_CUDA
-  if (execution.device == Device::cuda) return cuda_not_built("rotary");
-#endif
+  if (execution.device == Device::cuda && !built_with_cuda()) return cuda_not_built(kName);
   RotaryPlan plan;
   plan.params_ = params;
   compute_frequencies(params, plan.frequencies_);
@@ -428,7 +411,7 @@ Status RotaryPlan::run(const RotaryParams& params, const Execution& execution) c
   PROLOGUE_RETURN_IF_ERROR(check_run(has_pointers_ ? params_ : with_pointers_of(params_, params), params));
   if (!has_pointers_) PROLOGUE_RETURN_IF_ERROR(validate(params));
   if (params.seq_len == 0) return {};
-  return dispatch(params, frequencies_, execution);
+  return dispatch(execution, cpu::rotary, cuda::rotary, params, frequencies_);
 }
 
 }  // namespace prologue

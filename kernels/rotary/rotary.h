@@ -2,7 +2,7 @@
 // tokens of each sequence; longer sequences take several launches.
 //
 // A token is (b, s), b in [0, batch), s in [0, seq_len). Its number is t = b * seq_len + s. For every head of every tensor with
-// rotate = true, and for each pair i of the rotated channels:
+// rotate set, and for each pair i of the rotated channels:
 //   (a, b) = (a cos - b sin, a sin + b cos)         inverse (transpose, backward): (a cos + b sin, -a sin + b cos)
 //
 // The rotated channels are [rotary_offset, rotary_offset + rotary_dim). They form num_blocks adjacent blocks of
@@ -18,7 +18,7 @@
 // Guards (the same rules as in kernels/attention_prologue/attention_prologue.h). Nothing outside the named rows is ever touched.
 //   padding            a given position that is negative on any axis, or a token at or past cu_seqlens[num_seqs]: no row of the
 //                      token is touched
-//   past the table     a position >= max_position on any axis; angles.past_table decides:
+//   past the table     a position >= max_position on any axis; rope.past_table decides:
 //     record           the channels that would be written (also in place) become zeros. The fault position_out_of_range is
 //                      recorded in `faults` with token t. `faults` must not be null
 //     zero             the same zeros, and recorded only if `faults` is given
@@ -39,11 +39,11 @@
 
 #include <cstdint>
 
-#include <prologue/kernels/base/any_type.h>
 #include <prologue/kernels/base/dtype.h>
 #include <prologue/kernels/base/execution.h>
 #include <prologue/kernels/base/export.h>
 #include <prologue/kernels/base/faults.h>
+#include <prologue/kernels/base/rope.h>
 #include <prologue/kernels/base/status.h>
 #include <prologue/kernels/base/views.h>
 
@@ -74,86 +74,25 @@ struct RotaryTensor {
   int64_t num_heads = 0;
   RotaryStrides x_strides;
   RotaryStrides y_strides;
-  bool rotate = true;  // false: x is only copied to y
+  int32_t rotate = 1;  // 0: x is only copied to y
 };
 
 // x and y with the same strides, or y = x (in place).
 inline RotaryTensor rotary_tensor(const void* x, void* y, int64_t num_heads, const RotaryStrides& strides) {
-  return {x, y, num_heads, strides, strides, true};
+  return {x, y, num_heads, strides, strides, 1};
 }
 // x and y are [num_tokens, num_heads, head_dim].
 inline RotaryTensor rotary_tensor(const HeadsView& x, const MutableHeadsView& y, int64_t num_heads) {
-  return {x.data, y.data, num_heads, {0, x.token_stride, x.head_stride, 1}, {0, y.token_stride, y.head_stride, 1}, true};
+  return {x.data, y.data, num_heads, {0, x.token_stride, x.head_stride, 1}, {0, y.token_stride, y.head_stride, 1}, 1};
 }
 
 enum class RotaryTail : int32_t { copy = 0, leave, zero };
-
-enum class RotarySource : int32_t {
-  cos_sin = 0,  // cos and sin are given
-  angles,       // angles are given; the kernel computes their cos and sin
-  inv_freq,     // angle = position * inv_freq[column]
-  theta,        // angle = position * theta^(-2 * column / w)
-};
-
-enum class RotaryWidth : int32_t {
-  unset = 0,  // an error if cos and sin, or angles, are given: the width cannot be seen from a table's pointer and strides
-  half,       // one column for each pair of a block: [rows, w / 2]
-  full,       // one column for each channel of a block: [rows, w]. Each channel of a pair has its own cos and sin:
-              // (a cos_a - b sin_a, a sin_b + b cos_b); inverse (the transpose): (a cos_a + b sin_b, -a sin_a + b cos_b)
-};
-
-// Column c of row r is at r * row_stride + c * column_stride. If per_token is set, the row of sequence b starts b * batch_stride
-// later. Rows may be shared (row_stride 0), but must not overlap. Strides are in elements.
-struct RotaryColumns {
-  const void* data = nullptr;
-  int64_t batch_stride = kUnsetStride;  // must be set if batch > 1; 0: all sequences share the rows
-  int64_t row_stride = 0;
-  int64_t column_stride = 1;
-};
-
-struct RotaryAngles {
-  RotarySource source = RotarySource::cos_sin;
-  FloatType type = FloatType::f32;  // of the elements of cos and sin, of angles, or of inv_freq (f32 or f64)
-  RotaryWidth width = RotaryWidth::unset;
-  bool per_token = false;                    // cos_sin, angles: false: row = position; true: row = s, no positions needed
-  int64_t max_position = 0;                  // row = position: rows of the table; else an optional bound, 0 = none
-  PastTable past_table = PastTable::record;  // what happens at positions >= max_position
-  RotaryColumns cos;
-  RotaryColumns sin;
-  RotaryColumns angles;
-  const void* inv_freq = nullptr;  // [w / 2]
-  double theta = 0.0;
-  double attention_factor = 1.0;  // multiplies cos and sin; the product is rounded once
-};
-
-// For a cos||sin cache [rows, rotary_dim]: cos[0 .. rotary_dim/2), then sin; row = position. layers/rope makes such a cache.
-inline RotaryAngles cos_sin_cache(const void* cache, FloatType type, int64_t rows, int64_t rotary_dim) {
-  RotaryAngles angles;
-  angles.type = type;
-  angles.width = RotaryWidth::half;
-  angles.max_position = rows;
-  const auto* bytes = static_cast<const char*>(cache);
-  angles.cos = {cache, 0, rotary_dim, 1};
-  angles.sin = {bytes == nullptr ? nullptr : bytes + rotary_dim / 2 * float_type_size(type), 0, rotary_dim, 1};
-  return angles;
-}
-// For two dense tables, [rows, w / 2] (half) or [rows, w] (full); row = position. `columns` is the width of one table.
-inline RotaryAngles cos_and_sin(const void* cos, const void* sin, FloatType type, int64_t rows, int64_t columns,
-                                RotaryWidth width) {
-  RotaryAngles angles;
-  angles.type = type;
-  angles.width = width;
-  angles.max_position = rows;
-  angles.cos = {cos, 0, columns, 1};
-  angles.sin = {sin, 0, columns, 1};
-  return angles;
-}
 
 // The position of a token: given, or its number in its sequence plus an offset.
 struct RotaryPositions {
   // Given: the position of token (b, s) on axis `axis` is ids[axis * axis_stride + b * batch_stride + s * token_stride]. A stride
   // of 0 means that all axes, or all sequences, share the ids.
-  IntView ids;
+  IndexView ids;
   int64_t axis_stride = kUnsetStride;   // must be set if num_axes > 1
   int64_t batch_stride = kUnsetStride;  // must be set if batch > 1
   int64_t token_stride = 1;
@@ -162,38 +101,24 @@ struct RotaryPositions {
   // in its sequence n. Without cu_seqlens: j = s and n = b. With cu_seqlens, sequences are packed one after another (batch = 1):
   // cu_seqlens[n] <= s < cu_seqlens[n + 1] and j = s - cu_seqlens[n].
   int64_t offset = 0;
-  IntView offsets;             // null = none
+  IndexView offsets;           // null = none
   int64_t offsets_stride = 1;  // 0: one offset for all sequences
   int64_t num_seqs = 0;
-  IntView cu_seqlens;      // [num_seqs + 1], non-decreasing; null = not packed
+  IndexView cu_seqlens;    // [num_seqs + 1], non-decreasing; null = not packed
   int64_t max_seqlen = 0;  // 0 = no bound
-
-  // Several position axes (2-D, MRoPE). Pair i, counted through all blocks, is rotated by the position on axis pair_axis[i];
-  // values not below num_axes count as 0. If pair_axis is null, each block uses the axis of its own number (num_axes =
-  // num_blocks). With angles.per_token only the guards use the axes.
-  int64_t num_axes = 1;                // 1 to 4
-  const uint8_t* pair_axis = nullptr;  // [rotary_dim / 2]
 };
 
 struct RotaryParams {
   int64_t batch = 1;
   int64_t seq_len = 0;
-  int64_t head_dim = 0;  // even, 2..576
-  FloatType dtype = FloatType::f32;
+  int64_t head_dim = 0;  // even, 2..1024 (kMaxHeadDim)
+  DType dtype = DType::unset;
   int64_t num_tensors = 0;  // 1 to 4
   RotaryTensor tensors[4];
 
-  RopeStyle style = RopeStyle::neox;
-  int64_t rotary_dim = 0;     // 0 = no rotation (then cos, sin, angles, inv_freq and theta must not be given)
-  int64_t rotary_offset = 0;  // even
-  int64_t num_blocks = 1;     // 1 to 4
-  bool inverse = false;
-  // Only for width full: the inverse uses each channel's own sine, (a cos_a + b sin_a, -a sin_b + b cos_b). This is the transpose
-  // only if the two sines of a pair are equal. Some systems compute this as their backward pass.
-  bool inverse_by_own_sine = false;
   RotaryTail tail = RotaryTail::copy;
 
-  RotaryAngles angles;
+  Rope rope;
   RotaryPositions positions;
 
   FaultRecord* faults = nullptr;    // null only if positions have no bound, or past_table is zero or identity
@@ -203,7 +128,8 @@ struct RotaryParams {
 PROLOGUE_API Status validate(const RotaryParams& params);
 PROLOGUE_API Status rotary(const RotaryParams& params, const Execution& execution);
 
-// theta^(-2 * column / w) for each column, computed on the host: once for each call, or once for a plan.
+// theta^(-2 * column / w) for each column, computed on the host: once for each call, or once for a plan. So w is at most 576 where
+// the source is theta.
 struct RotaryFrequencies {
   double values[288];
 };

@@ -1,13 +1,12 @@
 #include <type_traits>
 
-#include <prologue/kernels/base/convert_cpu.h>
-#include <prologue/kernels/base/head_cpu.h>
-#include <prologue/kernels/base/parallel.h>
+#include <prologue/kernels/base/host/convert_cpu.h>
+#include <prologue/kernels/base/host/head_cpu.h>
+#include <prologue/kernels/base/host/parallel.h>
+#include <prologue/kernels/rotary/backends.h>
 #include <prologue/kernels/rotary/rotary_token.h>
 
 namespace prologue::cpu {
-
-Status rotary(const RotaryParams& params, const RotaryFrequencies& frequencies, int num_threads);
 
 namespace {
 
@@ -50,54 +49,54 @@ class TokenRotation {
  public:
   using A = Arithmetic<T>;
 
-  TokenRotation(const RotaryParams& params, const RotaryFrequencies& frequencies, const RotaryPlace& place)
-      : p_(params), place_(place) {
-    for (int64_t i = 0; place.fault == FaultCode::none && place.rotated && i < p_.rotary_dim / 2; ++i) {
-      const PairTurn<A> turn = turn_of_pair<A>(p_, &frequencies, place, static_cast<int32_t>(i));
-      cos_a_[i] = turn.cos_a, sin_a_[i] = turn.sin_a, cos_b_[i] = turn.cos_b, sin_b_[i] = turn.sin_b;
+  TokenRotation(const RotaryParams& params, const RotaryFrequencies& frequencies, const RotaryToken& token)
+      : p_(params), token_(token) {
+    for (int64_t i = 0; !token.zero && token.rotated && i < p_.rope.rotary_dim / 2; ++i) {
+      const PairRotation<A> by = rotation_of_pair<A>(p_, &frequencies, token, static_cast<int32_t>(i));
+      cos_a_[i] = by.cos_a, sin_a_[i] = by.sin_a, cos_b_[i] = by.cos_b, sin_b_[i] = by.sin_b;
     }
   }
 
   void operator()(const RotaryTensor& tensor) const {
     const RotaryStrides& xs = tensor.x_strides;
     const RotaryStrides& ys = tensor.y_strides;
-    const T* x = static_cast<const T*>(tensor.x) + place_.batch * xs.batch + place_.token * xs.token;
-    T* y = static_cast<T*>(tensor.y) + place_.batch * ys.batch + place_.token * ys.token;
+    const T* x = static_cast<const T*>(tensor.x) + token_.batch * xs.batch + token_.token * xs.token;
+    T* y = static_cast<T*>(tensor.y) + token_.batch * ys.batch + token_.token * ys.token;
     for (int64_t h = 0; h < tensor.num_heads; ++h) head(tensor, x + h * xs.head, y + h * ys.head);
   }
 
  private:
   void head(const RotaryTensor& tensor, const T* x, T* y) const {
     const int64_t xs = tensor.x_strides.channel, ys = tensor.y_strides.channel;
-    const bool zero = place_.fault != FaultCode::none;
+    const bool zero = token_.zero;
     const auto fill = [&](int64_t begin, int64_t end, bool zeros) {
       if (!zeros && x == y) return;
       for (int64_t d = begin; d < end; ++d) y[d * ys] = zeros ? T{} : x[d * xs];
     };
     if (!tensor.rotate) return fill(0, p_.head_dim, zero);
-    const int64_t begin = p_.rotary_offset, end = begin + p_.rotary_dim;
+    const int64_t begin = p_.rope.rotary_offset, end = begin + p_.rope.rotary_dim;
     if (p_.tail != RotaryTail::leave) {
       fill(0, begin, zero || p_.tail == RotaryTail::zero);
       fill(end, p_.head_dim, zero || p_.tail == RotaryTail::zero);
     }
-    if (zero || !place_.rotated) return fill(begin, end, zero);
+    if (zero || !token_.rotated) return fill(begin, end, zero);
 
     alignas(64) A values[2 * kMaxRotaryPairs];
-    load(x + begin * xs, xs, p_.rotary_dim, values);
-    const int64_t block_pairs = p_.rotary_dim / (2 * p_.num_blocks);
-    const int64_t apart = p_.style == RopeStyle::neox ? block_pairs : 1, step = p_.style == RopeStyle::neox ? 1 : 2;
-    for (int64_t first = 0; first < p_.rotary_dim / 2; first += block_pairs) {
+    load(x + begin * xs, xs, p_.rope.rotary_dim, values);
+    const int64_t block_pairs = p_.rope.rotary_dim / (2 * p_.rope.num_blocks);
+    const int64_t apart = p_.rope.style == RopeStyle::neox ? block_pairs : 1, step = p_.rope.style == RopeStyle::neox ? 1 : 2;
+    for (int64_t first = 0; first < p_.rope.rotary_dim / 2; first += block_pairs) {
       A* block = values + 2 * first;
       for (int64_t i = 0; i < block_pairs; ++i) {
         const int64_t n = first + i;
-        turn_pair<A>(block[step * i], block[step * i + apart], {cos_a_[n], sin_a_[n], cos_b_[n], sin_b_[n]});
+        rotate_pair<A>(block[step * i], block[step * i + apart], {cos_a_[n], sin_a_[n], cos_b_[n], sin_b_[n]});
       }
     }
-    store(values, p_.rotary_dim, ys, y + begin * ys);
+    store(values, p_.rope.rotary_dim, ys, y + begin * ys);
   }
 
   const RotaryParams& p_;
-  const RotaryPlace& place_;
+  const RotaryToken& token_;
   alignas(64) A cos_a_[kMaxRotaryPairs];
   alignas(64) A sin_a_[kMaxRotaryPairs];
   alignas(64) A cos_b_[kMaxRotaryPairs];
@@ -111,25 +110,22 @@ void rotate_tokens(const RotaryParams& p, const RotaryFrequencies& frequencies, 
   for (int64_t i = 0; i < p.num_tensors; ++i) num_heads += p.tensors[i].num_heads;
   const int threads = threads_for(num_tokens * num_heads * p.head_dim, num_threads);
   parallel_for(num_tokens, threads, [&](int64_t t) {
-    const RotaryPlace place = place_rotary_token(p, t / p.seq_len, t % p.seq_len);
-    if (place.padding) return;
-    if (place.fault != FaultCode::none) {
-      record_fault(p.faults, t, place.fault);
-      if (p.token_faults != nullptr) p.token_faults[t] = static_cast<uint8_t>(place.fault);
-    }
-    const TokenRotation<T> rotate(p, frequencies, place);
+    const RotaryToken token = resolve_token(p, t / p.seq_len, t % p.seq_len);
+    if (token.padding) return;
+    if (token.fault != FaultCode::none) record_fault(p.faults, p.token_faults, t, token.fault);
+    const TokenRotation<T> rotate(p, frequencies, token);
     for (int64_t i = 0; i < p.num_tensors; ++i) rotate(p.tensors[i]);
   });
 }
 
 }  // namespace
 
-Status rotary(const RotaryParams& p, const RotaryFrequencies& frequencies, int num_threads) {
+Status rotary(const RotaryParams& p, const RotaryFrequencies& frequencies, const Execution& execution) {
   switch (p.dtype) {
-    case FloatType::f32: rotate_tokens<float>(p, frequencies, num_threads); break;
-    case FloatType::f16: rotate_tokens<Float16>(p, frequencies, num_threads); break;
-    case FloatType::bf16: rotate_tokens<BFloat16>(p, frequencies, num_threads); break;
-    case FloatType::f64: rotate_tokens<double>(p, frequencies, num_threads); break;
+    case DType::f32: rotate_tokens<float>(p, frequencies, execution.num_threads); break;
+    case DType::f16: rotate_tokens<Float16>(p, frequencies, execution.num_threads); break;
+    case DType::bf16: rotate_tokens<BFloat16>(p, frequencies, execution.num_threads); break;
+    default: rotate_tokens<double>(p, frequencies, execution.num_threads); break;
   }
   return {};
 }

@@ -2,22 +2,19 @@
 
 #include <cmath>
 
-#include <prologue/kernels/base/view_checks.h>
+#include <prologue/kernels/base/host/dispatch.h>
+#include <prologue/kernels/base/host/view_checks.h>
+#include <prologue/kernels/token_ops/backends.h>
 
 namespace prologue {
-
-namespace cpu {
-Status embedding(const EmbeddingParams& params, const Execution& execution);
-}
-namespace cuda {
-Status embedding(const EmbeddingParams& params, const Execution& execution);
-}
 
 namespace {
 
 // Together they keep every size in bytes within 64 bits.
 constexpr int64_t kMaxTokens = int64_t{1} << 31;
 constexpr int64_t kMaxWidth = int64_t{1} << 24;
+
+}  // namespace
 
 Status validate(const EmbeddingParams& p, const Execution& execution) {
   constexpr const char* kName = "embedding";
@@ -41,17 +38,14 @@ Status validate(const EmbeddingParams& p, const Execution& execution) {
   return regions.check_all_apart();
 }
 
-}  // namespace
+Status run_validated(const EmbeddingParams& params, const Execution& execution) {
+  if (params.num_tokens == 0) return {};
+  return dispatch(execution, cpu::embedding, cuda::embedding, params);
+}
 
 Status embedding(const EmbeddingParams& params, const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(validate(params, execution));
-  if (params.num_tokens == 0) return ok_status();
-  if (execution.device == Device::cpu) return cpu::embedding(params, execution);
-#ifdef PROLOGUE_HAS_CUDA
-  return cuda::embedding(params, execution);
-#else
-  return cuda_not_built("embedding");
-#endif
+  return run_validated(params, execution);
 }
 
 }  // namespace prologue

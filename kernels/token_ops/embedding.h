@@ -23,7 +23,7 @@ struct EmbeddingParams {
   int64_t num_tokens = 0;
   int64_t num_rows = 0;
   int64_t width = 0;
-  DType dtype = DType::f32;
+  DType dtype = DType::unset;
   const void* table = nullptr;
   IndexView indices;
   float scale = 1.0f;

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include <prologue/kernels/base/parallel.h>
-#include <prologue/kernels/token_ops/embedding.h>
+#include <prologue/kernels/base/host/parallel.h>
+#include <prologue/kernels/token_ops/backends.h>
 
 namespace prologue::cpu {
 

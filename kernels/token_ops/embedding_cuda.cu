@@ -1,6 +1,6 @@
-#include <prologue/kernels/token_ops/embedding.h>
-#include <prologue/kernels/base/cuda_groups.cuh>
-#include <prologue/kernels/base/cuda_launch.cuh>
+#include <prologue/kernels/token_ops/backends.h>
+#include <prologue/kernels/base/device/cuda_groups.cuh>
+#include <prologue/kernels/base/device/cuda_launch.cuh>
 
 namespace prologue::cuda {
 

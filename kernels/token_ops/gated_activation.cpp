@@ -1,21 +1,18 @@
 #include <prologue/kernels/token_ops/gated_activation.h>
 
-#include <prologue/kernels/base/view_checks.h>
+#include <prologue/kernels/base/host/dispatch.h>
+#include <prologue/kernels/base/host/view_checks.h>
+#include <prologue/kernels/token_ops/backends.h>
 
 namespace prologue {
-
-namespace cpu {
-Status gated_activation(const GatedActivationParams& params, const Execution& execution);
-}
-namespace cuda {
-Status gated_activation(const GatedActivationParams& params, const Execution& execution);
-}
 
 namespace {
 
 // Together they keep every size in bytes within 64 bits.
 constexpr int64_t kMaxTokens = int64_t{1} << 31;
 constexpr int64_t kMaxWidth = int64_t{1} << 24;
+
+}  // namespace
 
 Status validate(const GatedActivationParams& p, const Execution& execution) {
   constexpr const char* kName = "gated_activation";
@@ -36,17 +33,14 @@ Status validate(const GatedActivationParams& p, const Execution& execution) {
   return check_apart(kName, out, gate_up);
 }
 
-}  // namespace
+Status run_validated(const GatedActivationParams& params, const Execution& execution) {
+  if (params.num_tokens == 0) return {};
+  return dispatch(execution, cpu::gated_activation, cuda::gated_activation, params);
+}
 
 Status gated_activation(const GatedActivationParams& params, const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(validate(params, execution));
-  if (params.num_tokens == 0) return ok_status();
-  if (execution.device == Device::cpu) return cpu::gated_activation(params, execution);
-#ifdef PROLOGUE_HAS_CUDA
-  return cuda::gated_activation(params, execution);
-#else
-  return cuda_not_built("gated_activation");
-#endif
+  return run_validated(params, execution);
 }
 
 }  // namespace prologue

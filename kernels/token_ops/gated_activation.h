@@ -21,7 +21,7 @@ enum class Activation : int32_t { silu = 0, gelu_tanh };
 struct GatedActivationParams {
   int64_t num_tokens = 0;
   int64_t width = 0;
-  DType dtype = DType::f32;
+  DType dtype = DType::unset;
   Activation activation = Activation::silu;
   const void* gate_up = nullptr;
   void* out = nullptr;

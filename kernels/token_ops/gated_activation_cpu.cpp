@@ -1,9 +1,9 @@
 #include <algorithm>
 
-#include <prologue/kernels/base/convert_cpu.h>
-#include <prologue/kernels/base/exp.h>
-#include <prologue/kernels/base/parallel.h>
-#include <prologue/kernels/token_ops/gated_activation.h>
+#include <prologue/kernels/base/host/convert_cpu.h>
+#include <prologue/kernels/base/host/parallel.h>
+#include <prologue/kernels/base/shared/exp.h>
+#include <prologue/kernels/token_ops/backends.h>
 
 namespace prologue::cpu {
 

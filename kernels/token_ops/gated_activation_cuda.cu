@@ -1,7 +1,7 @@
-#include <prologue/kernels/base/exp.h>
-#include <prologue/kernels/token_ops/gated_activation.h>
-#include <prologue/kernels/base/cuda_groups.cuh>
-#include <prologue/kernels/base/cuda_launch.cuh>
+#include <prologue/kernels/base/shared/exp.h>
+#include <prologue/kernels/token_ops/backends.h>
+#include <prologue/kernels/base/device/cuda_groups.cuh>
+#include <prologue/kernels/base/device/cuda_launch.cuh>
 
 namespace prologue::cuda {
 

@@ -1,8 +1,7 @@
+#include <prologue/kernels/token_ops/backends.h>
 #include <prologue/kernels/token_ops/gather_cos_sin_row.h>
 
 namespace prologue::cpu {
-
-Status gather_cos_sin(const GatherCosSinParams& p, const Execution& execution);
 
 // A few thousand floats a step: one thread.
 Status gather_cos_sin(const GatherCosSinParams& p, const Execution&) {

@@ -1,9 +1,8 @@
+#include <prologue/kernels/token_ops/backends.h>
 #include <prologue/kernels/token_ops/gather_cos_sin_row.h>
-#include <prologue/kernels/base/cuda_launch.cuh>
+#include <prologue/kernels/base/device/cuda_launch.cuh>
 
 namespace prologue::cuda {
-
-Status gather_cos_sin(const GatherCosSinParams& params, const Execution& execution);
 
 namespace {
 

@@ -2,22 +2,19 @@
 
 #include <cmath>
 
-#include <prologue/kernels/base/view_checks.h>
+#include <prologue/kernels/base/host/dispatch.h>
+#include <prologue/kernels/base/host/view_checks.h>
+#include <prologue/kernels/token_ops/backends.h>
 
 namespace prologue {
-
-namespace cpu {
-Status rms_norm(const RmsNormParams& params, const Execution& execution);
-}
-namespace cuda {
-Status rms_norm(const RmsNormParams& params, const Execution& execution);
-}
 
 namespace {
 
 // Together they keep every size in bytes within 64 bits.
 constexpr int64_t kMaxTokens = int64_t{1} << 31;
 constexpr int64_t kMaxWidth = int64_t{1} << 24;
+
+}  // namespace
 
 Status validate(const RmsNormParams& p, const Execution& execution) {
   constexpr const char* kName = "rms_norm";
@@ -45,17 +42,14 @@ Status validate(const RmsNormParams& p, const Execution& execution) {
   return check_apart(kName, residual, weight);
 }
 
-}  // namespace
+Status run_validated(const RmsNormParams& params, const Execution& execution) {
+  if (params.num_tokens == 0) return {};
+  return dispatch(execution, cpu::rms_norm, cuda::rms_norm, params);
+}
 
 Status rms_norm(const RmsNormParams& params, const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(validate(params, execution));
-  if (params.num_tokens == 0) return ok_status();
-  if (execution.device == Device::cpu) return cpu::rms_norm(params, execution);
-#ifdef PROLOGUE_HAS_CUDA
-  return cuda::rms_norm(params, execution);
-#else
-  return cuda_not_built("rms_norm");
-#endif
+  return run_validated(params, execution);
 }
 
 }  // namespace prologue

@@ -24,7 +24,7 @@ namespace prologue {
 struct RmsNormParams {
   int64_t num_tokens = 0;
   int64_t width = 0;
-  DType dtype = DType::f32;
+  DType dtype = DType::unset;
   const void* x = nullptr;
   void* residual = nullptr;
   const void* weight = nullptr;

@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include <prologue/kernels/base/convert_cpu.h>
-#include <prologue/kernels/base/parallel.h>
-#include <prologue/kernels/token_ops/rms_norm.h>
+#include <prologue/kernels/base/host/convert_cpu.h>
+#include <prologue/kernels/base/host/parallel.h>
+#include <prologue/kernels/token_ops/backends.h>
 
 namespace prologue::cpu {
 
@@ -73,7 +73,8 @@ void normalize_row(const RmsNormParams& p, int64_t t) {
 Status rms_norm(const RmsNormParams& params, const Execution& execution) {
   const bool serial = params.num_tokens * params.width <= kSerialElements;
   with_host_type(params.dtype, [&](auto type) {
-    parallel_for(params.num_tokens, serial ? 1 : execution.num_threads, [&](int64_t t) { normalize_row<decltype(type)>(params, t); });
+    parallel_for(params.num_tokens, serial ? 1 : execution.num_threads,
+                 [&](int64_t t) { normalize_row<decltype(type)>(params, t); });
   });
   return {};
 }

@@ -1,8 +1,8 @@
 #include <algorithm>
 
-#include <prologue/kernels/token_ops/rms_norm.h>
-#include <prologue/kernels/base/cuda_groups.cuh>
-#include <prologue/kernels/base/cuda_launch.cuh>
+#include <prologue/kernels/token_ops/backends.h>
+#include <prologue/kernels/base/device/cuda_groups.cuh>
+#include <prologue/kernels/base/device/cuda_launch.cuh>
 
 namespace prologue::cuda {
 

@@ -3,22 +3,19 @@
 #include <cstdint>
 #include <limits>
 
-#include <prologue/kernels/base/view_checks.h>
+#include <prologue/kernels/base/host/dispatch.h>
+#include <prologue/kernels/base/host/view_checks.h>
+#include <prologue/kernels/token_ops/backends.h>
 
 namespace prologue {
-
-namespace cpu {
-Status sample(const SamplingParams& params, const Execution& execution);
-}
-namespace cuda {
-Status sample(const SamplingParams& params, const Execution& execution);
-}
 
 namespace {
 
 // The probability masses (2^-40) of this many tokens still fit 64 bits, and their sum a float64's 53 within 2^-30.
 constexpr int64_t kMaxVocabSize = int64_t{1} << 23;
 constexpr int64_t kMaxRows = int64_t{1} << 31;
+
+}  // namespace
 
 Status validate(const SamplingParams& p, const Execution& execution) {
   constexpr const char* kName = "sample";
@@ -42,17 +39,14 @@ Status validate(const SamplingParams& p, const Execution& execution) {
   return check_apart(kName, tokens, rows);
 }
 
-}  // namespace
+Status run_validated(const SamplingParams& params, const Execution& execution) {
+  if (params.num_rows == 0) return {};
+  return dispatch(execution, cpu::sample, cuda::sample, params);
+}
 
 Status sample(const SamplingParams& params, const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(validate(params, execution));
-  if (params.num_rows == 0) return ok_status();
-  if (execution.device == Device::cpu) return cpu::sample(params, execution);
-#ifdef PROLOGUE_HAS_CUDA
-  return cuda::sample(params, execution);
-#else
-  return cuda_not_built("sample");
-#endif
+  return run_validated(params, execution);
 }
 
 }  // namespace prologue

@@ -4,8 +4,8 @@
 #include <limits>
 #include <numeric>
 
-#include <prologue/kernels/base/parallel.h>
-#include <prologue/kernels/token_ops/sampling.h>
+#include <prologue/kernels/base/host/parallel.h>
+#include <prologue/kernels/token_ops/backends.h>
 #include <prologue/kernels/token_ops/sampling_math.h>
 
 namespace prologue::cpu {

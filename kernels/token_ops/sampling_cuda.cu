@@ -1,9 +1,9 @@
 #include <cub/block/block_reduce.cuh>
 #include <cub/block/block_scan.cuh>
 
-#include <prologue/kernels/token_ops/sampling.h>
+#include <prologue/kernels/token_ops/backends.h>
 #include <prologue/kernels/token_ops/sampling_math.h>
-#include <prologue/kernels/base/cuda_launch.cuh>
+#include <prologue/kernels/base/device/cuda_launch.cuh>
 
 namespace prologue::cuda {
 

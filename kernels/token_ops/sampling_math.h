@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <cstring>
 
-#include <prologue/kernels/base/exp.h>
 #include <prologue/kernels/base/host_device.h>
+#include <prologue/kernels/base/shared/exp.h>
 #include <prologue/kernels/token_ops/philox.h>
 #include <prologue/kernels/token_ops/sampling.h>
 

@@ -1,6 +1,9 @@
-// Runs a graph. Memory is planned and allocated once; steps then run without allocation or synchronisation.
+// Runs a graph. Every node is prepared once: memory is planned and allocated, pointers and sizes that no step changes are filled in, and
+// the parameters are validated for the largest step. A step then stores its arrays and counts in the parameters and launches, without
+// allocation, validation or synchronisation.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -25,13 +28,16 @@ struct StepLimits {
 
 class PROLOGUE_API GraphExecutor {
  public:
-  // The graph's weights, its tables and the cache must be on execution.device, and must outlive the executor. invalid_argument: a
-  // limit is not in 0..2^31 - 1, a node uses a layer that the cache does not have, or weights have wrong shapes or types
-  // (check_weights). resource_exhausted: there is not enough memory for activations or workspace.
+  // The graph's weights, its tables and the cache must be on execution.device, and must outlive the executor. A table that grows later
+  // does not grow for this executor. invalid_argument, unsupported: a limit is not in 0..2^31 - 1, a node uses a layer that the cache
+  // does not have, or an operation refuses a node's parameters for the largest step. resource_exhausted: there is not enough memory
+  // for activations or workspace.
   static Result<std::unique_ptr<GraphExecutor>> create(Graph graph, const KvStorage& cache, const StepLimits& limits,
                                                        const Execution& execution);
 
-  // Enqueues the whole graph. Bad indices are not an error of this call: see take_fault.
+  // Enqueues the whole graph, on the device that the executor was made for. invalid_argument: the step is larger than the limits, or an
+  // array that the graph reads is null, not aligned, or overlaps what the graph writes. Bad indices are not an error of this call: see
+  // take_fault.
   Status run(const StepInputs& step, const Execution& execution);
 
   // The same, and measures the time of each node; node_seconds() returns the times. Synchronises.
@@ -48,41 +54,43 @@ class PROLOGUE_API GraphExecutor {
   const MemoryPlan& plan() const { return plan_; }
 
  private:
+  // A node's operation, ready to run.
+  struct Operation {
+    Parameters parameters;
+    const void* kernel = nullptr;  // of an attention prologue: the one that was chosen for it
+  };
+  // 8 bytes of each step's StepInputs that become a member of an operation's parameters.
+  struct Patch {
+    void* member;
+    int32_t from;  // offset in StepInputs
+  };
+
   GraphExecutor() = default;
   static Result<std::unique_ptr<GraphExecutor>> make(Graph graph, const KvStorage& cache, const StepLimits& limits,
                                                      const Execution& execution);
+  Status prepare(const Execution& execution);
+  Status bind(const Binding& binding, void* member);
+  void* address(Value value, int64_t column) const;
+  Status check_step(const StepInputs& step, const Execution& execution) const;
+  void patch(const StepInputs& step);
+  Status launch(size_t node, const Execution& execution);
   Status run_timed(const StepInputs& step, const Execution& execution);
-  Status check_step(const StepInputs& step) const;
-  Status run_node(const Node& node, const StepInputs& step, const Execution& execution);
-  HeadsView heads(Value value, int64_t num_heads) const;
-  Rotation rotation_of(const Rope& rope) const;
-  int64_t row_stride(Value value) const { return graph_.info(graph_.storage_of(value)).width; }
-  int64_t num_rows(Value value, const StepInputs& step) const;
-
-  Status run(const EmbeddingOp& op, const StepInputs& step, const Execution& execution);
-  Status run(const SelectRowsOp& op, const StepInputs& step, const Execution& execution);
-  Status run(const RmsNormOp& op, const StepInputs& step, const Execution& execution);
-  Status run(const LinearOp& op, const StepInputs& step, const Execution& execution);
-  Status run(const AddBiasOp& op, const StepInputs& step, const Execution& execution);
-  Status run(const HeadsNormOp& op, const StepInputs& step, const Execution& execution);
-  Status run(const GatherCosSinOp& op, const StepInputs& step, const Execution& execution);
-  Status run(const RopeOp& op, const StepInputs& step, const Execution& execution);
-  Status run(const QueryScaleOp& op, const StepInputs& step, const Execution& execution);
-  Status run(const KvWriteOp& op, const StepInputs& step, const Execution& execution);
-  Status run(const AttentionPrologueOp& op, const StepInputs& step, const Execution& execution);
-  Status run(const PagedAttentionOp& op, const StepInputs& step, const Execution& execution);
-  Status run(const GatedActivationOp& op, const StepInputs& step, const Execution& execution);
 
   Graph graph_;
   StepLimits limits_;
+  Device device_ = Device::cpu;
   const KvStorage* cache_ = nullptr;
   MemoryPlan plan_;
   Buffer activations_;
-  Buffer attention_workspace_;
+  Buffer workspace_;
   Buffer faults_;
   std::unique_ptr<GemmContext> gemm_context_;
-  std::vector<Event> events_;
+  std::vector<Operation> operations_;  // by node
+  std::vector<Patch> patches_;
+  std::vector<std::shared_ptr<const Buffer>> tables_;  // that the operations read
+  std::array<bool, kNumStepArrays> reads_ = {};        // arrays of a step that the graph reads
   int64_t position_axes_ = 1;
+  std::vector<Event> events_;
   std::vector<double> node_seconds_;
 };
 

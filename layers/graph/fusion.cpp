@@ -2,7 +2,7 @@
 #include <optional>
 #include <string>
 
-#include <prologue/kernels/base/out_of_memory.h>
+#include <prologue/kernels/base/host/out_of_memory.h>
 #include <prologue/layers/graph/fusion.h>
 
 namespace prologue {
@@ -13,9 +13,9 @@ namespace {
 struct Uses {
   explicit Uses(const Graph& graph) : writer(graph.values.size(), -1), readers(graph.values.size()) {
     for (int n = 0; n < static_cast<int>(graph.nodes.size()); ++n) {
-      const NodeFacts facts = facts_of(graph.nodes[static_cast<size_t>(n)].operation);
-      for (const Value value : facts.writes) writer[static_cast<size_t>(value.id)] = n;
-      for (const Value value : facts.reads) readers[static_cast<size_t>(value.id)].push_back(n);
+      const Node& node = graph.nodes[static_cast<size_t>(n)];
+      for (const Value value : node.writes()) writer[static_cast<size_t>(value.id)] = n;
+      for (const Value value : node.reads()) readers[static_cast<size_t>(value.id)].push_back(n);
     }
   }
   int writer_of(Value value) const { return writer[static_cast<size_t>(value.id)]; }
@@ -25,46 +25,56 @@ struct Uses {
   std::vector<std::vector<int>> readers;
 };
 
-template <class Op>
-const Op* node_as(const Graph& graph, int node) {
-  return node < 0 ? nullptr : std::get_if<Op>(&graph.nodes[static_cast<size_t>(node)].operation);
+// A node of the graph whose parameters are a P.
+template <class P>
+struct Step {
+  const Node* node = nullptr;
+  const P* params = nullptr;
+
+  explicit operator bool() const { return params != nullptr; }
+};
+
+template <class P>
+Step<P> step_as(const Graph& graph, int node) {
+  if (node < 0) return {};
+  const Node& found = graph.nodes[static_cast<size_t>(node)];
+  return {&found, std::get_if<P>(&found.parameters)};
 }
 
-// The steps applied to one of q, k and v after it is taken from its columns of the packed tensor; null = no such step.
+// The steps applied to one of q, k and v after it is taken from its columns of the packed tensor.
 struct Steps {
-  const AddBiasOp* bias = nullptr;
-  const HeadsNormOp* norm = nullptr;
-  const RopeOp* rope = nullptr;
-  const QueryScaleOp* scale = nullptr;
+  Step<AddBiasParams> bias;
+  Step<QkNormParams> norm;
+  Step<RotaryParams> rope;
+  Step<HadamardParams> hadamard;
+  Step<QueryScaleParams> scale;
   bool norm_after_rope = false;
   std::vector<int> nodes;
 
-  // Adds a node, if the kernel can do its step at this point. Returns what the node reads and writes.
-  struct Passage {
-    Value from, to;
-  };
-  std::optional<Passage> pass(const Graph& graph, int node) {
-    const bool is_first = nodes.empty(), is_scaled = scale != nullptr;
-    if (const auto* as_bias = node_as<AddBiasOp>(graph, node); as_bias != nullptr && is_first) {
+  // Adds a node, if the kernel can do its step at this point.
+  bool pass(const Graph& graph, int node) {
+    if (const auto as_bias = step_as<AddBiasParams>(graph, node); as_bias && nodes.empty()) {
       bias = as_bias;
-    } else if (const auto* as_norm = node_as<HeadsNormOp>(graph, node); as_norm != nullptr && norm == nullptr && !is_scaled) {
+    } else if (const auto as_norm = step_as<QkNormParams>(graph, node); as_norm && !norm && !hadamard && !scale) {
       norm = as_norm;
-      norm_after_rope = rope != nullptr;
-    } else if (const auto* as_rope = node_as<RopeOp>(graph, node); as_rope != nullptr && rope == nullptr && !is_scaled) {
+      norm_after_rope = static_cast<bool>(rope);
+    } else if (const auto as_rope = step_as<RotaryParams>(graph, node); as_rope && !rope && !hadamard && !scale) {
       rope = as_rope;
-    } else if (const auto* as_scale = node_as<QueryScaleOp>(graph, node); as_scale != nullptr && !is_scaled) {
+    } else if (const auto as_hadamard = step_as<HadamardParams>(graph, node); as_hadamard && !hadamard && !scale) {
+      hadamard = as_hadamard;
+    } else if (const auto as_scale = step_as<QueryScaleParams>(graph, node); as_scale && !scale) {
       scale = as_scale;
     } else {
-      return {};
+      return false;
     }
     nodes.push_back(node);
-    const NodeFacts facts = facts_of(graph.nodes[static_cast<size_t>(node)].operation);
-    return Passage{facts.reads.front(), facts.writes.front()};
+    return true;
   }
 
+  int64_t hadamard_block() const { return hadamard ? hadamard.params->block : 0; }
   bool of_heads(int64_t num_heads) const {
-    return (norm == nullptr || norm->num_heads == num_heads) && (rope == nullptr || rope->num_heads == num_heads) &&
-           (scale == nullptr || scale->num_heads == num_heads);
+    return (!norm || norm.params->num_heads == num_heads) && (!rope || rope.params->tensors[0].num_heads == num_heads) &&
+           (!hadamard || hadamard.params->num_heads == num_heads) && (!scale || scale.params->num_heads == num_heads);
   }
 };
 
@@ -75,10 +85,10 @@ std::optional<Steps> steps_before(const Graph& graph, const Uses& uses, Value en
   while (!graph.info(columns).base) {
     const int node = uses.writer_of(columns);
     if (node < 0 || (!nodes.empty() && node >= nodes.back())) return {};
-    const NodeFacts facts = facts_of(graph.nodes[static_cast<size_t>(node)].operation);
-    if (facts.reads.empty()) return {};
+    const std::vector<Value> reads = graph.nodes[static_cast<size_t>(node)].reads();
+    if (reads.empty()) return {};
     nodes.push_back(node);
-    columns = facts.reads.front();
+    columns = reads.front();
   }
   Steps steps;
   for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
@@ -91,134 +101,212 @@ std::optional<Steps> steps_before(const Graph& graph, const Uses& uses, Value en
 Steps steps_after(const Graph& graph, const Uses& uses, Value& value) {
   Steps steps;
   while (uses.readers_of(value).size() == 1 && value != graph.output) {
-    const auto passage = steps.pass(graph, uses.readers_of(value).front());
-    if (!passage) break;
-    value = passage->to;
+    const int node = uses.readers_of(value).front();
+    if (!steps.pass(graph, node)) break;
+    value = graph.nodes[static_cast<size_t>(node)].writes().front();
   }
   return steps;
 }
 
-bool same_norm(const HeadsNorm& a, const HeadsNorm& b) {
-  return a.kind == b.kind && a.scope == b.scope && a.eps == b.eps && a.weight_offset == b.weight_offset;
+// Bound to the same.
+bool same_binding(const Binding& a, const Binding& b) {
+  return a.to == b.to && a.index == b.index && a.column == b.column && a.table == b.table && a.member == b.member;
 }
 
-// Q and K must have the same norm and rotation.
+bool same_columns(const RopeColumns& a, const RopeColumns& b) {
+  return a.data == b.data && a.batch_stride == b.batch_stride && a.row_stride == b.row_stride &&
+         a.column_stride == b.column_stride;
+}
+
+bool same_rope(const Step<RotaryParams>& of_a, const Step<RotaryParams>& of_b) {
+  const Rope &a = of_a.params->rope, &b = of_b.params->rope;
+  const auto bound_a = of_a.node->bindings_within(&a, sizeof a), bound_b = of_b.node->bindings_within(&b, sizeof b);
+  return a.style == b.style && a.rotary_dim == b.rotary_dim && a.rotary_offset == b.rotary_offset &&
+         a.num_blocks == b.num_blocks && a.inverse == b.inverse && a.inverse_by_own_sine == b.inverse_by_own_sine &&
+         a.source == b.source && a.type == b.type && a.width == b.width && same_columns(a.cos, b.cos) &&
+         same_columns(a.sin, b.sin) && same_columns(a.angles, b.angles) && a.inv_freq == b.inv_freq && a.theta == b.theta &&
+         a.attention_factor == b.attention_factor && a.max_position == b.max_position && a.past_table == b.past_table &&
+         a.num_axes == b.num_axes && a.pair_axis == b.pair_axis &&
+         std::equal(bound_a.begin(), bound_a.end(), bound_b.begin(), bound_b.end(), same_binding);
+}
+
+// Q and K must have the same rotation, or none, and the same Hadamard transform. Each has its own norm.
 bool treated_alike(const Steps& q, const Steps& k) {
-  if ((q.norm == nullptr) != (k.norm == nullptr) || (q.rope == nullptr) != (k.rope == nullptr)) return false;
-  if (q.norm != nullptr && (!same_norm(q.norm->norm, k.norm->norm) || q.norm_after_rope != k.norm_after_rope)) return false;
-  return q.rope == nullptr || q.rope->rope == k.rope->rope;
+  if (q.hadamard_block() != k.hadamard_block()) return false;
+  return static_cast<bool>(q.rope) == static_cast<bool>(k.rope) && (!q.rope || same_rope(q.rope, k.rope));
 }
 
-bool is_v_norm(const HeadsNorm& norm) {
-  return norm.kind == NormKind::rms && norm.scope == NormScope::head && !norm.weight && !norm.bias;
+// kv_write must skip the tokens that the rotation of K skips.
+bool guards(const Step<KvWriteParams>& write, const Step<RotaryParams>& rotary) {
+  const KvWriteParams& w = *write.params;
+  const Binding* const rows = write.node->binding_of(&w.max_position);
+  if (!rotary) return w.max_position == 0 && rows == nullptr;
+  const Rope& rope = rotary.params->rope;
+  const Binding* const rope_rows = rotary.node->binding_of(&rope.max_position);
+  if ((rows == nullptr) != (rope_rows == nullptr) || (rows != nullptr && rows->table != rope_rows->table)) return false;
+  const PastTable past_table = w.past_table == PastTable::record ? PastTable::zero : w.past_table;
+  return w.max_position == rope.max_position && past_table == rope.past_table && w.num_axes == rope.num_axes;
+}
+
+bool is_v_norm(const HeadNorm& norm) {
+  return norm.kind == NormKind::rms && norm.scope == NormScope::head && norm.weight == nullptr && norm.bias == nullptr;
 }
 
 Weight slice(const Weight& weight, int64_t begin, int64_t count) {
   return {static_cast<const unsigned char*>(weight.data) + begin * dtype_size(weight.dtype), 1, count, weight.dtype};
 }
 
-struct Match {
+// A chain that one node can replace.
+struct Chain {
   int kv_write = -1;         // replaced by the fused node
-  std::vector<int> removed;  // the others of the chain
-  AttentionPrologueOp fused;
+  std::vector<int> removed;  // the others
+  Step<KvWriteParams> write;
+  Step<AddBiasParams> joint_bias;  // of q, k and v together
+  Steps q, k, v;
+  Value packed;  // q, k and v side by side, or q and k if V is taken from k
+  int64_t q_width = 0;
+  bool v_from_k = false;
+  Value q_out;  // none: q is read from its columns unchanged
 };
 
-// True if only the matched nodes read the values that fusion removes, and q is read only after the fused node.
-bool keeps_to_itself(const Graph& graph, const Uses& uses, const Match& match, Value packed, Value q) {
-  const auto matched = [&](int node) {
-    return node == match.kv_write || std::find(match.removed.begin(), match.removed.end(), node) != match.removed.end();
+// The chain's steps as one node: their parameters and weights, and what they are bound to.
+Node fused_node(const Graph& graph, const Chain& chain, Rounding rounding) {
+  Node node = {"", "attention_prologue", AttentionPrologueParams()};
+  auto& p = std::get<AttentionPrologueParams>(node.parameters);
+  const KvWriteParams& write = *chain.write.params;
+  const Value source = chain.joint_bias ? chain.joint_bias.node->reads().front() : chain.packed;
+  const int64_t stride = graph.row_stride(source), kv_width = write.num_kv_heads * write.head_dim;
+  const int64_t v_at = chain.v_from_k ? chain.q_width : chain.q_width + kv_width;
+  const auto read = [&](HeadsView& view, int64_t column) {
+    view = {nullptr, stride, write.head_dim};
+    node.read(view.data, source, column);
+  };
+  node.step(p.num_tokens, StepCount::num_tokens);
+  p.num_kv_heads = write.num_kv_heads;
+  p.head_dim = write.head_dim;
+  p.dtype = write.dtype;
+  read(p.k, chain.q_width);
+  read(p.v, v_at);
+  if (chain.q_out) {
+    p.num_q_heads = chain.q_width / write.head_dim;
+    read(p.q, 0);
+    p.q_out = {nullptr, graph.row_stride(chain.q_out), write.head_dim};
+    node.write(p.q_out.data, chain.q_out);
+  }
+
+  const auto add_bias = [&](const void*& bias, const Steps& steps, int64_t column, int64_t width) {
+    if (steps.bias) node.weight(bias, steps.bias.node->weights.front());
+    if (chain.joint_bias) node.weight(bias, slice(chain.joint_bias.node->weights.front(), column, width));
+  };
+  if (chain.q_out) add_bias(p.bias.q, chain.q, 0, chain.q_width);
+  add_bias(p.bias.k, chain.k, chain.q_width, kv_width);
+  add_bias(p.bias.v, chain.v, v_at, kv_width);
+
+  const auto add_norm = [&](const Steps& steps, HeadNorm& norm) {
+    if (!steps.norm) return;
+    norm = steps.norm.params->norm;
+    norm.placement = steps.norm_after_rope ? NormPlacement::after_rope : NormPlacement::before_rope;
+    node.weights.insert(node.weights.end(), steps.norm.node->weights.begin(), steps.norm.node->weights.end());
+  };
+  if (chain.q_out) add_norm(chain.q, p.q_norm);
+  add_norm(chain.k, p.k_norm);
+  add_norm(chain.v, p.v_norm);
+
+  if (chain.k.rope) {
+    node.copy(p.rope, *chain.k.rope.node, chain.k.rope.params->rope);
+    p.rope.past_table = write.past_table;
+  }
+  node.positions(p.places.positions, p.places.position_axis_stride, p.rope.num_axes);
+  node.step(p.places.slot_mapping, StepArray::slot_mapping);
+  p.hadamard_block = chain.k.hadamard_block();
+  if (chain.q.scale) p.q_scale = chain.q.scale.params->q_scale;
+  node.bind(&p.cache, *chain.write.node->cache_binding());
+  node.faults(p.faults);
+  p.rounding = rounding;
+  if (rounding == Rounding::per_step) node.remark = "rounds per step";
+
+  const std::string& name = chain.write.node->name;
+  const size_t scope = name.rfind('.') + 1;
+  for (const int gone : chain.removed) node.fused_from += graph.nodes[static_cast<size_t>(gone)].name.substr(scope) + " + ";
+  node.fused_from += name.substr(scope);
+  node.name = name.substr(0, scope) + "prologue";
+  return node;
+}
+
+// True if only the chain's nodes read the values that fusion removes, and q is read only after the fused node.
+bool keeps_to_itself(const Graph& graph, const Uses& uses, const Chain& chain, Value q) {
+  const auto in_chain = [&](int node) {
+    return node == chain.kv_write || std::find(chain.removed.begin(), chain.removed.end(), node) != chain.removed.end();
   };
   for (int32_t id = 0; id < static_cast<int32_t>(graph.values.size()); ++id) {
     const Value value = {id};
     const std::vector<int>& readers = uses.readers_of(value);
     if (value == q) {
-      const bool made_here = match.fused.q == q;
-      if (made_here && std::any_of(readers.begin(), readers.end(), [&](int node) { return node < match.kv_write; })) return false;
+      const bool made_here = chain.q_out == q;
+      if (made_here && std::any_of(readers.begin(), readers.end(), [&](int node) { return node < chain.kv_write; })) return false;
       continue;
     }
-    if (value != packed && graph.info(value).base != packed && !matched(uses.writer_of(value))) continue;
-    if (value == graph.output || !std::all_of(readers.begin(), readers.end(), matched)) return false;
+    if (value != chain.packed && graph.info(value).base != chain.packed && !in_chain(uses.writer_of(value))) continue;
+    if (value == graph.output || !std::all_of(readers.begin(), readers.end(), in_chain)) return false;
   }
   return true;
 }
 
 // The chain that ends in the kv_write node `index`.
-std::optional<Match> match_chain(const Graph& graph, const Uses& uses, int index, Rounding rounding) {
-  const auto* write = node_as<KvWriteOp>(graph, index);
-  if (write == nullptr || write->num_kv_heads < 1) return {};
+std::optional<Chain> match_chain(const Graph& graph, const Uses& uses, int index) {
+  Chain chain;
+  chain.kv_write = index;
+  chain.write = step_as<KvWriteParams>(graph, index);
+  if (!chain.write) return {};
+  const std::vector<Value> written = chain.write.node->reads();
+  const int64_t num_kv_heads = chain.write.params->num_kv_heads, head_dim = chain.write.params->head_dim;
   Value k_columns, v_columns;
-  const auto k = steps_before(graph, uses, write->k, k_columns);
-  const auto v = steps_before(graph, uses, write->v, v_columns);
-  if (!k || !v || k->scale != nullptr || v->scale != nullptr || v->rope != nullptr) return {};
-  if (v->norm != nullptr && !is_v_norm(v->norm->norm)) return {};
-  if (!k->of_heads(write->num_kv_heads) || !v->of_heads(write->num_kv_heads)) return {};
-  if ((k->rope != nullptr ? k->rope->rope : Rope()) != write->rope) return {};
+  const auto k = steps_before(graph, uses, written.front(), k_columns);
+  const auto v = steps_before(graph, uses, written.back(), v_columns);
+  if (!k || !v || k->scale || v->scale || v->rope || v->hadamard) return {};
+  if (v->norm && !is_v_norm(v->norm.params->norm)) return {};
+  if (!k->of_heads(num_kv_heads) || !v->of_heads(num_kv_heads) || !guards(chain.write, k->rope)) return {};
+  chain.k = *k;
+  chain.v = *v;
 
   // The columns must be q, k, v side by side, or q, k with V taken from k.
-  const Value packed = graph.info(k_columns).base;
-  const int64_t q_width = graph.info(k_columns).base_column;
-  const int64_t kv_width = graph.info(k_columns).width;
-  const int64_t head_dim = kv_width / write->num_kv_heads;
-  const bool v_from_k = graph.info(v_columns).base_column == q_width;
-  if (graph.info(v_columns).base != packed || graph.info(v_columns).width != kv_width) return {};
-  if (head_dim < 1 || kv_width % write->num_kv_heads != 0 || q_width % head_dim != 0) return {};
-  if (!v_from_k && graph.info(v_columns).base_column != q_width + kv_width) return {};
-  if (graph.info(packed).width != q_width + (v_from_k ? 1 : 2) * kv_width) return {};
+  const int64_t kv_width = num_kv_heads * head_dim;
+  chain.packed = graph.info(k_columns).base;
+  chain.q_width = graph.info(k_columns).base_column;
+  chain.v_from_k = graph.info(v_columns).base_column == chain.q_width;
+  if (graph.info(v_columns).base != chain.packed || graph.info(v_columns).width != kv_width) return {};
+  if (chain.q_width % head_dim != 0) return {};
+  if (!chain.v_from_k && graph.info(v_columns).base_column != chain.q_width + kv_width) return {};
+  if (graph.info(chain.packed).width != chain.q_width + (chain.v_from_k ? 1 : 2) * kv_width) return {};
 
   // q: the view of the columns before k that something reads.
-  Value q_out;
+  Value q;
   for (int32_t id = 0; id < static_cast<int32_t>(graph.values.size()); ++id) {
     const ValueInfo& info = graph.values[static_cast<size_t>(id)];
-    if (info.base != packed || info.base_column != 0 || info.width != q_width || uses.readers_of({id}).empty()) continue;
-    if (q_out) return {};
-    q_out = {id};
+    if (info.base != chain.packed || info.base_column != 0 || info.width != chain.q_width || uses.readers_of({id}).empty())
+      continue;
+    if (q) return {};
+    q = {id};
   }
-  const Steps q = q_out ? steps_after(graph, uses, q_out) : Steps();
+  if (q) chain.q = steps_after(graph, uses, q);
 
-  Match match;
-  match.kv_write = index;
-  AttentionPrologueOp& fused = match.fused;
-  fused.qkv = packed;
-  fused.num_q_heads = q_width / head_dim;
-  fused.num_kv_heads = write->num_kv_heads;
-  fused.head_dim = head_dim;
-  fused.v_from_k = v_from_k;
-  if (q.bias != nullptr) fused.q_bias = q.bias->bias;
-  if (k->bias != nullptr) fused.k_bias = k->bias->bias;
-  if (v->bias != nullptr) fused.v_bias = v->bias->bias;
-  for (const Steps* steps : {&q, &*k, &*v}) match.removed.insert(match.removed.end(), steps->nodes.begin(), steps->nodes.end());
-
-  const auto* joint = node_as<AddBiasOp>(graph, uses.writer_of(packed));
-  if (joint != nullptr) {
-    if (fused.q_bias || fused.k_bias || fused.v_bias || joint->bias.rows * joint->bias.cols != graph.info(packed).width)
-      return {};
-    match.removed.push_back(uses.writer_of(packed));
-    fused.qkv = joint->x;
-    fused.q_bias = slice(joint->bias, 0, q_width);
-    fused.k_bias = slice(joint->bias, q_width, kv_width);
-    fused.v_bias = v_from_k ? fused.k_bias : slice(joint->bias, q_width + kv_width, kv_width);
+  for (const Steps* steps : {&chain.q, &chain.k, &chain.v})
+    chain.removed.insert(chain.removed.end(), steps->nodes.begin(), steps->nodes.end());
+  chain.joint_bias = step_as<AddBiasParams>(graph, uses.writer_of(chain.packed));
+  if (chain.joint_bias) {
+    if (chain.q.bias || chain.k.bias || chain.v.bias) return {};
+    chain.removed.push_back(uses.writer_of(chain.packed));
   }
-
-  if (q_out && (joint != nullptr || !q.nodes.empty())) {  // otherwise q is read from its columns unchanged
-    if (!q.of_heads(fused.num_q_heads) || !treated_alike(q, *k)) return {};
-    fused.q = q_out;
-    if (q.norm != nullptr) fused.q_norm = q.norm->norm;
-    if (q.scale != nullptr) fused.q_scale = q.scale->scale;
+  if (q && (chain.joint_bias || !chain.q.nodes.empty())) {
+    if (!chain.q.of_heads(chain.q_width / head_dim) || !treated_alike(chain.q, chain.k)) return {};
+    chain.q_out = q;
   }
-  if (k->norm != nullptr) {
-    fused.norm_placement = k->norm_after_rope ? NormPlacement::after_rope : NormPlacement::before_rope;
-    fused.k_norm = k->norm->norm;
-  }
-  if (v->norm != nullptr) fused.v_norm = {true, v->norm->norm.eps};
-  fused.rope = write->rope;
-  fused.rounding = rounding;
-  fused.layer = write->layer;
 
   // A chain of only kv_write is already one launch.
-  std::sort(match.removed.begin(), match.removed.end());
-  match.removed.erase(std::unique(match.removed.begin(), match.removed.end()), match.removed.end());
-  if (match.removed.empty() || !keeps_to_itself(graph, uses, match, packed, q_out)) return {};
-  return match;
+  std::sort(chain.removed.begin(), chain.removed.end());
+  chain.removed.erase(std::unique(chain.removed.begin(), chain.removed.end()), chain.removed.end());
+  if (chain.removed.empty() || !keeps_to_itself(graph, uses, chain, q)) return {};
+  return chain;
 }
 
 Graph fuse(const Graph& graph, Rounding rounding) {
@@ -227,23 +315,14 @@ Graph fuse(const Graph& graph, Rounding rounding) {
   fused.values = graph.values;
   fused.output = graph.output;
   std::vector<bool> removed(graph.nodes.size(), false);
-  std::vector<std::optional<Match>> matches(graph.nodes.size());
-  for (int n = 0; n < static_cast<int>(graph.nodes.size()); ++n) {
-    matches[static_cast<size_t>(n)] = match_chain(graph, uses, n, rounding);
-    if (!matches[static_cast<size_t>(n)]) continue;
-    for (const int gone : matches[static_cast<size_t>(n)]->removed) removed[static_cast<size_t>(gone)] = true;
+  std::vector<std::optional<Chain>> chains(graph.nodes.size());
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    chains[n] = match_chain(graph, uses, static_cast<int>(n));
+    if (!chains[n]) continue;
+    for (const int gone : chains[n]->removed) removed[static_cast<size_t>(gone)] = true;
   }
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
-    if (removed[n]) continue;
-    const Node& node = graph.nodes[n];
-    if (!matches[n]) {
-      fused.nodes.push_back(node);
-      continue;
-    }
-    const size_t scope = node.name.rfind('.') + 1;
-    std::string fused_from;
-    for (const int gone : matches[n]->removed) fused_from += graph.nodes[static_cast<size_t>(gone)].name.substr(scope) + " + ";
-    fused.nodes.push_back({node.name.substr(0, scope) + "prologue", matches[n]->fused, fused_from + node.name.substr(scope)});
+    if (!removed[n]) fused.nodes.push_back(chains[n] ? fused_node(graph, *chains[n], rounding) : graph.nodes[n]);
   }
   return fused;
 }

@@ -1,152 +1,108 @@
 #include <algorithm>
 #include <utility>
 
-#include <prologue/kernels/base/out_of_memory.h>
+#include <prologue/kernels/base/host/out_of_memory.h>
 #include <prologue/layers/graph/graph.h>
 
 namespace prologue {
 
-namespace {
-
-// Those that are there.
-template <class T>
-std::vector<T> present(std::vector<T> all) {
-  all.erase(std::remove_if(all.begin(), all.end(), [](const T& each) { return !each; }), all.end());
-  return all;
-}
-
-NodeFacts facts(const EmbeddingOp& op) {
-  return {.kind = "embedding", .writes = {op.out}, .step_inputs = {"token_ids"}, .weights = {op.table}};
-}
-NodeFacts facts(const SelectRowsOp& op) {
-  return {.kind = "select_rows", .reads = {op.x}, .writes = {op.out}, .step_inputs = {"logit_rows"}};
-}
-NodeFacts facts(const RmsNormOp& op) {
-  if (!op.residual) return {.kind = "rms_norm", .reads = {op.x}, .writes = {op.out}, .weights = {op.weight}};
-  return {.kind = "add_rms_norm", .reads = {op.x, op.residual}, .writes = {op.residual, op.out}, .weights = {op.weight}};
-}
-NodeFacts facts(const LinearOp& op) { return {.kind = "linear", .reads = {op.x}, .writes = {op.out}, .weights = {op.weight}}; }
-NodeFacts facts(const AddBiasOp& op) { return {.kind = "add_bias", .reads = {op.x}, .writes = {op.out}, .weights = {op.bias}}; }
-NodeFacts facts(const HeadsNormOp& op) {
-  return {.kind = "heads_norm", .reads = {op.x}, .writes = {op.out}, .weights = present<Weight>({op.norm.weight, op.norm.bias})};
-}
-NodeFacts facts(const GatherCosSinOp& op) {
-  return {.kind = "gather_cos_sin", .writes = {op.out}, .step_inputs = {"positions"}, .position_axes = op.rope.rotation.num_axes};
-}
-NodeFacts facts(const RopeOp& op) {
-  return {.kind = "rope",
-          .reads = present<Value>({op.x, op.rope.cos_sin}),
-          .writes = {op.out},
-          .step_inputs = {"positions"},
-          .position_axes = op.rope.rotation.num_axes};
-}
-NodeFacts facts(const QueryScaleOp& op) {
-  return {.kind = "query_scale", .reads = {op.x}, .writes = {op.out}, .step_inputs = {"positions"}, .position_axes = 1};
-}
-NodeFacts facts(const KvWriteOp& op) {
-  return {.kind = "kv_write",
-          .reads = {op.k, op.v},
-          .step_inputs = {"positions", "slot_mapping"},
-          .cache_layer = op.layer,
-          .position_axes = op.rope.rotation.num_axes};
-}
-NodeFacts facts(const AttentionPrologueOp& op) {
-  return {.kind = "attention_prologue",
-          .remark = op.rounding == Rounding::per_step ? "rounds per step" : "",
-          .reads = present<Value>({op.qkv, op.rope.cos_sin}),
-          .writes = present<Value>({op.q}),
-          .step_inputs = {"positions", "slot_mapping"},
-          .weights = present<Weight>(
-              {op.q_bias, op.k_bias, op.v_bias, op.q_norm.weight, op.q_norm.bias, op.k_norm.weight, op.k_norm.bias}),
-          .cache_layer = op.layer,
-          .position_axes = op.rope.rotation.num_axes};
-}
-NodeFacts facts(const PagedAttentionOp& op) {
-  return {.kind = "paged_attention",
-          .reads = {op.q},
-          .writes = {op.out},
-          .step_inputs = {"block_table", "cu_seqlens_q", "seq_lens"},
-          .cache_layer = op.layer};
-}
-NodeFacts facts(const GatedActivationOp& op) { return {.kind = "gated_activation", .reads = {op.gate_up}, .writes = {op.out}}; }
-
-}  // namespace
-
-NodeFacts facts_of(const Operation& operation) {
-  return std::visit([](const auto& op) { return facts(op); }, operation);
+void* address_of(Parameters& parameters) {
+  return std::visit([](auto& held) -> void* { return &held; }, parameters);
 }
 
 namespace {
 
-Status check_bias(const Node& node, int64_t width, DType dtype, const Weight& bias) {
-  if (!bias || (bias.rows * bias.cols == width && bias.dtype == dtype)) return {};
-  return invalid_argument(node.name, ": a bias is [", bias.rows, ", ", bias.cols, "] ", dtype_name(bias.dtype),
-                          ": what it is added to has ", width, " columns of ", dtype_name(dtype));
-}
-
-Status check_norm(const Node& node, int64_t num_heads, int64_t head_dim, DType dtype, const HeadsNorm& norm) {
-  for (const Weight& weight : {norm.weight, norm.bias}) {
-    if (!weight) continue;
-    if ((weight.rows == 1 || weight.rows == num_heads) && weight.cols == head_dim && weight.dtype == dtype) continue;
-    return invalid_argument(node.name, ": a norm's weight is [", weight.rows, ", ", weight.cols, "] ", dtype_name(weight.dtype),
-                            ": it must be [1, ", head_dim, "] or [", num_heads, ", ", head_dim, "] of ", dtype_name(dtype));
-  }
-  if (norm.weight && norm.bias && norm.weight.rows != norm.bias.rows) {
-    return invalid_argument(node.name, ": the norm's weight has ", norm.weight.rows, " rows and its bias ", norm.bias.rows,
-                            ": they must have as many");
-  }
-  return {};
-}
-
-Status check(const Graph& graph, const Node& node, const AddBiasOp& op) {
-  return check_bias(node, graph.info(op.x).width, graph.info(op.x).dtype, op.bias);
-}
-Status check(const Graph& graph, const Node& node, const HeadsNormOp& op) {
-  return check_norm(node, op.num_heads, graph.info(op.x).width / op.num_heads, graph.info(op.x).dtype, op.norm);
-}
-// A rope that rotates nothing (rotary_dim 0), although it has frequencies.
-Status check_rope(const Node& node, const Rope& rope) {
-  if (rope || (rope.rotation.inv_freq == nullptr && rope.rotation.cos_sin == nullptr)) return {};
-  return invalid_argument(node.name, ": rotary_dim is 0, but ", rope.rotation.inv_freq != nullptr ? "inv_freq" : "cos_sin",
-                          " is given: set rotary_dim, or leave it null");
-}
-
-Status check(const Graph&, const Node& node, const KvWriteOp& op) { return check_rope(node, op.rope); }
-Status check(const Graph& graph, const Node& node, const AttentionPrologueOp& op) {
-  PROLOGUE_RETURN_IF_ERROR(check_rope(node, op.rope));
-  const DType dtype = graph.info(op.qkv).dtype;
-  PROLOGUE_RETURN_IF_ERROR(check_bias(node, op.num_q_heads * op.head_dim, dtype, op.q_bias));
-  PROLOGUE_RETURN_IF_ERROR(check_bias(node, op.num_kv_heads * op.head_dim, dtype, op.k_bias));
-  PROLOGUE_RETURN_IF_ERROR(check_bias(node, op.num_kv_heads * op.head_dim, dtype, op.v_bias));
-  PROLOGUE_RETURN_IF_ERROR(check_norm(node, op.num_q_heads, op.head_dim, dtype, op.q_norm));
-  return check_norm(node, op.num_kv_heads, op.head_dim, dtype, op.k_norm);
-}
-template <class Op>
-Status check(const Graph&, const Node&, const Op&) {
-  return {};
+int64_t offset_of(const void* member, const Parameters& parameters) {
+  return static_cast<const char*>(member) - static_cast<const char*>(address_of(const_cast<Parameters&>(parameters)));
 }
 
 }  // namespace
 
-Status check_weights(const Graph& graph) {
-  for (const Node& node : graph.nodes) {
-    PROLOGUE_RETURN_IF_ERROR(std::visit([&](const auto& op) { return check(graph, node, op); }, node.operation));
+void Node::bind(const void* member, const Binding& to) {
+  bindings.push_back(to);
+  bindings.back().member = offset_of(member, parameters);
+}
+
+const Binding* Node::binding_of(const void* member) const {
+  const int64_t offset = offset_of(member, parameters);
+  for (const Binding& each : bindings) {
+    if (each.member == offset) return &each;
   }
-  return {};
+  return nullptr;
+}
+
+std::vector<Binding> Node::bindings_within(const void* member, size_t size) const {
+  const int64_t begin = offset_of(member, parameters), end = begin + static_cast<int64_t>(size);
+  std::vector<Binding> within;
+  for (const Binding& each : bindings) {
+    if (each.member < begin || each.member >= end) continue;
+    within.push_back(each);
+    within.back().member -= begin;
+  }
+  return within;
+}
+
+void Node::step(IndexView& member, StepArray array) {
+  member.type = step_member(array).type;
+  bind(&member.data, {Binding::To::array, static_cast<int32_t>(array)});
+}
+
+void Node::positions(IndexView& member, int64_t& axis_stride, int64_t num_axes) {
+  step(member, StepArray::positions);
+  step(axis_stride, StepCount::position_axis_stride);
+  position_axes = num_axes;
+}
+
+void Node::cache(PagedKvView& member, int64_t layer, bool writes) {
+  bind(&member, {writes ? Binding::To::cache_write : Binding::To::cache_read, layer});
+}
+
+void Node::weight(const void*& member, const Weight& of) {
+  member = of.data;
+  if (of) weights.push_back(of);
+}
+
+namespace {
+
+// Of bindings to values, each value once.
+std::vector<Value> values_of(const std::vector<Binding>& bindings, Binding::To to) {
+  std::vector<Value> values;
+  for (const Binding& each : bindings) {
+    const Value value = {static_cast<int32_t>(each.index)};
+    if (each.to != to && each.to != Binding::To::update) continue;
+    if (std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
+  }
+  return values;
+}
+
+}  // namespace
+
+std::vector<Value> Node::reads() const { return values_of(bindings, Binding::To::read); }
+std::vector<Value> Node::writes() const { return values_of(bindings, Binding::To::write); }
+
+const Binding* Node::cache_binding() const {
+  for (const Binding& each : bindings) {
+    if (each.to == Binding::To::cache_read || each.to == Binding::To::cache_write) return &each;
+  }
+  return nullptr;
 }
 
 GraphBuilder::Scope::Scope(GraphBuilder& builder, const std::string& name) : builder_(builder), length_(builder.prefix_.size()) {
   builder_.attempt([&] { builder_.prefix_.append(name).append("."); });
 }
 
-// Runs code that may run out of memory, unless an earlier call failed.
+// Runs code that may run out of memory, unless an earlier call failed. The first error counts.
 template <class Work>
 void GraphBuilder::attempt(const Work& work) {
   if (!status_.ok()) return;
-  status_ = catch_out_of_memory([&] {
+  check(catch_out_of_memory([&] {
     work();
     return Status();
-  });
+  }));
+}
+
+void GraphBuilder::check(const Status& status) {
+  if (status_.ok()) status_ = status;
 }
 
 // Of a value that an operation reads.
@@ -177,19 +133,108 @@ Value GraphBuilder::add_view(const std::string& name, Value base, int64_t column
   return view;
 }
 
-void GraphBuilder::add_node(const std::string& name, const Operation& operation) {
-  attempt([&] { graph_.nodes.push_back({prefix_ + name, operation, {}}); });
+// Adds a node whose parameters are a P; fill(node, params) fills it in.
+template <class P, class Fill>
+void GraphBuilder::add_node(const std::string& name, const char* kind, const Fill& fill) {
+  attempt([&] {
+    Node node = {prefix_ + name, kind, P()};
+    fill(node, std::get<P>(node.parameters));
+    graph_.nodes.push_back(std::move(node));
+  });
+}
+
+StepCount GraphBuilder::rows_of(Value value) {
+  return info(value).rows == Rows::tokens ? StepCount::num_tokens : StepCount::num_logit_rows;
+}
+
+int64_t GraphBuilder::row_stride(Value value) { return info(info(value).base ? info(value).base : value).width; }
+
+int64_t GraphBuilder::head_dim(const Node& node, Value value, int64_t num_heads) {
+  const int64_t width = info(value).width;
+  if (num_heads >= 1 && width % num_heads == 0) return width / num_heads;
+  check(invalid_argument(node.name, ": there are ", num_heads, " heads: the ", width, " columns must be a multiple of them"));
+  return 0;
+}
+
+// The heads of a value.
+void GraphBuilder::read_heads(Node& node, HeadsView& view, Value x, int64_t num_heads) {
+  view.token_stride = row_stride(x);
+  view.head_stride = head_dim(node, x, num_heads);
+  node.read(view.data, x);
+}
+
+void GraphBuilder::write_heads(Node& node, MutableHeadsView& view, Value y, int64_t num_heads) {
+  view.token_stride = row_stride(y);
+  view.head_stride = head_dim(node, y, num_heads);
+  node.write(view.data, y);
+}
+
+// A weight with an element for each column of x.
+void GraphBuilder::check_vector(const Node& node, const char* what, const Weight& weight, Value x) {
+  const ValueInfo& of = info(x);
+  if (!weight || (weight.rows * weight.cols == of.width && weight.dtype == of.dtype)) return;
+  check(invalid_argument(node.name, ": ", what, " is [", weight.rows, ", ", weight.cols, "] ", dtype_name(weight.dtype),
+                         ": what it is applied to has ", of.width, " columns of ", dtype_name(of.dtype)));
+}
+
+// Rows of cos and sin become bindings.
+void GraphBuilder::set_rope(Node& node, Rope& member, const GraphRope& rope) {
+  member = rope.rope;
+  if (rope.table != nullptr) {
+    member.style = rope.table->style();
+    member.rotary_dim = rope.table->rotary_dim();
+    set_cos_sin_table(member, nullptr, DType::f32, 0);
+    node.table_rows(member.max_position, *rope.table);
+    if (rope.cos_sin) {
+      member.source = RopeSource::per_token;
+      node.read(member.cos.data, rope.cos_sin);
+      node.read(member.sin.data, rope.cos_sin, member.rotary_dim / 2);
+    } else {
+      node.table(member.cos.data, *rope.table);
+      node.table(member.sin.data, *rope.table, member.rotary_dim / 2);
+    }
+  }
+  check_rope(node, rope);
+}
+
+// A rope that rotates nothing (rotary_dim 0), although it has frequencies.
+void GraphBuilder::check_rope(const Node& node, const GraphRope& rope) {
+  if (rope || (rope.rope.inv_freq == nullptr && rope.rope.cos.data == nullptr)) return;
+  check(invalid_argument(node.name, ": rotary_dim is 0, but ", rope.rope.inv_freq != nullptr ? "inv_freq" : "cos",
+                         " is given: set rotary_dim, or leave it null"));
 }
 
 Value GraphBuilder::embedding(const std::string& name, const Weight& table, float scale) {
   const Value out = add_value(name, Rows::tokens, table.cols, activations_);
-  add_node(name, EmbeddingOp{table, scale, out});
+  add_node<EmbeddingParams>(name, "embedding", [&](Node& node, EmbeddingParams& p) {
+    node.step(p.num_tokens, StepCount::num_tokens);
+    p.num_rows = table.rows;
+    p.width = table.cols;
+    p.dtype = activations_;
+    node.weight(p.table, table);
+    node.step(p.indices, StepArray::token_ids);
+    p.scale = scale;
+    node.write(p.out, out);
+    node.faults(p.faults);
+    if (table.dtype == activations_) return;
+    check(
+        invalid_argument(node.name, ": the table is ", dtype_name(table.dtype), ": activations are ", dtype_name(activations_)));
+  });
   return out;
 }
 
 Value GraphBuilder::select_logit_rows(const std::string& name, Value x) {
-  const Value out = add_value(name, Rows::logits, info(x).width, activations_);
-  add_node(name, SelectRowsOp{x, out});
+  const Value out = add_value(name, Rows::logits, info(x).width, info(x).dtype);
+  add_node<EmbeddingParams>(name, "select_rows", [&](Node& node, EmbeddingParams& p) {
+    node.step(p.num_tokens, StepCount::num_logit_rows);
+    node.step(p.num_rows, rows_of(x));
+    p.width = info(x).width;
+    p.dtype = info(x).dtype;
+    node.read(p.table, x);
+    node.step(p.indices, StepArray::logit_rows);
+    node.write(p.out, out);
+    node.faults(p.faults);
+  });
   return out;
 }
 
@@ -199,7 +244,17 @@ Value GraphBuilder::rms_norm(const std::string& name, Value x, const Weight& wei
 
 Value GraphBuilder::add_rms_norm(const std::string& name, Value x, Value residual, const Weight& weight, float eps) {
   const Value out = add_value_like(name, x);
-  add_node(name, RmsNormOp{x, residual, weight, eps, out});
+  add_node<RmsNormParams>(name, residual ? "add_rms_norm" : "rms_norm", [&](Node& node, RmsNormParams& p) {
+    node.step(p.num_tokens, rows_of(x));
+    p.width = info(x).width;
+    p.dtype = info(x).dtype;
+    node.read(p.x, x);
+    if (residual) node.update(p.residual, residual);
+    node.weight(p.weight, weight);
+    check_vector(node, "a norm's weight", weight, x);
+    p.eps = eps;
+    node.write(p.out, out);
+  });
   return out;
 }
 
@@ -209,13 +264,37 @@ Value GraphBuilder::linear(const std::string& name, Value x, const Weight& weigh
 
 Value GraphBuilder::linear(const std::string& name, Value x, const Weight& weight, DType out_dtype) {
   const Value out = add_value(name, info(x).rows, weight.rows, out_dtype);
-  add_node(name, LinearOp{x, weight, out});
+  add_node<GemmParams>(name, "linear", [&](Node& node, GemmParams& p) {
+    node.step(p.m, rows_of(x));
+    p.n = weight.rows;
+    p.k = weight.cols;
+    p.dtype = weight.dtype;
+    p.y_dtype = out_dtype;
+    node.read(p.x, x);
+    p.x_stride = row_stride(x);
+    node.weight(p.weight, weight);
+    node.write(p.y, out);
+    p.y_stride = row_stride(out);
+    if (weight.cols == info(x).width && weight.dtype == info(x).dtype) return;
+    check(invalid_argument(node.name, ": the weight is [", weight.rows, ", ", weight.cols, "] ", dtype_name(weight.dtype),
+                           ": what it multiplies has ", info(x).width, " columns of ", dtype_name(info(x).dtype)));
+  });
   return out;
 }
 
 Value GraphBuilder::add_bias(const std::string& name, Value x, const Weight& bias) {
   const Value out = add_value_like(name, x);
-  add_node(name, AddBiasOp{x, bias, out});
+  add_node<AddBiasParams>(name, "add_bias", [&](Node& node, AddBiasParams& p) {
+    node.step(p.num_tokens, rows_of(x));
+    p.width = info(x).width;
+    p.dtype = info(x).dtype;
+    node.read(p.x, x);
+    p.x_stride = row_stride(x);
+    node.weight(p.bias, bias);
+    check_vector(node, "a bias", bias, x);
+    node.write(p.y, out);
+    p.y_stride = row_stride(out);
+  });
   return out;
 }
 
@@ -223,6 +302,11 @@ GraphBuilder::Qkv GraphBuilder::split_heads(Value qkv, int64_t num_q_heads, int6
                                             bool v_from_k) {
   const int64_t q_width = num_q_heads * head_dim;
   const int64_t kv_width = num_kv_heads * head_dim;
+  if (info(qkv).width < q_width + (v_from_k ? 1 : 2) * kv_width) {
+    check(invalid_argument("graph: ", info(qkv).name, " has ", info(qkv).width, " columns: ", num_q_heads, " heads of Q and ",
+                           num_kv_heads, " of K", v_from_k ? "" : " and of V", " of ", head_dim, " channels need ",
+                           q_width + (v_from_k ? 1 : 2) * kv_width));
+  }
   const Value q = add_view("q", qkv, 0, q_width);
   const Value k = add_view("k", qkv, q_width, kv_width);
   const Value v = v_from_k ? k : add_view("v", qkv, q_width + kv_width, kv_width);
@@ -231,43 +315,162 @@ GraphBuilder::Qkv GraphBuilder::split_heads(Value qkv, int64_t num_q_heads, int6
 
 Value GraphBuilder::heads_norm(const std::string& name, Value x, int64_t num_heads, const HeadsNorm& norm) {
   const Value out = add_value_like(name, x);
-  add_node(name, HeadsNormOp{x, num_heads, norm, out});
+  add_node<QkNormParams>(name, "heads_norm", [&](Node& node, QkNormParams& p) {
+    node.step(p.num_tokens, StepCount::num_tokens);
+    p.num_heads = num_heads;
+    p.head_dim = head_dim(node, x, num_heads);
+    p.dtype = info(x).dtype;
+    read_heads(node, p.x, x, num_heads);
+    write_heads(node, p.y, out, num_heads);
+    p.norm = norm.norm;
+    node.weight(p.norm.weight, norm.weight);
+    node.weight(p.norm.bias, norm.bias);
+    node.step(p.positions, StepArray::positions);
+    for (const Weight& weight : {norm.weight, norm.bias}) {
+      if (!weight) continue;
+      if (weight.rows > 1) p.norm.weight_head_stride = weight.cols;
+      const bool of_type = weight.dtype == p.dtype || weight.dtype == DType::f32;
+      p.norm.weight_type = weight.dtype;
+      if ((weight.rows == 1 || weight.rows == num_heads) && weight.cols == p.head_dim && of_type) continue;
+      check(invalid_argument(node.name, ": a norm's weight is [", weight.rows, ", ", weight.cols, "] ", dtype_name(weight.dtype),
+                             ": it must be [1, ", p.head_dim, "] or [", num_heads, ", ", p.head_dim, "] of ", dtype_name(p.dtype),
+                             p.dtype == DType::f32 ? "" : " or float32"));
+    }
+    if (!norm.weight || !norm.bias) return;
+    if (norm.weight.dtype != norm.bias.dtype) {
+      check(invalid_argument(node.name, ": the norm's weight is of ", dtype_name(norm.weight.dtype), " and its bias of ",
+                             dtype_name(norm.bias.dtype), ": they must have one type"));
+    }
+    if (norm.weight.rows == norm.bias.rows) return;
+    check(invalid_argument(node.name, ": the norm's weight has ", norm.weight.rows, " rows and its bias ", norm.bias.rows,
+                           ": they must have as many"));
+  });
   return out;
 }
 
-Rope GraphBuilder::gather_cos_sin(const std::string& name, const Rope& rope) {
-  Rope gathered = rope;
+GraphRope GraphBuilder::gather_cos_sin(const std::string& name, const GraphRope& rope) {
+  GraphRope gathered = rope;
+  if (rope.table == nullptr) check(invalid_argument("graph: ", name, " gathers the rows of a rope without a table"));
+  if (!status_.ok()) return gathered;
   gathered.cos_sin = add_value(name, Rows::tokens, rope.table->rotary_dim(), DType::f32);
-  add_node(name, GatherCosSinOp{rope, gathered.cos_sin});
+  add_node<GatherCosSinParams>(name, "gather_cos_sin", [&](Node& node, GatherCosSinParams& p) {
+    node.step(p.num_tokens, StepCount::num_tokens);
+    p.rotary_dim = rope.table->rotary_dim();
+    node.table_rows(p.max_position, *rope.table);
+    node.table(p.cos_sin, *rope.table);
+    p.num_axes = rope.rope.num_axes;
+    node.positions(p.positions, p.position_axis_stride, p.num_axes);
+    p.pair_axis = rope.rope.pair_axis;
+    node.write(p.out, gathered.cos_sin);
+    p.past_table = rope.rope.past_table;
+  });
   return gathered;
 }
 
-Value GraphBuilder::rope(const std::string& name, Value x, int64_t num_heads, const Rope& rope) {
+// kv_write records positions outside the table, once per token.
+Value GraphBuilder::rope(const std::string& name, Value x, int64_t num_heads, const GraphRope& rope) {
   const Value out = add_value_like(name, x);
-  add_node(name, RopeOp{x, num_heads, rope, out});
+  add_node<RotaryParams>(name, "rope", [&](Node& node, RotaryParams& p) {
+    node.step(p.seq_len, StepCount::num_tokens);
+    p.head_dim = head_dim(node, x, num_heads);
+    p.dtype = info(x).dtype;
+    p.num_tensors = 1;
+    p.tensors[0] = rotary_tensor({nullptr, row_stride(x), p.head_dim}, {nullptr, row_stride(out), p.head_dim}, num_heads);
+    node.read(p.tensors[0].x, x);
+    node.write(p.tensors[0].y, out);
+    set_rope(node, p.rope, rope);
+    if (p.rope.past_table == PastTable::record) p.rope.past_table = PastTable::zero;
+    node.positions(p.positions.ids, p.positions.axis_stride, p.rope.num_axes);
+  });
+  return out;
+}
+
+Value GraphBuilder::hadamard(const std::string& name, Value x, int64_t num_heads, int64_t block) {
+  const Value out = add_value_like(name, x);
+  add_node<HadamardParams>(name, "hadamard", [&](Node& node, HadamardParams& p) {
+    node.step(p.num_tokens, StepCount::num_tokens);
+    p.num_heads = num_heads;
+    p.head_dim = head_dim(node, x, num_heads);
+    p.dtype = info(x).dtype;
+    read_heads(node, p.x, x, num_heads);
+    write_heads(node, p.y, out, num_heads);
+    p.block = block;
+    node.step(p.positions, StepArray::positions);
+  });
   return out;
 }
 
 Value GraphBuilder::query_scale(const std::string& name, Value x, int64_t num_heads, const QueryScale& scale) {
   const Value out = add_value_like(name, x);
-  add_node(name, QueryScaleOp{x, num_heads, scale, out});
+  add_node<QueryScaleParams>(name, "query_scale", [&](Node& node, QueryScaleParams& p) {
+    node.step(p.num_tokens, StepCount::num_tokens);
+    p.num_heads = num_heads;
+    p.head_dim = head_dim(node, x, num_heads);
+    p.dtype = info(x).dtype;
+    read_heads(node, p.x, x, num_heads);
+    write_heads(node, p.y, out, num_heads);
+    p.q_scale = scale;
+    node.step(p.positions, StepArray::positions);
+  });
   return out;
 }
 
-void GraphBuilder::kv_write(const std::string& name, Value k, Value v, int64_t num_kv_heads, int64_t layer, const Rope& rope) {
-  add_node(name, KvWriteOp{k, v, num_kv_heads, layer, rope});
+void GraphBuilder::kv_write(const std::string& name, Value k, Value v, int64_t num_kv_heads, int64_t layer,
+                            const GraphRope& rope) {
+  add_node<KvWriteParams>(name, "kv_write", [&](Node& node, KvWriteParams& p) {
+    node.step(p.num_tokens, StepCount::num_tokens);
+    p.num_kv_heads = num_kv_heads;
+    p.head_dim = head_dim(node, k, num_kv_heads);
+    p.dtype = info(k).dtype;
+    read_heads(node, p.k, k, num_kv_heads);
+    read_heads(node, p.v, v, num_kv_heads);
+    node.cache(p.cache, layer, true);
+    p.num_axes = rope.rope.num_axes;
+    node.positions(p.positions, p.position_axis_stride, p.num_axes);
+    node.step(p.slot_mapping, StepArray::slot_mapping);
+    p.max_position = rope.rope.max_position;
+    if (rope.table != nullptr) node.table_rows(p.max_position, *rope.table);
+    p.past_table = rope.rope.past_table;
+    node.faults(p.faults);
+    check_rope(node, rope);
+  });
 }
 
 Value GraphBuilder::paged_attention(const std::string& name, Value q, int64_t num_q_heads, float scale, int64_t layer) {
   const Value out = add_value_like(name, q);
-  add_node(name, PagedAttentionOp{q, num_q_heads, scale, layer, out});
+  add_node<PagedAttentionParams>(name, "paged_attention", [&](Node& node, PagedAttentionParams& p) {
+    node.step(p.num_tokens, StepCount::num_tokens);
+    node.step(p.num_seqs, StepCount::num_seqs);
+    p.num_q_heads = num_q_heads;
+    p.head_dim = head_dim(node, q, num_q_heads);
+    p.dtype = info(q).dtype;
+    p.scale = scale;
+    read_heads(node, p.q, q, num_q_heads);
+    node.cache(p.kv, layer, false);
+    node.step(p.page_table.block_table, StepArray::block_table);
+    node.step(p.page_table.block_table_stride, StepCount::block_table_stride);
+    node.step(p.page_table.max_pages_per_seq, StepCount::block_table_stride);
+    node.step(p.cu_seqlens_q, StepArray::cu_seqlens_q);
+    node.step(p.seq_lens, StepArray::seq_lens);
+    node.step(p.max_seqlen_q, StepCount::max_seqlen_q);
+    node.step(p.max_seq_len, StepCount::max_seq_len);
+    write_heads(node, p.out, out, num_q_heads);
+    node.faults(p.faults);
+  });
   return out;
 }
 
 Value GraphBuilder::gated_activation(const std::string& name, Value gate_up, Activation activation) {
   const ValueInfo& both = info(gate_up);
   const Value out = add_value(name, both.rows, both.width / 2, both.dtype);
-  add_node(name, GatedActivationOp{gate_up, activation, out});
+  add_node<GatedActivationParams>(name, "gated_activation", [&](Node& node, GatedActivationParams& p) {
+    node.step(p.num_tokens, rows_of(gate_up));
+    p.width = info(out).width;
+    p.dtype = info(out).dtype;
+    p.activation = activation;
+    node.read(p.gate_up, gate_up);
+    node.write(p.out, out);
+  });
   return out;
 }
 

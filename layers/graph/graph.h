@@ -15,11 +15,19 @@
 #include <vector>
 
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
+#include <prologue/kernels/attention_prologue/stages.h>
 #include <prologue/kernels/base/dtype.h>
 #include <prologue/kernels/base/status.h>
 #include <prologue/kernels/base/views.h>
+#include <prologue/kernels/gemm/gemm.h>
+#include <prologue/kernels/paged_attention/paged_attention.h>
+#include <prologue/kernels/rotary/rotary.h>
+#include <prologue/kernels/token_ops/embedding.h>
 #include <prologue/kernels/token_ops/gated_activation.h>
+#include <prologue/kernels/token_ops/gather_cos_sin.h>
+#include <prologue/kernels/token_ops/rms_norm.h>
 #include <prologue/layers/rope/rope_table.h>
+#include <prologue/layers/step.h>
 
 namespace prologue {
 
@@ -29,8 +37,10 @@ struct Value {
   int32_t id = -1;
 
   explicit operator bool() const { return id >= 0; }
-  bool operator==(const Value&) const = default;
 };
+
+inline bool operator==(Value a, Value b) { return a.id == b.id; }
+inline bool operator!=(Value a, Value b) { return a.id != b.id; }
 
 struct ValueInfo {
   std::string name;
@@ -51,138 +61,112 @@ struct Weight {
   explicit operator bool() const { return data != nullptr; }
 };
 
-// How the heads of Q and K are rotated; by default they are not. Cos and sin come from a table, from a value that gather_cos_sin
-// has made of the table once per step for all layers, or (no table) from rotation.inv_freq.
-struct Rope {
-  const RopeTable* table = nullptr;  // gives style, rotary_dim, rows and max_position when a step runs, so it may grow before that
+// How the heads of Q and K are rotated; by default they are not. Rows of cos and sin come from a table, from a value that
+// gather_cos_sin has made of the table once per step for all layers, or (no table) from what `rope` says.
+struct GraphRope {
+  const RopeTable* table = nullptr;  // gives style, rotary_dim and rows; it may grow until an executor is made
   Value cos_sin;                     // [tokens, rotary_dim], none: the table itself
-  Rotation rotation;                 // with a table: only offset, inverse and axes; without: the whole inv_freq rotation
+  Rope rope;                         // with a table: only offset, inverse, axes and policy; without: the whole rope
 
-  Rope() = default;
-  Rope(const RopeTable* of) : table(of) {}  // NOLINT(google-explicit-constructor)
+  GraphRope() = default;
+  GraphRope(const RopeTable* of) : table(of) {}  // NOLINT(google-explicit-constructor)
 
-  explicit operator bool() const { return table != nullptr || rotation.rotary_dim > 0; }
-  bool operator==(const Rope&) const = default;
+  explicit operator bool() const { return table != nullptr || rope.rotary_dim > 0; }
 };
 
-// A norm of the heads of Q, K or V; formulas: QkNorm in kernels/attention_prologue/attention_prologue.h.
+// A norm of the heads of Q, K or V and its weights.
 struct HeadsNorm {
-  NormKind kind = NormKind::rms;
-  NormScope scope = NormScope::head;
-  float eps = 1e-6f;
-  float weight_offset = 0.0f;
+  HeadNorm norm = {};  // without pointers, stride and weight_type: these follow from the weights
   Weight weight = {};  // [1, head_dim] for all heads, or [num_heads, head_dim]; may be none
   Weight bias = {};    // as the weight; layer norms only
 };
 
-// The operations. Each names the values that it reads and writes; `step` lists the step's arrays that it needs. A value that is both
-// read and written (the residual) is updated in place.
-struct EmbeddingOp {  // out = table[token_ids] * scale
-  Weight table;
-  float scale;
-  Value out;
-};
-struct SelectRowsOp {  // out = x[logit_rows]
-  Value x;
-  Value out;
-};
-struct RmsNormOp {  // (residual += x); out = rms_norm(residual or x) * weight
-  Value x;
-  Value residual;  // may be none
-  Weight weight;
-  float eps;
-  Value out;
-};
-struct LinearOp {  // out = x weight^T
-  Value x;
-  Weight weight;
-  Value out;
-};
-struct AddBiasOp {  // out = x + bias
-  Value x;
-  Weight bias;
-  Value out;
-};
-struct HeadsNormOp {  // out = norm(x), head by head or over all heads of a token
-  Value x;
-  int64_t num_heads;
-  HeadsNorm norm;
-  Value out;
-};
-struct GatherCosSinOp {  // out = the rope's table rows at the tokens' positions
-  Rope rope;
-  Value out;
-};
-struct RopeOp {  // out = rotate(x, positions), head by head
-  Value x;
-  int64_t num_heads;
-  Rope rope;
-  Value out;
-};
-struct QueryScaleOp {  // out = x * scale(position)
-  Value x;
-  int64_t num_heads;
-  QueryScale scale;
-  Value out;
-};
-struct KvWriteOp {  // k, v -> pages of the layer's cache
-  Value k;
-  Value v;  // may be k
-  int64_t num_kv_heads;
-  int64_t layer;
-  Rope rope;  // tokens whose position is out of its range are not written
-};
-// One launch: qkv -> + bias -> norm, rope (in either order) -> Q scale -> q and the pages of the layer's cache.
-struct AttentionPrologueOp {
-  Value qkv;
-  int64_t num_q_heads = 0;
-  int64_t num_kv_heads = 0;
-  int64_t head_dim = 0;
-  bool v_from_k = false;          // V is computed from K's columns
-  Weight q_bias, k_bias, v_bias;  // each may be none
-  NormPlacement norm_placement = NormPlacement::none;
-  HeadsNorm q_norm, k_norm;  // only weight and bias may differ between the two
-  VNorm v_norm;
-  Rope rope;
-  QueryScale q_scale;
-  Rounding rounding = Rounding::once;
-  int64_t layer = 0;
-  Value q;  // none: q is read from qkv unchanged
-};
-struct PagedAttentionOp {  // out = attention of q over the pages of the layer's cache
-  Value q;
-  int64_t num_q_heads;
-  float scale;
-  int64_t layer;
-  Value out;
-};
-struct GatedActivationOp {  // out = activation(gate) * up
-  Value gate_up;
-  Activation activation;
-  Value out;
+// The list of operations: the parameters of any one that a graph can hold.
+using Parameters = std::variant<EmbeddingParams, RmsNormParams, GemmParams, AddBiasParams, QkNormParams, GatherCosSinParams,
+                                RotaryParams, HadamardParams, QueryScaleParams, KvWriteParams, AttentionPrologueParams,
+                                PagedAttentionParams, GatedActivationParams>;
+
+// What a member of a node's parameters will be when the graph runs.
+struct Binding {
+  enum class To : int32_t {
+    read,         // a value: its first row
+    write,        // the same, of a value that the operation makes
+    update,       // the same, of a value that it reads and writes (the residual)
+    array,        // an array of the step
+    count,        // a count of the step
+    table,        // the first row of a rope's table; it may grow until an executor is made
+    table_rows,   // the rows of that table
+    cache_read,   // the cache of a layer, a PagedKvView
+    cache_write,  // the same, where the operation writes it
+    faults,       // the executor's record of faults
+  };
+  To to = To::read;
+  int64_t index = 0;                 // id of the value, StepArray, StepCount, or layer of the cache
+  int64_t column = 0;                // of a value or table: the column that the member points to
+  const RopeTable* table = nullptr;  // of table and table_rows
+  int64_t member = 0;                // offset of the member in the parameters, in bytes
 };
 
-using Operation = std::variant<EmbeddingOp, SelectRowsOp, RmsNormOp, LinearOp, AddBiasOp, HeadsNormOp, GatherCosSinOp, RopeOp,
-                               QueryScaleOp, KvWriteOp, AttentionPrologueOp, PagedAttentionOp, GatedActivationOp>;
+// One operation: its own parameters, in which what is bound is null or 0. Members are bound by reference:
+//   node.read(params.x, value)
+// where `params` is what node.parameters holds. Everything else about a node (what it reads and writes, what is printed, what a step
+// changes) follows from its bindings.
+struct PROLOGUE_API Node {
+  std::string name;       // "layers.3.attention.rope_q"
+  const char* kind = "";  // "rope"
+  Parameters parameters = {};
+  std::vector<Binding> bindings = {};  // in the order in which they are printed
+  std::vector<Weight> weights = {};    // those that the parameters point to, for printing
+  int64_t position_axes = 0;           // position axes that the step must have
+  std::string fused_from = {};         // of a fused node: the nodes that it replaces, "rope_q + rope_k + kv_write"
+  const char* remark = "";             // shown in the printed graph
 
-struct Node {
-  std::string name;  // "layers.3.attention.rope_q"
-  Operation operation;
-  std::string fused_from = {};  // of a fused node: the nodes that it replaces, "rope_q + rope_k + kv_write"
+  template <class T>
+  void read(T*& member, Value value, int64_t column = 0) {
+    bind(&member, {Binding::To::read, value.id, column});
+  }
+  template <class T>
+  void write(T*& member, Value value) {
+    bind(&member, {Binding::To::write, value.id});
+  }
+  template <class T>
+  void update(T*& member, Value value) {
+    bind(&member, {Binding::To::update, value.id});
+  }
+  template <class T>
+  void table(T*& member, const RopeTable& of, int64_t column = 0) {
+    bind(&member, {Binding::To::table, 0, column, &of});
+  }
+  void table_rows(int64_t& member, const RopeTable& of) { bind(&member, {Binding::To::table_rows, 0, 0, &of}); }
+  void step(const int32_t*& member, StepArray array) { bind(&member, {Binding::To::array, static_cast<int32_t>(array)}); }
+  void step(IndexView& member, StepArray array);
+  void step(int64_t& member, StepCount count) { bind(&member, {Binding::To::count, static_cast<int32_t>(count)}); }
+  void positions(IndexView& member, int64_t& axis_stride, int64_t num_axes);
+  void cache(PagedKvView& member, int64_t layer, bool writes);
+  void faults(FaultRecord*& member) { bind(&member, {Binding::To::faults}); }
+  // Sets the member: weights are where they are. None: null.
+  void weight(const void*& member, const Weight& of);
+  // `to.member` is set here.
+  void bind(const void* member, const Binding& to);
+  // Copies a member of another node's parameters, and what its own members are bound to.
+  template <class T>
+  void copy(T& member, const Node& from, const T& of) {
+    member = of;
+    for (const Binding& each : from.bindings_within(&of, sizeof of)) bind(reinterpret_cast<char*>(&member) + each.member, each);
+  }
+
+  // What a member is bound to, or null.
+  const Binding* binding_of(const void* member) const;
+  // Of the members of a member; their offsets are from its beginning.
+  std::vector<Binding> bindings_within(const void* member, size_t size) const;
+  const Binding* cache_binding() const;
+  // Each value once, the main input first.
+  std::vector<Value> reads() const;
+  std::vector<Value> writes() const;
 };
 
-// The name, inputs and outputs of a node, for planning, fusion and printing.
-struct NodeFacts {
-  const char* kind = "";
-  const char* remark = "";        // shown in the printed graph
-  std::vector<Value> reads = {};  // the main input first
-  std::vector<Value> writes = {};
-  std::vector<const char*> step_inputs = {};
-  std::vector<Weight> weights = {};
-  int64_t cache_layer = -1;   // of an operation that uses a layer's KV cache
-  int64_t position_axes = 0;  // position axes that the step must have
-};
-PROLOGUE_API NodeFacts facts_of(const Operation& operation);
+// The address of the struct that it holds.
+PROLOGUE_API void* address_of(Parameters& parameters);
 
 struct Graph {
   std::vector<ValueInfo> values;
@@ -192,14 +176,13 @@ struct Graph {
   const ValueInfo& info(Value value) const { return values[static_cast<size_t>(value.id)]; }
   // The value that owns the memory: the value itself, or the base of a view (there are no views of views).
   Value storage_of(Value value) const { return info(value).base ? info(value).base : value; }
+  // Elements from one row of the value to the next.
+  int64_t row_stride(Value value) const { return info(storage_of(value)).width; }
 };
 
-// Checks that the weights of the attention nodes have the shapes and types of the values that they are applied to (kernels get only
-// pointers), and that no rope has frequencies without a rotary_dim.
-PROLOGUE_API Status check_weights(const Graph& graph);
-
 // Builds a graph. Names are scoped: with Scope layer(g, "layers.3") the next value or node is "layers.3.NAME".
-// If memory runs out, or a required value is missing, the builder keeps that error and ignores all later calls; finish() returns it.
+// If memory runs out, a required value is missing, or a weight has not the shape and type of what it is applied to, the builder keeps
+// that error and ignores all later calls; finish() returns it.
 class PROLOGUE_API GraphBuilder {
  public:
   explicit GraphBuilder(DType activations) : activations_(activations) {}
@@ -219,10 +202,11 @@ class PROLOGUE_API GraphBuilder {
   Qkv split_heads(Value qkv, int64_t num_q_heads, int64_t num_kv_heads, int64_t head_dim, bool v_from_k = false);
   Value heads_norm(const std::string& name, Value x, int64_t num_heads, const HeadsNorm& norm);
   // The same rope with its table rows gathered once per step, for all layers that are built with the result.
-  Rope gather_cos_sin(const std::string& name, const Rope& rope);
-  Value rope(const std::string& name, Value x, int64_t num_heads, const Rope& rope);
+  GraphRope gather_cos_sin(const std::string& name, const GraphRope& rope);
+  Value rope(const std::string& name, Value x, int64_t num_heads, const GraphRope& rope);
+  Value hadamard(const std::string& name, Value x, int64_t num_heads, int64_t block);
   Value query_scale(const std::string& name, Value x, int64_t num_heads, const QueryScale& scale);
-  void kv_write(const std::string& name, Value k, Value v, int64_t num_kv_heads, int64_t layer, const Rope& rope);
+  void kv_write(const std::string& name, Value k, Value v, int64_t num_kv_heads, int64_t layer, const GraphRope& rope);
   Value paged_attention(const std::string& name, Value q, int64_t num_q_heads, float scale, int64_t layer);
   Value gated_activation(const std::string& name, Value gate_up, Activation activation);
 
@@ -243,11 +227,21 @@ class PROLOGUE_API GraphBuilder {
  private:
   template <class Work>
   void attempt(const Work& work);
+  template <class P, class Fill>
+  void add_node(const std::string& name, const char* kind, const Fill& fill);
   Value add_value(const std::string& name, Rows rows, int64_t width, DType dtype);
   Value add_value_like(const std::string& name, Value x);
   Value add_view(const std::string& name, Value base, int64_t column, int64_t width);
-  void add_node(const std::string& name, const Operation& operation);
+  void check(const Status& status);
+  void read_heads(Node& node, HeadsView& view, Value x, int64_t num_heads);
+  void write_heads(Node& node, MutableHeadsView& view, Value y, int64_t num_heads);
+  void check_vector(const Node& node, const char* what, const Weight& weight, Value x);
+  void set_rope(Node& node, Rope& member, const GraphRope& rope);
+  void check_rope(const Node& node, const GraphRope& rope);
   const ValueInfo& info(Value value);
+  StepCount rows_of(Value value);
+  int64_t row_stride(Value value);
+  int64_t head_dim(const Node& node, Value value, int64_t num_heads);
 
   Status status_;
   DType activations_;

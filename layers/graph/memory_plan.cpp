@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <utility>
 
-#include <prologue/kernels/base/out_of_memory.h>
+#include <prologue/kernels/base/host/out_of_memory.h>
 #include <prologue/layers/graph/memory_plan.h>
 
 namespace prologue {
@@ -23,9 +23,9 @@ Result<MemoryPlan> place_values(const Graph& graph, int64_t max_tokens, int64_t 
   };
   const int num_nodes = static_cast<int>(graph.nodes.size());
   for (int n = 0; n < num_nodes; ++n) {
-    const NodeFacts facts = facts_of(graph.nodes[static_cast<size_t>(n)].operation);
-    for (const Value value : facts.reads) touch(value, n);
-    for (const Value value : facts.writes) touch(value, n);
+    const Node& node = graph.nodes[static_cast<size_t>(n)];
+    for (const Value value : node.reads()) touch(value, n);
+    for (const Value value : node.writes()) touch(value, n);
   }
   if (graph.output) touch(graph.output, num_nodes);
 

@@ -2,6 +2,7 @@
 #include <array>
 #include <charconv>
 #include <string_view>
+#include <utility>
 
 #include <prologue/layers/graph/print.h>
 
@@ -22,27 +23,31 @@ std::string describe(const Graph& graph, Value value) {
                  dtype_name(info.dtype));
 }
 
-bool reads_cache(const NodeFacts& facts) { return std::string_view(facts.kind) == "paged_attention"; }
-
-template <class Item, class Text>
-std::string join(const std::vector<Item>& items, Text text) {
-  std::string joined;
-  for (const Item& item : items) joined += (joined.empty() ? "" : ", ") + text(item);
-  return joined;
+// The cache of a layer, if the node uses it so.
+std::string cache_text(const Node& node, Binding::To use) {
+  const Binding* cache = node.cache_binding();
+  return cache != nullptr && cache->to == use ? str_cat("cache[", cache->index, "]") : "";
 }
 
-std::string reads_text(const Graph& graph, const NodeFacts& facts) {
-  std::string text = join(facts.reads, [&](Value value) { return name_of(graph, value); });
-  if (facts.cache_layer >= 0 && reads_cache(facts)) text += str_cat(text.empty() ? "" : ", ", "cache[", facts.cache_layer, "]");
-  for (const char* input : facts.step_inputs) text += str_cat(text.empty() ? "" : ", ", "step.", input);
-  for (const Weight& weight : facts.weights)
-    text += str_cat(text.empty() ? "" : ", ", "weight [", weight.rows, ", ", weight.cols, "]");
+void add(std::string& list, const std::string& text) {
+  if (!text.empty()) list += (list.empty() ? "" : ", ") + text;
+}
+
+std::string reads_text(const Graph& graph, const Node& node) {
+  std::string text;
+  for (const Value value : node.reads()) add(text, name_of(graph, value));
+  add(text, cache_text(node, Binding::To::cache_read));
+  for (const Binding& each : node.bindings) {
+    if (each.to == Binding::To::array) add(text, str_cat("step.", step_member(static_cast<StepArray>(each.index)).name));
+  }
+  for (const Weight& weight : node.weights) add(text, str_cat("weight [", weight.rows, ", ", weight.cols, "]"));
   return text;
 }
 
-std::string writes_text(const Graph& graph, const NodeFacts& facts) {
-  std::string text = join(facts.writes, [&](Value value) { return describe(graph, value); });
-  if (facts.cache_layer >= 0 && !reads_cache(facts)) text += str_cat(text.empty() ? "" : ", ", "cache[", facts.cache_layer, "]");
+std::string writes_text(const Graph& graph, const Node& node) {
+  std::string text;
+  for (const Value value : node.writes()) add(text, describe(graph, value));
+  add(text, cache_text(node, Binding::To::cache_write));
   return text;
 }
 
@@ -137,11 +142,10 @@ std::vector<Row> fold(const std::vector<Row>& rows) {
 std::string graph_table(const Graph& graph, bool fold_layers) {
   std::vector<Row> rows;
   for (const Node& node : graph.nodes) {
-    const NodeFacts facts = facts_of(node.operation);
-    std::string kind = facts.kind;
+    std::string kind = node.kind;
     if (!node.fused_from.empty()) kind += " = " + node.fused_from;
-    if (*facts.remark != 0) kind += str_cat(" (", facts.remark, ")");
-    rows.push_back({node.name, kind, reads_text(graph, facts), writes_text(graph, facts)});
+    if (*node.remark != 0) kind += str_cat(" (", node.remark, ")");
+    rows.push_back({node.name, kind, reads_text(graph, node), writes_text(graph, node)});
   }
   if (fold_layers) rows = fold(rows);
   rows.insert(rows.begin(), {"node", "operation", "reads", "writes"});
@@ -160,25 +164,22 @@ std::string graph_table(const Graph& graph, bool fold_layers) {
 std::string graph_dot(const Graph& graph) {
   std::string text = "digraph prologue {\n  rankdir=TB;\n  node [shape=box, fontname=\"monospace\"];\n";
   std::vector<int> writer(graph.values.size(), -1);  // the last node so far that wrote the value's memory
-  std::vector<std::pair<int64_t, int>> cache_writers;
+  std::vector<std::pair<std::string, int>> cache_writers;
   for (int n = 0; n < static_cast<int>(graph.nodes.size()); ++n) {
     const Node& node = graph.nodes[static_cast<size_t>(n)];
-    const NodeFacts facts = facts_of(node.operation);
-    text += str_cat("  n", n, " [label=\"", node.name, "\\n", facts.kind,
-                    node.fused_from.empty() ? "" : "\\n= " + node.fused_from, "\"];\n");
-    for (const Value value : facts.reads) {
+    text += str_cat("  n", n, " [label=\"", node.name, "\\n", node.kind, node.fused_from.empty() ? "" : "\\n= " + node.fused_from,
+                    "\"];\n");
+    for (const Value value : node.reads()) {
       const int from = writer[static_cast<size_t>(graph.storage_of(value).id)];
       if (from >= 0) text += str_cat("  n", from, " -> n", n, " [label=\"", name_of(graph, value), "\"];\n");
     }
-    if (reads_cache(facts)) {
-      for (const auto& [layer, from] : cache_writers) {
-        if (layer == facts.cache_layer)
-          text += str_cat("  n", from, " -> n", n, " [style=dashed, label=\"cache[", layer, "]\"];\n");
-      }
-    } else if (facts.cache_layer >= 0) {
-      cache_writers.emplace_back(facts.cache_layer, n);
+    const std::string read_cache = cache_text(node, Binding::To::cache_read);
+    for (const auto& [cache, from] : cache_writers) {
+      if (cache == read_cache) text += str_cat("  n", from, " -> n", n, " [style=dashed, label=\"", cache, "\"];\n");
     }
-    for (const Value value : facts.writes) writer[static_cast<size_t>(graph.storage_of(value).id)] = n;
+    const std::string written_cache = cache_text(node, Binding::To::cache_write);
+    if (!written_cache.empty()) cache_writers.emplace_back(written_cache, n);
+    for (const Value value : node.writes()) writer[static_cast<size_t>(graph.storage_of(value).id)] = n;
   }
   return text + "}\n";
 }

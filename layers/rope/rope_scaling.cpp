@@ -3,7 +3,7 @@
 #include <limits>
 #include <numbers>
 
-#include <prologue/kernels/base/out_of_memory.h>
+#include <prologue/kernels/base/host/out_of_memory.h>
 #include <prologue/layers/rope/rope_scaling.h>
 
 namespace prologue {
@@ -60,9 +60,9 @@ struct YarnRange {
 
 YarnRange yarn_range(const RopeConfig& config, const YarnRope& yarn) {
   const auto dim = static_cast<double>(config.rotary_dim);
-  // The pair that makes `turns` rotations within the original context.
-  const auto pair = [&](double turns) {
-    return dim * std::log(static_cast<double>(yarn.original_max_position) / (turns * 2.0 * std::numbers::pi)) /
+  // The pair that makes that many rotations within the original context.
+  const auto pair = [&](double rotations) {
+    return dim * std::log(static_cast<double>(yarn.original_max_position) / (rotations * 2.0 * std::numbers::pi)) /
            (2.0 * std::log(config.theta));
   };
   YarnRange range{pair(yarn.beta_fast), pair(yarn.beta_slow)};
@@ -232,8 +232,8 @@ std::vector<Real> frequencies(const RopeConfig& config, const Llama3Rope& llama3
     if (wavelength > static_cast<Real>(original / llama3.low_freq_factor)) {
       f /= factor;
     } else {
-      const Real turns = Real{1} / wavelength * static_cast<Real>(original);
-      const Real smooth = (turns - static_cast<Real>(llama3.low_freq_factor)) /
+      const Real rotations = Real{1} / wavelength * static_cast<Real>(original);
+      const Real smooth = (rotations - static_cast<Real>(llama3.low_freq_factor)) /
                           static_cast<Real>(llama3.high_freq_factor - llama3.low_freq_factor);
       f = (Real{1} - smooth) * f / factor + smooth * f;
     }

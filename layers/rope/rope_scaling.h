@@ -32,8 +32,8 @@
 #include <variant>
 #include <vector>
 
+#include <prologue/kernels/base/rope.h>
 #include <prologue/kernels/base/status.h>
-#include <prologue/kernels/base/views.h>
 
 namespace prologue {
 

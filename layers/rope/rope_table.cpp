@@ -2,7 +2,7 @@
 #include <cmath>
 #include <utility>
 
-#include <prologue/kernels/base/out_of_memory.h>
+#include <prologue/kernels/base/host/out_of_memory.h>
 #include <prologue/layers/rope/rope_table.h>
 
 namespace prologue {
@@ -35,9 +35,9 @@ Result<std::vector<float>> fill_table(const RopeFrequencies& frequencies, int64_
   for (int64_t p = 0; p < max_position; ++p) {
     float* row = table.data() + static_cast<size_t>(p) * 2 * half;
     for (size_t i = 0; i < half; ++i) {
-      const CosSin turn = entry(p, frequencies.inv_freq[i], frequencies.attention_factor, precision);
-      row[i] = turn.cos;
-      row[half + i] = turn.sin;
+      const CosSin value = entry(p, frequencies.inv_freq[i], frequencies.attention_factor, precision);
+      row[i] = value.cos;
+      row[half + i] = value.sin;
     }
   }
   return table;
@@ -63,13 +63,15 @@ Result<RopeTable> RopeTable::create(RopeStyle style, const RopeFrequencies& freq
 
 Status RopeTable::reserve(int64_t max_position, const Execution& execution) {
   if (max_position <= max_position_ && max_position_ > 0) return {};
-  PROLOGUE_ASSIGN_OR_RETURN(const std::vector<float> table, rope_cos_sin(frequencies_, max_position, precision_));
-  const int64_t num_bytes = static_cast<int64_t>(table.size() * sizeof(float));
-  PROLOGUE_ASSIGN_OR_RETURN(Buffer memory, Buffer::allocate(execution.device, num_bytes));
-  PROLOGUE_RETURN_IF_ERROR(copy_to_device(memory.data(), table.data(), num_bytes, execution));
-  memory_ = std::move(memory);
-  max_position_ = max_position;
-  return {};
+  return catch_out_of_memory([&]() -> Status {
+    PROLOGUE_ASSIGN_OR_RETURN(const std::vector<float> table, rope_cos_sin(frequencies_, max_position, precision_));
+    const int64_t num_bytes = static_cast<int64_t>(table.size() * sizeof(float));
+    PROLOGUE_ASSIGN_OR_RETURN(Buffer memory, Buffer::allocate(execution.device, num_bytes));
+    PROLOGUE_RETURN_IF_ERROR(copy_to_device(memory.data(), table.data(), num_bytes, execution));
+    memory_ = std::make_shared<const Buffer>(std::move(memory));
+    max_position_ = max_position;
+    return {};
+  });
 }
 
 Result<RopeTable> RopeTable::create(const RopeConfig& config, int64_t max_position, RopePrecision precision,

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include <prologue/kernels/base/memory.h>
@@ -33,21 +34,23 @@ class PROLOGUE_API RopeTable {
   static Result<RopeTable> create(const RopeConfig& config, int64_t max_position, RopePrecision precision,
                                   const Execution& execution);
 
-  // Makes sure that the table has rows for all positions below `max_position`. Its pointer changes when it grows, so do not call it
-  // while work that reads the table is running. After an error the table is unchanged.
+  // Makes sure that the table has rows for all positions below `max_position`. Its memory changes when it grows: do not call it while
+  // work that reads the table is running, unless what reads it holds the memory. After an error the table is unchanged.
   Status reserve(int64_t max_position, const Execution& execution);
 
   RopeStyle style() const { return style_; }
   int64_t rotary_dim() const { return static_cast<int64_t>(2 * frequencies_.inv_freq.size()); }
   int64_t max_position() const { return max_position_; }
-  const float* cos_sin() const { return memory_.as<float>(); }
+  const float* cos_sin() const { return memory_ == nullptr ? nullptr : memory_->as<float>(); }
+  // The memory of cos_sin(), for those that need it after the table has grown.
+  const std::shared_ptr<const Buffer>& memory() const { return memory_; }
 
  private:
   RopeStyle style_ = RopeStyle::neox;
   RopeFrequencies frequencies_;
   RopePrecision precision_ = RopePrecision::exact;
   int64_t max_position_ = 0;
-  Buffer memory_;
+  std::shared_ptr<const Buffer> memory_;
 };
 
 }  // namespace prologue

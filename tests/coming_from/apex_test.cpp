@@ -10,8 +10,8 @@ namespace ours = coming_from::apex;
 PROLOGUE_COMING_FROM(Apex);
 
 // cos and sin cast to the tensor's type, and each product rounded to it, in the 16-bit forms; float32: cos and sin to an ulp.
-double tolerance(FloatType type) {
-  return type == FloatType::bf16 ? std::ldexp(6.0, -9) : type == FloatType::f16 ? std::ldexp(6.0, -12) : std::ldexp(6.0, -24);
+double tolerance(DType type) {
+  return type == DType::bf16 ? std::ldexp(6.0, -9) : type == DType::f16 ? std::ldexp(6.0, -12) : std::ldexp(6.0, -24);
 }
 
 // The block of the page, over the tensors of a call.
@@ -19,7 +19,7 @@ Status page(const ours::FusedRope& c, FaultRecord* faults, const Execution& exec
   const void* const t = c.t;
   void* const out = c.out;
   const float* const freqs = c.freqs;
-  const FloatType dtype = c.dtype;
+  const DType dtype = c.dtype;
   const int64_t s = c.s, b = c.b, h = c.h, d = c.d, d2 = c.d2;
 #include "apex.inc"
   return status;
@@ -31,7 +31,7 @@ struct Outcome {
 };
 
 Outcome run(Backend backend, const Golden& g, int64_t rows, bool transpose_output_memory, bool as_on_page = false) {
-  const FloatType type = g.array("out").type;
+  const DType type = g.array("out").type;
   const bool thd = g.flag("thd");
   Arena arena(backend);
   ours::FusedRope call;
@@ -48,8 +48,8 @@ Outcome run(Backend backend, const Golden& g, int64_t rows, bool transpose_outpu
   auto* out = arena.output<unsigned char>(static_cast<int64_t>(t.size()));
   call.out = out;
   if (g.has("cos")) {
-    call.cos_ = arena.input(encode(FloatType::f32, g.array("cos").values));
-    call.sin_ = arena.input(encode(FloatType::f32, g.array("sin").values));
+    call.cos_ = arena.input(encode(DType::f32, g.array("cos").values));
+    call.sin_ = arena.input(encode(DType::f32, g.array("sin").values));
   } else {
     const int64_t s = g.integer("s");
     Values freqs = g.flag("backward") ? widen(fill(2, s * call.d2 / 2), call.d2 / 2, false) : fill(2, s * call.d2);
@@ -122,9 +122,9 @@ TEST(ApexCall, IsChecked) {
   image.d = 6;
   EXPECT_EQ(ours::fused_rope_2d(image, nullptr, {}).message(), "apex: d is 6: it must be a multiple of 4");
   image.d = 8;
-  image.h_of_token = numbers;
+  image.h_of_token = index_view(numbers);
   EXPECT_EQ(ours::fused_rope_2d(image, nullptr, {}).message(), "apex: w_of_token is null: it must be given");
-  image.w_of_token = numbers;
+  image.w_of_token = index_view(numbers);
   image.img_h = image.img_w = 2, image.rows_h = 2, image.rows_w = 1;
   EXPECT_EQ(ours::fused_rope_2d(image, nullptr, {}).message(),
             "apex: the tables have 2 and 1 rows: they must have at least img_h, 2, and img_w, 2");
@@ -137,7 +137,7 @@ TEST(ApexCall, IsChecked) {
 TEST_P(Apex, Strides) {
   for (const Golden& g : read_goldens("apex_strides")) {
     SCOPED_TRACE(g.name);
-    const FloatType type = g.array("out").type;
+    const DType type = g.array("out").type;
     Arena arena(GetParam());
     ours::FusedRope call;
     call.dtype = type;
@@ -149,7 +149,7 @@ TEST_P(Apex, Strides) {
     const auto strides = g.integers("t_strides");
     call.t_strides = {strides[1], strides[0], strides[2], strides[3]};
     call.t = arena.input(encode(type, fill(1, g.integer("t_size"))));
-    auto* out = arena.output<unsigned char>(call.s * call.b * call.h * call.d * float_type_size(type));
+    auto* out = arena.output<unsigned char>(call.s * call.b * call.h * call.d * dtype_size(type));
     call.out = out;
     Values freqs = fill(2, call.s * call.d2);
     for (double& f : freqs) f *= 3.0;
@@ -164,7 +164,7 @@ TEST_P(Apex, Strides) {
 
 // An empty sequence between two others, and one at the end.
 TEST_P(Apex, EmptySequences) {
-  const FloatType type = FloatType::f32;
+  const DType type = DType::f32;
   const auto rotate = [&](const std::vector<int32_t>& cu_seqlens) {
     Arena arena(GetParam());
     ours::FusedRope call;
@@ -190,7 +190,7 @@ TEST_P(Apex, TwoDimensions) {
   for (const Golden& g : read_goldens("apex")) {
     if (g.name.find("2d") != 0) continue;
     SCOPED_TRACE(g.name);
-    const FloatType type = g.array("out").type;
+    const DType type = g.array("out").type;
     Arena arena(GetParam());
     ours::FusedRope2d call;
     call.dtype = call.cos_dtype = type;
@@ -217,13 +217,13 @@ TEST_P(Apex, TwoDimensions) {
       h_of_token.push_back(static_cast<int32_t>(token / call.img_w));
       w_of_token.push_back(static_cast<int32_t>(token % call.img_w));
     }
-    call.h_of_token = arena.input(h_of_token);
-    call.w_of_token = arena.input(w_of_token);
+    call.h_of_token = index_view(arena.input(h_of_token));
+    call.w_of_token = index_view(arena.input(w_of_token));
     call.backward = g.flag("backward");
     FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));
     const Status status = arena.run([&](const Execution& execution) { return ours::fused_rope_2d(call, faults, execution); });
     ASSERT_TRUE(status.ok()) << status.message();
-    expect_golden(arena.read(out), g.array("out"), type == FloatType::f32 ? 0.0 : tolerance(type));
+    expect_golden(arena.read(out), g.array("out"), type == DType::f32 ? 0.0 : tolerance(type));
   }
 }
 

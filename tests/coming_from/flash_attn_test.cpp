@@ -1,6 +1,7 @@
 #include <prologue/kernels/coming_from/coming_from.h>
 
 #include "tests/coming_from/golden.h"
+#include "tests/support/types.h"
 
 namespace prologue::test {
 namespace {
@@ -13,7 +14,7 @@ PROLOGUE_COMING_FROM(FlashAttn);
 Status page(const ours::ApplyRotary& c, FaultRecord* faults, const Execution& execution) {
   void *const x = c.x, *const out = c.out;
   const void *const cos = c.cos, *const sin = c.sin;
-  const FloatType dtype = c.dtype;
+  const DType dtype = c.dtype;
   const int64_t batch = c.batch, seqlen = c.seqlen, nheads = c.nheads, headdim = c.headdim, seqlen_ro = c.seqlen_ro,
                 rotary_dim = c.rotary_dim;
 #include "flash_attn.inc"
@@ -26,7 +27,7 @@ struct Outcome {
 };
 
 Outcome run(Backend backend, const Golden& g, bool inplace, int64_t seqlen_ro, int64_t max_seqlen = -1, bool as_on_page = false) {
-  const FloatType type = g.array("out").type;
+  const DType type = g.array("out").type;
   const int64_t seqlen = g.integer("seqlen"), half = g.integer("rotary_dim") / 2;
   const bool varlen = g.flag("varlen");
   const auto offsets = g.integers<int32_t>("offsets");
@@ -48,10 +49,10 @@ Outcome run(Backend backend, const Golden& g, bool inplace, int64_t seqlen_ro, i
   call.seqlen_ro = seqlen_ro;
   call.rotary_dim = 2 * half;
   if (g.integer("offset_kind") == 1) call.seqlen_offset = offsets[0];
-  if (g.integer("offset_kind") == 2) call.seqlen_offsets = arena.input(offsets);
-  if (g.integer("offset_kind") == 3) call.seqlen_offsets = arena.input(long_offsets);
+  if (g.integer("offset_kind") == 2) call.seqlen_offsets = index_view(arena.input(offsets));
+  if (g.integer("offset_kind") == 3) call.seqlen_offsets = index_view(arena.input(long_offsets));
   if (varlen) {
-    call.cu_seqlens = arena.input(g.integers<int32_t>("cu_seqlens"));
+    call.cu_seqlens = index_view(arena.input(g.integers<int32_t>("cu_seqlens")));
     call.max_seqlen = max_seqlen < 0 ? seqlen : max_seqlen;
   }
   call.interleaved = g.flag("interleaved");
@@ -90,7 +91,7 @@ TEST_P(FlashAttn, AsOnThePage) {
 TEST(FlashAttnCall, IsChecked) {
   const int32_t cu_seqlens[] = {0, 1};
   ours::ApplyRotary call;
-  call.cu_seqlens = cu_seqlens;
+  call.cu_seqlens = index_view(cu_seqlens);
   EXPECT_EQ(ours::apply_rotary(call, nullptr, {}).message(), "flash_attn: max_seqlen is 0: with cu_seqlens it must be given");
   call = {};
   call.batch = call.seqlen = 1;
@@ -101,12 +102,12 @@ TEST(FlashAttnCall, IsChecked) {
 TEST_P(FlashAttn, Strides) {
   for (const Golden& g : read_goldens("flash_attn_strides")) {
     SCOPED_TRACE(g.name);
-    const FloatType type = g.array("out").type;
+    const DType type = g.array("out").type;
     const auto cu_seqlens = g.integers<int32_t>("cu_seqlens");
     Arena arena(GetParam());
     ours::ApplyRotary call;
     call.dtype = type;
-    call.cos_dtype = static_cast<FloatType>(g.integer("cos_type"));
+    call.cos_dtype = kFloatTypes[g.integer("cos_type")];
     call.batch = g.integer("batch");
     call.seqlen = g.integer("seqlen");
     call.nheads = g.integer("heads");
@@ -125,9 +126,9 @@ TEST_P(FlashAttn, Strides) {
     const int64_t table = call.seqlen_ro * call.rotary_dim / 2;
     call.cos = arena.input(encode(call.cos_dtype, fill(2, table)));
     call.sin = arena.input(encode(call.cos_dtype, fill(3, table)));
-    call.seqlen_offsets = arena.input(g.integers<int32_t>("offsets"));
+    call.seqlen_offsets = index_view(arena.input(g.integers<int32_t>("offsets")));
     if (!cu_seqlens.empty()) {
-      call.cu_seqlens = arena.input(cu_seqlens);
+      call.cu_seqlens = index_view(arena.input(cu_seqlens));
       call.max_seqlen = 3;
     }
     call.interleaved = g.flag("interleaved");

@@ -19,8 +19,8 @@ PROLOGUE_COMING_FROM(Ggml);
 Status page(const ours::Rope& c, FaultRecord* faults, const Execution& execution) {
   const void* const a = c.a;
   void* const dst = c.dst;
-  const FloatType type = c.type;
-  const IntView b = c.b;
+  const DType type = c.type;
+  const IndexView b = c.b;
   const double* const inv_freq = c.inv_freq;
   const int64_t* const ne = c.ne;
   const size_t *const a_nb = c.a_nb, *const dst_nb = c.dst_nb;
@@ -36,8 +36,8 @@ struct Outcome {
 enum class Form { rope, in_place, any_sign, any_sign_in_place, page };
 
 Outcome run(Backend backend, const Golden& g, Form form) {
-  const FloatType type = g.array("out").type;
-  const auto size = static_cast<size_t>(float_type_size(type));
+  const DType type = g.array("out").type;
+  const auto size = static_cast<size_t>(dtype_size(type));
   const auto ne = g.integers("ne");
   const int64_t row = g.integer("row");
   ours::Model model;
@@ -81,7 +81,7 @@ Outcome run(Backend backend, const Golden& g, Form form) {
   call.attention_factor = made->attention_factor;
   call.n_offs = static_cast<int>(g.integer("offset"));
   call.back = !g.flag("forward");
-  call.b = arena.input(b);
+  call.b = index_view(arena.input(b));
   const int64_t axes = static_cast<int64_t>(b.size()) / ne[2];
   std::vector<int64_t> forward(b.size()), backward(b.size());
   const Status split = ours::split_signs(b.data(), ne[2], axes, forward.data(), backward.data());
@@ -91,7 +91,7 @@ Outcome run(Backend backend, const Golden& g, Form form) {
   const Status status = arena.run([&](const Execution& execution) {
     if (form == Form::page) return page(call, faults, execution);
     if (form == Form::rope || form == Form::in_place) return ours::rope(model, call, faults, execution);
-    return ours::rope_of_any_sign(model, call, ahead, back, faults, execution);
+    return ours::rope_of_any_sign(model, call, index_view(ahead), index_view(back), faults, execution);
   });
   EXPECT_TRUE(status.ok()) << status.message();
   return {arena.read(out), read_fault(arena, faults)};
@@ -188,9 +188,9 @@ TEST(GgmlCall, IsChecked) {
   model.mode = ours::mrope;
   rope = {};
   const int32_t b = 0;
-  rope.b = &b;
+  rope.b = index_view(&b);
   EXPECT_EQ(ours::rope(model, rope, nullptr, {}).message(), "ggml: pair_axis is null: mode 8 needs that of frequencies()");
-  EXPECT_EQ(ours::rope_of_any_sign(model, rope, &b, nullptr, nullptr, {}).message(),
+  EXPECT_EQ(ours::rope_of_any_sign(model, rope, index_view(&b), {}, nullptr, {}).message(),
             "ggml: backward is null: split_signs makes it");
 }
 

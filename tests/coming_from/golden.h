@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include <prologue/kernels/base/any_type.h>
 #include <prologue/kernels/base/faults.h>
+#include <prologue/kernels/base/shared/any_type.h>
 
 #include "tests/support/arena.h"
 #include "tests/support/source_path.h"
@@ -46,21 +46,21 @@ void put(Bytes& bytes, From value) {
   std::memcpy(bytes.data() + at, &stored, sizeof stored);
 }
 
-inline Bytes encode(FloatType type, const Values& values) {
+inline Bytes encode(DType type, const Values& values) {
   Bytes bytes;
   for (const double value : values) {
     switch (type) {
-      case FloatType::f32: put<float>(bytes, value); break;
-      case FloatType::f16: put<uint16_t>(bytes, to_float16(static_cast<float>(value)).bits); break;
-      case FloatType::bf16: put<uint16_t>(bytes, to_bfloat16(static_cast<float>(value)).bits); break;
-      case FloatType::f64: put<double>(bytes, value); break;
+      case DType::f32: put<float>(bytes, value); break;
+      case DType::f16: put<uint16_t>(bytes, to_float16(static_cast<float>(value)).bits); break;
+      case DType::bf16: put<uint16_t>(bytes, to_bfloat16(static_cast<float>(value)).bits); break;
+      default: put<double>(bytes, value); break;
     }
   }
   return bytes;
 }
 
-inline Values decode(FloatType type, const Bytes& bytes) {
-  const auto size = static_cast<size_t>(float_type_size(type));
+inline Values decode(DType type, const Bytes& bytes) {
+  const auto size = static_cast<size_t>(dtype_size(type));
   Values values;
   for (size_t at = 0; at + size <= bytes.size(); at += size) {
     const auto get = [&](auto value) {
@@ -68,10 +68,10 @@ inline Values decode(FloatType type, const Bytes& bytes) {
       return value;
     };
     switch (type) {
-      case FloatType::f32: values.push_back(double{get(float{})}); break;
-      case FloatType::f16: values.push_back(double{to_float(get(Float16{}))}); break;
-      case FloatType::bf16: values.push_back(double{to_float(get(BFloat16{}))}); break;
-      case FloatType::f64: values.push_back(get(double{})); break;
+      case DType::f32: values.push_back(double{get(float{})}); break;
+      case DType::f16: values.push_back(double{to_float(get(Float16{}))}); break;
+      case DType::bf16: values.push_back(double{to_float(get(BFloat16{}))}); break;
+      default: values.push_back(get(double{})); break;
     }
   }
   return values;
@@ -99,7 +99,7 @@ inline Values widen(const Values& table, int64_t half, bool repeat) {
 }
 
 struct GoldenArray {
-  FloatType type = FloatType::f32;
+  DType type = DType::f32;
   Values values;
 };
 
@@ -124,8 +124,8 @@ struct Golden {
 inline std::vector<Golden> read_goldens(const std::string& system) {
   const std::string path = source_path("tests/golden/coming_from/" + std::string(system) + ".txt");
   std::ifstream file(path);
-  const std::map<std::string, FloatType> types = {
-      {"f32", FloatType::f32}, {"f16", FloatType::f16}, {"bf16", FloatType::bf16}, {"f64", FloatType::f64}};
+  const std::map<std::string, DType> types = {
+      {"f32", DType::f32}, {"f16", DType::f16}, {"bf16", DType::bf16}, {"f64", DType::f64}};
   std::vector<Golden> goldens;
   for (std::string line; std::getline(file, line);) {
     if (line.empty() || line[0] == '#') continue;
@@ -145,7 +145,7 @@ inline std::vector<Golden> read_goldens(const std::string& system) {
         continue;
       }
       words >> word;
-      const auto digits = static_cast<size_t>(2 * float_type_size(type->second));
+      const auto digits = static_cast<size_t>(2 * dtype_size(type->second));
       Bytes bytes;
       for (size_t at = 0; at < word.size(); at += digits) {
         const uint64_t bits = std::stoull(word.substr(at, digits), nullptr, 16);
@@ -161,10 +161,10 @@ inline std::vector<Golden> read_goldens(const std::string& system) {
 }
 
 // Tolerance 0: the same values. Otherwise |got - want| <= tolerance, beside half an ulp of a 16-bit type's rounding.
-inline void expect_values(const Bytes& got_bytes, FloatType type, const Values& want, double tolerance = 0.0) {
+inline void expect_values(const Bytes& got_bytes, DType type, const Values& want, double tolerance = 0.0) {
   const Values got = decode(type, got_bytes);
   ASSERT_EQ(got.size(), want.size());
-  const int mantissa = type == FloatType::bf16 ? 8 : type == FloatType::f16 ? 11 : 24;
+  const int mantissa = type == DType::bf16 ? 8 : type == DType::f16 ? 11 : 24;
   int failures = 0;
   for (size_t i = 0; i < got.size() && failures < 5; ++i) {
     const double allowed = tolerance == 0.0 ? 0.0 : tolerance + std::ldexp(std::fabs(want[i]), -mantissa);
@@ -177,18 +177,19 @@ inline void expect_golden(const Bytes& got, const GoldenArray& want, double tole
   expect_values(got, want.type, want.values, tolerance);
 }
 
-// The rotation of heads of head_dim channels laid end to end, in float64: pair i of head h turns by (cos, sin)(h, i).
-using Turn = std::function<std::pair<double, double>(int64_t head, int64_t pair)>;
-inline Values turned(Values x, int64_t head_dim, int64_t rotary_offset, int64_t rotary_dim, bool interleaved, const Turn& turn) {
+// The rotation of heads of head_dim channels laid end to end, in float64: pair i of head h is rotated by (cos, sin)(h, i).
+using Rotation = std::function<std::pair<double, double>(int64_t head, int64_t pair)>;
+inline Values rotate_heads(Values x, int64_t head_dim, int64_t rotary_offset, int64_t rotary_dim, bool interleaved,
+                           const Rotation& rotation) {
   for (int64_t h = 0; h < static_cast<int64_t>(x.size()) / head_dim; ++h) {
     for (int64_t i = 0; i < rotary_dim / 2; ++i) {
       const int64_t base = h * head_dim + rotary_offset;
       double& a = x[static_cast<size_t>(base + (interleaved ? 2 * i : i))];
       double& b = x[static_cast<size_t>(base + (interleaved ? 2 * i + 1 : i + rotary_dim / 2))];
-      const auto [cosine, sine] = turn(h, i);
-      const double turned_a = a * cosine - b * sine;
+      const auto [cosine, sine] = rotation(h, i);
+      const double rotated_a = a * cosine - b * sine;
       b = a * sine + b * cosine;
-      a = turned_a;
+      a = rotated_a;
     }
   }
   return x;

@@ -1,6 +1,5 @@
 #include <prologue/kernels/coming_from/coming_from.h>
 
-
 #include "tests/coming_from/golden.h"
 
 namespace prologue::test {
@@ -11,13 +10,13 @@ namespace ours = coming_from::huggingface;
 PROLOGUE_COMING_FROM(HuggingFace);
 
 // transformers rounds both products and the sum to the model's type.
-double tolerance(FloatType type) { return type == FloatType::bf16 ? std::ldexp(4.0, -9) : 0.0; }
+double tolerance(DType type) { return type == DType::bf16 ? std::ldexp(4.0, -9) : 0.0; }
 
 // The block of the page, over the tensors of a call.
 Status page(const ours::ApplyRotaryPosEmb& c, const Execution& execution) {
   const void *const q = c.q, *const k = c.k, *const cos = c.cos, *const sin = c.sin;
   void *const q_embed = c.q_embed, *const k_embed = c.k_embed;
-  const FloatType dtype = c.dtype;
+  const DType dtype = c.dtype;
   const int64_t batch = c.batch, seq_len = c.seq_len, num_heads = c.num_heads, num_key_value_heads = c.num_key_value_heads,
                 head_dim = c.head_dim, rotary_ndims = c.rotary_ndims;
 #include "huggingface.inc"
@@ -36,7 +35,7 @@ TEST_P(HuggingFace, Goldens) {
   for (const Golden& g : read_goldens("huggingface")) {
     if (g.name.find("gptj") == 0) continue;
     SCOPED_TRACE(g.name);
-    const FloatType type = g.array("q_out").type;
+    const DType type = g.array("q_out").type;
     Arena arena(GetParam());
     ours::ApplyRotaryPosEmb call;
     call.dtype = type;
@@ -51,8 +50,8 @@ TEST_P(HuggingFace, Goldens) {
     const int64_t tokens = call.batch * call.seq_len;
     call.q = arena.input(encode(type, fill(1, tokens * call.num_heads * call.head_dim)));
     call.k = arena.input(encode(type, fill(2, tokens * call.num_key_value_heads * call.head_dim)));
-    auto* q = arena.output<unsigned char>(tokens * call.num_heads * call.head_dim * float_type_size(type));
-    auto* k = arena.output<unsigned char>(tokens * call.num_key_value_heads * call.head_dim * float_type_size(type));
+    auto* q = arena.output<unsigned char>(tokens * call.num_heads * call.head_dim * dtype_size(type));
+    auto* k = arena.output<unsigned char>(tokens * call.num_key_value_heads * call.head_dim * dtype_size(type));
     call.q_embed = q;
     call.k_embed = k;
     const int64_t half = call.rotary_ndims / 2, rows = (call.cos_per_batch ? call.batch : 1) * call.seq_len;
@@ -72,7 +71,7 @@ TEST_P(HuggingFace, Gptj) {
   for (const Golden& g : read_goldens("huggingface")) {
     if (g.name.find("gptj") != 0) continue;
     SCOPED_TRACE(g.name);
-    const FloatType type = g.array("q_out").type;
+    const DType type = g.array("q_out").type;
     Arena arena(GetParam());
     ours::Gptj call;
     call.dtype = type;
@@ -86,12 +85,12 @@ TEST_P(HuggingFace, Gptj) {
     const int64_t tokens = call.batch * call.seq_len;
     call.q = arena.input(encode(type, fill(1, tokens * call.num_heads * call.head_dim)));
     call.k = arena.input(encode(type, fill(2, tokens * call.num_kv_heads * call.head_dim)));
-    auto* q = arena.output<unsigned char>(tokens * call.num_heads * call.head_dim * float_type_size(type));
-    auto* k = arena.output<unsigned char>(tokens * call.num_kv_heads * call.head_dim * float_type_size(type));
+    auto* q = arena.output<unsigned char>(tokens * call.num_heads * call.head_dim * dtype_size(type));
+    auto* k = arena.output<unsigned char>(tokens * call.num_kv_heads * call.head_dim * dtype_size(type));
     call.q_out = q;
     call.k_out = k;
     call.embed_positions = arena.input(encode(type, fill(3, call.max_positions * call.rotary_dim)));
-    call.position_ids = arena.input(g.integers("position_ids"));
+    call.position_ids = index_view(arena.input(g.integers("position_ids")));
     FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));
     const Status status = arena.run([&](const Execution& execution) { return ours::gptj_rotary(call, faults, execution); });
     ASSERT_TRUE(status.ok()) << status.message();

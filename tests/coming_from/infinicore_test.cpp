@@ -1,7 +1,9 @@
 #include <prologue/kernels/coming_from/coming_from.h>
 
+#include <bit>
 #include <functional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "tests/coming_from/golden.h"
@@ -26,14 +28,16 @@ Status page(const Descriptors& d, void* y, const void* x, const void* pos_ids, c
   return status;
 }
 
-ours::Dtype dtype_of(FloatType type) {
-  return type == FloatType::f16    ? ours::Dtype::f16
-         : type == FloatType::bf16 ? ours::Dtype::bf16
-         : type == FloatType::f32  ? ours::Dtype::f32
-                                   : ours::Dtype::f64;
+ours::Dtype dtype_of(DType type) {
+  return type == DType::f16    ? ours::Dtype::f16
+         : type == DType::bf16 ? ours::Dtype::bf16
+         : type == DType::f32  ? ours::Dtype::f32
+                               : ours::Dtype::f64;
 }
-ours::Dtype dtype_of(IntType type) {  // theirs and ours are in one order
-  return static_cast<ours::Dtype>(static_cast<int32_t>(type) + static_cast<int32_t>(ours::Dtype::i8));
+template <class Index>
+ours::Dtype dtype_of_index() {  // theirs are in one order: signed by size, then unsigned
+  const int size = std::countr_zero(sizeof(Index)) + (std::is_signed_v<Index> ? 0 : 4);
+  return static_cast<ours::Dtype>(static_cast<int32_t>(ours::Dtype::i8) + size);
 }
 
 // Strides: batch, seqlen, nhead; empty = dense.
@@ -57,7 +61,7 @@ Descriptors descriptors_of(const Golden& g, int64_t table_len, const std::vector
   d.x = tensor(x_strides);
   d.y = tensor(y_strides);
   d.sin = d.cos = {d.x.dtype, 2, {table_len, table_dim}, {table_dim, 1}};
-  const ours::Dtype pos_type = dtype_of(IntView(static_cast<const Index*>(nullptr)).type);
+  const ours::Dtype pos_type = dtype_of_index<Index>();
   d.pos = {pos_type, 1, {seqlen}, {1}};
   if (g.flag("pos_2d")) d.pos = {pos_type, 2, {batch, seqlen}, {seqlen, 1}};
   return d;
@@ -71,7 +75,7 @@ struct Outcome {
 
 template <class Index>
 Outcome run(Backend backend, const Golden& g, const std::vector<Index>& pos_ids, int64_t table_len) {
-  const FloatType type = g.array("out").type;
+  const DType type = g.array("out").type;
   const int64_t table = g.integer("table_len") * g.integer("table_dim");
   const Descriptors d = descriptors_of<Index>(g, table_len);
   Arena arena(backend);
@@ -119,7 +123,7 @@ TEST_P(Infinicore, Goldens) {
 TEST_P(Infinicore, StridesAndOneDescriptorForTwoCalls) {
   for (const Golden& g : read_goldens("infinicore_strides")) {
     SCOPED_TRACE(g.name);
-    const FloatType type = g.array("out").type;
+    const DType type = g.array("out").type;
     const Descriptors d = descriptors_of<int32_t>(g, g.integer("table_len"), g.integers("x_strides"), g.integers("y_strides"));
     const auto algo = g.flag("gptj") ? ours::Algo::gpt_j : ours::Algo::gpt_neox;
     ours::RopeDescriptor descriptor;

@@ -18,9 +18,9 @@ constexpr std::string_view kLayouts[] = {"BMHK", "BHMK", "MBHK", "BM(HK)", "MB(H
 Status page(const ours::FusedApplyRotaryEmb& c, FaultRecord* faults, const Execution& execution) {
   const void *const x = c.x, *const cos = c.cos, *const sin = c.sin;
   void* const out = c.out;
-  const FloatType dtype = c.dtype;
+  const DType dtype = c.dtype;
   const int64_t b = c.b, m = c.m, h = c.h, k = c.k, rows = c.rows, rotary_emb_dim = c.rotary_emb_dim, rotary_size = c.rotary_size;
-  const IntView position_ids = c.position_ids;
+  const IndexView position_ids = c.position_ids;
 #include "oneflow.inc"
   return status;
 }
@@ -31,7 +31,7 @@ struct Outcome {
 };
 
 Outcome run(Backend backend, const Golden& g, int64_t rows, bool as_on_page = false) {
-  const FloatType type = g.array("out").type;
+  const DType type = g.array("out").type;
   Arena arena(backend);
   ours::FusedApplyRotaryEmb call;
   call.dtype = type;
@@ -51,7 +51,7 @@ Outcome run(Backend backend, const Golden& g, int64_t rows, bool as_on_page = fa
                          : call.x_layout.find('3') != call.x_layout.npos ? 3
                                                                          : 1;
   call.x = arena.input(encode(type, fill(1, packed * dense)));
-  auto* out = arena.output<unsigned char>(dense * float_type_size(type));
+  auto* out = arena.output<unsigned char>(dense * dtype_size(type));
   call.out = out;
   if (g.flag("tables")) {
     const int64_t half = call.rotary_size / call.rotary_emb_dim / 2;
@@ -61,9 +61,9 @@ Outcome run(Backend backend, const Golden& g, int64_t rows, bool as_on_page = fa
   }
   if (g.has("position_ids")) {
     if (g.flag("plane")) {
-      call.position_ids = arena.input(g.integers<int64_t>("position_ids"));
+      call.position_ids = index_view(arena.input(g.integers<int64_t>("position_ids")));
     } else {
-      call.position_ids = arena.input(g.integers<int32_t>("position_ids"));
+      call.position_ids = index_view(arena.input(g.integers<int32_t>("position_ids")));
     }
   }
   FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));

@@ -15,7 +15,7 @@ PROLOGUE_COMING_FROM(Paddle);
 Status page(const ours::FusedRope& c, FaultRecord* faults, const Execution& execution) {
   const void *const q = c.in[0], *const k = c.in[1], *const sin = c.sin, *const cos = c.cos;
   void *const out_q = c.out[0], *const out_k = c.out[1];
-  const FloatType dtype = c.dtype;
+  const DType dtype = c.dtype;
   const int64_t q_heads = c.num_heads[0], k_heads = c.num_heads[1], batch_size = c.batch_size, seq_len = c.seq_len,
                 head_dim = c.head_dim, rows = c.sin_dims.sizes[0];
   const int64_t* const position_ids = c.position_ids;
@@ -30,7 +30,7 @@ struct Outcome {
 
 Outcome run(Backend backend, const Golden& g, const std::vector<const GoldenArray*>& want, int64_t rows, bool neox,
             bool as_on_page = false) {
-  const FloatType type = want[0]->type;
+  const DType type = want[0]->type;
   const auto heads = g.integers("heads");
   Arena arena(backend);
   ours::FusedRope call;
@@ -46,7 +46,7 @@ Outcome run(Backend backend, const Golden& g, const std::vector<const GoldenArra
   for (size_t i = 0; i < want.size(); ++i) {
     const int64_t count = call.batch_size * call.seq_len * heads[i] * call.head_dim;
     call.in[i] = arena.input(encode(type, fill(i + 1, count)));
-    outs.push_back(arena.output<unsigned char>(count * float_type_size(type)));
+    outs.push_back(arena.output<unsigned char>(count * dtype_size(type)));
     call.out[i] = outs[i];
     call.num_heads[i] = heads[i];
   }
@@ -112,7 +112,7 @@ TEST_P(Paddle, AsOnThePage) {
 
 // Where q holds nothing, theirs returns at once, and so does ours.
 TEST_P(Paddle, NothingIsDoneWithoutQ) {
-  const FloatType type = FloatType::f32;
+  const DType type = DType::f32;
   Arena arena(GetParam());
   ours::FusedRope call;
   call.dtype = type;
@@ -186,18 +186,18 @@ TEST_P(Paddle, IdsPastTheTableAreReported) {
 // Half-split pairs without tables, which Paddle refuses: the usual frequencies.
 TEST_P(Paddle, HalfSplitWithoutTables) {
   for (const Golden& g : read_goldens("paddle")) {
-    if (g.flag("tables") || g.flag("time_major") || g.array("out_q").type != FloatType::f32) continue;
+    if (g.flag("tables") || g.flag("time_major") || g.array("out_q").type != DType::f32) continue;
     SCOPED_TRACE(g.name);
     const int64_t head_dim = g.integer("head_dim"), heads = g.integers("heads")[0], seq_len = g.integer("seq_len");
     const Values x = fill(1, g.integer("batch") * seq_len * heads * head_dim);
-    const Values want = turned(x, head_dim, 0, head_dim, false, [&](int64_t head, int64_t pair) {
+    const Values want = rotate_heads(x, head_dim, 0, head_dim, false, [&](int64_t head, int64_t pair) {
       const double position = static_cast<double>(head / heads % seq_len);
       const double angle =
           position * std::pow(g.number("rotary_emb_base"), -2.0 * static_cast<double>(pair) / static_cast<double>(head_dim));
       return std::pair(std::cos(angle), g.flag("grad") ? -std::sin(angle) : std::sin(angle));
     });
     const Outcome result = run(GetParam(), g, outputs(g), 0, false);
-    expect_values(result.out[0], FloatType::f32, want, std::ldexp(3.0, -24));
+    expect_values(result.out[0], DType::f32, want, std::ldexp(3.0, -24));
   }
 }
 

@@ -19,7 +19,7 @@ struct Serving {
   Values cos_sin = fill(4, kMaxPosition* kRotaryDim);  // cos, then sin, in a row
 
   Values rotated(const Values& x, int64_t heads, bool interleaved, int64_t offset = 0, bool inverse = false) const {
-    return turned(x, kHeadDim, offset, kRotaryDim, interleaved, [&](int64_t head, int64_t pair) {
+    return rotate_heads(x, kHeadDim, offset, kRotaryDim, interleaved, [&](int64_t head, int64_t pair) {
       const int64_t row = positions[static_cast<size_t>(head / heads)] * kRotaryDim;
       const double sine = cos_sin[static_cast<size_t>(row + kRotaryDim / 2 + pair)];
       return std::pair(cos_sin[static_cast<size_t>(row + pair)], inverse ? -sine : sine);

@@ -28,7 +28,7 @@ TEST(SglangCall, IsChecked) {
   const int64_t position = 0;
   ours::ApplyRopeInplace call;
   EXPECT_EQ(ours::apply_rope_inplace(call, nullptr, {}).message(), "sglang: positions is null: they must be given");
-  call.positions = &position;
+  call.positions = index_view(&position);
   EXPECT_EQ(ours::apply_rope_inplace(call, nullptr, {}).message(), "sglang: rope_dim is 0: give the width of cos_sin_cache");
   call.rope_dim = 8;
   call.value = &position;
@@ -57,7 +57,7 @@ TEST_P(Sglang, RopeWithAndWithoutTheStore) {
       call.cos_sin_cache = arena.input(floats(s.cos_sin));
       call.max_position = S::kMaxPosition;
       call.rope_dim = S::kRotaryDim;
-      call.positions = arena.input(s.positions);
+      call.positions = index_view(arena.input(s.positions));
       call.is_neox = is_neox;
       call.buffer_size = 7;
       auto* k_buffer = arena.output<unsigned char>(7 * S::kKvHeads * S::kHeadDim * 4);
@@ -65,7 +65,7 @@ TEST_P(Sglang, RopeWithAndWithoutTheStore) {
       call.k_buffer = k_buffer;
       call.v_buffer = v_buffer;
       if (fused) call.value = arena.input(floats(s.v));
-      call.cache_loc = arena.input(cache_loc);
+      call.cache_loc = index_view(arena.input(cache_loc));
       FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));
       const Status status = arena.run([&](const Execution& execution) {
         return fused && is_neox ? page(call, faults, execution) : ours::apply_rope_inplace(call, faults, execution);
@@ -76,8 +76,8 @@ TEST_P(Sglang, RopeWithAndWithoutTheStore) {
       EXPECT_EQ(arena.read(k), floats(rotated_k));
       const std::vector<int64_t> slots = fused ? cache_loc : std::vector<int64_t>();
       const Bytes got_k = arena.read(k_buffer), got_v = arena.read(v_buffer);
-      EXPECT_EQ(got_k, cached(encode(FloatType::f32, rotated_k), slots, got_k.size(), 4));
-      EXPECT_EQ(got_v, cached(encode(FloatType::f32, s.v), slots, got_v.size(), 4));
+      EXPECT_EQ(got_k, cached(encode(DType::f32, rotated_k), slots, got_k.size(), 4));
+      EXPECT_EQ(got_v, cached(encode(DType::f32, s.v), slots, got_v.size(), 4));
     }
   }
 }

@@ -18,9 +18,9 @@ Status page(const ours::QkvPreprocessing& c, FaultRecord* faults, const Executio
   void *const qkv_input = c.qkv_input, *const q_output = c.q_output, *const k_pool = c.k_pool, *const v_pool = c.v_pool;
   const void* const qkv_bias = c.qkv_bias;
   const DType dtype = c.dtype;
-  const KvType cache_type = c.cache_type;
+  const DType cache_type = c.cache_type;
   const float* const inv_freq = c.rotary_embedding_inv_freq;
-  const int32_t *const cu_seq_lens = c.cu_seq_lens, *const past_seq_lens = c.past_seq_lens, *const block_table = c.block_table;
+  const int32_t *const cu_seq_lens = c.cu_seq_lens, *const cache_seq_lens = c.cache_seq_lens, *const block_table = c.block_table;
   const int64_t token_num = c.token_num, head_num = c.head_num, kv_head_num = c.kv_head_num, size_per_head = c.size_per_head,
                 batch_size = c.batch_size, rotary_embedding_dim = c.rotary_embedding_dim,
                 max_positions = c.rotary_embedding_max_positions, num_blocks = c.num_blocks,
@@ -55,7 +55,7 @@ TEST_P(TensorRtLlm, QkvPreprocessing) {
       }
       const auto inv_freq = std::vector<float>{1.0f, 0.5f, 0.25f, 0.125f};
       const auto want = [&](const Values& x, int64_t heads) {
-        return turned(x, S::kHeadDim, 0, S::kRotaryDim, gptj, [&](int64_t head, int64_t pair) {
+        return rotate_heads(x, S::kHeadDim, 0, S::kRotaryDim, gptj, [&](int64_t head, int64_t pair) {
           const double angle = position[static_cast<size_t>(head / heads)] * double{inv_freq[static_cast<size_t>(pair)]};
           return std::pair(std::cos(angle), std::sin(angle));
         });
@@ -73,7 +73,11 @@ TEST_P(TensorRtLlm, QkvPreprocessing) {
       call.size_per_head = S::kHeadDim;
       call.batch_size = 3;
       call.cu_seq_lens = arena.input(std::vector<int32_t>{0, 3, 3, 4});
-      call.past_seq_lens = arena.input(std::vector<int32_t>{2, 1, 0});
+      if (gptj) {
+        call.past_seq_lens = arena.input(std::vector<int32_t>{2, 1, 0});
+      } else {
+        call.cache_seq_lens = arena.input(std::vector<int32_t>{5, 1, 1});
+      }
       call.rotary_embedding_inv_freq = arena.input(inv_freq);
       call.rotary_embedding_dim = S::kRotaryDim;
       call.rotary_embedding_max_positions = 64;
@@ -86,7 +90,7 @@ TEST_P(TensorRtLlm, QkvPreprocessing) {
       call.tokens_per_block = 2;
       call.block_table = arena.input(std::vector<int32_t>{3, 2, 0, 0, 0, 0, 1, 1, 1});
       call.max_blocks_per_seq = 3;
-      call.cache_type = KvType::f32;
+      call.cache_type = DType::f32;
       FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));
       const Status status = arena.run([&](const Execution& execution) {
         return gptj ? ours::qkv_preprocessing(call, faults, execution) : page(call, faults, execution);
@@ -94,15 +98,15 @@ TEST_P(TensorRtLlm, QkvPreprocessing) {
       ASSERT_TRUE(status.ok()) << status.message();
       EXPECT_EQ(read_fault(arena, faults).code, FaultCode::none);
       const double tolerance = std::ldexp(6.0, -24);  // |x| is below 2 with the bias
-      expect_values(arena.read(q_output), FloatType::f32, want(q, S::kQHeads), tolerance);
+      expect_values(arena.read(q_output), DType::f32, want(q, S::kQHeads), tolerance);
       const Values rotated_k = want(k, S::kKvHeads);
       const Bytes got_k = arena.read(k_pool), got_v = arena.read(v_pool);
-      EXPECT_EQ(got_v, cached(encode(FloatType::f32, v), slots, got_v.size(), 4));
+      EXPECT_EQ(got_v, cached(encode(DType::f32, v), slots, got_v.size(), 4));
       constexpr int64_t kRow = S::kHeadDim * 4;
       for (int64_t t = 0; t < S::kTokens; ++t) {
         const auto slot = got_k.begin() + slots[static_cast<size_t>(t)] * kRow;
         const auto row = rotated_k.begin() + t * S::kHeadDim;
-        expect_values(Bytes(slot, slot + kRow), FloatType::f32, Values(row, row + S::kHeadDim), tolerance);
+        expect_values(Bytes(slot, slot + kRow), DType::f32, Values(row, row + S::kHeadDim), tolerance);
       }
     }
   }

@@ -14,9 +14,9 @@ Status page(const ours::RotaryPositionalEmbeddings& c, FaultRecord* faults, cons
   const void* const x = c.x;
   void* const out = c.out;
   const float* const cache = c.cache;
-  const FloatType dtype = c.dtype;
+  const DType dtype = c.dtype;
   const int64_t b = c.b, s = c.s, n_h = c.n_h, h_d = c.h_d, max_seq_len = c.max_seq_len;
-  const IntView input_pos = c.input_pos;
+  const IndexView input_pos = c.input_pos;
 #include "torchtune.inc"
   return status;
 }
@@ -28,7 +28,7 @@ struct Outcome {
 
 Outcome run(Backend backend, const Golden& g, const Golden* cache, const std::vector<int64_t>& input_pos,
             bool as_on_page = false) {
-  const FloatType type = g.array("out").type;
+  const DType type = g.array("out").type;
   Arena arena(backend);
   ours::RotaryPositionalEmbeddings call;
   call.dtype = type;
@@ -46,7 +46,7 @@ Outcome run(Backend backend, const Golden& g, const Golden* cache, const std::ve
     const Values& values = cache->array("cache").values;
     call.cache = arena.input(std::vector<float>(values.begin(), values.end()));
   }
-  if (!input_pos.empty()) call.input_pos = arena.input(input_pos);
+  if (!input_pos.empty()) call.input_pos = index_view(arena.input(input_pos));
   call.input_pos_per_batch = static_cast<int64_t>(input_pos.size()) > call.s;
   FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));
   const Status status = arena.run([&](const Execution& execution) {

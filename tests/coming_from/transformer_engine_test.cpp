@@ -16,10 +16,10 @@ PROLOGUE_COMING_FROM(TransformerEngine);
 Status page(const ours::ApplyRotaryPosEmb& c, FaultRecord* faults, const Execution& execution) {
   const void* const t = c.t;
   void* const out = c.out;
-  const FloatType dtype = c.dtype;
+  const DType dtype = c.dtype;
   const int64_t s = c.s, b = c.b, h = c.h, d = c.d, s2 = c.s2, d2 = c.d2;
   const float* const freqs = c.freqs;
-  const IntView start_positions = c.start_positions;
+  const IndexView start_positions = c.start_positions;
 #include "transformer_engine.inc"
   return status;
 }
@@ -32,7 +32,7 @@ TEST(TransformerEngineCall, IsChecked) {
             "transformer_engine: tensor_format is 'bhsd': supported are sbhd, bshd and thd");
   call.tensor_format = "thd";
   EXPECT_EQ(ours::apply_rotary_pos_emb(call, nullptr, {}).message(), "transformer_engine: cu_seqlens is null: thd needs it");
-  call.cp_positions = call.start_positions = numbers;
+  call.cp_positions = call.start_positions = index_view(numbers);
   EXPECT_EQ(ours::apply_rotary_pos_emb(call, nullptr, {}).message(),
             "transformer_engine: start_positions is given, and so is cp_positions: it is one or the other");
   int32_t positions[2] = {};
@@ -47,7 +47,7 @@ TEST_P(TransformerEngine, Goldens) {
   constexpr std::string_view kFormats[] = {"sbhd", "bshd", "thd"};
   for (const Golden& g : read_goldens("transformer_engine")) {
     SCOPED_TRACE(g.name);
-    const FloatType type = g.array("out").type;
+    const DType type = g.array("out").type;
     const bool thd = g.integer("tensor_format") == 2;
     const int cp_size = static_cast<int>(g.integer("cp_size"));
     Arena arena(GetParam());
@@ -70,8 +70,9 @@ TEST_P(TransformerEngine, Goldens) {
     Values freqs = widen(fill(2, call.s2 * call.d2 / 2), call.d2 / 2, call.interleaved);
     for (double& f : freqs) f *= 3.0;
     call.freqs = arena.input(std::vector<float>(freqs.begin(), freqs.end()));
-    if (!g.numbers.at("start_positions").empty()) call.start_positions = arena.input(g.integers<int32_t>("start_positions"));
-    if (thd) call.cu_seqlens = arena.input(cu_seqlens);
+    if (!g.numbers.at("start_positions").empty())
+      call.start_positions = index_view(arena.input(g.integers<int32_t>("start_positions")));
+    if (thd) call.cu_seqlens = index_view(arena.input(cu_seqlens));
     if (cp_size > 1) {
       std::vector<int32_t> lengths = {static_cast<int32_t>(call.s)};
       if (thd) {
@@ -82,7 +83,7 @@ TEST_P(TransformerEngine, Goldens) {
       const Status made = ours::cp_positions_of(lengths.data(), static_cast<int64_t>(lengths.size()), cp_size,
                                                 static_cast<int32_t>(g.integer("cp_rank")), positions.data());
       ASSERT_TRUE(made.ok()) << made.message();
-      call.cp_positions = arena.input(positions);
+      call.cp_positions = index_view(arena.input(positions));
     }
     FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));
     const Status status = arena.run([&](const Execution& execution) {
@@ -91,7 +92,7 @@ TEST_P(TransformerEngine, Goldens) {
     });
     ASSERT_TRUE(status.ok()) << status.message();
     // The unfused form casts cos and sin to the tensor's type and rounds every product to it.
-    const double tolerance = std::ldexp(6.0, type == FloatType::bf16 ? -9 : type == FloatType::f16 ? -12 : -24);
+    const double tolerance = std::ldexp(6.0, type == DType::bf16 ? -9 : type == DType::f16 ? -12 : -24);
     expect_golden(arena.read(out), g.array("out"), tolerance);
     EXPECT_EQ(read_fault(arena, faults).code, FaultCode::none);
   }

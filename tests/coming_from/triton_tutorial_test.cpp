@@ -1,6 +1,7 @@
 #include <prologue/kernels/coming_from/coming_from.h>
 
 #include "tests/coming_from/golden.h"
+#include "tests/support/types.h"
 
 namespace prologue::test {
 namespace {
@@ -13,7 +14,7 @@ PROLOGUE_COMING_FROM(TritonTutorial);
 Status page(const ours::RopeForward& c, const Execution& execution) {
   const void *const x = c.x_ptr, *const cos = c.cos_ptr, *const sin = c.sin_ptr;
   void* const out = c.out_ptr;
-  const FloatType dtype = c.dtype, cos_dtype = c.cos_dtype;
+  const DType dtype = c.dtype, cos_dtype = c.cos_dtype;
   const int64_t batch_size = c.batch_size, n_heads = c.n_heads, seq_len = c.seq_len, head_dim = c.head_dim;
   const int64_t x_stride[] = {c.stride_x_batch, c.stride_x_head, c.stride_x_seq};
   const int64_t out_stride[] = {c.stride_out_batch, c.stride_out_head, c.stride_out_seq};
@@ -24,7 +25,7 @@ Status page(const ours::RopeForward& c, const Execution& execution) {
 
 // `step`: between the channels of x and between the columns of the tables.
 Bytes run(Backend backend, const Golden& g, int64_t step, bool as_on_page = false) {
-  const FloatType type = g.array("out").type;
+  const DType type = g.array("out").type;
   const auto spread = [&](const Values& values) {
     Values wide(values.size() * static_cast<size_t>(step), 9.0);
     for (size_t i = 0; i < values.size(); ++i) wide[i * static_cast<size_t>(step)] = values[i];
@@ -40,7 +41,7 @@ Bytes run(Backend backend, const Golden& g, int64_t step, bool as_on_page = fals
   const int64_t columns = g.integer("columns"), half = call.head_dim / 2;
   const int64_t count = call.batch_size * call.n_heads * call.seq_len * call.head_dim;
   call.x_ptr = arena.input(spread(fill(1, count)));
-  auto* out = arena.output<unsigned char>(count * float_type_size(type));
+  auto* out = arena.output<unsigned char>(count * dtype_size(type));
   call.out_ptr = out;
   const auto table = [&](uint64_t seed) {
     const Values values = fill(seed, call.seq_len * half);
@@ -74,11 +75,11 @@ TEST_P(TritonTutorial, Goldens) {
 TEST_P(TritonTutorial, Strides) {
   for (const Golden& g : read_goldens("triton_tutorial_strides")) {
     SCOPED_TRACE(g.name);
-    const FloatType type = g.array("out").type;
+    const DType type = g.array("out").type;
     Arena arena(GetParam());
     ours::RopeForward call;
     call.dtype = type;
-    call.cos_dtype = static_cast<FloatType>(g.integer("cos_type"));
+    call.cos_dtype = kFloatTypes[g.integer("cos_type")];
     call.batch_size = g.integer("batch");
     call.n_heads = g.integer("n_heads");
     call.seq_len = g.integer("seq_len");

@@ -18,7 +18,7 @@ Status page(const ours::RotaryEmbedding& c, FaultRecord* faults, const Execution
   const int64_t* const positions = c.positions;
   void *const query = c.query, *const key = c.key;
   const void* const cos_sin_cache = c.cos_sin_cache;
-  const FloatType dtype = c.dtype, cache_dtype = c.cache_dtype;
+  const DType dtype = c.dtype, cache_dtype = c.cache_dtype;
   const int64_t num_tokens = c.num_tokens, num_heads = c.num_heads, num_kv_heads = c.num_kv_heads, head_size = c.head_size,
                 max_position = c.max_position, rot_dim = c.rot_dim;
   const bool is_neox = c.is_neox;
@@ -33,13 +33,14 @@ TEST(VllmCall, IsChecked) {
   ours::RopeAndCache call;
   EXPECT_EQ(ours::rope_and_cache(call, nullptr, {}).message(), "vllm: positions is null: they must be given");
   call.rope.positions = &position;
+  call.rope.cache_dtype = DType::f64;
   EXPECT_EQ(ours::rope_and_cache(call, nullptr, {}).message(),
-            "vllm: cache_dtype is bfloat16: with the cache cos_sin_cache must be float32");
-  call.rope.cache_dtype = FloatType::f32;
+            "vllm: cache_dtype is float64: with the cache cos_sin_cache must be float32 or of 16 bits");
+  call.rope.cache_dtype = DType::bf16;
   call.kv_cache_dtype = "int8";
   EXPECT_EQ(ours::rope_and_cache(call, nullptr, {}).message(),
             "vllm: kv_cache_dtype is 'int8': supported are auto, fp8, fp8_e4m3 and fp8_e5m2");
-  call.rope.dtype = FloatType::f64;
+  call.rope.dtype = DType::f64;
   EXPECT_EQ(ours::rope_and_cache(call, nullptr, {}).message(),
             "vllm: dtype is float64: with the cache it must be float32 or of 16 bits");
 }
@@ -51,10 +52,10 @@ TEST_P(Vllm, RotaryEmbedding) {
         const Serving s;
         Arena arena(GetParam());
         ours::RotaryEmbedding call;
-        call.dtype = FloatType::f16;
+        call.dtype = DType::f16;
         call.positions = arena.input(s.positions);
-        auto* query = arena.inout(encode(FloatType::f16, s.q));
-        auto* key = arena.inout(encode(FloatType::f16, s.k));
+        auto* query = arena.inout(encode(DType::f16, s.q));
+        auto* key = arena.inout(encode(DType::f16, s.k));
         call.query = query;
         call.key = key;
         call.num_tokens = S::kTokens;
@@ -63,7 +64,7 @@ TEST_P(Vllm, RotaryEmbedding) {
         call.head_size = S::kHeadDim;
         call.query_stride = S::kQHeads * S::kHeadDim;
         call.key_stride = S::kKvHeads * S::kHeadDim;
-        call.cos_sin_cache = arena.input(encode(FloatType::bf16, s.cos_sin));
+        call.cos_sin_cache = arena.input(encode(DType::bf16, s.cos_sin));
         call.max_position = S::kMaxPosition;
         call.rot_dim = S::kRotaryDim;
         call.is_neox = is_neox;
@@ -75,9 +76,9 @@ TEST_P(Vllm, RotaryEmbedding) {
           return as_on_page ? page(call, faults, execution) : ours::rotary_embedding(call, faults, execution);
         });
         ASSERT_TRUE(status.ok()) << status.message();
-        const auto rounded = [](const Values& values) { return decode(FloatType::f16, encode(FloatType::f16, values)); };
-        expect_values(arena.read(query), FloatType::f16, rounded(s.rotated(s.q, S::kQHeads, !is_neox, offset, inverse)));
-        expect_values(arena.read(key), FloatType::f16, rounded(s.rotated(s.k, S::kKvHeads, !is_neox, offset, inverse)));
+        const auto rounded = [](const Values& values) { return decode(DType::f16, encode(DType::f16, values)); };
+        expect_values(arena.read(query), DType::f16, rounded(s.rotated(s.q, S::kQHeads, !is_neox, offset, inverse)));
+        expect_values(arena.read(key), DType::f16, rounded(s.rotated(s.k, S::kKvHeads, !is_neox, offset, inverse)));
       }
     }
   }
@@ -89,12 +90,13 @@ struct Outcome {
   Fault fault;
 };
 
-Outcome run(Backend backend, const Serving& s, const std::vector<int64_t>& slot_mapping, std::string_view kv_cache_dtype) {
+Outcome run(Backend backend, const Serving& s, const std::vector<int64_t>& slot_mapping, std::string_view kv_cache_dtype,
+            DType cache_dtype = DType::f32, int64_t num_actual_tokens = 0) {
   constexpr int64_t kBlocks = 3, kBlockSize = 2;
   const bool fp8 = kv_cache_dtype != "auto";
   Arena arena(backend);
   ours::RopeAndCache call;
-  call.rope.dtype = FloatType::f32;
+  call.rope.dtype = DType::f32;
   call.rope.positions = arena.input(s.positions);
   float* query = arena.inout(floats(s.q));
   call.rope.query = query;
@@ -106,8 +108,8 @@ Outcome run(Backend backend, const Serving& s, const std::vector<int64_t>& slot_
   call.rope.head_size = S::kHeadDim;
   call.rope.query_stride = S::kQHeads * S::kHeadDim;
   call.rope.key_stride = call.value_stride = S::kKvHeads * S::kHeadDim;
-  call.rope.cos_sin_cache = arena.input(floats(s.cos_sin));
-  call.rope.cache_dtype = FloatType::f32;
+  call.rope.cos_sin_cache = arena.input(encode(cache_dtype, s.cos_sin));
+  call.rope.cache_dtype = cache_dtype;
   call.rope.max_position = S::kMaxPosition;
   call.rope.rot_dim = S::kRotaryDim;
   const int64_t bytes = kBlocks * kBlockSize * S::kKvHeads * S::kHeadDim * (fp8 ? 1 : 4);
@@ -121,6 +123,7 @@ Outcome run(Backend backend, const Serving& s, const std::vector<int64_t>& slot_
   call.page_stride = S::kKvHeads * S::kHeadDim;
   call.block_stride = kBlockSize * call.page_stride;
   call.slot_mapping = arena.input(slot_mapping);
+  call.num_actual_tokens = num_actual_tokens;
   call.kv_cache_dtype = kv_cache_dtype;
   call.k_scale = arena.inout(std::vector<float>{0.5f});
   call.v_scale = arena.inout(std::vector<float>{0.25f});
@@ -137,9 +140,20 @@ void expect_cache(const Bytes& got, const Bytes& rows, const std::vector<int64_t
 TEST_P(Vllm, RopeAndCache) {
   const Serving s;
   const std::vector<int64_t> slots = {5, -1, 0, 2};
-  const Outcome result = run(GetParam(), s, slots, "auto");
-  expect_cache(result.key_cache, encode(FloatType::f32, s.rotated(s.k, S::kKvHeads, false)), slots, 4);
-  expect_cache(result.value_cache, encode(FloatType::f32, s.v), slots, 4);
+  for (const DType cache_dtype : {DType::f32, DType::f16, DType::bf16}) {
+    const Outcome result = run(GetParam(), s, slots, "auto", cache_dtype);
+    expect_cache(result.key_cache, encode(DType::f32, s.rotated(s.k, S::kKvHeads, false)), slots, 4);
+    expect_cache(result.value_cache, encode(DType::f32, s.v), slots, 4);
+    EXPECT_EQ(result.query, floats(s.rotated(s.q, S::kQHeads, false)));
+    EXPECT_EQ(result.fault.code, FaultCode::none);
+  }
+}
+
+// q, k and v are padded to the size of a captured graph, the slots are not.
+TEST_P(Vllm, SlotsOfTheActualTokens) {
+  const Serving s;
+  const Outcome result = run(GetParam(), s, {5, 0}, "auto", DType::f32, 2);
+  expect_cache(result.value_cache, encode(DType::f32, s.v), {5, 0}, 4);
   EXPECT_EQ(result.query, floats(s.rotated(s.q, S::kQHeads, false)));
   EXPECT_EQ(result.fault.code, FaultCode::none);
 }
@@ -156,13 +170,13 @@ TEST_P(Vllm, RopeAndFp8Cache) {
 TEST_P(Vllm, BadPositionsAndSlotsAreReported) {
   const Serving s;
   const Outcome result = run(GetParam(), s, {5, 6, 0, 2}, "auto");  // six slots
-  expect_cache(result.value_cache, encode(FloatType::f32, s.v), {5, -1, 0, 2}, 4);
+  expect_cache(result.value_cache, encode(DType::f32, s.v), {5, -1, 0, 2}, 4);
   EXPECT_EQ(result.fault.code, FaultCode::slot_out_of_range);
   EXPECT_EQ(result.fault.token, 1);
   Serving bad;
   bad.positions[2] = S::kMaxPosition;
   const Outcome late = run(GetParam(), bad, {5, 1, 0, 2}, "auto");
-  expect_cache(late.value_cache, encode(FloatType::f32, s.v), {5, 1, -1, 2}, 4);
+  expect_cache(late.value_cache, encode(DType::f32, s.v), {5, 1, -1, 2}, 4);
   EXPECT_EQ(late.fault.code, FaultCode::position_out_of_range);
   EXPECT_EQ(late.fault.token, 2);
 }

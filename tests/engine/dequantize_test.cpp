@@ -12,6 +12,7 @@
 
 #include "tests/support/random.h"
 #include "tests/support/source_path.h"
+#include "tests/support/types.h"
 
 namespace prologue {
 namespace {
@@ -194,7 +195,7 @@ TEST(Refuses, EachBadArgumentByItsValueAndRule) {
        .row_elements = 128,
        .message = "dequantize_rows: row_elements is 128: Q6_K needs a multiple of 256"},
       {.row_elements = -32, .message = "dequantize_rows: row_elements is -32: Q4_0 needs a multiple of 32"},
-      {.out_type = static_cast<DType>(9), .message = "dequantize_rows: out_type is 9: not a DType"},
+      {.out_type = test::kNoType, .message = "dequantize_rows: out_type is unknown: it must be float32, float16 or bfloat16"},
       {.num_threads = 0, .message = "dequantize_rows: num_threads is 0: must be at least 1"},
       {.num_rows = int64_t{1} << 60, .message = "dequantize_rows: 1152921504606846976 rows of 32 elements overflow 64 bits"},
       {.source = false, .message = "dequantize_rows: src is null"},

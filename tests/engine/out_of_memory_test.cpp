@@ -15,7 +15,7 @@
 #include <prologue/engine/gguf/tokenizer_data.h>
 #include <prologue/engine/tokenizer/chat.h>
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
-#include <prologue/kernels/base/out_of_memory.h>
+#include <prologue/kernels/base/host/out_of_memory.h>
 #include <prologue/kvcache/kv_cache.h>
 #include <prologue/layers/graph/fusion.h>
 #include <prologue/layers/rope/position_axes.h>
@@ -239,11 +239,10 @@ TEST_F(OutOfMemory, Graph) {
   fail_each_allocation([&] { return engine->graph().status(); });
   fail_each_allocation([&]() -> Status {
     GraphBuilder g(DType::f32);
-    const float data[4] = {};
-    const Weight weight = {data, 2, 2, DType::f32};
+    const float data[12] = {};
     const GraphBuilder::Scope scope(g, "layers");
-    const Value x = g.rms_norm("a", g.embedding("b", weight, 1.0f), weight, 1e-5f);
-    const auto [q, k, v] = g.split_heads(g.linear("c", x, weight), 1, 1, 2);
+    const Value x = g.rms_norm("a", g.embedding("b", {data, 2, 2, DType::f32}, 1.0f), {data, 1, 2, DType::f32}, 1e-5f);
+    const auto [q, k, v] = g.split_heads(g.linear("c", x, {data, 6, 2, DType::f32}), 1, 1, 2);
     g.kv_write("d", k, v, 1, 0, {});
     return std::move(g).finish(g.paged_attention("e", q, 1, 1.0f, 0)).status();
   });

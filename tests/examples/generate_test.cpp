@@ -116,8 +116,8 @@ TEST(Generate, JsonIsOneObjectPerPromptInOrder) {
   for (const char* key : {"load_s", "prefill_tokens", "prefill_s", "decode_tokens", "decode_s"}) {
     EXPECT_TRUE(objects[0]["timings"].contains(key)) << key;
   }
-  EXPECT_EQ(objects[1], nlohmann::json::parse(
-                            R"({"prompt": "", "error": "the prompt is empty: it must have at least one token"})"));
+  EXPECT_EQ(objects[1],
+            nlohmann::json::parse(R"({"prompt": "", "error": "the prompt is empty: it must have at least one token"})"));
   EXPECT_EQ(objects[2]["prompt"], "good bye");
   EXPECT_EQ(objects[2]["text"].get<std::string>().empty(), false);
 }
@@ -153,6 +153,53 @@ TEST(Generate, ScorePrintsARowForEachRow) {
   ASSERT_TRUE(std::getline(lines, line));
 }
 
+// One type for K and V, or one for each; fused and unfused graphs give the same scores.
+TEST(Generate, TypesOfTheCache) {
+  const std::string path = temp("cache_rows.json");
+  std::ofstream(path) << R"([{"prompt_tokens": [5, 6], "tokens": [7, 8, 9]}])";
+  const auto score = [&](const std::string& types) {
+    const Outcome run = generate_with_model("--score " + path + " --kv-cache-dtype " + types);
+    EXPECT_EQ(run.exit_code, 0) << run.err;
+    EXPECT_EQ(generate_with_model("--unfused --score " + path + " --kv-cache-dtype " + types).out, run.out) << types;
+    return run.out;
+  };
+  EXPECT_EQ(score("int8"), score("int8,int8"));
+  EXPECT_NE(score("int8,uint4"), score("int8"));
+  EXPECT_NE(score("int8,uint4"), score("uint4"));
+  EXPECT_NE(score("int8,uint4"), score("uint4,int8"));
+  EXPECT_NE(score("uint4"), score("int4"));
+  const auto named = [&](const std::string& types) {
+    const Outcome run = generate_with_model("--prompt hello --max-tokens 2 --json --kv-cache-dtype " + types);
+    return nlohmann::json::parse(run.out)["kv_cache_dtype"].get<std::string>();
+  };
+  EXPECT_EQ(named("auto"), "float32");
+  EXPECT_EQ(named("int8,int8"), "int8");
+  EXPECT_EQ(named("int8,uint4"), "int8,uint4");
+}
+
+// A float cache hardly notices it, one of 4 bits does; fused and unfused graphs give the same scores.
+TEST(Generate, HadamardBlock) {
+  const std::string path = temp("hadamard_rows.json");
+  std::ofstream(path) << R"([{"prompt_tokens": [5, 6], "tokens": [7, 8, 9]}])";
+  const auto score = [&](const std::string& options) {
+    const Outcome run = generate_with_model("--score " + path + options);
+    EXPECT_EQ(run.exit_code, 0) << run.err;
+    EXPECT_EQ(generate_with_model("--unfused --score " + path + options).out, run.out) << options;
+    return run.out;
+  };
+  const auto perplexity = [](const std::string& text) { return nlohmann::json::parse(text)["perplexity"].get<double>(); };
+  const std::string plain = score("");
+  EXPECT_EQ(score(" --hadamard-block 0"), plain);
+  const std::string transformed = score(" --hadamard-block 4");
+  EXPECT_NE(transformed, plain);
+  EXPECT_NEAR(perplexity(transformed), perplexity(plain), 1e-4 * perplexity(plain));
+  EXPECT_NE(score(" --kv-cache-dtype uint4 --hadamard-block 4"), score(" --kv-cache-dtype uint4"));
+  EXPECT_NE(score(" --kv-cache-dtype uint4 --hadamard-block 4"), score(" --kv-cache-dtype uint4 --hadamard-block 2"));
+  EXPECT_NE(
+      generate_with_model("--print-graph --hadamard-block 4").out.find("rope_q + rope_k + hadamard_q + hadamard_k + kv_write"),
+      std::string::npos);
+}
+
 TEST(Generate, PrintsTheGraphFusedOrNot) {
   const Outcome fused = generate_with_model("--print-graph");
   const Outcome unfused = generate_with_model("--print-graph=full --unfused");
@@ -180,9 +227,10 @@ TEST(Generate, VersionAndHelp) {
   const Outcome help = generate("--help");
   EXPECT_EQ(help.exit_code, 0);
   for (const char* flag :
-       {"--model",   "--prompt", "--prompt-file", "--chat",        "--max-tokens", "--temperature", "--top-k",     "--top-p",
-        "--min-p",   "--seed",   "--stop",        "--ignore-eos",  "--device",     "--dtype",       "--page-size", "--context",
-        "--threads", "--system", "--unfused",     "--print-graph", "--profile",    "--score",       "--json",      "--quiet"}) {
+       {"--model",     "--prompt",  "--prompt-file", "--chat",          "--max-tokens", "--temperature", "--top-k",
+        "--top-p",     "--min-p",   "--seed",        "--stop",          "--ignore-eos", "--device",      "--dtype",
+        "--page-size", "--context", "--threads",     "--system",        "--unfused",    "--print-graph", "--profile",
+        "--score",     "--json",    "--quiet",       "--hadamard-block"}) {
     EXPECT_NE(help.out.find(flag), std::string::npos) << flag;
   }
 }
@@ -225,6 +273,18 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"--model MODEL --prompt x --top-p 2", 2, "--top-p is '2': it must be a number above 0 and at most 1 (1 = off)"},
         BadCase{"--model MODEL --prompt x --page-size 0", 2, "--page-size is '0': it must be a whole number between 1 and 1024"},
         BadCase{"--model MODEL --prompt x --device tpu", 2, "tpu"}, BadCase{"--model MODEL --prompt x --dtype int3", 2, "int3"},
+        BadCase{"--model MODEL --prompt x --kv-cache-dtype int3", 2,
+                "--kv-cache-dtype is 'int3': it must be auto, a type, or the types of K and V with a comma between them; "
+                "supported are "
+                "float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8, int4 and uint4"},
+        BadCase{"--model MODEL --prompt x --kv-cache-dtype int8,", 2, "--kv-cache-dtype is 'int8,'"},
+        BadCase{"--model MODEL --prompt x --kv-cache-dtype ,int8", 2, "--kv-cache-dtype is ',int8'"},
+        BadCase{"--model MODEL --prompt x --kv-cache-dtype int8,int8,int8", 2, "--kv-cache-dtype is 'int8,int8,int8'"},
+        BadCase{"--model MODEL --prompt x --kv-cache-dtype auto,int8", 2, "--kv-cache-dtype is 'auto,int8'"},
+        BadCase{"--model MODEL --prompt x --kv-cache-dtype float64", 2, "--kv-cache-dtype is 'float64'"},
+        BadCase{"--model MODEL --prompt x --hadamard-block 3", 1,
+                "the Hadamard block is 3: it must be a power of two in 2..512 that divides head_dim, "},
+        BadCase{"--model MODEL --prompt x --hadamard-block 512", 1, "the Hadamard block is 512: it must be a power of two"},
         BadCase{"--model MODEL --prompt x --prompt-file y", 2, "exclude each other"},
         BadCase{"--model MODEL --prompt-file /nowhere", 1, "--prompt-file /nowhere: there is no such file"},
         BadCase{"--model MODEL --score /nowhere", 1, "--score /nowhere: there is no such file"},
@@ -259,6 +319,7 @@ TEST(Generate, NumbersAreDecimalAndInRange) {
       {"--seed", {"1.0", "18446744073709551616"}},
       {"--top-k", {"1.5", "2147483648"}},
       {"--page-size", {"0", "1025", "16.0"}},
+      {"--hadamard-block", {"513", "16.0"}},
       {"--context", {"1.5", "9223372036854775808"}},
       {"--threads", {"1.5", "4294967297", "99999"}},
       {"--temperature", {"101", "1e39", "0x1p1"}},

@@ -12,7 +12,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Choices choices(data, size);
   MemoryMap map(choices);
   AttentionLayerParams p;
-  decode_prologue(choices, map, p.prologue, true);
+  const bool knows_lengths = decode_prologue(choices, map, p.prologue, true);
   decode_fault_records(choices, map, p.prologue);
   const AttentionPrologueParams& q = p.prologue;
   PagedAttentionParams& a = p.attention;
@@ -26,10 +26,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   p.hidden_stride = choices.stride(p.hidden_size);
   const bool same = choices.chance(3);
   p.out_stride = same ? p.hidden_stride : choices.stride(p.hidden_size);
-  const int64_t bits = bits_of(q.dtype), v_width = q.cache.v_head_dim > 0 ? q.cache.v_head_dim : q.head_dim;
+  const int64_t bits = bits_of(q.dtype), v_width = q.cache.v.head_dim > 0 ? q.cache.v.head_dim : q.head_dim;
   const int64_t q_width = times(q.num_q_heads, q.head_dim),
                 qkv_width = plus(q_width, times(q.num_kv_heads, plus(q.head_dim, v_width)));
-  const FloatType type = float_type_of(q.dtype);
+  const DType type = float_type_of(q.dtype);
   const int hidden =
       map.array("hidden_states", p.hidden_states, rows(q.num_tokens, p.hidden_stride, p.hidden_size, bits), Use::read, type);
   map.array("qkv_weight", p.qkv_weight, dense(times(qkv_width, p.hidden_size), bits / 8), Use::read, type);
@@ -37,7 +37,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
             type);
   if (choices.chance(2)) map.optional("output_bias", p.output_bias, dense(p.hidden_size, bits / 8), Use::read, type);
   map.in_place(map.array("out", p.out, rows(q.num_tokens, p.out_stride, p.hidden_size, bits), Use::write), hidden, same);
-  map.array("seq_lens", a.seq_lens, dense(q.places.num_seqs, 4), Use::read);
+  if (!knows_lengths || choices.hostile()) map.array("seq_lens", a.seq_lens, dense(q.places.num_seqs, 4), Use::read);
   const Result<int64_t> needed = attention_layer_workspace_bytes(p, Device::cpu);
   if (needed.ok()) {
     p.workspace_bytes = choices.hostile() ? *needed - choices.integer(1, 200) : *needed;
@@ -58,6 +58,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   AttentionPrologueParams inner = q;  // q, k and v are in the workspace, which is permitted as a whole
   inner.k.data = inner.v.data = p.workspace;
   inner.q_out = {};
+  if (inner.places.cache_lens == nullptr && inner.places.seq_lens == nullptr) inner.places.seq_lens = a.seq_lens;
   if (q.num_tokens == 0) map.forgive();
   map.permit(p.workspace, 0, p.workspace_bytes);
   for (int64_t t = 0; present(p.out) && t < q.num_tokens; ++t)

@@ -88,12 +88,12 @@ class Choices {
   // An enumerator in [0, last], or none that exists.
   template <class Enum>
   Enum enumerator(Enum last) {
-    if (hostile()) return static_cast<Enum>(static_cast<int32_t>(bits(4)));
+    if (hostile()) return static_cast<Enum>(static_cast<int32_t>(bits(5)));
     return static_cast<Enum>(integer(0, static_cast<int64_t>(last)));
   }
   // Even, mostly small, sometimes that of a real model.
   int64_t head_dim() {
-    const int64_t real_ones[] = {64, 80, 96, 128, 192, 256, 512, 576};
+    const int64_t real_ones[] = {64, 80, 96, 128, 192, 256, 512, 576, 1024};
     if (hostile()) return absurd();
     return chance(16) ? pick(real_ones) : 2 * integer(1, 12);
   }

@@ -9,6 +9,7 @@
 
 #include "tests/support/arena.h"
 #include "tests/support/random.h"
+#include "tests/support/types.h"
 
 namespace prologue::test {
 
@@ -88,7 +89,7 @@ std::vector<T> many_normals(Random& random, int64_t count, double deviation = 1.
 
 template <class F>
 auto with_random_dtype(Random& random, F&& f) {
-  return with_host_type(static_cast<DType>(random.integer(0, 2)), f);
+  return with_host_type(kFloatTypes[random.integer(0, 2)], f);
 }
 
 inline Outcome outcome(std::string description, Status status, const Arena& arena, std::vector<Output> outputs) {

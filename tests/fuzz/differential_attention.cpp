@@ -3,7 +3,8 @@
 #include <cmath>
 
 #include "tests/fuzz/differential.h"
-#include "tests/support/attention_case.h"
+#include "tests/support/attention_batch.h"
+#include "tests/support/types.h"
 
 namespace prologue::test {
 
@@ -18,10 +19,17 @@ AttentionCase real_case(Random& random, const Sizes& sizes) {
   if (percent(10)) c.v_head_dim = 2 * random.integer(1, 288), c.v_within_k = false;
   c.page_size = percent(50) ? 16 : int64_t{1} << random.integer(0, 8);
   if (percent(10)) c.page_size = random.integer(1, 100);
-  c.type = static_cast<KvType>(random.integer(1, 7));
-  if (percent(40)) c.type = KvType::bf16;
-  const bool fp8 = c.type == KvType::fp8_e4m3 || c.type == KvType::fp8_e5m2;
-  if (!kv_type_is_float(c.type)) c.scaling = static_cast<KvScaling>(random.integer(fp8 ? 0 : 1, 3));
+  c.type = kKvTypes[random.integer(0, std::size(kKvTypes) - 1)];
+  if (percent(40)) c.type = DType::bf16;
+  const bool fp8 = c.type == DType::fp8_e4m3 || c.type == DType::fp8_e5m2;
+  if (!dtype_is_activation(c.type)) c.scaling = static_cast<KvScaling>(random.integer(fp8 ? 0 : 1, 3));
+  if (c.type == DType::uint4) c.scaling = KvScaling::token_head;
+  if (percent(30) && !c.v_within_k) {
+    c.v_format.type = kKvTypes[random.integer(0, std::size(kKvTypes) - 1)];
+    const bool v_fp8 = dtype_is_fp8(c.v_format.type);
+    if (dtype_is_quantized(c.v_format.type)) c.v_format.scaling = static_cast<KvScaling>(random.integer(v_fp8 ? 0 : 1, 3));
+    if (c.v_format.type == DType::uint4) c.v_format.scaling = KvScaling::token_head;
+  }
   c.layout = percent(60) ? KvLayout::nhd : kKvLayouts[random.integer(0, std::size(kKvLayouts) - 1)];
   if (c.v_within_k) c.layout = KvLayout::nhd;
   if (percent(20)) c.soft_cap = static_cast<float>(random.integer(1, 50));
@@ -78,6 +86,7 @@ void expect_some_rows(Backend backend, Random& random, const AttentionBatch<T>& 
     one.window = in.window, one.ring_size = in.ring_size, one.scale = in.scale, one.soft_cap = in.soft_cap;
     one.q_token_stride = in.q_token_stride, one.q_head_stride = in.q_head_stride;
     one.key = in.key, one.value = in.value;
+    one.key_zero_point = in.key_zero_point, one.value_zero_point = in.value_zero_point;
     one.num_tokens = 1, one.cu_seqlens_q = {0, 1};
     one.seq_lens = {static_cast<int32_t>(std::max<int64_t>(0, in.seq_lens[s] - (in.cu_seqlens_q[s + 1] - row) + 1))};
     one.q.assign(in.q.begin() + row * in.q_token_stride, in.q.begin() + (row + 1) * in.q_token_stride);
@@ -92,15 +101,18 @@ void expect_some_rows(Backend backend, Random& random, const AttentionBatch<T>& 
 }
 
 // Of an element of `out`, whatever the values are: |V| is at most 6 (normal numbers), or 8 (codes, by the scales that the batch
-// chooses), and sum |scale q k| at most 1.5 sqrt(head_dim), in the formula of the oracle.
+// chooses), and sum |scale q k| at most 1.5 sqrt(head_dim), in the formula of the oracle. With zero points, which are 9 at most,
+// what is added up is at most 26: |code * scale| + |zero point|.
 template <class T>
 double bound_of(Backend backend, const PagedKvView& kv, const AttentionInputs<T>& in) {
   const oracle::Allowance allowance = attention_allowance(backend, in, kv);
-  const double largest = kv_type_is_float(kv.type) ? 6.0 : 8.0, unit = kDefaultSteps * 0x1p-24;
+  const auto largest_of = [](DType type) { return dtype_is_activation(type) ? 6.0 : type == DType::uint4 ? 26.0 : 8.0; };
+  const double largest = largest_of(kv.v.format.type), unit = kDefaultSteps * 0x1p-24;
+  const double score = kv.k.format.type == DType::uint4 ? 26.0 : 1.5;  // over sqrt(head_dim)
   const double root = std::sqrt(static_cast<double>(in.head_dim));
   const double score_units = 2.0 + std::max(16.0, root) + allowance.score_units;
   const double relative =
-      1.0 + score_units / kDefaultSteps * (1.0 + 1.5 * root) + (allowance.probability + allowance.value) / unit;
+      1.0 + score_units / kDefaultSteps * (1.0 + score * root) + (allowance.probability + allowance.value) / unit;
   const double longest = static_cast<double>(*std::max_element(in.seq_lens.begin(), in.seq_lens.end()));
   return std::max(kDefaultSteps, std::sqrt(longest)) * 0x1p-24 * 2.0 * largest * relative;
 }
@@ -126,8 +138,10 @@ Outcome run_attention(Backend backend, uint64_t seed, const Sizes& sizes) {
       default: break;
     }
     PagedAttentionParams p = bounds;
-    p.block_table = arena.input(in.block_table), p.seq_lens = arena.input(in.seq_lens),
-    p.cu_seqlens_q = arena.input(in.cu_seqlens_q);
+    const int64_t form = random.integer(0, 2);  // block table, CSR, CSR with lengths
+    if (form > 0) use_csr(in, form == 2 && in.ring_size == 0);
+    p.page_table = place_pages(arena, in), p.cu_seqlens_q = arena.input(in.cu_seqlens_q);
+    p.seq_lens = in.kv_last_page_len.empty() ? arena.input(in.seq_lens) : nullptr;
     p.faults = arena.inout(std::vector<FaultRecord>(1));
     p.workspace_bytes = paged_attention_workspace_bytes(p, backend_device(backend));
     if (p.workspace_bytes > 0) p.workspace = arena.workspace(p.workspace_bytes);
@@ -138,11 +152,12 @@ Outcome run_attention(Backend backend, uint64_t seed, const Sizes& sizes) {
       sequences += str_cat(" ", c.sequences[s].rows, "/", c.sequences[s].length);
     const double bound = bound_of(Backend::cpu, batch.cache.view, good) + bound_of(Backend::cuda, batch.cache.view, good);
     return outcome(
-        str_cat(dtype_name(p.dtype), " over ", kv_type_name(c.type), " scaling=", static_cast<int>(c.scaling),
-                " Hq=", c.num_q_heads, " Hkv=", c.num_kv_heads, " D=", c.head_dim, " Dv=", c.v_width(), " page=", c.page_size,
+        str_cat(dtype_name(p.dtype), " over ", dtype_name(c.type), " scaling=", static_cast<int>(c.scaling), " and ",
+                dtype_name(c.format(false).type), " scaling=", static_cast<int>(c.format(false).scaling), " Hq=", c.num_q_heads,
+                " Hkv=", c.num_kv_heads, " D=", c.head_dim, " Dv=", c.v_width(), " page=", c.page_size,
                 " layout=", static_cast<int>(c.layout), " window=", c.window, " ring=", c.ring_size, " cap=", c.soft_cap,
-                " padding=", c.padding_rows, " T=", p.num_tokens, " max_seqlen_q=", p.max_seqlen_q, " damage=", damage, " ",
-                c.sequences.size(), " sequences (rows/length):", sequences),
+                " padding=", c.padding_rows, " T=", p.num_tokens, " max_seqlen_q=", p.max_seqlen_q, " damage=", damage,
+                " form=", form, " ", c.sequences.size(), " sequences (rows/length):", sequences),
         status, arena,
         {{p.out.data,
           "out",

@@ -5,17 +5,20 @@
 #include <prologue/kernels/attention_prologue/stages.h>
 
 #include "tests/fuzz/differential.h"
-#include "tests/support/prologue_case.h"
+#include "tests/support/placed_prologue.h"
+#include "tests/support/random.h"
+#include "tests/support/tolerance.h"
+#include "tests/support/types.h"
 
 namespace prologue::test {
 
 namespace {
 
-Element element_of_cache(KvType type) {
+Element element_of_cache(DType type) {
   switch (type) {
-    case KvType::f32: return Element::f32;
-    case KvType::f16: return Element::f16;
-    case KvType::bf16: return Element::bf16;
+    case DType::f32: return Element::f32;
+    case DType::f16: return Element::f16;
+    case DType::bf16: return Element::bf16;
     default: return Element::byte;
   }
 }
@@ -26,20 +29,20 @@ Output output_of_heads(const char* name, const MutableHeadsView& view, Element e
 
 void add_cache_outputs(const PagedKvView& cache, std::vector<Output>& outputs) {
   const auto data = [&](const char* name, const void* at, const PageStrides& strides) {
-    const int64_t codes = cache.type == KvType::int4 ? 2 : 1;  // of a byte
+    const int64_t codes = dtype_bits(cache.k.format.type) == 4 ? 2 : 1;  // of a byte
     outputs.push_back(
         {at,
          name,
-         element_of_cache(cache.type),
+         element_of_cache(cache.k.format.type),
          {{"page", strides.page / codes}, {"offset", strides.token / codes}, {"head", strides.head / codes}, {"channel", 1}}});
   };
   const auto scale = [&](const char* name, const float* at, const PageStrides& strides) {
     outputs.push_back({at, name, Element::f32, {{"page", strides.page}, {"offset", strides.token}, {"head", strides.head}}});
   };
-  data("cache.k", cache.k, cache.k_strides);
-  data("cache.v", cache.v, cache.v_strides);
-  scale("cache.k_scale", cache.k_scale, cache.k_scale_strides);
-  scale("cache.v_scale", cache.v_scale, cache.v_scale_strides);
+  data("cache.k.data", cache.k.data, cache.k.strides);
+  data("cache.v.data", cache.v.data, cache.v.strides);
+  scale("cache.k.scale", cache.k.scale, cache.k.scale_strides);
+  scale("cache.v.scale", cache.v.scale, cache.v.scale_strides);
 }
 
 // What a model asks for: few features, so that lean instances run.
@@ -49,24 +52,35 @@ PrologueCase model_case(Random& random) {
   c.bias_q = c.bias_k = c.bias_v = percent(25);
   if (percent(40)) c.norm = percent(80) ? NormPlacement::before_rope : NormPlacement::after_rope;
   if (percent(20)) c.weight_offset = 1.0f;
+  c.float_weights = percent(20);
+  if (percent(10)) c.k_norm.emplace();  // only Q may have a norm
+  if (percent(10)) c.k_norm = c.norm_of_q(), c.norm = NormPlacement::none;
   c.style = percent(70) ? RopeStyle::neox : RopeStyle::interleaved;
-  c.source = percent(70) ? CosSinSource::table : percent(50) ? CosSinSource::per_token : CosSinSource::inv_freq;
+  c.source = percent(70) ? RopeSource::table : percent(50) ? RopeSource::per_token : RopeSource::inv_freq;
   if (percent(15)) c.num_axes = 3, c.interleaved_axes = percent(50);
-  if (percent(30)) c.derive_positions = c.derive_slots = true;
+  if (percent(20)) c.rope_type = percent(50) ? DType::f16 : DType::bf16;
+  if (percent(10)) c.rope_apart = true;
+  if (percent(10)) c.num_blocks = 2, c.block_axes = percent(50);
+  if (percent(10)) c.split_q = c.split_k = true, c.one_k_rope = percent(70), c.rotary_offset = percent(50) ? 2 : 0;
+  if (percent(30)) c.derive_positions = c.derive_slots = true, c.lengths_after = percent(50);
+  if (percent(30)) c.page_form = percent(50) ? PageForm::csr : PageForm::csr_with_lengths;
   c.int64_positions = percent(50), c.int64_slots = percent(50);
   c.bad_indices = percent(50);
   c.in_place = percent(40);
   c.packed = percent(70);
   c.heads_first = !c.packed && percent(30);
+  if (percent(10)) c.tokens_without_slot = random.integer(1, 40);
   if (percent(10)) c.with_v = false;
   if (percent(10)) c.num_kv_heads = 0;
   if (percent(10) && c.num_kv_heads > 0) c.num_q_heads = 0;
   if (percent(50)) {
-    c.kv_type = static_cast<KvType>(random.integer(1, 7));
-    const bool fp8 = *c.kv_type == KvType::fp8_e4m3 || *c.kv_type == KvType::fp8_e5m2;
-    if (!kv_type_is_float(*c.kv_type)) c.scaling = static_cast<KvScaling>(random.integer(fp8 ? 0 : 1, 3));
+    c.kv_type = kKvTypes[random.integer(0, 7)];
+    const bool fp8 = *c.kv_type == DType::fp8_e4m3 || *c.kv_type == DType::fp8_e5m2;
+    if (!dtype_is_activation(*c.kv_type)) c.scaling = static_cast<KvScaling>(random.integer(fp8 ? 0 : 1, 3));
+    if (*c.kv_type == DType::uint4) c.scaling = KvScaling::token_head;
   }
   if (c.num_q_heads > 0 && !c.in_place && percent(15)) c.q8 = percent(50) ? KvScaling::tensor : KvScaling::token_head;
+  c.q8_e5m2 = percent(50);
   c.layout = percent(60) ? CacheLayout::nhd : static_cast<CacheLayout>(random.integer(0, 2));
   return c;
 }
@@ -77,19 +91,21 @@ PrologueCase real_case(Random& random, const Sizes& sizes) {
   const ModelHeads heads = random_heads(random);
   if (c.num_kv_heads > 0) c.num_kv_heads = heads.num_kv_heads;
   if (c.num_q_heads > 0) c.num_q_heads = heads.num_q_heads;
-  c.head_dim = heads.head_dim;
-  if (c.v_head_dim > 0) c.v_head_dim = 2 * random.integer(1, 288);
+  c.head_dim = random.integer(0, 15) > 0 ? heads.head_dim : 2 * random.integer(289, kMaxHeadDim / 2);
+  if (c.v_head_dim > 0) c.v_head_dim = 2 * random.integer(1, random.integer(0, 3) > 0 ? 288 : kMaxHeadDim / 2);
   c.rotary_dim = random.integer(0, 2) > 0 ? c.head_dim : 2 * random.integer(0, c.head_dim / 2);
   if (c.head_dim == 576 && random.integer(0, 1) == 0) c.rotary_dim = 64;
-  c.rotary_offset = random.integer(0, 2) > 0 ? 0 : 2 * random.integer(0, (c.head_dim - c.rotary_dim) / 2);
+  if (!c.split_q && !c.split_k)
+    c.rotary_offset = random.integer(0, 2) > 0 ? 0 : 2 * random.integer(0, (c.head_dim - c.rotary_dim) / 2);
   c.num_tokens = random_tokens(random, sizes, (c.num_q_heads + 2 * c.num_kv_heads) * c.head_dim);
-  if (c.source == CosSinSource::table) c.max_position = random.integer(0, 1) == 0 ? 40 : random.integer(100, 12000);
-  if (c.source == CosSinSource::inv_freq) c.max_position = random.integer(0, 1) == 0 ? 1 << 20 : 100;
+  if (c.source == RopeSource::table) c.max_position = random.integer(0, 1) == 0 ? 40 : random.integer(100, 12000);
+  if (c.source == RopeSource::inv_freq) c.max_position = random.integer(0, 1) == 0 ? 1 << 20 : 100;
   if (random.integer(0, 1) == 0) c.page_size = int64_t{1} << random.integer(0, 8);
   const int64_t values = random.integer(0, 15);
   if (values < 2) c.values = values == 0 ? Values::huge : Values::denormal;
+  c.hadamard_block = random.integer(0, 5) == 0 ? any_hadamard_block(random, c.head_dim) : 0;
   c.seed = random.bits() >> 32;
-  return c;
+  return fit_rotation(c);
 }
 
 // Few sequences, so that they are long: in place of the many short ones of make_sequences().
@@ -218,20 +234,44 @@ Outcome run_qk_norm(Backend backend, uint64_t seed, const Sizes& sizes) {
     QkNormParams p;
     p.num_tokens = tokens, p.num_heads = heads, p.head_dim = model.head_dim, p.dtype = FloatFormat<T>::dtype;
     p.x = rows.x, p.y = rows.y;
-    p.kind = random.integer(0, 2) > 0 ? NormKind::rms : NormKind::layer;
-    if (p.kind == NormKind::rms && random.integer(0, 3) == 0) p.scope = NormScope::token;
-    if (random.integer(0, 2) == 0) p.weight_offset = 1.0f;
+    p.norm.kind = random.integer(0, 2) > 0 ? NormKind::rms : NormKind::layer;
+    if (p.norm.kind == NormKind::rms && random.integer(0, 3) == 0) p.norm.scope = NormScope::token;
+    if (random.integer(0, 2) == 0) p.norm.weight_offset = 1.0f;
     const bool per_head = random.integer(0, 2) == 0;
     const int64_t width = model.head_dim * (per_head ? heads : 1);
-    if (random.integer(0, 3) > 0)
-      p.weight = arena.input(random.normals<T>(width)), p.weight_head_stride = per_head ? model.head_dim : 0;
-    if (p.kind == NormKind::layer && p.weight != nullptr && random.integer(0, 1) == 0)
-      p.bias = arena.input(random.normals<T>(width));
+    if (random.integer(0, 3) == 0) p.norm.weight_type = DType::f32;
+    const auto weights = [&]() -> const void* {
+      if (p.norm.weight_type == DType::f32) return arena.input(random.normals<float>(width));
+      return arena.input(random.normals<T>(width));
+    };
+    if (random.integer(0, 3) > 0) p.norm.weight = weights(), p.norm.weight_head_stride = per_head ? model.head_dim : 0;
+    if (p.norm.kind == NormKind::layer && p.norm.weight != nullptr && random.integer(0, 1) == 0) p.norm.bias = weights();
     if (random.integer(0, 1) == 0) p.positions = random_positions(arena, random, tokens, 9000);
     const Status status = arena.run([&](const Execution& execution) { return qk_norm(p, execution); });
-    return outcome(str_cat(dtype_name(p.dtype), " ", rows.text, " kind=", static_cast<int>(p.kind), " scope=",
-                           static_cast<int>(p.scope), " weight=", p.weight != nullptr, per_head, " bias=", p.bias != nullptr),
+    return outcome(str_cat(dtype_name(p.dtype), " ", rows.text, " kind=", static_cast<int>(p.norm.kind),
+                           " scope=", static_cast<int>(p.norm.scope), " weight=", p.norm.weight != nullptr, per_head, " ",
+                           dtype_name(p.norm.weight_type), " bias=", p.norm.bias != nullptr),
                    status, arena, {output_of_heads("y", rows.y, element_of<T>())});
+  });
+}
+
+Outcome run_hadamard(Backend backend, uint64_t seed, const Sizes& sizes) {
+  Random random(seed);
+  const ModelHeads model = random_heads(random);
+  const int64_t heads = random.integer(0, 2) > 0 ? model.num_q_heads : model.num_kv_heads;
+  const int64_t tokens = random_tokens(random, sizes, heads * model.head_dim);
+  return with_random_dtype(random, [&](auto type) {
+    using T = decltype(type);
+    Arena arena(backend);
+    const InAndOut<T> rows(arena, random, tokens, heads, model.head_dim);
+    HadamardParams p;
+    p.num_tokens = tokens, p.num_heads = heads, p.head_dim = model.head_dim, p.dtype = FloatFormat<T>::dtype;
+    p.x = rows.x, p.y = rows.y;
+    p.block = any_hadamard_block(random, p.head_dim);
+    if (random.integer(0, 1) == 0) p.positions = random_positions(arena, random, tokens, 9000);
+    const Status status = arena.run([&](const Execution& execution) { return hadamard(p, execution); });
+    return outcome(str_cat(dtype_name(p.dtype), " ", rows.text, " block=", p.block), status, arena,
+                   {output_of_heads("y", rows.y, element_of<T>())});
   });
 }
 
@@ -272,7 +312,8 @@ Outcome run_kv_write(Backend backend, uint64_t seed, const Sizes& sizes) {
     KvWriteParams p;
     p.num_tokens = c.num_tokens, p.num_kv_heads = c.num_kv_heads, p.head_dim = c.head_dim, p.dtype = from.dtype;
     p.k = from.k, p.v = from.v, p.cache = from.cache;
-    p.slot_mapping = from.places.slot_mapping, p.positions = from.places.positions;
+    p.slot_mapping = from.places.slot_mapping, p.slot_mapping_len = from.places.slot_mapping_len,
+    p.positions = from.places.positions;
     p.position_axis_stride = from.places.position_axis_stride, p.num_axes = c.num_axes;
     p.max_position = c.max_position, p.faults = from.faults, p.past_table = c.past_table;
     const Status status = placed.run([&](const Execution& execution) { return kv_write(p, execution); });
@@ -285,11 +326,8 @@ Outcome run_kv_write(Backend backend, uint64_t seed, const Sizes& sizes) {
 }  // namespace
 
 std::vector<Operation> prologue_operations() {
-  return {{"attention_prologue", run_prologue},
-          {"add_bias", run_add_bias},
-          {"qk_norm", run_qk_norm},
-          {"query_scale", run_query_scale},
-          {"kv_write", run_kv_write}};
+  return {{"attention_prologue", run_prologue}, {"add_bias", run_add_bias},       {"qk_norm", run_qk_norm},
+          {"hadamard", run_hadamard},           {"query_scale", run_query_scale}, {"kv_write", run_kv_write}};
 }
 
 }  // namespace prologue::test

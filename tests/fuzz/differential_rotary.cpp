@@ -3,7 +3,8 @@
 #include <limits>
 
 #include "tests/fuzz/differential.h"
-#include "tests/support/rotary_case.h"
+#include "tests/support/placed_rotary.h"
+#include "tests/support/types.h"
 
 namespace prologue::test {
 
@@ -26,7 +27,7 @@ RotaryCase real_case(Random& random, const Sizes& sizes) {
   RotaryCase c;
   c.seed = random.bits() >> 32;
   const ModelHeads heads = random_heads(random);
-  c.head_dim = heads.head_dim;
+  c.head_dim = percent(94) ? heads.head_dim : 2 * random.integer(289, kMaxHeadDim / 2);
   c.tensors.clear();
   const bool plain = percent(60);
   const int64_t num_tensors = percent(70) ? 2 : random.integer(1, 4);
@@ -49,7 +50,7 @@ RotaryCase real_case(Random& random, const Sizes& sizes) {
   }
   c.batch = percent(60) ? 1 : random.integer(1, 4);
   c.seq_len = random_tokens(random, sizes, c.batch * (heads.num_q_heads + heads.num_kv_heads * (num_tensors - 1)) * c.head_dim);
-  c.dtype = static_cast<FloatType>(percent(10) ? 3 : random.integer(0, 2));
+  c.dtype = kFloatTypes[percent(10) ? 3 : random.integer(0, 2)];
   c.num_blocks = percent(85) || c.head_dim < 8 ? 1 : random.integer(1, 4);
   const int64_t pairs = c.head_dim / (2 * c.num_blocks);
   c.rotary_dim = 2 * c.num_blocks * (percent(60) ? pairs : random.integer(0, pairs));
@@ -57,12 +58,13 @@ RotaryCase real_case(Random& random, const Sizes& sizes) {
   c.style = percent(50) ? RopeStyle::neox : RopeStyle::interleaved;
   c.inverse = percent(25);
   c.tail = percent(70) ? RotaryTail::copy : static_cast<RotaryTail>(random.integer(0, 2));
-  c.source = percent(50) ? RotarySource::cos_sin : static_cast<RotarySource>(random.integer(0, 3));
-  const bool given = c.source == RotarySource::cos_sin || c.source == RotarySource::angles;
-  c.type = percent(60) ? FloatType::f32 : static_cast<FloatType>(random.integer(0, 3));
-  if (c.source == RotarySource::inv_freq) c.type = percent(50) ? FloatType::f32 : FloatType::f64;
+  c.source = percent(50) ? RopeSource::table : kSources[random.integer(0, 3)];
+  if (c.source == RopeSource::theta && c.rotary_dim > 576 * c.num_blocks) c.source = RopeSource::inv_freq;
+  const bool given = c.source == RopeSource::table || c.source == RopeSource::angles;
+  c.type = percent(60) ? DType::f32 : kFloatTypes[random.integer(0, 3)];
+  if (c.source == RopeSource::inv_freq) c.type = percent(50) ? DType::f32 : DType::f64;
   if (given) {
-    c.width = percent(80) ? RotaryWidth::half : RotaryWidth::full;
+    c.width = percent(80) ? RopeWidth::half : RopeWidth::full;
     c.per_token = percent(30);
     c.table_per_batch = percent(15);
     c.column_stride = percent(90) ? 1 : 2;
@@ -71,7 +73,7 @@ RotaryCase real_case(Random& random, const Sizes& sizes) {
   c.bounded = (given && !c.per_token) || percent(60);
   c.max_position = given ? random.integer(10, 9000) : random.integer(10, 100000);
   c.attention_factor = percent(70) ? 1.0 : 1.0 + 0.5 * random.uniform();
-  c.ids_type = static_cast<IntType>(percent(70) ? random.integer(2, 3) : random.integer(0, 7));
+  c.ids_type = kIntegerTypes[percent(70) ? random.integer(2, 3) : random.integer(0, 7)];
   c.ids = static_cast<IdsKind>(random.integer(0, 2));
   c.ids_token_stride = percent(85) ? 1 : random.integer(1, 3);
   c.bad_ids = percent(50);
@@ -79,7 +81,7 @@ RotaryCase real_case(Random& random, const Sizes& sizes) {
     c.offset = percent(60) ? 0 : random.integer(-4, 1000);
     c.offsets = percent(50);
     c.one_offset = percent(30);
-    if (c.batch == 1 && percent(40)) c.num_seqs = random.integer(1, 50), c.ids_type = IntType::int32;
+    if (c.batch == 1 && percent(40)) c.num_seqs = random.integer(1, 50), c.ids_type = DType::int32;
     c.max_seqlen = percent(80) ? 0 : random.integer(1, 6000);
   }
   if (!c.per_token && percent(30)) {
@@ -119,27 +121,27 @@ Outcome run_extremes(Backend backend, uint64_t seed, const Sizes& sizes) {
   const int64_t tokens = std::min(random_tokens(random, sizes, heads * head_dim), int64_t{2000});
   Arena arena(backend);
   RotaryParams p;
-  p.seq_len = tokens, p.head_dim = head_dim, p.rotary_dim = 2 * random.integer(1, head_dim / 2);
-  p.style = coin() ? RopeStyle::neox : RopeStyle::interleaved;
+  p.dtype = DType::f32, p.seq_len = tokens, p.head_dim = head_dim, p.rope.rotary_dim = 2 * random.integer(1, head_dim / 2);
+  p.rope.style = coin() ? RopeStyle::neox : RopeStyle::interleaved;
   p.num_tensors = 1;
   float* x = arena.inout(many_normals<float>(random, tokens * heads * head_dim));
   p.tensors[0] = rotary_tensor(x, x, heads, {tokens * heads * head_dim, heads * head_dim, head_dim, 1});
-  const int64_t pairs = p.rotary_dim / 2, rows = coin() ? tokens : random.integer(1, 100);
+  const int64_t pairs = p.rope.rotary_dim / 2, rows = coin() ? tokens : random.integer(1, 100);
   const bool per_token = rows == tokens;
-  p.angles = cos_sin_cache(arena.input(many_normals<float>(random, rows * p.rotary_dim)), FloatType::f32, rows, p.rotary_dim);
-  p.angles.per_token = per_token;
-  if (per_token) p.angles.max_position = coin() ? 0 : random.integer(1, 100);
-  if (!per_token && coin()) p.positions.num_axes = random.integer(2, 4);
-  if (p.positions.num_axes > 1) {
+  set_cos_sin_table(p.rope, arena.input(many_normals<float>(random, rows * p.rope.rotary_dim)), DType::f32, rows);
+  if (per_token) p.rope.source = RopeSource::per_token;
+  if (per_token) p.rope.max_position = coin() ? 0 : random.integer(1, 100);
+  if (!per_token && coin()) p.rope.num_axes = random.integer(2, 4);
+  if (p.rope.num_axes > 1) {
     std::vector<uint8_t> axes(static_cast<size_t>(pairs));
     for (uint8_t& axis : axes) axis = static_cast<uint8_t>(coin() ? random.integer(0, 255) : random.integer(0, 3));
-    p.positions.pair_axis = arena.input(axes);
+    p.rope.pair_axis = arena.input(axes);
   }
   const bool ids = coin();
   if (ids) {
-    std::vector<int64_t> values(static_cast<size_t>(p.positions.num_axes * tokens));
+    std::vector<int64_t> values(static_cast<size_t>(p.rope.num_axes * tokens));
     for (int64_t& value : values) value = coin() ? random.integer(0, rows - 1) : extreme();
-    p.positions.ids = IntView(arena.input(values));
+    p.positions.ids = index_view(arena.input(values));
     p.positions.axis_stride = tokens, p.positions.batch_stride = tokens;
   } else {
     p.positions.offset = coin() ? 0 : extreme();
@@ -148,12 +150,12 @@ Outcome run_extremes(Backend backend, uint64_t seed, const Sizes& sizes) {
       std::vector<int64_t> cu(static_cast<size_t>(num_seqs) + 1);
       for (int64_t& value : cu) value = coin() ? random.integer(0, tokens) : extreme();
       std::sort(cu.begin(), cu.end());
-      p.positions.cu_seqlens = IntView(arena.input(cu)), p.positions.num_seqs = num_seqs;
+      p.positions.cu_seqlens = index_view(arena.input(cu)), p.positions.num_seqs = num_seqs;
     }
     if (coin()) {
       std::vector<int64_t> offsets(static_cast<size_t>(num_seqs));
       for (int64_t& value : offsets) value = extreme();
-      p.positions.offsets = IntView(arena.input(offsets));
+      p.positions.offsets = index_view(arena.input(offsets));
     }
     if (coin()) p.positions.max_seqlen = random.integer(1, tokens);
   }
@@ -162,9 +164,9 @@ Outcome run_extremes(Backend backend, uint64_t seed, const Sizes& sizes) {
   const Status status = arena.run([&](const Execution& execution) { return rotary(p, execution); });
   std::vector<Output> outputs;
   add_outputs(p, Element::f32, outputs);
-  return outcome(str_cat("T=", tokens, " heads=", heads, " D=", head_dim, " r=", p.rotary_dim, per_token ? " per token" : "",
-                         " max=", p.angles.max_position, " axes=", p.positions.num_axes, " ids=", ids,
-                         " offset=", p.positions.offset, " seqs=", p.positions.num_seqs, " max_seqlen=", p.positions.max_seqlen),
+  return outcome(str_cat("T=", tokens, " heads=", heads, " D=", head_dim, " r=", p.rope.rotary_dim, per_token ? " per token" : "",
+                         " max=", p.rope.max_position, " axes=", p.rope.num_axes, " ids=", ids, " offset=", p.positions.offset,
+                         " seqs=", p.positions.num_seqs, " max_seqlen=", p.positions.max_seqlen),
                  status, arena, std::move(outputs));
 }
 

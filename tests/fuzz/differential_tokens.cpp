@@ -29,10 +29,10 @@ int64_t misaligned(Random& random) {
 }
 
 IndexView place_indices(Arena& arena, Random& random, const std::vector<int64_t>& values) {
-  if (random.integer(0, 1) == 0) return arena.input(values);
+  if (random.integer(0, 1) == 0) return index_view(arena.input(values));
   std::vector<int32_t> narrow;
   for (const int64_t value : values) narrow.push_back(static_cast<int32_t>(std::clamp<int64_t>(value, INT32_MIN, INT32_MAX)));
-  return arena.input(narrow);
+  return index_view(arena.input(narrow));
 }
 
 template <class T>
@@ -135,7 +135,10 @@ Outcome run_gather_cos_sin(Backend backend, uint64_t seed, const Sizes& sizes) {
   p.num_axes = random.integer(1, 4);
   p.position_axis_stride = p.num_tokens + random.integer(0, 5);
   Arena arena(backend);
-  p.cos_sin = arena.input(many_normals<float>(random, p.max_position * p.rotary_dim));
+  constexpr DType kTypes[] = {DType::f32, DType::f16, DType::bf16};
+  p.type = kTypes[random.integer(0, 2)];
+  with_host_type(
+      p.type, [&](auto type) { p.cos_sin = arena.input(many_normals<decltype(type)>(random, p.max_position * p.rotary_dim)); });
   std::vector<int64_t> positions(static_cast<size_t>(p.num_axes * p.position_axis_stride));
   for (int64_t& position : positions) {
     const int64_t bad[] = {-1, INT64_MIN, INT64_MAX, p.max_position, INT32_MAX};
@@ -151,8 +154,8 @@ Outcome run_gather_cos_sin(Backend backend, uint64_t seed, const Sizes& sizes) {
   p.out = arena.output<float>(p.num_tokens * p.rotary_dim);
   p.past_table = static_cast<PastTable>(random.integer(0, 2));
   const Status status = arena.run([&](const Execution& execution) { return gather_cos_sin(p, execution); });
-  return outcome(str_cat("T=", p.num_tokens, " r=", p.rotary_dim, " max=", p.max_position, " axes=", p.num_axes,
-                         " past=", static_cast<int>(p.past_table)),
+  return outcome(str_cat("T=", p.num_tokens, " r=", p.rotary_dim, " max=", p.max_position, " axes=", p.num_axes, " ",
+                         dtype_name(p.type), " past=", static_cast<int>(p.past_table)),
                  status, arena, {{p.out, "out", Element::f32, {{"token", p.rotary_dim}, {"column", 1}}}});
 }
 

@@ -14,9 +14,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   p.num_tokens = choices.size(0, 6);
   p.num_rows = choices.size(1, 9);
   p.width = choices.size(1, 40);
-  p.dtype = choices.enumerator(DType::bf16);
+  p.dtype = activation_type(choices);
   p.scale = choices.real(choices.chance(2) ? 1.0f : 1.5f);
-  p.indices.type = choices.enumerator(IndexType::int64);
+  p.indices.type = index_type(choices);
   const int64_t element = dtype_size(p.dtype);
   map.array("table", p.table, dense(times(p.num_rows, p.width), element), Use::read, float_type_of(p.dtype));
   map.array("indices", p.indices.data, dense(p.num_tokens, index_size(p.indices)), Use::read);

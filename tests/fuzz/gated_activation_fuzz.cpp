@@ -13,7 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   GatedActivationParams p;
   p.num_tokens = choices.size(0, 6);
   p.width = choices.size(1, 70);
-  p.dtype = choices.enumerator(DType::bf16);
+  p.dtype = activation_type(choices);
   p.activation = choices.enumerator(Activation::gelu_tanh);
   const int64_t element = dtype_size(p.dtype), count = times(p.num_tokens, p.width);
   map.array("gate_up", p.gate_up, dense(times(2, count), element), Use::read, float_type_of(p.dtype));

@@ -16,10 +16,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   p.max_position = choices.size(1, 9);
   p.num_axes = choices.chance(2) ? 1 : choices.size(1, 4);
   p.past_table = choices.enumerator(PastTable::identity);
-  p.positions.type = choices.enumerator(IndexType::int64);
+  p.positions.type = index_type(choices);
   p.position_axis_stride = choices.stride(p.num_tokens);
   const int64_t index = index_size(p.positions);
-  map.array("cos_sin", p.cos_sin, dense(times(p.max_position, p.rotary_dim), 4), Use::read);
+  p.type = activation_type(choices);
+  map.array("cos_sin", p.cos_sin, dense(times(p.max_position, p.rotary_dim), dtype_size(float_type_of(p.type))), Use::read);
   map.array("positions", p.positions.data, rows(p.num_axes, p.position_axis_stride, p.num_tokens, 8 * index), Use::read);
   if (choices.chance(2)) map.optional("pair_axis", p.pair_axis, dense(p.rotary_dim / 2, 1), Use::read);
   map.array("out", p.out, dense(times(p.num_tokens, p.rotary_dim), 4), Use::write);

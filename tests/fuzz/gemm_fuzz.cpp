@@ -15,11 +15,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   p.m = choices.chance(16) ? choices.integer(60, 80) : choices.size(0, 8);  // from 64 rows on another loop nest runs
   p.n = choices.size(0, 70);
   p.k = choices.size(0, 70);
-  p.dtype = choices.enumerator(DType::bf16);
-  p.y_dtype = choices.hostile() ? choices.enumerator(DType::bf16) : choices.chance(2) ? DType::f32 : p.dtype;
+  p.dtype = activation_type(choices);
+  p.y_dtype = choices.hostile() ? activation_type(choices) : choices.chance(2) ? DType::f32 : p.dtype;
   p.x_stride = choices.stride(p.k);
   p.y_stride = choices.stride(p.n);
-  const FloatType type = float_type_of(p.dtype);
+  const DType type = float_type_of(p.dtype);
   const int64_t bits = 8 * dtype_size(p.dtype), y_bits = 8 * dtype_size(p.y_dtype);
   map.array("x", p.x, rows(p.m, p.x_stride, p.k, bits), Use::read, type);
   map.array("weight", p.weight, rows(p.n, p.k, p.k, bits), Use::read, type);

@@ -108,6 +108,19 @@ void run_cache(Choices& choices) {
   }
 }
 
+struct StoragePart {
+  void* data;
+  int64_t bytes;
+};
+
+// K, V, the scales of K or those of V.
+StoragePart part_of(const PagedKvView& view, int part) {
+  const PagedHeads& side = part % 2 == 0 ? view.k : view.v;
+  const int64_t heads = num_slots(view) * view.num_kv_heads;
+  if (part < 2) return {side.data, heads * side.head_dim * dtype_bits(side.format.type) / 8};
+  return {side.scale, heads * scales_of_head(side.format) * 4};
+}
+
 // Whatever the configuration: an error, or layers that lie in memory of their own.
 bool run_storage(Choices& choices) {
   KvStorageConfig config;
@@ -116,9 +129,9 @@ bool run_storage(Choices& choices) {
   config.page_size = choices.size(1, 4);
   config.num_kv_heads = choices.size(1, 3);
   config.head_dim = choices.head_dim();
-  constexpr KvType kTypes[] = {KvType::f32,      KvType::f16,  KvType::bf16, KvType::fp8_e4m3,
-                               KvType::fp8_e5m2, KvType::int8, KvType::int4};
-  config.type = choices.hostile() ? choices.enumerator(KvType::int4) : choices.pick(kTypes);
+  constexpr DType kTypes[] = {DType::f32, DType::f16, DType::bf16, DType::fp8_e4m3, DType::fp8_e5m2, DType::int8, DType::int4, DType::uint4};
+  config.k_type = type_of(choices, kTypes);
+  if (choices.chance(2)) config.v_type = type_of(choices, kTypes);
   int64_t bytes = 1;
   for (const int64_t n : {config.num_layers, config.num_pages, config.page_size, config.num_kv_heads, config.head_dim})
     bytes = times(bytes, n);
@@ -127,26 +140,18 @@ bool run_storage(Choices& choices) {
   if (!storage.ok()) return false;
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
     const PagedKvView view = storage->layer(layer);
-    const int64_t tensor = view.num_slots() * config.num_kv_heads * config.head_dim * kv_type_bits(config.type) / 8;
-    std::memset(view.k, 1, static_cast<size_t>(tensor));
-    std::memset(view.v, 2, static_cast<size_t>(tensor));
-    if (config.has_scales()) {
-      std::memset(view.k_scale, 3, static_cast<size_t>(view.num_slots() * config.num_kv_heads * 4));
-      std::memset(view.v_scale, 4, static_cast<size_t>(view.num_slots() * config.num_kv_heads * 4));
+    for (int i = 0; i < 4; ++i) {
+      const StoragePart part = part_of(view, i);
+      if (part.bytes > 0) std::memset(part.data, i + 1, static_cast<size_t>(part.bytes));
     }
   }
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
     const PagedKvView view = storage->layer(layer);
-    const int64_t tensor = view.num_slots() * config.num_kv_heads * config.head_dim * kv_type_bits(config.type) / 8;
-    const int64_t scales = config.has_scales() ? view.num_slots() * config.num_kv_heads * 4 : 0;
-    const struct {
-      const void* data;
-      int64_t bytes;
-      char value;
-    } parts[] = {{view.k, tensor, 1}, {view.v, tensor, 2}, {view.k_scale, scales, 3}, {view.v_scale, scales, 4}};
-    for (const auto& part : parts)
-      for (int64_t i = 0; i < part.bytes; ++i)
-        if (static_cast<const char*>(part.data)[i] != part.value) fail("two parts of a KvStorage overlap");
+    for (int i = 0; i < 4; ++i) {
+      const StoragePart part = part_of(view, i);
+      for (int64_t j = 0; j < part.bytes; ++j)
+        if (static_cast<const char*>(part.data)[j] != i + 1) fail("two parts of a KvStorage overlap");
+    }
   }
   return true;
 }

@@ -94,7 +94,7 @@ bool MemoryMap::allocate() {
         const int64_t there = requests_[static_cast<size_t>(other)].extent.bytes();
         r.place = {other, choices_.chance(2) ? 0 : choices_.integer(0, there - 1) / r.extent.alignment * r.extent.alignment};
       }
-    } else if (choices_.hostile()) {
+    } else if (!r.never_null && choices_.hostile()) {
       r.null = true;
       continue;
     } else if (choices_.hostile() && r.extent.alignment > 1) {
@@ -134,12 +134,13 @@ bool MemoryMap::allocate() {
 // Floats near 1 mostly, so that sums stay finite; now and then any bits at all.
 void MemoryMap::fill(const Request& r) {
   const bool any = choices_.chance(8);
-  uint64_t keep = 0, set = 0;
+  uint64_t keep = ~uint64_t{0}, set = 0;
   switch (r.contents) {
-    case FloatType::f32: keep = 0x80ffffff80ffffff, set = 0x3f0000003f000000; break;
-    case FloatType::f16: keep = 0x83ff83ff83ff83ff, set = 0x3800380038003800; break;
-    case FloatType::bf16: keep = 0x80ff80ff80ff80ff, set = 0x3f003f003f003f00; break;
-    case FloatType::f64: keep = 0x800fffffffffffff, set = 0x3fe0000000000000; break;
+    case DType::f32: keep = 0x80ffffff80ffffff, set = 0x3f0000003f000000; break;
+    case DType::f16: keep = 0x83ff83ff83ff83ff, set = 0x3800380038003800; break;
+    case DType::bf16: keep = 0x80ff80ff80ff80ff, set = 0x3f003f003f003f00; break;
+    case DType::f64: keep = 0x800fffffffffffff, set = 0x3fe0000000000000; break;
+    default: break;  // any bits
   }
   std::byte* at = blocks_[static_cast<size_t>(r.block)].memory + r.offset;
   for (int64_t left = r.extent.bytes(); left > 0; left -= 8, at += 8) {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include <prologue/kernels/base/any_type.h>
+#include <prologue/kernels/base/shared/any_type.h>
 #include <prologue/kernels/base/status.h>
 
 #include "tests/fuzz/choices.h"
@@ -48,17 +48,19 @@ class MemoryMap {
 
   // Declares an array; the pointer is set by allocate(). An empty extent gets any pointer: it must not be looked at.
   template <class P>
-  int array(const char* name, P*& pointer, const Extent& extent, Use use, FloatType contents = FloatType::f32) {
+  int array(const char* name, P*& pointer, const Extent& extent, Use use, DType contents = DType::f32) {
     return declare(
         {name, extent, use, contents, &pointer, [](void* to, void* at) { *static_cast<P**>(to) = static_cast<P*>(at); }});
   }
   // One that the contract allows to be null.
   template <class P>
-  int optional(const char* name, P*& pointer, const Extent& extent, Use use, FloatType contents = FloatType::f32) {
+  int optional(const char* name, P*& pointer, const Extent& extent, Use use, DType contents = DType::f32) {
     const int index = array(name, pointer, extent, use, contents);
     requests_.back().may_be_null = true;
     return index;
   }
+  // Other arrays are declared for a call that has this one: it is never null.
+  void never_null(int array) { requests_[static_cast<size_t>(array)].never_null = true; }
   // In the memory of an array declared before, `offset` bytes behind its first byte: columns of one buffer.
   void place(int array, int in, int64_t offset) { requests_[static_cast<size_t>(array)].place = {in, offset}; }
   // The contract allows the output to be the input itself, all strides being equal; `here`: it is.
@@ -87,10 +89,11 @@ class MemoryMap {
     const char* name;
     Extent extent;
     Use use;
-    FloatType contents;
+    DType contents;
     void* pointer;
     void (*set)(void* to, void* at);
     bool may_be_null = false;
+    bool never_null = false;
     Place place = {};
     int in_place_of = -1;
     bool null = false;

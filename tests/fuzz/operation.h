@@ -10,6 +10,7 @@
 
 #include "tests/fuzz/choices.h"
 #include "tests/fuzz/memory_map.h"
+#include "tests/support/types.h"
 
 namespace prologue::fuzz {
 
@@ -20,8 +21,25 @@ inline Execution execution(Choices& choices) {
   return execution;
 }
 
-inline FloatType float_type_of(DType type) { return dtype_valid(type) ? float_type(type) : FloatType::f32; }
-inline int64_t index_size(const IndexView& view) { return view.type == IndexType::int32 ? 4 : 8; }
+// One of `types`, or any, or one that does not exist.
+template <size_t kCount>
+DType type_of(Choices& choices, const DType (&types)[kCount]) {
+  if (choices.hostile()) return choices.enumerator(DType::uint64);
+  return types[choices.integer(0, static_cast<int64_t>(kCount) - 1)];
+}
+inline DType activation_type(Choices& choices) {
+  constexpr DType kTypes[] = {DType::f32, DType::f16, DType::bf16};
+  return type_of(choices, kTypes);
+}
+inline DType float_type(Choices& choices) { return type_of(choices, test::kFloatTypes); }
+inline DType integer_type(Choices& choices) { return type_of(choices, test::kIntegerTypes); }
+inline DType index_type(Choices& choices) {
+  constexpr DType kTypes[] = {DType::int32, DType::int64};
+  return type_of(choices, kTypes);
+}
+
+inline DType float_type_of(DType type) { return dtype_is_activation(type) ? type : DType::f32; }
+inline int64_t index_size(const IndexView& view) { return view.type == DType::int32 ? 4 : 8; }
 
 // A number in [low, high], now and then any.
 inline int64_t index_value(Choices& choices, int64_t low, int64_t high) {

@@ -16,30 +16,30 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   p.head_dim = choices.head_dim();
   const int64_t num_kv_heads = choices.size(1, 3);
   p.num_q_heads = choices.hostile() ? choices.absurd() : times(num_kv_heads, choices.integer(1, 4));
-  p.dtype = choices.enumerator(DType::bf16);
+  p.dtype = activation_type(choices);
   p.scale = choices.real(0.25f);
   p.soft_cap = choices.chance(3) ? choices.real(5.0f) : 0.0f;
   p.window = choices.chance(2) ? 0 : choices.size(1, 9);
   p.ring_size = choices.chance(3) ? choices.size(0, 20) : 0;
-  p.max_pages_per_seq = choices.size(1, 4);
-  p.block_table_stride = choices.stride(p.max_pages_per_seq);
   p.max_seqlen_q = choices.hostile() ? choices.absurd() : choices.integer(1, 8);
   p.max_seq_len = choices.hostile() ? choices.absurd() : choices.integer(1, 24);
   decode_cache(choices, map, p.kv, p.dtype, num_kv_heads, p.head_dim, true, true, Use::read);
-  const int64_t v_width = p.kv.v_head_dim > 0 ? p.kv.v_head_dim : p.kv.head_dim, bits = bits_of(p.dtype);
+  const int64_t v_width = p.kv.v.head_dim > 0 ? p.kv.v.head_dim : p.kv.k.head_dim, bits = bits_of(p.dtype);
   const HeadStrides q = head_strides(choices, p.num_tokens, p.num_q_heads, p.head_dim);
   const HeadStrides out = head_strides(choices, p.num_tokens, p.num_q_heads, v_width);
   p.q = {nullptr, q.token, q.head};
   p.out = {nullptr, out.token, out.head};
   map.array("q", p.q.data, view_extent(p.q, p.num_tokens, p.num_q_heads, p.head_dim, bits), Use::read, float_type_of(p.dtype));
   map.array("out", p.out.data, view_extent(p.out, p.num_tokens, p.num_q_heads, v_width, bits), Use::write);
-  map.array("block_table", p.block_table, rows(p.num_seqs, p.block_table_stride, p.max_pages_per_seq, 32), Use::read);
+  const bool lengths_of_pages = choices.chance(4);
+  if (lengths_of_pages && !choices.hostile()) p.ring_size = 0;
+  decode_page_table(choices, map, p.page_table, p.num_seqs, 4, lengths_of_pages);
   map.array("cu_seqlens_q", p.cu_seqlens_q, dense(plus(p.num_seqs, 1), 4), Use::read);
-  map.array("seq_lens", p.seq_lens, dense(p.num_seqs, 4), Use::read);
+  if (!lengths_of_pages || choices.hostile()) map.array("seq_lens", p.seq_lens, dense(p.num_seqs, 4), Use::read);
   if (!choices.chance(8)) map.optional("faults", p.faults, dense(1, sizeof(FaultRecord)), Use::write);
   if (!map.allocate()) return 0;
-  fill_batch(choices, p.cu_seqlens_q, p.num_seqs, p.num_tokens, p.seq_lens, std::min<int64_t>(p.max_seq_len, 100), p.block_table,
-             p.block_table_stride, p.max_pages_per_seq, p.kv.num_pages);
+  fill_batch(choices, p.cu_seqlens_q, p.num_seqs, p.num_tokens, p.seq_lens, std::min<int64_t>(p.max_seq_len, 100));
+  fill_page_table(choices, p.page_table, p.num_seqs, p.kv.num_pages, p.kv.page_size);
 
   map.freeze();
   const Execution where = execution(choices);

@@ -18,61 +18,82 @@ inline Extent cache_extent(const PagedKvView& c, const PageStrides& s, int64_t w
            {c.num_kv_heads, times(s.head, bits) / 8}}};
 }
 
-// Type, scaling, sizes and strides; num_kv_heads and head_dim are given. K and V apart, or side by side in one buffer.
+// A type and a scaling that fits it.
+inline KvFormat decode_format(Choices& choices, DType dtype) {
+  constexpr DType kTypes[] = {DType::unset,    DType::f32,  DType::f16,  DType::bf16, DType::fp8_e4m3,
+                              DType::fp8_e5m2, DType::int8, DType::int4, DType::uint4};
+  KvFormat format;
+  format.type = type_of(choices, kTypes);
+  const bool is_integer = format.type == DType::int8 || format.type == DType::int4;
+  if (!dtype_is_activation(resolve_dtype(format.type, dtype))) {
+    format.scaling = static_cast<KvScaling>(choices.integer(is_integer ? 1 : 0, 3));
+  }
+  if (format.type == DType::uint4) format.scaling = KvScaling::token_head;
+  if (choices.hostile()) format.scaling = choices.enumerator(KvScaling::token_head);
+  return format;
+}
+
+// One that head_dim allows.
+inline int64_t hadamard_block(Choices& choices, int64_t head_dim) {
+  if (choices.hostile()) return choices.absurd();
+  int64_t block = 2;
+  while (block < 512 && head_dim % (2 * block) == 0 && !choices.chance(3)) block *= 2;
+  return block;
+}
+
+// Formats, sizes and strides; num_kv_heads and head_dim are given. K and V apart, or side by side in one buffer.
 inline void decode_cache(Choices& choices, MemoryMap& map, PagedKvView& c, DType dtype, int64_t num_kv_heads, int64_t head_dim,
                          bool with_k, bool with_v, Use use) {
-  constexpr KvType kTypes[] = {KvType::as_dtype, KvType::f32,      KvType::f16,  KvType::bf16,
-                               KvType::fp8_e4m3, KvType::fp8_e5m2, KvType::int8, KvType::int4};
-  c.type = choices.hostile() ? choices.enumerator(KvType::int4) : choices.pick(kTypes);
-  const KvType type = resolve_kv_type(c.type, dtype);
-  const bool is_float = kv_type_valid(type) && kv_type_is_float(type);
-  const bool is_integer = c.type == KvType::int8 || c.type == KvType::int4;
-  c.scaling = is_float ? KvScaling::none : static_cast<KvScaling>(choices.integer(is_integer ? 1 : 0, 3));
-  if (choices.hostile()) c.scaling = choices.enumerator(KvScaling::token_head);
+  c.k.format = c.v.format = decode_format(choices, dtype);
+  if (choices.chance(4)) c.v.format = decode_format(choices, dtype);
   c.num_pages = choices.size(1, 4);
   c.page_size = choices.size(1, 5);
   c.num_kv_heads = choices.hostile() ? choices.absurd() : num_kv_heads;
-  c.head_dim = choices.hostile() ? choices.absurd() : head_dim;
-  c.v_head_dim = choices.chance(3) ? choices.head_dim() : 0;
-  const int64_t v_width = c.v_head_dim > 0 ? c.v_head_dim : c.head_dim;
-  const int64_t layout = choices.integer(0, 3);
+  c.k.head_dim = choices.hostile() ? choices.absurd() : head_dim;
+  c.v.head_dim = choices.chance(3) ? choices.head_dim() : 0;
+  const int64_t v_width = v_head_dim(c);
+  const auto bits_of_side = [&](const PagedHeads& side) {
+    const DType type = resolve_dtype(side.format.type, dtype);
+    return dtype_is_kv(type) ? dtype_bits(type) : 8;
+  };
+  const int64_t k_bits = bits_of_side(c.k), v_bits = bits_of_side(c.v);
+  const int64_t layout = k_bits == v_bits ? choices.integer(0, 3) : choices.integer(0, 1);
   const bool beside = layout == 2, paired = layout == 3;  // V beside K in each head; V's page behind K's
   const int64_t heads_of = times(c.page_size, c.num_kv_heads);
   const auto strides = [&](int64_t width) -> PageStrides {
-    const int64_t both = beside ? plus(c.head_dim, v_width) : width;
+    const int64_t both = beside ? plus(c.k.head_dim, v_width) : width;
     if (layout == 1) {
       const int64_t head = choices.stride(times(c.page_size, width));
       return {choices.stride(times(c.num_kv_heads, head)), width, head};
     }
     const int64_t head = beside ? both : choices.stride(both);
     const int64_t token = times(c.num_kv_heads, head), page = times(c.page_size, token);
-    if (paired) return {plus(times(heads_of, c.head_dim), times(heads_of, v_width)), times(c.num_kv_heads, width), width};
+    if (paired) return {plus(times(heads_of, c.k.head_dim), times(heads_of, v_width)), times(c.num_kv_heads, width), width};
     return {beside ? page : choices.stride(page), token, head};
   };
-  c.k_strides = strides(c.head_dim);
-  c.v_strides = strides(v_width);
-  const int64_t bits = kv_type_valid(type) ? kv_type_bits(type) : 8;
+  c.k.strides = strides(c.k.head_dim);
+  c.v.strides = strides(v_width);
   int k = -1;
-  if (with_k) k = map.optional("cache.k", c.k, cache_extent(c, c.k_strides, c.head_dim, bits), use);
+  if (with_k) k = map.optional("cache.k", c.k.data, cache_extent(c, c.k.strides, c.k.head_dim, k_bits), use);
   if (with_v) {
-    const int v = map.optional("cache.v", c.v, cache_extent(c, c.v_strides, v_width, bits), use);
-    if (k >= 0 && beside) map.place(v, k, times(c.head_dim, bits) / 8);
-    if (k >= 0 && paired) map.place(v, k, times(times(heads_of, c.head_dim), bits) / 8);
+    const int v = map.optional("cache.v", c.v.data, cache_extent(c, c.v.strides, v_width, v_bits), use);
+    if (k >= 0 && beside) map.place(v, k, times(c.k.head_dim, k_bits) / 8);
+    if (k >= 0 && paired) map.place(v, k, times(times(heads_of, c.k.head_dim), k_bits) / 8);
   }
-  const auto scale = [&](const char* name, float*& data, PageStrides& s) {
-    if (c.scaling == KvScaling::tensor) map.array(name, data, dense(1, 4), Use::read);
-    if (c.scaling == KvScaling::head) map.array(name, data, dense(c.num_kv_heads, 4), Use::read);
-    if (c.scaling != KvScaling::token_head) return;
-    const int64_t token = choices.stride(c.num_kv_heads);
-    s = {choices.stride(times(c.page_size, token)), token, 1};
-    map.array(name, data, cache_extent(c, s, 1, 32), use);
+  const auto scale = [&](const char* name, PagedHeads& side) {
+    if (side.format.scaling == KvScaling::tensor) map.array(name, side.scale, dense(1, 4), Use::read);
+    if (side.format.scaling == KvScaling::head) map.array(name, side.scale, dense(c.num_kv_heads, 4), Use::read);
+    if (side.format.scaling != KvScaling::token_head) return;
+    const int64_t floats = scales_of_head(side.format), token = choices.stride(times(c.num_kv_heads, floats));
+    side.scale_strides = {choices.stride(times(c.page_size, token)), token, floats};
+    map.array(name, side.scale, cache_extent(c, side.scale_strides, floats, 32), use);
   };
-  if (with_k) scale("cache.k_scale", c.k_scale, c.k_scale_strides);
-  if (with_v) scale("cache.v_scale", c.v_scale, c.v_scale_strides);
+  if (with_k) scale("cache.k.scale", c.k);
+  if (with_v) scale("cache.v.scale", c.v);
 }
 
 inline void permit_slot(MemoryMap& map, const PagedKvView& c, DType dtype, int64_t slot, bool with_k, bool with_v) {
-  const int64_t page = slot / c.page_size, offset = slot % c.page_size, bits = kv_type_bits(resolve_kv_type(c.type, dtype));
+  const int64_t page = slot / c.page_size, offset = slot % c.page_size;
   const auto permit = [&](void* data, const PageStrides& s, int64_t width, int64_t each) {
     if (data == nullptr) return;
     for (int64_t h = 0; h < c.num_kv_heads; ++h) {
@@ -80,11 +101,12 @@ inline void permit_slot(MemoryMap& map, const PagedKvView& c, DType dtype, int64
       map.permit(data, times(at, each) / 8, times(width, each) / 8);
     }
   };
-  const bool scaled = c.scaling == KvScaling::token_head;
-  if (with_k) permit(c.k, c.k_strides, c.head_dim, bits);
-  if (with_v) permit(c.v, c.v_strides, c.v_head_dim > 0 ? c.v_head_dim : c.head_dim, bits);
-  if (with_k && scaled) permit(c.k_scale, c.k_scale_strides, 1, 32);
-  if (with_v && scaled) permit(c.v_scale, c.v_scale_strides, 1, 32);
+  const auto permit_side = [&](const PagedHeads& side, int64_t width) {
+    permit(side.data, side.strides, width, dtype_bits(resolve_dtype(side.format.type, dtype)));
+    if (side.format.scaling == KvScaling::token_head) permit(side.scale, side.scale_strides, scales_of_head(side.format), 32);
+  };
+  if (with_k) permit_side(c.k, c.k.head_dim);
+  if (with_v) permit_side(c.v, v_head_dim(c));
 }
 
 struct HeadStrides {
@@ -110,17 +132,71 @@ inline void permit_rows(MemoryMap& map, void* data, int64_t token, int64_t token
     map.permit(data, times(plus(times(token, token_stride), times(h, head_stride)), bits) / 8, times(width, bits) / 8);
 }
 
-// Of the arrays that describe a batch: cu_seqlens_q (fitting num_tokens, unless the case is hostile), lengths, block table.
+// Mostly 0, all of the tokens.
+inline int64_t slot_mapping_len(Choices& choices, int64_t num_tokens) {
+  if (!choices.chance(3)) return 0;
+  return choices.size(0, std::clamp<int64_t>(num_tokens, 0, 6));
+}
+inline int64_t slots_given_of(int64_t slot_mapping_len, int64_t num_tokens) {
+  return slot_mapping_len > 0 ? slot_mapping_len : num_tokens;
+}
+
+// A block table, or CSR, with the tokens of the last pages if `lengths`.
+inline void decode_page_table(Choices& choices, MemoryMap& map, PageTable& table, int64_t num_seqs, int64_t widest,
+                              bool lengths) {
+  const bool both = choices.hostile(), csr = lengths || choices.chance(3);
+  if (!csr || both) {
+    table.max_pages_per_seq = choices.size(1, widest);
+    table.block_table_stride = choices.stride(table.max_pages_per_seq);
+    map.optional("block_table", table.block_table, rows(num_seqs, table.block_table_stride, table.max_pages_per_seq, 32),
+                 Use::read);
+  }
+  if (csr || both) {
+    table.num_kv_indices = choices.size(0, 9);
+    map.optional("kv_indptr", table.kv_indptr, dense(plus(num_seqs, 1), 4), Use::read);
+    map.optional("kv_indices", table.kv_indices, dense(table.num_kv_indices, 4), Use::read);
+  }
+  if (lengths) map.optional("kv_last_page_len", table.kv_last_page_len, dense(num_seqs, 4), Use::read);
+}
+
+inline void fill_page_table(Choices& choices, const PageTable& table, int64_t num_seqs, int64_t num_pages, int64_t page_size) {
+  const int64_t last_page = plus(num_pages, -1);
+  for (int64_t s = 0; present(table.block_table) && s < num_seqs; ++s) {
+    for (int64_t i = 0; i < table.max_pages_per_seq; ++i)
+      set_index(table.block_table, 4, s * table.block_table_stride + i, index_value(choices, 0, last_page));
+  }
+  int64_t at = 0;
+  for (int64_t s = 0; present(table.kv_indptr) && s <= num_seqs; ++s) {
+    set_index(table.kv_indptr, 4, s, choices.hostile() ? choices.absurd() : at);
+    at = std::min(table.num_kv_indices, at + choices.integer(0, 4));
+  }
+  for (int64_t i = 0; present(table.kv_indices) && i < table.num_kv_indices; ++i)
+    set_index(table.kv_indices, 4, i, index_value(choices, 0, last_page));
+  for (int64_t s = 0; present(table.kv_last_page_len) && s < num_seqs; ++s)
+    set_index(table.kv_last_page_len, 4, s, index_value(choices, 1, std::clamp<int64_t>(page_size, 1, 8)));
+}
+
+// The entries of a sequence: from `begin` on, in kv_indices or block_table.
+struct PagesOf {
+  int64_t begin, count;
+  bool valid;
+};
+inline PagesOf pages_of(const PageTable& table, int64_t s) {
+  if (table.kv_indptr == nullptr) return {s * table.block_table_stride, table.max_pages_per_seq, true};
+  const int64_t begin = get_index(table.kv_indptr, 4, s), end = get_index(table.kv_indptr, 4, s + 1);
+  const bool valid = begin >= 0 && end >= begin && end <= table.num_kv_indices;
+  return {begin, valid ? end - begin : 0, valid};
+}
+
+// Of the arrays that describe a batch: cu_seqlens_q (fitting num_tokens, unless the case is hostile) and lengths.
 inline void fill_batch(Choices& choices, const int32_t* cu_seqlens, int64_t num_seqs, int64_t num_tokens, const int32_t* lengths,
-                       int64_t longest, const int32_t* block_table, int64_t stride, int64_t width, int64_t num_pages) {
+                       int64_t longest) {
   int64_t at = 0;
   for (int64_t s = 0; present(cu_seqlens) && s <= num_seqs; ++s) {
     set_index(cu_seqlens, 4, s, choices.hostile() ? choices.absurd() : at);
     at = std::min(num_tokens, at + choices.integer(0, 4));
   }
   for (int64_t s = 0; present(lengths) && s < num_seqs; ++s) set_index(lengths, 4, s, index_value(choices, 0, longest));
-  for (int64_t s = 0; present(block_table) && s < num_seqs; ++s)
-    for (int64_t i = 0; i < width; ++i) set_index(block_table, 4, s * stride + i, index_value(choices, 0, plus(num_pages, -1)));
 }
 
 inline bool valid_seqlens(const int32_t* cu_seqlens, int64_t num_seqs) {
@@ -130,16 +206,23 @@ inline bool valid_seqlens(const int32_t* cu_seqlens, int64_t num_seqs) {
   return true;
 }
 
-// Everything of the prologue. In a layer q, k, v and q_out are the layer's own, and the batch's arrays are always there.
-inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueParams& p, bool layer) {
+// Of a norm: unset, or float32.
+inline DType weight_type(Choices& choices) {
+  if (choices.hostile()) return choices.enumerator(DType::uint64);
+  return choices.chance(3) ? DType::f32 : DType::unset;
+}
+
+// Everything of the prologue. In a layer q, k, v and q_out are the layer's own, and the batch's arrays are always there. True if
+// they have the lengths after the step, so that attention needs none of its own.
+inline bool decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueParams& p, bool layer) {
   p.num_tokens = choices.size(0, 6);
   p.num_q_heads = choices.chance(8) && !layer ? 0 : choices.size(1, 4);
   p.num_kv_heads = choices.chance(8) && !layer ? 0 : choices.size(1, 3);
   p.head_dim = choices.head_dim();
-  p.dtype = choices.enumerator(DType::bf16);
+  p.dtype = activation_type(choices);
   p.rounding = choices.enumerator(Rounding::per_step);
   const int64_t bits = bits_of(p.dtype);
-  const FloatType type = float_type_of(p.dtype);
+  const DType type = float_type_of(p.dtype);
   if (layer && p.num_kv_heads > 0) p.num_q_heads = times(p.num_kv_heads, choices.integer(1, 3));
 
   // What there is of K and V, and where it goes.
@@ -151,9 +234,20 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
   if (cached || layer) {
     decode_cache(choices, map, p.cache, p.dtype, p.num_kv_heads, p.head_dim, cache_k, cache_v, Use::write);
   } else if (any_kv && choices.chance(2)) {
-    p.cache.v_head_dim = choices.head_dim();
+    p.cache.v.head_dim = choices.head_dim();
   }
-  const int64_t v_width = p.cache.v_head_dim > 0 ? p.cache.v_head_dim : p.head_dim;
+  const int64_t v_width = p.cache.v.head_dim > 0 ? p.cache.v.head_dim : p.head_dim;
+
+  Rope& r = p.rope;
+  r.style = choices.enumerator(RopeStyle::interleaved);
+  const auto even = [&](int64_t high) {
+    return high < 2 || high > kMaxHeadDim ? choices.size(0, 0) : choices.size(0, high / 2) / 2 * 2;
+  };
+  r.rotary_dim = choices.chance(6) ? 0 : choices.chance(2) ? p.head_dim : even(p.head_dim);
+  r.rotary_offset = choices.chance(3) ? even(plus(p.head_dim, -std::max<int64_t>(r.rotary_dim, 0))) : 0;
+  r.num_blocks = choices.chance(3) ? choices.size(1, 4) : 1;
+  if (r.num_blocks > 1 && r.num_blocks <= 4 && r.rotary_dim > 0 && !choices.hostile())
+    r.rotary_dim -= r.rotary_dim % (2 * r.num_blocks);
 
   if (!layer) {
     bool q_goes_out = false;
@@ -187,27 +281,44 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
         view = {nullptr, s.token, s.head};
         return map.optional(name, view.data, view_extent(view, p.num_tokens, num_heads, width, bits), Use::read, type);
       };
-      const auto output = [&](const char* name, MutableHeadsView& view, const HeadsView& in, int in_array, int64_t num_heads,
-                              int64_t width) {
-        const bool same = choices.chance(3);
+      const auto output = [&](const char* name, MutableHeadsView& view, const HeadsView& in, int in_array, int64_t in_width,
+                              int64_t num_heads, int64_t width) {
+        const bool same = (in_width == width || choices.hostile()) && choices.chance(3);
         const HeadStrides s = head_strides(choices, p.num_tokens, num_heads, width);
         view = {nullptr, same ? in.token_stride : s.token, same ? in.head_stride : s.head};
         map.in_place(map.optional(name, view.data, view_extent(view, p.num_tokens, num_heads, width, bits), Use::write), in_array,
                      same);
       };
-      q = input("q", p.q, p.num_q_heads, p.head_dim);
+      // The rotated channels of Q and of K in arrays of their own.
+      const int64_t unrotated = plus(p.head_dim, -std::max<int64_t>(r.rotary_dim, 0));
+      const bool can_split = choices.hostile() || (r.rotary_dim > 0 && r.rotary_dim < p.head_dim);
+      const bool split_q = can_split && choices.chance(2), split_k = can_split && has_k && choices.chance(2);
+      if ((split_q || split_k) && !choices.hostile()) r.rotary_offset = choices.chance(2) ? 0 : unrotated;
+      const auto rotated = [&](bool is_split, const char* name, HeadsView& view, int64_t num_heads) -> int64_t {
+        if (!is_split) return p.head_dim;
+        const HeadStrides s = head_strides(choices, p.num_tokens, num_heads, r.rotary_dim);
+        view = {nullptr, s.token, choices.chance(3) ? 0 : s.head};
+        map.never_null(
+            map.array(name, view.data, view_extent(view, p.num_tokens, num_heads, r.rotary_dim, bits), Use::read, type));
+        return unrotated;
+      };
+      const int64_t q_width = rotated(split_q, "q_rope", p.q_rope, p.num_q_heads);
+      const int64_t k_width = rotated(split_k, "k_rope", p.k_rope, p.num_kv_heads);
+      q = input("q", p.q, p.num_q_heads, q_width);
       q_goes_out = choices.chance(2);
-      if (q_goes_out) output("q_out", p.q_out, p.q, q, p.num_q_heads, p.head_dim);
-      const int k = has_k ? input("k", p.k, p.num_kv_heads, p.head_dim) : -1;
+      if (q_goes_out) output("q_out", p.q_out, p.q, q, q_width, p.num_q_heads, p.head_dim);
+      const int k = has_k ? input("k", p.k, p.num_kv_heads, k_width) : -1;
       const int v = has_v ? input("v", p.v, p.num_kv_heads, v_width) : -1;
-      if (has_k && (!cache_k || choices.chance(4))) output("k_out", p.k_out, p.k, k, p.num_kv_heads, p.head_dim);
-      if (has_v && (!cache_v || choices.chance(4))) output("v_out", p.v_out, p.v, v, p.num_kv_heads, v_width);
+      if (has_k && (!cache_k || choices.chance(4))) output("k_out", p.k_out, p.k, k, k_width, p.num_kv_heads, p.head_dim);
+      if (has_v && (!cache_v || choices.chance(4))) output("v_out", p.v_out, p.v, v, v_width, p.num_kv_heads, v_width);
     }
     if (p.num_q_heads > 0 && !q_goes_out) {
       if (choices.chance(3)) {
         const HeadStrides s = head_strides(choices, p.num_tokens, p.num_q_heads, p.head_dim);
         p.q8_out = {nullptr, s.token, s.head, choices.chance(2) ? KvScaling::tensor : KvScaling::token_head, nullptr};
         if (choices.hostile()) p.q8_out.scaling = choices.enumerator(KvScaling::token_head);
+        constexpr DType kTypes[] = {DType::unset, DType::fp8_e4m3, DType::fp8_e5m2};
+        p.q8_out.type = type_of(choices, kTypes);
         map.array("q8_out", p.q8_out.data, view_extent(p.q8_out, p.num_tokens, p.num_q_heads, p.head_dim, 8), Use::write);
         const bool computed = p.q8_out.scaling == KvScaling::token_head;
         map.array("q8_out.scale", p.q8_out.scale, dense(computed ? times(p.num_tokens, p.num_q_heads) : 1, 4),
@@ -228,46 +339,64 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
   optional("bias.q", p.bias.q, times(p.num_q_heads, p.head_dim));
   if (has_k) optional("bias.k", p.bias.k, times(p.num_kv_heads, p.head_dim));
   if (has_v) optional("bias.v", p.bias.v, times(p.num_kv_heads, v_width));
-  QkNorm& n = p.norm;
-  n.placement = choices.enumerator(NormPlacement::after_rope);
-  if (n.placement != NormPlacement::none) {
+  const auto norm_of = [&] {
+    HeadNorm n;
+    n.placement = choices.enumerator(NormPlacement::after_rope);
+    if (n.placement == NormPlacement::none) return n;
     n.kind = choices.enumerator(NormKind::layer);
     n.scope = n.kind == NormKind::layer && !choices.hostile() ? NormScope::head : choices.enumerator(NormScope::token);
     n.eps = choices.real(1e-5f);
     n.weight_offset = choices.real(choices.chance(2) ? 0.0f : 1.0f);
-    n.q_weight_head_stride = choices.hostile() ? choices.absurd() : choices.chance(2) ? 0 : p.head_dim;
-    n.k_weight_head_stride = choices.hostile() ? choices.absurd() : choices.chance(2) ? 0 : p.head_dim;
-    const int64_t q_weights = times(n.q_weight_head_stride == 0 ? 1 : p.num_q_heads, p.head_dim);
-    const int64_t k_weights = times(n.k_weight_head_stride == 0 ? 1 : p.num_kv_heads, p.head_dim);
-    optional("norm.q_weight", n.q_weight, q_weights);
-    optional("norm.k_weight", n.k_weight, k_weights);
-    if (n.kind == NormKind::layer || choices.hostile()) {
-      optional("norm.q_bias", n.q_bias, q_weights);
-      optional("norm.k_bias", n.k_bias, k_weights);
-    }
-  }
-  p.v_norm = {choices.chance(4), choices.real(1e-6f)};
+    return n;
+  };
+  p.q_norm = p.k_norm = norm_of();
+  if (choices.chance(3)) p.k_norm = norm_of();
+  const auto weights = [&](const char* weight, const char* bias, HeadNorm& norm, int64_t heads) {
+    if (norm.placement == NormPlacement::none) return;
+    norm.weight_type = weight_type(choices);
+    norm.weight_head_stride = choices.hostile() ? choices.absurd() : choices.chance(2) ? 0 : p.head_dim;
+    const int64_t count = times(norm.weight_head_stride == 0 ? 1 : heads, p.head_dim);
+    const DType of = float_type_of(resolve_dtype(norm.weight_type, p.dtype));
+    const auto add = [&](const char* name, const void*& data) {
+      if (choices.chance(3)) map.optional(name, data, dense(count, dtype_size(of)), Use::read, of);
+    };
+    add(weight, norm.weight);
+    if (norm.kind == NormKind::layer || choices.hostile()) add(bias, norm.bias);
+  };
+  weights("q_norm.weight", "q_norm.bias", p.q_norm, p.num_q_heads);
+  weights("k_norm.weight", "k_norm.bias", p.k_norm, p.num_kv_heads);
+  if (choices.chance(4)) p.v_norm.placement = NormPlacement::before_rope, p.v_norm.eps = choices.real(1e-6f);
 
-  Rotation& r = p.rotation;
-  r.style = choices.enumerator(RopeStyle::interleaved);
-  const auto even = [&](int64_t high) { return high < 2 || high > 576 ? choices.size(0, 0) : choices.size(0, high / 2) / 2 * 2; };
-  r.rotary_dim = choices.chance(6) ? 0 : choices.chance(2) ? p.head_dim : even(p.head_dim);
-  r.rotary_offset = choices.chance(3) ? even(plus(p.head_dim, -std::max<int64_t>(r.rotary_dim, 0))) : 0;
   r.inverse = choices.chance(3);
-  r.source = choices.enumerator(CosSinSource::inv_freq);
-  r.attention_factor = choices.real(1.0f);
-  const bool by_token = r.source == CosSinSource::per_token;
+  r.source = choices.enumerator(RopeSource::inv_freq);
+  r.type = r.source == RopeSource::inv_freq && !choices.hostile() ? DType::f32 : activation_type(choices);
+  r.attention_factor = r.source == RopeSource::inv_freq || choices.hostile() ? static_cast<double>(choices.real(1.0f)) : 1.0;
+  const bool by_token = r.source == RopeSource::per_token;
   r.max_position = (by_token || r.rotary_dim == 0) && choices.chance(2) ? 0 : choices.size(1, 12);
   r.past_table = choices.enumerator(PastTable::identity);
   r.num_axes = choices.chance(2) ? 1 : choices.size(1, 4);
   if (r.rotary_dim > 0) {
-    if (r.source == CosSinSource::inv_freq) {
-      map.array("inv_freq", r.inv_freq, dense(r.rotary_dim / 2, 4), Use::read);
+    const int64_t columns = r.num_blocks > 0 && r.num_blocks <= 4 ? r.rotary_dim / (2 * r.num_blocks) : 1;
+    if (r.source == RopeSource::inv_freq) {
+      map.array("inv_freq", r.inv_freq, dense(columns, 4), Use::read);
     } else {
-      map.array("cos_sin", r.cos_sin, dense(times(by_token ? p.num_tokens : r.max_position, r.rotary_dim), 4), Use::read);
+      const DType stored = float_type_of(r.type);
+      const int64_t rope_bits = bits_of(stored), count = by_token ? p.num_tokens : r.max_position;
+      const bool one_table = choices.chance(2);
+      r.width = choices.hostile() ? choices.enumerator(RopeWidth::full) : RopeWidth::half;
+      if (choices.hostile()) r.sin.column_stride = choices.absurd();
+      r.cos.row_stride = choices.chance(8) ? 0 : choices.stride(one_table ? times(2, columns) : columns);
+      r.sin.row_stride = one_table ? r.cos.row_stride : choices.stride(columns);
+      const int cos =
+          map.array("cos", r.cos.data, rows(count, r.cos.row_stride, one_table ? times(2, columns) : columns, rope_bits),
+                    Use::read, stored);
+      const int sin = map.array("sin", r.sin.data, rows(count, r.sin.row_stride, columns, rope_bits), Use::read, stored);
+      if (one_table) map.place(sin, cos, times(columns, rope_bits) / 8);
     }
-    if (!by_token && r.num_axes > 1) map.array("pair_axis", r.pair_axis, dense(r.rotary_dim / 2, 1), Use::read);
+    const bool by_block = r.num_axes == r.num_blocks && choices.chance(2);
+    if (!by_token && r.num_axes > 1 && !by_block) map.array("pair_axis", r.pair_axis, dense(r.rotary_dim / 2, 1), Use::read);
   }
+  if (choices.chance(4)) p.hadamard_block = hadamard_block(choices, p.head_dim);
   p.q_scale.constant = choices.real(choices.chance(2) ? 1.0f : 0.5f);
   p.q_scale.by_position = choices.chance(2) ? PositionScale::none : choices.enumerator(PositionScale::logn);
   p.q_scale.a = choices.real(0.5f);
@@ -277,33 +406,38 @@ inline void decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
   const int64_t mode = choices.integer(0, 3);
   const bool positions_given = mode < 2, slots_given = mode % 2 == 0;
   if (positions_given) {
-    places.positions.type = choices.enumerator(IndexType::int64);
+    places.positions.type = index_type(choices);
     places.position_axis_stride = choices.stride(p.num_tokens);
     map.optional("positions", places.positions.data,
                  rows(r.num_axes, places.position_axis_stride, p.num_tokens, 8 * index_size(places.positions)), Use::read);
   }
   if (slots_given && cached) {
-    places.slot_mapping.type = choices.enumerator(IndexType::int64);
-    map.optional("slot_mapping", places.slot_mapping.data, dense(p.num_tokens, index_size(places.slot_mapping)), Use::read);
+    places.slot_mapping.type = index_type(choices);
+    places.slot_mapping_len = slot_mapping_len(choices, p.num_tokens);
+    map.optional("slot_mapping", places.slot_mapping.data,
+                 dense(slots_given_of(places.slot_mapping_len, p.num_tokens), index_size(places.slot_mapping)), Use::read);
   }
-  if (!layer && positions_given && (slots_given || !cached)) return;
+  if (!layer && positions_given && (slots_given || !cached)) return false;
   places.num_seqs = choices.size(1, 3);
-  places.max_pages_per_seq = choices.size(1, 3);
-  places.block_table_stride = choices.stride(places.max_pages_per_seq);
   places.ring_size = choices.chance(3) ? choices.size(0, 12) : 0;
   map.optional("cu_seqlens_q", places.cu_seqlens_q, dense(plus(places.num_seqs, 1), 4), Use::read);
-  if (!positions_given || (cached && !slots_given))
-    map.array("cache_lens", places.cache_lens, dense(places.num_seqs, 4), Use::read);
-  if (layer || (cached && !slots_given)) {
-    map.array("block_table", places.block_table, rows(places.num_seqs, places.block_table_stride, places.max_pages_per_seq, 32),
-              Use::read);
+  const int64_t lengths = choices.integer(0, 2);  // before the step, after it, of the last pages
+  if (!positions_given || (cached && !slots_given)) {
+    const bool all = choices.hostile();
+    if (lengths == 0 || all) map.optional("cache_lens", places.cache_lens, dense(places.num_seqs, 4), Use::read);
+    if (lengths == 1 || all) map.optional("seq_lens", places.seq_lens, dense(places.num_seqs, 4), Use::read);
   }
+  if (layer || (cached && !slots_given) || (lengths == 2 && !positions_given)) {
+    decode_page_table(choices, map, places.page_table, places.num_seqs, 3, lengths == 2);
+  }
+  if (lengths == 2 && !choices.hostile()) places.ring_size = 0;
   if (!positions_given && choices.chance(2)) {
-    places.position_offsets.type = choices.enumerator(IndexType::int64);
+    places.position_offsets.type = index_type(choices);
     places.position_offset_per_seq = choices.chance(2);
     map.optional("position_offsets", places.position_offsets.data,
                  dense(places.position_offset_per_seq ? places.num_seqs : 1, index_size(places.position_offsets)), Use::read);
   }
+  return lengths == 2 || (lengths == 1 && (!positions_given || (cached && !slots_given)));
 }
 
 inline void decode_fault_records(Choices& choices, MemoryMap& map, AttentionPrologueParams& p) {
@@ -314,14 +448,17 @@ inline void decode_fault_records(Choices& choices, MemoryMap& map, AttentionProl
 inline void fill_prologue(Choices& choices, const AttentionPrologueParams& p) {
   const TokenPlaces& places = p.places;
   if (present(places.positions.data)) {
-    for (int64_t axis = 0; axis < p.rotation.num_axes; ++axis)
+    for (int64_t axis = 0; axis < p.rope.num_axes; ++axis)
       for (int64_t t = 0; t < p.num_tokens; ++t)
         set_index(places.positions.data, index_size(places.positions), axis * places.position_axis_stride + t,
-                  index_value(choices, choices.chance(4) ? -1 : 0, p.rotation.max_position > 0 ? p.rotation.max_position : 9));
+                  index_value(choices, choices.chance(4) ? -1 : 0, p.rope.max_position > 0 ? p.rope.max_position : 9));
   }
-  fill_indices(choices, places.slot_mapping, p.num_tokens, -1, times(p.cache.num_pages, p.cache.page_size));
-  fill_batch(choices, places.cu_seqlens_q, places.num_seqs, p.num_tokens, places.cache_lens, 9, places.block_table,
-             places.block_table_stride, places.max_pages_per_seq, p.cache.num_pages);
+  fill_indices(choices, places.slot_mapping, slots_given_of(places.slot_mapping_len, p.num_tokens), -1,
+               times(p.cache.num_pages, p.cache.page_size));
+  fill_batch(choices, places.cu_seqlens_q, places.num_seqs, p.num_tokens, places.cache_lens, 9);
+  fill_page_table(choices, places.page_table, places.num_seqs, p.cache.num_pages, p.cache.page_size);
+  for (int64_t s = 0; present(places.seq_lens) && s < places.num_seqs; ++s)
+    set_index(places.seq_lens, 4, s, index_value(choices, 0, 12));
   fill_indices(choices, places.position_offsets, places.position_offset_per_seq ? places.num_seqs : 1, -2, 2);
 }
 
@@ -329,22 +466,29 @@ inline void fill_prologue(Choices& choices, const AttentionPrologueParams& p) {
 inline void permit_prologue(MemoryMap& map, const AttentionPrologueParams& p) {
   const TokenPlaces& places = p.places;
   if (p.num_tokens == 0) return;
-  const Rotation& r = p.rotation;
+  const Rope& r = p.rope;
   const bool has_k = p.num_kv_heads > 0 && p.k.data != nullptr, has_v = p.num_kv_heads > 0 && p.v.data != nullptr;
-  const bool cache_k = has_k && p.cache.k != nullptr, cache_v = has_v && p.cache.v != nullptr;
+  const bool cache_k = has_k && p.cache.k.data != nullptr, cache_v = has_v && p.cache.v.data != nullptr;
   const bool positions_given = places.positions.data != nullptr, slots_given = places.slot_mapping.data != nullptr;
   const bool derives_slot = (cache_k || cache_v) && !slots_given;
   const bool derived = places.cu_seqlens_q != nullptr && (!positions_given || derives_slot);
   const auto unreal = [](const void* array) { return array != nullptr && !present(array); };  // such a call is refused
   if (unreal(places.positions.data) || unreal(places.slot_mapping.data)) return;
-  if (derived && (unreal(places.cu_seqlens_q) || unreal(places.cache_lens) || unreal(places.block_table) ||
-                  unreal(places.position_offsets.data)))
+  const PageTable& table = places.page_table;
+  if (derived &&
+      (unreal(places.cu_seqlens_q) || unreal(places.cache_lens) || unreal(places.seq_lens) || unreal(table.block_table) ||
+       unreal(table.kv_indptr) || (table.kv_indptr != nullptr && table.num_kv_indices > 0 && !present(table.kv_indices)) ||
+       unreal(table.kv_last_page_len) || unreal(places.position_offsets.data)))
     return;
-  if ((derived && places.cache_lens == nullptr) || (derives_slot && (!derived || places.block_table == nullptr))) return;
+  const int lengths = (places.cache_lens != nullptr) + (places.seq_lens != nullptr) + (table.kv_last_page_len != nullptr);
+  const bool one_form = (table.block_table == nullptr) != (table.kv_indptr == nullptr);
+  if ((derived && (lengths != 1 || (table.kv_last_page_len != nullptr && table.kv_indptr == nullptr))) ||
+      (derives_slot && (!derived || !one_form)))
+    return;
   if ((cache_k || cache_v) && (p.cache.page_size < 1 || p.cache.num_kv_heads != p.num_kv_heads)) return;
-  if ((cache_k && !present(p.cache.k)) || (cache_v && !present(p.cache.v))) return;
+  if ((cache_k && !present(p.cache.k.data)) || (cache_v && !present(p.cache.v.data))) return;
   const bool sane = !derived || valid_seqlens(places.cu_seqlens_q, places.num_seqs);
-  const int64_t bits = bits_of(p.dtype), v_width = p.cache.v_head_dim > 0 ? p.cache.v_head_dim : p.head_dim;
+  const int64_t bits = bits_of(p.dtype), v_width = p.cache.v.head_dim > 0 ? p.cache.v.head_dim : p.head_dim;
   const int64_t num_slots = cache_k || cache_v ? times(p.cache.num_pages, p.cache.page_size) : 0;
   map.permit(p.faults, 0, sizeof(FaultRecord));
   for (int64_t t = 0; t < p.num_tokens; ++t) {
@@ -359,7 +503,19 @@ inline void permit_prologue(MemoryMap& map, const AttentionPrologueParams& p) {
     if (derived && sane) {
       padding = padding || t >= get_index(places.cu_seqlens_q, 4, places.num_seqs);
       while (sequence + 1 < places.num_seqs && get_index(places.cu_seqlens_q, 4, sequence + 1) <= t) ++sequence;
-      cache_position = get_index(places.cache_lens, 4, sequence) + t - get_index(places.cu_seqlens_q, 4, sequence);
+      const int64_t from_begin = t - get_index(places.cu_seqlens_q, 4, sequence),
+                    from_end = t - get_index(places.cu_seqlens_q, 4, sequence + 1);
+      if (places.cache_lens != nullptr) {
+        cache_position = get_index(places.cache_lens, 4, sequence) + from_begin;
+      } else if (places.seq_lens != nullptr) {
+        cache_position = get_index(places.seq_lens, 4, sequence) + from_end;
+      } else {
+        const PagesOf pages = pages_of(table, sequence);
+        const int64_t last = pages.count == 0 ? 0 : get_index(table.kv_last_page_len, 4, sequence);
+        const bool known = pages.valid && (pages.count == 0 || (last >= 1 && last <= p.cache.page_size));
+        const int64_t before_last = times(std::max<int64_t>(pages.count - 1, 0), p.cache.page_size);
+        cache_position = known ? plus(before_last, last + from_end) : INT64_MIN;
+      }
       if (!positions_given) {
         const IndexView& offsets = places.position_offsets;
         const int64_t offset = offsets.data == nullptr
@@ -379,14 +535,17 @@ inline void permit_prologue(MemoryMap& map, const AttentionPrologueParams& p) {
     if (p.token_faults != nullptr) map.permit(p.token_faults, t, 1);
     if (!position_ok || !(cache_k || cache_v)) continue;
     int64_t slot = -1;
+    if (slots_given && t >= slots_given_of(places.slot_mapping_len, p.num_tokens)) continue;
     if (slots_given) {
       slot = get_index(places.slot_mapping.data, index_size(places.slot_mapping), t);
     } else if (sane && cache_position >= 0 &&
                (places.ring_size == 0 || t >= get_index(places.cu_seqlens_q, 4, sequence + 1) - places.ring_size)) {
       const int64_t at = places.ring_size > 0 ? cache_position % places.ring_size : cache_position;
       const int64_t page = at / p.cache.page_size;
-      if (page < places.max_pages_per_seq) {
-        const int64_t number = get_index(places.block_table, 4, sequence * places.block_table_stride + page);
+      const PagesOf pages = pages_of(table, sequence);
+      if (page < pages.count) {
+        const int64_t number =
+            get_index(table.kv_indptr != nullptr ? table.kv_indices : table.block_table, 4, pages.begin + page);
         if (number >= 0 && number < p.cache.num_pages) slot = number * p.cache.page_size + at % p.cache.page_size;
       }
     }

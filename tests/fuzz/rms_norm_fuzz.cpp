@@ -13,9 +13,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   RmsNormParams p;
   p.num_tokens = choices.size(0, 6);
   p.width = choices.size(1, 70);
-  p.dtype = choices.enumerator(DType::bf16);
+  p.dtype = activation_type(choices);
   p.eps = choices.real(1e-5f);
-  const FloatType type = float_type_of(p.dtype);
+  const DType type = float_type_of(p.dtype);
   const int64_t element = dtype_size(p.dtype), bytes = times(times(p.num_tokens, p.width), element);
   const Extent matrix = dense(times(p.num_tokens, p.width), element);
   const int x = map.array("x", p.x, matrix, Use::read, type);

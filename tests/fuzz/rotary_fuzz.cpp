@@ -12,7 +12,7 @@ constexpr const char* kX[] = {"tensors[0].x", "tensors[1].x", "tensors[2].x", "t
 constexpr const char* kY[] = {"tensors[0].y", "tensors[1].y", "tensors[2].y", "tensors[3].y"};
 
 Extent extent_of(const RotaryParams& p, int64_t num_heads, const RotaryStrides& s) {
-  const int64_t size = float_type_size(p.dtype);
+  const int64_t size = dtype_size(p.dtype);
   return {size,
           size,
           {{p.batch, times(s.batch, size)},
@@ -42,26 +42,24 @@ RotaryStrides decode_strides(Choices& choices, const RotaryParams& p, int64_t nu
 
 // Tables of few rows, so that positions past them are met as well.
 void decode_angles(Choices& choices, MemoryMap& map, RotaryParams& p) {
-  RotaryAngles& a = p.angles;
-  a.source = choices.enumerator(RotarySource::theta);
-  const bool given = a.source == RotarySource::cos_sin || a.source == RotarySource::angles;
-  a.type = a.source == RotarySource::inv_freq ? choices.chance(2) ? FloatType::f32 : FloatType::f64
-                                              : choices.enumerator(FloatType::f64);
-  a.width = choices.hostile()            ? choices.enumerator(RotaryWidth::full)
-            : given && choices.chance(2) ? RotaryWidth::full
-                                         : RotaryWidth::half;
-  a.per_token = (given && choices.chance(3)) || choices.hostile();
-  a.max_position = given && !a.per_token ? choices.size(1, 9) : choices.size(0, 9);
-  if (p.rotary_dim != 0 && a.source == RotarySource::theta) a.theta = static_cast<double>(choices.real(10000.0f));
+  Rope& a = p.rope;
+  a.source = choices.enumerator(RopeSource::angles_per_token);
+  const bool given = rope_rows_are_given(a.source), per_token = rope_row_is_token(a.source);
+  a.type = a.source == RopeSource::inv_freq ? choices.chance(2) ? DType::f32 : DType::f64 : float_type(choices);
+  a.width = choices.hostile()            ? choices.enumerator(RopeWidth::full)
+            : given && choices.chance(2) ? RopeWidth::full
+                                         : RopeWidth::half;
+  a.max_position = given && !per_token ? choices.size(1, 9) : choices.size(0, 9);
+  if (p.rope.rotary_dim != 0 && a.source == RopeSource::theta) a.theta = static_cast<double>(choices.real(10000.0f));
   a.past_table = choices.enumerator(PastTable::identity);
   a.attention_factor = static_cast<double>(choices.real(1.0f));
-  const int64_t size = float_type_valid(a.type) ? float_type_size(a.type) : 4;
-  const int64_t w = p.num_blocks > 0 ? p.rotary_dim / p.num_blocks : 0;
-  if (p.rotary_dim == 0) return;
-  if (a.source == RotarySource::inv_freq) map.array("inv_freq", a.inv_freq, dense(w / 2, size), Use::read, a.type);
+  const int64_t size = dtype_is_float(a.type) ? dtype_size(a.type) : 4;
+  const int64_t w = p.rope.num_blocks > 0 ? p.rope.rotary_dim / p.rope.num_blocks : 0;
+  if (p.rope.rotary_dim == 0) return;
+  if (a.source == RopeSource::inv_freq) map.array("inv_freq", a.inv_freq, dense(w / 2, size), Use::read, a.type);
   if (!given) return;
-  const int64_t num_rows = a.per_token ? p.seq_len : a.max_position, columns = a.width == RotaryWidth::full ? w : w / 2;
-  const auto table = [&](const char* name, RotaryColumns& c) {
+  const int64_t num_rows = per_token ? p.seq_len : a.max_position, columns = a.width == RopeWidth::full ? w : w / 2;
+  const auto table = [&](const char* name, RopeColumns& c) {
     c.column_stride = choices.chance(4) ? choices.stride(1) : 1;
     c.row_stride = choices.stride(times(columns, c.column_stride));
     c.batch_stride = choices.chance(3) ? choices.stride(times(num_rows, c.row_stride)) : 0;
@@ -74,21 +72,21 @@ void decode_angles(Choices& choices, MemoryMap& map, RotaryParams& p) {
                 {columns, times(c.column_stride, size)}}},
               Use::read, a.type);
   };
-  if (a.source == RotarySource::angles) return table("angles", a.angles);
+  if (a.source == RopeSource::angles || a.source == RopeSource::angles_per_token) return table("angles", a.angles);
   table("cos", a.cos);
   table("sin", a.sin);
 }
 
 void decode_positions(Choices& choices, MemoryMap& map, RotaryParams& p) {
   RotaryPositions& q = p.positions;
-  q.num_axes = p.angles.per_token || choices.chance(2) ? 1 : choices.size(1, 4);
-  if (q.num_axes > 1 && p.rotary_dim > 0 && (q.num_axes != p.num_blocks || choices.chance(2))) {
-    map.array("pair_axis", q.pair_axis, dense(p.rotary_dim / 2, 1), Use::read);
+  p.rope.num_axes = rope_row_is_token(p.rope.source) || choices.chance(2) ? 1 : choices.size(1, 4);
+  if (p.rope.num_axes > 1 && p.rope.rotary_dim > 0 && (p.rope.num_axes != p.rope.num_blocks || choices.chance(2))) {
+    map.array("pair_axis", p.rope.pair_axis, dense(p.rope.rotary_dim / 2, 1), Use::read);
   }
   const bool given = choices.chance(2);
   if (given) {
-    q.ids.type = choices.enumerator(IntType::uint64);
-    const int64_t size = int_type_valid(q.ids.type) ? int_type_size(q.ids.type) : 4;
+    q.ids.type = integer_type(choices);
+    const int64_t size = dtype_is_integer(q.ids.type) ? dtype_size(q.ids.type) : 4;
     q.token_stride = choices.chance(4) ? choices.stride(1) : 1;
     q.batch_stride = choices.chance(3) ? 0 : choices.stride(times(p.seq_len, q.token_stride));
     q.axis_stride = choices.stride(times(p.batch, times(p.seq_len, q.token_stride)));
@@ -96,7 +94,7 @@ void decode_positions(Choices& choices, MemoryMap& map, RotaryParams& p) {
                  {size,
                   size,
                   {{1, 0},
-                   {q.num_axes, times(q.axis_stride, size)},
+                   {p.rope.num_axes, times(q.axis_stride, size)},
                    {p.batch, times(q.batch_stride, size)},
                    {p.seq_len, times(q.token_stride, size)}}},
                  Use::read);
@@ -107,45 +105,45 @@ void decode_positions(Choices& choices, MemoryMap& map, RotaryParams& p) {
   const bool packed = p.batch == 1 && choices.chance(2);
   if (packed) {
     q.num_seqs = choices.size(1, 3);
-    q.cu_seqlens.type = choices.enumerator(IntType::uint64);
-    const int64_t size = int_type_valid(q.cu_seqlens.type) ? int_type_size(q.cu_seqlens.type) : 4;
+    q.cu_seqlens.type = integer_type(choices);
+    const int64_t size = dtype_is_integer(q.cu_seqlens.type) ? dtype_size(q.cu_seqlens.type) : 4;
     map.optional("cu_seqlens", q.cu_seqlens.data, dense(plus(q.num_seqs, 1), size), Use::read);
   }
   if (choices.chance(2) && (!packed || q.num_seqs >= 1)) {
-    q.offsets.type = choices.enumerator(IntType::uint64);
-    const int64_t size = int_type_valid(q.offsets.type) ? int_type_size(q.offsets.type) : 4;
+    q.offsets.type = integer_type(choices);
+    const int64_t size = dtype_is_integer(q.offsets.type) ? dtype_size(q.offsets.type) : 4;
     q.offsets_stride = choices.chance(3) ? 0 : choices.stride(1);
     map.optional("offsets", q.offsets.data, {size, size, {{packed ? q.num_seqs : p.batch, times(q.offsets_stride, size)}}},
                  Use::read);
   }
 }
 
-int64_t read_int(const IntView& view, int64_t i) {
-  const char* at = static_cast<const char*>(view.data) + i * int_type_size(view.type);
+int64_t read_int(const IndexView& view, int64_t i) {
+  const char* at = static_cast<const char*>(view.data) + i * dtype_size(view.type);
   const auto as = [&](auto value) {
     std::memcpy(&value, at, sizeof value);
     return saturated(value);
   };
   switch (view.type) {
-    case IntType::int8: return as(int8_t{});
-    case IntType::int16: return as(int16_t{});
-    case IntType::int32: return as(int32_t{});
-    case IntType::int64: return as(int64_t{});
-    case IntType::uint8: return as(uint8_t{});
-    case IntType::uint16: return as(uint16_t{});
-    case IntType::uint32: return as(uint32_t{});
-    case IntType::uint64: return as(uint64_t{});
+    case DType::int8: return as(int8_t{});
+    case DType::int16: return as(int16_t{});
+    case DType::int32: return as(int32_t{});
+    case DType::int64: return as(int64_t{});
+    case DType::uint8: return as(uint8_t{});
+    case DType::uint16: return as(uint16_t{});
+    case DType::uint32: return as(uint32_t{});
+    default: return as(uint64_t{});
   }
   return 0;
 }
 
-void fill(const IntView& view, int64_t i, int64_t value) {
-  if (present(view.data) && int_type_valid(view.type)) set_index(view.data, int_type_size(view.type), i, value);
+void fill(const IndexView& view, int64_t i, int64_t value) {
+  if (present(view.data) && dtype_is_integer(view.type)) set_index(view.data, dtype_size(view.type), i, value);
 }
 
 void fill_positions(Choices& choices, const RotaryParams& p) {
   const RotaryPositions& q = p.positions;
-  for (int64_t axis = 0; present(q.ids.data) && axis < q.num_axes; ++axis)
+  for (int64_t axis = 0; present(q.ids.data) && axis < p.rope.num_axes; ++axis)
     for (int64_t b = 0; b < p.batch; ++b)
       for (int64_t s = 0; s < p.seq_len; ++s)
         fill(q.ids, axis * q.axis_stride + b * q.batch_stride + s * q.token_stride,
@@ -164,11 +162,11 @@ void fill_positions(Choices& choices, const RotaryParams& p) {
 void permit(MemoryMap& map, const RotaryParams& p) {
   const RotaryPositions& q = p.positions;
   map.permit(p.faults, 0, sizeof(FaultRecord));
-  const int64_t size = float_type_size(p.dtype);
+  const int64_t size = dtype_size(p.dtype);
   for (int64_t b = 0; b < p.batch; ++b)
     for (int64_t s = 0; s < p.seq_len; ++s) {
       bool padding = q.ids.data == nullptr && q.cu_seqlens.data != nullptr && s >= read_int(q.cu_seqlens, q.num_seqs);
-      for (int64_t axis = 0; q.ids.data != nullptr && axis < q.num_axes; ++axis)
+      for (int64_t axis = 0; q.ids.data != nullptr && axis < p.rope.num_axes; ++axis)
         padding = padding || read_int(q.ids, axis * q.axis_stride + b * q.batch_stride + s * q.token_stride) < 0;
       if (padding) continue;
       if (p.token_faults != nullptr) map.permit(p.token_faults, b * p.seq_len + s, 1);
@@ -176,7 +174,7 @@ void permit(MemoryMap& map, const RotaryParams& p) {
         const RotaryTensor& t = p.tensors[i];
         const RotaryStrides& y = t.y_strides;
         const bool part = t.rotate && p.tail == RotaryTail::leave;
-        const int64_t begin = part ? p.rotary_offset : 0, end = part ? begin + p.rotary_dim : p.head_dim;
+        const int64_t begin = part ? p.rope.rotary_offset : 0, end = part ? begin + p.rope.rotary_dim : p.head_dim;
         for (int64_t h = 0; h < t.num_heads; ++h)
           for (int64_t d = begin; d < end; ++d)
             map.permit(t.y, (b * y.batch + s * y.token + h * y.head + d * y.channel) * size, size);
@@ -194,17 +192,18 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   p.batch = choices.chance(2) ? 1 : choices.size(0, 3);
   p.seq_len = choices.size(0, 5);
   p.head_dim = choices.head_dim();
-  p.dtype = choices.enumerator(FloatType::f64);
+  p.dtype = float_type(choices);
   p.num_tensors = choices.size(1, 4);
-  p.style = choices.enumerator(RopeStyle::interleaved);
-  p.num_blocks = choices.chance(2) ? 1 : choices.size(1, 4);
-  const int64_t unit = p.num_blocks >= 1 && p.num_blocks <= 4 ? 2 * p.num_blocks : 2;
+  p.rope.style = choices.enumerator(RopeStyle::interleaved);
+  p.rope.num_blocks = choices.chance(2) ? 1 : choices.size(1, 4);
+  const int64_t unit = p.rope.num_blocks >= 1 && p.rope.num_blocks <= 4 ? 2 * p.rope.num_blocks : 2;
   const auto part = [&](int64_t high, int64_t of) {
-    return high < of || high > 576 ? choices.size(0, 0) : choices.size(0, high / of) / of * of;
+    return high < of || high > kMaxHeadDim ? choices.size(0, 0) : choices.size(0, high / of) / of * of;
   };
-  p.rotary_dim = choices.chance(2) && p.head_dim > 0 && !choices.hostile() ? p.head_dim / unit * unit : part(p.head_dim, unit);
-  p.rotary_offset = choices.chance(2) ? 0 : part(plus(p.head_dim, -std::max<int64_t>(p.rotary_dim, 0)), 2);
-  p.inverse = choices.chance(3);
+  p.rope.rotary_dim =
+      choices.chance(2) && p.head_dim > 0 && !choices.hostile() ? p.head_dim / unit * unit : part(p.head_dim, unit);
+  p.rope.rotary_offset = choices.chance(2) ? 0 : part(plus(p.head_dim, -std::max<int64_t>(p.rope.rotary_dim, 0)), 2);
+  p.rope.inverse = choices.chance(3);
   p.tail = choices.enumerator(RotaryTail::zero);
   for (int64_t i = 0; i < std::min<int64_t>(p.num_tensors, 4); ++i) {
     RotaryTensor& t = p.tensors[i];

@@ -1,4 +1,4 @@
-#include <prologue/kernels/base/angle.h>
+#include <prologue/kernels/base/shared/angle.h>
 
 #include <gtest/gtest.h>
 

@@ -20,19 +20,19 @@ T* address(int64_t number) {
 }
 
 void set_head_dim(AttentionPrologueParams& p, int64_t head_dim) {
-  p.head_dim = p.cache.head_dim = p.rotation.rotary_dim = head_dim;
+  p.head_dim = p.cache.k.head_dim = p.rope.rotary_dim = head_dim;
   set_packed_qkv(p, address(1), (p.num_q_heads + 2 * p.num_kv_heads) * head_dim);
   p.q_out = {address(2), p.num_q_heads * head_dim, head_dim};
-  p.cache.k_strides = p.cache.v_strides = nhd_strides(16, p.num_kv_heads, head_dim);
+  p.cache.k.strides = p.cache.v.strides = nhd_strides(16, p.num_kv_heads, head_dim);
 }
 
 AttentionPrologueParams call(DType dtype) {
   AttentionPrologueParams p;
   p.num_tokens = 64, p.num_q_heads = 32, p.num_kv_heads = 8, p.dtype = dtype;
   set_head_dim(p, 128);
-  p.rotation.cos_sin = address<float>(3), p.rotation.max_position = 4096;
-  p.places.positions = address<int32_t>(4), p.places.slot_mapping = address<int64_t>(5);
-  p.cache.k = address(6), p.cache.v = address(7), p.cache.type = kv_type_of(dtype);
+  set_cos_sin_table(p.rope, address<float>(3), DType::f32, p.rope.max_position), p.rope.max_position = 4096;
+  p.places.positions = index_view(address<int32_t>(4)), p.places.slot_mapping = index_view(address<int64_t>(5));
+  p.cache.k.data = address(6), p.cache.v.data = address(7), p.cache.k.format.type = p.cache.v.format.type = dtype;
   p.cache.num_pages = 1024, p.cache.page_size = 16, p.cache.num_kv_heads = 8;
   p.faults = address<FaultRecord>(8);
   return p;
@@ -40,25 +40,36 @@ AttentionPrologueParams call(DType dtype) {
 
 void bias(AttentionPrologueParams& p) { p.bias = {address(10), address(11), address(12)}; }
 void norm(AttentionPrologueParams& p) {
-  p.norm.placement = NormPlacement::before_rope, p.norm.q_weight = address(13), p.norm.k_weight = address(14);
+  p.q_norm.placement = p.k_norm.placement = NormPlacement::before_rope, p.q_norm.weight = address(13),
+  p.k_norm.weight = address(14);
 }
-void fp8(AttentionPrologueParams& p) { p.cache.type = KvType::fp8_e4m3; }
+void fp8_query(AttentionPrologueParams& p) {
+  p.q8_out = {p.q_out.data, p.q_out.token_stride, p.q_out.head_stride, KvScaling::tensor, address<float>(9), DType::fp8_e5m2};
+  p.q_out = {};
+}
+void fp8(AttentionPrologueParams& p) { p.cache.k.format.type = p.cache.v.format.type = DType::fp8_e4m3; }
 void computed_scales(AttentionPrologueParams& p) {
-  p.cache.type = KvType::int8, p.cache.scaling = KvScaling::token_head;
-  p.cache.k_scale = address<float>(15), p.cache.v_scale = address<float>(16);
-  p.cache.k_scale_strides = p.cache.v_scale_strides = nhd_strides(16, 8, 1);
+  p.cache.k.format.type = p.cache.v.format.type = DType::int8,
+  p.cache.k.format.scaling = p.cache.v.format.scaling = KvScaling::token_head;
+  p.cache.k.scale = address<float>(15), p.cache.v.scale = address<float>(16);
+  p.cache.k.scale_strides = p.cache.v.scale_strides = nhd_strides(16, 8, 1);
 }
 void derived(AttentionPrologueParams& p) {
-  p.places.positions = p.places.slot_mapping = nullptr;
+  p.places.positions = p.places.slot_mapping = {};
   p.places.num_seqs = 4, p.places.cu_seqlens_q = address<int32_t>(17), p.places.cache_lens = address<int32_t>(18);
-  p.places.block_table = address<int32_t>(19), p.places.block_table_stride = p.places.max_pages_per_seq = 256;
+  p.places.page_table.block_table = address<int32_t>(19),
+  p.places.page_table.block_table_stride = p.places.page_table.max_pages_per_seq = 256;
+}
+void lengths_after(AttentionPrologueParams& p) {
+  derived(p), p.places.seq_lens = p.places.cache_lens, p.places.cache_lens = nullptr;
 }
 void axes(AttentionPrologueParams& p) {
-  p.rotation.num_axes = 3, p.rotation.pair_axis = address<uint8_t>(20), p.places.position_axis_stride = 64;
+  p.rope.num_axes = 3, p.rope.pair_axis = address<uint8_t>(20), p.places.position_axis_stride = 64;
 }
-void rows_per_token(AttentionPrologueParams& p) { p.rotation.source = CosSinSource::per_token, p.rotation.max_position = 0; }
-void interleaved(AttentionPrologueParams& p) { p.rotation.style = RopeStyle::interleaved; }
-void partial(AttentionPrologueParams& p) { p.rotation.rotary_dim = 96; }
+void all_slots(AttentionPrologueParams& p) { p.places.slot_mapping_len = p.num_tokens; }
+void rows_per_token(AttentionPrologueParams& p) { p.rope.source = RopeSource::per_token, p.rope.max_position = 0; }
+void interleaved(AttentionPrologueParams& p) { p.rope.style = RopeStyle::interleaved; }
+void partial(AttentionPrologueParams& p) { p.rope.rotary_dim = 96; }
 
 std::string kernel_of(const AttentionPrologueParams& params) {
   Execution execution;
@@ -70,6 +81,11 @@ std::string kernel_of(const AttentionPrologueParams& params) {
 std::string kernel_with(DType dtype, std::initializer_list<Change> changes) {
   AttentionPrologueParams p = call(dtype);
   for (const Change& change : changes) change(p);
+  if (rope_rows_are_given(p.rope.source)) {  // the table of the rotary_dim that the changes have left
+    const RopeSource source = p.rope.source;
+    set_cos_sin_table(p.rope, p.rope.cos.data, DType::f32, p.rope.max_position);
+    p.rope.source = source;
+  }
   return kernel_of(p);
 }
 
@@ -85,6 +101,8 @@ TEST_F(FastPath, WhatThePageListsIsLean) {
                                                                         {bias},
                                                                         {norm},
                                                                         {fp8},
+                                                                        {fp8_query},
+                                                                        {norm, fp8, fp8_query},
                                                                         {computed_scales},
                                                                         {derived},
                                                                         {axes},
@@ -97,7 +115,9 @@ TEST_F(FastPath, WhatThePageListsIsLean) {
                                                                         {interleaved, bias, fp8, derived},
                                                                         {partial, bias, computed_scales, axes},
                                                                         {norm, rows_per_token},
-                                                                        {bias, partial, rows_per_token}};
+                                                                        {bias, partial, rows_per_token},
+                                                                        {all_slots},
+                                                                        {norm, lengths_after}};
     int number = 0;
     for (const auto& changes : lists) {
       EXPECT_EQ(kernel_with(dtype, changes), "lean") << number;
@@ -107,50 +127,83 @@ TEST_F(FastPath, WhatThePageListsIsLean) {
   for (const auto& changes : std::initializer_list<std::initializer_list<Change>>{{}, {bias}, {interleaved}, {partial, bias}})
     EXPECT_EQ(kernel_with(DType::f32, changes), "lean");
   // A call that only rotates and writes has instances for 8 bytes and multiples of 4 channels, too.
-  EXPECT_EQ(kernel_with(DType::bf16, {[](AttentionPrologueParams& p) { p.k.token_stride += 4, p.rotation.rotary_dim = 72; }}),
+  EXPECT_EQ(kernel_with(DType::bf16, {[](AttentionPrologueParams& p) { p.k.token_stride += 4, p.rope.rotary_dim = 72; }}),
             "lean");
 }
 
 TEST_F(FastPath, WhatThePageExcludesIsGeneral) {
   const std::initializer_list<Change> changes = {
-      [](AttentionPrologueParams& p) { p.rotation.source = CosSinSource::inv_freq, p.rotation.inv_freq = address<float>(3); },
+      [](AttentionPrologueParams& p) { p.rope.source = RopeSource::inv_freq, p.rope.inv_freq = address<float>(3); },
       [](AttentionPrologueParams& p) { bias(p), p.q.data = address<char>(1) + 8; },
       [](AttentionPrologueParams& p) { bias(p), p.k.token_stride += 4; },
-      [](AttentionPrologueParams& p) { bias(p), p.cache.v_strides.token += 4, p.cache.v_strides.page += 64; },
-      [](AttentionPrologueParams& p) { p.rotation.cos_sin = address<float>(3) + 1; },
+      [](AttentionPrologueParams& p) { bias(p), p.cache.v.strides.token += 4, p.cache.v.strides.page += 64; },
+      [](AttentionPrologueParams& p) { set_cos_sin_table(p.rope, address<float>(3) + 1, DType::f32, p.rope.max_position); },
       [](AttentionPrologueParams& p) { set_head_dim(p, 84); },
-      [](AttentionPrologueParams& p) { p.rotation.rotary_dim = 124; },
-      [](AttentionPrologueParams& p) { p.rotation.rotary_dim = 72, bias(p); },
+      [](AttentionPrologueParams& p) { p.rope.rotary_dim = 124; },
+      [](AttentionPrologueParams& p) { p.rope.rotary_dim = 72, bias(p); },
       [](AttentionPrologueParams& p) { bias(p), p.bias.k = nullptr; },
-      [](AttentionPrologueParams& p) { norm(p), p.norm.placement = NormPlacement::after_rope; },
-      [](AttentionPrologueParams& p) { norm(p), p.norm.kind = NormKind::layer; },
-      [](AttentionPrologueParams& p) { norm(p), p.norm.scope = NormScope::token; },
-      [](AttentionPrologueParams& p) { norm(p), p.norm.q_weight = nullptr; },
-      [](AttentionPrologueParams& p) { norm(p), p.norm.q_weight_head_stride = p.norm.k_weight_head_stride = 128; },
+      [](AttentionPrologueParams& p) { norm(p), p.q_norm.placement = p.k_norm.placement = NormPlacement::after_rope; },
+      [](AttentionPrologueParams& p) { norm(p), p.q_norm.kind = p.k_norm.kind = NormKind::layer; },
+      [](AttentionPrologueParams& p) { norm(p), p.q_norm.scope = p.k_norm.scope = NormScope::token; },
+      [](AttentionPrologueParams& p) { norm(p), p.q_norm.weight = nullptr; },
+      [](AttentionPrologueParams& p) { norm(p), p.q_norm = {}; },
+      [](AttentionPrologueParams& p) { norm(p), p.k_norm = {}; },
+      [](AttentionPrologueParams& p) { norm(p), p.k_norm.placement = NormPlacement::after_rope; },
+      [](AttentionPrologueParams& p) { norm(p), p.q_norm.kind = NormKind::layer; },
+      [](AttentionPrologueParams& p) { norm(p), p.k_norm.scope = NormScope::token; },
+      [](AttentionPrologueParams& p) { norm(p), p.k_norm.eps = 0.5f; },
+      [](AttentionPrologueParams& p) { norm(p), p.q_norm.weight_offset = 1.0f; },
+      [](AttentionPrologueParams& p) { norm(p), p.q_norm.weight_type = p.k_norm.weight_type = DType::f32; },
+      [](AttentionPrologueParams& p) { norm(p), p.k_norm.weight_type = DType::f32; },
+      [](AttentionPrologueParams& p) { norm(p), p.q_norm.weight_head_stride = p.k_norm.weight_head_stride = 128; },
       [](AttentionPrologueParams& p) { norm(p), interleaved(p); },
       [](AttentionPrologueParams& p) { norm(p), partial(p); },
       [](AttentionPrologueParams& p) { norm(p), set_head_dim(p, 32); },
       [](AttentionPrologueParams& p) { derived(p), set_head_dim(p, 32); },
-      [](AttentionPrologueParams& p) { p.v_norm.enabled = true; },
+      [](AttentionPrologueParams& p) { p.v_norm.placement = NormPlacement::before_rope; },
+      [](AttentionPrologueParams& p) { p.hadamard_block = 64; },
       [](AttentionPrologueParams& p) { p.q_scale.constant = 0.5f; },
       [](AttentionPrologueParams& p) { p.rounding = Rounding::per_step; },
-      [](AttentionPrologueParams& p) { p.rotation.inverse = true; },
+      [](AttentionPrologueParams& p) { p.rope.inverse = true; },
       [](AttentionPrologueParams& p) {
         p.k_out = {address(30), 1024, 128};
       },
       [](AttentionPrologueParams& p) {
-        p.cache.k = nullptr, p.k_out = {address(30), 1024, 128};
+        p.cache.k.data = nullptr, p.k_out = {address(30), 1024, 128};
       },
-      [](AttentionPrologueParams& p) { p.cache.v_head_dim = 64; },
-      [](AttentionPrologueParams& p) { p.cache.type = KvType::f32; },
-      [](AttentionPrologueParams& p) { computed_scales(p), p.cache.type = KvType::int4; },
+      [](AttentionPrologueParams& p) { p.cache.v.head_dim = 64; },
+      [](AttentionPrologueParams& p) { p.cache.k.format.type = p.cache.v.format.type = DType::f32; },
+      [](AttentionPrologueParams& p) { computed_scales(p), p.cache.k.format.type = p.cache.v.format.type = DType::int4; },
       [](AttentionPrologueParams& p) { derived(p), p.places.ring_size = 64; },
-      [](AttentionPrologueParams& p) { derived(p), p.places.position_offsets = address<int32_t>(31); },
-      [](AttentionPrologueParams& p) { derived(p), p.places.slot_mapping = address<int64_t>(5); },
+      [](AttentionPrologueParams& p) { derived(p), p.places.position_offsets = index_view(address<int32_t>(31)); },
+      [](AttentionPrologueParams& p) { derived(p), p.places.slot_mapping = index_view(address<int64_t>(5)); },
+      [](AttentionPrologueParams& p) { p.places.slot_mapping_len = 63; },
+      [](AttentionPrologueParams& p) {
+        derived(p), p.places.page_table = {}, p.places.page_table.kv_indptr = address<int32_t>(19);
+        p.places.page_table.kv_indices = address<int32_t>(32), p.places.page_table.num_kv_indices = 99;
+      },
   };
   int number = 0;
   for (const Change& change : changes) {
     EXPECT_EQ(kernel_with(DType::bf16, {change}), "general") << number;
+    ++number;
+  }
+  const std::initializer_list<Change> rope_changes = {
+      [](AttentionPrologueParams& p) { set_cos_sin_table(p.rope, address(3), DType::bf16, 4096); },
+      [](AttentionPrologueParams& p) { set_cos_and_sin(p.rope, address(3), address(9), DType::f32, 4096, 64, RopeWidth::half); },
+      [](AttentionPrologueParams& p) { p.rope.cos.row_stride = p.rope.sin.row_stride = 256; },
+      [](AttentionPrologueParams& p) { p.rope.num_blocks = 2; },
+      [](AttentionPrologueParams& p) {
+        p.rope.rotary_dim = 64, set_cos_sin_table(p.rope, address(3), DType::f32, 4096);
+        p.k_rope = {address(9), 64, 0};
+      },
+  };
+  number = 0;
+  for (const Change& change : rope_changes) {
+    AttentionPrologueParams p = call(DType::bf16);
+    EXPECT_EQ(kernel_of(p), "lean");
+    change(p);
+    EXPECT_EQ(kernel_of(p), "general") << "rope " << number;
     ++number;
   }
   number = 0;
@@ -164,7 +217,7 @@ TEST_F(FastPath, WhatThePageExcludesIsGeneral) {
 TEST_F(FastPath, TheExamplesAreLean) {
   const auto small_heads = [](AttentionPrologueParams& p) { set_head_dim(p, 64); };
   EXPECT_EQ(kernel_with(DType::f32, {small_heads}), "lean");
-  EXPECT_EQ(kernel_with(DType::bf16, {small_heads, norm, derived}), "lean");
+  EXPECT_EQ(kernel_with(DType::bf16, {small_heads, norm, lengths_after}), "lean");
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "tests/support/prologue_features.h"
+#include "tests/support/prologue_results.h"
 #include "tests/support/source_path.h"
 
 namespace prologue::test {
@@ -39,7 +40,7 @@ TEST_P(PrologueFeatureTest, MatchesTheOracle) {
         PlacedPrologue<T> placed(on, c, data);
         const Status status = placed.run();
         ASSERT_TRUE(status.ok()) << status.message();
-        placed.expect_matches(oracle::attention_prologue(oracle_input(c, data)));
+        expect_matches(placed, oracle::attention_prologue(oracle_input(c, data)));
       });
     }
   }

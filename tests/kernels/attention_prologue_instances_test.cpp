@@ -16,7 +16,9 @@
 #include <prologue/kernels/attention_prologue/instances.h>
 #include <prologue/kernels/attention_prologue/stages.h>
 
-#include "tests/support/prologue_case.h"
+#include "tests/support/prologue_results.h"
+#include "tests/support/random.h"
+#include "tests/support/types.h"
 
 namespace prologue::test {
 namespace {
@@ -30,10 +32,10 @@ struct Call {
 
 void add_bias(PrologueCase& c) { c.bias_q = c.bias_k = c.bias_v = true; }
 void add_norm(PrologueCase& c) { c.norm = NormPlacement::before_rope; }
-void give_scales(PrologueCase& c) { c.kv_type = KvType::fp8_e4m3, c.scaling = KvScaling::head; }
-void compute_scales(PrologueCase& c) { c.kv_type = KvType::int8, c.scaling = KvScaling::token_head; }
+void give_scales(PrologueCase& c) { c.kv_type = DType::fp8_e4m3, c.scaling = KvScaling::head; }
+void compute_scales(PrologueCase& c) { c.kv_type = DType::int8, c.scaling = KvScaling::token_head; }
 void derive(PrologueCase& c) { c.derive_positions = c.derive_slots = true; }
-void use_streams(PrologueCase& c) { c.num_axes = 3; }
+void use_axes(PrologueCase& c) { c.num_axes = 3; }
 void interleave(PrologueCase& c) { c.style = RopeStyle::interleaved; }
 
 // One or more for every row of the tables.
@@ -41,29 +43,29 @@ const std::vector<Call>& calls() {
   using C = PrologueCase;
   static const std::vector<Call> list = {
       {"plain", [](C&) {}},
-      {"per_token", [](C& c) { c.source = CosSinSource::per_token; }},
+      {"per_token", [](C& c) { c.source = RopeSource::per_token; }},
       {"interleaved", interleave},
       {"unrotated", [](C& c) { c.rotary_dim = 0; }},
       {"bias", add_bias},
       {"bias_interleaved", [](C& c) { add_bias(c), interleave(c); }},
       {"norm", add_norm},
-      {"norm_per_token", [](C& c) { add_norm(c), c.source = CosSinSource::per_token; }},
+      {"norm_per_token", [](C& c) { add_norm(c), c.source = RopeSource::per_token; }},
       {"bias_norm", [](C& c) { add_bias(c), add_norm(c); }},
       {"given", give_scales},
       {"computed", compute_scales},
-      {"streams", use_streams},
+      {"axes", use_axes},
       {"derived", derive},
       {"norm_given", [](C& c) { add_norm(c), give_scales(c); }},
       {"norm_derived", [](C& c) { add_norm(c), derive(c); }},
       {"given_derived", [](C& c) { give_scales(c), derive(c); }},
       {"norm_given_derived", [](C& c) { add_norm(c), give_scales(c), derive(c); }},
-      {"norm_streams", [](C& c) { add_norm(c), use_streams(c); }},
-      {"bias_streams", [](C& c) { add_bias(c), use_streams(c); }},
+      {"norm_axes", [](C& c) { add_norm(c), use_axes(c); }},
+      {"bias_axes", [](C& c) { add_bias(c), use_axes(c); }},
       {"all_steps", [](C& c) { add_bias(c), add_norm(c), compute_scales(c); }},
-      {"all_steps_streams", [](C& c) { add_bias(c), add_norm(c), compute_scales(c), use_streams(c); }},
+      {"all_steps_axes", [](C& c) { add_bias(c), add_norm(c), compute_scales(c), use_axes(c); }},
       {"all_steps_derived", [](C& c) { add_bias(c), add_norm(c), compute_scales(c), derive(c); }},
       {"all_steps_interleaved", [](C& c) { add_bias(c), compute_scales(c), interleave(c); }},
-      {"all_steps_interleaved_streams", [](C& c) { add_bias(c), compute_scales(c), interleave(c), use_streams(c); }},
+      {"all_steps_interleaved_axes", [](C& c) { add_bias(c), compute_scales(c), interleave(c), use_axes(c); }},
       {"all_steps_interleaved_derived", [](C& c) { add_bias(c), compute_scales(c), interleave(c), derive(c); }},
   };
   return list;
@@ -83,6 +85,7 @@ PrologueCase make_case(const Call& call, const Parts& parts, int64_t q_heads, in
   c.num_q_heads = q_heads, c.num_kv_heads = kv_heads, c.head_dim = c.rotary_dim = head_dim;
   call.change(c);
   if (c.scaling != KvScaling::none) c.q8 = c.scaling == KvScaling::token_head ? KvScaling::token_head : KvScaling::tensor;
+  c.q8_e5m2 = (q_heads + kv_heads) % 2 != 0;
   if (!parts.q) c.num_q_heads = 0, c.q8.reset(), c.bias_q = false;
   if (!parts.k && !parts.v) c.num_kv_heads = 0;
   if (!parts.k) c.with_k = c.bias_k = false;
@@ -121,7 +124,7 @@ void check_all_instances(const PrologueCase& listed) {
     const Status done =
         placed.run([&](const Execution& execution) { return instance.launch(placed.params(), execution.stream); });
     ASSERT_TRUE(done.ok()) << done.message();
-    placed.expect_same_bits(cpu);
+    expect_same_bits(placed, cpu);
     if (::testing::Test::HasFailure()) return;
   }
 }
@@ -159,7 +162,7 @@ TEST(PrologueInstances, EachGivesTheBitsOfTheCpuOnRandomStructs_cuda) {
   for (uint64_t seed = 9001; seed <= 9200 && !::testing::Test::HasFailure(); ++seed) {
     const PrologueCase c = random_case(seed);
     if (c.num_tokens == 0) continue;  // nothing is launched
-    with_host_type(static_cast<DType>(seed % 3), [&](auto type) { check_all_instances<decltype(type)>(c); });
+    with_host_type(kFloatTypes[seed % 3], [&](auto type) { check_all_instances<decltype(type)>(c); });
   }
 }
 
@@ -202,7 +205,7 @@ void check_call(const PrologueCase& c) {
   ASSERT_TRUE(cpu.run().ok());
   const Status status = placed.run();
   ASSERT_TRUE(status.ok()) << status.message();
-  placed.expect_same_bits(cpu);
+  expect_same_bits(placed, cpu);
 }
 
 class PrologueSizesTest : public ::testing::TestWithParam<DType> {};
@@ -287,12 +290,12 @@ TEST(PrologueSizes, QkNormOfLongPrompts_cuda) {
       p.x = {arena.input(x), num_heads * kHeadDim, kHeadDim};
       BFloat16* y = arena.output<BFloat16>(static_cast<int64_t>(x.size()));
       p.y = {y, num_heads * kHeadDim, kHeadDim};
-      p.weight = arena.input(weight);
+      p.norm.weight = arena.input(weight);
       const Status status = arena.run([&](const Execution& execution) { return qk_norm(p, execution); });
       ASSERT_TRUE(status.ok()) << status.message();
       results.push_back(arena.read(y));
     }
-    PlacedPrologue<BFloat16>::expect_bits(results[1], results[0], "y");
+    expect_bits(results[1], results[0], "y");
   }
 }
 

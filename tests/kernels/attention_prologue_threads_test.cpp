@@ -4,8 +4,11 @@
 
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
 
-#include "tests/support/prologue_case.h"
+#include "tests/oracle/quantize.h"
+#include "tests/support/prologue_results.h"
+#include "tests/support/random.h"
 #include "tests/support/sparse_memory.h"
+#include "tests/support/types.h"
 
 namespace prologue::test {
 namespace {
@@ -34,7 +37,7 @@ void expect_oracle(Backend backend, const PrologueCase& c, const PrologueData<T>
   PlacedPrologue<T> placed(backend, c, data);
   const Status status = placed.run();
   ASSERT_TRUE(status.ok()) << status.message();
-  placed.expect_matches(oracle::attention_prologue(oracle_input(c, data)));
+  expect_matches(placed, oracle::attention_prologue(oracle_input(c, data)));
 }
 
 // K and V of one head each, taken as they are.
@@ -52,11 +55,11 @@ PrologueCase copying_case(int64_t num_tokens, int64_t head_dim) {
 // ---- shapes -----------------------------------------------------------------------------------------------------------------
 
 // vllm#45466, sglang#4064, flashinfer#2104, FlyDSL#1113, LightLLM#1459, vllm-ascend#15688, flash-attention#1195, vllm#43676 and
-// their like: every head size turned in every part, in both styles; packed in place, apart, and as [heads, tokens, channels] with
+// their like: every head size rotated in every part, in both styles; packed in place, apart, and as [heads, tokens, channels] with
 // every base (the cache's too) 2 bytes off. Tables end with their last row, which one token stands at; what follows is NaN.
-TEST_P(PrologueThreadsTest, EveryHeadSizeTurnsInEveryPart) {
+TEST_P(PrologueThreadsTest, EveryHeadSizeRotatesInEveryPart) {
   uint64_t number = 0;
-  for (const int64_t d : {46, 64, 72, 80, 96, 112, 128, 160, 192, 256, 512, 576}) {
+  for (const int64_t d : {46, 64, 72, 80, 96, 112, 128, 160, 192, 256, 512, 576, 1024}) {
     for (const int64_t r : {int64_t{2}, int64_t{16}, int64_t{32}, int64_t{64}, int64_t{72}, int64_t{96}, d}) {
       for (const RopeStyle style : {RopeStyle::neox, RopeStyle::interleaved}) {
         for (const int layout : {0, 1, 2}) {
@@ -67,7 +70,7 @@ TEST_P(PrologueThreadsTest, EveryHeadSizeTurnsInEveryPart) {
           if (layout == 0) c.in_place = true;
           if (layout == 1) c.packed = false, c.row_padding = 3, c.layout = CacheLayout::odd;
           if (layout == 2) c.packed = false, c.heads_first = true, c.head_padding = 5, c.misalign = 6;
-          with_host_type(static_cast<DType>(number % 3), [&](auto type) {
+          with_host_type(kFloatTypes[number % 3], [&](auto type) {
             using T = decltype(type);
             c = fit_to_type<T>(c);
             expect_oracle(GetParam(), c, make_data<T>(c));
@@ -90,12 +93,12 @@ TEST_P(PrologueThreadsTest, AnyPageSize) {
   }
 }
 
-// vllm#53918: K and V of one projection at head_dim 512, K turned after its norm, V normed and not turned; frequencies of which
-// most are 0 (vllm#39914) turn nothing.
+// vllm#53918: K and V of one projection at head_dim 512, K rotated after its norm, V normed and not rotated; frequencies of
+// which most are 0 (vllm#39914) rotate nothing.
 TEST_P(PrologueThreadsTest, Gemma4Layer) {
   PrologueCase c = copying_case(9, 512);
   c.num_q_heads = 4, c.rotary_dim = 512, c.norm = NormPlacement::before_rope, c.v_is_k = c.v_norm = true;
-  c.source = CosSinSource::inv_freq, c.max_position = 1 << 20;
+  c.source = RopeSource::inv_freq, c.max_position = 1 << 20;
   PrologueData<BFloat16> data = make_data<BFloat16>(c);
   std::fill(data.inv_freq.begin() + 64, data.inv_freq.end(), 0.0f);
   expect_oracle(GetParam(), c, data);
@@ -114,37 +117,37 @@ TEST_P(PrologueThreadsTest, SlotsBeyondTwoToThe31) {
     Arena arena(GetParam() == Backend::cuda_graph ? Backend::cuda : GetParam());
     const std::vector<float> k = {1.0f, -7.0f}, v = {3.0f, 2.0f};
     AttentionPrologueParams p;
-    p.num_tokens = 1, p.num_kv_heads = 1, p.head_dim = 2;
+    p.num_tokens = 1, p.num_kv_heads = 1, p.head_dim = 2, p.dtype = DType::f32;
     p.k = {arena.input(k), 2, 2};
     p.v = {arena.input(v), 2, 2};
     const int64_t slot = (kPages - 2) * kPageSize + (derived ? 5 : 9);
     if (derived) {
-      p.places.num_seqs = p.places.max_pages_per_seq = p.places.block_table_stride = 1;
+      p.places.num_seqs = p.places.page_table.max_pages_per_seq = p.places.page_table.block_table_stride = 1;
       p.places.cu_seqlens_q = arena.input(std::vector<int32_t>{0, 1});
       p.places.cache_lens = arena.input(std::vector<int32_t>{5});
-      p.places.block_table = arena.input(std::vector<int32_t>{static_cast<int32_t>(kPages - 2)});
+      p.places.page_table.block_table = arena.input(std::vector<int32_t>{static_cast<int32_t>(kPages - 2)});
     } else {
-      p.places.slot_mapping = arena.input(std::vector<int64_t>{slot});
+      p.places.slot_mapping = index_view(arena.input(std::vector<int64_t>{slot}));
     }
     PagedKvView& c = p.cache;
-    c.k = k_cache.data(), c.v = v_cache.data(), c.type = KvType::int4;
-    c.num_pages = kPages, c.page_size = kPageSize, c.num_kv_heads = 1, c.head_dim = 2;
-    c.k_strides = c.v_strides = {2 * kPageSize, 2, 2};
-    c.scaling = KvScaling::tensor;
-    c.k_scale = c.v_scale = arena.input(std::vector<float>{1.0f});
+    c.k.data = k_cache.data(), c.v.data = v_cache.data();
+    c.k.format = c.v.format = {DType::int4, KvScaling::tensor};
+    c.num_pages = kPages, c.page_size = kPageSize, c.num_kv_heads = 1, c.k.head_dim = 2;
+    c.k.strides = c.v.strides = {2 * kPageSize, 2, 2};
+    c.k.scale = c.v.scale = arena.input(std::vector<float>{1.0f});
     const Status status = arena.run([&](const Execution& e) { return attention_prologue(p, e); });
     ASSERT_TRUE(status.ok()) << status.message();
     Execution execution;
     execution.device = backend_device(GetParam());
     unsigned char got[2] = {};
-    ASSERT_TRUE(copy_to_host(&got[0], static_cast<unsigned char*>(c.k) + slot, 1, execution).ok());
-    ASSERT_TRUE(copy_to_host(&got[1], static_cast<unsigned char*>(c.v) + slot, 1, execution).ok());
+    ASSERT_TRUE(copy_to_host(&got[0], static_cast<unsigned char*>(c.k.data) + slot, 1, execution).ok());
+    ASSERT_TRUE(copy_to_host(&got[1], static_cast<unsigned char*>(c.v.data) + slot, 1, execution).ok());
     EXPECT_EQ(got[0], 0x91);  // low nibble = even channel
     EXPECT_EQ(got[1], 0x23);
   }
 }
 
-// tokenspeed#501, aiter#2517: pages of one latent row each (512 channels, and 64 that turn), more than 2^31 elements of them; and
+// tokenspeed#501, aiter#2517: pages of one latent row each (512 channels, and 64 that rotate), more than 2^31 elements of them; and
 // scales that lie as far apart.
 TEST_P(PrologueThreadsTest, LatentRowsBeyondTwoToThe31) {
   constexpr int64_t kDim = 576, kPages = 3800000, kFar = (int64_t{1} << 31) + 512;
@@ -154,18 +157,18 @@ TEST_P(PrologueThreadsTest, LatentRowsBeyondTwoToThe31) {
   Arena arena(GetParam() == Backend::cuda_graph ? Backend::cuda : GetParam());
   const auto write = [&](const std::vector<float>& k, const std::vector<int64_t>& slots, bool far_scales) {
     AttentionPrologueParams p;
-    p.num_tokens = 1, p.num_kv_heads = 1, p.head_dim = kDim;
+    p.num_tokens = 1, p.num_kv_heads = 1, p.head_dim = kDim, p.dtype = DType::f32;
     p.k = {arena.input(k), kDim, kDim};
-    p.rotation.rotary_dim = 64, p.rotation.rotary_offset = 512, p.rotation.max_position = 8;
-    p.rotation.past_table = PastTable::zero;
-    p.rotation.cos_sin = arena.input(table);
-    p.places.positions = arena.input(std::vector<int32_t>{0});
-    p.places.slot_mapping = arena.input(slots);
+    p.rope.rotary_dim = 64, p.rope.rotary_offset = 512, p.rope.max_position = 8;
+    p.rope.past_table = PastTable::zero;
+    set_cos_sin_table(p.rope, arena.input(table), DType::f32, p.rope.max_position);
+    p.places.positions = index_view(arena.input(std::vector<int32_t>{0}));
+    p.places.slot_mapping = index_view(arena.input(slots));
     PagedKvView& c = p.cache;
-    c.k = rows.data(), c.type = KvType::int8, c.scaling = KvScaling::token_head;
-    c.num_pages = far_scales ? 2 : kPages, c.page_size = 1, c.num_kv_heads = 1, c.head_dim = kDim;
-    c.k_strides = {kDim, kDim, kDim};
-    c.k_scale = static_cast<float*>(scales.data()), c.k_scale_strides = {far_scales ? kFar : 1, 1, 1};
+    c.k.data = rows.data(), c.k.format = {DType::int8, KvScaling::token_head};
+    c.num_pages = far_scales ? 2 : kPages, c.page_size = 1, c.num_kv_heads = 1, c.k.head_dim = kDim;
+    c.k.strides = {kDim, kDim, kDim};
+    c.k.scale = static_cast<float*>(scales.data()), c.k.scale_strides = {far_scales ? kFar : 1, 1, 1};
     const Status status = arena.run([&](const Execution& e) { return attention_prologue(p, e); });
     EXPECT_TRUE(status.ok()) << status.message();
   };
@@ -195,7 +198,7 @@ TEST_P(PrologueThreadsTest, PositionsUpToAMillionInEveryType) {
   for_each_type([&](auto type) {
     using T = decltype(type);
     PrologueCase c = copying_case(40, 128);
-    c.rotary_dim = 128, c.source = CosSinSource::inv_freq, c.max_position = 1 << 20;
+    c.rotary_dim = 128, c.source = RopeSource::inv_freq, c.max_position = 1 << 20;
     PrologueData<T> data = make_data<T>(c);
     for (int64_t t = 0; t < c.num_tokens; ++t) {
       data.positions[static_cast<size_t>(t)] = t < 20 ? (int64_t{1} << t) - 1 : (int64_t{1} << 20) - 1 - (t - 20);
@@ -214,7 +217,7 @@ TEST_P(PrologueThreadsTest, PositionsBehindTheTableAreRefusedOneByOne) {
 }
 
 // sgl-kernel-xpu#202, sglang#34446, #35744: [3, T] positions with three different rows.
-TEST_P(PrologueThreadsTest, EveryAxisTurnsItsOwnPairs) {
+TEST_P(PrologueThreadsTest, EveryAxisRotatesItsOwnPairs) {
   PrologueCase c = copying_case(9, 128);
   c.rotary_dim = 128, c.num_axes = 3;
   for (const bool interleaved : {false, true}) {
@@ -244,30 +247,30 @@ TEST_P(PrologueThreadsTest, RopePositionIsNotTheCachePosition) {
   EXPECT_EQ(fault.token, 2);
 }
 
-// Pairs of a stream that is not there turn by the first, although other numbers lie in its place.
-TEST_P(PrologueThreadsTest, StreamsThatAreNoneCountAsTheFirst) {
+// A pair of an axis that does not exist takes the first axis, although there are numbers where its positions would be.
+TEST_P(PrologueThreadsTest, AxesThatAreNoneCountAsTheFirst) {
   PrologueCase c = copying_case(5, 64);
   c.rotary_dim = 64, c.num_axes = 3;
   const PrologueData<BFloat16> data = make_data<BFloat16>(c);
   PlacedPrologue<BFloat16> placed(GetParam(), c, data);
-  placed.params().rotation.num_axes = 2;
+  placed.params().rope.num_axes = 2;
   ASSERT_TRUE(placed.run().ok());
   oracle::PrologueInput in = oracle_input(c, data);
   in.num_axes = 2;
   in.positions.resize(static_cast<size_t>(2 * c.num_tokens));
   std::replace(in.pair_axis.begin(), in.pair_axis.end(), int64_t{2}, int64_t{0});
-  placed.expect_matches(oracle::attention_prologue(in));
+  expect_matches(placed, oracle::attention_prologue(in));
 }
 
 // A layer without rotation needs no positions.
-TEST_P(PrologueThreadsTest, NoPositionsWhereNothingTurns) {
+TEST_P(PrologueThreadsTest, NoPositionsWhereNothingRotates) {
   const PrologueCase c = copying_case(5, 64);
   const PrologueData<float> data = make_data<float>(c);
   PlacedPrologue<float> placed(GetParam(), c, data);
-  placed.params().places.positions = nullptr;
-  placed.params().rotation.max_position = 0;
+  placed.params().places.positions = {};
+  placed.params().rope.max_position = 0;
   ASSERT_TRUE(placed.run().ok());
-  placed.expect_matches(oracle::attention_prologue(oracle_input(c, data)), true);
+  expect_matches(placed, oracle::attention_prologue(oracle_input(c, data)), true);
 }
 
 // Derived positions know the end of the table as given ones do: tokens on both sides of it, the cache has room for all.
@@ -296,7 +299,7 @@ TEST_P(PrologueThreadsTest, SlotsThatAreNoneTouchNothing) {
 TEST_P(PrologueThreadsTest, PaddingRowsOfNanReachNothing) {
   for (const bool derived : {false, true}) {
     PrologueCase c = copying_case(7, 64);
-    c.rotary_dim = 64, c.norm = NormPlacement::before_rope, c.kv_type = KvType::fp8_e4m3, c.scaling = KvScaling::token_head;
+    c.rotary_dim = 64, c.norm = NormPlacement::before_rope, c.kv_type = DType::fp8_e4m3, c.scaling = KvScaling::token_head;
     c.q8 = KvScaling::token_head, c.derive_positions = c.derive_slots = derived;
     PrologueData<float> data = make_data<float>(c);
     if (derived) {
@@ -345,7 +348,7 @@ TEST_P(PrologueThreadsTest, SixtyFourRowsServeFewerTokens) {
     for (const KvScaling scaling : {KvScaling::head, KvScaling::token_head}) {
       PrologueCase c = copying_case(64, 64);
       c.num_q_heads = 4, c.num_kv_heads = 2, c.rotary_dim = 64, c.derive_positions = c.derive_slots = true, c.page_size = 4;
-      c.kv_type = KvType::fp8_e4m3, c.scaling = scaling, c.q8 = KvScaling::tensor, c.token_faults = true;
+      c.kv_type = DType::fp8_e4m3, c.scaling = scaling, c.q8 = KvScaling::tensor, c.token_faults = true;
       c.seed = static_cast<uint64_t>(used);
       PrologueData<BFloat16> data = make_data<BFloat16>(c);
       for (int32_t& end : data.cu_seqlens) end = std::min(end, used);
@@ -401,23 +404,23 @@ TEST_P(PrologueThreadsTest, RepeatedRunsAgree) {
     for (int repeat = 0; repeat < 5; ++repeat) {
       PlacedPrologue<BFloat16> again(GetParam(), c, data);
       ASSERT_TRUE(again.run().ok());
-      again.expect_same_bits(first);
+      expect_same_bits(again, first);
     }
   }
 }
 
-// LMCache#4144, vllm#43374, vllm#45103, llama.cpp#24162: turning back undoes, of the tail alone too.
+// LMCache#4144, vllm#43374, vllm#45103, llama.cpp#24162: the inverse undoes the rotation, of only the last channels too.
 TEST_P(PrologueThreadsTest, InverseUndoes) {
   for (const int64_t offset : {0, 32, 64}) {
-    for (const CosSinSource source : {CosSinSource::table, CosSinSource::inv_freq}) {
+    for (const RopeSource source : {RopeSource::table, RopeSource::inv_freq}) {
       PrologueCase c = copying_case(33, 128);
       c.rotary_dim = 64, c.rotary_offset = offset, c.source = source, c.num_q_heads = 4;
       const PrologueData<float> data = make_data<float>(c);
       PlacedPrologue<float> placed(GetParam(), c, data);
       const AttentionPrologueParams forth = placed.params();
       AttentionPrologueParams back = forth;
-      back.q = forth.q_out;
-      back.rotation.inverse = true;
+      back.q = as_input(forth.q_out);
+      back.rope.inverse = true;
       const Status status = placed.run([&](const Execution& execution) {
         PROLOGUE_RETURN_IF_ERROR(attention_prologue(forth, execution));
         return attention_prologue(back, execution);
@@ -435,8 +438,8 @@ TEST_P(PrologueThreadsTest, InverseUndoes) {
 
 // sglang#26852, vllm#42580, vllm-xpu-kernels#475: K and V each have a scale, and it divides.
 TEST_P(PrologueThreadsTest, ScalesDivideAndAreNotShared) {
-  for (const KvType type : {KvType::fp8_e4m3, KvType::fp8_e5m2, KvType::int8, KvType::int4}) {
-    SCOPED_TRACE(kv_type_name(type));
+  for (const DType type : {DType::fp8_e4m3, DType::fp8_e5m2, DType::int8, DType::int4}) {
+    SCOPED_TRACE(dtype_name(type));
     PrologueCase c = copying_case(1, 2);
     c.kv_type = type, c.scaling = KvScaling::tensor;
     PrologueData<float> data = make_data<float>(c);
@@ -446,14 +449,14 @@ TEST_P(PrologueThreadsTest, ScalesDivideAndAreNotShared) {
     ASSERT_TRUE(placed.run().ok());
     const auto bytes = [&](bool is_v) { return placed.cache_bytes(is_v, data.slots[0], 0); };
     using Bytes = std::vector<unsigned char>;
-    const Bytes k = type == KvType::fp8_e4m3   ? Bytes{0x44, 0xc0}
-                    : type == KvType::fp8_e5m2 ? Bytes{0x42, 0xc0}
-                    : type == KvType::int8     ? Bytes{3, 0xfe}
-                                               : Bytes{0xe3};
-    const Bytes v = type == KvType::fp8_e4m3   ? Bytes{0x48, 0xc4}
-                    : type == KvType::fp8_e5m2 ? Bytes{0x44, 0xc2}
-                    : type == KvType::int8     ? Bytes{4, 0xfd}
-                                               : Bytes{0xd4};
+    const Bytes k = type == DType::fp8_e4m3   ? Bytes{0x44, 0xc0}
+                    : type == DType::fp8_e5m2 ? Bytes{0x42, 0xc0}
+                    : type == DType::int8     ? Bytes{3, 0xfe}
+                                              : Bytes{0xe3};
+    const Bytes v = type == DType::fp8_e4m3   ? Bytes{0x48, 0xc4}
+                    : type == DType::fp8_e5m2 ? Bytes{0x44, 0xc2}
+                    : type == DType::int8     ? Bytes{4, 0xfd}
+                                              : Bytes{0xd4};
     EXPECT_EQ(bytes(false), k);
     EXPECT_EQ(bytes(true), v);
   }
@@ -462,9 +465,9 @@ TEST_P(PrologueThreadsTest, ScalesDivideAndAreNotShared) {
 // FreeToken#103: one rounding, to nearest even, at every midpoint and its neighbours; openvino#36751, ml_dtypes#400: 448, 464,
 // 465 and infinity saturate, NaN stays. Through the whole kernel.
 TEST_P(PrologueThreadsTest, Fp8RoundsOnceAndSaturates) {
-  for (const KvType type : {KvType::fp8_e4m3, KvType::fp8_e5m2}) {
-    SCOPED_TRACE(kv_type_name(type));
-    const auto format = type == KvType::fp8_e4m3 ? oracle::Quantized::e4m3 : oracle::Quantized::e5m2;
+  for (const DType type : {DType::fp8_e4m3, DType::fp8_e5m2}) {
+    SCOPED_TRACE(dtype_name(type));
+    const auto format = type == DType::fp8_e4m3 ? oracle::Quantized::e4m3 : oracle::Quantized::e5m2;
     const std::vector<double>& values = oracle::code_values(format);
     std::vector<float> x;
     for (size_t i = 0; i + 1 < values.size(); ++i) {
@@ -503,9 +506,9 @@ TEST_P(PrologueThreadsTest, Fp8RoundsOnceAndSaturates) {
 
 // NaN and infinity under given scales, and in heads whose scale is computed.
 TEST_P(PrologueThreadsTest, NanAndInfinityInQuantizedHeads) {
-  for (const KvType type : {KvType::fp8_e4m3, KvType::fp8_e5m2, KvType::int8, KvType::int4}) {
+  for (const DType type : {DType::fp8_e4m3, DType::fp8_e5m2, DType::int8, DType::int4}) {
     for (const KvScaling scaling : {KvScaling::head, KvScaling::token_head}) {
-      SCOPED_TRACE(str_cat(kv_type_name(type), ", ", scaling == KvScaling::head ? "given" : "computed"));
+      SCOPED_TRACE(str_cat(dtype_name(type), ", ", scaling == KvScaling::head ? "given" : "computed"));
       PrologueCase c = copying_case(4, 46);
       c.kv_type = type, c.scaling = scaling;
       PrologueData<float> data = make_data<float>(c);
@@ -514,14 +517,14 @@ TEST_P(PrologueThreadsTest, NanAndInfinityInQuantizedHeads) {
       std::fill(data.k.begin() + 3 * 46, data.k.end(), 0.0f);
       PlacedPrologue<float> placed(GetParam(), c, data);
       ASSERT_TRUE(placed.run().ok());
-      const auto format = static_cast<oracle::Quantized>(static_cast<int>(type) - static_cast<int>(KvType::fp8_e4m3));
+      const auto format = static_cast<oracle::Quantized>(static_cast<int>(type) - static_cast<int>(DType::fp8_e4m3));
       const auto value = [&](int64_t t, int64_t i) {
         const std::vector<unsigned char> bytes = placed.cache_bytes(false, data.slots[static_cast<size_t>(t)], 0);
-        if (type != KvType::int4) return oracle::value_of_code(bytes[static_cast<size_t>(i)], format);
+        if (type != DType::int4) return oracle::value_of_code(bytes[static_cast<size_t>(i)], format);
         return oracle::value_of_code(static_cast<uint8_t>(bytes[static_cast<size_t>(i / 2)] >> (4 * (i % 2))), format);
       };
       if (scaling == KvScaling::head) {
-        const bool fp8 = type == KvType::fp8_e4m3 || type == KvType::fp8_e5m2;
+        const bool fp8 = type == DType::fp8_e4m3 || type == DType::fp8_e5m2;
         EXPECT_TRUE(fp8 ? std::isnan(value(0, 3)) : value(0, 3) == 0.0);
         EXPECT_EQ(value(1, 7), oracle::largest_value(format));
         EXPECT_EQ(value(2, 45), -oracle::largest_value(format));
@@ -547,12 +550,35 @@ TEST_P(PrologueThreadsTest, ComputedScalesSeeTheirHeadAlone) {
     for (const int64_t d : {2, 6, 46, 72, 80, 90, 258}) {
       PrologueCase c = copying_case(9, d);
       c.num_q_heads = 3, c.num_kv_heads = 3, c.packed = false, c.head_padding = 6, c.row_padding = 2;
-      c.kv_type = KvType::int8, c.scaling = KvScaling::token_head, c.q8 = KvScaling::token_head;
+      c.kv_type = DType::int8, c.scaling = KvScaling::token_head, c.q8 = KvScaling::token_head;
       PrologueData<T> data = make_data<T>(c);
       for (int64_t i = 0; i < d; ++i) data.k[static_cast<size_t>(d + i)] = T{};  // an all-zero head among others
       expect_oracle(GetParam(), c, data);
     }
   });
+}
+
+// Constant heads, zeros, NaN and infinity in heads that get a scale and a zero point.
+TEST_P(PrologueThreadsTest, HeadsWithoutARangeAndZeroPoints) {
+  PrologueCase c = copying_case(5, 46);
+  c.kv_type = DType::uint4, c.scaling = KvScaling::token_head;
+  PrologueData<float> data = make_data<float>(c);
+  const auto k = [&](int64_t t) { return data.k.begin() + t * 46; };
+  std::fill_n(k(0), 46, 0.0f);
+  std::fill_n(k(1), 46, -2.5f);
+  k(2)[45] = kNan;
+  k(3)[0] = -kInf;
+  k(4)[7] = -3e38f, k(4)[30] = 3e38f;
+  PlacedPrologue<float> placed(GetParam(), c, data);
+  ASSERT_TRUE(placed.run().ok());
+  for (int64_t t = 0; t < 5; ++t) {
+    const int64_t slot = data.slots[static_cast<size_t>(t)];
+    const float scale = placed.cache_scale(false, slot, 0), zero_point = placed.cache_zero_point(false, slot, 0);
+    EXPECT_TRUE(t < 2 ? scale == 0.0f : std::isnan(scale)) << t;
+    EXPECT_TRUE(t < 2 ? zero_point == (t == 0 ? 0.0f : -2.5f) : std::isnan(zero_point)) << t;
+    EXPECT_EQ(placed.cache_bytes(false, slot, 0), std::vector<unsigned char>(23, 0)) << t;
+    EXPECT_GT(placed.cache_scale(true, slot, 0), 0.0f);
+  }
 }
 
 // vllm#39668, kvcached#424, flashinfer#3617: a scale right behind each head's data, in the same buffer.
@@ -565,18 +591,19 @@ TEST_P(PrologueThreadsTest, ScalesInlineBehindEachHead) {
   const int64_t slots = data.num_pages * c.page_size;
   unsigned char* buffer = arena.output<unsigned char>(slots * 2 * 2 * kRow);  // K and V of a head side by side
   AttentionPrologueParams p;
-  p.num_tokens = 8, p.num_kv_heads = 2, p.head_dim = 64;
+  p.num_tokens = 8, p.num_kv_heads = 2, p.head_dim = 64, p.dtype = DType::f32;
   p.k = {arena.input(data.k), 128, 64};
   p.v = {arena.input(data.v), 128, 64};
-  p.places.slot_mapping = arena.input(data.slots);
+  p.places.slot_mapping = index_view(arena.input(data.slots));
   PagedKvView& cache = p.cache;
-  cache.k = buffer, cache.v = buffer + kRow;
-  cache.type = KvType::int8, cache.scaling = KvScaling::token_head;
-  cache.num_pages = data.num_pages, cache.page_size = 4, cache.num_kv_heads = 2, cache.head_dim = 64;
-  cache.k_strides = cache.v_strides = {4 * 4 * kRow, 4 * kRow, 2 * kRow};
-  cache.k_scale = reinterpret_cast<float*>(buffer + 64);
-  cache.v_scale = reinterpret_cast<float*>(buffer + kRow + 64);
-  cache.k_scale_strides = cache.v_scale_strides = {4 * kRow, kRow, kRow / 2};
+  cache.k.data = buffer, cache.v.data = buffer + kRow;
+  cache.k.format.type = cache.v.format.type = DType::int8,
+  cache.k.format.scaling = cache.v.format.scaling = KvScaling::token_head;
+  cache.num_pages = data.num_pages, cache.page_size = 4, cache.num_kv_heads = 2, cache.k.head_dim = 64;
+  cache.k.strides = cache.v.strides = {4 * 4 * kRow, 4 * kRow, 2 * kRow};
+  cache.k.scale = reinterpret_cast<float*>(buffer + 64);
+  cache.v.scale = reinterpret_cast<float*>(buffer + kRow + 64);
+  cache.k.scale_strides = cache.v.scale_strides = {4 * kRow, kRow, kRow / 2};
   const Status status = arena.run([&](const Execution& e) { return attention_prologue(p, e); });
   ASSERT_TRUE(status.ok()) << status.message();
   const std::vector<unsigned char> got = arena.read(buffer);

@@ -12,6 +12,7 @@
 #include "tests/support/arena.h"
 #include "tests/support/random.h"
 #include "tests/support/tolerance.h"
+#include "tests/support/types.h"
 
 namespace prologue::test {
 namespace {
@@ -40,15 +41,9 @@ void check_copies(Backend backend) {
         Arena arena(backend);
         T* out = arena.output<T>(num_tokens * width, misalign);
         FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));
-        const EmbeddingParams p{num_tokens,
-                                kRows,
-                                width,
-                                FloatFormat<T>::dtype,
-                                arena.input(table, misalign),
-                                IndexView(static_cast<const Index*>(arena.input(indices))),
-                                1.0f,
-                                out,
-                                faults};
+        const EmbeddingParams p{
+            num_tokens, kRows, width, FloatFormat<T>::dtype, arena.input(table, misalign), index_view(arena.input(indices)),
+            1.0f,       out,   faults};
         const Status status = arena.run([&](const Execution& execution) { return embedding(p, execution); });
         ASSERT_TRUE(status.ok()) << status.message();
         const std::vector<T> got = arena.read(out);
@@ -77,7 +72,7 @@ void check_scales(Backend backend) {
   for (int64_t t = 0; t < kTokens; ++t) indices.push_back(static_cast<int32_t>(random.integer(0, kRows - 1)));
   Arena arena(backend);
   T* out = arena.output<T>(kTokens * kWidth);
-  const EmbeddingParams p{kTokens, kRows, kWidth, FloatFormat<T>::dtype, arena.input(table), arena.input(indices),
+  const EmbeddingParams p{kTokens, kRows, kWidth, FloatFormat<T>::dtype, arena.input(table), index_view(arena.input(indices)),
                           scale,   out,   nullptr};
   const Status status = arena.run([&](const Execution& execution) { return embedding(p, execution); });
   ASSERT_TRUE(status.ok()) << status.message();
@@ -103,8 +98,15 @@ TEST_P(EmbeddingTest, BadIndicesAreZerosAndRecorded) {
       Arena arena(GetParam());
       float* out = arena.output<float>(8 * kWidth);
       FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));
-      const EmbeddingParams p{
-          8, kRows, kWidth, DType::f32, arena.input(table), arena.input(indices), scale, out, record ? faults : nullptr};
+      const EmbeddingParams p{8,
+                              kRows,
+                              kWidth,
+                              DType::f32,
+                              arena.input(table),
+                              index_view(arena.input(indices)),
+                              scale,
+                              out,
+                              record ? faults : nullptr};
       const Status status = arena.run([&](const Execution& execution) { return embedding(p, execution); });
       ASSERT_TRUE(status.ok()) << status.message();
       const std::vector<float> got = arena.read(out);
@@ -131,12 +133,12 @@ TEST_P(EmbeddingTest, RefusesWhatTheContractForbids) {
   constexpr StatusCode kInvalid = StatusCode::invalid_argument;
   using P = EmbeddingParams;
   const std::vector<Refusal> refusals = {
-      {[](P& p) { p.dtype = static_cast<DType>(-1); }, StatusCode::unsupported,
-       "dtype is the unknown type -1: supported are float32, float16 and bfloat16"},
+      {[](P& p) { p.dtype = kNoType; }, StatusCode::unsupported,
+       "dtype is the unknown type 99: supported are float32, float16 and bfloat16"},
       {[](P& p) { p.num_tokens = -1; }, kInvalid, "num_tokens is -1: it must lie in 0..2147483648"},
       {[](P& p) { p.num_rows = 0; }, kInvalid, "num_rows is 0: it must lie in 1..2147483648"},
       {[](P& p) { p.width = 0; }, kInvalid, "width is 0: it must lie in 1..16777216"},
-      {[](P& p) { p.indices.type = static_cast<IndexType>(5); }, kInvalid, "indices.type is 5: it must be int32 or int64"},
+      {[](P& p) { p.indices.type = kNoType; }, kInvalid, "indices.type is the unknown type 99: it must be int32 or int64"},
       {[](P& p) { p.scale = std::numeric_limits<float>::infinity(); }, kInvalid, "scale is inf: it must be finite"},
       {[](P& p) { p.table = nullptr; }, kInvalid, "table is null"},
       {[](P& p) { p.indices.data = nullptr; }, kInvalid, "indices is null"},
@@ -155,7 +157,7 @@ TEST_P(EmbeddingTest, RefusesWhatTheContractForbids) {
         4,
         DType::f32,
         arena.input(std::vector<float>(12)),
-        arena.input(std::vector<int32_t>{1, 2}),
+        index_view(arena.input(std::vector<int32_t>{1, 2})),
         1.0f,
         arena.output<float>(8),
         nullptr};
@@ -175,7 +177,7 @@ TEST(EmbeddingCpuTest, CudaWithoutCuda) {
                           4,
                           DType::f32,
                           arena.input(std::vector<float>(4)),
-                          arena.input(std::vector<int32_t>{0}),
+                          index_view(arena.input(std::vector<int32_t>{0})),
                           1.0f,
                           arena.output<float>(4),
                           nullptr};

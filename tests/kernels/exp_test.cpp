@@ -1,4 +1,4 @@
-#include <prologue/kernels/base/exp.h>
+#include <prologue/kernels/base/shared/exp.h>
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // cos and sin of exact products against the C library's in long double, over products that long double holds exactly.
-#include <prologue/kernels/base/float64.h>
+#include <prologue/kernels/base/shared/float64.h>
 
 #include <gtest/gtest.h>
 

@@ -14,6 +14,7 @@
 #include "tests/support/arena.h"
 #include "tests/support/random.h"
 #include "tests/support/tolerance.h"
+#include "tests/support/types.h"
 
 namespace prologue::test {
 namespace {
@@ -136,8 +137,8 @@ TEST_P(GatedActivationTest, RefusesWhatTheContractForbids) {
   constexpr StatusCode kInvalid = StatusCode::invalid_argument, kUnsupported = StatusCode::unsupported;
   using P = GatedActivationParams;
   const std::vector<Refusal> refusals = {
-      {[](P& p) { p.dtype = static_cast<DType>(3); }, kUnsupported,
-       "dtype is the unknown type 3: supported are float32, float16 and bfloat16"},
+      {[](P& p) { p.dtype = kNoType; }, kUnsupported,
+       "dtype is the unknown type 99: supported are float32, float16 and bfloat16"},
       {[](P& p) { p.activation = static_cast<Activation>(2); }, kUnsupported,
        "activation is 2: supported are silu and gelu_tanh"},
       {[](P& p) { p.num_tokens = -1; }, kInvalid, "num_tokens is -1: it must lie in 0..2147483648"},

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <string>
@@ -9,6 +11,7 @@
 
 #include "tests/support/arena.h"
 #include "tests/support/random.h"
+#include "tests/support/types.h"
 
 namespace prologue::test {
 namespace {
@@ -25,7 +28,7 @@ struct GatherCase {
   bool with_pair_axis, bad_positions;
 };
 
-TEST_P(GatherCosSinTest, CopiesTheRowsOfEveryStream) {
+TEST_P(GatherCosSinTest, CopiesTheRowsOfEveryAxis) {
   constexpr int64_t kRows = 20;
   for (const GatherCase& c : std::vector<GatherCase>{{0, 8, 1, 0, false, false},
                                                      {1, 2, 1, 0, false, false},
@@ -50,7 +53,7 @@ TEST_P(GatherCosSinTest, CopiesTheRowsOfEveryStream) {
     GatherCosSinParams p;
     p.num_tokens = c.num_tokens, p.rotary_dim = c.rotary_dim, p.max_position = kRows;
     p.cos_sin = arena.input(table);
-    p.positions = static_cast<const int64_t*>(arena.input(positions));
+    p.positions = index_view(static_cast<const int64_t*>(arena.input(positions)));
     p.num_axes = c.num_axes, p.position_axis_stride = stride;
     if (c.with_pair_axis) p.pair_axis = arena.input(pair_axis);
     p.out = arena.output<float>(c.num_tokens * c.rotary_dim);
@@ -68,7 +71,42 @@ TEST_P(GatherCosSinTest, CopiesTheRowsOfEveryStream) {
   }
 }
 
-// A token that is past the table in one of its streams is not rotated at all.
+// 16-bit values are widened exactly: all of them that are numbers.
+TEST_P(GatherCosSinTest, WidensTablesOf16Bits) {
+  constexpr int64_t kDim = 64, kRows = 1024;
+  std::vector<uint16_t> table(kRows * kDim);
+  for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<uint16_t>(i);
+  std::vector<int32_t> positions;
+  for (int32_t row = kRows - 1; row >= 0; --row) positions.push_back(row);
+  for (const DType type : {DType::f16, DType::bf16}) {
+    Arena arena(GetParam());
+    GatherCosSinParams p;
+    p.num_tokens = p.max_position = kRows, p.rotary_dim = kDim, p.type = type;
+    p.cos_sin = arena.input(table);
+    p.positions = index_view(static_cast<const int32_t*>(arena.input(positions)));
+    p.out = arena.output<float>(kRows * kDim);
+    const Status status = arena.run([&](const Execution& execution) { return gather_cos_sin(p, execution); });
+    ASSERT_TRUE(status.ok()) << status.message();
+    const std::vector<float> got = arena.read(p.out);
+    for (int64_t i = 0; i < kRows * kDim; ++i) {
+      const int64_t from = (kRows - 1 - i / kDim) * kDim + i % kDim;
+      const int bits = static_cast<int>(from), digits = type == DType::f16 ? 10 : 7, bias = type == DType::f16 ? 15 : 127;
+      const int exponent = (bits & 0x7fff) >> digits, fraction = bits & ((1 << digits) - 1);
+      const double sign = (bits & 0x8000) != 0 ? -1.0 : 1.0;
+      double want = sign * std::ldexp(fraction + (exponent > 0 ? 1 << digits : 0), std::max(exponent, 1) - bias - digits);
+      if (exponent == (0x7fff >> digits)) want = sign * HUGE_VAL;
+      const double value = static_cast<double>(got[static_cast<size_t>(i)]);
+      if (exponent == (0x7fff >> digits) && fraction != 0) {
+        ASSERT_TRUE(std::isnan(value)) << bits;
+      } else {
+        ASSERT_EQ(value, want) << bits;
+        ASSERT_EQ(std::signbit(value), sign < 0.0) << bits;
+      }
+    }
+  }
+}
+
+// A token that is past the table on one of its axes is not rotated at all.
 TEST_P(GatherCosSinTest, IdentityPastTheTable) {
   constexpr int64_t kTokens = 5, kDim = 8, kHalf = kDim / 2, kAxes = 2, kRows = 10;
   const std::vector<float> table = Random(3).normals<float>(kRows * kDim);
@@ -78,7 +116,7 @@ TEST_P(GatherCosSinTest, IdentityPastTheTable) {
     GatherCosSinParams p;
     p.num_tokens = kTokens, p.rotary_dim = kDim, p.max_position = kRows, p.past_table = past_table;
     p.cos_sin = arena.input(table);
-    p.positions = static_cast<const int64_t*>(arena.input(positions));
+    p.positions = index_view(static_cast<const int64_t*>(arena.input(positions)));
     p.num_axes = kAxes, p.position_axis_stride = kTokens;
     p.pair_axis = arena.input(std::vector<uint8_t>{0, 1, 0, 1});
     p.out = arena.output<float>(kTokens * kDim);
@@ -102,6 +140,15 @@ struct Refusal {
   std::string message;
 };
 
+TEST_P(GatherCosSinTest, RefusesOtherTypes) {
+  Arena arena(GetParam());
+  GatherCosSinParams p;
+  p.rotary_dim = 4, p.max_position = 3, p.type = DType::f64;
+  const Status status = arena.run([&](const Execution& execution) { return gather_cos_sin(p, execution); });
+  EXPECT_EQ(status.code(), StatusCode::unsupported);
+  EXPECT_EQ(status.message(), "gather_cos_sin: type is float64: supported are float32, float16 and bfloat16");
+}
+
 TEST_P(GatherCosSinTest, RefusesWithASentence) {
   using P = GatherCosSinParams;
   const std::vector<Refusal> refusals = {
@@ -110,14 +157,14 @@ TEST_P(GatherCosSinTest, RefusesWithASentence) {
       {[](P& p) { p.rotary_dim = 5; }, "rotary_dim is 5: it must be even"},
       {[](P& p) { p.max_position = 0; }, "max_position is 0: it must lie in 1..1099511627776"},
       {[](P& p) { p.num_axes = 5; }, "num_axes is 5: it must lie in 1..4"},
-      {[](P& p) { p.positions.type = static_cast<IndexType>(4); }, "positions.type is 4: it must be int32 or int64"},
+      {[](P& p) { p.positions.type = kNoType; }, "positions.type is the unknown type 99: it must be int32 or int64"},
       {[](P& p) { p.position_axis_stride = P().position_axis_stride; },
        "position_axis_stride is not set, but num_axes is 2: set it, to 0 where all share one row"},
       {[](P& p) { p.position_axis_stride = -2; }, "positions has the stride -2: strides must not be negative"},
       {[](P& p) { p.cos_sin = nullptr; }, "cos_sin is null"},
       {[](P& p) { p.positions.data = nullptr; }, "positions is null"},
       {[](P& p) { p.out = nullptr; }, "out is null"},
-      {[](P& p) { p.out = const_cast<float*>(p.cos_sin); }, "out overlaps cos_sin"},
+      {[](P& p) { p.out = static_cast<float*>(const_cast<void*>(p.cos_sin)); }, "out overlaps cos_sin"},
   };
   for (const Refusal& refusal : refusals) {
     SCOPED_TRACE(refusal.message);
@@ -125,7 +172,7 @@ TEST_P(GatherCosSinTest, RefusesWithASentence) {
     P p;
     p.num_tokens = 2, p.rotary_dim = 4, p.max_position = 3, p.num_axes = 2, p.position_axis_stride = 2;
     p.cos_sin = arena.input(std::vector<float>(12));
-    p.positions = static_cast<const int32_t*>(arena.input(std::vector<int32_t>(4)));
+    p.positions = index_view(static_cast<const int32_t*>(arena.input(std::vector<int32_t>(4))));
     p.out = arena.output<float>(8);
     refusal.change(p);
     const Status status = arena.run([&](const Execution& execution) { return gather_cos_sin(p, execution); });

@@ -17,6 +17,7 @@
 #include "tests/support/arena.h"
 #include "tests/support/random.h"
 #include "tests/support/tolerance.h"
+#include "tests/support/types.h"
 
 namespace prologue::test {
 namespace {
@@ -323,12 +324,12 @@ TEST_P(GemmTest, RefusesWhatBreaksTheContract) {
     return static_cast<void*>(const_cast<float*>(static_cast<const float*>(pointer)) + floats);
   };
   const std::vector<Refusal> refusals = {
-      {"dtype", [](auto& p, auto&) { p.dtype = static_cast<DType>(9); },
-       "gemm: dtype is 9: it must be float32, float16 or bfloat16"},
+      {"dtype", [](auto& p, auto&) { p.dtype = kNoType; },
+       "gemm: dtype is the unknown type 99: it must be float32, float16 or bfloat16"},
       {"y_dtype", [](auto& p, auto&) { p.y_dtype = DType::f16; },
-       "gemm: y_dtype is float16 (1): it must be float32 or dtype, which is float32"},
-      {"unknown y_dtype", [](auto& p, auto&) { p.y_dtype = static_cast<DType>(7); },
-       "gemm: y_dtype is unknown (7): it must be float32 or dtype, which is float32"},
+       "gemm: y_dtype is float16: it must be float32 or dtype, which is float32"},
+      {"unknown y_dtype", [](auto& p, auto&) { p.y_dtype = kNoType; },
+       "gemm: y_dtype is the unknown type 99: it must be float32 or dtype, which is float32"},
       {"m", [](auto& p, auto&) { p.m = -1; }, "gemm: m, n, k are -1, 6, 8: none may be negative"},
       {"n", [](auto& p, auto&) { p.n = -2; }, "gemm: m, n, k are 4, -2, 8: none may be negative"},
       {"k", [](auto& p, auto&) { p.k = -3; }, "gemm: m, n, k are 4, 6, -3: none may be negative"},
@@ -353,6 +354,7 @@ TEST_P(GemmTest, RefusesWhatBreaksTheContract) {
     SCOPED_TRACE(refusal.name);
     Arena arena(GetParam());
     GemmParams p;
+    p.dtype = p.y_dtype = DType::f32;
     p.m = m;
     p.n = n;
     p.k = k;

@@ -1,4 +1,4 @@
-#include <prologue/kernels/base/log.h>
+#include <prologue/kernels/base/shared/log.h>
 
 #include <gtest/gtest.h>
 

@@ -102,7 +102,7 @@ TEST(CudaErrors, LeaveNoLastError_cuda) {
   ASSERT_TRUE(event.record(legacy).ok());
   std::vector<float> host(16);
   AddBiasParams bias;
-  bias.num_tokens = 1, bias.width = 16, bias.x_stride = bias.y_stride = 16;
+  bias.num_tokens = 1, bias.width = 16, bias.x_stride = bias.y_stride = 16, bias.dtype = DType::f32;
   bias.x = bias.y = buffer.data();
   bias.bias = buffer.as<float>() + 64;
   ASSERT_TRUE(add_bias(bias, legacy).ok());

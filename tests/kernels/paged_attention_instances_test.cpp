@@ -7,7 +7,7 @@
 #include <set>
 #include <tuple>
 
-#include "tests/support/attention_case.h"
+#include "tests/support/attention_batch.h"
 
 #ifdef PROLOGUE_HAS_CUDA
 #include <cuda_runtime_api.h>
@@ -18,9 +18,18 @@
 namespace prologue::test {
 namespace {
 
-const std::vector<KvType>& kv_types() {
-  static const std::vector<KvType> types = {KvType::f32,      KvType::f16,  KvType::bf16, KvType::fp8_e4m3,
-                                            KvType::fp8_e5m2, KvType::int8, KvType::int4};
+struct KvTypes {
+  DType k, v;
+};
+
+// Every type for both, then mixtures; their scaling differs, too, where it can.
+const std::vector<KvTypes>& kv_types() {
+  static const std::vector<KvTypes> types = {
+      {DType::f32, DType::f32},           {DType::f16, DType::f16},           {DType::bf16, DType::bf16},
+      {DType::fp8_e4m3, DType::fp8_e4m3}, {DType::fp8_e5m2, DType::fp8_e5m2}, {DType::int8, DType::int8},
+      {DType::int4, DType::int4},         {DType::uint4, DType::uint4},       {DType::int8, DType::uint4},
+      {DType::fp8_e4m3, DType::int4},     {DType::uint4, DType::fp8_e5m2},    {DType::bf16, DType::uint4},
+      {DType::f16, DType::int8},          {DType::uint4, DType::bf16},        {DType::f32, DType::uint4}};
   return types;
 }
 
@@ -58,6 +67,7 @@ void check_all_instances(Backend backend, const AttentionCase& c, uint64_t seed)
   AttentionInputs<T>& in = batch.in;
   in.max_seqlen_q = 70;
   in.block_table[static_cast<size_t>(in.block_table_stride)] = -1;  // the first page of the second sequence
+  if (seed % 3 != 0) use_csr(in, seed % 3 == 1);
   std::vector<Reference> want = oracle::paged_attention(in, attention_allowance(backend, in, batch.cache.view));
   want.resize(static_cast<size_t>(in.cu_seqlens_q.back() * in.num_q_heads * in.v_width()));
   const oracle::QueryRowFaults rows = oracle::query_row_faults(in.cu_seqlens_q, in.num_tokens, in.max_seqlen_q);
@@ -81,19 +91,24 @@ void check_all_instances(Backend backend, const AttentionCase& c, uint64_t seed)
   }
 }
 
-class PagedAttentionInstances : public testing::TestWithParam<std::tuple<Backend, KvType>> {
+class PagedAttentionInstances : public testing::TestWithParam<std::tuple<Backend, KvTypes>> {
  protected:
   void SetUp() override { PROLOGUE_REQUIRE_BACKEND(std::get<0>(GetParam())); }
 };
 
 TEST_P(PagedAttentionInstances, MatchTheOracleWhateverTheSizes) {
-  const auto [backend, type] = GetParam();
+  const auto [backend, types] = GetParam();
   uint64_t seed = 0;
   for (const int64_t head_dim : head_dims()) {
     for (const bool whole : {true, false}) {
       AttentionCase c;
-      c.type = type;
-      c.scaling = kv_type_is_float(c.type) ? KvScaling::none : seed % 2 == 0 ? KvScaling::token_head : KvScaling::tensor;
+      const auto format_of = [&](DType type, bool per_token) -> KvFormat {
+        if (dtype_is_activation(type)) return {type, KvScaling::none};
+        return {type, per_token || type == DType::uint4 ? KvScaling::token_head : KvScaling::tensor};
+      };
+      const KvFormat k = format_of(types.k, seed % 2 == 0);
+      c.type = k.type, c.scaling = k.scaling;
+      c.v_format = format_of(types.v, (seed % 2 == 0) == (types.k == types.v));
       c.head_dim = whole ? head_dim : head_dim - 2;  // not in whole groups of 16 bytes
       c.v_head_dim = seed % 4 == 1 ? 64 : 0;
       c.num_q_heads = whole ? 6 : 5, c.num_kv_heads = whole ? 2 : 1;
@@ -113,29 +128,30 @@ TEST_P(PagedAttentionInstances, MatchTheOracleWhateverTheSizes) {
 INSTANTIATE_TEST_SUITE_P(Backends, PagedAttentionInstances,
                          testing::Combine(testing::Values(Backend::cpu, Backend::cuda), testing::ValuesIn(kv_types())),
                          [](const auto& test) {
-                           return std::string(kv_type_name(std::get<1>(test.param))) + "_" +
-                                  backend_name(std::get<0>(test.param));
+                           const KvTypes types = std::get<1>(test.param);
+                           const std::string v = types.k == types.v ? "" : std::string("_and_") + dtype_name(types.v);
+                           return dtype_name(types.k) + v + "_" + backend_name(std::get<0>(test.param));
                          });
 
 #ifdef PROLOGUE_HAS_CUDA
 
 constexpr int64_t kSharedBytesOfSmallGpus = 99 * 1024;  // sm_86, sm_89 and sm_120
 
-PagedAttentionParams shape(DType dtype, KvType type, int64_t head_dim, int64_t v_head_dim, bool aligned) {
+PagedAttentionParams shape(DType dtype, KvTypes types, int64_t head_dim, int64_t v_head_dim, bool aligned) {
   PagedAttentionParams p;
   p.num_tokens = p.max_seqlen_q = p.max_seq_len = 100;
   p.num_seqs = 1;
   p.num_q_heads = 8;
-  p.head_dim = p.kv.head_dim = head_dim;
-  p.kv.v_head_dim = v_head_dim;
+  p.head_dim = p.kv.k.head_dim = head_dim;
+  p.kv.v.head_dim = v_head_dim;
   p.dtype = dtype;
-  p.kv.type = type;
+  p.kv.k.format.type = types.k, p.kv.v.format.type = types.v;
   p.kv.num_kv_heads = 2;
   p.kv.page_size = 16;
   const int64_t width = std::max(head_dim, v_head_dim) + (aligned ? 0 : 2);
   p.q.token_stride = p.out.token_stride = 8 * width;
   p.q.head_stride = p.out.head_stride = width;
-  p.kv.k_strides = p.kv.v_strides = nhd_strides(16, 2, width);
+  p.kv.k.strides = p.kv.v.strides = nhd_strides(16, 2, width);
   return p;
 }
 
@@ -143,9 +159,9 @@ PagedAttentionParams shape(DType dtype, KvType type, int64_t head_dim, int64_t v
 TEST(PagedAttentionInstancesOfAll, EveryOneServesATestedCase) {
   std::set<std::string> reached;
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
-    for (const KvType type : kv_types()) {
+    for (const KvTypes& types : kv_types()) {
       for (const int64_t head_dim : head_dims()) {
-        for (const cuda::AttentionInstance& instance : cuda::instances_of(shape(dtype, type, head_dim, 0, true))) {
+        for (const cuda::AttentionInstance& instance : cuda::instances_of(shape(dtype, types, head_dim, 0, true))) {
           reached.insert(instance.name);
         }
       }
@@ -156,13 +172,39 @@ TEST(PagedAttentionInstancesOfAll, EveryOneServesATestedCase) {
   EXPECT_EQ(reached.size(), names.size()) << "two have the same name";
 }
 
+// What no other instance serves runs in those of any formats, and nothing else does.
+TEST(PagedAttentionInstancesOfAll, AnyFormatsAreTheLastChoice) {
+  const auto name = [](KvTypes types, int64_t rows, int64_t head_dim = 128, DType dtype = DType::bf16) {
+    PagedAttentionParams p = shape(dtype, types, head_dim, 0, true);
+    p.max_seqlen_q = p.num_tokens = rows;
+    return cuda::chosen_instance(p, kSharedBytesOfSmallGpus);
+  };
+  EXPECT_EQ(name({DType::int8, DType::int8}, 1), "decode cache=int8 q=any head_dim=128 rows=4");
+  EXPECT_EQ(name({DType::uint4, DType::uint4}, 1), "decode cache=uint4 q=any head_dim=128 rows=4");
+  EXPECT_EQ(name({DType::int8, DType::uint4}, 2, 64), "decode cache=int8,uint4 q=any head_dim=64 rows=8");
+  EXPECT_EQ(name({DType::int8, DType::uint4}, 1, 320), "decode cache=any q=any head_dim=768 rows=2");
+  EXPECT_EQ(name({DType::fp8_e4m3, DType::uint4}, 1, 64), "decode cache=any q=any head_dim=128 rows=4");
+  EXPECT_EQ(name({DType::bf16, DType::bf16}, 50), "prefill mma q=bfloat16 cache=same head_dim=128 keys=64");
+  EXPECT_EQ(name({DType::int8, DType::int8}, 50), "prefill mma q=bfloat16 cache=codes head_dim=128 keys=64");
+  EXPECT_EQ(name({DType::uint4, DType::uint4}, 50), "prefill mma q=bfloat16 cache=any head_dim=128 keys=64");
+  EXPECT_EQ(name({DType::bf16, DType::int4}, 50), "prefill mma q=bfloat16 cache=any head_dim=128 keys=64");
+  EXPECT_EQ(name({DType::f16, DType::int4}, 50), "prefill simple cache=any head_dim=128 rows=64 keys=32");
+  EXPECT_EQ(name({DType::int8, DType::uint4}, 50, 128, DType::f32), "prefill simple cache=any head_dim=128 rows=64 keys=32");
+  EXPECT_EQ(name({DType::int8, DType::int8}, 50, 128, DType::f32), "prefill simple head_dim=128 rows=64 keys=32");
+  PagedAttentionParams p = shape(DType::bf16, {DType::int8, DType::int8}, 128, 0, true);
+  p.kv.k.format.scaling = KvScaling::tensor, p.kv.v.format.scaling = KvScaling::token_head;
+  EXPECT_EQ(cuda::chosen_instance(p, kSharedBytesOfSmallGpus), "prefill mma q=bfloat16 cache=any head_dim=128 keys=64");
+  p.max_seqlen_q = p.num_tokens = 1;
+  EXPECT_EQ(cuda::chosen_instance(p, kSharedBytesOfSmallGpus), "decode cache=any q=any head_dim=128 rows=4");
+}
+
 // Every call has a kernel on a GPU with 99 KiB of shared memory for a block; more memory gives a larger tile where there is one.
 TEST(PagedAttentionInstancesOfAll, SomeFitEveryGpu) {
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
-    for (const KvType type : kv_types()) {
+    for (const KvTypes& types : kv_types()) {
       for (int64_t head_dim = 2; head_dim <= 576; head_dim += 2) {
         for (const bool aligned : {true, false}) {
-          const PagedAttentionParams p = shape(dtype, type, head_dim, head_dim % 3 == 0 ? 64 : 0, aligned);
+          const PagedAttentionParams p = shape(dtype, types, head_dim, head_dim % 3 == 0 ? 64 : 0, aligned);
           std::map<std::string, int64_t> bytes;
           for (const cuda::AttentionInstance& instance : cuda::instances_of(p)) bytes[instance.name] = instance.shared_bytes;
           const std::string small = cuda::chosen_instance(p, kSharedBytesOfSmallGpus);
@@ -172,7 +214,7 @@ TEST(PagedAttentionInstancesOfAll, SomeFitEveryGpu) {
           EXPECT_LE(bytes[small], kSharedBytesOfSmallGpus) << small;
           EXPECT_GE(bytes[large], bytes[small]) << large;
           EXPECT_EQ(small.substr(0, 11), large.substr(0, 11)) << "tensor cores on one, not on the other";
-          if (head_dim > 256) {
+          if (head_dim > 256 && types.k == types.v && types.k != DType::uint4) {
             EXPECT_NE(small, large);
           }
         }

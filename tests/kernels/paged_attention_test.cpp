@@ -15,8 +15,10 @@
 
 #include "tests/oracle/paged_attention.h"
 #include "tests/support/arena.h"
+#include "tests/support/attention_pages.h"
 #include "tests/support/random.h"
 #include "tests/support/tolerance.h"
+#include "tests/support/types.h"
 
 namespace prologue::test {
 namespace {
@@ -117,18 +119,16 @@ PagedAttentionParams make_params(Arena& arena, const AttentionInputs<T>& in, Dev
   p.scale = static_cast<float>(in.scale);
   p.q = {arena.input(in.q), in.q_token_stride, in.q_head_stride};
   const PageStrides strides{in.page_stride, in.token_stride, in.head_stride};
-  p.kv.k = arena.input(in.k);
-  p.kv.v = arena.input(in.v);
+  p.kv.k.data = arena.input(in.k);
+  p.kv.v.data = arena.input(in.v);
   p.kv.num_pages = in.num_pages;
   p.kv.page_size = in.page_size;
   p.kv.num_kv_heads = in.num_kv_heads;
-  p.kv.head_dim = in.head_dim;
-  p.kv.k_strides = p.kv.v_strides = strides;
-  p.block_table = arena.input(in.block_table);
-  p.block_table_stride = in.block_table_stride;
-  p.max_pages_per_seq = in.max_pages_per_seq;
+  p.kv.k.head_dim = in.head_dim;
+  p.kv.k.strides = p.kv.v.strides = strides;
+  p.page_table = place_pages(arena, in);
   p.cu_seqlens_q = arena.input(in.cu_seqlens_q);
-  p.seq_lens = arena.input(in.seq_lens);
+  if (in.kv_last_page_len.empty()) p.seq_lens = arena.input(in.seq_lens);
   p.max_seqlen_q = p.max_seq_len = 1;
   for (size_t s = 0; s < in.seq_lens.size(); ++s) {
     p.max_seqlen_q = std::max(p.max_seqlen_q, int64_t{in.cu_seqlens_q[s + 1]} - in.cu_seqlens_q[s]);
@@ -414,9 +414,9 @@ TEST_P(PagedAttentionTest, PackedBuffers) {
   float* kv = arena.input(cache);
   p.q = {both, 2 * kRow, 64};
   p.out = {both + kRow, 2 * kRow, 64};
-  p.kv.k = kv;
-  p.kv.v = kv + slot;
-  p.kv.k_strides = p.kv.v_strides = {2 * in.page_stride, 2 * in.token_stride, in.head_stride};
+  p.kv.k.data = kv;
+  p.kv.v.data = kv + slot;
+  p.kv.k.strides = p.kv.v.strides = {2 * in.page_stride, 2 * in.token_stride, in.head_stride};
   const Status status = arena.run([&](const Execution& execution) { return paged_attention(p, execution); });
   ASSERT_TRUE(status.ok()) << status.message();
   const std::vector<float> after = arena.read(both);
@@ -451,6 +451,62 @@ TEST_P(PagedAttentionTest, BadPagesAreRecorded) {
   in.block_table[static_cast<size_t>(in.block_table_stride)] = static_cast<int32_t>(in.num_pages);  // one past the last
   in.block_table[static_cast<size_t>(2 * in.block_table_stride)] = -7;
   expect_fault(GetParam(), in, FaultCode::page_out_of_range, 2, 61);
+}
+
+// CSR is another way to write the same table.
+TEST_P(PagedAttentionTest, CsrPagesGiveTheSameBits) {
+  const auto check = [&](auto type) {
+    using T = decltype(type);
+    for (const Case& c : curated_cases()) {
+      auto in = make_inputs<T>(c, 40);
+      if (in.seq_lens.empty()) continue;
+      const std::vector<T> want = run_attention(GetParam(), in);
+      for (const bool lengths : {false, true}) {
+        use_csr(in, lengths);
+        EXPECT_TRUE(same_bits(run_attention(GetParam(), in), want)) << "lengths " << lengths;
+      }
+    }
+  };
+  check(float());
+  check(BFloat16());
+}
+
+TEST_P(PagedAttentionTest, BadCsrPagesAreRecorded) {
+  constexpr int32_t kLeast = std::numeric_limits<int32_t>::min(), kMost = std::numeric_limits<int32_t>::max();
+  const Case small = {6, 2, 64, 16, {{2, 40}, {2, 90}, {1, 100}}, 2}, large = {6, 2, 64, 16, {{2, 40}, {60, 90}, {1, 100}}};
+  for (const bool lengths : {false, true}) {
+    for (const Case& c : {small, large}) {
+      const auto rows = static_cast<uint64_t>(c.sequences[1].rows);
+      auto good = make_inputs<float>(c, 12);
+      use_csr(good, lengths);
+      const auto num_indices = static_cast<int32_t>(good.kv_indices.size());
+      expect_fault(GetParam(), good, FaultCode::none, -1, 0);
+      // The second sequence has no end, and the third no beginning.
+      for (const int32_t bad : {-1, kLeast, kMost, num_indices + 1}) {
+        auto in = good;
+        in.kv_indptr[2] = bad;
+        expect_fault(GetParam(), in, FaultCode::sequence_too_long, 2, rows + 1);
+      }
+      auto decreasing = good;
+      decreasing.kv_indptr[2] = decreasing.kv_indptr[3] = good.kv_indptr[1] - 1;  // the third has no page
+      expect_fault(GetParam(), decreasing, FaultCode::sequence_too_long, 2, rows + (lengths ? 0 : 1));
+      for (const int32_t bad : {-1, kLeast, kMost, static_cast<int32_t>(good.num_pages)}) {
+        auto in = good;
+        in.kv_indices[static_cast<size_t>(in.kv_indptr[1])] = bad;
+        expect_fault(GetParam(), in, FaultCode::page_out_of_range, 2, rows);
+      }
+      auto in = good;
+      in.kv_indptr[3] = in.kv_indptr[2];  // a sequence of 100 tokens without a page: too long, or of no tokens
+      expect_fault(GetParam(), in, lengths ? FaultCode::none : FaultCode::sequence_too_long,
+                   lengths ? -1 : 2 + c.sequences[1].rows, lengths ? 0 : 1);
+      if (!lengths) continue;
+      for (const int32_t bad : {0, -1, kLeast, kMost, 17}) {
+        auto length = good;
+        length.kv_last_page_len[1] = bad;
+        expect_fault(GetParam(), length, FaultCode::sequence_too_long, 2, rows);
+      }
+    }
+  }
 }
 
 TEST_P(PagedAttentionTest, TooLongSequencesAreRecorded) {
@@ -617,8 +673,8 @@ TEST_P(PagedAttentionTest, RefusesWhatTheContractForbids) {
   constexpr StatusCode kInvalid = StatusCode::invalid_argument, kUnsupported = StatusCode::unsupported;
   using P = PagedAttentionParams;
   const std::vector<Refusal> refusals = {
-      {[](P& p) { p.dtype = static_cast<DType>(7); }, kUnsupported,
-       "dtype is the unknown type 7: supported are float32, float16 and bfloat16"},
+      {[](P& p) { p.dtype = kNoType; }, kUnsupported,
+       "dtype is the unknown type 99: supported are float32, float16 and bfloat16"},
       {[](P& p) { p.num_tokens = -1; }, kInvalid, "num_tokens is -1: it must lie in 0..2147483647"},
       {[](P& p) { p.num_seqs = -1; }, kInvalid, "num_seqs is -1: it must lie in 0..2147483646"},
       {[](P& p) { p.head_dim = 7; }, kUnsupported, "head_dim is 7: supported is every even number in 2..576"},
@@ -629,8 +685,9 @@ TEST_P(PagedAttentionTest, RefusesWhatTheContractForbids) {
       {[](P& p) { p.kv.num_kv_heads = 3; }, kInvalid, "num_q_heads is 4: it must be a multiple of cache.num_kv_heads, 3"},
       {[](P& p) { p.scale = kNan; }, kInvalid, "scale is nan: it must be finite"},
       {[](P& p) { p.scale = -std::numeric_limits<float>::infinity(); }, kInvalid, "scale is -inf: it must be finite"},
-      {[](P& p) { p.max_pages_per_seq = 0; }, kInvalid, "max_pages_per_seq is 0: it must lie in 1..2147483647"},
-      {[](P& p) { p.block_table_stride = 2; }, kInvalid, "block_table_stride is 2: it must be at least max_pages_per_seq, 3"},
+      {[](P& p) { p.page_table.max_pages_per_seq = 0; }, kInvalid, "max_pages_per_seq is 0: it must lie in 1..2147483647"},
+      {[](P& p) { p.page_table.block_table_stride = 2; }, kInvalid,
+       "block_table_stride is 2: it must be at least max_pages_per_seq, 3"},
       {[](P& p) { p.max_seqlen_q = 0; }, kInvalid, "max_seqlen_q is 0: it must lie in 1..2147483647"},
       {[](P& p) { p.max_seq_len = 0; }, kInvalid, "max_seq_len is 0: it must lie in 1..1073741824"},
       {[](P& p) { p.max_seq_len = (1 << 30) + 1; }, kInvalid, "max_seq_len is 1073741825: it must lie in 1..1073741824"},
@@ -644,35 +701,40 @@ TEST_P(PagedAttentionTest, RefusesWhatTheContractForbids) {
        "window is 0: it must lie in 1..3 where max_seq_len, 5, is larger than the ring of 4 tokens and max_seqlen_q is 2"},
       {[](P& p) { p.ring_size = 4, p.window = 4; }, kInvalid,
        "window is 4: it must lie in 1..3 where max_seq_len, 5, is larger than the ring of 4 tokens and max_seqlen_q is 2"},
-      {[](P& p) { p.kv.type = static_cast<KvType>(9); }, kUnsupported,
-       "cache.type is the unknown type 9: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8 and int4"},
-      {[](P& p) { p.kv.scaling = static_cast<KvScaling>(4); }, kUnsupported,
-       "cache.scaling is 4: supported are none, tensor, head and token_head"},
-      {[](P& p) { p.kv.scaling = KvScaling::tensor; }, kInvalid,
-       "cache.scaling is given, but cache.type is float32: float caches have no scales"},
-      {[](P& p) { p.kv.type = KvType::int8; }, kInvalid,
-       "cache.scaling is none, but cache.type is int8: integer caches need scales"},
-      {[](P& p) { p.kv.type = KvType::int8, p.kv.scaling = KvScaling::head; }, kInvalid, "cache.k_scale is null"},
+      {[](P& p) { p.kv.k.format.type = p.kv.v.format.type = kNoType; }, kUnsupported,
+       "cache.k.format.type is the unknown type 99: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8, int4 and "
+       "uint4"},
+      {[](P& p) { p.kv.k.format.scaling = p.kv.v.format.scaling = static_cast<KvScaling>(4); }, kUnsupported,
+       "cache.k.format.scaling is 4: supported are none, tensor, head and token_head"},
+      {[](P& p) { p.kv.k.format.scaling = p.kv.v.format.scaling = KvScaling::tensor; }, kInvalid,
+       "cache.k.format.scaling is given, but the type is float32: float types have no scales"},
+      {[](P& p) { p.kv.k.format.type = p.kv.v.format.type = DType::int8; }, kInvalid,
+       "cache.k.format.scaling is none, but the type is int8: integer types need scales"},
       {[](P& p) {
-         p.kv.type = KvType::fp8_e4m3, p.kv.scaling = KvScaling::token_head;
-         p.kv.k_scale = static_cast<float*>(p.kv.k), p.kv.k_scale_strides = {8, 2, 1};
+         p.kv.k.format.type = p.kv.v.format.type = DType::int8, p.kv.k.format.scaling = p.kv.v.format.scaling = KvScaling::head;
        },
-       kInvalid, "cache.v_scale is null"},
+       kInvalid, "cache.k.scale is null"},
       {[](P& p) {
-         p.kv.type = KvType::int4, p.kv.scaling = KvScaling::tensor;
-         p.kv.k_scale = p.kv.v_scale = static_cast<float*>(p.kv.k), p.kv.v_strides.head = 7;
+         p.kv.k.format.type = p.kv.v.format.type = DType::fp8_e4m3,
+         p.kv.k.format.scaling = p.kv.v.format.scaling = KvScaling::token_head;
+         p.kv.k.scale = static_cast<float*>(p.kv.k.data), p.kv.k.scale_strides = {8, 2, 1};
        },
-       kInvalid, "a stride of the int4 cache is 7: it must be even, two channels share a byte"},
-      {[](P& p) { p.kv.v_head_dim = 7; }, kUnsupported,
-       "cache.v_head_dim is 7: supported is every even number in 2..576, or 0 = head_dim"},
-      {[](P& p) { p.kv.v_head_dim = 578; }, kUnsupported,
-       "cache.v_head_dim is 578: supported is every even number in 2..576, or 0 = head_dim"},
-      {[](P& p) { p.kv.head_dim = 6; }, kInvalid, "cache.head_dim is 6: it must be head_dim, 8"},
+       kInvalid, "cache.v.scale is null"},
+      {[](P& p) {
+         p.kv.k.format.type = p.kv.v.format.type = DType::int4, p.kv.k.format.scaling = p.kv.v.format.scaling = KvScaling::tensor;
+         p.kv.k.scale = p.kv.v.scale = static_cast<float*>(p.kv.k.data), p.kv.v.strides.head = 7;
+       },
+       kInvalid, "a stride of cache.v is 7: it must be even, two channels of int4 share a byte"},
+      {[](P& p) { p.kv.v.head_dim = 7; }, kUnsupported,
+       "cache.v.head_dim is 7: supported is every even number in 2..576, or 0 = head_dim"},
+      {[](P& p) { p.kv.v.head_dim = 578; }, kUnsupported,
+       "cache.v.head_dim is 578: supported is every even number in 2..576, or 0 = head_dim"},
+      {[](P& p) { p.kv.k.head_dim = 6; }, kInvalid, "cache.k.head_dim is 6: it must be head_dim, 8"},
       {[](P& p) { p.kv.num_pages = 0; }, kInvalid, "cache.num_pages is 0: it must lie in 1..1099511627776"},
       {[](P& p) { p.kv.page_size = 0; }, kInvalid, "cache.page_size is 0: it must lie in 1..1048576"},
-      {[](P& p) { p.kv.k = nullptr; }, kInvalid, "cache.k is null"},
-      {[](P& p) { p.kv.v = nullptr; }, kInvalid, "cache.v is null"},
-      {[](P& p) { p.kv.v_strides.token = -16; }, kInvalid, "cache.v has the stride -16: strides must not be negative"},
+      {[](P& p) { p.kv.k.data = nullptr; }, kInvalid, "cache.k is null"},
+      {[](P& p) { p.kv.v.data = nullptr; }, kInvalid, "cache.v is null"},
+      {[](P& p) { p.kv.v.strides.token = -16; }, kInvalid, "cache.v has the stride -16: strides must not be negative"},
       {[](P& p) { p.q.data = nullptr; }, kInvalid, "q is null"},
       {[](P& p) { p.q.head_stride = -8; }, kInvalid, "q has the stride -8: strides must not be negative"},
       {[](P& p) { p.q.token_stride = int64_t{1} << 60; }, kInvalid,
@@ -682,17 +744,37 @@ TEST_P(PagedAttentionTest, RefusesWhatTheContractForbids) {
        "out has the stride 7 where 8 elements lie: rows that are written must not overlap"},
       {[](P& p) { p.out.token_stride = 31; }, kInvalid,
        "out has the stride 31 where 32 elements lie: rows that are written must not overlap"},
-      {[](P& p) { p.block_table = nullptr; }, kInvalid, "block_table is null"},
+      {[](P& p) { p.page_table = {}; }, kInvalid,
+       "block_table is null, and so is kv_indptr: page_table must have one of the two forms"},
+      {[](P& p) { p.page_table.block_table = nullptr; }, kInvalid,
+       "block_table is null, and so is kv_indptr: page_table must have one of the two forms"},
+      {[](P& p) { p.page_table.kv_indptr = p.seq_lens; }, kInvalid,
+       "block_table and kv_indptr are both given: page_table has one of the two forms"},
+      {[](P& p) { p.page_table.kv_last_page_len = p.seq_lens; }, kInvalid, "kv_last_page_len is given, but kv_indptr is null"},
+      {[](P& p) { p.page_table = {}, p.page_table.kv_indptr = p.seq_lens, p.page_table.num_kv_indices = -1; }, kInvalid,
+       "num_kv_indices is -1: it must lie in 0..2147483647"},
+      {[](P& p) { p.page_table = {}, p.page_table.kv_indptr = p.seq_lens, p.page_table.num_kv_indices = 2; }, kInvalid,
+       "kv_indices is null"},
+      {[](P& p) { p.page_table = {}, p.page_table.kv_indptr = p.page_table.kv_last_page_len = p.seq_lens; }, kInvalid,
+       "seq_lens and kv_last_page_len are both given: a sequence has one length"},
+      {[](P& p) {
+         p.page_table = {}, p.page_table.kv_indptr = p.page_table.kv_last_page_len = p.seq_lens;
+         p.seq_lens = nullptr, p.ring_size = 8;
+       },
+       kInvalid,
+       "ring_size is 8, but lengths come from kv_last_page_len: the pages of a ring do not tell how long a sequence is"},
+      {[](P& p) { p.page_table = {}, p.page_table.kv_indptr = static_cast<int32_t*>(p.out.data); }, kInvalid,
+       "out overlaps kv_indptr"},
       {[](P& p) { p.cu_seqlens_q = nullptr; }, kInvalid, "cu_seqlens_q is null"},
       {[](P& p) { p.seq_lens = nullptr; }, kInvalid, "seq_lens is null"},
       {[](P& p) { p.out.data = const_cast<void*>(p.q.data); }, kInvalid, "out overlaps q"},
-      {[](P& p) { p.out.data = p.kv.k; }, kInvalid, "out overlaps cache.k"},
-      {[](P& p) { p.out.data = p.kv.v; }, kInvalid, "out overlaps cache.v"},
+      {[](P& p) { p.out.data = p.kv.k.data; }, kInvalid, "out overlaps cache.k"},
+      {[](P& p) { p.out.data = p.kv.v.data; }, kInvalid, "out overlaps cache.v"},
       {[](P& p) {
-         p.kv.type = KvType::int8, p.kv.scaling = KvScaling::tensor;
-         p.kv.k_scale = p.kv.v_scale = static_cast<float*>(p.out.data);
+         p.kv.k.format.type = p.kv.v.format.type = DType::int8, p.kv.k.format.scaling = p.kv.v.format.scaling = KvScaling::tensor;
+         p.kv.k.scale = p.kv.v.scale = static_cast<float*>(p.out.data);
        },
-       kInvalid, "out overlaps cache.k_scale"},
+       kInvalid, "out overlaps cache.k.scale"},
   };
   for (const Refusal& refusal : refusals) {
     Arena arena(GetParam());
@@ -777,7 +859,7 @@ TEST_P(PagedAttentionTest, RefusesAWorkspaceOverItsArrays) {
   const PagedAttentionParams p =
       make_params(arena, make_inputs<float>({9, 3, 64, 16, {{1, 4000}}}, 18), backend_device(GetParam()));
   if (p.workspace_bytes == 0) GTEST_SKIP() << "this call needs no workspace here";
-  for (const void* array : {p.q.data, static_cast<const void*>(p.kv.v), static_cast<const void*>(p.out.data)}) {
+  for (const void* array : {p.q.data, static_cast<const void*>(p.kv.v.data), static_cast<const void*>(p.out.data)}) {
     PagedAttentionParams over = p;
     over.workspace = const_cast<void*>(array);  // and over some arrays behind it: any of them may be named
     const Status status = arena.run([&](const Execution& execution) { return paged_attention(over, execution); });

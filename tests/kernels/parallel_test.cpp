@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include <prologue/kernels/base/parallel.h>
+#include <prologue/kernels/base/host/parallel.h>
 
 namespace prologue {
 namespace {

@@ -1,5 +1,5 @@
-// The conversions of kernels/base/quantize.h against tables of all values that the formats hold, and of all midpoints.
-#include <prologue/kernels/base/quantize.h>
+// The conversions of kernels/base/shared/quantize.h against tables of all values that the formats hold, and of all midpoints.
+#include <prologue/kernels/base/shared/quantize.h>
 
 #include <gtest/gtest.h>
 
@@ -101,23 +101,23 @@ TEST(Integers, RoundToNearestEvenAndClamp) {
 }
 
 TEST(ComputedScale, FollowsTheRules) {
-  const auto of = [](float amax, KvType type) { return computed_scale(magnitude_bits(amax), kv_largest(type)); };
-  EXPECT_EQ(of(448.0f, KvType::fp8_e4m3).scale, 1.0f);
-  EXPECT_EQ(of(-57344.0f, KvType::fp8_e5m2).scale, 1.0f);
-  EXPECT_EQ(of(254.0f, KvType::int8).scale, 2.0f);
-  EXPECT_EQ(of(3.5f, KvType::int4).scale, 0.5f);
-  EXPECT_EQ(of(3.5f, KvType::int4).reciprocal, 2.0f);
+  const auto of = [](float amax, DType type) { return computed_scale(magnitude_bits(amax), kv_largest(type)); };
+  EXPECT_EQ(of(448.0f, DType::fp8_e4m3).scale, 1.0f);
+  EXPECT_EQ(of(-57344.0f, DType::fp8_e5m2).scale, 1.0f);
+  EXPECT_EQ(of(254.0f, DType::int8).scale, 2.0f);
+  EXPECT_EQ(of(3.5f, DType::int4).scale, 0.5f);
+  EXPECT_EQ(of(3.5f, DType::int4).reciprocal, 2.0f);
   for (const float x : {kNan, -kNan, kInf, -kInf}) {
-    EXPECT_TRUE(std::isnan(of(x, KvType::int8).scale));
-    EXPECT_EQ(of(x, KvType::int8).reciprocal, 0.0f);
+    EXPECT_TRUE(std::isnan(of(x, DType::int8).scale));
+    EXPECT_EQ(of(x, DType::int8).reciprocal, 0.0f);
   }
   for (const float x : {0.0f, -0.0f, 1e-40f, 1e-37f}) {  // 1 / (1e-37 / 448) has no float32
-    EXPECT_EQ(of(x, KvType::fp8_e4m3).scale, 0.0f) << x;
-    EXPECT_EQ(of(x, KvType::fp8_e4m3).reciprocal, 0.0f) << x;
+    EXPECT_EQ(of(x, DType::fp8_e4m3).scale, 0.0f) << x;
+    EXPECT_EQ(of(x, DType::fp8_e4m3).reciprocal, 0.0f) << x;
   }
-  EXPECT_GT(of(1e-35f, KvType::fp8_e4m3).scale, 0.0f);
-  EXPECT_GT(of(3.4e38f, KvType::int4).reciprocal, 0.0f);
-  for (const KvType type : {KvType::fp8_e4m3, KvType::fp8_e5m2, KvType::int8, KvType::int4}) {
+  EXPECT_GT(of(1e-35f, DType::fp8_e4m3).scale, 0.0f);
+  EXPECT_GT(of(3.4e38f, DType::int4).reciprocal, 0.0f);
+  for (const DType type : {DType::fp8_e4m3, DType::fp8_e5m2, DType::int8, DType::int4}) {
     for (const float x : {1.0f, -kInf, kNan}) EXPECT_EQ(quantize(x, 0.0f, type), 0);  // zeros, whatever was there
   }
 }
@@ -127,14 +127,62 @@ TEST(ComputedScale, UsesTheWholeRange) {
   Random random(3);
   for (int round = 0; round < 20000; ++round) {
     const float amax = static_cast<float>(std::exp2(200.0 * random.uniform() - 100.0));
-    for (const KvType type : {KvType::fp8_e4m3, KvType::fp8_e5m2, KvType::int8, KvType::int4}) {
+    for (const DType type : {DType::fp8_e4m3, DType::fp8_e5m2, DType::int8, DType::int4}) {
       const HeadScale s = computed_scale(magnitude_bits(amax), kv_largest(type));
       EXPECT_NEAR(dequantize(quantize(amax, s.reciprocal, type), s.scale, type), amax, 1e-6f * amax);
       EXPECT_NEAR(dequantize(quantize(-amax, s.reciprocal, type), s.scale, type), -amax, 1e-6f * amax);
       const float x = amax * static_cast<float>(random.uniform());
-      const float step = type == KvType::fp8_e4m3 ? x / 16.0f : type == KvType::fp8_e5m2 ? x / 8.0f : 0.5f * s.scale;
+      const float step = type == DType::fp8_e4m3 ? x / 16.0f : type == DType::fp8_e5m2 ? x / 8.0f : 0.5f * s.scale;
       EXPECT_NEAR(dequantize(quantize(x, s.reciprocal, type), s.scale, type), x, 1.001f * step + 0.002f * s.scale);
     }
+  }
+}
+
+TEST(OrderedBits, AreInTheOrderOfTheNumbers) {
+  const float ordered[] = {-kNan, -kInf, -3.4e38f, -1.0f, -1e-40f, -0.0f, 0.0f, 1e-40f, 1.0f, 3.4e38f, kInf, kNan};
+  for (size_t i = 0; i + 1 < std::size(ordered); ++i) EXPECT_LT(ordered_bits(ordered[i]), ordered_bits(ordered[i + 1])) << i;
+  for (const float x : ordered) {
+    const float back = from_ordered_bits(ordered_bits(x));
+    EXPECT_EQ(std::memcmp(&back, &x, sizeof x), 0) << x;
+  }
+}
+
+TEST(AsymmetricScale, FollowsTheRules) {
+  const AsymmetricScale s = asymmetric_scale(-2.0f, 5.5f);
+  EXPECT_EQ(s.scale, 0.5f);
+  EXPECT_EQ(s.reciprocal, 2.0f);
+  EXPECT_EQ(s.zero_point, -2.0f);
+  EXPECT_EQ(quantize(-2.0f, s, DType::uint4), 0);
+  EXPECT_EQ(quantize(5.5f, s, DType::uint4), 15);
+  EXPECT_EQ(quantize(-1.75f, s, DType::uint4), 0);  // ties to even
+  EXPECT_EQ(quantize(-1.25f, s, DType::uint4), 2);
+  for (const auto& [low, high] : {std::pair{kNan, kNan}, std::pair{-kNan, 1.0f}, std::pair{0.0f, kInf}, std::pair{-kInf, kInf},
+                                  std::pair{kInf, kInf}, std::pair{-3e38f, 3e38f}}) {
+    EXPECT_TRUE(std::isnan(asymmetric_scale(low, high).scale)) << low << ", " << high;
+    EXPECT_TRUE(std::isnan(asymmetric_scale(low, high).zero_point)) << low << ", " << high;
+    EXPECT_EQ(quantize(high, asymmetric_scale(low, high), DType::uint4), 0);
+  }
+  for (const auto& [low, high] :
+       {std::pair{0.0f, 0.0f}, std::pair{-0.0f, 0.0f}, std::pair{3.5f, 3.5f}, std::pair{1e-40f, 1e-38f}}) {
+    EXPECT_EQ(asymmetric_scale(low, high).scale, 0.0f) << low;
+    EXPECT_EQ(asymmetric_scale(low, high).zero_point, low);
+    EXPECT_EQ(quantize(high, asymmetric_scale(low, high), DType::uint4), 0);
+  }
+}
+
+// The ends of the range get the first and the last code, and no element is off by more than half a step.
+TEST(AsymmetricScale, UsesTheWholeRange) {
+  Random random(4);
+  for (int round = 0; round < 20000; ++round) {
+    const float unit = static_cast<float>(std::exp2(200.0 * random.uniform() - 100.0));
+    const float low = unit * static_cast<float>(random.normal()), high = low + unit * static_cast<float>(0.1 + random.uniform());
+    const AsymmetricScale s = asymmetric_scale(low, high);
+    EXPECT_EQ(quantize(low, s, DType::uint4), 0);
+    EXPECT_EQ(quantize(high, s, DType::uint4), 15);
+    const float x = std::min(high, low + (high - low) * static_cast<float>(random.uniform()));
+    const double back =
+        static_cast<double>(quantize(x, s, DType::uint4)) * static_cast<double>(s.scale) + static_cast<double>(s.zero_point);
+    EXPECT_NEAR(back, static_cast<double>(x), 0.5001 * static_cast<double>(s.scale)) << low << ", " << high;
   }
 }
 

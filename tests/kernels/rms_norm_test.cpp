@@ -14,6 +14,7 @@
 #include "tests/support/arena.h"
 #include "tests/support/random.h"
 #include "tests/support/tolerance.h"
+#include "tests/support/types.h"
 
 namespace prologue::test {
 namespace {
@@ -155,8 +156,8 @@ TEST_P(RmsNormTest, RefusesWhatTheContractForbids) {
     return const_cast<float*>(static_cast<const float*>(pointer)) + elements;
   };
   const std::vector<Refusal> refusals = {
-      {[](P& p) { p.dtype = static_cast<DType>(3); }, StatusCode::unsupported,
-       "dtype is the unknown type 3: supported are float32, float16 and bfloat16"},
+      {[](P& p) { p.dtype = kNoType; }, StatusCode::unsupported,
+       "dtype is the unknown type 99: supported are float32, float16 and bfloat16"},
       {[](P& p) { p.num_tokens = -2; }, kInvalid, "num_tokens is -2: it must lie in 0..2147483648"},
       {[](P& p) { p.width = 0; }, kInvalid, "width is 0: it must lie in 1..16777216"},
       {[](P& p) { p.eps = -1.0f; }, kInvalid, "eps is -1: it must be finite and not negative"},

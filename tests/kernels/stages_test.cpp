@@ -4,7 +4,10 @@
 
 #include <functional>
 
-#include "tests/support/prologue_case.h"
+#include "tests/support/prologue_results.h"
+#include "tests/support/random.h"
+#include "tests/support/tolerance.h"
+#include "tests/support/types.h"
 
 namespace prologue::test {
 namespace {
@@ -66,7 +69,7 @@ TEST_P(StagesTest, AddBiasMatchesTheSum) {
         }
       }
       expect_close(got, want, c.width, "y");
-      PlacedPrologue<T>::expect_bits(y, y_before, "y outside its rows");
+      expect_bits(y, y_before, "y outside its rows");
     }
   });
 }
@@ -84,8 +87,8 @@ TEST_P(StagesTest, AddBiasRefusesWithASentence) {
   const std::vector<AddBiasRefusal> refusals = {
       {"negative token count", [](P& p) { p.num_tokens = -5; }, invalid, "num_tokens is -5: it must lie in 0..2147483647"},
       {"no width", [](P& p) { p.width = 0; }, invalid, "width is 0: it must lie in 1..2147483647"},
-      {"unknown type", [](P& p) { p.dtype = static_cast<DType>(12); }, StatusCode::unsupported,
-       "dtype is the unknown type 12: supported are float32, float16 and bfloat16"},
+      {"unknown type", [](P& p) { p.dtype = kNoType; }, StatusCode::unsupported,
+       "dtype is the unknown type 99: supported are float32, float16 and bfloat16"},
       {"no x", [](P& p) { p.x = nullptr; }, invalid, "x is null"},
       {"no bias", [](P& p) { p.bias = nullptr; }, invalid, "bias is null"},
       {"no y", [](P& p) { p.y = nullptr; }, invalid, "y is null"},
@@ -111,6 +114,161 @@ TEST_P(StagesTest, AddBiasRefusesWithASentence) {
     const Status status = arena.run([&](const Execution& execution) { return add_bias(params, execution); });
     EXPECT_EQ(status.code(), refusal.code);
     EXPECT_EQ(status.message(), "add_bias: " + refusal.message);
+    EXPECT_TRUE(arena.untouched());
+  }
+}
+
+// ---- qk_norm ----------------------------------------------------------------------------------------------------------------
+
+TEST_P(StagesTest, QkNormRefusesWeightsOfOtherTypes) {
+  const std::pair<DType, std::string> cases[] = {
+      {DType::f16, "weight_type is float16: supported are float32 and dtype, bfloat16"},
+      {kNoType, "weight_type is the unknown type 99: supported are float32 and dtype, bfloat16"},
+      {DType::f32, "weight lies at 0x1002: it must be aligned to 4 bytes"}};
+  for (const auto& [weight_type, message] : cases) {
+    Arena arena(GetParam());
+    QkNormParams p;
+    p.num_tokens = 3, p.num_heads = 1, p.head_dim = 8, p.dtype = DType::bf16;
+    p.x = {arena.input(Random(1).normals<BFloat16>(24)), 8, 8}, p.y = {arena.output<BFloat16>(24), 8, 8};
+    p.norm.weight = reinterpret_cast<const void*>(0x1002);
+    p.norm.weight_type = weight_type;
+    const Status status = arena.run([&](const Execution& execution) { return qk_norm(p, execution); });
+    EXPECT_EQ(status.message(), "qk_norm: " + message);
+    EXPECT_TRUE(arena.untouched());
+  }
+}
+
+// ---- hadamard ---------------------------------------------------------------------------------------------------------------
+
+struct HadamardCase {
+  int64_t num_tokens, num_heads, head_dim, block, padding = 0;
+  bool in_place = false, with_positions = true;
+};
+
+TEST_P(StagesTest, HadamardMatchesTheMatrix) {
+  for_each_type([&](auto type) {
+    using T = decltype(type);
+    const std::vector<HadamardCase> cases = {{5, 3, 64, 64},
+                                             {1, 1, 2, 2},
+                                             {33, 4, 46, 2, 2, true},
+                                             {9, 2, 80, 16, 4},
+                                             {31, 2, 72, 8, 16},
+                                             {7, 5, 128, 128, 8, true, false},
+                                             {4, 1, 512, 512, 0, true},
+                                             {3, 2, 576, 64},
+                                             {0, 1, 8, 8},
+                                             {257, 1, 256, 32, 1, false, false}};
+    for (const HadamardCase& c : cases) {
+      SCOPED_TRACE(str_cat("T=", c.num_tokens, " heads=", c.num_heads, " D=", c.head_dim, " block=", c.block));
+      Random random(23);
+      const int64_t stride = c.num_heads * c.head_dim + c.padding;
+      const std::vector<T> x = random.normals<T>(c.num_tokens * stride);
+      std::vector<int32_t> positions;
+      for (int64_t t = 0; t < c.num_tokens; ++t) positions.push_back(t % 7 == 3 ? -1 : static_cast<int32_t>(t));
+      Arena arena(GetParam());
+      const T* x_data = c.in_place ? arena.inout(x) : arena.input(x);
+      const std::vector<T> y_before = c.in_place ? x : poisoned<T>(c.num_tokens * stride);
+      T* y_data = c.in_place ? const_cast<T*>(x_data) : arena.inout(y_before);
+      HadamardParams p;
+      p.num_tokens = c.num_tokens, p.num_heads = c.num_heads, p.head_dim = c.head_dim, p.dtype = FloatFormat<T>::dtype;
+      p.x = {x_data, stride, c.head_dim}, p.y = {y_data, stride, c.head_dim};
+      p.block = c.block;
+      if (c.with_positions) p.positions = index_view(static_cast<const int32_t*>(arena.input(positions)));
+      const Status status = arena.run([&](const Execution& execution) { return hadamard(p, execution); });
+      ASSERT_TRUE(status.ok()) << status.message();
+      std::vector<T> y = arena.read(y_data), got;
+      std::vector<Reference> want;
+      for (int64_t t = 0; t < c.num_tokens; ++t) {
+        if (c.with_positions && positions[static_cast<size_t>(t)] < 0) continue;
+        for (int64_t i = 0; i < c.num_heads * c.head_dim; ++i) {
+          const int64_t row = i % c.block, first = t * stride + i - row;
+          Reference sum;
+          for (int64_t column = 0; column < c.block; ++column) {
+            const double value = static_cast<double>(to_float(x[static_cast<size_t>(first + column)]));
+            sum.value += __builtin_parityll(static_cast<uint64_t>(row & column)) == 0 ? value : -value;
+            sum.scale += std::fabs(value);
+          }
+          const double root = std::sqrt(static_cast<double>(c.block));
+          got.push_back(y[static_cast<size_t>(t * stride + i)]);
+          want.push_back({sum.value / root, sum.scale / root});
+          y[static_cast<size_t>(t * stride + i)] = y_before[static_cast<size_t>(t * stride + i)];
+        }
+      }
+      expect_close(got, want, c.num_heads * c.head_dim, "y");
+      expect_bits(y, y_before, "y outside its rows");
+    }
+  });
+}
+
+// Sums of small whole numbers are exact, and so is the factor of a block of 4^n: the same bits as the definition, and x again after
+// a second time.
+TEST_P(StagesTest, HadamardIsItsOwnInverse) {
+  constexpr int64_t kBlock = 256;
+  std::vector<float> x;
+  for (int64_t i = 0; i < kBlock; ++i) x.push_back(static_cast<float>(i % 11 - 5));
+  std::vector<float> want;
+  for (int64_t i = 0; i < kBlock; ++i) {
+    float sum = 0.0f;
+    for (int64_t j = 0; j < kBlock; ++j) {
+      const float value = x[static_cast<size_t>(j)];
+      sum += __builtin_parityll(static_cast<uint64_t>(i & j)) == 0 ? value : -value;
+    }
+    want.push_back(sum / 16.0f);
+  }
+  const auto transformed = [&](const std::vector<float>& of) {
+    Arena arena(GetParam());
+    float* y = arena.output<float>(kBlock);
+    HadamardParams p;
+    p.num_tokens = 1, p.num_heads = 1, p.head_dim = p.block = kBlock, p.dtype = DType::f32;
+    p.x = {arena.input(of), kBlock, kBlock}, p.y = {y, kBlock, kBlock};
+    EXPECT_TRUE(arena.run([&](const Execution& execution) { return hadamard(p, execution); }).ok());
+    return arena.read(y);
+  };
+  expect_bits(transformed(x), want, "y");
+  expect_bits(transformed(transformed(x)), x, "y of y");
+}
+
+struct HadamardRefusal {
+  const char* name;
+  std::function<void(HadamardParams&)> change;
+  StatusCode code;
+  std::string message;
+};
+
+TEST_P(StagesTest, HadamardRefusesWithASentence) {
+  using P = HadamardParams;
+  const auto invalid = StatusCode::invalid_argument;
+  const std::vector<HadamardRefusal> refusals = {
+      {"negative token count", [](P& p) { p.num_tokens = -1; }, invalid, "num_tokens is -1: it must lie in 0..2147483647"},
+      {"no heads", [](P& p) { p.num_heads = 0; }, invalid, "num_heads is 0: it must lie in 1..65536"},
+      {"unknown type", [](P& p) { p.dtype = kNoType; }, StatusCode::unsupported,
+       "dtype is the unknown type 99: supported are float32, float16 and bfloat16"},
+      {"odd head_dim", [](P& p) { p.head_dim = 5; }, StatusCode::unsupported,
+       "head_dim is 5: supported is every even number in 2..1024"},
+      {"no block", [](P& p) { p.block = 0; }, invalid,
+       "block is 0: it must be a power of two in 2..512 that divides head_dim, 8"},
+      {"a block of 6", [](P& p) { p.block = 6; }, invalid,
+       "block is 6: it must be a power of two in 2..512 that divides head_dim, 8"},
+      {"a block longer than a head", [](P& p) { p.block = 16; }, invalid,
+       "block is 16: it must be a power of two in 2..512 that divides head_dim, 8"},
+      {"unknown position type", [](P& p) { p.positions.type = kNoType; }, invalid,
+       "positions.type is the unknown type 99: it must be int32 or int64"},
+      {"no x", [](P& p) { p.x.data = nullptr; }, invalid, "x is null"},
+      {"no y", [](P& p) { p.y.data = nullptr; }, invalid, "y is null"},
+      {"y half over x", [](P& p) { p.y.data = static_cast<float*>(const_cast<void*>(p.x.data)) + 2; }, invalid, "y overlaps x"},
+      {"y over the positions", [](P& p) { p.positions.data = p.y.data; }, invalid, "y overlaps positions"},
+  };
+  for (const HadamardRefusal& refusal : refusals) {
+    SCOPED_TRACE(refusal.name);
+    Arena arena(GetParam());
+    P p;
+    p.num_tokens = 3, p.num_heads = 1, p.head_dim = 8, p.block = 8, p.dtype = DType::f32;
+    p.x = {arena.input(Random(1).normals<float>(24)), 8, 8}, p.y = {arena.output<float>(24), 8, 8};
+    p.positions = index_view(static_cast<const int32_t*>(arena.input(std::vector<int32_t>{0, 1, 2})));
+    refusal.change(p);
+    const Status status = arena.run([&](const Execution& execution) { return hadamard(p, execution); });
+    EXPECT_EQ(status.code(), refusal.code);
+    EXPECT_EQ(status.message(), "hadamard: " + refusal.message);
     EXPECT_TRUE(arena.untouched());
   }
 }
@@ -159,7 +317,7 @@ TEST_P(StagesTest, QueryScaleMatchesTheProduct) {
       p.num_tokens = c.num_tokens, p.num_heads = c.num_heads, p.head_dim = c.head_dim, p.dtype = FloatFormat<T>::dtype;
       p.x = {x_data, stride, c.head_dim}, p.y = {y_data, stride, c.head_dim};
       p.q_scale = c.scale;
-      if (c.with_positions) p.positions = static_cast<const int32_t*>(arena.input(positions));
+      if (c.with_positions) p.positions = index_view(static_cast<const int32_t*>(arena.input(positions)));
       const Status status = arena.run([&](const Execution& execution) { return query_scale(p, execution); });
       ASSERT_TRUE(status.ok()) << status.message();
       std::vector<T> y = arena.read(y_data), got;
@@ -171,14 +329,14 @@ TEST_P(StagesTest, QueryScaleMatchesTheProduct) {
           const double value = static_cast<double>(to_float(x[static_cast<size_t>(i)])) * scale_in_float64(c.scale, position);
           got.push_back(y[static_cast<size_t>(i)]);
           want.push_back({value, std::fabs(value)});
-          if (c.scale == QueryScale{}) {
+          if (c.scale.constant == 1.0f && c.scale.by_position == PositionScale::none) {
             ASSERT_EQ(to_float(y[static_cast<size_t>(i)]), to_float(x[static_cast<size_t>(i)]));
           }
           y[static_cast<size_t>(i)] = y_before[static_cast<size_t>(i)];
         }
       }
       expect_close(got, want, c.num_heads * c.head_dim, "y");
-      PlacedPrologue<T>::expect_bits(y, y_before, "y outside its rows");
+      expect_bits(y, y_before, "y outside its rows");
     }
   });
 }
@@ -196,19 +354,19 @@ TEST_P(StagesTest, QueryScaleRefusesWithASentence) {
   const std::vector<QueryScaleRefusal> refusals = {
       {"negative token count", [](P& p) { p.num_tokens = -1; }, invalid, "num_tokens is -1: it must lie in 0..2147483647"},
       {"no heads", [](P& p) { p.num_heads = 0; }, invalid, "num_heads is 0: it must lie in 1..65536"},
-      {"unknown type", [](P& p) { p.dtype = static_cast<DType>(7); }, StatusCode::unsupported,
-       "dtype is the unknown type 7: supported are float32, float16 and bfloat16"},
+      {"unknown type", [](P& p) { p.dtype = kNoType; }, StatusCode::unsupported,
+       "dtype is the unknown type 99: supported are float32, float16 and bfloat16"},
       {"odd head_dim", [](P& p) { p.head_dim = 5; }, StatusCode::unsupported,
-       "head_dim is 5: supported is every even number in 2..576"},
+       "head_dim is 5: supported is every even number in 2..1024"},
       {"unknown scale", [](P& p) { p.q_scale.by_position = static_cast<PositionScale>(3); }, StatusCode::unsupported,
        "q_scale.by_position is 3: supported are none, llama4 and logn"},
       {"infinite constant", [](P& p) { p.q_scale.constant = INFINITY; }, invalid, "q_scale.constant is inf: it must be finite"},
       {"logn of 1", [](P& p) { p.q_scale.by_position = PositionScale::logn; }, invalid,
        "q_scale.b is 1: for logn it must be greater than 1"},
-      {"unknown position type", [](P& p) { p.positions.type = static_cast<IndexType>(9); }, invalid,
-       "positions.type is 9: it must be int32 or int64"},
-      {"no positions where they count", [](P& p) { p.positions = nullptr, p.q_scale.by_position = PositionScale::llama4; },
-       invalid, "positions is null"},
+      {"unknown position type", [](P& p) { p.positions.type = kNoType; }, invalid,
+       "positions.type is the unknown type 99: it must be int32 or int64"},
+      {"no positions where they count", [](P& p) { p.positions = {}, p.q_scale.by_position = PositionScale::llama4; }, invalid,
+       "positions is null"},
       {"no x", [](P& p) { p.x.data = nullptr; }, invalid, "x is null"},
       {"no y", [](P& p) { p.y.data = nullptr; }, invalid, "y is null"},
       {"y half over x", [](P& p) { p.y.data = static_cast<float*>(const_cast<void*>(p.x.data)) + 2; }, invalid, "y overlaps x"},
@@ -218,9 +376,9 @@ TEST_P(StagesTest, QueryScaleRefusesWithASentence) {
     SCOPED_TRACE(refusal.name);
     Arena arena(GetParam());
     P p;
-    p.num_tokens = 3, p.num_heads = 1, p.head_dim = 8;
+    p.num_tokens = 3, p.num_heads = 1, p.head_dim = 8, p.dtype = DType::f32;
     p.x = {arena.input(Random(1).normals<float>(24)), 8, 8}, p.y = {arena.output<float>(24), 8, 8};
-    p.positions = static_cast<const int32_t*>(arena.input(std::vector<int32_t>{0, 1, 2}));
+    p.positions = index_view(static_cast<const int32_t*>(arena.input(std::vector<int32_t>{0, 1, 2})));
     refusal.change(p);
     const Status status = arena.run([&](const Execution& execution) { return query_scale(p, execution); });
     EXPECT_EQ(status.code(), refusal.code);
@@ -232,8 +390,10 @@ TEST_P(StagesTest, QueryScaleRefusesWithASentence) {
 // ---- kv_write ---------------------------------------------------------------------------------------------------------------
 
 KvWriteParams kv_write_of(const AttentionPrologueParams& p) {
-  return {p.num_tokens,       p.num_kv_heads,          p.head_dim, p.dtype, p.k, p.v, p.cache, p.places.slot_mapping,
-          p.places.positions, p.rotation.max_position, p.faults};
+  KvWriteParams write = {p.num_tokens,          p.num_kv_heads,     p.head_dim,          p.dtype, p.k, p.v, p.cache,
+                         p.places.slot_mapping, p.places.positions, p.rope.max_position, p.faults};
+  write.slot_mapping_len = p.places.slot_mapping_len;
+  return write;
 }
 
 TEST_P(StagesTest, KvWriteCopiesIntoTheSlots) {
@@ -243,6 +403,7 @@ TEST_P(StagesTest, KvWriteCopiesIntoTheSlots) {
       PrologueCase c = fit_to_type<T>(listed);
       c.bias_q = c.bias_k = c.bias_v = false;
       for (const bool with_positions : {true, false}) {
+        c.tokens_without_slot = with_positions || c.num_tokens < 2 ? 0 : 1 + static_cast<int64_t>(c.seed) % (c.num_tokens - 1);
         SCOPED_TRACE(str_cat("positions=", with_positions, " ", c.describe()));
         const PrologueData<T> data = make_data<T>(c);
         PlacedPrologue<T> placed(GetParam(), c, data);
@@ -250,14 +411,14 @@ TEST_P(StagesTest, KvWriteCopiesIntoTheSlots) {
         oracle::PrologueInput in = oracle_input(c, data);
         in.rotary_dim = 0;
         if (!with_positions) {
-          params.positions = nullptr;
+          params.positions = {};
           in.positions.clear();
         }
         const Status status = placed.run([&](const Execution& execution) { return kv_write(params, execution); });
         ASSERT_TRUE(status.ok()) << status.message();
         oracle::PrologueOutput want = oracle::attention_prologue(in);
         std::fill(want.state.begin(), want.state.end(), oracle::TokenState::untouched);
-        placed.expect_matches(want, true);
+        expect_matches(placed, want, true);
         if (::testing::Test::HasFailure()) return;
       }
     }
@@ -284,32 +445,32 @@ TEST_P(StagesTest, KvWriteFollowsThePolicyPastTheTable) {
         in.rotary_dim = 0;
         oracle::PrologueOutput want = oracle::attention_prologue(in);
         std::fill(want.state.begin(), want.state.end(), oracle::TokenState::untouched);
-        placed.expect_matches(want, true);
+        expect_matches(placed, want, true);
       }
     }
   }
 }
 
-// A token stands where all its streams say: one negative position is padding, one too large a fault.
-TEST_P(StagesTest, KvWriteLooksAtEveryPositionStream) {
+// A token stands where all its axes say: one negative position is padding, one too large a fault.
+TEST_P(StagesTest, KvWriteLooksAtEveryPositionAxis) {
   constexpr int64_t kTokens = 6, kHeads = 2, kDim = 8, kAxes = 3, kStride = 7, kRows = 10;
   const std::vector<float> k = Random(5).normals<float>(kTokens * kHeads * kDim),
                            v = Random(6).normals<float>(kTokens * kHeads * kDim);
   std::vector<int64_t> positions(kAxes * kStride, 3);
   positions[1] = 9;                                    // of token 1: the last one that is good
-  positions[kStride + 2] = 10;                         // of token 2, second stream: too large
-  positions[2 * kStride + 3] = -1;                     // of token 3, third stream: padding
+  positions[kStride + 2] = 10;                         // of token 2, second axis: too large
+  positions[2 * kStride + 3] = -1;                     // of token 3, third axis: padding
   positions[4] = 10, positions[2 * kStride + 4] = -7;  // padding outweighs
   Arena arena(GetParam());
   KvWriteParams p;
-  p.num_tokens = kTokens, p.num_kv_heads = kHeads, p.head_dim = kDim;
+  p.num_tokens = kTokens, p.num_kv_heads = kHeads, p.head_dim = kDim, p.dtype = DType::f32;
   p.k = {arena.input(k), kHeads * kDim, kDim}, p.v = {arena.input(v), kHeads * kDim, kDim};
   float* k_cache = arena.output<float>(8 * kHeads * kDim);
   float* v_cache = arena.output<float>(8 * kHeads * kDim);
-  p.cache.k = k_cache, p.cache.v = v_cache, p.cache.num_pages = 2, p.cache.page_size = 4, p.cache.num_kv_heads = kHeads;
-  p.cache.head_dim = kDim, p.cache.k_strides = p.cache.v_strides = nhd_strides(4, kHeads, kDim);
-  p.slot_mapping = static_cast<const int64_t*>(arena.input(std::vector<int64_t>{7, 6, 5, 4, 3, 2}));
-  p.positions = static_cast<const int64_t*>(arena.input(positions));
+  p.cache.k.data = k_cache, p.cache.v.data = v_cache, p.cache.num_pages = 2, p.cache.page_size = 4, p.cache.num_kv_heads = kHeads;
+  p.cache.k.head_dim = kDim, p.cache.k.strides = p.cache.v.strides = nhd_strides(4, kHeads, kDim);
+  p.slot_mapping = index_view(static_cast<const int64_t*>(arena.input(std::vector<int64_t>{7, 6, 5, 4, 3, 2})));
+  p.positions = index_view(static_cast<const int64_t*>(arena.input(positions)));
   p.num_axes = kAxes, p.position_axis_stride = kStride, p.max_position = kRows;
   FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));
   p.faults = faults;
@@ -320,8 +481,8 @@ TEST_P(StagesTest, KvWriteLooksAtEveryPositionStream) {
     std::copy_n(k.begin() + t * kHeads * kDim, kHeads * kDim, want_k.begin() + (7 - t) * kHeads * kDim);
     std::copy_n(v.begin() + t * kHeads * kDim, kHeads * kDim, want_v.begin() + (7 - t) * kHeads * kDim);
   }
-  PlacedPrologue<float>::expect_bits(arena.read(k_cache), want_k, "k");
-  PlacedPrologue<float>::expect_bits(arena.read(v_cache), want_v, "v");
+  expect_bits(arena.read(k_cache), want_k, "k");
+  expect_bits(arena.read(v_cache), want_v, "v");
   const Fault fault = decode_fault(arena.read(faults)[0]);
   EXPECT_EQ(fault.code, FaultCode::position_out_of_range);
   EXPECT_EQ(fault.token, 2);
@@ -342,35 +503,43 @@ TEST_P(StagesTest, KvWriteRefusesWithASentence) {
   const std::vector<KvWriteRefusal> refusals = {
       {"negative token count", [](P& p) { p.num_tokens = -1; }, invalid, "num_tokens is -1: it must lie in 0..2147483647"},
       {"no heads", [](P& p) { p.num_kv_heads = -2; }, invalid, "num_kv_heads is -2: it must lie in 1..65536"},
-      {"unknown type", [](P& p) { p.dtype = static_cast<DType>(9); }, missing,
-       "dtype is the unknown type 9: supported are float32, float16 and bfloat16"},
-      {"odd head_dim", [](P& p) { p.head_dim = 3; }, missing, "head_dim is 3: supported is every even number in 2..576"},
+      {"unknown type", [](P& p) { p.dtype = kNoType; }, missing,
+       "dtype is the unknown type 99: supported are float32, float16 and bfloat16"},
+      {"odd head_dim", [](P& p) { p.head_dim = 3; }, missing, "head_dim is 3: supported is every even number in 2..1024"},
       {"negative max_position", [](P& p) { p.max_position = -1; }, invalid,
        "max_position is -1: it must lie in 0..1099511627776"},
-      {"unknown position type", [](P& p) { p.positions.type = static_cast<IndexType>(9); }, invalid,
-       "positions.type is 9: it must be int32 or int64"},
-      {"too many streams", [](P& p) { p.num_axes = 5; }, invalid, "num_axes is 5: it must lie in 1..4"},
-      {"streams at no distance", [](P& p) { p.num_axes = 2, p.position_axis_stride = P().position_axis_stride; }, invalid,
+      {"unknown position type", [](P& p) { p.positions.type = kNoType; }, invalid,
+       "positions.type is the unknown type 99: it must be int32 or int64"},
+      {"too many axes", [](P& p) { p.num_axes = 5; }, invalid, "num_axes is 5: it must lie in 1..4"},
+      {"axes at no distance", [](P& p) { p.num_axes = 2, p.position_axis_stride = P().position_axis_stride; }, invalid,
        "position_axis_stride is not set, but num_axes is 2: set it, to 0 where all share one row"},
       {"a bound and nowhere to record", [](P& p) { p.faults = nullptr; }, invalid,
        "faults is null, but max_position is 40: give a FaultRecord, or set past_table to zero or identity"},
       {"unknown policy", [](P& p) { p.past_table = static_cast<PastTable>(7); }, missing,
        "past_table is 7: supported are record, zero and identity"},
-      {"a negative distance of streams", [](P& p) { p.num_axes = 2, p.position_axis_stride = -2; }, invalid,
+      {"a negative distance of axes", [](P& p) { p.num_axes = 2, p.position_axis_stride = -2; }, invalid,
        "positions has the stride -2: strides must not be negative"},
-      {"unknown slot type", [](P& p) { p.slot_mapping.type = static_cast<IndexType>(9); }, invalid,
-       "slot_mapping.type is 9: it must be int32 or int64"},
+      {"unknown slot type", [](P& p) { p.slot_mapping.type = kNoType; }, invalid,
+       "slot_mapping.type is the unknown type 99: it must be int32 or int64"},
       {"neither k nor v", [](P& p) { p.k.data = p.v.data = nullptr; }, invalid, "k and v are both null"},
       {"no slots", [](P& p) { p.slot_mapping.data = nullptr; }, invalid, "slot_mapping is null"},
-      {"odd v_head_dim", [](P& p) { p.cache.v_head_dim = 3; }, missing,
-       "cache.v_head_dim is 3: supported is every even number in 2..576, or 0 = head_dim"},
-      {"an integer cache without scales", [](P& p) { p.cache.type = KvType::int8; }, invalid,
-       "cache.scaling is none, but cache.type is int8: integer caches need scales"},
-      {"a cache with scales that are not there", [](P& p) { p.cache.type = KvType::int8, p.cache.scaling = KvScaling::head; },
-       invalid, "cache.k_scale is null"},
-      {"no cache", [](P& p) { p.cache.v = nullptr; }, invalid, "cache.v is null"},
-      {"cache over k", [](P& p) { p.cache.k = const_cast<void*>(p.k.data); }, invalid, "cache.k overlaps k"},
-      {"cache over the slots", [](P& p) { p.slot_mapping.data = p.cache.v; }, invalid, "cache.v overlaps slot_mapping"},
+      {"odd v_head_dim", [](P& p) { p.cache.v.head_dim = 3; }, missing,
+       "cache.v.head_dim is 3: supported is every even number in 2..1024, or 0 = head_dim"},
+      {"an integer cache without scales", [](P& p) { p.cache.k.format.type = p.cache.v.format.type = DType::int8; }, invalid,
+       "cache.k.format.scaling is none, but the type is int8: integer types need scales"},
+      {"a cache with scales that are not there",
+       [](P& p) {
+         p.cache.k.format.type = p.cache.v.format.type = DType::int8,
+         p.cache.k.format.scaling = p.cache.v.format.scaling = KvScaling::head;
+       },
+       invalid, "cache.k.scale is null"},
+      {"no cache", [](P& p) { p.cache.v.data = nullptr; }, invalid, "cache.v.data is null"},
+      {"cache over k", [](P& p) { p.cache.k.data = const_cast<void*>(p.k.data); }, invalid, "cache.k.data overlaps k"},
+      {"more slots than tokens", [](P& p) { p.slot_mapping_len = 6; }, invalid,
+       "slot_mapping_len is 6: it must lie in 0..num_tokens, 5"},
+      {"a number of slots that are not given", [](P& p) { p.slot_mapping = {}, p.slot_mapping_len = 5; }, invalid,
+       "slot_mapping_len is 5, but slot_mapping is null"},
+      {"cache over the slots", [](P& p) { p.slot_mapping.data = p.cache.v.data; }, invalid, "cache.v.data overlaps slot_mapping"},
       {"fault record at a wrong byte", [](P& p) { p.faults = reinterpret_cast<FaultRecord*>(24); }, invalid,
        "faults lies at 0x18: it must be aligned to 16 bytes"},
   };

@@ -1,4 +1,4 @@
-#include <prologue/kernels/base/tanh.h>
+#include <prologue/kernels/base/shared/tanh.h>
 
 #include <gtest/gtest.h>
 

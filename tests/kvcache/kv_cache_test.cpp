@@ -8,6 +8,7 @@
 #include <prologue/kvcache/kv_storage.h>
 
 #include "tests/support/random.h"
+#include "tests/support/types.h"
 
 namespace prologue {
 namespace {
@@ -176,69 +177,117 @@ TEST(KvCache, RandomUseKeepsIntegrity) {
 }
 
 TEST(KvStorage, LayersAndTensorsDoNotOverlap) {
-  const KvStorageConfig config{2, 3, 4, 2, 8, KvType::bf16};
+  const KvStorageConfig config{2, 3, 4, 2, 8, DType::bf16};
   auto storage = KvStorage::create(config, Device::cpu);
   ASSERT_TRUE(storage.ok());
   const int64_t tensor_bytes = 3 * 4 * 2 * 8 * 2;
-  const auto* k0 = static_cast<unsigned char*>(storage->layer(0).k);
-  EXPECT_EQ(static_cast<unsigned char*>(storage->layer(0).v) - k0, tensor_bytes);
-  EXPECT_EQ(static_cast<unsigned char*>(storage->layer(1).k) - k0, 2 * tensor_bytes);
-  EXPECT_EQ(storage->layer(1).num_slots(), 12);
+  const auto* k0 = static_cast<unsigned char*>(storage->layer(0).k.data);
+  EXPECT_EQ(static_cast<unsigned char*>(storage->layer(0).v.data) - k0, tensor_bytes);
+  EXPECT_EQ(static_cast<unsigned char*>(storage->layer(1).k.data) - k0, 2 * tensor_bytes);
+  EXPECT_EQ(num_slots(storage->layer(1)), 12);
   EXPECT_EQ(config.bytes_per_page() * config.num_pages, 4 * tensor_bytes);
 }
 
 // Data and scales of every layer are apart, aligned, and what bytes_per_page says; a float cache has no scales.
 TEST(KvStorage, QuantisedTypesHaveScales) {
-  for (const KvType type : {KvType::fp8_e4m3, KvType::fp8_e5m2, KvType::int8, KvType::int4}) {
+  for (const DType type : {DType::fp8_e4m3, DType::fp8_e5m2, DType::int8, DType::int4}) {
     const KvStorageConfig config{2, 3, 5, 1, 6, type};
     auto storage = KvStorage::create(config, Device::cpu);
     ASSERT_TRUE(storage.ok());
-    const int64_t data_bytes = 3 * 5 * 6 * kv_type_bits(type) / 8, scale_bytes = 3 * 5 * 4;
+    const int64_t data_bytes = 3 * 5 * 6 * dtype_bits(type) / 8, scale_bytes = 3 * 5 * 4;
     EXPECT_EQ(config.bytes_per_page() * config.num_pages, 4 * (data_bytes + scale_bytes));
     std::vector<std::pair<const unsigned char*, int64_t>> arrays;
     for (const int64_t layer : {0, 1}) {
       const PagedKvView view = storage->layer(layer);
-      EXPECT_EQ(view.type, type);
-      EXPECT_EQ(view.scaling, KvScaling::token_head);
-      EXPECT_EQ(view.k_scale_strides.page, 5);
-      EXPECT_EQ(view.k_scale_strides.token, 1);
-      EXPECT_EQ(reinterpret_cast<uintptr_t>(view.k_scale) % 4, 0u);
-      arrays.insert(arrays.end(), {{static_cast<unsigned char*>(view.k), data_bytes},
-                                   {static_cast<unsigned char*>(view.v), data_bytes},
-                                   {reinterpret_cast<unsigned char*>(view.k_scale), scale_bytes},
-                                   {reinterpret_cast<unsigned char*>(view.v_scale), scale_bytes}});
+      for (const PagedHeads* side : {&view.k, &view.v}) {
+        EXPECT_EQ(side->format.type, type);
+        EXPECT_EQ(side->format.scaling, KvScaling::token_head);
+      }
+      EXPECT_EQ(view.k.scale_strides.page, 5);
+      EXPECT_EQ(view.k.scale_strides.token, 1);
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(view.k.scale) % 4, 0u);
+      arrays.insert(arrays.end(), {{static_cast<unsigned char*>(view.k.data), data_bytes},
+                                   {static_cast<unsigned char*>(view.v.data), data_bytes},
+                                   {reinterpret_cast<unsigned char*>(view.k.scale), scale_bytes},
+                                   {reinterpret_cast<unsigned char*>(view.v.scale), scale_bytes}});
     }
     std::sort(arrays.begin(), arrays.end());
     for (size_t i = 0; i + 1 < arrays.size(); ++i) EXPECT_LE(arrays[i].first + arrays[i].second, arrays[i + 1].first);
-    EXPECT_LE(arrays.back().first + arrays.back().second, arrays.front().first + config.bytes_per_page() * 3 + 16);
+    EXPECT_LE(arrays.back().first + arrays.back().second,
+              static_cast<unsigned char*>(storage->memory().data()) + storage->memory().size_bytes());
+    EXPECT_LE(storage->memory().size_bytes(), config.bytes_per_page() * 3 + 8 * 15);  // gaps behind 8 arrays
   }
-  auto storage = KvStorage::create({1, 1, 1, 1, 2, KvType::f16}, Device::cpu);
+  auto storage = KvStorage::create({1, 1, 1, 1, 2, DType::f16}, Device::cpu);
   ASSERT_TRUE(storage.ok());
-  EXPECT_EQ(storage->layer(0).scaling, KvScaling::none);
-  EXPECT_EQ(storage->layer(0).k_scale, nullptr);
+  EXPECT_EQ(storage->layer(0).k.format.scaling, KvScaling::none);
+  EXPECT_EQ(storage->layer(0).k.scale, nullptr);
+}
+
+// K and V of types of their own: nothing overlaps, everything is aligned, and zero points are beside their scales.
+TEST(KvStorage, KAndVHaveTypesOfTheirOwn) {
+  constexpr DType kTypes[] = {DType::f32, DType::f16, DType::fp8_e4m3, DType::int8, DType::int4, DType::uint4};
+  for (const DType k : kTypes) {
+    for (const DType v : kTypes) {
+      const KvStorageConfig config{3, 3, 5, 1, 6, k, v};
+      const KvStorage storage = KvStorage::create(config, Device::cpu).value();
+      int64_t total = 0;
+      const unsigned char* end = nullptr;
+      for (int64_t layer = 0; layer < 3; ++layer) {
+        const PagedKvView view = storage.layer(layer);
+        EXPECT_EQ(view.k.format.type, k);
+        EXPECT_EQ(view.v.format.type, v);
+        for (const PagedHeads* side : {&view.k, &view.v}) {
+          EXPECT_EQ(side->scale_strides.head, side->format.type == DType::uint4       ? 2
+                                              : dtype_is_quantized(side->format.type) ? 1
+                                                                                      : 0);
+        }
+        const std::pair<const void*, int64_t> arrays[] = {{view.k.data, 90 * dtype_bits(k) / 8},
+                                                          {view.v.data, 90 * dtype_bits(v) / 8},
+                                                          {view.k.scale, 15 * 4 * view.k.scale_strides.head},
+                                                          {view.v.scale, 15 * 4 * view.v.scale_strides.head}};
+        for (const auto& [data, bytes] : arrays) {
+          if (bytes == 0) continue;
+          const auto* begin = static_cast<const unsigned char*>(data);
+          EXPECT_EQ(reinterpret_cast<uintptr_t>(begin) % 16, 0u);
+          EXPECT_TRUE(end == nullptr || begin >= end) << dtype_name(k) << ", " << dtype_name(v);
+          end = begin + bytes;
+          total += bytes;
+        }
+      }
+      EXPECT_EQ(total, config.bytes_per_page() * config.num_pages);
+      EXPECT_LE(end, static_cast<unsigned char*>(storage.memory().data()) + storage.memory().size_bytes());
+    }
+  }
+  EXPECT_EQ(KvStorage::create({1, 1, 1, 1, 3, DType::int8, DType::uint4}, Device::cpu).status().message(),
+            "KV cache: head_dim is 3: it must be even, two channels of uint4 share a byte");
+  EXPECT_EQ(
+      KvStorage::create({1, 1, 1, 1, 2, DType::int8, DType::int16}, Device::cpu).status().message(),
+      "KV cache: the type of V is int16: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8, int4 and uint4");
 }
 
 TEST(KvStorage, LayersThatDoNotExistHaveEmptyViews) {
   const KvStorage none;
-  const KvStorage storage = KvStorage::create({2, 3, 4, 2, 8, KvType::int8}, Device::cpu).value();
+  const KvStorage storage = KvStorage::create({2, 3, 4, 2, 8, DType::int8}, Device::cpu).value();
   for (const int64_t layer : {int64_t{2}, int64_t{-1}, INT64_MAX, INT64_MIN}) {
-    EXPECT_EQ(storage.layer(layer).k, nullptr);
-    EXPECT_EQ(storage.layer(layer).num_slots(), 0);
+    EXPECT_EQ(storage.layer(layer).k.data, nullptr);
+    EXPECT_EQ(num_slots(storage.layer(layer)), 0);
   }
-  EXPECT_EQ(none.layer(0).v, nullptr);
+  EXPECT_EQ(none.layer(0).v.data, nullptr);
 }
 
 TEST(KvStorage, SizesAreChecked) {
-  KvStorageConfig config{2, 0, 4, 2, 8, KvType::f32};
+  KvStorageConfig config{2, 0, 4, 2, 8, DType::f32};
   EXPECT_EQ(KvStorage::create(config, Device::cpu).status().message(), "KV cache: num_pages is 0: it must be at least 1");
   config.num_pages = int64_t{1} << 60;
   EXPECT_EQ(KvStorage::create(config, Device::cpu).status().code(), StatusCode::resource_exhausted);
-  EXPECT_EQ(KvStorage::create({1, 1, 1, 1, 3, KvType::int4}, Device::cpu).status().message(),
+  EXPECT_EQ(KvStorage::create({1, 1, 1, 1, 3, DType::int4}, Device::cpu).status().message(),
             "KV cache: head_dim is 3: it must be even, two channels of int4 share a byte");
-  EXPECT_EQ(KvStorage::create({1, 1, 1, 1, 2, KvType::as_dtype}, Device::cpu).status().message(),
-            "KV cache: type is the unknown type 0: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8 and int4");
-  EXPECT_EQ(KvStorage::create({1, 1, 1, 1, 2, static_cast<KvType>(8)}, Device::cpu).status().message(),
-            "KV cache: type is the unknown type 8: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8 and int4");
+  EXPECT_EQ(
+      KvStorage::create({1, 1, 1, 1, 2, DType::unset}, Device::cpu).status().message(),
+      "KV cache: the type of K is unset: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8, int4 and uint4");
+  EXPECT_EQ(
+      KvStorage::create({1, 1, 1, 1, 2, test::kNoType}, Device::cpu).status().message(),
+      "KV cache: the type of K is unknown: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8, int4 and uint4");
 }
 
 }  // namespace

@@ -21,12 +21,17 @@ namespace {
 constexpr int64_t kHidden = 24, kQHeads = 4, kKvHeads = 2, kHeadDim = 16, kPageSize = 4, kMaxPosition = 64;
 constexpr int64_t kQWidth = kQHeads * kHeadDim, kKvWidth = kKvHeads * kHeadDim;
 
+// Which arrays of lengths there are: cache_lens for the prologue and seq_lens for attention, or one of the operations' seq_lens, or
+// kv_last_page_len beside pages as CSR.
+enum class Lengths { both, of_prologue, of_attention, of_pages };
+
 struct Case {
   std::vector<int64_t> rows, cached;  // of each sequence: new tokens, and tokens that the cache holds already
   int64_t padding = 0;
   bool options = false;       // bias, QK-norm, a scaled Q, positions and slots given
   bool in_place = false;      // out is hidden_states
   bool shares_cache = false;  // no K and V of its own
+  Lengths lengths = Lengths::both;
 };
 
 // A batch, its weights, and a cache of shuffled pages of which a third is nobody's.
@@ -131,6 +136,7 @@ struct Batch {
       p.q_norm.enabled = p.k_norm.enabled = true;
       p.q_norm.eps = p.k_norm.eps = static_cast<double>(1e-6f);
       p.q_norm.weight = p.k_norm.weight = doubles(norm_weight);
+      p.hadamard_block = 8;
       p.q_constant = 0.5;
     }
     return oracle::attention_layer(layer, probability_error);
@@ -160,34 +166,52 @@ AttentionLayerParams place(Arena& arena, const Batch<T>& b, Device device) {
   prologue.num_kv_heads = b.c.shares_cache ? 0 : kKvHeads;
   prologue.head_dim = kHeadDim;
   prologue.dtype = FloatFormat<T>::dtype;
-  prologue.rotation.rotary_dim = kHeadDim;
-  prologue.rotation.cos_sin = arena.input(b.table);
-  prologue.rotation.max_position = kMaxPosition;
+  prologue.rope.rotary_dim = kHeadDim;
+  set_cos_sin_table(prologue.rope, arena.input(b.table), DType::f32, prologue.rope.max_position);
+  prologue.rope.max_position = kMaxPosition;
   prologue.places.num_seqs = static_cast<int64_t>(b.seq_lens.size());
   prologue.places.cu_seqlens_q = arena.input(b.cu_seqlens);
-  prologue.places.cache_lens = arena.input(b.cache_lens);
-  prologue.places.block_table = arena.input(b.block_table);
-  prologue.places.block_table_stride = prologue.places.max_pages_per_seq = b.max_pages;
+  if (b.c.lengths == Lengths::both) prologue.places.cache_lens = arena.input(b.cache_lens);
+  if (b.c.lengths == Lengths::of_prologue) prologue.places.seq_lens = arena.input(b.seq_lens);
+  PageTable& table = prologue.places.page_table;
+  if (b.c.lengths == Lengths::of_pages) {
+    std::vector<int32_t> indptr = {0}, indices, last_page_len;
+    for (size_t s = 0; s < b.seq_lens.size(); ++s) {
+      const int64_t pages = (b.seq_lens[s] + kPageSize - 1) / kPageSize;
+      const auto row = b.block_table.begin() + static_cast<int64_t>(s) * b.max_pages;
+      indices.insert(indices.end(), row, row + pages);
+      indptr.push_back(static_cast<int32_t>(indices.size()));
+      last_page_len.push_back(static_cast<int32_t>(b.seq_lens[s] - (pages - 1) * kPageSize));
+    }
+    table.kv_indptr = arena.input(indptr);
+    table.kv_indices = arena.input(indices);
+    table.num_kv_indices = static_cast<int64_t>(indices.size());
+    table.kv_last_page_len = arena.input(last_page_len);
+  } else {
+    table.block_table = arena.input(b.block_table);
+    table.block_table_stride = table.max_pages_per_seq = b.max_pages;
+  }
   if (b.c.options) {
-    prologue.places.positions = arena.input(b.positions);
-    prologue.places.slot_mapping = arena.input(b.slots);
+    prologue.places.positions = index_view(arena.input(b.positions));
+    prologue.places.slot_mapping = index_view(arena.input(b.slots));
     const T* bias = arena.input(b.bias);
     prologue.bias = {bias, bias + kQWidth, bias + kQWidth + kKvWidth};
-    prologue.norm.placement = NormPlacement::before_rope;
-    prologue.norm.q_weight = prologue.norm.k_weight = arena.input(b.norm_weight);
+    prologue.q_norm.placement = prologue.k_norm.placement = NormPlacement::before_rope;
+    prologue.q_norm.weight = prologue.k_norm.weight = arena.input(b.norm_weight);
+    prologue.hadamard_block = 8;
     prologue.q_scale.constant = 0.5f;
   }
-  prologue.cache.k = arena.inout(b.k);
-  prologue.cache.v = arena.inout(b.v);
+  prologue.cache.k.data = arena.inout(b.k);
+  prologue.cache.v.data = arena.inout(b.v);
   prologue.cache.num_pages = b.num_pages;
   prologue.cache.page_size = kPageSize;
   prologue.cache.num_kv_heads = kKvHeads;
-  prologue.cache.head_dim = kHeadDim;
-  prologue.cache.k_strides = prologue.cache.v_strides = nhd_strides(kPageSize, kKvHeads, kHeadDim);
+  prologue.cache.k.head_dim = kHeadDim;
+  prologue.cache.k.strides = prologue.cache.v.strides = nhd_strides(kPageSize, kKvHeads, kHeadDim);
   prologue.faults = arena.inout(std::vector<FaultRecord>(1));
 
   p.attention.scale = 0.25f;
-  p.attention.seq_lens = arena.input(b.seq_lens);
+  if (b.c.lengths == Lengths::both || b.c.lengths == Lengths::of_attention) p.attention.seq_lens = arena.input(b.seq_lens);
   p.attention.max_seqlen_q = std::max<int64_t>(1, *std::max_element(b.c.rows.begin(), b.c.rows.end()));
   p.attention.max_seq_len = b.max_pages * kPageSize;
   p.workspace_bytes = attention_layer_workspace_bytes(p, device).value();
@@ -241,6 +265,11 @@ const std::vector<Case>& cases() {
       {{5, 0, 1}, {2, 6, 12}, 1, true},  // every option
       {{2, 1}, {1, 8}, 0, false, true},  // in place
       {{33}, {20}, 0, true, true},       // a long chunk
+      {{1, 9, 1, 3}, {17, 0, 7, 5}, 2, false, false, false, Lengths::of_prologue},
+      {{1, 9, 0, 3}, {17, 0, 7, 5}, 2, false, false, false, Lengths::of_attention},
+      {{5, 0, 1}, {2, 6, 12}, 1, true, false, false, Lengths::of_prologue},
+      {{1, 9, 0, 3}, {17, 0, 7, 5}, 2, false, false, false, Lengths::of_pages},
+      {{5, 0, 1}, {2, 6, 12}, 1, true, false, false, Lengths::of_pages},
   };
   return all;
 }
@@ -270,7 +299,7 @@ TEST_P(AttentionLayerTest, MatchesFloat64InFloat16) { check_against_float64<Floa
 // The layer is its four operations and nothing else: the same bits in `out` and in the cache.
 template <class T>
 void AttentionLayerTest::check_against_operations() {
-  for (Case c : {cases()[3], cases()[4], Case{{4, 1}, {3, 9}, 0, false, false, true}}) {
+  for (Case c : {cases()[3], cases()[4], cases()[7], cases()[8], cases()[10], Case{{4, 1}, {3, 9}, 0, false, false, true}}) {
     const Batch<T> batch(c, 9);
     Arena arena(GetParam());
     const AttentionLayerParams p = place(arena, batch, device());
@@ -292,15 +321,16 @@ void AttentionLayerTest::check_against_operations() {
     set_packed_qkv(prologue, qkv, qkv_width);
     prologue.q_out = {q, kQWidth, kHeadDim};
     PagedAttentionParams attention = same.attention;
+    if (batch.c.lengths == Lengths::of_prologue) attention.seq_lens = prologue.places.seq_lens;
+    if (batch.c.lengths == Lengths::of_attention) prologue.places.seq_lens = attention.seq_lens;
     attention.num_tokens = num_tokens;
     attention.num_seqs = prologue.places.num_seqs;
     attention.num_q_heads = kQHeads;
     attention.head_dim = kHeadDim;
     attention.dtype = prologue.dtype;
-    attention.q = prologue.q_out;
+    attention.q = as_input(prologue.q_out);
     attention.kv = prologue.cache;
-    attention.block_table = prologue.places.block_table;
-    attention.block_table_stride = attention.max_pages_per_seq = batch.max_pages;
+    attention.page_table = prologue.places.page_table;
     attention.cu_seqlens_q = prologue.places.cu_seqlens_q;
     attention.out = {attended, kQWidth, kHeadDim};
     attention.workspace_bytes = paged_attention_workspace_bytes(attention, device());
@@ -317,10 +347,10 @@ void AttentionLayerTest::check_against_operations() {
     };
     const int64_t rows = batch.cu_seqlens.back();
     EXPECT_EQ(bits(rows_of<T>(arena, p, rows)), bits(rows_of<T>(by_hand, same, rows)));
-    EXPECT_EQ(bits(arena.read(static_cast<const T*>(p.prologue.cache.k))),
-              bits(by_hand.read(static_cast<const T*>(prologue.cache.k))));
-    EXPECT_EQ(bits(arena.read(static_cast<const T*>(p.prologue.cache.v))),
-              bits(by_hand.read(static_cast<const T*>(prologue.cache.v))));
+    EXPECT_EQ(bits(arena.read(static_cast<const T*>(p.prologue.cache.k.data))),
+              bits(by_hand.read(static_cast<const T*>(prologue.cache.k.data))));
+    EXPECT_EQ(bits(arena.read(static_cast<const T*>(p.prologue.cache.v.data))),
+              bits(by_hand.read(static_cast<const T*>(prologue.cache.v.data))));
   }
 }
 
@@ -369,6 +399,10 @@ TEST_P(AttentionLayerTest, RefusesBeforeAnythingRuns) {
        "attention_layer: prologue.num_tokens is -1: it must lie in 0..2147483647"},
       {[](P& p) { p.prologue.q8_out.data = p.workspace; }, kUnsupported,
        "attention_layer: prologue.q8_out is given: attention takes Q in dtype"},
+      {[](P& p) { p.prologue.q_rope.data = p.workspace; }, kUnsupported,
+       "attention_layer: prologue.q_rope is given: the projection makes whole heads"},
+      {[](P& p) { p.prologue.k_rope.data = p.workspace; }, kUnsupported,
+       "attention_layer: prologue.k_rope is given: the projection makes whole heads"},
       {[&](P& p) { p.workspace_bytes -= 1; }, kInvalid,
        str_cat("attention_layer: workspace has ", needed - 1, " bytes: this call needs ", needed)},
       {[&](P& p) { p.workspace = nullptr; }, kInvalid,
@@ -381,13 +415,22 @@ TEST_P(AttentionLayerTest, RefusesBeforeAnythingRuns) {
        "attention_layer: qkv projection: gemm: weight is null, but m, n, k are 6, 128, 24"},
       {[](P& p) { p.out = nullptr; }, kInvalid, "attention_layer: output projection: gemm: y is null, but m, n, k are 6, 24, 64"},
       {[](P& p) { p.prologue.head_dim = 15; }, kUnsupported,
-       "attention_prologue: head_dim is 15: supported is every even number in 2..576"},
-      {[](P& p) { p.prologue.rotation.cos_sin = nullptr; }, kInvalid, "attention_prologue: cos_sin is null"},
+       "attention_prologue: head_dim is 15: supported is every even number in 2..1024"},
+      {[](P& p) { p.prologue.rope.cos.data = nullptr; }, kInvalid, "attention_prologue: rope.cos is null"},
       {[](P& p) { p.prologue.num_q_heads = 3; }, kInvalid,
        "paged_attention: num_q_heads is 3: it must be a multiple of cache.num_kv_heads, 2"},
       {[](P& p) { p.attention.scale = std::numeric_limits<float>::infinity(); }, kInvalid,
        "paged_attention: scale is inf: it must be finite"},
       {[](P& p) { p.attention.seq_lens = nullptr; }, kInvalid, "paged_attention: seq_lens is null"},
+      {[](P& p) { p.prologue.places.seq_lens = p.prologue.places.cache_lens; }, kInvalid,
+       "attention_layer: prologue.places.seq_lens and attention.seq_lens are different arrays: give one of them"},
+      {[](P& p) { p.prologue.places.seq_lens = p.attention.seq_lens; }, kInvalid,
+       "attention_prologue: cache_lens and seq_lens are both given: a sequence has one length"},
+      {[](P& p) { p.prologue.places.cache_lens = p.attention.seq_lens = nullptr; }, kInvalid,
+       "attention_prologue: cache_lens, seq_lens and kv_last_page_len are all null: what is derived needs the lengths of "
+       "sequences"},
+      {[](P& p) { p.prologue.places.page_table.kv_indptr = p.attention.seq_lens; }, kInvalid,
+       "attention_prologue: block_table and kv_indptr are both given: page_table has one of the two forms"},
   };
   for (const auto& refusal : refusals) {
     Arena arena(GetParam());
@@ -416,10 +459,10 @@ TEST_P(AttentionLayerTest, RefusesToWriteOverWhatAnotherOperationReads) {
     std::string message;
   } refusals[] = {
       {[&](P& p) { p.out = mutable_at(p.qkv_weight); }, "out overlaps qkv_weight"},
-      {[](P& p) { p.out = p.prologue.cache.k; }, "out overlaps cache.k"},
-      {[](P& p) { p.out = p.prologue.cache.v; }, "out overlaps cache.v"},
-      {[&](P& p) { p.out = mutable_at(p.prologue.rotation.cos_sin); }, "out overlaps cos_sin"},
-      {[&](P& p) { p.out = mutable_at(p.prologue.places.block_table); }, "out overlaps block_table"},
+      {[](P& p) { p.out = p.prologue.cache.k.data; }, "out overlaps cache.k"},
+      {[](P& p) { p.out = p.prologue.cache.v.data; }, "out overlaps cache.v"},
+      {[&](P& p) { p.out = mutable_at(p.prologue.rope.cos.data); }, "out overlaps rope.cos"},
+      {[&](P& p) { p.out = mutable_at(p.prologue.places.page_table.block_table); }, "out overlaps block_table"},
       {[&](P& p) { p.out = mutable_at(p.attention.seq_lens); }, "out overlaps seq_lens"},
       {[&](P& p) { p.out = mutable_at(p.prologue.bias.k); }, "out overlaps bias.k"},
       {[](P& p) { p.out = mutable_at_offset(p.hidden_states, 4); }, "out overlaps hidden_states"},
@@ -427,10 +470,13 @@ TEST_P(AttentionLayerTest, RefusesToWriteOverWhatAnotherOperationReads) {
       {[](P& p) { p.hidden_states = near_end_of_workspace(p); }, "workspace overlaps hidden_states"},
       {[](P& p) { p.workspace = p.out; }, "out overlaps workspace"},
       {[](P& p) { p.output_weight = mutable_at_offset(p.workspace, 64); }, "workspace overlaps output_weight"},
-      {[](P& p) { p.prologue.rotation.cos_sin = static_cast<const float*>(near_end_of_workspace(p)); },
-       "workspace overlaps cos_sin"},
-      {[](P& p) { p.prologue.cache.k = const_cast<void*>(p.hidden_states); }, "cache.k overlaps hidden_states"},
-      {[](P& p) { p.prologue.cache.v = const_cast<void*>(p.output_weight); }, "cache.v overlaps output_weight"},
+      {[](P& p) {
+         set_cos_sin_table(p.prologue.rope, static_cast<const float*>(near_end_of_workspace(p)), DType::f32,
+                           p.prologue.rope.max_position);
+       },
+       "workspace overlaps rope.cos"},
+      {[](P& p) { p.prologue.cache.k.data = const_cast<void*>(p.hidden_states); }, "cache.k overlaps hidden_states"},
+      {[](P& p) { p.prologue.cache.v.data = const_cast<void*>(p.output_weight); }, "cache.v overlaps output_weight"},
       {[](P& p) { p.prologue.faults = static_cast<FaultRecord*>(const_cast<void*>(p.qkv_weight)); },
        "faults overlaps qkv_weight"},
       {[](P& p) { p.prologue.faults = static_cast<FaultRecord*>(p.out); }, "out overlaps faults"},
@@ -452,11 +498,12 @@ TEST_P(AttentionLayerTest, RefusesToWriteOverWhatAnotherOperationReads) {
     const std::string& message = status.message();
     const std::string wanted = "attention_layer: " + refusal.message;
     const size_t at = wanted.find(" overlaps ");  // which of the two is named first is of no interest
-    const std::string turned =
+    const std::string exchanged =
         "attention_layer: " + wanted.substr(at + 10) + " overlaps " + refusal.message.substr(0, refusal.message.find(' '));
-    if (device() == Device::cpu) {
-      EXPECT_TRUE(message == wanted || message == turned) << message;
-    } else {  // arrays are close to each other there, and what is moved may overlap several
+    // On a GPU arrays are close to each other, and the workspace is larger than the output: what is moved may overlap several.
+    if (device() == Device::cpu && refusal.message != "out overlaps workspace") {
+      EXPECT_TRUE(message == wanted || message == exchanged) << message;
+    } else {
       EXPECT_NE(message.find(" overlaps "), std::string::npos) << message;
     }
     EXPECT_TRUE(arena.untouched());
@@ -467,7 +514,7 @@ TEST_P(AttentionLayerTest, RefusesToWriteOverWhatAnotherOperationReads) {
 TEST_P(AttentionLayerTest, ACacheThatIsOnlyReadIsNotWrittenOver) {
   Arena arena(GetParam());
   AttentionLayerParams p = place(arena, Batch<float>({{4, 1}, {3, 9}, 0, false, false, true}), device());
-  p.out = p.prologue.cache.v;
+  p.out = p.prologue.cache.v.data;
   EXPECT_EQ(arena.run(layer(p)).message(), "attention_layer: out overlaps cache.v");
   EXPECT_TRUE(arena.untouched());
 }
@@ -475,10 +522,11 @@ TEST_P(AttentionLayerTest, ACacheThatIsOnlyReadIsNotWrittenOver) {
 TEST(AttentionLayer, WorkspaceGrowsWithTheTokensAndNeedsNoPointer) {
   AttentionLayerParams p;
   p.hidden_size = 64;
+  p.prologue.dtype = DType::f32;
   p.prologue.num_q_heads = 4;
   p.prologue.num_kv_heads = p.prologue.cache.num_kv_heads = 2;
   p.prologue.head_dim = 16;
-  p.prologue.places.block_table_stride = p.prologue.places.max_pages_per_seq = 8;
+  p.prologue.places.page_table.block_table_stride = p.prologue.places.page_table.max_pages_per_seq = 8;
   p.attention.max_seqlen_q = p.attention.max_seq_len = 100;
   int64_t last = -1;
   for (const int64_t num_tokens : {0, 1, 2, 100, 1 << 20}) {

@@ -54,8 +54,8 @@ std::vector<float> run_two_steps(TinyModel& model, Graph graph) {
 }
 
 int count(const Graph& graph, const std::string& kind) {
-  return static_cast<int>(std::count_if(graph.nodes.begin(), graph.nodes.end(),
-                                        [&](const Node& node) { return facts_of(node.operation).kind == kind; }));
+  return static_cast<int>(
+      std::count_if(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) { return node.kind == kind; }));
 }
 
 class GraphOnBackend : public testing::TestWithParam<Backend> {
@@ -104,15 +104,95 @@ TEST_P(GraphOnBackend, StepsBeyondTheLimitsAreRefused) {
   EXPECT_EQ(executor->run(step, execution_).message(), "step: num_seqs is 2: this executor was made for 0 to 1");
 }
 
+// One token of one sequence.
+StepInputs one_token(StepBuffers& buffers, const Execution& execution) {
+  StepBatch batch;
+  const int32_t token = 1;
+  batch.add_sequence(&token, 1, 0, {0}, kPageSize, 1);
+  return buffers.upload(batch, execution).value();
+}
+
+// Operations are not validated again in a step, so what a step brings must be checked before the first of them runs.
+TEST_P(GraphOnBackend, StepsThatBreakARuleAreRefused) {
+  TinyModel model(DType::f32, false, execution_);
+  auto executor = GraphExecutor::create(model.graph, model.storage, {4, 2, 1, 16}, execution_).value();
+  auto buffers = StepBuffers::create(4, 1, 4, execution_.device).value();
+  const StepInputs good = one_token(buffers, execution_);
+  const struct {
+    void (*change)(StepInputs& step, GraphExecutor& of);
+    const char* message;
+  } cases[] = {
+      {[](StepInputs& step, GraphExecutor&) { step.token_ids = nullptr; }, "step: token_ids is null"},
+      {[](StepInputs& step, GraphExecutor&) { step.positions = nullptr; }, "step: positions is null"},
+      {[](StepInputs& step, GraphExecutor&) { step.slot_mapping = nullptr; }, "step: slot_mapping is null"},
+      {[](StepInputs& step, GraphExecutor&) { step.cu_seqlens_q = nullptr; }, "step: cu_seqlens_q is null"},
+      {[](StepInputs& step, GraphExecutor&) { step.seq_lens = nullptr; }, "step: seq_lens is null"},
+      {[](StepInputs& step, GraphExecutor&) { step.block_table = nullptr; }, "step: block_table is null"},
+      {[](StepInputs& step, GraphExecutor&) { step.logit_rows = nullptr; }, "step: logit_rows is null"},
+      {[](StepInputs& step, GraphExecutor&) { step.block_table_stride = 0; },
+       "step: block_table_stride is 0: it must lie in 1..2147483647"},
+      {[](StepInputs& step, GraphExecutor&) { step.max_seqlen_q = 0; },
+       "step: max_seqlen_q is 0: this executor was made for 1 to 4"},
+      {[](StepInputs& step, GraphExecutor&) { step.max_seq_len = 17; },
+       "step: max_seq_len is 17: this executor was made for 1 to 16"},
+      {[](StepInputs& step, GraphExecutor& of) { step.token_ids = static_cast<const int32_t*>(of.data(of.graph().output)); },
+       "step: activations overlaps token_ids"},
+  };
+  for (const auto& each : cases) {
+    StepInputs step = good;
+    each.change(step, *executor);
+    EXPECT_EQ(executor->run(step, execution_).message(), each.message);
+  }
+  StepInputs step = good;
+  step.slot_mapping = reinterpret_cast<const int64_t*>(reinterpret_cast<const char*>(good.slot_mapping) + 4);
+  EXPECT_NE(executor->run(step, execution_).message().find("it must be aligned to 8 bytes"), std::string::npos);
+  Execution none = execution_;
+  none.num_threads = 0;
+  if (execution_.device == Device::cpu) {
+    EXPECT_EQ(executor->run(good, none).message(), "step: num_threads is 0: it must be at least 1");
+    none.device = Device::cuda;
+    EXPECT_EQ(executor->run(good, none).message(), "step: device is cuda: this executor was made for cpu");
+  }
+  EXPECT_TRUE(executor->run(good, execution_).ok());
+  EXPECT_TRUE(executor->run({}, execution_).ok());  // no tokens
+}
+
+TEST_P(GraphOnBackend, AnExecutorForNoTokensRunsNothing) {
+  TinyModel model(DType::f32, true, execution_);
+  for (const Graph& graph : {model.graph, fuse_attention_prologue(model.graph).value()}) {
+    auto executor = GraphExecutor::create(graph, model.storage, {}, execution_);
+    ASSERT_TRUE(executor.ok()) << executor.status().message();
+    EXPECT_TRUE((*executor)->run({}, execution_).ok());
+    EXPECT_EQ((*executor)->data(graph.output), nullptr);
+  }
+}
+
+// The operations are ready to run when the executor is made: with the table as it is then.
+TEST_P(GraphOnBackend, AnExecutorKeepsTheTableItWasMadeWith) {
+  TinyModel model(DType::f32, false, execution_);
+  auto buffers = StepBuffers::create(4, 1, 4, execution_.device).value();
+  const StepInputs step = one_token(buffers, execution_);
+  for (const bool fused : {false, true}) {
+    const Graph graph = fused ? fuse_attention_prologue(model.graph).value() : model.graph;
+    auto executor = GraphExecutor::create(graph, model.storage, {4, 2, 1, 16}, execution_).value();
+    const auto logits = [&] {
+      EXPECT_TRUE(executor->run(step, execution_).ok());
+      std::vector<float> values(static_cast<size_t>(kVocab));
+      EXPECT_TRUE(copy_to_host(values.data(), executor->data(graph.output), kVocab * 4, execution_).ok());
+      return values;
+    };
+    const std::vector<float> before = logits();
+    ASSERT_TRUE(model.table.reserve(2 * model.table.max_position(), execution_).ok());
+    EXPECT_EQ(logits(), before);
+    EXPECT_EQ(executor->take_fault(execution_)->code, FaultCode::none);
+  }
+}
+
 TEST_P(GraphOnBackend, ProfileTimesEveryNode) {
   TinyModel model(DType::f32, false, execution_);
   auto executor = GraphExecutor::create(model.graph, model.storage, {16, 8, 2, 16}, execution_).value();
   auto buffers = StepBuffers::create(16, 2, 4, execution_.device).value();
-  StepBatch batch;
-  const int32_t token = 1;
-  batch.add_sequence(&token, 1, 0, {0}, kPageSize, 1);
-  const auto step = buffers.upload(batch, execution_);
-  ASSERT_TRUE(executor->run_profiled(*step, execution_).ok());
+  ASSERT_TRUE(executor->run_profiled(one_token(buffers, execution_), execution_).ok());
   EXPECT_EQ(executor->node_seconds().size(), model.graph.nodes.size());
 }
 
@@ -134,14 +214,14 @@ TEST(Fusion, TurnsEachChainIntoOneNode) {
 // A chain in which something else reads an inner value must stay as it is.
 TEST(Fusion, LeavesChainsAloneWhoseInnerValuesAreReadElsewhere) {
   const Weight qkv{reinterpret_cast<const void*>(64), 64, 32, DType::f32};
-  const Weight norm{reinterpret_cast<const void*>(64), 1, 16, DType::f32};
+  const auto norm = [](int64_t width) { return Weight{reinterpret_cast<const void*>(64), 1, width, DType::f32}; };
   RopeConfig rope;
   rope.rotary_dim = 16;
   const RopeTable table = RopeTable::create(rope, 8, RopePrecision::exact, {}).value();
   const RopeTable other = RopeTable::create(rope, 8, RopePrecision::exact, {}).value();
   enum class Variant { plain, k_read_twice, rotated_k_read, v_read, other_table, packed_read };
-  for (const Variant variant : {Variant::plain, Variant::k_read_twice, Variant::rotated_k_read, Variant::v_read, Variant::other_table,
-                                Variant::packed_read}) {
+  for (const Variant variant : {Variant::plain, Variant::k_read_twice, Variant::rotated_k_read, Variant::v_read,
+                                Variant::other_table, Variant::packed_read}) {
     GraphBuilder g(DType::f32);
     const Weight embedding{reinterpret_cast<const void*>(64), 10, 32, DType::f32};
     const Value x = g.embedding("embedding", embedding, 1.0f);
@@ -151,14 +231,48 @@ TEST(Fusion, LeavesChainsAloneWhoseInnerValuesAreReadElsewhere) {
     const Value k_rotated = g.rope("rope_k", k, 1, &table);
     g.kv_write("kv_write", k_rotated, v, 1, 0, &table);
     const Value out = g.paged_attention("attention", q_rotated, 2, 1.0f, 0);
-    if (variant == Variant::k_read_twice) g.rms_norm("probe", k, norm, 1e-5f);
-    if (variant == Variant::rotated_k_read) g.rms_norm("probe", k_rotated, norm, 1e-5f);
-    if (variant == Variant::v_read) g.rms_norm("probe", v, norm, 1e-5f);
-    if (variant == Variant::packed_read) g.rms_norm("probe", packed, norm, 1e-5f);
+    if (variant == Variant::k_read_twice) g.rms_norm("probe", k, norm(16), 1e-5f);
+    if (variant == Variant::rotated_k_read) g.rms_norm("probe", k_rotated, norm(16), 1e-5f);
+    if (variant == Variant::v_read) g.rms_norm("probe", v, norm(16), 1e-5f);
+    if (variant == Variant::packed_read) g.rms_norm("probe", packed, norm(64), 1e-5f);
     const Graph graph = std::move(g).finish(out).value();
     EXPECT_EQ(count(fuse_attention_prologue(graph).value(), "attention_prologue"), variant == Variant::plain ? 1 : 0)
         << static_cast<int>(variant);
   }
+}
+
+// What a node reads, writes and needs of a step are its bindings; a fused node has those of its parts.
+TEST(GraphNodes, FollowFromTheirBindings) {
+  const Execution cpu;
+  const TinyModel model(DType::f32, true, cpu);
+  const Graph fused = fuse_attention_prologue(model.graph).value();
+  const auto node_named = [](const Graph& graph, const std::string& name) {
+    return *std::find_if(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) { return node.name == name; });
+  };
+  const auto names = [](const Graph& graph, const std::vector<Value>& values) {
+    std::string all;
+    for (const Value value : values) all += graph.info(value).name + " ";
+    return all;
+  };
+  const Node norm = node_named(model.graph, "layers.1.attention_norm");
+  EXPECT_EQ(names(model.graph, norm.reads()), "layers.0.mlp.down embedding ");
+  EXPECT_EQ(names(model.graph, norm.writes()), "embedding layers.1.attention_norm ");
+  const Node rope = node_named(model.graph, "layers.1.attention.rope_k");
+  const auto& rotary = std::get<RotaryParams>(rope.parameters);
+  EXPECT_EQ(rope.binding_of(&rotary.rope.sin.data)->table, &model.table);
+  EXPECT_EQ(rope.binding_of(&rotary.rope.sin.data)->column, test::kHeadDim / 2);
+  EXPECT_EQ(rope.binding_of(&rotary.rope.inv_freq), nullptr);
+
+  const Node prologue = node_named(fused, "layers.1.attention.prologue");
+  const auto& p = std::get<AttentionPrologueParams>(prologue.parameters);
+  EXPECT_EQ(names(fused, prologue.reads()), "layers.1.attention.qkv ");
+  EXPECT_EQ(names(fused, prologue.writes()), "layers.1.attention.rope_q ");
+  EXPECT_EQ(prologue.binding_of(&p.k.data)->column, test::kQHeads * test::kHeadDim);
+  EXPECT_EQ(prologue.binding_of(&p.v.data)->column, (test::kQHeads + test::kKvHeads) * test::kHeadDim);
+  EXPECT_EQ(prologue.cache_binding()->index, 1);
+  EXPECT_EQ(prologue.weights.size(), 3u);  // the parts of the bias
+  EXPECT_EQ(prologue.position_axes, 1);
+  EXPECT_EQ(p.q.data, nullptr);
 }
 
 TEST(MemoryPlan, ValuesThatLiveTogetherNeverOverlapAndMemoryIsShared) {
@@ -174,8 +288,8 @@ TEST(MemoryPlan, ValuesThatLiveTogetherNeverOverlapAndMemoryIsShared) {
     };
     std::map<int32_t, Extent> extents;
     for (int n = 0; n < static_cast<int>(graph.nodes.size()); ++n) {
-      const NodeFacts facts = facts_of(graph.nodes[static_cast<size_t>(n)].operation);
-      for (const auto& values : {facts.reads, facts.writes}) {
+      const Node& node = graph.nodes[static_cast<size_t>(n)];
+      for (const auto& values : {node.reads(), node.writes()}) {
         for (const Value value : values) {
           const Value owner = graph.storage_of(value);
           const ValueInfo& info = graph.info(owner);

@@ -1,4 +1,4 @@
-// Which position stream turns which pair: against what transformers' Qwen2-VL and Qwen3-VL make of the same sections.
+// Which position axis rotates which pair: against what transformers' Qwen2-VL and Qwen3-VL make of the same sections.
 #include <gtest/gtest.h>
 
 #include <fstream>

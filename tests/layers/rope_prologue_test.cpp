@@ -6,7 +6,7 @@
 #include <prologue/layers/rope/position_axes.h>
 #include <prologue/layers/rope/rope_table.h>
 
-#include "tests/support/prologue_case.h"
+#include "tests/support/prologue_results.h"
 
 namespace prologue::test {
 namespace {
@@ -71,26 +71,26 @@ class RopePrologueTest : public ::testing::TestWithParam<Backend> {
 INSTANTIATE_TEST_SUITE_P(Backends, RopePrologueTest, ::testing::ValuesIn(all_backends()),
                          [](const auto& instance) { return std::string(backend_name(instance.param)); });
 
-TEST_P(RopePrologueTest, SchemesTurnAlikeAsFrequenciesAndAsTables) {
+TEST_P(RopePrologueTest, SchemesRotateAlikeAsFrequenciesAndAsTables) {
   for (const int64_t rotary_dim : {64, 96}) {
     for (const Scheme& scheme : schemes(rotary_dim)) {
       SCOPED_TRACE(str_cat(scheme.name, ", rotary_dim ", rotary_dim));
       const RopeFrequencies frequencies = frequencies_of(scheme, rotary_dim);
       PrologueCase c = long_case(rotary_dim);
-      c.source = CosSinSource::inv_freq;
+      c.source = RopeSource::inv_freq;
       c.attention_factor = static_cast<float>(frequencies.attention_factor);
       PrologueData<float> data = make_data<float>(c);
       data.inv_freq.assign(frequencies.inv_freq.begin(), frequencies.inv_freq.end());  // float32 values: nothing is lost
       PlacedPrologue<float> computed(GetParam(), c, data);
       ASSERT_TRUE(computed.run().ok());
-      computed.expect_matches(oracle::attention_prologue(oracle_input(c, data)));
+      expect_matches(computed, oracle::attention_prologue(oracle_input(c, data)));
 
-      c.source = CosSinSource::table;
+      c.source = RopeSource::table;
       data.inv_freq.clear();
       data.table = *rope_cos_sin(frequencies, c.max_position, RopePrecision::exact);
       PlacedPrologue<float> tabled(GetParam(), c, data);
       ASSERT_TRUE(tabled.run().ok());
-      tabled.expect_matches(oracle::attention_prologue(oracle_input(c, data)));
+      expect_matches(tabled, oracle::attention_prologue(oracle_input(c, data)));
 
       // cos and sin differ by an ulp or so, the products and the sum are rounded.
       for (int64_t t = 0; t < c.num_tokens; ++t) {
@@ -106,7 +106,7 @@ TEST_P(RopePrologueTest, SchemesTurnAlikeAsFrequenciesAndAsTables) {
   }
 }
 
-// A pinned set of factors serves the whole sequence: chunks on either side of the original context turn as one pass would, and a
+// A pinned set of factors serves the whole sequence: chunks on either side of the original context rotate as one pass would, and a
 // table that grows past it keeps its rows. (With factors chosen chunk by chunk they would not: the two sets differ.)
 TEST_P(RopePrologueTest, PinnedFactorsCrossTheOriginalContext) {
   constexpr int64_t kDim = 64;
@@ -149,23 +149,23 @@ TEST_P(RopePrologueTest, PinnedFactorsCrossTheOriginalContext) {
     return Status();
   });
   ASSERT_TRUE(status.ok()) << status.message();
-  chunks.expect_same_bits(whole);
+  expect_same_bits(chunks, whole);
 }
 
 // Qwen2-VL's and Qwen3-VL's sections, and two axes, as layers/rope lays them out.
-TEST_P(RopePrologueTest, StreamsOfTheModelsTurnTheirPairs) {
+TEST_P(RopePrologueTest, AxesOfTheModelsRotateTheirPairs) {
   const Result<std::vector<uint8_t>> axes[] = {mrope_pair_axis({16, 24, 24}, false), mrope_pair_axis({24, 20, 20}, true),
                                                two_axis_pair_axis(128)};
   for (const auto& pair_axis : axes) {
     ASSERT_TRUE(pair_axis.ok());
     PrologueCase c = long_case(128);
-    c.source = CosSinSource::inv_freq;
+    c.source = RopeSource::inv_freq;
     c.num_axes = 1 + *std::max_element(pair_axis->begin(), pair_axis->end());
     PrologueData<float> data = make_data<float>(c);
     data.pair_axis = *pair_axis;
     PlacedPrologue<float> placed(GetParam(), c, data);
     ASSERT_TRUE(placed.run().ok());
-    placed.expect_matches(oracle::attention_prologue(oracle_input(c, data)));
+    expect_matches(placed, oracle::attention_prologue(oracle_input(c, data)));
   }
 }
 

@@ -33,26 +33,33 @@ struct PrologueInput {
 
   int64_t rotary_dim = 0;
   int64_t rotary_offset = 0;
+  int64_t num_blocks = 1;  // of rotary_dim / num_blocks channels, each with pairs of its own
   bool interleaved = false;
   bool inverse = false;
-  std::vector<double> table;  // [max_position, rotary_dim], cos then sin; a row for each token where table_per_token
+  // [max_position, channels of a block], cos then sin; a row for each token where table_per_token.
+  std::vector<double> table;
   bool table_per_token = false;
   std::vector<double> inv_freq;  // not empty: instead of a table
   double attention_factor = 1.0;
   int64_t num_axes = 1;
-  std::vector<int64_t> pair_axis;  // empty: all 0
+  std::vector<int64_t> pair_axis;  // empty: that of the pair's block, or 0 where there is one axis
   int64_t max_position = 0;        // 0: positions have no upper bound
   bool identity_past_table = false;
 
   std::vector<int64_t> positions;  // [num_axes, num_tokens]; empty: derived, or all 0 where there are no sequences
-  std::vector<int64_t> slots;      // empty: derived where `derive_slots`, otherwise K and V go nowhere
+  std::vector<int64_t> slots;      // empty: derived where `derive_slots`, otherwise K and V go nowhere; later tokens have none
   bool derive_slots = false;
-  std::vector<int64_t> cu_seqlens, cache_lens;  // empty: no sequences
+  std::vector<int64_t> cu_seqlens;            // empty: no sequences
+  std::vector<int64_t> cache_lens, seq_lens;  // one of them: tokens before the step, or after it
   std::vector<std::vector<int64_t>> block_table;
+  std::vector<int64_t> kv_indptr, kv_indices;  // not empty: in place of block_table
+  std::vector<int64_t> kv_last_page_len;       // not empty: in place of cache_lens and seq_lens
   int64_t ring_size = 0;
   std::vector<int64_t> position_offsets;  // empty, one, or one for each sequence
   int64_t num_pages = 0;
   int64_t page_size = 1;
+
+  int64_t hadamard_block = 0;  // 0: none
 
   double q_constant = 1.0;
   int q_by_position = 0;  // 1: llama4, 2: logn
@@ -121,31 +128,57 @@ inline void normalize(Row& row, const NormInput& norm, int64_t width) {
 
 // Each pair of the rotated channels as a complex number times cos + i sin; `positions` has one for each axis.
 inline void rotate(Row& row, int64_t heads, const PrologueInput& in, int64_t token, const std::vector<int64_t>& positions) {
-  const int64_t half = in.rotary_dim / 2;
-  for (int64_t pair = 0; pair < half; ++pair) {
-    const size_t axis = in.pair_axis.empty() ? 0 : static_cast<size_t>(in.pair_axis[static_cast<size_t>(pair)]);
+  const int64_t width = in.rotary_dim / in.num_blocks;  // of a block
+  for (int64_t pair = 0; pair < in.rotary_dim / 2; ++pair) {
+    const int64_t block = 2 * pair / width, column = pair - block * width / 2;
+    const size_t axis = static_cast<size_t>(!in.pair_axis.empty() ? in.pair_axis[static_cast<size_t>(pair)] : block);
     const int64_t position = positions[axis < positions.size() ? axis : 0];
     double c = 0.0, s = 0.0;
     if (!in.inv_freq.empty()) {
-      const double angle = static_cast<double>(position) * in.inv_freq[static_cast<size_t>(pair)];
+      const double angle = static_cast<double>(position) * in.inv_freq[static_cast<size_t>(column)];
       c = std::cos(angle) * in.attention_factor;
       s = std::sin(angle) * in.attention_factor;
     } else {
       const int64_t table_row = in.table_per_token ? token : position;
-      c = in.table[static_cast<size_t>(table_row * in.rotary_dim + pair)];
-      s = in.table[static_cast<size_t>(table_row * in.rotary_dim + half + pair)];
+      c = in.table[static_cast<size_t>(table_row * width + column)];
+      s = in.table[static_cast<size_t>(table_row * width + width / 2 + column)];
     }
     if (in.inverse) s = -s;
     for (int64_t h = 0; h < heads; ++h) {
-      const int64_t base = h * in.head_dim + in.rotary_offset;
-      Element& first = row[static_cast<size_t>(base + (in.interleaved ? 2 * pair : pair))];
-      Element& second = row[static_cast<size_t>(base + (in.interleaved ? 2 * pair + 1 : pair + half))];
+      const int64_t base = h * in.head_dim + in.rotary_offset + block * width;
+      Element& first = row[static_cast<size_t>(base + (in.interleaved ? 2 * column : column))];
+      Element& second = row[static_cast<size_t>(base + (in.interleaved ? 2 * column + 1 : column + width / 2))];
       const Element re = first, im = second;
       first = {re.value * c - im.value * s, re.scale * std::fabs(c) + im.scale * std::fabs(s)};
       second = {re.value * s + im.value * c, re.scale * std::fabs(s) + im.scale * std::fabs(c)};
     }
   }
-  if (half > 0) round_step(row, in);
+  if (in.rotary_dim > 0) round_step(row, in);
+}
+
+// Each block of channels times the Hadamard matrix, whose element (i, j) is 1 if i and j have an even number of bits in common, else
+// -1, over the square root of the block.
+inline void hadamard(Row& row, const PrologueInput& in) {
+  const int64_t block = in.hadamard_block;
+  if (block == 0) return;
+  const double root = std::sqrt(static_cast<double>(block));
+  const double sums =
+      (std::log2(static_cast<double>(block)) + 2.0) / 16.0;  // how often sums and product round; 16 * 2^-24 to one
+  const Row from = row;
+  for (int64_t begin = 0; begin < static_cast<int64_t>(row.size()); begin += block) {
+    for (int64_t i = 0; i < block; ++i) {
+      Element sum;
+      for (int64_t j = 0; j < block; ++j) {
+        const Element& e = from[static_cast<size_t>(begin + j)];
+        int common = 0;
+        for (int64_t bits = i & j; bits != 0; bits >>= 1) common += static_cast<int>(bits & 1);
+        sum.value += common % 2 == 0 ? e.value : -e.value;
+        sum.scale += e.scale + sums * std::fabs(e.value);
+      }
+      row[static_cast<size_t>(begin + i)] = {sum.value / root, sum.scale / root};
+    }
+  }
+  round_step(row, in);
 }
 
 inline Row load(const std::vector<double>& x, const std::vector<double>& bias, int64_t token, int64_t width,
@@ -178,13 +211,34 @@ inline PrologueOutput attention_prologue(const PrologueInput& in) {
 
     // The token's sequence, where there are any.
     int64_t sequence = -1, cache_position = 0;
+    bool bad_length = false;     // then there is no cache position
+    std::vector<int64_t> pages;  // of the sequence
     const bool derives = !in.cu_seqlens.empty() && (in.positions.empty() || in.derive_slots);
     if (derives) {
       for (size_t s = 0; s + 1 < in.cu_seqlens.size(); ++s) {
         if (in.cu_seqlens[s] <= t && t < in.cu_seqlens[s + 1]) sequence = static_cast<int64_t>(s);
       }
       if (sequence < 0) continue;
-      cache_position = in.cache_lens[static_cast<size_t>(sequence)] + t - in.cu_seqlens[static_cast<size_t>(sequence)];
+      const auto s = static_cast<size_t>(sequence);
+      if (in.kv_indptr.empty()) {
+        if (!in.block_table.empty()) pages = in.block_table[s];
+      } else {
+        const int64_t from = in.kv_indptr[s], to = in.kv_indptr[s + 1];
+        bad_length = from < 0 || to < from || to > static_cast<int64_t>(in.kv_indices.size());
+        if (!bad_length) pages.assign(in.kv_indices.begin() + from, in.kv_indices.begin() + to);
+      }
+      const int64_t rows = in.cu_seqlens[s + 1] - in.cu_seqlens[s];
+      int64_t before = 0;
+      if (!in.kv_last_page_len.empty()) {
+        const int64_t last = in.kv_last_page_len[s];
+        if (!pages.empty()) before = (static_cast<int64_t>(pages.size()) - 1) * in.page_size + last;
+        bad_length = bad_length || (!pages.empty() && (last < 1 || last > in.page_size));
+        before -= rows;
+      } else {
+        bad_length = false;
+        before = in.seq_lens.empty() ? in.cache_lens[s] : in.seq_lens[s] - rows;
+      }
+      cache_position = before + t - in.cu_seqlens[s];
     }
 
     std::vector<int64_t> positions(static_cast<size_t>(in.num_axes), 0);
@@ -200,7 +254,7 @@ inline PrologueOutput attention_prologue(const PrologueInput& in) {
           const long double sum = static_cast<long double>(cache_position) + static_cast<long double>(offset);
           positions[axis] = sum >= 0.0L && sum < 0x1p63L ? static_cast<int64_t>(sum) : -1;
         }
-        bad_position = bad_position || positions[axis] < 0;
+        bad_position = bad_position || bad_length || positions[axis] < 0;
       }
       past_table = past_table || (in.max_position > 0 && positions[axis] >= in.max_position);
     }
@@ -216,6 +270,7 @@ inline PrologueOutput attention_prologue(const PrologueInput& in) {
       if (norm.enabled && !norm.after_rotation) normalize(row, norm, in.head_dim), round_step(row, in);
       if (!past_table) rotate(row, heads, in, t, positions);
       if (norm.enabled && norm.after_rotation) normalize(row, norm, in.head_dim), round_step(row, in);
+      hadamard(row, in);
       return row;
     };
     out.q.back() = transform(load(in.q, in.q_bias, t, in.num_q_heads * in.head_dim, in), in.q_norm, in.num_q_heads);
@@ -235,7 +290,7 @@ inline PrologueOutput attention_prologue(const PrologueInput& in) {
 
     int64_t slot = -1;
     if (!in.slots.empty()) {
-      slot = in.slots[static_cast<size_t>(t)];
+      if (t < static_cast<int64_t>(in.slots.size())) slot = in.slots[static_cast<size_t>(t)];
       if (slot >= in.num_pages * in.page_size) {
         out.faults.back() = TokenFault::slot;
         continue;
@@ -243,10 +298,9 @@ inline PrologueOutput attention_prologue(const PrologueInput& in) {
     } else if (in.derive_slots) {
       const int64_t end = in.cu_seqlens[static_cast<size_t>(sequence) + 1];
       if (in.ring_size > 0 && t + in.ring_size < end) continue;  // a later token of the step takes its place
-      const std::vector<int64_t>& pages = in.block_table[static_cast<size_t>(sequence)];
       int64_t r = cache_position;
       if (in.ring_size > 0 && r >= 0) r %= in.ring_size;
-      if (r < 0 || r >= static_cast<int64_t>(pages.size()) * in.page_size) {
+      if (bad_length || r < 0 || r >= static_cast<int64_t>(pages.size()) * in.page_size) {
         out.faults.back() = TokenFault::too_long;
         continue;
       }

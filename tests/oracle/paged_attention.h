@@ -25,8 +25,12 @@ struct AttentionInputs {
   int64_t page_stride = 0, token_stride = 0, head_stride = 0;
   // In place of k and v: channel d of a head of token `offset` of `page`, as it is in the cache.
   std::function<double(int64_t page, int64_t offset, int64_t head, int64_t d)> key, value;
+  // The part of a head's elements that is the same for all channels; null: none.
+  std::function<double(int64_t page, int64_t offset, int64_t head)> key_zero_point, value_zero_point;
   std::vector<int32_t> block_table;  // [num_seqs, block_table_stride]
   int64_t block_table_stride = 0;
+  std::vector<int32_t> kv_indptr, kv_indices;  // not empty: in place of block_table
+  std::vector<int32_t> kv_last_page_len;       // not empty: in place of the values of seq_lens
   std::vector<int32_t> cu_seqlens_q, seq_lens;
   int64_t max_seqlen_q = std::numeric_limits<int32_t>::max();
 
@@ -35,12 +39,14 @@ struct AttentionInputs {
 
 // What a backend may do beyond float32 arithmetic: relative errors of the probabilities and of V (rounded to 16 bits), an
 // absolute one of the probabilities (where 16 bits end) relative to the largest, and further roundings of a score (scales, the
-// soft cap), in units of 2^-24 of sum |scale q k|.
+// soft cap), in units of 2^-24 of sum |scale q k|. With zero points by sums, elements x = y + zero point go into sums in these two
+// parts: what counts as |x| where sums are rounded is |y| + |zero point|.
 struct Allowance {
   double probability = 0.0;
   double least_probability = 0.0;
   double value = 0.0;
   double score_units = 0.0;
+  bool zero_points_by_sums = false;
 };
 
 // What cu_seqlens_q says wrongly. `rows` become zeros, each one fault; `sequences` have no such row, and are one fault each, under
@@ -95,13 +101,30 @@ std::vector<Reference> paged_attention(const AttentionInputs<T>& in, const Allow
   for (size_t s = 0; s < in.seq_lens.size(); ++s) {
     if (!query_rows_are_valid(in.cu_seqlens_q, s, in.num_tokens, in.max_seqlen_q)) continue;
     const int64_t begin = in.cu_seqlens_q[s], rows = in.cu_seqlens_q[s + 1] - begin;
-    const int64_t length = std::max<int64_t>(0, in.seq_lens[s]);
+    // The sequence's pages: its row, or a slice.
+    std::vector<int32_t> pages;
+    bool bad_length = false;
+    if (in.kv_indptr.empty()) {
+      const auto row = in.block_table.begin() + static_cast<int64_t>(s) * in.block_table_stride;
+      pages.assign(row, row + in.max_pages_per_seq);
+    } else {
+      const int64_t from = in.kv_indptr[s], to = in.kv_indptr[s + 1];
+      bad_length = from < 0 || from > to || to > static_cast<int64_t>(in.kv_indices.size());
+      if (!bad_length) pages.assign(in.kv_indices.begin() + from, in.kv_indices.begin() + to);
+    }
+    int64_t length = std::max<int64_t>(0, in.seq_lens[s]);
+    if (in.kv_last_page_len.empty()) {
+      bad_length = false;
+    } else {
+      const int64_t in_last = in.kv_last_page_len[s];
+      length = pages.empty() ? 0 : (static_cast<int64_t>(pages.size()) - 1) * in.page_size + in_last;
+      bad_length = bad_length || (!pages.empty() && (in_last < 1 || in_last > in.page_size));
+      if (bad_length) length = rows;  // no row attends to nothing
+    }
     const int64_t slots = in.ring_size > 0 ? std::min(length, in.ring_size) : length;
-    const bool too_long = slots > in.max_pages_per_seq * in.page_size;
+    const bool too_long = bad_length || slots > static_cast<int64_t>(pages.size()) * in.page_size;
     const auto place_of = [&](int64_t p) { return in.ring_size > 0 ? p % in.ring_size : p; };
-    const auto page_of = [&](int64_t p) -> int64_t {
-      return in.block_table[s * static_cast<size_t>(in.block_table_stride) + static_cast<size_t>(place_of(p) / in.page_size)];
-    };
+    const auto page_of = [&](int64_t p) -> int64_t { return pages[static_cast<size_t>(place_of(p) / in.page_size)]; };
     const auto lowest = [&](int64_t limit) { return in.window > 0 ? std::max<int64_t>(0, limit - in.window) : 0; };
     // Whatever any row needs, once for all of them.
     const int64_t first = lowest(std::max<int64_t>(0, length - rows + 1));
@@ -113,6 +136,8 @@ std::vector<Reference> paged_attention(const AttentionInputs<T>& in, const Allow
     }
     for (int64_t head = 0; head < in.num_kv_heads; ++head) {
       std::vector<double> keys(static_cast<size_t>(positions * in.head_dim)), values(static_cast<size_t>(positions * v_width));
+      std::vector<double> key_zero_points(static_cast<size_t>(positions)), value_zero_points(static_cast<size_t>(positions));
+      const auto magnitude_of = [&](double x, double zero_point) { return std::fabs(x - zero_point) + std::fabs(zero_point); };
       for (int64_t p = 0; p < positions; ++p) {
         if (bad[static_cast<size_t>(p)]) continue;
         const int64_t page = page_of(first + p), offset = place_of(first + p) % in.page_size;
@@ -123,6 +148,9 @@ std::vector<Reference> paged_attention(const AttentionInputs<T>& in, const Allow
         for (int64_t d = 0; d < v_width; ++d) {
           values[static_cast<size_t>(p * v_width + d)] = in.value ? in.value(page, offset, head, d) : at(in.v, place + d);
         }
+        if (!allowance.zero_points_by_sums) continue;
+        if (in.key_zero_point) key_zero_points[static_cast<size_t>(p)] = in.key_zero_point(page, offset, head);
+        if (in.value_zero_point) value_zero_points[static_cast<size_t>(p)] = in.value_zero_point(page, offset, head);
       }
       const int64_t group = in.num_q_heads / in.num_kv_heads;
       for (int64_t j = 0; j < rows; ++j) {
@@ -136,10 +164,10 @@ std::vector<Reference> paged_attention(const AttentionInputs<T>& in, const Allow
           for (int64_t p = low; p < limit - first; ++p) {
             double dot = 0.0, sum = 0.0;
             for (int64_t d = 0; d < in.head_dim; ++d) {
-              const double term = at(in.q, (begin + j) * in.q_token_stride + h * in.q_head_stride + d) *
-                                  keys[static_cast<size_t>(p * in.head_dim + d)];
-              dot += term;
-              sum += std::fabs(term);
+              const double q = at(in.q, (begin + j) * in.q_token_stride + h * in.q_head_stride + d);
+              const double k = keys[static_cast<size_t>(p * in.head_dim + d)];
+              dot += q * k;
+              sum += std::fabs(q) * magnitude_of(k, key_zero_points[static_cast<size_t>(p)]);
             }
             const double scaled = in.scale * dot;
             score.push_back(in.soft_cap > 0.0 ? in.soft_cap * std::tanh(scaled / in.soft_cap) : scaled);
@@ -153,9 +181,11 @@ std::vector<Reference> paged_attention(const AttentionInputs<T>& in, const Allow
             for (size_t p = 0; p < score.size(); ++p) row[d].value += score[p] / total * column[p * static_cast<size_t>(v_width)];
             for (size_t p = 0; p < score.size(); ++p) {
               const double v = std::fabs(column[p * static_cast<size_t>(v_width)]);
-              const double relative = 1.0 + score_units / kDefaultSteps * (1.0 + magnitude[p]) + allowance.probability / unit;
+              const double relative = score_units / kDefaultSteps * (1.0 + magnitude[p]) + allowance.probability / unit;
+              const double summed =
+                  magnitude_of(column[p * static_cast<size_t>(v_width)], value_zero_points[static_cast<size_t>(low) + p]);
               row[d].scale += ((v + std::fabs(row[d].value)) * (score[p] * relative + allowance.least_probability / unit) +
-                               v * score[p] * allowance.value / unit) /
+                               (summed + std::fabs(row[d].value)) * score[p] + v * score[p] * allowance.value / unit) /
                               total;
             }
           }

@@ -8,7 +8,7 @@
 
 namespace prologue::oracle {
 
-enum class Quantized { e4m3, e5m2, int8, int4 };
+enum class Quantized { e4m3, e5m2, int8, int4, uint4 };
 
 // The values of the non-negative codes, in order.
 inline const std::vector<double>& code_values(Quantized type) {
@@ -26,7 +26,7 @@ inline const std::vector<double>& code_values(Quantized type) {
     for (int i = 0; i <= limit; ++i) values.push_back(i);
     return values;
   };
-  static const std::vector<double> tables[] = {fp8(3, 7, 127), fp8(2, 15, 124), integers(127), integers(7)};
+  static const std::vector<double> tables[] = {fp8(3, 7, 127), fp8(2, 15, 124), integers(127), integers(7), integers(15)};
   return tables[static_cast<int>(type)];
 }
 
@@ -35,6 +35,7 @@ inline double largest_value(Quantized type) { return code_values(type).back(); }
 // The value that x becomes: nearest, ties to the even code, saturated.
 inline double nearest_value(double x, Quantized type) {
   const std::vector<double>& values = code_values(type);
+  if (type == Quantized::uint4) x = std::max(x, 0.0);
   const double magnitude = std::fabs(x);
   const size_t above = static_cast<size_t>(std::lower_bound(values.begin(), values.end(), magnitude) - values.begin());
   size_t code = above;
@@ -47,9 +48,10 @@ inline double nearest_value(double x, Quantized type) {
   return x < 0.0 ? -values[code] : values[code];
 }
 
-// The value that a stored code stands for (NaN where it is one); int4: the low four bits.
+// The value that a stored code stands for (NaN where it is one); int4 and uint4: the low four bits.
 inline double value_of_code(uint8_t code, Quantized type) {
   if (type == Quantized::int8) return code < 128 ? code : code - 256;
+  if (type == Quantized::uint4) return code & 15;
   if (type == Quantized::int4) return (code & 15) < 8 ? code & 15 : (code & 15) - 16;
   const std::vector<double>& values = code_values(type);
   const size_t magnitude = code & 0x7f;

@@ -1,4 +1,4 @@
-// The frequencies of every rope scheme in long double, from the papers' formulas: wavelengths and turns rather than
+// The frequencies of every rope scheme in long double, from the papers' formulas: wavelengths and rotations rather than
 // transformers' steps. tests/layers/rope_scaling_test.cpp holds it against transformers' values first.
 #pragma once
 
@@ -16,7 +16,7 @@ using Wide = long double;
 struct RopeOracle {
   const RopeConfig& config;
   int64_t length;
-  static constexpr Wide kTurn = 2 * std::numbers::pi_v<Wide>;
+  static constexpr Wide kCircle = 2 * std::numbers::pi_v<Wide>;
 
   Wide plain(int64_t i, Wide theta) const {
     return std::exp(-std::log(theta) * 2 * static_cast<Wide>(i) / static_cast<Wide>(config.rotary_dim));
@@ -33,10 +33,10 @@ struct RopeOracle {
     return plain(i, static_cast<Wide>(config.theta) * std::pow(stretch, dim / (dim - 2)));
   }
   Wide at(int64_t i, const YarnRope& s) const {
-    // Pair x turns original / (2 pi theta^(2x / dim)) times within the original context.
-    const auto pair_of = [&](double turns) {
+    // Pair x rotates original / (2 pi theta^(2x / dim)) times within the original context.
+    const auto pair_of = [&](double rotations) {
       return static_cast<Wide>(config.rotary_dim) / 2 *
-             std::log(static_cast<Wide>(s.original_max_position) / kTurn / static_cast<Wide>(turns)) /
+             std::log(static_cast<Wide>(s.original_max_position) / kCircle / static_cast<Wide>(rotations)) /
              std::log(static_cast<Wide>(config.theta));
     };
     Wide first = pair_of(s.beta_fast), last = pair_of(s.beta_slow);
@@ -50,13 +50,13 @@ struct RopeOracle {
     return plain(i) / static_cast<Wide>((beyond ? s.long_factors : s.short_factors)[static_cast<size_t>(i)]);
   }
   Wide at(int64_t i, const Llama3Rope& s) const {
-    const Wide turns = static_cast<Wide>(s.original_max_position) * plain(i) / kTurn;
+    const Wide rotations = static_cast<Wide>(s.original_max_position) * plain(i) / kCircle;
     const Wide low = static_cast<Wide>(s.low_freq_factor), high = static_cast<Wide>(s.high_freq_factor);
-    return mix(plain(i) / static_cast<Wide>(s.factor), plain(i), (turns - low) / (high - low));
+    return mix(plain(i) / static_cast<Wide>(s.factor), plain(i), (rotations - low) / (high - low));
   }
   Wide at(int64_t i, const ProportionalRope& s) const {
-    const bool turning = 2 * (i + 1) <= static_cast<int64_t>(s.partial_rotary_factor * static_cast<double>(config.rotary_dim));
-    return turning ? plain(i) / static_cast<Wide>(s.factor) : 0;
+    const bool rotates = 2 * (i + 1) <= static_cast<int64_t>(s.partial_rotary_factor * static_cast<double>(config.rotary_dim));
+    return rotates ? plain(i) / static_cast<Wide>(s.factor) : 0;
   }
   Wide at(int64_t i, const VerbatimRope& s) const { return static_cast<Wide>(s.inv_freq[static_cast<size_t>(i)]); }
 };

@@ -55,7 +55,7 @@ struct RotaryInput {
   std::vector<int64_t> pair_axis;  // empty = the pair's block
 };
 
-enum class Wanted { untouched, zero, copied, turned };
+enum class Wanted { untouched, zero, copied, rotated };
 
 struct RotaryElement {
   Wanted wanted = Wanted::untouched;
@@ -123,7 +123,7 @@ inline RotaryOutput rotary(const RotaryInput& in) {
       if (stand.padding) continue;
       if (stand.fault != 0) out.faults.emplace_back(b * in.seq_len + s, stand.fault);
       // cos and sin of channel c of block n; pair number `pair` in it
-      const auto turn = [&](int64_t n, int64_t pair, int64_t c) {
+      const auto rotation = [&](int64_t n, int64_t pair, int64_t c) {
         const int64_t global = n * (width / 2) + pair;
         int64_t axis = 0;
         if (in.num_axes > 1) axis = in.pair_axis.empty() ? n : in.pair_axis.at(static_cast<size_t>(global));
@@ -144,10 +144,10 @@ inline RotaryOutput rotary(const RotaryInput& in) {
             break;
         }
         if (in.source != AngleSource::cos_sin) cos = std::cos(angle), sin = std::sin(angle);
-        struct Turn {
+        struct Rotation {
           long double cos, sin, angle;
         };
-        return Turn{cos * static_cast<long double>(in.factor), sin * static_cast<long double>(in.factor), angle};
+        return Rotation{cos * static_cast<long double>(in.factor), sin * static_cast<long double>(in.factor), angle};
       };
       for (size_t i = 0; i < in.tensors.size(); ++i) {
         const RotaryInput::Tensor& tensor = in.tensors[i];
@@ -163,14 +163,14 @@ inline RotaryOutput rotary(const RotaryInput& in) {
             y.wanted = Wanted::copied;
             y.value = tensor.x[first + static_cast<size_t>(d)];
             if (!tensor.rotate || !rotated || !stand.rotated) continue;
-            y.wanted = Wanted::turned;
+            y.wanted = Wanted::rotated;
             const int64_t n = inside / width, c = inside % width;
             const bool second = in.interleaved ? c % 2 != 0 : c >= width / 2;
             const int64_t pair = in.interleaved ? c / 2 : c % (width / 2);
             const int64_t partner = in.interleaved ? (second ? c - 1 : c + 1) : (second ? c - width / 2 : c + width / 2);
             const long double self = y.value;
             const long double other = tensor.x[first + static_cast<size_t>(in.rotary_offset + n * width + partner)];
-            const auto own = turn(n, pair, c), others = turn(n, pair, partner);
+            const auto own = rotation(n, pair, c), others = rotation(n, pair, partner);
             // The inverse is the transpose: what the other channel took of this one. Or by this channel's sine, where asked for.
             const long double sin = !in.inverse ? own.sin : in.inverse_by_own_sine ? -own.sin : -others.sin;
             const long double term = (second ? sin : -sin) * other;

@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,32 +30,41 @@ struct AttentionVariant {
   NormScope norm_scope = NormScope::head;
   NormWeights norm_weights = NormWeights::shared;
   bool norm_bias = false;
+  bool float_norm_weights = false;  // in float32 whatever the graph's type is
   float weight_offset = 0.0f;
+  std::optional<HeadNorm> other_k_norm = {};  // of K, instead of placement, kind, scope and offset above; without pointers
   bool v_norm = false, v_from_k = false;
   int64_t rotary_dim = 16, rotary_offset = 0;  // 0: NoPE
   RopeStyle style = RopeStyle::neox;
   bool inverse = false;
-  CosSinSource source = CosSinSource::table;
+  RopeSource source = RopeSource::table;
   int64_t num_axes = 1;
   PastTable past_table = PastTable::record;
+  int64_t hadamard_block = 0;
   QueryScale q_scale = {};
   uint64_t seed = 1;
 
+  HeadNorm norm_of_q() const { return {norm, norm_kind, norm_scope, 1e-6f, weight_offset}; }
+  HeadNorm norm_of_k() const { return other_k_norm.value_or(norm_of_q()); }
+  bool normed() const { return norm != NormPlacement::none || norm_of_k().placement != NormPlacement::none; }
   bool biased() const { return joint_bias || q_bias || k_bias || v_bias; }
   // Something besides the writing of K and V.
   bool has_steps() const {
-    return biased() || norm != NormPlacement::none || rotary_dim > 0 || v_norm || q_scale != QueryScale{};
+    const bool scaled = q_scale.constant != 1.0f || q_scale.by_position != PositionScale::none;
+    return biased() || normed() || rotary_dim > 0 || v_norm || hadamard_block != 0 || scaled;
   }
   int64_t qkv_width() const { return (num_q_heads + (v_from_k ? 1 : 2) * num_kv_heads) * head_dim; }
 
   std::string describe() const {
     return str_cat("Hq=", num_q_heads, " Hkv=", num_kv_heads, " D=", head_dim, " bias=", joint_bias ? "joint" : "", q_bias,
                    k_bias, v_bias, " norm=", static_cast<int>(norm), "/", static_cast<int>(norm_kind), "/",
-                   static_cast<int>(norm_scope), "/", static_cast<int>(norm_weights), "/", norm_bias, " offset=", weight_offset,
-                   " v_norm=", v_norm, " v_from_k=", v_from_k, " rope=", rotary_dim, "@", rotary_offset, " ",
-                   rope_style_name(style), " inverse=", inverse, " source=", static_cast<int>(source), " axes=", num_axes,
-                   " past=", static_cast<int>(past_table), " q_scale=", q_scale.constant, "/",
-                   static_cast<int>(q_scale.by_position), " seed=", seed);
+                   static_cast<int>(norm_scope), "/", static_cast<int>(norm_weights), "/", norm_bias,
+                   float_norm_weights ? "f32" : "", " offset=", weight_offset,
+                   " k_norm=", static_cast<int>(norm_of_k().placement), "/", static_cast<int>(norm_of_k().kind), "/",
+                   static_cast<int>(norm_of_k().scope), "/", norm_of_k().eps, " v_norm=", v_norm, " v_from_k=", v_from_k,
+                   " rope=", rotary_dim, "@", rotary_offset, " ", rope_style_name(style), " inverse=", inverse,
+                   " source=", static_cast<int>(source), " axes=", num_axes, " past=", static_cast<int>(past_table),
+                   " hadamard=", hadamard_block,                   " q_scale=", q_scale.constant, "/", static_cast<int>(q_scale.by_position), " seed=", seed);
   }
 };
 
@@ -82,6 +92,20 @@ inline std::vector<AttentionVariant> listed_variants() {
   add([](V& v) { v.norm = NormPlacement::before_rope, v.norm_scope = NormScope::token, v.norm_weights = NormWeights::per_head; });
   add([](V& v) { v.norm = NormPlacement::before_rope, v.norm_kind = NormKind::layer, v.norm_weights = NormWeights::per_head; });
   add([](V& v) { v.norm = NormPlacement::after_rope, v.norm_kind = NormKind::layer, v.norm_bias = v.joint_bias = true; });
+  add([](V& v) { v.norm = NormPlacement::before_rope, v.float_norm_weights = true; });
+  add([](V& v) { v.norm = NormPlacement::before_rope, v.other_k_norm = HeadNorm(); });  // Q alone
+  add([](V& v) { v.norm = NormPlacement::after_rope, v.other_k_norm = HeadNorm(), v.k_bias = true; });
+  add([](V& v) { v.other_k_norm = HeadNorm{NormPlacement::before_rope}; });  // K alone
+  add([](V& v) { v.other_k_norm = HeadNorm{NormPlacement::before_rope}, v.rotary_dim = 0; });
+  add([](V& v) {
+    v.norm = NormPlacement::before_rope, v.other_k_norm = HeadNorm{NormPlacement::after_rope, NormKind::layer},
+    v.norm_bias = true;
+  });
+  add([](V& v) {
+    v.norm = NormPlacement::after_rope, v.norm_scope = NormScope::token, v.joint_bias = true;
+    v.other_k_norm = HeadNorm{NormPlacement::before_rope, NormKind::rms, NormScope::head, 0.5f, 1.0f};
+  });
+  add([](V& v) { v.norm = NormPlacement::after_rope, v.norm_kind = NormKind::layer, v.norm_bias = v.float_norm_weights = true; });
   add([](V& v) { v.norm = NormPlacement::before_rope, v.rotary_dim = 0, v.k_bias = true; });
   add([](V& v) { v.norm = NormPlacement::before_rope, v.v_norm = v.v_from_k = true; });  // Gemma 4
   add([](V& v) { v.v_norm = v.v_from_k = v.joint_bias = true; });
@@ -90,11 +114,16 @@ inline std::vector<AttentionVariant> listed_variants() {
   add([](V& v) { v.rotary_dim = 6; });
   add([](V& v) { v.rotary_dim = 8, v.rotary_offset = 8, v.style = RopeStyle::interleaved; });
   add([](V& v) { v.inverse = true; });
-  add([](V& v) { v.source = CosSinSource::inv_freq; });
-  add([](V& v) { v.source = CosSinSource::per_token; });
+  add([](V& v) { v.source = RopeSource::inv_freq; });
+  add([](V& v) { v.source = RopeSource::per_token; });
   add([](V& v) { v.num_axes = 3; });
-  add([](V& v) { v.num_axes = 3, v.source = CosSinSource::per_token, v.norm = NormPlacement::before_rope, v.q_bias = true; });
-  add([](V& v) { v.num_axes = 2, v.source = CosSinSource::inv_freq; });
+  add([](V& v) { v.num_axes = 3, v.source = RopeSource::per_token, v.norm = NormPlacement::before_rope, v.q_bias = true; });
+  add([](V& v) { v.num_axes = 2, v.source = RopeSource::inv_freq; });
+  add([](V& v) { v.hadamard_block = 16; });
+  add([](V& v) { v.hadamard_block = 4, v.rotary_dim = 0; });  // of q and k, with nothing else to do
+  add([](V& v) {
+    v.hadamard_block = 8, v.norm = NormPlacement::after_rope, v.v_from_k = v.k_bias = true, v.q_scale.constant = 0.5f;
+  });
   add([](V& v) { v.q_scale.constant = 0.37f; });
   add([](V& v) { v.q_scale.by_position = PositionScale::llama4, v.q_scale.a = 0.1f, v.q_scale.b = 3.0f, v.rotary_dim = 0; });
   add([](V& v) { v.q_scale.by_position = PositionScale::logn, v.q_scale.b = 4.0f, v.norm = NormPlacement::after_rope; });
@@ -118,12 +147,21 @@ inline AttentionVariant random_variant(uint64_t seed) {
   v.norm_scope = v.norm_kind == NormKind::rms && chance(3) ? NormScope::token : NormScope::head;
   v.norm_weights = static_cast<NormWeights>(random.integer(0, 2));
   v.norm_bias = v.norm_kind == NormKind::layer && chance(2);
+  v.float_norm_weights = chance(4);
   v.weight_offset = chance(2) ? 1.0f : 0.0f;
+  if (chance(4)) {
+    HeadNorm& k = v.other_k_norm.emplace();
+    k.placement = static_cast<NormPlacement>(random.integer(0, 2));
+    k.kind = chance(3) ? NormKind::layer : NormKind::rms;
+    k.scope = k.kind == NormKind::rms && chance(3) ? NormScope::token : NormScope::head;
+    k.eps = chance(2) ? 1e-6f : 0.2f;
+    k.weight_offset = chance(2) ? 1.0f : 0.0f;
+  }
   v.rotary_dim = chance(5) ? 0 : chance(2) ? v.head_dim : 2 * random.integer(1, v.head_dim / 2);
   v.rotary_offset = 2 * random.integer(0, (v.head_dim - v.rotary_dim) / 2);
   v.style = chance(2) ? RopeStyle::interleaved : RopeStyle::neox;
   v.inverse = chance(5);
-  v.source = static_cast<CosSinSource>(random.integer(0, 2));
+  v.source = static_cast<RopeSource>(random.integer(0, 2));
   v.num_axes = chance(2) ? 1 : random.integer(2, 4);
   if (v.rotary_dim == 0) v.rotary_offset = 0, v.inverse = false, v.num_axes = 1;
   if (chance(3)) v.q_scale.constant = 0.37f;
@@ -131,6 +169,7 @@ inline AttentionVariant random_variant(uint64_t seed) {
     v.q_scale.by_position = PositionScale::llama4, v.q_scale.a = 0.1f, v.q_scale.b = 3.0f;
   else if (chance(3))
     v.q_scale.by_position = PositionScale::logn, v.q_scale.b = 4.0f;
+  if (chance(4)) v.hadamard_block = v.head_dim == 46 ? 2 : int64_t{1} << random.integer(1, 3);
   return v;
 }
 
@@ -142,10 +181,10 @@ struct VariantModel {
   VariantModel(const AttentionVariant& of, DType type, const Execution& on)
       : variant(of), dtype(type), execution(on), random(of.seed) {
     GraphBuilder g(dtype);
-    Rope rope = make_rope();
+    GraphRope rope = make_rope();
     embedding = weight(kVocab, kHidden);
     Value x = g.embedding("embedding", embedding, 1.0f);
-    if (variant.source == CosSinSource::per_token && rope) rope = g.gather_cos_sin("cos_sin", rope);
+    if (variant.source == RopeSource::per_token && rope) rope = g.gather_cos_sin("cos_sin", rope);
     for (int64_t i = 0; i < variant.num_layers; ++i) {
       const GraphBuilder::Scope scope(g, str_cat("layers.", i));
       layers.push_back(make_layer(i, rope));
@@ -153,22 +192,21 @@ struct VariantModel {
       x = layers.back().build(g, g.rms_norm("norm", x, norms.back(), kEps));
     }
     graph = std::move(g).finish(x).value();
-    storage =
-        KvStorage::create({variant.num_layers, kPages, kPageSize, variant.num_kv_heads, variant.head_dim, kv_type_of(dtype)},
-                          execution.device)
-            .value();
+    storage = KvStorage::create({variant.num_layers, kPages, kPageSize, variant.num_kv_heads, variant.head_dim, dtype},
+                                execution.device)
+                  .value();
     fill_cache(0xff);
   }
 
   void fill_cache(int byte) {
     const std::vector<unsigned char> bytes(static_cast<size_t>(cache_bytes()), static_cast<unsigned char>(byte));
-    EXPECT_TRUE(copy_to_device(storage.layer(0).k, bytes.data(), cache_bytes(), execution).ok());
+    EXPECT_TRUE(copy_to_device(storage.layer(0).k.data, bytes.data(), cache_bytes(), execution).ok());
     EXPECT_TRUE(synchronize(execution).ok());
   }
   int64_t cache_bytes() const { return storage.config().bytes_per_page() * kPages; }
   std::vector<unsigned char> cache_contents() const {
     std::vector<unsigned char> bytes(static_cast<size_t>(cache_bytes()));
-    EXPECT_TRUE(copy_to_host(bytes.data(), storage.layer(0).k, cache_bytes(), execution).ok());
+    EXPECT_TRUE(copy_to_host(bytes.data(), storage.layer(0).k.data, cache_bytes(), execution).ok());
     return bytes;
   }
   // What the device's array holds, for oracles.
@@ -207,55 +245,59 @@ struct VariantModel {
     EXPECT_TRUE(synchronize(execution).ok());
     return buffers.back().template as<T>();
   }
-  Weight weight(int64_t rows, int64_t cols) {
-    Weight made = {nullptr, rows, cols, dtype};
-    with_host_type(dtype, [&](auto host_type) { made.data = upload(random.normals<decltype(host_type)>(rows * cols, 0.5)); });
+  Weight weight(int64_t rows, int64_t cols) { return weight(rows, cols, dtype); }
+  Weight weight(int64_t rows, int64_t cols, DType type) {
+    Weight made = {nullptr, rows, cols, type};
+    with_host_type(type, [&](auto host_type) { made.data = upload(random.normals<decltype(host_type)>(rows * cols, 0.5)); });
     return made;
   }
   Weight weight_if(bool wanted, int64_t rows, int64_t cols) { return wanted ? weight(rows, cols) : Weight(); }
 
-  Rope make_rope() {
+  GraphRope make_rope() {
     if (variant.rotary_dim == 0) return {};
-    Rope rope;
+    GraphRope rope;
     const int64_t pairs = variant.rotary_dim / 2;
     RopeConfig config;
     config.style = variant.style;
     config.rotary_dim = variant.rotary_dim;
     const RopeFrequencies frequencies = rope_frequencies(config, kMaxPosition, RopePrecision::exact).value();
-    if (variant.source == CosSinSource::inv_freq) {
+    if (variant.source == RopeSource::inv_freq) {
       for (const double each : frequencies.inv_freq) inv_freq.push_back(static_cast<float>(each));
-      rope.rotation.style = variant.style;
-      rope.rotation.rotary_dim = variant.rotary_dim;
-      rope.rotation.source = CosSinSource::inv_freq;
-      rope.rotation.inv_freq = upload(inv_freq);
-      rope.rotation.attention_factor = 1.25f;
-      rope.rotation.max_position = kMaxPosition;
+      rope.rope.style = variant.style;
+      rope.rope.rotary_dim = variant.rotary_dim;
+      rope.rope.source = RopeSource::inv_freq;
+      rope.rope.type = DType::f32;
+      rope.rope.inv_freq = upload(inv_freq);
+      rope.rope.attention_factor = 1.25f;
+      rope.rope.max_position = kMaxPosition;
     } else {
       cos_sin = rope_cos_sin(frequencies, kMaxPosition, RopePrecision::exact).value();
       table = std::make_unique<RopeTable>(
           RopeTable::create(variant.style, frequencies, kMaxPosition, RopePrecision::exact, execution).value());
       rope.table = table.get();
     }
-    rope.rotation.rotary_offset = variant.rotary_offset;
-    rope.rotation.inverse = variant.inverse;
-    rope.rotation.past_table = variant.past_table;
-    rope.rotation.num_axes = variant.num_axes;
+    rope.rope.rotary_offset = variant.rotary_offset;
+    rope.rope.inverse = variant.inverse;
+    rope.rope.past_table = variant.past_table;
+    rope.rope.num_axes = variant.num_axes;
     if (variant.num_axes > 1) {
       for (int64_t i = 0; i < pairs; ++i) pair_axis.push_back(static_cast<uint8_t>(random.integer(0, variant.num_axes - 1)));
-      rope.rotation.pair_axis = upload(pair_axis);
+      rope.rope.pair_axis = upload(pair_axis);
     }
     return rope;
   }
 
-  HeadsNorm make_norm(int64_t num_heads) {
-    HeadsNorm norm = {variant.norm_kind, variant.norm_scope, 1e-6f, variant.weight_offset};
+  HeadsNorm make_norm(int64_t num_heads, const HeadNorm& of) {
+    HeadsNorm norm = {of};
+    if (of.placement == NormPlacement::none) return norm;
     const int64_t rows = variant.norm_weights == NormWeights::per_head ? num_heads : 1;
-    norm.weight = weight_if(variant.norm_weights != NormWeights::none, rows, variant.head_dim);
-    norm.bias = weight_if(variant.norm_bias, rows, variant.head_dim);
+    const DType type = variant.float_norm_weights ? DType::f32 : dtype;
+    if (variant.norm_weights != NormWeights::none) norm.weight = weight(rows, variant.head_dim, type);
+    if (variant.norm_bias && of.kind == NormKind::layer) norm.bias = weight(rows, variant.head_dim, type);
     return norm;
   }
 
-  Attention make_layer(int64_t index, const Rope& rope) {
+  Attention make_layer(int64_t index, const GraphRope& rope) {
     const int64_t q_width = variant.num_q_heads * variant.head_dim, kv_width = variant.num_kv_heads * variant.head_dim;
     Attention layer;
     layer.layer = index;
@@ -270,13 +312,11 @@ struct VariantModel {
     layer.q_bias = weight_if(variant.q_bias, 1, q_width);
     layer.k_bias = weight_if(variant.k_bias, 1, kv_width);
     layer.v_bias = weight_if(variant.v_bias, 1, kv_width);
-    layer.norm_placement = variant.norm;
-    if (variant.norm != NormPlacement::none) {
-      layer.q_norm = make_norm(variant.num_q_heads);
-      layer.k_norm = make_norm(variant.num_kv_heads);
-    }
-    layer.v_norm.enabled = variant.v_norm;
+    layer.q_norm = make_norm(variant.num_q_heads, variant.norm_of_q());
+    layer.k_norm = make_norm(variant.num_kv_heads, variant.norm_of_k());
+    if (variant.v_norm) layer.v_norm.norm.placement = NormPlacement::before_rope;
     layer.v_from_k = variant.v_from_k;
+    layer.hadamard_block = variant.hadamard_block;
     layer.q_scale = variant.q_scale;
     return layer;
   }
@@ -285,7 +325,7 @@ struct VariantModel {
 inline Value q_of_last_layer(const Graph& graph) {
   Value q;
   for (const Node& node : graph.nodes) {
-    if (const auto* attention = std::get_if<PagedAttentionOp>(&node.operation)) q = attention->q;
+    if (std::holds_alternative<PagedAttentionParams>(node.parameters)) q = node.reads().front();
   }
   return q;
 }

@@ -1,6 +1,8 @@
 #include <utility>
 
 #include "tests/support/prologue_case.h"
+#include "tests/support/random.h"
+#include "tests/support/types.h"
 
 namespace prologue::test {
 
@@ -36,7 +38,7 @@ std::vector<PrologueCase> make_prologue_cases() {
   }
   for (const int64_t page : {1, 3, 64}) add([&](PrologueCase& c) { c.page_size = page; });
   for (const RopeStyle style : {RopeStyle::neox, RopeStyle::interleaved}) {
-    for (const int64_t d : {2, 46, 64, 72, 80, 96, 112, 128, 160, 192, 256, 512, 576}) {
+    for (const int64_t d : {2, 46, 64, 72, 80, 96, 112, 128, 160, 192, 256, 512, 576, 1024}) {
       for (const int64_t r : {int64_t{0}, int64_t{2}, int64_t{16}, int64_t{32}, int64_t{64}, int64_t{72}, int64_t{96}, d}) {
         if (r > d || (r == d && (d == 2 || d == 64 || d == 72 || d == 96))) continue;
         if (r == 0 && style == RopeStyle::interleaved) continue;
@@ -109,42 +111,158 @@ std::vector<PrologueCase> make_feature_cases() {
     add([&](PrologueCase& c) {
       c.norm = placement, c.num_q_heads = 40, c.num_kv_heads = 40, c.head_dim = 128, c.norm_scope = NormScope::token;
     });
-    for (const int64_t d : {2, 46, 72, 80, 96, 128, 192, 256, 576}) {
+    for (const int64_t d : {2, 46, 72, 80, 96, 128, 192, 256, 576, 1022, 1024}) {
       add([&](PrologueCase& c) { c.norm = placement, c.head_dim = d, c.rotary_dim = d / 4 * 2, c.weights = Weights::per_head; });
       add([&](PrologueCase& c) { c.norm = placement, c.norm_kind = NormKind::layer, c.head_dim = d, c.rotary_dim = d; });
     }
     add([&](PrologueCase& c) { c.norm = placement, c.values = Values::denormal; });
+    for (const Weights weights : {Weights::shared, Weights::per_head}) {
+      add([&](PrologueCase& c) { c.norm = placement, c.float_weights = true, c.weights = weights, c.weight_offset = 1.0f; });
+      add([&](PrologueCase& c) {
+        c.norm = placement, c.float_weights = c.norm_bias = true, c.norm_kind = NormKind::layer, c.weights = weights,
+        c.misalign = 4;
+      });
+      add([&](PrologueCase& c) {
+        c.norm = placement, c.float_weights = true, c.norm_scope = NormScope::token, c.weights = weights, c.head_dim = 46,
+        c.rotary_dim = 16;
+      });
+    }
+  }
+  // One of Q and K without a norm, or with another than the other.
+  constexpr NormPlacement kNone = NormPlacement::none, kBefore = NormPlacement::before_rope, kAfter = NormPlacement::after_rope;
+  constexpr CaseNorm kNoNorm = {};
+  const CaseNorm others[] = {{kBefore},
+                             {kAfter},
+                             {kBefore, NormKind::layer, NormScope::head, Weights::per_head, true},
+                             {kAfter, NormKind::layer, NormScope::head, Weights::shared},
+                             {kBefore, NormKind::rms, NormScope::token, Weights::per_head},
+                             {kAfter, NormKind::rms, NormScope::token, Weights::none},
+                             {kBefore, NormKind::rms, NormScope::head, Weights::shared, false, true, 1.0f, 0.5f}};
+  for (const CaseNorm& other : others) {
+    for (const int64_t d : {64, 70}) {
+      const auto differs = [&](const auto& change) {
+        add([&](PrologueCase& c) { c.head_dim = d, c.rotary_dim = d / 4 * 2, c.k_norm = other, change(c); });
+      };
+      differs([](PrologueCase& c) { c.norm = kNone; });
+      differs([](PrologueCase& c) { c.norm = kNone, c.num_q_heads = 40, c.num_kv_heads = 24; });
+      differs([](PrologueCase& c) { c.norm = kBefore, c.in_place = c.kv_in_place = c.k_out = c.v_out = true; });
+      differs([](PrologueCase& c) { c.norm = kAfter, c.norm_kind = NormKind::layer, c.weights = Weights::per_head; });
+      differs([](PrologueCase& c) { c.norm = kBefore, c.norm_scope = NormScope::token, c.weights = Weights::per_head; });
+      add([&](PrologueCase& c) {  // the other way round
+        c.head_dim = c.rotary_dim = d, c.k_norm = kNoNorm, c.in_place = c.packed = true, c.norm = other.placement;
+        c.norm_kind = other.kind, c.norm_scope = other.scope, c.weights = other.weights, c.norm_bias = other.bias;
+      });
+    }
   }
   add([](PrologueCase& c) { c.v_norm = true; });
   add([](PrologueCase& c) {
     c.v_norm = true, c.bias_v = false, c.v_is_k = true, c.norm = NormPlacement::before_rope, c.head_dim = 512;
   });
-  add([](PrologueCase& c) { c.v_is_k = true, c.kv_type = KvType::int8, c.scaling = KvScaling::head; });
+  add([](PrologueCase& c) { c.v_is_k = true, c.kv_type = DType::int8, c.scaling = KvScaling::head; });
 
   // Rotations.
   for (const RopeStyle style : {RopeStyle::neox, RopeStyle::interleaved}) {
-    const auto turned = [&](const auto& change) { add([&](PrologueCase& c) { c.style = style, change(c); }); };
+    const auto add_style = [&](const auto& change) { add([&](PrologueCase& c) { c.style = style, change(c); }); };
     for (const int64_t offset : {2, 32, 64}) {
-      turned([&](PrologueCase& c) { c.head_dim = 128, c.rotary_dim = 64, c.rotary_offset = offset; });
-      turned([&](PrologueCase& c) {
+      add_style([&](PrologueCase& c) { c.head_dim = 128, c.rotary_dim = 64, c.rotary_offset = offset; });
+      add_style([&](PrologueCase& c) {
         c.head_dim = 576, c.rotary_dim = 64, c.rotary_offset = 512, c.norm = NormPlacement::after_rope;
       });
     }
-    turned([](PrologueCase& c) { c.inverse = true; });
-    turned([](PrologueCase& c) { c.source = CosSinSource::per_token, c.rotary_dim = 48; });
-    turned([](PrologueCase& c) { c.source = CosSinSource::per_token, c.inverse = true, c.max_position = 0x7fffffff; });
-    turned([](PrologueCase& c) { c.source = CosSinSource::inv_freq, c.max_position = 1 << 20; });
-    turned([](PrologueCase& c) {
-      c.source = CosSinSource::inv_freq, c.max_position = 1 << 20, c.attention_factor = 1.37f, c.rotary_dim = 36;
+    add_style([](PrologueCase& c) { c.inverse = true; });
+    add_style([](PrologueCase& c) { c.source = RopeSource::per_token, c.rotary_dim = 48; });
+    add_style([](PrologueCase& c) { c.source = RopeSource::per_token, c.inverse = true, c.max_position = 0x7fffffff; });
+    add_style([](PrologueCase& c) { c.source = RopeSource::inv_freq, c.max_position = 1 << 20; });
+    add_style([](PrologueCase& c) {
+      c.source = RopeSource::inv_freq, c.max_position = 1 << 20, c.attention_factor = 1.37f, c.rotary_dim = 36;
     });
-    turned(
-        [](PrologueCase& c) { c.source = CosSinSource::inv_freq, c.max_position = 1 << 20, c.inverse = true, c.num_axes = 3; });
+    add_style([](PrologueCase& c) { c.source = RopeSource::inv_freq, c.max_position = 1 << 20, c.inverse = true, c.num_axes = 3; });
     for (const int64_t axes : {2, 3, 4}) {
-      turned([&](PrologueCase& c) { c.num_axes = axes; });
-      turned([&](PrologueCase& c) { c.num_axes = axes, c.interleaved_axes = true, c.rotary_dim = 40, c.int64_positions = true; });
+      add_style([&](PrologueCase& c) { c.num_axes = axes; });
+      add_style([&](PrologueCase& c) { c.num_axes = axes, c.interleaved_axes = true, c.rotary_dim = 40, c.int64_positions = true; });
     }
   }
   add([](PrologueCase& c) { c.rotary_dim = 0, c.norm = NormPlacement::before_rope; });
+
+  // Tables of every type, in one array or two.
+  for (const RopeStyle style : {RopeStyle::neox, RopeStyle::interleaved}) {
+    for (const DType type : {DType::f32, DType::f16, DType::bf16}) {
+      const auto add_table = [&](const auto& change) {
+        add([&](PrologueCase& c) { c.style = style, c.rope_type = type, change(c); });
+      };
+      add_table([](PrologueCase& c) { c.max_position = 3000; });  // with sines that are subnormal in float16
+      add_table([](PrologueCase& c) { c.rope_apart = true, c.inverse = true; });
+      add_table([](PrologueCase& c) { c.rope_apart = true, c.rope_holes = 8, c.num_axes = 3, c.interleaved_axes = true; });
+      add_table([](PrologueCase& c) { c.rope_holes = 3, c.rotary_dim = 36, c.misalign = 4; });
+      add_table([](PrologueCase& c) { c.source = RopeSource::per_token, c.rope_apart = true, c.rope_holes = 1; });
+      add_table([](PrologueCase& c) { c.source = RopeSource::per_token, c.rope_holes = 16, c.norm = NormPlacement::after_rope; });
+    }
+  }
+
+  // Blocks.
+  for (const RopeStyle style : {RopeStyle::neox, RopeStyle::interleaved}) {
+    for (const int64_t blocks : {2, 3, 4}) {
+      const auto add_blocks = [&](const auto& change) {
+        add([&](PrologueCase& c) { c.style = style, c.num_blocks = blocks, c.head_dim = c.rotary_dim = 96, change(c); });
+      };
+      add_blocks([](PrologueCase&) {});
+      add_blocks([&](PrologueCase& c) { c.block_axes = true, c.num_axes = blocks, c.in_place = true; });
+      add_blocks([](PrologueCase& c) { c.num_axes = 3, c.rotary_dim = 48, c.rotary_offset = 16, c.int64_positions = true; });
+      add_blocks([](PrologueCase& c) { c.source = RopeSource::per_token, c.rope_type = DType::bf16, c.inverse = true; });
+      add_blocks([&](PrologueCase& c) {
+        c.source = RopeSource::inv_freq, c.max_position = 1 << 20, c.attention_factor = 1.2f;
+        c.block_axes = true, c.num_axes = blocks;
+      });
+      add_blocks([](PrologueCase& c) { c.rope_apart = true, c.rope_holes = 2, c.past_table = PastTable::identity; });
+      for (const NormPlacement placement : {NormPlacement::before_rope, NormPlacement::after_rope}) {
+        add_blocks([&](PrologueCase& c) { c.norm = placement, c.rotary_dim = 24, c.rotary_offset = 60; });
+        add_blocks([&](PrologueCase& c) { c.norm = placement, c.head_dim = 576, c.rotary_dim = 480, c.rotary_offset = 32; });
+        add_blocks([&](PrologueCase& c) {
+          c.norm = placement, c.head_dim = c.rotary_dim = 120, c.norm_scope = NormScope::token, c.misalign = 2;
+        });
+      }
+      add_blocks(
+          [](PrologueCase& c) { c.kv_type = DType::int4, c.scaling = KvScaling::token_head, c.q8 = KvScaling::token_head; });
+    }
+  }
+
+  // Q and K with the rotated channels apart.
+  for (const RopeStyle style : {RopeStyle::neox, RopeStyle::interleaved}) {
+    for (const bool last : {false, true}) {
+      const auto split = [&](const auto& change) {
+        add([&](PrologueCase& c) {
+          c.style = style, c.head_dim = 192, c.rotary_dim = 64, c.rotary_offset = last ? 128 : 0, c.packed = false;
+          c.split_q = c.split_k = true, change(c);
+        });
+      };
+      split([](PrologueCase&) {});
+      split([](PrologueCase& c) { c.one_k_rope = true, c.v_head_dim = 128, c.bias_q = c.bias_k = false; });
+      split([](PrologueCase& c) { c.split_k = false, c.heads_first = true, c.kv_in_place = c.k_out = true; });
+      split([](PrologueCase& c) { c.split_q = false, c.in_place = true, c.row_padding = 3, c.k_out = true; });
+      split([](PrologueCase& c) { c.one_k_rope = true, c.k_out = c.v_out = true, c.bias_k = false, c.head_padding = 8; });
+      split([](PrologueCase& c) {
+        c.one_k_rope = true, c.kv_type = DType::fp8_e4m3, c.scaling = KvScaling::tensor, c.q8 = KvScaling::tensor;
+      });
+      split([](PrologueCase& c) {
+        c.head_padding = 1, c.misalign = 6, c.kv_type = DType::uint4, c.scaling = KvScaling::token_head;
+      });
+      split([](PrologueCase& c) {
+        c.past_table = PastTable::identity, c.bias_q = c.bias_k = false, c.max_position = 9, c.one_k_rope = true;
+      });
+      split([](PrologueCase& c) { c.derive_positions = c.derive_slots = true, c.page_size = 4, c.max_position = 80; });
+      for (const NormPlacement placement : {NormPlacement::before_rope, NormPlacement::after_rope}) {
+        split([&](PrologueCase& c) { c.norm = placement, c.weights = Weights::per_head, c.one_k_rope = true; });
+        split([&](PrologueCase& c) { c.norm = placement, c.norm_scope = NormScope::token, c.per_step = true; });
+        split([&](PrologueCase& c) {
+          c.norm = placement, c.head_dim = 576, c.rotary_offset = c.rotary_offset > 0 ? 512 : 0, c.num_q_heads = 3;
+        });
+      }
+      split([&](PrologueCase& c) {
+        c.head_dim = 46, c.rotary_dim = 12, c.rotary_offset = last ? 34 : 0, c.num_blocks = 2, c.block_axes = true,
+        c.num_axes = 2;
+      });
+    }
+  }
 
   // Places.
   for (const int64_t page : {1, 4, 1024}) {
@@ -161,6 +279,51 @@ std::vector<PrologueCase> make_feature_cases() {
       });
     }
   }
+  for (int i = 0; i < 5; ++i) {
+    for (const int64_t ring : {0, 24}) {
+      add([&](PrologueCase& c) {
+        c.derive_positions = c.derive_slots = c.lengths_after = true, c.num_tokens = 40, c.ring_size = ring, c.page_size = 3;
+        c.offsets = i % 2 == 0 ? Offsets::none : Offsets::per_sequence;
+      });
+    }
+    add([](PrologueCase& c) { c.derive_slots = c.lengths_after = true, c.page_size = 4; });
+    add([](PrologueCase& c) { c.derive_positions = c.lengths_after = true, c.num_axes = 3, c.max_position = 80; });
+    add([&](PrologueCase& c) {
+      c.derive_positions = c.derive_slots = c.lengths_after = c.extremes = true, c.page_size = 4, c.num_tokens = 12;
+      c.offsets = i % 2 == 0 ? Offsets::per_sequence : Offsets::none, c.int64_positions = i < 3;
+    });
+  }
+  for (const PageForm form : {PageForm::csr, PageForm::csr_with_lengths}) {
+    const auto paged = [&](const auto& change) { add([&](PrologueCase& c) { c.page_form = form, change(c); }); };
+    for (int i = 0; i < 12; ++i) {
+      paged([&](PrologueCase& c) {
+        c.derive_positions = c.derive_slots = true, c.num_tokens = 40, c.page_size = 1 + i / 2 * 3;
+        c.offsets = i % 2 == 0 ? Offsets::none : Offsets::per_sequence, c.lengths_after = i % 3 == 0;
+      });
+    }
+    for (int i = 0; i < 4; ++i) {
+      paged([](PrologueCase& c) { c.derive_slots = true, c.page_size = 4; });
+      paged([](PrologueCase& c) { c.derive_positions = true, c.page_size = 4, c.num_axes = 3, c.max_position = 80; });
+      paged([](PrologueCase& c) { c.derive_positions = c.k_out = c.v_out = true, c.cached = false, c.page_size = 4; });
+      paged([&](PrologueCase& c) {
+        c.derive_positions = c.derive_slots = c.extremes = true, c.page_size = 4, c.num_tokens = 12, c.lengths_after = i % 2 == 0;
+        c.offsets = Offsets::per_sequence, c.int64_positions = i < 3;
+      });
+    }
+  }
+  for (const int64_t ring : {1, 5, 24}) {
+    add([&](PrologueCase& c) {
+      c.derive_positions = c.derive_slots = true, c.ring_size = ring, c.page_form = PageForm::csr, c.page_size = 4;
+    });
+  }
+  for (const int64_t missing : {1, 13, 20}) {  // slot_mapping ends early
+    add([&](PrologueCase& c) { c.tokens_without_slot = missing; });
+    add([&](PrologueCase& c) { c.tokens_without_slot = missing, c.k_out = c.v_out = true, c.int64_slots = false; });
+    add([&](PrologueCase& c) { c.tokens_without_slot = missing, c.derive_positions = true, c.max_position = 80; });
+    add([&](PrologueCase& c) {
+      c.tokens_without_slot = missing, c.bias_q = c.bias_k = c.bias_v = false, c.source = RopeSource::per_token;
+    });
+  }
   for (int i = 0; i < 10; ++i) {
     add([](PrologueCase& c) {
       c.derive_positions = c.derive_slots = true, c.num_tokens = 40, c.offsets = Offsets::per_sequence, c.page_size = 3;
@@ -169,12 +332,12 @@ std::vector<PrologueCase> make_feature_cases() {
   add([](PrologueCase& c) {
     c.derive_positions = c.derive_slots = true, c.offsets = Offsets::per_sequence, c.int64_positions = true;
   });
-  for (const CosSinSource source : {CosSinSource::table, CosSinSource::per_token}) {  // the latter without a bound
+  for (const RopeSource source : {RopeSource::table, RopeSource::per_token}) {  // the latter without a bound
     for (const int64_t ring : {0, 5}) {
       for (int i = 0; i < 4; ++i) {
         add([&](PrologueCase& c) {
           c.derive_positions = c.derive_slots = c.extremes = true, c.ring_size = ring, c.source = source;
-          c.max_position = source == CosSinSource::table ? 40 : 0, c.page_size = 4, c.num_tokens = 12;
+          c.max_position = source == RopeSource::table ? 40 : 0, c.page_size = 4, c.num_tokens = 12;
           c.offsets = i % 2 == 0 ? Offsets::per_sequence : Offsets::none, c.int64_positions = i < 3;
         });
       }
@@ -185,24 +348,68 @@ std::vector<PrologueCase> make_feature_cases() {
     past([](PrologueCase& c) { c.no_faults = true; });
     past([](PrologueCase& c) { c.bias_q = c.bias_k = false, c.in_place = true; });
     past([](PrologueCase& c) { c.num_axes = 3, c.max_position = 20; });
-    past([](PrologueCase& c) { c.source = CosSinSource::inv_freq, c.max_position = 30, c.attention_factor = 1.2f; });
-    past([](PrologueCase& c) { c.source = CosSinSource::per_token, c.num_axes = 2; });
+    past([](PrologueCase& c) { c.source = RopeSource::inv_freq, c.max_position = 30, c.attention_factor = 1.2f; });
+    past([](PrologueCase& c) { c.source = RopeSource::per_token, c.num_axes = 2; });
     past([](PrologueCase& c) {
       c.derive_positions = c.derive_slots = true, c.offsets = Offsets::per_sequence, c.max_position = 3;
     });
-    past([](PrologueCase& c) { c.kv_type = KvType::int4, c.scaling = KvScaling::token_head, c.q8 = KvScaling::token_head; });
+    past([](PrologueCase& c) { c.kv_type = DType::int4, c.scaling = KvScaling::token_head, c.q8 = KvScaling::token_head; });
     for (const NormPlacement placement : {NormPlacement::before_rope, NormPlacement::after_rope}) {
       past([&](PrologueCase& c) { c.norm = placement, c.rotary_dim = 32, c.rotary_offset = 16, c.k_out = c.v_out = true; });
       past([&](PrologueCase& c) { c.norm = placement, c.per_step = c.inverse = true, c.style = RopeStyle::interleaved; });
     }
   }
 
+  // The Hadamard transform: every block, in vectors of every width and heads of one lane to several warps.
+  for (const auto& [d, block] : {std::pair{2, 2},
+                                 {46, 2},
+                                 {64, 2},
+                                 {64, 4},
+                                 {64, 16},
+                                 {64, 64},
+                                 {72, 8},
+                                 {80, 16},
+                                 {96, 32},
+                                 {128, 128},
+                                 {256, 256},
+                                 {512, 512},
+                                 {576, 64}}) {
+    const auto transformed = [&, head_dim = d, of = block](const auto& change) {
+      add([&](PrologueCase& c) { c.head_dim = c.rotary_dim = head_dim, c.hadamard_block = of, change(c); });
+    };
+    for (const int64_t misalign : {0, 2}) {
+      transformed([&](PrologueCase& c) { c.misalign = misalign, c.bias_q = c.bias_k = false; });
+      transformed([&](PrologueCase& c) { c.misalign = misalign, c.style = RopeStyle::interleaved; });
+      transformed([&](PrologueCase& c) { c.misalign = misalign, c.rotary_dim = c.head_dim / 4 * 2; });
+      transformed([&](PrologueCase& c) { c.misalign = misalign, c.rotary_dim = 0, c.bias_q = c.bias_k = false; });
+    }
+    transformed([&](PrologueCase& c) {
+      c.rotary_offset = c.head_dim / 8 * 2, c.rotary_dim = c.head_dim / 4 * 2, c.k_out = c.v_out = true;
+    });
+    transformed(
+        [](PrologueCase& c) { c.kv_type = DType::uint4, c.scaling = KvScaling::token_head, c.q8 = KvScaling::token_head; });
+    transformed([](PrologueCase& c) {
+      c.kv_type = DType::int8, c.scaling = KvScaling::token_head, c.norm = NormPlacement::after_rope, c.q_scale.constant = 0.3f;
+    });
+    transformed([](PrologueCase& c) { c.per_step = true, c.norm = NormPlacement::before_rope, c.q_scale.constant = 0.3f; });
+  }
+  add([](PrologueCase& c) { c.hadamard_block = 64, c.num_q_heads = 0, c.v_is_k = c.v_norm = true, c.bias_v = false; });
+  add([](PrologueCase& c) { c.hadamard_block = 64, c.with_k = false, c.v_head_dim = 48; });
+  add([](PrologueCase& c) { c.hadamard_block = 32, c.norm = NormPlacement::before_rope, c.norm_scope = NormScope::token; });
+  add([](PrologueCase& c) {
+    c.hadamard_block = 16, c.in_place = c.k_out = c.kv_in_place = true, c.past_table = PastTable::identity;
+  });
+  add([](PrologueCase& c) { c.hadamard_block = 16, c.values = Values::denormal; });
+
   // The Q scale, and fp8 Q.
   add([](PrologueCase& c) { c.q_scale.constant = 0.125f; });
   add([](PrologueCase& c) { c.q_scale = {0.5f, PositionScale::llama4, 0.1f, 8.0f}; });
   add([](PrologueCase& c) { c.q_scale = {1.0f, PositionScale::logn, 0.0f, 8.0f}, c.norm = NormPlacement::after_rope; });
   for (const KvScaling scaling : {KvScaling::tensor, KvScaling::token_head}) {
-    add([&](PrologueCase& c) { c.q8 = scaling; });
+    for (const bool e5m2 : {false, true}) {
+      add([&](PrologueCase& c) { c.q8 = scaling, c.q8_e5m2 = e5m2; });
+      add([&](PrologueCase& c) { c.q8 = scaling, c.q8_e5m2 = e5m2, c.kv_type = DType::fp8_e4m3, c.bias_q = false; });
+    }
     add([&](PrologueCase& c) {
       c.q8 = scaling, c.packed = false, c.heads_first = true, c.head_padding = 3, c.q_scale.constant = 3.0f;
     });
@@ -212,22 +419,23 @@ std::vector<PrologueCase> make_feature_cases() {
   }
 
   // Caches.
-  const std::pair<KvType, KvScaling> stores[] = {{KvType::f32, KvScaling::none},
-                                                 {KvType::f16, KvScaling::none},
-                                                 {KvType::bf16, KvScaling::none},
-                                                 {KvType::fp8_e4m3, KvScaling::none},
-                                                 {KvType::fp8_e4m3, KvScaling::tensor},
-                                                 {KvType::fp8_e4m3, KvScaling::head},
-                                                 {KvType::fp8_e4m3, KvScaling::token_head},
-                                                 {KvType::fp8_e5m2, KvScaling::none},
-                                                 {KvType::fp8_e5m2, KvScaling::tensor},
-                                                 {KvType::fp8_e5m2, KvScaling::token_head},
-                                                 {KvType::int8, KvScaling::tensor},
-                                                 {KvType::int8, KvScaling::head},
-                                                 {KvType::int8, KvScaling::token_head},
-                                                 {KvType::int4, KvScaling::tensor},
-                                                 {KvType::int4, KvScaling::head},
-                                                 {KvType::int4, KvScaling::token_head}};
+  const std::pair<DType, KvScaling> stores[] = {{DType::f32, KvScaling::none},
+                                                {DType::f16, KvScaling::none},
+                                                {DType::bf16, KvScaling::none},
+                                                {DType::fp8_e4m3, KvScaling::none},
+                                                {DType::fp8_e4m3, KvScaling::tensor},
+                                                {DType::fp8_e4m3, KvScaling::head},
+                                                {DType::fp8_e4m3, KvScaling::token_head},
+                                                {DType::fp8_e5m2, KvScaling::none},
+                                                {DType::fp8_e5m2, KvScaling::tensor},
+                                                {DType::fp8_e5m2, KvScaling::token_head},
+                                                {DType::int8, KvScaling::tensor},
+                                                {DType::int8, KvScaling::head},
+                                                {DType::int8, KvScaling::token_head},
+                                                {DType::int4, KvScaling::tensor},
+                                                {DType::int4, KvScaling::head},
+                                                {DType::int4, KvScaling::token_head},
+                                                {DType::uint4, KvScaling::token_head}};
   for (const auto& [type, scaling] : stores) {
     const auto stored = [&, kv = type, how = scaling](const auto& change) {
       add([&](PrologueCase& c) { c.kv_type = kv, c.scaling = how, change(c); });
@@ -237,6 +445,7 @@ std::vector<PrologueCase> make_feature_cases() {
       stored([&](PrologueCase& c) { c.layout = layout, c.norm = NormPlacement::before_rope; });
     }
     stored([](PrologueCase& c) { c.head_dim = 46, c.rotary_dim = 46, c.misalign = 2, c.page_size = 1; });
+    stored([](PrologueCase& c) { c.head_dim = 1024, c.v_head_dim = 1022, c.norm = NormPlacement::before_rope; });
     stored([](PrologueCase& c) {
       c.head_dim = 192, c.v_head_dim = 128, c.rotary_offset = 128, c.style = RopeStyle::interleaved, c.k_out = c.v_out = true;
     });
@@ -246,7 +455,7 @@ std::vector<PrologueCase> make_feature_cases() {
   add([](PrologueCase& c) { c.num_kv_heads = 0, c.norm = NormPlacement::before_rope; });
   add([](PrologueCase& c) { c.num_q_heads = 0; });
   add([](PrologueCase& c) { c.with_k = false; });
-  add([](PrologueCase& c) { c.with_v = false, c.kv_type = KvType::fp8_e4m3, c.scaling = KvScaling::tensor; });
+  add([](PrologueCase& c) { c.with_v = false, c.kv_type = DType::fp8_e4m3, c.scaling = KvScaling::tensor; });
   add([](PrologueCase& c) { c.num_q_heads = 0, c.with_k = false, c.v_norm = true; });
   add([](PrologueCase& c) { c.cached = false, c.k_out = c.v_out = true; });
   add([](PrologueCase& c) { c.cached = false, c.with_v = false, c.k_out = true, c.kv_in_place = c.in_place = true; });
@@ -267,7 +476,7 @@ std::vector<PrologueCase> make_feature_cases() {
       c.per_step = true, c.norm = placement, c.v_norm = true, c.q_scale.constant = 0.3f, c.k_out = true;
     });
     add([&](PrologueCase& c) {
-      c.per_step = true, c.norm = placement, c.kv_type = KvType::int8, c.scaling = KvScaling::token_head;
+      c.per_step = true, c.norm = placement, c.kv_type = DType::int8, c.scaling = KvScaling::token_head;
     });
   }
   return cases.take();
@@ -285,6 +494,12 @@ const std::vector<PrologueCase>& feature_cases() {
   return cases;
 }
 
+int64_t any_hadamard_block(Random& random, int64_t head_dim) {
+  int64_t most = 1;
+  while (head_dim % (2 << most) == 0 && most < 9) ++most;
+  return int64_t{1} << random.integer(1, most);
+}
+
 PrologueCase random_case(uint64_t seed) {
   Random random(seed * 0x9e3779b97f4a7c15ull + 11);
   const auto coin = [&] { return random.integer(0, 1) == 1; };
@@ -295,8 +510,8 @@ PrologueCase random_case(uint64_t seed) {
   c.num_tokens = rarely() ? random.integer(0, 40) : random.integer(1, 9);
   c.num_kv_heads = rarely() ? 0 : random.integer(1, 3);
   c.num_q_heads = c.num_kv_heads > 0 && rarely() ? 0 : std::max<int64_t>(c.num_kv_heads, 1) * random.integer(1, 4);
-  c.head_dim = rarely() ? 2 * random.integer(1, 288) : coin() ? 8 * random.integer(1, 16) : 2 * random.integer(1, 64);
-  c.v_head_dim = rarely() ? 2 * random.integer(1, 80) : 0;
+  c.head_dim = rarely() ? 2 * random.integer(1, kMaxHeadDim / 2) : coin() ? 8 * random.integer(1, 16) : 2 * random.integer(1, 64);
+  c.v_head_dim = rarely() ? 2 * random.integer(1, rarely() ? kMaxHeadDim / 2 : 80) : 0;
   c.with_k = !rarely();
   c.with_v = !c.with_k || !rarely();
   c.v_is_k = c.with_k && c.with_v && c.v_head_dim == 0 && rarely();
@@ -308,16 +523,28 @@ PrologueCase random_case(uint64_t seed) {
   c.weights = any(Weights::per_head);
   if (rarely()) c.k_weights = any(Weights::per_head);
   c.norm_bias = c.norm_kind == NormKind::layer && coin();
+  c.float_weights = rarely() || rarely();
   c.weight_offset = coin() ? 1.0f : 0.0f;
   c.eps = coin() ? 1e-5f : 0.01f;
+  if (rarely() || rarely()) {
+    CaseNorm& k = c.k_norm.emplace();
+    k.placement = any(NormPlacement::after_rope);
+    k.kind = any(NormKind::layer);
+    k.scope = k.kind == NormKind::rms && rarely() ? NormScope::token : NormScope::head;
+    k.weights = any(Weights::per_head);
+    k.bias = k.kind == NormKind::layer && coin();
+    k.float_weights = rarely();
+    k.weight_offset = coin() ? c.weight_offset : 0.5f;
+    k.eps = coin() ? c.eps : 0.3f;
+  }
   c.v_norm = rarely();
 
   c.rotary_dim = coin() ? c.head_dim : 2 * random.integer(0, c.head_dim / 2);
   c.rotary_offset = coin() ? 2 * random.integer(0, (c.head_dim - c.rotary_dim) / 2) : 0;
   c.style = any(RopeStyle::interleaved);
   c.inverse = rarely();
-  c.source = any(CosSinSource::inv_freq);
-  if (c.source == CosSinSource::inv_freq) {
+  c.source = any(RopeSource::inv_freq);
+  if (c.source == RopeSource::inv_freq) {
     c.max_position = coin() ? 1 << 20 : 100;
     c.attention_factor = coin() ? 1.0f : 0.8f;
   }
@@ -342,24 +569,39 @@ PrologueCase random_case(uint64_t seed) {
   c.head_padding = !c.packed && coin() ? random.integer(0, 9) : 0;
   c.heads_first = !c.packed && coin();
   c.misalign = coin() ? random.integer(0, 16) : 0;
-  if (c.num_q_heads > 0 && rarely()) c.q8 = coin() ? KvScaling::tensor : KvScaling::token_head;
+  if (c.num_q_heads > 0 && rarely()) c.q8 = coin() ? KvScaling::tensor : KvScaling::token_head, c.q8_e5m2 = coin();
   if (c.q8) c.in_place = false;
   c.k_out = rarely() || rarely(), c.v_out = rarely() || rarely();
   c.kv_in_place = !c.v_is_k && rarely();
   c.cached = !rarely();
   if (!c.cached) c.k_out = c.v_out = true;
 
-  if (coin()) c.kv_type = any(KvType::int4);
-  if (c.kv_type && !kv_type_is_float(*c.kv_type)) {
-    const bool fp8 = *c.kv_type == KvType::fp8_e4m3 || *c.kv_type == KvType::fp8_e5m2;
-    c.scaling = static_cast<KvScaling>(random.integer(fp8 ? 0 : 1, 3));
+  if (coin()) c.kv_type = kKvTypes[random.integer(0, 7)];
+  if (c.kv_type && !dtype_is_activation(*c.kv_type)) {
+    const bool fp8 = *c.kv_type == DType::fp8_e4m3 || *c.kv_type == DType::fp8_e5m2;
+    c.scaling = static_cast<KvScaling>(*c.kv_type == DType::uint4 ? 3 : random.integer(fp8 ? 0 : 1, 3));
   }
   c.page_size = rarely() ? random.integer(1, 64) : random.integer(1, 8);
   c.layout = any(CacheLayout::odd);
   c.token_faults = coin();
   if (coin()) c.past_table = any(PastTable::identity);
   c.no_faults = c.past_table != PastTable::record && rarely();
+  if (rarely()) c.tokens_without_slot = random.integer(1, 5);
+  c.lengths_after = coin();
+  c.page_form = any(PageForm::csr_with_lengths);
+  if (c.page_form == PageForm::csr_with_lengths && c.ring_size > 0) c.page_form = PageForm::csr;
   c.extremes = c.has_sequences() && c.q_scale.by_position == PositionScale::none && rarely();
+
+  if (coin()) c.rope_type = coin() ? DType::f16 : DType::bf16;
+  c.rope_apart = coin();
+  c.rope_holes = rarely() ? random.integer(0, 9) : 0;
+  c.num_blocks = rarely() || rarely() ? random.integer(2, 4) : 1;
+  c.block_axes = c.num_blocks > 1 && coin();
+  c.split_q = rarely() || rarely();
+  c.split_k = rarely() || rarely();
+  c.one_k_rope = coin();
+  c = fit_rotation(c);
+  if (rarely() || rarely()) c.hadamard_block = any_hadamard_block(random, c.head_dim);
   return c;
 }
 

@@ -1,3 +1,4 @@
+#include "tests/support/placed_prologue.h"
 #include "tests/support/prologue_features.h"
 
 #include <algorithm>
@@ -48,8 +49,8 @@ void add_inputs(FeatureList& f) {
   f.add("K alone", [](PrologueCase& c) { c.num_q_heads = 0, c.with_v = false; });
   f.add("V alone", [](PrologueCase& c) { c.num_q_heads = 0, c.with_k = false; });
   f.add("V taken from K", [](PrologueCase& c) { c.v_is_k = true; });
-  f.row("HeadDims", "head_dim: every even number in 2..576; V may have its own");
-  for (const int64_t d : {2, 46, 80, 96, 192, 256, 576})
+  f.row("HeadDims", "head_dim: every even number in 2..1024; V may have its own");
+  for (const int64_t d : {2, 46, 80, 96, 192, 256, 576, 1024})
     f.add(str_cat("head_dim ", d), [&](PrologueCase& c) { c.head_dim = c.rotary_dim = d; });
   f.add("V with its own head_dim", [](PrologueCase& c) { c.head_dim = c.rotary_dim = 192, c.v_head_dim = 128; });
   f.row("Bias", "Bias of Q, K and V, each optional");
@@ -68,11 +69,26 @@ void add_norms(FeatureList& f) {
   both("no weight", [](PrologueCase& c) { c.weights = Weights::none; });
   both("1 + w", [](PrologueCase& c) { c.weights = Weights::shared, c.weight_offset = 1.0f; });
   both("a weight per head", [](PrologueCase& c) { c.weights = Weights::per_head, c.eps = 0.3f; });
+  f.row("NormsOfTheirOwn", "A norm of Q or of K alone, or norms that differ in placement, kind, scope, eps or offset");
+  f.add("Q alone", [](PrologueCase& c) { c.norm = NormPlacement::before_rope, c.k_norm.emplace(); });
+  both("K alone", [](PrologueCase& c) { c.k_norm = c.norm_of_q(), c.norm = NormPlacement::none; });
+  both("another kind", [](PrologueCase& c) { c.k_norm = c.norm_of_q(), c.k_norm->kind = NormKind::layer; });
+  both("another scope", [](PrologueCase& c) { c.k_norm = c.norm_of_q(), c.k_norm->scope = NormScope::token; });
+  both("another eps and offset",
+       [](PrologueCase& c) { c.k_norm = c.norm_of_q(), c.k_norm->eps = 0.4f, c.k_norm->weight_offset = 1.0f; });
+  f.add("Q before the rotation, K after it", [](PrologueCase& c) {
+    c.norm = NormPlacement::before_rope, c.k_norm = c.norm_of_q(), c.k_norm->placement = NormPlacement::after_rope;
+  });
+  f.row("NormWeightTypes", "Weights of the norms in float32 beside 16-bit data");
+  both("float32 weights", [](PrologueCase& c) { c.float_weights = true, c.weight_offset = 1.0f; });
+  both("float32 weights and biases", [](PrologueCase& c) {
+    c.float_weights = c.norm_bias = true, c.norm_kind = NormKind::layer, c.weights = Weights::per_head;
+  });
   f.row("TokenNorm", "RMS norm over all heads of the token (OLMo 2)");
   both("norm", [](PrologueCase& c) { c.norm_scope = NormScope::token, c.weights = Weights::per_head; });
   f.row("LayerNorm", "LayerNorm over the head, with weight and bias (Cohere, StableLM 2)");
   both("norm", [](PrologueCase& c) { c.norm_kind = NormKind::layer, c.norm_bias = true, c.weights = Weights::per_head; });
-  f.row("VNorm", "RMS norm of V without weight (Gemma 4)");
+  f.row("NormOfV", "RMS norm of V without weight (Gemma 4)");
   f.add("norm of V", [](PrologueCase& c) { c.v_norm = true; });
 }
 
@@ -82,21 +98,43 @@ void add_rotations(FeatureList& f) {
       f.add(label, [&](PrologueCase& c) { c.style = style, change(c); });
     }
   };
-  f.row("Rotation", "neox or interleaved pairs; rotary_dim: every even number in 0..head_dim");
+  f.row("Pairs", "neox or interleaved pairs; rotary_dim: every even number in 0..head_dim");
   for (const int64_t r : {0, 2, 48, 72, 96, 128})
     both(str_cat(r, " of 128 channels"), [&](PrologueCase& c) { c.head_dim = 128, c.rotary_dim = r; });
   f.row("TailAndInverse", "The rotated channels anywhere in the head; inverse rotation");
   both("channels from 32 on", [](PrologueCase& c) { c.rotary_dim = 32, c.rotary_offset = 32; });
   both("inverse", [](PrologueCase& c) { c.inverse = true; });
-  f.row("CosSinSources",
+  f.row("RopeSources",
         "cos and sin from a table, from rows gathered per token, or computed exactly from inv_freq up to position 2^20");
-  for (const CosSinSource source : {CosSinSource::table, CosSinSource::per_token, CosSinSource::inv_freq}) {
+  for (const RopeSource source : {RopeSource::table, RopeSource::per_token, RopeSource::inv_freq}) {
     const char* names[] = {"table", "gathered rows", "inv_freq"};
     both(names[static_cast<int>(source)], [&](PrologueCase& c) { c.source = source; });
   }
   both("inv_freq up to 2^20",
-       [](PrologueCase& c) { c.source = CosSinSource::inv_freq, c.max_position = 1 << 20, c.attention_factor = 1.3f; });
-  f.row("Streams", "MRoPE and 2-D: up to four position axes, in sections or interleaved");
+       [](PrologueCase& c) { c.source = RopeSource::inv_freq, c.max_position = 1 << 20, c.attention_factor = 1.3f; });
+  f.row("TableTypes",
+        "cos and sin in float32, float16 or bfloat16; the halves of one table, or two arrays with rows at any stride");
+  for (const DType type : {DType::f16, DType::bf16}) {
+    both(str_cat("a table in ", dtype_name(type)), [&](PrologueCase& c) { c.rope_type = type; });
+    both(str_cat("rows per token in ", dtype_name(type)),
+         [&](PrologueCase& c) { c.rope_type = type, c.source = RopeSource::per_token, c.rope_apart = true; });
+  }
+  both("two arrays", [](PrologueCase& c) { c.rope_apart = true, c.rope_holes = 4; });
+  both("one array with wider rows", [](PrologueCase& c) { c.rope_holes = 64; });
+  f.row("Blocks", "Pairs inside each of two to four blocks of the rotated channels (2-D positions of vision models)");
+  for (const int64_t blocks : {2, 3, 4}) {
+    both(str_cat(blocks, " blocks"), [&](PrologueCase& c) { c.num_blocks = blocks, c.rotary_dim = 48; });
+    both(str_cat(blocks, " blocks with an axis each"),
+         [&](PrologueCase& c) { c.num_blocks = c.num_axes = blocks, c.block_axes = true, c.head_dim = c.rotary_dim = 96; });
+  }
+  f.row("RopeApart", "The rotated channels of Q and K in arrays of their own, K's also as one head for all (MLA)");
+  for (const int64_t offset : {0, 128}) {
+    both("Q and K apart", [&](PrologueCase& c) {
+      c.head_dim = 192, c.rotary_dim = 64, c.rotary_offset = offset, c.v_head_dim = 128;
+      c.packed = false, c.split_q = c.split_k = c.one_k_rope = true;
+    });
+  }
+  f.row("PositionAxes", "MRoPE and 2-D: up to four position axes, in sections or interleaved");
   for (const int64_t axes : {2, 3, 4}) {
     both(str_cat(axes, " axes"), [&](PrologueCase& c) { c.num_axes = axes, c.interleaved_axes = axes == 3; });
   }
@@ -106,6 +144,11 @@ void add_rotations(FeatureList& f) {
     both(kPolicies[static_cast<int>(past_table)],
          [&](PrologueCase& c) { c.past_table = past_table, c.num_tokens = 20, c.max_position = 8; });
   }
+  f.row("Hadamard", "Hadamard transform of Q and K after the rotation, in blocks of 2 to 512 channels");
+  for (const int64_t block : {2, 16, 64}) {
+    both(str_cat("blocks of ", block), [&](PrologueCase& c) { c.hadamard_block = block; });
+  }
+  f.add("a head of 512 channels", [](PrologueCase& c) { c.head_dim = c.rotary_dim = c.hadamard_block = 512; });
   f.row("QueryScale", "Q scaled by a constant, and by position (Llama 4, logn)");
   f.add("constant", [](PrologueCase& c) { c.q_scale.constant = 0.125f; });
   f.add("Llama 4", [](PrologueCase& c) { c.q_scale = {0.5f, PositionScale::llama4, 0.1f, 8.0f}; });
@@ -118,7 +161,11 @@ void add_places(FeatureList& f) {
     f.add(wide ? "int64 positions and int32 slots" : "int32 positions and int64 slots",
           [&](PrologueCase& c) { c.int64_positions = wide, c.int64_slots = !wide; });
   }
-  f.row("DerivedPlaces", "Positions and slots derived from cu_seqlens_q, cache_lens and block_table, with offsets");
+  f.row("ShortSlotMapping", "slot_mapping for the first tokens only: the others are not stored");
+  for (const bool wide : {false, true}) {
+    f.add(wide ? "int64 slots" : "int32 slots", [&](PrologueCase& c) { c.tokens_without_slot = 4, c.int64_slots = wide; });
+  }
+  f.row("DerivedPlaces", "Positions and slots derived from cu_seqlens_q, cache_lens and a block table, with offsets");
   for (const Offsets offsets : {Offsets::none, Offsets::one, Offsets::per_sequence}) {
     const char* names[] = {"no offset", "one offset", "an offset per sequence"};
     f.add(names[static_cast<int>(offsets)],
@@ -126,6 +173,18 @@ void add_places(FeatureList& f) {
   }
   f.add("slots alone", [](PrologueCase& c) { c.derive_slots = true; });
   f.add("positions alone", [](PrologueCase& c) { c.derive_positions = true, c.num_axes = 3; });
+  f.row("LengthsAfter", "seq_lens, the lengths after the step, in place of cache_lens");
+  for (const bool positions : {false, true}) {
+    f.add(positions ? "positions and slots" : "slots alone",
+          [&](PrologueCase& c) { c.derive_positions = positions, c.derive_slots = c.lengths_after = true; });
+  }
+  f.row("CsrPages", "Page table as CSR (kv_indptr, kv_indices), with or without kv_last_page_len");
+  for (const PageForm form : {PageForm::csr, PageForm::csr_with_lengths}) {
+    for (const bool positions : {false, true}) {
+      f.add(form == PageForm::csr ? "CSR" : "CSR with lengths",
+            [&](PrologueCase& c) { c.derive_positions = positions, c.derive_slots = true, c.page_form = form; });
+    }
+  }
   f.row("Ring", "Ring of pages (sliding window)");
   for (const int64_t ring : {3, 8}) {
     f.add(str_cat("ring of ", ring), [&](PrologueCase& c) { c.derive_positions = c.derive_slots = true, c.ring_size = ring; });
@@ -146,13 +205,13 @@ void add_places(FeatureList& f) {
 }
 
 void add_stores(FeatureList& f) {
-  const auto stores = [&](KvType type, std::initializer_list<KvScaling> scalings) {
+  const auto stores = [&](DType type, std::initializer_list<KvScaling> scalings) {
     for (const KvScaling scaling : scalings) {
       const char* scales[] = {"", " with a scale per tensor", " with a scale per head", " with computed scales"};
       const std::string stored =  // int4 runs in one kernel whatever its scales are
-          type == KvType::int4 ? kv_type_name(type) : str_cat(kv_type_name(type), scales[static_cast<int>(scaling)]);
+          dtype_bits(type) == 4 ? dtype_name(type) : str_cat(dtype_name(type), scales[static_cast<int>(scaling)]);
       f.add(stored, [&](PrologueCase& c) { c.kv_type = type, c.scaling = scaling; });
-      f.add(type == KvType::int4 ? stored : stored + " after norm and bias", [&](PrologueCase& c) {
+      f.add(dtype_bits(type) == 4 ? stored : stored + " after norm and bias", [&](PrologueCase& c) {
         c.kv_type = type, c.scaling = scaling, c.norm = NormPlacement::before_rope, c.bias_q = c.bias_k = c.bias_v = true;
       });
     }
@@ -160,14 +219,19 @@ void add_stores(FeatureList& f) {
   constexpr KvScaling kNone = KvScaling::none, kTensor = KvScaling::tensor, kHead = KvScaling::head,
                       kComputed = KvScaling::token_head;
   f.row("FloatCaches", "Cache in float32, float16, bfloat16, whatever the inputs are");
-  for (const KvType type : {KvType::f32, KvType::f16, KvType::bf16}) stores(type, {kNone});
+  for (const DType type : {DType::f32, DType::f16, DType::bf16}) stores(type, {kNone});
   f.row("Fp8Caches", "Cache in fp8 e4m3, e5m2; scale none, per tensor, per head, or computed per token and head");
-  for (const KvType type : {KvType::fp8_e4m3, KvType::fp8_e5m2}) stores(type, {kNone, kTensor, kHead, kComputed});
+  for (const DType type : {DType::fp8_e4m3, DType::fp8_e5m2}) stores(type, {kNone, kTensor, kHead, kComputed});
   f.row("IntCaches", "Cache in int8, int4; scale per tensor, per head, or computed per token and head");
-  for (const KvType type : {KvType::int8, KvType::int4}) stores(type, {kTensor, kHead, kComputed});
-  f.row("Fp8Queries", "Q as fp8, scale given or computed per token and head");
+  for (const DType type : {DType::int8, DType::int4}) stores(type, {kTensor, kHead, kComputed});
+  f.row("ZeroPoints", "Cache in uint4; scale and zero point computed per token and head");
+  stores(DType::uint4, {kComputed});
+  f.row("Fp8Queries", "Q as fp8 e4m3 or e5m2, scale given or computed per token and head");
   for (const KvScaling scaling : {kTensor, kComputed}) {
-    f.add(scaling == kTensor ? "scale given" : "scale computed", [&](PrologueCase& c) { c.q8 = scaling; });
+    for (const bool e5m2 : {false, true}) {
+      f.add(str_cat(e5m2 ? "e5m2" : "e4m3", scaling == kTensor ? ", scale given" : ", scale computed"),
+            [&](PrologueCase& c) { c.q8 = scaling, c.q8_e5m2 = e5m2; });
+    }
   }
   f.row("PerStepRounding", "Rounding once, or after each step as unfused nodes do");
   for (const bool per_step : {false, true}) {

@@ -1,65 +1,14 @@
-// Cases for the standalone rotary operation: what is asked for, the data made from it, their placement with free strides in an
-// Arena, and the comparison with the oracle.
+// A case for the standalone rotary operation: what is asked for, and in which memory layout. And the lists of cases.
 #pragma once
 
-#include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include <prologue/kernels/rotary/rotary.h>
 
-#include "tests/oracle/rotary.h"
-#include "tests/support/arena.h"
-#include "tests/support/random.h"
-#include "tests/support/tolerance.h"
-
 namespace prologue::test {
-
-template <>
-struct FloatFormat<double> {
-  static constexpr int mantissa_bits = 52, min_exponent = -1022;
-};
-
-inline double to_double(double x) { return x; }
-template <class T>
-double to_double(T x) {
-  return to_float(x);
-}
-template <class T>
-T from_double(double x) {
-  if constexpr (std::is_same_v<T, double>) {
-    return x;
-  } else {
-    return from_float<T>(static_cast<float>(x));
-  }
-}
-
-template <class F>
-auto with_float_type(FloatType type, F&& f) {
-  return type == FloatType::f64 ? f(double{}) : with_host_type(static_cast<DType>(type), f);
-}
-
-template <class F>
-auto with_int_type(IntType type, F&& f) {
-  switch (type) {
-    case IntType::int8: return f(int8_t{});
-    case IntType::int16: return f(int16_t{});
-    case IntType::int32: return f(int32_t{});
-    case IntType::int64: return f(int64_t{});
-    case IntType::uint8: return f(uint8_t{});
-    case IntType::uint16: return f(uint16_t{});
-    case IntType::uint32: return f(uint32_t{});
-    case IntType::uint64: break;
-  }
-  return f(uint64_t{});
-}
-
-inline double stored_as(FloatType type, double x) {
-  return with_float_type(type, [&](auto t) { return to_double(from_double<decltype(t)>(x)); });
-}
 
 // Sizes outermost first by order[0..3], dimensions being batch, token, head, channel; `holes` elements behind each.
 struct RotaryLayout {
@@ -77,18 +26,21 @@ struct RotaryCaseTensor {
 
 enum class IdsKind { none, shared, per_batch };
 
+// The sources of a RotaryCase: per_token is a flag of its own.
+inline constexpr RopeSource kSources[] = {RopeSource::table, RopeSource::angles, RopeSource::inv_freq, RopeSource::theta};
+
 struct RotaryCase {
   int64_t batch = 1, seq_len = 5, head_dim = 16;
-  FloatType dtype = FloatType::f32;
+  DType dtype = DType::f32;
   std::vector<RotaryCaseTensor> tensors = {{2}, {1}};
   RopeStyle style = RopeStyle::neox;
   int64_t rotary_dim = 16, rotary_offset = 0, num_blocks = 1;
   bool inverse = false, inverse_by_own_sine = false;
   RotaryTail tail = RotaryTail::copy;
 
-  RotarySource source = RotarySource::cos_sin;
-  FloatType type = FloatType::f32;
-  RotaryWidth width = RotaryWidth::half;
+  RopeSource source = RopeSource::table;
+  DType type = DType::f32;
+  RopeWidth width = RopeWidth::half;
   bool per_token = false, table_per_batch = false, bounded = true;
   int64_t max_position = 24;
   PastTable past_table = PastTable::record;
@@ -96,7 +48,7 @@ struct RotaryCase {
   double attention_factor = 1.0;
 
   IdsKind ids = IdsKind::shared;
-  IntType ids_type = IntType::int32;
+  DType ids_type = DType::int32;
   int64_t ids_token_stride = 1;
   bool bad_ids = true;
   bool extremes = false;  // the ends of int64 in cu_seqlens and offsets
@@ -111,361 +63,11 @@ struct RotaryCase {
   bool faults = true, token_faults = true, plan = false;
   uint64_t seed = 1;
 
-  std::string describe() const {
-    std::string text = str_cat(
-        "batch=", batch, " seq_len=", seq_len, " head_dim=", head_dim, " ", float_type_name(dtype), " rope=", rotary_dim, "+",
-        rotary_offset, "/", num_blocks, rope_style_name(style), inverse ? " inverse" : "", " tail=", static_cast<int>(tail),
-        " source=", static_cast<int>(source), " ", float_type_name(type), " width=", static_cast<int>(width),
-        per_token ? " per_token" : "", " max=", max_position, "/", static_cast<int>(past_table), bounded ? "" : " unbounded",
-        " factor=", attention_factor, " ids=", static_cast<int>(ids), "/", static_cast<int>(ids_type), " offset=", offset,
-        offsets ? " offsets" : "", extremes ? " extremes" : "", " seqs=", num_seqs, " max_seqlen=", max_seqlen,
-        " axes=", num_axes, pair_axis ? "p" : "", " misalign=", misalign, plan ? " plan" : "", " seed=", seed, " tensors:");
-    for (const RotaryCaseTensor& t : tensors)
-      text += str_cat(" ", t.num_heads, t.rotate ? "" : "copy", t.in_place ? "in" : "out");
-    return text;
-  }
+  std::string describe() const;
 };
 
-template <class T>
-class PlacedRotary {
- public:
-  PlacedRotary(Backend backend, const RotaryCase& c) : c_(c), random_(c.seed), arena_(backend) {
-    make_tensors();
-    make_angles();
-    make_positions();
-    RotaryParams& p = params_;
-    p.batch = c.batch, p.seq_len = c.seq_len, p.head_dim = c.head_dim, p.dtype = c.dtype;
-    p.style = c.style, p.rotary_dim = c.rotary_dim, p.rotary_offset = c.rotary_offset, p.num_blocks = c.num_blocks;
-    p.inverse = c.inverse, p.inverse_by_own_sine = c.inverse_by_own_sine, p.tail = c.tail;
-    if (c.faults) p.faults = faults_ = arena_.inout(std::vector<FaultRecord>(1));
-    if (c.token_faults) p.token_faults = token_faults_ = arena_.inout(std::vector<uint8_t>(num_tokens(), 0));
-    oracle::RotaryInput& in = in_;
-    in.batch = c.batch, in.seq_len = c.seq_len, in.head_dim = c.head_dim;
-    in.rotary_dim = c.rotary_dim, in.rotary_offset = c.rotary_offset, in.num_blocks = c.num_blocks;
-    in.interleaved = c.style == RopeStyle::interleaved, in.inverse = c.inverse;
-    in.inverse_by_own_sine = c.inverse_by_own_sine;
-    in.tail = static_cast<oracle::Tail>(c.tail);
-  }
-
-  RotaryParams& params() { return params_; }
-  Arena& arena() { return arena_; }
-
-  Status run() {
-    return arena_.run([&](const Execution& execution) {
-      if (!c_.plan) return rotary(params_, execution);
-      RotaryParams largest = params_;
-      PROLOGUE_ASSIGN_OR_RETURN(const RotaryPlan plan, RotaryPlan::create(largest, execution));
-      return plan.run(params_, execution);
-    });
-  }
-  Status run(const Arena::Operation& operation) { return arena_.run(operation); }
-
-  // That every byte written is as in `other`, which has the same case.
-  void expect_same_bits(const PlacedRotary& other) const {
-    for (size_t i = 0; i < y_.size(); ++i) {
-      const std::vector<T> got = y(i), want = other.y(i);
-      ASSERT_EQ(got.size(), want.size());
-      for (size_t n = 0; n < got.size(); ++n) {
-        ASSERT_EQ(std::memcmp(&got[n], &want[n], sizeof(T)), 0)
-            << "tensor " << i << ", element " << n << ": " << to_double(got[n]) << ", not " << to_double(want[n]);
-      }
-    }
-    if (c_.faults) {
-      const FaultRecord got = arena_.read(faults_)[0], want = other.arena_.read(other.faults_)[0];
-      EXPECT_EQ(got.first, want.first);
-      EXPECT_EQ(got.count, want.count);
-    }
-    if (c_.token_faults) {
-      EXPECT_EQ(arena_.read(token_faults_), other.arena_.read(other.token_faults_));
-    }
-  }
-
-  void expect_matches() {
-    const oracle::RotaryOutput want = oracle::rotary(in_);
-    int failures = 0;
-    for (size_t i = 0; i < c_.tensors.size(); ++i) {
-      std::vector<T> buffer = arena_.read(y_[i]);
-      std::vector<T> rest = before_[i];
-      const RotaryStrides& ys = params_.tensors[i].y_strides;
-      int64_t n = 0;
-      for (int64_t b = 0; b < c_.batch; ++b) {
-        for (int64_t s = 0; s < c_.seq_len; ++s) {
-          for (int64_t h = 0; h < c_.tensors[i].num_heads; ++h) {
-            for (int64_t d = 0; d < c_.head_dim; ++d, ++n) {
-              const auto at = static_cast<size_t>(b * ys.batch + s * ys.token + h * ys.head + d * ys.channel);
-              const oracle::RotaryElement& element = want.y[i][static_cast<size_t>(n)];
-              if (element.wanted == oracle::Wanted::untouched) continue;
-              if (!matches(buffer[at], element) && failures++ < 5) {
-                ADD_FAILURE() << "tensor " << i << " (" << b << ", " << s << ", " << h << ", " << d << "): got "
-                              << to_double(buffer[at]) << ", want " << static_cast<double>(element.value) << " ("
-                              << static_cast<int>(element.wanted) << ")";
-              }
-              rest[at] = buffer[at];
-            }
-          }
-        }
-      }
-      if (!buffer.empty()) {
-        EXPECT_EQ(std::memcmp(rest.data(), buffer.data(), buffer.size() * sizeof(T)), 0)
-            << "tensor " << i << ": a hole was written";
-      }
-    }
-    expect_faults(want);
-  }
-
-  const oracle::RotaryInput& input() const { return in_; }
-  std::vector<T> y(size_t tensor) const { return arena_.read(y_[tensor]); }
-
- private:
-  size_t num_tokens() const { return static_cast<size_t>(c_.batch * c_.seq_len); }
-
-  bool matches(T got, const oracle::RotaryElement& want) const {
-    const T exact = from_double<T>(static_cast<double>(want.value));
-    if (want.wanted != oracle::Wanted::turned) {
-      const T expected = want.wanted == oracle::Wanted::zero ? T{} : exact;
-      return std::memcmp(&got, &expected, sizeof(T)) == 0;
-    }
-    constexpr long double kEpsilon = std::is_same_v<T, double> ? 0x1p-53L : 0x1p-24L;
-    // A frequency that the operation computes is itself rounded, to float64.
-    const long double computed = c_.source == RotarySource::theta ? 0x1p-53L * want.slope : 0.0L;
-    const long double tolerance =
-        0.5L * static_cast<long double>(ulp<T>(static_cast<double>(want.value))) + 16.0L * kEpsilon * want.scale + computed;
-    return std::fabs(static_cast<long double>(to_double(got)) - want.value) <= tolerance;
-  }
-
-  void expect_faults(const oracle::RotaryOutput& want) {
-    if (c_.faults) {
-      const Fault fault = decode_fault(arena_.read(faults_)[0]);
-      EXPECT_EQ(fault.count, want.faults.size());
-      if (!want.faults.empty()) {
-        EXPECT_EQ(fault.token, want.faults[0].first);
-        EXPECT_EQ(static_cast<int64_t>(fault.code), want.faults[0].second);
-      }
-    }
-    if (c_.token_faults) {
-      std::vector<uint8_t> flags(num_tokens(), 0);
-      for (const auto& [token, code] : want.faults) flags[static_cast<size_t>(token)] = static_cast<uint8_t>(code);
-      EXPECT_EQ(arena_.read(token_faults_), flags);
-    }
-  }
-
-  // Strides of a layout, and the elements from the first to past the last.
-  int64_t lay_out(const RotaryLayout& layout, int64_t num_heads, RotaryStrides& strides) const {
-    const int64_t counts[4] = {c_.batch, c_.seq_len, num_heads, c_.head_dim};
-    int64_t* const of[4] = {&strides.batch, &strides.token, &strides.head, &strides.channel};
-    int64_t extent = 1;
-    for (int i = 3; i >= 0; --i) {
-      const auto dim = static_cast<size_t>(layout.order[static_cast<size_t>(i)]);
-      *of[dim] = extent + layout.holes[dim];
-      extent = counts[dim] <= 0 ? 0 : *of[dim] * counts[dim];
-    }
-    return extent;
-  }
-
-  void make_tensors() {
-    params_.num_tensors = static_cast<int64_t>(c_.tensors.size());
-    const int64_t misalign = c_.misalign * static_cast<int64_t>(sizeof(T));
-    for (size_t i = 0; i < c_.tensors.size(); ++i) {
-      const RotaryCaseTensor& t = c_.tensors[i];
-      RotaryTensor& tensor = params_.tensors[i];
-      tensor.num_heads = t.num_heads;
-      tensor.rotate = t.rotate;
-      const int64_t x_size = lay_out(t.x, t.num_heads, tensor.x_strides);
-      std::vector<T> x = poisoned<T>(x_size);
-      oracle::RotaryInput::Tensor logical{t.num_heads, t.rotate, {}};
-      const RotaryStrides& xs = tensor.x_strides;
-      for (int64_t b = 0; b < c_.batch; ++b) {
-        for (int64_t s = 0; s < c_.seq_len; ++s) {
-          for (int64_t h = 0; h < t.num_heads; ++h) {
-            for (int64_t d = 0; d < c_.head_dim; ++d) {
-              const T value = from_double<T>(random_.normal());
-              x[static_cast<size_t>(b * xs.batch + s * xs.token + h * xs.head + d * xs.channel)] = value;
-              logical.x.push_back(to_double(value));
-            }
-          }
-        }
-      }
-      in_.tensors.push_back(std::move(logical));
-      if (t.in_place) {
-        tensor.y_strides = tensor.x_strides;
-        y_.push_back(arena_.inout(x, misalign));
-        tensor.x = y_.back();
-        before_.push_back(std::move(x));
-      } else {
-        const int64_t y_size = lay_out(t.y, t.num_heads, tensor.y_strides);
-        tensor.x = arena_.input(x, misalign);
-        y_.push_back(arena_.template output<T>(y_size, misalign));
-        before_.push_back(poisoned<T>(y_size));
-      }
-      tensor.y = y_.back();
-    }
-  }
-
-  // A table in memory, holes poisoned, and its logical values.
-  void make_table(const std::function<double(int64_t row, int64_t pair)>& value, RotaryColumns& columns, oracle::Table& logical) {
-    const int64_t pairs = c_.rotary_dim / (2 * c_.num_blocks), batches = c_.table_per_batch ? c_.batch : 1;
-    logical.columns = c_.width == RotaryWidth::full ? 2 * pairs : pairs;
-    logical.rows = c_.per_token ? c_.seq_len : c_.max_position;
-    logical.per_batch = c_.table_per_batch;
-    columns.column_stride = c_.column_stride;
-    columns.row_stride = logical.columns * c_.column_stride + c_.table_holes;
-    columns.batch_stride = c_.table_per_batch ? logical.rows * columns.row_stride : 0;
-    with_float_type(c_.type, [&](auto type) {
-      using Stored = decltype(type);
-      std::vector<Stored> stored = poisoned<Stored>(batches * logical.rows * columns.row_stride);
-      for (int64_t b = 0; b < batches; ++b) {
-        for (int64_t r = 0; r < logical.rows; ++r) {
-          for (int64_t column = 0; column < logical.columns; ++column) {
-            // In full width every channel has a value of its own, so that taking the wrong column shows.
-            const Stored x = from_double<Stored>(value(r + 3 * b, column));
-            stored[static_cast<size_t>((b * logical.rows + r) * columns.row_stride + column * c_.column_stride)] = x;
-            logical.values.push_back(to_double(x));
-          }
-        }
-      }
-      columns.data = arena_.input(stored, c_.misalign * static_cast<int64_t>(sizeof(Stored)));
-    });
-  }
-
-  void make_angles() {
-    RotaryAngles& a = params_.angles;
-    a.source = c_.source, a.type = c_.type, a.width = c_.width, a.per_token = c_.per_token;
-    a.attention_factor = c_.attention_factor;
-    const bool rows = (c_.source == RotarySource::cos_sin || c_.source == RotarySource::angles) && !c_.per_token;
-    a.max_position = rows || c_.bounded ? c_.max_position : 0;
-    in_.source = static_cast<oracle::AngleSource>(c_.source);
-    in_.full = c_.width == RotaryWidth::full, in_.per_token = c_.per_token;
-    a.past_table = c_.past_table;
-    in_.identity_past_table = c_.past_table == PastTable::identity;
-    in_.max_position = a.max_position, in_.factor = c_.attention_factor;
-    if (c_.rotary_dim == 0) return;
-    const int64_t pairs = c_.rotary_dim / (2 * c_.num_blocks);
-    const auto frequency = [&](int64_t column) {
-      return std::pow(100.0, -static_cast<double>(column) / static_cast<double>(pairs));
-    };
-    const auto angle = [&](int64_t row, int64_t column) { return static_cast<double>(row) * frequency(column); };
-    switch (c_.source) {
-      case RotarySource::cos_sin:
-        make_table([&](int64_t r, int64_t i) { return std::cos(angle(r, i)); }, a.cos, in_.cos);
-        make_table([&](int64_t r, int64_t i) { return std::sin(angle(r, i)); }, a.sin, in_.sin);
-        break;
-      case RotarySource::angles: make_table(angle, a.angles, in_.angles); break;
-      case RotarySource::inv_freq:
-        with_float_type(c_.type, [&](auto type) {
-          using Stored = decltype(type);
-          std::vector<Stored> stored;
-          for (int64_t i = 0; i < pairs; ++i) {
-            stored.push_back(from_double<Stored>(frequency(i)));
-            in_.inv_freq.push_back(to_double(stored.back()));
-          }
-          a.inv_freq = arena_.input(stored);
-        });
-        break;
-      case RotarySource::theta: a.theta = in_.theta = 10000.0; break;
-    }
-  }
-
-  IntView place_integers(const std::vector<int64_t>& values, IntType type) {
-    return with_int_type(type, [&](auto t) {
-      using Stored = decltype(t);
-      std::vector<Stored> stored;
-      for (const int64_t value : values)
-        stored.push_back(value == INT64_MAX ? static_cast<Stored>(~Stored{}) : static_cast<Stored>(value));
-      return IntView(arena_.input(stored));
-    });
-  }
-
-  // What of `value` the type can say: a negative one, or one beyond, becomes the nearest that it can.
-  static int64_t fit(int64_t value, IntType type) {
-    return with_int_type(type, [&](auto t) {
-      using Stored = decltype(t);
-      if (sizeof(Stored) == 8 && std::numeric_limits<Stored>::min() == 0) return value < 0 ? INT64_MAX : value;
-      return std::clamp(value, static_cast<int64_t>(std::numeric_limits<Stored>::min()),
-                        static_cast<int64_t>(std::numeric_limits<Stored>::max()));
-    });
-  }
-
-  void make_positions() {
-    RotaryPositions& p = params_.positions;
-    // Without a bound, what uint64 makes of a negative number is a position like any other, and its angle is NaN.
-    const bool damage = c_.bad_ids && (c_.bounded || c_.ids_type != IntType::uint64);
-    p.num_axes = in_.num_axes = c_.num_axes;
-    if (c_.num_axes > 1 && c_.pair_axis) {
-      std::vector<uint8_t> axes;
-      for (int64_t i = 0; i < c_.rotary_dim / 2; ++i) {
-        axes.push_back(static_cast<uint8_t>(random_.integer(0, 9) == 0 ? random_.integer(c_.num_axes, 255)
-                                                                       : random_.integer(0, c_.num_axes - 1)));
-        in_.pair_axis.push_back(axes.back());
-      }
-      p.pair_axis = arena_.input(axes);
-    }
-    if (c_.ids != IdsKind::none) {
-      const int64_t batches = c_.ids == IdsKind::per_batch ? c_.batch : 1;
-      std::vector<int64_t> stored, logical(static_cast<size_t>(c_.num_axes * c_.batch * c_.seq_len));
-      p.token_stride = c_.ids_token_stride;
-      p.batch_stride = c_.ids == IdsKind::per_batch ? c_.seq_len * p.token_stride + 1 : 0;
-      p.axis_stride = batches * (c_.seq_len * p.token_stride + 1);
-      stored.assign(static_cast<size_t>(c_.num_axes * p.axis_stride), fit(-9, c_.ids_type));
-      for (int64_t axis = 0; axis < c_.num_axes; ++axis) {
-        for (int64_t b = 0; b < batches; ++b) {
-          for (int64_t s = 0; s < c_.seq_len; ++s) {
-            int64_t id = random_.integer(0, c_.max_position - 1);
-            if (damage && random_.integer(0, 9) == 0) {
-              const int64_t bad[] = {-1, -1000000000000, c_.max_position, int64_t{1} << 32, int64_t{1} << 40, 0};
-              id = bad[random_.integer(0, 5)];
-              if (!c_.bounded && id > 0) id = 1;  // nothing is too large then
-            }
-            id = fit(id, c_.ids_type);
-            stored[static_cast<size_t>(axis * p.axis_stride + b * p.batch_stride + s * p.token_stride)] = id;
-            for (int64_t each = b; each < c_.batch; each += batches) {
-              logical[static_cast<size_t>((axis * c_.batch + each) * c_.seq_len + s)] = id;
-            }
-          }
-        }
-      }
-      p.ids = place_integers(stored, c_.ids_type);
-      in_.ids = std::move(logical);
-      return;
-    }
-    p.offset = in_.offset = c_.offset;
-    p.max_seqlen = in_.max_seqlen = c_.max_seqlen;
-    if (c_.num_seqs > 0) {
-      in_.cu_seqlens.push_back(0);
-      for (int64_t n = 0; n < c_.num_seqs; ++n) {
-        const int64_t left = c_.seq_len - in_.cu_seqlens.back();
-        in_.cu_seqlens.push_back(in_.cu_seqlens.back() + random_.integer(0, std::min<int64_t>(left, 5)));
-      }
-      if (c_.extremes && c_.ids_type != IntType::uint64)
-        in_.cu_seqlens.front() = fit(INT64_MIN + random_.integer(0, 3), c_.ids_type);
-      p.num_seqs = c_.num_seqs;
-      p.cu_seqlens = place_integers(in_.cu_seqlens, c_.ids_type);
-    }
-    if (c_.offsets) {
-      const int64_t count = c_.num_seqs > 0 ? c_.num_seqs : c_.batch;
-      p.offsets_stride = c_.one_offset ? 0 : 2;
-      std::vector<int64_t> stored(static_cast<size_t>(std::max<int64_t>(count * 2, 1)));
-      for (int64_t& value : stored) value = fit(damage && random_.integer(0, 5) == 0 ? -3 : random_.integer(0, 6), c_.ids_type);
-      const int64_t far[] = {INT64_MIN, INT64_MIN + 5, -1, INT64_MAX - 1, INT64_MAX - 7};
-      for (int64_t& value : stored) {
-        if (c_.extremes) value = fit(far[random_.integer(0, 4)], c_.ids_type);
-      }
-      for (int64_t n = 0; n < count; ++n) in_.offsets.push_back(stored[static_cast<size_t>(n * p.offsets_stride)]);
-      p.offsets = place_integers(stored, c_.ids_type);
-    }
-  }
-
-  RotaryCase c_;
-  Random random_;
-  Arena arena_;
-  RotaryParams params_;
-  oracle::RotaryInput in_;
-  std::vector<T*> y_;
-  std::vector<std::vector<T>> before_;
-  FaultRecord* faults_ = nullptr;
-  uint8_t* token_faults_ = nullptr;
-};
-
-// Any struct that the contract allows, small; the same for the same seed.
+// The lists of rotary_cases.cpp: chosen ones, and any struct that the contract allows, small. The same seed gives the same case.
+std::vector<RotaryCase> rotary_cases();
 RotaryCase random_rotary_case(uint64_t seed);
 
 }  // namespace prologue::test

@@ -30,8 +30,15 @@ struct TinyModel {
       DecoderLayer layer;
       const int64_t qkv_rows = (kQHeads + 2 * kKvHeads) * kHeadDim;
       layer.attention_norm = weight(1, kHidden, dtype);
-      layer.attention = {i, kQHeads, kKvHeads, kHeadDim, 0.25f, &table, weight(qkv_rows, kHidden, dtype),
-                         with_bias ? weight(1, qkv_rows, dtype) : Weight(), weight(kHidden, kQHeads * kHeadDim, dtype)};
+      layer.attention = {i,
+                         kQHeads,
+                         kKvHeads,
+                         kHeadDim,
+                         0.25f,
+                         &table,
+                         weight(qkv_rows, kHidden, dtype),
+                         with_bias ? weight(1, qkv_rows, dtype) : Weight(),
+                         weight(kHidden, kQHeads * kHeadDim, dtype)};
       layer.mlp_norm = weight(1, kHidden, dtype);
       layer.mlp = {Activation::silu, weight(2 * kIntermediate, kHidden, dtype), weight(kHidden, kIntermediate, dtype)};
       const GraphBuilder::Scope scope(g, str_cat("layers.", i));
@@ -40,7 +47,7 @@ struct TinyModel {
     Value x = g.add_rms_norm("final_norm", previous, residual, weight(1, kHidden, dtype), 1e-5f);
     x = g.select_logit_rows("last_tokens", x);
     graph = std::move(g).finish(g.linear("lm_head", x, embedding, DType::f32)).value();
-    storage = KvStorage::create({kLayers, kPages, kPageSize, kKvHeads, kHeadDim, kv_type_of(dtype)}, execution.device).value();
+    storage = KvStorage::create({kLayers, kPages, kPageSize, kKvHeads, kHeadDim, dtype}, execution.device).value();
   }
 
   Weight weight(int64_t rows, int64_t cols, DType dtype) {

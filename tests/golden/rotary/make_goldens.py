@@ -26,18 +26,18 @@ def hf_apply(x, positions, rotary_dim, base):
     freqs = positions.astype(f32)[:, None] * inv_freq(rotary_dim, base)[None, :]
     emb = np.concatenate((freqs, freqs), axis=-1)
     cos, sin = np.cos(emb, dtype=f32), np.sin(emb, dtype=f32)
-    turned, passed = x[..., :rotary_dim], x[..., rotary_dim:]
-    turned = (turned * cos[:, None, :]) + (rotate_half(turned) * sin[:, None, :])
+    rotated, passed = x[..., :rotary_dim], x[..., rotary_dim:]
+    rotated = (rotated * cos[:, None, :]) + (rotate_half(rotated) * sin[:, None, :])
     half = rotary_dim // 2
-    return np.concatenate((turned, passed), axis=-1), np.concatenate((cos[:, :half], sin[:, :half]), axis=-1)
+    return np.concatenate((rotated, passed), axis=-1), np.concatenate((cos[:, :half], sin[:, :half]), axis=-1)
 
 
 def meta_apply(x, positions, rotary_dim, base):
     freqs = np.outer(positions.astype(f32), inv_freq(rotary_dim, base)).astype(f32)
     cos, sin = np.cos(freqs, dtype=f32), np.sin(freqs, dtype=f32)
     freqs_cis = (cos + 1j * sin).astype(np.complex64)
-    turned, passed = x[..., :rotary_dim], x[..., rotary_dim:]
-    pairs = np.ascontiguousarray(turned).view(np.complex64)
+    rotated, passed = x[..., :rotary_dim], x[..., rotary_dim:]
+    pairs = np.ascontiguousarray(rotated).view(np.complex64)
     out = (pairs * freqs_cis[:, None, :]).astype(np.complex64).view(f32)
     return np.concatenate((out, passed), axis=-1), np.concatenate((cos, sin), axis=-1)
 

@@ -1,8 +1,10 @@
 // Somebody who comes from another RoPE: the adapters of the installed header, called and linked. Answers 0 when each did its work.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <initializer_list>
 
 #include <prologue/kernels/coming_from/coming_from.h>
 
@@ -22,21 +24,22 @@ void flash_attention() {
   const float x[4] = {1, 2, 3, 4}, cos[4] = {1, 1, 0, 0}, sin[4] = {0, 0, 1, 1};
   float out[4] = {};
   FaultRecord faults;
-  coming_from::flash_attn::ApplyRotary call = {.x = const_cast<float*>(x),
-                                               .out = out,
-                                               .dtype = FloatType::f32,
-                                               .batch = 1,
-                                               .seqlen = 1,
-                                               .nheads = 1,
-                                               .headdim = 4,
-                                               .x_strides = batch_major_strides(1, 1, 4),
-                                               .out_strides = batch_major_strides(1, 1, 4),
-                                               .cos = cos,
-                                               .sin = sin,
-                                               .cos_dtype = FloatType::f32,
-                                               .seqlen_ro = 2,
-                                               .rotary_dim = 4,
-                                               .seqlen_offset = 1};
+  coming_from::flash_attn::ApplyRotary call;
+  call.x = const_cast<float*>(x);
+  call.out = out;
+  call.dtype = DType::f32;
+  call.batch = 1;
+  call.seqlen = 1;
+  call.nheads = 1;
+  call.headdim = 4;
+  call.x_strides = batch_major_strides(1, 1, 4);
+  call.out_strides = batch_major_strides(1, 1, 4);
+  call.cos = cos;
+  call.sin = sin;
+  call.cos_dtype = DType::f32;
+  call.seqlen_ro = 2;
+  call.rotary_dim = 4;
+  call.seqlen_offset = 1;
   Status status = coming_from::flash_attn::apply_rotary(call, &faults, Execution{});
   const float want[4] = {-3, -4, 1, 2};  // a quarter of a turn
   expect(status.ok() && std::memcmp(out, want, sizeof want) == 0, "flash_attn", status);
@@ -47,7 +50,9 @@ void flash_attention() {
 
 void ggml() {
   namespace ggml = coming_from::ggml;
-  const ggml::Model model = {.n_dims = 2, .attn_factor = 2};
+  ggml::Model model;
+  model.n_dims = 2;
+  model.attn_factor = 2;
   const Result<ggml::Frequencies> frequencies = ggml::frequencies(model);
   if (!frequencies.ok()) return expect(false, "ggml::frequencies", frequencies.status());
   const int32_t b[3] = {-1, 0, 1};
@@ -56,14 +61,16 @@ void ggml() {
   expect(status.ok(), "ggml::split_signs", status);
   float x[6] = {1, 0, 1, 0, 1, 0};
   FaultRecord faults;
-  ggml::Rope rope = {.a = x,
-                     .dst = x,
-                     .ne = {2, 1, 3, 1},
-                     .a_nb = {4, 8, 8, 24},
-                     .dst_nb = {4, 8, 8, 24},
-                     .inv_freq = frequencies->inv_freq,
-                     .attention_factor = frequencies->attention_factor};
-  status = ggml::rope_of_any_sign(model, rope, forward, backward, &faults, Execution{});
+  ggml::Rope rope;
+  rope.a = rope.dst = x;
+  const int64_t ne[4] = {2, 1, 3, 1};
+  const size_t nb[4] = {4, 8, 8, 24};
+  std::copy_n(ne, 4, rope.ne);
+  std::copy_n(nb, 4, rope.a_nb);
+  std::copy_n(nb, 4, rope.dst_nb);
+  rope.inv_freq = frequencies->inv_freq;
+  rope.attention_factor = frequencies->attention_factor;
+  status = ggml::rope_of_any_sign(model, rope, index_view(forward), index_view(backward), &faults, Execution{});
   expect(status.ok(), "ggml::rope_of_any_sign", status);
   for (int i = 0; i < 3; ++i) {
     expect(std::fabs(x[2 * i] - 2 * std::cos(b[i])) < 1e-6 && std::fabs(x[2 * i + 1] - 2 * std::sin(b[i])) < 1e-6,
@@ -71,11 +78,22 @@ void ggml() {
   }
 }
 
+namespace infini = coming_from::infinicore;
+
+infini::TensorDescriptor descriptor(infini::Dtype dtype, std::initializer_list<int64_t> shape,
+                                    std::initializer_list<int64_t> strides) {
+  infini::TensorDescriptor tensor;
+  tensor.dtype = dtype;
+  tensor.ndim = static_cast<int64_t>(shape.size());
+  std::copy(shape.begin(), shape.end(), tensor.shape);
+  std::copy(strides.begin(), strides.end(), tensor.strides);
+  return tensor;
+}
+
 void infinicore() {
-  namespace infini = coming_from::infinicore;
-  infini::TensorDescriptor x = {.dtype = infini::Dtype::f32, .ndim = 3, .shape = {1, 1, 4}, .strides = {4, 4, 1}};
-  const infini::TensorDescriptor pos = {.dtype = infini::Dtype::u8, .ndim = 1, .shape = {1}, .strides = {1}};
-  const infini::TensorDescriptor table = {.dtype = infini::Dtype::f32, .ndim = 2, .shape = {2, 2}, .strides = {2, 1}};
+  infini::TensorDescriptor x = descriptor(infini::Dtype::f32, {1, 1, 4}, {4, 4, 1});
+  const infini::TensorDescriptor pos = descriptor(infini::Dtype::u8, {1}, {1});
+  const infini::TensorDescriptor table = descriptor(infini::Dtype::f32, {2, 2}, {2, 1});
   infini::RopeDescriptor desc;
   infini::Code code = infini::Code::success;
   Status status = infini::create_rope_descriptor(&desc, &x, &x, &pos, &table, &table, infini::Algo::gpt_j, Execution{}, &code);

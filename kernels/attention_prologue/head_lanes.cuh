@@ -1,0 +1,284 @@
+// The lanes of a head: the threads that hold its units (head_unit.cuh). What they compute together is here: the sum and the
+// largest magnitude over a head. Both are formed in one order, whatever the layout, the vectors and the lanes are, so that fused
+// and unfused, CPU and GPU, give the same bits: each half of the head as a tree of neighbours, then the two halves.
+//
+// A group of lanes has two functions, which all of them must call:
+//   sum(x, term, then, results)    results[n] = then(the sum of term(v) over the values v of head n)
+//   largest(x, then, results)      results[n] = then(the largest |v|, as bits: NaN is the largest)
+// Lanes in any layout have a third:
+//   butterflies(x, distance)       (x[c], x[c + distance]) = (x[c] + x[c + distance], x[c] - x[c + distance])
+#pragma once
+
+#include <cstdint>
+
+#include <prologue/kernels/base/device/head_unit.cuh>
+
+namespace prologue::cuda {
+
+inline constexpr uint32_t kWholeWarp = 0xffffffffu;
+
+// `count` neighbouring lanes, a power of two, of one warp. A mask that the compiler knows makes a step one instruction.
+struct HeadLanes {
+  uint32_t mask;
+  int count;
+};
+
+template <class T, class F>
+__device__ inline T reduce(const HeadLanes& lanes, T x, const F& combine) {
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    if (step < lanes.count) x = combine(x, __shfl_xor_sync(lanes.mask, x, step));
+  }
+  return x;
+}
+
+// Several values of each lane, reduced over the lanes, of which there are kCount at least: each step halves the values that a
+// lane still works on. Returns, reduced, value number (lane % kCount).
+template <int kCount, class T, class F>
+__device__ inline T reduce_several(const HeadLanes& lanes, uint32_t lane, T (&values)[kCount], const F& combine) {
+#pragma unroll
+  for (int step = 1; step < kCount; step *= 2) {
+    const bool odd = (lane & static_cast<uint32_t>(step)) != 0;
+#pragma unroll
+    for (int i = 0; i < kCount / (2 * step); ++i) {
+      const T kept = odd ? values[2 * i + 1] : values[2 * i], given = odd ? values[2 * i] : values[2 * i + 1];
+      values[i] = combine(kept, __shfl_xor_sync(lanes.mask, given, step));
+    }
+  }
+  T value = values[0];
+#pragma unroll
+  for (int step = kCount; step < 32; step *= 2) {
+    if (step < lanes.count) value = combine(value, __shfl_xor_sync(lanes.mask, value, step));
+  }
+  return value;
+}
+
+struct Add {
+  __device__ float operator()(float x, float y) const { return add_rounded(x, y); }
+};
+struct Larger {
+  __device__ uint32_t operator()(uint32_t x, uint32_t y) const { return max(x, y); }
+};
+
+template <int V>
+__device__ inline float tree(const float* terms) {
+  if constexpr (V == 1) {
+    return terms[0];
+  } else {
+    return add_rounded(tree<V / 2>(terms), tree<V / 2>(terms + V / 2));
+  }
+}
+
+// `low` and `high`: the sums of lane i's vectors number i of the first and of the second half.
+__device__ inline float sum_halves(const HeadLanes& lanes, float low, float high) {
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    if (step < lanes.count) {
+      low = add_rounded(low, __shfl_xor_sync(lanes.mask, low, step));
+      high = add_rounded(high, __shfl_xor_sync(lanes.mask, high, step));
+    }
+  }
+  return add_rounded(low, high);
+}
+
+// The sums of a unit's two vectors.
+template <int V, class Term>
+__device__ inline void sum_vectors(const UnitValues<V>& x, const Term& term, float& a, float& b) {
+  float terms[2 * V];
+#pragma unroll
+  for (int i = 0; i < 2 * V; ++i) terms[i] = term(x.x[i]);
+  a = tree<V>(terms);
+  b = tree<V>(terms + V);
+}
+
+// (x[c], x[c + distance]) = (x[c] + x[c + distance], x[c] - x[c + distance]) within each of a unit's vectors, for the channels c
+// without the bit `distance`, which is below V.
+template <int V>
+__device__ inline void butterflies(UnitValues<V>& x, int distance) {
+#pragma unroll
+  for (int i = 0; i < 2 * V; ++i) {
+    if ((i & distance) != 0) continue;
+    const float low = x.x[i], high = x.x[i + distance];
+    x.x[i] = add_rounded(low, high);
+    x.x[i + distance] = add_rounded(low, -high);
+  }
+}
+
+// ---- one warp, or a part of one ---------------------------------------------------------------------------------------------
+
+// Heads whose channels are in their natural order, of one or several heads at once: then each value is finished by one lane,
+// which gives it to the others. All threads of a warp must be here.
+template <int V>
+struct WarpLanes {
+  int lane;
+  int count;
+  bool inside;  // otherwise idle: it holds what lane 0 does
+
+  // Lanes of heads of 128 channels are worth code of their own, without a branch at each step.
+  template <class F>
+  __device__ auto with_lanes(const F& f) const {
+    constexpr int kUsual = 64 / V;
+    return count == kUsual ? f(HeadLanes{kWholeWarp, kUsual}) : f(HeadLanes{kWholeWarp, count});
+  }
+  __device__ float from(int source, float x) const { return __shfl_sync(kWholeWarp, x, source, count); }
+  __device__ HeadScale from(int source, const HeadScale& x) const { return {from(source, x.scale), from(source, x.reciprocal)}; }
+
+  template <int kHeads, class Term, class Then>
+  __device__ void sum(const UnitValues<V> (&x)[kHeads], const Term& term, const Then& then, float (&results)[kHeads]) const {
+    const uint32_t mask = inside ? 0xffffffffu : 0;  // a selection that the compiler does not make a branch of
+    float halves[2 * kHeads];
+#pragma unroll
+    for (int n = 0; n < kHeads; ++n) {
+      float a, b;
+      sum_vectors<V>(x[n], term, a, b);
+      halves[2 * n] = __uint_as_float(__float_as_uint(a) & mask);
+      halves[2 * n + 1] = __uint_as_float(__float_as_uint(b) & mask);
+    }
+    const float result = then(with_lanes([&](const HeadLanes& lanes) {
+      if constexpr (kHeads == 1) {
+        return sum_halves(lanes, halves[0], halves[1]);
+      } else {
+        const float half = reduce_several(lanes, static_cast<uint32_t>(lane), halves, Add{});
+        return add_rounded(half, __shfl_xor_sync(lanes.mask, half, 1));
+      }
+    }));
+#pragma unroll
+    for (int n = 0; n < kHeads; ++n) results[n] = kHeads == 1 ? result : from(2 * n, result);
+  }
+
+  template <int kHeads, class Then, class Result>
+  __device__ void largest(const UnitValues<V> (&x)[kHeads], const Then& then, Result (&results)[kHeads]) const {
+    uint32_t magnitudes[kHeads];
+#pragma unroll
+    for (int n = 0; n < kHeads; ++n) magnitudes[n] = largest_magnitude<V>(x[n]);
+    const Result result = then(with_lanes(
+        [&](const HeadLanes& lanes) { return reduce_several(lanes, static_cast<uint32_t>(lane), magnitudes, Larger{}); }));
+#pragma unroll
+    for (int n = 0; n < kHeads; ++n) results[n] = kHeads == 1 ? result : from(n, result);
+  }
+};
+
+// ---- a part of a warp, or several warps -------------------------------------------------------------------------------------
+
+inline constexpr int kMaxLanes = 512;
+static_assert(2 * kMaxLanes >= kMaxHeadDim, "units of two channels at least");
+
+// Units in any layout, one head at a time. A head of more than 32 lanes has the block to itself; all threads of the block must be
+// here.
+template <int V>
+struct BlockLanes {
+  HeadLanes warp;  // of the head, or a warp of its own if it has several
+  int lane;
+  int count;  // a power of two
+  int thread;  // of the block
+  float (&shared)[2][kMaxLanes];
+  UnitPlace place;
+  BlockLayout layout;
+
+  __device__ bool wide() const { return count > 32; }
+
+  template <class Term, class Then>
+  __device__ void sum(const UnitValues<V> (&x)[1], const Term& term, const Then& then, float (&results)[1]) const {
+    float a, b;
+    sum_vectors<V>(x[0], term, a, b);
+    if (!place.has_a) a = 0.0f;
+    if (!place.has_b) b = 0.0f;
+    results[0] = then(wide() ? sum_of_block(a, b) : sum_of_warp(a, b));
+  }
+
+  template <class Then, class Result>
+  __device__ void largest(const UnitValues<V> (&x)[1], const Then& then, Result (&results)[1]) const {
+    UnitValues<V> present = x[0];
+#pragma unroll
+    for (int i = 0; i < 2 * V; ++i) {
+      if (!(i < V ? place.has_a : place.has_b)) present.x[i] = 0.0f;
+    }
+    results[0] = then(largest(largest_magnitude<V>(present)));
+  }
+
+  // Of one number per lane.
+  __device__ uint32_t largest(uint32_t of_lane) const {
+    uint32_t result = reduce(warp, of_lane, Larger{});
+    if (wide()) {
+      uint32_t* of_warps = reinterpret_cast<uint32_t*>(shared[0]);
+      __syncthreads();
+      if (lane % 32 == 0) of_warps[lane / 32] = result;
+      __syncthreads();
+      for (int i = 0; i < count / 32; ++i) result = max(result, of_warps[i]);
+      __syncthreads();
+    }
+    return result;
+  }
+
+  // Between vectors: `distance` is V or more. The lanes write their values where the others read them, one of each vector at a
+  // time.
+  __device__ void butterflies(UnitValues<V>& x, int distance) const {
+    const auto partner = [&](int channel, bool present) {
+      const VectorOwner owner = present ? owner_of<V>(channel ^ distance, layout) : VectorOwner{lane, false};
+      return &shared[owner.is_b ? 1 : 0][thread - lane + owner.unit];
+    };
+    const float *const of_a = partner(place.a, place.has_a), *const of_b = partner(place.b, place.has_b);
+    const bool high_a = (place.a & distance) != 0, high_b = (place.b & distance) != 0;
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      wait();
+      shared[0][thread] = x.x[i], shared[1][thread] = x.x[V + i];
+      wait();
+      x.x[i] = add_rounded(*of_a, high_a ? -x.x[i] : x.x[i]);
+      x.x[V + i] = add_rounded(*of_b, high_b ? -x.x[V + i] : x.x[V + i]);
+    }
+  }
+
+ private:
+  // For the lanes of the head.
+  __device__ void wait() const {
+    if (wide()) {
+      __syncthreads();
+    } else {
+      __syncwarp(warp.mask);
+    }
+  }
+
+  __device__ int half() const { return layout.head_dim / 2 / V; }  // vectors of half a head
+
+  // Vectors in other lanes than the order of sum_halves() needs are moved first.
+  __device__ float sum_of_warp(float a, float b) const {
+    const bool natural = layout.rotary_dim == layout.head_dim && layout.style == RopeStyle::neox && layout.num_blocks == 1;
+    if (natural) return sum_halves(warp, a, b);
+    const bool inside = lane < half();
+    const VectorOwner low = owner_of<V>(inside ? lane * V : 0, layout);
+    const VectorOwner high = owner_of<V>(inside ? (lane + half()) * V : 0, layout);
+    const float low_a = __shfl_sync(warp.mask, a, low.unit, count);
+    const float low_b = __shfl_sync(warp.mask, b, low.unit, count);
+    const float high_a = __shfl_sync(warp.mask, a, high.unit, count);
+    const float high_b = __shfl_sync(warp.mask, b, high.unit, count);
+    return sum_halves(warp, inside ? (low.is_b ? low_b : low_a) : 0.0f, inside ? (high.is_b ? high_b : high_a) : 0.0f);
+  }
+
+  __device__ float sum_of_block(float a, float b) const {
+    __syncthreads();
+    if (lane >= half()) shared[0][lane] = shared[1][lane] = 0.0f;
+    if (place.has_a) shared[place.a / V / half()][place.a / V % half()] = a;
+    if (place.has_b) shared[place.b / V / half()][place.b / V % half()] = b;
+    __syncthreads();
+    constexpr HeadLanes kWarp = {kWholeWarp, 32};
+    const float low = reduce(kWarp, shared[0][lane], Add{}), high = reduce(kWarp, shared[1][lane], Add{});
+    __syncthreads();
+    if (lane % 32 == 0) shared[0][lane / 32] = low, shared[1][lane / 32] = high;
+    __syncthreads();
+    const int warps = count / 32, of_warp = lane % 32 % warps;
+    const float total = sum_halves({kWholeWarp, warps}, shared[0][of_warp], shared[1][of_warp]);
+    __syncthreads();
+    return total;
+  }
+};
+
+template <int V>
+__device__ inline BlockLanes<V> block_lanes(int lane, int count, int thread, float (&shared)[2][kMaxLanes],
+                                            const UnitPlace& place, const BlockLayout& layout) {
+  const uint32_t all = count >= 32 ? kWholeWarp : (1u << count) - 1u;
+  const int first = count >= 32 ? 0 : thread % 32 / count * count;
+  return {{all << first, count > 32 ? 32 : count}, lane, count, thread, shared, place, layout};
+}
+
+}  // namespace prologue::cuda

@@ -1,0 +1,165 @@
+// What the prologue's kernels are given: AttentionPrologueParams with every stride in bytes and everything decided that the host
+// can decide. Few tokens are a matter of latency, and every line of the constant bank that a kernel touches costs a cold miss:
+// what all instances need is together and small; what only some need comes after it.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include <prologue/kernels/attention_prologue/attention_prologue.h>
+#include <prologue/kernels/attention_prologue/head_plan.h>
+#include <prologue/kernels/attention_prologue/token_args.h>
+#include <prologue/kernels/base/shared/head_layout.h>
+
+namespace prologue::cuda {
+
+// One of q, k and v: its input and its output. An output row is at
+// out + page * out_page + offset * out_token + head * out_head; q counts as one page whose offsets are tokens.
+template <class Stride>
+struct TensorArgs {
+  const char* in = nullptr;
+  char* out = nullptr;
+  Stride in_token = 0;
+  Stride in_head = 0;
+  Stride out_page = 0;
+  Stride out_token = 0;
+  Stride out_head = 0;
+  int32_t heads = 0;
+};
+
+// A head of q (tensor 0), k or v.
+struct TensorHead {
+  int tensor;
+  int head;
+};
+
+// Where the heads of q, k and v are rows one after another.
+template <class Tensor>
+PROLOGUE_HOST_DEVICE TensorHead head_of_row(const Tensor (&tensors)[3], int row) {
+  if (row < tensors[0].heads) return {0, row};
+  row -= tensors[0].heads;
+  return row < tensors[1].heads ? TensorHead{1, row} : TensorHead{2, row - tensors[1].heads};
+}
+
+// What the lean instances have in common. The host makes sure that every stride, and head * stride for every head, fits 32 bits.
+template <class Tensor>
+struct CoreArgs {
+  const char* positions = nullptr;
+  const char* slots = nullptr;
+  uint32_t position_step = 4;  // 4: int32, 8: int64, 0: there are none (and `positions` is any address)
+  uint32_t slot_step = 4;
+  uint32_t k_begin = 0;  // the first blockIdx.y, or row of a token, that works on k and on v
+  uint32_t v_begin = 0;
+  const float* cos_sin = nullptr;
+  uint32_t max_position = 0;  // 0: no bound
+  uint32_t num_slots = 0;     // 0: there are no slots
+  PageDivider pages;
+  HeadLayout layout;          // of q and k
+  uint32_t row_is_token = 0;  // of cos and sin: they were gathered
+  Tensor tensors[3];          // q, k, v
+  FaultRecord* faults = nullptr;
+  uint8_t* token_faults = nullptr;
+};
+
+// What an instance can do in addition to the base case: given positions, whole heads, neox pairs rotated by a table or not at
+// all.
+inline constexpr int kLayouts = 1;          // any style, rotary_dim and rotary_offset
+inline constexpr int kBias = 2;             // bias of q, k and v
+inline constexpr int kNorm = 4;             // RMS norm of the heads of q and k, with weights, before the rotation
+inline constexpr int kGivenScales = 8;      // 8-bit cache or q8_out, with scales given
+inline constexpr int kComputedScales = 16;  // or computed
+inline constexpr int kAxes = 32;            // several position axes
+inline constexpr int kDerived = 64;         // positions and slots derived
+inline constexpr int kPerToken = 128;       // cos and sin gathered per token; instances with steps decide at run time
+inline constexpr int kAnySteps = 256;       // every mixture of bias, norm and scales, decided at run time; no norm with kLayouts
+
+// Which accesses have a cache hint (evict first): what they touch is the first to leave the L2.
+inline constexpr int kNoHints = 0;
+inline constexpr int kEvictFirstLoads = 1;   // loads of q, k and v
+inline constexpr int kEvictFirstStores = 2;  // stores of q; not of K and V, which attention reads next
+
+// Whether an instance has steps besides the rotation, or decides them at run time.
+constexpr bool has_steps(int features) { return (features & ~(kLayouts | kPerToken)) != 0; }
+
+enum class ScaleFrom : int32_t { nothing = 0, given, computed };
+
+// A tensor with its steps, so that a block, which mostly works on one of them, touches few lines. Members without a feature of
+// the instance are not read.
+struct LeanTensor : TensorArgs<uint32_t> {
+  const char* bias = nullptr;
+  const char* weight = nullptr;
+  float eps = 0.0f;
+  float weight_offset = 0.0f;
+  float inverse_count = 0.0f;  // of the channels of a norm
+  DType store = DType::unset;
+  char* scale = nullptr;  // null: 1
+  uint32_t scale_page = 0;
+  uint32_t scale_token = 0;
+  uint32_t scale_head = 0;
+  ScaleFrom scale_from = ScaleFrom::nothing;
+};
+
+struct AxisArgs {
+  const uint8_t* pair_axis = nullptr;
+  int64_t offset[3] = {};  // of axes 1 to 3 from axis 0, in bytes; 0: no such axis
+};
+
+struct PageTableArgs {
+  const int32_t* pages = nullptr;
+  uint32_t stride = 0;      // of a sequence
+  uint32_t max_cached = 0;  // tokens of a sequence that it has room for
+  uint32_t num_pages = 0;   // of the cache
+};
+
+using PlainArgs = CoreArgs<TensorArgs<uint32_t>>;
+
+// Of the instances with steps.
+struct LeanArgs : CoreArgs<LeanTensor> {
+  AxisArgs axes;
+  SequenceArgs sequences;
+  PageTableArgs page_table;
+  int32_t features = 0;  // that the call asks for
+};
+
+template <int kFeatures>
+using ArgsOf = std::conditional_t<has_steps(kFeatures), LeanArgs, PlainArgs>;
+
+// ---- of the general kernel --------------------------------------------------------------------------------------------------
+
+struct TensorExtras {
+  HeadPlan plan;
+  char* second_out = nullptr;  // k_out, v_out
+  char* scale = nullptr;
+  int64_t second_token = 0;
+  int64_t second_head = 0;
+  int64_t scale_page = 0;
+  int64_t scale_token = 0;
+  int64_t scale_head = 0;
+  DType store = DType::unset;
+  ScaleFrom scale_from = ScaleFrom::nothing;
+  BlockLayout layout;
+  int32_t rotates = 0;
+  const char* rotated_in = nullptr;  // the rotated channels, if they are apart; `in` has the others
+  int64_t rotated_token = 0;
+  int64_t rotated_head = 0;
+};
+
+struct GeneralArgs {
+  TensorArgs<int64_t> tensors[3];  // q, k, v
+  TensorExtras extras[3];
+  TokenArgs token;
+  Rope rope;
+  BlockLayout layout;  // of q and k
+  QueryScale q_scale;
+  FaultRecord* faults = nullptr;
+  uint8_t* token_faults = nullptr;
+};
+
+// ---- filling in -------------------------------------------------------------------------------------------------------------
+
+// `features`: of the instance (PlainArgs), or that the call asks for (LeanArgs). k_begin and v_begin are the launch's.
+void fill(const AttentionPrologueParams& params, int features, PlainArgs& args);
+void fill(const AttentionPrologueParams& params, int features, LeanArgs& args);
+void fill(const AttentionPrologueParams& params, int64_t vector, GeneralArgs& args);
+
+}  // namespace prologue::cuda

@@ -1,0 +1,195 @@
+#include <prologue/kernels/attention_prologue/prologue_choice.h>
+
+#include <algorithm>
+#include <initializer_list>
+#include <limits>
+
+#include <prologue/kernels/attention_prologue/head_plan.h>
+#include <prologue/kernels/attention_prologue/prologue_args.h>
+#include <prologue/kernels/base/shared/rope_pairs.h>
+
+namespace prologue::cuda {
+
+namespace {
+
+// ---- the widest vector ------------------------------------------------------------------------------------------------------
+
+// What must be aligned to a vector: pointers and strides of an array whose elements have `bits`, a vector of V of them
+// being moved at most 16 bytes at a time.
+struct Alignment {
+  int64_t vector;
+  bool ok = true;
+
+  int64_t bytes(int64_t bits) const { return std::min<int64_t>(vector * bits / 8, 16); }
+  void pointer(const void* data, int64_t bits) {
+    if (bytes(bits) > 0) ok = ok && reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(bytes(bits)) == 0;
+  }
+  void strides(std::initializer_list<int64_t> list) {
+    for (const int64_t stride : list) ok = ok && stride % vector == 0;
+  }
+  void heads(const HeadsView& view, int64_t bits) {
+    if (view.data == nullptr) return;
+    pointer(view.data, bits);
+    strides({view.token_stride, view.head_stride});
+  }
+  void pages(const PagedHeads& side) {
+    if (side.data == nullptr || dtype_bits(side.format.type) == 4) return;  // stored byte by byte
+    pointer(side.data, dtype_bits(side.format.type));
+    strides({side.strides.page, side.strides.token, side.strides.head});
+  }
+};
+
+bool fits(const AttentionPrologueParams& p, int64_t vector) {
+  const int64_t bits = dtype_size(p.dtype) * 8;
+  Alignment a = {vector};
+  const int64_t rotary = p.rope.rotary_dim;
+  a.strides({p.head_dim - rotary, rotary > 0 ? pairs_of_block(p.rope) : 0, rotary > 0 ? p.rope.rotary_offset : 0});
+  const auto norm = [&](const HeadNorm& of) {
+    a.strides({p.head_dim / 2, of.weight_head_stride});
+    for (const void* values : {of.weight, of.bias}) a.pointer(values, dtype_bits(of.weight_type));
+  };
+  if (q_normed(p)) norm(p.q_norm);
+  if (k_normed(p)) norm(p.k_norm);
+  if (p.num_q_heads > 0) {
+    a.heads(p.q, bits);
+    a.heads(p.q_rope, bits);
+    a.heads(as_input(p.q_out), bits);
+    a.pointer(p.bias.q, bits);
+    if (p.q8_out.data != nullptr) {
+      a.pointer(p.q8_out.data, 8);
+      a.strides({p.q8_out.token_stride, p.q8_out.head_stride});
+    }
+  }
+  if (has_k(p)) {
+    a.heads(p.k, bits);
+    a.heads(p.k_rope, bits);
+    a.heads(as_input(p.k_out), bits);
+    a.pointer(p.bias.k, bits);
+    a.pages(p.cache.k);
+  }
+  if (has_v(p)) {
+    a.strides({v_head_dim(p)});
+    if (p.v_norm.placement != NormPlacement::none) a.strides({v_head_dim(p) / 2});
+    a.heads(p.v, bits);
+    a.heads(as_input(p.v_out), bits);
+    a.pointer(p.bias.v, bits);
+    a.pages(p.cache.v);
+  }
+  if (rotary > 0 && rope_rows_are_given(p.rope.source)) {
+    for (const RopeColumns* columns : {&p.rope.cos, &p.rope.sin}) {
+      a.pointer(columns->data, dtype_size(p.rope.type) * 8);
+      a.strides({columns->row_stride});
+    }
+  }
+  return a.ok;
+}
+
+// ---- what a lean instance must be able to do --------------------------------------------------------------------------------
+
+constexpr int64_t kMost = std::numeric_limits<uint32_t>::max();
+
+bool whole_heads(const AttentionPrologueParams& p) {
+  return p.rope.rotary_dim == 0 || (p.rope.rotary_dim == p.head_dim && p.rope.style == RopeStyle::neox);
+}
+
+// Every byte offset that a lean kernel forms in 32 bits fits.
+bool fits_32_bits(const AttentionPrologueParams& p) {
+  for (const int64_t stride : {p.q.token_stride, p.k.token_stride, p.v.token_stride, p.q_out.token_stride, p.q8_out.token_stride,
+                               p.cache.k.strides.page, p.cache.k.strides.token, p.cache.v.strides.page, p.cache.v.strides.token,
+                               p.cache.k.scale_strides.page, p.cache.k.scale_strides.token, p.cache.v.scale_strides.page,
+                               p.cache.v.scale_strides.token, p.places.page_table.block_table_stride}) {
+    if (stride > kMost / 4) return false;
+  }
+  const int64_t heads = std::max<int64_t>({p.num_q_heads, p.num_kv_heads, 1});
+  for (const int64_t stride :
+       {p.q.head_stride, p.k.head_stride, p.v.head_stride, p.q_out.head_stride, p.q8_out.head_stride, p.cache.k.strides.head,
+        p.cache.v.strides.head, p.cache.k.scale_strides.head, p.cache.v.scale_strides.head, p.head_dim}) {
+    if (stride > kMost / 4 / heads) return false;
+  }
+  return !(writes_cache(p) && num_slots(p.cache) > kMost / 2) && p.rope.max_position <= kMost / 2;
+}
+
+// True if the call needs nothing that only the general kernel can do.
+bool plain(const AttentionPrologueParams& p) {
+  const Rope& r = p.rope;
+  const bool scaled = p.q_scale.constant != 1.0f || p.q_scale.by_position != PositionScale::none;
+  const bool both_outputs = p.k_out.data != nullptr || p.v_out.data != nullptr;
+  if (p.num_q_heads + 2 * p.num_kv_heads > kMaxBlocksOfToken) return false;
+  const bool no_cache = (has_k(p) && p.cache.k.data == nullptr) || (has_v(p) && p.cache.v.data == nullptr);
+  const HeadPlans plans = head_plans(p);
+  if (!lean_kernels_have(plans.q) || !lean_kernels_have(plans.k) || !lean_kernels_have(plans.v)) return false;
+  if (scaled || p.v_norm.placement != NormPlacement::none || both_outputs || no_cache) return false;
+  if (r.inverse || (r.rotary_dim > 0 && (!one_table(r) || r.num_blocks > 1))) return false;
+  if (r.past_table == PastTable::identity && r.max_position > 0) return false;
+  if (p.q_rope.data != nullptr || p.k_rope.data != nullptr) return false;
+  return !has_v(p) || v_head_dim(p) == p.head_dim;
+}
+
+// The features that a scaling asks for.
+int scales_of(KvScaling scaling) { return scaling == KvScaling::token_head ? kComputedScales : kGivenScales; }
+
+}  // namespace
+
+int64_t widest_vector(const AttentionPrologueParams& p) {
+  int64_t vector = 16 / dtype_size(p.dtype);
+  while (vector > 1 && !fits(p, vector)) vector /= 2;
+  return vector;
+}
+
+int64_t units_of_all(const AttentionPrologueParams& p, int64_t vector) {
+  const int64_t qk = units_of({static_cast<int32_t>(p.head_dim), static_cast<int32_t>(p.rope.rotary_dim)}, vector);
+  return std::max(qk, has_v(p) ? (v_head_dim(p) + 2 * vector - 1) / (2 * vector) : 0);
+}
+
+int features_of(const AttentionPrologueParams& p, int64_t vector) {
+  if (!plain(p) || !fits_32_bits(p)) return -1;
+  const auto q_and_k_have = [&](const void* q, const void* k) {
+    return (p.num_q_heads == 0 || q != nullptr) && (!has_k(p) || k != nullptr);
+  };
+  int features = 0;
+  if (!whole_heads(p) || (p.head_dim / 2) % vector != 0) features |= kLayouts;
+  if (p.bias.q != nullptr || p.bias.k != nullptr || p.bias.v != nullptr) {
+    if (!q_and_k_have(p.bias.q, p.bias.k) || (has_v(p) && p.bias.v == nullptr)) return -1;
+    features |= kBias;
+  }
+  if (q_normed(p) || k_normed(p)) {  // those of Q and K that there are, in the same way
+    const auto can = [&](const HeadNorm& n) {
+      return n.placement == NormPlacement::before_rope && n.kind == NormKind::rms && n.scope == NormScope::head &&
+             n.weight != nullptr && n.weight_head_stride == 0 && n.weight_type == p.dtype;
+    };
+    const HeadNorm &q = p.q_norm, &k = p.k_norm;
+    if ((features & kLayouts) != 0 || (p.num_q_heads > 0 && !can(q)) || (has_k(p) && !can(k))) return -1;
+    if (p.num_q_heads > 0 && has_k(p) && (q.eps != k.eps || q.weight_offset != k.weight_offset)) return -1;
+    features |= kNorm;
+  }
+  if (p.q8_out.data != nullptr) features |= scales_of(p.q8_out.scaling);
+  const auto store = [&](const PagedHeads& side) {
+    if (side.format.type == p.dtype) return true;
+    features |= scales_of(side.format.scaling);
+    return dtype_bits(side.format.type) == 8;
+  };
+  if ((has_k(p) && !store(p.cache.k)) || (has_v(p) && !store(p.cache.v))) return -1;
+  if (derives_positions(p) != derives_slots(p) && writes_cache(p)) return -1;
+  if (lacks_slots(p)) return -1;
+  if (derives_slots(p)) {
+    const TokenPlaces& places = p.places;
+    if (places.ring_size > 0 || places.position_offsets.data != nullptr) return -1;
+    if (places.page_table.kv_indptr != nullptr) return -1;
+    if (places.num_seqs < 1 || places.page_table.max_pages_per_seq < 1) return -1;
+    features |= kDerived;
+  } else if (derives_positions(p)) {
+    return -1;
+  } else if (p.rope.num_axes > 1) {
+    const uint8_t* axes = p.rope.pair_axis;
+    if (p.rope.rotary_dim == 0 || axes == nullptr || p.rope.source != RopeSource::table) return -1;
+    if (reinterpret_cast<uintptr_t>(axes) % static_cast<uintptr_t>(vector) != 0) return -1;
+    features |= kAxes;
+  }
+  if (!has_steps(features)) {
+    if (p.rope.rotary_dim == 0) features |= kLayouts;
+    if (p.rope.rotary_dim > 0 && p.rope.source == RopeSource::per_token) features |= kPerToken;
+  }
+  return features;
+}
+
+}  // namespace prologue::cuda

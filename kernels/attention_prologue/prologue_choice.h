@@ -1,0 +1,40 @@
+// What a call asks of a CUDA kernel: how wide its vectors can be, and the features that a lean instance must have. No CUDA here.
+#pragma once
+
+#include <cstdint>
+
+#include <prologue/kernels/attention_prologue/attention_prologue.h>
+
+namespace prologue::cuda {
+
+inline bool has_k(const AttentionPrologueParams& p) { return p.num_kv_heads > 0 && p.k.data != nullptr; }
+inline bool has_v(const AttentionPrologueParams& p) { return p.num_kv_heads > 0 && p.v.data != nullptr; }
+inline bool normed(const HeadNorm& norm) { return norm.placement != NormPlacement::none; }
+inline bool q_normed(const AttentionPrologueParams& p) { return p.num_q_heads > 0 && normed(p.q_norm); }
+inline bool k_normed(const AttentionPrologueParams& p) { return has_k(p) && normed(p.k_norm); }
+// Q or K has a norm over the whole token.
+inline bool normed_over_token(const AttentionPrologueParams& p) {
+  return (q_normed(p) && p.q_norm.scope == NormScope::token) || (k_normed(p) && p.k_norm.scope == NormScope::token);
+}
+
+// cos and sin are the halves of one float32 table [rows, rotary_dim].
+inline bool one_table(const Rope& rope) {
+  const auto* cos = static_cast<const float*>(rope.cos.data);
+  return rope.rotary_dim > 0 && rope_rows_are_given(rope.source) && rope.type == DType::f32 && cos != nullptr &&
+         rope.sin.data == cos + rope.rotary_dim / 2 && rope.cos.row_stride == rope.rotary_dim &&
+         rope.sin.row_stride == rope.rotary_dim;
+}
+
+inline constexpr int64_t kMaxBlocksOfToken = 65535;  // blockIdx.y
+
+// Channels in one access, at most: pointers and strides are aligned to them.
+int64_t widest_vector(const AttentionPrologueParams& params);
+
+// Units (head_layout.h) of the longest head.
+int64_t units_of_all(const AttentionPrologueParams& params, int64_t vector);
+
+// The features (prologue_args.h) that a lean instance must have, or -1 where only the general kernel will do. `vector`: channels
+// in one access.
+int features_of(const AttentionPrologueParams& params, int64_t vector);
+
+}  // namespace prologue::cuda

@@ -1,0 +1,33 @@
+// The sequence of a token, found by a warp.
+#pragma once
+
+#include <cstdint>
+
+#include <prologue/kernels/attention_prologue/token_args.h>
+
+namespace prologue::cuda {
+
+// The sequence of token t: the last s with cu_seqlens_q[s] <= t; num_seqs for a token behind the last one. The whole warp works
+// for one token. In a step of single tokens s = t, in one of a single sequence s = 0: that guess costs one trip to memory; other
+// steps are searched 32 ways at a time. `lane`: of the warp.
+__device__ inline TokenSequence search_sequence(const SequenceArgs& p, int64_t t, int lane) {
+  // Invariant: the answer, the number of i in [1, num_seqs] with cu_seqlens_q[i] <= t, is in [low, high].
+  int low = 0, high = p.num_seqs;
+  while (low < high) {
+    const int step = (high - low + 31) / 32;
+    const int at = low + (lane + 1) * step;
+    const uint32_t below = __ballot_sync(0xffffffffu, at <= high && p.cu_seqlens_q[at] <= t);
+    const int steps = __popc(below);
+    low += steps * step;
+    high = min(high, low + step - 1);
+  }
+  return low < p.num_seqs ? sequence_at(p, low) : TokenSequence{p.num_seqs, 0, 0, 0};
+}
+
+__device__ inline TokenSequence find_sequence(const SequenceArgs& p, int64_t t, int lane) {
+  if (p.num_seqs <= 0) return {p.num_seqs, 0, 0, 0};
+  const TokenSequence guess = sequence_at(p, static_cast<int>(min(t, static_cast<int64_t>(p.num_seqs) - 1)));
+  return guess.begin <= t && t < guess.end ? guess : search_sequence(p, t, lane);
+}
+
+}  // namespace prologue::cuda

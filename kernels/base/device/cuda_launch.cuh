@@ -1,0 +1,56 @@
+// Launching kernels. Every launch uses this file: it is checked, and the error names the kernel. The CUDA runtime keeps its last
+// error. An error that becomes a Status is cleared there, so that the next call (ours or the caller's) does not find it.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <span>
+
+#include <prologue/kernels/base/status.h>
+
+#define PROLOGUE_CUDA_RETURN_IF_ERROR(expression)                                                      \
+  do {                                                                                                 \
+    const cudaError_t prologue_error_ = (expression);                                                  \
+    if (prologue_error_ != cudaSuccess) {                                                              \
+      cudaGetLastError();                                                                              \
+      return ::prologue::device_error(#expression, " failed: ", cudaGetErrorString(prologue_error_)); \
+    }                                                                                                  \
+  } while (false)
+
+namespace prologue::cuda {
+
+// A grid extent. A number that does not fit becomes one that makes the launch fail.
+inline unsigned grid_extent(int64_t blocks) {
+  return blocks < 0 || blocks > int64_t{0xffffffff} ? 0xffffffffu : static_cast<unsigned>(blocks);
+}
+
+struct LaunchShape {
+  dim3 grid;
+  dim3 block;
+  size_t shared_bytes = 0;
+  std::span<cudaLaunchAttribute> attributes = {};  // of the launch, for example a programmatic edge; they must outlive launch()
+};
+
+// launch("rms_norm", kernel, {grid, block}, stream, args...): arguments must have exactly the kernel's parameter types.
+template <class... Params>
+Status launch(const char* name, void (*kernel)(Params...), const LaunchShape& shape, cudaStream_t stream, Params... args) {
+  cudaLaunchConfig_t config = {};
+  config.gridDim = shape.grid;
+  config.blockDim = shape.block;
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = stream;
+  config.attrs = shape.attributes.data();
+  config.numAttrs = static_cast<unsigned>(shape.attributes.size());
+  constexpr size_t kSharedBytesWithoutAsking = 48 * 1024;
+  cudaError_t error = cudaSuccess;
+  if (shape.shared_bytes > kSharedBytesWithoutAsking) {  // kept per device by the driver, and cheap beside a launch
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shape.shared_bytes));
+  }
+  if (error == cudaSuccess) error = cudaLaunchKernelEx(&config, kernel, args...);
+  if (error == cudaSuccess) return {};
+  cudaGetLastError();
+  return device_error("launching ", name, " with a grid of ", shape.grid.x, " x ", shape.grid.y, " x ", shape.grid.z, " blocks of ",
+                      shape.block.x, " threads and ", shape.shared_bytes, " bytes of shared memory failed: ", cudaGetErrorString(error));
+}
+
+}  // namespace prologue::cuda

@@ -1,0 +1,395 @@
+// A head on the device is cut into units of two vectors of V channels, one thread each: V rotary pairs (both halves in one
+// thread, so that no value crosses lanes), or two vectors of the channels that are not rotated. The threads of a head are its
+// lanes. The steps below work on values in registers.
+#pragma once
+
+#include <cuda_fp8.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include <prologue/kernels/base/shared/head_layout.h>
+#include <prologue/kernels/base/shared/quantize.h>
+#include <prologue/kernels/base/shared/rotation.h>
+#include <prologue/kernels/base/views.h>
+#include <prologue/kernels/base/device/cuda_types.cuh>
+#include <prologue/kernels/base/device/instructions.cuh>
+
+namespace prologue::cuda {
+
+// ---- where a unit is -------------------------------------------------------------------------------------------------------
+
+// Where a unit's two vectors are in the head, and its first pair (negative: not rotated).
+struct UnitPlace {
+  int a;
+  int b;
+  int pair;
+  bool has_a;
+  bool has_b;  // the channels that are not rotated may end with a single vector
+};
+
+template <int V>
+__device__ inline UnitPlace place_unit(int unit, const HeadLayout& layout) {
+  const int rotated = layout.rotary_dim / (2 * V);
+  if (unit < rotated) {
+    if (layout.style == RopeStyle::neox) {
+      const int a = layout.rotary_offset + unit * V;
+      return {a, a + layout.rotary_dim / 2, unit * V, true, true};
+    }
+    const int a = layout.rotary_offset + 2 * unit * V;
+    return {a, a + V, unit * V, true, true};
+  }
+  const auto beside = [&](int channel) { return channel < layout.rotary_offset ? channel : channel + layout.rotary_dim; };
+  const int a = beside(2 * (unit - rotated) * V);
+  const int b = beside((2 * (unit - rotated) + 1) * V);
+  return {a, b, -1, a < layout.head_dim, b < layout.head_dim};
+}
+
+// The layout of which one block of several is all that is rotated.
+__device__ inline HeadLayout one_block(const BlockLayout& layout, int block) {
+  const int width = layout.rotary_dim / layout.num_blocks;
+  return {layout.head_dim, width, layout.rotary_offset + block * width, layout.style};
+}
+
+// V divides the pairs of a block: the units of the blocks follow one another.
+template <int V>
+__device__ inline UnitPlace place_unit(int unit, const BlockLayout& layout) {
+  const int rotated = layout.rotary_dim / (2 * V);
+  if (layout.num_blocks == 1 || unit >= rotated) return place_unit<V>(unit, static_cast<const HeadLayout&>(layout));
+  const int units = rotated / layout.num_blocks, block = unit / units;
+  UnitPlace place = place_unit<V>(unit % units, one_block(layout, block));
+  place.pair += block * units * V;
+  return place;
+}
+
+// The inverse of place_unit(): which unit holds the vector that starts at `channel`, and whether as its b.
+struct VectorOwner {
+  int unit;
+  bool is_b;
+};
+
+template <int V>
+__device__ inline VectorOwner owner_of(int channel, const HeadLayout& layout) {
+  const int rotated = layout.rotary_dim / (2 * V);
+  const int inside = channel - layout.rotary_offset;
+  if (inside >= 0 && inside < layout.rotary_dim) {
+    const int vector = inside / V;
+    if (layout.style == RopeStyle::neox)
+      return vector < rotated ? VectorOwner{vector, false} : VectorOwner{vector - rotated, true};
+    return {vector / 2, vector % 2 != 0};
+  }
+  const int vector = (inside < 0 ? channel : channel - layout.rotary_dim) / V;
+  return {rotated + vector / 2, vector % 2 != 0};
+}
+
+template <int V>
+__device__ inline VectorOwner owner_of(int channel, const BlockLayout& layout) {
+  const int inside = channel - layout.rotary_offset;
+  if (layout.num_blocks == 1 || inside < 0 || inside >= layout.rotary_dim) {
+    return owner_of<V>(channel, static_cast<const HeadLayout&>(layout));
+  }
+  const int width = layout.rotary_dim / layout.num_blocks, block = inside / width;
+  VectorOwner owner = owner_of<V>(channel, one_block(layout, block));
+  owner.unit += block * (width / (2 * V));
+  return owner;
+}
+
+// ---- vectors in memory ------------------------------------------------------------------------------------------------------
+
+// kBytes consecutive bytes, kept in 32-bit words until they are used: 16-bit values in registers of their own would have to be
+// unpacked where they arrive, and every load would be waited for.
+template <int kBytes>
+struct Bytes {
+  static constexpr int kWords = kBytes < 4 ? 1 : kBytes / 4;
+  uint32_t words[kWords];
+};
+
+template <int kBytes>
+using VectorWord = std::conditional_t<
+    kBytes == 16, uint4,
+    std::conditional_t<kBytes == 8, uint2,
+                       std::conditional_t<kBytes == 4, uint32_t, std::conditional_t<kBytes == 2, uint16_t, uint8_t>>>>;
+
+// `kEvictFirst`: a cache hint (evict first) for data that is not read again soon.
+template <int kBytes, bool kEvictFirst>
+__device__ inline Bytes<kBytes> load_bytes(const void* from) {
+  static_assert(kBytes <= 16);
+  const auto* source = static_cast<const VectorWord<kBytes>*>(from);
+  const VectorWord<kBytes> word = kEvictFirst ? __ldcs(source) : *source;
+  if constexpr (kBytes == 16) {
+    return {{word.x, word.y, word.z, word.w}};
+  } else if constexpr (kBytes == 8) {
+    return {{word.x, word.y}};
+  } else {
+    return {{word}};
+  }
+}
+
+template <int kBytes, bool kEvictFirst>
+__device__ inline void store_bytes(void* to, const Bytes<kBytes>& bytes) {
+  if constexpr (kBytes > 16) {
+    Bytes<kBytes / 2> low, high;
+#pragma unroll
+    for (int i = 0; i < kBytes / 8; ++i) low.words[i] = bytes.words[i], high.words[i] = bytes.words[kBytes / 8 + i];
+    store_bytes<kBytes / 2, kEvictFirst>(to, low);
+    store_bytes<kBytes / 2, kEvictFirst>(static_cast<char*>(to) + kBytes / 2, high);
+  } else {
+    using Word = VectorWord<kBytes>;
+    Word word;
+    if constexpr (kBytes == 16) {
+      word = make_uint4(bytes.words[0], bytes.words[1], bytes.words[2], bytes.words[3]);
+    } else if constexpr (kBytes == 8) {
+      word = make_uint2(bytes.words[0], bytes.words[1]);
+    } else {
+      word = static_cast<Word>(bytes.words[0]);
+    }
+    if (kEvictFirst) {
+      __stcs(static_cast<Word*>(to), word);
+    } else {
+      *static_cast<Word*>(to) = word;
+    }
+  }
+}
+
+template <class T, int V>
+using Packed = Bytes<V* static_cast<int>(sizeof(T))>;
+
+template <class T, int V>
+__device__ inline float element(const Packed<T, V>& packed, int i) {
+  if constexpr (std::is_same_v<T, float>) {
+    return __uint_as_float(packed.words[i]);
+  } else if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    return __uint_as_float(i % 2 == 0 ? packed.words[i / 2] << 16 : packed.words[i / 2] & 0xffff0000u);
+  } else {
+    const __half2 pair = *reinterpret_cast<const __half2*>(&packed.words[i / 2]);
+    return i % 2 == 0 ? __low2float(pair) : __high2float(pair);
+  }
+}
+
+// V values, each rounded once.
+template <class T, int V>
+__device__ inline Packed<T, V> pack(const float* values) {
+  Packed<T, V> packed;
+  if constexpr (std::is_same_v<T, float>) {
+#pragma unroll
+    for (int i = 0; i < V; ++i) packed.words[i] = __float_as_uint(values[i]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < V; i += 2) {
+      const float second = V > 1 ? values[V > 1 ? i + 1 : 0] : 0.0f;
+      if constexpr (std::is_same_v<T, __half>) {
+        const __half2 pair = __floats2half2_rn(values[i], second);
+        packed.words[i / 2] = *reinterpret_cast<const uint32_t*>(&pair);
+      } else {
+        const __nv_bfloat162 pair = __floats2bfloat162_rn(values[i], second);
+        packed.words[i / 2] = *reinterpret_cast<const uint32_t*>(&pair);
+      }
+    }
+  }
+  return packed;
+}
+
+template <class T, int V>
+struct Unit {
+  Packed<T, V> a;
+  Packed<T, V> b;
+};
+
+template <bool kEvictFirst, class T, int V>
+__device__ inline Unit<T, V> load_unit(const void* head, const UnitPlace& place) {
+  Unit<T, V> unit = {};
+  const T* from = static_cast<const T*>(head);
+  if (place.has_a) unit.a = load_bytes<V* static_cast<int>(sizeof(T)), kEvictFirst>(from + place.a);
+  if (place.has_b) unit.b = load_bytes<V* static_cast<int>(sizeof(T)), kEvictFirst>(from + place.b);
+  return unit;
+}
+
+template <bool kEvictFirst, class T, int V>
+__device__ inline void store_unit(void* head, const UnitPlace& place, const Unit<T, V>& unit) {
+  T* to = static_cast<T*>(head);
+  if (place.has_a) store_bytes<V* static_cast<int>(sizeof(T)), kEvictFirst>(to + place.a, unit.a);
+  if (place.has_b) store_bytes<V* static_cast<int>(sizeof(T)), kEvictFirst>(to + place.b, unit.b);
+}
+
+// ---- values in float32 ------------------------------------------------------------------------------------------------------
+
+// A unit in float32: x[0 .. V) is vector a, x[V .. 2V) vector b.
+template <int V>
+struct UnitValues {
+  float x[2 * V];
+};
+
+template <class T, int V>
+__device__ inline UnitValues<V> widen(const Unit<T, V>& unit) {
+  UnitValues<V> values;
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    values.x[i] = element<T, V>(unit.a, i);
+    values.x[V + i] = element<T, V>(unit.b, i);
+  }
+  return values;
+}
+
+template <class T, int V>
+__device__ inline Unit<T, V> narrow(const UnitValues<V>& values) {
+  return {pack<T, V>(values.x), pack<T, V>(values.x + V)};
+}
+
+template <int V>
+__device__ inline void add(UnitValues<V>& values, const UnitValues<V>& terms) {
+#pragma unroll
+  for (int i = 0; i < 2 * V; ++i) values.x[i] = add_rounded(values.x[i], terms.x[i]);
+}
+
+template <class T, int V>
+__device__ inline void add_bias(UnitValues<V>& values, const Unit<T, V>& bias) {
+  add<V>(values, widen<T, V>(bias));
+}
+
+// cos and sin of a unit's V pairs.
+template <int V>
+struct UnitAngles {
+  float cos[V];
+  float sin[V];
+};
+
+// 16 bytes or fewer that are read again and again.
+template <int kBytes>
+__device__ inline Bytes<kBytes> load_kept(const void* from) {
+  if constexpr (kBytes == 16) {
+    Bytes<16> bytes;
+    load_kept(from, bytes.words);
+    return bytes;
+  } else {
+    return load_bytes<kBytes, false>(from);
+  }
+}
+
+// From rows of any type that element() knows.
+template <int V, bool kKeep = false, class Stored>
+__device__ inline UnitAngles<V> load_angles(const Stored* cos_row, const Stored* sin_row) {
+  constexpr int kSize = static_cast<int>(sizeof(Stored)), kEach = V * kSize < 16 ? V : 16 / kSize;
+  const auto load = [](const Stored* from) {
+    return kKeep ? load_kept<kEach * kSize>(from) : load_bytes<kEach * kSize, false>(from);
+  };
+  UnitAngles<V> angles;
+#pragma unroll
+  for (int i = 0; i < V; i += kEach) {
+    const Packed<Stored, kEach> cos = load(cos_row + i);
+    const Packed<Stored, kEach> sin = load(sin_row + i);
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      angles.cos[i + j] = element<Stored, kEach>(cos, j);
+      angles.sin[i + j] = element<Stored, kEach>(sin, j);
+    }
+  }
+  return angles;
+}
+
+// Rotates the V pairs of x[0 .. 2V), the values of a unit; `rotation(i)` is that of pair i.
+template <int V, class A, class Rotation>
+__device__ inline void rotate(A* x, RopeStyle style, const Rotation& rotation) {
+  if (style == RopeStyle::neox) {
+#pragma unroll
+    for (int i = 0; i < V; ++i) rotate_pair<A>(x[i], x[V + i], rotation(i));
+  } else {
+#pragma unroll
+    for (int i = 0; i < V; ++i) rotate_pair<A>(x[2 * i], x[2 * i + 1], rotation(i));
+  }
+}
+
+template <int V>
+__device__ inline void rotate(UnitValues<V>& values, const UnitAngles<V>& by, RopeStyle style) {
+  rotate<V>(values.x, style, [&](int i) { return PairRotation<float>{by.cos[i], by.sin[i], by.cos[i], by.sin[i]}; });
+}
+
+template <int V>
+__device__ inline void add(UnitValues<V>& values, float term) {
+#pragma unroll
+  for (int i = 0; i < 2 * V; ++i) values.x[i] = add_rounded(values.x[i], term);
+}
+
+template <int V>
+__device__ inline void multiply(UnitValues<V>& values, float factor) {
+#pragma unroll
+  for (int i = 0; i < 2 * V; ++i) values.x[i] = multiply_rounded(values.x[i], factor);
+}
+
+template <int V>
+__device__ inline void multiply_weight(UnitValues<V>& values, const UnitValues<V>& weight, float offset) {
+#pragma unroll
+  for (int i = 0; i < 2 * V; ++i) values.x[i] = multiply_rounded(values.x[i], add_rounded(offset, weight.x[i]));
+}
+
+template <class T, int V>
+__device__ inline void multiply_weight(UnitValues<V>& values, const Unit<T, V>& weight, float offset) {
+  const UnitValues<V> factors = widen<T, V>(weight);
+#pragma unroll
+  for (int i = 0; i < 2 * V; ++i) values.x[i] = multiply_rounded(values.x[i], add_rounded(offset, factors.x[i]));
+}
+
+// ---- quantised vectors ------------------------------------------------------------------------------------------------------
+
+// Compared as bits. NaN counts as the largest, so the result is then a NaN.
+template <int V>
+__device__ inline uint32_t largest_magnitude(const UnitValues<V>& values) {
+  float largest[V];
+#pragma unroll
+  for (int i = 0; i < V; ++i) largest[i] = larger_magnitude(values.x[i], values.x[V + i]);
+#pragma unroll
+  for (int step = V / 2; step > 0; step /= 2) {
+#pragma unroll
+    for (int i = 0; i < step; ++i) largest[i] = larger_magnitude(largest[i], largest[i + step]);
+  }
+  return magnitude_bits(largest[0]);
+}
+
+template <int V>
+struct UnitBytes {
+  Bytes<V> a;
+  Bytes<V> b;
+};
+
+template <int V, class F>
+__device__ inline UnitBytes<V> pack_pairs(const UnitValues<V>& values, const F& pair_to_bits) {
+  UnitBytes<V> bytes = {};
+#pragma unroll
+  for (int i = 0; i < V; i += 2) {
+    constexpr int kNext = V > 1 ? 1 : 0;
+    bytes.a.words[i / 4] |= pair_to_bits(values.x[i], values.x[i + kNext]) << (i % 4 * 8);
+    bytes.b.words[i / 4] |= pair_to_bits(values.x[V + i], values.x[V + i + kNext]) << (i % 4 * 8);
+  }
+  return bytes;
+}
+
+// Values already multiplied by the reciprocal of their scale, as bytes of a type of 8 bits.
+template <int V>
+__device__ inline UnitBytes<V> to_8_bits(const UnitValues<V>& scaled, DType type) {
+  const auto fp8 = [](__nv_fp8_interpretation_t format) {
+    return [format](float low, float high) {
+      return static_cast<uint32_t>(__nv_cvt_float2_to_fp8x2(make_float2(low, high), __NV_SATFINITE, format));
+    };
+  };
+  if (type == DType::fp8_e4m3) return pack_pairs<V>(scaled, fp8(__NV_E4M3));
+  if (type == DType::fp8_e5m2) return pack_pairs<V>(scaled, fp8(__NV_E5M2));
+  const auto code = [](float x) { return static_cast<uint32_t>(min(max(__float2int_rn(x), -127), 127)); };  // NaN becomes 0
+  return pack_pairs<V>(scaled, [&](float low, float high) { return __byte_perm(code(low), code(high), 0x7740) & 0xffffu; });
+}
+
+// Values as bytes of a type of 8 bits. reciprocal 0: zeros, whatever the values are.
+template <int V>
+__device__ inline UnitBytes<V> quantise(UnitValues<V> values, float reciprocal, DType type) {
+  multiply<V>(values, reciprocal);
+  UnitBytes<V> bytes = to_8_bits<V>(values, type);
+  if (reciprocal == 0.0f) bytes = {};
+  return bytes;
+}
+
+template <int V>
+__device__ inline void store_unit_8(void* head, const UnitPlace& place, const UnitBytes<V>& bytes) {
+  char* to = static_cast<char*>(head);
+  if (place.has_a) store_bytes<V, false>(to + place.a, bytes.a);
+  if (place.has_b) store_bytes<V, false>(to + place.b, bytes.b);
+}
+
+}  // namespace prologue::cuda

@@ -1,0 +1,34 @@
+// The CUDA side of memory, events and streams (memory.h, event.h, gpu.h say what it does). Internal.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <prologue/kernels/base/execution.h>
+
+struct CUevent_st;
+
+namespace prologue::cuda {
+
+Status check_gpu();
+Result<std::string> gpu_name();
+Result<CUstream_st*> create_stream();
+void destroy_stream(CUstream_st* stream);
+
+Status record_event(CUevent_st*& event, CUstream_st* stream);  // a null event is created first
+Result<double> seconds_between(CUevent_st* start, CUevent_st* end);
+void destroy_event(CUevent_st* event);
+
+Result<void*> allocate(int64_t num_bytes);
+void release(void* data);
+Result<int64_t> available_bytes();
+Status copy(void* target, const void* source, int64_t num_bytes, CUstream_st* stream, bool to_host);
+Status fill_zero(void* target, int64_t num_bytes, CUstream_st* stream);
+Status synchronize(CUstream_st* stream);
+Result<void*> allocate_pinned(int64_t num_bytes);
+void release_pinned(void* data);
+Result<CUevent_st*> create_copy_event();
+Status copy_pinned(void* target, const void* source, int64_t num_bytes, CUstream_st* stream, CUevent_st* copied);
+Status wait_for_copy(CUevent_st* copied);
+
+}  // namespace prologue::cuda

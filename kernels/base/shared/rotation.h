@@ -1,0 +1,76 @@
+// The arithmetic of the prologue, written once for host and device: every product and sum is rounded once, so that the fused
+// and the unfused path, and the CPU and the GPU, give the same bits. (Host code is compiled with -ffp-contract=off; on the
+// device the intrinsics keep the compiler from fusing.)
+#pragma once
+
+#include <prologue/kernels/base/host_device.h>
+
+namespace prologue {
+
+PROLOGUE_HOST_DEVICE inline float add_rounded(float x, float y) {
+#if defined(__CUDA_ARCH__)
+  return __fadd_rn(x, y);
+#else
+  return x + y;
+#endif
+}
+
+PROLOGUE_HOST_DEVICE inline float multiply_rounded(float x, float y) {
+#if defined(__CUDA_ARCH__)
+  return __fmul_rn(x, y);
+#else
+  return x * y;
+#endif
+}
+
+PROLOGUE_HOST_DEVICE inline float divide_rounded(float x, float y) {
+#if defined(__CUDA_ARCH__)
+  return __fdiv_rn(x, y);
+#else
+  return x / y;
+#endif
+}
+
+// x * y + z with one rounding, even if the processor has no such instruction.
+PROLOGUE_HOST_DEVICE inline float fused_multiply_add(float x, float y, float z) {
+#if defined(__CUDA_ARCH__)
+  return __fmaf_rn(x, y, z);
+#else
+  return __builtin_fmaf(x, y, z);
+#endif
+}
+
+PROLOGUE_HOST_DEVICE inline double add_rounded(double x, double y) {
+#if defined(__CUDA_ARCH__)
+  return __dadd_rn(x, y);
+#else
+  return x + y;
+#endif
+}
+
+PROLOGUE_HOST_DEVICE inline double multiply_rounded(double x, double y) {
+#if defined(__CUDA_ARCH__)
+  return __dmul_rn(x, y);
+#else
+  return x * y;
+#endif
+}
+
+// a' = a cos_a - b sin_a, b' = a sin_b + b cos_b. The prologue's pairs have one cos and one sin.
+template <class A>
+struct PairRotation {
+  A cos_a, sin_a, cos_b, sin_b;
+};
+
+template <class A>
+PROLOGUE_HOST_DEVICE inline void rotate_pair(A& a, A& b, const PairRotation<A>& by) {
+  const A rotated = add_rounded(multiply_rounded(a, by.cos_a), -multiply_rounded(b, by.sin_a));
+  b = add_rounded(multiply_rounded(a, by.sin_b), multiply_rounded(b, by.cos_b));
+  a = rotated;
+}
+
+PROLOGUE_HOST_DEVICE inline void rotate_pair(float& a, float& b, float cos, float sin) {
+  rotate_pair<float>(a, b, {cos, sin, cos, sin});
+}
+
+}  // namespace prologue

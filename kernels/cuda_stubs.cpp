@@ -1,0 +1,62 @@
+// The CUDA backends of a build without CUDA. Only such a build compiles this file: it is in place of every .cu file.
+#include <prologue/kernels/attention_prologue/backends.h>
+#include <prologue/kernels/base/host/backends.h>
+#include <prologue/kernels/gemm/backends.h>
+#include <prologue/kernels/paged_attention/backends.h>
+#include <prologue/kernels/rotary/backends.h>
+#include <prologue/kernels/token_ops/backends.h>
+
+namespace prologue {
+
+bool built_with_cuda() { return false; }
+
+namespace cuda {
+
+Status check_gpu() { return unsupported("device is cuda, but this build has no CUDA kernels (it was configured without nvcc)"); }
+Result<std::string> gpu_name() { return check_gpu(); }
+Result<CUstream_st*> create_stream() { return check_gpu(); }
+void destroy_stream(CUstream_st*) {}
+
+Status record_event(CUevent_st*&, CUstream_st*) { return cuda_not_built("event"); }
+Result<double> seconds_between(CUevent_st*, CUevent_st*) { return cuda_not_built("event"); }
+void destroy_event(CUevent_st*) {}
+
+Result<void*> allocate(int64_t) { return cuda_not_built("memory"); }
+void release(void*) {}
+Result<int64_t> available_bytes() { return cuda_not_built("memory"); }
+Status copy(void*, const void*, int64_t, CUstream_st*, bool) { return cuda_not_built("memory"); }
+Status fill_zero(void*, int64_t, CUstream_st*) { return cuda_not_built("memory"); }
+Status synchronize(CUstream_st*) { return cuda_not_built("memory"); }
+Result<void*> allocate_pinned(int64_t) { return cuda_not_built("memory"); }
+void release_pinned(void*) {}
+Result<CUevent_st*> create_copy_event() { return cuda_not_built("memory"); }
+Status copy_pinned(void*, const void*, int64_t, CUstream_st*, CUevent_st*) { return cuda_not_built("memory"); }
+Status wait_for_copy(CUevent_st*) { return cuda_not_built("memory"); }
+
+Status attention_prologue(const AttentionPrologueParams&, const Execution&) { return cuda_not_built("attention_prologue"); }
+Result<const void*> plan_attention_prologue(const AttentionPrologueParams&) { return cuda_not_built("attention_prologue"); }
+const char* kernel_of_plan(const void*) { return "none"; }
+Status run_plan(const void*, const AttentionPrologueParams&, const Execution&) { return cuda_not_built("attention_prologue"); }
+Status add_bias(const AddBiasParams&, const Execution&) { return cuda_not_built("add_bias"); }
+Status qk_norm(const QkNormParams&, const Execution&) { return cuda_not_built("qk_norm"); }
+Status hadamard(const HadamardParams&, const Execution&) { return cuda_not_built("hadamard"); }
+Status query_scale(const QueryScaleParams&, const Execution&) { return cuda_not_built("query_scale"); }
+Status kv_write(const KvWriteParams&, const Execution&) { return cuda_not_built("kv_write"); }
+
+Result<std::unique_ptr<GemmContext>> create_gemm_context() { return cuda_not_built("gemm"); }
+Status gemm(const GemmParams&, GemmContext&, const Execution&) { return cuda_not_built("gemm"); }
+
+Status paged_attention(const PagedAttentionParams&, const Execution&) { return cuda_not_built("paged_attention"); }
+int64_t paged_attention_workspace_bytes(const PagedAttentionParams&) { return 0; }
+
+Status rotary(const RotaryParams&, const RotaryFrequencies&, const Execution&) { return cuda_not_built("rotary"); }
+
+Status embedding(const EmbeddingParams&, const Execution&) { return cuda_not_built("embedding"); }
+Status gated_activation(const GatedActivationParams&, const Execution&) { return cuda_not_built("gated_activation"); }
+Status gather_cos_sin(const GatherCosSinParams&, const Execution&) { return cuda_not_built("gather_cos_sin"); }
+Status rms_norm(const RmsNormParams&, const Execution&) { return cuda_not_built("rms_norm"); }
+Status sample(const SamplingParams&, const Execution&) { return cuda_not_built("sample"); }
+
+}  // namespace cuda
+
+}  // namespace prologue

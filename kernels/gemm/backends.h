@@ -1,0 +1,23 @@
+// What is behind gemm(); its checks are validate() of gemm.h. Internal.
+//   run_validated   runs a call that validate() accepts; checks nothing
+//   cpu::, cuda::   the backends; the call is valid and not empty
+#pragma once
+
+#include <memory>
+
+#include <prologue/kernels/gemm/gemm.h>
+
+namespace prologue {
+
+PROLOGUE_API Status run_validated(const GemmParams& params, GemmContext& context, const Execution& execution);
+
+namespace cpu {
+Result<std::unique_ptr<GemmContext>> create_gemm_context();
+Status gemm(const GemmParams& params, GemmContext& context, const Execution& execution);
+}  // namespace cpu
+namespace cuda {
+Result<std::unique_ptr<GemmContext>> create_gemm_context();
+Status gemm(const GemmParams& params, GemmContext& context, const Execution& execution);
+}  // namespace cuda
+
+}  // namespace prologue

@@ -1,0 +1,20 @@
+// What is behind paged_attention(); its checks are validate() of paged_attention.h. Internal.
+//   run_validated   runs a call that validate() accepts; checks nothing
+//   cpu::, cuda::   the backends; the call is valid and not empty, and kv.type is resolved
+#pragma once
+
+#include <prologue/kernels/paged_attention/paged_attention.h>
+
+namespace prologue {
+
+PROLOGUE_API Status run_validated(const PagedAttentionParams& params, const Execution& execution);
+
+namespace cpu {
+Status paged_attention(const PagedAttentionParams& params, const Execution& execution);
+}
+namespace cuda {
+Status paged_attention(const PagedAttentionParams& params, const Execution& execution);
+int64_t paged_attention_workspace_bytes(const PagedAttentionParams& params);
+}  // namespace cuda
+
+}  // namespace prologue

@@ -1,0 +1,286 @@
+#include "emulator.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
+
+#if !defined(__x86_64__)
+#error the emulator switches stacks on x86-64 only
+#endif
+
+// Saves the registers that a call must keep, exchanges the stacks, and returns on the other one.
+extern "C" void prologue_emulator_switch(void** save, void* to);
+asm(R"(
+.text
+.globl prologue_emulator_switch
+.type prologue_emulator_switch, @function
+prologue_emulator_switch:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+.size prologue_emulator_switch, . - prologue_emulator_switch
+)");
+
+namespace emulator {
+
+const Thread* thread = nullptr;
+Extent block_index, block_extent, grid_extent;
+unsigned char* dynamic_shared = nullptr;
+
+namespace {
+
+constexpr size_t kStackBytes = 256 * 1024;
+constexpr int kMaxThreads = 1024;
+constexpr int kWarpSize = 32;
+
+[[noreturn]] void fail(const char* what) {
+  std::fprintf(stderr, "emulator: block (%u, %u, %u), thread (%u, %u, %u): %s\n", block_index.x, block_index.y, block_index.z,
+               thread->thread_index.x, thread->thread_index.y, thread->thread_index.z, what);
+  std::abort();
+}
+
+// A stack with a page below it that must not be touched.
+class Stack {
+ public:
+  Stack() {
+    void* memory = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED || mprotect(memory, 4096, PROT_NONE) != 0) {
+      std::perror("emulator: a thread's stack");
+      std::abort();
+    }
+    memory_ = static_cast<unsigned char*>(memory);
+  }
+  ~Stack() { munmap(memory_, kStackBytes); }
+  Stack(const Stack&) = delete;
+  Stack& operator=(const Stack&) = delete;
+  unsigned char* begin() const { return memory_; }
+  unsigned char* end() const { return memory_ + kStackBytes; }
+
+ private:
+  unsigned char* memory_;
+};
+
+// Lanes that wait for one another. A round ends when all lanes of the mask that still run have come.
+struct WarpBarrier {
+  uint32_t mask = 0;
+  uint32_t arrived = 0;
+  uint64_t round = 0;
+  const void* values[kWarpSize] = {};
+};
+
+struct Warp {
+  uint32_t ended = 0;                                  // lanes; those that the block does not have, too
+  std::vector<std::unique_ptr<WarpBarrier>> barriers;  // one for each mask in use; references to them last
+
+  WarpBarrier& barrier(uint32_t mask) {
+    for (const auto& b : barriers) {
+      if (b->mask == mask) return *b;
+    }
+    barriers.push_back(std::make_unique<WarpBarrier>());
+    barriers.back()->mask = mask;
+    return *barriers.back();
+  }
+};
+
+struct Fiber : Thread {
+  std::unique_ptr<Stack> stack;
+  void* stack_pointer = nullptr;
+  Fiber* next = nullptr;  // in the ring of those that still run
+  Fiber* previous = nullptr;
+};
+
+class Block {
+ public:
+  void run(const Extent& extent, const std::function<void()>& kernel);
+  void sync();
+  void sync(uint32_t mask);
+  WarpBarrier& barrier(uint32_t mask) { return warp().barrier(mask); }
+
+ private:
+  static void enter();
+  Warp& warp() { return warps_[static_cast<size_t>(current_->number / kWarpSize)]; }
+  void yield();
+  [[noreturn]] void end_thread();
+  void switch_to(Fiber* fiber, void** save, bool ends);
+
+  std::vector<std::unique_ptr<Fiber>> fibers_;
+  std::vector<Warp> warps_;
+  const std::function<void()>* kernel_ = nullptr;
+  Fiber* current_ = nullptr;
+  void* host_stack_pointer_ = nullptr;
+#if defined(__SANITIZE_ADDRESS__)
+  const void* host_bottom_ = nullptr;
+  size_t host_size_ = 0;
+#endif
+  int running_ = 0;
+  int arrived_ = 0;  // at the barrier of the block
+  uint64_t round_ = 0;
+  int64_t idle_ = 0;  // yields since anything happened
+};
+
+Block this_block;
+std::mutex one_grid_at_a_time;
+
+void Block::switch_to(Fiber* fiber, void** save, [[maybe_unused]] bool ends) {
+  current_ = fiber;
+  thread = fiber;
+#if defined(__SANITIZE_ADDRESS__)
+  void* fake = nullptr;
+  const void* const bottom = fiber == nullptr ? host_bottom_ : fiber->stack->begin();
+  __sanitizer_start_switch_fiber(ends ? nullptr : &fake, bottom, fiber == nullptr ? host_size_ : kStackBytes);
+#endif
+  prologue_emulator_switch(save, fiber == nullptr ? host_stack_pointer_ : fiber->stack_pointer);
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_finish_switch_fiber(fake, nullptr, nullptr);
+#endif
+}
+
+// The first function on a thread's stack. The first thread comes from the host.
+void Block::enter() {
+#if defined(__SANITIZE_ADDRESS__)
+  const void* bottom = nullptr;
+  size_t size = 0;
+  __sanitizer_finish_switch_fiber(nullptr, &bottom, &size);
+  if (this_block.current_->number == 0) this_block.host_bottom_ = bottom, this_block.host_size_ = size;
+#endif
+  (*this_block.kernel_)();
+  this_block.end_thread();
+}
+
+void Block::end_thread() {
+  Fiber* const ending = current_;
+  warp().ended |= 1u << ending->lane();
+  --running_;
+  idle_ = 0;
+  ending->previous->next = ending->next;
+  ending->next->previous = ending->previous;
+  switch_to(running_ == 0 ? nullptr : ending->next, &ending->stack_pointer, true);
+  std::abort();
+}
+
+void Block::yield() {
+  if (++idle_ > 4 * static_cast<int64_t>(running_) + 4) fail("waits for threads that do not come");
+  Fiber* const self = current_;
+  if (self->next != self) switch_to(self->next, &self->stack_pointer, false);
+}
+
+void Block::sync() {
+  const uint64_t round = round_;
+  ++arrived_;
+  while (round_ == round) {
+    if (arrived_ == running_) {
+      arrived_ = 0, idle_ = 0;
+      ++round_;
+    } else {
+      yield();
+    }
+  }
+}
+
+void Block::sync(uint32_t mask) {
+  const uint32_t lane = 1u << current_->lane();
+  if ((mask & lane) == 0) fail("is not in the mask of its own warp instruction");
+  WarpBarrier& b = barrier(mask);
+  const uint64_t round = b.round;
+  b.arrived |= lane;
+  while (b.round == round) {
+    if ((mask & ~(b.arrived | warp().ended)) == 0) {
+      b.arrived = 0, idle_ = 0;
+      ++b.round;
+    } else {
+      yield();
+    }
+  }
+}
+
+void Block::run(const Extent& extent, const std::function<void()>& kernel) {
+  const int count = static_cast<int>(extent.x * extent.y * extent.z);
+  kernel_ = &kernel;
+  running_ = count;
+  arrived_ = 0, idle_ = 0;
+  warps_.clear();
+  warps_.resize(static_cast<size_t>((count + kWarpSize - 1) / kWarpSize));
+  if (count % kWarpSize != 0) warps_.back().ended = ~0u << (count % kWarpSize);
+  while (static_cast<int>(fibers_.size()) < count) {
+    fibers_.push_back(std::make_unique<Fiber>());
+    fibers_.back()->stack = std::make_unique<Stack>();
+  }
+  for (int i = 0; i < count; ++i) {
+    Fiber& fiber = *fibers_[static_cast<size_t>(i)];
+    fiber.number = i;
+    const auto number = static_cast<unsigned>(i);
+    fiber.thread_index = {number % extent.x, number / extent.x % extent.y, number / extent.x / extent.y};
+    fiber.next = fibers_[static_cast<size_t>((i + 1) % count)].get();
+    fiber.previous = fibers_[static_cast<size_t>((i + count - 1) % count)].get();
+#if defined(__SANITIZE_ADDRESS__)  // the thread before has left its frames without returning
+    if (fiber.stack_pointer != nullptr) {
+      auto* const lowest = static_cast<unsigned char*>(fiber.stack_pointer) - 1024;
+      ASAN_UNPOISON_MEMORY_REGION(lowest, static_cast<size_t>(fiber.stack->end() - lowest));
+    }
+#endif
+    // As if enter() had been called from nowhere: six registers, its address, and an aligned stack behind it.
+    auto* top = reinterpret_cast<void**>(fiber.stack->end());
+    *--top = nullptr;
+    *--top = reinterpret_cast<void*>(&Block::enter);
+    for (int saved = 0; saved < 6; ++saved) *--top = nullptr;
+    fiber.stack_pointer = top;
+  }
+  switch_to(fibers_[0].get(), &host_stack_pointer_, false);
+}
+
+}  // namespace
+
+void run_grid(const Extent& grid, const Extent& block, size_t shared_bytes, const std::function<void()>& kernel) {
+  const std::lock_guard<std::mutex> lock(one_grid_at_a_time);
+  // Bytes that a kernel has not written are as bad as they can be, before the first and in every block: NaN, or -1.
+  std::vector<unsigned char> memory(shared_bytes + 256);
+  unsigned char* const shared = memory.data() + (256 - reinterpret_cast<uintptr_t>(memory.data()) % 256) % 256;
+  dynamic_shared = shared;
+  block_extent = block;
+  grid_extent = grid;
+  for (unsigned z = 0; z < grid.z; ++z) {
+    for (unsigned y = 0; y < grid.y; ++y) {
+      for (unsigned x = 0; x < grid.x; ++x) {
+        std::memset(shared, 0xff, shared_bytes);
+        block_index = {x, y, z};
+        this_block.run(block, kernel);
+      }
+    }
+  }
+  dynamic_shared = nullptr;
+}
+
+void sync_block() { this_block.sync(); }
+void sync_warp(uint32_t mask) { this_block.sync(mask); }
+
+const void* const* show(uint32_t mask, const void* value) {
+  WarpBarrier& b = this_block.barrier(mask);
+  if (b.arrived == 0) std::fill(b.values, b.values + kWarpSize, nullptr);
+  b.values[thread->lane()] = value;
+  sync_warp(mask);
+  return b.values;
+}
+
+}  // namespace emulator

@@ -1,0 +1,50 @@
+// CUDA kernels on the CPU, for tests on machines without a GPU: the library's .cu files, compiled as C++ with the headers in
+// include/ in place of the toolkit's. Slow, and exact where the GPU is: one thread of a block runs until it waits for others (a
+// barrier, a shuffle), then the next. Blocks run one after another.
+//
+// What it cannot show: races between threads, alignment that only a GPU asks for beyond UBSan's, registers, speed, and what the
+// approximate instructions of a GPU return (exp2f, rsqrtf).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+namespace emulator {
+
+struct Extent {
+  unsigned x = 1, y = 1, z = 1;
+};
+
+struct Thread {
+  Extent thread_index;
+  int number = 0;  // in the block
+  int lane() const { return number % 32; }
+};
+
+// What the running thread sees.
+extern const Thread* thread;
+extern Extent block_index, block_extent, grid_extent;
+extern unsigned char* dynamic_shared;
+
+// Runs the threads of a grid, one after another; grids of several host threads, too. A thread that waits for one that does not come ends the program with a sentence.
+void run_grid(const Extent& grid, const Extent& block, size_t shared_bytes, const std::function<void()>& kernel);
+
+void sync_block();
+// The lanes of `mask` that still run must all come here.
+void sync_warp(uint32_t mask);
+
+// Shows the other lanes of `mask` a value of this lane until done() has been called by all of them.
+const void* const* show(uint32_t mask, const void* value);
+inline void done(uint32_t mask) { sync_warp(mask); }
+
+// What lane `source` holds; this lane's own where that lane is not in `mask`.
+template <class T>
+T value_of(uint32_t mask, const T& value, int source) {
+  const void* const* all = show(mask, &value);
+  const T result = all[source] == nullptr ? value : *static_cast<const T*>(all[source]);
+  done(mask);
+  return result;
+}
+
+}  // namespace emulator

@@ -1,0 +1,71 @@
+// The instructions of kernels/base/device/instructions.cuh on the CPU, from their descriptions in the PTX manual.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+namespace prologue::cuda {
+
+template <class T>
+T* dynamic_shared() {
+  return reinterpret_cast<T*>(emulator::dynamic_shared);
+}
+
+inline float larger_magnitude(float x, float y) {
+  if (std::isnan(x) || std::isnan(y)) return __uint_as_float(0x7fffffff);
+  return std::fmax(std::fabs(x), std::fabs(y));
+}
+
+inline void load_kept(const void* from, uint32_t (&words)[4]) {
+  const uint4 word = *static_cast<const uint4*>(from);
+  words[0] = word.x, words[1] = word.y, words[2] = word.z, words[3] = word.w;
+}
+
+// ldmatrix: a lane has elements 2 * (lane % 4) and the next of row lane / 4.
+inline void load_matrices(uint32_t (&out)[4], const void* row) {
+  const int lane = emulator::thread->lane();
+  const void* const* rows = emulator::show(0xffffffffu, row);
+  for (int matrix = 0; matrix < 4; ++matrix) out[matrix] = static_cast<const uint32_t*>(rows[8 * matrix + lane / 4])[lane % 4];
+  emulator::done(0xffffffffu);
+}
+
+// .trans: rows and columns exchanged.
+inline void load_matrices_transposed(uint32_t (&out)[4], const void* row) {
+  const int lane = emulator::thread->lane();
+  const void* const* rows = emulator::show(0xffffffffu, row);
+  for (int matrix = 0; matrix < 4; ++matrix) {
+    const auto element = [&](int r) { return static_cast<const uint16_t*>(rows[8 * matrix + r])[lane / 4]; };
+    out[matrix] = element(2 * (lane % 4)) | static_cast<uint32_t>(element(2 * (lane % 4) + 1)) << 16;
+  }
+  emulator::done(0xffffffffu);
+}
+
+// mma.m16n8k16: a lane has rows lane / 4 and lane / 4 + 8 of a and c, column lane / 4 of b.
+template <class T>
+void multiply_matrices(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  struct Operands {
+    uint32_t a[4], b[2];
+  };
+  const Operands mine = {{a[0], a[1], a[2], a[3]}, {b0, b1}};
+  const int lane = emulator::thread->lane();
+  const void* const* all = emulator::show(0xffffffffu, &mine);
+  const auto of_lane = [&](int source) -> const Operands& { return *static_cast<const Operands*>(all[source]); };
+  const auto element = [](uint32_t pair, int i) -> double {
+    const auto bits = static_cast<uint16_t>(i % 2 == 0 ? pair : pair >> 16);
+    if constexpr (std::is_same_v<T, __nv_bfloat16>) return __bfloat162float({bits});
+    return __half2float({bits});
+  };
+  for (int i = 0; i < 4; ++i) {
+    const int row = lane / 4, column = 2 * (lane % 4) + i % 2;  // row + 8 for i >= 2: the odd registers of a
+    double sum = c[i];
+    for (int k = 0; k < 16; ++k) {
+      const uint32_t of_a = of_lane(4 * row + k % 8 / 2).a[i / 2 + (k >= 8 ? 2 : 0)];
+      const uint32_t of_b = of_lane(4 * column + k % 8 / 2).b[k / 8];
+      sum += element(of_a, k) * element(of_b, k);
+    }
+    c[i] = static_cast<float>(sum);
+  }
+  emulator::done(0xffffffffu);
+}
+
+}  // namespace prologue::cuda

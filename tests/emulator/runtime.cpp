@@ -1,0 +1,191 @@
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+
+namespace {
+
+thread_local cudaError_t last_error = cudaSuccess;
+std::atomic<int> captures{0}, blocking_captures{0};
+
+constexpr size_t kMemory = size_t{80} << 30;  // what the "GPU" says it has; a request for more fails
+
+cudaError_t result(cudaError_t error) {
+  if (error != cudaSuccess) last_error = error;
+  return error;
+}
+
+cudaError_t allocate(void** data, size_t num_bytes) {
+  *data = nullptr;
+  if (captures > 0) return result(cudaErrorStreamCaptureUnsupported);
+  if (num_bytes == 0) return cudaSuccess;
+  if (num_bytes > kMemory) return result(cudaErrorMemoryAllocation);
+  constexpr size_t kAlignment = 256;
+  *data = std::aligned_alloc(kAlignment, (num_bytes + kAlignment - 1) / kAlignment * kAlignment);
+  return result(*data == nullptr ? cudaErrorMemoryAllocation : cudaSuccess);
+}
+
+cudaError_t release(void* data) {
+  if (captures > 0) return result(cudaErrorStreamCaptureUnsupported);
+  std::free(data);
+  return cudaSuccess;
+}
+
+}  // namespace
+
+namespace emulator {
+
+cudaError_t submit(cudaStream_t stream, std::function<void()> work) {
+  if (stream == nullptr && blocking_captures > 0) return result(cudaErrorStreamCaptureImplicit);
+  if (stream != nullptr && stream->captured) {
+    stream->capture.work.push_back(std::move(work));
+  } else {
+    work();
+  }
+  return cudaSuccess;
+}
+
+}  // namespace emulator
+
+const char* cudaGetErrorString(cudaError_t error) {
+  switch (error) {
+    case cudaSuccess: return "no error";
+    case cudaErrorInvalidValue: return "invalid argument";
+    case cudaErrorMemoryAllocation: return "out of memory";
+    case cudaErrorInvalidConfiguration: return "invalid configuration argument";
+    case cudaErrorStreamCaptureImplicit: return "operation would make the legacy stream depend on a capturing blocking stream";
+    case cudaErrorStreamCaptureUnsupported: return "operation not permitted when stream is capturing";
+    default: return "an error of another kind";
+  }
+}
+cudaError_t cudaGetLastError() {
+  const cudaError_t error = last_error;
+  last_error = cudaSuccess;
+  return error;
+}
+cudaError_t cudaPeekAtLastError() { return last_error; }
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+  *properties = {};
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
+  *value = 227 * 1024;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = 13000;
+  return cudaSuccess;
+}
+cudaError_t cudaRuntimeGetVersion(int* version) { return cudaDriverGetVersion(version); }
+
+cudaError_t cudaMalloc(void** data, size_t num_bytes) { return allocate(data, num_bytes); }
+cudaError_t cudaFree(void* data) { return release(data); }
+cudaError_t cudaMallocHost(void** data, size_t num_bytes) { return allocate(data, num_bytes); }
+cudaError_t cudaFreeHost(void* data) { return release(data); }
+cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
+  *free_bytes = *total_bytes = kMemory;
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t num_bytes, cudaMemcpyKind, cudaStream_t stream) {
+  return emulator::submit(stream, [=] {
+    if (num_bytes > 0) std::memcpy(to, from, num_bytes);
+  });
+}
+cudaError_t cudaMemcpy(void* to, const void* from, size_t num_bytes, cudaMemcpyKind kind) {
+  return cudaMemcpyAsync(to, from, num_bytes, kind, nullptr);
+}
+cudaError_t cudaMemsetAsync(void* to, int value, size_t num_bytes, cudaStream_t stream) {
+  return emulator::submit(stream, [=] {
+    if (num_bytes > 0) std::memset(to, value, num_bytes);
+  });
+}
+
+cudaError_t cudaStreamCreate(cudaStream_t* stream) {
+  *stream = new CUstream_st;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  *stream = new CUstream_st;
+  (*stream)->blocking = (flags & cudaStreamNonBlocking) == 0;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  delete stream;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  return result(stream != nullptr && stream->captured ? cudaErrorStreamCaptureUnsupported : cudaSuccess);
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  *status = stream != nullptr && stream->captured ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  if (stream == nullptr || stream->captured) return result(cudaErrorInvalidValue);
+  stream->captured = true;
+  ++captures;
+  if (stream->blocking) ++blocking_captures;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  if (stream == nullptr || !stream->captured) return result(cudaErrorInvalidValue);
+  stream->captured = false;
+  --captures;
+  if (stream->blocking) --blocking_captures;
+  *graph = new CUgraph_st(std::move(stream->capture));
+  stream->capture = {};
+  return cudaSuccess;
+}
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) { return cudaSuccess; }
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*function)(void*), void* data) {
+  return emulator::submit(stream, [=] { function(data); });
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
+  *executable = new CUgraphExec_st{*graph};
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
+  return emulator::submit(stream, [executable] {
+    for (const auto& work : executable->work) work();
+  });
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
+  delete executable;
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventCreate(cudaEvent_t* event) {
+  *event = new CUevent_st;
+  return cudaSuccess;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) { return cudaEventCreate(event); }
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  return emulator::submit(stream, [event] {
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    event->milliseconds = std::chrono::duration<double, std::milli>(now).count();
+  });
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
+  *milliseconds = static_cast<float>(end->milliseconds - start->milliseconds);
+  return cudaSuccess;
+}

@@ -1,0 +1,62 @@
+#include "tests/support/prologue_case.h"
+
+namespace prologue::test {
+
+CaseNorm PrologueCase::norm_of_k() const {
+  CaseNorm of_k = norm_of_q();
+  of_k.weights = k_weights.value_or(weights);
+  return k_norm.value_or(of_k);
+}
+
+std::string PrologueCase::describe() const {
+  std::string text = str_cat("T=", num_tokens, " Hq=", num_q_heads, " Hkv=", num_kv_heads, " D=", head_dim, " Dv=", v_head_dim,
+                             " k=", with_k, " v=", with_v, " v_is_k=", v_is_k, " bias=", bias_q, bias_k, bias_v);
+  const auto add_norm = [&](const char* name, const CaseNorm& n) {
+    text += str_cat(name, static_cast<int>(n.placement), "/", static_cast<int>(n.kind), "/", static_cast<int>(n.scope), "/",
+                    static_cast<int>(n.weights), "/", n.bias, n.float_weights ? "f32" : "", "/", n.weight_offset, "/", n.eps);
+  };
+  add_norm(" q_norm=", norm_of_q());
+  add_norm(" k_norm=", norm_of_k());
+  text += str_cat(" v_norm=", v_norm);
+  text += str_cat(" r=", rotary_dim, "@", rotary_offset, " ", rope_style_name(style), " inverse=", inverse,
+                  " source=", static_cast<int>(source), "/", dtype_name(rope_type), rope_apart, "+", rope_holes,
+                  " blocks=", num_blocks, block_axes, " factor=", attention_factor, " axes=", num_axes,
+                  interleaved_axes ? "i" : "s", " max=", max_position, "/", static_cast<int>(past_table),
+                  " hadamard=", hadamard_block, " q_scale=", q_scale.constant, "/", static_cast<int>(q_scale.by_position));
+  text += str_cat(" per_step=", per_step, " derive=", derive_positions, derive_slots, " after=", lengths_after,
+                  " pages=", static_cast<int>(page_form), " ring=", ring_size, " offsets=", static_cast<int>(offsets),
+                  " pos64=", int64_positions, " slot64=", int64_slots, " no_slot=", tokens_without_slot, " bad=", bad_indices,
+                  extremes);
+  text +=
+      str_cat(" packed=", packed, " split=", split_q, split_k, one_k_rope, " in_place=", in_place, kv_in_place,
+              " row_padding=", row_padding, " head_padding=", head_padding, " heads_first=", heads_first, " misalign=", misalign);
+  text += str_cat(" q8=", q8 ? static_cast<int>(*q8) : -1, q8_e5m2 ? "e5m2" : "", " out=", k_out, v_out, " cached=", cached,
+                  " kv=", kv_type ? dtype_name(*kv_type) : "dtype", "/", static_cast<int>(scaling), " page=", page_size,
+                  " layout=", static_cast<int>(layout), " flags=", token_faults, " values=", static_cast<int>(values),
+                  " seed=", seed);
+  return text;
+}
+
+PrologueCase plain_case(int64_t num_tokens) {
+  PrologueCase c;
+  c.num_tokens = num_tokens;
+  c.bad_indices = false;
+  c.bias_q = c.bias_k = c.bias_v = true;
+  return c;
+}
+
+PrologueCase fit_rotation(PrologueCase c) {
+  c.rotary_dim -= c.rotary_dim % (2 * c.num_blocks);
+  if (c.block_axes) c.num_axes = c.num_blocks;
+  c.split_k = c.split_k && !c.v_is_k;
+  if (c.rotary_dim == 0 || c.rotary_dim == c.head_dim) c.split_q = c.split_k = false;
+  c.one_k_rope = c.one_k_rope && c.split_k;
+  if (!c.split_q && !c.split_k) return c;
+  c.rotary_offset = c.rotary_offset > 0 ? c.head_dim - c.rotary_dim : 0;
+  c.packed = false;
+  c.in_place = c.in_place && !c.split_q;
+  c.kv_in_place = c.kv_in_place && !c.split_k;
+  return c;
+}
+
+}  // namespace prologue::test
