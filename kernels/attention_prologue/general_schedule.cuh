@@ -190,8 +190,7 @@ struct GeneralSteps : NoSteps<T, V> {
     const char* of_head = static_cast<const char*>(values) + at.head * plan().norm.weight_head_stride * size;
     return floats ? load_floats<V>(of_head, place) : widen<T, V>(load(of_head));
   }
-  __device__ UnitValues<V> weight() const { return weights(plan().norm.weight); }
-  __device__ float weight_offset() const { return plan().norm.weight_offset; }
+  __device__ UnitValues<V> weight() const { return norm_factors<V>(weights(plan().norm.weight), plan().norm.weight_offset); }
   __device__ bool norm_biased() const { return plan().norm.bias != nullptr; }
   __device__ UnitValues<V> norm_bias() const { return weights(plan().norm.bias); }
   __device__ bool rotates() const { return extras.rotates != 0 && token.rotated && place.pair >= 0; }
@@ -327,7 +326,7 @@ __device__ inline float token_sum(const GeneralArgs& p, const GeneralToken<V>& t
     begin_head<T, V>(values, steps, steps.norm());
     float sum[1];
     lanes_of(steps).sum(
-        values, [](float v) { return multiply_rounded(v, v); }, [](float x) { return x; }, sum);
+        values, SumOfSquares(), [](float x) { return x; }, sum);
     __syncthreads();
     if (lane == 0) of_rows[row] = sum[0];
     __syncthreads();

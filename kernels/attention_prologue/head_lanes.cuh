@@ -1,9 +1,8 @@
-// The lanes of a head: the threads that hold its units (head_unit.cuh). What they compute together is here: the sum and the
-// largest magnitude over a head. Both are formed in one order, whatever the layout, the vectors and the lanes are, so that fused
-// and unfused, CPU and GPU, give the same bits: each half of the head as a tree of neighbours, then the two halves.
+// The lanes of a head: the threads that hold its units (head_unit.cuh). What they compute together is here: the sum, in the order
+// of head_sum.h, and the largest magnitude over a head.
 //
 // A group of lanes has two functions, which all of them must call:
-//   sum(x, term, then, results)    results[n] = then(the sum of term(v) over the values v of head n)
+//   sum(x, term, then, results)    results[n] = then(the sum over head n)
 //   largest(x, then, results)      results[n] = then(the largest |v|, as bits: NaN is the largest)
 // Lanes in any layout have a third:
 //   butterflies(x, distance)       (x[c], x[c + distance]) = (x[c] + x[c + distance], x[c] - x[c + distance])
@@ -11,6 +10,7 @@
 
 #include <cstdint>
 
+#include <prologue/kernels/base/shared/head_sum.h>
 #include <prologue/kernels/base/device/head_unit.cuh>
 
 namespace prologue::cuda {
@@ -60,35 +60,34 @@ struct Larger {
   __device__ uint32_t operator()(uint32_t x, uint32_t y) const { return max(x, y); }
 };
 
-template <int V>
-__device__ inline float tree(const float* terms) {
-  if constexpr (V == 1) {
-    return terms[0];
+// The terms of neighbours among V channels, added as a tree.
+template <int V, class Term>
+__device__ inline float sum_vector(const float* x, const Term& term) {
+  static_assert(V >= 2 && V <= kSumPiece);
+  if constexpr (V == 2) {
+    return term.pair(x[0], x[1]);
   } else {
-    return add_rounded(tree<V / 2>(terms), tree<V / 2>(terms + V / 2));
+    return add_rounded(sum_vector<V / 2>(x, term), sum_vector<V / 2>(x + V / 2, term));
   }
 }
 
-// `low` and `high`: the sums of lane i's vectors number i of the first and of the second half.
+// `low` and `high`: the sums of lane i's vectors number i of the first and of the second half. V = 1: neighbours have both the sum
+// of the two.
+template <int V>
 __device__ inline float sum_halves(const HeadLanes& lanes, float low, float high) {
 #pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
+  for (int step = V == 1 ? 2 : 1; step * V < kSumPiece; step *= 2) {
     if (step < lanes.count) {
       low = add_rounded(low, __shfl_xor_sync(lanes.mask, low, step));
       high = add_rounded(high, __shfl_xor_sync(lanes.mask, high, step));
     }
   }
-  return add_rounded(low, high);
-}
-
-// The sums of a unit's two vectors.
-template <int V, class Term>
-__device__ inline void sum_vectors(const UnitValues<V>& x, const Term& term, float& a, float& b) {
-  float terms[2 * V];
+  float sum = add_rounded(low, high);
 #pragma unroll
-  for (int i = 0; i < 2 * V; ++i) terms[i] = term(x.x[i]);
-  a = tree<V>(terms);
-  b = tree<V>(terms + V);
+  for (int step = kSumPiece / V; step < 32; step *= 2) {
+    if (step < lanes.count) sum = add_rounded(sum, __shfl_xor_sync(lanes.mask, sum, step));
+  }
+  return sum;
 }
 
 // (x[c], x[c + distance]) = (x[c] + x[c + distance], x[c] - x[c + distance]) within each of a unit's vectors, for the channels c
@@ -125,25 +124,26 @@ struct WarpLanes {
 
   template <int kHeads, class Term, class Then>
   __device__ void sum(const UnitValues<V> (&x)[kHeads], const Term& term, const Then& then, float (&results)[kHeads]) const {
+    static_assert(kHeads == 1 || V == kSumPiece);
     const uint32_t mask = inside ? 0xffffffffu : 0;  // a selection that the compiler does not make a branch of
-    float halves[2 * kHeads];
+    float low[kHeads], high[kHeads];
 #pragma unroll
     for (int n = 0; n < kHeads; ++n) {
-      float a, b;
-      sum_vectors<V>(x[n], term, a, b);
-      halves[2 * n] = __uint_as_float(__float_as_uint(a) & mask);
-      halves[2 * n + 1] = __uint_as_float(__float_as_uint(b) & mask);
+      low[n] = __uint_as_float(__float_as_uint(sum_vector<V>(x[n].x, term)) & mask);
+      high[n] = __uint_as_float(__float_as_uint(sum_vector<V>(x[n].x + V, term)) & mask);
     }
     const float result = then(with_lanes([&](const HeadLanes& lanes) {
       if constexpr (kHeads == 1) {
-        return sum_halves(lanes, halves[0], halves[1]);
+        return sum_halves<V>(lanes, low[0], high[0]);
       } else {
-        const float half = reduce_several(lanes, static_cast<uint32_t>(lane), halves, Add{});
-        return add_rounded(half, __shfl_xor_sync(lanes.mask, half, 1));
+        float sums[kHeads];
+#pragma unroll
+        for (int n = 0; n < kHeads; ++n) sums[n] = add_rounded(low[n], high[n]);
+        return reduce_several(lanes, static_cast<uint32_t>(lane), sums, Add{});
       }
     }));
 #pragma unroll
-    for (int n = 0; n < kHeads; ++n) results[n] = kHeads == 1 ? result : from(2 * n, result);
+    for (int n = 0; n < kHeads; ++n) results[n] = kHeads == 1 ? result : from(n, result);
   }
 
   template <int kHeads, class Then, class Result>
@@ -179,21 +179,19 @@ struct BlockLanes {
 
   template <class Term, class Then>
   __device__ void sum(const UnitValues<V> (&x)[1], const Term& term, const Then& then, float (&results)[1]) const {
+    const UnitValues<V> values = present(x[0]);
     float a, b;
-    sum_vectors<V>(x[0], term, a, b);
-    if (!place.has_a) a = 0.0f;
-    if (!place.has_b) b = 0.0f;
+    if constexpr (V == 1) {
+      sum_neighbours(values, term, a, b);
+    } else {
+      a = sum_vector<V>(values.x, term), b = sum_vector<V>(values.x + V, term);
+    }
     results[0] = then(wide() ? sum_of_block(a, b) : sum_of_warp(a, b));
   }
 
   template <class Then, class Result>
   __device__ void largest(const UnitValues<V> (&x)[1], const Then& then, Result (&results)[1]) const {
-    UnitValues<V> present = x[0];
-#pragma unroll
-    for (int i = 0; i < 2 * V; ++i) {
-      if (!(i < V ? place.has_a : place.has_b)) present.x[i] = 0.0f;
-    }
-    results[0] = then(largest(largest_magnitude<V>(present)));
+    results[0] = then(largest(largest_magnitude<V>(present(x[0]))));
   }
 
   // Of one number per lane.
@@ -241,18 +239,51 @@ struct BlockLanes {
 
   __device__ int half() const { return layout.head_dim / 2 / V; }  // vectors of half a head
 
+  // Channels that a unit lacks are zero.
+  __device__ UnitValues<V> present(UnitValues<V> x) const {
+#pragma unroll
+    for (int i = 0; i < 2 * V; ++i) {
+      if (!(i < V ? place.has_a : place.has_b)) x.x[i] = 0.0f;
+    }
+    return x;
+  }
+
+  // V = 1: the terms of a unit's channels with their neighbours in the same half of the head, the even one first.
+  template <class Term>
+  __device__ void sum_neighbours(const UnitValues<V>& x, const Term& term, float& a, float& b) const {
+    wait();
+    shared[0][thread] = x.x[0], shared[1][thread] = x.x[1];
+    wait();
+    const auto pair = [&](int channel, bool is_there, float own) {
+      const int begin = channel < half() ? 0 : half(), at = channel - begin, other = at ^ 1;
+      float neighbour = 0.0f;
+      if (is_there && other < half()) {
+        const VectorOwner owner = owner_of<V>(begin + other, layout);
+        neighbour = shared[owner.is_b ? 1 : 0][thread - lane + owner.unit];
+      }
+      return at % 2 == 0 ? term.pair(own, neighbour) : term.pair(neighbour, own);
+    };
+    a = pair(place.a, place.has_a, x.x[0]);
+    b = pair(place.b, place.has_b, x.x[1]);
+    wait();
+  }
+
+  // V = 1: what the even one of two neighbouring lanes has.
+  __device__ int sum_lane(int i) const { return V == 1 ? i & ~1 : i; }
+
   // Vectors in other lanes than the order of sum_halves() needs are moved first.
   __device__ float sum_of_warp(float a, float b) const {
     const bool natural = layout.rotary_dim == layout.head_dim && layout.style == RopeStyle::neox && layout.num_blocks == 1;
-    if (natural) return sum_halves(warp, a, b);
-    const bool inside = lane < half();
-    const VectorOwner low = owner_of<V>(inside ? lane * V : 0, layout);
-    const VectorOwner high = owner_of<V>(inside ? (lane + half()) * V : 0, layout);
+    if (natural && V > 1) return sum_halves<V>(warp, a, b);
+    const int at = sum_lane(lane);
+    const bool inside = at < half();
+    const VectorOwner low = owner_of<V>(inside ? at * V : 0, layout);
+    const VectorOwner high = owner_of<V>(inside ? (at + half()) * V : 0, layout);
     const float low_a = __shfl_sync(warp.mask, a, low.unit, count);
     const float low_b = __shfl_sync(warp.mask, b, low.unit, count);
     const float high_a = __shfl_sync(warp.mask, a, high.unit, count);
     const float high_b = __shfl_sync(warp.mask, b, high.unit, count);
-    return sum_halves(warp, inside ? (low.is_b ? low_b : low_a) : 0.0f, inside ? (high.is_b ? high_b : high_a) : 0.0f);
+    return sum_halves<V>(warp, inside ? (low.is_b ? low_b : low_a) : 0.0f, inside ? (high.is_b ? high_b : high_a) : 0.0f);
   }
 
   __device__ float sum_of_block(float a, float b) const {
@@ -262,12 +293,12 @@ struct BlockLanes {
     if (place.has_b) shared[place.b / V / half()][place.b / V % half()] = b;
     __syncthreads();
     constexpr HeadLanes kWarp = {kWholeWarp, 32};
-    const float low = reduce(kWarp, shared[0][lane], Add{}), high = reduce(kWarp, shared[1][lane], Add{});
+    const float of_warp = sum_halves<V>(kWarp, shared[0][sum_lane(lane)], shared[1][sum_lane(lane)]);
     __syncthreads();
-    if (lane % 32 == 0) shared[0][lane / 32] = low, shared[1][lane / 32] = high;
+    if (lane % 32 == 0) shared[0][lane / 32] = of_warp;
     __syncthreads();
-    const int warps = count / 32, of_warp = lane % 32 % warps;
-    const float total = sum_halves({kWholeWarp, warps}, shared[0][of_warp], shared[1][of_warp]);
+    const int warps = count / 32;
+    const float total = reduce({kWholeWarp, warps}, shared[0][lane % 32 % warps], Add{});
     __syncthreads();
     return total;
   }

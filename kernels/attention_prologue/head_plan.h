@@ -7,6 +7,7 @@
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
 #include <prologue/kernels/attention_prologue/hadamard.h>
 #include <prologue/kernels/base/host_device.h>
+#include <prologue/kernels/base/shared/rotation.h>
 
 namespace prologue {
 
@@ -24,6 +25,11 @@ struct HeadPlan {
 // Whether a step of the plan changes every channel.
 PROLOGUE_HOST_DEVICE inline bool changes(const HeadPlan& plan) {
   return plan.bias != nullptr || plan.norm.placement != NormPlacement::none || plan.hadamard_block != 0;
+}
+
+// What a norm multiplies by.
+PROLOGUE_HOST_DEVICE inline float norm_factor(float weight_offset, float weight) {
+  return weight_offset == 0.0f ? weight : add_rounded(weight_offset, weight);
 }
 
 // Whether the lean CUDA kernels have all steps of the plan. (Which norms they have is in prologue_choice.cpp.)

@@ -26,8 +26,7 @@ struct NoSteps {
   __device__ static float inverse_count() { return 0.0f; }  // of the channels
   __device__ static float eps() { return 0.0f; }
   __device__ static bool weighted() { return false; }
-  __device__ static Unit<T, V> weight() { return {}; }  // or UnitValues<V>
-  __device__ static float weight_offset() { return 0.0f; }
+  __device__ static UnitValues<V> weight() { return {}; }  // with its offset
   __device__ static bool norm_biased() { return false; }
   __device__ static UnitValues<V> norm_bias() { return {}; }
 
@@ -44,7 +43,7 @@ struct NoSteps {
 };
 
 __device__ inline float inverse_root_mean(float sum, float inverse_count, float eps) {
-  return reciprocal_root(add_rounded(multiply_rounded(sum, inverse_count), eps));
+  return reciprocal_root(fused_multiply_add(sum, inverse_count, eps));
 }
 
 template <class T, int V, int kHeads, class Steps>
@@ -55,6 +54,13 @@ __device__ inline void round_step(UnitValues<V> (&x)[kHeads], const Steps& s) {
   }
 }
 
+template <int V>
+__device__ inline UnitValues<V> norm_factors(UnitValues<V> weight, float offset) {
+#pragma unroll
+  for (float& w : weight.x) w = norm_factor(offset, w);
+  return weight;
+}
+
 // x -> (x - mean) / root mean square * (offset + weight) + bias; RMS: mean 0
 template <class T, int V, int kHeads, class Steps, class Lanes>
 __device__ inline void normalise(UnitValues<V> (&x)[kHeads], const Steps& s, const Lanes& lanes) {
@@ -63,7 +69,7 @@ __device__ inline void normalise(UnitValues<V> (&x)[kHeads], const Steps& s, con
   if (s.layer_norm()) {
     float mean[kHeads];
     lanes.sum(
-        x, [](float v) { return v; }, [&](float sum) { return multiply_rounded(sum, s.inverse_count()); }, mean);
+        x, SumOfValues(), [&](float sum) { return multiply_rounded(sum, s.inverse_count()); }, mean);
 #pragma unroll
     for (int n = 0; n < kHeads; ++n) add<V>(x[n], -mean[n]);
   }
@@ -71,13 +77,12 @@ __device__ inline void normalise(UnitValues<V> (&x)[kHeads], const Steps& s, con
 #pragma unroll
     for (int n = 0; n < kHeads; ++n) inverse[n] = inverse_of(s.token_sum());
   } else {
-    lanes.sum(
-        x, [](float v) { return multiply_rounded(v, v); }, inverse_of, inverse);
+    lanes.sum(x, SumOfSquares(), inverse_of, inverse);
   }
 #pragma unroll
   for (int n = 0; n < kHeads; ++n) {
     multiply<V>(x[n], inverse[n]);
-    if (s.weighted()) multiply_weight(x[n], s.weight(), s.weight_offset());
+    if (s.weighted()) multiply<V>(x[n], s.weight());
     if (s.norm_biased()) add<V>(x[n], s.norm_bias());
   }
   round_step<T, V>(x, s);

@@ -1,9 +1,7 @@
 // The mathematics of one head, a row of float32 values: bias, norm, rotation, Hadamard transform, scale. On the device:
 // head_steps.cuh.
 //
-// The order of every sum is fixed, and the same on the device (head_lanes.cuh), so that fused and unfused, CPU and GPU give the
-// same bits: the two halves of a head are summed as binary trees of neighbours, then added; the heads of a token are added one
-// after another.
+// The order of every sum is fixed, and the same on the device: head_sum.h; the heads of a token are added one after another.
 #pragma once
 
 #include <algorithm>
@@ -14,6 +12,7 @@
 #include <prologue/kernels/attention_prologue/head_plan.h>
 #include <prologue/kernels/base/dtype.h>
 #include <prologue/kernels/base/host/head_cpu.h>
+#include <prologue/kernels/base/shared/head_sum.h>
 #include <prologue/kernels/base/shared/reciprocal_root.h>
 
 namespace prologue::cpu {
@@ -39,31 +38,38 @@ struct HeadSteps : HeadPlan {
   explicit HeadSteps(const HeadPlan& plan) : HeadPlan(plan) {}
 };
 
-// The sum of term(x[0 .. count)), neighbours first; count is padded with zeros to a power of two.
-template <class F>
-float tree_sum(const float* x, int64_t count, const F& term) {
-  alignas(64) float terms[kMaxHeadDim];
-  int64_t size = 1;
-  while (size < count) size *= 2;
-  for (int64_t i = 0; i < count; ++i) terms[i] = term(x[i]);
-  std::fill(terms + count, terms + size, 0.0f);
-  for (; size > 1; size /= 2) {
-    for (int64_t i = 0; i < size / 2; ++i) terms[i] = terms[2 * i] + terms[2 * i + 1];
-  }
-  return terms[0];
-}
-
-template <class F>
-float head_sum(const float* x, int64_t head_dim, const F& term) {
+// In the order of head_sum.h.
+template <class Term>
+float head_sum(const float* x, int64_t head_dim, const Term& term) {
+  constexpr int64_t kMost = kMaxHeadDim / 4;  // terms of a half
+  static_assert((kMost & (kMost - 1)) == 0);
   const int64_t half = head_dim / 2;
-  return tree_sum(x, half, term) + tree_sum(x + half, half, term);
+  alignas(64) float halves[2][kMost];
+  int64_t size = 1;
+  while (2 * size < half) size *= 2;
+  for (int i = 0; i < 2; ++i) {
+    const float* of_half = x + i * half;
+    for (int64_t n = 0; n < half / 2; ++n) halves[i][n] = term.pair(of_half[2 * n], of_half[2 * n + 1]);
+    if (half % 2 != 0) halves[i][half / 2] = term.pair(of_half[half - 1], 0.0f);
+    std::fill(halves[i] + (half + 1) / 2, halves[i] + size, 0.0f);
+  }
+  const auto add_neighbours = [&](float* sums) {
+    for (int64_t n = 0; n < size / 2; ++n) sums[n] = sums[2 * n] + sums[2 * n + 1];
+  };
+  for (int channels = 2; channels < kSumPiece && size > 1; channels *= 2, size /= 2) {
+    add_neighbours(halves[0]);
+    add_neighbours(halves[1]);
+  }
+  for (int64_t n = 0; n < size; ++n) halves[0][n] += halves[1][n];
+  for (; size > 1; size /= 2) add_neighbours(halves[0]);
+  return halves[0][0];
 }
 
-inline float square_sum(const float* x, int64_t head_dim) {
-  return head_sum(x, head_dim, [](float value) { return value * value; });
-}
+inline float square_sum(const float* x, int64_t head_dim) { return head_sum(x, head_dim, SumOfSquares()); }
 
-inline float inverse_root_mean(float sum, float inverse_count, float eps) { return reciprocal_root(sum * inverse_count + eps); }
+inline float inverse_root_mean(float sum, float inverse_count, float eps) {
+  return reciprocal_root(fused_multiply_add(sum, inverse_count, eps));
+}
 
 // Rounds the values as if they were stored as T and loaded again.
 template <class T>
@@ -94,13 +100,13 @@ void normalise(float* x, const HeadSteps<T>& s, int64_t h) {
   const HeadNorm& norm = s.norm;
   const bool of_token = norm.scope == NormScope::token;
   if (norm.kind == NormKind::layer) {
-    const float mean = head_sum(x, s.width, [](float value) { return value; }) * s.inverse_count;
+    const float mean = head_sum(x, s.width, SumOfValues()) * s.inverse_count;
     for (int64_t i = 0; i < s.width; ++i) x[i] -= mean;
   }
   const float inverse = inverse_root_mean(of_token ? s.token_sum : square_sum(x, s.width), s.inverse_count, norm.eps);
   for (int64_t i = 0; i < s.width; ++i) x[i] *= inverse;
   with_weights<T>(norm.weight, norm, h, [&](const auto* weight) {
-    for (int64_t i = 0; i < s.width; ++i) x[i] *= norm.weight_offset + to_float(weight[i]);
+    for (int64_t i = 0; i < s.width; ++i) x[i] *= norm_factor(norm.weight_offset, to_float(weight[i]));
   });
   with_weights<T>(norm.bias, norm, h, [&](const auto* bias) {
     for (int64_t i = 0; i < s.width; ++i) x[i] += to_float(bias[i]);

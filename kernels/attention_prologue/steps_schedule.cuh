@@ -124,8 +124,7 @@ struct LeanSteps : NoSteps<T, V> {
   __device__ float inverse_count() const { return tensor.inverse_count; }
   __device__ float eps() const { return tensor.eps; }
   __device__ static bool weighted() { return true; }
-  __device__ Unit<T, V> weight() const { return constants.weight; }
-  __device__ float weight_offset() const { return tensor.weight_offset; }
+  __device__ UnitValues<V> weight() const { return norm_factors<V>(widen<T, V>(constants.weight), tensor.weight_offset); }
   __device__ bool rotates() const { return plan.rotated; }
   __device__ UnitAngles<V> angles() const { return load_angles(); }
   __device__ RopeStyle style() const { return rope_style; }

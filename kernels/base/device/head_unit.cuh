@@ -316,16 +316,9 @@ __device__ inline void multiply(UnitValues<V>& values, float factor) {
 }
 
 template <int V>
-__device__ inline void multiply_weight(UnitValues<V>& values, const UnitValues<V>& weight, float offset) {
+__device__ inline void multiply(UnitValues<V>& values, const UnitValues<V>& factors) {
 #pragma unroll
-  for (int i = 0; i < 2 * V; ++i) values.x[i] = multiply_rounded(values.x[i], add_rounded(offset, weight.x[i]));
-}
-
-template <class T, int V>
-__device__ inline void multiply_weight(UnitValues<V>& values, const Unit<T, V>& weight, float offset) {
-  const UnitValues<V> factors = widen<T, V>(weight);
-#pragma unroll
-  for (int i = 0; i < 2 * V; ++i) values.x[i] = multiply_rounded(values.x[i], add_rounded(offset, factors.x[i]));
+  for (int i = 0; i < 2 * V; ++i) values.x[i] = multiply_rounded(values.x[i], factors.x[i]);
 }
 
 // ---- quantised vectors ------------------------------------------------------------------------------------------------------

@@ -9,14 +9,6 @@
 
 namespace prologue {
 
-PROLOGUE_HOST_DEVICE inline double fused_multiply_add(double x, double y, double z) {
-#if defined(__CUDA_ARCH__)
-  return __fma_rn(x, y, z);
-#else
-  return __builtin_fma(x, y, z);
-#endif
-}
-
 struct CosSin64 {
   double cos;
   double sin;

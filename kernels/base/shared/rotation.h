@@ -1,6 +1,6 @@
-// The arithmetic of the prologue, written once for host and device: every product and sum is rounded once, so that the fused
-// and the unfused path, and the CPU and the GPU, give the same bits. (Host code is compiled with -ffp-contract=off; on the
-// device the intrinsics keep the compiler from fusing.)
+// The arithmetic of the prologue, written once for host and device: what is rounded, and what a fused multiply-add rounds once, is
+// said here, so that the fused and the unfused path, and the CPU and the GPU, give the same bits. (Host code is compiled with
+// -ffp-contract=off; on the device the intrinsics keep the compiler from fusing anything else.)
 #pragma once
 
 #include <prologue/kernels/base/host_device.h>
@@ -40,6 +40,14 @@ PROLOGUE_HOST_DEVICE inline float fused_multiply_add(float x, float y, float z) 
 #endif
 }
 
+PROLOGUE_HOST_DEVICE inline double fused_multiply_add(double x, double y, double z) {
+#if defined(__CUDA_ARCH__)
+  return __fma_rn(x, y, z);
+#else
+  return __builtin_fma(x, y, z);
+#endif
+}
+
 PROLOGUE_HOST_DEVICE inline double add_rounded(double x, double y) {
 #if defined(__CUDA_ARCH__)
   return __dadd_rn(x, y);
@@ -56,7 +64,8 @@ PROLOGUE_HOST_DEVICE inline double multiply_rounded(double x, double y) {
 #endif
 }
 
-// a' = a cos_a - b sin_a, b' = a sin_b + b cos_b. The prologue's pairs have one cos and one sin.
+// a' = a cos_a - b sin_a, b' = b cos_b + a sin_b: the product with the sine is rounded, then the fused multiply-add. The prologue's
+// pairs have one cos and one sin.
 template <class A>
 struct PairRotation {
   A cos_a, sin_a, cos_b, sin_b;
@@ -64,8 +73,8 @@ struct PairRotation {
 
 template <class A>
 PROLOGUE_HOST_DEVICE inline void rotate_pair(A& a, A& b, const PairRotation<A>& by) {
-  const A rotated = add_rounded(multiply_rounded(a, by.cos_a), -multiply_rounded(b, by.sin_a));
-  b = add_rounded(multiply_rounded(a, by.sin_b), multiply_rounded(b, by.cos_b));
+  const A rotated = fused_multiply_add(a, by.cos_a, -multiply_rounded(b, by.sin_a));
+  b = fused_multiply_add(b, by.cos_b, multiply_rounded(a, by.sin_b));
   a = rotated;
 }
 
