@@ -30,8 +30,9 @@ struct Rows {
   int64_t blocks;
 };
 
+// `over_token`: the first block holds all heads of q and k.
 template <class Args>
-Rows place_rows(const Instance& instance, bool pads, int64_t lanes, Args& args) {
+Rows place_rows(const Instance& instance, bool pads, bool over_token, int64_t lanes, Args& args) {
   const int64_t max_rows = std::max<int64_t>(instance.threads / lanes, 1);
   const int64_t heads[3] = {args.tensors[0].heads, args.tensors[1].heads, args.tensors[2].heads};
   // Rows past the last head, which come from rounding up, read the last head of the last tensor and store nothing. That tensor
@@ -43,7 +44,7 @@ Rows place_rows(const Instance& instance, bool pads, int64_t lanes, Args& args) 
     args.v_begin = v > 0 ? static_cast<uint32_t>(q + k) : kNowhere;
     return q + k + v;
   };
-  if (instance.units == 1) {
+  if (instance.units == 1 && !over_token) {
     int64_t rows = std::min(max_rows, std::max({heads[0], heads[1], heads[2]}));
     if (pads) rows = fill_warps(rows, lanes);
     return {rows, begin_at([&](int64_t n) { return ceil_divide(n, rows); })};
@@ -56,6 +57,10 @@ Rows place_rows(const Instance& instance, bool pads, int64_t lanes, Args& args) 
     const int64_t rows = ceil_divide(n, instance.units);
     return pads ? fill_warps(rows, lanes) : rows;
   });
+  if (over_token) {
+    const int64_t rows = std::min(all, max_rows);
+    return {rows, ceil_divide(all, rows)};
+  }
   const int64_t blocks = ceil_divide(all, max_rows), rows = ceil_divide(all, blocks);
   return {pads ? fill_warps(rows, lanes) : rows, blocks};
 }
@@ -64,7 +69,7 @@ template <class Args>
 LaunchShape shape_of(const Instance& instance, int features, const AttentionPrologueParams& p, Args& args) {
   const bool pads = padded(features);
   const int64_t units = units_of_all(p, instance.vector), lanes = pads ? padded_lanes(units) : units;
-  const Rows rows = place_rows(instance, pads, lanes, args);
+  const Rows rows = place_rows(instance, pads, (features & kTokenNorm) != 0, lanes, args);
   return {dim3(static_cast<unsigned>(p.num_tokens), static_cast<unsigned>(rows.blocks)),
           dim3(static_cast<unsigned>(lanes), static_cast<unsigned>(rows.per_block))};
 }
@@ -75,6 +80,7 @@ Status launch_lean(const Family& family, const Instance& instance, const Attenti
     return launch(kName, kernel, shape_of(instance, family.features, p, args), stream, args);
   };
   if (instance.plain != nullptr) return with(instance.plain, family.features, PlainArgs());
+  if (instance.more != nullptr) return with(instance.more, features_of(p, family.vector), MoreArgs());
   return with(instance.lean, features_of(p, family.vector), LeanArgs());
 }
 
@@ -100,12 +106,16 @@ std::span<const Family> families_of(DType type) {
   }
 }
 
-// The lanes of a head fit a block. Those that work together are of one warp, and enough that each has a half of a head of its
-// thread to sum up.
+// The lanes of a head fit a block. Those that work together are of one warp, and at least as many as the heads of a thread. Heads
+// that share a norm fit one block.
 bool lanes_fit(const AttentionPrologueParams& p, int features, const Instance& instance) {
   const int64_t units = units_of_all(p, instance.vector);
   if (!padded(features)) return units <= instance.threads;
-  return units <= 32 && padded_lanes(units) >= 2 * instance.units;
+  const int64_t lanes = padded_lanes(units);
+  if (lanes > 32 || lanes < instance.units) return false;
+  if ((features & kTokenNorm) == 0) return true;
+  const int64_t k_heads = has_k(p) ? p.num_kv_heads : 0;
+  return (fill_warps(p.num_q_heads, lanes) + fill_warps(k_heads, lanes)) * lanes <= instance.threads;
 }
 
 // Whether a family can run a call: its features are exactly those of the call, or it runs any mixture of steps. `vector`: the
@@ -113,12 +123,14 @@ bool lanes_fit(const AttentionPrologueParams& p, int features, const Instance& i
 bool serves(const Family& family, int64_t vector, const AttentionPrologueParams& p) {
   if (family.vector > vector) return false;
   if (family.general != nullptr) return true;
-  const int features = features_of(p, family.vector);
+  int features = features_of(p, family.vector);
   if (features < 0 || !lanes_fit(p, family.features, family.instances.back())) return false;
-  if ((family.features & kAnySteps) != 0) {
-    constexpr int kFixed = kLayouts | kAxes | kDerived;
-    return (features & kFixed) == (family.features & kFixed);
+  if ((family.features & (kAnySteps | kMoreSteps)) != 0) {
+    constexpr int kFixed = kLayouts | kAxes | kDerived | kTokenNorm, kMixed = kBias | kNorm | kGivenScales | kComputedScales;
+    const bool mixed = (family.features & kMoreSteps) != 0 || (features & ~(kFixed | kMixed)) == 0;
+    return mixed && (features & kFixed) == (family.features & kFixed);
   }
+  if ((features & kFourBits) != 0) features &= ~(kGivenScales | kComputedScales);  // it has both
   return (features | kLayouts) == (family.features | kLayouts) && (features & ~family.features) == 0;
 }
 
@@ -144,8 +156,8 @@ Status launch_family(const Family& family, const AttentionPrologueParams& p, cud
 
 std::string family_name(const Family& family) {
   if (family.general != nullptr) return str_cat(dtype_name(family.dtype), " general, ", family.vector, " channels");
-  constexpr const char* kNames[] = {"layouts", "bias",    "norm",      "given_scales", "computed_scales",
-                                    "axes",    "derived", "per_token", "any_steps"};
+  constexpr const char* kNames[] = {"layouts", "bias",      "norm",      "given_scales", "computed_scales", "axes",
+                                    "derived", "per_token", "any_steps", "four_bits",    "more_steps",      "token_norm"};
   std::string features;
   for (size_t i = 0; i < std::size(kNames); ++i) {
     if ((family.features >> i & 1) != 0) features += str_cat(features.empty() ? "" : "+", kNames[i]);

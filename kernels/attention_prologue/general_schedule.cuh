@@ -222,9 +222,6 @@ __device__ inline void store_as_float(char* to, const UnitValues<V>& values, con
   }
 }
 
-// Types of 4 bits: two channels share a byte.
-__device__ inline bool is_packed(DType type) { return type == DType::int4 || type == DType::uint4; }
-
 // Two neighbours share a byte, and may be in different threads: `codes` holds those of a head, shared by its lanes. All threads of
 // the block must be here.
 template <class T, int V>
@@ -248,16 +245,8 @@ __device__ inline void store_packed(char* to, const UnitValues<V>& values, const
 template <class T, int V>
 __device__ inline AsymmetricScale computed_asymmetric_scale(const UnitValues<V>& values, const GeneralSteps<T, V>& steps,
                                                             const BlockLanes<V>& lanes) {
-  uint32_t largest = 0, inverted = 0;  // of the values, and of ~ the values: ~ reverses the order
-#pragma unroll
-  for (int i = 0; i < 2 * V; ++i) {
-    if (!(i < V ? steps.place.has_a : steps.place.has_b)) continue;
-    largest = max(largest, ordered_bits(values.x[i]));
-    inverted = max(inverted, ~ordered_bits(values.x[i]));
-  }
-  largest = lanes.largest(largest);
-  inverted = lanes.largest(inverted);
-  return asymmetric_scale(from_ordered_bits(~inverted), from_ordered_bits(largest));
+  const OrderedRange range = ordered_range<V>(values, steps.place);
+  return scale_of_range({lanes.largest(range.inverted_smallest), lanes.largest(range.largest)});
 }
 
 inline constexpr int kMaxGeneralThreads = kMaxLanes;

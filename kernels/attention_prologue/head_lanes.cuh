@@ -103,7 +103,54 @@ __device__ inline void butterflies(UnitValues<V>& x, int distance) {
   }
 }
 
+// The smallest and the largest of a unit's values in the order of ordered_bits(), the former inverted: then both are maxima.
+struct OrderedRange {
+  uint32_t inverted_smallest = 0;
+  uint32_t largest = 0;
+};
+
+template <int V>
+__device__ inline OrderedRange ordered_range(const UnitValues<V>& x, const UnitPlace& place) {
+  OrderedRange range;
+#pragma unroll
+  for (int i = 0; i < 2 * V; ++i) {
+    if (!(i < V ? place.has_a : place.has_b)) continue;
+    const uint32_t bits = ordered_bits(x.x[i]);
+    range.largest = max(range.largest, bits);
+    range.inverted_smallest = max(range.inverted_smallest, ~bits);
+  }
+  return range;
+}
+
+__device__ inline AsymmetricScale scale_of_range(const OrderedRange& range) {
+  return asymmetric_scale(from_ordered_bits(~range.inverted_smallest), from_ordered_bits(range.largest));
+}
+
+// Channels that a unit lacks are zero.
+template <int V>
+__device__ inline void clear_absent(UnitValues<V>& x, const UnitPlace& place) {
+#pragma unroll
+  for (int i = 0; i < 2 * V; ++i) {
+    if (!(i < V ? place.has_a : place.has_b)) x.x[i] = 0.0f;
+  }
+}
+
 // ---- one warp, or a part of one ---------------------------------------------------------------------------------------------
+
+// Vectors in other lanes than the order of sum_halves() needs are moved first. a, b: the sums of the lane's vectors, zero where
+// there are none.
+template <int V, class Layout>
+__device__ inline float sum_of_layout(const HeadLanes& lanes, int lane, float a, float b, const Layout& layout) {
+  const int half = layout.head_dim / 2 / V, at = V == 1 ? lane & ~1 : lane;
+  const bool inside = at < half;
+  const VectorOwner low = owner_of<V>(inside ? at * V : 0, layout);
+  const VectorOwner high = owner_of<V>(inside ? (at + half) * V : 0, layout);
+  const float low_a = __shfl_sync(lanes.mask, a, low.unit, lanes.count);
+  const float low_b = __shfl_sync(lanes.mask, b, low.unit, lanes.count);
+  const float high_a = __shfl_sync(lanes.mask, a, high.unit, lanes.count);
+  const float high_b = __shfl_sync(lanes.mask, b, high.unit, lanes.count);
+  return sum_halves<V>(lanes, inside ? (low.is_b ? low_b : low_a) : 0.0f, inside ? (high.is_b ? high_b : high_a) : 0.0f);
+}
 
 // Heads whose channels are in their natural order, of one or several heads at once: then each value is finished by one lane,
 // which gives it to the others. All threads of a warp must be here.
@@ -121,6 +168,9 @@ struct WarpLanes {
   }
   __device__ float from(int source, float x) const { return __shfl_sync(kWholeWarp, x, source, count); }
   __device__ HeadScale from(int source, const HeadScale& x) const { return {from(source, x.scale), from(source, x.reciprocal)}; }
+  __device__ AsymmetricScale from(int source, const AsymmetricScale& x) const {
+    return {from(source, static_cast<const HeadScale&>(x)), from(source, x.zero_point)};
+  }
 
   template <int kHeads, class Term, class Then>
   __device__ void sum(const UnitValues<V> (&x)[kHeads], const Term& term, const Then& then, float (&results)[kHeads]) const {
@@ -151,10 +201,51 @@ struct WarpLanes {
     uint32_t magnitudes[kHeads];
 #pragma unroll
     for (int n = 0; n < kHeads; ++n) magnitudes[n] = largest_magnitude<V>(x[n]);
-    const Result result = then(with_lanes(
-        [&](const HeadLanes& lanes) { return reduce_several(lanes, static_cast<uint32_t>(lane), magnitudes, Larger{}); }));
+    const Result result = then(largest(magnitudes));
 #pragma unroll
     for (int n = 0; n < kHeads; ++n) results[n] = kHeads == 1 ? result : from(n, result);
+  }
+
+  // The scale and zero point of each head.
+  template <int kHeads>
+  __device__ void asymmetric_scales(const UnitValues<V> (&x)[kHeads], const UnitPlace& place,
+                                    AsymmetricScale (&results)[kHeads]) const {
+    uint32_t inverted[kHeads], values[kHeads];
+#pragma unroll
+    for (int n = 0; n < kHeads; ++n) {
+      const OrderedRange range = ordered_range<V>(x[n], place);
+      inverted[n] = range.inverted_smallest, values[n] = range.largest;
+    }
+    const AsymmetricScale result = scale_of_range({largest(inverted), largest(values)});
+#pragma unroll
+    for (int n = 0; n < kHeads; ++n) results[n] = kHeads == 1 ? result : from(n, result);
+  }
+
+  // Of one number per lane and head: that of head (lane % kHeads).
+  template <int kHeads>
+  __device__ uint32_t largest(uint32_t (&of_lane)[kHeads]) const {
+    return with_lanes(
+        [&](const HeadLanes& lanes) { return reduce_several(lanes, static_cast<uint32_t>(lane), of_lane, Larger{}); });
+  }
+};
+
+// The same for one head in any layout, of which some lanes may have no channels.
+template <int V>
+struct LayoutLanes : WarpLanes<V> {
+  UnitPlace place;
+  HeadLayout layout;
+
+  template <class Term, class Then>
+  __device__ void sum(const UnitValues<V> (&x)[1], const Term& term, const Then& then, float (&results)[1]) const {
+    const float a = place.has_a ? sum_vector<V>(x[0].x, term) : 0.0f, b = place.has_b ? sum_vector<V>(x[0].x + V, term) : 0.0f;
+    results[0] = then(sum_of_layout<V>({kWholeWarp, this->count}, this->lane, a, b, layout));
+  }
+
+  template <class Then, class Result>
+  __device__ void largest(const UnitValues<V> (&x)[1], const Then& then, Result (&results)[1]) const {
+    UnitValues<V> present[1] = {x[0]};
+    clear_absent<V>(present[0], place);
+    WarpLanes<V>::largest(present, then, results);
   }
 };
 
@@ -239,12 +330,8 @@ struct BlockLanes {
 
   __device__ int half() const { return layout.head_dim / 2 / V; }  // vectors of half a head
 
-  // Channels that a unit lacks are zero.
   __device__ UnitValues<V> present(UnitValues<V> x) const {
-#pragma unroll
-    for (int i = 0; i < 2 * V; ++i) {
-      if (!(i < V ? place.has_a : place.has_b)) x.x[i] = 0.0f;
-    }
+    clear_absent<V>(x, place);
     return x;
   }
 
@@ -268,22 +355,9 @@ struct BlockLanes {
     wait();
   }
 
-  // V = 1: what the even one of two neighbouring lanes has.
-  __device__ int sum_lane(int i) const { return V == 1 ? i & ~1 : i; }
-
-  // Vectors in other lanes than the order of sum_halves() needs are moved first.
   __device__ float sum_of_warp(float a, float b) const {
     const bool natural = layout.rotary_dim == layout.head_dim && layout.style == RopeStyle::neox && layout.num_blocks == 1;
-    if (natural && V > 1) return sum_halves<V>(warp, a, b);
-    const int at = sum_lane(lane);
-    const bool inside = at < half();
-    const VectorOwner low = owner_of<V>(inside ? at * V : 0, layout);
-    const VectorOwner high = owner_of<V>(inside ? (at + half()) * V : 0, layout);
-    const float low_a = __shfl_sync(warp.mask, a, low.unit, count);
-    const float low_b = __shfl_sync(warp.mask, b, low.unit, count);
-    const float high_a = __shfl_sync(warp.mask, a, high.unit, count);
-    const float high_b = __shfl_sync(warp.mask, b, high.unit, count);
-    return sum_halves<V>(warp, inside ? (low.is_b ? low_b : low_a) : 0.0f, inside ? (high.is_b ? high_b : high_a) : 0.0f);
+    return natural && V > 1 ? sum_halves<V>(warp, a, b) : sum_of_layout<V>(warp, lane, a, b, layout);
   }
 
   __device__ float sum_of_block(float a, float b) const {
@@ -293,7 +367,8 @@ struct BlockLanes {
     if (place.has_b) shared[place.b / V / half()][place.b / V % half()] = b;
     __syncthreads();
     constexpr HeadLanes kWarp = {kWholeWarp, 32};
-    const float of_warp = sum_halves<V>(kWarp, shared[0][sum_lane(lane)], shared[1][sum_lane(lane)]);
+    const int at = V == 1 ? lane & ~1 : lane;
+    const float of_warp = sum_halves<V>(kWarp, shared[0][at], shared[1][at]);
     __syncthreads();
     if (lane % 32 == 0) shared[0][lane / 32] = of_warp;
     __syncthreads();

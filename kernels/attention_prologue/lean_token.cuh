@@ -51,11 +51,18 @@ struct GivenIndices {
   PendingIndex position, slot;
 
   __device__ void ask(const ArgsOf<kFeatures>& p, uint32_t t) { position = load_index(p.positions, p.position_step, t); }
-  __device__ void ask_slot(const ArgsOf<kFeatures>& p, uint32_t t) { slot = load_index(p.slots, p.slot_step, t); }
+  __device__ void ask_slot(const ArgsOf<kFeatures>& p, uint32_t t) { ask_low_slot(p, t), ask_high_slot(p, t); }
+  __device__ void ask_low_slot(const ArgsOf<kFeatures>& p, uint32_t t) { slot.low = load_low(p.slots, p.slot_step, t); }
+  __device__ void ask_high_slot(const ArgsOf<kFeatures>& p, uint32_t t) { slot.high = load_high(p.slots, p.slot_step, t); }
 
   __device__ static void add(const ArgsOf<kFeatures>& p, const PendingIndex& index, PositionFacts& facts) {
     facts.padding |= (kComplete || p.position_step != 0) & index.negative();
     facts.past_table |= (kComplete || p.max_position != 0) & index.at_least(p.max_position, p.position_step);
+  }
+
+  // As a number, for what needs it: 0 if there are none.
+  __device__ int64_t position_value(const ArgsOf<kFeatures>& p) const {
+    return p.position_step == 0 ? 0 : position.value(p.position_step);
   }
 
   __device__ void resolve_slot(const ArgsOf<kFeatures>& p, LeanToken& token) const {
@@ -127,19 +134,24 @@ requires((kFeatures & kAxes) != 0) struct PendingToken<kFeatures, V, kKeep> : Gi
 // Positions and slots derived. All threads of a warp must be here, with the same t.
 template <int kFeatures, int V, bool kKeep>
 requires((kFeatures & kDerived) != 0) struct PendingToken<kFeatures, V, kKeep> {
+  using Args = ArgsOf<kFeatures>;
   int t;
   TokenSequence sequence;
+  int64_t cached;
   bool too_long;
+  bool overwritten = false;  // in a ring, by a later token of this step
   uint32_t page, offset;
 
-  __device__ void ask(const LeanArgs& p, uint32_t token) {
+  __device__ void ask(const Args& p, uint32_t token) {
     t = static_cast<int>(token);
     sequence = sequence_at(p.sequences, min(t, p.sequences.num_seqs - 1));
   }
 
-  __device__ LeanToken resolve_position(const LeanArgs& p, uint32_t, int lane_of_warp) {
+  __device__ int64_t position_value(const Args&) const { return cached; }
+
+  __device__ LeanToken resolve_position(const Args& p, uint32_t, int lane_of_warp) {
     if ((t < sequence.begin) | (t >= sequence.end)) sequence = search_sequence(p.sequences, t, lane_of_warp);
-    const int64_t cached = cache_position(p.sequences, sequence, sequence.length, t);
+    cached = cache_position(p.sequences, sequence, sequence.length, t);
     const PendingIndex position = {static_cast<uint32_t>(cached), static_cast<uint32_t>(cached >> 32)};
     PositionFacts facts;
     facts.padding = sequence.index >= p.sequences.num_seqs;
@@ -147,26 +159,37 @@ requires((kFeatures & kDerived) != 0) struct PendingToken<kFeatures, V, kKeep> {
     facts.past_table = (p.max_position != 0) & position.at_least(p.max_position, 8);
     LeanToken token = lean_token(facts);
     token.row = choose_row<kFeatures>(p, static_cast<uint32_t>(t), token.zero ? 0 : position.low);
-    too_long = position.negative() | position.at_least(p.page_table.max_cached, 8);
-    const uint32_t page_of_sequence = too_long ? 0 : page_of(p.pages, position.low);
-    offset = position.low - page_of_sequence * p.pages.page_size;
+    PendingIndex at = position;
+    if constexpr ((kFeatures & kMoreSteps) != 0) {
+      if (p.ring_size > 0) {
+        overwritten = static_cast<int>(p.ring_size) < sequence.end - t;
+        const bool narrow = position.high == 0;
+        if (!position.negative()) {
+          at = {narrow ? position.low % p.ring_size : static_cast<uint32_t>(static_cast<uint64_t>(cached) % p.ring_size), 0};
+        }
+      }
+    }
+    too_long = at.negative() | at.at_least(p.page_table.max_cached, 8);
+    const uint32_t page_of_sequence = too_long ? 0 : page_of(p.pages, at.low);
+    offset = at.low - page_of_sequence * p.pages.page_size;
     const uint32_t row = token.padding ? 0 : static_cast<uint32_t>(sequence.index);
     page = static_cast<uint32_t>(p.page_table.pages[wide_product(row, p.page_table.stride) + page_of_sequence]);
     return token;
   }
 
-  __device__ void ask_slot(const LeanArgs&, uint32_t) {}
+  __device__ void ask_slot(const Args&, uint32_t) {}
 
-  __device__ void resolve_slot(const LeanArgs& p, LeanToken& token) const {
+  __device__ void resolve_slot(const Args& p, LeanToken& token) const {
     SlotFacts facts;
-    facts.too_long = too_long;
-    facts.no_page = page >= p.page_table.num_pages;
+    facts.absent = overwritten;
+    facts.too_long = !overwritten & too_long;
+    facts.no_page = !overwritten & (page >= p.page_table.num_pages);
     decide_slot(facts, token);
     token.page = page;
     token.offset = offset;
   }
 
-  __device__ UnitAngles<V> angles(const LeanArgs& p, const LeanToken& token, int pair) const {
+  __device__ UnitAngles<V> angles(const Args& p, const LeanToken& token, int pair) const {
     return load_row<V, kKeep>(p, token.row, pair);
   }
 };

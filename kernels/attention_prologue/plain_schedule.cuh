@@ -24,9 +24,16 @@ __global__ void __launch_bounds__(256, kUnits > 1 ? 4 : 1) plain_prologue_kernel
   const uint32_t t = blockIdx.x;
   const int unit = static_cast<int>(threadIdx.x);
 
+  // An assembler that has registers to spare waits for a whole index before it loads data. Where it does, the slot's high word,
+  // which is needed last, is asked for behind the barrier.
+  constexpr bool kSlotInTwo = kFeatures == 0 || kUnits > 1;
   PendingToken<kFeatures, V, (kUnits > 1)> pending;
   pending.ask(p, t);
-  pending.ask_slot(p, t);
+  if (kSlotInTwo) {
+    pending.ask_low_slot(p, t);
+  } else {
+    pending.ask_slot(p, t);
+  }
 
   UnitPlace place;
   bool rotated = true;  // without features every head is rotated, in full
@@ -65,6 +72,7 @@ __global__ void __launch_bounds__(256, kUnits > 1 ? 4 : 1) plain_prologue_kernel
   }
 
   __syncwarp();  // keeps the assembler from moving loads of data behind the wait for the position
+  if (kSlotInTwo) pending.ask_high_slot(p, t);
 
   LeanToken token = pending.resolve_position(p, t, 0);
   UnitAngles<V> angles;

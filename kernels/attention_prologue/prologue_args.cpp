@@ -121,6 +121,7 @@ void fill(const AttentionPrologueParams& p, int features, LeanArgs& args) {
   norm(q, p.q_norm);
   norm(k, p.k_norm);
 
+  for (LeanTensor& tensor : args.tensors) tensor.scale = const_cast<char*>(tensor.in);  // read, but not used
   const auto scale = [](LeanTensor& tensor, DType type, KvScaling scaling, float* scales, const PageStrides& strides) {
     tensor.store = type;
     if (scaling == KvScaling::none) return;
@@ -153,6 +154,34 @@ void fill(const AttentionPrologueParams& p, int features, LeanArgs& args) {
   args.page_table = {table.block_table, static_cast<uint32_t>(table.block_table_stride),
                      static_cast<uint32_t>(std::min(table.max_pages_per_seq * p.cache.page_size, int64_t{INT32_MAX})),
                      static_cast<uint32_t>(p.cache.num_pages)};
+}
+
+void fill(const AttentionPrologueParams& p, int features, MoreArgs& args) {
+  fill(p, features, static_cast<LeanArgs&>(args));
+  const int64_t bits = dtype_size(p.dtype) * 8;
+  const auto more = [&](LeanTensor& tensor, MoreTensor& extra, const HeadNorm& norm, const MutableHeadsView& second) {
+    const int64_t weight_bits = dtype_bits(norm.weight_type);
+    tensor.weight = bytes_of(norm.weight);
+    tensor.eps = norm.eps;
+    tensor.weight_offset = norm.weight_offset;
+    const int64_t heads = norm.scope == NormScope::token ? tensor.heads : 1;
+    tensor.inverse_count = 1.0f / static_cast<float>(heads * p.head_dim);
+    extra.norm = norm.placement;
+    extra.kind = norm.kind;
+    extra.scope = norm.scope;
+    extra.float_weights = weight_bits == 32 ? 1 : 0;
+    extra.weight_head = bytes_of<uint32_t>(norm.weight_head_stride, weight_bits);
+    extra.norm_bias = bytes_of(norm.bias);
+    extra.second_out = static_cast<char*>(second.data);
+    extra.second_token = bytes_of<uint32_t>(second.token_stride, bits);
+    extra.second_head = bytes_of<uint32_t>(second.head_stride, bits);
+  };
+  more(args.tensors[0], args.more[0], p.q_norm, {});
+  more(args.tensors[1], args.more[1], p.k_norm, p.k_out);
+  more(args.tensors[2], args.more[2], p.v_norm, p.v_out);
+  args.q_scale = p.q_scale;
+  args.inverse = p.rope.inverse;
+  args.ring_size = derives_slots(p) ? static_cast<uint32_t>(p.places.ring_size) : 0;
 }
 
 void fill(const AttentionPrologueParams& p, int64_t vector, GeneralArgs& args) {

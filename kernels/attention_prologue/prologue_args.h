@@ -72,6 +72,10 @@ inline constexpr int kAxes = 32;            // several position axes
 inline constexpr int kDerived = 64;         // positions and slots derived
 inline constexpr int kPerToken = 128;       // cos and sin gathered per token; instances with steps decide at run time
 inline constexpr int kAnySteps = 256;       // every mixture of bias, norm and scales, decided at run time; no norm with kLayouts
+inline constexpr int kFourBits = 512;       // a cache of which K or V has 4 bits, with scales given or computed
+inline constexpr int kMoreSteps = 1024;     // all above but kAxes, and any norm (with kLayouts too), a bias of some of q, k and v,
+                                            // a scale of Q, k_out and v_out, the inverse rotation and rings, decided at run time
+inline constexpr int kTokenNorm = 2048;     // with kMoreSteps: norms over all heads of a token
 
 // Which accesses have a cache hint (evict first): what they touch is the first to leave the L2.
 inline constexpr int kNoHints = 0;
@@ -92,7 +96,7 @@ struct LeanTensor : TensorArgs<uint32_t> {
   float weight_offset = 0.0f;
   float inverse_count = 0.0f;  // of the channels of a norm
   DType store = DType::unset;
-  char* scale = nullptr;  // null: 1
+  char* scale = nullptr;  // any address where there is none: all read one
   uint32_t scale_page = 0;
   uint32_t scale_token = 0;
   uint32_t scale_head = 0;
@@ -121,8 +125,29 @@ struct LeanArgs : CoreArgs<LeanTensor> {
   int32_t features = 0;  // that the call asks for
 };
 
+// What kMoreSteps adds to a tensor.
+struct MoreTensor {
+  NormPlacement norm = NormPlacement::none;
+  NormKind kind = NormKind::rms;
+  NormScope scope = NormScope::head;
+  int32_t float_weights = 0;  // the norm's weight and bias are float32
+  uint32_t weight_head = 0;   // from one head to the next
+  const char* norm_bias = nullptr;
+  char* second_out = nullptr;  // k_out, v_out
+  uint32_t second_token = 0;
+  uint32_t second_head = 0;
+};
+
+struct MoreArgs : LeanArgs {
+  MoreTensor more[3];
+  QueryScale q_scale;
+  int32_t inverse = 0;
+  uint32_t ring_size = 0;
+};
+
 template <int kFeatures>
-using ArgsOf = std::conditional_t<has_steps(kFeatures), LeanArgs, PlainArgs>;
+using ArgsOf =
+    std::conditional_t<(kFeatures & kMoreSteps) != 0, MoreArgs, std::conditional_t<has_steps(kFeatures), LeanArgs, PlainArgs>>;
 
 // ---- of the general kernel --------------------------------------------------------------------------------------------------
 
@@ -157,9 +182,10 @@ struct GeneralArgs {
 
 // ---- filling in -------------------------------------------------------------------------------------------------------------
 
-// `features`: of the instance (PlainArgs), or that the call asks for (LeanArgs). k_begin and v_begin are the launch's.
+// `features`: of the instance (PlainArgs), or that the call asks for (the others). k_begin and v_begin are the launch's.
 void fill(const AttentionPrologueParams& params, int features, PlainArgs& args);
 void fill(const AttentionPrologueParams& params, int features, LeanArgs& args);
+void fill(const AttentionPrologueParams& params, int features, MoreArgs& args);
 void fill(const AttentionPrologueParams& params, int64_t vector, GeneralArgs& args);
 
 }  // namespace prologue::cuda

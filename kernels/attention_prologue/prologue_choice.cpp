@@ -97,32 +97,54 @@ bool fits_32_bits(const AttentionPrologueParams& p) {
   for (const int64_t stride : {p.q.token_stride, p.k.token_stride, p.v.token_stride, p.q_out.token_stride, p.q8_out.token_stride,
                                p.cache.k.strides.page, p.cache.k.strides.token, p.cache.v.strides.page, p.cache.v.strides.token,
                                p.cache.k.scale_strides.page, p.cache.k.scale_strides.token, p.cache.v.scale_strides.page,
-                               p.cache.v.scale_strides.token, p.places.page_table.block_table_stride}) {
+                               p.cache.v.scale_strides.token, p.places.page_table.block_table_stride, p.k_out.token_stride,
+                               p.v_out.token_stride}) {
     if (stride > kMost / 4) return false;
   }
   const int64_t heads = std::max<int64_t>({p.num_q_heads, p.num_kv_heads, 1});
   for (const int64_t stride :
        {p.q.head_stride, p.k.head_stride, p.v.head_stride, p.q_out.head_stride, p.q8_out.head_stride, p.cache.k.strides.head,
-        p.cache.v.strides.head, p.cache.k.scale_strides.head, p.cache.v.scale_strides.head, p.head_dim}) {
+        p.cache.v.strides.head, p.cache.k.scale_strides.head, p.cache.v.scale_strides.head, p.head_dim, p.k_out.head_stride,
+        p.v_out.head_stride, p.q_norm.weight_head_stride, p.k_norm.weight_head_stride, p.v_norm.weight_head_stride}) {
     if (stride > kMost / 4 / heads) return false;
   }
   return !(writes_cache(p) && num_slots(p.cache) > kMost / 2) && p.rope.max_position <= kMost / 2;
 }
 
 // True if the call needs nothing that only the general kernel can do.
-bool plain(const AttentionPrologueParams& p) {
+bool lean(const AttentionPrologueParams& p) {
   const Rope& r = p.rope;
-  const bool scaled = p.q_scale.constant != 1.0f || p.q_scale.by_position != PositionScale::none;
-  const bool both_outputs = p.k_out.data != nullptr || p.v_out.data != nullptr;
   if (p.num_q_heads + 2 * p.num_kv_heads > kMaxBlocksOfToken) return false;
   const bool no_cache = (has_k(p) && p.cache.k.data == nullptr) || (has_v(p) && p.cache.v.data == nullptr);
   const HeadPlans plans = head_plans(p);
   if (!lean_kernels_have(plans.q) || !lean_kernels_have(plans.k) || !lean_kernels_have(plans.v)) return false;
-  if (scaled || p.v_norm.placement != NormPlacement::none || both_outputs || no_cache) return false;
-  if (r.inverse || (r.rotary_dim > 0 && (!one_table(r) || r.num_blocks > 1))) return false;
+  if (no_cache || (r.rotary_dim > 0 && (!one_table(r) || r.num_blocks > 1))) return false;
   if (r.past_table == PastTable::identity && r.max_position > 0) return false;
   if (p.q_rope.data != nullptr || p.k_rope.data != nullptr) return false;
   return !has_v(p) || v_head_dim(p) == p.head_dim;
+}
+
+// What needs kMoreSteps, apart from norms and biases.
+bool has_more_steps(const AttentionPrologueParams& p) {
+  const bool scaled = p.q_scale.constant != 1.0f || p.q_scale.by_position != PositionScale::none;
+  const bool both_outputs = p.k_out.data != nullptr || p.v_out.data != nullptr;
+  const bool in_ring = derives_slots(p) && p.places.ring_size > 0;
+  return (p.num_q_heads > 0 && scaled) || both_outputs || p.rope.inverse != 0 || in_ring ||
+         (has_v(p) && normed(p.v_norm));
+}
+
+// The norm that kNorm stands for.
+bool is_usual(const HeadNorm& norm, DType dtype) {
+  return norm.placement == NormPlacement::before_rope && norm.kind == NormKind::rms && norm.scope == NormScope::head &&
+         norm.weight != nullptr && norm.weight_head_stride == 0 && norm.weight_type == dtype;
+}
+
+// Vectors of 4-bit elements can be stored in one access.
+bool packs_whole_vectors(const PagedHeads& side, int64_t vector) {
+  for (const int64_t stride : {side.strides.page, side.strides.token, side.strides.head}) {
+    if (stride % vector != 0) return false;
+  }
+  return vector >= 2 && reinterpret_cast<uintptr_t>(side.data) % static_cast<uintptr_t>(vector / 2) == 0;
 }
 
 // The features that a scaling asks for.
@@ -142,38 +164,37 @@ int64_t units_of_all(const AttentionPrologueParams& p, int64_t vector) {
 }
 
 int features_of(const AttentionPrologueParams& p, int64_t vector) {
-  if (!plain(p) || !fits_32_bits(p)) return -1;
+  if (!lean(p) || !fits_32_bits(p)) return -1;
   const auto q_and_k_have = [&](const void* q, const void* k) {
     return (p.num_q_heads == 0 || q != nullptr) && (!has_k(p) || k != nullptr);
   };
-  int features = 0;
+  int features = has_more_steps(p) ? kMoreSteps : 0;
   if (!whole_heads(p) || (p.head_dim / 2) % vector != 0) features |= kLayouts;
   if (p.bias.q != nullptr || p.bias.k != nullptr || p.bias.v != nullptr) {
-    if (!q_and_k_have(p.bias.q, p.bias.k) || (has_v(p) && p.bias.v == nullptr)) return -1;
-    features |= kBias;
+    const bool all = q_and_k_have(p.bias.q, p.bias.k) && (!has_v(p) || p.bias.v != nullptr);
+    features |= all ? kBias : kMoreSteps;
   }
-  if (q_normed(p) || k_normed(p)) {  // those of Q and K that there are, in the same way
-    const auto can = [&](const HeadNorm& n) {
-      return n.placement == NormPlacement::before_rope && n.kind == NormKind::rms && n.scope == NormScope::head &&
-             n.weight != nullptr && n.weight_head_stride == 0 && n.weight_type == p.dtype;
-    };
+  if (q_normed(p) || k_normed(p)) {
     const HeadNorm &q = p.q_norm, &k = p.k_norm;
-    if ((features & kLayouts) != 0 || (p.num_q_heads > 0 && !can(q)) || (has_k(p) && !can(k))) return -1;
-    if (p.num_q_heads > 0 && has_k(p) && (q.eps != k.eps || q.weight_offset != k.weight_offset)) return -1;
-    features |= kNorm;
+    const bool both = p.num_q_heads > 0 && has_k(p);
+    const bool usual = (p.num_q_heads == 0 || is_usual(q, p.dtype)) && (!has_k(p) || is_usual(k, p.dtype)) &&
+                       (!both || (q.eps == k.eps && q.weight_offset == k.weight_offset));
+    features |= usual && (features & kLayouts) == 0 ? kNorm : kMoreSteps;
+    if (normed_over_token(p)) features |= kTokenNorm;
   }
   if (p.q8_out.data != nullptr) features |= scales_of(p.q8_out.scaling);
   const auto store = [&](const PagedHeads& side) {
     if (side.format.type == p.dtype) return true;
     features |= scales_of(side.format.scaling);
-    return dtype_bits(side.format.type) == 8;
+    if (dtype_bits(side.format.type) == 4) features |= kFourBits;
+    return dtype_bits(side.format.type) == 8 || (dtype_bits(side.format.type) == 4 && packs_whole_vectors(side, vector));
   };
   if ((has_k(p) && !store(p.cache.k)) || (has_v(p) && !store(p.cache.v))) return -1;
   if (derives_positions(p) != derives_slots(p) && writes_cache(p)) return -1;
   if (lacks_slots(p)) return -1;
   if (derives_slots(p)) {
     const TokenPlaces& places = p.places;
-    if (places.ring_size > 0 || places.position_offsets.data != nullptr) return -1;
+    if (places.ring_size > std::numeric_limits<int32_t>::max() || places.position_offsets.data != nullptr) return -1;
     if (places.page_table.kv_indptr != nullptr) return -1;
     if (places.num_seqs < 1 || places.page_table.max_pages_per_seq < 1) return -1;
     features |= kDerived;

@@ -6,6 +6,7 @@
 #include <span>
 
 #include <prologue/kernels/attention_prologue/prologue_args.h>
+#include <prologue/kernels/attention_prologue/more_steps_schedule.cuh>
 #include <prologue/kernels/attention_prologue/plain_schedule.cuh>
 #include <prologue/kernels/attention_prologue/steps_schedule.cuh>
 
@@ -16,8 +17,9 @@ struct Instance {
   int vector;                // channels in one access
   int units;                 // heads per thread
   int threads;               // of a block, at most
-  void (*plain)(PlainArgs);  // the one or the other
+  void (*plain)(PlainArgs);  // one of the three
   void (*lean)(LeanArgs);
+  void (*more)(MoreArgs);
 };
 
 // What a call, or a plan, chooses: the instances of one set of features, for more and more tokens; or the general kernel.
@@ -37,11 +39,16 @@ inline constexpr int64_t kAnyTokens = std::numeric_limits<int64_t>::max();
 
 template <class T, int V, int kUnits, int kHints, int kFeatures>
 Instance instance(int64_t max_tokens, int threads = 128) {
-  if constexpr (has_steps(kFeatures)) {
-    return {max_tokens, V, kUnits, threads, nullptr, steps_prologue_kernel<T, V, kUnits, kHints, kFeatures>};
+  Instance instance = {max_tokens, V, kUnits, threads, nullptr, nullptr, nullptr};
+  if constexpr ((kFeatures & kMoreSteps) != 0) {
+    static_assert(kUnits == 1);
+    instance.more = more_steps_prologue_kernel<T, V, kHints, kFeatures>;
+  } else if constexpr (has_steps(kFeatures)) {
+    instance.lean = steps_prologue_kernel<T, V, kUnits, kHints, kFeatures>;
   } else {
-    return {max_tokens, V, kUnits, threads, plain_prologue_kernel<T, V, kUnits, kHints, kFeatures>, nullptr};
+    instance.plain = plain_prologue_kernel<T, V, kUnits, kHints, kFeatures>;
   }
+  return instance;
 }
 
 }  // namespace prologue::cuda

@@ -13,14 +13,15 @@ template <class T, int V, int kFeatures>
 std::span<const Instance> for_all_sizes() {
   constexpr bool kNormed = (kFeatures & kNorm) != 0, kShort = !has_steps(kFeatures & ~kBias);
   constexpr int kNarrow = kShort ? V / 4 : V / 2;
+  constexpr int kFew = V == 8 ? 1 : 2, kMany = V == 8 ? 2 : 4;  // heads a thread: about as many bytes, whatever V is
   constexpr int kManyHints = kNormed ? kEvictFirstLoads | kEvictFirstStores : kNoHints;
   constexpr int64_t kOneHead = kNormed ? 2048 : 6144;  // up to here
   static const Instance kInstances[] = {
       instance<T, kNarrow, 1, kEvictFirstLoads, kFeatures>(kShort && V == 8 ? 32 : 4, kShort ? 256 : 128),
       instance<T, V, 1, kNoHints, kFeatures>(64, 64),
-      instance<T, V, 1, kEvictFirstLoads | kEvictFirstStores, kFeatures>(kOneHead, 64),
-      instance<T, V, 2, kManyHints, kFeatures>(6144, 64),
-      instance<T, V, 2, kNoHints, kFeatures>(kAnyTokens, 192),
+      instance<T, V, kFew, kEvictFirstLoads | kEvictFirstStores, kFeatures>(kOneHead, 64),
+      instance<T, V, kMany, kManyHints, kFeatures>(6144, 64),
+      instance<T, V, kMany, kNoHints, kFeatures>(kAnyTokens, 192),
   };
   return kInstances;
 }
@@ -31,6 +32,24 @@ std::span<const Instance> for_mixtures() {
   static const Instance kInstances[] = {
       instance<T, 8, 1, kEvictFirstLoads, kFeatures>(512, 64),
       instance<T, 8, 2, kNoHints, kFeatures>(kAnyTokens, 192),
+  };
+  return kInstances;
+}
+
+// With few tokens constants are loaded early, with many late.
+template <class T, int kFeatures>
+std::span<const Instance> for_more_steps() {
+  static const Instance kInstances[] = {
+      instance<T, 8, 1, kEvictFirstLoads, kFeatures | kMoreSteps>(256, 64),
+      instance<T, 8, 1, kEvictFirstLoads | kEvictFirstStores, kFeatures | kMoreSteps>(kAnyTokens, 64),
+  };
+  return kInstances;
+}
+
+template <class T, int kFeatures>
+std::span<const Instance> for_token_norms() {
+  static const Instance kInstances[] = {
+      instance<T, 8, 1, kEvictFirstLoads, kFeatures | kMoreSteps | kTokenNorm>(kAnyTokens, kMaxLanes),
   };
   return kInstances;
 }
@@ -54,14 +73,22 @@ std::span<const Family> families_of_16_bits(DType type) {
       {type, kNorm | kDerived, 8, for_all_sizes<T, 8, kNorm | kDerived>(), nullptr},
       {type, kGivenScales | kDerived, 8, for_all_sizes<T, 8, kGivenScales | kDerived>(), nullptr},
       {type, kNorm | kGivenScales | kDerived, 8, for_all_sizes<T, 8, kNorm | kGivenScales | kDerived>(), nullptr},
+      {type, kBias | kNorm | kGivenScales | kDerived, 8, for_all_sizes<T, 8, kBias | kNorm | kGivenScales | kDerived>(), nullptr},
       {type, kNorm | kAxes, 8, for_all_sizes<T, 8, kNorm | kAxes>(), nullptr},
       {type, kBias | kAxes, 8, for_all_sizes<T, 8, kBias | kAxes>(), nullptr},
+      {type, kFourBits, 8, for_all_sizes<T, 8, kFourBits>(), nullptr},
       {type, kAnySteps, 8, for_mixtures<T, kAnySteps>(), nullptr},
       {type, kAnySteps | kAxes, 8, for_mixtures<T, kAnySteps | kAxes>(), nullptr},
       {type, kAnySteps | kDerived, 8, for_mixtures<T, kAnySteps | kDerived>(), nullptr},
       {type, kAnySteps | kLayouts, 8, for_mixtures<T, kAnySteps | kLayouts>(), nullptr},
       {type, kAnySteps | kLayouts | kAxes, 8, for_mixtures<T, kAnySteps | kLayouts | kAxes>(), nullptr},
       {type, kAnySteps | kLayouts | kDerived, 8, for_mixtures<T, kAnySteps | kLayouts | kDerived>(), nullptr},
+      {type, kMoreSteps, 8, for_more_steps<T, 0>(), nullptr},
+      {type, kMoreSteps | kDerived, 8, for_more_steps<T, kDerived>(), nullptr},
+      {type, kMoreSteps | kLayouts, 8, for_more_steps<T, kLayouts>(), nullptr},
+      {type, kMoreSteps | kLayouts | kDerived, 8, for_more_steps<T, kLayouts | kDerived>(), nullptr},
+      {type, kMoreSteps | kTokenNorm, 8, for_token_norms<T, 0>(), nullptr},
+      {type, kMoreSteps | kTokenNorm | kDerived, 8, for_token_norms<T, kDerived>(), nullptr},
       {type, 0, 8, {}, general_prologue_kernel<T, 8>},
       {type, 0, 4, {}, general_prologue_kernel<T, 4>},
       {type, 0, 2, {}, general_prologue_kernel<T, 2>},

@@ -131,16 +131,8 @@ TEST_F(FastPath, WhatThePageListsIsLean) {
             "lean");
 }
 
-TEST_F(FastPath, WhatThePageExcludesIsGeneral) {
+TEST_F(FastPath, WhatKnownModelsNeedBesideIsLean) {
   const std::initializer_list<Change> changes = {
-      [](AttentionPrologueParams& p) { p.rope.source = RopeSource::inv_freq, p.rope.inv_freq = address<float>(3); },
-      [](AttentionPrologueParams& p) { bias(p), p.q.data = address<char>(1) + 8; },
-      [](AttentionPrologueParams& p) { bias(p), p.k.token_stride += 4; },
-      [](AttentionPrologueParams& p) { bias(p), p.cache.v.strides.token += 4, p.cache.v.strides.page += 64; },
-      [](AttentionPrologueParams& p) { set_cos_sin_table(p.rope, address<float>(3) + 1, DType::f32, p.rope.max_position); },
-      [](AttentionPrologueParams& p) { set_head_dim(p, 84); },
-      [](AttentionPrologueParams& p) { p.rope.rotary_dim = 124; },
-      [](AttentionPrologueParams& p) { p.rope.rotary_dim = 72, bias(p); },
       [](AttentionPrologueParams& p) { bias(p), p.bias.k = nullptr; },
       [](AttentionPrologueParams& p) { norm(p), p.q_norm.placement = p.k_norm.placement = NormPlacement::after_rope; },
       [](AttentionPrologueParams& p) { norm(p), p.q_norm.kind = p.k_norm.kind = NormKind::layer; },
@@ -161,20 +153,49 @@ TEST_F(FastPath, WhatThePageExcludesIsGeneral) {
       [](AttentionPrologueParams& p) { norm(p), set_head_dim(p, 32); },
       [](AttentionPrologueParams& p) { derived(p), set_head_dim(p, 32); },
       [](AttentionPrologueParams& p) { p.v_norm.placement = NormPlacement::before_rope; },
-      [](AttentionPrologueParams& p) { p.hadamard_block = 64; },
       [](AttentionPrologueParams& p) { p.q_scale.constant = 0.5f; },
-      [](AttentionPrologueParams& p) { p.rounding = Rounding::per_step; },
       [](AttentionPrologueParams& p) { p.rope.inverse = true; },
+      [](AttentionPrologueParams& p) { computed_scales(p), p.cache.k.format.type = p.cache.v.format.type = DType::int4; },
+      [](AttentionPrologueParams& p) { derived(p), p.places.ring_size = 64; },
       [](AttentionPrologueParams& p) {
         p.k_out = {address(30), 1024, 128};
       },
+      [](AttentionPrologueParams& p) { norm(p), partial(p), derived(p), p.v_norm.placement = NormPlacement::before_rope; },
+      [](AttentionPrologueParams& p) { bias(p), norm(p), computed_scales(p), derived(p), p.cache.v.format.type = DType::int4; },
+      [](AttentionPrologueParams& p) { norm(p), derived(p), p.q_norm.scope = p.k_norm.scope = NormScope::token; },
+  };
+  int number = 0;
+  for (const Change& change : changes) {
+    for (const DType dtype : {DType::f16, DType::bf16}) EXPECT_EQ(kernel_with(dtype, {change}), "lean") << number;
+    ++number;
+  }
+}
+
+TEST_F(FastPath, WhatThePageExcludesIsGeneral) {
+  const std::initializer_list<Change> changes = {
+      [](AttentionPrologueParams& p) { p.rope.source = RopeSource::inv_freq, p.rope.inv_freq = address<float>(3); },
+      [](AttentionPrologueParams& p) { bias(p), p.q.data = address<char>(1) + 8; },
+      [](AttentionPrologueParams& p) { bias(p), p.k.token_stride += 4; },
+      [](AttentionPrologueParams& p) { bias(p), p.cache.v.strides.token += 4, p.cache.v.strides.page += 64; },
+      [](AttentionPrologueParams& p) { set_cos_sin_table(p.rope, address<float>(3) + 1, DType::f32, p.rope.max_position); },
+      [](AttentionPrologueParams& p) { set_head_dim(p, 84); },
+      [](AttentionPrologueParams& p) { p.rope.rotary_dim = 124; },
+      [](AttentionPrologueParams& p) { p.rope.rotary_dim = 72, bias(p); },
+      [](AttentionPrologueParams& p) { norm(p), axes(p), p.q_norm.weight = nullptr; },
+      [](AttentionPrologueParams& p) { norm(p), interleaved(p), p.q_norm.scope = p.k_norm.scope = NormScope::token; },
+      [](AttentionPrologueParams& p) {  // 576 threads
+        p.num_q_heads = 64, set_head_dim(p, 128), norm(p), p.q_norm.scope = p.k_norm.scope = NormScope::token;
+      },
+      [](AttentionPrologueParams& p) {
+        computed_scales(p), p.cache.k.format.type = DType::int4, p.cache.k.data = address<char>(6) + 2;
+      },
+      [](AttentionPrologueParams& p) { p.hadamard_block = 64; },
+      [](AttentionPrologueParams& p) { p.rounding = Rounding::per_step; },
       [](AttentionPrologueParams& p) {
         p.cache.k.data = nullptr, p.k_out = {address(30), 1024, 128};
       },
       [](AttentionPrologueParams& p) { p.cache.v.head_dim = 64; },
       [](AttentionPrologueParams& p) { p.cache.k.format.type = p.cache.v.format.type = DType::f32; },
-      [](AttentionPrologueParams& p) { computed_scales(p), p.cache.k.format.type = p.cache.v.format.type = DType::int4; },
-      [](AttentionPrologueParams& p) { derived(p), p.places.ring_size = 64; },
       [](AttentionPrologueParams& p) { derived(p), p.places.position_offsets = index_view(address<int32_t>(31)); },
       [](AttentionPrologueParams& p) { derived(p), p.places.slot_mapping = index_view(address<int64_t>(5)); },
       [](AttentionPrologueParams& p) { p.places.slot_mapping_len = 63; },

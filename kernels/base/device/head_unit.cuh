@@ -113,15 +113,23 @@ using VectorWord = std::conditional_t<
 // `kEvictFirst`: a cache hint (evict first) for data that is not read again soon.
 template <int kBytes, bool kEvictFirst>
 __device__ inline Bytes<kBytes> load_bytes(const void* from) {
-  static_assert(kBytes <= 16);
-  const auto* source = static_cast<const VectorWord<kBytes>*>(from);
-  const VectorWord<kBytes> word = kEvictFirst ? __ldcs(source) : *source;
-  if constexpr (kBytes == 16) {
-    return {{word.x, word.y, word.z, word.w}};
-  } else if constexpr (kBytes == 8) {
-    return {{word.x, word.y}};
+  if constexpr (kBytes > 16) {
+    const auto low = load_bytes<kBytes / 2, kEvictFirst>(from);
+    const auto high = load_bytes<kBytes / 2, kEvictFirst>(static_cast<const char*>(from) + kBytes / 2);
+    Bytes<kBytes> bytes;
+#pragma unroll
+    for (int i = 0; i < kBytes / 8; ++i) bytes.words[i] = low.words[i], bytes.words[kBytes / 8 + i] = high.words[i];
+    return bytes;
   } else {
-    return {{word}};
+    const auto* source = static_cast<const VectorWord<kBytes>*>(from);
+    const VectorWord<kBytes> word = kEvictFirst ? __ldcs(source) : *source;
+    if constexpr (kBytes == 16) {
+      return {{word.x, word.y, word.z, word.w}};
+    } else if constexpr (kBytes == 8) {
+      return {{word.x, word.y}};
+    } else {
+      return {{word}};
+    }
   }
 }
 
@@ -383,6 +391,31 @@ __device__ inline void store_unit_8(void* head, const UnitPlace& place, const Un
   char* to = static_cast<char*>(head);
   if (place.has_a) store_bytes<V, false>(to + place.a, bytes.a);
   if (place.has_b) store_bytes<V, false>(to + place.b, bytes.b);
+}
+
+// Types of 4 bits: two channels share a byte.
+__device__ inline bool is_packed(DType type) { return type == DType::int4 || type == DType::uint4; }
+
+// V / 2 bytes.
+template <int V>
+__device__ inline void store_unit_4(void* head, const UnitPlace& place, const UnitValues<V>& values, const AsymmetricScale& by,
+                                    DType type) {
+  static_assert(V >= 2);
+  const int smallest = type == DType::uint4 ? 0 : -7, largest = type == DType::uint4 ? 15 : 7;
+  const auto code = [&](float x) {  // NaN becomes 0
+    const float steps = multiply_rounded(add_rounded(x, -by.zero_point), by.reciprocal);
+    return static_cast<uint32_t>(min(max(__float2int_rn(steps), smallest), largest)) & 0xfu;
+  };
+  const auto pack_codes = [&](const float* x) {
+    Bytes<V / 2> bytes = {};
+#pragma unroll
+    for (int i = 0; i < V; ++i) bytes.words[0] |= code(x[i]) << (4 * i);
+    if (by.reciprocal == 0.0f) bytes = {};
+    return bytes;
+  };
+  char* to = static_cast<char*>(head);
+  if (place.has_a) store_bytes<V / 2, false>(to + place.a / 2, pack_codes(values.x));
+  if (place.has_b) store_bytes<V / 2, false>(to + place.b / 2, pack_codes(values.x + V));
 }
 
 }  // namespace prologue::cuda

@@ -23,9 +23,14 @@ struct PendingIndex {
   __device__ bool at_least(uint32_t limit, uint32_t step) const { return (low >= limit) | ((step == 8) & (high != 0)); }
 };
 
+__device__ inline uint32_t load_low(const char* values, uint32_t step, uint64_t i) {
+  return *reinterpret_cast<const uint32_t*>(values + i * step);
+}
+__device__ inline uint32_t load_high(const char* values, uint32_t step, uint64_t i) {
+  return *reinterpret_cast<const uint32_t*>(values + i * step + (step >> 1 & 4));
+}
 __device__ inline PendingIndex load_index(const char* values, uint32_t step, uint64_t i) {
-  const char* at = values + i * step;
-  return {*reinterpret_cast<const uint32_t*>(at), *reinterpret_cast<const uint32_t*>(at + (step >> 1 & 4))};
+  return {load_low(values, step, i), load_high(values, step, i)};
 }
 
 }  // namespace prologue::cuda
