@@ -32,7 +32,97 @@ struct Shape {
   bool cold = false;
   bool unfused = false;  // measured as well
   bool all_sizes = false;
+  // Anything else. Returns the bytes that a call then reads or writes in addition.
+  int64_t (*more)(AttentionPrologueParams&, bench::Setup&) = nullptr;
 };
+
+void set_norms(AttentionPrologueParams& p, bench::Setup& setup, HeadNorm norm) {
+  norm.placement = norm.placement == NormPlacement::none ? NormPlacement::before_rope : norm.placement;
+  const int64_t bytes = p.head_dim * dtype_size(norm.weight_type == DType::unset ? p.dtype : norm.weight_type);
+  norm.weight = setup.shared(bytes, norm.weight_type == DType::f32 ? DType::f32 : p.dtype);
+  p.q_norm = p.k_norm = norm;
+}
+
+// What more_steps_schedule.cuh is for.
+int64_t norm_after_rope(AttentionPrologueParams& p, bench::Setup& setup) {
+  HeadNorm norm;
+  norm.placement = NormPlacement::after_rope;
+  set_norms(p, setup, norm);
+  return 0;
+}
+int64_t norm_as_usual(AttentionPrologueParams& p, bench::Setup& setup) {
+  set_norms(p, setup, {});
+  return 0;
+}
+int64_t float_weights(AttentionPrologueParams& p, bench::Setup& setup) {
+  HeadNorm norm;
+  norm.weight_type = DType::f32;
+  set_norms(p, setup, norm);
+  return 0;
+}
+int64_t no_weights(AttentionPrologueParams& p, bench::Setup&) {
+  p.q_norm.placement = p.k_norm.placement = NormPlacement::before_rope;
+  return 0;
+}
+int64_t norm_of_v_too(AttentionPrologueParams& p, bench::Setup& setup) {
+  set_norms(p, setup, {});
+  p.v_norm.placement = NormPlacement::before_rope;
+  return 0;
+}
+int64_t layer_norm(AttentionPrologueParams& p, bench::Setup& setup) {
+  HeadNorm norm;
+  norm.kind = NormKind::layer;
+  set_norms(p, setup, norm);
+  p.q_norm.weight_head_stride = p.k_norm.weight_head_stride = p.head_dim;
+  p.q_norm.weight = setup.shared(p.num_q_heads * p.head_dim * dtype_size(p.dtype), p.dtype);
+  p.k_norm.weight = setup.shared(p.num_kv_heads * p.head_dim * dtype_size(p.dtype), p.dtype);
+  return 0;
+}
+int64_t token_norm(AttentionPrologueParams& p, bench::Setup& setup) {
+  layer_norm(p, setup);
+  p.q_norm.kind = p.k_norm.kind = NormKind::rms;
+  p.q_norm.scope = p.k_norm.scope = NormScope::token;
+  return 0;
+}
+int64_t bias_of_q(AttentionPrologueParams& p, bench::Setup& setup) {
+  p.bias.q = setup.shared(p.num_q_heads * p.head_dim * dtype_size(p.dtype), p.dtype);
+  return 0;
+}
+int64_t scaled_q(AttentionPrologueParams& p, bench::Setup&) {
+  p.q_scale.constant = 0.088f;
+  return 0;
+}
+int64_t both_outputs(AttentionPrologueParams& p, bench::Setup& setup) {
+  const int64_t row = p.num_kv_heads * p.head_dim, bytes = p.num_tokens * row * dtype_size(p.dtype);
+  p.k_out = {setup.shared(bytes, p.dtype), row, p.head_dim};
+  p.v_out = {setup.shared(bytes, p.dtype), row, p.head_dim};
+  return 2 * bytes;
+}
+int64_t inverse(AttentionPrologueParams& p, bench::Setup&) {
+  p.rope.inverse = 1;
+  return 0;
+}
+int64_t in_ring(AttentionPrologueParams& p, bench::Setup&) {
+  p.places.ring_size = p.num_tokens + 5;
+  return 0;
+}
+// What the general kernel is left with.
+int64_t per_step(AttentionPrologueParams& p, bench::Setup&) {
+  p.rounding = Rounding::per_step;
+  return 0;
+}
+int64_t norm_per_step(AttentionPrologueParams& p, bench::Setup& setup) {
+  set_norms(p, setup, {});
+  return per_step(p, setup);
+}
+int64_t rotated_k(AttentionPrologueParams& p, bench::Setup&) {
+  p.hadamard_block = 64;
+  return 0;
+}
+int64_t identity_past_table(AttentionPrologueParams& p, bench::Setup&) {
+  p.rope.past_table = PastTable::identity;
+  return 0;
+}
 
 const Shape kShapes[] = {
     {.name = "base", .unfused = true, .all_sizes = true},
@@ -48,6 +138,7 @@ const Shape kShapes[] = {
     {.name = "int8", .cache = DType::int8, .scaling = KvScaling::head, .all_sizes = true},
     {.name = "int8 computed", .cache = DType::int8, .scaling = KvScaling::token_head, .all_sizes = true},
     {.name = "int4 computed", .cache = DType::int4, .scaling = KvScaling::token_head},
+    {.name = "uint4 computed", .cache = DType::uint4, .scaling = KvScaling::token_head},
     {.name = "mrope", .mrope = true, .all_sizes = true},
     {.name = "derived", .derived = true, .all_sizes = true},
     {.name = "per token", .per_token = true, .all_sizes = true},
@@ -86,6 +177,24 @@ const Shape kShapes[] = {
      .style = RopeStyle::interleaved,
      .cache = DType::f32,
      .unfused = true},
+    {.name = "norm after rope", .more = norm_after_rope},
+    {.name = "norm, interleaved", .style = RopeStyle::interleaved, .more = norm_as_usual},
+    {.name = "norm, rotary 64 of 128", .rotary_dim = 64, .more = norm_as_usual},
+    {.name = "norm, float32 weights", .more = float_weights},
+    {.name = "norm without weights", .more = no_weights},
+    {.name = "norm of q, k and v", .more = norm_of_v_too},
+    {.name = "LayerNorm, weights per head", .more = layer_norm},
+    {.name = "norm over the token", .more = token_norm},
+    {.name = "norm, uint4 computed", .norm = true, .cache = DType::uint4, .scaling = KvScaling::token_head},
+    {.name = "bias of q alone", .more = bias_of_q},
+    {.name = "q scaled", .more = scaled_q},
+    {.name = "k_out and v_out", .more = both_outputs},
+    {.name = "inverse", .more = inverse},
+    {.name = "ring, derived", .derived = true, .more = in_ring},
+    {.name = "general: per step", .more = per_step},
+    {.name = "general: norm per step", .more = norm_per_step},
+    {.name = "general: Hadamard 64, int8 computed", .cache = DType::int8, .scaling = KvScaling::token_head, .more = rotated_k},
+    {.name = "general: identity past the table", .more = identity_past_table},
 };
 
 constexpr int64_t kPageSize = 16;
@@ -185,10 +294,10 @@ Problem make_problem(const Shape& shape, int64_t num_tokens, bench::Setup& setup
       const auto row = table.begin() + position * shape.rotary_dim;
       rows.insert(rows.end(), row, row + shape.rotary_dim);
     }
-    table = std::move(rows);
-    p.rope.source = RopeSource::per_token;
+    set_cos_sin_rows(p.rope, setup.values(rows), DType::f32);
+  } else {
+    set_cos_sin_table(p.rope, setup.values(table), DType::f32, p.rope.max_position);
   }
-  set_cos_sin_table(p.rope, setup.values(table), DType::f32, p.rope.max_position);
   if (shape.mrope) {  // sections of 16, 24, 24 of 64 pairs, as Qwen2-VL's
     std::vector<uint8_t> axis(static_cast<size_t>(shape.rotary_dim / 2));
     for (size_t i = 0; i < axis.size(); ++i) axis[i] = i < 16 ? 0 : i < 40 ? 1 : 2;
@@ -219,17 +328,19 @@ Problem make_problem(const Shape& shape, int64_t num_tokens, bench::Setup& setup
   p.cache.k.strides = p.cache.v.strides = nhd_strides(kPageSize, shape.num_kv_heads, shape.head_dim);
   p.cache.k.format.scaling = p.cache.v.format.scaling = shape.scaling;
   if (shape.scaling != KvScaling::none) {
-    const int64_t count = computed ? num_pages * kPageSize * shape.num_kv_heads : shape.num_kv_heads;
+    const int64_t n = shape.cache == DType::uint4 ? 2 : 1;
+    const int64_t count = computed ? num_pages * kPageSize * shape.num_kv_heads * n : shape.num_kv_heads;
     const std::vector<float> scales(static_cast<size_t>(count), 0.01f);
     p.cache.k.scale = setup.values(scales);
     p.cache.v.scale = setup.values(scales);
-    p.cache.k.scale_strides = p.cache.v.scale_strides = {kPageSize * shape.num_kv_heads, shape.num_kv_heads, 1};
+    p.cache.k.scale_strides = p.cache.v.scale_strides = {kPageSize * shape.num_kv_heads * n, shape.num_kv_heads * n, n};
   }
   if (shape.q8) {
     p.q8_out.scaling = shape.scaling;
     p.q8_out.scale = setup.values(std::vector<float>(static_cast<size_t>(computed ? num_tokens * shape.num_q_heads : 1), 0.01f));
   }
   p.faults = setup.values(std::vector<FaultRecord>(1));
+  if (shape.more != nullptr) problem.bytes += shape.more(p, setup);
   return problem;
 }
 

@@ -50,7 +50,7 @@
 // Quantisation: the rules are those of KvFormat in views.h. A float cache may have a type other than dtype.
 //
 // Numerics.
-//   Arithmetic is float32. Each product and each sum of the rotation is rounded once (no fused multiply-add).
+//   Arithmetic is float32. The rotation is a rounded product and a fused multiply-add a channel (docs/numerics.md).
 //   Rounding::once rounds only at the stores. Rounding::per_step also rounds where the unfused stages store: after bias, norm,
 //   rotation, Hadamard transform and Q scale. So fused and unfused agree bit for bit in 16-bit types too.
 //   The squares of a norm and the sums of the Hadamard transform must fit float32. Values that no step changes are copied bitwise.

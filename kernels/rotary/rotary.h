@@ -27,7 +27,7 @@
 //   sequence_too_long  a token whose number in its sequence is max_seqlen or more: as `record`, with this fault code
 //
 // Numerics.
-//   Arithmetic is float32 (float64 for f64). Each product and each sum is rounded once (no fused multiply-add). The result is
+//   Arithmetic is float32 (float64 for f64). A channel is a rounded product and a fused multiply-add. The result is
 //   rounded once at the store. Channels that nothing changes are copied bitwise.
 //   Given cos and sin are converted to the type of the arithmetic. Angles and frequencies are used exactly.
 //   Computed cos and sin are those of the exact product of position and frequency (theta: the frequencies are first rounded to
