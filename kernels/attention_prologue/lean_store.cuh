@@ -92,7 +92,9 @@ struct LeanStore {
       for (int n = 0; n < kAtOnce; ++n) {
         if (zero) scales[n].scale = scales[n].reciprocal = scales[n].zero_point = 0.0f;
         if (stores(first + n) & (lanes.lane == 0)) {
-          *reinterpret_cast<float2*>(scale_of(first + n)) = make_float2(scales[n].scale, scales[n].zero_point);
+          float* const stored = scale_of(first + n);  // of any stride: not one vector
+          stored[0] = scales[n].scale;
+          stored[1] = scales[n].zero_point;
         }
       }
     } else {

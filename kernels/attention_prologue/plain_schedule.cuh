@@ -26,7 +26,13 @@ __global__ void __launch_bounds__(256, kUnits > 1 ? 4 : 1) plain_prologue_kernel
 
   // An assembler that has registers to spare waits for a whole index before it loads data. Where it does, the slot's high word,
   // which is needed last, is asked for behind the barrier.
-  constexpr bool kSlotInTwo = kFeatures == 0 || kUnits > 1;
+#if PV == 5 || PV == 6
+  constexpr bool kSlotInTwo = kFeatures != 0 && kUnits > 1;
+#elif PV == 1 || PV == 3
+  constexpr bool kSlotInTwo = false;
+#elif PV == 2 || PV == 4
+  constexpr bool kSlotInTwo = kFeatures == 0;
+#endif
   PendingToken<kFeatures, V, (kUnits > 1)> pending;
   pending.ask(p, t);
   if (kSlotInTwo) {
@@ -34,6 +40,11 @@ __global__ void __launch_bounds__(256, kUnits > 1 ? 4 : 1) plain_prologue_kernel
   } else {
     pending.ask_slot(p, t);
   }
+#if PV == 5 || PV == 6
+  if (kFeatures == 0) __syncwarp();
+#elif PV == 3 || PV == 4
+  if (kUnits == 1) __syncwarp();
+#endif
 
   UnitPlace place;
   bool rotated = true;  // without features every head is rotated, in full
@@ -71,7 +82,7 @@ __global__ void __launch_bounds__(256, kUnits > 1 ? 4 : 1) plain_prologue_kernel
     data[n] = load_unit<kHintedLoads, T, V>(head, place);
   }
 
-  __syncwarp();  // keeps the assembler from moving loads of data behind the wait for the position
+  if (PV != 6 || kUnits == 1 || kFeatures != kLayouts) __syncwarp();  // keeps the assembler from moving loads of data behind the wait for the position
   if (kSlotInTwo) pending.ask_high_slot(p, t);
 
   LeanToken token = pending.resolve_position(p, t, 0);

@@ -52,7 +52,7 @@ void fill_tensors(const AttentionPrologueParams& p, Tensor (&tensors)[3]) {
   if (has_v(p)) fill_side(tensors[2], p.v, p.cache.v);
 }
 
-// What all lean kernels need. They read both index arrays: where there are none any address will do.
+// What all lean kernels need. They read both index arrays and the table: where there are none any address will do.
 template <class Tensor>
 void fill_core(const AttentionPrologueParams& p, CoreArgs<Tensor>& args) {
   fill_tensors<uint32_t>(p, args.tensors);
@@ -70,9 +70,9 @@ void fill_core(const AttentionPrologueParams& p, CoreArgs<Tensor>& args) {
   args.row_is_token = p.rope.source == RopeSource::per_token ? 1 : 0;
   args.faults = p.faults;
   args.token_faults = p.token_faults;
-  if (args.positions == nullptr) {
-    args.positions = args.tensors[args.tensors[0].heads > 0 ? 0 : args.tensors[1].heads > 0 ? 1 : 2].in, args.position_step = 0;
-  }
+  const char* any = args.tensors[args.tensors[0].heads > 0 ? 0 : args.tensors[1].heads > 0 ? 1 : 2].in;
+  if (args.positions == nullptr) args.positions = any, args.position_step = 0;
+  if (p.rope.rotary_dim == 0) args.cos_sin = reinterpret_cast<const float*>(any);  // rows of no bytes: a head has enough to read
   if (args.slots == nullptr) args.slots = args.positions, args.slot_step = args.position_step;
 }
 

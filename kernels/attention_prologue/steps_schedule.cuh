@@ -44,13 +44,24 @@ __global__ void __launch_bounds__(bounds_of(V, kUnits, kHints, kFeatures).thread
   const uint32_t t = blockIdx.x;
 
   PendingToken<kFeatures, V, (kUnits > 1)> pending;
+#if SV < 4
   pending.ask(p, t);
+#endif
+#if SV == 2 || SV == 3
+  if (kUnits == 1) pending.ask_slot(p, t);
+  if (SV == 3 && kUnits == 1) __syncwarp();
+#endif
 
   const LaneUnit unit = unit_of_lane<V, kFeatures>(static_cast<int>(threadIdx.x), p.layout);
   const UnitPlace& place = unit.place;
+  const TensorHead heads = heads_of<kUnits>(p, blockIdx.y, threadIdx.y, blockDim.y);
+#if SV >= 4
+  pending.ask(p, t);
+  if (kUnits == 1) pending.ask_slot(p, t);
+  if (SV == 5 && kUnits == 1) __syncwarp();
+#endif
   if constexpr ((kFeatures & kAxes) != 0) pending.ask_axes(p, max(place.pair, 0));
 
-  const TensorHead heads = heads_of<kUnits>(p, blockIdx.y, threadIdx.y, blockDim.y);
   const LeanTensor& tensor = p.tensors[heads.tensor];
   const bool is_v = heads.tensor == 2;
   const bool computes_scale =
@@ -74,11 +85,15 @@ __global__ void __launch_bounds__(bounds_of(V, kUnits, kHints, kFeatures).thread
   // Everything is on its way before the first wait: a barrier keeps the assembler from moving loads behind it, and the branch
   // that records what is wrong with an index keeps it from waiting before them.
   __syncwarp();
+#if SV < 2
   if (kUnits == 1) pending.ask_slot(p, t);
+#endif
   LeanToken token = pending.resolve_position(p, t, static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x) % 32);
   constexpr bool kLateAngles = kUnits > 1 && (kFeatures & (kNorm | kAnySteps)) != 0;  // a norm needs their registers
   UnitAngles<V> angles;
-  if (!kLateAngles && plan.rotated) angles = pending.angles(p, token, place.pair);
+  // Heads that are not rotated read them too: no load waits to know.
+  constexpr bool kAsks = (kFeatures & (kLayouts | kAxes | kDerived)) != 0;
+  if (!kLateAngles && (kAsks ? plan.rotated : !is_v)) angles = pending.angles(p, token, place.pair);
   if (kUnits > 1) pending.ask_slot(p, t);
   pending.resolve_slot(p, token);
 
