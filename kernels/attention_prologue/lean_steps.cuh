@@ -57,7 +57,7 @@ struct LeanPlan {
   bool biased;
   bool normed;
   bool rotated;  // this unit
-  bool loads_scale;  // whether it is used or not: then no load waits to know
+  bool loads_scale;
 };
 
 // Constants of the heads that are computed at once.

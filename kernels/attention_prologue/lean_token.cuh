@@ -22,13 +22,14 @@ struct LeanToken : Token {
 // Lean calls never have PastTable::identity.
 __device__ inline LeanToken lean_token(const PositionFacts& facts) { return {decide_position(facts, PastTable::record)}; }
 
-// `kKeep`: a cache hint (evict last), so that the data of many tokens do not replace the row in the L2.
-template <int V, bool kKeep = false, class Args>
-__device__ inline UnitAngles<V> load_row(const Args& p, uint32_t row, int pair) {
+// `kKeep`: a cache hint (evict last), so that the data of many tokens do not replace the row in the L2. Runs: as
+// load_angles().
+template <int V, bool kKeep = false, int kRuns = 1, class Args>
+__device__ inline UnitAngles<V> load_row(const Args& p, uint32_t row, int pair, int apart = 0) {
   const char* cos =
       reinterpret_cast<const char*>(p.cos_sin + pair) + wide_product(row, static_cast<uint32_t>(p.layout.rotary_dim * 4));
-  return load_angles<V, kKeep>(reinterpret_cast<const float*>(cos),
-                               reinterpret_cast<const float*>(cos + p.layout.rotary_dim * 2));
+  return load_angles<V, kKeep, kRuns>(reinterpret_cast<const float*>(cos),
+                               reinterpret_cast<const float*>(cos + p.layout.rotary_dim * 2), apart);
 }
 
 // The row of cos and sin: one for each token, or one for each position. Instances without kPerToken know which at compile time.
@@ -86,8 +87,9 @@ struct PendingToken : GivenIndices<kFeatures> {
     return token;
   }
 
-  __device__ UnitAngles<V> angles(const ArgsOf<kFeatures>& p, const LeanToken& token, int pair) const {
-    return load_row<V, kKeep>(p, token.row, pair);
+  template <int kRuns = 1>
+  __device__ UnitAngles<V> angles(const ArgsOf<kFeatures>& p, const LeanToken& token, int pair, int apart = 0) const {
+    return load_row<V, kKeep, kRuns>(p, token.row, pair, apart);
   }
 };
 

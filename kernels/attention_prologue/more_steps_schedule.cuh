@@ -131,13 +131,22 @@ __device__ inline float sum_token(const MoreArgs& p, const Steps& steps, const L
   __syncthreads();
   if (tensor == 2) return 0.0f;
   const float* of_heads = of_rows + (tensor == 1 ? p.k_begin : 0);
+  const int heads = p.tensors[tensor].heads;
+  constexpr int kEach = 8;  // loads on their way at once
   float total = 0.0f;
-  for (int i = 0; i < p.tensors[tensor].heads; ++i) total = add_rounded(total, of_heads[i]);
+#pragma unroll 1
+  for (int first = 0; first < heads; first += kEach) {
+    float sums[kEach];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) sums[i] = first + i < heads ? of_heads[first + i] : 0.0f;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) total = add_rounded(total, sums[i]);  // squares: adding 0 changes nothing
+  }
   return total;
 }
 
 constexpr Bounds more_bounds_of(int hints, int features) {
-  if ((features & kTokenNorm) != 0) return {kMaxLanes, 1};
+  if ((features & kTokenNorm) != 0) return {kMaxLanes, (hints & kEvictFirstStores) != 0 ? 2 : 1};
   return {64, (hints & kEvictFirstStores) != 0 ? 14 : 8};
 }
 

@@ -24,15 +24,11 @@ __global__ void __launch_bounds__(256, kUnits > 1 ? 4 : 1) plain_prologue_kernel
   const uint32_t t = blockIdx.x;
   const int unit = static_cast<int>(threadIdx.x);
 
-  // An assembler that has registers to spare waits for a whole index before it loads data. Where it does, the slot's high word,
-  // which is needed last, is asked for behind the barrier.
-#if PV == 5 || PV == 6
-  constexpr bool kSlotInTwo = kFeatures != 0 && kUnits > 1;
-#elif PV == 1 || PV == 3
-  constexpr bool kSlotInTwo = false;
-#elif PV == 2 || PV == 4
-  constexpr bool kSlotInTwo = kFeatures == 0;
-#endif
+  // Measured for each instance (docs/tuning-log.md). Where an assembler has registers to spare, it waits for a whole index before it
+  // loads data; so the slot's high word, which is needed last, is asked for behind the barrier. With few tokens both indices are on
+  // their way before the constants that are indexed by the tensor, the slowest of all.
+  constexpr bool kPlain = kFeatures == 0, kFewTokens = kUnits == 1 && !kHintedStores;
+  constexpr bool kSlotInTwo = kPlain ? kUnits == 1 && !kFewTokens : kUnits > 1;
   PendingToken<kFeatures, V, (kUnits > 1)> pending;
   pending.ask(p, t);
   if (kSlotInTwo) {
@@ -40,17 +36,22 @@ __global__ void __launch_bounds__(256, kUnits > 1 ? 4 : 1) plain_prologue_kernel
   } else {
     pending.ask_slot(p, t);
   }
-#if PV == 5 || PV == 6
-  if (kFeatures == 0) __syncwarp();
-#elif PV == 3 || PV == 4
-  if (kUnits == 1) __syncwarp();
-#endif
+  if (kPlain && !kSlotInTwo) __syncwarp();
 
   UnitPlace place;
   bool rotated = true;  // without features every head is rotated, in full
+  // Many tokens: interleaved pairs, too, come from both halves of the rotated channels, so that neighbouring threads read and write
+  // neighbouring vectors.
+  constexpr bool kMayHalve = (kFeatures & kLayouts) != 0 && V * sizeof(T) == 16 && kUnits > 1;
+  const bool halved = kMayHalve && p.layout.style == RopeStyle::interleaved;
   if constexpr ((kFeatures & kLayouts) != 0) {
     place = place_unit<V>(unit, p.layout);
     rotated = place.pair >= 0;
+    if (halved & rotated) {
+      place.a = p.layout.rotary_offset + unit * V;
+      place.b = place.a + p.layout.rotary_dim / 2;
+      place.pair = unit * (V / 2);
+    }
   } else {
     const int half = p.layout.head_dim / 2;
     place = {unit * V, half + unit * V, unit * V, true, true};
@@ -82,12 +83,19 @@ __global__ void __launch_bounds__(256, kUnits > 1 ? 4 : 1) plain_prologue_kernel
     data[n] = load_unit<kHintedLoads, T, V>(head, place);
   }
 
-  if (PV != 6 || kUnits == 1 || kFeatures != kLayouts) __syncwarp();  // keeps the assembler from moving loads of data behind the wait for the position
+  __syncwarp();  // keeps the assembler from moving loads of data behind the wait for the position
   if (kSlotInTwo) pending.ask_high_slot(p, t);
 
   LeanToken token = pending.resolve_position(p, t, 0);
   UnitAngles<V> angles;
-  if (rotated) angles = pending.angles(p, token, place.pair);
+  if (rotated) {
+    if constexpr (kMayHalve) {
+      angles = halved ? pending.template angles<2>(p, token, place.pair, p.layout.rotary_dim / 4)
+                      : pending.angles(p, token, place.pair);
+    } else {
+      angles = pending.angles(p, token, place.pair);
+    }
+  }
   pending.resolve_slot(p, token);
   const bool records = (blockIdx.y | threadIdx.y | threadIdx.x) == 0;
   if (__builtin_expect((token.fault != FaultCode::none) & !token.padding & records, 0)) {

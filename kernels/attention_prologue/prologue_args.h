@@ -73,9 +73,9 @@ inline constexpr int kDerived = 64;         // positions and slots derived
 inline constexpr int kPerToken = 128;       // cos and sin gathered per token; instances with steps decide at run time
 inline constexpr int kAnySteps = 256;       // every mixture of bias, norm and scales, decided at run time; no norm with kLayouts
 inline constexpr int kFourBits = 512;       // a cache of which K or V has 4 bits, with scales given or computed
-inline constexpr int kMoreSteps = 1024;     // all above but kAxes, and any norm (with kLayouts too), a bias of some of q, k and v,
-                                            // a scale of Q, k_out and v_out, the inverse rotation and rings, decided at run time
-inline constexpr int kTokenNorm = 2048;     // with kMoreSteps: norms over all heads of a token
+inline constexpr int kMoreSteps = 1024;  // all above but kAxes, and any norm (with kLayouts too), a bias of some of q, k and v,
+                                         // a scale of Q, k_out and v_out, the inverse rotation and rings, decided at run time
+inline constexpr int kTokenNorm = 2048;  // with kMoreSteps: norms over all heads of a token
 
 // Which accesses have a cache hint (evict first): what they touch is the first to leave the L2.
 inline constexpr int kNoHints = 0;

@@ -94,11 +94,11 @@ bool whole_heads(const AttentionPrologueParams& p) {
 
 // Every byte offset that a lean kernel forms in 32 bits fits.
 bool fits_32_bits(const AttentionPrologueParams& p) {
-  for (const int64_t stride : {p.q.token_stride, p.k.token_stride, p.v.token_stride, p.q_out.token_stride, p.q8_out.token_stride,
-                               p.cache.k.strides.page, p.cache.k.strides.token, p.cache.v.strides.page, p.cache.v.strides.token,
-                               p.cache.k.scale_strides.page, p.cache.k.scale_strides.token, p.cache.v.scale_strides.page,
-                               p.cache.v.scale_strides.token, p.places.page_table.block_table_stride, p.k_out.token_stride,
-                               p.v_out.token_stride}) {
+  for (const int64_t stride :
+       {p.q.token_stride, p.k.token_stride, p.v.token_stride, p.q_out.token_stride, p.q8_out.token_stride, p.cache.k.strides.page,
+        p.cache.k.strides.token, p.cache.v.strides.page, p.cache.v.strides.token, p.cache.k.scale_strides.page,
+        p.cache.k.scale_strides.token, p.cache.v.scale_strides.page, p.cache.v.scale_strides.token,
+        p.places.page_table.block_table_stride, p.k_out.token_stride, p.v_out.token_stride}) {
     if (stride > kMost / 4) return false;
   }
   const int64_t heads = std::max<int64_t>({p.num_q_heads, p.num_kv_heads, 1});
@@ -129,8 +129,7 @@ bool has_more_steps(const AttentionPrologueParams& p) {
   const bool scaled = p.q_scale.constant != 1.0f || p.q_scale.by_position != PositionScale::none;
   const bool both_outputs = p.k_out.data != nullptr || p.v_out.data != nullptr;
   const bool in_ring = derives_slots(p) && p.places.ring_size > 0;
-  return (p.num_q_heads > 0 && scaled) || both_outputs || p.rope.inverse != 0 || in_ring ||
-         (has_v(p) && normed(p.v_norm));
+  return (p.num_q_heads > 0 && scaled) || both_outputs || p.rope.inverse != 0 || in_ring || (has_v(p) && normed(p.v_norm));
 }
 
 // The norm that kNorm stands for.

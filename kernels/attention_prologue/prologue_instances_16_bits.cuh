@@ -49,7 +49,8 @@ std::span<const Instance> for_more_steps() {
 template <class T, int kFeatures>
 std::span<const Instance> for_token_norms() {
   static const Instance kInstances[] = {
-      instance<T, 8, 1, kEvictFirstLoads, kFeatures | kMoreSteps | kTokenNorm>(kAnyTokens, kMaxLanes),
+      instance<T, 8, 1, kEvictFirstLoads, kFeatures | kMoreSteps | kTokenNorm>(128, kMaxLanes),
+      instance<T, 8, 1, kEvictFirstLoads | kEvictFirstStores, kFeatures | kMoreSteps | kTokenNorm>(kAnyTokens, kMaxLanes),
   };
   return kInstances;
 }
@@ -70,6 +71,7 @@ std::span<const Family> families_of_16_bits(DType type) {
       {type, kAxes, 8, for_all_sizes<T, 8, kAxes>(), nullptr},
       {type, kDerived, 8, for_all_sizes<T, 8, kDerived>(), nullptr},
       {type, kNorm | kGivenScales, 8, for_all_sizes<T, 8, kNorm | kGivenScales>(), nullptr},
+      {type, kNorm | kComputedScales, 8, for_all_sizes<T, 8, kNorm | kComputedScales>(), nullptr},
       {type, kNorm | kDerived, 8, for_all_sizes<T, 8, kNorm | kDerived>(), nullptr},
       {type, kGivenScales | kDerived, 8, for_all_sizes<T, 8, kGivenScales | kDerived>(), nullptr},
       {type, kNorm | kGivenScales | kDerived, 8, for_all_sizes<T, 8, kNorm | kGivenScales | kDerived>(), nullptr},

@@ -30,6 +30,28 @@ constexpr Bounds bounds_of(int vector, int units, int hints, int features) {
   return {64, features == kAxes || features == kDerived ? 18 : 16};
 }
 
+// With few tokens the order in which loads start decides, and the assembler's choice of what waits for what: measured for each
+// instance (docs/tuning-log.md). Constants that are indexed by the tensor are the slowest of all, so indices had better be on their
+// way before them.
+enum class LoadOrder {
+  slot_last,      // position, data, slot
+  slot_first,     // position, slot, data
+  indices_apart,  // the same, with a barrier behind the slot
+  unit_first,     // the same, when it is known which heads and channels a thread has
+};
+
+constexpr LoadOrder order_of(int vector, int units, int hints, int features) {
+  const bool few_tokens = vector < 8 || (hints & kEvictFirstStores) == 0;
+  if (units > 1) return LoadOrder::slot_last;
+  if (features == kBias) return LoadOrder::indices_apart;
+  if (features == (kBias | kNorm)) return LoadOrder::slot_first;
+  if (!few_tokens) return LoadOrder::slot_last;
+  if (features == kNorm || features == kAnySteps) return LoadOrder::slot_first;
+  if (features == kComputedScales) return vector < 8 ? LoadOrder::unit_first : LoadOrder::indices_apart;
+  if ((features & kNorm) != 0 && (features & kDerived) != 0 && vector < 8) return LoadOrder::indices_apart;
+  return LoadOrder::slot_last;
+}
+
 template <class T, int V, int kUnits, int kHints, int kFeatures>
 __global__ void __launch_bounds__(bounds_of(V, kUnits, kHints, kFeatures).threads, bounds_of(V, kUnits, kHints, kFeatures).blocks)
     steps_prologue_kernel(const __grid_constant__ LeanArgs p) {
@@ -43,36 +65,33 @@ __global__ void __launch_bounds__(bounds_of(V, kUnits, kHints, kFeatures).thread
   const bool scaled = kFromTensor || (features & (kGivenScales | kComputedScales)) != 0;
   const uint32_t t = blockIdx.x;
 
+  constexpr LoadOrder kOrder = order_of(V, kUnits, kHints, kFeatures);
   PendingToken<kFeatures, V, (kUnits > 1)> pending;
-#if SV < 4
-  pending.ask(p, t);
-#endif
-#if SV == 2 || SV == 3
-  if (kUnits == 1) pending.ask_slot(p, t);
-  if (SV == 3 && kUnits == 1) __syncwarp();
-#endif
+  if (kOrder != LoadOrder::unit_first) pending.ask(p, t);
+  if (kOrder == LoadOrder::slot_first || kOrder == LoadOrder::indices_apart) pending.ask_slot(p, t);
+  if (kOrder == LoadOrder::indices_apart) __syncwarp();
 
   const LaneUnit unit = unit_of_lane<V, kFeatures>(static_cast<int>(threadIdx.x), p.layout);
   const UnitPlace& place = unit.place;
   const TensorHead heads = heads_of<kUnits>(p, blockIdx.y, threadIdx.y, blockDim.y);
-#if SV >= 4
-  pending.ask(p, t);
-  if (kUnits == 1) pending.ask_slot(p, t);
-  if (SV == 5 && kUnits == 1) __syncwarp();
-#endif
+  if (kOrder == LoadOrder::unit_first) {
+    pending.ask(p, t);
+    pending.ask_slot(p, t);
+    __syncwarp();
+  }
   if constexpr ((kFeatures & kAxes) != 0) pending.ask_axes(p, max(place.pair, 0));
 
   const LeanTensor& tensor = p.tensors[heads.tensor];
   const bool is_v = heads.tensor == 2;
-  const bool computes_scale =
-      kFromTensor ? tensor.scale_from == ScaleFrom::computed
-                  : (features & kComputedScales) != 0 &&
-                        ((features & kGivenScales) == 0 || tensor.scale_from == ScaleFrom::computed);
+  const bool computes_scale = kFromTensor ? tensor.scale_from == ScaleFrom::computed
+                                          : (features & kComputedScales) != 0 &&
+                                                ((features & kGivenScales) == 0 || tensor.scale_from == ScaleFrom::computed);
   LeanPlan plan;
   plan.biased = (features & kBias) != 0;
   plan.normed = !kWithLayouts && (features & kNorm) != 0;
   plan.rotated = !is_v & (kWithLayouts ? place.pair >= 0 : p.layout.rotary_dim > 0);
-  plan.loads_scale = kFromTensor || (features & kGivenScales) != 0;
+  // Few tokens: whether it is used or not, so that no load waits to know.
+  plan.loads_scale = (kFromTensor || (features & kGivenScales) != 0) && (kUnits == 1 || tensor.scale_from == ScaleFrom::given);
 
   Unit<T, V> data[kUnits];
   LeanConstants<T, V, kAtOnce> constants;
@@ -85,15 +104,12 @@ __global__ void __launch_bounds__(bounds_of(V, kUnits, kHints, kFeatures).thread
   // Everything is on its way before the first wait: a barrier keeps the assembler from moving loads behind it, and the branch
   // that records what is wrong with an index keeps it from waiting before them.
   __syncwarp();
-#if SV < 2
-  if (kUnits == 1) pending.ask_slot(p, t);
-#endif
+  if (kUnits == 1 && kOrder == LoadOrder::slot_last) pending.ask_slot(p, t);
   LeanToken token = pending.resolve_position(p, t, static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x) % 32);
   constexpr bool kLateAngles = kUnits > 1 && (kFeatures & (kNorm | kAnySteps)) != 0;  // a norm needs their registers
   UnitAngles<V> angles;
-  // Heads that are not rotated read them too: no load waits to know.
-  constexpr bool kAsks = (kFeatures & (kLayouts | kAxes | kDerived)) != 0;
-  if (!kLateAngles && (kAsks ? plan.rotated : !is_v)) angles = pending.angles(p, token, place.pair);
+  constexpr bool kMayNotRotate = (kFeatures & (kLayouts | kAxes | kDerived)) != 0;  // the others read a row even if they do not
+  if (!kLateAngles && (kMayNotRotate ? plan.rotated : !is_v)) angles = pending.angles(p, token, place.pair);
   if (kUnits > 1) pending.ask_slot(p, t);
   pending.resolve_slot(p, token);
 

@@ -56,6 +56,7 @@ const std::vector<Call>& calls() {
       {"axes", use_axes},
       {"derived", derive},
       {"norm_given", [](C& c) { add_norm(c), give_scales(c); }},
+      {"norm_computed", [](C& c) { add_norm(c), compute_scales(c); }},
       {"norm_derived", [](C& c) { add_norm(c), derive(c); }},
       {"given_derived", [](C& c) { give_scales(c), derive(c); }},
       {"norm_given_derived", [](C& c) { add_norm(c), give_scales(c), derive(c); }},
@@ -69,20 +70,25 @@ const std::vector<Call>& calls() {
       {"layer", [](C& c) { add_norm(c), c.norm_kind = NormKind::layer, c.norm_bias = true, c.weights = Weights::per_head; }},
       {"float_weights_uint4", [](C& c) { add_norm(c), compute_scales(c), c.float_weights = true, c.kv_type = DType::uint4; }},
       {"no_weights", [](C& c) { add_norm(c), c.weights = Weights::none, c.v_norm = true, c.inverse = true; }},
-      {"q_scale", [](C& c) { c.q_scale = QueryScale{0.5f, PositionScale::llama4, 0.1f, 16.0f}, c.v_norm = true, c.bias_k = true; }},
+      {"q_scale",
+       [](C& c) {
+         c.q_scale = QueryScale{0.5f, PositionScale::llama4, 0.1f, 16.0f}, c.v_norm = true, c.bias_k = true;
+       }},
       {"both_outputs", [](C& c) { c.k_out = c.v_out = c.inverse = true; }},
       {"ring", [](C& c) { derive(c), c.ring_size = 20, c.k_out = true; }},
       {"ring_norm_int4", [](C& c) { derive(c), add_norm(c), compute_scales(c), c.ring_size = 20, c.kv_type = DType::int4; }},
       {"norm_interleaved", [](C& c) { add_norm(c), interleave(c), c.v_norm = true; }},
       {"norm_half", [](C& c) { add_norm(c), c.rotary_dim = c.head_dim / 2, c.rotary_offset = 16, c.v_norm = true; }},
-      {"layer_half_uint4", [](C& c) {
+      {"layer_half_uint4",
+       [](C& c) {
          add_norm(c), compute_scales(c), c.rotary_dim = c.head_dim / 2, c.norm_kind = NormKind::layer, c.v_norm = true;
          c.kv_type = DType::uint4;
        }},
       {"norm_interleaved_derived", [](C& c) { add_norm(c), interleave(c), derive(c), c.v_norm = true; }},
       {"token_norm", [](C& c) { add_norm(c), c.norm_scope = NormScope::token; }},
       {"token_norm_derived", [](C& c) { add_norm(c), derive(c), c.norm_scope = NormScope::token, c.v_norm = true; }},
-      {"token_norm_of_q", [](C& c) {
+      {"token_norm_of_q",
+       [](C& c) {
          add_norm(c), give_scales(c), c.norm_scope = NormScope::token, c.k_norm = CaseNorm{NormPlacement::after_rope};
        }},
       {"all_steps", [](C& c) { add_bias(c), add_norm(c), compute_scales(c); }},

@@ -273,18 +273,19 @@ __device__ inline Bytes<kBytes> load_kept(const void* from) {
   }
 }
 
-// From rows of any type that element() knows.
-template <int V, bool kKeep = false, class Stored>
-__device__ inline UnitAngles<V> load_angles(const Stored* cos_row, const Stored* sin_row) {
-  constexpr int kSize = static_cast<int>(sizeof(Stored)), kEach = V * kSize < 16 ? V : 16 / kSize;
+// From rows of any type that element() knows: kRuns runs of neighbours, `apart` columns from one to the next.
+template <int V, bool kKeep = false, int kRuns = 1, class Stored>
+__device__ inline UnitAngles<V> load_angles(const Stored* cos_row, const Stored* sin_row, int apart = 0) {
+  constexpr int kSize = static_cast<int>(sizeof(Stored)), kRun = V / kRuns, kEach = kRun * kSize < 16 ? kRun : 16 / kSize;
   const auto load = [](const Stored* from) {
     return kKeep ? load_kept<kEach * kSize>(from) : load_bytes<kEach * kSize, false>(from);
   };
   UnitAngles<V> angles;
 #pragma unroll
   for (int i = 0; i < V; i += kEach) {
-    const Packed<Stored, kEach> cos = load(cos_row + i);
-    const Packed<Stored, kEach> sin = load(sin_row + i);
+    const int column = i % kRun + i / kRun * apart;
+    const Packed<Stored, kEach> cos = load(cos_row + column);
+    const Packed<Stored, kEach> sin = load(sin_row + column);
 #pragma unroll
     for (int j = 0; j < kEach; ++j) {
       angles.cos[i + j] = element<Stored, kEach>(cos, j);
