@@ -90,8 +90,7 @@ __global__ void __launch_bounds__(bounds_of(V, kUnits, kHints, kFeatures).thread
   plan.biased = (features & kBias) != 0;
   plan.normed = !kWithLayouts && (features & kNorm) != 0;
   plan.rotated = !is_v & (kWithLayouts ? place.pair >= 0 : p.layout.rotary_dim > 0);
-  // Few tokens: whether it is used or not, so that no load waits to know.
-  plan.loads_scale = (kFromTensor || (features & kGivenScales) != 0) && (kUnits == 1 || tensor.scale_from == ScaleFrom::given);
+  plan.loads_scale = kFromTensor || (features & kGivenScales) != 0;  // used or not: no load waits to know
 
   Unit<T, V> data[kUnits];
   LeanConstants<T, V, kAtOnce> constants;

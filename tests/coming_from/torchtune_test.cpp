@@ -56,6 +56,8 @@ Outcome run(Backend backend, const Golden& g, const Golden* cache, const std::ve
   return {arena.read(out), read_fault(arena, faults)};
 }
 
+const double kRounding = std::ldexp(3.0, -24);  // torchtune rounds both products; a fused multiply-add rounds one
+
 TEST_P(Torchtune, Goldens) {
   Golden cache;
   for (const Golden& g : read_goldens("torchtune")) {
@@ -65,7 +67,7 @@ TEST_P(Torchtune, Goldens) {
       continue;
     }
     const auto input_pos = g.has("input_pos") ? g.integers("input_pos") : std::vector<int64_t>();
-    expect_golden(run(GetParam(), g, &cache, input_pos).out, g.array("out"));  // bit for bit
+    expect_golden(run(GetParam(), g, &cache, input_pos).out, g.array("out"), kRounding);
     // Without it: torchtune's angles, formed in float32 below position 20, are off by up to 4 * 2^-24 of them.
     expect_golden(run(GetParam(), g, nullptr, input_pos).out, g.array("out"), std::ldexp(2.0 * 4.0 * 20.0, -24));
   }
@@ -77,7 +79,7 @@ TEST_P(Torchtune, AsOnThePage) {
   for (const Golden& g : goldens) {
     if (g.name.find("base10000_shared") != 0) continue;
     SCOPED_TRACE(g.name);
-    expect_golden(run(GetParam(), g, &goldens.front(), g.integers("input_pos"), true).out, g.array("out"));
+    expect_golden(run(GetParam(), g, &goldens.front(), g.integers("input_pos"), true).out, g.array("out"), kRounding);
     ++cases;
   }
   EXPECT_EQ(cases, 3);

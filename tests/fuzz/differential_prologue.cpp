@@ -305,6 +305,7 @@ Outcome run_kv_write(Backend backend, uint64_t seed, const Sizes& sizes) {
     PrologueCase c = real_case(random, sizes);
     c.num_q_heads = 0, c.q8.reset(), c.in_place = c.kv_in_place = c.k_out = c.v_out = false, c.cached = true;
     c.derive_positions = c.derive_slots = false, c.ring_size = 0, c.token_faults = false;
+    c.split_q = c.split_k = c.one_k_rope = false;  // the stage knows whole heads only
     if (c.num_kv_heads == 0) c.num_kv_heads = 4;
     c = fit_to_type<T>(c);
     PlacedPrologue<T> placed(backend, c, make_data<T>(c));
