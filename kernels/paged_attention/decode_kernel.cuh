@@ -419,7 +419,7 @@ inline constexpr int kCombineThreads = 256;
 
 // A block = one packed row of one kv head of one sequence. Each warp sums every 8th split, a lane every 32nd channel.
 template <int kHeadDim, int kRows>
-__global__ void __launch_bounds__(kCombineThreads) combine_kernel(const __grid_constant__ AttentionArgs args) {
+__global__ void __launch_bounds__(kCombineThreads, 4) combine_kernel(const __grid_constant__ AttentionArgs args) {
   constexpr int kWarps = kCombineThreads / 32;
   constexpr int kMaxChannels = kHeadDim / 32;
   const PagedAttentionParams& p = args.p;
