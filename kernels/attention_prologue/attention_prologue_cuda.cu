@@ -126,7 +126,8 @@ bool serves(const Family& family, int64_t vector, const AttentionPrologueParams&
   int features = features_of(p, family.vector);
   if (features < 0 || !lanes_fit(p, family.features, family.instances.back())) return false;
   if ((family.features & (kAnySteps | kMoreSteps)) != 0) {
-    constexpr int kFixed = kLayouts | kAxes | kDerived | kTokenNorm, kMixed = kBias | kNorm | kGivenScales | kComputedScales;
+    constexpr int kFixed = kLayouts | kAxes | kDerived | kTokenNorm | kEveryStep,
+                  kMixed = kBias | kNorm | kGivenScales | kComputedScales;
     const bool mixed = (family.features & kMoreSteps) != 0 || (features & ~(kFixed | kMixed)) == 0;
     return mixed && (features & kFixed) == (family.features & kFixed);
   }
@@ -156,8 +157,9 @@ Status launch_family(const Family& family, const AttentionPrologueParams& p, cud
 
 std::string family_name(const Family& family) {
   if (family.general != nullptr) return str_cat(dtype_name(family.dtype), " general, ", family.vector, " channels");
-  constexpr const char* kNames[] = {"layouts", "bias",      "norm",      "given_scales", "computed_scales", "axes",
-                                    "derived", "per_token", "any_steps", "four_bits",    "more_steps",      "token_norm"};
+  constexpr const char* kNames[] = {"layouts",    "bias",       "norm",      "given_scales", "computed_scales",
+                                    "axes",       "derived",    "per_token", "any_steps",    "four_bits",
+                                    "more_steps", "token_norm", "every_step"};
   std::string features;
   for (size_t i = 0; i < std::size(kNames); ++i) {
     if ((family.features >> i & 1) != 0) features += str_cat(features.empty() ? "" : "+", kNames[i]);

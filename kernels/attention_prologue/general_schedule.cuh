@@ -171,7 +171,7 @@ struct GeneralSteps : NoSteps<T, V> {
 
   __device__ Unit<T, V> load(const char* values) const { return load_unit<false, T, V>(values, place); }
   __device__ UnitValues<V> values(int) const { return widen<T, V>(data); }
-  static constexpr bool kEveryStep = true;
+  static constexpr bool kHasEveryStep = true;
   __device__ const HeadPlan& plan() const { return extras.plan; }
   __device__ bool biased() const { return plan().bias != nullptr; }
   __device__ Unit<T, V> bias(int) const {

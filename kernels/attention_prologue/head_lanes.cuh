@@ -1,10 +1,9 @@
 // The lanes of a head: the threads that hold its units (head_unit.cuh). What they compute together is here: the sum, in the order
 // of head_sum.h, and the largest magnitude over a head.
 //
-// A group of lanes has two functions, which all of them must call:
+// A group of lanes has these functions, which all of them must call:
 //   sum(x, term, then, results)    results[n] = then(the sum over head n)
 //   largest(x, then, results)      results[n] = then(the largest |v|, as bits: NaN is the largest)
-// Lanes in any layout have a third:
 //   butterflies(x, distance)       (x[c], x[c + distance]) = (x[c] + x[c + distance], x[c] - x[c + distance])
 #pragma once
 
@@ -206,6 +205,19 @@ struct WarpLanes {
     for (int n = 0; n < kHeads; ++n) results[n] = kHeads == 1 ? result : from(n, result);
   }
 
+  // Between vectors: `distance` is V or more, and divides half of the head, or is half of it.
+  __device__ void butterflies(UnitValues<V>& x, int distance) const {
+    const int apart = distance / V, as = inside ? lane : 0;  // idle lanes go on doing what lane 0 does
+    const bool in_unit = apart >= count, high = (as & apart) != 0;
+    const int other = in_unit ? as : as ^ apart;
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      const float a = x.x[i], b = x.x[V + i], of_a = from(other, a), of_b = from(other, b);
+      x.x[i] = in_unit ? add_rounded(a, b) : add_rounded(of_a, high ? -a : a);
+      x.x[V + i] = in_unit ? add_rounded(a, -b) : add_rounded(of_b, high ? -b : b);
+    }
+  }
+
   // The scale and zero point of each head.
   template <int kHeads>
   __device__ void asymmetric_scales(const UnitValues<V> (&x)[kHeads], const UnitPlace& place,
@@ -239,6 +251,22 @@ struct LayoutLanes : WarpLanes<V> {
   __device__ void sum(const UnitValues<V> (&x)[1], const Term& term, const Then& then, float (&results)[1]) const {
     const float a = place.has_a ? sum_vector<V>(x[0].x, term) : 0.0f, b = place.has_b ? sum_vector<V>(x[0].x + V, term) : 0.0f;
     results[0] = then(sum_of_layout<V>({kWholeWarp, this->count}, this->lane, a, b, layout));
+  }
+
+  __device__ void butterflies(UnitValues<V>& x, int distance) const {
+    const auto owner = [&](int channel, bool present) {
+      return present ? owner_of<V>(channel ^ distance, layout) : VectorOwner{this->lane, false};
+    };
+    const VectorOwner of_a = owner(place.a, place.has_a), of_b = owner(place.b, place.has_b);
+    const bool high_a = (place.a & distance) != 0, high_b = (place.b & distance) != 0;
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      const float a = x.x[i], b = x.x[V + i];
+      const float a_of_a = this->from(of_a.unit, a), b_of_a = this->from(of_a.unit, b);
+      const float a_of_b = this->from(of_b.unit, a), b_of_b = this->from(of_b.unit, b);
+      x.x[i] = add_rounded(of_a.is_b ? b_of_a : a_of_a, high_a ? -a : a);
+      x.x[V + i] = add_rounded(of_b.is_b ? b_of_b : a_of_b, high_b ? -b : b);
+    }
   }
 
   template <class Then, class Result>

@@ -32,9 +32,6 @@ PROLOGUE_HOST_DEVICE inline float norm_factor(float weight_offset, float weight)
   return weight_offset == 0.0f ? weight : add_rounded(weight_offset, weight);
 }
 
-// Whether the lean CUDA kernels have all steps of the plan. (Which norms they have is in prologue_choice.cpp.)
-inline bool lean_kernels_have(const HeadPlan& plan) { return plan.hadamard_block == 0 && plan.rounds == 0; }
-
 // num_heads and width must be set.
 inline void set_norm(HeadPlan& plan, const HeadNorm& norm) {
   plan.norm = norm;

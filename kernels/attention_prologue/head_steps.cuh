@@ -34,7 +34,7 @@ struct NoSteps {
   __device__ static UnitAngles<V> angles() { return {}; }
   __device__ static RopeStyle style() { return RopeStyle::neox; }
 
-  static constexpr bool kEveryStep = false;  // true: those of plan(), too, which lean kernels do not have
+  static constexpr bool kHasEveryStep = false;  // true: those of plan(), too, which most lean kernels do not have
   __device__ static HeadPlan plan() { return {}; }
 
   __device__ static bool scales() { return false; }
@@ -134,7 +134,7 @@ __device__ inline void finish_head(UnitValues<V> (&x)[kHeads], const Steps& s, c
   begin_head<T, V>(x, s, norm);
   if (norm != NormPlacement::none) normalise<T, V>(x, s, lanes);
   if (norm != NormPlacement::after_rope) rotate<T, V>(x, s);
-  if constexpr (Steps::kEveryStep) hadamard_transform<T, V>(x, s, lanes);
+  if constexpr (Steps::kHasEveryStep) hadamard_transform<T, V>(x, s, lanes);
   if (s.scales()) {
 #pragma unroll
     for (int n = 0; n < kHeads; ++n) multiply<V>(x[n], s.factor());

@@ -19,8 +19,21 @@ struct LeanToken : Token {
   uint32_t offset = 0;
 };
 
-// Lean calls never have PastTable::identity.
-__device__ inline LeanToken lean_token(const PositionFacts& facts) { return {decide_position(facts, PastTable::record)}; }
+// Only calls with kEveryStep have PastTable::identity.
+template <int kFeatures>
+__device__ inline LeanToken lean_token(const ArgsOf<kFeatures>& p, const PositionFacts& facts) {
+  if constexpr ((kFeatures & kEveryStep) != 0) {
+    return {decide_position(facts, p.past_table)};
+  } else {
+    return {decide_position(facts, PastTable::record)};
+  }
+}
+
+// Whether the token's position is a row of the table.
+template <int kFeatures>
+__device__ inline bool in_table(const LeanToken& token) {
+  return !token.zero & ((kFeatures & kEveryStep) == 0 || token.rotated);
+}
 
 // `kKeep`: a cache hint (evict last), so that the data of many tokens do not replace the row in the L2. Runs: as
 // load_angles().
@@ -82,8 +95,8 @@ struct PendingToken : GivenIndices<kFeatures> {
   __device__ LeanToken resolve_position(const ArgsOf<kFeatures>& p, uint32_t t, int) const {
     PositionFacts facts;
     this->add(p, this->position, facts);
-    LeanToken token = lean_token(facts);
-    token.row = choose_row<kFeatures>(p, t, token.zero ? 0 : this->position.low);
+    LeanToken token = lean_token<kFeatures>(p, facts);
+    token.row = choose_row<kFeatures>(p, t, in_table<kFeatures>(token) ? this->position.low : 0);
     return token;
   }
 
@@ -111,7 +124,7 @@ requires((kFeatures & kAxes) != 0) struct PendingToken<kFeatures, V, kKeep> : Gi
     this->add(p, this->position, facts);
     for (const PendingIndex& other : others) this->add(p, other, facts);
     facts.past_table |= facts.padding;  // one test for angles()
-    return lean_token(facts);
+    return lean_token<kFeatures>(p, facts);
   }
 
   __device__ UnitAngles<V> angles(const LeanArgs& p, const LeanToken& token, int pair) const {
@@ -159,8 +172,8 @@ requires((kFeatures & kDerived) != 0) struct PendingToken<kFeatures, V, kKeep> {
     facts.padding = sequence.index >= p.sequences.num_seqs;
     facts.impossible = position.negative();
     facts.past_table = (p.max_position != 0) & position.at_least(p.max_position, 8);
-    LeanToken token = lean_token(facts);
-    token.row = choose_row<kFeatures>(p, static_cast<uint32_t>(t), token.zero ? 0 : position.low);
+    LeanToken token = lean_token<kFeatures>(p, facts);
+    token.row = choose_row<kFeatures>(p, static_cast<uint32_t>(t), in_table<kFeatures>(token) ? position.low : 0);
     PendingIndex at = position;
     if constexpr ((kFeatures & kMoreSteps) != 0) {
       if (p.ring_size > 0) {

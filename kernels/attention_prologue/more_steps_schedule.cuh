@@ -43,8 +43,9 @@ struct WeightUnit {
 
 // The steps of a head. `kEarly`: constants are on their way before the token is known; otherwise they are loaded where they are
 // used, which takes fewer registers.
-template <class T, int V, bool kEarly, class Angles>
+template <class T, int V, bool kEarly, bool kEvery, class Angles>
 struct MoreSteps : NoSteps<T, V> {
+  static constexpr bool kHasEveryStep = kEvery;
   const LeanTensor& tensor;
   const MoreTensor& more;
   const UnitPlace& place;
@@ -58,6 +59,7 @@ struct MoreSteps : NoSteps<T, V> {
   float q_factor = 1.0f;
   float sum_of_token = 0.0f;
   int width;
+  bool rounds_steps;
   Unit<T, V> early_bias;
   WeightUnit<T, V> early_weight;
 
@@ -74,7 +76,8 @@ struct MoreSteps : NoSteps<T, V> {
         has_norm_bias(uniform(more.norm_bias != nullptr)),
         floats(uniform(more.float_weights != 0)),
         biased_head(uniform(tensor.bias != nullptr)),
-        width(p.layout.head_dim) {
+        width(p.layout.head_dim),
+        rounds_steps(kEvery && uniform(p.rounds != 0)) {
     if (!kEarly) return;
     if (biased_head) early_bias = load_bias();
     if (normed & has_weight) early_weight = load_weight(tensor.weight);
@@ -111,11 +114,18 @@ struct MoreSteps : NoSteps<T, V> {
   __device__ bool rotates() const { return rotated; }
   __device__ UnitAngles<V> angles() const { return load_angles(); }
   __device__ RopeStyle style() const { return rope_style; }
+  __device__ HeadPlan plan() const {
+    HeadPlan steps;
+    steps.hadamard_block = more.hadamard_block;
+    steps.hadamard_factor = more.hadamard_factor;
+    return steps;
+  }
   __device__ bool scales() const { return scaled; }
   __device__ float factor() const { return q_factor; }
+  __device__ bool rounds() const { return rounds_steps; }
 
   // Otherwise this unit is a copy.
-  __device__ bool changes() const { return biased_head | normed | rotated | scaled; }
+  __device__ bool changes() const { return biased_head | normed | rotated | scaled | (kEvery && more.hadamard_block != 0); }
 };
 
 // The sums of the squares of all heads of a token, for a block that has all heads of q and k as rows from 0 and from k_begin on.
@@ -174,13 +184,15 @@ __global__ void __launch_bounds__(more_bounds_of(kHints, kFeatures).threads, mor
       load_unit<kHintedLoads, T, V>(tensor.in + wide_product(tensor.in_token, t) + head * tensor.in_head, place);
   UnitAngles<V> angles;
   const auto loaded_angles = [&] { return angles; };
-  MoreSteps<T, V, !kHintedStores, decltype(loaded_angles)> steps(p, heads, place, data, loaded_angles);
+  constexpr bool kEvery = (kFeatures & kEveryStep) != 0;
+  MoreSteps<T, V, !kHintedStores, kEvery, decltype(loaded_angles)> steps(p, heads, place, data, loaded_angles);
   const float given_scale[1] = {*reinterpret_cast<const float*>(tensor.scale + head * tensor.scale_head)};
 
   __syncwarp();  // as in steps_schedule.cuh
   pending.ask_slot(p, t);
   LeanToken token = pending.resolve_position(p, t, static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x) % 32);
   steps.rotated = heads.tensor != 2 && ((kFeatures & kLayouts) != 0 ? place.pair >= 0 : p.layout.rotary_dim > 0);
+  if (kEvery) steps.rotated &= token.rotated;
   steps.rope_style = (kFeatures & kLayouts) != 0 ? p.layout.style : RopeStyle::neox;
   if (steps.rotated) {
     angles = pending.angles(p, token, place.pair);

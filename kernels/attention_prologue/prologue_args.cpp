@@ -179,6 +179,12 @@ void fill(const AttentionPrologueParams& p, int features, MoreArgs& args) {
   more(args.tensors[0], args.more[0], p.q_norm, {});
   more(args.tensors[1], args.more[1], p.k_norm, p.k_out);
   more(args.tensors[2], args.more[2], p.v_norm, p.v_out);
+  for (MoreTensor* rotated : {&args.more[0], &args.more[1]}) {
+    rotated->hadamard_block = static_cast<int32_t>(p.hadamard_block);
+    rotated->hadamard_factor = hadamard_factor(p.hadamard_block);
+  }
+  args.rounds = p.rounding == Rounding::per_step ? 1 : 0;
+  args.past_table = p.rope.past_table;
   args.q_scale = p.q_scale;
   args.inverse = p.rope.inverse;
   args.ring_size = derives_slots(p) ? static_cast<uint32_t>(p.places.ring_size) : 0;

@@ -76,6 +76,8 @@ inline constexpr int kFourBits = 512;       // a cache of which K or V has 4 bit
 inline constexpr int kMoreSteps = 1024;  // all above but kAxes, and any norm (with kLayouts too), a bias of some of q, k and v,
                                          // a scale of Q, k_out and v_out, the inverse rotation and rings, decided at run time
 inline constexpr int kTokenNorm = 2048;  // with kMoreSteps: norms over all heads of a token
+inline constexpr int kEveryStep = 4096;  // with kMoreSteps: also the Hadamard transform, rounding after each step, and rows past
+                                         // the table that are not rotated
 
 // Which accesses have a cache hint (evict first): what they touch is the first to leave the L2.
 inline constexpr int kNoHints = 0;
@@ -136,6 +138,8 @@ struct MoreTensor {
   char* second_out = nullptr;  // k_out, v_out
   uint32_t second_token = 0;
   uint32_t second_head = 0;
+  int32_t hadamard_block = 0;
+  float hadamard_factor = 1.0f;
 };
 
 struct MoreArgs : LeanArgs {
@@ -143,6 +147,8 @@ struct MoreArgs : LeanArgs {
   QueryScale q_scale;
   int32_t inverse = 0;
   uint32_t ring_size = 0;
+  int32_t rounds = 0;  // after each step
+  PastTable past_table = PastTable::record;
 };
 
 template <int kFeatures>

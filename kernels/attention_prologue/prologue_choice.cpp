@@ -116,10 +116,9 @@ bool lean(const AttentionPrologueParams& p) {
   const Rope& r = p.rope;
   if (p.num_q_heads + 2 * p.num_kv_heads > kMaxBlocksOfToken) return false;
   const bool no_cache = (has_k(p) && p.cache.k.data == nullptr) || (has_v(p) && p.cache.v.data == nullptr);
-  const HeadPlans plans = head_plans(p);
-  if (!lean_kernels_have(plans.q) || !lean_kernels_have(plans.k) || !lean_kernels_have(plans.v)) return false;
+  const int64_t half = p.head_dim / 2, block = p.hadamard_block;
+  if (block != 0 && half % block != 0 && block != p.head_dim) return false;  // lanes exchange within the halves of a head
   if (no_cache || (r.rotary_dim > 0 && (!one_table(r) || r.num_blocks > 1))) return false;
-  if (r.past_table == PastTable::identity && r.max_position > 0) return false;
   if (p.q_rope.data != nullptr || p.k_rope.data != nullptr) return false;
   return !has_v(p) || v_head_dim(p) == p.head_dim;
 }
@@ -130,6 +129,12 @@ bool has_more_steps(const AttentionPrologueParams& p) {
   const bool both_outputs = p.k_out.data != nullptr || p.v_out.data != nullptr;
   const bool in_ring = derives_slots(p) && p.places.ring_size > 0;
   return (p.num_q_heads > 0 && scaled) || both_outputs || p.rope.inverse != 0 || in_ring || (has_v(p) && normed(p.v_norm));
+}
+
+// What needs kEveryStep.
+bool has_every_step(const AttentionPrologueParams& p) {
+  return p.hadamard_block != 0 || p.rounding == Rounding::per_step ||
+         (p.rope.past_table == PastTable::identity && p.rope.max_position > 0);
 }
 
 // The norm that kNorm stands for.
@@ -168,6 +173,7 @@ int features_of(const AttentionPrologueParams& p, int64_t vector) {
     return (p.num_q_heads == 0 || q != nullptr) && (!has_k(p) || k != nullptr);
   };
   int features = has_more_steps(p) ? kMoreSteps : 0;
+  if (has_every_step(p)) features |= kMoreSteps | kEveryStep;
   if (!whole_heads(p) || (p.head_dim / 2) % vector != 0) features |= kLayouts;
   if (p.bias.q != nullptr || p.bias.k != nullptr || p.bias.v != nullptr) {
     const bool all = q_and_k_have(p.bias.q, p.bias.k) && (!has_v(p) || p.bias.v != nullptr);

@@ -160,6 +160,11 @@ TEST_F(FastPath, WhatKnownModelsNeedBesideIsLean) {
       [](AttentionPrologueParams& p) {
         p.k_out = {address(30), 1024, 128};
       },
+      [](AttentionPrologueParams& p) { p.rounding = Rounding::per_step; },
+      [](AttentionPrologueParams& p) { p.rope.past_table = PastTable::identity; },
+      [](AttentionPrologueParams& p) { p.hadamard_block = 64; },
+      [](AttentionPrologueParams& p) { derived(p), computed_scales(p), p.hadamard_block = 128; },
+      [](AttentionPrologueParams& p) { interleaved(p), p.hadamard_block = 64; },
       [](AttentionPrologueParams& p) { norm(p), partial(p), derived(p), p.v_norm.placement = NormPlacement::before_rope; },
       [](AttentionPrologueParams& p) { bias(p), norm(p), computed_scales(p), derived(p), p.cache.v.format.type = DType::int4; },
       [](AttentionPrologueParams& p) { norm(p), derived(p), p.q_norm.scope = p.k_norm.scope = NormScope::token; },
@@ -189,8 +194,9 @@ TEST_F(FastPath, WhatThePageExcludesIsGeneral) {
       [](AttentionPrologueParams& p) {
         computed_scales(p), p.cache.k.format.type = DType::int4, p.cache.k.data = address<char>(6) + 2;
       },
-      [](AttentionPrologueParams& p) { p.hadamard_block = 64; },
-      [](AttentionPrologueParams& p) { p.rounding = Rounding::per_step; },
+      [](AttentionPrologueParams& p) { set_head_dim(p, 96), p.hadamard_block = 32; },
+      [](AttentionPrologueParams& p) { axes(p), p.rounding = Rounding::per_step; },
+      [](AttentionPrologueParams& p) { derived(p), partial(p), p.hadamard_block = 64; },
       [](AttentionPrologueParams& p) {
         p.cache.k.data = nullptr, p.k_out = {address(30), 1024, 128};
       },

@@ -91,6 +91,21 @@ const std::vector<Call>& calls() {
        [](C& c) {
          add_norm(c), give_scales(c), c.norm_scope = NormScope::token, c.k_norm = CaseNorm{NormPlacement::after_rope};
        }},
+      {"per_step",
+       [](C& c) {
+         add_bias(c), add_norm(c), c.per_step = true, c.q_scale.constant = 0.3f, c.v_norm = true, c.hadamard_block = 16;
+       }},
+      {"hadamard", [](C& c) { compute_scales(c), c.hadamard_block = c.head_dim == 96 ? 16 : c.head_dim; }},
+      {"identity", [](C& c) { c.past_table = PastTable::identity, c.max_position = 20; }},
+      {"per_step_derived",
+       [](C& c) { derive(c), add_norm(c), c.per_step = true, c.hadamard_block = 16, c.past_table = PastTable::identity; }},
+      {"per_step_interleaved",
+       [](C& c) { add_norm(c), interleave(c), c.per_step = true, c.hadamard_block = 16, c.past_table = PastTable::identity; }},
+      {"hadamard_half",
+       [](C& c) {
+         compute_scales(c), c.rotary_dim = c.head_dim / 2, c.rotary_offset = 8,
+                            c.hadamard_block = c.head_dim == 96 ? 16 : c.head_dim;
+       }},
       {"all_steps", [](C& c) { add_bias(c), add_norm(c), compute_scales(c); }},
       {"all_steps_axes", [](C& c) { add_bias(c), add_norm(c), compute_scales(c), use_axes(c); }},
       {"all_steps_derived", [](C& c) { add_bias(c), add_norm(c), compute_scales(c), derive(c); }},
