@@ -726,7 +726,7 @@ TEST(AttentionPrologue, RandomStructsNeverCrash) {
           case 22: scramble(p.rope.width); break;
           case 23: scramble(p.k_norm.weight_type); break;
           case 24: scramble(p.q8_out.type); break;
-          case 25: p.hadamard_block = p.head_dim + 2; break;
+          case 25: p.hadamard_block = p.head_dim / 2 + 2; break;
           default: p.q_scale.constant = std::numeric_limits<float>::quiet_NaN(); break;
         }
       }
