@@ -32,6 +32,13 @@ PROLOGUE_HOST_DEVICE inline float norm_factor(float weight_offset, float weight)
   return weight_offset == 0.0f ? weight : add_rounded(weight_offset, weight);
 }
 
+// Whether the lean CUDA kernels have all steps of the plan. Their lanes exchange channels within the halves of a head, or the halves.
+// (Which norms they have is in prologue_choice.cpp.)
+inline bool lean_kernels_have(const HeadPlan& plan) {
+  const int64_t block = plan.hadamard_block;
+  return block == 0 || plan.width / 2 % block == 0 || block == plan.width;
+}
+
 // num_heads and width must be set.
 inline void set_norm(HeadPlan& plan, const HeadNorm& norm) {
   plan.norm = norm;

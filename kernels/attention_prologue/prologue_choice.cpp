@@ -116,8 +116,8 @@ bool lean(const AttentionPrologueParams& p) {
   const Rope& r = p.rope;
   if (p.num_q_heads + 2 * p.num_kv_heads > kMaxBlocksOfToken) return false;
   const bool no_cache = (has_k(p) && p.cache.k.data == nullptr) || (has_v(p) && p.cache.v.data == nullptr);
-  const int64_t half = p.head_dim / 2, block = p.hadamard_block;
-  if (block != 0 && half % block != 0 && block != p.head_dim) return false;  // lanes exchange within the halves of a head
+  const HeadPlans plans = head_plans(p);
+  if (!lean_kernels_have(plans.q) || !lean_kernels_have(plans.k) || !lean_kernels_have(plans.v)) return false;
   if (no_cache || (r.rotary_dim > 0 && (!one_table(r) || r.num_blocks > 1))) return false;
   if (p.q_rope.data != nullptr || p.k_rope.data != nullptr) return false;
   return !has_v(p) || v_head_dim(p) == p.head_dim;
