@@ -66,6 +66,8 @@ const std::vector<Call>& calls() {
       {"int4", [](C& c) { compute_scales(c), c.kv_type = DType::int4; }},
       {"int4_given", [](C& c) { give_scales(c), c.kv_type = DType::int4; }},
       {"uint4", [](C& c) { compute_scales(c), c.kv_type = DType::uint4; }},
+      {"int8_uint4", [](C& c) { compute_scales(c), c.v_type = DType::uint4; }},
+      {"all_steps_int8_int4", [](C& c) { add_bias(c), add_norm(c), compute_scales(c), c.v_type = DType::int4; }},
       {"after_rope", [](C& c) { c.norm = NormPlacement::after_rope, c.v_norm = true; }},
       {"layer", [](C& c) { add_norm(c), c.norm_kind = NormKind::layer, c.norm_bias = true, c.weights = Weights::per_head; }},
       {"float_weights_uint4", [](C& c) { add_norm(c), compute_scales(c), c.float_weights = true, c.kv_type = DType::uint4; }},

@@ -63,7 +63,11 @@ IndexView place_indices(Arena& arena, const std::vector<int64_t>& values, bool w
 
 template <class T>
 PlacedPrologue<T>::PlacedPrologue(Backend backend, const PrologueCase& c, const PrologueData<T>& data)
-    : arena_(backend), case_(c), data_(data), type_(resolve_dtype(c.kv_type.value_or(DType::unset), FloatFormat<T>::dtype)) {
+    : arena_(backend),
+      case_(c),
+      data_(data),
+      k_type_(resolve_dtype(c.kv_type.value_or(DType::unset), FloatFormat<T>::dtype)),
+      v_type_(c.v_type.value_or(k_type_)) {
   params_.num_tokens = c.num_tokens;
   params_.num_q_heads = c.num_q_heads;
   params_.num_kv_heads = c.num_kv_heads;
@@ -128,7 +132,8 @@ template <class T>
 const unsigned char* PlacedPrologue<T>::cache_head(bool is_v, int64_t slot, int64_t head) const {
   const PageStrides& s = is_v ? params_.cache.v.strides : params_.cache.k.strides;
   const int64_t at = slot / case_.page_size * s.page + slot % case_.page_size * s.token + head * s.head;
-  return static_cast<const unsigned char*>(is_v ? params_.cache.v.data : params_.cache.k.data) + at * dtype_bits(type_) / 8;
+  return static_cast<const unsigned char*>(is_v ? params_.cache.v.data : params_.cache.k.data) +
+         at * dtype_bits(cache_type(is_v)) / 8;
 }
 
 template <class T>
@@ -388,15 +393,17 @@ void PlacedPrologue<T>::place_cache() {
   const PrologueCase& c = case_;
   PagedKvView& cache = params_.cache;
   const CachePlacement placement = cache_placement(c, data_.num_pages);
-  const int64_t bits = dtype_bits(type_);
-  const int64_t element = std::max<int64_t>(bits / 8, 1);
-  const int64_t misalign = c.misalign / element * element;
-  unsigned char* k = add_output<unsigned char>(placement.k_size * bits / 8, misalign, "K cache");
-  unsigned char* v = placement.v_offset >= 0 ? k + placement.v_offset * bits / 8
-                                             : add_output<unsigned char>(placement.v_size * bits / 8, misalign, "V cache");
+  const auto add_side = [&](int64_t size, DType type, const char* name) {
+    const int64_t bits = dtype_bits(type), element = std::max<int64_t>(bits / 8, 1);
+    return add_output<unsigned char>(size * bits / 8, c.misalign / element * element, name);
+  };
+  unsigned char* k = add_side(placement.k_size, k_type_, "K cache");
+  unsigned char* v =
+      placement.v_offset >= 0 ? k + placement.v_offset * dtype_bits(k_type_) / 8 : add_side(placement.v_size, v_type_, "V cache");
   cache.k.data = c.with_k ? k : nullptr;
   cache.v.data = c.with_v ? v : nullptr;
   if (c.kv_type) cache.k.format.type = cache.v.format.type = *c.kv_type;
+  if (c.v_type) cache.v.format.type = *c.v_type;
   cache.num_pages = data_.num_pages;
   cache.page_size = c.page_size;
   cache.num_kv_heads = c.num_kv_heads;
@@ -405,10 +412,11 @@ void PlacedPrologue<T>::place_cache() {
   cache.v.strides = placement.v_strides;
   cache.k.format.scaling = cache.v.format.scaling = c.scaling;
   if (c.scaling == KvScaling::token_head) {
-    const int64_t h = c.num_kv_heads, n = type_ == DType::uint4 ? 2 : 1;  // scale, zero point
-    cache.k.scale_strides = {c.page_size * h * n, h * n, n};
-    cache.v.scale_strides = {c.page_size * (h + 1) * n + 3, n, c.page_size * n};
-    cache.k.scale = add_output<float>(data_.num_pages * c.page_size * h * n, 0, "K scales");
+    const auto numbers = [](DType type) { return type == DType::uint4 ? 2 : 1; };  // scale, zero point
+    const int64_t h = c.num_kv_heads, of_k = numbers(k_type_), of_v = numbers(v_type_);
+    cache.k.scale_strides = {c.page_size * h * of_k, h * of_k, of_k};
+    cache.v.scale_strides = {c.page_size * (h + 1) * of_v + 3, of_v, c.page_size * of_v};
+    cache.k.scale = add_output<float>(data_.num_pages * c.page_size * h * of_k, 0, "K scales");
     cache.v.scale = add_output<float>(data_.num_pages * cache.v.scale_strides.page, 0, "V scales");
   } else if (c.scaling != KvScaling::none) {
     cache.k.scale = arena_.input(data_.k_scale);

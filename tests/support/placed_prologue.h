@@ -36,7 +36,7 @@ class PlacedPrologue {
   const AttentionPrologueParams& params() const { return params_; }
   const PrologueCase& prologue_case() const { return case_; }
   const PrologueData<T>& data() const { return data_; }
-  DType cache_type() const { return type_; }
+  DType cache_type(bool is_v) const { return is_v ? v_type_ : k_type_; }
 
   Status run() {
     return run([&](const Execution& execution) { return attention_prologue(params_, execution); });
@@ -62,7 +62,7 @@ class PlacedPrologue {
 
   // Where a head of the cache, and its scale, is stored.
   const unsigned char* cache_head(bool is_v, int64_t slot, int64_t head) const;
-  int64_t cache_head_bytes(bool is_v) const { return (is_v ? case_.v_width() : case_.head_dim) * dtype_bits(type_) / 8; }
+  int64_t cache_head_bytes(bool is_v) const { return (is_v ? case_.v_width() : case_.head_dim) * dtype_bits(cache_type(is_v)) / 8; }
   const float* scale_of(bool is_v, int64_t slot, int64_t head) const;
 
   // A buffer that a run may write to, and what it held before.
@@ -92,7 +92,7 @@ class PlacedPrologue {
   Arena arena_;
   PrologueCase case_;
   PrologueData<T> data_;
-  DType type_;
+  DType k_type_, v_type_;
   AttentionPrologueParams params_;
   FaultRecord* faults_ = nullptr;
   std::vector<Output> outputs_;

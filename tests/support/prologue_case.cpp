@@ -31,7 +31,7 @@ std::string PrologueCase::describe() const {
       str_cat(" packed=", packed, " split=", split_q, split_k, one_k_rope, " in_place=", in_place, kv_in_place,
               " row_padding=", row_padding, " head_padding=", head_padding, " heads_first=", heads_first, " misalign=", misalign);
   text += str_cat(" q8=", q8 ? static_cast<int>(*q8) : -1, q8_e5m2 ? "e5m2" : "", " out=", k_out, v_out, " cached=", cached,
-                  " kv=", kv_type ? dtype_name(*kv_type) : "dtype", "/", static_cast<int>(scaling), " page=", page_size,
+                  " kv=", kv_type ? dtype_name(*kv_type) : "dtype", v_type ? str_cat(",", dtype_name(*v_type)) : std::string(), "/", static_cast<int>(scaling), " page=", page_size,
                   " layout=", static_cast<int>(layout), " flags=", token_faults, " values=", static_cast<int>(values),
                   " seed=", seed);
   return text;

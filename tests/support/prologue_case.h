@@ -99,6 +99,7 @@ struct PrologueCase {
   bool cached = true;
 
   std::optional<DType> kv_type;  // none: the type of the case
+  std::optional<DType> v_type;   // none: that of K; then the layout is not `interleaved`
   KvScaling scaling = KvScaling::none;
   int64_t page_size = 16;
   CacheLayout layout = CacheLayout::nhd;

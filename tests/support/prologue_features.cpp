@@ -1,5 +1,5 @@
-#include "tests/support/placed_prologue.h"
 #include "tests/support/prologue_features.h"
+#include "tests/support/placed_prologue.h"
 
 #include <algorithm>
 #include <initializer_list>
@@ -226,6 +226,16 @@ void add_stores(FeatureList& f) {
   for (const DType type : {DType::int8, DType::int4}) stores(type, {kTensor, kHead, kComputed});
   f.row("ZeroPoints", "Cache in uint4; scale and zero point computed per token and head");
   stores(DType::uint4, {kComputed});
+  f.row("FormatsOfTheirOwn", "K and V in caches of different types");
+  const auto formats = [&](DType k, DType v, KvScaling scaling) {
+    f.add(str_cat(dtype_name(k), " and ", dtype_name(v)),
+          [&](PrologueCase& c) { c.kv_type = k, c.v_type = v, c.scaling = scaling; });
+  };
+  formats(DType::int8, DType::uint4, kComputed);
+  formats(DType::int8, DType::int4, kComputed);
+  formats(DType::uint4, DType::int8, kComputed);
+  formats(DType::fp8_e4m3, DType::int4, kHead);
+  formats(DType::int8, DType::fp8_e5m2, kTensor);
   f.row("Fp8Queries", "Q as fp8 e4m3 or e5m2, scale given or computed per token and head");
   for (const KvScaling scaling : {kTensor, kComputed}) {
     for (const bool e5m2 : {false, true}) {

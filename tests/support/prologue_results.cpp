@@ -193,13 +193,13 @@ class Comparison {
   }
 
   void expect_cache(bool is_v, const std::vector<oracle::Row>& rows, bool copied) {
-    switch (placed_.cache_type()) {
+    switch (placed_.cache_type(is_v)) {
       case DType::f32: return expect_float_cache<float>(is_v, rows, copied);
       case DType::f16: return expect_float_cache<Float16>(is_v, rows, copied);
       case DType::bf16: return expect_float_cache<BFloat16>(is_v, rows, copied);
       default: break;
     }
-    const auto type = static_cast<oracle::Quantized>(static_cast<int>(placed_.cache_type()) - static_cast<int>(DType::fp8_e4m3));
+    const auto type = static_cast<oracle::Quantized>(static_cast<int>(placed_.cache_type(is_v)) - static_cast<int>(DType::fp8_e4m3));
     const int64_t dim = is_v ? case_.v_width() : case_.head_dim;
     for (const auto& [slot, token] : want_.slot_token) {
       for (int64_t h = 0; h < case_.num_kv_heads; ++h) {
@@ -208,7 +208,7 @@ class Comparison {
         if (case_.scaling == KvScaling::tensor) scale = given.front();
         if (case_.scaling == KvScaling::head) scale = given[static_cast<size_t>(h)];
         if (case_.scaling == KvScaling::token_head) scale = take(placed_.scale_of(is_v, slot, h));
-        const float zero_point = placed_.cache_type() == DType::uint4 ? take(placed_.scale_of(is_v, slot, h) + 1) : 0.0f;
+        const float zero_point = placed_.cache_type(is_v) == DType::uint4 ? take(placed_.scale_of(is_v, slot, h) + 1) : 0.0f;
         expect_codes(is_v ? "v" : "k", token, take_bytes(placed_.cache_head(is_v, slot, h), placed_.cache_head_bytes(is_v)),
                      rows[static_cast<size_t>(token)].data() + h * dim, dim, type, scale, case_.scaling == KvScaling::token_head,
                      zero_point);
