@@ -2,8 +2,8 @@
 // blockIdx.y walk the heads of q, k and v, kUnits neighbouring heads of one tensor each: a thread keeps its cos and sin for them.
 //
 // Instances with steps, with few parameters and instructions. Each runs exactly the steps that its features name; kAnySteps
-// decides them at run time. general_schedule.cuh runs the calls that they cannot run, plain_schedule.cuh those without
-// steps. With few tokens the time is one chain of loads, index -> row of cos and sin. So the kernel is written in the
+// decides them at run time. more_steps_schedule.cuh and general_schedule.cuh run the calls that they cannot run, plain_schedule.cuh
+// those without steps. With few tokens the time is one chain of loads, index -> row of cos and sin. So the kernel is written in the
 // order of that chain: load the indices; load the data and constants; convert the position to an address and load cos and sin;
 // while these loads are in flight, do everything that needs neither (bias, norm, scales). With many tokens the number of
 // instructions limits: what the lanes of a head compute together, they compute for all heads of a thread at once.
@@ -37,7 +37,7 @@ enum class LoadOrder {
   slot_last,      // position, data, slot
   slot_first,     // position, slot, data
   indices_apart,  // the same, with a barrier behind the slot
-  unit_first,     // the same, when it is known which heads and channels a thread has
+  unit_first,     // the same, once it is known which heads and channels a thread has
 };
 
 constexpr LoadOrder order_of(int vector, int units, int hints, int features) {
