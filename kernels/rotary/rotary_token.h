@@ -33,8 +33,9 @@ PROLOGUE_HOST_DEVICE inline RotaryToken resolve_token(const RotaryParams& params
   const bool given = p.ids.data != nullptr;
   if (given) {
     for (int axis = 0; axis < kMaxAxes; ++axis) {
-      const int64_t entry = axis * p.axis_stride + batch * p.batch_stride + token * p.token_stride;
-      at.positions[axis] = axis < params.rope.num_axes ? int_at(p.ids, entry) : at.positions[0];
+      const bool there = axis < params.rope.num_axes;
+      const int64_t entry = (there ? axis : 0) * p.axis_stride + batch * p.batch_stride + token * p.token_stride;
+      at.positions[axis] = there ? int_at(p.ids, entry) : at.positions[0];
     }
   } else {
     int64_t sequence = batch;

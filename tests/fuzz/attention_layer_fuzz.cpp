@@ -37,7 +37,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
             type);
   if (choices.chance(2)) map.optional("output_bias", p.output_bias, dense(p.hidden_size, bits / 8), Use::read, type);
   map.in_place(map.array("out", p.out, rows(q.num_tokens, p.out_stride, p.hidden_size, bits), Use::write), hidden, same);
-  if (!knows_lengths || choices.hostile()) map.array("seq_lens", a.seq_lens, dense(q.places.num_seqs, 4), Use::read);
+  if (!knows_lengths) {
+    map.array("seq_lens", a.seq_lens, dense(q.places.num_seqs, 4), Use::read);
+  } else if (choices.hostile()) {
+    map.optional("seq_lens", a.seq_lens, dense(q.places.num_seqs, 4), Use::read);
+  }
   const Result<int64_t> needed = attention_layer_workspace_bytes(p, Device::cpu);
   if (needed.ok()) {
     p.workspace_bytes = choices.hostile() ? *needed - choices.integer(1, 200) : *needed;

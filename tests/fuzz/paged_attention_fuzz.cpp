@@ -35,7 +35,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (lengths_of_pages && !choices.hostile()) p.ring_size = 0;
   decode_page_table(choices, map, p.page_table, p.num_seqs, 4, lengths_of_pages);
   map.array("cu_seqlens_q", p.cu_seqlens_q, dense(plus(p.num_seqs, 1), 4), Use::read);
-  if (!lengths_of_pages || choices.hostile()) map.array("seq_lens", p.seq_lens, dense(p.num_seqs, 4), Use::read);
+  if (!lengths_of_pages) {
+    map.array("seq_lens", p.seq_lens, dense(p.num_seqs, 4), Use::read);
+  } else if (choices.hostile()) {
+    map.optional("seq_lens", p.seq_lens, dense(p.num_seqs, 4), Use::read);
+  }
   if (!choices.chance(8)) map.optional("faults", p.faults, dense(1, sizeof(FaultRecord)), Use::write);
   if (!map.allocate()) return 0;
   fill_batch(choices, p.cu_seqlens_q, p.num_seqs, p.num_tokens, p.seq_lens, std::min<int64_t>(p.max_seq_len, 100));

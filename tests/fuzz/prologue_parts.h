@@ -393,8 +393,14 @@ inline bool decode_prologue(Choices& choices, MemoryMap& map, AttentionPrologueP
       const int sin = map.array("sin", r.sin.data, rows(count, r.sin.row_stride, columns, rope_bits), Use::read, stored);
       if (one_table) map.place(sin, cos, times(columns, rope_bits) / 8);
     }
-    const bool by_block = r.num_axes == r.num_blocks && choices.chance(2);
-    if (!by_token && r.num_axes > 1 && !by_block) map.array("pair_axis", r.pair_axis, dense(r.rotary_dim / 2, 1), Use::read);
+    if (!by_token && r.num_axes > 1) {
+      const Extent axes = dense(r.rotary_dim / 2, 1);
+      if (r.num_axes != r.num_blocks) {
+        map.array("pair_axis", r.pair_axis, axes, Use::read);
+      } else if (choices.chance(2)) {  // otherwise each block takes the axis of its own number
+        map.optional("pair_axis", r.pair_axis, axes, Use::read);
+      }
+    }
   }
   if (choices.chance(4)) p.hadamard_block = hadamard_block(choices, p.head_dim);
   p.q_scale.constant = choices.real(choices.chance(2) ? 1.0f : 0.5f);

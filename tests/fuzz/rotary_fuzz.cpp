@@ -80,8 +80,13 @@ void decode_angles(Choices& choices, MemoryMap& map, RotaryParams& p) {
 void decode_positions(Choices& choices, MemoryMap& map, RotaryParams& p) {
   RotaryPositions& q = p.positions;
   p.rope.num_axes = rope_row_is_token(p.rope.source) || choices.chance(2) ? 1 : choices.size(1, 4);
-  if (p.rope.num_axes > 1 && p.rope.rotary_dim > 0 && (p.rope.num_axes != p.rope.num_blocks || choices.chance(2))) {
-    map.array("pair_axis", p.rope.pair_axis, dense(p.rope.rotary_dim / 2, 1), Use::read);
+  if (p.rope.num_axes > 1 && p.rope.rotary_dim > 0) {
+    const Extent axes = dense(p.rope.rotary_dim / 2, 1);
+    if (p.rope.num_axes != p.rope.num_blocks) {
+      map.array("pair_axis", p.rope.pair_axis, axes, Use::read);
+    } else if (choices.chance(2)) {  // otherwise each block takes the axis of its own number
+      map.optional("pair_axis", p.rope.pair_axis, axes, Use::read);
+    }
   }
   const bool given = choices.chance(2);
   if (given) {
