@@ -21,6 +21,10 @@ Status record_event(CUevent_st*&, CUstream_st*) { return cuda_not_built("event")
 Result<double> seconds_between(CUevent_st*, CUevent_st*) { return cuda_not_built("event"); }
 void destroy_event(CUevent_st*) {}
 
+Result<CUgraphExec_st*> capture_graph(CUstream_st*, const std::function<Status()>&) { return cuda_not_built("captured graph"); }
+Status launch_graph(CUgraphExec_st*, CUstream_st*) { return cuda_not_built("captured graph"); }
+void destroy_graph(CUgraphExec_st*) {}
+
 Result<void*> allocate(int64_t) { return cuda_not_built("memory"); }
 void release(void*) {}
 Result<int64_t> available_bytes() { return cuda_not_built("memory"); }

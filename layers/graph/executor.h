@@ -24,6 +24,7 @@ struct StepLimits {
   int64_t max_logit_rows = 0;
   int64_t max_seqs = 0;
   int64_t max_seq_len = 0;
+  bool batch_invariant = false;  // matrix products and attention give a row the same bits whatever else the step has
 };
 
 class PROLOGUE_API GraphExecutor {
@@ -48,6 +49,10 @@ class PROLOGUE_API GraphExecutor {
   void* data(Value value) const;
   // The faults since the last call. Waits for the stream.
   Result<Fault> take_fault(const Execution& execution);
+  // On the device: the record that operations add to, and [max_tokens] a FaultCode for each token, 0 = none. A later operation may read
+  // and clear them in stream order (kernels/token_ops/end_step.h); nothing else clears the codes.
+  FaultRecord* faults() const { return faults_.as<FaultRecord>(); }
+  uint8_t* token_faults() const { return faults_.as<uint8_t>() + sizeof(FaultRecord); }
 
   const Graph& graph() const { return graph_; }
   const StepLimits& limits() const { return limits_; }
@@ -69,7 +74,8 @@ class PROLOGUE_API GraphExecutor {
   static Result<std::unique_ptr<GraphExecutor>> make(Graph graph, const KvStorage& cache, const StepLimits& limits,
                                                      const Execution& execution);
   Status prepare(const Execution& execution);
-  Status bind(const Binding& binding, void* member);
+  Status bind(const Node& node, const Binding& binding, void* member);
+  int64_t group_of(const Node& node) const;
   void* address(Value value, int64_t column) const;
   Status check_step(const StepInputs& step, const Execution& execution) const;
   void patch(const StepInputs& step);
@@ -88,7 +94,7 @@ class PROLOGUE_API GraphExecutor {
   std::vector<Operation> operations_;  // by node
   std::vector<Patch> patches_;
   std::vector<std::shared_ptr<const Buffer>> tables_;  // that the operations read
-  std::array<bool, kNumStepArrays> reads_ = {};        // arrays of a step that the graph reads
+  std::array<bool, kNumStepArrays * kMaxLayerGroups> reads_ = {};  // arrays of a step that the graph reads, by array and layer group
   int64_t position_axes_ = 1;
   std::vector<Event> events_;
   std::vector<double> node_seconds_;
