@@ -78,12 +78,12 @@ StepInputs largest_step(const StepLimits& limits) {
 }  // namespace
 
 Result<std::unique_ptr<GraphExecutor>> GraphExecutor::create(Graph graph, const KvStorage& cache, const StepLimits& limits,
-                                                             const Execution& execution) {
-  return catch_out_of_memory([&] { return make(std::move(graph), cache, limits, execution); });
+                                                             const Execution& execution, FaultRecord* faults) {
+  return catch_out_of_memory([&] { return make(std::move(graph), cache, limits, execution, faults); });
 }
 
 Result<std::unique_ptr<GraphExecutor>> GraphExecutor::make(Graph graph, const KvStorage& cache, const StepLimits& limits,
-                                                           const Execution& execution) {
+                                                           const Execution& execution, FaultRecord* faults) {
   std::unique_ptr<GraphExecutor> executor(new GraphExecutor());
   executor->graph_ = std::move(graph);
   executor->limits_ = limits;
@@ -91,8 +91,14 @@ Result<std::unique_ptr<GraphExecutor>> GraphExecutor::make(Graph graph, const Kv
   executor->cache_ = &cache;
   PROLOGUE_ASSIGN_OR_RETURN(executor->plan_, plan_memory(executor->graph_, limits.max_tokens, limits.max_logit_rows));
   PROLOGUE_ASSIGN_OR_RETURN(executor->activations_, Buffer::allocate(execution.device, executor->plan_.total_bytes));
-  PROLOGUE_ASSIGN_OR_RETURN(executor->faults_, Buffer::allocate(execution.device, static_cast<int64_t>(sizeof(FaultRecord)) + std::max<int64_t>(limits.max_tokens, 0)));
-  PROLOGUE_RETURN_IF_ERROR(fill_zero(executor->faults_.data(), executor->faults_.size_bytes(), execution));
+  PROLOGUE_ASSIGN_OR_RETURN(executor->token_faults_, Buffer::allocate(execution.device, std::max<int64_t>(limits.max_tokens, 0)));
+  PROLOGUE_RETURN_IF_ERROR(fill_zero(executor->token_faults_.data(), executor->token_faults_.size_bytes(), execution));
+  executor->faults_ = faults;
+  if (faults == nullptr) {
+    PROLOGUE_ASSIGN_OR_RETURN(executor->own_faults_, Buffer::allocate(execution.device, sizeof(FaultRecord)));
+    PROLOGUE_RETURN_IF_ERROR(fill_zero(executor->own_faults_.data(), sizeof(FaultRecord), execution));
+    executor->faults_ = executor->own_faults_.as<FaultRecord>();
+  }
   PROLOGUE_ASSIGN_OR_RETURN(executor->gemm_context_, GemmContext::create(execution.device));
   PROLOGUE_RETURN_IF_ERROR(executor->prepare(execution));
   executor->events_.resize(executor->graph_.nodes.size() + 1);
@@ -139,7 +145,9 @@ Status GraphExecutor::prepare(const Execution& execution) {
 // The layer group whose slots and block tables a node uses.
 int64_t GraphExecutor::group_of(const Node& node) const {
   const Binding* cache = node.cache_binding();
-  return cache == nullptr ? 0 : cache_->group_of(cache->index);
+  const std::vector<int32_t>& groups = cache_->config().group_of_layer;
+  if (cache == nullptr || cache->index < 0 || cache->index >= static_cast<int64_t>(groups.size())) return 0;
+  return groups[static_cast<size_t>(cache->index)];
 }
 
 // Fills in a member that no step changes, or notes what it will be in each step.
@@ -171,7 +179,7 @@ Status GraphExecutor::bind(const Node& node, const Binding& binding, void* membe
       set(cache_->layer(binding.index));
       break;
     }
-    case Binding::To::faults: set(faults()); break;
+    case Binding::To::faults: set(faults_); break;
     case Binding::To::token_faults: set(token_faults()); break;
   }
   return {};
@@ -235,7 +243,8 @@ Status GraphExecutor::check_step(const StepInputs& step, const Execution& execut
   };
   PROLOGUE_RETURN_IF_ERROR(write("activations", activations_.data(), plan_.total_bytes));
   PROLOGUE_RETURN_IF_ERROR(write("workspace", workspace_.data(), workspace_.size_bytes()));
-  PROLOGUE_RETURN_IF_ERROR(write("faults", faults_.data(), faults_.size_bytes()));
+  PROLOGUE_RETURN_IF_ERROR(write("faults", faults_, sizeof(FaultRecord)));
+  PROLOGUE_RETURN_IF_ERROR(write("token_faults", token_faults_.data(), token_faults_.size_bytes()));
   PROLOGUE_RETURN_IF_ERROR(write("cache", cache_->memory().data(), cache_->memory().size_bytes()));
   return regions.check_all_apart();
 }
@@ -289,8 +298,8 @@ void* GraphExecutor::address(Value value, int64_t column) const {
 
 Result<Fault> GraphExecutor::take_fault(const Execution& execution) {
   FaultRecord record;
-  PROLOGUE_RETURN_IF_ERROR(copy_to_host(&record, faults_.data(), sizeof record, execution));
-  if (record.count != 0) PROLOGUE_RETURN_IF_ERROR(fill_zero(faults_.data(), sizeof record, execution));
+  PROLOGUE_RETURN_IF_ERROR(copy_to_host(&record, faults_, sizeof record, execution));
+  if (record.count != 0) PROLOGUE_RETURN_IF_ERROR(fill_zero(faults_, sizeof record, execution));
   return decode_fault(record);
 }
 
