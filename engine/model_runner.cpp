@@ -18,6 +18,12 @@ constexpr int64_t kFewSeqs = 8;              // up to here every number of seque
 
 constexpr int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b > 0 ? 1 : 0); }
 
+// One token and one row of logits for each sequence.
+bool decodes(const StepInputs& step) {
+  return step.num_decode_seqs == step.num_seqs && step.num_seqs == step.num_tokens && step.num_logit_rows == step.num_seqs &&
+         step.num_seqs > 0;
+}
+
 // Captured decode steps: 1, 2, 4, 8, 16, 24, 32, ...
 int64_t sequence_bucket(int64_t num_seqs) {
   if (num_seqs <= kFewSeqs) return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(num_seqs)));
@@ -109,10 +115,10 @@ Status ModelRunner::enqueue(const StepBatch& batch, int64_t top_logprobs) {
 
 Status ModelRunner::run_step(const StepBatch& batch, int64_t top_logprobs) {
   last_decodes_ = false;  // until this step is enqueued
-  const bool decodes = batch.num_decode_seqs() == batch.num_seqs() && batch.num_seqs() == batch.num_tokens() &&
-                       batch.num_seqs() == batch.num_logit_rows() && batch.num_seqs() > 0;
-  const int64_t pad_to = decodes && capture_ ? std::min(sequence_bucket(batch.num_seqs()), limits().max_seqs) : 0;
-  PROLOGUE_ASSIGN_OR_RETURN(const StepInputs step, (decodes ? decode_arrays_ : prompt_arrays_).upload(batch, execution_, pad_to));
+  const bool one_each = batch.num_decode_seqs() == batch.num_seqs() && batch.num_seqs() == batch.num_tokens() &&
+                        batch.num_seqs() == batch.num_logit_rows() && batch.num_seqs() > 0;
+  const int64_t pad_to = one_each && capture_ ? std::min(sequence_bucket(batch.num_seqs()), limits().max_seqs) : 0;
+  PROLOGUE_ASSIGN_OR_RETURN(const StepInputs step, (one_each ? decode_arrays_ : prompt_arrays_).upload(batch, execution_, pad_to));
   if (batch.has_tokens_from()) {
     TakeTokensParams params;
     params.num_tokens = batch.num_tokens();
@@ -124,7 +130,7 @@ Status ModelRunner::run_step(const StepBatch& batch, int64_t top_logprobs) {
   }
   last_num_seqs_ = batch.num_seqs();
   PROLOGUE_RETURN_IF_ERROR(run(step, top_logprobs));
-  last_decodes_ = decodes;
+  last_decodes_ = one_each;
   return {};
 }
 
@@ -142,10 +148,8 @@ Status ModelRunner::run(StepInputs step, int64_t top_logprobs) {
   if (num_enqueued_ >= static_cast<int64_t>(pending_.size())) {
     return invalid_argument("runner: ", num_enqueued_, " steps are enqueued: one must be read before the next");
   }
-  const bool decodes = step.token_ids != nullptr && step.num_decode_seqs == step.num_seqs && step.num_seqs == step.num_tokens &&
-                       step.num_logit_rows == step.num_seqs && step.num_seqs > 0;
   last_ = step;
-  if (decodes && capture_) {
+  if (decodes(step) && capture_) {
     step.max_seq_len = length_bucket(step.max_seq_len);
     PROLOGUE_RETURN_IF_ERROR(replay(step));
   } else {
@@ -173,10 +177,9 @@ Status ModelRunner::replay(const StepInputs& step) {
 
 // The model, the sampled tokens, and the faults; for a decode step also the inputs of the next one.
 Status ModelRunner::enqueue_graph(const StepInputs& step) {
-  const bool decodes = step.num_decode_seqs == step.num_seqs && step.num_seqs == step.num_tokens && step.num_logit_rows == step.num_seqs;
   if (profile_enabled_) {
     PROLOGUE_RETURN_IF_ERROR(executor_->run_profiled(step, execution_));
-    add_to_profile(decodes ? profile_.decode : profile_.prefill);
+    add_to_profile(decodes(step) ? profile_.decode : profile_.prefill);
   } else {
     PROLOGUE_RETURN_IF_ERROR(executor_->run(step, execution_));
   }
@@ -196,7 +199,7 @@ Status ModelRunner::enqueue_graph(const StepInputs& step) {
   end.cu_seqlens_q = step.cu_seqlens_q;
   end.token_faults = executor_->token_faults();
   end.seq_faults = result<uint8_t>(at_.seq_faults);
-  if (decodes) {
+  if (decodes(step)) {
     end.advance = 1;
     end.tokens = sampling.tokens;
     end.token_ids = step.token_ids;
@@ -245,8 +248,8 @@ Result<StepResults> ModelRunner::read() {
   const auto num_rows = static_cast<size_t>(results.num_rows);
   StepResults read;
   const auto* const record = reinterpret_cast<const FaultRecord*>(bytes);
-  read.fault = decode_fault(*record);
-  if (record->count != 0) PROLOGUE_RETURN_IF_ERROR(fill_zero(results_.data(), sizeof(FaultRecord), execution_));
+  // The record is never cleared, because the next step may be running: what counts is whether it has grown.
+  if (record->count != std::exchange(num_faults_, record->count)) read.fault = decode_fault(*record);
   read.tokens = {reinterpret_cast<const int32_t*>(bytes + at_.tokens), num_rows};
   read.row_faults = {bytes + at_.row_faults, num_rows};
   read.seq_faults = {bytes + at_.seq_faults, static_cast<size_t>(results.num_seqs)};

@@ -144,6 +144,7 @@ class ModelRunner {
   std::array<Results, 2> pending_;
   int64_t next_ = 0;  // of pending_, to be enqueued
   int64_t num_enqueued_ = 0;
+  uint64_t num_faults_ = 0;  // of all steps that were read
   // By bucket of sequences and of lengths; empty: it has run once.
   std::map<std::pair<int64_t, int64_t>, CapturedGraph> captured_;
   int64_t num_replayed_ = 0;

@@ -1,6 +1,7 @@
 // A request to the engine and what comes back.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -10,12 +11,12 @@
 #include <vector>
 
 #include <prologue/kernels/base/status.h>
+#include <prologue/kernels/token_ops/logprobs.h>
 
 namespace prologue {
 
 using RequestId = int64_t;
 
-inline constexpr int64_t kMaxLogprobs = 20;
 inline constexpr int64_t kMaxSamples = 128;
 
 // How the next token is chosen; kernels/token_ops/sampling.h has the formulas. All defaults mean "off".
@@ -36,7 +37,7 @@ struct Request {
   std::string text;             // if `prompt` is empty: the prompt as text, in which the model's special tokens are recognised
   int64_t max_tokens = 128;     // generated tokens of each sample; the context may end generation earlier
   int64_t num_samples = 1;      // completions of the same prompt, 1..kMaxSamples
-  int64_t num_logprobs = -1;    // -1 = none; n: log probability of each token and the n most likely ones, up to kMaxLogprobs
+  int64_t num_logprobs = -1;    // -1 = none; n: log probability of each token and the n most likely ones, up to kMaxTopLogprobs
   SamplingOptions sampling;
   std::vector<std::string> stop;     // generation stops at the first of these texts, which is not returned
   std::vector<int32_t> stop_tokens;  // generation stops at these tokens, as at EOS (a chat format's end of turn)
@@ -51,6 +52,7 @@ enum class FinishReason {
   cancelled,  // the tokens generated before are kept
   error,      // Completion::status says which; the tokens generated before are kept
 };
+inline constexpr size_t kNumFinishReasons = 6;
 const char* finish_reason_name(FinishReason reason);  // the enumerator's name
 
 // Log softmax of the model's logits, before temperature, penalties, bias and filters.
@@ -87,8 +89,8 @@ struct Output {
   const Completion* completion = nullptr;  // after the last token; then no call for this sample follows
 };
 
-// Called on the thread that runs the step, between steps. It may call submit(), cancel() and stats(), no other function of the engine. If
-// it throws, its request ends with FinishReason::error.
+// Called on the thread that runs the step, between steps. It must not run steps itself (class Engine). If it throws, its request ends with
+// FinishReason::error, without another call.
 using OutputCallback = std::function<void(const Output&)>;
 
 }  // namespace prologue
