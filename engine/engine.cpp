@@ -268,13 +268,17 @@ Result<std::shared_ptr<Engine::Active>> Engine::make_active(Request request, Out
 }
 
 Result<RequestId> Engine::submit(Request request, OutputCallback on_output) {
+  return submit(std::move(request), std::move(on_output), options_.max_queue);
+}
+
+Result<RequestId> Engine::submit(Request request, OutputCallback on_output, int64_t max_queue) {
   return catch_out_of_memory([&]() -> Result<RequestId> {
     auto made = make_active(std::move(request), std::move(on_output));
     const std::lock_guard lock(inbox_);
     const Status refused = !made.ok()     ? made.status()
                            : shut_down_   ? unsupported("the engine is shut down: it takes no more requests")
-                           : num_queued_ >= options_.max_queue
-                               ? resource_exhausted("the queue is full: ", num_queued_, " requests wait, and ", options_.max_queue, " may")
+                           : num_queued_ >= max_queue
+                               ? resource_exhausted("the queue is full: ", num_queued_, " requests wait, and ", max_queue, " may")
                                : Status();
     if (!refused.ok()) {
       ++num_refused_;
@@ -374,7 +378,7 @@ Result<std::vector<Completion>> Engine::generate(std::span<const Request> reques
         --num_left;
         completions[index] = *output.completion;
       };
-      const auto id = submit(requests[i], on_output);
+      const auto id = submit(requests[i], on_output, INT64_MAX);
       for (size_t s = first; s < first + samples_of(requests[i]); ++s) {
         completions[s].status = id.ok() ? Status::out_of_memory() : id.status();  // until the completion is copied here
         completions[s].finish_reason = FinishReason::error;

@@ -134,7 +134,7 @@ class Engine {
   void shutdown();
   EngineStats stats() const;
 
-  // Submits all requests and steps until they are done. Returns num_samples completions for each request, in order. If a request fails or
+  // Submits all requests, whatever the queue's limit, and steps until they are done. Returns num_samples completions for each request, in order. If a request fails or
   // is refused, the status of its completions is the error, and they keep what was generated before it.
   Result<std::vector<Completion>> generate(std::span<const Request> requests, const GenerationEvents& events = {});
 
@@ -161,6 +161,7 @@ class Engine {
   Status warm_up();
   Status check_request(const Request& request) const;
   Result<std::shared_ptr<Active>> make_active(Request request, OutputCallback on_output) const;
+  Result<RequestId> submit(Request request, OutputCallback on_output, int64_t max_queue);
 
   void take_inbox();
   Result<bool> run_step();

@@ -18,8 +18,8 @@ void Scheduler::add(ScheduledSequence& sequence) {
 }
 
 void Scheduler::remove(ScheduledSequence& sequence) {
-  std::erase(waiting_, &sequence);
-  std::erase(running_, &sequence);
+  if (sequence.state == ScheduledSequence::State::waiting) std::erase(waiting_, &sequence);
+  if (sequence.state == ScheduledSequence::State::running) std::erase(running_, &sequence);
   if (sequence.cache_id != ScheduledSequence::kNoSequence) (void)cache_->free(sequence.cache_id);
   sequence.cache_id = ScheduledSequence::kNoSequence;
   sequence.state = ScheduledSequence::State::outside;
@@ -44,7 +44,7 @@ void Scheduler::take_token(ScheduledSequence& sequence, int32_t token) {
 Status Scheduler::share(ScheduledSequence& sequence, int64_t num_tokens) {
   if (sequence.cache_id == ScheduledSequence::kNoSequence) return {};
   const int64_t known = std::min({num_tokens, sequence.num_computed, static_cast<int64_t>(sequence.tokens.size())});
-  return cache_->insert(sequence.cache_id, {sequence.tokens.data(), static_cast<size_t>(known)});
+  return cache_->insert(sequence.cache_id, {sequence.tokens.data(), known});
 }
 
 // Makes the sequence `num_tokens` longer. If there are no pages, younger sequences are preempted until there are. False: it was itself the

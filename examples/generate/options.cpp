@@ -167,8 +167,8 @@ ParsedOptions parse_options(int argc, char** argv, Output& out) {
                      app.add_flag("--ignore-eos", options.request.ignore_eos, "continue after an end-of-text token")});
 
   CLI::Option* context = add_number<int64_t>(
-      app, raw, "--context", engine.cache_tokens, {0, std::numeric_limits<int64_t>::max(), "0 = what the prompts need"},
-      str_cat("tokens of all prompts and outputs together, at most; 0 = what they need; interactive chat: ", kChatContext));
+      app, raw, "--context", engine.context_length, {0, std::numeric_limits<int64_t>::max(), "0 = the model's"},
+      str_cat("tokens of a prompt and its output together, at most; 0 = the model's; interactive chat: ", kChatContext));
   const int32_t num_cpus = std::max(1, static_cast<int32_t>(std::thread::hardware_concurrency()));
   group("Execution",
         {add_choice(app, "--device", raw.device, {"auto", "cpu", "cuda"}, "auto: cuda if there is a GPU, else cpu"),
@@ -230,7 +230,7 @@ ParsedOptions parse_options(int argc, char** argv, Output& out) {
   }
   if (interactive) {
     if (seed->count() == 0) sampling.seed = std::random_device()();
-    if (context->count() == 0) engine.cache_tokens = kChatContext;
+    if (context->count() == 0) engine.context_length = kChatContext;
   }
 
   const std::map<std::string, Device> devices = {{"cpu", Device::cpu}, {"cuda", Device::cuda}};
