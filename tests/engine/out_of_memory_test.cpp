@@ -249,7 +249,7 @@ TEST_F(OutOfMemory, Graph) {
 }
 
 TEST_F(OutOfMemory, CacheStepAndTables) {
-  StepBuffers buffers = StepBuffers::create(8, 2, 4, Device::cpu).value();
+  StepBuffers buffers = StepBuffers::create({8, 2, 8, 4}, Device::cpu).value();
   const std::vector<int32_t> tokens = {1, 2, 3, 4, 5};
   const std::vector<int64_t> sections = {16, 8, 8};
   RopeConfig rope;
@@ -270,7 +270,7 @@ TEST_F(OutOfMemory, CacheStepAndTables) {
     PROLOGUE_RETURN_IF_ERROR(buffers.upload(batch, {Device::cpu, 1}).status());
     PROLOGUE_RETURN_IF_ERROR(RopeTable::create(rope, 16, RopePrecision::exact, {Device::cpu, 1}).status());
     PROLOGUE_RETURN_IF_ERROR(mrope_pair_axis(sections, false).status());
-    PROLOGUE_RETURN_IF_ERROR(StepBuffers::create(8, 2, 4, Device::cpu).status());
+    PROLOGUE_RETURN_IF_ERROR(StepBuffers::create({8, 2, 8, 4}, Device::cpu).status());
     PROLOGUE_RETURN_IF_ERROR(cache.free(id));
     return cache.check_integrity();
   });
