@@ -335,7 +335,9 @@ TEST(Requests, ACallbackMaySubmitAndCancel) {
   RequestId victim = engine->submit(request({9, 9, 9}, 400)).value();
   chain = [&](const Output& output) {
     if (output.completion == nullptr) return;
-    if (++finished < 5) EXPECT_TRUE(engine->submit(request({5, finished + 5}, 3), chain).ok());
+    if (++finished < 5) {
+      EXPECT_TRUE(engine->submit(request({5, finished + 5}, 3), chain).ok());
+    }
     if (finished == 5) engine->cancel(victim);
     EXPECT_GE(engine->stats().steps, 0);
   };
@@ -470,7 +472,9 @@ TEST(Threads, SubmitFromAnyThreadWhileOneServes) {
         const bool cancel = random() % 4 == 0;
         if (cancel) engine->cancel(id.value());
         while (!done) std::this_thread::yield();
-        if (reason != FinishReason::cancelled) EXPECT_EQ(tokens, want[which]);
+        if (reason != FinishReason::cancelled) {
+          EXPECT_EQ(tokens, want[which]);
+        }
         EXPECT_GE(engine->stats().steps, 0);
       }
     });
