@@ -85,6 +85,7 @@ Result<std::unique_ptr<Engine>> Engine::make(const EngineOptions& options) {
   PROLOGUE_RETURN_IF_ERROR(synchronize(execution));
   PROLOGUE_RETURN_IF_ERROR(engine->make_runner());
   if (execution.device == Device::cuda) PROLOGUE_RETURN_IF_ERROR(engine->warm_up());
+  engine->update_stats();
   engine->load_seconds_ = seconds_since(start);
   return engine;
 }
@@ -182,7 +183,6 @@ Status Engine::warm_up() {
   PROLOGUE_ASSIGN_OR_RETURN(const std::vector<Completion> completions, generate({&request, 1}));
   PROLOGUE_RETURN_IF_ERROR(completions.front().status);
   counts_ = {};
-  update_stats();
   return {};
 }
 
