@@ -403,21 +403,22 @@ TEST(Requests, TextIsEncodedAsThePromptOfTheModel) {
 TEST(Requests, PenaltiesAndBiasesChangeWhatIsChosen) {
   auto engine = load(invariant(write_model("penalties")));
   Request one = request({5, 6, 7}, 24);
+  const auto generate = [&] { return tokens_of(engine->generate({&one, 1}).value()).front(); };
+  const int32_t first = generate().front();
   one.sampling.logit_bias = {{42, 1000.0f}};
-  for (const int32_t token : engine->generate({&one, 1}).value().front().tokens) EXPECT_EQ(token, 42);
-  one.sampling.logit_bias = {{42, 1000.0f}, {43, 999.0f}};
-  one.sampling.presence_penalty = 2.0f;
-  std::vector<int32_t> tokens = engine->generate({&one, 1}).value().front().tokens;
+  EXPECT_EQ(generate(), std::vector<int32_t>(24, 42));
+  one.sampling.logit_bias = {{42, 3000.0f}, {43, 2000.0f}};
+  one.sampling.presence_penalty = 1500.0f;
+  std::vector<int32_t> tokens = generate();
   EXPECT_EQ((std::vector<int32_t>{tokens[0], tokens[1], tokens[2]}), (std::vector<int32_t>{42, 43, 42}));
   one.sampling = {};
-  one.sampling.repetition_penalty = 1e6f;
-  tokens = engine->generate({&one, 1}).value().front().tokens;
+  one.sampling.frequency_penalty = 1e6f;
+  tokens = generate();
   std::sort(tokens.begin(), tokens.end());
   EXPECT_EQ(std::unique(tokens.begin(), tokens.end()), tokens.end());  // no token twice
-  const int32_t first = tokens_of(engine->generate({&one, 1}).value()).front().front();
   one.sampling = {};
   one.sampling.logit_bias = {{first, -INFINITY}};
-  for (const int32_t token : engine->generate({&one, 1}).value().front().tokens) EXPECT_NE(token, first);
+  for (const int32_t token : generate()) EXPECT_NE(token, first);
 }
 
 TEST(Requests, LogProbabilitiesAreThoseOfScoring) {
