@@ -126,13 +126,15 @@ class Client {
     texts.emplace_back();
     tokens.emplace_back();
     done.push_back(false);
-    return engine_.submit(request, [this, index](const Output& output) {
+    return engine_.submit(request, [this, index, left = request.num_samples](const Output& output) mutable {
       EXPECT_FALSE(done[index]);
-      texts[index] += output.text;
-      tokens[index].insert(tokens[index].end(), output.tokens.begin(), output.tokens.end());
+      if (output.sample == 0) {
+        texts[index] += output.text;
+        tokens[index].insert(tokens[index].end(), output.tokens.begin(), output.tokens.end());
+      }
       if (output.completion == nullptr) return;
-      completions[index] = *output.completion;
-      done[index] = true;
+      if (output.sample == 0) completions[index] = *output.completion;
+      done[index] = --left == 0;
     });
   }
   void run() {
