@@ -1,3 +1,4 @@
+// Loading, and requests on their way in and out. engine_step.cpp has what happens in a step.
 #include <unistd.h>
 
 #include <algorithm>
@@ -5,25 +6,53 @@
 #include <cmath>
 #include <thread>
 
-#include <prologue/engine/engine.h>
+#include <prologue/engine/active.h>
 #include <prologue/engine/gguf/tokenizer_data.h>
 #include <prologue/engine/model/architectures.h>
 #include <prologue/kernels/base/host/out_of_memory.h>
-#include <prologue/layers/graph/fusion.h>
+#include <prologue/layers/graph/memory_plan.h>
 
 namespace prologue {
 
 namespace {
 
-constexpr int64_t kMaxStepTokens = 512;  // a longer prompt is prefilled in chunks of this size
-constexpr int64_t kMaxScoreRows = 64;    // logit rows of a scoring step
+constexpr int64_t kMaxSeqs = 4096;
+constexpr int64_t kScoreRows = 64;  // rows of logits that a scoring step needs
+
+double seconds_since(EngineClock::time_point start) { return std::chrono::duration<double>(EngineClock::now() - start).count(); }
+
+int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b > 0 ? 1 : 0); }
 
 }  // namespace
 
+const char* finish_reason_name(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::end: return "end";
+    case FinishReason::stop: return "stop";
+    case FinishReason::length: return "length";
+    case FinishReason::context: return "context";
+    case FinishReason::cancelled: return "cancelled";
+    case FinishReason::error: return "error";
+  }
+  return "unknown";
+}
+
+Engine::Engine() = default;
+
+Engine::~Engine() {
+  // Steps that were not read still use this memory.
+  if (check_process().ok()) (void)synchronize(execution_);
+}
+
 Status Engine::check_process() const {
-  if (execution_.device == Device::cpu || getpid() == process_) return {};
-  return unsupported("this process was forked from process ", process_,
-                     ", which had loaded the engine: a GPU does not survive a fork; load the engine after the fork, or use exec");
+  if (execution_.device != Device::cpu && getpid() != process_) {
+    return unsupported("this process was forked from process ", process_,
+                       ", which had loaded the engine: a GPU does not survive a fork; load the engine after the fork, or use exec");
+  }
+  if (stepper_.load() == std::this_thread::get_id()) {
+    return unsupported("a callback of the engine runs a step or a score: it may only submit and cancel requests");
+  }
+  return {};
 }
 
 Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options) {
@@ -31,30 +60,20 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options) {
 }
 
 Result<std::unique_ptr<Engine>> Engine::make(const EngineOptions& options) {
-  const auto start = std::chrono::steady_clock::now();
-  if (options.page_size < 1 || options.page_size > 1024) {
-    return invalid_argument("the page size is ", options.page_size, ": it must be between 1 and 1024");
-  }
-  if (options.cache_tokens < 0)
-    return invalid_argument("the KV cache size is ", options.cache_tokens, " tokens: it must be positive");
-  if (options.num_threads < 0)
-    return invalid_argument("the number of threads is ", options.num_threads, ": it must be at least 1");
-
+  const auto start = EngineClock::now();
   std::unique_ptr<Engine> engine(new Engine());
   engine->options_ = options;
   engine->process_ = getpid();
+  PROLOGUE_RETURN_IF_ERROR(engine->fill_in_defaults());
   Execution& execution = engine->execution_;
-  execution.device = options.device.value_or(check_gpu().ok() ? Device::cuda : Device::cpu);
-  execution.num_threads =
-      options.num_threads > 0 ? options.num_threads : std::max(1, static_cast<int32_t>(std::thread::hardware_concurrency()));
   if (execution.device == Device::cuda) {
     PROLOGUE_ASSIGN_OR_RETURN(engine->stream_, Stream::create());
     execution.stream = engine->stream_.get();
   }
-  const DType dtype = options.dtype.value_or(execution.device == Device::cuda ? DType::bf16 : DType::f32);
 
   PROLOGUE_ASSIGN_OR_RETURN(const GgufFile file, GgufFile::open(options.model_path));
-  PROLOGUE_ASSIGN_OR_RETURN(engine->model_, load_model(file, dtype, execution, options.on_load, {options.hadamard_block}));
+  PROLOGUE_ASSIGN_OR_RETURN(engine->model_,
+                            load_model(file, *engine->options_.dtype, execution, options.on_load, {options.hadamard_block}));
   PROLOGUE_ASSIGN_OR_RETURN(TokenizerData data, read_tokenizer_data(file));
   auto tokenizer = Tokenizer::create(std::move(data));
   if (!tokenizer.ok()) return error_status(tokenizer.status().code(), file.path(), ": ", tokenizer.status().message());
@@ -64,57 +83,140 @@ Result<std::unique_ptr<Engine>> Engine::make(const EngineOptions& options) {
                      engine->config().vocab_size, " rows");
   }
   PROLOGUE_RETURN_IF_ERROR(synchronize(execution));
-  engine->load_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  PROLOGUE_RETURN_IF_ERROR(engine->make_runner());
+  if (execution.device == Device::cuda) PROLOGUE_RETURN_IF_ERROR(engine->warm_up());
+  engine->load_seconds_ = seconds_since(start);
   return engine;
 }
 
-int64_t Engine::context_length() const {
-  return options_.cache_tokens > 0 ? std::min(options_.cache_tokens, config().context_length) : config().context_length;
+Status Engine::fill_in_defaults() {
+  EngineOptions& o = options_;
+  const struct {
+    const char* name;
+    int64_t value, least, limit;
+  } checks[] = {{"page size", o.page_size, 1, 1024},
+                {"context length", o.context_length, 0, INT64_MAX},
+                {"KV cache's memory", o.kv_memory, 0, INT64_MAX},
+                {"number of sequences of a step", o.max_seqs, 0, kMaxSeqs},
+                {"number of tokens of a step", o.max_step_tokens, 0, INT32_MAX},
+                {"length of the queue", o.max_queue, 0, INT64_MAX}};
+  for (const auto& [name, value, least, limit] : checks) {
+    if (value < least || value > limit) return invalid_argument("the ", name, " is ", value, ": it must be between ", least, " and ", limit);
+  }
+  if (o.num_threads < 0) return invalid_argument("the number of threads is ", o.num_threads, ": it must be at least 1");
+  execution_.device = o.device.value_or(check_gpu().ok() ? Device::cuda : Device::cpu);
+  o.device = execution_.device;
+  const bool on_gpu = execution_.device == Device::cuda;
+  if (o.num_threads == 0) o.num_threads = std::max(1, static_cast<int32_t>(std::thread::hardware_concurrency()));
+  execution_.num_threads = o.num_threads;
+  o.dtype = o.dtype.value_or(on_gpu ? DType::bf16 : DType::f32);
+  if (o.max_seqs == 0) o.max_seqs = on_gpu ? 256 : 32;
+  if (o.max_step_tokens == 0) o.max_step_tokens = on_gpu ? 4096 : 512;
+  o.max_step_tokens = std::max(o.max_step_tokens, o.max_seqs);  // every sequence that decodes has a token in every step
+  o.overlap = o.overlap && on_gpu;  // on the CPU a step has run when it is enqueued
+  o.cuda_graphs = o.cuda_graphs && on_gpu && !o.profile;
+  return {};
 }
 
-Result<Graph> Engine::graph() const {
-  if (options_.fused) return fuse_attention_prologue(model_.graph, options_.rounding);
-  return catch_out_of_memory([&]() -> Result<Graph> { return model_.graph; });
+// The KV cache gets what is left of the memory after the weights and the activations, but no more than can be used.
+Status Engine::make_runner() {
+  EngineOptions& o = options_;
+  const int64_t model_context = config().context_length;
+  const int64_t wanted_context = o.context_length > 0 ? std::min(o.context_length, model_context) : model_context;
+  o.max_step_tokens = std::max(o.max_seqs, std::min(o.max_step_tokens, o.max_seqs * wanted_context));
+
+  RunnerConfig runner;
+  runner.k_type = k_type();
+  runner.v_type = v_type();
+  runner.page_size = o.page_size;
+  runner.max_tokens = o.max_step_tokens;
+  runner.max_seqs = o.max_seqs;
+  runner.max_logit_rows = std::max(o.max_seqs, kScoreRows);
+  runner.fused = o.fused;
+  runner.rounding = o.rounding;
+  runner.batch_invariant = o.batch_invariant;
+  runner.capture = o.cuda_graphs;
+  runner.profile = o.profile;
+
+  const int64_t page_bytes = storage_config(model_, runner).bytes_per_page();
+  if (page_bytes < 1) return invalid_argument("a page of the KV cache has ", page_bytes, " bytes: the model has no heads");
+  const int64_t pages_of_context = divide_up(wanted_context, o.page_size);
+  int64_t num_pages = 0;
+  if (o.kv_memory > 0) {
+    num_pages = o.kv_memory / page_bytes;
+    if (num_pages < 1) {
+      return invalid_argument("the KV cache's memory is ", o.kv_memory, " bytes: a page of ", o.page_size, " tokens takes ", page_bytes);
+    }
+  } else {
+    PROLOGUE_ASSIGN_OR_RETURN(const MemoryPlan activations, plan_memory(model_.graph, runner.max_tokens, runner.max_logit_rows));
+    PROLOGUE_ASSIGN_OR_RETURN(const int64_t free_bytes, available_bytes(execution_.device));
+    // On a GPU nothing else needs the rest. The CPU's memory is everybody's, and pages take theirs when they are first written.
+    const double share = execution_.device == Device::cuda ? 0.9 : 0.25;
+    const double bytes = share * static_cast<double>(std::max<int64_t>(0, free_bytes - activations.total_bytes));
+    num_pages = std::max<int64_t>(1, static_cast<int64_t>(bytes / static_cast<double>(page_bytes)));
+  }
+  num_pages = std::min({num_pages, pages_of_context * o.max_seqs, int64_t{INT32_MAX}});
+  runner.num_pages = num_pages;
+  context_length_ = std::min(wanted_context, num_pages * o.page_size);
+  runner.max_seq_len = context_length_;
+  o.kv_memory = num_pages * page_bytes;
+  PROLOGUE_ASSIGN_OR_RETURN(runner_, ModelRunner::create(model_, runner, execution_));
+
+  KvCacheConfig cache;
+  cache.page_size = o.page_size;
+  cache.groups = {{num_pages, 0}};
+  cache.prefix_reuse = o.prefix_cache;
+  cache.format_key = static_cast<uint64_t>(k_type()) << 8 | static_cast<uint64_t>(v_type());
+  PROLOGUE_ASSIGN_OR_RETURN(cache_, KvCache::create(cache));
+  scheduler_ = std::make_unique<Scheduler>(*cache_, SchedulerLimits{o.max_step_tokens, o.max_seqs});
+  return {};
 }
 
-Engine::Profile Engine::take_profile() {
-  const std::lock_guard lock(in_use_);
-  return std::exchange(profile_, {});
+// Kernels and libraries are loaded at their first use, which takes 100 ms and more: not in the first request.
+Status Engine::warm_up() {
+  Request request;
+  request.prompt.assign(static_cast<size_t>(std::min<int64_t>(32, context_length_ - 1)), 0);
+  if (request.prompt.empty()) return {};
+  request.max_tokens = 4;
+  request.ignore_eos = true;
+  PROLOGUE_ASSIGN_OR_RETURN(const std::vector<Completion> completions, generate({&request, 1}));
+  PROLOGUE_RETURN_IF_ERROR(completions.front().status);
+  counts_ = {};
+  update_stats();
+  return {};
 }
 
-Result<std::unique_ptr<ModelRunner>> Engine::make_runner(int64_t cache_tokens, int64_t max_seq_len, int64_t max_seqs,
-                                                         int64_t max_logit_rows) const {
-  RunnerConfig config;
-  config.k_type = k_type();
-  config.v_type = v_type();
-  config.page_size = options_.page_size;
-  config.cache_tokens = cache_tokens;
-  config.max_seq_len = max_seq_len;
-  config.max_tokens = std::max(std::min(kMaxStepTokens, cache_tokens), max_seqs);
-  config.max_seqs = max_seqs;
-  config.max_logit_rows = max_logit_rows;
-  config.fused = options_.fused;
-  config.rounding = options_.rounding;
-  config.profile = options_.profile;
-  return ModelRunner::create(model_, config, execution_);
+ModelRunner::Profile Engine::take_profile() {
+  const StepLock lock(*this);
+  return runner_->take_profile();
+}
+
+Status Engine::check_integrity() {
+  PROLOGUE_RETURN_IF_ERROR(check_process());
+  const StepLock lock(*this);
+  return cache_->check_integrity();
 }
 
 Status Engine::check_request(const Request& request) const {
-  const int64_t length = static_cast<int64_t>(request.prompt.size());
+  const auto length = static_cast<int64_t>(request.prompt.size());
   if (length == 0) return invalid_argument("the prompt is empty: it must have at least one token");
-  for (const int32_t token : request.prompt) {
-    if (token < 0 || token >= config().vocab_size) {
-      return invalid_argument("the prompt has token id ", token, ": the vocabulary has ids 0 to ", config().vocab_size - 1);
-    }
-  }
+  const auto check_token = [&](const char* what, int32_t token) -> Status {
+    if (token >= 0 && token < config().vocab_size) return {};
+    return invalid_argument(what, " has token id ", token, ": the vocabulary has ids 0 to ", config().vocab_size - 1);
+  };
+  for (const int32_t token : request.prompt) PROLOGUE_RETURN_IF_ERROR(check_token("the prompt", token));
   if (request.max_tokens < 1) return invalid_argument("max-tokens is ", request.max_tokens, ": it must be at least 1");
-  if (length >= config().context_length) {
-    return invalid_argument("the prompt has ", length, " tokens: the model's context is ", config().context_length,
-                            ", and at least one token must be left to generate");
+  if (request.num_samples < 1 || request.num_samples > kMaxSamples) {
+    return invalid_argument("the number of samples is ", request.num_samples, ": it must be between 1 and ", kMaxSamples);
   }
-  if (options_.cache_tokens > 0 && length >= options_.cache_tokens) {
-    return invalid_argument("the prompt has ", length, " tokens: the context was set to ", options_.cache_tokens,
-                            ", and at least one token must be left to generate");
+  if (request.num_logprobs < -1 || request.num_logprobs > kMaxTopLogprobs) {
+    return invalid_argument("the number of log probabilities is ", request.num_logprobs, ": it must be between 0 and ",
+                            kMaxTopLogprobs, ", or -1 for none");
+  }
+  if (length >= context_length_) {
+    return invalid_argument("the prompt has ", length, " tokens: ",
+                            context_length_ == config().context_length ? "the model's context is " : "the context was set to ",
+                            context_length_, ", and at least one token must be left to generate");
   }
   const SamplingOptions& sampling = request.sampling;
   if (!(sampling.temperature >= 0.0f) || !std::isfinite(sampling.temperature)) {
@@ -127,74 +229,178 @@ Status Engine::check_request(const Request& request) const {
   if (!(sampling.min_p >= 0.0f && sampling.min_p <= 1.0f)) {
     return invalid_argument("min-p is ", sampling.min_p, ": it must be between 0 (off) and 1");
   }
+  if (!(sampling.repetition_penalty > 0.0f) || !std::isfinite(sampling.repetition_penalty)) {
+    return invalid_argument("the repetition penalty is ", sampling.repetition_penalty, ": it must be positive; 1 = off");
+  }
+  if (!std::isfinite(sampling.presence_penalty) || !std::isfinite(sampling.frequency_penalty)) {
+    return invalid_argument("a presence or frequency penalty is not a finite number");
+  }
+  for (const auto& [token, bias] : sampling.logit_bias) {
+    PROLOGUE_RETURN_IF_ERROR(check_token("the logit bias", token));
+    if (std::isnan(bias) || bias == INFINITY) return invalid_argument("the logit bias of token ", token, " is ", bias, ": it must be finite or -inf");
+  }
   for (const std::string& stop : request.stop) {
     if (stop.empty()) return invalid_argument("a stop text is empty: it would end every generation at once");
   }
   return {};
 }
 
-Result<Score> Engine::score(std::span<const int32_t> prompt, std::span<const int32_t> tokens) {
-  PROLOGUE_RETURN_IF_ERROR(check_process());
-  const std::lock_guard lock(in_use_);
-  return catch_out_of_memory([&] { return run_score(prompt, tokens); });
+Result<std::shared_ptr<Engine::Active>> Engine::make_active(Request request, OutputCallback on_output) const {
+  if (request.prompt.empty() && !request.text.empty()) {
+    PROLOGUE_ASSIGN_OR_RETURN(request.prompt, tokenizer_->encode(request.text, true, tokenizer_->add_bos()));
+  }
+  PROLOGUE_RETURN_IF_ERROR(check_request(request));
+  auto active = std::make_shared<Active>();
+  active->request = std::move(request);
+  active->on_output = std::move(on_output);
+  active->submitted = EngineClock::now();
+  const auto length = static_cast<int64_t>(active->request.prompt.size());
+  for (int64_t i = 0; i < active->request.num_samples; ++i) {
+    auto sample = std::make_unique<Sample>(*active, i, *tokenizer_, active->request.stop);
+    sample->tokens = active->request.prompt;
+    sample->num_prompt = length;
+    sample->max_length = length + std::min(active->request.max_tokens, context_length_ - length);
+    sample->completion.prompt_tokens = length;
+    active->samples.push_back(std::move(sample));
+  }
+  for (size_t i = 1; i < active->samples.size(); ++i) active->samples[0]->siblings.push_back(active->samples[i].get());
+  return active;
 }
 
-Result<Score> Engine::run_score(std::span<const int32_t> prompt, std::span<const int32_t> tokens) {
-  std::vector<int32_t> all(prompt.begin(), prompt.end());
-  all.insert(all.end(), tokens.begin(), tokens.end());
-  const int64_t num_prompt = static_cast<int64_t>(prompt.size());
-  const int64_t length = static_cast<int64_t>(all.size());
-  if (prompt.empty()) return invalid_argument("prompt_tokens is empty: the first token needs something before it");
-  if (tokens.empty()) return invalid_argument("tokens is empty: there is nothing to score");
-  if (length > config().context_length) {
-    return invalid_argument("prompt_tokens and tokens have ", length, " tokens: the model's context is ",
-                            config().context_length);
-  }
-  if (length > context_length()) {
-    return invalid_argument("prompt_tokens and tokens have ", length, " tokens: the context was set to ", context_length());
-  }
-  for (const int32_t token : all) {
-    if (token < 0 || token >= config().vocab_size) {
-      return invalid_argument("token id ", token, " is not in the vocabulary: ids are 0 to ", config().vocab_size - 1);
+Result<RequestId> Engine::submit(Request request, OutputCallback on_output) {
+  return submit(std::move(request), std::move(on_output), options_.max_queue);
+}
+
+Result<RequestId> Engine::submit(Request request, OutputCallback on_output, int64_t max_queue) {
+  return catch_out_of_memory([&]() -> Result<RequestId> {
+    auto made = make_active(std::move(request), std::move(on_output));
+    const std::lock_guard lock(inbox_);
+    const Status refused = !made.ok()     ? made.status()
+                           : shut_down_   ? unsupported("the engine is shut down: it takes no more requests")
+                           : num_queued_ >= max_queue
+                               ? resource_exhausted("the queue is full: ", num_queued_, " requests wait, and ", max_queue, " may")
+                               : Status();
+    if (!refused.ok()) {
+      ++num_refused_;
+      return refused;
     }
+    (*made)->id = next_id_;
+    submitted_.push_back(std::move(*made));
+    ++num_queued_;
+    wake_.notify_all();
+    return next_id_++;
+  });
+}
+
+void Engine::cancel(RequestId request) {
+  const std::lock_guard lock(inbox_);
+  (void)catch_out_of_memory([&]() -> Status {
+    cancelled_.push_back(request);
+    return {};
+  });
+  wake_.notify_all();
+}
+
+void Engine::shutdown() {
+  const std::lock_guard lock(inbox_);
+  shut_down_ = true;
+  wake_.notify_all();
+}
+
+EngineStats Engine::stats() const {
+  const std::lock_guard lock(inbox_);
+  EngineStats stats = stats_;
+  stats.refused = num_refused_;
+  return stats;
+}
+
+Result<bool> Engine::step() {
+  PROLOGUE_RETURN_IF_ERROR(check_process());
+  const StepLock lock(*this);
+  return catch_out_of_memory([&] { return run_step(); });
+}
+
+Status Engine::run() {
+  for (;;) {
+    PROLOGUE_ASSIGN_OR_RETURN(const bool worked, step());
+    while (num_step_waiters_ > 0) std::this_thread::sleep_for(std::chrono::microseconds(50));  // a mutex knows no order
+    std::unique_lock lock(inbox_);
+    if (shut_down_) break;
+    if (!worked) wake_.wait(lock, [&] { return shut_down_ || !submitted_.empty() || !cancelled_.empty(); });
   }
-  PROLOGUE_ASSIGN_OR_RETURN(const auto runner, make_runner(length, length, 1, kMaxScoreRows));
-  PROLOGUE_ASSIGN_OR_RETURN(const SequenceId id, runner->cache().add_sequence());
-  Score score;
-  double sum = 0.0;
-  StepBatch batch;
-  std::vector<float> logits;
-  const int64_t vocab = config().vocab_size;
-  for (int64_t at = 0; at + 1 < length;) {
-    // The logits of the last token are not needed. Of the prompt, only those of its last token are needed.
-    const int64_t end = length - 1;
-    const int64_t without_logits = std::max<int64_t>(0, num_prompt - 1 - at);
-    const int64_t count =
-        std::min(runner->limits().max_tokens, without_logits > 0 ? without_logits : std::min(kMaxScoreRows, end - at));
-    const int64_t num_rows = without_logits > 0 ? 0 : count;
-    PROLOGUE_RETURN_IF_ERROR(runner->cache().append(id, count));
-    PROLOGUE_ASSIGN_OR_RETURN(const std::vector<int32_t>* const pages, runner->cache().pages(id));
-    batch.clear();
-    batch.add_sequence(all.data() + at, count, at, *pages, runner->cache().page_size(), num_rows);
-    PROLOGUE_RETURN_IF_ERROR(runner->run(batch));
-    PROLOGUE_RETURN_IF_ERROR(runner->read_logits(logits));
-    for (int64_t r = 0; r < num_rows; ++r) {
-      const float* row = logits.data() + r * vocab;
-      const int32_t token = all[static_cast<size_t>(at + r + 1)];
-      const auto best = static_cast<int32_t>(std::max_element(row, row + vocab) - row);  // if several are equal: the lowest id
-      double mass = 0.0;
-      for (int64_t i = 0; i < vocab; ++i) mass += std::exp(static_cast<double>(row[i]) - static_cast<double>(row[best]));
-      const double logprob = static_cast<double>(row[token]) - static_cast<double>(row[best]) - std::log(mass);
-      score.argmax.push_back(best);
-      score.logit_of_argmax.push_back(row[best]);
-      score.logit_of_token.push_back(row[token]);
-      score.logprob_of_token.push_back(logprob);
-      sum += logprob;
+  {
+    const StepLock lock(*this);
+    take_inbox();
+    while (!active_.empty()) finish_request(*active_.begin()->second, FinishReason::cancelled, {});
+  }
+  PROLOGUE_RETURN_IF_ERROR(step().status());  // what was enqueued is read
+  return {};
+}
+
+// Takes requests out without telling their callbacks.
+void Engine::forget(std::span<const RequestId> requests) {
+  const StepLock lock(*this);
+  take_inbox();
+  for (const RequestId id : requests) {
+    const auto found = active_.find(id);
+    if (found == active_.end()) continue;
+    found->second->on_output = nullptr;
+    finish_request(*found->second, FinishReason::cancelled, {});
+  }
+}
+
+Result<std::vector<Completion>> Engine::generate(std::span<const Request> requests, const GenerationEvents& events) {
+  PROLOGUE_RETURN_IF_ERROR(check_process());
+  const auto samples_of = [](const Request& request) { return static_cast<size_t>(std::clamp<int64_t>(request.num_samples, 1, kMaxSamples)); };
+  std::vector<RequestId> ids;
+  const auto run = [&]() -> Result<std::vector<Completion>> {
+    std::vector<Completion> completions;
+    std::vector<int64_t> prefilled(requests.size(), 0);
+    size_t num_left = 0;
+    int64_t prompt_tokens = 0;
+    double announced = 0.0;
+    const auto announce = [&] {
+      if (!events.on_prefill || announced >= 1.0) return;
+      int64_t done = 0;
+      for (const int64_t each : prefilled) done += each;
+      const double fraction = static_cast<double>(done) / static_cast<double>(std::max<int64_t>(prompt_tokens, 1));
+      if (fraction > announced) events.on_prefill(announced = fraction);
+    };
+    ids.reserve(requests.size());
+    for (const Request& request : requests) completions.resize(completions.size() + samples_of(request));
+    for (size_t i = 0, first = 0; i < requests.size(); first += samples_of(requests[i]), ++i) {
+      const auto on_output = [&, i, first](const Output& output) {
+        const size_t index = first + static_cast<size_t>(output.sample);
+        prefilled[i] = std::max(prefilled[i], output.prefilled);
+        announce();
+        if (!output.text.empty() && events.on_text) events.on_text(index, output.text);
+        if (output.completion == nullptr) return;
+        --num_left;
+        completions[index] = *output.completion;
+      };
+      const auto id = submit(requests[i], on_output, INT64_MAX);
+      for (size_t s = first; s < first + samples_of(requests[i]); ++s) {
+        completions[s].status = id.ok() ? Status::out_of_memory() : id.status();  // until the completion is copied here
+        completions[s].finish_reason = FinishReason::error;
+      }
+      if (!id.ok()) continue;
+      ids.push_back(*id);
+      num_left += samples_of(requests[i]);
+      prompt_tokens += static_cast<int64_t>(requests[i].prompt.size());
     }
-    at += count;
-  }
-  score.perplexity = std::exp(-sum / static_cast<double>(tokens.size()));
-  return score;
+    for (bool cancelled = false; num_left > 0;) {
+      if (!cancelled && events.should_stop && events.should_stop()) {
+        cancelled = true;
+        for (const RequestId id : ids) cancel(id);
+      }
+      PROLOGUE_ASSIGN_OR_RETURN(const bool worked, step());
+      if (!worked) break;  // a callback that threw has ended its request without a word
+    }
+    return completions;
+  };
+  auto completions = catch_out_of_memory(run);
+  forget(ids);  // nothing is left of them, unless the call failed; their callbacks point into this function
+  return completions;
 }
 
 }  // namespace prologue

@@ -1,7 +1,12 @@
-// The engine: it loads a model file and generates text. examples/generate shows how to use it.
+// The engine: it loads a model file and serves requests. examples/generate shows how to use it.
 #pragma once
 
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -9,13 +14,17 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
+#include <thread>
+#include <unordered_map>
 #include <vector>
 
 #include <prologue/engine/model/model.h>
 #include <prologue/engine/model_runner.h>
+#include <prologue/engine/request.h>
+#include <prologue/engine/scheduler.h>
 #include <prologue/engine/tokenizer/tokenizer.h>
 #include <prologue/kernels/base/gpu.h>
+#include <prologue/kvcache/kv_cache.h>
 
 namespace prologue {
 
@@ -27,58 +36,46 @@ struct EngineOptions {
   std::optional<DType> v_type;   // of V in the KV cache; none: same as K
   int64_t hadamard_block = 0;    // of the Hadamard transform of Q and K, with which a quantised K loses less; 0 = none
   int64_t page_size = 16;
-  int64_t cache_tokens = 0;  // limit for all requests of a call together; 0 = as many as they need
-  int32_t num_threads = 0;   // CPU; 0 = all cores
-  bool fused = true;         // run the fused graph
+  int64_t context_length = 0;   // the most tokens of one sequence, prompt and generated; 0 = the model's
+  int64_t kv_memory = 0;        // bytes of the KV cache; 0: what max_seqs sequences of that length need, within a part of the free memory
+  int64_t max_seqs = 0;         // sequences of one step; 0 = 256 on CUDA, 32 on the CPU
+  int64_t max_step_tokens = 0;  // of one step; longer prompts are read in chunks; 0 = 4096 on CUDA, 512 on the CPU
+  int64_t max_queue = 4096;     // requests that wait; more are refused
+  bool prefix_cache = true;     // prompts that begin alike share their pages
+  bool cuda_graphs = true;      // decode steps are captured and replayed
+  bool overlap = true;          // CUDA: a step is enqueued before the host knows the tokens of the previous one
+  bool batch_invariant = false;  // the bits of a request depend on nothing else: not on the batch, chunks, prefix hits or preemption
+  int32_t num_threads = 0;       // CPU; 0 = all cores
+  bool fused = true;             // run the fused graph
   Rounding rounding =
       Rounding::once;  // of the fused graph: with per_step it matches the unfused graph bit for bit in 16-bit types too
   bool profile = false;
   std::function<void(double fraction)> on_load;
 };
 
-struct SamplingOptions {
-  float temperature = 0.0f;  // 0 = greedy
-  int32_t top_k = 0;         // 0 = off
-  float top_p = 1.0f;        // 1 = off
-  float min_p = 0.0f;        // 0 = off
-  uint64_t seed = 0;
+// Since the engine was loaded, or at the end of the last step. A sample counts on its own.
+struct EngineStats {
+  int64_t waiting = 0;
+  int64_t running = 0;
+  std::array<int64_t, kNumFinishReasons> finished = {};  // by FinishReason
+  int64_t refused = 0;                                   // submissions
+  int64_t preemptions = 0;
+  int64_t steps = 0;
+  int64_t replayed_steps = 0;   // of them, captured ones
+  int64_t captured_graphs = 0;
+  int64_t prompt_tokens = 0;    // of requests that began, cached ones included
+  int64_t cached_tokens = 0;    // of these, found in the cache
+  int64_t generated_tokens = 0;
+  double step_seconds = 0.0;    // in step(),
+  double wait_seconds = 0.0;    // of these, waiting for the device
+  KvCacheStats kv;
 };
 
-struct Request {
-  std::vector<int32_t> prompt;
-  int64_t max_tokens = 128;  // generated tokens; the model's context or EngineOptions::cache_tokens may end generation earlier
-  SamplingOptions sampling;
-  std::vector<std::string> stop;     // generation stops at the first of these texts, which is not returned
-  std::vector<int32_t> stop_tokens;  // generation stops at these tokens, as at EOS (a chat format's end of turn)
-  bool ignore_eos = false;
-};
-
-enum class StopReason {
-  eos,         // an end-of-text token, or one of Request::stop_tokens
-  stop,        // the text reached one of Request::stop
-  max_tokens,  // Request::max_tokens tokens were generated
-  context,     // Engine::context_length() was reached
-  cancelled,   // GenerationEvents::should_stop returned true; the tokens generated before are kept
-};
-const char* stop_reason_name(StopReason reason);  // the enumerator's name
-
-struct Completion {
-  Status status;                // of this request only
-  std::vector<int32_t> tokens;  // without EOS
-  std::string text;             // valid UTF-8; without the stop text
-  StopReason stop = StopReason::cancelled;
-  int64_t prefill_tokens = 0;
-  double prefill_seconds = 0.0;  // from the start of the call to the first token
-  int64_t decode_tokens = 0;     // tokens after the first, EOS included
-  double decode_seconds = 0.0;   // does not include time in which other prompts are prefilled
-};
-
-// Callbacks while requests run; each may be empty. `request` is the index of the request. They are called between steps, on the
-// thread that called the engine.
+// Callbacks of generate(); each may be empty. They are called between steps, and obey the rules of OutputCallback.
 struct GenerationEvents {
-  std::function<void(size_t request, std::string_view text)> on_text;  // whole characters
+  std::function<void(size_t completion, std::string_view text)> on_text;  // whole characters
   std::function<void(double fraction)> on_prefill;  // of all prompt tokens; called before the text generated after them
-  std::function<bool()> should_stop;  // called before each step: true ends all running requests (StopReason::cancelled)
+  std::function<bool()> should_stop;  // called before each step: true ends all of the call's requests (FinishReason::cancelled)
 };
 
 // Given tokens and the probability that the model assigns to each; one entry per token.
@@ -90,19 +87,27 @@ struct Score {
   double perplexity = 0.0;  // exp of minus the mean log probability
 };
 
-// Threads: several threads may call one engine; its calls to generate, score and take_profile then run one after another. A callback
-// may call the engine again from the same thread.
+// Requests come in by submit(). Each step runs one token of every sequence that decodes and chunks of prompts (engine/scheduler.h), and
+// delivers what it has made to the callbacks. Somebody must call step(): a loop of the caller's, run() on a thread of a server, or
+// generate(). The pages of finished requests stay in the KV cache until they are needed, so a prompt that begins like an earlier one (the
+// next turn of a chat) is not computed again.
 //
-// Fork: a forked child may use an engine on the CPU if no thread of the parent was using it at the time of the fork. On the GPU,
-// generate and score return unsupported in the child, because CUDA cannot be used after a fork. Load the model after the fork, or start
+// Threads: every function may be called from any thread. Steps run one at a time, on the threads that call step(), run(), generate() and
+// score(); if several do, each step serves the requests of all. A callback must not call these four (unsupported).
+//
+// Fork: a forked child may use an engine on the CPU if no thread of the parent was using it at the time of the fork. On the GPU, steps
+// and scores return unsupported in the child, because CUDA cannot be used after a fork. Load the model after the fork, or start
 // the child with exec.
 //
-// Memory: if there is not enough, the error is resource_exhausted. If the system cannot create threads, the calling thread does all
-// the work.
+// Errors: bad tokens, slots or lengths that a step finds, and logits that are not numbers, end the requests concerned and no others. If a
+// step cannot run at all (no host memory, a CUDA error), the requests that were running end with that error; those that wait stay.
+// If the system cannot create threads, the calling thread does all the work.
 class Engine {
  public:
   static Result<std::unique_ptr<Engine>> load(const EngineOptions& options);
+  ~Engine();
 
+  const EngineOptions& options() const { return options_; }  // with the defaults filled in
   const ModelConfig& config() const { return model_.config; }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   Device device() const { return execution_.device; }
@@ -110,47 +115,108 @@ class Engine {
   DType k_type() const { return options_.kv_type.value_or(model_.dtype); }  // of the KV cache
   DType v_type() const { return options_.v_type.value_or(k_type()); }
   double load_seconds() const { return load_seconds_; }
-  // The most tokens that one sequence can have, prompt and generated together: the context length of the model, or
-  // EngineOptions::cache_tokens if that is smaller.
-  int64_t context_length() const;
+  // The most tokens that one sequence can have, prompt and generated together: the context length of the model, or less if
+  // EngineOptions::context_length says so or the KV cache holds less.
+  int64_t context_length() const { return context_length_; }
   // The graph that runs: the fused one, unless EngineOptions::fused is false.
-  Result<Graph> graph() const;
+  const Graph& graph() const { return runner_->graph(); }
 
-  // Runs all requests as one batch, prompts first. Returns one completion per request, in the same order. If a request fails, the
-  // status of its completion is the error, and the completion keeps what was generated before it. The call itself fails only if there
-  // is no memory for the completions, or in a forked process (see above).
+  // Queues a request. invalid_argument: a value breaks a rule, or the prompt leaves no room in the context. resource_exhausted: the queue is
+  // full, or there is no memory. unsupported: after shutdown().
+  Result<RequestId> submit(Request request, OutputCallback on_output = {});
+  // Ends a request, running or waiting, before the next step. Its callback is told. Ids that are not in the engine are ignored.
+  void cancel(RequestId request);
+  // Runs one step. False: there was nothing to do.
+  Result<bool> step();
+  // Steps until shutdown(); sleeps while there is nothing to do. Then cancels what is left.
+  Status run();
+  // No more submissions; run() returns.
+  void shutdown();
+  EngineStats stats() const;
+
+  // Submits all requests, whatever the queue's limit, and steps until they are done. Returns num_samples completions for each request, in order. If a request fails or
+  // is refused, the status of its completions is the error, and they keep what was generated before it.
   Result<std::vector<Completion>> generate(std::span<const Request> requests, const GenerationEvents& events = {});
 
   // Log probabilities of `tokens` after `prompt`.
   Result<Score> score(std::span<const int32_t> prompt, std::span<const int32_t> tokens);
 
-  // Times of the graph's nodes since the last call, for prompt steps and for decoding steps. Empty without EngineOptions::profile.
-  struct Profile {
-    std::vector<NodeProfile> prefill;
-    std::vector<NodeProfile> decode;
-  };
-  Profile take_profile();
+  // Times of the graph's nodes since the last call. Empty without EngineOptions::profile.
+  ModelRunner::Profile take_profile();
+
+  // Checks the bookkeeping of the KV cache (KvCache::check_integrity), between steps. For tests.
+  Status check_integrity();
 
  private:
-  Engine() = default;
+  struct Sample;
+  struct Active;  // a request in the engine
+  struct EnqueuedStep;
+  class StepLock;
+
+  Engine();
   Status check_process() const;
   static Result<std::unique_ptr<Engine>> make(const EngineOptions& options);
-  Status run_requests(std::span<const Request> requests, const GenerationEvents& events, std::vector<Completion>& completions);
-  Result<Score> run_score(std::span<const int32_t> prompt, std::span<const int32_t> tokens);
+  Status fill_in_defaults();
+  Status make_runner();
+  Status warm_up();
   Status check_request(const Request& request) const;
-  // For `max_seqs` sequences of up to `max_seq_len` tokens each, over a cache of `cache_tokens`.
-  Result<std::unique_ptr<ModelRunner>> make_runner(int64_t cache_tokens, int64_t max_seq_len, int64_t max_seqs,
-                                                   int64_t max_logit_rows) const;
+  Result<std::shared_ptr<Active>> make_active(Request request, OutputCallback on_output) const;
+  Result<RequestId> submit(Request request, OutputCallback on_output, int64_t max_queue);
+
+  void take_inbox();
+  Result<bool> run_step();
+  Status enqueue(const StepPlan& plan);
+  void begin(Sample& sample, int64_t cached_tokens);
+  void leave_queue(Active& active);
+  Status fill_batch(const StepPlan& plan);
+  Result<SamplingRow> sampling_row(Sample& sample);
+  Status make_adjustments(Sample& sample);
+  Status read_step();
+  void process(EnqueuedStep& step, const StepResults& results);
+  void process_sequence(const EnqueuedStep& step, size_t index, const StepResults& results);
+  void take_token(Sample& sample, size_t row, const StepResults& results);
+  void finish(Sample& sample, FinishReason reason, Status status = {});
+  void finish_request(Active& active, FinishReason reason, const Status& status);
+  void fail_running(const Status& status);
+  void forget(std::span<const RequestId> requests);
+  void deliver(Sample& sample, std::string_view text, size_t num_tokens, bool ended);
+  void update_stats();
+  Result<Score> run_score(std::span<const int32_t> prompt, std::span<const int32_t> tokens);
+  Status score_step(SequenceId id, std::span<const int32_t> tokens, int64_t first, int64_t count, int64_t num_rows,
+                    std::vector<float>& logits);
 
   EngineOptions options_;
   Stream stream_;
   Execution execution_;
   Model model_;
   std::unique_ptr<Tokenizer> tokenizer_;
+  std::optional<KvCache> cache_;
+  std::unique_ptr<ModelRunner> runner_;
+  std::unique_ptr<Scheduler> scheduler_;
+  int64_t context_length_ = 0;
   double load_seconds_ = 0.0;
-  int64_t process_ = 0;          // the process that loaded the engine
-  std::recursive_mutex in_use_;  // held by the thread whose call runs; its callbacks may lock it again
-  Profile profile_;
+  int64_t process_ = 0;  // the process that loaded the engine
+
+  // Held by whoever runs a step.
+  std::mutex stepping_;
+  std::atomic<std::thread::id> stepper_;
+  std::atomic<int> num_step_waiters_ = 0;
+  std::unordered_map<RequestId, std::shared_ptr<Active>> active_;
+  std::vector<EnqueuedStep> enqueued_;  // at most two, the older first
+  StepBatch batch_;
+  std::vector<Buffer> free_adjustments_;
+  EngineStats counts_;  // but for what the parts count themselves
+
+  // Shared with all threads.
+  mutable std::mutex inbox_;
+  std::condition_variable wake_;
+  std::deque<std::shared_ptr<Active>> submitted_;
+  std::vector<RequestId> cancelled_;
+  RequestId next_id_ = 1;
+  int64_t num_queued_ = 0;  // requests that have not begun
+  int64_t num_refused_ = 0;
+  bool shut_down_ = false;
+  EngineStats stats_;
 };
 
 }  // namespace prologue

@@ -1,25 +1,48 @@
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include <prologue/engine/model_runner.h>
 #include <prologue/kernels/base/host/out_of_memory.h>
+#include <prologue/kernels/token_ops/end_step.h>
+#include <prologue/kernels/token_ops/logprobs.h>
+#include <prologue/kernels/token_ops/take_tokens.h>
 #include <prologue/layers/graph/fusion.h>
 
 namespace prologue {
 
 namespace {
 
+constexpr int64_t kFirstLengthBucket = 512;  // the next ones are 4 times as long
+constexpr int64_t kFewSeqs = 8;              // up to here every number of sequences has a bucket of its own, a power of two
+
 constexpr int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b > 0 ? 1 : 0); }
 
-template <class T>
-Status resize(std::vector<T>& values, size_t size) {
-  return catch_out_of_memory([&] {
-    values.resize(size);
-    return Status();
-  });
+// One token and one row of logits for each sequence.
+bool decodes(const StepInputs& step) {
+  return step.num_decode_seqs == step.num_seqs && step.num_seqs == step.num_tokens && step.num_logit_rows == step.num_seqs &&
+         step.num_seqs > 0;
+}
+
+// Captured decode steps: 1, 2, 4, 8, 16, 24, 32, ...
+int64_t sequence_bucket(int64_t num_seqs) {
+  if (num_seqs <= kFewSeqs) return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(num_seqs)));
+  return divide_up(num_seqs, kFewSeqs) * kFewSeqs;
 }
 
 }  // namespace
+
+KvStorageConfig storage_config(const Model& model, const RunnerConfig& config) {
+  KvStorageConfig storage;
+  storage.num_layers = model.config.num_layers;
+  storage.num_pages = config.num_pages;
+  storage.page_size = config.page_size;
+  storage.num_kv_heads = model.config.num_kv_heads;
+  storage.head_dim = model.config.head_dim;
+  storage.k_type = resolve_dtype(config.k_type, model.dtype);
+  storage.v_type = config.v_type;
+  return storage;
+}
 
 Result<std::unique_ptr<ModelRunner>> ModelRunner::create(const Model& model, const RunnerConfig& config,
                                                          const Execution& execution) {
@@ -28,24 +51,14 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::create(const Model& model, con
 
 Result<std::unique_ptr<ModelRunner>> ModelRunner::make(const Model& model, const RunnerConfig& config,
                                                        const Execution& execution) {
-  if (config.page_size < 1) return invalid_argument("the page size is ", config.page_size, ": it must be at least 1");
-  if (config.cache_tokens < 0)
-    return invalid_argument("the KV cache size is ", config.cache_tokens, " tokens: it must be positive");
   if (config.max_seq_len < 0) return invalid_argument("the sequence length is ", config.max_seq_len, ": it must be positive");
   std::unique_ptr<ModelRunner> runner(new ModelRunner(model));
   runner->execution_ = execution;
   runner->profile_enabled_ = config.profile;
+  runner->capture_ = config.capture && !config.profile && execution.device == Device::cuda;
 
-  KvStorageConfig storage;
-  storage.num_layers = model.config.num_layers;
-  storage.page_size = config.page_size;
-  storage.num_pages = std::max<int64_t>(1, divide_up(config.cache_tokens, config.page_size));
-  storage.num_kv_heads = model.config.num_kv_heads;
-  storage.head_dim = model.config.head_dim;
-  storage.k_type = resolve_dtype(config.k_type, model.dtype);
-  storage.v_type = config.v_type;
+  const KvStorageConfig storage = storage_config(model, config);
   PROLOGUE_ASSIGN_OR_RETURN(runner->storage_, KvStorage::create(storage, execution.device));
-  PROLOGUE_ASSIGN_OR_RETURN(runner->cache_, KvCache::create(storage.num_pages, storage.page_size));
 
   StepLimits limits;
   limits.max_tokens = config.max_tokens;
@@ -53,6 +66,7 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::make(const Model& model, const
   limits.max_seqs = config.max_seqs;
   limits.max_seq_len = storage.num_pages * storage.page_size;
   if (config.max_seq_len > 0) limits.max_seq_len = std::min(limits.max_seq_len, config.max_seq_len);
+  limits.batch_invariant = config.batch_invariant;
   for (const auto& table : model.rope_tables) {
     PROLOGUE_RETURN_IF_ERROR(table->reserve(std::min(limits.max_seq_len, model.config.context_length), execution));
   }
@@ -60,64 +74,201 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::make(const Model& model, const
   if (config.fused) {
     PROLOGUE_ASSIGN_OR_RETURN(graph, fuse_attention_prologue(model.graph, config.rounding));
   }
-  PROLOGUE_ASSIGN_OR_RETURN(runner->executor_, GraphExecutor::create(std::move(graph), runner->storage_, limits, execution));
-  PROLOGUE_ASSIGN_OR_RETURN(runner->step_buffers_,
-                            StepBuffers::create(limits.max_tokens, limits.max_seqs,
-                                                divide_up(limits.max_seq_len, storage.page_size), execution.device));
-  PROLOGUE_ASSIGN_OR_RETURN(
-      runner->sampling_rows_,
-      Buffer::allocate(execution.device, limits.max_logit_rows * static_cast<int64_t>(sizeof(SamplingRow))));
-  PROLOGUE_ASSIGN_OR_RETURN(runner->sampled_,
-                            Buffer::allocate(execution.device, limits.max_logit_rows * static_cast<int64_t>(sizeof(int32_t))));
+  PROLOGUE_RETURN_IF_ERROR(runner->make_results(limits));
+  PROLOGUE_ASSIGN_OR_RETURN(runner->executor_, GraphExecutor::create(std::move(graph), runner->storage_, limits, execution,
+                                                                     runner->result<FaultRecord>(0)));
+  StepSizes sizes;
+  sizes.max_tokens = limits.max_tokens;
+  sizes.max_seqs = limits.max_seqs;
+  sizes.max_logit_rows = limits.max_logit_rows;
+  sizes.max_pages_per_seq = divide_up(limits.max_seq_len, storage.page_size);
+  PROLOGUE_ASSIGN_OR_RETURN(runner->prompt_arrays_, StepBuffers::create(sizes, execution.device));
+  sizes.max_tokens = sizes.max_seqs = sizes.max_logit_rows = std::min({limits.max_seqs, limits.max_tokens, limits.max_logit_rows});
+  PROLOGUE_ASSIGN_OR_RETURN(runner->decode_arrays_, StepBuffers::create(sizes, execution.device));
   return runner;
 }
 
-Status ModelRunner::run(const StepBatch& batch) {
-  return catch_out_of_memory([&] { return run_step(batch); });
-}
-
-Status ModelRunner::run_step(const StepBatch& batch) {
-  PROLOGUE_ASSIGN_OR_RETURN(const StepInputs step, step_buffers_.upload(batch, execution_));
-  num_logit_rows_ = step.num_logit_rows;
-  if (profile_enabled_) {
-    PROLOGUE_RETURN_IF_ERROR(executor_->run_profiled(step, execution_));
-    add_to_profile();
-  } else {
-    PROLOGUE_RETURN_IF_ERROR(executor_->run(step, execution_));
+Status ModelRunner::make_results(const StepLimits& limits) {
+  int64_t end = sizeof(FaultRecord);
+  const auto place = [&](int64_t count, int64_t size) {
+    const int64_t begin = end;
+    end = (end + count * size + 15) / 16 * 16;
+    return begin;
+  };
+  at_.tokens = place(limits.max_logit_rows, 4);
+  at_.row_faults = place(limits.max_logit_rows, 1);
+  at_.seq_faults = place(limits.max_seqs, 1);
+  at_.logprobs = place(limits.max_logit_rows * (kMaxTopLogprobs + 1), 4);
+  at_.ids = place(limits.max_logit_rows * (kMaxTopLogprobs + 1), 4);
+  at_.end = end;
+  PROLOGUE_ASSIGN_OR_RETURN(results_, Buffer::allocate(execution_.device, at_.end));
+  PROLOGUE_RETURN_IF_ERROR(fill_zero(results_.data(), at_.end, execution_));
+  for (Results& each : pending_) {
+    PROLOGUE_ASSIGN_OR_RETURN(each.memory, StagingBuffer::allocate(execution_.device, at_.end));
   }
   return {};
 }
 
-Status ModelRunner::sample(const std::vector<SamplingRow>& rows, std::vector<int32_t>& tokens) {
-  if (static_cast<int64_t>(rows.size()) != num_logit_rows_) {
-    return invalid_argument("sample: there are ", rows.size(), " rows of parameters for ", num_logit_rows_, " rows of logits");
+Status ModelRunner::enqueue(const StepBatch& batch, int64_t top_logprobs) {
+  return catch_out_of_memory([&] { return run_step(batch, top_logprobs); });
+}
+
+Status ModelRunner::run_step(const StepBatch& batch, int64_t top_logprobs) {
+  last_decodes_ = false;  // until this step is enqueued
+  const bool one_each = batch.num_decode_seqs() == batch.num_seqs() && batch.num_seqs() == batch.num_tokens() &&
+                        batch.num_seqs() == batch.num_logit_rows() && batch.num_seqs() > 0;
+  const int64_t pad_to = one_each && capture_ ? std::min(sequence_bucket(batch.num_seqs()), limits().max_seqs) : 0;
+  PROLOGUE_ASSIGN_OR_RETURN(const StepInputs step, (one_each ? decode_arrays_ : prompt_arrays_).upload(batch, execution_, pad_to));
+  if (batch.has_tokens_from()) {
+    TakeTokensParams params;
+    params.num_tokens = batch.num_tokens();
+    params.num_sampled = limits().max_logit_rows;
+    params.from = step.token_from;
+    params.tokens = result<int32_t>(at_.tokens);
+    params.token_ids = step.token_ids;
+    PROLOGUE_RETURN_IF_ERROR(take_tokens(params, execution_));
+  }
+  last_num_seqs_ = batch.num_seqs();
+  PROLOGUE_RETURN_IF_ERROR(run(step, top_logprobs));
+  last_decodes_ = one_each;
+  return {};
+}
+
+Status ModelRunner::enqueue_next(int64_t max_seq_len, int64_t top_logprobs) {
+  if (!std::exchange(last_decodes_, false)) return invalid_argument("runner: the last step was not a decode step, so none follows it");
+  StepInputs step = last_;
+  step.max_seq_len = max_seq_len;
+  PROLOGUE_RETURN_IF_ERROR(catch_out_of_memory([&] { return run(step, top_logprobs); }));
+  last_decodes_ = true;
+  return {};
+}
+
+// Every decode step ends with the inputs of the next one.
+Status ModelRunner::run(StepInputs step, int64_t top_logprobs) {
+  if (num_enqueued_ >= static_cast<int64_t>(pending_.size())) {
+    return invalid_argument("runner: ", num_enqueued_, " steps are enqueued: one must be read before the next");
+  }
+  last_ = step;
+  if (decodes(step) && capture_) {
+    step.max_seq_len = length_bucket(step.max_seq_len);
+    PROLOGUE_RETURN_IF_ERROR(replay(step));
+  } else {
+    PROLOGUE_RETURN_IF_ERROR(enqueue_graph(step));
+  }
+  return send_results(step, top_logprobs);
+}
+
+int64_t ModelRunner::length_bucket(int64_t length) const {
+  int64_t bucket = kFirstLengthBucket;
+  while (bucket < length) bucket *= 4;
+  return std::min(bucket, limits().max_seq_len);
+}
+
+// The first step of a size runs as it is, so that whatever is loaded or chosen at first use is there when the second one is captured.
+Status ModelRunner::replay(const StepInputs& step) {
+  const auto [found, is_new] = captured_.try_emplace({step.num_seqs, step.max_seq_len});
+  if (is_new) return enqueue_graph(step);
+  if (!found->second) {
+    PROLOGUE_ASSIGN_OR_RETURN(found->second, CapturedGraph::capture(execution_, [&] { return enqueue_graph(step); }));
+  }
+  ++num_replayed_;
+  return found->second.launch(execution_);
+}
+
+// The model, the sampled tokens, and the faults; for a decode step also the inputs of the next one.
+Status ModelRunner::enqueue_graph(const StepInputs& step) {
+  if (profile_enabled_) {
+    PROLOGUE_RETURN_IF_ERROR(executor_->run_profiled(step, execution_));
+    add_to_profile(decodes(step) ? profile_.decode : profile_.prefill);
+  } else {
+    PROLOGUE_RETURN_IF_ERROR(executor_->run(step, execution_));
+  }
+  SamplingParams sampling;
+  sampling.num_rows = step.num_logit_rows;
+  sampling.vocab_size = model_.config.vocab_size;
+  sampling.logits = static_cast<const float*>(executor_->data(graph().output));
+  sampling.logits_stride = model_.config.vocab_size;
+  sampling.rows = step.sampling_rows;
+  sampling.tokens = result<int32_t>(at_.tokens);
+  sampling.row_faults = result<uint8_t>(at_.row_faults);
+  PROLOGUE_RETURN_IF_ERROR(sample(sampling, execution_));
+
+  EndStepParams end;
+  end.num_tokens = step.num_tokens;
+  end.num_seqs = step.num_seqs;
+  end.cu_seqlens_q = step.cu_seqlens_q;
+  end.token_faults = executor_->token_faults();
+  end.seq_faults = result<uint8_t>(at_.seq_faults);
+  if (decodes(step)) {
+    end.advance = 1;
+    end.tokens = sampling.tokens;
+    end.token_ids = step.token_ids;
+    end.positions = step.positions;
+    end.num_position_axes = step.num_position_axes;
+    end.position_axis_stride = step.position_axis_stride;
+    end.seq_lens = step.seq_lens;
+    end.rows = step.sampling_rows;
+    end.num_groups = 1;
+    end.groups[0] = {step.slot_mapping[0],   step.block_table[0],          step.block_table_stride,
+                     step.max_pages_per_seq, storage_.config().page_size, storage_.config().num_pages};
+  }
+  return end_step(end, execution_);
+}
+
+Status ModelRunner::send_results(const StepInputs& step, int64_t top_logprobs) {
+  Results& results = pending_[static_cast<size_t>(next_)];
+  results.num_seqs = last_num_seqs_;
+  results.num_rows = step.num_logit_rows;
+  results.top = top_logprobs;
+  if (top_logprobs >= 0) {
+    LogprobsParams params;
+    params.num_rows = step.num_logit_rows;
+    params.vocab_size = model_.config.vocab_size;
+    params.logits = static_cast<const float*>(executor_->data(graph().output));
+    params.logits_stride = model_.config.vocab_size;
+    params.tokens = result<int32_t>(at_.tokens);
+    params.top = top_logprobs;
+    params.logprobs = result<float>(at_.logprobs);
+    params.ids = result<int32_t>(at_.ids);
+    PROLOGUE_RETURN_IF_ERROR(logprobs(params, execution_));
   }
   PROLOGUE_RETURN_IF_ERROR(
-      copy_to_device(sampling_rows_.data(), rows.data(), static_cast<int64_t>(rows.size() * sizeof(SamplingRow)), execution_));
-  SamplingParams params;
-  params.num_rows = num_logit_rows_;
-  params.vocab_size = model_.config.vocab_size;
-  params.logits = static_cast<const float*>(executor_->data(graph().output));
-  params.logits_stride = model_.config.vocab_size;
-  params.rows = sampling_rows_.as<SamplingRow>();
-  params.tokens = sampled_.as<int32_t>();
-  PROLOGUE_RETURN_IF_ERROR(prologue::sample(params, execution_));
-  PROLOGUE_RETURN_IF_ERROR(resize(tokens, rows.size()));
-  PROLOGUE_RETURN_IF_ERROR(
-      copy_to_host(tokens.data(), sampled_.data(), static_cast<int64_t>(tokens.size() * sizeof(int32_t)), execution_));
-  PROLOGUE_ASSIGN_OR_RETURN(const Fault fault, executor_->take_fault(execution_));
-  if (fault.code == FaultCode::none) return {};
-  return device_error("the step failed at token ", fault.token, " of the batch: ", fault_code_name(fault.code), " (", fault.count,
-                      " faults in all)");
+      results.memory.copy_from_device(results_.data(), top_logprobs >= 0 ? at_.end : at_.logprobs, execution_));
+  next_ = 1 - next_;
+  ++num_enqueued_;
+  return {};
+}
+
+Result<StepResults> ModelRunner::read() {
+  if (num_enqueued_ == 0) return invalid_argument("runner: no step is enqueued");
+  Results& results = pending_[static_cast<size_t>((next_ + 2 - num_enqueued_) % 2)];
+  --num_enqueued_;
+  PROLOGUE_ASSIGN_OR_RETURN(const void* const memory, results.memory.read());
+  const auto* const bytes = static_cast<const unsigned char*>(memory);
+  const auto num_rows = static_cast<size_t>(results.num_rows);
+  StepResults read;
+  const auto* const record = reinterpret_cast<const FaultRecord*>(bytes);
+  // The record is never cleared, because the next step may be running: what counts is whether it has grown.
+  if (record->count != std::exchange(num_faults_, record->count)) read.fault = decode_fault(*record);
+  read.tokens = {reinterpret_cast<const int32_t*>(bytes + at_.tokens), num_rows};
+  read.row_faults = {bytes + at_.row_faults, num_rows};
+  read.seq_faults = {bytes + at_.seq_faults, static_cast<size_t>(results.num_seqs)};
+  read.top = results.top;
+  read.logprobs = reinterpret_cast<const float*>(bytes + at_.logprobs);
+  read.logprob_ids = reinterpret_cast<const int32_t*>(bytes + at_.ids);
+  return read;
 }
 
 Status ModelRunner::read_logits(std::vector<float>& logits) {
-  PROLOGUE_RETURN_IF_ERROR(resize(logits, static_cast<size_t>(num_logit_rows_ * model_.config.vocab_size)));
+  PROLOGUE_RETURN_IF_ERROR(catch_out_of_memory([&] {
+    logits.resize(static_cast<size_t>(last_.num_logit_rows * model_.config.vocab_size));
+    return Status();
+  }));
   return copy_to_host(logits.data(), executor_->data(graph().output), static_cast<int64_t>(logits.size() * sizeof(float)),
                       execution_);
 }
 
-void ModelRunner::add_to_profile() {
+void ModelRunner::add_to_profile(std::vector<NodeProfile>& profile) {
   // "layers.3.mlp.down" and the same node of the other layers are one row.
   const auto role = [](const std::string& name) {
     if (name.rfind("layers.", 0) != 0) return name;
@@ -126,13 +277,11 @@ void ModelRunner::add_to_profile() {
   const std::vector<Node>& nodes = graph().nodes;
   for (size_t n = 0; n < nodes.size(); ++n) {
     const std::string name = role(nodes[n].name);
-    auto row = std::find_if(profile_.begin(), profile_.end(), [&](const NodeProfile& entry) { return entry.name == name; });
-    if (row == profile_.end()) row = profile_.insert(profile_.end(), NodeProfile{name, nodes[n].kind, 0, 0.0});
+    auto row = std::find_if(profile.begin(), profile.end(), [&](const NodeProfile& entry) { return entry.name == name; });
+    if (row == profile.end()) row = profile.insert(profile.end(), NodeProfile{name, nodes[n].kind, 0, 0.0});
     row->calls += 1;
     row->seconds += executor_->node_seconds()[n];
   }
 }
-
-std::vector<NodeProfile> ModelRunner::take_profile() { return std::exchange(profile_, {}); }
 
 }  // namespace prologue

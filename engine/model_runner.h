@@ -1,16 +1,28 @@
-// Runs a model step by step. It owns the KV cache, the executor of the (fused) graph and the step's device arrays, and it samples the
-// next token.
+// Runs a model step by step. It owns the memory of the KV cache, the executor of the (fused) graph, the step's device arrays and the
+// captured decode steps, and it samples the next tokens. It knows rows and slots, not requests.
+//
+// A step is enqueued and read later; two may be enqueued at a time:
+//   enqueue(batch)    the arrays in one copy, the graph, sampling, end_step, and the copy of the results
+//   enqueue_next()    the same decode batch one token further: the device has written the arrays itself
+//   read()            waits for the oldest step that was not read yet
+//
+// On CUDA a decode step is captured when its size comes for the second time, and replayed from then on. Sizes are buckets of sequences
+// and of lengths: the arrays of the rows between the batch and its bucket are padding.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
-#include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <prologue/engine/model/model.h>
+#include <prologue/kernels/base/captured_graph.h>
+#include <prologue/kernels/base/faults.h>
 #include <prologue/kernels/token_ops/sampling.h>
-#include <prologue/kvcache/kv_cache.h>
 #include <prologue/kvcache/kv_storage.h>
 #include <prologue/layers/graph/executor.h>
 
@@ -20,15 +32,20 @@ struct RunnerConfig {
   DType k_type = DType::unset;  // of the KV cache; unset: the activations' type
   DType v_type = DType::unset;  // unset: that of K
   int64_t page_size = 16;
-  int64_t cache_tokens = 0;  // rounded up to whole pages
+  int64_t num_pages = 1;
   int64_t max_seq_len = 0;   // of one sequence; 0 = one sequence may use the whole cache
   int64_t max_tokens = 512;  // of one step
   int64_t max_seqs = 1;
   int64_t max_logit_rows = 1;
   bool fused = true;
   Rounding rounding = Rounding::once;  // of the fused graph
+  bool batch_invariant = false;
+  bool capture = true;  // CUDA graphs
   bool profile = false;
 };
+
+// The configuration of the KV cache's memory, but for its number of pages.
+KvStorageConfig storage_config(const Model& model, const RunnerConfig& config);
 
 // Time spent in the graph's nodes, summed over steps and over layers (the names do not contain the layer).
 struct NodeProfile {
@@ -38,46 +55,100 @@ struct NodeProfile {
   double seconds = 0.0;
 };
 
+// What a step has computed. The views are valid until the next but one step is enqueued.
+struct StepResults {
+  std::span<const int32_t> tokens;      // by row of logits
+  std::span<const uint8_t> row_faults;  // FaultCode by row of logits
+  std::span<const uint8_t> seq_faults;  // FaultCode by sequence
+  Fault fault;                          // of the whole step
+  int64_t top = -1;                     // of each row top + 1 entries, or none (kernels/token_ops/logprobs.h)
+  const float* logprobs = nullptr;
+  const int32_t* logprob_ids = nullptr;
+};
+
 class ModelRunner {
  public:
   // The model must outlive the runner. Its rope tables grow to max_seq_len, so no other runner of the model may run during this call.
-  // invalid_argument: page_size is below 1, or another size negative.
+  // invalid_argument: page_size or num_pages is below 1, or another size negative.
   static Result<std::unique_ptr<ModelRunner>> create(const Model& model, const RunnerConfig& config, const Execution& execution);
 
-  KvCache& cache() { return *cache_; }
+  const KvStorage& storage() const { return storage_; }
   const Graph& graph() const { return executor_->graph(); }
   const StepLimits& limits() const { return executor_->limits(); }
-  int64_t cache_bytes() const { return storage_.config().bytes_per_page() * storage_.config().num_pages; }
   int64_t activation_bytes() const { return executor_->plan().total_bytes; }
 
-  // Enqueues the graph over the batch.
-  Status run(const StepBatch& batch);
-  // After run(): samples the next token of each logit row, and waits for the result. If the step found bad indices, this returns an
-  // error that names the token of the batch.
-  Status sample(const std::vector<SamplingRow>& rows, std::vector<int32_t>& tokens);
-  // After run(): the logits of the batch's logit rows, [rows, vocab_size].
+  // top_logprobs: how many most likely tokens are returned for each row, up to kMaxTopLogprobs; -1: no log probabilities at all.
+  // invalid_argument: two steps were enqueued and not read.
+  Status enqueue(const StepBatch& batch, int64_t top_logprobs = -1);
+  // Only after an enqueued step of one token and one row for each sequence, with no other step in between: every sequence goes on with the
+  // token that was sampled. Its block tables must have room. max_seq_len: of the longest sequence then.
+  Status enqueue_next(int64_t max_seq_len, int64_t top_logprobs = -1);
+  Result<StepResults> read();
+  int64_t num_enqueued() const { return num_enqueued_; }
+
+  // Copies pages of the cache, in stream order.
+  Status copy_pages(const std::vector<PageCopy>& copies) { return storage_.copy_pages(copies, execution_); }
+
+  // The logits of the last step, [rows, vocab_size]. Waits.
   Status read_logits(std::vector<float>& logits);
 
-  // By node, in the graph's order, since the last call.
-  std::vector<NodeProfile> take_profile();
+  int64_t num_captured() const { return static_cast<int64_t>(captured_.size()); }
+  int64_t num_replayed() const { return num_replayed_; }
+
+  // By node, in the graph's order, since the last call: of steps with prompts, and of steps of one token of each sequence.
+  struct Profile {
+    std::vector<NodeProfile> prefill;
+    std::vector<NodeProfile> decode;
+  };
+  Profile take_profile() { return std::exchange(profile_, {}); }
 
  private:
+  struct Results {  // of a step that is not read yet
+    StagingBuffer memory;
+    int64_t num_seqs = 0;
+    int64_t num_rows = 0;
+    int64_t top = -1;
+  };
+  // Where the results are, in bytes from the beginning of their memory.
+  struct ResultOffsets {
+    int64_t tokens, row_faults, seq_faults, logprobs, ids, end;
+  };
   explicit ModelRunner(const Model& model) : model_(model) {}
   static Result<std::unique_ptr<ModelRunner>> make(const Model& model, const RunnerConfig& config, const Execution& execution);
-  Status run_step(const StepBatch& batch);
-  void add_to_profile();
+  Status make_results(const StepLimits& limits);
+  Status run_step(const StepBatch& batch, int64_t top_logprobs);
+  Status run(StepInputs step, int64_t top_logprobs);
+  Status enqueue_graph(const StepInputs& step);
+  Status replay(const StepInputs& step);
+  Status send_results(const StepInputs& step, int64_t top_logprobs);
+  int64_t length_bucket(int64_t length) const;
+  void add_to_profile(std::vector<NodeProfile>& profile);
+  template <class T>
+  T* result(int64_t offset) const {
+    return reinterpret_cast<T*>(results_.as<unsigned char>() + offset);
+  }
 
   const Model& model_;
   Execution execution_;
   bool profile_enabled_ = false;
-  int64_t num_logit_rows_ = 0;
+  bool capture_ = false;
   KvStorage storage_;
-  std::optional<KvCache> cache_;
+  Buffer results_;  // before the executor, whose fault record is in it
+  ResultOffsets at_ = {};
   std::unique_ptr<GraphExecutor> executor_;
-  StepBuffers step_buffers_;
-  Buffer sampling_rows_;
-  Buffer sampled_;
-  std::vector<NodeProfile> profile_;
+  StepBuffers prompt_arrays_;
+  StepBuffers decode_arrays_;  // captured steps read these
+  StepInputs last_;            // the step that was enqueued last,
+  int64_t last_num_seqs_ = 0;  // and its sequences without padding
+  bool last_decodes_ = false;
+  std::array<Results, 2> pending_;
+  int64_t next_ = 0;  // of pending_, to be enqueued
+  int64_t num_enqueued_ = 0;
+  uint64_t num_faults_ = 0;  // of all steps that were read
+  // By bucket of sequences and of lengths; empty: it has run once.
+  std::map<std::pair<int64_t, int64_t>, CapturedGraph> captured_;
+  int64_t num_replayed_ = 0;
+  Profile profile_;
 };
 
 }  // namespace prologue

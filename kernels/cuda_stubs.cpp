@@ -21,6 +21,10 @@ Status record_event(CUevent_st*&, CUstream_st*) { return cuda_not_built("event")
 Result<double> seconds_between(CUevent_st*, CUevent_st*) { return cuda_not_built("event"); }
 void destroy_event(CUevent_st*) {}
 
+Result<CUgraphExec_st*> capture_graph(CUstream_st*, const std::function<Status()>&) { return cuda_not_built("captured graph"); }
+Status launch_graph(CUgraphExec_st*, CUstream_st*) { return cuda_not_built("captured graph"); }
+void destroy_graph(CUgraphExec_st*) {}
+
 Result<void*> allocate(int64_t) { return cuda_not_built("memory"); }
 void release(void*) {}
 Result<int64_t> available_bytes() { return cuda_not_built("memory"); }
@@ -52,10 +56,13 @@ int64_t paged_attention_workspace_bytes(const PagedAttentionParams&) { return 0;
 Status rotary(const RotaryParams&, const RotaryFrequencies&, const Execution&) { return cuda_not_built("rotary"); }
 
 Status embedding(const EmbeddingParams&, const Execution&) { return cuda_not_built("embedding"); }
+Status end_step(const EndStepParams&, const Execution&) { return cuda_not_built("end_step"); }
 Status gated_activation(const GatedActivationParams&, const Execution&) { return cuda_not_built("gated_activation"); }
 Status gather_cos_sin(const GatherCosSinParams&, const Execution&) { return cuda_not_built("gather_cos_sin"); }
+Status logprobs(const LogprobsParams&, const Execution&) { return cuda_not_built("logprobs"); }
 Status rms_norm(const RmsNormParams&, const Execution&) { return cuda_not_built("rms_norm"); }
 Status sample(const SamplingParams&, const Execution&) { return cuda_not_built("sample"); }
+Status take_tokens(const TakeTokensParams&, const Execution&) { return cuda_not_built("take_tokens"); }
 
 }  // namespace cuda
 

@@ -1,28 +1,40 @@
 // The memory of a paged KV cache: for every layer one K and one V tensor [num_pages, page_size, num_kv_heads, head_dim] (NHD) of
 // K's and V's type. Quantised types also have computed scales for each token and head: [num_pages, page_size, num_kv_heads,
-// scales_of_head] float32 for each of K and V.
+// scales_of_head] float32 for each of K and V. num_pages is that of the layer's group.
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include <prologue/kernels/base/memory.h>
 #include <prologue/kernels/base/views.h>
+#include <prologue/kvcache/kv_cache.h>
 
 namespace prologue {
 
 struct KvStorageConfig {
   int64_t num_layers = 0;
-  int64_t num_pages = 0;
+  int64_t num_pages = 0;  // of the only group; unused if pages_of_group is set
   int64_t page_size = 0;
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;
   DType k_type = DType::f32;
   DType v_type = DType::unset;  // unset: that of K
+  // Layer groups, as in KvCacheConfig. Empty: all layers are in group 0.
+  std::vector<int32_t> group_of_layer = {};  // [num_layers]
+  std::vector<int64_t> pages_of_group = {};  // [number of groups]; empty: one group of num_pages
 
   KvFormat k_format() const { return format_of(k_type); }
   KvFormat v_format() const { return format_of(resolve_dtype(v_type, k_type)); }
-  int64_t bytes_per_page() const {
-    return num_layers * page_size * num_kv_heads * (bytes_per_head(k_format()) + bytes_per_head(v_format()));
+  int64_t num_groups() const { return pages_of_group.empty() ? 1 : static_cast<int64_t>(pages_of_group.size()); }
+  // What one page of a group takes in all its layers, with its scales.
+  int64_t bytes_per_page(int64_t group = 0) const {
+    return layers_of(group) * page_size * num_kv_heads * (bytes_per_head(k_format()) + bytes_per_head(v_format()));
+  }
+  int64_t layers_of(int64_t group) const {
+    int64_t count = group == 0 && group_of_layer.empty() ? num_layers : 0;
+    for (const int32_t of_layer : group_of_layer) count += of_layer == group ? 1 : 0;
+    return count;
   }
 
   static KvFormat format_of(DType type) { return {type, dtype_is_quantized(type) ? KvScaling::token_head : KvScaling::none}; }
@@ -35,8 +47,9 @@ struct KvStorageConfig {
 class PROLOGUE_API KvStorage {
  public:
   KvStorage() = default;
-  // The memory is not cleared; pages must be written before they are read. invalid_argument: a size is below 1, or head_dim is
-  // odd for a type of 4 bits. resource_exhausted: not enough memory.
+  // The memory is not cleared; pages must be written before they are read. invalid_argument: a size is below 1, head_dim is odd for a
+  // type of 4 bits, group_of_layer does not have one entry for each layer, an entry is no group, or a group has no layer.
+  // resource_exhausted: not enough memory.
   static Result<KvStorage> create(const KvStorageConfig& config, Device device);
 
   const KvStorageConfig& config() const { return config_; }
@@ -44,9 +57,32 @@ class PROLOGUE_API KvStorage {
   // The cache of layer `index`. Outside 0 .. num_layers - 1 the view is empty; every operation returns an error for it.
   PagedKvView layer(int64_t index) const;
 
+  // Copies pages in every layer of their group, K, V and the scales of both, in order and in stream order. It does not wait.
+  // invalid_argument, before anything is copied: a group or a page does not exist, or the execution is for another device than the memory.
+  Status copy_pages(const std::vector<PageCopy>& copies, const Execution& execution) const;
+
  private:
   KvStorageConfig config_;
+  std::vector<int64_t> layer_offsets_;  // bytes; the layers of a group follow one another
+  std::vector<int64_t> group_offsets_;
   Buffer memory_;
 };
+
+// What a KvStorage must hold.
+struct KvSizing {
+  std::vector<int64_t> windows;  // of each group, 0 = all; empty: one group that sees all
+  int64_t max_seqs = 0;          // sequences that run at the same time
+  int64_t max_step_tokens = 0;   // tokens of a step, of all sequences together
+};
+
+// The pages of each group whose storage takes at most num_bytes: pages_of_group for `config`, whose num_pages and pages_of_group are not
+// read. Groups that see all get the same number P, the largest that fits. A group with a window gets min(P, what max_seqs sequences
+// with max_step_tokens new tokens can hold in it at most). If all groups have windows, P is not larger than they need.
+// invalid_argument: as KvStorage::create, windows do not have one entry for each group or are negative, max_seqs or max_step_tokens is below 1.
+// resource_exhausted: not one page of each group fits; the message says how many bytes that would take.
+PROLOGUE_API Result<std::vector<int64_t>> pages_that_fit(const KvStorageConfig& config, const KvSizing& sizing,
+                                                         int64_t num_bytes);
+// That fraction of what can still be allocated on the device (available_bytes). invalid_argument: it is not above 0 and at most 1.
+PROLOGUE_API Result<int64_t> fraction_of_free_memory(double fraction, Device device);
 
 }  // namespace prologue

@@ -13,6 +13,8 @@
 
 #include <prologue/engine/tokenizer/utf8.h>
 
+#include "report.h"
+
 namespace generate {
 
 using namespace prologue;
@@ -236,16 +238,16 @@ class Chat {
     last_ = std::move(generated->front());
     if (!last_.status.ok()) return refuse(last_.status);
 
-    if (last_.stop == StopReason::max_tokens) note(str_cat("cut after ", request_.max_tokens, " tokens: --max-tokens"));
-    if (last_.stop == StopReason::context)
+    if (last_.finish_reason == FinishReason::length) note(str_cat("cut after ", request_.max_tokens, " tokens: --max-tokens"));
+    if (last_.finish_reason == FinishReason::context)
       note(str_cat("cut: the context of ", engine_.context_length(), " tokens is full (--context)"));
-    if (last_.stop == StopReason::cancelled) note("stopped");
+    if (last_.finish_reason == FinishReason::cancelled) note("stopped");
     if (terminal_) std::cerr << "\n";
     ++num_answers_;
     num_generated_ += static_cast<int64_t>(last_.tokens.size());
-    context_used_ = last_.prefill_tokens + static_cast<int64_t>(last_.tokens.size());
+    context_used_ = last_.prompt_tokens + static_cast<int64_t>(last_.tokens.size());
     turns_.back().answer = last_.tokens;
-    if (last_.tokens.empty() && last_.stop == StopReason::cancelled) turns_.pop_back();  // forget the message
+    if (last_.tokens.empty() && last_.finish_reason == FinishReason::cancelled) turns_.pop_back();  // forget the message
     return true;
   }
 
@@ -257,10 +259,10 @@ class Chat {
         << (turns_.size() == 1 ? " turn\n" : " turns\n") << "session      " << num_generated_ << " tokens in " << num_answers_
         << (num_answers_ == 1 ? " answer\n" : " answers\n");
     if (num_answers_ > 0) {
-      out << "last answer  " << last_.tokens.size() << " tokens (" << stop_reason_name(last_.stop) << "), "
-          << rate(last_.decode_tokens, last_.decode_seconds) << " tokens/s\n"
-          << "its prefill  " << last_.prefill_tokens << " tokens, " << rate(last_.prefill_tokens, last_.prefill_seconds)
-          << " tokens/s\n";
+      out << "last answer  " << last_.tokens.size() << " tokens (" << finish_reason_name(last_.finish_reason) << "), "
+          << rate(decoded_tokens(last_), last_.decode_seconds) << " tokens/s\n"
+          << "its prompt   " << last_.prompt_tokens << " tokens, " << last_.cached_tokens << " of them cached, the others at "
+          << rate(last_.prompt_tokens - last_.cached_tokens, last_.prefill_seconds) << " tokens/s\n";
     }
     out << "sampling     temperature " << std::defaultfloat << std::setprecision(6) << request_.sampling.temperature << ", top-k "
         << request_.sampling.top_k << ", top-p " << request_.sampling.top_p << ", min-p " << request_.sampling.min_p << ", seed "

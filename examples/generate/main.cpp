@@ -1,4 +1,5 @@
 // generate: generates text with a model file. It shows how to use the engine: load, encode, generate, print.
+#include <chrono>
 #include <cstdio>
 #include <exception>
 #include <iostream>
@@ -56,7 +57,9 @@ int run_prompts(Engine& engine, const ChatFormat* chat, const Options& options, 
   if (stream) events.on_text = [&](size_t, std::string_view text) { show(text); };
   events.on_prefill = [&](double fraction) { progress.update(fraction); };
   events.should_stop = [&] { return out.failed(); };
+  const auto start = std::chrono::steady_clock::now();
   auto generated = engine.generate(requests, events);
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   progress.clear();
   if (!generated.ok()) return fail(generated.status().message());
   std::vector<Completion>& completions = *generated;
@@ -78,7 +81,7 @@ int run_prompts(Engine& engine, const ChatFormat* chat, const Options& options, 
       out.write(completion.text + "\n");
     }
   }
-  if (!options.json && !options.quiet && exit_code == 0 && !out.failed()) std::cerr << "\n" << summary_table(engine, completions);
+  if (!options.json && !options.quiet && exit_code == 0 && !out.failed()) std::cerr << "\n" << summary_table(engine, completions, seconds);
   return exit_code;
 }
 
@@ -114,9 +117,8 @@ int run(int argc, char** argv, Output& out) {
   Engine& engine = **loaded;
 
   if (!options.print_graph.empty()) {
-    const auto graph = engine.graph();
-    if (!graph.ok()) return fail(graph.status().message());
-    out.write(options.print_graph == "dot" ? graph_dot(*graph) : graph_table(*graph, options.print_graph == "table"));
+    const Graph& graph = engine.graph();
+    out.write(options.print_graph == "dot" ? graph_dot(graph) : graph_table(graph, options.print_graph == "table"));
     if (options.prompts.empty() && !options.chat && options.score_file.empty()) return 0;
   }
 

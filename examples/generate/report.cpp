@@ -34,14 +34,24 @@ std::string json_line(const Engine& engine, const std::string& prompt, const Req
   line["prompt_tokens"] = request.prompt;
   line["tokens"] = completion.tokens;
   line["text"] = completion.text;
-  line["stop"] = stop_reason_name(completion.stop);
+  line["finish_reason"] = finish_reason_name(completion.finish_reason);
   line["device"] = device_name(engine.device());
   line["dtype"] = dtype_name(engine.dtype());
   line["kv_cache_dtype"] = cache_types(engine);
+  if (request.num_logprobs >= 0) {
+    ordered_json& rows = line["logprobs"] = ordered_json::array();
+    for (size_t i = 0; i < completion.logprobs.size(); ++i) {
+      ordered_json top = ordered_json::array();
+      for (const auto& [token, logprob] : completion.logprobs[i].top) top.push_back({{"token", token}, {"logprob", logprob}});
+      rows.push_back({{"token", completion.tokens[i]}, {"logprob", completion.logprobs[i].logprob}, {"top", top}});
+    }
+  }
   line["timings"] = {{"load_s", engine.load_seconds()},
-                     {"prefill_tokens", completion.prefill_tokens},
+                     {"prompt_tokens", completion.prompt_tokens},
+                     {"cached_tokens", completion.cached_tokens},
+                     {"queue_s", completion.queue_seconds},
                      {"prefill_s", completion.prefill_seconds},
-                     {"decode_tokens", completion.decode_tokens},
+                     {"decode_tokens", decoded_tokens(completion)},
                      {"decode_s", completion.decode_seconds}};
   return dump(line);
 }
@@ -60,29 +70,33 @@ std::string json_line(const Score& score) {
   return dump(line);
 }
 
-std::string summary_table(const Engine& engine, const std::vector<Completion>& completions) {
-  int64_t prompt_tokens = 0;
-  int64_t generated = 0;
-  int64_t decoded = 0;
-  double first_token = 0.0;
-  double prefill = 0.0;
-  double decode = 0.0;
-  std::map<StopReason, int64_t> stops;
+int64_t decoded_tokens(const Completion& completion) {
+  const auto tokens = static_cast<int64_t>(completion.tokens.size());
+  return std::max<int64_t>(0, tokens - (completion.finish_reason == FinishReason::end ? 0 : 1));
+}
+
+std::string summary_table(const Engine& engine, const std::vector<Completion>& completions, double seconds) {
+  int64_t prompt_tokens = 0, cached = 0, generated = 0, decoded = 0;
+  double first_token = 0.0, prefill = 0.0, decode = 0.0;
+  std::map<FinishReason, int64_t> reasons;
   for (const Completion& completion : completions) {
     if (!completion.status.ok()) continue;
-    prompt_tokens += completion.prefill_tokens;
+    const double wait = completion.queue_seconds + completion.prefill_seconds;
+    prompt_tokens += completion.prompt_tokens;
+    cached += completion.cached_tokens;
     generated += static_cast<int64_t>(completion.tokens.size());
-    decoded += completion.decode_tokens;
-    first_token = first_token == 0.0 ? completion.prefill_seconds : std::min(first_token, completion.prefill_seconds);
-    prefill = std::max(prefill, completion.prefill_seconds);
+    decoded += decoded_tokens(completion);
+    first_token = first_token == 0.0 ? wait : std::min(first_token, wait);
+    prefill = std::max(prefill, wait);
     decode = std::max(decode, completion.decode_seconds);
-    ++stops[completion.stop];
+    ++reasons[completion.finish_reason];
   }
-  const auto rate = [](int64_t tokens, double seconds) { return seconds > 0.0 ? static_cast<double>(tokens) / seconds : 0.0; };
-  std::string stop_reasons;  // of several completions: "3 eos, 1 max_tokens"
-  for (const auto& [reason, count] : stops) {
-    stop_reasons +=
-        str_cat(stop_reasons.empty() ? "" : ", ", completions.size() > 1 ? str_cat(count, " ") : "", stop_reason_name(reason));
+  const auto rate = [](int64_t tokens, double time) { return time > 0.0 ? static_cast<double>(tokens) / time : 0.0; };
+  const bool several = completions.size() > 1;
+  std::string finish_reasons;  // of several completions: "3 end, 1 length"
+  for (const auto& [reason, count] : reasons) {
+    finish_reasons +=
+        str_cat(finish_reasons.empty() ? "" : ", ", several ? str_cat(count, " ") : "", finish_reason_name(reason));
   }
   std::ostringstream out;
   out << std::fixed << std::setprecision(1);
@@ -90,12 +104,18 @@ std::string summary_table(const Engine& engine, const std::vector<Completion>& c
       << "device, dtype        " << device_name(engine.device()) << ", " << dtype_name(engine.dtype()) << "\n"
       << "KV cache             " << cache_types(engine) << "\n"
       << "loading              " << engine.load_seconds() << " s\n"
-      << "prompt tokens        " << prompt_tokens << "\n"
+      << "prompt tokens        " << prompt_tokens << (cached > 0 ? str_cat(", ", cached, " of them cached") : "") << "\n"
       << "generated tokens     " << generated << "\n"
       << "time to first token  " << first_token * 1e3 << " ms\n"
-      << "prefill              " << rate(prompt_tokens, prefill) << " tokens/s\n";
+      << "prefill              " << rate(prompt_tokens - cached, prefill) << " tokens/s\n";
   if (decoded > 0) out << "decoding             " << rate(decoded, decode) << " tokens/s\n";
-  out << "stop reason          " << stop_reasons << "\n";
+  if (several) out << "all together         " << rate(generated, seconds) << " tokens/s\n";
+  out << "finish reason        " << finish_reasons << "\n";
+  const EngineStats stats = engine.stats();
+  const KvGroupStats pages = stats.kv.groups.empty() ? KvGroupStats() : stats.kv.groups.front();
+  out << "engine               " << stats.steps << " steps" << (stats.replayed_steps > 0 ? str_cat(" (", stats.replayed_steps, " replayed)") : "")
+      << ", " << stats.preemptions << " preemptions, cache of " << pages.num_pages << " pages (" << pages.cached << " cached, " << pages.evictions
+      << " evictions)\n";
   return out.str();
 }
 
@@ -116,7 +136,7 @@ void profile_section(std::ostringstream& out, const char* title, std::vector<Nod
 
 }  // namespace
 
-std::string profile_table(const Engine::Profile& profile) {
+std::string profile_table(const ModelRunner::Profile& profile) {
   std::ostringstream out;
   out << std::fixed << std::setprecision(1);
   profile_section(out, "prompt steps", profile.prefill);

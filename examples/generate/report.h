@@ -14,9 +14,12 @@ std::string json_line(const prologue::Engine& engine, const std::string& prompt,
 std::string json_line(const prologue::Score& score);
 std::string json_error(const std::string& prompt, const std::string& error);
 
-// model, device, dtype, tokens, rates, why the generation ended
-std::string summary_table(const prologue::Engine& engine, const std::vector<prologue::Completion>& completions);
-std::string profile_table(const prologue::Engine::Profile& profile);
+// Tokens that a decoding step made: all but the first, the end token included.
+int64_t decoded_tokens(const prologue::Completion& completion);
+
+// model, device, dtype, tokens, rates, why the generation ended, what the engine did. `seconds`: of all completions together.
+std::string summary_table(const prologue::Engine& engine, const std::vector<prologue::Completion>& completions, double seconds);
+std::string profile_table(const prologue::ModelRunner::Profile& profile);
 
 // The rows of a --score file: a JSON list of {"prompt_tokens": [...], "tokens": [...]}.
 struct ScoreRow {

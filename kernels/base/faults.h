@@ -18,6 +18,7 @@ enum class FaultCode : int32_t {
   page_out_of_range,        // an entry of the page table outside the cache
   sequence_too_long,        // a sequence longer than its bound, or than its pages hold, or whose length is bad
   query_rows_out_of_range,  // cu_seqlens_q: rows before its first entry, outside of q, or more than max_seqlen_q
+  logits_not_a_number,      // sample: a row of logits has a NaN
 };
 
 PROLOGUE_API const char* fault_code_name(FaultCode code);

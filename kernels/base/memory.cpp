@@ -107,16 +107,33 @@ Result<void*> StagingBuffer::fill() {
   return pinned_;
 }
 
-Status StagingBuffer::copy_to_device(void* target, int64_t num_bytes, const Execution& execution) {
+Status StagingBuffer::check_copy(int64_t num_bytes, const Execution& execution) const {
   if (num_bytes < 0 || num_bytes > size_bytes_) {
     return invalid_argument("num_bytes is ", num_bytes, ": the staging buffer has ", size_bytes_);
   }
+  if (pinned_ != nullptr && execution.device != Device::cuda) {
+    return invalid_argument("device is ", device_name(execution.device), ": the staging buffer is for cuda");
+  }
+  return {};
+}
+
+Status StagingBuffer::copy_to_device(void* target, int64_t num_bytes, const Execution& execution) {
+  PROLOGUE_RETURN_IF_ERROR(check_copy(num_bytes, execution));
   if (num_bytes == 0) return {};
   if (pinned_ == nullptr) return prologue::copy_to_device(target, host_.data(), num_bytes, execution);
-  if (execution.device != Device::cuda) {
-    return invalid_argument("device is ", device_name(execution.device), ": the staging buffer is for copies to cuda");
-  }
   return cuda::copy_pinned(target, pinned_, num_bytes, execution.stream, copied_);
+}
+
+Status StagingBuffer::copy_from_device(const void* source, int64_t num_bytes, const Execution& execution) {
+  PROLOGUE_RETURN_IF_ERROR(check_copy(num_bytes, execution));
+  if (num_bytes == 0) return {};
+  if (pinned_ == nullptr) return prologue::copy_to_host(host_.data(), source, num_bytes, execution);
+  return cuda::copy_pinned(pinned_, source, num_bytes, execution.stream, copied_);
+}
+
+Result<const void*> StagingBuffer::read() {
+  PROLOGUE_ASSIGN_OR_RETURN(void* const data, fill());
+  return data;
 }
 
 Result<int64_t> available_bytes(Device device) {

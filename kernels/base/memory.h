@@ -58,7 +58,7 @@ PROLOGUE_API Status copy_to_host(void* target, const void* source, int64_t num_b
 PROLOGUE_API Status fill_zero(void* target, int64_t num_bytes, const Execution& execution);
 PROLOGUE_API Status synchronize(const Execution& execution);
 
-// Host memory that is filled and copied to a device at every step. For CUDA it is pinned: a copy that does not wait needs that,
+// Host memory that is copied to a device, or from it, at every step. For CUDA it is pinned: a copy that does not wait needs that,
 // and so does a copy that a graph replays. Move-only.
 class PROLOGUE_API StagingBuffer {
  public:
@@ -73,7 +73,7 @@ class PROLOGUE_API StagingBuffer {
   StagingBuffer& operator=(const StagingBuffer&) = delete;
   ~StagingBuffer();
 
-  // For copies to `device`.
+  // For copies to and from `device`.
   static Result<StagingBuffer> allocate(Device device, int64_t num_bytes);
 
   // Returns the memory, to be filled. First waits until the last copy has read it.
@@ -82,9 +82,15 @@ class PROLOGUE_API StagingBuffer {
   // holds then. fill() does not wait for replays; the caller must.
   Status copy_to_device(void* target, int64_t num_bytes, const Execution& execution);
 
+  // The other direction: copies num_bytes of the device's memory into this, in stream order; does not wait. Not for graphs.
+  Status copy_from_device(const void* source, int64_t num_bytes, const Execution& execution);
+  // Waits until the last copy has finished, and returns the memory.
+  Result<const void*> read();
+
   int64_t size_bytes() const { return size_bytes_; }
 
  private:
+  Status check_copy(int64_t num_bytes, const Execution& execution) const;
   void swap(StagingBuffer& other) noexcept {
     std::swap(host_, other.host_);
     std::swap(pinned_, other.pinned_);
@@ -92,8 +98,8 @@ class PROLOGUE_API StagingBuffer {
     std::swap(size_bytes_, other.size_bytes_);
   }
 
-  Buffer host_;                    // for copies to the CPU
-  void* pinned_ = nullptr;         // for copies to a GPU
+  Buffer host_;                    // for the CPU
+  void* pinned_ = nullptr;         // for a GPU
   CUevent_st* copied_ = nullptr;   // recorded after the last copy
   int64_t size_bytes_ = 0;
 };

@@ -74,7 +74,7 @@ Result<cudaEvent_t> create_copy_event() {
 Status copy_pinned(void* target, const void* source, int64_t num_bytes, cudaStream_t stream, cudaEvent_t copied) {
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   PROLOGUE_CUDA_RETURN_IF_ERROR(cudaStreamIsCapturing(stream, &capture));
-  PROLOGUE_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(target, source, static_cast<size_t>(num_bytes), cudaMemcpyHostToDevice, stream));
+  PROLOGUE_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(target, source, static_cast<size_t>(num_bytes), cudaMemcpyDefault, stream));
   // The host cannot wait for an event that a graph has captured.
   if (capture == cudaStreamCaptureStatusNone) PROLOGUE_CUDA_RETURN_IF_ERROR(cudaEventRecord(copied, stream));
   return {};

@@ -9,8 +9,11 @@
 //
 // Every pointer is aligned to its elements. M = 0 and N = 0 are no-ops; With K = 0 the result is y = bias (0 without a bias).
 //
-// Numerics: float32 accumulation (no TF32), bias added in float32, one rounding at the store of y. The order of the sum
-// depends on M, so the operation is not batch-invariant (the other one that is not is paged attention). y_dtype is dtype or f32.
+// Numerics: float32 accumulation (no TF32), bias added in float32, one rounding at the store of y. y_dtype is dtype or f32. The
+// order of the sum depends on M, so the operation is not batch-invariant, unless:
+//   batch_invariant  the bits of a row of y depend only on that row of x, on weight and on bias: not on M, nor on the other rows,
+//                    nor on the number of threads. The calls that are compared have equal n, k, types, strides and GPU model, and
+//                    addresses of equal alignment to 16 bytes.
 // The operation never throws, allocates or synchronises; on CUDA it can be captured into a graph.
 #pragma once
 
@@ -34,6 +37,7 @@ struct GemmParams {
   const void* bias = nullptr;
   void* y = nullptr;
   int64_t y_stride = 0;
+  bool batch_invariant = false;  // a row of y has the same bits for every m
 };
 
 // What a GEMM needs besides its arguments. On CUDA: the cuBLASLt handle, its workspace, and the cache of chosen algorithms. The

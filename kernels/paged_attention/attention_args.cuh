@@ -28,6 +28,7 @@ struct AttentionArgs {
   int page_shift = -1;        // log2 of a page size that is a power of two, otherwise -1
   int v_head_dim = 0;
   bool whole_groups = true;         // q, cache and out move in whole aligned groups
+  int64_t first_seq = 0;            // prefill: decode runs those before it, in a launch of its own
   int row_tiles = 0;                // decode: tiles of packed rows per sequence; prefill: an upper bound of all sequences' tiles
   int num_splits = 1;               // decode: blocks that share a sequence
   float2* partial_stats = nullptr;  // decode with splits, [block, row of its tile]: maximum and sum, the sum negative for a fault
@@ -47,7 +48,8 @@ struct QueryRows {
 __device__ inline QueryRows query_rows_of(const PagedAttentionParams& p, int64_t s) {
   const int first = p.cu_seqlens_q[s];
   const int end = p.cu_seqlens_q[s + 1];
-  const bool valid = first >= 0 && first <= end && end <= p.num_tokens && end - first <= p.max_seqlen_q;
+  const int64_t max_rows = s < p.num_decode_seqs ? 1 : p.max_seqlen_q;
+  const bool valid = first >= 0 && first <= end && end <= p.num_tokens && end - first <= max_rows;
   return {first, valid ? end - first : 0, valid};
 }
 
@@ -72,7 +74,7 @@ __device__ inline void clear_bad_rows(const AttentionArgs& args, int64_t s, int 
   }
   if (kv_head != 0) return;
   for (int64_t row = bad_begin + threadIdx.x; row < bad_end; row += blockDim.x) {
-    cuda::record_fault(p.faults, row, FaultCode::query_rows_out_of_range);
+    cuda::record_fault(p.faults, p.token_faults, row, FaultCode::query_rows_out_of_range);
   }
   if (bad_begin >= bad_end && threadIdx.x == 0) cuda::record_fault(p.faults, end, FaultCode::query_rows_out_of_range);
 }
@@ -144,7 +146,7 @@ __device__ inline float capped(const AttentionArgs& args, float score) { return 
 
 // A faulty row is zeros, and recorded by the one thread that owns its first head.
 __device__ inline void record_row_fault(const AttentionArgs& args, const Sequence& sequence, int j) {
-  cuda::record_fault(args.p.faults, sequence.first_row + j,
+  cuda::record_fault(args.p.faults, args.p.token_faults, sequence.first_row + j,
                      sequence.too_long ? FaultCode::sequence_too_long : FaultCode::page_out_of_range);
 }
 

@@ -36,6 +36,7 @@ Status check_shapes(const PagedAttentionParams& p, Device device) {
   PROLOGUE_RETURN_IF_ERROR(check_dtype(kName, "dtype", p.dtype));
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_tokens", p.num_tokens, 0, kMaxInt32));
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_seqs", p.num_seqs, 0, kMaxInt32 - 1));
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "num_decode_seqs", p.num_decode_seqs, 0, p.num_seqs));
   if (p.head_dim < 2 || p.head_dim > 576 || p.head_dim % 2 != 0) {
     return unsupported("paged_attention: head_dim is ", p.head_dim, ": supported is every even number in 2..576");
   }
@@ -109,6 +110,8 @@ Status add_regions(const PagedAttentionParams& params, Device device, RegionChec
   const int64_t lengths = p.page_table.kv_last_page_len == nullptr ? p.num_seqs : 0;
   PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("seq_lens", p.seq_lens, lengths, 4)));
   PROLOGUE_RETURN_IF_ERROR(regions.write(faults));
+  PROLOGUE_RETURN_IF_ERROR(
+      regions.write(array_region("token_faults", p.token_faults, p.token_faults == nullptr ? 0 : p.num_tokens, 1)));
   return regions.write(array_region("workspace", p.workspace, paged_attention_workspace_bytes(p, device), 1));
 }
 

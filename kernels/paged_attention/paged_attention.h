@@ -22,16 +22,21 @@
 //   max_seqlen_q  upper bound of the query rows of one sequence; a host value
 //   max_seq_len   upper bound of seq_lens, at most 2^30; a host value. The size of the launch depends on both bounds, so they
 //                 must hold for every replay of a captured graph
+//   num_decode_seqs  0..num_seqs; a host value. The first num_decode_seqs sequences have at most one row each, whatever max_seqlen_q
+//                 is. It chooses kernels (see Numerics), so a result may change by rounding, and otherwise only faults
+//   token_faults  [num_tokens]: a FaultCode is written for each row that becomes zeros because of a fault, nothing for other rows
+//                 (so the caller clears it); null = not wanted
 //
 // Ring. It holds the last ring_size positions, including those of this step. So the first row of a step finds its whole window
 // only if window + max_seqlen_q - 1 <= ring_size. Anything larger is an error, unless max_seq_len <= ring_size.
 //
 // Guards. Arrays on the device are checked by the kernel when it reads them. Whatever they hold, nothing outside of q, the pages,
 // the table and out is touched. For each of these faults the rows become zeros and are recorded, with the query row as token:
-//   query_rows_out_of_range  a sequence with more than max_seqlen_q rows, or whose entries do not satisfy 0 <= cu_seqlens_q[s] <=
-//                            cu_seqlens_q[s+1] <= num_tokens: its rows inside [0, num_tokens), or if there are none one fault for
-//                            the sequence, with token = its last entry clamped to 0..num_tokens. Rows before cu_seqlens_q[0]. If
-//                            cu_seqlens_q decreases, rows from the smallest entry that follows a larger one on may hold anything
+//   query_rows_out_of_range  a sequence with more than max_seqlen_q rows (of the first num_decode_seqs: more than one), or whose
+//                            entries do not satisfy 0 <= cu_seqlens_q[s] <= cu_seqlens_q[s+1] <= num_tokens: its rows inside
+//                            [0, num_tokens), or if there are none one fault for the sequence, with token = its last entry clamped
+//                            to 0..num_tokens (not in token_faults). Rows before cu_seqlens_q[0]. If cu_seqlens_q decreases, rows
+//                            from the smallest entry that follows a larger one on may hold anything, and so may their faults
 //   sequence_too_long        seq_lens > max_seq_len, or min(seq_lens, ring_size) > the sequence's pages * page_size (none if its
 //                            entries of kv_indptr are bad). Also if its length should come from kv_last_page_len and these
 //                            entries are bad, or its last page is not 1..page_size tokens long
@@ -50,8 +55,18 @@
 //   out = (sum_p (w_p * scale of V) * code + sum_p w_p * zero point of V) / sum_p w_p, w_p being exp(score_p - the maximum so far):
 //   the second sum is rescaled with the first one when the maximum changes, when streams and warps are combined, and before a
 //   part of a split is stored the two are added. Prefill takes V, without tensor cores K too, as fma(code, scale, zero point).
-//   Decode may split a sequence into parts and combine them through the workspace. So the result is deterministic, but not
-//   batch-invariant.
+//   The kernels of CUDA: if max_seqlen_q is at most 4, decode runs all sequences. Otherwise decode runs the first num_decode_seqs
+//   and prefill the others, in two launches, and the rows of the first ones have the bits of a call with these sequences alone,
+//   the same max_seq_len and max_seqlen_q = 1.
+//   Decode may split a sequence into parts and combine them through the workspace, in a way that depends on the batch. So the
+//   result is deterministic, but not batch-invariant, unless:
+//   batch_invariant  the bits of a row depend only on q of that row and the K and V that it sees: not on the other rows and
+//                    sequences of the call, nor on how the rows of its sequence are divided into steps (token by token, chunks,
+//                    all at once), nor on num_tokens, num_seqs, max_* and num_decode_seqs. On CUDA every row runs in the prefill
+//                    kernels then, without splits and without a workspace; a decode step of few long sequences is slower. The
+//                    calls that are compared have equal strides and formats, the same GPU model, and base addresses that are
+//                    alike multiples of 16 bytes or not. With tensor cores V must be finite (above). On the CPU it holds always,
+//                    and costs nothing
 //
 // num_tokens = 0 or num_seqs = 0 is a no-op. The operation never allocates or synchronises, and is safe under graph capture. On
 // the CPU each thread needs less than 112 KiB of stack.
@@ -83,14 +98,17 @@ struct PagedAttentionParams {
   const int32_t* seq_lens = nullptr;
   int64_t max_seqlen_q = 0;
   int64_t max_seq_len = 0;
+  int64_t num_decode_seqs = 0;   // so many sequences, the first ones, have at most one row each
+  bool batch_invariant = false;  // a row's bits do not depend on the rest of the batch
   MutableHeadsView out;
   void* workspace = nullptr;  // device scratch of paged_attention_workspace_bytes; null if that is 0
   int64_t workspace_bytes = 0;
   FaultRecord* faults = nullptr;
+  uint8_t* token_faults = nullptr;  // [num_tokens]: a FaultCode is written for each faulty row; null = not wanted
 };
 
 // Bytes of workspace that are enough for every call whose num_tokens, num_seqs, max_seqlen_q and max_seq_len are not larger than
-// these and whose other members are equal. 0 on the CPU.
+// these and whose other members, num_decode_seqs aside, are equal. 0 on the CPU and with batch_invariant.
 PROLOGUE_API int64_t paged_attention_workspace_bytes(const PagedAttentionParams& params, Device device);
 
 // Makes all checks of paged_attention(), and runs nothing.

@@ -46,7 +46,8 @@ int64_t block_rows(const PagedAttentionParams& p) {
 // Whether the entries of a sequence in cu_seqlens_q, not checked before this, are valid rows.
 bool has_valid_rows(const PagedAttentionParams& p, int64_t s) {
   const int64_t first = p.cu_seqlens_q[s], end = p.cu_seqlens_q[s + 1];
-  return first >= 0 && first <= end && end <= p.num_tokens && end - first <= p.max_seqlen_q;
+  const int64_t max_rows = s < p.num_decode_seqs ? 1 : p.max_seqlen_q;
+  return first >= 0 && first <= end && end <= p.num_tokens && end - first <= max_rows;
 }
 
 // One sequence of the batch, its indices checked; without rows where they are not valid.
@@ -91,7 +92,7 @@ void clear_bad_rows(const PagedAttentionParams& p, int64_t s, int64_t kv_head) {
     for (int64_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
       std::fill_n(static_cast<T*>(p.out.data) + row * p.out.token_stride + h * p.out.head_stride, v_head_dim(p.kv), T{});
     }
-    if (kv_head == 0) record_fault(p.faults, row, FaultCode::query_rows_out_of_range);
+    if (kv_head == 0) record_fault(p.faults, p.token_faults, row, FaultCode::query_rows_out_of_range);
   }
   if (bad_begin >= bad_end && kv_head == 0) record_fault(p.faults, end, FaultCode::query_rows_out_of_range);
 }
@@ -258,7 +259,8 @@ class BlockAttention {
       first = row + 1;
       clear(row);
       if (kv_head_ == 0 && row % group_ == 0) {
-        record_fault(p_.faults, token(row), sequence_.too_long ? FaultCode::sequence_too_long : FaultCode::page_out_of_range);
+        record_fault(p_.faults, p_.token_faults, token(row),
+                     sequence_.too_long ? FaultCode::sequence_too_long : FaultCode::page_out_of_range);
       }
     }
     if (first < end) attend(first, end);

@@ -180,20 +180,33 @@ Status run_decode(const DecodeInstance& instance, const PagedAttentionParams& pa
   return unsupported("paged_attention: head_dim ", args.v_head_dim, " is larger than the largest combine kernel");
 }
 
-Status run_prefill(const PrefillInstance& instance, const PagedAttentionParams& params, cudaStream_t stream) {
+// The sequences from first_seq on.
+Status run_prefill(const PrefillInstance& instance, const PagedAttentionParams& params, int64_t first_seq, cudaStream_t stream) {
   const int64_t packed_rows = max_packed_rows(params);
   if (packed_rows > kMaxPackedRows) return too_large(packed_rows);
-  const AttentionArgs args = make_args(params);
+  AttentionArgs args = make_args(params);
+  args.first_seq = first_seq;
+  const int64_t num_seqs = params.num_seqs - first_seq;
   // Every sequence's last tile may be partial, or its only one for rows to clear: at most num_seqs more than the rows fill.
-  const int64_t tiles_by_rows = params.num_tokens * args.group / instance.rows + params.num_seqs;
-  const int64_t tiles_by_length = params.num_seqs * divide_up(packed_rows, instance.rows);
+  const int64_t tiles_by_rows = params.num_tokens * args.group / instance.rows + num_seqs;
+  const int64_t tiles_by_length = num_seqs * divide_up(packed_rows, instance.rows);
   const int64_t blocks = std::min(tiles_by_rows, tiles_by_length) * params.kv.num_kv_heads;
   if (blocks > kMaxGrid) return too_large(blocks);
   return launch("paged_attention prefill", instance.kernel,
                 {grid_extent(blocks), static_cast<unsigned>(instance.threads), instance.shared_bytes}, stream, args);
 }
 
-bool is_decode(const PagedAttentionParams& params) { return params.max_seqlen_q <= kDecodeMaxRows; }
+// What decode runs: the first num_seqs sequences of the call (all, some or none), as a call of their own, so that they get the
+// same bits in any batch. Prefill runs the others.
+PagedAttentionParams decode_part(const PagedAttentionParams& params) {
+  PagedAttentionParams p = params;
+  if (p.max_seqlen_q > kDecodeMaxRows || p.num_decode_seqs == p.num_seqs) {
+    p.num_seqs = p.num_decode_seqs;
+    p.max_seqlen_q = 1;
+  }
+  if (p.batch_invariant) p.num_seqs = 0;
+  return p;
+}
 
 std::string name_of(const DecodeInstance& instance) {
   const std::string cache = instance.k == DType::unset ? "any"
@@ -216,14 +229,14 @@ std::string name_of_simple(const PrefillInstance& instance) {
 
 AttentionInstance pinned(const PrefillInstance& instance, std::string name) {
   return {std::move(name), static_cast<int64_t>(instance.shared_bytes),
-          [&instance](const PagedAttentionParams& p, cudaStream_t stream) { return run_prefill(instance, p, stream); }};
+          [&instance](const PagedAttentionParams& p, cudaStream_t stream) { return run_prefill(instance, p, 0, stream); }};
 }
 
 }  // namespace
 
 // A launch with splits has at most kDecodeTargetRows packed rows, whatever its shape.
 int64_t paged_attention_workspace_bytes(const PagedAttentionParams& params) {
-  if (max_keys(params) <= kMinKeysPerSplit) return 0;
+  if (params.batch_invariant || max_keys(params) <= kMinKeysPerSplit) return 0;
   return kDecodeTargetRows * static_cast<int64_t>(sizeof(float2) + v_head_dim(params.kv) * sizeof(float));
 }
 
@@ -250,11 +263,14 @@ std::vector<AttentionInstance> instances_of(const PagedAttentionParams& params) 
   return list;
 }
 
-std::string chosen_instance(const PagedAttentionParams& params, int64_t shared_bytes) {
-  if (is_decode(params)) {
-    const DecodeInstance* instance = find_decode(params);
-    return instance == nullptr ? "" : name_of(*instance);
-  }
+std::string chosen_decode_instance(const PagedAttentionParams& params) {
+  const PagedAttentionParams decode = decode_part(params);
+  const DecodeInstance* instance = decode.num_seqs > 0 ? find_decode(decode) : nullptr;
+  return instance == nullptr ? "" : name_of(*instance);
+}
+
+std::string chosen_prefill_instance(const PagedAttentionParams& params, int64_t shared_bytes) {
+  if (decode_part(params).num_seqs == params.num_seqs) return "";
   const PrefillInstance* instance = find_prefill(params, static_cast<size_t>(shared_bytes));
   if (instance == nullptr) return "";
   for (const auto& table : prefill_mma_tables()) {
@@ -280,16 +296,20 @@ std::vector<std::string> paged_attention_instances() {
 }
 
 Status paged_attention(const PagedAttentionParams& params, const Execution& execution) {
-  if (is_decode(params)) {
-    const DecodeInstance* instance = find_decode(params);
-    if (instance != nullptr) return run_decode(*instance, params, execution.stream);
-    return unsupported("paged_attention: head_dim ", largest_head_dim(params), " is larger than the largest decode kernel");
+  const PagedAttentionParams decode = decode_part(params);
+  if (decode.num_seqs > 0) {
+    const DecodeInstance* instance = find_decode(decode);
+    if (instance == nullptr) {
+      return unsupported("paged_attention: head_dim ", largest_head_dim(params), " is larger than the largest decode kernel");
+    }
+    PROLOGUE_RETURN_IF_ERROR(run_decode(*instance, decode, execution.stream));
   }
+  if (decode.num_seqs == params.num_seqs) return {};
   int device = 0, shared_bytes = 0;
   PROLOGUE_CUDA_RETURN_IF_ERROR(cudaGetDevice(&device));
   PROLOGUE_CUDA_RETURN_IF_ERROR(cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
   const PrefillInstance* instance = find_prefill(params, static_cast<size_t>(shared_bytes));
-  if (instance != nullptr) return run_prefill(*instance, params, execution.stream);
+  if (instance != nullptr) return run_prefill(*instance, params, decode.num_seqs, execution.stream);
   return unsupported("paged_attention: no prefill kernel for head_dim ", largest_head_dim(params), " fits the ", shared_bytes,
                      " bytes of shared memory that a block may have on this GPU");
 }

@@ -6,10 +6,10 @@
 
 #include <iterator>
 
+#include <prologue/kernels/base/device/instructions.cuh>
 #include <prologue/kernels/paged_attention/attention_args.cuh>
 #include <prologue/kernels/paged_attention/attention_instances.cuh>
 #include <prologue/kernels/paged_attention/cache_codes.cuh>
-#include <prologue/kernels/base/device/instructions.cuh>
 
 namespace prologue::cuda {
 
@@ -23,7 +23,7 @@ struct RowTile {
   int last_limit = 0;   // and its last row
 };
 
-// blockIdx.x = tile * num_kv_heads + kv head. Tiles are assigned to the sequences in order, as many to each as its rows need, and
+// blockIdx.x = tile * num_kv_heads + kv head. Tiles are assigned to the launch's sequences in order, as many to each as its rows need, and
 // one where there are rows to clear: a warp-wide running sum over cu_seqlens_q finds whose tile it is. False for a block that the
 // host's bound made too many.
 template <int kTileRows>
@@ -31,7 +31,7 @@ __device__ inline bool find_tile(const AttentionArgs& args, RowTile& tile) {
   const PagedAttentionParams& p = args.p;
   const int lane = threadIdx.x % 32;
   int64_t index = blockIdx.x / p.kv.num_kv_heads;
-  for (int64_t base = 0; base < p.num_seqs; base += 32) {
+  for (int64_t base = args.first_seq; base < p.num_seqs; base += 32) {
     const int64_t s = base + lane;
     int64_t tiles = 0;
     if (s < p.num_seqs) {

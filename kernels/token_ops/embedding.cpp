@@ -35,6 +35,8 @@ Status validate(const EmbeddingParams& p, const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(regions.read(indices));
   PROLOGUE_RETURN_IF_ERROR(regions.write(out));
   PROLOGUE_RETURN_IF_ERROR(regions.write(array_region("faults", p.faults, p.faults == nullptr ? 0 : 1, alignof(FaultRecord))));
+  PROLOGUE_RETURN_IF_ERROR(
+      regions.write(array_region("token_faults", p.token_faults, p.token_faults == nullptr ? 0 : p.num_tokens, 1)));
   return regions.check_all_apart();
 }
 

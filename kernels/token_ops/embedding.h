@@ -7,7 +7,8 @@
 //   out      [num_tokens, width] dtype, contiguous, must not overlap table
 //
 // scale = 1 copies bitwise; otherwise the product is computed in float32 and rounded once. For an index outside [0, num_rows) the
-// row becomes zeros and token_id_out_of_range is recorded. num_tokens = 0 is a no-op. Never allocates or synchronises.
+// row becomes zeros and token_id_out_of_range is recorded. num_tokens = 0 is a no-op. Never allocates or synchronises; safe under graph
+// capture.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +30,7 @@ struct EmbeddingParams {
   float scale = 1.0f;
   void* out = nullptr;
   FaultRecord* faults = nullptr;  // null = faults are not recorded
+  uint8_t* token_faults = nullptr;  // [num_tokens]: a FaultCode is written for each faulty token; null = not wanted
 };
 
 PROLOGUE_API Status embedding(const EmbeddingParams& params, const Execution& execution);

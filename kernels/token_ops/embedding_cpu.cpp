@@ -18,7 +18,7 @@ void embed(const EmbeddingParams& p, int64_t num_threads) {
     const int64_t index = index_at(p.indices, t);
     if (index < 0 || index >= p.num_rows) {
       std::fill_n(out, p.width, T{});
-      record_fault(p.faults, t, FaultCode::token_id_out_of_range);
+      record_fault(p.faults, p.token_faults, t, FaultCode::token_id_out_of_range);
       return;
     }
     const T* row = table + index * p.width;

@@ -15,7 +15,7 @@ __global__ void embedding_kernel(const __grid_constant__ EmbeddingParams p, bool
   const int64_t column = (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * kGroup<T>;
   const int64_t index = prologue::index_at(p.indices, token);
   const bool found = index >= 0 && index < p.num_rows;
-  if (!found && column == 0) cuda::record_fault(p.faults, token, FaultCode::token_id_out_of_range);
+  if (!found && column == 0) cuda::record_fault(p.faults, p.token_faults, token, FaultCode::token_id_out_of_range);
   if (column >= p.width) return;
 
   Group<T> group = {};

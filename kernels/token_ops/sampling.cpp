@@ -32,11 +32,13 @@ Status validate(const SamplingParams& p, const Execution& execution) {
   Region rows = array_region("rows", p.rows, p.num_rows, sizeof(SamplingRow));
   rows.alignment = alignof(SamplingRow);
   const Region tokens = array_region("tokens", p.tokens, p.num_rows, 4);
-  PROLOGUE_RETURN_IF_ERROR(check_readable(kName, logits));
-  PROLOGUE_RETURN_IF_ERROR(check_readable(kName, rows));
-  PROLOGUE_RETURN_IF_ERROR(check_writable(kName, tokens));
-  PROLOGUE_RETURN_IF_ERROR(check_apart(kName, tokens, logits));
-  return check_apart(kName, tokens, rows);
+  const Region row_faults = array_region("row_faults", p.row_faults, p.row_faults == nullptr ? 0 : p.num_rows, 1);
+  RegionChecks regions(kName);
+  PROLOGUE_RETURN_IF_ERROR(regions.read(logits));
+  PROLOGUE_RETURN_IF_ERROR(regions.read(rows));
+  PROLOGUE_RETURN_IF_ERROR(regions.write(tokens));
+  PROLOGUE_RETURN_IF_ERROR(regions.write(row_faults));
+  return regions.check_all_apart();
 }
 
 Status run_validated(const SamplingParams& params, const Execution& execution) {

@@ -1,8 +1,20 @@
 // Chooses the next token of each row from its logits.
 //
-//   logits  [num_rows, vocab_size] float32, row stride logits_stride
-//   rows    [num_rows]             one SamplingRow per row, on the device
-//   tokens  [num_rows]             int32, written
+//   logits      [num_rows, vocab_size] float32, row stride logits_stride
+//   rows        [num_rows]             one SamplingRow per row, on the device
+//   tokens      [num_rows]             int32, written
+//   row_faults  [num_rows]             uint8, written: FaultCode::logits_not_a_number if a logit of the row is NaN, else 0;
+//                                      null = not wanted
+//
+// First the logits of a row are adjusted, if it has a bias or counts. Token i, which the sequence has generated n times:
+//   x = logits[i]
+//   x = x + bias[i]                           if bias is given
+//   x = x > 0 ? x / r : x * r                 r = repetition_penalty, if counts[i] > 0: the token is in the prompt or generated
+//   x = x - frequency_penalty * n             if n > 0
+//   x = x - presence_penalty                  if n > 0
+// Each operation is rounded to float32 and nothing is fused, so every backend has the same bits. What follows, temperature and greedy
+// choice included, sees the adjusted logits. A bias of -infinity forbids a token: it is chosen only if no other token is left.
+// counts[i] is 2 * n + (1 if token i is in the prompt). sample() adds 2 to the entry of the chosen token, of greedy rows, too.
 //
 // A row with temperature 0 is greedy: the largest logit is chosen; of equal logits, the lower id. NaN logits are never chosen; if
 // all logits of a row are NaN, id 0 is. Otherwise p = softmax(logits / temperature), and tokens are ordered by (logit descending,
@@ -18,8 +30,11 @@
 //
 // The probability mass for top_p is summed in 64-bit fixed point (units of 2^-40), so the sum does not depend on its order.
 // SamplingRow values are on the device and cannot be checked before the launch. Outside their range they mean: temperature < 0 or
-// NaN: greedy; top_p <= 0 or NaN: keep one token; min_p > 1: 1; min_p NaN: off.
-// num_rows = 0 is a no-op. Never allocates or synchronises; no host round trip.
+// NaN: greedy; top_p <= 0 or NaN: keep one token; min_p > 1: 1; min_p NaN: off; repetition_penalty not a finite number above 0: 1;
+// another penalty that is not finite: 0; an entry of counts below 0: 0; one that 2 more would overflow stays.
+// The arrays behind counts and bias are the caller's responsibility: counts of two rows must not overlap each other or another array
+// of the call. Rows may share a bias.
+// num_rows = 0 is a no-op. Never allocates or synchronises; no host round trip; safe under graph capture.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +49,14 @@ struct SamplingRow {
   float top_p = 1.0f;        // (0, 1]; 1 = off
   float min_p = 0.0f;        // [0, 1]; 0 = off
   uint64_t seed = 0;
-  int64_t position = 0;      // of the chosen token in its sequence; the counter of the random numbers
+  int64_t position = 0;  // of the chosen token in its sequence; the counter of the random numbers
+  // The penalties need counts.
+  float repetition_penalty = 1.0f;  // > 0; 1 = off
+  float presence_penalty = 0.0f;    // 0 = off
+  float frequency_penalty = 0.0f;   // 0 = off
+  int32_t reserved = 0;
+  int32_t* counts = nullptr;    // [vocab_size] on the device, updated; null = no penalties
+  const float* bias = nullptr;  // [vocab_size] on the device; null = none
 };
 
 struct SamplingParams {
@@ -44,6 +66,7 @@ struct SamplingParams {
   int64_t logits_stride = 0;
   const SamplingRow* rows = nullptr;
   int32_t* tokens = nullptr;
+  uint8_t* row_faults = nullptr;
 };
 
 PROLOGUE_API Status sample(const SamplingParams& params, const Execution& execution);

@@ -57,16 +57,23 @@ struct Row {
   float largest;
   float temperature;
   uint64_t lowest;
+  Adjustments adjustments;
 
   __device__ float scaled(float logit) const { return scaled_logit(logit, largest, temperature); }
 
-  // Calls f(token, logit) for every token of this thread, with kAhead loads in flight (and as many copies of f in the code).
+  // Calls f(token, adjusted logit) for every token of this thread, with kAhead loads in flight (and as many copies of f in the code).
   template <int kAhead, class F>
   __device__ void for_each(const F& f) const {
     for (int base = threadIdx.x; base < vocab_size; base += kAhead * kThreads) {
       float ahead[kAhead];
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) ahead[i] = base + i * kThreads < vocab_size ? logits[base + i * kThreads] : 0.0f;
+      if (changes_logits(adjustments)) {
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i) {
+          if (base + i * kThreads < vocab_size) ahead[i] = adjusted_logit(adjustments, base + i * kThreads, ahead[i]);
+        }
+      }
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) {
         if (base + i * kThreads < vocab_size) f(base + i * kThreads, ahead[i]);
@@ -139,26 +146,44 @@ __device__ uint64_t cut(Shared& shared, const Row& row, int limit, float top_p) 
   return key > row.lowest ? key : row.lowest;
 }
 
+// By one thread, when all have read the counts for the last time.
+__device__ void finish(const SamplingParams& p, const SamplingRow& request, int32_t token) {
+  p.tokens[blockIdx.x] = token;
+  if (request.counts != nullptr) request.counts[token] = counted(request.counts[token]);
+}
+
 // One block per row; its threads stride over the tokens.
 __global__ void __launch_bounds__(kThreads) sample_kernel(const __grid_constant__ SamplingParams p) {
   __shared__ Shared shared;
   const SamplingRow request = p.rows[blockIdx.x];
-  Row row = {p.logits + static_cast<int64_t>(blockIdx.x) * p.logits_stride, static_cast<int>(p.vocab_size), 0.0f,
-             request.temperature, 0};
+  Row row = {p.logits + static_cast<int64_t>(blockIdx.x) * p.logits_stride,
+             static_cast<int>(p.vocab_size),
+             0.0f,
+             request.temperature,
+             0,
+             adjustments_of(request)};
 
   uint64_t first = 0;
-  row.for_each<8>([&](int token, float logit) { first = Larger()(first, rank_key(logit, token)); });
+  bool nan_given = false;
+  row.for_each<8>([&](int token, float logit) {
+    first = Larger()(first, rank_key(logit, token));
+    if (logit != logit) nan_given = nan_given || row.logits[token] != row.logits[token];
+  });
   first = ReduceWords(shared.words).Reduce(first, Larger());
-  if (threadIdx.x == 0) shared.first = first;
+  if (threadIdx.x == 0) {
+    shared.first = first;
+    if (p.row_faults != nullptr) p.row_faults[blockIdx.x] = static_cast<uint8_t>(FaultCode::none);
+  }
   __syncthreads();
+  if (nan_given && p.row_faults != nullptr) p.row_faults[blockIdx.x] = static_cast<uint8_t>(FaultCode::logits_not_a_number);
   first = shared.first;
-  const int32_t first_token = static_cast<int32_t>(~static_cast<uint32_t>(first));
+  const int32_t first_token = ranked_token(first);
   const bool any_number = first >> 32 != 0;
   if (is_greedy(request) || !any_number) {
-    if (threadIdx.x == 0) p.tokens[blockIdx.x] = any_number ? first_token : 0;
+    if (threadIdx.x == 0) finish(p, request, any_number ? first_token : 0);
     return;
   }
-  row.largest = row.logits[first_token];
+  row.largest = adjusted_logit(row.adjustments, first_token, row.logits[first_token]);
 
   if (request.top_k > 0 && request.top_k < row.vocab_size) row.lowest = cut(shared, row, request.top_k, 0.0f);
   if (!(request.top_p >= 1.0f)) row.lowest = cut(shared, row, 0, request.top_p);
@@ -174,7 +199,7 @@ __global__ void __launch_bounds__(kThreads) sample_kernel(const __grid_constant_
     best = Better()(best, {gumbel_score(scaled, random), token});
   });
   best = ReduceCandidates(shared.candidates).Reduce(best, Better());
-  if (threadIdx.x == 0) p.tokens[blockIdx.x] = best.token;
+  if (threadIdx.x == 0) finish(p, request, best.token);
 }
 
 }  // namespace

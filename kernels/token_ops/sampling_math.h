@@ -1,20 +1,59 @@
-// What every backend of `sample` computes for one token: its rank, its share of the probability, its random number and its
-// score. Written once, so that all backends choose the same token from the same logits.
-//
-// Values outside the contract are on the device and cannot be checked before the launch, so they mean:
-// temperature < 0 or NaN: greedy; top_p <= 0 or NaN: one token; min_p > 1: as 1; min_p NaN: off.
+// What every backend of `sample` computes for one token: its adjusted logit, its rank, its share of the probability, its random
+// number and its score. Written once, so that all backends choose the same token from the same logits. Values outside their range
+// have the meaning that sampling.h states.
 #pragma once
 
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 
+#include <prologue/kernels/base/faults.h>
 #include <prologue/kernels/base/host_device.h>
 #include <prologue/kernels/base/shared/exp.h>
+#include <prologue/kernels/base/shared/rotation.h>
 #include <prologue/kernels/token_ops/philox.h>
 #include <prologue/kernels/token_ops/sampling.h>
 
 namespace prologue {
+
+// What a row adds to its logits. Null pointers: nothing.
+struct Adjustments {
+  const float* bias;
+  const int32_t* counts;  // null, too, if all penalties are off
+  float repetition, presence, frequency;
+};
+
+PROLOGUE_HOST_DEVICE inline bool is_finite(float x) { return x - x == 0.0f; }
+
+PROLOGUE_HOST_DEVICE inline Adjustments adjustments_of(const SamplingRow& row) {
+  Adjustments a = {row.bias, row.counts, 1.0f, 0.0f, 0.0f};
+  if (row.repetition_penalty > 0.0f && is_finite(row.repetition_penalty)) a.repetition = row.repetition_penalty;
+  if (is_finite(row.presence_penalty)) a.presence = row.presence_penalty;
+  if (is_finite(row.frequency_penalty)) a.frequency = row.frequency_penalty;
+  if (a.repetition == 1.0f && a.presence == 0.0f && a.frequency == 0.0f) a.counts = nullptr;
+  return a;
+}
+
+PROLOGUE_HOST_DEVICE inline bool changes_logits(const Adjustments& a) { return a.bias != nullptr || a.counts != nullptr; }
+
+PROLOGUE_HOST_DEVICE inline float adjusted_logit(const Adjustments& a, int32_t token, float logit) {
+  float x = logit;
+  if (a.bias != nullptr) x = add_rounded(x, a.bias[token]);
+  if (a.counts == nullptr) return x;
+  const int32_t count = a.counts[token];
+  if (count > 0) x = x > 0.0f ? divide_rounded(x, a.repetition) : multiply_rounded(x, a.repetition);
+  if (count > 1) {
+    x = add_rounded(x, -multiply_rounded(a.frequency, static_cast<float>(count / 2)));
+    x = add_rounded(x, -a.presence);
+  }
+  return x;
+}
+
+// The entry of counts after the token was generated once more.
+PROLOGUE_HOST_DEVICE inline int32_t counted(int32_t count) {
+  const int32_t before = count < 0 ? 0 : count;
+  return before > INT32_MAX - 2 ? before : before + 2;
+}
 
 // Larger for larger logits; NaN comes last (0) and both zeros are equal.
 PROLOGUE_HOST_DEVICE inline uint32_t logit_key(float logit) {
@@ -29,6 +68,9 @@ PROLOGUE_HOST_DEVICE inline uint32_t logit_key(float logit) {
 PROLOGUE_HOST_DEVICE inline uint64_t rank_key(float logit, int32_t token) {
   return (static_cast<uint64_t>(logit_key(logit)) << 32) | static_cast<uint32_t>(~token);
 }
+
+// The token of a rank key.
+PROLOGUE_HOST_DEVICE inline int32_t ranked_token(uint64_t key) { return static_cast<int32_t>(~static_cast<uint32_t>(key)); }
 
 PROLOGUE_HOST_DEVICE inline bool is_greedy(const SamplingRow& row) { return !(row.temperature > 0.0f); }
 

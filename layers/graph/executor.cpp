@@ -38,32 +38,39 @@ Status run_operation(const AttentionPrologueParams& params, const void* kernel, 
   return run_kernel(kernel, params, execution);
 }
 
+void set_invariant(Parameters& parameters, bool batch_invariant) {
+  if (auto* gemm = std::get_if<GemmParams>(&parameters)) gemm->batch_invariant = batch_invariant;
+  if (auto* attention = std::get_if<PagedAttentionParams>(&parameters)) attention->batch_invariant = batch_invariant;
+}
+
 // Adds to an error which node it is from.
 Status named(const Node& node, const Status& status) {
   return status.ok() ? status : error_status(status.code(), node.name, ": ", status.message());
 }
 
-// The largest step. Its arrays are placeholders, 2^60 bytes apart (no array extends further): aligned, and never dereferenced.
+// The largest step. Its arrays are placeholders, 2^58 bytes apart (no array extends further): aligned, and never dereferenced.
 StepInputs largest_step(const StepLimits& limits) {
   StepInputs step;
   step.num_tokens = limits.max_tokens;
   step.num_seqs = limits.max_seqs;
+  step.num_decode_seqs = 0;
   step.num_logit_rows = limits.max_logit_rows;
   step.max_seqlen_q = std::max<int64_t>(limits.max_tokens, 1);
   step.max_seq_len = std::max<int64_t>(limits.max_seq_len, 1);
+  step.max_pages_per_seq = 1;
   step.block_table_stride = 1;
   step.position_axis_stride = limits.max_tokens;
   uintptr_t next = 0;
   const auto placeholder = [&](auto*& array) {
-    next += uintptr_t{1} << 60;
+    next += uintptr_t{1} << 58;
     array = reinterpret_cast<std::remove_reference_t<decltype(array)>>(next);
   };
   placeholder(step.token_ids);
   placeholder(step.positions);
-  placeholder(step.slot_mapping);
+  for (auto*& slots : step.slot_mapping) placeholder(slots);
   placeholder(step.cu_seqlens_q);
   placeholder(step.seq_lens);
-  placeholder(step.block_table);
+  for (auto*& table : step.block_table) placeholder(table);
   placeholder(step.logit_rows);
   return step;
 }
@@ -71,12 +78,12 @@ StepInputs largest_step(const StepLimits& limits) {
 }  // namespace
 
 Result<std::unique_ptr<GraphExecutor>> GraphExecutor::create(Graph graph, const KvStorage& cache, const StepLimits& limits,
-                                                             const Execution& execution) {
-  return catch_out_of_memory([&] { return make(std::move(graph), cache, limits, execution); });
+                                                             const Execution& execution, FaultRecord* faults) {
+  return catch_out_of_memory([&] { return make(std::move(graph), cache, limits, execution, faults); });
 }
 
 Result<std::unique_ptr<GraphExecutor>> GraphExecutor::make(Graph graph, const KvStorage& cache, const StepLimits& limits,
-                                                           const Execution& execution) {
+                                                           const Execution& execution, FaultRecord* faults) {
   std::unique_ptr<GraphExecutor> executor(new GraphExecutor());
   executor->graph_ = std::move(graph);
   executor->limits_ = limits;
@@ -84,8 +91,14 @@ Result<std::unique_ptr<GraphExecutor>> GraphExecutor::make(Graph graph, const Kv
   executor->cache_ = &cache;
   PROLOGUE_ASSIGN_OR_RETURN(executor->plan_, plan_memory(executor->graph_, limits.max_tokens, limits.max_logit_rows));
   PROLOGUE_ASSIGN_OR_RETURN(executor->activations_, Buffer::allocate(execution.device, executor->plan_.total_bytes));
-  PROLOGUE_ASSIGN_OR_RETURN(executor->faults_, Buffer::allocate(execution.device, sizeof(FaultRecord)));
-  PROLOGUE_RETURN_IF_ERROR(fill_zero(executor->faults_.data(), sizeof(FaultRecord), execution));
+  PROLOGUE_ASSIGN_OR_RETURN(executor->token_faults_, Buffer::allocate(execution.device, std::max<int64_t>(limits.max_tokens, 0)));
+  PROLOGUE_RETURN_IF_ERROR(fill_zero(executor->token_faults_.data(), executor->token_faults_.size_bytes(), execution));
+  executor->faults_ = faults;
+  if (faults == nullptr) {
+    PROLOGUE_ASSIGN_OR_RETURN(executor->own_faults_, Buffer::allocate(execution.device, sizeof(FaultRecord)));
+    PROLOGUE_RETURN_IF_ERROR(fill_zero(executor->own_faults_.data(), sizeof(FaultRecord), execution));
+    executor->faults_ = executor->own_faults_.as<FaultRecord>();
+  }
   PROLOGUE_ASSIGN_OR_RETURN(executor->gemm_context_, GemmContext::create(execution.device));
   PROLOGUE_RETURN_IF_ERROR(executor->prepare(execution));
   executor->events_.resize(executor->graph_.nodes.size() + 1);
@@ -98,8 +111,9 @@ Status GraphExecutor::prepare(const Execution& execution) {
   for (const Node& node : nodes) {
     operations_.push_back({node.parameters, nullptr});
     auto* const params = static_cast<unsigned char*>(address_of(operations_.back().parameters));
-    for (const Binding& binding : node.bindings) PROLOGUE_RETURN_IF_ERROR(named(node, bind(binding, params + binding.member)));
+    for (const Binding& binding : node.bindings) PROLOGUE_RETURN_IF_ERROR(named(node, bind(node, binding, params + binding.member)));
     position_axes_ = std::max(position_axes_, node.position_axes);
+    set_invariant(operations_.back().parameters, limits_.batch_invariant);
   }
   patch(largest_step(limits_));
 
@@ -128,17 +142,28 @@ Status GraphExecutor::prepare(const Execution& execution) {
   return {};
 }
 
+// The layer group whose slots and block tables a node uses.
+int64_t GraphExecutor::group_of(const Node& node) const {
+  const Binding* cache = node.cache_binding();
+  const std::vector<int32_t>& groups = cache_->config().group_of_layer;
+  if (cache == nullptr || cache->index < 0 || cache->index >= static_cast<int64_t>(groups.size())) return 0;
+  return groups[static_cast<size_t>(cache->index)];
+}
+
 // Fills in a member that no step changes, or notes what it will be in each step.
-Status GraphExecutor::bind(const Binding& binding, void* member) {
+Status GraphExecutor::bind(const Node& node, const Binding& binding, void* member) {
   const auto set = [&](const auto& value) { std::memcpy(member, &value, sizeof value); };
   switch (binding.to) {
     case Binding::To::read:
     case Binding::To::write:
     case Binding::To::update: set(address({static_cast<int32_t>(binding.index)}, binding.column)); break;
-    case Binding::To::array:
-      patches_.push_back({member, step_member(static_cast<StepArray>(binding.index)).offset});
-      reads_[static_cast<size_t>(binding.index)] = true;
+    case Binding::To::array: {
+      const StepMember array = step_member(static_cast<StepArray>(binding.index));
+      const int64_t group = array.by_group ? group_of(node) : 0;
+      patches_.push_back({member, array.offset + static_cast<int32_t>(group * 8)});
+      reads_[static_cast<size_t>(binding.index * kMaxLayerGroups + group)] = true;
       break;
+    }
     case Binding::To::count: patches_.push_back({member, step_member(static_cast<StepCount>(binding.index)).offset}); break;
     case Binding::To::table:
       tables_.push_back(binding.table->memory());
@@ -154,7 +179,8 @@ Status GraphExecutor::bind(const Binding& binding, void* member) {
       set(cache_->layer(binding.index));
       break;
     }
-    case Binding::To::faults: set(faults_.data()); break;
+    case Binding::To::faults: set(faults_); break;
+    case Binding::To::token_faults: set(token_faults()); break;
   }
   return {};
 }
@@ -174,6 +200,7 @@ Status GraphExecutor::check_step(const StepInputs& step, const Execution& execut
   } checks[] = {{"num_tokens", step.num_tokens, 0, limits_.max_tokens},
                 {"num_logit_rows", step.num_logit_rows, 0, limits_.max_logit_rows},
                 {"num_seqs", step.num_seqs, 0, limits_.max_seqs},
+                {"num_decode_seqs", step.num_decode_seqs, 0, step.num_seqs},
                 {"max_seqlen_q", step.max_seqlen_q, attends, limits_.max_tokens},
                 {"max_seq_len", step.max_seq_len, attends, limits_.max_seq_len}};
   for (const auto& [name, value, least, limit] : checks) {
@@ -184,23 +211,28 @@ Status GraphExecutor::check_step(const StepInputs& step, const Execution& execut
   if (step.num_position_axes < position_axes_) {
     return invalid_argument("step: positions have ", step.num_position_axes, " axes: the graph needs ", position_axes_);
   }
-  if (step.block_table_stride < attends || step.block_table_stride > INT32_MAX) {
-    return invalid_argument("step: block_table_stride is ", step.block_table_stride, ": it must lie in ", attends, "..",
-                            INT32_MAX);
+  if (step.max_pages_per_seq < attends || step.max_pages_per_seq > INT32_MAX) {
+    return invalid_argument("step: max_pages_per_seq is ", step.max_pages_per_seq, ": it must lie in ", attends, "..", INT32_MAX);
+  }
+  if (step.block_table_stride < step.max_pages_per_seq || step.block_table_stride > INT32_MAX) {
+    return invalid_argument("step: block_table_stride is ", step.block_table_stride, ": it must lie in ", step.max_pages_per_seq,
+                            " (max_pages_per_seq)..", INT32_MAX);
   }
 
   RegionChecks regions("step");
   const int64_t num_seqs = attends * step.num_seqs;
-  const int64_t counts[kNumStepArrays] = {step.num_tokens,    step.num_tokens, step.num_tokens,
-                                          num_seqs + attends, num_seqs,        num_seqs * step.block_table_stride,
-                                          step.num_logit_rows};
-  for (int32_t i = 0; i < kNumStepArrays; ++i) {
-    if (!reads_[static_cast<size_t>(i)]) continue;
-    const StepMember member = step_member(static_cast<StepArray>(i));
+  // Of a block table: its first row, and the entries of the others with the gaps between them.
+  const int64_t table = num_seqs > 0 ? (num_seqs - 1) * step.block_table_stride + step.max_pages_per_seq : 0;
+  const int64_t counts[kNumStepArrays] = {step.num_tokens,    step.num_tokens, step.num_tokens, num_seqs + attends,
+                                          num_seqs,           table,           step.num_logit_rows};
+  for (size_t i = 0; i < reads_.size(); ++i) {
+    if (!reads_[i]) continue;
+    const auto array = static_cast<StepArray>(i / kMaxLayerGroups);
+    const StepMember member = step_member(array);
     const void* data = nullptr;
-    std::memcpy(&data, reinterpret_cast<const unsigned char*>(&step) + member.offset, sizeof data);
-    Region region = array_region(member.name, data, counts[i], dtype_size(member.type));
-    if (static_cast<StepArray>(i) == StepArray::positions && position_axes_ > 1) {
+    std::memcpy(&data, reinterpret_cast<const unsigned char*>(&step) + member.offset + i % kMaxLayerGroups * 8, sizeof data);
+    Region region = array_region(member.name, data, counts[static_cast<size_t>(array)], dtype_size(member.type));
+    if (array == StepArray::positions && position_axes_ > 1) {
       region.counts[1] = position_axes_;
       if (__builtin_mul_overflow(step.position_axis_stride, 4, &region.strides[1])) region.strides[1] = INT64_MAX;
     }
@@ -211,7 +243,8 @@ Status GraphExecutor::check_step(const StepInputs& step, const Execution& execut
   };
   PROLOGUE_RETURN_IF_ERROR(write("activations", activations_.data(), plan_.total_bytes));
   PROLOGUE_RETURN_IF_ERROR(write("workspace", workspace_.data(), workspace_.size_bytes()));
-  PROLOGUE_RETURN_IF_ERROR(write("faults", faults_.data(), faults_.size_bytes()));
+  PROLOGUE_RETURN_IF_ERROR(write("faults", faults_, sizeof(FaultRecord)));
+  PROLOGUE_RETURN_IF_ERROR(write("token_faults", token_faults_.data(), token_faults_.size_bytes()));
   PROLOGUE_RETURN_IF_ERROR(write("cache", cache_->memory().data(), cache_->memory().size_bytes()));
   return regions.check_all_apart();
 }
@@ -265,8 +298,8 @@ void* GraphExecutor::address(Value value, int64_t column) const {
 
 Result<Fault> GraphExecutor::take_fault(const Execution& execution) {
   FaultRecord record;
-  PROLOGUE_RETURN_IF_ERROR(copy_to_host(&record, faults_.data(), sizeof record, execution));
-  if (record.count != 0) PROLOGUE_RETURN_IF_ERROR(fill_zero(faults_.data(), sizeof record, execution));
+  PROLOGUE_RETURN_IF_ERROR(copy_to_host(&record, faults_, sizeof record, execution));
+  if (record.count != 0) PROLOGUE_RETURN_IF_ERROR(fill_zero(faults_, sizeof record, execution));
   return decode_fault(record);
 }
 

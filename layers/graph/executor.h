@@ -24,6 +24,7 @@ struct StepLimits {
   int64_t max_logit_rows = 0;
   int64_t max_seqs = 0;
   int64_t max_seq_len = 0;
+  bool batch_invariant = false;  // matrix products and attention give a row the same bits whatever else the step has
 };
 
 class PROLOGUE_API GraphExecutor {
@@ -32,8 +33,9 @@ class PROLOGUE_API GraphExecutor {
   // does not grow for this executor. invalid_argument, unsupported: a limit is not in 0..2^31 - 1, a node uses a layer that the cache
   // does not have, or an operation refuses a node's parameters for the largest step. resource_exhausted: there is not enough memory
   // for activations or workspace.
+  //   faults: the record on the device that operations add to, zeros at first, which must outlive the executor; null: one of its own
   static Result<std::unique_ptr<GraphExecutor>> create(Graph graph, const KvStorage& cache, const StepLimits& limits,
-                                                       const Execution& execution);
+                                                       const Execution& execution, FaultRecord* faults = nullptr);
 
   // Enqueues the whole graph, on the device that the executor was made for. invalid_argument: the step is larger than the limits, or an
   // array that the graph reads is null, not aligned, or overlaps what the graph writes. Bad indices are not an error of this call: see
@@ -48,6 +50,9 @@ class PROLOGUE_API GraphExecutor {
   void* data(Value value) const;
   // The faults since the last call. Waits for the stream.
   Result<Fault> take_fault(const Execution& execution);
+  // On the device, [max_tokens]: a FaultCode for each token of the step, 0 = none. Nothing here clears them: a later operation may read and
+  // clear them in stream order (kernels/token_ops/end_step.h).
+  uint8_t* token_faults() const { return token_faults_.as<uint8_t>(); }
 
   const Graph& graph() const { return graph_; }
   const StepLimits& limits() const { return limits_; }
@@ -67,9 +72,10 @@ class PROLOGUE_API GraphExecutor {
 
   GraphExecutor() = default;
   static Result<std::unique_ptr<GraphExecutor>> make(Graph graph, const KvStorage& cache, const StepLimits& limits,
-                                                     const Execution& execution);
+                                                     const Execution& execution, FaultRecord* faults);
   Status prepare(const Execution& execution);
-  Status bind(const Binding& binding, void* member);
+  Status bind(const Node& node, const Binding& binding, void* member);
+  int64_t group_of(const Node& node) const;
   void* address(Value value, int64_t column) const;
   Status check_step(const StepInputs& step, const Execution& execution) const;
   void patch(const StepInputs& step);
@@ -83,12 +89,14 @@ class PROLOGUE_API GraphExecutor {
   MemoryPlan plan_;
   Buffer activations_;
   Buffer workspace_;
-  Buffer faults_;
+  Buffer token_faults_;
+  Buffer own_faults_;
+  FaultRecord* faults_ = nullptr;
   std::unique_ptr<GemmContext> gemm_context_;
   std::vector<Operation> operations_;  // by node
   std::vector<Patch> patches_;
   std::vector<std::shared_ptr<const Buffer>> tables_;  // that the operations read
-  std::array<bool, kNumStepArrays> reads_ = {};        // arrays of a step that the graph reads
+  std::array<bool, kNumStepArrays * kMaxLayerGroups> reads_ = {};  // arrays of a step that the graph reads, by array and layer group
   int64_t position_axes_ = 1;
   std::vector<Event> events_;
   std::vector<double> node_seconds_;

@@ -221,7 +221,7 @@ Node fused_node(const Graph& graph, const Chain& chain, Rounding rounding) {
   p.hadamard_block = chain.k.hadamard_block();
   if (chain.q.scale) p.q_scale = chain.q.scale.params->q_scale;
   node.bind(&p.cache, *chain.write.node->cache_binding());
-  node.faults(p.faults);
+  node.faults(p.faults, p.token_faults);
   p.rounding = rounding;
   if (rounding == Rounding::per_step) node.remark = "rounds per step";
 

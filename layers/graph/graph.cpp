@@ -215,7 +215,7 @@ Value GraphBuilder::embedding(const std::string& name, const Weight& table, floa
     node.step(p.indices, StepArray::token_ids);
     p.scale = scale;
     node.write(p.out, out);
-    node.faults(p.faults);
+    node.faults(p.faults, p.token_faults);
     if (table.dtype == activations_) return;
     check(
         invalid_argument(node.name, ": the table is ", dtype_name(table.dtype), ": activations are ", dtype_name(activations_)));
@@ -441,6 +441,7 @@ Value GraphBuilder::paged_attention(const std::string& name, Value q, int64_t nu
   add_node<PagedAttentionParams>(name, "paged_attention", [&](Node& node, PagedAttentionParams& p) {
     node.step(p.num_tokens, StepCount::num_tokens);
     node.step(p.num_seqs, StepCount::num_seqs);
+    node.step(p.num_decode_seqs, StepCount::num_decode_seqs);
     p.num_q_heads = num_q_heads;
     p.head_dim = head_dim(node, q, num_q_heads);
     p.dtype = info(q).dtype;
@@ -449,13 +450,13 @@ Value GraphBuilder::paged_attention(const std::string& name, Value q, int64_t nu
     node.cache(p.kv, layer, false);
     node.step(p.page_table.block_table, StepArray::block_table);
     node.step(p.page_table.block_table_stride, StepCount::block_table_stride);
-    node.step(p.page_table.max_pages_per_seq, StepCount::block_table_stride);
+    node.step(p.page_table.max_pages_per_seq, StepCount::max_pages_per_seq);
     node.step(p.cu_seqlens_q, StepArray::cu_seqlens_q);
     node.step(p.seq_lens, StepArray::seq_lens);
     node.step(p.max_seqlen_q, StepCount::max_seqlen_q);
     node.step(p.max_seq_len, StepCount::max_seq_len);
     write_heads(node, p.out, out, num_q_heads);
-    node.faults(p.faults);
+    node.faults(p.faults, p.token_faults);
   });
   return out;
 }

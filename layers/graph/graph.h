@@ -99,6 +99,7 @@ struct Binding {
     cache_read,   // the cache of a layer, a PagedKvView
     cache_write,  // the same, where the operation writes it
     faults,       // the executor's record of faults
+    token_faults,  // and its fault codes by token
   };
   To to = To::read;
   int64_t index = 0;                 // id of the value, StepArray, StepCount, or layer of the cache
@@ -144,6 +145,11 @@ struct PROLOGUE_API Node {
   void positions(IndexView& member, int64_t& axis_stride, int64_t num_axes);
   void cache(PagedKvView& member, int64_t layer, bool writes);
   void faults(FaultRecord*& member) { bind(&member, {Binding::To::faults}); }
+  // Of an operation whose tokens are those of the step.
+  void faults(FaultRecord*& member, uint8_t*& token_faults) {
+    faults(member);
+    bind(&token_faults, {Binding::To::token_faults});
+  }
   // Sets the member: weights are where they are. None: null.
   void weight(const void*& member, const Weight& of);
   // `to.member` is set here.

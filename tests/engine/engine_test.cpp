@@ -144,7 +144,7 @@ TEST(Engine, StopTextsEndTheGenerationAndAreNeverShown) {
     GenerationEvents events;
     events.on_text = [&](size_t, std::string_view piece) { streamed += piece; };
     const Completion completion = engine->generate({&stopping, 1}, events).value().front();
-    EXPECT_EQ(completion.stop, StopReason::stop);
+    EXPECT_EQ(completion.finish_reason, FinishReason::stop);
     EXPECT_EQ(completion.text, text.substr(0, text.find(stopping.stop[1])));
     EXPECT_EQ(streamed, completion.text);
   }
@@ -155,14 +155,14 @@ TEST(Engine, SamplingDependsOnTheSeedAloneNotOnTheBatch) {
   std::vector<Request> batch;
   for (uint64_t seed = 0; seed < 4; ++seed) {
     batch.push_back(request(*engine, "hello"));
-    batch.back().sampling = {1.5f, 50, 0.95f, 0.01f, seed};
+    batch.back().sampling = {.temperature = 1.5f, .top_k = 50, .top_p = 0.95f, .min_p = 0.01f, .seed = seed};
   }
   const auto together = tokens_of(engine->generate(batch).value());
   EXPECT_NE(together[0], together[1]);
   for (size_t i = 0; i < batch.size(); ++i) EXPECT_EQ(tokens_of(engine->generate({&batch[i], 1}).value()).front(), together[i]);
 }
 
-TEST(Engine, EachLimitHasItsStopReason) {
+TEST(Engine, EachLimitHasItsFinishReason) {
   TinyLlamaOptions model;
   model.context_length = 16;
   const std::string path = write_model("context", model);
@@ -171,26 +171,27 @@ TEST(Engine, EachLimitHasItsStopReason) {
   Request one = request(*engine, "12345", 100);
   const Completion full = engine->generate({&one, 1}).value().front();
   ASSERT_TRUE(full.status.ok());
-  EXPECT_EQ(full.stop, StopReason::context);
+  EXPECT_EQ(full.finish_reason, FinishReason::context);
   EXPECT_EQ(full.tokens.size() + one.prompt.size(), 16u);
 
   const int64_t room = static_cast<int64_t>(full.tokens.size());
   for (const int64_t max_tokens : {room - 1, room, room + 1}) {
     one.max_tokens = max_tokens;
     const Completion completion = engine->generate({&one, 1}).value().front();
-    EXPECT_EQ(completion.stop, max_tokens <= room ? StopReason::max_tokens : StopReason::context) << max_tokens;
+    EXPECT_EQ(completion.finish_reason, max_tokens <= room ? FinishReason::length : FinishReason::context) << max_tokens;
     EXPECT_EQ(static_cast<int64_t>(completion.tokens.size()), std::min(max_tokens, room));
   }
   one.ignore_eos = false;
   one.stop_tokens = {full.tokens[3]};
-  EXPECT_EQ(engine->generate({&one, 1}).value().front().stop, StopReason::eos);
+  EXPECT_EQ(engine->generate({&one, 1}).value().front().finish_reason, FinishReason::end);
 
-  const std::pair<StopReason, const char*> names[] = {{StopReason::eos, "eos"},
-                                                      {StopReason::stop, "stop"},
-                                                      {StopReason::max_tokens, "max_tokens"},
-                                                      {StopReason::context, "context"},
-                                                      {StopReason::cancelled, "cancelled"}};
-  for (const auto& [reason, name] : names) EXPECT_STREQ(stop_reason_name(reason), name);
+  const std::pair<FinishReason, const char*> names[] = {{FinishReason::end, "end"},
+                                                      {FinishReason::stop, "stop"},
+                                                      {FinishReason::length, "length"},
+                                                      {FinishReason::context, "context"},
+                                                      {FinishReason::cancelled, "cancelled"},
+                                                        {FinishReason::error, "error"}};
+  for (const auto& [reason, name] : names) EXPECT_STREQ(finish_reason_name(reason), name);
 }
 
 // cache_tokens is a number of tokens, whatever the pages hold, and no number is too large for it.
@@ -204,14 +205,14 @@ TEST(Engine, TheContextIsCountedInTokens) {
     for (const int64_t context : {int64_t{5}, int64_t{17}, int64_t{INT64_MAX}}) {
       EngineOptions options = cpu_options(path);
       options.page_size = page_size;
-      options.cache_tokens = context;
+      options.context_length = context;
       auto engine = load(options);
       EXPECT_EQ(engine->context_length(), std::min<int64_t>(context, 512));
       const Completion completion = engine->generate({&one, 1}).value().front();
       ASSERT_TRUE(completion.status.ok()) << completion.status.message();
       const size_t count = std::min<size_t>(want.size(), static_cast<size_t>(context) - one.prompt.size());
       EXPECT_EQ(completion.tokens, std::vector<int32_t>(want.begin(), want.begin() + static_cast<std::ptrdiff_t>(count)));
-      EXPECT_EQ(completion.stop, count < want.size() ? StopReason::context : StopReason::max_tokens) << context;
+      EXPECT_EQ(completion.finish_reason, count < want.size() ? FinishReason::context : FinishReason::length) << context;
       const std::vector<int32_t> tokens(static_cast<size_t>(std::min<int64_t>(context, 512)) - one.prompt.size() + 1, 5);
       const Status score = engine->score(one.prompt, tokens).status();
       EXPECT_EQ(score.code(), StatusCode::invalid_argument) << context;
@@ -236,10 +237,10 @@ TEST(Engine, ShouldStopEndsAllRequestsAndKeepsWhatThereIs) {
       ASSERT_TRUE(completion.status.ok()) << completion.status.message();
       const size_t count = std::min(steps, want[i].size());
       EXPECT_EQ(completion.tokens, std::vector<int32_t>(want[i].begin(), want[i].begin() + static_cast<std::ptrdiff_t>(count)));
-      EXPECT_EQ(completion.stop, count == want[i].size() ? StopReason::max_tokens : StopReason::cancelled) << steps << " " << i;
+      EXPECT_EQ(completion.finish_reason, count == want[i].size() ? FinishReason::length : FinishReason::cancelled) << steps << " " << i;
       EXPECT_EQ(completion.text, streamed[i]);
       EXPECT_EQ(completion.text, engine->tokenizer().decode(completion.tokens));
-      EXPECT_EQ(completion.prefill_tokens, steps == 0 ? 0 : static_cast<int64_t>(batch[i].prompt.size()));
+      EXPECT_EQ(completion.prompt_tokens, static_cast<int64_t>(batch[i].prompt.size()));
     }
   }
   EXPECT_EQ(tokens_of(engine->generate(batch).value()), want);
@@ -282,7 +283,7 @@ TEST(Engine, DecodingTimeLeavesThePrefillOfOthersOut) {
   const double decoding = std::chrono::duration<double>(std::chrono::steady_clock::now() - end_of_prefill).count();
   EXPECT_LT(completions[0].prefill_seconds, completions[1].prefill_seconds);
   for (const Completion& completion : completions) {
-    EXPECT_EQ(completion.decode_tokens, 2);
+    EXPECT_EQ(completion.tokens.size(), 3u);
     EXPECT_GT(completion.decode_seconds, 0.0);
     EXPECT_LE(completion.decode_seconds, decoding);
   }
@@ -309,23 +310,16 @@ TEST(Engine, ABadRequestFailsAloneAndSaysWhy) {
   EXPECT_EQ(completions[5].status.message(), "top-p is 0: it must be above 0 and at most 1 (off)");
 }
 
-TEST(Engine, AFullContextFailsTheRequestThatDoesNotFitAndSaysWhatItNeeds) {
+TEST(Engine, RequestsThatDoNotFitTogetherWait) {
   EngineOptions options = cpu_options(write_model("pages"));
-  options.cache_tokens = 32;
+  options.page_size = 16;
+  const std::vector<Request> batch(5, request(*load(options), "hello hello"));
+  const auto want = tokens_of(load(options)->generate(batch).value());
+  options.kv_memory = load(options)->options().kv_memory / load(options)->stats().kv.groups[0].num_pages * 2;  // of two pages
   auto engine = load(options);
-  std::vector<Request> batch(2, request(*engine, "hello hello"));
-  const int64_t prompt = static_cast<int64_t>(batch[0].prompt.size());
-  const std::vector<Completion> completions = engine->generate(batch).value();
-  ASSERT_LE(prompt + 12, 32);
-  ASSERT_GT(prompt + 12, 16);
-  EXPECT_TRUE(completions[0].status.ok());
-  EXPECT_EQ(completions[1].status.code(), StatusCode::resource_exhausted);
-  EXPECT_EQ(completions[1].status.message(),
-            str_cat("the context has no room for this request: it needs ", prompt + 12, " tokens (prompt ", prompt,
-                    " + max-tokens 12), ", 20 - prompt, " of 32 are left; all requests together need a context of ",
-                    2 * (prompt + 12), " tokens"));
-  options.cache_tokens = 2 * (prompt + 12);
-  tokens_of(load(options)->generate(batch).value());
+  EXPECT_EQ(engine->stats().kv.groups[0].num_pages, 2);
+  EXPECT_EQ(engine->context_length(), 32);
+  EXPECT_EQ(tokens_of(engine->generate(batch).value()), want);
 }
 
 TEST(Engine, RefusesWhatItDoesNotKnowByName) {
@@ -441,14 +435,20 @@ TEST(Engine, ServesSeveralThreads) {
   EXPECT_EQ(equal, std::vector<int>(2, 100));
 }
 
-TEST(Engine, ACallbackMayCallTheEngine) {
+TEST(Engine, ACallbackMustNotRunSteps) {
   auto engine = load(cpu_options(write_model("nested")));
-  const Request outer = request(*engine, "outer", 6), inner = request(*engine, std::string(200, 'i'), 6);
-  const auto alone = tokens_of(engine->generate({&outer, 1}).value()).front();
-  GenerationEvents events;
+  const Request outer = request(*engine, "outer", 6);
   int calls = 0;
-  events.on_text = [&](size_t, std::string_view) { calls += engine->generate({&inner, 1}).value().front().status.ok(); };
-  EXPECT_EQ(tokens_of(engine->generate({&outer, 1}, events).value()).front(), alone);
+  GenerationEvents events;
+  events.on_text = [&](size_t, std::string_view) {
+    ++calls;
+    const char* const want = "a callback of the engine runs a step or a score: it may only submit and cancel requests";
+    EXPECT_EQ(engine->generate({&outer, 1}).status().message(), want);
+    EXPECT_EQ(engine->score(outer.prompt, outer.prompt).status().message(), want);
+    EXPECT_EQ(engine->step().status().message(), want);
+    EXPECT_EQ(engine->run().message(), want);
+  };
+  EXPECT_EQ(tokens_of(engine->generate({&outer, 1}, events).value()).front().size(), 6u);
   EXPECT_GT(calls, 0);
 }
 
@@ -514,13 +514,13 @@ TEST(Engine, ManyRequestsTakeTheMemoryOfTheirOwnPages) {
 TEST(Engine, TheLargestNumbersAreRefusedOrHarmless) {
   const std::string path = write_model("largest");
   EngineOptions options = cpu_options(path);
-  options.cache_tokens = INT64_MAX;
+  options.context_length = INT64_MAX;
   auto engine = load(options);
   Request one = request(*engine, "hello", INT64_MAX);
   const auto completions = engine->generate({&one, 1});
   ASSERT_TRUE(completions.ok());
   EXPECT_TRUE(completions->front().status.ok()) << completions->front().status.message();  // the model's own context bounds it
-  EXPECT_EQ(completions->front().stop, StopReason::context);
+  EXPECT_EQ(completions->front().finish_reason, FinishReason::context);
 
   TinyLlamaOptions deep;
   deep.num_layers = 1025;

@@ -45,6 +45,7 @@ AttentionCase real_case(Random& random, const Sizes& sizes) {
   const bool decode = percent(50);
   if (percent(15)) c.ring_size = random.integer(8, 2000);
   const int64_t num_seqs = random.integer(1, percent(50) ? 3 : 64);
+  const int64_t num_decode_seqs = percent(50) ? 0 : random.integer(0, num_seqs);
   for (int64_t s = 0; s < num_seqs; ++s) {
     AttentionSequence sequence;
     sequence.length = s + 1 == num_seqs ? tokens : random.integer(0, tokens);
@@ -55,6 +56,7 @@ AttentionCase real_case(Random& random, const Sizes& sizes) {
     sequence.rows = decode ? random.integer(percent(5) ? 0 : 1, percent(70) ? 1 : 4)
                            : std::min(sequence.length + (percent(5) ? 3 : 0), random.integer(0, allowed));
     if (!decode && percent(50)) sequence.rows = std::min(sequence.length, allowed);
+    if (s < num_decode_seqs) sequence.rows = std::min<int64_t>(sequence.rows, 1);
     sequence.rows = std::min(sequence.rows, rows);
     rows -= sequence.rows, products -= sequence.rows * sequence.length;
     c.sequences.push_back(sequence);
@@ -129,12 +131,17 @@ Outcome run_attention(Backend backend, uint64_t seed, const Sizes& sizes) {
     const int64_t damage = random.integer(0, 9);
     const AttentionInputs<T> good = in;
     PagedAttentionParams bounds = place_attention(arena, in, batch.cache.place(arena), backend_device(backend));
+    const auto longer =
+        std::find_if(c.sequences.begin(), c.sequences.end(), [](const AttentionSequence& s) { return s.rows > 1; });
+    bounds.num_decode_seqs = random.integer(0, longer - c.sequences.begin());
+    bounds.batch_invariant = random.integer(0, 3) == 0;
     switch (damage) {  // at most one thing is wrong
       case 0: in.block_table[at * static_cast<size_t>(in.block_table_stride)] = random.integer(0, 1) == 0 ? -1 : INT32_MAX; break;
       case 1: in.seq_lens[at] = random.integer(0, 1) == 0 ? INT32_MIN : INT32_MAX; break;
       case 2: in.cu_seqlens_q.back() = INT32_MAX; break;
       case 3: in.cu_seqlens_q.front() = static_cast<int32_t>(random.integer(0, 1) == 0 ? INT32_MIN : in.cu_seqlens_q[1]); break;
       case 4: bounds.max_seqlen_q = random.integer(1, bounds.max_seqlen_q); break;
+      case 5: bounds.num_decode_seqs = random.integer(0, bounds.num_seqs); break;
       default: break;
     }
     PagedAttentionParams p = bounds;
@@ -143,10 +150,11 @@ Outcome run_attention(Backend backend, uint64_t seed, const Sizes& sizes) {
     p.page_table = place_pages(arena, in), p.cu_seqlens_q = arena.input(in.cu_seqlens_q);
     p.seq_lens = in.kv_last_page_len.empty() ? arena.input(in.seq_lens) : nullptr;
     p.faults = arena.inout(std::vector<FaultRecord>(1));
+    p.token_faults = arena.inout(std::vector<uint8_t>(static_cast<size_t>(p.num_tokens)));
     p.workspace_bytes = paged_attention_workspace_bytes(p, backend_device(backend));
     if (p.workspace_bytes > 0) p.workspace = arena.workspace(p.workspace_bytes);
     const Status status = arena.run([&](const Execution& execution) { return paged_attention(p, execution); });
-    if (status.ok() && damage > 4 && p.num_tokens > 0) expect_some_rows(backend, random, batch, rows_of(arena, good, p));
+    if (status.ok() && damage > 5 && p.num_tokens > 0) expect_some_rows(backend, random, batch, rows_of(arena, good, p));
     std::string sequences;
     for (size_t s = 0; s < std::min<size_t>(c.sequences.size(), 6); ++s)
       sequences += str_cat(" ", c.sequences[s].rows, "/", c.sequences[s].length);
@@ -156,7 +164,8 @@ Outcome run_attention(Backend backend, uint64_t seed, const Sizes& sizes) {
                 dtype_name(c.format(false).type), " scaling=", static_cast<int>(c.format(false).scaling), " Hq=", c.num_q_heads,
                 " Hkv=", c.num_kv_heads, " D=", c.head_dim, " Dv=", c.v_width(), " page=", c.page_size,
                 " layout=", static_cast<int>(c.layout), " window=", c.window, " ring=", c.ring_size, " cap=", c.soft_cap,
-                " padding=", c.padding_rows, " T=", p.num_tokens, " max_seqlen_q=", p.max_seqlen_q, " damage=", damage,
+                " padding=", c.padding_rows, " T=", p.num_tokens, " max_seqlen_q=", p.max_seqlen_q,
+                " num_decode_seqs=", p.num_decode_seqs, " batch_invariant=", p.batch_invariant, " damage=", damage,
                 " form=", form, " ", c.sequences.size(), " sequences (rows/length):", sequences),
         status, arena,
         {{p.out.data,
@@ -165,7 +174,8 @@ Outcome run_attention(Backend backend, uint64_t seed, const Sizes& sizes) {
           {{"token", p.out.token_stride}, {"head", p.out.head_stride}, {"channel", 1}},
           1.0,
           bound},
-         {p.faults, "faults", Element::int64}});
+         {p.faults, "faults", Element::int64},
+         {p.token_faults, "token_faults", Element::byte, {{"token", 1}}}});
   });
 }
 

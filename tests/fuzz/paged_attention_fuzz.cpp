@@ -23,6 +23,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   p.ring_size = choices.chance(3) ? choices.size(0, 20) : 0;
   p.max_seqlen_q = choices.hostile() ? choices.absurd() : choices.integer(1, 8);
   p.max_seq_len = choices.hostile() ? choices.absurd() : choices.integer(1, 24);
+  p.num_decode_seqs = choices.hostile() ? choices.absurd() : choices.integer(0, std::clamp<int64_t>(p.num_seqs, 0, 3));
+  p.batch_invariant = choices.chance(3);
   decode_cache(choices, map, p.kv, p.dtype, num_kv_heads, p.head_dim, true, true, Use::read);
   const int64_t v_width = p.kv.v.head_dim > 0 ? p.kv.v.head_dim : p.kv.k.head_dim, bits = bits_of(p.dtype);
   const HeadStrides q = head_strides(choices, p.num_tokens, p.num_q_heads, p.head_dim);
@@ -41,6 +43,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     map.optional("seq_lens", p.seq_lens, dense(p.num_seqs, 4), Use::read);
   }
   if (!choices.chance(8)) map.optional("faults", p.faults, dense(1, sizeof(FaultRecord)), Use::write);
+  if (choices.chance(2)) map.optional("token_faults", p.token_faults, dense(p.num_tokens, 1), Use::write);
   if (!map.allocate()) return 0;
   fill_batch(choices, p.cu_seqlens_q, p.num_seqs, p.num_tokens, p.seq_lens, std::min<int64_t>(p.max_seq_len, 100));
   fill_page_table(choices, p.page_table, p.num_seqs, p.kv.num_pages, p.kv.page_size);
@@ -52,8 +55,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   map.permit(p.faults, 0, sizeof(FaultRecord));
   if (!no_op && validate(p, Device::cpu).ok()) {
     const int64_t end = valid_seqlens(p.cu_seqlens_q, p.num_seqs) ? p.cu_seqlens_q[p.num_seqs] : p.num_tokens;
-    for (int64_t t = 0; t < std::min(end, p.num_tokens); ++t)
+    for (int64_t t = 0; t < std::min(end, p.num_tokens); ++t) {
       permit_rows(map, p.out.data, t, p.out.token_stride, p.num_q_heads, p.out.head_stride, v_width, bits);
+      if (p.token_faults != nullptr) map.permit(p.token_faults, t, 1);
+    }
   }
   const Status status = paged_attention(p, where);
   map.check(status);

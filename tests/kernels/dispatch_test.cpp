@@ -37,6 +37,12 @@ SamplingParams one_token() {
   return p;
 }
 template <>
+LogprobsParams one_token() {
+  LogprobsParams p;
+  p.num_rows = 1;
+  return p;
+}
+template <>
 RotaryParams one_token() {
   RotaryParams p;
   p.batch = 1;
@@ -69,10 +75,13 @@ TEST(Dispatch, EveryOperationSaysThatCudaIsNotBuilt) {
   expect_not_built<RotaryParams>("rotary");
   expect_not_built<PagedAttentionParams>("paged_attention");
   expect_not_built<EmbeddingParams>("embedding");
+  expect_not_built<EndStepParams>("end_step");
   expect_not_built<GatedActivationParams>("gated_activation");
   expect_not_built<GatherCosSinParams>("gather_cos_sin");
+  expect_not_built<LogprobsParams>("logprobs");
   expect_not_built<RmsNormParams>("rms_norm");
   expect_not_built<SamplingParams>("sample");
+  expect_not_built<TakeTokensParams>("take_tokens");
 }
 
 template <class Params>
@@ -90,10 +99,13 @@ TEST(Dispatch, AnEmptyCallReachesNoBackend) {
   expect_nothing_to_do<KvWriteParams>();
   expect_nothing_to_do<PagedAttentionParams>();
   expect_nothing_to_do<EmbeddingParams>();
+  expect_nothing_to_do<EndStepParams>();
   expect_nothing_to_do<GatedActivationParams>();
   expect_nothing_to_do<GatherCosSinParams>();
+  expect_nothing_to_do<LogprobsParams>();
   expect_nothing_to_do<RmsNormParams>();
   expect_nothing_to_do<SamplingParams>();
+  expect_nothing_to_do<TakeTokensParams>();
   RotaryParams rotary;
   rotary.seq_len = 0;
   EXPECT_TRUE(run_validated(rotary, kCuda).ok());

@@ -98,6 +98,7 @@ TEST_P(EmbeddingTest, BadIndicesAreZerosAndRecorded) {
       Arena arena(GetParam());
       float* out = arena.output<float>(8 * kWidth);
       FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));
+      uint8_t* token_faults = arena.inout(std::vector<uint8_t>(8, 77));
       const EmbeddingParams p{8,
                               kRows,
                               kWidth,
@@ -106,7 +107,8 @@ TEST_P(EmbeddingTest, BadIndicesAreZerosAndRecorded) {
                               index_view(arena.input(indices)),
                               scale,
                               out,
-                              record ? faults : nullptr};
+                              record ? faults : nullptr,
+                              record ? token_faults : nullptr};
       const Status status = arena.run([&](const Execution& execution) { return embedding(p, execution); });
       ASSERT_TRUE(status.ok()) << status.message();
       const std::vector<float> got = arena.read(out);
@@ -119,6 +121,8 @@ TEST_P(EmbeddingTest, BadIndicesAreZerosAndRecorded) {
       EXPECT_EQ(fault.code, record ? FaultCode::token_id_out_of_range : FaultCode::none);
       EXPECT_EQ(fault.token, record ? 2 : -1);
       EXPECT_EQ(fault.count, record ? 4u : 0u);
+      const uint8_t bad = record ? static_cast<uint8_t>(FaultCode::token_id_out_of_range) : 77;
+      EXPECT_EQ(arena.read(token_faults), (std::vector<uint8_t>{77, 77, bad, bad, 77, bad, bad, 77}));
     }
   }
 }
@@ -149,6 +153,7 @@ TEST_P(EmbeddingTest, RefusesWhatTheContractForbids) {
       {[](P& p) { p.faults = static_cast<FaultRecord*>(const_cast<void*>(p.indices.data)); }, kInvalid,
        "faults overlaps indices"},
       {[](P& p) { p.faults = static_cast<FaultRecord*>(p.out); }, kInvalid, "out overlaps faults"},
+      {[](P& p) { p.token_faults = static_cast<uint8_t*>(p.out); }, kInvalid, "out overlaps token_faults"},
   };
   for (const Refusal& refusal : refusals) {
     Arena arena(GetParam());

@@ -70,7 +70,7 @@ void check_all_instances(Backend backend, const AttentionCase& c, uint64_t seed)
   if (seed % 3 != 0) use_csr(in, seed % 3 == 1);
   std::vector<Reference> want = oracle::paged_attention(in, attention_allowance(backend, in, batch.cache.view));
   want.resize(static_cast<size_t>(in.cu_seqlens_q.back() * in.num_q_heads * in.v_width()));
-  const oracle::QueryRowFaults rows = oracle::query_row_faults(in.cu_seqlens_q, in.num_tokens, in.max_seqlen_q);
+  const oracle::QueryRowFaults rows = oracle::query_row_faults(in);
   const uint64_t faults = rows.rows.size() + static_cast<uint64_t>(c.sequences[1].rows);
 
   Arena arena(backend);
@@ -172,12 +172,42 @@ TEST(PagedAttentionInstancesOfAll, EveryOneServesATestedCase) {
   EXPECT_EQ(reached.size(), names.size()) << "two have the same name";
 }
 
+// The instance of a call that has one kind of rows.
+std::string chosen(const PagedAttentionParams& p, int64_t shared_bytes) {
+  const std::string decode = cuda::chosen_decode_instance(p), prefill = cuda::chosen_prefill_instance(p, shared_bytes);
+  EXPECT_NE(decode.empty(), prefill.empty());
+  return decode + prefill;
+}
+
+// Beside prompts decode sequences run in the kernel that they run in alone; batch-invariant ones always in that of prompts.
+TEST(PagedAttentionInstancesOfAll, MixedBatchesRunInTwo) {
+  PagedAttentionParams p = shape(DType::bf16, {DType::bf16, DType::bf16}, 128, 0, true);
+  p.num_seqs = 5, p.max_seqlen_q = 1;
+  const std::string decode = chosen(p, kSharedBytesOfSmallGpus);
+  p.max_seqlen_q = 90;
+  const std::string prefill = chosen(p, kSharedBytesOfSmallGpus);
+  EXPECT_EQ(decode.substr(0, 6), "decode");
+  EXPECT_EQ(prefill.substr(0, 7), "prefill");
+  p.num_decode_seqs = 3;
+  EXPECT_EQ(cuda::chosen_decode_instance(p), decode);
+  EXPECT_EQ(cuda::chosen_prefill_instance(p, kSharedBytesOfSmallGpus), prefill);
+  p.num_decode_seqs = 5;
+  EXPECT_EQ(chosen(p, kSharedBytesOfSmallGpus), decode);
+  p.num_decode_seqs = 3, p.max_seqlen_q = 4;  // few rows: one launch
+  EXPECT_EQ(chosen(p, kSharedBytesOfSmallGpus).substr(0, 6), "decode");
+  p.batch_invariant = true;
+  for (const int64_t rows : {1, 4, 90}) {
+    p.max_seqlen_q = rows;
+    EXPECT_EQ(chosen(p, kSharedBytesOfSmallGpus), prefill);
+  }
+}
+
 // What no other instance serves runs in those of any formats, and nothing else does.
 TEST(PagedAttentionInstancesOfAll, AnyFormatsAreTheLastChoice) {
   const auto name = [](KvTypes types, int64_t rows, int64_t head_dim = 128, DType dtype = DType::bf16) {
     PagedAttentionParams p = shape(dtype, types, head_dim, 0, true);
     p.max_seqlen_q = p.num_tokens = rows;
-    return cuda::chosen_instance(p, kSharedBytesOfSmallGpus);
+    return chosen(p, kSharedBytesOfSmallGpus);
   };
   EXPECT_EQ(name({DType::int8, DType::int8}, 1), "decode cache=int8 q=any head_dim=128 rows=4");
   EXPECT_EQ(name({DType::uint4, DType::uint4}, 1), "decode cache=uint4 q=any head_dim=128 rows=4");
@@ -193,9 +223,9 @@ TEST(PagedAttentionInstancesOfAll, AnyFormatsAreTheLastChoice) {
   EXPECT_EQ(name({DType::int8, DType::int8}, 50, 128, DType::f32), "prefill simple head_dim=128 rows=64 keys=32");
   PagedAttentionParams p = shape(DType::bf16, {DType::int8, DType::int8}, 128, 0, true);
   p.kv.k.format.scaling = KvScaling::tensor, p.kv.v.format.scaling = KvScaling::token_head;
-  EXPECT_EQ(cuda::chosen_instance(p, kSharedBytesOfSmallGpus), "prefill mma q=bfloat16 cache=any head_dim=128 keys=64");
+  EXPECT_EQ(chosen(p, kSharedBytesOfSmallGpus), "prefill mma q=bfloat16 cache=any head_dim=128 keys=64");
   p.max_seqlen_q = p.num_tokens = 1;
-  EXPECT_EQ(cuda::chosen_instance(p, kSharedBytesOfSmallGpus), "decode cache=any q=any head_dim=128 rows=4");
+  EXPECT_EQ(chosen(p, kSharedBytesOfSmallGpus), "decode cache=any q=any head_dim=128 rows=4");
 }
 
 // Every call has a kernel on a GPU with 99 KiB of shared memory for a block; more memory gives a larger tile where there is one.
@@ -207,8 +237,8 @@ TEST(PagedAttentionInstancesOfAll, SomeFitEveryGpu) {
           const PagedAttentionParams p = shape(dtype, types, head_dim, head_dim % 3 == 0 ? 64 : 0, aligned);
           std::map<std::string, int64_t> bytes;
           for (const cuda::AttentionInstance& instance : cuda::instances_of(p)) bytes[instance.name] = instance.shared_bytes;
-          const std::string small = cuda::chosen_instance(p, kSharedBytesOfSmallGpus);
-          const std::string large = cuda::chosen_instance(p, 227 * 1024);
+          const std::string small = chosen(p, kSharedBytesOfSmallGpus);
+          const std::string large = chosen(p, 227 * 1024);
           ASSERT_EQ(bytes.count(small), 1u) << head_dim;
           ASSERT_EQ(bytes.count(large), 1u) << head_dim;
           EXPECT_LE(bytes[small], kSharedBytesOfSmallGpus) << small;

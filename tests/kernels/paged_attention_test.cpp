@@ -149,6 +149,7 @@ bool is_poison(const T& value) {
 
 struct Call {
   FaultRecord faults;
+  std::vector<uint8_t> token_faults;
   std::function<void(PagedAttentionParams&)> change;  // of the parameters, before the call
 };
 
@@ -159,12 +160,15 @@ std::vector<T> run_attention(Backend backend, const AttentionInputs<T>& in, Call
   PagedAttentionParams p = make_params(arena, in, backend_device(backend));
   FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));
   p.faults = faults;
+  uint8_t* token_faults = p.token_faults = arena.inout(std::vector<uint8_t>(static_cast<size_t>(in.num_tokens)));
   if (call != nullptr && call->change) call->change(p);
   const Status status = arena.run([&](const Execution& execution) { return paged_attention(p, execution); });
   EXPECT_TRUE(status.ok()) << status.message();
   if (call != nullptr) {
     call->faults = arena.read(faults)[0];
+    call->token_faults = arena.read(token_faults);
   } else {
+    EXPECT_EQ(arena.read(token_faults), std::vector<uint8_t>(static_cast<size_t>(in.num_tokens)));
     EXPECT_EQ(arena.read(faults)[0].first, 0u);
     EXPECT_EQ(arena.read(faults)[0].count, 0u);
   }
@@ -428,7 +432,7 @@ TEST_P(PagedAttentionTest, PackedBuffers) {
 
 // Bad indices: the rows concerned are zeros and recorded, the others are untouched by it.
 
-// expect_matches_oracle knows zero rows; what the fault record says is checked here.
+// expect_matches_oracle knows zero rows; what the fault record and the faults of the rows say is checked here.
 void expect_fault(Backend backend, const AttentionInputs<float>& in, FaultCode code, int64_t token, uint64_t count,
                   const std::function<void(PagedAttentionParams&)>& change = {}) {
   Call call;
@@ -439,6 +443,12 @@ void expect_fault(Backend backend, const AttentionInputs<float>& in, FaultCode c
   EXPECT_EQ(fault.code, code);
   EXPECT_EQ(fault.token, token);
   EXPECT_EQ(fault.count, count);
+  const auto faulty = [](uint8_t byte) { return byte != 0; };
+  const std::vector<uint8_t>& rows = call.token_faults;
+  EXPECT_EQ(static_cast<uint64_t>(std::count_if(rows.begin(), rows.end(), faulty)), count);
+  EXPECT_EQ(std::find_if(rows.begin(), rows.end(), faulty) - rows.begin(), count > 0 ? token : static_cast<int64_t>(rows.size()));
+  EXPECT_TRUE(
+      std::all_of(rows.begin(), rows.end(), [&](uint8_t byte) { return byte == 0 || byte == static_cast<uint8_t>(code); }));
 }
 
 TEST_P(PagedAttentionTest, BadPagesAreRecorded) {
@@ -571,21 +581,27 @@ void check_malformed_rows(Backend backend) {
       {"only a decrease", {kMost, kMost, 3, 0, kLeast}, 3},
   };
   for (const MalformedRows& c : cases) {
-    for (const int64_t length : {33, 300}) {  // decoding splits the longer ones
-      SCOPED_TRACE(testing::Message() << c.what << ", sequences of " << length);
+    for (const auto& [length, num_decode_seqs] : {std::pair<int64_t, int64_t>{33, 0}, {300, 0}, {300, 1}, {33, 3}, {300, 4}}) {
+      SCOPED_TRACE(testing::Message() << c.what << ", sequences of " << length << ", " << num_decode_seqs << " of them decode");
       auto in = make_inputs<T>({4, 2, 32, 16, {{20, length}, {10, length}, {10, length}, {10, length}}}, 20);
       in.cu_seqlens_q = c.cu_seqlens_q;
-      in.max_seqlen_q = c.max_seqlen_q;
+      in.max_seqlen_q = c.max_seqlen_q, in.num_decode_seqs = num_decode_seqs;
       Arena arena(backend);
       PagedAttentionParams p = make_params(arena, in, backend_device(backend));
-      p.max_seqlen_q = c.max_seqlen_q;
+      p.max_seqlen_q = c.max_seqlen_q, p.num_decode_seqs = num_decode_seqs;
       p.workspace_bytes = paged_attention_workspace_bytes(p, backend_device(backend));
       if (p.workspace_bytes > 0) p.workspace = arena.workspace(p.workspace_bytes);
       FaultRecord* faults = p.faults = arena.inout(std::vector<FaultRecord>(1));
+      p.token_faults = arena.inout(std::vector<uint8_t>(static_cast<size_t>(in.num_tokens)));
       const Status status = arena.run([&](const Execution& execution) { return paged_attention(p, execution); });
       ASSERT_TRUE(status.ok()) << status.message();
 
-      const oracle::QueryRowFaults bad = oracle::query_row_faults(in.cu_seqlens_q, in.num_tokens, c.max_seqlen_q);
+      const oracle::QueryRowFaults bad = oracle::query_row_faults(in);
+      const std::vector<uint8_t> token_faults = arena.read(p.token_faults);
+      for (int64_t t = 0; t < bad.unspecified; ++t) {
+        const FaultCode code = bad.rows.count(t) > 0 ? FaultCode::query_rows_out_of_range : FaultCode::none;
+        EXPECT_EQ(token_faults[static_cast<size_t>(t)], static_cast<uint8_t>(code)) << t;
+      }
       const bool decreases = !std::is_sorted(in.cu_seqlens_q.begin(), in.cu_seqlens_q.end());
       std::vector<int64_t> tokens(bad.rows.begin(), bad.rows.end());
       tokens.insert(tokens.end(), bad.sequences.begin(), bad.sequences.end());
@@ -659,6 +675,12 @@ TEST_P(PagedAttentionTest, FaultsMayGoUnrecorded) {
   call.change = [](PagedAttentionParams& p) { p.faults = nullptr; };
   expect_matches_oracle(GetParam(), in, run_attention(GetParam(), in, &call), "out");
   EXPECT_EQ(call.faults.count, 0u);
+  const auto code = static_cast<uint8_t>(FaultCode::page_out_of_range);
+  EXPECT_EQ(call.token_faults, (std::vector<uint8_t>{code, code}));
+  call.change = [](PagedAttentionParams& p) { p.token_faults = nullptr; };
+  expect_matches_oracle(GetParam(), in, run_attention(GetParam(), in, &call), "out");
+  EXPECT_EQ(call.faults.count, 2u);
+  EXPECT_EQ(call.token_faults, (std::vector<uint8_t>{0, 0}));
 }
 
 // One refusal per check.
@@ -677,6 +699,8 @@ TEST_P(PagedAttentionTest, RefusesWhatTheContractForbids) {
        "dtype is the unknown type 99: supported are float32, float16 and bfloat16"},
       {[](P& p) { p.num_tokens = -1; }, kInvalid, "num_tokens is -1: it must lie in 0..2147483647"},
       {[](P& p) { p.num_seqs = -1; }, kInvalid, "num_seqs is -1: it must lie in 0..2147483646"},
+      {[](P& p) { p.num_decode_seqs = -1; }, kInvalid, "num_decode_seqs is -1: it must lie in 0..2"},
+      {[](P& p) { p.num_decode_seqs = 3; }, kInvalid, "num_decode_seqs is 3: it must lie in 0..2"},
       {[](P& p) { p.head_dim = 7; }, kUnsupported, "head_dim is 7: supported is every even number in 2..576"},
       {[](P& p) { p.head_dim = 0; }, kUnsupported, "head_dim is 0: supported is every even number in 2..576"},
       {[](P& p) { p.head_dim = 578; }, kUnsupported, "head_dim is 578: supported is every even number in 2..576"},
@@ -769,6 +793,9 @@ TEST_P(PagedAttentionTest, RefusesWhatTheContractForbids) {
       {[](P& p) { p.seq_lens = nullptr; }, kInvalid, "seq_lens is null"},
       {[](P& p) { p.out.data = const_cast<void*>(p.q.data); }, kInvalid, "out overlaps q"},
       {[](P& p) { p.out.data = p.kv.k.data; }, kInvalid, "out overlaps cache.k"},
+      {[](P& p) { p.token_faults = static_cast<uint8_t*>(p.out.data) + 5; }, kInvalid, "out overlaps token_faults"},
+      {[](P& p) { p.token_faults = reinterpret_cast<uint8_t*>(const_cast<int32_t*>(p.seq_lens)) + 7; }, kInvalid,
+       "token_faults overlaps seq_lens"},
       {[](P& p) { p.out.data = p.kv.v.data; }, kInvalid, "out overlaps cache.v"},
       {[](P& p) {
          p.kv.k.format.type = p.kv.v.format.type = DType::int8, p.kv.k.format.scaling = p.kv.v.format.scaling = KvScaling::tensor;

@@ -329,6 +329,191 @@ TEST_P(SamplingTest, ParametersOutsideTheirRange) {
   EXPECT_EQ(run({kInfinity, 0, 1.0f, 0.0f, 1, 0}), all);
 }
 
+// A row with what its pointers point to; empty: null.
+struct AdjustedRow {
+  SamplingRow row;
+  std::vector<int32_t> counts;
+  std::vector<float> bias;
+};
+struct Ran {
+  std::vector<int32_t> tokens;
+  std::vector<std::vector<int32_t>> counts;
+  std::vector<uint8_t> row_faults;
+};
+
+Ran run_adjusted(Backend backend, const std::vector<float>& logits, const std::vector<AdjustedRow>& adjusted_rows) {
+  Arena arena(backend);
+  SamplingParams p;
+  p.num_rows = static_cast<int64_t>(adjusted_rows.size());
+  p.vocab_size = p.logits_stride = static_cast<int64_t>(logits.size() / adjusted_rows.size());
+  std::vector<SamplingRow> rows;
+  for (const AdjustedRow& each : adjusted_rows) {
+    rows.push_back(each.row);
+    if (!each.counts.empty()) rows.back().counts = arena.inout(each.counts);
+    if (!each.bias.empty()) rows.back().bias = arena.input(each.bias);
+  }
+  p.logits = arena.input(logits);
+  p.rows = arena.input(rows);
+  p.tokens = arena.output<int32_t>(p.num_rows);
+  p.row_faults = arena.output<uint8_t>(p.num_rows);
+  const Status status = arena.run([&](const Execution& execution) { return sample(p, execution); });
+  EXPECT_TRUE(status.ok()) << status.message();
+  Ran ran{arena.read(p.tokens), {}, arena.read(p.row_faults)};
+  for (const SamplingRow& row : rows) {
+    ran.counts.push_back(row.counts == nullptr ? std::vector<int32_t>() : arena.read(row.counts));
+  }
+  return ran;
+}
+
+int32_t encoded(const oracle::TokenHistory& history) {
+  return static_cast<int32_t>(2 * history.times_generated + (history.in_prompt ? 1 : 0));
+}
+
+// Token 1 is adjusted, token 0 has the number that should result: it wins as the equal with the lower id, and loses when it is the
+// next smaller number.
+TEST_P(SamplingTest, AdjustsLogitsBitForBit) {
+  Random random(11);
+  std::vector<float> logits;
+  std::vector<AdjustedRow> rows;
+  for (int i = 0; i < 400; ++i) {
+    const float logit = static_cast<float>(8.0 * random.normal()), bias = i % 3 == 0 ? 0.0f : static_cast<float>(random.normal());
+    const oracle::TokenHistory history = {random.integer(0, 1) == 0,
+                                          random.integer(0, 1) * random.integer(1, i % 5 == 0 ? 1 << 28 : 9)};
+    const auto some = [&](double value) { return random.integer(0, 3) == 0 ? 0.0f : static_cast<float>(value); };
+    SamplingRow row;
+    row.repetition_penalty = random.integer(0, 3) == 0 ? 1.0f : static_cast<float>(0.5 + random.uniform());
+    row.presence_penalty = some(random.normal());
+    row.frequency_penalty = some(random.normal());
+    const float want =
+        oracle::adjusted_logit(logit, bias, history,
+                               {static_cast<double>(row.repetition_penalty), static_cast<double>(row.presence_penalty),
+                                static_cast<double>(row.frequency_penalty)});
+    for (const float rival : {want, std::nextafter(want, -kInfinity)}) {
+      logits.insert(logits.end(), {rival, logit});
+      rows.push_back({row, {0, encoded(history)}, {}});
+      if (bias != 0.0f) rows.back().bias = {0.0f, bias};
+    }
+  }
+  const Ran ran = run_adjusted(GetParam(), logits, rows);
+  for (size_t r = 0; r < rows.size(); ++r) {
+    EXPECT_EQ(ran.tokens[r], r % 2) << "row " << r;
+    std::vector<int32_t> counts = rows[r].counts;
+    counts[r % 2] += 2;
+    EXPECT_EQ(ran.counts[r], counts) << "row " << r;
+  }
+}
+
+// Rows with a bias, with counts, with both and with neither in one batch, under the filters.
+TEST_P(SamplingTest, AdjustedRowsMatchOracle) {
+  Random random(12);
+  for (const int64_t vocab_size : {1, 33, 257, 4097, 20000}) {
+    const size_t size = static_cast<size_t>(vocab_size);
+    std::vector<float> logits;
+    std::vector<AdjustedRow> rows;
+    std::vector<int32_t> want;
+    for (int i = 0; i < 24; ++i) {
+      const std::vector<float> row_logits = random.normals<float>(vocab_size, 3.0);
+      logits.insert(logits.end(), row_logits.begin(), row_logits.end());
+      const SamplingRow filters[] = {{},
+                                     {0.8f, 0, 1.0f, 0.0f, random.bits(), i},
+                                     {1.3f, 7, 0.9f, 0.0f, random.bits(), i},
+                                     {0.7f, 0, 0.8f, 0.05f, random.bits(), i}};
+      AdjustedRow row{filters[i % 4], {}, {}};
+      oracle::Penalties penalties;
+      std::vector<oracle::TokenHistory> history(size);
+      if (i / 4 % 2 == 1) {
+        for (oracle::TokenHistory& each : history) {
+          each = {random.integer(0, 3) == 0, random.integer(0, 3) == 0 ? random.integer(1, 20) : 0};
+          row.counts.push_back(encoded(each));
+        }
+        row.row.repetition_penalty = 1.2f, row.row.presence_penalty = 0.4f, row.row.frequency_penalty = 0.1f;
+        penalties = {static_cast<double>(1.2f), static_cast<double>(0.4f), static_cast<double>(0.1f)};
+      }
+      if (i / 8 % 3 > 0) row.bias = random.normals<float>(vocab_size, 2.0);
+      std::vector<float> adjusted;
+      for (size_t t = 0; t < size; ++t) {
+        adjusted.push_back(oracle::adjusted_logit(row_logits[t], row.bias.empty() ? 0.0f : row.bias[t], history[t], penalties));
+      }
+      want.push_back(
+          oracle::sample(adjusted, {static_cast<double>(row.row.temperature), row.row.top_k, static_cast<double>(row.row.top_p),
+                                    static_cast<double>(row.row.min_p), row.row.seed, row.row.position}));
+      rows.push_back(std::move(row));
+    }
+    const Ran ran = run_adjusted(GetParam(), logits, rows);
+    for (size_t r = 0; r < rows.size(); ++r) {
+      EXPECT_EQ(ran.tokens[r], want[r]) << "vocabulary " << vocab_size << ", row " << r;
+      std::vector<int32_t> counts = rows[r].counts;
+      if (!counts.empty()) counts.at(static_cast<size_t>(want[r])) += 2;
+      EXPECT_EQ(ran.counts[r], counts) << "vocabulary " << vocab_size << ", row " << r;
+      EXPECT_EQ(ran.row_faults[r], 0) << r;
+    }
+  }
+}
+
+TEST_P(SamplingTest, BiasForbidsTokens) {
+  std::vector<float> logits, bias(300, -kInfinity);
+  std::vector<AdjustedRow> rows;
+  bias[250] = 0.0f;
+  for (const SamplingRow& row : {SamplingRow{}, SamplingRow{1.0f, 0, 1.0f, 0.0f, 3, 0}, SamplingRow{2.0f, 5, 0.9f, 0.1f, 3, 1}}) {
+    std::vector<float> row_logits(300, 50.0f);
+    row_logits[7] = kInfinity;
+    row_logits[250] = -90.0f;
+    logits.insert(logits.end(), row_logits.begin(), row_logits.end());
+    rows.push_back({row, {}, bias});
+  }
+  const Ran ran = run_adjusted(GetParam(), logits, rows);
+  EXPECT_EQ(ran.tokens, (std::vector<int32_t>{250, 250, 250}));
+  EXPECT_EQ(ran.row_faults, (std::vector<uint8_t>{0, 0, 0}));  // infinity - infinity is not the model's NaN
+}
+
+TEST_P(SamplingTest, RecordsLogitsThatAreNotNumbers) {
+  constexpr uint8_t kFault = static_cast<uint8_t>(FaultCode::logits_not_a_number);
+  for (const int64_t vocab_size : {1, 5, 3000}) {
+    const size_t size = static_cast<size_t>(vocab_size);
+    std::vector<float> logits(4 * size, 1.0f);
+    logits[size - 1] = kNan;              // the last of row 0
+    logits[2 * size + size / 2] = -kNan;  // one of row 2, which has a bias
+    logits[3 * size] = kInfinity;
+    const SamplingRow draw{1.0f, 0, 1.0f, 0.0f, 3, 0};
+    const Ran ran = run_adjusted(GetParam(), logits,
+                                 {{{}, {}, {}}, {draw, {}, {}}, {draw, {}, std::vector<float>(size, 1.0f)}, {draw, {}, {}}});
+    EXPECT_EQ(ran.row_faults, (std::vector<uint8_t>{kFault, 0, kFault, 0})) << vocab_size;
+  }
+}
+
+// What is outside its range has a meaning, and every choice is counted.
+TEST_P(SamplingTest, PenaltiesAndCountsOutsideTheirRange) {
+  constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
+  const auto run = [&](float repetition, float presence, float frequency, const std::vector<int32_t>& counts) {
+    SamplingRow row;
+    row.repetition_penalty = repetition, row.presence_penalty = presence, row.frequency_penalty = frequency;
+    return run_adjusted(GetParam(), {1.0f, 2.0f}, {{row, counts, {}}}).counts[0];
+  };
+  for (const float off : {kNan, kInfinity, -kInfinity}) {
+    EXPECT_EQ(run(off, off, off, {0, 9}), (std::vector<int32_t>{0, 11}));
+    EXPECT_EQ(run(4.0f, off, off, {0, 9}), (std::vector<int32_t>{2, 9}));
+    EXPECT_EQ(run(off, 3.0f, off, {0, 9}), (std::vector<int32_t>{2, 9}));
+    EXPECT_EQ(run(off, off, 0.5f, {0, 9}), (std::vector<int32_t>{2, 9}));
+  }
+  EXPECT_EQ(run(0.0f, 0.0f, 0.0f, {0, 9}), (std::vector<int32_t>{0, 11}));
+  EXPECT_EQ(run(-2.0f, 0.0f, 0.0f, {0, 9}), (std::vector<int32_t>{0, 11}));
+  EXPECT_EQ(run(4.0f, 3.0f, 3.0f, {0, -9}), (std::vector<int32_t>{0, 2}));
+  EXPECT_EQ(run(1.0f, 0.0f, 0.0f, {0, kMost}), (std::vector<int32_t>{0, kMost}));
+  EXPECT_EQ(run(1.0f, 0.0f, 0.0f, {0, kMost - 1}), (std::vector<int32_t>{0, kMost - 1}));
+  EXPECT_EQ(run(1.0f, 0.0f, 0.0f, {0, kMost - 2}), (std::vector<int32_t>{0, kMost}));
+  EXPECT_EQ(run_adjusted(GetParam(), {kNan, kNan}, {{{}, {4, 4}, {}}}).counts[0], (std::vector<int32_t>{6, 4}));
+}
+
+// A prompt's token gets the repetition penalty, and no other.
+TEST_P(SamplingTest, ThePromptIsNotGenerated) {
+  SamplingRow row;
+  row.presence_penalty = row.frequency_penalty = 100.0f;
+  EXPECT_EQ(run_adjusted(GetParam(), {1.0f, 2.0f}, {{row, {0, 1}, {}}}).tokens[0], 1);
+  EXPECT_EQ(run_adjusted(GetParam(), {1.0f, 2.0f}, {{row, {0, 2}, {}}}).tokens[0], 0);
+  row.repetition_penalty = 3.0f;
+  EXPECT_EQ(run_adjusted(GetParam(), {1.0f, 2.0f}, {{row, {0, 1}, {}}}).tokens[0], 0);
+}
+
 struct Refusal {
   std::function<void(SamplingParams&)> breakage;
   std::string message;
@@ -347,6 +532,9 @@ TEST_P(SamplingTest, RefusesWhatTheContractForbids) {
       {[](P& p) { p.tokens = nullptr; }, "tokens is null"},
       {[](P& p) { p.tokens = reinterpret_cast<int32_t*>(const_cast<float*>(p.logits)); }, "tokens overlaps logits"},
       {[](P& p) { p.tokens = reinterpret_cast<int32_t*>(const_cast<SamplingRow*>(p.rows)); }, "tokens overlaps rows"},
+      {[](P& p) { p.row_faults = reinterpret_cast<uint8_t*>(const_cast<float*>(p.logits)); }, "row_faults overlaps logits"},
+      {[](P& p) { p.row_faults = reinterpret_cast<uint8_t*>(const_cast<SamplingRow*>(p.rows)); }, "row_faults overlaps rows"},
+      {[](P& p) { p.row_faults = reinterpret_cast<uint8_t*>(p.tokens); }, "tokens overlaps row_faults"},
   };
   for (const Refusal& refusal : refusals) {
     Arena arena(GetParam());

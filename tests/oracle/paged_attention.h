@@ -33,6 +33,7 @@ struct AttentionInputs {
   std::vector<int32_t> kv_last_page_len;       // not empty: in place of the values of seq_lens
   std::vector<int32_t> cu_seqlens_q, seq_lens;
   int64_t max_seqlen_q = std::numeric_limits<int32_t>::max();
+  int64_t num_decode_seqs = 0;
 
   int64_t v_width() const { return v_head_dim > 0 ? v_head_dim : head_dim; }
 };
@@ -57,12 +58,17 @@ struct QueryRowFaults {
   int64_t unspecified = 0;
 };
 
-inline bool query_rows_are_valid(const std::vector<int32_t>& cu_seqlens_q, size_t s, int64_t num_tokens, int64_t max_seqlen_q) {
-  const int64_t begin = cu_seqlens_q[s], end = cu_seqlens_q[s + 1];
-  return begin >= 0 && end >= begin && end <= num_tokens && end - begin <= max_seqlen_q;
+template <class T>
+bool query_rows_are_valid(const AttentionInputs<T>& in, size_t s) {
+  const int64_t begin = in.cu_seqlens_q[s], end = in.cu_seqlens_q[s + 1];
+  if (begin < 0 || end < begin || end > in.num_tokens) return false;
+  return end - begin <= (static_cast<int64_t>(s) < in.num_decode_seqs ? 1 : in.max_seqlen_q);
 }
 
-inline QueryRowFaults query_row_faults(const std::vector<int32_t>& cu_seqlens_q, int64_t num_tokens, int64_t max_seqlen_q) {
+template <class T>
+QueryRowFaults query_row_faults(const AttentionInputs<T>& in) {
+  const std::vector<int32_t>& cu_seqlens_q = in.cu_seqlens_q;
+  const int64_t num_tokens = in.num_tokens;
   QueryRowFaults faults;
   faults.unspecified = num_tokens;
   for (int64_t t = 0; t < num_tokens; ++t) {
@@ -71,7 +77,7 @@ inline QueryRowFaults query_row_faults(const std::vector<int32_t>& cu_seqlens_q,
   for (size_t s = 0; s + 1 < cu_seqlens_q.size(); ++s) {
     const int64_t begin = cu_seqlens_q[s], end = cu_seqlens_q[s + 1];
     if (end < begin) faults.unspecified = std::clamp<int64_t>(end, 0, faults.unspecified);
-    if (query_rows_are_valid(cu_seqlens_q, s, num_tokens, max_seqlen_q)) continue;
+    if (query_rows_are_valid(in, s)) continue;
     bool any = s == 0 && begin > 0 && num_tokens > 0;
     for (int64_t t = std::max<int64_t>(0, begin); t < std::min(end, num_tokens); ++t) any = faults.rows.insert(t).second || any;
     if (!any) faults.sequences.push_back(std::clamp<int64_t>(end, 0, num_tokens));
@@ -93,13 +99,13 @@ std::vector<Reference> paged_attention(const AttentionInputs<T>& in, const Allow
   const auto at = [](const std::vector<T>& values, int64_t i) {
     return static_cast<double>(to_float(values[static_cast<size_t>(i)]));
   };
-  for (const int64_t row : query_row_faults(in.cu_seqlens_q, in.num_tokens, in.max_seqlen_q).rows) {
+  for (const int64_t row : query_row_faults(in).rows) {
     std::fill_n(&out[static_cast<size_t>(row * in.num_q_heads * v_width)], in.num_q_heads * v_width, Reference{0.0, 0.0});
   }
   const double unit = kDefaultSteps * std::ldexp(1.0, -24);
   const double score_units = 2.0 + std::max(16.0, std::sqrt(static_cast<double>(in.head_dim))) + allowance.score_units;
   for (size_t s = 0; s < in.seq_lens.size(); ++s) {
-    if (!query_rows_are_valid(in.cu_seqlens_q, s, in.num_tokens, in.max_seqlen_q)) continue;
+    if (!query_rows_are_valid(in, s)) continue;
     const int64_t begin = in.cu_seqlens_q[s], rows = in.cu_seqlens_q[s + 1] - begin;
     // The sequence's pages: its row, or a slice.
     std::vector<int32_t> pages;

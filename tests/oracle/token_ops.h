@@ -48,6 +48,27 @@ inline std::vector<uint32_t> philox4x32_10(std::vector<uint32_t> counter, std::v
   return counter;
 }
 
+// What the sequence of a row has seen of one token.
+struct TokenHistory {
+  bool in_prompt = false;
+  int64_t times_generated = 0;
+};
+struct Penalties {
+  double repetition = 1.0, presence = 0.0, frequency = 0.0;
+};
+
+// Each operation rounded to float32: one operation on float32 numbers in float64, rounded again, is the same.
+inline float adjusted_logit(float logit, float bias, const TokenHistory& history, const Penalties& penalties) {
+  const auto rounded = [](double x) { return static_cast<double>(static_cast<float>(x)); };
+  const double n = rounded(static_cast<double>(history.times_generated));
+  double x = rounded(static_cast<double>(logit) + static_cast<double>(bias));
+  if (history.in_prompt || history.times_generated > 0) {
+    x = rounded(x > 0.0 ? x / penalties.repetition : x * penalties.repetition);
+  }
+  if (history.times_generated > 0) x = rounded(rounded(x - rounded(penalties.frequency * n)) - penalties.presence);
+  return static_cast<float>(x);
+}
+
 struct SamplingRequest {
   double temperature = 0.0;
   int64_t top_k = 0;
@@ -97,6 +118,77 @@ inline int32_t sample(const std::vector<float>& logits, const SamplingRequest& r
     if (score > best) best = score, choice = token;
   }
   return choice;
+}
+
+struct LogProb {
+  int32_t id = -1;
+  double value = -std::numeric_limits<double>::infinity();
+};
+
+// Entry 0: `token`; then the `top` most likely. logits: at least one is a finite number, none is +infinity.
+inline std::vector<LogProb> logprobs(const std::vector<float>& logits, int64_t token, int64_t top) {
+  const auto logit = [&](int64_t i) {
+    const float x = logits[static_cast<size_t>(i)];
+    return std::isnan(x) ? -std::numeric_limits<double>::infinity() : static_cast<double>(x);
+  };
+  const int64_t count = static_cast<int64_t>(logits.size());
+  std::vector<int32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return logit(a) > logit(b); });
+  long double sum = 0.0L;
+  for (auto i = order.rbegin(); i != order.rend(); ++i) sum += std::exp(static_cast<long double>(logit(*i) - logit(order[0])));
+  const auto entry = [&](int64_t i) {
+    return LogProb{static_cast<int32_t>(i), logit(i) - logit(order[0]) - static_cast<double>(std::log(sum))};
+  };
+  std::vector<LogProb> entries(static_cast<size_t>(top + 1));
+  if (token >= 0 && token < count) entries[0] = entry(token);
+  for (int64_t i = 0; i < std::min(top, count); ++i) entries[static_cast<size_t>(i + 1)] = entry(order[static_cast<size_t>(i)]);
+  return entries;
+}
+
+// What end_step reads and writes, by sequence.
+struct StepGroup {
+  int64_t page_size = 0, num_pages = 0;
+  std::vector<std::vector<int32_t>> pages;  // of each sequence
+  std::vector<int64_t> slot_mapping;
+};
+struct StepState {
+  std::vector<int32_t> cu_seqlens_q;
+  std::vector<uint8_t> token_faults;
+  std::vector<uint8_t> seq_faults;
+  std::vector<int32_t> tokens, token_ids, seq_lens;
+  std::vector<std::vector<int32_t>> positions;  // by axis
+  std::vector<int64_t> row_positions;
+  std::vector<StepGroup> groups;
+};
+
+inline void end_step(StepState& step, bool advance) {
+  const size_t num_seqs = step.seq_faults.size();
+  const auto clamped = [&](int32_t row) { return std::clamp<int64_t>(row, 0, static_cast<int64_t>(step.token_faults.size())); };
+  for (size_t s = 0; s < num_seqs; ++s) {
+    const int64_t begin = clamped(step.cu_seqlens_q[s]), end = std::max(begin, clamped(step.cu_seqlens_q[s + 1]));
+    const auto first =
+        std::find_if(step.token_faults.begin() + begin, step.token_faults.begin() + end, [](uint8_t code) { return code != 0; });
+    step.seq_faults[s] = first == step.token_faults.begin() + end ? uint8_t{0} : *first;
+  }
+  std::fill(step.token_faults.begin(), step.token_faults.end(), uint8_t{0});
+  for (size_t s = 0; advance && s < num_seqs; ++s) {
+    if (step.seq_lens[s] <= 0 || step.seq_lens[s] == std::numeric_limits<int32_t>::max()) continue;
+    const int64_t position = step.seq_lens[s]++;  // in the cache, of the token that comes
+    step.token_ids[s] = step.tokens[s];
+    for (std::vector<int32_t>& axis : step.positions) axis[s] = static_cast<int32_t>(int64_t{axis[s]} + 1);
+    ++step.row_positions[s];
+    for (StepGroup& group : step.groups) {
+      int64_t offset = position;
+      size_t entry = 0;
+      for (; offset >= group.page_size; offset -= group.page_size) ++entry;
+      int64_t& slot = group.slot_mapping[s];
+      slot = std::numeric_limits<int64_t>::max();
+      if (entry >= group.pages[s].size()) continue;
+      const int64_t page = group.pages[s][entry];
+      if (page >= 0 && page < group.num_pages) slot = page * group.page_size + offset;
+    }
+  }
 }
 
 }  // namespace prologue::test::oracle

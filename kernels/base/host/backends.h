@@ -1,12 +1,14 @@
-// The CUDA side of memory, events and streams (memory.h, event.h, gpu.h say what it does). Internal.
+// The CUDA side of memory, events, streams and graphs (memory.h, event.h, gpu.h, captured_graph.h say what it does). Internal.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include <prologue/kernels/base/execution.h>
 
 struct CUevent_st;
+struct CUgraphExec_st;
 
 namespace prologue::cuda {
 
@@ -18,6 +20,10 @@ void destroy_stream(CUstream_st* stream);
 Status record_event(CUevent_st*& event, CUstream_st* stream);  // a null event is created first
 Result<double> seconds_between(CUevent_st* start, CUevent_st* end);
 void destroy_event(CUevent_st* event);
+
+Result<CUgraphExec_st*> capture_graph(CUstream_st* stream, const std::function<Status()>& enqueue);
+Status launch_graph(CUgraphExec_st* graph, CUstream_st* stream);
+void destroy_graph(CUgraphExec_st* graph);
 
 Result<void*> allocate(int64_t num_bytes);
 void release(void* data);

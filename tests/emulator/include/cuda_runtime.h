@@ -100,6 +100,16 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
 // ---- warps and blocks -------------------------------------------------------------------------------------------------------
 
 inline void __syncthreads() { emulator::sync_block(); }
+inline int __syncthreads_or(int predicate) {
+  static int any;
+  any = 0;
+  emulator::sync_block();
+  if (predicate != 0) any = 1;
+  emulator::sync_block();
+  const int result = any;
+  emulator::sync_block();
+  return result;
+}
 inline void __syncwarp(uint32_t mask = 0xffffffffu) { emulator::sync_warp(mask); }
 
 template <class T>

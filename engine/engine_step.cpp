@@ -1,0 +1,353 @@
+// What happens in a step: requests -> scheduler -> step arrays -> graph and sampler -> requests. docs/engine.md has the picture.
+#include <algorithm>
+#include <exception>
+
+#include <prologue/engine/active.h>
+#include <prologue/kernels/base/host/out_of_memory.h>
+
+namespace prologue {
+
+namespace {
+
+double seconds_between(EngineClock::time_point start, EngineClock::time_point end) {
+  return std::chrono::duration<double>(end - start).count();
+}
+
+bool has_penalties(const SamplingOptions& sampling) {
+  return sampling.repetition_penalty != 1.0f || sampling.presence_penalty != 0.0f || sampling.frequency_penalty != 0.0f;
+}
+
+}  // namespace
+
+// Requests that were submitted or cancelled since the last step.
+void Engine::take_inbox() {
+  std::deque<std::shared_ptr<Active>> submitted;
+  std::vector<RequestId> cancelled;
+  {
+    const std::lock_guard lock(inbox_);
+    submitted.swap(submitted_);
+    cancelled.swap(cancelled_);
+  }
+  for (std::shared_ptr<Active>& active : submitted) {
+    const Status status = catch_out_of_memory([&]() -> Status {
+      active_.emplace(active->id, active);
+      scheduler_->add(*active->samples.front());
+      return {};
+    });
+    if (!status.ok()) finish_request(*active, FinishReason::error, status);
+  }
+  for (const RequestId id : cancelled) {
+    if (const auto found = active_.find(id); found != active_.end()) finish_request(*found->second, FinishReason::cancelled, {});
+  }
+}
+
+// Two steps may be on their way: the next one is enqueued before the previous one is read. Its tokens that the host does not know yet are
+// on the device.
+Result<bool> Engine::run_step() {
+  const EngineClock::time_point start = EngineClock::now();
+  take_inbox();
+  StepPlan plan;
+  Status status = scheduler_->plan(plan);
+  const bool planned = status.ok() && !plan.empty();
+  if (planned) status = enqueue(plan);
+  if (!status.ok()) fail_running(status);
+  const size_t may_wait = options_.overlap && planned && status.ok() ? 1 : 0;
+  const bool worked = planned || !enqueued_.empty() || !status.ok();
+  while (enqueued_.size() > may_wait) {
+    if (const Status read = read_step(); !read.ok()) fail_running(read);
+  }
+  if (!worked && scheduler_->num_waiting() > 0) {  // cannot be: every request fits an empty cache
+    fail_running(resource_exhausted("the KV cache has no room for a request that should fit"));
+    return true;
+  }
+  if (worked) {
+    ++counts_.steps;
+    counts_.step_seconds += seconds_between(start, EngineClock::now());
+  }
+  update_stats();
+  return worked;
+}
+
+Status Engine::enqueue(const StepPlan& plan) {
+  PROLOGUE_RETURN_IF_ERROR(runner_->copy_pages(cache_->copies()));
+  cache_->clear_copies();
+  EnqueuedStep step;
+  int64_t top_logprobs = -1, max_seq_len = 0;
+  step.sequences.reserve(plan.sequences.size());
+  step.rows.reserve(plan.rows.size());
+  for (const PlannedSequence& planned : plan.sequences) {
+    auto& sample = static_cast<Sample&>(*planned.sequence);
+    max_seq_len = std::max(max_seq_len, planned.first + planned.count);
+    step.sequences.push_back({active_.at(sample.active.id), &sample, planned.first + planned.count,
+                              static_cast<size_t>(planned.first_row), static_cast<size_t>(planned.num_rows)});
+  }
+  for (ScheduledSequence* const sequence : plan.rows) {
+    auto& sample = static_cast<Sample&>(*sequence);
+    top_logprobs = std::max(top_logprobs, sample.active.request.num_logprobs);
+    step.rows.push_back(&sample);
+  }
+  enqueued_.push_back(std::move(step));
+  const auto run = [&]() -> Status {
+    if (plan.continues) return runner_->enqueue_next(max_seq_len, top_logprobs);
+    PROLOGUE_RETURN_IF_ERROR(fill_batch(plan));
+    return runner_->enqueue(batch_, top_logprobs);
+  };
+  const Status status = run();
+  if (!status.ok()) enqueued_.pop_back();
+  return status;
+}
+
+// The first step of a sample, which starts with so many tokens from the cache.
+void Engine::begin(Sample& sample, int64_t cached_tokens) {
+  if (std::exchange(sample.begun, true)) return;
+  sample.first_step = EngineClock::now();
+  sample.completion.cached_tokens = cached_tokens;
+  counts_.cached_tokens += cached_tokens;
+  counts_.prompt_tokens += sample.num_prompt;
+  leave_queue(sample.active);
+}
+
+void Engine::leave_queue(Active& active) {
+  if (!std::exchange(active.queued, false)) return;
+  const std::lock_guard lock(inbox_);
+  --num_queued_;
+}
+
+Status Engine::fill_batch(const StepPlan& plan) {
+  batch_.clear();
+  for (const PlannedSequence& planned : plan.sequences) {
+    auto& sample = static_cast<Sample&>(*planned.sequence);
+    begin(sample, planned.first);
+    PROLOGUE_ASSIGN_OR_RETURN(const std::vector<int32_t>* const pages, cache_->pages(sample.cache_id));
+    constexpr int32_t kUnknown = 0;
+    const int32_t* const tokens = planned.token_is_known ? sample.tokens.data() + planned.first : &kUnknown;
+    const int64_t token = batch_.num_tokens() + planned.count - 1;
+    batch_.add_sequence(tokens, planned.count, planned.first, *pages, cache_->page_size(), std::min<int64_t>(planned.num_rows, 1));
+    if (!planned.token_is_known) batch_.set_token_from(token, planned.from_row);
+    for (int64_t r = 1; r < planned.num_rows; ++r) batch_.add_logit_row(token);
+  }
+  for (size_t r = 0; r < plan.rows.size(); ++r) {
+    auto& sample = static_cast<Sample&>(*plan.rows[r]);
+    begin(sample, sample.num_prompt);  // one that shares the prompt of another
+    PROLOGUE_ASSIGN_OR_RETURN(const SamplingRow row, sampling_row(sample));
+    batch_.set_sampling(static_cast<int64_t>(r), row);
+  }
+  return {};
+}
+
+Result<SamplingRow> Engine::sampling_row(Sample& sample) {
+  const SamplingOptions& options = sample.active.request.sampling;
+  SamplingRow row;
+  row.temperature = options.temperature;
+  row.top_k = options.top_k;
+  row.top_p = options.top_p;
+  row.min_p = options.min_p;
+  row.seed = options.seed + static_cast<uint64_t>(sample.number);
+  row.position = sample.length() - 1;  // the token that is sampled counts already
+  row.repetition_penalty = options.repetition_penalty;
+  row.presence_penalty = options.presence_penalty;
+  row.frequency_penalty = options.frequency_penalty;
+  if (!has_penalties(options) && options.logit_bias.empty()) return row;
+  if (sample.adjustments.data() == nullptr) PROLOGUE_RETURN_IF_ERROR(make_adjustments(sample));
+  if (has_penalties(options)) row.counts = sample.adjustments.as<int32_t>();
+  if (!options.logit_bias.empty()) row.bias = sample.adjustments.as<float>() + config().vocab_size;
+  return row;
+}
+
+Status Engine::make_adjustments(Sample& sample) {
+  const int64_t vocab = config().vocab_size;
+  if (!free_adjustments_.empty()) {
+    sample.adjustments = std::move(free_adjustments_.back());
+    free_adjustments_.pop_back();
+  } else {
+    PROLOGUE_ASSIGN_OR_RETURN(sample.adjustments, Buffer::allocate(execution_.device, vocab * 8));
+  }
+  std::vector<int32_t> counts(static_cast<size_t>(vocab), 0);
+  std::vector<float> biases(static_cast<size_t>(vocab), 0.0f);
+  for (const int32_t token : sample.active.request.prompt) counts[static_cast<size_t>(token)] = 1;
+  for (const auto& [token, bias] : sample.active.request.sampling.logit_bias) biases[static_cast<size_t>(token)] = bias;
+  PROLOGUE_RETURN_IF_ERROR(copy_to_device(sample.adjustments.data(), counts.data(), vocab * 4, execution_));
+  return copy_to_device(sample.adjustments.as<float>() + vocab, biases.data(), vocab * 4, execution_);
+}
+
+Status Engine::read_step() {
+  EnqueuedStep step = std::move(enqueued_.front());
+  enqueued_.erase(enqueued_.begin());
+  const EngineClock::time_point start = EngineClock::now();
+  PROLOGUE_ASSIGN_OR_RETURN(const StepResults results, runner_->read());
+  counts_.wait_seconds += seconds_between(start, EngineClock::now());
+  process(step, results);
+  return {};
+}
+
+void Engine::process(EnqueuedStep& step, const StepResults& results) {
+  const bool named = std::any_of(results.seq_faults.begin(), results.seq_faults.end(), [](uint8_t code) { return code != 0; });
+  for (size_t i = 0; i < step.sequences.size(); ++i) {
+    if (results.fault.code != FaultCode::none && !named) {  // a fault that no token has: nobody knows whose it is
+      finish_request(*step.sequences[i].active, FinishReason::error,
+                     device_error("a step failed: ", fault_code_name(results.fault.code)));
+    } else {
+      process_sequence(step, i, results);
+    }
+  }
+}
+
+void Engine::process_sequence(const EnqueuedStep& step, size_t index, const StepResults& results) {
+  const EnqueuedStep::Sequence& sequence = step.sequences[index];
+  Sample& sample = *sequence.sample;
+  if (const auto code = static_cast<FaultCode>(results.seq_faults[index]); code != FaultCode::none) {
+    finish_request(*sequence.active, FinishReason::error,
+                   device_error("a token of this request was at fault: ", fault_code_name(code)));
+    return;
+  }
+  const Status status = catch_out_of_memory([&]() -> Status {
+    if (sequence.num_rows == 0 && !sample.ended) deliver(sample, {}, 0, false);  // the prompt goes on
+    for (size_t r = sequence.first_row; r < sequence.first_row + sequence.num_rows; ++r) {
+      if (!step.rows[r]->ended) take_token(*step.rows[r], r, results);
+    }
+    if (!sample.ended) PROLOGUE_RETURN_IF_ERROR(scheduler_->share(sample, sequence.num_computed));
+    return {};
+  });
+  if (!status.ok()) finish_request(*sequence.active, FinishReason::error, status);
+}
+
+void Engine::take_token(Sample& sample, size_t row, const StepResults& results) {
+  if (const auto code = static_cast<FaultCode>(results.row_faults[row]); code != FaultCode::none) {
+    finish(sample, FinishReason::error, device_error("the model's logits for this request are not numbers"));
+    return;
+  }
+  const int32_t token = results.tokens[row];
+  const Request& request = sample.active.request;
+  Completion& completion = sample.completion;
+  const EngineClock::time_point now = EngineClock::now();
+  scheduler_->take_token(sample, token);
+  ++counts_.generated_tokens;
+  if (static_cast<int64_t>(sample.tokens.size()) == sample.num_prompt + 1) {
+    sample.first_token = now;
+    completion.queue_seconds = seconds_between(sample.active.submitted, sample.first_step);
+    completion.prefill_seconds = seconds_between(sample.first_step, now);
+  }
+  completion.decode_seconds = seconds_between(sample.first_token, now);
+
+  const bool is_stop_token = std::find(request.stop_tokens.begin(), request.stop_tokens.end(), token) != request.stop_tokens.end();
+  if (!request.ignore_eos && (is_stop_token || tokenizer_->is_end_of_generation(token))) return finish(sample, FinishReason::end);
+  completion.tokens.push_back(token);
+  if (request.num_logprobs >= 0) {
+    const size_t width = static_cast<size_t>(results.top) + 1;
+    TokenLogprobs logprobs;
+    logprobs.logprob = results.logprobs[row * width];
+    for (size_t i = 1; i <= static_cast<size_t>(request.num_logprobs); ++i) {
+      if (results.logprob_ids[row * width + i] < 0) break;
+      logprobs.top.emplace_back(results.logprob_ids[row * width + i], results.logprobs[row * width + i]);
+    }
+    completion.logprobs.push_back(std::move(logprobs));
+  }
+  const std::string text = sample.text.push(token);
+  completion.text += text;
+  const bool is_last = static_cast<int64_t>(sample.tokens.size()) >= sample.max_length;
+  if (sample.text.stopped()) {
+    deliver(sample, text, completion.tokens.size(), false);
+    return finish(sample, FinishReason::stop);
+  }
+  deliver(sample, text, completion.tokens.size(), false);
+  if (sample.ended || !is_last) return;
+  const bool all_generated = static_cast<int64_t>(completion.tokens.size()) >= request.max_tokens;
+  finish(sample, all_generated ? FinishReason::length : FinishReason::context);
+}
+
+// Ends a sample. The rest of its text comes with its last output.
+void Engine::finish(Sample& sample, FinishReason reason, Status status) {
+  if (sample.ended) return;
+  sample.ended = true;
+  Active& active = sample.active;
+  Completion& completion = sample.completion;
+  completion.finish_reason = reason;
+  completion.status = std::move(status);
+  completion.num_preemptions = sample.num_preemptions;
+  std::string rest;
+  (void)catch_out_of_memory([&]() -> Status {
+    if (!sample.text.stopped()) rest = sample.text.finish();
+    completion.text += rest;
+    return {};
+  });
+  if (sample.text.stopped() && reason != FinishReason::error) completion.finish_reason = FinishReason::stop;
+  scheduler_->remove(sample);
+  (void)catch_out_of_memory([&]() -> Status {
+    if (sample.adjustments.data() != nullptr) free_adjustments_.push_back(std::move(sample.adjustments));
+    return {};
+  });
+  ++counts_.finished[static_cast<size_t>(completion.finish_reason)];
+  deliver(sample, rest, completion.tokens.size(), true);
+  // Samples that wait for this one's prompt.
+  const std::vector<ScheduledSequence*> siblings = std::move(sample.siblings);
+  for (ScheduledSequence* const sibling : siblings) finish(static_cast<Sample&>(*sibling), reason, completion.status);
+  if (++active.num_ended < static_cast<int64_t>(active.samples.size())) return;
+  leave_queue(active);
+  active_.erase(active.id);  // may be the last reference
+}
+
+void Engine::finish_request(Active& active, FinishReason reason, const Status& status) {
+  const auto found = active_.find(active.id);
+  const std::shared_ptr<Active> keep = found != active_.end() ? found->second : nullptr;
+  for (const auto& sample : active.samples) finish(*sample, reason, status);
+}
+
+// After an error nobody knows what became of the sequences that ran. Those that wait have lost nothing.
+void Engine::fail_running(const Status& status) {
+  const auto is_running = [](const auto& sample) { return sample->state == ScheduledSequence::State::running; };
+  for (;;) {  // without a list: there may be no memory for one
+    const auto found = std::find_if(active_.begin(), active_.end(), [&](const auto& each) {
+      return std::any_of(each.second->samples.begin(), each.second->samples.end(), is_running);
+    });
+    if (found == active_.end()) break;
+    finish_request(*found->second, FinishReason::error, status);
+  }
+  cache_->clear_copies();
+  scheduler_->restart();
+}
+
+// Calls the request's callback. `num_tokens`: of the completion, so far.
+void Engine::deliver(Sample& sample, std::string_view text, size_t num_tokens, bool ended) {
+  Active& active = sample.active;
+  if (!active.on_output) return;
+  const Completion& completion = sample.completion;
+  const auto first = static_cast<size_t>(sample.num_shown);
+  Output output;
+  output.request = active.id;
+  output.sample = sample.number;
+  output.tokens = std::span(completion.tokens).subspan(first, num_tokens - first);
+  output.text = text;
+  if (!completion.logprobs.empty()) output.logprobs = std::span(completion.logprobs).subspan(first, num_tokens - first);
+  output.prompt_tokens = sample.num_prompt;
+  output.prefilled = std::min(sample.num_prompt, sample.num_computed);
+  output.completion = ended ? &completion : nullptr;
+  sample.num_shown = static_cast<int64_t>(num_tokens);
+  std::string what;
+  try {
+    active.on_output(output);
+    return;
+  } catch (const std::exception& error) {
+    (void)catch_out_of_memory([&]() -> Status {
+      what = error.what();
+      return {};
+    });
+  } catch (...) {
+    what = "an exception";
+  }
+  active.on_output = nullptr;
+  finish_request(active, FinishReason::error, device_error("the callback of this request failed: ", what));
+}
+
+void Engine::update_stats() {
+  EngineStats stats = counts_;
+  stats.waiting = scheduler_->num_waiting();
+  stats.running = scheduler_->num_running();
+  stats.preemptions = scheduler_->num_preemptions();
+  stats.replayed_steps = runner_->num_replayed();
+  stats.captured_graphs = runner_->num_captured();
+  stats.kv = cache_->stats();
+  const std::lock_guard lock(inbox_);
+  stats_ = std::move(stats);
+}
+
+}  // namespace prologue

@@ -1,0 +1,96 @@
+// A request to the engine and what comes back.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <prologue/kernels/base/status.h>
+#include <prologue/kernels/token_ops/logprobs.h>
+
+namespace prologue {
+
+using RequestId = int64_t;
+
+inline constexpr int64_t kMaxSamples = 128;
+
+// How the next token is chosen; kernels/token_ops/sampling.h has the formulas. All defaults mean "off".
+struct SamplingOptions {
+  float temperature = 0.0f;  // 0 = greedy
+  int32_t top_k = 0;         // 0 = off
+  float top_p = 1.0f;        // 1 = off
+  float min_p = 0.0f;        // 0 = off
+  uint64_t seed = 0;         // sample i of a request uses seed + i
+  float repetition_penalty = 1.0f;  // > 0; of tokens in the prompt or generated; 1 = off
+  float presence_penalty = 0.0f;    // of tokens that were generated
+  float frequency_penalty = 0.0f;   // for each time that a token was generated
+  std::vector<std::pair<int32_t, float>> logit_bias = {};  // added to the logits of these tokens; -infinity forbids one
+};
+
+struct Request {
+  std::vector<int32_t> prompt;  // tokens
+  std::string text;             // if `prompt` is empty: the prompt as text, in which the model's special tokens are recognised
+  int64_t max_tokens = 128;     // generated tokens of each sample; the context may end generation earlier
+  int64_t num_samples = 1;      // completions of the same prompt, 1..kMaxSamples
+  int64_t num_logprobs = -1;    // -1 = none; n: log probability of each token and the n most likely ones, up to kMaxTopLogprobs
+  SamplingOptions sampling;
+  std::vector<std::string> stop;     // generation stops at the first of these texts, which is not returned
+  std::vector<int32_t> stop_tokens;  // generation stops at these tokens, as at EOS (a chat format's end of turn)
+  bool ignore_eos = false;
+};
+
+enum class FinishReason {
+  end,        // an end-of-text token, or one of Request::stop_tokens
+  stop,       // the text reached one of Request::stop
+  length,     // Request::max_tokens tokens were generated
+  context,    // Engine::context_length() was reached
+  cancelled,  // the tokens generated before are kept
+  error,      // Completion::status says which; the tokens generated before are kept
+};
+inline constexpr size_t kNumFinishReasons = 6;
+const char* finish_reason_name(FinishReason reason);  // the enumerator's name
+
+// Log softmax of the model's logits, before temperature, penalties, bias and filters.
+struct TokenLogprobs {
+  float logprob = 0.0f;                           // of the token that was chosen
+  std::vector<std::pair<int32_t, float>> top;     // the most likely tokens, in order, each with its log probability
+};
+
+// One sample of a request.
+struct Completion {
+  Status status;
+  std::vector<int32_t> tokens;  // without the end token
+  std::string text;             // valid UTF-8; without the stop text
+  std::vector<TokenLogprobs> logprobs;  // of `tokens`, if asked for
+  FinishReason finish_reason = FinishReason::cancelled;
+  int64_t prompt_tokens = 0;
+  int64_t cached_tokens = 0;    // of the prompt, found in the cache
+  int64_t num_preemptions = 0;  // how often its pages were taken away and computed again
+  // Its own times: from the submission until its first step, from there to its first token, and from there to its last token.
+  double queue_seconds = 0.0;
+  double prefill_seconds = 0.0;
+  double decode_seconds = 0.0;
+};
+
+// What has become of one sample since the last call for it. Views are valid during the call.
+struct Output {
+  RequestId request = 0;
+  int64_t sample = 0;
+  std::span<const int32_t> tokens;  // new ones
+  std::string_view text;            // new whole characters; text that may be the beginning of a stop text is held back
+  std::span<const TokenLogprobs> logprobs;
+  int64_t prefilled = 0;            // prompt tokens that are in the cache by now,
+  int64_t prompt_tokens = 0;        // of so many
+  const Completion* completion = nullptr;  // after the last token; then no call for this sample follows
+};
+
+// Called on the thread that runs the step, between steps. It must not run steps itself (class Engine). If it throws, its request ends with
+// FinishReason::error, without another call.
+using OutputCallback = std::function<void(const Output&)>;
+
+}  // namespace prologue

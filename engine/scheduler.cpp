@@ -1,0 +1,210 @@
+#include <algorithm>
+
+#include <prologue/engine/scheduler.h>
+#include <prologue/kernels/base/host/out_of_memory.h>
+
+namespace prologue {
+
+namespace {
+
+// A decoding sequence that needs a page gets pages for so many tokens more, while there are plenty: block tables change rarely then.
+constexpr int64_t kTokensAhead = 64;
+
+}  // namespace
+
+void Scheduler::add(ScheduledSequence& sequence) {
+  waiting_.push_back(&sequence);
+  sequence.state = ScheduledSequence::State::waiting;
+}
+
+void Scheduler::remove(ScheduledSequence& sequence) {
+  if (sequence.state == ScheduledSequence::State::waiting) std::erase(waiting_, &sequence);
+  if (sequence.state == ScheduledSequence::State::running) std::erase(running_, &sequence);
+  if (sequence.cache_id != ScheduledSequence::kNoSequence) (void)cache_->free(sequence.cache_id);
+  sequence.cache_id = ScheduledSequence::kNoSequence;
+  sequence.state = ScheduledSequence::State::outside;
+}
+
+void Scheduler::preempt(ScheduledSequence& sequence) {
+  waiting_.push_front(&sequence);
+  sequence.state = ScheduledSequence::State::waiting;
+  std::erase(running_, &sequence);
+  (void)cache_->free(sequence.cache_id);
+  sequence.cache_id = ScheduledSequence::kNoSequence;
+  sequence.num_computed = 0;
+  ++sequence.num_preemptions;
+  ++num_preemptions_;
+}
+
+void Scheduler::take_token(ScheduledSequence& sequence, int32_t token) {
+  --sequence.num_pending;
+  sequence.tokens.push_back(token);
+}
+
+Status Scheduler::share(ScheduledSequence& sequence, int64_t num_tokens) {
+  if (sequence.cache_id == ScheduledSequence::kNoSequence) return {};
+  const int64_t known = std::min({num_tokens, sequence.num_computed, static_cast<int64_t>(sequence.tokens.size())});
+  return cache_->insert(sequence.cache_id, {sequence.tokens.data(), known});
+}
+
+// Makes the sequence `num_tokens` longer. If there are no pages, younger sequences are preempted until there are. False: it was itself the
+// youngest, and is preempted.
+Result<bool> Scheduler::make_room(ScheduledSequence& sequence, int64_t num_tokens) {
+  PROLOGUE_ASSIGN_OR_RETURN(const std::vector<int32_t>* const pages, cache_->pages(sequence.cache_id));
+  const size_t num_pages = pages->size();
+  const size_t num_copies = cache_->copies().size();
+  const int64_t length = sequence.num_computed + num_tokens;
+  if (cache_->pages_for(length) > static_cast<int64_t>(num_pages)) {
+    const int64_t ahead = std::min(length + kTokensAhead, sequence.max_length);
+    const int64_t plenty = static_cast<int64_t>(running_.size()) * (cache_->pages_for(kTokensAhead) + 1);
+    if (cache_->num_available_pages() > plenty) PROLOGUE_RETURN_IF_ERROR(cache_->reserve(sequence.cache_id, ahead));
+  }
+  for (;;) {
+    const Status status = cache_->append(sequence.cache_id, num_tokens);
+    if (status.ok()) break;
+    // With pages for the tokens and for the copy of a shared one, what is missing is host memory.
+    const int64_t missing = std::max<int64_t>(0, cache_->pages_for(length) - static_cast<int64_t>(pages->size())) + 1;
+    if (status.code() != StatusCode::resource_exhausted || cache_->num_available_pages() >= missing) return status;
+    ScheduledSequence* const youngest = running_.back();
+    preempt(*youngest);
+    if (youngest == &sequence) return false;
+  }
+  tables_changed_ = tables_changed_ || pages->size() != num_pages || cache_->copies().size() != num_copies;
+  return true;
+}
+
+Status Scheduler::add_chunk(StepPlan& plan, ScheduledSequence& sequence, int64_t count) {
+  PlannedSequence planned{&sequence, sequence.num_computed, count};
+  planned.token_is_known = sequence.num_pending == 0;
+  if (count == 1 && sequence.sampled_by == plan_number_ - 1) planned.from_row = sequence.row;
+  const bool samples = sequence.num_computed + count == sequence.length();
+  sequence.num_computed += count;
+  budget_ -= count;
+  if (samples) {
+    planned.first_row = static_cast<int64_t>(plan.rows.size());
+    plan.rows.push_back(&sequence);
+    PROLOGUE_RETURN_IF_ERROR(start_siblings(plan, sequence));
+    planned.num_rows = static_cast<int64_t>(plan.rows.size()) - planned.first_row;
+  }
+  plan.sequences.push_back(planned);
+  return {};
+}
+
+// The prompt is computed by this step: the other samples go on from there. Those without a seat queue up as requests of their own.
+Status Scheduler::start_siblings(StepPlan& plan, ScheduledSequence& sequence) {
+  std::vector<ScheduledSequence*> siblings = std::move(sequence.siblings);
+  sequence.siblings.clear();
+  size_t started = 0;
+  for (; started < siblings.size() && num_running() < limits_.max_seqs; ++started) {
+    ScheduledSequence& sibling = *siblings[started];
+    PROLOGUE_ASSIGN_OR_RETURN(sibling.cache_id, cache_->fork(sequence.cache_id));
+    sibling.num_computed = sequence.num_computed;
+    running_.push_back(&sibling);
+    sibling.state = ScheduledSequence::State::running;
+    plan.rows.push_back(&sibling);
+  }
+  for (size_t i = siblings.size(); i > started; --i) {
+    waiting_.push_front(siblings[i - 1]);
+    siblings[i - 1]->state = ScheduledSequence::State::waiting;
+  }
+  return {};
+}
+
+// One token of every running sequence whose prompt is computed.
+Status Scheduler::plan_decodes(StepPlan& plan) {
+  for (size_t i = 0; i < running_.size(); ++i) {
+    ScheduledSequence& sequence = *running_[i];
+    if (sequence.length() >= sequence.max_length || sequence.length() - sequence.num_computed != 1) continue;
+    PROLOGUE_ASSIGN_OR_RETURN(const bool has_room, make_room(sequence, 1));
+    if (has_room) PROLOGUE_RETURN_IF_ERROR(add_chunk(plan, sequence, 1));
+  }
+  return {};
+}
+
+// True: the sequence runs, with pages for all of its tokens.
+Result<bool> Scheduler::admit(ScheduledSequence& sequence) {
+  if (num_running() >= limits_.max_seqs || sequence.num_pending > 0) return false;
+  const auto length = static_cast<int64_t>(sequence.tokens.size());
+  PROLOGUE_ASSIGN_OR_RETURN(const SequenceId id, cache_->add_sequence(sequence.tokens, length - 1, sequence.cache_key));
+  const auto give_up = [&](const Status& status) -> Result<bool> {
+    (void)cache_->free(id);
+    if (!status.ok()) return status;
+    return false;
+  };
+  const auto hit = cache_->length(id);
+  const auto pages = cache_->pages(id);
+  if (!hit.ok()) return give_up(hit.status());
+  if (!pages.ok()) return give_up(pages.status());
+  // Room for the next tokens of those that run, so that they are not preempted at once.
+  const int64_t needed = cache_->pages_for(length) - static_cast<int64_t>((*pages)->size()) + num_running();
+  if (needed > cache_->num_available_pages()) return give_up({});
+  if (const Status reserved = cache_->reserve(id, length); !reserved.ok()) return give_up(reserved);
+  sequence.cache_id = id;
+  sequence.num_computed = *hit;
+  return true;
+}
+
+// Prompts, and sequences that were preempted: first those that have begun, then the queue.
+Status Scheduler::plan_prompts(StepPlan& plan) {
+  const auto add = [&](ScheduledSequence& sequence) -> Status {
+    const int64_t count = std::min(budget_, sequence.length() - sequence.num_computed);
+    PROLOGUE_RETURN_IF_ERROR(cache_->append(sequence.cache_id, count));
+    tables_changed_ = true;
+    return add_chunk(plan, sequence, count);
+  };
+  const size_t num_running = running_.size();  // siblings that start below are not looked at
+  for (size_t i = 0; i < num_running && budget_ > 0; ++i) {
+    ScheduledSequence& sequence = *running_[i];
+    if (sequence.length() - sequence.num_computed > 1) PROLOGUE_RETURN_IF_ERROR(add(sequence));
+  }
+  while (!waiting_.empty() && budget_ > 0) {
+    ScheduledSequence& sequence = *waiting_.front();
+    PROLOGUE_ASSIGN_OR_RETURN(const bool admitted, admit(sequence));
+    if (!admitted) break;
+    running_.push_back(&sequence);
+    sequence.state = ScheduledSequence::State::running;
+    waiting_.pop_front();
+    PROLOGUE_RETURN_IF_ERROR(add(sequence));
+  }
+  return {};
+}
+
+// Puts sequences of one token first (decoding rows take the kernels for them), and numbers the rows in that order.
+void Scheduler::finish(StepPlan& plan) {
+  std::stable_partition(plan.sequences.begin(), plan.sequences.end(), [](const PlannedSequence& each) { return each.count == 1; });
+  const auto num_sequences = static_cast<int64_t>(plan.sequences.size());
+  std::vector<ScheduledSequence*> rows;
+  rows.reserve(plan.rows.size());
+  plan.continues = !tables_changed_ && num_sequences == last_rows_;
+  bool decodes_only = true;
+  for (int64_t i = 0; i < num_sequences; ++i) {
+    PlannedSequence& each = plan.sequences[static_cast<size_t>(i)];
+    plan.continues = plan.continues && each.from_row == i;
+    decodes_only = decodes_only && each.count == 1 && each.num_rows == 1;
+    const auto first = plan.rows.begin() + each.first_row;
+    each.first_row = static_cast<int64_t>(rows.size());
+    rows.insert(rows.end(), first, first + each.num_rows);
+  }
+  for (size_t r = 0; r < rows.size(); ++r) {
+    rows[r]->row = static_cast<int32_t>(r);
+    rows[r]->sampled_by = plan_number_;
+    ++rows[r]->num_pending;
+  }
+  plan.rows = std::move(rows);
+  last_rows_ = decodes_only ? num_sequences : -1;
+}
+
+Status Scheduler::plan(StepPlan& plan) {
+  return catch_out_of_memory([&]() -> Status {
+    plan = {};
+    ++plan_number_;
+    tables_changed_ = false;
+    budget_ = limits_.max_step_tokens;
+    PROLOGUE_RETURN_IF_ERROR(plan_decodes(plan));
+    PROLOGUE_RETURN_IF_ERROR(plan_prompts(plan));
+    finish(plan);
+    return {};
+  });
+}
+
+}  // namespace prologue

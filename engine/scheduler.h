@@ -1,0 +1,113 @@
+// Decides what each step computes. Host bookkeeping only: it knows lengths, pages and limits, not the model.
+//
+//   * Requests are served first come, first served, and join and leave at every step.
+//   * A step has one token of every sequence that is decoding. What is left of the token budget goes to prompts, in chunks.
+//   * A sequence is admitted when there are pages for all tokens that it has so far. If pages run out later, the youngest sequence is
+//     preempted: it gives its pages back, waits at the head of the queue, and computes them again.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include <prologue/kernels/base/status.h>
+#include <prologue/kvcache/kv_cache.h>
+
+namespace prologue {
+
+// One sample of a request, as the scheduler sees it.
+struct ScheduledSequence {
+  std::vector<int32_t> tokens;  // known ones: the prompt, then generated ones
+  int64_t max_length = 0;       // of prompt and generated tokens; a sequence of this length needs no further step
+  uint64_t cache_key = 0;       // sequences with different keys share no pages
+  std::vector<ScheduledSequence*> siblings = {};  // samples of the same prompt that start when it has been computed
+
+  // The scheduler's.
+  enum class State { outside, waiting, running };
+  State state = State::outside;
+  int64_t num_pending = 0;   // tokens (0 or 1) that an enqueued step samples, not known yet
+  int64_t num_computed = 0;  // tokens in the cache, those of enqueued steps included
+  int64_t num_preemptions = 0;
+  int32_t row = -1;          // of the sampled tokens of the last step that sampled for this sequence,
+  int64_t sampled_by = -1;   // and the number of its plan
+  SequenceId cache_id = kNoSequence;
+
+  static constexpr SequenceId kNoSequence = -1;
+  int64_t length() const { return static_cast<int64_t>(tokens.size()) + num_pending; }
+};
+
+struct SchedulerLimits {
+  int64_t max_step_tokens = 0;  // at least max_seqs
+  int64_t max_seqs = 0;
+};
+
+// The tokens [first, first + count) of a sequence.
+struct PlannedSequence {
+  ScheduledSequence* sequence = nullptr;
+  int64_t first = 0;
+  int64_t count = 0;
+  int64_t first_row = 0;  // rows of logits, all of the last token: one for each sample that starts or goes on here
+  int64_t num_rows = 0;   // 0: the prompt goes on in a later step
+  int32_t from_row = -1;  // not negative: the only token is the one that this row of the previous step samples
+  bool token_is_known = true;  // to the host
+};
+
+struct StepPlan {
+  std::vector<PlannedSequence> sequences;  // those of one token first
+  std::vector<ScheduledSequence*> rows;    // the sequences that get a token, by row of logits
+  bool continues = false;  // it is the previous plan, one token further, with the same block tables
+
+  bool empty() const { return sequences.empty(); }
+};
+
+class Scheduler {
+ public:
+  // The cache must outlive the scheduler.
+  Scheduler(KvCache& cache, const SchedulerLimits& limits) : cache_(&cache), limits_(limits) {}
+
+  // Appends a sequence to the queue. It must stay valid until remove().
+  void add(ScheduledSequence& sequence);
+  // Takes a sequence out, running or waiting, and gives its pages back.
+  void remove(ScheduledSequence& sequence);
+
+  // Plans the next step, and counts it as enqueued: lengths, pages and rows are those after it. After an error (resource_exhausted: no
+  // host memory) running sequences may have room in the cache that no step fills, and samples that should start may be in no list: the
+  // caller removes the requests of all running ones.
+  Status plan(StepPlan& plan);
+  // The next plan does not continue the previous one (something else has run in between).
+  void restart() { last_rows_ = -1; }
+
+  // The host has read the token that a step sampled for this sequence.
+  void take_token(ScheduledSequence& sequence, int32_t token);
+  // The first `num_tokens` tokens of the sequence are computed and without fault: full pages may be shared.
+  Status share(ScheduledSequence& sequence, int64_t num_tokens);
+
+  bool idle() const { return waiting_.empty() && running_.empty(); }
+  int64_t num_waiting() const { return static_cast<int64_t>(waiting_.size()); }
+  int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
+  int64_t num_preemptions() const { return num_preemptions_; }
+  const std::vector<ScheduledSequence*>& running() const { return running_; }
+  const SchedulerLimits& limits() const { return limits_; }
+
+ private:
+  Result<bool> make_room(ScheduledSequence& sequence, int64_t num_tokens);
+  void preempt(ScheduledSequence& sequence);
+  Result<bool> admit(ScheduledSequence& sequence);
+  Status plan_decodes(StepPlan& plan);
+  Status plan_prompts(StepPlan& plan);
+  Status add_chunk(StepPlan& plan, ScheduledSequence& sequence, int64_t count);
+  Status start_siblings(StepPlan& plan, ScheduledSequence& sequence);
+  void finish(StepPlan& plan);
+
+  KvCache* cache_;
+  SchedulerLimits limits_;
+  std::deque<ScheduledSequence*> waiting_;
+  std::vector<ScheduledSequence*> running_;  // in the order of their admission
+  int64_t num_preemptions_ = 0;
+  int64_t plan_number_ = 0;
+  int64_t budget_ = 0;          // tokens that the plan may still get
+  bool tables_changed_ = true;  // by the plan
+  int64_t last_rows_ = -1;      // rows of the previous plan, if that had decodes only
+};
+
+}  // namespace prologue

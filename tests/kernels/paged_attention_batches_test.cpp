@@ -1,0 +1,201 @@
+// What a row's neighbours in a call may and may not change: decode rows beside prompts, and batch-invariant calls.
+#include <prologue/kernels/paged_attention/paged_attention.h>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <vector>
+
+#include "tests/support/attention_batch.h"
+
+namespace prologue::test {
+namespace {
+
+// Rows [begin, end) of a sequence, as a step that ended there.
+struct Piece {
+  size_t sequence;
+  int64_t begin, end;
+
+  int64_t rows() const { return end - begin; }
+};
+
+// All rows of sequences [first, end).
+template <class T>
+std::vector<Piece> whole_sequences(const AttentionInputs<T>& in, size_t first, size_t end) {
+  std::vector<Piece> pieces;
+  for (size_t s = first; s < end; ++s) pieces.push_back({s, 0, in.cu_seqlens_q[s + 1] - in.cu_seqlens_q[s]});
+  return pieces;
+}
+
+// Pieces of the sequences of `in`, as a batch.
+template <class T>
+AttentionInputs<T> batch_of(const AttentionInputs<T>& in, const std::vector<Piece>& pieces) {
+  AttentionInputs<T> batch = in;
+  batch.num_tokens = 0;
+  batch.q.clear(), batch.block_table.clear(), batch.seq_lens.clear();
+  batch.cu_seqlens_q = {0};
+  for (const Piece& piece : pieces) {
+    const int64_t first = in.cu_seqlens_q[piece.sequence], rows = in.cu_seqlens_q[piece.sequence + 1] - first;
+    const auto q = in.q.begin() + first * in.q_token_stride;
+    batch.q.insert(batch.q.end(), q + piece.begin * in.q_token_stride, q + piece.end * in.q_token_stride);
+    const auto table = in.block_table.begin() + static_cast<int64_t>(piece.sequence) * in.block_table_stride;
+    batch.block_table.insert(batch.block_table.end(), table, table + in.block_table_stride);
+    batch.seq_lens.push_back(static_cast<int32_t>(in.seq_lens[piece.sequence] - rows + piece.end));
+    batch.num_tokens += piece.rows();
+    batch.cu_seqlens_q.push_back(static_cast<int32_t>(batch.num_tokens));
+  }
+  return batch;
+}
+
+using Change = std::function<void(PagedAttentionParams&)>;
+
+template <class T>
+std::vector<T> run_attention(Backend backend, const AttentionInputs<T>& in, const AttentionCache& cache, const Change& change) {
+  if (in.num_tokens == 0) return {};
+  Arena arena(backend);
+  PagedAttentionParams p = place_attention(arena, in, cache.place(arena), backend_device(backend));
+  change(p);
+  p.workspace = nullptr;
+  p.workspace_bytes = paged_attention_workspace_bytes(p, backend_device(backend));
+  if (p.workspace_bytes > 0) p.workspace = arena.workspace(p.workspace_bytes);
+  FaultRecord* faults = p.faults = arena.inout(std::vector<FaultRecord>(1));
+  const Status status = arena.run([&](const Execution& execution) { return paged_attention(p, execution); });
+  EXPECT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(arena.read(faults)[0].count, 0u);
+  return rows_of(arena, in, p);
+}
+
+template <class T>
+bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
+}
+
+constexpr int64_t kHeadDims[] = {64, 128, 80, 66, 256, 192, 576, 2};
+
+const std::pair<KvFormat, KvFormat> kFormats[] = {
+    {{DType::bf16, KvScaling::none}, {DType::bf16, KvScaling::none}},
+    {{DType::f32, KvScaling::none}, {DType::f32, KvScaling::none}},
+    {{DType::f16, KvScaling::none}, {DType::f16, KvScaling::none}},
+    {{DType::int8, KvScaling::token_head}, {DType::int8, KvScaling::token_head}},
+    {{DType::fp8_e4m3, KvScaling::tensor}, {DType::fp8_e4m3, KvScaling::tensor}},
+    {{DType::uint4, KvScaling::token_head}, {DType::uint4, KvScaling::token_head}},
+    {{DType::int8, KvScaling::token_head}, {DType::int4, KvScaling::head}},
+};
+
+// Everything but the sequences; consecutive seeds go through all formats and head sizes.
+AttentionCase random_case(Random& random, uint64_t seed) {
+  AttentionCase c;
+  const auto& [k, v] = kFormats[seed % std::size(kFormats)];
+  c.type = k.type, c.scaling = k.scaling, c.v_format = v;
+  c.head_dim = kHeadDims[seed % std::size(kHeadDims)];
+  if (c.head_dim == 576) c.v_head_dim = 512;
+  c.num_kv_heads = c.head_dim > 128 ? 1 : random.integer(1, 2);
+  c.num_q_heads = c.num_kv_heads * random.integer(1, c.head_dim > 128 ? 3 : 5);
+  c.page_size = random.integer(0, 1) == 0 ? 16 : random.integer(1, 40);
+  c.layout = random.integer(0, 3) == 0 ? KvLayout::odd : KvLayout::nhd;
+  c.soft_cap = random.integer(0, 3) == 0 ? 5.0f : 0.0f;
+  return c;
+}
+
+void with_dtype(uint64_t seed, const auto& call) {
+  switch (seed % 3) {
+    case 0: return call(BFloat16());
+    case 1: return call(float());
+    default: return call(Float16());
+  }
+}
+
+class PagedAttentionBatches : public testing::TestWithParam<Backend> {
+ protected:
+  void SetUp() override { PROLOGUE_REQUIRE_BACKEND(GetParam()); }
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+// num_decode_seqs
+
+// The first sequences and the others have the bits that they have without each other.
+template <class T>
+void check_mixed_batch(Backend backend, uint64_t seed) {
+  Random random(seed);
+  AttentionCase c = random_case(random, seed);
+  const int64_t num_decode_seqs = random.integer(0, 3), num_seqs = num_decode_seqs + random.integer(num_decode_seqs == 0, 2);
+  for (int64_t s = 0; s < num_seqs; ++s) {
+    const int64_t length = random.integer(1, random.integer(0, 1) == 0 ? 20 : 500);
+    const int64_t rows = s < num_decode_seqs ? random.integer(random.integer(0, 3) == 0 ? 0 : 1, 1)
+                                             : random.integer(0, std::min<int64_t>(length, 40));
+    c.sequences.push_back({rows, length});
+  }
+  if (random.integer(0, 2) == 0) c.window = random.integer(1, 200);
+  c.padding_rows = random.integer(0, 2);
+  const AttentionBatch<T> batch(c, seed);
+  const AttentionInputs<T>& in = batch.in;
+  const int64_t max_seqlen_q = random.integer(0, 4) == 0 ? 40 : random.integer(5, 100) + 40;
+  const auto run = [&](const AttentionInputs<T>& inputs, int64_t decode_seqs, int64_t max_rows) {
+    return run_attention(backend, inputs, batch.cache, [&](PagedAttentionParams& p) {
+      p.num_decode_seqs = decode_seqs, p.max_seqlen_q = max_rows, p.max_seq_len = 700;
+    });
+  };
+  SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << dtype_name(FloatFormat<T>::dtype) << " over "
+                                  << dtype_name(c.type) << ", head_dim " << c.head_dim << ", " << num_decode_seqs << " of "
+                                  << num_seqs << " sequences decode, window " << c.window);
+  const std::vector<T> together = run(in, num_decode_seqs, max_seqlen_q);
+  expect_matches_oracle(backend, in, batch.cache.view, together);
+  const auto border = static_cast<size_t>(num_decode_seqs);
+  std::vector<T> apart = run(batch_of(in, whole_sequences(in, 0, border)), 0, 1);
+  const std::vector<T> prefill = run(batch_of(in, whole_sequences(in, border, in.seq_lens.size())), 0, max_seqlen_q);
+  apart.insert(apart.end(), prefill.begin(), prefill.end());
+  EXPECT_TRUE(same_bits(together, apart));
+}
+
+TEST_P(PagedAttentionBatches, DecodeRowsBesidePromptsHaveTheBitsOfDecodeRowsAlone) {
+  for (uint64_t seed = 0; seed < 48; ++seed) {
+    with_dtype(seed, [&](auto type) { check_mixed_batch<decltype(type)>(GetParam(), seed); });
+  }
+}
+
+// The number of decode sequences is a hint for speed: any that is true gives the same values, if not bits.
+TEST_P(PagedAttentionBatches, AnyNumberOfDecodeSequences) {
+  AttentionCase c;
+  c.sequences = {{1, 300}, {1, 40}, {0, 7}, {1, 1}, {30, 90}, {1, 200}}, c.num_q_heads = 6;
+  for (const int64_t max_seqlen_q : {30, 60}) {
+    const AttentionBatch<BFloat16> batch(c, 77);
+    for (int64_t num_decode_seqs = 0; num_decode_seqs <= 4; ++num_decode_seqs) {
+      const std::vector<BFloat16> got = run_attention(GetParam(), batch.in, batch.cache, [&](PagedAttentionParams& p) {
+        p.num_decode_seqs = num_decode_seqs, p.max_seqlen_q = max_seqlen_q;
+      });
+      expect_matches_oracle(GetParam(), batch.in, batch.cache.view, got);
+    }
+  }
+}
+
+// The workspace of the largest call is enough for any smaller one, whatever num_decode_seqs is.
+TEST_P(PagedAttentionBatches, WorkspaceSizeIgnoresTheNumberOfDecodeSequences) {
+  const Device device = backend_device(GetParam());
+  AttentionCase c;
+  c.sequences = {{1, 3000}, {1, 3000}, {9, 30}};
+  for (const int64_t window : {0, 100, 120, 128, 129}) {
+    c.window = window;
+    const AttentionBatch<float> batch(c, 78);
+    Arena arena(GetParam());
+    PagedAttentionParams p = place_attention(arena, batch.in, batch.cache.place(arena), device);
+    p.max_seqlen_q = 40;
+    const int64_t enough = paged_attention_workspace_bytes(p, device);
+    for (const int64_t max_seqlen_q : {1, 4, 9, 40}) {
+      for (int64_t num_decode_seqs = 0; num_decode_seqs <= 2; ++num_decode_seqs) {
+        p.max_seqlen_q = max_seqlen_q, p.num_decode_seqs = num_decode_seqs;
+        EXPECT_LE(paged_attention_workspace_bytes(p, device), enough);
+      }
+    }
+    p.batch_invariant = true;
+    EXPECT_EQ(paged_attention_workspace_bytes(p, device), 0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, PagedAttentionBatches, testing::ValuesIn(all_backends()),
+                         [](const auto& backend) { return backend_name(backend.param); });
+
+}  // namespace
+}  // namespace prologue::test
