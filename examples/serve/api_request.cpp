@@ -1,5 +1,6 @@
 #include "api_request.h"
 
+#include <charconv>
 #include <cmath>
 #include <initializer_list>
 #include <limits>
@@ -289,7 +290,7 @@ ApiRequest read_completion_request(const std::string& body, const ApiModel& mode
   ApiRequest result;
   Request request = read_common(fields, model, result);
   request.max_tokens = fields.whole("max_tokens", 16, 1, kMaxInt);
-  request.num_logprobs = fields.whole("logprobs", -1, 0, kMaxLogprobs);
+  request.num_logprobs = fields.whole("logprobs", -1, 0, kMaxTopLogprobs);
 
   const json* prompt = fields.find("prompt");
   if (prompt == nullptr) throw ApiError{400, "'prompt' is missing", "prompt"};
@@ -322,7 +323,7 @@ ApiRequest read_chat_request(const std::string& body, const ApiModel& model) {
   // Without a limit, the context is the limit.
   const char* limit = fields.find("max_completion_tokens") != nullptr ? "max_completion_tokens" : "max_tokens";
   request.max_tokens = fields.whole(limit, engine.context_length(), 1, kMaxInt);
-  const int64_t top_logprobs = fields.whole("top_logprobs", 0, 0, kMaxLogprobs);
+  const int64_t top_logprobs = fields.whole("top_logprobs", 0, 0, kMaxTopLogprobs);
   if (fields.flag("logprobs")) {
     request.num_logprobs = top_logprobs;
   } else if (top_logprobs > 0) {

@@ -62,7 +62,9 @@ Generation::Generation(Engine& engine, const ApiRequest& request, const Limits& 
   for (size_t prompt = 0; prompt < request.prompts.size(); ++prompt) {
     const auto on_output = [channel = channel_, first = prompt * num_samples_, stream = request.stream](const Output& output) {
       if (output.tokens.empty() && output.text.empty() && output.completion == nullptr) return;  // the prompt is still read
-      Update update{.choice = first + static_cast<size_t>(output.sample), .time = Clock::now()};
+      Update update;
+      update.choice = first + static_cast<size_t>(output.sample);
+      update.time = Clock::now();
       update.tokens.assign(output.tokens.begin(), output.tokens.end());
       if (stream) {  // otherwise all of it comes with the completion
         update.text = output.text;

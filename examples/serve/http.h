@@ -43,7 +43,7 @@ struct HttpResponse {
 
   int status = 200;
   std::string content_type = "application/json";
-  std::string body;
+  std::string body = {};
   std::vector<std::pair<std::string, std::string>> headers = {};
   // Instead of `body`: called once, after the status and the headers have been sent. It writes all of the body and returns true, or
   // returns false, and the connection ends without the end of the body.

@@ -1,6 +1,7 @@
 #include "metrics.h"
 
 #include <algorithm>
+#include <charconv>
 
 namespace serve {
 
@@ -12,10 +13,17 @@ void write_head(std::string& out, const std::string& name, const char* type, con
   out += str_cat("# HELP ", name, " ", help, "\n# TYPE ", name, " ", type, "\n");
 }
 
+// A stream would round to six digits.
+std::string number(double value) {
+  char digits[32];
+  return {digits, std::to_chars(digits, digits + sizeof digits, value).ptr};
+}
+std::string number(int64_t value) { return std::to_string(value); }
+
 template <class Value>
 void write_value(std::string& out, const char* name, const char* type, const char* help, Value value) {
   write_head(out, name, type, help);
-  out += str_cat(name, " ", value, "\n");
+  out += str_cat(name, " ", number(value), "\n");
 }
 
 void write_engine(std::string& out, const EngineStats& stats) {
@@ -31,6 +39,7 @@ void write_engine(std::string& out, const EngineStats& stats) {
               stats.preemptions);
   write_value(out, "prologue_steps_total", "counter", "Steps of the engine.", stats.steps);
   write_value(out, "prologue_step_seconds_total", "counter", "Time in steps.", stats.step_seconds);
+  write_value(out, "prologue_wait_seconds_total", "counter", "Time in steps, waiting for the device.", stats.wait_seconds);
   write_value(out, "prologue_prompt_tokens_total", "counter", "Tokens of prompts.", stats.prompt_tokens);
   write_value(out, "prologue_cached_tokens_total", "counter", "Tokens of prompts that were found in the KV cache.",
               stats.cached_tokens);
@@ -74,9 +83,9 @@ void Metrics::Histogram::write(std::string& out) const {
   int64_t total = 0;
   for (size_t i = 0; i < counts.size(); ++i) {
     total += counts[i];
-    out += str_cat(name, "_bucket{le=\"", i < bounds.size() ? str_cat(bounds[i]) : "+Inf", "\"} ", total, "\n");
+    out += str_cat(name, "_bucket{le=\"", i < bounds.size() ? number(bounds[i]) : "+Inf", "\"} ", total, "\n");
   }
-  out += str_cat(name, "_sum ", sum, "\n", name, "_count ", total, "\n");
+  out += str_cat(name, "_sum ", number(sum), "\n", name, "_count ", total, "\n");
 }
 
 void Metrics::count_response(const std::string& route, int status) {
