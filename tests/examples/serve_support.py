@@ -50,8 +50,10 @@ class Server:
         self.url = f'http://{address[1]}:{self.port}'
 
     def stderr(self):
-        self.errors.seek(0)
-        return self.errors.read().decode(errors='replace')
+        if not self.errors.closed:
+            self.errors.seek(0)
+            self.error_text = self.errors.read().decode(errors='replace')
+        return self.error_text
 
     def stop(self, how=signal.SIGTERM, seconds=30):
         """Ends the server; its exit code, and how long that took."""
@@ -65,6 +67,8 @@ class Server:
             raise AssertionError(f'the server did not end within {seconds} s')
         finally:
             self.process.stdout.close()
+            self.stderr()
+            self.errors.close()
         return self.process.returncode, time.monotonic() - start
 
     def connect(self, seconds=20):
@@ -136,12 +140,13 @@ class ServerTest(unittest.TestCase):
     """One server for all tests of a class."""
     arguments = ()
     context = 512
+    parallel = 8
 
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
-        cls.server = Server(make_tiny_model(cls.folder.name, cls.context), '--kv-memory', '128M', '--parallel', '8',
-                            '--threads', '2', *cls.arguments)
+        cls.server = Server(make_tiny_model(cls.folder.name, cls.context), '--kv-memory', '128M',
+                            '--parallel', str(cls.parallel), '--threads', '2', *cls.arguments)
 
     @classmethod
     def tearDownClass(cls):
