@@ -1,0 +1,95 @@
+#include "engine_options.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <string_view>
+#include <thread>
+
+#include <prologue/kernels/base/host/view_checks.h>
+
+namespace examples {
+
+using namespace prologue;
+
+namespace {
+
+// The type of a cache of this name; unset if there is none.
+DType kv_type_of(std::string_view name) {
+  for (auto type = static_cast<int32_t>(DType::f32); dtype_valid(static_cast<DType>(type)); ++type) {
+    if (dtype_is_kv(static_cast<DType>(type)) && name == dtype_name(static_cast<DType>(type))) return static_cast<DType>(type);
+  }
+  return DType::unset;
+}
+
+// "TYPE" or "K,V". Empty: no error.
+std::string set_cache_types(const std::string& text, EngineOptions& engine) {
+  if (text == "auto") return {};
+  const size_t comma = text.find(',');
+  const DType k = kv_type_of(std::string_view(text).substr(0, comma));
+  const DType v = comma == std::string::npos ? k : kv_type_of(std::string_view(text).substr(comma + 1));
+  if (k == DType::unset || v == DType::unset) {
+    return str_cat("--kv-cache-dtype is ", in_quotes(text),
+                   ": it must be auto, a type, or the types of K and V with a comma between ", "them; supported are ",
+                   kv_type_names());
+  }
+  engine.kv_type = k;
+  engine.v_type = v;
+  return {};
+}
+
+}  // namespace
+
+EngineFlags::EngineFlags(Flags& flags, EngineOptions& options, const std::string& context_note) : options_(options) {
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+  constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
+  const int32_t num_cpus = std::max(1, static_cast<int32_t>(std::thread::hardware_concurrency()));
+  CLI::App& app = flags.app();
+  app.add_option("--model", options.model_path, "the model: a GGUF file")->required()->type_name("FILE.gguf")->group("Input");
+  context_ = flags.number<int64_t>("--context", options.context_length, {0, kMax, "0 = the model's"},
+                                   "tokens of one prompt and its output together, at most; 0 = the model's" + context_note);
+  for (CLI::Option* option :
+       {flags.choice("--device", device_, {"auto", "cpu", "cuda"}, "auto: cuda if there is a GPU, else cpu"),
+        flags.choice("--dtype", dtype_, {"auto", "float32", "bfloat16", "float16"},
+                     "type of weights and activations; auto: float32 on the CPU, bfloat16 on CUDA"),
+        app.add_option("--kv-cache-dtype", kv_cache_dtype_,
+                       str_cat("type of the KV cache, or one for K and one for V: ", kv_type_names(),
+                               "; auto: as --dtype; fp8 and integers have a scale per token and head"))
+            ->type_name("TYPE[,TYPE]")
+            ->capture_default_str(),
+        flags.number<int64_t>("--hadamard-block", options.hadamard_block, {0, 512, "0 = off"},
+                              "Hadamard transform of Q and K in blocks of N channels: a quantised K loses less; 0 = off"),
+        flags.number<int64_t>("--page-size", options.page_size, {1, 1024}, "tokens per page of the KV cache"), context_,
+        flags.size("--kv-memory", options.kv_memory, 0, "memory of the KV cache, such as 8G; 0 = chosen from what is free"),
+        app.add_flag("--prefix-cache,!--no-prefix-cache", options.prefix_cache,
+                     "prompts that begin alike share their part of the KV cache; on unless --no-prefix-cache is given"),
+        flags.number<int64_t>("--parallel", options.max_seqs, {0, kMaxInt, "0 = chosen"},
+                              "sequences that are computed together, at most; 0 = 256 on CUDA, 32 on the CPU"),
+        flags.number<int64_t>("--max-step-tokens", options.max_step_tokens, {0, kMaxInt, "0 = chosen"},
+                              "tokens of one step, at most: longer prompts are read in chunks; 0 = chosen"),
+        app.add_flag("--batch-invariant", options.batch_invariant, "the bits of an output do not depend on what runs beside it"),
+        flags.number<int32_t>("--threads", options.num_threads, {0, std::max(64, num_cpus), "0 = one per CPU"},
+                              "CPU threads; 0 = one per CPU"),
+        app.add_flag("--no-cuda-graphs", no_cuda_graphs_, "launch the kernels of every step one by one"),
+        app.add_flag("--no-overlap", no_overlap_, "wait for the tokens of a step before the next one is prepared"),
+        app.add_flag("--unfused", unfused_, "run the graph without the fused prologue"),
+        flags.choice("--rounding", rounding_, {"once", "per_step"},
+                     "of the fused prologue: once, or per_step as the unfused nodes round")}) {
+    option->group("Execution");
+  }
+}
+
+std::string EngineFlags::apply() {
+  static const std::map<std::string, Device> kDevices = {{"cpu", Device::cpu}, {"cuda", Device::cuda}};
+  static const std::map<std::string, DType> kTypes = {
+      {"float32", DType::f32}, {"bfloat16", DType::bf16}, {"float16", DType::f16}};
+  if (device_ != "auto") options_.device = kDevices.at(device_);
+  if (dtype_ != "auto") options_.dtype = kTypes.at(dtype_);
+  options_.fused = !unfused_;
+  options_.cuda_graphs = !no_cuda_graphs_;
+  options_.overlap = !no_overlap_;
+  if (rounding_ == "per_step") options_.rounding = Rounding::per_step;
+  return set_cache_types(kv_cache_dtype_, options_);
+}
+
+}  // namespace examples

@@ -1,0 +1,42 @@
+#include "flags.h"
+
+#include <limits>
+
+namespace examples {
+
+using namespace prologue;
+
+CLI::Option* Flags::size(const std::string& name, int64_t& target, int64_t min, const std::string& help) {
+  const auto parse = [this, &target, name, min](const std::string& text) {
+    constexpr std::string_view kUnits = "KMGT";
+    const char* end = text.data() + text.size();
+    int64_t value = 0;
+    const auto [rest, error] = std::from_chars(text.data(), end, value);
+    bool valid = error == std::errc();
+    if (const size_t unit = rest + 1 == end ? kUnits.find(*rest) : kUnits.npos; valid && unit != kUnits.npos) {
+      const int64_t factor = int64_t{1} << (10 * (unit + 1));
+      valid = value <= std::numeric_limits<int64_t>::max() / factor;
+      if (valid) value *= factor;
+    } else {
+      valid = valid && rest == end;
+    }
+    if (valid && value >= min) {
+      target = value;
+    } else {
+      refuse(name, text, str_cat("number of bytes, at least ", min, "; K, M, G or T may follow it"));
+    }
+  };
+  return app_->add_option_function<std::string>(name, parse, help)->type_name("BYTES")->default_str(str_cat(target));
+}
+
+CLI::Option* Flags::choice(const std::string& name, std::string& target, const std::vector<std::string>& words,
+                           const std::string& help) {
+  std::string list;
+  for (const std::string& word : words) list += (list.empty() ? "" : "|") + word;
+  return app_->add_option(name, target, help)
+      ->check(CLI::IsMember(words).description(""))
+      ->type_name(list)
+      ->capture_default_str();
+}
+
+}  // namespace examples

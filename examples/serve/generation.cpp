@@ -1,0 +1,131 @@
+#include "generation.h"
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <utility>
+
+namespace serve {
+
+using namespace prologue;
+
+namespace {
+
+constexpr std::chrono::milliseconds kLook{50};  // between two looks whether the client is still there, while no token comes
+
+double seconds_between(Generation::Clock::time_point from, Generation::Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+}  // namespace
+
+// From the engine's thread to the thread of the connection.
+class Generation::Channel {
+ public:
+  void push(Update update) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (closed_) return;
+      updates_.push_back(std::move(update));
+    }
+    changed_.notify_one();
+  }
+  std::optional<Update> pop(std::chrono::milliseconds patience) {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_for(lock, patience, [this] { return !updates_.empty(); })) return std::nullopt;
+    Update update = std::move(updates_.front());
+    updates_.pop_front();
+    return update;
+  }
+  // Nobody will read any more.
+  void close() {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    updates_.clear();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Update> updates_;
+  bool closed_ = false;
+};
+
+Generation::Generation(Engine& engine, const ApiRequest& request, const Limits& limits, Metrics& metrics)
+    : engine_(engine),
+      metrics_(metrics),
+      limits_(limits),
+      num_samples_(static_cast<size_t>(request.prompts.front().num_samples)),
+      channel_(std::make_shared<Channel>()),
+      last_token_(request.prompts.size() * num_samples_),
+      num_open_(last_token_.size()) {
+  for (size_t prompt = 0; prompt < request.prompts.size(); ++prompt) {
+    const auto on_output = [channel = channel_, first = prompt * num_samples_, stream = request.stream](const Output& output) {
+      if (output.tokens.empty() && output.text.empty() && output.completion == nullptr) return;  // the prompt is still read
+      Update update;
+      update.choice = first + static_cast<size_t>(output.sample);
+      update.time = Clock::now();
+      update.tokens.assign(output.tokens.begin(), output.tokens.end());
+      if (stream) {  // otherwise all of it comes with the completion
+        update.text = output.text;
+        update.logprobs.assign(output.logprobs.begin(), output.logprobs.end());
+      }
+      if (output.completion != nullptr) update.completion = *output.completion;
+      channel->push(std::move(update));
+    };
+    auto id = engine_.submit(request.prompts[prompt], on_output);
+    if (!id.ok()) {
+      for (const RequestId submitted : ids_) engine_.cancel(submitted);
+      throw id.status().code() == StatusCode::unsupported ? shutting_down() : error_of(id.status());
+    }
+    ids_.push_back(*id);
+    usage_.prompt_tokens += static_cast<int64_t>(request.prompts[prompt].prompt.size());
+  }
+}
+
+Generation::~Generation() {
+  channel_->close();
+  if (num_open_ == 0) return;
+  for (const RequestId id : ids_) engine_.cancel(id);
+}
+
+std::optional<Update> Generation::next(const Peer& peer) {
+  while (num_open_ > 0) {
+    std::optional<Update> update = channel_->pop(kLook);
+    gone_ = peer.gone();
+    if (gone_) return std::nullopt;
+    if (Clock::now() - limits_.arrival > limits_.time) {
+      throw ApiError{408, str_cat("the request took longer than ", limits_.time.count(), " s: it was cancelled"), {}, "timeout"};
+    }
+    if (!update) continue;
+    measure(*update);
+    if (!update->completion) return update;
+
+    --num_open_;
+    const Completion& completion = *update->completion;
+    if (!completion.status.ok()) {
+      throw ApiError{500, str_cat("the generation failed: ", completion.status.message()), {}, "generation_failed"};
+    }
+    if (completion.finish_reason == FinishReason::cancelled) throw shutting_down();  // who else would cancel it
+    usage_.completion_tokens += static_cast<int64_t>(completion.tokens.size());
+    if (update->choice % num_samples_ == 0) usage_.cached_tokens += completion.cached_tokens;
+    if (num_open_ == 0) metrics_.request(seconds_between(limits_.arrival, update->time));
+    return update;
+  }
+  return std::nullopt;
+}
+
+void Generation::measure(const Update& update) {
+  int64_t num_tokens = static_cast<int64_t>(update.tokens.size());
+  if (num_tokens == 0) return;
+  Clock::time_point& last = last_token_[update.choice];
+  if (last == Clock::time_point()) {
+    metrics_.first_token(seconds_between(limits_.arrival, update.time));
+    --num_tokens;
+    last = update.time;
+  }
+  if (num_tokens > 0) metrics_.next_tokens(seconds_between(last, update.time), num_tokens);
+  last = update.time;
+}
+
+}  // namespace serve

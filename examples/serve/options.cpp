@@ -1,0 +1,77 @@
+#include "options.h"
+
+#include <filesystem>
+#include <iostream>
+
+#include <prologue/engine/tokenizer/utf8.h>
+
+#include "examples/common/engine_options.h"
+
+namespace serve {
+
+using namespace prologue;
+using namespace examples;
+
+int fail(std::string_view message) {
+  std::cerr << "serve: " << printable(message, 4096) << "\n";
+  return 1;
+}
+
+ParsedOptions parse_options(int argc, char** argv) {
+  Options options;
+  HttpOptions& http = options.http;
+  int64_t read_timeout = http.read_time.count();
+  CLI::App app("Serves a GGUF model over HTTP, as the OpenAI API does, with a chat page at /.", "serve");
+  app.get_formatter()->column_width(36);
+  app.set_version_flag("--version", "prologue " PROLOGUE_VERSION);
+  Flags flags(app);
+  EngineFlags engine_flags(flags, options.engine);
+
+  const CLI::Option* api_key =
+      app.add_option("--api-key", http.api_key,
+                     "clients must send this key; other users of the machine do not see it in the environment")
+          ->type_name("KEY")
+          ->envname("PROLOGUE_API_KEY")
+          ->group("Server");
+  for (CLI::Option* option :
+       {app.add_option("--host", options.host, "address to listen on; 0.0.0.0 = all")
+            ->type_name("ADDRESS")
+            ->capture_default_str(),
+        flags.number<int>("--port", options.port, {0, 65535, "0 = any free one"}, "port to listen on; 0 = any free one"),
+        app.add_option("--model-name", options.model_name, "what clients call the model; default: the name of its file")
+            ->type_name("NAME")}) {
+    option->group("Server");
+  }
+  for (CLI::Option* option :
+       {flags.size("--max-body", http.max_body_bytes, 1, "bytes of a request's body, at most"),
+        flags.number<int64_t>("--max-requests", http.max_connections, {1, 900},
+                              "requests in work and in the queue, at most; others get status 429"),
+        flags.number<int64_t>("--max-queue", options.engine.max_queue, {1, 1 << 20},
+                              "prompts that wait, at most; others get status 429"),
+        flags.number<int64_t>("--timeout", options.timeout_seconds, {1, 1 << 20},
+                              "seconds from a request's arrival to its last token, at most"),
+        flags.number<int64_t>("--read-timeout", read_timeout, {1, 3600}, "seconds that a client has to send a request")}) {
+    option->group("Limits");
+  }
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return {{}, app.exit(error)};
+    fail(str_cat(error.what(), " (serve --help lists the options)"));
+    return {{}, 2};
+  }
+  std::string misuse = flags.misuse();
+  if (misuse.empty()) misuse = engine_flags.apply();
+  if (misuse.empty() && api_key->count() > 0 && http.api_key.empty())
+    misuse = "--api-key is empty: it must have at least one character";
+  if (!misuse.empty()) {
+    fail(misuse);
+    return {{}, 2};
+  }
+  http.read_time = std::chrono::seconds(read_timeout);
+  if (options.model_name.empty()) options.model_name = std::filesystem::path(options.engine.model_path).stem().string();
+  return {std::move(options), 0};
+}
+
+}  // namespace serve

@@ -1,0 +1,639 @@
+"""examples/serve over plain HTTP, with a tiny random model: shapes, limits, cancellation, the end, and what is not HTTP or JSON."""
+
+import concurrent.futures
+import json
+import random
+import re
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import unittest
+
+import serve_support
+from serve_support import Server, ServerTest
+
+COMPLETIONS = '/v1/completions'
+CHAT = '/v1/chat/completions'
+HELLO = {'prompt': 'hello there', 'max_tokens': 4, 'temperature': 0, 'ignore_eos': True}
+HELLO_CHAT = {'messages': [{'role': 'user', 'content': 'hello'}], 'max_tokens': 4, 'temperature': 0, 'ignore_eos': True}
+ENDLESS = {'prompt': 'hello', 'max_tokens': 60000, 'ignore_eos': True}  # for servers with a long context
+LONG_CONTEXT = 65536
+
+
+def post(body, path=COMPLETIONS, headers=b'Content-Type: application/json\r\n', length=None):
+    """The bytes of a request."""
+    length = len(body) if length is None else length
+    return b'POST %s HTTP/1.1\r\nHost: x\r\n%sContent-Length: %d\r\n\r\n%s' % (path.encode(), headers, length, body)
+
+
+def status_of(response):
+    found = re.match(rb'HTTP/1\.1 (\d{3}) ', response)
+    return int(found[1]) if found else None
+
+
+class Shapes(ServerTest):
+    def test_completion(self):
+        status, answer = self.server.post(COMPLETIONS, HELLO)
+        self.assertEqual(status, 200)
+        self.assertEqual(list(answer), ['id', 'object', 'created', 'model', 'choices', 'usage'])
+        self.assertTrue(answer['id'].startswith('cmpl-'))
+        self.assertEqual(answer['object'], 'text_completion')
+        self.assertAlmostEqual(answer['created'], time.time(), delta=100)
+        self.assertEqual(answer['model'], 'tiny-512')
+        [choice] = answer['choices']
+        self.assertEqual({**choice, 'text': ''}, {'index': 0, 'text': '', 'logprobs': None, 'finish_reason': 'length'})
+        usage = answer['usage']
+        self.assertEqual(usage['completion_tokens'], 4)
+        self.assertGreater(usage['prompt_tokens'], 1)
+        self.assertEqual(usage['total_tokens'], usage['prompt_tokens'] + 4)
+        self.assertIn('cached_tokens', usage['prompt_tokens_details'])
+
+    def test_chat(self):
+        status, answer = self.server.post(CHAT, HELLO_CHAT)
+        self.assertEqual(status, 200)
+        self.assertEqual(answer['object'], 'chat.completion')
+        [choice] = answer['choices']
+        self.assertEqual(choice['message']['role'], 'assistant')
+        self.assertIsInstance(choice['message']['content'], str)
+        self.assertEqual(choice['finish_reason'], 'length')
+        parts = [{'type': 'text', 'text': 'hel'}, {'type': 'text', 'text': 'lo'}]
+        _, in_parts = self.server.post(CHAT, {**HELLO_CHAT, 'messages': [{'role': 'user', 'content': parts}]})
+        self.assertEqual(in_parts['choices'], answer['choices'])
+        developer = [{'role': 'developer', 'content': 'be kind'}, {'role': 'user', 'content': 'hi'}]
+        system = [{'role': 'system', 'content': 'be kind'}, {'role': 'user', 'content': 'hi'}]
+        self.assertEqual(self.server.post(CHAT, {**HELLO_CHAT, 'messages': developer})[1]['choices'],
+                         self.server.post(CHAT, {**HELLO_CHAT, 'messages': system})[1]['choices'])
+
+    def test_chat_ends_with_the_context(self):
+        body = {key: value for key, value in HELLO_CHAT.items() if key != 'max_tokens'}
+        _, answer = self.server.post(CHAT, body)
+        self.assertEqual(answer['choices'][0]['finish_reason'], 'length')
+        self.assertLessEqual(abs(answer['usage']['total_tokens'] - 512), 1)
+
+    def test_a_completion_has_16_tokens_by_default(self):
+        _, answer = self.server.post(COMPLETIONS, {'prompt': 'hello', 'ignore_eos': True})
+        self.assertEqual(answer['usage']['completion_tokens'], 16)
+
+    def test_a_stream_is_the_whole_answer_in_pieces(self):
+        for path, hello in ((COMPLETIONS, HELLO), (CHAT, HELLO_CHAT)):
+            body = {**hello, 'max_tokens': 40, 'n': 2}
+            with self.subTest(path):
+                _, whole = self.server.post(path, body)
+                events = self.server.events(path, {**body, 'stream_options': {'include_usage': True}})
+                self.assertEqual(events.pop(), '[DONE]')
+                last = events.pop()
+                self.assertEqual(last['choices'], [])
+                self.assertEqual({**last['usage'], 'prompt_tokens_details': 0}, {**whole['usage'], 'prompt_tokens_details': 0})
+                texts, reasons = ['', ''], [None, None]
+                for event in events:
+                    self.assertEqual(event['id'], last['id'])
+                    self.assertIsNone(event['usage'])
+                    [choice] = event['choices']
+                    index = choice['index']
+                    self.assertIsNone(reasons[index])
+                    texts[index] += choice['delta'].get('content', '') if path == CHAT else choice['text']
+                    reasons[index] = choice['finish_reason']
+                for choice in whole['choices']:
+                    text = choice['message']['content'] if path == CHAT else choice['text']
+                    self.assertEqual(texts[choice['index']], text)
+                    self.assertEqual(reasons[choice['index']], choice['finish_reason'])
+                if path == CHAT:
+                    self.assertEqual(events[0]['choices'][0]['delta'], {'role': 'assistant', 'content': ''})
+
+    def test_a_stream_without_usage(self):
+        events = self.server.events(COMPLETIONS, HELLO)
+        self.assertEqual(events[-1], '[DONE]')
+        self.assertTrue(all('usage' not in event for event in events[:-1]))
+
+    def test_lists_of_prompts(self):
+        _, alone = self.server.post(COMPLETIONS, HELLO)
+        _, several = self.server.post(COMPLETIONS, {**HELLO, 'prompt': ['hello there', 'what'], 'n': 2})
+        self.assertEqual([choice['index'] for choice in several['choices']], [0, 1, 2, 3])
+        for index in (0, 1):  # greedy samples are alike
+            self.assertEqual(several['choices'][index]['text'], alone['choices'][0]['text'])
+        self.assertEqual(several['choices'][2]['text'], several['choices'][3]['text'])
+        self.assertEqual(several['usage']['completion_tokens'], 16)
+        tokens = [10, 20, 30]
+        _, as_tokens = self.server.post(COMPLETIONS, {**HELLO, 'prompt': tokens})
+        self.assertEqual(as_tokens['usage']['prompt_tokens'], 3)
+        _, as_lists = self.server.post(COMPLETIONS, {**HELLO, 'prompt': [tokens, [40]]})
+        self.assertEqual(as_lists['choices'][0]['text'], as_tokens['choices'][0]['text'])
+        self.assertEqual(as_lists['usage']['prompt_tokens'], 4)
+
+    def test_logprobs(self):
+        _, answer = self.server.post(COMPLETIONS, {**HELLO, 'logprobs': 3})
+        logprobs = answer['choices'][0]['logprobs']
+        for key in ('tokens', 'token_logprobs', 'top_logprobs', 'text_offset'):
+            self.assertEqual(len(logprobs[key]), 4, key)
+        self.assertEqual(logprobs['text_offset'][0], 0)
+        self.assertTrue(all(value <= 0 for value in logprobs['token_logprobs']))
+        self.assertTrue(all(1 <= len(top) <= 3 for top in logprobs['top_logprobs']))
+        events = self.server.events(COMPLETIONS, {**HELLO, 'logprobs': 3})
+        chunks = [event['choices'][0]['logprobs'] for event in events[:-1] if event['choices'][0]['logprobs']]
+        for key in logprobs:
+            self.assertEqual(sum((chunk[key] for chunk in chunks), []), logprobs[key], key)
+
+        _, answer = self.server.post(CHAT, {**HELLO_CHAT, 'logprobs': True, 'top_logprobs': 2})
+        content = answer['choices'][0]['logprobs']['content']
+        self.assertEqual(len(content), 4)
+        for token in content:
+            self.assertEqual(len(token['top_logprobs']), 2)
+            self.assertLessEqual(token['logprob'], 0)
+            self.assertIsInstance(token['bytes'], list)
+
+    def test_seeds(self):
+        body = {**HELLO, 'temperature': 1, 'seed': 5, 'n': 3, 'max_tokens': 20}
+        first, second = self.server.post(COMPLETIONS, body)[1], self.server.post(COMPLETIONS, body)[1]
+        self.assertEqual(first['choices'], second['choices'])
+        self.assertEqual(len({choice['text'] for choice in first['choices']}), 3)
+        self.assertEqual(self.server.post(COMPLETIONS, {**body, 'seed': -1})[0], 200)
+        del body['seed']
+        first, second = self.server.post(COMPLETIONS, body)[1], self.server.post(COMPLETIONS, body)[1]
+        self.assertNotEqual(first['choices'], second['choices'])
+
+    def test_all_fields_together(self):
+        body = {**HELLO, 'model': 'tiny-512', 'n': 1, 'best_of': 1, 'top_p': 0, 'top_k': -1, 'min_p': 0.1, 'seed': 2**64 - 1,
+                'presence_penalty': -2, 'frequency_penalty': 2, 'repetition_penalty': 1.1, 'logit_bias': {'5': -100, '6': 1.5},
+                'stop': ['zzzz'], 'stop_token_ids': [0], 'echo': False, 'suffix': None, 'user': 'me', 'stream': False,
+                'a field of tomorrow': {'x': [1]}}
+        self.assertEqual(self.server.post(COMPLETIONS, body)[0], 200)
+        chat = {**HELLO_CHAT, 'max_completion_tokens': 3, 'tools': [], 'tool_choice': 'none', 'response_format': {'type': 'text'},
+                'modalities': ['text'], 'logprobs': False}
+        self.assertEqual(self.server.post(CHAT, chat)[1]['usage']['completion_tokens'], 3)
+
+    def test_stop(self):
+        _, answer = self.server.post(COMPLETIONS, {**HELLO, 'max_tokens': 30})
+        text = answer['choices'][0]['text']
+        stop = text[len(text) // 2]
+        for body in ({'stop': stop}, {'stop': [stop, 'zzzz']}):
+            _, stopped = self.server.post(COMPLETIONS, {**HELLO, 'max_tokens': 30, **body})
+            self.assertEqual(stopped['choices'][0]['text'], text[:text.index(stop)])
+            self.assertEqual(stopped['choices'][0]['finish_reason'], 'stop')
+
+    def test_models(self):
+        status, _, models = self.server.request('GET', '/v1/models')
+        self.assertEqual(status, 200)
+        self.assertEqual(models['object'], 'list')
+        [model] = models['data']
+        self.assertEqual((model['id'], model['object'], model['owned_by']), ('tiny-512', 'model', 'prologue'))
+        self.assertEqual(self.server.request('GET', '/v1/models/tiny-512')[2], model)
+        status, _, error = self.server.request('GET', '/v1/models/other')
+        self.assert_error((status, error), 404, 'model', 'model_not_found')
+
+    def test_metrics(self):
+        before = self.server.metrics()
+        self.server.post(COMPLETIONS, HELLO)
+        self.server.post(COMPLETIONS, {**HELLO, 'n': 0})
+        self.server.request('GET', '/nowhere')
+        self.wait_for('the update', lambda: self.server.metrics()['prologue_generated_tokens_total'] >= before['prologue_generated_tokens_total'] + 4)
+        after = self.server.metrics()
+
+        def grown(name):
+            return after[name] - before.get(name, 0)
+        self.assertEqual(grown('prologue_generated_tokens_total'), 4)
+        self.assertEqual(grown('prologue_finished_total{reason="length"}'), 1)
+        self.assertEqual(grown('prologue_http_responses_total{path="/v1/completions",code="200"}'), 1)
+        self.assertEqual(grown('prologue_http_responses_total{path="/v1/completions",code="400"}'), 1)
+        self.assertEqual(grown('prologue_http_responses_total{path="other",code="404"}'), 1)
+        self.assertEqual(grown('prologue_time_to_first_token_seconds_count'), 1)
+        self.assertEqual(grown('prologue_time_per_output_token_seconds_count'), 3)
+        self.assertEqual(grown('prologue_request_duration_seconds_bucket{le="+Inf"}'), 1)
+        # Every sample has its HELP and TYPE.
+        text = self.server.request('GET', '/metrics')[2].decode()
+        described = set(re.findall(r'^# TYPE (\S+) (?:counter|gauge|histogram)$', text, re.M))
+        self.assertEqual(described, set(re.findall(r'^# HELP (\S+) \S.*\.$', text, re.M)))
+        for line in text.splitlines():
+            if not line.startswith('#'):
+                name = re.match(r'\w+', line)[0]
+                self.assertTrue({name, re.sub(r'_(bucket|sum|count)$', '', name)} & described, line)
+
+    def test_the_page_has_a_strict_policy(self):
+        status, headers, page = self.server.request('GET', '/')
+        self.assertEqual(status, 200)
+        policy = headers['Content-Security-Policy']
+        self.assertIn("default-src 'none'", policy)
+        self.assertNotIn('unsafe', policy)
+        nonce = re.search(r"script-src 'nonce-(\w+)'", policy)[1]
+        self.assertIn(f'<script nonce="{nonce}">'.encode(), page)
+        self.assertNotIn(b'@NONCE@', page)
+        self.assertNotEqual(self.server.request('GET', '/')[1]['Content-Security-Policy'], policy)
+        self.assertIsNone(re.search(rb'innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval', page))
+
+
+class BadFields(ServerTest):
+    COMPLETION_FIELDS = [
+        ('prompt', None), ('prompt', 5), ('prompt', ''), ('prompt', []), ('prompt', {}), ('prompt', True), ('prompt', [1.5]),
+        ('prompt', [-1]), ('prompt', [10**6]), ('prompt', [2**70]), ('prompt', ['a', 1]), ('prompt', [[1], ['a']]), ('prompt', [[]]),
+        ('prompt', [1, 'a']), ('prompt', ['a'] * 2049), ('prompt', [7] * 512), ('prompt', 'x' * 5000),
+        ('max_tokens', 0), ('max_tokens', -1), ('max_tokens', 1.5), ('max_tokens', '5'), ('max_tokens', 2**31), ('max_tokens', 2**64),
+        ('max_tokens', -2**63), ('max_tokens', True), ('max_tokens', [1]),
+        ('temperature', -0.1), ('temperature', 2.1), ('temperature', 'hot'), ('temperature', 1e308), ('temperature', [0]),
+        ('top_p', -0.1), ('top_p', 1.1), ('min_p', 2), ('top_k', -2), ('top_k', 1.0), ('top_k', 2**31),
+        ('presence_penalty', 2.5), ('frequency_penalty', -2.5), ('repetition_penalty', 0), ('repetition_penalty', -1),
+        ('n', 0), ('n', 129), ('n', '1'), ('best_of', 2), ('best_of', 'x'), ('seed', 1.5), ('seed', 2**64), ('seed', 'x'),
+        ('stop', 5), ('stop', ''), ('stop', ['a', '']), ('stop', [5]), ('stop', ['x'] * 17), ('stop', {}),
+        ('stop_token_ids', 5), ('stop_token_ids', [-1]), ('stop_token_ids', [10**6]), ('stop_token_ids', ['a']),
+        ('logit_bias', []), ('logit_bias', {'a': 1}), ('logit_bias', {'-1': 1}), ('logit_bias', {'1000000': 1}),
+        ('logit_bias', {'5': 101}), ('logit_bias', {'5': 'x'}), ('logit_bias', {'5 ': 1}),
+        ('logprobs', -1), ('logprobs', 21), ('logprobs', True), ('stream', 1), ('stream', 'true'), ('ignore_eos', 0),
+        ('stream_options', {'include_usage': True}), ('model', 5),
+        ('echo', True), ('suffix', 'x'), ('tools', [{}]), ('guided_json', {'type': 'object'}), ('response_format', {'type': 'json_object'}),
+        ('response_format', 5), ('min_tokens', 3),
+    ]
+    CHAT_FIELDS = [
+        ('messages', None), ('messages', []), ('messages', 'hi'), ('messages', {}), ('messages', [{'role': 'user', 'content': 'x' * 5000}]),
+        ('max_completion_tokens', 0), ('max_tokens', 0), ('top_logprobs', 2), ('top_logprobs', 21), ('logprobs', 3),
+        ('tool_choice', 'required'), ('tools', [{'type': 'function'}]), ('functions', [{}]), ('modalities', ['audio']),
+        ('audio', {'voice': 'x'}), ('response_format', {'type': 'json_schema'}),
+    ]
+    MESSAGES = [
+        ('messages[0]', 5), ('messages[0].role', {}), ('messages[0].role', {'role': 5, 'content': 'x'}),
+        ('messages[0].role', {'role': 'tool', 'content': 'x'}), ('messages[0].role', {'role': '<|im_end|>', 'content': 'x'}),
+        ('messages[0].content', {'role': 'user'}), ('messages[0].content', {'role': 'user', 'content': None}),
+        ('messages[0].content', {'role': 'user', 'content': 5}), ('messages[0].content', {'role': 'user', 'content': [5]}),
+        ('messages[0].content', {'role': 'user', 'content': [{'type': 'image_url', 'image_url': {'url': 'x'}}]}),
+        ('messages[0].content.text', {'role': 'user', 'content': [{'type': 'text'}]}),
+        ('messages[0].content.text', {'role': 'user', 'content': [{'type': 'text', 'text': 5}]}),
+        ('messages[0].tool_calls', {'role': 'assistant', 'content': None, 'tool_calls': [{}]}),
+    ]
+
+    def test_each_names_itself(self):
+        for path, hello, cases in ((COMPLETIONS, HELLO, self.COMPLETION_FIELDS), (CHAT, HELLO_CHAT, self.CHAT_FIELDS)):
+            for name, value in cases:
+                with self.subTest(path=path, name=name, value=str(value)[:50]):
+                    error = self.assert_error(self.server.post(path, {**hello, name: value}), 400, name)
+                    self.assertEqual(error['type'], 'invalid_request_error')
+                    self.assertIn(f"'{name}'", error['message'])
+        for param, message in self.MESSAGES:
+            with self.subTest(message=message):
+                self.assert_error(self.server.post(CHAT, {**HELLO_CHAT, 'messages': [message]}), 400, param)
+
+    def test_codes(self):
+        too_long = self.server.post(COMPLETIONS, {**HELLO, 'prompt': [7] * 600})
+        self.assert_error(too_long, 400, 'prompt', 'context_length_exceeded')
+        self.assert_error(self.server.post(COMPLETIONS, {**HELLO, 'model': 'gpt-4'}), 404, 'model', 'model_not_found')
+        self.assert_error(self.server.post(COMPLETIONS, {**HELLO, 'suffix': 'x'}), 400, 'suffix', 'unsupported_value')
+
+    def test_null_is_absent(self):
+        self.assertEqual(self.server.post(COMPLETIONS, {**HELLO, **dict.fromkeys(
+            ['n', 'stop', 'seed', 'stream', 'stream_options', 'logprobs', 'logit_bias', 'model', 'tools', 'top_p'])})[0], 200)
+
+    def test_what_is_not_a_json_object(self):
+        for body in (b'', b' ', b'{', b'nonsense', b'[]', b'5', b'null', b'"x"', b'{"prompt":}', b'{"prompt": "x"} x', b"{'prompt': 'x'}",
+                     b'{"prompt": "\xff\xfe"}', b'{"prompt": "\xed\xa0\x80"}', b'{"prompt": "\\ud800"}', b'{"prompt": "\\u12"}',
+                     b'{"temperature": 1e999}', b'{"temperature": NaN}', b'{"prompt": "a\nb"}', b'\x00' * 100, b'{"prompt": "x"',
+                     b'[' * 100000, b'{"a":' * 50000, b'{"prompt": ' + b'[' * 40 + b']' * 40 + b'}', b'{"n": ' + b'9' * 10000 + b'}'):
+            with self.subTest(body[:30]):
+                self.assert_error(self.server.post(COMPLETIONS, body), 400)
+                self.assert_error(self.server.post(CHAT, body), 400)
+        self.assert_alive()
+
+    def test_text_that_is_unusual_but_valid(self):
+        for text in ('\0', '\u2028', '😀', '\ud7ff', '<|im_end|>', '\u202e', 'a' * 400):
+            with self.subTest(text):
+                self.assertEqual(self.server.post(COMPLETIONS, {**HELLO, 'prompt': text})[0], 200)
+                self.assertEqual(self.server.post(CHAT, {**HELLO_CHAT, 'messages': [{'role': 'user', 'content': text}]})[0], 200)
+
+
+class Paths(ServerTest):
+    def test_unknown_ones(self):
+        for path in ('/v1', '/v1/', '/v1/embeddings', '/health/', '/../etc/passwd', '/%2e%2e/', '/v1/completions/', '//', '/%00', '/index.html'):
+            for method in ('GET', 'POST', 'PUT', 'DELETE', 'OPTIONS', 'PATCH'):
+                with self.subTest(path=path, method=method):
+                    status, _, content = self.server.request(method, path, body='{}')
+                    self.assert_error((status, content), 404, code='not_found')
+
+    def test_wrong_methods(self):
+        for path, allowed in ((COMPLETIONS, 'POST'), (CHAT, 'POST'), ('/v1/models', 'GET, HEAD'), ('/', 'GET, HEAD'), ('/health', 'GET, HEAD')):
+            for method in ('GET', 'POST', 'PUT', 'DELETE', 'PATCH', 'OPTIONS', 'TRACE'):
+                if method in allowed:
+                    continue
+                with self.subTest(path=path, method=method):
+                    status, headers, content = self.server.request(method, path)
+                    self.assert_error((status, content), 405, code='method_not_allowed')
+                    self.assertEqual(headers['Allow'], allowed)
+
+    def test_head(self):
+        status, headers, content = self.server.request('HEAD', '/health')
+        self.assertEqual((status, content, headers['Content-Length']), (200, b'', '15'))
+
+    def test_content_types(self):
+        body = json.dumps(HELLO)
+        for good in ('application/json', 'Application/JSON; charset=utf-8'):
+            self.assertEqual(self.server.request('POST', COMPLETIONS, body, {'Content-Type': good})[0], 200, good)
+        for bad in ('text/plain', 'application/x-www-form-urlencoded', 'multipart/form-data; boundary=x', 'application/jsonx', ''):
+            status, _, content = self.server.request('POST', COMPLETIONS, body, {'Content-Type': bad})
+            self.assert_error((status, content), 415)
+        status, _, content = self.server.request('POST', COMPLETIONS, body, {'Content-Encoding': 'gzip'})
+        self.assert_error((status, content), 415)
+
+
+class Key(ServerTest):
+    arguments = ('--api-key', 'a secret', '--model-name', 'my model')
+
+    def test_it_is_needed_below_v1(self):
+        for key in (None, 'Bearer', 'Bearer ', 'Bearer a secre', 'Bearer a secret ', 'Bearer a secretx', 'a secret', 'Basic a secret'):
+            headers = {'Authorization': key} if key is not None else {}
+            for method, path in (('POST', COMPLETIONS), ('POST', CHAT), ('GET', '/v1/models'), ('GET', '/v1/models/x')):
+                with self.subTest(key=key, path=path):
+                    status, sent, content = self.server.request(method, path, HELLO, headers)
+                    if key == 'Bearer a secret ':  # spaces around a header's value do not belong to it
+                        self.assertNotEqual(status, 401)
+                        continue
+                    self.assert_error((status, content), 401, code='invalid_api_key')
+                    self.assertEqual(sent['WWW-Authenticate'], 'Bearer')
+        good = {'Authorization': 'Bearer a secret'}
+        self.assertEqual(self.server.request('POST', COMPLETIONS, HELLO, good)[0], 200)
+        self.assertEqual(self.server.request('GET', '/v1/models', headers=good)[2]['data'][0]['id'], 'my model')
+        for path in ('/', '/health', '/metrics'):
+            self.assertEqual(self.server.request('GET', path)[0], 200)
+
+
+class MalformedHttp(ServerTest):
+    arguments = ('--read-timeout', '2', '--max-body', '100K')
+
+    def tearDown(self):
+        self.assert_alive()
+
+    def check(self, data, *statuses, **more):
+        """None among the statuses: the connection may also be closed without an answer."""
+        response = self.server.exchange(data, **more)
+        self.assertIn(status_of(response), statuses, response[:200])
+        if response:
+            head, _, body = response.partition(b'\r\n\r\n')
+            self.assertIn(b'Connection: close', head)
+            if status_of(response) >= 400:
+                self.assertEqual(set(json.loads(body)['error']), {'message', 'type', 'param', 'code'}, response)
+        return response
+
+    def test_request_lines(self):
+        for line in (b'nonsense', b'GET', b'GET /health', b'GET /health HTTP/9.9', b'GET /health HTTP/1.1 x', b'get /health HTTP/1.1',
+                     b'FETCH /health HTTP/1.1', b'GET /health\tHTTP/1.1', b'GET /he\x00alth HTTP/1.1', b'\x16\x03\x01\x02\x00\x01\x00', b'\xff' * 100, b' ',
+                     b'PRI * HTTP/2.0', b'GET /a?b?c HTTP/1.1'):
+            with self.subTest(line):
+                self.check(line + b'\r\n\r\n', 400, 404, None)
+        self.check(b'GET /health HTTP/1.1\n\n', 400, None, end=True)
+        self.check(b'GET /' + b'x' * 9000 + b' HTTP/1.1\r\n\r\n', 414)
+        self.check(b'GET /health HTTP/1.0\r\n\r\n', 200)
+        self.check(b'CONNECT example.org:80 HTTP/1.1\r\n\r\n', 400, 404)
+        self.check(b'', None, end=True)
+
+    def test_headers(self):
+        get = b'GET /health HTTP/1.1\r\n'
+        self.check(get + b'no colon\r\n: no name\r\n\x00\xff: x\r\n\r\n', 200, 400)
+        self.check(get + b'x' * 9000 + b': y\r\n\r\n', 400)
+        self.check(get + b'x: ' + b'y' * 200000, 431, 400)  # a line without an end
+        self.check(get + b'x: y\r\n' * 20000 + b'\r\n', 431, 400)
+        self.check(b'x' * 200000, None, 431, 400)
+        self.check(get + b'Range: bytes=' + b','.join([b'0-0'] * 2000) + b'\r\n\r\n', 200, 400, 416)
+        self.check(get + b'Range: bytes=0-1\r\n\r\n', 200)
+        self.check(get + b'Accept-Encoding: gzip, br\r\n\r\n', 200)
+        answer = self.server.exchange(get + b'Expect: 100-continue\r\n\r\n')
+        self.assertEqual(status_of(answer.removeprefix(b'HTTP/1.1 100 Continue\r\n\r\n')), 200)
+        self.check(b'GET /health HTTP/1.1\r\n\r\nGET /health HTTP/1.1\r\n\r\n', 200)
+
+    def test_lengths(self):
+        body = json.dumps(HELLO).encode()
+        head = b'POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\n'
+        self.check(head + b'\r\n' + body, 411)
+        for length in (b'-1', b'abc', b'', b'1 2', b'0x10', b'+5', b'5\r\nContent-Length: 6', b'1.5'):
+            with self.subTest(length):
+                self.check(head + b'Content-Length: ' + length + b'\r\n\r\n' + body, 400, 411)
+        for length in (b'102401', b'9223372036854775808', b'18446744073709551616', b'9' * 100):
+            with self.subTest(length):
+                self.check(head + b'Content-Length: ' + length + b'\r\n\r\n' + body, 413)
+        self.check(post(body, length=len(body) + 10), 400, 408, end=True)
+        self.check(post(body, length=len(body) - 10), 400)
+        self.check(head + b'Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n', 400)
+        self.check(head + b'Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n', 501)
+        # All of it is sent before the answer is read.
+        self.check(post(b' ' * (100 << 10) + body), 413)
+        status, _ = self.server.post(COMPLETIONS, b' ' * (4 << 20) + body)
+        self.assertEqual(status, 413)
+
+    def test_chunks(self):
+        body = json.dumps(HELLO).encode()
+        head = b'POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n'
+        good = b''.join(b'%x\r\n%s\r\n' % (len(part), part) for part in (body[:1], body[1:7], body[7:])) + b'0\r\n\r\n'
+        self.check(head + good, 200)
+        for bad in (b'zz\r\n' + body, b'ffffffffffffffff\r\n' + body, b'ffffffffffffffffff\r\n' + body, b'-1\r\n' + body, b'\r\n\r\n', b'5\r\nabcdefgh\r\n',
+                    b'5' * 70000, b'0\r\nx: y\r\n', good[:-10]):
+            with self.subTest(bad[:30]):
+                self.check(head + bad, 400, 408, 413, end=True)
+        self.check(head + b'1000\r\n' + (b'x' * 0x1000 + b'\r\n1000\r\n') * 100, 413)
+        self.check(head + b'fffffff\r\n' + b'x' * 2000000, 413)
+
+    def test_slow_clients(self):
+        start = time.monotonic()
+        body = json.dumps(HELLO).encode()
+        self.check(b'', None)
+        self.check(b'GET /hea', None, 408)
+        self.check(b'GET /health HTTP/1.1\r\nx: ', 408)
+        self.check(post(body[:-5], length=len(body)), 408)
+        self.assertLess(time.monotonic() - start, 4 * 6)
+        with self.server.connect() as connection:  # a byte now and then does not help
+            start = time.monotonic()
+            try:
+                while time.monotonic() - start < 15:
+                    connection.sendall(b'x')
+                    time.sleep(0.1)
+            except (BrokenPipeError, ConnectionResetError):
+                pass
+            self.assertLess(time.monotonic() - start, 10)
+
+    def test_random_changes(self):
+        random.seed(1)
+        valid = [post(json.dumps(HELLO).encode()), post(json.dumps({**HELLO_CHAT, 'stream': True}).encode(), CHAT), b'GET /v1/models HTTP/1.1\r\n\r\n']
+        for _ in range(300):
+            data = bytearray(random.choice(valid))
+            for _ in range(random.randint(1, 4)):
+                at = random.randrange(len(data))
+                change = random.randrange(4)
+                if change == 0:
+                    data[at] = random.randrange(256)
+                elif change == 1:
+                    del data[at:at + random.randint(1, 10)]
+                elif change == 2:
+                    data[at:at] = random.randbytes(random.randint(1, 10))
+                else:
+                    data[at:at] = data[random.randrange(len(data)):][:50]
+                if not data:
+                    break
+            response = self.server.exchange(bytes(data), end=random.random() < 0.9)
+            if response:
+                self.assertIsNotNone(status_of(response), response[:100])
+
+    def test_many_idle_connections(self):
+        idle = [self.server.connect() for _ in range(200)]
+        self.assert_alive()
+        self.assertEqual(self.server.post(COMPLETIONS, HELLO)[0], 200)
+        for connection in idle:
+            connection.close()
+
+
+class Limits(ServerTest):
+    context = LONG_CONTEXT
+    arguments = ('--max-requests', '2', '--timeout', '3')
+
+    def test_requests_and_time(self):
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            start = time.monotonic()
+            whole = pool.submit(self.server.post, COMPLETIONS, ENDLESS)
+            events = pool.submit(self.server.events, COMPLETIONS, ENDLESS)
+            self.wait_for('the start of both', lambda: self.server.metrics()['prologue_running'] == 2)
+            self.assert_error(self.server.post(COMPLETIONS, HELLO), 429, code='rate_limit_exceeded')
+            self.assert_alive()
+            error = self.assert_error(whole.result(), 408, code='timeout')
+            self.assertEqual(error['type'], 'timeout_error')
+            self.assertEqual(events.result()[-1]['error']['code'], 'timeout')
+            self.assertLess(time.monotonic() - start, 20)
+        self.wait_for('the cancellation', lambda: self.server.metrics()['prologue_finished_total{reason="cancelled"}'] == 2)
+        self.assertEqual(self.server.post(COMPLETIONS, HELLO)[0], 200)
+
+
+class Queue(ServerTest):
+    context = LONG_CONTEXT
+    parallel = 1
+    arguments = ('--max-queue', '1')
+
+    def test_a_full_queue_refuses(self):
+        many = {**ENDLESS, 'prompt': ['a', 'b', 'c', 'd', 'e', 'f', 'g', 'h']}
+        for body in (many, {**many, 'stream': True}):
+            self.assert_error(self.server.post(COMPLETIONS, body), 429, code='rate_limit_exceeded')
+        # Those that were not refused are cancelled with the others.
+        self.assertGreaterEqual(self.server.metrics()['prologue_refused_total'], 2)
+        self.wait_for('the cancellation', lambda: self.server.post(COMPLETIONS, HELLO)[0] == 200)
+        self.wait_for('the end', lambda: self.server.metrics()['prologue_running'] == 0)
+
+
+class Cancellation(ServerTest):
+    context = LONG_CONTEXT
+    CANCELLED = 'prologue_finished_total{reason="cancelled"}'
+
+    def check_cancelled(self, before, num):
+        start = time.monotonic()
+        self.wait_for('the cancellation', lambda: self.server.metrics()[self.CANCELLED] == before + num)
+        self.assertLess(time.monotonic() - start, 5)
+        tokens = self.server.metrics()['prologue_generated_tokens_total']
+        time.sleep(0.2)
+        self.assertEqual(self.server.metrics()['prologue_generated_tokens_total'], tokens)
+
+    def test_a_stream_whose_client_goes_away(self):
+        before = self.server.metrics()[self.CANCELLED]
+        connection, response = self.server.open_stream(COMPLETIONS, {**ENDLESS, 'n': 2})
+        for _ in range(6):
+            self.assertTrue(response.readline())
+        response.close()
+        connection.close()
+        self.check_cancelled(before, 2)
+
+    def test_a_whole_answer_whose_client_goes_away(self):
+        before = self.server.metrics()[self.CANCELLED]
+        with self.server.connect() as connection:
+            connection.sendall(post(json.dumps({**ENDLESS, 'prompt': ['a', 'b', 'c']}).encode()))
+            self.wait_for('the start', lambda: self.server.metrics()['prologue_running'] == 3)
+        self.check_cancelled(before, 3)
+
+    def test_a_client_that_goes_away_while_it_waits(self):
+        before = self.server.metrics()[self.CANCELLED]
+        with self.server.connect() as first, self.server.connect() as second:
+            first.sendall(post(json.dumps({**ENDLESS, 'n': 8}).encode()))
+            self.wait_for('the start', lambda: self.server.metrics()['prologue_running'] == 8)
+            second.sendall(post(json.dumps(ENDLESS).encode()))
+            time.sleep(0.2)
+            second.close()
+            self.wait_for('the cancellation', lambda: self.server.metrics()[self.CANCELLED] == before + 1)
+        self.check_cancelled(before, 9)
+
+
+class ManyClients(ServerTest):
+    context = LONG_CONTEXT
+    arguments = ('--batch-invariant',)
+
+    def test_at_once(self):
+        """What each gets is what it gets alone, whatever the others do."""
+        prompts = [f'prompt {i}' for i in range(8)]
+        body = {**HELLO, 'max_tokens': 30}
+        alone = [self.server.post(COMPLETIONS, {**body, 'prompt': prompt})[1]['choices'][0]['text'] for prompt in prompts]
+
+        def client(i):
+            prompt = prompts[i % len(prompts)]
+            if i % 3 == 0:
+                return self.server.post(COMPLETIONS, {**body, 'prompt': prompt})[1]['choices'][0]['text']
+            if i % 3 == 1:
+                events = self.server.events(COMPLETIONS, {**body, 'prompt': prompt})
+                return ''.join(event['choices'][0]['text'] for event in events[:-1])
+            connection, response = self.server.open_stream(COMPLETIONS, ENDLESS)
+            response.readline()
+            response.close()
+            connection.close()
+            return None
+
+        with concurrent.futures.ThreadPoolExecutor(24) as pool:
+            for i, text in enumerate(pool.map(client, range(96))):
+                if text is not None:
+                    self.assertEqual(text, alone[i % len(prompts)])
+        self.wait_for('the end of all', lambda: self.server.metrics()['prologue_running'] == self.server.metrics()['prologue_waiting'] == 0)
+
+
+class TheEnd(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.model = serve_support.make_tiny_model(self.folder.name, LONG_CONTEXT)
+
+    def start(self, *arguments):
+        server = Server(self.model, '--kv-memory', '64M', *arguments)
+        self.addCleanup(lambda: server.process.poll() is None and (server.process.kill(), server.process.wait()))
+        return server
+
+    def test_idle(self):
+        for how in (signal.SIGINT, signal.SIGTERM):
+            server = self.start()
+            idle = server.connect()
+            code, seconds = server.stop(how)
+            idle.close()
+            self.assertEqual(code, 0, server.stderr())
+            self.assertLess(seconds, 5)
+
+    def test_at_work(self):
+        server = self.start()
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            whole = pool.submit(server.post, COMPLETIONS, ENDLESS)
+            events = pool.submit(server.events, COMPLETIONS, ENDLESS)
+            while server.metrics()['prologue_running'] != 2:
+                time.sleep(0.01)
+            half = server.connect()
+            half.sendall(b'POST /v1/completions HTTP/1.1\r\n')
+            code, seconds = server.stop()
+            self.assertEqual(code, 0, server.stderr())
+            self.assertLess(seconds, 8)
+            status, content = whole.result()
+            self.assertEqual((status, content['error']['code']), (503, 'shutting_down'))
+            self.assertEqual(events.result()[-1]['error']['code'], 'shutting_down')
+            half.close()
+
+    def test_what_cannot_start(self):
+        server = self.start()
+        serve = serve_support.program('serve')
+
+        def run(*arguments):
+            done = subprocess.run([serve, *arguments], capture_output=True, text=True, timeout=60)
+            return done.returncode, done.stderr
+        code, error = run('--model', self.model, '--device', 'cpu', '--kv-memory', '64M', '--port', str(server.port))
+        self.assertEqual(code, 1)
+        self.assertIn(f'port {server.port}', error)
+        self.assertEqual(run('--model', '/nowhere.gguf')[0], 1)
+        for wrong in (['--port', '70000'], ['--port', 'x'], ['--max-body', '1X'], ['--max-body', '0'], ['--kv-memory', '9999999999G'],
+                      ['--timeout', '0'], ['--api-key', ''], ['--no-such-flag'], ['--kv-cache-dtype', 'x']):
+            code, error = run('--model', self.model, *wrong)
+            self.assertEqual(code, 2, wrong)
+            self.assertTrue(error.startswith('serve: '), error)
+        self.assertEqual(run('--help')[0], 0)
+        self.assertEqual(server.stop()[0], 0)
+
+
+if __name__ == '__main__':
+    unittest.main()

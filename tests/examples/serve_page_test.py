@@ -1,0 +1,217 @@
+"""The chat page of examples/serve in headless Chromium, driven through the DevTools protocol over a pipe."""
+
+import base64
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+import unittest
+
+import serve_support
+from serve_support import ServerTest, skip_all
+
+CHROMIUM = shutil.which('chromium') or shutil.which('chromium-browser') or shutil.which('google-chrome')
+if not CHROMIUM:
+    skip_all('Chromium is not installed (Debian: chromium)')
+
+
+class Browser:
+    """One page. Messages are JSON, each ended by a zero byte, on the descriptors 3 and 4 of the browser."""
+
+    def __init__(self):
+        self.folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        to_browser, self.output = os.pipe()
+        self.input, from_browser = os.pipe()
+
+        def connect():  # in the child; not onto a descriptor that is still needed
+            high = [os.dup(to_browser), os.dup(from_browser)]
+            while min(high) < 5:
+                high = [os.dup(descriptor) for descriptor in high]
+            os.dup2(high[0], 3)
+            os.dup2(high[1], 4)
+
+        self.process = subprocess.Popen(
+            [CHROMIUM, '--headless=new', '--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage', '--no-first-run',
+             '--remote-debugging-pipe', '--user-data-dir=' + self.folder.name, 'about:blank'],
+            preexec_fn=connect, close_fds=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        os.close(to_browser)
+        os.close(from_browser)
+        self.numbers = itertools.count(1)
+        self.received = b''
+        self.events = []
+        self.session = None
+        target = self.call('Target.createTarget', url='about:blank')['targetId']
+        self.session = self.call('Target.attachToTarget', targetId=target, flatten=True)['sessionId']
+        for domain in ('Page', 'Runtime', 'Log'):
+            self.call(domain + '.enable')
+
+    def close(self):
+        self.process.kill()
+        self.process.wait()
+        os.close(self.output)
+        os.close(self.input)
+        self.folder.cleanup()
+
+    def read(self):
+        while b'\0' not in self.received:
+            block = os.read(self.input, 65536)
+            if not block:
+                raise AssertionError('the browser has ended')
+            self.received += block
+        message, self.received = self.received.split(b'\0', 1)
+        return json.loads(message)
+
+    def call(self, method, **parameters):
+        number = next(self.numbers)
+        message = {'id': number, 'method': method, 'params': parameters}
+        if self.session:
+            message['sessionId'] = self.session
+        os.write(self.output, json.dumps(message).encode() + b'\0')
+        while True:
+            answer = self.read()
+            if answer.get('id') == number:
+                if 'error' in answer:
+                    raise AssertionError(answer['error'])
+                return answer['result']
+            self.events.append(answer)
+
+    def run(self, script):
+        """The value of an expression in the page."""
+        result = self.call('Runtime.evaluate', expression=script, returnByValue=True, awaitPromise=True)
+        if 'exceptionDetails' in result:
+            raise AssertionError(result['exceptionDetails'])
+        return result['result'].get('value')
+
+    def problems(self):
+        """What the page's console says: errors, and violations of the policy."""
+        entries = [event['params']['entry'] for event in self.events if event.get('method') == 'Log.entryAdded']
+        return [entry['text'] for entry in entries if entry['level'] == 'error']
+
+
+class Page(ServerTest):
+    context = 65536
+
+    def setUp(self):
+        self.browser = Browser()
+        self.addCleanup(self.browser.close)
+        self.browser.call('Page.navigate', url=self.server.url + '/')
+        self.wait_for_page("document.title.startsWith('tiny')")
+
+    def wait_for_page(self, condition, seconds=30):
+        end = time.monotonic() + seconds
+        while not self.browser.run(condition):
+            if time.monotonic() > end:
+                picture = os.path.join(tempfile.gettempdir(), 'serve_page_test.png')
+                with open(picture, 'wb') as file:
+                    file.write(base64.b64decode(self.browser.call('Page.captureScreenshot')['data']))
+                self.fail(f'{condition}: not within {seconds} s, see {picture}; {self.browser.problems()}')
+            time.sleep(0.02)
+
+    def set(self, name, value):
+        self.browser.run(f'document.getElementById({json.dumps(name)}).value = {json.dumps(value)}')
+
+    def send(self, text):
+        self.set('input', text)
+        self.browser.run("document.getElementById('send').click()")
+
+    def texts(self, kind):
+        return self.browser.run(f"[...document.querySelectorAll('.{kind}')].map(box => box.textContent)")
+
+    def test_a_chat(self):
+        self.set('max-tokens', '20')
+        for turn in (1, 2):
+            # A greedy answer of the random model may be empty; then the page forgets the message.
+            self.send(f'hello {turn}')
+            self.wait_for_page(f"!running && document.querySelectorAll('.note').length === {turn}")
+        self.assertEqual(self.texts('user'), ['hello 1', 'hello 2'])
+        self.assertRegex(self.texts('note')[0], r'\d+ tokens')
+        self.assertEqual(self.texts('error'), [])
+        self.assertEqual(self.browser.run('messages.filter(each => each.role === "assistant").length'), len(self.texts('assistant')))
+        self.browser.run("document.getElementById('clear').click()")
+        self.assertEqual(self.browser.run("document.getElementById('messages').children.length + messages.length"), 0)
+        self.assertEqual(self.browser.problems(), [])
+
+    def test_settings_are_sent(self):
+        self.set('system', 'be kind')
+        self.set('temperature', '0.3')
+        self.set('max-tokens', '7')
+        body = json.loads(self.browser.run("messages.push({role: 'user', content: 'x'}), requestBody()"))
+        self.assertEqual(body, {'messages': [{'role': 'system', 'content': 'be kind'}, {'role': 'user', 'content': 'x'}], 'temperature': 0.3,
+                                'stream': True, 'stream_options': {'include_usage': True}, 'max_completion_tokens': 7})
+
+    def test_it_stops(self):
+        # No flag of the page keeps the random model from ending its answer, so the request is made longer on its way.
+        self.browser.run("""(() => {
+          const original = window.fetch;
+          window.fetch = (url, options) => original(url, {...options,
+              body: options && options.body && JSON.stringify({...JSON.parse(options.body), ignore_eos: true, stop_token_ids: []})});
+        })()""")
+        name = 'prologue_finished_total{reason="cancelled"}'
+        before = self.server.metrics()[name]
+        stopped = False
+        for _ in range(20):  # the end of turn ends an answer in spite of ignore_eos
+            notes = len(self.texts('note'))
+            self.send('hello')
+            self.browser.run("document.getElementById('stop').click()")
+            self.wait_for_page(f"!running && document.querySelectorAll('.note').length > {notes}")
+            stopped = self.texts('note')[-1] == 'stopped'
+            if stopped:
+                break
+        self.assertTrue(stopped)
+        self.assertTrue(self.browser.run("document.getElementById('stop').hidden && !document.getElementById('send').hidden"))
+        self.wait_for('the cancellation', lambda: self.server.metrics()[name] > before or self.server.metrics()['prologue_running'] == 0)
+
+    def test_text_is_never_markup(self):
+        evil = '<img src=x onerror="window.hacked = 1"><script>window.hacked = 1</script><b>bold</b>'
+        self.set('max-tokens', '5')
+        self.send(evil)
+        self.wait_for_page("!running && document.querySelectorAll('.note').length === 1")
+        self.browser.run(f"show('message assistant', {json.dumps(evil)})")
+        self.assertEqual(self.texts('user'), [evil])
+        self.assertEqual(self.browser.run("document.querySelectorAll('main img, main script, main b').length"), 0)
+        # Should markup get in nevertheless, the policy keeps it from running.
+        self.browser.run("""(() => {
+          const script = document.createElement('script');
+          script.textContent = 'window.hacked = 1';
+          document.body.append(script);
+          const image = document.createElement('img');
+          image.setAttribute('onerror', 'window.hacked = 1');
+          image.src = 'x:';
+          document.body.append(image);
+        })()""")
+        time.sleep(0.2)
+        self.assertIsNone(self.browser.run('window.hacked'))
+        self.assertTrue(any('Content Security Policy' in text for text in self.browser.problems()), self.browser.problems())
+
+    def test_errors_are_shown(self):
+        self.set('temperature', '5')
+        self.send('hello')
+        self.wait_for_page("!running && document.querySelectorAll('.error').length === 1")
+        self.assertIn("'temperature' is 5", self.texts('error')[0])
+        self.assertEqual(self.browser.run('messages.length'), 0)
+
+
+class PageWithAKey(ServerTest):
+    arguments = ('--api-key', 'secret')
+
+    def test_it_asks_for_the_key(self):
+        browser = Browser()
+        self.addCleanup(browser.close)
+        browser.call('Page.navigate', url=self.server.url + '/')
+        for key, shown in (('', 'error'), ('secret', 'note')):
+            # The page may still be loading when it is asked for the first time.
+            end = time.monotonic() + 20
+            while not browser.run("typeof answer === 'function'") and time.monotonic() < end:
+                time.sleep(0.02)
+            browser.run(f"element('key').value = {json.dumps(key)}; element('max-tokens').value = '3'; element('input').value = 'hi'; element('send').click()")
+            while not browser.run(f"!running && document.querySelectorAll('.{shown}').length === 1"):
+                self.assertLess(time.monotonic(), end, shown)
+                time.sleep(0.02)
+        self.assertIn('API key', browser.run("document.querySelector('.error').textContent"))
+
+
+if __name__ == '__main__':
+    unittest.main()
