@@ -43,7 +43,8 @@ int run_prompts(Engine& engine, const ChatFormat* chat, const Options& options, 
   for (size_t i = 0; i < requests.size(); ++i) encoded[i] = encode_prompt(engine, chat, options, options.prompts[i], requests[i]);
 
   ProgressBar progress("prefill", !options.quiet);
-  const bool stream = !options.json && requests.size() == 1;
+  const auto num_samples = static_cast<size_t>(options.request.num_samples);
+  const bool stream = !options.json && requests.size() * num_samples == 1;
   bool started = false;
   const auto show = [&](std::string_view text) {
     if (!started) {
@@ -65,9 +66,10 @@ int run_prompts(Engine& engine, const ChatFormat* chat, const Options& options, 
   std::vector<Completion>& completions = *generated;
 
   int exit_code = 0;
-  for (size_t i = 0; i < completions.size(); ++i) {
-    if (!encoded[i].ok()) completions[i].status = encoded[i];
-    const Completion& completion = completions[i];
+  for (size_t c = 0; c < completions.size(); ++c) {
+    const size_t i = c / num_samples;
+    if (!encoded[i].ok()) completions[c].status = encoded[i];
+    const Completion& completion = completions[c];
     if (!completion.status.ok()) exit_code = 1;
     if (options.json) {
       out.write(json_line(engine, options.prompts[i], requests[i], completion) + "\n");
@@ -77,7 +79,8 @@ int run_prompts(Engine& engine, const ChatFormat* chat, const Options& options, 
     } else if (stream) {
       show("\n");
     } else {
-      if (!options.quiet) out.write(str_cat("--- prompt ", i + 1, " ---\n", chat == nullptr ? options.prompts[i] : ""));
+      const std::string sample = num_samples > 1 ? str_cat(", completion ", c % num_samples + 1) : "";
+      if (!options.quiet) out.write(str_cat("--- prompt ", i + 1, sample, " ---\n", chat == nullptr ? options.prompts[i] : ""));
       out.write(completion.text + "\n");
     }
   }
