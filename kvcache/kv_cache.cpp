@@ -336,11 +336,8 @@ KvCache::Match KvCache::match(TokenSpan tokens, uint64_t extra_key) const {
     if (node < 0) break;
     bool usable = true;
     for (size_t g = 0; g < groups_.size(); ++g) {
-      if (index_.page(node, static_cast<int64_t>(g)) < 0) {
-        if (groups_[g].window == 0) return best;  // nothing deeper can be used either
-        first[g] = i + 1;
-      }
-      usable = usable && first[g] <= first_page_in_reach(groups_[g], (i + 1) * page_size_);
+      if (index_.page(node, static_cast<int64_t>(g)) < 0) first[g] = i + 1;
+      usable = usable && first[g] <= std::min(i, first_page_in_reach(groups_[g], (i + 1) * page_size_));
     }
     if (usable) best = {(i + 1) * page_size_, node};
   }

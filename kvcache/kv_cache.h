@@ -108,7 +108,8 @@ class PROLOGUE_API KvCache {
     int32_t node = -1;       // of the index, until the cache changes; -1 if num_tokens is 0
   };
   // The longest prefix of `tokens` that a new sequence could start with: every group whose layers see all has all its pages, and every
-  // group with a window has the pages that the next token sees. Only sequences with this extra_key count. Changes nothing, counts nothing.
+  // group with a window has the last one, and those that the next token sees. Only sequences with this extra_key count. Changes nothing,
+  // counts nothing.
   //   extra_key: what K and V depend on besides the tokens, as one number: the rope set that is pinned, an adapter, images.
   Match match(TokenSpan tokens, uint64_t extra_key = 0) const;
 

@@ -66,7 +66,7 @@ Result<int32_t> PrefixIndex::find_or_add(int32_t parent, uint64_t hash, const in
 
 Result<int32_t> PrefixIndex::add(int32_t parent, uint64_t hash, const int32_t* tokens) {
   return catch_out_of_memory([&]() -> Result<int32_t> {
-    if (num_nodes_ >= static_cast<int64_t>(buckets_.size())) grow_table();
+    if (2 * num_nodes_ >= static_cast<int64_t>(buckets_.size())) grow_table();  // short chains: each node of one is a cache miss
     if (first_removed_ < 0) {  // a new number, listed as if it had been removed; its row of each array first
       if (nodes_.size() == INT32_MAX) return resource_exhausted("the prefix index is full: it has ", nodes_.size(), " nodes");
       tokens_.resize((nodes_.size() + 1) * static_cast<size_t>(page_size_));

@@ -295,7 +295,7 @@ class KvModel {
     for (auto depth = static_cast<int64_t>(prefixes.size()); depth > 0; --depth) {
       bool complete = true;
       for (const Group& group : groups_)
-        for (int64_t i = first_seen(group, depth * page_size_); i < depth && complete; ++i)
+        for (int64_t i = std::min(depth - 1, first_seen(group, depth * page_size_)); i < depth && complete; ++i)
           complete = group.index.count(prefixes[static_cast<size_t>(i)]) > 0;
       if (complete) return depth * page_size_;
     }
