@@ -27,11 +27,16 @@ std::string write_model(const std::string& name, const TinyLlamaOptions& options
   return path;
 }
 
-EngineOptions invariant(const std::string& path, DType dtype = DType::f32) {
+struct Kind {
+  Device device = Device::cpu;
+  DType dtype = DType::f32;
+};
+
+EngineOptions invariant(const std::string& path, const Kind& kind = {}) {
   EngineOptions options;
   options.model_path = path;
-  options.device = Device::cpu;
-  options.dtype = dtype;
+  options.device = kind.device;
+  options.dtype = kind.dtype;
   options.num_threads = 1;
   options.batch_invariant = true;
   options.page_size = 4;
@@ -69,6 +74,7 @@ std::vector<Request> mixed_requests(size_t count, uint64_t seed) {
     if (draw(0, 1) == 0) prompt = {9, 8, 7, 6, 5, 4, 9, 8, 7, 6};
     for (int64_t n = draw(1, 30); n > 0; --n) prompt.push_back(static_cast<int32_t>(draw(3, 250)));
     requests.push_back(request(prompt, draw(1, 24)));
+    if (draw(0, 1) == 0) requests.back().num_logprobs = 2;
     SamplingOptions& sampling = requests.back().sampling;
     if (draw(0, 2) == 0) {
       sampling.temperature = 1.2f;
@@ -92,16 +98,35 @@ std::vector<std::vector<int32_t>> tokens_of(const std::vector<Completion>& compl
   return all;
 }
 
-std::vector<std::vector<int32_t>> alone(const EngineOptions& options, const std::vector<Request>& requests) {
-  std::vector<std::vector<int32_t>> all;
+// One request at a time, with nothing that could change a bit: no shared pages, no captured steps, no overlap.
+std::vector<Completion> completions_alone(const EngineOptions& options, const std::vector<Request>& requests) {
+  std::vector<Completion> all;
   EngineOptions plain = options;
-  plain.prefix_cache = false;
+  plain.prefix_cache = plain.cuda_graphs = plain.overlap = false;
   plain.kv_memory = 0;
   auto engine = load(plain);
   for (const Request& each : requests) {
-    for (auto& tokens : tokens_of(engine->generate({&each, 1}).value())) all.push_back(std::move(tokens));
+    for (Completion& completion : engine->generate({&each, 1}).value()) all.push_back(std::move(completion));
   }
   return all;
+}
+
+std::vector<std::vector<int32_t>> alone(const EngineOptions& options, const std::vector<Request>& requests) {
+  return tokens_of(completions_alone(options, requests));
+}
+
+// Tokens, and log probabilities to the last bit.
+void expect_same(const std::vector<Completion>& got, const std::vector<Completion>& want) {
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    ASSERT_TRUE(got[i].status.ok()) << got[i].status.message();
+    ASSERT_EQ(got[i].tokens, want[i].tokens) << i;
+    ASSERT_EQ(got[i].logprobs.size(), want[i].logprobs.size());
+    for (size_t t = 0; t < got[i].logprobs.size(); ++t) {
+      ASSERT_EQ(got[i].logprobs[t].logprob, want[i].logprobs[t].logprob) << i << " " << t;
+      ASSERT_EQ(got[i].logprobs[t].top, want[i].logprobs[t].top) << i << " " << t;
+    }
+  }
 }
 
 // Nothing runs, nothing is held, and the books are right.
@@ -154,9 +179,17 @@ class Client {
   Engine& engine_;
 };
 
-class Serving : public ::testing::TestWithParam<DType> {};
-INSTANTIATE_TEST_SUITE_P(Types, Serving, ::testing::Values(DType::f32, DType::bf16),
-                         [](const auto& row) { return std::string(dtype_name(row.param)); });
+class Serving : public ::testing::TestWithParam<Kind> {
+ protected:
+  void SetUp() override {
+    if (GetParam().device != Device::cuda) return;
+    if (const Status gpu = check_gpu(); !gpu.ok()) GTEST_SKIP() << gpu.message();
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Kinds, Serving,
+                         ::testing::Values(Kind{Device::cpu, DType::f32}, Kind{Device::cpu, DType::bf16}, Kind{Device::cuda, DType::f32},
+                                           Kind{Device::cuda, DType::bf16}),
+                         [](const auto& row) { return str_cat(device_name(row.param.device), "_", dtype_name(row.param.dtype)); });
 
 TEST_P(Serving, RequestsJoinAndLeaveAndEachHasItsOwnText) {
   const EngineOptions options = invariant(write_model("join"), GetParam());
@@ -255,6 +288,37 @@ TEST_P(Serving, SamplesOfOneRequestAreThoseOfItsSeeds) {
   EXPECT_EQ(got, want);
   EXPECT_GT(engine->stats().kv.groups.front().copies, 0);  // of the prompt's last page
   expect_at_rest(*engine);
+}
+
+// Sequences join, leave, cross page and bucket boundaries, are preempted and forked, and a step is enqueued before the last one is read.
+TEST_P(Serving, CapturedAndOverlappingStepsGiveTheBitsOfEagerOnes) {
+  EngineOptions options = invariant(write_model("captured"), GetParam());
+  options.max_seqs = 20;
+  std::vector<Request> requests = mixed_requests(48, 9);
+  for (size_t i = 0; i < requests.size(); i += 5) requests[i].num_samples = 3;
+  const std::vector<Completion> want = completions_alone(options, requests);
+  for (const bool cuda_graphs : {true, false}) {
+    for (const bool overlap : {true, false}) {
+      for (const int64_t num_pages : {0, 40}) {
+        options.cuda_graphs = cuda_graphs;
+        options.overlap = overlap;
+        options.kv_memory = num_pages > 0 ? memory_of(options, num_pages) : 0;
+        auto engine = load(options);
+        expect_same(engine->generate(requests).value(), want);
+        const EngineStats stats = engine->stats();
+        if (num_pages > 0) {
+          EXPECT_GT(stats.preemptions, 0);
+        }
+        if (GetParam().device == Device::cuda && cuda_graphs) {
+          EXPECT_GT(stats.captured_graphs, 2);
+          EXPECT_GT(stats.replayed_steps, 20);
+        } else {
+          EXPECT_EQ(stats.replayed_steps, 0);
+        }
+        expect_at_rest(*engine);
+      }
+    }
+  }
 }
 
 TEST(Requests, CanBeCancelledAtAnyPoint) {
