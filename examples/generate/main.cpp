@@ -37,7 +37,7 @@ Status encode_prompt(const Engine& engine, const ChatFormat* chat, const Options
 }
 
 // All prompts as one batch. A single one is streamed; several are printed one after the other.
-int run_prompts(Engine& engine, const ChatFormat* chat, const Options& options, Output& out) {
+int run_prompts(Engine& engine, const ChatFormat* chat, const Options& options, StandardOutput& out) {
   std::vector<Request> requests(options.prompts.size(), options.request);
   std::vector<Status> encoded(options.prompts.size());
   for (size_t i = 0; i < requests.size(); ++i) encoded[i] = encode_prompt(engine, chat, options, options.prompts[i], requests[i]);
@@ -88,7 +88,7 @@ int run_prompts(Engine& engine, const ChatFormat* chat, const Options& options, 
   return exit_code;
 }
 
-int run_score(Engine& engine, const std::vector<ScoreRow>& rows, Output& out) {
+int run_score(Engine& engine, const std::vector<ScoreRow>& rows, StandardOutput& out) {
   int exit_code = 0;
   for (const ScoreRow& row : rows) {
     const auto score = engine.score(row.prompt_tokens, row.tokens);
@@ -99,7 +99,7 @@ int run_score(Engine& engine, const std::vector<ScoreRow>& rows, Output& out) {
   return exit_code;
 }
 
-int run(int argc, char** argv, Output& out) {
+int run(int argc, char** argv, StandardOutput& out) {
   ParsedOptions parsed = parse_options(argc, argv, out);
   if (!parsed.options) return parsed.exit_code;
   Options& options = *parsed.options;
@@ -144,7 +144,7 @@ int run(int argc, char** argv, Output& out) {
 int main(int argc, char** argv) {
   reserve_standard_descriptors();
   try {
-    Output out;
+    StandardOutput out;
     return out.close(run(argc, argv, out));
   } catch (const std::bad_alloc&) {  // from the program's own strings and lists; the library returns a Status instead
     std::fputs("generate: out of memory\n", stderr);

@@ -42,7 +42,7 @@ std::string find_misuse(const Options& options, const std::string& prompt_file, 
 
 }  // namespace
 
-ParsedOptions parse_options(int argc, char** argv, Output& out) {
+ParsedOptions parse_options(int argc, char** argv, StandardOutput& out) {
   Options options;
   std::string prompt_file, prompts_file;
   CLI::App app("Generates text with a GGUF model.", "generate");

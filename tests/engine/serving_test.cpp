@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <functional>
+#include <iterator>
 #include <map>
 #include <random>
 #include <stdexcept>
@@ -106,7 +108,8 @@ std::vector<Completion> completions_alone(const EngineOptions& options, const st
   plain.kv_memory = 0;
   auto engine = load(plain);
   for (const Request& each : requests) {
-    for (Completion& completion : engine->generate({&each, 1}).value()) all.push_back(std::move(completion));
+    std::vector<Completion> completions = engine->generate({&each, 1}).value();
+    std::move(completions.begin(), completions.end(), std::back_inserter(all));
   }
   return all;
 }

@@ -244,10 +244,13 @@ TEST(StepBatch, WhatBreaksARuleIsAnErrorOfTheUpload) {
 
 TEST(StepBuffers, SizesAreCheckedAndTablesAreBounded) {
   for (const int64_t wrong : {int64_t{-1}, int64_t{1} << 31, INT64_MAX}) {
-    EXPECT_EQ(StepBuffers::create(wrong, 1, 1, Device::cpu).status().code(), StatusCode::invalid_argument);
-    EXPECT_EQ(StepBuffers::create(1, wrong, 1, Device::cpu).status().code(), StatusCode::invalid_argument);
-    EXPECT_EQ(StepBuffers::create(1, 1, wrong, Device::cpu).status().code(), StatusCode::invalid_argument);
-    EXPECT_EQ(StepBuffers::create({1, 1, 1, 1, wrong}, Device::cpu).status().code(), StatusCode::invalid_argument);
+    for (int member = 0; member < 6; ++member) {
+      StepSizes sizes = {1, 1, 1, 1, 1, 1};
+      int64_t* const members[] = {&sizes.max_tokens,        &sizes.max_seqs,          &sizes.max_logit_rows,
+                                  &sizes.max_pages_per_seq, &sizes.num_position_axes, &sizes.num_groups};
+      *members[member] = wrong;
+      EXPECT_EQ(StepBuffers::create(sizes, Device::cpu).status().code(), StatusCode::invalid_argument) << member;
+    }
   }
   EXPECT_EQ(StepBuffers::create({1, INT32_MAX, 1, INT32_MAX}, Device::cpu).status().code(), StatusCode::resource_exhausted);
   EXPECT_EQ(StepBuffers::create({INT32_MAX, 1 << 20, 1, 1 << 20}, Device::cpu).status().code(), StatusCode::resource_exhausted);
