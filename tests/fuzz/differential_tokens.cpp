@@ -348,6 +348,7 @@ Outcome run_gemm(Backend backend, uint64_t seed, const Sizes& sizes) {
       p.y_stride = p.n + (random.integer(0, 3) == 0 ? random.integer(1, 9) : 0);
       p.x = arena.input(many_normals<T>(random, p.m * p.x_stride));
       p.weight = arena.input(many_normals<T>(random, p.n * p.k));
+      p.batch_invariant = random.integer(0, 2) == 0;
       if (random.integer(0, 1) == 0) p.bias = arena.input(random.normals<T>(p.n));
       p.y = arena.output<Y>(p.m * p.y_stride);
       static thread_local std::unique_ptr<GemmContext> contexts[2];
@@ -363,7 +364,7 @@ Outcome run_gemm(Backend backend, uint64_t seed, const Sizes& sizes) {
       if (status.ok()) status = arena.run([&](const Execution& execution) { return gemm(p, *context, execution); });
       const double k = static_cast<double>(p.k), terms = 2.0 * k + 40.0 * std::sqrt(k);  // of squares of normal numbers
       return outcome(str_cat(dtype_name(p.dtype), " to ", dtype_name(p.y_dtype), " M=", p.m, " N=", p.n, " K=", p.k, " strides ",
-                             p.x_stride, ", ", p.y_stride, " bias=", p.bias != nullptr),
+                             p.x_stride, ", ", p.y_stride, " bias=", p.bias != nullptr, " batch_invariant=", p.batch_invariant),
                      status, arena,
                      {{p.y,
                        "y",
