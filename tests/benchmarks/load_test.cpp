@@ -87,7 +87,7 @@ TEST_F(LoadTest, SubmitsRequestsWhenTheyArrive) {
 
 TEST_F(LoadTest, SeesWhatIsInTheCache) {
   const auto engine = load();
-  const Workload workload = workload_of(random_prompts(1, 64, 300, 1), 1);
+  const Workload workload = workload_of(random_prompts(1, 64, 300, 1), 2);
   ASSERT_TRUE(run_load(*engine, workload, {}).ok());
   const auto again = run_load(*engine, workload, {});
   ASSERT_TRUE(again.ok()) << again.status().message();
