@@ -9,6 +9,7 @@ counted. llama.cpp computes in the types of the file: write it in the type that 
 """
 import argparse
 import datetime
+import itertools
 import json
 import math
 import os
@@ -32,15 +33,10 @@ def summary(values):
 
 def run(llama, prompt, max_tokens):
     """Seconds from the start to each token."""
-    llama.reset()
-    times = []
+    llama.reset()  # nothing of an earlier prompt is used again
     start = time.monotonic()
-    tokens = prompt
-    while len(times) < max_tokens:
-        llama.eval(tokens)
-        tokens = [llama.sample(top_k=0, top_p=1.0, min_p=0.0, temp=0.6, repeat_penalty=1.0)]
-        times.append(time.monotonic() - start)
-    return times
+    tokens = llama.generate(prompt, top_k=0, top_p=1.0, min_p=0.0, temp=0.6, repeat_penalty=1.0)  # goes on after end tokens
+    return [time.monotonic() - start for _ in itertools.islice(tokens, max_tokens)]
 
 
 def cpu_name():

@@ -15,7 +15,7 @@ int main(int argc, char** argv) {
   std::string name, path;
   uint64_t seed = 0;
   CLI::App app("Writes a GGUF file with random bfloat16 weights in the shape of a model.", "make_random_model");
-  app.add_option("--shape", name, "smollm2: SmolLM2 135M; 1b: Llama 3.2 1B; 8b: Llama 3.1 8B")
+  app.add_option("--shape", name, "smollm2: SmolLM2 135M; 1b: Llama 3.2 1B; 8b: Llama 3.1 8B; tiny: to try a program")
       ->required()
       ->check(CLI::IsMember(names));
   app.add_option("--out", path, "the file to write")->required()->type_name("FILE.gguf");

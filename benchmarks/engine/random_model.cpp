@@ -291,6 +291,7 @@ std::span<const ModelShape> model_shapes() {
       {"smollm2", 30, 576, 1536, 9, 3, 64, 49152, 8192, 100000.0f, true, "smollm"},
       {"1b", 16, 2048, 8192, 32, 8, 64, 128256, 131072, 500000.0f, true, "llama-bpe"},
       {"8b", 32, 4096, 14336, 32, 8, 128, 128256, 131072, 500000.0f, false, "llama-bpe"},
+      {"tiny", 2, 64, 128, 4, 2, 16, 10240, 8192, 10000.0f, true, "smollm"},
   };
   return kShapes;
 }

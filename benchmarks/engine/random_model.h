@@ -24,7 +24,8 @@ struct ModelShape {
   std::string pre_tokenizer;  // tokenizer.ggml.pre
 };
 
-// smollm2 (SmolLM2 135M), 1b (Llama 3.2 1B), 8b (Llama 3.1 8B). Llama 3's frequency factors are left out.
+// smollm2 (SmolLM2 135M), 1b (Llama 3.2 1B), 8b (Llama 3.1 8B), and tiny, which is nobody's, to try a program. Llama 3's frequency factors
+// are left out.
 std::span<const ModelShape> model_shapes();
 
 // Writes a GGUF file of the architecture llama. Matrices are bfloat16, normally distributed and scaled so that activations stay near one;
