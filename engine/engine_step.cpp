@@ -49,12 +49,12 @@ Result<bool> Engine::run_step() {
   StepPlan plan;
   Status status = scheduler_->plan(plan);
   const bool planned = status.ok() && !plan.empty();
-  if (planned) status = enqueue(plan);
+  if (planned) status = catch_out_of_memory([&] { return enqueue(plan); });
   if (!status.ok()) fail_running(status);
   const size_t may_wait = options_.overlap && planned && status.ok() ? 1 : 0;
   const bool worked = planned || !enqueued_.empty() || !status.ok();
   while (enqueued_.size() > may_wait) {
-    if (const Status read = read_step(); !read.ok()) fail_running(read);
+    if (const Status read = catch_out_of_memory([&] { return read_step(); }); !read.ok()) fail_running(read);
   }
   if (!worked && scheduler_->num_waiting() > 0) {  // cannot be: every request fits an empty cache
     fail_running(resource_exhausted("the KV cache has no room for a request that should fit"));
@@ -92,7 +92,7 @@ Status Engine::enqueue(const StepPlan& plan) {
     PROLOGUE_RETURN_IF_ERROR(fill_batch(plan));
     return runner_->enqueue(batch_, top_logprobs);
   };
-  const Status status = run();
+  const Status status = catch_out_of_memory(run);
   if (!status.ok()) enqueued_.pop_back();
   return status;
 }

@@ -109,7 +109,13 @@ Status ModelRunner::make_results(const StepLimits& limits) {
   return {};
 }
 
+Status ModelRunner::check_room() const {
+  if (num_enqueued_ < static_cast<int64_t>(pending_.size())) return {};
+  return invalid_argument("runner: ", num_enqueued_, " steps are enqueued: one must be read before the next");
+}
+
 Status ModelRunner::enqueue(const StepBatch& batch, int64_t top_logprobs) {
+  PROLOGUE_RETURN_IF_ERROR(check_room());
   return catch_out_of_memory([&] { return run_step(batch, top_logprobs); });
 }
 
@@ -135,6 +141,7 @@ Status ModelRunner::run_step(const StepBatch& batch, int64_t top_logprobs) {
 }
 
 Status ModelRunner::enqueue_next(int64_t max_seq_len, int64_t top_logprobs) {
+  PROLOGUE_RETURN_IF_ERROR(check_room());
   if (!std::exchange(last_decodes_, false)) return invalid_argument("runner: the last step was not a decode step, so none follows it");
   StepInputs step = last_;
   step.max_seq_len = max_seq_len;
@@ -145,9 +152,6 @@ Status ModelRunner::enqueue_next(int64_t max_seq_len, int64_t top_logprobs) {
 
 // Every decode step ends with the inputs of the next one.
 Status ModelRunner::run(StepInputs step, int64_t top_logprobs) {
-  if (num_enqueued_ >= static_cast<int64_t>(pending_.size())) {
-    return invalid_argument("runner: ", num_enqueued_, " steps are enqueued: one must be read before the next");
-  }
   last_ = step;
   if (decodes(step) && capture_) {
     step.max_seq_len = length_bucket(step.max_seq_len);

@@ -116,6 +116,7 @@ class ModelRunner {
   explicit ModelRunner(const Model& model) : model_(model) {}
   static Result<std::unique_ptr<ModelRunner>> make(const Model& model, const RunnerConfig& config, const Execution& execution);
   Status make_results(const StepLimits& limits);
+  Status check_room() const;
   Status run_step(const StepBatch& batch, int64_t top_logprobs);
   Status run(StepInputs step, int64_t top_logprobs);
   Status enqueue_graph(const StepInputs& step);

@@ -9,6 +9,7 @@
 #include <functional>
 #include <new>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <prologue/engine/engine.h>
@@ -156,6 +157,15 @@ constexpr const char* kChatMl =
     "endfor %}"
     "'<|im_start|>system\nA system message that is longer than a short string.<|im_end|>'";
 
+// Whatever has failed, no page is held and the books are right.
+void expect_at_rest(Engine& engine) {
+  const bool counting = std::exchange(plan.counting, false);
+  const Status status = engine.check_integrity();
+  EXPECT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(engine.stats().running, 0);
+  plan.counting = counting;
+}
+
 class OutOfMemory : public testing::Test {
  protected:
   void SetUp() override {
@@ -201,10 +211,43 @@ TEST_F(OutOfMemory, Generate) {
   fail_each_allocation([&]() -> Status {
     const auto completions = engine->generate(requests);
     engine->take_profile();
+    expect_at_rest(*engine);
     if (!completions.ok()) return completions.status();
     for (size_t i = 0; i < requests.size(); ++i) {
       if (!(*completions)[i].status.ok()) return (*completions)[i].status;
       if ((*completions)[i].tokens != tokens[i]) return data_loss("other tokens");
+    }
+    return {};
+  });
+}
+
+// Requests that share pages, are preempted and forked, have penalties and log probabilities.
+TEST_F(OutOfMemory, Serve) {
+  options_.page_size = 4;
+  options_.max_seqs = 4;
+  options_.profile = false;
+  options_.batch_invariant = true;
+  options_.kv_memory = load()->options().kv_memory / load()->stats().kv.groups.front().num_pages * 9;
+  const auto engine = load();
+  std::vector<Request> requests(3);
+  requests[0].prompt = {3, 4, 5, 6, 7};
+  requests[0].max_tokens = 8;
+  requests[0].num_samples = 2;
+  requests[0].sampling.frequency_penalty = 0.5f;
+  requests[1].prompt = std::vector<int32_t>(20, 9);
+  requests[1].max_tokens = 6;
+  requests[1].num_logprobs = 2;
+  requests[2].prompt = {3, 4, 5, 6, 8};
+  requests[2].max_tokens = 9;
+  for (Request& each : requests) each.ignore_eos = true;
+  const std::vector<Completion> want = engine->generate(requests).value();
+  fail_each_allocation([&]() -> Status {
+    const auto completions = engine->generate(requests);
+    expect_at_rest(*engine);
+    if (!completions.ok()) return completions.status();
+    for (size_t i = 0; i < want.size(); ++i) {
+      if (!(*completions)[i].status.ok()) return (*completions)[i].status;
+      if ((*completions)[i].tokens != want[i].tokens) return data_loss("other tokens");
     }
     return {};
   });
@@ -237,7 +280,6 @@ TEST_F(OutOfMemory, EncodeAndChat) {
 
 TEST_F(OutOfMemory, Graph) {
   const auto engine = load();
-  fail_each_allocation([&] { return engine->graph().status(); });
   fail_each_allocation([&]() -> Status {
     GraphBuilder g(DType::f32);
     const float data[12] = {};

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <fstream>
 #include <functional>
 #include <iterator>
 #include <map>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include <prologue/engine/engine.h>
+#include <prologue/engine/gguf/gguf.h>
 
 #include "tests/support/gguf_writer.h"
 
@@ -510,6 +512,73 @@ TEST(Requests, LogProbabilitiesAreThoseOfScoring) {
   EXPECT_TRUE(engine->generate({&one, 1}).value().front().logprobs[0].top.empty());
   one.num_logprobs = -1;
   EXPECT_TRUE(engine->generate({&one, 1}).value().front().logprobs.empty());
+}
+
+// One token's row of the embedding is not numbers: requests that have it fail, whatever runs beside them.
+TEST(Requests, LogitsThatAreNotNumbersFailTheirRequestAlone) {
+  TinyLlamaOptions model;
+  model.tied_output = false;
+  const EngineOptions options = invariant(write_model("nan", model));
+  std::vector<Request> requests = mixed_requests(6, 11);
+  for (Request& each : requests) std::erase(each.prompt, 77);
+  const auto want = alone(options, requests);
+  {
+    const GgufFile file = GgufFile::open(options.model_path).value();
+    const GgufTensor& embedding = *file.tensor("token_embd.weight").value();
+    std::fstream out(options.model_path, std::ios::binary | std::ios::in | std::ios::out);
+    const std::vector<float> row(64, NAN);
+    out.seekp(static_cast<std::streamoff>(embedding.offset) + 77 * 64 * 4);
+    out.write(reinterpret_cast<const char*>(row.data()), 64 * 4);
+  }
+  auto engine = load(options);
+  std::vector<Request> batch = requests;
+  Request bad = request({5, 77, 6}, 10);
+  bad.num_samples = 2;
+  batch.insert(batch.begin() + 2, bad);
+  for (int round = 0; round < 2; ++round) {  // and nothing of it is found in the cache
+    std::vector<Completion> got = engine->generate(batch).value();
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_EQ(got[2].finish_reason, FinishReason::error);
+      EXPECT_EQ(got[2].status.message(), "the model's logits for this request are not numbers");
+      got.erase(got.begin() + 2);
+    }
+    EXPECT_EQ(tokens_of(got), want);
+    expect_at_rest(*engine);
+  }
+}
+
+// Kilobytes of this process that are in memory.
+int64_t resident_kilobytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string key; status >> key;) {
+    int64_t value = 0;
+    if (key == "VmRSS:" && status >> value) return value;
+  }
+  return 0;
+}
+
+TEST(Requests, TenThousandShortOnesTakeNoMoreMemoryThanThousand) {
+  EngineOptions options = invariant(write_model("soak"));
+  options.kv_memory = memory_of(options, 64);
+  auto engine = load(options);
+  const std::vector<Request> requests = mixed_requests(100, 12);
+  const auto serve = [&](int rounds) {
+    for (int round = 0; round < rounds; ++round) {
+      Client client(*engine);
+      for (Request each : requests) {
+        each.prompt.push_back(3 + round % 200);
+        each.max_tokens = 1 + round % 4;
+        ASSERT_TRUE(client.submit(each).ok());
+      }
+      client.run();
+    }
+  };
+  serve(10);
+  const int64_t before = resident_kilobytes();
+  serve(90);
+  EXPECT_LT(resident_kilobytes(), before + 4096);
+  EXPECT_EQ(engine->stats().finished[static_cast<size_t>(FinishReason::length)], 10000);
+  expect_at_rest(*engine);
 }
 
 // Threads submit, cancel and read statistics while one serves.

@@ -1,0 +1,142 @@
+// Steps without an engine: whose faults they are, and that a decode step goes on by itself.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include <prologue/engine/gguf/gguf.h>
+#include <prologue/engine/model/architectures.h>
+#include <prologue/engine/model_runner.h>
+
+#include "tests/support/arena.h"
+#include "tests/support/gguf_writer.h"
+
+namespace prologue {
+namespace {
+
+using test::Backend;
+
+constexpr int64_t kPageSize = 4;
+
+class Runner : public ::testing::TestWithParam<Backend> {
+ protected:
+  void SetUp() override {
+    PROLOGUE_REQUIRE_BACKEND(GetParam());
+    const std::string path = testing::TempDir() + "prologue_model_runner_test_" +
+                             std::string(test::backend_name(GetParam())) + ".gguf";
+    ASSERT_TRUE(test::write_tiny_llama(path, {}));
+    const GgufFile file = GgufFile::open(path).value();
+    if (GetParam() == Backend::cuda) {
+      stream_ = Stream::create().value();
+      execution_ = {Device::cuda, 1, stream_.get()};
+    }
+    model_ = load_model(file, DType::f32, execution_).value();
+  }
+  std::unique_ptr<ModelRunner> make(bool fused = true, bool capture = true) {
+    RunnerConfig config;
+    config.page_size = kPageSize;
+    config.num_pages = 32;
+    config.max_tokens = 64;
+    config.max_seqs = 8;
+    config.max_logit_rows = 8;
+    config.batch_invariant = true;
+    config.fused = fused;
+    config.capture = capture;
+    return ModelRunner::create(model_, config, execution_).value();
+  }
+
+  Stream stream_;
+  Execution execution_;
+  Model model_;
+};
+INSTANTIATE_TEST_SUITE_P(Backends, Runner, ::testing::Values(Backend::cpu, Backend::cuda),
+                         [](const auto& row) { return std::string(test::backend_name(row.param)); });
+
+TEST_P(Runner, AFaultIsThatOfItsSequence) {
+  for (const bool fused : {true, false}) {
+    const auto runner = make(fused);
+    const std::vector<int32_t> good = {5, 6, 7}, bad = {5, 1000000, 7};
+    std::vector<float> alone, beside;
+    StepBatch batch;
+    batch.add_sequence(good.data(), 3, 0, std::vector<int32_t>{4}, kPageSize, 1);
+    ASSERT_TRUE(runner->enqueue(batch).ok());
+    ASSERT_TRUE(runner->read_logits(alone).ok());
+    EXPECT_EQ(runner->read()->fault.code, FaultCode::none);
+
+    batch.clear();
+    batch.add_sequence(bad.data(), 3, 0, std::vector<int32_t>{1}, kPageSize, 1);
+    batch.add_sequence(good.data(), 3, 0, std::vector<int32_t>{2}, kPageSize, 1);
+    batch.add_sequence(good.data(), 1, 0, std::vector<int32_t>{31}, kPageSize, 1);
+    batch.add_sequence(good.data(), 2, 0, std::vector<int32_t>{32}, kPageSize, 1);  // a page that is not there
+    ASSERT_TRUE(runner->enqueue(batch).ok());
+    ASSERT_TRUE(runner->read_logits(beside).ok());
+    const StepResults results = runner->read().value();
+    ASSERT_EQ(results.seq_faults.size(), 4u);
+    EXPECT_EQ(static_cast<FaultCode>(results.seq_faults[0]), FaultCode::token_id_out_of_range);
+    EXPECT_EQ(static_cast<FaultCode>(results.seq_faults[1]), FaultCode::none);
+    EXPECT_EQ(static_cast<FaultCode>(results.seq_faults[2]), FaultCode::none);
+    EXPECT_NE(static_cast<FaultCode>(results.seq_faults[3]), FaultCode::none);
+    EXPECT_NE(results.fault.code, FaultCode::none);
+    const size_t vocab = static_cast<size_t>(model_.config.vocab_size);
+    EXPECT_EQ(std::vector<float>(beside.begin() + static_cast<std::ptrdiff_t>(vocab),
+                                 beside.begin() + static_cast<std::ptrdiff_t>(2 * vocab)),
+              alone);
+
+    // The next step has none of it.
+    batch.clear();
+    batch.add_sequence(good.data(), 3, 0, std::vector<int32_t>{2}, kPageSize, 1);
+    ASSERT_TRUE(runner->enqueue(batch).ok());
+    const StepResults next = runner->read().value();
+    EXPECT_EQ(next.fault.code, FaultCode::none);
+    EXPECT_EQ(next.seq_faults[0], 0);
+  }
+}
+
+// Steps that follow each other on the device give the tokens of steps that the host fills, captured or not.
+TEST_P(Runner, ADecodeStepGoesOnByItself) {
+  const auto decode = [&](bool by_itself, bool capture) {
+    const auto runner = make(true, capture);
+    const std::vector<std::vector<int32_t>> tables = {{3, 9, 1, 7}, {5, 2, 8, 6}, {10, 11, 12, 13}};
+    const std::vector<int32_t> prompts[] = {{5, 6, 7}, {8}, {9, 10, 11, 12, 13}};
+    StepBatch batch;
+    for (size_t s = 0; s < 3; ++s) {
+      batch.add_sequence(prompts[s].data(), static_cast<int64_t>(prompts[s].size()), 0, tables[s], kPageSize, 1);
+    }
+    EXPECT_TRUE(runner->enqueue(batch).ok());
+    std::vector<std::vector<int32_t>> all;
+    const auto read = [&] {
+      const StepResults results = runner->read().value();
+      EXPECT_EQ(results.fault.code, FaultCode::none);
+      all.emplace_back(results.tokens.begin(), results.tokens.begin() + 3);
+    };
+    for (int64_t i = 0; i < 9; ++i) {
+      if (by_itself && i > 0) {
+        EXPECT_TRUE(runner->enqueue_next(5 + i + 1).ok());
+        EXPECT_EQ(runner->num_enqueued(), 2);
+        EXPECT_EQ(runner->enqueue_next(5 + i + 1).message(), "runner: 2 steps are enqueued: one must be read before the next");
+        read();
+        continue;
+      }
+      if (!by_itself) read();
+      batch.clear();
+      for (size_t s = 0; s < 3; ++s) {
+        const int32_t unknown = 0;
+        const auto length = static_cast<int64_t>(prompts[s].size()) + i;
+        batch.add_sequence(by_itself ? &unknown : &all.back()[s], 1, length, tables[s], kPageSize, 1);
+        if (by_itself) batch.set_token_from(static_cast<int64_t>(s), static_cast<int32_t>(s));
+      }
+      EXPECT_TRUE(runner->enqueue(batch).ok());
+      if (by_itself) read();
+    }
+    while (runner->num_enqueued() > 0) read();
+    return all;
+  };
+  const auto want = decode(false, false);
+  for (const bool capture : {true, false}) {
+    const auto got = decode(true, capture);
+    ASSERT_GE(got.size(), 2u);
+    for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i], want[i]) << i;
+  }
+}
+
+}  // namespace
+}  // namespace prologue
