@@ -72,7 +72,7 @@ void StepBatch::clear() {
 }
 
 Status StepBatch::check_sequence(const int32_t* tokens, int64_t num_tokens, int64_t first_position,
-                                 std::span<const std::span<const int32_t>> block_tables, int64_t page_size,
+                                 const std::vector<int32_t>* const* block_tables, int64_t page_size,
                                  int64_t num_logit_rows) const {
   if (num_tokens < 0 || num_tokens > INT32_MAX - this->num_tokens()) {
     return invalid_argument("step: num_tokens of a sequence is ", num_tokens, ": it must be between 0 and ",
@@ -90,12 +90,9 @@ Status StepBatch::check_sequence(const int32_t* tokens, int64_t num_tokens, int6
   if (page_size < 1 || page_size > INT32_MAX) {
     return invalid_argument("step: page_size is ", page_size, ": it must be between 1 and ", INT32_MAX);
   }
-  if (block_tables.size() != slot_mapping_.size()) {
-    return invalid_argument("step: a sequence has ", block_tables.size(), " block tables: the batch has ", slot_mapping_.size(),
-                            " layer groups");
-  }
   const int64_t num_pages = (first_position + num_tokens + page_size - 1) / page_size;
-  for (const std::span<const int32_t> block_table : block_tables) {
+  for (size_t g = 0; g < slot_mapping_.size(); ++g) {
+    const std::vector<int32_t>& block_table = *block_tables[g];
     if (num_pages > static_cast<int64_t>(block_table.size())) {
       return invalid_argument("step: the block table of a sequence has ", block_table.size(), " pages of ", page_size,
                               " tokens: its ", first_position + num_tokens, " tokens need ", num_pages);
@@ -110,7 +107,7 @@ Status StepBatch::check_sequence(const int32_t* tokens, int64_t num_tokens, int6
 }
 
 void StepBatch::add_sequence(const int32_t* tokens, int64_t num_tokens, int64_t first_position,
-                             std::span<const std::span<const int32_t>> block_tables, int64_t page_size, int64_t num_logit_rows) {
+                             const std::vector<int32_t>* const* block_tables, int64_t page_size, int64_t num_logit_rows) {
   if (!status_.ok()) return;
   status_ = catch_out_of_memory([&]() -> Status {
     PROLOGUE_RETURN_IF_ERROR(check_sequence(tokens, num_tokens, first_position, block_tables, page_size, num_logit_rows));
@@ -119,15 +116,16 @@ void StepBatch::add_sequence(const int32_t* tokens, int64_t num_tokens, int64_t 
     for (int64_t i = 0; i < num_tokens; ++i) {
       for (auto& axis : positions_) axis.push_back(static_cast<int32_t>(first_position + i));
     }
-    for (size_t g = 0; g < block_tables.size(); ++g) {
+    for (size_t g = 0; g < slot_mapping_.size(); ++g) {
+      const std::vector<int32_t>& block_table = *block_tables[g];
       int64_t index = first_position / page_size, offset = first_position % page_size;
       for (int64_t i = 0; i < num_tokens; ++i) {
-        slot_mapping_[g].push_back(block_tables[g][static_cast<size_t>(index)] * page_size + offset);
+        slot_mapping_[g].push_back(block_table[static_cast<size_t>(index)] * page_size + offset);
         if (++offset == page_size) ++index, offset = 0;
       }
-      pages_.insert(pages_.end(), block_tables[g].begin(), block_tables[g].end());
+      pages_.insert(pages_.end(), block_table.begin(), block_table.end());
       table_ends_.push_back(pages_.size());
-      max_pages_ = std::max(max_pages_, static_cast<int64_t>(block_tables[g].size()));
+      max_pages_ = std::max(max_pages_, static_cast<int64_t>(block_table.size()));
     }
     for (int64_t i = 0; i < num_logit_rows; ++i) logit_rows_.push_back(static_cast<int32_t>(this->num_tokens() - num_logit_rows + i));
     sampling_rows_.resize(logit_rows_.size());

@@ -4,7 +4,6 @@
 
 #include <array>
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include <prologue/kernels/base/memory.h>
@@ -77,17 +76,17 @@ class PROLOGUE_API StepBatch {
 
   void clear();
   // Adds the next sequence of the batch: new tokens at positions first_position, first_position + 1, ..., in the pages of
-  // `block_tables`, one for each layer group. These are their rope positions and their cache positions. The last `num_logit_rows` tokens
+  // `block_tables`: as many pointers as there are layer groups. These are their rope positions and their cache positions. The last `num_logit_rows` tokens
   // get logits.
   //   num_tokens >= 0, 0 <= num_logit_rows <= num_tokens, first_position >= 0, first_position + num_tokens < 2^31, page_size >= 1;
   //   a block table has entries for all of first_position + num_tokens tokens, and pages, not negative, for the new ones
   void add_sequence(const int32_t* tokens, int64_t num_tokens, int64_t first_position,
-                    std::span<const std::span<const int32_t>> block_tables, int64_t page_size, int64_t num_logit_rows);
-  // The same with one layer group.
+                    const std::vector<int32_t>* const* block_tables, int64_t page_size, int64_t num_logit_rows);
+  // The same for a batch with one layer group.
   void add_sequence(const int32_t* tokens, int64_t num_tokens, int64_t first_position, const std::vector<int32_t>& block_table,
                     int64_t page_size, int64_t num_logit_rows) {
-    const std::span<const int32_t> one(block_table);
-    add_sequence(tokens, num_tokens, first_position, {&one, 1}, page_size, num_logit_rows);
+    const std::vector<int32_t>* const one = &block_table;
+    add_sequence(tokens, num_tokens, first_position, &one, page_size, num_logit_rows);
   }
   // One more row of logits, of a token of the batch: 0 <= token < num_tokens().
   void add_logit_row(int64_t token);
@@ -111,7 +110,7 @@ class PROLOGUE_API StepBatch {
  private:
   friend class StepBuffers;
   Status check_sequence(const int32_t* tokens, int64_t num_tokens, int64_t first_position,
-                        std::span<const std::span<const int32_t>> block_tables, int64_t page_size, int64_t num_logit_rows) const;
+                        const std::vector<int32_t>* const* block_tables, int64_t page_size, int64_t num_logit_rows) const;
   bool check_index(const char* what, int64_t index, int64_t count);
 
   Status status_;

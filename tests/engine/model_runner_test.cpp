@@ -6,6 +6,7 @@
 #include <prologue/engine/gguf/gguf.h>
 #include <prologue/engine/model/architectures.h>
 #include <prologue/engine/model_runner.h>
+#include <prologue/kernels/base/gpu.h>
 
 #include "tests/support/arena.h"
 #include "tests/support/gguf_writer.h"
