@@ -1,4 +1,4 @@
-// gemm on the shapes of SmolLM2-135M (the demo model) and of the QKV projection of an 8B model.
+// gemm on the shapes of SmolLM2-135M (the demo model) and of the QKV projection of an 8B model, and the same batch-invariant.
 #include <prologue/kernels/gemm/gemm.h>
 
 #include <cstdio>
@@ -35,27 +35,30 @@ int main(int argc, char** argv) {
       for (const int64_t m : {1, 4, 8, 16, 64, 512}) {
         if (m > shape.max_m) continue;
         const std::string name = str_cat(dtype_name(dtype), " ", shape.name, " ", shape.n, "x", shape.k, " M=", m);
-        bench.run(name, [&](bench::Setup& setup) {
-          const int64_t n = shape.n, k = shape.k, size = dtype_size(dtype);
-          const int64_t weight_bytes = n * k * size;
-          setup.rotate(weight_bytes);
-          const auto weights = setup.rotated(weight_bytes, dtype);
-          GemmParams p;
-          p.m = m;
-          p.n = n;
-          p.k = k;
-          p.dtype = p.y_dtype = dtype;
-          p.x = setup.shared(m * k * size, dtype);
-          p.x_stride = k;
-          p.y = setup.shared(m * n * size, dtype);
-          p.y_stride = n;
-          return bench::Case{weight_bytes + m * (k + n) * size,
-                             [=, &context](const Execution& execution, int64_t rotation) mutable {
-                               p.weight = weights[static_cast<size_t>(rotation)];
-                               return gemm(p, context, execution);
-                             },
-                             2.0 * static_cast<double>(m * n * k)};
-        });
+        for (const bool batch_invariant : {false, true}) {
+          bench.run(batch_invariant ? name + " batch-invariant" : name, [&](bench::Setup& setup) {
+            const int64_t n = shape.n, k = shape.k, size = dtype_size(dtype);
+            const int64_t weight_bytes = n * k * size;
+            setup.rotate(weight_bytes);
+            const auto weights = setup.rotated(weight_bytes, dtype);
+            GemmParams p;
+            p.m = m;
+            p.n = n;
+            p.k = k;
+            p.dtype = p.y_dtype = dtype;
+            p.x = setup.shared(m * k * size, dtype);
+            p.x_stride = k;
+            p.y = setup.shared(m * n * size, dtype);
+            p.y_stride = n;
+            p.batch_invariant = batch_invariant;
+            return bench::Case{weight_bytes + m * (k + n) * size,
+                               [=, &context](const Execution& execution, int64_t rotation) mutable {
+                                 p.weight = weights[static_cast<size_t>(rotation)];
+                                 return gemm(p, context, execution);
+                               },
+                               2.0 * static_cast<double>(m * n * k)};
+          });
+        }
       }
     }
   }

@@ -57,7 +57,7 @@ int main(int argc, char** argv) {
       StepInputs step;
       step.num_tokens = num_tokens;
       step.token_ids = step.positions = setup.values(std::vector<int32_t>(kTokens, 0));
-      step.slot_mapping = setup.values(std::vector<int64_t>(kTokens, 0));
+      step.slot_mapping[0] = setup.values(std::vector<int64_t>(kTokens, 0));
       return bench::Case{
           0, [=](const Execution& on, int64_t) { return executor.ok() ? (*executor)->run(step, on) : executor.status(); }};
     });

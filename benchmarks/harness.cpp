@@ -174,6 +174,28 @@ int64_t rotations_for(int64_t bytes_per_call, int64_t cache_bytes, int64_t max_r
 
 }  // namespace
 
+std::string utc_now() {
+  char date[32];
+  const std::time_t now = std::time(nullptr);
+  std::strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
+  return date;
+}
+
+std::string source_commit() {
+  return output_of("git -C \"" PROLOGUE_SOURCE_DIR "\" describe --always --dirty --abbrev=40 2>/dev/null");
+}
+
+Result<std::string> describe_device(Device device, int32_t num_threads) {
+#ifdef PROLOGUE_HAS_CUDA
+  if (device == Device::cuda) {
+    PROLOGUE_ASSIGN_OR_RETURN(const cuda::Gpu gpu, cuda::open());
+    return gpu.description;
+  }
+#endif
+  if (device == Device::cuda) return unsupported("the device is cuda, but this program was built without CUDA");
+  return cpu_description(num_threads);
+}
+
 Status copy_in_pairs(void* target, const void* source, int64_t num_bytes, const Execution& execution) {
 #ifdef PROLOGUE_HAS_CUDA
   if (execution.device == Device::cuda) return cuda::copy_in_pairs(target, source, num_bytes, execution);
@@ -357,12 +379,8 @@ void Bench::print(const Row& row) {
 
 int Bench::finish() {
   if (!json_path_.empty()) {
-    char date[32];
-    const std::time_t now = std::time(nullptr);
-    std::strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
     std::ofstream out(json_path_);
-    out << "{\"date\": " << json_string(date) << ",\n \"commit\": "
-        << json_string(output_of("git -C \"" PROLOGUE_SOURCE_DIR "\" describe --always --dirty --abbrev=40 2>/dev/null"))
+    out << "{\"date\": " << json_string(utc_now()) << ",\n \"commit\": " << json_string(source_commit())
         << ",\n \"device\": " << json_string(device_description_)
         << ",\n \"method\": " << json_string(execution_.device == Device::cpu ? kCpuMethod : kCudaMethod)
         << ",\n \"command\": " << json_string(command_) << ",\n \"rows\": [";

@@ -79,6 +79,11 @@ Status copy_in_pairs(void* target, const void* source, int64_t num_bytes, const 
 // On CUDA an empty kernel with as many bytes of parameters as the operations here have: what a call costs at least.
 Status launch_nothing(const Execution& execution);
 
+// For the head of a file of results: the time now (UTC), the commit of the sources, and the machine.
+std::string utc_now();
+std::string source_commit();
+Result<std::string> describe_device(Device device, int32_t num_threads);
+
 class Bench {
  public:
   // Reads the command line; exits with a message when it is wrong or asks for help.

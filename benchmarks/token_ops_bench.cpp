@@ -1,7 +1,9 @@
-// embedding, rms_norm, gated_activation and sampling on the shapes of SmolLM2-135M (the demo model: width 576, MLP 1536,
+// embedding, rms_norm, gated_activation, sampling, logprobs and end_step on the shapes of SmolLM2-135M (the demo model: width 576, MLP 1536,
 // vocabulary 49152) and of an 8B model (4096, 14336, 128256).
 #include <prologue/kernels/token_ops/embedding.h>
+#include <prologue/kernels/token_ops/end_step.h>
 #include <prologue/kernels/token_ops/gated_activation.h>
+#include <prologue/kernels/token_ops/logprobs.h>
 #include <prologue/kernels/token_ops/rms_norm.h>
 #include <prologue/kernels/token_ops/sampling.h>
 
@@ -88,6 +90,91 @@ void bench_rows(bench::Bench& bench, DType dtype, const Model& model, int64_t nu
   }
 }
 
+// Logits and counts are read once at least; a bias is shared by the rows.
+void bench_penalties(bench::Bench& bench, const Model& model, int64_t num_rows, const Filters& filters, bool with_bias) {
+  const std::string name = str_cat("sample ", filters.name, with_bias ? " penalties bias " : " penalties ", model.name, " rows=");
+  bench.run(str_cat(name, num_rows), [&](bench::Setup& setup) {
+    SamplingParams p;
+    p.num_rows = num_rows;
+    p.vocab_size = p.logits_stride = model.vocab_size;
+    const int64_t bytes = num_rows * model.vocab_size * 4;
+    setup.rotate(2 * bytes);
+    const auto logits = setup.rotated(bytes, DType::f32);
+    std::vector<int32_t> counts(static_cast<size_t>(model.vocab_size));
+    for (size_t i = 0; i < counts.size(); i += 97) counts[i] = static_cast<int32_t>(i % 7);
+    SamplingRow row = filters.row;
+    row.repetition_penalty = 1.1f, row.presence_penalty = 0.2f, row.frequency_penalty = 0.1f;
+    if (with_bias) row.bias = setup.values(std::vector<float>(static_cast<size_t>(model.vocab_size), 0.5f));
+    std::vector<const SamplingRow*> rows;  // of each rotation
+    for (int64_t i = 0; i < setup.rotations(); ++i) {
+      std::vector<SamplingRow> of_rotation(static_cast<size_t>(num_rows), row);
+      for (SamplingRow& each : of_rotation) each.counts = setup.values(counts);
+      rows.push_back(setup.values(of_rotation));
+    }
+    p.tokens = setup.values(std::vector<int32_t>(static_cast<size_t>(num_rows)));
+    return bench::Case{2 * bytes + (with_bias ? model.vocab_size * 4 : 0),
+                       [=](const Execution& execution, int64_t rotation) mutable {
+                         p.logits = static_cast<const float*>(logits[static_cast<size_t>(rotation)]);
+                         p.rows = rows[static_cast<size_t>(rotation)];
+                         return sample(p, execution);
+                       }};
+  });
+}
+
+void bench_logprobs(bench::Bench& bench, const Model& model, int64_t num_rows, int64_t top) {
+  bench.run(str_cat("logprobs top=", top, " ", model.name, " rows=", num_rows), [&](bench::Setup& setup) {
+    LogprobsParams p;
+    p.num_rows = num_rows;
+    p.vocab_size = p.logits_stride = model.vocab_size;
+    p.top = top;
+    const int64_t bytes = num_rows * model.vocab_size * 4;
+    setup.rotate(bytes);
+    const auto logits = setup.rotated(bytes, DType::f32);
+    p.tokens = setup.values(std::vector<int32_t>(static_cast<size_t>(num_rows), 1));
+    p.logprobs = setup.values(std::vector<float>(static_cast<size_t>(num_rows * (top + 1))));
+    p.ids = setup.values(std::vector<int32_t>(static_cast<size_t>(num_rows * (top + 1))));
+    return bench::Case{bytes, [=](const Execution& execution, int64_t rotation) mutable {
+                         p.logits = static_cast<const float*>(logits[static_cast<size_t>(rotation)]);
+                         return logprobs(p, execution);
+                       }};
+  });
+}
+
+// A decode step without faults. Its sequences have pages for a million tokens: every call makes them longer.
+void bench_end_step(bench::Bench& bench, int64_t num_seqs, int64_t num_groups, bool advance) {
+  const std::string name = str_cat("end_step", advance ? " advance" : "", " sequences=", num_seqs);
+  bench.run(advance ? str_cat(name, " groups=", num_groups) : name, [&](bench::Setup& setup) {
+    const size_t size = static_cast<size_t>(num_seqs);
+    EndStepParams p;
+    p.num_tokens = p.num_seqs = num_seqs;
+    std::vector<int32_t> rows(size + 1);
+    for (size_t s = 0; s <= size; ++s) rows[s] = static_cast<int32_t>(s);
+    p.cu_seqlens_q = setup.values(rows);
+    p.token_faults = setup.values(std::vector<uint8_t>(size));
+    p.seq_faults = setup.values(std::vector<uint8_t>(size));
+    int64_t bytes = 2 * num_seqs;
+    if (advance) {
+      p.advance = 1;
+      p.tokens = setup.values(std::vector<int32_t>(size));
+      p.token_ids = setup.values(std::vector<int32_t>(size));
+      p.positions = setup.values(std::vector<int32_t>(size, 1000));
+      p.seq_lens = setup.values(std::vector<int32_t>(size, 1001));
+      p.rows = setup.values(std::vector<SamplingRow>(size));
+      p.num_groups = num_groups;
+      for (int64_t g = 0; g < num_groups; ++g) {
+        EndStepGroup& group = p.groups[g];
+        group.max_pages = group.block_table_stride = 256;
+        group.page_size = 4096;
+        group.num_pages = 1;
+        group.block_table = setup.values(std::vector<int32_t>(256 * size));
+        group.slot_mapping = setup.values(std::vector<int64_t>(size));
+      }
+      bytes += num_seqs * (4 + 4 + 8 + 8 + 16 + num_groups * (4 + 8));
+    }
+    return bench::Case{bytes, [=](const Execution& execution, int64_t) { return end_step(p, execution); }};
+  });
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -115,7 +202,12 @@ int main(int argc, char** argv) {
                              }};
         });
       }
+      for (const Filters& filters : {kFilters[0], kFilters[4]}) bench_penalties(bench, model, num_rows, filters, false);
+      bench_penalties(bench, model, num_rows, kFilters[0], true);
+      for (const int64_t top : {0, 5, 20}) bench_logprobs(bench, model, num_rows, top);
     }
   }
+  bench_end_step(bench, 256, 0, false);
+  for (const int64_t num_groups : {1, 2}) bench_end_step(bench, 256, num_groups, true);
   return bench.finish();
 }

@@ -85,6 +85,7 @@ Result<std::unique_ptr<Engine>> Engine::make(const EngineOptions& options) {
   PROLOGUE_RETURN_IF_ERROR(synchronize(execution));
   PROLOGUE_RETURN_IF_ERROR(engine->make_runner());
   if (execution.device == Device::cuda) PROLOGUE_RETURN_IF_ERROR(engine->warm_up());
+  engine->update_stats();
   engine->load_seconds_ = seconds_since(start);
   return engine;
 }
@@ -182,7 +183,6 @@ Status Engine::warm_up() {
   PROLOGUE_ASSIGN_OR_RETURN(const std::vector<Completion> completions, generate({&request, 1}));
   PROLOGUE_RETURN_IF_ERROR(completions.front().status);
   counts_ = {};
-  update_stats();
   return {};
 }
 
@@ -354,6 +354,7 @@ Result<std::vector<Completion>> Engine::generate(std::span<const Request> reques
   const auto samples_of = [](const Request& request) { return static_cast<size_t>(std::clamp<int64_t>(request.num_samples, 1, kMaxSamples)); };
   std::vector<RequestId> ids;
   const auto run = [&]() -> Result<std::vector<Completion>> {
+    std::mutex mutex;  // another thread may run the steps, and with them the callbacks
     std::vector<Completion> completions;
     std::vector<int64_t> prefilled(requests.size(), 0);
     size_t num_left = 0;
@@ -367,9 +368,17 @@ Result<std::vector<Completion>> Engine::generate(std::span<const Request> reques
       if (fraction > announced) events.on_prefill(announced = fraction);
     };
     ids.reserve(requests.size());
-    for (const Request& request : requests) completions.resize(completions.size() + samples_of(request));
+    for (const Request& request : requests) {
+      completions.resize(completions.size() + samples_of(request));
+      prompt_tokens += static_cast<int64_t>(request.prompt.size());
+    }
+    for (Completion& completion : completions) {  // until what became of it is copied here
+      completion.status = Status::out_of_memory();
+      completion.finish_reason = FinishReason::error;
+    }
     for (size_t i = 0, first = 0; i < requests.size(); first += samples_of(requests[i]), ++i) {
       const auto on_output = [&, i, first](const Output& output) {
+        const std::lock_guard lock(mutex);
         const size_t index = first + static_cast<size_t>(output.sample);
         prefilled[i] = std::max(prefilled[i], output.prefilled);
         announce();
@@ -378,17 +387,25 @@ Result<std::vector<Completion>> Engine::generate(std::span<const Request> reques
         --num_left;
         completions[index] = *output.completion;
       };
-      const auto id = submit(requests[i], on_output, INT64_MAX);
-      for (size_t s = first; s < first + samples_of(requests[i]); ++s) {
-        completions[s].status = id.ok() ? Status::out_of_memory() : id.status();  // until the completion is copied here
-        completions[s].finish_reason = FinishReason::error;
+      {
+        const std::lock_guard lock(mutex);
+        num_left += samples_of(requests[i]);
       }
-      if (!id.ok()) continue;
-      ids.push_back(*id);
-      num_left += samples_of(requests[i]);
-      prompt_tokens += static_cast<int64_t>(requests[i].prompt.size());
+      const auto id = submit(requests[i], on_output, INT64_MAX);
+      if (id.ok()) {
+        ids.push_back(*id);
+        continue;
+      }
+      const std::lock_guard lock(mutex);
+      num_left -= samples_of(requests[i]);
+      prompt_tokens -= static_cast<int64_t>(requests[i].prompt.size());
+      for (size_t s = first; s < first + samples_of(requests[i]); ++s) completions[s].status = id.status();
     }
-    for (bool cancelled = false; num_left > 0;) {
+    const auto done = [&] {
+      const std::lock_guard lock(mutex);
+      return num_left == 0;
+    };
+    for (bool cancelled = false; !done();) {
       if (!cancelled && events.should_stop && events.should_stop()) {
         cancelled = true;
         for (const RequestId id : ids) cancel(id);

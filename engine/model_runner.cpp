@@ -13,7 +13,7 @@ namespace prologue {
 
 namespace {
 
-constexpr int64_t kFirstLengthBucket = 512;  // the next ones are 4 times as long
+constexpr int64_t kFirstLengthBucket = 256;  // each of the next ones is twice as long
 constexpr int64_t kFewSeqs = 8;              // up to here every number of sequences has a bucket of its own, a power of two
 
 constexpr int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b > 0 ? 1 : 0); }
@@ -160,7 +160,7 @@ Status ModelRunner::run(StepInputs step, int64_t top_logprobs) {
 
 int64_t ModelRunner::length_bucket(int64_t length) const {
   int64_t bucket = kFirstLengthBucket;
-  while (bucket < length) bucket *= 4;
+  while (bucket < length) bucket *= 2;
   return std::min(bucket, limits().max_seq_len);
 }
 

@@ -29,6 +29,7 @@ Result<void*> allocate(int64_t) { return cuda_not_built("memory"); }
 void release(void*) {}
 Result<int64_t> available_bytes() { return cuda_not_built("memory"); }
 Status copy(void*, const void*, int64_t, CUstream_st*, bool) { return cuda_not_built("memory"); }
+Status copy_strided(void*, const void*, int64_t, int64_t, int64_t, CUstream_st*) { return cuda_not_built("memory"); }
 Status fill_zero(void*, int64_t, CUstream_st*) { return cuda_not_built("memory"); }
 Status synchronize(CUstream_st*) { return cuda_not_built("memory"); }
 Result<void*> allocate_pinned(int64_t) { return cuda_not_built("memory"); }

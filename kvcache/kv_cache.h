@@ -108,7 +108,8 @@ class PROLOGUE_API KvCache {
     int32_t node = -1;       // of the index, until the cache changes; -1 if num_tokens is 0
   };
   // The longest prefix of `tokens` that a new sequence could start with: every group whose layers see all has all its pages, and every
-  // group with a window has the pages that the next token sees. Only sequences with this extra_key count. Changes nothing, counts nothing.
+  // group with a window has the last one, and those that the next token sees. Only sequences with this extra_key count. Changes nothing,
+  // counts nothing.
   //   extra_key: what K and V depend on besides the tokens, as one number: the rope set that is pinned, an adapter, images.
   Match match(TokenSpan tokens, uint64_t extra_key = 0) const;
 
@@ -149,6 +150,9 @@ class PROLOGUE_API KvCache {
   // append() added can always be taken off again. invalid_argument: length is negative or above length(), or tokens that position `length`
   // sees were out of a window and their pages are given back.
   Status truncate(SequenceId sequence, int64_t length);
+  // Gives back the pages that no token from position length() on can see. append() does so before it takes pages; after a long step this
+  // lets other sequences have them earlier. Tokens of the last append() can then no longer be taken off if that moves the window back.
+  Status release_out_of_window(SequenceId sequence);
   // Removes the sequence. Its pages that are in the prefix index are cached from now on, the last ones to be evicted first; the others
   // are free.
   Status free(SequenceId sequence);
@@ -201,15 +205,18 @@ class PROLOGUE_API KvCache {
   Result<const Table*> find_table(SequenceId sequence, int64_t group) const;
   Result<int32_t> unused_slot();
   SequenceId use(int32_t slot);
+  void cut(Sequence& sequence, int64_t num_pages);
   int64_t first_page_in_reach(const Group& group, int64_t length) const;
   bool must_copy_last_page(const Group& group, const Table& table, int64_t length) const;
+  Status make_room(Sequence& sequence, int64_t num_tokens);
   Status prepare_room(Sequence& sequence, int64_t num_tokens);
-  int32_t allocate_page(int64_t group);
-  Status check_all() const;
+  void give_back_out_of_window(Sequence& sequence);
+  int32_t allocate_page(size_t group);
+  Status check_sequence(const Sequence& sequence, size_t slot) const;
+  Status check_group(size_t group) const;
 
   int64_t page_size_ = 1;
   bool prefix_reuse_ = true;
-  uint64_t format_key_ = 0;
   std::vector<Group> groups_;
   PrefixIndex index_;
   std::vector<Sequence> sequences_;

@@ -78,7 +78,8 @@ struct KvSizing {
 // The pages of each group whose storage takes at most num_bytes: pages_of_group for `config`, whose num_pages and pages_of_group are not
 // read. Groups that see all get the same number P, the largest that fits. A group with a window gets min(P, what max_seqs sequences
 // with max_step_tokens new tokens can hold in it at most). If all groups have windows, P is not larger than they need.
-// invalid_argument: as KvStorage::create, windows do not have one entry for each group or are negative, max_seqs or max_step_tokens is below 1.
+// invalid_argument: as KvStorage::create, windows do not have one entry for each group or are negative, max_seqs or max_step_tokens is below 1, or one of these is above
+// 2^31 - 1.
 // resource_exhausted: not one page of each group fits; the message says how many bytes that would take.
 PROLOGUE_API Result<std::vector<int64_t>> pages_that_fit(const KvStorageConfig& config, const KvSizing& sizing,
                                                          int64_t num_bytes);

@@ -1,5 +1,5 @@
-#include <algorithm>
 #include <cstdint>
+#include <utility>
 
 #include <prologue/kernels/base/host/out_of_memory.h>
 #include <prologue/kvcache/page_pool.h>
@@ -12,38 +12,84 @@ Result<PagePool> PagePool::create(int64_t num_pages) {
   }
   return catch_out_of_memory([&]() -> Result<PagePool> {
     PagePool pool;
-    pool.taken_.assign(static_cast<size_t>(num_pages), false);
-    pool.free_.reserve(pool.taken_.size());
-    for (int64_t page = num_pages - 1; page >= 0; --page) pool.free_.push_back(static_cast<int32_t>(page));
+    pool.pages_.resize(static_cast<size_t>(num_pages));
+    for (int64_t page = num_pages - 1; page >= 0; --page) pool.make_free(static_cast<int32_t>(page));
     return pool;
   });
 }
 
-Status PagePool::allocate(int64_t count, std::vector<int32_t>& pages) {
-  if (count < 0) return invalid_argument("page count is ", count, ": it must not be negative");
-  if (count > num_free()) {
-    return resource_exhausted("the KV cache is out of pages: ", count, " asked for, ", num_free(), " of ", num_pages(), " free");
-  }
-  return catch_out_of_memory([&]() -> Status {
-    pages.insert(pages.end(), free_.rbegin(), free_.rbegin() + count);
-    for (auto page = free_.end() - count; page != free_.end(); ++page) taken_[static_cast<size_t>(*page)] = true;
-    free_.resize(free_.size() - static_cast<size_t>(count));
-    return {};
-  });
+void PagePool::make_free(int32_t page) {
+  at(page).next = first_free_;
+  first_free_ = page;
+  ++num_free_;
 }
 
-Status PagePool::release(const std::vector<int32_t>& pages) {
-  for (size_t i = 0; i < pages.size(); ++i) {
-    const int32_t page = pages[i];
-    const bool valid = page >= 0 && page < num_pages() && taken_[static_cast<size_t>(page)];
-    if (valid) {
-      taken_[static_cast<size_t>(page)] = false;
-      continue;
-    }
-    for (size_t j = 0; j < i; ++j) taken_[static_cast<size_t>(pages[j])] = true;
-    return invalid_argument("page ", page, " is released, but it is not taken (the pool has pages 0 to ", num_pages() - 1, ")");
+void PagePool::append_to_cached(int32_t page) {
+  at(page).previous = newest_;
+  at(page).next = -1;
+  (newest_ >= 0 ? at(newest_).next : oldest_) = page;
+  newest_ = page;
+  ++num_cached_;
+}
+
+void PagePool::remove_from_cached(int32_t page) {
+  const auto [previous, next] = std::pair(at(page).previous, at(page).next);
+  (previous >= 0 ? at(previous).next : oldest_) = next;
+  (next >= 0 ? at(next).previous : newest_) = previous;
+  --num_cached_;
+}
+
+PagePool::Taken PagePool::allocate() {
+  Taken taken;
+  if (first_free_ < 0) taken.evicted_node = evict().evicted_node;
+  taken.page = first_free_;
+  if (taken.page < 0) return taken;
+  first_free_ = at(taken.page).next;
+  --num_free_;
+  at(taken.page).count = 1;
+  return taken;
+}
+
+PagePool::Taken PagePool::evict() {
+  Taken taken;
+  if (oldest_ < 0) return taken;
+  taken.page = oldest_;
+  taken.evicted_node = std::exchange(at(taken.page).node, -1);
+  remove_from_cached(taken.page);
+  make_free(taken.page);
+  ++num_evictions_;
+  return taken;
+}
+
+Status PagePool::acquire(int32_t page) {
+  if (!exists(page) || (at(page).count == 0 && at(page).node < 0)) {
+    return invalid_argument("page ", page, " is acquired, but it is free (the pool has pages 0 to ", num_pages() - 1, ")");
   }
-  free_.insert(free_.end(), pages.rbegin(), pages.rend());
+  if (at(page).count == 0) remove_from_cached(page);
+  if (++at(page).count == 2) ++num_shared_;
+  return {};
+}
+
+Status PagePool::release(int32_t page) {
+  if (count(page) == 0) {
+    return invalid_argument("page ", page, " is released, but nobody holds it (the pool has pages 0 to ", num_pages() - 1, ")");
+  }
+  if (--at(page).count == 1) --num_shared_;
+  if (at(page).count > 0) return {};
+  if (at(page).node >= 0) {
+    append_to_cached(page);
+  } else {
+    make_free(page);
+  }
+  return {};
+}
+
+Status PagePool::set_node(int32_t page, int32_t node) {
+  if (node < 0) return invalid_argument("node is ", node, ": it must not be negative");
+  if (count(page) == 0) return invalid_argument("page ", page, " is given to a node, but nobody holds it");
+  if (at(page).node >= 0)
+    return invalid_argument("page ", page, " is given to node ", node, ", but node ", at(page).node, " has it");
+  at(page).node = node;
   return {};
 }
 
@@ -52,16 +98,34 @@ Status PagePool::check_integrity() const {
 }
 
 Status PagePool::check_lists() const {
-  std::vector<bool> listed(taken_.size(), false);
-  for (const int32_t page : free_) {
-    if (page < 0 || page >= num_pages()) return data_loss("free list holds page ", page, " of a pool of ", num_pages());
-    if (taken_[static_cast<size_t>(page)]) return data_loss("page ", page, " is both free and taken");
-    if (listed[static_cast<size_t>(page)]) return data_loss("page ", page, " is in the free list twice");
+  std::vector<bool> listed(pages_.size(), false);
+  const auto take = [&](int32_t page, const char* list) -> Status {
+    if (!exists(page)) return data_loss("the list of ", list, " pages holds page ", page, " of a pool of ", num_pages());
+    if (listed[static_cast<size_t>(page)]) return data_loss("page ", page, " is in a list twice");
     listed[static_cast<size_t>(page)] = true;
+    if (at(page).count > 0) return data_loss("page ", page, " is both ", list, " and referenced");
+    return {};
+  };
+  int64_t num_free = 0, num_cached = 0, num_used = 0, num_shared = 0;
+  for (int32_t page = first_free_; page >= 0; page = at(page).next, ++num_free) {
+    PROLOGUE_RETURN_IF_ERROR(take(page, "free"));
+    if (at(page).node >= 0) return data_loss("page ", page, " is free, but node ", at(page).node, " has it");
   }
-  const int64_t num_taken = std::count(taken_.begin(), taken_.end(), true);
-  if (num_taken + num_free() != num_pages()) {
-    return data_loss(num_pages() - num_taken - num_free(), " pages are neither free nor taken");
+  int32_t previous = -1;
+  for (int32_t page = oldest_; page >= 0; previous = page, page = at(page).next, ++num_cached) {
+    PROLOGUE_RETURN_IF_ERROR(take(page, "cached"));
+    if (at(page).node < 0) return data_loss("page ", page, " is cached, but no node has it");
+    if (at(page).previous != previous) return data_loss("cached page ", page, " does not know page ", previous, " before it");
+  }
+  if (newest_ != previous) return data_loss("page ", newest_, " is not the last cached page, but page ", previous);
+  for (const Page& page : pages_) {
+    num_used += page.count > 0 ? 1 : 0;
+    num_shared += page.count > 1 ? 1 : 0;
+  }
+  if (num_free != num_free_ || num_cached != num_cached_ || num_shared != num_shared_ || num_used != this->num_used()) {
+    return data_loss("the pool counts ", num_free_, " free, ", num_cached_, " cached, ", this->num_used(), " used and ",
+                     num_shared_, " shared pages, but there are ", num_free, ", ", num_cached, ", ", num_used, " and ",
+                     num_shared);
   }
   return {};
 }

@@ -71,12 +71,15 @@ class PROLOGUE_API PrefixIndex {
   };
   const Node& at(int32_t node) const { return nodes_[static_cast<size_t>(node)]; }
   Node& at(int32_t node) { return nodes_[static_cast<size_t>(node)]; }
+  size_t first_token(int32_t node) const { return static_cast<size_t>(node * page_size_); }
   size_t page_at(int32_t node, int64_t group) const { return static_cast<size_t>(node * num_groups_ + group); }
   size_t bucket_of(uint64_t hash) const { return static_cast<size_t>(hash) & (buckets_.size() - 1); }
   uint64_t root_hash(uint64_t key) const;
   Result<int32_t> add(int32_t parent, uint64_t hash, const int32_t* tokens);
   void grow_table();
+  bool has_page(int32_t node) const;
   void remove_if_unused(int32_t node);
+  Status check_nodes(const std::vector<int32_t>& holders) const;
 
   int64_t page_size_ = 1;
   int64_t num_groups_ = 1;

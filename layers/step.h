@@ -84,9 +84,10 @@ class PROLOGUE_API StepBatch {
   void add_sequence(const int32_t* tokens, int64_t num_tokens, int64_t first_position,
                     std::span<const std::span<const int32_t>> block_tables, int64_t page_size, int64_t num_logit_rows);
   // The same with one layer group.
-  void add_sequence(const int32_t* tokens, int64_t num_tokens, int64_t first_position, std::span<const int32_t> block_table,
+  void add_sequence(const int32_t* tokens, int64_t num_tokens, int64_t first_position, const std::vector<int32_t>& block_table,
                     int64_t page_size, int64_t num_logit_rows) {
-    add_sequence(tokens, num_tokens, first_position, {&block_table, 1}, page_size, num_logit_rows);
+    const std::span<const int32_t> one(block_table);
+    add_sequence(tokens, num_tokens, first_position, {&one, 1}, page_size, num_logit_rows);
   }
   // One more row of logits, of a token of the batch: 0 <= token < num_tokens().
   void add_logit_row(int64_t token);

@@ -61,8 +61,7 @@ EngineFlags::EngineFlags(Flags& flags, EngineOptions& options, const std::string
                               "Hadamard transform of Q and K in blocks of N channels: a quantised K loses less; 0 = off"),
         flags.number<int64_t>("--page-size", options.page_size, {1, 1024}, "tokens per page of the KV cache"), context_,
         flags.size("--kv-memory", options.kv_memory, 0, "memory of the KV cache, such as 8G; 0 = chosen from what is free"),
-        app.add_flag("--prefix-cache,!--no-prefix-cache", options.prefix_cache,
-                     "prompts that begin alike share their part of the KV cache; on unless --no-prefix-cache is given"),
+        flags.choice("--prefix-cache", prefix_cache_, {"on", "off"}, "prompts that begin alike share their part of the KV cache"),
         flags.number<int64_t>("--parallel", options.max_seqs, {0, kMaxInt, "0 = chosen"},
                               "sequences that are computed together, at most; 0 = 256 on CUDA, 32 on the CPU"),
         flags.number<int64_t>("--max-step-tokens", options.max_step_tokens, {0, kMaxInt, "0 = chosen"},
@@ -85,6 +84,7 @@ std::string EngineFlags::apply() {
       {"float32", DType::f32}, {"bfloat16", DType::bf16}, {"float16", DType::f16}};
   if (device_ != "auto") options_.device = kDevices.at(device_);
   if (dtype_ != "auto") options_.dtype = kTypes.at(dtype_);
+  options_.prefix_cache = prefix_cache_ == "on";
   options_.fused = !unfused_;
   options_.cuda_graphs = !no_cuda_graphs_;
   options_.overlap = !no_overlap_;

@@ -30,6 +30,7 @@ class EngineFlags {
   std::string dtype_ = "auto";
   std::string kv_cache_dtype_ = "auto";
   std::string rounding_ = "once";
+  std::string prefix_cache_ = "on";
   bool unfused_ = false;
   bool no_cuda_graphs_ = false;
   bool no_overlap_ = false;

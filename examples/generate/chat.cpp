@@ -88,7 +88,7 @@ bool remove_suffix(std::string& text, std::string_view suffix) {
 
 class Chat {
  public:
-  Chat(Engine& engine, const ChatFormat& format, const Options& options, Output& out)
+  Chat(Engine& engine, const ChatFormat& format, const Options& options, StandardOutput& out)
       : engine_(engine), format_(format), options_(options), out_(out), request_(options.request) {
     request_.stop_tokens = {format.end_of_turn()};
   }
@@ -273,7 +273,7 @@ class Chat {
   Engine& engine_;
   const ChatFormat& format_;
   const Options& options_;
-  Output& out_;
+  StandardOutput& out_;
   const bool terminal_ = isatty(STDIN_FILENO) != 0;
   LineReader reader_;
   Request request_;  // its prompt is the conversation so far
@@ -286,7 +286,7 @@ class Chat {
 
 }  // namespace
 
-int run_chat(Engine& engine, const ChatFormat& format, const Options& options, Output& out) {
+int run_chat(Engine& engine, const ChatFormat& format, const Options& options, StandardOutput& out) {
   return Chat(engine, format, options, out).run();
 }
 

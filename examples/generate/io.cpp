@@ -36,9 +36,9 @@ void reserve_standard_descriptors() {
   }
 }
 
-Output::Output() : terminal_(isatty(STDOUT_FILENO) != 0) {}
+StandardOutput::StandardOutput() : terminal_(isatty(STDOUT_FILENO) != 0) {}
 
-void Output::write(std::string_view text) {
+void StandardOutput::write(std::string_view text) {
   const std::string shown = terminal_ ? escape_controls(text, "\n\t") : std::string();
   if (terminal_) text = shown;
   while (!text.empty() && error_ == 0) {
@@ -54,7 +54,7 @@ void Output::write(std::string_view text) {
   }
 }
 
-int Output::close(int exit_code) {
+int StandardOutput::close(int exit_code) {
   // Some file systems report a full disk only here.
   if (error_ == 0 && ::close(STDOUT_FILENO) != 0) error_ = errno;
   return error_ == 0 ? exit_code : fail("standard output cannot be written: " + system_message(error_));

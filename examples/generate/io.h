@@ -16,9 +16,9 @@ int fail(std::string_view message);
 void reserve_standard_descriptors();
 
 // Standard output. Every write is checked: a full disk is an error, not a shorter output.
-class Output {
+class StandardOutput {
  public:
-  Output();
+  StandardOutput();
   // On a terminal, control characters except newline and tab are written as \xNN. Elsewhere the bytes pass unchanged. Unbuffered.
   void write(std::string_view text);
   bool failed() const { return error_ != 0; }

@@ -37,13 +37,14 @@ Status encode_prompt(const Engine& engine, const ChatFormat* chat, const Options
 }
 
 // All prompts as one batch. A single one is streamed; several are printed one after the other.
-int run_prompts(Engine& engine, const ChatFormat* chat, const Options& options, Output& out) {
+int run_prompts(Engine& engine, const ChatFormat* chat, const Options& options, StandardOutput& out) {
   std::vector<Request> requests(options.prompts.size(), options.request);
   std::vector<Status> encoded(options.prompts.size());
   for (size_t i = 0; i < requests.size(); ++i) encoded[i] = encode_prompt(engine, chat, options, options.prompts[i], requests[i]);
 
   ProgressBar progress("prefill", !options.quiet);
-  const bool stream = !options.json && requests.size() == 1;
+  const auto num_samples = static_cast<size_t>(options.request.num_samples);
+  const bool stream = !options.json && requests.size() * num_samples == 1;
   bool started = false;
   const auto show = [&](std::string_view text) {
     if (!started) {
@@ -65,9 +66,10 @@ int run_prompts(Engine& engine, const ChatFormat* chat, const Options& options, 
   std::vector<Completion>& completions = *generated;
 
   int exit_code = 0;
-  for (size_t i = 0; i < completions.size(); ++i) {
-    if (!encoded[i].ok()) completions[i].status = encoded[i];
-    const Completion& completion = completions[i];
+  for (size_t c = 0; c < completions.size(); ++c) {
+    const size_t i = c / num_samples;
+    if (!encoded[i].ok()) completions[c].status = encoded[i];
+    const Completion& completion = completions[c];
     if (!completion.status.ok()) exit_code = 1;
     if (options.json) {
       out.write(json_line(engine, options.prompts[i], requests[i], completion) + "\n");
@@ -77,7 +79,8 @@ int run_prompts(Engine& engine, const ChatFormat* chat, const Options& options, 
     } else if (stream) {
       show("\n");
     } else {
-      if (!options.quiet) out.write(str_cat("--- prompt ", i + 1, " ---\n", chat == nullptr ? options.prompts[i] : ""));
+      const std::string sample = num_samples > 1 ? str_cat(", completion ", c % num_samples + 1) : "";
+      if (!options.quiet) out.write(str_cat("--- prompt ", i + 1, sample, " ---\n", chat == nullptr ? options.prompts[i] : ""));
       out.write(completion.text + "\n");
     }
   }
@@ -85,7 +88,7 @@ int run_prompts(Engine& engine, const ChatFormat* chat, const Options& options, 
   return exit_code;
 }
 
-int run_score(Engine& engine, const std::vector<ScoreRow>& rows, Output& out) {
+int run_score(Engine& engine, const std::vector<ScoreRow>& rows, StandardOutput& out) {
   int exit_code = 0;
   for (const ScoreRow& row : rows) {
     const auto score = engine.score(row.prompt_tokens, row.tokens);
@@ -96,7 +99,7 @@ int run_score(Engine& engine, const std::vector<ScoreRow>& rows, Output& out) {
   return exit_code;
 }
 
-int run(int argc, char** argv, Output& out) {
+int run(int argc, char** argv, StandardOutput& out) {
   ParsedOptions parsed = parse_options(argc, argv, out);
   if (!parsed.options) return parsed.exit_code;
   Options& options = *parsed.options;
@@ -141,7 +144,7 @@ int run(int argc, char** argv, Output& out) {
 int main(int argc, char** argv) {
   reserve_standard_descriptors();
   try {
-    Output out;
+    StandardOutput out;
     return out.close(run(argc, argv, out));
   } catch (const std::bad_alloc&) {  // from the program's own strings and lists; the library returns a Status instead
     std::fputs("generate: out of memory\n", stderr);

@@ -4,6 +4,7 @@
 #include <random>
 
 #include "examples/common/engine_options.h"
+#include "report.h"
 
 namespace generate {
 
@@ -19,17 +20,19 @@ constexpr int64_t kChatContext = 8192;  // of an interactive chat
 constexpr SamplingOptions kChatSampling = {.temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f};
 
 // Checks rules about several options. Empty: no error.
-std::string find_misuse(const Options& options, const std::string& prompt_file) {
-  if (!prompt_file.empty() && !options.prompts.empty()) return "--prompt and --prompt-file exclude each other";
-  if (!options.score_file.empty() && (options.chat || !options.prompts.empty() || !prompt_file.empty())) {
-    return "--score takes its tokens from its file: --prompt, --prompt-file and --chat do not go with it";
+std::string find_misuse(const Options& options, const std::string& prompt_file, const std::string& prompts_file) {
+  const int sources = (prompt_file.empty() ? 0 : 1) + (prompts_file.empty() ? 0 : 1) + (options.prompts.empty() ? 0 : 1);
+  if (sources > 1) return "--prompt, --prompt-file and --prompts exclude each other";
+  if (!options.score_file.empty() && (options.chat || sources > 0)) {
+    return "--score takes its tokens from its file: --prompt, --prompt-file, --prompts and --chat do not go with it";
   }
-  const bool has_prompt = !options.prompts.empty() || !prompt_file.empty();
-  if (!has_prompt && !options.chat && options.score_file.empty() && options.print_graph.empty()) {
-    return "there is nothing to do: give --prompt TEXT, --prompt-file FILE, --chat, --score FILE or --print-graph";
+  if (sources == 0 && !options.chat && options.score_file.empty() && options.print_graph.empty()) {
+    return "there is nothing to do: give --prompt TEXT, --prompt-file FILE, --prompts FILE, --chat, --score FILE or --print-graph";
   }
-  if (options.chat && !has_prompt && options.json)
-    return "--json needs --prompt or --prompt-file: an interactive chat is not JSON";
+  const bool interactive = options.chat && sources == 0;
+  if (interactive && options.json) return "--json needs --prompt, --prompt-file or --prompts: an interactive chat is not JSON";
+  if (interactive && options.request.num_samples > 1) return "--n needs --prompt, --prompt-file or --prompts: a chat goes on with one answer";
+  if (options.request.num_logprobs >= 0 && !options.json) return "--logprobs needs --json";
   if (options.system && !options.chat) return "--system needs --chat: other prompts have no system prompt";
   for (const std::string& stop : options.request.stop) {
     if (stop.empty()) return "--stop is empty: it would end every generation at once";
@@ -39,9 +42,9 @@ std::string find_misuse(const Options& options, const std::string& prompt_file) 
 
 }  // namespace
 
-ParsedOptions parse_options(int argc, char** argv, Output& out) {
+ParsedOptions parse_options(int argc, char** argv, StandardOutput& out) {
   Options options;
-  std::string prompt_file;
+  std::string prompt_file, prompts_file;
   CLI::App app("Generates text with a GGUF model.", "generate");
   Flags flags(app);
   app.get_formatter()->column_width(36);
@@ -60,6 +63,9 @@ ParsedOptions parse_options(int argc, char** argv, Output& out) {
              ->type_name("TEXT")
              ->allow_extra_args(false),
          app.add_option("--prompt-file", prompt_file, "read the prompt from this file (at most 64 MiB)")->type_name("FILE"),
+         app.add_option("--prompts", prompts_file,
+                        "read prompts from a JSONL file: each line is a string, or an object with \"prompt\" (at most 64 MiB)")
+             ->type_name("FILE.jsonl"),
          app.add_flag("--chat", options.chat, "use the model's chat format; without a prompt: an interactive chat"),
          app.add_option("--system", options.system, "chat: the system prompt (default: the model's own, if it has one)")
              ->type_name("TEXT"),
@@ -79,11 +85,22 @@ ParsedOptions parse_options(int argc, char** argv, Output& out) {
       "--top-p", sampling.top_p, {0.0f, 1.0f, "1 = off", true},
       str_cat("sample from the most likely tokens whose probabilities sum to N; 1 = off; chat: ", kChatSampling.top_p));
   CLI::Option* min_p = flags.number<float>(
-      app, raw, "--min-p", sampling.min_p, {0.0f, 1.0f, "0 = off"},
+      "--min-p", sampling.min_p, {0.0f, 1.0f, "0 = off"},
       str_cat("exclude tokens less likely than N times the most likely one; 0 = off; chat: ", kChatSampling.min_p));
   CLI::Option* seed = flags.number<uint64_t>("--seed", sampling.seed, {0, std::numeric_limits<uint64_t>::max()},
                                              "seed of the sampling; interactive chat: random");
+  constexpr float kLargest = std::numeric_limits<float>::max();
   group("Sampling", {max_tokens, temperature, top_k, top_p, min_p, seed,
+                     flags.number<float>("--repetition-penalty", sampling.repetition_penalty, {0.0f, kLargest, "1 = off", true},
+                                         "of tokens in the prompt or generated; 1 = off"),
+                     flags.number<float>("--presence-penalty", sampling.presence_penalty, {-kLargest, kLargest, "0 = off"},
+                                         "of tokens that were generated; 0 = off"),
+                     flags.number<float>("--frequency-penalty", sampling.frequency_penalty, {-kLargest, kLargest, "0 = off"},
+                                         "for each time that a token was generated; 0 = off"),
+                     flags.number<int64_t>("--n", options.request.num_samples, {1, kMaxSamples},
+                                           "completions of each prompt; completion i has the seed + i"),
+                     flags.number<int64_t>("--logprobs", options.request.num_logprobs, {-1, kMaxTopLogprobs, "-1 = none"},
+                                           "with --json: log probabilities of each token and of the N most likely ones; -1 = none"),
                      app.add_option("--stop", options.request.stop, "end before this text; may be repeated")
                          ->type_name("TEXT")
                          ->allow_extra_args(false),
@@ -111,7 +128,7 @@ ParsedOptions parse_options(int argc, char** argv, Output& out) {
     return {{}, 2};
   }
   std::string misuse = flags.misuse();
-  if (misuse.empty()) misuse = find_misuse(options, prompt_file);
+  if (misuse.empty()) misuse = find_misuse(options, prompt_file, prompts_file);
   if (misuse.empty()) misuse = engine_flags.apply();
   if (!misuse.empty()) {
     fail(misuse);
@@ -121,6 +138,11 @@ ParsedOptions parse_options(int argc, char** argv, Output& out) {
     auto content = read_file("--prompt-file", prompt_file);
     if (!content.ok()) return {{}, fail(content.status().message())};
     options.prompts.push_back(std::move(content).value());
+  }
+  if (!prompts_file.empty()) {
+    auto prompts = read_prompts(prompts_file);
+    if (!prompts.ok()) return {{}, fail(prompts.status().message())};
+    options.prompts = std::move(prompts).value();
   }
 
   const bool interactive = options.chat && options.prompts.empty();

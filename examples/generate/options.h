@@ -30,6 +30,6 @@ struct ParsedOptions {
   std::optional<Options> options;
   int exit_code = 0;
 };
-ParsedOptions parse_options(int argc, char** argv, Output& out);
+ParsedOptions parse_options(int argc, char** argv, StandardOutput& out);
 
 }  // namespace generate

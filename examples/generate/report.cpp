@@ -144,6 +144,28 @@ std::string profile_table(const ModelRunner::Profile& profile) {
   return out.str();
 }
 
+Result<std::vector<std::string>> read_prompts(const std::string& path) {
+  PROLOGUE_ASSIGN_OR_RETURN(const std::string content, read_file("--prompts", path));
+  const std::string name = "--prompts " + printable_path(path);
+  std::vector<std::string> prompts;
+  std::istringstream lines(content);
+  std::string line;
+  for (int64_t number = 1; std::getline(lines, line); ++number) {
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    constexpr int kMaxDepth = 16;
+    const auto check_depth = [](int depth, ordered_json::parse_event_t, ordered_json&) { return depth < kMaxDepth; };
+    const ordered_json row = ordered_json::parse(line, check_depth, false);
+    const ordered_json* prompt = &row;
+    if (row.is_object() && row.contains("prompt")) prompt = &row["prompt"];
+    if (row.is_discarded() || !prompt->is_string()) {
+      return invalid_argument(name, ": line ", number, " must be a JSON string, or an object with a string \"prompt\"");
+    }
+    prompts.push_back(prompt->get<std::string>());
+  }
+  if (prompts.empty()) return invalid_argument(name, ": the file has no prompt");
+  return prompts;
+}
+
 Result<std::vector<ScoreRow>> read_score_file(const std::string& path) {
   PROLOGUE_ASSIGN_OR_RETURN(const std::string content, read_file("--score", path));
   const std::string name = "--score " + printable_path(path);

@@ -21,6 +21,9 @@ int64_t decoded_tokens(const prologue::Completion& completion);
 std::string summary_table(const prologue::Engine& engine, const std::vector<prologue::Completion>& completions, double seconds);
 std::string profile_table(const prologue::ModelRunner::Profile& profile);
 
+// The prompts of a --prompts file: one on each line that is not empty.
+prologue::Result<std::vector<std::string>> read_prompts(const std::string& path);
+
 // The rows of a --score file: a JSON list of {"prompt_tokens": [...], "tokens": [...]}.
 struct ScoreRow {
   std::vector<int32_t> prompt_tokens;

@@ -155,6 +155,19 @@ Status copy_to_host(void* target, const void* source, int64_t num_bytes, const E
   return {};
 }
 
+Status copy_strided(void* target, const void* source, int64_t num_rows, int64_t row_bytes, int64_t stride_bytes,
+                    const Execution& execution) {
+  if (num_rows == 0 || row_bytes == 0) return {};
+  if (execution.device == Device::cuda) {
+    return cuda::copy_strided(target, source, num_rows, row_bytes, stride_bytes, execution.stream);
+  }
+  for (int64_t row = 0; row < num_rows; ++row) {
+    std::memcpy(static_cast<char*>(target) + row * stride_bytes, static_cast<const char*>(source) + row * stride_bytes,
+                static_cast<size_t>(row_bytes));
+  }
+  return {};
+}
+
 Status fill_zero(void* target, int64_t num_bytes, const Execution& execution) {
   if (num_bytes == 0) return {};
   if (execution.device == Device::cuda) return cuda::fill_zero(target, num_bytes, execution.stream);

@@ -40,6 +40,23 @@ Status copy(void* target, const void* source, int64_t num_bytes, cudaStream_t st
   return {};
 }
 
+Status copy_strided(void* target, const void* source, int64_t num_rows, int64_t row_bytes, int64_t stride_bytes,
+                    cudaStream_t stream) {
+  constexpr int64_t kMaxPitch = INT32_MAX;  // cudaDeviceProp::memPitch of every GPU
+  const auto width = static_cast<size_t>(row_bytes), pitch = static_cast<size_t>(stride_bytes);
+  if (stride_bytes <= kMaxPitch) {
+    PROLOGUE_CUDA_RETURN_IF_ERROR(cudaMemcpy2DAsync(target, pitch, source, pitch, width, static_cast<size_t>(num_rows),
+                                                    cudaMemcpyDeviceToDevice, stream));
+    return {};
+  }
+  for (int64_t row = 0; row < num_rows; ++row) {
+    PROLOGUE_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(static_cast<char*>(target) + row * stride_bytes,
+                                                  static_cast<const char*>(source) + row * stride_bytes, width,
+                                                  cudaMemcpyDeviceToDevice, stream));
+  }
+  return {};
+}
+
 Status fill_zero(void* target, int64_t num_bytes, cudaStream_t stream) {
   PROLOGUE_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(target, 0, static_cast<size_t>(num_bytes), stream));
   return {};

@@ -13,7 +13,10 @@
 // order of the sum depends on M, so the operation is not batch-invariant, unless:
 //   batch_invariant  the bits of a row of y depend only on that row of x, on weight and on bias: not on M, nor on the other rows,
 //                    nor on the number of threads. The calls that are compared have equal n, k, types, strides and GPU model, and
-//                    addresses of equal alignment to 16 bytes.
+//                    addresses of equal alignment to 16 bytes. On the CPU it costs nothing below 64 rows, and from there on 4 to
+//                    8 % with float32 and at most 2 % with 16 bits. On CUDA cuBLASLt runs every M with one algorithm, which is
+//                    chosen for M = 512 and does not split K, so that small M is slower; if it has none, a simple kernel runs.
+//                    An M for which that algorithm is not valid is an error (unsupported); none is known
 // The operation never throws, allocates or synchronises; on CUDA it can be captured into a graph.
 #pragma once
 

@@ -6,7 +6,9 @@
 //              the context's scratch, so that the inner loop is one broadcast of x and two multiply-adds per row and k.
 //
 // Either way an element's additions come in an order that depends on k only: not on the number of threads, nor on where the
-// element is in y.
+// element is in y. The two orders differ, except for a batch-invariant product, for which both ways take the same one: k is cut
+// into blocks as many rows have them, and within a block every kWidth-th product goes into the same partial sum, as few rows
+// have them.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -87,46 +89,59 @@ void store_block(const GemmParams& p, Range rows, Range columns, float* sums, in
   return store_block<T, float>(p, rows, columns, sums, sums_stride);
 }
 
-// sums[m * kDotColumns + n] = dot(x row m, weight row n) for ROWS rows of x and 4 rows of weights.
+// sums[m * kDotColumns + n] = dot(x row m, weight row n) for ROWS rows of x and 4 rows of weights: the sum of those of all blocks
+// of k.
 template <class T, int ROWS>
-void dot_tile(const T* x, int64_t x_stride, const T* const (&weight)[4], int64_t k, float* sums) {
-  Lanes acc[ROWS][4];
-  for (auto& row : acc) {
-    for (Lanes& lanes : row) lanes = Lanes::zero();
-  }
+void dot_tile(const T* x, int64_t x_stride, const T* const (&weight)[4], int64_t k, int64_t num_blocks, float* sums) {
   // The rows of a tile are adjacent in memory: while one tile is worked on, the next comes from memory to the L2 cache, in order.
   uintptr_t ahead =
       reinterpret_cast<uintptr_t>(weight[0]) + std::max<uintptr_t>(4 * static_cast<uintptr_t>(k) * sizeof(T), kPrefetchBytes);
-  int64_t i = 0;
-  for (; i + kWidth <= k; i += kWidth) {
-    for (size_t line = 0; line < 4 * kWidth * sizeof(T); line += 64)
-      __builtin_prefetch(reinterpret_cast<const void*>(ahead + line), 0, 2);
-    ahead += 4 * kWidth * sizeof(T);
-    const Lanes w[4] = {Lanes::load(weight[0] + i), Lanes::load(weight[1] + i), Lanes::load(weight[2] + i),
-                        Lanes::load(weight[3] + i)};
+  for (int64_t b = 0; b < num_blocks; ++b) {
+    const Range block = part(k, num_blocks, b);
+    Lanes acc[ROWS][4];
+    for (auto& row : acc) {
+      for (Lanes& lanes : row) lanes = Lanes::zero();
+    }
+    int64_t i = block.begin;
+    for (; i + kWidth <= block.end; i += kWidth) {
+      for (size_t line = 0; line < 4 * kWidth * sizeof(T); line += 64)
+        __builtin_prefetch(reinterpret_cast<const void*>(ahead + line), 0, 2);
+      ahead += 4 * kWidth * sizeof(T);
+      const Lanes w[4] = {Lanes::load(weight[0] + i), Lanes::load(weight[1] + i), Lanes::load(weight[2] + i),
+                          Lanes::load(weight[3] + i)};
+      for (int m = 0; m < ROWS; ++m) {
+        const Lanes v = Lanes::load(x + m * x_stride + i);
+        for (int n = 0; n < 4; ++n) acc[m][n] = multiply_add(v, w[n], acc[m][n]);
+      }
+    }
+    if (i < block.end) {
+      const int64_t rest = block.end - i;
+      const Lanes w[4] = {load_partial(weight[0] + i, rest), load_partial(weight[1] + i, rest), load_partial(weight[2] + i, rest),
+                          load_partial(weight[3] + i, rest)};
+      for (int m = 0; m < ROWS; ++m) {
+        const Lanes v = load_partial(x + m * x_stride + i, rest);
+        for (int n = 0; n < 4; ++n) acc[m][n] = multiply_add(v, w[n], acc[m][n]);
+      }
+    }
     for (int m = 0; m < ROWS; ++m) {
-      const Lanes v = Lanes::load(x + m * x_stride + i);
-      for (int n = 0; n < 4; ++n) acc[m][n] = multiply_add(v, w[n], acc[m][n]);
+      float* const row = sums + m * kDotColumns;
+      if (b == 0) {
+        sum_lanes_of_four(acc[m], row);
+      } else {
+        float block_sums[4];
+        sum_lanes_of_four(acc[m], block_sums);
+        for (int n = 0; n < 4; ++n) row[n] += block_sums[n];
+      }
     }
   }
-  if (i < k) {
-    const int64_t rest = k - i;
-    const Lanes w[4] = {load_partial(weight[0] + i, rest), load_partial(weight[1] + i, rest), load_partial(weight[2] + i, rest),
-                        load_partial(weight[3] + i, rest)};
-    for (int m = 0; m < ROWS; ++m) {
-      const Lanes v = load_partial(x + m * x_stride + i, rest);
-      for (int n = 0; n < 4; ++n) acc[m][n] = multiply_add(v, w[n], acc[m][n]);
-    }
-  }
-  for (int m = 0; m < ROWS; ++m) sum_lanes_of_four(acc[m], sums + m * kDotColumns);
 }
 
-// sums[m, column] of one block of k: x rows at x + m * x_stride, weights as Scratch holds them.
+// Adds up every `step`-th product of a block of k, from `first` on: x rows at x + m * x_stride, weights as Scratch holds them.
 template <int ROWS>
-void outer_tile(const float* x, int64_t x_stride, const float* weight, int64_t k, float* sums) {
-  Lanes acc[ROWS][2];
+void outer_sums(const float* x, int64_t x_stride, const float* weight, int64_t k, int64_t first, int64_t step,
+                Lanes (&acc)[ROWS][2]) {
   for (auto& row : acc) row[0] = row[1] = Lanes::zero();
-  for (int64_t i = 0; i < k; ++i) {
+  for (int64_t i = first; i < k; i += step) {
     const Lanes w[2] = {Lanes::load(weight + i * kOuterColumns), Lanes::load(weight + i * kOuterColumns + kWidth)};
     for (int m = 0; m < ROWS; ++m) {
       const Lanes v = Lanes::broadcast(x[m * x_stride + i]);
@@ -134,9 +149,35 @@ void outer_tile(const float* x, int64_t x_stride, const float* weight, int64_t k
       acc[m][1] = multiply_add(v, w[1], acc[m][1]);
     }
   }
+}
+
+// sums[m, column] of one block of k.
+template <int ROWS>
+void outer_tile(const float* x, int64_t x_stride, const float* weight, int64_t k, float* sums) {
+  Lanes acc[ROWS][2];
+  outer_sums<ROWS>(x, x_stride, weight, k, 0, 1, acc);
   for (int m = 0; m < ROWS; ++m) {
     acc[m][0].store(sums + m * kOuterColumns);
     acc[m][1].store(sums + m * kOuterColumns + kWidth);
+  }
+}
+
+// The same sums, rounded as dot_tile rounds them: partial sum i is what lane i of dot_tile's sums holds.
+template <int ROWS>
+void outer_tile_of_dots(const float* x, int64_t x_stride, const float* weight, int64_t k, float* sums) {
+  Lanes parts[ROWS][2][kWidth];
+  for (int64_t i = 0; i < kWidth; ++i) {
+    Lanes acc[ROWS][2];
+    outer_sums<ROWS>(x, x_stride, weight, k, i, kWidth, acc);
+    const bool partial = k % kWidth != 0 && i >= k % kWidth;  // dot_tile adds a product of zeros: -0 becomes 0
+    for (int m = 0; m < ROWS; ++m) {
+      for (int half = 0; half < 2; ++half) {
+        parts[m][half][i] = partial ? multiply_add(Lanes::zero(), Lanes::zero(), acc[m][half]) : acc[m][half];
+      }
+    }
+  }
+  for (int m = 0; m < ROWS; ++m) {
+    for (int half = 0; half < 2; ++half) sum_like_lanes(parts[m][half]).store(sums + m * kOuterColumns + half * kWidth);
   }
 }
 
@@ -149,6 +190,10 @@ template <size_t... I>
 constexpr auto outer_tiles(std::index_sequence<I...>) {
   return std::array{&outer_tile<static_cast<int>(I) + 1>...};
 }
+template <size_t... I>
+constexpr auto outer_tiles_of_dots(std::index_sequence<I...>) {
+  return std::array{&outer_tile_of_dots<static_cast<int>(I) + 1>...};
+}
 
 template <class T>
 void few_rows(const GemmParams& p, Range columns) {
@@ -156,6 +201,7 @@ void few_rows(const GemmParams& p, Range columns) {
   const T* x = static_cast<const T*>(p.x);
   const T* weight = static_cast<const T*>(p.weight);
   const int64_t num_tiles = divide_up(p.m, kDotRows);
+  const int64_t num_blocks = p.batch_invariant ? std::max<int64_t>(1, divide_up(p.k, kBlockK)) : 1;
   float sums[kDotRows * kDotColumns];
   for (int64_t n = columns.begin; n < columns.end; n += kDotColumns) {
     const Range block{n, std::min(n + kDotColumns, columns.end)};
@@ -166,7 +212,8 @@ void few_rows(const GemmParams& p, Range columns) {
         const auto row = [&](int64_t j) {
           return weight + std::min(i + j, p.n - 1) * p.k;
         };  // the last again where there are no more
-        tile(x + rows.begin * p.x_stride, p.x_stride, {row(0), row(1), row(2), row(3)}, p.k, sums + (i - block.begin));
+        tile(x + rows.begin * p.x_stride, p.x_stride, {row(0), row(1), row(2), row(3)}, p.k, num_blocks,
+             sums + (i - block.begin));
       }
       store_block<T>(p, rows, block, sums, kDotColumns);
     }
@@ -228,7 +275,9 @@ FloatRows float_rows(const T* x, int64_t stride, int64_t num_rows, int64_t lengt
 // y[rows, columns] for at most kBlockRows rows and kOuterColumns columns.
 template <class T>
 void many_rows(const GemmParams& p, Range rows, Range columns, Scratch& scratch) {
-  static constexpr auto kTiles = outer_tiles(std::make_index_sequence<kOuterRows>());
+  static constexpr auto kPlainTiles = outer_tiles(std::make_index_sequence<kOuterRows>());
+  static constexpr auto kTilesOfDots = outer_tiles_of_dots(std::make_index_sequence<kOuterRows>());
+  const auto& tiles = p.batch_invariant ? kTilesOfDots : kPlainTiles;
   const int64_t num_rows = rows.end - rows.begin;
   const int64_t num_tiles = divide_up(num_rows, kOuterRows);
   const int64_t num_blocks = divide_up(p.k, kBlockK);
@@ -243,10 +292,10 @@ void many_rows(const GemmParams& p, Range rows, Range columns, Scratch& scratch)
       const FloatRows x_rows = float_rows(x, p.x_stride, tile_rows, length, scratch.x);
       float* sums = scratch.sums + tile.begin * kOuterColumns;
       if (b == 0) {
-        kTiles[static_cast<size_t>(tile_rows - 1)](x_rows.data, x_rows.stride, scratch.weight, length, sums);
+        tiles[static_cast<size_t>(tile_rows - 1)](x_rows.data, x_rows.stride, scratch.weight, length, sums);
       } else {  // block sums are added up one by one: shorter chains of additions, smaller errors
         float block_sums[kOuterRows * kOuterColumns];
-        kTiles[static_cast<size_t>(tile_rows - 1)](x_rows.data, x_rows.stride, scratch.weight, length, block_sums);
+        tiles[static_cast<size_t>(tile_rows - 1)](x_rows.data, x_rows.stride, scratch.weight, length, block_sums);
         for (int64_t i = 0; i < tile_rows * kOuterColumns; ++i) sums[i] += block_sums[i];
       }
     }

@@ -5,6 +5,7 @@
 #include <compare>
 #include <map>
 #include <optional>
+#include <vector>
 
 #include <prologue/kernels/base/gpu.h>
 #include <prologue/kernels/base/memory.h>
@@ -36,7 +37,7 @@ constexpr int kPlainDepth = 16;
 constexpr int kPlainThreads = 256;
 
 // Any shape, stride and alignment, for calls that cuBLASLt cannot do or must not do. A block = 64 x 64 of y; thread (i, j) of 16
-// x 16 = the rows i + 16 a and the columns j + 16 b of it.
+// x 16 = the rows i + 16 a and the columns j + 16 b of it. An element's products are added one after another, whatever M is.
 __global__ void __launch_bounds__(kPlainThreads) plain_gemm_kernel(const __grid_constant__ GemmParams p) {
   __shared__ float x[kPlainDepth][kPlainTile + 1];
   __shared__ float weight[kPlainDepth][kPlainTile + 1];
@@ -109,9 +110,12 @@ bool needs_plain_kernel(const GemmParams& p) {
   return p.k == 0 || (bias_in_epilogue(p) && p.y_dtype != DType::f32 && !rows_are_aligned(p));
 }
 
+// A batch-invariant product runs with one algorithm for every m: the one chosen for this m.
+constexpr int64_t kRepresentativeRows = 512;
+
 // What the choice of an algorithm depends on.
 struct PlanKey {
-  int64_t m_bucket;  // m rounded up to a power of two
+  int64_t m_bucket;  // m rounded up to a power of two, or kRepresentativeRows
   int64_t n;
   int64_t k;
   DType dtype;
@@ -121,6 +125,9 @@ struct PlanKey {
   uint32_t weight_alignment;
   uint32_t y_alignment;
   uint32_t bias_alignment;
+  bool batch_invariant;
+  int64_t x_stride;  // of a batch-invariant product, and
+  int64_t y_stride;  // otherwise 0: for those the first call with this key decides
 
   auto operator<=>(const PlanKey&) const = default;
 };
@@ -128,7 +135,7 @@ struct PlanKey {
 PlanKey plan_key(const GemmParams& p) {
   const int64_t size = dtype_size(p.dtype);
   const bool bias = bias_in_epilogue(p);
-  return {static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(p.m))),
+  return {p.batch_invariant ? kRepresentativeRows : static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(p.m))),
           p.n,
           p.k,
           p.dtype,
@@ -137,7 +144,26 @@ PlanKey plan_key(const GemmParams& p) {
           row_alignment(p.x, p.x_stride * size),
           row_alignment(p.weight, p.k * size),
           row_alignment(p.y, p.y_stride * dtype_size(p.y_dtype)),
-          bias ? row_alignment(p.bias, 0) : 16};
+          bias ? row_alignment(p.bias, 0) : 16,
+          p.batch_invariant,
+          p.batch_invariant ? p.x_stride : 0,
+          p.batch_invariant ? p.y_stride : 0};
+}
+
+// Without a workspace there is nowhere to put the sums of parts of k, so a batch-invariant product has none.
+int64_t workspace_bytes(bool batch_invariant) { return batch_invariant ? 0 : kWorkspaceBytes; }
+
+// Whether every element of y is one sum, made by one block: no split of k.
+bool makes_whole_sums(const cublasLtMatmulAlgo_t& algorithm) {
+  int32_t splits = 0;
+  uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_MASK;
+  size_t written = 0;
+  return cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &splits, sizeof splits, &written) ==
+             CUBLAS_STATUS_SUCCESS &&
+         splits <= 1 &&
+         cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, sizeof scheme,
+                                              &written) == CUBLAS_STATUS_SUCCESS &&
+         scheme == CUBLASLT_REDUCTION_SCHEME_NONE;
 }
 
 // Empty = cuBLASLt has no algorithm: plain_gemm_kernel runs.
@@ -177,16 +203,18 @@ class Problem {
     return problem;
   }
 
-  // By heuristic, never by timing, so that two runs choose the same algorithm.
-  Algorithm choose(CudaGemmContext& context, const PlanKey& key) {
+  // By heuristic, never by timing, so that two runs choose the same algorithm: the best one that suits.
+  template <class F>
+  Algorithm choose(CudaGemmContext& context, const PlanKey& key, const F& suits) {
     cublasLtMatmulPreferenceOpaque_t preference;
     cublasLtMatmulPreferenceInit(&preference);
     const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
       cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &value, sizeof value);
     };
-    set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(kWorkspaceBytes));
+    set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(workspace_bytes(key.batch_invariant)));
     // Partial sums stay float32: y is rounded once.
-    set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+    set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+        static_cast<uint32_t>(key.batch_invariant ? CUBLASLT_REDUCTION_SCHEME_NONE : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.weight_alignment);
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.x_alignment);
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.y_alignment);
@@ -197,17 +225,21 @@ class Problem {
                                        &count) != CUBLAS_STATUS_SUCCESS) {
       return {};
     }
-    const auto first =
-        std::find_if(found, found + count, [](const auto& result) { return result.state == CUBLAS_STATUS_SUCCESS; });
+    const auto first = std::find_if(
+        found, found + count, [&](const auto& result) { return result.state == CUBLAS_STATUS_SUCCESS && suits(result.algo); });
     if (first == found + count) return {};
     return first->algo;
   }
 
-  bool accepts(CudaGemmContext& context, const cublasLtMatmulAlgo_t& algorithm) {
+  Algorithm choose(CudaGemmContext& context, const PlanKey& key) {
+    return choose(context, key, [](const cublasLtMatmulAlgo_t&) { return true; });
+  }
+
+  bool accepts(CudaGemmContext& context, const cublasLtMatmulAlgo_t& algorithm, bool batch_invariant) {
     cublasLtMatmulHeuristicResult_t result;
     return cublasLtMatmulAlgoCheck(context.handle, &operation_, &weight_, &x_, &y_, &y_, &algorithm, &result) ==
                CUBLAS_STATUS_SUCCESS &&
-           result.workspaceSize <= static_cast<size_t>(kWorkspaceBytes);
+           result.workspaceSize <= static_cast<size_t>(workspace_bytes(batch_invariant));
   }
 
   Status run(CudaGemmContext& context, const GemmParams& p, const cublasLtMatmulAlgo_t& algorithm, cudaStream_t stream) {
@@ -215,7 +247,7 @@ class Problem {
     const float zero = 0.0f;
     const cublasStatus_t status =
         cublasLtMatmul(context.handle, &operation_, &one, p.weight, &weight_, p.x, &x_, &zero, p.y, &y_, p.y, &y_, &algorithm,
-                       context.workspace.data(), static_cast<size_t>(kWorkspaceBytes), stream);
+                       context.workspace.data(), static_cast<size_t>(workspace_bytes(p.batch_invariant)), stream);
     if (status == CUBLAS_STATUS_SUCCESS) return {};
     return cublas_error(status, "gemm: m, n, k = ", p.m, ", ", p.n, ", ", p.k, ", ", dtype_name(p.dtype), " to ",
                         dtype_name(p.y_dtype));
@@ -250,20 +282,48 @@ class Problem {
   cublasLtMatrixLayoutOpaque_t y_;
 };
 
-// The bucket's algorithm if it is valid for m itself, otherwise the heuristic's choice for m. Host work only.
+// The best algorithm that makes whole sums and is valid for small, middle and large m, odd ones among them. Host work only.
+Result<Algorithm> choose_for_every_m(CudaGemmContext& context, const GemmParams& p, const PlanKey& key) {
+  std::vector<Problem> samples;
+  for (const int64_t m : {1, 2, 3, 4, 5, 8, 15, 16, 17, 31, 32, 33, 64, 65, 127, 128, 256, 511, 1000, 4096, 32768}) {
+    PROLOGUE_ASSIGN_OR_RETURN(const Problem sample, Problem::make(p, m));
+    samples.push_back(sample);
+  }
+  PROLOGUE_ASSIGN_OR_RETURN(Problem representative, Problem::make(p, key.m_bucket));
+  return representative.choose(context, key, [&](const cublasLtMatmulAlgo_t& algorithm) {
+    return makes_whole_sums(algorithm) &&
+           std::all_of(samples.begin(), samples.end(), [&](Problem& sample) { return sample.accepts(context, algorithm, true); });
+  });
+}
+
+// Of a batch-invariant product the one algorithm; should it not be valid for m, an error: another one, or plain_gemm_kernel, would
+// give other bits. Otherwise the bucket's algorithm if it is valid for m itself, or else the heuristic's choice for m. Host work
+// only.
 Result<Algorithm> algorithm_for(CudaGemmContext& context, const GemmParams& p, Problem& problem) {
   const PlanKey key = plan_key(p);
   auto found = context.plans.find(key);
   if (found == context.plans.end()) {
-    PROLOGUE_ASSIGN_OR_RETURN(Problem representative, Problem::make(p, key.m_bucket));
-    found = context.plans.emplace(key, Plan{representative.choose(context, key), 0, {}}).first;
+    Algorithm chosen;
+    if (p.batch_invariant) {
+      PROLOGUE_ASSIGN_OR_RETURN(chosen, choose_for_every_m(context, p, key));
+    } else {
+      PROLOGUE_ASSIGN_OR_RETURN(Problem representative, Problem::make(p, key.m_bucket));
+      chosen = representative.choose(context, key);
+    }
+    found = context.plans.emplace(key, Plan{chosen, 0, {}}).first;
   }
   Plan& plan = found->second;
-  if (plan.m != p.m) {
-    plan.of_m = plan.of_bucket && problem.accepts(context, *plan.of_bucket) ? plan.of_bucket : problem.choose(context, key);
-    plan.m = p.m;
+  if (plan.m == p.m) return plan.of_m;
+  Algorithm of_m = plan.of_bucket;
+  const bool valid = of_m && problem.accepts(context, *of_m, p.batch_invariant);
+  if (p.batch_invariant && of_m && !valid) {
+    return unsupported("gemm: m is ", p.m, ": with batch_invariant, cuBLASLt has no algorithm for n = ", p.n, ", k = ", p.k,
+                       " that is valid for this m too");
   }
-  return plan.of_m;
+  if (!p.batch_invariant && !valid) of_m = problem.choose(context, key);
+  plan.of_m = of_m;
+  plan.m = p.m;
+  return of_m;
 }
 
 Status run_plain(const GemmParams& p, cudaStream_t stream) {

@@ -22,8 +22,8 @@
 //   max_seqlen_q  upper bound of the query rows of one sequence; a host value
 //   max_seq_len   upper bound of seq_lens, at most 2^30; a host value. The size of the launch depends on both bounds, so they
 //                 must hold for every replay of a captured graph
-//   num_decode_seqs  0..num_seqs; a host value. The first num_decode_seqs sequences have at most one row each, whatever max_seqlen_q
-//                 is. It chooses kernels (see Numerics), so a result may change by rounding, and otherwise only faults
+//   num_decode_seqs  0..num_seqs; a host value, which must hold for every replay too. The first num_decode_seqs sequences have at
+//                 most one row each, whatever max_seqlen_q is. It chooses kernels (see Numerics), so a result may change by rounding
 //   token_faults  [num_tokens]: a FaultCode is written for each row that becomes zeros because of a fault, nothing for other rows
 //                 (so the caller clears it); null = not wanted
 //
@@ -65,8 +65,8 @@
 //                    all at once), nor on num_tokens, num_seqs, max_* and num_decode_seqs. On CUDA every row runs in the prefill
 //                    kernels then, without splits and without a workspace; a decode step of few long sequences is slower. The
 //                    calls that are compared have equal strides and formats, the same GPU model, and base addresses that are
-//                    alike multiples of 16 bytes or not. With tensor cores V must be finite (above). On the CPU it holds always,
-//                    and costs nothing
+//                    alike multiples of 16 bytes or not. On CUDA V must be finite (above). On the CPU it holds always, and costs
+//                    nothing
 //
 // num_tokens = 0 or num_seqs = 0 is a no-op. The operation never allocates or synchronises, and is safe under graph capture. On
 // the CPU each thread needs less than 112 KiB of stack.

@@ -1,5 +1,9 @@
 // Prefill: a block = a tile of packed rows of one kv head, over all positions that they see. prefill_mma_kernel: a warp = 16 rows
 // of 64, fragments of mma.m16n8k16. prefill_simple_kernel: 16 x 16 threads, each with a few rows, keys and channels.
+//
+// A row takes the same steps whatever else its tile holds: keys come in tiles that start at multiples of their size (in
+// prefill_simple_kernel only if the call is batch-invariant), a hidden key has the weight 0, and tiles without a key that the row
+// sees leave its maximum and sums as they are. Only the sign of a sum that is 0 could tell: it is dropped before the division.
 #pragma once
 
 #include <cuda_pipeline_primitives.h>
@@ -440,8 +444,8 @@ __global__ void __launch_bounds__(MmaTileOf<T, kHeadDim, kCache, kMaxKeys>::kThr
     const bool zero = fault || limit[half] == 0;
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
-      float low = zero ? 0.0f : out[c][2 * half] / sum[half];
-      float high = zero ? 0.0f : out[c][2 * half + 1] / sum[half];
+      float low = zero ? 0.0f : (out[c][2 * half] + 0.0f) / sum[half];  // -0 becomes 0
+      float high = zero ? 0.0f : (out[c][2 * half + 1] + 0.0f) / sum[half];
       if constexpr (kQuantized) {
         low = zero ? 0.0f : low * value_scale;
         high = zero ? 0.0f : high * value_scale;
@@ -559,12 +563,13 @@ __global__ void __launch_bounds__(SimpleTileOf<kHeadDim, kSmall, kCache>::kThrea
   const float k_scale = shared_scale(k_format, p.kv.k.scale, kv_head);
   const float v_scale = shared_scale(v_format, p.kv.v.scale, kv_head);
   const int first_needed = lowest(args, tile.first_limit);
-  for (int first_key = first_needed; first_key < tile.last_limit; first_key += Tile::kKeys) {
+  const int first_of_all = p.batch_invariant ? first_needed / Tile::kKeys * Tile::kKeys : first_needed;
+  for (int first_key = first_of_all; first_key < tile.last_limit; first_key += Tile::kKeys) {
     __syncthreads();  // everyone is done with the previous keys and values
     if (threadIdx.x < Tile::kKeys) {
       const int position = first_key + threadIdx.x;
       CacheSlot slot = {-1, 0};
-      if (position < tile.last_limit) {
+      if (position >= first_needed && position < tile.last_limit) {
         const int place = place_of(args, position);
         slot = cache_slot(args, sequence.pages[page_index(args, place)], place);
         if (slot.page < 0) {
@@ -705,7 +710,8 @@ __global__ void __launch_bounds__(SimpleTileOf<kHeadDim, kSmall, kCache>::kThrea
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int d = c * 64 + x * 4 + i;
-        if (d < v_head_dim) store_element(p.dtype, p.out.data, row + d, fault || limit[r] == 0 ? 0.0f : out[r][c][i] / sum[r]);
+        const float value = fault || limit[r] == 0 ? 0.0f : (out[r][c][i] + 0.0f) / sum[r];  // -0 becomes 0
+        if (d < v_head_dim) store_element(p.dtype, p.out.data, row + d, value);
       }
     }
   }

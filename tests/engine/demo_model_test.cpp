@@ -95,8 +95,8 @@ TEST_P(DemoModel, SpeaksTheReferenceTokens) {
     const auto [g, w] = std::mismatch(got.begin(), got.end(), want.begin(), want.end());
     const size_t at = static_cast<size_t>(w - want.begin());
     if (g == got.end() && w == want.end()) {
-      const std::string stop = rows[i].stop == "length" ? "max_tokens" : rows[i].stop;  // as llama.cpp calls it
-      EXPECT_EQ(stop_reason_name(completions[i].stop), stop) << rows[i].prompt;
+      const std::string stop = rows[i].stop == "eos" ? "end" : rows[i].stop;
+      EXPECT_EQ(finish_reason_name(completions[i].finish_reason), stop) << rows[i].prompt;
     } else if (at < rows[i].margin.size()) {
       EXPECT_LE(rows[i].margin[at], kTinyMargin) << rows[i].prompt << ": token " << at << " differs";
     } else {

@@ -17,6 +17,7 @@
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
 #include <prologue/kernels/base/host/out_of_memory.h>
 #include <prologue/kvcache/kv_cache.h>
+#include <prologue/kvcache/kv_storage.h>
 #include <prologue/layers/graph/fusion.h>
 #include <prologue/layers/rope/position_axes.h>
 
@@ -249,13 +250,16 @@ TEST_F(OutOfMemory, Graph) {
 }
 
 TEST_F(OutOfMemory, CacheStepAndTables) {
-  StepBuffers buffers = StepBuffers::create(8, 2, 4, Device::cpu).value();
+  StepBuffers buffers = StepBuffers::create({8, 2, 8, 4}, Device::cpu).value();
   const std::vector<int32_t> tokens = {1, 2, 3, 4, 5};
   const std::vector<int64_t> sections = {16, 8, 8};
   RopeConfig rope;
   rope.rotary_dim = 8;
+  const KvCacheConfig config{2, {{8, 0}, {8, 3}}};
+  const KvStorageConfig storage{2, 0, 2, 1, 2, DType::f32, DType::unset, {0, 1}, {3, 1}};
+  const KvSizing sizing{{0, 3}, 1, 1};
   fail_each_allocation([&]() -> Status {
-    PROLOGUE_ASSIGN_OR_RETURN(KvCache cache, KvCache::create(4, 2));
+    PROLOGUE_ASSIGN_OR_RETURN(KvCache cache, KvCache::create(config));
     PROLOGUE_ASSIGN_OR_RETURN(const SequenceId id, cache.add_sequence());
     for (int i = 0; i < 2; ++i) {
       const int64_t length = cache.length(id).value(), num_free = cache.num_free_pages();
@@ -264,14 +268,24 @@ TEST_F(OutOfMemory, CacheStepAndTables) {
         return unchanged ? status : data_loss("the cache has changed");
       }
     }
+    PROLOGUE_RETURN_IF_ERROR(cache.insert(id, tokens));
+    PROLOGUE_ASSIGN_OR_RETURN(const SequenceId hit, cache.add_sequence(tokens, 4));
+    if (cache.length(hit).value() != 4) return data_loss("there is no hit");
+    PROLOGUE_RETURN_IF_ERROR(cache.truncate(id, 5));
+    PROLOGUE_ASSIGN_OR_RETURN(const SequenceId forked, cache.fork(id));
+    if (const Status status = cache.append(forked, 1); !status.ok()) {
+      return cache.length(forked).value() == 5 && cache.copies().empty() ? status : data_loss("the cache has changed");
+    }
     PROLOGUE_ASSIGN_OR_RETURN(const std::vector<int32_t>* const pages, cache.pages(id));
     StepBatch batch;
     batch.add_sequence(tokens.data(), 5, 0, *pages, 2, 1);
     PROLOGUE_RETURN_IF_ERROR(buffers.upload(batch, {Device::cpu, 1}).status());
     PROLOGUE_RETURN_IF_ERROR(RopeTable::create(rope, 16, RopePrecision::exact, {Device::cpu, 1}).status());
     PROLOGUE_RETURN_IF_ERROR(mrope_pair_axis(sections, false).status());
-    PROLOGUE_RETURN_IF_ERROR(StepBuffers::create(8, 2, 4, Device::cpu).status());
-    PROLOGUE_RETURN_IF_ERROR(cache.free(id));
+    PROLOGUE_RETURN_IF_ERROR(StepBuffers::create({8, 2, 8, 4}, Device::cpu).status());
+    for (const SequenceId each : {id, hit, forked}) PROLOGUE_RETURN_IF_ERROR(cache.free(each));
+    PROLOGUE_RETURN_IF_ERROR(KvStorage::create(storage, Device::cpu).status());
+    PROLOGUE_RETURN_IF_ERROR(pages_that_fit(storage, sizing, 1000).status());
     return cache.check_integrity();
   });
 }

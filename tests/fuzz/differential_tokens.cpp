@@ -6,10 +6,13 @@
 
 #include <prologue/kernels/gemm/gemm.h>
 #include <prologue/kernels/token_ops/embedding.h>
+#include <prologue/kernels/token_ops/end_step.h>
 #include <prologue/kernels/token_ops/gated_activation.h>
 #include <prologue/kernels/token_ops/gather_cos_sin.h>
+#include <prologue/kernels/token_ops/logprobs.h>
 #include <prologue/kernels/token_ops/rms_norm.h>
 #include <prologue/kernels/token_ops/sampling.h>
+#include <prologue/kernels/token_ops/take_tokens.h>
 
 #include "tests/fuzz/differential.h"
 #include "tests/support/tolerance.h"
@@ -60,10 +63,14 @@ Outcome run_embedding(Backend backend, uint64_t seed, const Sizes& sizes) {
     p.indices = place_indices(arena, random, ids);
     p.out = arena.output<T>(p.num_tokens * p.width, misaligned<T>(random));
     p.faults = arena.inout(std::vector<FaultRecord>(1));
+    p.token_faults = arena.inout(std::vector<uint8_t>(static_cast<size_t>(p.num_tokens)));
     const Status status = arena.run([&](const Execution& execution) { return embedding(p, execution); });
     return outcome(
         str_cat(dtype_name(p.dtype), " T=", p.num_tokens, " rows=", p.num_rows, " width=", p.width, " scale=", p.scale), status,
-        arena, {{p.out, "out", element_of<T>(), {{"token", p.width}, {"channel", 1}}}, {p.faults, "faults", Element::int64}});
+        arena,
+        {{p.out, "out", element_of<T>(), {{"token", p.width}, {"channel", 1}}},
+         {p.faults, "faults", Element::int64},
+         {p.token_faults, "token_faults", Element::byte, {{"token", 1}}}});
   });
 }
 
@@ -159,26 +166,45 @@ Outcome run_gather_cos_sin(Backend backend, uint64_t seed, const Sizes& sizes) {
                  status, arena, {{p.out, "out", Element::f32, {{"token", p.rotary_dim}, {"column", 1}}}});
 }
 
-Outcome run_sampling(Backend backend, uint64_t seed, const Sizes& sizes) {
+int64_t random_vocab_size(Random& random, const Sizes& sizes) {
   static constexpr int64_t kVocabularies[] = {32000, 49152, 50257, 128256, 151936, 256000};
-  Random random(seed);
-  SamplingParams p;
-  p.vocab_size =
+  const int64_t size =
       random.integer(0, 2) == 0 ? random.integer(1, 5000) : kVocabularies[random.integer(0, std::size(kVocabularies) - 1)];
-  p.vocab_size = std::min(p.vocab_size, 100 * sizes.max_tokens);
-  p.num_rows = std::min(random_tokens(random, {.max_tokens = 256}, p.vocab_size),
-                        std::max<int64_t>(1, sizes.max_elements / 8 / p.vocab_size));
-  p.logits_stride = p.vocab_size + (random.integer(0, 2) == 0 ? random.integer(1, 9) : 0);
-  Arena arena(backend);
-  std::vector<float> logits = many_normals<float>(random, p.num_rows * p.logits_stride, 4.0);
+  return std::min(size, 100 * sizes.max_tokens);
+}
+
+int64_t random_logit_rows(Random& random, const Sizes& sizes, int64_t vocab_size) {
+  return std::min(random_tokens(random, {.max_tokens = 256}, vocab_size),
+                  std::max<int64_t>(1, sizes.max_elements / 8 / vocab_size));
+}
+
+// Some with ties, some with what is no number.
+std::vector<float> random_logits(Random& random, int64_t num_rows, int64_t stride) {
+  std::vector<float> logits = many_normals<float>(random, num_rows * stride, 4.0);
   if (random.integer(0, 2) == 0) {
-    for (float& logit : logits) logit = std::round(logit);  // ties
+    for (float& logit : logits) logit = std::round(logit);
   }
   if (random.integer(0, 3) == 0) {
     const float odd[] = {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity(), 1e30f, -0.0f};
-    for (int64_t i = 0; i < p.num_rows; ++i) logits[random.bits() % logits.size()] = odd[random.integer(0, 3)];
+    for (int64_t i = 0; i < num_rows; ++i) logits[random.bits() % logits.size()] = odd[random.integer(0, 3)];
   }
-  p.logits = arena.input(logits);
+  return logits;
+}
+
+Outcome run_sampling(Backend backend, uint64_t seed, const Sizes& sizes) {
+  Random random(seed);
+  SamplingParams p;
+  p.vocab_size = random_vocab_size(random, sizes);
+  p.num_rows = random_logit_rows(random, sizes, p.vocab_size);
+  p.logits_stride = p.vocab_size + (random.integer(0, 2) == 0 ? random.integer(1, 9) : 0);
+  Arena arena(backend);
+  p.logits = arena.input(random_logits(random, p.num_rows, p.logits_stride));
+  // What some rows are adjusted by.
+  const size_t vocab_size = static_cast<size_t>(p.vocab_size);
+  std::vector<float> bias = many_normals<float>(random, p.vocab_size);
+  for (int i = 0; i < 9; ++i) bias[random.bits() % vocab_size] = -std::numeric_limits<float>::infinity();
+  const float* const some_bias = arena.input(bias);
+  std::vector<Output> outputs;
   std::vector<SamplingRow> rows(static_cast<size_t>(p.num_rows));
   for (SamplingRow& row : rows) {
     const auto some = [&](float value) { return random.integer(0, 1) == 0 ? value : 0.0f; };
@@ -190,12 +216,118 @@ Outcome run_sampling(Backend backend, uint64_t seed, const Sizes& sizes) {
     row.position = random.integer(0, 100000);
     if (random.integer(0, 15) == 0) row.temperature = -1.0f;
     if (random.integer(0, 15) == 0) row.top_p = std::numeric_limits<float>::quiet_NaN();
+    if (random.integer(0, 3) == 0) row.bias = some_bias;
+    if (random.integer(0, 3) > 0) continue;
+    std::vector<int32_t> counts(vocab_size);
+    for (int i = 0; i < 2000; ++i) counts[random.bits() % vocab_size] = static_cast<int32_t>(random.integer(-1, 9));
+    row.counts = arena.inout(counts);
+    outputs.push_back({row.counts, str_cat("counts of row ", &row - rows.data()), Element::int32, {{"token", 1}}});
+    row.repetition_penalty = random.integer(0, 1) == 0 ? 1.0f : static_cast<float>(0.5 + random.uniform());
+    row.presence_penalty = some(static_cast<float>(random.normal()));
+    row.frequency_penalty = some(static_cast<float>(random.normal()));
   }
   p.rows = arena.input(rows);
   p.tokens = arena.output<int32_t>(p.num_rows);
+  p.row_faults = arena.output<uint8_t>(p.num_rows);
+  outputs.push_back({p.tokens, "tokens", Element::int32, {{"row", 1}}});
+  outputs.push_back({p.row_faults, "row_faults", Element::byte, {{"row", 1}}});
   const Status status = arena.run([&](const Execution& execution) { return sample(p, execution); });
-  return outcome(str_cat("rows=", p.num_rows, " vocab=", p.vocab_size, " stride=", p.logits_stride), status, arena,
-                 {{p.tokens, "tokens", Element::int32, {{"row", 1}}}});
+  return outcome(str_cat("rows=", p.num_rows, " vocab=", p.vocab_size, " stride=", p.logits_stride), status, arena, outputs);
+}
+
+Outcome run_logprobs(Backend backend, uint64_t seed, const Sizes& sizes) {
+  Random random(seed);
+  LogprobsParams p;
+  p.vocab_size = random_vocab_size(random, sizes);
+  p.num_rows = random_logit_rows(random, sizes, p.vocab_size);
+  p.logits_stride = p.vocab_size + (random.integer(0, 2) == 0 ? random.integer(1, 9) : 0);
+  p.top = random.integer(0, kMaxTopLogprobs);
+  Arena arena(backend);
+  p.logits = arena.input(random_logits(random, p.num_rows, p.logits_stride));
+  std::vector<int32_t> tokens(static_cast<size_t>(p.num_rows));
+  for (int32_t& token : tokens) token = static_cast<int32_t>(random.integer(-1, p.vocab_size));
+  p.tokens = arena.input(tokens);
+  p.logprobs = arena.output<float>(p.num_rows * (p.top + 1));
+  p.ids = arena.output<int32_t>(p.num_rows * (p.top + 1));
+  const Status status = arena.run([&](const Execution& execution) { return logprobs(p, execution); });
+  return outcome(str_cat("rows=", p.num_rows, " vocab=", p.vocab_size, " stride=", p.logits_stride, " top=", p.top), status,
+                 arena,
+                 {{p.ids, "ids", Element::int32, {{"row", p.top + 1}, {"entry", 1}}},
+                  {p.logprobs, "logprobs", Element::f32, {{"row", p.top + 1}, {"entry", 1}}}});
+}
+
+Outcome run_take_tokens(Backend backend, uint64_t seed, const Sizes& sizes) {
+  Random random(seed);
+  TakeTokensParams p;
+  p.num_tokens = random_tokens(random, sizes, 1);
+  p.num_sampled = random.integer(0, 300);
+  Arena arena(backend);
+  std::vector<int32_t> from(static_cast<size_t>(p.num_tokens)), tokens(static_cast<size_t>(p.num_sampled)), ids = from;
+  for (int32_t& index : from) index = static_cast<int32_t>(random.integer(-100, p.num_sampled));
+  for (int32_t& token : tokens) token = static_cast<int32_t>(random.integer(0, 99999));
+  for (int32_t& id : ids) id = static_cast<int32_t>(random.integer(0, 99999));
+  p.from = arena.input(from);
+  p.tokens = arena.input(tokens);
+  p.token_ids = arena.inout(ids);
+  const Status status = arena.run([&](const Execution& execution) { return take_tokens(p, execution); });
+  return outcome(str_cat("T=", p.num_tokens, " sampled=", p.num_sampled), status, arena,
+                 {{p.token_ids, "token_ids", Element::int32, {{"token", 1}}}});
+}
+
+// Rows of any sequences, in half of the cases malformed; and the next step.
+Outcome run_end_step(Backend backend, uint64_t seed, const Sizes& sizes) {
+  Random random(seed);
+  EndStepParams p;
+  p.num_tokens = random_tokens(random, sizes, 1);
+  p.num_seqs = random.integer(1, std::min<int64_t>(p.num_tokens, 1500));
+  p.advance = static_cast<int32_t>(random.integer(0, 1));
+  p.num_position_axes = random.integer(1, 4);
+  p.position_axis_stride = p.num_seqs + random.integer(0, 5);
+  p.num_groups = random.integer(1, kMaxStepGroups);
+  Arena arena(backend);
+  const size_t num_seqs = static_cast<size_t>(p.num_seqs);
+  const auto integers = [&]<class T>(std::vector<T> values, int64_t low, int64_t high) {
+    for (T& value : values) value = static_cast<T>(random.integer(low, high));
+    return values;
+  };
+  std::vector<int32_t> rows = integers(std::vector<int32_t>(num_seqs + 1), -2, p.num_tokens + 2);
+  if (random.integer(0, 1) == 0) std::sort(rows.begin(), rows.end());
+  p.cu_seqlens_q = arena.input(rows);
+  const int64_t one_in = random.integer(0, 1) * random.integer(1, 1000);
+  std::vector<uint8_t> faults(static_cast<size_t>(p.num_tokens));
+  for (uint8_t& fault : faults)
+    fault = one_in > 0 && random.integer(1, one_in) == 1 ? static_cast<uint8_t>(random.integer(1, 7)) : 0;
+  p.token_faults = arena.inout(faults);
+  p.seq_faults = arena.output<uint8_t>(p.num_seqs);
+  p.tokens = arena.input(integers(std::vector<int32_t>(num_seqs), 0, 99999));
+  p.token_ids = arena.inout(integers(std::vector<int32_t>(num_seqs), 0, 99999));
+  p.positions = arena.inout(
+      integers(std::vector<int32_t>(static_cast<size_t>(p.num_position_axes * p.position_axis_stride)), INT32_MIN, INT32_MAX));
+  p.seq_lens = arena.inout(integers(std::vector<int32_t>(num_seqs), -1, 3000));
+  std::vector<SamplingRow> sampling_rows(num_seqs);
+  for (SamplingRow& row : sampling_rows) row.position = static_cast<int64_t>(random.bits());
+  if (random.integer(0, 3) > 0) p.rows = arena.inout(sampling_rows);
+  std::vector<Output> outputs = {{p.token_faults, "token_faults", Element::byte, {{"token", 1}}},
+                                 {p.seq_faults, "seq_faults", Element::byte, {{"sequence", 1}}},
+                                 {p.token_ids, "token_ids", Element::int32, {{"sequence", 1}}},
+                                 {p.positions, "positions", Element::int32, {{"axis", p.position_axis_stride}, {"sequence", 1}}},
+                                 {p.seq_lens, "seq_lens", Element::int32, {{"sequence", 1}}},
+                                 {p.rows, "rows", Element::byte, {{"sequence", sizeof(SamplingRow)}, {"byte", 1}}}};
+  for (int64_t g = 0; g < p.num_groups; ++g) {
+    EndStepGroup& group = p.groups[g];
+    group.page_size = random.integer(1, 200);
+    group.max_pages = random.integer(1, 40);
+    group.block_table_stride = group.max_pages + random.integer(0, 3);
+    group.num_pages = random.integer(1, INT32_MAX);
+    group.block_table = arena.input(
+        integers(std::vector<int32_t>(static_cast<size_t>(p.num_seqs * group.block_table_stride)), -1, group.num_pages));
+    group.slot_mapping = arena.inout(integers(std::vector<int64_t>(num_seqs), 0, 99999));
+    outputs.push_back({group.slot_mapping, str_cat("slot_mapping of group ", g), Element::int64, {{"sequence", 1}}});
+  }
+  const Status status = arena.run([&](const Execution& execution) { return end_step(p, execution); });
+  return outcome(str_cat("T=", p.num_tokens, " sequences=", p.num_seqs, " advance=", p.advance, " axes=", p.num_position_axes,
+                         " groups=", p.num_groups),
+                 status, arena, outputs);
 }
 
 // The order of the sum differs: sqrt(K) steps each (at least 16), of a sum of |terms| below |row of x| |row of weight|.
@@ -216,6 +348,7 @@ Outcome run_gemm(Backend backend, uint64_t seed, const Sizes& sizes) {
       p.y_stride = p.n + (random.integer(0, 3) == 0 ? random.integer(1, 9) : 0);
       p.x = arena.input(many_normals<T>(random, p.m * p.x_stride));
       p.weight = arena.input(many_normals<T>(random, p.n * p.k));
+      p.batch_invariant = random.integer(0, 2) == 0;
       if (random.integer(0, 1) == 0) p.bias = arena.input(random.normals<T>(p.n));
       p.y = arena.output<Y>(p.m * p.y_stride);
       static thread_local std::unique_ptr<GemmContext> contexts[2];
@@ -231,7 +364,7 @@ Outcome run_gemm(Backend backend, uint64_t seed, const Sizes& sizes) {
       if (status.ok()) status = arena.run([&](const Execution& execution) { return gemm(p, *context, execution); });
       const double k = static_cast<double>(p.k), terms = 2.0 * k + 40.0 * std::sqrt(k);  // of squares of normal numbers
       return outcome(str_cat(dtype_name(p.dtype), " to ", dtype_name(p.y_dtype), " M=", p.m, " N=", p.n, " K=", p.k, " strides ",
-                             p.x_stride, ", ", p.y_stride, " bias=", p.bias != nullptr),
+                             p.x_stride, ", ", p.y_stride, " bias=", p.bias != nullptr, " batch_invariant=", p.batch_invariant),
                      status, arena,
                      {{p.y,
                        "y",
@@ -248,7 +381,8 @@ Outcome run_gemm(Backend backend, uint64_t seed, const Sizes& sizes) {
 
 std::vector<Operation> token_operations() {
   return {{"embedding", run_embedding},           {"rms_norm", run_rms_norm}, {"gated_activation", run_gated_activation},
-          {"gather_cos_sin", run_gather_cos_sin}, {"sampling", run_sampling}, {"gemm", run_gemm}};
+          {"gather_cos_sin", run_gather_cos_sin}, {"sampling", run_sampling}, {"logprobs", run_logprobs},
+          {"take_tokens", run_take_tokens},       {"end_step", run_end_step}, {"gemm", run_gemm}};
 }
 
 }  // namespace prologue::test

@@ -22,6 +22,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   map.array("indices", p.indices.data, dense(p.num_tokens, index_size(p.indices)), Use::read);
   map.array("out", p.out, dense(times(p.num_tokens, p.width), element), Use::write);
   if (choices.chance(2)) map.optional("faults", p.faults, dense(1, sizeof(FaultRecord)), Use::write);
+  if (choices.chance(2)) map.optional("token_faults", p.token_faults, dense(p.num_tokens, 1), Use::write);
   if (!map.allocate()) return 0;
   fill_indices(choices, p.indices, p.num_tokens, -1, p.num_rows);
 
@@ -29,6 +30,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (p.num_tokens == 0) map.forgive();
   map.permit(p.out, 0, times(times(p.num_tokens, p.width), element));
   map.permit(p.faults, 0, sizeof(FaultRecord));
+  map.permit(p.token_faults, 0, p.num_tokens);
   const Status status = embedding(p, execution(choices));
   map.check(status);
   tally.count(status.ok());

@@ -17,6 +17,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   p.k = choices.size(0, 70);
   p.dtype = activation_type(choices);
   p.y_dtype = choices.hostile() ? activation_type(choices) : choices.chance(2) ? DType::f32 : p.dtype;
+  p.batch_invariant = choices.chance(3);
   p.x_stride = choices.stride(p.k);
   p.y_stride = choices.stride(p.n);
   const DType type = float_type_of(p.dtype);

@@ -1,111 +1,85 @@
-// kvcache: KvCache and PagePool against a model of four lines, with any sequence of calls; KvStorage with any configuration.
-#include <map>
-
+// kvcache: KvCache against a model of it (tests/support/kv_model.h), with any sequence of calls, and calls that break the contract among
+// them; KvStorage, its copies of pages and its sizing with any configuration.
 #include <prologue/kvcache/kv_cache.h>
 #include <prologue/kvcache/kv_storage.h>
 
 #include "tests/fuzz/operation.h"
+#include "tests/support/kv_model.h"
 
 using namespace prologue;
 using namespace prologue::fuzz;
 
 namespace {
 
-struct Model {
-  int64_t page_size = 0;
-  int64_t num_pages = 0;
-  std::map<SequenceId, int64_t> lengths;   // tokens
-  std::map<SequenceId, int64_t> reserved;  // pages
-  int64_t num_free() const {
-    int64_t num_taken = 0;
-    for (const auto& [id, pages] : reserved) num_taken += pages;
-    return num_pages - num_taken;
+KvCacheConfig cache_config(Choices& choices) {
+  KvCacheConfig config;
+  config.page_size = choices.size(1, 5);
+  for (int64_t count = choices.hostile() ? choices.integer(0, 20) : choices.integer(1, 3); count > 0; --count) {
+    config.groups.push_back({choices.size(0, 30), choices.chance(2) ? 0 : choices.size(1, 12)});
   }
-};
-
-void check_same(const KvCache& cache, const Model& model, const char* after) {
-  if (const Status status = cache.check_integrity(); !status.ok()) fail(str_cat(after, ": ", status.message()));
-  if (cache.num_free_pages() != model.num_free())
-    fail(str_cat(after, ": ", cache.num_free_pages(), " pages are free, not ", model.num_free()));
-  for (const auto& [id, length] : model.lengths) {
-    const auto found = cache.length(id);
-    const auto pages = cache.pages(id);
-    if (!found.ok() || !pages.ok()) fail(str_cat(after, ": sequence ", id, " is lost"));
-    if (*found != length) fail(str_cat(after, ": sequence ", id, " has ", *found, " tokens, not ", length));
-    if (static_cast<int64_t>((*pages)->size()) != model.reserved.at(id)) fail(str_cat(after, ": wrong number of pages"));
-  }
+  config.prefix_reuse = !choices.chance(8);
+  return config;
 }
 
-// What reserve() must do: pages that `num_tokens` need, or nothing and false.
-bool reserve(Model& model, SequenceId id, int64_t num_tokens) {
-  const int64_t needed = num_tokens <= 0 ? 0 : (num_tokens - 1) / model.page_size + 1;
-  const int64_t missing = needed - model.reserved.at(id);
-  if (missing > model.num_free()) return false;
-  if (missing > 0) model.reserved[id] = needed;
-  return true;
+bool is_valid(const KvCacheConfig& config) {
+  bool valid =
+      config.page_size >= 1 && config.page_size <= INT32_MAX && !config.groups.empty() && config.groups.size() <= kMaxKvGroups;
+  for (const KvGroup& group : config.groups)
+    valid = valid && group.num_pages >= 0 && group.num_pages <= INT32_MAX && group.window >= 0;
+  return valid;
+}
+
+void must_fail(const Status& status, const char* call) {
+  if (status.ok()) fail(str_cat(call, " should not work"));
+}
+
+// A call that the contract excludes: an error, and nothing changes.
+void call_wrongly(test::KvModel& model, Choices& choices) {
+  KvCache& cache = model.cache();
+  const SequenceId id = choices.absurd();
+  if (!model.known(id)) {
+    must_fail(cache.append(id, choices.absurd()), "append");
+    must_fail(cache.reserve(id, choices.absurd()), "reserve");
+    must_fail(cache.truncate(id, choices.absurd()), "truncate");
+    must_fail(cache.fork(id).status(), "fork");
+    must_fail(cache.insert(id, {}), "insert");
+    must_fail(cache.release_out_of_window(id), "release_out_of_window");
+    must_fail(cache.free(id), "free");
+    must_fail(cache.length(id).status(), "length");
+    must_fail(cache.pages(id).status(), "pages");
+    must_fail(cache.slot(id, 0).status(), "slot");
+  }
+  must_fail(cache.add_sequence({nullptr, choices.integer(1, 9)}, 4).status(), "add_sequence of null");
+  if (model.live().empty()) return;
+  const SequenceId known = model.live().front();
+  const auto length = static_cast<int64_t>(model.tokens(known).size());
+  const int64_t n = choices.absurd();
+  if (n < 0 || n > 100000) must_fail(cache.append(known, n), "append");
+  if (n < 0 || n > 100000) must_fail(cache.reserve(known, n), "reserve");
+  if (n < 0 || n > length) must_fail(cache.truncate(known, n), "truncate");
+  if (n < 0 || n >= model.num_groups()) {
+    must_fail(cache.pages(known, n).status(), "pages");
+    must_fail(cache.slot(known, 0, n).status(), "slot");
+    if (cache.evict(n, 1) != 0) fail("a group that does not exist is evicted from");
+  }
+  if (n < 0) must_fail(cache.insert(known, {model.tokens(known).data(), n}), "insert");
+  if (n < 0 || n > 100000) must_fail(cache.slot(known, n).status(), "slot");
 }
 
 void run_cache(Choices& choices) {
-  Model model;
-  model.num_pages = choices.size(0, 12);
-  model.page_size = choices.size(1, 5);
-  if (model.num_pages > 1000 && model.num_pages <= INT32_MAX) return;  // it might be had
-  const bool valid = model.num_pages >= 0 && model.num_pages <= INT32_MAX && model.page_size >= 1 && model.page_size <= INT32_MAX;
-  Result<KvCache> made = KvCache::create(model.num_pages, model.page_size);
-  if (made.ok() != valid) fail(str_cat(model.num_pages, " pages of ", model.page_size, " should ", valid ? "" : "not ", "work"));
-  if (!made.ok()) return;
-  KvCache& cache = *made;
-  for (int64_t steps = choices.integer(1, 40); steps > 0; --steps) {
-    const SequenceId id = choices.hostile() ? choices.absurd() : choices.integer(0, 4);
-    const bool known = model.lengths.count(id) != 0;
-    const int64_t num_tokens = choices.size(0, 20);
-    switch (choices.integer(0, 4)) {
-      case 0: {
-        if (model.lengths.size() > 8) break;
-        const Result<SequenceId> added = cache.add_sequence();
-        if (!added.ok() || model.lengths.count(*added) != 0) fail("add_sequence");
-        model.lengths[*added] = model.reserved[*added] = 0;
-        check_same(cache, model, "add_sequence");
-        break;
-      }
-      case 1: {
-        const bool expected = known && num_tokens >= 0 && num_tokens <= INT64_MAX - model.lengths.at(id) &&
-                              reserve(model, id, model.lengths.at(id) + num_tokens);
-        if (cache.append(id, num_tokens).ok() != expected)
-          fail(str_cat("append(", id, ", ", num_tokens, ") should ", expected ? "" : "not ", "work"));
-        if (expected) model.lengths[id] += num_tokens;
-        check_same(cache, model, "append");
-        break;
-      }
-      case 2: {
-        const bool expected = known && num_tokens >= 0 && reserve(model, id, num_tokens);
-        if (cache.reserve(id, num_tokens).ok() != expected)
-          fail(str_cat("reserve(", id, ", ", num_tokens, ") should ", expected ? "" : "not ", "work"));
-        check_same(cache, model, "reserve");
-        break;
-      }
-      case 3: {
-        if (cache.free(id).ok() != known) fail(str_cat("free(", id, ") should ", known ? "" : "not ", "work"));
-        model.lengths.erase(id);
-        model.reserved.erase(id);
-        check_same(cache, model, "free");
-        break;
-      }
-      default: {
-        const int64_t num_slots = known ? times(model.reserved.at(id), model.page_size) : 0;
-        for (const int64_t position : {int64_t{-1}, num_slots, choices.absurd()})
-          if ((position < 0 || position >= num_slots) && cache.slot(id, position).ok())
-            fail(str_cat("position ", position, " of sequence ", id, " has a slot"));
-        std::map<int64_t, int64_t> seen;
-        for (int64_t position = 0; position < std::min<int64_t>(num_slots, 100); ++position) {
-          const Result<int64_t> slot = cache.slot(id, position);
-          if (!slot.ok() || *slot < 0 || *slot >= model.num_pages * model.page_size || seen[*slot]++ > 0 ||
-              *slot % model.page_size != position % model.page_size)
-            fail(str_cat("position ", position, " of sequence ", id, " has no slot, or a wrong one"));
-        }
-      }
-    }
+  const KvCacheConfig config = cache_config(choices);
+  for (const KvGroup& group : config.groups)
+    if (group.num_pages > 1000 && group.num_pages <= INT32_MAX) return;  // it might be had
+  if (const bool made = KvCache::create(config).ok(); made != is_valid(config))
+    fail("a configuration is accepted that is wrong, or not");
+  if (!is_valid(config) || config.page_size > 100) return;
+  test::KvModel model(config, [](const std::string& what) { fail(what); });
+  for (int64_t steps = choices.integer(1, 60); steps > 0; --steps) {
+    test::random_operation(model, choices);
+    if (choices.hostile()) call_wrongly(model, choices);
+    model.check_all();
   }
+  model.finish();
 }
 
 struct StoragePart {
@@ -121,6 +95,24 @@ StoragePart part_of(const PagedKvView& view, int part) {
   return {side.scale, heads * scales_of_head(side.format) * 4};
 }
 
+// Whatever the configuration: an error, or pages that take no more than num_bytes.
+void check_sizing(Choices& choices, KvStorageConfig config) {
+  KvSizing sizing;
+  for (int64_t i = choices.integer(0, 3); i > 0; --i) sizing.windows.push_back(choices.chance(2) ? 0 : choices.size(1, 50));
+  sizing.max_seqs = choices.size(1, 20);
+  sizing.max_step_tokens = choices.size(1, 100);
+  const int64_t num_bytes = choices.size(0, 1 << 20);
+  const Result<std::vector<int64_t>> pages = pages_that_fit(config, sizing, num_bytes);
+  if (!pages.ok()) return;
+  config.pages_of_group = *pages;
+  for (int64_t group = 0; group < config.num_groups(); ++group) {
+    if ((*pages)[static_cast<size_t>(group)] < 1) fail("a group gets no page");
+  }
+  if (num_bytes < (1 << 22) && KvStorage::create(config, Device::cpu).value().memory().size_bytes() > num_bytes) {
+    fail("more pages than fit");
+  }
+}
+
 // Whatever the configuration: an error, or layers that lie in memory of their own.
 bool run_storage(Choices& choices) {
   KvStorageConfig config;
@@ -129,12 +121,20 @@ bool run_storage(Choices& choices) {
   config.page_size = choices.size(1, 4);
   config.num_kv_heads = choices.size(1, 3);
   config.head_dim = choices.head_dim();
-  constexpr DType kTypes[] = {DType::f32, DType::f16, DType::bf16, DType::fp8_e4m3, DType::fp8_e5m2, DType::int8, DType::int4, DType::uint4};
+  constexpr DType kTypes[] = {DType::f32,      DType::f16,  DType::bf16, DType::fp8_e4m3,
+                              DType::fp8_e5m2, DType::int8, DType::int4, DType::uint4};
   config.k_type = type_of(choices, kTypes);
+  if (choices.chance(3)) {
+    for (int64_t i = choices.integer(1, 3); i > 0; --i) config.pages_of_group.push_back(choices.size(1, 4));
+    for (int64_t i = 0; i < std::min<int64_t>(config.num_layers, 9); ++i) {
+      config.group_of_layer.push_back(static_cast<int32_t>(choices.size(0, config.num_groups() - 1)));
+    }
+  }
   if (choices.chance(2)) config.v_type = type_of(choices, kTypes);
-  int64_t bytes = 1;
-  for (const int64_t n : {config.num_layers, config.num_pages, config.page_size, config.num_kv_heads, config.head_dim})
-    bytes = times(bytes, n);
+  check_sizing(choices, config);
+  int64_t bytes = config.num_pages;
+  if (!config.pages_of_group.empty()) bytes = *std::max_element(config.pages_of_group.begin(), config.pages_of_group.end());
+  for (const int64_t n : {config.num_layers, config.page_size, config.num_kv_heads, config.head_dim}) bytes = times(bytes, n);
   if (bytes > (1 << 22) && bytes < (int64_t{1} << 50)) return false;  // it might be had
   const Result<KvStorage> storage = KvStorage::create(config, Device::cpu);
   if (!storage.ok()) return false;
@@ -145,6 +145,11 @@ bool run_storage(Choices& choices) {
       if (part.bytes > 0) std::memset(part.data, i + 1, static_cast<size_t>(part.bytes));
     }
   }
+  PageCopy copy;  // of a part of each layer onto itself, or an error
+  copy.group = static_cast<int32_t>(choices.size(0, 2));
+  copy.from = static_cast<int32_t>(choices.size(0, 3));
+  copy.to = static_cast<int32_t>(choices.size(0, 3));
+  (void)storage->copy_pages({copy}, {Device::cpu, 1});
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
     const PagedKvView view = storage->layer(layer);
     for (int i = 0; i < 4; ++i) {

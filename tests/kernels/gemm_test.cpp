@@ -43,6 +43,7 @@ struct Case {
   int64_t x_padding = 0;  // x_stride - k
   int64_t y_padding = 0;  // y_stride - n
   bool misaligned = false;
+  bool batch_invariant = false;
 };
 
 template <class T>
@@ -86,6 +87,7 @@ std::vector<Y> run_case(Backend backend, GemmContext& context, const Case& c, co
   Y* y = arena.output<Y>(c.m * y_stride, c.misaligned ? static_cast<int64_t>(sizeof(Y)) : 0);
   p.y = y;
   p.y_stride = y_stride;
+  p.batch_invariant = c.batch_invariant;
   const Status status = arena.run([&](const Execution& execution) { return gemm(p, context, execution); });
   EXPECT_TRUE(status.ok()) << status.message();
 
@@ -114,6 +116,8 @@ std::vector<Case> curated_cases() {
     cases.push_back({m, 96, 64, false});
     cases.push_back({m, 37, 65, true, 3, 5});
     cases.push_back({m, 50, 17, true, 1, 0, true});
+    cases.push_back({m, 96, 64, true, 0, 0, false, true});
+    cases.push_back({m, 37, 801, false, 3, 5, false, true});
   }
   for (const int64_t m : {1, 5, 64, 66}) {  // extents of 1, lengths round the vector widths, several blocks of columns and of k
     for (const auto& [n, k] :
@@ -126,6 +130,7 @@ std::vector<Case> curated_cases() {
   cases.push_back({3, 0, 64});
   cases.push_back({3, 40, 0, true});     // y = bias
   cases.push_back({100, 40, 0, false});  // y = 0
+  cases.push_back({3, 40, 0, true, 0, 0, false, true});
   return cases;
 }
 
@@ -135,7 +140,8 @@ void expect_matches_oracle(Backend backend, GemmContext& context) {
   for (const Case& c : curated_cases()) {
     SCOPED_TRACE(testing::Message() << dtype_name(FloatFormat<T>::dtype) << " -> " << dtype_name(FloatFormat<Y>::dtype) << ", m "
                                     << c.m << ", n " << c.n << ", k " << c.k << ", bias " << c.bias << ", x padding "
-                                    << c.x_padding << ", y padding " << c.y_padding << ", misaligned " << c.misaligned);
+                                    << c.x_padding << ", y padding " << c.y_padding << ", misaligned " << c.misaligned
+                                    << ", batch-invariant " << c.batch_invariant);
     const Inputs<T> inputs = make_inputs<T>(c, seed++);
     const auto want = oracle::gemm(inputs.x, c.k + c.x_padding, inputs.weight, inputs.bias, c.m, c.n, c.k);
     const auto got = run_case<T, Y>(backend, context, c, inputs);
@@ -291,9 +297,66 @@ TEST_P(GemmTest, PermutingRowsPermutesTheResultAndTwoRunsAgreeBitwise) {
   expect_rows_permute<Float16>(GetParam(), *context_);
 }
 
+// Rows of products of every height against the same rows of the largest one. Each product starts at another row of x.
+template <class T, class Y>
+void expect_batch_invariance(Backend backend, GemmContext& context, Case c) {
+  constexpr int64_t kRows = 512;
+  SCOPED_TRACE(testing::Message() << dtype_name(FloatFormat<T>::dtype) << " -> " << dtype_name(FloatFormat<Y>::dtype) << ", n "
+                                  << c.n << ", k " << c.k << ", bias " << c.bias << ", x padding " << c.x_padding
+                                  << ", y padding " << c.y_padding << ", misaligned " << c.misaligned);
+  c.batch_invariant = true;
+  c.m = kRows;
+  const Inputs<T> inputs = make_inputs<T>(c, 41);
+  const std::vector<Y> all = run_case<T, Y>(backend, context, c, inputs);
+  Random random(42);
+  for (const int64_t m : {1, 2, 3, 5, 8, 16, 17, 64, 65, 128, 300, 512}) {
+    const int64_t first = random.integer(0, kRows - m), x_stride = c.k + c.x_padding;
+    c.m = m;
+    Inputs<T> part = inputs;
+    part.x.assign(inputs.x.begin() + first * x_stride, inputs.x.begin() + (first + m) * x_stride);
+    const std::vector<Y> want(all.begin() + first * c.n, all.begin() + (first + m) * c.n);
+    EXPECT_TRUE(same_bits(run_case<T, Y>(backend, context, c, part), want)) << "m " << m << " from row " << first;
+  }
+}
+
+TEST_P(GemmTest, ARowHasTheSameBitsForEveryM) {
+  const std::vector<Case> cases = {
+      {0, 960, 576},
+      {0, 576, 1536, true},
+      {0, 130, 801, true, 3, 5},
+      {0, 64, 4096, true},
+      {0, 37, 65, false, 8, 3},
+      {0, 50, 17, true, 1, 0, true},
+      {0, 9, 1801},
+      {0, 40, 8},
+  };
+  for (const Case& c : cases) {
+    expect_batch_invariance<float, float>(GetParam(), *context_, c);
+    expect_batch_invariance<BFloat16, BFloat16>(GetParam(), *context_, c);
+    if (c.n > 500) continue;
+    expect_batch_invariance<BFloat16, float>(GetParam(), *context_, c);
+    expect_batch_invariance<Float16, Float16>(GetParam(), *context_, c);
+    expect_batch_invariance<Float16, float>(GetParam(), *context_, c);
+  }
+}
+
+// Sums that underflow: not even the sign of a zero depends on M.
+TEST_P(GemmTest, ZerosHaveTheSameSignForEveryM) {
+  Case c{70, 24, 21, false};
+  c.batch_invariant = true;
+  const auto elements = [](int64_t count, float value) { return std::vector<float>(static_cast<size_t>(count), value); };
+  const Inputs<float> inputs{elements(c.m * c.k, -1e-30f), elements(c.n * c.k, 1e-30f), {}};
+  const std::vector<float> all = run_case<float, float>(GetParam(), *context_, c, inputs);
+  c.m = 2;
+  const Inputs<float> two{elements(c.m * c.k, -1e-30f), inputs.weight, {}};
+  EXPECT_TRUE(
+      same_bits(run_case<float, float>(GetParam(), *context_, c, two), std::vector<float>(all.begin(), all.begin() + 48)));
+}
+
 TEST_P(GemmTest, ThreadCountDoesNotChangeTheBits) {
   if (backend_device(GetParam()) != Device::cpu) GTEST_SKIP() << "threads are a matter of the CPU";
-  for (const int64_t m : {1, 7, 63, 64, 257}) {
+  for (const auto& [m, batch_invariant] :
+       {std::pair{1, false}, {7, false}, {63, false}, {64, false}, {257, false}, {1, true}, {63, true}, {257, true}}) {
     const Case c{m, 131, 577, true};
     const Inputs<float> inputs = make_inputs<float>(c, 31);
     std::vector<std::vector<float>> results;
@@ -301,9 +364,9 @@ TEST_P(GemmTest, ThreadCountDoesNotChangeTheBits) {
       std::vector<float> y(static_cast<size_t>(c.m * c.n), -1.0f);
       Execution execution;
       execution.num_threads = num_threads;
-      const Status status = gemm(
-          {c.m, c.n, c.k, DType::f32, DType::f32, inputs.x.data(), c.k, inputs.weight.data(), inputs.bias.data(), y.data(), c.n},
-          *context_, execution);
+      const Status status = gemm({c.m, c.n, c.k, DType::f32, DType::f32, inputs.x.data(), c.k, inputs.weight.data(),
+                                  inputs.bias.data(), y.data(), c.n, batch_invariant},
+                                 *context_, execution);
       ASSERT_TRUE(status.ok()) << status.message();
       results.push_back(std::move(y));
     }

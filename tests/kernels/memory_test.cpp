@@ -62,6 +62,29 @@ TEST_P(StagingBufferTest, CopiesWhatItHolds) {
   EXPECT_EQ(StagingBuffer::allocate(execution.device, -1).status().code(), StatusCode::invalid_argument);
 }
 
+// Rows close together, and so far apart that CUDA does not copy them in one call.
+TEST_P(StagingBufferTest, CopiesOfRowsLeaveWhatIsBetweenThem) {
+  const Execution execution{backend_device(GetParam()), 1, nullptr};
+  for (const int64_t stride : {int64_t{12}, int64_t{20}, (int64_t{1} << 31) + 4}) {
+    const auto allocated = Buffer::allocate(execution.device, 2 * stride + 64);
+    if (!allocated.ok()) GTEST_SKIP() << allocated.status().message();
+    char* const data = allocated->as<char>();
+    for (int64_t row = 0; row < 2; ++row) {
+      const std::vector<int32_t> values = numbers(3, static_cast<int32_t>(10 * row));
+      ASSERT_TRUE(copy_to_device(data + row * stride, values.data(), 12, execution).ok());
+    }
+    ASSERT_TRUE(copy_strided(data + 4, data, 2, 4, stride, execution).ok());
+    for (int64_t row = 0; row < 2; ++row) {
+      const auto first = static_cast<int32_t>(10 * row);
+      std::vector<int32_t> got(3);
+      ASSERT_TRUE(copy_to_host(got.data(), data + row * stride, 12, execution).ok());
+      EXPECT_EQ(got, (std::vector<int32_t>{first, first, first + 2})) << stride;
+    }
+    EXPECT_TRUE(copy_strided(nullptr, nullptr, 0, 4, stride, execution).ok());
+    EXPECT_TRUE(copy_strided(nullptr, nullptr, 2, 0, stride, execution).ok());
+  }
+}
+
 #ifdef PROLOGUE_HAS_CUDA
 cudaStream_t make_stream() {
   cudaStream_t stream = nullptr;
@@ -112,6 +135,8 @@ TEST(CudaErrors, LeaveNoLastError_cuda) {
       {"an allocation", [&] { return Buffer::allocate(Device::cuda, 1 << 20).status(); }},
       {"a copy to the device", [&] { return copy_to_device(buffer.data(), host.data(), 64, legacy); }},
       {"a copy to the host", [&] { return copy_to_host(host.data(), buffer.data(), 64, legacy); }},
+      {"a copy of rows", [&] { return copy_strided(buffer.as<char>() + 1024, buffer.data(), 2, 64, 256, legacy); }},
+      {"a copy of rows far apart", [&] { return copy_strided(buffer.as<char>() + 1024, buffer.data(), 1, 64, int64_t{1} << 31, legacy); }},
       {"filling with zeros", [&] { return fill_zero(buffer.data(), 64, legacy); }},
       {"recording an event", [&] { return event.record(legacy); }},
   };

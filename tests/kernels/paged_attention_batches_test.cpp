@@ -194,6 +194,153 @@ TEST_P(PagedAttentionBatches, WorkspaceSizeIgnoresTheNumberOfDecodeSequences) {
   }
 }
 
+// ---------------------------------------------------------------------------------------------------------------------
+// batch_invariant
+
+// Runs pieces of a batch as one batch-invariant call, and compares its rows with those of the whole batch.
+template <class T>
+class Pieces {
+ public:
+  Pieces(Backend backend, const AttentionBatch<T>& batch) : backend_(backend), batch_(batch) {
+    all_ = run(whole_sequences(batch.in, 0, batch.in.seq_lens.size()), 0, 0, 0);
+  }
+
+  const std::vector<T>& all() const { return all_; }
+
+  // The bounds are larger than needed by more_rows and more_length.
+  void expect_same_bits(const std::vector<Piece>& pieces, int64_t num_decode_seqs, int64_t more_rows, int64_t more_length) {
+    const AttentionInputs<T>& in = batch_.in;
+    const int64_t width = in.num_q_heads * in.v_width();
+    const std::vector<T> got = run(pieces, num_decode_seqs, more_rows, more_length);
+    int64_t row = 0;
+    for (const Piece& piece : pieces) {
+      for (int64_t j = piece.begin; j < piece.end; ++j, ++row) {
+        const T* want = &all_[static_cast<size_t>((in.cu_seqlens_q[piece.sequence] + j) * width)];
+        ASSERT_EQ(std::memcmp(&got[static_cast<size_t>(row * width)], want, static_cast<size_t>(width) * sizeof(T)), 0)
+            << "row " << j << " of sequence " << piece.sequence << " in a step of rows " << piece.begin << " to " << piece.end
+            << ", one of " << pieces.size() << " sequences";
+      }
+    }
+  }
+
+ private:
+  std::vector<T> run(const std::vector<Piece>& pieces, int64_t num_decode_seqs, int64_t more_rows, int64_t more_length) const {
+    return run_attention(backend_, batch_of(batch_.in, pieces), batch_.cache, [&](PagedAttentionParams& p) {
+      p.batch_invariant = true, p.num_decode_seqs = num_decode_seqs;
+      p.max_seqlen_q += more_rows, p.max_seq_len += more_length;
+    });
+  }
+
+  Backend backend_;
+  const AttentionBatch<T>& batch_;
+  std::vector<T> all_;
+};
+
+// Every sequence all at once against its rows one by one (some of them), in random chunks, and in batches mixed of all these.
+template <class T>
+void check_batch_invariance(Backend backend, uint64_t seed) {
+  Random random(seed + 1000);
+  AttentionCase c = random_case(random, seed);
+  const int64_t window = random.integer(0, 2) == 0 ? 0 : random.integer(1, random.integer(0, 1) == 0 ? 20 : 150);
+  c.window = window;
+  int64_t most_rows = 1;
+  for (int64_t s = random.integer(1, 3); s > 0; --s) {
+    const int64_t length = random.integer(1, random.integer(0, 2) == 0 ? 20 : 220);
+    c.sequences.push_back({std::min<int64_t>(length + random.integer(0, 1), random.integer(1, 90)), length});
+    most_rows = std::max(most_rows, c.sequences.back().rows);
+  }
+  const bool ring = window > 0 && random.integer(0, 1) == 0;
+  if (ring) c.ring_size = window + most_rows - 1 + random.integer(0, 9);
+  const int64_t more_rows = ring ? 0 : random.integer(0, 60);
+  SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << dtype_name(FloatFormat<T>::dtype) << " over "
+                                  << dtype_name(c.type) << ", head_dim " << c.head_dim << ", window " << c.window << ", ring "
+                                  << c.ring_size << ", cap " << c.soft_cap);
+  const AttentionBatch<T> batch(c, seed);
+  Pieces<T> pieces(backend, batch);
+  expect_matches_oracle(backend, batch.in, batch.cache.view, pieces.all());
+
+  for (size_t s = 0; s < c.sequences.size(); ++s) {
+    const int64_t rows = c.sequences[s].rows;
+    pieces.expect_same_bits({{s, 0, rows}}, 0, more_rows, 100);
+    for (const int64_t j : {int64_t{0}, random.integer(0, rows - 1), random.integer(0, rows - 1), rows - 1}) {
+      pieces.expect_same_bits({{s, j, j + 1}}, random.integer(0, 1), more_rows, 0);
+    }
+    for (int64_t begin = 0, end = 0; begin < rows; begin = end) {
+      end = begin + random.integer(1, rows - begin);
+      pieces.expect_same_bits({{s, begin, end}}, 0, 0, random.integer(0, 5));
+    }
+  }
+  for (int i = 0; i < 2; ++i) {
+    std::vector<Piece> mixed;
+    const int64_t num_decode_seqs = random.integer(0, 4);
+    for (int64_t k = 0; k < num_decode_seqs + 3; ++k) {
+      const auto s = static_cast<size_t>(random.integer(0, static_cast<int64_t>(c.sequences.size()) - 1));
+      const int64_t rows = c.sequences[s].rows, begin = random.integer(0, rows - 1);
+      const int64_t end = k < num_decode_seqs ? begin + random.integer(0, 1) : random.integer(begin, rows);
+      mixed.push_back({s, begin, end});
+    }
+    pieces.expect_same_bits(mixed, num_decode_seqs, more_rows, random.integer(0, 1000));
+  }
+}
+
+TEST_P(PagedAttentionBatches, ARowHasTheSameBitsInAnyBatch) {
+  for (uint64_t seed = 0; seed < 42; ++seed) {
+    with_dtype(seed, [&](auto type) { check_batch_invariance<decltype(type)>(GetParam(), seed); });
+  }
+}
+
+// What a row must not see, and a row of the same tile does, is as large as its type can be: its weight is 0 nevertheless.
+template <class T>
+void check_huge_hidden_values(Backend backend, DType type, int64_t head_dim) {
+  AttentionCase c;
+  c.type = type, c.head_dim = head_dim, c.sequences = {{40, 100}};
+  AttentionBatch<T> batch(c, 90);
+  for (int64_t p = 80; p < 100; ++p) {
+    const int64_t page = batch.in.block_table[static_cast<size_t>(p / c.page_size)];
+    for (int64_t h = 0; h < c.num_kv_heads; ++h) {
+      std::vector<float> values;
+      for (int64_t d = 0; d < head_dim; ++d) {
+        values.push_back((d % 2 == 0 ? 1.0f : -1.0f) * (type == DType::f16 ? 65504.0f : 1.5e38f));
+      }
+      batch.cache.store(false, page, p % c.page_size, h, values);
+    }
+  }
+  Pieces<T> pieces(backend, batch);
+  for (int64_t j = 0; j < 20; ++j) pieces.expect_same_bits({{0, j, j + 1}}, 0, 0, 0);
+  pieces.expect_same_bits({{0, 0, 20}}, 0, 0, 0);
+}
+
+TEST_P(PagedAttentionBatches, HugeHiddenValuesLeaveNoTrace) {
+  for (const int64_t head_dim : {64, 66}) {
+    check_huge_hidden_values<BFloat16>(GetParam(), DType::bf16, head_dim);
+    check_huge_hidden_values<Float16>(GetParam(), DType::f16, head_dim);
+    check_huge_hidden_values<float>(GetParam(), DType::f32, head_dim);
+  }
+}
+
+// A sum that is 0: V of the keys that matter is -0, those before have weights that vanish, and hidden ones are positive.
+template <class T>
+void check_signs_of_zero(Backend backend, DType type) {
+  AttentionCase c;
+  c.type = type, c.head_dim = 64, c.sequences = {{60, 130}}, c.scale = 1.0f;
+  AttentionBatch<T> batch(c, 91);
+  for (size_t i = 0; i < batch.in.q.size(); ++i) batch.in.q[i] = from_float<T>(100.0f);
+  for (int64_t p = 0; p < 130; ++p) {
+    const int64_t page = batch.in.block_table[static_cast<size_t>(p / c.page_size)];
+    for (int64_t h = 0; h < c.num_kv_heads; ++h) {
+      batch.cache.store(true, page, p % c.page_size, h, std::vector<float>(64, p < 64 ? -1.0f : 0.0f));
+      batch.cache.store(false, page, p % c.page_size, h, std::vector<float>(64, p < 64 ? -1.0f : p < 100 ? -0.0f : 1.0f));
+    }
+  }
+  Pieces<T> pieces(backend, batch);
+  for (int64_t j = 0; j < 30; ++j) pieces.expect_same_bits({{0, j, j + 1}}, 0, 0, 0);
+}
+
+TEST_P(PagedAttentionBatches, ZerosHaveTheSameSignInAnyBatch) {
+  check_signs_of_zero<BFloat16>(GetParam(), DType::bf16);
+  check_signs_of_zero<float>(GetParam(), DType::f32);
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, PagedAttentionBatches, testing::ValuesIn(all_backends()),
                          [](const auto& backend) { return backend_name(backend.param); });
 

@@ -2,45 +2,43 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <set>
+#include <span>
+#include <vector>
 
 #include <prologue/kvcache/kv_cache.h>
-#include <prologue/kvcache/kv_storage.h>
-
-#include "tests/support/random.h"
-#include "tests/support/types.h"
 
 namespace prologue {
 namespace {
 
-using test::Random;
+using Tokens = std::vector<int32_t>;
 
-TEST(PagePool, GivesEachPageOnceAndTakesItBack) {
-  PagePool pool = PagePool::create(5).value();
-  std::vector<int32_t> pages;
-  ASSERT_TRUE(pool.allocate(5, pages).ok());
-  EXPECT_EQ(std::set<int32_t>(pages.begin(), pages.end()).size(), 5u);
-  const Status status = pool.allocate(1, pages);
-  EXPECT_EQ(status.code(), StatusCode::resource_exhausted);
-  EXPECT_EQ(status.message(), "the KV cache is out of pages: 1 asked for, 0 of 5 free");
-  EXPECT_EQ(pages.size(), 5u);
-  ASSERT_TRUE(pool.release({pages[2], pages[4]}).ok());
-  EXPECT_EQ(pool.num_free(), 2);
-  EXPECT_TRUE(pool.check_integrity().ok());
+void expect_integrity(const KvCache& cache) {
+  const Status status = cache.check_integrity();
+  EXPECT_TRUE(status.ok()) << status.message();
 }
 
-TEST(PagePool, RefusesToReleaseWhatIsNotTakenAndChangesNothing) {
-  PagePool pool = PagePool::create(3).value();
-  std::vector<int32_t> pages;
-  ASSERT_TRUE(pool.allocate(2, pages).ok());
-  for (const int32_t wrong : {2, 3, -1, pages[0]}) {
-    const Status status = pool.release({pages[0], wrong});
-    EXPECT_EQ(status.code(), StatusCode::invalid_argument);
-    EXPECT_EQ(status.message(), str_cat("page ", wrong, " is released, but it is not taken (the pool has pages 0 to 2)"));
-    EXPECT_EQ(pool.num_free(), 1);
-    EXPECT_TRUE(pool.check_integrity().ok());
-  }
+// first, first + 1, ...
+Tokens tokens_from(int32_t first, int64_t count) {
+  Tokens tokens(static_cast<size_t>(count));
+  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = first + static_cast<int32_t>(i);
+  return tokens;
 }
+
+const Tokens& pages(const KvCache& cache, SequenceId id, int64_t group = 0) { return *cache.pages(id, group).value(); }
+
+// A sequence with these tokens, all computed and in the index.
+SequenceId computed(KvCache& cache, const Tokens& tokens, uint64_t extra_key = 0) {
+  const SequenceId id = cache.add_sequence(extra_key).value();
+  EXPECT_TRUE(cache.append(id, static_cast<int64_t>(tokens.size())).ok());
+  EXPECT_TRUE(cache.insert(id, tokens).ok());
+  return id;
+}
+
+KvCache with_groups(int64_t page_size, const std::vector<KvGroup>& groups) {
+  return KvCache::create({page_size, groups}).value();
+}
+
+// ---- Growth
 
 TEST(KvCache, AppendCrossesPagesAndSlotsFollowTheBlockTable) {
   KvCache cache = KvCache::create(4, 16).value();
@@ -54,7 +52,7 @@ TEST(KvCache, AppendCrossesPagesAndSlotsFollowTheBlockTable) {
   ASSERT_EQ(pages.size(), 2u);
   EXPECT_EQ(cache.slot(a, 16).value(), pages[1] * 16);
   EXPECT_EQ(cache.slot(a, 5).value(), pages[0] * 16 + 5);
-  EXPECT_TRUE(cache.check_integrity().ok());
+  expect_integrity(cache);
 }
 
 TEST(KvCache, OutOfPagesIsANormalResultThatChangesNothing) {
@@ -64,11 +62,12 @@ TEST(KvCache, OutOfPagesIsANormalResultThatChangesNothing) {
   ASSERT_TRUE(cache.append(a, 8).ok());
   const Status status = cache.append(b, 5);
   EXPECT_EQ(status.code(), StatusCode::resource_exhausted);
+  EXPECT_EQ(status.message(), "the KV cache is out of pages: 2 asked for in group 0, 1 of 3 available");
   EXPECT_EQ(cache.length(b).value(), 0);
   EXPECT_EQ(cache.num_free_pages(), 1);
   ASSERT_TRUE(cache.free(a).ok());
   EXPECT_TRUE(cache.append(b, 5).ok());
-  EXPECT_TRUE(cache.check_integrity().ok());
+  expect_integrity(cache);
 }
 
 TEST(KvCache, UnknownSequencesAndNegativeLengthsAreNamed) {
@@ -78,19 +77,16 @@ TEST(KvCache, UnknownSequencesAndNegativeLengthsAreNamed) {
   EXPECT_EQ(cache.append(a, -1).message(), "num_tokens is -1: a sequence only grows");
 }
 
-TEST(PagePool, SizesAreChecked) {
+TEST(KvCache, ConfigurationsAreChecked) {
+  const auto message = [](const KvCacheConfig& config) { return KvCache::create(config).status().message(); };
   for (const int64_t wrong : {int64_t{-1}, int64_t{1} << 31, INT64_MAX, INT64_MIN}) {
-    EXPECT_EQ(PagePool::create(wrong).status().message(),
+    EXPECT_EQ(KvCache::create(wrong, 16).status().message(),
               str_cat("num_pages is ", wrong, ": it must be between 0 and 2147483647"));
-    EXPECT_EQ(KvCache::create(wrong, 16).status().code(), StatusCode::invalid_argument);
   }
-  PagePool none;
-  std::vector<int32_t> pages;
-  EXPECT_EQ(none.allocate(1, pages).code(), StatusCode::resource_exhausted);
-  EXPECT_EQ(none.allocate(-1, pages).code(), StatusCode::invalid_argument);
-  EXPECT_EQ(none.allocate(INT64_MAX, pages).code(), StatusCode::resource_exhausted);
-  EXPECT_EQ(none.release({0}).code(), StatusCode::invalid_argument);
-  EXPECT_TRUE(none.check_integrity().ok());
+  EXPECT_EQ(message({16, {}}), "the KV cache has 0 layer groups: there must be between 1 and 16");
+  EXPECT_EQ(message({16, std::vector<KvGroup>(17)}), "the KV cache has 17 layer groups: there must be between 1 and 16");
+  EXPECT_EQ(message({16, {{4, 0}, {4, -1}}}), "window is -1: it must not be negative");
+  EXPECT_EQ(message({16, {{4, 0}, {-4, 0}}}), "num_pages is -4: it must be between 0 and 2147483647");
 }
 
 TEST(KvCache, PageSizesAreChecked) {
@@ -116,11 +112,15 @@ TEST(KvCache, UnknownSequencesAreNotFoundEverywhere) {
     EXPECT_EQ(cache.slot(id, 0).status().message(), message);
     EXPECT_EQ(cache.reserve(id, 1).message(), message);
     EXPECT_EQ(cache.append(id, 1).message(), message);
+    EXPECT_EQ(cache.fork(id).status().message(), message);
+    EXPECT_EQ(cache.truncate(id, 0).message(), message);
+    EXPECT_EQ(cache.insert(id, {}).message(), message);
+    EXPECT_EQ(cache.release_out_of_window(id).message(), message);
     EXPECT_EQ(cache.free(id).message(), message);
     EXPECT_EQ(cache.free(id).code(), StatusCode::not_found);
   }
   EXPECT_EQ(cache.num_free_pages(), 2);
-  EXPECT_TRUE(cache.check_integrity().ok());
+  expect_integrity(cache);
 }
 
 TEST(KvCache, SlotsLieWithinTheReservedPages) {
@@ -147,147 +147,387 @@ TEST(KvCache, LengthsThatOverflowAreOutOfPages) {
     EXPECT_EQ(cache.reserve(id, -1).message(), "num_tokens is -1: it must not be negative");
     EXPECT_EQ(cache.length(id).value(), 1);
     EXPECT_EQ(cache.num_free_pages(), 3);
-    EXPECT_TRUE(cache.check_integrity().ok());
+    expect_integrity(cache);
   }
 }
 
-TEST(KvCache, RandomUseKeepsIntegrity) {
-  Random random(1);
-  for (const int64_t page_size : {1, 3, 16}) {
-    KvCache cache = KvCache::create(40, page_size).value();
-    std::vector<SequenceId> live;
-    for (int step = 0; step < 2000; ++step) {
-      const int64_t action = random.integer(0, 9);
-      if (live.empty() || action == 0) {
-        live.push_back(cache.add_sequence().value());
-      } else if (action == 1) {
-        const size_t victim = static_cast<size_t>(random.integer(0, static_cast<int64_t>(live.size()) - 1));
-        ASSERT_TRUE(cache.free(live[victim]).ok());
-        live.erase(live.begin() + static_cast<int64_t>(victim));
-      } else {
-        const SequenceId id = live[static_cast<size_t>(random.integer(0, static_cast<int64_t>(live.size()) - 1))];
-        const int64_t before = cache.length(id).value();
-        const int64_t count = random.integer(0, 3 * page_size);
-        const Status status = cache.append(id, count);
-        EXPECT_EQ(cache.length(id).value(), status.ok() ? before + count : before);
-      }
-      ASSERT_TRUE(cache.check_integrity().ok()) << cache.check_integrity().message();
+TEST(KvCache, FreedSlotsAreUsedAgainUnderOtherIds) {
+  KvCache cache = KvCache::create(4, 4).value();
+  SequenceId last = -1;
+  for (int i = 0; i < 100; ++i) {
+    const SequenceId id = cache.add_sequence().value();
+    EXPECT_NE(id, last);
+    EXPECT_GE(id, 0);
+    ASSERT_TRUE(cache.append(id, 5).ok());
+    ASSERT_TRUE(cache.free(id).ok());
+    EXPECT_EQ(cache.length(id).status().code(), StatusCode::not_found);
+    last = id;
+  }
+  EXPECT_EQ(cache.stats().num_sequences, 0);
+  expect_integrity(cache);
+}
+
+TEST(KvCache, ReservedSlotsAreThereWhenTheyAreAppended) {
+  KvCache cache = KvCache::create(4, 4).value();
+  const SequenceId a = cache.add_sequence().value(), b = cache.add_sequence().value();
+  ASSERT_TRUE(cache.reserve(a, 13).ok());
+  EXPECT_EQ(cache.length(a).value(), 0);
+  EXPECT_EQ(cache.append(b, 1).code(), StatusCode::resource_exhausted);
+  for (int i = 0; i < 13; ++i) ASSERT_TRUE(cache.append(a, 1).ok());
+  EXPECT_TRUE(cache.reserve(a, 5).ok());  // shorter: nothing to do
+  EXPECT_EQ(pages(cache, a).size(), 4u);
+  expect_integrity(cache);
+}
+
+TEST(KvCache, GroupsThatDoNotExistAreErrors) {
+  KvCache cache = with_groups(4, {{4, 0}, {4, 8}});
+  const SequenceId id = cache.add_sequence().value();
+  for (const int64_t wrong : {int64_t{2}, int64_t{-1}, INT64_MAX, INT64_MIN}) {
+    const std::string message = str_cat("group is ", wrong, ": the KV cache has groups 0 to 1");
+    EXPECT_EQ(cache.pages(id, wrong).status().message(), message);
+    EXPECT_EQ(cache.slot(id, 0, wrong).status().message(), message);
+    EXPECT_EQ(cache.num_pages(wrong), 0);
+    EXPECT_EQ(cache.num_available_pages(wrong), 0);
+    EXPECT_EQ(cache.evict(wrong, 1), 0);
+  }
+}
+
+// ---- Fork and truncate
+
+TEST(KvCache, ForksShareAllPagesAndCopyTheLastOneWhenItIsWritten) {
+  KvCache cache = KvCache::create(8, 4).value();
+  const SequenceId a = cache.add_sequence().value();
+  ASSERT_TRUE(cache.append(a, 6).ok());
+  ASSERT_TRUE(cache.reserve(a, 12).ok());
+  const Tokens before = pages(cache, a);
+  const SequenceId b = cache.fork(a).value(), c = cache.fork(a).value();
+  EXPECT_EQ(pages(cache, b), (Tokens{before[0], before[1]}));  // a's reserved page stays with a
+  EXPECT_EQ(cache.length(b).value(), 6);
+  EXPECT_EQ(cache.stats().groups[0].shared, 2);
+  EXPECT_TRUE(cache.copies().empty());
+  ASSERT_TRUE(cache.append(a, 1).ok());
+  ASSERT_EQ(cache.copies().size(), 1u);
+  EXPECT_EQ(cache.copies()[0].group, 0);
+  EXPECT_EQ(cache.copies()[0].from, before[1]);
+  EXPECT_EQ(cache.copies()[0].to, pages(cache, a)[1]);
+  EXPECT_NE(cache.copies()[0].to, before[1]);
+  ASSERT_TRUE(cache.append(b, 1).ok());
+  EXPECT_EQ(cache.copies().size(), 2u);
+  ASSERT_TRUE(cache.append(c, 1).ok());  // the last one has the page alone
+  EXPECT_EQ(cache.copies().size(), 2u);
+  EXPECT_EQ(pages(cache, c)[1], before[1]);
+  EXPECT_EQ(cache.stats().groups[0].copies, 2);
+  cache.clear_copies();
+  EXPECT_TRUE(cache.copies().empty());
+  for (const SequenceId id : {a, b, c}) ASSERT_TRUE(cache.free(id).ok());
+  EXPECT_EQ(cache.num_free_pages(), 8);
+  expect_integrity(cache);
+}
+
+TEST(KvCache, FullPagesAreNotCopied) {
+  KvCache cache = KvCache::create(8, 4).value();
+  const SequenceId a = computed(cache, tokens_from(0, 8));
+  const SequenceId b = cache.fork(a).value();
+  ASSERT_TRUE(cache.append(a, 1).ok());
+  ASSERT_TRUE(cache.append(b, 1).ok());
+  EXPECT_TRUE(cache.copies().empty());
+  EXPECT_NE(pages(cache, a)[2], pages(cache, b)[2]);
+  expect_integrity(cache);
+}
+
+TEST(KvCache, ACopyThatHasNoPageChangesNothing) {
+  KvCache cache = KvCache::create(2, 4).value();
+  const SequenceId a = cache.add_sequence().value();
+  ASSERT_TRUE(cache.append(a, 6).ok());
+  const SequenceId b = cache.fork(a).value();
+  EXPECT_EQ(cache.append(b, 1).message(), "the KV cache is out of pages: 1 asked for in group 0, 0 of 2 available");
+  EXPECT_EQ(cache.length(b).value(), 6);
+  EXPECT_TRUE(cache.copies().empty());
+  ASSERT_TRUE(cache.free(a).ok());
+  EXPECT_TRUE(cache.append(b, 1).ok());
+  EXPECT_TRUE(cache.copies().empty());
+  expect_integrity(cache);
+}
+
+TEST(KvCache, TruncatedTokensGiveTheirPagesBack) {
+  KvCache cache = KvCache::create(6, 4).value();
+  const SequenceId a = cache.add_sequence().value();
+  ASSERT_TRUE(cache.append(a, 14).ok());
+  ASSERT_TRUE(cache.reserve(a, 24).ok());
+  const Tokens before = pages(cache, a);
+  ASSERT_TRUE(cache.truncate(a, 7).ok());
+  EXPECT_EQ(cache.length(a).value(), 7);
+  EXPECT_EQ(pages(cache, a), (Tokens{before[0], before[1]}));
+  EXPECT_EQ(cache.num_free_pages(), 4);
+  ASSERT_TRUE(cache.append(a, 1).ok());
+  EXPECT_TRUE(cache.copies().empty());
+  for (const int64_t wrong : {int64_t{9}, int64_t{-1}, INT64_MAX, INT64_MIN}) {
+    EXPECT_EQ(cache.truncate(a, wrong).message(),
+              str_cat("length is ", wrong, ": it must be between 0 and 8, the length of sequence ", a));
+  }
+  ASSERT_TRUE(cache.truncate(a, 0).ok());
+  EXPECT_EQ(cache.num_free_pages(), 6);
+  expect_integrity(cache);
+}
+
+// A page that the index has is never written: what is cut in the middle is copied, and the index keeps the old one.
+TEST(KvCache, AnIndexedPageIsCopiedBeforeItIsWritten) {
+  KvCache cache = KvCache::create(4, 4).value();
+  const Tokens tokens = tokens_from(0, 8);
+  const SequenceId a = computed(cache, tokens);
+  const int32_t second = pages(cache, a)[1];
+  ASSERT_TRUE(cache.truncate(a, 6).ok());
+  ASSERT_TRUE(cache.append(a, 2).ok());
+  ASSERT_EQ(cache.copies().size(), 1u);
+  EXPECT_EQ(cache.copies()[0].from, second);
+  EXPECT_NE(pages(cache, a)[1], second);
+  EXPECT_EQ(cache.stats().groups[0].cached, 1);
+  EXPECT_EQ(cache.match(tokens).num_tokens, 8);
+  Tokens other = tokens;
+  other[7] = 99;
+  ASSERT_TRUE(cache.insert(a, other).ok());
+  EXPECT_EQ(cache.match(other).num_tokens, 8);
+  EXPECT_EQ(cache.match(tokens).num_tokens, 8);
+  expect_integrity(cache);
+}
+
+// ---- Prefix reuse
+
+TEST(KvCache, ANewSequenceStartsWithTheLongestPrefix) {
+  KvCache cache = KvCache::create(16, 4).value();
+  const Tokens tokens = tokens_from(0, 14);
+  const SequenceId a = computed(cache, tokens);
+  EXPECT_EQ(cache.match(tokens).num_tokens, 12);  // the partial page is not in the index
+  const SequenceId b = cache.add_sequence(tokens, 13).value();
+  EXPECT_EQ(cache.length(b).value(), 12);
+  EXPECT_EQ(pages(cache, b), (Tokens{pages(cache, a)[0], pages(cache, a)[1], pages(cache, a)[2]}));
+  EXPECT_EQ(cache.length(cache.add_sequence(tokens, 11).value()).value(), 8);
+  EXPECT_EQ(cache.length(cache.add_sequence(tokens, 3).value()).value(), 0);
+  Tokens other = tokens;
+  other[9] = 77;
+  EXPECT_EQ(cache.length(cache.add_sequence(std::span<const int32_t>(other), 14).value()).value(), 8);
+  other[0] = 77;
+  EXPECT_EQ(cache.length(cache.add_sequence(other, 14).value()).value(), 0);
+  const KvCacheStats stats = cache.stats();
+  EXPECT_EQ(stats.lookups, 5);
+  EXPECT_EQ(stats.lookup_tokens, 5 * 14);
+  EXPECT_EQ(stats.hit_tokens, 12 + 8 + 8);
+  EXPECT_EQ(stats.groups[0].used, 4);
+  EXPECT_EQ(stats.groups[0].shared, 3);
+  expect_integrity(cache);
+}
+
+TEST(KvCache, ExtraKeysShareNothing) {
+  KvCache cache = KvCache::create(16, 4).value();
+  const Tokens tokens = tokens_from(0, 8);
+  computed(cache, tokens, 1);
+  EXPECT_EQ(cache.match(tokens, 1).num_tokens, 8);
+  for (const uint64_t other : {uint64_t{0}, uint64_t{2}, UINT64_MAX}) EXPECT_EQ(cache.match(tokens, other).num_tokens, 0);
+  computed(cache, tokens, 2);
+  EXPECT_EQ(cache.match(tokens, 2).num_tokens, 8);
+  EXPECT_EQ(cache.stats().groups[0].used, 4);
+}
+
+TEST(KvCache, PagesStayCachedUntilTheyAreNeeded) {
+  KvCache cache = KvCache::create(4, 4).value();
+  const Tokens tokens = tokens_from(0, 12);
+  ASSERT_TRUE(cache.free(computed(cache, tokens)).ok());
+  KvGroupStats stats = cache.stats().groups[0];
+  EXPECT_EQ(stats.cached, 3);
+  EXPECT_EQ(stats.free, 1);
+  EXPECT_EQ(cache.num_available_pages(), 4);
+  EXPECT_EQ(cache.match(tokens).num_tokens, 12);
+  // Two more pages: the free one, and then the deepest cached one.
+  const SequenceId b = computed(cache, tokens_from(100, 8));
+  EXPECT_EQ(cache.match(tokens).num_tokens, 8);
+  EXPECT_EQ(cache.stats().groups[0].evictions, 1);
+  // What is in use is not evicted.
+  const SequenceId c = cache.add_sequence(tokens, 8).value();
+  EXPECT_EQ(cache.append(c, 1).code(), StatusCode::resource_exhausted);
+  EXPECT_EQ(cache.evict(0, 100), 0);
+  ASSERT_TRUE(cache.free(b).ok());
+  EXPECT_EQ(cache.evict(0, 1), 1);
+  EXPECT_EQ(cache.match(tokens_from(100, 8)).num_tokens, 4);
+  EXPECT_EQ(cache.evict(0, 100), 1);
+  EXPECT_EQ(cache.match(tokens_from(100, 8)).num_tokens, 0);
+  ASSERT_TRUE(cache.free(c).ok());
+  EXPECT_EQ(cache.evict(0, -1), 0);
+  EXPECT_EQ(cache.evict(0, INT64_MAX), 2);
+  EXPECT_EQ(cache.num_free_pages(), 4);
+  EXPECT_EQ(cache.stats().num_nodes, 0);
+  expect_integrity(cache);
+}
+
+TEST(KvCache, AHitMakesAPrefixTheOneUsedLast) {
+  KvCache cache = KvCache::create(3, 4).value();
+  for (const int32_t first : {0, 100, 200}) ASSERT_TRUE(cache.free(computed(cache, tokens_from(first, 4))).ok());
+  ASSERT_TRUE(cache.free(cache.add_sequence(tokens_from(0, 4), 4).value()).ok());
+  ASSERT_TRUE(cache.free(computed(cache, tokens_from(300, 4))).ok());
+  EXPECT_EQ(cache.match(tokens_from(0, 4)).num_tokens, 4);
+  EXPECT_EQ(cache.match(tokens_from(100, 4)).num_tokens, 0);
+  EXPECT_EQ(cache.match(tokens_from(200, 4)).num_tokens, 4);
+}
+
+// Two sequences that compute the same tokens at the same time keep a page each; only one of them is found.
+TEST(KvCache, TheSameTokensAreIndexedOnce) {
+  KvCache cache = KvCache::create(8, 4).value();
+  const Tokens tokens = tokens_from(0, 8);
+  const SequenceId a = computed(cache, tokens), b = computed(cache, tokens);
+  EXPECT_NE(pages(cache, a)[0], pages(cache, b)[0]);
+  EXPECT_EQ(pages(cache, cache.add_sequence(tokens, 8).value()), pages(cache, a));
+  ASSERT_TRUE(cache.free(b).ok());
+  EXPECT_EQ(cache.stats().groups[0].cached, 0);
+  EXPECT_EQ(cache.num_free_pages(), 6);
+  expect_integrity(cache);
+}
+
+// The second sequence's way goes on below the first one's nodes, also after the first one's pages are evicted.
+TEST(KvCache, PagesBelowAnEvictedPageAreFoundAgainWhenItIsComputedAgain) {
+  KvCache cache = KvCache::create(8, 4).value();
+  const Tokens tokens = tokens_from(0, 12);
+  const SequenceId a = computed(cache, Tokens(tokens.begin(), tokens.begin() + 4));
+  const SequenceId b = computed(cache, Tokens(tokens.begin(), tokens.begin() + 8));  // page 0 is a's
+  ASSERT_TRUE(cache.free(a).ok());
+  EXPECT_EQ(cache.evict(0, 1), 1);
+  EXPECT_EQ(cache.match(tokens).num_tokens, 0);
+  ASSERT_TRUE(cache.append(b, 4).ok());
+  ASSERT_TRUE(cache.insert(b, tokens).ok());
+  expect_integrity(cache);
+  computed(cache, Tokens(tokens.begin(), tokens.begin() + 4));
+  EXPECT_EQ(cache.match(tokens).num_tokens, 12);
+  expect_integrity(cache);
+}
+
+TEST(KvCache, InsertTakesWhatIsFullAndGoesOnLater) {
+  KvCache cache = KvCache::create(8, 4).value();
+  const Tokens tokens = tokens_from(0, 16);
+  const SequenceId a = cache.add_sequence().value();
+  ASSERT_TRUE(cache.append(a, 10).ok());
+  ASSERT_TRUE(cache.insert(a, {tokens.data(), 7}).ok());
+  EXPECT_EQ(cache.match(tokens).num_tokens, 4);
+  ASSERT_TRUE(cache.insert(a, tokens).ok());  // more tokens than the sequence has
+  EXPECT_EQ(cache.match(tokens).num_tokens, 8);
+  ASSERT_TRUE(cache.append(a, 6).ok());
+  ASSERT_TRUE(cache.insert(a, {tokens.data(), 3}).ok());
+  ASSERT_TRUE(cache.insert(a, tokens).ok());
+  EXPECT_EQ(cache.match(tokens).num_tokens, 16);
+  EXPECT_EQ(cache.insert(a, {tokens.data(), -1}).message(), "tokens.size is -1: it must not be negative");
+  EXPECT_EQ(cache.insert(a, {nullptr, 4}).message(), "tokens.data is null, but tokens.size is 4");
+  EXPECT_EQ(cache.add_sequence({nullptr, 4}, 4).status().message(), "tokens.data is null, but tokens.size is 4");
+  EXPECT_EQ(cache.add_sequence(tokens, -1).status().message(), "max_hit_tokens is -1: it must not be negative");
+  EXPECT_EQ(cache.match({nullptr, 4}).num_tokens, 0);
+  EXPECT_EQ(cache.match({tokens.data(), -4}).num_tokens, 0);
+  expect_integrity(cache);
+}
+
+TEST(KvCache, WithoutPrefixReuseNothingIsFound) {
+  KvCacheConfig config{4, {{4, 0}}};
+  config.prefix_reuse = false;
+  KvCache cache = KvCache::create(config).value();
+  const Tokens tokens = tokens_from(0, 8);
+  const SequenceId a = computed(cache, tokens);
+  EXPECT_EQ(cache.match(tokens).num_tokens, 0);
+  EXPECT_EQ(cache.length(cache.add_sequence(tokens, 8).value()).value(), 0);
+  ASSERT_TRUE(cache.free(a).ok());
+  EXPECT_EQ(cache.num_free_pages(), 4);
+  expect_integrity(cache);
+}
+
+// ---- Windows
+
+// Pages of 4, a window of 6: the token at position p sees p - 5 .. p.
+TEST(KvCache, PagesOutOfTheWindowAreGivenBackByTheNextAppend) {
+  KvCache cache = with_groups(4, {{8, 0}, {3, 6}});
+  const SequenceId a = cache.add_sequence().value();
+  ASSERT_TRUE(cache.append(a, 9).ok());
+  EXPECT_EQ(cache.num_free_pages(1), 0);
+  ASSERT_TRUE(cache.append(a, 3).ok());  // position 9 sees 4: page 0 can go
+  EXPECT_EQ(pages(cache, a, 1)[0], -1);
+  EXPECT_EQ(cache.num_free_pages(1), 1);
+  ASSERT_TRUE(cache.append(a, 4).ok());  // takes the page that was given back
+  EXPECT_EQ(cache.num_free_pages(1), 0);
+  EXPECT_EQ(pages(cache, a, 0).size(), 4u);
+  EXPECT_EQ(cache.slot(a, 3, 1).status().message(),
+            "position is 3: sequence 0 has given back its first 1 pages of group 1, out of the window");
+  EXPECT_TRUE(cache.slot(a, 3, 0).ok());
+  ASSERT_TRUE(cache.release_out_of_window(a).ok());  // position 16 sees 11
+  EXPECT_EQ(cache.num_free_pages(1), 1);
+  EXPECT_EQ(cache.append(a, 9).code(), StatusCode::resource_exhausted);
+  EXPECT_EQ(pages(cache, a, 0).size(), 4u);  // no group has changed
+  expect_integrity(cache);
+}
+
+TEST(KvCache, AppendFailsOnlyIfThePagesItGivesBackAreNotEnough) {
+  KvCache cache = with_groups(4, {{2, 4}});
+  const SequenceId a = cache.add_sequence().value();
+  ASSERT_TRUE(cache.append(a, 8).ok());
+  EXPECT_EQ(cache.append(a, 5).message(), "the KV cache is out of pages: 2 asked for in group 0, 1 of 2 available");
+  EXPECT_GE(pages(cache, a)[0], 0);  // nothing has changed
+  EXPECT_TRUE(cache.append(a, 4).ok());
+  expect_integrity(cache);
+}
+
+TEST(KvCache, WhatTheLastAppendAddedCanBeTakenOff) {
+  KvCache cache = with_groups(4, {{8, 5}});
+  const SequenceId a = cache.add_sequence().value();
+  ASSERT_TRUE(cache.append(a, 12).ok());
+  ASSERT_TRUE(cache.append(a, 7).ok());  // position 12 sees 8: pages 0 and 1 are given back
+  ASSERT_TRUE(cache.truncate(a, 12).ok());
+  EXPECT_EQ(cache.truncate(a, 11).message(),
+            "length is 11: the next token would see page 1 of group 0, but sequence 0 has given back its first 2 pages, out of "
+            "the window");
+  EXPECT_EQ(cache.length(a).value(), 12);
+  ASSERT_TRUE(cache.truncate(a, 0).ok());  // nothing is seen
+  EXPECT_EQ(cache.num_free_pages(), 8);
+  ASSERT_TRUE(cache.append(a, 1).ok());
+  expect_integrity(cache);
+}
+
+// A hit needs all pages of the layers that see all, and those in the window of the others.
+TEST(KvCache, HitsNeedThePagesInTheWindowOnly) {
+  KvCache cache = with_groups(4, {{16, 0}, {16, 6}});
+  const Tokens tokens = tokens_from(0, 24);
+  const SequenceId a = cache.add_sequence().value();
+  for (int64_t length = 4; length <= 24; length += 4) {
+    ASSERT_TRUE(cache.append(a, 4).ok());
+    ASSERT_TRUE(cache.insert(a, {tokens.data(), length}).ok());
+  }
+  ASSERT_TRUE(cache.free(a).ok());
+  EXPECT_EQ(cache.stats().groups[1].cached, 6);
+  EXPECT_EQ(cache.evict(1, 3), 3);                             // pages 0 to 2 were given back first
+  EXPECT_EQ(cache.match(tokens).num_tokens, 24);               // sees 19 .. 23: pages 4 and 5
+  EXPECT_EQ(cache.match({tokens.data(), 20}).num_tokens, 20);  // 15 .. 19: pages 3 and 4
+  EXPECT_EQ(cache.match({tokens.data(), 16}).num_tokens, 0);   // 11 .. 15: page 2 is gone
+  const SequenceId b = cache.add_sequence(tokens, 24).value();
+  EXPECT_EQ(pages(cache, b, 1)[3], -1);
+  EXPECT_GE(pages(cache, b, 1)[4], 0);
+  EXPECT_EQ(cache.stats().groups[0].used, 6);
+  EXPECT_EQ(cache.stats().groups[1].used, 2);
+  EXPECT_EQ(cache.stats().groups[1].cached, 1);
+  ASSERT_TRUE(cache.append(b, 1).ok());
+  expect_integrity(cache);
+}
+
+// Used pages are at most what each group needs, rounded up to a page.
+TEST(KvCache, GroupsUseNoMoreThanTheyNeed) {
+  constexpr int64_t kPageSize = 4, kWindow = 10;
+  KvCache cache = with_groups(kPageSize, {{1000, 0}, {1000, kWindow}});
+  std::vector<SequenceId> ids;
+  for (int i = 0; i < 5; ++i) ids.push_back(cache.add_sequence().value());
+  for (int64_t step = 0; step < 100; ++step) {
+    int64_t global = 0, local = 0;
+    for (size_t i = 0; i < ids.size(); ++i) {
+      ASSERT_TRUE(cache.append(ids[i], static_cast<int64_t>(i) + step % 3).ok());
+      ASSERT_TRUE(cache.release_out_of_window(ids[i]).ok());
+      const int64_t length = cache.length(ids[i]).value();
+      global += (length + kPageSize - 1) / kPageSize;
+      const int64_t first = std::max<int64_t>(0, length - kWindow + 1);
+      local += (length + kPageSize - 1) / kPageSize - first / kPageSize;
     }
+    EXPECT_EQ(cache.stats().groups[0].used, global);
+    EXPECT_EQ(cache.stats().groups[1].used, local);
   }
-}
-
-TEST(KvStorage, LayersAndTensorsDoNotOverlap) {
-  const KvStorageConfig config{2, 3, 4, 2, 8, DType::bf16};
-  auto storage = KvStorage::create(config, Device::cpu);
-  ASSERT_TRUE(storage.ok());
-  const int64_t tensor_bytes = 3 * 4 * 2 * 8 * 2;
-  const auto* k0 = static_cast<unsigned char*>(storage->layer(0).k.data);
-  EXPECT_EQ(static_cast<unsigned char*>(storage->layer(0).v.data) - k0, tensor_bytes);
-  EXPECT_EQ(static_cast<unsigned char*>(storage->layer(1).k.data) - k0, 2 * tensor_bytes);
-  EXPECT_EQ(num_slots(storage->layer(1)), 12);
-  EXPECT_EQ(config.bytes_per_page() * config.num_pages, 4 * tensor_bytes);
-}
-
-// Data and scales of every layer are apart, aligned, and what bytes_per_page says; a float cache has no scales.
-TEST(KvStorage, QuantisedTypesHaveScales) {
-  for (const DType type : {DType::fp8_e4m3, DType::fp8_e5m2, DType::int8, DType::int4}) {
-    const KvStorageConfig config{2, 3, 5, 1, 6, type};
-    auto storage = KvStorage::create(config, Device::cpu);
-    ASSERT_TRUE(storage.ok());
-    const int64_t data_bytes = 3 * 5 * 6 * dtype_bits(type) / 8, scale_bytes = 3 * 5 * 4;
-    EXPECT_EQ(config.bytes_per_page() * config.num_pages, 4 * (data_bytes + scale_bytes));
-    std::vector<std::pair<const unsigned char*, int64_t>> arrays;
-    for (const int64_t layer : {0, 1}) {
-      const PagedKvView view = storage->layer(layer);
-      for (const PagedHeads* side : {&view.k, &view.v}) {
-        EXPECT_EQ(side->format.type, type);
-        EXPECT_EQ(side->format.scaling, KvScaling::token_head);
-      }
-      EXPECT_EQ(view.k.scale_strides.page, 5);
-      EXPECT_EQ(view.k.scale_strides.token, 1);
-      EXPECT_EQ(reinterpret_cast<uintptr_t>(view.k.scale) % 4, 0u);
-      arrays.insert(arrays.end(), {{static_cast<unsigned char*>(view.k.data), data_bytes},
-                                   {static_cast<unsigned char*>(view.v.data), data_bytes},
-                                   {reinterpret_cast<unsigned char*>(view.k.scale), scale_bytes},
-                                   {reinterpret_cast<unsigned char*>(view.v.scale), scale_bytes}});
-    }
-    std::sort(arrays.begin(), arrays.end());
-    for (size_t i = 0; i + 1 < arrays.size(); ++i) EXPECT_LE(arrays[i].first + arrays[i].second, arrays[i + 1].first);
-    EXPECT_LE(arrays.back().first + arrays.back().second,
-              static_cast<unsigned char*>(storage->memory().data()) + storage->memory().size_bytes());
-    EXPECT_LE(storage->memory().size_bytes(), config.bytes_per_page() * 3 + 8 * 15);  // gaps behind 8 arrays
-  }
-  auto storage = KvStorage::create({1, 1, 1, 1, 2, DType::f16}, Device::cpu);
-  ASSERT_TRUE(storage.ok());
-  EXPECT_EQ(storage->layer(0).k.format.scaling, KvScaling::none);
-  EXPECT_EQ(storage->layer(0).k.scale, nullptr);
-}
-
-// K and V of types of their own: nothing overlaps, everything is aligned, and zero points are beside their scales.
-TEST(KvStorage, KAndVHaveTypesOfTheirOwn) {
-  constexpr DType kTypes[] = {DType::f32, DType::f16, DType::fp8_e4m3, DType::int8, DType::int4, DType::uint4};
-  for (const DType k : kTypes) {
-    for (const DType v : kTypes) {
-      const KvStorageConfig config{3, 3, 5, 1, 6, k, v};
-      const KvStorage storage = KvStorage::create(config, Device::cpu).value();
-      int64_t total = 0;
-      const unsigned char* end = nullptr;
-      for (int64_t layer = 0; layer < 3; ++layer) {
-        const PagedKvView view = storage.layer(layer);
-        EXPECT_EQ(view.k.format.type, k);
-        EXPECT_EQ(view.v.format.type, v);
-        for (const PagedHeads* side : {&view.k, &view.v}) {
-          EXPECT_EQ(side->scale_strides.head, side->format.type == DType::uint4       ? 2
-                                              : dtype_is_quantized(side->format.type) ? 1
-                                                                                      : 0);
-        }
-        const std::pair<const void*, int64_t> arrays[] = {{view.k.data, 90 * dtype_bits(k) / 8},
-                                                          {view.v.data, 90 * dtype_bits(v) / 8},
-                                                          {view.k.scale, 15 * 4 * view.k.scale_strides.head},
-                                                          {view.v.scale, 15 * 4 * view.v.scale_strides.head}};
-        for (const auto& [data, bytes] : arrays) {
-          if (bytes == 0) continue;
-          const auto* begin = static_cast<const unsigned char*>(data);
-          EXPECT_EQ(reinterpret_cast<uintptr_t>(begin) % 16, 0u);
-          EXPECT_TRUE(end == nullptr || begin >= end) << dtype_name(k) << ", " << dtype_name(v);
-          end = begin + bytes;
-          total += bytes;
-        }
-      }
-      EXPECT_EQ(total, config.bytes_per_page() * config.num_pages);
-      EXPECT_LE(end, static_cast<unsigned char*>(storage.memory().data()) + storage.memory().size_bytes());
-    }
-  }
-  EXPECT_EQ(KvStorage::create({1, 1, 1, 1, 3, DType::int8, DType::uint4}, Device::cpu).status().message(),
-            "KV cache: head_dim is 3: it must be even, two channels of uint4 share a byte");
-  EXPECT_EQ(
-      KvStorage::create({1, 1, 1, 1, 2, DType::int8, DType::int16}, Device::cpu).status().message(),
-      "KV cache: the type of V is int16: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8, int4 and uint4");
-}
-
-TEST(KvStorage, LayersThatDoNotExistHaveEmptyViews) {
-  const KvStorage none;
-  const KvStorage storage = KvStorage::create({2, 3, 4, 2, 8, DType::int8}, Device::cpu).value();
-  for (const int64_t layer : {int64_t{2}, int64_t{-1}, INT64_MAX, INT64_MIN}) {
-    EXPECT_EQ(storage.layer(layer).k.data, nullptr);
-    EXPECT_EQ(num_slots(storage.layer(layer)), 0);
-  }
-  EXPECT_EQ(none.layer(0).v.data, nullptr);
-}
-
-TEST(KvStorage, SizesAreChecked) {
-  KvStorageConfig config{2, 0, 4, 2, 8, DType::f32};
-  EXPECT_EQ(KvStorage::create(config, Device::cpu).status().message(), "KV cache: num_pages is 0: it must be at least 1");
-  config.num_pages = int64_t{1} << 60;
-  EXPECT_EQ(KvStorage::create(config, Device::cpu).status().code(), StatusCode::resource_exhausted);
-  EXPECT_EQ(KvStorage::create({1, 1, 1, 1, 3, DType::int4}, Device::cpu).status().message(),
-            "KV cache: head_dim is 3: it must be even, two channels of int4 share a byte");
-  EXPECT_EQ(
-      KvStorage::create({1, 1, 1, 1, 2, DType::unset}, Device::cpu).status().message(),
-      "KV cache: the type of K is unset: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8, int4 and uint4");
-  EXPECT_EQ(
-      KvStorage::create({1, 1, 1, 1, 2, test::kNoType}, Device::cpu).status().message(),
-      "KV cache: the type of K is unknown: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8, int4 and uint4");
+  expect_integrity(cache);
 }
 
 }  // namespace

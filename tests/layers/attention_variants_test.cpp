@@ -55,7 +55,7 @@ Outcome run(VariantModel& model, Graph graph) {
   auto executor = GraphExecutor::create(std::move(graph), model.storage, {16, 8, 2, 16}, execution);
   EXPECT_TRUE(executor.ok()) << executor.status().message();
   if (!executor.ok()) return outcome;
-  auto buffers = StepBuffers::create(16, 2, 4, execution.device, model.variant.num_axes).value();
+  auto buffers = StepBuffers::create({16, 2, 16, 4, model.variant.num_axes}, execution.device).value();
   for (int step = 0; step < 2; ++step) {
     const StepBatch batch = make_batch(model.variant, step);
     const Status status = (*executor)->run(buffers.upload(batch, execution).value(), execution);
@@ -154,7 +154,7 @@ TEST_P(AttentionVariants, BadPositionsAreTheSameFault) {
       model.fill_cache(0);
       graph.output = q_of_last_layer(graph);
       auto executor = GraphExecutor::create(std::move(graph), model.storage, {16, 8, 2, 16}, execution_).value();
-      auto buffers = StepBuffers::create(16, 2, 4, execution_.device, variant.num_axes).value();
+      auto buffers = StepBuffers::create({16, 2, 16, 4, variant.num_axes}, execution_.device).value();
       StepBatch batch = make_batch(variant, 0);
       batch.set_position(4, variant.num_axes - 1, position);
       EXPECT_TRUE(executor->run(buffers.upload(batch, execution_).value(), execution_).ok());
@@ -311,7 +311,7 @@ TEST_P(AttentionVariants, AWholeLayerMatchesFloat64) {
       auto executor = GraphExecutor::create(fused ? fuse_attention_prologue(model.graph).value() : model.graph, model.storage,
                                             {16, 8, 2, 16}, execution_)
                           .value();
-      auto buffers = StepBuffers::create(16, 2, 4, execution_.device, variant.num_axes).value();
+      auto buffers = StepBuffers::create({16, 2, 16, 4, variant.num_axes}, execution_.device).value();
       ASSERT_TRUE(executor->run(buffers.upload(make_batch(variant, 0), execution_).value(), execution_).ok());
       const Bytes bytes = rows_of(*executor, model.graph.output, 8, execution_);
       ASSERT_EQ(bytes.size(), want.size() * sizeof(float));
@@ -539,7 +539,7 @@ TEST(AttentionGraph, RefusesStepsWithTooFewPositionAxes) {
   AttentionVariant variant;
   variant.num_axes = 3;
   VariantModel model(variant, DType::f32, cpu);
-  auto buffers = StepBuffers::create(16, 2, 4, cpu.device).value();
+  auto buffers = StepBuffers::create({16, 2, 16, 4}, cpu.device).value();
   AttentionVariant one_axis = variant;
   one_axis.num_axes = 1;
   const StepInputs step = buffers.upload(make_batch(one_axis, 0), cpu).value();

@@ -33,7 +33,7 @@ TEST(GraphCapture, AReplayedDecodeStepReadsOnlyTheDeviceArrays) {
     TinyModel model(DType::bf16, true, execution);
     const StepLimits limits = {16, 4, 2, 12};
     auto executor = GraphExecutor::create(fuse_attention_prologue(model.graph).value(), model.storage, limits, execution).value();
-    auto buffers = StepBuffers::create(16, 2, 3, execution.device).value();
+    auto buffers = StepBuffers::create({16, 2, 16, 3}, execution.device).value();
     StepBatch batch;
     for (const auto& table : tables) batch.add_sequence(prompt.data(), 5, 0, table, kPageSize, 1);
     EXPECT_TRUE(executor->run(*buffers.upload(batch, execution), execution).ok());
@@ -92,7 +92,7 @@ TEST(GraphCapture, EveryVariantReplaysWithTheBitsOfTheEagerStep) {
     model.fill_cache(0xff);
     graph.output = test::q_of_last_layer(graph);
     auto executor = GraphExecutor::create(std::move(graph), model.storage, limits, execution).value();
-    auto buffers = StepBuffers::create(16, 1, 3, execution.device, model.variant.num_axes).value();
+    auto buffers = StepBuffers::create({16, 1, 16, 3, model.variant.num_axes}, execution.device).value();
     StepBatch batch(model.variant.num_axes);
     batch.add_sequence(prompt.data(), 5, 0, block_table, kPageSize, 1);
     EXPECT_TRUE(executor->run(buffers.upload(batch, execution).value(), execution).ok());

@@ -27,7 +27,7 @@ std::vector<float> run_two_steps(TinyModel& model, Graph graph) {
   const Execution& execution = model.execution;
   auto executor = GraphExecutor::create(std::move(graph), model.storage, {16, 8, 2, 16}, execution);
   EXPECT_TRUE(executor.ok()) << executor.status().message();
-  auto buffers = StepBuffers::create(16, 2, 4, execution.device).value();
+  auto buffers = StepBuffers::create({16, 2, 16, 4}, execution.device).value();
   const std::vector<int32_t> tokens = {3, 1, 4, 1, 5, 9, 2, 6};
   std::vector<float> all;
   for (int step_index = 0; step_index < 2; ++step_index) {
@@ -116,7 +116,7 @@ StepInputs one_token(StepBuffers& buffers, const Execution& execution) {
 TEST_P(GraphOnBackend, StepsThatBreakARuleAreRefused) {
   TinyModel model(DType::f32, false, execution_);
   auto executor = GraphExecutor::create(model.graph, model.storage, {4, 2, 1, 16}, execution_).value();
-  auto buffers = StepBuffers::create(4, 1, 4, execution_.device).value();
+  auto buffers = StepBuffers::create({4, 1, 4, 4}, execution_.device).value();
   const StepInputs good = one_token(buffers, execution_);
   const struct {
     void (*change)(StepInputs& step, GraphExecutor& of);
@@ -124,18 +124,22 @@ TEST_P(GraphOnBackend, StepsThatBreakARuleAreRefused) {
   } cases[] = {
       {[](StepInputs& step, GraphExecutor&) { step.token_ids = nullptr; }, "step: token_ids is null"},
       {[](StepInputs& step, GraphExecutor&) { step.positions = nullptr; }, "step: positions is null"},
-      {[](StepInputs& step, GraphExecutor&) { step.slot_mapping = nullptr; }, "step: slot_mapping is null"},
+      {[](StepInputs& step, GraphExecutor&) { step.slot_mapping[0] = nullptr; }, "step: slot_mapping is null"},
       {[](StepInputs& step, GraphExecutor&) { step.cu_seqlens_q = nullptr; }, "step: cu_seqlens_q is null"},
       {[](StepInputs& step, GraphExecutor&) { step.seq_lens = nullptr; }, "step: seq_lens is null"},
-      {[](StepInputs& step, GraphExecutor&) { step.block_table = nullptr; }, "step: block_table is null"},
+      {[](StepInputs& step, GraphExecutor&) { step.block_table[0] = nullptr; }, "step: block_table is null"},
       {[](StepInputs& step, GraphExecutor&) { step.logit_rows = nullptr; }, "step: logit_rows is null"},
-      {[](StepInputs& step, GraphExecutor&) { step.block_table_stride = 0; },
-       "step: block_table_stride is 0: it must lie in 1..2147483647"},
+      {[](StepInputs& step, GraphExecutor&) { step.max_pages_per_seq = 0; },
+       "step: max_pages_per_seq is 0: it must lie in 1..2147483647"},
+      {[](StepInputs& step, GraphExecutor&) { step.block_table_stride = 3; },
+       "step: block_table_stride is 3: it must lie in 4 (max_pages_per_seq)..2147483647"},
+      {[](StepInputs& step, GraphExecutor&) { step.num_decode_seqs = 2; },
+       "step: num_decode_seqs is 2: this executor was made for 0 to 1"},
       {[](StepInputs& step, GraphExecutor&) { step.max_seqlen_q = 0; },
        "step: max_seqlen_q is 0: this executor was made for 1 to 4"},
       {[](StepInputs& step, GraphExecutor&) { step.max_seq_len = 17; },
        "step: max_seq_len is 17: this executor was made for 1 to 16"},
-      {[](StepInputs& step, GraphExecutor& of) { step.token_ids = static_cast<const int32_t*>(of.data(of.graph().output)); },
+      {[](StepInputs& step, GraphExecutor& of) { step.token_ids = static_cast<int32_t*>(of.data(of.graph().output)); },
        "step: activations overlaps token_ids"},
   };
   for (const auto& each : cases) {
@@ -144,7 +148,7 @@ TEST_P(GraphOnBackend, StepsThatBreakARuleAreRefused) {
     EXPECT_EQ(executor->run(step, execution_).message(), each.message);
   }
   StepInputs step = good;
-  step.slot_mapping = reinterpret_cast<const int64_t*>(reinterpret_cast<const char*>(good.slot_mapping) + 4);
+  step.slot_mapping[0] = reinterpret_cast<int64_t*>(reinterpret_cast<char*>(good.slot_mapping[0]) + 4);
   EXPECT_NE(executor->run(step, execution_).message().find("it must be aligned to 8 bytes"), std::string::npos);
   Execution none = execution_;
   none.num_threads = 0;
@@ -170,7 +174,7 @@ TEST_P(GraphOnBackend, AnExecutorForNoTokensRunsNothing) {
 // The operations are ready to run when the executor is made: with the table as it is then.
 TEST_P(GraphOnBackend, AnExecutorKeepsTheTableItWasMadeWith) {
   TinyModel model(DType::f32, false, execution_);
-  auto buffers = StepBuffers::create(4, 1, 4, execution_.device).value();
+  auto buffers = StepBuffers::create({4, 1, 4, 4}, execution_.device).value();
   const StepInputs step = one_token(buffers, execution_);
   for (const bool fused : {false, true}) {
     const Graph graph = fused ? fuse_attention_prologue(model.graph).value() : model.graph;
@@ -191,7 +195,7 @@ TEST_P(GraphOnBackend, AnExecutorKeepsTheTableItWasMadeWith) {
 TEST_P(GraphOnBackend, ProfileTimesEveryNode) {
   TinyModel model(DType::f32, false, execution_);
   auto executor = GraphExecutor::create(model.graph, model.storage, {16, 8, 2, 16}, execution_).value();
-  auto buffers = StepBuffers::create(16, 2, 4, execution_.device).value();
+  auto buffers = StepBuffers::create({16, 2, 16, 4}, execution_.device).value();
   ASSERT_TRUE(executor->run_profiled(one_token(buffers, execution_), execution_).ok());
   EXPECT_EQ(executor->node_seconds().size(), model.graph.nodes.size());
 }

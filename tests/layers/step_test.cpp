@@ -41,10 +41,10 @@ void expect_step(const StepInputs& step, int32_t first, const Execution& executi
   };
   EXPECT_EQ(read(step.token_ids, 4), (std::vector<int32_t>{first, first + 1, first + 2, first + 3}));
   EXPECT_EQ(read(step.positions, 4), (std::vector<int32_t>{0, 1, 2, 5}));
-  EXPECT_EQ(read(step.slot_mapping, 4), (std::vector<int64_t>{8, 9, 10, 5}));
+  EXPECT_EQ(read(step.slot_mapping[0], 4), (std::vector<int64_t>{8, 9, 10, 5}));
   EXPECT_EQ(read(step.cu_seqlens_q, 3), (std::vector<int32_t>{0, 3, 4}));
   EXPECT_EQ(read(step.seq_lens, 2), (std::vector<int32_t>{3, 6}));
-  EXPECT_EQ(read(step.block_table, 4), (std::vector<int32_t>{2, -1, 7, 1}));
+  EXPECT_EQ(read(step.block_table[0], 4), (std::vector<int32_t>{2, -1, 7, 1}));
   EXPECT_EQ(read(step.logit_rows, 2), (std::vector<int32_t>{2, 3}));
 }
 
@@ -57,7 +57,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, StepBuffersTest, ::testing::Values(Backend::c
 
 TEST_P(StepBuffersTest, HoldTheStep) {
   const Execution execution{backend_device(GetParam()), 1, nullptr};
-  StepBuffers buffers = StepBuffers::create(8, 2, 2, execution.device).value();
+  StepBuffers buffers = StepBuffers::create({8, 2, 8, 2}, execution.device).value();
   for (const int32_t first : {10, 20}) {
     const Result<StepInputs> step = buffers.upload(make_batch(first), execution);
     ASSERT_TRUE(step.ok()) << step.status().message();
@@ -73,7 +73,7 @@ TEST(StepBuffers, AreCopiedByAGraph_cuda) {
   cudaStream_t stream = nullptr;
   ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
   const Execution execution{Device::cuda, 1, stream};
-  StepBuffers buffers = StepBuffers::create(8, 2, 2, Device::cuda).value();
+  StepBuffers buffers = StepBuffers::create({8, 2, 8, 2}, Device::cuda).value();
   ASSERT_TRUE(buffers.upload(make_batch(10), execution).ok());  // whose copy the capture's fill() waits for
 
   ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
@@ -107,11 +107,68 @@ TEST(StepBuffers, AreCopiedByAGraph_cuda) {
 }
 #endif
 
+// The arrays stay where they are, whatever the step, and what is beyond the batch is padding.
+TEST_P(StepBuffersTest, HaveFixedPlacesAndPadding) {
+  const Execution execution{backend_device(GetParam()), 1, nullptr};
+  const auto read = [&](const auto* values, int64_t count) {
+    std::vector<std::decay_t<decltype(*values)>> host(static_cast<size_t>(count));
+    EXPECT_TRUE(copy_to_host(host.data(), values, count * static_cast<int64_t>(sizeof(*values)), execution).ok());
+    return host;
+  };
+  StepBuffers buffers = StepBuffers::create({8, 5, 6, 3, 2, 2}, execution.device).value();
+  StepBatch batch(2, 2);
+  const std::vector<int32_t> tokens = {40, 41, 42};
+  const std::vector<int32_t> tables[2][2] = {{{9, 8}, {1, 0}}, {{7}, {5}}};
+  const auto spans = [&](int s) { return std::vector<std::span<const int32_t>>{tables[s][0], tables[s][1]}; };
+  batch.add_sequence(tokens.data(), 1, 5, spans(0), kPageSize, 1);
+  batch.add_sequence(tokens.data() + 1, 1, 2, spans(1), kPageSize, 1);
+  EXPECT_EQ(batch.num_decode_seqs(), 2);
+  batch.set_position(1, 1, 77);
+  batch.set_token_from(0, 3);
+  SamplingRow sampling;
+  sampling.seed = 12;
+  batch.set_sampling(1, sampling);
+  const StepInputs step = buffers.upload(batch, execution, 4).value();
+  EXPECT_EQ(step.num_tokens, 4);
+  EXPECT_EQ(step.num_seqs, 4);
+  EXPECT_EQ(step.num_decode_seqs, 4);
+  EXPECT_EQ(step.num_logit_rows, 4);
+  EXPECT_EQ(read(step.token_ids, 4), (std::vector<int32_t>{40, 41, 0, 0}));
+  EXPECT_EQ(read(step.token_from, 4), (std::vector<int32_t>{3, -1, -1, -1}));
+  EXPECT_EQ(step.position_axis_stride, 8);
+  EXPECT_EQ(read(step.positions, 4), (std::vector<int32_t>{5, 2, -1, -1}));
+  EXPECT_EQ(read(step.positions + 8, 4), (std::vector<int32_t>{5, 77, -1, -1}));
+  EXPECT_EQ(read(step.slot_mapping[0], 4), (std::vector<int64_t>{8 * 4 + 1, 7 * 4 + 2, -1, -1}));
+  EXPECT_EQ(read(step.slot_mapping[1], 4), (std::vector<int64_t>{0 * 4 + 1, 5 * 4 + 2, -1, -1}));
+  EXPECT_EQ(read(step.cu_seqlens_q, 5), (std::vector<int32_t>{0, 1, 2, 2, 2}));
+  EXPECT_EQ(read(step.seq_lens, 4), (std::vector<int32_t>{6, 3, 0, 0}));
+  EXPECT_EQ(read(step.logit_rows, 4), (std::vector<int32_t>{0, 1, 0, 0}));
+  EXPECT_EQ(read(step.sampling_rows, 4)[1].seed, 12u);
+  EXPECT_EQ(step.max_pages_per_seq, 3);
+  EXPECT_EQ(step.block_table_stride, 6);
+  EXPECT_EQ(read(step.block_table[0], 3), (std::vector<int32_t>{9, 8, -1}));
+  EXPECT_EQ(read(step.block_table[1], 3), (std::vector<int32_t>{1, 0, -1}));
+  EXPECT_EQ(read(step.block_table[0] + 6, 3), (std::vector<int32_t>{7, -1, -1}));
+  EXPECT_EQ(read(step.block_table[1] + 6, 3), (std::vector<int32_t>{5, -1, -1}));
+
+  batch.clear();
+  batch.add_sequence(tokens.data(), 3, 0, spans(0), kPageSize, 1);
+  batch.add_logit_row(2);
+  const StepInputs next = buffers.upload(batch, execution).value();
+  EXPECT_EQ(next.token_ids, step.token_ids);
+  EXPECT_EQ(next.block_table[1], step.block_table[1]);
+  EXPECT_EQ(next.num_decode_seqs, 0);
+  EXPECT_EQ(next.num_tokens, 3);
+  EXPECT_EQ(read(next.logit_rows, 2), (std::vector<int32_t>{2, 2}));
+  EXPECT_EQ(buffers.upload(batch, execution, 6).status().message(),
+            "the step is padded to 6: its buffers hold 8 tokens of 5 sequences and 6 rows of logits");
+}
+
 const Execution kCpu = {Device::cpu, 1};
 const std::vector<int32_t> kTokens = {5, 6, 7, 8, 9};
 
 TEST(StepBatch, PacksSequencesOneAfterTheOther) {
-  StepBuffers buffers = StepBuffers::create(8, 2, 3, Device::cpu).value();
+  StepBuffers buffers = StepBuffers::create({8, 2, 8, 3}, Device::cpu).value();
   StepBatch batch;
   for (int round = 0; round < 2; ++round) {  // a batch is used again
     batch.clear();
@@ -126,17 +183,17 @@ TEST(StepBatch, PacksSequencesOneAfterTheOther) {
     EXPECT_EQ(step->max_seq_len, 5);
     EXPECT_EQ(ints(step->token_ids, 5), kTokens);
     EXPECT_EQ(ints(step->positions, 5), (std::vector<int32_t>{2, 3, 4, 0, 1}));
-    EXPECT_EQ(std::vector<int64_t>(step->slot_mapping, step->slot_mapping + 5), (std::vector<int64_t>{18, 19, 4, 28, 29}));
+    EXPECT_EQ(std::vector<int64_t>(step->slot_mapping[0], step->slot_mapping[0] + 5), (std::vector<int64_t>{18, 19, 4, 28, 29}));
     EXPECT_EQ(ints(step->cu_seqlens_q, 3), (std::vector<int32_t>{0, 3, 5}));
     EXPECT_EQ(ints(step->seq_lens, 2), (std::vector<int32_t>{5, 2}));
-    EXPECT_EQ(step->block_table_stride, 2);
-    EXPECT_EQ(ints(step->block_table, 4), (std::vector<int32_t>{4, 1, 7, -1}));
+    EXPECT_EQ(step->block_table_stride, 3);
+    EXPECT_EQ(ints(step->block_table[0], 6), (std::vector<int32_t>{4, 1, -1, 7, -1, -1}));
     EXPECT_EQ(ints(step->logit_rows, step->num_logit_rows), (std::vector<int32_t>{2, 3, 4}));
   }
 }
 
 TEST(StepBatch, WhatBreaksARuleIsAnErrorOfTheUpload) {
-  StepBuffers buffers = StepBuffers::create(8, 2, 3, Device::cpu).value();
+  StepBuffers buffers = StepBuffers::create({8, 2, 8, 3}, Device::cpu).value();
   const struct {
     std::function<void(StepBatch&)> add;
     std::string message;
@@ -159,9 +216,15 @@ TEST(StepBatch, WhatBreaksARuleIsAnErrorOfTheUpload) {
       {[](StepBatch& b) {
          b.add_sequence(kTokens.data(), 1, 4, {1, -1}, 4, 1);
        },
-       "step: entry 1 of a block table is page -1: pages are not negative"},
+       "step: entry 1 of a block table is page -1: the pages of new tokens are not negative"},
       {[](StepBatch& b) { b.set_position(0, 0, 1); },
        "step: the position of token 0 on axis 0 is set: the batch has 0 tokens and 1 axes"},
+      {[](StepBatch& b) { b.add_logit_row(0); }, "step: the logits of token 0 is set: the batch has 0"},
+      {[](StepBatch& b) { b.set_sampling(-1, {}); }, "step: row of logits -1 is set: the batch has 0"},
+      {[](StepBatch& b) { b.set_token_from(0, 1); }, "step: token 0 is set: the batch has 0"},
+      {[](StepBatch& b) { b = StepBatch(1, 5); }, "num_groups is 5: it must be between 1 and 4"},
+      {[](StepBatch& b) { b = StepBatch(1, 2); },
+       "step: a sequence has 1 block tables: the batch has 2 layer groups"},
       {[](StepBatch& b) { b = StepBatch(0); }, "num_position_axes is 0: it must be between 1 and 4"},
       {[](StepBatch& b) { b = StepBatch(INT64_MAX); }, "num_position_axes is 9223372036854775807: it must be between 1 and 4"},
       {[](StepBatch& b) {
@@ -181,14 +244,17 @@ TEST(StepBatch, WhatBreaksARuleIsAnErrorOfTheUpload) {
 
 TEST(StepBuffers, SizesAreCheckedAndTablesAreBounded) {
   for (const int64_t wrong : {int64_t{-1}, int64_t{1} << 31, INT64_MAX}) {
-    EXPECT_EQ(StepBuffers::create(wrong, 1, 1, Device::cpu).status().code(), StatusCode::invalid_argument);
-    EXPECT_EQ(StepBuffers::create(1, wrong, 1, Device::cpu).status().code(), StatusCode::invalid_argument);
-    EXPECT_EQ(StepBuffers::create(1, 1, wrong, Device::cpu).status().code(), StatusCode::invalid_argument);
-    EXPECT_EQ(StepBuffers::create(1, 1, 1, Device::cpu, wrong).status().code(), StatusCode::invalid_argument);
+    for (int member = 0; member < 6; ++member) {
+      StepSizes sizes = {1, 1, 1, 1, 1, 1};
+      int64_t* const members[] = {&sizes.max_tokens,        &sizes.max_seqs,          &sizes.max_logit_rows,
+                                  &sizes.max_pages_per_seq, &sizes.num_position_axes, &sizes.num_groups};
+      *members[member] = wrong;
+      EXPECT_EQ(StepBuffers::create(sizes, Device::cpu).status().code(), StatusCode::invalid_argument) << member;
+    }
   }
-  EXPECT_EQ(StepBuffers::create(1, INT32_MAX, INT32_MAX, Device::cpu).status().code(), StatusCode::resource_exhausted);
-  EXPECT_EQ(StepBuffers::create(INT32_MAX, 1 << 20, 1 << 20, Device::cpu).status().code(), StatusCode::resource_exhausted);
-  EXPECT_TRUE(StepBuffers::create(0, 0, 0, Device::cpu).ok());
+  EXPECT_EQ(StepBuffers::create({1, INT32_MAX, 1, INT32_MAX}, Device::cpu).status().code(), StatusCode::resource_exhausted);
+  EXPECT_EQ(StepBuffers::create({INT32_MAX, 1 << 20, 1, 1 << 20}, Device::cpu).status().code(), StatusCode::resource_exhausted);
+  EXPECT_TRUE(StepBuffers::create({0, 0, 0, 0}, Device::cpu).ok());
 }
 
 TEST(GraphBuilder, AValueThatDoesNotExistIsAnErrorOfFinish) {

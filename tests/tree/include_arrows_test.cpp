@@ -31,7 +31,7 @@ bool allowed(const std::string& from, const std::string& to) {
       {"layers", {"kvcache", "kernels/"}},
       {"engine", {"layers", "kvcache", "kernels/"}},
       {"examples", {"engine", "layers", "kvcache", "kernels/"}},
-      {"benchmarks", {"layers", "kvcache", "kernels/"}},
+      {"benchmarks", {"engine", "layers", "kvcache", "kernels/"}},
   };
   const auto found = arrows.find(from);
   if (found == arrows.end()) return false;

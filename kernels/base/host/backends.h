@@ -29,6 +29,8 @@ Result<void*> allocate(int64_t num_bytes);
 void release(void* data);
 Result<int64_t> available_bytes();
 Status copy(void* target, const void* source, int64_t num_bytes, CUstream_st* stream, bool to_host);
+Status copy_strided(void* target, const void* source, int64_t num_rows, int64_t row_bytes, int64_t stride_bytes,
+                    CUstream_st* stream);
 Status fill_zero(void* target, int64_t num_bytes, CUstream_st* stream);
 Status synchronize(CUstream_st* stream);
 Result<void*> allocate_pinned(int64_t num_bytes);

@@ -49,6 +49,13 @@ inline void sum_lanes_of_four(const Lanes (&a)[4], float* out) {
   _mm_storeu_ps(out, _mm_add_ps(low, high));
 }
 
+// The sum of registers, in the order in which sum_lanes_of_four adds the lanes of one.
+inline Lanes sum_like_lanes(const Lanes (&a)[Lanes::kWidth]) {
+  Lanes quads[4];
+  for (int i = 0; i < 4; ++i) quads[i] = (a[4 * i] + a[4 * i + 2]) + (a[4 * i + 1] + a[4 * i + 3]);
+  return (quads[0] + quads[1]) + (quads[2] + quads[3]);
+}
+
 #elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 
 struct Lanes {
@@ -72,6 +79,10 @@ struct Lanes {
 inline void sum_lanes_of_four(const Lanes (&a)[4], float* out) {
   const __m256 abcd = _mm256_hadd_ps(_mm256_hadd_ps(a[0].v, a[1].v), _mm256_hadd_ps(a[2].v, a[3].v));
   _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(abcd), _mm256_extractf128_ps(abcd, 1)));
+}
+
+inline Lanes sum_like_lanes(const Lanes (&a)[Lanes::kWidth]) {
+  return ((a[0] + a[1]) + (a[2] + a[3])) + ((a[4] + a[5]) + (a[6] + a[7]));
 }
 
 #else
@@ -101,6 +112,8 @@ struct Lanes {
 inline void sum_lanes_of_four(const Lanes (&a)[4], float* out) {
   for (int i = 0; i < 4; ++i) out[i] = (a[i].v[0] + a[i].v[1]) + (a[i].v[2] + a[i].v[3]);
 }
+
+inline Lanes sum_like_lanes(const Lanes (&a)[Lanes::kWidth]) { return (a[0] + a[1]) + (a[2] + a[3]); }
 
 #endif
 

@@ -72,6 +72,8 @@ cudaError_t cudaMallocHost(void** data, size_t num_bytes);
 cudaError_t cudaFreeHost(void* data);
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t num_bytes, cudaMemcpyKind kind, cudaStream_t stream);
+cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
+                              cudaMemcpyKind kind, cudaStream_t stream);
 cudaError_t cudaMemcpy(void* to, const void* from, size_t num_bytes, cudaMemcpyKind kind);
 cudaError_t cudaMemsetAsync(void* to, int value, size_t num_bytes, cudaStream_t stream);
 

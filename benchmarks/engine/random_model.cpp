@@ -1,0 +1,341 @@
+#include "benchmarks/engine/random_model.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <mutex>
+#include <string_view>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+#include <prologue/kernels/base/dtype.h>
+
+namespace prologue::bench {
+
+namespace {
+
+// ---- Metadata ----
+
+constexpr uint32_t kUint32 = 4, kInt32 = 5, kFloat32 = 6, kBool = 7, kString = 8, kArray = 9;  // of values
+constexpr uint32_t kF32 = 0, kBF16 = 30;                                                       // of tensors
+constexpr int64_t kAlignment = 32;
+
+template <class T>
+requires std::is_arithmetic_v<T>
+void append(std::string& bytes, T number) { bytes.append(reinterpret_cast<const char*>(&number), sizeof number); }
+void append(std::string& bytes, std::string_view text) {
+  append(bytes, static_cast<uint64_t>(text.size()));
+  bytes.append(text);
+}
+
+class Metadata {
+ public:
+  void add(std::string_view key, uint32_t value) { number(key, kUint32, value); }
+  void add(std::string_view key, float value) { number(key, kFloat32, value); }
+  void add(std::string_view key, bool value) { number(key, kBool, static_cast<uint8_t>(value)); }
+  void add(std::string_view key, std::string_view text) {
+    start(key, kString);
+    append(bytes_, text);
+  }
+  void add(std::string_view key, const char* text) { add(key, std::string_view(text)); }
+  void add(std::string_view key, const std::vector<std::string>& texts) {
+    start_array(key, kString, texts.size());
+    for (const std::string& text : texts) append(bytes_, text);
+  }
+  void add(std::string_view key, const std::vector<int32_t>& numbers) {
+    start_array(key, kInt32, numbers.size());
+    for (const int32_t value : numbers) append(bytes_, value);
+  }
+
+  uint64_t size() const { return size_; }
+  const std::string& bytes() const { return bytes_; }
+
+ private:
+  template <class T>
+  void number(std::string_view key, uint32_t type, T value) {
+    start(key, type);
+    append(bytes_, value);
+  }
+  void start(std::string_view key, uint32_t type) {
+    append(bytes_, key);
+    append(bytes_, type);
+    ++size_;
+  }
+  void start_array(std::string_view key, uint32_t type, size_t count) {
+    start(key, kArray);
+    append(bytes_, type);
+    append(bytes_, static_cast<uint64_t>(count));
+  }
+
+  uint64_t size_ = 0;
+  std::string bytes_;
+};
+
+std::string utf8(uint32_t code_point) {  // below 0x800
+  if (code_point < 0x80) return {static_cast<char>(code_point)};
+  return {static_cast<char>(0xc0 | (code_point >> 6)), static_cast<char>(0x80 | (code_point & 0x3f))};
+}
+
+// Byte-level BPE writes a byte as one character (GPT-2's alphabet): itself if it is printable, else U+0100 and the following ones.
+std::array<std::string, 256> byte_alphabet() {
+  std::array<std::string, 256> alphabet;
+  uint32_t next = 0x100;
+  for (uint32_t byte = 0; byte < 256; ++byte) {
+    const bool is_printable = (byte > 0x20 && byte < 0x7f) || (byte > 0xa0 && byte != 0xad);
+    alphabet[byte] = utf8(is_printable ? byte : next++);
+  }
+  return alphabet;
+}
+
+constexpr const char* kChatTemplate =
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+
+void add_tokenizer(Metadata& metadata, const ModelShape& shape) {
+  constexpr int32_t kNormal = 1, kControl = 3;
+  std::vector<std::string> tokens = {"<|endoftext|>", "<|im_start|>", "<|im_end|>"};
+  std::vector<int32_t> types(tokens.size(), kControl);
+  const std::array<std::string, 256> alphabet = byte_alphabet();
+  tokens.insert(tokens.end(), alphabet.begin(), alphabet.end());
+  for (int64_t i = 0; static_cast<int64_t>(tokens.size()) < shape.vocab_size; ++i) {  // a blank and four letters
+    std::string letters;
+    for (int64_t rest = i; letters.size() < 4; rest /= 26) letters += static_cast<char>('a' + rest % 26);
+    tokens.push_back(alphabet[' '] + letters);
+  }
+  types.resize(tokens.size(), kNormal);
+  metadata.add("tokenizer.ggml.model", "gpt2");
+  metadata.add("tokenizer.ggml.pre", shape.pre_tokenizer);
+  metadata.add("tokenizer.ggml.tokens", tokens);
+  metadata.add("tokenizer.ggml.token_type", types);
+  metadata.add("tokenizer.ggml.merges", std::vector<std::string>());
+  metadata.add("tokenizer.ggml.bos_token_id", uint32_t{1});
+  metadata.add("tokenizer.ggml.eos_token_id", uint32_t{2});
+  metadata.add("tokenizer.ggml.add_bos_token", false);
+  metadata.add("tokenizer.chat_template", kChatTemplate);
+}
+
+Metadata make_metadata(const ModelShape& shape) {
+  Metadata metadata;
+  const auto size = [&](std::string_view key, int64_t value) { metadata.add(key, static_cast<uint32_t>(value)); };
+  metadata.add("general.architecture", "llama");
+  metadata.add("general.name", str_cat("random weights, ", shape.name));
+  size("general.quantization_version", 2);
+  size("llama.block_count", shape.num_layers);
+  size("llama.context_length", shape.context_length);
+  size("llama.embedding_length", shape.hidden_size);
+  size("llama.feed_forward_length", shape.ffn_size);
+  size("llama.attention.head_count", shape.num_q_heads);
+  size("llama.attention.head_count_kv", shape.num_kv_heads);
+  size("llama.attention.key_length", shape.head_dim);
+  size("llama.attention.value_length", shape.head_dim);
+  size("llama.rope.dimension_count", shape.head_dim);
+  size("llama.vocab_size", shape.vocab_size);
+  metadata.add("llama.rope.freq_base", shape.rope_theta);
+  metadata.add("llama.attention.layer_norm_rms_epsilon", 1e-5f);
+  add_tokenizer(metadata, shape);
+  return metadata;
+}
+
+// ---- Tensors ----
+
+struct Tensor {
+  std::string name;
+  int64_t columns = 0;
+  int64_t rows = 1;    // of a vector: 1
+  int64_t offset = 0;  // from the first tensor's first byte
+  bool is_vector() const { return rows == 1; }
+  int64_t size_bytes() const { return columns * rows * (is_vector() ? 4 : 2); }
+};
+
+int64_t aligned(int64_t offset) { return (offset + kAlignment - 1) / kAlignment * kAlignment; }
+
+std::vector<Tensor> make_tensors(const ModelShape& shape) {
+  std::vector<Tensor> tensors;
+  int64_t offset = 0;
+  const auto add = [&](std::string name, int64_t columns, int64_t rows = 1) {
+    tensors.push_back({std::move(name), columns, rows, offset});
+    offset = aligned(offset + tensors.back().size_bytes());
+  };
+  const int64_t hidden = shape.hidden_size, q = shape.num_q_heads * shape.head_dim, kv = shape.num_kv_heads * shape.head_dim;
+  add("token_embd.weight", hidden, shape.vocab_size);
+  for (int64_t layer = 0; layer < shape.num_layers; ++layer) {
+    const std::string block = str_cat("blk.", layer, ".");
+    add(block + "attn_norm.weight", hidden);
+    add(block + "attn_q.weight", hidden, q);
+    add(block + "attn_k.weight", hidden, kv);
+    add(block + "attn_v.weight", hidden, kv);
+    add(block + "attn_output.weight", q, hidden);
+    add(block + "ffn_norm.weight", hidden);
+    add(block + "ffn_gate.weight", hidden, shape.ffn_size);
+    add(block + "ffn_up.weight", hidden, shape.ffn_size);
+    add(block + "ffn_down.weight", shape.ffn_size, hidden);
+  }
+  add("output_norm.weight", hidden);
+  if (!shape.tied_output) add("output.weight", hidden, shape.vocab_size);
+  return tensors;
+}
+
+std::string make_header(const ModelShape& shape, const std::vector<Tensor>& tensors) {
+  const Metadata metadata = make_metadata(shape);
+  std::string bytes = "GGUF";
+  append(bytes, uint32_t{3});
+  append(bytes, static_cast<uint64_t>(tensors.size()));
+  append(bytes, metadata.size());
+  bytes += metadata.bytes();
+  for (const Tensor& tensor : tensors) {
+    append(bytes, tensor.name);
+    append(bytes, uint32_t{tensor.is_vector() ? 1u : 2u});
+    append(bytes, static_cast<uint64_t>(tensor.columns));
+    if (!tensor.is_vector()) append(bytes, static_cast<uint64_t>(tensor.rows));
+    append(bytes, tensor.is_vector() ? kF32 : kBF16);
+    append(bytes, static_cast<uint64_t>(tensor.offset));
+  }
+  bytes.resize(static_cast<size_t>(aligned(static_cast<int64_t>(bytes.size()))));
+  return bytes;
+}
+
+// SplitMix64's output function.
+uint64_t mix(uint64_t z) {
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+  return z ^ (z >> 31);
+}
+
+// Numbers of a normal distribution, of which 16 random bits choose one: a weight costs a look-up.
+class Normals {
+ public:
+  Normals() : values_(size_t{1} << 16) {
+    for (size_t i = 0; i < values_.size(); ++i) {  // Box-Muller over evenly spread points
+      const double x = (static_cast<double>(i) + 0.5) / static_cast<double>(values_.size());
+      const double angle = 0.6180339887498949 * static_cast<double>(i);
+      values_[i] = std::sqrt(-2.0 * std::log(x)) * std::cos(6.283185307179586 * angle);
+    }
+  }
+  std::vector<BFloat16> scaled(double deviation) const {
+    std::vector<BFloat16> scaled;
+    for (const double value : values_) scaled.push_back(to_bfloat16(static_cast<float>(deviation * value)));
+    return scaled;
+  }
+
+ private:
+  std::vector<double> values_;
+};
+
+// A piece of a tensor, which one thread makes and writes.
+constexpr int64_t kPieceElements = int64_t{1} << 22;
+struct Piece {
+  size_t tensor = 0;
+  int64_t begin = 0;  // elements
+  int64_t count = 0;
+};
+
+std::vector<char> make_piece(const Tensor& tensor, const Piece& piece, uint64_t seed, const Normals& normals) {
+  if (tensor.is_vector()) {
+    const std::vector<float> ones(static_cast<size_t>(piece.count), 1.0f);
+    const char* bytes = reinterpret_cast<const char*>(ones.data());
+    return {bytes, bytes + ones.size() * sizeof(float)};
+  }
+  const std::vector<BFloat16> weights = normals.scaled(1.0 / std::sqrt(static_cast<double>(tensor.columns)));
+  std::vector<char> bytes(static_cast<size_t>(piece.count) * sizeof(BFloat16));
+  const uint64_t stream = mix(seed + 0x9e3779b97f4a7c15ull * (piece.tensor + 1));
+  uint64_t random = 0;
+  for (int64_t i = 0; i < piece.count; ++i) {  // pieces begin at multiples of 4
+    if (i % 4 == 0) random = mix(stream + 0x9e3779b97f4a7c15ull * static_cast<uint64_t>((piece.begin + i) / 4 + 1));
+    std::memcpy(bytes.data() + i * 2, &weights[random & 0xffff], sizeof(BFloat16));
+    random >>= 16;
+  }
+  return bytes;
+}
+
+class File {
+ public:
+  explicit File(const std::string& path)
+      : path_(path), descriptor_(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) {}
+  ~File() {
+    if (descriptor_ >= 0) close(descriptor_);
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+
+  Status check() const { return descriptor_ >= 0 ? Status() : error(); }
+  Status write(const char* bytes, size_t count, int64_t offset) const {
+    while (count > 0) {
+      const ssize_t written = pwrite(descriptor_, bytes, count, offset);
+      if (written < 0 && errno != EINTR) return error();
+      if (written <= 0) continue;
+      bytes += written;
+      count -= static_cast<size_t>(written);
+      offset += written;
+    }
+    return {};
+  }
+
+ private:
+  Status error() const { return data_loss(path_, ": this file cannot be written: ", std::strerror(errno)); }
+
+  const std::string& path_;
+  int descriptor_;
+};
+
+}  // namespace
+
+std::span<const ModelShape> model_shapes() {
+  static const ModelShape kShapes[] = {
+      {"smollm2", 30, 576, 1536, 9, 3, 64, 49152, 8192, 100000.0f, true, "smollm"},
+      {"1b", 16, 2048, 8192, 32, 8, 64, 128256, 131072, 500000.0f, true, "llama-bpe"},
+      {"8b", 32, 4096, 14336, 32, 8, 128, 128256, 131072, 500000.0f, false, "llama-bpe"},
+      {"tiny", 2, 64, 128, 4, 2, 16, 10240, 8192, 10000.0f, true, "smollm"},
+  };
+  return kShapes;
+}
+
+Status write_random_model(const ModelShape& shape, uint64_t seed, const std::string& path, int32_t num_threads) {
+  if (shape.vocab_size < 259) {
+    return invalid_argument("the vocabulary has ", shape.vocab_size,
+                            " tokens: it must have at least 259, the bytes and three markers");
+  }
+  const std::vector<Tensor> tensors = make_tensors(shape);
+  const std::string header = make_header(shape, tensors);
+  const File file(path);
+  PROLOGUE_RETURN_IF_ERROR(file.check());
+  PROLOGUE_RETURN_IF_ERROR(file.write(header.data(), header.size(), 0));
+
+  std::vector<Piece> pieces;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const int64_t count = tensors[i].columns * tensors[i].rows;
+    for (int64_t begin = 0; begin < count; begin += kPieceElements) {
+      pieces.push_back({i, begin, std::min(kPieceElements, count - begin)});
+    }
+  }
+  const Normals normals;
+  std::atomic<size_t> next = 0;
+  std::mutex failing;
+  Status failed;
+  const auto write_pieces = [&] {
+    for (size_t i = next++; i < pieces.size(); i = next++) {
+      const Tensor& tensor = tensors[pieces[i].tensor];
+      const std::vector<char> bytes = make_piece(tensor, pieces[i], seed, normals);
+      const int64_t element_bytes = tensor.is_vector() ? 4 : 2;
+      const int64_t offset = static_cast<int64_t>(header.size()) + tensor.offset + pieces[i].begin * element_bytes;
+      const Status status = file.write(bytes.data(), bytes.size(), offset);
+      if (status.ok()) continue;
+      const std::lock_guard lock(failing);
+      failed = status;
+      next = pieces.size();
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int32_t i = 1; i < num_threads; ++i) threads.emplace_back(write_pieces);
+  write_pieces();
+  for (std::thread& thread : threads) thread.join();
+  return failed;
+}
+
+}  // namespace prologue::bench

@@ -1,0 +1,187 @@
+#!/usr/bin/env python3
+"""Draws docs/engine-DEVICE-MODEL.svg from what bench_engine measured: benchmarks/results/DATE-DEVICE-engine-MODEL.json, of each device
+and model the newest, with the rows of DATE-DEVICE-engine-MODEL-peers.json if that exists.
+
+    benchmarks/plot_engine.py            draws them; needs matplotlib (pip install matplotlib)
+    benchmarks/plot_engine.py --check    exits 1 if one is missing or was drawn from other data or by another version of this program
+
+Every plot holds a digest of its data and of this program, so --check needs only the standard library. The same data and the same version of
+matplotlib give the same bytes.
+"""
+import glob
+import hashlib
+import json
+import os
+import re
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+OURS, A, B, C, GREY = "#0969da", "#bc4c00", "#8250df", "#1a7f37", "#8c959f"
+COLOURS = [OURS, A, B, C, "#bf3989", "#9a6700"]
+DARK = "<style>@media (prefers-color-scheme: dark) { text { fill: #e6edf3 !important; } }</style>"
+
+
+def read(path):
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except FileNotFoundError:
+        return ""
+
+
+def find_plots():
+    """(path of the plot, paths of its data), sorted."""
+    newest = {}
+    for path in sorted(glob.glob(os.path.join(ROOT, "benchmarks/results/*-engine-*.json"))):
+        match = re.fullmatch(r"\d{4}-\d\d-\d\d-([a-z0-9]+)-engine-([a-z0-9]+)\.json", os.path.basename(path))
+        if match:
+            newest["-".join(match.groups())] = path
+    plots = []
+    for name, path in sorted(newest.items()):
+        peers = path[:-len(".json")] + "-peers.json"
+        plots.append((os.path.join(ROOT, f"docs/engine-{name}.svg"), [path] + ([peers] if os.path.exists(peers) else [])))
+    return plots
+
+
+def digest_of(paths):
+    digest = hashlib.sha256()
+    for path in [os.path.abspath(__file__)] + paths:
+        digest.update(read(path).encode())
+    return f"<!-- data: {digest.hexdigest()} -->"
+
+
+# ---- panels: each draws on one axes ------------------------------------------------------------------------------------------
+
+def draw_throughput(axes, rows):
+    rows = [row for row in rows if row["section"] == "throughput"]
+    axes.set_title("Output tokens/s")
+    positions = list(range(len(rows)))[::-1]
+    for position, row in zip(positions, rows):
+        value = row["output_tokens_per_s"]
+        axes.barh(position, value, color=A if "llama.cpp" in row["name"] else GREY if "," in row["name"] else OURS, height=0.6)
+        axes.annotate(f" {value:,.0f}", (value, position), va="center")
+    axes.set_yticks(positions, [row["name"].replace("mini-sglang, ", "… ") for row in rows])
+    axes.margins(x=0.2)
+    axes.grid(axis="y", visible=False)
+
+
+def loads(rows):
+    return [row for row in rows if "cache" in row]
+
+
+def draw_distribution(axes, rows, column, title):
+    axes.set_title(title)
+    for colour, row in zip(COLOURS, loads(rows)):
+        values = sorted(row[column])
+        if values:
+            axes.step(values, [(i + 1) / len(values) for i in range(len(values))], where="post", color=colour, label=row["name"])
+    axes.set_xscale("log")
+    axes.set_xlabel("milliseconds (log scale)")
+    axes.set_ylabel("share of the requests")
+    if loads(rows):
+        axes.legend(loc="lower right")
+
+
+def draw_cache(axes, rows):
+    axes.set_title("KV cache: pages in use, and kept for later prompts (thin)")
+    for colour, row in zip(COLOURS, [row for row in loads(rows) if "no overlap" not in row["name"]]):
+        seconds, used, cached = zip(*row["cache"])
+        axes.plot(seconds, [100 * share for share in used], color=colour, label=row["name"])
+        axes.plot(seconds, [100 * share for share in cached], color=colour, linewidth=0.8, alpha=0.7)
+    axes.set_xlabel("seconds")
+    axes.set_ylabel("% of the pages")
+    if loads(rows):
+        axes.legend(loc="upper right")
+
+
+def draw_decode(axes, rows, on_gpu):
+    rows = [row for row in rows if row["section"] == "decode"]
+    axes.set_title("A decode step")
+    batches = [row["batch"] for row in rows]
+    axes.plot(batches, [row["step_us"] for row in rows], "o-", color=OURS, label="in the engine")
+    axes.plot(batches, [row["alone_us"] for row in rows], "o--", color=A, label="alone: model and sampling")
+    if on_gpu:
+        axes.plot(batches, [row["host_us"] for row in rows], "o-", color=B, label="host's part")
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(batches, [str(batch) for batch in batches])
+    axes.set_xlabel("sequences of about 512 tokens")
+    axes.set_ylabel("microseconds (log scale)")
+    if rows:
+        axes.legend(loc="best")
+
+
+def draw_timeline(axes, rows):
+    """The host works, waits for the device, and works; the step alone is drawn so that it ends when the host has its result."""
+    rows = [row for row in rows if row["section"] == "decode"]
+    rows = [rows[0], rows[len(rows) // 2], rows[-1]] if len(rows) > 3 else rows
+    axes.set_title("Steps over time: the host works (dark) and waits (light); the step alone")
+    ticks, labels = [], []
+    for i, row in enumerate(rows):
+        y = -2.5 * i
+        scale = 1 / row["step_us"]
+        for begin, wait, output, end in row["timeline"]:
+            axes.broken_barh([(begin * scale, (wait - begin) * scale), (output * scale, (end - output) * scale)], (y, 0.9), facecolors=OURS)
+            axes.broken_barh([(wait * scale, (output - wait) * scale)], (y, 0.9), facecolors=OURS, alpha=0.25)
+            axes.broken_barh([((output - row["alone_us"]) * scale, row["alone_us"] * scale)], (y - 1, 0.9), facecolors=A, edgecolor="white", linewidth=0.6)
+        ticks += [y + 0.45, y - 0.55]
+        labels += [f"batch {row['batch']}: host", "step alone"]
+    axes.set_yticks(ticks, labels)
+    axes.set_xlabel("steps")
+    axes.grid(axis="y", visible=False)
+
+
+def draw(path, data):
+    try:
+        import matplotlib
+    except ImportError:
+        sys.exit("plot_engine.py: the package matplotlib is not installed: pip install matplotlib")
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+    matplotlib.rcParams.update({
+        "svg.fonttype": "none", "svg.hashsalt": "prologue", "font.family": "sans-serif", "font.size": 9, "axes.titlesize": 10,
+        "axes.edgecolor": GREY, "xtick.color": GREY, "ytick.color": GREY, "xtick.labelcolor": "black", "ytick.labelcolor": "black",
+        "axes.grid": True, "grid.color": GREY, "grid.alpha": 0.3, "legend.frameon": False, "legend.fontsize": 8,
+        "axes.spines.top": False, "axes.spines.right": False, "lines.markersize": 4})
+    results = [json.loads(read(name)) for name in data]
+    rows = [row for result in results for row in result["rows"]]
+    head = results[0]
+    on_gpu = "CUDA" in head["device"]
+    panels = []
+    if any(row["section"] == "throughput" for row in rows):
+        panels += [lambda axes: draw_throughput(axes, rows),
+                   lambda axes: draw_cache(axes, rows),
+                   lambda axes: draw_distribution(axes, rows, "first_token_ms_of_requests", "Time to the first token"),
+                   lambda axes: draw_distribution(axes, rows, "per_token_ms_of_requests", "Time per output token")]
+    if any(row["section"] == "decode" for row in rows):
+        panels += [lambda axes: draw_decode(axes, rows, on_gpu)] + ([lambda axes: draw_timeline(axes, rows)] if on_gpu else [])
+    lines = (len(panels) + 1) // 2
+    figure, grid = pyplot.subplots(lines, 2, figsize=(11, 3.4 * lines), squeeze=False, layout="constrained")
+    for axes, panel in zip(grid.flat, panels):
+        panel(axes)
+    for axes in grid.flat[len(panels):]:
+        axes.set_axis_off()
+    figure.supxlabel(f"{head['model']}, {head['dtype']}, {head['device']}, {head['date'][:10]}", fontsize=9)
+    figure.savefig(path, transparent=True, metadata={"Date": None, "Creator": None})
+    pyplot.close(figure)
+    svg = read(path)
+    begin = svg.index(">", svg.index("<svg")) + 1
+    svg = svg[:begin] + "\n " + digest_of(data) + "\n " + DARK + svg[begin:]
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("\n".join(line.rstrip() for line in svg.splitlines()) + "\n")
+    print(f"wrote {os.path.relpath(path, ROOT)}")
+
+
+def main(arguments):
+    if arguments not in ([], ["--check"]):
+        sys.exit(__doc__)
+    stale = [(path, data) for path, data in find_plots() if digest_of(data) not in read(path)]
+    if not arguments:
+        for path, data in stale:
+            draw(path, data)
+    elif stale:
+        names = ", ".join(os.path.relpath(path, ROOT) for path, _ in stale)
+        sys.exit(f"{names}: not drawn from what benchmarks/results has; run benchmarks/plot_engine.py")
+
+
+main(sys.argv[1:])
