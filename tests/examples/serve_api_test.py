@@ -183,11 +183,15 @@ class Shapes(ServerTest):
         self.assert_error((status, error), 404, 'model', 'model_not_found')
 
     def test_metrics(self):
+        def idle():  # the engine has counted its last step
+            values = self.server.metrics()
+            return values['prologue_running'] == values['prologue_waiting'] == 0
+        self.wait_for('the end of other requests', idle)
         before = self.server.metrics()
         self.server.post(COMPLETIONS, HELLO)
         self.server.post(COMPLETIONS, {**HELLO, 'n': 0})
         self.server.request('GET', '/nowhere')
-        self.wait_for('the update', lambda: self.server.metrics()['prologue_generated_tokens_total'] >= before['prologue_generated_tokens_total'] + 4)
+        self.wait_for('the end of the request', idle)
         after = self.server.metrics()
 
         def grown(name):
@@ -606,6 +610,7 @@ class TheEnd(unittest.TestCase):
             while server.metrics()['prologue_running'] != 2:
                 time.sleep(0.01)
             half = server.connect()
+            self.addCleanup(half.close)
             half.sendall(b'POST /v1/completions HTTP/1.1\r\n')
             code, seconds = server.stop()
             self.assertEqual(code, 0, server.stderr())
@@ -613,7 +618,6 @@ class TheEnd(unittest.TestCase):
             status, content = whole.result()
             self.assertEqual((status, content['error']['code']), (503, 'shutting_down'))
             self.assertEqual(events.result()[-1]['error']['code'], 'shutting_down')
-            half.close()
 
     def test_what_cannot_start(self):
         server = self.start()
