@@ -199,7 +199,7 @@ class EngineBench {
       requests.push_back(one.requests[0]);
     }
     const double alone = static_cast<double>(num_output_tokens(requests)) / seconds;
-    std::printf("%-28s %8.3f %10.1f   batching: %.1fx\n", "16 of them one at a time",
+    std::printf("%-28s %8.3f %10.1f   batching: %.1fx\n", str_cat(requests.size(), " of them one at a time").c_str(),
                 static_cast<double>(requests.size()) / seconds, alone, batched / alone);
     add({{"name", name + ", one at a time"},
          {"section", "throughput"},

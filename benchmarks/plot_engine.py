@@ -17,7 +17,7 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 OURS, A, B, C, GREY = "#0969da", "#bc4c00", "#8250df", "#1a7f37", "#8c959f"
-COLOURS = [OURS, A, B, C, "#bf3989", "#9a6700"]
+COLOURS = {"mini-sglang": OURS, "poisson": A, "burst": B, "shared-prefix": C, "mixed": "#bf3989", "trace": "#9a6700"}
 DARK = "<style>@media (prefers-color-scheme: dark) { text { fill: #e6edf3 !important; } }</style>"
 
 
@@ -52,15 +52,19 @@ def digest_of(paths):
 
 # ---- panels: each draws on one axes ------------------------------------------------------------------------------------------
 
+def workload_of(row):
+    return row["name"].split(",")[0]
+
+
 def draw_throughput(axes, rows):
-    rows = [row for row in rows if row["section"] == "throughput"]
+    rows = sorted((row for row in rows if row["section"] == "throughput"), key=lambda row: list(COLOURS).index(workload_of(row)))
     axes.set_title("Output tokens/s")
     positions = list(range(len(rows)))[::-1]
     for position, row in zip(positions, rows):
         value = row["output_tokens_per_s"]
         axes.barh(position, value, color=A if "llama.cpp" in row["name"] else GREY if "," in row["name"] else OURS, height=0.6)
         axes.annotate(f" {value:,.0f}", (value, position), va="center")
-    axes.set_yticks(positions, [row["name"].replace("mini-sglang, ", "… ") for row in rows])
+    axes.set_yticks(positions, [row["name"].replace(workload_of(row) + ",", "…") for row in rows])
     axes.margins(x=0.2)
     axes.grid(axis="y", visible=False)
 
@@ -71,23 +75,26 @@ def loads(rows):
 
 def draw_distribution(axes, rows, column, title):
     axes.set_title(title)
-    for colour, row in zip(COLOURS, loads(rows)):
+    for row in loads(rows):
         values = sorted(row[column])
         if values:
-            axes.step(values, [(i + 1) / len(values) for i in range(len(values))], where="post", color=colour, label=row["name"])
+            axes.step(values, [(i + 1) / len(values) for i in range(len(values))], where="post", color=COLOURS[workload_of(row)],
+                      linestyle=":" if "no overlap" in row["name"] else "-", label=row["name"])
     axes.set_xscale("log")
     axes.set_xlabel("milliseconds (log scale)")
     axes.set_ylabel("share of the requests")
     if loads(rows):
-        axes.legend(loc="lower right")
+        axes.legend(loc="upper left")
 
 
 def draw_cache(axes, rows):
     axes.set_title("KV cache: pages in use, and kept for later prompts (thin)")
-    for colour, row in zip(COLOURS, [row for row in loads(rows) if "no overlap" not in row["name"]]):
+    for row in loads(rows):
+        if "no overlap" in row["name"]:
+            continue
         seconds, used, cached = zip(*row["cache"])
-        axes.plot(seconds, [100 * share for share in used], color=colour, label=row["name"])
-        axes.plot(seconds, [100 * share for share in cached], color=colour, linewidth=0.8, alpha=0.7)
+        axes.plot(seconds, [100 * share for share in used], color=COLOURS[row["name"]], label=row["name"])
+        axes.plot(seconds, [100 * share for share in cached], color=COLOURS[row["name"]], linewidth=0.8, alpha=0.7)
     axes.set_xlabel("seconds")
     axes.set_ylabel("% of the pages")
     if loads(rows):
@@ -115,7 +122,7 @@ def draw_timeline(axes, rows):
     """The host works, waits for the device, and works; the step alone is drawn so that it ends when the host has its result."""
     rows = [row for row in rows if row["section"] == "decode"]
     rows = [rows[0], rows[len(rows) // 2], rows[-1]] if len(rows) > 3 else rows
-    axes.set_title("Steps over time: the host works (dark) and waits (light); the step alone")
+    axes.set_title("Steps: the host works (dark) and waits (light)")
     ticks, labels = [], []
     for i, row in enumerate(rows):
         y = -2.5 * i
