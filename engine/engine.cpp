@@ -347,27 +347,30 @@ void Engine::forget(std::span<const RequestId> requests) {
     found->second->on_output = nullptr;
     finish_request(*found->second, FinishReason::cancelled, {});
   }
+  update_stats();
 }
 
 Result<std::vector<Completion>> Engine::generate(std::span<const Request> requests, const GenerationEvents& events) {
   PROLOGUE_RETURN_IF_ERROR(check_process());
   const auto samples_of = [](const Request& request) { return static_cast<size_t>(std::clamp<int64_t>(request.num_samples, 1, kMaxSamples)); };
+  // What the callbacks use lives until forget() below.
   std::vector<RequestId> ids;
-  const auto run = [&]() -> Result<std::vector<Completion>> {
-    std::mutex mutex;  // another thread may run the steps, and with them the callbacks
-    std::vector<Completion> completions;
-    std::vector<int64_t> prefilled(requests.size(), 0);
-    size_t num_left = 0;
-    int64_t prompt_tokens = 0;
-    double announced = 0.0;
-    const auto announce = [&] {
-      if (!events.on_prefill || announced >= 1.0) return;
-      int64_t done = 0;
-      for (const int64_t each : prefilled) done += each;
-      const double fraction = static_cast<double>(done) / static_cast<double>(std::max<int64_t>(prompt_tokens, 1));
-      if (fraction > announced) events.on_prefill(announced = fraction);
-    };
+  std::mutex mutex;  // another thread may run the steps, and with them the callbacks
+  std::vector<Completion> completions;
+  std::vector<int64_t> prefilled;
+  size_t num_left = 0;
+  int64_t prompt_tokens = 0;
+  double announced = 0.0;
+  const auto announce = [&] {
+    if (!events.on_prefill || announced >= 1.0) return;
+    int64_t done = 0;
+    for (const int64_t each : prefilled) done += each;
+    const double fraction = static_cast<double>(done) / static_cast<double>(std::max<int64_t>(prompt_tokens, 1));
+    if (fraction > announced) events.on_prefill(announced = fraction);
+  };
+  const auto run = [&]() -> Status {
     ids.reserve(requests.size());
+    prefilled.resize(requests.size());
     for (const Request& request : requests) {
       completions.resize(completions.size() + samples_of(request));
       prompt_tokens += static_cast<int64_t>(request.prompt.size());
@@ -385,7 +388,8 @@ Result<std::vector<Completion>> Engine::generate(std::span<const Request> reques
         if (!output.text.empty() && events.on_text) events.on_text(index, output.text);
         if (output.completion == nullptr) return;
         --num_left;
-        completions[index] = *output.completion;
+        Completion copy = *output.completion;  // may throw; then what it replaces stays whole
+        completions[index] = std::move(copy);
       };
       {
         const std::lock_guard lock(mutex);
@@ -413,10 +417,11 @@ Result<std::vector<Completion>> Engine::generate(std::span<const Request> reques
       PROLOGUE_ASSIGN_OR_RETURN(const bool worked, step());
       if (!worked) break;  // a callback that threw has ended its request without a word
     }
-    return completions;
+    return {};
   };
-  auto completions = catch_out_of_memory(run);
-  forget(ids);  // nothing is left of them, unless the call failed; their callbacks point into this function
+  const Status status = catch_out_of_memory(run);
+  forget(ids);  // nothing is left of them, unless the call failed
+  PROLOGUE_RETURN_IF_ERROR(status);
   return completions;
 }
 

@@ -6,7 +6,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -100,7 +99,8 @@ struct Score {
 // the child with exec.
 //
 // Errors: bad tokens, slots or lengths that a step finds, and logits that are not numbers, end the requests concerned and no others. If a
-// step cannot run at all (no host memory, a CUDA error), the requests that were running end with that error; those that wait stay.
+// step cannot run at all (no host memory, a CUDA error), the requests that were running end with that error, or the first that waits if
+// none was; the others stay.
 // If the system cannot create threads, the calling thread does all the work.
 class Engine {
  public:
@@ -210,7 +210,7 @@ class Engine {
   // Shared with all threads.
   mutable std::mutex inbox_;
   std::condition_variable wake_;
-  std::deque<std::shared_ptr<Active>> submitted_;
+  std::vector<std::shared_ptr<Active>> submitted_;
   std::vector<RequestId> cancelled_;
   RequestId next_id_ = 1;
   int64_t num_queued_ = 0;  // requests that have not begun

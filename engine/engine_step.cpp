@@ -21,7 +21,7 @@ bool has_penalties(const SamplingOptions& sampling) {
 
 // Requests that were submitted or cancelled since the last step.
 void Engine::take_inbox() {
-  std::deque<std::shared_ptr<Active>> submitted;
+  std::vector<std::shared_ptr<Active>> submitted;  // swapping needs no memory
   std::vector<RequestId> cancelled;
   {
     const std::lock_guard lock(inbox_);
@@ -292,8 +292,12 @@ void Engine::finish_request(Active& active, FinishReason reason, const Status& s
   for (const auto& sample : active.samples) finish(*sample, reason, status);
 }
 
-// After an error nobody knows what became of the sequences that ran. Those that wait have lost nothing.
+// After an error nobody knows what became of the sequences that ran. Those that wait have lost nothing, but if none ran, it is the first of
+// them that cannot start.
 void Engine::fail_running(const Status& status) {
+  if (scheduler_->num_running() == 0 && scheduler_->num_waiting() > 0) {
+    finish_request(static_cast<Sample&>(scheduler_->first_waiting()).active, FinishReason::error, status);
+  }
   const auto is_running = [](const auto& sample) { return sample->state == ScheduledSequence::State::running; };
   for (;;) {  // without a list: there may be no memory for one
     const auto found = std::find_if(active_.begin(), active_.end(), [&](const auto& each) {
@@ -338,16 +342,22 @@ void Engine::deliver(Sample& sample, std::string_view text, size_t num_tokens, b
   finish_request(active, FinishReason::error, device_error("the callback of this request failed: ", what));
 }
 
+// Without memory the cache's statistics stay those of an earlier step.
 void Engine::update_stats() {
-  EngineStats stats = counts_;
-  stats.waiting = scheduler_->num_waiting();
-  stats.running = scheduler_->num_running();
-  stats.preemptions = scheduler_->num_preemptions();
-  stats.replayed_steps = runner_->num_replayed();
-  stats.captured_graphs = runner_->num_captured();
-  stats.kv = cache_->stats();
+  KvCacheStats kv;
+  const bool known = catch_out_of_memory([&]() -> Status {
+                       kv = cache_->stats();
+                       return {};
+                     }).ok();
+  counts_.waiting = scheduler_->num_waiting();
+  counts_.running = scheduler_->num_running();
+  counts_.preemptions = scheduler_->num_preemptions();
+  counts_.replayed_steps = runner_->num_replayed();
+  counts_.captured_graphs = runner_->num_captured();
   const std::lock_guard lock(inbox_);
-  stats_ = std::move(stats);
+  std::swap(kv, known ? kv : stats_.kv);
+  stats_ = counts_;
+  stats_.kv = std::move(kv);
 }
 
 }  // namespace prologue

@@ -82,12 +82,10 @@ class Scheduler {
   // The first `num_tokens` tokens of the sequence are computed and without fault: full pages may be shared.
   Status share(ScheduledSequence& sequence, int64_t num_tokens);
 
-  bool idle() const { return waiting_.empty() && running_.empty(); }
   int64_t num_waiting() const { return static_cast<int64_t>(waiting_.size()); }
+  ScheduledSequence& first_waiting() const { return *waiting_.front(); }
   int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
   int64_t num_preemptions() const { return num_preemptions_; }
-  const std::vector<ScheduledSequence*>& running() const { return running_; }
-  const SchedulerLimits& limits() const { return limits_; }
 
  private:
   Result<bool> make_room(ScheduledSequence& sequence, int64_t num_tokens);

@@ -86,8 +86,9 @@ Status Engine::score_step(SequenceId id, std::span<const int32_t> tokens, int64_
   batch_.clear();
   batch_.add_sequence(tokens.data() + first, count, first, *pages, cache_->page_size(), num_rows);
   PROLOGUE_RETURN_IF_ERROR(runner_->enqueue(batch_));
-  PROLOGUE_RETURN_IF_ERROR(runner_->read_logits(logits));
-  PROLOGUE_ASSIGN_OR_RETURN(const StepResults results, runner_->read());
+  const Status copied = runner_->read_logits(logits);
+  PROLOGUE_ASSIGN_OR_RETURN(const StepResults results, runner_->read());  // in any case: a step that is enqueued must be read
+  PROLOGUE_RETURN_IF_ERROR(copied);
   if (results.fault.code == FaultCode::none) return {};
   return device_error("the step failed at token ", first + results.fault.token, ": ", fault_code_name(results.fault.code));
 }

@@ -30,7 +30,7 @@ class Runner : public ::testing::TestWithParam<Backend> {
       stream_ = Stream::create().value();
       execution_ = {Device::cuda, 1, stream_.get()};
     }
-    model_ = load_model(file, DType::f32, execution_).value();
+    model_ = load_model(file, DType::f32, execution_, {}).value();
   }
   std::unique_ptr<ModelRunner> make(bool fused = true, bool capture = true) {
     RunnerConfig config;
