@@ -1,5 +1,5 @@
-// The pages of each sequence: which page holds which token. Host bookkeeping only; the memory itself is KvStorage. A step's block_table
-// and slot_mapping arrays are made from this class.
+// The pages of each sequence: which page holds which token. Host bookkeeping only; the memory itself is KvStorage. A step's
+// block_table and slot_mapping arrays are made from this class.
 //
 // One owner uses it, from one thread at a time: nothing here locks.
 //
@@ -26,8 +26,8 @@ using SequenceId = int64_t;
 
 inline constexpr int64_t kMaxKvGroups = 16;
 
-// A layer group: the layers with the same window. Each group has page numbers of its own, 0 .. num_pages - 1, and each sequence has one
-// block table for each group.
+// A layer group: the layers with the same window. Each group has page numbers of its own, 0 .. num_pages - 1, and each sequence
+// has one block table for each group.
 struct KvGroup {
   int64_t num_pages = 0;
   int64_t window = 0;  // the tokens that a token sees, its own included; 0 = all before it, and its own
@@ -40,15 +40,16 @@ struct KvCacheConfig {
   uint64_t format_key = 0;      // how K and V are stored; mixed into every extra key
 };
 
-// A page of `group` to be copied in the memory of all the group's layers: K, V and their scales. Page `to` may have been the `from` of an
-// earlier copy, so copies run in order.
+// A page of `group` to be copied in the memory of all the group's layers: K, V and their scales. Page `to` may have been the
+// `from` of an earlier copy, so copies run in order.
 struct PageCopy {
   int32_t group = 0;
   int32_t from = 0;
   int32_t to = 0;
 };
 
-// The tokens of a sequence from position 0 on. Not owned. Made from a std::vector<int32_t>, a std::span<const int32_t>, or the like.
+// The tokens of a sequence from position 0 on. Not owned. Made from a std::vector<int32_t>, a std::span<const int32_t>, or the
+// like.
 struct TokenSpan {
   const int32_t* data = nullptr;
   int64_t size = 0;
@@ -84,8 +85,8 @@ struct KvCacheStats {
 // invalid_argument if a group does not exist. After an error nothing has changed, except where it says otherwise.
 class PROLOGUE_API KvCache {
  public:
-  // invalid_argument: page_size is not in 1..2^31 - 1, there are no or too many groups, a group's num_pages is not in 0..2^31 - 1, or its
-  // window is negative.
+  // invalid_argument: page_size is not in 1..2^31 - 1, there are no or too many groups, a group's window is
+  // negative, or its num_pages is not in 0..2^31 - 1.
   static Result<KvCache> create(const KvCacheConfig& config);
   // One group whose layers see all tokens.
   static Result<KvCache> create(int64_t num_pages, int64_t page_size);
@@ -107,24 +108,26 @@ class PROLOGUE_API KvCache {
     int64_t num_tokens = 0;  // a multiple of the page size
     int32_t node = -1;       // of the index, until the cache changes; -1 if num_tokens is 0
   };
-  // The longest prefix of `tokens` that a new sequence could start with: every group whose layers see all has all its pages, and every
-  // group with a window has the last one, and those that the next token sees. Only sequences with this extra_key count. Changes nothing,
-  // counts nothing.
+  // The longest prefix of `tokens` that a new sequence could start with: every group whose layers see all has all its pages,
+  // and every group with a window has the last one, and those that the next token sees. Only sequences with this extra_key
+  // count. Changes nothing, counts nothing.
   //   extra_key: what K and V depend on besides the tokens, as one number: the rope set that is pinned, an adapter, images.
   Match match(TokenSpan tokens, uint64_t extra_key = 0) const;
 
   // Adds an empty sequence and returns its id.
   Result<SequenceId> add_sequence(uint64_t extra_key = 0);
-  // Adds a sequence that starts with the longest cached prefix of `tokens` that is not longer than max_hit_tokens, and holds its pages;
-  // length() says how many tokens that is. At least the last token of a prompt must be computed to have its logits: max_hit_tokens =
-  // number of tokens - 1. invalid_argument: tokens.size or max_hit_tokens is negative, or tokens.data is null and size is not 0.
+  // Adds a sequence that starts with the longest cached prefix of `tokens` that is not longer than max_hit_tokens, and holds
+  // its pages; length() says how many tokens that is. At least the last token of a prompt must be computed to have its logits:
+  // max_hit_tokens = number of tokens - 1. invalid_argument: tokens.size or max_hit_tokens is negative, or tokens.data is null
+  // and size is not 0.
   Result<SequenceId> add_sequence(TokenSpan tokens, int64_t max_hit_tokens, uint64_t extra_key = 0);
 
   // Makes the sequence's full pages known to match() and add_sequence(). Call it when the step that writes these pages has been
   // enqueued on the stream that later steps use too.
-  //   tokens: those of the sequence from position 0. Pages past their end, or past length(), are left for a later call. Pages of an
-  //     earlier call are not looked at again: the work is that of the new pages.
-  // If the same tokens are in the index already, this sequence's pages stay its own, outside of the index, and are free when it ends.
+  //   tokens: those of the sequence from position 0. Pages past their end, or past length(), are left for a later call. Pages of
+  //     an earlier call are not looked at again: the work is that of the new pages.
+  // If the same tokens are in the index already, this sequence's pages stay its own, outside of the index, and are free when it
+  // ends.
   // invalid_argument: as add_sequence(). resource_exhausted: no memory; some of the pages may be in the index.
   Status insert(SequenceId sequence, TokenSpan tokens);
 
@@ -134,27 +137,29 @@ class PROLOGUE_API KvCache {
 
   // ---- Growth
 
-  // Makes sure that the slots of positions length() .. num_tokens - 1 exist in every group and belong to this sequence alone. First gives
-  // back the pages that no token from position length() on can see. A last page that is partly filled and that others have too (a
-  // fork, the prefix index) is replaced by a copy: see copies(). num_tokens <= length(): does nothing.
+  // Makes sure that the slots of positions length() .. num_tokens - 1 exist in every group and belong to this sequence alone.
+  // First gives back the pages that no token from position length() on can see. A last page that is partly filled and that
+  // others have too (a fork, the prefix index) is replaced by a copy: see copies(). num_tokens <= length(): does nothing.
   // resource_exhausted: a group has not enough free, cached or given back pages; callers should expect this and handle it.
   // invalid_argument: num_tokens is negative.
   Status reserve(SequenceId sequence, int64_t num_tokens);
-  // Reserves for num_tokens more, and adds them to the length. Errors: as reserve(). If the slots have been reserved, and the sequence
-  // was neither forked nor truncated since, append() cannot fail.
+  // Reserves for num_tokens more, and adds them to the length. Errors: as reserve(). If the slots have been reserved, and the
+  // sequence was neither forked nor truncated since, append() cannot fail.
   Status append(SequenceId sequence, int64_t num_tokens);
-  // Adds a sequence with the same tokens, in the same pages. Pages that are reserved past the length stay with `sequence`. Whichever of
-  // the two is appended to first gets a copy of the last page, if that is partly filled.
+  // Adds a sequence with the same tokens, in the same pages. Pages that are reserved past the length stay with `sequence`.
+  // Whichever of the two is appended to first gets a copy of the last page, if that is partly filled. Call it once the step
+  // that writes the sequence's tokens is enqueued: copies run before the next step writes.
   Result<SequenceId> fork(SequenceId sequence);
-  // Takes the last tokens off, and gives back all pages that `length` tokens do not need, reserved ones too. Tokens that the last
-  // append() added can always be taken off again. invalid_argument: length is negative or above length(), or tokens that position `length`
-  // sees were out of a window and their pages are given back.
+  // Takes the last tokens off, and gives back all pages that `length` tokens do not need, reserved ones too. Tokens that the
+  // last append() added can always be taken off again. invalid_argument: length is negative or above length(), or tokens that
+  // position `length` sees were out of a window and their pages are given back.
   Status truncate(SequenceId sequence, int64_t length);
-  // Gives back the pages that no token from position length() on can see. append() does so before it takes pages; after a long step this
-  // lets other sequences have them earlier. Tokens of the last append() can then no longer be taken off if that moves the window back.
+  // Gives back the pages that no token from position length() on can see. append() does so before it takes pages; after a long
+  // step this lets other sequences have them earlier. Tokens of the last append() can then no longer be taken off if that moves
+  // the window back.
   Status release_out_of_window(SequenceId sequence);
-  // Removes the sequence. Its pages that are in the prefix index are cached from now on, the last ones to be evicted first; the others
-  // are free.
+  // Removes the sequence. Its pages that are in the prefix index are cached from now on, the last ones to be evicted first; the
+  // others are free.
   Status free(SequenceId sequence);
 
   // The copies that must be made before the next step writes, in this order. The list grows until clear_copies().
@@ -166,14 +171,15 @@ class PROLOGUE_API KvCache {
   Result<int64_t> length(SequenceId sequence) const;
   // The sequence's pages in order; -1: given back, out of the window. The pointer is valid until the sequence is freed.
   Result<const std::vector<int32_t>*> pages(SequenceId sequence, int64_t group = 0) const;
-  // The slot of the token at `position`: page * page_size + offset. invalid_argument: the position is negative, outside the reserved
-  // pages, or in a page that was given back.
+  // The slot of the token at `position`: page * page_size + offset. invalid_argument: the position is negative, outside the
+  // reserved pages, or in a page that was given back.
   Result<int64_t> slot(SequenceId sequence, int64_t position, int64_t group = 0) const;
 
   // Returns a list directly: the one function that lets std::bad_alloc through.
   KvCacheStats stats() const;
-  // Checks everything that can be checked: each page's count is the number of block tables that have it, the lists of free and cached
-  // pages, the prefix index, and that every sequence has the pages its length needs. For tests: it takes time and memory.
+  // Checks everything that can be checked: each page's count is the number of block tables that have it, the lists of free and
+  // cached pages, the prefix index, and that every sequence has the pages its length needs. For tests: it takes time and
+  // memory.
   Status check_integrity() const;
 
  private:

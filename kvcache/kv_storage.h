@@ -47,8 +47,8 @@ struct KvStorageConfig {
 class PROLOGUE_API KvStorage {
  public:
   KvStorage() = default;
-  // The memory is not cleared; pages must be written before they are read. invalid_argument: a size is below 1, head_dim is odd for a
-  // type of 4 bits, group_of_layer does not have one entry for each layer, an entry is no group, or a group has no layer.
+  // The memory is not cleared; pages must be written before they are read. invalid_argument: a size is below 1, head_dim is odd
+  // for a type of 4 bits, group_of_layer does not have one entry for each layer, an entry is no group, or a group has no layer.
   // resource_exhausted: not enough memory.
   static Result<KvStorage> create(const KvStorageConfig& config, Device device);
 
@@ -58,7 +58,8 @@ class PROLOGUE_API KvStorage {
   PagedKvView layer(int64_t index) const;
 
   // Copies pages in every layer of their group, K, V and the scales of both, in order and in stream order. It does not wait.
-  // invalid_argument, before anything is copied: a group or a page does not exist, or the execution is for another device than the memory.
+  // invalid_argument, before anything is copied: a group or a page does not exist, or the execution is for another device than
+  // the memory.
   Status copy_pages(const std::vector<PageCopy>& copies, const Execution& execution) const;
 
  private:
@@ -75,15 +76,17 @@ struct KvSizing {
   int64_t max_step_tokens = 0;   // tokens of a step, of all sequences together
 };
 
-// The pages of each group whose storage takes at most num_bytes: pages_of_group for `config`, whose num_pages and pages_of_group are not
-// read. Groups that see all get the same number P, the largest that fits. A group with a window gets min(P, what max_seqs sequences
-// with max_step_tokens new tokens can hold in it at most). If all groups have windows, P is not larger than they need.
-// invalid_argument: as KvStorage::create, windows do not have one entry for each group or are negative, max_seqs or max_step_tokens is below 1, or one of these is above
-// 2^31 - 1.
+// The pages of each group whose storage takes at most num_bytes: pages_of_group for `config`, whose num_pages and
+// pages_of_group are not read. Groups that see all get the same number P, the largest that fits. A group with a window gets
+// min(P, what max_seqs sequences with max_step_tokens new tokens can hold in it at most), provided that pages are given back
+// after each step (KvCache::release_out_of_window). If all groups have windows, P is not larger than they need.
+// invalid_argument: as KvStorage::create, windows do not have one entry for each group or are negative, max_seqs or
+// max_step_tokens is below 1, or one of these is above 2^31 - 1.
 // resource_exhausted: not one page of each group fits; the message says how many bytes that would take.
 PROLOGUE_API Result<std::vector<int64_t>> pages_that_fit(const KvStorageConfig& config, const KvSizing& sizing,
                                                          int64_t num_bytes);
-// That fraction of what can still be allocated on the device (available_bytes). invalid_argument: it is not above 0 and at most 1.
+// That fraction of what can still be allocated on the device (available_bytes). invalid_argument: it is not above 0 and at most
+// 1.
 PROLOGUE_API Result<int64_t> fraction_of_free_memory(double fraction, Device device);
 
 }  // namespace prologue

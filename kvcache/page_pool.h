@@ -1,5 +1,6 @@
-// The page numbers of a paged KV cache: a reference count for each, a list of the free ones, and a list of the cached ones in the
-// order of their last use. It does not know the memory, the sequences or the tokens. One owner uses it, from one thread at a time.
+// The page numbers of a paged KV cache: a reference count for each, a list of the free ones, and a list of the cached ones in
+// the order of their last use. It does not know the memory, the sequences or the tokens. One owner uses it, from one thread at
+// a time.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +14,8 @@ namespace prologue {
 //   free        nobody holds it, and its contents are worth nothing
 //   referenced  its count is above 0: so many block tables have it
 //   cached      its count is 0, but a node of a prefix index has it: it can be acquired again, or evicted
-// A node is a number >= 0 that the owner of the index chose; the pool stores it and gives it back. A referenced page may have one too.
-// Every function but create() and check_integrity() takes constant time and allocates nothing.
+// A node is a number >= 0 that the owner of the index chose; the pool stores it and gives it back. A referenced page may have
+// one too. Every function but create() and check_integrity() takes constant time and allocates nothing.
 class PROLOGUE_API PagePool {
  public:
   PagePool() = default;  // no pages
@@ -37,16 +38,19 @@ class PROLOGUE_API PagePool {
     int32_t page = -1;
     int32_t evicted_node = -1;  // the node that had the page until now; the caller removes the page from it
   };
-  // A page with count 1 and no node: the free page that was freed last (its contents may be in a cache), else the cached page whose
-  // last use is longest ago, which is evicted. page = -1: all pages are referenced. Callers should expect this and handle it.
+  // A page with count 1 and no node: the free page that was freed last (its contents may be in a cache), else the cached page
+  // whose last use is longest ago, which is evicted. page = -1: all pages are referenced. Callers should expect this and handle
+  // it.
   Taken allocate();
   // Adds one to the count. invalid_argument: the page does not exist or is free.
   Status acquire(int32_t page);
-  // Takes one off the count. A page that nobody holds any more is cached, as the one used last, if it has a node; else it is free.
+  // Takes one off the count. A page that nobody holds any more is cached, as the one used last, if it has a node; else it is
+  // free.
   // invalid_argument: the page does not exist or is not referenced.
   Status release(int32_t page);
 
-  // Gives a referenced page to a node. invalid_argument: the page does not exist, is not referenced or has a node; node is negative.
+  // Gives a referenced page to a node. invalid_argument: the page does not exist, is not referenced or has a node; node is
+  // negative.
   Status set_node(int32_t page, int32_t node);
   // Makes the cached page whose last use is longest ago free. page = -1: there is none.
   Taken evict();

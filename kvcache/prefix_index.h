@@ -1,5 +1,5 @@
-// The prefix index of a KvCache: which full pages of tokens have been computed, and which page numbers hold them. KvCache keeps it;
-// most readers need only that. One owner uses it, from one thread at a time.
+// The prefix index of a KvCache: which full pages of tokens have been computed, and which page numbers hold them. KvCache keeps
+// it; most readers need only that. One owner uses it, from one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,13 @@
 
 namespace prologue {
 
-// A tree. A root stands for an extra key: sequences with different keys never share anything. Every other node stands for one full
-// page of tokens after those of its parent, so the path from the root is a prefix. A node has a page number of each layer group,
-// or -1 if that group's page was evicted or never had a place here.
+// A tree. A root stands for an extra key: sequences with different keys never share anything. Every other node stands for one
+// full page of tokens after those of its parent, so the path from the root is a prefix. A node has a page number of each layer
+// group, or -1 if that group's page was evicted or never had a place here.
 //
-// Nodes are numbers >= 0. A node lives as long as it has a page, a child, or a holder (hold()); what is left without any of them is
-// removed, and then its parents are looked at in the same way. Nodes are found through a hash table, and found nodes are compared: the
-// parent and all tokens must be equal, so equal hashes of different tokens do no harm.
+// Nodes are numbers >= 0. A node lives as long as it has a page, a child, or a holder (hold()); what is left without any of
+// them is removed, and then its parents are looked at in the same way. Nodes are found through a hash table, and found nodes
+// are compared: the parent and all tokens must be equal, so equal hashes of different tokens do no harm.
 class PROLOGUE_API PrefixIndex {
  public:
   PrefixIndex() = default;  // finds nothing
@@ -32,10 +32,11 @@ class PROLOGUE_API PrefixIndex {
 
   // The hash of a page of tokens [page_size] after those of `parent`.
   uint64_t hash_after(int32_t parent, const int32_t* tokens) const;
-  // The child of `parent` with these tokens [page_size], or -1. `hash`: that of hash_after(); any other function of the parent and
-  // the tokens works too.
+  // The child of `parent` with these tokens [page_size], or -1. `hash`: that of hash_after(); any other function of the parent
+  // and the tokens works too.
   int32_t find(int32_t parent, uint64_t hash, const int32_t* tokens) const;
-  // As find(), but a missing node is added, without pages. Hold it or give it a page. resource_exhausted: no memory; nothing has changed.
+  // As find(), but a missing node is added, without pages. Hold it or give it a page. resource_exhausted: no memory; nothing
+  // has changed.
   Result<int32_t> find_or_add(int32_t parent, uint64_t hash, const int32_t* tokens);
 
   int32_t parent(int32_t node) const { return at(node).parent; }  // -1 for a root

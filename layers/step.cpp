@@ -106,8 +106,8 @@ Status StepBatch::check_sequence(const int32_t* tokens, int64_t num_tokens, int6
   return {};
 }
 
-void StepBatch::add_sequence(const int32_t* tokens, int64_t num_tokens, int64_t first_position,
-                             const std::vector<int32_t>* const* block_tables, int64_t page_size, int64_t num_logit_rows) {
+void StepBatch::add_sequence_of_groups(const int32_t* tokens, int64_t num_tokens, int64_t first_position,
+                                       const std::vector<int32_t>* const* block_tables, int64_t page_size, int64_t num_logit_rows) {
   if (!status_.ok()) return;
   status_ = catch_out_of_memory([&]() -> Status {
     PROLOGUE_RETURN_IF_ERROR(check_sequence(tokens, num_tokens, first_position, block_tables, page_size, num_logit_rows));

@@ -80,13 +80,13 @@ class PROLOGUE_API StepBatch {
   // get logits.
   //   num_tokens >= 0, 0 <= num_logit_rows <= num_tokens, first_position >= 0, first_position + num_tokens < 2^31, page_size >= 1;
   //   a block table has entries for all of first_position + num_tokens tokens, and pages, not negative, for the new ones
-  void add_sequence(const int32_t* tokens, int64_t num_tokens, int64_t first_position,
-                    const std::vector<int32_t>* const* block_tables, int64_t page_size, int64_t num_logit_rows);
+  void add_sequence_of_groups(const int32_t* tokens, int64_t num_tokens, int64_t first_position,
+                              const std::vector<int32_t>* const* block_tables, int64_t page_size, int64_t num_logit_rows);
   // The same for a batch with one layer group.
   void add_sequence(const int32_t* tokens, int64_t num_tokens, int64_t first_position, const std::vector<int32_t>& block_table,
                     int64_t page_size, int64_t num_logit_rows) {
     const std::vector<int32_t>* const one = &block_table;
-    add_sequence(tokens, num_tokens, first_position, &one, page_size, num_logit_rows);
+    add_sequence_of_groups(tokens, num_tokens, first_position, &one, page_size, num_logit_rows);
   }
   // One more row of logits, of a token of the batch: 0 <= token < num_tokens().
   void add_logit_row(int64_t token);

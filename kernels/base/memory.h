@@ -55,9 +55,9 @@ PROLOGUE_API Result<int64_t> available_bytes(Device device);
 // replay; use a StagingBuffer for such copies.
 PROLOGUE_API Status copy_to_device(void* target, const void* source, int64_t num_bytes, const Execution& execution);
 PROLOGUE_API Status copy_to_host(void* target, const void* source, int64_t num_bytes, const Execution& execution);
-// Copies within the execution's device, in stream order, without waiting: num_rows rows of row_bytes, row i at i * stride_bytes of both
-// `target` and `source`. No row of the one may overlap a row of the other. On CUDA it is one call of the runtime if stride_bytes is below
-// 2^31, else one for each row.
+// Copies within the execution's device, in stream order, without waiting: num_rows rows of row_bytes, row i at i * stride_bytes
+// of both `target` and `source`. No row of the one may overlap a row of the other. On CUDA it is one call of the runtime if
+// stride_bytes is below 2^31, else one for each row.
 PROLOGUE_API Status copy_strided(void* target, const void* source, int64_t num_rows, int64_t row_bytes, int64_t stride_bytes,
                                  const Execution& execution);
 PROLOGUE_API Status fill_zero(void* target, int64_t num_bytes, const Execution& execution);

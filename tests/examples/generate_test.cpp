@@ -96,7 +96,7 @@ TEST(Generate, EndsWithATable) {
   EXPECT_EQ(run.out.rfind("hello", 0), 0u);
   for (const char* row :
        {"model  ", "device, dtype        cpu, float32", "prompt tokens        ", "generated tokens     5",
-        "time to first token  ", "prefill              ", "decoding             ", "stop reason          max_tokens\n"}) {
+        "time to first token  ", "prefill              ", "decoding             ", "finish reason        length\n"}) {
     EXPECT_NE(run.err.find(row), std::string::npos) << row << "\n" << run.err;
   }
 }
@@ -110,10 +110,10 @@ TEST(Generate, JsonIsOneObjectPerPromptInOrder) {
   ASSERT_EQ(objects.size(), 3u);
   EXPECT_EQ(objects[0]["prompt"], "hello");
   EXPECT_EQ(objects[0]["tokens"].size(), 5u);
-  EXPECT_EQ(objects[0]["stop"], "max_tokens");
+  EXPECT_EQ(objects[0]["finish_reason"], "length");
   EXPECT_EQ(objects[0]["device"], "cpu");
   EXPECT_EQ(objects[0]["dtype"], "float32");
-  for (const char* key : {"load_s", "prefill_tokens", "prefill_s", "decode_tokens", "decode_s"}) {
+  for (const char* key : {"load_s", "prompt_tokens", "cached_tokens", "queue_s", "prefill_s", "decode_tokens", "decode_s"}) {
     EXPECT_TRUE(objects[0]["timings"].contains(key)) << key;
   }
   EXPECT_EQ(objects[1],
@@ -306,7 +306,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 INSTANTIATE_TEST_SUITE_P(Rules, GenerateBadInput,
                          testing::Values(BadCase{"--model MODEL --prompt x --system y", 2, "--system needs --chat"},
-                                         BadCase{"--model MODEL --chat --json", 2, "--json needs --prompt or --prompt-file"},
+                                         BadCase{"--model MODEL --chat --json", 2, "--json needs --prompt, --prompt-file or --prompts"},
                                          BadCase{"--model MODEL --prompt x --stop ''", 2, "--stop is empty"},
                                          BadCase{"--model MODEL --prompt x --seed 1 --seed 2", 2, "--seed"},
                                          BadCase{"--model MODEL --prompt x --print-graph=png", 2, "png"}));
@@ -364,11 +364,30 @@ TEST(Generate, TheContextIsALimitInTokens) {
   EXPECT_EQ(five["prompt_tokens"].size(), 2u);
   EXPECT_EQ(five["tokens"], three["tokens"]);
   EXPECT_EQ(huge["tokens"], three["tokens"]);
-  EXPECT_EQ(five["stop"], "context");
-  EXPECT_EQ(three["stop"], "max_tokens");
-  EXPECT_EQ(huge["stop"], "max_tokens");
-  EXPECT_TRUE(contains(generate_with_model("--prompt 12 --ignore-eos --context 5").err, "stop reason          context\n"));
-  EXPECT_TRUE(contains(generate_with_model("--prompt 12 --prompt 34 --ignore-eos").err, "stop reason          2 max_tokens\n"));
+  EXPECT_EQ(five["finish_reason"], "context");
+  EXPECT_EQ(three["finish_reason"], "length");
+  EXPECT_EQ(huge["finish_reason"], "length");
+  EXPECT_TRUE(contains(generate_with_model("--prompt 12 --ignore-eos --context 5").err, "finish reason        context\n"));
+  EXPECT_TRUE(contains(generate_with_model("--prompt 12 --prompt 34 --ignore-eos").err, "finish reason        2 length\n"));
+}
+
+TEST(Generate, PromptsOfAFileAndSeveralCompletions) {
+  const std::string file = temp("prompts.jsonl");
+  std::ofstream(file) << "\"hello\"\n\n{\"prompt\": \"good bye\", \"id\": 7}\n";
+  const Outcome run = generate_with_model("--prompts " + file + " --n 2 --max-tokens 4 --ignore-eos --json --logprobs 1 --temperature 1 --parallel 3");
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  std::istringstream lines(run.out);
+  std::vector<nlohmann::json> objects;
+  for (std::string line; std::getline(lines, line);) objects.push_back(nlohmann::json::parse(line));
+  ASSERT_EQ(objects.size(), 4u);
+  EXPECT_EQ(objects[1]["prompt"], "hello");
+  EXPECT_EQ(objects[2]["prompt"], "good bye");
+  EXPECT_NE(objects[0]["tokens"], objects[1]["tokens"]);  // seeds 0 and 1
+  EXPECT_EQ(objects[3]["logprobs"].size(), 4u);
+  std::ofstream(file) << "\"hello\"\n[1]\n";
+  const Outcome bad = generate_with_model("--prompts " + file);
+  EXPECT_EQ(bad.exit_code, 1);
+  EXPECT_TRUE(contains(bad.err, "line 2 must be a JSON string, or an object with a string \"prompt\""));
 }
 
 TEST(Generate, PipesAreReadLikeFiles) {

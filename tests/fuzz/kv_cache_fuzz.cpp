@@ -1,5 +1,5 @@
-// kvcache: KvCache against a model of it (tests/support/kv_model.h), with any sequence of calls, and calls that break the contract among
-// them; KvStorage, its copies of pages and its sizing with any configuration.
+// kvcache: KvCache against a model of it (tests/support/kv_model.h), with any sequence of calls, and calls that break the
+// contract among them; KvStorage, its copies of pages and its sizing with any configuration.
 #include <prologue/kvcache/kv_cache.h>
 #include <prologue/kvcache/kv_storage.h>
 

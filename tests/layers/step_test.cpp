@@ -120,8 +120,8 @@ TEST_P(StepBuffersTest, HaveFixedPlacesAndPadding) {
   const std::vector<int32_t> tokens = {40, 41, 42};
   const std::vector<int32_t> tables[2][2] = {{{9, 8}, {1, 0}}, {{7}, {5}}};
   const std::vector<int32_t>* const rows[2][2] = {{&tables[0][0], &tables[0][1]}, {&tables[1][0], &tables[1][1]}};
-  batch.add_sequence(tokens.data(), 1, 5, rows[0], kPageSize, 1);
-  batch.add_sequence(tokens.data() + 1, 1, 2, rows[1], kPageSize, 1);
+  batch.add_sequence_of_groups(tokens.data(), 1, 5, rows[0], kPageSize, 1);
+  batch.add_sequence_of_groups(tokens.data() + 1, 1, 2, rows[1], kPageSize, 1);
   EXPECT_EQ(batch.num_decode_seqs(), 2);
   batch.set_position(1, 1, 77);
   batch.set_token_from(0, 3);
@@ -152,7 +152,7 @@ TEST_P(StepBuffersTest, HaveFixedPlacesAndPadding) {
   EXPECT_EQ(read(step.block_table[1] + 6, 3), (std::vector<int32_t>{5, -1, -1}));
 
   batch.clear();
-  batch.add_sequence(tokens.data(), 3, 0, rows[0], kPageSize, 1);
+  batch.add_sequence_of_groups(tokens.data(), 3, 0, rows[0], kPageSize, 1);
   batch.add_logit_row(2);
   const StepInputs next = buffers.upload(batch, execution).value();
   EXPECT_EQ(next.token_ids, step.token_ids);

@@ -1,9 +1,10 @@
-// A KvCache and a plain model of it, side by side. Every call is made on both, and what they say and which pages they give must agree.
-// The data is there too: for each slot a tag, a hash of everything that K and V of a token depend on (the extra key, and the tokens up to
-// it). Tags are written where a step would write K and V, copied where it would copy pages, and read where attention would read.
+// A KvCache and a plain model of it, side by side. Every call is made on both, and what they say and which pages they give must
+// agree. The data is there too: for each slot a tag, a hash of everything that K and V of a token depend on (the extra key, and
+// the tokens up to it). Tags are written where a step would write K and V, copied where it would copy pages, and read where
+// attention would read.
 //
-// The model is written for being plain: maps and loops over everything. It shares no code with the cache. It does not predict which
-// free page is taken, but it does predict which cached page is evicted, how long every hit is, and which calls fail.
+// The model is written for being plain: maps and loops over everything. It shares no code with the cache. It does not predict
+// which free page is taken, but it does predict which cached page is evicted, how long every hit is, and which calls fail.
 #pragma once
 
 #include <algorithm>
