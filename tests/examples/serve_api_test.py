@@ -338,7 +338,7 @@ class Key(ServerTest):
     arguments = ('--api-key', 'a secret', '--model-name', 'my model')
 
     def test_it_is_needed_below_v1(self):
-        for key in (None, 'Bearer', 'Bearer ', 'Bearer a secre', 'Bearer a secret ', 'Bearer a secretx', 'a secret', 'Basic a secret'):
+        for key in (None, 'Bearer', 'Bearer ', 'Bearer a secre', 'Bearer a secret ', 'Bearer a secretx', 'Bearer b secret', 'Bearer a secreT', 'a secret', 'Basic a secret'):
             headers = {'Authorization': key} if key is not None else {}
             for method, path in (('POST', COMPLETIONS), ('POST', CHAT), ('GET', '/v1/models'), ('GET', '/v1/models/x')):
                 with self.subTest(key=key, path=path):
