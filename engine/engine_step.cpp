@@ -201,11 +201,14 @@ void Engine::process_sequence(const EnqueuedStep& step, size_t index, const Step
     return;
   }
   const Status status = catch_out_of_memory([&]() -> Status {
+    // Before the sample may end here. What led to logits that are not numbers is not shared.
+    const auto* const faults = results.row_faults.data() + sequence.first_row;
+    const bool sound = std::all_of(faults, faults + sequence.num_rows, [](uint8_t code) { return code == 0; });
+    if (sound && !sample.ended) PROLOGUE_RETURN_IF_ERROR(scheduler_->share(sample, sequence.num_computed));
     if (sequence.num_rows == 0 && !sample.ended) deliver(sample, {}, 0, false);  // the prompt goes on
     for (size_t r = sequence.first_row; r < sequence.first_row + sequence.num_rows; ++r) {
       if (!step.rows[r]->ended) take_token(*step.rows[r], r, results);
     }
-    if (!sample.ended) PROLOGUE_RETURN_IF_ERROR(scheduler_->share(sample, sequence.num_computed));
     return {};
   });
   if (!status.ok()) finish_request(*sequence.active, FinishReason::error, status);

@@ -264,6 +264,9 @@ TEST_P(Serving, ACachedPrefixChangesNoText) {
   next.prompt.push_back(17);
   EXPECT_EQ(tokens_of(engine->generate({&next, 1}).value()), alone(options, {next}));
   EXPECT_EQ(engine->generate({&next, 1}).value().front().cached_tokens, 100);
+  // The prompt of a request that ends with its first token is kept too.
+  const Request brief = request(std::vector<int32_t>(40, 21), 1);
+  for (const int64_t cached : {0, 36}) EXPECT_EQ(engine->generate({&brief, 1}).value().front().cached_tokens, cached);
   options.prefix_cache = false;
   engine = load(options);
   for (int round = 0; round < 2; ++round) {

@@ -374,7 +374,7 @@ TEST(Generate, TheContextIsALimitInTokens) {
 TEST(Generate, PromptsOfAFileAndSeveralCompletions) {
   const std::string file = temp("prompts.jsonl");
   std::ofstream(file) << "\"hello\"\n\n{\"prompt\": \"good bye\", \"id\": 7}\n";
-  const Outcome run = generate_with_model("--prompts " + file + " --n 2 --max-tokens 4 --ignore-eos --json --logprobs 1 --temperature 1 --parallel 3");
+  const Outcome run = generate_with_model("--prompts " + file + " --n 2 --max-tokens 4 --ignore-eos --json --logprobs 1 --temperature 20 --parallel 3");
   EXPECT_EQ(run.exit_code, 0) << run.err;
   std::istringstream lines(run.out);
   std::vector<nlohmann::json> objects;
