@@ -1,6 +1,8 @@
 // Steps without an engine: whose faults they are, and that a decode step goes on by itself.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
 #include <vector>
 
 #include <prologue/engine/gguf/gguf.h>
@@ -22,8 +24,9 @@ class Runner : public ::testing::TestWithParam<Backend> {
  protected:
   void SetUp() override {
     PROLOGUE_REQUIRE_BACKEND(GetParam());
-    const std::string path = testing::TempDir() + "prologue_model_runner_test_" +
-                             std::string(test::backend_name(GetParam())) + ".gguf";
+    std::string name = testing::UnitTest::GetInstance()->current_test_info()->name();
+    std::replace(name.begin(), name.end(), '/', '_');
+    const std::string path = testing::TempDir() + "prologue_model_runner_test_" + name + ".gguf";
     ASSERT_TRUE(test::write_tiny_llama(path, {}));
     const GgufFile file = GgufFile::open(path).value();
     if (GetParam() == Backend::cuda) {

@@ -25,8 +25,11 @@ namespace {
 
 using test::TinyLlamaOptions;
 
+// A file of its own for each test: tests run in parallel.
 std::string write_model(const std::string& name, const TinyLlamaOptions& options = {}) {
-  const std::string path = testing::TempDir() + "prologue_serving_test_" + name + ".gguf";
+  std::string test = testing::UnitTest::GetInstance()->current_test_info()->name();
+  std::replace(test.begin(), test.end(), '/', '_');
+  const std::string path = testing::TempDir() + "prologue_serving_test_" + name + "_" + test + ".gguf";
   EXPECT_TRUE(test::write_tiny_llama(path, options));
   return path;
 }
@@ -35,6 +38,8 @@ struct Kind {
   Device device = Device::cpu;
   DType dtype = DType::f32;
 };
+
+void PrintTo(const Kind& kind, std::ostream* out) { *out << device_name(kind.device) << " " << dtype_name(kind.dtype); }
 
 EngineOptions invariant(const std::string& path, const Kind& kind = {}) {
   EngineOptions options;
