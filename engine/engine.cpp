@@ -17,6 +17,7 @@ namespace prologue {
 namespace {
 
 constexpr int64_t kMaxSeqs = 4096;
+constexpr int64_t kDefaultContext = int64_t{1} << 18;  // tables of positions and pages are as long: a file must not ask for any length
 constexpr int64_t kScoreRows = 64;  // rows of logits that a scoring step needs
 
 double seconds_since(EngineClock::time_point start) { return std::chrono::duration<double>(EngineClock::now() - start).count(); }
@@ -123,7 +124,7 @@ Status Engine::fill_in_defaults() {
 Status Engine::make_runner() {
   EngineOptions& o = options_;
   const int64_t model_context = config().context_length;
-  const int64_t wanted_context = o.context_length > 0 ? std::min(o.context_length, model_context) : model_context;
+  const int64_t wanted_context = std::min(o.context_length > 0 ? o.context_length : kDefaultContext, model_context);
   o.max_step_tokens = std::max(o.max_seqs, std::min(o.max_step_tokens, o.max_seqs * wanted_context));
 
   RunnerConfig runner;

@@ -35,7 +35,7 @@ struct EngineOptions {
   std::optional<DType> v_type;   // of V in the KV cache; none: same as K
   int64_t hadamard_block = 0;    // of the Hadamard transform of Q and K, with which a quantised K loses less; 0 = none
   int64_t page_size = 16;
-  int64_t context_length = 0;   // the most tokens of one sequence, prompt and generated; 0 = the model's
+  int64_t context_length = 0;   // the most tokens of one sequence, prompt and generated; 0 = the model's, up to 262144
   int64_t kv_memory = 0;        // bytes of the KV cache; 0: what max_seqs sequences of that length need, within a part of the free memory
   int64_t max_seqs = 0;         // sequences of one step; 0 = 256 on CUDA, 32 on the CPU
   int64_t max_step_tokens = 0;  // of one step; longer prompts are read in chunks; 0 = 4096 on CUDA, 512 on the CPU

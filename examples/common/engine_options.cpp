@@ -47,7 +47,7 @@ EngineFlags::EngineFlags(Flags& flags, EngineOptions& options, const std::string
   CLI::App& app = flags.app();
   app.add_option("--model", options.model_path, "the model: a GGUF file")->required()->type_name("FILE.gguf")->group("Input");
   context_ = flags.number<int64_t>("--context", options.context_length, {0, kMax, "0 = the model's"},
-                                   "tokens of one prompt and its output together, at most; 0 = the model's" + context_note);
+                                   "tokens of one prompt and its output together, at most; 0 = the model's, up to 262144" + context_note);
   for (CLI::Option* option :
        {flags.choice("--device", device_, {"auto", "cpu", "cuda"}, "auto: cuda if there is a GPU, else cpu"),
         flags.choice("--dtype", dtype_, {"auto", "float32", "bfloat16", "float16"},
