@@ -123,6 +123,7 @@ Result<KvStorage> KvStorage::create(const KvStorageConfig& config, Device device
   return catch_out_of_memory([&]() -> Result<KvStorage> {
     PROLOGUE_ASSIGN_OR_RETURN(const int64_t num_bytes, storage_bytes(config));
     KvStorage storage;
+    PROLOGUE_ASSIGN_OR_RETURN(storage.memory_, Buffer::allocate(device, num_bytes));  // first: an absurd num_layers ends here
     storage.config_ = config;
     storage.layer_offsets_.resize(static_cast<size_t>(config.num_layers));
     int64_t offset = 0;
@@ -135,7 +136,6 @@ Result<KvStorage> KvStorage::create(const KvStorageConfig& config, Device device
         offset += layer_bytes.total;
       }
     }
-    PROLOGUE_ASSIGN_OR_RETURN(storage.memory_, Buffer::allocate(device, num_bytes));
     return storage;
   });
 }

@@ -120,6 +120,10 @@ TEST(KvStorage, LayersThatDoNotExistHaveEmptyViews) {
 TEST(KvStorage, SizesAreChecked) {
   KvStorageConfig config{2, 0, 4, 2, 8, DType::f32};
   EXPECT_EQ(KvStorage::create(config, Device::cpu).status().message(), "KV cache: num_pages is 0: it must be at least 1");
+  config.num_pages = 1;
+  config.num_layers = int64_t{1} << 46;
+  EXPECT_EQ(KvStorage::create(config, Device::cpu).status().code(), StatusCode::resource_exhausted);
+  config.num_layers = 2;
   config.num_pages = int64_t{1} << 60;
   EXPECT_EQ(KvStorage::create(config, Device::cpu).status().code(), StatusCode::resource_exhausted);
   EXPECT_EQ(KvStorage::create({1, 1, 1, 1, 3, DType::int4}, Device::cpu).status().message(),
