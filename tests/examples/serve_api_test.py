@@ -72,6 +72,14 @@ class Shapes(ServerTest):
         self.assertEqual(answer['choices'][0]['finish_reason'], 'length')
         self.assertLessEqual(abs(answer['usage']['total_tokens'] - 512), 1)
 
+    def test_cached_tokens(self):
+        body = {**HELLO, 'prompt': list(range(100, 140)), 'n': 2}
+        self.server.post(COMPLETIONS, body)
+        cached = self.server.post(COMPLETIONS, body)[1]['usage']['prompt_tokens_details']['cached_tokens']
+        self.assertTrue(16 <= cached < 40, cached)
+        twice = self.server.post(COMPLETIONS, {**body, 'prompt': [body['prompt']] * 2})[1]['usage']['prompt_tokens_details']['cached_tokens']
+        self.assertEqual(twice, 2 * cached)
+
     def test_a_completion_has_16_tokens_by_default(self):
         _, answer = self.server.post(COMPLETIONS, {'prompt': 'hello', 'ignore_eos': True})
         self.assertEqual(answer['usage']['completion_tokens'], 16)
@@ -128,6 +136,14 @@ class Shapes(ServerTest):
         for key in ('tokens', 'token_logprobs', 'top_logprobs', 'text_offset'):
             self.assertEqual(len(logprobs[key]), 4, key)
         self.assertEqual(logprobs['text_offset'][0], 0)
+        many = self.server.post(COMPLETIONS, {**HELLO, 'logprobs': 0, 'max_tokens': 200, 'temperature': 2})[1]['choices'][0]['logprobs']
+        self.assertTrue(any(token.startswith('bytes:') for token in many['tokens']))
+        for token, begin, end in zip(many['tokens'], many['text_offset'], many['text_offset'][1:]):
+            # In characters: one begins with its first byte. A control token prints nothing.
+            partial = re.fullmatch(r'bytes:\\x([0-9a-f]{2})', token)
+            control = re.fullmatch(r'<\|\w+\|>', token)
+            length = 0 if control else len(token) if not partial else 0 if 0x80 <= int(partial[1], 16) < 0xc0 else 1
+            self.assertEqual(end - begin, length, token)
         self.assertTrue(all(value <= 0 for value in logprobs['token_logprobs']))
         self.assertTrue(all(1 <= len(top) <= 3 for top in logprobs['top_logprobs']))
         events = self.server.events(COMPLETIONS, {**HELLO, 'logprobs': 3})
