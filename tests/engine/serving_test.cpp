@@ -581,11 +581,15 @@ TEST(Requests, TenThousandShortOnesTakeNoMoreMemoryThanThousand) {
       client.run();
     }
   };
+#ifdef __SANITIZE_ADDRESS__  // it keeps released memory; and it finds what is not released
+  serve(10);
+#else
   serve(10);
   const int64_t before = resident_kilobytes();
   serve(90);
   EXPECT_LT(resident_kilobytes(), before + 4096);
   EXPECT_EQ(engine->stats().finished[static_cast<size_t>(FinishReason::length)], 10000);
+#endif
   expect_at_rest(*engine);
 }
 
