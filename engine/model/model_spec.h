@@ -2,9 +2,9 @@
 // makes the graph and loads the tensors that it names.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <prologue/engine/model/model.h>
@@ -12,6 +12,9 @@
 #include <prologue/layers/rope/rope_scaling.h>
 
 namespace prologue {
+
+// The name with a number in the place of each mark.
+std::string with_number(std::string name, int64_t number, std::string_view mark = "{}");
 
 struct RopeSpec {
   RopeConfig config;
@@ -29,44 +32,48 @@ struct LayerKind {
   QueryScale q_scale = {};
 };
 
-// How the rows of Q, K and V lie in a tensor that holds all three.
-enum class QkvRows { q_k_v, by_head, by_kv_head };  // by_head: q, k and v of head 0, of head 1, ... (GPT-NeoX)
+// How the rows of Q, K and V lie in a tensor that holds all three. by_head: q, k and v of head 0, of head 1, ... (GPT-NeoX).
+enum class QkvRows { q_k_v, by_head };
 
 struct ExpertsSpec {
   int64_t num_experts = 0;
   int64_t experts_per_token = 0;
   int64_t intermediate_size = 0;
-  MoeRouting routing = {};  // kernels/token_ops/moe_route.h
+  ExpertWeighting weighting = ExpertWeighting::softmax_then_top_k;
+  bool normalize = false;
 };
 
 // Names of modules, "{}" standing for the layer: a module `m` has the tensor m.weight and may have m.bias. Empty: there is no such module.
 struct ModuleNames {
-  std::string embedding, final_norm, lm_head;  // lm_head: not in the files if it is tied to the embedding
+  std::string embedding, final_norm;
+  std::string lm_head;  // not in the files if it is tied to the embedding
   std::string attention_norm, attention_post_norm, mlp_norm, mlp_post_norm;
   std::string q, k, v;  // or
-  std::string qkv;
+  std::string qkv;      // one tensor
   std::string attention_output;
-  std::string q_norm, k_norm;
-  std::string sinks;  // the tensor itself
-  std::string gate, up;  // or
-  std::string gate_up;   // or, of an MLP without gate, `up`
-  std::string down;
+  std::string q_norm, k_norm;  // with "{h}" in the name: one for each head
+  std::string gate, up, down;
+  std::string gate_up;  // instead of gate and up
   std::string router;
-  std::string expert_gate, expert_up, expert_down;  // "{e}" stands for the expert, or without it one tensor [experts, rows, cols]
-  std::string experts_gate_up, experts_gate_up_bias, experts_down, experts_down_bias;  // the tensors themselves, [experts, cols, rows]
-  std::string rope_freqs;  // the tensor itself: ggml's frequency factors
+  // With "{e}" in the name one module for each expert, without it a tensor [experts, rows, cols].
+  std::string expert_gate, expert_up, expert_down;
+  // Names of tensors. Of all experts, [experts, cols, rows], with the rows of gate and up alternating; "_bias" follows the name of a bias.
+  std::string experts_gate_up, experts_down;
+  std::string sinks;
+  std::string rope_freqs;               // ggml's frequency factors, and
+  std::string rope_short, rope_long;  // those of LongRoPE
+
+  // All of them.
+  std::vector<std::string*> all();
 };
 
 struct ModelSpec {
   ModelConfig config;
-  int64_t v_head_dim = 0;
-
   float embedding_scale = 1.0f;
   NormKind norm_kind = NormKind::rms;
   float norm_eps = 1e-5f;
   float norm_weight_offset = 0.0f;  // added to norm weights when they are loaded (Gemma in Hugging Face's files: 1)
   BlockShape shape = BlockShape::sequential;  // layers/decoder_layer.h
-  float residual_scale = 1.0f;
 
   float attention_scale = 0.0f;
   float attention_soft_cap = 0.0f;
@@ -87,6 +94,10 @@ struct ModelSpec {
   std::vector<int32_t> kind_of_layer;  // [num_layers], index of `kinds`
 
   ModuleNames names;
+  // How the names of tensors begin that may be in the files and are not needed ("{}": a layer).
+  std::vector<std::string> other_modules;
+
+  bool needs_no(std::string_view tensor) const;
 };
 
 }  // namespace prologue
