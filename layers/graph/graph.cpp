@@ -436,7 +436,8 @@ void GraphBuilder::kv_write(const std::string& name, Value k, Value v, int64_t n
   });
 }
 
-Value GraphBuilder::paged_attention(const std::string& name, Value q, int64_t num_q_heads, float scale, int64_t layer) {
+Value GraphBuilder::paged_attention(const std::string& name, Value q, int64_t num_q_heads, const AttentionOptions& options,
+                                    int64_t layer) {
   const Value out = add_value_like(name, q);
   add_node<PagedAttentionParams>(name, "paged_attention", [&](Node& node, PagedAttentionParams& p) {
     node.step(p.num_tokens, StepCount::num_tokens);
@@ -445,7 +446,9 @@ Value GraphBuilder::paged_attention(const std::string& name, Value q, int64_t nu
     p.num_q_heads = num_q_heads;
     p.head_dim = head_dim(node, q, num_q_heads);
     p.dtype = info(q).dtype;
-    p.scale = scale;
+    p.scale = options.scale;
+    p.soft_cap = options.soft_cap;
+    p.window = options.window;
     read_heads(node, p.q, q, num_q_heads);
     node.cache(p.kv, layer, false);
     node.step(p.page_table.block_table, StepArray::block_table);

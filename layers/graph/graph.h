@@ -81,6 +81,13 @@ struct HeadsNorm {
   Weight bias = {};    // as the weight; layer norms only
 };
 
+// How attention weighs the keys; the formulas are in kernels/paged_attention/paged_attention.h.
+struct AttentionOptions {
+  float scale = 0.0f;     // of the scores, usually 1 / sqrt(head_dim)
+  float soft_cap = 0.0f;  // 0 = none
+  int64_t window = 0;     // tokens that a token sees, its own included; 0 = all before it, and its own
+};
+
 // The list of operations: the parameters of any one that a graph can hold.
 using Parameters = std::variant<EmbeddingParams, RmsNormParams, GemmParams, AddBiasParams, QkNormParams, GatherCosSinParams,
                                 RotaryParams, HadamardParams, QueryScaleParams, KvWriteParams, AttentionPrologueParams,
@@ -213,7 +220,7 @@ class PROLOGUE_API GraphBuilder {
   Value hadamard(const std::string& name, Value x, int64_t num_heads, int64_t block);
   Value query_scale(const std::string& name, Value x, int64_t num_heads, const QueryScale& scale);
   void kv_write(const std::string& name, Value k, Value v, int64_t num_kv_heads, int64_t layer, const GraphRope& rope);
-  Value paged_attention(const std::string& name, Value q, int64_t num_q_heads, float scale, int64_t layer);
+  Value paged_attention(const std::string& name, Value q, int64_t num_q_heads, const AttentionOptions& options, int64_t layer);
   Value gated_activation(const std::string& name, Value gate_up, Activation activation);
 
   Result<Graph> finish(Value output) &&;
