@@ -89,7 +89,8 @@ def model_class(family):
 
 
 def load(family, folder, dtype):
-    model, info = model_class(family).from_pretrained(folder, dtype=dtype, attn_implementation="eager", output_loading_info=True)
+    model, info = model_class(family).from_pretrained(folder, dtype=dtype, attn_implementation="eager", experts_implementation="eager",
+                                                        output_loading_info=True)
     for what in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
         if info.get(what):
             raise SystemExit(f"{family.name}: {what}: {info[what]}")
