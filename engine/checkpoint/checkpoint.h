@@ -14,9 +14,13 @@
 
 namespace prologue {
 
+// The type of a tensor that this library cannot read, such as an int64 buffer.
+inline constexpr GgmlType kUnreadableType = static_cast<GgmlType>(~uint32_t{0});
+
 struct TensorInfo {
   std::string_view name;
-  GgmlType type = GgmlType::f32;  // safetensors: f32, f16 or bf16
+  GgmlType type = kUnreadableType;  // safetensors: f32, f16 or bf16
+  std::string_view type_name;       // as the format calls it: "Q4_K", "I64"
   std::vector<int64_t> shape;     // row-major: the weight of a linear layer is [out_features, in_features]
   int64_t size_bytes = 0;
 
@@ -58,6 +62,7 @@ class Checkpoint {
   virtual std::vector<std::string> unused_keys(std::string_view prefix) const = 0;
 
   virtual std::span<const TensorInfo> tensors() const = 0;
+  virtual bool has_tensor(std::string_view name) const = 0;
   // Null if there is none. It then counts as used.
   virtual const TensorInfo* tensor(std::string_view name) const = 0;
   virtual std::vector<std::string> unused_tensors() const = 0;
