@@ -18,9 +18,9 @@ std::string names() {
 }
 
 // Checks, before the first weight is read, that the weights in the compute type fit in memory.
-Status check_memory(const GgufFile& file, DType dtype, Device device) {
+Status check_memory(const Checkpoint& file, DType dtype, Device device) {
   double needed = 0.0;
-  for (const GgufTensor& tensor : file.tensors()) {
+  for (const TensorInfo& tensor : file.tensors()) {
     needed += static_cast<double>(tensor.num_elements()) * static_cast<double>(dtype_size(dtype));
   }
   PROLOGUE_ASSIGN_OR_RETURN(const int64_t available, available_bytes(device));
@@ -30,9 +30,9 @@ Status check_memory(const GgufFile& file, DType dtype, Device device) {
                             " are available");
 }
 
-Result<Model> load_known(const GgufFile& file, DType dtype, const Execution& execution, std::function<void(double)> progress,
+Result<Model> load_known(const Checkpoint& file, DType dtype, const Execution& execution, std::function<void(double)> progress,
                          const ModelOptions& options) {
-  PROLOGUE_ASSIGN_OR_RETURN(const std::string name, file.get<std::string>("general.architecture"));
+  PROLOGUE_ASSIGN_OR_RETURN(const std::string name, file.architecture());
   for (const Architecture& architecture : kArchitectures) {
     if (name != architecture.name) continue;
     PROLOGUE_RETURN_IF_ERROR(check_memory(file, dtype, execution.device));
@@ -59,7 +59,7 @@ Result<Model> load_known(const GgufFile& file, DType dtype, const Execution& exe
 
 std::span<const Architecture> architectures() { return kArchitectures; }
 
-Result<Model> load_model(const GgufFile& file, DType dtype, const Execution& execution, std::function<void(double)> progress,
+Result<Model> load_model(const Checkpoint& file, DType dtype, const Execution& execution, std::function<void(double)> progress,
                          const ModelOptions& options) {
   return catch_out_of_memory([&] { return load_known(file, dtype, execution, std::move(progress), options); });
 }

@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-#include <prologue/engine/gguf/gguf.h>
+#include <prologue/engine/checkpoint/checkpoint.h>
 #include <prologue/engine/model/model.h>
 #include <prologue/engine/model/weight_loader.h>
 
@@ -26,7 +26,7 @@ std::span<const Architecture> architectures();
 
 // Selects the architecture and loads the model. A tensor, or a key of the architecture, that was not read is an error: ignoring it
 // would change the result.
-Result<Model> load_model(const GgufFile& file, DType dtype, const Execution& execution, std::function<void(double)> progress,
+Result<Model> load_model(const Checkpoint& file, DType dtype, const Execution& execution, std::function<void(double)> progress,
                          const ModelOptions& options = {});
 
 // engine/model/llama.cpp

@@ -13,8 +13,18 @@ namespace {
 
 constexpr int64_t kMaxLayers = 1024;
 
-Result<int64_t> positive(const GgufFile& file, const std::string& key, int64_t fallback = 0) {
-  PROLOGUE_ASSIGN_OR_RETURN(const int64_t value, fallback > 0 ? file.get_or<int64_t>(key, fallback) : file.get<int64_t>(key));
+Result<int64_t> integer_or(const Checkpoint& file, const std::string& key, int64_t fallback) {
+  return file.has(key) ? file.integer(key) : Result<int64_t>(fallback);
+}
+Result<double> number_or(const Checkpoint& file, const std::string& key, double fallback) {
+  return file.has(key) ? file.number(key) : Result<double>(fallback);
+}
+Result<std::string> text_or(const Checkpoint& file, const std::string& key, const std::string& fallback) {
+  return file.has(key) ? file.text(key) : Result<std::string>(fallback);
+}
+
+Result<int64_t> positive(const Checkpoint& file, const std::string& key, int64_t fallback = 0) {
+  PROLOGUE_ASSIGN_OR_RETURN(const int64_t value, fallback > 0 ? integer_or(file, key, fallback) : file.integer(key));
   constexpr int64_t kLargest = int64_t{1} << 31;
   if (value < 1 || value >= kLargest)
     return data_loss(file.path(), ": ", key, " is ", value, ": it must be between 1 and ", kLargest - 1);
@@ -22,14 +32,14 @@ Result<int64_t> positive(const GgufFile& file, const std::string& key, int64_t f
 }
 
 // Keys that other models of this architecture use. This loader supports only the value that means "off".
-Status refuse_unsupported(const GgufFile& file) {
-  PROLOGUE_ASSIGN_OR_RETURN(const int64_t experts, file.get_or<int64_t>("llama.expert_count", 0));
+Status refuse_unsupported(const Checkpoint& file) {
+  PROLOGUE_ASSIGN_OR_RETURN(const int64_t experts, integer_or(file, "llama.expert_count", 0));
   if (experts != 0)
     return unsupported(file.path(), ": llama.expert_count is ", experts, ": mixtures of experts are not supported");
-  PROLOGUE_ASSIGN_OR_RETURN(const int64_t experts_used, file.get_or<int64_t>("llama.expert_used_count", 0));
+  PROLOGUE_ASSIGN_OR_RETURN(const int64_t experts_used, integer_or(file, "llama.expert_used_count", 0));
   if (experts_used != 0)
     return unsupported(file.path(), ": llama.expert_used_count is ", experts_used, ": mixtures of experts are not supported");
-  PROLOGUE_ASSIGN_OR_RETURN(const int64_t window, file.get_or<int64_t>("llama.attention.sliding_window", 0));
+  PROLOGUE_ASSIGN_OR_RETURN(const int64_t window, integer_or(file, "llama.attention.sliding_window", 0));
   if (window != 0)
     return unsupported(file.path(), ": llama.attention.sliding_window is ", window, ": only 0 (none) is supported");
   return {};
@@ -42,32 +52,32 @@ struct LlamaConfig : ModelConfig {
 
 // Reads the keys as llama.cpp does: a scaling without a type is linear, a factor that is missing or 0 means 1, and attn_factor
 // multiplies the attention factor that YaRN computes from its factor.
-Result<RopeScaling> read_rope_scaling(const GgufFile& file, int64_t context_length) {
-  PROLOGUE_ASSIGN_OR_RETURN(const std::string type, file.get_or<std::string>("llama.rope.scaling.type", "linear"));
+Result<RopeScaling> read_rope_scaling(const Checkpoint& file, int64_t context_length) {
+  PROLOGUE_ASSIGN_OR_RETURN(const std::string type, text_or(file, "llama.rope.scaling.type", "linear"));
   if (type == "none") return RopeScaling{};
   if (type != "linear" && type != "yarn") {
     return unsupported(file.path(), ": llama.rope.scaling.type is ", in_quotes(type),
                        ": only \"none\", \"linear\" and \"yarn\" are supported");
   }
-  PROLOGUE_ASSIGN_OR_RETURN(const double stated_factor, file.get_or<double>("llama.rope.scaling.factor", 0.0));
+  PROLOGUE_ASSIGN_OR_RETURN(const double stated_factor, number_or(file, "llama.rope.scaling.factor", 0.0));
   const double factor = stated_factor == 0.0 ? 1.0 : stated_factor;
   if (type == "linear") return RopeScaling(LinearRope{factor});
   YarnRope yarn;
   yarn.factor = factor;
   PROLOGUE_ASSIGN_OR_RETURN(yarn.original_max_position,
                             positive(file, "llama.rope.scaling.original_context_length", context_length));
-  PROLOGUE_ASSIGN_OR_RETURN(const double attention_factor, file.get_or<double>("llama.rope.scaling.attn_factor", 1.0));
-  PROLOGUE_ASSIGN_OR_RETURN(const double log_multiplier, file.get_or<double>("llama.rope.scaling.yarn_log_multiplier", 0.0));
+  PROLOGUE_ASSIGN_OR_RETURN(const double attention_factor, number_or(file, "llama.rope.scaling.attn_factor", 1.0));
+  PROLOGUE_ASSIGN_OR_RETURN(const double log_multiplier, number_or(file, "llama.rope.scaling.yarn_log_multiplier", 0.0));
   const double divisor = log_multiplier == 0.0 ? 1.0 : yarn_mscale(factor, log_multiplier);
   yarn.attention_factor = attention_factor * yarn_mscale(factor, 1.0) / divisor;
   return RopeScaling(yarn);
 }
 
-Result<LlamaConfig> read_config(const GgufFile& file) {
+Result<LlamaConfig> read_config(const Checkpoint& file) {
   PROLOGUE_RETURN_IF_ERROR(refuse_unsupported(file));
   LlamaConfig config;
   config.architecture = "llama";
-  PROLOGUE_ASSIGN_OR_RETURN(config.name, file.get_or<std::string>("general.name", "unnamed"));
+  PROLOGUE_ASSIGN_OR_RETURN(config.name, text_or(file, "general.name", "unnamed"));
   PROLOGUE_ASSIGN_OR_RETURN(config.num_layers, positive(file, "llama.block_count"));
   if (config.num_layers > kMaxLayers) {  // the time to plan the graph grows with the square of its nodes
     return unsupported(file.path(), ": llama.block_count is ", config.num_layers, ": at most ", kMaxLayers, " are supported");
@@ -95,12 +105,13 @@ Result<LlamaConfig> read_config(const GgufFile& file) {
   if (config.head_dim % 2 != 0 || config.head_dim > 256) {
     return unsupported(file.path(), ": the head dimension is ", config.head_dim, ": it must be even and at most 256");
   }
-  PROLOGUE_ASSIGN_OR_RETURN(config.norm_eps, file.get<float>("llama.attention.layer_norm_rms_epsilon"));
+  PROLOGUE_ASSIGN_OR_RETURN(const double norm_eps, file.number("llama.attention.layer_norm_rms_epsilon"));
+  config.norm_eps = static_cast<float>(norm_eps);
   if (!(config.norm_eps >= 0.0f) || !std::isfinite(config.norm_eps)) {
     return data_loss(file.path(), ": llama.attention.layer_norm_rms_epsilon is ", config.norm_eps,
                      ": it must be a small positive number");
   }
-  PROLOGUE_ASSIGN_OR_RETURN(config.rope.theta, file.get_or<double>("llama.rope.freq_base", 10000.0));
+  PROLOGUE_ASSIGN_OR_RETURN(config.rope.theta, number_or(file, "llama.rope.freq_base", 10000.0));
   PROLOGUE_ASSIGN_OR_RETURN(config.rope.rotary_dim, positive(file, "llama.rope.dimension_count", config.head_dim));
   if (config.rope.rotary_dim > config.head_dim) {
     return data_loss(file.path(), ": llama.rope.dimension_count is ", config.rope.rotary_dim, ": a head has only ",
@@ -111,34 +122,55 @@ Result<LlamaConfig> read_config(const GgufFile& file) {
   return config;
 }
 
-Status read_freq_factors(const GgufFile& file, RopeConfig& rope) {
-  if (!file.has_tensor("rope_freqs.weight")) return {};
-  PROLOGUE_ASSIGN_OR_RETURN(const GgufTensor* tensor, file.tensor("rope_freqs.weight", {rope.rotary_dim / 2}));
-  if (tensor->type != GgmlType::f32) {
-    return unsupported(file.path(), ": rope_freqs.weight has type ", ggml_type_name(tensor->type), ": it must be F32");
+// Checks the tensors of the whole model before the first is loaded.
+Status check_tensors(WeightLoader& loader, const LlamaConfig& config) {
+  const int64_t hidden = config.hidden_size, ffn = config.intermediate_size;
+  const int64_t q_rows = config.num_q_heads * config.head_dim, kv_rows = config.num_kv_heads * config.head_dim;
+  loader.expect("token_embd.weight", {config.vocab_size, hidden});
+  if (loader.has("output.weight")) loader.expect("output.weight", {config.vocab_size, hidden});
+  loader.expect("output_norm.weight", {hidden});
+  for (int64_t i = 0; i < config.num_layers; ++i) {
+    const std::string block = str_cat("blk.", i, ".");
+    const struct {
+      const char* name;
+      int64_t rows, cols;
+    } matrices[] = {{"attn_q", q_rows, hidden},      {"attn_k", kv_rows, hidden}, {"attn_v", kv_rows, hidden},
+                    {"attn_output", hidden, q_rows}, {"ffn_gate", ffn, hidden},   {"ffn_up", ffn, hidden},
+                    {"ffn_down", hidden, ffn}};
+    for (const auto& [name, rows, cols] : matrices) loader.expect(block + name + ".weight", {rows, cols});
+    for (const char* norm : {"attn_norm", "ffn_norm"}) loader.expect(block + norm + ".weight", {hidden});
+    if (!loader.has(block + "attn_q.bias")) continue;
+    for (const char* name : {"attn_q", "attn_k", "attn_v"})
+      loader.expect(block + name + ".bias", {name[5] == 'q' ? q_rows : kv_rows});
   }
-  rope.freq_factors.resize(static_cast<size_t>(rope.rotary_dim / 2));
-  return file.read(*tensor, 0, tensor->size_bytes, rope.freq_factors.data());
+  return loader.check_expected();
 }
 
 }  // namespace
 
 Result<Model> load_llama(WeightLoader& loader, const ModelOptions& options) {
-  const GgufFile& file = loader.file();
+  const Checkpoint& file = loader.checkpoint();
+  if (file.format() != Checkpoint::Format::gguf) {
+    return unsupported(file.path(), ": only GGUF files of the architecture llama are supported");
+  }
   PROLOGUE_ASSIGN_OR_RETURN(LlamaConfig config, read_config(file));
-  PROLOGUE_RETURN_IF_ERROR(read_freq_factors(file, config.rope));
+  if (loader.has("rope_freqs.weight")) {
+    PROLOGUE_ASSIGN_OR_RETURN(config.rope.freq_factors, loader.load_values("rope_freqs.weight", config.rope.rotary_dim / 2));
+  }
   if (options.hadamard_block != 0) {
     PROLOGUE_RETURN_IF_ERROR(
         check_hadamard_block(file.path().c_str(), "the Hadamard block", options.hadamard_block, config.head_dim));
   }
 
-  PROLOGUE_ASSIGN_OR_RETURN(const GgufTensor* embedding_tensor, file.tensor("token_embd.weight"));
-  config.vocab_size = embedding_tensor->num_rows();
+  const TensorInfo* const embedding_tensor = file.tensor("token_embd.weight");
+  if (embedding_tensor == nullptr) return not_found(file.path(), ": the tensor token_embd.weight is missing");
+  config.vocab_size = embedding_tensor->num_elements() / embedding_tensor->shape.back();
   PROLOGUE_ASSIGN_OR_RETURN(const int64_t stated_vocab, positive(file, "llama.vocab_size", config.vocab_size));
   if (stated_vocab != config.vocab_size) {
     return data_loss(file.path(), ": llama.vocab_size is ", stated_vocab, ", but token_embd.weight has ", config.vocab_size,
                      " rows");
   }
+  PROLOGUE_RETURN_IF_ERROR(check_tensors(loader, config));
 
   Model model;
   model.dtype = loader.dtype();
@@ -154,7 +186,7 @@ Result<Model> load_llama(WeightLoader& loader, const ModelOptions& options) {
   const int64_t kv_rows = config.num_kv_heads * config.head_dim;
   PROLOGUE_ASSIGN_OR_RETURN(const Weight embedding, loader.load("token_embd.weight", config.vocab_size, hidden));
   Weight lm_head = embedding;  // tied, unless the file has output.weight
-  if (file.has_tensor("output.weight")) {
+  if (loader.has("output.weight")) {
     PROLOGUE_ASSIGN_OR_RETURN(lm_head, loader.load("output.weight", config.vocab_size, hidden));
   }
 
@@ -177,7 +209,7 @@ Result<Model> load_llama(WeightLoader& loader, const ModelOptions& options) {
         layer.attention.qkv_weight,
         loader.load_stacked(
             {{block + "attn_q.weight", q_rows}, {block + "attn_k.weight", kv_rows}, {block + "attn_v.weight", kv_rows}}, hidden));
-    if (file.has_tensor(block + "attn_q.bias")) {
+    if (loader.has(block + "attn_q.bias")) {
       PROLOGUE_ASSIGN_OR_RETURN(layer.attention.qkv_bias, loader.load_joined({{block + "attn_q.bias", q_rows},
                                                                               {block + "attn_k.bias", kv_rows},
                                                                               {block + "attn_v.bias", kv_rows}}));

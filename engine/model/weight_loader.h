@@ -47,7 +47,7 @@ class WeightLoader {
 
   // ---- Loading. A tensor then counts as used. ----
 
-  // The whole tensor as [rows, cols] (with `experts`: rows of one expert). rows = 1: a vector [cols].
+  // The whole tensor as [rows, cols] (with `experts`: rows of one expert). rows = 1: a vector [cols]. row_step must be 1.
   Result<Weight> load(const std::string& name, int64_t rows, int64_t cols, const Options& options = {});
   // Rows of tensors with `cols` columns as one weight, the parts one after another. A tensor may occur several times.
   Result<Weight> load_stacked(const std::vector<Part>& parts, int64_t cols, const Options& options = {});
@@ -68,7 +68,7 @@ class WeightLoader {
     std::string name;
     std::vector<int64_t> shape;
   };
-  // Elements of a tensor as rows: element (r, c) is at begin + r * row_stride + c * col_stride.
+  // Elements of a tensor as rows: element (r, c) of the first expert is at begin + r * row_stride + c * col_stride.
   struct Slice {
     const TensorInfo* tensor = nullptr;
     int64_t begin = 0;
@@ -80,9 +80,15 @@ class WeightLoader {
   };
 
   Result<const TensorInfo*> find(const std::string& name) const;
-  Result<Weight> load_slices(const std::vector<Slice>& slices, int64_t rows, int64_t cols, const Options& options);
+  Result<Slice> slice_of(const Part& part, bool is_vector, int64_t cols, const Options& options) const;
+  Status unexpected_shape(const TensorInfo& tensor, const std::string& expected) const;
+  Status divided_block(const Slice& slice) const;
+
+  Result<Weight> load_slices(const std::vector<Slice>& slices, const Options& options);
   Status load_contiguous(const Slice& slice, float add, unsigned char*& target);
   Status load_strided(const Slice& slice, float add, unsigned char*& target);
+  // Elements [first, first + count) of the tensor, whole blocks, to source_.
+  Status read(const Slice& slice, int64_t first, int64_t count);
   // Converts `count` elements, copies them to the device and moves `target` behind them.
   Status store(const TensorInfo& tensor, const std::byte* source, int64_t count, float add, unsigned char*& target);
   // Memory that the model will own, 256-byte aligned. It is part of a large block, so that small weights do not waste huge pages.
