@@ -7,8 +7,9 @@
 #include <thread>
 
 #include <prologue/engine/active.h>
+#include <prologue/engine/gguf/gguf_checkpoint.h>
 #include <prologue/engine/gguf/tokenizer_data.h>
-#include <prologue/engine/model/architectures.h>
+#include <prologue/engine/model/load_model.h>
 #include <prologue/kernels/base/host/out_of_memory.h>
 #include <prologue/layers/graph/memory_plan.h>
 
@@ -21,6 +22,11 @@ constexpr int64_t kDefaultContext = int64_t{1} << 18;  // tables of positions an
 constexpr int64_t kScoreRows = 64;  // rows of logits that a scoring step needs
 
 double seconds_since(EngineClock::time_point start) { return std::chrono::duration<double>(EngineClock::now() - start).count(); }
+
+Result<TokenizerData> read_tokenizer(const Checkpoint& checkpoint) {
+  if (const auto* gguf = dynamic_cast<const GgufCheckpoint*>(&checkpoint)) return read_tokenizer_data(gguf->file());
+  return unsupported(checkpoint.path(), ": the tokenizer of a Hugging Face model is not supported");
+}
 
 int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b > 0 ? 1 : 0); }
 
@@ -94,10 +100,11 @@ Result<std::unique_ptr<Engine>> Engine::make(const EngineOptions& options) {
   const auto start = EngineClock::now();
   PROLOGUE_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, prepare(options));
   const Execution& execution = engine->execution_;
-  PROLOGUE_ASSIGN_OR_RETURN(const GgufFile file, GgufFile::open(options.model_path));
+  PROLOGUE_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::open(options.model_path));
+  const Checkpoint& file = *checkpoint;
   PROLOGUE_ASSIGN_OR_RETURN(engine->model_,
                             load_model(file, *engine->options_.dtype, execution, options.on_load, {options.hadamard_block}));
-  PROLOGUE_ASSIGN_OR_RETURN(TokenizerData data, read_tokenizer_data(file));
+  PROLOGUE_ASSIGN_OR_RETURN(TokenizerData data, read_tokenizer(file));
   auto tokenizer = Tokenizer::create(std::move(data));
   if (!tokenizer.ok()) return error_status(tokenizer.status().code(), file.path(), ": ", tokenizer.status().message());
   engine->tokenizer_ = std::make_unique<Tokenizer>(std::move(tokenizer).value());

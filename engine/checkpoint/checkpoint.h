@@ -14,10 +14,14 @@
 
 namespace prologue {
 
+// The type of a tensor that this library cannot read, such as an int64 buffer.
+inline constexpr GgmlType kUnreadableType = static_cast<GgmlType>(~uint32_t{0});
+
 struct TensorInfo {
   std::string_view name;
-  GgmlType type = GgmlType::f32;  // safetensors: f32, f16 or bf16
-  std::vector<int64_t> shape;     // row-major: the weight of a linear layer is [out_features, in_features]
+  GgmlType type = kUnreadableType;  // safetensors: f32, f16 or bf16
+  std::string_view type_name;       // as the format calls it: "Q4_K", "I64"
+  std::vector<int64_t> shape;       // row-major: the weight of a linear layer is [out_features, in_features]
   int64_t size_bytes = 0;
 
   int64_t num_elements() const {
@@ -36,7 +40,8 @@ class Checkpoint {
  public:
   enum class Format { gguf, huggingface };
 
-  // Of a GGUF file, or of a directory with config.json. Errors: those of the format.
+  // Of a GGUF file, or of a directory with config.json. The path of a file of such a directory (config.json, model.safetensors, its index or
+  // a shard) stands for the directory. Errors: those of the format.
   static Result<std::unique_ptr<Checkpoint>> open(const std::string& path);
   virtual ~Checkpoint() = default;
 
@@ -58,10 +63,11 @@ class Checkpoint {
   virtual std::vector<std::string> unused_keys(std::string_view prefix) const = 0;
 
   virtual std::span<const TensorInfo> tensors() const = 0;
+  virtual bool has_tensor(std::string_view name) const = 0;
   // Null if there is none. It then counts as used.
   virtual const TensorInfo* tensor(std::string_view name) const = 0;
   virtual std::vector<std::string> unused_tensors() const = 0;
-  // Copies bytes [begin, begin + size) of the tensor's data. invalid_argument: the range is not within the data. data_loss: the file has
+  // Copies bytes [begin, begin + size) of the data of one of tensors(). invalid_argument: the range is not within the data. data_loss: the file has
   // become shorter since it was opened. device_error: the system reported a read error.
   virtual Status read(const TensorInfo& tensor, int64_t begin, int64_t size, void* out) const = 0;
   // data_loss: a file has changed since it was opened.

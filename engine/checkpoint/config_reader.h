@@ -1,10 +1,11 @@
 // Reads configuration values one after another and keeps the first error, so that a family's reader is a list of lines. After an error every
-// function returns its fallback, or a small valid value.
+// function returns its fallback, or a small valid value: 1 for a number, false, or nothing.
 #pragma once
 
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <prologue/engine/checkpoint/checkpoint.h>
