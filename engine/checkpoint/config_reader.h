@@ -17,7 +17,7 @@ class ConfigReader {
   // `prefix` stands before every key: "llama." or "text_config.".
   ConfigReader(const Checkpoint& checkpoint, std::string prefix) : checkpoint_(checkpoint), prefix_(std::move(prefix)) {}
 
-  bool has(std::string_view key) const { return checkpoint_.has(prefix_ + std::string(key)); }
+  bool has(std::string_view key) const { return checkpoint_.has(str_cat(prefix_, key)); }
   // A size: 1 to 2^31 - 1. Without a fallback the key must be there.
   int64_t size(std::string_view key, std::optional<int64_t> fallback = std::nullopt);
   int64_t integer(std::string_view key, std::optional<int64_t> fallback = std::nullopt);

@@ -17,10 +17,9 @@ void read_gemma(ConfigReader& c, ModelSpec& spec) {
   spec.activation = activation_of(c, "hidden_activation", "gelu_pytorch_tanh");
   spec.attention_scale = static_cast<float>(1.0 / std::sqrt(c.number("query_pre_attn_scalar", 256.0)));
   c.only("use_bidirectional_attention", false);
-  const std::string layer = "model.layers.{}.";
-  spec.names.attention_post_norm = layer + "post_attention_layernorm";
-  spec.names.mlp_norm = layer + "pre_feedforward_layernorm";
-  spec.names.mlp_post_norm = layer + "post_feedforward_layernorm";
+  spec.names.attention_post_norm = of_layer("post_attention_layernorm");
+  spec.names.mlp_norm = of_layer("pre_feedforward_layernorm");
+  spec.names.mlp_post_norm = of_layer("post_feedforward_layernorm");
 }
 
 void read_gemma_gguf(ConfigReader& c, ModelSpec& spec, int64_t layers_of_27b) {
@@ -57,7 +56,7 @@ void read_gemma3(ConfigReader& c, ModelSpec& spec) {
   read_gemma(c, spec);
   if (c.has("attn_logit_softcapping")) spec.attention_soft_cap = static_cast<float>(c.number("attn_logit_softcapping"));
   if (c.has("final_logit_softcapping")) spec.logit_soft_cap = static_cast<float>(c.number("final_logit_softcapping"));
-  norm_q_and_k(spec, "model.layers.{}.self_attn.", 1.0f);
+  norm_q_and_k(spec, of_layer("self_attn."), 1.0f);
   const int64_t pattern = c.size("sliding_window_pattern", 6);
   read_sliding_layers(c, spec, [=](int64_t layer) { return (layer + 1) % pattern != 0; });
   RopeSpec local;

@@ -84,10 +84,10 @@ void read_gpt_oss(ConfigReader& c, ModelSpec& spec) {
   spec.experts.experts_per_token = c.size("num_experts_per_tok", 4);
   spec.experts.intermediate_size = spec.config.intermediate_size;
   spec.experts.weighting = ExpertWeighting::top_k_then_softmax;
-  spec.names.sinks = "model.layers.{}.self_attn.sinks";
-  spec.names.router = "model.layers.{}.mlp.router";
-  spec.names.experts_gate_up = "model.layers.{}.mlp.experts.gate_up_proj";
-  spec.names.experts_down = "model.layers.{}.mlp.experts.down_proj";
+  spec.names.sinks = of_layer("self_attn.sinks");
+  spec.names.router = of_layer("mlp.router");
+  spec.names.experts_gate_up = of_layer("mlp.experts.gate_up_proj");
+  spec.names.experts_down = of_layer("mlp.experts.down_proj");
 }
 
 }  // namespace prologue

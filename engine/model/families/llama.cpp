@@ -24,7 +24,7 @@ void read_mixtral(ConfigReader& c, ModelSpec& spec) {
   spec.experts.intermediate_size = spec.config.intermediate_size;
   spec.experts.weighting = ExpertWeighting::softmax_then_top_k;
   spec.experts.normalize = true;
-  const std::string experts = "model.layers.{}.block_sparse_moe.";
+  const std::string experts = of_layer("block_sparse_moe.");
   spec.names.router = experts + "gate";
   spec.names.expert_gate = experts + "experts.{e}.w1";
   spec.names.expert_up = experts + "experts.{e}.w3";

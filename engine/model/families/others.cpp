@@ -14,32 +14,30 @@ void read_stablelm(ConfigReader& c, ModelSpec& spec) {
   }
   if (!c.flag("qk_layernorm", false)) return;
   spec.head_norm = {NormPlacement::before_rope, NormKind::layer, NormScope::head, spec.norm_eps};
-  spec.names.q_norm = "model.layers.{}.self_attn.q_layernorm.norms.{h}";
-  spec.names.k_norm = "model.layers.{}.self_attn.k_layernorm.norms.{h}";
+  spec.names.q_norm = of_layer("self_attn.q_layernorm.norms.{h}");
+  spec.names.k_norm = of_layer("self_attn.k_layernorm.norms.{h}");
 }
 
 void read_glm4(ConfigReader& c, ModelSpec& spec) {
   read_huggingface_model(c, spec);
   spec.ropes = {read_huggingface_rope(c, spec, {.partial_rotary_factor = 0.5, .style = RopeStyle::interleaved})};
-  const std::string layer = "model.layers.{}.";
-  spec.names.attention_post_norm = layer + "post_self_attn_layernorm";
-  spec.names.mlp_post_norm = layer + "post_mlp_layernorm";
+  spec.names.attention_post_norm = of_layer("post_self_attn_layernorm");
+  spec.names.mlp_post_norm = of_layer("post_mlp_layernorm");
   spec.names.gate.clear();
   spec.names.up.clear();
-  spec.names.gate_up = layer + "mlp.gate_up_proj";
+  spec.names.gate_up = of_layer("mlp.gate_up_proj");
 }
 
 void read_olmo2(ConfigReader& c, ModelSpec& spec) {
   read_huggingface_model(c, spec);
   spec.ropes = {read_huggingface_rope(c, spec, {})};
   spec.head_norm = {NormPlacement::before_rope, NormKind::rms, NormScope::token, spec.norm_eps};
-  const std::string layer = "model.layers.{}.";
   spec.names.attention_norm.clear();
-  spec.names.attention_post_norm = layer + "post_attention_layernorm";
+  spec.names.attention_post_norm = of_layer("post_attention_layernorm");
   spec.names.mlp_norm.clear();
-  spec.names.mlp_post_norm = layer + "post_feedforward_layernorm";
-  spec.names.q_norm = layer + "self_attn.q_norm";
-  spec.names.k_norm = layer + "self_attn.k_norm";
+  spec.names.mlp_post_norm = of_layer("post_feedforward_layernorm");
+  spec.names.q_norm = of_layer("self_attn.q_norm");
+  spec.names.k_norm = of_layer("self_attn.k_norm");
 }
 
 void read_cohere(ConfigReader& c, ModelSpec& spec) {
@@ -52,8 +50,8 @@ void read_cohere(ConfigReader& c, ModelSpec& spec) {
   spec.ropes = {read_huggingface_rope(c, spec, {.theta = 500000.0, .style = RopeStyle::interleaved})};
   if (!c.flag("use_qk_norm", false)) return;
   spec.head_norm = {NormPlacement::before_rope, NormKind::layer, NormScope::head, spec.norm_eps};
-  spec.names.q_norm = "model.layers.{}.self_attn.q_norm";
-  spec.names.k_norm = "model.layers.{}.self_attn.k_norm";
+  spec.names.q_norm = of_layer("self_attn.q_norm");
+  spec.names.k_norm = of_layer("self_attn.k_norm");
 }
 
 void read_cohere2(ConfigReader& c, ModelSpec& spec) {
@@ -74,7 +72,7 @@ void read_llama4(ConfigReader& c, ModelSpec& spec) {
   }
   spec.ropes = {read_huggingface_rope(c, spec, {.theta = 500000.0, .style = RopeStyle::interleaved})};
   if (c.flag("use_qk_norm", true)) spec.head_norm = {NormPlacement::after_rope, NormKind::rms, NormScope::head, spec.norm_eps};
-  const std::string mlp = "model.layers.{}.feed_forward.";
+  const std::string mlp = of_layer("feed_forward.");
   spec.names.gate = mlp + "gate_proj";
   spec.names.up = mlp + "up_proj";
   spec.names.down = mlp + "down_proj";

@@ -12,27 +12,25 @@ void read_phi(ConfigReader& c, ModelSpec& spec) {
   spec.shape = BlockShape::parallel;
   c.only("qk_layernorm", false);
   spec.ropes = {read_huggingface_rope(c, spec, {.partial_rotary_factor = 0.5})};
-  const std::string layer = "model.layers.{}.";
   spec.names.final_norm = "model.final_layernorm";
   spec.names.mlp_norm.clear();
-  spec.names.attention_output = layer + "self_attn.dense";
+  spec.names.attention_output = of_layer("self_attn.dense");
   spec.names.gate.clear();
-  spec.names.up = layer + "mlp.fc1";
-  spec.names.down = layer + "mlp.fc2";
+  spec.names.up = of_layer("mlp.fc1");
+  spec.names.down = of_layer("mlp.fc2");
 }
 
 void read_phi3(ConfigReader& c, ModelSpec& spec) {
   read_huggingface_model(c, spec);
   spec.ropes = {read_huggingface_rope(c, spec, {})};
   if (c.has("sliding_window")) spec.kinds[0].window = c.size("sliding_window");
-  const std::string layer = "model.layers.{}.";
   spec.names.q.clear();
   spec.names.k.clear();
   spec.names.v.clear();
-  spec.names.qkv = layer + "self_attn.qkv_proj";
+  spec.names.qkv = of_layer("self_attn.qkv_proj");
   spec.names.gate.clear();
   spec.names.up.clear();
-  spec.names.gate_up = layer + "mlp.gate_up_proj";
+  spec.names.gate_up = of_layer("mlp.gate_up_proj");
 }
 
 void read_phi2_gguf(ConfigReader& c, ModelSpec& spec) {

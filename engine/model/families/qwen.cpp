@@ -44,13 +44,13 @@ void read_qwen2(ConfigReader& c, ModelSpec& spec) {
 
 void read_qwen3(ConfigReader& c, ModelSpec& spec) {
   read_qwen2(c, spec);
-  norm_q_and_k(spec, "model.layers.{}.self_attn.");
+  norm_q_and_k(spec, of_layer("self_attn."));
 }
 
 void read_qwen3_moe(ConfigReader& c, ModelSpec& spec) {
   read_huggingface_model(c, spec);
   spec.ropes = {read_huggingface_rope(c, spec, {})};
-  norm_q_and_k(spec, "model.layers.{}.self_attn.");
+  norm_q_and_k(spec, of_layer("self_attn."));
   if (c.flag("use_sliding_window", false)) spec.kinds[0].window = c.size("sliding_window");
   spec.kinds.push_back(spec.kinds[0]);
   spec.kinds[1].experts = true;
@@ -66,10 +66,10 @@ void read_qwen3_moe(ConfigReader& c, ModelSpec& spec) {
   spec.experts.intermediate_size = c.size("moe_intermediate_size", 768);
   spec.experts.weighting = ExpertWeighting::softmax_then_top_k;
   spec.experts.normalize = c.flag("norm_topk_prob", false);
-  spec.names.router = "model.layers.{}.mlp.gate";
-  spec.names.expert_gate = "model.layers.{}.mlp.experts.{e}.gate_proj";
-  spec.names.expert_up = "model.layers.{}.mlp.experts.{e}.up_proj";
-  spec.names.expert_down = "model.layers.{}.mlp.experts.{e}.down_proj";
+  spec.names.router = of_layer("mlp.gate");
+  spec.names.expert_gate = of_layer("mlp.experts.{e}.gate_proj");
+  spec.names.expert_up = of_layer("mlp.experts.{e}.up_proj");
+  spec.names.expert_down = of_layer("mlp.experts.{e}.down_proj");
 }
 
 void read_qwen2_vl(ConfigReader& c, ModelSpec& spec) {
@@ -79,7 +79,7 @@ void read_qwen2_vl(ConfigReader& c, ModelSpec& spec) {
 
 void read_qwen3_vl(ConfigReader& c, ModelSpec& spec) {
   read_text_part(c, spec, 5e5, true);
-  norm_q_and_k(spec, "model.layers.{}.self_attn.");
+  norm_q_and_k(spec, of_layer("self_attn."));
 }
 
 void read_qwen2_gguf(ConfigReader& c, ModelSpec& spec) { read_gguf_model(c, spec, RopeStyle::neox); }

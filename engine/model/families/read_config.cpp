@@ -77,21 +77,20 @@ void read_huggingface_model(ConfigReader& c, ModelSpec& spec) {
   if (c.has("hidden_act")) spec.activation = activation_of(c, "hidden_act", "silu");
   spec.tied_lm_head = c.flag("tie_word_embeddings", false);
 
-  const std::string layer = "model.layers.{}.";
   ModuleNames& names = spec.names;
   names.embedding = "model.embed_tokens";
   names.final_norm = "model.norm";
   names.lm_head = "lm_head";
-  names.attention_norm = layer + "input_layernorm";
-  names.q = layer + "self_attn.q_proj";
-  names.k = layer + "self_attn.k_proj";
-  names.v = layer + "self_attn.v_proj";
-  names.attention_output = layer + "self_attn.o_proj";
-  names.mlp_norm = layer + "post_attention_layernorm";
-  names.gate = layer + "mlp.gate_proj";
-  names.up = layer + "mlp.up_proj";
-  names.down = layer + "mlp.down_proj";
-  spec.other_modules = {layer + "self_attn.rotary_emb."};
+  names.attention_norm = of_layer("input_layernorm");
+  names.q = of_layer("self_attn.q_proj");
+  names.k = of_layer("self_attn.k_proj");
+  names.v = of_layer("self_attn.v_proj");
+  names.attention_output = of_layer("self_attn.o_proj");
+  names.mlp_norm = of_layer("post_attention_layernorm");
+  names.gate = of_layer("mlp.gate_proj");
+  names.up = of_layer("mlp.up_proj");
+  names.down = of_layer("mlp.down_proj");
+  spec.other_modules = {of_layer("self_attn.rotary_emb.")};
 }
 
 RopeSpec read_huggingface_rope(ConfigReader& c, const ModelSpec& spec, const RopeDefaults& defaults) {

@@ -12,6 +12,9 @@ namespace prologue {
 
 // ---- config.json
 
+// The name of a module of a layer: "model.layers.{}.NAME".
+inline std::string of_layer(std::string_view name) { return str_cat("model.layers.{}.", name); }
+
 // The sizes, norm, activation, and the tensor names of LlamaForCausalLM. One kind of layer, that of all layers. Without ropes.
 void read_huggingface_model(ConfigReader& c, ModelSpec& spec);
 
