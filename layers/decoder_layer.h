@@ -13,7 +13,7 @@ struct PROLOGUE_API DecoderLayer {
   Weight attention_norm;
   Attention attention;
   Weight mlp_norm;
-  GatedMlp mlp;
+  Mlp mlp;
   float norm_eps = 1e-5f;
 
   // `previous` is the output of the previous layer, not yet added to `residual`; none in the first layer. Returns the output of this

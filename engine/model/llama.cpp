@@ -184,7 +184,7 @@ Result<Model> load_llama(WeightLoader& loader, const ModelOptions& options) {
     }
     PROLOGUE_ASSIGN_OR_RETURN(layer.attention.output_weight, loader.load(block + "attn_output.weight", hidden, q_rows));
     PROLOGUE_ASSIGN_OR_RETURN(layer.mlp_norm, loader.load(block + "ffn_norm.weight", 1, hidden));
-    PROLOGUE_ASSIGN_OR_RETURN(layer.mlp.gate_up_weight,
+    PROLOGUE_ASSIGN_OR_RETURN(layer.mlp.up_weight,
                               loader.load_stacked({{block + "ffn_gate.weight", config.intermediate_size},
                                                    {block + "ffn_up.weight", config.intermediate_size}},
                                                   hidden));
@@ -194,9 +194,9 @@ Result<Model> load_llama(WeightLoader& loader, const ModelOptions& options) {
     previous = layer.build(g, residual, previous);
   }
   PROLOGUE_ASSIGN_OR_RETURN(const Weight final_norm, loader.load("output_norm.weight", 1, hidden));
-  Value x = g.add_rms_norm("final_norm", previous, residual, final_norm, config.norm_eps);
+  Value x = g.add_norm("final_norm", previous, residual, {NormKind::rms, final_norm, {}, config.norm_eps});
   x = g.select_logit_rows("last_tokens", x);
-  const Value logits = g.linear("lm_head", x, lm_head, DType::f32);
+  const Value logits = g.linear("lm_head", x, lm_head, {}, DType::f32);
   PROLOGUE_ASSIGN_OR_RETURN(model.graph, std::move(g).finish(logits));
   model.config = config;
   return model;
