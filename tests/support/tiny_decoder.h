@@ -40,13 +40,14 @@ struct TinyModel {
                          with_bias ? weight(1, qkv_rows, dtype) : Weight(),
                          weight(kHidden, kQHeads * kHeadDim, dtype)};
       layer.mlp_norm = weight(1, kHidden, dtype);
-      layer.mlp = {Activation::silu, weight(2 * kIntermediate, kHidden, dtype), weight(kHidden, kIntermediate, dtype)};
+      layer.mlp.up_weight = weight(2 * kIntermediate, kHidden, dtype);
+      layer.mlp.down_weight = weight(kHidden, kIntermediate, dtype);
       const GraphBuilder::Scope scope(g, str_cat("layers.", i));
       previous = layer.build(g, residual, previous);
     }
-    Value x = g.add_rms_norm("final_norm", previous, residual, weight(1, kHidden, dtype), 1e-5f);
+    Value x = g.add_norm("final_norm", previous, residual, {NormKind::rms, weight(1, kHidden, dtype)});
     x = g.select_logit_rows("last_tokens", x);
-    graph = std::move(g).finish(g.linear("lm_head", x, embedding, DType::f32)).value();
+    graph = std::move(g).finish(g.linear("lm_head", x, embedding, {}, DType::f32)).value();
     storage = KvStorage::create({kLayers, kPages, kPageSize, kKvHeads, kHeadDim, dtype}, execution.device).value();
   }
 
