@@ -39,7 +39,8 @@ std::unique_ptr<Checkpoint> gguf() {
 }
 
 std::unique_ptr<Checkpoint> huggingface(const test::TemporaryDirectory& directory) {
-  directory.write("config.json", std::string(R"({"size": 64, "none": 0, "huge": 2147483648, "negative": -3, "eps": 1e-5, "base": 2.5,
+  directory.write("config.json",
+                  std::string(R"({"size": 64, "none": 0, "huge": 2147483648, "negative": -3, "eps": 1e-5, "base": 2.5,
     "on": true, "kind": "linear", "flags": [true, false], "windows": [4, -1], "factors": [0.5, 1], "names": ["a", "b"]})"));
   directory.write("model.safetensors", test::SafetensorsWriter().bytes());
   return Checkpoint::open(directory.path()).value();

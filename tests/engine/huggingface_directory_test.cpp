@@ -59,8 +59,8 @@ TEST_F(HuggingFaceDirectoryTest, KeysArePaths) {
   EXPECT_EQ(*config->number("rope_parameters.full.rope_theta"), 1e6);
   EXPECT_TRUE(config->has("rope_parameters.full"));
   EXPECT_TRUE(config->has("object"));
-  for (const char* key : {"none", "none.x", "rope_parameters.full.x", "rope_parameters.x.rope_theta", "whole.x", "", ".", "object.",
-                          "rope_parameters..full", "x"}) {
+  for (const char* key : {"none", "none.x", "rope_parameters.full.x", "rope_parameters.x.rope_theta", "whole.x", "", ".",
+                          "object.", "rope_parameters..full", "x"}) {
     EXPECT_FALSE(config->has(key)) << key;
     EXPECT_EQ(config->integer(key).status().code(), StatusCode::not_found) << key;
     EXPECT_EQ(config->texts(key).status().code(), StatusCode::not_found) << key;
@@ -110,7 +110,8 @@ TEST_F(HuggingFaceDirectoryTest, RefusesAConfigurationThatIsNone) {
   directory_.write("config.json", std::string((16 << 20) + 1, ' '));
   EXPECT_EQ(Checkpoint::open(directory_.path()).status().code(), StatusCode::unsupported);
   remove("config.json");
-  expect_refused("there is no config.json: a GGUF file or the directory of a Hugging Face model is expected", StatusCode::not_found);
+  expect_refused("there is no config.json: a GGUF file or the directory of a Hugging Face model is expected",
+                 StatusCode::not_found);
 }
 
 // ---- Weights ----
@@ -161,7 +162,8 @@ TEST_F(HuggingFaceDirectoryTest, ShardsAndSymbolicLinks) {
   }
   EXPECT_TRUE((*opened)->check_unchanged().ok());
   std::filesystem::resize_file(directory_.file("more/2.safetensors"), 8);
-  EXPECT_EQ((*opened)->check_unchanged().message(), directory_.file("more/2.safetensors") + ": the file was changed while it was read");
+  EXPECT_EQ((*opened)->check_unchanged().message(),
+            directory_.file("more/2.safetensors") + ": the file was changed while it was read");
 }
 
 TEST_F(HuggingFaceDirectoryTest, RefusesMissingWeights) {
@@ -171,7 +173,8 @@ TEST_F(HuggingFaceDirectoryTest, RefusesMissingWeights) {
   expect_refused("the weights are in PyTorch's format (pytorch_model.bin), which can run code: convert them to safetensors",
                  StatusCode::unsupported);
   std::filesystem::create_symlink(directory_.file("nowhere"), directory_.file("model.safetensors"));
-  EXPECT_EQ(Checkpoint::open(directory_.path()).status().message(), directory_.file("model.safetensors") + ": there is no such file");
+  EXPECT_EQ(Checkpoint::open(directory_.path()).status().message(),
+            directory_.file("model.safetensors") + ": there is no such file");
 }
 
 TEST_F(HuggingFaceDirectoryTest, RefusesAnIndexOfAnotherForm) {
@@ -194,7 +197,8 @@ TEST_F(HuggingFaceDirectoryTest, RefusesPathsThatLeaveTheDirectory) {
                                   std::string(".."), std::string(""), std::string("more/"), std::string("/")}) {
     write_index("{\"a\": \"" + path + "\"}");
     const Status status = Checkpoint::open(directory_.path()).status();
-    EXPECT_NE(status.message().find(": it must be the name of a file within the directory"), std::string::npos) << status.message();
+    EXPECT_NE(status.message().find(": it must be the name of a file within the directory"), std::string::npos)
+        << status.message();
     EXPECT_EQ(status.code(), StatusCode::data_loss);
   }
   write_index(R"({"a": "model.safetensors\u0000.x"})");
@@ -235,7 +239,8 @@ TEST_F(HuggingFaceDirectoryTest, AMessageNamesAtMostTwentyTensors) {
 TEST_F(HuggingFaceDirectoryTest, FilesOfADirectoryStandForIt) {
   write_shard("model-00001-of-00001.safetensors", {"a"});
   directory_.write("model.safetensors.index.json", std::string("{\"weight_map\":{\"a\":\"model-00001-of-00001.safetensors\"}}"));
-  for (const char* name : {"", "config.json", "model.safetensors", "model.safetensors.index.json", "model-00001-of-00001.safetensors"}) {
+  for (const char* name :
+       {"", "config.json", "model.safetensors", "model.safetensors.index.json", "model-00001-of-00001.safetensors"}) {
     const auto opened = Checkpoint::open(directory_.file(name));
     ASSERT_TRUE(opened.ok()) << opened.status().message();
     EXPECT_EQ((*opened)->format(), Checkpoint::Format::huggingface) << name;

@@ -100,13 +100,15 @@ TEST(SafetensorsRefuses, AnEntryOfAnotherForm) {
   expect_refused(R"({"w":{"dtype":"F32"}})", 0, w + "has no shape that is a list");
   expect_refused(entry("\"F32\"", "1", "[0,4]"), 4, w + "has no shape that is a list");
   for (const char* dim : {"-1", "1.0", "\"1\"", "null", "18446744073709551615"}) {
-    expect_refused(entry("\"F32\"", str_cat("[", dim, "]"), "[0,4]"), 4, w + "has a dimension that is not an integer of at least 0");
+    expect_refused(entry("\"F32\"", str_cat("[", dim, "]"), "[0,4]"), 4,
+                   w + "has a dimension that is not an integer of at least 0");
   }
   expect_refused(entry("\"F32\"", "[4294967296,4294967296]", "[0,4]"), 4,
                  w + "has a dimension of 4294967296: the number of elements overflows 64 bits");
   expect_refused(entry("\"F32\"", "[4611686018427387904]", "[0,0]"), 0,
                  w + "has 4611686018427387904 elements of type F32, but its data has 0 bytes");
-  for (const char* offsets : {"0", "[0]", "[0,4,4]", "[-4,0]", "[4,0]", "[0,4.0]", "[0,\"4\"]", "null", "[0,18446744073709551615]"}) {
+  for (const char* offsets :
+       {"0", "[0]", "[0,4,4]", "[-4,0]", "[4,0]", "[0,4.0]", "[0,\"4\"]", "null", "[0,18446744073709551615]"}) {
     expect_refused(entry("\"F32\"", "[1]", offsets), 4, w + "has no data_offsets that are two integers, 0 <= begin <= end");
   }
   expect_refused(entry("\"F32\"", "[1]", "[0,3]"), 3, w + "has 1 elements of type F32, but its data has 3 bytes");
@@ -115,8 +117,8 @@ TEST(SafetensorsRefuses, AnEntryOfAnotherForm) {
 
 TEST(SafetensorsRefuses, RangesThatDoNotCoverTheData) {
   const auto two = [](const char* first, const char* second) {
-    return str_cat(R"({"a":{"dtype":"U8","shape":[4],"data_offsets":)", first, R"(},"b":{"dtype":"U8","shape":[4],"data_offsets":)",
-                   second, "}}");
+    return str_cat(R"({"a":{"dtype":"U8","shape":[4],"data_offsets":)", first,
+                   R"(},"b":{"dtype":"U8","shape":[4],"data_offsets":)", second, "}}");
   };
   EXPECT_TRUE(open(two("[4,8]", "[0,4]"), 8).ok());
   expect_refused(two("[0,4]", "[3,7]"), 8, "the tensors 'a' and 'b' overlap");
@@ -136,7 +138,8 @@ TEST(SafetensorsRefuses, AHeaderThatIsTooLarge) {
   directory.write("a.safetensors", std::as_bytes(std::span(&length, 1)));
   std::filesystem::resize_file(directory.file("a.safetensors"), uint64_t{1} << 32);  // sparse
   const auto file = SafetensorsFile::open(directory.file("a.safetensors"));
-  EXPECT_EQ(file.status().message(), directory.file("a.safetensors") + ": the header has 33554433 bytes: at most 33554432 are supported");
+  EXPECT_EQ(file.status().message(),
+            directory.file("a.safetensors") + ": the header has 33554433 bytes: at most 33554432 are supported");
   EXPECT_EQ(file.status().code(), StatusCode::unsupported);
 }
 
@@ -144,7 +147,8 @@ TEST(SafetensorsRefuses, AHeaderThatIsTooLarge) {
 
 TEST(StrictJson, ReadsValues) {
   const auto json = parse_json(
-      R"( {"b":[1,-2,2.5,1e3,true,null,"\u20ac"],"a":{"":{}},"big":18446744073709551615,"least":-9223372036854775808} )", "x.json");
+      R"( {"b":[1,-2,2.5,1e3,true,null,"\u20ac"],"a":{"":{}},"big":18446744073709551615,"least":-9223372036854775808} )",
+      "x.json");
   ASSERT_TRUE(json.ok()) << json.status().message();
   const Json::List& list = *json->find("b")->get_if<Json::List>();
   ASSERT_EQ(list.size(), 7u);
@@ -164,17 +168,18 @@ TEST(StrictJson, ReadsValues) {
 
 TEST(StrictJson, RefusesEverythingElse) {
   const auto message = [](std::string_view text) { return parse_json(text, "x.json").status().message(); };
-  for (const char* text : {"", " ", "{", "[1,]", "{\"a\":1,}", "{'a':1}", "[1] [2]", "// no\n1", "nul", "+1", "01", "\"\x01\"", "\"\xff\"",
-                           "\"\\ud800\"", "1e999", "{1:2}"}) {
+  for (const char* text : {"", " ", "{", "[1,]", "{\"a\":1,}", "{'a':1}", "[1] [2]", "// no\n1", "nul", "+1", "01", "\"\x01\"",
+                           "\"\xff\"", "\"\\ud800\"", "1e999", "{1:2}"}) {
     EXPECT_EQ(message(text).find("x.json: this is not valid JSON: "), 0u) << text << ": " << message(text);
     EXPECT_EQ(parse_json(text, "x.json").status().code(), StatusCode::data_loss);
   }
   for (const char* text : {"[NaN]", "[Infinity]", "[-Infinity]"}) {  // as Python writes them
     EXPECT_NE(message(text).find("last read: '"), std::string::npos) << message(text);
   }
-  EXPECT_EQ(message("[NaN]"),
-            "x.json: this is not valid JSON: parse error at line 1, column 2: syntax error while parsing value - invalid literal; "
-            "last read: '[N'");
+  EXPECT_EQ(
+      message("[NaN]"),
+      "x.json: this is not valid JSON: parse error at line 1, column 2: syntax error while parsing value - invalid literal; "
+      "last read: '[N'");
   EXPECT_EQ(message(R"({"x":{"b":1,"a":2,"b":3}})"), "x.json: the name 'b' occurs twice in a JSON object");
   EXPECT_EQ(message(R"({"a\u001b[2J":1,"a\u001b[2J":1})"), "x.json: the name 'a\\x1b[2J' occurs twice in a JSON object");
 
