@@ -79,8 +79,8 @@ void ConfigReader::only(std::string_view key, int64_t value) {
   if (found != value) fail(unsupported(name(key), " is ", found, ": only ", value, " is supported"));
 }
 
-void ConfigReader::only(std::string_view key, std::string_view value) {
-  const std::string found = text(key, std::string(value));
+void ConfigReader::only(std::string_view key, const char* value) {
+  const std::string found = text(key, value);
   if (found != value) fail(unsupported(name(key), " is ", in_quotes(found), ": only ", in_quotes(value), " is supported"));
 }
 

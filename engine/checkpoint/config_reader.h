@@ -31,7 +31,8 @@ class ConfigReader {
   // What this library supports of a key: the value that the model must have, if it has one.
   void only(std::string_view key, bool value);
   void only(std::string_view key, int64_t value);
-  void only(std::string_view key, std::string_view value);
+  void only(std::string_view key, int value) { only(key, int64_t{value}); }
+  void only(std::string_view key, const char* value);  // (a std::string_view would lose against bool)
 
   // "PATH: KEY" for messages of other rules.
   std::string name(std::string_view key) const;
