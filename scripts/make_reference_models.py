@@ -78,6 +78,14 @@ def write_checkpoint(family, folder, seed):
     random_weights(model, family, np.random.default_rng(seed))
     model.tie_weights()
     model.to(DTYPES[family.dtype]).save_pretrained(folder, **({"max_shard_size": family.max_shard_size} if family.max_shard_size else {}))
+    if family.buffers:
+        path = folder / "model.safetensors"
+        tensors = safetensors.torch.load_file(path)
+        values = {"rotary_emb.inv_freq": torch.ones(2), "masked_bias": torch.tensor(-1e9), "bias": torch.ones(1, 1, 8, 8, dtype=torch.bool)}
+        for buffer in family.buffers:
+            for i in range(family.config["num_hidden_layers"]):
+                tensors[buffer.format(i)] = next(v for end, v in values.items() if buffer.endswith("." + end)).clone()
+        safetensors.torch.save_file(tensors, path, metadata={"format": "pt"})
     (folder / "generation_config.json").unlink(missing_ok=True)
     for path in folder.iterdir():
         path.chmod(0o644)

@@ -22,6 +22,7 @@ class Family:
     mrope: bool = False
     rope_at: tuple = ()  # where config.json has the rope's keys
     max_shard_size: str = ""
+    buffers: tuple = ()  # what older checkpoints also have in each layer; a loader must skip it
     problems: int = 0
 
 
@@ -69,7 +70,8 @@ FAMILIES = [
     Family("llama2", "halves rotated together, as many heads of K and V as of Q, no head_dim in config.json",
            decoder(*LLAMA, num_attention_heads=2, num_key_value_heads=2, head_dim=..., rope_scaling=...),
            [change("another theta", put("rope_theta", 300.0)), change("another epsilon", put("rms_norm_eps", 0.5)),
-            *unit("input_layernorm.weight", "post_attention_layernorm.weight", "model.norm.weight")]),
+            *unit("input_layernorm.weight", "post_attention_layernorm.weight", "model.norm.weight")],
+           buffers=("model.layers.{}.self_attn.rotary_emb.inv_freq",)),
     Family("llama3", "Llama 3 scaling, grouped heads, tied embeddings",
            decoder(*LLAMA, rope_theta=500000.0, tie_word_embeddings=True,
                    rope_scaling={"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
@@ -130,7 +132,7 @@ FAMILIES = [
                    put("use_sliding_window", True))]),
     Family("gemma3", "norms of Q and K, norms before and after, a base and a window for local layers, another base and linear scaling for global layers",
            decoder("Gemma3ForCausalLM", "gemma3_text", hidden_act=..., hidden_activation=GELU_TANH, num_attention_heads=2, num_key_value_heads=1,
-                   head_dim=32, num_hidden_layers=3, query_pre_attn_scalar=24, sliding_window=16, sliding_window_pattern=3,
+                   head_dim=32, num_hidden_layers=3, query_pre_attn_scalar=16, sliding_window=16, sliding_window_pattern=3,
                    rope_theta=1000000.0, rope_local_base_freq=10000.0, rope_scaling={"rope_type": "linear", "factor": 8.0},
                    rms_norm_eps=1e-6, tie_word_embeddings=..., attn_logit_softcapping=None, final_logit_softcapping=None, attention_bias=False),
            [same("the layers listed", remove("sliding_window_pattern"),
@@ -138,7 +140,7 @@ FAMILIES = [
             change("another window", put("sliding_window", 17)), change("no window", put("sliding_window", 512)),
             change("global layers elsewhere", put("sliding_window_pattern", 2)),
             change("another local base", put("rope_local_base_freq", 1000000.0)), change("another global base", put("rope_theta", 10000.0)),
-            change("no scaling", put("rope_scaling", None)), change("another query_pre_attn_scalar", put("query_pre_attn_scalar", 32)),
+            change("no scaling", put("rope_scaling", None)), change("query_pre_attn_scalar is the head dimension", put("query_pre_attn_scalar", 32)),
             *unit("q_norm.weight", "k_norm.weight", "post_attention_layernorm.weight", "pre_feedforward_layernorm.weight",
                   "post_feedforward_layernorm.weight", "model.norm.weight", value=0.0)],
            norm_offset=1.0),
@@ -149,6 +151,11 @@ FAMILIES = [
                    sliding_window=None, output_router_logits=False),
            [change("norm_topk_prob off", put("norm_topk_prob", False)), change("one expert a token", put("num_experts_per_tok", 1)),
             change("three experts a token", put("num_experts_per_tok", 3)), *unit("q_norm.weight", "k_norm.weight")]),
+    Family("qwen3_moe_sparse", "experts in all layers, weights of the chosen experts normalised: what GGUF files can hold",
+           decoder("Qwen3MoeForCausalLM", "qwen3_moe", moe_intermediate_size=16, num_experts=4, num_experts_per_tok=2, norm_topk_prob=True,
+                   decoder_sparse_step=1, mlp_only_layers=[], rms_norm_eps=1e-6, num_attention_heads=2, num_key_value_heads=1,
+                   rope_theta=1000000.0, attention_bias=False, use_sliding_window=False, sliding_window=None, output_router_logits=False),
+           [change("norm_topk_prob off", put("norm_topk_prob", False)), change("one expert a token", put("num_experts_per_tok", 1))]),
     Family("mixtral", "experts in all layers",
            decoder("MixtralForCausalLM", "mixtral", num_local_experts=4, num_experts_per_tok=2, intermediate_size=16, rope_theta=1000000.0,
                    sliding_window=None, num_attention_heads=2, num_key_value_heads=1, head_dim=None),
@@ -156,12 +163,12 @@ FAMILIES = [
             change("another theta", put("rope_theta", 10000.0))]),
     Family("gemma2", "soft caps of scores and logits, norms before and after, a window in every other layer, its own scale of Q",
            decoder("Gemma2ForCausalLM", "gemma2", hidden_act=GELU_TANH, hidden_activation=GELU_TANH, num_attention_heads=2,
-                   num_key_value_heads=1, head_dim=32, query_pre_attn_scalar=24, sliding_window=16, attn_logit_softcapping=2.0,
+                   num_key_value_heads=1, head_dim=32, query_pre_attn_scalar=16, sliding_window=16, attn_logit_softcapping=2.0,
                    final_logit_softcapping=20.0, rms_norm_eps=1e-6, tie_word_embeddings=..., rope_scaling=..., attention_bias=False),
            [same("the layers listed", put("layer_types", ["sliding_attention", "full_attention"])),
             change("no cap of the scores", put("attn_logit_softcapping", None)),
             change("no cap of the logits", put("final_logit_softcapping", None)), change("no window", put("sliding_window", 512)),
-            change("another window", put("sliding_window", 15)), change("another query_pre_attn_scalar", put("query_pre_attn_scalar", 96)),
+            change("another window", put("sliding_window", 15)), change("query_pre_attn_scalar is the head dimension", put("query_pre_attn_scalar", 32)),
             change("the window in the other layer", put("layer_types", ["full_attention", "sliding_attention"])),
             *unit("input_layernorm.weight", "post_attention_layernorm.weight", "pre_feedforward_layernorm.weight",
                   "post_feedforward_layernorm.weight", value=0.0)],
@@ -187,7 +194,8 @@ FAMILIES = [
               change("another activation", put("hidden_act", "relu")),
               *unit("input_layernorm.weight", "post_attention_layernorm.weight"),
               *unbias("input_layernorm.bias", "post_attention_layernorm.bias", "final_layer_norm.bias", "query_key_value.bias",
-                      "attention.dense.bias", "dense_h_to_4h.bias", "dense_4h_to_h.bias")])
+                      "attention.dense.bias", "dense_h_to_4h.bias", "dense_4h_to_h.bias")],
+             buffers=tuple(f"gpt_neox.layers.{{}}.attention.{b}" for b in ("rotary_emb.inv_freq", "masked_bias", "bias")))
       for name, what, parallel in (("gpt_neox", "attention and MLP in parallel, ", True),
                                    ("gpt_neox_sequential", "MLP after attention, ", False))),
     Family("gptj", "neighbours rotated together in a part of each head, attention and MLP in parallel after one LayerNorm, a bias of the logits",
@@ -198,7 +206,7 @@ FAMILIES = [
             change("another activation", put("activation_function", "relu")), change("another epsilon", put("layer_norm_epsilon", 0.5)),
             *unit("ln_1.weight"), *unbias("ln_1.bias", "ln_f.bias", "fc_in.bias", "fc_out.bias", "lm_head.bias")]),
     Family("phi", "two fifths of each head rotated, attention and MLP in parallel after one LayerNorm, biases, also of the logits",
-           decoder("PhiForCausalLM", "phi", num_attention_heads=2, num_key_value_heads=None, head_dim=..., intermediate_size=64,
+           decoder("PhiForCausalLM", "phi", num_attention_heads=2, num_key_value_heads=None, head_dim=..., intermediate_size=128,
                    hidden_act="gelu_new", rms_norm_eps=..., layer_norm_eps=1e-5, partial_rotary_factor=0.4, qk_layernorm=False),
            [change("all of the head rotated", put("partial_rotary_factor", 1.0)),
             change("half of the head rotated", put("partial_rotary_factor", 0.5)), change("another theta", put("rope_theta", 100.0)),
