@@ -319,6 +319,7 @@ Result<RopePlace> Engine::place_on_ropes(const std::vector<int32_t>& positions, 
                               ", the last one of the context");
     }
     end = int64_t{*most} + 1;
+    place.steady_from = num_prompt + 1;
   }
   place.delta = end - num_prompt;
   place.length = std::min(length, context_length_ + 1 - place.delta);
@@ -356,6 +357,7 @@ Result<std::shared_ptr<Engine::Active>> Engine::make_active(Request request, Out
     sample->cache_key = active->rope.key;
     sample->rope_length = active->rope.length_class;
     sample->num_positions = active->rope.num_positions;
+    sample->steady_from = active->rope.steady_from;
     sample->completion.prompt_tokens = length;
     active->samples.push_back(std::move(sample));
   }

@@ -28,6 +28,7 @@ struct RopePlace {
   int64_t num_prompt = 0;          // tokens
   std::vector<int32_t> positions;  // of the prompt's tokens, [axes, num_prompt]; empty: each token's index
   int64_t delta = 0;               // the position of token i after the prompt is i + delta
+  int64_t steady_from = 0;         // from this token on, each is one position further than the token before it
   int64_t length = 0;              // of the sequence at most; the last token gets no position
   int64_t num_positions = 0;       // all positions are below
   uint64_t key = 0;                // of what K and V depend on; 0: on the tokens only

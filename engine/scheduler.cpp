@@ -203,7 +203,7 @@ void Scheduler::finish(StepPlan& plan) {
   bool decodes_only = true;
   for (int64_t i = 0; i < num_sequences; ++i) {
     PlannedSequence& each = plan.sequences[static_cast<size_t>(i)];
-    plan.continues = plan.continues && each.from_row == i;
+    plan.continues = plan.continues && each.from_row == i && each.first >= each.sequence->steady_from;
     decodes_only = decodes_only && each.count == 1 && each.num_rows == 1;
     const auto first = plan.rows.begin() + each.first_row;
     each.first_row = static_cast<int64_t>(rows.size());

@@ -29,6 +29,7 @@ struct ScheduledSequence {
   uint64_t cache_key = 0;       // sequences with different keys share no pages
   int64_t rope_length = 0;      // its rope_length_class()
   int64_t num_positions = 0;    // its rope positions are below
+  int64_t steady_from = 0;      // from this token on, each is one position further than the token before it
   std::vector<ScheduledSequence*> siblings = {};  // samples of the same prompt that start when it has been computed
 
   // The scheduler's.
@@ -65,7 +66,7 @@ struct PlannedSequence {
 struct StepPlan {
   std::vector<PlannedSequence> sequences;  // those of one token first
   std::vector<ScheduledSequence*> rows;    // the sequences that get a token, by row of logits
-  bool continues = false;  // it is the previous plan, one token further, with the same block tables
+  bool continues = false;  // it is the previous plan, one token and one position further, with the same block tables
 
   bool empty() const { return sequences.empty(); }
 };
