@@ -49,7 +49,7 @@ class TinyModelBuilder {
     }
     GraphBuilder g(DType::f32);
     const Weight embedding = weight(kVocab, kHidden);
-    const Value residual = g.embedding("embedding", embedding, 1.0f);
+    Value residual = g.embedding("embedding", embedding, 1.0f);
     Value previous;
     for (size_t i = 0; i < options_.windows.size(); ++i) {
       DecoderLayer layer;
