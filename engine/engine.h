@@ -86,6 +86,10 @@ struct Score {
   double perplexity = 0.0;  // exp of minus the mean log probability
 };
 
+// The logits of the model before tokens[index] of a score, [vocab_size], in the order of the tokens; valid during the call. It runs under
+// the rules of OutputCallback.
+using LogitsCallback = std::function<void(size_t index, std::span<const float> logits)>;
+
 // Requests come in by submit(). Each step runs one token of every sequence that decodes and chunks of prompts (engine/scheduler.h), and
 // delivers what it has made to the callbacks. Somebody must call step(): a loop of the caller's, run() on a thread of a server, or
 // generate(). The pages of finished requests stay in the KV cache until they are needed, so a prompt that begins like an earlier one (the
@@ -138,8 +142,9 @@ class Engine {
   // is refused, the status of its completions is the error, and they keep what was generated before it.
   Result<std::vector<Completion>> generate(std::span<const Request> requests, const GenerationEvents& events = {});
 
-  // Log probabilities of `tokens` after `prompt`.
-  Result<Score> score(std::span<const int32_t> prompt, std::span<const int32_t> tokens);
+  // Log probabilities of `tokens` after `prompt`. Attention reads K and V of every token from the KV cache, as it stores them. Logits that
+  // are not numbers give log probabilities that are NaN.
+  Result<Score> score(std::span<const int32_t> prompt, std::span<const int32_t> tokens, const LogitsCallback& on_logits = {});
 
   // Times of the graph's nodes since the last call. Empty without EngineOptions::profile.
   ModelRunner::Profile take_profile();
@@ -181,7 +186,7 @@ class Engine {
   void forget(std::span<const RequestId> requests);
   void deliver(Sample& sample, std::string_view text, size_t num_tokens, bool ended);
   void update_stats();
-  Result<Score> run_score(std::span<const int32_t> prompt, std::span<const int32_t> tokens);
+  Result<Score> run_score(std::span<const int32_t> prompt, std::span<const int32_t> tokens, const LogitsCallback& on_logits);
   Status score_step(SequenceId id, std::span<const int32_t> tokens, int64_t first, int64_t count, int64_t num_rows,
                     std::vector<float>& logits);
 

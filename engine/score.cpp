@@ -13,13 +13,13 @@ constexpr int64_t kMaxScoreRows = 64;  // logit rows of a step
 
 }  // namespace
 
-Result<Score> Engine::score(std::span<const int32_t> prompt, std::span<const int32_t> tokens) {
+Result<Score> Engine::score(std::span<const int32_t> prompt, std::span<const int32_t> tokens, const LogitsCallback& on_logits) {
   PROLOGUE_RETURN_IF_ERROR(check_process());
   const StepLock lock(*this);
-  return catch_out_of_memory([&] { return run_score(prompt, tokens); });
+  return catch_out_of_memory([&] { return run_score(prompt, tokens, on_logits); });
 }
 
-Result<Score> Engine::run_score(std::span<const int32_t> prompt, std::span<const int32_t> tokens) {
+Result<Score> Engine::run_score(std::span<const int32_t> prompt, std::span<const int32_t> tokens, const LogitsCallback& on_logits) {
   std::vector<int32_t> all(prompt.begin(), prompt.end());
   all.insert(all.end(), tokens.begin(), tokens.end());
   const auto num_prompt = static_cast<int64_t>(prompt.size());
@@ -61,6 +61,7 @@ Result<Score> Engine::run_score(std::span<const int32_t> prompt, std::span<const
         double mass = 0.0;
         for (int64_t i = 0; i < vocab; ++i) mass += std::exp(static_cast<double>(row[i]) - static_cast<double>(row[best]));
         const double logprob = static_cast<double>(row[token]) - static_cast<double>(row[best]) - std::log(mass);
+        if (on_logits) on_logits(score.argmax.size(), {row, static_cast<size_t>(vocab)});
         score.argmax.push_back(best);
         score.logit_of_argmax.push_back(row[best]);
         score.logit_of_token.push_back(row[token]);
