@@ -186,7 +186,7 @@ Attention ModelBuilder::attention(const LayerKind& kind) {
   attention.scale = spec_.attention_scale;
   attention.soft_cap = spec_.attention_soft_cap;
   attention.window = kind.window;
-  // CHUNK attention.chunk = kind.chunk;
+  attention.chunk = kind.chunk;
   if (kind.rope >= 0) attention.rope = ropes_[static_cast<size_t>(kind.rope)];
   attention.q_scale = kind.q_scale;
   attention.hadamard_block = options_.hadamard_block;
@@ -195,7 +195,7 @@ Attention ModelBuilder::attention(const LayerKind& kind) {
     attention.q_norm = heads_norm(spec_.names.q_norm, config.num_q_heads);
     attention.k_norm = heads_norm(spec_.names.k_norm, config.num_kv_heads);
   }
-  // SINKS if (!spec_.names.sinks.empty()) attention.sinks = vector(name(spec_.names.sinks), config.num_q_heads);
+  if (!spec_.names.sinks.empty()) attention.sinks = vector(name(spec_.names.sinks), config.num_q_heads);
   const std::string output = name(spec_.names.attention_output);
   attention.output_weight = matrix(output, config.hidden_size, config.num_q_heads * config.head_dim);
   attention.output_bias = bias(output, config.hidden_size);
