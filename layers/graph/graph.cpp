@@ -468,6 +468,13 @@ Value GraphBuilder::paged_attention(const std::string& name, Value q, int64_t nu
     p.scale = options.scale;
     p.soft_cap = options.soft_cap;
     p.window = options.window;
+    p.chunk = options.chunk;
+    node.weight(p.sinks, options.sinks);
+    p.sinks_type = options.sinks.dtype;
+    if (options.sinks && options.sinks.rows * options.sinks.cols != num_q_heads) {
+      check(invalid_argument(node.name, ": sinks is [", options.sinks.rows, ", ", options.sinks.cols, "]: there must be one for each of the ",
+                             num_q_heads, " heads of Q"));
+    }
     read_heads(node, p.q, q, num_q_heads);
     node.cache(p.kv, layer, false);
     node.step(p.page_table.block_table, StepArray::block_table);

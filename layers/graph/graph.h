@@ -104,6 +104,8 @@ struct AttentionOptions {
   float scale = 0.0f;     // of the scores, usually 1 / sqrt(head_dim)
   float soft_cap = 0.0f;  // 0 = none
   int64_t window = 0;     // tokens that a token sees, its own included; 0 = all before it, and its own
+  int64_t chunk = 0;      // a token sees those of its own chunk of so many positions; 0 = no chunks
+  Weight sinks = {};      // [1, num_q_heads], of the activations' type or float32; may be none
 };
 
 // The list of operations: the parameters of any one that a graph can hold.
