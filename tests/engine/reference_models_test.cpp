@@ -10,13 +10,16 @@
 #include <memory>
 #include <set>
 
-#include <prologue/engine/gguf/gguf.h>
-#include <prologue/engine/model/architectures.h>
+#include <prologue/engine/engine.h>
+#include <prologue/engine/gguf/gguf_checkpoint.h>
+#include <prologue/engine/model/load_model.h>
 #include <prologue/engine/model_runner.h>
+#include <prologue/kernels/base/gpu.h>
 
 #include "tests/support/gguf_of_checkpoint.h"
 #include "tests/support/reference_model.h"
 #include "tests/support/safetensors_reader.h"
+#include "tests/support/tiny_model.h"
 
 namespace prologue {
 namespace {
@@ -146,23 +149,61 @@ TEST(ReferenceComparison, ExpectsThatAChangeMovesTheLogits) {
 
 // ---- The engine ----
 
-// Runs prompts with a model, on the CPU.
-test::RunPrompt runner_of(const Model& model) {
-  constexpr int64_t kPageSize = 16, kPages = 16;
+constexpr int64_t kPageSize = 16, kPages = 16;
+constexpr int64_t kContext = kPageSize * kPages;
+
+struct Place {
+  const char* name;
+  Device device;
+  DType dtype;
+};
+
+const Place kCpu = {"cpu", Device::cpu, DType::f32};
+const Place kPlaces[] = {kCpu, {"cuda", Device::cuda, DType::f32}, {"cuda_bfloat16", Device::cuda, DType::bf16}};
+
+Result<Model> load_folder(const std::string& folder, const Place& place) {
+  PROLOGUE_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::open(folder));
+  return load_model(*checkpoint, place.dtype, {place.device}, {});
+}
+
+Result<Model> load_as_gguf(const std::string& folder) {
+  PROLOGUE_ASSIGN_OR_RETURN(GgufFile file, GgufFile::from_bytes(test::gguf_of_checkpoint(folder)));
+  return load_model(GgufCheckpoint(std::move(file)), DType::f32, {}, {});
+}
+
+// Runs prompts with a model, as the engine does.
+test::RunPrompt runner_of(const Model& model, Device device = Device::cpu) {
   RunnerConfig config;
   config.page_size = kPageSize;
   config.num_pages = kPages;
   config.max_tokens = 200;
-  config.max_logit_rows = 64;
-  const std::shared_ptr<ModelRunner> runner = ModelRunner::create(model, config, {}).value();
-  return [runner](const ReferencePrompt& prompt, int64_t begin, int64_t end, std::span<const int64_t> rows) {
+  config.max_logit_rows = 200;
+  const std::shared_ptr<ModelRunner> runner = ModelRunner::create(model, config, {device}).value();
+  const auto set = std::make_shared<RopeSet*>(nullptr);
+  return [runner, set, &model](const ReferencePrompt& prompt, int64_t begin, int64_t end, std::span<const int64_t> rows) {
+    if (begin == 0) {
+      if (*set != nullptr) runner->rope_sets().release(**set);
+      const int64_t length = prompt.rope_length > 0 ? prompt.rope_length : static_cast<int64_t>(prompt.ids.size());
+      *set = runner->rope_sets().acquire(rope_length_class(model, length), kContext);
+    }
     std::vector<int32_t> pages;  // in an order that is not that of the tokens
     for (int32_t i = 0; i < kPages; ++i) pages.push_back((5 * i + 3) % kPages);
-    StepBatch batch;
-    batch.add_sequence(prompt.ids.data() + begin, end - begin, begin, pages, kPageSize, 0);
+    const auto num_groups = static_cast<int64_t>(runner->groups().windows.size());
+    const std::vector<const std::vector<int32_t>*> tables(static_cast<size_t>(num_groups), &pages);
+    StepBatch batch(model.num_position_axes, num_groups);
+    batch.add_sequence_of_groups(prompt.ids.data() + begin, end - begin, begin, tables.data(), kPageSize, 0);
     for (const int64_t row : rows) batch.add_logit_row(row - begin);
+    for (int64_t axis = 0; axis < model.num_position_axes; ++axis) {
+      for (int64_t token = begin; token < end; ++token) {
+        const auto at = static_cast<size_t>(axis * static_cast<int64_t>(prompt.ids.size()) + token);
+        const int64_t position = prompt.positions.empty() ? token : prompt.positions[at];
+        batch.set_position(token - begin, axis, static_cast<int32_t>(position + (*set)->first_row));
+      }
+    }
     std::vector<float> logits;
-    EXPECT_TRUE(runner->enqueue(batch).ok());
+    const Status enqueued = runner->enqueue(batch);
+    EXPECT_TRUE(enqueued.ok()) << enqueued.message();
+    if (!enqueued.ok()) return logits;
     if (!rows.empty()) {
       const Status status = runner->read_logits(logits);
       EXPECT_TRUE(status.ok()) << status.message();
@@ -172,9 +213,98 @@ test::RunPrompt runner_of(const Model& model) {
   };
 }
 
-Result<Model> load_as_gguf(const std::string& folder) {
-  PROLOGUE_ASSIGN_OR_RETURN(const GgufFile file, GgufFile::from_bytes(test::gguf_of_checkpoint(folder)));
-  return load_model(file, DType::f32, {}, {});
+struct ModelCase {
+  std::string model;
+  Place place;
+};
+void PrintTo(const ModelCase& each, std::ostream* out) { *out << each.model << " on " << each.place.name; }
+
+std::vector<ModelCase> model_cases() {
+  std::vector<ModelCase> cases;
+  for (const Place& place : kPlaces) {
+    for (const std::string& name : test::reference_model_names()) cases.push_back({name, place});
+  }
+  return cases;
+}
+
+class ReferenceModels : public ::testing::TestWithParam<ModelCase> {
+ protected:
+  void SetUp() override {
+    if (GetParam().place.device == Device::cuda && !check_gpu().ok()) GTEST_SKIP() << check_gpu().message();
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Models, ReferenceModels, ::testing::ValuesIn(model_cases()),
+                         [](const auto& row) { return row.param.model + "_" + row.param.place.name; });
+
+TEST_P(ReferenceModels, GiveTheLogitsOfTransformers) {
+  const auto& [name, place] = GetParam();
+  const ReferenceModel reference = test::read_reference_model(name);
+  const auto model = load_folder(reference.folder, place);
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  for (const PromptSplit split : {PromptSplit::whole, PromptSplit::chunks, PromptSplit::tokens}) {
+    const test::RunPrompt run = runner_of(*model, place.device);
+    const double off = place.dtype == DType::f32 ? test::expect_reference_logits(reference, split, run)
+                                                 : test::expect_reference_choices(reference, split, run);
+    if (split == PromptSplit::whole) RecordProperty("difference", std::to_string(off));
+  }
+}
+
+TEST_P(ReferenceModels, ChangesMoveTheLogitsAsInTransformers) {
+  const auto& [name, place] = GetParam();
+  if (place.dtype != DType::f32) return;
+  const ReferenceModel reference = test::read_reference_model(name);
+  for (const ReferenceChange& change : reference.changes) {
+    const ChangedModel changed(reference, change);
+    const auto model = load_folder(changed.folder(), place);
+    ASSERT_TRUE(model.ok()) << change.name << ": " << model.status().message();
+    test::expect_changed_logits(reference, change, changed, runner_of(*model, place.device));
+  }
+}
+
+// A prompt of which the engine finds the first part in its cache. The log probabilities of the most likely next tokens are those of the
+// reference.
+TEST_P(ReferenceModels, APrefixFromTheCacheChangesNothing) {
+  const auto& [name, place] = GetParam();
+  if (place.dtype != DType::f32) return;
+  const ReferenceModel reference = test::read_reference_model(name);
+  auto model = load_folder(reference.folder, place);
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  EngineOptions options;
+  options.device = place.device;
+  options.page_size = 4;
+  options.context_length = kContext;
+  options.max_seqs = 2;
+  options.max_step_tokens = 48;
+  const auto engine = Engine::create(options, std::move(model).value(), test::tiny_tokenizer());
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  for (const ReferencePrompt& prompt : reference.prompts) {
+    const auto length = static_cast<int64_t>(prompt.ids.size());
+    if (length < 17) continue;
+    Request request;
+    request.prompt = prompt.ids;
+    request.positions = prompt.positions;
+    request.rope_length = prompt.rope_length > 0 ? prompt.rope_length : length;
+    request.max_tokens = 1;
+    request.num_logprobs = kMaxTopLogprobs;
+    request.ignore_eos = true;
+    if (prompt.positions.empty()) {  // what is cached must have been computed by another prompt
+      Request begins = request;
+      begins.prompt.resize(static_cast<size_t>(length - 5));
+      ASSERT_TRUE((*engine)->generate({&begins, 1}).value().front().status.ok());
+    }
+    const float* const golden = prompt.logits.data() + prompt.logits.size() - static_cast<size_t>(reference.vocab_size);
+    double mass = 0.0;
+    for (int64_t i = 0; i < reference.vocab_size; ++i) mass += std::exp(static_cast<double>(golden[i]));
+    for (int64_t round = prompt.positions.empty() ? 1 : 0; round < 2; ++round) {
+      const Completion completion = (*engine)->generate({&request, 1}).value().front();
+      ASSERT_TRUE(completion.status.ok()) << completion.status.message();
+      EXPECT_EQ(completion.cached_tokens > 0, round == 1) << name << ", " << length << " tokens";
+      ASSERT_EQ(completion.logprobs.size(), 1u);
+      for (const auto& [token, logprob] : completion.logprobs.front().top) {
+        EXPECT_NEAR(logprob, golden[token] - std::log(mass), 2.0 * reference.tolerance) << name << ": token " << token;
+      }
+    }
+  }
 }
 
 struct GgufCase {
@@ -185,9 +315,10 @@ struct GgufCase {
 void PrintTo(const GgufCase& each, std::ostream* out) { *out << each.model; }
 
 class ReferenceGguf : public ::testing::TestWithParam<GgufCase> {};
-INSTANTIATE_TEST_SUITE_P(Models, ReferenceGguf,
-                         ::testing::Values(GgufCase{"llama2"}, GgufCase{"llama3"}, GgufCase{"mistral", "no window"}),
-                         [](const auto& row) { return std::string(row.param.model); });
+INSTANTIATE_TEST_SUITE_P(Models, ReferenceGguf, ::testing::Values(GgufCase{"llama2"}, GgufCase{"llama3"}, GgufCase{"mistral", "no window"}, GgufCase{"mixtral"},
+                                           GgufCase{"qwen2"}, GgufCase{"qwen3"}, GgufCase{"qwen3_moe_sparse"}, GgufCase{"gemma2"},
+                                           GgufCase{"gemma3"}, GgufCase{"gpt_neox"}, GgufCase{"gpt_neox_sequential"}, GgufCase{"phi"},
+                                           GgufCase{"phi3"}, GgufCase{"phi4_mini"}), [](const auto& row) { return std::string(row.param.model); });
 
 TEST_P(ReferenceGguf, GivesTheLogitsOfTheReference) {
   const ReferenceModel reference = test::read_reference_model(GetParam().model);

@@ -70,8 +70,13 @@ using RunPrompt =
 // How a prompt is split into calls: all tokens at once, 7, 1, 30, 7, 1, 30, ... tokens, or one by one.
 enum class PromptSplit { whole, chunks, tokens };
 
-// Adds a failure for each prompt of which a kept row differs, with the largest difference.
-void expect_reference_logits(const ReferenceModel& model, PromptSplit split, const RunPrompt& run);
+// Adds a failure for each prompt of which a kept row differs, with the largest difference. Returns the largest difference of all, as a
+// part of the range of the logits.
+double expect_reference_logits(const ReferenceModel& model, PromptSplit split, const RunPrompt& run);
+
+// For 16-bit types: adds a failure for each kept row whose largest logit is that of another id, where the reference's two largest are more
+// than 5 % of the range apart. Returns as above.
+double expect_reference_choices(const ReferenceModel& model, PromptSplit split, const RunPrompt& run);
 
 // `run` is of the changed checkpoint. Adds a failure if the last row differs from the reference's, or if the kept rows are too near to
 // those of the unchanged checkpoint (for "same": not those).
