@@ -56,13 +56,15 @@ int64_t paged_attention_workspace_bytes(const PagedAttentionParams&) { return 0;
 
 Status rotary(const RotaryParams&, const RotaryFrequencies&, const Execution&) { return cuda_not_built("rotary"); }
 
+Status activation(const ActivationParams&, const Execution&) { return cuda_not_built("activation"); }
+Status add(const AddParams&, const Execution&) { return cuda_not_built("add"); }
 Status embedding(const EmbeddingParams&, const Execution&) { return cuda_not_built("embedding"); }
 Status end_step(const EndStepParams&, const Execution&) { return cuda_not_built("end_step"); }
-Status gated_activation(const GatedActivationParams&, const Execution&) { return cuda_not_built("gated_activation"); }
 Status gather_cos_sin(const GatherCosSinParams&, const Execution&) { return cuda_not_built("gather_cos_sin"); }
 Status logprobs(const LogprobsParams&, const Execution&) { return cuda_not_built("logprobs"); }
-Status rms_norm(const RmsNormParams&, const Execution&) { return cuda_not_built("rms_norm"); }
+Status norm(const NormParams&, const Execution&) { return cuda_not_built("norm"); }
 Status sample(const SamplingParams&, const Execution&) { return cuda_not_built("sample"); }
+Status scale_logits(const ScaleLogitsParams&, const Execution&) { return cuda_not_built("scale_logits"); }
 Status take_tokens(const TakeTokensParams&, const Execution&) { return cuda_not_built("take_tokens"); }
 
 }  // namespace cuda

@@ -26,6 +26,8 @@ struct PROLOGUE_API Attention {
   bool v_from_k = false;  // V is computed from K as projected (and biased): qkv_weight has no rows for V
   int64_t hadamard_block = 0;  // of Q and K; 0: no Hadamard transform
   QueryScale q_scale = {};
+  float soft_cap = 0.0f;  // of the scores; 0 = none
+  int64_t window = 0;     // tokens that a token sees, its own included; 0 = all before it, and its own
 
   Value build(GraphBuilder& g, Value hidden_states) const;
 };
