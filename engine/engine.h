@@ -78,9 +78,14 @@ struct GenerationEvents {
   std::function<bool()> should_stop;  // called before each step: true ends all of the call's requests (FinishReason::cancelled)
 };
 
+// The logits of the model before tokens[index] of a score, [vocab_size], in the order of the tokens; valid during the call. It runs under
+// the rules of OutputCallback.
+using LogitsCallback = std::function<void(size_t index, std::span<const float> logits)>;
+
 struct ScoreOptions {  // as in Request; `positions` are those of the prompt, and the scored tokens are like generated ones
   std::vector<int32_t> positions = {};
   int64_t rope_length = 0;  // 0: prompt and tokens together
+  LogitsCallback on_logits = {};
 };
 
 // Given tokens and the probability that the model assigns to each; one entry per token.
@@ -146,7 +151,8 @@ class Engine {
   // is refused, the status of its completions is the error, and they keep what was generated before it.
   Result<std::vector<Completion>> generate(std::span<const Request> requests, const GenerationEvents& events = {});
 
-  // Log probabilities of `tokens` after `prompt`.
+  // Log probabilities of `tokens` after `prompt`. Attention reads K and V of every token from the KV cache, as it stores them. Logits that
+  // are not numbers give log probabilities that are NaN.
   Result<Score> score(std::span<const int32_t> prompt, std::span<const int32_t> tokens, const ScoreOptions& options = {});
 
   // Times of the graph's nodes since the last call. Empty without EngineOptions::profile.

@@ -78,6 +78,7 @@ Result<Score> Engine::run_score(std::span<const int32_t> prompt, std::span<const
         double mass = 0.0;
         for (int64_t i = 0; i < vocab; ++i) mass += std::exp(static_cast<double>(row[i]) - static_cast<double>(row[best]));
         const double logprob = static_cast<double>(row[token]) - static_cast<double>(row[best]) - std::log(mass);
+        if (options.on_logits) options.on_logits(score.argmax.size(), {row, static_cast<size_t>(vocab)});
         score.argmax.push_back(best);
         score.logit_of_argmax.push_back(row[best]);
         score.logit_of_token.push_back(row[token]);

@@ -33,7 +33,7 @@ Value Attention::build(GraphBuilder& g, Value hidden_states) const {
 
   g.kv_write("kv_write", k, v, num_kv_heads, layer, rope);
   const Value out = g.paged_attention("attention", q, num_q_heads, {scale, soft_cap, window}, layer);
-  return g.linear("output", out, output_weight);
+  return g.linear("output", out, output_weight, output_bias);
 }
 
 }  // namespace prologue

@@ -21,6 +21,7 @@ struct PROLOGUE_API Attention {
   Weight output_weight;  // [hidden, num_q_heads head_dim]
 
   // Options that only some models use.
+  Weight output_bias = {};  // [hidden]
   Weight q_bias = {}, k_bias = {}, v_bias = {};  // instead of qkv_bias, if only some of the three have one
   HeadsNorm q_norm = {}, k_norm = {}, v_norm = {};
   bool v_from_k = false;  // V is computed from K as projected (and biased): qkv_weight has no rows for V

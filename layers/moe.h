@@ -1,7 +1,7 @@
 #pragma once
-#include <prologue/kernels/token_ops/moe_route.h>
 #include <prologue/layers/graph/graph.h>
 namespace prologue {
+enum class ExpertWeighting : int32_t { softmax_then_top_k = 0, top_k_then_softmax, sigmoid };
 struct MixtureOfExperts {
   int64_t num_experts = 0, top_k = 0;
   ExpertWeighting weighting = ExpertWeighting::softmax_then_top_k;

@@ -6,14 +6,10 @@
 
 namespace prologue::bench {
 
-namespace {
-
 double percentile(const std::vector<double>& sorted, double share) {
   const auto rank = static_cast<size_t>(std::ceil(share * static_cast<double>(sorted.size())));
   return sorted[std::max<size_t>(rank, 1) - 1];
 }
-
-}  // namespace
 
 Summary summarise(std::vector<double> values) {
   if (values.empty()) return {};

@@ -15,7 +15,10 @@ struct Served {
   int64_t num_preemptions = 0;
 };
 
-// p50 and p99 are nearest-rank percentiles: the smallest value that at least that share of all values does not exceed. Of no values: all 0.
+// Nearest rank: the smallest value that at least that share (0..1) of all values does not exceed. `sorted` is not empty.
+double percentile(const std::vector<double>& sorted, double share);
+
+// p50 and p99 are such percentiles. Of no values: all 0.
 struct Summary {
   double mean = 0.0, p50 = 0.0, p99 = 0.0;
 };

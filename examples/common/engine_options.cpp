@@ -14,14 +14,6 @@ using namespace prologue;
 
 namespace {
 
-// The type of a cache of this name; unset if there is none.
-DType kv_type_of(std::string_view name) {
-  for (auto type = static_cast<int32_t>(DType::f32); dtype_valid(static_cast<DType>(type)); ++type) {
-    if (dtype_is_kv(static_cast<DType>(type)) && name == dtype_name(static_cast<DType>(type))) return static_cast<DType>(type);
-  }
-  return DType::unset;
-}
-
 // "TYPE" or "K,V". Empty: no error.
 std::string set_cache_types(const std::string& text, EngineOptions& engine) {
   if (text == "auto") return {};

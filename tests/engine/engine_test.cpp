@@ -128,6 +128,28 @@ TEST(Engine, ScoresAreLogProbabilities) {
   EXPECT_NEAR(total, 1.0, 1e-6);
 }
 
+TEST(Engine, ScoringTellsTheLogitsOfEveryToken) {
+  auto engine = load(cpu_options(write_model("logits")));
+  const std::vector<int32_t> prompt = {5, 6, 7};
+  std::vector<int32_t> tokens;
+  for (int32_t i = 0; i < 150; ++i) tokens.push_back(3 + i);  // more than a step scores
+  std::vector<std::vector<float>> rows;
+  const Score score = engine
+                          ->score(prompt, tokens, {.on_logits =
+                                                       [&](size_t index, std::span<const float> logits) {
+                                                         EXPECT_EQ(index, rows.size());
+                                                         rows.emplace_back(logits.begin(), logits.end());
+                                                         EXPECT_EQ(engine->score(prompt, prompt).status().code(), StatusCode::unsupported);
+                                                       }})
+                          .value();
+  ASSERT_EQ(rows.size(), tokens.size());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    ASSERT_EQ(static_cast<int64_t>(rows[i].size()), engine->config().vocab_size);
+    EXPECT_EQ(rows[i][static_cast<size_t>(tokens[i])], score.logit_of_token[i]);
+    EXPECT_EQ(*std::max_element(rows[i].begin(), rows[i].end()), score.logit_of_argmax[i]);
+  }
+}
+
 TEST(Engine, StopTextsEndTheGenerationAndAreNeverShown) {
   auto engine = load(cpu_options(write_model("stop")));
   const Request free_run = request(*engine, "hello", 40);

@@ -53,7 +53,7 @@ class TinyModelBuilder {
     Value previous;
     for (size_t i = 0; i < options_.windows.size(); ++i) {
       DecoderLayer layer;
-      layer.attention_norm = weight(1, kHidden);
+      layer.attention_norm = Norm{NormKind::rms, weight(1, kHidden)};
       Attention& attention = layer.attention;
       attention.layer = static_cast<int64_t>(i);
       attention.num_q_heads = kQHeads;
@@ -65,14 +65,15 @@ class TinyModelBuilder {
       attention.output_weight = weight(kHidden, kQHeads * kHeadDim);
       attention.window = options_.windows[i];
       attention.q_scale = options_.q_scale;
-      layer.mlp_norm = weight(1, kHidden);
-      layer.mlp = {Activation::silu, weight(2 * kIntermediate, kHidden), weight(kHidden, kIntermediate)};
+      layer.mlp_norm = Norm{NormKind::rms, weight(1, kHidden)};
+      layer.mlp.up_weight = weight(2 * kIntermediate, kHidden);
+      layer.mlp.down_weight = weight(kHidden, kIntermediate);
       const GraphBuilder::Scope scope(g, str_cat("layers.", i));
       previous = layer.build(g, residual, previous);
     }
-    Value x = g.add_rms_norm("final_norm", previous, residual, weight(1, kHidden), 1e-5f);
+    Value x = g.add_norm("final_norm", previous, residual, {NormKind::rms, weight(1, kHidden)});
     x = g.select_logit_rows("last_tokens", x);
-    model_.graph = std::move(g).finish(g.linear("lm_head", x, embedding, DType::f32)).value();
+    model_.graph = std::move(g).finish(g.linear("lm_head", x, embedding, {}, DType::f32)).value();
     model_.config.architecture = "tiny";
     model_.config.num_layers = static_cast<int64_t>(options_.windows.size());
     model_.config.hidden_size = kHidden;

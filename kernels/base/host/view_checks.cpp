@@ -148,6 +148,13 @@ std::string kv_type_names() {
   return names;
 }
 
+DType kv_type_of(std::string_view name) {
+  for (auto type = DType::f32; dtype_valid(type); type = static_cast<DType>(static_cast<int32_t>(type) + 1)) {
+    if (dtype_is_kv(type) && name == dtype_name(type)) return type;
+  }
+  return DType::unset;
+}
+
 std::string dtype_text(DType type) {
   return type == DType::unset || dtype_valid(type) ? dtype_name(type) : str_cat("the unknown type ", static_cast<int32_t>(type));
 }
