@@ -9,6 +9,8 @@
 #include <prologue/engine/active.h>
 #include <prologue/engine/gguf/gguf_checkpoint.h>
 #include <prologue/engine/gguf/tokenizer_data.h>
+#include <prologue/engine/huggingface/model_directory.h>
+#include <prologue/engine/huggingface/tokenizer_files.h>
 #include <prologue/engine/model/load_model.h>
 #include <prologue/kernels/base/host/out_of_memory.h>
 #include <prologue/layers/graph/memory_plan.h>
@@ -25,7 +27,8 @@ double seconds_since(EngineClock::time_point start) { return std::chrono::durati
 
 Result<TokenizerData> read_tokenizer(const Checkpoint& checkpoint) {
   if (const auto* gguf = dynamic_cast<const GgufCheckpoint*>(&checkpoint)) return read_tokenizer_data(gguf->file());
-  return unsupported(checkpoint.path(), ": the tokenizer of a Hugging Face model is not supported");
+  if (const auto* hf = dynamic_cast<const HuggingFaceDirectory*>(&checkpoint)) return read_huggingface_tokenizer(hf->directory());
+  return unsupported(checkpoint.path(), ": the tokenizer of a checkpoint of this format is not supported");
 }
 
 int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b > 0 ? 1 : 0); }
