@@ -178,6 +178,7 @@ test::RunPrompt runner_of(const Model& model, Device device = Device::cpu) {
   config.num_pages = kPages;
   config.max_tokens = 200;
   config.max_logit_rows = 200;
+  config.max_seq_len = kContext;
   const std::shared_ptr<ModelRunner> runner = ModelRunner::create(model, config, {device}).value();
   const auto set = std::make_shared<RopeSet*>(nullptr);
   return [runner, set, &model](const ReferencePrompt& prompt, int64_t begin, int64_t end, std::span<const int64_t> rows) {
@@ -316,8 +317,8 @@ void PrintTo(const GgufCase& each, std::ostream* out) { *out << each.model; }
 
 class ReferenceGguf : public ::testing::TestWithParam<GgufCase> {};
 INSTANTIATE_TEST_SUITE_P(Models, ReferenceGguf, ::testing::Values(GgufCase{"llama2"}, GgufCase{"llama3"}, GgufCase{"mistral", "no window"}, GgufCase{"mixtral"},
-                                           GgufCase{"qwen2"}, GgufCase{"qwen3"}, GgufCase{"qwen3_moe_sparse"}, GgufCase{"gemma2"},
-                                           GgufCase{"gemma3"}, GgufCase{"gpt_neox"}, GgufCase{"gpt_neox_sequential"}, GgufCase{"phi"},
+                                           GgufCase{"qwen2", "no window"}, GgufCase{"qwen3"}, GgufCase{"qwen3_moe_sparse"}, GgufCase{"gemma2", "query_pre_attn_scalar is the head dimension"},
+                                           GgufCase{"gemma3", "query_pre_attn_scalar is the head dimension"}, GgufCase{"gpt_neox"}, GgufCase{"gpt_neox_sequential"}, GgufCase{"phi"},
                                            GgufCase{"phi3"}, GgufCase{"phi4_mini"}), [](const auto& row) { return std::string(row.param.model); });
 
 TEST_P(ReferenceGguf, GivesTheLogitsOfTheReference) {
