@@ -75,6 +75,14 @@ struct PackedRows {
   int64_t rows = 0;
 };
 
+// A packed weight: the rows of segments[0], then those of segments[1], and so on. num_segments = 0: there is none.
+inline constexpr int32_t kMaxWeightSegments = 4;
+
+struct PackedWeight {
+  int32_t num_segments = 0;
+  PackedRows segments[kMaxWeightSegments];
+};
+
 //   blocks  [rows, cols / weight_block_elements] of blocks, as in the file, contiguous
 //   packed  packed_weight_bytes(format, rows, cols); must not overlap blocks
 //

@@ -49,24 +49,25 @@ Status check_apart(const ByteRange& y, const ByteRange& input) {
 
 // The shapes and formats of packed weights.
 Status check_segments(const GemmParams& p, Device device) {
-  if (p.num_segments < 0 || p.num_segments > kMaxWeightSegments) {
-    return invalid_argument("gemm: num_segments is ", p.num_segments, ": it must be 0 to ", kMaxWeightSegments);
+  if (p.packed.num_segments < 0 || p.packed.num_segments > kMaxWeightSegments) {
+    return invalid_argument("gemm: packed.num_segments is ", p.packed.num_segments, ": it must be 0 to ", kMaxWeightSegments);
   }
-  if (p.num_segments == 0) return {};
+  if (p.packed.num_segments == 0) return {};
   if (device != Device::cpu) {
-    return unsupported("gemm: num_segments is ", p.num_segments, ": packed weights are multiplied on the CPU only");
+    return unsupported("gemm: packed.num_segments is ", p.packed.num_segments, ": packed weights are multiplied on the CPU only");
   }
   if (p.weight != nullptr) {
-    return invalid_argument("gemm: num_segments is ", p.num_segments, ": the weights are the segments, and weight must be null");
+    return invalid_argument("gemm: packed.num_segments is ", p.packed.num_segments,
+                            ": the weights are the segments, and weight must be null");
   }
   if (p.k > kMaxPackedK) {
     return unsupported("gemm: k is ", p.k, ": with packed weights it must be at most ", kMaxPackedK);
   }
   int64_t rows = 0;
-  for (int32_t s = 0; s < p.num_segments; ++s) {
-    const PackedRows& segment = p.segments[s];
+  for (int32_t s = 0; s < p.packed.num_segments; ++s) {
+    const PackedRows& segment = p.packed.segments[s];
     if (!weight_format_is_packed(segment.format)) {
-      return invalid_argument("gemm: segments[", s, "].format is ", weight_format_name(segment.format),
+      return invalid_argument("gemm: packed.segments[", s, "].format is ", weight_format_name(segment.format),
                               ": it must be one of the block formats");
     }
     if (p.k % weight_block_elements(segment.format) != 0) {
@@ -74,7 +75,7 @@ Status check_segments(const GemmParams& p, Device device) {
                               weight_block_elements(segment.format));
     }
     if (segment.rows < 0 || segment.rows > kMaxPackedRows) {
-      return invalid_argument("gemm: segments[", s, "].rows is ", segment.rows, ": it must be 0 to ", kMaxPackedRows);
+      return invalid_argument("gemm: packed.segments[", s, "].rows is ", segment.rows, ": it must be 0 to ", kMaxPackedRows);
     }
     rows += segment.rows;
   }
@@ -107,7 +108,7 @@ Status validate(const GemmParams& p, const GemmContext& context, const Execution
   PROLOGUE_RETURN_IF_ERROR(check_segments(p, execution.device));
   ByteRange x{"x", p.x, p.dtype}, weight{"weight", p.weight, p.dtype}, bias{"bias", p.bias, p.dtype}, y{"y", p.y, p.y_dtype};
   PROLOGUE_ASSIGN_OR_RETURN(x.size, span_bytes("x", p.m, p.k, p.x_stride, p.dtype));
-  if (p.num_segments == 0) {
+  if (p.packed.num_segments == 0) {
     PROLOGUE_ASSIGN_OR_RETURN(weight.size, span_bytes("weight", p.n, p.k, p.k, p.dtype));
   }
   PROLOGUE_ASSIGN_OR_RETURN(y.size, span_bytes("y", p.m, p.n, p.y_stride, p.y_dtype));
@@ -126,10 +127,10 @@ Status validate(const GemmParams& p, const GemmContext& context, const Execution
     }
   }
   for (const ByteRange* input : {&x, &weight, &bias}) PROLOGUE_RETURN_IF_ERROR(check_apart(y, *input));
-  for (int32_t s = 0; s < p.num_segments; ++s) {
-    const PackedRows& rows = p.segments[s];
+  for (int32_t s = 0; s < p.packed.num_segments; ++s) {
+    const PackedRows& rows = p.packed.segments[s];
     const ByteRange segment{"a segment", rows.data, DType::uint8, packed_weight_bytes(rows.format, rows.rows, p.k)};
-    if (segment.size > 0 && rows.data == nullptr) return invalid_argument("gemm: segments[", s, "].data is null");
+    if (segment.size > 0 && rows.data == nullptr) return invalid_argument("gemm: packed.segments[", s, "].data is null");
     PROLOGUE_RETURN_IF_ERROR(check_apart(y, segment));
   }
   return {};

@@ -18,8 +18,8 @@
 //                    chosen for M = 512 and does not split K, so that small M is slower; if it has none, a simple kernel runs.
 //                    An M for which that algorithm is not valid is an error (unsupported); none is known
 //
-// Packed weights, on the CPU only: with num_segments > 0, `weight` is null and the rows of W are those of segments[0], then those of
-// segments[1], and so on, each in one of the block formats of weight_format.h. All rows together are N; K is a multiple of the blocks of
+// Packed weights, on the CPU only: with packed.num_segments > 0, `weight` is null and the rows of W are those of all segments, each
+// in one of the block formats of weight_format.h. All rows together are N; K is a multiple of the blocks of
 // every format, and at most 2^20. x is quantised first, as llama.cpp does it, but with a float32 scale:
 //   a block of x (32 values; 256 where the weights' blocks have 256) has the scale s = largest magnitude / 127 and the codes
 //   round(x / s), to nearest even; the scale is 0 if the largest magnitude is below 2^-100
@@ -41,8 +41,6 @@
 
 namespace prologue {
 
-inline constexpr int32_t kMaxWeightSegments = 4;
-
 struct GemmParams {
   int64_t m = 0;
   int64_t n = 0;
@@ -56,8 +54,7 @@ struct GemmParams {
   void* y = nullptr;
   int64_t y_stride = 0;
   bool batch_invariant = false;  // a row of y has the same bits for every m
-  int32_t num_segments = 0;      // 0 = the weights are at `weight`, of dtype
-  PackedRows segments[kMaxWeightSegments] = {};
+  PackedWeight packed = {};      // in place of `weight`
 };
 
 // What a GEMM needs besides its arguments. On CUDA: the cuBLASLt handle, its workspace, and the cache of chosen algorithms. The

@@ -356,9 +356,9 @@ Status gemm(const GemmParams& params, GemmContext& context, const Execution& exe
   GemmParams p = params;
   if (p.k == 0) {  // x may be null then: y = bias
     p.x_stride = 0;
-    p.num_segments = 0;
+    p.packed.num_segments = 0;
   }
-  if (p.num_segments > 0) {
+  if (p.packed.num_segments > 0) {
     quantized_gemm(p, cpu_context.kernels(), cpu_context.quantized_scratch(), execution.num_threads);
     return {};
   }

@@ -88,7 +88,7 @@ static_assert(bytes_of_row(kMaxQuantizedK, 32) + bytes_of_row(kMaxQuantizedK, 25
 
 Operand place_operand(const GemmParams& p, void* scratch) {
   bool needs[2] = {};
-  for (int32_t s = 0; s < p.num_segments; ++s) needs[weight_block_elements(p.segments[s].format) == 256] = true;
+  for (int32_t s = 0; s < p.packed.num_segments; ++s) needs[weight_block_elements(p.packed.segments[s].format) == 256] = true;
   Operand operand;
   const int64_t row_bytes = (needs[0] ? bytes_of_row(p.k, 32) : 0) + (needs[1] ? bytes_of_row(p.k, 256) : 0);
   operand.num_rows = std::min(p.m, kQuantizedScratchBytes / row_bytes);
@@ -148,7 +148,7 @@ template <class T>
 void run(const GemmParams& p, const QuantizedKernels& kernels, void* scratch, int64_t num_threads) {
   const Operand operand = place_operand(p, scratch);
   int64_t num_groups = 0;
-  for (int32_t s = 0; s < p.num_segments; ++s) num_groups += divide_up(p.segments[s].rows, kGroupRows);
+  for (int32_t s = 0; s < p.packed.num_segments; ++s) num_groups += divide_up(p.packed.segments[s].rows, kGroupRows);
   for (int64_t first = 0; first < p.m; first += operand.num_rows) {
     const int64_t count = std::min(operand.num_rows, p.m - first);
     if (operand.of_32.k > 0) quantize_rows<T>(p, first, count, 32, operand.of_32, num_threads);
@@ -158,8 +158,8 @@ void run(const GemmParams& p, const QuantizedKernels& kernels, void* scratch, in
     parallel_for(parts, threads, [&](int64_t part) {
       const int64_t begin = num_groups * part / parts, end = num_groups * (part + 1) / parts;
       int64_t group = 0, column = 0;  // where the segment begins
-      for (int32_t s = 0; s < p.num_segments; ++s) {
-        const PackedRows& weights = p.segments[s];
+      for (int32_t s = 0; s < p.packed.num_segments; ++s) {
+        const PackedRows& weights = p.packed.segments[s];
         const int64_t groups = divide_up(weights.rows, kGroupRows);
         for (int64_t i = std::max(begin, group); i < std::min(end, group + groups); ++i) {
           multiply_group<T>(p, kernels, operand, weights, i - group, column + (i - group) * kGroupRows, first, count);
