@@ -17,11 +17,13 @@ std::string names() {
   return list;
 }
 
-// Checks, before the first weight is read, that the weights in the compute type fit in memory.
-Status check_memory(const GgufFile& file, DType dtype, Device device) {
+// Checks, before the first weight is read, that the weights fit in memory, as they are or in the compute type.
+Status check_memory(const GgufFile& file, DType dtype, bool keep_quantized, Device device) {
   double needed = 0.0;
   for (const GgufTensor& tensor : file.tensors()) {
-    needed += static_cast<double>(tensor.num_elements()) * static_cast<double>(dtype_size(dtype));
+    const bool keep = keep_quantized && ggml_type_info(tensor.type) != nullptr && ggml_type_info(tensor.type)->block_elements > 1;
+    needed += keep ? static_cast<double>(tensor.size_bytes)
+                   : static_cast<double>(tensor.num_elements()) * static_cast<double>(dtype_size(dtype));
   }
   PROLOGUE_ASSIGN_OR_RETURN(const int64_t available, available_bytes(device));
   if (needed <= static_cast<double>(available)) return {};
@@ -35,8 +37,8 @@ Result<Model> load_known(const GgufFile& file, DType dtype, const Execution& exe
   PROLOGUE_ASSIGN_OR_RETURN(const std::string name, file.get<std::string>("general.architecture"));
   for (const Architecture& architecture : kArchitectures) {
     if (name != architecture.name) continue;
-    PROLOGUE_RETURN_IF_ERROR(check_memory(file, dtype, execution.device));
-    WeightLoader loader(file, dtype, execution, std::move(progress));
+    PROLOGUE_RETURN_IF_ERROR(check_memory(file, dtype, options.keep_quantized, execution.device));
+    WeightLoader loader(file, dtype, execution, std::move(progress), options.keep_quantized);
     PROLOGUE_ASSIGN_OR_RETURN(Model model, architecture.load(loader, options));
     for (const std::string& prefix : {name + ".", std::string("split."), std::string("adapter.")}) {
       for (const std::string& key : file.unused_keys(prefix)) {
@@ -50,6 +52,7 @@ Result<Model> load_known(const GgufFile& file, DType dtype, const Execution& exe
     }
     PROLOGUE_RETURN_IF_ERROR(file.check_unchanged());
     model.weights = loader.take_weights();
+    model.weight_formats = loader.formats();
     return model;
   }
   return unsupported(file.path(), ": the architecture is ", in_quotes(name), ": supported are ", names());

@@ -26,7 +26,8 @@ struct ModelConfig {
 
 struct Model {
   ModelConfig config;
-  DType dtype = DType::f32;
+  DType dtype = DType::f32;  // of the activations, and of the weights that are not packed
+  std::vector<WeightFormat> weight_formats;  // of those that are packed, each once
   Graph graph;  // unfused; its output is float32 logits [logit rows, vocab_size]
 
   // What the graph points to.
