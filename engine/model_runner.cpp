@@ -107,8 +107,8 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::make(const Model& model, const
   limits.max_logit_rows = config.max_logit_rows;
   limits.max_seqs = config.max_seqs;
   limits.max_seq_len = longest_sequence(runner->groups_, storage);
-  if (limits.max_seq_len == INT32_MAX) limits.max_seq_len = model.config.longest_context();
   if (config.max_seq_len > 0) limits.max_seq_len = std::min(limits.max_seq_len, config.max_seq_len);
+  if (limits.max_seq_len == INT32_MAX) limits.max_seq_len = model.config.context_length;
   limits.batch_invariant = config.batch_invariant;
   PROLOGUE_RETURN_IF_ERROR(runner->make_rope_rows(std::min(limits.max_seq_len, model.config.longest_context()), limits.max_seqs));
   Graph graph = model.graph;

@@ -2,6 +2,7 @@
 #include <prologue/kernels/attention_prologue/backends.h>
 #include <prologue/kernels/base/host/backends.h>
 #include <prologue/kernels/gemm/backends.h>
+#include <prologue/kernels/moe/backends.h>
 #include <prologue/kernels/paged_attention/backends.h>
 #include <prologue/kernels/rotary/backends.h>
 #include <prologue/kernels/token_ops/backends.h>
@@ -50,6 +51,11 @@ Status kv_write(const KvWriteParams&, const Execution&) { return cuda_not_built(
 
 Result<std::unique_ptr<GemmContext>> create_gemm_context() { return cuda_not_built("gemm"); }
 Status gemm(const GemmParams&, GemmContext&, const Execution&) { return cuda_not_built("gemm"); }
+
+Status moe_combine(const MoeCombineParams&, const Execution&) { return cuda_not_built("moe_combine"); }
+Status moe_gemm(const MoeGemmParams&, GemmContext&, const Execution&) { return cuda_not_built("moe_gemm"); }
+int64_t moe_gemm_workspace_bytes(const MoeGemmParams&) { return 0; }
+Status moe_route(const MoeRouteParams&, const Execution&) { return cuda_not_built("moe_route"); }
 
 Status paged_attention(const PagedAttentionParams&, const Execution&) { return cuda_not_built("paged_attention"); }
 int64_t paged_attention_workspace_bytes(const PagedAttentionParams&) { return 0; }

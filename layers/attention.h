@@ -29,6 +29,8 @@ struct PROLOGUE_API Attention {
   QueryScale q_scale = {};
   float soft_cap = 0.0f;  // of the scores; 0 = none
   int64_t window = 0;     // tokens that a token sees, its own included; 0 = all before it, and its own
+  int64_t chunk = 0;      // a token sees those of its own chunk of so many positions; 0 = no chunks
+  Weight sinks = {};      // [1, num_q_heads]: what takes part in the softmax and has no V; may be none
 
   Value build(GraphBuilder& g, Value hidden_states) const;
 };

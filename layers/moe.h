@@ -1,14 +1,27 @@
+// A mixture of experts in place of the MLP of a decoder layer: a router chooses top_k of num_experts MLPs for each token, and the result is
+// the weighted sum of theirs, plus that of an MLP for all tokens where a model has one.
 #pragma once
+
+#include <cstdint>
+
 #include <prologue/layers/graph/graph.h>
+#include <prologue/layers/mlp.h>
+
 namespace prologue {
-enum class ExpertWeighting : int32_t { softmax_then_top_k = 0, top_k_then_softmax, sigmoid };
-struct MixtureOfExperts {
-  int64_t num_experts = 0, top_k = 0;
+
+struct PROLOGUE_API MixtureOfExperts {
+  int64_t num_experts = 0;
+  int64_t top_k = 0;
   ExpertWeighting weighting = ExpertWeighting::softmax_then_top_k;
-  bool normalize = false;
-  Activation activation = Activation::silu;
-  float limit = 0, alpha = 0;
-  Weight router_weight, router_bias, gate_up_weight, gate_up_bias, down_weight, down_bias;
-  Value build(GraphBuilder&, Value h) const { return h; }
+  bool normalize = false;       // softmax_then_top_k only: the weights of a token's experts add up to 1
+  bool weights_before = false;  // the weights multiply what goes into an expert (Llama 4), not what comes out
+  Weight router_weight;         // [num_experts, hidden]
+  Weight router_bias = {};      // [num_experts]; may be none
+  Mlp experts;                  // of all experts: the rows of each weight are those of expert 0, then of expert 1 and so on;
+                                // each bias is [num_experts, the rows of one]
+  Mlp shared = {};              // of all tokens; without an up_weight there is none
+
+  Value build(GraphBuilder& g, Value hidden_states) const;
 };
-}
+
+}  // namespace prologue

@@ -239,9 +239,9 @@ MixtureOfExperts ModelBuilder::experts() {
   moe.top_k = of.experts_per_token;
   moe.weighting = of.weighting;
   moe.normalize = of.normalize;
-  moe.activation = spec_.activation;
-  moe.limit = spec_.activation_limit;
-  moe.alpha = spec_.activation_alpha;
+  moe.experts.activation = spec_.activation;
+  moe.experts.limit = spec_.activation_limit;
+  moe.experts.alpha = spec_.activation_alpha;
   const std::string router = name(spec_.names.router);
   moe.router_weight = matrix(router, count, hidden);
   moe.router_bias = bias(router, count);
@@ -251,30 +251,30 @@ MixtureOfExperts ModelBuilder::experts() {
   if (!spec_.names.experts_gate_up.empty()) {
     const std::string both = name(spec_.names.experts_gate_up), down = name(spec_.names.experts_down);
     options.transposed = true;
-    moe.down_weight = take({{down, {count, width, hidden}}}, count * hidden, width,
+    moe.experts.down_weight = take({{down, {count, width, hidden}}}, count * hidden, width,
                            [&] { return loader_.load_stacked({{down, hidden}}, width, options); });
     options.row_step = 2;
-    moe.gate_up_weight = take({{both, {count, hidden, 2 * width}}}, 2 * count * width, hidden, [&] {
+    moe.experts.up_weight = take({{both, {count, hidden, 2 * width}}}, 2 * count * width, hidden, [&] {
       return loader_.load_stacked({{both, width, 0}, {both, width, 1}}, hidden, options);
     });
     options.transposed = false;
     const std::string both_bias = both + "_bias", down_bias = down + "_bias";
     if (!loader_.has(both_bias)) return moe;
-    moe.gate_up_bias = take({{both_bias, {count, 2 * width}}}, count, 2 * width, [&] {
+    moe.experts.up_bias = take({{both_bias, {count, 2 * width}}}, count, 2 * width, [&] {
       return loader_.load_joined({{both_bias, width, 0}, {both_bias, width, 1}}, options);
     });
     options.row_step = 1;
-    moe.down_bias = take({{down_bias, {count, hidden}}}, count, hidden,
+    moe.experts.down_bias = take({{down_bias, {count, hidden}}}, count, hidden,
                          [&] { return loader_.load_joined({{down_bias, hidden}}, options); });
     return moe;
   }
   const std::string gate = name(spec_.names.expert_gate) + ".weight", up = name(spec_.names.expert_up) + ".weight",
                     down = name(spec_.names.expert_down) + ".weight";
   if (gate.find("{e}") == std::string::npos) {
-    moe.gate_up_weight = take({{gate, {count, width, hidden}}, {up, {count, width, hidden}}}, 2 * count * width, hidden, [&] {
+    moe.experts.up_weight = take({{gate, {count, width, hidden}}, {up, {count, width, hidden}}}, 2 * count * width, hidden, [&] {
       return loader_.load_stacked({{gate, width}, {up, width}}, hidden, options);
     });
-    moe.down_weight = take({{down, {count, hidden, width}}}, count * hidden, width,
+    moe.experts.down_weight = take({{down, {count, hidden, width}}}, count * hidden, width,
                            [&] { return loader_.load_stacked({{down, hidden}}, width, options); });
     return moe;
   }
@@ -284,8 +284,8 @@ MixtureOfExperts ModelBuilder::experts() {
     gate_up_parts.push_back({with_number(up, e, "{e}"), width});
     down_parts.push_back({with_number(down, e, "{e}"), hidden});
   }
-  moe.gate_up_weight = stacked(gate_up_parts, hidden);
-  moe.down_weight = stacked(down_parts, width);
+  moe.experts.up_weight = stacked(gate_up_parts, hidden);
+  moe.experts.down_weight = stacked(down_parts, width);
   return moe;
 }
 

@@ -42,6 +42,8 @@ Result<ModelSpec> read_spec(const Checkpoint& checkpoint) {
     family.read(config, spec);
     PROLOGUE_RETURN_IF_ERROR(config.status());
     find_language_model(checkpoint, spec);
+    // transformers takes sequences of any length.
+    if (checkpoint.format() == Checkpoint::Format::huggingface) spec.config.max_context_length = INT32_MAX;
     if (checkpoint.format() == Checkpoint::Format::gguf && checkpoint.has("general.name")) {
       PROLOGUE_ASSIGN_OR_RETURN(spec.config.name, checkpoint.text("general.name"));
     }

@@ -23,7 +23,7 @@ struct ModelConfig {
   int64_t head_dim = 0;
   int64_t vocab_size = 0;
   int64_t context_length = 0;  // the longest sequence that the model supports
-  // How far EngineOptions::context_length may go beyond it, where the frequencies of the rope adapt; 0 = not at all.
+  // How far EngineOptions::context_length may go beyond it; 0 = not at all.
   int64_t max_context_length = 0;
 
   int64_t longest_context() const { return std::max(context_length, max_context_length); }

@@ -1,9 +1,9 @@
 #include <prologue/kernels/token_ops/activation.h>
 
 #include <prologue/kernels/base/host/dispatch.h>
+#include <prologue/kernels/base/host/row_limits.h>
 #include <prologue/kernels/base/host/view_checks.h>
 #include <prologue/kernels/token_ops/backends.h>
-#include <prologue/kernels/token_ops/row_limits.h>
 
 namespace prologue {
 

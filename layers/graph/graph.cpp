@@ -183,6 +183,14 @@ void GraphBuilder::check_contiguous(const Node& node, Value x) {
   check(invalid_argument(node.name, ": ", info(x).name, " is a part of the columns of another value: it needs contiguous rows"));
 }
 
+// A value with an element for each token and choice of an expert.
+void GraphBuilder::check_choices(const Node& node, const char* what, Value value, int64_t top_k, DType dtype) {
+  check_contiguous(node, value);
+  if (info(value).width == top_k && info(value).dtype == dtype) return;
+  check(invalid_argument(node.name, ": ", what, " has ", info(value).width, " columns of ", dtype_name(info(value).dtype),
+                         ": it must have ", top_k, " of ", dtype_name(dtype)));
+}
+
 // Rows of cos and sin become bindings.
 void GraphBuilder::set_rope(Node& node, Rope& member, const GraphRope& rope) {
   member = rope.rope;
@@ -468,6 +476,13 @@ Value GraphBuilder::paged_attention(const std::string& name, Value q, int64_t nu
     p.scale = options.scale;
     p.soft_cap = options.soft_cap;
     p.window = options.window;
+    p.chunk = options.chunk;
+    node.weight(p.sinks, options.sinks);
+    p.sinks_type = options.sinks.dtype;
+    if (options.sinks && options.sinks.rows * options.sinks.cols != num_q_heads) {
+      check(invalid_argument(node.name, ": sinks is [", options.sinks.rows, ", ", options.sinks.cols, "]: there must be one for each of the ",
+                             num_q_heads, " heads of Q"));
+    }
     read_heads(node, p.q, q, num_q_heads);
     node.cache(p.kv, layer, false);
     node.step(p.page_table.block_table, StepArray::block_table);
@@ -537,6 +552,93 @@ Value GraphBuilder::add(const std::string& name, Value a, Value b) {
     if (info(b).rows == info(a).rows && info(b).width == p.width && info(b).dtype == p.dtype) return;
     check(invalid_argument(node.name, ": it adds ", info(b).width, " columns of ", dtype_name(info(b).dtype), " to ", p.width,
                            " of ", dtype_name(p.dtype), ": both must have the same rows, columns and type"));
+  });
+  return out;
+}
+
+GraphBuilder::Routing GraphBuilder::moe_route(const std::string& name, Value logits, int64_t top_k, ExpertWeighting weighting,
+                                              bool normalize) {
+  const Value ids = add_value(name + ".experts", info(logits).rows, top_k, DType::int32);
+  const Value weights = add_value(name + ".weights", info(logits).rows, top_k, DType::f32);
+  add_node<MoeRouteParams>(name, "moe_route", [&](Node& node, MoeRouteParams& p) {
+    node.step(p.num_tokens, rows_of(logits));
+    p.num_experts = info(logits).width;
+    p.top_k = top_k;
+    p.dtype = info(logits).dtype;
+    p.weighting = weighting;
+    p.normalize = normalize;
+    node.read(p.logits, logits);
+    p.logits_stride = row_stride(logits);
+    node.write(p.expert_ids, ids);
+    node.write(p.expert_weights, weights);
+    node.remark = weighting == ExpertWeighting::softmax_then_top_k   ? "softmax, then top k"
+                  : weighting == ExpertWeighting::top_k_then_softmax ? "top k, then softmax"
+                                                                     : "top k, then sigmoid";
+  });
+  return {ids, weights};
+}
+
+Value GraphBuilder::moe_linear(const std::string& name, Value x, Value expert_ids, int64_t num_experts, const Weight& weight,
+                               const Weight& bias, Value scale) {
+  const int64_t top_k = info(expert_ids).width, n = weight.rows / std::max<int64_t>(num_experts, 1);
+  const Value out = add_value(name, info(x).rows, top_k * n, info(x).dtype);
+  add_node<MoeGemmParams>(name, "moe_linear", [&](Node& node, MoeGemmParams& p) {
+    node.step(p.num_tokens, rows_of(x));
+    p.top_k = top_k;
+    p.num_experts = num_experts;
+    p.n = n;
+    p.k = weight.cols;
+    p.dtype = weight.dtype;
+    p.x_per_choice = info(x).width != weight.cols;
+    node.read(p.x, x);
+    check_contiguous(node, x);
+    node.weight(p.weight, weight);
+    node.weight(p.bias, bias);
+    node.read(p.expert_ids, expert_ids);
+    if (scale) {
+      node.read(p.row_scale, scale);
+      check_choices(node, "scale", scale, top_k, DType::f32);
+    }
+    check_choices(node, "expert_ids", expert_ids, top_k, DType::int32);
+    node.write(p.y, out);
+    if (weight.rows != n * num_experts || weight.dtype != info(x).dtype ||
+        info(x).width != (p.x_per_choice ? top_k : 1) * weight.cols) {
+      check(invalid_argument(node.name, ": the weight is [", weight.rows, ", ", weight.cols, "] ", dtype_name(weight.dtype),
+                             " for ", num_experts, " experts, ", top_k, " of them for a token: what it multiplies has ",
+                             info(x).width, " columns of ", dtype_name(info(x).dtype)));
+    }
+    if (!bias || (bias.rows == num_experts && bias.cols == n && bias.dtype == weight.dtype)) return;
+    check(invalid_argument(node.name, ": the bias is [", bias.rows, ", ", bias.cols, "] ", dtype_name(bias.dtype),
+                           ": it must be [", num_experts, ", ", n, "] ", dtype_name(weight.dtype)));
+  });
+  return out;
+}
+
+Value GraphBuilder::moe_combine(const std::string& name, Value y, int64_t top_k, Value expert_weights, Value shared) {
+  const int64_t width = info(y).width / std::max<int64_t>(top_k, 1);
+  const Value out = add_value(name, info(y).rows, width, info(y).dtype);
+  add_node<MoeCombineParams>(name, "moe_combine", [&](Node& node, MoeCombineParams& p) {
+    node.step(p.num_tokens, rows_of(y));
+    p.top_k = top_k;
+    p.width = width;
+    p.dtype = info(y).dtype;
+    node.read(p.y, y);
+    check_contiguous(node, y);
+    if (expert_weights) {
+      node.read(p.expert_weights, expert_weights);
+      check_choices(node, "expert_weights", expert_weights, top_k, DType::f32);
+    }
+    if (shared) {
+      node.read(p.shared, shared);
+      check_contiguous(node, shared);
+    }
+    node.write(p.out, out);
+    if (width * top_k != info(y).width) {
+      check(invalid_argument(node.name, ": there are ", info(y).width, " columns: they must be a multiple of top_k, ", top_k));
+    }
+    if (!shared || (info(shared).width == width && info(shared).dtype == p.dtype)) return;
+    check(invalid_argument(node.name, ": shared has ", info(shared).width, " columns of ", dtype_name(info(shared).dtype),
+                           ": it must have ", width, " of ", dtype_name(p.dtype)));
   });
   return out;
 }

@@ -20,6 +20,9 @@
 #include <prologue/kernels/base/status.h>
 #include <prologue/kernels/base/views.h>
 #include <prologue/kernels/gemm/gemm.h>
+#include <prologue/kernels/moe/moe_combine.h>
+#include <prologue/kernels/moe/moe_gemm.h>
+#include <prologue/kernels/moe/moe_route.h>
 #include <prologue/kernels/paged_attention/paged_attention.h>
 #include <prologue/kernels/rotary/rotary.h>
 #include <prologue/kernels/token_ops/activation.h>
@@ -104,12 +107,15 @@ struct AttentionOptions {
   float scale = 0.0f;     // of the scores, usually 1 / sqrt(head_dim)
   float soft_cap = 0.0f;  // 0 = none
   int64_t window = 0;     // tokens that a token sees, its own included; 0 = all before it, and its own
+  int64_t chunk = 0;      // a token sees those of its own chunk of so many positions; 0 = no chunks
+  Weight sinks = {};      // [1, num_q_heads], of the activations' type or float32; may be none
 };
 
 // The list of operations: the parameters of any one that a graph can hold.
 using Parameters = std::variant<EmbeddingParams, NormParams, GemmParams, AddBiasParams, QkNormParams, GatherCosSinParams,
                                 RotaryParams, HadamardParams, QueryScaleParams, KvWriteParams, AttentionPrologueParams,
-                                PagedAttentionParams, ActivationParams, AddParams, ScaleLogitsParams>;
+                                PagedAttentionParams, ActivationParams, AddParams, ScaleLogitsParams, MoeRouteParams,
+                                MoeGemmParams, MoeCombineParams>;
 
 // What a member of a node's parameters will be when the graph runs.
 struct Binding {
@@ -241,6 +247,17 @@ class PROLOGUE_API GraphBuilder {
   Value paged_attention(const std::string& name, Value q, int64_t num_q_heads, const AttentionOptions& options, int64_t layer);
   Value activation(const std::string& name, Value x, const ActivationOptions& options);
   Value add(const std::string& name, Value a, Value b);
+  // The experts of each token. A value of experts has a token's top_k results side by side: [tokens, top_k * width].
+  struct Routing {
+    Value ids, weights;  // [tokens, top_k] int32 and float32
+  };
+  Routing moe_route(const std::string& name, Value logits, int64_t top_k, ExpertWeighting weighting, bool normalize = false);
+  // weight: [num_experts * n, k], the rows of expert 0, then those of expert 1 and so on. bias: [num_experts, n], may be none. x: [tokens, k]
+  // for all experts of a token, or [tokens, top_k * k]. scale: [tokens, top_k] float32, a factor of what is multiplied; may be none.
+  Value moe_linear(const std::string& name, Value x, Value expert_ids, int64_t num_experts, const Weight& weight,
+                   const Weight& bias = {}, Value scale = {});
+  // y: [tokens, top_k * width]. expert_weights none: 1. shared: [tokens, width], is added; may be none.
+  Value moe_combine(const std::string& name, Value y, int64_t top_k, Value expert_weights, Value shared = {});
   // In place: returns x, which holds the new logits from then on.
   Value scale_logits(const std::string& name, Value x, float scale, float soft_cap);
 
@@ -271,6 +288,7 @@ class PROLOGUE_API GraphBuilder {
   void write_heads(Node& node, MutableHeadsView& view, Value y, int64_t num_heads);
   void check_vector(const Node& node, const char* what, const Weight& weight, Value x);
   void check_contiguous(const Node& node, Value x);
+  void check_choices(const Node& node, const char* what, Value value, int64_t top_k, DType dtype);
   void set_rope(Node& node, Rope& member, const GraphRope& rope);
   void check_rope(const Node& node, const GraphRope& rope);
   const ValueInfo& info(Value value);

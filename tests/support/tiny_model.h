@@ -126,8 +126,8 @@ inline Model tiny_model(const TinyModelOptions& options, const Execution& execut
 // A letter for each token id, as far as they go.
 inline Tokenizer tiny_tokenizer() {
   TokenizerData data;
-  data.model = "gpt2";
-  data.pre = "smollm";
+  data.model = TokenizerModel::bpe;
+  data.byte_level = true;
   for (char letter = 'A'; letter <= 'Z'; ++letter) data.tokens.emplace_back(1, letter);
   return Tokenizer::create(std::move(data)).value();
 }

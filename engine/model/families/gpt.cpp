@@ -40,7 +40,7 @@ void read_gpt_neox_gguf(ConfigReader& c, ModelSpec& spec) {
 }
 
 void read_gptj(ConfigReader& c, ModelSpec& spec) {
-  spec.config.num_layers = c.size("n_layer");
+  set_layers(c, spec, "n_layer");
   spec.config.hidden_size = c.size("n_embd");
   spec.config.num_q_heads = spec.config.num_kv_heads = c.size("n_head");
   spec.config.intermediate_size = c.size("n_inner", 4 * spec.config.hidden_size);

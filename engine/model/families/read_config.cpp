@@ -10,16 +10,6 @@ namespace {
 
 constexpr int64_t kMaxLayers = 1024;  // the time to plan the graph grows with the square of its nodes
 
-void set_layers(ConfigReader& c, ModelSpec& spec, std::string_view key) {
-  spec.config.num_layers = c.size(key);
-  if (spec.config.num_layers > kMaxLayers) {
-    c.fail(unsupported(c.name(key), " is ", spec.config.num_layers, ": at most ", kMaxLayers, " are supported"));
-    spec.config.num_layers = 1;
-  }
-  spec.kinds.assign(1, {});
-  spec.kind_of_layer.assign(static_cast<size_t>(spec.config.num_layers), 0);
-}
-
 void check_heads(ConfigReader& c, const ModelSpec& spec, std::string_view key) {
   if (spec.config.num_q_heads % spec.config.num_kv_heads == 0) return;
   c.fail(data_loss(c.name(key), " is ", spec.config.num_q_heads, ": it must be a multiple of the ", spec.config.num_kv_heads,
@@ -41,6 +31,16 @@ float read_eps(ConfigReader& c, std::string_view key, std::optional<double> fall
 }
 
 }  // namespace
+
+void set_layers(ConfigReader& c, ModelSpec& spec, std::string_view key) {
+  spec.config.num_layers = c.size(key);
+  if (spec.config.num_layers > kMaxLayers) {
+    c.fail(unsupported(c.name(key), " is ", spec.config.num_layers, ": at most ", kMaxLayers, " are supported"));
+    spec.config.num_layers = 1;
+  }
+  spec.kinds.assign(1, {});
+  spec.kind_of_layer.assign(static_cast<size_t>(spec.config.num_layers), 0);
+}
 
 void set_head_dim(ConfigReader& c, ModelSpec& spec, int64_t head_dim) {
   if (head_dim % 2 != 0 || head_dim > 256) {

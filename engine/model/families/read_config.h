@@ -34,6 +34,9 @@ void read_sliding_layers(ConfigReader& c, ModelSpec& spec, const std::function<b
 // Kind 1 for the layers that rotate nothing: those with 0 in no_rope_layers, or every no_rope_layer_interval-th (4th).
 void read_unrotated_layers(ConfigReader& c, ModelSpec& spec);
 
+// Reads the number of layers: all of kind 0.
+void set_layers(ConfigReader& c, ModelSpec& spec, std::string_view key);
+
 // Sets it, and the attention scale that follows from it.
 void set_head_dim(ConfigReader& c, ModelSpec& spec, int64_t head_dim);
 
