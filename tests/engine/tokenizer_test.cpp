@@ -328,8 +328,80 @@ TEST(Tokenizer, EncodesLikeGemma) {
   auto data = read_tokenizer_data(path);
   ASSERT_TRUE(data.ok()) << data.status().message();
   const Tokenizer tokenizer = make(std::move(data).value());
-  EXPECT_EQ(encode(tokenizer, "The capital of France is", true, true), (Ids{2, 818, 5279, 529, 7001, 563}));
+  const json golden = read_golden("gemma3");
+  for (const json& prompt : golden.at("prompts")) {  // by llama.cpp
+    EXPECT_EQ(encode(tokenizer, prompt.at("text").get<std::string>(), true, true), prompt.at("ids").get<Ids>())
+        << prompt.at("text");
+  }
+  const json& strings = shared_strings().at("strings");
+  ASSERT_EQ(golden.at("plain").size(), strings.size());
+  for (size_t i = 0; i < strings.size(); ++i) {  // by SentencePiece
+    const std::string text = strings[i];
+    const Ids ids = encode(tokenizer, text);
+    EXPECT_EQ(ids, golden.at("plain")[i].get<Ids>()) << "string " << i << ": " << text;
+    EXPECT_EQ(tokenizer.decode(ids), text) << "string " << i;
+  }
 }
+
+// A small vocabulary, trained and encoded by SentencePiece.
+class SentencePiece : public testing::TestWithParam<bool> {
+ protected:
+  SentencePiece() {
+    data_.model = TokenizerModel::spm_bpe;
+    data_.tokens = golden_.at("data").at("tokens").get<std::vector<std::string>>();
+    data_.token_types = golden_.at("data").at("types").get<std::vector<int32_t>>();
+    data_.scores = golden_.at("data").at("scores").get<std::vector<double>>();
+    data_.byte_fallback = true;
+    data_.strip_first_space = GetParam();
+    if (GetParam()) data_.normalizer.emplace_back(PrependText{" "});
+    data_.normalizer.emplace_back(ReplaceText{{" "}, "\u2581"});
+    data_.decoder.resize(1);
+    data_.decoder[0].pattern.text = "\u2581";
+    data_.decoder[0].replacement.assign(1, ' ');
+  }
+  const json golden_ = read_golden("spm");
+  TokenizerData data_;
+};
+
+TEST_P(SentencePiece, EncodesLikeTheOriginal) {
+  const Tokenizer tokenizer = make(data_);
+  const json strings = read_golden("hf/strings");
+  const json& rows = golden_.at(GetParam() ? "with_prefix" : "plain");
+  ASSERT_EQ(rows.size(), strings.size());
+  for (size_t i = 0; i < strings.size(); ++i) {
+    const std::string text = strings[i];
+    // SentencePiece writes one space before a text; llama.cpp and Hugging Face also write it after each token that was looked for.
+    if (GetParam() && std::any_of(data_.tokens.begin(), data_.tokens.end(), [&](const std::string& token) {
+          return tokenizer.type(*tokenizer.find(token)) == TokenType::user_defined && text.find(token) != std::string::npos;
+        })) {
+      continue;
+    }
+    EXPECT_EQ(encode(tokenizer, text), rows[i].get<Ids>()) << "string " << i << ": " << text;
+    EXPECT_EQ(tokenizer.decode(rows[i].get<Ids>()), text) << "string " << i;
+  }
+}
+
+TEST_P(SentencePiece, TextNeverBecomesAMarkerOrAByte) {
+  const Tokenizer tokenizer = make(data_);
+  for (const char* text : {"<s>", "</s>", "<unk>", "<0x0A>"}) {
+    for (const int32_t id : encode(tokenizer, text)) {
+      EXPECT_TRUE(tokenizer.type(id) == TokenType::normal) << text << " has " << tokenizer.token_text(id);
+    }
+    EXPECT_EQ(tokenizer.decode(encode(tokenizer, text)), text);
+  }
+}
+
+TEST_P(SentencePiece, TakesLongRunsOfAnything) {
+  const Tokenizer tokenizer = make(data_);
+  for (const std::string unit : {" ", "a", "the ", "é", "漢", "\n", "🙂", "\xff"}) {
+    std::string text;
+    while (text.size() < (1 << 18)) text += unit;
+    EXPECT_EQ(tokenizer.decode(encode(tokenizer, text)), replace_invalid_bytes(text)) << "a run of " << unit;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Tokenizer, SentencePiece, testing::Bool(),
+                         [](const auto& row) { return row.param ? "WithPrefix" : "Plain"; });
 
 // ---- Rules, on a vocabulary of a few tokens ----
 
@@ -474,6 +546,22 @@ TEST(TokenizerRules, PrintsByType) {
   EXPECT_EQ(tokenizer.token_text(-1), "");
   EXPECT_EQ(tokenizer.find("<end>"), control);
   EXPECT_EQ(tokenizer.find("<no>"), std::nullopt);
+}
+
+// Only the first space of a text is one that nobody wrote.
+TEST(TokenizerRules, StripsTheFirstSpaceOfAText) {
+  TokenizerData data = tiny();
+  data.strip_first_space = true;
+  const int32_t control = add(data, "<s>", TokenType::control);
+  const Tokenizer tokenizer = make(data);
+  EXPECT_EQ(tokenizer.decode(Ids{control, ' ', ' ', 'a', ' '}), " a ");
+  EXPECT_EQ(tokenizer.decode(Ids{'a', ' '}), "a ");
+  StreamDecoder continued(tokenizer, /*continues_text=*/true);
+  EXPECT_EQ(continued.push(' ') + continued.push('a') + continued.finish(), " a");
+  EXPECT_EQ(continued.push(' '), " ");
+  StreamDecoder decoder(tokenizer);
+  EXPECT_EQ(decoder.push(' ') + decoder.push(' ') + decoder.finish(), " ");
+  EXPECT_EQ(decoder.push(' '), "");  // another text
 }
 
 TEST(TokenizerRules, HoldsUnfinishedCharactersBack) {
