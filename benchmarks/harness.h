@@ -2,10 +2,10 @@
 //
 //   int main(int argc, char** argv) {
 //     Bench bench(argc, argv);
-//     bench.run("rms_norm T=1", [&](Setup& setup) {
+//     bench.run("norm T=1", [&](Setup& setup) {
 //       const int64_t bytes = ...;                                  // what one call must read and write
 //       const std::vector<void*> x = setup.rotated(x_bytes, DType::f32);   // one copy of x per rotation
-//       return Case{bytes, [=](const Execution& execution, int64_t rotation) { return rms_norm({... x[rotation] ...}, execution);
+//       return Case{bytes, [=](const Execution& execution, int64_t rotation) { return norm({... x[rotation] ...}, execution);
 //       }};
 //     });
 //     return bench.finish();

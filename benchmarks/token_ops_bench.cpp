@@ -1,11 +1,13 @@
-// embedding, rms_norm, gated_activation, sampling, logprobs and end_step on the shapes of SmolLM2-135M (the demo model: width 576, MLP 1536,
+// embedding, norm, activation, add, scale_logits, sampling, logprobs and end_step on the shapes of SmolLM2-135M (the demo model: width 576, MLP 1536,
 // vocabulary 49152) and of an 8B model (4096, 14336, 128256).
+#include <prologue/kernels/token_ops/activation.h>
+#include <prologue/kernels/token_ops/add.h>
 #include <prologue/kernels/token_ops/embedding.h>
 #include <prologue/kernels/token_ops/end_step.h>
-#include <prologue/kernels/token_ops/gated_activation.h>
 #include <prologue/kernels/token_ops/logprobs.h>
-#include <prologue/kernels/token_ops/rms_norm.h>
+#include <prologue/kernels/token_ops/norm.h>
 #include <prologue/kernels/token_ops/sampling.h>
+#include <prologue/kernels/token_ops/scale_logits.h>
 
 #include "benchmarks/harness.h"
 
@@ -48,46 +50,91 @@ void bench_rows(bench::Bench& bench, DType dtype, const Model& model, int64_t nu
     p.out = setup.shared(bytes, dtype);
     return bench::Case{2 * bytes, [=](const Execution& execution, int64_t) { return embedding(p, execution); }};
   });
-  for (const bool with_residual : {false, true}) {
-    bench.run((with_residual ? "rms_norm + residual" : "rms_norm") + shape, [&](bench::Setup& setup) {
-      RmsNormParams p;
-      p.num_tokens = num_tokens;
-      p.width = model.width;
-      p.dtype = dtype;
-      const int64_t bytes = num_tokens * model.width * size;
-      setup.rotate((with_residual ? 3 : 2) * bytes);
-      const auto x = setup.rotated(bytes, dtype);
-      const auto residual = setup.rotated(with_residual ? bytes : 0, dtype);
-      const auto out = setup.rotated(bytes, dtype);
-      p.weight = setup.shared(model.width * size, dtype);
-      return bench::Case{(with_residual ? 4 : 2) * bytes + model.width * size,
-                         [=](const Execution& execution, int64_t rotation) mutable {
-                           const size_t i = static_cast<size_t>(rotation);
-                           p.x = x[i];
-                           p.residual = with_residual ? residual[i] : nullptr;
-                           p.out = out[i];
-                           return rms_norm(p, execution);
-                         }};
-    });
+  for (const NormKind kind : {NormKind::rms, NormKind::layer}) {
+    for (const bool with_residual : {false, true}) {
+      const char* const name = kind == NormKind::rms ? "rms_norm" : "layer_norm";
+      bench.run(str_cat(name, with_residual ? " + residual" : "", shape), [&](bench::Setup& setup) {
+        NormParams p;
+        p.num_tokens = num_tokens;
+        p.width = model.width;
+        p.dtype = dtype;
+        p.kind = kind;
+        const int64_t bytes = num_tokens * model.width * size, weights = model.width * size;
+        setup.rotate((with_residual ? 3 : 2) * bytes);
+        const auto x = setup.rotated(bytes, dtype);
+        const auto residual = setup.rotated(with_residual ? bytes : 0, dtype);
+        const auto out = setup.rotated(bytes, dtype);
+        p.weight = setup.shared(weights, dtype);
+        if (kind == NormKind::layer) p.bias = setup.shared(weights, dtype);
+        return bench::Case{(with_residual ? 4 : 2) * bytes + (p.bias == nullptr ? 1 : 2) * weights,
+                           [=](const Execution& execution, int64_t rotation) mutable {
+                             const size_t i = static_cast<size_t>(rotation);
+                             p.x = x[i];
+                             p.residual = with_residual ? residual[i] : nullptr;
+                             p.out = out[i];
+                             return norm(p, execution);
+                           }};
+      });
+    }
   }
-  for (const Activation activation : {Activation::silu, Activation::gelu_tanh}) {
-    bench.run((activation == Activation::silu ? "silu" : "gelu_tanh") + shape, [&](bench::Setup& setup) {
-      GatedActivationParams p;
+  const struct {
+    const char* name;
+    Activation kind;
+    bool gated;
+  } activations[] = {{"silu", Activation::silu, true},        {"gelu_tanh", Activation::gelu_tanh, true},
+                     {"gelu", Activation::gelu, true},        {"clamped_swiglu", Activation::clamped_swiglu, true},
+                     {"plain gelu", Activation::gelu, false}, {"plain relu2", Activation::relu2, false}};
+  for (const auto& each : activations) {
+    bench.run(each.name + shape, [&](bench::Setup& setup) {
+      ActivationParams p;
       p.num_tokens = num_tokens;
       p.width = model.mlp_width;
       p.dtype = dtype;
-      p.activation = activation;
-      const int64_t bytes = num_tokens * model.mlp_width * size;
-      setup.rotate(3 * bytes);
-      const auto gate_up = setup.rotated(2 * bytes, dtype);
+      p.kind = each.kind;
+      p.gated = each.gated;
+      p.x_stride = (p.gated ? 2 : 1) * p.width;
+      const int64_t bytes = num_tokens * p.width * size, x_bytes = num_tokens * p.x_stride * size;
+      setup.rotate(x_bytes + bytes);
+      const auto x = setup.rotated(x_bytes, dtype);
       const auto out = setup.rotated(bytes, dtype);
-      return bench::Case{3 * bytes, [=](const Execution& execution, int64_t rotation) mutable {
-                           p.gate_up = gate_up[static_cast<size_t>(rotation)];
+      return bench::Case{x_bytes + bytes, [=](const Execution& execution, int64_t rotation) mutable {
+                           p.x = x[static_cast<size_t>(rotation)];
                            p.out = out[static_cast<size_t>(rotation)];
-                           return gated_activation(p, execution);
+                           return activation(p, execution);
                          }};
     });
   }
+  bench.run("add" + shape, [&](bench::Setup& setup) {
+    AddParams p;
+    p.num_tokens = num_tokens;
+    p.width = p.a_stride = p.b_stride = p.out_stride = model.width;
+    p.dtype = dtype;
+    const int64_t bytes = num_tokens * model.width * size;
+    setup.rotate(3 * bytes);
+    const auto a = setup.rotated(bytes, dtype), b = setup.rotated(bytes, dtype), out = setup.rotated(bytes, dtype);
+    return bench::Case{3 * bytes, [=](const Execution& execution, int64_t rotation) mutable {
+                         const size_t i = static_cast<size_t>(rotation);
+                         p.a = a[i], p.b = b[i], p.out = out[i];
+                         return add(p, execution);
+                       }};
+  });
+}
+
+void bench_scale_logits(bench::Bench& bench, const Model& model, int64_t num_rows) {
+  bench.run(str_cat("scale_logits cap=30 ", model.name, " rows=", num_rows), [&](bench::Setup& setup) {
+    ScaleLogitsParams p;
+    p.num_rows = num_rows;
+    p.width = model.vocab_size;
+    p.soft_cap = 30.0f;
+    const int64_t bytes = num_rows * model.vocab_size * 4;
+    setup.rotate(2 * bytes);
+    const auto x = setup.rotated(bytes, DType::f32), out = setup.rotated(bytes, DType::f32);
+    return bench::Case{2 * bytes, [=](const Execution& execution, int64_t rotation) mutable {
+                         p.x = static_cast<const float*>(x[static_cast<size_t>(rotation)]);
+                         p.out = static_cast<float*>(out[static_cast<size_t>(rotation)]);
+                         return scale_logits(p, execution);
+                       }};
+  });
 }
 
 // Logits and counts are read once at least; a bias is shared by the rows.
@@ -204,6 +251,7 @@ int main(int argc, char** argv) {
       }
       for (const Filters& filters : {kFilters[0], kFilters[4]}) bench_penalties(bench, model, num_rows, filters, false);
       bench_penalties(bench, model, num_rows, kFilters[0], true);
+      bench_scale_logits(bench, model, num_rows);
       for (const int64_t top : {0, 5, 20}) bench_logprobs(bench, model, num_rows, top);
     }
   }

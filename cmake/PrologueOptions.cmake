@@ -1,5 +1,5 @@
 # The options, and the compiler settings that follow from them.
-option(PROLOGUE_BUILD_ENGINE "Build the engine: model files, tokenizer, generation loop (needs PCRE2)" ${PROJECT_IS_TOP_LEVEL})
+option(PROLOGUE_BUILD_ENGINE "Build the engine: model files, tokenizer, generation loop (needs PCRE2 and nlohmann-json)" ${PROJECT_IS_TOP_LEVEL})
 option(PROLOGUE_BUILD_EXAMPLES "Build the examples (generate needs the engine, CLI11 and nlohmann-json)" ${PROJECT_IS_TOP_LEVEL})
 option(PROLOGUE_BUILD_BENCHMARKS "Build the benchmarks" ${PROJECT_IS_TOP_LEVEL})
 option(PROLOGUE_BUILD_TESTS "Build the tests (need GoogleTest and nlohmann-json)" ${PROJECT_IS_TOP_LEVEL})

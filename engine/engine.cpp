@@ -7,8 +7,11 @@
 #include <thread>
 
 #include <prologue/engine/active.h>
+#include <prologue/engine/gguf/gguf_checkpoint.h>
 #include <prologue/engine/gguf/tokenizer_data.h>
-#include <prologue/engine/model/architectures.h>
+#include <prologue/engine/huggingface/model_directory.h>
+#include <prologue/engine/huggingface/tokenizer_files.h>
+#include <prologue/engine/model/load_model.h>
 #include <prologue/kernels/base/host/out_of_memory.h>
 #include <prologue/layers/graph/memory_plan.h>
 
@@ -21,6 +24,12 @@ constexpr int64_t kDefaultContext = int64_t{1} << 18;  // tables of positions an
 constexpr int64_t kScoreRows = 64;  // rows of logits that a scoring step needs
 
 double seconds_since(EngineClock::time_point start) { return std::chrono::duration<double>(EngineClock::now() - start).count(); }
+
+Result<TokenizerData> read_tokenizer(const Checkpoint& checkpoint) {
+  if (const auto* gguf = dynamic_cast<const GgufCheckpoint*>(&checkpoint)) return read_tokenizer_data(gguf->file());
+  if (const auto* hf = dynamic_cast<const HuggingFaceDirectory*>(&checkpoint)) return read_huggingface_tokenizer(hf->directory());
+  return unsupported(checkpoint.path(), ": the tokenizer of a checkpoint of this format is not supported");
+}
 
 int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b > 0 ? 1 : 0); }
 
@@ -60,8 +69,23 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options) {
   return catch_out_of_memory([&] { return make(options); });
 }
 
-Result<std::unique_ptr<Engine>> Engine::make(const EngineOptions& options) {
-  const auto start = EngineClock::now();
+Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options, Model model, Tokenizer tokenizer) {
+  return catch_out_of_memory([&]() -> Result<std::unique_ptr<Engine>> {
+    PROLOGUE_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, prepare(options));
+    engine->options_.dtype = model.dtype;
+    engine->model_ = std::move(model);
+    engine->tokenizer_ = std::make_unique<Tokenizer>(std::move(tokenizer));
+    if (engine->tokenizer_->vocab_size() > engine->config().vocab_size) {
+      return invalid_argument("the tokenizer has ", engine->tokenizer_->vocab_size(), " tokens, but the model only ",
+                              engine->config().vocab_size);
+    }
+    PROLOGUE_RETURN_IF_ERROR(engine->start());
+    return engine;
+  });
+}
+
+// Everything but the model and what depends on it.
+Result<std::unique_ptr<Engine>> Engine::prepare(const EngineOptions& options) {
   std::unique_ptr<Engine> engine(new Engine());
   engine->options_ = options;
   engine->process_ = getpid();
@@ -72,10 +96,18 @@ Result<std::unique_ptr<Engine>> Engine::make(const EngineOptions& options) {
     execution.stream = engine->stream_.get();
   }
 
-  PROLOGUE_ASSIGN_OR_RETURN(const GgufFile file, GgufFile::open(options.model_path));
+  return engine;
+}
+
+Result<std::unique_ptr<Engine>> Engine::make(const EngineOptions& options) {
+  const auto start = EngineClock::now();
+  PROLOGUE_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, prepare(options));
+  const Execution& execution = engine->execution_;
+  PROLOGUE_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::open(options.model_path));
+  const Checkpoint& file = *checkpoint;
   PROLOGUE_ASSIGN_OR_RETURN(engine->model_,
                             load_model(file, *engine->options_.dtype, execution, options.on_load, {options.hadamard_block}));
-  PROLOGUE_ASSIGN_OR_RETURN(TokenizerData data, read_tokenizer_data(file));
+  PROLOGUE_ASSIGN_OR_RETURN(TokenizerData data, read_tokenizer(file));
   auto tokenizer = Tokenizer::create(std::move(data));
   if (!tokenizer.ok()) return error_status(tokenizer.status().code(), file.path(), ": ", tokenizer.status().message());
   engine->tokenizer_ = std::make_unique<Tokenizer>(std::move(tokenizer).value());
@@ -83,12 +115,17 @@ Result<std::unique_ptr<Engine>> Engine::make(const EngineOptions& options) {
     return data_loss(file.path(), ": the tokenizer has ", engine->tokenizer_->vocab_size(), " tokens, but the embedding only ",
                      engine->config().vocab_size, " rows");
   }
-  PROLOGUE_RETURN_IF_ERROR(synchronize(execution));
-  PROLOGUE_RETURN_IF_ERROR(engine->make_runner());
-  if (execution.device == Device::cuda) PROLOGUE_RETURN_IF_ERROR(engine->warm_up());
-  engine->update_stats();
+  PROLOGUE_RETURN_IF_ERROR(engine->start());
   engine->load_seconds_ = seconds_since(start);
   return engine;
+}
+
+Status Engine::start() {
+  PROLOGUE_RETURN_IF_ERROR(synchronize(execution_));
+  PROLOGUE_RETURN_IF_ERROR(make_runner());
+  if (execution_.device == Device::cuda) PROLOGUE_RETURN_IF_ERROR(warm_up());
+  update_stats();
+  return {};
 }
 
 Status Engine::fill_in_defaults() {
@@ -120,11 +157,42 @@ Status Engine::fill_in_defaults() {
   return {};
 }
 
-// The KV cache gets what is left of the memory after the weights and the activations, but no more than can be used.
+// The pages of each layer group. The KV cache gets what is left of the memory after the weights and the activations, but no more than can be
+// used.
+Result<std::vector<int64_t>> Engine::choose_pages(const RunnerConfig& runner, const LayerGroups& groups, int64_t wanted_context) {
+  const EngineOptions& o = options_;
+  const KvStorageConfig storage = storage_config(model_, groups, runner);
+  int64_t page_bytes = 0;
+  for (int64_t g = 0; g < storage.num_groups(); ++g) page_bytes += storage.bytes_per_page(g);
+  if (page_bytes < 1) return invalid_argument("a page of the KV cache has ", page_bytes, " bytes: the model has no heads");
+  int64_t num_bytes = o.kv_memory;
+  if (num_bytes > 0 && num_bytes < page_bytes) {
+    return invalid_argument("the KV cache's memory is ", num_bytes, " bytes: a page of ", o.page_size, " tokens takes ", page_bytes);
+  }
+  if (num_bytes == 0) {
+    PROLOGUE_ASSIGN_OR_RETURN(const MemoryPlan activations, plan_memory(model_.graph, runner.max_tokens, runner.max_logit_rows));
+    PROLOGUE_ASSIGN_OR_RETURN(const int64_t free_bytes, available_bytes(execution_.device));
+    // On a GPU nothing else needs the rest. The CPU's memory is everybody's, and pages take theirs when they are first written.
+    const double share = execution_.device == Device::cuda ? 0.9 : 0.25;
+    num_bytes = static_cast<int64_t>(share * static_cast<double>(std::max<int64_t>(0, free_bytes - activations.total_bytes)));
+  }
+  KvSizing sizing;
+  sizing.windows = groups.windows;
+  sizing.max_seqs = o.max_seqs;
+  sizing.max_step_tokens = std::min<int64_t>(o.max_step_tokens + o.max_seqs * kTokensAhead, INT32_MAX);
+  auto pages = pages_that_fit(storage, sizing, num_bytes);
+  if (!pages.ok() && pages.status().code() != StatusCode::resource_exhausted) return pages.status();
+  // What does not even fit one page is left to the allocation to refuse.
+  std::vector<int64_t> num_pages = pages.ok() ? *pages : std::vector<int64_t>(groups.windows.size(), 1);
+  const int64_t most = std::min<int64_t>(divide_up(wanted_context, o.page_size) * o.max_seqs, INT32_MAX);
+  for (int64_t& each : num_pages) each = std::min(each, most);
+  return num_pages;
+}
+
 Status Engine::make_runner() {
   EngineOptions& o = options_;
-  const int64_t model_context = config().context_length;
-  const int64_t wanted_context = std::min(o.context_length > 0 ? o.context_length : kDefaultContext, model_context);
+  const int64_t wanted_context = o.context_length > 0 ? std::min(o.context_length, config().longest_context())
+                                                      : std::min(kDefaultContext, config().context_length);
   o.max_step_tokens = std::max(o.max_seqs, std::min(o.max_step_tokens, o.max_seqs * wanted_context));
 
   RunnerConfig runner;
@@ -140,37 +208,21 @@ Status Engine::make_runner() {
   runner.capture = o.cuda_graphs;
   runner.profile = o.profile;
 
-  const int64_t page_bytes = storage_config(model_, runner).bytes_per_page();
-  if (page_bytes < 1) return invalid_argument("a page of the KV cache has ", page_bytes, " bytes: the model has no heads");
-  const int64_t pages_of_context = divide_up(wanted_context, o.page_size);
-  int64_t num_pages = 0;
-  if (o.kv_memory > 0) {
-    num_pages = o.kv_memory / page_bytes;
-    if (num_pages < 1) {
-      return invalid_argument("the KV cache's memory is ", o.kv_memory, " bytes: a page of ", o.page_size, " tokens takes ", page_bytes);
-    }
-  } else {
-    PROLOGUE_ASSIGN_OR_RETURN(const MemoryPlan activations, plan_memory(model_.graph, runner.max_tokens, runner.max_logit_rows));
-    PROLOGUE_ASSIGN_OR_RETURN(const int64_t free_bytes, available_bytes(execution_.device));
-    // On a GPU nothing else needs the rest. The CPU's memory is everybody's, and pages take theirs when they are first written.
-    const double share = execution_.device == Device::cuda ? 0.9 : 0.25;
-    const double bytes = share * static_cast<double>(std::max<int64_t>(0, free_bytes - activations.total_bytes));
-    num_pages = std::max<int64_t>(1, static_cast<int64_t>(bytes / static_cast<double>(page_bytes)));
-  }
-  num_pages = std::min({num_pages, pages_of_context * o.max_seqs, int64_t{INT32_MAX}});
-  runner.num_pages = num_pages;
-  context_length_ = std::min(wanted_context, num_pages * o.page_size);
+  PROLOGUE_ASSIGN_OR_RETURN(const LayerGroups groups, layer_groups(model_));
+  PROLOGUE_ASSIGN_OR_RETURN(runner.pages_of_group, choose_pages(runner, groups, wanted_context));
+  context_length_ = std::min(wanted_context, longest_sequence(groups, storage_config(model_, groups, runner)));
   runner.max_seq_len = context_length_;
-  o.kv_memory = num_pages * page_bytes;
   PROLOGUE_ASSIGN_OR_RETURN(runner_, ModelRunner::create(model_, runner, execution_));
+  o.kv_memory = runner_->storage().memory().size_bytes();
+  batch_ = StepBatch(model_.num_position_axes, static_cast<int64_t>(groups.windows.size()));
 
   KvCacheConfig cache;
   cache.page_size = o.page_size;
-  cache.groups = {{num_pages, 0}};
+  for (size_t g = 0; g < groups.windows.size(); ++g) cache.groups.push_back({runner.pages_of_group[g], groups.windows[g]});
   cache.prefix_reuse = o.prefix_cache;
   cache.format_key = static_cast<uint64_t>(k_type()) << 8 | static_cast<uint64_t>(v_type());
   PROLOGUE_ASSIGN_OR_RETURN(cache_, KvCache::create(cache));
-  scheduler_ = std::make_unique<Scheduler>(*cache_, SchedulerLimits{o.max_step_tokens, o.max_seqs});
+  scheduler_ = std::make_unique<Scheduler>(*cache_, runner_->rope_sets(), SchedulerLimits{o.max_step_tokens, o.max_seqs});
   return {};
 }
 
@@ -246,6 +298,47 @@ Status Engine::check_request(const Request& request) const {
   return {};
 }
 
+// Where a sequence of up to `length` tokens is on the ropes.
+Result<RopePlace> Engine::place_on_ropes(const std::vector<int32_t>& positions, int64_t num_prompt, int64_t length,
+                                         int64_t rope_length) const {
+  if (rope_length < 0 || rope_length > context_length_) {
+    return invalid_argument("the rope length is ", rope_length, ": it must be between 0 (prompt and generated tokens) and ",
+                            context_length_, ", the context");
+  }
+  const int64_t num_axes = model_.num_position_axes;
+  const auto num_given = static_cast<int64_t>(positions.size());
+  if (num_given != 0 && num_given != num_axes * num_prompt) {
+    return invalid_argument("there are ", num_given, " positions: there must be one on each of ", num_axes, " axes for each of ",
+                            num_prompt, " tokens of the prompt, or none");
+  }
+  RopePlace place;
+  place.num_prompt = num_prompt;
+  place.positions = positions;
+  int64_t end = num_prompt;
+  if (num_given > 0) {
+    const auto [least, most] = std::minmax_element(positions.begin(), positions.end());
+    if (*least < 0 || *most >= context_length_) {
+      return invalid_argument("a position is ", *least < 0 ? *least : *most, ": it must be between 0 and ", context_length_ - 1,
+                              ", the last one of the context");
+    }
+    end = int64_t{*most} + 1;
+    place.steady_from = num_prompt + 1;
+  }
+  place.delta = end - num_prompt;
+  place.length = std::min(length, context_length_ + 1 - place.delta);
+  place.num_positions = std::max(end, place.length - 1 + place.delta);
+  place.length_class = rope_length_class(model_, rope_length > 0 ? rope_length : length);
+  if (place.length_class == 0 && num_given == 0) return place;
+  place.key = static_cast<uint64_t>(place.length_class) + 1;
+  for (const int32_t position : positions) {  // steps of SplitMix64
+    place.key += 0x9e3779b97f4a7c15 + static_cast<uint64_t>(position);
+    place.key = (place.key ^ (place.key >> 30)) * 0xbf58476d1ce4e5b9;
+    place.key = (place.key ^ (place.key >> 27)) * 0x94d049bb133111eb;
+    place.key ^= place.key >> 31;
+  }
+  return place;
+}
+
 Result<std::shared_ptr<Engine::Active>> Engine::make_active(Request request, OutputCallback on_output) const {
   if (request.prompt.empty() && !request.text.empty()) {
     PROLOGUE_ASSIGN_OR_RETURN(request.prompt, tokenizer_->encode(request.text, true, tokenizer_->add_bos()));
@@ -256,11 +349,18 @@ Result<std::shared_ptr<Engine::Active>> Engine::make_active(Request request, Out
   active->on_output = std::move(on_output);
   active->submitted = EngineClock::now();
   const auto length = static_cast<int64_t>(active->request.prompt.size());
+  const int64_t max_length = length + std::min(active->request.max_tokens, context_length_ - length);
+  PROLOGUE_ASSIGN_OR_RETURN(active->rope,
+                            place_on_ropes(active->request.positions, length, max_length, active->request.rope_length));
   for (int64_t i = 0; i < active->request.num_samples; ++i) {
     auto sample = std::make_unique<Sample>(*active, i, *tokenizer_, active->request.stop);
     sample->tokens = active->request.prompt;
     sample->num_prompt = length;
-    sample->max_length = length + std::min(active->request.max_tokens, context_length_ - length);
+    sample->max_length = active->rope.length;
+    sample->cache_key = active->rope.key;
+    sample->rope_length = active->rope.length_class;
+    sample->num_positions = active->rope.num_positions;
+    sample->steady_from = active->rope.steady_from;
     sample->completion.prompt_tokens = length;
     active->samples.push_back(std::move(sample));
   }

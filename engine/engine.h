@@ -28,14 +28,15 @@
 namespace prologue {
 
 struct EngineOptions {
-  std::string model_path;
+  std::string model_path;        // for load()
   std::optional<Device> device;  // none: a usable GPU if there is one, else the CPU
   std::optional<DType> dtype;    // none: float32 on the CPU, bfloat16 on CUDA
   std::optional<DType> kv_type;  // of the KV cache; none: same as dtype. Quantised types have computed scales (KvFormat)
   std::optional<DType> v_type;   // of V in the KV cache; none: same as K
   int64_t hadamard_block = 0;    // of the Hadamard transform of Q and K, with which a quantised K loses less; 0 = none
   int64_t page_size = 16;
-  int64_t context_length = 0;   // the most tokens of one sequence, prompt and generated; 0 = the model's, up to 262144
+  // The most tokens of one sequence, prompt and generated; 0 = the model's, up to 262144. At most ModelConfig::longest_context().
+  int64_t context_length = 0;
   int64_t kv_memory = 0;        // bytes of the KV cache; 0: what max_seqs sequences of that length need, within a part of the free memory
   int64_t max_seqs = 0;         // sequences of one step; 0 = 256 on CUDA, 32 on the CPU
   int64_t max_step_tokens = 0;  // of one step; longer prompts are read in chunks; 0 = 4096 on CUDA, 512 on the CPU
@@ -77,6 +78,16 @@ struct GenerationEvents {
   std::function<bool()> should_stop;  // called before each step: true ends all of the call's requests (FinishReason::cancelled)
 };
 
+// The logits of the model before tokens[index] of a score, [vocab_size], in the order of the tokens; valid during the call. It runs under
+// the rules of OutputCallback.
+using LogitsCallback = std::function<void(size_t index, std::span<const float> logits)>;
+
+struct ScoreOptions {  // as in Request; `positions` are those of the prompt, and the scored tokens are like generated ones
+  std::vector<int32_t> positions = {};
+  int64_t rope_length = 0;  // 0: prompt and tokens together
+  LogitsCallback on_logits = {};
+};
+
 // Given tokens and the probability that the model assigns to each; one entry per token.
 struct Score {
   std::vector<int32_t> argmax;
@@ -85,10 +96,6 @@ struct Score {
   std::vector<double> logprob_of_token;
   double perplexity = 0.0;  // exp of minus the mean log probability
 };
-
-// The logits of the model before tokens[index] of a score, [vocab_size], in the order of the tokens; valid during the call. It runs under
-// the rules of OutputCallback.
-using LogitsCallback = std::function<void(size_t index, std::span<const float> logits)>;
 
 // Requests come in by submit(). Each step runs one token of every sequence that decodes and chunks of prompts (engine/scheduler.h), and
 // delivers what it has made to the callbacks. Somebody must call step(): a loop of the caller's, run() on a thread of a server, or
@@ -109,6 +116,8 @@ using LogitsCallback = std::function<void(size_t index, std::span<const float> l
 class Engine {
  public:
   static Result<std::unique_ptr<Engine>> load(const EngineOptions& options);
+  // For a model that is made already, on options.device. Not looked at: model_path, dtype, hadamard_block and on_load.
+  static Result<std::unique_ptr<Engine>> create(const EngineOptions& options, Model model, Tokenizer tokenizer);
   ~Engine();
 
   const EngineOptions& options() const { return options_; }  // with the defaults filled in
@@ -144,7 +153,7 @@ class Engine {
 
   // Log probabilities of `tokens` after `prompt`. Attention reads K and V of every token from the KV cache, as it stores them. Logits that
   // are not numbers give log probabilities that are NaN.
-  Result<Score> score(std::span<const int32_t> prompt, std::span<const int32_t> tokens, const LogitsCallback& on_logits = {});
+  Result<Score> score(std::span<const int32_t> prompt, std::span<const int32_t> tokens, const ScoreOptions& options = {});
 
   // Times of the graph's nodes since the last call. Empty without EngineOptions::profile.
   ModelRunner::Profile take_profile();
@@ -160,11 +169,16 @@ class Engine {
 
   Engine();
   Status check_process() const;
+  static Result<std::unique_ptr<Engine>> prepare(const EngineOptions& options);
   static Result<std::unique_ptr<Engine>> make(const EngineOptions& options);
   Status fill_in_defaults();
+  Status start();
   Status make_runner();
+  Result<std::vector<int64_t>> choose_pages(const RunnerConfig& runner, const LayerGroups& groups, int64_t wanted_context);
   Status warm_up();
   Status check_request(const Request& request) const;
+  Result<RopePlace> place_on_ropes(const std::vector<int32_t>& positions, int64_t num_prompt, int64_t length,
+                                   int64_t rope_length) const;
   Result<std::shared_ptr<Active>> make_active(Request request, OutputCallback on_output) const;
   Result<RequestId> submit(Request request, OutputCallback on_output, int64_t max_queue);
 
@@ -174,6 +188,8 @@ class Engine {
   void begin(Sample& sample, int64_t cached_tokens);
   void leave_queue(Active& active);
   Status fill_batch(const StepPlan& plan);
+  Status add_to_batch(SequenceId id, const int32_t* tokens, int64_t first, int64_t count, int64_t num_rows, const RopePlace& place,
+                      const RopeSet& set);
   Result<SamplingRow> sampling_row(Sample& sample);
   Status make_adjustments(Sample& sample);
   Status read_step();
@@ -186,9 +202,9 @@ class Engine {
   void forget(std::span<const RequestId> requests);
   void deliver(Sample& sample, std::string_view text, size_t num_tokens, bool ended);
   void update_stats();
-  Result<Score> run_score(std::span<const int32_t> prompt, std::span<const int32_t> tokens, const LogitsCallback& on_logits);
-  Status score_step(SequenceId id, std::span<const int32_t> tokens, int64_t first, int64_t count, int64_t num_rows,
-                    std::vector<float>& logits);
+  Result<Score> run_score(std::span<const int32_t> prompt, std::span<const int32_t> tokens, const ScoreOptions& options);
+  struct Scored;  // a sequence that is scored
+  Status score_step(const Scored& scored, int64_t first, int64_t count, int64_t num_rows, std::vector<float>& logits);
 
   EngineOptions options_;
   Stream stream_;

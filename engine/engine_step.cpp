@@ -118,11 +118,11 @@ Status Engine::fill_batch(const StepPlan& plan) {
   for (const PlannedSequence& planned : plan.sequences) {
     auto& sample = static_cast<Sample&>(*planned.sequence);
     begin(sample, planned.first);
-    PROLOGUE_ASSIGN_OR_RETURN(const std::vector<int32_t>* const pages, cache_->pages(sample.cache_id));
     constexpr int32_t kUnknown = 0;
     const int32_t* const tokens = planned.token_is_known ? sample.tokens.data() + planned.first : &kUnknown;
     const int64_t token = batch_.num_tokens() + planned.count - 1;
-    batch_.add_sequence(tokens, planned.count, planned.first, *pages, cache_->page_size(), std::min<int64_t>(planned.num_rows, 1));
+    PROLOGUE_RETURN_IF_ERROR(add_to_batch(sample.cache_id, tokens, planned.first, planned.count, std::min<int64_t>(planned.num_rows, 1),
+                                          sample.active.rope, *sample.rope_set));
     if (!planned.token_is_known) batch_.set_token_from(token, planned.from_row);
     for (int64_t r = 1; r < planned.num_rows; ++r) batch_.add_logit_row(token);
   }
@@ -131,6 +131,24 @@ Status Engine::fill_batch(const StepPlan& plan) {
     begin(sample, sample.num_prompt);  // one that shares the prompt of another
     PROLOGUE_ASSIGN_OR_RETURN(const SamplingRow row, sampling_row(sample));
     batch_.set_sampling(static_cast<int64_t>(r), row);
+  }
+  return {};
+}
+
+// The tokens [first, first + count) of a sequence.
+Status Engine::add_to_batch(SequenceId id, const int32_t* tokens, int64_t first, int64_t count, int64_t num_rows, const RopePlace& place,
+                            const RopeSet& set) {
+  std::array<const std::vector<int32_t>*, kMaxLayerGroups> pages = {};
+  for (int64_t g = 0; g < cache_->num_groups(); ++g) {
+    PROLOGUE_ASSIGN_OR_RETURN(pages[static_cast<size_t>(g)], cache_->pages(id, g));
+  }
+  const int64_t begin = batch_.num_tokens();
+  batch_.add_sequence_of_groups(tokens, count, first, pages.data(), cache_->page_size(), num_rows);
+  if (place.positions.empty() && set.first_row == 0) return {};
+  for (int64_t axis = 0; axis < model_.num_position_axes; ++axis) {
+    for (int64_t i = 0; i < count; ++i) {
+      batch_.set_position(begin + i, axis, static_cast<int32_t>(set.first_row + place.position(axis, first + i)));
+    }
   }
   return {};
 }

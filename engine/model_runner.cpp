@@ -32,7 +32,34 @@ int64_t sequence_bucket(int64_t num_seqs) {
 
 }  // namespace
 
-KvStorageConfig storage_config(const Model& model, const RunnerConfig& config) {
+Result<LayerGroups> layer_groups(const Model& model) {
+  const auto num_layers = static_cast<size_t>(std::max<int64_t>(model.config.num_layers, 0));
+  std::vector<int64_t> window_of_layer = model.window_of_layer;
+  if (window_of_layer.empty()) window_of_layer.resize(num_layers);
+  if (window_of_layer.size() != num_layers) {
+    return invalid_argument("the model has windows for ", window_of_layer.size(), " layers: it has ", num_layers, " layers");
+  }
+  LayerGroups groups;
+  for (const int64_t window : window_of_layer) {
+    if (window < 0 || window > INT32_MAX) {
+      return invalid_argument("the window of a layer is ", window, ": it must be between 0 (all) and ", INT32_MAX);
+    }
+    groups.windows.push_back(window);
+  }
+  std::sort(groups.windows.begin(), groups.windows.end());
+  groups.windows.erase(std::unique(groups.windows.begin(), groups.windows.end()), groups.windows.end());
+  if (groups.windows.size() > kMaxLayerGroups) {
+    if (groups.windows.front() != 0) groups.windows.insert(groups.windows.begin(), 0);
+    groups.windows.resize(kMaxLayerGroups);
+  }
+  for (const int64_t window : window_of_layer) {
+    const auto found = std::find(groups.windows.begin(), groups.windows.end(), window);
+    groups.of_layer.push_back(found == groups.windows.end() ? 0 : static_cast<int32_t>(found - groups.windows.begin()));
+  }
+  return groups;
+}
+
+KvStorageConfig storage_config(const Model& model, const LayerGroups& groups, const RunnerConfig& config) {
   KvStorageConfig storage;
   storage.num_layers = model.config.num_layers;
   storage.num_pages = config.num_pages;
@@ -41,7 +68,21 @@ KvStorageConfig storage_config(const Model& model, const RunnerConfig& config) {
   storage.head_dim = model.config.head_dim;
   storage.k_type = resolve_dtype(config.k_type, model.dtype);
   storage.v_type = config.v_type;
+  storage.group_of_layer = groups.of_layer;
+  storage.pages_of_group = config.pages_of_group;
+  if (storage.pages_of_group.empty()) storage.pages_of_group.assign(groups.windows.size(), config.num_pages);
   return storage;
+}
+
+int64_t longest_sequence(const LayerGroups& groups, const KvStorageConfig& storage) {
+  int64_t longest = INT32_MAX;
+  for (size_t g = 0; g < groups.windows.size(); ++g) {
+    // The window of a new token is in so many pages at most. Pages before it are given back.
+    const int64_t in_window = (groups.windows[g] + storage.page_size - 2) / storage.page_size + 1;
+    const int64_t num_pages = storage.pages_of_group[g];
+    if (groups.windows[g] == 0 || num_pages < in_window) longest = std::min(longest, num_pages * storage.page_size);
+  }
+  return longest;
 }
 
 Result<std::unique_ptr<ModelRunner>> ModelRunner::create(const Model& model, const RunnerConfig& config,
@@ -57,19 +98,19 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::make(const Model& model, const
   runner->profile_enabled_ = config.profile;
   runner->capture_ = config.capture && !config.profile && execution.device == Device::cuda;
 
-  const KvStorageConfig storage = storage_config(model, config);
+  PROLOGUE_ASSIGN_OR_RETURN(runner->groups_, layer_groups(model));
+  const KvStorageConfig storage = storage_config(model, runner->groups_, config);
   PROLOGUE_ASSIGN_OR_RETURN(runner->storage_, KvStorage::create(storage, execution.device));
 
   StepLimits limits;
   limits.max_tokens = config.max_tokens;
   limits.max_logit_rows = config.max_logit_rows;
   limits.max_seqs = config.max_seqs;
-  limits.max_seq_len = storage.num_pages * storage.page_size;
+  limits.max_seq_len = longest_sequence(runner->groups_, storage);
   if (config.max_seq_len > 0) limits.max_seq_len = std::min(limits.max_seq_len, config.max_seq_len);
+  if (limits.max_seq_len == INT32_MAX) limits.max_seq_len = model.config.context_length;
   limits.batch_invariant = config.batch_invariant;
-  for (const auto& table : model.rope_tables) {
-    PROLOGUE_RETURN_IF_ERROR(table->reserve(std::min(limits.max_seq_len, model.config.context_length), execution));
-  }
+  PROLOGUE_RETURN_IF_ERROR(runner->make_rope_rows(std::min(limits.max_seq_len, model.config.longest_context()), limits.max_seqs));
   Graph graph = model.graph;
   if (config.fused) {
     PROLOGUE_ASSIGN_OR_RETURN(graph, fuse_attention_prologue(model.graph, config.rounding));
@@ -82,10 +123,44 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::make(const Model& model, const
   sizes.max_seqs = limits.max_seqs;
   sizes.max_logit_rows = limits.max_logit_rows;
   sizes.max_pages_per_seq = divide_up(limits.max_seq_len, storage.page_size);
+  sizes.num_position_axes = model.num_position_axes;
+  sizes.num_groups = static_cast<int64_t>(runner->groups_.windows.size());
   PROLOGUE_ASSIGN_OR_RETURN(runner->prompt_arrays_, StepBuffers::create(sizes, execution.device));
   sizes.max_tokens = sizes.max_seqs = sizes.max_logit_rows = std::min({limits.max_seqs, limits.max_tokens, limits.max_logit_rows});
   PROLOGUE_ASSIGN_OR_RETURN(runner->decode_arrays_, StepBuffers::create(sizes, execution.device));
   return runner;
+}
+
+// Rows of the rope tables for sequences of up to `context` tokens.
+Status ModelRunner::make_rope_rows(int64_t context, int64_t max_seqs) {
+  rope_sets_ = RopeSets(model_, context, max_seqs);
+  if (!rope_sets_.has_several()) {
+    for (const auto& table : model_.rope_tables) PROLOGUE_RETURN_IF_ERROR(table->reserve(context, execution_));
+    rope_sets_.sets().front().filled = true;
+    return {};
+  }
+  for (const Node& node : model_.graph.nodes) {
+    const auto* const scale = std::get_if<QueryScaleParams>(&node.parameters);
+    const auto* const rope = std::get_if<RotaryParams>(&node.parameters);
+    const bool by_position = (scale != nullptr && scale->q_scale.by_position != PositionScale::none) ||
+                             (rope != nullptr && !rope_rows_are_given(rope->rope.source));
+    if (by_position) {
+      return unsupported(node.name, ": it computes with positions, which the frequencies of a rope that depend on the length move: only ",
+                         "one of the two is supported");
+    }
+  }
+  for (const auto& table : model_.rope_tables) PROLOGUE_RETURN_IF_ERROR(table->make_sets(rope_sets_.num_rows(), execution_));
+  for (RopeSet& set : rope_sets_.sets()) PROLOGUE_RETURN_IF_ERROR(fill_rope_set(set));
+  return {};
+}
+
+Status ModelRunner::fill_rope_set(RopeSet& set) {
+  if (set.filled) return {};
+  for (const auto& table : model_.rope_tables) {
+    PROLOGUE_RETURN_IF_ERROR(table->fill(set.first_row, set.num_rows, set.length, execution_));
+  }
+  set.filled = true;
+  return {};
 }
 
 Status ModelRunner::make_results(const StepLimits& limits) {
@@ -121,6 +196,7 @@ Status ModelRunner::enqueue(const StepBatch& batch, int64_t top_logprobs) {
 
 Status ModelRunner::run_step(const StepBatch& batch, int64_t top_logprobs) {
   last_decodes_ = false;  // until this step is enqueued
+  for (RopeSet& set : rope_sets_.sets()) PROLOGUE_RETURN_IF_ERROR(fill_rope_set(set));
   const bool one_each = batch.num_decode_seqs() == batch.num_seqs() && batch.num_seqs() == batch.num_tokens() &&
                         batch.num_seqs() == batch.num_logit_rows() && batch.num_seqs() > 0;
   const int64_t pad_to = one_each && capture_ ? std::min(sequence_bucket(batch.num_seqs()), limits().max_seqs) : 0;
@@ -212,9 +288,12 @@ Status ModelRunner::enqueue_graph(const StepInputs& step) {
     end.position_axis_stride = step.position_axis_stride;
     end.seq_lens = step.seq_lens;
     end.rows = step.sampling_rows;
-    end.num_groups = 1;
-    end.groups[0] = {step.slot_mapping[0],   step.block_table[0],          step.block_table_stride,
-                     step.max_pages_per_seq, storage_.config().page_size, storage_.config().num_pages};
+    const KvStorageConfig& storage = storage_.config();
+    end.num_groups = storage.num_groups();
+    for (size_t g = 0; g < storage.pages_of_group.size(); ++g) {
+      end.groups[g] = {step.slot_mapping[g],   step.block_table[g], step.block_table_stride,
+                       step.max_pages_per_seq, storage.page_size,   storage.pages_of_group[g]};
+    }
   }
   return end_step(end, execution_);
 }

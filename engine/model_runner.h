@@ -20,6 +20,7 @@
 #include <vector>
 
 #include <prologue/engine/model/model.h>
+#include <prologue/engine/rope_sets.h>
 #include <prologue/kernels/base/captured_graph.h>
 #include <prologue/kernels/base/faults.h>
 #include <prologue/kernels/token_ops/sampling.h>
@@ -32,7 +33,8 @@ struct RunnerConfig {
   DType k_type = DType::unset;  // of the KV cache; unset: the activations' type
   DType v_type = DType::unset;  // unset: that of K
   int64_t page_size = 16;
-  int64_t num_pages = 1;
+  int64_t num_pages = 1;                // of each layer group,
+  std::vector<int64_t> pages_of_group;  // or these (layer_groups); empty: num_pages
   int64_t max_seq_len = 0;   // of one sequence; 0 = one sequence may use the whole cache
   int64_t max_tokens = 512;  // of one step
   int64_t max_seqs = 1;
@@ -44,8 +46,20 @@ struct RunnerConfig {
   bool profile = false;
 };
 
-// The configuration of the KV cache's memory, but for its number of pages.
-KvStorageConfig storage_config(const Model& model, const RunnerConfig& config);
+// The layer groups of a model: layers with the same window share pages (kvcache/kv_cache.h).
+struct LayerGroups {
+  std::vector<int64_t> windows;   // of each group, from small to large, but first 0 (all), if there is a layer that sees all
+  std::vector<int32_t> of_layer;  // [num_layers]
+};
+// If there are more windows than kMaxLayerGroups, layers with the largest ones are in the group that sees all. invalid_argument:
+// window_of_layer has not one entry for each layer, or one is not in 0..2^31 - 1.
+Result<LayerGroups> layer_groups(const Model& model);
+
+// The configuration of the KV cache's memory.
+KvStorageConfig storage_config(const Model& model, const LayerGroups& groups, const RunnerConfig& config);
+
+// The longest sequence that fits in the cache by itself; 2^31 - 1 if all layers have windows that fit.
+int64_t longest_sequence(const LayerGroups& groups, const KvStorageConfig& storage);
 
 // Time spent in the graph's nodes, summed over steps and over layers (the names do not contain the layer).
 struct NodeProfile {
@@ -68,13 +82,19 @@ struct StepResults {
 
 class ModelRunner {
  public:
-  // The model must outlive the runner. Its rope tables grow to max_seq_len, so no other runner of the model may run during this call.
-  // invalid_argument: page_size or num_pages is below 1, or another size negative.
+  // The model must outlive the runner. Its rope tables grow to max_seq_len, so no other runner of the model may run during this call. If the
+  // tables have several sets of frequencies (rope_sets()), they are this runner's from then on.
+  // invalid_argument: page_size or a number of pages is below 1, another size negative, or the model's windows are bad (layer_groups).
+  // unsupported: positions are moved by rope sets, but something in the graph computes with them (QueryScale by position, a rope without
+  // a table).
   static Result<std::unique_ptr<ModelRunner>> create(const Model& model, const RunnerConfig& config, const Execution& execution);
 
   const KvStorage& storage() const { return storage_; }
   const Graph& graph() const { return executor_->graph(); }
   const StepLimits& limits() const { return executor_->limits(); }
+  const LayerGroups& groups() const { return groups_; }
+  // Sequences of a step have a set, and the rope positions in the batch are moved by its first row. A step makes the rows that are missing.
+  RopeSets& rope_sets() { return rope_sets_; }
   int64_t activation_bytes() const { return executor_->plan().total_bytes; }
 
   // top_logprobs: how many most likely tokens are returned for each row, up to kMaxTopLogprobs; -1: no log probabilities at all.
@@ -116,6 +136,8 @@ class ModelRunner {
   explicit ModelRunner(const Model& model) : model_(model) {}
   static Result<std::unique_ptr<ModelRunner>> make(const Model& model, const RunnerConfig& config, const Execution& execution);
   Status make_results(const StepLimits& limits);
+  Status make_rope_rows(int64_t context, int64_t max_seqs);
+  Status fill_rope_set(RopeSet& set);
   Status check_room() const;
   Status run_step(const StepBatch& batch, int64_t top_logprobs);
   Status run(StepInputs step, int64_t top_logprobs);
@@ -133,6 +155,8 @@ class ModelRunner {
   Execution execution_;
   bool profile_enabled_ = false;
   bool capture_ = false;
+  LayerGroups groups_;
+  RopeSets rope_sets_;
   KvStorage storage_;
   Buffer results_;  // before the executor, whose fault record is in it
   ResultOffsets at_ = {};

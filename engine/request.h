@@ -42,6 +42,12 @@ struct Request {
   std::vector<std::string> stop;     // generation stops at the first of these texts, which is not returned
   std::vector<int32_t> stop_tokens;  // generation stops at these tokens, as at EOS (a chat format's end of turn)
   bool ignore_eos = false;
+  // The rope positions of the prompt's tokens on each axis (MRoPE): [axes, prompt tokens], row-major; empty: the token's index on every
+  // axis. A generated token is on every axis one further than the token before it, the first one behind the largest position of the prompt.
+  std::vector<int32_t> positions;
+  // Of ropes whose frequencies depend on the sequence's length (dynamic NTK, LongRoPE): the length that they are computed for. It does not
+  // change while the sequence grows. 0: prompt and max_tokens together, or the context, if that is less.
+  int64_t rope_length = 0;
 };
 
 enum class FinishReason {

@@ -5,13 +5,6 @@
 
 namespace prologue {
 
-namespace {
-
-// A decoding sequence that needs a page gets pages for so many tokens more, while there are plenty: block tables change rarely then.
-constexpr int64_t kTokensAhead = 64;
-
-}  // namespace
-
 void Scheduler::add(ScheduledSequence& sequence) {
   waiting_.push_back(&sequence);
   sequence.state = ScheduledSequence::State::waiting;
@@ -20,17 +13,23 @@ void Scheduler::add(ScheduledSequence& sequence) {
 void Scheduler::remove(ScheduledSequence& sequence) {
   if (sequence.state == ScheduledSequence::State::waiting) std::erase(waiting_, &sequence);
   if (sequence.state == ScheduledSequence::State::running) std::erase(running_, &sequence);
+  give_back(sequence);
+  sequence.state = ScheduledSequence::State::outside;
+}
+
+// What it has while it runs.
+void Scheduler::give_back(ScheduledSequence& sequence) {
   if (sequence.cache_id != ScheduledSequence::kNoSequence) (void)cache_->free(sequence.cache_id);
   sequence.cache_id = ScheduledSequence::kNoSequence;
-  sequence.state = ScheduledSequence::State::outside;
+  if (sequence.rope_set != nullptr) rope_sets_->release(*sequence.rope_set);
+  sequence.rope_set = nullptr;
 }
 
 void Scheduler::preempt(ScheduledSequence& sequence) {
   waiting_.push_front(&sequence);
   sequence.state = ScheduledSequence::State::waiting;
   std::erase(running_, &sequence);
-  (void)cache_->free(sequence.cache_id);
-  sequence.cache_id = ScheduledSequence::kNoSequence;
+  give_back(sequence);
   sequence.num_computed = 0;
   ++sequence.num_preemptions;
   ++num_preemptions_;
@@ -47,29 +46,35 @@ Status Scheduler::share(ScheduledSequence& sequence, int64_t num_tokens) {
   return cache_->insert(sequence.cache_id, {sequence.tokens.data(), known});
 }
 
+// Pages for every running sequence to go on for a while.
+bool Scheduler::has_plenty() const {
+  const int64_t plenty = num_running() * (cache_->pages_for(kTokensAhead) + 1);
+  for (int64_t g = 0; g < cache_->num_groups(); ++g) {
+    if (cache_->num_available_pages(g) <= plenty) return false;
+  }
+  return true;
+}
+
 // Makes the sequence `num_tokens` longer. If there are no pages, younger sequences are preempted until there are. False: it was itself the
 // youngest, and is preempted.
 Result<bool> Scheduler::make_room(ScheduledSequence& sequence, int64_t num_tokens) {
-  PROLOGUE_ASSIGN_OR_RETURN(const std::vector<int32_t>* const pages, cache_->pages(sequence.cache_id));
-  const size_t num_pages = pages->size();
+  PROLOGUE_ASSIGN_OR_RETURN(const int64_t num_reserved, cache_->num_reserved(sequence.cache_id));
   const size_t num_copies = cache_->copies().size();
   const int64_t length = sequence.num_computed + num_tokens;
-  if (cache_->pages_for(length) > static_cast<int64_t>(num_pages)) {
-    const int64_t ahead = std::min(length + kTokensAhead, sequence.max_length);
-    const int64_t plenty = static_cast<int64_t>(running_.size()) * (cache_->pages_for(kTokensAhead) + 1);
-    if (cache_->num_available_pages() > plenty) PROLOGUE_RETURN_IF_ERROR(cache_->reserve(sequence.cache_id, ahead));
+  if (length > num_reserved && has_plenty()) {
+    PROLOGUE_RETURN_IF_ERROR(cache_->reserve(sequence.cache_id, std::min(length + kTokensAhead, sequence.max_length)));
   }
   for (;;) {
     const Status status = cache_->append(sequence.cache_id, num_tokens);
     if (status.ok()) break;
-    // With pages for the tokens and for the copy of a shared one, what is missing is host memory.
-    const int64_t missing = std::max<int64_t>(0, cache_->pages_for(length) - static_cast<int64_t>(pages->size())) + 1;
-    if (status.code() != StatusCode::resource_exhausted || cache_->num_available_pages() >= missing) return status;
+    PROLOGUE_ASSIGN_OR_RETURN(const int64_t room, cache_->room(sequence.cache_id));
+    if (status.code() != StatusCode::resource_exhausted || room >= num_tokens) return status;  // what is missing is host memory
     ScheduledSequence* const youngest = running_.back();
     preempt(*youngest);
     if (youngest == &sequence) return false;
   }
-  tables_changed_ = tables_changed_ || pages->size() != num_pages || cache_->copies().size() != num_copies;
+  PROLOGUE_ASSIGN_OR_RETURN(const int64_t reserved_now, cache_->num_reserved(sequence.cache_id));
+  tables_changed_ = tables_changed_ || reserved_now != num_reserved || cache_->copies().size() != num_copies;
   return true;
 }
 
@@ -99,6 +104,8 @@ Status Scheduler::start_siblings(StepPlan& plan, ScheduledSequence& sequence) {
     ScheduledSequence& sibling = *siblings[started];
     PROLOGUE_ASSIGN_OR_RETURN(sibling.cache_id, cache_->fork(sequence.cache_id));
     sibling.num_computed = sequence.num_computed;
+    sibling.rope_set = sequence.rope_set;
+    rope_sets_->share(*sibling.rope_set);
     running_.push_back(&sibling);
     sibling.state = ScheduledSequence::State::running;
     plan.rows.push_back(&sibling);
@@ -121,50 +128,67 @@ Status Scheduler::plan_decodes(StepPlan& plan) {
   return {};
 }
 
-// True: the sequence runs, with pages for all of its tokens.
+// True: the sequence runs, with pages for all of its tokens; of layers with a window, for the next one.
 Result<bool> Scheduler::admit(ScheduledSequence& sequence) {
   if (num_running() >= limits_.max_seqs || sequence.num_pending > 0) return false;
   const auto length = static_cast<int64_t>(sequence.tokens.size());
-  PROLOGUE_ASSIGN_OR_RETURN(const SequenceId id, cache_->add_sequence(sequence.tokens, length - 1, sequence.cache_key));
-  const auto give_up = [&](const Status& status) -> Result<bool> {
-    (void)cache_->free(id);
-    if (!status.ok()) return status;
-    return false;
+  const auto attempt = [&]() -> Result<bool> {
+    sequence.rope_set = rope_sets_->acquire(sequence.rope_length, sequence.num_positions);
+    if (sequence.rope_set == nullptr) return false;
+    PROLOGUE_ASSIGN_OR_RETURN(sequence.cache_id, cache_->add_sequence(sequence.tokens, length - 1, sequence.cache_key));
+    PROLOGUE_ASSIGN_OR_RETURN(sequence.num_computed, cache_->length(sequence.cache_id));
+    const int64_t num_missing = cache_->pages_for(length) - cache_->pages_for(sequence.num_computed);
+    for (int64_t g = 0; g < cache_->num_groups(); ++g) {
+      // Room for the next tokens of those that run, so that they are not preempted at once.
+      const int64_t needed = (cache_->window(g) == 0 ? num_missing : 1) + num_running();
+      if (needed > cache_->num_available_pages(g)) return false;
+    }
+    PROLOGUE_RETURN_IF_ERROR(cache_->reserve_without_window(sequence.cache_id, length));
+    return true;
   };
-  const auto hit = cache_->length(id);
-  const auto pages = cache_->pages(id);
-  if (!hit.ok()) return give_up(hit.status());
-  if (!pages.ok()) return give_up(pages.status());
-  // Room for the next tokens of those that run, so that they are not preempted at once.
-  const int64_t needed = cache_->pages_for(length) - static_cast<int64_t>((*pages)->size()) + num_running();
-  if (needed > cache_->num_available_pages()) return give_up({});
-  if (const Status reserved = cache_->reserve(id, length); !reserved.ok()) return give_up(reserved);
-  sequence.cache_id = id;
-  sequence.num_computed = *hit;
+  Result<bool> admitted = catch_out_of_memory(attempt);
+  if (!admitted.ok() || !*admitted) {
+    give_back(sequence);
+    sequence.num_computed = 0;
+  }
+  return admitted;
+}
+
+// A chunk of a prompt. False: there is no page for it in a layer group with a window. Then it waits until others give theirs back, but the
+// first sequence of a step has one: younger ones, which the step does not have, are preempted.
+Result<bool> Scheduler::plan_prompt(StepPlan& plan, ScheduledSequence& sequence) {
+  PROLOGUE_ASSIGN_OR_RETURN(const int64_t room, cache_->room(sequence.cache_id));
+  int64_t count = std::min({budget_, sequence.length() - sequence.num_computed, room});
+  if (count > 0) {
+    PROLOGUE_RETURN_IF_ERROR(cache_->append(sequence.cache_id, count));
+  } else {
+    if (!plan.empty()) return false;
+    PROLOGUE_ASSIGN_OR_RETURN(const bool has_room, make_room(sequence, count = 1));
+    if (!has_room) return false;
+  }
+  tables_changed_ = true;
+  PROLOGUE_RETURN_IF_ERROR(add_chunk(plan, sequence, count));
   return true;
 }
 
 // Prompts, and sequences that were preempted: first those that have begun, then the queue.
 Status Scheduler::plan_prompts(StepPlan& plan) {
-  const auto add = [&](ScheduledSequence& sequence) -> Status {
-    const int64_t count = std::min(budget_, sequence.length() - sequence.num_computed);
-    PROLOGUE_RETURN_IF_ERROR(cache_->append(sequence.cache_id, count));
-    tables_changed_ = true;
-    return add_chunk(plan, sequence, count);
-  };
+  bool all_go_on = true;
   const size_t num_running = running_.size();  // siblings that start below are not looked at
-  for (size_t i = 0; i < num_running && budget_ > 0; ++i) {
+  for (size_t i = 0; i < std::min(num_running, running_.size()) && budget_ > 0; ++i) {
     ScheduledSequence& sequence = *running_[i];
-    if (sequence.length() - sequence.num_computed > 1) PROLOGUE_RETURN_IF_ERROR(add(sequence));
+    if (sequence.length() - sequence.num_computed <= 1) continue;
+    PROLOGUE_ASSIGN_OR_RETURN(const bool goes_on, plan_prompt(plan, sequence));
+    all_go_on = all_go_on && goes_on;
   }
-  while (!waiting_.empty() && budget_ > 0) {
+  while (all_go_on && !waiting_.empty() && budget_ > 0) {
     ScheduledSequence& sequence = *waiting_.front();
     PROLOGUE_ASSIGN_OR_RETURN(const bool admitted, admit(sequence));
     if (!admitted) break;
     running_.push_back(&sequence);
     sequence.state = ScheduledSequence::State::running;
     waiting_.pop_front();
-    PROLOGUE_RETURN_IF_ERROR(add(sequence));
+    PROLOGUE_ASSIGN_OR_RETURN(all_go_on, plan_prompt(plan, sequence));
   }
   return {};
 }
@@ -179,7 +203,7 @@ void Scheduler::finish(StepPlan& plan) {
   bool decodes_only = true;
   for (int64_t i = 0; i < num_sequences; ++i) {
     PlannedSequence& each = plan.sequences[static_cast<size_t>(i)];
-    plan.continues = plan.continues && each.from_row == i;
+    plan.continues = plan.continues && each.from_row == i && each.first >= each.sequence->steady_from;
     decodes_only = decodes_only && each.count == 1 && each.num_rows == 1;
     const auto first = plan.rows.begin() + each.first_row;
     each.first_row = static_cast<int64_t>(rows.size());
@@ -200,6 +224,8 @@ Status Scheduler::plan(StepPlan& plan) {
     ++plan_number_;
     tables_changed_ = false;
     budget_ = limits_.max_step_tokens;
+    // Not later: the pages that go back now may be given to another sequence of this step.
+    for (ScheduledSequence* const sequence : running_) PROLOGUE_RETURN_IF_ERROR(cache_->release_out_of_window(sequence->cache_id));
     PROLOGUE_RETURN_IF_ERROR(plan_decodes(plan));
     PROLOGUE_RETURN_IF_ERROR(plan_prompts(plan));
     finish(plan);

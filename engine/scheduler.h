@@ -2,24 +2,34 @@
 //
 //   * Requests are served first come, first served, and join and leave at every step.
 //   * A step has one token of every sequence that is decoding. What is left of the token budget goes to prompts, in chunks.
-//   * A sequence is admitted when there are pages for all tokens that it has so far. If pages run out later, the youngest sequence is
-//     preempted: it gives its pages back, waits at the head of the queue, and computes them again.
+//   * A sequence is admitted when there are pages for all tokens that it has so far, and rows of its frequencies in the rope tables
+//     (engine/rope_sets.h). If pages run out later, the youngest sequence is preempted: it gives its pages back, waits at the head of the
+//     queue, and computes them again.
+//   * Of layers with a window, only the pages of a chunk of a prompt are needed at a time. Pages out of the window are given back before
+//     the next step is planned: the steps that were enqueued see them, and run before.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <vector>
 
+#include <prologue/engine/rope_sets.h>
 #include <prologue/kernels/base/status.h>
 #include <prologue/kvcache/kv_cache.h>
 
 namespace prologue {
+
+// A decoding sequence that needs a page gets pages for so many tokens more, while there are plenty: block tables change rarely then.
+inline constexpr int64_t kTokensAhead = 64;
 
 // One sample of a request, as the scheduler sees it.
 struct ScheduledSequence {
   std::vector<int32_t> tokens;  // known ones: the prompt, then generated ones
   int64_t max_length = 0;       // of prompt and generated tokens; a sequence of this length needs no further step
   uint64_t cache_key = 0;       // sequences with different keys share no pages
+  int64_t rope_length = 0;      // its rope_length_class()
+  int64_t num_positions = 0;    // its rope positions are below
+  int64_t steady_from = 0;      // from this token on, each is one position further than the token before it
   std::vector<ScheduledSequence*> siblings = {};  // samples of the same prompt that start when it has been computed
 
   // The scheduler's.
@@ -31,6 +41,7 @@ struct ScheduledSequence {
   int32_t row = -1;          // of the sampled tokens of the last step that sampled for this sequence,
   int64_t sampled_by = -1;   // and the number of its plan
   SequenceId cache_id = kNoSequence;
+  RopeSet* rope_set = nullptr;  // while it runs
 
   static constexpr SequenceId kNoSequence = -1;
   int64_t length() const { return static_cast<int64_t>(tokens.size()) + num_pending; }
@@ -55,15 +66,16 @@ struct PlannedSequence {
 struct StepPlan {
   std::vector<PlannedSequence> sequences;  // those of one token first
   std::vector<ScheduledSequence*> rows;    // the sequences that get a token, by row of logits
-  bool continues = false;  // it is the previous plan, one token further, with the same block tables
+  bool continues = false;  // it is the previous plan, one token and one position further, with the same block tables
 
   bool empty() const { return sequences.empty(); }
 };
 
 class Scheduler {
  public:
-  // The cache must outlive the scheduler.
-  Scheduler(KvCache& cache, const SchedulerLimits& limits) : cache_(&cache), limits_(limits) {}
+  // The cache and the sets must outlive the scheduler.
+  Scheduler(KvCache& cache, RopeSets& rope_sets, const SchedulerLimits& limits)
+      : cache_(&cache), rope_sets_(&rope_sets), limits_(limits) {}
 
   // Appends a sequence to the queue. It must stay valid until remove().
   void add(ScheduledSequence& sequence);
@@ -88,16 +100,20 @@ class Scheduler {
   int64_t num_preemptions() const { return num_preemptions_; }
 
  private:
+  bool has_plenty() const;
+  void give_back(ScheduledSequence& sequence);
   Result<bool> make_room(ScheduledSequence& sequence, int64_t num_tokens);
   void preempt(ScheduledSequence& sequence);
   Result<bool> admit(ScheduledSequence& sequence);
   Status plan_decodes(StepPlan& plan);
   Status plan_prompts(StepPlan& plan);
+  Result<bool> plan_prompt(StepPlan& plan, ScheduledSequence& sequence);
   Status add_chunk(StepPlan& plan, ScheduledSequence& sequence, int64_t count);
   Status start_siblings(StepPlan& plan, ScheduledSequence& sequence);
   void finish(StepPlan& plan);
 
   KvCache* cache_;
+  RopeSets* rope_sets_;
   SchedulerLimits limits_;
   std::deque<ScheduledSequence*> waiting_;
   std::vector<ScheduledSequence*> running_;  // in the order of their admission

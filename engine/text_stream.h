@@ -11,7 +11,7 @@ namespace prologue {
 class TextStream {
  public:
   // The tokenizer must outlive the stream. No stop text is empty.
-  TextStream(const Tokenizer& tokenizer, std::vector<std::string> stop) : decoder_(tokenizer), stop_(std::move(stop)) {}
+  TextStream(const Tokenizer& tokenizer, std::vector<std::string> stop) : decoder_(tokenizer, /*continues_text=*/true), stop_(std::move(stop)) {}
 
   // Takes the next token and returns the text that can be shown now. What may be the beginning of a stop text is kept for later. After
   // the stop text has come, stopped() is true, and the text that was returned ends before it.

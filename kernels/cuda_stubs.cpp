@@ -2,6 +2,7 @@
 #include <prologue/kernels/attention_prologue/backends.h>
 #include <prologue/kernels/base/host/backends.h>
 #include <prologue/kernels/gemm/backends.h>
+#include <prologue/kernels/moe/backends.h>
 #include <prologue/kernels/paged_attention/backends.h>
 #include <prologue/kernels/rotary/backends.h>
 #include <prologue/kernels/token_ops/backends.h>
@@ -51,18 +52,25 @@ Status kv_write(const KvWriteParams&, const Execution&) { return cuda_not_built(
 Result<std::unique_ptr<GemmContext>> create_gemm_context() { return cuda_not_built("gemm"); }
 Status gemm(const GemmParams&, GemmContext&, const Execution&) { return cuda_not_built("gemm"); }
 
+Status moe_combine(const MoeCombineParams&, const Execution&) { return cuda_not_built("moe_combine"); }
+Status moe_gemm(const MoeGemmParams&, GemmContext&, const Execution&) { return cuda_not_built("moe_gemm"); }
+int64_t moe_gemm_workspace_bytes(const MoeGemmParams&) { return 0; }
+Status moe_route(const MoeRouteParams&, const Execution&) { return cuda_not_built("moe_route"); }
+
 Status paged_attention(const PagedAttentionParams&, const Execution&) { return cuda_not_built("paged_attention"); }
 int64_t paged_attention_workspace_bytes(const PagedAttentionParams&) { return 0; }
 
 Status rotary(const RotaryParams&, const RotaryFrequencies&, const Execution&) { return cuda_not_built("rotary"); }
 
+Status activation(const ActivationParams&, const Execution&) { return cuda_not_built("activation"); }
+Status add(const AddParams&, const Execution&) { return cuda_not_built("add"); }
 Status embedding(const EmbeddingParams&, const Execution&) { return cuda_not_built("embedding"); }
 Status end_step(const EndStepParams&, const Execution&) { return cuda_not_built("end_step"); }
-Status gated_activation(const GatedActivationParams&, const Execution&) { return cuda_not_built("gated_activation"); }
 Status gather_cos_sin(const GatherCosSinParams&, const Execution&) { return cuda_not_built("gather_cos_sin"); }
 Status logprobs(const LogprobsParams&, const Execution&) { return cuda_not_built("logprobs"); }
-Status rms_norm(const RmsNormParams&, const Execution&) { return cuda_not_built("rms_norm"); }
+Status norm(const NormParams&, const Execution&) { return cuda_not_built("norm"); }
 Status sample(const SamplingParams&, const Execution&) { return cuda_not_built("sample"); }
+Status scale_logits(const ScaleLogitsParams&, const Execution&) { return cuda_not_built("scale_logits"); }
 Status take_tokens(const TakeTokensParams&, const Execution&) { return cuda_not_built("take_tokens"); }
 
 }  // namespace cuda

@@ -212,19 +212,26 @@ bool KvCache::must_copy_last_page(const Group& group, const Table& table, int64_
   return group.pool.count(page) > 1 || group.pool.node(page) >= 0;
 }
 
+// Pages that reserve() finds for a sequence of this length: those that are free or cached, and those that it gives back first.
+int64_t KvCache::pages_to_take(const Group& group, const Table& table, int64_t length) const {
+  int64_t count = group.pool.num_available();
+  for (int64_t i = table.num_given_back; i < first_page_in_reach(group, length); ++i) {
+    count += group.pool.count(table.pages[static_cast<size_t>(i)]) == 1 ? 1 : 0;
+  }
+  return count;
+}
+
 // Checks that there are pages for reserve(), and allocates what it will need to note them.
-Status KvCache::prepare_room(Sequence& sequence, int64_t num_tokens) {
+Status KvCache::prepare_room(Sequence& sequence, int64_t num_tokens, bool with_windows) {
   size_t num_copies = 0;
   for (size_t g = 0; g < groups_.size(); ++g) {
     const Group& group = groups_[g];
+    if (group.window > 0 && !with_windows) continue;
     Table& table = sequence.tables[g];
     const int64_t missing = std::max<int64_t>(0, pages_for(num_tokens) - static_cast<int64_t>(table.pages.size()));
     const int64_t copied = must_copy_last_page(group, table, sequence.length) ? 1 : 0;
     if (missing + copied == 0) continue;
-    int64_t available = group.pool.num_available();
-    for (int64_t i = table.num_given_back; i < first_page_in_reach(group, sequence.length); ++i) {
-      available += group.pool.count(table.pages[static_cast<size_t>(i)]) == 1 ? 1 : 0;
-    }
+    const int64_t available = pages_to_take(group, table, sequence.length);
     if (missing > available - copied) {
       return resource_exhausted("the KV cache is out of pages: ", missing + copied, " asked for in group ", g, ", ", available,
                                 " of ", group.pool.num_pages(), " available");
@@ -252,12 +259,13 @@ int32_t KvCache::allocate_page(size_t group) {
   return taken.page;
 }
 
-Status KvCache::make_room(Sequence& sequence, int64_t num_tokens) {
+Status KvCache::make_room(Sequence& sequence, int64_t num_tokens, bool with_windows) {
   if (num_tokens <= sequence.length) return {};
-  PROLOGUE_RETURN_IF_ERROR(catch_out_of_memory([&] { return prepare_room(sequence, num_tokens); }));
+  PROLOGUE_RETURN_IF_ERROR(catch_out_of_memory([&] { return prepare_room(sequence, num_tokens, with_windows); }));
   give_back_out_of_window(sequence);
   for (size_t g = 0; g < groups_.size(); ++g) {
     Group& group = groups_[g];
+    if (group.window > 0 && !with_windows) continue;
     Table& table = sequence.tables[g];
     if (must_copy_last_page(group, table, sequence.length)) {
       int32_t& page = table.pages[static_cast<size_t>(sequence.length / page_size_)];
@@ -275,7 +283,27 @@ Status KvCache::make_room(Sequence& sequence, int64_t num_tokens) {
 Status KvCache::reserve(SequenceId sequence, int64_t num_tokens) {
   if (num_tokens < 0) return invalid_argument("num_tokens is ", num_tokens, ": it must not be negative");
   PROLOGUE_ASSIGN_OR_RETURN(Sequence* const entry, find(sequence));
-  return make_room(*entry, num_tokens);
+  return make_room(*entry, num_tokens, true);
+}
+
+Status KvCache::reserve_without_window(SequenceId sequence, int64_t num_tokens) {
+  if (num_tokens < 0) return invalid_argument("num_tokens is ", num_tokens, ": it must not be negative");
+  PROLOGUE_ASSIGN_OR_RETURN(Sequence* const entry, find(sequence));
+  return make_room(*entry, num_tokens, false);
+}
+
+Result<int64_t> KvCache::room(SequenceId sequence) const {
+  PROLOGUE_ASSIGN_OR_RETURN(const Sequence* const entry, find(sequence));
+  int64_t room = INT64_MAX;
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const Group& group = groups_[g];
+    const Table& table = entry->tables[g];
+    const int64_t copied = must_copy_last_page(group, table, entry->length) ? 1 : 0;
+    const int64_t num_new = pages_to_take(group, table, entry->length) - copied;
+    const int64_t num_slots = (static_cast<int64_t>(table.pages.size()) + num_new) * page_size_;
+    room = std::min(room, num_new < 0 ? 0 : num_slots - entry->length);
+  }
+  return room;
 }
 
 Status KvCache::append(SequenceId sequence, int64_t num_tokens) {
@@ -285,7 +313,7 @@ Status KvCache::append(SequenceId sequence, int64_t num_tokens) {
     return resource_exhausted("sequence ", sequence, " has ", entry->length, " tokens: ", num_tokens,
                               " more are more than any KV cache holds");
   }
-  PROLOGUE_RETURN_IF_ERROR(make_room(*entry, entry->length + num_tokens));
+  PROLOGUE_RETURN_IF_ERROR(make_room(*entry, entry->length + num_tokens, true));
   entry->length += num_tokens;
   return {};
 }
@@ -386,6 +414,13 @@ int64_t KvCache::evict(int64_t group, int64_t count) {
 Result<int64_t> KvCache::length(SequenceId sequence) const {
   PROLOGUE_ASSIGN_OR_RETURN(const Sequence* const entry, find(sequence));
   return entry->length;
+}
+
+Result<int64_t> KvCache::num_reserved(SequenceId sequence) const {
+  PROLOGUE_ASSIGN_OR_RETURN(const Sequence* const entry, find(sequence));
+  size_t num_pages = SIZE_MAX;
+  for (const Table& table : entry->tables) num_pages = std::min(num_pages, table.pages.size());
+  return static_cast<int64_t>(num_pages) * page_size_;
 }
 
 Result<const std::vector<int32_t>*> KvCache::pages(SequenceId sequence, int64_t group) const {

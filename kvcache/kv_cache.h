@@ -102,6 +102,9 @@ class PROLOGUE_API KvCache {
     return exists(group) ? pool(group).num_available() : 0;
   }  // free or cached
 
+  // The window of a group, 0 = its layers see all; of a group that does not exist: 0.
+  int64_t window(int64_t group = 0) const { return exists(group) ? groups_[static_cast<size_t>(group)].window : 0; }
+
   // ---- Prefix reuse: match, lock (add_sequence), insert, evict
 
   struct Match {
@@ -143,6 +146,10 @@ class PROLOGUE_API KvCache {
   // resource_exhausted: a group has not enough free, cached or given back pages; callers should expect this and handle it.
   // invalid_argument: num_tokens is negative.
   Status reserve(SequenceId sequence, int64_t num_tokens);
+  // The same in the groups whose layers see all only: a long prompt never needs all its pages in the others at once.
+  Status reserve_without_window(SequenceId sequence, int64_t num_tokens);
+  // How many tokens append() could add now: pages that are reserved, free, cached, or given back by it, in every group.
+  Result<int64_t> room(SequenceId sequence) const;
   // Reserves for num_tokens more, and adds them to the length. Errors: as reserve(). If the slots have been reserved, and the
   // sequence was neither forked nor truncated since, append() cannot fail.
   Status append(SequenceId sequence, int64_t num_tokens);
@@ -169,6 +176,8 @@ class PROLOGUE_API KvCache {
   // ---- What a step needs
 
   Result<int64_t> length(SequenceId sequence) const;
+  // The tokens that have slots in every group; not below length().
+  Result<int64_t> num_reserved(SequenceId sequence) const;
   // The sequence's pages in order; -1: given back, out of the window. The pointer is valid until the sequence is freed.
   Result<const std::vector<int32_t>*> pages(SequenceId sequence, int64_t group = 0) const;
   // The slot of the token at `position`: page * page_size + offset. invalid_argument: the position is negative, outside the
@@ -214,8 +223,9 @@ class PROLOGUE_API KvCache {
   void cut(Sequence& sequence, int64_t num_pages);
   int64_t first_page_in_reach(const Group& group, int64_t length) const;
   bool must_copy_last_page(const Group& group, const Table& table, int64_t length) const;
-  Status make_room(Sequence& sequence, int64_t num_tokens);
-  Status prepare_room(Sequence& sequence, int64_t num_tokens);
+  int64_t pages_to_take(const Group& group, const Table& table, int64_t length) const;
+  Status make_room(Sequence& sequence, int64_t num_tokens, bool with_windows);
+  Status prepare_room(Sequence& sequence, int64_t num_tokens, bool with_windows);
   void give_back_out_of_window(Sequence& sequence);
   int32_t allocate_page(size_t group);
   Status check_sequence(const Sequence& sequence, size_t slot) const;

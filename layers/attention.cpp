@@ -32,8 +32,8 @@ Value Attention::build(GraphBuilder& g, Value hidden_states) const {
   if (q_scale.constant != 1.0f || q_scale.by_position != PositionScale::none) q = g.query_scale("q_scale", q, num_q_heads, q_scale);
 
   g.kv_write("kv_write", k, v, num_kv_heads, layer, rope);
-  const Value out = g.paged_attention("attention", q, num_q_heads, scale, layer);
-  return g.linear("output", out, output_weight);
+  const Value out = g.paged_attention("attention", q, num_q_heads, {scale, soft_cap, window, chunk, sinks}, layer);
+  return g.linear("output", out, output_weight, output_bias);
 }
 
 }  // namespace prologue

@@ -21,11 +21,16 @@ struct PROLOGUE_API Attention {
   Weight output_weight;  // [hidden, num_q_heads head_dim]
 
   // Options that only some models use.
+  Weight output_bias = {};  // [hidden]
   Weight q_bias = {}, k_bias = {}, v_bias = {};  // instead of qkv_bias, if only some of the three have one
   HeadsNorm q_norm = {}, k_norm = {}, v_norm = {};
   bool v_from_k = false;  // V is computed from K as projected (and biased): qkv_weight has no rows for V
   int64_t hadamard_block = 0;  // of Q and K; 0: no Hadamard transform
   QueryScale q_scale = {};
+  float soft_cap = 0.0f;  // of the scores; 0 = none
+  int64_t window = 0;     // tokens that a token sees, its own included; 0 = all before it, and its own
+  int64_t chunk = 0;      // a token sees those of its own chunk of so many positions; 0 = no chunks
+  Weight sinks = {};      // [1, num_q_heads]: what takes part in the softmax and has no V; may be none
 
   Value build(GraphBuilder& g, Value hidden_states) const;
 };

@@ -1,24 +1,35 @@
-// A pre-norm decoder layer with a residual (Llama and models with the same architecture):
-//   residual += previous;  residual += attention(norm(residual));  returns mlp(norm(residual))
-// The output of a block is added to the residual by the norm that follows it, in one pass.
+// A decoder layer: attention and an MLP over a residual, with the norms where the model has them.
+//   sequential          residual += attention(norm(residual));  residual += mlp(mlp_norm(residual))
+//   parallel            h = norm(residual);  residual += attention(h) + mlp(h)
+//   parallel_two_norms  residual += attention(norm(residual)) + mlp(mlp_norm(residual))
+// A post norm is applied to the output of attention or MLP before it is added. A block's output is added to the residual by the norm that
+// follows it, in one pass.
 #pragma once
+
+#include <optional>
 
 #include <prologue/layers/attention.h>
 #include <prologue/layers/graph/graph.h>
 #include <prologue/layers/mlp.h>
+#include <prologue/layers/moe.h>
 
 namespace prologue {
 
-struct PROLOGUE_API DecoderLayer {
-  Weight attention_norm;
-  Attention attention;
-  Weight mlp_norm;
-  GatedMlp mlp;
-  float norm_eps = 1e-5f;
+enum class BlockShape : int32_t { sequential = 0, parallel, parallel_two_norms };
 
-  // `previous` is the output of the previous layer, not yet added to `residual`; none in the first layer. Returns the output of this
-  // layer, also not yet added.
-  Value build(GraphBuilder& g, Value residual, Value previous) const;
+struct PROLOGUE_API DecoderLayer {
+  BlockShape shape = BlockShape::sequential;
+  std::optional<Norm> attention_norm;  // none: attention reads the residual itself (OLMo 2)
+  Attention attention;
+  std::optional<Norm> attention_post_norm;
+  std::optional<Norm> mlp_norm;
+  Mlp mlp;
+  std::optional<MixtureOfExperts> experts;  // instead of the MLP
+  std::optional<Norm> mlp_post_norm;
+
+  // `residual` is the sum so far, and `previous` the output of the previous layer, not yet added to it; none in the first layer. Returns
+  // the output of this layer, also not yet added; `residual` becomes the value that it is to be added to.
+  Value build(GraphBuilder& g, Value& residual, Value previous) const;
 };
 
 }  // namespace prologue

@@ -2,10 +2,10 @@
 
 namespace prologue {
 
-Value GatedMlp::build(GraphBuilder& g, Value hidden_states) const {
-  const Value both = g.linear("gate_up", hidden_states, gate_up_weight);
-  const Value gated = g.gated_activation("activation", both, activation);
-  return g.linear("down", gated, down_weight);
+Value Mlp::build(GraphBuilder& g, Value hidden_states) const {
+  const Value up = g.linear(gated ? "gate_up" : "up", hidden_states, up_weight, up_bias);
+  const Value activated = g.activation("activation", up, {activation, gated, limit, alpha});
+  return g.linear("down", activated, down_weight, down_bias);
 }
 
 }  // namespace prologue

@@ -1,14 +1,18 @@
-// The gated MLP of a decoder layer.
+// The MLP of a decoder layer: up, activation, down.
 #pragma once
 
 #include <prologue/layers/graph/graph.h>
 
 namespace prologue {
 
-struct PROLOGUE_API GatedMlp {
+struct PROLOGUE_API Mlp {
   Activation activation = Activation::silu;
-  Weight gate_up_weight;  // [2 * intermediate, hidden]: the rows of gate, then the rows of up
+  bool gated = true;
+  Weight up_weight;       // [intermediate, hidden]; gated: [2 * intermediate, hidden], the rows of gate, then those of up
+  Weight up_bias = {};    // an element for each row of up_weight; may be none
   Weight down_weight;     // [hidden, intermediate]
+  Weight down_bias = {};  // [hidden]; may be none
+  float limit = 7.0f, alpha = 1.702f;  // Activation::clamped_swiglu only
 
   Value build(GraphBuilder& g, Value hidden_states) const;
 };

@@ -97,7 +97,7 @@ Result<std::vector<RunQuality>> compare_runs(const EngineOptions& options, std::
         if (r == 0) std::copy(logits.begin(), logits.end(), expected.begin());
         result.tokens.kl.push_back(kl_divergence(expected, logits));
       };
-      PROLOGUE_ASSIGN_OR_RETURN(const Score score, engine->score(window.first(1), window.subspan(1), compare));
+      PROLOGUE_ASSIGN_OR_RETURN(const Score score, engine->score(window.first(1), window.subspan(1), {.on_logits = compare}));
       const auto bad = std::find_if(result.tokens.kl.begin(), result.tokens.kl.end(), [](double kl) { return std::isnan(kl); });
       if (bad != result.tokens.kl.end()) {
         return data_loss(run_name(result.run), ": the logits of predicted token ", bad - result.tokens.kl.begin(),

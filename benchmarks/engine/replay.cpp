@@ -4,8 +4,8 @@
 #include <chrono>
 #include <thread>
 
-#include <prologue/engine/gguf/gguf.h>
-#include <prologue/engine/model/architectures.h>
+#include <prologue/engine/checkpoint/checkpoint.h>
+#include <prologue/engine/model/load_model.h>
 
 #include "benchmarks/engine/workload.h"
 
@@ -81,9 +81,9 @@ Result<std::vector<double>> time_decode_steps(const EngineOptions& options, std:
     PROLOGUE_ASSIGN_OR_RETURN(stream, Stream::create());
     execution.stream = stream.get();
   }
-  PROLOGUE_ASSIGN_OR_RETURN(const GgufFile file, GgufFile::open(options.model_path));
+  PROLOGUE_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::open(options.model_path));
   PROLOGUE_ASSIGN_OR_RETURN(const Model model,
-                            load_model(file, options.dtype.value_or(on_gpu ? DType::bf16 : DType::f32), execution, {}));
+                            load_model(*checkpoint, options.dtype.value_or(on_gpu ? DType::bf16 : DType::f32), execution, {}));
 
   const int64_t num_steps = on_gpu ? 128 : 16;
   const int64_t longest = context + num_steps + kWarmUp;

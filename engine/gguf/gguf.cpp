@@ -496,6 +496,7 @@ template Result<std::vector<int32_t>> GgufFile::get(std::string_view) const;
 template Result<std::vector<uint32_t>> GgufFile::get(std::string_view) const;
 template Result<std::vector<int64_t>> GgufFile::get(std::string_view) const;
 template Result<std::vector<float>> GgufFile::get(std::string_view) const;
+template Result<std::vector<double>> GgufFile::get(std::string_view) const;
 template Result<std::vector<std::string>> GgufFile::get(std::string_view) const;
 
 std::vector<std::string> GgufFile::keys() const {

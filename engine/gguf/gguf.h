@@ -75,7 +75,7 @@ class GgufFile {
   bool has(std::string_view key) const { return key_index_.count(key) != 0; }
 
   // The value of `key`; the key then counts as used. T is bool, int32_t, uint32_t, int64_t, uint64_t, float, double, std::string, or a
-  // std::vector of int32_t, uint32_t, int64_t, float, bool or std::string.
+  // std::vector of int32_t, uint32_t, int64_t, float, double, bool or std::string.
   // An integer T accepts every integer type of the file if the value fits. A float T accepts both float types.
   // not_found: no such key. data_loss: the value has another type, or does not fit.
   template <class T>

@@ -1,6 +1,7 @@
 // A loaded model: its weights on a device and the layer graph over them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -22,12 +23,21 @@ struct ModelConfig {
   int64_t head_dim = 0;
   int64_t vocab_size = 0;
   int64_t context_length = 0;  // the longest sequence that the model supports
+  // How far EngineOptions::context_length may go beyond it; 0 = not at all.
+  int64_t max_context_length = 0;
+
+  int64_t longest_context() const { return std::max(context_length, max_context_length); }
 };
 
 struct Model {
   ModelConfig config;
   DType dtype = DType::f32;
   Graph graph;  // unfused; its output is float32 logits [logit rows, vocab_size]
+
+  // [num_layers]: how many tokens a token sees at most, its own included; 0 = all before it. The pages of tokens that no later token sees
+  // are given back. Empty: all layers see all.
+  std::vector<int64_t> window_of_layer;
+  int64_t num_position_axes = 1;  // positions of a token; more than 1 for MRoPE
 
   // What the graph points to.
   std::vector<Buffer> weights;

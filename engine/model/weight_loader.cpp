@@ -1,39 +1,177 @@
-#include <algorithm>
-
-#include <prologue/engine/gguf/dequantize.h>
 #include <prologue/engine/model/weight_loader.h>
 
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+
+#include <prologue/engine/checkpoint/name_list.h>
+#include <prologue/engine/gguf/dequantize.h>
+#include <prologue/engine/tokenizer/utf8.h>
+#include <prologue/kernels/base/host/parallel.h>
+
 namespace prologue {
+namespace {
 
-WeightLoader::WeightLoader(const GgufFile& file, DType dtype, const Execution& execution, std::function<void(double)> progress)
-    : file_(file), dtype_(dtype), execution_(execution), progress_(std::move(progress)) {
-  for (const GgufTensor& tensor : file.tensors()) total_bytes_ += tensor.size_bytes;
+constexpr int64_t kElementsAtOnce = int64_t{2} << 20;
+
+using Shape = std::vector<int64_t>;
+
+Shape without_leading_ones(const Shape& shape) {
+  return {std::find_if(shape.begin(), shape.end(), [](int64_t dim) { return dim != 1; }), shape.end()};
 }
 
-Result<Weight> WeightLoader::load(const std::string& name, int64_t rows, int64_t cols) {
-  return rows == 1 ? load_joined({{name, cols}}) : load_stacked({{name, rows}}, cols);
+// The shape with `rank` dimensions, with ones at its front; none if it has more.
+std::optional<Shape> with_rank(const Shape& shape, size_t rank) {
+  Shape dims = without_leading_ones(shape);
+  if (dims.size() > rank) return std::nullopt;
+  dims.insert(dims.begin(), rank - dims.size(), 1);
+  return dims;
 }
 
-Result<Weight> WeightLoader::load_stacked(const std::vector<Part>& parts, int64_t cols) {
-  std::vector<const GgufTensor*> tensors;
-  int64_t rows = 0;
-  for (const Part& part : parts) {
-    PROLOGUE_ASSIGN_OR_RETURN(const GgufTensor* tensor, file_.tensor(part.name, {cols, part.rows}));
-    tensors.push_back(tensor);
-    rows += part.rows;
+// out[r, c] = the element at source[r * row_stride + c * col_stride], for elements of any size.
+template <class Element>
+void gather_elements(const std::byte* source, int64_t rows, int64_t cols, int64_t row_stride, int64_t col_stride, std::byte* out,
+                     int num_threads) {
+  constexpr int64_t kTile = 64;  // both sides of a tile stay in the cache
+  parallel_for((rows + kTile - 1) / kTile, num_threads, [&](int64_t tile) {
+    const int64_t first = tile * kTile, end = std::min(first + kTile, rows);
+    for (int64_t c0 = 0; c0 < cols; c0 += kTile) {
+      for (int64_t r = first; r < end; ++r) {
+        for (int64_t c = c0; c < std::min(c0 + kTile, cols); ++c) {
+          constexpr auto kSize = static_cast<int64_t>(sizeof(Element));
+          std::memcpy(out + (r * cols + c) * kSize, source + (r * row_stride + c * col_stride) * kSize, sizeof(Element));
+        }
+      }
+    }
+  });
+}
+
+}  // namespace
+
+WeightLoader::WeightLoader(const Checkpoint& checkpoint, DType dtype, const Execution& execution,
+                           std::function<void(double)> progress)
+    : checkpoint_(checkpoint), dtype_(dtype), execution_(execution), progress_(std::move(progress)) {
+  for (const TensorInfo& tensor : checkpoint.tensors()) total_bytes_ += tensor.size_bytes;
+}
+
+// ---- What the model needs ----
+
+void WeightLoader::expect(std::string name, std::vector<int64_t> shape) {
+  expected_.push_back({std::move(name), std::move(shape)});
+}
+
+Status WeightLoader::check_expected() const {
+  std::unordered_map<std::string_view, const TensorInfo*> tensors;
+  for (const TensorInfo& tensor : checkpoint_.tensors()) tensors.emplace(tensor.name, &tensor);
+  std::vector<std::string> missing, misshapen, unreadable;
+  for (const Expected& expected : expected_) {
+    const auto found = tensors.find(expected.name);
+    if (found == tensors.end()) {
+      missing.push_back(expected.name);
+      continue;
+    }
+    const TensorInfo& tensor = *found->second;
+    if (without_leading_ones(tensor.shape) != without_leading_ones(expected.shape)) {
+      misshapen.push_back(str_cat(expected.name, " ", shape_text(tensor.shape), " instead of ", shape_text(expected.shape)));
+    } else if (ggml_type_info(tensor.type) == nullptr) {
+      unreadable.push_back(str_cat(expected.name, " ", tensor.type_name));
+    }
   }
-  return load_tensors(tensors, rows, cols);
+  std::string problems;
+  const auto add = [&](const char* what, const std::vector<std::string>& names, const std::string& rule) {
+    if (!names.empty()) problems += (problems.empty() ? "" : "; ") + std::string(what) + name_list(names) + rule;
+  };
+  add("tensors are missing: ", missing, "");
+  add("tensors have another shape: ", misshapen, "");
+  add("tensors have a type that is not supported: ", unreadable, ": supported are " + supported_ggml_types());
+  if (problems.empty()) return {};
+  const StatusCode code = !missing.empty()     ? StatusCode::not_found
+                          : !misshapen.empty() ? StatusCode::data_loss
+                                               : StatusCode::unsupported;
+  return error_status(code, checkpoint_.path(), ": ", problems);
 }
 
-Result<Weight> WeightLoader::load_joined(const std::vector<Part>& parts) {
-  std::vector<const GgufTensor*> tensors;
-  int64_t cols = 0;
-  for (const Part& part : parts) {
-    PROLOGUE_ASSIGN_OR_RETURN(const GgufTensor* tensor, file_.tensor(part.name, {part.rows}));
-    tensors.push_back(tensor);
-    cols += part.rows;
+// ---- Loading ----
+
+Result<const TensorInfo*> WeightLoader::find(const std::string& name) const {
+  const TensorInfo* tensor = checkpoint_.tensor(name);
+  if (tensor == nullptr) return not_found(checkpoint_.path(), ": the tensor ", printable(name), " is missing");
+  if (ggml_type_info(tensor->type) == nullptr) {
+    return unsupported(checkpoint_.path(), ": tensor ", printable(name), " has type ", printable(tensor->type_name),
+                       ": supported are ", supported_ggml_types());
   }
-  return load_tensors(tensors, 1, cols);
+  return tensor;
+}
+
+Status WeightLoader::unexpected_shape(const TensorInfo& tensor, const std::string& expected) const {
+  return data_loss(checkpoint_.path(), ": tensor ", printable(tensor.name), " has shape ", shape_text(tensor.shape), ": ",
+                   expected, " is expected");
+}
+
+Result<Weight> WeightLoader::load(const std::string& name, int64_t rows, int64_t cols, const Options& options) {
+  PROLOGUE_ASSIGN_OR_RETURN(const TensorInfo* const tensor, find(name));
+  Shape shape = rows == 1 ? Shape{cols} : options.transposed ? Shape{cols, rows} : Shape{rows, cols};
+  if (options.experts > 0) shape.insert(shape.begin(), options.experts);
+  if (without_leading_ones(tensor->shape) != without_leading_ones(shape)) return unexpected_shape(*tensor, shape_text(shape));
+  return rows == 1 ? load_joined({{name, cols}}, options) : load_stacked({{name, rows}}, cols, options);
+}
+
+Result<Weight> WeightLoader::load_stacked(const std::vector<Part>& parts, int64_t cols, const Options& options) {
+  std::vector<Slice> slices;
+  for (const Part& part : parts) {
+    PROLOGUE_ASSIGN_OR_RETURN(const Slice slice, slice_of(part, false, cols, options));
+    slices.push_back(slice);
+  }
+  return load_slices(slices, options);
+}
+
+Result<Weight> WeightLoader::load_joined(const std::vector<Part>& parts, const Options& options) {
+  std::vector<Slice> slices;
+  for (const Part& part : parts) {
+    PROLOGUE_ASSIGN_OR_RETURN(const Slice slice, slice_of(part, true, 1, options));
+    slices.push_back(slice);
+  }
+  PROLOGUE_ASSIGN_OR_RETURN(const Weight column, load_slices(slices, options));
+  const int64_t vectors = std::max<int64_t>(1, options.experts);
+  return Weight{column.data, vectors, column.rows / vectors, column.dtype};
+}
+
+Result<std::vector<float>> WeightLoader::load_values(const std::string& name, int64_t count) {
+  PROLOGUE_ASSIGN_OR_RETURN(const TensorInfo* const tensor, find(name));
+  if (without_leading_ones(tensor->shape) != without_leading_ones({count})) {
+    return unexpected_shape(*tensor, shape_text({count}));
+  }
+  std::vector<std::byte> source(static_cast<size_t>(tensor->size_bytes));
+  std::vector<float> values(static_cast<size_t>(count));
+  PROLOGUE_RETURN_IF_ERROR(checkpoint_.read(*tensor, 0, tensor->size_bytes, source.data()));
+  PROLOGUE_RETURN_IF_ERROR(dequantize_rows(tensor->type, source.data(), 1, count, DType::f32, values.data(), 1));
+  return values;
+}
+
+Result<WeightLoader::Slice> WeightLoader::slice_of(const Part& part, bool is_vector, int64_t cols, const Options& options) const {
+  PROLOGUE_ASSIGN_OR_RETURN(const TensorInfo* const tensor, find(part.name));
+  if (part.rows < 1 || part.first_row < 0 || options.row_step < 1 || options.experts < 0) {
+    return invalid_argument("tensor ", printable(part.name), ": ", part.rows, " rows from ", part.first_row, " in steps of ",
+                            options.row_step, " of ", options.experts, " experts: must be at least 1, 0, 1 and 0");
+  }
+  const int64_t experts = std::max<int64_t>(1, options.experts);
+  const bool transposed = options.transposed && !is_vector;
+  // The tensor as [experts, outer, inner]; the rows are one of these two.
+  auto dims = with_rank(tensor->shape, (options.experts > 0 ? 1 : 0) + (is_vector ? 1 : 2));
+  if (dims && is_vector) dims->push_back(1);
+  if (dims && options.experts == 0) dims->insert(dims->begin(), 1);
+  const int64_t rows = !dims ? 0 : (*dims)[transposed ? 2 : 1];
+  if (!dims || dims->front() != experts || (*dims)[transposed ? 1 : 2] != cols || part.first_row >= rows ||
+      part.rows - 1 > (rows - 1 - part.first_row) / options.row_step) {
+    const std::string of_experts = options.experts > 0 ? str_cat(experts, " experts of ") : "";
+    return unexpected_shape(
+        *tensor, str_cat(of_experts, part.rows, " rows from ", part.first_row, " in steps of ", options.row_step, ", of ", cols,
+                         transposed ? " elements, transposed," : " elements"));
+  }
+  if (transposed) return Slice{tensor, part.first_row, part.rows, cols, options.row_step, rows, rows * cols};
+  return Slice{tensor, part.first_row * cols, part.rows, cols, options.row_step * cols, 1, rows * cols};
 }
 
 Result<unsigned char*> WeightLoader::allocate(int64_t num_bytes) {
@@ -49,33 +187,97 @@ Result<unsigned char*> WeightLoader::allocate(int64_t num_bytes) {
   return data;
 }
 
-Result<Weight> WeightLoader::load_tensors(const std::vector<const GgufTensor*>& tensors, int64_t rows, int64_t cols) {
-  constexpr int64_t kElementsAtOnce = int64_t{2} << 20;
-  const int64_t element = dtype_size(dtype_);
-  const bool direct = execution_.device == Device::cpu;
-  PROLOGUE_ASSIGN_OR_RETURN(unsigned char* const data, allocate(rows * cols * element));
+Result<Weight> WeightLoader::load_slices(const std::vector<Slice>& slices, const Options& options) {
+  const int64_t experts = std::max<int64_t>(1, options.experts), cols = slices.front().cols;
+  int64_t rows = 0;
+  for (const Slice& slice : slices) rows += slice.rows;
+  rows *= experts;
+  PROLOGUE_ASSIGN_OR_RETURN(unsigned char* const data, allocate(rows * cols * dtype_size(dtype_)));
   unsigned char* target = data;
-  for (const GgufTensor* tensor : tensors) {
-    // Rows are whole blocks without padding, so a tensor is one array of blocks.
-    const GgmlTypeInfo& type = *ggml_type_info(tensor->type);
-    const int64_t num_blocks = tensor->num_elements() / type.block_elements;
-    const int64_t blocks_at_once = std::min(kElementsAtOnce / type.block_elements, num_blocks);
-    const int64_t out_bytes = type.block_elements * element;  // of a block
-    source_.resize(std::max(source_.size(), static_cast<size_t>(blocks_at_once * type.block_bytes)));
-    if (!direct) staging_.resize(std::max(staging_.size(), static_cast<size_t>(blocks_at_once * out_bytes)));
-    for (int64_t block = 0; block < num_blocks; block += blocks_at_once) {
-      const int64_t count = std::min(blocks_at_once, num_blocks - block);
-      void* const out = direct ? target : staging_.data();
-      PROLOGUE_RETURN_IF_ERROR(file_.read(*tensor, block * type.block_bytes, count * type.block_bytes, source_.data()));
-      PROLOGUE_RETURN_IF_ERROR(
-          dequantize_rows(tensor->type, source_.data(), count, type.block_elements, dtype_, out, execution_.num_threads));
-      if (!direct) PROLOGUE_RETURN_IF_ERROR(copy_to_device(target, out, count * out_bytes, execution_));
-      target += count * out_bytes;
-      done_bytes_ += count * type.block_bytes;
-      if (progress_) progress_(static_cast<double>(done_bytes_) / static_cast<double>(total_bytes_));
+  for (int64_t expert = 0; expert < experts; ++expert) {
+    for (Slice slice : slices) {
+      slice.begin += expert * slice.expert_stride;
+      const bool contiguous = slice.col_stride == 1 && slice.row_stride == slice.cols;
+      PROLOGUE_RETURN_IF_ERROR(contiguous ? load_contiguous(slice, options.add, target)
+                                          : load_strided(slice, options.add, target));
     }
   }
   return Weight{data, rows, cols, dtype_};
+}
+
+// Rows are whole blocks without padding, so they are one array of blocks.
+Status WeightLoader::load_contiguous(const Slice& slice, float add, unsigned char*& target) {
+  const GgmlTypeInfo& type = *ggml_type_info(slice.tensor->type);
+  const int64_t count = slice.rows * slice.cols;
+  if (slice.begin % type.block_elements != 0 || count % type.block_elements != 0) return divided_block(slice);
+  const int64_t at_once = kElementsAtOnce / type.block_elements * type.block_elements;
+  for (int64_t done = 0; done < count; done += at_once) {
+    const int64_t piece = std::min(at_once, count - done);
+    PROLOGUE_RETURN_IF_ERROR(read(slice, slice.begin + done, piece));
+    PROLOGUE_RETURN_IF_ERROR(store(*slice.tensor, source_.data(), piece, add, target));
+  }
+  return {};
+}
+
+Status WeightLoader::load_strided(const Slice& slice, float add, unsigned char*& target) {
+  const GgmlTypeInfo& type = *ggml_type_info(slice.tensor->type);
+  const bool whole_rows = slice.col_stride == 1;
+  if (whole_rows ? slice.cols % type.block_elements != 0 : type.block_elements != 1) return divided_block(slice);
+  const auto bytes_of = [&](int64_t elements) { return elements / type.block_elements * type.block_bytes; };
+  // Transposed, every row is all over the slice: it is read once.
+  const int64_t at_once = whole_rows ? std::max<int64_t>(1, kElementsAtOnce / slice.row_stride) : slice.rows;
+  for (int64_t row = 0; row < slice.rows; row += at_once) {
+    const int64_t rows = std::min(at_once, slice.rows - row);
+    const int64_t span = (rows - 1) * slice.row_stride + (whole_rows ? slice.cols : (slice.cols - 1) * slice.col_stride + 1);
+    PROLOGUE_RETURN_IF_ERROR(read(slice, slice.begin + row * slice.row_stride, span));
+    gathered_.resize(std::max(gathered_.size(), static_cast<size_t>(bytes_of(rows * slice.cols))));
+    if (whole_rows) {
+      for (int64_t r = 0; r < rows; ++r) {
+        std::memcpy(gathered_.data() + bytes_of(r * slice.cols), source_.data() + bytes_of(r * slice.row_stride),
+                    static_cast<size_t>(bytes_of(slice.cols)));
+      }
+    } else {
+      const auto gather = type.block_bytes == 4 ? gather_elements<uint32_t> : gather_elements<uint16_t>;
+      gather(source_.data(), rows, slice.cols, slice.row_stride, slice.col_stride, gathered_.data(), execution_.num_threads);
+    }
+    PROLOGUE_RETURN_IF_ERROR(store(*slice.tensor, gathered_.data(), rows * slice.cols, add, target));
+  }
+  return {};
+}
+
+Status WeightLoader::divided_block(const Slice& slice) const {
+  return unsupported(checkpoint_.path(), ": of tensor ", printable(slice.tensor->name), " of type ", slice.tensor->type_name,
+                     " rows or columns are needed that are parts of blocks");
+}
+
+Status WeightLoader::read(const Slice& slice, int64_t first, int64_t count) {
+  const GgmlTypeInfo& type = *ggml_type_info(slice.tensor->type);
+  const int64_t bytes = count / type.block_elements * type.block_bytes;
+  source_.resize(std::max(source_.size(), static_cast<size_t>(bytes)));
+  return checkpoint_.read(*slice.tensor, first / type.block_elements * type.block_bytes, bytes, source_.data());
+}
+
+Status WeightLoader::store(const TensorInfo& tensor, const std::byte* source, int64_t count, float add, unsigned char*& target) {
+  const GgmlTypeInfo& type = *ggml_type_info(tensor.type);
+  const int64_t out_bytes = count * dtype_size(dtype_), num_blocks = count / type.block_elements;
+  const bool direct = execution_.device == Device::cpu;
+  if (!direct) staging_.resize(std::max(staging_.size(), static_cast<size_t>(out_bytes)));
+  void* const out = direct ? target : staging_.data();
+  const int threads = execution_.num_threads;
+  if (add == 0.0f) {
+    PROLOGUE_RETURN_IF_ERROR(dequantize_rows(tensor.type, source, num_blocks, type.block_elements, dtype_, out, threads));
+  } else {
+    sums_.resize(std::max(sums_.size(), static_cast<size_t>(count)));
+    PROLOGUE_RETURN_IF_ERROR(
+        dequantize_rows(tensor.type, source, num_blocks, type.block_elements, DType::f32, sums_.data(), threads));
+    for (int64_t i = 0; i < count; ++i) sums_[static_cast<size_t>(i)] += add;
+    PROLOGUE_RETURN_IF_ERROR(dequantize_rows(GgmlType::f32, sums_.data(), count, 1, dtype_, out, threads));
+  }
+  if (!direct) PROLOGUE_RETURN_IF_ERROR(copy_to_device(target, out, out_bytes, execution_));
+  target += out_bytes;
+  done_bytes_ += num_blocks * type.block_bytes;
+  if (progress_) progress_(static_cast<double>(done_bytes_) / static_cast<double>(total_bytes_));
+  return {};
 }
 
 }  // namespace prologue

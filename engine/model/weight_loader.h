@@ -1,51 +1,110 @@
-// Loads tensors of a model file as weights on a device: dequantises them, converts them to the compute type, and concatenates those
-// that one GEMM uses together.
+// Loads tensors of a checkpoint as weights on a device: dequantises them, converts them to the compute type, and arranges their rows as one
+// GEMM uses them.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <string>
 #include <vector>
 
-#include <prologue/engine/gguf/gguf.h>
+#include <prologue/engine/checkpoint/checkpoint.h>
 #include <prologue/kernels/base/memory.h>
 #include <prologue/layers/graph/graph.h>
 
 namespace prologue {
 
+// `rows` rows of a tensor that may have more: first_row, first_row + row_step, ... (of a vector: elements).
+struct WeightPart {
+  std::string name;
+  int64_t rows = 0;
+  int64_t first_row = 0;
+};
+
+struct WeightOptions {
+  bool transposed = false;  // the file has [cols, rows]
+  float add = 0.0f;         // to every element in float32, before it is rounded: Gemma's 1 + w
+  int64_t row_step = 1;     // 2: every second row, as of gate and up that alternate
+  // Above 0: the tensors are [experts, rows, cols] (transposed: [experts, cols, rows]; vectors: [experts, rows]). Rows are counted inside an
+  // expert, and the parts follow each other inside each: the weight is [experts * sum of rows, cols] (vectors: [experts, sum of rows]).
+  int64_t experts = 0;
+};
+
+// Dimensions of 1 at the front of a tensor's shape do not count: [1, n] is a vector too.
 class WeightLoader {
  public:
-  // `progress` is called with the fraction of the file's tensor bytes that has been read.
-  WeightLoader(const GgufFile& file, DType dtype, const Execution& execution, std::function<void(double)> progress);
+  using Part = WeightPart;
+  using Options = WeightOptions;
 
-  // The tensor as [rows, cols]; its dimensions must be exactly these. A vector has rows = 1.
-  Result<Weight> load(const std::string& name, int64_t rows, int64_t cols);
-  // Several tensors as one weight, concatenated along the rows.
-  struct Part {
-    std::string name;
-    int64_t rows;
-  };
-  Result<Weight> load_stacked(const std::vector<Part>& parts, int64_t cols);
-  // Several vectors, concatenated.
-  Result<Weight> load_joined(const std::vector<Part>& parts);
+  // `progress` is called with the fraction of the checkpoint's tensor bytes that has been loaded. The checkpoint must outlive this.
+  WeightLoader(const Checkpoint& checkpoint, DType dtype, const Execution& execution, std::function<void(double)> progress);
 
-  const GgufFile& file() const { return file_; }
+  // ---- What the model needs, checked before the first weight is loaded ----
+
+  void expect(std::string name, std::vector<int64_t> shape);
+  // One error that names every expected tensor that is missing (not_found), has another shape (data_loss) or a type that cannot be read
+  // (unsupported); the code is that of the first of these that occurs. After success load functions do not fail for these reasons.
+  Status check_expected() const;
+
+  // ---- Loading. A tensor then counts as used. ----
+
+  // The whole tensor as [rows, cols] (with `experts`: rows of one expert). rows = 1: a vector [cols]. row_step must be 1.
+  Result<Weight> load(const std::string& name, int64_t rows, int64_t cols, const Options& options = {});
+  // Rows of tensors with `cols` columns as one weight, the parts one after another. A tensor may occur several times.
+  Result<Weight> load_stacked(const std::vector<Part>& parts, int64_t cols, const Options& options = {});
+  // Elements of vectors as one vector, the parts one after another.
+  Result<Weight> load_joined(const std::vector<Part>& parts, const Options& options = {});
+  // A vector as float32 on the host.
+  Result<std::vector<float>> load_values(const std::string& name, int64_t count);
+
+  bool has(const std::string& name) const { return checkpoint_.has_tensor(name); }
+
+  const Checkpoint& checkpoint() const { return checkpoint_; }
   DType dtype() const { return dtype_; }
   const Execution& execution() const { return execution_; }
   std::vector<Buffer> take_weights() { return std::move(blocks_); }
 
  private:
-  Result<Weight> load_tensors(const std::vector<const GgufTensor*>& tensors, int64_t rows, int64_t cols);
+  struct Expected {
+    std::string name;
+    std::vector<int64_t> shape;
+  };
+  // Elements of a tensor as rows: element (r, c) of the first expert is at begin + r * row_stride + c * col_stride.
+  struct Slice {
+    const TensorInfo* tensor = nullptr;
+    int64_t begin = 0;
+    int64_t rows = 0;
+    int64_t cols = 0;
+    int64_t row_stride = 0;
+    int64_t col_stride = 1;
+    int64_t expert_stride = 0;
+  };
+
+  Result<const TensorInfo*> find(const std::string& name) const;
+  Result<Slice> slice_of(const Part& part, bool is_vector, int64_t cols, const Options& options) const;
+  Status unexpected_shape(const TensorInfo& tensor, const std::string& expected) const;
+  Status divided_block(const Slice& slice) const;
+
+  Result<Weight> load_slices(const std::vector<Slice>& slices, const Options& options);
+  Status load_contiguous(const Slice& slice, float add, unsigned char*& target);
+  Status load_strided(const Slice& slice, float add, unsigned char*& target);
+  // Elements [first, first + count) of the tensor, whole blocks, to source_.
+  Status read(const Slice& slice, int64_t first, int64_t count);
+  // Converts `count` elements, copies them to the device and moves `target` behind them.
+  Status store(const TensorInfo& tensor, const std::byte* source, int64_t count, float add, unsigned char*& target);
   // Memory that the model will own, 256-byte aligned. It is part of a large block, so that small weights do not waste huge pages.
   Result<unsigned char*> allocate(int64_t num_bytes);
 
-  const GgufFile& file_;
+  const Checkpoint& checkpoint_;
   DType dtype_;
   Execution execution_;
   std::function<void(double)> progress_;
+  std::vector<Expected> expected_;
   int64_t total_bytes_ = 0;
   int64_t done_bytes_ = 0;
   std::vector<std::byte> source_;       // a piece of a tensor as the file has it
-  std::vector<unsigned char> staging_;  // the same, dequantised, before the copy to another device
+  std::vector<std::byte> gathered_;     // its rows, contiguous
+  std::vector<float> sums_;             // in float32, if something is added
+  std::vector<unsigned char> staging_;  // converted, before the copy to another device
   std::vector<Buffer> blocks_;
   int64_t block_used_ = 0;  // bytes of the last block
 };

@@ -1,128 +1,149 @@
-#define PCRE2_CODE_UNIT_WIDTH 8
-#include <pcre2.h>
-
-#include <array>
-#include <cstdint>
-#include <string>
-
 #include <prologue/engine/tokenizer/pre_tokenizer.h>
 #include <prologue/engine/tokenizer/utf8.h>
 
 namespace prologue {
 namespace {
 
-// Unicode's White_Space, for use in brackets. This is what \s means in the models' patterns; \s of PCRE2 also includes U+180E.
-#define PROLOGUE_SPACE R"(\t-\r\x{85}\p{Z})"
+constexpr size_t kMaxBytes = size_t{256} << 20;
 
-struct NamedPattern {
-  std::string_view name;
-  const char* pattern;
-  bool whole_pieces_first;
+// A part of a text: a match, or what is between two. Not empty.
+struct Part {
+  std::string_view text;
+  bool is_match;
 };
 
-// Every character is matched by some alternative, so there are no gaps between matches. No group is repeated, and a repeat of a
-// single class that fails is not tried again from the same position, so the time is linear.
-constexpr std::array<NamedPattern, 4> kPatterns = {{
-    // The model's pre-tokenizer first makes every digit a piece, then splits the text between digits as GPT-2 does. This is one
-    // pattern for both: a digit takes no space with it, and all the spaces before a digit stay together, because they are at the end
-    // of the text between digits.
-    {"smollm",
-     R"('s|'t|'re|'ve|'m|'ll|'d|\p{N}| ?\p{L}+| ?[^)" PROLOGUE_SPACE R"(\p{L}\p{N}]+)"
-     "|[" PROLOGUE_SPACE "]+(?![^" PROLOGUE_SPACE R"(\p{N}]))"
-     "|[" PROLOGUE_SPACE "]+",
-     false},
-    {"gpt-2",
-     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^)" PROLOGUE_SPACE R"(\p{L}\p{N}]+)"
-     "|[" PROLOGUE_SPACE "]+(?![^" PROLOGUE_SPACE "])"
-     "|[" PROLOGUE_SPACE "]+",
-     false},
-    {"llama-bpe",
-     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^)" PROLOGUE_SPACE R"(\p{L}\p{N}]+[\r\n]*)"
-     "|[" PROLOGUE_SPACE R"(]*[\r\n]+)"
-     "|[" PROLOGUE_SPACE "]+(?![^" PROLOGUE_SPACE "])"
-     "|[" PROLOGUE_SPACE "]+",
-     true},
-    {"qwen2",
-     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^)" PROLOGUE_SPACE R"(\p{L}\p{N}]+[\r\n]*)"
-     "|[" PROLOGUE_SPACE R"(]*[\r\n]+)"
-     "|[" PROLOGUE_SPACE "]+(?![^" PROLOGUE_SPACE "])"
-     "|[" PROLOGUE_SPACE "]+",
-     false},
-}};
-
-#undef PROLOGUE_SPACE
-
-struct MatchData {
-  explicit MatchData(const pcre2_code* code)
-      : context(pcre2_match_context_create(nullptr)), data(pcre2_match_data_create_from_pattern(code, nullptr)) {
-    // The default limit counts steps; a very long run of spaces would exceed it.
-    if (context != nullptr) pcre2_set_match_limit(context, UINT32_MAX);
+std::vector<Part> parts_of(std::string_view text, const std::vector<Regex::Match>& matches, bool invert) {
+  std::vector<Part> parts;
+  size_t done = 0;
+  const auto add = [&](size_t begin, size_t end, bool is_match) {
+    if (begin < end) parts.push_back({text.substr(begin, end - begin), is_match != invert});
+  };
+  for (const Regex::Match& match : matches) {
+    add(done, match.begin, false);
+    add(match.begin, match.end, true);
+    done = match.end;
   }
-  ~MatchData() {
-    pcre2_match_data_free(data);
-    pcre2_match_context_free(context);
+  add(done, text.size(), false);
+  return parts;
+}
+
+// Whether two neighbouring parts are in one piece.
+bool are_joined(const Part& left, const Part& right, SplitBehavior behavior) {
+  switch (behavior) {
+    case SplitBehavior::contiguous: return left.is_match == right.is_match;
+    case SplitBehavior::merged_with_previous: return right.is_match && !left.is_match;
+    case SplitBehavior::merged_with_next: return left.is_match && !right.is_match;
+    default: return false;
   }
-  MatchData(const MatchData&) = delete;
-  MatchData& operator=(const MatchData&) = delete;
+}
 
-  pcre2_match_context* context;
-  pcre2_match_data* data;
-};
+void append_pieces(const std::vector<Part>& parts, SplitBehavior behavior, std::vector<std::string_view>& pieces) {
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const std::string_view text = parts[i].text;
+    if (i > 0 && are_joined(parts[i - 1], parts[i], behavior)) {
+      pieces.back() = std::string_view(pieces.back().data(), pieces.back().size() + text.size());
+    } else if (!(behavior == SplitBehavior::removed && parts[i].is_match)) {
+      pieces.push_back(text);
+    }
+  }
+}
 
-std::string error_text(int code) {
-  std::array<PCRE2_UCHAR, 256> buffer{};
-  pcre2_get_error_message(code, buffer.data(), buffer.size());
-  return reinterpret_cast<const char*>(buffer.data());
+// Replaces each piece by what change(piece) returns. Fails if they get too long.
+template <class Change>
+Status change_pieces(TextPieces& out, const Change& change) {
+  std::string changed;
+  std::vector<size_t> ends;
+  for (const std::string_view piece : out.pieces) {
+    changed += change(piece);
+    ends.push_back(changed.size());
+    if (changed.size() > kMaxBytes)
+      return resource_exhausted("the pre-tokenizer makes the text longer than ", kMaxBytes, " bytes");
+  }
+  out.changed = std::move(changed);
+  size_t begin = 0;
+  for (size_t i = 0; i < ends.size(); begin = ends[i++]) {
+    out.pieces[i] = std::string_view(out.changed).substr(begin, ends[i] - begin);
+  }
+  return ok_status();
 }
 
 }  // namespace
 
-struct PreTokenizer::Pattern {
-  Pattern() = default;
-  ~Pattern() { pcre2_code_free(code); }
-  Pattern(const Pattern&) = delete;
-  Pattern& operator=(const Pattern&) = delete;
-
-  pcre2_code* code = nullptr;
-};
-
-Result<PreTokenizer> PreTokenizer::create(std::string_view name) {
-  std::string names;
-  for (const NamedPattern& named : kPatterns) {
-    names += str_cat(names.empty() ? "" : ", ", named.name);
-    if (named.name != name) continue;
-    int error = 0;
-    PCRE2_SIZE offset = 0;
-    const auto pattern = std::make_shared<Pattern>();
-    pattern->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(named.pattern), PCRE2_ZERO_TERMINATED,
-                                  PCRE2_UTF | PCRE2_UCP | PCRE2_ANCHORED, &error, &offset, nullptr);
-    if (pattern->code == nullptr && error == PCRE2_ERROR_HEAP_FAILED) return Status::out_of_memory();
-    if (pattern->code == nullptr) {
-      return unsupported("PCRE2 cannot compile the pre-tokenizer ", name, " (", error_text(error), " at offset ", offset,
-                         "): it must be built with Unicode support");
+Result<PreTokenizer> PreTokenizer::create(const std::vector<PreTokenizerStep>& steps) {
+  PreTokenizer pre_tokenizer;
+  const auto add_split = [&](const SplitText& split) -> Status {
+    PROLOGUE_ASSIGN_OR_RETURN(PatternFinder pattern, PatternFinder::create(split.pattern));
+    pre_tokenizer.steps_.emplace_back(Split{std::move(pattern), split.behavior, split.invert});
+    return ok_status();
+  };
+  for (const PreTokenizerStep& step : steps) {
+    if (const auto* split = std::get_if<SplitText>(&step)) {
+      PROLOGUE_RETURN_IF_ERROR(add_split(*split));
+    } else if (std::holds_alternative<PrefixSpace>(step)) {
+      pre_tokenizer.steps_.emplace_back(PrefixSpace{});
+    } else {
+      const auto& metaspace = std::get<Metaspace>(step);
+      if (metaspace.replacement.empty() || !is_valid_utf8(metaspace.replacement)) {
+        return data_loss("the pre-tokenizer's replacement of spaces is ", in_quotes(metaspace.replacement),
+                         ": it must be a character");
+      }
+      pre_tokenizer.steps_.emplace_back(metaspace);
+      if (metaspace.split) {
+        PROLOGUE_RETURN_IF_ERROR(add_split({{metaspace.replacement}, SplitBehavior::merged_with_next}));
+      }
     }
-    pcre2_jit_compile(pattern->code, PCRE2_JIT_COMPLETE);  // without JIT, matching is interpreted, with the same results
-    return PreTokenizer(pattern, named.whole_pieces_first);
   }
-  return unsupported("the pre-tokenizer ", in_quotes(name), " (tokenizer.ggml.pre) is not supported: supported are ", names);
+  return pre_tokenizer;
 }
 
-Status PreTokenizer::split(std::string_view text, std::vector<std::string_view>& pieces) const {
-  if (text.empty()) return ok_status();
-  const MatchData match(pattern_->code);
-  if (match.context == nullptr || match.data == nullptr) return Status::out_of_memory();
-  for (size_t begin = 0; begin < text.size();) {
-    const int matches = pcre2_match(pattern_->code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), begin,
-                                    PCRE2_NO_UTF_CHECK, match.data, match.context);
-    if (matches == PCRE2_ERROR_NOMEMORY) return Status::out_of_memory();
-    if (matches < 0) {
-      return resource_exhausted("PCRE2 failed at byte ", begin, " of a text of ", text.size(), " bytes: ", error_text(matches));
+Status PreTokenizer::split(std::string_view text, bool is_first, TextPieces& out) const {
+  out.pieces.clear();
+  if (!text.empty()) out.pieces.push_back(text);
+  for (const Step& step : steps_) {
+    if (out.pieces.empty()) return ok_status();
+    if (const auto* split = std::get_if<Split>(&step)) {
+      const char* const begin = out.pieces.front().data();
+      PROLOGUE_RETURN_IF_ERROR(split_pieces(*split, out));
+      is_first = is_first && !out.pieces.empty() && out.pieces.front().data() == begin;
+    } else if (std::holds_alternative<PrefixSpace>(step)) {
+      PROLOGUE_RETURN_IF_ERROR(
+          change_pieces(out, [](std::string_view piece) { return str_cat(piece.front() == ' ' ? "" : " ", piece); }));
+    } else {
+      PROLOGUE_RETURN_IF_ERROR(replace_spaces(std::get<Metaspace>(step), is_first, out));
     }
-    const size_t end = pcre2_get_ovector_pointer(match.data)[1];
-    pieces.push_back(text.substr(begin, end - begin));
-    begin = end;
   }
   return ok_status();
+}
+
+Status PreTokenizer::split_pieces(const Split& split, TextPieces& out) {
+  std::vector<std::string_view> pieces;
+  std::vector<Regex::Match> matches;
+  for (const std::string_view piece : out.pieces) {
+    matches.clear();
+    PROLOGUE_RETURN_IF_ERROR(split.pattern.find_all(piece, matches));
+    append_pieces(parts_of(piece, matches, split.invert), split.behavior, pieces);
+  }
+  out.pieces = std::move(pieces);
+  return ok_status();
+}
+
+Status PreTokenizer::replace_spaces(const Metaspace& metaspace, bool is_first, TextPieces& out) {
+  return change_pieces(out, [&](std::string_view piece) {
+    std::string changed;
+    for (const char byte : piece) {
+      if (byte == ' ') {
+        changed += metaspace.replacement;
+      } else {
+        changed += byte;
+      }
+    }
+    const bool prepends = metaspace.prepend == PrependScheme::always || (metaspace.prepend == PrependScheme::first && is_first);
+    is_first = false;
+    if (prepends && changed.compare(0, metaspace.replacement.size(), metaspace.replacement) != 0) {
+      changed.insert(0, metaspace.replacement);
+    }
+    return changed;
+  });
 }
 
 }  // namespace prologue

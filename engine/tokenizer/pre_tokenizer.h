@@ -1,34 +1,46 @@
-// The pre-tokenizer: it splits a text into pieces, and byte-level BPE merges only within a piece. Each model was trained with one
-// split pattern; other piece boundaries give other tokens.
+// The pre-tokenizer: it splits a text into pieces, and the model makes tokens only within a piece. Each model was trained with one
+// split; other piece boundaries give other tokens.
 #pragma once
 
-#include <memory>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <variant>
 #include <vector>
 
+#include <prologue/engine/tokenizer/text_pattern.h>
+#include <prologue/engine/tokenizer/tokenizer_data.h>
 #include <prologue/kernels/base/status.h>
 
 namespace prologue {
 
+// The pieces of a text: parts of it, or of a copy that the steps have changed.
+struct TextPieces {
+  std::vector<std::string_view> pieces;
+  std::string changed;
+};
+
 class PreTokenizer {
  public:
-  // By GGUF name (tokenizer.ggml.pre): smollm, gpt-2, llama-bpe or qwen2. unsupported: any other name.
-  static Result<PreTokenizer> create(std::string_view name);
+  // Errors: of PatternFinder::create; data_loss: a text of a step is not UTF-8.
+  static Result<PreTokenizer> create(const std::vector<PreTokenizerStep>& steps);
 
-  // Appends the pieces of `text`, in order; concatenated they are the text. `text` must be valid UTF-8. The time is proportional to
-  // the length of the text, for every text. Several threads may call it. resource_exhausted: there is no memory for matching.
-  Status split(std::string_view text, std::vector<std::string_view>& pieces) const;
-
-  // True if a piece whose whole text is a token becomes that token, even if the merges would give other tokens (llama-bpe).
-  bool whole_pieces_first() const { return whole_pieces_first_; }
+  // The pieces of `text`, in order, none of them empty; without steps, the text is one piece. `text` must be valid UTF-8; is_first: it
+  // is at the beginning of what is encoded. Several threads may call it. resource_exhausted: the pieces would have more than 256 MiB,
+  // or see Regex::find_all.
+  Status split(std::string_view text, bool is_first, TextPieces& out) const;
 
  private:
-  struct Pattern;  // the compiled regular expression
-  PreTokenizer(std::shared_ptr<const Pattern> pattern, bool whole_pieces_first)
-      : pattern_(std::move(pattern)), whole_pieces_first_(whole_pieces_first) {}
+  struct Split {
+    PatternFinder pattern;
+    SplitBehavior behavior;
+    bool invert;
+  };
+  using Step = std::variant<Split, PrefixSpace, Metaspace>;
+  static Status split_pieces(const Split& split, TextPieces& out);
+  static Status replace_spaces(const Metaspace& metaspace, bool is_first, TextPieces& out);
 
-  std::shared_ptr<const Pattern> pattern_;
-  bool whole_pieces_first_;
+  std::vector<Step> steps_;
 };
 
 }  // namespace prologue

@@ -3,7 +3,17 @@
 #include <algorithm>
 #include <numeric>
 
+#include <prologue/engine/tokenizer/unicode.h>
+
 namespace prologue {
+namespace {
+
+bool is_within_word(std::string_view text, size_t begin, size_t end) {
+  return (begin > 0 && is_word_character(last_character(text.substr(0, begin)).code_point)) ||
+         (end < text.size() && is_word_character(first_character(text.substr(end)).code_point));
+}
+
+}  // namespace
 
 Result<SpecialTokens> SpecialTokens::create(std::span<const SpecialToken> tokens) {
   constexpr size_t kMaxBytes = size_t{4} << 20;
@@ -30,7 +40,8 @@ Result<SpecialTokens> SpecialTokens::create(std::span<const SpecialToken> tokens
     }
     const auto index = static_cast<int32_t>(result.tokens_.size());
     nodes[static_cast<size_t>(node)].longest = {token.always ? index : -1, index};
-    result.tokens_.push_back({static_cast<int32_t>(token.text.size()), token.id});
+    result.tokens_.push_back(
+        {static_cast<int32_t>(token.text.size()), token.id, token.strip_left, token.strip_right, token.single_word});
   }
 
   // The failure link of a node points to a less deep node, so shallow nodes come first.
@@ -70,12 +81,26 @@ void SpecialTokens::find(std::string_view text, bool parse_special, std::vector<
     const int32_t token = nodes_[static_cast<size_t>(node)].longest[parse_special ? 1 : 0];
     if (token >= 0) candidates.push_back({i, token});
   }
-  size_t free_from = 0;
+  size_t free_from = 0;  // the first byte after the last match, or after the last token that was no single word
+  size_t last_end = 0;   // the end of the last match
   for (auto candidate = candidates.rbegin(); candidate != candidates.rend(); ++candidate) {
     if (candidate->begin < free_from) continue;
     const Entry& token = tokens_[static_cast<size_t>(candidate->token)];
-    matches.push_back({candidate->begin, static_cast<size_t>(token.size), token.id});
-    free_from = candidate->begin + static_cast<size_t>(token.size);
+    size_t begin = candidate->begin, end = begin + static_cast<size_t>(token.size);
+    free_from = end;
+    if (token.single_word && is_within_word(text, begin, end)) continue;
+    while (token.strip_left && begin > last_end) {
+      const Character character = last_character(text.substr(0, begin));
+      if (!is_white_space(character.code_point)) break;
+      begin -= character.size;
+    }
+    while (token.strip_right && end < text.size()) {
+      const Character character = first_character(text.substr(end));
+      if (!is_white_space(character.code_point)) break;
+      end += character.size;
+    }
+    matches.push_back({begin, end - begin, token.id});
+    free_from = last_end = end;
   }
 }
 

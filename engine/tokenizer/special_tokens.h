@@ -15,7 +15,10 @@ namespace prologue {
 struct SpecialToken {
   std::string_view text;  // not empty
   int32_t id;
-  bool always;  // also found without parse_special
+  bool always;              // also found without parse_special
+  bool strip_left = false;  // AddedToken's
+  bool strip_right = false;
+  bool single_word = false;
 };
 
 class SpecialTokens {
@@ -28,8 +31,8 @@ class SpecialTokens {
     size_t size;
     int32_t id;
   };
-  // Appends the tokens in `text` from left to right. If several begin at the same byte, the longest is taken. The search continues
-  // after its end.
+  // Appends the tokens in `text` (valid UTF-8) from left to right. If several begin at the same byte, the longest is taken. The search
+  // continues after its end. A match contains the white space that its token takes with it.
   void find(std::string_view text, bool parse_special, std::vector<Match>& matches) const;
 
  private:
@@ -48,6 +51,9 @@ class SpecialTokens {
   struct Entry {
     int32_t size;
     int32_t id;
+    bool strip_left;
+    bool strip_right;
+    bool single_word;
   };
   std::vector<Entry> tokens_;
   std::vector<Node> nodes_;

@@ -1,8 +1,9 @@
 #include <prologue/engine/tokenizer/tokenizer.h>
 
-#include <limits>
-#include <queue>
+#include <unordered_map>
+#include <unordered_set>
 
+#include <prologue/engine/tokenizer/byte_alphabet.h>
 #include <prologue/engine/tokenizer/utf8.h>
 #include <prologue/kernels/base/host/out_of_memory.h>
 
@@ -10,50 +11,50 @@ namespace prologue {
 namespace {
 
 constexpr size_t kMaxTextBytes = size_t{64} << 20;
-constexpr size_t kMaxTokens = std::numeric_limits<int32_t>::max();
 
-// GPT-2's alphabet: byte-level vocabularies write each byte as one printable character. Printable Latin-1 bytes represent
-// themselves; the others are numbered from U+0100 in order.
-class ByteAlphabet {
- public:
-  ByteAlphabet() {
-    bytes_.fill(-1);
-    int next = 0x100;
-    for (int byte = 0; byte < 256; ++byte) {
-      const bool printable = (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
-      const int character = printable ? byte : next++;
-      bytes_[static_cast<size_t>(character)] = static_cast<int16_t>(byte);
-    }
-  }
-
-  // The bytes that `text` (valid UTF-8) represents; nothing if it has characters outside the alphabet.
-  std::optional<std::string> decode(std::string_view text) const {
-    std::string bytes;
-    for (size_t i = 0; i < text.size(); ++i) {
-      size_t character = static_cast<unsigned char>(text[i]);
-      if (character >= 0x80) {
-        if (character >= 0xe0) return std::nullopt;  // the alphabet ends at U+0143: one or two bytes each
-        character = (character & 0x1f) << 6 | (static_cast<unsigned char>(text[++i]) & 0x3f);
-      }
-      if (character >= bytes_.size() || bytes_[character] < 0) return std::nullopt;
-      bytes += static_cast<char>(bytes_[character]);
-    }
-    return bytes;
-  }
-
- private:
-  std::array<int16_t, 0x144> bytes_{};
-};
-
-uint64_t pair_key(int32_t left, int32_t right) {
-  return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
+bool is_special(TokenType type) {
+  return type == TokenType::control || type == TokenType::unknown || type == TokenType::user_defined;
 }
 
-bool is_control(TokenType type) { return type == TokenType::control || type == TokenType::unknown; }
+Status check_id(const char* name, int32_t id, const Vocabulary& vocabulary) {
+  if (id == -1 || vocabulary.contains(id)) return ok_status();
+  return data_loss("the tokenizer's ", name, " token is ", id, ", but the vocabulary has ", vocabulary.size(), " tokens");
+}
 
-Status check_id(const char* key, int32_t id, size_t vocab_size) {
-  if (id >= -1 && id < static_cast<int64_t>(vocab_size)) return ok_status();
-  return data_loss("tokenizer.ggml.", key, " is ", id, ", but the vocabulary has ", vocab_size, " tokens");
+Status check_ids(const TokenizerData& data, const Vocabulary& vocabulary) {
+  PROLOGUE_RETURN_IF_ERROR(check_id("BOS", data.bos_id, vocabulary));
+  PROLOGUE_RETURN_IF_ERROR(check_id("EOS", data.eos_id, vocabulary));
+  PROLOGUE_RETURN_IF_ERROR(check_id("EOT", data.eot_id, vocabulary));
+  PROLOGUE_RETURN_IF_ERROR(check_id("unknown", data.unknown_id, vocabulary));
+  for (const int32_t id : data.end_ids) PROLOGUE_RETURN_IF_ERROR(check_id("end-of-generation", id, vocabulary));
+  if (data.add_bos && data.bos_id < 0) return data_loss("the tokenizer is to add a BOS token, but has none");
+  if (data.add_eos && data.eos_id < 0) return data_loss("the tokenizer is to add an EOS token, but has none");
+  return ok_status();
+}
+
+Result<std::variant<Bpe, Unigram>> create_model(const TokenizerData& data, const Vocabulary& vocabulary) {
+  if (data.model == TokenizerModel::unigram) {
+    PROLOGUE_ASSIGN_OR_RETURN(Unigram unigram, Unigram::create(data, vocabulary));
+    return std::variant<Bpe, Unigram>(std::move(unigram));
+  }
+  if (data.model != TokenizerModel::bpe && data.model != TokenizerModel::spm_bpe) {
+    return invalid_argument("the tokenizer's model is ", static_cast<int32_t>(data.model),
+                            ": it must be bpe, spm_bpe or unigram");
+  }
+  PROLOGUE_ASSIGN_OR_RETURN(Bpe bpe, Bpe::create(data, vocabulary));
+  return std::variant<Bpe, Unigram>(std::move(bpe));
+}
+
+// Every `from` in `text` becomes `to`.
+std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
+  std::string result;
+  for (size_t at = 0;;) {
+    const size_t found = text.find(from, at);
+    result += text.substr(at, found - at);
+    if (found == std::string_view::npos) return result;
+    result += to;
+    at = found + from.size();
+  }
 }
 
 }  // namespace
@@ -63,125 +64,95 @@ Result<Tokenizer> Tokenizer::create(TokenizerData data) {
 }
 
 Result<Tokenizer> Tokenizer::create_checked(TokenizerData data) {
-  if (data.model != "gpt2") {
-    return unsupported("the tokenizer model ", in_quotes(data.model),
-                       " (tokenizer.ggml.model) is not supported: supported is gpt2 (byte-level BPE)");
-  }
-  PROLOGUE_ASSIGN_OR_RETURN(PreTokenizer pre_tokenizer, PreTokenizer::create(data.pre));
-  const size_t num_tokens = data.tokens.size();
-  if (num_tokens == 0) return data_loss("the vocabulary (tokenizer.ggml.tokens) is empty");
-  if (num_tokens > kMaxTokens || data.merges.size() > kMaxTokens) {
-    return data_loss("the vocabulary has ", num_tokens, " tokens and ", data.merges.size(), " merges: both must fit 31 bits");
-  }
-  if (!data.token_types.empty() && data.token_types.size() != num_tokens) {
-    return data_loss("tokenizer.ggml.token_type has ", data.token_types.size(), " entries, but the vocabulary has ", num_tokens,
-                     " tokens");
-  }
-  PROLOGUE_RETURN_IF_ERROR(check_id("bos_token_id", data.bos_id, num_tokens));
-  PROLOGUE_RETURN_IF_ERROR(check_id("eos_token_id", data.eos_id, num_tokens));
-  PROLOGUE_RETURN_IF_ERROR(check_id("eot_token_id", data.eot_id, num_tokens));
-  if (data.add_bos && data.bos_id < 0) return data_loss("tokenizer.ggml.add_bos_token is true, but there is no bos_token_id");
+  PROLOGUE_ASSIGN_OR_RETURN(Normalizer normalizer, Normalizer::create(data.normalizer));
+  PROLOGUE_ASSIGN_OR_RETURN(PreTokenizer pre_tokenizer, PreTokenizer::create(data.pre_tokenizer));
+  PROLOGUE_ASSIGN_OR_RETURN(Vocabulary indexed, Vocabulary::create(std::move(data.tokens), std::move(data.token_types)));
+  auto vocabulary = std::make_unique<const Vocabulary>(std::move(indexed));
+  PROLOGUE_RETURN_IF_ERROR(check_ids(data, *vocabulary));
+  PROLOGUE_ASSIGN_OR_RETURN(auto model, create_model(data, *vocabulary));
 
-  Tokenizer tokenizer(std::move(data), std::move(pre_tokenizer));
-  PROLOGUE_RETURN_IF_ERROR(tokenizer.index_tokens());
-  PROLOGUE_RETURN_IF_ERROR(tokenizer.index_merges());
+  Tokenizer tokenizer(std::move(vocabulary), std::move(normalizer), std::move(pre_tokenizer), std::move(model));
+  PROLOGUE_RETURN_IF_ERROR(tokenizer.index_special_tokens(data.added_tokens));
+  PROLOGUE_RETURN_IF_ERROR(tokenizer.index_printed(data));
+  tokenizer.strip_first_space_ = data.strip_first_space;
+  tokenizer.bos_id_ = data.bos_id;
+  tokenizer.eos_id_ = data.eos_id;
+  tokenizer.eot_id_ = data.eot_id;
+  tokenizer.add_bos_ = data.add_bos;
+  tokenizer.add_eos_ = data.add_eos;
+  tokenizer.chat_template_ = std::move(data.chat_template);
+  data.end_ids.push_back(data.eos_id);
+  data.end_ids.push_back(data.eot_id);
+  for (const int32_t id : data.end_ids) {
+    if (id >= 0 && !tokenizer.is_end_of_generation(id)) tokenizer.end_ids_.push_back(id);
+  }
   return tokenizer;
 }
 
-Status Tokenizer::index_tokens() {
-  const ByteAlphabet alphabet;
-  byte_ids_.fill(-1);
-  printed_.resize(data_.tokens.size());
-  ids_by_text_.reserve(data_.tokens.size());
-  std::vector<SpecialToken> special_tokens;
+Status Tokenizer::index_special_tokens(const std::vector<AddedToken>& added_tokens) {
+  std::unordered_map<int32_t, AddedToken> added;
+  for (const AddedToken& token : added_tokens) {
+    if (!is_special(type(token.id))) {
+      return data_loss("the added token ", token.id, ", ", in_quotes(token_text(token.id)),
+                       ", is neither a marker nor user-defined");
+    }
+    added[token.id] = token;
+  }
+  std::vector<SpecialToken> plain, normalized;
+  std::vector<std::string> normalized_texts;  // the views of SpecialToken point into these
+  normalized_texts.reserve(added.size());
+  std::unordered_set<std::string_view> normalized_seen;
   for (int32_t id = 0; id < vocab_size(); ++id) {
-    const std::string& text = data_.tokens[static_cast<size_t>(id)];
-    if (text.empty()) return data_loss("token ", id, " is empty");
-    if (!is_valid_utf8(text)) return data_loss("token ", id, ", ", in_quotes(text), ", is not UTF-8");
-    if (const auto [first, is_new] = ids_by_text_.emplace(text, id); !is_new) {
-      return data_loss("tokens ", first->second, " and ", id, " are both ", in_quotes(text));
+    if (!is_special(type(id))) continue;
+    const auto found = added.find(id);
+    const AddedToken token = found == added.end() ? AddedToken{} : found->second;
+    SpecialToken special = {token_text(id),   id, type(id) == TokenType::user_defined, token.strip_left, token.strip_right,
+                            token.single_word};
+    if (!token.normalized) {
+      plain.push_back(special);
+      continue;
     }
-    const int32_t type_number = data_.token_types.empty() ? 1 : data_.token_types[static_cast<size_t>(id)];
-    if (type_number < static_cast<int32_t>(TokenType::normal) || type_number > static_cast<int32_t>(TokenType::unused)) {
-      return data_loss("token ", id, ", ", in_quotes(text), ", has the type ", type_number,
-                       ": byte-level BPE knows 1 (normal) to 5 (unused)");
+    PROLOGUE_ASSIGN_OR_RETURN(std::string text, normalizer_.normalize(special.text));
+    special.text = normalized_texts.emplace_back(std::move(text));
+    // A token without a text cannot be found. Of tokens with the same normalized text, the first counts.
+    if (!special.text.empty() && normalized_seen.insert(special.text).second) normalized.push_back(special);
+  }
+  PROLOGUE_ASSIGN_OR_RETURN(special_tokens_, SpecialTokens::create(plain));
+  PROLOGUE_ASSIGN_OR_RETURN(normalized_special_tokens_, SpecialTokens::create(normalized));
+  return ok_status();
+}
+
+Status Tokenizer::index_printed(const TokenizerData& data) {
+  for (const ReplaceText& step : data.decoder) {
+    if (step.pattern.is_regex || step.pattern.text.empty() || !is_valid_utf8(step.replacement)) {
+      return data_loss("a step of the decoder replaces ", in_quotes(step.pattern.text), " by ", in_quotes(step.replacement),
+                       ": it must replace a text by UTF-8");
     }
-    const TokenType token_type = type(id);
+  }
+  const ByteAlphabet alphabet;
+  printed_.resize(static_cast<size_t>(vocab_size()));
+  for (int32_t id = 0; id < vocab_size(); ++id) {
+    const std::string_view text = token_text(id);
     std::string& printed = printed_[static_cast<size_t>(id)];
-    if (token_type == TokenType::normal) {
-      const std::optional<std::string> bytes = alphabet.decode(text);
-      printed = bytes ? *bytes : text;
-      if (bytes && bytes->size() == 1) byte_ids_[static_cast<unsigned char>(bytes->front())] = id;
-      if (bytes && pre_tokenizer_.whole_pieces_first()) whole_pieces_.emplace(printed, id);
-    } else if (token_type != TokenType::unused) {
-      if (token_type == TokenType::user_defined) printed = text;
-      special_tokens.push_back({text, id, token_type == TokenType::user_defined});
+    if (type(id) == TokenType::byte) {
+      printed = static_cast<char>(*byte_of_token(text));
+    } else if (vocabulary_->is_text(id)) {
+      std::optional<std::string> bytes;
+      if (data.byte_level && type(id) == TokenType::normal) bytes = alphabet.decode(text);
+      printed = bytes ? std::move(*bytes) : std::string(text);
+      for (const ReplaceText& step : data.decoder) printed = replaced(printed, step.pattern.text, step.replacement);
     }
   }
-  PROLOGUE_ASSIGN_OR_RETURN(special_tokens_, SpecialTokens::create(special_tokens));
   return ok_status();
-}
-
-Status Tokenizer::index_merges() {
-  merges_.reserve(data_.merges.size());
-  for (size_t rank = 0; rank < data_.merges.size(); ++rank) {
-    const std::string_view line = data_.merges[rank];
-    const size_t space = line.find(' ');
-    if (space == 0 || space >= line.size() - 1 || line.find(' ', space + 1) != std::string_view::npos) {
-      return data_loss("merge ", rank, ", ", in_quotes(line), ", is not two tokens with one space between them");
-    }
-    std::string joined(line);
-    joined.erase(space, 1);
-    std::array<int32_t, 3> ids{};
-    const std::array<std::string_view, 3> texts = {line.substr(0, space), line.substr(space + 1), joined};
-    for (size_t i = 0; i < texts.size(); ++i) {
-      const std::optional<int32_t> id = find(texts[i]);
-      if (!id)
-        return data_loss("merge ", rank, ", ", in_quotes(line), ", needs the token ", in_quotes(texts[i]),
-                         ", which the vocabulary lacks");
-      // Otherwise plain text could become a marker.
-      if (is_control(type(*id)))
-        return data_loss("merge ", rank, ", ", in_quotes(line), ", has to do with the control token ", in_quotes(texts[i]));
-      ids[i] = *id;
-    }
-    if (!merges_.emplace(pair_key(ids[0], ids[1]), Merge{static_cast<int32_t>(rank), ids[2]}).second) {
-      return data_loss("merge ", rank, ", ", in_quotes(line), ", is there twice");
-    }
-  }
-  data_.merges = {};  // no longer needed, and as large as the vocabulary
-  return ok_status();
-}
-
-std::optional<int32_t> Tokenizer::find(std::string_view token_text) const {
-  const auto found = ids_by_text_.find(token_text);
-  return found == ids_by_text_.end() ? std::nullopt : std::optional(found->second);
-}
-
-TokenType Tokenizer::type(int32_t id) const {
-  if (!contains(id)) return TokenType::unused;
-  return data_.token_types.empty() ? TokenType::normal : static_cast<TokenType>(data_.token_types[static_cast<size_t>(id)]);
 }
 
 // ---- Encoding ----
 
-// Memory for encoding, reused for each piece. The symbols of a piece are a linked list over its byte positions.
+// Memory for encoding, reused for each segment.
 struct Tokenizer::Workspace {
-  struct Symbol {
-    int32_t id;  // -1: a byte that the vocabulary lacks, or merged into the symbol on its left
-    int32_t previous;
-    int32_t next;  // the piece's size at the end
-  };
-  struct Candidate {
-    uint64_t order;  // rank, then position: the merge that goes first is the smallest
-    uint64_t pair;   // the ids that it joins; if the symbols have other ids now, the merge is out of date
-    int32_t left;
-    int32_t result;
-    bool operator>(const Candidate& other) const { return order > other.order; }
-  };
-  std::vector<SpecialTokens::Match> special_tokens;
-  std::vector<std::string_view> pieces;
-  std::vector<Symbol> symbols;
-  std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> candidates;
+  std::vector<SpecialTokens::Match> normalized_special_tokens;
+  TextPieces pieces;
+  Bpe::Workspace bpe;
 };
 
 Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text, bool parse_special, bool add_bos) const {
@@ -208,67 +179,48 @@ Result<std::vector<int32_t>> Tokenizer::encode_text(std::string_view text, bool 
   }
 
   Workspace workspace;
-  special_tokens_.find(text, parse_special, workspace.special_tokens);
-  size_t plain_begin = 0;
-  for (const SpecialTokens::Match& special : workspace.special_tokens) {
-    PROLOGUE_RETURN_IF_ERROR(encode_plain(text.substr(plain_begin, special.begin - plain_begin), workspace, ids));
+  std::vector<SpecialTokens::Match> special_tokens;
+  special_tokens_.find(text, parse_special, special_tokens);
+  size_t begin = 0;
+  for (const SpecialTokens::Match& special : special_tokens) {
+    const std::string_view segment = text.substr(begin, special.begin - begin);
+    PROLOGUE_RETURN_IF_ERROR(encode_segment(segment, begin == 0, parse_special, workspace, ids));
     ids.push_back(special.id);
-    plain_begin = special.begin + special.size;
+    begin = special.begin + special.size;
   }
-  PROLOGUE_RETURN_IF_ERROR(encode_plain(text.substr(plain_begin), workspace, ids));
+  PROLOGUE_RETURN_IF_ERROR(encode_segment(text.substr(begin), begin == 0, parse_special, workspace, ids));
   return ids;
 }
 
-Status Tokenizer::encode_plain(std::string_view text, Workspace& workspace, std::vector<int32_t>& ids) const {
-  workspace.pieces.clear();
-  PROLOGUE_RETURN_IF_ERROR(pre_tokenizer_.split(text, workspace.pieces));
-  for (const std::string_view piece : workspace.pieces) encode_piece(piece, workspace, ids);
+Status Tokenizer::encode_segment(std::string_view text, bool is_first, bool parse_special, Workspace& workspace,
+                                 std::vector<int32_t>& ids) const {
+  std::string normalized_text;
+  if (!normalizer_.is_empty()) {
+    PROLOGUE_ASSIGN_OR_RETURN(normalized_text, normalizer_.normalize(text));
+    text = normalized_text;
+  }
+  auto& special_tokens = workspace.normalized_special_tokens;
+  special_tokens.clear();
+  normalized_special_tokens_.find(text, parse_special, special_tokens);
+  size_t begin = 0;
+  for (const SpecialTokens::Match& special : special_tokens) {
+    PROLOGUE_RETURN_IF_ERROR(encode_plain(text.substr(begin, special.begin - begin), is_first && begin == 0, workspace, ids));
+    ids.push_back(special.id);
+    begin = special.begin + special.size;
+  }
+  return encode_plain(text.substr(begin), is_first && begin == 0, workspace, ids);
+}
+
+Status Tokenizer::encode_plain(std::string_view text, bool is_first, Workspace& workspace, std::vector<int32_t>& ids) const {
+  PROLOGUE_RETURN_IF_ERROR(pre_tokenizer_.split(text, is_first, workspace.pieces));
+  for (const std::string_view piece : workspace.pieces.pieces) {
+    if (const auto* bpe = std::get_if<Bpe>(&model_)) {
+      bpe->encode(piece, workspace.bpe, ids);
+    } else {
+      std::get<Unigram>(model_).encode(piece, ids);
+    }
+  }
   return ok_status();
-}
-
-// Adds the merge of the symbol at `left` with the symbol to its right, if the vocabulary has this merge.
-void Tokenizer::push_merge(int32_t left, Workspace& workspace) const {
-  const Workspace::Symbol& symbol = workspace.symbols[static_cast<size_t>(left)];
-  if (symbol.next >= static_cast<int32_t>(workspace.symbols.size())) return;
-  const uint64_t pair = pair_key(symbol.id, workspace.symbols[static_cast<size_t>(symbol.next)].id);
-  const auto merge = merges_.find(pair);  // never found with an id of -1
-  if (merge == merges_.end()) return;
-  const uint64_t order = static_cast<uint64_t>(merge->second.rank) << 32 | static_cast<uint32_t>(left);
-  workspace.candidates.push({order, pair, left, merge->second.result});
-}
-
-// Byte-pair encoding: of all neighbours that can be merged, merges the pair that is first in the merge list (the leftmost of equal
-// pairs), until no pair can be merged.
-void Tokenizer::encode_piece(std::string_view piece, Workspace& workspace, std::vector<int32_t>& ids) const {
-  if (const auto whole = whole_pieces_.find(piece); whole != whole_pieces_.end()) {
-    ids.push_back(whole->second);
-    return;
-  }
-  const auto size = static_cast<int32_t>(piece.size());
-  auto& symbols = workspace.symbols;
-  symbols.clear();
-  for (int32_t i = 0; i < size; ++i) {
-    symbols.push_back({byte_ids_[static_cast<unsigned char>(piece[static_cast<size_t>(i)])], i - 1, i + 1});
-  }
-  for (int32_t i = 0; i < size; ++i) push_merge(i, workspace);
-
-  while (!workspace.candidates.empty()) {
-    const Workspace::Candidate merge = workspace.candidates.top();
-    workspace.candidates.pop();
-    Workspace::Symbol& left = symbols[static_cast<size_t>(merge.left)];
-    if (left.next >= size) continue;
-    Workspace::Symbol& right = symbols[static_cast<size_t>(left.next)];
-    if (pair_key(left.id, right.id) != merge.pair) continue;
-    left.id = merge.result;
-    right.id = -1;
-    left.next = right.next;
-    if (left.next < size) symbols[static_cast<size_t>(left.next)].previous = merge.left;
-    if (left.previous >= 0) push_merge(left.previous, workspace);
-    push_merge(merge.left, workspace);
-  }
-  for (int32_t i = 0; i < size; i = symbols[static_cast<size_t>(i)].next) {
-    if (symbols[static_cast<size_t>(i)].id >= 0) ids.push_back(symbols[static_cast<size_t>(i)].id);
-  }
 }
 
 // ---- Decoding ----
@@ -281,7 +233,11 @@ std::string Tokenizer::decode(std::span<const int32_t> ids) const {
 }
 
 std::string StreamDecoder::push(int32_t id) {
-  const std::string bytes = unfinished_ + std::string(tokenizer_->printed_bytes(id));
+  std::string bytes = unfinished_ + std::string(tokenizer_->printed_bytes(id));
+  if (at_first_space_ && !bytes.empty()) {
+    if (bytes.front() == ' ') bytes.erase(0, 1);
+    at_first_space_ = false;
+  }
   std::string_view rest = bytes;
   std::string text;
   unfinished_.clear();
@@ -300,6 +256,7 @@ std::string StreamDecoder::push(int32_t id) {
 std::string StreamDecoder::finish() {
   const bool is_unfinished = !unfinished_.empty();
   unfinished_.clear();
+  at_first_space_ = !continues_text_ && tokenizer_->strip_first_space_;
   return is_unfinished ? std::string(kReplacementCharacter) : std::string();
 }
 

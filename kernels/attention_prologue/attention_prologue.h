@@ -64,6 +64,7 @@
 #include <prologue/kernels/base/dtype.h>
 #include <prologue/kernels/base/execution.h>
 #include <prologue/kernels/base/faults.h>
+#include <prologue/kernels/base/norm_kind.h>
 #include <prologue/kernels/base/rope.h>
 #include <prologue/kernels/base/views.h>
 
@@ -76,7 +77,6 @@ struct QkvBias {
 };
 
 enum class NormPlacement : int32_t { none = 0, before_rope, after_rope };
-enum class NormKind : int32_t { rms = 0, layer };
 enum class NormScope : int32_t { head = 0, token };  // token: one norm over all heads of the token (OLMo 2); rms only
 
 // The norm of each head of one of Q, K and V; each of them has its own.

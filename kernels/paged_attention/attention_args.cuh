@@ -21,11 +21,12 @@ namespace prologue::cuda {
 
 struct AttentionArgs {
   PagedAttentionParams p;
-  float score_scale = 0.0f;   // scores are powers of two: scale * log2(e); with a soft cap scale / soft_cap,
-  float cap_log2 = 0.0f;      // and then tanh of that times soft_cap * log2(e); 0 = no cap
-  unsigned window = INT_MAX;  // positions that a row sees; INT_MAX = all
-  int group = 1;              // q heads that share a kv head
-  int page_shift = -1;        // log2 of a page size that is a power of two, otherwise -1
+  float score_scale = 0.0f;  // scores are powers of two: scale * log2(e); with a soft cap scale / soft_cap,
+  float cap_log2 = 0.0f;     // and then tanh of that times soft_cap * log2(e); 0 = no cap
+  int window = INT_MAX;      // positions that a row sees; INT_MAX = all
+  int chunk = 0;             // positions of a chunk; 0 = no chunks
+  int group = 1;             // q heads that share a kv head
+  int page_shift = -1;       // log2 of a page size that is a power of two, otherwise -1
   int v_head_dim = 0;
   bool whole_groups = true;         // q, cache and out move in whole aligned groups
   int64_t first_seq = 0;            // prefill: decode runs those before it, in a launch of its own
@@ -92,12 +93,20 @@ struct Sequence {
 };
 
 // The first position that a row with this limit attends to.
-__device__ inline int lowest(const AttentionArgs& args, int limit) { return max(0, limit - static_cast<int>(args.window)); }
-
-// lowest <= position < limit, in one comparison.
-__device__ inline bool visible(const AttentionArgs& args, int position, int limit) {
-  return static_cast<unsigned>(position) - static_cast<unsigned>(limit) + args.window < args.window;
+__device__ inline int lowest(const AttentionArgs& args, int limit) {
+  const int of_chunk = args.chunk > 0 ? (limit - 1) / args.chunk * args.chunk : 0;
+  return max(max(0, of_chunk), limit - args.window);
 }
+
+// The positions that a row attends to: `count` from `first` on.
+struct VisibleKeys {
+  int first;
+  unsigned count;
+
+  __device__ VisibleKeys(const AttentionArgs& args, int limit)
+      : first(lowest(args, limit)), count(static_cast<unsigned>(limit - first)) {}
+  __device__ bool hold(int position) const { return static_cast<unsigned>(position - first) < count; }
+};
 
 __device__ inline Sequence sequence_at(const AttentionArgs& args, int64_t s) {
   const PagedAttentionParams& p = args.p;
@@ -144,6 +153,13 @@ __device__ inline float weight_of(float x, float maximum) { return exp2f(x - (ma
 // A scaled score with its cap.
 __device__ inline float capped(const AttentionArgs& args, float score) { return args.cap_log2 * tanh_f32(score); }
 
+// What a sink adds to the sum of a row's weights, relative to their maximum: 0 without sinks. Infinity where the sink is so much
+// larger that the row is zeros.
+__device__ inline float sink_weight(const PagedAttentionParams& p, int64_t q_head, float maximum) {
+  constexpr float kLog2E = 1.4426950408889634f;
+  return p.sinks == nullptr ? 0.0f : exp2f(load_element(p.sinks_type, p.sinks, q_head) * kLog2E - maximum);
+}
+
 // A faulty row is zeros, and recorded by the one thread that owns its first head.
 __device__ inline void record_row_fault(const AttentionArgs& args, const Sequence& sequence, int j) {
   cuda::record_fault(args.p.faults, args.p.token_faults, sequence.first_row + j,
@@ -154,10 +170,11 @@ __device__ inline void record_row_fault(const AttentionArgs& args, const Sequenc
 template <int kRows>
 __device__ inline uint64_t rows_that_see(const AttentionArgs& args, const Sequence& sequence, int first_packed, int position) {
   uint64_t rows = 0;
+#pragma unroll 1
   for (int r = 0; r < kRows; ++r) {
     const int packed = first_packed + r;
     const bool exists = packed < sequence.num_rows * args.group;
-    if (exists && visible(args, position, sequence.limit(packed / args.group))) rows |= uint64_t{1} << r;
+    if (exists && VisibleKeys(args, sequence.limit(packed / args.group)).hold(position)) rows |= uint64_t{1} << r;
   }
   return rows;
 }

@@ -1,6 +1,6 @@
 // What is behind paged_attention(); its checks are validate() of paged_attention.h. Internal.
 //   run_validated   runs a call that validate() accepts; checks nothing
-//   cpu::, cuda::   the backends; the call is valid and not empty, and kv.type is resolved
+//   cpu::, cuda::   the backends; the call is valid and not empty, and the types that may be unset are resolved
 #pragma once
 
 #include <prologue/kernels/paged_attention/paged_attention.h>

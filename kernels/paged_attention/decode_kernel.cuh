@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocksPerSm<K, kHeadDim
   const int own_row = lane / kRowLanes;
   const int own_key = lane % kRowLanes / kSharers * kOwned;
   const int own_packed = first_packed + own_row;
-  const int own_limit = own_packed < num_packed ? sequence.limit(own_packed / args.group) : 0;
+  const VisibleKeys visible(args, own_packed < num_packed ? sequence.limit(own_packed / args.group) : 0);
   float maximum = -INFINITY;
   float sum = 0.0f;
   [[maybe_unused]] float zero_sum = 0.0f;  // of the weights times the zero points of V
@@ -299,7 +299,7 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocksPerSm<K, kHeadDim
       const int position = base + (own_key + i) * kStreams + stream;
       score[i] *= score_scale;
       if (args.cap_log2 > 0.0f) score[i] = capped(args, score[i]);
-      if ((there >> (own_key + i) & 1) == 0 || !visible(args, position, own_limit)) score[i] = -INFINITY;
+      if ((there >> (own_key + i) & 1) == 0 || !visible.hold(position)) score[i] = -INFINITY;
       new_maximum = fmaxf(new_maximum, score[i]);
     }
 #pragma unroll
@@ -400,6 +400,7 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocksPerSm<K, kHeadDim
       value = fmaf(weight, warp_out[w][r][d], value);
       if constexpr (kHasZeroPoint<V>) row_zero_sum = fmaf(weight, warp_zero_sum[w][r], row_zero_sum);
     }
+    const int64_t q_head = static_cast<int64_t>(kv_head) * args.group + head_in_group;
     if constexpr (kScaled) value *= shared_value_scale;
     if constexpr (kHasZeroPoint<V>) value += row_zero_sum;  // as much for every channel; parts of a split are added up with it
     if (args.num_splits > 1) {
@@ -409,8 +410,8 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocksPerSm<K, kHeadDim
       continue;
     }
     if (fault && d == 0 && kv_head == 0 && head_in_group == 0) record_row_fault(args, sequence, j);
-    const int64_t row = (sequence.first_row + j) * p.out.token_stride +
-                        (static_cast<int64_t>(kv_head) * args.group + head_in_group) * p.out.head_stride;
+    row_sum += sink_weight(p, q_head, row_maximum);
+    const int64_t row = (sequence.first_row + j) * p.out.token_stride + q_head * p.out.head_stride;
     store_element(p.dtype, p.out.data, row + d, fault || sequence.limit(j) == 0 ? 0.0f : value / row_sum);
   }
 }
@@ -473,8 +474,9 @@ __global__ void __launch_bounds__(kCombineThreads, 4) combine_kernel(const __gri
   __syncthreads();
 
   if (fault && threadIdx.x == 0 && kv_head == 0 && packed % args.group == 0) record_row_fault(args, sequence, j);
-  const int64_t row = (sequence.first_row + j) * p.out.token_stride +
-                      (static_cast<int64_t>(kv_head) * args.group + packed % args.group) * p.out.head_stride;
+  const int64_t q_head = static_cast<int64_t>(kv_head) * args.group + packed % args.group;
+  const int64_t row = (sequence.first_row + j) * p.out.token_stride + q_head * p.out.head_stride;
+  const float of_sink = sink_weight(p, q_head, maximum);
 #pragma unroll
   for (int first = 0; first < kHeadDim; first += kCombineThreads) {
     const int d = first + threadIdx.x;
@@ -485,6 +487,7 @@ __global__ void __launch_bounds__(kCombineThreads, 4) combine_kernel(const __gri
       total += warp_sum[w];
       value += warp_out[w][d];
     }
+    total += of_sink;
     store_element(p.dtype, p.out.data, row + d, fault || sequence.limit(j) == 0 ? 0.0f : value / total);
   }
 }

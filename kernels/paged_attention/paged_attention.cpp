@@ -25,10 +25,12 @@ Status check_ring(const PagedAttentionParams& p) {
                             ", where max_seq_len, ", p.max_seq_len, ", is larger than the ring");
   }
   const int64_t largest = p.ring_size - p.max_seqlen_q + 1;
-  if (p.window >= 1 && p.window <= largest) return {};
-  return invalid_argument("paged_attention: window is ", p.window, ": it must lie in 1..", largest, " where max_seq_len, ",
-                          p.max_seq_len, ", is larger than the ring of ", p.ring_size, " tokens and max_seqlen_q is ",
-                          p.max_seqlen_q);
+  const bool chunk_counts = p.chunk > 0 && (p.window == 0 || p.chunk < p.window);
+  const int64_t most_keys = chunk_counts ? p.chunk : p.window;  // of a row
+  if (most_keys >= 1 && most_keys <= largest) return {};
+  return invalid_argument("paged_attention: ", chunk_counts ? "chunk" : "window", " is ", most_keys, ": it must lie in 1..",
+                          largest, " where max_seq_len, ", p.max_seq_len, ", is larger than the ring of ", p.ring_size,
+                          " tokens and max_seqlen_q is ", p.max_seqlen_q);
 }
 
 Status check_shapes(const PagedAttentionParams& p, Device device) {
@@ -51,6 +53,7 @@ Status check_shapes(const PagedAttentionParams& p, Device device) {
     return invalid_argument("paged_attention: soft_cap is ", p.soft_cap, ": it must be finite and positive, or 0 for none");
   }
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "window", p.window, 0, kMaxInt32));
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "chunk", p.chunk, 0, kMaxInt32));
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "ring_size", p.ring_size, 0, kMaxInt32));
   const PageTable& table = p.page_table;
   if (has_block_table(table)) {
@@ -72,6 +75,10 @@ Status check_arrays(const PagedAttentionParams& p, Device device) {
                        ": supported is every even number in 2..576, or 0 = head_dim");
   }
   PROLOGUE_RETURN_IF_ERROR(check_cache_shape(kName, kv, kv.num_kv_heads, p.head_dim));
+  if (p.sinks != nullptr && p.sinks_type != p.dtype && p.sinks_type != DType::f32) {
+    return unsupported("paged_attention: sinks_type is ", dtype_text(p.sinks_type), ": supported are dtype, ",
+                       dtype_name(p.dtype), ", and float32");
+  }
   const int64_t needed = paged_attention_workspace_bytes(p, device);
   if (needed > 0 && (p.workspace == nullptr || p.workspace_bytes < needed)) {
     return invalid_argument("paged_attention: workspace has ", p.workspace == nullptr ? 0 : p.workspace_bytes,
@@ -90,6 +97,7 @@ Status check_arrays(const PagedAttentionParams& p, Device device) {
 PagedAttentionParams resolved(const PagedAttentionParams& params) {
   PagedAttentionParams p = params;
   p.kv = resolved(p.kv, p.dtype);
+  p.sinks_type = resolve_dtype(p.sinks_type, p.dtype);
   return p;
 }
 
@@ -105,6 +113,8 @@ Status add_regions(const PagedAttentionParams& params, Device device, RegionChec
   PROLOGUE_RETURN_IF_ERROR(regions.read(cache_scale_region("cache.v.scale", kv.v, kv)));
   PROLOGUE_RETURN_IF_ERROR(regions.read(heads_region("q", p.q, p.num_tokens, p.num_q_heads, p.head_dim, p.dtype)));
   PROLOGUE_RETURN_IF_ERROR(regions.write(heads_region("out", p.out, p.num_tokens, p.num_q_heads, v_head_dim(kv), p.dtype)));
+  PROLOGUE_RETURN_IF_ERROR(
+      regions.read(array_region("sinks", p.sinks, p.sinks == nullptr ? 0 : p.num_q_heads, dtype_size(p.sinks_type))));
   PROLOGUE_RETURN_IF_ERROR(add_page_table(p.page_table, p.num_seqs, regions));
   PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("cu_seqlens_q", p.cu_seqlens_q, p.num_seqs + 1, 4)));
   const int64_t lengths = p.page_table.kv_last_page_len == nullptr ? p.num_seqs : 0;

@@ -2,19 +2,22 @@
 // both in one batch. Causal and grouped-query. It reads every type and layout of cache that the prologue writes.
 //
 // Sequence s owns the n query rows [cu_seqlens_q[s], cu_seqlens_q[s+1]). They are the last n of its seq_lens[s] tokens. Row j is
-// the token at position p0 = seq_lens[s] - n + j. It attends to the positions p0 - window < p <= p0 (window = 0: 0 <= p <= p0).
+// the token at position p0 = seq_lens[s] - n + j. It attends to the positions first <= p <= p0. `first` is the largest of
+//   0;  p0 - window + 1, unless window is 0;  the beginning of its chunk, p0 / chunk * chunk, unless chunk is 0 (Llama 4)
 // Position p is in the page that entry r / page_size of the sequence in page_table says, at offset r % page_size, where r =
 // p % ring_size (ring_size = 0: r = p).
 // Query head h reads kv head h / (num_q_heads / num_kv_heads).
 //
 //   score_p       = scale * <q[t, h, :], K[p]>;  with a soft cap: soft_cap * tanh(score_p / soft_cap)
-//   out[t, h, :]  = sum_p softmax_p(score_p) V[p]
+//   out[t, h, :]  = sum_p exp(score_p - m) V[p] / (sum_p exp(score_p - m) + exp(sinks[h] - m)), m being the largest score or sink
 //
 //   q             [T, num_q_heads, head_dim] dtype, strided; T = cu_seqlens_q[num_seqs] <= num_tokens; rows past T are padding
 //   out           [T, num_q_heads, v_head_dim] dtype, strided; must not overlap anything that is read; padding is not written
 //   kv            one layer's cache (views.h) of any type, scaling and strides, read only; K and V may have formats of their own.
 //                 They may overlap (MLA: V is the first channels of K). kv.k.head_dim = head_dim; kv.v.head_dim is any even
 //                 number up to 576. An element of a quantised cache is its stored number times its scale, plus its zero point
+//   sinks         [num_q_heads] of sinks_type: a score of each q head that has no key and no value (GPT-OSS). It is neither scaled
+//                 nor capped. Finite; -infinity is no sink. null = none: the last term of the denominator is missing
 //   page_table    the pages of the sequences (views.h): a block table or CSR; only entries that a row needs are read
 //   cu_seqlens_q  [num_seqs + 1] int32, non-decreasing, from 0 to at most num_tokens; a sequence without rows is allowed
 //   seq_lens      [num_seqs] int32, tokens of the sequence AFTER this step's tokens were added; a negative entry counts as 0.
@@ -28,7 +31,8 @@
 //                 (so the caller clears it); null = not wanted
 //
 // Ring. It holds the last ring_size positions, including those of this step. So the first row of a step finds its whole window
-// only if window + max_seqlen_q - 1 <= ring_size. Anything larger is an error, unless max_seq_len <= ring_size.
+// only if window + max_seqlen_q - 1 <= ring_size. Anything larger is an error, unless max_seq_len <= ring_size. In place of the
+// window counts the chunk if that is smaller, or if there is no window.
 //
 // Guards. Arrays on the device are checked by the kernel when it reads them. Whatever they hold, nothing outside of q, the pages,
 // the table and out is touched. For each of these faults the rows become zeros and are recorded, with the query row as token:
@@ -41,7 +45,7 @@
 //                            entries of kv_indptr are bad). Also if its length should come from kv_last_page_len and these
 //                            entries are bad, or its last page is not 1..page_size tokens long
 //   page_out_of_range        an entry of the page table outside [0, num_pages): only the rows that need it
-// A row that attends to nothing (seq_lens is less than the number of rows) becomes zeros. This is not a fault.
+// A row that attends to nothing (seq_lens is less than the number of rows) becomes zeros, with sinks too. This is not a fault.
 //
 // Numerics.
 //   Scores, softmax and sums are float32. Scales are multiplied in float32. The result is rounded once, at the store.
@@ -90,6 +94,7 @@ struct PagedAttentionParams {
   float scale = 0.0f;     // of the scores; usually 1 / sqrt(head_dim)
   float soft_cap = 0.0f;  // 0 = none
   int64_t window = 0;     // tokens that a row sees, including its own; 0 = all up to its own
+  int64_t chunk = 0;      // a row sees only tokens of its own chunk of so many positions; 0 = no chunks
   int64_t ring_size = 0;  // in tokens, as in TokenPlaces; 0 = every position has its own slot
   HeadsView q;
   PagedKvView kv;
@@ -98,8 +103,10 @@ struct PagedAttentionParams {
   const int32_t* seq_lens = nullptr;
   int64_t max_seqlen_q = 0;
   int64_t max_seq_len = 0;
-  int64_t num_decode_seqs = 0;   // so many sequences, the first ones, have at most one row each
-  bool batch_invariant = false;  // a row's bits do not depend on the rest of the batch
+  int64_t num_decode_seqs = 0;      // so many sequences, the first ones, have at most one row each
+  bool batch_invariant = false;     // a row's bits do not depend on the rest of the batch
+  const void* sinks = nullptr;      // [num_q_heads]; null = none
+  DType sinks_type = DType::unset;  // dtype (unset means that) or float32
   MutableHeadsView out;
   void* workspace = nullptr;  // device scratch of paged_attention_workspace_bytes; null if that is 0
   int64_t workspace_bytes = 0;

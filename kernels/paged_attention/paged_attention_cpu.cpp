@@ -2,7 +2,8 @@
 // q heads that share a kv head share its tiles. For every kTileKeys positions of the cache, in order:
 //   1. scores [rows, keys] = scale * Q K^T, capped: kChunk channels at a time, of which K is gathered from the pages (transposed)
 //      into a float32 tile, quantised numbers multiplied by their scales,
-//   2. online softmax: p = exp(score - running maximum); what was summed under a smaller maximum is scaled down,
+//   2. online softmax: p = exp(score - running maximum); what was summed under a smaller maximum is scaled down; a sink is the
+//      first score,
 //   3. running sums [rows, v_head_dim] += p V, V gathered kChunk channels at a time into the same tile.
 // Every row takes the same steps in the same order whatever block it is in (tiles start at multiples of kTileKeys), so its bits
 // depend on neither the batch, nor the chunking of a prompt, nor the number of threads. All of a block's memory is on the stack,
@@ -271,7 +272,11 @@ class BlockAttention {
   int64_t q_head(int64_t i) const { return kv_head_ * group_ + i % group_; }
   // The last and the first position that a row attends to.
   int64_t limit(int64_t i) const { return sequence_.first_limit + i / group_; }
-  int64_t lowest(int64_t i) const { return p_.window > 0 ? std::max<int64_t>(0, limit(i) - p_.window + 1) : 0; }
+  int64_t lowest(int64_t i) const {
+    const int64_t of_window = p_.window > 0 ? limit(i) - p_.window + 1 : 0;
+    const int64_t of_chunk = p_.chunk > 0 ? limit(i) / p_.chunk * p_.chunk : 0;
+    return std::max({int64_t{0}, of_window, of_chunk});
+  }
   int64_t place(int64_t position) const { return p_.ring_size > 0 ? position % p_.ring_size : position; }
   // How many positions, from this one on, are adjacent in a page.
   int64_t run_length(int64_t at) const {
@@ -283,6 +288,12 @@ class BlockAttention {
   }
   T* out_row(int64_t i) const {
     return static_cast<T*>(p_.out.data) + token(i) * p_.out.token_stride + q_head(i) * p_.out.head_stride;
+  }
+  // -infinity for none.
+  float sink(int64_t i) const {
+    if (p_.sinks == nullptr) return -kInfinity;
+    if (p_.sinks_type == DType::f32) return static_cast<const float*>(p_.sinks)[q_head(i)];
+    return to_float(static_cast<const T*>(p_.sinks)[q_head(i)]);
   }
   void clear(int64_t i) const { std::fill_n(out_row(i), v_head_dim(p_.kv), T{}); }
 
@@ -299,13 +310,14 @@ class BlockAttention {
 
   void attend(int64_t begin, int64_t end) {
     const int64_t rows = end - begin;
+    std::fill_n(sums_, rows * v_columns_, 0.0f);
+    std::fill_n(probability_sums_, rows * kSumLanes, 0.0f);
     for (int64_t r = 0; r < rows; ++r) {
-      maximum_[r] = -kInfinity;
+      maximum_[r] = sink(begin + r);  // the first score, whose value is zero
+      if (p_.sinks != nullptr) probability_sums_[r * kSumLanes] = 1.0f;
       limits_[r] = limit(begin + r);
       lowest_[r] = lowest(begin + r);
     }
-    std::fill_n(sums_, rows * v_columns_, 0.0f);
-    std::fill_n(probability_sums_, rows * kSumLanes, 0.0f);
     q_chunk_ = -1;
 
     const int64_t num_positions = limits_[rows - 1] + 1;

@@ -66,7 +66,8 @@ AttentionArgs make_args(const PagedAttentionParams& params) {
   args.p = params;
   args.score_scale = params.soft_cap > 0.0f ? params.scale / params.soft_cap : params.scale * kLog2E;
   args.cap_log2 = params.soft_cap * kLog2E;
-  if (params.window > 0) args.window = static_cast<unsigned>(params.window);
+  if (params.window > 0) args.window = static_cast<int>(params.window);
+  args.chunk = static_cast<int>(params.chunk);
   args.group = static_cast<int>(params.num_q_heads / params.kv.num_kv_heads);
   args.v_head_dim = static_cast<int>(v_head_dim(params.kv));
   const uint64_t page_size = static_cast<uint64_t>(params.kv.page_size);
@@ -79,7 +80,11 @@ int64_t largest_head_dim(const PagedAttentionParams& params) { return std::max(p
 
 // The most positions that the rows of one sequence see.
 int64_t max_keys(const PagedAttentionParams& params) {
-  return params.window > 0 ? std::min(params.max_seq_len, params.window + params.max_seqlen_q - 1) : params.max_seq_len;
+  int64_t keys = params.max_seq_len;
+  for (const int64_t of_a_row : {params.window, params.chunk}) {
+    if (of_a_row > 0) keys = std::min(keys, of_a_row + params.max_seqlen_q - 1);
+  }
+  return keys;
 }
 
 bool serves(const DecodeInstance& instance, const PagedAttentionParams& params) {

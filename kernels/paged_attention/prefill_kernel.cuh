@@ -304,6 +304,7 @@ __global__ void __launch_bounds__(MmaTileOf<T, kHeadDim, kCache, kMaxKeys>::kThr
     const int packed = tile.first_packed + warp * 16 + half * 8 + lane / 4;
     limit[half] = packed < tile.num_packed ? sequence.limit(packed / args.group) : 0;
   }
+  const int last_lowest = lowest(args, tile.last_limit);
 
   float score_scale = args.score_scale;
   if constexpr (kQuantized) score_scale *= shared_scale(k_format, p.kv.k.scale, kv_head);
@@ -348,7 +349,7 @@ __global__ void __launch_bounds__(MmaTileOf<T, kHeadDim, kCache, kMaxKeys>::kThr
     if (more) kQuantized ? load_keys((key_tile + 1) % 2) : copy_keys((key_tile + 1) % 2);
 
     const int first_key = key_tile * Tile::kKeys + lane % 4 * 2;
-    const bool masked = (key_tile + 1) * Tile::kKeys > tile.first_limit || key_tile * Tile::kKeys < lowest(args, tile.last_limit);
+    const bool masked = (key_tile + 1) * Tile::kKeys > tile.first_limit || key_tile * Tile::kKeys < last_lowest;
     if (k_scale_per_token) {
 #pragma unroll
       for (int n = 0; n < Tile::kKeys / 8; ++n) {
@@ -374,14 +375,21 @@ __global__ void __launch_bounds__(MmaTileOf<T, kHeadDim, kCache, kMaxKeys>::kThr
         for (int i = 0; i < 4; ++i) score[n][i] = capped(args, score[n][i]);
       }
     }
+    if (masked) {
+      const VisibleKeys visible[2] = {{args, limit[0]}, {args, limit[1]}};
+#pragma unroll
+      for (int n = 0; n < Tile::kKeys / 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          if (!visible[i / 2].hold(first_key + n * 8 + i % 2)) score[n][i] = -INFINITY;
+        }
+      }
+    }
     float new_maximum[2] = {maximum[0], maximum[1]};
 #pragma unroll
     for (int n = 0; n < Tile::kKeys / 8; ++n) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if (masked && !visible(args, first_key + n * 8 + i % 2, limit[i / 2])) score[n][i] = -INFINITY;
-        new_maximum[i / 2] = fmaxf(new_maximum[i / 2], score[n][i]);
-      }
+      for (int i = 0; i < 4; ++i) new_maximum[i / 2] = fmaxf(new_maximum[i / 2], score[n][i]);
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -442,6 +450,7 @@ __global__ void __launch_bounds__(MmaTileOf<T, kHeadDim, kCache, kMaxKeys>::kThr
     const bool fault = packed < tile.num_packed && (sequence.too_long || (shared.faulty[row / 32] >> (row % 32) & 1) != 0);
     if (fault && lane % 4 == 0 && kv_head == 0 && packed % args.group == 0) record_row_fault(args, sequence, packed / args.group);
     const bool zero = fault || limit[half] == 0;
+    sum[half] += sink_weight(p, q_head(packed), maximum[half]);
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
       float low = zero ? 0.0f : (out[c][2 * half] + 0.0f) / sum[half];  // -0 becomes 0
@@ -639,12 +648,13 @@ __global__ void __launch_bounds__(SimpleTileOf<kHeadDim, kSmall, kCache>::kThrea
     }
 #pragma unroll
     for (int r = 0; r < kRowsOfThread; ++r) {
+      const VisibleKeys visible(args, limit[r]);
       float new_maximum = maximum[r];
 #pragma unroll
       for (int n = 0; n < kKeysOfThread; ++n) {
         score[r][n] *= args.score_scale;
         if (args.cap_log2 > 0.0f) score[r][n] = capped(args, score[r][n]);
-        if (!visible(args, first_key + x + n * 16, limit[r])) score[r][n] = -INFINITY;
+        if (!visible.hold(first_key + x + n * 16)) score[r][n] = -INFINITY;
         new_maximum = fmaxf(new_maximum, score[r][n]);
       }
 #pragma unroll
@@ -705,6 +715,7 @@ __global__ void __launch_bounds__(SimpleTileOf<kHeadDim, kSmall, kCache>::kThrea
     const bool fault = sequence.too_long || (shared.faulty[row_of_tile / 32] >> (row_of_tile % 32) & 1) != 0;
     if (fault && x == 0 && kv_head == 0 && packed % args.group == 0) record_row_fault(args, sequence, j);
     const int64_t row = (sequence.first_row + j) * p.out.token_stride + q_head(packed) * p.out.head_stride;
+    sum[r] += sink_weight(p, q_head(packed), maximum[r]);
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
 #pragma unroll

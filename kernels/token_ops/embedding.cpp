@@ -3,18 +3,11 @@
 #include <cmath>
 
 #include <prologue/kernels/base/host/dispatch.h>
+#include <prologue/kernels/base/host/row_limits.h>
 #include <prologue/kernels/base/host/view_checks.h>
 #include <prologue/kernels/token_ops/backends.h>
 
 namespace prologue {
-
-namespace {
-
-// Together they keep every size in bytes within 64 bits.
-constexpr int64_t kMaxTokens = int64_t{1} << 31;
-constexpr int64_t kMaxWidth = int64_t{1} << 24;
-
-}  // namespace
 
 Status validate(const EmbeddingParams& p, const Execution& execution) {
   constexpr const char* kName = "embedding";

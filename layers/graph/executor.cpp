@@ -7,6 +7,7 @@
 #include <prologue/kernels/base/host/out_of_memory.h>
 #include <prologue/kernels/base/host/view_checks.h>
 #include <prologue/kernels/gemm/backends.h>
+#include <prologue/kernels/moe/backends.h>
 #include <prologue/kernels/paged_attention/backends.h>
 #include <prologue/kernels/rotary/backends.h>
 #include <prologue/kernels/token_ops/backends.h>
@@ -23,6 +24,9 @@ Status validate_operation(const P& params, const GemmContext&, const Execution& 
 Status validate_operation(const GemmParams& params, const GemmContext& context, const Execution& execution) {
   return validate(params, context, execution);
 }
+Status validate_operation(const MoeGemmParams& params, const GemmContext& context, const Execution& execution) {
+  return validate(params, context, execution);
+}
 Status validate_operation(const PagedAttentionParams& params, const GemmContext&, const Execution& execution) {
   return validate(params, execution.device);
 }
@@ -34,6 +38,9 @@ Status run_operation(const P& params, const void*, GemmContext&, const Execution
 Status run_operation(const GemmParams& params, const void*, GemmContext& context, const Execution& execution) {
   return run_validated(params, context, execution);
 }
+Status run_operation(const MoeGemmParams& params, const void*, GemmContext& context, const Execution& execution) {
+  return run_validated(params, context, execution);
+}
 Status run_operation(const AttentionPrologueParams& params, const void* kernel, GemmContext&, const Execution& execution) {
   return run_kernel(kernel, params, execution);
 }
@@ -41,6 +48,20 @@ Status run_operation(const AttentionPrologueParams& params, const void* kernel, 
 void set_invariant(Parameters& parameters, bool batch_invariant) {
   if (auto* gemm = std::get_if<GemmParams>(&parameters)) gemm->batch_invariant = batch_invariant;
   if (auto* attention = std::get_if<PagedAttentionParams>(&parameters)) attention->batch_invariant = batch_invariant;
+}
+
+int64_t workspace_bytes_of(const PagedAttentionParams& params, Device device) {
+  return paged_attention_workspace_bytes(params, device);
+}
+int64_t workspace_bytes_of(const MoeGemmParams& params, Device device) { return moe_gemm_workspace_bytes(params, device); }
+
+// Calls f with the parameters if their operation may need a workspace.
+template <class F>
+void with_workspace(Parameters& parameters, const F& f) {
+  const auto call = [&](auto& params) {
+    if constexpr (requires { params.workspace; }) f(params);
+  };
+  std::visit(call, parameters);
 }
 
 // Adds to an error which node it is from.
@@ -111,24 +132,24 @@ Status GraphExecutor::prepare(const Execution& execution) {
   for (const Node& node : nodes) {
     operations_.push_back({node.parameters, nullptr});
     auto* const params = static_cast<unsigned char*>(address_of(operations_.back().parameters));
-    for (const Binding& binding : node.bindings) PROLOGUE_RETURN_IF_ERROR(named(node, bind(node, binding, params + binding.member)));
+    for (const Binding& binding : node.bindings)
+      PROLOGUE_RETURN_IF_ERROR(named(node, bind(node, binding, params + binding.member)));
     position_axes_ = std::max(position_axes_, node.position_axes);
     set_invariant(operations_.back().parameters, limits_.batch_invariant);
   }
   patch(largest_step(limits_));
 
   int64_t workspace_bytes = 0;
-  for (const Operation& operation : operations_) {
-    const auto* attention = std::get_if<PagedAttentionParams>(&operation.parameters);
-    if (attention == nullptr) continue;
-    workspace_bytes = std::max(workspace_bytes, paged_attention_workspace_bytes(*attention, device_));
+  for (Operation& operation : operations_) {
+    with_workspace(operation.parameters,
+                   [&](const auto& params) { workspace_bytes = std::max(workspace_bytes, workspace_bytes_of(params, device_)); });
   }
   PROLOGUE_ASSIGN_OR_RETURN(workspace_, Buffer::allocate(device_, workspace_bytes));
   for (Operation& operation : operations_) {
-    auto* attention = std::get_if<PagedAttentionParams>(&operation.parameters);
-    if (attention == nullptr) continue;
-    attention->workspace = workspace_.data();
-    attention->workspace_bytes = workspace_.size_bytes();
+    with_workspace(operation.parameters, [&](auto& params) {
+      params.workspace = workspace_.data();
+      params.workspace_bytes = workspace_.size_bytes();
+    });
   }
 
   if (limits_.max_tokens == 0) return {};  // no step has any work
@@ -223,8 +244,8 @@ Status GraphExecutor::check_step(const StepInputs& step, const Execution& execut
   const int64_t num_seqs = attends * step.num_seqs;
   // Of a block table: its first row, and the entries of the others with the gaps between them.
   const int64_t table = num_seqs > 0 ? (num_seqs - 1) * step.block_table_stride + step.max_pages_per_seq : 0;
-  const int64_t counts[kNumStepArrays] = {step.num_tokens,    step.num_tokens, step.num_tokens, num_seqs + attends,
-                                          num_seqs,           table,           step.num_logit_rows};
+  const int64_t counts[kNumStepArrays] = {step.num_tokens, step.num_tokens, step.num_tokens,    num_seqs + attends,
+                                          num_seqs,        table,           step.num_logit_rows};
   for (size_t i = 0; i < reads_.size(); ++i) {
     if (!reads_[i]) continue;
     const auto array = static_cast<StepArray>(i / kMaxLayerGroups);

@@ -177,6 +177,20 @@ void GraphBuilder::check_vector(const Node& node, const char* what, const Weight
                          ": what it is applied to has ", of.width, " columns of ", dtype_name(of.dtype)));
 }
 
+// Of an operation whose rows have no stride.
+void GraphBuilder::check_contiguous(const Node& node, Value x) {
+  if (!info(x).base) return;
+  check(invalid_argument(node.name, ": ", info(x).name, " is a part of the columns of another value: it needs contiguous rows"));
+}
+
+// A value with an element for each token and choice of an expert.
+void GraphBuilder::check_choices(const Node& node, const char* what, Value value, int64_t top_k, DType dtype) {
+  check_contiguous(node, value);
+  if (info(value).width == top_k && info(value).dtype == dtype) return;
+  check(invalid_argument(node.name, ": ", what, " has ", info(value).width, " columns of ", dtype_name(info(value).dtype),
+                         ": it must have ", top_k, " of ", dtype_name(dtype)));
+}
+
 // Rows of cos and sin become bindings.
 void GraphBuilder::set_rope(Node& node, Rope& member, const GraphRope& rope) {
   member = rope.rope;
@@ -238,46 +252,59 @@ Value GraphBuilder::select_logit_rows(const std::string& name, Value x) {
   return out;
 }
 
-Value GraphBuilder::rms_norm(const std::string& name, Value x, const Weight& weight, float eps) {
-  return add_rms_norm(name, x, {}, weight, eps);
-}
+Value GraphBuilder::norm(const std::string& name, Value x, const Norm& norm) { return add_norm(name, x, {}, norm); }
 
-Value GraphBuilder::add_rms_norm(const std::string& name, Value x, Value residual, const Weight& weight, float eps) {
+Value GraphBuilder::add_norm(const std::string& name, Value x, Value residual, const Norm& norm) {
   const Value out = add_value_like(name, x);
-  add_node<RmsNormParams>(name, residual ? "add_rms_norm" : "rms_norm", [&](Node& node, RmsNormParams& p) {
+  const bool layer = norm.kind == NormKind::layer;
+  const char* const kind = layer ? residual ? "add_layer_norm" : "layer_norm" : residual ? "add_rms_norm" : "rms_norm";
+  add_node<NormParams>(name, kind, [&](Node& node, NormParams& p) {
     node.step(p.num_tokens, rows_of(x));
     p.width = info(x).width;
     p.dtype = info(x).dtype;
+    p.kind = norm.kind;
     node.read(p.x, x);
+    check_contiguous(node, x);
     if (residual) node.update(p.residual, residual);
-    node.weight(p.weight, weight);
-    check_vector(node, "a norm's weight", weight, x);
-    p.eps = eps;
+    node.weight(p.weight, norm.weight);
+    node.weight(p.bias, norm.bias);
+    const Weight& of_type = norm.weight ? norm.weight : norm.bias;
+    p.weight_type = of_type ? of_type.dtype : p.dtype;
+    for (const Weight& weight : {norm.weight, norm.bias}) {
+      if (!weight) continue;
+      const bool has_type = weight.dtype == p.weight_type && (p.weight_type == p.dtype || p.weight_type == DType::f32);
+      if (weight.rows * weight.cols == p.width && has_type) continue;
+      check(invalid_argument(node.name, ": a norm's weight is [", weight.rows, ", ", weight.cols, "] ", dtype_name(weight.dtype),
+                             ": what it is applied to has ", p.width, " columns of ", dtype_name(p.dtype),
+                             ", and weight and bias must both have that type or float32"));
+    }
+    p.eps = norm.eps;
     node.write(p.out, out);
   });
   return out;
 }
 
-Value GraphBuilder::linear(const std::string& name, Value x, const Weight& weight) {
-  return linear(name, x, weight, activations_);
-}
-
-Value GraphBuilder::linear(const std::string& name, Value x, const Weight& weight, DType out_dtype) {
-  const Value out = add_value(name, info(x).rows, weight.rows, out_dtype);
+Value GraphBuilder::linear(const std::string& name, Value x, const Weight& weight, const Weight& bias, DType out_dtype) {
+  const Value out = add_value(name, info(x).rows, weight.rows, resolve_dtype(out_dtype, activations_));
   add_node<GemmParams>(name, "linear", [&](Node& node, GemmParams& p) {
     node.step(p.m, rows_of(x));
     p.n = weight.rows;
     p.k = weight.cols;
     p.dtype = weight.dtype;
-    p.y_dtype = out_dtype;
+    p.y_dtype = info(out).dtype;
     node.read(p.x, x);
     p.x_stride = row_stride(x);
     node.weight(p.weight, weight);
+    node.weight(p.bias, bias);
     node.write(p.y, out);
     p.y_stride = row_stride(out);
-    if (weight.cols == info(x).width && weight.dtype == info(x).dtype) return;
-    check(invalid_argument(node.name, ": the weight is [", weight.rows, ", ", weight.cols, "] ", dtype_name(weight.dtype),
-                           ": what it multiplies has ", info(x).width, " columns of ", dtype_name(info(x).dtype)));
+    if (weight.cols != info(x).width || weight.dtype != info(x).dtype) {
+      check(invalid_argument(node.name, ": the weight is [", weight.rows, ", ", weight.cols, "] ", dtype_name(weight.dtype),
+                             ": what it multiplies has ", info(x).width, " columns of ", dtype_name(info(x).dtype)));
+    }
+    if (!bias || (bias.rows * bias.cols == weight.rows && bias.dtype == weight.dtype)) return;
+    check(invalid_argument(node.name, ": the bias is [", bias.rows, ", ", bias.cols, "] ", dtype_name(bias.dtype),
+                           ": the weight has ", weight.rows, " rows of ", dtype_name(weight.dtype)));
   });
   return out;
 }
@@ -436,7 +463,8 @@ void GraphBuilder::kv_write(const std::string& name, Value k, Value v, int64_t n
   });
 }
 
-Value GraphBuilder::paged_attention(const std::string& name, Value q, int64_t num_q_heads, float scale, int64_t layer) {
+Value GraphBuilder::paged_attention(const std::string& name, Value q, int64_t num_q_heads, const AttentionOptions& options,
+                                    int64_t layer) {
   const Value out = add_value_like(name, q);
   add_node<PagedAttentionParams>(name, "paged_attention", [&](Node& node, PagedAttentionParams& p) {
     node.step(p.num_tokens, StepCount::num_tokens);
@@ -445,7 +473,16 @@ Value GraphBuilder::paged_attention(const std::string& name, Value q, int64_t nu
     p.num_q_heads = num_q_heads;
     p.head_dim = head_dim(node, q, num_q_heads);
     p.dtype = info(q).dtype;
-    p.scale = scale;
+    p.scale = options.scale;
+    p.soft_cap = options.soft_cap;
+    p.window = options.window;
+    p.chunk = options.chunk;
+    node.weight(p.sinks, options.sinks);
+    p.sinks_type = options.sinks.dtype;
+    if (options.sinks && options.sinks.rows * options.sinks.cols != num_q_heads) {
+      check(invalid_argument(node.name, ": sinks is [", options.sinks.rows, ", ", options.sinks.cols, "]: there must be one for each of the ",
+                             num_q_heads, " heads of Q"));
+    }
     read_heads(node, p.q, q, num_q_heads);
     node.cache(p.kv, layer, false);
     node.step(p.page_table.block_table, StepArray::block_table);
@@ -461,18 +498,164 @@ Value GraphBuilder::paged_attention(const std::string& name, Value q, int64_t nu
   return out;
 }
 
-Value GraphBuilder::gated_activation(const std::string& name, Value gate_up, Activation activation) {
-  const ValueInfo& both = info(gate_up);
-  const Value out = add_value(name, both.rows, both.width / 2, both.dtype);
-  add_node<GatedActivationParams>(name, "gated_activation", [&](Node& node, GatedActivationParams& p) {
-    node.step(p.num_tokens, rows_of(gate_up));
-    p.width = info(out).width;
-    p.dtype = info(out).dtype;
-    p.activation = activation;
-    node.read(p.gate_up, gate_up);
+namespace {
+
+const char* activation_name(Activation kind) {
+  switch (kind) {
+    case Activation::silu: return "silu";
+    case Activation::gelu_tanh: return "gelu_tanh";
+    case Activation::gelu: return "gelu";
+    case Activation::relu: return "relu";
+    case Activation::relu2: return "relu2";
+    case Activation::clamped_swiglu: return "clamped swiglu";
+  }
+  return "unknown";
+}
+
+}  // namespace
+
+Value GraphBuilder::activation(const std::string& name, Value x, const ActivationOptions& options) {
+  const int64_t parts = std::max<int64_t>(options.groups, 1) * (options.gated ? 2 : 1);
+  const Value out = add_value(name, info(x).rows, info(x).width / (options.gated ? 2 : 1), info(x).dtype);
+  add_node<ActivationParams>(name, options.gated ? "gated_activation" : "activation", [&](Node& node, ActivationParams& p) {
+    node.step(p.num_tokens, rows_of(x));
+    p.groups = options.groups;
+    p.width = info(x).width / parts;
+    p.dtype = info(x).dtype;
+    p.kind = options.kind;
+    p.gated = options.gated;
+    p.limit = options.limit;
+    p.alpha = options.alpha;
+    node.remark = activation_name(options.kind);
+    node.read(p.x, x);
+    p.x_stride = row_stride(x);
     node.write(p.out, out);
+    if (info(x).width % parts == 0) return;
+    check(invalid_argument(node.name, ": what it is applied to has ", info(x).width, " columns: they must be a multiple of ",
+                           parts));
   });
   return out;
+}
+
+Value GraphBuilder::add(const std::string& name, Value a, Value b) {
+  const Value out = add_value_like(name, a);
+  add_node<AddParams>(name, "add", [&](Node& node, AddParams& p) {
+    node.step(p.num_tokens, rows_of(a));
+    p.width = info(a).width;
+    p.dtype = info(a).dtype;
+    node.read(p.a, a);
+    p.a_stride = row_stride(a);
+    node.read(p.b, b);
+    p.b_stride = row_stride(b);
+    node.write(p.out, out);
+    p.out_stride = row_stride(out);
+    if (info(b).rows == info(a).rows && info(b).width == p.width && info(b).dtype == p.dtype) return;
+    check(invalid_argument(node.name, ": it adds ", info(b).width, " columns of ", dtype_name(info(b).dtype), " to ", p.width,
+                           " of ", dtype_name(p.dtype), ": both must have the same rows, columns and type"));
+  });
+  return out;
+}
+
+GraphBuilder::Routing GraphBuilder::moe_route(const std::string& name, Value logits, int64_t top_k, ExpertWeighting weighting,
+                                              bool normalize) {
+  const Value ids = add_value(name + ".experts", info(logits).rows, top_k, DType::int32);
+  const Value weights = add_value(name + ".weights", info(logits).rows, top_k, DType::f32);
+  add_node<MoeRouteParams>(name, "moe_route", [&](Node& node, MoeRouteParams& p) {
+    node.step(p.num_tokens, rows_of(logits));
+    p.num_experts = info(logits).width;
+    p.top_k = top_k;
+    p.dtype = info(logits).dtype;
+    p.weighting = weighting;
+    p.normalize = normalize;
+    node.read(p.logits, logits);
+    p.logits_stride = row_stride(logits);
+    node.write(p.expert_ids, ids);
+    node.write(p.expert_weights, weights);
+    node.remark = weighting == ExpertWeighting::softmax_then_top_k   ? "softmax, then top k"
+                  : weighting == ExpertWeighting::top_k_then_softmax ? "top k, then softmax"
+                                                                     : "top k, then sigmoid";
+  });
+  return {ids, weights};
+}
+
+Value GraphBuilder::moe_linear(const std::string& name, Value x, Value expert_ids, int64_t num_experts, const Weight& weight,
+                               const Weight& bias, Value scale) {
+  const int64_t top_k = info(expert_ids).width, n = weight.rows / std::max<int64_t>(num_experts, 1);
+  const Value out = add_value(name, info(x).rows, top_k * n, info(x).dtype);
+  add_node<MoeGemmParams>(name, "moe_linear", [&](Node& node, MoeGemmParams& p) {
+    node.step(p.num_tokens, rows_of(x));
+    p.top_k = top_k;
+    p.num_experts = num_experts;
+    p.n = n;
+    p.k = weight.cols;
+    p.dtype = weight.dtype;
+    p.x_per_choice = info(x).width != weight.cols;
+    node.read(p.x, x);
+    check_contiguous(node, x);
+    node.weight(p.weight, weight);
+    node.weight(p.bias, bias);
+    node.read(p.expert_ids, expert_ids);
+    if (scale) {
+      node.read(p.row_scale, scale);
+      check_choices(node, "scale", scale, top_k, DType::f32);
+    }
+    check_choices(node, "expert_ids", expert_ids, top_k, DType::int32);
+    node.write(p.y, out);
+    if (weight.rows != n * num_experts || weight.dtype != info(x).dtype ||
+        info(x).width != (p.x_per_choice ? top_k : 1) * weight.cols) {
+      check(invalid_argument(node.name, ": the weight is [", weight.rows, ", ", weight.cols, "] ", dtype_name(weight.dtype),
+                             " for ", num_experts, " experts, ", top_k, " of them for a token: what it multiplies has ",
+                             info(x).width, " columns of ", dtype_name(info(x).dtype)));
+    }
+    if (!bias || (bias.rows == num_experts && bias.cols == n && bias.dtype == weight.dtype)) return;
+    check(invalid_argument(node.name, ": the bias is [", bias.rows, ", ", bias.cols, "] ", dtype_name(bias.dtype),
+                           ": it must be [", num_experts, ", ", n, "] ", dtype_name(weight.dtype)));
+  });
+  return out;
+}
+
+Value GraphBuilder::moe_combine(const std::string& name, Value y, int64_t top_k, Value expert_weights, Value shared) {
+  const int64_t width = info(y).width / std::max<int64_t>(top_k, 1);
+  const Value out = add_value(name, info(y).rows, width, info(y).dtype);
+  add_node<MoeCombineParams>(name, "moe_combine", [&](Node& node, MoeCombineParams& p) {
+    node.step(p.num_tokens, rows_of(y));
+    p.top_k = top_k;
+    p.width = width;
+    p.dtype = info(y).dtype;
+    node.read(p.y, y);
+    check_contiguous(node, y);
+    if (expert_weights) {
+      node.read(p.expert_weights, expert_weights);
+      check_choices(node, "expert_weights", expert_weights, top_k, DType::f32);
+    }
+    if (shared) {
+      node.read(p.shared, shared);
+      check_contiguous(node, shared);
+    }
+    node.write(p.out, out);
+    if (width * top_k != info(y).width) {
+      check(invalid_argument(node.name, ": there are ", info(y).width, " columns: they must be a multiple of top_k, ", top_k));
+    }
+    if (!shared || (info(shared).width == width && info(shared).dtype == p.dtype)) return;
+    check(invalid_argument(node.name, ": shared has ", info(shared).width, " columns of ", dtype_name(info(shared).dtype),
+                           ": it must have ", width, " of ", dtype_name(p.dtype)));
+  });
+  return out;
+}
+
+Value GraphBuilder::scale_logits(const std::string& name, Value x, float scale, float soft_cap) {
+  add_node<ScaleLogitsParams>(name, "scale_logits", [&](Node& node, ScaleLogitsParams& p) {
+    node.step(p.num_rows, rows_of(x));
+    p.width = info(x).width;
+    node.update(p.x, x);
+    node.update(p.out, x);
+    check_contiguous(node, x);
+    p.scale = scale;
+    p.soft_cap = soft_cap;
+    if (info(x).dtype == DType::f32) return;
+    check(invalid_argument(node.name, ": the logits are ", dtype_name(info(x).dtype), ": they must be float32"));
+  });
+  return x;
 }
 
 Result<Graph> GraphBuilder::finish(Value output) && {

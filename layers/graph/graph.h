@@ -20,12 +20,17 @@
 #include <prologue/kernels/base/status.h>
 #include <prologue/kernels/base/views.h>
 #include <prologue/kernels/gemm/gemm.h>
+#include <prologue/kernels/moe/moe_combine.h>
+#include <prologue/kernels/moe/moe_gemm.h>
+#include <prologue/kernels/moe/moe_route.h>
 #include <prologue/kernels/paged_attention/paged_attention.h>
 #include <prologue/kernels/rotary/rotary.h>
+#include <prologue/kernels/token_ops/activation.h>
+#include <prologue/kernels/token_ops/add.h>
 #include <prologue/kernels/token_ops/embedding.h>
-#include <prologue/kernels/token_ops/gated_activation.h>
 #include <prologue/kernels/token_ops/gather_cos_sin.h>
-#include <prologue/kernels/token_ops/rms_norm.h>
+#include <prologue/kernels/token_ops/norm.h>
+#include <prologue/kernels/token_ops/scale_logits.h>
 #include <prologue/layers/rope/rope_table.h>
 #include <prologue/layers/step.h>
 
@@ -74,6 +79,22 @@ struct GraphRope {
   explicit operator bool() const { return table != nullptr || rope.rotary_dim > 0; }
 };
 
+// A norm of rows and its weights.
+struct Norm {
+  NormKind kind = NormKind::rms;
+  Weight weight = {};  // [1, width] of the activations' type or float32; may be none, which means 1
+  Weight bias = {};    // of the weight's type; may be none
+  float eps = 1e-5f;
+};
+
+// What an activation does to each row, or to each of `groups` equal parts of a row.
+struct ActivationOptions {
+  Activation kind = Activation::silu;
+  bool gated = true;                   // a part is gate, then up
+  float limit = 7.0f, alpha = 1.702f;  // clamped_swiglu only
+  int64_t groups = 1;
+};
+
 // A norm of the heads of Q, K or V and its weights.
 struct HeadsNorm {
   HeadNorm norm = {};  // without pointers, stride and weight_type: these follow from the weights
@@ -81,24 +102,34 @@ struct HeadsNorm {
   Weight bias = {};    // as the weight; layer norms only
 };
 
+// How attention weighs the keys; the formulas are in kernels/paged_attention/paged_attention.h.
+struct AttentionOptions {
+  float scale = 0.0f;     // of the scores, usually 1 / sqrt(head_dim)
+  float soft_cap = 0.0f;  // 0 = none
+  int64_t window = 0;     // tokens that a token sees, its own included; 0 = all before it, and its own
+  int64_t chunk = 0;      // a token sees those of its own chunk of so many positions; 0 = no chunks
+  Weight sinks = {};      // [1, num_q_heads], of the activations' type or float32; may be none
+};
+
 // The list of operations: the parameters of any one that a graph can hold.
-using Parameters = std::variant<EmbeddingParams, RmsNormParams, GemmParams, AddBiasParams, QkNormParams, GatherCosSinParams,
+using Parameters = std::variant<EmbeddingParams, NormParams, GemmParams, AddBiasParams, QkNormParams, GatherCosSinParams,
                                 RotaryParams, HadamardParams, QueryScaleParams, KvWriteParams, AttentionPrologueParams,
-                                PagedAttentionParams, GatedActivationParams>;
+                                PagedAttentionParams, ActivationParams, AddParams, ScaleLogitsParams, MoeRouteParams,
+                                MoeGemmParams, MoeCombineParams>;
 
 // What a member of a node's parameters will be when the graph runs.
 struct Binding {
   enum class To : int32_t {
-    read,         // a value: its first row
-    write,        // the same, of a value that the operation makes
-    update,       // the same, of a value that it reads and writes (the residual)
-    array,        // an array of the step
-    count,        // a count of the step
-    table,        // the first row of a rope's table; it may grow until an executor is made
-    table_rows,   // the rows of that table
-    cache_read,   // the cache of a layer, a PagedKvView
-    cache_write,  // the same, where the operation writes it
-    faults,       // the executor's record of faults
+    read,          // a value: its first row
+    write,         // the same, of a value that the operation makes
+    update,        // the same, of a value that it reads and writes (the residual)
+    array,         // an array of the step
+    count,         // a count of the step
+    table,         // the first row of a rope's table; it may grow until an executor is made
+    table_rows,    // the rows of that table
+    cache_read,    // the cache of a layer, a PagedKvView
+    cache_write,   // the same, where the operation writes it
+    faults,        // the executor's record of faults
     token_faults,  // and its fault codes by token
   };
   To to = To::read;
@@ -195,11 +226,11 @@ class PROLOGUE_API GraphBuilder {
 
   Value embedding(const std::string& name, const Weight& table, float scale);
   Value select_logit_rows(const std::string& name, Value x);
-  Value rms_norm(const std::string& name, Value x, const Weight& weight, float eps);
+  Value norm(const std::string& name, Value x, const Norm& norm);
   // Adds x to residual first, then normalises the sum.
-  Value add_rms_norm(const std::string& name, Value x, Value residual, const Weight& weight, float eps);
-  Value linear(const std::string& name, Value x, const Weight& weight);
-  Value linear(const std::string& name, Value x, const Weight& weight, DType out_dtype);
+  Value add_norm(const std::string& name, Value x, Value residual, const Norm& norm);
+  // out_dtype: unset means the activations' type.
+  Value linear(const std::string& name, Value x, const Weight& weight, const Weight& bias = {}, DType out_dtype = DType::unset);
   Value add_bias(const std::string& name, Value x, const Weight& bias);
   struct Qkv {
     Value q, k, v;
@@ -213,8 +244,22 @@ class PROLOGUE_API GraphBuilder {
   Value hadamard(const std::string& name, Value x, int64_t num_heads, int64_t block);
   Value query_scale(const std::string& name, Value x, int64_t num_heads, const QueryScale& scale);
   void kv_write(const std::string& name, Value k, Value v, int64_t num_kv_heads, int64_t layer, const GraphRope& rope);
-  Value paged_attention(const std::string& name, Value q, int64_t num_q_heads, float scale, int64_t layer);
-  Value gated_activation(const std::string& name, Value gate_up, Activation activation);
+  Value paged_attention(const std::string& name, Value q, int64_t num_q_heads, const AttentionOptions& options, int64_t layer);
+  Value activation(const std::string& name, Value x, const ActivationOptions& options);
+  Value add(const std::string& name, Value a, Value b);
+  // The experts of each token. A value of experts has a token's top_k results side by side: [tokens, top_k * width].
+  struct Routing {
+    Value ids, weights;  // [tokens, top_k] int32 and float32
+  };
+  Routing moe_route(const std::string& name, Value logits, int64_t top_k, ExpertWeighting weighting, bool normalize = false);
+  // weight: [num_experts * n, k], the rows of expert 0, then those of expert 1 and so on. bias: [num_experts, n], may be none. x: [tokens, k]
+  // for all experts of a token, or [tokens, top_k * k]. scale: [tokens, top_k] float32, a factor of what is multiplied; may be none.
+  Value moe_linear(const std::string& name, Value x, Value expert_ids, int64_t num_experts, const Weight& weight,
+                   const Weight& bias = {}, Value scale = {});
+  // y: [tokens, top_k * width]. expert_weights none: 1. shared: [tokens, width], is added; may be none.
+  Value moe_combine(const std::string& name, Value y, int64_t top_k, Value expert_weights, Value shared = {});
+  // In place: returns x, which holds the new logits from then on.
+  Value scale_logits(const std::string& name, Value x, float scale, float soft_cap);
 
   Result<Graph> finish(Value output) &&;
 
@@ -242,6 +287,8 @@ class PROLOGUE_API GraphBuilder {
   void read_heads(Node& node, HeadsView& view, Value x, int64_t num_heads);
   void write_heads(Node& node, MutableHeadsView& view, Value y, int64_t num_heads);
   void check_vector(const Node& node, const char* what, const Weight& weight, Value x);
+  void check_contiguous(const Node& node, Value x);
+  void check_choices(const Node& node, const char* what, Value value, int64_t top_k, DType dtype);
   void set_rope(Node& node, Rope& member, const GraphRope& rope);
   void check_rope(const Node& node, const GraphRope& rope);
   const ValueInfo& info(Value value);

@@ -299,6 +299,16 @@ Result<RopeFrequencies> frequencies_of(const RopeConfig& config, int64_t sequenc
 
 }  // namespace
 
+int64_t rope_length_class(const RopeConfig& config, int64_t sequence_length) {
+  if (const auto* dynamic = std::get_if<DynamicNtkRope>(&config.scaling)) {
+    return sequence_length > dynamic->original_max_position ? sequence_length : 0;
+  }
+  if (const auto* rope = std::get_if<LongRope>(&config.scaling)) {
+    return sequence_length > rope->original_max_position ? rope->original_max_position + 1 : 0;
+  }
+  return 0;
+}
+
 Result<RopeFrequencies> rope_frequencies(const RopeConfig& config, int64_t sequence_length, RopePrecision precision) {
   return catch_out_of_memory([&] { return frequencies_of(config, sequence_length, precision); });
 }

@@ -110,6 +110,10 @@ struct RopeFrequencies {
 // The frequencies for a sequence that will be `sequence_length` tokens long.
 PROLOGUE_API Result<RopeFrequencies> rope_frequencies(const RopeConfig& config, int64_t sequence_length, RopePrecision precision);
 
+// The shortest sequence length with the frequencies of `sequence_length`. 0 up to the original length, and for every length where the
+// scheme does not depend on it; beyond, dynamic NTK: the length itself; LongRoPE: original_max_position + 1.
+PROLOGUE_API int64_t rope_length_class(const RopeConfig& config, int64_t sequence_length);
+
 // DeepSeek's yarn_get_mscale: 0.1 * mscale * ln(scale) + 1, and 1 where scale <= 1.
 PROLOGUE_API double yarn_mscale(double scale, double mscale);
 

@@ -78,7 +78,39 @@ Result<RopeTable> RopeTable::create(const RopeConfig& config, int64_t max_positi
                                     const Execution& execution) {
   PROLOGUE_ASSIGN_OR_RETURN(const RopeFrequencies frequencies,
                             rope_frequencies(config, std::max<int64_t>(max_position, 0), precision));
-  return create(config.style, frequencies, max_position, precision, execution);
+  return catch_out_of_memory([&]() -> Result<RopeTable> {
+    PROLOGUE_ASSIGN_OR_RETURN(RopeTable table, create(config.style, frequencies, max_position, precision, execution));
+    table.config_ = config;
+    return table;
+  });
+}
+
+Status RopeTable::make_sets(int64_t num_rows, const Execution& execution) {
+  if (num_rows < 1 || num_rows > INT32_MAX) {
+    return invalid_argument("rope: num_rows is ", num_rows, ": it must be between 1 and ", INT32_MAX);
+  }
+  return catch_out_of_memory([&]() -> Status {
+    PROLOGUE_ASSIGN_OR_RETURN(Buffer memory, Buffer::allocate(execution.device, num_rows * rotary_dim() * 4));
+    memory_ = std::make_shared<const Buffer>(std::move(memory));
+    max_position_ = num_rows;
+    return {};
+  });
+}
+
+Status RopeTable::fill(int64_t first_row, int64_t num_rows, int64_t sequence_length, const Execution& execution) {
+  if (first_row < 0 || num_rows < 1 || num_rows > max_position_ || first_row > max_position_ - num_rows) {
+    return invalid_argument("rope: rows ", first_row, " to ", first_row + num_rows - 1, " are filled: the table has ", max_position_,
+                            " rows");
+  }
+  return catch_out_of_memory([&]() -> Status {
+    RopeFrequencies frequencies = frequencies_;
+    if (config_) {
+      PROLOGUE_ASSIGN_OR_RETURN(frequencies, rope_frequencies(*config_, sequence_length, precision_));
+    }
+    PROLOGUE_ASSIGN_OR_RETURN(const std::vector<float> rows, rope_cos_sin(frequencies, num_rows, precision_));
+    return copy_to_device(memory_->as<float>() + first_row * rotary_dim(), rows.data(), static_cast<int64_t>(rows.size() * sizeof(float)),
+                          execution);
+  });
 }
 
 }  // namespace prologue

@@ -9,7 +9,7 @@
 
 #include <prologue/engine/gguf/gguf.h>
 #include <prologue/engine/gguf/tokenizer_data.h>
-#include <prologue/engine/model/architectures.h>
+#include <prologue/engine/model/load_model.h>
 #include <prologue/engine/tokenizer/tokenizer.h>
 
 namespace prologue::bench {
@@ -36,14 +36,14 @@ TEST_F(RandomModel, IsLoadedWithNothingLeftOver) {
     ModelShape shape = small();
     shape.tied_output = tied;
     write(shape, 1, 2);
-    const auto file = GgufFile::open(path_);
+    const auto file = Checkpoint::open(path_);
     ASSERT_TRUE(file.ok()) << file.status().message();
-    const auto model = load_model(*file, DType::bf16, {}, {});
+    const auto model = load_model(**file, DType::bf16, {}, {});
     ASSERT_TRUE(model.ok()) << model.status().message();
     EXPECT_EQ(model->config.num_layers, 2);
     EXPECT_EQ(model->config.head_dim, 16);
     EXPECT_EQ(model->config.vocab_size, 300);
-    EXPECT_EQ(file->has_tensor("output.weight"), !tied);
+    EXPECT_EQ((*file)->has_tensor("output.weight"), !tied);
   }
 }
 

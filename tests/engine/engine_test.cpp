@@ -135,12 +135,12 @@ TEST(Engine, ScoringTellsTheLogitsOfEveryToken) {
   for (int32_t i = 0; i < 150; ++i) tokens.push_back(3 + i);  // more than a step scores
   std::vector<std::vector<float>> rows;
   const Score score = engine
-                          ->score(prompt, tokens,
-                                  [&](size_t index, std::span<const float> logits) {
-                                    EXPECT_EQ(index, rows.size());
-                                    rows.emplace_back(logits.begin(), logits.end());
-                                    EXPECT_EQ(engine->score(prompt, prompt).status().code(), StatusCode::unsupported);
-                                  })
+                          ->score(prompt, tokens, {.on_logits =
+                                                       [&](size_t index, std::span<const float> logits) {
+                                                         EXPECT_EQ(index, rows.size());
+                                                         rows.emplace_back(logits.begin(), logits.end());
+                                                         EXPECT_EQ(engine->score(prompt, prompt).status().code(), StatusCode::unsupported);
+                                                       }})
                           .value();
   ASSERT_EQ(rows.size(), tokens.size());
   for (size_t i = 0; i < rows.size(); ++i) {

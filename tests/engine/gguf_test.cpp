@@ -590,8 +590,9 @@ TEST(TokenizerDataTest, IsReadFromAFile) {
   const Result<TokenizerData> data = read_tokenizer_data(path);
   unlink(path.c_str());
   ASSERT_TRUE(data.ok()) << data.status().message();
-  EXPECT_EQ(data->model, "gpt2");
-  EXPECT_EQ(data->pre, "smollm");
+  EXPECT_EQ(data->model, TokenizerModel::bpe);
+  EXPECT_TRUE(data->byte_level);
+  EXPECT_EQ(data->pre_tokenizer.size(), 2u);  // digits, then GPT-2's pattern
   ASSERT_EQ(data->tokens.size(), 267u);
   EXPECT_EQ(data->tokens[2], "<|im_end|>");
   EXPECT_EQ(data->tokens[3], "!");
@@ -599,7 +600,8 @@ TEST(TokenizerDataTest, IsReadFromAFile) {
   EXPECT_EQ(data->token_types[2], 3);
   EXPECT_EQ(data->token_types[3], 1);
   ASSERT_EQ(data->merges.size(), 8u);
-  EXPECT_EQ(data->merges[1], "h e");
+  EXPECT_EQ(data->merges[1].left, "h");
+  EXPECT_EQ(data->merges[1].right, "e");
   EXPECT_EQ(data->bos_id, 1);
   EXPECT_EQ(data->eos_id, 2);
   EXPECT_EQ(data->eot_id, -1);
@@ -648,6 +650,60 @@ TEST(TokenizerDataTest, RefusesWhatWouldChangeTheResult) {
   const Result<TokenizerData> data = read_tokenizer_data(open_valid(no_merges));
   EXPECT_EQ(data.status().code(), StatusCode::not_found);
   EXPECT_EQ(data.status().message(), "model.gguf: the metadata key tokenizer.ggml.merges is missing");
+}
+
+TEST(TokenizerDataTest, RefusesWhatItDoesNotKnow) {
+  const auto refusal = [](const char* model, const std::string& pre, Strings merges) {
+    GgufWriter writer;
+    writer.add("tokenizer.ggml.model", model);
+    writer.add("tokenizer.ggml.pre", pre);
+    writer.add("tokenizer.ggml.tokens", Strings{"a", "b", "ab"});
+    writer.add("tokenizer.ggml.merges", std::move(merges));
+    const Status status = read_tokenizer_data(open_valid(writer)).status();
+    return str_cat(status_code_name(status.code()), ": ", status.message());
+  };
+  const std::string names =
+      "smollm, gpt-2, llama-bpe, qwen2, gpt-4o, tekken, starcoder, refact, command-r, olmo, phi-2, dbrx, stablelm2";
+  EXPECT_EQ(
+      refusal("bert", "gpt-2", {"a b"}),
+      "unsupported: the tokenizer model 'bert' (tokenizer.ggml.model) is not supported: supported are gpt2 (byte-level BPE) and "
+      "llama (SentencePiece's BPE)");
+  EXPECT_EQ(refusal("gpt2", "viking", {"a b"}),
+            "unsupported: the pre-tokenizer 'viking' (tokenizer.ggml.pre) is not supported: supported are " + names);
+  EXPECT_EQ(refusal("gpt2", std::string(1000, 'x') + "\n", {"a b"}),
+            "unsupported: the pre-tokenizer '" + std::string(96, 'x') +
+                "...' (1001 bytes) (tokenizer.ggml.pre) is not supported: supported are " + names);
+  for (const char* line : {"ab", " b", "a ", "a b c", ""}) {
+    EXPECT_EQ(refusal("gpt2", "gpt-2", {"a b", line}),
+              str_cat("data loss: merge 1, '", line, "', is not two tokens with one space between them"));
+  }
+}
+
+TEST(TokenizerDataTest, ReadsSentencePiece) {
+  const auto writer = [] {
+    GgufWriter made;
+    made.add("tokenizer.ggml.model", "llama");
+    made.add("tokenizer.ggml.tokens", Strings{"<unk>", "<s>", "a", "\u2581a"});
+    made.add("tokenizer.ggml.token_type", std::vector<int32_t>{2, 3, 1, 1});
+    return made;
+  };
+  EXPECT_EQ(read_tokenizer_data(open_valid(writer())).status().message(),
+            "model.gguf: the metadata key tokenizer.ggml.scores is missing");
+  GgufWriter plain = writer();
+  plain.add("tokenizer.ggml.scores", std::vector<float>{0, 0, -2, -1});
+  plain.add("tokenizer.ggml.bos_token_id", uint32_t{1});
+  const Result<TokenizerData> data = read_tokenizer_data(open_valid(plain));
+  ASSERT_TRUE(data.ok()) << data.status().message();
+  EXPECT_EQ(data->model, TokenizerModel::spm_bpe);
+  EXPECT_EQ(data->scores, (std::vector<double>{0, 0, -2, -1}));
+  EXPECT_TRUE(data->add_bos);
+  EXPECT_TRUE(data->strip_first_space);
+  EXPECT_EQ(data->normalizer.size(), 2u);
+  plain.add("tokenizer.ggml.add_space_prefix", false);
+  plain.add("tokenizer.ggml.add_bos_token", false);
+  EXPECT_FALSE(read_tokenizer_data(open_valid(plain))->add_bos);
+  EXPECT_FALSE(read_tokenizer_data(open_valid(plain))->strip_first_space);
+  EXPECT_EQ(read_tokenizer_data(open_valid(plain))->normalizer.size(), 1u);
 }
 
 // ---- The tests' own small models ----

@@ -3,7 +3,8 @@
 
 #include <cmath>
 
-#include <prologue/engine/model/architectures.h>
+#include <prologue/engine/gguf/gguf_checkpoint.h>
+#include <prologue/engine/model/load_model.h>
 
 #include "tests/support/gguf_writer.h"
 
@@ -19,8 +20,8 @@ Result<Model> load(std::function<void(GgufWriter&)> extra) {
   test::TinyLlamaOptions options;
   options.num_layers = 1;
   options.extra = std::move(extra);
-  PROLOGUE_ASSIGN_OR_RETURN(const GgufFile file, GgufFile::from_bytes(test::tiny_llama(options).bytes()));
-  return load_model(file, DType::f32, {}, {});
+  PROLOGUE_ASSIGN_OR_RETURN(GgufFile file, GgufFile::from_bytes(test::tiny_llama(options).bytes()));
+  return load_model(GgufCheckpoint(std::move(file)), DType::f32, {}, {});
 }
 
 void expect_table(const RopeScaling& scaling, std::function<void(GgufWriter&)> extra) {

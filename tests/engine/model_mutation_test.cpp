@@ -5,8 +5,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include <prologue/engine/gguf/gguf_checkpoint.h>
 #include <prologue/engine/gguf/tokenizer_data.h>
-#include <prologue/engine/model/architectures.h>
+#include <prologue/engine/model/load_model.h>
 
 #include "tests/support/gguf_writer.h"
 #include "tests/support/random.h"
@@ -20,11 +21,12 @@ struct Outcome {
 };
 
 Outcome load(std::vector<std::byte> bytes) {
-  const auto file = GgufFile::from_bytes(std::move(bytes));
+  auto file = GgufFile::from_bytes(std::move(bytes));
   if (!file.ok()) return {false, file.status().message()};
-  const auto model = load_model(*file, DType::f32, Execution{}, {});
+  const GgufCheckpoint checkpoint(std::move(file).value());
+  const auto model = load_model(checkpoint, DType::f32, Execution{}, {});
   if (!model.ok()) return {false, model.status().message()};
-  auto data = read_tokenizer_data(*file);
+  auto data = read_tokenizer_data(checkpoint.file());
   if (!data.ok()) return {false, data.status().message()};
   const auto tokenizer = Tokenizer::create(std::move(data).value());
   return {tokenizer.ok(), tokenizer.status().message()};

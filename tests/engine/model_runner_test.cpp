@@ -6,7 +6,7 @@
 #include <vector>
 
 #include <prologue/engine/gguf/gguf.h>
-#include <prologue/engine/model/architectures.h>
+#include <prologue/engine/model/load_model.h>
 #include <prologue/engine/model_runner.h>
 #include <prologue/kernels/base/gpu.h>
 
@@ -28,12 +28,12 @@ class Runner : public ::testing::TestWithParam<Backend> {
     std::replace(name.begin(), name.end(), '/', '_');
     const std::string path = testing::TempDir() + "prologue_model_runner_test_" + name + ".gguf";
     ASSERT_TRUE(test::write_tiny_llama(path, {}));
-    const GgufFile file = GgufFile::open(path).value();
+    const std::unique_ptr<Checkpoint> checkpoint = Checkpoint::open(path).value();
     if (GetParam() == Backend::cuda) {
       stream_ = Stream::create().value();
       execution_ = {Device::cuda, 1, stream_.get()};
     }
-    model_ = load_model(file, DType::f32, execution_, {}).value();
+    model_ = load_model(*checkpoint, DType::f32, execution_, {}).value();
   }
   std::unique_ptr<ModelRunner> make(bool fused = true, bool capture = true) {
     RunnerConfig config;

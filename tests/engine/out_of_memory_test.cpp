@@ -284,10 +284,10 @@ TEST_F(OutOfMemory, Graph) {
     GraphBuilder g(DType::f32);
     const float data[12] = {};
     const GraphBuilder::Scope scope(g, "layers");
-    const Value x = g.rms_norm("a", g.embedding("b", {data, 2, 2, DType::f32}, 1.0f), {data, 1, 2, DType::f32}, 1e-5f);
+    const Value x = g.norm("a", g.embedding("b", {data, 2, 2, DType::f32}, 1.0f), {NormKind::rms, {data, 1, 2, DType::f32}});
     const auto [q, k, v] = g.split_heads(g.linear("c", x, {data, 6, 2, DType::f32}), 1, 1, 2);
     g.kv_write("d", k, v, 1, 0, {});
-    return std::move(g).finish(g.paged_attention("e", q, 1, 1.0f, 0)).status();
+    return std::move(g).finish(g.paged_attention("e", q, 1, {1.0f}, 0)).status();
   });
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
@@ -41,14 +42,27 @@ const json& shared_strings() {
   return golden;
 }
 
+// Byte-level BPE with the pre-tokenizer that has this name in GGUF.
+TokenizerData byte_level(const std::string& pre) {
+  TokenizerData data;
+  EXPECT_TRUE(set_gguf_pre_tokenizer(pre, data).ok());
+  data.add_bos = false;
+  return data;
+}
+
+// "left right", one merge each.
+std::vector<TokenMerge> merges(const std::vector<std::string>& lines) {
+  std::vector<TokenMerge> made;
+  for (const std::string& line : lines) made.push_back({line.substr(0, line.find(' ')), line.substr(line.find(' ') + 1)});
+  return made;
+}
+
 TokenizerData data_of(const json& golden) {
   const json& d = golden.at("data");
-  TokenizerData data;
-  data.model = d.at("model");
-  data.pre = d.at("pre");
+  TokenizerData data = byte_level(d.at("pre"));
   data.tokens = d.at("tokens").get<std::vector<std::string>>();
   data.token_types = d.at("token_types").get<std::vector<int32_t>>();
-  data.merges = d.at("merges").get<std::vector<std::string>>();
+  data.merges = merges(d.at("merges").get<std::vector<std::string>>());
   data.bos_id = d.at("bos_id");
   data.eos_id = d.at("eos_id");
   data.chat_template = d.at("chat_template");
@@ -171,15 +185,15 @@ class SmallVocabulary : public testing::TestWithParam<const char*> {
 TEST_P(SmallVocabulary, EncodesLikeHuggingFace) { expect_goldens(tokenizer_, golden_); }
 
 TEST_P(SmallVocabulary, SplitsLikeHuggingFace) {
-  const auto pre_tokenizer = PreTokenizer::create(GetParam());
+  const auto pre_tokenizer = PreTokenizer::create(byte_level(GetParam()).pre_tokenizer);
   ASSERT_TRUE(pre_tokenizer.ok());
   const json& strings = shared_strings().at("strings");
   for (size_t i = 0; i < strings.size(); ++i) {
     const std::string text = strings[i];
-    std::vector<std::string_view> pieces;
-    ASSERT_TRUE(pre_tokenizer->split(text, pieces).ok());
+    TextPieces split;
+    ASSERT_TRUE(pre_tokenizer->split(text, true, split).ok());
     std::vector<size_t> lengths;
-    for (const std::string_view piece : pieces) lengths.push_back(piece.size());
+    for (const std::string_view piece : split.pieces) lengths.push_back(piece.size());
     EXPECT_EQ(lengths, golden_.at("splits")[i].get<std::vector<size_t>>()) << "string " << i << ": " << text;
   }
 }
@@ -193,10 +207,11 @@ TEST_P(SmallVocabulary, SplitsEveryCharacterLikeHuggingFace) {
       text += "x" + character + "1 " + character + "  " + character + "y";
     }
   }
-  const auto pre_tokenizer = PreTokenizer::create(GetParam());
+  const auto pre_tokenizer = PreTokenizer::create(byte_level(GetParam()).pre_tokenizer);
   ASSERT_TRUE(pre_tokenizer.ok());
-  std::vector<std::string_view> pieces;
-  ASSERT_TRUE(pre_tokenizer->split(text, pieces).ok());
+  TextPieces split;
+  ASSERT_TRUE(pre_tokenizer->split(text, true, split).ok());
+  const std::vector<std::string_view>& pieces = split.pieces;
   EXPECT_EQ(pieces.size(), golden_.at("sweep").at("pieces").get<size_t>());
   std::string lengths;
   for (const std::string_view piece : pieces) {
@@ -306,13 +321,21 @@ TEST(Tokenizer, EncodesLikeTheDemoModel) {
   EXPECT_EQ(encode(tokenizer, "-\x04-"), (Ids{29, 29}));  // U+0004 is one of the bytes that it lacks
 }
 
+// Gemma 3 270M: SentencePiece's BPE with 262144 tokens, by llama.cpp and by SentencePiece itself.
+TEST(Tokenizer, EncodesLikeGemma) {
+  const std::string path = test::source_path("models/gemma-3-270m.Q4_K_M.gguf");
+  if (!std::filesystem::exists(path)) GTEST_SKIP() << "the model is not there: " << path;
+  auto data = read_tokenizer_data(path);
+  ASSERT_TRUE(data.ok()) << data.status().message();
+  const Tokenizer tokenizer = make(std::move(data).value());
+  EXPECT_EQ(encode(tokenizer, "The capital of France is", true, true), (Ids{2, 818, 5279, 529, 7001, 563}));
+}
+
 // ---- Rules, on a vocabulary of a few tokens ----
 
 // The 256 bytes (ids are the bytes), then what a test adds.
 TokenizerData tiny() {
-  TokenizerData data;
-  data.model = "gpt2";
-  data.pre = "gpt-2";
+  TokenizerData data = byte_level("gpt-2");
   data.tokens = byte_alphabet();
   data.token_types.assign(256, 1);
   return data;
@@ -327,7 +350,7 @@ int32_t add(TokenizerData& data, const std::string& text, TokenType type = Token
 TEST(TokenizerRules, MergesInTheOrderOfTheListAndFromTheLeft) {
   TokenizerData data = tiny();
   const int32_t bc = add(data, "bc"), ab = add(data, "ab"), aa = add(data, "aa"), abc = add(data, "abc");
-  data.merges = {"b c", "a b", "a a", "ab c"};
+  data.merges = merges({"b c", "a b", "a a", "ab c"});
   const Tokenizer tokenizer = make(data);
   EXPECT_EQ(encode(tokenizer, "abc"), (Ids{'a', bc}));  // not ab + c, which would go on to abc
   EXPECT_EQ(encode(tokenizer, "ab"), (Ids{ab}));
@@ -336,12 +359,12 @@ TEST(TokenizerRules, MergesInTheOrderOfTheListAndFromTheLeft) {
   EXPECT_EQ(tokenizer.printed_bytes(abc), "abc");
 }
 
-TEST(TokenizerRules, LlamaTakesWholePiecesFirst) {
+TEST(TokenizerRules, TakesWholePiecesFirst) {
   TokenizerData data = tiny();
   const int32_t ab = add(data, "ab"), abc = add(data, "abc"), marker = add(data, "xyz", TokenType::control);
-  data.merges = {"a b"};
+  data.merges = merges({"a b"});
   EXPECT_EQ(encode(make(data), "abc"), (Ids{ab, 'c'}));
-  data.pre = "llama-bpe";
+  data.whole_pieces_first = true;
   const Tokenizer tokenizer = make(data);
   EXPECT_EQ(encode(tokenizer, "abc"), (Ids{abc}));
   EXPECT_EQ(encode(tokenizer, "abcd"), (Ids{ab, 'c', 'd'}));
@@ -478,7 +501,7 @@ TEST(TokenizerRules, LeavesOutBytesThatTheVocabularyLacks) {
   data.tokens[4] = "gap";
   data.tokens['z'] = "zz-gap";
   const int32_t aa = add(data, "aa");
-  data.merges = {"a a"};
+  data.merges = merges({"a a"});
   const Tokenizer tokenizer = make(data);
   EXPECT_EQ(encode(tokenizer, "a\x04"), (Ids{'a'}));
   EXPECT_EQ(encode(tokenizer, "z"), Ids{});
@@ -509,7 +532,7 @@ TEST(TokenizerRules, AddsTheBosTokenOnRequest) {
 TEST(TokenizerRules, SurvivesMoves) {
   TokenizerData data = tiny();
   const int32_t ab = add(data, "ab"), control = add(data, "<e>", TokenType::control);
-  data.pre = "llama-bpe";
+  data.whole_pieces_first = true;
   Tokenizer first = make(data);
   Tokenizer second = std::move(first);
   first = make(tiny());
@@ -524,52 +547,67 @@ TEST(TokenizerRules, RefusesWhatItCannotUse) {
     std::string message;
   };
   const std::vector<Case> cases = {
-      {[](auto& d) { d.model = "llama"; }, StatusCode::unsupported,
-       "the tokenizer model 'llama' (tokenizer.ggml.model) is not supported: supported is gpt2 (byte-level BPE)"},
-      {[](auto& d) { d.pre = "tekken"; }, StatusCode::unsupported,
-       "the pre-tokenizer 'tekken' (tokenizer.ggml.pre) is not supported: supported are smollm, gpt-2, llama-bpe, qwen2"},
-      {[](auto& d) { d.pre = std::string(1000, 'x') + "\n"; }, StatusCode::unsupported,
-       "the pre-tokenizer '" + std::string(96, 'x') +
-           "...' (1001 bytes) (tokenizer.ggml.pre) is not supported: supported are smollm, gpt-2, llama-bpe, qwen2"},
-      {[](auto& d) { d.tokens.clear(); }, StatusCode::data_loss, "the vocabulary (tokenizer.ggml.tokens) is empty"},
+      {[](auto& d) { d.model = TokenizerModel::unset; }, StatusCode::invalid_argument,
+       "the tokenizer's model is 0: it must be bpe, spm_bpe or unigram"},
+      {[](auto& d) { d.tokens.clear(); }, StatusCode::data_loss, "the vocabulary is empty"},
       {[](auto& d) { d.token_types.pop_back(); }, StatusCode::data_loss,
-       "tokenizer.ggml.token_type has 256 entries, but the vocabulary has 257 tokens"},
+       "the vocabulary has 257 tokens, but 256 types of tokens"},
       {[](auto& d) { d.bos_id = 257; }, StatusCode::data_loss,
-       "tokenizer.ggml.bos_token_id is 257, but the vocabulary has 257 tokens"},
+       "the tokenizer's BOS token is 257, but the vocabulary has 257 tokens"},
       {[](auto& d) { d.eos_id = -2; }, StatusCode::data_loss,
-       "tokenizer.ggml.eos_token_id is -2, but the vocabulary has 257 tokens"},
+       "the tokenizer's EOS token is -2, but the vocabulary has 257 tokens"},
       {[](auto& d) { d.eot_id = 1000; }, StatusCode::data_loss,
-       "tokenizer.ggml.eot_token_id is 1000, but the vocabulary has 257 tokens"},
-      {[](auto& d) { d.add_bos = true; }, StatusCode::data_loss,
-       "tokenizer.ggml.add_bos_token is true, but there is no bos_token_id"},
+       "the tokenizer's EOT token is 1000, but the vocabulary has 257 tokens"},
+      {[](auto& d) { d.add_bos = true; }, StatusCode::data_loss, "the tokenizer is to add a BOS token, but has none"},
+      {[](auto& d) { d.add_eos = true; }, StatusCode::data_loss, "the tokenizer is to add an EOS token, but has none"},
+      {[](auto& d) { d.unknown_id = 257; }, StatusCode::data_loss,
+       "the tokenizer's unknown token is 257, but the vocabulary has 257 tokens"},
+      {[](auto& d) {
+         d.end_ids = {3, -5};
+       },
+       StatusCode::data_loss, "the tokenizer's end-of-generation token is -5, but the vocabulary has 257 tokens"},
       {[](auto& d) { d.tokens[7].clear(); }, StatusCode::data_loss, "token 7 is empty"},
       {[](auto& d) { d.tokens[7] = "a\xff\n"; }, StatusCode::data_loss, "token 7, 'a\\xff\\x0a', is not UTF-8"},
       {[](auto& d) { d.tokens[256] = d.tokens[97]; }, StatusCode::data_loss, "tokens 97 and 256 are both 'a'"},
-      {[](auto& d) { d.token_types[97] = 6; }, StatusCode::data_loss,
-       "token 97, 'a', has the type 6: byte-level BPE knows 1 (normal) to 5 (unused)"},
+      {[](auto& d) { d.token_types[97] = 7; }, StatusCode::data_loss,
+       "token 97, 'a', has the type 7: there are 1 (normal) to 6 (byte)"},
       {[](auto& d) { d.token_types[97] = 0; }, StatusCode::data_loss,
-       "token 97, 'a', has the type 0: byte-level BPE knows 1 (normal) to 5 (unused)"},
+       "token 97, 'a', has the type 0: there are 1 (normal) to 6 (byte)"},
+      {[](auto& d) { d.token_types[97] = 6; }, StatusCode::data_loss,
+       "token 97, 'a', is a byte token: its text must be <0x00> to <0xFF>"},
+      {[](auto& d) { d.added_tokens.push_back({.id = 97}); }, StatusCode::data_loss,
+       "the added token 97, 'a', is neither a marker nor user-defined"},
       {[](auto& d) {
-         d.merges = {"a b", "ab"};
+         d.pre_tokenizer[0] = SplitText{.pattern = {"(", true}};
        },
-       StatusCode::data_loss, "merge 1, 'ab', is not two tokens with one space between them"},
-      {[](auto& d) { d.merges = {" b"}; }, StatusCode::data_loss, "merge 0, ' b', is not two tokens with one space between them"},
-      {[](auto& d) { d.merges = {"a "}; }, StatusCode::data_loss, "merge 0, 'a ', is not two tokens with one space between them"},
-      {[](auto& d) { d.merges = {"a b c"}; }, StatusCode::data_loss,
-       "merge 0, 'a b c', is not two tokens with one space between them"},
-      {[](auto& d) { d.merges = {""}; }, StatusCode::data_loss, "merge 0, '', is not two tokens with one space between them"},
-      {[](auto& d) { d.merges = {"xy b"}; }, StatusCode::data_loss,
+       StatusCode::unsupported, "the regular expression '(' is not supported: PCRE2 says: missing closing parenthesis"},
+      {[](auto& d) { d.pre_tokenizer[0] = SplitText{}; }, StatusCode::data_loss,
+       "a pattern of the tokenizer is empty: it must have at least one character"},
+      {[](auto& d) { d.pre_tokenizer[0] = Metaspace{}; }, StatusCode::data_loss,
+       "the pre-tokenizer's replacement of spaces is '': it must be a character"},
+      {[](auto& d) { d.normalizer.emplace_back(PrependText{"\xff"}); }, StatusCode::data_loss,
+       "the normalizer's text '\\xff' is not UTF-8"},
+      {[](auto& d) { d.decoder.resize(1); }, StatusCode::data_loss,
+       "a step of the decoder replaces '' by '': it must replace a text by UTF-8"},
+      {[](auto& d) { d.model = TokenizerModel::spm_bpe; }, StatusCode::data_loss, "the vocabulary has 257 tokens, but 0 scores"},
+      {[](auto& d) {
+         d.model = TokenizerModel::unigram;
+         d.scores.assign(257, 0);
+         d.scores[7] = std::nan("");
+       },
+       StatusCode::data_loss, "the score of token 7 is nan, not a finite number"},
+      {[](auto& d) { d.merges = merges({"xy b"}); }, StatusCode::data_loss,
        "merge 0, 'xy b', needs the token 'xy', which the vocabulary lacks"},
-      {[](auto& d) { d.merges = {"a xy"}; }, StatusCode::data_loss,
+      {[](auto& d) { d.merges = merges({"a xy"}); }, StatusCode::data_loss,
        "merge 0, 'a xy', needs the token 'xy', which the vocabulary lacks"},
-      {[](auto& d) { d.merges = {"a c"}; }, StatusCode::data_loss,
+      {[](auto& d) { d.merges = merges({"a c"}); }, StatusCode::data_loss,
        "merge 0, 'a c', needs the token 'ac', which the vocabulary lacks"},
       {[](auto& d) {
-         d.merges = {"a b", "a b"};
+         d.merges = merges({"a b", "a b"});
        },
        StatusCode::data_loss, "merge 1, 'a b', is there twice"},
       {[](auto& d) {
-         d.merges = {"a b"};
+         d.merges = merges({"a b"});
          d.token_types[256] = 3;
        },
        StatusCode::data_loss, "merge 0, 'a b', has to do with the control token 'ab'"},

@@ -5,13 +5,15 @@
 #include <memory>
 
 #include <prologue/kernels/gemm/gemm.h>
+#include <prologue/kernels/token_ops/activation.h>
+#include <prologue/kernels/token_ops/add.h>
 #include <prologue/kernels/token_ops/embedding.h>
 #include <prologue/kernels/token_ops/end_step.h>
-#include <prologue/kernels/token_ops/gated_activation.h>
 #include <prologue/kernels/token_ops/gather_cos_sin.h>
 #include <prologue/kernels/token_ops/logprobs.h>
-#include <prologue/kernels/token_ops/rms_norm.h>
+#include <prologue/kernels/token_ops/norm.h>
 #include <prologue/kernels/token_ops/sampling.h>
+#include <prologue/kernels/token_ops/scale_logits.h>
 #include <prologue/kernels/token_ops/take_tokens.h>
 
 #include "tests/fuzz/differential.h"
@@ -75,11 +77,12 @@ Outcome run_embedding(Backend backend, uint64_t seed, const Sizes& sizes) {
 }
 
 // Both backends are within 16 units of 2^-24 and a rounding of the real value.
-Outcome run_rms_norm(Backend backend, uint64_t seed, const Sizes& sizes) {
+Outcome run_norm(Backend backend, uint64_t seed, const Sizes& sizes) {
   Random random(seed);
-  RmsNormParams p;
+  NormParams p;
   p.width = random_width(random);
   p.num_tokens = random_tokens(random, sizes, p.width);
+  p.kind = random.integer(0, 2) > 0 ? NormKind::rms : NormKind::layer;
   return with_random_dtype(random, [&](auto type) {
     using T = decltype(type);
     Arena arena(backend);
@@ -90,47 +93,106 @@ Outcome run_rms_norm(Backend backend, uint64_t seed, const Sizes& sizes) {
     p.out = in_place ? arena.inout(x, misalign) : arena.output<T>(p.num_tokens * p.width, misalign);
     p.x = in_place ? p.out : arena.input(x, misalign);
     if (random.integer(0, 1) == 0) p.residual = arena.inout(many_normals<T>(random, p.num_tokens * p.width), misalign);
-    const std::vector<T> weight = random.normals<T>(p.width);
-    p.weight = arena.input(weight, misalign);
-    const Status status = arena.run([&](const Execution& execution) { return rms_norm(p, execution); });
-    const double scale = std::sqrt(static_cast<double>(p.width)) * largest(weight);  // no element of a normalised row is larger
-    return outcome(str_cat(dtype_name(p.dtype), " T=", p.num_tokens, " width=", p.width, in_place ? " in place" : "",
-                           " residual=", p.residual != nullptr, " misalign=", misalign),
+    const bool float_weights = random.integer(0, 3) == 0;
+    if (float_weights) p.weight_type = DType::f32;
+    double scale = std::sqrt(static_cast<double>(p.width));  // no element of a normalised row is larger
+    const auto place = [&]() -> const void* {
+      const std::vector<T> of_type = random.normals<T>(p.width);
+      scale *= std::max(1.0, largest(of_type));
+      if (!float_weights) return arena.input(of_type, misalign);
+      std::vector<float> wide;
+      for (const T value : of_type) wide.push_back(to_float(value));
+      return arena.input(wide);
+    };
+    if (random.integer(0, 5) > 0) p.weight = place();
+    if (random.integer(0, 2) == 0) p.bias = place();
+    const Status status = arena.run([&](const Execution& execution) { return norm(p, execution); });
+    return outcome(str_cat(dtype_name(p.dtype), " T=", p.num_tokens, " width=", p.width, in_place ? " in place" : "", " kind=",
+                           static_cast<int>(p.kind), " residual=", p.residual != nullptr, " weight=", p.weight != nullptr,
+                           " bias=", p.bias != nullptr, float_weights ? " float32" : "", " misalign=", misalign),
                    status, arena,
                    {{p.out,
                      "out",
                      element_of<T>(),
                      {{"token", p.width}, {"channel", 1}},
                      1.0,
-                     2.0 * kDefaultSteps * 0x1p-24 * std::min(scale, 40.0)},
+                     2.0 * kDefaultSteps * 0x1p-24 * std::min(scale, 80.0)},
                     {p.residual, "residual", element_of<T>(), {{"token", p.width}, {"channel", 1}}}});
   });
 }
 
-Outcome run_gated_activation(Backend backend, uint64_t seed, const Sizes& sizes) {
+Outcome run_activation(Backend backend, uint64_t seed, const Sizes& sizes) {
   Random random(seed);
-  GatedActivationParams p;
+  ActivationParams p;
   p.width = random_width(random);
-  p.num_tokens = random_tokens(random, sizes, 2 * p.width);
-  p.activation = random.integer(0, 1) == 0 ? Activation::silu : Activation::gelu_tanh;
+  p.kind = static_cast<Activation>(random.integer(0, static_cast<int64_t>(Activation::clamped_swiglu)));
+  p.gated = p.kind == Activation::clamped_swiglu || random.integer(0, 2) > 0;
+  p.groups = random.integer(0, 2) > 0 ? 1 : random.integer(2, 8);
+  const int64_t columns = p.groups * p.width * (p.gated ? 2 : 1);
+  p.num_tokens = random_tokens(random, sizes, columns);
+  p.x_stride = columns + (random.integer(0, 2) > 0 ? 0 : random.integer(1, 64));
   return with_random_dtype(random, [&](auto type) {
     using T = decltype(type);
     Arena arena(backend);
     p.dtype = FloatFormat<T>::dtype;
-    const std::vector<T> gate_up = many_normals<T>(random, p.num_tokens * 2 * p.width, random.integer(0, 3) == 0 ? 20.0 : 1.0);
-    p.gate_up = arena.input(gate_up, misaligned<T>(random));
-    p.out = arena.output<T>(p.num_tokens * p.width, misaligned<T>(random));
-    const Status status = arena.run([&](const Execution& execution) { return gated_activation(p, execution); });
-    return outcome(
-        str_cat(dtype_name(p.dtype), " T=", p.num_tokens, " width=", p.width, " activation=", static_cast<int>(p.activation)),
-        status, arena,
-        {{p.out,
-          "out",
-          element_of<T>(),
-          {{"token", p.width}, {"channel", 1}},
-          1.0,
-          2.0 * kDefaultSteps * 0x1p-24 * largest(gate_up) * largest(gate_up)}});
+    const std::vector<T> x = many_normals<T>(random, p.num_tokens * p.x_stride, random.integer(0, 3) == 0 ? 20.0 : 1.0);
+    p.x = arena.input(x, misaligned<T>(random));
+    p.out = arena.output<T>(p.num_tokens * p.groups * p.width, misaligned<T>(random));
+    const Status status = arena.run([&](const Execution& execution) { return activation(p, execution); });
+    const double scale = std::max(1.0, largest(x));
+    return outcome(str_cat(dtype_name(p.dtype), " T=", p.num_tokens, " groups=", p.groups, " width=", p.width,
+                           " stride=", p.x_stride, " kind=", static_cast<int>(p.kind), p.gated ? " gated" : ""),
+                   status, arena,
+                   {{p.out,
+                     "out",
+                     element_of<T>(),
+                     {{"token", p.groups * p.width}, {"group", p.width}, {"channel", 1}},
+                     1.0,
+                     2.0 * kDefaultSteps * 0x1p-24 * scale * scale * (p.kind == Activation::relu2 ? scale : 1.0)}});
   });
+}
+
+Outcome run_add(Backend backend, uint64_t seed, const Sizes& sizes) {
+  Random random(seed);
+  AddParams p;
+  p.width = random_width(random);
+  p.num_tokens = random_tokens(random, sizes, p.width);
+  const auto stride = [&] { return p.width + (random.integer(0, 1) == 0 ? 0 : random.integer(1, 64)); };
+  p.a_stride = p.out_stride = stride();
+  p.b_stride = stride();
+  return with_random_dtype(random, [&](auto type) {
+    using T = decltype(type);
+    Arena arena(backend);
+    p.dtype = FloatFormat<T>::dtype;
+    const std::vector<T> a = many_normals<T>(random, p.num_tokens * p.a_stride);
+    const bool in_place = random.integer(0, 1) == 0;
+    const int64_t misalign = misaligned<T>(random);
+    p.out = in_place ? arena.inout(a, misalign) : arena.output<T>(p.num_tokens * p.out_stride, misalign);
+    p.a = in_place ? p.out : arena.input(a, misalign);
+    p.b = arena.input(many_normals<T>(random, p.num_tokens * p.b_stride), misaligned<T>(random));
+    const Status status = arena.run([&](const Execution& execution) { return add(p, execution); });
+    return outcome(str_cat(dtype_name(p.dtype), " T=", p.num_tokens, " width=", p.width, " strides=", p.a_stride, ",", p.b_stride,
+                           in_place ? " in place" : ""),
+                   status, arena, {{p.out, "out", element_of<T>(), {{"token", p.out_stride}, {"channel", 1}}}});
+  });
+}
+
+Outcome run_scale_logits(Backend backend, uint64_t seed, const Sizes& sizes) {
+  Random random(seed);
+  ScaleLogitsParams p;
+  p.width = random.integer(0, 1) == 0 ? random_width(random) : random.integer(30000, 260000);
+  p.num_rows = std::min<int64_t>(random_tokens(random, sizes, p.width), 300);
+  p.scale = random.integer(0, 1) == 0 ? 1.0f : 0.0625f;
+  p.soft_cap = random.integer(0, 2) == 0 ? 0.0f : 30.0f;
+  Arena arena(backend);
+  const std::vector<float> x = many_normals<float>(random, p.num_rows * p.width, 20.0);
+  const int64_t misalign = misaligned<float>(random);
+  const bool in_place = random.integer(0, 1) == 0;
+  p.out = in_place ? arena.inout(x, misalign) : arena.output<float>(p.num_rows * p.width, misalign);
+  p.x = in_place ? p.out : arena.input(x, misalign);
+  const Status status = arena.run([&](const Execution& execution) { return scale_logits(p, execution); });
+  return outcome(str_cat("rows=", p.num_rows, " width=", p.width, " scale=", p.scale, " cap=", p.soft_cap), status, arena,
+                 {{p.out, "out", Element::f32, {{"row", p.width}, {"token", 1}}}});
 }
 
 Outcome run_gather_cos_sin(Backend backend, uint64_t seed, const Sizes& sizes) {
@@ -380,9 +442,17 @@ Outcome run_gemm(Backend backend, uint64_t seed, const Sizes& sizes) {
 }  // namespace
 
 std::vector<Operation> token_operations() {
-  return {{"embedding", run_embedding},           {"rms_norm", run_rms_norm}, {"gated_activation", run_gated_activation},
-          {"gather_cos_sin", run_gather_cos_sin}, {"sampling", run_sampling}, {"logprobs", run_logprobs},
-          {"take_tokens", run_take_tokens},       {"end_step", run_end_step}, {"gemm", run_gemm}};
+  return {{"activation", run_activation},
+          {"add", run_add},
+          {"embedding", run_embedding},
+          {"end_step", run_end_step},
+          {"gemm", run_gemm},
+          {"gather_cos_sin", run_gather_cos_sin},
+          {"logprobs", run_logprobs},
+          {"norm", run_norm},
+          {"sampling", run_sampling},
+          {"scale_logits", run_scale_logits},
+          {"take_tokens", run_take_tokens}};
 }
 
 }  // namespace prologue::test

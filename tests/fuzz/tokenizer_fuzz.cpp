@@ -1,9 +1,11 @@
 // The tokenizer and the chat formats, with any vocabulary, text, template and conversation.
+#include <prologue/engine/gguf/tokenizer_data.h>
 #include <prologue/engine/tokenizer/chat.h>
 #include <prologue/engine/tokenizer/tokenizer.h>
 #include <prologue/engine/tokenizer/utf8.h>
 
 #include <algorithm>
+#include <set>
 #include <unordered_set>
 
 #include "tests/fuzz/choices.h"
@@ -92,8 +94,8 @@ class Texts {
 TokenizerData vocabulary(Choices& choices, Texts& texts, bool& plain) {
   constexpr const char* kPre[] = {"smollm", "gpt-2", "llama-bpe", "qwen2"};
   TokenizerData data;
-  data.model = choices.hostile() ? texts.next(1) : "gpt2";
-  data.pre = choices.hostile() ? texts.next(1) : choices.pick(kPre);
+  if (const Status status = set_gguf_pre_tokenizer(choices.pick(kPre), data); !status.ok()) fail(status.message());
+  data.add_bos = false;
   std::unordered_set<std::string> known;
   const auto add = [&](std::string text, TokenType type) {
     if (!known.insert(text).second && !choices.hostile()) return;
@@ -111,6 +113,7 @@ TokenizerData vocabulary(Choices& choices, Texts& texts, bool& plain) {
     data.token_types.erase(data.token_types.begin() + 20);
     plain = false;
   }
+  std::set<std::pair<std::string, std::string>> merged;
   for (int64_t n = choices.integer(0, 30); n > 0; --n) {
     const auto any = [&] {
       return data.tokens[static_cast<size_t>(choices.integer(6, static_cast<int64_t>(data.tokens.size()) - 1))];
@@ -118,10 +121,12 @@ TokenizerData vocabulary(Choices& choices, Texts& texts, bool& plain) {
     const std::string left = choices.chance(2) ? letter(choices.byte()) : any(),
                       right = choices.chance(2) ? letter(choices.byte()) : any();
     add(left + right, TokenType::normal);
-    data.merges.push_back(choices.hostile() ? texts.next(2) : left + " " + right);
+    if (choices.hostile()) {
+      data.merges.push_back({texts.next(1), texts.next(1)});
+    } else if (merged.emplace(left, right).second) {
+      data.merges.push_back({left, right});
+    }
   }
-  std::sort(data.merges.begin(), data.merges.end());
-  if (!choices.hostile()) data.merges.erase(std::unique(data.merges.begin(), data.merges.end()), data.merges.end());
   for (int64_t n = choices.integer(0, 4); n > 0; --n) {
     if (std::string text = texts.next(2); !text.empty() || choices.hostile()) {
       plain = plain && is_valid_utf8(text);

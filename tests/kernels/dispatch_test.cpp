@@ -43,6 +43,12 @@ LogprobsParams one_token() {
   return p;
 }
 template <>
+ScaleLogitsParams one_token() {
+  ScaleLogitsParams p;
+  p.num_rows = 1;
+  return p;
+}
+template <>
 RotaryParams one_token() {
   RotaryParams p;
   p.batch = 1;
@@ -74,13 +80,15 @@ TEST(Dispatch, EveryOperationSaysThatCudaIsNotBuilt) {
   expect_not_built<KvWriteParams>("kv_write");
   expect_not_built<RotaryParams>("rotary");
   expect_not_built<PagedAttentionParams>("paged_attention");
+  expect_not_built<ActivationParams>("activation");
+  expect_not_built<AddParams>("add");
   expect_not_built<EmbeddingParams>("embedding");
   expect_not_built<EndStepParams>("end_step");
-  expect_not_built<GatedActivationParams>("gated_activation");
   expect_not_built<GatherCosSinParams>("gather_cos_sin");
   expect_not_built<LogprobsParams>("logprobs");
-  expect_not_built<RmsNormParams>("rms_norm");
+  expect_not_built<NormParams>("norm");
   expect_not_built<SamplingParams>("sample");
+  expect_not_built<ScaleLogitsParams>("scale_logits");
   expect_not_built<TakeTokensParams>("take_tokens");
 }
 
@@ -98,13 +106,15 @@ TEST(Dispatch, AnEmptyCallReachesNoBackend) {
   expect_nothing_to_do<QueryScaleParams>();
   expect_nothing_to_do<KvWriteParams>();
   expect_nothing_to_do<PagedAttentionParams>();
+  expect_nothing_to_do<ActivationParams>();
+  expect_nothing_to_do<AddParams>();
   expect_nothing_to_do<EmbeddingParams>();
   expect_nothing_to_do<EndStepParams>();
-  expect_nothing_to_do<GatedActivationParams>();
   expect_nothing_to_do<GatherCosSinParams>();
   expect_nothing_to_do<LogprobsParams>();
-  expect_nothing_to_do<RmsNormParams>();
+  expect_nothing_to_do<NormParams>();
   expect_nothing_to_do<SamplingParams>();
+  expect_nothing_to_do<ScaleLogitsParams>();
   expect_nothing_to_do<TakeTokensParams>();
   RotaryParams rotary;
   rotary.seq_len = 0;

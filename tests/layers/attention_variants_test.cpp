@@ -391,7 +391,7 @@ TEST(FusionOfVariants, LeavesAloneWhatOneLaunchCannotDo) {
     v = g.heads_norm("v_norm", v, 1, v_norm);
     if (is("q is read before kv_write")) c.probe(q);
     g.kv_write("kv_write", k, v, 1, 0, is("only k is not rotated") ? GraphRope() : written);
-    const Value out = g.paged_attention("attention", q, 2, 1.0f, 0);
+    const Value out = g.paged_attention("attention", q, 2, {1.0f}, 0);
 
     if (is("packed is read")) c.probe(packed);
     if (is("q's columns are read")) c.probe(q_columns);

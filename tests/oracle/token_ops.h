@@ -12,18 +12,26 @@
 
 namespace prologue::test::oracle {
 
-// x [num_tokens, width], weight [width].
+// x [num_tokens, width]; weight and bias [width]. The last sum of an element is that of its centred value (a layer norm's), then that
+// with its bias.
 template <class T>
-std::vector<Reference> rms_norm(const std::vector<T>& x, const std::vector<T>& weight, double eps) {
+std::vector<Reference> norm(const std::vector<T>& x, bool layer, const std::vector<float>& weight, const std::vector<float>& bias,
+                            double eps) {
   const size_t width = weight.size();
   std::vector<Reference> out;
   for (size_t begin = 0; begin < x.size(); begin += width) {
-    double sum = 0.0;
-    for (size_t i = 0; i < width; ++i) sum += std::pow(static_cast<double>(to_float(x[begin + i])), 2);
+    const auto element = [&](size_t i) { return static_cast<double>(to_float(x[begin + i])); };
+    double mean = 0.0, magnitude = 0.0, squares = 0.0;
+    for (size_t i = 0; layer && i < width; ++i) {
+      mean += element(i) / static_cast<double>(width);
+      magnitude += std::fabs(element(i)) / static_cast<double>(width);
+    }
+    for (size_t i = 0; i < width; ++i) squares += std::pow(element(i) - mean, 2);
+    const double root = std::sqrt(squares / static_cast<double>(width) + eps);
     for (size_t i = 0; i < width; ++i) {
-      const double value = static_cast<double>(to_float(x[begin + i])) / std::sqrt(sum / static_cast<double>(width) + eps) *
-                           static_cast<double>(to_float(weight[i]));
-      out.push_back({value, std::fabs(value)});
+      const double w = static_cast<double>(weight[i]), b = static_cast<double>(bias[i]);
+      out.push_back(
+          {(element(i) - mean) / root * w + b, (std::fabs(element(i)) + magnitude) / root * std::fabs(w) + std::fabs(b)});
     }
   }
   return out;
@@ -34,6 +42,12 @@ inline double silu(double x) { return x / (1.0 + std::exp(-x)); }
 inline double gelu_tanh(double x) {
   const double y = std::sqrt(2.0 / std::acos(-1.0)) * (x + 0.044715 * x * x * x);
   return x / (1.0 + std::exp(-2.0 * y));
+}
+
+inline double gelu(double x) { return 0.5 * x * std::erfc(-x / std::sqrt(2.0)); }
+inline double clamped_swiglu(double gate, double up, double limit, double alpha) {
+  const double clamped_gate = std::min(gate, limit), clamped_up = std::clamp(up, -limit, limit);
+  return (clamped_up + 1.0) * clamped_gate / (1.0 + std::exp(-alpha * clamped_gate));
 }
 
 // Philox4x32-10 as the paper's tables of constants give it.

@@ -189,7 +189,7 @@ struct VariantModel {
       const GraphBuilder::Scope scope(g, str_cat("layers.", i));
       layers.push_back(make_layer(i, rope));
       norms.push_back(weight(1, kHidden));
-      x = layers.back().build(g, g.rms_norm("norm", x, norms.back(), kEps));
+      x = layers.back().build(g, g.norm("norm", x, {NormKind::rms, norms.back(), {}, kEps}));
     }
     graph = std::move(g).finish(x).value();
     storage = KvStorage::create({variant.num_layers, kPages, kPageSize, variant.num_kv_heads, variant.head_dim, dtype},

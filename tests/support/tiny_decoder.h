@@ -24,12 +24,12 @@ struct TinyModel {
     table = RopeTable::create(rope, 64, RopePrecision::exact, execution).value();
     GraphBuilder g(dtype);
     const Weight embedding = weight(kVocab, kHidden, dtype);
-    const Value residual = g.embedding("embedding", embedding, 1.0f);
+    Value residual = g.embedding("embedding", embedding, 1.0f);
     Value previous;
     for (int64_t i = 0; i < kLayers; ++i) {
       DecoderLayer layer;
       const int64_t qkv_rows = (kQHeads + 2 * kKvHeads) * kHeadDim;
-      layer.attention_norm = weight(1, kHidden, dtype);
+      layer.attention_norm = Norm{NormKind::rms, weight(1, kHidden, dtype)};
       layer.attention = {i,
                          kQHeads,
                          kKvHeads,
@@ -39,14 +39,15 @@ struct TinyModel {
                          weight(qkv_rows, kHidden, dtype),
                          with_bias ? weight(1, qkv_rows, dtype) : Weight(),
                          weight(kHidden, kQHeads * kHeadDim, dtype)};
-      layer.mlp_norm = weight(1, kHidden, dtype);
-      layer.mlp = {Activation::silu, weight(2 * kIntermediate, kHidden, dtype), weight(kHidden, kIntermediate, dtype)};
+      layer.mlp_norm = Norm{NormKind::rms, weight(1, kHidden, dtype)};
+      layer.mlp.up_weight = weight(2 * kIntermediate, kHidden, dtype);
+      layer.mlp.down_weight = weight(kHidden, kIntermediate, dtype);
       const GraphBuilder::Scope scope(g, str_cat("layers.", i));
       previous = layer.build(g, residual, previous);
     }
-    Value x = g.add_rms_norm("final_norm", previous, residual, weight(1, kHidden, dtype), 1e-5f);
+    Value x = g.add_norm("final_norm", previous, residual, {NormKind::rms, weight(1, kHidden, dtype)});
     x = g.select_logit_rows("last_tokens", x);
-    graph = std::move(g).finish(g.linear("lm_head", x, embedding, DType::f32)).value();
+    graph = std::move(g).finish(g.linear("lm_head", x, embedding, {}, DType::f32)).value();
     storage = KvStorage::create({kLayers, kPages, kPageSize, kKvHeads, kHeadDim, dtype}, execution.device).value();
   }
 

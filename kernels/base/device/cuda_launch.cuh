@@ -31,7 +31,7 @@ struct LaunchShape {
   std::span<cudaLaunchAttribute> attributes = {};  // of the launch, for example a programmatic edge; they must outlive launch()
 };
 
-// launch("rms_norm", kernel, {grid, block}, stream, args...): arguments must have exactly the kernel's parameter types.
+// launch("norm", kernel, {grid, block}, stream, args...): arguments must have exactly the kernel's parameter types.
 template <class... Params>
 Status launch(const char* name, void (*kernel)(Params...), const LaunchShape& shape, cudaStream_t stream, Params... args) {
   cudaLaunchConfig_t config = {};

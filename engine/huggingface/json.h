@@ -1,0 +1,46 @@
+// JSON files of unknown origin as values. Strict: one value, no comments, no NaN or Infinity, valid UTF-8, no name twice in an object, nesting
+// and size limited. An error is data_loss, and says where.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include <prologue/kernels/base/status.h>
+
+namespace prologue {
+
+struct JsonMember;
+
+struct Json {
+  using List = std::vector<Json>;
+  using Object = std::vector<JsonMember>;  // sorted by name
+
+  // An integer that does not fit in int64 is a double. monostate: null.
+  std::variant<std::monostate, bool, int64_t, double, std::string, List, Object> value;
+
+  template <class T>
+  const T* get_if() const {
+    return std::get_if<T>(&value);
+  }
+  // Null if this is no object, or has no such member.
+  const Json* find(std::string_view name) const;
+  // "a string", "an object", for messages.
+  const char* kind() const;
+};
+
+struct JsonMember {
+  std::string name;
+  Json value;
+};
+
+inline constexpr int kMaxJsonDepth = 64;
+
+// `source` is the path for messages.
+Result<Json> parse_json(std::string_view text, const std::string& source);
+// Errors: also those of FileBytes::open. unsupported: the file has more than max_bytes.
+Result<Json> read_json_file(const std::string& path, uint64_t max_bytes);
+
+}  // namespace prologue

@@ -1,0 +1,272 @@
+#include <prologue/engine/huggingface/model_directory.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <system_error>
+
+#include <prologue/engine/checkpoint/name_list.h>
+#include <prologue/engine/tokenizer/utf8.h>
+#include <prologue/kernels/base/host/out_of_memory.h>
+
+namespace prologue {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint64_t kMaxConfig = uint64_t{16} << 20;
+constexpr uint64_t kMaxIndex = uint64_t{64} << 20;
+constexpr const char* kWeights = "model.safetensors";
+constexpr const char* kIndex = "model.safetensors.index.json";
+
+std::string file_in(const std::string& directory, std::string_view name) { return (fs::path(directory) / name).string(); }
+
+// A symbolic link that leads nowhere exists: opening it gives the better message.
+bool exists(const std::string& path) {
+  std::error_code error;
+  return fs::exists(fs::symlink_status(path, error));
+}
+
+bool is_within(std::string_view name) {
+  const fs::path path(name);
+  return !name.empty() && name.find('\0') == name.npos && path.is_relative() && path.has_filename() &&
+         std::none_of(path.begin(), path.end(), [](const fs::path& part) { return part == ".."; });
+}
+
+bool is_integral(double value) { return std::abs(value) <= 9007199254740992.0 && value == std::floor(value); }
+
+// Converts one JSON value. False: it has another type.
+bool convert(const Json& json, int64_t& value) {
+  const auto* number = json.get_if<double>();
+  if (number != nullptr && is_integral(*number)) {
+    value = static_cast<int64_t>(*number);
+    return true;
+  }
+  const auto* integer = json.get_if<int64_t>();
+  if (integer != nullptr) value = *integer;
+  return integer != nullptr;
+}
+bool convert(const Json& json, double& value) {
+  const auto* number = json.get_if<double>();
+  const auto* integer = json.get_if<int64_t>();
+  if (number != nullptr) value = *number;
+  if (integer != nullptr) value = static_cast<double>(*integer);
+  return number != nullptr || integer != nullptr;
+}
+template <class T>
+bool convert(const Json& json, T& value) {
+  const T* found = json.get_if<T>();
+  if (found != nullptr) value = *found;
+  return found != nullptr;
+}
+
+// The same, of a list's item: flags count as integers.
+template <class T>
+bool convert_item(const Json& json, T& value) {
+  return convert(json, value);
+}
+bool convert_item(const Json& json, int64_t& value) {
+  const bool* flag = json.get_if<bool>();
+  if (flag != nullptr) value = *flag ? 1 : 0;
+  return flag != nullptr || convert(json, value);
+}
+
+constexpr const char* expected(const int64_t&) { return "an integer"; }
+constexpr const char* expected(const double&) { return "a number"; }
+constexpr const char* expected(const bool&) { return "a boolean"; }
+constexpr const char* expected(const std::string&) { return "a string"; }
+
+std::string found_text(const Json& json) {
+  const auto* number = json.get_if<double>();
+  return number == nullptr ? json.kind() : str_cat(*number);
+}
+
+}  // namespace
+
+// ---- config.json ----
+
+const Json* HuggingFaceDirectory::value(std::string_view key) const {
+  const Json* at = &config_;
+  if (text_config_ != nullptr && text_config_->find(key.substr(0, key.find('.'))) != nullptr) at = text_config_;
+  for (bool last = false; at != nullptr && !last;) {
+    const size_t dot = key.find('.');
+    at = at->find(key.substr(0, dot));
+    last = dot == key.npos;
+    if (!last) key.remove_prefix(dot + 1);
+  }
+  return at == nullptr || at->get_if<std::monostate>() != nullptr ? nullptr : at;
+}
+
+template <class T>
+Result<T> HuggingFaceDirectory::get(std::string_view key) const {
+  return catch_out_of_memory([&]() -> Result<T> {
+    const Json* json = this->value(key);
+    if (json == nullptr) return not_found(path_, ": config.json has no key ", in_quotes(key));
+    T value{};
+    if (convert(*json, value)) return value;
+    return data_loss(path_, ": ", in_quotes(key), " in config.json is ", found_text(*json), ": ", expected(value),
+                     " is expected");
+  });
+}
+
+template <class T>
+Result<std::vector<T>> HuggingFaceDirectory::get_list(std::string_view key) const {
+  return catch_out_of_memory([&]() -> Result<std::vector<T>> {
+    const Json* json = value(key);
+    if (json == nullptr) return not_found(path_, ": config.json has no key ", in_quotes(key));
+    const auto* list = json->get_if<Json::List>();
+    if (list == nullptr) {
+      return data_loss(path_, ": ", in_quotes(key), " in config.json is ", found_text(*json), ": a list is expected");
+    }
+    std::vector<T> values;
+    for (const Json& item : *list) {
+      T value{};
+      if (!convert_item(item, value)) {
+        return data_loss(path_, ": item ", values.size(), " of ", in_quotes(key), " in config.json is ", found_text(item), ": ",
+                         expected(value), " is expected");
+      }
+      values.push_back(std::move(value));
+    }
+    return values;
+  });
+}
+
+Result<int64_t> HuggingFaceDirectory::integer(std::string_view key) const { return get<int64_t>(key); }
+Result<double> HuggingFaceDirectory::number(std::string_view key) const { return get<double>(key); }
+Result<bool> HuggingFaceDirectory::flag(std::string_view key) const { return get<bool>(key); }
+Result<std::string> HuggingFaceDirectory::text(std::string_view key) const { return get<std::string>(key); }
+Result<std::vector<int64_t>> HuggingFaceDirectory::integers(std::string_view key) const { return get_list<int64_t>(key); }
+Result<std::vector<double>> HuggingFaceDirectory::numbers(std::string_view key) const { return get_list<double>(key); }
+Result<std::vector<std::string>> HuggingFaceDirectory::texts(std::string_view key) const { return get_list<std::string>(key); }
+
+// ---- Weights ----
+
+Result<std::unique_ptr<HuggingFaceDirectory>> HuggingFaceDirectory::open(const std::string& directory) {
+  return catch_out_of_memory([&]() -> Result<std::unique_ptr<HuggingFaceDirectory>> {
+    std::unique_ptr<HuggingFaceDirectory> opened(new HuggingFaceDirectory());
+    opened->directory_ = directory;
+    opened->path_ = printable_path(directory);
+    const std::string config_path = file_in(directory, "config.json");
+    if (!exists(config_path)) {
+      return not_found(opened->path_,
+                       ": there is no config.json: a GGUF file or the directory of a Hugging Face model is expected");
+    }
+    PROLOGUE_ASSIGN_OR_RETURN(opened->config_, read_json_file(config_path, kMaxConfig));
+    if (opened->config_.get_if<Json::Object>() == nullptr) {
+      return data_loss(opened->path_, ": config.json is ", opened->config_.kind(), ": an object is expected");
+    }
+    const Json* text_config = opened->config_.find("text_config");
+    if (text_config != nullptr && text_config->get_if<Json::Object>() != nullptr) opened->text_config_ = text_config;
+    PROLOGUE_RETURN_IF_ERROR(opened->open_files());
+    opened->add_tensors();
+    return opened;
+  });
+}
+
+Status HuggingFaceDirectory::open_files() {
+  if (const std::string weights = file_in(directory_, kWeights); exists(weights)) {
+    PROLOGUE_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::open(weights));
+    files_.push_back(std::move(file));
+    return {};
+  }
+  if (const std::string index = file_in(directory_, kIndex); exists(index)) return open_shards(index);
+  for (const char* pickle : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
+    if (!exists(file_in(directory_, pickle))) continue;
+    return unsupported(path_, ": the weights are in PyTorch's format (", pickle,
+                       "), which can run code: convert them to safetensors");
+  }
+  return not_found(path_, ": there is neither ", kWeights, " nor ", kIndex);
+}
+
+Status HuggingFaceDirectory::open_shards(const std::string& index_path) {
+  PROLOGUE_ASSIGN_OR_RETURN(const Json index, read_json_file(index_path, kMaxIndex));
+  const Json* map = index.find("weight_map");
+  const auto* entries = map == nullptr ? nullptr : map->get_if<Json::Object>();
+  if (entries == nullptr) return data_loss(path_, ": ", kIndex, " has no weight_map that is an object");
+
+  std::map<std::string, size_t> files;  // shard -> index of files_
+  for (const auto& [name, file] : *entries) {
+    const auto* shard = file.get_if<std::string>();
+    if (shard == nullptr)
+      return data_loss(path_, ": ", kIndex, ": the file of ", in_quotes(name), " is ", file.kind(), ": a string is expected");
+    if (!is_within(*shard)) {
+      return data_loss(path_, ": ", kIndex, ": the file of ", in_quotes(name), " is ", in_quotes(*shard),
+                       ": it must be the name of a file within the directory");
+    }
+    files.emplace(*shard, 0);
+  }
+
+  std::vector<std::string> missing;
+  for (auto& [shard, number] : files) {
+    auto file = SafetensorsFile::open(file_in(directory_, shard));
+    if (!file.ok() && file.status().code() != StatusCode::not_found) return file.status();
+    if (!file.ok()) {
+      missing.push_back(shard);
+      continue;
+    }
+    number = files_.size();
+    files_.push_back(std::move(file).value());
+  }
+  if (!missing.empty()) return not_found(path_, ": ", kIndex, " names files that are missing: ", name_list(missing));
+
+  std::vector<std::string> twice, absent, unlisted;
+  std::unordered_map<std::string_view, size_t> file_of;  // tensor -> index of files_
+  for (size_t i = 0; i < files_.size(); ++i) {
+    for (const SafetensorsTensor& tensor : files_[i].tensors()) {
+      if (!file_of.emplace(tensor.name, i).second) twice.push_back(tensor.name);
+      if (map->find(tensor.name) == nullptr) unlisted.push_back(tensor.name);
+    }
+  }
+  if (!twice.empty()) return data_loss(path_, ": more than one shard has the tensors ", name_list(twice));
+  for (const auto& [name, file] : *entries) {
+    const auto found = file_of.find(name);
+    if (found == file_of.end() || found->second != files.at(*file.get_if<std::string>())) absent.push_back(name);
+  }
+  if (!absent.empty())
+    return data_loss(path_, ": not in the shards in which ", kIndex, " says they are: the tensors ", name_list(absent));
+  if (!unlisted.empty()) return data_loss(path_, ": in a shard, but not in ", kIndex, ": the tensors ", name_list(unlisted));
+  return {};
+}
+
+void HuggingFaceDirectory::add_tensors() {
+  for (size_t i = 0; i < files_.size(); ++i) {
+    for (const SafetensorsTensor& tensor : files_[i].tensors()) {
+      const GgmlType type = tensor.dtype == "F32"    ? GgmlType::f32
+                            : tensor.dtype == "F16"  ? GgmlType::f16
+                            : tensor.dtype == "BF16" ? GgmlType::bf16
+                                                     : kUnreadableType;
+      index_.emplace(tensor.name, tensors_.size());
+      tensors_.push_back({tensor.name, type, tensor.dtype, tensor.shape, tensor.size_bytes});
+      stored_.push_back({i, &tensor});
+    }
+  }
+  used_.assign(tensors_.size(), false);
+}
+
+const TensorInfo* HuggingFaceDirectory::tensor(std::string_view name) const {
+  const auto found = index_.find(name);
+  if (found == index_.end()) return nullptr;
+  used_[found->second] = true;
+  return &tensors_[found->second];
+}
+
+std::vector<std::string> HuggingFaceDirectory::unused_tensors() const {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    if (!used_[i]) names.emplace_back(tensors_[i].name);
+  }
+  return names;
+}
+
+Status HuggingFaceDirectory::read(const TensorInfo& tensor, int64_t begin, int64_t size, void* out) const {
+  const Stored& stored = stored_[static_cast<size_t>(&tensor - tensors_.data())];
+  return files_[stored.file].read(*stored.tensor, begin, size, out);
+}
+
+Status HuggingFaceDirectory::check_unchanged() const {
+  for (const SafetensorsFile& file : files_) PROLOGUE_RETURN_IF_ERROR(file.check_unchanged());
+  return {};
+}
+
+}  // namespace prologue

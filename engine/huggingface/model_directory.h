@@ -1,0 +1,82 @@
+// A model's directory as Hugging Face's transformers writes it: config.json, and model.safetensors or the shards that
+// model.safetensors.index.json names.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include <prologue/engine/checkpoint/checkpoint.h>
+#include <prologue/engine/huggingface/json.h>
+#include <prologue/engine/huggingface/safetensors.h>
+
+namespace prologue {
+
+// A key is a path of member names in config.json, with dots between them. If config.json has an object "text_config", as multimodal models
+// have, a key whose first name occurs there (null included) is looked up there, and any other key at the top: model_type then is that of the
+// text model, and top-level values such as tie_word_embeddings are still found. "vision_config.depth" and "text_config.model_type" work, too.
+//
+// Types are strict: no number is a flag, no text a number. A number without a fraction (4.0) is an integer. null means that the key is absent.
+//
+// Files may be symbolic links. Names in the index must be within the directory.
+class HuggingFaceDirectory final : public Checkpoint {
+ public:
+  // not_found: there is no config.json, no weights, or a shard is missing. unsupported: the weights are in PyTorch's pickle format.
+  // data_loss: a file is inconsistent, or the index and the shards disagree about the tensors.
+  static Result<std::unique_ptr<HuggingFaceDirectory>> open(const std::string& directory);
+
+  const std::string& directory() const { return directory_; }  // as it was given to open()
+  const Json& config() const { return config_; }
+
+  Format format() const override { return Format::huggingface; }
+  const std::string& path() const override { return path_; }
+  Result<std::string> architecture() const override { return text("model_type"); }
+
+  bool has(std::string_view key) const override { return value(key) != nullptr; }
+  Result<int64_t> integer(std::string_view key) const override;
+  Result<double> number(std::string_view key) const override;
+  Result<bool> flag(std::string_view key) const override;
+  Result<std::string> text(std::string_view key) const override;
+  Result<std::vector<int64_t>> integers(std::string_view key) const override;
+  Result<std::vector<double>> numbers(std::string_view key) const override;
+  Result<std::vector<std::string>> texts(std::string_view key) const override;
+  std::vector<std::string> unused_keys(std::string_view) const override { return {}; }
+
+  std::span<const TensorInfo> tensors() const override { return tensors_; }
+  bool has_tensor(std::string_view name) const override { return index_.count(name) != 0; }
+  const TensorInfo* tensor(std::string_view name) const override;
+  std::vector<std::string> unused_tensors() const override;
+  Status read(const TensorInfo& tensor, int64_t begin, int64_t size, void* out) const override;
+  Status check_unchanged() const override;
+
+ private:
+  struct Stored {
+    size_t file;  // index of files_
+    const SafetensorsTensor* tensor;
+  };
+
+  HuggingFaceDirectory() = default;
+  Status open_files();
+  Status open_shards(const std::string& index_path);
+  void add_tensors();
+
+  const Json* value(std::string_view key) const;  // null: absent or null
+  template <class T>
+  Result<T> get(std::string_view key) const;
+  template <class T>
+  Result<std::vector<T>> get_list(std::string_view key) const;
+
+  std::string directory_, path_;
+  Json config_;
+  const Json* text_config_ = nullptr;
+  std::vector<SafetensorsFile> files_;
+  std::vector<TensorInfo> tensors_;  // file by file
+  std::vector<Stored> stored_;       // of each of them
+  std::unordered_map<std::string_view, size_t> index_;
+  mutable std::vector<bool> used_;
+};
+
+}  // namespace prologue

@@ -1,0 +1,32 @@
+// Loads the model of a checkpoint: its family's reader (engine/model/families) makes a specification, and build_model the graph over the
+// loaded weights.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include <prologue/engine/checkpoint/checkpoint.h>
+#include <prologue/engine/model/model.h>
+#include <prologue/engine/model/model_spec.h>
+#include <prologue/engine/model/weight_loader.h>
+
+namespace prologue {
+
+// What a caller chooses about a model.
+struct ModelOptions {
+  int64_t hadamard_block = 0;  // of Q and K; 0: no Hadamard transform
+};
+
+// not_found, data_loss: the configuration lacks a key, or is contradictory. unsupported: the model is of no family that this library knows,
+// or uses what it does not support. All tensors that are missing or have a wrong shape or type are listed in one error, before the first is
+// read; a tensor, or a key of a GGUF file, that the model does not use is an error too, because ignoring it would change the result.
+Result<Model> load_model(const Checkpoint& checkpoint, DType dtype, const Execution& execution, std::function<void(double)> progress,
+                         const ModelOptions& options = {});
+
+// The specification alone.
+Result<ModelSpec> read_model_spec(const Checkpoint& checkpoint);
+
+// engine/model/build_model.cpp
+Result<Model> build_model(const ModelSpec& spec, const ModelOptions& options, WeightLoader& loader);
+
+}  // namespace prologue

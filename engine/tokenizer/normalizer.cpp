@@ -1,0 +1,81 @@
+#include <prologue/engine/tokenizer/normalizer.h>
+#include <prologue/engine/tokenizer/unicode.h>
+#include <prologue/engine/tokenizer/utf8.h>
+
+namespace prologue {
+namespace {
+
+constexpr size_t kMaxBytes = size_t{256} << 20;
+
+Status check_text(std::string_view text) {
+  if (is_valid_utf8(text)) return ok_status();
+  return data_loss("the normalizer's text ", in_quotes(text), " is not UTF-8");
+}
+
+std::string stripped(std::string_view text, const StripWhiteSpace& step) {
+  while (step.left && !text.empty() && is_white_space(first_character(text).code_point)) {
+    text.remove_prefix(first_character(text).size);
+  }
+  while (step.right && !text.empty() && is_white_space(last_character(text).code_point)) {
+    text.remove_suffix(last_character(text).size);
+  }
+  return std::string(text);
+}
+
+Result<std::string> replaced(std::string_view text, const PatternFinder& pattern, std::string_view replacement) {
+  std::vector<Regex::Match> matches;
+  PROLOGUE_RETURN_IF_ERROR(pattern.find_all(text, matches));
+  std::string result;
+  size_t copied = 0;
+  for (const Regex::Match& match : matches) {
+    result += text.substr(copied, match.begin - copied);
+    result += replacement;
+    copied = match.end;
+    if (result.size() > kMaxBytes) break;
+  }
+  return result += text.substr(copied);
+}
+
+}  // namespace
+
+Result<Normalizer> Normalizer::create(const std::vector<NormalizerStep>& steps) {
+  Normalizer normalizer;
+  for (const NormalizerStep& step : steps) {
+    if (const auto* form = std::get_if<UnicodeForm>(&step)) {
+      normalizer.steps_.emplace_back(*form);
+    } else if (const auto* prepend = std::get_if<PrependText>(&step)) {
+      PROLOGUE_RETURN_IF_ERROR(check_text(prepend->text));
+      normalizer.steps_.emplace_back(*prepend);
+    } else if (const auto* strip = std::get_if<StripWhiteSpace>(&step)) {
+      normalizer.steps_.emplace_back(*strip);
+    } else {
+      const auto& replace = std::get<ReplaceText>(step);
+      PROLOGUE_RETURN_IF_ERROR(check_text(replace.replacement));
+      PROLOGUE_ASSIGN_OR_RETURN(PatternFinder pattern, PatternFinder::create(replace.pattern));
+      normalizer.steps_.emplace_back(Replace{std::move(pattern), replace.replacement});
+    }
+  }
+  return normalizer;
+}
+
+Result<std::string> Normalizer::normalize(std::string_view text) const {
+  std::string result(text);
+  for (const Step& step : steps_) {
+    if (const auto* form = std::get_if<UnicodeForm>(&step)) {
+      result = normalized(result, *form);
+    } else if (const auto* prepend = std::get_if<PrependText>(&step)) {
+      if (!result.empty()) result.insert(0, prepend->text);
+    } else if (const auto* strip = std::get_if<StripWhiteSpace>(&step)) {
+      result = stripped(result, *strip);
+    } else {
+      const auto& replace = std::get<Replace>(step);
+      PROLOGUE_ASSIGN_OR_RETURN(result, replaced(result, replace.pattern, replace.replacement));
+    }
+    if (result.size() > kMaxBytes) {
+      return resource_exhausted("the normalizer makes a text of ", text.size(), " bytes longer than ", kMaxBytes, " bytes");
+    }
+  }
+  return result;
+}
+
+}  // namespace prologue

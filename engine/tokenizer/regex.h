@@ -1,0 +1,37 @@
+// A regular expression out of a file, matched in time that is proportional to the length of the text.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include <prologue/kernels/base/status.h>
+
+namespace prologue {
+
+class Regex {
+ public:
+  // `pattern` is in the syntax of Oniguruma, which tokenizer.json has; PCRE2 matches it. \s is Unicode's White_Space, \w a letter, mark,
+  // decimal digit or connector. unsupported: the pattern has more than 16 KiB, has an error, or uses something that means something
+  // else to PCRE2 (sets within sets, possessive intervals, rare escapes and options).
+  static Result<Regex> create(std::string_view pattern);
+
+  struct Match {
+    size_t begin;
+    size_t end;
+  };
+  // Appends the matches in `text` (valid UTF-8) from left to right. They do not overlap; a match may be empty, but not directly after
+  // another one. Several threads may call it.
+  //   resource_exhausted: there is no memory for matching, or the pattern looks at much more of the text than it matches (patterns of
+  // tokenizers do not): it would take quadratic time or longer.
+  Status find_all(std::string_view text, std::vector<Match>& matches) const;
+
+ private:
+  struct Code;
+  explicit Regex(std::shared_ptr<const Code> code) : code_(std::move(code)) {}
+
+  std::shared_ptr<const Code> code_;
+};
+
+}  // namespace prologue

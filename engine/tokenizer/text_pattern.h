@@ -1,0 +1,29 @@
+// A pattern of a step before the model, ready to be looked for.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <prologue/engine/tokenizer/regex.h>
+#include <prologue/engine/tokenizer/tokenizer_data.h>
+
+namespace prologue {
+
+class PatternFinder {
+ public:
+  // data_loss: the pattern is empty. Other errors: of Regex::create.
+  static Result<PatternFinder> create(TextPattern pattern);
+
+  // As Regex::find_all; a plain text is found from left to right, without overlaps.
+  Status find_all(std::string_view text, std::vector<Regex::Match>& matches) const;
+
+ private:
+  PatternFinder() = default;
+
+  std::string text_;
+  std::optional<Regex> regex_;  // else text_
+};
+
+}  // namespace prologue

@@ -1,0 +1,39 @@
+#include <prologue/kernels/token_ops/backends.h>
+#include <prologue/kernels/base/device/cuda_groups.cuh>
+#include <prologue/kernels/base/device/cuda_launch.cuh>
+
+namespace prologue::cuda {
+
+namespace {
+
+constexpr int kMaxThreads = 256;
+
+// blockIdx.x = token, blockIdx.y = a stretch of its row; a thread owns one group of 16 bytes.
+template <class T>
+__global__ void add_kernel(const __grid_constant__ AddParams p, bool whole) {
+  const int64_t token = blockIdx.x;
+  const int64_t column = (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * kGroup<T>;
+  if (column >= p.width) return;
+
+  const int64_t count = p.width - column;
+  const Group<T> a = load_group(static_cast<const T*>(p.a) + token * p.a_stride + column, count, whole);
+  const Group<T> b = load_group(static_cast<const T*>(p.b) + token * p.b_stride + column, count, whole);
+  store_group(static_cast<T*>(p.out) + token * p.out_stride + column, make_group<T>([&](int i) { return a[i] + b[i]; }), count,
+              whole);
+}
+
+}  // namespace
+
+Status add(const AddParams& params, const Execution& execution) {
+  return with_device_type(params.dtype, [&]<class T>(T) {
+    const bool whole = groups_are_whole<T>(params.a, params.a_stride, params.width) &&
+                       groups_are_whole<T>(params.b, params.b_stride, params.width) &&
+                       groups_are_whole<T>(params.out, params.out_stride, params.width);
+    const int64_t groups = groups_of<T>(params.width);
+    const int64_t threads = groups < kMaxThreads ? (groups + 31) / 32 * 32 : kMaxThreads;
+    const dim3 grid(grid_extent(params.num_tokens), grid_extent((groups + threads - 1) / threads));
+    return launch("add", add_kernel<T>, {grid, static_cast<unsigned>(threads)}, execution.stream, params, whole);
+  });
+}
+
+}  // namespace prologue::cuda

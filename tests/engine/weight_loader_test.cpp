@@ -1,0 +1,261 @@
+// What WeightLoader makes of a checkpoint's tensors: parts, steps, transposed tensors, experts, sums, in every compute type, against loops
+// over the values; and what it says before and while it loads.
+#include <prologue/engine/gguf/dequantize.h>
+#include <prologue/engine/gguf/gguf_checkpoint.h>
+#include <prologue/engine/huggingface/model_directory.h>
+#include <prologue/engine/model/weight_loader.h>
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+
+#include "tests/support/gguf_writer.h"
+#include "tests/support/random.h"
+#include "tests/support/safetensors_writer.h"
+
+namespace prologue {
+namespace {
+
+using Part = WeightLoader::Part;
+using Options = WeightLoader::Options;
+
+constexpr int64_t kExperts = 3, kRows = 6, kCols = 5;
+
+// A directory with tensors of every shape, and their values as float32.
+class WeightLoaderTest : public testing::TestWithParam<DType> {
+ protected:
+  template <class T>
+  void add(const std::string& name, const std::string& dtype, const std::vector<int64_t>& shape) {
+    int64_t count = 1;
+    for (const int64_t dim : shape) count *= dim;
+    std::vector<T> values(static_cast<size_t>(count));
+    for (T& value : values) value = from_float<T>(static_cast<float>(random_.uniform() - 0.5));
+    writer_.add(name, dtype, shape, values);
+    for (const T value : values) values_[name].push_back(to_float(value));
+  }
+
+  void SetUp() override {
+    add<float>("f32", "F32", {kRows, kCols});
+    add<Float16>("f16", "F16", {kRows, kCols});
+    add<BFloat16>("bf16", "BF16", {kRows, kCols});
+    add<BFloat16>("more", "BF16", {4, kCols});
+    add<float>("vector", "F32", {8});
+    add<BFloat16>("vector16", "BF16", {1, 8});
+    add<BFloat16>("experts", "BF16", {kExperts, kRows, kCols});
+    add<Float16>("experts16", "F16", {kExperts, 2, kCols});
+    add<BFloat16>("experts_turned", "BF16", {kExperts, kCols, kRows});
+    add<float>("expert_bias", "F32", {kExperts, kRows});
+    add<BFloat16>("large", "BF16", {700, 3001});  // more than is converted at once
+    add<float>("large_transposed", "F32", {130, 257});
+    writer_.add("buffer", "I64", {2}, std::vector<int64_t>{1, 2});
+    directory_.write("config.json", std::string("{}"));
+    directory_.write("model.safetensors", writer_.bytes());
+    checkpoint_ = Checkpoint::open(directory_.path()).value();
+    loader_ = std::make_unique<WeightLoader>(*checkpoint_, GetParam(), Execution{Device::cpu, 2}, [this](double done) {
+      EXPECT_GE(done, progress_);
+      progress_ = done;
+    });
+  }
+
+  using Element = std::function<float(int64_t row, int64_t col)>;
+  // The weight is [rows, cols], and each element is that of `want`, rounded once.
+  void expect(const Result<Weight>& weight, int64_t rows, int64_t cols, const Element& want) {
+    ASSERT_TRUE(weight.ok()) << weight.status().message();
+    ASSERT_EQ(weight->rows, rows);
+    ASSERT_EQ(weight->cols, cols);
+    ASSERT_EQ(weight->dtype, GetParam());
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(weight->data) % 256, 0u);
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = 0; c < cols; ++c) {
+        const int64_t i = r * cols + c;
+        const float value = want(r, c);
+        const bool same = GetParam() == DType::f32 ? static_cast<const float*>(weight->data)[i] == value
+                          : GetParam() == DType::f16
+                              ? static_cast<const Float16*>(weight->data)[i].bits == from_float<Float16>(value).bits
+                              : static_cast<const BFloat16*>(weight->data)[i].bits == from_float<BFloat16>(value).bits;
+        ASSERT_TRUE(same) << "row " << r << ", column " << c << ": want " << value;
+      }
+    }
+  }
+  void expect_refused(const Result<Weight>& weight, const std::string& message, StatusCode code = StatusCode::data_loss) {
+    ASSERT_FALSE(weight.ok()) << "want: " << message;
+    EXPECT_EQ(weight.status().message(), directory_.path() + ": " + message);
+    EXPECT_EQ(weight.status().code(), code);
+  }
+  float at(const std::string& name, int64_t index) const { return values_.at(name)[static_cast<size_t>(index)]; }
+
+  test::Random random_{5};
+  test::SafetensorsWriter writer_;
+  std::map<std::string, std::vector<float>> values_;
+  const test::TemporaryDirectory directory_{testing::TempDir()};
+  std::unique_ptr<Checkpoint> checkpoint_;
+  std::unique_ptr<WeightLoader> loader_;
+  double progress_ = 0.0;
+};
+
+INSTANTIATE_TEST_SUITE_P(Types, WeightLoaderTest, testing::Values(DType::f32, DType::f16, DType::bf16),
+                         [](const auto& type) { return dtype_name(type.param); });
+
+TEST_P(WeightLoaderTest, WholeTensors) {
+  for (const char* name : {"f32", "f16", "bf16"}) {
+    expect(loader_->load(name, kRows, kCols), kRows, kCols, [&](int64_t r, int64_t c) { return at(name, r * kCols + c); });
+  }
+  expect(loader_->load("large", 700, 3001), 700, 3001, [&](int64_t r, int64_t c) { return at("large", r * 3001 + c); });
+  for (const char* name : {"vector", "vector16"}) {
+    expect(loader_->load(name, 1, 8), 1, 8, [&](int64_t, int64_t c) { return at(name, c); });
+  }
+  expect(loader_->load("vector", 1, 8, {.add = 1.0f}), 1, 8, [&](int64_t, int64_t c) { return at("vector", c) + 1.0f; });
+  EXPECT_EQ(loader_->load_values("vector16", 8).value(), values_["vector16"]);
+  EXPECT_GT(progress_, 0.9);
+  EXPECT_LT(progress_, 1.0);
+}
+
+TEST_P(WeightLoaderTest, PartsOneAfterAnother) {
+  const auto f32 = [&](int64_t r, int64_t c) { return at("f32", r * kCols + c); };
+  const auto more = [&](int64_t r, int64_t c) { return at("more", r * kCols + c); };
+  expect(loader_->load_stacked({{"f32", 6}, {"more", 4}}, kCols), 10, kCols,
+         [&](int64_t r, int64_t c) { return r < 6 ? f32(r, c) : more(r - 6, c); });
+  expect(loader_->load_stacked({{"more", 2, 1}, {"f32", 1, 5}, {"more", 1}}, kCols), 4, kCols, [&](int64_t r, int64_t c) {
+    return r < 2 ? more(r + 1, c) : r == 2 ? f32(5, c) : more(0, c);
+  });
+  expect(loader_->load_stacked({{"f32", 3, 0}, {"f32", 3, 1}}, kCols, {.row_step = 2}), 6, kCols,
+         [&](int64_t r, int64_t c) { return r < 3 ? f32(2 * r, c) : f32(2 * (r - 3) + 1, c); });
+  expect(loader_->load_stacked({{"large", 350, 1}}, 3001, {.row_step = 2}), 350, 3001,
+         [&](int64_t r, int64_t c) { return at("large", (2 * r + 1) * 3001 + c); });
+  expect(loader_->load_joined({{"vector", 3, 5}, {"vector16", 8}}), 1, 11,
+         [&](int64_t, int64_t c) { return c < 3 ? at("vector", c + 5) : at("vector16", c - 3); });
+  expect(loader_->load_joined({{"vector16", 4, 1}}, {.add = -2.5f, .row_step = 2}), 1, 4,
+         [&](int64_t, int64_t c) { return at("vector16", 2 * c + 1) - 2.5f; });
+}
+
+TEST_P(WeightLoaderTest, Transposed) {
+  expect(loader_->load("f16", kCols, kRows, {.transposed = true}), kCols, kRows,
+         [&](int64_t r, int64_t c) { return at("f16", c * kCols + r); });
+  expect(loader_->load("large_transposed", 257, 130, {.transposed = true}), 257, 130,
+         [&](int64_t r, int64_t c) { return at("large_transposed", c * 257 + r); });
+  expect(loader_->load_stacked({{"bf16", 2, 3}, {"bf16", 1, 0}}, kRows, {.transposed = true}), 3, kRows,
+         [&](int64_t r, int64_t c) { return at("bf16", c * kCols + (r < 2 ? r + 3 : 0)); });
+}
+
+TEST_P(WeightLoaderTest, Experts) {
+  const auto expert = [&](const char* name, int64_t e, int64_t r, int64_t c) { return at(name, (e * kRows + r) * kCols + c); };
+  expect(loader_->load("experts", kRows, kCols, {.experts = kExperts}), kExperts * kRows, kCols,
+         [&](int64_t r, int64_t c) { return at("experts", r * kCols + c); });
+  // Gate and up of each expert, from two tensors or from one in which their rows alternate.
+  expect(loader_->load_stacked({{"experts", 6}, {"experts16", 2}}, kCols, {.experts = kExperts}), kExperts * 8, kCols,
+         [&](int64_t r, int64_t c) {
+           const int64_t e = r / 8, row = r % 8;
+           return row < 6 ? expert("experts", e, row, c) : at("experts16", (e * 2 + row - 6) * kCols + c);
+         });
+  expect(loader_->load_stacked({{"experts", 3, 0}, {"experts", 3, 1}}, kCols, {.row_step = 2, .experts = kExperts}),
+         kExperts * kRows, kCols, [&](int64_t r, int64_t c) {
+           const int64_t e = r / kRows, row = r % kRows;
+           return expert("experts", e, row < 3 ? 2 * row : 2 * (row - 3) + 1, c);
+         });
+  expect(loader_->load_stacked({{"experts_turned", 3, 0}, {"experts_turned", 3, 1}}, kCols,
+                               {.transposed = true, .row_step = 2, .experts = kExperts}),
+         kExperts * kRows, kCols, [&](int64_t r, int64_t c) {
+           const int64_t e = r / kRows, row = r % kRows, file_row = row < 3 ? 2 * row : 2 * (row - 3) + 1;
+           return at("experts_turned", (e * kCols + c) * kRows + file_row);
+         });
+  expect(loader_->load("experts_turned", kRows, kCols, {.transposed = true, .experts = kExperts}), kExperts * kRows, kCols,
+         [&](int64_t r, int64_t c) { return at("experts_turned", (r / kRows * kCols + c) * kRows + r % kRows); });
+  expect(loader_->load_joined({{"expert_bias", 3, 0}, {"expert_bias", 3, 1}}, {.row_step = 2, .experts = kExperts}), kExperts,
+         kRows, [&](int64_t e, int64_t c) { return at("expert_bias", e * kRows + (c < 3 ? 2 * c : 2 * (c - 3) + 1)); });
+}
+
+TEST_P(WeightLoaderTest, RefusesWhatTheTensorsDoNotHave) {
+  expect_refused(loader_->load("x", 2, 2), "the tensor x is missing", StatusCode::not_found);
+  expect_refused(loader_->load("f32", kCols, kRows), "tensor f32 has shape [6, 5]: [5, 6] is expected");
+  expect_refused(loader_->load("f32", kCols, kCols, {.transposed = true}), "tensor f32 has shape [6, 5]: [5, 5] is expected");
+  expect_refused(loader_->load("vector", 1, 7), "tensor vector has shape [8]: [7] is expected");
+  expect_refused(loader_->load("experts", 18, kCols), "tensor experts has shape [3, 6, 5]: [18, 5] is expected");
+  expect_refused(loader_->load("experts", 6, kCols, {.experts = 2}), "tensor experts has shape [3, 6, 5]: [2, 6, 5] is expected");
+  for (const Part& part : {Part{"f32", 7, 0}, Part{"f32", 1, 6}, Part{"f32", 2, 5}, Part{"f32", INT64_MAX, 1}}) {
+    expect_refused(loader_->load_stacked({part}, kCols), str_cat("tensor f32 has shape [6, 5]: ", part.rows, " rows from ",
+                                                                 part.first_row, " in steps of 1, of 5 elements is expected"));
+  }
+  expect_refused(loader_->load_stacked({{"f32", 4, 0}}, kCols, {.row_step = 2}),
+                 "tensor f32 has shape [6, 5]: 4 rows from 0 in steps of 2, of 5 elements is expected");
+  expect_refused(loader_->load_stacked({{"f32", 6}}, 6),
+                 "tensor f32 has shape [6, 5]: 6 rows from 0 in steps of 1, of 6 elements is expected");
+  expect_refused(loader_->load_joined({{"f32", 5}}),
+                 "tensor f32 has shape [6, 5]: 5 rows from 0 in steps of 1, of 1 elements is expected");
+  expect_refused(loader_->load_stacked({{"experts", 6}}, kCols, {.experts = 4}),
+                 "tensor experts has shape [3, 6, 5]: 4 experts of 6 rows from 0 in steps of 1, of 5 elements is expected");
+  expect_refused(loader_->load_joined({{"buffer", 2}}), "tensor buffer has type I64: supported are " + supported_ggml_types(),
+                 StatusCode::unsupported);
+  for (const auto& [part, step, experts] : {std::tuple<Part, int64_t, int64_t>{{"f32", 0, 0}, 1, 0},
+                                            {{"f32", 1, -1}, 1, 0},
+                                            {{"f32", 1, 0}, 0, 0},
+                                            {{"f32", 1, 0}, 1, -1}}) {
+    EXPECT_EQ(loader_->load_stacked({part}, kCols, {.row_step = step, .experts = experts}).status().code(),
+              StatusCode::invalid_argument);
+  }
+  EXPECT_EQ(loader_->load_values("vector", 9).status().code(), StatusCode::data_loss);
+}
+
+TEST_P(WeightLoaderTest, ChecksAllTensorsAtOnce) {
+  EXPECT_TRUE(loader_->has("f32"));
+  EXPECT_FALSE(loader_->has("x"));
+  loader_->expect("f32", {kRows, kCols});
+  loader_->expect("vector16", {8});
+  loader_->expect("vector", {1, 8});
+  loader_->expect("experts", {kExperts, kRows, kCols});
+  EXPECT_TRUE(loader_->check_expected().ok()) << loader_->check_expected().message();
+  EXPECT_EQ(checkpoint_->unused_tensors().size(), checkpoint_->tensors().size()) << "nothing was loaded";
+
+  const std::string where = directory_.path() + ": ";
+  loader_->expect("buffer", {2});
+  EXPECT_EQ(loader_->check_expected().message(),
+            where + "tensors have a type that is not supported: 'buffer I64': supported are " + supported_ggml_types());
+  EXPECT_EQ(loader_->check_expected().code(), StatusCode::unsupported);
+  loader_->expect("f16", {kCols, kRows});
+  EXPECT_EQ(loader_->check_expected().code(), StatusCode::data_loss);
+  loader_->expect("x", {1});
+  loader_->expect("y", {1});
+  EXPECT_EQ(
+      loader_->check_expected().message(),
+      where +
+          "tensors are missing: 'x' and 'y'; tensors have another shape: 'f16 [6, 5] instead of [5, 6]'; tensors have a type "
+          "that is not supported: 'buffer I64': supported are " +
+          supported_ggml_types());
+  EXPECT_EQ(loader_->check_expected().code(), StatusCode::not_found);
+}
+
+// Quantised rows are whole blocks; a vector may be one.
+TEST(WeightLoaderGguf, QuantisedTensors) {
+  test::GgufWriter writer;
+  test::Random random(8);
+  std::vector<std::byte> blocks(4 * 2 * 34);  // 4 rows of 2 blocks
+  for (std::byte& byte : blocks) byte = static_cast<std::byte>(random.bits());
+  for (size_t block = 0; block < 8; ++block) blocks[block * 34 + 1] = std::byte{0x2c};  // scales that are finite
+  writer.add_tensor("m", {64, 4}, test::gguf::kQ8_0, blocks);
+  writer.add_tensor("v", {64}, test::gguf::kQ8_0, {blocks.begin(), blocks.begin() + 68});
+  std::vector<float> values(256);
+  ASSERT_TRUE(dequantize_rows(GgmlType::q8_0, blocks.data(), 4, 64, DType::f32, values.data(), 1).ok());
+  const GgufCheckpoint checkpoint(GgufFile::from_bytes(writer.bytes(), "m.gguf").value());
+  WeightLoader loader(checkpoint, DType::f32, {Device::cpu, 1}, {});
+
+  const auto expect = [&](const Result<Weight>& weight, const std::vector<int64_t>& rows) {
+    ASSERT_TRUE(weight.ok()) << weight.status().message();
+    ASSERT_EQ(weight->rows * weight->cols, static_cast<int64_t>(rows.size()) * 64);
+    for (size_t i = 0; i < rows.size() * 64; ++i) {
+      EXPECT_EQ(static_cast<const float*>(weight->data)[i], values[static_cast<size_t>(rows[i / 64]) * 64 + i % 64]) << i;
+    }
+  };
+  expect(loader.load("m", 4, 64), {0, 1, 2, 3});
+  expect(loader.load_stacked({{"m", 1, 3}, {"m", 2, 1}}, 64), {3, 1, 2});
+  expect(loader.load_stacked({{"m", 2, 0}, {"m", 2, 1}}, 64, {.row_step = 2}), {0, 2, 1, 3});
+  expect(loader.load("v", 1, 64), {0});
+  const std::string divided = "m.gguf: of tensor v of type Q8_0 rows or columns are needed that are parts of blocks";
+  EXPECT_EQ(loader.load_joined({{"v", 32, 16}}).status().message(), divided);
+  EXPECT_EQ(loader.load_joined({{"v", 16, 0}}).status().message(), divided);
+  EXPECT_EQ(loader.load_joined({{"v", 32, 0}}, {.row_step = 2}).status().message(), divided);
+  EXPECT_EQ(loader.load("m", 64, 4, {.transposed = true}).status().code(), StatusCode::unsupported);
+}
+
+}  // namespace
+}  // namespace prologue
