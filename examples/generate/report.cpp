@@ -121,10 +121,15 @@ std::string summary_table(const Engine& engine, const std::vector<Completion>& c
   if (several) out << "all together         " << rate(generated, seconds) << " tokens/s\n";
   out << "finish reason        " << finish_reasons << "\n";
   const EngineStats stats = engine.stats();
-  const KvGroupStats pages = stats.kv.groups.empty() ? KvGroupStats() : stats.kv.groups.front();
+  // Of each group of layers: "100 + 20".
+  const auto pages = [&](int64_t KvGroupStats::*count) {
+    std::string text;
+    for (const KvGroupStats& group : stats.kv.groups) text += str_cat(text.empty() ? "" : " + ", group.*count);
+    return text;
+  };
   out << "engine               " << stats.steps << " steps" << (stats.replayed_steps > 0 ? str_cat(" (", stats.replayed_steps, " replayed)") : "")
-      << ", " << stats.preemptions << " preemptions, cache of " << pages.num_pages << " pages (" << pages.cached << " cached, " << pages.evictions
-      << " evictions)\n";
+      << ", " << stats.preemptions << " preemptions, cache of " << pages(&KvGroupStats::num_pages) << " pages ("
+      << pages(&KvGroupStats::cached) << " cached, " << pages(&KvGroupStats::evictions) << " evictions)\n";
   return out.str();
 }
 
