@@ -183,9 +183,13 @@ test::RunPrompt runner_of(const Model& model, Device device = Device::cpu) {
   config.max_tokens = 200;
   config.max_logit_rows = 200;
   config.max_seq_len = kContext;
-  const std::shared_ptr<ModelRunner> runner = ModelRunner::create(model, config, {device}).value();
+  const auto stream = std::make_shared<Stream>();
+  if (device == Device::cuda) *stream = Stream::create().value();
+  Execution execution = {device};
+  execution.stream = stream->get();
+  const std::shared_ptr<ModelRunner> runner = ModelRunner::create(model, config, execution).value();
   const auto set = std::make_shared<RopeSet*>(nullptr);
-  return [runner, set, &model](const ReferencePrompt& prompt, int64_t begin, int64_t end, std::span<const int64_t> rows) {
+  return [stream, runner, set, &model](const ReferencePrompt& prompt, int64_t begin, int64_t end, std::span<const int64_t> rows) {
     if (begin == 0) {
       if (*set != nullptr) runner->rope_sets().release(**set);
       const int64_t length = prompt.rope_length > 0 ? prompt.rope_length : static_cast<int64_t>(prompt.ids.size());
