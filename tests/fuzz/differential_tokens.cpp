@@ -495,8 +495,10 @@ Outcome run_moe_gemm(Backend backend, uint64_t seed, const Sizes& sizes) {
   p.num_experts = experts.num_experts;
   p.k = down ? experts.intermediate : experts.hidden;
   // Only as many columns of a real model as keep the weights and the products within the sizes.
-  p.n = std::clamp<int64_t>(sizes.max_elements / (p.num_experts * p.k), 1, down ? experts.hidden : 2 * experts.intermediate);
-  p.num_tokens = std::min(random_tokens(random, sizes, p.k * p.top_k), sizes.max_products / (p.n * p.k * p.top_k) + 1);
+  const int64_t max_weights = sizes.max_elements >> random.integer(1, 6),
+                max_products = sizes.max_products >> random.integer(0, 6);
+  p.n = std::clamp<int64_t>(max_weights / (p.num_experts * p.k), 1, down ? experts.hidden : 2 * experts.intermediate);
+  p.num_tokens = std::min(random_tokens(random, sizes, p.k * p.top_k), max_products / (p.n * p.k * p.top_k) + 1);
   p.x_per_choice = down;
   return with_random_dtype(random, [&](auto type) {
     using T = decltype(type);

@@ -261,7 +261,7 @@ TEST_P(MlpOnBackend, LogitsWithAFactorAndASoftCap) {
         for (double& each : logits) each = 3.0 * std::tanh(each * 0.5 / 3.0);
         return logits;
       });
-  expect_has(table, {" scale_logits ", "lm_head  lm_head [logits, 40] float32\n4 nodes"});
+  expect_has(table, {" scale_logits ", "lm_head [logits, 40] float32", "4 nodes"});
 }
 
 // The mixtures of Mixtral, Qwen3-MoE, GPT-OSS and Llama 4.
