@@ -61,7 +61,7 @@ Status moe_gemm(const MoeGemmParams& p, GemmContext&, const Execution& execution
       constexpr int kThreads = 32 * kFewRowsWarps, kColumns = 16 * kFewRowsWarps;
       if (tile == kFewRows) return run(moe_few_rows_kernel<T, kFewRows / 8>, kThreads, kColumns, 0);
       if (tile == kSomeRows) return run(moe_few_rows_kernel<T, kSomeRows / 8>, kThreads, kColumns, 0);
-      return run(moe_many_rows_kernel<T>, kManyRowsThreads, kManyRowsN, kManyRowsStages * kManyRowsStage);
+      return run(moe_many_rows_kernel<T>, kManyRowsThreads, kManyRowsN, kManyRowsShared);
     }
   });
 }

@@ -178,13 +178,14 @@ __global__ void __launch_bounds__(32 * kFewRowsWarps)
 // the 2 x 2 warps has 64 weight rows and 32 rows of x.
 inline constexpr int kManyRowsThreads = 128, kManyRowsN = 128, kManyRowsX = 64, kManyRowsStages = 4;
 inline constexpr int kManyRowsStage = (kManyRowsN + kManyRowsX) * kMoeStep * 2;  // bytes
+inline constexpr int kManyRowsShared = kManyRowsStages * kManyRowsStage + (kManyRowsN + kManyRowsX) * 8;
 template <class T>
 __global__ void __launch_bounds__(kManyRowsThreads)
     moe_many_rows_kernel(const __grid_constant__ MoeGemmParams p, MoeTiles tiles, bool whole) {
   constexpr int kLines = kManyRowsN + kManyRowsX,
                 kParts = kMoeStep / kGroup<T>;          // a line: a step of a weight row or of a row of x
   Group<T>* const shared = dynamic_shared<Group<T>>();  // [stage, line, part]
-  __shared__ const T* lines[kLines];
+  const T** const lines = reinterpret_cast<const T**>(shared + kManyRowsStages * kLines * kParts);
   const MoeRows rows(p, tiles, static_cast<int>(blockIdx.x));
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   const int64_t first_n = static_cast<int64_t>(blockIdx.y) * kManyRowsN;
