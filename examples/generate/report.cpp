@@ -46,6 +46,7 @@ std::string json_line(const Engine& engine, const std::string& prompt, const Req
   line["finish_reason"] = finish_reason_name(completion.finish_reason);
   line["device"] = device_name(engine.device());
   line["dtype"] = dtype_name(engine.dtype());
+  for (const WeightFormat format : engine.weight_formats()) line["weight_formats"].push_back(weight_format_name(format));
   line["kv_cache_dtype"] = cache_types(engine);
   if (request.num_logprobs >= 0) {
     ordered_json& rows = line["logprobs"] = ordered_json::array();
