@@ -384,11 +384,12 @@ TEST_P(ModelKinds, EveryLengthHasItsOwnFrequenciesAndFewRowsAreEnough) {
   std::vector<Completion> completions(requests.size());
   size_t left = requests.size();
   for (size_t i = 0; i < requests.size(); ++i) {
-    ASSERT_TRUE(engine->submit(requests[i], [&, i](const Output& output) {
+    const auto on_output = [&, i](const Output& output) {
       if (output.completion == nullptr) return;
       completions[i] = *output.completion;
       --left;
-    }).ok());
+    };
+    ASSERT_TRUE(engine->submit(requests[i], on_output).ok());
   }
   while (left > 0) {
     ASSERT_TRUE(engine->step().ok());
