@@ -168,7 +168,8 @@ Result<std::vector<int64_t>> Engine::choose_pages(const RunnerConfig& runner, co
   if (page_bytes < 1) return invalid_argument("a page of the KV cache has ", page_bytes, " bytes: the model has no heads");
   int64_t num_bytes = o.kv_memory;
   if (num_bytes > 0 && num_bytes < page_bytes) {
-    return invalid_argument("the KV cache's memory is ", num_bytes, " bytes: a page of ", o.page_size, " tokens takes ", page_bytes);
+    return invalid_argument("the KV cache's memory is ", num_bytes, " bytes: a page of ", o.page_size, " tokens takes ",
+                            page_bytes);
   }
   if (num_bytes == 0) {
     PROLOGUE_ASSIGN_OR_RETURN(const MemoryPlan activations, plan_memory(model_.graph, runner.max_tokens, runner.max_logit_rows));

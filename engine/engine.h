@@ -191,8 +191,8 @@ class Engine {
   void begin(Sample& sample, int64_t cached_tokens);
   void leave_queue(Active& active);
   Status fill_batch(const StepPlan& plan);
-  Status add_to_batch(SequenceId id, const int32_t* tokens, int64_t first, int64_t count, int64_t num_rows, const RopePlace& place,
-                      const RopeSet& set);
+  Status add_to_batch(SequenceId id, const int32_t* tokens, int64_t first, int64_t count, int64_t num_rows,
+                      const RopePlace& place, const RopeSet& set);
   Result<SamplingRow> sampling_row(Sample& sample);
   Status make_adjustments(Sample& sample);
   Status read_step();

@@ -121,8 +121,8 @@ Status Engine::fill_batch(const StepPlan& plan) {
     constexpr int32_t kUnknown = 0;
     const int32_t* const tokens = planned.token_is_known ? sample.tokens.data() + planned.first : &kUnknown;
     const int64_t token = batch_.num_tokens() + planned.count - 1;
-    PROLOGUE_RETURN_IF_ERROR(add_to_batch(sample.cache_id, tokens, planned.first, planned.count, std::min<int64_t>(planned.num_rows, 1),
-                                          sample.active.rope, *sample.rope_set));
+    PROLOGUE_RETURN_IF_ERROR(add_to_batch(sample.cache_id, tokens, planned.first, planned.count,
+                                          std::min<int64_t>(planned.num_rows, 1), sample.active.rope, *sample.rope_set));
     if (!planned.token_is_known) batch_.set_token_from(token, planned.from_row);
     for (int64_t r = 1; r < planned.num_rows; ++r) batch_.add_logit_row(token);
   }
@@ -136,8 +136,8 @@ Status Engine::fill_batch(const StepPlan& plan) {
 }
 
 // The tokens [first, first + count) of a sequence.
-Status Engine::add_to_batch(SequenceId id, const int32_t* tokens, int64_t first, int64_t count, int64_t num_rows, const RopePlace& place,
-                            const RopeSet& set) {
+Status Engine::add_to_batch(SequenceId id, const int32_t* tokens, int64_t first, int64_t count, int64_t num_rows,
+                            const RopePlace& place, const RopeSet& set) {
   std::array<const std::vector<int32_t>*, kMaxLayerGroups> pages = {};
   for (int64_t g = 0; g < cache_->num_groups(); ++g) {
     PROLOGUE_ASSIGN_OR_RETURN(pages[static_cast<size_t>(g)], cache_->pages(id, g));

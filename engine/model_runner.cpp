@@ -145,7 +145,8 @@ Status ModelRunner::make_rope_rows(int64_t context, int64_t max_seqs) {
     const bool by_position = (scale != nullptr && scale->q_scale.by_position != PositionScale::none) ||
                              (rope != nullptr && !rope_rows_are_given(rope->rope.source));
     if (by_position) {
-      return unsupported(node.name, ": it computes with positions, which the frequencies of a rope that depend on the length move: only ",
+      return unsupported(node.name,
+                         ": it computes with positions, which the frequencies of a rope that depend on the length move: only ",
                          "one of the two is supported");
     }
   }

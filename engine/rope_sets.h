@@ -18,8 +18,8 @@ struct RopeSet {
   int64_t num_rows = 0;
   int64_t num_users = 0;  // sequences
   int64_t last_used = 0;
-  bool kept = false;      // it is there from the beginning to the end
-  bool filled = false;    // its rows are made, or enqueued to be
+  bool kept = false;    // it is there from the beginning to the end
+  bool filled = false;  // its rows are made, or enqueued to be
 };
 
 // The rope positions of a sequence.

@@ -47,8 +47,8 @@ Result<Score> Engine::run_score(std::span<const int32_t> prompt, std::span<const
   }
   PROLOGUE_ASSIGN_OR_RETURN(scored.rope, place_on_ropes(options.positions, num_prompt, length, options.rope_length));
   if (scored.rope.length < length) {
-    return invalid_argument("the tokens would have positions up to ", length - 2 + scored.rope.delta, ": the last one of the context is ",
-                            context_length_ - 1);
+    return invalid_argument("the tokens would have positions up to ", length - 2 + scored.rope.delta,
+                            ": the last one of the context is ", context_length_ - 1);
   }
   // The scoring steps run between those of the requests.
   while (!enqueued_.empty()) {
@@ -62,7 +62,8 @@ Result<Score> Engine::run_score(std::span<const int32_t> prompt, std::span<const
   const int64_t vocab = config().vocab_size;
   const auto run = [&]() -> Status {
     scored.set = runner_->rope_sets().acquire(scored.rope.length_class, scored.rope.num_positions);
-    if (scored.set == nullptr) return resource_exhausted("the requests that run use all rows of the rope tables: score when they are done");
+    if (scored.set == nullptr)
+      return resource_exhausted("the requests that run use all rows of the rope tables: score when they are done");
     const int64_t end = length - 1;  // the logits of the last token are not needed, of the prompt only those of its last token
     for (int64_t at = 0; at < end;) {
       const int64_t without_logits = std::max<int64_t>(0, num_prompt - 1 - at);

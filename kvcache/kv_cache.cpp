@@ -249,8 +249,7 @@ Result<bool> KvCache::prepare_room(Sequence& sequence, int64_t num_tokens, bool 
 void KvCache::give_back_out_of_window(Sequence& sequence, int64_t position) {
   for (size_t g = 0; g < groups_.size(); ++g) {
     Table& table = sequence.tables[g];
-    for (const int64_t end = first_page_in_reach(groups_[g], position); table.num_given_back < end;
-         ++table.num_given_back) {
+    for (const int64_t end = first_page_in_reach(groups_[g], position); table.num_given_back < end; ++table.num_given_back) {
       (void)groups_[g].pool.release(std::exchange(table.pages[static_cast<size_t>(table.num_given_back)], -1));
     }
   }
@@ -349,9 +348,7 @@ Status KvCache::truncate(SequenceId sequence, int64_t length) {
   return {};
 }
 
-Status KvCache::release_out_of_window(SequenceId sequence) {
-  return release_out_of_window(sequence, INT64_MAX);
-}
+Status KvCache::release_out_of_window(SequenceId sequence) { return release_out_of_window(sequence, INT64_MAX); }
 
 Status KvCache::release_out_of_window(SequenceId sequence, int64_t position) {
   PROLOGUE_ASSIGN_OR_RETURN(Sequence* const entry, find(sequence));

@@ -128,9 +128,10 @@ std::string summary_table(const Engine& engine, const std::vector<Completion>& c
     for (const KvGroupStats& group : stats.kv.groups) text += str_cat(text.empty() ? "" : " + ", group.*count);
     return text;
   };
-  out << "engine               " << stats.steps << " steps" << (stats.replayed_steps > 0 ? str_cat(" (", stats.replayed_steps, " replayed)") : "")
-      << ", " << stats.preemptions << " preemptions, cache of " << pages(&KvGroupStats::num_pages) << " pages ("
-      << pages(&KvGroupStats::cached) << " cached, " << pages(&KvGroupStats::evictions) << " evictions)\n";
+  out << "engine               " << stats.steps << " steps"
+      << (stats.replayed_steps > 0 ? str_cat(" (", stats.replayed_steps, " replayed)") : "") << ", " << stats.preemptions
+      << " preemptions, cache of " << pages(&KvGroupStats::num_pages) << " pages (" << pages(&KvGroupStats::cached) << " cached, "
+      << pages(&KvGroupStats::evictions) << " evictions)\n";
   return out.str();
 }
 

@@ -99,8 +99,8 @@ Status RopeTable::make_sets(int64_t num_rows, const Execution& execution) {
 
 Status RopeTable::fill(int64_t first_row, int64_t num_rows, int64_t sequence_length, const Execution& execution) {
   if (first_row < 0 || num_rows < 1 || num_rows > max_position_ || first_row > max_position_ - num_rows) {
-    return invalid_argument("rope: rows ", first_row, " to ", first_row + num_rows - 1, " are filled: the table has ", max_position_,
-                            " rows");
+    return invalid_argument("rope: rows ", first_row, " to ", first_row + num_rows - 1, " are filled: the table has ",
+                            max_position_, " rows");
   }
   return catch_out_of_memory([&]() -> Status {
     RopeFrequencies frequencies = frequencies_;
@@ -108,8 +108,8 @@ Status RopeTable::fill(int64_t first_row, int64_t num_rows, int64_t sequence_len
       PROLOGUE_ASSIGN_OR_RETURN(frequencies, rope_frequencies(*config_, sequence_length, precision_));
     }
     PROLOGUE_ASSIGN_OR_RETURN(const std::vector<float> rows, rope_cos_sin(frequencies, num_rows, precision_));
-    return copy_to_device(memory_->as<float>() + first_row * rotary_dim(), rows.data(), static_cast<int64_t>(rows.size() * sizeof(float)),
-                          execution);
+    return copy_to_device(memory_->as<float>() + first_row * rotary_dim(), rows.data(),
+                          static_cast<int64_t>(rows.size() * sizeof(float)), execution);
   });
 }
 

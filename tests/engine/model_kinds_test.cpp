@@ -85,7 +85,9 @@ class ModelKinds : public ::testing::TestWithParam<Device> {
     const auto vocab = static_cast<int64_t>(logits.size() / tokens.size());
     for (int64_t i = num_prompt; i < static_cast<int64_t>(tokens.size()); ++i) {
       const auto row = logits.begin() + (i - 1) * vocab;
-      ASSERT_EQ(std::max_element(row, row + vocab) - row, tokens[static_cast<size_t>(i)]) << "token " << i << " of " << tokens.size() << ", prompt of " << num_prompt << ", positions " << request.positions.size() << ", rope length " << rope_length;
+      ASSERT_EQ(std::max_element(row, row + vocab) - row, tokens[static_cast<size_t>(i)])
+          << "token " << i << " of " << tokens.size() << ", prompt of " << num_prompt << ", positions "
+          << request.positions.size() << ", rope length " << rope_length;
     }
   }
 
@@ -124,7 +126,8 @@ class ModelKinds : public ::testing::TestWithParam<Device> {
                            all_positions(request, num_axes, tokens.size()), execution_);
     for (int64_t i = 0; i < num_scored; ++i) {
       const size_t row = static_cast<size_t>(num_prompt + i - 1) * 50;
-      ASSERT_EQ(score->logit_of_token[static_cast<size_t>(i)], logits[row + static_cast<size_t>(tokens[static_cast<size_t>(num_prompt + i)])]);
+      ASSERT_EQ(score->logit_of_token[static_cast<size_t>(i)],
+                logits[row + static_cast<size_t>(tokens[static_cast<size_t>(num_prompt + i)])]);
     }
   }
 
@@ -197,7 +200,8 @@ TEST_P(ModelKinds, LayersWithWindowsAndFewPages) {
     model.windows = windows;
     const std::vector<Request> requests = mixed_requests(16, 3);
     const bool all_windowed = std::count(windows.begin(), windows.end(), 0) == 0;
-    const std::vector<int64_t> pages = all_windowed && windows[0] < 60 ? std::vector<int64_t>{4, 7, 18} : std::vector<int64_t>{18};
+    const std::vector<int64_t> pages =
+        all_windowed && windows[0] < 60 ? std::vector<int64_t>{4, 7, 18} : std::vector<int64_t>{18};
     for (const int64_t num_pages : pages) {
       for (const int64_t max_step_tokens : {8, 64}) {
         EngineOptions options = this->options();
@@ -384,11 +388,12 @@ TEST_P(ModelKinds, EveryLengthHasItsOwnFrequenciesAndFewRowsAreEnough) {
   std::vector<Completion> completions(requests.size());
   size_t left = requests.size();
   for (size_t i = 0; i < requests.size(); ++i) {
-    ASSERT_TRUE(engine->submit(requests[i], [&, i](const Output& output) {
+    const auto on_output = [&, i](const Output& output) {
       if (output.completion == nullptr) return;
       completions[i] = *output.completion;
       --left;
-    }).ok());
+    };
+    ASSERT_TRUE(engine->submit(requests[i], on_output).ok());
   }
   while (left > 0) {
     ASSERT_TRUE(engine->step().ok());
@@ -490,7 +495,8 @@ TEST_P(ModelKinds, ScalesByPositionAndRopesThatDependOnTheLengthAreRefused) {
   const Status status = Engine::create(options, std::move(made), test::tiny_tokenizer()).status();
   EXPECT_EQ(status.code(), StatusCode::unsupported);
   EXPECT_EQ(status.message(),
-            "layers.0.attention.q_scale: it computes with positions, which the frequencies of a rope that depend on the length move: only "
+            "layers.0.attention.q_scale: it computes with positions, which the frequencies of a rope that depend on the length "
+            "move: only "
             "one of the two is supported");
   options.context_length = 24;  // the short frequencies are enough
   EXPECT_EQ(make(model, options)->context_length(), 24);
@@ -551,11 +557,9 @@ TEST_P(ModelKinds, PositionsThatAreRefused) {
   EXPECT_EQ(engine->submit(one).status().message(),
             "there are 4 positions: there must be one on each of 3 axes for each of 2 tokens of the prompt, or none");
   one.positions = {0, 1, 0, 1, 0, -1};
-  EXPECT_EQ(engine->submit(one).status().message(),
-            "a position is -1: it must be between 0 and 39, the last one of the context");
+  EXPECT_EQ(engine->submit(one).status().message(), "a position is -1: it must be between 0 and 39, the last one of the context");
   one.positions = {0, 1, 0, 40, 0, 1};
-  EXPECT_EQ(engine->submit(one).status().message(),
-            "a position is 40: it must be between 0 and 39, the last one of the context");
+  EXPECT_EQ(engine->submit(one).status().message(), "a position is 40: it must be between 0 and 39, the last one of the context");
   EXPECT_EQ(engine->score(std::vector<int32_t>{1, 2}, std::vector<int32_t>{3, 4, 5}, {{0, 1, 0, 38, 0, 1}, 0}).status().message(),
             "the tokens would have positions up to 40: the last one of the context is 39");
   EXPECT_TRUE(engine->score(std::vector<int32_t>{1, 2}, std::vector<int32_t>{3, 4}, {{0, 1, 0, 38, 0, 1}, 0}).ok());

@@ -40,6 +40,9 @@ void call_wrongly(test::KvModel& model, Choices& choices) {
   if (!model.known(id)) {
     must_fail(cache.append(id, choices.absurd()), "append");
     must_fail(cache.reserve(id, choices.absurd()), "reserve");
+    must_fail(cache.reserve_without_window(id, choices.absurd()), "reserve_without_window");
+    must_fail(cache.room(id).status(), "room");
+    must_fail(cache.num_reserved(id).status(), "num_reserved");
     must_fail(cache.truncate(id, choices.absurd()), "truncate");
     must_fail(cache.fork(id).status(), "fork");
     must_fail(cache.insert(id, {}), "insert");
@@ -62,6 +65,8 @@ void call_wrongly(test::KvModel& model, Choices& choices) {
     must_fail(cache.slot(known, 0, n).status(), "slot");
     if (cache.evict(n, 1) != 0) fail("a group that does not exist is evicted from");
   }
+  if (n < 0) must_fail(cache.reserve_without_window(known, n), "reserve_without_window");
+  if (n < 0) must_fail(cache.release_out_of_window(known, n), "release_out_of_window");
   if (n < 0) must_fail(cache.insert(known, {model.tokens(known).data(), n}), "insert");
   if (n < 0 || n > 100000) must_fail(cache.slot(known, n).status(), "slot");
 }

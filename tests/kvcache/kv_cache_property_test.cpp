@@ -35,7 +35,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Row{"page4_two_locals", 4, {{25, 1}, {30, 14}}}, Row{"page16_two_locals", 16, {{25, 16}, {40, 60}}},
                       Row{"page3_local_global_local", 3, {{20, 4}, {60, 0}, {30, 8}}}, Row{"page4_tiny", 4, {{7, 0}, {5, 5}}},
                       Row{"page4_ample", 4, {{400, 0}, {300, 6}}}, Row{"page4_no_reuse", 4, {{40, 0}, {20, 6}}, false},
-                      Row{"page4_keeps", 4, {{50, 0}, {30, 9}}, true, true}, Row{"page1_keeps", 1, {{20, 2}, {30, 5}}, true, true}),
+                      Row{"page4_keeps", 4, {{50, 0}, {30, 9}}, true, true},
+                      Row{"page1_keeps", 1, {{20, 2}, {30, 5}}, true, true}),
     [](const auto& row) { return std::string(row.param.name); });
 
 TEST_P(KvCacheProperty, RandomOperationsAgreeWithTheModel) {

@@ -105,7 +105,8 @@ class KvModel {
       Sequence& sequence = sequences_.at(id);
       const auto length = static_cast<int64_t>(sequence.tokens.size()), more = static_cast<int64_t>(tokens.size());
       const int64_t room = cache_.room(id).value();
-      require(has_room(sequence, length + room) && !has_room(sequence, length + room + 1), str_cat("there is not room for ", room));
+      require(has_room(sequence, length + room) && !has_room(sequence, length + room + 1),
+              str_cat("there is not room for ", room));
       const bool expected = has_room(sequence, length + more);
       const Status status = cache_.append(id, more);
       require(status.ok() == expected, str_cat("append(", more, ") should ", expected ? "" : "not ", "work"));
@@ -536,7 +537,8 @@ void random_operation(KvModel& model, Source& source) {
         id, source.integer(0, 3) == 0 ? source.integer(0, length(id)) : std::max<int64_t>(0, length(id) - source.integer(0, 4)));
   } else if (action < 16) {
     const bool with_windows = source.integer(0, 1) == 0;
-    model.reserve(id, length(id) + source.integer(-1, 3 * page_size) < 0 ? 0 : length(id) + source.integer(0, 3 * page_size), with_windows);
+    model.reserve(id, length(id) + source.integer(-1, 3 * page_size) < 0 ? 0 : length(id) + source.integer(0, 3 * page_size),
+                  with_windows);
   } else if (action < 17) {
     model.release_out_of_window(id, source.integer(-1, length(id)));
   } else if (action < 18) {

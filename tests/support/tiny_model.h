@@ -24,10 +24,10 @@
 namespace prologue::test {
 
 struct TinyModelOptions {
-  std::vector<int64_t> windows = {0, 0};      // of each layer
+  std::vector<int64_t> windows = {0, 0};  // of each layer
   RopeScaling scaling = DefaultRope();
-  std::optional<int64_t> rope_length = {};    // the table is made of the frequencies for this length
-  std::vector<int64_t> sections = {};         // of MRoPE
+  std::optional<int64_t> rope_length = {};  // the table is made of the frequencies for this length
+  std::vector<int64_t> sections = {};       // of MRoPE
   int64_t context_length = 256;
   int64_t max_context_length = 0;
   QueryScale q_scale = {};
@@ -162,7 +162,8 @@ inline std::vector<float> logits_alone(TinyModelOptions options, int64_t rope_le
   EXPECT_TRUE(status.ok()) << status.message();
   EXPECT_EQ(executor->take_fault(execution)->code, FaultCode::none);
   std::vector<float> logits(static_cast<size_t>(length * model.config.vocab_size));
-  EXPECT_TRUE(copy_to_host(logits.data(), executor->data(model.graph.output), static_cast<int64_t>(logits.size() * 4), execution).ok());
+  EXPECT_TRUE(
+      copy_to_host(logits.data(), executor->data(model.graph.output), static_cast<int64_t>(logits.size() * 4), execution).ok());
   return logits;
 }
 
