@@ -106,7 +106,8 @@ Result<std::unique_ptr<Engine>> Engine::make(const EngineOptions& options) {
   PROLOGUE_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::open(options.model_path));
   const Checkpoint& file = *checkpoint;
   PROLOGUE_ASSIGN_OR_RETURN(engine->model_,
-                            load_model(file, *engine->options_.dtype, execution, options.on_load, {options.hadamard_block}));
+                            load_model(file, *engine->options_.dtype, execution, options.on_load,
+                                       {options.hadamard_block, execution.device == Device::cpu && !options.dtype}));
   PROLOGUE_ASSIGN_OR_RETURN(TokenizerData data, read_tokenizer(file));
   auto tokenizer = Tokenizer::create(std::move(data));
   if (!tokenizer.ok()) return error_status(tokenizer.status().code(), file.path(), ": ", tokenizer.status().message());
@@ -179,7 +180,8 @@ Result<std::vector<int64_t>> Engine::choose_pages(const RunnerConfig& runner, co
   KvSizing sizing;
   sizing.windows = groups.windows;
   sizing.max_seqs = o.max_seqs;
-  sizing.max_step_tokens = std::min<int64_t>(o.max_step_tokens + o.max_seqs * kTokensAhead, INT32_MAX);
+  const int64_t steps_at_a_time = o.overlap ? 2 : 1;
+  sizing.max_step_tokens = std::min<int64_t>(steps_at_a_time * o.max_step_tokens + o.max_seqs * kTokensAhead, INT32_MAX);
   auto pages = pages_that_fit(storage, sizing, num_bytes);
   if (!pages.ok() && pages.status().code() != StatusCode::resource_exhausted) return pages.status();
   // What does not even fit one page is left to the allocation to refuse.
@@ -220,6 +222,7 @@ Status Engine::make_runner() {
   cache.page_size = o.page_size;
   for (size_t g = 0; g < groups.windows.size(); ++g) cache.groups.push_back({runner.pages_of_group[g], groups.windows[g]});
   cache.prefix_reuse = o.prefix_cache;
+  cache.keep_until_released = true;
   cache.format_key = static_cast<uint64_t>(k_type()) << 8 | static_cast<uint64_t>(v_type());
   PROLOGUE_ASSIGN_OR_RETURN(cache_, KvCache::create(cache));
   scheduler_ = std::make_unique<Scheduler>(*cache_, runner_->rope_sets(), SchedulerLimits{o.max_step_tokens, o.max_seqs});

@@ -30,7 +30,8 @@ namespace prologue {
 struct EngineOptions {
   std::string model_path;        // for load()
   std::optional<Device> device;  // none: a usable GPU if there is one, else the CPU
-  std::optional<DType> dtype;    // none: float32 on the CPU, bfloat16 on CUDA
+  // Of weights and activations. None: bfloat16 on CUDA; on the CPU float32, and matrices that are quantised in the file stay so.
+  std::optional<DType> dtype;
   std::optional<DType> kv_type;  // of the KV cache; none: same as dtype. Quantised types have computed scales (KvFormat)
   std::optional<DType> v_type;   // of V in the KV cache; none: same as K
   int64_t hadamard_block = 0;    // of the Hadamard transform of Q and K, with which a quantised K loses less; 0 = none
@@ -125,6 +126,8 @@ class Engine {
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   Device device() const { return execution_.device; }
   DType dtype() const { return model_.dtype; }
+  // Of the matrices that are kept quantised; empty if there are none.
+  const std::vector<WeightFormat>& weight_formats() const { return model_.weight_formats; }
   DType k_type() const { return options_.kv_type.value_or(model_.dtype); }  // of the KV cache
   DType v_type() const { return options_.v_type.value_or(k_type()); }
   double load_seconds() const { return load_seconds_; }

@@ -43,7 +43,8 @@ void Scheduler::take_token(ScheduledSequence& sequence, int32_t token) {
 Status Scheduler::share(ScheduledSequence& sequence, int64_t num_tokens) {
   if (sequence.cache_id == ScheduledSequence::kNoSequence) return {};
   const int64_t known = std::min({num_tokens, sequence.num_computed, static_cast<int64_t>(sequence.tokens.size())});
-  return cache_->insert(sequence.cache_id, {sequence.tokens.data(), known});
+  PROLOGUE_RETURN_IF_ERROR(cache_->insert(sequence.cache_id, {sequence.tokens.data(), known}));
+  return cache_->release_out_of_window(sequence.cache_id, known);
 }
 
 // Pages for every running sequence to go on for a while.
@@ -136,21 +137,19 @@ Result<bool> Scheduler::admit(ScheduledSequence& sequence) {
     sequence.rope_set = rope_sets_->acquire(sequence.rope_length, sequence.num_positions);
     if (sequence.rope_set == nullptr) return false;
     PROLOGUE_ASSIGN_OR_RETURN(sequence.cache_id, cache_->add_sequence(sequence.tokens, length - 1, sequence.cache_key));
-    PROLOGUE_ASSIGN_OR_RETURN(sequence.num_computed, cache_->length(sequence.cache_id));
-    const int64_t num_missing = cache_->pages_for(length) - cache_->pages_for(sequence.num_computed);
+    PROLOGUE_ASSIGN_OR_RETURN(const int64_t hit, cache_->length(sequence.cache_id));
+    const int64_t num_missing = cache_->pages_for(length) - cache_->pages_for(hit);
     for (int64_t g = 0; g < cache_->num_groups(); ++g) {
       // Room for the next tokens of those that run, so that they are not preempted at once.
       const int64_t needed = (cache_->window(g) == 0 ? num_missing : 1) + num_running();
       if (needed > cache_->num_available_pages(g)) return false;
     }
     PROLOGUE_RETURN_IF_ERROR(cache_->reserve_without_window(sequence.cache_id, length));
+    sequence.num_computed = hit;
     return true;
   };
   Result<bool> admitted = catch_out_of_memory(attempt);
-  if (!admitted.ok() || !*admitted) {
-    give_back(sequence);
-    sequence.num_computed = 0;
-  }
+  if (!admitted.ok() || !*admitted) give_back(sequence);
   return admitted;
 }
 
@@ -224,8 +223,6 @@ Status Scheduler::plan(StepPlan& plan) {
     ++plan_number_;
     tables_changed_ = false;
     budget_ = limits_.max_step_tokens;
-    // Not later: the pages that go back now may be given to another sequence of this step.
-    for (ScheduledSequence* const sequence : running_) PROLOGUE_RETURN_IF_ERROR(cache_->release_out_of_window(sequence->cache_id));
     PROLOGUE_RETURN_IF_ERROR(plan_decodes(plan));
     PROLOGUE_RETURN_IF_ERROR(plan_prompts(plan));
     finish(plan);

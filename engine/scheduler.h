@@ -5,8 +5,8 @@
 //   * A sequence is admitted when there are pages for all tokens that it has so far, and rows of its frequencies in the rope tables
 //     (engine/rope_sets.h). If pages run out later, the youngest sequence is preempted: it gives its pages back, waits at the head of the
 //     queue, and computes them again.
-//   * Of layers with a window, only the pages of a chunk of a prompt are needed at a time. Pages out of the window are given back before
-//     the next step is planned: the steps that were enqueued see them, and run before.
+//   * Of layers with a window, only the pages of a chunk of a prompt are needed at a time. Pages out of the window are given back once they
+//     may be shared, between two plans: steps that are enqueued see them, and run before those that get them.
 #pragma once
 
 #include <cstdint>
@@ -91,7 +91,8 @@ class Scheduler {
 
   // The host has read the token that a step sampled for this sequence.
   void take_token(ScheduledSequence& sequence, int32_t token);
-  // The first `num_tokens` tokens of the sequence are computed and without fault: full pages may be shared.
+  // The first `num_tokens` tokens of the sequence are computed and without fault: full pages may be shared, and those that no later token
+  // sees are given back.
   Status share(ScheduledSequence& sequence, int64_t num_tokens);
 
   int64_t num_waiting() const { return static_cast<int64_t>(waiting_.size()); }

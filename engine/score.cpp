@@ -71,6 +71,7 @@ Result<Score> Engine::run_score(std::span<const int32_t> prompt, std::span<const
                                       without_logits > 0 ? without_logits : std::min(kMaxScoreRows, end - at)});
       const int64_t num_rows = without_logits > 0 ? 0 : count;
       PROLOGUE_RETURN_IF_ERROR(score_step(scored, at, count, num_rows, logits));
+      PROLOGUE_RETURN_IF_ERROR(cache_->release_out_of_window(scored.id));
       for (int64_t r = 0; r < num_rows; ++r) {
         const float* row = logits.data() + r * vocab;
         const int32_t token = all[static_cast<size_t>(at + r + 1)];

@@ -50,6 +50,7 @@ Result<KvCache> KvCache::create(const KvCacheConfig& config) {
     KvCache cache;
     cache.page_size_ = config.page_size;
     cache.prefix_reuse_ = config.prefix_reuse;
+    cache.keep_until_released_ = config.keep_until_released;
     for (const KvGroup& group : config.groups) {
       if (group.window < 0) return invalid_argument("window is ", group.window, ": it must not be negative");
       PROLOGUE_ASSIGN_OR_RETURN(PagePool pool, PagePool::create(group.num_pages));
@@ -221,9 +222,10 @@ int64_t KvCache::pages_to_take(const Group& group, const Table& table, int64_t l
   return count;
 }
 
-// Checks that there are pages for reserve(), and allocates what it will need to note them.
-Status KvCache::prepare_room(Sequence& sequence, int64_t num_tokens, bool with_windows) {
+// Checks that there are pages for reserve(), and allocates what it will need to note them. True: only with those that it gives back.
+Result<bool> KvCache::prepare_room(Sequence& sequence, int64_t num_tokens, bool with_windows) {
   size_t num_copies = 0;
+  bool must_give_back = false;
   for (size_t g = 0; g < groups_.size(); ++g) {
     const Group& group = groups_[g];
     if (group.window > 0 && !with_windows) continue;
@@ -236,17 +238,18 @@ Status KvCache::prepare_room(Sequence& sequence, int64_t num_tokens, bool with_w
       return resource_exhausted("the KV cache is out of pages: ", missing + copied, " asked for in group ", g, ", ", available,
                                 " of ", group.pool.num_pages(), " available");
     }
+    must_give_back = must_give_back || missing + copied > group.pool.num_available();
     make_capacity(table.pages, static_cast<size_t>(missing));
     num_copies += static_cast<size_t>(copied);
   }
   make_capacity(copies_, num_copies);
-  return {};
+  return must_give_back;
 }
 
-void KvCache::give_back_out_of_window(Sequence& sequence) {
+void KvCache::give_back_out_of_window(Sequence& sequence, int64_t position) {
   for (size_t g = 0; g < groups_.size(); ++g) {
     Table& table = sequence.tables[g];
-    for (const int64_t end = first_page_in_reach(groups_[g], sequence.length); table.num_given_back < end;
+    for (const int64_t end = first_page_in_reach(groups_[g], position); table.num_given_back < end;
          ++table.num_given_back) {
       (void)groups_[g].pool.release(std::exchange(table.pages[static_cast<size_t>(table.num_given_back)], -1));
     }
@@ -261,8 +264,9 @@ int32_t KvCache::allocate_page(size_t group) {
 
 Status KvCache::make_room(Sequence& sequence, int64_t num_tokens, bool with_windows) {
   if (num_tokens <= sequence.length) return {};
-  PROLOGUE_RETURN_IF_ERROR(catch_out_of_memory([&] { return prepare_room(sequence, num_tokens, with_windows); }));
-  give_back_out_of_window(sequence);
+  PROLOGUE_ASSIGN_OR_RETURN(const bool must_give_back,
+                            catch_out_of_memory([&] { return prepare_room(sequence, num_tokens, with_windows); }));
+  if (must_give_back || !keep_until_released_) give_back_out_of_window(sequence, sequence.length);
   for (size_t g = 0; g < groups_.size(); ++g) {
     Group& group = groups_[g];
     if (group.window > 0 && !with_windows) continue;
@@ -346,8 +350,13 @@ Status KvCache::truncate(SequenceId sequence, int64_t length) {
 }
 
 Status KvCache::release_out_of_window(SequenceId sequence) {
+  return release_out_of_window(sequence, INT64_MAX);
+}
+
+Status KvCache::release_out_of_window(SequenceId sequence, int64_t position) {
   PROLOGUE_ASSIGN_OR_RETURN(Sequence* const entry, find(sequence));
-  give_back_out_of_window(*entry);
+  if (position < 0) return invalid_argument("position is ", position, ": it must not be negative");
+  give_back_out_of_window(*entry, std::min(position, entry->length));
   return {};
 }
 

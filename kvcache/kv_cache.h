@@ -37,6 +37,9 @@ struct KvCacheConfig {
   int64_t page_size = 0;        // tokens
   std::vector<KvGroup> groups;  // 1 to kMaxKvGroups
   bool prefix_reuse = true;     // false: insert() does nothing and no prefix is ever found
+  // true: reserve() and append() give pages back that are out of a window only if there are no others. Then a caller that inserts late, and
+  // calls release_out_of_window() after that, loses no prefix.
+  bool keep_until_released = false;
   uint64_t format_key = 0;      // how K and V are stored; mixed into every extra key
 };
 
@@ -141,7 +144,7 @@ class PROLOGUE_API KvCache {
   // ---- Growth
 
   // Makes sure that the slots of positions length() .. num_tokens - 1 exist in every group and belong to this sequence alone.
-  // First gives back the pages that no token from position length() on can see. A last page that is partly filled and that
+  // First gives back the pages that no token from position length() on can see (keep_until_released: if it must). A last page that is partly filled and that
   // others have too (a fork, the prefix index) is replaced by a copy: see copies(). num_tokens <= length(): does nothing.
   // resource_exhausted: a group has not enough free, cached or given back pages; callers should expect this and handle it.
   // invalid_argument: num_tokens is negative.
@@ -165,6 +168,8 @@ class PROLOGUE_API KvCache {
   // step this lets other sequences have them earlier. Tokens of the last append() can then no longer be taken off if that moves
   // the window back.
   Status release_out_of_window(SequenceId sequence);
+  // Only those that no token from `position` on can see, if that is less than length(). invalid_argument: it is negative.
+  Status release_out_of_window(SequenceId sequence, int64_t position);
   // Removes the sequence. Its pages that are in the prefix index are cached from now on, the last ones to be evicted first; the
   // others are free.
   Status free(SequenceId sequence);
@@ -225,14 +230,15 @@ class PROLOGUE_API KvCache {
   bool must_copy_last_page(const Group& group, const Table& table, int64_t length) const;
   int64_t pages_to_take(const Group& group, const Table& table, int64_t length) const;
   Status make_room(Sequence& sequence, int64_t num_tokens, bool with_windows);
-  Status prepare_room(Sequence& sequence, int64_t num_tokens, bool with_windows);
-  void give_back_out_of_window(Sequence& sequence);
+  Result<bool> prepare_room(Sequence& sequence, int64_t num_tokens, bool with_windows);
+  void give_back_out_of_window(Sequence& sequence, int64_t position);
   int32_t allocate_page(size_t group);
   Status check_sequence(const Sequence& sequence, size_t slot) const;
   Status check_group(size_t group) const;
 
   int64_t page_size_ = 1;
   bool prefix_reuse_ = true;
+  bool keep_until_released_ = false;
   std::vector<Group> groups_;
   PrefixIndex index_;
   std::vector<Sequence> sequences_;

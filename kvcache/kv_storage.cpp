@@ -123,7 +123,8 @@ Result<KvStorage> KvStorage::create(const KvStorageConfig& config, Device device
   return catch_out_of_memory([&]() -> Result<KvStorage> {
     PROLOGUE_ASSIGN_OR_RETURN(const int64_t num_bytes, storage_bytes(config));
     KvStorage storage;
-    PROLOGUE_ASSIGN_OR_RETURN(storage.memory_, Buffer::allocate(device, num_bytes));  // first: an absurd num_layers ends here
+    // First: an absurd num_layers ends here. Small pages: a few tokens take a little of each layer.
+    PROLOGUE_ASSIGN_OR_RETURN(storage.memory_, Buffer::allocate(device, num_bytes, HostPages::small));
     storage.config_ = config;
     storage.layer_offsets_.resize(static_cast<size_t>(config.num_layers));
     int64_t offset = 0;

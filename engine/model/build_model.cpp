@@ -392,6 +392,7 @@ Result<Model> build_model(const ModelSpec& spec, const ModelOptions& options, We
   PROLOGUE_RETURN_IF_ERROR(loader.check_expected());
   PROLOGUE_RETURN_IF_ERROR(described.status());
   PROLOGUE_ASSIGN_OR_RETURN(Model model, ModelBuilder(spec, options, loader, false).build());
+  model.weight_formats = loader.formats();
   for (Buffer& block : loader.take_weights()) model.weights.push_back(std::move(block));
   return model;
 }

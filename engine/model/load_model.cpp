@@ -53,11 +53,14 @@ Result<ModelSpec> read_spec(const Checkpoint& checkpoint) {
   return unsupported(checkpoint.path(), ": the architecture is ", in_quotes(name), ": supported are ", names_of(checkpoint.format()));
 }
 
-// Checks, before the first weight is read, that the weights in the compute type fit in memory.
-Status check_memory(const Checkpoint& checkpoint, DType dtype, Device device) {
+// Checks, before the first weight is read, that the weights fit in memory, as they are or in the compute type.
+Status check_memory(const Checkpoint& checkpoint, DType dtype, bool keep_quantized, Device device) {
   double needed = 0.0;
   for (const TensorInfo& tensor : checkpoint.tensors()) {
-    needed += static_cast<double>(tensor.num_elements()) * static_cast<double>(dtype_size(dtype));
+    const GgmlTypeInfo* const type = ggml_type_info(tensor.type);
+    const bool keep = keep_quantized && type != nullptr && type->block_elements > 1;
+    needed += keep ? static_cast<double>(tensor.size_bytes)
+                   : static_cast<double>(tensor.num_elements()) * static_cast<double>(dtype_size(dtype));
   }
   PROLOGUE_ASSIGN_OR_RETURN(const int64_t available, available_bytes(device));
   if (needed <= static_cast<double>(available)) return {};
@@ -88,8 +91,8 @@ Status check_all_used(const Checkpoint& checkpoint, const ModelSpec& spec) {
 Result<Model> load(const Checkpoint& checkpoint, DType dtype, const Execution& execution, std::function<void(double)> progress,
                    const ModelOptions& options) {
   PROLOGUE_ASSIGN_OR_RETURN(const ModelSpec spec, read_spec(checkpoint));
-  PROLOGUE_RETURN_IF_ERROR(check_memory(checkpoint, dtype, execution.device));
-  WeightLoader loader(checkpoint, dtype, execution, std::move(progress));
+  PROLOGUE_RETURN_IF_ERROR(check_memory(checkpoint, dtype, options.keep_quantized, execution.device));
+  WeightLoader loader(checkpoint, dtype, execution, std::move(progress), options.keep_quantized);
   PROLOGUE_ASSIGN_OR_RETURN(Model model, build_model(spec, options, loader));
   PROLOGUE_RETURN_IF_ERROR(check_all_used(checkpoint, spec));
   PROLOGUE_RETURN_IF_ERROR(checkpoint.check_unchanged());

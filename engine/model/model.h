@@ -31,7 +31,8 @@ struct ModelConfig {
 
 struct Model {
   ModelConfig config;
-  DType dtype = DType::f32;
+  DType dtype = DType::f32;  // of the activations, and of the weights that are not packed
+  std::vector<WeightFormat> weight_formats;  // of those that are packed, each once
   Graph graph;  // unfused; its output is float32 logits [logit rows, vocab_size]
 
   // [num_layers]: how many tokens a token sees at most, its own included; 0 = all before it. The pages of tokens that no later token sees

@@ -48,11 +48,25 @@ void gather_elements(const std::byte* source, int64_t rows, int64_t cols, int64_
   });
 }
 
+WeightFormat weight_format(GgmlType type) {
+  switch (type) {
+    case GgmlType::q8_0: return WeightFormat::q8_0;
+    case GgmlType::q4_0: return WeightFormat::q4_0;
+    case GgmlType::q4_1: return WeightFormat::q4_1;
+    case GgmlType::q5_0: return WeightFormat::q5_0;
+    case GgmlType::q5_1: return WeightFormat::q5_1;
+    case GgmlType::q4_k: return WeightFormat::q4_k;
+    case GgmlType::q5_k: return WeightFormat::q5_k;
+    case GgmlType::q6_k: return WeightFormat::q6_k;
+    default: return WeightFormat::dense;
+  }
+}
+
 }  // namespace
 
 WeightLoader::WeightLoader(const Checkpoint& checkpoint, DType dtype, const Execution& execution,
-                           std::function<void(double)> progress)
-    : checkpoint_(checkpoint), dtype_(dtype), execution_(execution), progress_(std::move(progress)) {
+                           std::function<void(double)> progress, bool keep_quantized)
+    : checkpoint_(checkpoint), dtype_(dtype), execution_(execution), progress_(std::move(progress)), keep_quantized_(keep_quantized) {
   for (const TensorInfo& tensor : checkpoint.tensors()) total_bytes_ += tensor.size_bytes;
 }
 
@@ -187,7 +201,38 @@ Result<unsigned char*> WeightLoader::allocate(int64_t num_bytes) {
   return data;
 }
 
+bool WeightLoader::can_pack(const std::vector<Slice>& slices, const Options& options) const {
+  if (!keep_quantized_ || options.experts > 0 || options.add != 0.0f || slices.size() > static_cast<size_t>(kMaxWeightSegments)) return false;
+  return std::all_of(slices.begin(), slices.end(), [](const Slice& slice) {
+    const WeightFormat format = weight_format(slice.tensor->type);
+    return weight_format_is_packed(format) && slice.col_stride == 1 && slice.row_stride == slice.cols &&
+           slice.cols % weight_block_elements(format) == 0;
+  });
+}
+
+Result<Weight> WeightLoader::pack_slices(const std::vector<Slice>& slices) {
+  Weight weight{nullptr, 0, slices.front().cols, dtype_};
+  for (const Slice& slice : slices) {
+    const WeightFormat format = weight_format(slice.tensor->type);
+    const int64_t row_bytes = slice.cols / weight_block_elements(format) * weight_block_bytes(format);
+    PROLOGUE_ASSIGN_OR_RETURN(unsigned char* const data, allocate(packed_weight_bytes(format, slice.rows, slice.cols)));
+    const int64_t at_once = std::max<int64_t>(1, kElementsAtOnce / (slice.cols * kPackedGroupRows)) * kPackedGroupRows;  // whole groups
+    for (int64_t row = 0; row < slice.rows; row += at_once) {
+      const int64_t rows = std::min(at_once, slice.rows - row);
+      PROLOGUE_RETURN_IF_ERROR(read(slice, slice.begin + row * slice.cols, rows * slice.cols));
+      PROLOGUE_RETURN_IF_ERROR(pack_weight({format, rows, slice.cols, source_.data(), data + row * row_bytes}, execution_));
+      count_bytes(rows * row_bytes);
+    }
+    weight.rows += slice.rows;
+    weight.packed.segments[weight.packed.num_segments++] = {data, format, slice.rows};
+    if (std::find(formats_.begin(), formats_.end(), format) == formats_.end()) formats_.push_back(format);
+  }
+  weight.data = weight.packed.segments[0].data;
+  return weight;
+}
+
 Result<Weight> WeightLoader::load_slices(const std::vector<Slice>& slices, const Options& options) {
+  if (can_pack(slices, options)) return pack_slices(slices);
   const int64_t experts = std::max<int64_t>(1, options.experts), cols = slices.front().cols;
   int64_t rows = 0;
   for (const Slice& slice : slices) rows += slice.rows;
@@ -275,9 +320,13 @@ Status WeightLoader::store(const TensorInfo& tensor, const std::byte* source, in
   }
   if (!direct) PROLOGUE_RETURN_IF_ERROR(copy_to_device(target, out, out_bytes, execution_));
   target += out_bytes;
-  done_bytes_ += num_blocks * type.block_bytes;
-  if (progress_) progress_(static_cast<double>(done_bytes_) / static_cast<double>(total_bytes_));
+  count_bytes(num_blocks * type.block_bytes);
   return {};
+}
+
+void WeightLoader::count_bytes(int64_t num_bytes) {
+  done_bytes_ += num_bytes;
+  if (progress_) progress_(static_cast<double>(done_bytes_) / static_cast<double>(total_bytes_));
 }
 
 }  // namespace prologue

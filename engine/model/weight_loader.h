@@ -36,7 +36,9 @@ class WeightLoader {
   using Options = WeightOptions;
 
   // `progress` is called with the fraction of the checkpoint's tensor bytes that has been loaded. The checkpoint must outlive this.
-  WeightLoader(const Checkpoint& checkpoint, DType dtype, const Execution& execution, std::function<void(double)> progress);
+  // keep_quantized (CPU only): a matrix whose tensors are all quantised stays so, and is only packed (kernels/base/weight_format.h).
+  WeightLoader(const Checkpoint& checkpoint, DType dtype, const Execution& execution, std::function<void(double)> progress,
+               bool keep_quantized = false);
 
   // ---- What the model needs, checked before the first weight is loaded ----
 
@@ -62,6 +64,8 @@ class WeightLoader {
   DType dtype() const { return dtype_; }
   const Execution& execution() const { return execution_; }
   std::vector<Buffer> take_weights() { return std::move(blocks_); }
+  // Those of the packed weights so far, each once.
+  const std::vector<WeightFormat>& formats() const { return formats_; }
 
  private:
   struct Expected {
@@ -85,6 +89,9 @@ class WeightLoader {
   Status divided_block(const Slice& slice) const;
 
   Result<Weight> load_slices(const std::vector<Slice>& slices, const Options& options);
+  bool can_pack(const std::vector<Slice>& slices, const Options& options) const;
+  Result<Weight> pack_slices(const std::vector<Slice>& slices);
+  void count_bytes(int64_t num_bytes);
   Status load_contiguous(const Slice& slice, float add, unsigned char*& target);
   Status load_strided(const Slice& slice, float add, unsigned char*& target);
   // Elements [first, first + count) of the tensor, whole blocks, to source_.
@@ -98,6 +105,8 @@ class WeightLoader {
   DType dtype_;
   Execution execution_;
   std::function<void(double)> progress_;
+  bool keep_quantized_;
+  std::vector<WeightFormat> formats_;
   std::vector<Expected> expected_;
   int64_t total_bytes_ = 0;
   int64_t done_bytes_ = 0;

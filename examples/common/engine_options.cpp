@@ -43,7 +43,7 @@ EngineFlags::EngineFlags(Flags& flags, EngineOptions& options, const std::string
   for (CLI::Option* option :
        {flags.choice("--device", device_, {"auto", "cpu", "cuda"}, "auto: cuda if there is a GPU, else cpu"),
         flags.choice("--dtype", dtype_, {"auto", "float32", "bfloat16", "float16"},
-                     "type of weights and activations; auto: float32 on the CPU, bfloat16 on CUDA"),
+                     "type of weights and activations; auto: bfloat16 on CUDA; on the CPU float32, with quantised weights as the file has them"),
         app.add_option("--kv-cache-dtype", kv_cache_dtype_,
                        str_cat("type of the KV cache, or one for K and one for V: ", kv_type_names(),
                                "; auto: as --dtype; fp8 and integers have a scale per token and head"))

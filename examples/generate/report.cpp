@@ -25,6 +25,15 @@ std::string cache_types(const Engine& engine) {
   return k == v ? dtype_name(k) : str_cat(dtype_name(k), ",", dtype_name(v));
 }
 
+// "float32, weights as q4_1 and q8_0"
+std::string types(const Engine& engine) {
+  std::string text = dtype_name(engine.dtype());
+  for (const WeightFormat format : engine.weight_formats()) {
+    text += str_cat(format == engine.weight_formats().front() ? ", weights as " : " and ", weight_format_name(format));
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string json_line(const Engine& engine, const std::string& prompt, const Request& request, const Completion& completion) {
@@ -101,7 +110,7 @@ std::string summary_table(const Engine& engine, const std::vector<Completion>& c
   std::ostringstream out;
   out << std::fixed << std::setprecision(1);
   out << "model                " << printable(engine.config().name) << " (" << engine.config().architecture << ")\n"
-      << "device, dtype        " << device_name(engine.device()) << ", " << dtype_name(engine.dtype()) << "\n"
+      << "device, dtype        " << device_name(engine.device()) << ", " << types(engine) << "\n"
       << "KV cache             " << cache_types(engine) << "\n"
       << "loading              " << engine.load_seconds() << " s\n"
       << "prompt tokens        " << prompt_tokens << (cached > 0 ? str_cat(", ", cached, " of them cached") : "") << "\n"
@@ -112,10 +121,15 @@ std::string summary_table(const Engine& engine, const std::vector<Completion>& c
   if (several) out << "all together         " << rate(generated, seconds) << " tokens/s\n";
   out << "finish reason        " << finish_reasons << "\n";
   const EngineStats stats = engine.stats();
-  const KvGroupStats pages = stats.kv.groups.empty() ? KvGroupStats() : stats.kv.groups.front();
+  // Of each group of layers: "100 + 20".
+  const auto pages = [&](int64_t KvGroupStats::*count) {
+    std::string text;
+    for (const KvGroupStats& group : stats.kv.groups) text += str_cat(text.empty() ? "" : " + ", group.*count);
+    return text;
+  };
   out << "engine               " << stats.steps << " steps" << (stats.replayed_steps > 0 ? str_cat(" (", stats.replayed_steps, " replayed)") : "")
-      << ", " << stats.preemptions << " preemptions, cache of " << pages.num_pages << " pages (" << pages.cached << " cached, " << pages.evictions
-      << " evictions)\n";
+      << ", " << stats.preemptions << " preemptions, cache of " << pages(&KvGroupStats::num_pages) << " pages ("
+      << pages(&KvGroupStats::cached) << " cached, " << pages(&KvGroupStats::evictions) << " evictions)\n";
   return out.str();
 }
 

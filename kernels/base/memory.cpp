@@ -42,7 +42,7 @@ int64_t available_host_bytes() {
   return limit > used ? std::min(available, limit - used) : available;
 }
 
-Result<void*> allocate_host(int64_t num_bytes) {
+Result<void*> allocate_host(int64_t num_bytes, HostPages pages) {
   // Linux grants more memory than there is and kills the process that touches it. So large requests are compared with what is
   // free.
   if (num_bytes >= 16 * kHugePage && num_bytes > available_host_bytes()) {
@@ -54,7 +54,9 @@ Result<void*> allocate_host(int64_t num_bytes) {
   void* data = std::aligned_alloc(static_cast<size_t>(alignment), static_cast<size_t>(rounded));
   if (data == nullptr) return resource_exhausted("out of memory: ", num_bytes, " bytes of host memory were asked for");
 #ifdef __linux__
-  if (alignment == kHugePage) madvise(data, static_cast<size_t>(rounded), MADV_HUGEPAGE);  // fewer TLB misses; may fail
+  if (alignment == kHugePage) {  // may fail
+    madvise(data, static_cast<size_t>(rounded), pages == HostPages::huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+  }
 #endif
   return data;
 }
@@ -70,13 +72,13 @@ Buffer::~Buffer() {
   }
 }
 
-Result<Buffer> Buffer::allocate(Device device, int64_t num_bytes) {
+Result<Buffer> Buffer::allocate(Device device, int64_t num_bytes, HostPages host_pages) {
   if (num_bytes < 0) return invalid_argument("num_bytes is ", num_bytes, ": it must not be negative");
   Buffer buffer;
   buffer.device_ = device;
   buffer.size_bytes_ = num_bytes;
   if (num_bytes == 0) return buffer;
-  const auto allocate = [&] { return device == Device::cpu ? allocate_host(num_bytes) : cuda::allocate(num_bytes); };
+  const auto allocate = [&] { return device == Device::cpu ? allocate_host(num_bytes, host_pages) : cuda::allocate(num_bytes); };
   PROLOGUE_ASSIGN_OR_RETURN(buffer.data_, catch_out_of_memory(allocate));
   return buffer;
 }

@@ -10,7 +10,11 @@ struct CUevent_st;
 
 namespace prologue {
 
-// Move-only. Host memory is aligned to 64 bytes (large blocks: to huge pages), device memory to 256 bytes (cudaMalloc). The
+// Of large blocks of host memory. huge: faster to read, but what is touched first in 2 MiB takes all of them. small: for memory of which
+// little may ever be used, here and there.
+enum class HostPages : int32_t { huge = 0, small };
+
+// Move-only. Host memory is aligned to 64 bytes (large blocks: to 2 MiB), device memory to 256 bytes (cudaMalloc). The
 // contents are undefined at first.
 class PROLOGUE_API Buffer {
  public:
@@ -26,7 +30,7 @@ class PROLOGUE_API Buffer {
   ~Buffer();
 
   // The message of resource_exhausted has the bytes requested and, on a GPU, the bytes free.
-  static Result<Buffer> allocate(Device device, int64_t num_bytes);
+  static Result<Buffer> allocate(Device device, int64_t num_bytes, HostPages host_pages = HostPages::huge);
 
   void* data() const { return data_; }
   template <class T>

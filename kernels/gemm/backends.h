@@ -12,7 +12,10 @@ namespace prologue {
 PROLOGUE_API Status run_validated(const GemmParams& params, GemmContext& context, const Execution& execution);
 
 namespace cpu {
+struct QuantizedKernels;
 Result<std::unique_ptr<GemmContext>> create_gemm_context();
+// Packed weights are multiplied with these kernels (quantized_cpu.h), whatever the processor has: for tests.
+PROLOGUE_API Result<std::unique_ptr<GemmContext>> create_gemm_context(const QuantizedKernels& kernels);
 Status gemm(const GemmParams& params, GemmContext& context, const Execution& execution);
 }  // namespace cpu
 namespace cuda {

@@ -2,6 +2,7 @@
 #include <prologue/kernels/base/host/out_of_memory.h>
 #include <prologue/kernels/base/host/view_checks.h>
 #include <prologue/kernels/gemm/backends.h>
+#include <prologue/kernels/gemm/quantized_cpu.h>
 
 namespace prologue {
 
@@ -24,6 +25,10 @@ bool overlap(const ByteRange& a, const ByteRange& b) {
 // The same limit as for the arrays of all other operations.
 constexpr int64_t kMaxBytes = int64_t{1} << 60;
 
+// Of packed weights. The CPU's scratch has room for a quantised row of x.
+constexpr int64_t kMaxPackedK = cpu::kMaxQuantizedK;
+constexpr int64_t kMaxPackedRows = int64_t{1} << 31;
+
 // The bytes from the first element of a matrix to the end of its last row.
 Result<int64_t> span_bytes(const char* name, int64_t rows, int64_t columns, int64_t stride, DType dtype) {
   if (rows == 0 || columns == 0) return int64_t{0};
@@ -34,6 +39,48 @@ Result<int64_t> span_bytes(const char* name, int64_t rows, int64_t columns, int6
                             ": it must not reach further than 2^60 bytes");
   }
   return size;
+}
+
+Status check_apart(const ByteRange& y, const ByteRange& input) {
+  if (!overlap(y, input)) return {};
+  return invalid_argument("gemm: y (", y.size, " bytes at ", y.data, ") overlaps ", input.name, " (", input.size, " bytes at ",
+                          input.data, "): the output must not overlap any input");
+}
+
+// The shapes and formats of packed weights.
+Status check_segments(const GemmParams& p, Device device) {
+  if (p.packed.num_segments < 0 || p.packed.num_segments > kMaxWeightSegments) {
+    return invalid_argument("gemm: packed.num_segments is ", p.packed.num_segments, ": it must be 0 to ", kMaxWeightSegments);
+  }
+  if (p.packed.num_segments == 0) return {};
+  if (device != Device::cpu) {
+    return unsupported("gemm: packed.num_segments is ", p.packed.num_segments, ": packed weights are multiplied on the CPU only");
+  }
+  if (p.weight != nullptr) {
+    return invalid_argument("gemm: packed.num_segments is ", p.packed.num_segments,
+                            ": the weights are the segments, and weight must be null");
+  }
+  if (p.k > kMaxPackedK) {
+    return unsupported("gemm: k is ", p.k, ": with packed weights it must be at most ", kMaxPackedK);
+  }
+  int64_t rows = 0;
+  for (int32_t s = 0; s < p.packed.num_segments; ++s) {
+    const PackedRows& segment = p.packed.segments[s];
+    if (!weight_format_is_packed(segment.format)) {
+      return invalid_argument("gemm: packed.segments[", s, "].format is ", weight_format_name(segment.format),
+                              ": it must be one of the block formats");
+    }
+    if (p.k % weight_block_elements(segment.format) != 0) {
+      return invalid_argument("gemm: k is ", p.k, ": ", weight_format_name(segment.format), " needs a multiple of ",
+                              weight_block_elements(segment.format));
+    }
+    if (segment.rows < 0 || segment.rows > kMaxPackedRows) {
+      return invalid_argument("gemm: packed.segments[", s, "].rows is ", segment.rows, ": it must be 0 to ", kMaxPackedRows);
+    }
+    rows += segment.rows;
+  }
+  if (rows != p.n) return invalid_argument("gemm: the segments have ", rows, " rows: n is ", p.n);
+  return {};
 }
 
 }  // namespace
@@ -58,9 +105,12 @@ Status validate(const GemmParams& p, const GemmContext& context, const Execution
   }
   if (p.x_stride < p.k) return invalid_argument("gemm: x_stride is ", p.x_stride, ": it must be at least k, which is ", p.k);
   if (p.y_stride < p.n) return invalid_argument("gemm: y_stride is ", p.y_stride, ": it must be at least n, which is ", p.n);
+  PROLOGUE_RETURN_IF_ERROR(check_segments(p, execution.device));
   ByteRange x{"x", p.x, p.dtype}, weight{"weight", p.weight, p.dtype}, bias{"bias", p.bias, p.dtype}, y{"y", p.y, p.y_dtype};
   PROLOGUE_ASSIGN_OR_RETURN(x.size, span_bytes("x", p.m, p.k, p.x_stride, p.dtype));
-  PROLOGUE_ASSIGN_OR_RETURN(weight.size, span_bytes("weight", p.n, p.k, p.k, p.dtype));
+  if (p.packed.num_segments == 0) {
+    PROLOGUE_ASSIGN_OR_RETURN(weight.size, span_bytes("weight", p.n, p.k, p.k, p.dtype));
+  }
   PROLOGUE_ASSIGN_OR_RETURN(y.size, span_bytes("y", p.m, p.n, p.y_stride, p.y_dtype));
   if (p.bias != nullptr) {
     PROLOGUE_ASSIGN_OR_RETURN(bias.size, span_bytes("bias", 1, p.n, p.n, p.dtype));
@@ -76,11 +126,12 @@ Status validate(const GemmParams& p, const GemmContext& context, const Execution
                               " must be aligned to ", dtype_size(array->dtype), " bytes");
     }
   }
-  for (const ByteRange* input : {&x, &weight, &bias}) {
-    if (overlap(y, *input)) {
-      return invalid_argument("gemm: y (", y.size, " bytes at ", y.data, ") overlaps ", input->name, " (", input->size,
-                              " bytes at ", input->data, "): the output must not overlap any input");
-    }
+  for (const ByteRange* input : {&x, &weight, &bias}) PROLOGUE_RETURN_IF_ERROR(check_apart(y, *input));
+  for (int32_t s = 0; s < p.packed.num_segments; ++s) {
+    const PackedRows& rows = p.packed.segments[s];
+    const ByteRange segment{"a segment", rows.data, DType::uint8, packed_weight_bytes(rows.format, rows.rows, p.k)};
+    if (segment.size > 0 && rows.data == nullptr) return invalid_argument("gemm: packed.segments[", s, "].data is null");
+    PROLOGUE_RETURN_IF_ERROR(check_apart(y, segment));
   }
   return {};
 }

@@ -3,7 +3,7 @@
 //   y[m, n] = sum_k x[m, k] * weight[n, k]  (+ bias[n])
 //
 //   x       [M, K]  dtype,     row stride x_stride >= K
-//   weight  [N, K]  dtype,     rows contiguous (stride K)
+//   weight  [N, K]  dtype,     rows contiguous (stride K); or packed rows, below
 //   bias    [N]     dtype,     null = none
 //   y       [M, N]  y_dtype,   row stride y_stride >= N; must not overlap x, weight or bias
 //
@@ -17,6 +17,18 @@
 //                    8 % with float32 and at most 2 % with 16 bits. On CUDA cuBLASLt runs every M with one algorithm, which is
 //                    chosen for M = 512 and does not split K, so that small M is slower; if it has none, a simple kernel runs.
 //                    An M for which that algorithm is not valid is an error (unsupported); none is known
+//
+// Packed weights, on the CPU only: with packed.num_segments > 0, `weight` is null and the rows of W are those of all segments, each
+// in one of the block formats of weight_format.h. All rows together are N; K is a multiple of the blocks of
+// every format, and at most 2^20. x is quantised first, as llama.cpp does it, but with a float32 scale:
+//   a block of x (32 values; 256 where the weights' blocks have 256) has the scale s = largest magnitude / 127 and the codes
+//   round(x / s), to nearest even; the scale is 0 if the largest magnitude is below 2^-100
+//   y[m, n] = sum over blocks of s * (what the block of weights is times the codes)  (+ bias[n])
+// Products with codes are added as integers, exactly; the sums of blocks are added in float32, in the order of k, with one rounding for
+// each product and each sum. So an element of y has the same bits for every M, number of threads and instruction set, whatever
+// batch_invariant is. A row of x with a NaN or an infinity gives a row of NaN; a block of weights whose scale or minimum is not finite
+// gives NaN or infinities in its column only. An x_scale * scale that float32 cannot hold is infinite.
+//
 // The operation never throws, allocates or synchronises; on CUDA it can be captured into a graph.
 #pragma once
 
@@ -25,6 +37,7 @@
 
 #include <prologue/kernels/base/dtype.h>
 #include <prologue/kernels/base/execution.h>
+#include <prologue/kernels/base/weight_format.h>
 
 namespace prologue {
 
@@ -41,11 +54,12 @@ struct GemmParams {
   void* y = nullptr;
   int64_t y_stride = 0;
   bool batch_invariant = false;  // a row of y has the same bits for every m
+  PackedWeight packed = {};      // in place of `weight`
 };
 
 // What a GEMM needs besides its arguments. On CUDA: the cuBLASLt handle, its workspace, and the cache of chosen algorithms. The
 // choice is by heuristic for each (N, K, types, bucket of M), never by timing, so two runs return the same bits. On the CPU:
-// scratch memory for transposed weights. The caller creates and owns it, one for each thread that runs GEMMs.
+// scratch memory for transposed weights and quantised rows of x. The caller creates and owns it, one for each thread that runs GEMMs.
 class PROLOGUE_API GemmContext {
  public:
   static Result<std::unique_ptr<GemmContext>> create(Device device);

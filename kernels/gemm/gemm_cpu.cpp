@@ -21,6 +21,7 @@
 #include <prologue/kernels/base/host/parallel.h>
 #include <prologue/kernels/base/memory.h>
 #include <prologue/kernels/gemm/backends.h>
+#include <prologue/kernels/gemm/quantized_cpu.h>
 
 namespace prologue::cpu {
 
@@ -52,14 +53,22 @@ struct alignas(64) Scratch {
 
 class CpuGemmContext final : public GemmContext {
  public:
-  CpuGemmContext(Buffer scratch, int64_t num_threads)
-      : GemmContext(Device::cpu), scratch_(std::move(scratch)), num_threads_(num_threads) {}
+  CpuGemmContext(Buffer scratch, int64_t num_threads, Buffer quantized, const QuantizedKernels& kernels)
+      : GemmContext(Device::cpu),
+        scratch_(std::move(scratch)),
+        num_threads_(num_threads),
+        quantized_(std::move(quantized)),
+        kernels_(kernels) {}
   Scratch* scratch() const { return scratch_.as<Scratch>(); }  // [num_threads]
   int64_t num_threads() const { return num_threads_; }
+  void* quantized_scratch() const { return quantized_.data(); }
+  const QuantizedKernels& kernels() const { return kernels_; }
 
  private:
   Buffer scratch_;
   int64_t num_threads_;
+  Buffer quantized_;
+  const QuantizedKernels& kernels_;
 };
 
 // Part i of `count` items that are split into `parts` as evenly as possible.
@@ -333,18 +342,29 @@ constexpr double kSerialWork = 65536.0;
 
 }  // namespace
 
-Result<std::unique_ptr<GemmContext>> create_gemm_context() {
+Result<std::unique_ptr<GemmContext>> create_gemm_context() { return create_gemm_context(fastest_kernels()); }
+
+Result<std::unique_ptr<GemmContext>> create_gemm_context(const QuantizedKernels& kernels) {
   const int64_t num_threads = std::max<int64_t>(1, std::thread::hardware_concurrency());
   PROLOGUE_ASSIGN_OR_RETURN(Buffer scratch, Buffer::allocate(Device::cpu, num_threads * static_cast<int64_t>(sizeof(Scratch))));
-  return std::unique_ptr<GemmContext>(new CpuGemmContext(std::move(scratch), num_threads));
+  PROLOGUE_ASSIGN_OR_RETURN(Buffer quantized, Buffer::allocate(Device::cpu, kQuantizedScratchBytes));
+  return std::unique_ptr<GemmContext>(new CpuGemmContext(std::move(scratch), num_threads, std::move(quantized), kernels));
 }
 
 Status gemm(const GemmParams& params, GemmContext& context, const Execution& execution) {
+  const auto& cpu_context = static_cast<const CpuGemmContext&>(context);
   GemmParams p = params;
-  if (p.k == 0) p.x_stride = 0;  // x may be null then: y = bias
+  if (p.k == 0) {  // x may be null then: y = bias
+    p.x_stride = 0;
+    p.packed.num_segments = 0;
+  }
+  if (p.packed.num_segments > 0) {
+    quantized_gemm(p, cpu_context.kernels(), cpu_context.quantized_scratch(), execution.num_threads);
+    return {};
+  }
   const double work = static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
   const int64_t num_threads = work < kSerialWork ? 1 : execution.num_threads;
-  with_host_type(p.dtype, [&](auto type) { run<decltype(type)>(p, static_cast<const CpuGemmContext&>(context), num_threads); });
+  with_host_type(p.dtype, [&](auto type) { run<decltype(type)>(p, cpu_context, num_threads); });
   return {};
 }
 

@@ -9,6 +9,25 @@
 
 namespace prologue {
 
+namespace {
+
+Status check_table_format(const EmbeddingParams& p, Device device) {
+  if (p.table_format == WeightFormat::dense) return {};
+  if (!weight_format_is_packed(p.table_format)) {
+    return invalid_argument("embedding: table_format is ", weight_format_name(p.table_format),
+                            ": it must be dense or a block format");
+  }
+  if (device != Device::cpu) {
+    return unsupported("embedding: table_format is ", weight_format_name(p.table_format),
+                       ": packed tables are read on the CPU only");
+  }
+  if (p.width % weight_block_elements(p.table_format) == 0) return {};
+  return invalid_argument("embedding: width is ", p.width, ": ", weight_format_name(p.table_format), " needs a multiple of ",
+                          weight_block_elements(p.table_format));
+}
+
+}  // namespace
+
 Status validate(const EmbeddingParams& p, const Execution& execution) {
   constexpr const char* kName = "embedding";
   PROLOGUE_RETURN_IF_ERROR(check_device(kName, execution.device));
@@ -18,9 +37,12 @@ Status validate(const EmbeddingParams& p, const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "width", p.width, 1, kMaxWidth));
   PROLOGUE_RETURN_IF_ERROR(check_index_type(kName, "indices", p.indices));
   if (!std::isfinite(p.scale)) return invalid_argument("embedding: scale is ", p.scale, ": it must be finite");
+  PROLOGUE_RETURN_IF_ERROR(check_table_format(p, execution.device));
   if (p.num_tokens == 0) return {};
   const int64_t size = dtype_size(p.dtype);
-  const Region table = array_region("table", p.table, p.num_rows * p.width, size);
+  const Region table = p.table_format == WeightFormat::dense
+                           ? array_region("table", p.table, p.num_rows * p.width, size)
+                           : array_region("table", p.table, packed_weight_bytes(p.table_format, p.num_rows, p.width), 1);
   const Region indices = index_region("indices", p.indices, p.num_tokens);
   const Region out = array_region("out", p.out, p.num_tokens * p.width, size);
   RegionChecks regions(kName);

@@ -2,11 +2,17 @@
 //
 //   out[t, :] = table[indices[t], :] * scale
 //
-//   table    [num_rows, width]  dtype, contiguous
+//   table    [num_rows, width]  dtype, contiguous; or packed, below
 //   indices  [num_tokens]       int32 or int64, on the device
 //   out      [num_tokens, width] dtype, contiguous, must not overlap table
 //
-// scale = 1 copies bitwise; otherwise the product is computed in float32 and rounded once. For an index outside [0, num_rows) the
+// scale = 1 copies bitwise; otherwise the product is computed in float32 and rounded once.
+//
+// With another table_format than dense the table is packed (weight_format.h; CPU only), and width a multiple of its blocks. A value is
+// computed in float32 as the format's reference does (scale * code, plus minimum: each rounded once), then multiplied by `scale` in
+// float32, then rounded to dtype.
+//
+// For an index outside [0, num_rows) the
 // row becomes zeros and token_id_out_of_range is recorded. num_tokens = 0 is a no-op. Never allocates or synchronises; safe under graph
 // capture.
 #pragma once
@@ -17,6 +23,7 @@
 #include <prologue/kernels/base/execution.h>
 #include <prologue/kernels/base/faults.h>
 #include <prologue/kernels/base/views.h>
+#include <prologue/kernels/base/weight_format.h>
 
 namespace prologue {
 
@@ -31,6 +38,7 @@ struct EmbeddingParams {
   void* out = nullptr;
   FaultRecord* faults = nullptr;  // null = faults are not recorded
   uint8_t* token_faults = nullptr;  // [num_tokens]: a FaultCode is written for each faulty token; null = not wanted
+  WeightFormat table_format = WeightFormat::dense;
 };
 
 PROLOGUE_API Status embedding(const EmbeddingParams& params, const Execution& execution);

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include <prologue/kernels/base/host/packed_weight.h>
 #include <prologue/kernels/base/host/parallel.h>
 #include <prologue/kernels/token_ops/backends.h>
 
@@ -9,6 +10,17 @@ namespace prologue::cpu {
 namespace {
 
 constexpr int64_t kSerialElements = 1 << 15;  // below this, starting threads costs more than the copy
+
+// out = row `index` of a packed table.
+template <class T>
+void copy_packed_row(const EmbeddingParams& p, int64_t index, T* out) {
+  const int64_t elements = weight_block_elements(p.table_format);
+  float values[kMaxBlockElements];
+  for (int64_t block = 0; block < p.width / elements; ++block, out += elements) {
+    unpack_block(p.table_format, p.table, p.width, index, block, values);
+    for (int64_t i = 0; i < elements; ++i) out[i] = from_float<T>(values[i] * p.scale);
+  }
+}
 
 template <class T>
 void embed(const EmbeddingParams& p, int64_t num_threads) {
@@ -21,6 +33,7 @@ void embed(const EmbeddingParams& p, int64_t num_threads) {
       record_fault(p.faults, p.token_faults, t, FaultCode::token_id_out_of_range);
       return;
     }
+    if (p.table_format != WeightFormat::dense) return copy_packed_row(p, index, out);
     const T* row = table + index * p.width;
     if (p.scale == 1.0f) {
       std::memcpy(out, row, static_cast<size_t>(p.width) * sizeof(T));

@@ -169,9 +169,17 @@ void GraphBuilder::write_heads(Node& node, MutableHeadsView& view, Value y, int6
   node.write(view.data, y);
 }
 
+// Only linear layers and embeddings have packed weights.
+void GraphBuilder::check_dense(const Node& node, const Weight& weight) {
+  if (weight.packed.num_segments == 0) return;
+  check(invalid_argument(node.name, ": its weight is packed as ", weight_format_name(weight.packed.segments[0].format),
+                         ": only a linear layer and an embedding can have that"));
+}
+
 // A weight with an element for each column of x.
 void GraphBuilder::check_vector(const Node& node, const char* what, const Weight& weight, Value x) {
   const ValueInfo& of = info(x);
+  check_dense(node, weight);
   if (!weight || (weight.rows * weight.cols == of.width && weight.dtype == of.dtype)) return;
   check(invalid_argument(node.name, ": ", what, " is [", weight.rows, ", ", weight.cols, "] ", dtype_name(weight.dtype),
                          ": what it is applied to has ", of.width, " columns of ", dtype_name(of.dtype)));
@@ -226,6 +234,10 @@ Value GraphBuilder::embedding(const std::string& name, const Weight& table, floa
     p.width = table.cols;
     p.dtype = activations_;
     node.weight(p.table, table);
+    p.table_format = table.packed.num_segments > 0 ? table.packed.segments[0].format : WeightFormat::dense;
+    if (table.packed.num_segments > 1) {
+      check(invalid_argument(node.name, ": the table has ", table.packed.num_segments, " segments: it must have one"));
+    }
     node.step(p.indices, StepArray::token_ids);
     p.scale = scale;
     node.write(p.out, out);
@@ -296,6 +308,8 @@ Value GraphBuilder::linear(const std::string& name, Value x, const Weight& weigh
     p.x_stride = row_stride(x);
     node.weight(p.weight, weight);
     node.weight(p.bias, bias);
+    p.packed = weight.packed;
+    if (p.packed.num_segments > 0) p.weight = nullptr;
     node.write(p.y, out);
     p.y_stride = row_stride(out);
     if (weight.cols != info(x).width || weight.dtype != info(x).dtype) {
@@ -355,6 +369,7 @@ Value GraphBuilder::heads_norm(const std::string& name, Value x, int64_t num_hea
     node.step(p.positions, StepArray::positions);
     for (const Weight& weight : {norm.weight, norm.bias}) {
       if (!weight) continue;
+      check_dense(node, weight);
       if (weight.rows > 1) p.norm.weight_head_stride = weight.cols;
       const bool of_type = weight.dtype == p.dtype || weight.dtype == DType::f32;
       p.norm.weight_type = weight.dtype;

@@ -56,12 +56,15 @@ struct ValueInfo {
   int64_t base_column = 0;  // of a view: its first column there
 };
 
-// A constant of the model on the graph's device: [rows, cols], contiguous. A vector has rows = 1.
+// A constant of the model on the graph's device: [rows, cols], contiguous. A vector has rows = 1. The weight of a linear layer or of an
+// embedding may be packed (weight_format.h): its rows are those of the segments, one after another, `data` is where the first is, and
+// dtype is the type of the activations. An embedding has one segment.
 struct Weight {
   const void* data = nullptr;
   int64_t rows = 0;
   int64_t cols = 0;
   DType dtype = DType::f32;
+  PackedWeight packed = {};
 
   explicit operator bool() const { return data != nullptr; }
 };
@@ -286,6 +289,7 @@ class PROLOGUE_API GraphBuilder {
   void check(const Status& status);
   void read_heads(Node& node, HeadsView& view, Value x, int64_t num_heads);
   void write_heads(Node& node, MutableHeadsView& view, Value y, int64_t num_heads);
+  void check_dense(const Node& node, const Weight& weight);
   void check_vector(const Node& node, const char* what, const Weight& weight, Value x);
   void check_contiguous(const Node& node, Value x);
   void check_choices(const Node& node, const char* what, Value value, int64_t top_k, DType dtype);

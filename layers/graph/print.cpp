@@ -33,6 +33,16 @@ void add(std::string& list, const std::string& text) {
   if (!text.empty()) list += (list.empty() ? "" : ", ") + text;
 }
 
+// Of packed rows: " q4_1", or " q4_k + q6_k" if the segments differ.
+std::string formats_text(const Weight& weight) {
+  std::string text;
+  for (int32_t s = 0; s < weight.packed.num_segments; ++s) {
+    if (s > 0 && weight.packed.segments[s].format == weight.packed.segments[s - 1].format) continue;
+    text += str_cat(s == 0 ? " " : " + ", weight_format_name(weight.packed.segments[s].format));
+  }
+  return text;
+}
+
 std::string reads_text(const Graph& graph, const Node& node) {
   std::string text;
   for (const Value value : node.reads()) add(text, name_of(graph, value));
@@ -40,7 +50,9 @@ std::string reads_text(const Graph& graph, const Node& node) {
   for (const Binding& each : node.bindings) {
     if (each.to == Binding::To::array) add(text, str_cat("step.", step_member(static_cast<StepArray>(each.index)).name));
   }
-  for (const Weight& weight : node.weights) add(text, str_cat("weight [", weight.rows, ", ", weight.cols, "]"));
+  for (const Weight& weight : node.weights) {
+    add(text, str_cat("weight [", weight.rows, ", ", weight.cols, "]", formats_text(weight)));
+  }
   return text;
 }
 

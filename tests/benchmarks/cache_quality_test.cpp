@@ -140,7 +140,8 @@ TEST_F(CompareRuns, EachCacheLosesWhatItsBitsLose) {
   ASSERT_TRUE(test::write_tiny_llama(options_.model_path));
   const std::vector<QualityRun> runs = {{DType::f32, DType::unset, DType::unset, 0}, {DType::f32, DType::f32, DType::f32, 0},
                                         {DType::f32, DType::f16, DType::unset, 0},   {DType::f32, DType::int8, DType::int8, 0},
-                                        {DType::f32, DType::uint4, DType::uint4, 0}, {DType::f32, DType::int8, DType::uint4, 16}};
+                                        {DType::f32, DType::uint4, DType::uint4, 0}, {DType::f32, DType::int8, DType::uint4, 16},
+                                        {DType::f32, DType::int8, DType::uint4, 0}};
   size_t num_calls = 0;
   const auto progress = [&](size_t window, const QualityRun&) { EXPECT_EQ(window, num_calls++ / runs.size()); };
   const auto results = compare_runs(options_, runs, windows_, progress);
@@ -163,6 +164,7 @@ TEST_F(CompareRuns, EachCacheLosesWhatItsBitsLose) {
   EXPECT_GT(summaries[3].mean_kl, 10.0 * summaries[2].mean_kl);
   EXPECT_GT(summaries[4].mean_kl, 10.0 * summaries[3].mean_kl);
   EXPECT_LT(summaries[5].mean_kl, summaries[4].mean_kl);
+  EXPECT_NE(summaries[6].mean_kl, summaries[5].mean_kl);
   EXPECT_EQ((*results)[0].run.k_type, DType::f32);
   EXPECT_EQ((*results)[2].run.v_type, DType::f16);
   // 2 layers, 2 heads of 16 channels; int8 has a scale for each head, uint4 a zero point, too.

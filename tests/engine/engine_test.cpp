@@ -17,6 +17,7 @@
 #include <utility>
 
 #include <prologue/engine/engine.h>
+#include <prologue/layers/graph/print.h>
 
 #include "tests/support/gguf_writer.h"
 
@@ -421,6 +422,39 @@ TEST(Engine, SixteenBitWeightsGiveSimilarScores) {
     for (size_t i = 0; i < tokens.size(); ++i)
       EXPECT_NEAR(got.logprob_of_token[i], want.logprob_of_token[i], 0.3) << dtype_name(dtype);
   }
+}
+
+// Without a dtype, the CPU multiplies quantised weights as the file has them; with one, it converts them.
+TEST(Engine, QuantizedWeightsStayAsTheyAreUnlessADtypeIsGiven) {
+  TinyLlamaOptions model;
+  model.type_of = [](const std::string& name) {
+    if (name == "blk.1.attn_output.weight") return test::gguf::kF16;  // not quantised: converted
+    return name == "token_embd.weight" || name.find("attn_v") != name.npos ? test::gguf::kQ8_0 : test::gguf::kQ4_0;
+  };
+  EngineOptions options = cpu_options(write_model("quantized", model));
+  const auto engine = load(options);
+  EXPECT_EQ(engine->dtype(), DType::f32);
+  EXPECT_EQ(engine->weight_formats(), (std::vector<WeightFormat>{WeightFormat::q8_0, WeightFormat::q4_0}));
+  const std::string graph = graph_table(engine->graph(), false);
+  for (const char* text : {"weight [128, 64] q4_0 + q8_0 ", "weight [64, 96] q4_0 ", "weight [64, 64] q4_0 ", "weight [64, 64]  "})
+    EXPECT_NE(graph.find(text), std::string::npos) << text << " is not in\n" << graph;
+
+  options.dtype = DType::f32;
+  const auto converted = load(options);
+  EXPECT_TRUE(converted->weight_formats().empty());
+  const std::vector<int32_t> prompt = {5, 6, 7, 8}, tokens = {9, 10, 11};
+  const Score got = engine->score(prompt, tokens).value(), want = converted->score(prompt, tokens).value();
+  EXPECT_NE(got.logprob_of_token, want.logprob_of_token);  // x has 8 bits
+  for (size_t i = 0; i < tokens.size(); ++i) EXPECT_NEAR(got.logprob_of_token[i], want.logprob_of_token[i], 0.3);
+
+  // A token's bits do not depend on how many are computed together.
+  const Request one = request(*engine, kPrompts[1], 20);
+  const auto alone = tokens_of(engine->generate({&one, 1}).value());
+  EngineOptions in_pieces = options;
+  in_pieces.dtype.reset();
+  in_pieces.max_seqs = in_pieces.max_step_tokens = 3;
+  in_pieces.num_threads = 1;
+  EXPECT_EQ(tokens_of(load(in_pieces)->generate({&one, 1}).value()), alone);
 }
 
 // ---- Threads, forks, files that change ----

@@ -286,6 +286,12 @@ TEST_P(ModelKinds, APrefixIsFoundInEveryGroup) {
   const auto turn = engine->generate({&next, 1}).value();
   EXPECT_EQ(turn.front().cached_tokens, 68);
   expect_right(model, next, engine->context_length(), turn.front());
+  // Another prompt that begins alike: also where the window of the first one has moved on.
+  Request other = request(prompt_of(41), 3);
+  other.prompt.resize(50, 11);
+  const auto branch = engine->generate({&other, 1}).value();
+  EXPECT_EQ(branch.front().cached_tokens, 40);
+  expect_right(model, other, engine->context_length(), branch.front());
 }
 
 TEST_P(ModelKinds, WindowsThatAreNotOneForEachLayer) {

@@ -8,6 +8,7 @@
 #include <prologue/engine/gguf/gguf_checkpoint.h>
 #include <prologue/engine/gguf/tokenizer_data.h>
 #include <prologue/engine/model/load_model.h>
+#include <prologue/engine/tokenizer/tokenizer.h>
 
 #include "tests/support/gguf_writer.h"
 #include "tests/support/random.h"

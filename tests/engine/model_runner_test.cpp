@@ -12,6 +12,7 @@
 
 #include "tests/support/arena.h"
 #include "tests/support/gguf_writer.h"
+#include "tests/support/tiny_model.h"
 
 namespace prologue {
 namespace {
@@ -140,6 +141,72 @@ TEST_P(Runner, ADecodeStepGoesOnByItself) {
     ASSERT_GE(got.size(), 2u);
     for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i], want[i]) << i;
   }
+}
+
+// The same with two layer groups, three position axes, and sequences in both sets of LongRoPE's frequencies.
+TEST_P(Runner, ItGoesOnInEveryGroupOnEveryAxisAndInEverySet) {
+  test::TinyModelOptions options;
+  options.windows = {0, 6};
+  options.sections = {2, 3, 3};
+  LongRope rope;
+  rope.short_factors.assign(8, 1.0);
+  rope.long_factors.assign(8, 3.0);
+  rope.original_max_position = 8;
+  rope.factor = 8.0;
+  options.scaling = rope;
+  options.context_length = 64;
+  const Model model = test::tiny_model(options, execution_);
+  const auto decode = [&](bool by_itself, bool capture) {
+    RunnerConfig config;
+    config.page_size = kPageSize;
+    config.num_pages = 32;
+    config.max_tokens = 64;
+    config.max_seqs = 8;
+    config.max_logit_rows = 8;
+    config.batch_invariant = true;
+    config.capture = capture;
+    const auto runner = ModelRunner::create(model, config, execution_).value();
+    EXPECT_EQ(runner->groups().windows, (std::vector<int64_t>{0, 6}));
+    const std::vector<int32_t> tables[2][2] = {{{3, 9, 1, 7}, {5, 2, 8, 6}}, {{10, 11, 12, 13}, {20, 21, 4, 0}}};
+    const std::vector<int32_t> prompts[] = {{5, 6, 7}, {9, 10, 11, 12, 13}};
+    const RopeSet* const sets[] = {runner->rope_sets().acquire(0, 20), runner->rope_sets().acquire(9, 20)};
+    EXPECT_GT(sets[1]->first_row, 0);
+    StepBatch batch(3, 2);
+    const auto add = [&](size_t s, const int32_t* tokens, int64_t first, int64_t count) {
+      const std::vector<int32_t>* const groups[] = {&tables[s][0], &tables[s][1]};
+      const int64_t begin = batch.num_tokens();
+      batch.add_sequence_of_groups(tokens, count, first, groups, kPageSize, 1);
+      for (int64_t i = 0; i < 3 * count; ++i) {
+        const int64_t axis = i / count, position = first + i % count + 2 * axis;
+        batch.set_position(begin + i % count, axis, static_cast<int32_t>(sets[s]->first_row + position));
+      }
+    };
+    for (size_t s = 0; s < 2; ++s) add(s, prompts[s].data(), 0, static_cast<int64_t>(prompts[s].size()));
+    EXPECT_TRUE(runner->enqueue(batch).ok());
+    std::vector<std::vector<int32_t>> all;
+    const auto read = [&] {
+      const StepResults results = runner->read().value();
+      EXPECT_EQ(results.fault.code, FaultCode::none);
+      all.emplace_back(results.tokens.begin(), results.tokens.begin() + 2);
+    };
+    for (int64_t i = 0; i < 9; ++i) {
+      read();
+      if (by_itself && i > 0) {
+        EXPECT_TRUE(runner->enqueue_next(5 + i + 1).ok());
+        continue;
+      }
+      batch.clear();
+      for (size_t s = 0; s < 2; ++s) add(s, &all.back()[s], static_cast<int64_t>(prompts[s].size()) + i, 1);
+      EXPECT_TRUE(runner->enqueue(batch).ok());
+    }
+    read();
+    if (capture && GetParam() == Backend::cuda) {
+      EXPECT_GT(runner->num_replayed(), 5);
+    }
+    return all;
+  };
+  const auto want = decode(false, false);
+  for (const bool capture : {true, false}) EXPECT_EQ(decode(true, capture), want);
 }
 
 }  // namespace

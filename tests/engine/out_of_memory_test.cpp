@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include <prologue/engine/checkpoint/checkpoint.h>
 #include <prologue/engine/engine.h>
 #include <prologue/engine/gguf/tokenizer_data.h>
 #include <prologue/engine/tokenizer/chat.h>
@@ -23,6 +24,7 @@
 #include <prologue/layers/rope/position_axes.h>
 
 #include "tests/support/gguf_writer.h"
+#include "tests/support/safetensors_writer.h"
 
 namespace {
 
@@ -194,6 +196,21 @@ class OutOfMemory : public testing::Test {
 
 TEST_F(OutOfMemory, Load) {
   fail_each_allocation([&] { return Engine::load(options_).status(); });
+}
+
+TEST_F(OutOfMemory, OpenAHuggingFaceDirectory) {
+  const test::TemporaryDirectory directory(testing::TempDir());
+  test::SafetensorsWriter shard;
+  shard.add("a tensor with a long name", "F32", {2, 2}, std::vector<float>(4));
+  directory.write("1.safetensors", shard.bytes());
+  directory.write("model.safetensors.index.json", std::string(R"({"weight_map": {"a tensor with a long name": "1.safetensors"}})"));
+  directory.write("config.json", std::string(R"({"model_type": "a type that is longer than a short string", "list": [1, 2, [{}]]})"));
+  fail_each_allocation([&]() -> Status {
+    PROLOGUE_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::open(directory.path()));
+    PROLOGUE_RETURN_IF_ERROR(checkpoint->architecture().status());
+    const Status wrong = checkpoint->integers("list").status();
+    return wrong.code() == StatusCode::data_loss ? Status() : wrong;
+  });
 }
 
 TEST_F(OutOfMemory, Generate) {

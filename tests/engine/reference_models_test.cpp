@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <memory>
 #include <set>
+#include <sstream>
 
 #include <prologue/engine/engine.h>
 #include <prologue/engine/gguf/gguf_checkpoint.h>
@@ -19,6 +22,7 @@
 #include "tests/support/gguf_of_checkpoint.h"
 #include "tests/support/reference_model.h"
 #include "tests/support/safetensors_reader.h"
+#include "tests/support/source_path.h"
 #include "tests/support/tiny_model.h"
 
 namespace prologue {
@@ -179,9 +183,13 @@ test::RunPrompt runner_of(const Model& model, Device device = Device::cpu) {
   config.max_tokens = 200;
   config.max_logit_rows = 200;
   config.max_seq_len = kContext;
-  const std::shared_ptr<ModelRunner> runner = ModelRunner::create(model, config, {device}).value();
+  const auto stream = std::make_shared<Stream>();
+  if (device == Device::cuda) *stream = Stream::create().value();
+  Execution execution = {device};
+  execution.stream = stream->get();
+  const std::shared_ptr<ModelRunner> runner = ModelRunner::create(model, config, execution).value();
   const auto set = std::make_shared<RopeSet*>(nullptr);
-  return [runner, set, &model](const ReferencePrompt& prompt, int64_t begin, int64_t end, std::span<const int64_t> rows) {
+  return [stream, runner, set, &model](const ReferencePrompt& prompt, int64_t begin, int64_t end, std::span<const int64_t> rows) {
     if (begin == 0) {
       if (*set != nullptr) runner->rope_sets().release(**set);
       const int64_t length = prompt.rope_length > 0 ? prompt.rope_length : static_cast<int64_t>(prompt.ids.size());
@@ -315,11 +323,24 @@ struct GgufCase {
 };
 void PrintTo(const GgufCase& each, std::ostream* out) { *out << each.model; }
 
+const GgufCase kGgufCases[] = {{"llama2"},
+                               {"llama3"},
+                               {"mistral", "no window"},
+                               {"mixtral"},
+                               {"qwen2", "no window"},
+                               {"qwen3"},
+                               {"qwen3_moe_sparse"},
+                               {"gemma2", "query_pre_attn_scalar is the head dimension"},
+                               {"gemma3", "query_pre_attn_scalar is the head dimension"},
+                               {"gpt_neox"},
+                               {"gpt_neox_sequential"},
+                               {"phi"},
+                               {"phi3"},
+                               {"phi4_mini"}};
+
 class ReferenceGguf : public ::testing::TestWithParam<GgufCase> {};
-INSTANTIATE_TEST_SUITE_P(Models, ReferenceGguf, ::testing::Values(GgufCase{"llama2"}, GgufCase{"llama3"}, GgufCase{"mistral", "no window"}, GgufCase{"mixtral"},
-                                           GgufCase{"qwen2", "no window"}, GgufCase{"qwen3"}, GgufCase{"qwen3_moe_sparse"}, GgufCase{"gemma2", "query_pre_attn_scalar is the head dimension"},
-                                           GgufCase{"gemma3", "query_pre_attn_scalar is the head dimension"}, GgufCase{"gpt_neox"}, GgufCase{"gpt_neox_sequential"}, GgufCase{"phi"},
-                                           GgufCase{"phi3"}, GgufCase{"phi4_mini"}), [](const auto& row) { return std::string(row.param.model); });
+INSTANTIATE_TEST_SUITE_P(Models, ReferenceGguf, ::testing::ValuesIn(kGgufCases),
+                         [](const auto& row) { return std::string(row.param.model); });
 
 TEST_P(ReferenceGguf, GivesTheLogitsOfTheReference) {
   const ReferenceModel reference = test::read_reference_model(GetParam().model);
@@ -349,6 +370,96 @@ TEST(ReferenceGgufChanges, AreThoseOfTheReference) {
       test::expect_changed_logits(reference, change, changed, runner_of(*model));
     }
   }
+}
+
+// ---- The page ----
+
+const std::string kPage = test::source_path("docs/models.md");
+const std::string kGpuResults = test::source_path("benchmarks/results/2026-11-23-h200-models.json");
+constexpr const char* kBegin = "<!-- models: written by a test -->\n";
+constexpr const char* kEnd = "<!-- end of models -->\n";
+
+// The largest difference of a whole prompt, as a part of the range of the logits.
+double difference(const std::string& name, const Place& place) {
+  const ReferenceModel reference = test::read_reference_model(name);
+  const Model model = load_folder(reference.folder, place).value();
+  const test::RunPrompt run = runner_of(model, place.device);
+  return place.dtype == DType::f32 ? test::expect_reference_logits(reference, PromptSplit::whole, run)
+                                   : test::expect_reference_choices(reference, PromptSplit::whole, run);
+}
+
+// With one digit, rounded up.
+std::string rounded_up(double value) {
+  char text[32];
+  const double unit = std::pow(10.0, std::floor(std::log10(value)));
+  std::snprintf(text, sizeof text, "%.0e", std::ceil(value / unit) * unit);
+  return text;
+}
+
+// How the families come in GGUF files too: what ReferenceGguf runs.
+std::string formats_of(const std::string& name) {
+  for (const GgufCase& each : kGgufCases) {
+    if (name == each.model) return "HF, GGUF";
+  }
+  return "HF";
+}
+
+std::string model_table(const std::map<std::string, double>& on_cpu, const nlohmann::json& on_gpu) {
+  std::string table = "| model | files | what it needs | CPU, float32 | H200, float32 | H200, bfloat16 |\n| --- | --- | --- | --- | --- | --- |\n";
+  for (const auto& [name, off] : on_cpu) {
+    const ReferenceModel reference = test::read_reference_model(name);
+    const auto gpu = [&](const char* type) {
+      return on_gpu.contains(name) ? rounded_up(on_gpu.at(name).at(type)) : std::string("not run");
+    };
+    table += "| " + name + " | " + formats_of(name) + " | " + reference.exercises + " | " + rounded_up(off) + " | " + gpu("float32") + " | " +
+             gpu("bfloat16") + " |\n";
+  }
+  return table;
+}
+
+// Everything but the differences on the CPU, which vary with the machine.
+std::string without_cpu(const std::string& table) {
+  std::string text;
+  size_t column = 0;
+  for (const char c : table) {
+    column = c == '\n' ? 0 : column + (c == '|' ? 1 : 0);
+    if (column != 4) text += c;
+  }
+  return text;
+}
+
+TEST(ReferencePage, ShowsEveryModel) {
+  std::map<std::string, double> on_cpu;
+  for (const std::string& name : test::reference_model_names()) on_cpu[name] = difference(name, kCpu);
+  nlohmann::json on_gpu = nlohmann::json::object();
+  if (std::filesystem::exists(kGpuResults)) on_gpu = nlohmann::json::parse(std::ifstream(kGpuResults)).at("differences");
+  const std::string table = model_table(on_cpu, on_gpu);
+  std::stringstream stream;
+  stream << std::ifstream(kPage).rdbuf();
+  std::string page = stream.str();
+  size_t begin = page.find(kBegin);
+  const size_t end = page.find(kEnd);
+  ASSERT_TRUE(begin < end && end != std::string::npos) << kPage << " has no place for the table";
+  begin += std::strlen(kBegin);
+  if (std::getenv("PROLOGUE_UPDATE_MODELS") != nullptr) {
+    std::ofstream(kPage) << page.replace(begin, end - begin, table);
+    return;
+  }
+  EXPECT_EQ(without_cpu(page.substr(begin, end - begin)), without_cpu(table))
+      << "docs/models.md shows other models than the tests have. To update it:\n"
+         "  PROLOGUE_UPDATE_MODELS=1 <build>/tests/engine_reference_models_test --gtest_filter='*Page*'";
+}
+
+// Where there is a GPU: writes the file that the page's columns for it are made of.
+TEST(ReferencePage, WritesTheDifferencesOnAGpu) {
+  const char* const out = std::getenv("PROLOGUE_MODELS_JSON");
+  if (out == nullptr) GTEST_SKIP() << "PROLOGUE_MODELS_JSON names no file";
+  if (!check_gpu().ok()) GTEST_SKIP() << check_gpu().message();
+  nlohmann::json differences;
+  for (const std::string& name : test::reference_model_names()) {
+    differences[name] = {{"float32", difference(name, kPlaces[1])}, {"bfloat16", difference(name, kPlaces[2])}};
+  }
+  std::ofstream(out) << nlohmann::json{{"differences", differences}}.dump(1) << "\n";
 }
 
 }  // namespace

@@ -354,7 +354,10 @@ class SentencePiece : public testing::TestWithParam<bool> {
     data_.byte_fallback = true;
     data_.strip_first_space = GetParam();
     if (GetParam()) data_.normalizer.emplace_back(PrependText{" "});
-    data_.normalizer.emplace_back(ReplaceText{{" "}, "\u2581"});
+    ReplaceText spaces;
+    spaces.pattern.text.assign(1, ' ');
+    spaces.replacement = "\u2581";
+    data_.normalizer.emplace_back(std::move(spaces));
     data_.decoder.resize(1);
     data_.decoder[0].pattern.text = "\u2581";
     data_.decoder[0].replacement.assign(1, ' ');

@@ -1,10 +1,13 @@
-// The operations over tokens, and the matrix product.
+// The operations over tokens, the matrix product, and those of a mixture of experts.
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <memory>
 
 #include <prologue/kernels/gemm/gemm.h>
+#include <prologue/kernels/moe/moe_combine.h>
+#include <prologue/kernels/moe/moe_gemm.h>
+#include <prologue/kernels/moe/moe_route.h>
 #include <prologue/kernels/token_ops/activation.h>
 #include <prologue/kernels/token_ops/add.h>
 #include <prologue/kernels/token_ops/embedding.h>
@@ -393,6 +396,16 @@ Outcome run_end_step(Backend backend, uint64_t seed, const Sizes& sizes) {
 }
 
 // The order of the sum differs: sqrt(K) steps each (at least 16), of a sum of |terms| below |row of x| |row of weight|.
+// One for each thread and device.
+Result<GemmContext*> context_for(Backend backend) {
+  static thread_local std::unique_ptr<GemmContext> contexts[2];
+  std::unique_ptr<GemmContext>& context = contexts[static_cast<int>(backend_device(backend))];
+  if (context == nullptr) {
+    PROLOGUE_ASSIGN_OR_RETURN(context, GemmContext::create(backend_device(backend)));
+  }
+  return context.get();
+}
+
 Outcome run_gemm(Backend backend, uint64_t seed, const Sizes& sizes) {
   Random random(seed);
   GemmParams p;
@@ -413,17 +426,9 @@ Outcome run_gemm(Backend backend, uint64_t seed, const Sizes& sizes) {
       p.batch_invariant = random.integer(0, 2) == 0;
       if (random.integer(0, 1) == 0) p.bias = arena.input(random.normals<T>(p.n));
       p.y = arena.output<Y>(p.m * p.y_stride);
-      static thread_local std::unique_ptr<GemmContext> contexts[2];
-      std::unique_ptr<GemmContext>& context = contexts[static_cast<int>(backend_device(backend))];
-      Status status;
-      if (context == nullptr) {
-        Result<std::unique_ptr<GemmContext>> made = GemmContext::create(backend_device(backend));
-        if (made.ok())
-          context = std::move(made).value();
-        else
-          status = made.status();
-      }
-      if (status.ok()) status = arena.run([&](const Execution& execution) { return gemm(p, *context, execution); });
+      const Result<GemmContext*> context = context_for(backend);
+      const Status status =
+          context.ok() ? arena.run([&](const Execution& execution) { return gemm(p, **context, execution); }) : context.status();
       const double k = static_cast<double>(p.k), terms = 2.0 * k + 40.0 * std::sqrt(k);  // of squares of normal numbers
       return outcome(str_cat(dtype_name(p.dtype), " to ", dtype_name(p.y_dtype), " M=", p.m, " N=", p.n, " K=", p.k, " strides ",
                              p.x_stride, ", ", p.y_stride, " bias=", p.bias != nullptr, " batch_invariant=", p.batch_invariant),
@@ -439,6 +444,126 @@ Outcome run_gemm(Backend backend, uint64_t seed, const Sizes& sizes) {
   });
 }
 
+struct Experts {
+  int64_t num_experts, top_k, hidden, intermediate;
+};
+// Mixtral, Qwen3-MoE, GPT-OSS, Llama 4, and small ones.
+Experts random_experts(Random& random) {
+  static constexpr Experts kModels[] = {{8, 2, 4096, 14336}, {128, 8, 2048, 768}, {32, 4, 2880, 2880}, {16, 1, 5120, 8192}};
+  if (random.integer(0, 1) == 0) return kModels[random.integer(0, std::size(kModels) - 1)];
+  const int64_t num_experts = random.integer(1, 200);
+  return {num_experts, random.integer(1, std::min<int64_t>(num_experts, 32)), random.integer(1, 600), random.integer(1, 600)};
+}
+
+Outcome run_moe_route(Backend backend, uint64_t seed, const Sizes& sizes) {
+  Random random(seed);
+  const Experts experts = random_experts(random);
+  MoeRouteParams p;
+  p.num_experts = experts.num_experts;
+  p.top_k = experts.top_k;
+  p.num_tokens = random_tokens(random, sizes, p.num_experts);
+  p.weighting = static_cast<ExpertWeighting>(random.integer(0, static_cast<int64_t>(ExpertWeighting::sigmoid)));
+  p.normalize = p.weighting == ExpertWeighting::softmax_then_top_k && random.integer(0, 1) == 0;
+  p.logits_stride = p.num_experts + random.integer(0, 1) * random.integer(1, 9);
+  return with_random_dtype(random, [&](auto type) {
+    using T = decltype(type);
+    Arena arena(backend);
+    p.dtype = FloatFormat<T>::dtype;
+    std::vector<T> logits = many_normals<T>(random, p.num_tokens * p.logits_stride, 3.0);
+    if (!logits.empty() && random.integer(0, 3) == 0) {
+      logits[static_cast<size_t>(random.integer(0, static_cast<int64_t>(logits.size()) - 1))] =
+          from_float<T>(std::numeric_limits<float>::quiet_NaN());
+    }
+    p.logits = arena.input(logits, misaligned<T>(random));
+    p.expert_ids = arena.output<int32_t>(p.num_tokens * p.top_k);
+    p.expert_weights = arena.output<float>(p.num_tokens * p.top_k);
+    const Status status = arena.run([&](const Execution& execution) { return moe_route(p, execution); });
+    return outcome(str_cat(dtype_name(p.dtype), " T=", p.num_tokens, " top ", p.top_k, " of ", p.num_experts, " stride=",
+                           p.logits_stride, " weighting=", static_cast<int>(p.weighting), p.normalize ? " normalize" : ""),
+                   status, arena,
+                   {{p.expert_ids, "expert_ids", Element::int32, {{"token", p.top_k}, {"choice", 1}}},
+                    {p.expert_weights, "expert_weights", Element::f32, {{"token", p.top_k}, {"choice", 1}}}});
+  });
+}
+
+Outcome run_moe_gemm(Backend backend, uint64_t seed, const Sizes& sizes) {
+  Random random(seed);
+  const Experts experts = random_experts(random);
+  const bool down = random.integer(0, 1) == 0;
+  MoeGemmParams p;
+  p.top_k = experts.top_k;
+  p.num_experts = experts.num_experts;
+  p.k = down ? experts.intermediate : experts.hidden;
+  // Only as many columns of a real model as keep the weights and the products within the sizes.
+  const int64_t max_weights = sizes.max_elements >> random.integer(1, 6),
+                max_products = sizes.max_products >> random.integer(0, 6);
+  p.n = std::clamp<int64_t>(max_weights / (p.num_experts * p.k), 1, down ? experts.hidden : 2 * experts.intermediate);
+  p.num_tokens = std::min(random_tokens(random, sizes, p.k * p.top_k), max_products / (p.n * p.k * p.top_k) + 1);
+  p.x_per_choice = down;
+  return with_random_dtype(random, [&](auto type) {
+    using T = decltype(type);
+    Arena arena(backend);
+    p.dtype = FloatFormat<T>::dtype;
+    const int64_t rows = p.num_tokens * p.top_k, misalign = misaligned<T>(random);
+    const std::vector<T> x = many_normals<T>(random, (p.x_per_choice ? rows : p.num_tokens) * p.k);
+    const std::vector<T> weight = many_normals<T>(random, p.num_experts * p.n * p.k, 0.1);
+    p.x = arena.input(x, misalign);
+    p.weight = arena.input(weight, misalign);
+    if (random.integer(0, 1) == 0) p.bias = arena.input(random.normals<T>(p.num_experts * p.n));
+    std::vector<int32_t> ids(static_cast<size_t>(rows));
+    const int64_t used = random.integer(0, 2) == 0 ? random.integer(1, p.num_experts) : p.num_experts;
+    for (int32_t& id : ids) {
+      const bool inside = random.integer(0, 60) > 0;
+      id = static_cast<int32_t>(inside ? random.integer(0, used - 1) : random.integer(0, 1) > 0 ? -1 : p.num_experts);
+    }
+    p.expert_ids = arena.input(ids);
+    if (random.integer(0, 3) == 0) {
+      std::vector<float> scale(static_cast<size_t>(rows));
+      for (float& each : scale) each = static_cast<float>(random.uniform());
+      p.row_scale = arena.input(scale);
+    }
+    p.y = arena.output<T>(rows * p.n, misalign);
+    p.workspace_bytes = moe_gemm_workspace_bytes(p, backend_device(backend));
+    if (p.workspace_bytes > 0) p.workspace = arena.workspace(p.workspace_bytes);
+    const Result<GemmContext*> context = context_for(backend);
+    const Status status = context.ok() ? arena.run([&](const Execution& execution) { return moe_gemm(p, **context, execution); })
+                                       : context.status();
+    const double k = static_cast<double>(p.k), terms = 0.1 * (2.0 * k + 40.0 * std::sqrt(k)) + 5.0;  // with a bias
+    return outcome(str_cat(dtype_name(p.dtype), " T=", p.num_tokens, " top ", p.top_k, " of ", p.num_experts, " n=", p.n,
+                           " k=", p.k, p.x_per_choice ? " x per choice" : "", " bias=", p.bias != nullptr,
+                           " scale=", p.row_scale != nullptr, " misalign=", misalign),
+                   status, arena,
+                   {{p.y,
+                     "y",
+                     element_of<T>(),
+                     {{"row", p.n}, {"column", 1}},
+                     1.0,
+                     2.0 * std::max(kDefaultSteps, std::sqrt(k)) * 0x1p-24 * terms}});
+  });
+}
+
+Outcome run_moe_combine(Backend backend, uint64_t seed, const Sizes& sizes) {
+  Random random(seed);
+  const Experts experts = random_experts(random);
+  MoeCombineParams p;
+  p.top_k = experts.top_k;
+  p.width = experts.hidden;
+  p.num_tokens = random_tokens(random, sizes, p.width * p.top_k);
+  return with_random_dtype(random, [&](auto type) {
+    using T = decltype(type);
+    Arena arena(backend);
+    p.dtype = FloatFormat<T>::dtype;
+    p.y = arena.input(many_normals<T>(random, p.num_tokens * p.top_k * p.width), misaligned<T>(random));
+    if (random.integer(0, 3) > 0) p.expert_weights = arena.input(many_normals<float>(random, p.num_tokens * p.top_k));
+    if (random.integer(0, 1) == 0) p.shared = arena.input(many_normals<T>(random, p.num_tokens * p.width), misaligned<T>(random));
+    p.out = arena.output<T>(p.num_tokens * p.width, misaligned<T>(random));
+    const Status status = arena.run([&](const Execution& execution) { return moe_combine(p, execution); });
+    return outcome(str_cat(dtype_name(p.dtype), " T=", p.num_tokens, " top ", p.top_k, " width=", p.width,
+                           " weights=", p.expert_weights != nullptr, " shared=", p.shared != nullptr),
+                   status, arena, {{p.out, "out", element_of<T>(), {{"token", p.width}, {"channel", 1}}}});
+  });
+}
+
 }  // namespace
 
 std::vector<Operation> token_operations() {
@@ -449,6 +574,9 @@ std::vector<Operation> token_operations() {
           {"gemm", run_gemm},
           {"gather_cos_sin", run_gather_cos_sin},
           {"logprobs", run_logprobs},
+          {"moe_combine", run_moe_combine},
+          {"moe_gemm", run_moe_gemm},
+          {"moe_route", run_moe_route},
           {"norm", run_norm},
           {"sampling", run_sampling},
           {"scale_logits", run_scale_logits},

@@ -18,7 +18,17 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   p.scale = choices.real(choices.chance(2) ? 1.0f : 1.5f);
   p.indices.type = index_type(choices);
   const int64_t element = dtype_size(p.dtype);
-  map.array("table", p.table, dense(times(p.num_rows, p.width), element), Use::read, float_type_of(p.dtype));
+  if (choices.chance(3)) {
+    p.table_format = choices.enumerator(WeightFormat::q6_k);
+    if (!choices.hostile()) p.width = weight_block_elements(p.table_format) * choices.integer(1, 3);
+  }
+  if (p.table_format == WeightFormat::dense) {
+    map.array("table", p.table, dense(times(p.num_rows, p.width), element), Use::read, float_type_of(p.dtype));
+  } else {
+    const int64_t groups = p.num_rows <= 0 ? 0 : (p.num_rows - 1) / kPackedGroupRows + 1;
+    const int64_t row_bytes = times(p.width / weight_block_elements(p.table_format), weight_block_bytes(p.table_format));
+    map.array("table", p.table, dense(times(times(groups, kPackedGroupRows), row_bytes), 1), Use::read, DType::f16);
+  }
   map.array("indices", p.indices.data, dense(p.num_tokens, index_size(p.indices)), Use::read);
   map.array("out", p.out, dense(times(p.num_tokens, p.width), element), Use::write);
   if (choices.chance(2)) map.optional("faults", p.faults, dense(1, sizeof(FaultRecord)), Use::write);

@@ -14,6 +14,7 @@
 
 #include "tests/fuzz/choices.h"
 #include "tests/fuzz/memory_map.h"
+#include "tests/fuzz/sentence.h"
 #include "tests/support/gguf_writer.h"
 
 extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t max_size);
@@ -22,16 +23,6 @@ using namespace prologue;
 using namespace prologue::fuzz;
 
 namespace {
-
-// What a terminal can show: one line, nothing that moves the cursor, no end of screen.
-void check_sentence(const Status& status) {
-  const std::string& text = status.message();
-  if (text.empty()) fail("an error without a sentence");
-  if (text.size() > 2000) fail(str_cat("a sentence of ", text.size(), " bytes"));
-  const auto unprintable = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
-  if (std::any_of(text.begin(), text.end(), unprintable)) fail("a sentence with control characters");
-  if (!is_valid_utf8(text)) fail("a sentence that is not UTF-8");
-}
 
 template <class... Types>
 void read_values(const GgufFile& file, const std::string& key) {

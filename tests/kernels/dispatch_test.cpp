@@ -4,6 +4,7 @@
 #include <prologue/kernels/attention_prologue/backends.h>
 #include <prologue/kernels/base/host/dispatch.h>
 #include <prologue/kernels/gemm/backends.h>
+#include <prologue/kernels/moe/backends.h>
 #include <prologue/kernels/paged_attention/backends.h>
 #include <prologue/kernels/rotary/backends.h>
 #include <prologue/kernels/token_ops/backends.h>
@@ -86,6 +87,8 @@ TEST(Dispatch, EveryOperationSaysThatCudaIsNotBuilt) {
   expect_not_built<EndStepParams>("end_step");
   expect_not_built<GatherCosSinParams>("gather_cos_sin");
   expect_not_built<LogprobsParams>("logprobs");
+  expect_not_built<MoeCombineParams>("moe_combine");
+  expect_not_built<MoeRouteParams>("moe_route");
   expect_not_built<NormParams>("norm");
   expect_not_built<SamplingParams>("sample");
   expect_not_built<ScaleLogitsParams>("scale_logits");
@@ -112,6 +115,8 @@ TEST(Dispatch, AnEmptyCallReachesNoBackend) {
   expect_nothing_to_do<EndStepParams>();
   expect_nothing_to_do<GatherCosSinParams>();
   expect_nothing_to_do<LogprobsParams>();
+  expect_nothing_to_do<MoeCombineParams>();
+  expect_nothing_to_do<MoeRouteParams>();
   expect_nothing_to_do<NormParams>();
   expect_nothing_to_do<SamplingParams>();
   expect_nothing_to_do<ScaleLogitsParams>();

@@ -9,10 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "tests/oracle/weight_blocks.h"
 #include "tests/support/arena.h"
 #include "tests/support/random.h"
 #include "tests/support/tolerance.h"
 #include "tests/support/types.h"
+#include "tests/support/weight_blocks.h"
 
 namespace prologue::test {
 namespace {
@@ -127,6 +129,60 @@ TEST_P(EmbeddingTest, BadIndicesAreZerosAndRecorded) {
   }
 }
 
+// Rows of a packed table: each value in float32 as the format defines it, then the scale, then the rounding to the type.
+template <class T>
+void check_packed_tables(Backend backend) {
+  constexpr int64_t kRows = 37, kWidth = 512;
+  const std::vector<int64_t> indices = {0, 36, 15, -1, 16, 36, 37, 1};
+  for (const WeightFormat format : kWeightFormats) {
+    const std::vector<uint8_t> blocks = random_blocks(format, kRows, kWidth, 5);
+    std::vector<uint8_t> packed(static_cast<size_t>(packed_weight_bytes(format, kRows, kWidth)));
+    ASSERT_TRUE(pack_weight({format, kRows, kWidth, blocks.data(), packed.data()}, {}).ok());
+    const int64_t row_bytes = kWidth / weight_block_elements(format) * weight_block_bytes(format);
+    for (const float scale : {1.0f, 24.083189f}) {
+      SCOPED_TRACE(testing::Message() << weight_format_name(format) << ", scale " << scale);
+      Arena arena(backend);
+      T* out = arena.output<T>(static_cast<int64_t>(indices.size()) * kWidth);
+      FaultRecord* faults = arena.inout(std::vector<FaultRecord>(1));
+      const EmbeddingParams p{static_cast<int64_t>(indices.size()),
+                              kRows,
+                              kWidth,
+                              FloatFormat<T>::dtype,
+                              arena.input(packed, 1),
+                              index_view(arena.input(indices)),
+                              scale,
+                              out,
+                              faults,
+                              nullptr,
+                              format};
+      const Status status = arena.run([&](const Execution& execution) { return embedding(p, execution); });
+      if (backend_device(backend) == Device::cuda) {
+        EXPECT_EQ(status.code(), StatusCode::unsupported);
+        EXPECT_EQ(status.message(),
+                  str_cat("embedding: table_format is ", weight_format_name(format), ": packed tables are read on the CPU only"));
+        EXPECT_TRUE(arena.untouched());
+        continue;
+      }
+      ASSERT_TRUE(status.ok()) << status.message();
+      const std::vector<T> got = arena.read(out);
+      for (size_t i = 0; i < got.size(); ++i) {
+        const int64_t index = indices[i / kWidth];
+        float want = 0.0f;
+        if (index >= 0 && index < kRows) {
+          const auto value = oracle::weight_value(format, blocks.data() + index * row_bytes, static_cast<int64_t>(i % kWidth));
+          const float product = static_cast<float>(value.scale) * static_cast<float>(value.code);
+          want = (product - static_cast<float>(value.minimum)) * scale;
+        }
+        ASSERT_EQ(to_float(got[i]), to_float(from_float<T>(want))) << i / kWidth << ", " << i % kWidth;
+      }
+      EXPECT_EQ(decode_fault(arena.read(faults)[0]).count, 2u);
+    }
+  }
+}
+
+TEST_P(EmbeddingTest, ReadsPackedTablesFloat32) { check_packed_tables<float>(GetParam()); }
+TEST_P(EmbeddingTest, ReadsPackedTablesBFloat16) { check_packed_tables<BFloat16>(GetParam()); }
+
 struct Refusal {
   std::function<void(EmbeddingParams&)> breakage;
   StatusCode code;
@@ -154,6 +210,8 @@ TEST_P(EmbeddingTest, RefusesWhatTheContractForbids) {
        "faults overlaps indices"},
       {[](P& p) { p.faults = static_cast<FaultRecord*>(p.out); }, kInvalid, "out overlaps faults"},
       {[](P& p) { p.token_faults = static_cast<uint8_t*>(p.out); }, kInvalid, "out overlaps token_faults"},
+      {[](P& p) { p.table_format = static_cast<WeightFormat>(99); }, kInvalid,
+       "table_format is unknown: it must be dense or a block format"},
   };
   for (const Refusal& refusal : refusals) {
     Arena arena(GetParam());
@@ -172,6 +230,25 @@ TEST_P(EmbeddingTest, RefusesWhatTheContractForbids) {
     EXPECT_EQ(status.message(), "embedding: " + refusal.message);
     EXPECT_TRUE(arena.untouched()) << refusal.message;
   }
+}
+
+TEST(EmbeddingCpuTest, APackedTableHasWholeBlocks) {
+  Arena arena(Backend::cpu);
+  const EmbeddingParams p{1,
+                          1,
+                          48,
+                          DType::f32,
+                          arena.input(std::vector<uint8_t>(16 * 18)),
+                          index_view(arena.input(std::vector<int32_t>{0})),
+                          1.0f,
+                          arena.output<float>(48),
+                          nullptr,
+                          nullptr,
+                          WeightFormat::q4_0};
+  const Status status = arena.run([&](const Execution& execution) { return embedding(p, execution); });
+  EXPECT_EQ(status.code(), StatusCode::invalid_argument);
+  EXPECT_EQ(status.message(), "embedding: width is 48: q4_0 needs a multiple of 32");
+  EXPECT_TRUE(arena.untouched());
 }
 
 TEST(EmbeddingCpuTest, CudaWithoutCuda) {

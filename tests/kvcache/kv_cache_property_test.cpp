@@ -23,6 +23,7 @@ struct Row {
   int64_t page_size;
   std::vector<KvGroup> groups;
   bool prefix_reuse = true;
+  bool keep_until_released = false;
 };
 
 class KvCacheProperty : public ::testing::TestWithParam<Row> {};
@@ -33,7 +34,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Row{"page16_global_local", 16, {{50, 0}, {30, 33}}}, Row{"page1_two_locals", 1, {{20, 2}, {30, 5}}},
                       Row{"page4_two_locals", 4, {{25, 1}, {30, 14}}}, Row{"page16_two_locals", 16, {{25, 16}, {40, 60}}},
                       Row{"page3_local_global_local", 3, {{20, 4}, {60, 0}, {30, 8}}}, Row{"page4_tiny", 4, {{7, 0}, {5, 5}}},
-                      Row{"page4_ample", 4, {{400, 0}, {300, 6}}}, Row{"page4_no_reuse", 4, {{40, 0}, {20, 6}}, false}),
+                      Row{"page4_ample", 4, {{400, 0}, {300, 6}}}, Row{"page4_no_reuse", 4, {{40, 0}, {20, 6}}, false},
+                      Row{"page4_keeps", 4, {{50, 0}, {30, 9}}, true, true}, Row{"page1_keeps", 1, {{20, 2}, {30, 5}}, true, true}),
     [](const auto& row) { return std::string(row.param.name); });
 
 TEST_P(KvCacheProperty, RandomOperationsAgreeWithTheModel) {
@@ -42,6 +44,7 @@ TEST_P(KvCacheProperty, RandomOperationsAgreeWithTheModel) {
   config.page_size = row.page_size;
   config.groups = row.groups;
   config.prefix_reuse = row.prefix_reuse;
+  config.keep_until_released = row.keep_until_released;
   int64_t operation = 0;
   try {
     KvModel model(config, [](const std::string& what) { throw std::runtime_error(what); });

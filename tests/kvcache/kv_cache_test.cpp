@@ -457,6 +457,47 @@ TEST(KvCache, PagesOutOfTheWindowAreGivenBackByTheNextAppend) {
   expect_integrity(cache);
 }
 
+TEST(KvCache, PagesMayBeKeptUntilTheyAreReleasedOrNeeded) {
+  KvCacheConfig config;
+  config.page_size = 4;
+  config.groups = {{8, 0}, {5, 6}};
+  config.keep_until_released = true;
+  KvCache cache = KvCache::create(config).value();
+  const SequenceId a = cache.add_sequence().value();
+  ASSERT_TRUE(cache.append(a, 12).ok());
+  ASSERT_TRUE(cache.append(a, 8).ok());
+  EXPECT_EQ(cache.num_free_pages(1), 0);
+  ASSERT_TRUE(cache.release_out_of_window(a, 12).ok());  // position 12 sees 7
+  EXPECT_EQ(pages(cache, a, 1)[0], -1);
+  EXPECT_GE(pages(cache, a, 1)[1], 0);
+  EXPECT_EQ(cache.room(a).value(), 12);  // position 20 sees 15: two more pages can go
+  ASSERT_TRUE(cache.append(a, 4).ok());  // the page that is free is enough
+  EXPECT_GE(pages(cache, a, 1)[1], 0);
+  ASSERT_TRUE(cache.append(a, 4).ok());
+  EXPECT_EQ(pages(cache, a, 1)[3], -1);
+  EXPECT_EQ(cache.release_out_of_window(a, -1).message(), "position is -1: it must not be negative");
+  expect_integrity(cache);
+}
+
+TEST(KvCache, ALongPromptIsReservedWhereItStays) {
+  KvCache cache = with_groups(4, {{8, 0}, {3, 6}});
+  const SequenceId a = cache.add_sequence().value();
+  EXPECT_EQ(cache.reserve(a, 32).code(), StatusCode::resource_exhausted);
+  ASSERT_TRUE(cache.reserve_without_window(a, 32).ok());
+  EXPECT_EQ(cache.num_free_pages(0), 0);
+  EXPECT_EQ(cache.num_free_pages(1), 3);
+  EXPECT_EQ(cache.num_reserved(a).value(), 0);
+  EXPECT_EQ(cache.room(a).value(), 12);
+  for (int64_t length = 0; length < 32; length += 4) ASSERT_TRUE(cache.append(a, 4).ok());
+  EXPECT_EQ(cache.room(a).value(), 0);
+  EXPECT_EQ(cache.num_reserved(a).value(), 32);
+  EXPECT_EQ(cache.reserve_without_window(a, -1).message(), "num_tokens is -1: it must not be negative");
+  EXPECT_EQ(cache.window(0), 0);
+  EXPECT_EQ(cache.window(1), 6);
+  EXPECT_EQ(cache.window(2), 0);
+  expect_integrity(cache);
+}
+
 TEST(KvCache, AppendFailsOnlyIfThePagesItGivesBackAreNotEnough) {
   KvCache cache = with_groups(4, {{2, 4}});
   const SequenceId a = cache.add_sequence().value();

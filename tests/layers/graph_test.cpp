@@ -244,6 +244,52 @@ TEST(Fusion, LeavesChainsAloneWhoseInnerValuesAreReadElsewhere) {
   }
 }
 
+Weight packed_weight(WeightFormat format, int64_t rows, int64_t cols) {
+  const void* const somewhere = reinterpret_cast<const void*>(64);
+  return {somewhere, rows, cols, DType::f32, {1, {{somewhere, format, rows}}}};
+}
+
+// Packed weights go into the parameters of their operations, and are printed with their formats.
+TEST(PackedWeights, AreThoseOfLinearLayersAndEmbeddings) {
+  GraphBuilder g(DType::f32);
+  const Value x = g.embedding("embedding", packed_weight(WeightFormat::q8_0, 10, 256), 1.0f);
+  Weight mixed = packed_weight(WeightFormat::q4_k, 64, 256);
+  mixed.packed = {3, {{mixed.data, WeightFormat::q4_k, 32}, {mixed.data, WeightFormat::q4_k, 16}, {mixed.data, WeightFormat::q6_k, 16}}};
+  const Graph graph = std::move(g).finish(g.linear("qkv", x, mixed)).value();
+  const auto& table = std::get<EmbeddingParams>(graph.nodes[0].parameters);
+  EXPECT_EQ(table.table_format, WeightFormat::q8_0);
+  EXPECT_NE(table.table, nullptr);
+  const auto& product = std::get<GemmParams>(graph.nodes[1].parameters);
+  EXPECT_EQ(product.weight, nullptr);
+  EXPECT_EQ(product.packed.num_segments, 3);
+  EXPECT_EQ(product.packed.segments[2].format, WeightFormat::q6_k);
+  const std::string printed = graph_table(graph, false);
+  EXPECT_NE(printed.find("weight [10, 256] q8_0 "), std::string::npos) << printed;
+  EXPECT_NE(printed.find("weight [64, 256] q4_k + q6_k "), std::string::npos) << printed;
+}
+
+TEST(PackedWeights, AreRefusedElsewhere) {
+  const auto refused = [](const auto& build, const std::string& message) {
+    GraphBuilder g(DType::f32);
+    const Value x = g.embedding("embedding", packed_weight(WeightFormat::q8_0, 10, 32), 1.0f);
+    const Result<Graph> graph = std::move(g).finish(build(g, x));
+    ASSERT_FALSE(graph.ok());
+    EXPECT_EQ(graph.status().message(), message);
+  };
+  const Weight vector = packed_weight(WeightFormat::q4_0, 1, 32);
+  const std::string rest = ": its weight is packed as q4_0: only a linear layer and an embedding can have that";
+  refused([&](GraphBuilder& g, Value x) { return g.norm("norm", x, {NormKind::rms, vector}); }, "norm" + rest);
+  refused([&](GraphBuilder& g, Value x) { return g.add_bias("bias", x, vector); }, "bias" + rest);
+  refused([&](GraphBuilder& g, Value x) { return g.heads_norm("heads", x, 1, {{}, vector, {}}); }, "heads" + rest);
+  refused(
+      [&](GraphBuilder& g, Value) {
+        Weight table = packed_weight(WeightFormat::q4_0, 10, 32);
+        table.packed = {2, {{table.data, WeightFormat::q4_0, 5}, {table.data, WeightFormat::q4_0, 5}}};
+        return g.embedding("second", table, 1.0f);
+      },
+      "second: the table has 2 segments: it must have one");
+}
+
 // What a node reads, writes and needs of a step are its bindings; a fused node has those of its parts.
 TEST(GraphNodes, FollowFromTheirBindings) {
   const Execution cpu;

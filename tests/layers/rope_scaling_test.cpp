@@ -239,6 +239,18 @@ TEST(RopeScaling, OnlyDynamicAndLongRopeDependOnTheLength) {
       EXPECT_EQ(none.inv_freq, at_original.inv_freq) << scaling.index();
       EXPECT_EQ(at_original.inv_freq != beyond.inv_freq, depends) << scaling.index();
     }
+    // The class of a length is the shortest one with its frequencies.
+    for (const int64_t length : {0, 1, 63, 64, 65, 66, 500}) {
+      const int64_t shortest = rope_length_class(rope, length);
+      EXPECT_LE(shortest, length);
+      const RopeFrequencies want = frequencies(rope, length, RopePrecision::exact);
+      const RopeFrequencies got = frequencies(rope, shortest, RopePrecision::exact);
+      EXPECT_EQ(got.inv_freq, want.inv_freq) << scaling.index() << " " << length;
+      EXPECT_EQ(got.attention_factor, want.attention_factor);
+      if (shortest > 0) {
+        EXPECT_NE(frequencies(rope, shortest - 1, RopePrecision::exact).inv_freq, want.inv_freq);
+      }
+    }
   }
   EXPECT_EQ(frequencies(config(16, 10000.0, longrope), 64, RopePrecision::exact).attention_factor, 1.5);
   EXPECT_EQ(frequencies(config(16, 10000.0, longrope), 65, RopePrecision::exact).attention_factor, 2.5);

@@ -103,5 +103,45 @@ TEST(RopeTable, NamesWhatIsWrong) {
   EXPECT_EQ(rope_cos_sin({}, 8, RopePrecision::exact).status().message(), "rope: there are no frequencies");
 }
 
+// Rows of a table on the device.
+std::vector<float> rows_of(const RopeTable& table, int64_t first_row, int64_t num_rows) {
+  const float* const begin = table.cos_sin() + first_row * table.rotary_dim();
+  return {begin, begin + num_rows * table.rotary_dim()};
+}
+
+TEST(RopeTable, HasSeveralSetsOfFrequencies) {
+  RopeConfig dynamic = config(8, 10000.0);
+  dynamic.scaling = DynamicNtkRope{2.0, 16};
+  RopeTable table = RopeTable::create(dynamic, 1, RopePrecision::exact, {}).value();
+  EXPECT_TRUE(table.has_many_lengths());
+  EXPECT_EQ(table.length_class(16), 0);
+  EXPECT_EQ(table.length_class(17), 17);
+  ASSERT_TRUE(table.make_sets(70, {}).ok());
+  EXPECT_EQ(table.max_position(), 70);
+  const float* const memory = table.cos_sin();
+  const std::vector<std::pair<int64_t, int64_t>> sets = {{0, 0}, {20, 40}, {50, 20}};  // first row, length
+  for (const auto& [row, length] : sets) ASSERT_TRUE(table.fill(row, 20, length, {}).ok());
+  EXPECT_EQ(table.cos_sin(), memory);
+  for (const auto& [row, length] : sets) {
+    const RopeFrequencies frequencies = rope_frequencies(dynamic, length, RopePrecision::exact).value();
+    EXPECT_EQ(rows_of(table, row, 20), rope_cos_sin(frequencies, 20, RopePrecision::exact).value());
+  }
+  EXPECT_NE(rows_of(table, 0, 20), rows_of(table, 20, 20));
+  EXPECT_NE(rows_of(table, 20, 20), rows_of(table, 50, 20));
+  EXPECT_EQ(table.fill(51, 20, 30, {}).message(), "rope: rows 51 to 70 are filled: the table has 70 rows");
+  EXPECT_EQ(table.fill(-1, 2, 30, {}).message(), "rope: rows -1 to 0 are filled: the table has 70 rows");
+  EXPECT_EQ(table.fill(0, 0, 30, {}).code(), StatusCode::invalid_argument);
+  EXPECT_EQ(table.make_sets(0, {}).message(), "rope: num_rows is 0: it must be between 1 and 2147483647");
+
+  // A table made of frequencies has these in every set.
+  const RopeFrequencies frequencies = rope_frequencies(dynamic, 40, RopePrecision::exact).value();
+  RopeTable plain = RopeTable::create(RopeStyle::neox, frequencies, 1, RopePrecision::exact, {}).value();
+  EXPECT_EQ(plain.length_class(40), 0);
+  EXPECT_FALSE(plain.has_many_lengths());
+  ASSERT_TRUE(plain.make_sets(30, {}).ok());
+  ASSERT_TRUE(plain.fill(10, 20, 99, {}).ok());
+  EXPECT_EQ(rows_of(plain, 10, 20), rope_cos_sin(frequencies, 20, RopePrecision::exact).value());
+}
+
 }  // namespace
 }  // namespace prologue

@@ -141,7 +141,7 @@ class Conversion {
     if (arch_ != "gptneox") add("attention.head_count_kv", kv_heads_);
     if (has("rms_norm_eps")) add_float("attention.layer_norm_rms_epsilon", config_.at("rms_norm_eps"));
     if (has("layer_norm_eps")) add_float("attention.layer_norm_epsilon", config_.at("layer_norm_eps"));
-    if (has("head_dim")) {
+    if (has("head_dim") || config_.at("architectures").at(0) == "LlamaForCausalLM") {
       add("attention.key_length", head_dim_);
       add("attention.value_length", head_dim_);
     }

@@ -1,5 +1,6 @@
 #include "tests/support/gguf_writer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <fstream>
@@ -17,7 +18,27 @@ void append_string(std::vector<std::byte>& bytes, std::string_view text) {
   bytes.insert(bytes.end(), first, first + text.size());
 }
 
+// Blocks of 32 with one scale: the largest magnitude becomes 127 (Q8_0) or 7 (Q4_0).
+std::vector<std::byte> to_blocks(const std::vector<float>& values, uint32_t type) {
+  std::vector<std::byte> bytes;
+  for (size_t first = 0; first + 32 <= values.size(); first += 32) {
+    float largest = 0.0f;
+    for (size_t i = 0; i < 32; ++i) largest = std::max(largest, std::fabs(values[first + i]));
+    const Float16 half = to_float16(largest / (type == gguf::kQ8_0 ? 127.0f : 7.0f));
+    const float scale = to_float(half);
+    const auto code = [&](size_t i) { return static_cast<int>(scale == 0.0f ? 0.0f : std::round(values[first + i] / scale)); };
+    append_bytes(bytes, half.bits);
+    if (type == gguf::kQ8_0) {
+      for (size_t i = 0; i < 32; ++i) append_bytes(bytes, static_cast<int8_t>(code(i)));
+    } else {
+      for (size_t i = 0; i < 16; ++i) append_bytes(bytes, static_cast<uint8_t>((code(i) + 8) | (code(i + 16) + 8) << 4));
+    }
+  }
+  return bytes;
+}
+
 std::vector<std::byte> to_storage(const std::vector<float>& values, uint32_t type) {
+  if (type == gguf::kQ8_0 || type == gguf::kQ4_0) return to_blocks(values, type);
   std::vector<std::byte> bytes;
   for (const float value : values) {
     if (type == gguf::kF16) {
@@ -225,8 +246,8 @@ GgufWriter tiny_llama(const TinyLlamaOptions& options) {
   Random random(options.seed);
   const auto matrix = [&](const std::string& name, int in, int out, double deviation) {
     const std::vector<float> values = random.normals<float>(int64_t{in} * out, deviation);
-    writer.add_tensor(name, {static_cast<uint64_t>(in), static_cast<uint64_t>(out)}, options.matrix_type,
-                      to_storage(values, options.matrix_type));
+    const uint32_t type = options.type_of ? options.type_of(name) : options.matrix_type;
+    writer.add_tensor(name, {static_cast<uint64_t>(in), static_cast<uint64_t>(out)}, type, to_storage(values, type));
   };
   const auto vector = [&](const std::string& name, int size, float mean, double deviation) {
     std::vector<float> values = random.normals<float>(size, deviation);

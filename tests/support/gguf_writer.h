@@ -110,6 +110,7 @@ struct TinyLlamaOptions {
   std::string name = "tiny random llama";  // general.name
   uint64_t seed = 1;
   uint32_t matrix_type = gguf::kF32;  // kF32, kF16 or kBF16: embedding, projections, output; norms and biases are F32
+  std::function<uint32_t(const std::string& name)> type_of;  // of a matrix, instead of matrix_type; also kQ4_0 and kQ8_0
   bool tied_output = true;            // false: output.weight is present
   bool rope_freqs = false;            // rope_freqs.weight, with Llama 3's low/high frequency factors
   bool qkv_bias = false;              // blk.N.attn_{q,k,v}.bias

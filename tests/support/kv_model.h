@@ -88,12 +88,12 @@ class KvModel {
     return *id;
   }
 
-  bool reserve(SequenceId id, int64_t num_tokens) {
-    const bool expected = has_room(sequences_.at(id), num_tokens);
-    const Status status = cache_.reserve(id, num_tokens);
+  bool reserve(SequenceId id, int64_t num_tokens, bool with_windows) {
+    const bool expected = has_room(sequences_.at(id), num_tokens, with_windows);
+    const Status status = with_windows ? cache_.reserve(id, num_tokens) : cache_.reserve_without_window(id, num_tokens);
     require(status.ok() == expected, str_cat("reserve(", num_tokens, ") should ", expected ? "" : "not ", "work"));
     if (!expected) ++num_failed_;
-    if (expected) take_room(id, num_tokens);
+    if (expected) take_room(id, num_tokens, with_windows);
     check_tables(id);
     return expected;
   }
@@ -104,6 +104,8 @@ class KvModel {
     for (const auto& [id, tokens] : parts) {
       Sequence& sequence = sequences_.at(id);
       const auto length = static_cast<int64_t>(sequence.tokens.size()), more = static_cast<int64_t>(tokens.size());
+      const int64_t room = cache_.room(id).value();
+      require(has_room(sequence, length + room) && !has_room(sequence, length + room + 1), str_cat("there is not room for ", room));
       const bool expected = has_room(sequence, length + more);
       const Status status = cache_.append(id, more);
       require(status.ok() == expected, str_cat("append(", more, ") should ", expected ? "" : "not ", "work"));
@@ -159,9 +161,12 @@ class KvModel {
     live_.erase(std::find(live_.begin(), live_.end(), id));
   }
 
-  void release_out_of_window(SequenceId id) {
-    require(cache_.release_out_of_window(id).ok(), "release_out_of_window failed");
-    give_back(sequences_.at(id));
+  // position < 0: the end.
+  void release_out_of_window(SequenceId id, int64_t position) {
+    const Status status = position < 0 ? cache_.release_out_of_window(id) : cache_.release_out_of_window(id, position);
+    require(status.ok(), "release_out_of_window failed");
+    const auto length = static_cast<int64_t>(sequences_.at(id).tokens.size());
+    give_back(sequences_.at(id), position < 0 ? length : std::min(position, length));
     check_tables(id);
   }
 
@@ -344,40 +349,42 @@ class KvModel {
     const Page& page = group.page(table[static_cast<size_t>(length / page_size_)]);
     return page.refs > 1 || page.prefix != 0;
   }
-  bool has_room(Sequence& sequence, int64_t num_tokens) {
+  bool has_room(Sequence& sequence, int64_t num_tokens, bool with_windows = true, bool without_giving_back = false) {
     const auto length = static_cast<int64_t>(sequence.tokens.size());
     if (num_tokens <= length) return true;
     for (int64_t g = 0; g < num_groups(); ++g) {
       Group& group = at(g);
+      if (group.window > 0 && !with_windows) continue;
       const std::vector<int32_t>& table = sequence.tables[static_cast<size_t>(g)];
       const int64_t needed = std::max<int64_t>(0, pages_for(num_tokens) - static_cast<int64_t>(table.size())) +
                              (copies_last_page(group, table, length) ? 1 : 0);
       int64_t available = static_cast<int64_t>(group.pages.size()) - group.num_used;
       for (int64_t i = 0; i < first_seen(group, length); ++i) {
         const int32_t page = table[static_cast<size_t>(i)];
-        if (page >= 0 && group.page(page).refs == 1) ++available;
+        if (page >= 0 && group.page(page).refs == 1 && !without_giving_back) ++available;
       }
       if (needed > available) return false;
     }
     return true;
   }
-  void give_back(Sequence& sequence) {
+  void give_back(Sequence& sequence, int64_t position) {
     for (int64_t g = 0; g < num_groups(); ++g) {
       std::vector<int32_t>& table = sequence.tables[static_cast<size_t>(g)];
-      for (int64_t i = 0; i < first_seen(at(g), static_cast<int64_t>(sequence.tokens.size())); ++i) {
+      for (int64_t i = 0; i < first_seen(at(g), position); ++i) {
         int32_t& page = table[static_cast<size_t>(i)];
         if (page >= 0) release(at(g), std::exchange(page, -1));
       }
     }
   }
   // What reserve() does when there is room: which pages it takes is read from the cache's tables, and judged.
-  void take_room(SequenceId id, int64_t num_tokens) {
+  void take_room(SequenceId id, int64_t num_tokens, bool with_windows = true) {
     Sequence& sequence = sequences_.at(id);
     const auto length = static_cast<int64_t>(sequence.tokens.size());
     if (num_tokens <= length) return;
-    give_back(sequence);
+    if (!config_.keep_until_released || !has_room(sequence, num_tokens, with_windows, true)) give_back(sequence, length);
     for (int64_t g = 0; g < num_groups(); ++g) {
       Group& group = at(g);
+      if (group.window > 0 && !with_windows) continue;
       std::vector<int32_t>& table = sequence.tables[static_cast<size_t>(g)];
       const std::vector<int32_t>& got = *cache_.pages(id, g).value();
       require(static_cast<int64_t>(got.size()) >= pages_for(num_tokens), "a table is too short");
@@ -436,6 +443,9 @@ class KvModel {
   void check_tables(SequenceId id) {
     const Sequence& sequence = sequences_.at(id);
     require(cache_.length(id).value() == static_cast<int64_t>(sequence.tokens.size()), "a length is wrong");
+    size_t num_pages = SIZE_MAX;
+    for (const std::vector<int32_t>& table : sequence.tables) num_pages = std::min(num_pages, table.size());
+    require(cache_.num_reserved(id).value() == static_cast<int64_t>(num_pages) * page_size_, "reserved slots are wrong");
     for (int64_t g = 0; g < num_groups(); ++g) {
       require(*cache_.pages(id, g).value() == sequence.tables[static_cast<size_t>(g)],
               str_cat("a block table of group ", g, " is wrong"));
@@ -525,9 +535,10 @@ void random_operation(KvModel& model, Source& source) {
     model.truncate(
         id, source.integer(0, 3) == 0 ? source.integer(0, length(id)) : std::max<int64_t>(0, length(id) - source.integer(0, 4)));
   } else if (action < 16) {
-    model.reserve(id, length(id) + source.integer(-1, 3 * page_size) < 0 ? 0 : length(id) + source.integer(0, 3 * page_size));
+    const bool with_windows = source.integer(0, 1) == 0;
+    model.reserve(id, length(id) + source.integer(-1, 3 * page_size) < 0 ? 0 : length(id) + source.integer(0, 3 * page_size), with_windows);
   } else if (action < 17) {
-    model.release_out_of_window(id);
+    model.release_out_of_window(id, source.integer(-1, length(id)));
   } else if (action < 18) {
     if (source.integer(0, 3) == 0) model.evict(source.integer(0, model.num_groups() - 1), source.integer(0, 3));
   } else {

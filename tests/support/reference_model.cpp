@@ -106,6 +106,8 @@ ReferenceModel read_reference_model(const std::string& name) {
   model.folder = source_path("tests/golden/models/" + name);
   const json golden = read_json(fs::path(model.folder) / "case.json");
   const std::vector<float> logits = read_floats(fs::path(model.folder) / "logits.bin");
+  model.exercises = golden.at("exercises");
+  model.made_with = golden.at("made_with");
   model.vocab_size = golden.at("vocab_size");
   size_t at = 0;
   const auto next_rows = [&](size_t count) {

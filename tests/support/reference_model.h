@@ -35,6 +35,8 @@ struct ReferenceChange {
 struct ReferenceModel {
   std::string name;
   std::string folder;
+  std::string exercises;  // what of the library it needs
+  std::string made_with;  // versions
   int64_t vocab_size = 0;
   std::vector<ReferencePrompt> prompts;
   std::vector<ReferenceChange> changes;

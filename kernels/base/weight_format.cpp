@@ -1,0 +1,183 @@
+#include <prologue/kernels/base/weight_format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include <prologue/kernels/base/dtype.h>
+#include <prologue/kernels/base/host/packed_weight.h>
+#include <prologue/kernels/base/host/parallel.h>
+#include <prologue/kernels/base/host/view_checks.h>
+
+namespace prologue {
+
+namespace {
+
+// A field of a block: so many bytes, of which `unit` bytes of a row stay together.
+struct Field {
+  int64_t bytes;
+  int64_t unit;
+};
+
+constexpr int64_t kMaxFields = 5;
+constexpr int64_t kMaxBlockBytes = 210;
+
+// The fields in the order of the file; ends with an empty one.
+struct Layout {
+  Field fields[kMaxFields + 1];
+};
+
+constexpr Layout layout_of(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::q8_0: return {{{2, 2}, {32, 4}}};
+    case WeightFormat::q4_0: return {{{2, 2}, {16, 4}}};
+    case WeightFormat::q4_1: return {{{2, 2}, {2, 2}, {16, 4}}};
+    case WeightFormat::q5_0: return {{{2, 2}, {4, 4}, {16, 4}}};
+    case WeightFormat::q5_1: return {{{2, 2}, {2, 2}, {4, 4}, {16, 4}}};
+    case WeightFormat::q4_k: return {{{2, 2}, {2, 2}, {12, 1}, {128, 4}}};
+    case WeightFormat::q5_k: return {{{2, 2}, {2, 2}, {12, 1}, {32, 4}, {128, 4}}};
+    case WeightFormat::q6_k: return {{{128, 4}, {64, 4}, {16, 1}, {2, 2}}};
+    case WeightFormat::dense: break;
+  }
+  return {};
+}
+
+// Calls copy(bytes of the block, bytes of the group) for each unit of one row, as offsets.
+template <class Copy>
+void for_each_unit(WeightFormat format, int64_t row, const Copy& copy) {
+  int64_t at = 0;  // of the field, in the block
+  for (const Field& field : layout_of(format).fields) {
+    if (field.bytes == 0) break;
+    const int64_t in_group = at * kPackedGroupRows + row * field.unit;
+    for (int64_t i = 0; i < field.bytes; i += field.unit) copy(at + i, in_group + i * kPackedGroupRows, field.unit);
+    at += field.bytes;
+  }
+}
+
+// Blocks of up to 16 rows into a group; rows that are missing become zeros.
+void pack_group(const PackWeightParams& p, int64_t group) {
+  const int64_t num_blocks = p.cols / weight_block_elements(p.format), block_bytes = weight_block_bytes(p.format);
+  const int64_t first = group * kPackedGroupRows, num_rows = std::min(kPackedGroupRows, p.rows - first);
+  const int64_t row_bytes = num_blocks * block_bytes;
+  const auto* blocks = static_cast<const uint8_t*>(p.blocks) + first * row_bytes;
+  auto* packed = static_cast<uint8_t*>(p.packed) + first * row_bytes;
+  if (num_rows < kPackedGroupRows) std::memset(packed, 0, static_cast<size_t>(kPackedGroupRows * row_bytes));
+  for (int64_t b = 0; b < num_blocks; ++b) {
+    for (int64_t row = 0; row < num_rows; ++row) {
+      const uint8_t* block = blocks + row * row_bytes + b * block_bytes;
+      uint8_t* target = packed + b * block_bytes * kPackedGroupRows;
+      for_each_unit(p.format, row, [&](int64_t from, int64_t to, int64_t size) {
+        std::memcpy(target + to, block + from, static_cast<size_t>(size));
+      });
+    }
+  }
+}
+
+float half_at(const uint8_t* bytes) {
+  Float16 half;
+  std::memcpy(&half.bits, bytes, sizeof half.bits);
+  return to_float(half);
+}
+
+// Blocks of 32 values: the low nibbles are the first 16 values, the high ones the last 16.
+void decode_32(WeightFormat format, const uint8_t* block, float* out) {
+  const float scale = half_at(block);
+  if (format == WeightFormat::q8_0) {
+    for (int i = 0; i < 32; ++i) out[i] = scale * static_cast<float>(static_cast<int8_t>(block[2 + i]));
+    return;
+  }
+  const bool has_minimum = format == WeightFormat::q4_1 || format == WeightFormat::q5_1;
+  const bool has_fifth = format == WeightFormat::q5_0 || format == WeightFormat::q5_1;
+  const float minimum = has_minimum ? half_at(block + 2) : 0.0f;
+  block += has_minimum ? 4 : 2;
+  uint32_t fifth = 0;
+  if (has_fifth) {
+    std::memcpy(&fifth, block, sizeof fifth);
+    block += sizeof fifth;
+  }
+  const int offset = has_minimum ? 0 : has_fifth ? 16 : 8;
+  for (int i = 0; i < 32; ++i) {
+    const int nibble = i < 16 ? block[i] & 15 : block[i - 16] >> 4;
+    const int code = nibble + static_cast<int>(fifth >> i & 1u) * 16;
+    out[i] = scale * static_cast<float>(code - offset);
+    if (has_minimum) out[i] += minimum;
+  }
+}
+
+// Blocks of eight parts of 32 values. Bytes 0..3 of `packed` have the scales of parts 0..3 in six bits, bytes 4..7 their minimums;
+// bytes 8..11 have four bits of the scales (low) and minimums (high) of parts 4..7, whose other two bits are above the former.
+void decode_parts(WeightFormat format, const uint8_t* block, float* out) {
+  const float block_scale = half_at(block), block_minimum = half_at(block + 2);
+  const uint8_t* packed = block + 4;
+  const uint8_t* fifth = block + 16;
+  const uint8_t* nibbles = format == WeightFormat::q5_k ? block + 48 : block + 16;
+  for (int part = 0; part < 8; ++part) {
+    const int low = part % 4;
+    const int scale_code = part < 4 ? packed[low] & 63 : (packed[8 + low] & 15) | (packed[low] >> 6 << 4);
+    const int minimum_code = part < 4 ? packed[4 + low] & 63 : (packed[8 + low] >> 4) | (packed[4 + low] >> 6 << 4);
+    const float scale = block_scale * static_cast<float>(scale_code);
+    const float minimum = block_minimum * static_cast<float>(minimum_code);
+    for (int i = 0; i < 32; ++i) {
+      const int byte = nibbles[part / 2 * 32 + i];
+      int code = part % 2 == 0 ? byte & 15 : byte >> 4;
+      if (format == WeightFormat::q5_k) code += (fifth[i] >> part & 1) * 16;
+      out[32 * part + i] = scale * static_cast<float>(code) - minimum;
+    }
+  }
+}
+
+// Two halves of four runs of 32 values; each 16 values have a scale.
+void decode_q6_k(const uint8_t* block, float* out) {
+  const float block_scale = half_at(block + 208);
+  for (int i = 0; i < 256; ++i) {
+    const int half = i / 128, run = i / 32 % 4, at = i % 32;
+    const int byte = block[64 * half + 32 * (run % 2) + at];
+    const int nibble = run < 2 ? byte & 15 : byte >> 4;
+    const int code = nibble | (block[128 + 32 * half + at] >> (2 * run) & 3) << 4;
+    const float scale = block_scale * static_cast<float>(static_cast<int8_t>(block[192 + i / 16]));
+    out[i] = scale * static_cast<float>(code - 32);
+  }
+}
+
+}  // namespace
+
+void unpack_block(WeightFormat format, const void* packed, int64_t cols, int64_t row, int64_t block, float* out) {
+  const int64_t elements = weight_block_elements(format), block_bytes = weight_block_bytes(format);
+  const int64_t group = row / kPackedGroupRows * (cols / elements) + block;  // in blocks of 16 rows
+  const uint8_t* source = static_cast<const uint8_t*>(packed) + group * kPackedGroupRows * block_bytes;
+  uint8_t bytes[kMaxBlockBytes];
+  for_each_unit(format, row % kPackedGroupRows, [&](int64_t at, int64_t in_group, int64_t size) {
+    std::memcpy(bytes + at, source + in_group, static_cast<size_t>(size));
+  });
+  if (elements == 32) return decode_32(format, bytes, out);
+  if (format == WeightFormat::q6_k) return decode_q6_k(bytes, out);
+  decode_parts(format, bytes, out);
+}
+
+Status pack_weight(const PackWeightParams& p, const Execution& execution) {
+  constexpr const char* kName = "pack_weight";
+  constexpr int64_t kMaxExtent = int64_t{1} << 31;
+  if (execution.device != Device::cpu) {
+    return unsupported("pack_weight: device is ", device_name(execution.device), ": weights are packed on the CPU only");
+  }
+  if (!weight_format_is_packed(p.format)) {
+    return invalid_argument("pack_weight: format is ", weight_format_name(p.format), ": it must be one of the block formats");
+  }
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "rows", p.rows, 0, kMaxExtent - kPackedGroupRows));
+  PROLOGUE_RETURN_IF_ERROR(check_range(kName, "cols", p.cols, 0, kMaxExtent));
+  const int64_t elements = weight_block_elements(p.format);
+  if (p.cols % elements != 0) {
+    return invalid_argument("pack_weight: cols is ", p.cols, ": ", weight_format_name(p.format), " needs a multiple of ",
+                            elements);
+  }
+  if (p.rows == 0 || p.cols == 0) return {};
+  const int64_t bytes = p.rows * (p.cols / elements) * weight_block_bytes(p.format);
+  RegionChecks regions(kName);
+  PROLOGUE_RETURN_IF_ERROR(regions.read(array_region("blocks", p.blocks, bytes, 1)));
+  PROLOGUE_RETURN_IF_ERROR(regions.write(array_region("packed", p.packed, packed_weight_bytes(p.format, p.rows, p.cols), 1)));
+  PROLOGUE_RETURN_IF_ERROR(regions.check_all_apart());
+  const int64_t num_groups = (p.rows + kPackedGroupRows - 1) / kPackedGroupRows;
+  parallel_for(num_groups, execution.num_threads, [&](int64_t group) { pack_group(p, group); });
+  return {};
+}
+
+}  // namespace prologue

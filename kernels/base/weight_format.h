@@ -1,0 +1,101 @@
+// Weights in the quantised block formats of GGUF files, as the library keeps them in memory: packed.
+//
+// A row is a sequence of blocks of 32 or 256 values. A block has the fields that the file has, with the same bits: scale (float16),
+// minimum (float16), the scales of its parts, codes. Packing only reorders bytes, so that one instruction reads the same part of 16
+// rows: packed weights take the memory of the file's.
+//
+//   rows      16 rows are a group; the last group is filled up with rows of zero bytes
+//   packed    [groups, blocks of a row, fields of a block in the file's order, units of the field, 16 rows] of units:
+//             2 bytes for scale and minimum, 1 byte for the scales of parts (Q4_K, Q5_K, Q6_K), 4 bytes for all others
+#pragma once
+
+#include <cstdint>
+
+#include <prologue/kernels/base/execution.h>
+#include <prologue/kernels/base/export.h>
+#include <prologue/kernels/base/status.h>
+
+namespace prologue {
+
+// dense: not quantised, elements of a DType.
+enum class WeightFormat : int32_t { dense = 0, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k, q6_k };
+
+constexpr bool weight_format_is_packed(WeightFormat format) {
+  return format >= WeightFormat::q8_0 && format <= WeightFormat::q6_k;
+}
+
+// Values of a block.
+constexpr int64_t weight_block_elements(WeightFormat format) {
+  return format == WeightFormat::dense ? 1 : format < WeightFormat::q4_k ? 32 : 256;
+}
+
+// Bytes of a block; 0 for dense.
+constexpr int64_t weight_block_bytes(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::dense: break;
+    case WeightFormat::q8_0: return 2 + 32;
+    case WeightFormat::q4_0: return 2 + 16;
+    case WeightFormat::q4_1: return 2 + 2 + 16;
+    case WeightFormat::q5_0: return 2 + 4 + 16;
+    case WeightFormat::q5_1: return 2 + 2 + 4 + 16;
+    case WeightFormat::q4_k: return 2 + 2 + 12 + 128;
+    case WeightFormat::q5_k: return 2 + 2 + 12 + 32 + 128;
+    case WeightFormat::q6_k: return 128 + 64 + 16 + 2;
+  }
+  return 0;
+}
+
+constexpr const char* weight_format_name(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::dense: return "dense";
+    case WeightFormat::q8_0: return "q8_0";
+    case WeightFormat::q4_0: return "q4_0";
+    case WeightFormat::q4_1: return "q4_1";
+    case WeightFormat::q5_0: return "q5_0";
+    case WeightFormat::q5_1: return "q5_1";
+    case WeightFormat::q4_k: return "q4_k";
+    case WeightFormat::q5_k: return "q5_k";
+    case WeightFormat::q6_k: return "q6_k";
+  }
+  return "unknown";
+}
+
+constexpr int64_t kPackedGroupRows = 16;
+
+// `cols` is a multiple of weight_block_elements.
+constexpr int64_t packed_weight_bytes(WeightFormat format, int64_t rows, int64_t cols) {
+  return (rows + kPackedGroupRows - 1) / kPackedGroupRows * kPackedGroupRows * (cols / weight_block_elements(format)) *
+         weight_block_bytes(format);
+}
+
+// Rows of a weight in one format, packed. Any alignment; 64 bytes are fastest.
+struct PackedRows {
+  const void* data = nullptr;
+  WeightFormat format = WeightFormat::dense;
+  int64_t rows = 0;
+};
+
+// A packed weight: the rows of segments[0], then those of segments[1], and so on. num_segments = 0: there is none.
+inline constexpr int32_t kMaxWeightSegments = 4;
+
+struct PackedWeight {
+  int32_t num_segments = 0;
+  PackedRows segments[kMaxWeightSegments];
+};
+
+//   blocks  [rows, cols / weight_block_elements] of blocks, as in the file, contiguous
+//   packed  packed_weight_bytes(format, rows, cols); must not overlap blocks
+//
+// Rows can be packed in pieces: all but the last have a multiple of 16 rows. rows = 0 and cols = 0 are no-ops.
+struct PackWeightParams {
+  WeightFormat format = WeightFormat::dense;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  const void* blocks = nullptr;
+  void* packed = nullptr;
+};
+
+// On the CPU only.
+PROLOGUE_API Status pack_weight(const PackWeightParams& params, const Execution& execution);
+
+}  // namespace prologue

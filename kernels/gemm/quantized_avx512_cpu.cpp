@@ -1,0 +1,120 @@
+// The products for AVX-512 with VNNI. CMake compiles this file for these instructions; it runs only where the processor has them.
+#include <prologue/kernels/gemm/quantized_cpu.h>
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512VNNI__)
+
+#include <immintrin.h>
+
+#if defined(__GNUC__) && !defined(__clang__)  // GCC 12 takes the undefined operands inside its own AVX-512 header for a mistake
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+
+namespace prologue::cpu {
+namespace {
+
+struct Bytes {
+  __m512i v;
+};
+struct Ints {
+  __m512i v;
+};
+struct Floats {
+  __m512 v;
+};
+struct RowBytes {
+  __m128i v;
+};
+
+inline Bytes load_bytes(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
+inline Bytes low_nibbles(Bytes b) { return {_mm512_and_si512(b.v, _mm512_set1_epi8(15))}; }
+inline Bytes high_nibbles(Bytes b) { return {_mm512_and_si512(_mm512_srli_epi16(b.v, 4), _mm512_set1_epi8(15))}; }
+inline Bytes either(Bytes a, Bytes b) { return {_mm512_or_si512(a.v, b.v)}; }
+
+// Adds 16 to code j of a row where bit 4 * chunk + j of its word is set.
+inline Bytes with_fifth_bits(Bytes codes, Bytes words, int chunk) {
+  const __m512i bytes = _mm512_shuffle_epi8(words.v, _mm512_add_epi8(_mm512_set4_epi32(0x0c0c0c0c, 0x08080808, 0x04040404, 0),
+                                                                     _mm512_set1_epi8(static_cast<char>(chunk / 2))));
+  const __mmask64 set =
+      _mm512_test_epi8_mask(bytes, _mm512_set1_epi32(chunk % 2 == 0 ? 0x08040201 : static_cast<int>(0x80402010)));
+  return {_mm512_mask_add_epi8(codes.v, set, codes.v, _mm512_set1_epi8(16))};
+}
+
+// Bit BIT of each byte, as 16.
+template <int BIT>
+inline Bytes bit_as_16(Bytes b) {
+  const __m512i shifted = BIT < 4 ? _mm512_slli_epi16(b.v, BIT < 4 ? 4 - BIT : 0) : _mm512_srli_epi16(b.v, BIT < 4 ? 0 : BIT - 4);
+  return {_mm512_and_si512(shifted, _mm512_set1_epi8(16))};
+}
+
+// Pair PAIR of the bits of each byte, at bits 4 and 5.
+template <int PAIR>
+inline Bytes pair_as_48(Bytes b) {
+  const __m512i shifted =
+      PAIR < 2 ? _mm512_slli_epi16(b.v, PAIR < 2 ? 4 - 2 * PAIR : 0) : _mm512_srli_epi16(b.v, PAIR < 2 ? 0 : 2 * PAIR - 4);
+  return {_mm512_and_si512(shifted, _mm512_set1_epi8(48))};
+}
+
+inline Ints broadcast(int32_t x) { return {_mm512_set1_epi32(x)}; }
+inline Ints add(Ints a, Ints b) { return {_mm512_add_epi32(a.v, b.v)}; }
+inline Ints multiply(Ints a, Ints b) { return {_mm512_mullo_epi32(a.v, b.v)}; }
+
+// + the four codes of each row, 0..255, times the four at x.
+inline Ints add_dot(Ints sum, Bytes codes, const int8_t* x) {
+  int32_t four;
+  __builtin_memcpy(&four, x, sizeof four);
+  return {_mm512_dpbusd_epi32(sum.v, codes.v, _mm512_set1_epi32(four))};
+}
+
+// The same for codes -128..127, which the instruction does not have: they get the offset 128, and the sum starts with what that is
+// too much.
+inline Ints start_signed(int32_t sum_of_x) { return broadcast(-128 * sum_of_x); }
+inline Ints add_dot_signed(Ints sum, Bytes codes, const int8_t* x) {
+  return add_dot(sum, {_mm512_xor_si512(codes.v, _mm512_set1_epi8(-128))}, x);
+}
+
+inline RowBytes load_row_bytes(const uint8_t* p) { return {_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))}; }
+inline RowBytes low_nibbles_of(RowBytes b) { return {_mm_and_si128(b.v, _mm_set1_epi8(15))}; }
+inline RowBytes high_nibbles_of(RowBytes b) { return {_mm_and_si128(_mm_srli_epi16(b.v, 4), _mm_set1_epi8(15))}; }
+inline Ints low_six_bits(RowBytes b) { return {_mm512_cvtepu8_epi32(_mm_and_si128(b.v, _mm_set1_epi8(63)))}; }
+// The low four bits of one byte, and as bits 4 and 5 the upper two of another.
+inline Ints six_bits_of_two(RowBytes four, RowBytes two) {
+  return {_mm512_cvtepu8_epi32(_mm_or_si128(four.v, _mm_and_si128(_mm_srli_epi16(two.v, 2), _mm_set1_epi8(48))))};
+}
+inline Ints load_row_int8(const uint8_t* p) {
+  return {_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
+}
+
+inline Floats broadcast(float x) { return {_mm512_set1_ps(x)}; }
+inline Floats to_floats(Ints a) { return {_mm512_cvtepi32_ps(a.v)}; }
+inline Floats load_halves(const uint8_t* p) { return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))}; }
+inline Floats add(Floats a, Floats b) { return {_mm512_add_ps(a.v, b.v)}; }
+inline Floats subtract(Floats a, Floats b) { return {_mm512_sub_ps(a.v, b.v)}; }
+inline Floats multiply(Floats a, Floats b) { return {_mm512_mul_ps(a.v, b.v)}; }
+inline void store(float* p, Floats a) { _mm512_storeu_ps(p, a.v); }
+
+}  // namespace
+}  // namespace prologue::cpu
+
+#include <prologue/kernels/gemm/quantized_products.h>
+
+namespace prologue::cpu {
+
+const QuantizedKernels* avx512_kernels() {
+  static constexpr QuantizedKernels kKernels = make_kernels("avx512_vnni");
+  const bool present = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
+  return present ? &kKernels : nullptr;
+}
+
+}  // namespace prologue::cpu
+
+#else
+
+namespace prologue::cpu {
+
+const QuantizedKernels* avx512_kernels() { return nullptr; }
+
+}  // namespace prologue::cpu
+
+#endif

@@ -1,0 +1,186 @@
+#include <prologue/kernels/gemm/quantized_cpu.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include <prologue/kernels/base/host/convert_cpu.h>
+#include <prologue/kernels/base/host/parallel.h>
+
+namespace prologue::cpu {
+
+namespace {
+
+constexpr int64_t kGroupRows = kPackedGroupRows;
+constexpr int64_t kMaxHeight = kTileHeights[0];
+
+// What a second thread costs, in multiply-adds and in values to quantise.
+constexpr int64_t kSerialWork = int64_t{1} << 18;
+constexpr int64_t kSerialValues = int64_t{1} << 14;
+constexpr int64_t kPartsPerThread = 4;  // other threads take the share of one that does not run
+
+constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// One block of x. Below 2^-100 the reciprocal of the scale would not be a float.
+template <int64_t BLOCK>
+void quantize_block(const float* x, int8_t* codes, float* scale, int32_t* sums) {
+  constexpr int32_t kInfinity = 0x7f800000, kSmallest = (127 - 100) << 23;
+  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: the sum's last bits are the integer
+  int32_t bits[BLOCK];
+  std::memcpy(bits, x, sizeof bits);
+  int32_t largest_bits = 0;
+  for (int32_t each : bits) largest_bits = std::max(largest_bits, each & 0x7fffffff);
+  const bool finite = largest_bits < kInfinity;
+  float largest;
+  std::memcpy(&largest, &largest_bits, sizeof largest);
+  const bool is_zero = !finite || largest_bits < kSmallest;
+  const float to_code = is_zero ? 0.0f : 127.0f / largest;
+  *scale = !finite ? std::numeric_limits<float>::quiet_NaN() : is_zero ? 0.0f : largest / 127.0f;
+  if (!finite) std::memset(bits, 0, sizeof bits);
+  constexpr int64_t kSum = sum_elements(BLOCK);
+  for (int64_t first = 0; first < BLOCK; first += kSum) {
+    int32_t sum = 0;
+    for (int64_t i = first; i < first + kSum; ++i) {
+      float value;
+      std::memcpy(&value, bits + i, sizeof value);
+      const float shifted = value * to_code + kRound;
+      int32_t code;
+      std::memcpy(&code, &shifted, sizeof code);
+      code -= 0x4b400000;
+      codes[i] = static_cast<int8_t>(code);
+      sum += code;
+    }
+    sums[first / kSum] = sum;
+  }
+}
+
+template <class T, int64_t BLOCK>
+void quantize_row(const T* x, int64_t row, const QuantizedRows& rows) {
+  const int64_t k = rows.k;
+  float block[BLOCK];
+  for (int64_t i = 0; i < k; i += BLOCK) {
+    for (int64_t j = 0; j < BLOCK; j += 8) widen8(x + i + j, block + j);
+    quantize_block<BLOCK>(block, rows.codes + row * k + i, rows.scales + (row * k + i) / BLOCK,
+                          rows.sums + (row * k + i) / sum_elements(BLOCK));
+  }
+}
+
+template <class T>
+void quantize_rows(const GemmParams& p, int64_t first, int64_t count, int64_t block, const QuantizedRows& rows,
+                   int64_t num_threads) {
+  const T* x = static_cast<const T*>(p.x) + first * p.x_stride;
+  parallel_for(count, count * p.k < kSerialValues ? 1 : num_threads, [&](int64_t row) {
+    if (block == 32) quantize_row<T, 32>(x + row * p.x_stride, row, rows);
+    if (block == 256) quantize_row<T, 256>(x + row * p.x_stride, row, rows);
+  });
+}
+
+// Quantised rows of x in the two sizes of blocks, as far as the weights need them.
+struct Operand {
+  QuantizedRows of_32, of_256;
+  int64_t num_rows = 0;  // that the scratch has room for
+
+  const QuantizedRows& of(WeightFormat format) const { return weight_block_elements(format) == 32 ? of_32 : of_256; }
+};
+
+constexpr int64_t bytes_of_row(int64_t k, int64_t block) { return k + k / block * 4 + k / sum_elements(block) * 4; }
+static_assert(bytes_of_row(kMaxQuantizedK, 32) + bytes_of_row(kMaxQuantizedK, 256) <= kQuantizedScratchBytes);
+
+Operand place_operand(const GemmParams& p, void* scratch) {
+  bool needs[2] = {};
+  for (int32_t s = 0; s < p.packed.num_segments; ++s) needs[weight_block_elements(p.packed.segments[s].format) == 256] = true;
+  Operand operand;
+  const int64_t row_bytes = (needs[0] ? bytes_of_row(p.k, 32) : 0) + (needs[1] ? bytes_of_row(p.k, 256) : 0);
+  operand.num_rows = std::min(p.m, kQuantizedScratchBytes / row_bytes);
+  if (operand.num_rows < p.m) operand.num_rows -= operand.num_rows > kMaxHeight ? operand.num_rows % kMaxHeight : 0;
+  auto* next = static_cast<unsigned char*>(scratch);
+  const auto take = [&](auto*& array, int64_t count) {
+    array = reinterpret_cast<std::remove_reference_t<decltype(array)>>(next);
+    next += count * static_cast<int64_t>(sizeof *array);
+  };
+  for (const int64_t block : {int64_t{32}, int64_t{256}}) {
+    if (!needs[block == 256]) continue;
+    QuantizedRows& rows = block == 32 ? operand.of_32 : operand.of_256;
+    rows.k = p.k;
+    take(rows.scales, operand.num_rows * (p.k / block));
+    take(rows.sums, operand.num_rows * (p.k / sum_elements(block)));
+    take(rows.codes, operand.num_rows * p.k);
+  }
+  return operand;
+}
+
+// y[rows, columns] = round(sums + bias); sums [rows, 16].
+template <class T, class Y>
+void store_sums(const GemmParams& p, int64_t row, int64_t rows, int64_t column, int64_t columns, float* sums) {
+  const T* bias = static_cast<const T*>(p.bias);
+  for (int64_t r = 0; r < rows; ++r, sums += kGroupRows) {
+    if (bias != nullptr) {
+      for (int64_t n = 0; n < columns; ++n) sums[n] += to_float(bias[column + n]);
+    }
+    narrow(sums, columns, static_cast<Y*>(p.y) + (row + r) * p.y_stride + column);
+  }
+}
+
+// Columns of y from one group of weights, for `count` rows from row `first` on.
+template <class T>
+void multiply_group(const GemmParams& p, const QuantizedKernels& kernels, const Operand& operand, const PackedRows& weights,
+                    int64_t group, int64_t column, int64_t first, int64_t count) {
+  const auto& products = kernels.products[static_cast<int64_t>(weights.format) - 1];
+  const int64_t group_bytes = packed_weight_bytes(weights.format, kGroupRows, p.k);
+  const auto* packed = static_cast<const uint8_t*>(weights.data) + group * group_bytes;
+  const int64_t columns = std::min(kGroupRows, weights.rows - group * kGroupRows);
+  int64_t row = 0;
+  for (int64_t i = 0; i < kNumTileHeights; ++i) {
+    const int64_t height = kTileHeights[i];
+    for (; row + height <= count; row += height) {
+      alignas(64) float sums[kMaxHeight * kGroupRows];
+      products[i](packed, operand.of(weights.format), row, sums);
+      if (p.y_dtype == p.dtype) {
+        store_sums<T, T>(p, first + row, height, column, columns, sums);
+      } else {
+        store_sums<T, float>(p, first + row, height, column, columns, sums);
+      }
+    }
+  }
+}
+
+template <class T>
+void run(const GemmParams& p, const QuantizedKernels& kernels, void* scratch, int64_t num_threads) {
+  const Operand operand = place_operand(p, scratch);
+  int64_t num_groups = 0;
+  for (int32_t s = 0; s < p.packed.num_segments; ++s) num_groups += divide_up(p.packed.segments[s].rows, kGroupRows);
+  for (int64_t first = 0; first < p.m; first += operand.num_rows) {
+    const int64_t count = std::min(operand.num_rows, p.m - first);
+    if (operand.of_32.k > 0) quantize_rows<T>(p, first, count, 32, operand.of_32, num_threads);
+    if (operand.of_256.k > 0) quantize_rows<T>(p, first, count, 256, operand.of_256, num_threads);
+    const int64_t threads = count * num_groups * kGroupRows * p.k < kSerialWork ? 1 : num_threads;
+    const int64_t parts = threads > 1 ? std::min(threads * kPartsPerThread, num_groups) : 1;
+    parallel_for(parts, threads, [&](int64_t part) {
+      const int64_t begin = num_groups * part / parts, end = num_groups * (part + 1) / parts;
+      int64_t group = 0, column = 0;  // where the segment begins
+      for (int32_t s = 0; s < p.packed.num_segments; ++s) {
+        const PackedRows& weights = p.packed.segments[s];
+        const int64_t groups = divide_up(weights.rows, kGroupRows);
+        for (int64_t i = std::max(begin, group); i < std::min(end, group + groups); ++i) {
+          multiply_group<T>(p, kernels, operand, weights, i - group, column + (i - group) * kGroupRows, first, count);
+        }
+        group += groups;
+        column += weights.rows;
+      }
+    });
+  }
+}
+
+}  // namespace
+
+const QuantizedKernels& fastest_kernels() {
+  if (const QuantizedKernels* kernels = avx512_kernels()) return *kernels;
+  if (const QuantizedKernels* kernels = avx2_kernels()) return *kernels;
+  return kScalarKernels;
+}
+
+void quantized_gemm(const GemmParams& params, const QuantizedKernels& kernels, void* scratch, int64_t num_threads) {
+  with_host_type(params.dtype, [&](auto type) { run<decltype(type)>(params, kernels, scratch, num_threads); });
+}
+
+}  // namespace prologue::cpu

@@ -1,0 +1,50 @@
+// The product with packed weights on the CPU (gemm.h says what it computes). Internal.
+//
+// quantized_products.h has the inner loops, written once over an instruction set; quantized_scalar_cpu.cpp, quantized_avx2_cpu.cpp and
+// quantized_avx512_cpu.cpp each compile them for theirs. All give the same bits.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include <prologue/kernels/gemm/gemm.h>
+
+namespace prologue::cpu {
+
+// Rows of x as codes: x = scale of the block * code.
+struct QuantizedRows {
+  int8_t* codes = nullptr;  // [rows, k]
+  float* scales = nullptr;  // [rows, k / block], block = 32 or 256
+  int32_t* sums = nullptr;  // [rows, k / sum_elements]: of adjacent codes
+  int64_t k = 0;
+};
+
+// Codes that are added up together: a block of 32; of a block of 256 the smallest part that has a scale of its own.
+constexpr int64_t sum_elements(int64_t block) { return block == 32 ? 32 : 16; }
+
+// y[rows, 16] = rows of x, from row `row` on, times the 16 rows of a group of packed weights.
+using GroupProduct = void (*)(const uint8_t* group, const QuantizedRows& x, int64_t row, float* y);
+
+constexpr int64_t kNumWeightFormats = static_cast<int64_t>(WeightFormat::q6_k);
+constexpr int64_t kTileHeights[] = {8, 4, 2, 1};
+constexpr int64_t kNumTileHeights = 4;
+
+struct QuantizedKernels {
+  const char* instructions;
+  GroupProduct products[kNumWeightFormats][kNumTileHeights];  // of q8_0, q4_0, ...; for each height of kTileHeights
+};
+
+PROLOGUE_API extern const QuantizedKernels kScalarKernels;
+// Null where this build or this processor does not have the instructions.
+PROLOGUE_API const QuantizedKernels* avx2_kernels();
+PROLOGUE_API const QuantizedKernels* avx512_kernels();  // AVX-512 with VNNI
+PROLOGUE_API const QuantizedKernels& fastest_kernels();
+
+// The scratch that quantized_gemm takes: enough for any k that validate() accepts.
+inline constexpr int64_t kMaxQuantizedK = int64_t{1} << 20;
+inline constexpr int64_t kQuantizedScratchBytes = int64_t{3} << 20;
+
+// A call with segments. `scratch` is aligned to 64 bytes.
+void quantized_gemm(const GemmParams& params, const QuantizedKernels& kernels, void* scratch, int64_t num_threads);
+
+}  // namespace prologue::cpu

@@ -1,0 +1,250 @@
+// The inner loops of the product with packed weights, for one instruction set. Included once by each file that has one, after it has
+// defined
+//
+//   struct Bytes    64 bytes: 4 adjacent codes of 16 rows of weights
+//   struct Ints     16 int32, one for each row of weights
+//   struct Floats   16 floats, the same
+//
+// and the functions on them that are used below. A lane is a row of weights from the first instruction to the last, so nothing is
+// ever added across lanes, and each lane does what one scalar loop over k would do. That is why all instruction sets give the same
+// bits: integers are exact, and every float operation here is one rounding.
+//
+// Everything is in an unnamed namespace and calls no inline function from elsewhere: the linker would merge copies of those that were
+// compiled for different processors.
+
+namespace prologue::cpu {
+namespace {
+
+// The tile's rows of x, at one block.
+struct RowsAt {
+  const int8_t* codes;
+  const float* scales;
+  const int32_t* sums;
+  int64_t code_stride, scale_stride, sum_stride;
+
+  const int8_t* code(int row) const { return codes + row * code_stride; }
+  float scale(int row) const { return scales[row * scale_stride]; }
+  int32_t sum(int row, int i = 0) const { return sums[row * sum_stride + i]; }
+};
+
+constexpr int64_t kRows = 16;  // of a group
+
+// How far ahead weights are brought to the L2 cache. The processor does not see by itself that a block of Q5_K or Q6_K, which is read
+// in several places at once, is read as a whole.
+constexpr int64_t kPrefetchBytes = 8192;
+
+// scale | 32 x int8
+struct Q8_0 {
+  static constexpr int64_t kBlock = 32, kBytes = 34;
+
+  template <int ROWS>
+  static void add_block(const uint8_t* block, const RowsAt& x, Floats (&y)[ROWS]) {
+    Ints dots[ROWS];
+    for (int r = 0; r < ROWS; ++r) dots[r] = start_signed(x.sum(r));
+    for (int c = 0; c < 8; ++c) {
+      const Bytes codes = load_bytes(block + 2 * kRows + 64 * c);
+      for (int r = 0; r < ROWS; ++r) dots[r] = add_dot_signed(dots[r], codes, x.code(r) + 4 * c);
+    }
+    const Floats scale = load_halves(block);
+    for (int r = 0; r < ROWS; ++r) y[r] = add(y[r], multiply(to_floats(dots[r]), multiply(scale, broadcast(x.scale(r)))));
+  }
+};
+
+// scale | minimum, if MINIMUM | fifth bits, if FIFTH | 32 x 4 bits. Without a minimum, codes are signed.
+template <bool MINIMUM, bool FIFTH>
+struct Nibbles {
+  static constexpr int64_t kBlock = 32, kBytes = 2 + (MINIMUM ? 2 : 0) + (FIFTH ? 4 : 0) + 16;
+  static constexpr int32_t kOffset = MINIMUM ? 0 : FIFTH ? 16 : 8;
+
+  template <int ROWS>
+  static void add_block(const uint8_t* block, const RowsAt& x, Floats (&y)[ROWS]) {
+    const uint8_t* fifth_bits = block + (MINIMUM ? 4 : 2) * kRows;
+    const uint8_t* nibbles = fifth_bits + (FIFTH ? 4 : 0) * kRows;
+    Ints dots[ROWS];
+    for (int r = 0; r < ROWS; ++r) dots[r] = broadcast(-kOffset * x.sum(r));
+    for (int c = 0; c < 4; ++c) {
+      const Bytes both = load_bytes(nibbles + 64 * c);
+      Bytes low = low_nibbles(both), high = high_nibbles(both);
+      if constexpr (FIFTH) {
+        const Bytes words = load_bytes(fifth_bits);
+        low = with_fifth_bits(low, words, c);
+        high = with_fifth_bits(high, words, c + 4);
+      }
+      for (int r = 0; r < ROWS; ++r) {
+        dots[r] = add_dot(dots[r], low, x.code(r) + 4 * c);
+        dots[r] = add_dot(dots[r], high, x.code(r) + 16 + 4 * c);
+      }
+    }
+    const Floats scale = load_halves(block);
+    for (int r = 0; r < ROWS; ++r) y[r] = add(y[r], multiply(to_floats(dots[r]), multiply(scale, broadcast(x.scale(r)))));
+    if constexpr (MINIMUM) {
+      const Floats minimum = load_halves(block + 2 * kRows);
+      for (int r = 0; r < ROWS; ++r) {
+        y[r] = add(y[r], multiply(minimum, broadcast(x.scale(r) * static_cast<float>(x.sum(r)))));
+      }
+    }
+  }
+};
+
+// scale | minimum | scales and minimums of 8 parts | fifth bits, if FIFTH | 256 x 4 bits
+template <bool FIFTH>
+struct Parts {
+  static constexpr int64_t kBlock = 256, kBytes = 2 + 2 + 12 + (FIFTH ? 32 : 0) + 128;
+
+  // Of part PART.
+  template <int PART>
+  static Ints part_scale(const uint8_t* packed) {
+    if constexpr (PART < 4) return low_six_bits(load_row_bytes(packed + PART * kRows));
+    return six_bits_of_two(low_nibbles_of(load_row_bytes(packed + (PART + 4) * kRows)),
+                           load_row_bytes(packed + (PART - 4) * kRows));
+  }
+  template <int PART>
+  static Ints part_minimum(const uint8_t* packed) {
+    if constexpr (PART < 4) return low_six_bits(load_row_bytes(packed + (PART + 4) * kRows));
+    return six_bits_of_two(high_nibbles_of(load_row_bytes(packed + (PART + 4) * kRows)), load_row_bytes(packed + PART * kRows));
+  }
+
+  // dots += scale of the part * (its codes times those of x), for parts 2 * PAIR and 2 * PAIR + 1.
+  template <int PAIR, int ROWS>
+  static void add_pair(const uint8_t* block, const RowsAt& x, Ints (&dots)[ROWS]) {
+    const uint8_t* fifth_bits = block + 16 * kRows;
+    const uint8_t* nibbles = fifth_bits + (FIFTH ? 32 : 0) * kRows + 512 * PAIR;
+    Ints low_dots[ROWS], high_dots[ROWS];
+    for (int r = 0; r < ROWS; ++r) low_dots[r] = high_dots[r] = broadcast(0);
+    for (int c = 0; c < 8; ++c) {
+      const Bytes both = load_bytes(nibbles + 64 * c);
+      Bytes low = low_nibbles(both), high = high_nibbles(both);
+      if constexpr (FIFTH) {
+        const Bytes bits = load_bytes(fifth_bits + 64 * c);
+        low = either(low, bit_as_16<2 * PAIR>(bits));
+        high = either(high, bit_as_16<2 * PAIR + 1>(bits));
+      }
+      for (int r = 0; r < ROWS; ++r) {
+        low_dots[r] = add_dot(low_dots[r], low, x.code(r) + 64 * PAIR + 4 * c);
+        high_dots[r] = add_dot(high_dots[r], high, x.code(r) + 64 * PAIR + 32 + 4 * c);
+      }
+    }
+    const Ints low_scale = part_scale<2 * PAIR>(block + 4 * kRows), high_scale = part_scale<2 * PAIR + 1>(block + 4 * kRows);
+    for (int r = 0; r < ROWS; ++r) {
+      dots[r] = add(dots[r], add(multiply(low_scale, low_dots[r]), multiply(high_scale, high_dots[r])));
+    }
+  }
+
+  // dots += minimum of the part * the sum of the codes of x there
+  template <int PART, int ROWS>
+  static void add_minimum(const uint8_t* block, const RowsAt& x, Ints (&dots)[ROWS]) {
+    const Ints minimum = part_minimum<PART>(block + 4 * kRows);
+    for (int r = 0; r < ROWS; ++r) {
+      dots[r] = add(dots[r], multiply(minimum, broadcast(x.sum(r, 2 * PART) + x.sum(r, 2 * PART + 1))));
+    }
+  }
+
+  template <int ROWS>
+  static void add_block(const uint8_t* block, const RowsAt& x, Floats (&y)[ROWS]) {
+    Ints dots[ROWS];
+    for (Ints& sum : dots) sum = broadcast(0);
+    add_pair<0>(block, x, dots);
+    add_pair<1>(block, x, dots);
+    add_pair<2>(block, x, dots);
+    add_pair<3>(block, x, dots);
+    const Floats scale = load_halves(block);
+    for (int r = 0; r < ROWS; ++r) y[r] = add(y[r], multiply(to_floats(dots[r]), multiply(scale, broadcast(x.scale(r)))));
+
+    for (Ints& sum : dots) sum = broadcast(0);
+    add_minimum<0>(block, x, dots);
+    add_minimum<1>(block, x, dots);
+    add_minimum<2>(block, x, dots);
+    add_minimum<3>(block, x, dots);
+    add_minimum<4>(block, x, dots);
+    add_minimum<5>(block, x, dots);
+    add_minimum<6>(block, x, dots);
+    add_minimum<7>(block, x, dots);
+    const Floats minimum = load_halves(block + 2 * kRows);
+    for (int r = 0; r < ROWS; ++r) {
+      y[r] = subtract(y[r], multiply(to_floats(dots[r]), multiply(minimum, broadcast(x.scale(r)))));
+    }
+  }
+};
+
+// Two halves of 128 values: 64 bytes of low nibbles each | two halves: 32 bytes of upper pairs of bits | 16 scales, each of 16 values |
+// scale. A half is four runs of 32 values; runs 0 and 1 are the low nibbles of the 64 bytes, runs 2 and 3 the high ones. Codes have the
+// offset 32.
+struct Q6K {
+  static constexpr int64_t kBlock = 256, kBytes = 210;
+
+  // dots += scale * (codes times those of x), for the two times 16 values of one run of a half.
+  template <int RUN, int ROWS>
+  static void add_run(const uint8_t* block, int half, const RowsAt& x, Ints (&dots)[ROWS]) {
+    const uint8_t* nibbles = block + (64 * half + 32 * (RUN % 2)) * kRows;
+    const uint8_t* pairs = block + (128 + 32 * half) * kRows;
+    for (int part = 0; part < 2; ++part) {
+      const int sixteen = 8 * half + 2 * RUN + part;
+      Ints sums[ROWS];
+      for (int r = 0; r < ROWS; ++r) sums[r] = broadcast(-32 * x.sum(r, sixteen));
+      for (int c = 0; c < 4; ++c) {
+        const Bytes both = load_bytes(nibbles + 64 * (4 * part + c));
+        const Bytes low = RUN < 2 ? low_nibbles(both) : high_nibbles(both);
+        const Bytes codes = either(low, pair_as_48<RUN>(load_bytes(pairs + 64 * (4 * part + c))));
+        for (int r = 0; r < ROWS; ++r) sums[r] = add_dot(sums[r], codes, x.code(r) + 16 * sixteen + 4 * c);
+      }
+      const Ints scale = load_row_int8(block + (192 + sixteen) * kRows);
+      for (int r = 0; r < ROWS; ++r) dots[r] = add(dots[r], multiply(scale, sums[r]));
+    }
+  }
+
+  template <int ROWS>
+  static void add_block(const uint8_t* block, const RowsAt& x, Floats (&y)[ROWS]) {
+    Ints dots[ROWS];
+    for (Ints& sum : dots) sum = broadcast(0);
+    for (int half = 0; half < 2; ++half) {
+      add_run<0>(block, half, x, dots);
+      add_run<1>(block, half, x, dots);
+      add_run<2>(block, half, x, dots);
+      add_run<3>(block, half, x, dots);
+    }
+    const Floats scale = load_halves(block + 208 * kRows);
+    for (int r = 0; r < ROWS; ++r) y[r] = add(y[r], multiply(to_floats(dots[r]), multiply(scale, broadcast(x.scale(r)))));
+  }
+};
+
+template <class Format, int ROWS>
+void product(const uint8_t* group, const QuantizedRows& x, int64_t row, float* y) {
+  constexpr int64_t kSum = sum_elements(Format::kBlock);
+  const int64_t num_blocks = x.k / Format::kBlock;
+  RowsAt at{x.codes + row * x.k, x.scales + row * num_blocks, x.sums + row * (x.k / kSum), x.k, num_blocks, x.k / kSum};
+  Floats sums[ROWS];
+  for (Floats& sum : sums) sum = broadcast(0.0f);
+  for (int64_t b = 0; b < num_blocks; ++b) {
+    for (int64_t line = 0; line < kRows * Format::kBytes; line += 64) __builtin_prefetch(group + kPrefetchBytes + line, 0, 2);
+    Format::add_block(group, at, sums);
+    group += kRows * Format::kBytes;
+    at.codes += Format::kBlock;
+    at.scales += 1;
+    at.sums += Format::kBlock / kSum;
+  }
+  for (int r = 0; r < ROWS; ++r) store(y + r * kRows, sums[r]);
+}
+
+template <class Format>
+constexpr void set_products(GroupProduct (&products)[kNumTileHeights]) {
+  products[0] = product<Format, kTileHeights[0]>;
+  products[1] = product<Format, kTileHeights[1]>;
+  products[2] = product<Format, kTileHeights[2]>;
+  products[3] = product<Format, kTileHeights[3]>;
+}
+
+constexpr QuantizedKernels make_kernels(const char* instructions) {
+  QuantizedKernels kernels = {instructions, {}};
+  set_products<Q8_0>(kernels.products[0]);
+  set_products<Nibbles<false, false>>(kernels.products[1]);
+  set_products<Nibbles<true, false>>(kernels.products[2]);
+  set_products<Nibbles<false, true>>(kernels.products[3]);
+  set_products<Nibbles<true, true>>(kernels.products[4]);
+  set_products<Parts<false>>(kernels.products[5]);
+  set_products<Parts<true>>(kernels.products[6]);
+  set_products<Q6K>(kernels.products[7]);
+  return kernels;
+}
+
+}  // namespace
+}  // namespace prologue::cpu

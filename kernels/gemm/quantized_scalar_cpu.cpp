@@ -1,0 +1,139 @@
+// The products for any processor.
+#include <cstring>
+
+#include <prologue/kernels/base/dtype.h>
+#include <prologue/kernels/gemm/quantized_cpu.h>
+
+namespace prologue::cpu {
+namespace {
+
+struct Bytes {
+  uint8_t v[64];
+};
+struct Ints {
+  int32_t v[16];
+};
+struct Floats {
+  float v[16];
+};
+struct RowBytes {
+  uint8_t v[16];
+};
+
+// { f(0), f(1), ... } for each element of an array.
+template <class T, class F>
+inline T each(const F& f) {
+  T result;
+  for (int i = 0; i < static_cast<int>(sizeof result.v / sizeof result.v[0]); ++i) {
+    result.v[i] = static_cast<std::remove_reference_t<decltype(result.v[0])>>(f(i));
+  }
+  return result;
+}
+
+inline Bytes load_bytes(const uint8_t* p) {
+  return each<Bytes>([&](int i) { return p[i]; });
+}
+inline Bytes low_nibbles(const Bytes& b) {
+  return each<Bytes>([&](int i) { return b.v[i] & 15; });
+}
+inline Bytes high_nibbles(const Bytes& b) {
+  return each<Bytes>([&](int i) { return b.v[i] >> 4; });
+}
+inline Bytes either(const Bytes& a, const Bytes& b) {
+  return each<Bytes>([&](int i) { return a.v[i] | b.v[i]; });
+}
+// Adds 16 to code j of a row where bit 4 * chunk + j of its word is set.
+inline Bytes with_fifth_bits(const Bytes& codes, const Bytes& words, int chunk) {
+  return each<Bytes>([&](int i) { return codes.v[i] + (words.v[i / 4 * 4 + chunk / 2] >> (chunk % 2 * 4 + i % 4) & 1) * 16; });
+}
+// Bit BIT of each byte, as 16.
+template <int BIT>
+inline Bytes bit_as_16(const Bytes& b) {
+  return each<Bytes>([&](int i) { return (b.v[i] >> BIT & 1) * 16; });
+}
+// Pair PAIR of the bits of each byte, at bits 4 and 5.
+template <int PAIR>
+inline Bytes pair_as_48(const Bytes& b) {
+  return each<Bytes>([&](int i) { return (b.v[i] >> (2 * PAIR) & 3) * 16; });
+}
+
+inline Ints broadcast(int32_t x) {
+  return each<Ints>([&](int) { return x; });
+}
+inline Ints add(const Ints& a, const Ints& b) {
+  return each<Ints>([&](int i) { return a.v[i] + b.v[i]; });
+}
+inline Ints multiply(const Ints& a, const Ints& b) {
+  return each<Ints>([&](int i) { return a.v[i] * b.v[i]; });
+}
+// + the four codes of each row, 0..255, times the four at x.
+inline Ints add_dot(const Ints& sum, const Bytes& codes, const int8_t* x) {
+  return each<Ints>([&](int i) {
+    const uint8_t* four = codes.v + 4 * i;
+    return sum.v[i] + four[0] * x[0] + four[1] * x[1] + four[2] * x[2] + four[3] * x[3];
+  });
+}
+// The same for codes -128..127.
+inline Ints start_signed(int32_t) { return broadcast(0); }
+inline Ints add_dot_signed(const Ints& sum, const Bytes& codes, const int8_t* x) {
+  return each<Ints>([&](int i) {
+    int32_t dot = sum.v[i];
+    for (int j = 0; j < 4; ++j) dot += static_cast<int8_t>(codes.v[4 * i + j]) * x[j];
+    return dot;
+  });
+}
+
+inline RowBytes load_row_bytes(const uint8_t* p) {
+  return each<RowBytes>([&](int i) { return p[i]; });
+}
+inline RowBytes low_nibbles_of(const RowBytes& b) {
+  return each<RowBytes>([&](int i) { return b.v[i] & 15; });
+}
+inline RowBytes high_nibbles_of(const RowBytes& b) {
+  return each<RowBytes>([&](int i) { return b.v[i] >> 4; });
+}
+inline Ints low_six_bits(const RowBytes& b) {
+  return each<Ints>([&](int i) { return b.v[i] & 63; });
+}
+// The low four bits of one byte, and as bits 4 and 5 the upper two of another.
+inline Ints six_bits_of_two(const RowBytes& four, const RowBytes& two) {
+  return each<Ints>([&](int i) { return four.v[i] | two.v[i] >> 6 << 4; });
+}
+inline Ints load_row_int8(const uint8_t* p) {
+  return each<Ints>([&](int i) { return static_cast<int8_t>(p[i]); });
+}
+
+inline Floats broadcast(float x) {
+  return each<Floats>([&](int) { return x; });
+}
+inline Floats to_floats(const Ints& a) {
+  return each<Floats>([&](int i) { return static_cast<float>(a.v[i]); });
+}
+inline Floats load_halves(const uint8_t* p) {
+  return each<Floats>([&](int i) {
+    Float16 half;
+    std::memcpy(&half.bits, p + 2 * i, sizeof half.bits);
+    return to_float(half);
+  });
+}
+inline Floats add(const Floats& a, const Floats& b) {
+  return each<Floats>([&](int i) { return a.v[i] + b.v[i]; });
+}
+inline Floats subtract(const Floats& a, const Floats& b) {
+  return each<Floats>([&](int i) { return a.v[i] - b.v[i]; });
+}
+inline Floats multiply(const Floats& a, const Floats& b) {
+  return each<Floats>([&](int i) { return a.v[i] * b.v[i]; });
+}
+inline void store(float* p, const Floats& a) { std::memcpy(p, a.v, sizeof a.v); }
+
+}  // namespace
+}  // namespace prologue::cpu
+
+#include <prologue/kernels/gemm/quantized_products.h>
+
+namespace prologue::cpu {
+
+const QuantizedKernels kScalarKernels = make_kernels("scalar");
+
+}  // namespace prologue::cpu

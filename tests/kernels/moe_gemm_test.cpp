@@ -1,0 +1,262 @@
+#include <prologue/kernels/moe/moe_gemm.h>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/oracle/moe.h"
+#include "tests/support/arena.h"
+#include "tests/support/random.h"
+#include "tests/support/tolerance.h"
+#include "tests/support/types.h"
+
+namespace prologue::test {
+namespace {
+
+class MoeGemmTest : public testing::TestWithParam<Backend> {
+ protected:
+  void SetUp() override {
+    PROLOGUE_REQUIRE_BACKEND(GetParam());
+    auto context = GemmContext::create(backend_device(GetParam()));
+    ASSERT_TRUE(context.ok()) << context.status().message();
+    context_ = std::move(context).value();
+  }
+  std::unique_ptr<GemmContext> context_;
+};
+
+struct Case {
+  int64_t num_tokens, top_k, num_experts, n, k;
+  bool x_per_choice = false, bias = false, scale = false;
+  int64_t misalign = 0;
+
+  int64_t rows() const { return num_tokens * top_k; }
+};
+
+template <class T>
+struct Inputs {
+  std::vector<T> x, weight, bias;
+  std::vector<int32_t> ids;
+  std::vector<float> scale;
+};
+
+// One id in 20 is no expert; expert 1 has about half of the rows, the last one none.
+template <class T>
+Inputs<T> make_inputs(const Case& c, uint64_t seed) {
+  Random random(seed);
+  Inputs<T> in;
+  in.x = random.normals<T>((c.x_per_choice ? c.rows() : c.num_tokens) * c.k);
+  in.weight = random.normals<T>(c.num_experts * c.n * c.k, 0.1);
+  if (c.bias) in.bias = random.normals<T>(c.num_experts * c.n);
+  if (c.scale) in.scale = random.normals<float>(c.rows());
+  for (int64_t r = 0; r < c.rows(); ++r) {
+    const int64_t none[] = {-1, c.num_experts, INT32_MAX, INT32_MIN};
+    int64_t id = random.integer(0, 1) == 0 ? std::min<int64_t>(1, c.num_experts - 1)
+                                           : random.integer(0, std::max<int64_t>(c.num_experts - 2, 0));
+    if (random.integer(0, 19) == 0) id = none[random.integer(0, 3)];
+    in.ids.push_back(static_cast<int32_t>(id));
+  }
+  return in;
+}
+
+template <class T>
+std::vector<T> run_moe_gemm(Backend backend, GemmContext& context, const Case& c, const Inputs<T>& in) {
+  Arena arena(backend);
+  MoeGemmParams p;
+  p.num_tokens = c.num_tokens;
+  p.top_k = c.top_k;
+  p.num_experts = c.num_experts;
+  p.n = c.n;
+  p.k = c.k;
+  p.dtype = FloatFormat<T>::dtype;
+  p.x_per_choice = c.x_per_choice;
+  p.x = arena.input(in.x, c.misalign);
+  p.weight = arena.input(in.weight, c.misalign);
+  if (c.bias) p.bias = arena.input(in.bias, c.misalign);
+  p.expert_ids = arena.input(in.ids, 4);
+  if (c.scale) p.row_scale = arena.input(in.scale, 4);
+  T* y = arena.output<T>(c.rows() * c.n, c.misalign);
+  p.y = y;
+  p.workspace_bytes = moe_gemm_workspace_bytes(p, backend_device(backend));
+  if (p.workspace_bytes > 0) p.workspace = arena.workspace(p.workspace_bytes);
+  const Status status = arena.run([&](const Execution& execution) { return moe_gemm(p, context, execution); });
+  EXPECT_TRUE(status.ok()) << status.message();
+  return arena.read(y);
+}
+
+template <class T>
+std::vector<Reference> reference(const Case& c, const Inputs<T>& in) {
+  std::vector<Reference> want;
+  for (int64_t r = 0; r < c.rows(); ++r) {
+    const int64_t e = in.ids[static_cast<size_t>(r)];
+    if (e < 0 || e >= c.num_experts) {
+      want.resize(want.size() + static_cast<size_t>(c.n));
+      continue;
+    }
+    const T* x = in.x.data() + (c.x_per_choice ? r : r / c.top_k) * c.k;
+    const std::vector<Reference> row =
+        oracle::expert_row(x, in.weight.data() + e * c.n * c.k, c.bias ? in.bias.data() + e * c.n : nullptr, c.n, c.k,
+                           c.scale ? static_cast<double>(in.scale[static_cast<size_t>(r)]) : 1.0);
+    want.insert(want.end(), row.begin(), row.end());
+  }
+  return want;
+}
+
+// The steps of gemm_test.
+double steps_for(int64_t k) { return std::max(kDefaultSteps, std::sqrt(static_cast<double>(k))); }
+
+template <class T>
+bool same_bits(const T* a, const T* b, int64_t count) {
+  return count == 0 || std::memcmp(a, b, static_cast<size_t>(count) * sizeof(T)) == 0;
+}
+
+// Few, some and many rows per expert: every kernel, and on the CPU more rows than are copied at a time.
+std::vector<Case> curated_cases(int64_t element_size) {
+  std::vector<Case> cases;
+  uint64_t seed = 0;
+  for (const int64_t num_tokens : {0, 1, 2, 9, 33, 130}) {
+    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{1, 1}, {7, 33}, {64, 64}, {130, 96}, {70, 257}}) {
+      for (const bool per_choice : {false, true}) {
+        ++seed;
+        cases.push_back({num_tokens, seed % 3 == 0 ? 1 : 3, seed % 4 == 0 ? 1 : 5, n, k, per_choice, seed % 2 == 0, seed % 5 < 2,
+                         seed % 7 == 0 ? element_size : 0});
+      }
+    }
+  }
+  cases.push_back({3, 8, 128, 48, 40, false, true});        // more experts than rows
+  cases.push_back({200, 4, 4, 16, 800, true, true, true});  // several blocks of k on the CPU
+  cases.push_back({2, 32, 1024, 8, 16});
+  return cases;
+}
+
+template <class T>
+void check_curated_cases(Backend backend, GemmContext& context) {
+  uint64_t seed = 1;
+  for (const Case& c : curated_cases(static_cast<int64_t>(sizeof(T)))) {
+    SCOPED_TRACE(testing::Message() << "T = " << c.num_tokens << ", top " << c.top_k << " of " << c.num_experts << ", n = " << c.n
+                                    << ", k = " << c.k << (c.x_per_choice ? ", x per choice" : "") << (c.bias ? ", bias" : "")
+                                    << (c.scale ? ", scale" : ""));
+    const Inputs<T> in = make_inputs<T>(c, ++seed);
+    expect_close(run_moe_gemm(backend, context, c, in), reference(c, in), c.n, "y", steps_for(c.k));
+  }
+}
+
+TEST_P(MoeGemmTest, MatchesOracleFloat32) { check_curated_cases<float>(GetParam(), *context_); }
+TEST_P(MoeGemmTest, MatchesOracleBFloat16) { check_curated_cases<BFloat16>(GetParam(), *context_); }
+TEST_P(MoeGemmTest, MatchesOracleFloat16) { check_curated_cases<Float16>(GetParam(), *context_); }
+
+// A row has the same bits alone and in any batch: in every kernel, and in any tile of it.
+template <class T>
+void check_batches(Backend backend, GemmContext& context) {
+  for (const int64_t k : {80, 1000}) {
+    Case all = {200, 2, 4, 40, k, false, true, true};
+    const Inputs<T> in = make_inputs<T>(all, 5);
+    const std::vector<T> batch = run_moe_gemm(backend, context, all, in);
+    for (const auto& [begin, count] : {std::pair<int64_t, int64_t>{0, 1}, {7, 1}, {190, 7}, {100, 50}, {3, 197}}) {
+      const auto part = [&](const auto& values, int64_t width) {
+        return std::decay_t<decltype(values)>(values.begin() + begin * width, values.begin() + (begin + count) * width);
+      };
+      Case c = all;
+      c.num_tokens = count;
+      const Inputs<T> few = {part(in.x, k), in.weight, in.bias, part(in.ids, 2), part(in.scale, 2)};
+      const std::vector<T> got = run_moe_gemm(backend, context, c, few);
+      EXPECT_TRUE(same_bits(got.data(), batch.data() + begin * 2 * c.n, count * 2 * c.n)) << begin << " " << count << ", k " << k;
+    }
+  }
+}
+
+TEST_P(MoeGemmTest, IndependentOfTheBatchFloat32) { check_batches<float>(GetParam(), *context_); }
+TEST_P(MoeGemmTest, IndependentOfTheBatchBFloat16) { check_batches<BFloat16>(GetParam(), *context_); }
+
+TEST_P(MoeGemmTest, WorkspaceForManyTokensIsEnoughForFewer) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    int64_t before = 0;
+    for (int64_t num_tokens = 1; num_tokens < 700; ++num_tokens) {
+      MoeGemmParams p;
+      p.num_tokens = num_tokens;
+      p.top_k = 3;
+      p.num_experts = 5;
+      p.n = p.k = 8;
+      p.dtype = dtype;
+      const int64_t bytes = moe_gemm_workspace_bytes(p, backend_device(GetParam()));
+      EXPECT_GE(bytes, before) << num_tokens;
+      EXPECT_EQ(bytes % 16, 0);
+      before = bytes;
+    }
+  }
+}
+
+TEST_P(MoeGemmTest, RefusesWhatTheContractForbids) {
+  constexpr StatusCode kInvalid = StatusCode::invalid_argument;
+  using P = MoeGemmParams;
+  const auto at = [](const void* pointer) { return const_cast<void*>(pointer); };
+  const struct {
+    std::function<void(P&)> breakage;
+    StatusCode code;
+    std::string message;
+  } refusals[] = {
+      {[](P& p) { p.dtype = kNoType; }, StatusCode::unsupported,
+       "dtype is the unknown type 99: supported are float32, float16 and bfloat16"},
+      {[](P& p) { p.num_experts = 0; }, kInvalid, "num_experts is 0: it must lie in 1..1024"},
+      {[](P& p) { p.top_k = 33; }, kInvalid, "top_k is 33: it must lie in 1..32"},
+      {[](P& p) { p.num_tokens = -1; }, kInvalid, "num_tokens is -1: it must lie in 0..536870912"},
+      {[](P& p) { p.n = 0; }, kInvalid, "n is 0: it must lie in 1..1048576"},
+      {[](P& p) { p.k = 0; }, kInvalid, "k is 0: it must lie in 1..16777216"},
+      {[](P& p) { p.x = nullptr; }, kInvalid, "x is null"},
+      {[](P& p) { p.weight = nullptr; }, kInvalid, "weight is null"},
+      {[](P& p) { p.expert_ids = nullptr; }, kInvalid, "expert_ids is null"},
+      {[](P& p) { p.y = nullptr; }, kInvalid, "y is null"},
+      {[&](P& p) { p.y = at(p.x); }, kInvalid, "y overlaps x"},
+      {[&](P& p) { p.y = at(p.weight); }, kInvalid, "y overlaps weight"},
+      {[&](P& p) { p.y = at(p.bias); }, kInvalid, "y overlaps bias"},
+      {[&](P& p) { p.y = at(p.expert_ids); }, kInvalid, "y overlaps expert_ids"},
+      {[&](P& p) { p.y = at(p.row_scale); }, kInvalid, "y overlaps row_scale"},
+      {[&](P& p) { p.y = p.workspace; }, kInvalid, "y overlaps workspace"},
+  };
+  const auto valid_call = [](Arena& arena, Backend backend) {
+    P p;
+    p.num_tokens = 4;
+    p.top_k = 2;
+    p.num_experts = 3;
+    p.n = 4;
+    p.k = 8;
+    p.dtype = DType::f32;
+    p.x = arena.input(std::vector<float>(32));
+    p.weight = arena.input(std::vector<float>(96));
+    p.bias = arena.input(std::vector<float>(32));
+    p.expert_ids = arena.input(std::vector<int32_t>(32));
+    p.row_scale = arena.input(std::vector<float>(32));
+    p.y = arena.output<float>(32);
+    p.workspace_bytes = moe_gemm_workspace_bytes(p, backend_device(backend));
+    p.workspace = arena.workspace(p.workspace_bytes);
+    return p;
+  };
+  const auto expect_refused = [&](const auto& breakage, StatusCode code, const std::string& message) {
+    Arena arena(GetParam());
+    P p = valid_call(arena, GetParam());
+    breakage(p);
+    const Status status = arena.run([&](const Execution& execution) { return moe_gemm(p, *context_, execution); });
+    EXPECT_EQ(status.code(), code) << message;
+    EXPECT_EQ(status.message(), "moe_gemm: " + message);
+    EXPECT_TRUE(arena.untouched()) << message;
+  };
+  for (const auto& refusal : refusals) expect_refused(refusal.breakage, refusal.code, refusal.message);
+  Arena arena(GetParam());
+  const int64_t needed = valid_call(arena, GetParam()).workspace_bytes;
+  const std::string needs = " bytes: this call needs " + std::to_string(needed) + " (see moe_gemm_workspace_bytes)";
+  expect_refused([](P& p) { p.workspace = nullptr; }, kInvalid, "workspace has 0" + needs);
+  expect_refused([](P& p) { --p.workspace_bytes; }, kInvalid, "workspace has " + std::to_string(needed - 1) + needs);
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, MoeGemmTest, testing::ValuesIn(all_backends()),
+                         [](const auto& backend) { return backend_name(backend.param); });
+
+}  // namespace
+}  // namespace prologue::test
