@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes the goldens of tests/golden/tokenizer/hf and of SentencePiece's BPE: see the README.md of tests/golden/tokenizer.
 
-needs (PyPI): tokenizers, sentencepiece
+needs (PyPI): tokenizers, sentencepiece, jinja2
 usage: make_tokenizer_goldens.py [--gemma gemma-3-270m.Q4_K_M.gguf --llama-rows ROWS.json] [--retrain]
 
 Every tokenizer.json has the normalizer, pre-tokenizer, decoder and post-processor of a real family, and a small vocabulary that is trained
@@ -13,8 +13,11 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 GOLDEN = os.path.join(ROOT, "tests/golden/tokenizer")
 HF = os.path.join(GOLDEN, "hf")
 sys.path.insert(0, GOLDEN)
+import jinja2
+import jinja2.sandbox
 import sentencepiece
 from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers as pre, trainers
+from chat_templates import CHATS
 from make_goldens import SENTENCES
 
 SPACE = "\u2581"
@@ -97,7 +100,7 @@ FAMILIES = {
                pre_tokenizer=metaspace("always", True), decoder=metaspace("always", True), post_processor=lambda ids: template([], ["</s>"], ids)),
     "unigram_bytes": dict(model="unigram", special=["<unk>", "<s>", "</s>"], flags={"byte_fallback": True}, normalizer=replace(" ", SPACE),
                           pre_tokenizer=None, decoder=sequence("decoders", *SPM_DECODER), post_processor=None),
-    "characters": dict(model="characters", special=["[UNK]"], added=[("Köln", {"normalized": True}), ("ing", {"single_word": True, "normalized": True})],
+    "characters": dict(model="characters", special=["[UNK]"], added=[("Ko\u0308ln", {"normalized": True}), ("ing", {"single_word": True, "normalized": True})],
                        flags={"fuse_unk": True, "unk_token": "[UNK]"}, normalizer=sequence("normalizers", {"type": "NFKD"}, replace("\u0301", "")),
                        pre_tokenizer=sequence("pretokenizers", {"type": "WhitespaceSplit"}, {"type": "Punctuation", "behavior": "MergedWithNext"},
                                               {"type": "Digits", "individual_digits": False}, split("e", "MergedWithNext", kind="String"),
@@ -178,7 +181,7 @@ def make(name, family):
 
 # ---- What is expected ----
 
-def expected(tokenizer, strings):
+def expected(tokenizer, strings, is_unigram):
     names = [t.content for t in tokenizer.get_added_tokens_decoder().values()]
     own = [f"a {n} b{n}c\n{n} {n}  d" for n in names[:6]] + ["".join(names[:3]), f"  {names[0]}"]
     rows = []
@@ -193,9 +196,45 @@ def expected(tokenizer, strings):
         parsed = tokenizer.encode(text, add_special_tokens=False).ids
         if parsed != plain:
             row["parsed"] = parsed
+        if is_unigram and index is None:  # `tokenizers` makes its markers from plain text, we never do
+            row = {"text": text, "parsed": parsed}
         rows.append(row)
     whole = tokenizer.encode("a", add_special_tokens=True).ids
     return {"with_bos_and_eos_of_a": whole, "rows": rows}
+
+# ---- Chats ----
+
+CONVERSATIONS = [  # (has a system message, has several turns, messages)
+    (False, False, [("user", "What is 2 + 2?")]),
+    (False, False, [("user", "  Größe?\n\n"), ("assistant", "42 m².\n")]),
+    (False, True, [("user", "Hi"), ("assistant", "Hello! How are you?"), ("user", " Tell me\na joke 🙂.")]),
+    (True, False, [("system", "You are brief."), ("user", "Hi\n")]),
+    (True, True, [("system", "You are a helpful assistant.\nBe brief."), ("user", "One"), ("assistant", " Two "), ("user", "Three"),
+                  ("assistant", "Four"), ("user", "Five")]),
+]
+
+def chat_goldens():
+    # As transformers renders templates.
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    def fail(message):
+        raise jinja2.exceptions.TemplateError(message)
+    environment.globals["raise_exception"] = fail
+    chats = []
+    for name, format_name, family, markers, bos, eos, template, has_system, has_long_system in CHATS:
+        tokenizer = Tokenizer.from_file(os.path.join(HF, family + ".tokenizer.json"))
+        tokenizer.add_special_tokens([AddedToken(m, normalized=False) for m in markers])
+        rows = []
+        for system, long, messages in CONVERSATIONS:
+            if system and not (has_long_system if long else has_system):
+                continue
+            if messages[-1][0] == "assistant" and name in ("phi3", "phi4_mini"):
+                continue  # without an answer to come, these templates write EOS after the conversation
+            prompt = messages[-1][0] == "user"
+            text = environment.from_string(template).render(messages=[{"role": r, "content": c} for r, c in messages], add_generation_prompt=prompt,
+                                                            bos_token=bos or "", eos_token=eos)
+            rows.append({"messages": messages, "generation_prompt": prompt, "text": text, "ids": tokenizer.encode(text, add_special_tokens=False).ids})
+        chats.append({"name": name, "format": format_name, "family": family, "markers": markers, "bos": bos, "eos": eos, "template": template, "chats": rows})
+    json.dump(chats, open(os.path.join(HF, "chats.json"), "w"), ensure_ascii=False, separators=(",", ":"))
 
 # ---- SentencePiece ----
 
@@ -312,9 +351,10 @@ def main():
         path = os.path.join(HF, name + ".tokenizer.json")
         if args.retrain or not os.path.exists(path):
             open(path, "w").write(make(name, family))
-        golden = expected(Tokenizer.from_file(path), some)
+        golden = expected(Tokenizer.from_file(path), some, family["model"] == "unigram")
         json.dump(golden, open(os.path.join(HF, name + ".golden.json"), "w"), ensure_ascii=False, separators=(",", ":"))
         print(name, os.path.getsize(path), os.path.getsize(os.path.join(HF, name + ".golden.json")))
+    chat_goldens()
     spm_goldens(some, args.retrain)
     if args.gemma:
         gemma_goldens(args.gemma, args.llama_rows, strings)

@@ -1,16 +1,17 @@
-#include <prologue/engine/tokenizer/chat.h>
+#include <algorithm>
+#include <utility>
 
+#include <prologue/engine/tokenizer/chat.h>
+#include <prologue/engine/tokenizer/unicode.h>
 #include <prologue/engine/tokenizer/utf8.h>
 #include <prologue/kernels/base/host/out_of_memory.h>
 
 namespace prologue {
 namespace {
 
-constexpr std::string_view kChatMlStart = "<|im_start|>";
 constexpr std::string_view kChatMlEnd = "<|im_end|>";
-constexpr std::string_view kLlama3Start = "<|start_header_id|>";
-constexpr std::string_view kLlama3EndOfHeader = "<|end_header_id|>";
-constexpr std::string_view kLlama3End = "<|eot_id|>";
+constexpr std::string_view kOpen = "[INST]", kClose = "[/INST]";
+constexpr std::string_view kOpenSystem = "[SYSTEM_PROMPT]", kCloseSystem = "[/SYSTEM_PROMPT]";
 
 // The default system message of a ChatML template: the first string literal that contains '<|im_start|>system\nTEXT<|im_end|>'.
 std::string spelled_out_system_message(std::string_view chat_template) {
@@ -35,107 +36,297 @@ std::string spelled_out_system_message(std::string_view chat_template) {
   return {};
 }
 
-std::string_view strip(std::string_view text) {
-  constexpr std::string_view kWhiteSpace = " \t\n\v\f\r";
-  const size_t begin = text.find_first_not_of(kWhiteSpace);
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(kWhiteSpace) - begin + 1);
+// The template with one kind of quotation marks, newlines in place of \n, and without the spaces in "a + b". What it writes is the same.
+std::string simplified(std::string_view chat_template) {
+  std::string text;
+  for (const char byte : chat_template) {
+    const char last = text.empty() ? '\0' : text.back();
+    if (byte == ' ' && last == '+') continue;
+    if (byte == '+' && last == ' ') text.pop_back();
+    if (byte == 'n' && last == '\\') {
+      text.back() = '\n';
+    } else {
+      text += byte == '"' ? '\'' : byte;
+    }
+  }
+  return text;
+}
+
+std::string strip(const std::string& text) {
+  return std::string(stripped(replace_invalid_bytes(text), {.left = true, .right = true}));
 }
 
 }  // namespace
 
-const char* ChatFormat::name() const { return style_ == Style::chatml ? "ChatML" : "Llama 3"; }
+// ---- The formats ----
+
+struct ChatFormat::StyleRow {
+  Style style;
+  const char* name;
+  std::array<std::string_view, 5> markers;  // control tokens that the vocabulary must have
+  int end;                                  // which of them ends an answer; -1: EOS
+  bool strips;                              // content is stripped of white space
+  bool has_any_role;                        // roles are plain text
+  bool joins_system;                        // the system message is a part of the first user message
+};
+
+namespace {
+
+constexpr std::string_view kSupported =
+    "supported formats are ChatML (<|im_start|>), Llama 3 (<|start_header_id|>), Llama 2 and Mistral ([INST]), Gemma "
+    "(<start_of_turn>), "
+    "Phi-3 (<|user|>, <|end|>), Phi-4 (<|im_sep|>), Zephyr (<|user|>, EOS) and Harmony (<|start|>, <|message|>)";
+
+}  // namespace
+
+// A marker of `markers` by its place there, and text, in the order in which they are written.
+class ChatFormat::Parts {
+ public:
+  void marker(int32_t id) { parts_.push_back({id, {}}); }
+  void text(std::string_view text) {
+    if (text.empty()) return;
+    if (parts_.empty() || parts_.back().marker >= 0) parts_.emplace_back();
+    parts_.back().text += text;
+  }
+  // A control token if the vocabulary has it as one, else plain text.
+  void marker_or_text(const Tokenizer& tokenizer, std::string_view name) {
+    const std::optional<int32_t> id = tokenizer.find(name);
+    if (id && tokenizer.type(*id) == TokenType::control) {
+      marker(*id);
+    } else {
+      text(name);
+    }
+  }
+  std::span<const TextPart> get() const { return parts_; }
+
+ private:
+  std::vector<TextPart> parts_;
+};
+
+const char* ChatFormat::name() const { return row_->name; }
 
 Result<ChatFormat> ChatFormat::detect(const Tokenizer& tokenizer) {
   return catch_out_of_memory([&] { return detect_from(tokenizer); });
 }
 
 Result<ChatFormat> ChatFormat::detect_from(const Tokenizer& tokenizer) {
-  constexpr std::string_view kSupported = "supported formats are ChatML (<|im_start|>) and Llama 3 (<|start_header_id|>)";
-  const std::string_view chat_template = tokenizer.chat_template();
-  if (chat_template.empty()) return not_found("the model has no chat template (tokenizer.chat_template): ", kSupported);
-  const auto mentions = [&](std::string_view text) { return chat_template.find(text) != std::string_view::npos; };
+  static constexpr StyleRow kChatMl = {Style::chatml, "ChatML", {"<|im_start|>", kChatMlEnd}, 1, false, true, false};
+  static constexpr StyleRow kPhi4 = {Style::phi4, "Phi-4", {"<|im_start|>", "<|im_sep|>", kChatMlEnd}, 2, false, true, false};
+  static constexpr StyleRow kLlama3 = {
+      Style::llama3, "Llama 3", {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"}, 2, true, true, false};
+  static constexpr StyleRow kGemma = {Style::gemma, "Gemma", {"<start_of_turn>", "<end_of_turn>"}, 1, true, false, true};
+  static constexpr StyleRow kHarmony = {
+      Style::harmony, "Harmony", {"<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|return|>"}, 4, false, true, false};
+  static constexpr StyleRow kLlama2 = {Style::llama2, "Llama 2", {}, -1, true, false, true};
+  static constexpr StyleRow kMistral = {Style::mistral, "Mistral", {}, -1, false, false, true};
+  static constexpr StyleRow kPhi3 = {Style::phi3, "Phi-3", {"<|system|>", "<|user|>", "<|assistant|>", "<|end|>"}, 3, false,
+                                     false,       false};
+  static constexpr StyleRow kZephyr = {Style::zephyr, "Zephyr", {}, -1, false, false, false};
 
-  const bool is_chatml = mentions(kChatMlStart);
-  if (!is_chatml && !mentions(kLlama3Start)) {
+  const std::string& chat_template = tokenizer.chat_template();
+  if (chat_template.empty()) return not_found("the model has no chat template: ", kSupported);
+  const std::string simple = simplified(chat_template);
+  const auto has = [&](std::string_view text) { return simple.find(text) != std::string::npos; };
+  const StyleRow* const row = has("<|im_start|>")                                ? has("<|im_sep|>") ? &kPhi4 : &kChatMl
+                              : has("<|start_header_id|>")                       ? &kLlama3
+                              : has("<start_of_turn>")                           ? &kGemma
+                              : has("<|start|>") && has("<|message|>")           ? &kHarmony
+                              : has(kOpen)                                       ? has("<<SYS>>") ? &kLlama2 : &kMistral
+                              : has("<|assistant|>") && has("<|end|>")           ? &kPhi3
+                              : has("'<|user|>\n'+message['content']+eos_token") ? &kZephyr
+                                                                                 : nullptr;
+  if (row == nullptr) {
     return unsupported("the model's chat template is of no format known here: ", kSupported, "; its first line is ",
-                       in_quotes(chat_template.substr(0, chat_template.find('\n'))));
+                       in_quotes(std::string_view(chat_template).substr(0, chat_template.find('\n'))));
   }
-  ChatFormat format(tokenizer, is_chatml ? Style::chatml : Style::llama3);
+  ChatFormat format(tokenizer, *row);
   PROLOGUE_RETURN_IF_ERROR(format.find_markers());
-  if (is_chatml) format.default_system_message_ = spelled_out_system_message(chat_template);
-  format.starts_with_bos_ = tokenizer.bos_id() >= 0 && mentions("bos_token");
+  if (row == &kChatMl) format.default_system_message_ = spelled_out_system_message(chat_template);
+  format.read_template(simple);
   return format;
 }
 
 Status ChatFormat::find_markers() {
-  const auto find = [this](std::string_view marker, int32_t& id) {
-    const std::optional<int32_t> found = tokenizer_->find(marker);
+  for (size_t i = 0; i < row_->markers.size() && !row_->markers[i].empty(); ++i) {
+    const std::optional<int32_t> found = tokenizer_->find(row_->markers[i]);
     if (!found || tokenizer_->type(*found) != TokenType::control) {
-      return data_loss("the model's chat template is ", name(), ", but its vocabulary has no control token ", in_quotes(marker));
+      return data_loss("the model's chat template is ", name(), ", but its vocabulary has no control token ",
+                       in_quotes(row_->markers[i]));
     }
-    id = *found;
-    return ok_status();
-  };
-  if (style_ == Style::chatml) {
-    PROLOGUE_RETURN_IF_ERROR(find(kChatMlStart, start_of_header_));
-    return find(kChatMlEnd, end_of_turn_);
+    markers_[i] = *found;
   }
-  PROLOGUE_RETURN_IF_ERROR(find(kLlama3Start, start_of_header_));
-  PROLOGUE_RETURN_IF_ERROR(find(kLlama3EndOfHeader, end_of_header_));
-  return find(kLlama3End, end_of_turn_);
+  end_of_turn_ = row_->end >= 0 ? markers_[static_cast<size_t>(row_->end)] : tokenizer_->eos_id();
+  if (end_of_turn_ >= 0) return ok_status();
+  return data_loss("the model's chat template is ", name(), ", but its tokenizer has no EOS token to end a message");
 }
 
-Status ChatFormat::append_plain(std::string_view text, std::vector<int32_t>& ids) const {
-  PROLOGUE_ASSIGN_OR_RETURN(const std::vector<int32_t> plain,
-                            tokenizer_->encode(text, /*parse_special=*/false, /*add_bos=*/false));
-  ids.insert(ids.end(), plain.begin(), plain.end());
-  return ok_status();
+void ChatFormat::read_template(std::string_view simple) {
+  const auto has = [&](std::string_view text) { return simple.find(text) != std::string_view::npos; };
+  starts_with_bos_ = tokenizer_->bos_id() >= 0 && has("bos_token");
+  if (row_->style == Style::phi3 && (has("<|assistant|>\n") || has("<|assistant|>'+'\n"))) after_role_ = "\n";
+  if (row_->style == Style::llama2 || row_->style == Style::mistral) {
+    bos_before_user_ = starts_with_bos_ && has("bos_token+'[INST]");
+    if (bos_before_user_) starts_with_bos_ = false;
+  }
+  if (row_->style == Style::llama2) {
+    strips_answer_ = true;
+    after_open_ = before_close_ = before_answer_ = after_answer_ = " ";
+  } else if (row_->style == Style::mistral) {
+    read_mistral_template(simple);
+  }
 }
 
-// The text between two markers is encoded in one call, because a pre-tokenizer piece may contain text on both sides of a newline.
-Status ChatFormat::append_header(std::string_view role, std::string_view content, std::vector<int32_t>& ids) const {
-  ids.push_back(start_of_header_);
-  if (style_ == Style::chatml) return append_plain(str_cat(role, "\n", content), ids);
-  PROLOGUE_RETURN_IF_ERROR(append_plain(role, ids));
-  ids.push_back(end_of_header_);
-  return append_plain(str_cat("\n\n", strip(content)), ids);
+void ChatFormat::read_mistral_template(std::string_view simple) {
+  const auto has = [&](std::string_view text) { return simple.find(text) != std::string_view::npos; };
+  has_system_prompt_ = has(kOpenSystem);
+  strips_answer_ = has("content']|trim") || has("content'] | trim");
+  if (has("' [INST]")) before_open_ = " ";
+  if (has("[INST] ")) after_open_ = " ";
+  if (has(" [/INST]")) before_close_ = " ";
+  if (has("' '+message['content']")) before_answer_ = " ";
+  if (has("eos_token+' '")) after_end_ = " ";
 }
 
-Status ChatFormat::append_end_of_turn(std::vector<int32_t>& ids) const {
-  ids.push_back(end_of_turn_);
-  return style_ == Style::chatml ? append_plain("\n", ids) : ok_status();
+// ---- Encoding ----
+
+std::string ChatFormat::written_content(const ChatMessage& message) const {
+  return row_->strips || (strips_answer_ && message.role == "assistant") ? strip(message.content) : message.content;
 }
 
-Status ChatFormat::append_message(const ChatMessage& message, std::vector<int32_t>& ids) const {
-  if (message.role.empty()) return invalid_argument("a chat message has no role: it must be system, user or assistant");
-  PROLOGUE_RETURN_IF_ERROR(append_header(message.role, message.content, ids));
-  return append_end_of_turn(ids);
+// The messages as they are written. Llama 2, Mistral and Gemma write a system message into the first user message.
+Result<std::vector<ChatMessage>> ChatFormat::written_messages(std::span<const ChatMessage> messages) const {
+  std::vector<ChatMessage> written;
+  const bool has_system = messages.front().role == "system";
+  if (!has_system && !default_system_message_.empty()) written.push_back({"system", default_system_message_});
+  size_t next = 0;
+  if (has_system && row_->joins_system && !has_system_prompt_) {
+    if (messages.size() < 2 || messages[1].role != "user") {
+      return invalid_argument("the system message is not followed by a user message: in the ", name(),
+                              " chat format it is a part of that");
+    }
+    const std::string& system = messages[0].content;
+    const ChatMessage& user = messages[1];
+    written.push_back(user);
+    written.back().content = row_->style == Style::llama2
+                                 ? written_content({"user", str_cat("<<SYS>>\n", system, "\n<</SYS>>\n\n", user.content)})
+                                 : str_cat(system, "\n\n", written_content(user));
+    next = 2;
+  }
+  for (; next < messages.size(); ++next) {
+    PROLOGUE_RETURN_IF_ERROR(check_role(messages[next].role));
+    written.push_back({messages[next].role, written_content(messages[next])});
+  }
+  return written;
+}
+
+Status ChatFormat::check_role(const std::string& role) const {
+  if (role.empty()) return invalid_argument("a chat message has no role: it must be system, user or assistant");
+  if (row_->has_any_role || role == "user" || role == "assistant") return ok_status();
+  if (role != "system") {
+    return invalid_argument("a chat message has the role ", in_quotes(role), ": the ", name(),
+                            " chat format has system, user and assistant");
+  }
+  if (!row_->joins_system || has_system_prompt_) return ok_status();
+  return invalid_argument("a system message is not the first message: the ", name(), " chat format has it only there");
+}
+
+// What is written before the content of a message.
+void ChatFormat::append_header(std::string_view role, Parts& parts) const {
+  const bool is_answer = role == "assistant";
+  switch (row_->style) {
+    case Style::chatml:
+      parts.marker(markers_[0]);
+      parts.text(role);
+      return parts.text("\n");
+    case Style::llama3:
+      parts.marker(markers_[0]);
+      parts.text(role);
+      parts.marker(markers_[1]);
+      return parts.text("\n\n");
+    case Style::phi4:
+      parts.marker(markers_[0]);
+      parts.text(role);
+      return parts.marker(markers_[1]);
+    case Style::gemma: parts.marker(markers_[0]); return parts.text(is_answer ? "model\n" : "user\n");
+    case Style::harmony:
+      parts.marker(markers_[0]);
+      parts.text(role);
+      if (is_answer) {
+        parts.marker(markers_[1]);
+        parts.text("final");
+      }
+      return parts.marker(markers_[2]);
+    case Style::phi3: parts.marker(markers_[is_answer ? 2 : role == "user" ? 1 : 0]); return parts.text(after_role_);
+    case Style::zephyr: parts.marker_or_text(*tokenizer_, str_cat("<|", role, "|>")); return parts.text("\n");
+    case Style::llama2:
+    case Style::mistral:
+      if (is_answer) return parts.text(before_answer_);
+      if (role == "user") {
+        if (bos_before_user_) parts.marker(tokenizer_->bos_id());
+        parts.text(before_open_);
+      }
+      parts.marker_or_text(*tokenizer_, role == "user" ? kOpen : kOpenSystem);
+      return parts.text(after_open_);
+  }
+}
+
+// What is written after the content of a message.
+void ChatFormat::append_end(std::string_view role, Parts& parts) const {
+  const bool is_answer = role == "assistant";
+  switch (row_->style) {
+    case Style::chatml:
+    case Style::gemma: parts.marker(markers_[1]); return parts.text("\n");
+    case Style::llama3:
+    case Style::phi4: return parts.marker(markers_[2]);
+    case Style::harmony: return parts.marker(markers_[3]);
+    case Style::phi3: parts.marker(markers_[3]); return parts.text(after_role_);
+    case Style::zephyr: parts.marker(end_of_turn_); return parts.text("\n");
+    case Style::llama2:
+    case Style::mistral:
+      if (is_answer) {
+        parts.text(after_answer_);
+        parts.marker(end_of_turn_);
+        return parts.text(after_end_);
+      }
+      if (role == "user") parts.text(before_close_);
+      return parts.marker_or_text(*tokenizer_, role == "user" ? kClose : kCloseSystem);
+  }
+}
+
+void ChatFormat::append_message(const ChatMessage& written, Parts& parts) const {
+  append_header(written.role, parts);
+  parts.text(written.content);
+  append_end(written.role, parts);
+}
+
+// [/INST] is all that Llama 2 and Mistral write before an answer: the space after it is the model's.
+void ChatFormat::append_generation_prompt(Parts& parts) const {
+  if (row_->style != Style::llama2 && row_->style != Style::mistral) append_header("assistant", parts);
 }
 
 Result<std::vector<int32_t>> ChatFormat::encode_chat(std::span<const ChatMessage> messages, bool add_generation_prompt) const {
-  return catch_out_of_memory([&] { return join_messages(messages, add_generation_prompt); });
+  return catch_out_of_memory([&] { return encode_messages(messages, add_generation_prompt); });
 }
 
-Result<std::vector<int32_t>> ChatFormat::join_messages(std::span<const ChatMessage> messages, bool add_generation_prompt) const {
+Result<std::vector<int32_t>> ChatFormat::encode_messages(std::span<const ChatMessage> messages,
+                                                         bool add_generation_prompt) const {
   if (messages.empty()) return invalid_argument("the conversation has no messages: at least one is needed");
-  std::vector<int32_t> ids;
-  if (starts_with_bos_) ids.push_back(tokenizer_->bos_id());
-  if (messages.front().role != "system" && !default_system_message_.empty()) {
-    PROLOGUE_RETURN_IF_ERROR(append_message({"system", default_system_message_}, ids));
-  }
-  for (const ChatMessage& message : messages) PROLOGUE_RETURN_IF_ERROR(append_message(message, ids));
-  if (add_generation_prompt) PROLOGUE_RETURN_IF_ERROR(append_header("assistant", "", ids));
-  return ids;
+  PROLOGUE_ASSIGN_OR_RETURN(const std::vector<ChatMessage> written, written_messages(messages));
+  Parts parts;
+  if (starts_with_bos_) parts.marker(tokenizer_->bos_id());
+  for (const ChatMessage& message : written) append_message(message, parts);
+  if (add_generation_prompt) append_generation_prompt(parts);
+  return tokenizer_->encode_parts(parts.get(), TextStart::text);
 }
 
 Result<std::vector<int32_t>> ChatFormat::encode_next_turn(const ChatMessage& message) const {
   return catch_out_of_memory([&]() -> Result<std::vector<int32_t>> {
-    std::vector<int32_t> ids;
-    PROLOGUE_RETURN_IF_ERROR(append_end_of_turn(ids));
-    PROLOGUE_RETURN_IF_ERROR(append_message(message, ids));
-    PROLOGUE_RETURN_IF_ERROR(append_header("assistant", "", ids));
-    return ids;
+    Parts parts;
+    append_end("assistant", parts);
+    PROLOGUE_RETURN_IF_ERROR(check_role(message.role));
+    append_message({message.role, written_content(message)}, parts);
+    append_generation_prompt(parts);
+    return tokenizer_->encode_parts(parts.get(), TextStart::inside);
   });
 }
 

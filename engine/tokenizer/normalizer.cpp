@@ -12,16 +12,6 @@ Status check_text(std::string_view text) {
   return data_loss("the normalizer's text ", in_quotes(text), " is not UTF-8");
 }
 
-std::string stripped(std::string_view text, const StripWhiteSpace& step) {
-  while (step.left && !text.empty() && is_white_space(first_character(text).code_point)) {
-    text.remove_prefix(first_character(text).size);
-  }
-  while (step.right && !text.empty() && is_white_space(last_character(text).code_point)) {
-    text.remove_suffix(last_character(text).size);
-  }
-  return std::string(text);
-}
-
 Result<std::string> replaced(std::string_view text, const PatternFinder& pattern, std::string_view replacement) {
   std::vector<Regex::Match> matches;
   PROLOGUE_RETURN_IF_ERROR(pattern.find_all(text, matches));
@@ -58,15 +48,15 @@ Result<Normalizer> Normalizer::create(const std::vector<NormalizerStep>& steps) 
   return normalizer;
 }
 
-Result<std::string> Normalizer::normalize(std::string_view text) const {
+Result<std::string> Normalizer::normalize(std::string_view text, TextStart start) const {
   std::string result(text);
   for (const Step& step : steps_) {
     if (const auto* form = std::get_if<UnicodeForm>(&step)) {
       result = normalized(result, *form);
     } else if (const auto* prepend = std::get_if<PrependText>(&step)) {
-      if (!result.empty()) result.insert(0, prepend->text);
+      if (!result.empty() && start != TextStart::inside) result.insert(0, prepend->text);
     } else if (const auto* strip = std::get_if<StripWhiteSpace>(&step)) {
-      result = stripped(result, *strip);
+      result = std::string(stripped(result, *strip));
     } else {
       const auto& replace = std::get<Replace>(step);
       PROLOGUE_ASSIGN_OR_RETURN(result, replaced(result, replace.pattern, replace.replacement));

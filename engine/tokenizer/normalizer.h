@@ -19,8 +19,8 @@ class Normalizer {
   static Result<Normalizer> create(const std::vector<NormalizerStep>& steps);
 
   bool is_empty() const { return steps_.empty(); }
-  // `text` is valid UTF-8. resource_exhausted: it would grow beyond 256 MiB, or see Regex::find_all.
-  Result<std::string> normalize(std::string_view text) const;
+  // `text` is valid UTF-8. TextStart::inside: nothing is put before it. resource_exhausted: it would grow beyond 256 MiB, or see Regex::find_all.
+  Result<std::string> normalize(std::string_view text, TextStart start) const;
 
  private:
   struct Replace {

@@ -96,7 +96,7 @@ Result<PreTokenizer> PreTokenizer::create(const std::vector<PreTokenizerStep>& s
   return pre_tokenizer;
 }
 
-Status PreTokenizer::split(std::string_view text, bool is_first, TextPieces& out) const {
+Status PreTokenizer::split(std::string_view text, TextStart start, TextPieces& out) const {
   out.pieces.clear();
   if (!text.empty()) out.pieces.push_back(text);
   for (const Step& step : steps_) {
@@ -104,12 +104,16 @@ Status PreTokenizer::split(std::string_view text, bool is_first, TextPieces& out
     if (const auto* split = std::get_if<Split>(&step)) {
       const char* const begin = out.pieces.front().data();
       PROLOGUE_RETURN_IF_ERROR(split_pieces(*split, out));
-      is_first = is_first && !out.pieces.empty() && out.pieces.front().data() == begin;
+      if (!out.pieces.empty() && out.pieces.front().data() != begin) start = TextStart::segment;
     } else if (std::holds_alternative<PrefixSpace>(step)) {
-      PROLOGUE_RETURN_IF_ERROR(
-          change_pieces(out, [](std::string_view piece) { return str_cat(piece.front() == ' ' ? "" : " ", piece); }));
+      bool inside = start == TextStart::inside;
+      PROLOGUE_RETURN_IF_ERROR(change_pieces(out, [&](std::string_view piece) {
+        const bool adds = piece.front() != ' ' && !inside;
+        inside = false;
+        return str_cat(adds ? " " : "", piece);
+      }));
     } else {
-      PROLOGUE_RETURN_IF_ERROR(replace_spaces(std::get<Metaspace>(step), is_first, out));
+      PROLOGUE_RETURN_IF_ERROR(replace_spaces(std::get<Metaspace>(step), start, out));
     }
   }
   return ok_status();
@@ -127,7 +131,7 @@ Status PreTokenizer::split_pieces(const Split& split, TextPieces& out) {
   return ok_status();
 }
 
-Status PreTokenizer::replace_spaces(const Metaspace& metaspace, bool is_first, TextPieces& out) {
+Status PreTokenizer::replace_spaces(const Metaspace& metaspace, TextStart start, TextPieces& out) {
   return change_pieces(out, [&](std::string_view piece) {
     std::string changed;
     for (const char byte : piece) {
@@ -137,8 +141,10 @@ Status PreTokenizer::replace_spaces(const Metaspace& metaspace, bool is_first, T
         changed += byte;
       }
     }
-    const bool prepends = metaspace.prepend == PrependScheme::always || (metaspace.prepend == PrependScheme::first && is_first);
-    is_first = false;
+    const bool prepends = metaspace.prepend == PrependScheme::always
+                              ? start != TextStart::inside
+                              : metaspace.prepend == PrependScheme::first && start == TextStart::text;
+    start = TextStart::segment;
     if (prepends && changed.compare(0, metaspace.replacement.size(), metaspace.replacement) != 0) {
       changed.insert(0, metaspace.replacement);
     }

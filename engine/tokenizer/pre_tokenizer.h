@@ -25,10 +25,10 @@ class PreTokenizer {
   // Errors: of PatternFinder::create; data_loss: a text of a step is not UTF-8.
   static Result<PreTokenizer> create(const std::vector<PreTokenizerStep>& steps);
 
-  // The pieces of `text`, in order, none of them empty; without steps, the text is one piece. `text` must be valid UTF-8; is_first: it
-  // is at the beginning of what is encoded. Several threads may call it. resource_exhausted: the pieces would have more than 256 MiB,
+  // The pieces of `text`, in order, none of them empty; without steps, the text is one piece. `text` must be valid UTF-8.
+  // Several threads may call it. resource_exhausted: the pieces would have more than 256 MiB,
   // or see Regex::find_all.
-  Status split(std::string_view text, bool is_first, TextPieces& out) const;
+  Status split(std::string_view text, TextStart start, TextPieces& out) const;
 
  private:
   struct Split {
@@ -38,7 +38,7 @@ class PreTokenizer {
   };
   using Step = std::variant<Split, PrefixSpace, Metaspace>;
   static Status split_pieces(const Split& split, TextPieces& out);
-  static Status replace_spaces(const Metaspace& metaspace, bool is_first, TextPieces& out);
+  static Status replace_spaces(const Metaspace& metaspace, TextStart start, TextPieces& out);
 
   std::vector<Step> steps_;
 };

@@ -4,6 +4,7 @@
 #include <unordered_set>
 
 #include <prologue/engine/tokenizer/byte_alphabet.h>
+#include <prologue/engine/tokenizer/unicode.h>
 #include <prologue/engine/tokenizer/utf8.h>
 #include <prologue/kernels/base/host/out_of_memory.h>
 
@@ -90,29 +91,28 @@ Result<Tokenizer> Tokenizer::create_checked(TokenizerData data) {
 }
 
 Status Tokenizer::index_special_tokens(const std::vector<AddedToken>& added_tokens) {
-  std::unordered_map<int32_t, AddedToken> added;
   for (const AddedToken& token : added_tokens) {
     if (!is_special(type(token.id))) {
       return data_loss("the added token ", token.id, ", ", in_quotes(token_text(token.id)),
                        ", is neither a marker nor user-defined");
     }
-    added[token.id] = token;
+    added_tokens_[token.id] = token;
   }
   std::vector<SpecialToken> plain, normalized;
   std::vector<std::string> normalized_texts;  // the views of SpecialToken point into these
-  normalized_texts.reserve(added.size());
+  normalized_texts.reserve(added_tokens_.size());
   std::unordered_set<std::string_view> normalized_seen;
   for (int32_t id = 0; id < vocab_size(); ++id) {
     if (!is_special(type(id))) continue;
-    const auto found = added.find(id);
-    const AddedToken token = found == added.end() ? AddedToken{} : found->second;
+    const auto found = added_tokens_.find(id);
+    const AddedToken token = found == added_tokens_.end() ? AddedToken{} : found->second;
     SpecialToken special = {token_text(id),   id, type(id) == TokenType::user_defined, token.strip_left, token.strip_right,
                             token.single_word};
     if (!token.normalized) {
       plain.push_back(special);
       continue;
     }
-    PROLOGUE_ASSIGN_OR_RETURN(std::string text, normalizer_.normalize(special.text));
+    PROLOGUE_ASSIGN_OR_RETURN(std::string text, normalizer_.normalize(special.text, TextStart::text));
     special.text = normalized_texts.emplace_back(std::move(text));
     // A token without a text cannot be found. Of tokens with the same normalized text, the first counts.
     if (!special.text.empty() && normalized_seen.insert(special.text).second) normalized.push_back(special);
@@ -150,6 +150,7 @@ Status Tokenizer::index_printed(const TokenizerData& data) {
 
 // Memory for encoding, reused for each segment.
 struct Tokenizer::Workspace {
+  std::vector<SpecialTokens::Match> special_tokens;
   std::vector<SpecialTokens::Match> normalized_special_tokens;
   TextPieces pieces;
   Bpe::Workspace bpe;
@@ -160,43 +161,68 @@ Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text, bool parse
 }
 
 Result<std::vector<int32_t>> Tokenizer::encode_text(std::string_view text, bool parse_special, bool add_bos) const {
-  if (text.size() > kMaxTextBytes) {
-    return invalid_argument("the text has ", text.size(), " bytes: at most ", kMaxTextBytes, " can be encoded at once");
-  }
   std::vector<int32_t> ids;
   if (add_bos) {
     if (bos_id() < 0) return invalid_argument("a BOS token is to be added, but the model's vocabulary has none");
     ids.push_back(bos_id());
   }
-  std::string valid_text;
-  if (!is_valid_utf8(text)) {
-    const size_t given_bytes = text.size();
-    text = valid_text = replace_invalid_bytes(text);
-    if (text.size() > kMaxTextBytes) {
-      return invalid_argument("the text has ", given_bytes, " bytes, ", text.size(),
-                              " with U+FFFD for each one that is not UTF-8: at most ", kMaxTextBytes, " can be encoded at once");
-    }
-  }
-
   Workspace workspace;
-  std::vector<SpecialTokens::Match> special_tokens;
-  special_tokens_.find(text, parse_special, special_tokens);
-  size_t begin = 0;
-  for (const SpecialTokens::Match& special : special_tokens) {
-    const std::string_view segment = text.substr(begin, special.begin - begin);
-    PROLOGUE_RETURN_IF_ERROR(encode_segment(segment, begin == 0, parse_special, workspace, ids));
-    ids.push_back(special.id);
-    begin = special.begin + special.size;
-  }
-  PROLOGUE_RETURN_IF_ERROR(encode_segment(text.substr(begin), begin == 0, parse_special, workspace, ids));
+  PROLOGUE_RETURN_IF_ERROR(append_text(text, TextStart::text, parse_special, workspace, ids));
   return ids;
 }
 
-Status Tokenizer::encode_segment(std::string_view text, bool is_first, bool parse_special, Workspace& workspace,
+Result<std::vector<int32_t>> Tokenizer::encode_parts(std::span<const TextPart> parts, TextStart start) const {
+  return catch_out_of_memory([&]() -> Result<std::vector<int32_t>> {
+    const auto strips = [&](size_t part, bool AddedToken::*side) {
+      const auto found = part < parts.size() ? added_tokens_.find(parts[part].marker) : added_tokens_.end();
+      return found != added_tokens_.end() && found->second.*side;
+    };
+    std::vector<int32_t> ids;
+    Workspace workspace;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      if (parts[i].marker >= 0) {
+        if (!contains(parts[i].marker)) return invalid_argument("the marker ", parts[i].marker, " is no token of the vocabulary");
+        ids.push_back(parts[i].marker);
+        continue;
+      }
+      const StripWhiteSpace strip = {i > 0 && strips(i - 1, &AddedToken::strip_right), strips(i + 1, &AddedToken::strip_left)};
+      const TextStart begin = i == 0 ? start : parts[i - 1].marker >= 0 ? TextStart::segment : TextStart::inside;
+      const std::string text = replace_invalid_bytes(parts[i].text);
+      PROLOGUE_RETURN_IF_ERROR(append_text(stripped(text, strip), begin, false, workspace, ids));
+    }
+    return ids;
+  });
+}
+
+Status Tokenizer::append_text(std::string_view text, TextStart start, bool parse_special, Workspace& workspace,
+                              std::vector<int32_t>& ids) const {
+  const size_t given_bytes = text.size();
+  std::string valid_text;
+  if (given_bytes <= kMaxTextBytes && !is_valid_utf8(text)) text = valid_text = replace_invalid_bytes(text);
+  if (text.size() > kMaxTextBytes) {
+    const std::string replaced =
+        valid_text.empty() ? "" : str_cat(", ", text.size(), " with U+FFFD for each one that is not UTF-8");
+    return invalid_argument("the text has ", given_bytes, " bytes", replaced, ": at most ", kMaxTextBytes,
+                            " can be encoded at once");
+  }
+  auto& special_tokens = workspace.special_tokens;
+  special_tokens.clear();
+  special_tokens_.find(text, parse_special, special_tokens);
+  size_t begin = 0;
+  for (const SpecialTokens::Match& special : special_tokens) {
+    PROLOGUE_RETURN_IF_ERROR(append_segment(text.substr(begin, special.begin - begin), start, parse_special, workspace, ids));
+    ids.push_back(special.id);
+    begin = special.begin + special.size;
+    start = TextStart::segment;
+  }
+  return append_segment(text.substr(begin), start, parse_special, workspace, ids);
+}
+
+Status Tokenizer::append_segment(std::string_view text, TextStart start, bool parse_special, Workspace& workspace,
                                  std::vector<int32_t>& ids) const {
   std::string normalized_text;
   if (!normalizer_.is_empty()) {
-    PROLOGUE_ASSIGN_OR_RETURN(normalized_text, normalizer_.normalize(text));
+    PROLOGUE_ASSIGN_OR_RETURN(normalized_text, normalizer_.normalize(text, start));
     text = normalized_text;
   }
   auto& special_tokens = workspace.normalized_special_tokens;
@@ -204,15 +230,16 @@ Status Tokenizer::encode_segment(std::string_view text, bool is_first, bool pars
   normalized_special_tokens_.find(text, parse_special, special_tokens);
   size_t begin = 0;
   for (const SpecialTokens::Match& special : special_tokens) {
-    PROLOGUE_RETURN_IF_ERROR(encode_plain(text.substr(begin, special.begin - begin), is_first && begin == 0, workspace, ids));
+    PROLOGUE_RETURN_IF_ERROR(append_plain(text.substr(begin, special.begin - begin), start, workspace, ids));
     ids.push_back(special.id);
     begin = special.begin + special.size;
+    start = TextStart::segment;
   }
-  return encode_plain(text.substr(begin), is_first && begin == 0, workspace, ids);
+  return append_plain(text.substr(begin), start, workspace, ids);
 }
 
-Status Tokenizer::encode_plain(std::string_view text, bool is_first, Workspace& workspace, std::vector<int32_t>& ids) const {
-  PROLOGUE_RETURN_IF_ERROR(pre_tokenizer_.split(text, is_first, workspace.pieces));
+Status Tokenizer::append_plain(std::string_view text, TextStart start, Workspace& workspace, std::vector<int32_t>& ids) const {
+  PROLOGUE_RETURN_IF_ERROR(pre_tokenizer_.split(text, start, workspace.pieces));
   for (const std::string_view piece : workspace.pieces.pieces) {
     if (const auto* bpe = std::get_if<Bpe>(&model_)) {
       bpe->encode(piece, workspace.bpe, ids);

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <variant>
 #include <vector>
 
@@ -21,6 +22,12 @@
 #include <prologue/kernels/base/status.h>
 
 namespace prologue {
+
+// A marker, or plain text between markers.
+struct TextPart {
+  int32_t marker = -1;  // the id of a token; -1: plain text
+  std::string text;
+};
 
 // Immutable: any number of threads may use one tokenizer. Move-only.
 class Tokenizer {
@@ -42,6 +49,11 @@ class Tokenizer {
   // byte that is not valid UTF-8 counts as three (the size of U+FFFD); or add_bos is set and there is no BOS token.
   // resource_exhausted: a step before the model takes too long, or makes the text too long (see Regex, Normalizer, PreTokenizer).
   Result<std::vector<int32_t>> encode(std::string_view text, bool parse_special, bool add_bos) const;
+
+  // The token ids of a text with markers in it, as encode() with parse_special gives them if the markers are written out, but the text
+  // never becomes a marker. start: where the first part begins. Markers take the white space beside them that their AddedToken says.
+  // Errors: of encode(); invalid_argument: a marker is no token.
+  Result<std::vector<int32_t>> encode_parts(std::span<const TextPart> parts, TextStart start) const;
 
   // The text of the tokens, always valid UTF-8: the same as StreamDecoder over all of them, from the beginning of a text.
   std::string decode(std::span<const int32_t> ids) const;
@@ -83,9 +95,11 @@ class Tokenizer {
   Status index_special_tokens(const std::vector<AddedToken>& added_tokens);
   Status index_printed(const TokenizerData& data);
   Result<std::vector<int32_t>> encode_text(std::string_view text, bool parse_special, bool add_bos) const;
-  Status encode_segment(std::string_view text, bool is_first, bool parse_special, Workspace& workspace,
+  Status append_text(std::string_view text, TextStart start, bool parse_special, Workspace& workspace,
+                     std::vector<int32_t>& ids) const;
+  Status append_segment(std::string_view text, TextStart start, bool parse_special, Workspace& workspace,
                         std::vector<int32_t>& ids) const;
-  Status encode_plain(std::string_view text, bool is_first, Workspace& workspace, std::vector<int32_t>& ids) const;
+  Status append_plain(std::string_view text, TextStart start, Workspace& workspace, std::vector<int32_t>& ids) const;
 
   friend class StreamDecoder;
 
@@ -93,6 +107,7 @@ class Tokenizer {
   Normalizer normalizer_;
   PreTokenizer pre_tokenizer_;
   std::variant<Bpe, Unigram> model_;
+  std::unordered_map<int32_t, AddedToken> added_tokens_;
   SpecialTokens special_tokens_;             // looked for in the text as it is
   SpecialTokens normalized_special_tokens_;  // looked for after the normalizer
   std::vector<std::string> printed_;         // by id

@@ -75,6 +75,13 @@ struct Metaspace {  // spaces become `replacement`
 };
 using PreTokenizerStep = std::variant<SplitText, PrefixSpace, Metaspace>;
 
+// Where a text that is encoded begins. Steps that put something before a text look at it.
+enum class TextStart : int32_t {
+  text,     // nothing comes before it
+  segment,  // a token that was cut out, or a marker, comes before it
+  inside,   // other text comes before it, and has been encoded
+};
+
 // ---- The model ----
 
 enum class TokenizerModel : int32_t {

@@ -35,6 +35,16 @@ bool is_word_character(char32_t character) {
   return (category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_NL) || category == UTF8PROC_CATEGORY_PC;
 }
 
+std::string_view stripped(std::string_view text, const StripWhiteSpace& ends) {
+  while (ends.left && !text.empty() && is_white_space(first_character(text).code_point)) {
+    text.remove_prefix(first_character(text).size);
+  }
+  while (ends.right && !text.empty() && is_white_space(last_character(text).code_point)) {
+    text.remove_suffix(last_character(text).size);
+  }
+  return text;
+}
+
 // utf8proc_map() orders combining marks in quadratic time. So only its tables are used here for decomposition, and its composition.
 std::string normalized(std::string_view text, UnicodeForm form) {
   if (std::all_of(text.begin(), text.end(), [](char byte) { return static_cast<unsigned char>(byte) < 0x80; }))

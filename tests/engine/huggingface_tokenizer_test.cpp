@@ -62,12 +62,12 @@ TEST_P(Family, EncodesAndDecodesLikeHuggingFace) {
   const json strings = json::parse(read_text(golden_path("strings")));
   for (const json& row : golden_.at("rows")) {
     const std::string text = row.at("text").is_string() ? row.at("text") : strings.at(row.at("text").get<size_t>());
-    const Ids plain = encode(tokenizer_, text);
-    EXPECT_EQ(plain, row.at("plain").get<Ids>()) << text;
-    EXPECT_EQ(tokenizer_.decode(row.at("plain").get<Ids>()),
-              row.contains("decoded") ? row.at("decoded").get<std::string>() : text)
-        << text;
-    EXPECT_EQ(encode(tokenizer_, text, true), row.contains("parsed") ? row.at("parsed").get<Ids>() : plain) << text;
+    if (row.contains("plain")) {
+      const Ids plain = row.at("plain").get<Ids>();
+      EXPECT_EQ(encode(tokenizer_, text), plain) << text;
+      EXPECT_EQ(tokenizer_.decode(plain), row.contains("decoded") ? row.at("decoded").get<std::string>() : text) << text;
+    }
+    EXPECT_EQ(encode(tokenizer_, text, true), row.at(row.contains("parsed") ? "parsed" : "plain").get<Ids>()) << text;
   }
 }
 

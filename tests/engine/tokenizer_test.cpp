@@ -191,7 +191,7 @@ TEST_P(SmallVocabulary, SplitsLikeHuggingFace) {
   for (size_t i = 0; i < strings.size(); ++i) {
     const std::string text = strings[i];
     TextPieces split;
-    ASSERT_TRUE(pre_tokenizer->split(text, true, split).ok());
+    ASSERT_TRUE(pre_tokenizer->split(text, TextStart::text, split).ok());
     std::vector<size_t> lengths;
     for (const std::string_view piece : split.pieces) lengths.push_back(piece.size());
     EXPECT_EQ(lengths, golden_.at("splits")[i].get<std::vector<size_t>>()) << "string " << i << ": " << text;
@@ -210,7 +210,7 @@ TEST_P(SmallVocabulary, SplitsEveryCharacterLikeHuggingFace) {
   const auto pre_tokenizer = PreTokenizer::create(byte_level(GetParam()).pre_tokenizer);
   ASSERT_TRUE(pre_tokenizer.ok());
   TextPieces split;
-  ASSERT_TRUE(pre_tokenizer->split(text, true, split).ok());
+  ASSERT_TRUE(pre_tokenizer->split(text, TextStart::text, split).ok());
   const std::vector<std::string_view>& pieces = split.pieces;
   EXPECT_EQ(pieces.size(), golden_.at("sweep").at("pieces").get<size_t>());
   std::string lengths;
@@ -362,6 +362,13 @@ class SentencePiece : public testing::TestWithParam<bool> {
     data_.decoder[0].pattern.text = "\u2581";
     data_.decoder[0].replacement.assign(1, ' ');
   }
+  bool has_user_defined(const std::string& text) const {
+    for (size_t id = 0; id < data_.tokens.size(); ++id) {
+      if (data_.token_types[id] == 4 && text.find(data_.tokens[id]) != std::string::npos) return true;
+    }
+    return false;
+  }
+
   const json golden_ = read_golden("spm");
   TokenizerData data_;
 };
@@ -373,12 +380,9 @@ TEST_P(SentencePiece, EncodesLikeTheOriginal) {
   ASSERT_EQ(rows.size(), strings.size());
   for (size_t i = 0; i < strings.size(); ++i) {
     const std::string text = strings[i];
-    // SentencePiece writes one space before a text; llama.cpp and Hugging Face also write it after each token that was looked for.
-    if (GetParam() && std::any_of(data_.tokens.begin(), data_.tokens.end(), [&](const std::string& token) {
-          return tokenizer.type(*tokenizer.find(token)) == TokenType::user_defined && text.find(token) != std::string::npos;
-        })) {
-      continue;
-    }
+    // SentencePiece writes its space before a text and then looks for user-defined tokens; llama.cpp and Hugging Face look for them
+    // first, and write a space after each.
+    if (GetParam() && has_user_defined(" " + text)) continue;
     EXPECT_EQ(encode(tokenizer, text), rows[i].get<Ids>()) << "string " << i << ": " << text;
     EXPECT_EQ(tokenizer.decode(rows[i].get<Ids>()), text) << "string " << i;
   }
@@ -560,10 +564,13 @@ TEST(TokenizerRules, StripsTheFirstSpaceOfAText) {
   EXPECT_EQ(tokenizer.decode(Ids{control, ' ', ' ', 'a', ' '}), " a ");
   EXPECT_EQ(tokenizer.decode(Ids{'a', ' '}), "a ");
   StreamDecoder continued(tokenizer, /*continues_text=*/true);
-  EXPECT_EQ(continued.push(' ') + continued.push('a') + continued.finish(), " a");
+  EXPECT_EQ(continued.push(' '), " ");
+  EXPECT_EQ(continued.finish(), "");
   EXPECT_EQ(continued.push(' '), " ");
   StreamDecoder decoder(tokenizer);
-  EXPECT_EQ(decoder.push(' ') + decoder.push(' ') + decoder.finish(), " ");
+  EXPECT_EQ(decoder.push(' '), "");
+  EXPECT_EQ(decoder.push(' '), " ");
+  EXPECT_EQ(decoder.finish(), "");
   EXPECT_EQ(decoder.push(' '), "");  // another text
 }
 
@@ -821,12 +828,15 @@ TEST(Chat, RefusesWhatItDoesNotKnow) {
     EXPECT_FALSE(format.ok());
     return format.status();
   };
-  const std::string supported = "supported formats are ChatML (<|im_start|>) and Llama 3 (<|start_header_id|>)";
+  const std::string supported =
+      "supported formats are ChatML (<|im_start|>), Llama 3 (<|start_header_id|>), Llama 2 and Mistral ([INST]), Gemma "
+      "(<start_of_turn>), Phi-3 (<|user|>, <|end|>), Phi-4 (<|im_sep|>), Zephyr (<|user|>, EOS) and Harmony (<|start|>, "
+      "<|message|>)";
   EXPECT_EQ(refusal(tiny_chat("")).code(), StatusCode::not_found);
-  EXPECT_EQ(refusal(tiny_chat("")).message(), "the model has no chat template (tokenizer.chat_template): " + supported);
-  EXPECT_EQ(refusal(tiny_chat("{{ '[INST]' }}\n{% more %}")).code(), StatusCode::unsupported);
-  EXPECT_EQ(refusal(tiny_chat("{{ '[INST]' }}\n{% more %}")).message(),
-            "the model's chat template is of no format known here: " + supported + "; its first line is '{{ '[INST]' }}'");
+  EXPECT_EQ(refusal(tiny_chat("")).message(), "the model has no chat template: " + supported);
+  EXPECT_EQ(refusal(tiny_chat("{{ '[gMASK]' }}\n{% more %}")).code(), StatusCode::unsupported);
+  EXPECT_EQ(refusal(tiny_chat("{{ '[gMASK]' }}\n{% more %}")).message(),
+            "the model's chat template is of no format known here: " + supported + "; its first line is '{{ '[gMASK]' }}'");
   for (const auto& [chat_template, marker, name] :
        {std::array{"<|im_start|>", "<|im_start|>", "ChatML"}, std::array{"<|im_start|>", "<|im_end|>", "ChatML"},
         std::array{"<|start_header_id|>", "<|start_header_id|>", "Llama 3"},
