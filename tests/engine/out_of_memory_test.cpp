@@ -287,7 +287,7 @@ TEST_F(OutOfMemory, Graph) {
     const Value x = g.rms_norm("a", g.embedding("b", {data, 2, 2, DType::f32}, 1.0f), {data, 1, 2, DType::f32}, 1e-5f);
     const auto [q, k, v] = g.split_heads(g.linear("c", x, {data, 6, 2, DType::f32}), 1, 1, 2);
     g.kv_write("d", k, v, 1, 0, {});
-    return std::move(g).finish(g.paged_attention("e", q, 1, 1.0f, 0)).status();
+    return std::move(g).finish(g.paged_attention("e", q, 1, {1.0f}, 0)).status();
   });
 }
 

@@ -234,7 +234,7 @@ TEST(Fusion, LeavesChainsAloneWhoseInnerValuesAreReadElsewhere) {
     const Value q_rotated = g.rope("rope_q", q, 2, variant == Variant::other_table ? &other : &table);
     const Value k_rotated = g.rope("rope_k", k, 1, &table);
     g.kv_write("kv_write", k_rotated, v, 1, 0, &table);
-    const Value out = g.paged_attention("attention", q_rotated, 2, 1.0f, 0);
+    const Value out = g.paged_attention("attention", q_rotated, 2, {1.0f}, 0);
     if (variant == Variant::k_read_twice) g.rms_norm("probe", k, norm(16), 1e-5f);
     if (variant == Variant::rotated_k_read) g.rms_norm("probe", k_rotated, norm(16), 1e-5f);
     if (variant == Variant::v_read) g.rms_norm("probe", v, norm(16), 1e-5f);

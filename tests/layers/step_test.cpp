@@ -263,7 +263,7 @@ TEST(GraphBuilder, AValueThatDoesNotExistIsAnErrorOfFinish) {
   EXPECT_FALSE(none);
   const auto [q, k, v] = g.split_heads(none, 1, 1, 2);
   g.kv_write("kv_write", k, v, 1, 0, {});
-  const auto graph = std::move(g).finish(g.paged_attention("attention", q, 1, 1.0f, 0));
+  const auto graph = std::move(g).finish(g.paged_attention("attention", q, 1, {1.0f}, 0));
   EXPECT_EQ(graph.status().message(), "graph: an operation reads value -1: there is no such value");
 }
 
