@@ -26,7 +26,7 @@ struct PageBytes {
   explicit PageBytes(const KvStorageConfig& c) {
     const int64_t heads = c.page_size * c.num_kv_heads;
     k = heads * c.head_dim * dtype_bits(c.k_format().type) / 8;
-    v = heads * c.head_dim * dtype_bits(c.v_format().type) / 8;
+    v = heads * c.head_dim_of_v() * dtype_bits(c.v_format().type) / 8;
     k_scale = heads * scales_of_head(c.k_format()) * 4;
     v_scale = heads * scales_of_head(c.v_format()) * 4;
   }
@@ -70,6 +70,8 @@ Result<int64_t> storage_bytes(const KvStorageConfig& c) {
     if (value < 1) return invalid_argument("KV cache: ", name, " is ", value, ": it must be at least 1");
     page_bytes *= static_cast<double>(value);
   }
+  if (c.v_head_dim < 0) return invalid_argument("KV cache: v_head_dim is ", c.v_head_dim, ": it must be at least 0");
+  if (c.v_head_dim > c.head_dim) page_bytes *= static_cast<double>(c.v_head_dim) / static_cast<double>(c.head_dim);
   double total_bytes = 0.0;
   for (int64_t group = 0; group < c.num_groups(); ++group) {
     const int64_t num_pages = pages_of(c, group);
@@ -79,12 +81,18 @@ Result<int64_t> storage_bytes(const KvStorageConfig& c) {
     }
     total_bytes += page_bytes * static_cast<double>(num_pages);
   }
-  const std::pair<const char*, DType> types[] = {{"the type of K", c.k_format().type}, {"the type of V", c.v_format().type}};
-  for (const auto& [name, type] : types) {
+  const struct {
+    const char* name;
+    DType type;
+    const char* head_dim_name;
+    int64_t head_dim;
+  } sides[] = {{"the type of K", c.k_format().type, "head_dim", c.head_dim},
+               {"the type of V", c.v_format().type, c.v_head_dim > 0 ? "v_head_dim" : "head_dim", c.head_dim_of_v()}};
+  for (const auto& [name, type, head_dim_name, head_dim] : sides) {
     if (!dtype_is_kv(type)) return unsupported("KV cache: ", name, " is ", dtype_name(type), ": supported are ", kv_type_names());
-    if (dtype_bits(type) == 4 && c.head_dim % 2 != 0) {
-      return invalid_argument("KV cache: head_dim is ", c.head_dim, ": it must be even, two channels of ", dtype_name(type),
-                              " share a byte");
+    if (dtype_bits(type) == 4 && head_dim % 2 != 0) {
+      return invalid_argument("KV cache: ", head_dim_name, " is ", head_dim, ": it must be even, two channels of ",
+                              dtype_name(type), " share a byte");
     }
   }
   if (total_bytes > 0x1p60) return resource_exhausted("KV cache: ", total_bytes, " bytes are more than any memory holds");
@@ -97,12 +105,13 @@ Result<int64_t> storage_bytes(const KvStorageConfig& c) {
 }
 
 // `scale`: at 16 bytes.
-PagedHeads side_at(const KvStorageConfig& c, const KvFormat& format, unsigned char* data, unsigned char* scale) {
+PagedHeads side_at(const KvStorageConfig& c, const KvFormat& format, int64_t head_dim, unsigned char* data,
+                   unsigned char* scale) {
   PagedHeads side;
   side.data = data;
-  side.head_dim = c.head_dim;
+  side.head_dim = head_dim;
   side.format = format;
-  side.strides = nhd_strides(c.page_size, c.num_kv_heads, c.head_dim);
+  side.strides = nhd_strides(c.page_size, c.num_kv_heads, head_dim);
   if (const int64_t scales = scales_of_head(format); scales > 0) {
     side.scale = reinterpret_cast<float*>(scale);
     side.scale_strides = nhd_strides(c.page_size, c.num_kv_heads, scales);
@@ -149,8 +158,8 @@ PagedKvView KvStorage::layer(int64_t index) const {
   view.num_kv_heads = config_.num_kv_heads;
   const LayerBytes at(PageBytes(config_), view.num_pages);
   unsigned char* const data = memory_.as<unsigned char>() + layer_offsets_[static_cast<size_t>(index)];
-  view.k = side_at(config_, config_.k_format(), data, data + at.k_scale);
-  view.v = side_at(config_, config_.v_format(), data + at.v, data + at.v_scale);
+  view.k = side_at(config_, config_.k_format(), config_.head_dim, data, data + at.k_scale);
+  view.v = side_at(config_, config_.v_format(), config_.head_dim_of_v(), data + at.v, data + at.v_scale);
   return view;
 }
 

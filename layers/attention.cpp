@@ -5,7 +5,7 @@ namespace prologue {
 Value Attention::build(GraphBuilder& g, Value hidden_states) const {
   Value qkv = g.linear("qkv", hidden_states, qkv_weight);
   if (qkv_bias) qkv = g.add_bias("qkv_bias", qkv, qkv_bias);
-  auto [q, k, v] = g.split_heads(qkv, num_q_heads, num_kv_heads, head_dim, v_from_k);
+  auto [q, k, v] = g.split_heads(qkv, num_q_heads, num_kv_heads, head_dim, v_from_k, v_head_dim);
   if (q_bias) q = g.add_bias("q_bias", q, q_bias);
   if (k_bias) k = g.add_bias("k_bias", k, k_bias);
   if (v_from_k) {
@@ -32,7 +32,8 @@ Value Attention::build(GraphBuilder& g, Value hidden_states) const {
   if (q_scale.constant != 1.0f || q_scale.by_position != PositionScale::none) q = g.query_scale("q_scale", q, num_q_heads, q_scale);
 
   g.kv_write("kv_write", k, v, num_kv_heads, layer, rope);
-  const Value out = g.paged_attention("attention", q, num_q_heads, {scale, soft_cap, window, chunk, sinks}, layer);
+  const AttentionOptions options = {scale, soft_cap, window, chunk, sinks, v_head_dim};
+  const Value out = g.paged_attention("attention", q, num_q_heads, options, layer);
   return g.linear("output", out, output_weight, output_bias);
 }
 

@@ -76,8 +76,9 @@ Status check_arrays(const PagedAttentionParams& p, Device device) {
   }
   PROLOGUE_RETURN_IF_ERROR(check_cache_shape(kName, kv, kv.num_kv_heads, p.head_dim));
   if (p.sinks != nullptr && p.sinks_type != p.dtype && p.sinks_type != DType::f32) {
-    return unsupported("paged_attention: sinks_type is ", dtype_text(p.sinks_type), ": supported are dtype, ",
-                       dtype_name(p.dtype), ", and float32");
+    return unsupported("paged_attention: sinks_type is ", dtype_text(p.sinks_type),
+                       p.dtype == DType::f32 ? ": supported is float32" : ": supported are float32 and dtype, ",
+                       p.dtype == DType::f32 ? "" : dtype_name(p.dtype));
   }
   const int64_t needed = paged_attention_workspace_bytes(p, device);
   if (needed > 0 && (p.workspace == nullptr || p.workspace_bytes < needed)) {

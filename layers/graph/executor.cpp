@@ -197,7 +197,14 @@ Status GraphExecutor::bind(const Node& node, const Binding& binding, void* membe
       if (binding.index < 0 || binding.index >= num_layers) {
         return invalid_argument("it uses the cache of layer ", binding.index, ": there are caches for ", num_layers, " layers");
       }
-      set(cache_->layer(binding.index));
+      PagedKvView needed;
+      std::memcpy(&needed, member, sizeof needed);
+      const PagedKvView layer = cache_->layer(binding.index);
+      if (needed.v.head_dim != v_head_dim(layer)) {
+        return invalid_argument("its heads of V have ", needed.v.head_dim, " channels: those in the cache of layer ",
+                                binding.index, " have ", v_head_dim(layer));
+      }
+      set(layer);
       break;
     }
     case Binding::To::faults: set(faults_); break;

@@ -174,22 +174,23 @@ Node fused_node(const Graph& graph, const Chain& chain, Rounding rounding) {
   Node node = {"", "attention_prologue", AttentionPrologueParams()};
   auto& p = std::get<AttentionPrologueParams>(node.parameters);
   const KvWriteParams& write = *chain.write.params;
+  const int64_t v_head_dim = write.cache.v.head_dim;
   const Value source = chain.joint_bias ? chain.joint_bias.node->reads().front() : chain.packed;
   const int64_t stride = graph.row_stride(source), kv_width = write.num_kv_heads * write.head_dim;
   const int64_t v_at = chain.v_from_k ? chain.q_width : chain.q_width + kv_width;
-  const auto read = [&](HeadsView& view, int64_t column) {
-    view = {nullptr, stride, write.head_dim};
+  const auto read = [&](HeadsView& view, int64_t column, int64_t head_dim) {
+    view = {nullptr, stride, head_dim};
     node.read(view.data, source, column);
   };
   node.step(p.num_tokens, StepCount::num_tokens);
   p.num_kv_heads = write.num_kv_heads;
   p.head_dim = write.head_dim;
   p.dtype = write.dtype;
-  read(p.k, chain.q_width);
-  read(p.v, v_at);
+  read(p.k, chain.q_width, write.head_dim);
+  read(p.v, v_at, v_head_dim);
   if (chain.q_out) {
     p.num_q_heads = chain.q_width / write.head_dim;
-    read(p.q, 0);
+    read(p.q, 0, write.head_dim);
     p.q_out = {nullptr, graph.row_stride(chain.q_out), write.head_dim};
     node.write(p.q_out.data, chain.q_out);
   }
@@ -200,7 +201,7 @@ Node fused_node(const Graph& graph, const Chain& chain, Rounding rounding) {
   };
   if (chain.q_out) add_bias(p.bias.q, chain.q, 0, chain.q_width);
   add_bias(p.bias.k, chain.k, chain.q_width, kv_width);
-  add_bias(p.bias.v, chain.v, v_at, kv_width);
+  add_bias(p.bias.v, chain.v, v_at, write.num_kv_heads * v_head_dim);
 
   const auto add_norm = [&](const Steps& steps, HeadNorm& norm) {
     if (!steps.norm) return;
@@ -220,6 +221,7 @@ Node fused_node(const Graph& graph, const Chain& chain, Rounding rounding) {
   node.step(p.places.slot_mapping, StepArray::slot_mapping);
   p.hadamard_block = chain.k.hadamard_block();
   if (chain.q.scale) p.q_scale = chain.q.scale.params->q_scale;
+  p.cache.v.head_dim = v_head_dim;
   node.bind(&p.cache, *chain.write.node->cache_binding());
   node.faults(p.faults, p.token_faults);
   p.rounding = rounding;
@@ -270,14 +272,14 @@ std::optional<Chain> match_chain(const Graph& graph, const Uses& uses, int index
   chain.v = *v;
 
   // The columns must be q, k, v side by side, or q, k with V taken from k.
-  const int64_t kv_width = num_kv_heads * head_dim;
+  const int64_t k_width = num_kv_heads * head_dim, v_width = num_kv_heads * chain.write.params->cache.v.head_dim;
   chain.packed = graph.info(k_columns).base;
   chain.q_width = graph.info(k_columns).base_column;
   chain.v_from_k = graph.info(v_columns).base_column == chain.q_width;
-  if (graph.info(v_columns).base != chain.packed || graph.info(v_columns).width != kv_width) return {};
+  if (graph.info(v_columns).base != chain.packed || graph.info(v_columns).width != v_width) return {};
   if (chain.q_width % head_dim != 0) return {};
-  if (!chain.v_from_k && graph.info(v_columns).base_column != chain.q_width + kv_width) return {};
-  if (graph.info(chain.packed).width != chain.q_width + (chain.v_from_k ? 1 : 2) * kv_width) return {};
+  if (!chain.v_from_k && graph.info(v_columns).base_column != chain.q_width + k_width) return {};
+  if (graph.info(chain.packed).width != chain.q_width + k_width + (chain.v_from_k ? 0 : v_width)) return {};
 
   // q: the view of the columns before k that something reads.
   Value q;

@@ -339,18 +339,23 @@ Value GraphBuilder::add_bias(const std::string& name, Value x, const Weight& bia
   return out;
 }
 
-GraphBuilder::Qkv GraphBuilder::split_heads(Value qkv, int64_t num_q_heads, int64_t num_kv_heads, int64_t head_dim,
-                                            bool v_from_k) {
-  const int64_t q_width = num_q_heads * head_dim;
-  const int64_t kv_width = num_kv_heads * head_dim;
-  if (info(qkv).width < q_width + (v_from_k ? 1 : 2) * kv_width) {
+GraphBuilder::Qkv GraphBuilder::split_heads(Value qkv, int64_t num_q_heads, int64_t num_kv_heads, int64_t head_dim, bool v_from_k,
+                                            int64_t v_head_dim) {
+  const bool v_of_its_own = v_head_dim != 0 && v_head_dim != head_dim;
+  if (v_from_k && v_of_its_own) {
+    check(
+        invalid_argument("graph: v_head_dim is ", v_head_dim, ": V that is taken from K has head_dim, ", head_dim, ", channels"));
+  }
+  const int64_t q_width = num_q_heads * head_dim, k_width = num_kv_heads * head_dim;
+  const int64_t v_width = v_from_k ? 0 : num_kv_heads * (v_of_its_own ? v_head_dim : head_dim);
+  if (info(qkv).width < q_width + k_width + v_width) {
     check(invalid_argument("graph: ", info(qkv).name, " has ", info(qkv).width, " columns: ", num_q_heads, " heads of Q and ",
-                           num_kv_heads, " of K", v_from_k ? "" : " and of V", " of ", head_dim, " channels need ",
-                           q_width + (v_from_k ? 1 : 2) * kv_width));
+                           num_kv_heads, " of K", v_from_k || v_of_its_own ? "" : " and of V", " of ", head_dim, " channels",
+                           v_of_its_own ? str_cat(" and of V of ", v_head_dim) : "", " need ", q_width + k_width + v_width));
   }
   const Value q = add_view("q", qkv, 0, q_width);
-  const Value k = add_view("k", qkv, q_width, kv_width);
-  const Value v = v_from_k ? k : add_view("v", qkv, q_width + kv_width, kv_width);
+  const Value k = add_view("k", qkv, q_width, k_width);
+  const Value v = v_from_k ? k : add_view("v", qkv, q_width + k_width, v_width);
   return {q, k, v};
 }
 
@@ -466,6 +471,7 @@ void GraphBuilder::kv_write(const std::string& name, Value k, Value v, int64_t n
     p.dtype = info(k).dtype;
     read_heads(node, p.k, k, num_kv_heads);
     read_heads(node, p.v, v, num_kv_heads);
+    p.cache.v.head_dim = head_dim(node, v, num_kv_heads);
     node.cache(p.cache, layer, true);
     p.num_axes = rope.rope.num_axes;
     node.positions(p.positions, p.position_axis_stride, p.num_axes);
@@ -478,9 +484,22 @@ void GraphBuilder::kv_write(const std::string& name, Value k, Value v, int64_t n
   });
 }
 
+// One for each head of Q.
+void GraphBuilder::set_sinks(Node& node, PagedAttentionParams& params, const Weight& sinks) {
+  node.weight(params.sinks, sinks);
+  params.sinks_type = sinks.dtype;
+  if (!sinks || (sinks.rows * sinks.cols == params.num_q_heads && (sinks.dtype == params.dtype || sinks.dtype == DType::f32)))
+    return;
+  check(invalid_argument(node.name, ": the sinks are [", sinks.rows, ", ", sinks.cols, "] ", dtype_name(sinks.dtype),
+                         ": they must be [1, ", params.num_q_heads, "] of ", dtype_name(params.dtype),
+                         params.dtype == DType::f32 ? "" : " or float32"));
+}
+
 Value GraphBuilder::paged_attention(const std::string& name, Value q, int64_t num_q_heads, const AttentionOptions& options,
                                     int64_t layer) {
-  const Value out = add_value_like(name, q);
+  const ValueInfo& of_q = info(q);
+  const int64_t width = options.v_head_dim > 0 ? num_q_heads * options.v_head_dim : of_q.width;
+  const Value out = add_value(name, of_q.rows, width, of_q.dtype);
   add_node<PagedAttentionParams>(name, "paged_attention", [&](Node& node, PagedAttentionParams& p) {
     node.step(p.num_tokens, StepCount::num_tokens);
     node.step(p.num_seqs, StepCount::num_seqs);
@@ -492,13 +511,9 @@ Value GraphBuilder::paged_attention(const std::string& name, Value q, int64_t nu
     p.soft_cap = options.soft_cap;
     p.window = options.window;
     p.chunk = options.chunk;
-    node.weight(p.sinks, options.sinks);
-    p.sinks_type = options.sinks.dtype;
-    if (options.sinks && options.sinks.rows * options.sinks.cols != num_q_heads) {
-      check(invalid_argument(node.name, ": sinks is [", options.sinks.rows, ", ", options.sinks.cols, "]: there must be one for each of the ",
-                             num_q_heads, " heads of Q"));
-    }
     read_heads(node, p.q, q, num_q_heads);
+    set_sinks(node, p, options.sinks);
+    p.kv.v.head_dim = head_dim(node, out, num_q_heads);
     node.cache(p.kv, layer, false);
     node.step(p.page_table.block_table, StepArray::block_table);
     node.step(p.page_table.block_table_stride, StepCount::block_table_stride);

@@ -105,13 +105,13 @@ struct HeadsNorm {
   Weight bias = {};    // as the weight; layer norms only
 };
 
-// How attention weighs the keys; the formulas are in kernels/paged_attention/paged_attention.h.
+// How paged_attention attends; the defaults of its options change nothing.
 struct AttentionOptions {
-  float scale = 0.0f;     // of the scores, usually 1 / sqrt(head_dim)
-  float soft_cap = 0.0f;  // 0 = none
-  int64_t window = 0;     // tokens that a token sees, its own included; 0 = all before it, and its own
-  int64_t chunk = 0;      // a token sees those of its own chunk of so many positions; 0 = no chunks
-  Weight sinks = {};      // [1, num_q_heads], of the activations' type or float32; may be none
+  float scale = 0.0f;  // of the scores
+  float soft_cap = 0.0f;
+  int64_t window = 0, chunk = 0;
+  Weight sinks = {};       // [1, num_q_heads] of the activations' type or float32; may be none
+  int64_t v_head_dim = 0;  // of V and of the output's heads; 0: that of Q and K
 };
 
 // The list of operations: the parameters of any one that a graph can hold.
@@ -130,7 +130,7 @@ struct Binding {
     count,         // a count of the step
     table,         // the first row of a rope's table; it may grow until an executor is made
     table_rows,    // the rows of that table
-    cache_read,    // the cache of a layer, a PagedKvView
+    cache_read,    // the cache of a layer, a PagedKvView whose v.head_dim says what it must be
     cache_write,   // the same, where the operation writes it
     faults,        // the executor's record of faults
     token_faults,  // and its fault codes by token
@@ -238,8 +238,9 @@ class PROLOGUE_API GraphBuilder {
   struct Qkv {
     Value q, k, v;
   };
-  // v_from_k: qkv has no columns for V; V is computed from K's columns.
-  Qkv split_heads(Value qkv, int64_t num_q_heads, int64_t num_kv_heads, int64_t head_dim, bool v_from_k = false);
+  // v_from_k: qkv has no columns for V; V is computed from K's columns. v_head_dim: of V; 0 = head_dim, and always with v_from_k.
+  Qkv split_heads(Value qkv, int64_t num_q_heads, int64_t num_kv_heads, int64_t head_dim, bool v_from_k = false,
+                  int64_t v_head_dim = 0);
   Value heads_norm(const std::string& name, Value x, int64_t num_heads, const HeadsNorm& norm);
   // The same rope with its table rows gathered once per step, for all layers that are built with the result.
   GraphRope gather_cos_sin(const std::string& name, const GraphRope& rope);
@@ -247,6 +248,7 @@ class PROLOGUE_API GraphBuilder {
   Value hadamard(const std::string& name, Value x, int64_t num_heads, int64_t block);
   Value query_scale(const std::string& name, Value x, int64_t num_heads, const QueryScale& scale);
   void kv_write(const std::string& name, Value k, Value v, int64_t num_kv_heads, int64_t layer, const GraphRope& rope);
+  // [tokens, num_q_heads * v_head_dim]
   Value paged_attention(const std::string& name, Value q, int64_t num_q_heads, const AttentionOptions& options, int64_t layer);
   Value activation(const std::string& name, Value x, const ActivationOptions& options);
   Value add(const std::string& name, Value a, Value b);
@@ -295,6 +297,7 @@ class PROLOGUE_API GraphBuilder {
   void check_choices(const Node& node, const char* what, Value value, int64_t top_k, DType dtype);
   void set_rope(Node& node, Rope& member, const GraphRope& rope);
   void check_rope(const Node& node, const GraphRope& rope);
+  void set_sinks(Node& node, PagedAttentionParams& params, const Weight& sinks);
   const ValueInfo& info(Value value);
   StepCount rows_of(Value value);
   int64_t row_stride(Value value);

@@ -63,6 +63,19 @@ std::string writes_text(const Graph& graph, const Node& node) {
   return text;
 }
 
+// What a node does beyond its operation, " (window 4096, sinks)".
+std::string options_text(const Node& node) {
+  std::string text;
+  if (const auto* attention = std::get_if<PagedAttentionParams>(&node.parameters)) {
+    if (attention->window > 0) add(text, str_cat("window ", attention->window));
+    if (attention->chunk > 0) add(text, str_cat("chunk ", attention->chunk));
+    if (attention->soft_cap > 0.0f) add(text, str_cat("soft cap ", attention->soft_cap));
+    if (attention->sinks != nullptr) add(text, "sinks");
+  }
+  add(text, node.remark);
+  return text.empty() ? "" : " (" + text + ")";
+}
+
 using Row = std::array<std::string, 4>;  // node, operation, reads, writes
 
 void replace_all(std::string& text, const std::string& from, const std::string& to) {
@@ -156,8 +169,7 @@ std::string graph_table(const Graph& graph, bool fold_layers) {
   for (const Node& node : graph.nodes) {
     std::string kind = node.kind;
     if (!node.fused_from.empty()) kind += " = " + node.fused_from;
-    if (*node.remark != 0) kind += str_cat(" (", node.remark, ")");
-    rows.push_back({node.name, kind, reads_text(graph, node), writes_text(graph, node)});
+    rows.push_back({node.name, kind + options_text(node), reads_text(graph, node), writes_text(graph, node)});
   }
   if (fold_layers) rows = fold(rows);
   rows.insert(rows.begin(), {"node", "operation", "reads", "writes"});

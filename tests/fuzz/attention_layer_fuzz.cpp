@@ -19,6 +19,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   a.scale = choices.real(0.25f);
   a.soft_cap = choices.chance(3) ? choices.real(5.0f) : 0.0f;
   a.window = choices.chance(2) ? 0 : choices.size(1, 9);
+  a.chunk = choices.chance(3) ? choices.size(0, 9) : 0;
   a.ring_size = q.places.ring_size;
   a.max_seqlen_q = choices.hostile() ? choices.absurd() : choices.integer(1, 8);
   a.max_seq_len = choices.hostile() ? choices.absurd() : choices.integer(1, 24);
@@ -37,6 +38,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
             type);
   if (choices.chance(2)) map.optional("output_bias", p.output_bias, dense(p.hidden_size, bits / 8), Use::read, type);
   map.in_place(map.array("out", p.out, rows(q.num_tokens, p.out_stride, p.hidden_size, bits), Use::write), hidden, same);
+  if (choices.chance(3)) {
+    a.sinks_type = weight_type(choices);
+    const DType of = float_type_of(resolve_dtype(a.sinks_type, q.dtype));
+    map.optional("sinks", a.sinks, dense(q.num_q_heads, dtype_size(of)), Use::read, of);
+  }
   if (!knows_lengths) {
     map.array("seq_lens", a.seq_lens, dense(q.places.num_seqs, 4), Use::read);
   } else if (choices.hostile()) {

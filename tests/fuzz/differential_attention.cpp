@@ -34,6 +34,8 @@ AttentionCase real_case(Random& random, const Sizes& sizes) {
   if (c.v_within_k) c.layout = KvLayout::nhd;
   if (percent(20)) c.soft_cap = static_cast<float>(random.integer(1, 50));
   if (percent(25)) c.window = random.integer(1, 4096);
+  if (percent(20)) c.chunk = random.integer(1, 4096);
+  if (percent(25)) c.sinks = percent(50) ? Sinks::of_dtype : Sinks::of_float;
   c.padding_rows = percent(70) ? 0 : random.integer(1, 40);
 
   // Tokens of the cache, dealt to the sequences; their rows, as far as the products allow.
@@ -85,7 +87,8 @@ void expect_some_rows(Backend backend, Random& random, const AttentionBatch<T>& 
     one.num_q_heads = in.num_q_heads, one.num_kv_heads = in.num_kv_heads, one.head_dim = in.head_dim,
     one.v_head_dim = in.v_head_dim;
     one.page_size = in.page_size, one.num_pages = in.num_pages, one.max_pages_per_seq = in.max_pages_per_seq;
-    one.window = in.window, one.ring_size = in.ring_size, one.scale = in.scale, one.soft_cap = in.soft_cap;
+    one.window = in.window, one.chunk = in.chunk, one.sinks = in.sinks, one.ring_size = in.ring_size, one.scale = in.scale,
+    one.soft_cap = in.soft_cap;
     one.q_token_stride = in.q_token_stride, one.q_head_stride = in.q_head_stride;
     one.key = in.key, one.value = in.value;
     one.key_zero_point = in.key_zero_point, one.value_zero_point = in.value_zero_point;
@@ -112,9 +115,10 @@ double bound_of(Backend backend, const PagedKvView& kv, const AttentionInputs<T>
   const double largest = largest_of(kv.v.format.type), unit = kDefaultSteps * 0x1p-24;
   const double score = kv.k.format.type == DType::uint4 ? 26.0 : 1.5;  // over sqrt(head_dim)
   const double root = std::sqrt(static_cast<double>(in.head_dim));
+  const double sink = in.sinks.empty() ? 0.0 : 25.0 + score * root;  // log(2^20) + 12 at most, and the largest score
   const double score_units = 2.0 + std::max(16.0, root) + allowance.score_units;
   const double relative =
-      1.0 + score_units / kDefaultSteps * (1.0 + score * root) + (allowance.probability + allowance.value) / unit;
+      1.0 + score_units / kDefaultSteps * (1.0 + score * root + sink) + (allowance.probability + allowance.value) / unit;
   const double longest = static_cast<double>(*std::max_element(in.seq_lens.begin(), in.seq_lens.end()));
   return std::max(kDefaultSteps, std::sqrt(longest)) * 0x1p-24 * 2.0 * largest * relative;
 }
@@ -159,23 +163,23 @@ Outcome run_attention(Backend backend, uint64_t seed, const Sizes& sizes) {
     for (size_t s = 0; s < std::min<size_t>(c.sequences.size(), 6); ++s)
       sequences += str_cat(" ", c.sequences[s].rows, "/", c.sequences[s].length);
     const double bound = bound_of(Backend::cpu, batch.cache.view, good) + bound_of(Backend::cuda, batch.cache.view, good);
-    return outcome(
-        str_cat(dtype_name(p.dtype), " over ", dtype_name(c.type), " scaling=", static_cast<int>(c.scaling), " and ",
-                dtype_name(c.format(false).type), " scaling=", static_cast<int>(c.format(false).scaling), " Hq=", c.num_q_heads,
-                " Hkv=", c.num_kv_heads, " D=", c.head_dim, " Dv=", c.v_width(), " page=", c.page_size,
-                " layout=", static_cast<int>(c.layout), " window=", c.window, " ring=", c.ring_size, " cap=", c.soft_cap,
-                " padding=", c.padding_rows, " T=", p.num_tokens, " max_seqlen_q=", p.max_seqlen_q,
-                " num_decode_seqs=", p.num_decode_seqs, " batch_invariant=", p.batch_invariant, " damage=", damage,
-                " form=", form, " ", c.sequences.size(), " sequences (rows/length):", sequences),
-        status, arena,
-        {{p.out.data,
-          "out",
-          element_of<T>(),
-          {{"token", p.out.token_stride}, {"head", p.out.head_stride}, {"channel", 1}},
-          1.0,
-          bound},
-         {p.faults, "faults", Element::int64},
-         {p.token_faults, "token_faults", Element::byte, {{"token", 1}}}});
+    return outcome(str_cat(dtype_name(p.dtype), " over ", dtype_name(c.type), " scaling=", static_cast<int>(c.scaling), " and ",
+                           dtype_name(c.format(false).type), " scaling=", static_cast<int>(c.format(false).scaling),
+                           " Hq=", c.num_q_heads, " Hkv=", c.num_kv_heads, " D=", c.head_dim, " Dv=", c.v_width(),
+                           " page=", c.page_size, " layout=", static_cast<int>(c.layout), " window=", c.window,
+                           " chunk=", c.chunk, " sinks=", static_cast<int>(c.sinks), " ring=", c.ring_size, " cap=", c.soft_cap,
+                           " padding=", c.padding_rows, " T=", p.num_tokens, " max_seqlen_q=", p.max_seqlen_q,
+                           " num_decode_seqs=", p.num_decode_seqs, " batch_invariant=", p.batch_invariant, " damage=", damage,
+                           " form=", form, " ", c.sequences.size(), " sequences (rows/length):", sequences),
+                   status, arena,
+                   {{p.out.data,
+                     "out",
+                     element_of<T>(),
+                     {{"token", p.out.token_stride}, {"head", p.out.head_stride}, {"channel", 1}},
+                     1.0,
+                     bound},
+                    {p.faults, "faults", Element::int64},
+                    {p.token_faults, "token_faults", Element::byte, {{"token", 1}}}});
   });
 }
 

@@ -126,6 +126,7 @@ bool run_storage(Choices& choices) {
   config.page_size = choices.size(1, 4);
   config.num_kv_heads = choices.size(1, 3);
   config.head_dim = choices.head_dim();
+  if (choices.chance(4)) config.v_head_dim = choices.head_dim();
   constexpr DType kTypes[] = {DType::f32,      DType::f16,  DType::bf16, DType::fp8_e4m3,
                               DType::fp8_e5m2, DType::int8, DType::int4, DType::uint4};
   config.k_type = type_of(choices, kTypes);
@@ -139,7 +140,8 @@ bool run_storage(Choices& choices) {
   check_sizing(choices, config);
   int64_t bytes = config.num_pages;
   if (!config.pages_of_group.empty()) bytes = *std::max_element(config.pages_of_group.begin(), config.pages_of_group.end());
-  for (const int64_t n : {config.num_layers, config.page_size, config.num_kv_heads, config.head_dim}) bytes = times(bytes, n);
+  for (const int64_t n : {config.num_layers, config.page_size, config.num_kv_heads, std::max(config.head_dim, config.v_head_dim)})
+    bytes = times(bytes, n);
   if (bytes > (1 << 22) && bytes < (int64_t{1} << 50)) return false;  // it might be had
   const Result<KvStorage> storage = KvStorage::create(config, Device::cpu);
   if (!storage.ok()) return false;

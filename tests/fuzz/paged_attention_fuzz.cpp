@@ -20,6 +20,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   p.scale = choices.real(0.25f);
   p.soft_cap = choices.chance(3) ? choices.real(5.0f) : 0.0f;
   p.window = choices.chance(2) ? 0 : choices.size(1, 9);
+  p.chunk = choices.chance(3) ? choices.size(0, 9) : 0;
   p.ring_size = choices.chance(3) ? choices.size(0, 20) : 0;
   p.max_seqlen_q = choices.hostile() ? choices.absurd() : choices.integer(1, 8);
   p.max_seq_len = choices.hostile() ? choices.absurd() : choices.integer(1, 24);
@@ -33,6 +34,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   p.out = {nullptr, out.token, out.head};
   map.array("q", p.q.data, view_extent(p.q, p.num_tokens, p.num_q_heads, p.head_dim, bits), Use::read, float_type_of(p.dtype));
   map.array("out", p.out.data, view_extent(p.out, p.num_tokens, p.num_q_heads, v_width, bits), Use::write);
+  if (choices.chance(3)) {
+    p.sinks_type = weight_type(choices);
+    const DType type = float_type_of(resolve_dtype(p.sinks_type, p.dtype));
+    map.optional("sinks", p.sinks, dense(p.num_q_heads, dtype_size(type)), Use::read, type);
+  }
   const bool lengths_of_pages = choices.chance(4);
   if (lengths_of_pages && !choices.hostile()) p.ring_size = 0;
   decode_page_table(choices, map, p.page_table, p.num_seqs, 4, lengths_of_pages);

@@ -97,6 +97,8 @@ AttentionCase random_case(Random& random, uint64_t seed) {
   c.page_size = random.integer(0, 1) == 0 ? 16 : random.integer(1, 40);
   c.layout = random.integer(0, 3) == 0 ? KvLayout::odd : KvLayout::nhd;
   c.soft_cap = random.integer(0, 3) == 0 ? 5.0f : 0.0f;
+  c.chunk = random.integer(0, 3) == 0 ? random.integer(1, 130) : 0;
+  if (random.integer(0, 2) == 0) c.sinks = random.integer(0, 1) == 0 ? Sinks::of_dtype : Sinks::of_float;
   return c;
 }
 
@@ -140,7 +142,8 @@ void check_mixed_batch(Backend backend, uint64_t seed) {
   };
   SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << dtype_name(FloatFormat<T>::dtype) << " over "
                                   << dtype_name(c.type) << ", head_dim " << c.head_dim << ", " << num_decode_seqs << " of "
-                                  << num_seqs << " sequences decode, window " << c.window);
+                                  << num_seqs << " sequences decode, window " << c.window << ", chunk " << c.chunk << ", sinks "
+                                  << static_cast<int>(c.sinks));
   const std::vector<T> together = run(in, num_decode_seqs, max_seqlen_q);
   expect_matches_oracle(backend, in, batch.cache.view, together);
   const auto border = static_cast<size_t>(num_decode_seqs);
@@ -249,12 +252,14 @@ void check_batch_invariance(Backend backend, uint64_t seed) {
     c.sequences.push_back({std::min<int64_t>(length + random.integer(0, 1), random.integer(1, 90)), length});
     most_rows = std::max(most_rows, c.sequences.back().rows);
   }
-  const bool ring = window > 0 && random.integer(0, 1) == 0;
-  if (ring) c.ring_size = window + most_rows - 1 + random.integer(0, 9);
+  const int64_t keys = c.chunk > 0 && (window == 0 || c.chunk < window) ? c.chunk : window;
+  const bool ring = keys > 0 && random.integer(0, 1) == 0;
+  if (ring) c.ring_size = keys + most_rows - 1 + random.integer(0, 9);
   const int64_t more_rows = ring ? 0 : random.integer(0, 60);
   SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << dtype_name(FloatFormat<T>::dtype) << " over "
-                                  << dtype_name(c.type) << ", head_dim " << c.head_dim << ", window " << c.window << ", ring "
-                                  << c.ring_size << ", cap " << c.soft_cap);
+                                  << dtype_name(c.type) << ", head_dim " << c.head_dim << ", window " << c.window << ", chunk "
+                                  << c.chunk << ", sinks " << static_cast<int>(c.sinks) << ", ring " << c.ring_size << ", cap "
+                                  << c.soft_cap);
   const AttentionBatch<T> batch(c, seed);
   Pieces<T> pieces(backend, batch);
   expect_matches_oracle(backend, batch.in, batch.cache.view, pieces.all());

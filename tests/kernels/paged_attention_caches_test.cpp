@@ -42,7 +42,8 @@ void check(Backend backend, const AttentionCase& c, uint64_t seed) {
                                   << static_cast<int>(c.scaling) << ", and " << dtype_name(c.format(false).type) << ", scaling "
                                   << static_cast<int>(c.format(false).scaling) << ", layout " << static_cast<int>(c.layout)
                                   << ", head dims " << c.head_dim << " and " << c.v_width() << ", window " << c.window
-                                  << ", ring " << c.ring_size << ", cap " << c.soft_cap << ", rows " << c.sequences[0].rows);
+                                  << ", chunk " << c.chunk << ", sinks " << static_cast<int>(c.sinks) << ", ring " << c.ring_size
+                                  << ", cap " << c.soft_cap << ", rows " << c.sequences[0].rows);
   const AttentionBatch<T> batch(c, seed);
   expect_matches_oracle(backend, batch.in, batch.cache.view, run_attention(backend, batch));
 }
@@ -279,6 +280,111 @@ TEST_P(PagedAttentionCaches, SoftCaps) {
   }
 }
 
+// Chunks at, below and above the borders of tiles and pages, and sequences that end at, before and behind the end of a chunk; what
+// lies outside is poison.
+TEST_P(PagedAttentionCaches, Chunks) {
+  uint64_t seed = 1700;
+  for (const int64_t chunk : {1, 2, 15, 16, 17, 63, 64, 65, 100, 1000}) {
+    const int64_t two = 2 * chunk;
+    for (const auto& sequences :
+         {std::vector<AttentionSequence>{{1, two}, {1, two + 1}, {3, two + 1}, {4, two + 4}, {4, 4}, {1, 1}},
+          std::vector<AttentionSequence>{{90, 200}, {1, two + 1}, {40, 40}, {5, 3}, {6, two + 3}}}) {
+      for (const DType type : {DType::f32, DType::bf16, DType::int8}) {
+        AttentionCase c;
+        c.chunk = chunk, c.sequences = sequences, c.num_q_heads = 6;
+        c.type = type, c.scaling = type == DType::int8 ? KvScaling::token_head : KvScaling::none;
+        if (seed % 4 == 1) c.window = 1 + chunk / 2;  // both: the window ends in the chunk, or before it
+        if (seed % 4 == 3) c.window = two;
+        check(GetParam(), c, seed++);
+      }
+    }
+  }
+}
+
+// The first token of a chunk sees itself alone: it is its V.
+TEST_P(PagedAttentionCaches, AChunkBeginsAnew) {
+  for (const int64_t rows : {1, 3, 40}) {
+    for (const int64_t chunk : {1, 16, 40, 64}) {
+      AttentionCase c;
+      c.type = DType::bf16, c.chunk = chunk, c.sequences = {{rows, 3 * chunk + rows}};
+      const AttentionBatch<BFloat16> batch(c, 970);
+      const std::vector<BFloat16> got = run_attention(GetParam(), batch);
+      for (int64_t row = 0; row < rows; row += chunk) {
+        const int64_t position = 3 * chunk + row;
+        const int64_t page = batch.in.block_table[static_cast<size_t>(position / c.page_size)];
+        for (int64_t i = 0; i < 4 * 64; ++i) {
+          const double want = batch.cache.value(false, page, position % c.page_size, i / 128, i % 64);
+          ASSERT_EQ(static_cast<double>(to_float(got[static_cast<size_t>(row * 256 + i)])), want) << row << ", " << i;
+        }
+      }
+    }
+  }
+}
+
+// Sinks beside every storage, caps and windows; sequences that are split, and rows that see nothing.
+TEST_P(PagedAttentionCaches, Sinks) {
+  uint64_t seed = 1800;
+  const std::vector<AttentionSequence> split = {{1, 700}, {3, 150}};
+  for (const auto& [type, scaling] : storages()) {
+    for (const auto& sequences : {kDecode, kPrefill, split}) {
+      for (const Sinks sinks : {Sinks::of_dtype, Sinks::of_float}) {
+        AttentionCase c;
+        c.sinks = sinks, c.sequences = sequences, c.type = type, c.scaling = scaling;
+        if (seed % 4 == 1) c.soft_cap = 2.0f, c.scale = 1.0f;  // the sink is above the cap
+        if (seed % 5 == 1) c.window = 40;
+        if (seed % 5 == 3) c.chunk = 200;
+        if (seed % 3 == 0) c.num_q_heads = 6;
+        check(GetParam(), c, seed++);
+      }
+    }
+  }
+}
+
+TEST_P(PagedAttentionCaches, SinksOfManyHeadsAndMixtures) {
+  uint64_t seed = 1900;
+  for (const auto& [k, v] : kMixtures) {
+    for (const int64_t head_dim : {64, 66, 256, 576}) {
+      AttentionCase c;
+      c.type = k.type, c.scaling = k.scaling, c.v_format = v, c.head_dim = head_dim, c.sinks = Sinks::of_float;
+      c.num_q_heads = seed % 2 == 0 ? 16 : 71, c.num_kv_heads = 1, c.sequences = {{1, 300}, {1, 9}, {2, 20}};
+      if (seed % 3 == 0) c.sequences.push_back({9, 40});
+      check(GetParam(), c, seed++);
+    }
+  }
+}
+
+// Sinks of -infinity are none, to the bit; those far above all scores leave nothing of V, and those far below them nothing of theirs.
+TEST_P(PagedAttentionCaches, ExtremeSinks) {
+  for (const auto& sequences : {kDecode, kPrefill, std::vector<AttentionSequence>{{1, 700}}}) {
+    for (const DType type : {DType::f32, DType::bf16, DType::int8}) {
+      AttentionCase c;
+      c.sequences = sequences, c.type = type, c.scaling = type == DType::int8 ? KvScaling::tensor : KvScaling::none;
+      AttentionBatch<BFloat16> batch(c, 980);
+      const std::vector<BFloat16> without = run_attention(GetParam(), batch);
+      for (const double sink : {-std::numeric_limits<double>::infinity(), -1000.0, 1000.0}) {
+        batch.in.sinks.assign(4, sink);
+        const std::vector<BFloat16> got = run_attention(GetParam(), batch);
+        for (size_t i = 0; i < got.size(); ++i) {
+          ASSERT_EQ(to_float(got[i]), sink < 0.0 ? to_float(without[i]) : 0.0f) << sink << ", " << i;
+        }
+      }
+    }
+  }
+}
+
+// A sink as large as the score of the only key takes half of its value.
+TEST_P(PagedAttentionCaches, ASinkIsOneMoreKey) {
+  AttentionCase c;
+  c.sequences = {{1, 1}};
+  AttentionBatch<float> batch(c, 985);
+  const std::vector<float> value = run_attention(GetParam(), batch);
+  std::fill(batch.in.q.begin(), batch.in.q.end(), 0.0f);  // scores of 0
+  batch.in.sinks = {0.0, std::log(3.0), -std::log(3.0), 0.0};
+  const std::vector<float> got = run_attention(GetParam(), batch);
+  const float share[] = {0.5f, 0.25f, 0.75f, 0.5f};
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], share[i / 64] * value[i], 1e-6f) << i;
+}
+
 // A ring that has gone round many times, none, and just; pages that it does not fill.
 TEST_P(PagedAttentionCaches, Rings) {
   uint64_t seed = 800;
@@ -293,6 +399,14 @@ TEST_P(PagedAttentionCaches, Rings) {
         c.window = 5;
         if (rows + 4 <= ring) check(GetParam(), c, seed++);
       }
+    }
+  }
+  for (const int64_t chunk : {1, 5, 16, 38}) {  // chunks in place of windows; beside them a window may be as wide as it likes
+    for (const int64_t rows : {1, 3}) {
+      AttentionCase c;
+      c.ring_size = 40, c.chunk = chunk, c.window = seed % 2 == 0 ? 1000 : 0, c.num_q_heads = 6;
+      c.sequences = {{rows, 1000}, {1, 40}, {rows, 41}, {1, 7}, {rows, rows}, {1, 38 * 4 + 1}, {1, 16 * 4}};
+      check(GetParam(), c, seed++);
     }
   }
   AttentionCase c;  // as long as nothing has been overwritten, no window is needed
@@ -318,6 +432,16 @@ TEST_P(PagedAttentionCaches, FaultsKeepToTheirWindow) {
     EXPECT_EQ(fault.count, 52u);
     EXPECT_TRUE(std::all_of(got.begin() + 8 * 4 * 64, got.begin() + 60 * 4 * 64, [](BFloat16 x) { return x.bits == 0; }));
   }
+  AttentionCase chunked;  // a chunk from 64 on: a bad page before it is the fault of the rows before it
+  chunked.chunk = 64, chunked.sequences = {{40, 90}, {3, 66}};
+  AttentionBatch<BFloat16> of_chunks(chunked, 902);
+  of_chunks.in.block_table[3] = -1;                                                              // rows 0 to 13, at 50 to 63
+  of_chunks.in.block_table[static_cast<size_t>(of_chunks.in.block_table_stride) + 0] = 1 << 20;  // the row at 63
+  FaultRecord of_rows;
+  expect_matches_oracle(GetParam(), of_chunks.in, of_chunks.cache.view, run_attention(GetParam(), of_chunks, &of_rows));
+  EXPECT_EQ(decode_fault(of_rows).token, 0);
+  EXPECT_EQ(decode_fault(of_rows).count, 15u);
+
   AttentionCase c;  // decoding: of three rows the last one alone no longer needs the page
   c.window = 20, c.sequences = {{3, 85}};
   AttentionBatch<float> batch(c, 901);

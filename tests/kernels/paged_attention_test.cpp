@@ -718,6 +718,8 @@ TEST_P(PagedAttentionTest, RefusesWhatTheContractForbids) {
       {[](P& p) { p.soft_cap = -1.0f; }, kInvalid, "soft_cap is -1: it must be finite and positive, or 0 for none"},
       {[](P& p) { p.soft_cap = kNan; }, kInvalid, "soft_cap is nan: it must be finite and positive, or 0 for none"},
       {[](P& p) { p.window = -1; }, kInvalid, "window is -1: it must lie in 0..2147483647"},
+      {[](P& p) { p.chunk = -1; }, kInvalid, "chunk is -1: it must lie in 0..2147483647"},
+      {[](P& p) { p.chunk = int64_t{1} << 31; }, kInvalid, "chunk is 2147483648: it must lie in 0..2147483647"},
       {[](P& p) { p.ring_size = -1; }, kInvalid, "ring_size is -1: it must lie in 0..2147483647"},
       {[](P& p) { p.ring_size = 1; }, kInvalid,
        "ring_size is 1: it must be at least max_seqlen_q, 2, where max_seq_len, 5, is larger than the ring"},
@@ -725,6 +727,18 @@ TEST_P(PagedAttentionTest, RefusesWhatTheContractForbids) {
        "window is 0: it must lie in 1..3 where max_seq_len, 5, is larger than the ring of 4 tokens and max_seqlen_q is 2"},
       {[](P& p) { p.ring_size = 4, p.window = 4; }, kInvalid,
        "window is 4: it must lie in 1..3 where max_seq_len, 5, is larger than the ring of 4 tokens and max_seqlen_q is 2"},
+      {[](P& p) { p.ring_size = 4, p.chunk = 4; }, kInvalid,
+       "chunk is 4: it must lie in 1..3 where max_seq_len, 5, is larger than the ring of 4 tokens and max_seqlen_q is 2"},
+      {[](P& p) { p.ring_size = 4, p.chunk = 4, p.window = 5; }, kInvalid,
+       "chunk is 4: it must lie in 1..3 where max_seq_len, 5, is larger than the ring of 4 tokens and max_seqlen_q is 2"},
+      {[](P& p) { p.ring_size = 4, p.chunk = 5, p.window = 4; }, kInvalid,
+       "window is 4: it must lie in 1..3 where max_seq_len, 5, is larger than the ring of 4 tokens and max_seqlen_q is 2"},
+      {[](P& p) { p.sinks = p.seq_lens, p.sinks_type = kNoType; }, kUnsupported,
+       "sinks_type is the unknown type 99: supported is float32"},
+      {[](P& p) { p.sinks = p.seq_lens, p.sinks_type = DType::bf16; }, kUnsupported,
+       "sinks_type is bfloat16: supported is float32"},
+      {[](P& p) { p.dtype = DType::f16, p.sinks = p.seq_lens, p.sinks_type = DType::bf16; }, kUnsupported,
+       "sinks_type is bfloat16: supported are float32 and dtype, float16"},
       {[](P& p) { p.kv.k.format.type = p.kv.v.format.type = kNoType; }, kUnsupported,
        "cache.k.format.type is the unknown type 99: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8, int4 and "
        "uint4"},
@@ -797,6 +811,7 @@ TEST_P(PagedAttentionTest, RefusesWhatTheContractForbids) {
       {[](P& p) { p.token_faults = reinterpret_cast<uint8_t*>(const_cast<int32_t*>(p.seq_lens)) + 7; }, kInvalid,
        "token_faults overlaps seq_lens"},
       {[](P& p) { p.out.data = p.kv.v.data; }, kInvalid, "out overlaps cache.v"},
+      {[](P& p) { p.sinks = static_cast<float*>(p.out.data) + 63; }, kInvalid, "out overlaps sinks"},
       {[](P& p) {
          p.kv.k.format.type = p.kv.v.format.type = DType::int8, p.kv.k.format.scaling = p.kv.v.format.scaling = KvScaling::tensor;
          p.kv.k.scale = p.kv.v.scale = static_cast<float*>(p.out.data);
@@ -819,6 +834,9 @@ TEST_P(PagedAttentionTest, RefusesMisalignedPointersAndDevices) {
   Arena arena(GetParam());
   PagedAttentionParams p = make_params(arena, make_inputs<float>({4, 2, 8, 4, {{2, 5}}}, 17), backend_device(GetParam()));
   PagedAttentionParams misaligned = p;
+  misaligned.sinks = static_cast<const char*>(p.q.data) + 2;
+  EXPECT_NE(validate(misaligned, backend_device(GetParam())).message().find("sinks lies at"), std::string::npos);
+  misaligned.sinks = nullptr;
   misaligned.q.data = static_cast<const char*>(p.q.data) + 1;
   Status status = arena.run([&](const Execution& execution) { return paged_attention(misaligned, execution); });
   EXPECT_EQ(status.code(), StatusCode::invalid_argument);

@@ -107,6 +107,46 @@ TEST(KvStorage, KAndVHaveTypesOfTheirOwn) {
       "KV cache: the type of V is int16: supported are float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8, int4 and uint4");
 }
 
+TEST(KvStorage, VMayHaveAHeadDimOfItsOwn) {
+  for (const int64_t v_head_dim : {2, 8, 12}) {
+    for (const DType type : {DType::f32, DType::bf16, DType::int8, DType::uint4}) {
+      KvStorageConfig config{2, 3, 5, 2, 8, type};
+      config.v_head_dim = v_head_dim;
+      const KvStorage storage = KvStorage::create(config, Device::cpu).value();
+      const int64_t k_bytes = 3 * 5 * 2 * 8 * dtype_bits(type) / 8, v_bytes = 3 * 5 * 2 * v_head_dim * dtype_bits(type) / 8;
+      const int64_t scale_bytes = 3 * 5 * 2 * 4 * scales_of_head(config.v_format());
+      EXPECT_EQ(config.bytes_per_page() * 3, 2 * (k_bytes + v_bytes + 2 * scale_bytes));
+      std::vector<std::pair<const unsigned char*, int64_t>> arrays;
+      for (const int64_t layer : {0, 1}) {
+        const PagedKvView view = storage.layer(layer);
+        EXPECT_EQ(view.k.head_dim, 8);
+        EXPECT_EQ(view.v.head_dim, v_head_dim);
+        EXPECT_EQ(view.v.strides.page, 5 * 2 * v_head_dim);
+        EXPECT_EQ(view.v.strides.head, v_head_dim);
+        arrays.insert(arrays.end(), {{static_cast<unsigned char*>(view.k.data), k_bytes},
+                                     {static_cast<unsigned char*>(view.v.data), v_bytes},
+                                     {reinterpret_cast<unsigned char*>(view.k.scale), scale_bytes},
+                                     {reinterpret_cast<unsigned char*>(view.v.scale), scale_bytes}});
+      }
+      const auto* end = static_cast<unsigned char*>(storage.memory().data());
+      for (const auto& [begin, bytes] : arrays) {
+        if (bytes == 0) continue;
+        EXPECT_GE(begin, end);
+        end = begin + bytes;
+      }
+      EXPECT_LE(end, static_cast<unsigned char*>(storage.memory().data()) + storage.memory().size_bytes());
+    }
+  }
+  KvStorageConfig config{1, 1, 1, 1, 2, DType::uint4};
+  config.v_head_dim = 3;
+  EXPECT_EQ(KvStorage::create(config, Device::cpu).status().message(),
+            "KV cache: v_head_dim is 3: it must be even, two channels of uint4 share a byte");
+  config.v_head_dim = -1;
+  EXPECT_EQ(KvStorage::create(config, Device::cpu).status().message(), "KV cache: v_head_dim is -1: it must be at least 0");
+  config.v_head_dim = INT64_MAX - 1;
+  EXPECT_EQ(KvStorage::create(config, Device::cpu).status().code(), StatusCode::resource_exhausted);
+}
+
 TEST(KvStorage, LayersThatDoNotExistHaveEmptyViews) {
   const KvStorage none;
   const KvStorage storage = KvStorage::create({2, 3, 4, 2, 8, DType::int8}, Device::cpu).value();

@@ -211,7 +211,8 @@ std::vector<double> layer_in_float64(const VariantModel& model) {
   const Attention& layer = model.layers.front();
   const std::vector<int64_t> tokens = {3, 1, 4, 1, 5, 9, 2, 6}, starts = {0, 5, 8};
   const int64_t hidden = VariantModel::kHidden, num_tokens = 8;
-  const int64_t q_width = v.num_q_heads * v.head_dim, kv_width = v.num_kv_heads * v.head_dim;
+  const int64_t q_width = v.num_q_heads * v.head_dim, k_width = v.num_kv_heads * v.head_dim;
+  const int64_t v_at = v.v_from_k ? q_width : q_width + k_width, v_width = v.num_kv_heads * v.v_width();
 
   const std::vector<double> embedding = model.values_of(model.embedding), norm = model.values_of(model.norms.front());
   std::vector<double> x;
@@ -230,15 +231,16 @@ std::vector<double> layer_in_float64(const VariantModel& model) {
   oracle::PrologueInput in;
   in.num_tokens = num_tokens, in.num_q_heads = v.num_q_heads, in.num_kv_heads = v.num_kv_heads, in.head_dim = v.head_dim;
   in.q = columns(qkv, v.qkv_width(), 0, q_width);
-  in.k = columns(qkv, v.qkv_width(), q_width, kv_width);
-  in.v = columns(qkv, v.qkv_width(), v.v_from_k ? q_width : q_width + kv_width, kv_width);
+  in.v_head_dim = v.v_head_dim;
+  in.k = columns(qkv, v.qkv_width(), q_width, k_width);
+  in.v = columns(qkv, v.qkv_width(), v_at, v_width);
   in.q_bias = optional(layer.q_bias), in.k_bias = optional(layer.k_bias);
   in.v_bias = optional(v.v_from_k ? layer.k_bias : layer.v_bias);
   if (layer.qkv_bias) {
     const std::vector<double> joint = model.values_of(layer.qkv_bias);
     in.q_bias = columns(joint, v.qkv_width(), 0, q_width);
-    in.k_bias = columns(joint, v.qkv_width(), q_width, kv_width);
-    in.v_bias = columns(joint, v.qkv_width(), v.v_from_k ? q_width : q_width + kv_width, kv_width);
+    in.k_bias = columns(joint, v.qkv_width(), q_width, k_width);
+    in.v_bias = columns(joint, v.qkv_width(), v_at, v_width);
   }
   const auto norm_input = [&](const HeadsNorm& of) {
     oracle::NormInput n;
@@ -272,33 +274,41 @@ std::vector<double> layer_in_float64(const VariantModel& model) {
   in.q_a = static_cast<double>(v.q_scale.a), in.q_b = static_cast<double>(v.q_scale.b);
   const oracle::PrologueOutput out = oracle::attention_prologue(in);
 
+  const std::vector<double> sinks = optional(layer.sinks);
   std::vector<double> attended;
   for (int64_t t = 0; t < num_tokens; ++t) {
-    const int64_t first = t < starts[1] ? starts[0] : starts[1];
+    const int64_t start = t < starts[1] ? starts[0] : starts[1];
+    int64_t first = t;  // that t sees
+    while (first > start && (v.window == 0 || t - (first - 1) < v.window) &&
+           (v.chunk == 0 || (first - 1 - start) / v.chunk == (t - start) / v.chunk)) {
+      --first;
+    }
     for (int64_t h = 0; h < v.num_q_heads; ++h) {
       const int64_t kv_head = h / (v.num_q_heads / v.num_kv_heads);
       std::vector<double> weights;
-      double sum = 0.0;
+      double sum = sinks.empty() ? 0.0 : std::exp(sinks[static_cast<size_t>(h)]);
       for (int64_t s = first; s <= t; ++s) {
         double score = 0.0;
         for (int64_t i = 0; i < v.head_dim; ++i) {
           score += out.q[static_cast<size_t>(t)][static_cast<size_t>(h * v.head_dim + i)].value *
                    out.k[static_cast<size_t>(s)][static_cast<size_t>(kv_head * v.head_dim + i)].value;
         }
-        weights.push_back(std::exp(score * static_cast<double>(VariantModel::kScoreScale)));
+        score *= static_cast<double>(VariantModel::kScoreScale);
+        if (const auto cap = static_cast<double>(v.soft_cap); cap > 0.0) score = cap * std::tanh(score / cap);
+        weights.push_back(std::exp(score));
         sum += weights.back();
       }
-      for (int64_t i = 0; i < v.head_dim; ++i) {
+      for (int64_t i = 0; i < v.v_width(); ++i) {
         double value = 0.0;
         for (int64_t s = first; s <= t; ++s) {
           value += weights[static_cast<size_t>(s - first)] / sum *
-                   out.v[static_cast<size_t>(s)][static_cast<size_t>(kv_head * v.head_dim + i)].value;
+                   out.v[static_cast<size_t>(s)][static_cast<size_t>(kv_head * v.v_width() + i)].value;
         }
         attended.push_back(value);
       }
     }
   }
-  return multiply(attended, model.values_of(layer.output_weight), q_width);
+  return multiply(attended, model.values_of(layer.output_weight), v.num_q_heads * v.v_width());
 }
 
 TEST_P(AttentionVariants, AWholeLayerMatchesFloat64) {
@@ -483,6 +493,18 @@ TEST(AttentionGraph, RefusesWeightsThatDoNotFit) {
        "layers.1.q_norm: a norm's weight is [1, 16] float16: it must be [1, 16] or [4, 16] of float32"},
       {[](Attention& a) { a.q_norm.bias.rows = 4; },
        "layers.1.q_norm: the norm's weight has 1 rows and its bias 4: they must have as many"},
+      {[](Attention& a) { a.v_head_dim = 18; },
+       "graph: layers.1.qkv has 128 columns: 4 heads of Q and 2 of K of 16 channels and of V of 18 need 132"},
+      {[](Attention& a) { a.v_from_k = true, a.v_head_dim = 8; },
+       "graph: v_head_dim is 8: V that is taken from K has head_dim, 16, channels"},
+      {[](Attention& a) {
+         a.sinks = {a.qkv_weight.data, 1, 3, DType::f32};
+       },
+       "layers.1.attention: the sinks are [1, 3] float32: they must be [1, 4] of float32"},
+      {[](Attention& a) {
+         a.sinks = {a.qkv_weight.data, 1, 4, DType::bf16};
+       },
+       "layers.1.attention: the sinks are [1, 4] bfloat16: they must be [1, 4] of float32"},
       {[](Attention& a) { a.num_kv_heads = 0; }, "layers.1.k_norm: there are 0 heads: the 0 columns must be a multiple of them"},
       {[](Attention& a) { a.rope = {}, a.rope.rope.inv_freq = static_cast<const float*>(a.qkv_weight.data); },
        "layers.1.kv_write: rotary_dim is 0, but inv_freq is given: set rotary_dim, or leave it null"},
@@ -515,6 +537,11 @@ TEST(AttentionGraph, NamesTheNodeThatAnOperationRefuses) {
       {[](Attention& a) { a.hadamard_block = 32; },
        "hadamard_q: hadamard: block is 32: it must be a power of two in 2..512 that divides head_dim, 16",
        "prologue: attention_prologue: hadamard_block is 32: it must be a power of two in 2..512 that divides head_dim, 16"},
+      {[](Attention& a) { a.v_head_dim = 8, a.output_weight.cols = 32; },
+       "kv_write: its heads of V have 8 channels: those in the cache of layer 1 have 16",
+       "kv_write: its heads of V have 8 channels: those in the cache of layer 1 have 16"},
+      {[](Attention& a) { a.chunk = -1; }, "attention: paged_attention: chunk is -1: it must lie in 0..2147483647",
+       "attention: paged_attention: chunk is -1: it must lie in 0..2147483647"},
       {[](Attention& a) { a.scale = std::numeric_limits<float>::infinity(); },
        "attention: paged_attention: scale is inf: it must be finite",
        "attention: paged_attention: scale is inf: it must be finite"},
@@ -552,6 +579,17 @@ TEST(AttentionGraph, RefusesStepsWithTooFewPositionAxes) {
 }
 
 // ---- printing ---------------------------------------------------------------------------------------------------------------
+
+TEST(AttentionGraph, PrintsHowItAttends) {
+  AttentionVariant variant;
+  variant.window = 5, variant.chunk = 4, variant.soft_cap = 2.5f, variant.sinks = true;
+  const VariantModel model(variant, DType::f32, {});
+  const std::string all = graph_table(model.graph);
+  EXPECT_NE(all.find("paged_attention (window 5, chunk 4, soft cap 2.5, sinks)"), std::string::npos) << all;
+  EXPECT_NE(all.find("weight [1, 4]"), std::string::npos) << all;
+  const VariantModel plain({}, DType::f32, {});
+  EXPECT_EQ(graph_table(plain.graph).find("paged_attention ("), std::string::npos);
+}
 
 TEST(AttentionGraph, PrintsEveryStep) {
   AttentionVariant variant;

@@ -16,10 +16,12 @@ namespace prologue::test::oracle {
 template <class T>
 struct AttentionInputs {
   int64_t num_tokens = 0, num_q_heads = 0, num_kv_heads = 0, head_dim = 0, page_size = 0, num_pages = 0, max_pages_per_seq = 0;
-  int64_t v_head_dim = 0;              // 0 = head_dim
-  int64_t window = 0, ring_size = 0;   // 0 = none
-  double scale = 0.0, soft_cap = 0.0;  // soft_cap 0 = none
-  std::vector<T> q;                    // [num_tokens, num_q_heads, head_dim] with these strides
+  int64_t v_head_dim = 0;                        // 0 = head_dim
+  int64_t window = 0, chunk = 0, ring_size = 0;  // 0 = none
+  double scale = 0.0, soft_cap = 0.0;            // soft_cap 0 = none
+  std::vector<double> sinks;                     // [num_q_heads], -infinity: none; empty: none of all heads
+  bool sinks_of_dtype = false;                   // as T; otherwise as float
+  std::vector<T> q;                              // [num_tokens, num_q_heads, head_dim] with these strides
   int64_t q_token_stride = 0, q_head_stride = 0;
   std::vector<T> k, v;  // strides as given
   int64_t page_stride = 0, token_stride = 0, head_stride = 0;
@@ -91,7 +93,8 @@ QueryRowFaults query_row_faults(const AttentionInputs<T>& in) {
 // most sum_p p_p |d_p| (|v_p| + |out|), besides the rounding of the last sum itself. d_p is the absolute error of the score's
 // exponent (the dot product over c_p = scale * sum |q k|, as a random walk of head_dim steps: sqrt(head_dim) units of 2^-24 *
 // c_p, at least 16, and a rounding of score - maximum, at most 2 c_p) and the error of exp (2 units). A soft cap only shrinks
-// errors of the score, and adds its own. All of it goes into the scale, in units of kDefaultSteps * 2^-24.
+// errors of the score, and adds its own. A sink is a position with v = 0 and c_p = |sink|; if it is the maximum, the exponents of
+// the others lose that much too. All of it goes into the scale, in units of kDefaultSteps * 2^-24.
 template <class T>
 std::vector<Reference> paged_attention(const AttentionInputs<T>& in, const Allowance& allowance = {}) {
   const int64_t v_width = in.v_width();
@@ -131,7 +134,16 @@ std::vector<Reference> paged_attention(const AttentionInputs<T>& in, const Allow
     const bool too_long = bad_length || slots > static_cast<int64_t>(pages.size()) * in.page_size;
     const auto place_of = [&](int64_t p) { return in.ring_size > 0 ? p % in.ring_size : p; };
     const auto page_of = [&](int64_t p) -> int64_t { return pages[static_cast<size_t>(place_of(p) / in.page_size)]; };
-    const auto lowest = [&](int64_t limit) { return in.window > 0 ? std::max<int64_t>(0, limit - in.window) : 0; };
+    const auto lowest = [&](int64_t limit) {  // by definition: step back while the position is visible
+      if (in.window == 0 && in.chunk == 0) return int64_t{0};
+      int64_t first = std::max<int64_t>(0, limit - 1);
+      const auto visible = [&](int64_t p) {
+        return p >= 0 && (in.window == 0 || p > limit - 1 - in.window) &&
+               (in.chunk == 0 || p / in.chunk == (limit - 1) / in.chunk);
+      };
+      while (visible(first - 1)) --first;
+      return first;
+    };
     // Whatever any row needs, once for all of them.
     const int64_t first = lowest(std::max<int64_t>(0, length - rows + 1));
     const int64_t positions = too_long || rows == 0 ? 0 : std::max<int64_t>(0, length - first);
@@ -179,21 +191,29 @@ std::vector<Reference> paged_attention(const AttentionInputs<T>& in, const Allow
             score.push_back(in.soft_cap > 0.0 ? in.soft_cap * std::tanh(scaled / in.soft_cap) : scaled);
             magnitude.push_back(std::fabs(in.scale) * sum);
           }
-          const double maximum = *std::max_element(score.begin(), score.end());
-          double total = 0.0;
+          double maximum = *std::max_element(score.begin(), score.end());
+          double total = 0.0, of_sink = 0.0, sink_size = 0.0;
+          if (!in.sinks.empty() && std::isfinite(in.sinks[static_cast<size_t>(h)])) {
+            const double sink = in.sinks[static_cast<size_t>(h)], largest_score = std::fabs(maximum);
+            maximum = std::max(maximum, sink);
+            total = of_sink = std::exp(sink - maximum);
+            sink_size = std::fabs(sink) + largest_score;
+          }
           for (double& x : score) total += x = std::exp(x - maximum);
           for (int64_t d = 0; d < v_width; ++d) {
             const double* column = &values[static_cast<size_t>(low * v_width + d)];
             for (size_t p = 0; p < score.size(); ++p) row[d].value += score[p] / total * column[p * static_cast<size_t>(v_width)];
             for (size_t p = 0; p < score.size(); ++p) {
               const double v = std::fabs(column[p * static_cast<size_t>(v_width)]);
-              const double relative = score_units / kDefaultSteps * (1.0 + magnitude[p]) + allowance.probability / unit;
+              const double relative =
+                  score_units / kDefaultSteps * (1.0 + magnitude[p] + sink_size) + allowance.probability / unit;
               const double summed =
                   magnitude_of(column[p * static_cast<size_t>(v_width)], value_zero_points[static_cast<size_t>(low) + p]);
               row[d].scale += ((v + std::fabs(row[d].value)) * (score[p] * relative + allowance.least_probability / unit) +
                                (summed + std::fabs(row[d].value)) * score[p] + v * score[p] * allowance.value / unit) /
                               total;
             }
+            row[d].scale += std::fabs(row[d].value) * of_sink * (1.0 + score_units / kDefaultSteps * (1.0 + sink_size)) / total;
           }
         }
       }

@@ -40,6 +40,7 @@ struct AttentionBatch {
     in.page_size = c.page_size;
     in.num_pages = cache.view.num_pages;
     in.window = c.window;
+    in.chunk = c.chunk;
     in.ring_size = c.ring_size;
     in.soft_cap = static_cast<double>(c.soft_cap);
     in.scale =
@@ -74,7 +75,7 @@ struct AttentionBatch {
     for (size_t s = 0; s < c.sequences.size(); ++s) {
       const auto [rows, length] = c.sequences[s];
       const int64_t first_row_limit = std::max<int64_t>(0, length - rows + 1);
-      const int64_t first = c.window > 0 ? std::max<int64_t>(0, first_row_limit - c.window) : 0;
+      const int64_t first = c.first_visible(first_row_limit);
       for (int64_t p = rows > 0 ? first : length; p < length; ++p) {
         const int64_t slot = c.ring_size > 0 ? p % c.ring_size : p;
         int32_t& entry = in.block_table[s * static_cast<size_t>(in.block_table_stride) + static_cast<size_t>(slot / c.page_size)];
@@ -82,6 +83,7 @@ struct AttentionBatch {
         for (int64_t h = 0; h < c.num_kv_heads; ++h) write_token(c, random, entry, slot % c.page_size, h);
       }
     }
+    if (c.sinks != Sinks::none) add_sinks(random, c.sinks == Sinks::of_dtype);
     in.key = [this](int64_t page, int64_t offset, int64_t h, int64_t d) { return cache.value(true, page, offset, h, d); };
     in.value = [this](int64_t page, int64_t offset, int64_t h, int64_t d) { return cache.value(false, page, offset, h, d); };
     in.key_zero_point = [this](int64_t page, int64_t offset, int64_t h) {
@@ -92,6 +94,18 @@ struct AttentionBatch {
     };
   }
   AttentionBatch(const AttentionBatch&) = delete;
+
+  // Of the size of the other terms of the softmax; now and then none.
+  void add_sinks(Random& random, bool of_dtype) {
+    const double longest = static_cast<double>(*std::max_element(in.seq_lens.begin(), in.seq_lens.end()));
+    for (int64_t h = 0; h < in.num_q_heads; ++h) {
+      const auto sink = static_cast<float>(std::log(1.0 + longest) + 2.0 * random.normal());
+      const bool none = random.integer(0, 9) == 0;
+      const float stored = of_dtype ? to_float(from_float<T>(sink)) : sink;
+      in.sinks.push_back(none ? -std::numeric_limits<double>::infinity() : static_cast<double>(stored));
+    }
+    in.sinks_of_dtype = of_dtype;
+  }
 
   static int64_t pages_of(const AttentionCase& c, const AttentionSequence& s) {
     const int64_t slots = c.ring_size > 0 ? std::min(s.length, c.ring_size) : s.length;
@@ -140,6 +154,17 @@ PagedAttentionParams place_attention(Arena& arena, const AttentionInputs<T>& in,
   p.scale = static_cast<float>(in.scale);
   p.soft_cap = static_cast<float>(in.soft_cap);
   p.window = in.window;
+  p.chunk = in.chunk;
+  if (!in.sinks.empty()) {
+    const std::vector<float> sinks(in.sinks.begin(), in.sinks.end());
+    if (in.sinks_of_dtype) {
+      std::vector<T> narrow;
+      for (const float sink : sinks) narrow.push_back(from_float<T>(sink));
+      p.sinks = arena.input(narrow);
+    } else {
+      p.sinks = arena.input(sinks), p.sinks_type = DType::f32;
+    }
+  }
   p.ring_size = in.ring_size;
   p.q = {arena.input(in.q), in.q_token_stride, in.q_head_stride};
   p.kv = kv;

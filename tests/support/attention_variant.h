@@ -42,6 +42,10 @@ struct AttentionVariant {
   PastTable past_table = PastTable::record;
   int64_t hadamard_block = 0;
   QueryScale q_scale = {};
+  int64_t v_head_dim = 0;  // 0: head_dim
+  float soft_cap = 0.0f;
+  int64_t window = 0, chunk = 0;
+  bool sinks = false, float_sinks = false;  // in float32 whatever the graph's type is
   uint64_t seed = 1;
 
   HeadNorm norm_of_q() const { return {norm, norm_kind, norm_scope, 1e-6f, weight_offset}; }
@@ -53,7 +57,8 @@ struct AttentionVariant {
     const bool scaled = q_scale.constant != 1.0f || q_scale.by_position != PositionScale::none;
     return biased() || normed() || rotary_dim > 0 || v_norm || hadamard_block != 0 || scaled;
   }
-  int64_t qkv_width() const { return (num_q_heads + (v_from_k ? 1 : 2) * num_kv_heads) * head_dim; }
+  int64_t v_width() const { return v_head_dim > 0 ? v_head_dim : head_dim; }
+  int64_t qkv_width() const { return (num_q_heads + num_kv_heads) * head_dim + (v_from_k ? 0 : num_kv_heads * v_width()); }
 
   std::string describe() const {
     return str_cat("Hq=", num_q_heads, " Hkv=", num_kv_heads, " D=", head_dim, " bias=", joint_bias ? "joint" : "", q_bias,
@@ -64,7 +69,9 @@ struct AttentionVariant {
                    static_cast<int>(norm_of_k().scope), "/", norm_of_k().eps, " v_norm=", v_norm, " v_from_k=", v_from_k,
                    " rope=", rotary_dim, "@", rotary_offset, " ", rope_style_name(style), " inverse=", inverse,
                    " source=", static_cast<int>(source), " axes=", num_axes, " past=", static_cast<int>(past_table),
-                   " hadamard=", hadamard_block,                   " q_scale=", q_scale.constant, "/", static_cast<int>(q_scale.by_position), " seed=", seed);
+                   " hadamard=", hadamard_block, " q_scale=", q_scale.constant, "/", static_cast<int>(q_scale.by_position),
+                   " Dv=", v_head_dim, " cap=", soft_cap, " window=", window, " chunk=", chunk, " sinks=", sinks, float_sinks,
+                   " seed=", seed);
   }
 };
 
@@ -127,6 +134,13 @@ inline std::vector<AttentionVariant> listed_variants() {
   add([](V& v) { v.q_scale.constant = 0.37f; });
   add([](V& v) { v.q_scale.by_position = PositionScale::llama4, v.q_scale.a = 0.1f, v.q_scale.b = 3.0f, v.rotary_dim = 0; });
   add([](V& v) { v.q_scale.by_position = PositionScale::logn, v.q_scale.b = 4.0f, v.norm = NormPlacement::after_rope; });
+  add([](V& v) { v.soft_cap = 1.5f, v.window = 3; });                                                      // Gemma 2
+  add([](V& v) { v.chunk = 3, v.norm = NormPlacement::after_rope, v.norm_weights = NormWeights::none; });  // Llama 4
+  add([](V& v) { v.joint_bias = v.sinks = true, v.window = 2; });                                          // GPT-OSS
+  add([](V& v) { v.sinks = v.float_sinks = true, v.soft_cap = 2.0f, v.window = 4, v.chunk = 3; });
+  add([](V& v) { v.v_head_dim = 8; });
+  add([](V& v) { v.v_head_dim = 24, v.joint_bias = v.v_norm = true; });
+  add([](V& v) { v.v_head_dim = 6, v.v_bias = true, v.rotary_dim = 0; });
   return list;
 }
 
@@ -170,6 +184,11 @@ inline AttentionVariant random_variant(uint64_t seed) {
   else if (chance(3))
     v.q_scale.by_position = PositionScale::logn, v.q_scale.b = 4.0f;
   if (chance(4)) v.hadamard_block = v.head_dim == 46 ? 2 : int64_t{1} << random.integer(1, 3);
+  if (chance(4) && !v.v_from_k) v.v_head_dim = 2 * random.integer(1, 40);
+  if (chance(3)) v.soft_cap = static_cast<float>(random.integer(1, 4));
+  if (chance(3)) v.window = random.integer(1, 6);
+  if (chance(3)) v.chunk = random.integer(1, 6);
+  v.sinks = chance(3), v.float_sinks = chance(2);
   return v;
 }
 
@@ -192,9 +211,9 @@ struct VariantModel {
       x = layers.back().build(g, g.norm("norm", x, {NormKind::rms, norms.back(), {}, kEps}));
     }
     graph = std::move(g).finish(x).value();
-    storage = KvStorage::create({variant.num_layers, kPages, kPageSize, variant.num_kv_heads, variant.head_dim, dtype},
-                                execution.device)
-                  .value();
+    KvStorageConfig cache = {variant.num_layers, kPages, kPageSize, variant.num_kv_heads, variant.head_dim, dtype};
+    cache.v_head_dim = variant.v_head_dim;
+    storage = KvStorage::create(cache, execution.device).value();
     fill_cache(0xff);
   }
 
@@ -298,7 +317,7 @@ struct VariantModel {
   }
 
   Attention make_layer(int64_t index, const GraphRope& rope) {
-    const int64_t q_width = variant.num_q_heads * variant.head_dim, kv_width = variant.num_kv_heads * variant.head_dim;
+    const int64_t q_width = variant.num_q_heads * variant.head_dim, k_width = variant.num_kv_heads * variant.head_dim;
     Attention layer;
     layer.layer = index;
     layer.num_q_heads = variant.num_q_heads;
@@ -308,16 +327,21 @@ struct VariantModel {
     layer.rope = rope;
     layer.qkv_weight = weight(variant.qkv_width(), kHidden);
     layer.qkv_bias = weight_if(variant.joint_bias, 1, variant.qkv_width());
-    layer.output_weight = weight(kHidden, q_width);
+    layer.output_weight = weight(kHidden, variant.num_q_heads * variant.v_width());
     layer.q_bias = weight_if(variant.q_bias, 1, q_width);
-    layer.k_bias = weight_if(variant.k_bias, 1, kv_width);
-    layer.v_bias = weight_if(variant.v_bias, 1, kv_width);
+    layer.k_bias = weight_if(variant.k_bias, 1, k_width);
+    layer.v_bias = weight_if(variant.v_bias, 1, variant.num_kv_heads * variant.v_width());
     layer.q_norm = make_norm(variant.num_q_heads, variant.norm_of_q());
     layer.k_norm = make_norm(variant.num_kv_heads, variant.norm_of_k());
     if (variant.v_norm) layer.v_norm.norm.placement = NormPlacement::before_rope;
     layer.v_from_k = variant.v_from_k;
     layer.hadamard_block = variant.hadamard_block;
     layer.q_scale = variant.q_scale;
+    layer.v_head_dim = variant.v_head_dim;
+    layer.soft_cap = variant.soft_cap;
+    layer.window = variant.window;
+    layer.chunk = variant.chunk;
+    if (variant.sinks) layer.sinks = weight(1, variant.num_q_heads, variant.float_sinks ? DType::f32 : dtype);
     return layer;
   }
 };
