@@ -2,21 +2,15 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <optional>
+#include <utility>
 
 #include <prologue/engine/tokenizer/byte_alphabet.h>
 #include <prologue/engine/tokenizer/unicode.h>
 #include <prologue/engine/tokenizer/utf8.h>
 
 namespace prologue {
-namespace {
-
-uint64_t pair_key(int32_t left, int32_t right) {
-  return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
-}
-
-}  // namespace
-
 // ---- The tables ----
 
 Result<Bpe> Bpe::create(const TokenizerData& data, const Vocabulary& vocabulary) {
@@ -31,7 +25,11 @@ Result<Bpe> Bpe::create(const TokenizerData& data, const Vocabulary& vocabulary)
   } else {
     bpe.byte_ids_ = vocabulary.byte_ids();
   }
-  PROLOGUE_RETURN_IF_ERROR(data.model == TokenizerModel::spm_bpe ? bpe.index_scores(data) : bpe.index_merges(data));
+  PROLOGUE_RETURN_IF_ERROR(data.model == TokenizerModel::spm_bpe ? bpe.read_scores(data) : bpe.read_merges(data));
+  if (const Merge* twice = bpe.index_merges()) {
+    return data_loss("merge ", twice->rank, ", ",
+                     in_quotes(str_cat(vocabulary.text(twice->left), " ", vocabulary.text(twice->right))), ", is there twice");
+  }
   return bpe;
 }
 
@@ -47,7 +45,7 @@ void Bpe::index_bytes() {
   }
 }
 
-Status Bpe::index_merges(const TokenizerData& data) {
+Status Bpe::read_merges(const TokenizerData& data) {
   if (data.merges.size() > std::numeric_limits<int32_t>::max()) {
     return data_loss("there are ", data.merges.size(), " merges: the number must fit 31 bits");
   }
@@ -69,22 +67,19 @@ Status Bpe::index_merges(const TokenizerData& data) {
       }
       ids[i] = *id;
     }
-    if (!merges_.emplace(pair_key(ids[0], ids[1]), Merge{static_cast<int32_t>(rank), ids[2]}).second) {
-      return data_loss("merge ", rank, ", ", shown(), ", is there twice");
-    }
+    merges_.push_back({ids[0], ids[1], static_cast<int32_t>(rank), ids[2]});
   }
   return ok_status();
 }
 
 // SentencePiece looks up the joined text of two neighbours. Here all pairs that make up a token are merges from the beginning, in the
 // order of the tokens' scores.
-Status Bpe::index_scores(const TokenizerData& data) {
+Status Bpe::read_scores(const TokenizerData& data) {
   constexpr size_t kMaxTokenBytes = 1024;  // the work is the square of a token's length
   PROLOGUE_RETURN_IF_ERROR(vocabulary_->check_scores(data.scores));
   std::vector<double> scores = data.scores;
   std::sort(scores.begin(), scores.end(), std::greater<>());
   scores.erase(std::unique(scores.begin(), scores.end()), scores.end());
-  merges_.reserve(2 * data.scores.size());
   for (int32_t id = 0; id < vocabulary_->size(); ++id) {
     if (vocabulary_->type(id) != TokenType::normal) continue;
     const std::string_view text = vocabulary_->text(id);
@@ -98,10 +93,31 @@ Status Bpe::index_scores(const TokenizerData& data) {
       const std::optional<int32_t> left = vocabulary_->find_text(text.substr(0, size));
       if (!left) continue;
       const std::optional<int32_t> right = vocabulary_->find_text(text.substr(size));
-      if (right) merges_.emplace(pair_key(*left, *right), Merge{static_cast<int32_t>(rank), id});
+      if (right) merges_.push_back({*left, *right, static_cast<int32_t>(rank), id});
     }
   }
   return ok_status();
+}
+
+// Returns a merge whose pair has another one before it; null: there is none.
+const Bpe::Merge* Bpe::index_merges() {
+  const auto pair = [](const Merge& merge) { return std::pair(merge.left, merge.right); };
+  const auto before = [&](const Merge& a, const Merge& b) { return pair(a) != pair(b) ? pair(a) < pair(b) : a.rank < b.rank; };
+  std::sort(merges_.begin(), merges_.end(), before);
+  const auto same = [&](const Merge& a, const Merge& b) { return pair(a) == pair(b); };
+  if (const auto twice = std::adjacent_find(merges_.begin(), merges_.end(), same); twice != merges_.end()) return &twice[1];
+  merges_begin_.assign(static_cast<size_t>(vocabulary_->size()) + 1, 0);
+  for (const Merge& merge : merges_) ++merges_begin_[static_cast<size_t>(merge.left) + 1];
+  std::partial_sum(merges_begin_.begin(), merges_begin_.end(), merges_begin_.begin());
+  return nullptr;
+}
+
+const Bpe::Merge* Bpe::find_merge(int32_t left, int32_t right) const {
+  if (left < 0 || right < 0) return nullptr;
+  const Merge* const end = merges_.data() + merges_begin_[static_cast<size_t>(left) + 1];
+  const Merge* const found = std::lower_bound(merges_.data() + merges_begin_[static_cast<size_t>(left)], end, right,
+                                              [](const Merge& merge, int32_t wanted) { return merge.right < wanted; });
+  return found != end && found->right == right ? found : nullptr;
 }
 
 // ---- Encoding ----
@@ -162,11 +178,10 @@ void Bpe::split_into_symbols(std::string_view piece, Workspace& workspace) const
 void Bpe::push_merge(int32_t left, Workspace& workspace) const {
   const Workspace::Symbol& symbol = workspace.symbols[static_cast<size_t>(left)];
   if (symbol.next >= static_cast<int32_t>(workspace.symbols.size())) return;
-  const uint64_t pair = pair_key(symbol.id, workspace.symbols[static_cast<size_t>(symbol.next)].id);
-  const auto merge = merges_.find(pair);  // never found with an id of -1
-  if (merge == merges_.end()) return;
-  const uint64_t order = static_cast<uint64_t>(merge->second.rank) << 32 | static_cast<uint32_t>(left);
-  workspace.candidates.push({order, pair, left, merge->second.result});
+  const Merge* const merge = find_merge(symbol.id, workspace.symbols[static_cast<size_t>(symbol.next)].id);
+  if (merge == nullptr) return;
+  const uint64_t order = static_cast<uint64_t>(merge->rank) << 32 | static_cast<uint32_t>(left);
+  workspace.candidates.push({order, left, merge->result});
 }
 
 void Bpe::merge_symbols(Workspace& workspace) const {
@@ -174,27 +189,22 @@ void Bpe::merge_symbols(Workspace& workspace) const {
   const auto size = static_cast<int32_t>(symbols.size());
   for (int32_t i = 0; i < size; ++i) push_merge(i, workspace);
   while (!workspace.candidates.empty()) {
-    const Workspace::Candidate merge = workspace.candidates.top();
+    const Workspace::Candidate candidate = workspace.candidates.top();
     workspace.candidates.pop();
-    Workspace::Symbol& left = symbols[static_cast<size_t>(merge.left)];
+    Workspace::Symbol& left = symbols[static_cast<size_t>(candidate.left)];
     if (left.next >= size) continue;
     Workspace::Symbol& right = symbols[static_cast<size_t>(left.next)];
-    if (!still_makes(merge.result, merge.pair, pair_key(left.id, right.id))) continue;
-    left.id = merge.result;
+    // The symbols may have other ids now. They are still merged if that makes the same token, as in `tokenizers`, and in llama.cpp, which
+    // compares their text.
+    const Merge* const merge = find_merge(left.id, right.id);
+    if (merge == nullptr || merge->result != candidate.result) continue;
+    left.id = candidate.result;
     right.id = -1;
     left.next = right.next;
-    if (left.next < size) symbols[static_cast<size_t>(left.next)].previous = merge.left;
+    if (left.next < size) symbols[static_cast<size_t>(left.next)].previous = candidate.left;
     if (left.previous >= 0) push_merge(left.previous, workspace);
-    push_merge(merge.left, workspace);
+    push_merge(candidate.left, workspace);
   }
-}
-
-// Whether the symbols of a candidate, which may have other ids now, still make the same token: as in `tokenizers`, and as in llama.cpp,
-// which compares their text.
-bool Bpe::still_makes(int32_t result, uint64_t pair, uint64_t pair_now) const {
-  if (pair == pair_now) return true;
-  const auto merge = merges_.find(pair_now);
-  return merge != merges_.end() && merge->second.result == result;
 }
 
 }  // namespace prologue

@@ -35,7 +35,6 @@ class Bpe {
     };
     struct Candidate {
       uint64_t order;  // rank, then position: the merge that goes first is the smallest
-      uint64_t pair;   // the ids that it joins
       int32_t left;
       int32_t result;
       bool operator>(const Candidate& other) const { return order > other.order; }
@@ -54,18 +53,21 @@ class Bpe {
   };
   using BytesMap = std::unordered_map<std::string, int32_t, HashText, std::equal_to<>>;
   struct Merge {
+    int32_t left;
+    int32_t right;
     int32_t rank;  // lower goes first
     int32_t result;
   };
 
   explicit Bpe(const Vocabulary& vocabulary) : vocabulary_(&vocabulary) {}
   void index_bytes();
-  Status index_merges(const TokenizerData& data);
-  Status index_scores(const TokenizerData& data);
+  Status read_merges(const TokenizerData& data);
+  Status read_scores(const TokenizerData& data);
+  const Merge* index_merges();
+  const Merge* find_merge(int32_t left, int32_t right) const;
   void split_into_symbols(std::string_view piece, Workspace& workspace) const;
   void push_merge(int32_t left, Workspace& workspace) const;
   void merge_symbols(Workspace& workspace) const;
-  bool still_makes(int32_t result, uint64_t pair, uint64_t pair_now) const;
   std::optional<int32_t> find_whole(std::string_view piece) const;
 
   const Vocabulary* vocabulary_;
@@ -74,9 +76,10 @@ class Bpe {
   bool byte_fallback_ = false;
   bool fuse_unknown_ = false;
   int32_t unknown_id_ = -1;
-  std::array<int32_t, 256> byte_ids_{};         // -1: the vocabulary lacks that byte
-  BytesMap tokens_by_bytes_;                    // of a byte-level vocabulary that takes whole pieces first
-  std::unordered_map<uint64_t, Merge> merges_;  // by the pair of ids
+  std::array<int32_t, 256> byte_ids_{};  // -1: the vocabulary lacks that byte
+  BytesMap tokens_by_bytes_;             // of a byte-level vocabulary that takes whole pieces first
+  std::vector<Merge> merges_;            // sorted by left, then right
+  std::vector<size_t> merges_begin_;     // by left: where its merges begin; the last one: the number of merges
 };
 
 }  // namespace prologue

@@ -13,8 +13,9 @@ Status check_text(std::string_view text) {
 }
 
 Result<std::string> replaced(std::string_view text, const PatternFinder& pattern, std::string_view replacement) {
+  RegexScratch scratch;
   std::vector<Regex::Match> matches;
-  PROLOGUE_RETURN_IF_ERROR(pattern.find_all(text, matches));
+  PROLOGUE_RETURN_IF_ERROR(pattern.find_all(text, scratch, matches));
   std::string result;
   size_t copied = 0;
   for (const Regex::Match& match : matches) {

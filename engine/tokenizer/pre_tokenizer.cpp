@@ -120,11 +120,12 @@ Status PreTokenizer::split(std::string_view text, TextStart start, TextPieces& o
 }
 
 Status PreTokenizer::split_pieces(const Split& split, TextPieces& out) {
+  RegexScratch scratch;
   std::vector<std::string_view> pieces;
   std::vector<Regex::Match> matches;
   for (const std::string_view piece : out.pieces) {
     matches.clear();
-    PROLOGUE_RETURN_IF_ERROR(split.pattern.find_all(piece, matches));
+    PROLOGUE_RETURN_IF_ERROR(split.pattern.find_all(piece, scratch, matches));
     append_pieces(parts_of(piece, matches, split.invert), split.behavior, pieces);
   }
   out.pieces = std::move(pieces);

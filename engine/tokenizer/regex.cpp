@@ -142,61 +142,11 @@ bool begins_character(std::string_view text, size_t at) {
   return at == text.size() || (static_cast<unsigned char>(text[at]) & 0xc0) != 0x80;
 }
 
-// Matches at one position after another. PCRE2 sees a window of the text, which grows only while the match depends on what is behind
-// it. So the size of the windows is a measure of the work, and work that is much more than the text ends with an error.
-class Matcher {
- public:
-  Matcher(const pcre2_code* code, std::string_view text)
-      : code_(code),
-        text_(text),
-        context_(pcre2_match_context_create(nullptr)),
-        data_(pcre2_match_data_create(1, nullptr)),
-        work_left_(64 * text.size() + (size_t{1} << 20)) {
-    if (context_ != nullptr) pcre2_set_heap_limit(context_, 256 << 10);  // KiB
-  }
-  ~Matcher() {
-    pcre2_match_data_free(data_);
-    pcre2_match_context_free(context_);
-  }
-  Matcher(const Matcher&) = delete;
-  Matcher& operator=(const Matcher&) = delete;
-
-  // The end of the match that begins at `begin`; npos: there is none.
-  Result<size_t> match(size_t begin) {
-    if (context_ == nullptr || data_ == nullptr) return Status::out_of_memory();
-    for (size_t window = 64;; window *= 4) {
-      size_t end = text_.size() - begin <= window ? text_.size() : begin + window;
-      while (!begins_character(text_, end)) ++end;
-      if (window > 64 && !spend(end - begin)) return too_much_work(begin);
-      pcre2_set_match_limit(context_, static_cast<uint32_t>(std::min<size_t>(16 * (end - begin) + 1024, UINT32_MAX)));
-      const uint32_t options = PCRE2_NO_UTF_CHECK | (end < text_.size() ? PCRE2_PARTIAL_HARD : 0);
-      const int matches = pcre2_match(code_, reinterpret_cast<PCRE2_SPTR>(text_.data()), end, begin, options, data_, context_);
-      if (matches == PCRE2_ERROR_PARTIAL) continue;
-      if (matches >= 0) return pcre2_get_ovector_pointer(data_)[1];
-      if (matches == PCRE2_ERROR_NOMATCH) return std::string_view::npos;
-      if (matches == PCRE2_ERROR_NOMEMORY) return Status::out_of_memory();
-      if (matches == PCRE2_ERROR_MATCHLIMIT || matches == PCRE2_ERROR_HEAPLIMIT) return too_much_work(begin);
-      return resource_exhausted("PCRE2 failed at byte ", begin, " of a text of ", text_.size(), " bytes: ", error_text(matches));
-    }
-  }
-
- private:
-  bool spend(size_t work) {
-    if (work > work_left_) return false;
-    work_left_ -= work;
-    return true;
-  }
-  Status too_much_work(size_t begin) const {
-    return resource_exhausted("a regular expression of the tokenizer takes too long at byte ", begin, " of a text of ",
-                              text_.size(), " bytes: its time must be proportional to the length of the text");
-  }
-
-  const pcre2_code* code_;
-  std::string_view text_;
-  pcre2_match_context* context_;
-  pcre2_match_data* data_;
-  size_t work_left_;
-};
+size_t after_character(std::string_view text, size_t at) {
+  do ++at;
+  while (!begins_character(text, at));
+  return at;
+}
 
 }  // namespace
 
@@ -221,32 +171,79 @@ Result<Regex> Regex::create(std::string_view pattern) {
   int error = 0;
   PCRE2_SIZE offset = 0;
   const auto code = std::make_shared<Code>();
-  constexpr uint32_t kOptions = PCRE2_UTF | PCRE2_UCP | PCRE2_ANCHORED | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
+  constexpr uint32_t kOptions = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
   code->code =
       pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(), kOptions, &error, &offset, context);
   pcre2_compile_context_free(context);
   if (code->code == nullptr) {
     return unsupported("the regular expression ", in_quotes(pattern), " is not supported: PCRE2 says: ", error_text(error));
   }
+  pcre2_jit_compile(code->code, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);  // where that is not possible, PCRE2 interprets
   return Regex(code);
 }
 
-Status Regex::find_all(std::string_view text, std::vector<Match>& matches) const {
-  Matcher matcher(code_->code, text);
+RegexScratch::RegexScratch() : context_(pcre2_match_context_create(nullptr)), data_(pcre2_match_data_create(1, nullptr)) {
+  if (context_ != nullptr) pcre2_set_heap_limit(context_, 256 << 10);  // KiB
+}
+
+RegexScratch::~RegexScratch() {
+  pcre2_match_data_free(data_);
+  pcre2_match_context_free(context_);
+}
+
+// PCRE2 sees a window of the text. If the match depends on what is behind the window, it is made larger, and only the beginning of the
+// match is tried again. So the size of the windows is a measure of the work, and work that is much more than the text is an error.
+Status Regex::find_all(std::string_view text, RegexScratch& scratch, std::vector<Match>& matches) const {
+  constexpr size_t kWindow = 128;
+  if (scratch.context_ == nullptr || scratch.data_ == nullptr) return Status::out_of_memory();
+  const auto too_much_work = [&](size_t begin) {
+    return resource_exhausted("a regular expression of the tokenizer takes too long at byte ", begin, " of a text of ",
+                              text.size(), " bytes: its time must be proportional to the length of the text");
+  };
+  size_t work_left = 64 * text.size() + (size_t{1} << 20);
   size_t last_end = std::string_view::npos;
-  for (size_t begin = 0; begin < text.size();) {
-    PROLOGUE_ASSIGN_OR_RETURN(const size_t end, matcher.match(begin));
-    const bool is_match = end != std::string_view::npos;
-    if (is_match && !(end == begin && begin == last_end)) {
-      matches.push_back({begin, end});
-      last_end = end;
+  size_t begin = 0, window = kWindow;
+  while (begin < text.size()) {
+    size_t end = text.size() - begin <= window ? text.size() : begin + window;
+    while (!begins_character(text, end)) ++end;
+    uint32_t options = PCRE2_NO_UTF_CHECK | (end < text.size() ? PCRE2_PARTIAL_HARD : 0);
+    if (window > kWindow) {
+      options |= PCRE2_ANCHORED;
+      if (end - begin > work_left) return too_much_work(begin);
+      work_left -= end - begin;
     }
-    if (is_match && end > begin) {
-      begin = end;
+    pcre2_set_match_limit(scratch.context_, static_cast<uint32_t>(std::min<size_t>(8 * (end - begin) + 512, UINT32_MAX)));
+    const auto match = [&](uint32_t how) {
+      return pcre2_match(code_->code, reinterpret_cast<PCRE2_SPTR>(text.data()), end, begin, options | how, scratch.data_,
+                         scratch.context_);
+    };
+    int found = match(0);
+    if (found == PCRE2_ERROR_JIT_STACKLIMIT) found = match(PCRE2_NO_JIT);
+    const PCRE2_SIZE* const place = pcre2_get_ovector_pointer(scratch.data_);
+    if (found == PCRE2_ERROR_PARTIAL) {
+      window = 4 * (end - place[0] > kWindow ? end - place[0] : kWindow);
+      begin = place[0];
+      continue;
+    }
+    if (found == PCRE2_ERROR_NOMEMORY) return Status::out_of_memory();
+    if (found == PCRE2_ERROR_MATCHLIMIT || found == PCRE2_ERROR_HEAPLIMIT) return too_much_work(begin);
+    if (found < 0 && found != PCRE2_ERROR_NOMATCH) {
+      return resource_exhausted("PCRE2 failed at byte ", begin, " of a text of ", text.size(), " bytes: ", error_text(found));
+    }
+    const bool is_match = found >= 0;
+    const bool is_empty = is_match && place[0] == place[1];
+    if (is_match && !(is_empty && place[0] == last_end)) {
+      matches.push_back({place[0], place[1]});
+      last_end = place[1];
+    }
+    if (is_match && !is_empty) {
+      begin = place[1];
+    } else if (is_match || window > kWindow) {
+      begin = after_character(text, is_match ? place[0] : begin);
     } else {
-      do ++begin;
-      while (!begins_character(text, begin));
+      begin = end;  // no match begins in the window
     }
+    window = kWindow;
   }
   return ok_status();
 }

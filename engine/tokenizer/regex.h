@@ -8,7 +8,24 @@
 
 #include <prologue/kernels/base/status.h>
 
+struct pcre2_real_match_context_8;  // PCRE2's
+struct pcre2_real_match_data_8;
+
 namespace prologue {
+
+// Memory for matching, for one thread at a time.
+class RegexScratch {
+ public:
+  RegexScratch();
+  ~RegexScratch();
+  RegexScratch(const RegexScratch&) = delete;
+  RegexScratch& operator=(const RegexScratch&) = delete;
+
+ private:
+  friend class Regex;
+  pcre2_real_match_context_8* context_;  // null: no memory
+  pcre2_real_match_data_8* data_;
+};
 
 class Regex {
  public:
@@ -22,10 +39,10 @@ class Regex {
     size_t end;
   };
   // Appends the matches in `text` (valid UTF-8) from left to right. They do not overlap; a match may be empty, but not directly after
-  // another one. Several threads may call it.
+  // another one.
   //   resource_exhausted: there is no memory for matching, or the pattern looks at much more of the text than it matches (patterns of
   // tokenizers do not): it would take quadratic time or longer.
-  Status find_all(std::string_view text, std::vector<Match>& matches) const;
+  Status find_all(std::string_view text, RegexScratch& scratch, std::vector<Match>& matches) const;
 
  private:
   struct Code;

@@ -13,8 +13,8 @@ Result<PatternFinder> PatternFinder::create(TextPattern pattern) {
   return finder;
 }
 
-Status PatternFinder::find_all(std::string_view text, std::vector<Regex::Match>& matches) const {
-  if (regex_) return regex_->find_all(text, matches);
+Status PatternFinder::find_all(std::string_view text, RegexScratch& scratch, std::vector<Regex::Match>& matches) const {
+  if (regex_) return regex_->find_all(text, scratch, matches);
   for (size_t at = 0; (at = text.find(text_, at)) != std::string_view::npos; at += text_.size()) {
     matches.push_back({at, at + text_.size()});
   }

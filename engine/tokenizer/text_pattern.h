@@ -17,7 +17,7 @@ class PatternFinder {
   static Result<PatternFinder> create(TextPattern pattern);
 
   // As Regex::find_all; a plain text is found from left to right, without overlaps.
-  Status find_all(std::string_view text, std::vector<Regex::Match>& matches) const;
+  Status find_all(std::string_view text, RegexScratch& scratch, std::vector<Regex::Match>& matches) const;
 
  private:
   PatternFinder() = default;
