@@ -163,14 +163,14 @@ Status ChatFormat::find_markers() {
 void ChatFormat::read_template(std::string_view simple) {
   const auto has = [&](std::string_view text) { return simple.find(text) != std::string_view::npos; };
   starts_with_bos_ = tokenizer_->bos_id() >= 0 && has("bos_token");
-  if (row_->style == Style::phi3 && (has("<|assistant|>\n") || has("<|assistant|>'+'\n"))) after_role_ = "\n";
+  if (row_->style == Style::phi3 && (has("<|assistant|>\n") || has("<|assistant|>'+'\n"))) after_role_.assign(1, '\n');
   if (row_->style == Style::llama2 || row_->style == Style::mistral) {
     bos_before_user_ = starts_with_bos_ && has("bos_token+'[INST]");
     if (bos_before_user_) starts_with_bos_ = false;
   }
   if (row_->style == Style::llama2) {
     strips_answer_ = true;
-    after_open_ = before_close_ = before_answer_ = after_answer_ = " ";
+    for (std::string* space : {&after_open_, &before_close_, &before_answer_, &after_answer_}) space->assign(1, ' ');
   } else if (row_->style == Style::mistral) {
     read_mistral_template(simple);
   }
@@ -180,11 +180,11 @@ void ChatFormat::read_mistral_template(std::string_view simple) {
   const auto has = [&](std::string_view text) { return simple.find(text) != std::string_view::npos; };
   has_system_prompt_ = has(kOpenSystem);
   strips_answer_ = has("content']|trim") || has("content'] | trim");
-  if (has("' [INST]")) before_open_ = " ";
-  if (has("[INST] ")) after_open_ = " ";
-  if (has(" [/INST]")) before_close_ = " ";
-  if (has("' '+message['content']")) before_answer_ = " ";
-  if (has("eos_token+' '")) after_end_ = " ";
+  if (has("' [INST]")) before_open_.assign(1, ' ');
+  if (has("[INST] ")) after_open_.assign(1, ' ');
+  if (has(" [/INST]")) before_close_.assign(1, ' ');
+  if (has("' '+message['content']")) before_answer_.assign(1, ' ');
+  if (has("eos_token+' '")) after_end_.assign(1, ' ');
 }
 
 // ---- Encoding ----
