@@ -84,8 +84,8 @@ Status check_all_used(const Checkpoint& checkpoint, const ModelSpec& spec) {
     if (!spec.needs_no(tensor)) unknown += (count++ < 20 ? (count > 1 ? ", " : "") + printable(tensor) : std::string());
   }
   if (count == 0) return {};
-  return unsupported(checkpoint.path(), ": ", count, " tensors belong to the model, and the ", name, " loader does not know them: ", unknown,
-                     count > 20 ? ", ..." : "");
+  return unsupported(checkpoint.path(), ": the ", name, " loader does not know these tensors of the model: ", unknown,
+                     count > 20 ? str_cat(" and ", count - 20, " more") : std::string());
 }
 
 Result<Model> load(const Checkpoint& checkpoint, DType dtype, const Execution& execution, std::function<void(double)> progress,

@@ -165,17 +165,18 @@ Result<Regex> Regex::create(std::string_view pattern) {
                        " are supported");
   }
   PROLOGUE_ASSIGN_OR_RETURN(const std::string translated, Translator(pattern).translate());
+  const auto code = std::make_shared<Code>();  // before what an exception would not release
   pcre2_compile_context* context = pcre2_compile_context_create(nullptr);
   if (context == nullptr) return Status::out_of_memory();
   pcre2_set_newline(context, PCRE2_NEWLINE_LF);
   int error = 0;
   PCRE2_SIZE offset = 0;
-  const auto code = std::make_shared<Code>();
   constexpr uint32_t kOptions = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
   code->code =
       pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(), kOptions, &error, &offset, context);
   pcre2_compile_context_free(context);
   if (code->code == nullptr) {
+    if (error == PCRE2_ERROR_HEAP_FAILED) return Status::out_of_memory();
     return unsupported("the regular expression ", in_quotes(pattern), " is not supported: PCRE2 says: ", error_text(error));
   }
   pcre2_jit_compile(code->code, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);  // where that is not possible, PCRE2 interprets

@@ -356,14 +356,14 @@ TEST(Engine, RefusesWhatItDoesNotKnowByName) {
   EXPECT_TRUE(contains(message("key", [](GgufWriter& w) { w.add("llama.attention.logit_softcapping", 30.0f); }),
                        "the key llama.attention.logit_softcapping changes the result, and the llama loader does not know it"));
   EXPECT_TRUE(contains(message("experts", [](GgufWriter& w) { w.add("llama.expert_count", uint32_t{8}); }),
-                       "llama.expert_count is 8: mixtures of experts are not supported"));
+                       "llama.expert_used_count is 0: it must be between 1 and expert_count 8"));
   EXPECT_TRUE(contains(message("scaling", [](GgufWriter& w) { w.add("llama.rope.scaling.type", "longrope"); }),
                        "llama.rope.scaling.type is 'longrope': only \"none\", \"linear\" and \"yarn\" are supported"));
   EXPECT_TRUE(contains(message("tensor",
                                [](GgufWriter& w) {
                                  w.add_tensor("blk.0.attn_q_norm.weight", {16}, test::gguf::kF32, std::vector<std::byte>(64));
                                }),
-                       "the tensor blk.0.attn_q_norm.weight belongs to the model, and the llama loader does not know it"));
+                       "the llama loader does not know these tensors of the model: blk.0.attn_q_norm.weight"));
   GgufWriter other;
   other.add("general.architecture", "mamba");
   const std::string path = testing::TempDir() + "prologue_engine_test_mamba.gguf";

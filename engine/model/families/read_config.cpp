@@ -206,6 +206,7 @@ namespace {
 // multiplies the attention factor that YaRN computes from its factor.
 RopeScaling read_gguf_scaling(ConfigReader& c, const ModelSpec& spec) {
   const std::string type = c.text("rope.scaling.type", "linear");
+  if (type == "none") return {};
   const double stated_factor = c.number("rope.scaling.factor", 0.0);
   const double factor = stated_factor == 0.0 ? 1.0 : stated_factor;
   const int64_t original = c.size("rope.scaling.original_context_length", spec.config.context_length);
@@ -217,7 +218,6 @@ RopeScaling read_gguf_scaling(ConfigReader& c, const ModelSpec& spec) {
     longrope.short_attention_factor = longrope.long_attention_factor = attention_factor;
     return longrope;  // the factors are tensors (build_model)
   }
-  if (type == "none") return {};
   if (type == "linear") return LinearRope{factor};
   if (type != "yarn") {
     c.fail(unsupported(c.name("rope.scaling.type"), " is ", in_quotes(type), ": only \"none\", \"linear\" and \"yarn\" are supported"));
