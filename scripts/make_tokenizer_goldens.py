@@ -208,7 +208,7 @@ CONVERSATIONS = [  # (has a system message, has several turns, messages)
     (False, False, [("user", "What is 2 + 2?")]),
     (False, False, [("user", "  Größe?\n\n"), ("assistant", "42 m².\n")]),
     (False, True, [("user", "Hi"), ("assistant", "Hello! How are you?"), ("user", " Tell me\na joke 🙂.")]),
-    (True, False, [("system", "You are brief."), ("user", "Hi\n")]),
+    (True, False, [("system", "  You are brief.\n"), ("user", " Hi\n")]),
     (True, True, [("system", "You are a helpful assistant.\nBe brief."), ("user", "One"), ("assistant", " Two "), ("user", "Three"),
                   ("assistant", "Four"), ("user", "Five")]),
 ]

@@ -39,7 +39,7 @@ class Regex {
     size_t end;
   };
   // Appends the matches in `text` (valid UTF-8) from left to right. They do not overlap; a match may be empty, but not directly after
-  // another one.
+  // another one or at the end of the text.
   //   resource_exhausted: there is no memory for matching, or the pattern looks at much more of the text than it matches (patterns of
   // tokenizers do not): it would take quadratic time or longer.
   Status find_all(std::string_view text, RegexScratch& scratch, std::vector<Match>& matches) const;

@@ -188,7 +188,7 @@ Result<std::vector<int32_t>> Tokenizer::encode_parts(std::span<const TextPart> p
       const StripWhiteSpace strip = {i > 0 && strips(i - 1, &AddedToken::strip_right), strips(i + 1, &AddedToken::strip_left)};
       const TextStart begin = i == 0 ? start : parts[i - 1].marker >= 0 ? TextStart::segment : TextStart::inside;
       const std::string text = replace_invalid_bytes(parts[i].text);
-      PROLOGUE_RETURN_IF_ERROR(append_text(stripped(text, strip), begin, false, workspace, ids));
+      PROLOGUE_RETURN_IF_ERROR(append_text(stripped(text, strip), begin, /*parse_special=*/false, workspace, ids));
     }
     return ids;
   });

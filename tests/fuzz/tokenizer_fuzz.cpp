@@ -10,6 +10,7 @@
 
 #include "tests/fuzz/choices.h"
 #include "tests/fuzz/memory_map.h"
+#include "tests/fuzz/texts.h"
 
 using namespace prologue;
 using namespace prologue::fuzz;
@@ -34,63 +35,27 @@ const std::string& letter(uint32_t byte) {
   return letters[byte];
 }
 
-constexpr const char* kFragments[] = {"<|im_start|>",
-                                      "<|im_end|>",
-                                      "<|start_header_id|>",
-                                      "<|end_header_id|>",
-                                      "<|eot_id|>",
-                                      "bos_token",
-                                      "system\n",
-                                      "user",
-                                      "assistant",
-                                      "'",
-                                      "\"",
-                                      "\\n",
-                                      "\\",
-                                      "\n",
-                                      " ",
-                                      "  ",
-                                      "\t",
-                                      "\r\n",
-                                      "the",
-                                      "don't",
-                                      "123",
-                                      "1234567",
-                                      "\xe2\x82\xac",
-                                      "\xf0\x9f\x98\x80",
-                                      "\xff",
-                                      "\xe2\x82",
-                                      "\xc0\x80",
-                                      "\xed\xa0\x80",
-                                      "{{",
-                                      "}}"};
-
-// Fragments and bytes of the input.
-class Texts {
- public:
-  Texts(Choices& choices, const uint8_t* data, size_t size) : choices_(choices), data_(data), size_(size) {}
-  std::string next(int64_t most) {
-    std::string text;
-    for (int64_t n = choices_.integer(0, most); n > 0; --n) {
-      if (choices_.chance(2)) {
-        text += choices_.pick(kFragments);
-      } else {
-        const auto count = static_cast<size_t>(std::min<int64_t>(choices_.integer(0, 40), static_cast<int64_t>(size_)));
-        text.append(reinterpret_cast<const char*>(data_), count);
-        data_ += count;
-        size_ -= count;
-      }
-    }
-    return text;
-  }
-
- private:
-  Choices& choices_;
-  const uint8_t* data_;
-  size_t size_;
-};
-
 // A byte-level vocabulary, whole unless the case is hostile. `plain`: what is encoded must come back.
+constexpr const char* kMarkers[] = {"<|im_start|>",
+                                    "<|im_end|>",
+                                    "<|start_header_id|>",
+                                    "<|end_header_id|>",
+                                    "<|eot_id|>",
+                                    "<s>",
+                                    "<start_of_turn>",
+                                    "<end_of_turn>",
+                                    "<|im_sep|>",
+                                    "<|start|>",
+                                    "<|channel|>",
+                                    "<|message|>",
+                                    "<|return|>",
+                                    "<|system|>",
+                                    "<|user|>",
+                                    "<|assistant|>",
+                                    "<|end|>",
+                                    "[INST]",
+                                    "[/INST]"};
+
 TokenizerData vocabulary(Choices& choices, Texts& texts, bool& plain) {
   constexpr const char* kPre[] = {"smollm", "gpt-2", "llama-bpe", "qwen2"};
   TokenizerData data;
@@ -105,7 +70,7 @@ TokenizerData vocabulary(Choices& choices, Texts& texts, bool& plain) {
     data.token_types.back() = static_cast<int32_t>(choices.integer(-1, 6));  // control tokens and unused ones print nothing
     plain = false;
   };
-  for (const char* marker : {"<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<s>"})
+  for (const char* marker : kMarkers)
     if (!choices.hostile()) add(marker, TokenType::control);
   for (uint32_t byte = 0; byte < 256; ++byte) add(letter(byte), TokenType::normal);
   if (choices.hostile()) {  // one byte less
@@ -144,56 +109,60 @@ TokenizerData vocabulary(Choices& choices, Texts& texts, bool& plain) {
   return data;
 }
 
-std::string decode_in_parts(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
-  StreamDecoder decoder(tokenizer);
-  std::string text;
-  for (const int32_t id : ids) {
-    const std::string piece = decoder.push(id);
-    if (!is_valid_utf8(piece)) fail("a piece of text is not UTF-8");
-    text += piece;
+// Turns the byte-level vocabulary into one of characters and bytes, for the other models.
+void use_characters(Choices& choices, TokenizerData& data, bool& plain) {
+  plain = false;  // letters stand for bytes in the tokens, so the text comes back only by chance
+  data.byte_level = false;
+  data.merges.clear();
+  data.whole_pieces_first = false;
+  data.pre_tokenizer.clear();
+  data.model = choices.chance(2) ? TokenizerModel::spm_bpe : TokenizerModel::unigram;
+  data.byte_fallback = choices.chance(2);
+  data.fuse_unknown = choices.chance(2);
+  data.unknown_id = static_cast<int32_t>(choices.integer(-1, 5));
+  constexpr char kHex[] = "0123456789ABCDEF";
+  for (int byte = 0; byte < 256; ++byte) {
+    data.tokens.push_back({'<', '0', 'x', kHex[byte >> 4], kHex[byte & 15], '>'});
+    data.token_types.push_back(static_cast<int32_t>(TokenType::byte));
   }
-  return text + decoder.finish();
+  data.tokens.emplace_back("\u2581");
+  data.token_types.push_back(static_cast<int32_t>(TokenType::normal));
+  for (size_t i = 0; i < data.tokens.size(); ++i) data.scores.push_back(-choices.real(1.0f));
+  if (choices.chance(2)) data.normalizer.emplace_back(PrependText{" "});
+  if (choices.chance(2)) data.normalizer.emplace_back(UnicodeForm::nfkc);
+  if (choices.chance(2)) {
+    data.normalizer.emplace_back(ReplaceText{{" "}, "\u2581"});
+  } else {
+    const PrependScheme schemes[] = {PrependScheme::never, PrependScheme::first, PrependScheme::always};
+    data.pre_tokenizer.emplace_back(Metaspace{"\u2581", choices.pick(schemes), choices.chance(2)});
+  }
+  data.decoder.push_back({{"\u2581"}, " "});
+  data.strip_first_space = choices.chance(2);
 }
 
-void check_text(const Tokenizer& tokenizer, const std::string& text, bool plain) {
-  for (const bool parse_special : {false, true}) {
-    const Result<std::vector<int32_t>> ids = tokenizer.encode(text, parse_special, false);
-    if (!ids.ok()) fail(str_cat("encode: ", ids.status().message()));
-    int64_t num_controls = 0;
-    for (const int32_t id : *ids) {
-      if (id < 0 || id >= tokenizer.vocab_size()) fail(str_cat("token ", id, " of ", tokenizer.vocab_size()));
-      num_controls += tokenizer.type(id) == TokenType::control ? 1 : 0;
-    }
-    const std::string decoded = tokenizer.decode(*ids);
-    if (!is_valid_utf8(decoded)) fail("decoded text is not UTF-8");
-    if (decoded != decode_in_parts(tokenizer, *ids)) fail("token by token the text is another");
-    if (parse_special) continue;
-    if (num_controls > 0) fail("plain text became a control token");
-    if (plain && decoded != replace_invalid_bytes(text)) fail("the text did not come back");
-  }
-}
-
-void check_chat(const Tokenizer& tokenizer, Choices& choices, Texts& texts) {
+void check_chat(const Tokenizer& tokenizer, Choices& choices, Texts& texts, int32_t unknown_id) {
   const Result<ChatFormat> format = ChatFormat::detect(tokenizer);
   if (!format.ok()) {
     if (format.status().message().empty() || format.status().message().size() > 2000) fail("no sentence that fits a screen");
     return;
   }
-  std::vector<ChatMessage> messages(static_cast<size_t>(choices.integer(0, 3)));
-  for (ChatMessage& message : messages) message = {texts.next(1), texts.next(4)};
-  const Result<std::vector<int32_t>> ids = format->encode_chat(messages, choices.chance(2));
-  const bool valid =
-      !messages.empty() && std::none_of(messages.begin(), messages.end(), [](const ChatMessage& m) { return m.role.empty(); });
-  if (ids.ok() != valid)
-    fail(valid ? str_cat("encode_chat: ", ids.status().message()) : "a conversation without a role was accepted");
-  if (!valid) return;
-  // What people write never ends a turn.
-  const bool adds_system = messages.front().role != "system" && !format->default_system_message().empty();
-  const auto ends = std::count(ids->begin(), ids->end(), format->end_of_turn());
-  const bool bos_is_end = tokenizer.bos_id() == format->end_of_turn();
-  const auto turns = static_cast<int64_t>(messages.size()) + (adds_system ? 1 : 0);
-  if (!bos_is_end && ends != turns) fail(str_cat(ends, " ends of turn in ", turns, " messages"));
-  if (!format->encode_next_turn(messages.front()).ok()) fail("encode_next_turn");
+  std::vector<ChatMessage> messages(static_cast<size_t>(choices.integer(0, 4)));
+  constexpr const char* kRoles[] = {"system", "user", "assistant"};
+  for (ChatMessage& message : messages) message = {choices.chance(4) ? texts.next(1) : choices.pick(kRoles), texts.next(4)};
+  const bool prompt = choices.chance(2);
+  const Result<std::vector<int32_t>> ids = format->encode_chat(messages, prompt);
+  const bool must_fail =
+      messages.empty() || std::any_of(messages.begin(), messages.end(), [](const ChatMessage& m) { return m.role.empty(); });
+  if (!ids.ok()) return check_message(ids.status());
+  if (must_fail) fail("a conversation without a role was accepted");
+  // What people write is never a marker.
+  std::vector<ChatMessage> empty = messages;
+  for (ChatMessage& message : empty) message.content = "";
+  const Result<std::vector<int32_t>> frame = format->encode_chat(empty, prompt);
+  if (!frame.ok()) fail(str_cat("without its content: ", frame.status().message()));
+  if (num_controls(tokenizer, *ids, unknown_id) != num_controls(tokenizer, *frame, unknown_id)) fail("content became a marker");
+  const Result<std::vector<int32_t>> next = format->encode_next_turn(messages.back());
+  if (!next.ok()) check_message(next.status());
 }
 
 }  // namespace
@@ -204,18 +173,20 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Choices choices(data, head);
   Texts texts(choices, data + head, size - head);
   bool plain = true;
-  Result<Tokenizer> tokenizer = Tokenizer::create(vocabulary(choices, texts, plain));
+  TokenizerData made = vocabulary(choices, texts, plain);
+  if (choices.chance(3)) use_characters(choices, made, plain);
+  const int32_t unknown_id = made.unknown_id;
+  Result<Tokenizer> tokenizer = Tokenizer::create(std::move(made));
   tally.count(tokenizer.ok());
   if (!tokenizer.ok()) {
-    if (tokenizer.status().message().empty() || tokenizer.status().message().size() > 2000)
-      fail("no sentence that fits a screen");
+    check_message(tokenizer.status());
     return 0;
   }
   const std::string text = texts.next(12);
   if (replace_invalid_bytes(text).size() > 3 * text.size() || !is_valid_utf8(replace_invalid_bytes(text)))
     fail("replace_invalid_bytes");
   if (in_quotes(text).size() > 200 || !is_valid_utf8(in_quotes(text))) fail("in_quotes");
-  check_text(*tokenizer, text, plain);
-  check_chat(*tokenizer, choices, texts);
+  check_text(*tokenizer, text, unknown_id, plain);
+  check_chat(*tokenizer, choices, texts, unknown_id);
   return 0;
 }
