@@ -3,13 +3,15 @@
 // Error: below 1.5 ulp of the result (a test measures it). erf(0) = 0, erf(+-inf) = +-1, NaN stays NaN.
 #pragma once
 
+#include <cmath>
+
 #include <prologue/kernels/base/shared/exp.h>
 
 namespace prologue {
 
 // Both polynomials are N. Juffa's (minimax, published on Stack Overflow and NVIDIA's forum).
 PROLOGUE_HOST_DEVICE inline float erf_f32(float x) {
-  const float magnitude = x < 0.0f ? -x : x;
+  const float magnitude = std::fabs(x);
   const float squared = x * x;
   float p = -5.96761703e-4f;  // (erf(x) - x) / x up to 0.927734375
   p = multiply_add(p, squared, 4.99119423e-3f);
@@ -27,7 +29,7 @@ PROLOGUE_HOST_DEVICE inline float erf_f32(float x) {
   q = multiply_add(q, bounded, -6.34846687e-1f);
   q = multiply_add(q, bounded, -1.28717512e-1f);
   const float far = 1.0f - exp_nonpositive(multiply_add(q, bounded, -bounded));
-  return magnitude > 0.927734375f ? (x < 0.0f ? -far : far) : near;
+  return magnitude > 0.927734375f ? std::copysign(far, x) : near;
 }
 
 }  // namespace prologue
