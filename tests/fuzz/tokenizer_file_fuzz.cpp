@@ -17,26 +17,22 @@ constexpr const char* kNormalizers[] = {
     R"({"type":"Strip","strip_left":true,"strip_right":true})",
     R"({"type":"Precompiled"})",
 };
-constexpr const char *kPreTokenizers[] =
-    {"null",
-     R"({"type":"ByteLevel","add_prefix_space":true})",
-     R"({"type":"ByteLevel","add_prefix_space":false,"use_regex":false})",
-     R"({"type":"Sequence","pretokenizers":[{"type":"Digits","individual_digits":true},{"type":"ByteLevel","add_prefix_space":false}]})",
-     R"({"type":"Metaspace","replacement":"▁","prepend_scheme":"first","split":false})",
-     R"({"type":"Metaspace","replacement":"▁","add_prefix_space":true})",
-     R"({"type":"Sequence","pretokenizers":[{"type":"WhitespaceSplit"},{"type":"Punctuation"},{"type":"Whitespace"}]})",
-     R"({"type":"Split","pattern":{"Regex":"(a+)+b|\\p{L}+(?!\\S)"},
-                     "behavior" : "MergedWithNext", "invert" : true
-})",
+constexpr const char* kPreTokenizers[] = {
+    "null",
+    R"({"type":"ByteLevel","add_prefix_space":true})",
+    R"({"type":"ByteLevel","add_prefix_space":false,"use_regex":false})",
+    R"({"type":"Sequence","pretokenizers":[{"type":"Digits","individual_digits":true},{"type":"ByteLevel","add_prefix_space":false}]})",
+    R"({"type":"Metaspace","replacement":"▁","prepend_scheme":"first","split":false})",
+    R"({"type":"Metaspace","replacement":"▁","add_prefix_space":true})",
+    R"({"type":"Sequence","pretokenizers":[{"type":"WhitespaceSplit"},{"type":"Punctuation"},{"type":"Whitespace"}]})",
+    R"json({"type":"Split","pattern":{"Regex":"(a+)+b|\\p{L}+(?!\\S)"},"behavior":"MergedWithNext","invert":true})json",
     R"({"type":"Split","pattern":{"String":" "},"behavior":"MergedWithPrevious"})",
-}
-;
+};
 constexpr const char* kDecoders[] = {
     R"({"type":"ByteLevel"})",
     R"({"type":"Metaspace","replacement":"▁","prepend_scheme":"always"})",
     R"({"type":"Fuse"})",
-    R"({"type":"Sequence","decoders":[{"type":"Replace","pattern":{"String":"▁"},"content":" "},{"type":"ByteFallback"},{"type":"Fuse"},)"
-    R"({"type":"Strip","content":" ","start":1,"stop":0}]})",
+    R"({"type":"Sequence","decoders":[{"type":"Replace","pattern":{"String":"▁"},"content":" "},{"type":"ByteFallback"},{"type":"Fuse"},{"type":"Strip","content":" ","start":1,"stop":0}]})",
 };
 constexpr const char* kVocabularies[] = {
     R"("type":"BPE","vocab":{"a":0,"b":1,"ab":2,"Ġ":3,"Ġa":4,"▁":5,"▁a":6,"e":7,"<0x0A>":8},"merges":["a b",["Ġ","a"],["▁","a"]])",
