@@ -139,6 +139,9 @@ void GraphBuilder::add_node(const std::string& name, const char* kind, const Fil
   attempt([&] {
     Node node = {prefix_ + name, kind, P()};
     fill(node, std::get<P>(node.parameters));
+    if constexpr (!std::is_same_v<P, GemmParams> && !std::is_same_v<P, EmbeddingParams>) {
+      for (const Weight& weight : node.weights) check_dense(node, weight);
+    }
     graph_.nodes.push_back(std::move(node));
   });
 }
@@ -179,7 +182,6 @@ void GraphBuilder::check_dense(const Node& node, const Weight& weight) {
 // A weight with an element for each column of x.
 void GraphBuilder::check_vector(const Node& node, const char* what, const Weight& weight, Value x) {
   const ValueInfo& of = info(x);
-  check_dense(node, weight);
   if (!weight || (weight.rows * weight.cols == of.width && weight.dtype == of.dtype)) return;
   check(invalid_argument(node.name, ": ", what, " is [", weight.rows, ", ", weight.cols, "] ", dtype_name(weight.dtype),
                          ": what it is applied to has ", of.width, " columns of ", dtype_name(of.dtype)));
@@ -374,7 +376,6 @@ Value GraphBuilder::heads_norm(const std::string& name, Value x, int64_t num_hea
     node.step(p.positions, StepArray::positions);
     for (const Weight& weight : {norm.weight, norm.bias}) {
       if (!weight) continue;
-      check_dense(node, weight);
       if (weight.rows > 1) p.norm.weight_head_stride = weight.cols;
       const bool of_type = weight.dtype == p.dtype || weight.dtype == DType::f32;
       p.norm.weight_type = weight.dtype;
