@@ -24,7 +24,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const int a = map.array("a", p.a, extent(p.a_stride), Use::read, type);
   const int b = map.array("b", p.b, extent(p.b_stride), Use::read, type);
   const int out = map.array("out", p.out, extent(p.out_stride), Use::write, type);
-  map.in_place(out, in_b ? b : a, in_place);
+  map.in_place(out, a, in_place && !in_b);
+  map.in_place(out, b, in_place && in_b);
   if (!map.allocate()) return 0;
 
   map.freeze();

@@ -179,7 +179,9 @@ void MemoryMap::find_forbidden() {
     });
     for (const Request& other : requests_) {
       if (&other == &w || other.block != w.block) continue;
-      if (w.in_place_of >= 0 && &other == &requests_[static_cast<size_t>(w.in_place_of)] && same_rows(w, other)) continue;
+      const bool may_be_in_place = std::any_of(w.in_place_of.begin(), w.in_place_of.end(),
+                                               [&](int input) { return &other == &requests_[static_cast<size_t>(input)]; });
+      if (may_be_in_place && same_rows(w, other)) continue;
       for_each_row(other.extent, [&](int64_t at) {
         const uint8_t* row = written.data() + other.offset + at;
         if (std::find(row, row + other.extent.width, 1) != row + other.extent.width)

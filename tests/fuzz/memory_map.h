@@ -63,10 +63,10 @@ class MemoryMap {
   void never_null(int array) { requests_[static_cast<size_t>(array)].never_null = true; }
   // In the memory of an array declared before, `offset` bytes behind its first byte: columns of one buffer.
   void place(int array, int in, int64_t offset) { requests_[static_cast<size_t>(array)].place = {in, offset}; }
-  // The contract allows the output to be the input itself, all strides being equal; `here`: it is.
+  // The contract allows the output to be the input itself, all strides being equal; `here`: it is. There may be several such inputs.
   void in_place(int output, int input, bool here) {
     if (here) place(output, input, 0);
-    requests_[static_cast<size_t>(output)].in_place_of = input;
+    requests_[static_cast<size_t>(output)].in_place_of.push_back(input);
   }
 
   // False: a declared extent is too large to be real, and too small to be refused.
@@ -95,7 +95,7 @@ class MemoryMap {
     bool may_be_null = false;
     bool never_null = false;
     Place place = {};
-    int in_place_of = -1;
+    std::vector<int> in_place_of = {};
     bool null = false;
     int64_t misalignment = 0;
     // Where it came to lie.
