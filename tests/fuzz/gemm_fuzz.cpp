@@ -66,7 +66,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const DType type = float_type_of(p.dtype);
   const int64_t bits = 8 * dtype_size(p.dtype), y_bits = 8 * dtype_size(p.y_dtype);
   map.array("x", p.x, rows(p.m, p.x_stride, p.k, bits), Use::read, type);
-  if (!packed || choices.hostile()) map.array("weight", p.weight, rows(p.n, p.k, p.k, bits), Use::read, type);
+  if (!packed) {
+    map.array("weight", p.weight, rows(p.n, p.k, p.k, bits), Use::read, type);
+  } else if (choices.hostile()) {
+    map.optional("weight", p.weight, rows(p.n, p.k, p.k, bits), Use::read, type);
+  }
   if (choices.chance(2)) map.optional("bias", p.bias, dense(p.n, bits / 8), Use::read, type);
   map.array("y", p.y, rows(p.m, p.y_stride, p.n, y_bits), Use::write, float_type_of(p.y_dtype));
   if (!map.allocate()) return 0;
