@@ -100,9 +100,10 @@ __device__ inline int lowest(const AttentionArgs& args, int limit) {
 
 // The positions that a row attends to: `count` from `first` on.
 struct VisibleKeys {
-  int first;
-  unsigned count;
+  int first = 0;
+  unsigned count = 0;
 
+  VisibleKeys() = default;
   __device__ VisibleKeys(const AttentionArgs& args, int limit)
       : first(lowest(args, limit)), count(static_cast<unsigned>(limit - first)) {}
   __device__ bool hold(int position) const { return static_cast<unsigned>(position - first) < count; }

@@ -34,8 +34,8 @@
 // only if window + max_seqlen_q - 1 <= ring_size. Anything larger is an error, unless max_seq_len <= ring_size. In place of the
 // window counts the chunk if that is smaller, or if there is no window.
 //
-// Guards. Arrays on the device are checked by the kernel when it reads them. Whatever they hold, nothing outside of q, the pages,
-// the table and out is touched. For each of these faults the rows become zeros and are recorded, with the query row as token:
+// Guards. Arrays on the device are checked by the kernel when it reads them. Whatever they hold, nothing outside of the arrays
+// above is touched. For each of these faults the rows become zeros and are recorded, with the query row as token:
 //   query_rows_out_of_range  a sequence with more than max_seqlen_q rows (of the first num_decode_seqs: more than one), or whose
 //                            entries do not satisfy 0 <= cu_seqlens_q[s] <= cu_seqlens_q[s+1] <= num_tokens: its rows inside
 //                            [0, num_tokens), or if there are none one fault for the sequence, with token = its last entry clamped
@@ -64,7 +64,7 @@
 //   the same max_seq_len and max_seqlen_q = 1.
 //   Decode may split a sequence into parts and combine them through the workspace, in a way that depends on the batch. So the
 //   result is deterministic, but not batch-invariant, unless:
-//   batch_invariant  the bits of a row depend only on q of that row and the K and V that it sees: not on the other rows and
+//   batch_invariant  the bits of a row depend only on q of that row, the K and V that it sees and the sinks: not on the other rows and
 //                    sequences of the call, nor on how the rows of its sequence are divided into steps (token by token, chunks,
 //                    all at once), nor on num_tokens, num_seqs, max_* and num_decode_seqs. On CUDA every row runs in the prefill
 //                    kernels then, without splits and without a workspace; a decode step of few long sequences is slower. The
@@ -98,15 +98,15 @@ struct PagedAttentionParams {
   int64_t ring_size = 0;  // in tokens, as in TokenPlaces; 0 = every position has its own slot
   HeadsView q;
   PagedKvView kv;
+  const void* sinks = nullptr;      // [num_q_heads]; null = none
+  DType sinks_type = DType::unset;  // dtype (unset means that) or float32
   PageTable page_table;
   const int32_t* cu_seqlens_q = nullptr;
   const int32_t* seq_lens = nullptr;
   int64_t max_seqlen_q = 0;
   int64_t max_seq_len = 0;
-  int64_t num_decode_seqs = 0;      // so many sequences, the first ones, have at most one row each
-  bool batch_invariant = false;     // a row's bits do not depend on the rest of the batch
-  const void* sinks = nullptr;      // [num_q_heads]; null = none
-  DType sinks_type = DType::unset;  // dtype (unset means that) or float32
+  int64_t num_decode_seqs = 0;   // so many sequences, the first ones, have at most one row each
+  bool batch_invariant = false;  // a row's bits do not depend on the rest of the batch
   MutableHeadsView out;
   void* workspace = nullptr;  // device scratch of paged_attention_workspace_bytes; null if that is 0
   int64_t workspace_bytes = 0;

@@ -298,13 +298,12 @@ __global__ void __launch_bounds__(MmaTileOf<T, kHeadDim, kCache, kMaxKeys>::kThr
   float out[kChunks][4] = {};
   float maximum[2] = {-INFINITY, -INFINITY};
   float sum[2] = {0.0f, 0.0f};
-  int limit[2];
+  VisibleKeys visible[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int packed = tile.first_packed + warp * 16 + half * 8 + lane / 4;
-    limit[half] = packed < tile.num_packed ? sequence.limit(packed / args.group) : 0;
+    visible[half] = VisibleKeys(args, packed < tile.num_packed ? sequence.limit(packed / args.group) : 0);
   }
-  const int last_lowest = lowest(args, tile.last_limit);
 
   float score_scale = args.score_scale;
   if constexpr (kQuantized) score_scale *= shared_scale(k_format, p.kv.k.scale, kv_head);
@@ -349,7 +348,7 @@ __global__ void __launch_bounds__(MmaTileOf<T, kHeadDim, kCache, kMaxKeys>::kThr
     if (more) kQuantized ? load_keys((key_tile + 1) % 2) : copy_keys((key_tile + 1) % 2);
 
     const int first_key = key_tile * Tile::kKeys + lane % 4 * 2;
-    const bool masked = (key_tile + 1) * Tile::kKeys > tile.first_limit || key_tile * Tile::kKeys < last_lowest;
+    const bool masked = (key_tile + 1) * Tile::kKeys > tile.first_limit || key_tile * Tile::kKeys < lowest(args, tile.last_limit);
     if (k_scale_per_token) {
 #pragma unroll
       for (int n = 0; n < Tile::kKeys / 8; ++n) {
@@ -375,21 +374,14 @@ __global__ void __launch_bounds__(MmaTileOf<T, kHeadDim, kCache, kMaxKeys>::kThr
         for (int i = 0; i < 4; ++i) score[n][i] = capped(args, score[n][i]);
       }
     }
-    if (masked) {
-      const VisibleKeys visible[2] = {{args, limit[0]}, {args, limit[1]}};
-#pragma unroll
-      for (int n = 0; n < Tile::kKeys / 8; ++n) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          if (!visible[i / 2].hold(first_key + n * 8 + i % 2)) score[n][i] = -INFINITY;
-        }
-      }
-    }
     float new_maximum[2] = {maximum[0], maximum[1]};
 #pragma unroll
     for (int n = 0; n < Tile::kKeys / 8; ++n) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) new_maximum[i / 2] = fmaxf(new_maximum[i / 2], score[n][i]);
+      for (int i = 0; i < 4; ++i) {
+        if (masked && !visible[i / 2].hold(first_key + n * 8 + i % 2)) score[n][i] = -INFINITY;
+        new_maximum[i / 2] = fmaxf(new_maximum[i / 2], score[n][i]);
+      }
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -449,7 +441,7 @@ __global__ void __launch_bounds__(MmaTileOf<T, kHeadDim, kCache, kMaxKeys>::kThr
     const int packed = tile.first_packed + row;
     const bool fault = packed < tile.num_packed && (sequence.too_long || (shared.faulty[row / 32] >> (row % 32) & 1) != 0);
     if (fault && lane % 4 == 0 && kv_head == 0 && packed % args.group == 0) record_row_fault(args, sequence, packed / args.group);
-    const bool zero = fault || limit[half] == 0;
+    const bool zero = fault || visible[half].count == 0;
     sum[half] += sink_weight(p, q_head(packed), maximum[half]);
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
