@@ -38,7 +38,7 @@ struct TokenQuality {
 
 struct RunQuality {
   QualityRun run;               // no type is unset
-  int64_t bytes_per_token = 0;  // of the cache, in all layers, with its scales
+  int64_t bytes_per_token = 0;  // of the cache, in all layers as if none had a window, with its scales
   double of_bfloat16 = 0.0;     // the same as a share of what a bfloat16 cache takes
   TokenQuality tokens;
 };

@@ -63,23 +63,23 @@ std::string strip(const std::string& text) {
 struct ChatFormat::StyleRow {
   Style style;
   const char* name;
-  std::array<std::string_view, 5> markers;  // control tokens that the vocabulary must have
-  int end;                                  // which of them ends an answer; -1: EOS
-  bool strips;                              // content is stripped of white space
-  bool has_any_role;                        // roles are plain text
-  bool joins_system;                        // the system message is a part of the first user message
+  std::array<std::string_view, 5> markers = {};  // control tokens that the vocabulary must have
+  int end = -1;                                  // which of them ends an answer; -1: EOS
+  bool strips = false;                           // content is stripped of white space
+  bool has_any_role = false;                     // roles are plain text
+  bool joins_system = false;                     // the system message is a part of the first user message
 };
 
 namespace {
 
 constexpr std::string_view kSupported =
-    "supported formats are ChatML (<|im_start|>), Llama 3 (<|start_header_id|>), Llama 2 and Mistral ([INST]), Gemma "
-    "(<start_of_turn>), "
-    "Phi-3 (<|user|>, <|end|>), Phi-4 (<|im_sep|>), Zephyr (<|user|>, EOS) and Harmony (<|start|>, <|message|>)";
+    "supported formats are ChatML (<|im_start|>), Llama 3 (<|start_header_id|>), Llama 2 and Mistral ([INST]), "
+    "Gemma (<start_of_turn>), Phi-3 (<|user|>, <|end|>), Phi-4 (<|im_sep|>), Zephyr (<|user|>, EOS) "
+    "and Harmony (<|start|>, <|message|>)";
 
 }  // namespace
 
-// A marker of `markers` by its place there, and text, in the order in which they are written.
+// What is written: markers and text, in their order.
 class ChatFormat::Parts {
  public:
   void marker(int32_t id) { parts_.push_back({id, {}}); }
@@ -110,18 +110,35 @@ Result<ChatFormat> ChatFormat::detect(const Tokenizer& tokenizer) {
 }
 
 Result<ChatFormat> ChatFormat::detect_from(const Tokenizer& tokenizer) {
-  static constexpr StyleRow kChatMl = {Style::chatml, "ChatML", {"<|im_start|>", kChatMlEnd}, 1, false, true, false};
-  static constexpr StyleRow kPhi4 = {Style::phi4, "Phi-4", {"<|im_start|>", "<|im_sep|>", kChatMlEnd}, 2, false, true, false};
-  static constexpr StyleRow kLlama3 = {
-      Style::llama3, "Llama 3", {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"}, 2, true, true, false};
-  static constexpr StyleRow kGemma = {Style::gemma, "Gemma", {"<start_of_turn>", "<end_of_turn>"}, 1, true, false, true};
-  static constexpr StyleRow kHarmony = {
-      Style::harmony, "Harmony", {"<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|return|>"}, 4, false, true, false};
-  static constexpr StyleRow kLlama2 = {Style::llama2, "Llama 2", {}, -1, true, false, true};
-  static constexpr StyleRow kMistral = {Style::mistral, "Mistral", {}, -1, false, false, true};
-  static constexpr StyleRow kPhi3 = {Style::phi3, "Phi-3", {"<|system|>", "<|user|>", "<|assistant|>", "<|end|>"}, 3, false,
-                                     false,       false};
-  static constexpr StyleRow kZephyr = {Style::zephyr, "Zephyr", {}, -1, false, false, false};
+  static constexpr StyleRow kChatMl = {
+      .style = Style::chatml, .name = "ChatML", .markers = {"<|im_start|>", kChatMlEnd}, .end = 1, .has_any_role = true};
+  static constexpr StyleRow kPhi4 = {.style = Style::phi4,
+                                     .name = "Phi-4",
+                                     .markers = {"<|im_start|>", "<|im_sep|>", kChatMlEnd},
+                                     .end = 2,
+                                     .has_any_role = true};
+  static constexpr StyleRow kLlama3 = {.style = Style::llama3,
+                                       .name = "Llama 3",
+                                       .markers = {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"},
+                                       .end = 2,
+                                       .strips = true,
+                                       .has_any_role = true};
+  static constexpr StyleRow kGemma = {.style = Style::gemma,
+                                      .name = "Gemma",
+                                      .markers = {"<start_of_turn>", "<end_of_turn>"},
+                                      .end = 1,
+                                      .strips = true,
+                                      .joins_system = true};
+  static constexpr StyleRow kHarmony = {.style = Style::harmony,
+                                        .name = "Harmony",
+                                        .markers = {"<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|return|>"},
+                                        .end = 4,
+                                        .has_any_role = true};
+  static constexpr StyleRow kLlama2 = {.style = Style::llama2, .name = "Llama 2", .strips = true, .joins_system = true};
+  static constexpr StyleRow kMistral = {.style = Style::mistral, .name = "Mistral", .joins_system = true};
+  static constexpr StyleRow kPhi3 = {
+      .style = Style::phi3, .name = "Phi-3", .markers = {"<|system|>", "<|user|>", "<|assistant|>", "<|end|>"}, .end = 3};
+  static constexpr StyleRow kZephyr = {.style = Style::zephyr, .name = "Zephyr"};
 
   const std::string& chat_template = tokenizer.chat_template();
   if (chat_template.empty()) return not_found("the model has no chat template: ", kSupported);
