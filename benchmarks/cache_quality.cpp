@@ -2,7 +2,9 @@
 //   bench_cache_quality --model FILE --text benchmarks/text/alice.txt --json RESULT.json
 // The text is cut into windows of --context tokens, each a sequence of its own. Every run predicts every token of a window; the whole
 // distribution is compared with that of the reference, which is the first --dtype with a cache of that type and no Hadamard transform.
-// Runs are all combinations of --dtype, --hadamard-blocks and --cache-types; a transform is only for a quantised K.
+// Runs are all combinations of --hadamard-blocks and --cache-types with the first --dtype (a transform is only for a quantised K), and
+// every other --dtype with a cache of that type: what weights and activations cost. auto is the engine's choice: on the CPU the
+// matrices that are quantised in the file stay so.
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
@@ -53,19 +55,17 @@ Result<QualityRun> parse_cache_types(const std::string& text) {
 
 Result<std::vector<QualityRun>> make_runs(const Options& options) {
   static const std::map<std::string, DType> kDTypes = {
-      {"float32", DType::f32}, {"bfloat16", DType::bf16}, {"float16", DType::f16}};
+      {"auto", DType::unset}, {"float32", DType::f32}, {"bfloat16", DType::bf16}, {"float16", DType::f16}};
   std::vector<QualityRun> runs;
-  for (const std::string& name : options.dtypes) {
-    const DType dtype = kDTypes.at(name);
-    runs.push_back({dtype, dtype, dtype, 0});
-    for (const std::string& types : options.cache_types) {
-      PROLOGUE_ASSIGN_OR_RETURN(QualityRun run, parse_cache_types(types));
-      run.dtype = dtype;
-      for (const int64_t block : options.hadamard_blocks) {
-        run.hadamard_block = block;
-        const bool is_known = run.k_type == dtype && run.v_type == dtype;
-        if (block == 0 ? !is_known : dtype_is_quantized(run.k_type)) runs.push_back(run);
-      }
+  for (const std::string& name : options.dtypes) runs.push_back({.dtype = kDTypes.at(name)});
+  const DType first = runs.front().dtype;
+  for (const std::string& types : options.cache_types) {
+    PROLOGUE_ASSIGN_OR_RETURN(QualityRun run, parse_cache_types(types));
+    run.dtype = first;
+    for (const int64_t block : options.hadamard_blocks) {
+      run.hadamard_block = block;
+      const bool is_known = run.k_type == first && run.v_type == first;
+      if (block == 0 ? !is_known : dtype_is_quantized(run.k_type)) runs.push_back(run);
     }
   }
   return runs;
@@ -121,11 +121,11 @@ std::vector<ordered_json> report(const std::vector<RunQuality>& results) {
     const double ratio = summary.perplexity / expected.perplexity;
     const std::string block = result.run.hadamard_block == 0 ? "" : str_cat(result.run.hadamard_block);
     std::printf("| %s | %s | %s | %s | %lld | %.3f | %.3g ± %.1g | %.3g | %.3g | %.2f %% | %.4f | %.4f |\n",
-                dtype_name(result.run.dtype), dtype_name(result.run.k_type), dtype_name(result.run.v_type), block.c_str(),
+                weights_name(result.run.dtype), dtype_name(result.run.k_type), dtype_name(result.run.v_type), block.c_str(),
                 static_cast<long long>(result.bytes_per_token), result.of_bfloat16, summary.mean_kl, summary.mean_kl_error,
                 summary.p999_kl, summary.max_kl, 100.0 * summary.same_argmax, summary.perplexity, ratio);
     rows.push_back({{"name", run_name(result.run)},
-                    {"dtype", dtype_name(result.run.dtype)},
+                    {"dtype", weights_name(result.run.dtype)},
                     {"k_type", dtype_name(result.run.k_type)},
                     {"v_type", dtype_name(result.run.v_type)},
                     {"hadamard_block", result.run.hadamard_block},
@@ -181,7 +181,7 @@ int main_of(int argc, char** argv) {
   app.add_option("--tokens", options.num_tokens, "of the text, from its beginning; 0 = all")->check(CLI::NonNegativeNumber);
   app.add_option("--context", options.context, "tokens of a window")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--dtype", options.dtypes, "types of weights and activations; the first one's cache is the reference")
-      ->check(CLI::IsMember({"float32", "bfloat16", "float16"}))
+      ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16"}))
       ->capture_default_str();
   app.add_option("--cache-types", options.cache_types, str_cat("TYPE or K,V, several with spaces between; of ", kv_type_names()))
       ->type_name("TYPE[,TYPE]")

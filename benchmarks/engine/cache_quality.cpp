@@ -17,9 +17,10 @@ double mean(const std::vector<double>& values) {
 double largest(std::span<const float> logits) { return *std::max_element(logits.begin(), logits.end()); }
 
 Result<std::unique_ptr<Engine>> load(EngineOptions options, const QualityRun& run) {
-  options.dtype = run.dtype;
-  options.kv_type = resolve_dtype(run.k_type, run.dtype);
-  options.v_type = resolve_dtype(run.v_type, *options.kv_type);
+  const auto given = [](DType type) { return type == DType::unset ? std::optional<DType>() : type; };
+  options.dtype = given(run.dtype);
+  options.kv_type = given(run.k_type);
+  options.v_type = given(run.v_type);
   options.hadamard_block = run.hadamard_block;
   return Engine::load(options);
 }
@@ -70,9 +71,12 @@ Result<std::vector<std::vector<int32_t>>> make_windows(std::span<const int32_t> 
   return windows;
 }
 
+const char* weights_name(DType dtype) { return dtype == DType::unset ? "auto" : dtype_name(dtype); }
+
 std::string run_name(const QualityRun& run) {
   const DType k = resolve_dtype(run.k_type, run.dtype), v = resolve_dtype(run.v_type, k);
-  return str_cat(dtype_name(run.dtype), ", cache ", dtype_name(k), v == k ? "" : str_cat(" ", dtype_name(v)),
+  const std::string cache = k == DType::unset ? "" : str_cat(", cache ", dtype_name(k), v == k ? "" : str_cat(" ", dtype_name(v)));
+  return str_cat(weights_name(run.dtype), cache,
                  run.hadamard_block == 0 ? "" : str_cat(", Hadamard ", run.hadamard_block));
 }
 
@@ -87,7 +91,7 @@ Result<std::vector<RunQuality>> compare_runs(const EngineOptions& options, std::
       if (progress) progress(w, runs[r]);
       PROLOGUE_ASSIGN_OR_RETURN(const auto engine, load(options, runs[r]));
       RunQuality& result = results[r];
-      result.run = {engine->dtype(), engine->k_type(), engine->v_type(), runs[r].hadamard_block};
+      result.run = {runs[r].dtype, engine->k_type(), engine->v_type(), runs[r].hadamard_block};
       result.bytes_per_token = bytes_per_token(*engine, engine->k_type(), engine->v_type());
       result.of_bfloat16 =
           static_cast<double>(result.bytes_per_token) / static_cast<double>(bytes_per_token(*engine, DType::bf16, DType::bf16));

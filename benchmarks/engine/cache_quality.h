@@ -22,11 +22,13 @@ Result<std::vector<std::vector<int32_t>>> make_windows(std::span<const int32_t> 
 
 // How a model runs.
 struct QualityRun {
-  DType dtype = DType::f32;     // of weights and activations
-  DType k_type = DType::unset;  // of the cache; unset: dtype
+  // Of weights and activations; unset: the engine's choice, so on the CPU matrices that are quantised in the file stay so.
+  DType dtype = DType::unset;
+  DType k_type = DType::unset;  // of the cache; unset: that of the activations
   DType v_type = DType::unset;  // unset: that of K
   int64_t hadamard_block = 0;
 };
+const char* weights_name(DType dtype);        // "float32"; "auto" if it is unset
 std::string run_name(const QualityRun& run);  // "float32, cache int8 uint4, Hadamard 64"
 
 // By predicted token: each token of a window but the first.
@@ -37,7 +39,7 @@ struct TokenQuality {
 };
 
 struct RunQuality {
-  QualityRun run;               // no type is unset
+  QualityRun run;               // the types of the cache are not unset
   int64_t bytes_per_token = 0;  // of the cache, in all layers as if none had a window, with its scales
   double of_bfloat16 = 0.0;     // the same as a share of what a bfloat16 cache takes
   TokenQuality tokens;

@@ -111,6 +111,8 @@ TEST(QualitySummary, OfTokens) {
 }
 
 TEST(RunName, SaysWhatIsNotUnset) {
+  EXPECT_EQ(run_name({}), "auto");
+  EXPECT_EQ(run_name({DType::unset, DType::int8, DType::unset, 0}), "auto, cache int8");
   EXPECT_EQ(run_name({DType::bf16, DType::unset, DType::unset, 0}), "bfloat16, cache bfloat16");
   EXPECT_EQ(run_name({DType::f32, DType::int8, DType::uint4, 64}), "float32, cache int8 uint4, Hadamard 64");
 }
@@ -201,7 +203,7 @@ TEST_F(CompareRuns, LogitsThatAreNoNumbersAreAnError) {
   ASSERT_TRUE(test::write_tiny_llama(options_.model_path, model));
   const QualityRun run;
   EXPECT_EQ(compare_runs(options_, {&run, 1}, windows_).status().message(),
-            "float32, cache float32: the logits of predicted token 0 are not numbers");
+            "auto, cache float32: the logits of predicted token 0 are not numbers");
 }
 
 TEST_F(CompareRuns, ErrorsOfTheEngineComeBack) {
