@@ -11,6 +11,7 @@ matplotlib give the same bytes.
 import glob
 import hashlib
 import json
+import math
 import os
 import re
 import sys
@@ -86,9 +87,14 @@ def draw_model(axes, result):
     rows = [row for row in result["rows"] if row["mean_kl"] > 0 and row["dtype"] == result["rows"][0]["dtype"]]
     axes.set_title(result["model"])
     plain = {cache_of(row): row for row in rows if row["hadamard_block"] == 0}
+    spread = math.log10(max(row["mean_kl"] for row in rows) / min(row["mean_kl"] for row in rows))
     for name, row in plain.items():
         axes.plot(row["of_bfloat16"], row["mean_kl"], "o", color=PLAIN)
-        axes.annotate(name, (row["of_bfloat16"], row["mean_kl"]), xytext=(6, -3), textcoords="offset points", fontsize=7.5)
+    above = []  # (x, log10 of y) of the labels so far; each is as high as its point, or just below the last one there
+    for name, row in sorted(plain.items(), key=lambda item: -item[1]["mean_kl"]):
+        y = min([math.log10(row["mean_kl"])] + [other - spread / 32 for x, other in above if abs(x - row["of_bfloat16"]) < 0.05])
+        above.append((row["of_bfloat16"], y))
+        axes.annotate(name, (row["of_bfloat16"], 10**y), xytext=(6, -3), textcoords="offset points", fontsize=7.5)
     for row in rows:
         if row["hadamard_block"] == 0:
             continue

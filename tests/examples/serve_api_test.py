@@ -202,7 +202,17 @@ class Shapes(ServerTest):
         def idle():  # the engine has counted its last step
             values = self.server.metrics()
             return values['prologue_running'] == values['prologue_waiting'] == 0
+
+        def responses():
+            return {name: value for name, value in self.server.metrics().items() if name.startswith('prologue_http_responses_total')
+                    and '/metrics' not in name}
+
+        def settled():  # the responses of other requests are counted after the engine's last step
+            first = responses()
+            time.sleep(0.3)
+            return responses() == first
         self.wait_for('the end of other requests', idle)
+        self.wait_for('the count of other responses', settled)
         before = self.server.metrics()
         self.server.post(COMPLETIONS, HELLO)
         self.server.post(COMPLETIONS, {**HELLO, 'n': 0})
