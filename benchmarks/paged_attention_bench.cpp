@@ -27,7 +27,8 @@ struct Load {
 constexpr Model kModels[] = {{"135m", 9, 3, 64}, {"8b", 32, 8, 128}};
 constexpr Load kLoads[] = {{"prefill", 1, 128, 128}, {"prefill", 1, 512, 512}, {"prefill", 1, 2048, 2048}, {"chunk", 1, 64, 2048},
                            {"decode", 1, 1, 128},    {"decode", 1, 1, 1500},   {"decode", 1, 1, 8192},     {"decode", 16, 1, 512},
-                           {"decode", 64, 1, 1500},  {"decode", 16, 1, 8192},  {"decode", 8, 1, 32768}};
+                           {"decode", 64, 1, 512},   {"decode", 128, 1, 2048},
+                           {"decode", 64, 1, 1500},  {"decode", 16, 1, 8192},  {"decode", 8, 1, 32768},  {"decode", 1, 1, 32768}};
 constexpr int64_t kPageSize = 16;
 
 struct Variant {
@@ -36,6 +37,7 @@ struct Variant {
   DType v_cache = DType::unset;  // unset: that of K
   int64_t window = 0;
   float soft_cap = 0.0f;
+  KvScaling scaling = KvScaling::token_head;  // of a quantised cache
 };
 
 constexpr Variant kVariants[] = {{DType::f32, DType::f32},
@@ -49,9 +51,11 @@ constexpr Variant kVariants[] = {{DType::f32, DType::f32},
                                  {DType::bf16, DType::int8, DType::uint4},
                                  {DType::bf16, DType::fp8_e4m3, DType::int4},
                                  {DType::bf16, DType::bf16, DType::unset, 1024},
-                                 {DType::bf16, DType::bf16, DType::unset, 0, 50.0f}};
+                                 {DType::bf16, DType::bf16, DType::unset, 0, 50.0f},
+                                 {DType::bf16, DType::fp8_e4m3, DType::unset, 0, 0.0f, KvScaling::tensor},
+                                 {DType::bf16, DType::int8, DType::unset, 0, 0.0f, KvScaling::tensor}};
 
-KvFormat format_of(DType type) { return {type, dtype_is_quantized(type) ? KvScaling::token_head : KvScaling::none}; }
+KvFormat format_of(DType type, KvScaling scaling) { return {type, dtype_is_quantized(type) ? scaling : KvScaling::none}; }
 
 }  // namespace
 
@@ -62,7 +66,9 @@ int main(int argc, char** argv) {
     const bool plain = variant.cache == dtype && variant.window == 0 && variant.soft_cap == 0.0f;
     const bool quantised = !dtype_is_activation(variant.cache);
     const bool mixed = variant.v_cache != DType::unset;
-    const KvFormat k_format = format_of(variant.cache), v_format = format_of(mixed ? variant.v_cache : variant.cache);
+    const KvFormat k_format = format_of(variant.cache, variant.scaling),
+                   v_format = format_of(mixed ? variant.v_cache : variant.cache, variant.scaling);
+    const bool per_token = quantised && variant.scaling == KvScaling::token_head;
     for (const Model& model : kModels) {
       for (const Load& load : kLoads) {
         const std::string shape =
@@ -70,7 +76,8 @@ int main(int argc, char** argv) {
         const std::string type = dtype_name(dtype);
         const std::string name = str_cat(type, quantised ? "/" : "", quantised ? dtype_name(variant.cache) : "", mixed ? "," : "",
                                          mixed ? dtype_name(variant.v_cache) : "", variant.window > 0 ? " window=1024" : "",
-                                         variant.soft_cap > 0.0f ? " cap=50" : "", shape);
+                                         variant.soft_cap > 0.0f ? " cap=50" : "",
+                                         quantised && !per_token ? " scale=tensor" : "", shape);
         bench.run(name, [&](bench::Setup& setup) {
           const int64_t size = dtype_size(dtype), num_tokens = load.num_seqs * load.rows;
           const int64_t pages_per_seq = (load.length + kPageSize - 1) / kPageSize, num_pages = load.num_seqs * pages_per_seq;
@@ -83,8 +90,8 @@ int main(int argc, char** argv) {
           const auto q = setup.rotated(heads_bytes, dtype);
           const auto k = setup.rotated(num_heads * data_bytes(k_format), dtype);
           const auto v = setup.rotated(num_heads * data_bytes(v_format), dtype);
-          const auto k_scale = quantised ? setup.rotated(num_heads * scale_bytes(k_format), DType::f32) : std::vector<void*>();
-          const auto v_scale = quantised ? setup.rotated(num_heads * scale_bytes(v_format), DType::f32) : std::vector<void*>();
+          const auto k_scale = per_token ? setup.rotated(num_heads * scale_bytes(k_format), DType::f32) : std::vector<void*>();
+          const auto v_scale = per_token ? setup.rotated(num_heads * scale_bytes(v_format), DType::f32) : std::vector<void*>();
 
           std::vector<int32_t> block_table(static_cast<size_t>(num_pages)), cu_seqlens_q(static_cast<size_t>(load.num_seqs) + 1);
           for (size_t i = 0; i < block_table.size(); ++i) {  // page i of the batch is far from page i + 1
@@ -110,6 +117,7 @@ int main(int argc, char** argv) {
           p.kv.v.format = v_format;
           p.kv.k.scale_strides = nhd_strides(kPageSize, model.num_kv_heads, scales_of_head(k_format));
           p.kv.v.scale_strides = nhd_strides(kPageSize, model.num_kv_heads, scales_of_head(v_format));
+          if (quantised && !per_token) p.kv.k.scale = p.kv.v.scale = setup.values(std::vector<float>{1.0f});
           p.kv.num_pages = num_pages;
           p.kv.page_size = kPageSize;
           p.kv.num_kv_heads = model.num_kv_heads;
@@ -124,6 +132,8 @@ int main(int argc, char** argv) {
           p.out.data = setup.shared(heads_bytes, dtype);
           p.workspace_bytes = paged_attention_workspace_bytes(p, setup.execution().device);
           if (p.workspace_bytes > 0) p.workspace = setup.shared(p.workspace_bytes, DType::f32);
+
+          p.counters = setup.values(std::vector<uint32_t>(kPagedAttentionCounters));
 
           // Two products over the positions that a row sees.
           double visible = 0.0;
@@ -140,8 +150,8 @@ int main(int argc, char** argv) {
                                p.q.data = q[i];
                                p.kv.k.data = k[i];
                                p.kv.v.data = v[i];
-                               if (quantised) p.kv.k.scale = static_cast<float*>(k_scale[i]);
-                               if (quantised) p.kv.v.scale = static_cast<float*>(v_scale[i]);
+                               if (per_token) p.kv.k.scale = static_cast<float*>(k_scale[i]);
+                               if (per_token) p.kv.v.scale = static_cast<float*>(v_scale[i]);
                                return paged_attention(p, execution);
                              },
                              flops, plain ? std::string() : type + shape};

@@ -25,6 +25,18 @@ struct DecodeInstance {
   void (*decode)(AttentionArgs);
 };
 
+struct DecodeMmaInstance {
+  DType k;  // 16 bits: of q and out, too; otherwise these are any type of 16 bits
+  DType v;
+  int head_dim;       // the largest it serves, of K and V
+  int tile_rows;      // packed rows of a unit
+  int tile_keys;
+  int blocks_per_sm;    // that run at a time
+  size_t shared_bytes;  // without the rings
+  size_t stage_bytes;   // of all warps
+  void (*kernel)(AttentionArgs);
+};
+
 struct PrefillInstance {
   DType dtype;  // mma: of q and out
   PrefillCache cache;
@@ -36,10 +48,11 @@ struct PrefillInstance {
   void (*kernel)(AttentionArgs);
 };
 
+std::span<const DecodeMmaInstance> decode_mma_instances_of_floats();
+std::span<const DecodeMmaInstance> decode_mma_instances_of_codes();
+std::span<const DecodeMmaInstance> decode_mma_instances_of_zero_points();
 std::span<const DecodeInstance> decode_instances_of_floats();
-std::span<const DecodeInstance> decode_instances_of_codes();
 std::span<const DecodeInstance> decode_instances_of_large_heads();
-std::span<const DecodeInstance> decode_instances_of_zero_points();
 std::span<const DecodeInstance> decode_instances_of_any_formats();
 std::span<const PrefillInstance> prefill_mma_instances();
 std::span<const PrefillInstance> prefill_simple_instances();

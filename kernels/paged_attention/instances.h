@@ -20,9 +20,9 @@ struct AttentionInstance {
 // All instances that can run the call (which must be valid), whatever its num_tokens, num_seqs, max_seqlen_q and max_seq_len are.
 PROLOGUE_API std::vector<AttentionInstance> instances_of(const PagedAttentionParams& params);
 
-// The names of the instances that paged_attention() uses, for the sequences that decode, and for those that prefill runs on a GPU
-// that allows a block `shared_bytes` of shared memory; empty: there are no such sequences.
-PROLOGUE_API std::string chosen_decode_instance(const PagedAttentionParams& params);
+// The names of the instances that paged_attention() uses on a GPU that allows a block `shared_bytes` of shared memory, for the
+// sequences that decode, and for those that prefill runs; empty: there are no such sequences.
+PROLOGUE_API std::string chosen_decode_instance(const PagedAttentionParams& params, int64_t shared_bytes);
 PROLOGUE_API std::string chosen_prefill_instance(const PagedAttentionParams& params, int64_t shared_bytes);
 
 // The names of all instances.

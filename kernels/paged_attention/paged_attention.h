@@ -27,6 +27,8 @@
 //                 must hold for every replay of a captured graph
 //   num_decode_seqs  0..num_seqs; a host value, which must hold for every replay too. The first num_decode_seqs sequences have at
 //                 most one row each, whatever max_seqlen_q is. It chooses kernels (see Numerics), so a result may change by rounding
+//   counters      [kPagedAttentionCounters], zeros; the call leaves zeros. Calls that may run at the same time need counters of their
+//                 own. Without them the call clears some in its workspace, which costs another node in the stream. Only CUDA uses them
 //   token_faults  [num_tokens]: a FaultCode is written for each row that becomes zeros because of a fault, nothing for other rows
 //                 (so the caller clears it); null = not wanted
 //
@@ -49,16 +51,19 @@
 //
 // Numerics.
 //   Scores, softmax and sums are float32. Scales are multiplied in float32. The result is rounded once, at the store.
-//   Prefill of 16-bit types on CUDA may use tensor cores. They accumulate in float32. Probabilities are rounded to dtype before
-//   the second product. In a quantised cache with a scale for each token, V is rounded to dtype too, as a cache of dtype would
-//   hold it. The V of a position that one row must not see but another row of the same block needs may be multiplied by 0. Then a
-//   NaN in it reaches both rows.
+//   16-bit types on CUDA may use tensor cores. They accumulate in float32. Probabilities are rounded to dtype before the second
+//   product. The V of a position that one row must not see but another row of the same block needs may be multiplied by 0. Then a NaN
+//   in it reaches both rows. Over a quantised cache with a scale for each token,
+//     prefill  rounds V to dtype, as a cache of dtype would hold it;
+//     decode   rounds the product of probability and scale to float16, relative to the largest product of the row so far, and keeps
+//              the codes as they are. (q becomes float16, times a power of two for each row that lets its largest element fill
+//              float16: what bfloat16 has beyond that is 2^-38 of it.) Scales of V below 2^-90 may count as 0.
 //   Zero points are applied to sums where that saves work. On the CPU an element is code * scale + zero point, rounded once to
 //   float32. On CUDA decode, and prefill with tensor cores, take a score as <q, codes> * scale of K + zero point of K * sum(q):
 //   the first product is rounded, then one fused multiply-add; sum(q) is float32, once for each row. Decode takes
-//   out = (sum_p (w_p * scale of V) * code + sum_p w_p * zero point of V) / sum_p w_p, w_p being exp(score_p - the maximum so far):
-//   the second sum is rescaled with the first one when the maximum changes, when streams and warps are combined, and before a
-//   part of a split is stored the two are added. Prefill takes V, without tensor cores K too, as fma(code, scale, zero point).
+//   out = (sum_p (w_p * scale of V) * code + sum_p w_p * zero point of V) / sum_p w_p, w_p being exp(score_p - the maximum so far)
+//   (with tensor cores w_p * scale rounded as above in both sums): the second sum is rescaled with the first one when the maximum
+//   changes and when warps are combined, and before a part of a sequence is stored the two are added. Prefill takes V, without tensor cores K too, as fma(code, scale, zero point).
 //   The kernels of CUDA: if max_seqlen_q is at most 4, decode runs all sequences. Otherwise decode runs the first num_decode_seqs
 //   and prefill the others, in two launches, and the rows of the first ones have the bits of a call with these sequences alone,
 //   the same max_seq_len and max_seqlen_q = 1.
@@ -85,6 +90,9 @@
 
 namespace prologue {
 
+// Counters that decode on CUDA needs where blocks share a sequence.
+inline constexpr int64_t kPagedAttentionCounters = 264;
+
 struct PagedAttentionParams {
   int64_t num_tokens = 0;
   int64_t num_seqs = 0;
@@ -108,8 +116,9 @@ struct PagedAttentionParams {
   int64_t num_decode_seqs = 0;   // so many sequences, the first ones, have at most one row each
   bool batch_invariant = false;  // a row's bits do not depend on the rest of the batch
   MutableHeadsView out;
-  void* workspace = nullptr;  // device scratch of paged_attention_workspace_bytes; null if that is 0
+  void* workspace = nullptr;  // device scratch of paged_attention_workspace_bytes, aligned to 16; null if that is 0
   int64_t workspace_bytes = 0;
+  uint32_t* counters = nullptr;  // [kPagedAttentionCounters] on the device; null = not given
   FaultRecord* faults = nullptr;
   uint8_t* token_faults = nullptr;  // [num_tokens]: a FaultCode is written for each faulty row; null = not wanted
 };

@@ -7,14 +7,18 @@
 #include <prologue/kernels/base/device/cuda_launch.cuh>
 #include <prologue/kernels/paged_attention/attention_instances.cuh>
 #include <prologue/kernels/paged_attention/decode_kernel.cuh>
+#include <prologue/kernels/paged_attention/decode_mma_kernel.cuh>
 
 namespace prologue::cuda {
 
 namespace {
 
-constexpr int64_t kDecodeMaxRows = 4;  // query rows of a sequence up to which decode_kernel takes the launch
-// Packed rows of all blocks of a split launch: they fill 132 multiprocessors. A constant, so that every GPU gives the same bits.
-constexpr int64_t kDecodeTargetRows = 132 * kDecodeRowsPerSm;
+constexpr int64_t kDecodeMaxRows = 4;  // query rows of a sequence up to which a decode kernel takes the launch
+constexpr int64_t kMultiprocessors = 132;  // that the launches of decode fill: a constant, so that every GPU gives the same bits
+constexpr int64_t kDecodeTargetRows = kMultiprocessors * kDecodeRowsPerSm;  // of all blocks of a split launch
+constexpr int64_t kDecodeMmaBlocks = 2 * kMultiprocessors;                  // at most
+static_assert(kDecodeMmaBlocks <= kPagedAttentionCounters);
+constexpr int64_t kMinKeysPerBlock = 128;
 constexpr int64_t kMinKeysPerSplit = 128;  // below, splitting costs more than it gains
 constexpr int64_t kMaxGrid = INT_MAX;
 constexpr int64_t kMaxPackedRows = INT_MAX - 1024;  // of a sequence: kernels count them, and the rows of a tile beyond, in an int
@@ -95,6 +99,27 @@ bool serves(const DecodeInstance& instance, const PagedAttentionParams& params) 
          (instance.any_dtype || params.dtype == kv.k.format.type);
 }
 
+// K and V in chunks of 16 bytes.
+bool chunks_are_whole(const PagedKvView& kv, int64_t head_dim) {
+  bool whole = true;
+  const auto check = [&](const PagedHeads& side, int64_t width) {
+    whole = whole && reinterpret_cast<uintptr_t>(side.data) % 16 == 0;
+    for (const int64_t elements : {width, side.strides.page, side.strides.token, side.strides.head}) {
+      whole = whole && elements * dtype_bits(side.format.type) % 128 == 0;
+    }
+  };
+  check(kv.k, head_dim);
+  check(kv.v, v_head_dim(kv));
+  return whole;
+}
+
+bool mma_serves(const DecodeMmaInstance& instance, const PagedAttentionParams& params) {
+  const DType k = params.kv.k.format.type;
+  if (instance.k != k || instance.v != params.kv.v.format.type || instance.head_dim < largest_head_dim(params)) return false;
+  const bool dtype_fits = dtype_is_quantized(k) ? params.dtype != DType::f32 : params.dtype == k;
+  return dtype_fits && groups_are_whole(params) && chunks_are_whole(params.kv, params.head_dim);
+}
+
 bool mma_serves(const PrefillInstance& instance, const PagedAttentionParams& params) {
   const DType k = params.kv.k.format.type;
   const DType v = params.kv.v.format.type;
@@ -119,9 +144,11 @@ int64_t max_packed_rows(const PagedAttentionParams& params) {
 }
 
 // In the order of preference.
-std::array<std::span<const DecodeInstance>, 5> decode_tables() {
-  return {decode_instances_of_floats(), decode_instances_of_codes(), decode_instances_of_large_heads(),
-          decode_instances_of_zero_points(), decode_instances_of_any_formats()};
+std::array<std::span<const DecodeMmaInstance>, 3> decode_mma_tables() {
+  return {decode_mma_instances_of_floats(), decode_mma_instances_of_codes(), decode_mma_instances_of_zero_points()};
+}
+std::array<std::span<const DecodeInstance>, 3> decode_tables() {
+  return {decode_instances_of_floats(), decode_instances_of_large_heads(), decode_instances_of_any_formats()};
 }
 
 std::array<std::span<const PrefillInstance>, 2> prefill_mma_tables() {
@@ -129,6 +156,19 @@ std::array<std::span<const PrefillInstance>, 2> prefill_mma_tables() {
 }
 std::array<std::span<const PrefillInstance>, 2> prefill_simple_tables() {
   return {prefill_simple_instances(), prefill_simple_instances_of_any_formats()};
+}
+
+size_t smallest_shared_bytes(const DecodeMmaInstance& instance) { return instance.shared_bytes + 2 * instance.stage_bytes; }
+
+// Tensor cores where the call allows them: the smallest instance that serves the heads, with as many rows as there are, that fits the GPU.
+const DecodeMmaInstance* find_decode_mma(const PagedAttentionParams& params, size_t shared_bytes) {
+  const int preferred_rows = max_packed_rows(params) <= 8 ? 8 : 16;
+  for (const auto& table : decode_mma_tables()) {
+    for (const DecodeMmaInstance& instance : table) {
+      if (instance.tile_rows == preferred_rows && smallest_shared_bytes(instance) <= shared_bytes && mma_serves(instance, params)) return &instance;
+    }
+  }
+  return nullptr;
 }
 
 // The smallest instance that serves the heads, with as many rows as there are, or the fewest beyond.
@@ -185,6 +225,63 @@ Status run_decode(const DecodeInstance& instance, const PagedAttentionParams& pa
   return unsupported("paged_attention: head_dim ", args.v_head_dim, " is larger than the largest combine kernel");
 }
 
+// What decode_mma_kernel keeps in the workspace.
+struct DecodeMmaParts {
+  int64_t counters_bytes = kPagedAttentionCounters * static_cast<int64_t>(sizeof(uint32_t));
+  int64_t rows;  // of all parts
+  int64_t bytes;
+
+  DecodeMmaParts(int64_t tile_rows, int64_t v_width)
+      : rows(2 * kDecodeMmaBlocks * tile_rows),
+        bytes(counters_bytes + rows * static_cast<int64_t>(sizeof(float2) + static_cast<size_t>(v_width) * sizeof(float))) {}
+};
+
+// The most tiles of a unit.
+int64_t max_tiles(const PagedAttentionParams& params, int64_t tile_keys) {
+  return divide_up(max_keys(params) + kKeyGroup - 1, tile_keys);
+}
+
+// Where there are several tiles of so many keys, blocks may share a unit.
+constexpr int64_t kSmallestTileKeys = kDecodeMmaWarps * kKeyGroup;
+
+// As many stages as let blocks_per_sm blocks run at a time, and at least two.
+Status choose_stages(const DecodeMmaInstance& instance, int& stages) {
+  int device = 0, of_block = 0, of_multiprocessor = 0;
+  PROLOGUE_CUDA_RETURN_IF_ERROR(cudaGetDevice(&device));
+  PROLOGUE_CUDA_RETURN_IF_ERROR(cudaDeviceGetAttribute(&of_block, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  PROLOGUE_CUDA_RETURN_IF_ERROR(cudaDeviceGetAttribute(&of_multiprocessor, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device));
+  constexpr int kReserved = 1024;  // of a block, by the driver
+  const int bytes = std::min(of_block, of_multiprocessor / instance.blocks_per_sm - kReserved);
+  stages = (bytes - static_cast<int>(instance.shared_bytes)) / static_cast<int>(instance.stage_bytes);
+  stages = std::clamp(stages, 2, kMaxDecodeMmaStages);
+  return {};
+}
+
+Status run_decode_mma(const DecodeMmaInstance& instance, const PagedAttentionParams& params, cudaStream_t stream) {
+  const int64_t packed_rows = max_packed_rows(params);
+  if (packed_rows > kMaxPackedRows) return too_large(packed_rows);
+  AttentionArgs args = make_args(params);
+  PROLOGUE_RETURN_IF_ERROR(choose_stages(instance, args.stages));
+  args.min_tiles = static_cast<int>(divide_up(kMinKeysPerBlock, instance.tile_keys));
+  const int64_t tiles = max_tiles(params, instance.tile_keys);
+  const int64_t units = params.num_seqs * params.kv.num_kv_heads * divide_up(packed_rows, instance.tile_rows);
+  const int64_t shares = divide_up(tiles * units, args.min_tiles);
+  const int64_t blocks = std::min(kMultiprocessors * instance.blocks_per_sm, shares);
+  if (tiles > 1) {
+    const DecodeMmaParts parts(instance.tile_rows, args.v_head_dim);
+    auto* const workspace = static_cast<unsigned char*>(params.workspace);
+    args.partial_out = reinterpret_cast<float*>(workspace + parts.counters_bytes);
+    args.partial_stats = reinterpret_cast<float2*>(args.partial_out + parts.rows * args.v_head_dim);
+    args.counters = params.counters;
+    if (args.counters == nullptr) {
+      args.counters = reinterpret_cast<uint32_t*>(workspace);
+      PROLOGUE_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(args.counters, 0, static_cast<size_t>(parts.counters_bytes), stream));
+    }
+  }
+  const size_t shared_bytes = instance.shared_bytes + static_cast<size_t>(args.stages) * instance.stage_bytes;
+  return launch("paged_attention decode", instance.kernel, {grid_extent(blocks), kDecodeMmaThreads, shared_bytes}, stream, args);
+}
+
 // The sequences from first_seq on.
 Status run_prefill(const PrefillInstance& instance, const PagedAttentionParams& params, int64_t first_seq, cudaStream_t stream) {
   const int64_t packed_rows = max_packed_rows(params);
@@ -221,6 +318,11 @@ std::string name_of(const DecodeInstance& instance) {
                  " rows=", instance.tile_rows);
 }
 
+std::string name_of(const DecodeMmaInstance& instance) {
+  return str_cat("decode mma cache=", dtype_name(instance.k), instance.k == instance.v ? "" : str_cat(",", dtype_name(instance.v)),
+                 " head_dim=", instance.head_dim, " rows=", instance.tile_rows);
+}
+
 std::string name_of_mma(const PrefillInstance& instance) {
   const char* cache = instance.cache == PrefillCache::dtype ? "same" : instance.cache == PrefillCache::codes ? "codes" : "any";
   return str_cat("prefill mma q=", dtype_name(instance.dtype), " cache=", cache, " head_dim=", instance.head_dim,
@@ -239,14 +341,24 @@ AttentionInstance pinned(const PrefillInstance& instance, std::string name) {
 
 }  // namespace
 
-// A launch with splits has at most kDecodeTargetRows packed rows, whatever its shape.
+// Enough for every decode kernel that may run such a call, whatever the alignment of its arrays is. A launch of decode_kernel with
+// splits has at most kDecodeTargetRows packed rows.
 int64_t paged_attention_workspace_bytes(const PagedAttentionParams& params) {
-  if (params.batch_invariant || max_keys(params) <= kMinKeysPerSplit) return 0;
-  return kDecodeTargetRows * static_cast<int64_t>(sizeof(float2) + v_head_dim(params.kv) * sizeof(float));
+  if (params.batch_invariant || max_tiles(params, kSmallestTileKeys) <= 1) return 0;
+  const int64_t v_width = v_head_dim(params.kv);
+  return std::max(kDecodeTargetRows * static_cast<int64_t>(sizeof(float2) + static_cast<size_t>(v_width) * sizeof(float)),
+                  DecodeMmaParts(max_packed_rows(params) <= 8 ? 8 : 16, v_width).bytes);
 }
 
 std::vector<AttentionInstance> instances_of(const PagedAttentionParams& params) {
   std::vector<AttentionInstance> list;
+  for (const auto& table : decode_mma_tables()) {
+    for (const DecodeMmaInstance& instance : table) {
+      if (!mma_serves(instance, params)) continue;
+      list.push_back({name_of(instance), static_cast<int64_t>(smallest_shared_bytes(instance)),
+                      [&instance](const PagedAttentionParams& p, cudaStream_t stream) { return run_decode_mma(instance, p, stream); }});
+    }
+  }
   for (const auto& table : decode_tables()) {
     for (const DecodeInstance& instance : table) {
       if (!serves(instance, params)) continue;
@@ -268,8 +380,10 @@ std::vector<AttentionInstance> instances_of(const PagedAttentionParams& params) 
   return list;
 }
 
-std::string chosen_decode_instance(const PagedAttentionParams& params) {
+std::string chosen_decode_instance(const PagedAttentionParams& params, int64_t shared_bytes) {
   const PagedAttentionParams decode = decode_part(params);
+  const DecodeMmaInstance* mma = decode.num_seqs > 0 ? find_decode_mma(decode, static_cast<size_t>(shared_bytes)) : nullptr;
+  if (mma != nullptr) return name_of(*mma);
   const DecodeInstance* instance = decode.num_seqs > 0 ? find_decode(decode) : nullptr;
   return instance == nullptr ? "" : name_of(*instance);
 }
@@ -288,6 +402,9 @@ std::string chosen_prefill_instance(const PagedAttentionParams& params, int64_t 
 
 std::vector<std::string> paged_attention_instances() {
   std::vector<std::string> names;
+  for (const auto& table : decode_mma_tables()) {
+    for (const DecodeMmaInstance& instance : table) names.push_back(name_of(instance));
+  }
   for (const auto& table : decode_tables()) {
     for (const DecodeInstance& instance : table) names.push_back(name_of(instance));
   }
@@ -301,8 +418,14 @@ std::vector<std::string> paged_attention_instances() {
 }
 
 Status paged_attention(const PagedAttentionParams& params, const Execution& execution) {
+  int device = 0, shared_bytes = 0;
+  PROLOGUE_CUDA_RETURN_IF_ERROR(cudaGetDevice(&device));
+  PROLOGUE_CUDA_RETURN_IF_ERROR(cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
   const PagedAttentionParams decode = decode_part(params);
-  if (decode.num_seqs > 0) {
+  const DecodeMmaInstance* mma = decode.num_seqs > 0 ? find_decode_mma(decode, static_cast<size_t>(shared_bytes)) : nullptr;
+  if (mma != nullptr) {
+    PROLOGUE_RETURN_IF_ERROR(run_decode_mma(*mma, decode, execution.stream));
+  } else if (decode.num_seqs > 0) {
     const DecodeInstance* instance = find_decode(decode);
     if (instance == nullptr) {
       return unsupported("paged_attention: head_dim ", largest_head_dim(params), " is larger than the largest decode kernel");
@@ -310,9 +433,6 @@ Status paged_attention(const PagedAttentionParams& params, const Execution& exec
     PROLOGUE_RETURN_IF_ERROR(run_decode(*instance, decode, execution.stream));
   }
   if (decode.num_seqs == params.num_seqs) return {};
-  int device = 0, shared_bytes = 0;
-  PROLOGUE_CUDA_RETURN_IF_ERROR(cudaGetDevice(&device));
-  PROLOGUE_CUDA_RETURN_IF_ERROR(cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
   const PrefillInstance* instance = find_prefill(params, static_cast<size_t>(shared_bytes));
   if (instance != nullptr) return run_prefill(*instance, params, decode.num_seqs, execution.stream);
   return unsupported("paged_attention: no prefill kernel for head_dim ", largest_head_dim(params), " fits the ", shared_bytes,

@@ -152,6 +152,16 @@ Status GraphExecutor::prepare(const Execution& execution) {
     });
   }
 
+  if (device_ == Device::cuda) {
+    PROLOGUE_ASSIGN_OR_RETURN(attention_counters_,
+                              Buffer::allocate(device_, kPagedAttentionCounters * static_cast<int64_t>(sizeof(uint32_t))));
+    PROLOGUE_RETURN_IF_ERROR(fill_zero(attention_counters_.data(), attention_counters_.size_bytes(), execution));
+    for (Operation& operation : operations_) {
+      auto* attention = std::get_if<PagedAttentionParams>(&operation.parameters);
+      if (attention != nullptr) attention->counters = static_cast<uint32_t*>(attention_counters_.data());
+    }
+  }
+
   if (limits_.max_tokens == 0) return {};  // no step has any work
   for (size_t n = 0; n < nodes.size(); ++n) {
     const auto check = [&](const auto& params) { return validate_operation(params, *gemm_context_, execution); };
@@ -271,6 +281,7 @@ Status GraphExecutor::check_step(const StepInputs& step, const Execution& execut
   };
   PROLOGUE_RETURN_IF_ERROR(write("activations", activations_.data(), plan_.total_bytes));
   PROLOGUE_RETURN_IF_ERROR(write("workspace", workspace_.data(), workspace_.size_bytes()));
+  PROLOGUE_RETURN_IF_ERROR(write("attention counters", attention_counters_.data(), attention_counters_.size_bytes()));
   PROLOGUE_RETURN_IF_ERROR(write("faults", faults_, sizeof(FaultRecord)));
   PROLOGUE_RETURN_IF_ERROR(write("token_faults", token_faults_.data(), token_faults_.size_bytes()));
   PROLOGUE_RETURN_IF_ERROR(write("cache", cache_->memory().data(), cache_->memory().size_bytes()));

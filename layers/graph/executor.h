@@ -89,6 +89,7 @@ class PROLOGUE_API GraphExecutor {
   MemoryPlan plan_;
   Buffer activations_;
   Buffer workspace_;
+  Buffer attention_counters_;  // zeros between operations
   Buffer token_faults_;
   Buffer own_faults_;
   FaultRecord* faults_ = nullptr;

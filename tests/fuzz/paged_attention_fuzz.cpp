@@ -49,6 +49,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     map.optional("seq_lens", p.seq_lens, dense(p.num_seqs, 4), Use::read);
   }
   if (!choices.chance(8)) map.optional("faults", p.faults, dense(1, sizeof(FaultRecord)), Use::write);
+  if (choices.chance(2)) map.optional("counters", p.counters, dense(kPagedAttentionCounters, 4), Use::write);
   if (choices.chance(2)) map.optional("token_faults", p.token_faults, dense(p.num_tokens, 1), Use::write);
   if (!map.allocate()) return 0;
   fill_batch(choices, p.cu_seqlens_q, p.num_seqs, p.num_tokens, p.seq_lens, std::min<int64_t>(p.max_seq_len, 100));

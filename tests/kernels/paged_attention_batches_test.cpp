@@ -174,6 +174,28 @@ TEST_P(PagedAttentionBatches, AnyNumberOfDecodeSequences) {
   }
 }
 
+// Counters save a node in the stream, and are zeros again after every call.
+TEST_P(PagedAttentionBatches, CountersChangeNothingAndStayZeros) {
+  AttentionCase c;
+  c.num_q_heads = 6, c.num_kv_heads = 2, c.head_dim = 128;
+  c.sequences = {{1, 3000}, {2, 700}, {1, 0}, {4, 1500}, {0, 20}};
+  for (const DType type : {DType::bf16, DType::uint4}) {
+    c.type = type, c.scaling = type == DType::uint4 ? KvScaling::token_head : KvScaling::none;
+    const AttentionBatch<BFloat16> batch(c, 79);
+    const auto without = run_attention(GetParam(), batch.in, batch.cache, [](PagedAttentionParams&) {});
+    Arena arena(GetParam());
+    PagedAttentionParams p = place_attention(arena, batch.in, batch.cache.place(arena), backend_device(GetParam()));
+    const std::vector<uint32_t> zeros(kPagedAttentionCounters);
+    p.counters = arena.inout(zeros);
+    for (int call = 0; call < 2; ++call) {
+      const Status status = arena.run([&](const Execution& execution) { return paged_attention(p, execution); });
+      ASSERT_TRUE(status.ok()) << status.message();
+      EXPECT_TRUE(same_bits(rows_of(arena, batch.in, p), without));
+      EXPECT_EQ(arena.read(p.counters), zeros);
+    }
+  }
+}
+
 // The workspace of the largest call is enough for any smaller one, whatever num_decode_seqs is.
 TEST_P(PagedAttentionBatches, WorkspaceSizeIgnoresTheNumberOfDecodeSequences) {
   const Device device = backend_device(GetParam());

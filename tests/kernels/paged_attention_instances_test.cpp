@@ -77,6 +77,7 @@ void check_all_instances(Backend backend, AttentionCase c, uint64_t seed) {
   Arena arena(backend);
   PagedAttentionParams p = place_attention(arena, in, batch.cache.place(arena), backend_device(backend));
   p.max_seqlen_q = in.max_seqlen_q;
+  p.sinks_type = resolve_dtype(p.sinks_type, p.dtype);  // a pinned kernel is given what paged_attention() has resolved
   FaultRecord* record = p.faults = arena.inout(std::vector<FaultRecord>(1));
   const Status valid = validate(p, backend_device(backend));
   ASSERT_TRUE(valid.ok()) << valid.message();
@@ -175,7 +176,7 @@ TEST(PagedAttentionInstancesOfAll, EveryOneServesATestedCase) {
 
 // The instance of a call that has one kind of rows.
 std::string chosen(const PagedAttentionParams& p, int64_t shared_bytes) {
-  const std::string decode = cuda::chosen_decode_instance(p), prefill = cuda::chosen_prefill_instance(p, shared_bytes);
+  const std::string decode = cuda::chosen_decode_instance(p, shared_bytes), prefill = cuda::chosen_prefill_instance(p, shared_bytes);
   EXPECT_NE(decode.empty(), prefill.empty());
   return decode + prefill;
 }
@@ -190,7 +191,7 @@ TEST(PagedAttentionInstancesOfAll, MixedBatchesRunInTwo) {
   EXPECT_EQ(decode.substr(0, 6), "decode");
   EXPECT_EQ(prefill.substr(0, 7), "prefill");
   p.num_decode_seqs = 3;
-  EXPECT_EQ(cuda::chosen_decode_instance(p), decode);
+  EXPECT_EQ(cuda::chosen_decode_instance(p, kSharedBytesOfSmallGpus), decode);
   EXPECT_EQ(cuda::chosen_prefill_instance(p, kSharedBytesOfSmallGpus), prefill);
   p.num_decode_seqs = 5;
   EXPECT_EQ(chosen(p, kSharedBytesOfSmallGpus), decode);
@@ -210,9 +211,9 @@ TEST(PagedAttentionInstancesOfAll, AnyFormatsAreTheLastChoice) {
     p.max_seqlen_q = p.num_tokens = rows;
     return chosen(p, kSharedBytesOfSmallGpus);
   };
-  EXPECT_EQ(name({DType::int8, DType::int8}, 1), "decode cache=int8 q=any head_dim=128 rows=4");
-  EXPECT_EQ(name({DType::uint4, DType::uint4}, 1), "decode cache=uint4 q=any head_dim=128 rows=4");
-  EXPECT_EQ(name({DType::int8, DType::uint4}, 2, 64), "decode cache=int8,uint4 q=any head_dim=64 rows=8");
+  EXPECT_EQ(name({DType::int8, DType::int8}, 1), "decode mma cache=int8 head_dim=128 rows=8");
+  EXPECT_EQ(name({DType::uint4, DType::uint4}, 1), "decode mma cache=uint4 head_dim=128 rows=8");
+  EXPECT_EQ(name({DType::int8, DType::uint4}, 2, 64), "decode mma cache=int8,uint4 head_dim=64 rows=8");
   EXPECT_EQ(name({DType::int8, DType::uint4}, 1, 320), "decode cache=any q=any head_dim=768 rows=2");
   EXPECT_EQ(name({DType::fp8_e4m3, DType::uint4}, 1, 64), "decode cache=any q=any head_dim=128 rows=4");
   EXPECT_EQ(name({DType::bf16, DType::bf16}, 50), "prefill mma q=bfloat16 cache=same head_dim=128 keys=64");
@@ -226,7 +227,9 @@ TEST(PagedAttentionInstancesOfAll, AnyFormatsAreTheLastChoice) {
   p.kv.k.format.scaling = KvScaling::tensor, p.kv.v.format.scaling = KvScaling::token_head;
   EXPECT_EQ(chosen(p, kSharedBytesOfSmallGpus), "prefill mma q=bfloat16 cache=any head_dim=128 keys=64");
   p.max_seqlen_q = p.num_tokens = 1;
-  EXPECT_EQ(chosen(p, kSharedBytesOfSmallGpus), "decode cache=any q=any head_dim=128 rows=4");
+  EXPECT_EQ(chosen(p, kSharedBytesOfSmallGpus), "decode mma cache=int8 head_dim=128 rows=8");
+  p.num_q_heads = 3 * p.kv.num_kv_heads, p.max_seqlen_q = p.num_tokens = 4;
+  EXPECT_EQ(chosen(p, kSharedBytesOfSmallGpus), "decode mma cache=int8 head_dim=128 rows=16");
 }
 
 // Every call has a kernel on a GPU with 99 KiB of shared memory for a block; more memory gives a larger tile where there is one.

@@ -46,6 +46,20 @@ __device__ inline void load_matrices_transposed(uint32_t (&out)[4], const void* 
                : "r"(address));
 }
 
+// An 8 x 8 matrix of 16-bit elements, lane i with elements 2 * (i % 4) and the next of row i / 4, becomes its transpose.
+__device__ inline uint32_t transpose_matrix(uint32_t pair) {
+  uint32_t result;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(pair));
+  return result;
+}
+
+// x - y, of two float16 each.
+__device__ inline uint32_t subtract_halves(uint32_t x, uint32_t y) {
+  uint32_t result;
+  asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(result) : "r"(x), "r"(y));
+  return result;
+}
+
 // c [16, 8] += a [16, 16] b [16, 8], over a warp. T: __half or __nv_bfloat16.
 template <class T>
 __device__ inline void multiply_matrices(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {

@@ -155,6 +155,11 @@ T __ldg(const T* from) {
   return *from;
 }
 template <class T>
+T __ldcg(const T* from) {
+  return *from;
+}
+inline void __threadfence() {}
+template <class T>
 void __stcs(T* to, const T& value) {
   *to = value;
 }

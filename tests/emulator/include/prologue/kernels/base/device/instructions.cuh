@@ -40,6 +40,25 @@ inline void load_matrices_transposed(uint32_t (&out)[4], const void* row) {
   emulator::done(0xffffffffu);
 }
 
+// movmatrix
+inline uint32_t transpose_matrix(uint32_t pair) {
+  const int lane = emulator::thread->lane();
+  const void* const* all = emulator::show(0xffffffffu, &pair);
+  const auto element = [&](int row, int column) {
+    return *static_cast<const uint32_t*>(all[4 * row + column / 2]) >> (column % 2 * 16) & 0xffffu;
+  };
+  const int row = lane / 4, column = 2 * (lane % 4);
+  const uint32_t result = element(column, row) | element(column + 1, row) << 16;
+  emulator::done(0xffffffffu);
+  return result;
+}
+
+inline uint32_t subtract_halves(uint32_t x, uint32_t y) {
+  const auto half = [](uint32_t pair, int i) { return __half2float({static_cast<uint16_t>(pair >> (16 * i))}); };
+  const __half2 difference = __floats2half2_rn(half(x, 0) - half(y, 0), half(x, 1) - half(y, 1));
+  return difference.x.bits | static_cast<uint32_t>(difference.y.bits) << 16;
+}
+
 // mma.m16n8k16: a lane has rows lane / 4 and lane / 4 + 8 of a and c, column lane / 4 of b.
 template <class T>
 void multiply_matrices(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {

@@ -1,0 +1,906 @@
+// Decode on tensor cores. The keys of a batch are one list of tiles: sequence by sequence, kv head by kv head, tile of rows by tile of
+// rows (such a piece is a *unit*), 64 or 128 keys each. Every block takes an equal share of the list, whatever units it lies in; a warp
+// takes a quarter of each tile, by itself, through a ring of its own in shared memory, which runs on from unit to unit. At the end of a unit
+// the warps add up; where several blocks share a unit, the last of them to arrive adds up what all have left in the workspace, in the
+// order of the keys.
+//
+// The fragments of mma.m16n8k16 have keys (for the scores) and channels (for the output) as their 16 rows, and the packed rows as
+// their 8 columns. Lane l: g = l / 4, t = l % 4.
+//   scores of a column tile: keys g and g + 8, packed rows 2t and 2t + 1
+//   output of 16 channels:   two channels that depend on g (Values::channel), packed rows 2t and 2t + 1
+// The order of the channels in the sum q * k is free, so that a lane takes codes as they lie in memory: Keys::channel.
+#pragma once
+
+#include <cuda_pipeline_primitives.h>
+
+#include <prologue/kernels/base/device/instructions.cuh>
+#include <prologue/kernels/paged_attention/attention_args.cuh>
+#include <prologue/kernels/paged_attention/cache_codes.cuh>
+
+namespace prologue::cuda {
+
+inline constexpr int kDecodeMmaWarps = 4;
+inline constexpr int kDecodeMmaThreads = kDecodeMmaWarps * 32;
+inline constexpr int kKeyGroup = 16;  // keys of a multiplication; tiles start at multiples of it
+inline constexpr int kMaxDecodeMmaStages = 4;
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The list of tiles
+
+// A sequence's part of the list.
+struct SequenceTiles {
+  int begin = 0;      // the first position that any row sees
+  int origin = 0;     // the first position of its tiles
+  int row_tiles = 0;  // 0: it has none
+  int tiles = 0;      // of a unit
+
+  SequenceTiles() = default;
+  __device__ SequenceTiles(const AttentionArgs& args, const Sequence& sequence, int tile_rows, int tile_keys) {
+    if (sequence.num_rows == 0) {
+      row_tiles = tiles = sequence.bad_rows ? 1 : 0;
+      return;
+    }
+    begin = lowest(args, sequence.limit(0));
+    origin = begin / kKeyGroup * kKeyGroup;
+    row_tiles = (sequence.num_rows * args.group + tile_rows - 1) / tile_rows;
+    tiles = max(1, (sequence.length - origin + tile_keys - 1) / tile_keys);
+  }
+  __device__ int64_t units(const AttentionArgs& args) const { return args.p.kv.num_kv_heads * row_tiles; }
+};
+
+// A tile of the list. kKeys: of a warp in a tile.
+template <int kRows, int kKeys>
+struct TileCursor {
+  static constexpr int kTileKeys = kDecodeMmaWarps * kKeys;
+  int64_t s = 0;
+  int64_t first = 0;  // place in the list of the unit's first tile
+  Sequence sequence;
+  SequenceTiles of_sequence;
+  int kv_head = 0;
+  int row_tile = 0;
+  int tile = 0;  // of the unit
+
+  __device__ void enter(const AttentionArgs& args, int64_t index) {
+    s = index;
+    sequence = sequence_at(args, s);
+    of_sequence = SequenceTiles(args, sequence, kRows, kTileKeys);
+  }
+  // To place `to` of the list from the beginning of sequence `index`, whose first tile has the place `start`.
+  __device__ void seek(const AttentionArgs& args, int64_t index, int64_t start, int64_t to) {
+    enter(args, index);
+    const int64_t unit = (to - start) / of_sequence.tiles;
+    tile = static_cast<int>((to - start) % of_sequence.tiles);
+    first = to - tile;
+    row_tile = static_cast<int>(unit % of_sequence.row_tiles);
+    kv_head = static_cast<int>(unit / of_sequence.row_tiles);
+  }
+  // To the next tile. There must be one.
+  __device__ void advance(const AttentionArgs& args) {
+    if (++tile < of_sequence.tiles) return;
+    tile = 0;
+    first += of_sequence.tiles;
+    if (++row_tile < of_sequence.row_tiles) return;
+    row_tile = 0;
+    if (++kv_head < args.p.kv.num_kv_heads) return;
+    kv_head = 0;
+    do {
+      enter(args, s + 1);
+    } while (of_sequence.row_tiles == 0);
+  }
+  __device__ int position(int warp) const { return of_sequence.origin + tile * kTileKeys + warp * kKeys; }
+  __device__ int first_packed() const { return row_tile * kRows; }
+  __device__ int num_packed(const AttentionArgs& args) const { return sequence.num_rows * args.group; }
+};
+
+struct FindShare {  // shared memory of find_share
+  int64_t sums[kDecodeMmaWarps];
+  int64_t s, start;
+};
+
+// The share of this block: places [begin, end) of the list, and a cursor at `begin`. Shares are equal, the last ones smaller or empty.
+struct Share {
+  int64_t size = 0;  // of a share
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+template <int kRows, int kKeys>
+__device__ inline Share find_share(const AttentionArgs& args, FindShare& shared, TileCursor<kRows, kKeys>& cursor) {
+  const PagedAttentionParams& p = args.p;
+  const int lane = threadIdx.x % 32;
+  const int warp = threadIdx.x / 32;
+  const auto tiles_of = [&](int64_t s) -> int64_t {
+    if (s >= p.num_seqs) return 0;
+    const SequenceTiles tiles(args, sequence_at(args, s), kRows, cursor.kTileKeys);
+    return tiles.units(args) * tiles.tiles;
+  };
+  // The sum over the threads before this one and this one; `total`: over all.
+  const auto running_sum = [&](int64_t value, int64_t& total) {
+#pragma unroll
+    for (int offset = 1; offset < 32; offset *= 2) {
+      const int64_t other = __shfl_up_sync(0xffffffffu, value, offset);
+      if (lane >= offset) value += other;
+    }
+    __syncthreads();
+    if (lane == 31) shared.sums[warp] = value;
+    __syncthreads();
+    total = 0;
+#pragma unroll
+    for (int w = 0; w < kDecodeMmaWarps; ++w) {
+      if (w < warp) value += shared.sums[w];
+      total += shared.sums[w];
+    }
+    return value;
+  };
+  const int64_t first_tiles = tiles_of(threadIdx.x);
+  int64_t own = first_tiles;
+  for (int64_t s = threadIdx.x + kDecodeMmaThreads; s < p.num_seqs; s += kDecodeMmaThreads) own += tiles_of(s);
+  int64_t total;
+  int64_t up_to_here = running_sum(own, total);
+  Share share;
+  share.size = max(int64_t{args.min_tiles}, (total + gridDim.x - 1) / gridDim.x);
+  share.begin = blockIdx.x * share.size;
+  share.end = min(share.begin + share.size, total);
+  if (share.begin >= total) return {share.size, 0, 0};
+
+  int64_t before = 0;
+  for (int64_t base = 0;; base += kDecodeMmaThreads) {
+    const int64_t tiles = base == 0 ? first_tiles : tiles_of(base + threadIdx.x);
+    int64_t of_these = total;
+    if (p.num_seqs > kDecodeMmaThreads) up_to_here = running_sum(tiles, of_these);
+    const int64_t end = before + up_to_here;
+    if (end - tiles <= share.begin && share.begin < end) shared.s = base + threadIdx.x, shared.start = end - tiles;
+    before += of_these;
+    if (share.begin < before) break;
+  }
+  __syncthreads();
+  cursor.seek(args, shared.s, shared.start, share.begin);
+  return share;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Rows of the cache in shared memory. Chunks are 16 bytes, exchanged so that the lanes of an access meet different banks.
+
+template <class C>
+inline constexpr int kElementBits = 8 * static_cast<int>(sizeof(C));
+template <DType kType>
+inline constexpr int kElementBits<Code<kType>> = static_cast<int>(dtype_bits(kType));
+
+// Rows that ldmatrix reads: eight at the same chunk.
+template <int kRowBytes>
+__device__ inline int matrix_place(int row, int chunk) {
+  constexpr int kChunks = kRowBytes / 16;
+  constexpr int kRowsInBanks = kChunks >= 8 ? 1 : 8 / kChunks;
+  return row * kRowBytes + (chunk ^ (row / kRowsInBanks & (kChunks < 8 ? kChunks - 1 : 7))) * 16;
+}
+// Rows that lanes read 16 bytes from: two, four chunks of each.
+template <int kRowBytes>
+__device__ inline int word_place(int row, int chunk) {
+  return row * kRowBytes + (chunk ^ (kRowBytes >= 128 ? (row & 1) * 4 : 0)) * 16;
+}
+
+// Codes as two float16 each, exactly. Eight bits: of codes 0 and 1, and of 2 and 3, of a word; four bits: of codes i and i + 4.
+template <DType kType>
+__device__ inline uint32_t halves_of(uint32_t word, int i) {
+  if constexpr (kType == DType::fp8_e4m3) {
+    const __half2_raw pair = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(word >> (16 * i)), __NV_E4M3);
+    return pair.x | static_cast<uint32_t>(pair.y) << 16;
+  } else if constexpr (kType == DType::fp8_e5m2) {  // the upper byte of a float16
+    return __byte_perm(word, 0, i == 0 ? 0x1404 : 0x3424);
+  } else if constexpr (kType == DType::int8) {  // 1024 + 128 + the code, less that
+    return subtract_halves(__byte_perm(word ^ 0x80808080u, 0x64646464u, i == 0 ? 0x4140 : 0x4342), 0x64806480u);
+  } else {
+    const uint32_t unsigned_codes = kType == DType::int4 ? word ^ 0x88888888u : word;
+    const uint32_t offset = kType == DType::int4 ? 0x64086408u : 0x64006400u;
+    return subtract_halves((unsigned_codes >> (4 * i) & 0x000f000fu) | 0x64006400u, offset);
+  }
+}
+
+// K: the first operand of the scores, step by step of 16 channels.
+template <class C, int kHeadDim>
+struct Keys {
+  static constexpr int kSteps = kHeadDim / 16;
+  static constexpr int kRowBytes = kHeadDim * 2;
+  __device__ static int place(int row, int chunk) { return matrix_place<kRowBytes>(row, chunk); }
+  // Channel i of the four that lane t multiplies in a step.
+  __device__ static int channel(int step, int t, int i) { return step * 16 + 2 * t + i % 2 + i / 2 * 8; }
+  // f(step, operand) for every step.
+  template <class F>
+  __device__ static void for_each_step(const unsigned char* rows, int lane, const F& f) {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      uint32_t a[4];
+      load_matrices(a, rows + place(lane % 16, step * 2 + lane / 16));
+      f(step, a);
+    }
+  }
+};
+
+template <DType kType, int kHeadDim>
+struct Keys<Code<kType>, kHeadDim> {
+  static constexpr bool kFourBits = dtype_bits(kType) == 4;
+  static constexpr int kSteps = kHeadDim / 16;
+  static constexpr int kRowBytes = kHeadDim * static_cast<int>(dtype_bits(kType)) / 8;
+  static constexpr int kWords = kRowBytes / 4 / 4 < 4 ? kRowBytes / 4 / 4 : 4;  // that a lane reads at once
+  static constexpr int kLoads = kRowBytes / (16 * kWords);
+  static constexpr int kStepsOfWord = kFourBits ? 2 : 1;
+  __device__ static int place(int row, int chunk) { return word_place<kRowBytes>(row, chunk); }
+  static constexpr int kRun = kWords * (kFourBits ? 8 : 4);  // channels that a lane reads at once: from (load * 4 + t) * kRun on
+  // Channel i of the four that a lane multiplies in a step: its place in the run of load step / kStepsOfLoad.
+  static constexpr int kStepsOfLoad = kWords * kStepsOfWord;
+  __device__ static constexpr int in_run(int step, int i) {
+    const int word = step % kStepsOfLoad / kStepsOfWord;
+    return kFourBits ? word * 8 + i / 2 + i % 2 * 4 + step % 2 * 2 : word * 4 + i;
+  }
+  template <class F>
+  __device__ static void for_each_step(const unsigned char* rows, int lane, const F& f) {
+    const int g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int load = 0; load < kLoads; ++load) {
+      uint32_t words[2][kWords];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = g + half * 8;
+        if constexpr (kWords == 4) {
+          const uint4 four = *reinterpret_cast<const uint4*>(rows + place(row, load * 4 + t));
+          words[half][0] = four.x, words[half][1] = four.y, words[half][2] = four.z, words[half][3] = four.w;
+        } else {
+          const uint2 two = *reinterpret_cast<const uint2*>(rows + row * kRowBytes + t * 8);
+          words[half][0] = two.x, words[half][1] = two.y;
+        }
+      }
+#pragma unroll
+      for (int w = 0; w < kWords; ++w) {
+#pragma unroll
+        for (int n = 0; n < kStepsOfWord; ++n) {
+          const uint32_t a[4] = {halves_of<kType>(words[0][w], 2 * n), halves_of<kType>(words[1][w], 2 * n),
+                                 halves_of<kType>(words[0][w], 2 * n + 1), halves_of<kType>(words[1][w], 2 * n + 1)};
+          f((load * kWords + w) * kStepsOfWord + n, a);
+        }
+      }
+    }
+  }
+};
+
+// V: the first operand of the output, 16 channels at a time.
+template <class C, int kHeadDim>
+struct Values {
+  static constexpr int kTiles = kHeadDim / 16;
+  static constexpr int kRowBytes = kHeadDim * 2;
+  // The channel of row g (half 0) or g + 8 (half 1) of a tile.
+  __device__ static int channel(int tile, int g, int half) { return tile * 16 + g + half * 8; }
+  template <class F>
+  __device__ static void for_each_tile(const unsigned char* rows, int lane, const F& f) {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      uint32_t a[4];
+      load_matrices_transposed(a, rows + matrix_place<kRowBytes>(lane % 8 + lane / 16 * 8, tile * 2 + lane / 8 % 2));
+      f(tile, a);
+    }
+  }
+};
+
+// Two or four neighbouring codes are one element of the matrices that are loaded and transposed.
+template <DType kType, int kHeadDim>
+struct Values<Code<kType>, kHeadDim> {
+  static constexpr bool kFourBits = dtype_bits(kType) == 4;
+  static constexpr int kTiles = kHeadDim / 16;
+  static constexpr int kRowBytes = kHeadDim * static_cast<int>(dtype_bits(kType)) / 8;
+  __device__ static int channel(int tile, int g, int half) {
+    return kFourBits ? tile / 2 * 32 + 4 * g + tile % 2 * 2 + half : tile * 16 + 2 * g + half;
+  }
+  template <class F>
+  __device__ static void for_each_tile(const unsigned char* rows, int lane, const F& f) {
+#pragma unroll
+    for (int pair = 0; pair < kRowBytes / 32; ++pair) {
+      uint32_t codes[4];  // [chunk][keys 0..7 or 8..15]
+      load_matrices_transposed(codes, rows + matrix_place<kRowBytes>(lane % 16, pair * 2 + lane / 16));
+#pragma unroll
+      for (int chunk = 0; chunk < 2; ++chunk) {
+        const uint32_t low = codes[2 * chunk], high = codes[2 * chunk + 1];
+        if constexpr (kFourBits) {
+#pragma unroll
+          for (int n = 0; n < 2; ++n) {
+            const uint32_t a[4] = {pair_of(low, 2 * n), pair_of(low, 2 * n + 1), pair_of(high, 2 * n), pair_of(high, 2 * n + 1)};
+            f((pair * 2 + chunk) * 2 + n, a);
+          }
+        } else {
+          const uint32_t sorted_low = __byte_perm(low, 0, 0x3120), sorted_high = __byte_perm(high, 0, 0x3120);
+          const uint32_t a[4] = {halves_of<kType>(sorted_low, 0), halves_of<kType>(sorted_low, 1), halves_of<kType>(sorted_high, 0),
+                                 halves_of<kType>(sorted_high, 1)};
+          f(pair * 2 + chunk, a);
+        }
+      }
+    }
+  }
+
+ private:
+  // Channel i of four, of two keys.
+  __device__ static uint32_t pair_of(uint32_t codes, int i) { return halves_of<kType>(codes, i); }
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The kernel
+
+inline constexpr float kSmallestLogScale = -90.0f;  // of V: beyond it, weights without their scale could be infinite
+
+// Shared memory: the rings [warp][stage], K before V, at its beginning, since copies want lines of 128 bytes; then DecodeMmaKeys
+// [warp][stage]; then DecodeMmaShared. kKeys: of a warp in a tile; kRows: packed rows of a unit.
+template <class K, class V, int kHeadDim, int kKeys>
+struct DecodeMmaStage {
+  unsigned char k[kKeys * Keys<K, kHeadDim>::kRowBytes];
+  unsigned char v[kKeys * Values<V, kHeadDim>::kRowBytes];
+};
+
+// The rest of a stage.
+template <class K, class V, int kKeys>
+struct DecodeMmaKeys {
+  static constexpr bool kScaled = !kIsFloat<K> || !kIsFloat<V>;
+  static constexpr bool kZeroPoints = kHasZeroPoint<K> || kHasZeroPoint<V>;
+  unsigned missing;  // a bit for each key that should be there and has no page
+  float k_scales[kScaled ? kKeys : 1];
+  float v_scales[kScaled ? kKeys : 1];
+  float k_zero_points[kZeroPoints ? kKeys : 1];
+  float v_zero_points[kZeroPoints ? kKeys : 1];
+};
+
+template <class V, int kHeadDim, int kRows>
+struct alignas(16) DecodeMmaShared {
+  float out[kDecodeMmaWarps][8][kHeadDim];  // of eight packed rows, one column tile after the other
+  float maximum[kDecodeMmaWarps][kRows];
+  float sum[kDecodeMmaWarps][kRows];
+  float zero_sum[kDecodeMmaWarps][kHasZeroPoint<V> ? kRows : 1];
+  FindShare find_share;
+  unsigned faulty[2];  // a bit per packed row; of the units in turn
+  unsigned arrived;
+};
+
+__device__ inline void wait_for_oldest_stage(int stages) {
+  if (stages == 2) {
+    __pipeline_wait_prior(0);
+  } else if (stages == 3) {
+    __pipeline_wait_prior(1);
+  } else {
+    __pipeline_wait_prior(kMaxDecodeMmaStages - 2);
+  }
+}
+
+// Out of line: it is long, and few calls have a cap.
+__device__ __noinline__ inline float capped_score(float cap_log2, float score) { return cap_log2 * tanh_f32(score); }
+
+// Where blocks that share a unit leave their part of it: a block has two such units at most, the first and the last of its share.
+__device__ inline int64_t part_of(const Share& share, int64_t first, int64_t block) {
+  return 2 * block + (block == first / share.size ? 1 : 0);
+}
+
+// Four neighbouring channels of a row of `out`.
+__device__ inline void store_four(DType type, void* out, int64_t offset, const float (&values)[4]) {
+  uint2 words;
+  if (type == DType::bf16) {
+    words = {pack<__nv_bfloat16>(values[0], values[1]), pack<__nv_bfloat16>(values[2], values[3])};
+  } else {
+    words = {pack<__half>(values[0], values[1]), pack<__half>(values[2], values[3])};
+  }
+  *reinterpret_cast<uint2*>(static_cast<uint16_t*>(out) + offset) = words;
+}
+
+// T: the type of the multiplication, that of the cache if it has one, else float16. kColumns: column tiles, 8 packed rows each. kKeys: of
+// a warp in a tile, 16 or 32.
+// A row of q with a cache of codes is multiplied by a power of two that makes its largest element fill float16, so that bfloat16 loses
+// nothing that counts beside it; the scores are divided by it.
+// Where tokens have scales of V, weights are multiplied by them and `maximum` is that of the products, so that float16 holds them.
+template <class T, class K, class V, int kHeadDim, int kColumns, int kKeys>
+__global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
+    decode_mma_kernel(const __grid_constant__ AttentionArgs args) {
+  constexpr int kRows = 8 * kColumns;
+  constexpr bool kScaled = !kIsFloat<K> || !kIsFloat<V>;
+  using KeysOf = Keys<K, kHeadDim>;
+  using ValuesOf = Values<V, kHeadDim>;
+  constexpr int kGroups = kKeys / kKeyGroup;
+  using Shared = DecodeMmaShared<V, kHeadDim, kRows>;
+  using Stage = DecodeMmaStage<K, V, kHeadDim, kKeys>;
+  using StageKeys = DecodeMmaKeys<K, V, kKeys>;
+  const int stages = args.stages;
+  Stage* const all_rings = dynamic_shared<Stage>();
+  StageKeys* const all_keys = reinterpret_cast<StageKeys*>(all_rings + kDecodeMmaWarps * stages);
+  Shared& shared = *reinterpret_cast<Shared*>(all_keys + kDecodeMmaWarps * stages);
+  const PagedAttentionParams& p = args.p;
+  const PagedKvView& kv = p.kv;
+  const KvFormat& k_format = kv.k.format;
+  const KvFormat& v_format = kv.v.format;
+  [[maybe_unused]] const bool k_scale_per_token = kScaled && k_format.scaling == KvScaling::token_head;
+  [[maybe_unused]] const bool v_scale_per_token = kScaled && v_format.scaling == KvScaling::token_head;
+  const int lane = threadIdx.x % 32;
+  const int warp = threadIdx.x / 32;
+  const int g = lane / 4;
+  const int t = lane % 4;
+  Stage* const ring = all_rings + warp * stages;
+  StageKeys* const ring_keys = all_keys + warp * stages;
+
+  TileCursor<kRows, kKeys> load;
+  const Share share = find_share(args, shared.find_share, load);
+  if (share.begin >= share.end) return;
+  TileCursor<kRows, kKeys> use = load;
+
+  // ---- From the cache to the ring
+  const int k_chunks = static_cast<int>(p.head_dim * kElementBits<K> / 128);
+  const int v_chunks = static_cast<int>(args.v_head_dim * kElementBits<V> / 128);
+  if (k_chunks * 16 < KeysOf::kRowBytes) {  // the channels that K does not have are zeros
+    for (int stage = 0; stage < stages; ++stage) {
+      uint4* const chunks = reinterpret_cast<uint4*>(ring[stage].k);
+      for (int i = lane; i < kKeys * KeysOf::kRowBytes / 16; i += 32) chunks[i] = uint4{0, 0, 0, 0};
+    }
+    __syncwarp();
+  }
+  // A lane copies the same chunk of several rows, and knows the page of key lane % kKeys of the tile at `load`. Where 16 keys are
+  // always in one page, and all keys are there, the rows follow from the first of each 16.
+  const bool keys_share_a_page = p.kv.page_size % kKeyGroup == 0 && p.ring_size % kKeyGroup == 0;
+  int page = -1;
+  bool needed = false;
+  int64_t next_load = share.begin;
+  const auto load_page = [&] {
+    const int position = load.position(warp) + lane % kKeys;
+    needed = next_load < share.end && position >= load.of_sequence.begin && position < load.sequence.length;
+    page = needed ? load.sequence.pages[page_index(args, place_of(args, position))] : -1;
+  };
+  const auto copy_rows = [&](auto element_bits, auto row_bytes, const PagedHeads& side, int num_chunks, const CacheSlot& slot, bool all_there,
+                             unsigned char* to, auto place) {
+    constexpr int kBits = decltype(element_bits)::value;
+    constexpr int kChunks = decltype(row_bytes)::value / 16;
+    constexpr int kRowsAtOnce = 32 / kChunks;
+    const int chunk = lane % kChunks;
+    const int first_row = lane / kChunks;
+    const bool wanted = chunk < num_chunks;
+    const int64_t of_slot = slot.in(side.strides) * kBits / 8;
+    const unsigned char* const from =
+        static_cast<const unsigned char*>(side.data) + load.kv_head * side.strides.head * kBits / 8 + chunk * 16;
+    if (all_there) {
+      const int64_t token_bytes = side.strides.token * kBits / 8;
+#pragma unroll
+      for (int group = 0; group < kGroups; ++group) {
+        const unsigned char* row = from + __shfl_sync(0xffffffffu, of_slot, group * kKeyGroup) + first_row * token_bytes;
+#pragma unroll
+        for (int i = 0; i < kKeyGroup / kRowsAtOnce; ++i) {
+          if (wanted) __pipeline_memcpy_async(to + place(group * kKeyGroup + i * kRowsAtOnce + first_row, chunk), row, 16);
+          row += kRowsAtOnce * token_bytes;
+        }
+      }
+    } else {
+      const int64_t known = slot.page < 0 ? -1 : of_slot;
+#pragma unroll 2
+      for (int first = 0; first < kKeys; first += kRowsAtOnce) {
+        const int row = first + first_row;
+        const int64_t offset = __shfl_sync(0xffffffffu, known, row);
+        if (wanted) {
+          __pipeline_memcpy_async(to + place(row, chunk), from + max(int64_t{0}, offset), 16, offset < 0 ? 16 : 0);
+        }
+      }
+    }
+  };
+  const auto fill = [&](Stage& stage, StageKeys& keys) {
+    const int position = load.position(warp) + lane % kKeys;
+    const CacheSlot slot = cache_slot(args, page, needed ? place_of(args, position) : 0);
+    const bool all_there = __all_sync(0xffffffffu, keys_share_a_page && slot.page >= 0);
+    const unsigned missing = all_there ? 0 : __ballot_sync(0xffffffffu, lane < kKeys && needed && slot.page < 0);
+    if (lane == 0) keys.missing = missing;
+    copy_rows(std::integral_constant<int, kElementBits<K>>(), std::integral_constant<int, KeysOf::kRowBytes>(), kv.k, k_chunks, slot,
+              all_there, stage.k, [](int row, int chunk) { return KeysOf::place(row, chunk); });
+    copy_rows(std::integral_constant<int, kElementBits<V>>(), std::integral_constant<int, ValuesOf::kRowBytes>(), kv.v, v_chunks, slot,
+              all_there, stage.v, [](int row, int chunk) { return matrix_place<ValuesOf::kRowBytes>(row, chunk); });
+    if constexpr (kScaled) {
+      const bool there = slot.page >= 0;
+      const auto copy_scales = [&](const PagedHeads& side, float* scales, float* zero_points, bool has_zero_points) {
+        if (lane >= kKeys) return;
+        const float* const from = side.scale + (there ? slot.in(side.scale_strides) + load.kv_head * side.scale_strides.head : 0);
+        __pipeline_memcpy_async(scales + lane, from, 4, there ? 0 : 4);
+        if (has_zero_points) __pipeline_memcpy_async(zero_points + lane, from + (there ? 1 : 0), 4, there ? 0 : 4);
+      };
+      if (k_scale_per_token) copy_scales(kv.k, keys.k_scales, keys.k_zero_points, kHasZeroPoint<K>);
+      if (v_scale_per_token) copy_scales(kv.v, keys.v_scales, keys.v_zero_points, kHasZeroPoint<V>);
+    }
+  };
+  const auto load_next = [&](int stage) {  // every step commits one group of copies, an empty one at the end
+    if (next_load < share.end) {
+      fill(ring[stage], ring_keys[stage]);
+      if (++next_load < share.end) load.advance(args);
+      load_page();
+    }
+    __pipeline_commit();
+  };
+  load_page();
+#pragma unroll 1
+  for (int stage = 0; stage < stages - 1; ++stage) load_next(stage);
+
+  // ---- A unit
+  uint32_t q[KeysOf::kSteps][kColumns][2];
+  float row_scale[kColumns][2];  // of the scores of packed rows 2t and 2t + 1
+  [[maybe_unused]] float q_sum[kColumns][2];
+  VisibleKeys visible[kColumns][2];
+  int all_see_from = 0, all_see_to = 0;  // every row sees the positions between these
+  float out[ValuesOf::kTiles][kColumns][4];
+  int turn = 0;
+  float maximum[kColumns][2];
+  float sum[kColumns][2];
+  [[maybe_unused]] float zero_sum[kColumns][2];
+
+  const auto begin_unit = [&] {
+    const int num_packed = use.num_packed(args);
+    if (use.sequence.bad_rows && use.row_tile == 0 && use.tile == 0) clear_bad_rows(args, use.s, use.kv_head);
+    float score_scale = args.score_scale;
+    if constexpr (kScaled) score_scale *= shared_scale(k_format, kv.k.scale, use.kv_head);
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      const int packed = use.first_packed() + c * 8 + g;
+      const bool exists = packed < num_packed;
+      const int64_t row = exists ? (use.sequence.first_row + packed / args.group) * p.q.token_stride +
+                                       (static_cast<int64_t>(use.kv_head) * args.group + packed % args.group) * p.q.head_stride
+                                 : 0;
+      float inverse = 1.0f;
+      [[maybe_unused]] float own_sum = 0.0f;
+      if constexpr (kIsFloat<K>) {
+#pragma unroll
+        for (int step = 0; step < KeysOf::kSteps; ++step) {
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            const int channel = KeysOf::channel(step, t, 2 * half);
+            const bool there = exists && channel < p.head_dim;
+            q[step][c][half] = there ? *reinterpret_cast<const uint32_t*>(static_cast<const T*>(p.q.data) + row + channel) : 0;
+          }
+        }
+      } else {
+        uint4 words[KeysOf::kLoads][KeysOf::kRun / 8];
+#pragma unroll
+        for (int load = 0; load < KeysOf::kLoads; ++load) {
+          const int channel = (load * 4 + t) * KeysOf::kRun;
+          const bool there = exists && channel < p.head_dim;
+#pragma unroll
+          for (int n = 0; n < KeysOf::kRun / 8; ++n) {
+            words[load][n] = there ? reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(p.q.data) + row + channel)[n] : uint4{};
+          }
+        }
+        const auto q_at = [&](int step, int i) {
+          const int channel = KeysOf::in_run(step, i);
+          const uint4& eight = words[step / KeysOf::kStepsOfLoad][channel / 8];
+          const uint32_t pair = channel % 8 / 2 == 0 ? eight.x : channel % 8 / 2 == 1 ? eight.y : channel % 8 / 2 == 2 ? eight.z : eight.w;
+          if (p.dtype == DType::bf16) return __uint_as_float(channel % 2 == 0 ? pair << 16 : pair & 0xffff0000u);
+          const float2 both = __half22float2(*reinterpret_cast<const __half2*>(&pair));
+          return channel % 2 == 0 ? both.x : both.y;
+        };
+        float largest = 0.0f;
+#pragma unroll
+        for (int step = 0; step < KeysOf::kSteps; ++step) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const float element = q_at(step, i);
+            largest = fmaxf(largest, fabsf(element));
+            if constexpr (kHasZeroPoint<K>) own_sum += element;
+          }
+        }
+#pragma unroll
+        for (int offset = 1; offset < 4; offset *= 2) {
+          largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, offset));
+          if constexpr (kHasZeroPoint<K>) own_sum += __shfl_xor_sync(0xffffffffu, own_sum, offset);
+        }
+        const int exponent = static_cast<int>(__float_as_uint(largest) >> 23);  // plus 127
+        const float factor =
+            exponent == 0 || exponent == 255 ? 1.0f : __uint_as_float(static_cast<uint32_t>(min(254, 127 + 14 + 127 - exponent)) << 23);
+        inverse = 1.0f / factor;
+        own_sum *= factor;
+#pragma unroll
+        for (int step = 0; step < KeysOf::kSteps; ++step) {
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            q[step][c][half] = pack<__half>(q_at(step, 2 * half) * factor, q_at(step, 2 * half + 1) * factor);
+          }
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        row_scale[c][i] = score_scale * (kIsFloat<K> ? 1.0f : __shfl_sync(0xffffffffu, inverse, (2 * t + i) * 4));
+        if constexpr (kHasZeroPoint<K>) q_sum[c][i] = __shfl_sync(0xffffffffu, own_sum, (2 * t + i) * 4);
+        const int of_lane = use.first_packed() + c * 8 + 2 * t + i;
+        visible[c][i] = VisibleKeys(args, of_lane < num_packed ? use.sequence.limit(of_lane / args.group) : 0);
+        maximum[c][i] = -INFINITY;
+        sum[c][i] = 0.0f;
+        if constexpr (kHasZeroPoint<V>) zero_sum[c][i] = 0.0f;
+      }
+#pragma unroll
+      for (int tile = 0; tile < ValuesOf::kTiles; ++tile) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) out[tile][c][i] = 0.0f;
+      }
+    }
+    const int last_packed = min(use.first_packed() + kRows, num_packed) - 1;
+    all_see_from = lowest(args, use.sequence.limit(max(0, last_packed) / args.group));
+    all_see_to = use.sequence.limit(use.first_packed() / args.group);
+  };
+
+  const auto take_keys = [&](const Stage& stage, const StageKeys& keys) {
+    float score[kGroups][kColumns][4];
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      float halves[2][kColumns][4] = {};  // two chains of sums
+      KeysOf::for_each_step(stage.k + group * kKeyGroup * KeysOf::kRowBytes, lane, [&](int step, const uint32_t(&a)[4]) {
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c) multiply_matrices<T>(halves[step % 2][c], a, q[step][c][0], q[step][c][1]);
+      });
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) score[group][c][i] = halves[0][c][i] + halves[1][c][i];
+      }
+    }
+    // f(score, group, column tile, i) for all of a lane: key group * 16 + g + i / 2 * 8, packed row 2t + i % 2 of the tile.
+    const auto for_each_score = [&](const auto& f) {
+#pragma unroll
+      for (int group = 0; group < kGroups; ++group) {
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) f(score[group][c][i], group, c, i);
+        }
+      }
+    };
+    [[maybe_unused]] float value_scale[kGroups][2];  // of keys g and g + 8
+    [[maybe_unused]] float log_scale[kGroups][2];
+    [[maybe_unused]] float zero_point[kGroups][2];  // of V, in units of its scale where that is not 0
+    if constexpr (kScaled) {
+      if (k_scale_per_token) {
+        for_each_score([&](float& s, int group, int c, int i) {
+          const int key = group * kKeyGroup + g + i / 2 * 8;
+          s *= keys.k_scales[key];
+          if constexpr (kHasZeroPoint<K>) s = fmaf(keys.k_zero_points[key], q_sum[c][i % 2], s);
+        });
+      }
+#pragma unroll
+      for (int group = 0; group < kGroups; ++group) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int key = group * kKeyGroup + g + half * 8;
+          value_scale[group][half] = v_scale_per_token ? keys.v_scales[key] : 1.0f;
+          log_scale[group][half] = v_scale_per_token ? fmaxf(kSmallestLogScale, log2f(fabsf(value_scale[group][half]))) : 0.0f;
+          if constexpr (kHasZeroPoint<V>) {
+            zero_point[group][half] = keys.v_zero_points[key] / (value_scale[group][half] == 0.0f ? 1.0f : value_scale[group][half]);
+          }
+        }
+      }
+    }
+    for_each_score([&](float& s, int, int c, int i) { s *= row_scale[c][i % 2]; });
+    if (args.cap_log2 > 0.0f) for_each_score([&](float& s, int, int, int) { s = capped_score(args.cap_log2, s); });
+    const int first_key = use.position(warp);
+    const unsigned missing = keys.missing;
+    if (first_key < all_see_from || first_key + kKeys > all_see_to || missing != 0) {
+      for_each_score([&](float& s, int group, int c, int i) {
+        const int key = group * kKeyGroup + g + i / 2 * 8;
+        if (!visible[c][i % 2].hold(first_key + key) || (missing >> key & 1) != 0) s = -INFINITY;
+      });
+      if (missing != 0 && lane == 0) {
+#pragma unroll 1
+        for (int key = 0; key < kKeys; ++key) {
+          if ((missing >> key & 1) == 0) continue;
+          const auto rows = static_cast<unsigned>(rows_that_see<kRows>(args, use.sequence, use.first_packed(), first_key + key));
+          atomicOr(&shared.faulty[turn], rows);
+        }
+      }
+    }
+    float new_maximum[kColumns][2];
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) new_maximum[c][i] = maximum[c][i];
+    }
+    for_each_score([&](float& s, int group, int c, int i) {
+      float& most = new_maximum[c][i % 2];
+      if constexpr (kIsFloat<V>) {
+        most = fmaxf(most, s);
+      } else {
+        most = fmaxf(most, s + log_scale[group][i / 2]);
+      }
+    });
+    bool larger = false;
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) larger = larger || new_maximum[c][0] != maximum[c][0] || new_maximum[c][1] != maximum[c][1];
+    if (__any_sync(0xffffffffu, larger)) {  // rarely, after the first steps
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+#pragma unroll
+          for (int offset = 4; offset < 32; offset *= 2) {
+            new_maximum[c][i] = fmaxf(new_maximum[c][i], __shfl_xor_sync(0xffffffffu, new_maximum[c][i], offset));
+          }
+          const float rescale = weight_of(maximum[c][i], new_maximum[c][i]);
+          maximum[c][i] = new_maximum[c][i];
+          sum[c][i] *= rescale;
+          if constexpr (kHasZeroPoint<V>) zero_sum[c][i] *= rescale;
+#pragma unroll
+          for (int tile = 0; tile < ValuesOf::kTiles; ++tile) {
+            out[tile][c][i] *= rescale;
+            out[tile][c][2 + i] *= rescale;
+          }
+        }
+      }
+    }
+    for_each_score([&](float& s, int group, int c, int i) {
+      const float weight = weight_of(s, maximum[c][i % 2]);
+      sum[c][i % 2] += weight;
+      s = weight;
+      if constexpr (!kIsFloat<V>) {
+        if (weight != 0.0f) s = weight * value_scale[group][i / 2];  // hidden ones may have any scale
+      }
+      if constexpr (kHasZeroPoint<V>) {  // with the weight that multiplies the codes: what its rounding moves is the whole element
+        const float rounded = value_scale[group][i / 2] == 0.0f ? weight : to_float(from_float<T>(s));
+        if (weight != 0.0f) zero_sum[c][i % 2] = fmaf(rounded, zero_point[group][i / 2], zero_sum[c][i % 2]);
+      }
+    });
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      uint32_t weights[kColumns][2];
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          weights[c][half] = transpose_matrix(pack<T>(score[group][c][2 * half], score[group][c][2 * half + 1]));
+        }
+      }
+      ValuesOf::for_each_tile(stage.v + group * kKeyGroup * ValuesOf::kRowBytes, lane, [&](int tile, const uint32_t(&a)[4]) {
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c) multiply_matrices<T>(out[tile][c], a, weights[c][0], weights[c][1]);
+      });
+    }
+  };
+
+  const int head_dim = args.v_head_dim;
+  // Of a row whose sums are complete: what goes to `out`.
+  const auto store_row = [&](int packed, int d, float row_maximum, float row_sum, bool fault, float (&values)[4]) {
+    const int j = packed / args.group;
+    const int64_t q_head = static_cast<int64_t>(use.kv_head) * args.group + packed % args.group;
+    if (fault && d == 0 && use.kv_head == 0 && packed % args.group == 0) record_row_fault(args, use.sequence, j);
+    row_sum += sink_weight(p, q_head, row_maximum);
+    const bool zero = fault || use.sequence.limit(j) == 0;
+#pragma unroll
+    for (float& value : values) value = zero ? 0.0f : value / row_sum;
+    store_four(p.dtype, p.out.data, (use.sequence.first_row + j) * p.out.token_stride + q_head * p.out.head_stride + d, values);
+  };
+
+  const auto end_unit = [&] {
+    const int num_packed = min(kRows, use.num_packed(args) - use.first_packed());  // of this unit
+    const int64_t first_block = use.first / share.size;
+    const int64_t last_block = (use.first + use.of_sequence.tiles - 1) / share.size;
+    const bool whole = first_block == last_block;
+    float value_scale = 1.0f;
+    if constexpr (kScaled) value_scale = shared_scale(v_format, kv.v.scale, use.kv_head);
+    const int64_t part = part_of(share, use.first, blockIdx.x) * kRows;
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+#pragma unroll
+        for (int offset = 4; offset < 32; offset *= 2) {
+          sum[c][i] += __shfl_xor_sync(0xffffffffu, sum[c][i], offset);
+          if constexpr (kHasZeroPoint<V>) zero_sum[c][i] += __shfl_xor_sync(0xffffffffu, zero_sum[c][i], offset);
+        }
+        if (g == 0) {
+          const int row = c * 8 + 2 * t + i;
+          shared.maximum[warp][row] = maximum[c][i];
+          shared.sum[warp][row] = sum[c][i];
+          if constexpr (kHasZeroPoint<V>) shared.zero_sum[warp][row] = zero_sum[c][i];
+        }
+      }
+#pragma unroll
+      for (int tile = 0; tile < ValuesOf::kTiles; ++tile) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {  // rows 2t and 2t + 1 of four lanes: in different banks
+          shared.out[warp][2 * t + i % 2][ValuesOf::channel(tile, g, i / 2) ^ (t * 8)] = out[tile][c][i];
+        }
+      }
+      __syncthreads();
+      const unsigned faulty = shared.faulty[turn];
+      const int rows = min(8, num_packed - c * 8);
+      for (int i = threadIdx.x; i < rows * (head_dim / 4); i += kDecodeMmaThreads) {
+        const int of_column = i / (head_dim / 4);
+        const int row = c * 8 + of_column;
+        const int d = i % (head_dim / 4) * 4;
+        const bool fault = use.sequence.too_long || (faulty >> row & 1) != 0;
+        float row_maximum = -INFINITY;
+#pragma unroll
+        for (int w = 0; w < kDecodeMmaWarps; ++w) row_maximum = fmaxf(row_maximum, shared.maximum[w][row]);
+        float row_sum = 0.0f;
+        [[maybe_unused]] float row_zero_sum = 0.0f;
+        float values[4] = {};
+#pragma unroll
+        for (int w = 0; w < kDecodeMmaWarps; ++w) {
+          const float weight = weight_of(shared.maximum[w][row], row_maximum);
+          row_sum = fmaf(weight, shared.sum[w][row], row_sum);
+          const float4 four = *reinterpret_cast<const float4*>(&shared.out[w][of_column][d ^ (of_column / 2 * 8)]);
+          values[0] = fmaf(weight, four.x, values[0]);
+          values[1] = fmaf(weight, four.y, values[1]);
+          values[2] = fmaf(weight, four.z, values[2]);
+          values[3] = fmaf(weight, four.w, values[3]);
+          if constexpr (kHasZeroPoint<V>) row_zero_sum = fmaf(weight, shared.zero_sum[w][row], row_zero_sum);
+        }
+#pragma unroll
+        for (float& value : values) {
+          if constexpr (kScaled) value *= value_scale;
+          if constexpr (kHasZeroPoint<V>) value += row_zero_sum;  // as much for every channel
+        }
+        if (whole) {
+          store_row(use.first_packed() + row, d, row_maximum, row_sum, fault, values);
+        } else {
+          *reinterpret_cast<float4*>(&args.partial_out[(part + row) * head_dim + d]) = {values[0], values[1], values[2], values[3]};
+          if (d == 0) args.partial_stats[part + row] = {row_maximum, fault ? -1.0f : row_sum};
+        }
+      }
+      if (threadIdx.x == 0) shared.faulty[1 - turn] = 0;
+      __syncthreads();
+    }
+    turn = 1 - turn;
+    if (whole) return;
+    if (threadIdx.x == 0) {  // what the block has written is seen before its arrival is
+      __threadfence();
+      shared.arrived = atomicAdd(&args.counters[first_block], 1u);
+      __threadfence();
+    }
+    __syncthreads();
+    if (shared.arrived != static_cast<unsigned>(last_block - first_block)) return;
+    if (threadIdx.x == 0) args.counters[first_block] = 0;
+    for (int i = threadIdx.x; i < num_packed * (head_dim / 4); i += kDecodeMmaThreads) {
+      const int row = i / (head_dim / 4);
+      const int d = i % (head_dim / 4) * 4;
+      float row_maximum = -INFINITY;
+      float row_sum = 0.0f;
+      bool fault = false;
+      float values[4] = {};
+      constexpr int kAtOnce = 8;  // parts whose loads are in flight together
+      for (int64_t first = first_block; first <= last_block; first += kAtOnce) {
+        float2 stats[kAtOnce];
+        float4 parts[kAtOnce];
+#pragma unroll
+        for (int n = 0; n < kAtOnce; ++n) {
+          const bool there = first + n <= last_block;
+          const int64_t at = part_of(share, use.first, there ? first + n : first) * kRows + row;
+          stats[n] = there ? __ldcg(&args.partial_stats[at]) : float2{-INFINITY, 0.0f};
+          parts[n] = there ? __ldcg(reinterpret_cast<const float4*>(&args.partial_out[at * head_dim + d])) : float4{};
+        }
+        float both = row_maximum;
+#pragma unroll
+        for (int n = 0; n < kAtOnce; ++n) both = fmaxf(both, stats[n].x);
+        const float old_weight = weight_of(row_maximum, both);
+        row_maximum = both;
+        row_sum *= old_weight;
+#pragma unroll
+        for (float& value : values) value *= old_weight;
+#pragma unroll
+        for (int n = 0; n < kAtOnce; ++n) {
+          const float weight = weight_of(stats[n].x, both);
+          fault = fault || stats[n].y < 0.0f;
+          row_sum = fmaf(weight, stats[n].y, row_sum);
+          values[0] = fmaf(weight, parts[n].x, values[0]);
+          values[1] = fmaf(weight, parts[n].y, values[1]);
+          values[2] = fmaf(weight, parts[n].z, values[2]);
+          values[3] = fmaf(weight, parts[n].w, values[3]);
+        }
+      }
+      store_row(use.first_packed() + row, d, row_maximum, row_sum, fault, values);
+    }
+  };
+
+  if (threadIdx.x == 0) shared.faulty[0] = 0;
+  __syncthreads();
+  begin_unit();
+  int stage = 0;
+#pragma unroll 1
+  for (int64_t at = share.begin; at < share.end; ++at) {
+    wait_for_oldest_stage(stages);
+    __syncwarp();  // the copies of all lanes are there, and all lanes are done with the stage that is filled next
+    load_next(stage == 0 ? stages - 1 : stage - 1);
+    take_keys(ring[stage], ring_keys[stage]);
+    if (++stage == stages) stage = 0;
+    const bool more = at + 1 < share.end;
+    if (!more || use.tile + 1 == use.of_sequence.tiles) end_unit();
+    if (!more) break;
+    use.advance(args);
+    if (use.tile == 0) begin_unit();
+  }
+}
+
+}  // namespace prologue::cuda
