@@ -65,11 +65,13 @@ struct TileCursor {
     sequence = sequence_at(args, s);
     of_sequence = SequenceTiles(args, sequence, kRows, kTileKeys);
   }
-  // To place `to` of the list from the beginning of sequence `index`, whose first tile has the place `start`.
-  __device__ void seek(const AttentionArgs& args, int64_t index, int64_t start, int64_t to) {
+  // To place `to` of the list from the beginning of sequence `index`, whose first tile has the place `start`. Units take up
+  // multiples of `multiple` places.
+  __device__ void seek(const AttentionArgs& args, int64_t index, int64_t start, int64_t to, int64_t multiple) {
     enter(args, index);
-    const int64_t unit = (to - start) / of_sequence.tiles;
-    tile = static_cast<int>((to - start) % of_sequence.tiles);
+    const int64_t places = (of_sequence.tiles + multiple - 1) / multiple * multiple;
+    const int64_t unit = (to - start) / places;
+    tile = static_cast<int>((to - start) % places);
     first = to - tile;
     row_tile = static_cast<int>(unit % of_sequence.row_tiles);
     kv_head = static_cast<int>(unit / of_sequence.row_tiles);
@@ -98,6 +100,8 @@ struct FindShare {  // shared memory of find_share
 };
 
 // The share of this block: places [begin, end) of the list, and a cursor at `begin`. Shares are equal, the last ones smaller or empty.
+// Where there are blocks enough, units begin at multiples of a share's size, so that no block has parts of two: the ends of units
+// cost more than tiles do.
 struct Share {
   int64_t size = 0;  // of a share
   int64_t begin = 0;
@@ -108,11 +112,10 @@ __device__ inline Share find_share(const AttentionArgs& args, FindShare& shared,
   const PagedAttentionParams& p = args.p;
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
-  const auto tiles_of = [&](int64_t s) -> int64_t {
-    if (s >= p.num_seqs) return 0;
-    const SequenceTiles tiles(args, sequence_at(args, s), kRows, cursor.kTileKeys);
-    return tiles.units(args) * tiles.tiles;
+  const auto tiles_of = [&](int64_t s) {
+    return s < p.num_seqs ? SequenceTiles(args, sequence_at(args, s), kRows, cursor.kTileKeys) : SequenceTiles();
   };
+  const auto total_of = [&](const SequenceTiles& tiles) { return tiles.units(args) * tiles.tiles; };
   // The sum over the threads before this one and this one; `total`: over all.
   const auto running_sum = [&](int64_t value, int64_t& total) {
 #pragma unroll
@@ -131,20 +134,34 @@ __device__ inline Share find_share(const AttentionArgs& args, FindShare& shared,
     }
     return value;
   };
-  const int64_t first_tiles = tiles_of(threadIdx.x);
+  const SequenceTiles of_first = tiles_of(threadIdx.x);
+  int64_t first_tiles = total_of(of_first);
   int64_t own = first_tiles;
-  for (int64_t s = threadIdx.x + kDecodeMmaThreads; s < p.num_seqs; s += kDecodeMmaThreads) own += tiles_of(s);
+  for (int64_t s = threadIdx.x + kDecodeMmaThreads; s < p.num_seqs; s += kDecodeMmaThreads) own += total_of(tiles_of(s));
   int64_t total;
   int64_t up_to_here = running_sum(own, total);
   Share share;
   share.size = max(int64_t{args.min_tiles}, (total + gridDim.x - 1) / gridDim.x);
+  int64_t multiple = 1;
+  if (p.num_seqs <= kDecodeMmaThreads) {
+    const int of_unit = share.size >= of_first.tiles ? 1 : (of_first.tiles - 1) / static_cast<int>(share.size) + 1;
+    const int64_t shares = of_first.units(args) * of_unit;
+    int64_t all_shares;
+    const int64_t shares_up_to_here = running_sum(shares, all_shares);
+    if (all_shares <= gridDim.x) {
+      multiple = share.size;
+      first_tiles = shares * multiple;
+      up_to_here = shares_up_to_here * multiple;
+      total = all_shares * multiple;
+    }
+  }
   share.begin = blockIdx.x * share.size;
   share.end = min(share.begin + share.size, total);
   if (share.begin >= total) return {share.size, 0, 0};
 
   int64_t before = 0;
   for (int64_t base = 0;; base += kDecodeMmaThreads) {
-    const int64_t tiles = base == 0 ? first_tiles : tiles_of(base + threadIdx.x);
+    const int64_t tiles = base == 0 ? first_tiles : total_of(tiles_of(base + threadIdx.x));
     int64_t of_these = total;
     if (p.num_seqs > kDecodeMmaThreads) up_to_here = running_sum(tiles, of_these);
     const int64_t end = before + up_to_here;
@@ -153,7 +170,8 @@ __device__ inline Share find_share(const AttentionArgs& args, FindShare& shared,
     if (share.begin < before) break;
   }
   __syncthreads();
-  cursor.seek(args, shared.s, shared.start, share.begin);
+  cursor.seek(args, shared.s, shared.start, share.begin, multiple);
+  if (multiple > 1) share.end = min(share.end, cursor.first + cursor.of_sequence.tiles);
   return share;
 }
 

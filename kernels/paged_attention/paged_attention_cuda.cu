@@ -265,7 +265,7 @@ Status run_decode_mma(const DecodeMmaInstance& instance, const PagedAttentionPar
   args.min_tiles = static_cast<int>(divide_up(kMinKeysPerBlock, instance.tile_keys));
   const int64_t tiles = max_tiles(params, instance.tile_keys);
   const int64_t units = params.num_seqs * params.kv.num_kv_heads * divide_up(packed_rows, instance.tile_rows);
-  const int64_t shares = divide_up(tiles * units, args.min_tiles);
+  const int64_t shares = units * divide_up(tiles, args.min_tiles);
   const int64_t blocks = std::min(kMultiprocessors * instance.blocks_per_sm, shares);
   if (tiles > 1) {
     const DecodeMmaParts parts(instance.tile_rows, args.v_head_dim);
