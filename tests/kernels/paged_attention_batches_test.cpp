@@ -196,6 +196,19 @@ TEST_P(PagedAttentionBatches, CountersChangeNothingAndStayZeros) {
   }
 }
 
+TEST_P(PagedAttentionBatches, TheWorkspaceIsAligned) {
+  AttentionCase c;
+  c.sequences = {{1, 3000}};
+  const AttentionBatch<float> batch(c, 80);
+  Arena arena(GetParam());
+  PagedAttentionParams p = place_attention(arena, batch.in, batch.cache.place(arena), backend_device(GetParam()));
+  if (p.workspace == nullptr) return;  // the CPU needs none
+  p.workspace = static_cast<char*>(p.workspace) + 8;
+  const Status status = validate(p, backend_device(GetParam()));
+  EXPECT_EQ(status.code(), StatusCode::invalid_argument);
+  EXPECT_NE(status.message().find(": it must be aligned to 16 bytes"), std::string::npos) << status.message();
+}
+
 // The workspace of the largest call is enough for any smaller one, whatever num_decode_seqs is.
 TEST_P(PagedAttentionBatches, WorkspaceSizeIgnoresTheNumberOfDecodeSequences) {
   const Device device = backend_device(GetParam());
