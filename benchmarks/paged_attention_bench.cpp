@@ -25,10 +25,11 @@ struct Load {
 };
 
 constexpr Model kModels[] = {{"135m", 9, 3, 64}, {"8b", 32, 8, 128}};
-constexpr Load kLoads[] = {{"prefill", 1, 128, 128}, {"prefill", 1, 512, 512}, {"prefill", 1, 2048, 2048}, {"chunk", 1, 64, 2048},
-                           {"decode", 1, 1, 128},    {"decode", 1, 1, 1500},   {"decode", 1, 1, 8192},     {"decode", 16, 1, 512},
-                           {"decode", 64, 1, 512},   {"decode", 128, 1, 2048},
-                           {"decode", 64, 1, 1500},  {"decode", 16, 1, 8192},  {"decode", 8, 1, 32768},  {"decode", 1, 1, 32768}};
+constexpr Load kLoads[] = {{"prefill", 1, 128, 128}, {"prefill", 1, 512, 512}, {"prefill", 1, 2048, 2048},
+                           {"chunk", 1, 64, 2048},   {"decode", 1, 1, 128},    {"decode", 1, 1, 1500},
+                           {"decode", 1, 1, 8192},   {"decode", 16, 1, 512},   {"decode", 64, 1, 512},
+                           {"decode", 128, 1, 2048}, {"decode", 64, 1, 1500},  {"decode", 16, 1, 8192},
+                           {"decode", 8, 1, 32768},  {"decode", 1, 1, 32768}};
 constexpr int64_t kPageSize = 16;
 
 struct Variant {
@@ -74,10 +75,10 @@ int main(int argc, char** argv) {
         const std::string shape =
             str_cat(" ", model.name, " ", load.name, " seqs=", load.num_seqs, " rows=", load.rows, " length=", load.length);
         const std::string type = dtype_name(dtype);
-        const std::string name = str_cat(type, quantised ? "/" : "", quantised ? dtype_name(variant.cache) : "", mixed ? "," : "",
-                                         mixed ? dtype_name(variant.v_cache) : "", variant.window > 0 ? " window=1024" : "",
-                                         variant.soft_cap > 0.0f ? " cap=50" : "",
-                                         quantised && !per_token ? " scale=tensor" : "", shape);
+        const std::string name =
+            str_cat(type, quantised ? "/" : "", quantised ? dtype_name(variant.cache) : "", mixed ? "," : "",
+                    mixed ? dtype_name(variant.v_cache) : "", variant.window > 0 ? " window=1024" : "",
+                    variant.soft_cap > 0.0f ? " cap=50" : "", quantised && !per_token ? " scale=tensor" : "", shape);
         bench.run(name, [&](bench::Setup& setup) {
           const int64_t size = dtype_size(dtype), num_tokens = load.num_seqs * load.rows;
           const int64_t pages_per_seq = (load.length + kPageSize - 1) / kPageSize, num_pages = load.num_seqs * pages_per_seq;

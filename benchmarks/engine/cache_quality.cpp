@@ -75,9 +75,9 @@ const char* weights_name(DType dtype) { return dtype == DType::unset ? "auto" : 
 
 std::string run_name(const QualityRun& run) {
   const DType k = resolve_dtype(run.k_type, run.dtype), v = resolve_dtype(run.v_type, k);
-  const std::string cache = k == DType::unset ? "" : str_cat(", cache ", dtype_name(k), v == k ? "" : str_cat(" ", dtype_name(v)));
-  return str_cat(weights_name(run.dtype), cache,
-                 run.hadamard_block == 0 ? "" : str_cat(", Hadamard ", run.hadamard_block));
+  const std::string cache =
+      k == DType::unset ? "" : str_cat(", cache ", dtype_name(k), v == k ? "" : str_cat(" ", dtype_name(v)));
+  return str_cat(weights_name(run.dtype), cache, run.hadamard_block == 0 ? "" : str_cat(", Hadamard ", run.hadamard_block));
 }
 
 Result<std::vector<RunQuality>> compare_runs(const EngineOptions& options, std::span<const QualityRun> runs,

@@ -8,7 +8,7 @@ namespace prologue::cuda {
 
 // Of a warp in a tile: 32 where a stage is not larger than 8 KiB then.
 template <class K, class V, int kHeadDim>
-inline constexpr int kDecodeMmaKeys = (kElementBits<K> + kElementBits<V>) * kHeadDim <= 2048 ? 32 : 16;
+inline constexpr int kDecodeMmaKeys = (kElementBits<K> + kElementBits<V>)*kHeadDim <= 2048 ? 32 : 16;
 
 template <class T, class K, class V, int kHeadDim, int kColumns>
 constexpr DecodeMmaInstance decode_mma_instance(DType k, DType v) {

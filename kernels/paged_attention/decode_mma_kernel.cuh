@@ -8,7 +8,7 @@
 // their 8 columns. Lane l: g = l / 4, t = l % 4.
 //   scores of a column tile: keys g and g + 8, packed rows 2t and 2t + 1
 //   output of 16 channels:   two channels that depend on g (Values::channel), packed rows 2t and 2t + 1
-// The order of the channels in the sum q * k is free, so that a lane takes codes as they lie in memory: Keys::channel.
+// The order of the channels in the sum q * k is free, so that a lane takes codes as they lie in memory: Keys::in_run.
 #pragma once
 
 #include <cuda_pipeline_primitives.h>
@@ -318,22 +318,19 @@ struct Values<Code<kType>, kHeadDim> {
         if constexpr (kFourBits) {
 #pragma unroll
           for (int n = 0; n < 2; ++n) {
-            const uint32_t a[4] = {pair_of(low, 2 * n), pair_of(low, 2 * n + 1), pair_of(high, 2 * n), pair_of(high, 2 * n + 1)};
+            const uint32_t a[4] = {halves_of<kType>(low, 2 * n), halves_of<kType>(low, 2 * n + 1), halves_of<kType>(high, 2 * n),
+                                   halves_of<kType>(high, 2 * n + 1)};  // channel 2n or 2n + 1 of four, of two keys
             f((pair * 2 + chunk) * 2 + n, a);
           }
         } else {
           const uint32_t sorted_low = __byte_perm(low, 0, 0x3120), sorted_high = __byte_perm(high, 0, 0x3120);
-          const uint32_t a[4] = {halves_of<kType>(sorted_low, 0), halves_of<kType>(sorted_low, 1), halves_of<kType>(sorted_high, 0),
-                                 halves_of<kType>(sorted_high, 1)};
+          const uint32_t a[4] = {halves_of<kType>(sorted_low, 0), halves_of<kType>(sorted_low, 1),
+                                 halves_of<kType>(sorted_high, 0), halves_of<kType>(sorted_high, 1)};
           f(pair * 2 + chunk, a);
         }
       }
     }
   }
-
- private:
-  // Channel i of four, of two keys.
-  __device__ static uint32_t pair_of(uint32_t codes, int i) { return halves_of<kType>(codes, i); }
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -460,8 +457,8 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
     needed = next_load < share.end && position >= load.of_sequence.begin && position < load.sequence.length;
     page = needed ? load.sequence.pages[page_index(args, place_of(args, position))] : -1;
   };
-  const auto copy_rows = [&](auto element_bits, auto row_bytes, const PagedHeads& side, int num_chunks, const CacheSlot& slot, bool all_there,
-                             unsigned char* to, auto place) {
+  const auto copy_rows = [&](auto element_bits, auto row_bytes, const PagedHeads& side, int num_chunks, const CacheSlot& slot,
+                             bool all_there, unsigned char* to, auto place) {
     constexpr int kBits = decltype(element_bits)::value;
     constexpr int kChunks = decltype(row_bytes)::value / 16;
     constexpr int kRowsAtOnce = 32 / kChunks;
@@ -500,10 +497,10 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
     const bool all_there = __all_sync(0xffffffffu, keys_share_a_page && slot.page >= 0);
     const unsigned missing = all_there ? 0 : __ballot_sync(0xffffffffu, lane < kKeys && needed && slot.page < 0);
     if (lane == 0) keys.missing = missing;
-    copy_rows(std::integral_constant<int, kElementBits<K>>(), std::integral_constant<int, KeysOf::kRowBytes>(), kv.k, k_chunks, slot,
-              all_there, stage.k, [](int row, int chunk) { return KeysOf::place(row, chunk); });
-    copy_rows(std::integral_constant<int, kElementBits<V>>(), std::integral_constant<int, ValuesOf::kRowBytes>(), kv.v, v_chunks, slot,
-              all_there, stage.v, [](int row, int chunk) { return matrix_place<ValuesOf::kRowBytes>(row, chunk); });
+    copy_rows(std::integral_constant<int, kElementBits<K>>(), std::integral_constant<int, KeysOf::kRowBytes>(), kv.k, k_chunks,
+              slot, all_there, stage.k, [](int row, int chunk) { return KeysOf::place(row, chunk); });
+    copy_rows(std::integral_constant<int, kElementBits<V>>(), std::integral_constant<int, ValuesOf::kRowBytes>(), kv.v, v_chunks,
+              slot, all_there, stage.v, [](int row, int chunk) { return matrix_place<ValuesOf::kRowBytes>(row, chunk); });
     if constexpr (kScaled) {
       const bool there = slot.page >= 0;
       const auto copy_scales = [&](const PagedHeads& side, float* scales, float* zero_points, bool has_zero_points) {
@@ -572,13 +569,17 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
           const bool there = exists && channel < p.head_dim;
 #pragma unroll
           for (int n = 0; n < KeysOf::kRun / 8; ++n) {
-            words[load][n] = there ? reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(p.q.data) + row + channel)[n] : uint4{};
+            words[load][n] =
+                there ? reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(p.q.data) + row + channel)[n] : uint4{};
           }
         }
         const auto q_at = [&](int step, int i) {
           const int channel = KeysOf::in_run(step, i);
           const uint4& eight = words[step / KeysOf::kStepsOfLoad][channel / 8];
-          const uint32_t pair = channel % 8 / 2 == 0 ? eight.x : channel % 8 / 2 == 1 ? eight.y : channel % 8 / 2 == 2 ? eight.z : eight.w;
+          const uint32_t pair = channel % 8 / 2 == 0   ? eight.x
+                                : channel % 8 / 2 == 1 ? eight.y
+                                : channel % 8 / 2 == 2 ? eight.z
+                                                       : eight.w;
           if (p.dtype == DType::bf16) return __uint_as_float(channel % 2 == 0 ? pair << 16 : pair & 0xffff0000u);
           const float2 both = __half22float2(*reinterpret_cast<const __half2*>(&pair));
           return channel % 2 == 0 ? both.x : both.y;
@@ -599,8 +600,9 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
           if constexpr (kHasZeroPoint<K>) own_sum += __shfl_xor_sync(0xffffffffu, own_sum, offset);
         }
         const int exponent = static_cast<int>(__float_as_uint(largest) >> 23);  // plus 127
-        const float factor =
-            exponent == 0 || exponent == 255 ? 1.0f : __uint_as_float(static_cast<uint32_t>(min(254, 127 + 14 + 127 - exponent)) << 23);
+        const float factor = exponent == 0 || exponent == 255
+                                 ? 1.0f
+                                 : __uint_as_float(static_cast<uint32_t>(min(254, 127 + 14 + 127 - exponent)) << 23);
         inverse = 1.0f / factor;
         own_sum *= factor;
 #pragma unroll
@@ -677,7 +679,8 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
           value_scale[group][half] = v_scale_per_token ? keys.v_scales[key] : 1.0f;
           log_scale[group][half] = v_scale_per_token ? fmaxf(kSmallestLogScale, log2f(fabsf(value_scale[group][half]))) : 0.0f;
           if constexpr (kHasZeroPoint<V>) {
-            zero_point[group][half] = keys.v_zero_points[key] / (value_scale[group][half] == 0.0f ? 1.0f : value_scale[group][half]);
+            zero_point[group][half] =
+                keys.v_zero_points[key] / (value_scale[group][half] == 0.0f ? 1.0f : value_scale[group][half]);
           }
         }
       }
@@ -716,7 +719,8 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
     });
     bool larger = false;
 #pragma unroll
-    for (int c = 0; c < kColumns; ++c) larger = larger || new_maximum[c][0] != maximum[c][0] || new_maximum[c][1] != maximum[c][1];
+    for (int c = 0; c < kColumns; ++c)
+      larger = larger || new_maximum[c][0] != maximum[c][0] || new_maximum[c][1] != maximum[c][1];
     if (__any_sync(0xffffffffu, larger)) {  // rarely, after the first steps
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
@@ -745,7 +749,8 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
       if constexpr (!kIsFloat<V>) {
         if (weight != 0.0f) s = weight * value_scale[group][i / 2];  // hidden ones may have any scale
       }
-      if constexpr (kHasZeroPoint<V>) {  // with the weight that multiplies the codes: what its rounding moves is the whole element
+      if constexpr (kHasZeroPoint<
+                        V>) {  // with the weight that multiplies the codes: what its rounding moves is the whole element
         const float rounded = value_scale[group][i / 2] == 0.0f ? weight : to_float(from_float<T>(s));
         if (weight != 0.0f) zero_sum[c][i % 2] = fmaf(rounded, zero_point[group][i / 2], zero_sum[c][i % 2]);
       }
@@ -769,7 +774,7 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
 
   const int head_dim = args.v_head_dim;
   // Of a row whose sums are complete: what goes to `out`.
-  const auto store_row = [&](int packed, int d, float row_maximum, float row_sum, bool fault, float (&values)[4]) {
+  const auto store_row = [&](int packed, int d, float row_maximum, float row_sum, bool fault, float(&values)[4]) {
     const int j = packed / args.group;
     const int64_t q_head = static_cast<int64_t>(use.kv_head) * args.group + packed % args.group;
     if (fault && d == 0 && use.kv_head == 0 && packed % args.group == 0) record_row_fault(args, use.sequence, j);
@@ -844,7 +849,8 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
         if (whole) {
           store_row(use.first_packed() + row, d, row_maximum, row_sum, fault, values);
         } else {
-          *reinterpret_cast<float4*>(&args.partial_out[(part + row) * head_dim + d]) = {values[0], values[1], values[2], values[3]};
+          *reinterpret_cast<float4*>(&args.partial_out[(part + row) * head_dim + d]) = {values[0], values[1], values[2],
+                                                                                        values[3]};
           if (d == 0) args.partial_stats[part + row] = {row_maximum, fault ? -1.0f : row_sum};
         }
       }

@@ -13,7 +13,7 @@ namespace prologue::cuda {
 
 namespace {
 
-constexpr int64_t kDecodeMaxRows = 4;  // query rows of a sequence up to which a decode kernel takes the launch
+constexpr int64_t kDecodeMaxRows = 4;      // query rows of a sequence up to which a decode kernel takes the launch
 constexpr int64_t kMultiprocessors = 132;  // that the launches of decode fill: a constant, so that every GPU gives the same bits
 constexpr int64_t kDecodeTargetRows = kMultiprocessors * kDecodeRowsPerSm;  // of all blocks of a split launch
 constexpr int64_t kDecodeMmaBlocks = 2 * kMultiprocessors;                  // at most
@@ -165,7 +165,8 @@ const DecodeMmaInstance* find_decode_mma(const PagedAttentionParams& params, siz
   const int preferred_rows = max_packed_rows(params) <= 8 ? 8 : 16;
   for (const auto& table : decode_mma_tables()) {
     for (const DecodeMmaInstance& instance : table) {
-      if (instance.tile_rows == preferred_rows && smallest_shared_bytes(instance) <= shared_bytes && mma_serves(instance, params)) return &instance;
+      if (instance.tile_rows == preferred_rows && smallest_shared_bytes(instance) <= shared_bytes && mma_serves(instance, params))
+        return &instance;
     }
   }
   return nullptr;
@@ -319,8 +320,9 @@ std::string name_of(const DecodeInstance& instance) {
 }
 
 std::string name_of(const DecodeMmaInstance& instance) {
-  return str_cat("decode mma cache=", dtype_name(instance.k), instance.k == instance.v ? "" : str_cat(",", dtype_name(instance.v)),
-                 " head_dim=", instance.head_dim, " rows=", instance.tile_rows);
+  return str_cat("decode mma cache=", dtype_name(instance.k),
+                 instance.k == instance.v ? "" : str_cat(",", dtype_name(instance.v)), " head_dim=", instance.head_dim,
+                 " rows=", instance.tile_rows);
 }
 
 std::string name_of_mma(const PrefillInstance& instance) {
@@ -355,8 +357,9 @@ std::vector<AttentionInstance> instances_of(const PagedAttentionParams& params) 
   for (const auto& table : decode_mma_tables()) {
     for (const DecodeMmaInstance& instance : table) {
       if (!mma_serves(instance, params)) continue;
-      list.push_back({name_of(instance), static_cast<int64_t>(smallest_shared_bytes(instance)),
-                      [&instance](const PagedAttentionParams& p, cudaStream_t stream) { return run_decode_mma(instance, p, stream); }});
+      list.push_back(
+          {name_of(instance), static_cast<int64_t>(smallest_shared_bytes(instance)),
+           [&instance](const PagedAttentionParams& p, cudaStream_t stream) { return run_decode_mma(instance, p, stream); }});
     }
   }
   for (const auto& table : decode_tables()) {
