@@ -207,9 +207,12 @@ __device__ inline uint32_t halves_of(uint32_t word, int i) {
   } else if constexpr (kType == DType::int8) {  // 1024 + 128 + the code, less that
     return subtract_halves(__byte_perm(word ^ 0x80808080u, 0x64646464u, i == 0 ? 0x4140 : 0x4342), 0x64806480u);
   } else {
-    const uint32_t unsigned_codes = kType == DType::int4 ? word ^ 0x88888888u : word;
-    const uint32_t offset = kType == DType::int4 ? 0x64086408u : 0x64006400u;
-    return subtract_halves((unsigned_codes >> (4 * i) & 0x000f000fu) | 0x64006400u, offset);
+    // 1024 + the code + 8 (uint4: + 0) where it is in the low nibble, 1024 + 16 times that in the high one; less what it is too much.
+    constexpr bool kSigned = kType == DType::int4;
+    const uint32_t codes = (kSigned ? word ^ 0x88888888u : word) >> (i / 2 * 8);
+    if (i % 2 == 0) return subtract_halves((codes & 0x000f000fu) | 0x64006400u, kSigned ? 0x64086408u : 0x64006400u);
+    constexpr uint32_t kSixteenth = 0x2c002c00u, kMinus64 = 0xd400d400u, kMinus72 = 0xd480d480u;
+    return multiply_add_halves((codes & 0x00f000f0u) | 0x64006400u, kSixteenth, kSigned ? kMinus72 : kMinus64);
   }
 }
 
@@ -336,7 +339,12 @@ struct Values<Code<kType>, kHeadDim> {
 // ---------------------------------------------------------------------------------------------------------------------
 // The kernel
 
-inline constexpr float kSmallestLogScale = -90.0f;  // of V: beyond it, weights without their scale could be infinite
+// A power of two, as its logarithm, that a scale of V does not reach: 2^-90 at least, since beyond it weights without their scale could
+// be infinite.
+__device__ inline float log_bound(float scale) {
+  const uint32_t exponent = __float_as_uint(scale) >> 23 & 255u;                          // plus 127
+  return fmaxf(-90.0f, __uint_as_float(exponent | 0x4b000000u) - (8388608.0f + 126.0f));  // 2^23 + the exponent, less that
+}
 
 // Shared memory: the rings [warp][stage], K before V, at its beginning, since copies want lines of 128 bytes; then DecodeMmaKeys
 // [warp][stage]; then DecodeMmaShared. kKeys: of a warp in a tile; kRows: packed rows of a unit.
@@ -402,7 +410,7 @@ __device__ inline void store_four(DType type, void* out, int64_t offset, const f
 // a warp in a tile, 16 or 32.
 // A row of q with a cache of codes is multiplied by a power of two that makes its largest element fill float16, so that bfloat16 loses
 // nothing that counts beside it; the scores are divided by it.
-// Where tokens have scales of V, weights are multiplied by them and `maximum` is that of the products, so that float16 holds them.
+// Where tokens have scales of V, weights are multiplied by them and `maximum` bounds the products, so that float16 holds them.
 template <class T, class K, class V, int kHeadDim, int kColumns, int kKeys>
 __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
     decode_mma_kernel(const __grid_constant__ AttentionArgs args) {
@@ -677,7 +685,7 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
         for (int half = 0; half < 2; ++half) {
           const int key = group * kKeyGroup + g + half * 8;
           value_scale[group][half] = v_scale_per_token ? keys.v_scales[key] : 1.0f;
-          log_scale[group][half] = v_scale_per_token ? fmaxf(kSmallestLogScale, log2f(fabsf(value_scale[group][half]))) : 0.0f;
+          log_scale[group][half] = v_scale_per_token ? log_bound(value_scale[group][half]) : 0.0f;
           if constexpr (kHasZeroPoint<V>) {
             zero_point[group][half] =
                 keys.v_zero_points[key] / (value_scale[group][half] == 0.0f ? 1.0f : value_scale[group][half]);

@@ -60,6 +60,13 @@ __device__ inline uint32_t subtract_halves(uint32_t x, uint32_t y) {
   return result;
 }
 
+// x * y + z, of two float16 each, rounded once.
+__device__ inline uint32_t multiply_add_halves(uint32_t x, uint32_t y, uint32_t z) {
+  uint32_t result;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(x), "r"(y), "r"(z));
+  return result;
+}
+
 // c [16, 8] += a [16, 16] b [16, 8], over a warp. T: __half or __nv_bfloat16.
 template <class T>
 __device__ inline void multiply_matrices(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {

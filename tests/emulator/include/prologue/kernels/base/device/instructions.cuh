@@ -59,6 +59,15 @@ inline uint32_t subtract_halves(uint32_t x, uint32_t y) {
   return difference.x.bits | static_cast<uint32_t>(difference.y.bits) << 16;
 }
 
+inline uint32_t multiply_add_halves(uint32_t x, uint32_t y, uint32_t z) {
+  const auto half = [](uint32_t pair, int i) {
+    return static_cast<double>(__half2float({static_cast<uint16_t>(pair >> (16 * i))}));
+  };
+  const auto sum = [&](int i) { return static_cast<float>(half(x, i) * half(y, i) + half(z, i)); };  // exact in double
+  const __half2 result = __floats2half2_rn(sum(0), sum(1));
+  return result.x.bits | static_cast<uint32_t>(result.y.bits) << 16;
+}
+
 // mma.m16n8k16: a lane has rows lane / 4 and lane / 4 + 8 of a and c, column lane / 4 of b.
 template <class T>
 void multiply_matrices(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
