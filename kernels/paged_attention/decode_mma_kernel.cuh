@@ -757,8 +757,8 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
       if constexpr (!kIsFloat<V>) {
         if (weight != 0.0f) s = weight * value_scale[group][i / 2];  // hidden ones may have any scale
       }
-      if constexpr (kHasZeroPoint<
-                        V>) {  // with the weight that multiplies the codes: what its rounding moves is the whole element
+      // With the weight that multiplies the codes: what its rounding moves is the whole element.
+      if constexpr (kHasZeroPoint<V>) {
         const float rounded = value_scale[group][i / 2] == 0.0f ? weight : to_float(from_float<T>(s));
         if (weight != 0.0f) zero_sum[c][i % 2] = fmaf(rounded, zero_point[group][i / 2], zero_sum[c][i % 2]);
       }
