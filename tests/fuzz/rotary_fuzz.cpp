@@ -112,7 +112,7 @@ void decode_positions(Choices& choices, MemoryMap& map, RotaryParams& p) {
     q.num_seqs = choices.size(1, 3);
     q.cu_seqlens.type = integer_type(choices);
     const int64_t size = dtype_is_integer(q.cu_seqlens.type) ? dtype_size(q.cu_seqlens.type) : 4;
-    map.optional("cu_seqlens", q.cu_seqlens.data, dense(plus(q.num_seqs, 1), size), Use::read);
+    map.never_null(map.optional("cu_seqlens", q.cu_seqlens.data, dense(plus(q.num_seqs, 1), size), Use::read));
   }
   if (choices.chance(2) && (!packed || q.num_seqs >= 1)) {
     q.offsets.type = integer_type(choices);
