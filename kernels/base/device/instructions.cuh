@@ -31,6 +31,60 @@ __device__ inline void load_kept(const void* from, uint32_t (&words)[4]) {
                : "l"(from), "l"(policy));
 }
 
+// 16 bytes that are read once, from memory that no kernel writes while this one runs.
+__device__ inline uint4 load_once(const void* from) {
+  uint4 word;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w)
+               : "l"(from));
+  return word;
+}
+
+// ---- launches that overlap (programmatic edges), clusters: from sm_90 on; before, a cluster is one block -----------------------
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#define PROLOGUE_HOPPER(...) __VA_ARGS__
+#else
+#define PROLOGUE_HOPPER(...)
+#endif
+
+// Until the kernels before it in the stream are done, and what they wrote can be seen. A launch without a programmatic edge has
+// waited already.
+__device__ inline void wait_for_previous_kernels() { PROLOGUE_HOPPER(asm volatile("griddepcontrol.wait;" ::: "memory")); }
+// The next kernel may start as soon as all blocks have come here; it waits before it reads what this one writes.
+__device__ inline void let_next_kernel_start() { PROLOGUE_HOPPER(asm volatile("griddepcontrol.launch_dependents;" ::: "memory")); }
+
+__device__ inline uint32_t cluster_rank() {
+  uint32_t rank = 0;
+  PROLOGUE_HOPPER(asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank)));
+  return rank;
+}
+
+// The barrier of a cluster: every thread arrives, then waits. What a thread has written before it arrives can be seen behind the
+// wait, in the shared memory of other blocks too.
+__device__ inline void arrive_at_cluster() {
+  PROLOGUE_HOPPER(asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"));
+}
+__device__ inline void wait_for_cluster() {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#else
+  __syncthreads();
+#endif
+}
+
+// *here = value, where `here` is the address of the same place in the shared memory of this block.
+__device__ inline void store_in_block(uint32_t rank, float* here, float value) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n.reg .u32 there;\nmapa.shared::cluster.u32 there, %0, %1;\nst.shared::cluster.f32 [there], %2;\n}"
+      :: "r"(static_cast<uint32_t>(__cvta_generic_to_shared(here))), "r"(rank), "f"(value)
+      : "memory");
+#else
+  *here = value;
+#endif
+}
+
 // Four 8 x 8 matrices of 16-bit elements from shared memory; lane i gives the address of row i % 8 of matrix i / 8.
 __device__ inline void load_matrices(uint32_t (&out)[4], const void* row) {
   const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(row));

@@ -21,6 +21,17 @@ inline void load_kept(const void* from, uint32_t (&words)[4]) {
   words[0] = word.x, words[1] = word.y, words[2] = word.z, words[3] = word.w;
 }
 
+inline uint4 load_once(const void* from) { return *static_cast<const uint4*>(from); }
+
+inline void wait_for_previous_kernels() {}
+inline void let_next_kernel_start() {}
+inline uint32_t cluster_rank() { return emulator::cluster_rank(); }
+inline void arrive_at_cluster() { emulator::arrive_at_cluster(); }
+inline void wait_for_cluster() { emulator::wait_for_cluster(); }
+inline void store_in_block(uint32_t rank, float* here, float value) {
+  *static_cast<float*>(emulator::in_block_of_cluster(here, rank)) = value;
+}
+
 // ldmatrix: a lane has elements 2 * (lane % 4) and the next of row lane / 4.
 inline void load_matrices(uint32_t (&out)[4], const void* row) {
   const int lane = emulator::thread->lane();
