@@ -60,7 +60,7 @@ ProjectionArgs args_of(const QkvPrologueParams& p, const AttentionPrologueParams
   a.blocks = std::min(kMaxBlocks, static_cast<int>(std::bit_floor(static_cast<unsigned>(a.units))));
   a.log_blocks = std::countr_zero(static_cast<unsigned>(a.blocks));
   a.lanes = static_cast<int32_t>(std::bit_ceil(static_cast<uint64_t>(units_of_all(prologue, instance.vector))));
-  a.parts = std::max<int32_t>(1, 8 / static_cast<int32_t>(tiles));
+  a.log_parts = std::bit_width(std::max<uint64_t>(1, 8 / static_cast<uint64_t>(tiles))) - 1;
   a.x_stride = ((a.units + a.blocks - 1) / a.blocks | 1) * kUnitBytes;
   a.float_weights = resolve_dtype(p.norm.weight_type, prologue.dtype) == DType::f32 ? 1 : 0;
   a.normed = p.norm.given;
@@ -94,7 +94,7 @@ Status launch_instance(const ProjectionInstance& instance, const QkvProloguePara
   attributes[0].val.clusterDim.x = static_cast<unsigned>(a.blocks);
   attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
   const int64_t shared_bytes = shared_bytes_of(a, instance.token_tiles, static_cast<int>(prologue.head_dim));
-  const LaunchShape shape = {grid_extent(heads * a.blocks), static_cast<unsigned>(32 * tiles * a.parts),
+  const LaunchShape shape = {grid_extent(heads * a.blocks), static_cast<unsigned>(32 * tiles << a.log_parts),
                              static_cast<size_t>(shared_bytes), attributes};
   return launch(kName, instance.kernel, shape, stream, a, more);
 }

@@ -34,7 +34,7 @@ struct ProjectionArgs {
   int32_t blocks = 1;       // of a cluster: a power of two
   int32_t log_blocks = 0;
   int32_t lanes = 32;       // of a head, in what follows the projection
-  int32_t parts = 1;        // of a block's units, each of a warp of its own
+  int32_t log_parts = 0;    // a block's units are in 2^log_parts parts, each of a warp of its own
   int32_t x_stride = 0;     // bytes of a token's row in shared memory, an odd number of units: its rows are then in different banks
   int32_t float_weights = 0;  // norm_weight is float32
   int32_t normed = 0;
@@ -48,32 +48,42 @@ struct UnitRange {
   int end;
 };
 
-// Part i of n, as even as can be.
-__device__ inline UnitRange part_of(const UnitRange& all, int i, int n) {
+// Part i of 2^log_parts, as even as can be.
+__device__ inline UnitRange part_of(const UnitRange& all, int i, int log_parts) {
   const int count = all.end - all.begin;
-  return {all.begin + count * i / n, all.begin + count * (i + 1) / n};
+  return {all.begin + (count * i >> log_parts), all.begin + (count * (i + 1) >> log_parts)};
 }
-
-// Where a block keeps what, in its shared memory.
-struct ProjectionShared {
-  unsigned char* x;      // [tokens, x_stride]
-  float* squares;        // [tokens] of this block's channels of x
-  float* all_squares;    // [blocks of the cluster, slots]
-  float* sums;           // [blocks of the cluster * parts, slots, head_dim]
-};
 
 // Tokens that a block of the cluster finishes, at most.
 __host__ __device__ inline int slots_of(const ProjectionArgs& a) { return (a.num_tokens + a.blocks - 1) >> a.log_blocks; }
 
+// Where a block keeps what, in its shared memory. `x` is aligned to 16 bytes.
+struct ProjectionShared {
+  Arrivals* arrivals;  // of the two arrays behind it
+  float* sums;         // [blocks of the cluster << log_parts, slots, head_dim]
+  float* all_squares;  // [blocks of the cluster, slots]: of a block's channels of x
+  float* squares;      // [tokens] of this block's
+  unsigned char* x;    // [tokens, x_stride]
+};
+
+inline constexpr int kArrivalsBytes = 16;
+
+__host__ __device__ inline int rows_of_sums(const ProjectionArgs& a) { return slots_of(a) << (a.log_blocks + a.log_parts); }
+__host__ __device__ inline int rows_of_squares(const ProjectionArgs& a) { return ((slots_of(a) << a.log_blocks) + 3) / 4 * 4; }
+
 __host__ __device__ inline int64_t shared_bytes_of(const ProjectionArgs& a, int token_tiles, int head_dim) {
-  const int64_t tokens = 8 * token_tiles, rows = int64_t{a.blocks} * slots_of(a);
-  return tokens * a.x_stride + 4 * (tokens + rows + rows * a.parts * head_dim);
+  const int64_t tokens = 8 * token_tiles;
+  return kArrivalsBytes + 4 * (int64_t{rows_of_sums(a)} * head_dim + rows_of_squares(a) + tokens) + tokens * a.x_stride;
 }
 
-__device__ inline ProjectionShared share_out(unsigned char* memory, const ProjectionArgs& a, int token_tiles) {
-  const int tokens = 8 * token_tiles;
-  auto* const floats = reinterpret_cast<float*>(memory + tokens * a.x_stride);
-  return {memory, floats, floats + tokens, floats + tokens + a.blocks * slots_of(a)};
+__device__ inline ProjectionShared share_out(unsigned char* memory, const ProjectionArgs& a, int token_tiles, int head_dim) {
+  ProjectionShared shared;
+  shared.arrivals = reinterpret_cast<Arrivals*>(memory);
+  shared.sums = reinterpret_cast<float*>(memory + kArrivalsBytes);
+  shared.all_squares = shared.sums + rows_of_sums(a) * head_dim;
+  shared.squares = shared.all_squares + rows_of_squares(a);
+  shared.x = reinterpret_cast<unsigned char*>(shared.squares + 8 * token_tiles);
+  return shared;
 }
 
 // The rows lane / 4 and lane / 4 + 8 of a warp's 16, 8 channels from lane % 4 * 8 on, of one unit.
@@ -150,7 +160,7 @@ __device__ inline Unit<T, V> gather_head(const ProjectionArgs& a, const Projecti
   const int slots = slots_of(a);
   float values[2 * V] = {};
 #pragma unroll 4
-  for (int part = 0; part < a.blocks * a.parts; ++part) {
+  for (int part = 0; part < 1 << (a.log_blocks + a.log_parts); ++part) {
     const float* row = shared.sums + (part * slots + slot) * head_dim;
 #pragma unroll
     for (int i = 0; i < V; ++i) {
@@ -168,20 +178,32 @@ __device__ inline Unit<T, V> gather_head(const ProjectionArgs& a, const Projecti
   return {pack<T, V>(values), pack<T, V>(values + V)};
 }
 
-// The sums of a warp's 16 rows, to the blocks that finish their tokens.
+// The sums of a warp's 16 rows, to the blocks that finish their tokens. Four lanes that hold neighbouring rows exchange them first, so that
+// each sends four of them, of one token.
 template <int kTokenTiles>
-__device__ inline void send_sums(const ProjectionArgs& a, const ProjectionShared& shared, const float (&sums)[kTokenTiles][4],
+__device__ inline void send_sums(const ProjectionArgs& a, const ProjectionShared& shared, float (&sums)[kTokenTiles][4],
                                  int part_of_cluster, int first_row, int head_dim) {
   const int lane = threadIdx.x % 32, slots = slots_of(a);
-  float* const rows = shared.sums + part_of_cluster * slots * head_dim + first_row + lane / 4;
+  const bool odd = (lane & 4) != 0, high = (lane & 8) != 0;
+  const int row = first_row + (high ? 8 : 0) + lane / 16 * 4;
+  float* const rows = shared.sums + part_of_cluster * slots * head_dim + row;
 #pragma unroll
   for (int n = 0; n < kTokenTiles; ++n) {
+    float(&x)[4] = sums[n];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int t = n * 8 + lane % 4 * 2 + i % 2;
-      if (t >= a.num_tokens) continue;
-      store_in_block(static_cast<uint32_t>(t & (a.blocks - 1)), rows + (t >> a.log_blocks) * head_dim + i / 2 * 8, sums[n][i]);
+    for (int i = 0; i < 4; i += 2) {
+      const float other = __shfl_xor_sync(0xffffffffu, odd ? x[i] : x[i + 1], 4);
+      (odd ? x[i] : x[i + 1]) = other;
     }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float other = __shfl_xor_sync(0xffffffffu, high ? x[i] : x[i + 2], 8);
+      (high ? x[i] : x[i + 2]) = other;
+    }
+    const int t = n * 8 + lane % 4 * 2 + (odd ? 1 : 0);
+    if (t >= a.num_tokens) continue;
+    shared.arrivals->store(static_cast<uint32_t>(t & (a.blocks - 1)), rows + (t >> a.log_blocks) * head_dim,
+                           make_float4(x[0], x[1], x[2], x[3]));
   }
 }
 
@@ -195,12 +217,12 @@ __global__ void __launch_bounds__(kMaxThreads, projection_blocks_an_sm(kTokenTil
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
   const int head_dim = p.layout.head_dim, tiles = head_dim / 16;
   const int rank = static_cast<int>(cluster_rank()), head = static_cast<int>(blockIdx.x) >> a.log_blocks;
-  const ProjectionShared shared = share_out(dynamic_shared<unsigned char>(), a, kTokenTiles);
-  let_next_kernel_start();
-  arrive_at_cluster();  // waited for before the first store to another block
+  const ProjectionShared shared = share_out(dynamic_shared<unsigned char>(), a, kTokenTiles, head_dim);
+  const int own_tokens = (a.num_tokens - rank + a.blocks - 1) >> a.log_blocks;  // that this block finishes
 
-  const int tile = warp % tiles, part = warp / tiles;
-  const UnitRange of_block = part_of({0, a.units}, rank, a.blocks), of_warp = part_of(of_block, part, a.parts);
+  int tile = warp, part = 0;
+  for (; tile >= tiles; tile -= tiles) ++part;
+  const UnitRange of_block = part_of({0, a.units}, rank, a.log_blocks), of_warp = part_of(of_block, part, a.log_parts);
   const int units = of_warp.end - of_warp.begin;
   const int64_t row_bytes = int64_t{a.units} * kUnitBytes;
   const char* const weights = a.weight + (int64_t{head} * head_dim + tile * 16 + lane / 4) * row_bytes +
@@ -211,6 +233,12 @@ __global__ void __launch_bounds__(kMaxThreads, projection_blocks_an_sm(kTokenTil
     if (i < units) ahead[i].load(weights + i * kUnitBytes, 8 * row_bytes);
   }
 
+  if (threadIdx.x == 0) {
+    const int squares = a.normed != 0 ? 1 << a.log_blocks : 0;
+    shared.arrivals->open(4 * own_tokens * ((head_dim << (a.log_blocks + a.log_parts)) + squares));
+  }
+  arrive_at_cluster();  // waited for before the first store to another block
+  let_next_kernel_start();
   wait_for_previous_kernels();
   const auto token_in = [&](int slot) { return slot * a.blocks + rank; };
   const TensorHead at = head_of_row(p.tensors, head);
@@ -247,17 +275,17 @@ __global__ void __launch_bounds__(kMaxThreads, projection_blocks_an_sm(kTokenTil
   }
 
   wait_for_cluster();
-  send_sums(a, shared, sums, rank * a.parts + part, tile * 16, head_dim);
+  send_sums(a, shared, sums, (rank << a.log_parts) + part, tile * 16, head_dim);
   for (int i = threadIdx.x; a.normed != 0 && i < a.num_tokens; i += blockDim.x) {
-    store_in_block(static_cast<uint32_t>(i & (a.blocks - 1)), shared.all_squares + rank * slots_of(a) + (i >> a.log_blocks),
-                   shared.squares[i]);
+    shared.arrivals->store(static_cast<uint32_t>(i & (a.blocks - 1)), shared.all_squares + rank * slots_of(a) + (i >> a.log_blocks),
+                           shared.squares[i]);
   }
-  arrive_at_cluster();
-  wait_for_cluster();
+  if (warp >= own_tokens) return;
+  shared.arrivals->wait();
 
   const auto lanes = lanes_of_head<V, kFeatures>(WarpLanes<V>{lane % a.lanes, a.lanes, unit.inside}, unit.place, p.layout);
 #pragma unroll 1
-  for (int slot = warp; token_in(slot) < a.num_tokens; slot += warps) {
+  for (int slot = warp; slot < own_tokens; slot += warps) {
     if (slot != warp) {
       t = static_cast<uint32_t>(token_in(slot));
       pending.ask(p, t);

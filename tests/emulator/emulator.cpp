@@ -49,17 +49,17 @@ const Thread* thread = nullptr;
 Extent block_index, block_extent, grid_extent;
 unsigned char* dynamic_shared = nullptr;
 
+void fail(const char* what) {
+  std::fprintf(stderr, "emulator: block (%u, %u, %u), thread (%u, %u, %u): %s\n", block_index.x, block_index.y, block_index.z,
+               thread->thread_index.x, thread->thread_index.y, thread->thread_index.z, what);
+  std::abort();
+}
+
 namespace {
 
 constexpr size_t kStackBytes = 256 * 1024;
 constexpr int kMaxThreads = 1024;
 constexpr int kWarpSize = 32;
-
-[[noreturn]] void fail(const char* what) {
-  std::fprintf(stderr, "emulator: block (%u, %u, %u), thread (%u, %u, %u): %s\n", block_index.x, block_index.y, block_index.z,
-               thread->thread_index.x, thread->thread_index.y, thread->thread_index.z, what);
-  std::abort();
-}
 
 // A stack with a page below it that must not be touched.
 class Stack {
@@ -131,6 +131,10 @@ class Cluster {
   void sync(uint32_t mask);
   void arrive();
   void wait();
+  void wait_until(const std::function<bool()>& happened) {
+    while (!happened()) yield();
+    idle_ = 0;
+  }
   WarpBarrier& barrier(uint32_t mask) { return warp().barrier(mask); }
   unsigned rank() const { return static_cast<unsigned>(current_->block - blocks_.data()); }
   Block& block(unsigned rank) { return blocks_[rank]; }
@@ -324,6 +328,8 @@ void run_grid(const Extent& grid, const Extent& block, size_t shared_bytes, cons
 unsigned cluster_rank() { return this_cluster.rank(); }
 void arrive_at_cluster() { this_cluster.arrive(); }
 void wait_for_cluster() { this_cluster.wait(); }
+
+void wait_until(const std::function<bool()>& happened) { this_cluster.wait_until(happened); }
 
 void* in_block_of_cluster(void* here, unsigned rank) {
   if (rank >= this_cluster.size()) fail("names a block that its cluster does not have");

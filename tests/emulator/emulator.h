@@ -33,11 +33,15 @@ extern unsigned char* dynamic_shared;
 void run_grid(const Extent& grid, const Extent& block, size_t shared_bytes, const std::function<void()>& kernel,
               unsigned cluster = 1);
 
+[[noreturn]] void fail(const char* what);
+
 void sync_block();
 unsigned cluster_rank();
 // The barrier of a cluster, in two parts. Every thread arrives, then waits.
 void arrive_at_cluster();
 void wait_for_cluster();
+// Other threads run until then.
+void wait_until(const std::function<bool()>& happened);
 // What is at `here` in this block's dynamic shared memory, in that of block `rank` of the cluster.
 void* in_block_of_cluster(void* here, unsigned rank);
 // The lanes of `mask` that still run must all come here.

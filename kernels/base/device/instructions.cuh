@@ -60,10 +60,9 @@ __device__ inline uint32_t cluster_rank() {
   return rank;
 }
 
-// The barrier of a cluster: every thread arrives, then waits. What a thread has written before it arrives can be seen behind the
-// wait, in the shared memory of other blocks too.
+// The barrier of a cluster: every thread arrives, then waits. It orders nothing but Arrivals that were opened before.
 __device__ inline void arrive_at_cluster() {
-  PROLOGUE_HOPPER(asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"));
+  PROLOGUE_HOPPER(asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"));
 }
 __device__ inline void wait_for_cluster() {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
@@ -73,17 +72,59 @@ __device__ inline void wait_for_cluster() {
 #endif
 }
 
-// *here = value, where `here` is the address of the same place in the shared memory of this block.
-__device__ inline void store_in_block(uint32_t rank, float* here, float value) {
+// What other blocks of the cluster store in this block's shared memory: so many bytes, once. One thread opens it before the barrier of
+// the cluster; then any thread of the cluster stores; then all that read wait.
+class Arrivals {
+ public:
+  __device__ void open(uint32_t num_bytes) {
+    PROLOGUE_HOPPER(asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address(&state_)) : "memory");
+                    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+                    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address(&state_)), "r"(num_bytes)
+                                 : "memory"));
+  }
+  // To the place in block `rank` that `to` is in this block, which is aligned to the bytes stored. `this` is in this block too.
+  __device__ void store(uint32_t rank, float* to, const float4& values) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-  asm volatile(
-      "{\n.reg .u32 there;\nmapa.shared::cluster.u32 there, %0, %1;\nst.shared::cluster.f32 [there], %2;\n}"
-      :: "r"(static_cast<uint32_t>(__cvta_generic_to_shared(here))), "r"(rank), "f"(value)
-      : "memory");
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%2, %3, %4, %5}, [%1];" ::"r"(in_block(rank, to)),
+                 "r"(in_block(rank, &state_)), "f"(values.x), "f"(values.y), "f"(values.z), "f"(values.w)
+                 : "memory");
 #else
-  *here = value;
+    *reinterpret_cast<float4*>(to) = values;
 #endif
-}
+  }
+  __device__ void store(uint32_t rank, float* to, float value) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %2, [%1];" ::"r"(in_block(rank, to)),
+                 "r"(in_block(rank, &state_)), "f"(value)
+                 : "memory");
+#else
+    *to = value;
+#endif
+  }
+  __device__ void wait() {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+    uint32_t done = 0;
+    while (done == 0) {
+      asm volatile(
+          "{\n.reg .pred p;\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], 0;\nselp.u32 %0, 1, 0, p;\n}"
+          : "=r"(done)
+          : "r"(address(&state_))
+          : "memory");
+    }
+#else
+    __syncthreads();
+#endif
+  }
+
+ private:
+  __device__ static uint32_t address(const void* shared) { return static_cast<uint32_t>(__cvta_generic_to_shared(shared)); }
+  __device__ static uint32_t in_block(uint32_t rank, const void* shared) {
+    uint32_t there = 0;
+    PROLOGUE_HOPPER(asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address(shared)), "r"(rank)));
+    return there;
+  }
+  uint64_t state_;
+};
 
 // Four 8 x 8 matrices of 16-bit elements from shared memory; lane i gives the address of row i % 8 of matrix i / 8.
 __device__ inline void load_matrices(uint32_t (&out)[4], const void* row) {
