@@ -4,6 +4,7 @@
 #include <prologue/kernels/attention_prologue/regions.h>
 #include <prologue/kernels/base/host/view_checks.h>
 #include <prologue/kernels/gemm/backends.h>
+#include <prologue/kernels/projection/wiring.h>
 #include <prologue/kernels/qkv_prologue/backends.h>
 #include <prologue/kernels/token_ops/backends.h>
 
@@ -12,10 +13,6 @@ namespace prologue {
 namespace {
 
 constexpr const char* kName = "qkv_prologue";
-constexpr int64_t kPartAlignment = 256;  // of the parts of the workspace
-constexpr int64_t kWorkspaceAlignment = 16;
-
-int64_t aligned(int64_t bytes) { return (bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment; }
 
 // The operations that the call consists of, wired to each other through the workspace.
 struct Wiring {
@@ -30,22 +27,13 @@ Wiring wire(const QkvPrologueParams& p) {
   const AttentionPrologueParams& given = p.prologue;
   const int64_t num_tokens = given.num_tokens, element = dtype_size(given.dtype);
   const int64_t width = (given.num_q_heads + given.num_kv_heads) * given.head_dim + given.num_kv_heads * v_head_dim(given);
-  const int64_t normed_bytes = p.norm.given != 0 ? aligned(num_tokens * p.hidden_size * element) : 0;
-  auto* const workspace = static_cast<unsigned char*>(p.workspace);
-  void* const normed = workspace;
-  void* const qkv = workspace == nullptr ? nullptr : workspace + normed_bytes;
+  WorkspaceParts parts(p.workspace);
+  void* const normed = p.norm.given != 0 ? parts.take(num_tokens * p.hidden_size * element) : nullptr;
+  void* const qkv = parts.take(num_tokens * width * element);
 
   Wiring w;
-  w.norm.num_tokens = num_tokens;
-  w.norm.width = p.hidden_size;
-  w.norm.dtype = given.dtype;
-  w.norm.kind = p.norm.kind;
-  w.norm.x = p.hidden_states;
-  w.norm.weight = p.norm.weight;
-  w.norm.bias = p.norm.bias;
-  w.norm.weight_type = p.norm.weight_type;
-  w.norm.eps = p.norm.eps;
-  w.norm.out = normed;
+  w.workspace_bytes = parts.size_bytes();
+  w.norm = norm_of_rows(p.norm, p.hidden_states, normed, num_tokens, p.hidden_size, given.dtype);
 
   const bool norms = p.norm.given != 0;
   w.projection.m = num_tokens;
@@ -61,7 +49,6 @@ Wiring wire(const QkvPrologueParams& p) {
 
   w.prologue = given;
   set_packed_qkv(w.prologue, qkv, width);
-  w.workspace_bytes = normed_bytes + aligned(num_tokens * width * element);
   return w;
 }
 
@@ -102,28 +89,14 @@ Status validate(const QkvPrologueParams& p, const GemmContext& context, const Ex
   PROLOGUE_RETURN_IF_ERROR(check_sizes(p));
   if (p.prologue.num_tokens == 0) return {};
   const Wiring calls = wire(p);
-  const int64_t given_bytes = p.workspace == nullptr ? 0 : p.workspace_bytes;
-  if (given_bytes < calls.workspace_bytes) {
-    return invalid_argument(kName, ": workspace has ", given_bytes, " bytes: this call needs ", calls.workspace_bytes,
-                            " (see qkv_prologue_workspace_bytes)");
-  }
-  if (reinterpret_cast<uintptr_t>(p.workspace) % kWorkspaceAlignment != 0) {
-    return invalid_argument(kName, ": workspace is at ", p.workspace, ": it must be aligned to ", kWorkspaceAlignment, " bytes");
-  }
-  const DType dtype = p.prologue.dtype, weight_type = resolve_dtype(p.norm.weight_type, dtype);
+  PROLOGUE_RETURN_IF_ERROR(check_workspace(kName, p.workspace, p.workspace_bytes, calls.workspace_bytes));
   const auto matrix = [&](const char* name, const void* data, int64_t rows, int64_t stride) {
-    return heads_region(name, HeadsView{data, stride, 0}, rows, 1, p.hidden_size, dtype);
+    return heads_region(name, HeadsView{data, stride, 0}, rows, 1, p.hidden_size, p.prologue.dtype);
   };
   RegionChecks regions(kName);
   PROLOGUE_RETURN_IF_ERROR(regions.read(matrix("hidden_states", p.hidden_states, p.prologue.num_tokens, p.hidden_stride)));
   PROLOGUE_RETURN_IF_ERROR(regions.read(matrix("weight", p.weight, calls.projection.n, p.hidden_size)));
-  if (p.norm.given != 0) {
-    const auto of_norm = [&](const char* name, const void* data) {
-      return array_region(name, data, data == nullptr ? 0 : p.hidden_size, dtype_size(weight_type));
-    };
-    PROLOGUE_RETURN_IF_ERROR(regions.read(of_norm("norm.weight", p.norm.weight)));
-    PROLOGUE_RETURN_IF_ERROR(regions.read(of_norm("norm.bias", p.norm.bias)));
-  }
+  PROLOGUE_RETURN_IF_ERROR(add_norm_regions(p.norm, p.hidden_size, p.prologue.dtype, regions));
   if (p.norm.given != 0) PROLOGUE_RETURN_IF_ERROR(validate(calls.norm, execution));
   PROLOGUE_RETURN_IF_ERROR(validate(calls.projection, context, execution));
   PROLOGUE_RETURN_IF_ERROR(validate(calls.prologue, execution));

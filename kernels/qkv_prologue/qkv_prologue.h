@@ -27,18 +27,9 @@
 #include <prologue/kernels/base/dtype.h>
 #include <prologue/kernels/base/execution.h>
 #include <prologue/kernels/gemm/gemm.h>
+#include <prologue/kernels/projection/projection.h>
 
 namespace prologue {
-
-// The norm of whole rows, as norm.h describes it.
-struct InputNorm {
-  int32_t given = 0;  // 0: x = hidden_states
-  NormKind kind = NormKind::rms;
-  const void* weight = nullptr;      // [hidden_size]; null = 1
-  const void* bias = nullptr;        // [hidden_size]; null = 0
-  DType weight_type = DType::unset;  // of both: dtype (unset means that) or float32
-  float eps = 1e-5f;
-};
 
 struct QkvPrologueParams {
   int64_t hidden_size = 0;

@@ -1,9 +1,9 @@
-#include <algorithm>
 #include <bit>
 
 #include <prologue/kernels/attention_prologue/backends.h>
 #include <prologue/kernels/attention_prologue/prologue_choice.h>
 #include <prologue/kernels/base/device/cuda_launch.cuh>
+#include <prologue/kernels/projection/projection_choice.h>
 #include <prologue/kernels/qkv_prologue/backends.h>
 #include <prologue/kernels/qkv_prologue/instances.h>
 #include <prologue/kernels/qkv_prologue/qkv_prologue_instances.cuh>
@@ -13,12 +13,10 @@ namespace prologue::cuda {
 namespace {
 
 constexpr const char* kName = "qkv_prologue";
-constexpr int64_t kMaxSharedBytes = 227 * 1024;
-constexpr int kMaxBlocks = 8;  // of a cluster that every device has
 
-std::span<const ProjectionInstance> instances_of(DType type) {
-  if (type == DType::f16) return float16_projections();
-  if (type == DType::bf16) return bfloat16_projections();
+std::span<const QkvInstance> instances_of(DType type) {
+  if (type == DType::f16) return float16_qkv_instances();
+  if (type == DType::bf16) return bfloat16_qkv_instances();
   return {};
 }
 
@@ -31,16 +29,12 @@ AttentionPrologueParams prologue_of(const QkvPrologueParams& p) {
   return prologue;
 }
 
-bool aligned(const void* data, int64_t bytes) { return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(bytes) == 0; }
-
 bool can_project(const QkvPrologueParams& p, const AttentionPrologueParams& prologue) {
-  if (prologue.num_tokens > kMaxFusedTokens || p.hidden_size % kUnitOfK != 0 || prologue.head_dim % 16 != 0) return false;
-  if (v_head_dim(prologue) != prologue.head_dim || p.hidden_stride % 8 != 0) return false;
-  if (!aligned(p.hidden_states, 16) || !aligned(p.weight, 16)) return false;
-  return p.norm.given == 0 || (p.norm.kind == NormKind::rms && p.norm.bias == nullptr && aligned(p.norm.weight, 16));
+  return can_stream(prologue.dtype, prologue.num_tokens, p.hidden_size, p.hidden_states, p.hidden_stride, p.norm, p.weight) &&
+         prologue.head_dim % 16 == 0 && v_head_dim(prologue) == prologue.head_dim;
 }
 
-bool serves(const ProjectionInstance& instance, const AttentionPrologueParams& p) {
+bool serves(const QkvInstance& instance, const AttentionPrologueParams& p) {
   if (p.head_dim > 64 * instance.vector || p.num_tokens > 8 * instance.token_tiles || widest_vector(p) < instance.vector) return false;
   const int features = features_of(p, instance.vector);
   if (features < 0 || (features & kTokenNorm) != 0 || units_of_all(p, instance.vector) > 32) return false;
@@ -48,58 +42,45 @@ bool serves(const ProjectionInstance& instance, const AttentionPrologueParams& p
   return (features & kSame) == (instance.features & kSame) && (features & kAtMost & ~instance.features) == 0;
 }
 
-ProjectionArgs args_of(const QkvPrologueParams& p, const AttentionPrologueParams& prologue, const ProjectionInstance& instance) {
-  ProjectionArgs a;
-  const int64_t size = dtype_size(prologue.dtype), tiles = prologue.head_dim / 16;
-  a.hidden_states = static_cast<const char*>(p.hidden_states);
-  a.weight = static_cast<const char*>(p.weight);
-  a.norm_weight = static_cast<const char*>(p.norm.given != 0 ? p.norm.weight : nullptr);
-  a.hidden_stride = p.hidden_stride * size;
-  a.num_tokens = static_cast<int32_t>(prologue.num_tokens);
-  a.units = static_cast<int32_t>(p.hidden_size / kUnitOfK);
-  a.blocks = std::min(kMaxBlocks, static_cast<int>(std::bit_floor(static_cast<unsigned>(a.units))));
-  a.log_blocks = std::countr_zero(static_cast<unsigned>(a.blocks));
+QkvArgs args_of(const QkvPrologueParams& p, const AttentionPrologueParams& prologue, const QkvInstance& instance) {
+  QkvArgs a;
+  fill_input(a, prologue.dtype, prologue.num_tokens, p.hidden_size, p.hidden_states, p.hidden_stride, p.norm, p.weight);
+  share_out_rows(a, prologue.head_dim / 16, std::min<int64_t>(kMaxBlocksOfCluster, std::bit_floor(static_cast<unsigned>(a.units))));
   a.lanes = static_cast<int32_t>(std::bit_ceil(static_cast<uint64_t>(units_of_all(prologue, instance.vector))));
-  a.log_parts = std::bit_width(std::max<uint64_t>(1, 8 / static_cast<uint64_t>(tiles))) - 1;
-  a.x_stride = ((a.units + a.blocks - 1) / a.blocks | 1) * kUnitBytes;
-  a.float_weights = resolve_dtype(p.norm.weight_type, prologue.dtype) == DType::f32 ? 1 : 0;
-  a.normed = p.norm.given;
-  a.eps = p.norm.eps;
-  a.inverse_width = 1.0f / static_cast<float>(p.hidden_size);
   return a;
 }
 
-bool fits(const ProjectionInstance& instance, const QkvPrologueParams& p, const AttentionPrologueParams& prologue) {
+bool fits(const QkvInstance& instance, const QkvPrologueParams& p, const AttentionPrologueParams& prologue) {
   return serves(instance, prologue) &&
-         shared_bytes_of(args_of(p, prologue, instance), instance.token_tiles, static_cast<int>(prologue.head_dim)) <= kMaxSharedBytes;
+         shared_bytes_of(args_of(p, prologue, instance), instance.token_tiles) <= kMaxSharedBytes;
 }
 
 // The first that can do it.
-const ProjectionInstance* find_instance(const QkvPrologueParams& p, const AttentionPrologueParams& prologue) {
+const QkvInstance* find_instance(const QkvPrologueParams& p, const AttentionPrologueParams& prologue) {
   if (!can_project(p, prologue)) return nullptr;
-  for (const ProjectionInstance& instance : instances_of(prologue.dtype)) {
+  for (const QkvInstance& instance : instances_of(prologue.dtype)) {
     if (fits(instance, p, prologue)) return &instance;
   }
   return nullptr;
 }
 
-Status launch_instance(const ProjectionInstance& instance, const QkvPrologueParams& p, const AttentionPrologueParams& prologue,
+Status launch_instance(const QkvInstance& instance, const QkvPrologueParams& p, const AttentionPrologueParams& prologue,
                        cudaStream_t stream) {
-  const ProjectionArgs a = args_of(p, prologue, instance);
+  const QkvArgs a = args_of(p, prologue, instance);
   MoreArgs more;
   fill(prologue, features_of(prologue, instance.vector), more);
-  const int64_t heads = prologue.num_q_heads + 2 * prologue.num_kv_heads, tiles = prologue.head_dim / 16;
+  const int64_t heads = prologue.num_q_heads + 2 * prologue.num_kv_heads;
   cudaLaunchAttribute attributes[1] = {};
   attributes[0].id = cudaLaunchAttributeClusterDimension;
   attributes[0].val.clusterDim.x = static_cast<unsigned>(a.blocks);
   attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
-  const int64_t shared_bytes = shared_bytes_of(a, instance.token_tiles, static_cast<int>(prologue.head_dim));
-  const LaunchShape shape = {grid_extent(heads * a.blocks), static_cast<unsigned>(32 * tiles << a.log_parts),
+  const int64_t shared_bytes = shared_bytes_of(a, instance.token_tiles);
+  const LaunchShape shape = {grid_extent(heads * a.blocks), static_cast<unsigned>(threads_of(a)),
                              static_cast<size_t>(shared_bytes), attributes};
   return launch(kName, instance.kernel, shape, stream, a, more);
 }
 
-std::string instance_name(DType dtype, const ProjectionInstance& instance) {
+std::string instance_name(DType dtype, const QkvInstance& instance) {
   std::string name = str_cat(dtype_name(dtype), ", heads of ", 64 * instance.vector, " channels, ", 8 * instance.token_tiles, " tokens");
   constexpr std::pair<int, const char*> kNames[] = {{kLayouts | kEveryStep, "every step"}, {kDerived, "derived"}, {kAxes, "axes"}};
   for (const auto& [feature, text] : kNames) {
@@ -114,7 +95,7 @@ bool qkv_prologue_is_one_kernel(const QkvPrologueParams& params) { return find_i
 
 Status qkv_prologue(const QkvPrologueParams& params, const Execution& execution) {
   const AttentionPrologueParams prologue = prologue_of(params);
-  const ProjectionInstance* instance = find_instance(params, prologue);
+  const QkvInstance* instance = find_instance(params, prologue);
   if (instance == nullptr) return unsupported(kName, ": no single CUDA kernel for this call");
   return launch_instance(*instance, params, prologue, execution.stream);
 }
@@ -123,7 +104,7 @@ std::vector<KernelInstance<QkvPrologueParams>> instances_of(const QkvProloguePar
   std::vector<KernelInstance<QkvPrologueParams>> list;
   const AttentionPrologueParams prologue = prologue_of(params);
   if (!can_project(params, prologue)) return list;
-  for (const ProjectionInstance& instance : instances_of(prologue.dtype)) {
+  for (const QkvInstance& instance : instances_of(prologue.dtype)) {
     if (!fits(instance, params, prologue)) continue;
     list.push_back({instance_name(prologue.dtype, instance), 8 * instance.token_tiles,
                     [&instance](const QkvPrologueParams& p, cudaStream_t stream) {
@@ -135,7 +116,7 @@ std::vector<KernelInstance<QkvPrologueParams>> instances_of(const QkvProloguePar
 
 std::vector<std::string> qkv_prologue_instances(DType dtype) {
   std::vector<std::string> names;
-  for (const ProjectionInstance& instance : instances_of(dtype)) names.push_back(instance_name(dtype, instance));
+  for (const QkvInstance& instance : instances_of(dtype)) names.push_back(instance_name(dtype, instance));
   return names;
 }
 

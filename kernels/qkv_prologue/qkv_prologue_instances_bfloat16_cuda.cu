@@ -2,6 +2,6 @@
 
 namespace prologue::cuda {
 
-std::span<const ProjectionInstance> bfloat16_projections() { return projections_of<__nv_bfloat16>(); }
+std::span<const QkvInstance> bfloat16_qkv_instances() { return qkv_instances_of<__nv_bfloat16>(); }
 
 }  // namespace prologue::cuda

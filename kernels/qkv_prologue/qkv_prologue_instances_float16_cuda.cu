@@ -2,6 +2,6 @@
 
 namespace prologue::cuda {
 
-std::span<const ProjectionInstance> float16_projections() { return projections_of<__half>(); }
+std::span<const QkvInstance> float16_qkv_instances() { return qkv_instances_of<__half>(); }
 
 }  // namespace prologue::cuda
