@@ -65,6 +65,7 @@ struct ProjectionParams {
   int64_t y_stride = 0;
   int32_t adds = 0;  // y is the residual that p is added to
   bool batch_invariant = false;
+  bool overlaps = false;  // the launch may begin while the kernels before it in the stream run; they must not write `weight`
   void* workspace = nullptr;
   int64_t workspace_bytes = 0;
 };

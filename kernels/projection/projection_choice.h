@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <span>
 
+#include <prologue/kernels/base/device/cuda_launch.cuh>
 #include <prologue/kernels/projection/projection.h>
 #include <prologue/kernels/projection/projection_stream.cuh>
 
@@ -46,6 +48,23 @@ inline void fill_input(ProjectionArgs& a, DType dtype, int64_t num_tokens, int64
   a.eps = norm.eps;
   a.inverse_width = 1.0f / static_cast<float>(k);
 }
+
+// Of a launch in clusters, which may overlap the kernel before it.
+class ClusterAttributes {
+ public:
+  ClusterAttributes(int blocks, bool overlaps) : count_(overlaps ? 2 : 1) {
+    attributes_[0].id = cudaLaunchAttributeClusterDimension;
+    attributes_[0].val.clusterDim.x = static_cast<unsigned>(blocks);
+    attributes_[0].val.clusterDim.y = attributes_[0].val.clusterDim.z = 1;
+    attributes_[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes_[1].val.programmaticStreamSerializationAllowed = 1;
+  }
+  std::span<cudaLaunchAttribute> span() { return {attributes_, count_}; }
+
+ private:
+  cudaLaunchAttribute attributes_[2] = {};
+  size_t count_;
+};
 
 inline int threads_of(const ProjectionArgs& a) { return 32 * a.tiles << a.log_parts; }
 

@@ -93,12 +93,9 @@ Status run(const Launch& chosen, const ProjectionParams& p, cudaStream_t stream)
   o.limit = p.activation.limit;
   o.alpha = p.activation.alpha;
   const ProjectionArgs& a = chosen.args;
-  cudaLaunchAttribute attributes[1] = {};
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim.x = static_cast<unsigned>(a.blocks);
-  attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
+  ClusterAttributes attributes(a.blocks, p.overlaps);
   const LaunchShape shape = {grid_extent(chosen.clusters * a.blocks), static_cast<unsigned>(threads_of(a)),
-                             static_cast<size_t>(shared_bytes_of(a, chosen.instance->token_tiles)), attributes};
+                             static_cast<size_t>(shared_bytes_of(a, chosen.instance->token_tiles)), attributes.span()};
   return launch(kName, chosen.instance->kernel, shape, stream, a, o);
 }
 

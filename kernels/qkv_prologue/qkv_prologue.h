@@ -39,6 +39,7 @@ struct QkvPrologueParams {
   const void* weight = nullptr;
   AttentionPrologueParams prologue;
   bool batch_invariant = false;
+  bool overlaps = false;  // the launch may begin while the kernels before it in the stream run; they must not write `weight`
   void* workspace = nullptr;
   int64_t workspace_bytes = 0;
 };

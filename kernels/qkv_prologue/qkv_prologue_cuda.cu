@@ -70,13 +70,10 @@ Status launch_instance(const QkvInstance& instance, const QkvPrologueParams& p, 
   MoreArgs more;
   fill(prologue, features_of(prologue, instance.vector), more);
   const int64_t heads = prologue.num_q_heads + 2 * prologue.num_kv_heads;
-  cudaLaunchAttribute attributes[1] = {};
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim.x = static_cast<unsigned>(a.blocks);
-  attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
+  ClusterAttributes attributes(a.blocks, p.overlaps);
   const int64_t shared_bytes = shared_bytes_of(a, instance.token_tiles);
   const LaunchShape shape = {grid_extent(heads * a.blocks), static_cast<unsigned>(threads_of(a)),
-                             static_cast<size_t>(shared_bytes), attributes};
+                             static_cast<size_t>(shared_bytes), attributes.span()};
   return launch(kName, instance.kernel, shape, stream, a, more);
 }
 
