@@ -136,6 +136,8 @@ class Engine {
   int64_t context_length() const { return context_length_; }
   // The graph that runs: the fused one, unless EngineOptions::fused is false.
   const Graph& graph() const { return runner_->graph(); }
+  // That of steps of few tokens, where they have one of their own (ModelRunner); otherwise null.
+  const Graph* graph_of_few_tokens() const { return runner_->graph_of_few_tokens(); }
 
   // Queues a request. invalid_argument: a value breaks a rule, or the prompt leaves no room in the context. resource_exhausted: the queue is
   // full, or there is no memory. unsupported: after shutdown().

@@ -438,6 +438,8 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
   const int t = lane % 4;
   Stage* const ring = all_rings + warp * stages;
   StageKeys* const ring_keys = all_keys + warp * stages;
+  let_next_kernel_start();
+  wait_for_previous_kernels();
 
   TileCursor<kRows, kKeys> load;
   const Share share = find_share(args, shared.find_share, load);

@@ -280,7 +280,10 @@ Status run_decode_mma(const DecodeMmaInstance& instance, const PagedAttentionPar
     }
   }
   const size_t shared_bytes = instance.shared_bytes + static_cast<size_t>(args.stages) * instance.stage_bytes;
-  return launch("paged_attention decode", instance.kernel, {grid_extent(blocks), kDecodeMmaThreads, shared_bytes}, stream, args);
+  cudaLaunchAttribute edge = programmatic_edge();
+  const std::span<cudaLaunchAttribute> attributes(&edge, device_is_hopper_or_later() ? 1 : 0);
+  return launch("paged_attention decode", instance.kernel, {grid_extent(blocks), kDecodeMmaThreads, shared_bytes, attributes}, stream,
+                args);
 }
 
 // The sequences from first_seq on.

@@ -22,7 +22,7 @@ inline bool is_aligned(const void* data, int64_t bytes) { return reinterpret_cas
 inline bool can_stream(DType dtype, int64_t num_tokens, int64_t k, const void* x, int64_t x_stride, const InputNorm& norm,
                        const void* weight) {
   if ((dtype != DType::f16 && dtype != DType::bf16) || num_tokens > kMaxStreamedTokens || k % kUnitOfK != 0) return false;
-  if (x_stride % 8 != 0 || !is_aligned(x, 16) || !is_aligned(weight, 16)) return false;
+  if (!device_is_hopper_or_later() || x_stride % 8 != 0 || !is_aligned(x, 16) || !is_aligned(weight, 16)) return false;
   return norm.given == 0 || (norm.kind == NormKind::rms && norm.bias == nullptr && is_aligned(norm.weight, 16));
 }
 
@@ -56,8 +56,7 @@ class ClusterAttributes {
     attributes_[0].id = cudaLaunchAttributeClusterDimension;
     attributes_[0].val.clusterDim.x = static_cast<unsigned>(blocks);
     attributes_[0].val.clusterDim.y = attributes_[0].val.clusterDim.z = 1;
-    attributes_[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes_[1].val.programmaticStreamSerializationAllowed = 1;
+    attributes_[1] = programmatic_edge();
   }
   std::span<cudaLaunchAttribute> span() { return {attributes_, count_}; }
 

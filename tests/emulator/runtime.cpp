@@ -79,6 +79,10 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  if (attribute == cudaDevAttrComputeCapabilityMajor) {
+    *value = cudaDeviceProp().major;
+    return cudaSuccess;
+  }
   *value = (attribute == cudaDevAttrMaxSharedMemoryPerMultiprocessor ? 228 : 227) * 1024;
   return cudaSuccess;
 }
