@@ -387,9 +387,6 @@ __device__ inline void wait_for_oldest_stage(int stages) {
   }
 }
 
-// Out of line: it is long, and few calls have a cap.
-__device__ __noinline__ inline float capped_score(float cap_log2, float score) { return cap_log2 * tanh_f32(score); }
-
 // Where blocks that share a unit leave their part of it: a block has two such units at most, the first and the last of its share.
 __device__ inline int64_t part_of(const Share& share, int64_t first, int64_t block) {
   return 2 * block + (block == first / share.size ? 1 : 0);
@@ -696,7 +693,7 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
       }
     }
     for_each_score([&](float& s, int, int c, int i) { s *= row_scale[c][i % 2]; });
-    if (args.cap_log2 > 0.0f) for_each_score([&](float& s, int, int, int) { s = capped_score(args.cap_log2, s); });
+    if (args.cap_log2 > 0.0f) for_each_score([&](float& s, int, int, int) { s = capped_roughly(args, s); });
     const int first_key = use.position(warp);
     const unsigned missing = keys.missing;
     if (first_key < all_see_from || first_key + kKeys > all_see_to || missing != 0) {

@@ -371,7 +371,7 @@ __global__ void __launch_bounds__(MmaTileOf<T, kHeadDim, kCache, kMaxKeys>::kThr
 #pragma unroll
       for (int n = 0; n < Tile::kKeys / 8; ++n) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) score[n][i] = capped(args, score[n][i]);
+        for (int i = 0; i < 4; ++i) score[n][i] = capped_roughly(args, score[n][i]);
       }
     }
     float new_maximum[2] = {maximum[0], maximum[1]};

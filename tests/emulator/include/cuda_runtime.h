@@ -207,6 +207,7 @@ constexpr std::common_type_t<A, B> max(A a, B b) {
   return static_cast<C>(a) > static_cast<C>(b) ? static_cast<C>(a) : static_cast<C>(b);
 }
 
+inline float __fdividef(float x, float y) { return x / y; }
 inline float __uint_as_float(uint32_t x) { return std::bit_cast<float>(x); }
 inline uint32_t __float_as_uint(float x) { return std::bit_cast<uint32_t>(x); }
 inline float __int_as_float(int32_t x) { return std::bit_cast<float>(x); }
