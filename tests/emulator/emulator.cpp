@@ -54,12 +54,7 @@ namespace {
 constexpr size_t kStackBytes = 256 * 1024;
 constexpr int kMaxThreads = 1024;
 constexpr int kWarpSize = 32;
-
-[[noreturn]] void fail(const char* what) {
-  std::fprintf(stderr, "emulator: block (%u, %u, %u), thread (%u, %u, %u): %s\n", block_index.x, block_index.y, block_index.z,
-               thread->thread_index.x, thread->thread_index.y, thread->thread_index.z, what);
-  std::abort();
-}
+constexpr int kNamedBarriers = 16;
 
 // A stack with a page below it that must not be touched.
 class Stack {
@@ -111,8 +106,19 @@ struct Fiber : Thread {
   Fiber* previous = nullptr;
 };
 
+// bar.sync and bar.arrive. 0 is also that of __syncthreads(), which is not counted here: nobody names it.
+struct NamedBarrier {
+  int threads = 0;  // that it waits for; 0: nobody has come
+  int arrived = 0;
+  uint64_t round = 0;
+};
+
 class Block {
  public:
+  void let_others_run() { yield(); }
+  void progress() { idle_ = 0; }
+  uint64_t arrive_named(int id, int threads);
+  void sync_named(int id, int threads);
   void run(const Extent& extent, const std::function<void()>& kernel);
   void sync();
   void sync(uint32_t mask);
@@ -127,6 +133,7 @@ class Block {
 
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<Warp> warps_;
+  NamedBarrier named_[kNamedBarriers];
   const std::function<void()>* kernel_ = nullptr;
   Fiber* current_ = nullptr;
   void* host_stack_pointer_ = nullptr;
@@ -215,11 +222,33 @@ void Block::sync(uint32_t mask) {
   }
 }
 
+// The round that it belongs to.
+uint64_t Block::arrive_named(int id, int threads) {
+  if (id < 1 || id >= kNamedBarriers) fail("names a barrier that does not exist");
+  if (threads <= 0 || threads % kWarpSize != 0) fail("names a barrier for a number of threads that is no multiple of a warp");
+  NamedBarrier& b = named_[id];
+  if (b.threads != 0 && b.threads != threads) fail("names a barrier for another number of threads than those before it");
+  b.threads = threads;
+  const uint64_t round = b.round;
+  idle_ = 0;
+  if (++b.arrived == threads) {
+    b.threads = b.arrived = 0;
+    ++b.round;
+  }
+  return round;
+}
+
+void Block::sync_named(int id, int threads) {
+  const uint64_t round = arrive_named(id, threads);
+  while (named_[id].round == round) yield();
+}
+
 void Block::run(const Extent& extent, const std::function<void()>& kernel) {
   const int count = static_cast<int>(extent.x * extent.y * extent.z);
   kernel_ = &kernel;
   running_ = count;
   arrived_ = 0, idle_ = 0;
+  std::fill(named_, named_ + kNamedBarriers, NamedBarrier());
   warps_.clear();
   warps_.resize(static_cast<size_t>((count + kWarpSize - 1) / kWarpSize));
   if (count % kWarpSize != 0) warps_.back().ended = ~0u << (count % kWarpSize);
@@ -252,11 +281,19 @@ void Block::run(const Extent& extent, const std::function<void()>& kernel) {
 
 }  // namespace
 
+void fail(const char* what) {
+  std::fprintf(stderr, "emulator: block (%u, %u, %u), thread (%u, %u, %u): %s\n", block_index.x, block_index.y, block_index.z,
+               thread->thread_index.x, thread->thread_index.y, thread->thread_index.z, what);
+  std::abort();
+}
+
 void run_grid(const Extent& grid, const Extent& block, size_t shared_bytes, const std::function<void()>& kernel) {
   const std::lock_guard<std::mutex> lock(one_grid_at_a_time);
   // Bytes that a kernel has not written are as bad as they can be, before the first and in every block: NaN, or -1.
-  std::vector<unsigned char> memory(shared_bytes + 256);
-  unsigned char* const shared = memory.data() + (256 - reinterpret_cast<uintptr_t>(memory.data()) % 256) % 256;
+  constexpr uintptr_t kAlignment = 1024;
+  std::vector<unsigned char> memory(shared_bytes + kAlignment);
+  unsigned char* const shared =
+      memory.data() + (kAlignment - reinterpret_cast<uintptr_t>(memory.data()) % kAlignment) % kAlignment;
   dynamic_shared = shared;
   block_extent = block;
   grid_extent = grid;
@@ -274,6 +311,10 @@ void run_grid(const Extent& grid, const Extent& block, size_t shared_bytes, cons
 
 void sync_block() { this_block.sync(); }
 void sync_warp(uint32_t mask) { this_block.sync(mask); }
+void let_others_run() { this_block.let_others_run(); }
+void progress() { this_block.progress(); }
+void arrive_named(int id, int threads) { this_block.arrive_named(id, threads); }
+void sync_named(int id, int threads) { this_block.sync_named(id, threads); }
 
 const void* const* show(uint32_t mask, const void* value) {
   WarpBarrier& b = this_block.barrier(mask);

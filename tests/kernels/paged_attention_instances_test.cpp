@@ -52,7 +52,7 @@ std::vector<NamedCall> calls_of(const PagedAttentionParams& p, Device device) {
   EXPECT_EQ(cudaGetDevice(&current), cudaSuccess);
   EXPECT_EQ(cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, current), cudaSuccess);
   for (const cuda::AttentionInstance& instance : cuda::instances_of(p)) {
-    if (instance.shared_bytes > shared_bytes) continue;
+    if (instance.shared_bytes > shared_bytes || (instance.wgmma && !cuda::runs_wgmma())) continue;
     calls.push_back({instance.name, [&p, instance](const Execution& execution) { return instance.launch(p, execution.stream); }});
   }
 #endif
