@@ -417,6 +417,8 @@ __device__ inline void consume(const AttentionArgs& args, const PrefillWgmmaPara
         release(shared.k_empty[k_at.index]);
         k_at.advance();
         weigh(key_tile, rescale);
+        // Never true, which the assembler does not know: it would move the wait before the work on the scores.
+        if (sum[0] + sum[1] < 0.0f) __trap();
         multiply_wait<0>();
         keep_in_order(out);
         release(shared.v_empty[v_at.index]);
@@ -556,7 +558,7 @@ __global__ void __launch_bounds__(kWgmmaLaunchBound, 1)
   }
   __syncthreads();
   if (threadIdx.x < kWarpgroup) {
-    release_registers<80>();
+    release_registers<72>();
     if (threadIdx.x < 32) produce(args, w, shared);
   } else {
     claim_registers<216>();

@@ -147,6 +147,7 @@ PagedAttentionParams shape(DType dtype, KvTypes types, int64_t head_dim, int64_t
   p.head_dim = p.kv.k.head_dim = head_dim;
   p.kv.v.head_dim = v_head_dim;
   p.dtype = dtype;
+  p.scale = 1.0f;
   p.kv.k.format.type = types.k, p.kv.v.format.type = types.v;
   p.kv.num_kv_heads = 2;
   p.kv.page_size = 16;
