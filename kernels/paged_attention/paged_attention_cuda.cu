@@ -397,7 +397,8 @@ bool encode_maps(const PagedAttentionParams& params, PrefillWgmmaParams& w) {
   };
   return encode_tensor_map() != nullptr && encode_side(w.k, kv.k, params.head_dim) && encode_side(w.v, kv.v, v_head_dim(kv)) &&
          encode_map(w.q, params.q.data, params.head_dim,
-                    {{params.num_q_heads, params.q.head_stride, group}, {params.num_tokens, params.q.token_stride, w.tile_rows / group}});
+                    {{params.num_q_heads, params.q.head_stride, group},
+                     {params.num_tokens, params.q.token_stride, w.tile_rows / group}});
 }
 
 std::atomic<bool> wgmma_allowed = true;
@@ -423,8 +424,8 @@ bool has_wgmma_code(int device) {
 }
 
 // The sequences from first_seq on. `encoded`: of these params.
-Status run_prefill_wgmma(const PrefillWgmmaInstance& instance, const PagedAttentionParams& params, const PrefillWgmmaParams& encoded,
-                         int64_t first_seq, cudaStream_t stream) {
+Status run_prefill_wgmma(const PrefillWgmmaInstance& instance, const PagedAttentionParams& params,
+                         const PrefillWgmmaParams& encoded, int64_t first_seq, cudaStream_t stream) {
   const int64_t packed_rows = max_packed_rows(params);
   if (packed_rows > kMaxPackedRows) return too_large(packed_rows);
   AttentionArgs args = make_args(params);
@@ -509,7 +510,8 @@ AttentionInstance pinned(const PrefillInstance& instance, std::string name) {
 int64_t paged_attention_workspace_bytes(const PagedAttentionParams& params) {
   if (params.batch_invariant || max_tiles(params, kSmallestTileKeys) <= 1) return 0;
   const int64_t v_width = v_head_dim(params.kv);
-  const bool divides_prefill = params.dtype != DType::f32 && largest_head_dim(params) <= prefill_wgmma_instances().back().head_dim;
+  const bool divides_prefill =
+      params.dtype != DType::f32 && largest_head_dim(params) <= prefill_wgmma_instances().back().head_dim;
   const int64_t of_prefill = divides_prefill ? PrefillWgmmaParts::bytes(v_width) : 0;
   return std::max({kDecodeTargetRows * static_cast<int64_t>(sizeof(float2) + static_cast<size_t>(v_width) * sizeof(float)),
                    DecodeMmaParts(max_packed_rows(params) <= 8 ? 8 : 16, v_width).bytes, of_prefill});

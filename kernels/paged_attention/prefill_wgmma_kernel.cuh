@@ -31,6 +31,12 @@ static_assert(kPrefillWgmmaThreads == kWarpgroup + kWgmmaConsumers);
 // Code for other GPUs is empty. It admits fewer threads: so the host knows.
 inline constexpr int kWgmmaLaunchBound = PROLOGUE_HOPPER ? kPrefillWgmmaThreads : 32;
 
+// Registers of a thread. A block has those that it was launched with, 168 for each thread (the most that 384 may have, in units of
+// 8): a consumer that claims what nobody has released waits for ever.
+inline constexpr int kProducerRegisters = 72;
+inline constexpr int kConsumerRegisters = 216;
+static_assert(kProducerRegisters + 2 * kConsumerRegisters == 3 * 168);
+
 // Slots 0 and 1 of named barriers: __syncthreads() and nothing. Then two each, one for each consumer.
 inline constexpr int kTurnBarrier = 2;
 inline constexpr int kPartBarrier = 4;
@@ -43,7 +49,7 @@ struct PrefillWork {
   int end = 0;
   int part = 0;
   int parts = 1;
-  int first_slot = 0;      // with several parts: that of part 0 in the workspace
+  int first_slot = 0;       // with several parts: that of part 0 in the workspace
   unsigned faulty[4] = {};  // a bit per row
 };
 
@@ -98,11 +104,13 @@ __device__ inline int parts_of_tiles(const AttentionArgs& args, const PrefillWgm
 // The next work of this block from `round` on: blocks take tiles in the order of find_tile, forth and back, so that the sums of their
 // keys are alike.
 template <int kKeys>
-__device__ inline bool next_work(const AttentionArgs& args, const PrefillWgmmaParams& w, int parts, int& round, PrefillWork& work) {
+__device__ inline bool next_work(const AttentionArgs& args, const PrefillWgmmaParams& w, int parts, int& round,
+                                 PrefillWork& work) {
   for (;;) {
     const int64_t at = round % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x;
     const int64_t index = static_cast<int64_t>(round++) * gridDim.x + at;
     const int64_t unit = index / parts;
+    work = PrefillWork();
     if (!find_tile(args, unit / args.p.kv.num_kv_heads, w.tile_rows, work.tile)) return false;
     const int begin = lowest(args, work.tile.first_limit) / kKeys;
     const int tiles = (work.tile.last_limit + kKeys - 1) / kKeys - begin;
@@ -284,9 +292,9 @@ __device__ inline void consume(const AttentionArgs& args, const PrefillWgmmaPara
   const uint64_t k_rows = matrix_descriptor(shared.k, 0, 8 * Shared::kRowBytes);
   const uint64_t v_rows = matrix_descriptor(shared.v, Shared::kPanelBytes, 8 * Shared::kRowBytes);
 
-  float score[kKeys / 2];             // four for every 8 keys: keys 2t and 2t + 1 of half 0, then of half 1, t = lane % 4
-  float out[kHeadDim / 2];            // the same of channels
-  uint32_t weights[kKeys / 16][4];    // of keys: what the scores become
+  float score[kKeys / 2];           // four for every 8 keys: keys 2t and 2t + 1 of half 0, then of half 1, t = lane % 4
+  float out[kHeadDim / 2];          // the same of channels
+  uint32_t weights[kKeys / 16][4];  // of keys: what the scores become
   RingPlace<2> work_at;
   RingPlace<Shared::kStages> k_at, v_at;
   unsigned q_phase = 0;
@@ -347,7 +355,8 @@ __device__ inline void consume(const AttentionArgs& args, const PrefillWgmmaPara
       multiply_fence();
       const uint64_t v = advance(v_rows, v_at.index * Shared::kStageBytes);
 #pragma unroll
-      for (int step = 0; step < kKeys / 16; ++step) multiply_async<T>(out, weights[step], advance(v, step * 16 * Shared::kRowBytes));
+      for (int step = 0; step < kKeys / 16; ++step)
+        multiply_async<T>(out, weights[step], advance(v, step * 16 * Shared::kRowBytes));
       multiply_commit();
     };
     // Scores become weights, in place. Sums so far are to be multiplied by `rescale`.
@@ -508,7 +517,8 @@ __device__ inline void consume(const AttentionArgs& args, const PrefillWgmmaPara
         const int j = packed / args.group;
         const int64_t q_head = static_cast<int64_t>(kv_head) * args.group + packed % args.group;
         const bool there = row < rows;
-        if (there && fault[half] && lane % 4 == 0 && kv_head == 0 && packed % args.group == 0) record_row_fault(args, sequence, j);
+        if (there && fault[half] && lane % 4 == 0 && kv_head == 0 && packed % args.group == 0)
+          record_row_fault(args, sequence, j);
         const bool zero = fault[half] || visible[half].count == 0;
         const float inverse = there ? 1.0f / (sum[half] + sink_weight(p, q_head, shift[half])) : 0.0f;
         T* const to = static_cast<T*>(p.out.data) + (sequence.first_row + j) * p.out.token_stride + q_head * p.out.head_stride;
@@ -538,6 +548,7 @@ __global__ void __launch_bounds__(kWgmmaLaunchBound, 1)
   Shared& shared = *swizzled_dynamic_shared<Shared>();
   constexpr int kConsumerWarps = kWgmmaConsumers / 32;
   if (threadIdx.x == 0) {
+    if (shared_address(&shared) % 1024 != 0) __trap();  // the swizzle would be another
     for (int i = 0; i < 2; ++i) {
       shared.work_full[i].init(1);
       shared.work_empty[i].init(kConsumerWarps);
@@ -558,10 +569,10 @@ __global__ void __launch_bounds__(kWgmmaLaunchBound, 1)
   }
   __syncthreads();
   if (threadIdx.x < kWarpgroup) {
-    release_registers<72>();
+    release_registers<kProducerRegisters>();
     if (threadIdx.x < 32) produce(args, w, shared);
   } else {
-    claim_registers<216>();
+    claim_registers<kConsumerRegisters>();
     consume<T, kHeadDim, kSoftCap>(args, w, shared);
   }
 #endif

@@ -177,7 +177,8 @@ TEST(PagedAttentionInstancesOfAll, EveryOneServesATestedCase) {
 
 // The instance of a call that has one kind of rows.
 std::string chosen(const PagedAttentionParams& p, int64_t shared_bytes) {
-  const std::string decode = cuda::chosen_decode_instance(p, shared_bytes), prefill = cuda::chosen_prefill_instance(p, shared_bytes);
+  const std::string decode = cuda::chosen_decode_instance(p, shared_bytes),
+                    prefill = cuda::chosen_prefill_instance(p, shared_bytes);
   EXPECT_NE(decode.empty(), prefill.empty());
   return decode + prefill;
 }

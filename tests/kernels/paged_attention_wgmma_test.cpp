@@ -61,9 +61,9 @@ std::vector<T> run(Backend backend, const AttentionBatch<T>& batch, bool with_co
 template <class T>
 void check_both_ways(Backend backend, const AttentionCase& c, uint64_t seed, bool with_counters = false) {
   SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << dtype_name(FloatFormat<T>::dtype) << ", head dims " << c.head_dim
-                                  << " and " << c.v_width() << ", pages of " << c.page_size << ", " << c.num_q_heads << " heads over "
-                                  << c.num_kv_heads << ", window " << c.window << ", chunk " << c.chunk << ", ring " << c.ring_size
-                                  << ", layout " << static_cast<int>(c.layout));
+                                  << " and " << c.v_width() << ", pages of " << c.page_size << ", " << c.num_q_heads
+                                  << " heads over " << c.num_kv_heads << ", window " << c.window << ", chunk " << c.chunk
+                                  << ", ring " << c.ring_size << ", layout " << static_cast<int>(c.layout));
   AttentionCase typed = c;
   typed.type = FloatFormat<T>::dtype;
   const AttentionBatch<T> batch(typed, seed);
@@ -108,7 +108,8 @@ TEST_P(PagedAttentionWgmma, AnyHeadDim) {
 // Tiles hold whole tokens: of 128 rows some are left over if the group does not divide 128.
 TEST_P(PagedAttentionWgmma, AnyGroup) {
   uint64_t seed = 40;
-  for (const auto& [q_heads, kv_heads] : {std::pair<int64_t, int64_t>{1, 1}, {3, 1}, {10, 2}, {8, 1}, {48, 1}, {100, 1}, {128, 1}}) {
+  for (const auto& [q_heads, kv_heads] :
+       {std::pair<int64_t, int64_t>{1, 1}, {3, 1}, {10, 2}, {8, 1}, {48, 1}, {100, 1}, {128, 1}}) {
     AttentionCase c;
     c.num_q_heads = q_heads, c.num_kv_heads = kv_heads, c.head_dim = 64;
     c.sequences = {{q_heads > 40 ? 3 : 140, 150}, {9, 40}};
@@ -123,7 +124,7 @@ TEST_P(PagedAttentionWgmma, Masks) {
     float soft_cap;
     Sinks sinks;
   };
-  const Mask masks[] = {{1, 0, 0.0f, Sinks::none},      {5, 0, 0.0f, Sinks::of_float}, {128, 0, 3.0f, Sinks::none},
+  const Mask masks[] = {{1, 0, 0.0f, Sinks::none},       {5, 0, 0.0f, Sinks::of_float}, {128, 0, 3.0f, Sinks::none},
                         {200, 0, 0.0f, Sinks::of_dtype}, {0, 100, 0.0f, Sinks::none},   {0, 128, 20.0f, Sinks::of_float},
                         {150, 170, 0.0f, Sinks::none}};
   uint64_t seed = 60;

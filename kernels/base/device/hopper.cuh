@@ -48,9 +48,7 @@ struct Barrier {
   __device__ void init(int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(this)), "r"(arrivals) : "memory");
   }
-  __device__ void arrive() {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(this)) : "memory");
-  }
+  __device__ void arrive() { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(this)) : "memory"); }
   __device__ void arrive_and_expect(int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(this)), "r"(bytes) : "memory");
   }
@@ -112,8 +110,8 @@ __device__ inline void load_box(void* to, const CUtensorMap& map, Barrier& barri
 
 __device__ inline void load_box(void* to, const CUtensorMap& map, Barrier& barrier, int x, int y, int z, int w) {
   asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(
-          shared_address(to)),
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];" ::
+          "r"(shared_address(to)),
       "l"(reinterpret_cast<uint64_t>(&map)), "r"(shared_address(&barrier)), "r"(x), "r"(y), "r"(z), "r"(w)
       : "memory");
 }
@@ -158,26 +156,29 @@ __device__ inline void keep_in_order(Word (&words)[kCount]) {
 #define PROLOGUE_D8(i) \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
 #define PROLOGUE_D32(i) PROLOGUE_D8(i), PROLOGUE_D8(i + 8), PROLOGUE_D8(i + 16), PROLOGUE_D8(i + 24)
-#define PROLOGUE_NAMES32                                                                                                    \
+#define PROLOGUE_NAMES32 \
   "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define PROLOGUE_NAMES64                                                                                                     \
-  PROLOGUE_NAMES32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56," \
-                   "%57,%58,%59,%60,%61,%62,%63"
-#define PROLOGUE_NAMES128                                                                                                      \
-  PROLOGUE_NAMES64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,"   \
-                   "%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111," \
-                   "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+#define PROLOGUE_NAMES64                                                                                      \
+  PROLOGUE_NAMES32                                                                                            \
+      ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56," \
+      "%57,%58,%59,%60,%61,%62,%63"
+#define PROLOGUE_NAMES128                                                                                        \
+  PROLOGUE_NAMES64                                                                                               \
+      ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,"    \
+      "%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111," \
+      "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 // d is +f for every register; A, B, P: the numbers of the operands after them.
-#define PROLOGUE_MULTIPLY_SHARED(N, TYPE, NAMES, A, B, P, ...)                                                              \
-  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #P                                                                  \
-               ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" NAMES "}, %" #A ", %" #B ", add, " \
-               "1, 1, 0, 0;\n}"                                                                                             \
-               : __VA_ARGS__                                                                                                \
+#define PROLOGUE_MULTIPLY_SHARED(N, TYPE, NAMES, A, B, P, ...)                                                                   \
+  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #P ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE \
+               " {" NAMES "}, %" #A ", %" #B                                                                                     \
+               ", add, "                                                                                                         \
+               "1, 1, 0, 0;\n}"                                                                                                  \
+               : __VA_ARGS__                                                                                                     \
                : "l"(a), "l"(b), "r"(static_cast<int>(add)))
-#define PROLOGUE_MULTIPLY_REGISTERS(N, TYPE, NAMES, A0, A1, A2, A3, B, ...)                                                  \
-  asm volatile("{\n.reg .pred add;\nsetp.eq.b32 add, 0, 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE    \
-               " {" NAMES "}, {%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", add, 1, 1, 1;\n}"                           \
-               : __VA_ARGS__                                                                                                 \
+#define PROLOGUE_MULTIPLY_REGISTERS(N, TYPE, NAMES, A0, A1, A2, A3, B, ...)                                                \
+  asm volatile("{\n.reg .pred add;\nsetp.eq.b32 add, 0, 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE \
+               " {" NAMES "}, {%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", add, 1, 1, 1;\n}"                         \
+               : __VA_ARGS__                                                                                               \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
 
 // d [64, N] = a [64, 16] b [16, N] + (add ? d : 0), over a warpgroup; a and b in shared memory, rows of a and of b's transpose.

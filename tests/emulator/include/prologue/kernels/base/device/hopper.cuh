@@ -154,7 +154,8 @@ struct Matrix {
   explicit Matrix(uint64_t descriptor)
       : first((descriptor & 0x3fff) << 4), leading((descriptor >> 16 & 0x3fff) << 4), stride((descriptor >> 32 & 0x3fff) << 4) {
     if (descriptor >> 62 != 1) emulator::fail("multiplies a matrix without the swizzle of 128 bytes");
-    if ((descriptor & ~uint64_t{0xc000'3fff'3fff'3fff}) != 0) emulator::fail("multiplies a matrix whose descriptor has other bits");
+    if ((descriptor & ~uint64_t{0xc000'3fff'3fff'3fff}) != 0)
+      emulator::fail("multiplies a matrix whose descriptor has other bits");
     if (first / 128 % 8 != 0) emulator::fail("multiplies a matrix that does not begin in the first of 8 rows");
   }
   static uint16_t at(uint32_t address) {
@@ -178,10 +179,10 @@ struct Multiplication {
   bool bfloat16;
   int columns;
   bool add;
-  uint64_t a_descriptor;   // 0: in registers
-  const uint32_t* a;       // of this thread
+  uint64_t a_descriptor;  // 0: in registers
+  const uint32_t* a;      // of this thread
   uint64_t b_descriptor;
-  float* d;                // of this thread
+  float* d;  // of this thread
   bool committed = false;
   std::vector<float> saved;           // what d held; empty: another one that is under way adds to it
   std::vector<float> decoded_b = {};  // [k, n], by the first thread that needs it
