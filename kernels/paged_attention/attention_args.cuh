@@ -5,6 +5,7 @@
 //
 //   decode_mma_kernel      few rows per sequence, 16-bit types: tensor cores, the keys of the batch in equal shares for all blocks
 //   decode_kernel          few rows per sequence, anything else: CUDA cores, sequences split over blocks  (then combine_kernel)
+//   prefill_wgmma_kernel   many rows, 16-bit types that K and V have, too, on Hopper: tensor cores, 128 packed rows x 128 keys, by TMA
 //   prefill_mma_kernel     many rows, 16-bit types: tensor cores, 64 packed rows x 64 keys
 //   prefill_simple_kernel  many rows, float32 and whatever does not fit the tensor cores: CUDA cores
 //
@@ -36,8 +37,8 @@ struct AttentionArgs {
   int row_tiles = 0;                // decode: tiles of packed rows per sequence; prefill: an upper bound of all sequences' tiles
   int num_splits = 1;               // decode: blocks that share a sequence
   float2* partial_stats = nullptr;  // decode with splits, [block, row of its tile]: maximum and sum, the sum negative for a fault
-  float* partial_out = nullptr;     // and [block, row of its tile, v_head_dim]: not yet divided by the sum
-  uint32_t* counters = nullptr;     // decode_mma, [block]: zeros before and after
+  float* partial_out = nullptr;     // and [block, row of its tile, v_head_dim]: not yet divided by the sum; prefill_wgmma: both
+  uint32_t* counters = nullptr;     // decode_mma, [block], and prefill_wgmma, if blocks may share a tile: zeros before and after
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
