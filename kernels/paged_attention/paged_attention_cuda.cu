@@ -510,9 +510,10 @@ AttentionInstance pinned(const PrefillInstance& instance, std::string name) {
 int64_t paged_attention_workspace_bytes(const PagedAttentionParams& params) {
   if (params.batch_invariant || max_tiles(params, kSmallestTileKeys) <= 1) return 0;
   const int64_t v_width = v_head_dim(params.kv);
-  const bool divides_prefill =
-      params.dtype != DType::f32 && largest_head_dim(params) <= prefill_wgmma_instances().back().head_dim;
-  const int64_t of_prefill = divides_prefill ? PrefillWgmmaParts::bytes(v_width) : 0;
+  const auto holds_dtype = [&](const PagedHeads& side) { return side.format.type == params.dtype; };
+  const bool wgmma = params.dtype != DType::f32 && holds_dtype(params.kv.k) && holds_dtype(params.kv.v) &&
+                     largest_head_dim(params) <= prefill_wgmma_instances().back().head_dim;
+  const int64_t of_prefill = wgmma ? PrefillWgmmaParts::bytes(v_width) : 0;
   return std::max({kDecodeTargetRows * static_cast<int64_t>(sizeof(float2) + static_cast<size_t>(v_width) * sizeof(float)),
                    DecodeMmaParts(max_packed_rows(params) <= 8 ? 8 : 16, v_width).bytes, of_prefill});
 }

@@ -37,7 +37,7 @@ inline constexpr int kProducerRegisters = 72;
 inline constexpr int kConsumerRegisters = 216;
 static_assert(kProducerRegisters + 2 * kConsumerRegisters == 3 * 168);
 
-// Slots 0 and 1 of named barriers: __syncthreads() and nothing. Then two each, one for each consumer.
+// Named barriers: 0 is that of __syncthreads(); two each, one for each consumer.
 inline constexpr int kTurnBarrier = 2;
 inline constexpr int kPartBarrier = 4;
 

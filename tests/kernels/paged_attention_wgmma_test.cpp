@@ -41,7 +41,7 @@ template <class T>
 std::vector<T> run(Backend backend, const AttentionBatch<T>& batch, bool with_counters, uint64_t want_faults = 0) {
   Arena arena(backend);
   PagedAttentionParams p = place_attention(arena, batch.in, batch.cache.place(arena), backend_device(backend));
-  p.max_seqlen_q = std::max<int64_t>(p.max_seqlen_q, 5);  // fewer: decode runs the call
+  p.max_seqlen_q = std::min(std::max<int64_t>(p.max_seqlen_q, 5), batch.in.max_seqlen_q);  // up to 4 decode runs
   EXPECT_TRUE(runs_on_hopper(p));
   p.workspace = nullptr;
   p.workspace_bytes = paged_attention_workspace_bytes(p, backend_device(backend));
@@ -132,7 +132,8 @@ TEST_P(PagedAttentionWgmma, Masks) {
     AttentionCase c;
     c.head_dim = seed % 3 == 0 ? 128 : 64, c.page_size = seed % 2 == 0 ? 16 : 64, c.num_q_heads = 8;
     c.window = mask.window, c.chunk = mask.chunk, c.soft_cap = mask.soft_cap, c.sinks = mask.sinks;
-    c.sequences = {{70, 300}, {130, 130}, {1, 257}, {0, 5}, {6, 3}};
+    // The first row of the last one sees all keys of a tile but one.
+    c.sequences = {{70, 300}, {130, 130}, {1, 257}, {0, 5}, {6, 3}, {9, 135}};
     check_both_types(GetParam(), c, seed++);
   }
 }
@@ -197,6 +198,19 @@ TEST_P(PagedAttentionWgmma, BadPages) {
         expect_close(got, want, batch.in.v_width(), "out", 32.0, false);
       }
     }
+  }
+}
+
+// Rows of a sequence that has too many are zeros, in every tile that they would have had; others are not touched.
+TEST_P(PagedAttentionWgmma, TooManyRows) {
+  AttentionCase c;
+  c.type = DType::bf16;
+  c.sequences = {{20, 100}, {90, 100}, {8, 30}};
+  AttentionBatch<BFloat16> batch(c, 115);
+  batch.in.max_seqlen_q = 40;
+  for (const bool wgmma : {true, false}) {
+    cuda::allow_wgmma(wgmma);
+    expect_matches_oracle(GetParam(), batch.in, batch.cache.view, run(GetParam(), batch, true, 90));
   }
 }
 

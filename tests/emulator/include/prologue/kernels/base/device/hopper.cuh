@@ -274,6 +274,10 @@ void multiply_wait() {
     if (!m.committed) emulator::fail("waits for a multiplication that is in no group");
   }
   sync_warpgroup();
+  for (int turns = 0; turns < 3; ++turns) {  // who was told too early that the operands are no longer needed overwrites them now
+    emulator::progress();
+    emulator::let_others_run();
+  }
   const int first = emulator::thread->number / kWarpgroup * kWarpgroup;
   const float* const stays = kPending == 0 || self.issued.empty() ? nullptr : self.issued.back().d;
   const auto ends = [&](const Multiplication& m) { return m.d != stays; };
