@@ -223,7 +223,7 @@ __device__ inline void produce(const AttentionArgs& args, const PrefillWgmmaPara
         // In the tile's rows: those before `low` and from `high` on are not needed. Boxes without a needed one are zeros already.
         const int low = max(0, first_needed - (key_tile - 1) * kKeys);
         const int high = min(kKeys, last_limit - (key_tile - 1) * kKeys);
-        const bool mixed = low % box != 0 || high % box != 0;
+        const bool mixed = ((low | high) & (box - 1)) != 0;  // a box is a power of two
         Barrier& full = shared.v_full[v_at.index];
         Barrier& copied = mixed ? shared.v_copied : full;
         shared.v_empty[v_at.index].wait(v_at.phase ^ 1);
@@ -233,8 +233,8 @@ __device__ inline void produce(const AttentionArgs& args, const PrefillWgmmaPara
         if (mixed) {
           copied.wait(v_copied_phase);
           v_copied_phase ^= 1;
-          const int clear_begin = low / box * box;
-          const int clear_end = min(kKeys, (high + box - 1) / box * box);
+          const int clear_begin = low & -box;
+          const int clear_end = (high + box - 1) & -box;
           for (int i = clear_begin * 8 + lane; i < clear_end * 8; i += 32) {
             if (i / 8 >= low && i / 8 < high) continue;
 #pragma unroll

@@ -205,7 +205,7 @@ TEST_P(PagedAttentionWgmma, BadPages) {
 TEST_P(PagedAttentionWgmma, TooManyRows) {
   AttentionCase c;
   c.type = DType::bf16;
-  c.sequences = {{20, 100}, {90, 100}, {8, 30}};
+  c.sequences = {{20, 900}, {90, 100}, {8, 30}};
   AttentionBatch<BFloat16> batch(c, 115);
   batch.in.max_seqlen_q = 40;
   for (const bool wgmma : {true, false}) {
