@@ -60,6 +60,7 @@ namespace {
 constexpr size_t kStackBytes = 256 * 1024;
 constexpr int kMaxThreads = 1024;
 constexpr int kWarpSize = 32;
+constexpr int kNamedBarriers = 16;
 
 // A stack with a page below it that must not be touched.
 class Stack {
@@ -104,6 +105,13 @@ struct Warp {
   }
 };
 
+// bar.sync and bar.arrive. 0 is also that of __syncthreads(), which is not counted here: nobody names it.
+struct NamedBarrier {
+  int threads = 0;  // that it waits for; 0: nobody has come
+  int arrived = 0;
+  uint64_t round = 0;
+};
+
 // A block of the cluster that runs.
 struct Block {
   Extent index;
@@ -112,6 +120,7 @@ struct Block {
   int running = 0;
   int arrived = 0;  // at the barrier of the block
   uint64_t round = 0;
+  NamedBarrier named[kNamedBarriers];
 };
 
 struct Fiber : Thread {
@@ -131,10 +140,10 @@ class Cluster {
   void sync(uint32_t mask);
   void arrive();
   void wait();
-  void wait_until(const std::function<bool()>& happened) {
-    while (!happened()) yield();
-    idle_ = 0;
-  }
+  void let_others_run() { yield(); }
+  void progress() { idle_ = 0; }
+  uint64_t arrive_named(int id, int threads);
+  void sync_named(int id, int threads);
   WarpBarrier& barrier(uint32_t mask) { return warp().barrier(mask); }
   unsigned rank() const { return static_cast<unsigned>(current_->block - blocks_.data()); }
   Block& block(unsigned rank) { return blocks_[rank]; }
@@ -258,6 +267,27 @@ void Cluster::sync(uint32_t mask) {
   }
 }
 
+// The round that it belongs to.
+uint64_t Cluster::arrive_named(int id, int threads) {
+  if (id < 1 || id >= kNamedBarriers) fail("names a barrier that does not exist");
+  if (threads <= 0 || threads % kWarpSize != 0) fail("names a barrier for a number of threads that is no multiple of a warp");
+  NamedBarrier& b = current_->block->named[id];
+  if (b.threads != 0 && b.threads != threads) fail("names a barrier for another number of threads than those before it");
+  b.threads = threads;
+  const uint64_t round = b.round;
+  idle_ = 0;
+  if (++b.arrived == threads) {
+    b.threads = b.arrived = 0;
+    ++b.round;
+  }
+  return round;
+}
+
+void Cluster::sync_named(int id, int threads) {
+  const uint64_t round = arrive_named(id, threads);
+  while (current_->block->named[id].round == round) yield();
+}
+
 void Cluster::run(std::vector<Block> blocks, const Extent& extent, const std::function<void()>& kernel) {
   const int count = static_cast<int>(extent.x * extent.y * extent.z);
   blocks_ = std::move(blocks);
@@ -302,7 +332,7 @@ void Cluster::run(std::vector<Block> blocks, const Extent& extent, const std::fu
 
 void run_grid(const Extent& grid, const Extent& block, size_t shared_bytes, const std::function<void()>& kernel, unsigned cluster) {
   const std::lock_guard<std::mutex> lock(one_grid_at_a_time);
-  constexpr size_t kAlignment = 256;
+  constexpr size_t kAlignment = 1024;
   const size_t of_block = (shared_bytes + kAlignment - 1) / kAlignment * kAlignment;
   std::vector<unsigned char> memory(cluster * of_block + kAlignment);
   unsigned char* const shared = memory.data() + (kAlignment - reinterpret_cast<uintptr_t>(memory.data()) % kAlignment) % kAlignment;
@@ -329,8 +359,6 @@ unsigned cluster_rank() { return this_cluster.rank(); }
 void arrive_at_cluster() { this_cluster.arrive(); }
 void wait_for_cluster() { this_cluster.wait(); }
 
-void wait_until(const std::function<bool()>& happened) { this_cluster.wait_until(happened); }
-
 void* in_block_of_cluster(void* here, unsigned rank) {
   if (rank >= this_cluster.size()) fail("names a block that its cluster does not have");
   return this_cluster.block(rank).shared + (static_cast<unsigned char*>(here) - dynamic_shared);
@@ -338,6 +366,10 @@ void* in_block_of_cluster(void* here, unsigned rank) {
 
 void sync_block() { this_cluster.sync(); }
 void sync_warp(uint32_t mask) { this_cluster.sync(mask); }
+void let_others_run() { this_cluster.let_others_run(); }
+void progress() { this_cluster.progress(); }
+void arrive_named(int id, int threads) { this_cluster.arrive_named(id, threads); }
+void sync_named(int id, int threads) { this_cluster.sync_named(id, threads); }
 
 const void* const* show(uint32_t mask, const void* value) {
   WarpBarrier& b = this_cluster.barrier(mask);

@@ -2,6 +2,8 @@
 // include/ in place of the toolkit's. Slow, and exact where the GPU is: one thread of a block runs until it waits for others (a
 // barrier, a shuffle), then the next. Blocks run one after another, those of a cluster together.
 //
+// TMA copies when it is told to, wgmma multiplies when somebody waits for it (hopper.cuh).
+//
 // What it cannot show: races between threads, alignment that only a GPU asks for beyond UBSan's, registers, speed, and what the
 // approximate instructions of a GPU return (exp2f, rsqrtf).
 #pragma once
@@ -33,19 +35,31 @@ extern unsigned char* dynamic_shared;
 void run_grid(const Extent& grid, const Extent& block, size_t shared_bytes, const std::function<void()>& kernel,
               unsigned cluster = 1);
 
-[[noreturn]] void fail(const char* what);
-
 void sync_block();
 unsigned cluster_rank();
 // The barrier of a cluster, in two parts. Every thread arrives, then waits.
 void arrive_at_cluster();
 void wait_for_cluster();
-// Other threads run until then.
-void wait_until(const std::function<bool()>& happened);
 // What is at `here` in this block's dynamic shared memory, in that of block `rank` of the cluster.
 void* in_block_of_cluster(void* here, unsigned rank);
 // The lanes of `mask` that still run must all come here.
 void sync_warp(uint32_t mask);
+
+// For instructions that wait for something else than a barrier of threads: lets the others run, until wait_until()'s condition holds.
+// Whoever may have made a condition true calls progress().
+void let_others_run();
+void progress();
+template <class F>
+void wait_until(const F& condition) {
+  while (!condition()) let_others_run();
+}
+
+// Named barriers of the block, for `threads` of its threads.
+void arrive_named(int id, int threads);
+void sync_named(int id, int threads);
+
+// Says in which thread something is wrong, and ends the program.
+[[noreturn]] void fail(const char* what);
 
 // Shows the other lanes of `mask` a value of this lane until done() has been called by all of them.
 const void* const* show(uint32_t mask, const void* value);

@@ -120,6 +120,7 @@ inline int __syncthreads_or(int predicate) {
   emulator::sync_block();
   return result;
 }
+[[noreturn]] inline void __trap() { emulator::fail("traps"); }
 inline void __syncwarp(uint32_t mask = 0xffffffffu) { emulator::sync_warp(mask); }
 
 template <class T>

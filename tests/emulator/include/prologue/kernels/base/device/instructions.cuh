@@ -44,6 +44,7 @@ class Arrivals {
     std::memcpy(emulator::in_block_of_cluster(to, rank), from, num_bytes);
     auto& there = *static_cast<Arrivals*>(emulator::in_block_of_cluster(this, rank));
     there.missing_ -= static_cast<int64_t>(num_bytes);
+    emulator::progress();
     if (there.missing_ < 0) emulator::fail("stores more in another block than that block expects");
   }
   int64_t missing_;
