@@ -30,8 +30,8 @@ struct DecodeInstance {
 struct DecodeMmaInstance {
   DType k;  // 16 bits: of q and out, too; otherwise these are any type of 16 bits
   DType v;
-  int head_dim;       // the largest it serves, of K and V
-  int tile_rows;      // packed rows of a unit
+  int head_dim;   // the largest it serves, of K and V
+  int tile_rows;  // packed rows of a unit
   int tile_keys;
   int blocks_per_sm;    // that run at a time
   size_t shared_bytes;  // without the rings
@@ -51,10 +51,11 @@ struct PrefillInstance {
 };
 
 inline constexpr int kPrefillWgmmaThreads = 384;
+inline constexpr int kPrefillWgmmaRegisters = 168;   // of a thread at the launch: the most that so many threads may have
 inline constexpr int kPrefillWgmmaRows = 128;        // packed rows of a tile, at most
 inline constexpr int kPrefillWgmmaMaxBoxSlots = 64;  // slots of a page that one copy takes, at most
-inline constexpr int kPrefillWgmmaParts = 132;       // of all tiles of a launch: a constant, so that every GPU gives the same bits
-inline constexpr int kPrefillWgmmaLeastTiles = 3;    // of keys, in a part
+inline constexpr int kPrefillWgmmaParts = 132;     // of all tiles of a launch: a constant, so that every GPU gives the same bits
+inline constexpr int kPrefillWgmmaLeastTiles = 3;  // of keys, in a part
 template <int kHeadDim>
 inline constexpr int kPrefillWgmmaKeys = kHeadDim > 128 ? 64 : 128;  // of a tile
 

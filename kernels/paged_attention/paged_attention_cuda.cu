@@ -421,7 +421,8 @@ bool has_wgmma_code(int device) {
   cudaFuncAttributes attributes = {};
   const cudaError_t error = cudaFuncGetAttributes(&attributes, prefill_wgmma_instances()[0].kernel);
   if (error != cudaSuccess) cudaGetLastError();
-  const bool yes = error == cudaSuccess && attributes.maxThreadsPerBlock >= kPrefillWgmmaThreads;
+  const bool yes = error == cudaSuccess && attributes.maxThreadsPerBlock >= kPrefillWgmmaThreads &&
+                   attributes.numRegs == kPrefillWgmmaRegisters;
   if (device < kDevices) answers[static_cast<size_t>(device)] = yes ? 2 : 1;
   return yes;
 }

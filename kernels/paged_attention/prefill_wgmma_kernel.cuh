@@ -31,11 +31,10 @@ static_assert(kPrefillWgmmaThreads == kWarpgroup + kWgmmaConsumers);
 // Code for other GPUs is empty. It admits fewer threads: so the host knows.
 inline constexpr int kWgmmaLaunchBound = PROLOGUE_HOPPER ? kPrefillWgmmaThreads : 32;
 
-// Registers of a thread. A block has those that it was launched with, 168 for each thread (the most that 384 may have, in units of
-// 8): a consumer that claims what nobody has released waits for ever.
+// Registers of a thread. A block has those that it was launched with: a consumer that claims what nobody has released waits for ever.
 inline constexpr int kProducerRegisters = 72;
 inline constexpr int kConsumerRegisters = 216;
-static_assert(kProducerRegisters + 2 * kConsumerRegisters == 3 * 168);
+static_assert(kProducerRegisters + 2 * kConsumerRegisters == 3 * kPrefillWgmmaRegisters);
 
 // Named barriers: 0 is that of __syncthreads(); two each, one for each consumer.
 inline constexpr int kTurnBarrier = 2;

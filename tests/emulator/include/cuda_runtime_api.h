@@ -60,7 +60,7 @@ struct cudaDeviceProp {
   int multiProcessorCount = 4;
 };
 struct cudaFuncAttributes {
-  int numRegs = 0;
+  int numRegs = 168;
   int maxThreadsPerBlock = 1024;
 };
 
