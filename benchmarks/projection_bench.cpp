@@ -1,10 +1,15 @@
 // Projections of few tokens with what surrounds them, in one kernel and in several, with the sizes of real models: what a decode step
-// consists of beside attention. The weights are rotated, so that they come from memory.
+// consists of beside attention. The weights are rotated, so that they come from memory. With PROLOGUE_EVERY_INSTANCE=1 in the
+// environment every instance of the one kernel runs, with every number of blocks in a cluster: what the choice was made from.
 #include <prologue/kernels/projection/backends.h>
 #include <prologue/kernels/qkv_prologue/backends.h>
 
-#include <cmath>
 #include <cstdio>
+#include <cstdlib>
+#ifdef PROLOGUE_HAS_CUDA
+#include <prologue/kernels/projection/instances.h>
+#include <prologue/kernels/qkv_prologue/instances.h>
+#endif
 
 #include "benchmarks/harness.h"
 
@@ -176,6 +181,38 @@ void run(bench::Bench& bench, const std::string& name, const Of& of, int64_t num
   }
 }
 
+#ifdef PROLOGUE_HAS_CUDA
+template <class Of>
+void run_every_instance(bench::Bench& bench, const std::string& name, const Of& of, int64_t num_tokens) {
+  if (bench.execution().device != Device::cuda || std::getenv("PROLOGUE_EVERY_INSTANCE") == nullptr) return;
+  size_t count = 0;
+  {
+    bench::Setup setup(bench.execution(), 0, 1);
+    count = cuda::instances_of(make_problem(of, num_tokens, setup).params).size();
+  }
+  for (size_t i = 0; i < count; ++i) {
+    std::string label;
+    {
+      bench::Setup setup(bench.execution(), 0, 1);
+      label = cuda::instances_of(make_problem(of, num_tokens, setup).params)[i].name;
+    }
+    bench.run(name + label, [&](bench::Setup& setup) {
+      const auto problem = make_problem(of, num_tokens, setup);
+      auto p = problem.params;
+      p.overlaps = true;
+      const auto instance = cuda::instances_of(p)[i];
+      return bench::Case{problem.bytes, [=, weights = problem.weights](const Execution& execution, int64_t rotation) mutable {
+                           p.weight = weights[static_cast<size_t>(rotation)];
+                           return instance.launch(p, execution.stream);
+                         }};
+    });
+  }
+}
+#else
+template <class Of>
+void run_every_instance(bench::Bench&, const std::string&, const Of&, int64_t) {}
+#endif
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -186,10 +223,18 @@ int main(int argc, char** argv) {
     return 1;
   }
   for (const Heads& heads : kHeads) {
-    for (const int64_t num_tokens : kTokens) run(bench, str_cat("qkv ", heads.name, " T=", num_tokens, ": "), heads, num_tokens, **created);
+    for (const int64_t num_tokens : kTokens) {
+      const std::string name = str_cat("qkv ", heads.name, " T=", num_tokens, ": ");
+      run(bench, name, heads, num_tokens, **created);
+      run_every_instance(bench, name, heads, num_tokens);
+    }
   }
   for (const Linear& linear : kLinears) {
-    for (const int64_t num_tokens : kTokens) run(bench, str_cat(linear.name, " T=", num_tokens, ": "), linear, num_tokens, **created);
+    for (const int64_t num_tokens : kTokens) {
+      const std::string name = str_cat(linear.name, " T=", num_tokens, ": ");
+      run(bench, name, linear, num_tokens, **created);
+      run_every_instance(bench, name, linear, num_tokens);
+    }
   }
   return bench.finish();
 }

@@ -49,6 +49,28 @@ inline void fill_input(ProjectionArgs& a, DType dtype, int64_t num_tokens, int64
   a.inverse_width = 1.0f / static_cast<float>(k);
 }
 
+// Whether a launch is possible. A Launch has an instance, its arguments and its number of clusters.
+template <class Launch>
+bool fits(const Launch& launch) {
+  return launch.args.num_tokens <= 8 * launch.instance->token_tiles && launch.args.units >= launch.args.blocks &&
+         shared_bytes_of(launch.args, launch.instance->token_tiles) <= kMaxSharedBytes;
+}
+
+// The launch with the fewest blocks in a cluster that keep every SM busy, and whose parts of x leave room for the other blocks of an SM;
+// or the one with the most. No instance: none is possible. `launch_of(blocks)` makes one.
+template <class Instance, class LaunchOf>
+auto fewest_blocks(const Instance& instance, const LaunchOf& launch_of) {
+  const int64_t room = kMaxSharedBytes / projection_blocks_an_sm(instance.token_tiles, instance.max_threads);
+  decltype(launch_of(1)) best;
+  for (int64_t blocks = 1; blocks <= kMaxBlocksOfCluster; blocks *= 2) {
+    const auto launch = launch_of(blocks);
+    if (!fits(launch)) continue;
+    best = launch;
+    if (launch.clusters * blocks >= kFewBlocks && shared_bytes_of(launch.args, instance.token_tiles) <= room) break;
+  }
+  return best;
+}
+
 // Of a launch in clusters, which may overlap the kernel before it.
 class ClusterAttributes {
  public:

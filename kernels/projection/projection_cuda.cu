@@ -57,25 +57,12 @@ bool can_project(const ProjectionParams& p) {
          p.y_stride % kRowsAtOnce == 0 && is_aligned(p.y, 8) && is_aligned(p.bias, 8);
 }
 
-bool fits(const Launch& launch, const ProjectionParams& p) {
-  return p.num_tokens <= 8 * launch.instance->token_tiles && launch.args.units >= launch.args.blocks &&
-         shared_bytes_of(launch.args, launch.instance->token_tiles) <= kMaxSharedBytes;
-}
-
-// The fewest blocks that keep every SM busy, and whose parts of x leave room for the other blocks of an SM. No instance: there are none.
+// Of the first instance that can do it. No instance: there is none.
 Launch choose(const ProjectionParams& p) {
   if (!can_project(p)) return {};
   for (const Instance& instance : instances_of(p.dtype)) {
-    if (p.num_tokens > 8 * instance.token_tiles) continue;
-    const int64_t room = kMaxSharedBytes / projection_blocks_an_sm(instance.token_tiles, instance.max_threads);
-    Launch best;
-    for (int64_t blocks = 1; blocks <= kMaxBlocksOfCluster; blocks *= 2) {
-      const Launch launch = launch_of(p, instance, blocks);
-      if (!fits(launch, p)) continue;
-      best = launch;
-      if (launch.clusters * blocks >= kFewBlocks && shared_bytes_of(launch.args, instance.token_tiles) <= room) break;
-    }
-    if (best.instance != nullptr) return best;
+    const Launch launch = fewest_blocks(instance, [&](int64_t blocks) { return launch_of(p, instance, blocks); });
+    if (launch.instance != nullptr) return launch;
   }
   return {};
 }
@@ -118,7 +105,7 @@ std::vector<KernelInstance<ProjectionParams>> instances_of(const ProjectionParam
   if (!can_project(params)) return list;
   for (const Instance& instance : instances_of(params.dtype)) {
     for (int64_t blocks = 1; blocks <= kMaxBlocksOfCluster; blocks *= 2) {
-      if (!fits(launch_of(params, instance, blocks), params)) continue;
+      if (!fits(launch_of(params, instance, blocks))) continue;
       list.push_back({str_cat(instance_name(params.dtype, instance), ", ", blocks, " blocks"), 8 * instance.token_tiles,
                       [&instance, blocks](const ProjectionParams& p, cudaStream_t stream) {
                         return run(launch_of(p, instance, blocks), p, stream);

@@ -42,39 +42,40 @@ bool serves(const QkvInstance& instance, const AttentionPrologueParams& p) {
   return (features & kSame) == (instance.features & kSame) && (features & kAtMost & ~instance.features) == 0;
 }
 
-QkvArgs args_of(const QkvPrologueParams& p, const AttentionPrologueParams& prologue, const QkvInstance& instance) {
-  QkvArgs a;
-  fill_input(a, prologue.dtype, prologue.num_tokens, p.hidden_size, p.hidden_states, p.hidden_stride, p.norm, p.weight);
-  share_out_rows(a, prologue.head_dim / 16, std::min<int64_t>(kMaxBlocksOfCluster, std::bit_floor(static_cast<unsigned>(a.units))));
-  a.lanes = static_cast<int32_t>(std::bit_ceil(static_cast<uint64_t>(units_of_all(prologue, instance.vector))));
-  return a;
+// A launch with so many blocks in a cluster.
+struct Launch {
+  const QkvInstance* instance = nullptr;
+  QkvArgs args;
+  int64_t clusters = 0;
+};
+
+Launch launch_of(const QkvPrologueParams& p, const AttentionPrologueParams& prologue, const QkvInstance& instance, int64_t blocks) {
+  Launch launch = {&instance, {}, prologue.num_q_heads + 2 * prologue.num_kv_heads};
+  fill_input(launch.args, prologue.dtype, prologue.num_tokens, p.hidden_size, p.hidden_states, p.hidden_stride, p.norm, p.weight);
+  share_out_rows(launch.args, prologue.head_dim / 16, blocks);
+  launch.args.lanes = static_cast<int32_t>(std::bit_ceil(static_cast<uint64_t>(units_of_all(prologue, instance.vector))));
+  return launch;
 }
 
-bool fits(const QkvInstance& instance, const QkvPrologueParams& p, const AttentionPrologueParams& prologue) {
-  return serves(instance, prologue) &&
-         shared_bytes_of(args_of(p, prologue, instance), instance.token_tiles) <= kMaxSharedBytes;
-}
-
-// The first that can do it.
-const QkvInstance* find_instance(const QkvPrologueParams& p, const AttentionPrologueParams& prologue) {
-  if (!can_project(p, prologue)) return nullptr;
+// Of the first instance that can do it. No instance: there is none.
+Launch choose(const QkvPrologueParams& p, const AttentionPrologueParams& prologue) {
+  if (!can_project(p, prologue)) return {};
   for (const QkvInstance& instance : instances_of(prologue.dtype)) {
-    if (fits(instance, p, prologue)) return &instance;
+    if (!serves(instance, prologue)) continue;
+    const Launch launch = fewest_blocks(instance, [&](int64_t blocks) { return launch_of(p, prologue, instance, blocks); });
+    if (launch.instance != nullptr) return launch;
   }
-  return nullptr;
+  return {};
 }
 
-Status launch_instance(const QkvInstance& instance, const QkvPrologueParams& p, const AttentionPrologueParams& prologue,
-                       cudaStream_t stream) {
-  const QkvArgs a = args_of(p, prologue, instance);
+Status run(const Launch& chosen, const QkvPrologueParams& p, const AttentionPrologueParams& prologue, cudaStream_t stream) {
+  const QkvArgs& a = chosen.args;
   MoreArgs more;
-  fill(prologue, features_of(prologue, instance.vector), more);
-  const int64_t heads = prologue.num_q_heads + 2 * prologue.num_kv_heads;
+  fill(prologue, features_of(prologue, chosen.instance->vector), more);
   ClusterAttributes attributes(a.blocks, p.overlaps);
-  const int64_t shared_bytes = shared_bytes_of(a, instance.token_tiles);
-  const LaunchShape shape = {grid_extent(heads * a.blocks), static_cast<unsigned>(threads_of(a)),
-                             static_cast<size_t>(shared_bytes), attributes.span()};
-  return launch(kName, instance.kernel, shape, stream, a, more);
+  const LaunchShape shape = {grid_extent(chosen.clusters * a.blocks), static_cast<unsigned>(threads_of(a)),
+                             static_cast<size_t>(shared_bytes_of(a, chosen.instance->token_tiles)), attributes.span()};
+  return launch(kName, chosen.instance->kernel, shape, stream, a, more);
 }
 
 std::string instance_name(DType dtype, const QkvInstance& instance) {
@@ -88,13 +89,13 @@ std::string instance_name(DType dtype, const QkvInstance& instance) {
 
 }  // namespace
 
-bool qkv_prologue_is_one_kernel(const QkvPrologueParams& params) { return find_instance(params, prologue_of(params)) != nullptr; }
+bool qkv_prologue_is_one_kernel(const QkvPrologueParams& params) { return choose(params, prologue_of(params)).instance != nullptr; }
 
 Status qkv_prologue(const QkvPrologueParams& params, const Execution& execution) {
   const AttentionPrologueParams prologue = prologue_of(params);
-  const QkvInstance* instance = find_instance(params, prologue);
-  if (instance == nullptr) return unsupported(kName, ": no single CUDA kernel for this call");
-  return launch_instance(*instance, params, prologue, execution.stream);
+  const Launch chosen = choose(params, prologue);
+  if (chosen.instance == nullptr) return unsupported(kName, ": no single CUDA kernel for this call");
+  return run(chosen, params, prologue, execution.stream);
 }
 
 std::vector<KernelInstance<QkvPrologueParams>> instances_of(const QkvPrologueParams& params) {
@@ -102,11 +103,15 @@ std::vector<KernelInstance<QkvPrologueParams>> instances_of(const QkvProloguePar
   const AttentionPrologueParams prologue = prologue_of(params);
   if (!can_project(params, prologue)) return list;
   for (const QkvInstance& instance : instances_of(prologue.dtype)) {
-    if (!fits(instance, params, prologue)) continue;
-    list.push_back({instance_name(prologue.dtype, instance), 8 * instance.token_tiles,
-                    [&instance](const QkvPrologueParams& p, cudaStream_t stream) {
-                      return launch_instance(instance, p, prologue_of(p), stream);
-                    }});
+    if (!serves(instance, prologue)) continue;
+    for (int64_t blocks = 1; blocks <= kMaxBlocksOfCluster; blocks *= 2) {
+      if (!fits(launch_of(params, prologue, instance, blocks))) continue;
+      list.push_back({str_cat(instance_name(prologue.dtype, instance), ", ", blocks, " blocks"), 8 * instance.token_tiles,
+                      [&instance, blocks](const QkvPrologueParams& p, cudaStream_t stream) {
+                        const AttentionPrologueParams of_call = prologue_of(p);
+                        return run(launch_of(p, of_call, instance, blocks), p, of_call, stream);
+                      }});
+    }
   }
   return list;
 }
