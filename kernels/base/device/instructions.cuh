@@ -43,26 +43,26 @@ __device__ inline uint4 load_once(const void* from) {
 // ---- launches that overlap (programmatic edges), clusters: from sm_90 on; before, a cluster is one block -----------------------
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-#define PROLOGUE_HOPPER(...) __VA_ARGS__
+#define PROLOGUE_FROM_SM90(...) __VA_ARGS__
 #else
-#define PROLOGUE_HOPPER(...)
+#define PROLOGUE_FROM_SM90(...)
 #endif
 
 // Until the kernels before it in the stream are done, and what they wrote can be seen. A launch without a programmatic edge has
 // waited already.
-__device__ inline void wait_for_previous_kernels() { PROLOGUE_HOPPER(asm volatile("griddepcontrol.wait;" ::: "memory")); }
+__device__ inline void wait_for_previous_kernels() { PROLOGUE_FROM_SM90(asm volatile("griddepcontrol.wait;" ::: "memory")); }
 // The next kernel may start as soon as all blocks have come here; it waits before it reads what this one writes.
-__device__ inline void let_next_kernel_start() { PROLOGUE_HOPPER(asm volatile("griddepcontrol.launch_dependents;" ::: "memory")); }
+__device__ inline void let_next_kernel_start() { PROLOGUE_FROM_SM90(asm volatile("griddepcontrol.launch_dependents;" ::: "memory")); }
 
 __device__ inline uint32_t cluster_rank() {
   uint32_t rank = 0;
-  PROLOGUE_HOPPER(asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank)));
+  PROLOGUE_FROM_SM90(asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank)));
   return rank;
 }
 
 // The barrier of a cluster: every thread arrives, then waits. It orders nothing but Arrivals that were opened before.
 __device__ inline void arrive_at_cluster() {
-  PROLOGUE_HOPPER(asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"));
+  PROLOGUE_FROM_SM90(asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"));
 }
 __device__ inline void wait_for_cluster() {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
@@ -77,7 +77,7 @@ __device__ inline void wait_for_cluster() {
 class Arrivals {
  public:
   __device__ void open(uint32_t num_bytes) {
-    PROLOGUE_HOPPER(asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address(&state_)) : "memory");
+    PROLOGUE_FROM_SM90(asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address(&state_)) : "memory");
                     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
                     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address(&state_)), "r"(num_bytes)
                                  : "memory"));
@@ -120,7 +120,7 @@ class Arrivals {
   __device__ static uint32_t address(const void* shared) { return static_cast<uint32_t>(__cvta_generic_to_shared(shared)); }
   __device__ static uint32_t in_block(uint32_t rank, const void* shared) {
     uint32_t there = 0;
-    PROLOGUE_HOPPER(asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address(shared)), "r"(rank)));
+    PROLOGUE_FROM_SM90(asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address(shared)), "r"(rank)));
     return there;
   }
   uint64_t state_;
