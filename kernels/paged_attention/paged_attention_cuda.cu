@@ -304,6 +304,7 @@ Status run_decode_mma(const DecodeMmaInstance& instance, const PagedAttentionPar
   const int64_t units = params.num_seqs * params.kv.num_kv_heads * divide_up(packed_rows, instance.tile_rows);
   const int64_t shares = units * divide_up(tiles, args.min_tiles);
   const int64_t blocks = std::min(kMultiprocessors * instance.blocks_per_sm, shares);
+  bool may_overlap = device_is_hopper_or_later();
   if (tiles > 1) {
     const DecodeMmaParts parts(instance.tile_rows, args.v_head_dim);
     auto* const workspace = static_cast<unsigned char*>(params.workspace);
@@ -313,11 +314,12 @@ Status run_decode_mma(const DecodeMmaInstance& instance, const PagedAttentionPar
     if (args.counters == nullptr) {
       args.counters = reinterpret_cast<uint32_t*>(workspace);
       PROLOGUE_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(args.counters, 0, static_cast<size_t>(parts.counters_bytes), stream));
+      may_overlap = false;  // what comes before it is no kernel
     }
   }
   const size_t shared_bytes = instance.shared_bytes + static_cast<size_t>(args.stages) * instance.stage_bytes;
   cudaLaunchAttribute edge = programmatic_edge();
-  const std::span<cudaLaunchAttribute> attributes(&edge, device_is_hopper_or_later() ? 1 : 0);
+  const std::span<cudaLaunchAttribute> attributes(&edge, may_overlap ? 1 : 0);
   return launch("paged_attention decode", instance.kernel, {grid_extent(blocks), kDecodeMmaThreads, shared_bytes, attributes}, stream,
                 args);
 }
