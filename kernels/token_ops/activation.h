@@ -40,6 +40,7 @@ struct ActivationParams {
   void* out = nullptr;
   float limit = 7.0f;    // clamped_swiglu only
   float alpha = 1.702f;  // clamped_swiglu only
+  uint64_t reserved[4] = {};  // zeros: docs/versioning.md
 };
 
 PROLOGUE_API Status activation(const ActivationParams& params, const Execution& execution);
