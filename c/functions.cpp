@@ -839,10 +839,10 @@ prologue_status prologue_rotary(const prologue_rotary_params* params, const prol
 }
 
 prologue_status prologue_rotary_plan_create(const prologue_rotary_params* params, const prologue_execution* execution, prologue_rotary_plan** plan) {
-  if (params == nullptr) return null_argument("prologue_rotary_plan_create", "params");
-  if (execution == nullptr) return null_argument("prologue_rotary_plan_create", "execution");
   if (plan == nullptr) return null_argument("prologue_rotary_plan_create", "plan");
   *plan = nullptr;
+  if (params == nullptr) return null_argument("prologue_rotary_plan_create", "params");
+  if (execution == nullptr) return null_argument("prologue_rotary_plan_create", "execution");
   if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_rotary_plan_create", "params", *params);
   if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_rotary_plan_create", "execution", *execution);
   return call([&] { return hand_over(prologue::RotaryPlan::create(cpp(*params), cpp(*execution)), plan); });
@@ -886,10 +886,10 @@ prologue_status prologue_attention_prologue(const prologue_attention_prologue_pa
 }
 
 prologue_status prologue_attention_prologue_plan_create(const prologue_attention_prologue_params* params, int64_t max_tokens, const prologue_execution* execution, prologue_attention_prologue_plan** plan) {
-  if (params == nullptr) return null_argument("prologue_attention_prologue_plan_create", "params");
-  if (execution == nullptr) return null_argument("prologue_attention_prologue_plan_create", "execution");
   if (plan == nullptr) return null_argument("prologue_attention_prologue_plan_create", "plan");
   *plan = nullptr;
+  if (params == nullptr) return null_argument("prologue_attention_prologue_plan_create", "params");
+  if (execution == nullptr) return null_argument("prologue_attention_prologue_plan_create", "execution");
   if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_attention_prologue_plan_create", "params", *params);
   if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_attention_prologue_plan_create", "execution", *execution);
   return call([&] { return hand_over(prologue::AttentionProloguePlan::create(cpp(*params), max_tokens, cpp(*execution)), plan); });

@@ -627,7 +627,8 @@ def definition(api, f):
     call = "%s(%s)" % (target, ", ".join(passed))
     body = list(checks)
     if out and "**" in out:
-        body.insert(len([c for c in checks if "null_argument" in c]), "  *%s = nullptr;" % out_name)
+        body = [c for c in body if "(%s == nullptr)" % out_name in c] + ["  *%s = nullptr;" % out_name] + [
+            c for c in body if "(%s == nullptr)" % out_name not in c]
         body.append("  return call([&] { return hand_over(%s, %s); });" % (call, out_name))
     elif f.result.startswith("Result<"):
         body.append("  return call([&] { return store(%s, %s); });" % (call, out_name))
