@@ -1,0 +1,116 @@
+// What a call through prologue.h costs beside the same call in C++, on the CPU: nanoseconds of the calling thread. Both are measured in
+// turn, in batches of 2000 calls; each number is the median of 201 batches, the difference that of the batches' differences.
+#include <prologue.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <prologue/kernels/attention_prologue/attention_prologue.h>
+#include <prologue/kernels/rotary/rotary.h>
+#include <prologue/layers/attention_layer.h>
+
+namespace {
+
+constexpr int kBatches = 201, kCalls = 2000;
+
+void check(bool ok, const std::string& message) {
+  if (ok) return;
+  std::fprintf(stderr, "bench_c_call: %s\n", message.c_str());
+  std::exit(1);
+}
+void check(const prologue::Status& status) { check(status.ok(), status.message()); }
+void check(prologue_status status) { check(status == PROLOGUE_STATUS_OK, prologue_last_error_message()); }
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + static_cast<int64_t>(values.size() / 2), values.end());
+  return values[values.size() / 2];
+}
+
+template <class Call>
+double nanoseconds(const Call& call) {
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < kCalls; ++i) check(call());
+  return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count() / kCalls;
+}
+
+template <class InCpp, class InC>
+void row(const char* name, const InCpp& in_cpp, const InC& in_c) {
+  std::vector<double> cpp, c, more;
+  for (int batch = 0; batch < kBatches; ++batch) {
+    const bool c_first = batch % 2 == 0;
+    if (c_first) c.push_back(nanoseconds(in_c));
+    cpp.push_back(nanoseconds(in_cpp));
+    if (!c_first) c.push_back(nanoseconds(in_c));
+    more.push_back(c.back() - cpp.back());
+  }
+  std::printf("%-40s %9.1f %9.1f %9.1f\n", name, median(cpp), median(c), median(more));
+}
+
+}  // namespace
+
+int main() {
+  std::printf("%-40s %9s %9s %9s\n", "nanoseconds of a call", "C++", "C", "C - C++");
+  prologue_execution execution;
+  prologue_execution_init(&execution);
+  const prologue::Execution cpp_execution;
+
+  // The rotation of nothing.
+  prologue_rotary_params rotary;
+  prologue_rotary_params_init(&rotary);
+  rotary.head_dim = 128, rotary.num_tensors = 1, rotary.tensors[0].num_heads = 8, rotary.dtype = PROLOGUE_DTYPE_F32;
+  prologue::RotaryParams cpp_rotary;
+  cpp_rotary.head_dim = 128, cpp_rotary.num_tensors = 1, cpp_rotary.tensors[0].num_heads = 8;
+  cpp_rotary.dtype = prologue::DType::f32;
+  row(
+      "rotary, 0 tokens", [&] { return prologue::rotary(cpp_rotary, cpp_execution); },
+      [&] { return prologue_rotary(&rotary, &execution); });
+
+  // One token of Q in place, called and as a run of a plan.
+  std::vector<float> q(8);
+  prologue_attention_prologue_params p;
+  prologue_attention_prologue_params_init(&p);
+  p.num_tokens = p.num_q_heads = 1, p.head_dim = 8, p.dtype = PROLOGUE_DTYPE_F32;
+  p.q.data = p.q_out.data = q.data(), p.q.token_stride = p.q.head_stride = p.q_out.token_stride = p.q_out.head_stride = 8;
+  prologue::AttentionPrologueParams cpp_p;
+  cpp_p.num_tokens = cpp_p.num_q_heads = 1, cpp_p.head_dim = 8, cpp_p.dtype = prologue::DType::f32;
+  cpp_p.q = {q.data(), 8, 8}, cpp_p.q_out = {q.data(), 8, 8};
+  row(
+      "attention_prologue, 1 token", [&] { return prologue::attention_prologue(cpp_p, cpp_execution); },
+      [&] { return prologue_attention_prologue(&p, &execution); });
+  prologue_attention_prologue_plan* plan = nullptr;
+  check(prologue_attention_prologue_plan_create(&p, 1, &execution, &plan));
+  const auto cpp_plan = prologue::AttentionProloguePlan::create(cpp_p, 1, cpp_execution);
+  check(cpp_plan.status());
+  row(
+      "a run of its plan", [&] { return cpp_plan->run(cpp_p, cpp_execution); },
+      [&] { return prologue_attention_prologue_plan_run(plan, &p, &execution); });
+  prologue_attention_prologue_plan_destroy(plan);
+
+  // The largest struct.
+  const auto set = [](auto& layer) {
+    layer.hidden_size = layer.hidden_stride = layer.out_stride = 64;
+    layer.prologue.num_q_heads = 1, layer.prologue.num_kv_heads = 1, layer.prologue.head_dim = 64;
+    layer.prologue.cache.num_pages = 1, layer.prologue.cache.page_size = 16, layer.prologue.cache.num_kv_heads = 1;
+    layer.prologue.cache.k.head_dim = 64;
+    layer.attention.max_seqlen_q = layer.attention.max_seq_len = 1;
+  };
+  prologue_attention_layer_params layer;
+  prologue_attention_layer_params_init(&layer);
+  layer.prologue.dtype = PROLOGUE_DTYPE_F32;
+  set(layer);
+  prologue::AttentionLayerParams cpp_layer;
+  cpp_layer.prologue.dtype = prologue::DType::f32;
+  set(cpp_layer);
+  int64_t bytes = 0;
+  row(
+      "attention_layer_workspace_bytes",
+      [&] { return prologue::attention_layer_workspace_bytes(cpp_layer, prologue::Device::cpu).status(); },
+      [&] { return prologue_attention_layer_workspace_bytes(&layer, PROLOGUE_DEVICE_CPU, &bytes); });
+  return 0;
+}
