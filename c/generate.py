@@ -388,6 +388,7 @@ PREAMBLE = """\
 // docs/embedding-c.md; what may change between versions is in docs/versioning.md.
 //
 // Written by c/generate.py from the C++ headers, with their comments. Do not change it by hand.
+// clang-format off
 //
 // Structs are plain data with the layout of the C++ structs: a call is a call of the C++ function, and nothing is copied. Initialise
 // each struct with its prologue_..._init(), which sets the defaults; structs inside of it get theirs with it. Then set members by name.
