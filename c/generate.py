@@ -66,8 +66,8 @@ NOT_IN_C = {
 RENAMED = {"StatusCode": "status", "DType": "dtype", "Activation": "activation_kind", "QueryScale": "q_scale",
            "status_code_name": "status_name"}
 # Parts of comments that are about C++.
-IN_C = {"; index_view() makes one": "", " (views.h)": "", "(PageTable in": "(prologue_page_table)", "          views.h), and": "          and",
-        " of weight_format.h": " of prologue_weight_format", "gpu.h": "prologue_check_gpu()"}
+IN_C = {"; index_view() makes one": "", " (views.h)": "", "          views.h), and": "          and",
+        " of weight_format.h": " of prologue_weight_format", "layers/rope makes": "prologue_rope_cos_sin makes"}
 # How a handle is called as an argument.
 HANDLES = {"GemmContext": "context", "RotaryPlan": "plan", "AttentionProloguePlan": "plan"}
 
@@ -243,6 +243,7 @@ class Handle:
 
 class Interface:
     def __init__(self):
+        self.section = []  # the items of the section that is written
         self.sections = []  # (header, contract lines, items)
         self.enums, self.structs, self.handles, self.functions, self.constants = {}, {}, {}, {}, {}
         for header, has_contract, only in HEADERS:
@@ -347,20 +348,29 @@ class Interface:
         for name in [*self.enums, *self.structs, *self.handles]:
             if name not in prose:
                 text = re.sub(r"(?<![\w:])%s\b(?!::)" % name, c_name(name), text)
+        validate = [item.c for item in self.section if isinstance(item, Function) and item.name == "validate"]
         for name, function in self.functions.items():
-            if function.name in ("validate", "add", "norm"):
-                pattern = r"(?<![\w.:/])%s\(\)" % function.name
+            if function.name == "validate":
+                if name not in validate:  # that of another section
+                    continue
+                pattern = r"(?<![\w.:/])validate(?=\(\))"
             elif "_" in function.name:
                 pattern = r"(?<![\w.:/])%s\b(?!\.h|\.params)" % function.name
             else:
                 pattern = r"(?<![\w.:/])%s(?=\(\))" % function.name
-            text = re.sub(pattern, lambda _: name + ("()" if function.name in ("validate", "add", "norm") else ""), text)
+            text = re.sub(pattern, name, text)
         for handle in self.handles.values():
             for method in handle.methods:
                 text = re.sub(r"\b%s::%s\(\)" % (handle.name, method.name), method.c + "()", text)
         text = re.sub(r"(prologue_\w+(?:\(\))?) in \w+\.h", r"\1", text)
         for old, new in IN_C.items():
             text = text.replace(old, new)
+        for header, contract, _ in self.sections:
+            folder, name = header[:-2].rsplit("/", 2)[-2:]
+            if contract and not header.startswith("c/"):
+                text = re.sub(r"(?:(?:kernels|layers)/(?:\w+/)?|\b(?<!/))%s\.h\b" % name, "section " + name, text)
+                if folder == name:
+                    text = re.sub(r"\bkernels/%s\b(?!/)" % name, "section " + name, text)
         return text
 
     def default_of(self, member):
@@ -552,6 +562,7 @@ def header_text(api, version):
     lines = (PREAMBLE % {"major": major, "minor": minor, "patch": patch, "number": 10000 * major + 100 * minor + patch}).split("\n")
     for header, contract, items in api.sections:
         name = header.rsplit("/", 1)[1][:-2]
+        api.section = items
         lines += ["// ---- %s %s" % (name, "-" * (120 - len(name))), ""]
         if contract:
             lines += block([api.translate(line) for line in contract]) + [""]

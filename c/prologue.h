@@ -373,7 +373,7 @@ typedef struct prologue_rope {
 } prologue_rope;
 PROLOGUE_C_API void prologue_rope_init(prologue_rope* value);
 
-// Cos and sin from one table [rows, rotary_dim]: cos[0 .. rotary_dim/2), then sin; row = position. layers/rope makes such a table.
+// Cos and sin from one table [rows, rotary_dim]: cos[0 .. rotary_dim/2), then sin; row = position. prologue_rope_cos_sin makes such a table.
 // rope.rotary_dim must be set.
 PROLOGUE_C_API prologue_status prologue_set_cos_sin_table(
     prologue_rope* rope,
@@ -566,7 +566,7 @@ PROLOGUE_C_API prologue_status prologue_rope_cos_sin(
 // Aliasing: y may be x itself (same pointer and strides). Nothing else that is written may overlap anything.
 // Every pointer is on the operation's device.
 //
-// Guards (the same rules as in kernels/attention_prologue/attention_prologue.h). Nothing outside the named rows is ever touched.
+// Guards (the same rules as in section attention_prologue). Nothing outside the named rows is ever touched.
 //   padding            a given position that is negative on any axis, or a token at or past cu_seqlens[num_seqs]: no row of the
 //                      token is touched
 //   past the table     a position >= max_position on any axis; rope.past_table decides:
@@ -934,7 +934,7 @@ PROLOGUE_C_API void prologue_attention_prologue_plan_destroy(prologue_attention_
 // ---- stages ------------------------------------------------------------------------------------------------------------------
 
 // The prologue's stages as separate operations. The unfused graph runs them, and tests compare the fused kernel with them. The
-// rotation is in kernels/rotary. The rules for padding, faults and numerics are those of attention_prologue.h.
+// rotation is in section rotary. The rules for padding, faults and numerics are those of section attention_prologue.
 
 // y[t, i] = x[t, i] + bias[i];  x, y [num_tokens, width] dtype with row strides; y may be x.
 typedef struct prologue_add_bias_params {
@@ -967,7 +967,7 @@ typedef struct prologue_qk_norm_params {
 PROLOGUE_C_API void prologue_qk_norm_params_init(prologue_qk_norm_params* value);
 PROLOGUE_C_API prologue_status prologue_qk_norm(const prologue_qk_norm_params* params, const prologue_execution* execution);
 
-// The Hadamard transform of Q or K (hadamard_block in attention_prologue.h). y may be x itself. The rows of a token with a negative
+// The Hadamard transform of Q or K (hadamard_block in section attention_prologue). y may be x itself. The rows of a token with a negative
 // position are not touched. positions may be null: then no token is padding.
 typedef struct prologue_hadamard_params {
   int64_t num_tokens;
@@ -1239,10 +1239,10 @@ PROLOGUE_C_API prologue_status prologue_gemm(
 // The attention layer over raw pointers. An engine with its own buffers calls it once per layer and step.
 //
 //   hidden_states [T, hidden_size]
-//     -> qkv = hidden_states qkv_weight^T                     kernels/gemm
-//     -> q, and K and V in the pages of the cache             kernels/attention_prologue: bias, norm, rotation, store
-//     -> attention of the new tokens over the pages           kernels/paged_attention
-//     -> out = attention output_weight^T (+ output_bias)      kernels/gemm
+//     -> qkv = hidden_states qkv_weight^T                     section gemm
+//     -> q, and K and V in the pages of the cache             section attention_prologue: bias, norm, rotation, store
+//     -> attention of the new tokens over the pages           section paged_attention
+//     -> out = attention output_weight^T (+ output_bias)      section gemm
 //   out [T, hidden_size]
 //
 // It runs four operations on one stream. It does not allocate or synchronise, and it has no state. The headers of the operations
@@ -1301,7 +1301,7 @@ PROLOGUE_C_API prologue_status prologue_attention_layer_workspace_bytes(
     prologue_device device,
     int64_t* bytes);
 
-// `gemm_context` (kernels/gemm): create one per device, and one for each thread and stream that runs layers; reuse it in every call.
+// `gemm_context` (section gemm): create one per device, and one for each thread and stream that runs layers; reuse it in every call.
 PROLOGUE_C_API prologue_status prologue_attention_layer(
     const prologue_attention_layer_params* params,
     prologue_gemm_context* gemm_context,
@@ -1397,7 +1397,7 @@ typedef struct prologue_moe_gemm_params {
 } prologue_moe_gemm_params;
 PROLOGUE_C_API void prologue_moe_gemm_params_init(prologue_moe_gemm_params* value);
 
-// For calls with these sizes or fewer tokens. Sizes that prologue_rotary_validate() refuses need none.
+// For calls with these sizes or fewer tokens. Sizes that prologue_moe_gemm_validate() refuses need none.
 PROLOGUE_C_API prologue_status prologue_moe_gemm_workspace_bytes(
     const prologue_moe_gemm_params* params,
     prologue_device device,
@@ -1455,7 +1455,7 @@ PROLOGUE_C_API prologue_status prologue_moe_combine(
 //
 // scale = 1 copies bitwise; otherwise the product is computed in float32 and rounded once.
 //
-// With another table_format than dense the table is packed (weight_format.h; CPU only), and width a multiple of its blocks. A value is
+// With another table_format than dense the table is packed (section weight_format; CPU only), and width a multiple of its blocks. A value is
 // computed in float32 as the format's reference does (scale * code, plus minimum: each rounded once), then multiplied by `scale` in
 // float32, then rounded to dtype.
 //
@@ -1537,7 +1537,7 @@ PROLOGUE_C_API prologue_status prologue_norm(const prologue_norm_params* params,
 //                     gate' = min(gate, limit), up' = clamp(up, -limit, limit)
 //                     out = (up' + 1) * gate' / (1 + exp(-alpha gate'))
 //
-// A row has several groups where it holds the results of a token's experts side by side (moe_gemm.h). A NaN stays one.
+// A row has several groups where it holds the results of a token's experts side by side (section moe_gemm). A NaN stays one.
 // Numerics: float32 inside, one rounding at the store. The sum in gelu cancels far below 0: its error is relative to x there. num_tokens = 0 is a no-op. Never allocates or synchronises.
 
 typedef int32_t prologue_activation_kind;
