@@ -10,6 +10,10 @@
 
 #include "benchmarks/harness.h"
 
+#ifdef PROLOGUE_HAS_CUDA
+#include <prologue/kernels/paged_attention/instances.h>
+#endif
+
 using namespace prologue;
 
 namespace {
@@ -25,11 +29,11 @@ struct Load {
 };
 
 constexpr Model kModels[] = {{"135m", 9, 3, 64}, {"8b", 32, 8, 128}};
-constexpr Load kLoads[] = {{"prefill", 1, 128, 128}, {"prefill", 1, 512, 512}, {"prefill", 1, 2048, 2048},
-                           {"chunk", 1, 64, 2048},   {"decode", 1, 1, 128},    {"decode", 1, 1, 1500},
-                           {"decode", 1, 1, 8192},   {"decode", 16, 1, 512},   {"decode", 64, 1, 512},
-                           {"decode", 128, 1, 2048}, {"decode", 64, 1, 1500},  {"decode", 16, 1, 8192},
-                           {"decode", 8, 1, 32768},  {"decode", 1, 1, 32768}};
+constexpr Load kLoads[] = {
+    {"prefill", 1, 128, 128}, {"prefill", 1, 512, 512}, {"prefill", 1, 2048, 2048}, {"prefill", 1, 8192, 8192},
+    {"chunk", 1, 64, 2048},   {"chunk", 1, 512, 8192},  {"decode", 1, 1, 128},      {"decode", 1, 1, 1500},
+    {"decode", 1, 1, 8192},   {"decode", 16, 1, 512},   {"decode", 64, 1, 512},     {"decode", 128, 1, 2048},
+    {"decode", 64, 1, 1500},  {"decode", 16, 1, 8192},  {"decode", 8, 1, 32768},    {"decode", 1, 1, 32768}};
 constexpr int64_t kPageSize = 16;
 
 struct Variant {
@@ -39,6 +43,7 @@ struct Variant {
   int64_t window = 0;
   float soft_cap = 0.0f;
   KvScaling scaling = KvScaling::token_head;  // of a quantised cache
+  bool mma_sync = false;                      // prefill as on GPUs that are not Hopper's
 };
 
 constexpr Variant kVariants[] = {{DType::f32, DType::f32},
@@ -54,7 +59,14 @@ constexpr Variant kVariants[] = {{DType::f32, DType::f32},
                                  {DType::bf16, DType::bf16, DType::unset, 1024},
                                  {DType::bf16, DType::bf16, DType::unset, 0, 50.0f},
                                  {DType::bf16, DType::fp8_e4m3, DType::unset, 0, 0.0f, KvScaling::tensor},
-                                 {DType::bf16, DType::int8, DType::unset, 0, 0.0f, KvScaling::tensor}};
+                                 {DType::bf16, DType::int8, DType::unset, 0, 0.0f, KvScaling::tensor},
+                                 {DType::bf16, DType::bf16, DType::unset, 0, 0.0f, KvScaling::none, true}};
+
+void allow_wgmma([[maybe_unused]] bool allowed) {
+#ifdef PROLOGUE_HAS_CUDA
+  cuda::allow_wgmma(allowed);
+#endif
+}
 
 KvFormat format_of(DType type, KvScaling scaling) { return {type, dtype_is_quantized(type) ? scaling : KvScaling::none}; }
 
@@ -64,7 +76,7 @@ int main(int argc, char** argv) {
   bench::Bench bench(argc, argv);
   for (const Variant& variant : kVariants) {
     const DType dtype = variant.dtype;
-    const bool plain = variant.cache == dtype && variant.window == 0 && variant.soft_cap == 0.0f;
+    const bool plain = !variant.mma_sync && variant.cache == dtype && variant.window == 0 && variant.soft_cap == 0.0f;
     const bool quantised = !dtype_is_activation(variant.cache);
     const bool mixed = variant.v_cache != DType::unset;
     const KvFormat k_format = format_of(variant.cache, variant.scaling),
@@ -72,13 +84,14 @@ int main(int argc, char** argv) {
     const bool per_token = quantised && variant.scaling == KvScaling::token_head;
     for (const Model& model : kModels) {
       for (const Load& load : kLoads) {
+        if (variant.mma_sync && load.rows == 1) continue;
         const std::string shape =
             str_cat(" ", model.name, " ", load.name, " seqs=", load.num_seqs, " rows=", load.rows, " length=", load.length);
         const std::string type = dtype_name(dtype);
-        const std::string name =
-            str_cat(type, quantised ? "/" : "", quantised ? dtype_name(variant.cache) : "", mixed ? "," : "",
-                    mixed ? dtype_name(variant.v_cache) : "", variant.window > 0 ? " window=1024" : "",
-                    variant.soft_cap > 0.0f ? " cap=50" : "", quantised && !per_token ? " scale=tensor" : "", shape);
+        const std::string name = str_cat(type, quantised ? "/" : "", quantised ? dtype_name(variant.cache) : "", mixed ? "," : "",
+                                         mixed ? dtype_name(variant.v_cache) : "", variant.window > 0 ? " window=1024" : "",
+                                         variant.soft_cap > 0.0f ? " cap=50" : "", quantised && !per_token ? " scale=tensor" : "",
+                                         variant.mma_sync ? " mma.sync" : "", shape);
         bench.run(name, [&](bench::Setup& setup) {
           const int64_t size = dtype_size(dtype), num_tokens = load.num_seqs * load.rows;
           const int64_t pages_per_seq = (load.length + kPageSize - 1) / kPageSize, num_pages = load.num_seqs * pages_per_seq;
@@ -153,6 +166,7 @@ int main(int argc, char** argv) {
                                p.kv.v.data = v[i];
                                if (per_token) p.kv.k.scale = static_cast<float*>(k_scale[i]);
                                if (per_token) p.kv.v.scale = static_cast<float*>(v_scale[i]);
+                               allow_wgmma(!variant.mma_sync);
                                return paged_attention(p, execution);
                              },
                              flops, plain ? std::string() : type + shape};

@@ -206,6 +206,7 @@ Status Engine::make_runner() {
   runner.max_seqs = o.max_seqs;
   runner.max_logit_rows = std::max(o.max_seqs, kScoreRows);
   runner.fused = o.fused;
+  runner.fused_projections = o.fused_projections;
   runner.rounding = o.rounding;
   runner.batch_invariant = o.batch_invariant;
   runner.capture = o.cuda_graphs;

@@ -48,6 +48,7 @@ struct EngineOptions {
   bool batch_invariant = false;  // the bits of a request depend on nothing else: not on the batch, chunks, prefix hits or preemption
   int32_t num_threads = 0;       // CPU; 0 = all cores
   bool fused = true;             // run the fused graph
+  bool fused_projections = true;  // and on CUDA, in steps of few tokens, norms, activations and residuals as parts of the projections
   Rounding rounding =
       Rounding::once;  // of the fused graph: with per_step it matches the unfused graph bit for bit in 16-bit types too
   bool profile = false;
@@ -136,6 +137,8 @@ class Engine {
   int64_t context_length() const { return context_length_; }
   // The graph that runs: the fused one, unless EngineOptions::fused is false.
   const Graph& graph() const { return runner_->graph(); }
+  // That of steps of few tokens, where they have one of their own (ModelRunner); otherwise null.
+  const Graph* graph_of_few_tokens() const { return runner_->graph_of_few_tokens(); }
 
   // Queues a request. invalid_argument: a value breaks a rule, or the prompt leaves no room in the context. resource_exhausted: the queue is
   // full, or there is no memory. unsupported: after shutdown().

@@ -14,6 +14,7 @@ namespace prologue {
 namespace {
 
 constexpr int64_t kFirstLengthBucket = 256;  // each of the next ones is twice as long
+constexpr int64_t kFewTokens = 16;           // up to here projections are fused
 constexpr int64_t kFewSeqs = 8;              // up to here every number of sequences has a bucket of its own, a power of two
 
 constexpr int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b > 0 ? 1 : 0); }
@@ -111,13 +112,8 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::make(const Model& model, const
   if (limits.max_seq_len == INT32_MAX) limits.max_seq_len = model.config.context_length;
   limits.batch_invariant = config.batch_invariant;
   PROLOGUE_RETURN_IF_ERROR(runner->make_rope_rows(std::min(limits.max_seq_len, model.config.longest_context()), limits.max_seqs));
-  Graph graph = model.graph;
-  if (config.fused) {
-    PROLOGUE_ASSIGN_OR_RETURN(graph, fuse_attention_prologue(model.graph, config.rounding));
-  }
   PROLOGUE_RETURN_IF_ERROR(runner->make_results(limits));
-  PROLOGUE_ASSIGN_OR_RETURN(runner->executor_, GraphExecutor::create(std::move(graph), runner->storage_, limits, execution,
-                                                                     runner->result<FaultRecord>(0)));
+  PROLOGUE_RETURN_IF_ERROR(runner->make_executors(limits, config));
   StepSizes sizes;
   sizes.max_tokens = limits.max_tokens;
   sizes.max_seqs = limits.max_seqs;
@@ -129,6 +125,35 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::make(const Model& model, const
   sizes.max_tokens = sizes.max_seqs = sizes.max_logit_rows = std::min({limits.max_seqs, limits.max_tokens, limits.max_logit_rows});
   PROLOGUE_ASSIGN_OR_RETURN(runner->decode_arrays_, StepBuffers::create(sizes, execution.device));
   return runner;
+}
+
+Status ModelRunner::make_executors(const StepLimits& limits, const RunnerConfig& config) {
+  auto* const faults = result<FaultRecord>(0);
+  Graph graph = model_.graph;
+  if (config.fused) {
+    PROLOGUE_ASSIGN_OR_RETURN(graph, fuse_attention_prologue(model_.graph, config.rounding));
+  }
+  const bool of_16_bits = model_.dtype == DType::f16 || model_.dtype == DType::bf16;
+  if (config.fused && config.fused_projections && of_16_bits && execution_.device == Device::cuda && !config.batch_invariant) {
+    PROLOGUE_ASSIGN_OR_RETURN(Graph fused, fuse_projections(graph));
+    StepLimits few = limits;
+    for (int64_t* limit : {&few.max_tokens, &few.max_seqs, &few.max_logit_rows}) *limit = std::min(*limit, kFewTokens);
+    PROLOGUE_ASSIGN_OR_RETURN(few_tokens_, GraphExecutor::create(std::move(fused), storage_, few, execution_, faults));
+  }
+  PROLOGUE_ASSIGN_OR_RETURN(executor_, GraphExecutor::create(std::move(graph), storage_, limits, execution_, faults));
+  return {};
+}
+
+GraphExecutor& ModelRunner::executor_of(const StepInputs& step) const {
+  if (few_tokens_ == nullptr) return *executor_;
+  const StepLimits& few = few_tokens_->limits();
+  const bool fits = step.num_tokens <= few.max_tokens && step.num_seqs <= few.max_seqs && step.num_logit_rows <= few.max_logit_rows;
+  return fits ? *few_tokens_ : *executor_;
+}
+
+const float* ModelRunner::logits_of(const StepInputs& step) const {
+  const GraphExecutor& executor = executor_of(step);
+  return static_cast<const float*>(executor.data(executor.graph().output));
 }
 
 // Rows of the rope tables for sequences of up to `context` tokens.
@@ -258,16 +283,17 @@ Status ModelRunner::replay(const StepInputs& step) {
 
 // The model, the sampled tokens, and the faults; for a decode step also the inputs of the next one.
 Status ModelRunner::enqueue_graph(const StepInputs& step) {
+  GraphExecutor& executor = executor_of(step);
   if (profile_enabled_) {
-    PROLOGUE_RETURN_IF_ERROR(executor_->run_profiled(step, execution_));
-    add_to_profile(decodes(step) ? profile_.decode : profile_.prefill);
+    PROLOGUE_RETURN_IF_ERROR(executor.run_profiled(step, execution_));
+    add_to_profile(executor, decodes(step) ? profile_.decode : profile_.prefill);
   } else {
-    PROLOGUE_RETURN_IF_ERROR(executor_->run(step, execution_));
+    PROLOGUE_RETURN_IF_ERROR(executor.run(step, execution_));
   }
   SamplingParams sampling;
   sampling.num_rows = step.num_logit_rows;
   sampling.vocab_size = model_.config.vocab_size;
-  sampling.logits = static_cast<const float*>(executor_->data(graph().output));
+  sampling.logits = logits_of(step);
   sampling.logits_stride = model_.config.vocab_size;
   sampling.rows = step.sampling_rows;
   sampling.tokens = result<int32_t>(at_.tokens);
@@ -278,7 +304,7 @@ Status ModelRunner::enqueue_graph(const StepInputs& step) {
   end.num_tokens = step.num_tokens;
   end.num_seqs = step.num_seqs;
   end.cu_seqlens_q = step.cu_seqlens_q;
-  end.token_faults = executor_->token_faults();
+  end.token_faults = executor.token_faults();
   end.seq_faults = result<uint8_t>(at_.seq_faults);
   if (decodes(step)) {
     end.advance = 1;
@@ -308,7 +334,7 @@ Status ModelRunner::send_results(const StepInputs& step, int64_t top_logprobs) {
     LogprobsParams params;
     params.num_rows = step.num_logit_rows;
     params.vocab_size = model_.config.vocab_size;
-    params.logits = static_cast<const float*>(executor_->data(graph().output));
+    params.logits = logits_of(step);
     params.logits_stride = model_.config.vocab_size;
     params.tokens = result<int32_t>(at_.tokens);
     params.top = top_logprobs;
@@ -348,23 +374,22 @@ Status ModelRunner::read_logits(std::vector<float>& logits) {
     logits.resize(static_cast<size_t>(last_.num_logit_rows * model_.config.vocab_size));
     return Status();
   }));
-  return copy_to_host(logits.data(), executor_->data(graph().output), static_cast<int64_t>(logits.size() * sizeof(float)),
-                      execution_);
+  return copy_to_host(logits.data(), logits_of(last_), static_cast<int64_t>(logits.size() * sizeof(float)), execution_);
 }
 
-void ModelRunner::add_to_profile(std::vector<NodeProfile>& profile) {
+void ModelRunner::add_to_profile(const GraphExecutor& executor, std::vector<NodeProfile>& profile) {
   // "layers.3.mlp.down" and the same node of the other layers are one row.
   const auto role = [](const std::string& name) {
     if (name.rfind("layers.", 0) != 0) return name;
     return name.substr(name.find('.', 7) + 1);
   };
-  const std::vector<Node>& nodes = graph().nodes;
+  const std::vector<Node>& nodes = executor.graph().nodes;
   for (size_t n = 0; n < nodes.size(); ++n) {
     const std::string name = role(nodes[n].name);
     auto row = std::find_if(profile.begin(), profile.end(), [&](const NodeProfile& entry) { return entry.name == name; });
     if (row == profile.end()) row = profile.insert(profile.end(), NodeProfile{name, nodes[n].kind, 0, 0.0});
     row->calls += 1;
-    row->seconds += executor_->node_seconds()[n];
+    row->seconds += executor.node_seconds()[n];
   }
 }
 

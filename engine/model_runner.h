@@ -40,6 +40,7 @@ struct RunnerConfig {
   int64_t max_seqs = 1;
   int64_t max_logit_rows = 1;
   bool fused = true;
+  bool fused_projections = true;       // of steps of few tokens; only if `fused`, on CUDA, in 16 bits, and not batch_invariant
   Rounding rounding = Rounding::once;  // of the fused graph
   bool batch_invariant = false;
   bool capture = true;  // CUDA graphs
@@ -91,11 +92,15 @@ class ModelRunner {
 
   const KvStorage& storage() const { return storage_; }
   const Graph& graph() const { return executor_->graph(); }
+  // That of steps of few tokens; null: the same.
+  const Graph* graph_of_few_tokens() const { return few_tokens_ == nullptr ? nullptr : &few_tokens_->graph(); }
   const StepLimits& limits() const { return executor_->limits(); }
   const LayerGroups& groups() const { return groups_; }
   // Sequences of a step have a set, and the rope positions in the batch are moved by its first row. A step makes the rows that are missing.
   RopeSets& rope_sets() { return rope_sets_; }
-  int64_t activation_bytes() const { return executor_->plan().total_bytes; }
+  int64_t activation_bytes() const {
+    return executor_->plan().total_bytes + (few_tokens_ == nullptr ? 0 : few_tokens_->plan().total_bytes);
+  }
 
   // top_logprobs: how many most likely tokens are returned for each row, up to kMaxTopLogprobs; -1: no log probabilities at all.
   // invalid_argument: two steps were enqueued and not read.
@@ -145,7 +150,10 @@ class ModelRunner {
   Status replay(const StepInputs& step);
   Status send_results(const StepInputs& step, int64_t top_logprobs);
   int64_t length_bucket(int64_t length) const;
-  void add_to_profile(std::vector<NodeProfile>& profile);
+  Status make_executors(const StepLimits& limits, const RunnerConfig& config);
+  GraphExecutor& executor_of(const StepInputs& step) const;
+  const float* logits_of(const StepInputs& step) const;
+  static void add_to_profile(const GraphExecutor& executor, std::vector<NodeProfile>& profile);
   template <class T>
   T* result(int64_t offset) const {
     return reinterpret_cast<T*>(results_.as<unsigned char>() + offset);
@@ -161,6 +169,7 @@ class ModelRunner {
   Buffer results_;  // before the executor, whose fault record is in it
   ResultOffsets at_ = {};
   std::unique_ptr<GraphExecutor> executor_;
+  std::unique_ptr<GraphExecutor> few_tokens_;  // of steps that it has room for; null: none
   StepBuffers prompt_arrays_;
   StepBuffers decode_arrays_;  // captured steps read these
   StepInputs last_;            // the step that was enqueued last,

@@ -4,6 +4,8 @@
 #include <prologue/kernels/gemm/backends.h>
 #include <prologue/kernels/moe/backends.h>
 #include <prologue/kernels/paged_attention/backends.h>
+#include <prologue/kernels/projection/backends.h>
+#include <prologue/kernels/qkv_prologue/backends.h>
 #include <prologue/kernels/rotary/backends.h>
 #include <prologue/kernels/token_ops/backends.h>
 
@@ -59,6 +61,11 @@ Status moe_route(const MoeRouteParams&, const Execution&) { return cuda_not_buil
 
 Status paged_attention(const PagedAttentionParams&, const Execution&) { return cuda_not_built("paged_attention"); }
 int64_t paged_attention_workspace_bytes(const PagedAttentionParams&) { return 0; }
+
+bool projection_is_one_kernel(const ProjectionParams&) { return false; }
+Status projection(const ProjectionParams&, const Execution&) { return cuda_not_built("projection"); }
+bool qkv_prologue_is_one_kernel(const QkvPrologueParams&) { return false; }
+Status qkv_prologue(const QkvPrologueParams&, const Execution&) { return cuda_not_built("qkv_prologue"); }
 
 Status rotary(const RotaryParams&, const RotaryFrequencies&, const Execution&) { return cuda_not_built("rotary"); }
 

@@ -120,8 +120,14 @@ int run(int argc, char** argv, StandardOutput& out) {
   Engine& engine = **loaded;
 
   if (!options.print_graph.empty()) {
-    const Graph& graph = engine.graph();
-    out.write(options.print_graph == "dot" ? graph_dot(graph) : graph_table(graph, options.print_graph == "table"));
+    const auto print = [&](const Graph& graph) {
+      out.write(options.print_graph == "dot" ? graph_dot(graph) : graph_table(graph, options.print_graph == "table"));
+    };
+    print(engine.graph());
+    if (const Graph* few = engine.graph_of_few_tokens()) {
+      if (options.print_graph != "dot") out.write("\nsteps of few tokens:\n");
+      print(*few);
+    }
     if (options.prompts.empty() && !options.chat && options.score_file.empty()) return 0;
   }
 

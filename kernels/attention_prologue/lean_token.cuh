@@ -112,14 +112,14 @@ requires((kFeatures & kAxes) != 0) struct PendingToken<kFeatures, V, kKeep> : Gi
   PendingIndex others[kMaxAxes - 1];  // on an axis that there is not: as on axis 0
   Bytes<V> axes;                      // of the unit's pairs
 
-  __device__ void ask(const LeanArgs& p, uint32_t t) {
+  __device__ void ask(const ArgsOf<kFeatures>& p, uint32_t t) {
     GivenIndices<kFeatures>::ask(p, t);
 #pragma unroll
     for (int i = 0; i < kMaxAxes - 1; ++i) others[i] = load_index(p.positions + p.axes.offset[i], p.position_step, t);
   }
-  __device__ void ask_axes(const LeanArgs& p, int pair) { axes = load_bytes<V, false>(p.axes.pair_axis + pair); }
+  __device__ void ask_axes(const ArgsOf<kFeatures>& p, int pair) { axes = load_bytes<V, false>(p.axes.pair_axis + pair); }
 
-  __device__ LeanToken resolve_position(const LeanArgs& p, uint32_t, int) const {
+  __device__ LeanToken resolve_position(const ArgsOf<kFeatures>& p, uint32_t, int) const {
     PositionFacts facts;
     this->add(p, this->position, facts);
     for (const PendingIndex& other : others) this->add(p, other, facts);
@@ -127,7 +127,7 @@ requires((kFeatures & kAxes) != 0) struct PendingToken<kFeatures, V, kKeep> : Gi
     return lean_token<kFeatures>(p, facts);
   }
 
-  __device__ UnitAngles<V> angles(const LeanArgs& p, const LeanToken& token, int pair) const {
+  __device__ UnitAngles<V> angles(const ArgsOf<kFeatures>& p, const LeanToken& token, int pair) const {
     const uint32_t rows[kMaxAxes] = {this->position.low, others[0].low, others[1].low, others[2].low};
     const auto axis = [&](int i) { return axes.words[i / 4] >> (i % 4 * 8) & 0xffu; };
     bool one = true;

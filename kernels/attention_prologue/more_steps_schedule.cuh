@@ -155,6 +155,66 @@ __device__ inline float sum_token(const MoreArgs& p, const Steps& steps, const L
   return total;
 }
 
+// Where the token is, and what its position decides: the angles of this unit, and the factor of Q. The slot has been asked for.
+template <class T, int V, bool kEarly, bool kEvery, class Angles, int kFeatures, bool kKeep>
+__device__ inline LeanToken resolve_token_of_head(const MoreArgs& p, PendingToken<kFeatures, V, kKeep>& pending, uint32_t t,
+                                                  int lane_of_warp, int tensor, const UnitPlace& place,
+                                                  MoreSteps<T, V, kEarly, kEvery, Angles>& steps, UnitAngles<V>& angles) {
+  LeanToken token = pending.resolve_position(p, t, lane_of_warp);
+  steps.rotated = tensor != 2 && ((kFeatures & kLayouts) != 0 ? place.pair >= 0 : p.layout.rotary_dim > 0);
+  if (kEvery) steps.rotated &= token.rotated;
+  steps.rope_style = (kFeatures & kLayouts) != 0 ? p.layout.style : RopeStyle::neox;
+  if (steps.rotated) {
+    angles = pending.angles(p, token, place.pair);
+    if (p.inverse != 0) {
+#pragma unroll
+      for (float& sin : angles.sin) sin = -sin;
+    }
+  }
+  if (tensor == 0 && (p.q_scale.constant != 1.0f || p.q_scale.by_position != PositionScale::none)) {
+    steps.scaled = true;
+    steps.q_factor = query_factor(p.q_scale, pending.position_value(p));
+  }
+  pending.resolve_slot(p, token);
+  return token;
+}
+
+// The finished values of a head, into the cache, q_out or q8_out, and k_out or v_out.
+template <bool kHintedStores, class T, int V, bool kEarly, bool kEvery, class Angles, class Lanes>
+__device__ inline void store_head_of_token(const MoreArgs& p, const MoreSteps<T, V, kEarly, kEvery, Angles>& steps,
+                                           const UnitValues<V> (&values)[1], const LaneUnit& unit, const TensorHead& heads,
+                                           const LeanToken& token, uint32_t t, const Unit<T, V>& data,
+                                           const float (&given_scale)[1], const Lanes& lanes) {
+  const LeanTensor& tensor = p.tensors[heads.tensor];
+  const LeanStore store(tensor, unit, heads, token, t);
+  const Unit<T, V> stored = steps.changes() ? narrow<T, V>(values[0]) : data;
+  const MoreTensor& more = p.more[heads.tensor];
+  if (more.second_out != nullptr) {
+    char* to = more.second_out + wide_product(more.second_token, t) + steps.head * more.second_head;
+    if (unit.inside & !token.padding & (heads.head < tensor.heads)) {
+      store_unit<false, T, V>(to, unit.place, token.zero ? Unit<T, V>{} : stored);
+    }
+  }
+  const bool computes = tensor.scale_from == ScaleFrom::computed;
+  if (uniform(tensor.store == DType::unset)) {
+    store.template store<kHintedStores, T, V>(0, stored);
+  } else if (uniform(is_packed(tensor.store))) {
+    store.template store_4_bits<V>(0, values, lanes, uniform(computes), given_scale);
+  } else {
+    store.template store_8_bits<V>(0, values, lanes, uniform(computes), given_scale);
+  }
+}
+
+// The lanes of a head.
+template <int V, int kFeatures>
+__device__ inline auto lanes_of_head(const WarpLanes<V>& whole, const UnitPlace& place, const HeadLayout& layout) {
+  if constexpr ((kFeatures & kLayouts) != 0) {
+    return LayoutLanes<V>{whole, place, layout};
+  } else {
+    return whole;
+  }
+}
+
 constexpr Bounds more_bounds_of(int hints, int features) {
   if ((features & kTokenNorm) != 0) return {kMaxLanes, (hints & kEvictFirstStores) != 0 ? 2 : 1};
   return {64, (hints & kEvictFirstStores) != 0 ? 14 : 8};
@@ -177,7 +237,6 @@ __global__ void __launch_bounds__(more_bounds_of(kHints, kFeatures).threads, mor
   const UnitPlace& place = unit.place;
   const TensorHead heads = heads_of<1, kOverToken>(p, blockIdx.y, threadIdx.y, blockDim.y);
   const LeanTensor& tensor = p.tensors[heads.tensor];
-  const bool is_q = heads.tensor == 0;
 
   const uint32_t head = static_cast<uint32_t>(min(heads.head, tensor.heads - 1));
   const Unit<T, V> data =
@@ -190,52 +249,16 @@ __global__ void __launch_bounds__(more_bounds_of(kHints, kFeatures).threads, mor
 
   __syncwarp();  // as in steps_schedule.cuh
   pending.ask_slot(p, t);
-  LeanToken token = pending.resolve_position(p, t, static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x) % 32);
-  steps.rotated = heads.tensor != 2 && ((kFeatures & kLayouts) != 0 ? place.pair >= 0 : p.layout.rotary_dim > 0);
-  if (kEvery) steps.rotated &= token.rotated;
-  steps.rope_style = (kFeatures & kLayouts) != 0 ? p.layout.style : RopeStyle::neox;
-  if (steps.rotated) {
-    angles = pending.angles(p, token, place.pair);
-    if (p.inverse != 0) {
-#pragma unroll
-      for (float& sin : angles.sin) sin = -sin;
-    }
-  }
-  if (is_q && (p.q_scale.constant != 1.0f || p.q_scale.by_position != PositionScale::none)) {
-    steps.scaled = true;
-    steps.q_factor = query_factor(p.q_scale, pending.position_value(p));
-  }
-  pending.resolve_slot(p, token);
+  const LeanToken token = resolve_token_of_head(p, pending, t, static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x) % 32,
+                                                heads.tensor, place, steps, angles);
 
   const WarpLanes<V> whole = {static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x), unit.inside};
-  const auto lanes = [&] {
-    if constexpr ((kFeatures & kLayouts) != 0) {
-      return LayoutLanes<V>{whole, place, p.layout};
-    } else {
-      return whole;
-    }
-  }();
+  const auto lanes = lanes_of_head<V, kFeatures>(whole, place, p.layout);
   if constexpr (kOverToken) steps.sum_of_token = sum_token<T, V>(p, steps, lanes, heads.tensor);
   UnitValues<V> values[1];
   finish_head<T, V>(values, steps, lanes);
 
-  const LeanStore store(tensor, unit, heads, token, t);
-  const Unit<T, V> stored = steps.changes() ? narrow<T, V>(values[0]) : data;
-  const MoreTensor& more = p.more[heads.tensor];
-  if (more.second_out != nullptr) {
-    char* to = more.second_out + wide_product(more.second_token, t) + head * more.second_head;
-    if (unit.inside & !token.padding & (heads.head < tensor.heads)) {
-      store_unit<false, T, V>(to, place, token.zero ? Unit<T, V>{} : stored);
-    }
-  }
-  const bool computes = tensor.scale_from == ScaleFrom::computed;
-  if (uniform(tensor.store == DType::unset)) {
-    store.store<kHintedStores, T, V>(0, stored);
-  } else if (uniform(is_packed(tensor.store))) {
-    store.store_4_bits<V>(0, values, lanes, uniform(computes), given_scale);
-  } else {
-    store.store_8_bits<V>(0, values, lanes, uniform(computes), given_scale);
-  }
+  store_head_of_token<kHintedStores>(p, steps, values, unit, heads, token, t, data, given_scale, lanes);
   const bool records = (blockIdx.y | threadIdx.y | threadIdx.x) == 0;
   if (__builtin_expect((token.fault != FaultCode::none) & !token.padding & records, 0)) {
     cuda::record_fault(p.faults, p.token_faults, t, token.fault);

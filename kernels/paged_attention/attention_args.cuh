@@ -5,6 +5,7 @@
 //
 //   decode_mma_kernel      few rows per sequence, 16-bit types: tensor cores, the keys of the batch in equal shares for all blocks
 //   decode_kernel          few rows per sequence, anything else: CUDA cores, sequences split over blocks  (then combine_kernel)
+//   prefill_wgmma_kernel   many rows, 16-bit types that K and V have, too, on Hopper: tensor cores, 128 packed rows x 128 keys, by TMA
 //   prefill_mma_kernel     many rows, 16-bit types: tensor cores, 64 packed rows x 64 keys
 //   prefill_simple_kernel  many rows, float32 and whatever does not fit the tensor cores: CUDA cores
 //
@@ -36,8 +37,8 @@ struct AttentionArgs {
   int row_tiles = 0;                // decode: tiles of packed rows per sequence; prefill: an upper bound of all sequences' tiles
   int num_splits = 1;               // decode: blocks that share a sequence
   float2* partial_stats = nullptr;  // decode with splits, [block, row of its tile]: maximum and sum, the sum negative for a fault
-  float* partial_out = nullptr;     // and [block, row of its tile, v_head_dim]: not yet divided by the sum
-  uint32_t* counters = nullptr;     // decode_mma, [block]: zeros before and after
+  float* partial_out = nullptr;     // and [block, row of its tile, v_head_dim]: not yet divided by the sum; prefill_wgmma: both
+  uint32_t* counters = nullptr;     // decode_mma, [block], and prefill_wgmma, if blocks may share a tile: zeros before and after
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -62,8 +63,8 @@ __device__ inline QueryRows query_rows_of(const PagedAttentionParams& p, int64_t
 __device__ inline bool has_bad_rows(const QueryRows& rows, int64_t s) { return !rows.valid || (s == 0 && rows.first > 0); }
 
 // Zeros and a fault for the rows that are not valid: those of such a sequence, and those before the first sequence. One block for
-// each kv head does it, so rows that the launch has no blocks for are cleared too.
-__device__ inline void clear_bad_rows(const AttentionArgs& args, int64_t s, int kv_head) {
+// each kv head does it, so rows that the launch has no blocks for are cleared too: `threads` of its threads.
+__device__ inline void clear_bad_rows(const AttentionArgs& args, int64_t s, int kv_head, int thread, int threads) {
   const PagedAttentionParams& p = args.p;
   const bool valid = query_rows_of(p, s).valid;
   const auto row_of = [&](int64_t entry) { return max(int64_t{0}, min(entry, p.num_tokens)); };
@@ -72,16 +73,19 @@ __device__ inline void clear_bad_rows(const AttentionArgs& args, int64_t s, int 
   const int64_t bad_begin = s == 0 ? 0 : first;
   const int64_t bad_end = valid ? first : max(first, end);
   const int64_t width = static_cast<int64_t>(args.group) * args.v_head_dim;
-  for (int64_t i = threadIdx.x; i < (bad_end - bad_begin) * width; i += blockDim.x) {
+  for (int64_t i = thread; i < (bad_end - bad_begin) * width; i += threads) {
     const int64_t head = static_cast<int64_t>(kv_head) * args.group + i % width / args.v_head_dim;
     const int64_t row = (bad_begin + i / width) * p.out.token_stride + head * p.out.head_stride;
     store_element(p.dtype, p.out.data, row + i % args.v_head_dim, 0.0f);
   }
   if (kv_head != 0) return;
-  for (int64_t row = bad_begin + threadIdx.x; row < bad_end; row += blockDim.x) {
+  for (int64_t row = bad_begin + thread; row < bad_end; row += threads) {
     cuda::record_fault(p.faults, p.token_faults, row, FaultCode::query_rows_out_of_range);
   }
-  if (bad_begin >= bad_end && threadIdx.x == 0) cuda::record_fault(p.faults, end, FaultCode::query_rows_out_of_range);
+  if (bad_begin >= bad_end && thread == 0) cuda::record_fault(p.faults, end, FaultCode::query_rows_out_of_range);
+}
+__device__ inline void clear_bad_rows(const AttentionArgs& args, int64_t s, int kv_head) {
+  clear_bad_rows(args, s, kv_head, static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x));
 }
 
 struct Sequence {
@@ -157,6 +161,12 @@ __device__ inline float weight_of(float x, float maximum) { return exp2f(x - (ma
 
 // A scaled score with its cap.
 __device__ inline float capped(const AttentionArgs& args, float score) { return args.cap_log2 * tanh_f32(score); }
+
+// The same to about 2^-21 of the cap, in a few instructions: tanh(x) = 1 - 2 / (1 + exp(2 x)). For operands of 16 bits.
+__device__ inline float capped_roughly(const AttentionArgs& args, float score) {
+  constexpr float kTwoLog2E = 2.8853900817779268f;
+  return fmaf(-2.0f * args.cap_log2, __fdividef(1.0f, 1.0f + exp2f(kTwoLog2E * score)), args.cap_log2);
+}
 
 // What a sink adds to the sum of a row's weights, relative to their maximum: 0 without sinks. Infinity where the sink is so much
 // larger that the row is zeros.

@@ -1,6 +1,8 @@
 // The tables of kernels that are shipped, one per source file, and what a launch needs to know of each.
 #pragma once
 
+#include <cuda.h>
+
 #include <cstddef>
 #include <span>
 
@@ -28,8 +30,8 @@ struct DecodeInstance {
 struct DecodeMmaInstance {
   DType k;  // 16 bits: of q and out, too; otherwise these are any type of 16 bits
   DType v;
-  int head_dim;       // the largest it serves, of K and V
-  int tile_rows;      // packed rows of a unit
+  int head_dim;   // the largest it serves, of K and V
+  int tile_rows;  // packed rows of a unit
   int tile_keys;
   int blocks_per_sm;    // that run at a time
   size_t shared_bytes;  // without the rings
@@ -48,12 +50,40 @@ struct PrefillInstance {
   void (*kernel)(AttentionArgs);
 };
 
+inline constexpr int kPrefillWgmmaThreads = 384;
+inline constexpr int kPrefillWgmmaRegisters = 168;   // of a thread at the launch: the most that so many threads may have
+inline constexpr int kPrefillWgmmaRows = 128;        // packed rows of a tile, at most
+inline constexpr int kPrefillWgmmaMaxBoxSlots = 64;  // slots of a page that one copy takes, at most
+inline constexpr int kPrefillWgmmaParts = 132;     // of all tiles of a launch: a constant, so that every GPU gives the same bits
+inline constexpr int kPrefillWgmmaLeastTiles = 3;  // of keys, in a part
+template <int kHeadDim>
+inline constexpr int kPrefillWgmmaKeys = kHeadDim > 128 ? 64 : 128;  // of a tile
+
+// Beside the arguments.
+struct PrefillWgmmaParams {
+  CUtensorMap q;  // [channel, q head, token]; a box: 64 channels of tile_rows packed rows
+  CUtensorMap k;  // [channel, slot, kv head, page]; a box: 64 channels of box_slots slots
+  CUtensorMap v;
+  int tile_rows = 0;
+  int box_slots = 0;
+};
+
+struct PrefillWgmmaInstance {
+  DType dtype;  // of q, K, V and out
+  int head_dim;
+  int keys;  // of a tile
+  size_t shared_bytes;
+  void (*kernel)(AttentionArgs, PrefillWgmmaParams);
+  void (*kernel_with_soft_cap)(AttentionArgs, PrefillWgmmaParams);
+};
+
 std::span<const DecodeMmaInstance> decode_mma_instances_of_floats();
 std::span<const DecodeMmaInstance> decode_mma_instances_of_codes();
 std::span<const DecodeMmaInstance> decode_mma_instances_of_zero_points();
 std::span<const DecodeInstance> decode_instances_of_floats();
 std::span<const DecodeInstance> decode_instances_of_large_heads();
 std::span<const DecodeInstance> decode_instances_of_any_formats();
+std::span<const PrefillWgmmaInstance> prefill_wgmma_instances();
 std::span<const PrefillInstance> prefill_mma_instances();
 std::span<const PrefillInstance> prefill_simple_instances();
 std::span<const PrefillInstance> prefill_mma_instances_of_any_formats();

@@ -48,6 +48,11 @@ struct SequenceTiles {
   __device__ int64_t units(const AttentionArgs& args) const { return args.p.kv.num_kv_heads * row_tiles; }
 };
 
+// a / b of numbers that are not negative: mostly both have 32 bits, and then it takes a third of the time.
+__device__ inline int64_t quotient(int64_t a, int64_t b) {
+  return ((a | b) >> 32) == 0 ? int64_t{static_cast<uint32_t>(a) / static_cast<uint32_t>(b)} : a / b;
+}
+
 // A tile of the list. kKeys: of a warp in a tile.
 template <int kRows, int kKeys>
 struct TileCursor {
@@ -69,12 +74,12 @@ struct TileCursor {
   // multiples of `multiple` places.
   __device__ void seek(const AttentionArgs& args, int64_t index, int64_t start, int64_t to, int64_t multiple) {
     enter(args, index);
-    const int64_t places = (of_sequence.tiles + multiple - 1) / multiple * multiple;
-    const int64_t unit = (to - start) / places;
-    tile = static_cast<int>((to - start) % places);
+    const int64_t places = quotient(of_sequence.tiles + multiple - 1, multiple) * multiple;
+    const int64_t unit = quotient(to - start, places);
+    tile = static_cast<int>(to - start - unit * places);
     first = to - tile;
-    row_tile = static_cast<int>(unit % of_sequence.row_tiles);
-    kv_head = static_cast<int>(unit / of_sequence.row_tiles);
+    kv_head = static_cast<int>(quotient(unit, of_sequence.row_tiles));
+    row_tile = static_cast<int>(unit - int64_t{kv_head} * of_sequence.row_tiles);
   }
   // To the next tile. There must be one.
   __device__ void advance(const AttentionArgs& args) {
@@ -112,6 +117,9 @@ __device__ inline Share find_share(const AttentionArgs& args, FindShare& shared,
   const PagedAttentionParams& p = args.p;
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
+  // Few sequences: every warp finds the share by itself, a lane for each of them; otherwise the block does, a thread for each.
+  const bool alone = p.num_seqs <= 32;
+  const int own_sequence = alone ? lane : static_cast<int>(threadIdx.x);
   const auto tiles_of = [&](int64_t s) {
     return s < p.num_seqs ? SequenceTiles(args, sequence_at(args, s), kRows, cursor.kTileKeys) : SequenceTiles();
   };
@@ -122,6 +130,10 @@ __device__ inline Share find_share(const AttentionArgs& args, FindShare& shared,
     for (int offset = 1; offset < 32; offset *= 2) {
       const int64_t other = __shfl_up_sync(0xffffffffu, value, offset);
       if (lane >= offset) value += other;
+    }
+    if (alone) {
+      total = __shfl_sync(0xffffffffu, value, 31);
+      return value;
     }
     __syncthreads();
     if (lane == 31) shared.sums[warp] = value;
@@ -134,14 +146,14 @@ __device__ inline Share find_share(const AttentionArgs& args, FindShare& shared,
     }
     return value;
   };
-  const SequenceTiles of_first = tiles_of(threadIdx.x);
+  const SequenceTiles of_first = tiles_of(own_sequence);
   int64_t first_tiles = total_of(of_first);
   int64_t own = first_tiles;
   for (int64_t s = threadIdx.x + kDecodeMmaThreads; s < p.num_seqs; s += kDecodeMmaThreads) own += total_of(tiles_of(s));
   int64_t total;
   int64_t up_to_here = running_sum(own, total);
   Share share;
-  share.size = max(int64_t{args.min_tiles}, (total + gridDim.x - 1) / gridDim.x);
+  share.size = max(int64_t{args.min_tiles}, quotient(total + gridDim.x - 1, gridDim.x));
   int64_t multiple = 1;
   if (p.num_seqs <= kDecodeMmaThreads) {
     const int of_unit = share.size >= of_first.tiles ? 1 : (of_first.tiles - 1) / static_cast<int>(share.size) + 1;
@@ -159,18 +171,25 @@ __device__ inline Share find_share(const AttentionArgs& args, FindShare& shared,
   share.end = min(share.begin + share.size, total);
   if (share.begin >= total) return {share.size, 0, 0};
 
-  int64_t before = 0;
-  for (int64_t base = 0;; base += kDecodeMmaThreads) {
-    const int64_t tiles = base == 0 ? first_tiles : total_of(tiles_of(base + threadIdx.x));
-    int64_t of_these = total;
-    if (p.num_seqs > kDecodeMmaThreads) up_to_here = running_sum(tiles, of_these);
-    const int64_t end = before + up_to_here;
-    if (end - tiles <= share.begin && share.begin < end) shared.s = base + threadIdx.x, shared.start = end - tiles;
-    before += of_these;
-    if (share.begin < before) break;
+  if (alone) {
+    const int64_t start = up_to_here - first_tiles;
+    const unsigned owners = __ballot_sync(0xffffffffu, start <= share.begin && share.begin < up_to_here);
+    const int owner = __ffs(static_cast<int>(owners)) - 1;
+    cursor.seek(args, owner, __shfl_sync(0xffffffffu, start, owner), share.begin, multiple);
+  } else {
+    int64_t before = 0;
+    for (int64_t base = 0;; base += kDecodeMmaThreads) {
+      const int64_t tiles = base == 0 ? first_tiles : total_of(tiles_of(base + threadIdx.x));
+      int64_t of_these = total;
+      if (p.num_seqs > kDecodeMmaThreads) up_to_here = running_sum(tiles, of_these);
+      const int64_t end = before + up_to_here;
+      if (end - tiles <= share.begin && share.begin < end) shared.s = base + threadIdx.x, shared.start = end - tiles;
+      before += of_these;
+      if (share.begin < before) break;
+    }
+    __syncthreads();
+    cursor.seek(args, shared.s, shared.start, share.begin, multiple);
   }
-  __syncthreads();
-  cursor.seek(args, shared.s, shared.start, share.begin, multiple);
   if (multiple > 1) share.end = min(share.end, cursor.first + cursor.of_sequence.tiles);
   return share;
 }
@@ -387,13 +406,8 @@ __device__ inline void wait_for_oldest_stage(int stages) {
   }
 }
 
-// Out of line: it is long, and few calls have a cap.
-__device__ __noinline__ inline float capped_score(float cap_log2, float score) { return cap_log2 * tanh_f32(score); }
-
 // Where blocks that share a unit leave their part of it: a block has two such units at most, the first and the last of its share.
-__device__ inline int64_t part_of(const Share& share, int64_t first, int64_t block) {
-  return 2 * block + (block == first / share.size ? 1 : 0);
-}
+__device__ inline int64_t part_of(int64_t first_block, int64_t block) { return 2 * block + (block == first_block ? 1 : 0); }
 
 // Four neighbouring channels of a row of `out`.
 __device__ inline void store_four(DType type, void* out, int64_t offset, const float (&values)[4]) {
@@ -438,6 +452,8 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
   const int t = lane % 4;
   Stage* const ring = all_rings + warp * stages;
   StageKeys* const ring_keys = all_keys + warp * stages;
+  let_next_kernel_start();
+  wait_for_previous_kernels();
 
   TileCursor<kRows, kKeys> load;
   const Share share = find_share(args, shared.find_share, load);
@@ -694,7 +710,7 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
       }
     }
     for_each_score([&](float& s, int, int c, int i) { s *= row_scale[c][i % 2]; });
-    if (args.cap_log2 > 0.0f) for_each_score([&](float& s, int, int, int) { s = capped_score(args.cap_log2, s); });
+    if (args.cap_log2 > 0.0f) for_each_score([&](float& s, int, int, int) { s = capped_roughly(args, s); });
     const int first_key = use.position(warp);
     const unsigned missing = keys.missing;
     if (first_key < all_see_from || first_key + kKeys > all_see_to || missing != 0) {
@@ -795,12 +811,12 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
 
   const auto end_unit = [&] {
     const int num_packed = min(kRows, use.num_packed(args) - use.first_packed());  // of this unit
-    const int64_t first_block = use.first / share.size;
-    const int64_t last_block = (use.first + use.of_sequence.tiles - 1) / share.size;
+    const int64_t first_block = quotient(use.first, share.size);
+    const int64_t last_block = quotient(use.first + use.of_sequence.tiles - 1, share.size);
     const bool whole = first_block == last_block;
     float value_scale = 1.0f;
     if constexpr (kScaled) value_scale = shared_scale(v_format, kv.v.scale, use.kv_head);
-    const int64_t part = part_of(share, use.first, blockIdx.x) * kRows;
+    const int64_t part = part_of(first_block, blockIdx.x) * kRows;
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
 #pragma unroll
@@ -889,7 +905,7 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
 #pragma unroll
         for (int n = 0; n < kAtOnce; ++n) {
           const bool there = first + n <= last_block;
-          const int64_t at = part_of(share, use.first, there ? first + n : first) * kRows + row;
+          const int64_t at = part_of(first_block, there ? first + n : first) * kRows + row;
           stats[n] = there ? __ldcg(&args.partial_stats[at]) : float2{-INFINITY, 0.0f};
           parts[n] = there ? __ldcg(reinterpret_cast<const float4*>(&args.partial_out[at * head_dim + d])) : float4{};
         }

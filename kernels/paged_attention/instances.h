@@ -14,6 +14,7 @@ namespace prologue::cuda {
 struct AttentionInstance {
   std::string name;          // unique among all instances
   int64_t shared_bytes = 0;  // shared memory of a block
+  bool wgmma = false;        // only where runs_wgmma()
   std::function<Status(const PagedAttentionParams&, CUstream_st*)> launch;
 };
 
@@ -21,11 +22,17 @@ struct AttentionInstance {
 PROLOGUE_API std::vector<AttentionInstance> instances_of(const PagedAttentionParams& params);
 
 // The names of the instances that paged_attention() uses on a GPU that allows a block `shared_bytes` of shared memory, for the
-// sequences that decode, and for those that prefill runs; empty: there are no such sequences.
+// sequences that decode, and for those that prefill runs; empty: there are no such sequences. wgmma: what runs_wgmma() says there.
 PROLOGUE_API std::string chosen_decode_instance(const PagedAttentionParams& params, int64_t shared_bytes);
-PROLOGUE_API std::string chosen_prefill_instance(const PagedAttentionParams& params, int64_t shared_bytes);
+PROLOGUE_API std::string chosen_prefill_instance(const PagedAttentionParams& params, int64_t shared_bytes, bool wgmma = false);
 
 // The names of all instances.
 PROLOGUE_API std::vector<std::string> paged_attention_instances();
+
+// Whether the current device is a Hopper GPU for which the library holds code.
+PROLOGUE_API bool runs_wgmma();
+
+// From now on paged_attention() may use the kernels of Hopper (so it is at first), or uses those of other GPUs everywhere.
+PROLOGUE_API void allow_wgmma(bool allowed);
 
 }  // namespace prologue::cuda

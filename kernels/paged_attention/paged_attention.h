@@ -67,8 +67,11 @@
 //   The kernels of CUDA: if max_seqlen_q is at most 4, decode runs all sequences. Otherwise decode runs the first num_decode_seqs
 //   and prefill the others, in two launches, and the rows of the first ones have the bits of a call with these sequences alone,
 //   the same max_seq_len and max_seqlen_q = 1.
-//   Decode may split a sequence into parts and combine them through the workspace, in a way that depends on the batch. So the
-//   result is deterministic, but not batch-invariant, unless:
+//   On Hopper GPUs (compute capability 9.0) prefill over a cache of dtype has kernels of its own, for what TMA can copy: pages of a
+//   power of two of at least 8 slots, a ring of whole pages or of a multiple of 64 slots, a positive scale, and heads and strides
+//   that are multiples of 16 bytes. Other calls run as on other GPUs. Results differ by rounding.
+//   Decode, and prefill of few rows there, may split a sequence into parts and combine them through the workspace, in a way that
+//   depends on the batch. So the result is deterministic, but not batch-invariant, unless:
 //   batch_invariant  the bits of a row depend only on q of that row, the K and V that it sees and the sinks: not on the other rows and
 //                    sequences of the call, nor on how the rows of its sequence are divided into steps (token by token, chunks,
 //                    all at once), nor on num_tokens, num_seqs, max_* and num_decode_seqs. On CUDA every row runs in the prefill
@@ -90,7 +93,7 @@
 
 namespace prologue {
 
-// Counters that decode on CUDA needs where blocks share a sequence.
+// Counters that CUDA needs where blocks share a sequence.
 inline constexpr int64_t kPagedAttentionCounters = 264;
 
 struct PagedAttentionParams {

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 
 #include <prologue/kernels/paged_attention/backends.h>
@@ -20,6 +21,7 @@ constexpr int64_t kDecodeMmaBlocks = 2 * kMultiprocessors;                  // a
 static_assert(kDecodeMmaBlocks <= kPagedAttentionCounters);
 constexpr int64_t kMinKeysPerBlock = 128;
 constexpr int64_t kMinKeysPerSplit = 128;  // below, splitting costs more than it gains
+static_assert(kPrefillWgmmaParts <= kPagedAttentionCounters);
 constexpr int64_t kMaxGrid = INT_MAX;
 constexpr int64_t kMaxPackedRows = INT_MAX - 1024;  // of a sequence: kernels count them, and the rows of a tile beyond, in an int
 
@@ -133,6 +135,33 @@ bool mma_serves(const PrefillInstance& instance, const PagedAttentionParams& par
   return fits(k) && fits(v);
 }
 
+// Packed rows of a tile: whole tokens, as one box of TMA has them.
+int64_t wgmma_tile_rows(const PagedAttentionParams& params) {
+  const int64_t group = params.num_q_heads / params.kv.num_kv_heads;
+  return kPrefillWgmmaRows / group * group;
+}
+
+int64_t wgmma_box_slots(const PagedAttentionParams& params) {
+  return std::min<int64_t>(params.kv.page_size, kPrefillWgmmaMaxBoxSlots);
+}
+
+// What TMA can express: strides in bytes below 2^40 (16 bytes each, as groups_are_whole() says), slots in boxes that pages and the
+// ring consist of, and that begin at multiples of 8 rows of a tile of keys. Scores are scaled after their maximum is found.
+bool wgmma_serves(const PrefillWgmmaInstance& instance, const PagedAttentionParams& params) {
+  const PagedKvView& kv = params.kv;
+  if (instance.dtype != params.dtype || kv.k.format.type != params.dtype || kv.v.format.type != params.dtype) return false;
+  if (instance.head_dim < largest_head_dim(params) || !groups_are_whole(params) || wgmma_tile_rows(params) == 0) return false;
+  if (!(params.scale > 0.0f)) return false;
+  if (!std::has_single_bit(static_cast<uint64_t>(kv.page_size)) || kv.page_size < 8 || kv.page_size > (1 << 30)) return false;
+  if (params.ring_size % wgmma_box_slots(params) != 0) return false;
+  constexpr int64_t kMaxStride = (int64_t{1} << 40) / 2;
+  bool fits = kv.num_pages <= INT_MAX;
+  for (const PageStrides& strides : {kv.k.strides, kv.v.strides}) {
+    for (const int64_t stride : {strides.page, strides.token, strides.head}) fits = fits && stride < kMaxStride;
+  }
+  return fits && params.q.token_stride < kMaxStride && params.q.head_stride < kMaxStride;
+}
+
 bool simple_serves(const PrefillInstance& instance, const PagedAttentionParams& params) {
   if (instance.head_dim < largest_head_dim(params)) return false;
   return instance.cache == PrefillCache::any_formats || (one_format(params.kv) && params.kv.k.format.type != DType::uint4);
@@ -185,6 +214,13 @@ const DecodeInstance* find_decode(const PagedAttentionParams& params) {
     if (found != nullptr) break;
   }
   return found;
+}
+
+const PrefillWgmmaInstance* find_prefill_wgmma(const PagedAttentionParams& params) {
+  for (const PrefillWgmmaInstance& instance : prefill_wgmma_instances()) {
+    if (wgmma_serves(instance, params)) return &instance;
+  }
+  return nullptr;
 }
 
 // Tensor cores where the call allows them, and the smallest instance that serves the heads and fits the GPU.
@@ -268,6 +304,7 @@ Status run_decode_mma(const DecodeMmaInstance& instance, const PagedAttentionPar
   const int64_t units = params.num_seqs * params.kv.num_kv_heads * divide_up(packed_rows, instance.tile_rows);
   const int64_t shares = units * divide_up(tiles, args.min_tiles);
   const int64_t blocks = std::min(kMultiprocessors * instance.blocks_per_sm, shares);
+  bool may_overlap = device_is_hopper_or_later();
   if (tiles > 1) {
     const DecodeMmaParts parts(instance.tile_rows, args.v_head_dim);
     auto* const workspace = static_cast<unsigned char*>(params.workspace);
@@ -277,10 +314,14 @@ Status run_decode_mma(const DecodeMmaInstance& instance, const PagedAttentionPar
     if (args.counters == nullptr) {
       args.counters = reinterpret_cast<uint32_t*>(workspace);
       PROLOGUE_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(args.counters, 0, static_cast<size_t>(parts.counters_bytes), stream));
+      may_overlap = false;  // what comes before it is no kernel
     }
   }
   const size_t shared_bytes = instance.shared_bytes + static_cast<size_t>(args.stages) * instance.stage_bytes;
-  return launch("paged_attention decode", instance.kernel, {grid_extent(blocks), kDecodeMmaThreads, shared_bytes}, stream, args);
+  cudaLaunchAttribute edge = programmatic_edge();
+  const std::span<cudaLaunchAttribute> attributes(&edge, may_overlap ? 1 : 0);
+  return launch("paged_attention decode", instance.kernel, {grid_extent(blocks), kDecodeMmaThreads, shared_bytes, attributes}, stream,
+                args);
 }
 
 // The sequences from first_seq on.
@@ -297,6 +338,128 @@ Status run_prefill(const PrefillInstance& instance, const PagedAttentionParams& 
   if (blocks > kMaxGrid) return too_large(blocks);
   return launch("paged_attention prefill", instance.kernel,
                 {grid_extent(blocks), static_cast<unsigned>(instance.threads), instance.shared_bytes}, stream, args);
+}
+
+// What prefill_wgmma_kernel keeps in the workspace, where tiles may be divided into parts.
+struct PrefillWgmmaParts {
+  static constexpr int64_t kCountersBytes = kPagedAttentionCounters * static_cast<int64_t>(sizeof(uint32_t));
+  // Of a row the sums of all channels, in groups of 8, and two numbers for each of the 4 lanes that hold it.
+  static int64_t bytes(int64_t v_head_dim) {
+    const int64_t floats = divide_up(v_head_dim, 8) * 8 + 8;
+    return kCountersBytes + kPrefillWgmmaParts * kPrefillWgmmaRows * floats * static_cast<int64_t>(sizeof(float));
+  }
+};
+
+// Of the tensor-map encoder in the driver, which is not linked; null if the driver has none.
+using EncodeTensorMap = decltype(&cuTensorMapEncodeTiled);
+EncodeTensorMap encode_tensor_map() {
+  static const EncodeTensorMap function = [] {
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+    constexpr unsigned kSince = 12000;
+    const cudaError_t error =
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, kSince, cudaEnableDefault, &result);
+    if (error != cudaSuccess) cudaGetLastError();
+    return error == cudaSuccess && result == cudaDriverEntryPointSuccess ? reinterpret_cast<EncodeTensorMap>(found) : nullptr;
+  }();
+  return function;
+}
+
+// A tensor of 16-bit elements: rows of channels, and outer dimensions with strides in elements; boxes have 64 channels.
+struct OuterDim {
+  int64_t size;
+  int64_t stride;
+  int64_t box;
+};
+bool encode_map(CUtensorMap& map, const void* data, int64_t channels, std::initializer_list<OuterDim> outer) {
+  constexpr unsigned kMaxDims = 5;
+  cuuint64_t sizes[kMaxDims] = {static_cast<cuuint64_t>(channels)}, strides[kMaxDims - 1] = {};
+  cuuint32_t box[kMaxDims] = {64}, steps[kMaxDims] = {1};
+  unsigned dims = 1;
+  for (const OuterDim& dim : outer) {
+    strides[dims - 1] = static_cast<cuuint64_t>(dim.stride) * 2;
+    sizes[dims] = static_cast<cuuint64_t>(dim.size);
+    box[dims] = static_cast<cuuint32_t>(dim.box);
+    steps[dims++] = 1;
+  }
+  // Bits are copied as they are: the type says only how many.
+  return encode_tensor_map()(&map, CU_TENSOR_MAP_DATA_TYPE_UINT16, dims, const_cast<void*>(data), sizes, strides, box, steps,
+                             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+// False for strides that the driver does not take.
+bool encode_maps(const PagedAttentionParams& params, PrefillWgmmaParams& w) {
+  const PagedKvView& kv = params.kv;
+  const int64_t group = params.num_q_heads / kv.num_kv_heads;
+  w.tile_rows = static_cast<int>(wgmma_tile_rows(params));
+  w.box_slots = static_cast<int>(wgmma_box_slots(params));
+  const auto encode_side = [&](CUtensorMap& map, const PagedHeads& side, int64_t channels) {
+    return encode_map(map, side.data, channels,
+                      {{kv.page_size, side.strides.token, w.box_slots},
+                       {kv.num_kv_heads, side.strides.head, 1},
+                       {kv.num_pages, side.strides.page, 1}});
+  };
+  return encode_tensor_map() != nullptr && encode_side(w.k, kv.k, params.head_dim) && encode_side(w.v, kv.v, v_head_dim(kv)) &&
+         encode_map(w.q, params.q.data, params.head_dim,
+                    {{params.num_q_heads, params.q.head_stride, group},
+                     {params.num_tokens, params.q.token_stride, w.tile_rows / group}});
+}
+
+std::atomic<bool> wgmma_allowed = true;
+
+// Whether the library holds code of prefill_wgmma_kernel for this device: code for others is empty, and admits fewer threads.
+bool has_wgmma_code(int device) {
+  int major = 0, minor = 0;
+  if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess) {
+    cudaGetLastError();
+    return false;
+  }
+  if (major != 9 || minor != 0) return false;
+  constexpr int kDevices = 64;
+  static std::array<std::atomic<int>, kDevices> answers = {};  // 0: not known yet; 1: no; 2: yes
+  if (device < kDevices && answers[static_cast<size_t>(device)] != 0) return answers[static_cast<size_t>(device)] == 2;
+  cudaFuncAttributes attributes = {};
+  const cudaError_t error = cudaFuncGetAttributes(&attributes, prefill_wgmma_instances()[0].kernel);
+  if (error != cudaSuccess) cudaGetLastError();
+  const bool yes = error == cudaSuccess && attributes.maxThreadsPerBlock >= kPrefillWgmmaThreads &&
+                   attributes.numRegs == kPrefillWgmmaRegisters;
+  if (device < kDevices) answers[static_cast<size_t>(device)] = yes ? 2 : 1;
+  return yes;
+}
+
+// The sequences from first_seq on. `encoded`: of these params.
+Status run_prefill_wgmma(const PrefillWgmmaInstance& instance, const PagedAttentionParams& params,
+                         const PrefillWgmmaParams& encoded, int64_t first_seq, cudaStream_t stream) {
+  const int64_t packed_rows = max_packed_rows(params);
+  if (packed_rows > kMaxPackedRows) return too_large(packed_rows);
+  AttentionArgs args = make_args(params);
+  args.first_seq = first_seq;
+  const int64_t num_seqs = params.num_seqs - first_seq;
+  const int64_t tiles_by_rows = params.num_tokens * args.group / encoded.tile_rows + num_seqs;
+  const int64_t tiles_by_length = num_seqs * divide_up(packed_rows, encoded.tile_rows);
+  int64_t blocks = std::min(tiles_by_rows, tiles_by_length) * params.kv.num_kv_heads;
+  // Bounds that other sequences of the call have no part in: a sequence gets the same bits beside those that decode.
+  const int64_t most_tiles = num_seqs * divide_up(params.max_seqlen_q * args.group, encoded.tile_rows) * params.kv.num_kv_heads;
+  const bool divide = !params.batch_invariant && most_tiles <= kPrefillWgmmaParts / 2 &&
+                      max_keys(params) > kPrefillWgmmaLeastTiles * instance.keys;
+  if (divide) {
+    auto* const workspace = static_cast<unsigned char*>(params.workspace);
+    args.partial_out = reinterpret_cast<float*>(workspace + PrefillWgmmaParts::kCountersBytes);
+    args.counters = params.counters;
+    if (args.counters == nullptr) {
+      args.counters = reinterpret_cast<uint32_t*>(workspace);
+      PROLOGUE_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(args.counters, 0, PrefillWgmmaParts::kCountersBytes, stream));
+    }
+    blocks = kPrefillWgmmaParts;
+  }
+  int device = 0, multiprocessors = 0;
+  PROLOGUE_CUDA_RETURN_IF_ERROR(cudaGetDevice(&device));
+  PROLOGUE_CUDA_RETURN_IF_ERROR(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
+  blocks = std::min<int64_t>(blocks, multiprocessors);
+  return launch("paged_attention prefill", params.soft_cap > 0.0f ? instance.kernel_with_soft_cap : instance.kernel,
+                {grid_extent(blocks), kPrefillWgmmaThreads, instance.shared_bytes}, stream, args, encoded);
 }
 
 // What decode runs: the first num_seqs sequences of the call (all, some or none), as a call of their own, so that they get the
@@ -325,6 +488,11 @@ std::string name_of(const DecodeMmaInstance& instance) {
                  " rows=", instance.tile_rows);
 }
 
+std::string name_of(const PrefillWgmmaInstance& instance) {
+  return str_cat("prefill wgmma q=", dtype_name(instance.dtype), " cache=same head_dim=", instance.head_dim,
+                 " keys=", instance.keys);
+}
+
 std::string name_of_mma(const PrefillInstance& instance) {
   const char* cache = instance.cache == PrefillCache::dtype ? "same" : instance.cache == PrefillCache::codes ? "codes" : "any";
   return str_cat("prefill mma q=", dtype_name(instance.dtype), " cache=", cache, " head_dim=", instance.head_dim,
@@ -337,19 +505,23 @@ std::string name_of_simple(const PrefillInstance& instance) {
 }
 
 AttentionInstance pinned(const PrefillInstance& instance, std::string name) {
-  return {std::move(name), static_cast<int64_t>(instance.shared_bytes),
+  return {std::move(name), static_cast<int64_t>(instance.shared_bytes), false,
           [&instance](const PagedAttentionParams& p, cudaStream_t stream) { return run_prefill(instance, p, 0, stream); }};
 }
 
 }  // namespace
 
-// Enough for every decode kernel that may run such a call, whatever the alignment of its arrays is. A launch of decode_kernel with
+// Enough for every kernel that may run such a call, whatever the alignment of its arrays and the GPU are. A launch of decode_kernel with
 // splits has at most kDecodeTargetRows packed rows.
 int64_t paged_attention_workspace_bytes(const PagedAttentionParams& params) {
   if (params.batch_invariant || max_tiles(params, kSmallestTileKeys) <= 1) return 0;
   const int64_t v_width = v_head_dim(params.kv);
-  return std::max(kDecodeTargetRows * static_cast<int64_t>(sizeof(float2) + static_cast<size_t>(v_width) * sizeof(float)),
-                  DecodeMmaParts(max_packed_rows(params) <= 8 ? 8 : 16, v_width).bytes);
+  const auto holds_dtype = [&](const PagedHeads& side) { return side.format.type == params.dtype; };
+  const bool wgmma = params.dtype != DType::f32 && holds_dtype(params.kv.k) && holds_dtype(params.kv.v) &&
+                     largest_head_dim(params) <= prefill_wgmma_instances().back().head_dim;
+  const int64_t of_prefill = wgmma ? PrefillWgmmaParts::bytes(v_width) : 0;
+  return std::max({kDecodeTargetRows * static_cast<int64_t>(sizeof(float2) + static_cast<size_t>(v_width) * sizeof(float)),
+                   DecodeMmaParts(max_packed_rows(params) <= 8 ? 8 : 16, v_width).bytes, of_prefill});
 }
 
 std::vector<AttentionInstance> instances_of(const PagedAttentionParams& params) {
@@ -358,17 +530,26 @@ std::vector<AttentionInstance> instances_of(const PagedAttentionParams& params) 
     for (const DecodeMmaInstance& instance : table) {
       if (!mma_serves(instance, params)) continue;
       list.push_back(
-          {name_of(instance), static_cast<int64_t>(smallest_shared_bytes(instance)),
+          {name_of(instance), static_cast<int64_t>(smallest_shared_bytes(instance)), false,
            [&instance](const PagedAttentionParams& p, cudaStream_t stream) { return run_decode_mma(instance, p, stream); }});
     }
   }
   for (const auto& table : decode_tables()) {
     for (const DecodeInstance& instance : table) {
       if (!serves(instance, params)) continue;
-      list.push_back({name_of(instance), 0, [&instance](const PagedAttentionParams& p, cudaStream_t stream) {
+      list.push_back({name_of(instance), 0, false, [&instance](const PagedAttentionParams& p, cudaStream_t stream) {
                         return run_decode(instance, p, stream);
                       }});
     }
+  }
+  for (const PrefillWgmmaInstance& instance : prefill_wgmma_instances()) {
+    if (!wgmma_serves(instance, params)) continue;
+    list.push_back({name_of(instance), static_cast<int64_t>(instance.shared_bytes), true,
+                    [&instance](const PagedAttentionParams& p, cudaStream_t stream) {
+                      PrefillWgmmaParams encoded;
+                      if (!encode_maps(p, encoded)) return unsupported("paged_attention: no tensor map for these strides");
+                      return run_prefill_wgmma(instance, p, encoded, 0, stream);
+                    }});
   }
   for (const auto& table : prefill_mma_tables()) {
     for (const PrefillInstance& instance : table) {
@@ -391,8 +572,10 @@ std::string chosen_decode_instance(const PagedAttentionParams& params, int64_t s
   return instance == nullptr ? "" : name_of(*instance);
 }
 
-std::string chosen_prefill_instance(const PagedAttentionParams& params, int64_t shared_bytes) {
+std::string chosen_prefill_instance(const PagedAttentionParams& params, int64_t shared_bytes, bool wgmma) {
   if (decode_part(params).num_seqs == params.num_seqs) return "";
+  const PrefillWgmmaInstance* of_hopper = wgmma ? find_prefill_wgmma(params) : nullptr;
+  if (of_hopper != nullptr) return name_of(*of_hopper);
   const PrefillInstance* instance = find_prefill(params, static_cast<size_t>(shared_bytes));
   if (instance == nullptr) return "";
   for (const auto& table : prefill_mma_tables()) {
@@ -411,6 +594,7 @@ std::vector<std::string> paged_attention_instances() {
   for (const auto& table : decode_tables()) {
     for (const DecodeInstance& instance : table) names.push_back(name_of(instance));
   }
+  for (const PrefillWgmmaInstance& instance : prefill_wgmma_instances()) names.push_back(name_of(instance));
   for (const auto& table : prefill_mma_tables()) {
     for (const PrefillInstance& instance : table) names.push_back(name_of_mma(instance));
   }
@@ -419,6 +603,15 @@ std::vector<std::string> paged_attention_instances() {
   }
   return names;
 }
+
+bool runs_wgmma() {
+  int device = 0;
+  if (cudaGetDevice(&device) == cudaSuccess) return has_wgmma_code(device) && encode_tensor_map() != nullptr;
+  cudaGetLastError();
+  return false;
+}
+
+void allow_wgmma(bool allowed) { wgmma_allowed = allowed; }
 
 Status paged_attention(const PagedAttentionParams& params, const Execution& execution) {
   int device = 0, shared_bytes = 0;
@@ -436,6 +629,13 @@ Status paged_attention(const PagedAttentionParams& params, const Execution& exec
     PROLOGUE_RETURN_IF_ERROR(run_decode(*instance, decode, execution.stream));
   }
   if (decode.num_seqs == params.num_seqs) return {};
+  if (wgmma_allowed && has_wgmma_code(device)) {
+    const PrefillWgmmaInstance* instance = find_prefill_wgmma(params);
+    PrefillWgmmaParams encoded;
+    if (instance != nullptr && encode_maps(params, encoded)) {
+      return run_prefill_wgmma(*instance, params, encoded, decode.num_seqs, execution.stream);
+    }
+  }
   const PrefillInstance* instance = find_prefill(params, static_cast<size_t>(shared_bytes));
   if (instance != nullptr) return run_prefill(*instance, params, decode.num_seqs, execution.stream);
   return unsupported("paged_attention: no prefill kernel for head_dim ", largest_head_dim(params), " fits the ", shared_bytes,

@@ -14,60 +14,9 @@
 #include <prologue/kernels/paged_attention/attention_args.cuh>
 #include <prologue/kernels/paged_attention/attention_instances.cuh>
 #include <prologue/kernels/paged_attention/cache_codes.cuh>
+#include <prologue/kernels/paged_attention/row_tile.cuh>
 
 namespace prologue::cuda {
-
-// The tile of packed rows that a prefill block works on.
-struct RowTile {
-  Sequence sequence;
-  int64_t sequence_index = 0;
-  int first_packed = 0;
-  int num_packed = 0;   // of the whole sequence
-  int first_limit = 0;  // the tile's first row attends to positions below this
-  int last_limit = 0;   // and its last row
-};
-
-// blockIdx.x = tile * num_kv_heads + kv head. Tiles are assigned to the launch's sequences in order, as many to each as its rows need, and
-// one where there are rows to clear: a warp-wide running sum over cu_seqlens_q finds whose tile it is. False for a block that the
-// host's bound made too many.
-template <int kTileRows>
-__device__ inline bool find_tile(const AttentionArgs& args, RowTile& tile) {
-  const PagedAttentionParams& p = args.p;
-  const int lane = threadIdx.x % 32;
-  int64_t index = blockIdx.x / p.kv.num_kv_heads;
-  for (int64_t base = args.first_seq; base < p.num_seqs; base += 32) {
-    const int64_t s = base + lane;
-    int64_t tiles = 0;
-    if (s < p.num_seqs) {
-      const QueryRows rows = query_rows_of(p, s);
-      tiles = (static_cast<int64_t>(rows.count) * args.group + kTileRows - 1) / kTileRows;
-      if (has_bad_rows(rows, s)) tiles = max(tiles, int64_t{1});
-    }
-    int64_t running = tiles;
-#pragma unroll
-    for (int offset = 1; offset < 32; offset *= 2) {
-      const int64_t other = __shfl_up_sync(0xffffffffu, running, offset);
-      if (lane >= offset) running += other;
-    }
-    const unsigned after = __ballot_sync(0xffffffffu, index < running);
-    if (after == 0) {
-      index -= __shfl_sync(0xffffffffu, running, 31);
-      continue;
-    }
-    const int owner = __ffs(static_cast<int>(after)) - 1;
-    // The last tiles of a sequence have the most keys: they run first.
-    const int64_t tile_of_owner = __shfl_sync(0xffffffffu, running, owner) - 1 - index;
-    tile.sequence_index = base + owner;
-    tile.sequence = sequence_at(args, tile.sequence_index);
-    tile.num_packed = tile.sequence.num_rows * args.group;
-    tile.first_packed = static_cast<int>(tile_of_owner) * kTileRows;
-    if (tile.num_packed == 0) return true;
-    tile.first_limit = tile.sequence.limit(tile.first_packed / args.group);
-    tile.last_limit = tile.sequence.limit((min(tile.first_packed + kTileRows, tile.num_packed) - 1) / args.group);
-    return true;
-  }
-  return false;
-}
 
 // Where a position's keys and values are; negative if there are none.
 struct KvOffset {
@@ -155,7 +104,7 @@ __global__ void __launch_bounds__(MmaTileOf<T, kHeadDim, kCache, kMaxKeys>::kThr
   Tile& shared = *dynamic_shared<Tile>();
   const PagedAttentionParams& p = args.p;
   RowTile tile;
-  if (!find_tile<Tile::kRows>(args, tile)) return;
+  if (!find_tile(args, blockIdx.x / p.kv.num_kv_heads, Tile::kRows, tile)) return;
   const Sequence& sequence = tile.sequence;
   const int kv_head = static_cast<int>(blockIdx.x % p.kv.num_kv_heads);
   if (sequence.bad_rows && tile.first_packed == 0) clear_bad_rows(args, tile.sequence_index, kv_head);
@@ -371,7 +320,7 @@ __global__ void __launch_bounds__(MmaTileOf<T, kHeadDim, kCache, kMaxKeys>::kThr
 #pragma unroll
       for (int n = 0; n < Tile::kKeys / 8; ++n) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) score[n][i] = capped(args, score[n][i]);
+        for (int i = 0; i < 4; ++i) score[n][i] = capped_roughly(args, score[n][i]);
       }
     }
     float new_maximum[2] = {maximum[0], maximum[1]};
@@ -506,7 +455,7 @@ __global__ void __launch_bounds__(SimpleTileOf<kHeadDim, kSmall, kCache>::kThrea
   auto& values = shared.kv[kSmall ? 0 : 1];
   const PagedAttentionParams& p = args.p;
   RowTile tile;
-  if (!find_tile<Tile::kRows>(args, tile)) return;
+  if (!find_tile(args, blockIdx.x / p.kv.num_kv_heads, Tile::kRows, tile)) return;
   const Sequence& sequence = tile.sequence;
   const int kv_head = static_cast<int>(blockIdx.x % p.kv.num_kv_heads);
   if (sequence.bad_rows && tile.first_packed == 0) clear_bad_rows(args, tile.sequence_index, kv_head);

@@ -9,6 +9,8 @@
 #include <prologue/kernels/gemm/backends.h>
 #include <prologue/kernels/moe/backends.h>
 #include <prologue/kernels/paged_attention/backends.h>
+#include <prologue/kernels/projection/backends.h>
+#include <prologue/kernels/qkv_prologue/backends.h>
 #include <prologue/kernels/rotary/backends.h>
 #include <prologue/kernels/token_ops/backends.h>
 #include <prologue/layers/graph/executor.h>
@@ -18,42 +20,41 @@ namespace prologue {
 namespace {
 
 template <class P>
-Status validate_operation(const P& params, const GemmContext&, const Execution& execution) {
-  return validate(params, execution);
-}
-Status validate_operation(const GemmParams& params, const GemmContext& context, const Execution& execution) {
-  return validate(params, context, execution);
-}
-Status validate_operation(const MoeGemmParams& params, const GemmContext& context, const Execution& execution) {
-  return validate(params, context, execution);
-}
-Status validate_operation(const PagedAttentionParams& params, const GemmContext&, const Execution& execution) {
-  return validate(params, execution.device);
+Status validate_operation(const P& params, const GemmContext& context, const Execution& execution) {
+  if constexpr (requires { validate(params, context, execution); }) {
+    return validate(params, context, execution);
+  } else if constexpr (requires { validate(params, execution); }) {
+    return validate(params, execution);
+  } else {
+    return validate(params, execution.device);
+  }
 }
 
 template <class P>
-Status run_operation(const P& params, const void*, GemmContext&, const Execution& execution) {
-  return run_validated(params, execution);
-}
-Status run_operation(const GemmParams& params, const void*, GemmContext& context, const Execution& execution) {
-  return run_validated(params, context, execution);
-}
-Status run_operation(const MoeGemmParams& params, const void*, GemmContext& context, const Execution& execution) {
-  return run_validated(params, context, execution);
+Status run_operation(const P& params, const void*, GemmContext& context, const Execution& execution) {
+  if constexpr (requires { run_validated(params, context, execution); }) {
+    return run_validated(params, context, execution);
+  } else {
+    return run_validated(params, execution);
+  }
 }
 Status run_operation(const AttentionPrologueParams& params, const void* kernel, GemmContext&, const Execution& execution) {
   return run_kernel(kernel, params, execution);
 }
 
 void set_invariant(Parameters& parameters, bool batch_invariant) {
-  if (auto* gemm = std::get_if<GemmParams>(&parameters)) gemm->batch_invariant = batch_invariant;
-  if (auto* attention = std::get_if<PagedAttentionParams>(&parameters)) attention->batch_invariant = batch_invariant;
+  const auto set = [&](auto& params) {
+    if constexpr (requires { params.batch_invariant; }) params.batch_invariant = batch_invariant;
+  };
+  std::visit(set, parameters);
 }
 
 int64_t workspace_bytes_of(const PagedAttentionParams& params, Device device) {
   return paged_attention_workspace_bytes(params, device);
 }
 int64_t workspace_bytes_of(const MoeGemmParams& params, Device device) { return moe_gemm_workspace_bytes(params, device); }
+int64_t workspace_bytes_of(const QkvPrologueParams& params, Device) { return qkv_prologue_workspace_bytes(params); }
+int64_t workspace_bytes_of(const ProjectionParams& params, Device) { return projection_workspace_bytes(params); }
 
 // Calls f with the parameters if their operation may need a workspace.
 template <class F>

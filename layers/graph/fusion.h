@@ -17,4 +17,12 @@ namespace prologue {
 // position is outside the table is a fault in both graphs. Its rows of q may differ, because a norm may follow the rotation.)
 PROLOGUE_API Result<Graph> fuse_attention_prologue(const Graph& graph, Rounding rounding = Rounding::once);
 
+// For steps of few tokens on CUDA, where the launch is a good part of the time. Rewrites, behind fuse_attention_prologue(),
+//     [norm] -> linear -> attention_prologue    into one qkv_prologue node
+//     [norm] -> linear -> [activation]          into one projection node, if there is a norm or an activation
+//     linear -> add_norm                        into a projection node that adds to the residual, and a norm
+// so that a layer of most models is five nodes. A chain is not changed if another node reads an inner value, if the norm is a LayerNorm or
+// has a bias, or if the weights are packed. The result differs from that of the other graph as two orders of one sum do (projection.h).
+PROLOGUE_API Result<Graph> fuse_projections(const Graph& graph);
+
 }  // namespace prologue

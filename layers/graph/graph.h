@@ -24,6 +24,8 @@
 #include <prologue/kernels/moe/moe_gemm.h>
 #include <prologue/kernels/moe/moe_route.h>
 #include <prologue/kernels/paged_attention/paged_attention.h>
+#include <prologue/kernels/projection/projection.h>
+#include <prologue/kernels/qkv_prologue/qkv_prologue.h>
 #include <prologue/kernels/rotary/rotary.h>
 #include <prologue/kernels/token_ops/activation.h>
 #include <prologue/kernels/token_ops/add.h>
@@ -118,7 +120,7 @@ struct AttentionOptions {
 using Parameters = std::variant<EmbeddingParams, NormParams, GemmParams, AddBiasParams, QkNormParams, GatherCosSinParams,
                                 RotaryParams, HadamardParams, QueryScaleParams, KvWriteParams, AttentionPrologueParams,
                                 PagedAttentionParams, ActivationParams, AddParams, ScaleLogitsParams, MoeRouteParams,
-                                MoeGemmParams, MoeCombineParams>;
+                                MoeGemmParams, MoeCombineParams, QkvPrologueParams, ProjectionParams>;
 
 // What a member of a node's parameters will be when the graph runs.
 struct Binding {

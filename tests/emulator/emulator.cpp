@@ -49,17 +49,18 @@ const Thread* thread = nullptr;
 Extent block_index, block_extent, grid_extent;
 unsigned char* dynamic_shared = nullptr;
 
+void fail(const char* what) {
+  std::fprintf(stderr, "emulator: block (%u, %u, %u), thread (%u, %u, %u): %s\n", block_index.x, block_index.y, block_index.z,
+               thread->thread_index.x, thread->thread_index.y, thread->thread_index.z, what);
+  std::abort();
+}
+
 namespace {
 
 constexpr size_t kStackBytes = 256 * 1024;
 constexpr int kMaxThreads = 1024;
 constexpr int kWarpSize = 32;
-
-[[noreturn]] void fail(const char* what) {
-  std::fprintf(stderr, "emulator: block (%u, %u, %u), thread (%u, %u, %u): %s\n", block_index.x, block_index.y, block_index.z,
-               thread->thread_index.x, thread->thread_index.y, thread->thread_index.z, what);
-  std::abort();
-}
+constexpr int kNamedBarriers = 16;
 
 // A stack with a page below it that must not be touched.
 class Stack {
@@ -104,29 +105,59 @@ struct Warp {
   }
 };
 
+// bar.sync and bar.arrive. 0 is also that of __syncthreads(), which is not counted here: nobody names it.
+struct NamedBarrier {
+  int threads = 0;  // that it waits for; 0: nobody has come
+  int arrived = 0;
+  uint64_t round = 0;
+};
+
+// A block of the cluster that runs.
+struct Block {
+  Extent index;
+  unsigned char* shared = nullptr;
+  std::vector<Warp> warps;
+  int running = 0;
+  int arrived = 0;  // at the barrier of the block
+  uint64_t round = 0;
+  NamedBarrier named[kNamedBarriers];
+};
+
 struct Fiber : Thread {
   std::unique_ptr<Stack> stack;
   void* stack_pointer = nullptr;
-  Fiber* next = nullptr;  // in the ring of those that still run
+  Block* block = nullptr;
+  uint64_t cluster_round = 0;  // in which it arrived last
+  Fiber* next = nullptr;       // in the ring of those that still run
   Fiber* previous = nullptr;
 };
 
-class Block {
+class Cluster {
  public:
-  void run(const Extent& extent, const std::function<void()>& kernel);
+  // `blocks`: their indices and shared memory.
+  void run(std::vector<Block> blocks, const Extent& extent, const std::function<void()>& kernel);
   void sync();
   void sync(uint32_t mask);
+  void arrive();
+  void wait();
+  void let_others_run() { yield(); }
+  void progress() { idle_ = 0; }
+  uint64_t arrive_named(int id, int threads);
+  void sync_named(int id, int threads);
   WarpBarrier& barrier(uint32_t mask) { return warp().barrier(mask); }
+  unsigned rank() const { return static_cast<unsigned>(current_->block - blocks_.data()); }
+  Block& block(unsigned rank) { return blocks_[rank]; }
+  unsigned size() const { return static_cast<unsigned>(blocks_.size()); }
 
  private:
   static void enter();
-  Warp& warp() { return warps_[static_cast<size_t>(current_->number / kWarpSize)]; }
+  Warp& warp() { return current_->block->warps[static_cast<size_t>(current_->number / kWarpSize)]; }
   void yield();
   [[noreturn]] void end_thread();
   void switch_to(Fiber* fiber, void** save, bool ends);
 
   std::vector<std::unique_ptr<Fiber>> fibers_;
-  std::vector<Warp> warps_;
+  std::vector<Block> blocks_;
   const std::function<void()>* kernel_ = nullptr;
   Fiber* current_ = nullptr;
   void* host_stack_pointer_ = nullptr;
@@ -135,17 +166,18 @@ class Block {
   size_t host_size_ = 0;
 #endif
   int running_ = 0;
-  int arrived_ = 0;  // at the barrier of the block
-  uint64_t round_ = 0;
+  int arrived_ = 0;  // at the barrier of the cluster
+  uint64_t round_ = 1;
   int64_t idle_ = 0;  // yields since anything happened
 };
 
-Block this_block;
+Cluster this_cluster;
 std::mutex one_grid_at_a_time;
 
-void Block::switch_to(Fiber* fiber, void** save, [[maybe_unused]] bool ends) {
+void Cluster::switch_to(Fiber* fiber, void** save, [[maybe_unused]] bool ends) {
   current_ = fiber;
   thread = fiber;
+  if (fiber != nullptr) block_index = fiber->block->index, dynamic_shared = fiber->block->shared;
 #if defined(__SANITIZE_ADDRESS__)
   void* fake = nullptr;
   const void* const bottom = fiber == nullptr ? host_bottom_ : fiber->stack->begin();
@@ -158,20 +190,21 @@ void Block::switch_to(Fiber* fiber, void** save, [[maybe_unused]] bool ends) {
 }
 
 // The first function on a thread's stack. The first thread comes from the host.
-void Block::enter() {
+void Cluster::enter() {
 #if defined(__SANITIZE_ADDRESS__)
   const void* bottom = nullptr;
   size_t size = 0;
   __sanitizer_finish_switch_fiber(nullptr, &bottom, &size);
-  if (this_block.current_->number == 0) this_block.host_bottom_ = bottom, this_block.host_size_ = size;
+  if (this_cluster.current_ == this_cluster.fibers_.front().get()) this_cluster.host_bottom_ = bottom, this_cluster.host_size_ = size;
 #endif
-  (*this_block.kernel_)();
-  this_block.end_thread();
+  (*this_cluster.kernel_)();
+  this_cluster.end_thread();
 }
 
-void Block::end_thread() {
+void Cluster::end_thread() {
   Fiber* const ending = current_;
   warp().ended |= 1u << ending->lane();
+  --ending->block->running;
   --running_;
   idle_ = 0;
   ending->previous->next = ending->next;
@@ -180,16 +213,35 @@ void Block::end_thread() {
   std::abort();
 }
 
-void Block::yield() {
+void Cluster::yield() {
   if (++idle_ > 4 * static_cast<int64_t>(running_) + 4) fail("waits for threads that do not come");
   Fiber* const self = current_;
   if (self->next != self) switch_to(self->next, &self->stack_pointer, false);
 }
 
-void Block::sync() {
-  const uint64_t round = round_;
+void Cluster::sync() {
+  Block& b = *current_->block;
+  const uint64_t round = b.round;
+  ++b.arrived;
+  while (b.round == round) {
+    if (b.arrived == b.running) {
+      b.arrived = 0, idle_ = 0;
+      ++b.round;
+    } else {
+      yield();
+    }
+  }
+}
+
+void Cluster::arrive() {
+  if (current_->cluster_round == round_) fail("arrives twice at the barrier of its cluster");
+  current_->cluster_round = round_;
   ++arrived_;
-  while (round_ == round) {
+}
+
+void Cluster::wait() {
+  if (current_->cluster_round == 0) fail("waits at the barrier of its cluster and has not arrived");
+  while (round_ == current_->cluster_round) {
     if (arrived_ == running_) {
       arrived_ = 0, idle_ = 0;
       ++round_;
@@ -199,7 +251,7 @@ void Block::sync() {
   }
 }
 
-void Block::sync(uint32_t mask) {
+void Cluster::sync(uint32_t mask) {
   const uint32_t lane = 1u << current_->lane();
   if ((mask & lane) == 0) fail("is not in the mask of its own warp instruction");
   WarpBarrier& b = barrier(mask);
@@ -215,25 +267,51 @@ void Block::sync(uint32_t mask) {
   }
 }
 
-void Block::run(const Extent& extent, const std::function<void()>& kernel) {
+// The round that it belongs to.
+uint64_t Cluster::arrive_named(int id, int threads) {
+  if (id < 1 || id >= kNamedBarriers) fail("names a barrier that does not exist");
+  if (threads <= 0 || threads % kWarpSize != 0) fail("names a barrier for a number of threads that is no multiple of a warp");
+  NamedBarrier& b = current_->block->named[id];
+  if (b.threads != 0 && b.threads != threads) fail("names a barrier for another number of threads than those before it");
+  b.threads = threads;
+  const uint64_t round = b.round;
+  idle_ = 0;
+  if (++b.arrived == threads) {
+    b.threads = b.arrived = 0;
+    ++b.round;
+  }
+  return round;
+}
+
+void Cluster::sync_named(int id, int threads) {
+  const uint64_t round = arrive_named(id, threads);
+  while (current_->block->named[id].round == round) yield();
+}
+
+void Cluster::run(std::vector<Block> blocks, const Extent& extent, const std::function<void()>& kernel) {
   const int count = static_cast<int>(extent.x * extent.y * extent.z);
+  blocks_ = std::move(blocks);
+  for (Block& block : blocks_) {
+    block.warps.resize(static_cast<size_t>((count + kWarpSize - 1) / kWarpSize));
+    if (count % kWarpSize != 0) block.warps.back().ended = ~0u << (count % kWarpSize);
+    block.running = count;
+  }
   kernel_ = &kernel;
-  running_ = count;
+  running_ = count * static_cast<int>(blocks_.size());
   arrived_ = 0, idle_ = 0;
-  warps_.clear();
-  warps_.resize(static_cast<size_t>((count + kWarpSize - 1) / kWarpSize));
-  if (count % kWarpSize != 0) warps_.back().ended = ~0u << (count % kWarpSize);
-  while (static_cast<int>(fibers_.size()) < count) {
+  while (static_cast<int>(fibers_.size()) < running_) {
     fibers_.push_back(std::make_unique<Fiber>());
     fibers_.back()->stack = std::make_unique<Stack>();
   }
-  for (int i = 0; i < count; ++i) {
+  for (int i = 0; i < running_; ++i) {
     Fiber& fiber = *fibers_[static_cast<size_t>(i)];
-    fiber.number = i;
-    const auto number = static_cast<unsigned>(i);
+    fiber.number = i % count;
+    fiber.block = &blocks_[static_cast<size_t>(i / count)];
+    fiber.cluster_round = 0;
+    const auto number = static_cast<unsigned>(fiber.number);
     fiber.thread_index = {number % extent.x, number / extent.x % extent.y, number / extent.x / extent.y};
-    fiber.next = fibers_[static_cast<size_t>((i + 1) % count)].get();
-    fiber.previous = fibers_[static_cast<size_t>((i + count - 1) % count)].get();
+    fiber.next = fibers_[static_cast<size_t>((i + 1) % running_)].get();
+    fiber.previous = fibers_[static_cast<size_t>((i + running_ - 1) % running_)].get();
 #if defined(__SANITIZE_ADDRESS__)  // the thread before has left its frames without returning
     if (fiber.stack_pointer != nullptr) {
       auto* const lowest = static_cast<unsigned char*>(fiber.stack_pointer) - 1024;
@@ -243,7 +321,7 @@ void Block::run(const Extent& extent, const std::function<void()>& kernel) {
     // As if enter() had been called from nowhere: six registers, its address, and an aligned stack behind it.
     auto* top = reinterpret_cast<void**>(fiber.stack->end());
     *--top = nullptr;
-    *--top = reinterpret_cast<void*>(&Block::enter);
+    *--top = reinterpret_cast<void*>(&Cluster::enter);
     for (int saved = 0; saved < 6; ++saved) *--top = nullptr;
     fiber.stack_pointer = top;
   }
@@ -252,31 +330,49 @@ void Block::run(const Extent& extent, const std::function<void()>& kernel) {
 
 }  // namespace
 
-void run_grid(const Extent& grid, const Extent& block, size_t shared_bytes, const std::function<void()>& kernel) {
+void run_grid(const Extent& grid, const Extent& block, size_t shared_bytes, const std::function<void()>& kernel, unsigned cluster) {
   const std::lock_guard<std::mutex> lock(one_grid_at_a_time);
-  // Bytes that a kernel has not written are as bad as they can be, before the first and in every block: NaN, or -1.
-  std::vector<unsigned char> memory(shared_bytes + 256);
-  unsigned char* const shared = memory.data() + (256 - reinterpret_cast<uintptr_t>(memory.data()) % 256) % 256;
-  dynamic_shared = shared;
+  constexpr size_t kAlignment = 1024;
+  const size_t of_block = (shared_bytes + kAlignment - 1) / kAlignment * kAlignment;
+  std::vector<unsigned char> memory(cluster * of_block + kAlignment);
+  unsigned char* const shared = memory.data() + (kAlignment - reinterpret_cast<uintptr_t>(memory.data()) % kAlignment) % kAlignment;
   block_extent = block;
   grid_extent = grid;
   for (unsigned z = 0; z < grid.z; ++z) {
     for (unsigned y = 0; y < grid.y; ++y) {
-      for (unsigned x = 0; x < grid.x; ++x) {
-        std::memset(shared, 0xff, shared_bytes);
-        block_index = {x, y, z};
-        this_block.run(block, kernel);
+      for (unsigned x = 0; x < grid.x; x += cluster) {
+        // Bytes that a kernel has not written are as bad as they can be, before the first and in every block: NaN, or -1.
+        std::fill(memory.begin(), memory.end(), static_cast<unsigned char>(0xff));
+        std::vector<Block> blocks(cluster);
+        for (unsigned rank = 0; rank < cluster; ++rank) {
+          blocks[rank].index = {x + rank, y, z};
+          blocks[rank].shared = shared + rank * of_block;
+        }
+        this_cluster.run(std::move(blocks), block, kernel);
       }
     }
   }
   dynamic_shared = nullptr;
 }
 
-void sync_block() { this_block.sync(); }
-void sync_warp(uint32_t mask) { this_block.sync(mask); }
+unsigned cluster_rank() { return this_cluster.rank(); }
+void arrive_at_cluster() { this_cluster.arrive(); }
+void wait_for_cluster() { this_cluster.wait(); }
+
+void* in_block_of_cluster(void* here, unsigned rank) {
+  if (rank >= this_cluster.size()) fail("names a block that its cluster does not have");
+  return this_cluster.block(rank).shared + (static_cast<unsigned char*>(here) - dynamic_shared);
+}
+
+void sync_block() { this_cluster.sync(); }
+void sync_warp(uint32_t mask) { this_cluster.sync(mask); }
+void let_others_run() { this_cluster.let_others_run(); }
+void progress() { this_cluster.progress(); }
+void arrive_named(int id, int threads) { this_cluster.arrive_named(id, threads); }
+void sync_named(int id, int threads) { this_cluster.sync_named(id, threads); }
 
 const void* const* show(uint32_t mask, const void* value) {
-  WarpBarrier& b = this_block.barrier(mask);
+  WarpBarrier& b = this_cluster.barrier(mask);
   if (b.arrived == 0) std::fill(b.values, b.values + kWarpSize, nullptr);
   b.values[thread->lane()] = value;
   sync_warp(mask);

@@ -1,6 +1,8 @@
 // CUDA kernels on the CPU, for tests on machines without a GPU: the library's .cu files, compiled as C++ with the headers in
 // include/ in place of the toolkit's. Slow, and exact where the GPU is: one thread of a block runs until it waits for others (a
-// barrier, a shuffle), then the next. Blocks run one after another.
+// barrier, a shuffle), then the next. Blocks run one after another, those of a cluster together.
+//
+// TMA copies when it is told to, wgmma multiplies when somebody waits for it (hopper.cuh).
 //
 // What it cannot show: races between threads, alignment that only a GPU asks for beyond UBSan's, registers, speed, and what the
 // approximate instructions of a GPU return (exp2f, rsqrtf).
@@ -27,12 +29,37 @@ extern const Thread* thread;
 extern Extent block_index, block_extent, grid_extent;
 extern unsigned char* dynamic_shared;
 
-// Runs the threads of a grid, one after another; grids of several host threads, too. A thread that waits for one that does not come ends the program with a sentence.
-void run_grid(const Extent& grid, const Extent& block, size_t shared_bytes, const std::function<void()>& kernel);
+// Runs the threads of a grid, one after another; grids of several host threads, too. A thread that waits for one that does not come
+// ends the program with a sentence. `cluster`: blocks that are neighbours in x. They share the `static` variables that __shared__
+// becomes, so a kernel of clusters has dynamic shared memory only.
+void run_grid(const Extent& grid, const Extent& block, size_t shared_bytes, const std::function<void()>& kernel,
+              unsigned cluster = 1);
 
 void sync_block();
+unsigned cluster_rank();
+// The barrier of a cluster, in two parts. Every thread arrives, then waits.
+void arrive_at_cluster();
+void wait_for_cluster();
+// What is at `here` in this block's dynamic shared memory, in that of block `rank` of the cluster.
+void* in_block_of_cluster(void* here, unsigned rank);
 // The lanes of `mask` that still run must all come here.
 void sync_warp(uint32_t mask);
+
+// For instructions that wait for something else than a barrier of threads: lets the others run, until wait_until()'s condition holds.
+// Whoever may have made a condition true calls progress().
+void let_others_run();
+void progress();
+template <class F>
+void wait_until(const F& condition) {
+  while (!condition()) let_others_run();
+}
+
+// Named barriers of the block, for `threads` of its threads.
+void arrive_named(int id, int threads);
+void sync_named(int id, int threads);
+
+// Says in which thread something is wrong, and ends the program.
+[[noreturn]] void fail(const char* what);
 
 // Shows the other lanes of `mask` a value of this lane until done() has been called by all of them.
 const void* const* show(uint32_t mask, const void* value);

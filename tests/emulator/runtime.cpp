@@ -1,3 +1,4 @@
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <atomic>
@@ -79,8 +80,43 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
-  *value = (attribute == cudaDevAttrMaxSharedMemoryPerMultiprocessor ? 228 : 227) * 1024;
+  const cudaDeviceProp properties;
+  switch (attribute) {
+    case cudaDevAttrMultiProcessorCount: *value = properties.multiProcessorCount; break;
+    case cudaDevAttrComputeCapabilityMajor: *value = properties.major; break;
+    case cudaDevAttrComputeCapabilityMinor: *value = properties.minor; break;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = 228 * 1024; break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = 227 * 1024; break;
+  }
   return cudaSuccess;
+}
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long,
+                                             cudaDriverEntryPointQueryResult* found) {
+  const bool known = std::strcmp(name, "cuTensorMapEncodeTiled") == 0;
+  *function = known ? reinterpret_cast<void*>(&cuTensorMapEncodeTiled) : nullptr;
+  *found = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+  return cudaSuccess;
+}
+
+// The rules of the manual.
+CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank, void* data, const cuuint64_t* sizes,
+                                const cuuint64_t* strides, const cuuint32_t* box, const cuuint32_t* steps, CUtensorMapInterleave,
+                                CUtensorMapSwizzle swizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+  constexpr uint64_t kMaxSize = uint64_t{1} << 32, kMaxStride = uint64_t{1} << 40;
+  constexpr uint32_t kMaxBox = 256, kElement = 2, kRow = 128;
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  if (reinterpret_cast<uintptr_t>(map) % 64 != 0 || address % 16 != 0 || rank < 3 || rank > 5) return CUDA_ERROR_INVALID_VALUE;
+  if (swizzle != CU_TENSOR_MAP_SWIZZLE_128B || box[0] * kElement != kRow) return CUDA_ERROR_INVALID_VALUE;
+  *map = {.data = address, .strides = {}, .sizes = {}, .box = {}, .rank = rank};
+  for (uint32_t i = 0; i < rank; ++i) {
+    if (sizes[i] < 1 || sizes[i] > kMaxSize || box[i] < 1 || box[i] > kMaxBox || steps[i] != 1) return CUDA_ERROR_INVALID_VALUE;
+    map->sizes[i] = sizes[i];
+    map->box[i] = box[i];
+    if (i + 1 == rank) break;
+    if (strides[i] % 16 != 0 || strides[i] >= kMaxStride) return CUDA_ERROR_INVALID_VALUE;
+    map->strides[i] = strides[i];
+  }
+  return CUDA_SUCCESS;
 }
 cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
 cudaError_t cudaDriverGetVersion(int* version) {
@@ -104,7 +140,8 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t num_bytes, cudaMe
 }
 cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
                               cudaMemcpyKind, cudaStream_t stream) {
-  if (width > to_pitch || width > from_pitch || to_pitch > INT32_MAX || from_pitch > INT32_MAX) return result(cudaErrorInvalidValue);
+  if (width > to_pitch || width > from_pitch || to_pitch > INT32_MAX || from_pitch > INT32_MAX)
+    return result(cudaErrorInvalidValue);
   return emulator::submit(stream, [=] {
     for (size_t row = 0; row < height; ++row) {
       std::memcpy(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch, width);

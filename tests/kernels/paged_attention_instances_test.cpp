@@ -52,7 +52,7 @@ std::vector<NamedCall> calls_of(const PagedAttentionParams& p, Device device) {
   EXPECT_EQ(cudaGetDevice(&current), cudaSuccess);
   EXPECT_EQ(cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, current), cudaSuccess);
   for (const cuda::AttentionInstance& instance : cuda::instances_of(p)) {
-    if (instance.shared_bytes > shared_bytes) continue;
+    if (instance.shared_bytes > shared_bytes || (instance.wgmma && !cuda::runs_wgmma())) continue;
     calls.push_back({instance.name, [&p, instance](const Execution& execution) { return instance.launch(p, execution.stream); }});
   }
 #endif
@@ -147,6 +147,7 @@ PagedAttentionParams shape(DType dtype, KvTypes types, int64_t head_dim, int64_t
   p.head_dim = p.kv.k.head_dim = head_dim;
   p.kv.v.head_dim = v_head_dim;
   p.dtype = dtype;
+  p.scale = 1.0f;
   p.kv.k.format.type = types.k, p.kv.v.format.type = types.v;
   p.kv.num_kv_heads = 2;
   p.kv.page_size = 16;
@@ -176,7 +177,8 @@ TEST(PagedAttentionInstancesOfAll, EveryOneServesATestedCase) {
 
 // The instance of a call that has one kind of rows.
 std::string chosen(const PagedAttentionParams& p, int64_t shared_bytes) {
-  const std::string decode = cuda::chosen_decode_instance(p, shared_bytes), prefill = cuda::chosen_prefill_instance(p, shared_bytes);
+  const std::string decode = cuda::chosen_decode_instance(p, shared_bytes),
+                    prefill = cuda::chosen_prefill_instance(p, shared_bytes);
   EXPECT_NE(decode.empty(), prefill.empty());
   return decode + prefill;
 }

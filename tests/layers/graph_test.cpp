@@ -93,6 +93,78 @@ TEST_P(GraphOnBackend, SixteenBitTypesStayCloseToFloat32) {
   }
 }
 
+TEST_P(GraphOnBackend, FusedProjectionsEqualTheOthersBitForBitInFloat32) {
+  for (const bool with_bias : {false, true}) {
+    TinyModel model(DType::f32, with_bias, execution_);
+    const Graph prologues = fuse_attention_prologue(model.graph).value();
+    const std::vector<float> want = run_two_steps(model, prologues), got = run_two_steps(model, fuse_projections(prologues).value());
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], want[i]) << i;
+  }
+}
+
+TEST_P(GraphOnBackend, FusedProjectionsOfSixteenBitsStayCloseToFloat32) {
+  TinyModel exact(DType::f32, true, execution_);
+  const std::vector<float> want = run_two_steps(exact, exact.graph);
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    TinyModel model(dtype, true, execution_);
+    const Graph fused = fuse_projections(fuse_attention_prologue(model.graph).value()).value();
+    const std::vector<float> got = run_two_steps(model, fused);
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], 0.35) << dtype_name(dtype) << " " << i;
+  }
+}
+
+TEST(GraphFusion, ALayerIsFiveNodes) {
+  TinyModel model(DType::bf16, true, {Device::cpu, 1});
+  const Graph fused = fuse_projections(fuse_attention_prologue(model.graph).value()).value();
+  EXPECT_EQ(count(fused, "qkv_prologue"), kLayers);
+  EXPECT_EQ(count(fused, "projection"), 3 * kLayers);
+  EXPECT_EQ(count(fused, "paged_attention"), kLayers);
+  EXPECT_EQ(count(fused, "rms_norm"), 1);  // the last, whose rows are chosen before they are multiplied
+  EXPECT_EQ(count(fused, "linear"), 1);
+  EXPECT_EQ(fused.nodes.size(), static_cast<size_t>(5 * kLayers + 4));  // and embedding, select_logit_rows
+  const std::string table = graph_table(fused, true);
+  for (const char* text :
+       {"qkv_prologue = attention_norm + qkv + qkv_bias + rope_q + rope_k + kv_write", "projection = output + residual (adds to the residual)",
+        "projection = mlp_norm + gate_up + activation (silu)", "projection = down + residual"}) {
+    EXPECT_NE(table.find(text), std::string::npos) << text << "\n" << table;
+  }
+}
+
+// What a chain must not have.
+TEST(GraphFusion, ProjectionsThatOthersReadStayApart) {
+  TinyModel model(DType::bf16, false, {Device::cpu, 1});
+  const auto fused_of = [&](const auto& build) {
+    GraphBuilder g(DType::bf16);
+    const Value x = g.embedding("embedding", model.weight(kVocab, test::kHidden, DType::bf16), 1.0f);
+    const Value out = build(g, x);
+    return fuse_projections(std::move(g).finish(out).value()).value();
+  };
+  const auto square = [&] { return model.weight(test::kHidden, test::kHidden, DType::bf16); };
+  const Norm norm = {NormKind::rms, model.weight(1, test::kHidden, DType::bf16)};
+  const Graph two_readers = fused_of([&](GraphBuilder& g, Value x) {
+    const Value normed = g.norm("norm", x, norm);
+    return g.add("sum", g.linear("a", normed, square()), g.linear("b", normed, square()));
+  });
+  EXPECT_EQ(count(two_readers, "projection"), 0);
+  EXPECT_EQ(count(two_readers, "rms_norm"), 1);
+  const Graph layer_norm = fused_of([&](GraphBuilder& g, Value x) {
+    return g.linear("a", g.norm("norm", x, {NormKind::layer, norm.weight}), square());
+  });
+  EXPECT_EQ(count(layer_norm, "projection"), 0);
+  const Graph residual_read_between = fused_of([&](GraphBuilder& g, Value x) {
+    const Value a = g.linear("a", x, square()), residual = g.linear("residual", x, square());
+    const Value b = g.linear("b", a, square()), seen = g.linear("seen", residual, square());
+    const Value normed = g.add_norm("norm", b, residual, norm);
+    return g.add("sum", normed, seen);
+  });
+  EXPECT_EQ(count(residual_read_between, "add_rms_norm"), 1);
+  EXPECT_EQ(count(residual_read_between, "projection"), 0);
+  const Graph output = fused_of([&](GraphBuilder& g, Value x) { return g.linear("a", x, square()); });
+  EXPECT_EQ(count(output, "projection"), 0);
+}
+
 TEST_P(GraphOnBackend, StepsBeyondTheLimitsAreRefused) {
   TinyModel model(DType::f32, false, execution_);
   auto executor = GraphExecutor::create(model.graph, model.storage, {4, 2, 1, 16}, execution_).value();

@@ -24,6 +24,26 @@ inline unsigned grid_extent(int64_t blocks) {
   return blocks < 0 || blocks > int64_t{0xffffffff} ? 0xffffffffu : static_cast<unsigned>(blocks);
 }
 
+// Whether the current device has clusters and programmatic edges: from compute capability 9.0 on.
+inline bool device_is_hopper_or_later() {
+  int device = 0, major = 0;
+  if (cudaGetDevice(&device) == cudaSuccess &&
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess) {
+    return major >= 9;
+  }
+  cudaGetLastError();
+  return false;
+}
+
+// The edge from the kernel before it in the stream: this one may start while that one runs, and waits for it (instructions.cuh:
+// wait_for_previous_kernels).
+inline cudaLaunchAttribute programmatic_edge() {
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  return attribute;
+}
+
 struct LaunchShape {
   dim3 grid;
   dim3 block;

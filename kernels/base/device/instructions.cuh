@@ -31,6 +31,101 @@ __device__ inline void load_kept(const void* from, uint32_t (&words)[4]) {
                : "l"(from), "l"(policy));
 }
 
+// 16 bytes that are read once, from memory that no kernel writes while this one runs.
+__device__ inline uint4 load_once(const void* from) {
+  uint4 word;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w)
+               : "l"(from));
+  return word;
+}
+
+// ---- launches that overlap (programmatic edges), clusters: from sm_90 on; before, a cluster is one block -----------------------
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#define PROLOGUE_FROM_SM90(...) __VA_ARGS__
+#else
+#define PROLOGUE_FROM_SM90(...)
+#endif
+
+// Until the kernels before it in the stream are done, and what they wrote can be seen. A launch without a programmatic edge has
+// waited already.
+__device__ inline void wait_for_previous_kernels() { PROLOGUE_FROM_SM90(asm volatile("griddepcontrol.wait;" ::: "memory")); }
+// The next kernel may start as soon as all blocks have come here; it waits before it reads what this one writes.
+__device__ inline void let_next_kernel_start() { PROLOGUE_FROM_SM90(asm volatile("griddepcontrol.launch_dependents;" ::: "memory")); }
+
+__device__ inline uint32_t cluster_rank() {
+  uint32_t rank = 0;
+  PROLOGUE_FROM_SM90(asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank)));
+  return rank;
+}
+
+// The barrier of a cluster: every thread arrives, then waits. It orders nothing but Arrivals that were opened before.
+__device__ inline void arrive_at_cluster() {
+  PROLOGUE_FROM_SM90(asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"));
+}
+__device__ inline void wait_for_cluster() {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#else
+  __syncthreads();
+#endif
+}
+
+// What other blocks of the cluster store in this block's shared memory: so many bytes, once. One thread opens it before the barrier of
+// the cluster; then any thread of the cluster stores; then all that read wait.
+class Arrivals {
+ public:
+  __device__ void open(uint32_t num_bytes) {
+    PROLOGUE_FROM_SM90(asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address(&state_)) : "memory");
+                    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+                    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address(&state_)), "r"(num_bytes)
+                                 : "memory"));
+  }
+  // To the place in block `rank` that `to` is in this block, which is aligned to the bytes stored. `this` is in this block too.
+  __device__ void store(uint32_t rank, float* to, const float4& values) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%2, %3, %4, %5}, [%1];" ::"r"(in_block(rank, to)),
+                 "r"(in_block(rank, &state_)), "f"(values.x), "f"(values.y), "f"(values.z), "f"(values.w)
+                 : "memory");
+#else
+    *reinterpret_cast<float4*>(to) = values;
+#endif
+  }
+  __device__ void store(uint32_t rank, float* to, float value) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %2, [%1];" ::"r"(in_block(rank, to)),
+                 "r"(in_block(rank, &state_)), "f"(value)
+                 : "memory");
+#else
+    *to = value;
+#endif
+  }
+  __device__ void wait() {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+    uint32_t done = 0;
+    while (done == 0) {
+      asm volatile(
+          "{\n.reg .pred p;\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], 0;\nselp.u32 %0, 1, 0, p;\n}"
+          : "=r"(done)
+          : "r"(address(&state_))
+          : "memory");
+    }
+#else
+    __syncthreads();
+#endif
+  }
+
+ private:
+  __device__ static uint32_t address(const void* shared) { return static_cast<uint32_t>(__cvta_generic_to_shared(shared)); }
+  __device__ static uint32_t in_block(uint32_t rank, const void* shared) {
+    uint32_t there = 0;
+    PROLOGUE_FROM_SM90(asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address(shared)), "r"(rank)));
+    return there;
+  }
+  uint64_t state_;
+};
+
 // Four 8 x 8 matrices of 16-bit elements from shared memory; lane i gives the address of row i % 8 of matrix i / 8.
 __device__ inline void load_matrices(uint32_t (&out)[4], const void* row) {
   const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(row));

@@ -53,8 +53,13 @@ inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z,
 
 // ---- launches ---------------------------------------------------------------------------------------------------------------
 
+enum cudaLaunchAttributeID { cudaLaunchAttributeClusterDimension = 4, cudaLaunchAttributeProgrammaticStreamSerialization = 6 };
 struct cudaLaunchAttribute {
-  int id = 0;
+  cudaLaunchAttributeID id = {};
+  struct {
+    emulator::Extent clusterDim;
+    int programmaticStreamSerializationAllowed = 0;
+  } val;
 };
 struct cudaLaunchConfig_t {
   dim3 gridDim;
@@ -68,8 +73,9 @@ struct cudaLaunchConfig_t {
 namespace emulator {
 inline constexpr size_t kMaxSharedBytes = 227 * 1024;
 
-inline bool launchable(const Extent& grid, const Extent& block, size_t shared_bytes) {
+inline bool launchable(const Extent& grid, const Extent& block, size_t shared_bytes, const Extent& cluster) {
   const auto between = [](unsigned x, unsigned high) { return x >= 1 && x <= high; };
+  if (!between(cluster.x, 8) || cluster.y != 1 || cluster.z != 1 || grid.x % cluster.x != 0) return false;
   return between(grid.x, 0x7fffffff) && between(grid.y, 65535) && between(grid.z, 65535) && between(block.x, 1024) &&
          between(block.y, 1024) && between(block.z, 64) && uint64_t{block.x} * block.y * block.z <= 1024 &&
          shared_bytes <= kMaxSharedBytes;
@@ -90,10 +96,14 @@ template <class... Params, class... Args>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Params...), Args... args) {
   const emulator::Extent grid = config->gridDim, block = config->blockDim;
   const size_t shared_bytes = config->dynamicSmemBytes;
-  if (!emulator::launchable(grid, block, shared_bytes)) return cudaErrorInvalidConfiguration;
+  emulator::Extent cluster;
+  for (unsigned i = 0; i < config->numAttrs; ++i) {
+    if (config->attrs[i].id == cudaLaunchAttributeClusterDimension) cluster = config->attrs[i].val.clusterDim;
+  }
+  if (!emulator::launchable(grid, block, shared_bytes, cluster)) return cudaErrorInvalidConfiguration;
   return emulator::submit(config->stream, [=] {
     const std::tuple<Params...> values(args...);
-    emulator::run_grid(grid, block, shared_bytes, [&] { std::apply(kernel, values); });
+    emulator::run_grid(grid, block, shared_bytes, [&] { std::apply(kernel, values); }, cluster.x);
   });
 }
 
@@ -110,6 +120,7 @@ inline int __syncthreads_or(int predicate) {
   emulator::sync_block();
   return result;
 }
+[[noreturn]] inline void __trap() { emulator::fail("traps"); }
 inline void __syncwarp(uint32_t mask = 0xffffffffu) { emulator::sync_warp(mask); }
 
 template <class T>
@@ -197,6 +208,7 @@ constexpr std::common_type_t<A, B> max(A a, B b) {
   return static_cast<C>(a) > static_cast<C>(b) ? static_cast<C>(a) : static_cast<C>(b);
 }
 
+inline float __fdividef(float x, float y) { return x / y; }
 inline float __uint_as_float(uint32_t x) { return std::bit_cast<float>(x); }
 inline uint32_t __float_as_uint(float x) { return std::bit_cast<uint32_t>(x); }
 inline float __int_as_float(int32_t x) { return std::bit_cast<float>(x); }

@@ -21,6 +21,35 @@ inline void load_kept(const void* from, uint32_t (&words)[4]) {
   words[0] = word.x, words[1] = word.y, words[2] = word.z, words[3] = word.w;
 }
 
+inline uint4 load_once(const void* from) { return *static_cast<const uint4*>(from); }
+
+inline void wait_for_previous_kernels() {}
+inline void let_next_kernel_start() {}
+inline uint32_t cluster_rank() { return emulator::cluster_rank(); }
+inline void arrive_at_cluster() { emulator::arrive_at_cluster(); }
+inline void wait_for_cluster() { emulator::wait_for_cluster(); }
+
+class Arrivals {
+ public:
+  void open(uint32_t num_bytes) { missing_ = num_bytes; }
+  void store(uint32_t rank, float* to, const float4& values) { store_bytes(rank, to, &values, sizeof values); }
+  void store(uint32_t rank, float* to, float value) { store_bytes(rank, to, &value, sizeof value); }
+  void wait() {
+    emulator::wait_until([&] { return missing_ == 0; });
+  }
+
+ private:
+  void store_bytes(uint32_t rank, float* to, const void* from, size_t num_bytes) {
+    if (reinterpret_cast<uintptr_t>(to) % num_bytes != 0) emulator::fail("stores in another block at an address that is not aligned");
+    std::memcpy(emulator::in_block_of_cluster(to, rank), from, num_bytes);
+    auto& there = *static_cast<Arrivals*>(emulator::in_block_of_cluster(this, rank));
+    there.missing_ -= static_cast<int64_t>(num_bytes);
+    emulator::progress();
+    if (there.missing_ < 0) emulator::fail("stores more in another block than that block expects");
+  }
+  int64_t missing_;
+};
+
 // ldmatrix: a lane has elements 2 * (lane % 4) and the next of row lane / 4.
 inline void load_matrices(uint32_t (&out)[4], const void* row) {
   const int lane = emulator::thread->lane();

@@ -1,0 +1,240 @@
+// Projections of few tokens with what surrounds them, in one kernel and in several, with the sizes of real models: what a decode step
+// consists of beside attention. The weights are rotated, so that they come from memory. With PROLOGUE_EVERY_INSTANCE=1 in the
+// environment every instance of the one kernel runs, with every number of blocks in a cluster: what the choice was made from.
+#include <prologue/kernels/projection/backends.h>
+#include <prologue/kernels/qkv_prologue/backends.h>
+
+#include <cstdio>
+#include <cstdlib>
+#ifdef PROLOGUE_HAS_CUDA
+#include <prologue/kernels/projection/instances.h>
+#include <prologue/kernels/qkv_prologue/instances.h>
+#endif
+
+#include "benchmarks/harness.h"
+
+using namespace prologue;
+
+namespace {
+
+constexpr int64_t kTokens[] = {1, 4, 8, 16, 32, 64};
+constexpr int64_t kPageSize = 16, kMaxPosition = 8192;
+
+enum class Way { one, one_overlapping, several };
+constexpr std::pair<Way, const char*> kWays[] = {
+    {Way::several, "several kernels"}, {Way::one, "one kernel"}, {Way::one_overlapping, "one kernel, overlapping"}};
+
+// ---- the projection of q, k and v -------------------------------------------------------------------------------------------
+
+struct Heads {
+  const char* name;
+  int64_t hidden_size, num_q_heads, num_kv_heads, head_dim;
+  bool qk_norm = false;
+  DType cache = DType::bf16;
+  KvScaling scaling = KvScaling::none;
+  bool normed = true;
+};
+
+constexpr Heads kHeads[] = {
+    {"8B", 4096, 32, 8, 128},
+    {"8B without the norm", 4096, 32, 8, 128, false, DType::bf16, KvScaling::none, false},
+    {"8B, fp8", 4096, 32, 8, 128, false, DType::fp8_e4m3, KvScaling::tensor},
+    {"8B, int8 computed", 4096, 32, 8, 128, false, DType::int8, KvScaling::token_head},
+    {"Qwen3 8B", 4096, 32, 8, 128, true},
+    {"1B", 2048, 32, 8, 64},
+    {"70B/TP8", 8192, 8, 1, 128},
+    {"Gemma 3 270M", 640, 4, 1, 256, true},
+    {"SmolLM2 135M", 576, 9, 3, 64},
+};
+
+struct QkvProblem {
+  QkvPrologueParams params;
+  std::vector<void*> weights;
+  int64_t bytes = 0;
+};
+
+QkvProblem make_problem(const Heads& h, int64_t num_tokens, bench::Setup& setup) {
+  QkvProblem problem;
+  QkvPrologueParams& p = problem.params;
+  AttentionPrologueParams& a = p.prologue;
+  const int64_t width = (h.num_q_heads + 2 * h.num_kv_heads) * h.head_dim, kv_width = h.num_kv_heads * h.head_dim;
+  const int64_t weight_bytes = width * h.hidden_size * 2;
+  problem.bytes = weight_bytes;
+  setup.rotate_cold(weight_bytes);
+  problem.weights = setup.rotated(weight_bytes, DType::bf16);
+  p.hidden_size = p.hidden_stride = h.hidden_size;
+  p.hidden_states = setup.shared(num_tokens * h.hidden_size * 2, DType::bf16);
+  p.weight = problem.weights.front();
+  if (h.normed) {
+    p.norm.given = 1;
+    p.norm.weight = setup.shared(h.hidden_size * 2, DType::bf16);
+  }
+  a.num_tokens = num_tokens;
+  a.num_q_heads = h.num_q_heads;
+  a.num_kv_heads = h.num_kv_heads;
+  a.head_dim = h.head_dim;
+  a.dtype = DType::bf16;
+  if (h.qk_norm) {
+    for (HeadNorm* norm : {&a.q_norm, &a.k_norm}) {
+      norm->placement = NormPlacement::before_rope;
+      norm->weight = setup.shared(h.head_dim * 2, DType::bf16);
+    }
+  }
+  a.rope.rotary_dim = h.head_dim;
+  set_cos_sin_table(a.rope, setup.shared(kMaxPosition * h.head_dim * 4, DType::f32), DType::f32, kMaxPosition);
+  std::vector<int64_t> positions, slots;
+  for (int64_t t = 0; t < num_tokens; ++t) {
+    positions.push_back(t * 97 % kMaxPosition);
+    slots.push_back((t * 37 + 5) % num_tokens * kPageSize);
+  }
+  a.places.positions = index_view(setup.values(positions));
+  a.places.slot_mapping = index_view(setup.values(slots));
+  a.q_out = {setup.shared(num_tokens * h.num_q_heads * h.head_dim * 2, DType::bf16), h.num_q_heads * h.head_dim, h.head_dim};
+  a.cache.num_pages = num_tokens;
+  a.cache.page_size = kPageSize;
+  a.cache.num_kv_heads = h.num_kv_heads;
+  for (PagedHeads* side : {&a.cache.k, &a.cache.v}) {
+    side->data = setup.shared(num_tokens * kPageSize * kv_width * 2, DType::bf16);
+    side->format = {h.cache, h.scaling};
+    side->strides = nhd_strides(kPageSize, h.num_kv_heads, h.head_dim);
+    if (h.scaling == KvScaling::none) continue;
+    side->scale = setup.values(std::vector<float>(static_cast<size_t>(num_tokens * kPageSize * h.num_kv_heads), 0.01f));
+    side->scale_strides = nhd_strides(kPageSize, h.num_kv_heads, 1);
+  }
+  a.faults = setup.values(std::vector<FaultRecord>(1));
+  p.workspace_bytes = qkv_prologue_workspace_bytes(p);
+  p.workspace = setup.shared(p.workspace_bytes, DType::bf16);
+  return problem;
+}
+
+// ---- the others -------------------------------------------------------------------------------------------------------------
+
+struct Linear {
+  const char* name;
+  int64_t n, k;
+  bool normed = false, gated = false, adds = false;
+};
+
+constexpr Linear kLinears[] = {
+    {"8B output + residual", 4096, 4096, false, false, true},
+    {"8B norm + gate_up + activation", 14336, 4096, true, true},
+    {"8B down + residual", 4096, 14336, false, false, true},
+    {"1B output + residual", 2048, 2048, false, false, true},
+    {"1B norm + gate_up + activation", 8192, 2048, true, true},
+    {"1B down + residual", 2048, 8192, false, false, true},
+    {"SmolLM2 output + residual", 576, 576, false, false, true},
+    {"SmolLM2 norm + gate_up + activation", 1536, 576, true, true},
+    {"SmolLM2 down + residual", 576, 1536, false, false, true},
+};
+
+struct Problem {
+  ProjectionParams params;
+  std::vector<void*> weights;
+  int64_t bytes = 0;
+};
+
+Problem make_problem(const Linear& l, int64_t num_tokens, bench::Setup& setup) {
+  Problem problem;
+  ProjectionParams& p = problem.params;
+  const int64_t weight_bytes = l.n * l.k * 2 * (l.gated ? 2 : 1);
+  problem.bytes = weight_bytes;
+  setup.rotate_cold(weight_bytes);
+  problem.weights = setup.rotated(weight_bytes, DType::bf16);
+  p.num_tokens = num_tokens;
+  p.n = l.n;
+  p.k = p.x_stride = l.k;
+  p.dtype = DType::bf16;
+  p.x = setup.shared(num_tokens * l.k * 2, DType::bf16);
+  p.weight = problem.weights.front();
+  if (l.normed) {
+    p.norm.given = 1;
+    p.norm.weight = setup.shared(l.k * 2, DType::bf16);
+  }
+  p.activation.given = l.gated ? 1 : 0;
+  p.y = setup.shared(num_tokens * l.n * 2, DType::bf16);
+  p.y_stride = l.n;
+  p.adds = l.adds ? 1 : 0;
+  p.workspace_bytes = projection_workspace_bytes(p);
+  p.workspace = setup.shared(p.workspace_bytes, DType::bf16);
+  return problem;
+}
+
+Status run_one(const QkvPrologueParams& p, const Execution& execution) { return cuda::qkv_prologue(p, execution); }
+Status run_one(const ProjectionParams& p, const Execution& execution) { return cuda::projection(p, execution); }
+
+// The rows of one problem: every way, each against the first.
+template <class Of>
+void run(bench::Bench& bench, const std::string& name, const Of& of, int64_t num_tokens, GemmContext& context) {
+  for (const auto& [way, label] : kWays) {
+    if (way != Way::several && bench.execution().device != Device::cuda) continue;
+    bench.run(name + label, [&, kind = way](bench::Setup& setup) {
+      const auto problem = make_problem(of, num_tokens, setup);
+      auto p = problem.params;
+      p.overlaps = kind == Way::one_overlapping;
+      return bench::Case{problem.bytes,
+                         [=, &context, weights = problem.weights](const Execution& execution, int64_t rotation) mutable {
+                           p.weight = weights[static_cast<size_t>(rotation)];
+                           return kind == Way::several ? run_separately(p, context, execution) : run_one(p, execution);
+                         },
+                         0.0, kind == Way::several ? std::string() : name + kWays[0].second};
+    });
+  }
+}
+
+#ifdef PROLOGUE_HAS_CUDA
+template <class Of>
+void run_every_instance(bench::Bench& bench, const std::string& name, const Of& of, int64_t num_tokens) {
+  if (bench.execution().device != Device::cuda || std::getenv("PROLOGUE_EVERY_INSTANCE") == nullptr) return;
+  size_t count = 0;
+  {
+    bench::Setup setup(bench.execution(), 0, 1);
+    count = cuda::instances_of(make_problem(of, num_tokens, setup).params).size();
+  }
+  for (size_t i = 0; i < count; ++i) {
+    std::string label;
+    {
+      bench::Setup setup(bench.execution(), 0, 1);
+      label = cuda::instances_of(make_problem(of, num_tokens, setup).params)[i].name;
+    }
+    bench.run(name + label, [&](bench::Setup& setup) {
+      const auto problem = make_problem(of, num_tokens, setup);
+      auto p = problem.params;
+      p.overlaps = true;
+      const auto instance = cuda::instances_of(p)[i];
+      return bench::Case{problem.bytes, [=, weights = problem.weights](const Execution& execution, int64_t rotation) mutable {
+                           p.weight = weights[static_cast<size_t>(rotation)];
+                           return instance.launch(p, execution.stream);
+                         }};
+    });
+  }
+}
+#else
+template <class Of>
+void run_every_instance(bench::Bench&, const std::string&, const Of&, int64_t) {}
+#endif
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  bench::Bench bench(argc, argv);
+  const auto created = GemmContext::create(bench.execution().device);
+  if (!created.ok()) {
+    std::fprintf(stderr, "%s\n", created.status().message().c_str());
+    return 1;
+  }
+  for (const Heads& heads : kHeads) {
+    for (const int64_t num_tokens : kTokens) {
+      const std::string name = str_cat("qkv ", heads.name, " T=", num_tokens, ": ");
+      run(bench, name, heads, num_tokens, **created);
+      run_every_instance(bench, name, heads, num_tokens);
+    }
+  }
+  for (const Linear& linear : kLinears) {
+    for (const int64_t num_tokens : kTokens) {
+      const std::string name = str_cat(linear.name, " T=", num_tokens, ": ");
+      run(bench, name, linear, num_tokens, **created);
+      run_every_instance(bench, name, linear, num_tokens);
+    }
+  }
+  return bench.finish();
+}

@@ -1,0 +1,29 @@
+#include <prologue/kernels/paged_attention/prefill_wgmma_kernel.cuh>
+
+namespace prologue::cuda {
+
+namespace {
+
+template <class T, int kHeadDim>
+constexpr PrefillWgmmaInstance wgmma_instance(DType dtype) {
+  return {dtype,
+          kHeadDim,
+          kPrefillWgmmaKeys<kHeadDim>,
+          sizeof(WgmmaShared<T, kHeadDim>),
+          prefill_wgmma_kernel<T, kHeadDim, false>,
+          prefill_wgmma_kernel<T, kHeadDim, true>};
+}
+
+}  // namespace
+
+// Sorted by head_dim.
+std::span<const PrefillWgmmaInstance> prefill_wgmma_instances() {
+  static constexpr PrefillWgmmaInstance kInstances[] = {
+      wgmma_instance<__nv_bfloat16, 64>(DType::bf16),  wgmma_instance<__half, 64>(DType::f16),
+      wgmma_instance<__nv_bfloat16, 128>(DType::bf16), wgmma_instance<__half, 128>(DType::f16),
+      wgmma_instance<__nv_bfloat16, 256>(DType::bf16), wgmma_instance<__half, 256>(DType::f16),
+  };
+  return kInstances;
+}
+
+}  // namespace prologue::cuda

@@ -1,0 +1,18 @@
+// The instances of the one kernel, for tests. Internal; only in builds with CUDA. Listing them needs no GPU.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <prologue/kernels/base/host/instances.h>
+#include <prologue/kernels/projection/projection.h>
+
+namespace prologue::cuda {
+
+// All instances that can run the call, which must be valid, with every number of blocks in a cluster. projection() uses one of them.
+PROLOGUE_API std::vector<KernelInstance<ProjectionParams>> instances_of(const ProjectionParams& params);
+
+// The names of all instances for a type, without the number of blocks.
+PROLOGUE_API std::vector<std::string> projection_instances(DType dtype);
+
+}  // namespace prologue::cuda

@@ -1,0 +1,79 @@
+// A linear layer with what surrounds it in a decoder, in one launch where there are few tokens:
+//
+//   x = norm(x)                            (optional)
+//   p = x W^T (+ bias)
+//   p = act(p), or act(gate) * up          (optional; the rows of W are those of gate, then those of up)
+//   y = p, or y = y + p                    (the residual)
+//
+//   x       [num_tokens, k] dtype, row stride x_stride >= k
+//   norm    its weight (and bias) [k]
+//   weight  [n, k] dtype, rows contiguous; gated: [2 n, k]
+//   bias    [n], gated [2 n], dtype; null = none
+//   y       [num_tokens, n] dtype, row stride y_stride >= n; must be n with an activation
+//   workspace  projection_workspace_bytes() bytes or more, on the device, aligned to 16; contents undefined
+//
+// y must not overlap anything else. num_tokens = 0 is a no-op.
+//
+// Numerics. Separately: those of norm.h, gemm.h, activation.h and add.h, one after another. In one kernel: x = round(x * w), the product is
+// accumulated in float32 in an order that depends on the sizes and not on the tokens, multiplied by 1 / sqrt(mean(x^2) + eps), and p is
+// rounded to dtype where the separate operations store it; the rest is the same. So both differ as two orders of one sum do. One kernel is
+// batch-invariant; separately, a call is if batch_invariant is set, which gemm.h describes.
+//
+// The operation never allocates, synchronises or throws; on CUDA it can be captured into a graph.
+#pragma once
+
+#include <cstdint>
+
+#include <prologue/kernels/base/dtype.h>
+#include <prologue/kernels/base/execution.h>
+#include <prologue/kernels/base/norm_kind.h>
+#include <prologue/kernels/gemm/gemm.h>
+#include <prologue/kernels/token_ops/activation.h>
+
+namespace prologue {
+
+// The norm of whole rows, as norm.h describes it.
+struct InputNorm {
+  int32_t given = 0;  // 0: there is none
+  NormKind kind = NormKind::rms;
+  const void* weight = nullptr;      // null = 1
+  const void* bias = nullptr;        // null = 0
+  DType weight_type = DType::unset;  // of both: dtype (unset means that) or float32
+  float eps = 1e-5f;
+};
+
+struct OutputActivation {
+  int32_t given = 0;  // 0: there is none
+  Activation kind = Activation::silu;
+  bool gated = true;
+  float limit = 7.0f;    // clamped_swiglu only
+  float alpha = 1.702f;  // clamped_swiglu only
+};
+
+struct ProjectionParams {
+  int64_t num_tokens = 0;
+  int64_t n = 0;
+  int64_t k = 0;
+  DType dtype = DType::unset;
+  const void* x = nullptr;
+  int64_t x_stride = 0;  // must be k if there is a norm
+  InputNorm norm;
+  const void* weight = nullptr;
+  const void* bias = nullptr;
+  OutputActivation activation;
+  void* y = nullptr;
+  int64_t y_stride = 0;
+  int32_t adds = 0;  // y is the residual that p is added to
+  bool batch_invariant = false;
+  bool overlaps = false;  // the launch may begin while the kernels before it in the stream run; they must not write `weight`
+  void* workspace = nullptr;
+  int64_t workspace_bytes = 0;
+};
+
+// For calls with these sizes or fewer tokens. Sizes that validate() refuses need none.
+PROLOGUE_API int64_t projection_workspace_bytes(const ProjectionParams& params);
+
+PROLOGUE_API Status validate(const ProjectionParams& params, const GemmContext& context, const Execution& execution);
+PROLOGUE_API Status projection(const ProjectionParams& params, GemmContext& context, const Execution& execution);
+
+}  // namespace prologue

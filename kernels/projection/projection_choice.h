@@ -1,0 +1,92 @@
+// What the operations that project have in common where one kernel does them: which calls it can do, and how it shares out the work.
+// Internal, for CUDA.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <span>
+
+#include <prologue/kernels/base/device/cuda_launch.cuh>
+#include <prologue/kernels/projection/projection.h>
+#include <prologue/kernels/projection/projection_stream.cuh>
+
+namespace prologue::cuda {
+
+inline constexpr int64_t kMaxSharedBytes = 227 * 1024;
+inline constexpr int kMaxBlocksOfCluster = 8;  // that every device has
+inline constexpr int64_t kFewBlocks = 2 * 132;
+
+inline bool is_aligned(const void* data, int64_t bytes) { return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(bytes) == 0; }
+
+// x [num_tokens, k] with row stride x_stride, in elements of 16 bits.
+inline bool can_stream(DType dtype, int64_t num_tokens, int64_t k, const void* x, int64_t x_stride, const InputNorm& norm,
+                       const void* weight) {
+  if ((dtype != DType::f16 && dtype != DType::bf16) || num_tokens > kMaxStreamedTokens || k % kUnitOfK != 0) return false;
+  if (!device_is_hopper_or_later() || x_stride % 8 != 0 || !is_aligned(x, 16) || !is_aligned(weight, 16)) return false;
+  return norm.given == 0 || (norm.kind == NormKind::rms && norm.bias == nullptr && is_aligned(norm.weight, 16));
+}
+
+// `tiles`: of 16 rows, of each cluster; `blocks`: of each cluster.
+inline void share_out_rows(ProjectionArgs& a, int64_t tiles, int64_t blocks) {
+  a.tiles = static_cast<int32_t>(tiles);
+  a.blocks = static_cast<int32_t>(blocks);
+  a.log_blocks = std::countr_zero(static_cast<unsigned>(a.blocks));
+  a.log_parts = std::bit_width(static_cast<unsigned>(std::max<int64_t>(1, 8 / tiles))) - 1;
+  a.row_bytes = ((a.units + a.blocks - 1) / a.blocks | 1) * kUnitBytes;
+}
+
+inline void fill_input(ProjectionArgs& a, DType dtype, int64_t num_tokens, int64_t k, const void* x, int64_t x_stride,
+                       const InputNorm& norm, const void* weight) {
+  a.x = static_cast<const char*>(x);
+  a.weight = static_cast<const char*>(weight);
+  a.norm_weight = static_cast<const char*>(norm.given != 0 ? norm.weight : nullptr);
+  a.x_stride = x_stride * dtype_size(dtype);
+  a.num_tokens = static_cast<int32_t>(num_tokens);
+  a.units = static_cast<int32_t>(k / kUnitOfK);
+  a.float_weights = resolve_dtype(norm.weight_type, dtype) == DType::f32 ? 1 : 0;
+  a.normed = norm.given != 0 ? 1 : 0;
+  a.eps = norm.eps;
+  a.inverse_width = 1.0f / static_cast<float>(k);
+}
+
+// Whether a launch is possible. A Launch has an instance, its arguments and its number of clusters.
+template <class Launch>
+bool fits(const Launch& launch) {
+  return launch.args.num_tokens <= 8 * launch.instance->token_tiles && launch.args.units >= launch.args.blocks &&
+         shared_bytes_of(launch.args, launch.instance->token_tiles) <= kMaxSharedBytes;
+}
+
+// The launch with the fewest blocks in a cluster that keep every SM busy, and whose parts of x leave room for the other blocks of an SM;
+// or the one with the most. No instance: none is possible. `launch_of(blocks)` makes one.
+template <class Instance, class LaunchOf>
+auto fewest_blocks(const Instance& instance, const LaunchOf& launch_of) {
+  const int64_t room = kMaxSharedBytes / projection_blocks_an_sm(instance.token_tiles, instance.max_threads);
+  decltype(launch_of(1)) best;
+  for (int64_t blocks = 1; blocks <= kMaxBlocksOfCluster; blocks *= 2) {
+    const auto launch = launch_of(blocks);
+    if (!fits(launch)) continue;
+    best = launch;
+    if (launch.clusters * blocks >= kFewBlocks && shared_bytes_of(launch.args, instance.token_tiles) <= room) break;
+  }
+  return best;
+}
+
+// Of a launch in clusters, which may overlap the kernel before it.
+class ClusterAttributes {
+ public:
+  ClusterAttributes(int blocks, bool overlaps) : count_(overlaps ? 2 : 1) {
+    attributes_[0].id = cudaLaunchAttributeClusterDimension;
+    attributes_[0].val.clusterDim.x = static_cast<unsigned>(blocks);
+    attributes_[0].val.clusterDim.y = attributes_[0].val.clusterDim.z = 1;
+    attributes_[1] = programmatic_edge();
+  }
+  std::span<cudaLaunchAttribute> span() { return {attributes_, count_}; }
+
+ private:
+  cudaLaunchAttribute attributes_[2] = {};
+  size_t count_;
+};
+
+inline int threads_of(const ProjectionArgs& a) { return 32 * a.tiles << a.log_parts; }
+
+}  // namespace prologue::cuda

@@ -1,0 +1,124 @@
+#include <prologue/kernels/base/device/cuda_launch.cuh>
+#include <prologue/kernels/projection/backends.h>
+#include <prologue/kernels/projection/instances.h>
+#include <prologue/kernels/projection/projection_choice.h>
+#include <prologue/kernels/projection/projection_kernel.cuh>
+
+namespace prologue::cuda {
+
+namespace {
+
+constexpr const char* kName = "projection";
+
+struct Instance {
+  int token_tiles;
+  int max_threads;
+  void (*kernel)(ProjectionArgs, OutputArgs);
+};
+
+template <class T, int kTokenTiles, int kMaxThreads>
+Instance instance() {
+  return {kTokenTiles, kMaxThreads, projection_kernel<T, kTokenTiles, kMaxThreads>};
+}
+
+template <class T>
+std::span<const Instance> instances_of_type() {
+  static const Instance kInstances[] = {instance<T, 1, 256>(), instance<T, 2, 256>(), instance<T, 4, 256>(), instance<T, 8, 256>(),
+                                        instance<T, 1, 512>(), instance<T, 2, 512>()};
+  return kInstances;
+}
+
+std::span<const Instance> instances_of(DType type) {
+  if (type == DType::f16) return instances_of_type<__half>();
+  if (type == DType::bf16) return instances_of_type<__nv_bfloat16>();
+  return {};
+}
+
+bool is_gated(const ProjectionParams& p) { return p.activation.given != 0 && p.activation.gated; }
+
+// A launch with so many blocks in a cluster.
+struct Launch {
+  const Instance* instance = nullptr;
+  ProjectionArgs args;
+  int64_t clusters = 0;
+};
+
+Launch launch_of(const ProjectionParams& p, const Instance& instance, int64_t blocks) {
+  Launch launch = {&instance, {}, 0};
+  fill_input(launch.args, p.dtype, p.num_tokens, p.k, p.x, p.x_stride, p.norm, p.weight);
+  const int64_t all = p.n / 16 * (is_gated(p) ? 2 : 1), tiles = std::min<int64_t>(instance.max_threads / 32, all);
+  share_out_rows(launch.args, tiles, blocks);
+  launch.clusters = (all + tiles - 1) / tiles;
+  return launch;
+}
+
+bool can_project(const ProjectionParams& p) {
+  return can_stream(p.dtype, p.num_tokens, p.k, p.x, p.x_stride, p.norm, p.weight) && p.n % 16 == 0 && p.n <= INT32_MAX / 4 &&
+         p.y_stride % kRowsAtOnce == 0 && is_aligned(p.y, 8) && is_aligned(p.bias, 8);
+}
+
+// Of the first instance that can do it. No instance: there is none.
+Launch choose(const ProjectionParams& p) {
+  if (!can_project(p)) return {};
+  for (const Instance& instance : instances_of(p.dtype)) {
+    const Launch launch = fewest_blocks(instance, [&](int64_t blocks) { return launch_of(p, instance, blocks); });
+    if (launch.instance != nullptr) return launch;
+  }
+  return {};
+}
+
+Status run(const Launch& chosen, const ProjectionParams& p, cudaStream_t stream) {
+  OutputArgs o;
+  o.bias = static_cast<const char*>(p.bias);
+  o.y = static_cast<char*>(p.y);
+  o.y_stride = p.y_stride * dtype_size(p.dtype);
+  o.n = static_cast<int32_t>(p.n);
+  o.activates = p.activation.given != 0 ? 1 : 0;
+  o.gated = is_gated(p) ? 1 : 0;
+  o.adds = p.adds != 0 ? 1 : 0;
+  o.kind = p.activation.kind;
+  o.limit = p.activation.limit;
+  o.alpha = p.activation.alpha;
+  const ProjectionArgs& a = chosen.args;
+  ClusterAttributes attributes(a.blocks, p.overlaps);
+  const LaunchShape shape = {grid_extent(chosen.clusters * a.blocks), static_cast<unsigned>(threads_of(a)),
+                             static_cast<size_t>(shared_bytes_of(a, chosen.instance->token_tiles)), attributes.span()};
+  return launch(kName, chosen.instance->kernel, shape, stream, a, o);
+}
+
+std::string instance_name(DType dtype, const Instance& instance) {
+  return str_cat(dtype_name(dtype), ", ", 8 * instance.token_tiles, " tokens, ", instance.max_threads, " threads");
+}
+
+}  // namespace
+
+bool projection_is_one_kernel(const ProjectionParams& params) { return choose(params).instance != nullptr; }
+
+Status projection(const ProjectionParams& params, const Execution& execution) {
+  const Launch chosen = choose(params);
+  if (chosen.instance == nullptr) return unsupported(kName, ": no single CUDA kernel for this call");
+  return run(chosen, params, execution.stream);
+}
+
+std::vector<KernelInstance<ProjectionParams>> instances_of(const ProjectionParams& params) {
+  std::vector<KernelInstance<ProjectionParams>> list;
+  if (!can_project(params)) return list;
+  for (const Instance& instance : instances_of(params.dtype)) {
+    for (int64_t blocks = 1; blocks <= kMaxBlocksOfCluster; blocks *= 2) {
+      if (!fits(launch_of(params, instance, blocks))) continue;
+      list.push_back({str_cat(instance_name(params.dtype, instance), ", ", blocks, " blocks"), 8 * instance.token_tiles,
+                      [&instance, blocks](const ProjectionParams& p, cudaStream_t stream) {
+                        return run(launch_of(p, instance, blocks), p, stream);
+                      }});
+    }
+  }
+  return list;
+}
+
+std::vector<std::string> projection_instances(DType dtype) {
+  std::vector<std::string> names;
+  for (const Instance& instance : instances_of(dtype)) names.push_back(instance_name(dtype, instance));
+  return names;
+}
+
+}  // namespace prologue::cuda

@@ -1,0 +1,124 @@
+// A linear layer for few tokens (projection_stream.cuh). Where the sums of a token meet, a warp adds the bias, applies the activation, adds
+// the residual and stores, four neighbours at a time for each lane. A cluster's rows are neighbours; with a gated activation the first half
+// of its tiles are rows of gate, the second half the rows of up that go with them.
+#pragma once
+
+#include <cstdint>
+
+#include <prologue/kernels/projection/projection_stream.cuh>
+#include <prologue/kernels/token_ops/activation_math.h>
+
+namespace prologue::cuda {
+
+struct OutputArgs {
+  const char* bias = nullptr;  // null = none
+  char* y = nullptr;
+  int64_t y_stride = 0;  // bytes
+  int32_t n = 0;         // a multiple of 16
+  int32_t activates = 0;
+  int32_t gated = 0;
+  int32_t adds = 0;
+  Activation kind = Activation::silu;
+  float limit = 0.0f;
+  float alpha = 0.0f;
+};
+
+template <Activation kKind>
+__device__ inline float activated(const OutputArgs& o, float gate, float up) {
+  if constexpr (kKind != Activation::clamped_swiglu) {
+    if (o.gated == 0) return activate<kKind>(gate);
+  }
+  return activate_gated<kKind>(gate, up, o.limit, o.alpha);
+}
+
+__device__ inline float activated(const OutputArgs& o, float gate, float up) {
+  switch (o.kind) {
+    case Activation::gelu_tanh: return activated<Activation::gelu_tanh>(o, gate, up);
+    case Activation::gelu: return activated<Activation::gelu>(o, gate, up);
+    case Activation::relu: return activated<Activation::relu>(o, gate, up);
+    case Activation::relu2: return activated<Activation::relu2>(o, gate, up);
+    case Activation::clamped_swiglu: return activated<Activation::clamped_swiglu>(o, gate, up);
+    case Activation::silu: break;
+  }
+  return activated<Activation::silu>(o, gate, up);
+}
+
+inline constexpr int kRowsAtOnce = 4;  // of a lane
+
+// The product of kRowsAtOnce rows of the weights and a token, rounded to T as the separate operation stores it. `row` counts in the
+// cluster, `of_weights` in the weights.
+template <class T>
+__device__ inline void product_of_rows(const ProjectionArgs& a, const OutputArgs& o, const ProjectionShared& shared, int slot, int row,
+                                       int of_weights, float factor, float (&values)[kRowsAtOnce]) {
+  gather_rows(a, shared, slot, row, values);
+  if (a.normed != 0) {
+#pragma unroll
+    for (float& value : values) value *= factor;
+  }
+  if (o.bias != nullptr) {
+    const auto bias = load_bytes<kRowsAtOnce * static_cast<int>(sizeof(T)), false>(o.bias + of_weights * static_cast<int64_t>(sizeof(T)));
+#pragma unroll
+    for (int i = 0; i < kRowsAtOnce; ++i) values[i] += element<T, kRowsAtOnce>(bias, i);
+  }
+  const Packed<T, kRowsAtOnce> rounded = pack<T, kRowsAtOnce>(values);
+#pragma unroll
+  for (int i = 0; i < kRowsAtOnce; ++i) values[i] = element<T, kRowsAtOnce>(rounded, i);
+}
+
+template <class T, int kTokenTiles, int kMaxThreads>
+__global__ void __launch_bounds__(kMaxThreads, projection_blocks_an_sm(kTokenTiles, kMaxThreads))
+    projection_kernel(const __grid_constant__ ProjectionArgs a, const __grid_constant__ OutputArgs o) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  const ProjectionShared shared = share_out(dynamic_shared<unsigned char>(), a, kTokenTiles);
+  const WarpShare share(a);
+  const int rows = o.gated != 0 ? a.tiles * 8 : a.tiles * 16;  // of y, of a cluster
+  const int first_row = (static_cast<int>(blockIdx.x) >> a.log_blocks) * rows;
+  const bool is_up = share.tile * 16 >= rows;
+  const int row = first_row + share.tile * 16 - (is_up ? rows : 0);
+  const int64_t row_bytes = int64_t{a.units} * kUnitBytes;
+  WeightStream<T, kTokenTiles> stream(a, share, row < o.n ? a.weight + (int64_t{row} + (is_up ? o.n : 0)) * row_bytes : nullptr);
+  open_arrivals(a, share, shared);
+  let_next_kernel_start();
+  wait_for_previous_kernels();
+
+  stage_x<T, kTokenTiles>(a, share.of_block, shared);
+  __syncthreads();
+  float sums[kTokenTiles][4];
+  stream.multiply(sums, a, share, shared);
+  send_sums(a, share, shared, sums);
+  const int own_tokens = share.own_tokens(a);
+  if (warp >= own_tokens) return;
+  shared.arrivals->wait();
+
+  constexpr int kBytes = kRowsAtOnce * static_cast<int>(sizeof(T));
+#pragma unroll 1
+  for (int slot = warp; slot < own_tokens; slot += warps) {
+    const float factor = a.normed != 0 ? norm_of_token(a, shared, slot) : 1.0f;
+    char* const y = o.y + ((slot << a.log_blocks) + share.rank) * o.y_stride;
+#pragma unroll 1
+    for (int i = lane * kRowsAtOnce; i < rows && first_row + i < o.n; i += 32 * kRowsAtOnce) {
+      const int at = first_row + i;
+      float values[kRowsAtOnce];
+      product_of_rows<T>(a, o, shared, slot, i, at, factor, values);
+      if (o.activates != 0) {
+        float up[kRowsAtOnce] = {};
+        if (o.gated != 0) product_of_rows<T>(a, o, shared, slot, rows + i, o.n + at, factor, up);
+#pragma unroll
+        for (int j = 0; j < kRowsAtOnce; ++j) values[j] = activated(o, values[j], up[j]);
+      }
+      Packed<T, kRowsAtOnce> stored = pack<T, kRowsAtOnce>(values);
+      char* const to = y + at * static_cast<int64_t>(sizeof(T));
+      if (o.adds != 0) {
+        const auto residual = load_bytes<kBytes, false>(to);
+#pragma unroll
+        for (int j = 0; j < kRowsAtOnce; ++j) {
+          values[j] = element<T, kRowsAtOnce>(residual, j) + element<T, kRowsAtOnce>(stored, j);
+        }
+        stored = pack<T, kRowsAtOnce>(values);
+      }
+      store_bytes<kBytes, false>(to, stored);
+    }
+  }
+}
+
+}  // namespace prologue::cuda

@@ -1,0 +1,289 @@
+// How few tokens are multiplied by weights, and what surrounds that: shared by the kernels of projection and of qkv_prologue.
+//
+// A cluster works on some rows of the weights, 16 for each warp; its blocks share k (and, where there are few rows, the warps of a block
+// share the block's part of k). So each block needs only its part of x, which it keeps in shared memory, and each warp streams 16 rows of
+// weights through registers into fragments of mma.m16n8k16: rows = 16 rows of weights, columns = 8 tokens. Then the sums meet: block r of
+// the cluster takes those of tokens r, r + blocks, ..., a warp for each, and finishes them.
+//
+// A lane loads 16 bytes of a row of weights at a time, 8 neighbours in k, and as many of x: the fragments of two products, whose k are
+// in an order of their own, the same for both operands.
+//
+// Nothing waits for what another kernel has written until the first weights are on their way, so that the launch can overlap the end of
+// the kernel before it.
+#pragma once
+
+#include <cstdint>
+
+#include <prologue/kernels/base/device/head_unit.cuh>
+#include <prologue/kernels/base/device/instructions.cuh>
+#include <prologue/kernels/base/shared/reciprocal_root.h>
+
+namespace prologue::cuda {
+
+inline constexpr int kUnitOfK = 32;  // 64 bytes of a row: what a warp multiplies at a time
+inline constexpr int kUnitBytes = 64;
+inline constexpr int kUnitsAhead = 3;  // on their way, of each warp
+inline constexpr int kMaxStreamedTokens = 64;
+
+struct ProjectionArgs {
+  const char* x = nullptr;
+  const char* weight = nullptr;
+  const char* norm_weight = nullptr;  // null = 1
+  int64_t x_stride = 0;               // bytes
+  int32_t num_tokens = 0;
+  int32_t units = 0;   // of k
+  int32_t blocks = 1;  // of a cluster: a power of two
+  int32_t log_blocks = 0;
+  int32_t log_parts = 0;  // a block's units are in 2^log_parts parts, each of a warp of its own
+  int32_t tiles = 0;      // of 16 rows: of a cluster
+  int32_t row_bytes = 0;  // of x in shared memory, an odd number of units: the rows of neighbours are then in different banks
+  int32_t float_weights = 0;  // norm_weight is float32
+  int32_t normed = 0;
+  float eps = 0.0f;
+  float inverse_width = 0.0f;  // 1 / k
+};
+
+// Units [begin, end) of k.
+struct UnitRange {
+  int begin;
+  int end;
+};
+
+// Part i of 2^log_parts, as even as can be.
+__device__ inline UnitRange part_of(const UnitRange& all, int i, int log_parts) {
+  const int count = all.end - all.begin;
+  return {all.begin + (count * i >> log_parts), all.begin + (count * (i + 1) >> log_parts)};
+}
+
+// Tokens that a block of the cluster finishes, at most.
+__host__ __device__ inline int slots_of(const ProjectionArgs& a) { return (a.num_tokens + a.blocks - 1) >> a.log_blocks; }
+
+// Where a block keeps what, in its shared memory. `x` is aligned to 16 bytes.
+struct ProjectionShared {
+  Arrivals* arrivals;  // of the two arrays behind it
+  float* sums;         // [blocks of the cluster << log_parts, slots, rows of the cluster]
+  float* all_squares;  // [blocks of the cluster, slots]: of a block's channels of x
+  float* squares;      // [tokens] of this block's
+  unsigned char* x;    // [tokens, row_bytes]
+};
+
+inline constexpr int kArrivalsBytes = 16;
+
+__host__ __device__ inline int rows_of_sums(const ProjectionArgs& a) { return slots_of(a) << (a.log_blocks + a.log_parts); }
+__host__ __device__ inline int rows_of_squares(const ProjectionArgs& a) { return ((slots_of(a) << a.log_blocks) + 3) / 4 * 4; }
+
+__host__ __device__ inline int64_t shared_bytes_of(const ProjectionArgs& a, int token_tiles) {
+  const int64_t tokens = 8 * token_tiles;
+  return kArrivalsBytes + 4 * (int64_t{rows_of_sums(a)} * 16 * a.tiles + rows_of_squares(a) + tokens) + tokens * a.row_bytes;
+}
+
+__device__ inline ProjectionShared share_out(unsigned char* memory, const ProjectionArgs& a, int token_tiles) {
+  ProjectionShared shared;
+  shared.arrivals = reinterpret_cast<Arrivals*>(memory);
+  shared.sums = reinterpret_cast<float*>(memory + kArrivalsBytes);
+  shared.all_squares = shared.sums + rows_of_sums(a) * 16 * a.tiles;
+  shared.squares = shared.all_squares + rows_of_squares(a);
+  shared.x = reinterpret_cast<unsigned char*>(shared.squares + 8 * token_tiles);
+  return shared;
+}
+
+// What a warp of a cluster has to do.
+struct WarpShare {
+  int rank;  // of the block
+  int tile;  // of the cluster's rows
+  int part;  // of the block's units
+  UnitRange of_block;
+  UnitRange of_warp;
+
+  __device__ explicit WarpShare(const ProjectionArgs& a) : rank(static_cast<int>(cluster_rank())), tile(threadIdx.x / 32), part(0) {
+    for (; tile >= a.tiles; tile -= a.tiles) ++part;
+    of_block = part_of({0, a.units}, rank, a.log_blocks);
+    of_warp = part_of(of_block, part, a.log_parts);
+  }
+  // Tokens rank, rank + blocks, ...: how many this block finishes.
+  __device__ int own_tokens(const ProjectionArgs& a) const { return (a.num_tokens - rank + a.blocks - 1) >> a.log_blocks; }
+};
+
+// The rows lane / 4 and lane / 4 + 8 of a warp's 16, 8 channels from lane % 4 * 8 on, of one unit.
+struct WeightPiece {
+  uint4 low;
+  uint4 high;
+
+  __device__ void load(const char* row, int64_t eight_rows) { low = load_once(row), high = load_once(row + eight_rows); }
+};
+
+// sums [16 rows, tokens] += piece x^T. `x`: this lane's channels of its token of the first eight.
+template <class T, int kTokenTiles>
+__device__ inline void multiply_piece(float (&sums)[kTokenTiles][4], const WeightPiece& piece, const unsigned char* x, int x_stride) {
+  const uint32_t first[4] = {piece.low.x, piece.high.x, piece.low.y, piece.high.y};
+  const uint32_t second[4] = {piece.low.z, piece.high.z, piece.low.w, piece.high.w};
+#pragma unroll
+  for (int n = 0; n < kTokenTiles; ++n) {
+    const uint4 column = *reinterpret_cast<const uint4*>(x + n * 8 * x_stride);
+    multiply_matrices<T>(sums[n], first, column.x, column.y);
+    multiply_matrices<T>(sums[n], second, column.z, column.w);
+  }
+}
+
+// The weights of a warp, the first of them on their way as soon as it is there.
+template <class T, int kTokenTiles>
+class WeightStream {
+ public:
+  // `rows`: the first of the 16; null: there are none.
+  __device__ WeightStream(const ProjectionArgs& a, const WarpShare& share, const char* rows)
+      : units_(rows == nullptr ? 0 : share.of_warp.end - share.of_warp.begin), eight_rows_(int64_t{8} * a.units * kUnitBytes) {
+    const int lane = threadIdx.x % 32;
+    from_ = rows + lane / 4 * (eight_rows_ / 8) + share.of_warp.begin * kUnitBytes + lane % 4 * 16;
+#pragma unroll
+    for (int i = 0; i < kUnitsAhead; ++i) {
+      if (i < units_) ahead_[i].load(from_ + i * kUnitBytes, eight_rows_);
+    }
+  }
+
+  // sums [16 rows, tokens] = rows x^T
+  __device__ void multiply(float (&sums)[kTokenTiles][4], const ProjectionArgs& a, const WarpShare& share,
+                           const ProjectionShared& shared) {
+    const int lane = threadIdx.x % 32;
+    const unsigned char* x =
+        shared.x + lane / 4 * a.row_bytes + (share.of_warp.begin - share.of_block.begin) * kUnitBytes + lane % 4 * 16;
+#pragma unroll
+    for (float(&of_tile)[4] : sums) {
+#pragma unroll
+      for (float& sum : of_tile) sum = 0.0f;
+    }
+#pragma unroll 1
+    for (int first = 0; first < units_; first += kUnitsAhead) {
+#pragma unroll
+      for (int i = 0; i < kUnitsAhead; ++i) {
+        const int number = first + i;
+        if (number >= units_) break;
+        multiply_piece<T>(sums, ahead_[i], x + number * kUnitBytes, a.row_bytes);
+        if (number + kUnitsAhead < units_) ahead_[i].load(from_ + (number + kUnitsAhead) * kUnitBytes, eight_rows_);
+      }
+    }
+  }
+
+ private:
+  int units_;
+  int64_t eight_rows_;  // bytes
+  const char* from_;
+  WeightPiece ahead_[kUnitsAhead];
+};
+
+// One thread says what will arrive; then every thread goes on to wait_for_cluster() before anything is sent.
+__device__ inline void open_arrivals(const ProjectionArgs& a, const WarpShare& share, const ProjectionShared& shared) {
+  if (threadIdx.x == 0) {
+    const int squares = a.normed != 0 ? 1 << a.log_blocks : 0;
+    shared.arrivals->open(4 * share.own_tokens(a) * ((16 * a.tiles << (a.log_blocks + a.log_parts)) + squares));
+  }
+  arrive_at_cluster();
+}
+
+// x of `channels` into shared memory, times the norm's weight, and the sums of its squares. A warp for each token; tokens that there are
+// not are zeros.
+template <class T, int kTokenTiles>
+__device__ inline void stage_x(const ProjectionArgs& a, const UnitRange& channels, const ProjectionShared& shared) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  const int chunks = (channels.end - channels.begin) * 4;  // of 16 bytes
+#pragma unroll 1
+  for (int t = warp; t < 8 * kTokenTiles; t += warps) {
+    const char* row = a.x + t * a.x_stride + channels.begin * kUnitBytes;
+    unsigned char* to = shared.x + t * a.row_bytes;
+    const bool there = t < a.num_tokens;
+    float sum = 0.0f;
+#pragma unroll 2
+    for (int i = lane; i < chunks; i += 32) {
+      Bytes<16> bytes = {};
+      if (there) bytes = load_bytes<16, false>(row + i * 16);
+      if (a.normed != 0) {
+        float x[8], weight[8];
+#pragma unroll
+        for (int j = 0; j < 8; ++j) x[j] = element<T, 8>(bytes, j), sum = fmaf(x[j], x[j], sum);
+        if (a.norm_weight != nullptr) {
+          const int64_t channel = channels.begin * kUnitOfK + i * 8;
+          if (a.float_weights != 0) {
+            const Bytes<32> of_chunk = load_bytes<32, false>(a.norm_weight + channel * 4);
+#pragma unroll
+            for (int j = 0; j < 8; ++j) weight[j] = element<float, 8>(of_chunk, j);
+          } else {
+            const Bytes<16> of_chunk = load_bytes<16, false>(a.norm_weight + channel * static_cast<int>(sizeof(T)));
+#pragma unroll
+            for (int j = 0; j < 8; ++j) weight[j] = element<T, 8>(of_chunk, j);
+          }
+#pragma unroll
+          for (int j = 0; j < 8; ++j) x[j] *= weight[j];
+          bytes = pack<T, 8>(x);
+        }
+      }
+      store_bytes<16, false>(to + i * 16, bytes);
+    }
+    if (a.normed != 0) {
+#pragma unroll
+      for (int step = 1; step < 32; step *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+      if (lane == 0) shared.squares[t] = sum;
+    }
+  }
+}
+
+// The sums of a warp's 16 rows, and the block's squares, to the blocks that finish their tokens. Four lanes that hold neighbouring rows
+// exchange them first, so that each sends four of them, of one token.
+template <int kTokenTiles>
+__device__ inline void send_sums(const ProjectionArgs& a, const WarpShare& share, const ProjectionShared& shared,
+                                 float (&sums)[kTokenTiles][4]) {
+  wait_for_cluster();
+  const int lane = threadIdx.x % 32, width = 16 * a.tiles, slots = slots_of(a);
+  const bool odd = (lane & 4) != 0, high = (lane & 8) != 0;
+  float* const rows = shared.sums + ((share.rank << a.log_parts) + share.part) * slots * width + share.tile * 16 + (high ? 8 : 0) +
+                      lane / 16 * 4;
+#pragma unroll
+  for (int n = 0; n < kTokenTiles; ++n) {
+    float(&x)[4] = sums[n];
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) {
+      const float other = __shfl_xor_sync(0xffffffffu, odd ? x[i] : x[i + 1], 4);
+      (odd ? x[i] : x[i + 1]) = other;
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float other = __shfl_xor_sync(0xffffffffu, high ? x[i] : x[i + 2], 8);
+      (high ? x[i] : x[i + 2]) = other;
+    }
+    const int t = n * 8 + lane % 4 * 2 + (odd ? 1 : 0);
+    if (t >= a.num_tokens) continue;
+    shared.arrivals->store(static_cast<uint32_t>(t & (a.blocks - 1)), rows + (t >> a.log_blocks) * width,
+                           make_float4(x[0], x[1], x[2], x[3]));
+  }
+  for (int i = threadIdx.x; a.normed != 0 && i < a.num_tokens; i += blockDim.x) {
+    shared.arrivals->store(static_cast<uint32_t>(i & (a.blocks - 1)), shared.all_squares + share.rank * slots + (i >> a.log_blocks),
+                           shared.squares[i]);
+  }
+}
+
+// `count` neighbouring rows of a token's result, as the separate operation would store them if it rounds; behind arrivals->wait().
+template <int kCount>
+__device__ inline void gather_rows(const ProjectionArgs& a, const ProjectionShared& shared, int slot, int row, float (&values)[kCount]) {
+  const int width = 16 * a.tiles, slots = slots_of(a);
+  const float* from = shared.sums + slot * width + row;
+#pragma unroll
+  for (float& value : values) value = 0.0f;
+#pragma unroll 4
+  for (int part = 0; part < 1 << (a.log_blocks + a.log_parts); ++part, from += slots * width) {
+    const Bytes<kCount * 4> loaded = load_bytes<kCount * 4, false>(from);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) values[i] += element<float, kCount>(loaded, i);
+  }
+}
+
+// What the norm multiplies a token's result by, where there is one.
+__device__ inline float norm_of_token(const ProjectionArgs& a, const ProjectionShared& shared, int slot) {
+  const int slots = slots_of(a);
+  float squares = 0.0f;
+  for (int block = 0; block < a.blocks; ++block) squares += shared.all_squares[block * slots + slot];
+  return reciprocal_root(fmaf(squares, a.inverse_width, a.eps));
+}
+
+constexpr int projection_blocks_an_sm(int token_tiles, int max_threads) {
+  return max_threads > 512 ? 1 : (token_tiles <= 2 ? 768 : 512) / max_threads;
+}
+
+}  // namespace prologue::cuda

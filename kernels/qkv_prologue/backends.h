@@ -1,0 +1,20 @@
+// What is behind qkv_prologue(). Internal.
+//   run_validated   runs a call that validate() accepts; checks nothing
+//   run_separately  the same, with one launch for each of its operations
+#pragma once
+
+#include <prologue/kernels/qkv_prologue/qkv_prologue.h>
+
+namespace prologue {
+
+PROLOGUE_API Status run_validated(const QkvPrologueParams& params, GemmContext& context, const Execution& execution);
+PROLOGUE_API Status run_separately(const QkvPrologueParams& params, GemmContext& context, const Execution& execution);
+
+namespace cuda {
+// Whether one kernel can do the call. `params`: resolved.
+PROLOGUE_API bool qkv_prologue_is_one_kernel(const QkvPrologueParams& params);
+// By that kernel.
+PROLOGUE_API Status qkv_prologue(const QkvPrologueParams& params, const Execution& execution);
+}  // namespace cuda
+
+}  // namespace prologue

@@ -1,0 +1,18 @@
+// The instances of the one kernel, for tests. Internal; only in builds with CUDA. Listing them needs no GPU.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <prologue/kernels/base/host/instances.h>
+#include <prologue/kernels/qkv_prologue/qkv_prologue.h>
+
+namespace prologue::cuda {
+
+// All instances that can run the call, which must be valid. qkv_prologue() uses the first.
+PROLOGUE_API std::vector<KernelInstance<QkvPrologueParams>> instances_of(const QkvPrologueParams& params);
+
+// The names of all instances for a type.
+PROLOGUE_API std::vector<std::string> qkv_prologue_instances(DType dtype);
+
+}  // namespace prologue::cuda

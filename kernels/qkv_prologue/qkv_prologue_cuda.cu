@@ -1,0 +1,125 @@
+#include <bit>
+
+#include <prologue/kernels/attention_prologue/backends.h>
+#include <prologue/kernels/attention_prologue/prologue_choice.h>
+#include <prologue/kernels/base/device/cuda_launch.cuh>
+#include <prologue/kernels/projection/projection_choice.h>
+#include <prologue/kernels/qkv_prologue/backends.h>
+#include <prologue/kernels/qkv_prologue/instances.h>
+#include <prologue/kernels/qkv_prologue/qkv_prologue_instances.cuh>
+
+namespace prologue::cuda {
+
+namespace {
+
+constexpr const char* kName = "qkv_prologue";
+
+std::span<const QkvInstance> instances_of(DType type) {
+  if (type == DType::f16) return float16_qkv_instances();
+  if (type == DType::bf16) return bfloat16_qkv_instances();
+  return {};
+}
+
+// The call's prologue with q, k and v somewhere: the kernel makes them, but they must be there, and what it reads of them and does not use
+// is in the weights.
+AttentionPrologueParams prologue_of(const QkvPrologueParams& p) {
+  AttentionPrologueParams prologue = resolved(p.prologue);
+  const int64_t width = (prologue.num_q_heads + prologue.num_kv_heads) * prologue.head_dim + prologue.num_kv_heads * v_head_dim(prologue);
+  set_packed_qkv(prologue, p.weight, width);
+  return prologue;
+}
+
+bool can_project(const QkvPrologueParams& p, const AttentionPrologueParams& prologue) {
+  return can_stream(prologue.dtype, prologue.num_tokens, p.hidden_size, p.hidden_states, p.hidden_stride, p.norm, p.weight) &&
+         prologue.head_dim % 16 == 0 && v_head_dim(prologue) == prologue.head_dim;
+}
+
+bool serves(const QkvInstance& instance, const AttentionPrologueParams& p) {
+  if (p.head_dim > 64 * instance.vector || p.num_tokens > 8 * instance.token_tiles || widest_vector(p) < instance.vector) return false;
+  const int features = features_of(p, instance.vector);
+  if (features < 0 || (features & kTokenNorm) != 0 || units_of_all(p, instance.vector) > 32) return false;
+  constexpr int kSame = kAxes | kDerived, kAtMost = kLayouts | kEveryStep;
+  return (features & kSame) == (instance.features & kSame) && (features & kAtMost & ~instance.features) == 0;
+}
+
+// A launch with so many blocks in a cluster.
+struct Launch {
+  const QkvInstance* instance = nullptr;
+  QkvArgs args;
+  int64_t clusters = 0;
+};
+
+Launch launch_of(const QkvPrologueParams& p, const AttentionPrologueParams& prologue, const QkvInstance& instance, int64_t blocks) {
+  Launch launch = {&instance, {}, prologue.num_q_heads + 2 * prologue.num_kv_heads};
+  fill_input(launch.args, prologue.dtype, prologue.num_tokens, p.hidden_size, p.hidden_states, p.hidden_stride, p.norm, p.weight);
+  share_out_rows(launch.args, prologue.head_dim / 16, blocks);
+  launch.args.lanes = static_cast<int32_t>(std::bit_ceil(static_cast<uint64_t>(units_of_all(prologue, instance.vector))));
+  return launch;
+}
+
+// Of the first instance that can do it. No instance: there is none.
+Launch choose(const QkvPrologueParams& p, const AttentionPrologueParams& prologue) {
+  if (!can_project(p, prologue)) return {};
+  for (const QkvInstance& instance : instances_of(prologue.dtype)) {
+    if (!serves(instance, prologue)) continue;
+    const Launch launch = fewest_blocks(instance, [&](int64_t blocks) { return launch_of(p, prologue, instance, blocks); });
+    if (launch.instance != nullptr) return launch;
+  }
+  return {};
+}
+
+Status run(const Launch& chosen, const QkvPrologueParams& p, const AttentionPrologueParams& prologue, cudaStream_t stream) {
+  const QkvArgs& a = chosen.args;
+  MoreArgs more;
+  fill(prologue, features_of(prologue, chosen.instance->vector), more);
+  ClusterAttributes attributes(a.blocks, p.overlaps);
+  const LaunchShape shape = {grid_extent(chosen.clusters * a.blocks), static_cast<unsigned>(threads_of(a)),
+                             static_cast<size_t>(shared_bytes_of(a, chosen.instance->token_tiles)), attributes.span()};
+  return launch(kName, chosen.instance->kernel, shape, stream, a, more);
+}
+
+std::string instance_name(DType dtype, const QkvInstance& instance) {
+  std::string name = str_cat(dtype_name(dtype), ", heads of ", 64 * instance.vector, " channels, ", 8 * instance.token_tiles, " tokens");
+  constexpr std::pair<int, const char*> kNames[] = {{kLayouts | kEveryStep, "every step"}, {kDerived, "derived"}, {kAxes, "axes"}};
+  for (const auto& [feature, text] : kNames) {
+    if ((instance.features & feature) != 0) name += str_cat(", ", text);
+  }
+  return name;
+}
+
+}  // namespace
+
+bool qkv_prologue_is_one_kernel(const QkvPrologueParams& params) { return choose(params, prologue_of(params)).instance != nullptr; }
+
+Status qkv_prologue(const QkvPrologueParams& params, const Execution& execution) {
+  const AttentionPrologueParams prologue = prologue_of(params);
+  const Launch chosen = choose(params, prologue);
+  if (chosen.instance == nullptr) return unsupported(kName, ": no single CUDA kernel for this call");
+  return run(chosen, params, prologue, execution.stream);
+}
+
+std::vector<KernelInstance<QkvPrologueParams>> instances_of(const QkvPrologueParams& params) {
+  std::vector<KernelInstance<QkvPrologueParams>> list;
+  const AttentionPrologueParams prologue = prologue_of(params);
+  if (!can_project(params, prologue)) return list;
+  for (const QkvInstance& instance : instances_of(prologue.dtype)) {
+    if (!serves(instance, prologue)) continue;
+    for (int64_t blocks = 1; blocks <= kMaxBlocksOfCluster; blocks *= 2) {
+      if (!fits(launch_of(params, prologue, instance, blocks))) continue;
+      list.push_back({str_cat(instance_name(prologue.dtype, instance), ", ", blocks, " blocks"), 8 * instance.token_tiles,
+                      [&instance, blocks](const QkvPrologueParams& p, cudaStream_t stream) {
+                        const AttentionPrologueParams of_call = prologue_of(p);
+                        return run(launch_of(p, of_call, instance, blocks), p, of_call, stream);
+                      }});
+    }
+  }
+  return list;
+}
+
+std::vector<std::string> qkv_prologue_instances(DType dtype) {
+  std::vector<std::string> names;
+  for (const QkvInstance& instance : instances_of(dtype)) names.push_back(instance_name(dtype, instance));
+  return names;
+}
+
+}  // namespace prologue::cuda

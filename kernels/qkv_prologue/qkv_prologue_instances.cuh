@@ -1,0 +1,51 @@
+// The instances that ship: tables, one per element type (qkv_prologue_instances_*_cuda.cu), walked in order.
+#pragma once
+
+#include <span>
+
+#include <prologue/kernels/qkv_prologue/qkv_prologue_kernel.cuh>
+
+namespace prologue::cuda {
+
+struct QkvInstance {
+  int vector;        // channels in one access of the prologue: heads have 64 * vector channels at most
+  int features;      // beside kMoreSteps
+  int token_tiles;   // eights of tokens, at most
+  int max_threads;
+  void (*kernel)(QkvArgs, MoreArgs);
+};
+
+std::span<const QkvInstance> float16_qkv_instances();
+std::span<const QkvInstance> bfloat16_qkv_instances();
+
+template <class T, int V, int kFeatures, int kTokenTiles>
+QkvInstance qkv_instance() {
+  constexpr int kThreads = 64 * V / 16 * 32;
+  constexpr int kMaxThreads = kThreads < 256 ? 256 : kThreads;
+  return {V, kFeatures, kTokenTiles, kMaxThreads, qkv_prologue_kernel<T, V, kTokenTiles, kMaxThreads, kFeatures | kMoreSteps>};
+}
+
+// What most models need is compiled for more numbers of tokens.
+template <class T>
+std::span<const QkvInstance> qkv_instances_of() {
+  constexpr int kAll = kLayouts | kEveryStep;
+  static const QkvInstance kInstances[] = {
+      qkv_instance<T, 2, 0, 1>(),
+      qkv_instance<T, 2, 0, 2>(),
+      qkv_instance<T, 2, 0, 4>(),
+      qkv_instance<T, 2, 0, 8>(),
+      qkv_instance<T, 2, kAll, 2>(),
+      qkv_instance<T, 2, kAll, 8>(),
+      qkv_instance<T, 2, kAll | kDerived, 2>(),
+      qkv_instance<T, 2, kAll | kDerived, 8>(),
+      qkv_instance<T, 2, kAll | kAxes, 2>(),
+      qkv_instance<T, 2, kAll | kAxes, 8>(),
+      qkv_instance<T, 4, 0, 2>(),
+      qkv_instance<T, 4, kAll, 8>(),
+      qkv_instance<T, 4, kAll | kDerived, 8>(),
+      qkv_instance<T, 4, kAll | kAxes, 8>(),
+  };
+  return kInstances;
+}
+
+}  // namespace prologue::cuda

@@ -1,0 +1,93 @@
+// A cluster = a head: all of its head_dim rows of the weights (projection_stream.cuh). Where the sums of a token meet, a warp holds a whole
+// head of it, and finishes it exactly as the prologue's lean kernels do (more_steps_schedule.cuh). Its position and slot, and cos and sin,
+// are on their way while the weights are multiplied.
+#pragma once
+
+#include <cstdint>
+
+#include <prologue/kernels/attention_prologue/more_steps_schedule.cuh>
+#include <prologue/kernels/base/device/cuda_types.cuh>
+#include <prologue/kernels/projection/projection_stream.cuh>
+
+namespace prologue::cuda {
+
+struct QkvArgs : ProjectionArgs {
+  int32_t lanes = 32;  // of a head, in what follows the projection
+};
+
+// A head of a token, as the separate projection would store it.
+template <class T, int V>
+__device__ inline Unit<T, V> gather_head(const ProjectionArgs& a, const ProjectionShared& shared, int slot, const UnitPlace& place) {
+  float a_values[V] = {}, b_values[V] = {};
+  if (place.has_a) gather_rows(a, shared, slot, place.a, a_values);
+  if (place.has_b) gather_rows(a, shared, slot, place.b, b_values);
+  if (a.normed != 0) {
+    const float factor = norm_of_token(a, shared, slot);
+#pragma unroll
+    for (int i = 0; i < V; ++i) a_values[i] *= factor, b_values[i] *= factor;
+  }
+  return {pack<T, V>(a_values), pack<T, V>(b_values)};
+}
+
+// kMaxThreads: 32 for 16 rows of a head, or more where a block has several parts.
+template <class T, int V, int kTokenTiles, int kMaxThreads, int kFeatures>
+__global__ void __launch_bounds__(kMaxThreads, projection_blocks_an_sm(kTokenTiles, kMaxThreads))
+    qkv_prologue_kernel(const __grid_constant__ QkvArgs a, const __grid_constant__ MoreArgs p) {
+  static_assert((kFeatures & kMoreSteps) != 0 && (kFeatures & kTokenNorm) == 0);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  const int head = static_cast<int>(blockIdx.x) >> a.log_blocks;  // of q, then of k, then of v
+  const ProjectionShared shared = share_out(dynamic_shared<unsigned char>(), a, kTokenTiles);
+  const WarpShare share(a);
+  const int own_tokens = share.own_tokens(a);
+  const int64_t row_bytes = int64_t{a.units} * kUnitBytes;
+  WeightStream<T, kTokenTiles> stream(a, share, a.weight + (int64_t{head} * a.tiles + share.tile) * 16 * row_bytes);
+  open_arrivals(a, share, shared);
+  let_next_kernel_start();
+  wait_for_previous_kernels();
+
+  const auto token_in = [&](int slot) { return (slot << a.log_blocks) + share.rank; };
+  const TensorHead at = head_of_row(p.tensors, head);
+  uint32_t t = static_cast<uint32_t>(min(token_in(warp), a.num_tokens - 1));
+  PendingToken<kFeatures, V, false> pending;
+  pending.ask(p, t);
+  pending.ask_slot(p, t);
+  LaneUnit unit = unit_of_lane<V, kFeatures>(lane % a.lanes, p.layout);
+  unit.inside &= lane < a.lanes;  // the others do the same once more
+  if constexpr ((kFeatures & kAxes) != 0) pending.ask_axes(p, max(unit.place.pair, 0));
+  Unit<T, V> data;
+  UnitAngles<V> angles;
+  const auto loaded_angles = [&] { return angles; };
+  constexpr bool kEvery = (kFeatures & kEveryStep) != 0;
+  MoreSteps<T, V, true, kEvery, decltype(loaded_angles)> steps(p, at, unit.place, data, loaded_angles);
+  const LeanTensor& tensor = p.tensors[at.tensor];
+  const float given_scale[1] = {*reinterpret_cast<const float*>(tensor.scale + static_cast<uint32_t>(at.head) * tensor.scale_head)};
+
+  stage_x<T, kTokenTiles>(a, share.of_block, shared);
+  LeanToken token = resolve_token_of_head(p, pending, t, lane, at.tensor, unit.place, steps, angles);
+  __syncthreads();
+  float sums[kTokenTiles][4];
+  stream.multiply(sums, a, share, shared);
+  send_sums(a, share, shared, sums);
+  if (warp >= own_tokens) return;
+  shared.arrivals->wait();
+
+  const auto lanes = lanes_of_head<V, kFeatures>(WarpLanes<V>{lane % a.lanes, a.lanes, unit.inside}, unit.place, p.layout);
+#pragma unroll 1
+  for (int slot = warp; slot < own_tokens; slot += warps) {
+    if (slot != warp) {
+      t = static_cast<uint32_t>(token_in(slot));
+      pending.ask(p, t);
+      pending.ask_slot(p, t);
+      token = resolve_token_of_head(p, pending, t, lane, at.tensor, unit.place, steps, angles);
+    }
+    data = gather_head<T, V>(a, shared, slot, unit.place);
+    UnitValues<V> values[1];
+    finish_head<T, V>(values, steps, lanes);
+    store_head_of_token<false>(p, steps, values, unit, at, token, t, data, given_scale, lanes);
+    if (__builtin_expect((token.fault != FaultCode::none) & !token.padding & ((head | lane) == 0), 0)) {
+      cuda::record_fault(p.faults, p.token_faults, t, token.fault);
+    }
+  }
+}
+
+}  // namespace prologue::cuda

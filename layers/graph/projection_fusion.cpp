@@ -1,0 +1,238 @@
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <prologue/kernels/base/host/out_of_memory.h>
+#include <prologue/layers/graph/fusion.h>
+#include <prologue/layers/graph/uses.h>
+
+namespace prologue {
+
+namespace {
+
+std::string name_in_scope(const Node& node) { return node.name.substr(node.name.rfind('.') + 1); }
+
+// "norm + linear + activation"
+std::string joined(std::initializer_list<const Node*> nodes) {
+  std::string text;
+  for (const Node* node : nodes) {
+    if (node != nullptr) text += (text.empty() ? "" : " + ") + name_in_scope(*node);
+  }
+  return text;
+}
+
+// Whether a node after `first` and before `last` writes the value's memory.
+bool is_written_between(const Graph& graph, Value value, int first, int last) {
+  for (int n = first + 1; n < last; ++n) {
+    for (const Value written : graph.nodes[static_cast<size_t>(n)].writes()) {
+      if (graph.storage_of(written) == graph.storage_of(value)) return true;
+    }
+  }
+  return false;
+}
+
+// The only node that reads the value, or a view of it; -1 if there are several or it is the graph's output.
+int only_reader(const Graph& graph, const Uses& uses, Value value) {
+  int reader = -1;
+  for (int32_t id = 0; id < static_cast<int32_t>(graph.values.size()); ++id) {
+    if (id != value.id && graph.values[static_cast<size_t>(id)].base != value) continue;
+    if (graph.output == Value{id}) return -1;
+    for (const int node : uses.readers_of({id})) {
+      if (reader >= 0 && reader != node) return -1;
+      reader = node;
+    }
+  }
+  return reader;
+}
+
+// A product that one of the fused operations can do, of all tokens of a step.
+bool can_fuse(const Graph& graph, const Step<GemmParams>& linear) {
+  if (!linear || linear.params->packed.num_segments > 0 || linear.params->y_dtype != linear.params->dtype) return false;
+  return graph.info(linear.node->writes().front()).rows == Rows::tokens;
+}
+
+// A norm that they can do.
+bool can_fuse(const Step<NormParams>& norm) {
+  return norm && norm.node->binding_of(&norm.params->residual) == nullptr && norm.params->kind == NormKind::rms &&
+         norm.params->bias == nullptr;
+}
+
+// The weight of a linear node, as printed.
+const Weight& weight_of(const Step<GemmParams>& linear) { return linear.node->weights.front(); }
+
+void set_norm(Node& node, InputNorm& norm, const Step<NormParams>& of) {
+  if (!of) return;
+  norm.given = 1;
+  norm.kind = of.params->kind;
+  norm.weight = of.params->weight;
+  norm.weight_type = of.params->weight_type;
+  norm.eps = of.params->eps;
+  node.weights.insert(node.weights.end(), of.node->weights.begin(), of.node->weights.end());
+}
+
+// The node of a projection without what it is fused with.
+Node projection_node(const Graph& graph, const Step<NormParams>& norm, const Step<GemmParams>& linear) {
+  Node node = {linear.node->name, "projection", ProjectionParams()};
+  auto& p = std::get<ProjectionParams>(node.parameters);
+  const Value x = (norm ? norm.node : linear.node)->reads().front();
+  node.step(p.num_tokens, StepCount::num_tokens);
+  p.n = linear.params->n;
+  p.k = linear.params->k;
+  p.dtype = linear.params->dtype;
+  node.read(p.x, x);
+  p.x_stride = graph.row_stride(x);
+  set_norm(node, p.norm, norm);
+  node.weight(p.weight, weight_of(linear));
+  if (linear.params->bias != nullptr) node.weight(p.bias, linear.node->weights.back());
+  p.overlaps = true;
+  return node;
+}
+
+// linear -> add_norm, as a projection that adds to the residual and a norm of the sum.
+void fuse_residuals(Graph& graph) {
+  const Uses uses(graph);
+  std::vector<Node> nodes = graph.nodes;
+  for (int n = 0; n < static_cast<int>(graph.nodes.size()); ++n) {
+    const auto linear = step_as<GemmParams>(graph, n);
+    if (!can_fuse(graph, linear)) continue;
+    const Value product = linear.node->writes().front();
+    const int reader = only_reader(graph, uses, product);
+    const auto add_norm = step_as<NormParams>(graph, reader);
+    if (!add_norm || reader < n) continue;
+    const Binding* const updated = add_norm.node->binding_of(&add_norm.params->residual);
+    if (updated == nullptr || add_norm.node->reads().front() != product) continue;
+    const Value residual = {static_cast<int32_t>(updated->index)};
+    // Whoever reads or writes the residual in between must see it without the sum.
+    bool apart = !is_written_between(graph, residual, n, reader);
+    for (const int other : uses.readers_of(residual)) apart = apart && (other <= n || other >= reader);
+    if (!apart || graph.info(residual).base || linear.node->reads().front() == residual) continue;
+
+    Node fused = projection_node(graph, {}, linear);
+    auto& p = std::get<ProjectionParams>(fused.parameters);
+    fused.update(p.y, residual);
+    p.y_stride = graph.row_stride(residual);
+    p.adds = 1;
+    fused.remark = "adds to the residual";
+    fused.fused_from = name_in_scope(*linear.node) + " + residual";
+    Node norm = {add_norm.node->name, add_norm.params->kind == NormKind::layer ? "layer_norm" : "rms_norm", *add_norm.params};
+    auto& of_norm = std::get<NormParams>(norm.parameters);
+    norm.step(of_norm.num_tokens, StepCount::num_tokens);
+    norm.read(of_norm.x, residual);
+    norm.write(of_norm.out, Value{static_cast<int32_t>(add_norm.node->binding_of(&add_norm.params->out)->index)});
+    norm.weights = add_norm.node->weights;
+    nodes[static_cast<size_t>(n)] = std::move(fused);
+    nodes[static_cast<size_t>(reader)] = std::move(norm);
+  }
+  graph.nodes = std::move(nodes);
+}
+
+// What one node replaces: `linear`, and any of the others.
+struct ProjectionChain {
+  int norm = -1, linear = -1, last = -1;
+  Node fused;
+};
+
+std::optional<ProjectionChain> match_projection(const Graph& graph, const Uses& uses, int index) {
+  const auto linear = step_as<GemmParams>(graph, index);
+  if (!can_fuse(graph, linear)) return {};
+  ProjectionChain chain;
+  chain.linear = index;
+  const Value x = linear.node->reads().front(), product = linear.node->writes().front();
+  const int reader = only_reader(graph, uses, product);
+  const auto activation = step_as<ActivationParams>(graph, reader);
+  const auto prologue = step_as<AttentionPrologueParams>(graph, reader);
+  const bool activates = activation && activation.params->groups == 1;
+  chain.last = activates || prologue ? reader : index;
+
+  Step<NormParams> norm;
+  const int before = uses.writer_of(x);
+  if (const auto found = step_as<NormParams>(graph, before); can_fuse(found) && only_reader(graph, uses, x) == index) {
+    if (!is_written_between(graph, found.node->reads().front(), before, chain.last)) norm = found, chain.norm = before;
+  }
+  const Value from = (norm ? norm.node : linear.node)->reads().front();
+  if (is_written_between(graph, from, norm ? before : index, chain.last)) return {};
+  if (graph.info(from).base) return {};
+
+  if (prologue) {
+    const AttentionPrologueParams& given = *prologue.params;
+    if (linear.params->bias != nullptr || given.num_q_heads == 0) return {};
+    // q, k and v are the product's columns, side by side.
+    const int64_t k_at = given.num_q_heads * given.head_dim, v_at = k_at + given.num_kv_heads * given.head_dim;
+    const auto is_at = [&](const HeadsView& view, int64_t column) {
+      const Binding* const binding = prologue.node->binding_of(&view.data);
+      return binding != nullptr && binding->index == product.id && binding->column == column;
+    };
+    if (!is_at(given.q, 0) || !is_at(given.k, k_at) || !is_at(given.v, v_at)) return {};
+    if (linear.params->n != v_at + given.num_kv_heads * v_head_dim(given)) return {};
+    chain.fused = {prologue.node->name, "qkv_prologue", QkvPrologueParams()};
+    auto& p = std::get<QkvPrologueParams>(chain.fused.parameters);
+    p.hidden_size = linear.params->k;
+    chain.fused.read(p.hidden_states, from);
+    p.hidden_stride = graph.row_stride(from);
+    set_norm(chain.fused, p.norm, norm);
+    chain.fused.weight(p.weight, weight_of(linear));
+    Node without_inputs = *prologue.node;
+    auto& params = std::get<AttentionPrologueParams>(without_inputs.parameters);
+    for (HeadsView* view : {&params.q, &params.k, &params.v}) {
+      const Binding inputs = *without_inputs.binding_of(&view->data);
+      std::erase_if(without_inputs.bindings, [&](const Binding& each) { return each.member == inputs.member; });
+      *view = {};
+    }
+    chain.fused.copy(p.prologue, without_inputs, params);
+    chain.fused.weights.insert(chain.fused.weights.end(), prologue.node->weights.begin(), prologue.node->weights.end());
+    chain.fused.position_axes = prologue.node->position_axes;
+    chain.fused.remark = prologue.node->remark;
+    p.overlaps = true;
+    const std::string inner = prologue.node->fused_from.empty() ? "prologue" : prologue.node->fused_from;
+    chain.fused.fused_from = joined({norm.node, linear.node}) + " + " + inner;
+    return chain;
+  }
+  if (!norm && !activates) return {};
+  chain.fused = projection_node(graph, norm, linear);
+  auto& p = std::get<ProjectionParams>(chain.fused.parameters);
+  const Value y = activates ? activation.node->writes().front() : product;
+  if (activates) {
+    p.n = activation.params->width;
+    p.activation = {1, activation.params->kind, activation.params->gated, activation.params->limit, activation.params->alpha};
+    chain.fused.remark = activation.node->remark;
+  }
+  chain.fused.write(p.y, y);
+  p.y_stride = graph.row_stride(y);
+  chain.fused.fused_from = joined({norm.node, linear.node, activates ? activation.node : nullptr});
+  return chain;
+}
+
+Graph fuse(Graph graph) {
+  fuse_residuals(graph);
+  const Uses uses(graph);
+  std::vector<bool> removed(graph.nodes.size(), false);
+  std::vector<std::optional<Node>> fused(graph.nodes.size());
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    std::optional<ProjectionChain> chain = match_projection(graph, uses, static_cast<int>(n));
+    if (!chain) continue;
+    for (const int gone : {chain->norm, chain->linear, chain->last}) {
+      if (gone >= 0) removed[static_cast<size_t>(gone)] = true;
+    }
+    fused[static_cast<size_t>(chain->last)] = std::move(chain->fused);
+  }
+  Graph result;
+  result.values = std::move(graph.values);
+  result.output = graph.output;
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    if (fused[n]) {
+      result.nodes.push_back(std::move(*fused[n]));
+    } else if (!removed[n]) {
+      result.nodes.push_back(std::move(graph.nodes[n]));
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+Result<Graph> fuse_projections(const Graph& graph) {
+  return catch_out_of_memory([&]() -> Result<Graph> { return fuse(graph); });
+}
+
+}  // namespace prologue

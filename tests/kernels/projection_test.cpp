@@ -1,0 +1,295 @@
+// A linear layer with what surrounds it: small whole numbers, so that every order of a sum gives the same product, exactly. Then the
+// operation must give the bits of the separate operations, whatever it consists of. A second test holds ordinary numbers to float64.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <prologue/kernels/projection/backends.h>
+#include <prologue/kernels/projection/projection.h>
+#ifdef PROLOGUE_HAS_CUDA
+#include <prologue/kernels/projection/instances.h>
+#endif
+
+#include "tests/support/arena.h"
+#include "tests/support/random.h"
+#include "tests/support/tolerance.h"
+#include "tests/support/types.h"
+
+namespace prologue::test {
+namespace {
+
+struct Case {
+  int64_t num_tokens = 3, n = 48, k = 96, y_padding = 0;
+  bool normed = false, weighted = true, float_weights = false, bias = false, adds = false, activates = false, gated = false;
+  Activation kind = Activation::silu;
+  bool whole = true;  // small whole numbers
+
+  int64_t rows() const { return activates && gated ? 2 * n : n; }
+  int64_t y_stride() const { return n + y_padding; }
+  std::string describe() const {
+    return str_cat("T=", num_tokens, " n=", n, "+", y_padding, " k=", k, " norm=", normed, weighted, float_weights, " bias=", bias,
+                   " adds=", adds, " activates=", activates, gated, " kind=", static_cast<int>(kind));
+  }
+};
+
+struct Data {
+  std::vector<float> x, norm_weight, weight, bias, y;
+};
+
+Data make_data(const Case& c) {
+  Random random(static_cast<uint64_t>(c.num_tokens * 1000 + c.k));
+  Data d;
+  if (!c.whole) {
+    d.x = random.normals<float>(c.num_tokens * c.k);
+    d.norm_weight = random.normals<float>(c.k);
+    d.weight = random.normals<float>(c.rows() * c.k);
+    d.bias = random.normals<float>(c.rows());
+    d.y = random.normals<float>(c.num_tokens * c.y_stride());
+    for (std::vector<float>* values : {&d.x, &d.norm_weight, &d.weight, &d.bias, &d.y}) {
+      for (float& value : *values) value = to_float(from_float<BFloat16>(value));
+    }
+    return d;
+  }
+  const auto whole = [&](int64_t count, int low, int high) {
+    std::vector<float> values;
+    for (int64_t i = 0; i < count; ++i) values.push_back(static_cast<float>(random.integer(low, high)));
+    return values;
+  };
+  for (int64_t t = 0; t < c.num_tokens; ++t) {  // a row has one magnitude: 1 / sqrt(mean of squares) is a power of two
+    const float magnitude = c.normed && t % 2 != 0 ? 4.0f : 1.0f;
+    for (int64_t i = 0; i < c.k; ++i) d.x.push_back(random.integer(0, 1) == 0 ? magnitude : -magnitude);
+  }
+  d.norm_weight = whole(c.k, 1, 2);
+  d.weight.resize(static_cast<size_t>(c.rows() * c.k));
+  for (int64_t row = 0; row < c.rows(); ++row) {
+    for (int i = 0; i < 24; ++i) d.weight[static_cast<size_t>(row * c.k + random.integer(0, c.k - 1))] = static_cast<float>(random.integer(-2, 2));
+  }
+  d.bias = whole(c.rows(), -8, 8);
+  d.y = whole(c.num_tokens * c.y_stride(), -50, 50);
+  return d;
+}
+
+template <class T>
+std::vector<T> rounded(const std::vector<float>& values) {
+  std::vector<T> out;
+  for (const float value : values) out.push_back(from_float<T>(value));
+  return out;
+}
+
+// The case in memory.
+template <class T>
+struct Placed {
+  Arena arena;
+  ProjectionParams params;
+  const T* y;
+
+  Placed(Backend backend, const Case& c, const Data& d) : arena(backend) {
+    params.num_tokens = c.num_tokens, params.n = c.n, params.k = c.k, params.dtype = FloatFormat<T>::dtype;
+    params.x = arena.input(rounded<T>(d.x));
+    params.x_stride = c.k;
+    params.norm.given = c.normed ? 1 : 0;
+    params.norm.eps = 0.0f;
+    if (c.normed && c.weighted) {
+      params.norm.weight_type = c.float_weights ? DType::f32 : DType::unset;
+      params.norm.weight = c.float_weights ? static_cast<const void*>(arena.input(d.norm_weight)) : arena.input(rounded<T>(d.norm_weight));
+    }
+    params.weight = arena.input(rounded<T>(d.weight));
+    if (c.bias) params.bias = arena.input(rounded<T>(d.bias));
+    params.activation.given = c.activates ? 1 : 0;
+    params.activation.kind = c.kind;
+    params.activation.gated = c.gated;
+    T* const out = arena.inout(rounded<T>(d.y));
+    params.y = out;
+    y = out;
+    params.y_stride = c.y_stride();
+    params.adds = c.adds ? 1 : 0;
+    params.workspace_bytes = projection_workspace_bytes(params);
+    params.workspace = arena.workspace(params.workspace_bytes);
+  }
+};
+
+const std::vector<Case>& cases() {
+  static const std::vector<Case> list = [] {
+    std::vector<Case> all;
+    const auto add = [&](auto change) {
+      Case c;
+      change(c);
+      all.push_back(c);
+    };
+    add([](Case&) {});
+    add([](Case& c) { c.adds = true; });
+    add([](Case& c) { c.adds = c.bias = true, c.y_padding = 4; });
+    add([](Case& c) { c.bias = true, c.y_padding = 16; });
+    add([](Case& c) { c.normed = c.activates = c.gated = true; });
+    add([](Case& c) { c.normed = c.adds = true, c.weighted = false; });
+    for (const Activation kind : {Activation::silu, Activation::gelu_tanh, Activation::gelu, Activation::relu, Activation::relu2}) {
+      add([&](Case& c) { c.activates = c.bias = true, c.kind = kind; });
+      add([&](Case& c) { c.activates = c.gated = c.normed = c.float_weights = true, c.kind = kind; });
+    }
+    add([](Case& c) { c.activates = c.gated = c.bias = true, c.kind = Activation::clamped_swiglu; });
+    add([](Case& c) { c.activates = c.gated = c.adds = c.normed = true; });
+    return all;
+  }();
+  return list;
+}
+
+struct Sizes {
+  int64_t num_tokens, n, k;
+};
+// Rows that fill no cluster, one, and several with some left over; k that the blocks of a cluster share evenly and not.
+constexpr Sizes kSizes[] = {{1, 16, 32}, {1, 400, 512}, {7, 144, 288}, {8, 128, 1088}, {13, 272, 96}, {16, 48, 544}, {29, 160, 416}, {64, 80, 160}};
+
+class ProjectionTest : public ::testing::TestWithParam<std::tuple<DType, Backend>> {};
+std::string test_name(const ::testing::TestParamInfo<std::tuple<DType, Backend>>& info) {
+  return str_cat(dtype_name(std::get<0>(info.param)), "_", backend_name(std::get<1>(info.param)));
+}
+INSTANTIATE_TEST_SUITE_P(All, ProjectionTest,
+                         ::testing::Combine(::testing::Values(DType::f32, DType::f16, DType::bf16), ::testing::ValuesIn(all_backends())),
+                         test_name);
+
+TEST_P(ProjectionTest, HasTheBitsOfTheSeparateOperations) {
+  const auto& [dtype, backend] = GetParam();
+  PROLOGUE_REQUIRE_BACKEND(backend);
+  const auto context = GemmContext::create(backend_device(backend));
+  ASSERT_TRUE(context.ok()) << context.status().message();
+  for (Case c : cases()) {
+    for (const Sizes& sizes : kSizes) {
+      if (sizes.k > 512 && !c.normed) continue;
+      c.num_tokens = sizes.num_tokens, c.n = sizes.n, c.k = sizes.k;
+      if (c.activates && !c.adds) c.y_padding = 0;
+      SCOPED_TRACE(c.describe());
+      const Data data = make_data(c);
+      with_host_type(dtype, [&, on = backend](auto type) {
+        using T = decltype(type);
+        Placed<T> want(on, c, data), got(on, c, data);
+        ASSERT_TRUE(want.arena.run([&](const Execution& execution) { return run_separately(want.params, **context, execution); }).ok());
+        const Status status = got.arena.run([&](const Execution& execution) { return projection(got.params, **context, execution); });
+        ASSERT_TRUE(status.ok()) << status.message();
+        const auto a = got.arena.read(got.y), b = want.arena.read(want.y);
+        for (size_t i = 0; i < a.size(); ++i) ASSERT_EQ(to_float(a[i]), to_float(b[i])) << "element " << i;
+      });
+    }
+  }
+}
+
+#ifdef PROLOGUE_HAS_CUDA
+TEST(ProjectionInstances, EveryOneHasTheBitsOfTheSeparateOperations_cuda) {
+  PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
+  const auto context = GemmContext::create(Device::cuda);
+  ASSERT_TRUE(context.ok()) << context.status().message();
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    std::set<std::string> ran;
+    size_t number = 0;
+    for (Case c : cases()) {
+      for (const Sizes& sizes : kSizes) {
+        if (++number % 5 != 0) continue;  // every case and every size in turn
+        c.num_tokens = sizes.num_tokens, c.n = sizes.n, c.k = sizes.k;
+        if (c.activates && !c.adds) c.y_padding = 0;
+        const Data data = make_data(c);
+        with_host_type(dtype, [&](auto type) {
+          using T = decltype(type);
+          Placed<T> want(Backend::cuda, c, data);
+          ASSERT_TRUE(want.arena.run([&](const Execution& execution) { return run_separately(want.params, **context, execution); }).ok());
+          const size_t count = cuda::instances_of(want.params).size();
+          EXPECT_GT(count, 0u) << c.describe();
+          for (size_t i = 0; i < count; ++i) {
+            Placed<T> got(Backend::cuda, c, data);
+            const auto instance = cuda::instances_of(got.params)[i];
+            SCOPED_TRACE(str_cat(instance.name, " ", c.describe()));
+            const Status status = got.arena.run([&](const Execution& execution) { return instance.launch(got.params, execution.stream); });
+            ASSERT_TRUE(status.ok()) << status.message();
+            const auto a = got.arena.read(got.y), b = want.arena.read(want.y);
+            for (size_t j = 0; j < a.size(); ++j) ASSERT_EQ(to_float(a[j]), to_float(b[j])) << "element " << j;
+            ran.insert(instance.name.substr(0, instance.name.rfind(',')));
+          }
+        });
+      }
+    }
+    for (const std::string& name : cuda::projection_instances(dtype)) EXPECT_TRUE(ran.contains(name)) << name << " did not run";
+  }
+}
+#endif
+
+// ---- ordinary numbers -------------------------------------------------------------------------------------------------------
+
+class ProjectionSumTest : public ::testing::TestWithParam<Backend> {};
+INSTANTIATE_TEST_SUITE_P(Backends, ProjectionSumTest, ::testing::ValuesIn(all_backends()),
+                         [](const auto& backend) { return std::string(backend_name(backend.param)); });
+
+// A sum of n products in float32, each with an error of 2^-24 of the sum of their magnitudes, a norm whose products are rounded to dtype
+// once or twice, and one rounding of the result.
+TEST_P(ProjectionSumTest, IsTheProductOfTheNorm) {
+  PROLOGUE_REQUIRE_BACKEND(GetParam());
+  const auto context = GemmContext::create(backend_device(GetParam()));
+  ASSERT_TRUE(context.ok());
+  for (const bool normed : {false, true}) {
+    for (const int64_t num_tokens : {1, 7, 40}) {
+      Case c;
+      c.num_tokens = num_tokens, c.n = 96, c.k = 480, c.normed = normed, c.whole = false;
+      const Data d = make_data(c);
+      Placed<BFloat16> placed(GetParam(), c, d);
+      const Status status = placed.arena.run([&](const Execution& execution) { return projection(placed.params, **context, execution); });
+      ASSERT_TRUE(status.ok()) << status.message();
+      const auto got = placed.arena.read(placed.y);
+      for (int64_t t = 0; t < num_tokens; ++t) {
+        double squares = 0.0;
+        for (int64_t i = 0; i < c.k; ++i) squares += std::pow(double{d.x[static_cast<size_t>(t * c.k + i)]}, 2);
+        const double inverse = normed ? 1.0 / std::sqrt(squares / static_cast<double>(c.k)) : 1.0;
+        for (int64_t row = 0; row < c.n; ++row) {
+          double want = 0.0, magnitude = 0.0;
+          for (int64_t i = 0; i < c.k; ++i) {
+            const double w = normed ? double{d.norm_weight[static_cast<size_t>(i)]} : 1.0;
+            const double product = inverse * d.x[static_cast<size_t>(t * c.k + i)] * w * d.weight[static_cast<size_t>(row * c.k + i)];
+            want += product, magnitude += std::fabs(product);
+          }
+          const double rounding = std::ldexp(1.0, -8), sum = std::ldexp(480.0, -24);
+          // The norm's roundings are random: their sum is far below that of their magnitudes.
+          const double bound = std::fabs(want) * rounding + magnitude * (sum + (normed ? rounding / 4 : 0.0)) + 1e-6;
+          ASSERT_NEAR(static_cast<double>(to_float(got[static_cast<size_t>(t * c.n + row)])), want, bound);
+        }
+      }
+    }
+  }
+}
+
+// ---- bad calls --------------------------------------------------------------------------------------------------------------
+
+TEST(ProjectionRefusals, NameTheValueAndTheRule) {
+  Case c;
+  c.normed = c.activates = c.gated = c.bias = true;
+  const auto context = GemmContext::create(Device::cpu);
+  const auto refuse = [&](const char* sentence, void (*change)(ProjectionParams&)) {
+    SCOPED_TRACE(sentence);
+    Placed<BFloat16> placed(Backend::cpu, c, make_data(c));
+    change(placed.params);
+    const Status status = placed.arena.run([&](const Execution& execution) { return projection(placed.params, **context, execution); });
+    EXPECT_NE(status.message().find(sentence), std::string::npos) << status.message();
+    EXPECT_TRUE(placed.arena.untouched());
+  };
+  using P = ProjectionParams;
+  refuse("dtype is", [](P& p) { p.dtype = DType::int8; });
+  refuse("num_tokens is -1", [](P& p) { p.num_tokens = -1; });
+  refuse("n is 0", [](P& p) { p.n = 0; });
+  refuse("k is 0", [](P& p) { p.k = 0; });
+  refuse("x_stride is 95: it must be at least k", [](P& p) { p.x_stride = 95; });
+  refuse("x_stride is 100: where there is a norm it must be k", [](P& p) { p.x_stride = 100; });
+  refuse("y_stride is 47", [](P& p) { p.y_stride = 47; });
+  refuse("y_stride is 52: where there is an activation it must be n", [](P& p) { p.y_stride = 52; });
+  refuse("kind", [](P& p) { p.activation.kind = static_cast<Activation>(17); });
+  refuse("workspace has 0 bytes", [](P& p) { p.workspace = nullptr; });
+  refuse("workspace has 100 bytes", [](P& p) { p.workspace_bytes = 100; });
+  refuse("x is null", [](P& p) { p.x = nullptr; });
+  refuse("weight is null", [](P& p) { p.weight = nullptr; });
+  refuse("y is null", [](P& p) { p.y = nullptr; });
+  refuse("eps is -1", [](P& p) { p.norm.eps = -1.0f; });
+  refuse("overlap", [](P& p) { p.y = const_cast<void*>(p.x); });
+  refuse("overlap", [](P& p) { p.y = p.workspace; });
+  refuse("overlap", [](P& p) { p.workspace = const_cast<void*>(p.weight); });
+}
+
+}  // namespace
+}  // namespace prologue::test

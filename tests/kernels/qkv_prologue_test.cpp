@@ -1,0 +1,403 @@
+// The QKV projection and the prologue in one operation, held to the prologue alone. The hidden states and weights are small whole
+// numbers, so that every order of a sum gives the same projection, exactly: then every output must have the bits of
+// attention_prologue() over that projection, whatever the prologue does. A second test holds the sums of ordinary numbers to float64.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <prologue/kernels/qkv_prologue/backends.h>
+#include <prologue/kernels/qkv_prologue/qkv_prologue.h>
+#ifdef PROLOGUE_HAS_CUDA
+#include <prologue/kernels/qkv_prologue/instances.h>
+#endif
+
+#include "tests/support/prologue_features.h"
+#include "tests/support/prologue_results.h"
+#include "tests/support/random.h"
+#include "tests/support/types.h"
+
+namespace prologue::test {
+namespace {
+
+// What is projected: hidden states, weights, and the norm before, as float32.
+struct Projection {
+  int64_t hidden_size = 288;
+  bool normed = false, weighted = true, float_weights = false;
+  float eps = 0.0f;
+  std::vector<float> hidden, weight, norm_weight;
+};
+
+int64_t qkv_width(const PrologueCase& c) { return (c.num_q_heads + c.num_kv_heads) * c.head_dim + c.num_kv_heads * c.v_width(); }
+
+// Whole numbers: a row of hidden states has one magnitude, so that 1 / sqrt(mean of squares) is a power of two.
+Projection whole_numbers(const PrologueCase& c, int64_t hidden_size, bool normed) {
+  Projection p;
+  p.hidden_size = hidden_size;
+  p.normed = normed;
+  Random random(c.seed + 77);
+  for (int64_t t = 0; t < c.num_tokens; ++t) {
+    const float magnitude = normed && t % 2 != 0 ? 4.0f : 1.0f;
+    for (int64_t i = 0; i < hidden_size; ++i) p.hidden.push_back(random.integer(0, 1) == 0 ? magnitude : -magnitude);
+  }
+  // A few in a row are not 0, so that no sum is beyond what 8 bits hold.
+  p.weight.resize(static_cast<size_t>(qkv_width(c) * hidden_size));
+  for (int64_t row = 0; row < qkv_width(c); ++row) {
+    for (int i = 0; i < 24; ++i) {
+      p.weight[static_cast<size_t>(row * hidden_size + random.integer(0, hidden_size - 1))] =
+          static_cast<float>(random.integer(-2, 2));
+    }
+  }
+  for (int64_t i = 0; i < hidden_size; ++i) p.norm_weight.push_back(static_cast<float>(random.integer(1, 2)));
+  return p;
+}
+
+// [num_tokens, qkv_width] in float64.
+std::vector<double> project(const PrologueCase& c, const Projection& p) {
+  std::vector<double> out;
+  for (int64_t t = 0; t < c.num_tokens; ++t) {
+    const float* const h = p.hidden.data() + t * p.hidden_size;
+    double squares = 0.0;
+    for (int64_t i = 0; i < p.hidden_size; ++i) squares += double{h[i]} * h[i];
+    const double inverse =
+        p.normed ? 1.0 / std::sqrt(squares / static_cast<double>(p.hidden_size) + static_cast<double>(p.eps)) : 1.0;
+    for (int64_t row = 0; row < qkv_width(c); ++row) {
+      const float* const w = p.weight.data() + row * p.hidden_size;
+      double sum = 0.0;
+      for (int64_t i = 0; i < p.hidden_size; ++i) {
+        const double x = p.normed && p.weighted ? double{h[i]} * p.norm_weight[static_cast<size_t>(i)] : double{h[i]};
+        sum += x * w[i];
+      }
+      out.push_back(inverse * sum);
+    }
+  }
+  return out;
+}
+
+template <class T>
+std::vector<T> rounded(const std::vector<float>& values) {
+  std::vector<T> out;
+  for (const float value : values) out.push_back(from_float<T>(value));
+  return out;
+}
+
+// The case with q, k and v from the projection, in one buffer.
+template <class T>
+PrologueData<T> projected_data(const PrologueCase& c, const std::vector<double>& qkv) {
+  PrologueData<T> data = make_data<T>(c);
+  const int64_t width = qkv_width(c), k_at = c.num_q_heads * c.head_dim, v_at = k_at + c.num_kv_heads * c.head_dim;
+  const auto columns = [&](int64_t begin, int64_t end) {
+    std::vector<T> values;
+    for (int64_t t = 0; t < c.num_tokens; ++t) {
+      for (int64_t i = begin; i < end; ++i)
+        values.push_back(from_float<T>(static_cast<float>(qkv[static_cast<size_t>(t * width + i)])));
+    }
+    return values;
+  };
+  data.q = columns(0, k_at);
+  data.k = columns(k_at, v_at);
+  data.v = columns(v_at, width);
+  return data;
+}
+
+// The call of a placed prologue whose q, k and v the operation makes itself.
+template <class T>
+QkvPrologueParams place_projection(PlacedPrologue<T>& placed, const Projection& p) {
+  QkvPrologueParams params;
+  params.hidden_size = params.hidden_stride = p.hidden_size;
+  params.hidden_states = placed.arena().input(rounded<T>(p.hidden));
+  params.weight = placed.arena().input(rounded<T>(p.weight));
+  params.norm.given = p.normed ? 1 : 0;
+  params.norm.eps = p.eps;
+  if (p.normed && p.weighted) {
+    params.norm.weight_type = p.float_weights ? DType::f32 : DType::unset;
+    params.norm.weight = p.float_weights ? static_cast<const void*>(placed.arena().input(p.norm_weight))
+                                         : placed.arena().input(rounded<T>(p.norm_weight));
+  }
+  params.prologue = placed.params();
+  for (HeadsView* view : {&params.prologue.q, &params.prologue.k, &params.prologue.v}) *view = {};
+  params.workspace_bytes = qkv_prologue_workspace_bytes(params);
+  params.workspace = placed.arena().workspace(params.workspace_bytes);
+  return params;
+}
+
+// A case that the projection can make.
+PrologueCase fit_to_projection(PrologueCase c) {
+  c.packed = true;
+  c.in_place = c.kv_in_place = c.v_is_k = c.split_q = c.split_k = c.one_k_rope = false;
+  c.row_padding = c.head_padding = c.misalign = 0;
+  c.heads_first = false;
+  c.with_k = c.with_v = c.num_kv_heads > 0;
+  c.values = Values::normal;
+  return c;
+}
+
+enum class Way { automatic, separate };
+
+template <class T>
+void expect_prologue_of_projection(Backend backend, const PrologueCase& c, const Projection& p, Way way) {
+  const PrologueData<T> data = projected_data<T>(c, project(c, p));
+  PlacedPrologue<T> want(backend, c, data), got(backend, c, data);
+  const Status alone = want.run();
+  ASSERT_TRUE(alone.ok()) << alone.message();
+  const QkvPrologueParams params = place_projection(got, p);
+  const auto context = GemmContext::create(backend_device(backend));
+  ASSERT_TRUE(context.ok()) << context.status().message();
+  const Status status = got.run([&](const Execution& execution) -> Status {
+    PROLOGUE_RETURN_IF_ERROR(validate(params, **context, execution));
+    return way == Way::automatic ? run_validated(params, **context, execution) : run_separately(params, **context, execution);
+  });
+  ASSERT_TRUE(status.ok()) << status.message();
+  expect_same_bits(got, want);
+}
+
+// ---- every feature of the prologue ------------------------------------------------------------------------------------------
+
+using Row = std::tuple<size_t, Backend>;
+
+class QkvPrologueFeatureTest : public ::testing::TestWithParam<Row> {};
+
+std::string row_name(const ::testing::TestParamInfo<Row>& info) {
+  return str_cat(prologue_features()[std::get<0>(info.param)].name, "_", backend_name(std::get<1>(info.param)));
+}
+INSTANTIATE_TEST_SUITE_P(Rows, QkvPrologueFeatureTest,
+                         ::testing::Combine(::testing::Range(size_t{0}, prologue_features().size()),
+                                            ::testing::ValuesIn(all_backends())),
+                         row_name);
+
+TEST_P(QkvPrologueFeatureTest, HasTheBitsOfThePrologueAlone) {
+  const auto& [row, backend] = GetParam();
+  PROLOGUE_REQUIRE_BACKEND(backend);
+  int number = 0;
+  for (const auto& [label, listed] : prologue_features()[row].cases) {
+    const PrologueCase c = fit_to_projection(listed);
+    const bool normed = ++number % 2 == 0;
+    for (const DType dtype : {DType::f16, DType::bf16}) {
+      if (backend == Backend::cuda_graph && dtype == DType::f16) continue;
+      with_host_type(dtype, [&, on = backend](auto type) {
+        using T = decltype(type);
+        SCOPED_TRACE(str_cat(dtype_name(dtype), normed ? " normed " : " ", c.describe()));
+        expect_prologue_of_projection<T>(on, c, whole_numbers(c, 288, normed), Way::automatic);
+      });
+    }
+  }
+}
+
+// ---- every instance of the one kernel ---------------------------------------------------------------------------------------
+
+#ifdef PROLOGUE_HAS_CUDA
+
+struct Call {
+  const char* name;
+  void (*change)(PrologueCase&);
+};
+
+constexpr Call kCalls[] = {
+    {"plain", [](PrologueCase&) {}},
+    {"bias_norm_fp8",
+     [](PrologueCase& c) {
+       c.bias_q = c.bias_k = c.bias_v = true, c.norm = NormPlacement::before_rope;
+       c.kv_type = DType::fp8_e4m3, c.scaling = KvScaling::head, c.q8 = KvScaling::tensor;
+     }},
+    {"norm_int8", [](PrologueCase& c) {
+       c.norm = NormPlacement::before_rope, c.kv_type = DType::int8, c.scaling = KvScaling::token_head;
+     }},
+    {"half_interleaved", [](PrologueCase& c) { c.rotary_dim = c.head_dim / 2, c.style = RopeStyle::interleaved; }},
+    {"hadamard_uint4",
+     [](PrologueCase& c) {
+       c.hadamard_block = c.head_dim % 32 == 0 ? 16 : 8, c.kv_type = DType::uint4, c.scaling = KvScaling::token_head, c.per_step = true, c.v_norm = true;
+     }},
+    {"derived", [](PrologueCase& c) { c.derive_positions = c.derive_slots = true, c.bias_q = true; }},
+    {"derived_ring_norm",
+     [](PrologueCase& c) {
+       c.derive_positions = c.derive_slots = true, c.ring_size = 20, c.norm = NormPlacement::after_rope, c.k_out = c.v_out = true;
+     }},
+    {"axes", [](PrologueCase& c) { c.num_axes = 3, c.norm = NormPlacement::before_rope; }},
+    {"axes_int8", [](PrologueCase& c) { c.num_axes = 3, c.kv_type = DType::int8, c.scaling = KvScaling::token_head; }},
+};
+
+struct Sizes {
+  int64_t num_tokens, num_q_heads, num_kv_heads, head_dim, hidden_size;
+};
+// Head dims that fill the warps and some that do not; hidden sizes that the blocks of a cluster share evenly and that they do not, less
+// than a unit for each of them too.
+constexpr Sizes kSizes[] = {{1, 3, 1, 128, 512}, {8, 2, 1, 64, 96},  {9, 2, 1, 80, 544}, {16, 1, 1, 96, 288},
+                            {5, 1, 1, 256, 640}, {33, 1, 1, 128, 32}, {64, 1, 1, 64, 288}, {61, 1, 1, 256, 96}};
+
+class QkvPrologueInstanceTest : public ::testing::TestWithParam<DType> {};
+std::string type_name(const ::testing::TestParamInfo<DType>& info) { return str_cat(dtype_name(info.param), "_cuda"); }
+INSTANTIATE_TEST_SUITE_P(Types, QkvPrologueInstanceTest, ::testing::Values(DType::f16, DType::bf16), type_name);
+
+TEST_P(QkvPrologueInstanceTest, EveryOneHasTheBitsOfThePrologueAlone) {
+  PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
+  std::set<std::string> ran;
+  size_t number = 0;
+  for (const Call& call : kCalls) {
+    for (const Sizes& sizes : kSizes) {
+      PrologueCase c;
+      c.num_tokens = sizes.num_tokens, c.num_q_heads = sizes.num_q_heads, c.num_kv_heads = sizes.num_kv_heads;
+      c.head_dim = c.rotary_dim = sizes.head_dim;
+      call.change(c);
+      const bool normed = (&call - kCalls + (&sizes - kSizes)) % 2 != 0;
+      with_host_type(GetParam(), [&](auto type) {
+        using T = decltype(type);
+        SCOPED_TRACE(str_cat(call.name, " hidden ", sizes.hidden_size, normed ? " normed " : " ", c.describe()));
+        Projection p = whole_numbers(c, sizes.hidden_size, normed);
+        p.float_weights = sizes.num_tokens % 2 != 0;
+        p.weighted = sizes.num_tokens != 9;
+        const PrologueData<T> data = projected_data<T>(c, project(c, p));
+        PlacedPrologue<T> want(Backend::cuda, c, data);
+        const Status alone = want.run();
+        ASSERT_TRUE(alone.ok()) << alone.message();
+        PlacedPrologue<T> probe(Backend::cuda, c, data);
+        const size_t count = cuda::instances_of(place_projection(probe, p)).size();
+        EXPECT_GT(count, 0u) << "no instance runs this call";
+        ++number;
+        for (size_t i = 0; i < count; ++i) {
+          if (count > 4 && (i + number) % 4 != 0) continue;  // every number of blocks in turn
+          PlacedPrologue<T> got(Backend::cuda, c, data);
+          const QkvPrologueParams params = place_projection(got, p);
+          const auto instance = cuda::instances_of(params)[i];
+          SCOPED_TRACE(instance.name);
+          const Status status = got.run([&](const Execution& execution) { return instance.launch(params, execution.stream); });
+          ASSERT_TRUE(status.ok()) << status.message();
+          expect_same_bits(got, want);
+          ran.insert(instance.name.substr(0, instance.name.rfind(',')));
+        }
+      });
+    }
+  }
+  for (const std::string& name : cuda::qkv_prologue_instances(GetParam())) EXPECT_TRUE(ran.contains(name)) << name << " did not run";
+}
+
+#endif
+
+// ---- ordinary numbers -------------------------------------------------------------------------------------------------------
+
+class QkvPrologueSumTest : public ::testing::TestWithParam<Backend> {};
+INSTANTIATE_TEST_SUITE_P(Backends, QkvPrologueSumTest, ::testing::ValuesIn(all_backends()),
+                         [](const auto& backend) { return std::string(backend_name(backend.param)); });
+
+// Without steps of the prologue: q_out is the projection. A sum of n products in float32, each with an error of 2^-24 of the sum of
+// their magnitudes, a norm whose products are rounded to dtype once or twice, and one rounding of the result.
+TEST_P(QkvPrologueSumTest, IsTheProductOfTheNorm) {
+  PROLOGUE_REQUIRE_BACKEND(GetParam());
+  for (const bool normed : {false, true}) {
+    for (const int64_t num_tokens : {1, 7, 40}) {
+      PrologueCase c;
+      c.num_tokens = num_tokens, c.num_q_heads = 2, c.num_kv_heads = 1, c.head_dim = 64, c.rotary_dim = 0;
+      c.bad_indices = false;
+      with_host_type(DType::bf16, [&](auto type) {
+        using T = decltype(type);
+        Projection p;
+        p.hidden_size = 480;
+        p.normed = normed;
+        p.eps = 0.3f;
+        Random random(5);
+        const auto normals = [&](int64_t count) {
+          std::vector<float> values = random.normals<float>(count);
+          for (float& value : values) value = to_float(from_float<T>(value));
+          return values;
+        };
+        p.hidden = normals(num_tokens * p.hidden_size);
+        p.weight = normals(qkv_width(c) * p.hidden_size);
+        p.norm_weight = normals(p.hidden_size);
+        const std::vector<double> want = project(c, p);
+        Projection sizes = p;
+        for (std::vector<float>* values : {&sizes.hidden, &sizes.weight, &sizes.norm_weight}) {
+          for (float& value : *values) value = std::fabs(value);
+        }
+        const std::vector<double> magnitudes = project(c, sizes);
+        PlacedPrologue<T> placed(GetParam(), c, make_data<T>(c));
+        const QkvPrologueParams params = place_projection(placed, p);
+        const auto context = GemmContext::create(backend_device(GetParam()));
+        ASSERT_TRUE(context.ok());
+        const Status status = placed.run([&](const Execution& execution) { return qkv_prologue(params, **context, execution); });
+        ASSERT_TRUE(status.ok()) << status.message();
+        for (int64_t t = 0; t < num_tokens; ++t) {
+          const std::vector<T> row = placed.q_row(t);
+          for (size_t i = 0; i < row.size(); ++i) {
+            const size_t at = static_cast<size_t>(t * qkv_width(c)) + i;
+            const double rounding = std::ldexp(1.0, -8), sum = std::ldexp(480.0, -24);
+            // The norm's roundings are random: their sum is far below that of their magnitudes.
+            const double bound = std::fabs(want[at]) * rounding + magnitudes[at] * (sum + (normed ? rounding / 4 : 0.0)) + 1e-6;
+            ASSERT_NEAR(static_cast<double>(to_float(row[i])), want[at], bound) << "token " << t << ", channel " << i;
+          }
+        }
+      });
+    }
+  }
+}
+
+// The bits of a token do not depend on how many there are.
+TEST_P(QkvPrologueSumTest, IsBatchInvariantWhereOneKernelDoesIt) {
+  PROLOGUE_REQUIRE_BACKEND(GetParam());
+  PrologueCase c;
+  c.num_tokens = 64, c.num_q_heads = 2, c.num_kv_heads = 1, c.head_dim = 64, c.bad_indices = false;
+  using T = BFloat16;
+  Projection p;
+  p.hidden_size = 480;
+  p.normed = true;
+  p.eps = 1e-5f;
+  Random random(6);
+  p.hidden = random.normals<float>(c.num_tokens * p.hidden_size);
+  p.weight = random.normals<float>(qkv_width(c) * p.hidden_size);
+  p.norm_weight = random.normals<float>(p.hidden_size);
+  const PrologueData<T> data = make_data<T>(c);
+  std::vector<std::vector<T>> all;
+  for (const int64_t num_tokens : {64, 17, 9, 3, 1}) {
+    PlacedPrologue<T> placed(GetParam(), c, data);
+    QkvPrologueParams params = place_projection(placed, p);
+    params.prologue.num_tokens = num_tokens;
+    params.batch_invariant = true;
+    const auto context = GemmContext::create(backend_device(GetParam()));
+    ASSERT_TRUE(context.ok());
+    const Status status = placed.run([&](const Execution& execution) { return qkv_prologue(params, **context, execution); });
+    ASSERT_TRUE(status.ok()) << status.message();
+    for (int64_t t = 0; t < num_tokens; ++t) {
+      if (num_tokens == 64) {
+        all.push_back(placed.q_row(t));
+      } else {
+        expect_bits(placed.q_row(t), all[static_cast<size_t>(t)], "q_out");
+      }
+    }
+  }
+}
+
+// ---- bad calls --------------------------------------------------------------------------------------------------------------
+
+TEST(QkvPrologueRefusals, NameTheValueAndTheRule) {
+  using T = BFloat16;
+  PrologueCase c = plain_case(4);
+  const auto refuse = [&](const char* sentence, const std::function<void(QkvPrologueParams&)>& change) {
+    SCOPED_TRACE(sentence);
+    PlacedPrologue<T> placed(Backend::cpu, c, make_data<T>(c));
+    QkvPrologueParams params = place_projection(placed, whole_numbers(c, 64, true));
+    change(params);
+    const auto context = GemmContext::create(Device::cpu);
+    const Status status = placed.run([&](const Execution& execution) { return qkv_prologue(params, **context, execution); });
+    EXPECT_NE(status.message().find(sentence), std::string::npos) << status.message();
+    EXPECT_TRUE(placed.arena().untouched());
+  };
+  using P = QkvPrologueParams;
+  refuse("hidden_size is 0", [](P& p) { p.hidden_size = 0; });
+  refuse("hidden_stride is 63", [](P& p) { p.hidden_stride = 63; });
+  refuse("hidden_stride is 72", [](P& p) { p.hidden_stride = 72; });
+  refuse("prologue.q is given", [](P& p) { p.prologue.q.data = p.hidden_states; });
+  refuse("workspace has 0 bytes", [](P& p) { p.workspace = nullptr; });
+  refuse("workspace has 100 bytes", [](P& p) { p.workspace_bytes = 100; });
+  refuse("it must be aligned to 16 bytes", [](P& p) { p.workspace = static_cast<char*>(p.workspace) + 2, p.workspace_bytes += 2; });
+  refuse("hidden_states is null", [](P& p) { p.norm.given = 0, p.hidden_states = nullptr; });
+  refuse("weight is null", [](P& p) { p.weight = nullptr; });
+  refuse("eps is -1", [](P& p) { p.norm.eps = -1.0f; });
+  refuse("num_q_heads is -1", [](P& p) { p.prologue.num_q_heads = -1; });
+  refuse("overlap", [](P& p) { p.prologue.q_out.data = const_cast<void*>(p.hidden_states); });
+  refuse("overlap", [](P& p) { p.prologue.q_out.data = const_cast<void*>(p.weight); });
+  refuse("overlap", [](P& p) { p.prologue.q_out.data = p.workspace; });
+}
+
+}  // namespace
+}  // namespace prologue::test
