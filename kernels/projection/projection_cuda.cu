@@ -61,7 +61,7 @@ bool can_project(const ProjectionParams& p) {
 Launch choose(const ProjectionParams& p) {
   if (!can_project(p)) return {};
   for (const Instance& instance : instances_of(p.dtype)) {
-    const Launch launch = fewest_blocks(instance, [&](int64_t blocks) { return launch_of(p, instance, blocks); });
+    const Launch launch = most_blocks_at_once([&](int64_t blocks) { return launch_of(p, instance, blocks); });
     if (launch.instance != nullptr) return launch;
   }
   return {};

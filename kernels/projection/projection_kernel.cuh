@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(kMaxThreads, projection_blocks_an_sm(kTokenTil
   send_sums(a, share, shared, sums);
   const int own_tokens = share.own_tokens(a);
   if (warp >= own_tokens) return;
-  shared.arrivals->wait();
+  wait_for_sums(a, shared);
 
   constexpr int kBytes = kRowsAtOnce * static_cast<int>(sizeof(T));
 #pragma unroll 1

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include <prologue/kernels/base/device/head_unit.cuh>
 #include <prologue/kernels/base/device/instructions.cuh>
@@ -22,8 +23,16 @@ namespace prologue::cuda {
 
 inline constexpr int kUnitOfK = 32;  // 64 bytes of a row: what a warp multiplies at a time
 inline constexpr int kUnitBytes = 64;
-inline constexpr int kUnitsAhead = 3;  // on their way, of each warp
 inline constexpr int kMaxStreamedTokens = 64;
+
+// What an instance for so many eights of tokens is compiled for: few registers and many warps that each have little on its way, or the
+// other way round. 2 KB on the way for each of 24 warps of an SM, or 4 KB for half as many, keep the memory busy.
+constexpr bool has_few_registers(int token_tiles) { return token_tiles <= 2; }
+constexpr int projection_blocks_an_sm(int token_tiles, int max_threads) {
+  return max_threads > 512 ? 1 : (has_few_registers(token_tiles) ? 1024 : 512) / max_threads;
+}
+// Units of weights on their way, of each warp.
+constexpr int units_ahead(int token_tiles) { return has_few_registers(token_tiles) ? 2 : 4; }
 
 struct ProjectionArgs {
   const char* x = nullptr;
@@ -104,12 +113,10 @@ struct WarpShare {
   __device__ int own_tokens(const ProjectionArgs& a) const { return (a.num_tokens - rank + a.blocks - 1) >> a.log_blocks; }
 };
 
-// The rows lane / 4 and lane / 4 + 8 of a warp's 16, 8 channels from lane % 4 * 8 on, of one unit.
+// Of one unit, the rows lane / 4 and lane / 4 + 8 of a warp's 16, 8 channels from lane % 4 * 8 on.
 struct WeightPiece {
   uint4 low;
   uint4 high;
-
-  __device__ void load(const char* row, int64_t eight_rows) { low = load_once(row), high = load_once(row + eight_rows); }
 };
 
 // sums [16 rows, tokens] += piece x^T. `x`: this lane's channels of its token of the first eight.
@@ -128,15 +135,20 @@ __device__ inline void multiply_piece(float (&sums)[kTokenTiles][4], const Weigh
 // The weights of a warp, the first of them on their way as soon as it is there.
 template <class T, int kTokenTiles>
 class WeightStream {
+  static constexpr int kUnitsAhead = units_ahead(kTokenTiles);
+
  public:
   // `rows`: the first of the 16; null: there are none.
   __device__ WeightStream(const ProjectionArgs& a, const WarpShare& share, const char* rows)
-      : units_(rows == nullptr ? 0 : share.of_warp.end - share.of_warp.begin), eight_rows_(int64_t{8} * a.units * kUnitBytes) {
+      : units_(rows == nullptr ? 0 : share.of_warp.end - share.of_warp.begin) {
     const int lane = threadIdx.x % 32;
-    from_ = rows + lane / 4 * (eight_rows_ / 8) + share.of_warp.begin * kUnitBytes + lane % 4 * 16;
+    const int64_t row_bytes = int64_t{a.units} * kUnitBytes;
+    low_ = rows + lane / 4 * row_bytes + share.of_warp.begin * kUnitBytes + lane % 4 * 16;
+    high_ = low_ + 8 * row_bytes;
+    asm volatile("" : "+l"(low_), "+l"(high_));  // they stay in registers: the loop has few instructions beside its loads and products
 #pragma unroll
     for (int i = 0; i < kUnitsAhead; ++i) {
-      if (i < units_) ahead_[i].load(from_ + i * kUnitBytes, eight_rows_);
+      if (i < units_) load(i, i);
     }
   }
 
@@ -146,32 +158,46 @@ class WeightStream {
     const int lane = threadIdx.x % 32;
     const unsigned char* x =
         shared.x + lane / 4 * a.row_bytes + (share.of_warp.begin - share.of_block.begin) * kUnitBytes + lane % 4 * 16;
+    const int x_stride = a.row_bytes;
 #pragma unroll
     for (float(&of_tile)[4] : sums) {
 #pragma unroll
       for (float& sum : of_tile) sum = 0.0f;
     }
+    int left = units_;
 #pragma unroll 1
-    for (int first = 0; first < units_; first += kUnitsAhead) {
+    for (; left >= 2 * kUnitsAhead; left -= kUnitsAhead) {
 #pragma unroll
       for (int i = 0; i < kUnitsAhead; ++i) {
-        const int number = first + i;
-        if (number >= units_) break;
-        multiply_piece<T>(sums, ahead_[i], x + number * kUnitBytes, a.row_bytes);
-        if (number + kUnitsAhead < units_) ahead_[i].load(from_ + (number + kUnitsAhead) * kUnitBytes, eight_rows_);
+        multiply_piece<T>(sums, ahead_[i], x + i * kUnitBytes, x_stride);
+        load(i, i + kUnitsAhead);
       }
+      low_ += kUnitsAhead * kUnitBytes, high_ += kUnitsAhead * kUnitBytes, x += kUnitsAhead * kUnitBytes;
+    }
+#pragma unroll
+    for (int i = 0; i < 2 * kUnitsAhead - 1; ++i) {
+      if (i >= left) break;
+      multiply_piece<T>(sums, ahead_[i % kUnitsAhead], x + i * kUnitBytes, x_stride);
+      if (i + kUnitsAhead < left) load(i % kUnitsAhead, i + kUnitsAhead);
     }
   }
 
  private:
+  // Unit `number` from where the pointers are.
+  __device__ void load(int place, int number) {
+    ahead_[place] = {load_once(low_ + number * kUnitBytes), load_once(high_ + number * kUnitBytes)};
+  }
+
   int units_;
-  int64_t eight_rows_;  // bytes
-  const char* from_;
+  const char* low_;
+  const char* high_;
   WeightPiece ahead_[kUnitsAhead];
 };
 
-// One thread says what will arrive; then every thread goes on to wait_for_cluster() before anything is sent.
+// One thread says what will arrive; then every thread goes on to wait_for_cluster() before anything is sent. A cluster of one block does
+// without: its stores are ordinary ones.
 __device__ inline void open_arrivals(const ProjectionArgs& a, const WarpShare& share, const ProjectionShared& shared) {
+  if (a.blocks == 1) return;
   if (threadIdx.x == 0) {
     const int squares = a.normed != 0 ? 1 << a.log_blocks : 0;
     shared.arrivals->open(4 * share.own_tokens(a) * ((16 * a.tiles << (a.log_blocks + a.log_parts)) + squares));
@@ -179,58 +205,86 @@ __device__ inline void open_arrivals(const ProjectionArgs& a, const WarpShare& s
   arrive_at_cluster();
 }
 
-// x of `channels` into shared memory, times the norm's weight, and the sums of its squares. A warp for each token; tokens that there are
-// not are zeros.
+// Eight channels of the norm's weight.
+template <class T>
+struct NormWeight {
+  float values[8];
+
+  __device__ void load(const ProjectionArgs& a, int64_t channel) {
+    if (a.float_weights != 0) {
+      const Bytes<32> loaded = load_bytes<32, false>(a.norm_weight + channel * 4);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) values[i] = element<float, 8>(loaded, i);
+    } else {
+      const Bytes<16> loaded = load_bytes<16, false>(a.norm_weight + channel * static_cast<int>(sizeof(T)));
+#pragma unroll
+      for (int i = 0; i < 8; ++i) values[i] = element<T, 8>(loaded, i);
+    }
+  }
+};
+
+// x of `channels` into shared memory, times the norm's weight, and the sums of its squares. A warp for each token, or for several, whose
+// loads are under way together; tokens that there are not are zeros.
 template <class T, int kTokenTiles>
 __device__ inline void stage_x(const ProjectionArgs& a, const UnitRange& channels, const ProjectionShared& shared) {
+  constexpr int kTokens = 8 * kTokenTiles;
+  constexpr int kTogether = kTokenTiles < 4 ? kTokenTiles : 4;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
   const int chunks = (channels.end - channels.begin) * 4;  // of 16 bytes
 #pragma unroll 1
-  for (int t = warp; t < 8 * kTokenTiles; t += warps) {
-    const char* row = a.x + t * a.x_stride + channels.begin * kUnitBytes;
-    unsigned char* to = shared.x + t * a.row_bytes;
-    const bool there = t < a.num_tokens;
-    float sum = 0.0f;
-#pragma unroll 2
+  for (int first = warp; first < kTokens; first += kTogether * warps) {
+    const char* const row = a.x + first * a.x_stride + channels.begin * kUnitBytes;
+    unsigned char* const to = shared.x + first * a.row_bytes;
+    float sum[kTogether] = {};
+#pragma unroll kTogether == 4 ? 1 : 2
     for (int i = lane; i < chunks; i += 32) {
-      Bytes<16> bytes = {};
-      if (there) bytes = load_bytes<16, false>(row + i * 16);
-      if (a.normed != 0) {
-        float x[8], weight[8];
+      Bytes<16> bytes[kTogether] = {};
 #pragma unroll
-        for (int j = 0; j < 8; ++j) x[j] = element<T, 8>(bytes, j), sum = fmaf(x[j], x[j], sum);
-        if (a.norm_weight != nullptr) {
-          const int64_t channel = channels.begin * kUnitOfK + i * 8;
-          if (a.float_weights != 0) {
-            const Bytes<32> of_chunk = load_bytes<32, false>(a.norm_weight + channel * 4);
-#pragma unroll
-            for (int j = 0; j < 8; ++j) weight[j] = element<float, 8>(of_chunk, j);
-          } else {
-            const Bytes<16> of_chunk = load_bytes<16, false>(a.norm_weight + channel * static_cast<int>(sizeof(T)));
-#pragma unroll
-            for (int j = 0; j < 8; ++j) weight[j] = element<T, 8>(of_chunk, j);
-          }
-#pragma unroll
-          for (int j = 0; j < 8; ++j) x[j] *= weight[j];
-          bytes = pack<T, 8>(x);
-        }
+      for (int j = 0; j < kTogether; ++j) {
+        if (first + j * warps < a.num_tokens) bytes[j] = load_bytes<16, false>(row + j * warps * a.x_stride + i * 16);
       }
-      store_bytes<16, false>(to + i * 16, bytes);
+      NormWeight<T> weight;
+      if (a.norm_weight != nullptr) weight.load(a, channels.begin * kUnitOfK + i * 8);
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+        if (a.normed != 0) {
+          float x[8];
+#pragma unroll
+          for (int n = 0; n < 8; ++n) x[n] = element<T, 8>(bytes[j], n), sum[j] = fmaf(x[n], x[n], sum[j]);
+          if (a.norm_weight != nullptr) {
+#pragma unroll
+            for (int n = 0; n < 8; ++n) x[n] *= weight.values[n];
+            bytes[j] = pack<T, 8>(x);
+          }
+        }
+        if (first + j * warps < kTokens) store_bytes<16, false>(to + j * warps * a.row_bytes + i * 16, bytes[j]);
+      }
     }
     if (a.normed != 0) {
 #pragma unroll
-      for (int step = 1; step < 32; step *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
-      if (lane == 0) shared.squares[t] = sum;
+      for (int j = 0; j < kTogether; ++j) {
+#pragma unroll
+        for (int step = 1; step < 32; step *= 2) sum[j] += __shfl_xor_sync(0xffffffffu, sum[j], step);
+        if (lane == 0 && first + j * warps < kTokens) shared.squares[first + j * warps] = sum[j];
+      }
     }
   }
 }
 
 // The sums of a warp's 16 rows, and the block's squares, to the blocks that finish their tokens. Four lanes that hold neighbouring rows
-// exchange them first, so that each sends four of them, of one token.
+// exchange them first, so that each sends four of them, of one token. Behind it: wait_for_sums().
 template <int kTokenTiles>
 __device__ inline void send_sums(const ProjectionArgs& a, const WarpShare& share, const ProjectionShared& shared,
                                  float (&sums)[kTokenTiles][4]) {
-  wait_for_cluster();
+  const bool alone = a.blocks == 1;
+  const auto store = [&](int t, float* to, const auto& value) {
+    if (alone) {
+      *reinterpret_cast<std::remove_cvref_t<decltype(value)>*>(to) = value;
+    } else {
+      shared.arrivals->store(static_cast<uint32_t>(t & (a.blocks - 1)), to, value);
+    }
+  };
+  if (!alone) wait_for_cluster();
   const int lane = threadIdx.x % 32, width = 16 * a.tiles, slots = slots_of(a);
   const bool odd = (lane & 4) != 0, high = (lane & 8) != 0;
   float* const rows = shared.sums + ((share.rank << a.log_parts) + share.part) * slots * width + share.tile * 16 + (high ? 8 : 0) +
@@ -249,17 +303,20 @@ __device__ inline void send_sums(const ProjectionArgs& a, const WarpShare& share
       (high ? x[i] : x[i + 2]) = other;
     }
     const int t = n * 8 + lane % 4 * 2 + (odd ? 1 : 0);
-    if (t >= a.num_tokens) continue;
-    shared.arrivals->store(static_cast<uint32_t>(t & (a.blocks - 1)), rows + (t >> a.log_blocks) * width,
-                           make_float4(x[0], x[1], x[2], x[3]));
+    if (t < a.num_tokens) store(t, rows + (t >> a.log_blocks) * width, make_float4(x[0], x[1], x[2], x[3]));
   }
   for (int i = threadIdx.x; a.normed != 0 && i < a.num_tokens; i += blockDim.x) {
-    shared.arrivals->store(static_cast<uint32_t>(i & (a.blocks - 1)), shared.all_squares + share.rank * slots + (i >> a.log_blocks),
-                           shared.squares[i]);
+    store(i, shared.all_squares + share.rank * slots + (i >> a.log_blocks), shared.squares[i]);
   }
+  if (alone) __syncthreads();
 }
 
-// `count` neighbouring rows of a token's result, as the separate operation would store them if it rounds; behind arrivals->wait().
+// Until all blocks of the cluster have sent their sums; whoever reads none may leave instead.
+__device__ inline void wait_for_sums(const ProjectionArgs& a, const ProjectionShared& shared) {
+  if (a.blocks > 1) shared.arrivals->wait();
+}
+
+// `count` neighbouring rows of a token's result, as the separate operation would store them if it rounds; behind wait_for_sums().
 template <int kCount>
 __device__ inline void gather_rows(const ProjectionArgs& a, const ProjectionShared& shared, int slot, int row, float (&values)[kCount]) {
   const int width = 16 * a.tiles, slots = slots_of(a);
@@ -280,10 +337,6 @@ __device__ inline float norm_of_token(const ProjectionArgs& a, const ProjectionS
   float squares = 0.0f;
   for (int block = 0; block < a.blocks; ++block) squares += shared.all_squares[block * slots + slot];
   return reciprocal_root(fmaf(squares, a.inverse_width, a.eps));
-}
-
-constexpr int projection_blocks_an_sm(int token_tiles, int max_threads) {
-  return max_threads > 512 ? 1 : (token_tiles <= 2 ? 768 : 512) / max_threads;
 }
 
 }  // namespace prologue::cuda

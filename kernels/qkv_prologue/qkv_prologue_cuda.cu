@@ -62,7 +62,7 @@ Launch choose(const QkvPrologueParams& p, const AttentionPrologueParams& prologu
   if (!can_project(p, prologue)) return {};
   for (const QkvInstance& instance : instances_of(prologue.dtype)) {
     if (!serves(instance, prologue)) continue;
-    const Launch launch = fewest_blocks(instance, [&](int64_t blocks) { return launch_of(p, prologue, instance, blocks); });
+    const Launch launch = most_blocks_at_once([&](int64_t blocks) { return launch_of(p, prologue, instance, blocks); });
     if (launch.instance != nullptr) return launch;
   }
   return {};

@@ -1,6 +1,6 @@
 // A cluster = a head: all of its head_dim rows of the weights (projection_stream.cuh). Where the sums of a token meet, a warp holds a whole
-// head of it, and finishes it exactly as the prologue's lean kernels do (more_steps_schedule.cuh). Its position and slot, and cos and sin,
-// are on their way while the weights are multiplied.
+// head of it, and finishes it exactly as the prologue's lean kernels do (more_steps_schedule.cuh). Its position and slot are on their way
+// while the weights are multiplied, cos and sin while the other blocks' sums arrive.
 #pragma once
 
 #include <cstdint>
@@ -45,12 +45,21 @@ __global__ void __launch_bounds__(kMaxThreads, projection_blocks_an_sm(kTokenTil
   let_next_kernel_start();
   wait_for_previous_kernels();
 
-  const auto token_in = [&](int slot) { return (slot << a.log_blocks) + share.rank; };
-  const TensorHead at = head_of_row(p.tensors, head);
-  uint32_t t = static_cast<uint32_t>(min(token_in(warp), a.num_tokens - 1));
+  const auto token_in = [&](int slot) { return static_cast<uint32_t>((slot << a.log_blocks) + share.rank); };
   PendingToken<kFeatures, V, false> pending;
-  pending.ask(p, t);
-  pending.ask_slot(p, t);
+  const auto ask = [&](int slot) {
+    pending.ask(p, token_in(slot));
+    pending.ask_slot(p, token_in(slot));
+  };
+  if (warp < own_tokens) ask(warp);
+  stage_x<T, kTokenTiles>(a, share.of_block, shared);
+  __syncthreads();
+  float sums[kTokenTiles][4];
+  stream.multiply(sums, a, share, shared);
+  send_sums(a, share, shared, sums);
+  if (warp >= own_tokens) return;
+
+  const TensorHead at = head_of_row(p.tensors, head);
   LaneUnit unit = unit_of_lane<V, kFeatures>(lane % a.lanes, p.layout);
   unit.inside &= lane < a.lanes;  // the others do the same once more
   if constexpr ((kFeatures & kAxes) != 0) pending.ask_axes(p, max(unit.place.pair, 0));
@@ -59,27 +68,15 @@ __global__ void __launch_bounds__(kMaxThreads, projection_blocks_an_sm(kTokenTil
   const auto loaded_angles = [&] { return angles; };
   constexpr bool kEvery = (kFeatures & kEveryStep) != 0;
   MoreSteps<T, V, true, kEvery, decltype(loaded_angles)> steps(p, at, unit.place, data, loaded_angles);
-  const LeanTensor& tensor = p.tensors[at.tensor];
-  const float given_scale[1] = {*reinterpret_cast<const float*>(tensor.scale + static_cast<uint32_t>(at.head) * tensor.scale_head)};
-
-  stage_x<T, kTokenTiles>(a, share.of_block, shared);
-  LeanToken token = resolve_token_of_head(p, pending, t, lane, at.tensor, unit.place, steps, angles);
-  __syncthreads();
-  float sums[kTokenTiles][4];
-  stream.multiply(sums, a, share, shared);
-  send_sums(a, share, shared, sums);
-  if (warp >= own_tokens) return;
-  shared.arrivals->wait();
-
+  const float given_scale[1] = {
+      *reinterpret_cast<const float*>(p.tensors[at.tensor].scale + static_cast<uint32_t>(at.head) * p.tensors[at.tensor].scale_head)};
   const auto lanes = lanes_of_head<V, kFeatures>(WarpLanes<V>{lane % a.lanes, a.lanes, unit.inside}, unit.place, p.layout);
 #pragma unroll 1
   for (int slot = warp; slot < own_tokens; slot += warps) {
-    if (slot != warp) {
-      t = static_cast<uint32_t>(token_in(slot));
-      pending.ask(p, t);
-      pending.ask_slot(p, t);
-      token = resolve_token_of_head(p, pending, t, lane, at.tensor, unit.place, steps, angles);
-    }
+    if (slot != warp) ask(slot);
+    const uint32_t t = token_in(slot);
+    const LeanToken token = resolve_token_of_head(p, pending, t, lane, at.tensor, unit.place, steps, angles);
+    if (slot == warp) wait_for_sums(a, shared);
     data = gather_head<T, V>(a, shared, slot, unit.place);
     UnitValues<V> values[1];
     finish_head<T, V>(values, steps, lanes);

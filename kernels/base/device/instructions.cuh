@@ -40,7 +40,7 @@ __device__ inline uint4 load_once(const void* from) {
   return word;
 }
 
-// ---- launches that overlap (programmatic edges), clusters: from sm_90 on; before, a cluster is one block -----------------------
+// ---- launches that overlap (programmatic edges), clusters: from sm_90 on -------------------------------------------------------
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 #define PROLOGUE_FROM_SM90(...) __VA_ARGS__
@@ -64,16 +64,10 @@ __device__ inline uint32_t cluster_rank() {
 __device__ inline void arrive_at_cluster() {
   PROLOGUE_FROM_SM90(asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"));
 }
-__device__ inline void wait_for_cluster() {
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-#else
-  __syncthreads();
-#endif
-}
+__device__ inline void wait_for_cluster() { PROLOGUE_FROM_SM90(asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory")); }
 
-// What other blocks of the cluster store in this block's shared memory: so many bytes, once. One thread opens it before the barrier of
-// the cluster; then any thread of the cluster stores; then all that read wait.
+// What other blocks of the cluster, of two at least, store in this block's shared memory: so many bytes, once. One thread opens it before
+// the barrier of the cluster; then any thread of the cluster stores; then all that read wait.
 class Arrivals {
  public:
   __device__ void open(uint32_t num_bytes) {
@@ -84,36 +78,26 @@ class Arrivals {
   }
   // To the place in block `rank` that `to` is in this block, which is aligned to the bytes stored. `this` is in this block too.
   __device__ void store(uint32_t rank, float* to, const float4& values) {
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%2, %3, %4, %5}, [%1];" ::"r"(in_block(rank, to)),
-                 "r"(in_block(rank, &state_)), "f"(values.x), "f"(values.y), "f"(values.z), "f"(values.w)
-                 : "memory");
-#else
-    *reinterpret_cast<float4*>(to) = values;
-#endif
+    PROLOGUE_FROM_SM90(asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%2, %3, %4, %5}, [%1];" ::"r"(
+                                        in_block(rank, to)),
+                                    "r"(in_block(rank, &state_)), "f"(values.x), "f"(values.y), "f"(values.z), "f"(values.w)
+                                    : "memory"));
   }
   __device__ void store(uint32_t rank, float* to, float value) {
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %2, [%1];" ::"r"(in_block(rank, to)),
-                 "r"(in_block(rank, &state_)), "f"(value)
-                 : "memory");
-#else
-    *to = value;
-#endif
+    PROLOGUE_FROM_SM90(asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %2, [%1];" ::"r"(in_block(rank, to)),
+                                    "r"(in_block(rank, &state_)), "f"(value)
+                                    : "memory"));
   }
   __device__ void wait() {
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
     uint32_t done = 0;
     while (done == 0) {
-      asm volatile(
+      done = 1;
+      PROLOGUE_FROM_SM90(asm volatile(
           "{\n.reg .pred p;\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], 0;\nselp.u32 %0, 1, 0, p;\n}"
           : "=r"(done)
           : "r"(address(&state_))
-          : "memory");
+          : "memory"));
     }
-#else
-    __syncthreads();
-#endif
   }
 
  private:
