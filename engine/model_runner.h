@@ -40,7 +40,7 @@ struct RunnerConfig {
   int64_t max_seqs = 1;
   int64_t max_logit_rows = 1;
   bool fused = true;
-  bool fused_projections = true;       // of steps of few tokens; only if `fused`, on CUDA, in 16 bits, and not batch_invariant
+  bool fused_projections = false;      // of steps of few tokens; only if `fused`, on CUDA, in 16 bits, and not batch_invariant
   Rounding rounding = Rounding::once;  // of the fused graph
   bool batch_invariant = false;
   bool capture = true;  // CUDA graphs

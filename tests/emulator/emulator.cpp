@@ -360,6 +360,7 @@ void arrive_at_cluster() { this_cluster.arrive(); }
 void wait_for_cluster() { this_cluster.wait(); }
 
 void* in_block_of_cluster(void* here, unsigned rank) {
+  if (this_cluster.size() < 2) fail("addresses a block of a cluster, which has one block only");  // compute-sanitizer complains, too
   if (rank >= this_cluster.size()) fail("names a block that its cluster does not have");
   return this_cluster.block(rank).shared + (static_cast<unsigned char*>(here) - dynamic_shared);
 }

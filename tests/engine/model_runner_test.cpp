@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -27,15 +28,15 @@ class Runner : public ::testing::TestWithParam<Backend> {
     PROLOGUE_REQUIRE_BACKEND(GetParam());
     std::string name = testing::UnitTest::GetInstance()->current_test_info()->name();
     std::replace(name.begin(), name.end(), '/', '_');
-    const std::string path = testing::TempDir() + "prologue_model_runner_test_" + name + ".gguf";
-    ASSERT_TRUE(test::write_tiny_llama(path, {}));
-    const std::unique_ptr<Checkpoint> checkpoint = Checkpoint::open(path).value();
+    path_ = testing::TempDir() + "prologue_model_runner_test_" + name + ".gguf";
+    ASSERT_TRUE(test::write_tiny_llama(path_, {}));
     if (GetParam() == Backend::cuda) {
       stream_ = Stream::create().value();
       execution_ = {Device::cuda, 1, stream_.get()};
     }
-    model_ = load_model(*checkpoint, DType::f32, execution_, {}).value();
+    model_ = load(DType::f32);
   }
+  Model load(DType dtype) const { return load_model(*Checkpoint::open(path_).value(), dtype, execution_, {}).value(); }
   std::unique_ptr<ModelRunner> make(bool fused = true, bool capture = true) {
     RunnerConfig config;
     config.page_size = kPageSize;
@@ -49,6 +50,7 @@ class Runner : public ::testing::TestWithParam<Backend> {
     return ModelRunner::create(model_, config, execution_).value();
   }
 
+  std::string path_;
   Stream stream_;
   Execution execution_;
   Model model_;
@@ -143,7 +145,46 @@ TEST_P(Runner, ADecodeStepGoesOnByItself) {
   }
 }
 
-// The same with two layer groups, three position axes, and sequences in both sets of LongRoPE's frequencies.
+// Steps of few tokens as kernels that project and do what surrounds it, others as separate ones.
+TEST_P(Runner, FusedProjectionsGiveTheLogitsOfSeparateOnes) {
+  const Model model = load(DType::bf16);
+  const auto run = [&](bool fused_projections) {
+    RunnerConfig config;
+    config.page_size = kPageSize;
+    config.num_pages = 32;
+    config.max_tokens = 64;
+    config.max_seqs = 8;
+    config.max_logit_rows = 8;
+    config.fused_projections = fused_projections;
+    const auto runner = ModelRunner::create(model, config, execution_).value();
+    std::vector<float> all, logits;
+    for (const int64_t length : {3, 16, 20}) {
+      std::vector<int32_t> tokens;
+      for (int32_t t = 0; t < length; ++t) tokens.push_back(5 + t % 9);
+      StepBatch batch;
+      batch.add_sequence(tokens.data(), length, 0, std::vector<int32_t>{3, 9, 1, 7, 2, 4}, kPageSize, 1);
+      EXPECT_TRUE(runner->enqueue(batch).ok());
+      for (int step = 0; step < 3; ++step) {
+        EXPECT_TRUE(runner->read_logits(logits).ok());
+        EXPECT_EQ(runner->read()->fault.code, FaultCode::none);
+        all.insert(all.end(), logits.begin(), logits.end());
+        const int32_t token = 6 + step;
+        batch.clear();
+        batch.add_sequence(&token, 1, length + step, std::vector<int32_t>{3, 9, 1, 7, 2, 4}, kPageSize, 1);
+        EXPECT_TRUE(runner->enqueue(batch).ok());
+      }
+      EXPECT_TRUE(runner->read().ok());
+    }
+    return all;
+  };
+  const std::vector<float> want = run(false), got = run(true);
+  ASSERT_EQ(got.size(), want.size());
+  float largest = 0.0f;
+  for (const float x : want) largest = std::max(largest, std::abs(x));
+  for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i], want[i], 0.02f * largest) << i;
+}
+
+// A decode step goes on by itself with two layer groups, three position axes, and sequences in both sets of LongRoPE's frequencies.
 TEST_P(Runner, ItGoesOnInEveryGroupOnEveryAxisAndInEverySet) {
   test::TinyModelOptions options;
   options.windows = {0, 6};
