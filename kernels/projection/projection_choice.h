@@ -6,8 +6,8 @@
 #include <bit>
 #include <span>
 
-#include <prologue/kernels/base/device/cuda_launch.cuh>
 #include <prologue/kernels/projection/projection.h>
+#include <prologue/kernels/base/device/cuda_launch.cuh>
 #include <prologue/kernels/projection/projection_stream.cuh>
 
 namespace prologue::cuda {
@@ -17,7 +17,9 @@ inline constexpr int kMaxBlocksOfCluster = 8;  // that every device has
 inline constexpr int64_t kSharedBytesOfSm = 228 * 1024, kSharedBytesOfEveryBlock = 1024;
 inline constexpr int64_t kSms = 132;  // of an H200. On a GPU with another number the work is shared out less evenly.
 
-inline bool is_aligned(const void* data, int64_t bytes) { return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(bytes) == 0; }
+inline bool is_aligned(const void* data, int64_t bytes) {
+  return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(bytes) == 0;
+}
 
 // x [num_tokens, k] with row stride x_stride, in elements of 16 bits.
 inline bool can_stream(DType dtype, int64_t num_tokens, int64_t k, const void* x, int64_t x_stride, const InputNorm& norm,

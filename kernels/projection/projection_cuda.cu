@@ -1,7 +1,7 @@
-#include <prologue/kernels/base/device/cuda_launch.cuh>
 #include <prologue/kernels/projection/backends.h>
 #include <prologue/kernels/projection/instances.h>
 #include <prologue/kernels/projection/projection_choice.h>
+#include <prologue/kernels/base/device/cuda_launch.cuh>
 #include <prologue/kernels/projection/projection_kernel.cuh>
 
 namespace prologue::cuda {
@@ -23,8 +23,8 @@ Instance instance() {
 
 template <class T>
 std::span<const Instance> instances_of_type() {
-  static const Instance kInstances[] = {instance<T, 1, 256>(), instance<T, 2, 256>(), instance<T, 4, 256>(), instance<T, 8, 256>(),
-                                        instance<T, 1, 512>(), instance<T, 2, 512>()};
+  static const Instance kInstances[] = {instance<T, 1, 256>(), instance<T, 2, 256>(), instance<T, 4, 256>(),
+                                        instance<T, 8, 256>(), instance<T, 1, 512>(), instance<T, 2, 512>()};
   return kInstances;
 }
 

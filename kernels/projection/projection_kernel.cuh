@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
-#include <prologue/kernels/projection/projection_stream.cuh>
 #include <prologue/kernels/token_ops/activation_math.h>
+#include <prologue/kernels/projection/projection_stream.cuh>
 
 namespace prologue::cuda {
 
@@ -48,15 +48,16 @@ inline constexpr int kRowsAtOnce = 4;  // of a lane
 // The product of kRowsAtOnce rows of the weights and a token, rounded to T as the separate operation stores it. `row` counts in the
 // cluster, `of_weights` in the weights.
 template <class T>
-__device__ inline void product_of_rows(const ProjectionArgs& a, const OutputArgs& o, const ProjectionShared& shared, int slot, int row,
-                                       int of_weights, float factor, float (&values)[kRowsAtOnce]) {
+__device__ inline void product_of_rows(const ProjectionArgs& a, const OutputArgs& o, const ProjectionShared& shared, int slot,
+                                       int row, int of_weights, float factor, float (&values)[kRowsAtOnce]) {
   gather_rows(a, shared, slot, row, values);
   if (a.normed != 0) {
 #pragma unroll
     for (float& value : values) value *= factor;
   }
   if (o.bias != nullptr) {
-    const auto bias = load_bytes<kRowsAtOnce * static_cast<int>(sizeof(T)), false>(o.bias + of_weights * static_cast<int64_t>(sizeof(T)));
+    const auto bias =
+        load_bytes<kRowsAtOnce* static_cast<int>(sizeof(T)), false>(o.bias + of_weights * static_cast<int64_t>(sizeof(T)));
 #pragma unroll
     for (int i = 0; i < kRowsAtOnce; ++i) values[i] += element<T, kRowsAtOnce>(bias, i);
   }

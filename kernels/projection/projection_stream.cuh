@@ -15,9 +15,9 @@
 #include <cstdint>
 #include <type_traits>
 
+#include <prologue/kernels/base/shared/reciprocal_root.h>
 #include <prologue/kernels/base/device/head_unit.cuh>
 #include <prologue/kernels/base/device/instructions.cuh>
-#include <prologue/kernels/base/shared/reciprocal_root.h>
 
 namespace prologue::cuda {
 
@@ -43,9 +43,9 @@ struct ProjectionArgs {
   int32_t units = 0;   // of k
   int32_t blocks = 1;  // of a cluster: a power of two
   int32_t log_blocks = 0;
-  int32_t log_parts = 0;  // a block's units are in 2^log_parts parts, each of a warp of its own
-  int32_t tiles = 0;      // of 16 rows: of a cluster
-  int32_t row_bytes = 0;  // of x in shared memory, an odd number of units: the rows of neighbours are then in different banks
+  int32_t log_parts = 0;      // a block's units are in 2^log_parts parts, each of a warp of its own
+  int32_t tiles = 0;          // of 16 rows: of a cluster
+  int32_t row_bytes = 0;      // of x in shared memory, an odd number of units: the rows of neighbours are then in different banks
   int32_t float_weights = 0;  // norm_weight is float32
   int32_t normed = 0;
   float eps = 0.0f;
@@ -104,7 +104,8 @@ struct WarpShare {
   UnitRange of_block;
   UnitRange of_warp;
 
-  __device__ explicit WarpShare(const ProjectionArgs& a) : rank(static_cast<int>(cluster_rank())), tile(threadIdx.x / 32), part(0) {
+  __device__ explicit WarpShare(const ProjectionArgs& a)
+      : rank(static_cast<int>(cluster_rank())), tile(threadIdx.x / 32), part(0) {
     for (; tile >= a.tiles; tile -= a.tiles) ++part;
     of_block = part_of({0, a.units}, rank, a.log_blocks);
     of_warp = part_of(of_block, part, a.log_parts);
@@ -121,7 +122,8 @@ struct WeightPiece {
 
 // sums [16 rows, tokens] += piece x^T. `x`: this lane's channels of its token of the first eight.
 template <class T, int kTokenTiles>
-__device__ inline void multiply_piece(float (&sums)[kTokenTiles][4], const WeightPiece& piece, const unsigned char* x, int x_stride) {
+__device__ inline void multiply_piece(float (&sums)[kTokenTiles][4], const WeightPiece& piece, const unsigned char* x,
+                                      int x_stride) {
   const uint32_t first[4] = {piece.low.x, piece.high.x, piece.low.y, piece.high.y};
   const uint32_t second[4] = {piece.low.z, piece.high.z, piece.low.w, piece.high.w};
 #pragma unroll
@@ -145,7 +147,9 @@ class WeightStream {
     const int64_t row_bytes = int64_t{a.units} * kUnitBytes;
     low_ = rows + lane / 4 * row_bytes + share.of_warp.begin * kUnitBytes + lane % 4 * 16;
     high_ = low_ + 8 * row_bytes;
-    asm volatile("" : "+l"(low_), "+l"(high_));  // they stay in registers: the loop has few instructions beside its loads and products
+    asm volatile(""
+                 : "+l"(low_),
+                   "+l"(high_));  // they stay in registers: the loop has few instructions beside its loads and products
 #pragma unroll
     for (int i = 0; i < kUnitsAhead; ++i) {
       if (i < units_) load(i, i);
@@ -287,8 +291,8 @@ __device__ inline void send_sums(const ProjectionArgs& a, const WarpShare& share
   if (!alone) wait_for_cluster();
   const int lane = threadIdx.x % 32, width = 16 * a.tiles, slots = slots_of(a);
   const bool odd = (lane & 4) != 0, high = (lane & 8) != 0;
-  float* const rows = shared.sums + ((share.rank << a.log_parts) + share.part) * slots * width + share.tile * 16 + (high ? 8 : 0) +
-                      lane / 16 * 4;
+  float* const rows =
+      shared.sums + ((share.rank << a.log_parts) + share.part) * slots * width + share.tile * 16 + (high ? 8 : 0) + lane / 16 * 4;
 #pragma unroll
   for (int n = 0; n < kTokenTiles; ++n) {
     float(&x)[4] = sums[n];
@@ -318,14 +322,15 @@ __device__ inline void wait_for_sums(const ProjectionArgs& a, const ProjectionSh
 
 // `count` neighbouring rows of a token's result, as the separate operation would store them if it rounds; behind wait_for_sums().
 template <int kCount>
-__device__ inline void gather_rows(const ProjectionArgs& a, const ProjectionShared& shared, int slot, int row, float (&values)[kCount]) {
+__device__ inline void gather_rows(const ProjectionArgs& a, const ProjectionShared& shared, int slot, int row,
+                                   float (&values)[kCount]) {
   const int width = 16 * a.tiles, slots = slots_of(a);
   const float* from = shared.sums + slot * width + row;
 #pragma unroll
   for (float& value : values) value = 0.0f;
 #pragma unroll 4
   for (int part = 0; part < 1 << (a.log_blocks + a.log_parts); ++part, from += slots * width) {
-    const Bytes<kCount * 4> loaded = load_bytes<kCount * 4, false>(from);
+    const Bytes<kCount* 4> loaded = load_bytes<kCount * 4, false>(from);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) values[i] += element<float, kCount>(loaded, i);
   }

@@ -2,10 +2,10 @@
 
 #include <prologue/kernels/attention_prologue/backends.h>
 #include <prologue/kernels/attention_prologue/prologue_choice.h>
-#include <prologue/kernels/base/device/cuda_launch.cuh>
 #include <prologue/kernels/projection/projection_choice.h>
 #include <prologue/kernels/qkv_prologue/backends.h>
 #include <prologue/kernels/qkv_prologue/instances.h>
+#include <prologue/kernels/base/device/cuda_launch.cuh>
 #include <prologue/kernels/qkv_prologue/qkv_prologue_instances.cuh>
 
 namespace prologue::cuda {
@@ -24,7 +24,8 @@ std::span<const QkvInstance> instances_of(DType type) {
 // is in the weights.
 AttentionPrologueParams prologue_of(const QkvPrologueParams& p) {
   AttentionPrologueParams prologue = resolved(p.prologue);
-  const int64_t width = (prologue.num_q_heads + prologue.num_kv_heads) * prologue.head_dim + prologue.num_kv_heads * v_head_dim(prologue);
+  const int64_t width =
+      (prologue.num_q_heads + prologue.num_kv_heads) * prologue.head_dim + prologue.num_kv_heads * v_head_dim(prologue);
   set_packed_qkv(prologue, p.weight, width);
   return prologue;
 }
@@ -35,7 +36,8 @@ bool can_project(const QkvPrologueParams& p, const AttentionPrologueParams& prol
 }
 
 bool serves(const QkvInstance& instance, const AttentionPrologueParams& p) {
-  if (p.head_dim > 64 * instance.vector || p.num_tokens > 8 * instance.token_tiles || widest_vector(p) < instance.vector) return false;
+  if (p.head_dim > 64 * instance.vector || p.num_tokens > 8 * instance.token_tiles || widest_vector(p) < instance.vector)
+    return false;
   const int features = features_of(p, instance.vector);
   if (features < 0 || (features & kTokenNorm) != 0 || units_of_all(p, instance.vector) > 32) return false;
   constexpr int kSame = kAxes | kDerived, kAtMost = kLayouts | kEveryStep;
@@ -49,7 +51,8 @@ struct Launch {
   int64_t clusters = 0;
 };
 
-Launch launch_of(const QkvPrologueParams& p, const AttentionPrologueParams& prologue, const QkvInstance& instance, int64_t blocks) {
+Launch launch_of(const QkvPrologueParams& p, const AttentionPrologueParams& prologue, const QkvInstance& instance,
+                 int64_t blocks) {
   Launch launch = {&instance, {}, prologue.num_q_heads + 2 * prologue.num_kv_heads};
   fill_input(launch.args, prologue.dtype, prologue.num_tokens, p.hidden_size, p.hidden_states, p.hidden_stride, p.norm, p.weight);
   share_out_rows(launch.args, prologue.head_dim / 16, blocks);
@@ -79,8 +82,10 @@ Status run(const Launch& chosen, const QkvPrologueParams& p, const AttentionProl
 }
 
 std::string instance_name(DType dtype, const QkvInstance& instance) {
-  std::string name = str_cat(dtype_name(dtype), ", heads of ", 64 * instance.vector, " channels, ", 8 * instance.token_tiles, " tokens");
-  constexpr std::pair<int, const char*> kNames[] = {{kLayouts | kEveryStep, "every step"}, {kDerived, "derived"}, {kAxes, "axes"}};
+  std::string name =
+      str_cat(dtype_name(dtype), ", heads of ", 64 * instance.vector, " channels, ", 8 * instance.token_tiles, " tokens");
+  constexpr std::pair<int, const char*> kNames[] = {
+      {kLayouts | kEveryStep, "every step"}, {kDerived, "derived"}, {kAxes, "axes"}};
   for (const auto& [feature, text] : kNames) {
     if ((instance.features & feature) != 0) name += str_cat(", ", text);
   }
@@ -89,7 +94,9 @@ std::string instance_name(DType dtype, const QkvInstance& instance) {
 
 }  // namespace
 
-bool qkv_prologue_is_one_kernel(const QkvPrologueParams& params) { return choose(params, prologue_of(params)).instance != nullptr; }
+bool qkv_prologue_is_one_kernel(const QkvPrologueParams& params) {
+  return choose(params, prologue_of(params)).instance != nullptr;
+}
 
 Status qkv_prologue(const QkvPrologueParams& params, const Execution& execution) {
   const AttentionPrologueParams prologue = prologue_of(params);

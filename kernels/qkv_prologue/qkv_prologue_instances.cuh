@@ -8,9 +8,9 @@
 namespace prologue::cuda {
 
 struct QkvInstance {
-  int vector;        // channels in one access of the prologue: heads have 64 * vector channels at most
-  int features;      // beside kMoreSteps
-  int token_tiles;   // eights of tokens, at most
+  int vector;       // channels in one access of the prologue: heads have 64 * vector channels at most
+  int features;     // beside kMoreSteps
+  int token_tiles;  // eights of tokens, at most
   int max_threads;
   void (*kernel)(QkvArgs, MoreArgs);
 };

@@ -17,7 +17,8 @@ struct QkvArgs : ProjectionArgs {
 
 // A head of a token, as the separate projection would store it.
 template <class T, int V>
-__device__ inline Unit<T, V> gather_head(const ProjectionArgs& a, const ProjectionShared& shared, int slot, const UnitPlace& place) {
+__device__ inline Unit<T, V> gather_head(const ProjectionArgs& a, const ProjectionShared& shared, int slot,
+                                         const UnitPlace& place) {
   float a_values[V] = {}, b_values[V] = {};
   if (place.has_a) gather_rows(a, shared, slot, place.a, a_values);
   if (place.has_b) gather_rows(a, shared, slot, place.b, b_values);
@@ -68,8 +69,8 @@ __global__ void __launch_bounds__(kMaxThreads, projection_blocks_an_sm(kTokenTil
   const auto loaded_angles = [&] { return angles; };
   constexpr bool kEvery = (kFeatures & kEveryStep) != 0;
   MoreSteps<T, V, true, kEvery, decltype(loaded_angles)> steps(p, at, unit.place, data, loaded_angles);
-  const float given_scale[1] = {
-      *reinterpret_cast<const float*>(p.tensors[at.tensor].scale + static_cast<uint32_t>(at.head) * p.tensors[at.tensor].scale_head)};
+  const float given_scale[1] = {*reinterpret_cast<const float*>(
+      p.tensors[at.tensor].scale + static_cast<uint32_t>(at.head) * p.tensors[at.tensor].scale_head)};
   const auto lanes = lanes_of_head<V, kFeatures>(WarpLanes<V>{lane % a.lanes, a.lanes, unit.inside}, unit.place, p.layout);
 #pragma unroll 1
   for (int slot = warp; slot < own_tokens; slot += warps) {
