@@ -15,9 +15,9 @@
 // y must not overlap anything else. num_tokens = 0 is a no-op.
 //
 // Numerics. Separately: those of norm.h, gemm.h, activation.h and add.h, one after another. In one kernel: x = round(x * w), the product is
-// accumulated in float32 in an order that depends on the sizes and not on the tokens, multiplied by 1 / sqrt(mean(x^2) + eps), and p is
-// rounded to dtype where the separate operations store it; the rest is the same. So both differ as two orders of one sum do. One kernel is
-// batch-invariant; separately, a call is if batch_invariant is set, which gemm.h describes.
+// accumulated in float32 in an order that depends on the sizes and the number of tokens, multiplied by 1 / sqrt(mean(x^2) + eps), and p
+// is rounded to dtype where the separate operations store it; the rest is the same. So both differ as two orders of one sum do. With
+// batch_invariant they are separate, and gemm.h describes it.
 //
 // The operation never allocates, synchronises or throws; on CUDA it can be captured into a graph.
 #pragma once
@@ -64,7 +64,7 @@ struct ProjectionParams {
   void* y = nullptr;
   int64_t y_stride = 0;
   int32_t adds = 0;  // y is the residual that p is added to
-  bool batch_invariant = false;
+  bool batch_invariant = false;  // separate operations, whose bits for a token do not depend on the others
   bool overlaps = false;  // the launch may begin while the kernels before it in the stream run; they must not write `weight`
   void* workspace = nullptr;
   int64_t workspace_bytes = 0;

@@ -24,7 +24,7 @@ Instance instance() {
 template <class T>
 std::span<const Instance> instances_of_type() {
   static const Instance kInstances[] = {instance<T, 1, 256>(), instance<T, 2, 256>(), instance<T, 4, 256>(),
-                                        instance<T, 8, 256>(), instance<T, 1, 512>(), instance<T, 2, 512>()};
+                                        instance<T, 1, 512>(), instance<T, 2, 512>()};
   return kInstances;
 }
 
@@ -53,8 +53,8 @@ Launch launch_of(const ProjectionParams& p, const Instance& instance, int64_t bl
 }
 
 bool can_project(const ProjectionParams& p) {
-  return can_stream(p.dtype, p.num_tokens, p.k, p.x, p.x_stride, p.norm, p.weight) && p.n % 16 == 0 && p.n <= INT32_MAX / 4 &&
-         p.y_stride % kRowsAtOnce == 0 && is_aligned(p.y, 8) && is_aligned(p.bias, 8);
+  return !p.batch_invariant && can_stream(p.dtype, p.num_tokens, p.k, p.x, p.x_stride, p.norm, p.weight) && p.n % 16 == 0 &&
+         p.n <= INT32_MAX / 4 && p.y_stride % kRowsAtOnce == 0 && is_aligned(p.y, 8) && is_aligned(p.bias, 8);
 }
 
 // Of the first instance that can do it. No instance: there is none.

@@ -23,7 +23,7 @@ namespace prologue::cuda {
 
 inline constexpr int kUnitOfK = 32;  // 64 bytes of a row: what a warp multiplies at a time
 inline constexpr int kUnitBytes = 64;
-inline constexpr int kMaxStreamedTokens = 64;
+inline constexpr int kMaxStreamedTokens = 32;
 
 // What an instance for so many eights of tokens is compiled for: few registers and many warps that each have little on its way, or the
 // other way round. 2 KB on the way for each of 24 warps of an SM, or 4 KB for half as many, keep the memory busy.

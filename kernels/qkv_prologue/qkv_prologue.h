@@ -14,9 +14,9 @@
 // hidden_states of padding tokens are read, and must not make another token's result depend on them: they do not.
 //
 // Numerics. Separately: those of norm.h, gemm.h and attention_prologue.h, one after another. In one kernel: x = round(h * w), the
-// product is accumulated in float32 in an order that depends on the sizes and not on the tokens, multiplied by 1 / sqrt(mean(h^2) + eps)
-// and rounded once to dtype, as the separate projection rounds; what follows is the prologue, bit for bit. So both differ as two orders
-// of one sum do. One kernel is batch-invariant; separately, a call is if batch_invariant is set, which gemm.h describes.
+// product is accumulated in float32 in an order that depends on the sizes and the number of tokens, multiplied by
+// 1 / sqrt(mean(h^2) + eps) and rounded once to dtype, as the separate projection rounds; what follows is the prologue, bit for bit. So both
+// differ as two orders of one sum do. With batch_invariant they are separate, and gemm.h describes it.
 //
 // The operation never allocates, synchronises or throws; on CUDA it can be captured into a graph.
 #pragma once
@@ -38,7 +38,7 @@ struct QkvPrologueParams {
   InputNorm norm;
   const void* weight = nullptr;
   AttentionPrologueParams prologue;
-  bool batch_invariant = false;
+  bool batch_invariant = false;  // separate operations, whose bits for a token do not depend on the others
   bool overlaps = false;  // the launch may begin while the kernels before it in the stream run; they must not write `weight`
   void* workspace = nullptr;
   int64_t workspace_bytes = 0;

@@ -31,7 +31,8 @@ AttentionPrologueParams prologue_of(const QkvPrologueParams& p) {
 }
 
 bool can_project(const QkvPrologueParams& p, const AttentionPrologueParams& prologue) {
-  return can_stream(prologue.dtype, prologue.num_tokens, p.hidden_size, p.hidden_states, p.hidden_stride, p.norm, p.weight) &&
+  return !p.batch_invariant &&
+         can_stream(prologue.dtype, prologue.num_tokens, p.hidden_size, p.hidden_states, p.hidden_stride, p.norm, p.weight) &&
          prologue.head_dim % 16 == 0 && v_head_dim(prologue) == prologue.head_dim;
 }
 

@@ -33,17 +33,16 @@ std::span<const QkvInstance> qkv_instances_of() {
       qkv_instance<T, 2, 0, 1>(),
       qkv_instance<T, 2, 0, 2>(),
       qkv_instance<T, 2, 0, 4>(),
-      qkv_instance<T, 2, 0, 8>(),
       qkv_instance<T, 2, kAll, 2>(),
-      qkv_instance<T, 2, kAll, 8>(),
+      qkv_instance<T, 2, kAll, 4>(),
       qkv_instance<T, 2, kAll | kDerived, 2>(),
-      qkv_instance<T, 2, kAll | kDerived, 8>(),
+      qkv_instance<T, 2, kAll | kDerived, 4>(),
       qkv_instance<T, 2, kAll | kAxes, 2>(),
-      qkv_instance<T, 2, kAll | kAxes, 8>(),
+      qkv_instance<T, 2, kAll | kAxes, 4>(),
       qkv_instance<T, 4, 0, 2>(),
-      qkv_instance<T, 4, kAll, 8>(),
-      qkv_instance<T, 4, kAll | kDerived, 8>(),
-      qkv_instance<T, 4, kAll | kAxes, 8>(),
+      qkv_instance<T, 4, kAll, 4>(),
+      qkv_instance<T, 4, kAll | kDerived, 4>(),
+      qkv_instance<T, 4, kAll | kAxes, 4>(),
   };
   return kInstances;
 }
