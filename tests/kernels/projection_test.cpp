@@ -1,7 +1,9 @@
 // A linear layer with what surrounds it: small whole numbers, so that every order of a sum gives the same product, exactly. Then the
-// operation must give the bits of the separate operations, whatever it consists of. A second test holds ordinary numbers to float64.
+// operation must give what float64 gives, rounded where the contract says so, and the bits of the separate operations, whatever it
+// consists of. A second test holds ordinary numbers to float64.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 #include <string>
@@ -14,6 +16,7 @@
 #include <prologue/kernels/projection/instances.h>
 #endif
 
+#include "tests/oracle/token_ops.h"
 #include "tests/support/arena.h"
 #include "tests/support/random.h"
 #include "tests/support/tolerance.h"
@@ -112,6 +115,51 @@ struct Placed {
   }
 };
 
+// What the contract says of whole numbers: products and sums are exact, so only activations may be a unit in the last place off, or
+// 1e-6 of what they multiply.
+template <class T>
+void expect_oracle(const Case& c, const Data& d, const std::vector<T>& got) {
+  const auto in_type = [](double x) { return static_cast<double>(to_float(from_float<T>(static_cast<float>(x)))); };
+  const auto activated = [&](double gate, double up) {
+    switch (c.kind) {
+      case Activation::silu: return oracle::silu(gate) * up;
+      case Activation::gelu_tanh: return oracle::gelu_tanh(gate) * up;
+      case Activation::gelu: return oracle::gelu(gate) * up;
+      case Activation::relu: return std::max(gate, 0.0) * up;
+      case Activation::relu2: return std::max(gate, 0.0) * std::max(gate, 0.0) * up;
+      case Activation::clamped_swiglu: return oracle::clamped_swiglu(gate, up, 7.0, 1.702f);
+    }
+    return 0.0;
+  };
+  for (int64_t t = 0; t < c.num_tokens; ++t) {
+    const float* const x = &d.x[static_cast<size_t>(t * c.k)];
+    const double inverse = c.normed ? 1.0 / std::fabs(double{x[0]}) : 1.0;  // all elements of a row have one magnitude
+    const auto product = [&](int64_t row) {
+      double sum = c.bias ? double{d.bias[static_cast<size_t>(row)]} : 0.0;
+      for (int64_t i = 0; i < c.k; ++i) {
+        const double weight = c.normed && c.weighted ? double{d.norm_weight[static_cast<size_t>(i)]} : 1.0;
+        sum += x[i] * inverse * weight * double{d.weight[static_cast<size_t>(row * c.k + i)]};
+      }
+      return in_type(sum);
+    };
+    for (int64_t i = 0; i < c.y_stride(); ++i) {
+      const auto at = static_cast<size_t>(t * c.y_stride() + i);
+      const double before = in_type(d.y[at]);
+      if (i >= c.n) {
+        ASSERT_EQ(to_float(got[at]), before) << "beyond the row";
+        continue;
+      }
+      double want = product(i), bound = 0.0;
+      if (c.activates) {
+        const double gate = want, up = c.gated ? product(c.n + i) : 1.0, exact = activated(gate, up);
+        want = in_type(exact), bound = ulp<T>(exact) + 1e-6 * std::max(1.0, std::fabs(gate * up));
+      }
+      if (c.adds) want = in_type(before + want), bound += bound == 0.0 ? 0.0 : ulp<T>(want);
+      ASSERT_NEAR(to_float(got[at]), want, bound) << "token " << t << ", channel " << i;
+    }
+  }
+}
+
 const std::vector<Case>& cases() {
   static const std::vector<Case> list = [] {
     std::vector<Case> all;
@@ -151,7 +199,7 @@ INSTANTIATE_TEST_SUITE_P(All, ProjectionTest,
                          ::testing::Combine(::testing::Values(DType::f32, DType::f16, DType::bf16), ::testing::ValuesIn(all_backends())),
                          test_name);
 
-TEST_P(ProjectionTest, HasTheBitsOfTheSeparateOperations) {
+TEST_P(ProjectionTest, IsTheOracleAndHasTheBitsOfTheSeparateOperations) {
   const auto& [dtype, backend] = GetParam();
   PROLOGUE_REQUIRE_BACKEND(backend);
   const auto context = GemmContext::create(backend_device(backend));
@@ -169,7 +217,8 @@ TEST_P(ProjectionTest, HasTheBitsOfTheSeparateOperations) {
         ASSERT_TRUE(want.arena.run([&](const Execution& execution) { return run_separately(want.params, **context, execution); }).ok());
         const Status status = got.arena.run([&](const Execution& execution) { return projection(got.params, **context, execution); });
         ASSERT_TRUE(status.ok()) << status.message();
-        const auto a = got.arena.read(got.y), b = want.arena.read(want.y);
+        const std::vector<T> a = got.arena.read(got.y), b = want.arena.read(want.y);
+        expect_oracle(c, data, a);
         for (size_t i = 0; i < a.size(); ++i) ASSERT_EQ(to_float(a[i]), to_float(b[i])) << "element " << i;
       });
     }

@@ -97,7 +97,8 @@ TEST_P(GraphOnBackend, FusedProjectionsEqualTheOthersBitForBitInFloat32) {
   for (const bool with_bias : {false, true}) {
     TinyModel model(DType::f32, with_bias, execution_);
     const Graph prologues = fuse_attention_prologue(model.graph).value();
-    const std::vector<float> want = run_two_steps(model, prologues), got = run_two_steps(model, fuse_projections(prologues).value());
+    const std::vector<float> want = run_two_steps(model, prologues),
+                             got = run_two_steps(model, fuse_projections(prologues).value());
     ASSERT_EQ(got.size(), want.size());
     for (size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], want[i]) << i;
   }
@@ -125,9 +126,9 @@ TEST(GraphFusion, ALayerIsFiveNodes) {
   EXPECT_EQ(count(fused, "linear"), 1);
   EXPECT_EQ(fused.nodes.size(), static_cast<size_t>(5 * kLayers + 4));  // and embedding, select_logit_rows
   const std::string table = graph_table(fused, true);
-  for (const char* text :
-       {"qkv_prologue = attention_norm + qkv + qkv_bias + rope_q + rope_k + kv_write", "projection = output + residual (adds to the residual)",
-        "projection = mlp_norm + gate_up + activation (silu)", "projection = down + residual"}) {
+  for (const char* text : {"qkv_prologue = attention_norm + qkv + qkv_bias + rope_q + rope_k + kv_write",
+                           "projection = output + residual (adds to the residual)",
+                           "projection = mlp_norm + gate_up + activation (silu)", "projection = down + residual"}) {
     EXPECT_NE(table.find(text), std::string::npos) << text << "\n" << table;
   }
 }
@@ -163,6 +164,39 @@ TEST(GraphFusion, ProjectionsThatOthersReadStayApart) {
   EXPECT_EQ(count(residual_read_between, "projection"), 0);
   const Graph output = fused_of([&](GraphBuilder& g, Value x) { return g.linear("a", x, square()); });
   EXPECT_EQ(count(output, "projection"), 0);
+}
+
+// A prologue that does not take the product as it is.
+TEST(GraphFusion, OnlyAProductOfQThenKThenVIsFusedWithThePrologue) {
+  TinyModel model(DType::bf16, false, {Device::cpu, 1});
+  const Graph prologues = fuse_attention_prologue(model.graph).value();
+  const auto fused_layers = [&](const auto& change) {
+    Graph graph = prologues;
+    for (size_t n = 0; n < graph.nodes.size(); ++n) {
+      if (std::string(graph.nodes[n].kind) != "attention_prologue") continue;
+      change(graph.nodes[n - 1], graph.nodes[n]);
+      break;
+    }
+    return count(fuse_projections(graph).value(), "qkv_prologue");
+  };
+  EXPECT_EQ(fused_layers([](Node&, Node&) {}), kLayers);
+  const auto move = [](HeadsView AttentionPrologueParams::*view, int64_t columns) {
+    return [=](Node&, Node& prologue) {
+      const auto& p = std::get<AttentionPrologueParams>(prologue.parameters);
+      const auto member = prologue.binding_of(&(p.*view).data)->member;
+      for (Binding& binding : prologue.bindings) {
+        if (binding.member == member) binding.column += columns;
+      }
+    };
+  };
+  EXPECT_EQ(fused_layers(move(&AttentionPrologueParams::q, 8)), kLayers - 1);
+  EXPECT_EQ(fused_layers(move(&AttentionPrologueParams::k, 8)), kLayers - 1);
+  EXPECT_EQ(fused_layers(move(&AttentionPrologueParams::v, -8)), kLayers - 1);
+  EXPECT_EQ(fused_layers([](Node& linear, Node&) {
+              std::get<GemmParams>(linear.parameters).bias = linear.weights.front().data;
+              linear.weights.push_back(linear.weights.front());
+            }),
+            kLayers - 1);
 }
 
 TEST_P(GraphOnBackend, StepsBeyondTheLimitsAreRefused) {
@@ -326,7 +360,8 @@ TEST(PackedWeights, AreThoseOfLinearLayersAndEmbeddings) {
   GraphBuilder g(DType::f32);
   const Value x = g.embedding("embedding", packed_weight(WeightFormat::q8_0, 10, 256), 1.0f);
   Weight mixed = packed_weight(WeightFormat::q4_k, 64, 256);
-  mixed.packed = {3, {{mixed.data, WeightFormat::q4_k, 32}, {mixed.data, WeightFormat::q4_k, 16}, {mixed.data, WeightFormat::q6_k, 16}}};
+  mixed.packed = {
+      3, {{mixed.data, WeightFormat::q4_k, 32}, {mixed.data, WeightFormat::q4_k, 16}, {mixed.data, WeightFormat::q6_k, 16}}};
   const Graph graph = std::move(g).finish(g.linear("qkv", x, mixed)).value();
   const auto& table = std::get<EmbeddingParams>(graph.nodes[0].parameters);
   EXPECT_EQ(table.table_format, WeightFormat::q8_0);
