@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string_view>
@@ -34,6 +35,20 @@ ModelHeads random_heads(Random& random) {
     heads.num_q_heads = heads.num_kv_heads * random.integer(1, 9);
   }
   return heads;
+}
+
+int64_t random_width(Random& random) {
+  static constexpr int64_t kWidths[] = {576, 768, 896, 1024, 1536, 2048, 3584, 4096, 5120, 8192, 11008, 14336};
+  return random.integer(0, 3) == 0 ? random.integer(1, 3000) : kWidths[random.integer(0, std::size(kWidths) - 1)];
+}
+
+Result<GemmContext*> context_for(Backend backend) {
+  static thread_local std::unique_ptr<GemmContext> contexts[2];
+  std::unique_ptr<GemmContext>& context = contexts[static_cast<int>(backend_device(backend))];
+  if (context == nullptr) {
+    PROLOGUE_ASSIGN_OR_RETURN(context, GemmContext::create(backend_device(backend)));
+  }
+  return context.get();
 }
 
 int64_t random_tokens(Random& random, const Sizes& sizes, int64_t width) {

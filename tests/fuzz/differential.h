@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include <prologue/kernels/gemm/gemm.h>
+
 #include "tests/support/arena.h"
 #include "tests/support/random.h"
 #include "tests/support/types.h"
@@ -73,6 +75,9 @@ struct ModelHeads {
   int64_t num_q_heads, num_kv_heads, head_dim;
 };
 ModelHeads random_heads(Random& random);
+int64_t random_width(Random& random);
+// Of this thread.
+Result<GemmContext*> context_for(Backend backend);
 // Of tokens: mostly few or many, up to max_tokens, and no more than max_elements of `width` each.
 int64_t random_tokens(Random& random, const Sizes& sizes, int64_t width);
 

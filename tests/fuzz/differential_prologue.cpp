@@ -5,7 +5,7 @@
 #include <prologue/kernels/attention_prologue/stages.h>
 
 #include "tests/fuzz/differential.h"
-#include "tests/support/placed_prologue.h"
+#include "tests/support/placed_qkv_prologue.h"
 #include "tests/support/random.h"
 #include "tests/support/tolerance.h"
 #include "tests/support/types.h"
@@ -137,6 +137,22 @@ void make_long_sequences(const PrologueCase& c, Random& random, PrologueData<T>&
   if (c.offsets == Offsets::per_sequence) data.offsets.resize(static_cast<size_t>(num_seqs));
 }
 
+template <class T>
+std::vector<Output> outputs_of(const AttentionPrologueParams& p) {
+  std::vector<Output> outputs = {output_of_heads("q_out", p.q_out, element_of<T>()),
+                                 output_of_heads("k_out", p.k_out, element_of<T>()),
+                                 output_of_heads("v_out", p.v_out, element_of<T>()),
+                                 {p.q8_out.data,
+                                  "q8_out",
+                                  Element::byte,
+                                  {{"token", p.q8_out.token_stride}, {"head", p.q8_out.head_stride}, {"channel", 1}}},
+                                 {p.q8_out.scale, "q8_out.scale", Element::f32, {{"token", p.num_q_heads}, {"head", 1}}},
+                                 {p.faults, "faults", Element::int64},
+                                 {p.token_faults, "token_faults", Element::byte, {{"token", 1}}}};
+  add_cache_outputs(p.cache, outputs);
+  return outputs;
+}
+
 Outcome run_prologue(Backend backend, uint64_t seed, const Sizes& sizes) {
   Random random(seed);
   return with_random_dtype(random, [&](auto type) {
@@ -149,19 +165,39 @@ Outcome run_prologue(Backend backend, uint64_t seed, const Sizes& sizes) {
     }
     PlacedPrologue<T> placed(backend, c, data);
     const Status status = placed.run();
-    const AttentionPrologueParams& p = placed.params();
-    std::vector<Output> outputs = {output_of_heads("q_out", p.q_out, element_of<T>()),
-                                   output_of_heads("k_out", p.k_out, element_of<T>()),
-                                   output_of_heads("v_out", p.v_out, element_of<T>()),
-                                   {p.q8_out.data,
-                                    "q8_out",
-                                    Element::byte,
-                                    {{"token", p.q8_out.token_stride}, {"head", p.q8_out.head_stride}, {"channel", 1}}},
-                                   {p.q8_out.scale, "q8_out.scale", Element::f32, {{"token", p.num_q_heads}, {"head", 1}}},
-                                   {p.faults, "faults", Element::int64},
-                                   {p.token_faults, "token_faults", Element::byte, {{"token", 1}}}};
-    add_cache_outputs(p.cache, outputs);
-    return outcome(str_cat(dtype_name(p.dtype), " ", c.describe()), status, placed.arena(), std::move(outputs));
+    return outcome(str_cat(dtype_name(placed.params().dtype), " ", c.describe()), status, placed.arena(),
+                   outputs_of<T>(placed.params()));
+  });
+}
+
+// The projection is exact (placed_qkv_prologue.h), so every output has the same bits.
+Outcome run_qkv_prologue(Backend backend, uint64_t seed, const Sizes& sizes) {
+  Random random(seed);
+  return with_random_dtype(random, [&](auto type) {
+    using T = decltype(type);
+    PrologueCase c = fit_to_projection(real_case(random, sizes));
+    if (c.num_q_heads == 0) c.num_q_heads = 4;
+    c.num_tokens = random.integer(0, 3) > 0 ? random.integer(1, 32) : random.integer(33, 100);
+    c = fit_to_type<T>(c);
+    int64_t hidden_size = random_width(random);
+    hidden_size = std::clamp<int64_t>(sizes.max_elements / qkv_width(c), 1, hidden_size);
+    c.num_tokens =
+        std::clamp<int64_t>(sizes.max_products / hidden_size / qkv_width(c), 1, std::min(c.num_tokens, sizes.max_tokens));
+    Projection projection = whole_numbers(c, hidden_size, random.integer(0, 1) == 0);
+    projection.weighted = random.integer(0, 1) == 0;
+    projection.float_weights = random.integer(0, 1) == 0;
+    PlacedPrologue<T> placed(backend, c, make_data<T>(c));
+    QkvPrologueParams p = place_projection(placed, projection);
+    p.batch_invariant = random.integer(0, 4) == 0;
+    p.overlaps = random.integer(0, 1) == 0;
+    const Result<GemmContext*> context = context_for(backend);
+    const Status status = context.ok()
+                              ? placed.run([&](const Execution& execution) { return qkv_prologue(p, **context, execution); })
+                              : context.status();
+    return outcome(
+        str_cat(dtype_name(p.prologue.dtype), " hidden ", hidden_size, " norm=", p.norm.given, p.norm.weight != nullptr,
+                projection.float_weights, " batch_invariant=", p.batch_invariant, " ", c.describe()),
+        status, placed.arena(), outputs_of<T>(p.prologue));
   });
 }
 
@@ -327,8 +363,13 @@ Outcome run_kv_write(Backend backend, uint64_t seed, const Sizes& sizes) {
 }  // namespace
 
 std::vector<Operation> prologue_operations() {
-  return {{"attention_prologue", run_prologue}, {"add_bias", run_add_bias},       {"qk_norm", run_qk_norm},
-          {"hadamard", run_hadamard},           {"query_scale", run_query_scale}, {"kv_write", run_kv_write}};
+  return {{"attention_prologue", run_prologue},
+          {"qkv_prologue", run_qkv_prologue},
+          {"add_bias", run_add_bias},
+          {"qk_norm", run_qk_norm},
+          {"hadamard", run_hadamard},
+          {"query_scale", run_query_scale},
+          {"kv_write", run_kv_write}};
 }
 
 }  // namespace prologue::test

@@ -2,12 +2,12 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <memory>
 
 #include <prologue/kernels/gemm/gemm.h>
 #include <prologue/kernels/moe/moe_combine.h>
 #include <prologue/kernels/moe/moe_gemm.h>
 #include <prologue/kernels/moe/moe_route.h>
+#include <prologue/kernels/projection/projection.h>
 #include <prologue/kernels/token_ops/activation.h>
 #include <prologue/kernels/token_ops/add.h>
 #include <prologue/kernels/token_ops/embedding.h>
@@ -25,11 +25,6 @@
 namespace prologue::test {
 
 namespace {
-
-int64_t random_width(Random& random) {
-  static constexpr int64_t kWidths[] = {576, 768, 896, 1024, 1536, 2048, 3584, 4096, 5120, 8192, 11008, 14336};
-  return random.integer(0, 3) == 0 ? random.integer(1, 3000) : kWidths[random.integer(0, std::size(kWidths) - 1)];
-}
 
 template <class T>
 int64_t misaligned(Random& random) {
@@ -396,16 +391,6 @@ Outcome run_end_step(Backend backend, uint64_t seed, const Sizes& sizes) {
 }
 
 // The order of the sum differs: sqrt(K) steps each (at least 16), of a sum of |terms| below |row of x| |row of weight|.
-// One for each thread and device.
-Result<GemmContext*> context_for(Backend backend) {
-  static thread_local std::unique_ptr<GemmContext> contexts[2];
-  std::unique_ptr<GemmContext>& context = contexts[static_cast<int>(backend_device(backend))];
-  if (context == nullptr) {
-    PROLOGUE_ASSIGN_OR_RETURN(context, GemmContext::create(backend_device(backend)));
-  }
-  return context.get();
-}
-
 Outcome run_gemm(Backend backend, uint64_t seed, const Sizes& sizes) {
   Random random(seed);
   GemmParams p;
@@ -441,6 +426,72 @@ Outcome run_gemm(Backend backend, uint64_t seed, const Sizes& sizes) {
                        2.0 * std::max(kDefaultSteps, std::sqrt(k)) * 0x1p-24 * terms}});
     };
     return random.integer(0, 1) == 0 ? run(float{}) : run(T{});
+  });
+}
+
+// Few tokens, which one kernel does on a GPU. Rows of x have one magnitude and weights are small whole numbers, few in a row, so that
+// every order of a sum gives the same product: only activations differ.
+Outcome run_projection(Backend backend, uint64_t seed, const Sizes& sizes) {
+  Random random(seed);
+  ProjectionParams p;
+  const auto chance = [&] { return random.integer(0, 1) == 0; };
+  p.k = random_width(random), p.n = random_width(random);
+  p.n = std::clamp<int64_t>(sizes.max_elements / p.k / 2, 1, p.n);
+  p.num_tokens = random.integer(0, 3) > 0 ? random.integer(1, 32) : random.integer(33, 100);
+  p.num_tokens = std::clamp<int64_t>(sizes.max_products / p.k / p.n / 2, 1, std::min(p.num_tokens, sizes.max_tokens));
+  return with_random_dtype(random, [&](auto type) {
+    using T = decltype(type);
+    Arena arena(backend);
+    p.dtype = FloatFormat<T>::dtype;
+    p.norm.given = chance() ? 1 : 0;
+    p.norm.eps = 0.0f;
+    p.activation.given = chance() ? 1 : 0;
+    p.activation.kind = static_cast<Activation>(random.integer(0, static_cast<int64_t>(Activation::clamped_swiglu)));
+    p.activation.gated = p.activation.kind == Activation::clamped_swiglu || chance();
+    p.adds = chance() ? 1 : 0;
+    p.batch_invariant = random.integer(0, 4) == 0;
+    p.overlaps = chance();
+    p.x_stride = p.k + (p.norm.given == 0 && random.integer(0, 3) == 0 ? 8 * random.integer(1, 9) : 0);
+    p.y_stride = p.n + ((p.activation.given == 0 || p.adds != 0) && random.integer(0, 3) == 0 ? random.integer(1, 9) : 0);
+    const auto whole = [&](int64_t low, int64_t high) { return from_float<T>(static_cast<float>(random.integer(low, high))); };
+    std::vector<T> x(static_cast<size_t>(p.num_tokens * p.x_stride));
+    for (size_t i = 0; i < x.size(); ++i) {
+      const float magnitude = p.norm.given != 0 && i / static_cast<size_t>(p.x_stride) % 2 != 0 ? 4.0f : 1.0f;
+      x[i] = from_float<T>(chance() ? magnitude : -magnitude);
+    }
+    p.x = arena.input(x);
+    const int64_t rows = p.n * (p.activation.given != 0 && p.activation.gated ? 2 : 1);
+    std::vector<T> weight(static_cast<size_t>(rows * p.k));
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int i = 0; i < 24; ++i) weight[static_cast<size_t>(row * p.k + random.integer(0, p.k - 1))] = whole(-2, 2);
+    }
+    p.weight = arena.input(weight);
+    const auto vector = [&](int64_t count, int64_t low, int64_t high) {
+      std::vector<T> values;
+      for (int64_t i = 0; i < count; ++i) values.push_back(whole(low, high));
+      return arena.input(values);
+    };
+    if (p.norm.given != 0 && chance()) p.norm.weight = vector(p.k, 1, 2);
+    if (chance()) p.bias = vector(rows, -8, 8);
+    p.y = arena.inout(many_normals<T>(random, p.num_tokens * p.y_stride));
+    p.workspace_bytes = projection_workspace_bytes(p);
+    p.workspace = arena.workspace(p.workspace_bytes);
+    const Result<GemmContext*> context = context_for(backend);
+    const Status status = context.ok()
+                              ? arena.run([&](const Execution& execution) { return projection(p, **context, execution); })
+                              : context.status();
+    const bool exact = p.activation.given == 0;
+    return outcome(str_cat(dtype_name(p.dtype), " T=", p.num_tokens, " n=", p.n, " k=", p.k, " strides ", p.x_stride, ", ",
+                           p.y_stride, " norm=", p.norm.given, p.norm.weight != nullptr, " bias=", p.bias != nullptr,
+                           " activation=", p.activation.given, static_cast<int>(p.activation.kind), p.activation.gated,
+                           " adds=", p.adds, " batch_invariant=", p.batch_invariant, " overlaps=", p.overlaps),
+                   status, arena,
+                   {{p.y,
+                     "y",
+                     element_of<T>(),
+                     {{"token", p.y_stride}, {"channel", 1}},
+                     exact ? 0.0 : 2.0,
+                     exact ? 0.0 : 0x1p-20 * 100.0 * 100.0}});
   });
 }
 
@@ -578,6 +629,7 @@ std::vector<Operation> token_operations() {
           {"moe_gemm", run_moe_gemm},
           {"moe_route", run_moe_route},
           {"norm", run_norm},
+          {"projection", run_projection},
           {"sampling", run_sampling},
           {"scale_logits", run_scale_logits},
           {"take_tokens", run_take_tokens}};

@@ -15,6 +15,7 @@
 #include <prologue/kernels/qkv_prologue/instances.h>
 #endif
 
+#include "tests/support/placed_qkv_prologue.h"
 #include "tests/support/prologue_features.h"
 #include "tests/support/prologue_results.h"
 #include "tests/support/random.h"
@@ -22,38 +23,6 @@
 
 namespace prologue::test {
 namespace {
-
-// What is projected: hidden states, weights, and the norm before, as float32.
-struct Projection {
-  int64_t hidden_size = 288;
-  bool normed = false, weighted = true, float_weights = false;
-  float eps = 0.0f;
-  std::vector<float> hidden, weight, norm_weight;
-};
-
-int64_t qkv_width(const PrologueCase& c) { return (c.num_q_heads + c.num_kv_heads) * c.head_dim + c.num_kv_heads * c.v_width(); }
-
-// Whole numbers: a row of hidden states has one magnitude, so that 1 / sqrt(mean of squares) is a power of two.
-Projection whole_numbers(const PrologueCase& c, int64_t hidden_size, bool normed) {
-  Projection p;
-  p.hidden_size = hidden_size;
-  p.normed = normed;
-  Random random(c.seed + 77);
-  for (int64_t t = 0; t < c.num_tokens; ++t) {
-    const float magnitude = normed && t % 2 != 0 ? 4.0f : 1.0f;
-    for (int64_t i = 0; i < hidden_size; ++i) p.hidden.push_back(random.integer(0, 1) == 0 ? magnitude : -magnitude);
-  }
-  // A few in a row are not 0, so that no sum is beyond what 8 bits hold.
-  p.weight.resize(static_cast<size_t>(qkv_width(c) * hidden_size));
-  for (int64_t row = 0; row < qkv_width(c); ++row) {
-    for (int i = 0; i < 24; ++i) {
-      p.weight[static_cast<size_t>(row * hidden_size + random.integer(0, hidden_size - 1))] =
-          static_cast<float>(random.integer(-2, 2));
-    }
-  }
-  for (int64_t i = 0; i < hidden_size; ++i) p.norm_weight.push_back(static_cast<float>(random.integer(1, 2)));
-  return p;
-}
 
 // [num_tokens, qkv_width] in float64.
 std::vector<double> project(const PrologueCase& c, const Projection& p) {
@@ -77,13 +46,6 @@ std::vector<double> project(const PrologueCase& c, const Projection& p) {
   return out;
 }
 
-template <class T>
-std::vector<T> rounded(const std::vector<float>& values) {
-  std::vector<T> out;
-  for (const float value : values) out.push_back(from_float<T>(value));
-  return out;
-}
-
 // The case with q, k and v from the projection, in one buffer.
 template <class T>
 PrologueData<T> projected_data(const PrologueCase& c, const std::vector<double>& qkv) {
@@ -101,38 +63,6 @@ PrologueData<T> projected_data(const PrologueCase& c, const std::vector<double>&
   data.k = columns(k_at, v_at);
   data.v = columns(v_at, width);
   return data;
-}
-
-// The call of a placed prologue whose q, k and v the operation makes itself.
-template <class T>
-QkvPrologueParams place_projection(PlacedPrologue<T>& placed, const Projection& p) {
-  QkvPrologueParams params;
-  params.hidden_size = params.hidden_stride = p.hidden_size;
-  params.hidden_states = placed.arena().input(rounded<T>(p.hidden));
-  params.weight = placed.arena().input(rounded<T>(p.weight));
-  params.norm.given = p.normed ? 1 : 0;
-  params.norm.eps = p.eps;
-  if (p.normed && p.weighted) {
-    params.norm.weight_type = p.float_weights ? DType::f32 : DType::unset;
-    params.norm.weight = p.float_weights ? static_cast<const void*>(placed.arena().input(p.norm_weight))
-                                         : placed.arena().input(rounded<T>(p.norm_weight));
-  }
-  params.prologue = placed.params();
-  for (HeadsView* view : {&params.prologue.q, &params.prologue.k, &params.prologue.v}) *view = {};
-  params.workspace_bytes = qkv_prologue_workspace_bytes(params);
-  params.workspace = placed.arena().workspace(params.workspace_bytes);
-  return params;
-}
-
-// A case that the projection can make.
-PrologueCase fit_to_projection(PrologueCase c) {
-  c.packed = true;
-  c.in_place = c.kv_in_place = c.v_is_k = c.split_q = c.split_k = c.one_k_rope = false;
-  c.row_padding = c.head_padding = c.misalign = 0;
-  c.heads_first = false;
-  c.with_k = c.with_v = c.num_kv_heads > 0;
-  c.values = Values::normal;
-  return c;
 }
 
 enum class Way { automatic, separate };
@@ -202,13 +132,13 @@ constexpr Call kCalls[] = {
        c.bias_q = c.bias_k = c.bias_v = true, c.norm = NormPlacement::before_rope;
        c.kv_type = DType::fp8_e4m3, c.scaling = KvScaling::head, c.q8 = KvScaling::tensor;
      }},
-    {"norm_int8", [](PrologueCase& c) {
-       c.norm = NormPlacement::before_rope, c.kv_type = DType::int8, c.scaling = KvScaling::token_head;
-     }},
+    {"norm_int8",
+     [](PrologueCase& c) { c.norm = NormPlacement::before_rope, c.kv_type = DType::int8, c.scaling = KvScaling::token_head; }},
     {"half_interleaved", [](PrologueCase& c) { c.rotary_dim = c.head_dim / 2, c.style = RopeStyle::interleaved; }},
     {"hadamard_uint4",
      [](PrologueCase& c) {
-       c.hadamard_block = c.head_dim % 32 == 0 ? 16 : 8, c.kv_type = DType::uint4, c.scaling = KvScaling::token_head, c.per_step = true, c.v_norm = true;
+       c.hadamard_block = c.head_dim % 32 == 0 ? 16 : 8, c.kv_type = DType::uint4, c.scaling = KvScaling::token_head,
+       c.per_step = true, c.v_norm = true;
      }},
     {"derived", [](PrologueCase& c) { c.derive_positions = c.derive_slots = true, c.bias_q = true; }},
     {"derived_ring_norm",
@@ -224,7 +154,7 @@ struct Sizes {
 };
 // Head dims that fill the warps and some that do not; hidden sizes that the blocks of a cluster share evenly and that they do not, less
 // than a unit for each of them too.
-constexpr Sizes kSizes[] = {{1, 3, 1, 128, 512}, {8, 2, 1, 64, 96},  {9, 2, 1, 80, 544}, {16, 1, 1, 96, 288},
+constexpr Sizes kSizes[] = {{1, 3, 1, 128, 512}, {8, 2, 1, 64, 96},   {9, 2, 1, 80, 544},  {16, 1, 1, 96, 288},
                             {5, 1, 1, 256, 640}, {27, 1, 1, 128, 32}, {32, 1, 1, 64, 288}, {31, 1, 1, 256, 96}};
 
 class QkvPrologueInstanceTest : public ::testing::TestWithParam<DType> {};
@@ -270,7 +200,8 @@ TEST_P(QkvPrologueInstanceTest, EveryOneHasTheBitsOfThePrologueAlone) {
       });
     }
   }
-  for (const std::string& name : cuda::qkv_prologue_instances(GetParam())) EXPECT_TRUE(ran.contains(name)) << name << " did not run";
+  for (const std::string& name : cuda::qkv_prologue_instances(GetParam()))
+    EXPECT_TRUE(ran.contains(name)) << name << " did not run";
 }
 
 #endif
@@ -389,7 +320,8 @@ TEST(QkvPrologueRefusals, NameTheValueAndTheRule) {
   refuse("prologue.q is given", [](P& p) { p.prologue.q.data = p.hidden_states; });
   refuse("workspace has 0 bytes", [](P& p) { p.workspace = nullptr; });
   refuse("workspace has 100 bytes", [](P& p) { p.workspace_bytes = 100; });
-  refuse("it must be aligned to 16 bytes", [](P& p) { p.workspace = static_cast<char*>(p.workspace) + 2, p.workspace_bytes += 2; });
+  refuse("it must be aligned to 16 bytes",
+         [](P& p) { p.workspace = static_cast<char*>(p.workspace) + 2, p.workspace_bytes += 2; });
   refuse("hidden_states is null", [](P& p) { p.norm.given = 0, p.hidden_states = nullptr; });
   refuse("weight is null", [](P& p) { p.weight = nullptr; });
   refuse("eps is -1", [](P& p) { p.norm.eps = -1.0f; });

@@ -1,0 +1,87 @@
+// A call of qkv_prologue: a placed prologue whose q, k and v the operation makes itself.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <prologue/kernels/qkv_prologue/qkv_prologue.h>
+
+#include "tests/support/placed_prologue.h"
+#include "tests/support/random.h"
+
+namespace prologue::test {
+
+// What is projected: hidden states, weights, and the norm before, as float32.
+struct Projection {
+  int64_t hidden_size = 288;
+  bool normed = false, weighted = true, float_weights = false;
+  float eps = 0.0f;
+  std::vector<float> hidden, weight, norm_weight;
+};
+
+inline int64_t qkv_width(const PrologueCase& c) {
+  return (c.num_q_heads + c.num_kv_heads) * c.head_dim + c.num_kv_heads * c.v_width();
+}
+
+// Whole numbers: a row of hidden states has one magnitude, so that 1 / sqrt(mean of squares) is a power of two.
+inline Projection whole_numbers(const PrologueCase& c, int64_t hidden_size, bool normed) {
+  Projection p;
+  p.hidden_size = hidden_size;
+  p.normed = normed;
+  Random random(c.seed + 77);
+  for (int64_t t = 0; t < c.num_tokens; ++t) {
+    const float magnitude = normed && t % 2 != 0 ? 4.0f : 1.0f;
+    for (int64_t i = 0; i < hidden_size; ++i) p.hidden.push_back(random.integer(0, 1) == 0 ? magnitude : -magnitude);
+  }
+  // A few in a row are not 0, so that no sum is beyond what 8 bits hold.
+  p.weight.resize(static_cast<size_t>(qkv_width(c) * hidden_size));
+  for (int64_t row = 0; row < qkv_width(c); ++row) {
+    for (int i = 0; i < 24; ++i) {
+      p.weight[static_cast<size_t>(row * hidden_size + random.integer(0, hidden_size - 1))] =
+          static_cast<float>(random.integer(-2, 2));
+    }
+  }
+  for (int64_t i = 0; i < hidden_size; ++i) p.norm_weight.push_back(static_cast<float>(random.integer(1, 2)));
+  return p;
+}
+
+template <class T>
+std::vector<T> rounded(const std::vector<float>& values) {
+  std::vector<T> out;
+  for (const float value : values) out.push_back(from_float<T>(value));
+  return out;
+}
+
+// The call of a placed prologue whose q, k and v the operation makes itself.
+template <class T>
+QkvPrologueParams place_projection(PlacedPrologue<T>& placed, const Projection& p) {
+  QkvPrologueParams params;
+  params.hidden_size = params.hidden_stride = p.hidden_size;
+  params.hidden_states = placed.arena().input(rounded<T>(p.hidden));
+  params.weight = placed.arena().input(rounded<T>(p.weight));
+  params.norm.given = p.normed ? 1 : 0;
+  params.norm.eps = p.eps;
+  if (p.normed && p.weighted) {
+    params.norm.weight_type = p.float_weights ? DType::f32 : DType::unset;
+    params.norm.weight = p.float_weights ? static_cast<const void*>(placed.arena().input(p.norm_weight))
+                                         : placed.arena().input(rounded<T>(p.norm_weight));
+  }
+  params.prologue = placed.params();
+  for (HeadsView* view : {&params.prologue.q, &params.prologue.k, &params.prologue.v}) *view = {};
+  params.workspace_bytes = qkv_prologue_workspace_bytes(params);
+  params.workspace = placed.arena().workspace(params.workspace_bytes);
+  return params;
+}
+
+// A case that the projection can make.
+inline PrologueCase fit_to_projection(PrologueCase c) {
+  c.packed = true;
+  c.in_place = c.kv_in_place = c.v_is_k = c.split_q = c.split_k = c.one_k_rope = false;
+  c.row_padding = c.head_padding = c.misalign = 0;
+  c.heads_first = false;
+  c.with_k = c.with_v = c.num_kv_heads > 0;
+  c.values = Values::normal;
+  return c;
+}
+
+}  // namespace prologue::test
