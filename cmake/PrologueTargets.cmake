@@ -1,12 +1,15 @@
 # Helpers that every folder's CMakeLists uses. A library contains all .cpp files of its folder. If CUDA is on it also
 # contains all .cu files, in place of cuda_stubs.cpp.
 # Headers are included as <prologue/FOLDER/...> everywhere; in the build tree, symbolic links provide these paths.
-foreach(_folder kernels kvcache layers engine)
+foreach(_folder kernels kvcache layers c engine)
   file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/include/prologue)
   if(NOT EXISTS ${PROJECT_BINARY_DIR}/include/prologue/${_folder})
     file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${_folder} ${PROJECT_BINARY_DIR}/include/prologue/${_folder} SYMBOLIC)
   endif()
 endforeach()
+if(NOT EXISTS ${PROJECT_BINARY_DIR}/include/prologue.h)  # C includes <prologue.h>
+  file(CREATE_LINK ${PROJECT_SOURCE_DIR}/c/prologue.h ${PROJECT_BINARY_DIR}/include/prologue.h SYMBOLIC)
+endif()
 
 # Warnings, sanitizers, floating-point rules: the settings of all our targets. With -ffp-contract=off the compiler does not contract
 # a*b+c to an FMA: the fused and the unfused prologue must round alike. Code that needs an FMA calls it explicitly.
@@ -37,11 +40,11 @@ function(prologue_compile_settings target)
   endif()
 endfunction()
 
-# prologue_library(NAME [STATIC] [PUBLIC_HEADERS file...] DEPENDS target...): prologue_NAME, alias prologue::NAME, from all sources
+# prologue_library(NAME [STATIC] [C_INTERFACE] [PUBLIC_HEADERS file...] DEPENDS target... PRIVATE_DEPENDS target...): prologue_NAME, alias prologue::NAME, from all sources
 # below the folder; static or shared as BUILD_SHARED_LIBS says. PUBLIC_HEADERS are what an installation holds. They are C++17, the sources C++20;
-# the headers of a library that is not installed may be C++20, too.
+# the headers of a library that is not installed may be C++20, too. C_INTERFACE: its users may be C, and see nothing of PRIVATE_DEPENDS.
 function(prologue_library name)
-  cmake_parse_arguments(ARG "STATIC" "" "DEPENDS;PUBLIC_HEADERS" ${ARGN})
+  cmake_parse_arguments(ARG "STATIC;C_INTERFACE" "" "DEPENDS;PRIVATE_DEPENDS;PUBLIC_HEADERS" ${ARGN})
   file(GLOB_RECURSE _sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
   if(PROLOGUE_HAS_CUDA)
     list(FILTER _sources EXCLUDE REGEX /cuda_stubs\.cpp$)
@@ -61,12 +64,12 @@ function(prologue_library name)
     target_compile_features(prologue_${name} PUBLIC cxx_std_17)
     list(TRANSFORM ARG_PUBLIC_HEADERS PREPEND ${name}/ OUTPUT_VARIABLE _headers)
     set_property(GLOBAL APPEND PROPERTY PROLOGUE_PUBLIC_HEADERS ${_headers})
-  else()
+  elseif(NOT ARG_C_INTERFACE)
     target_compile_features(prologue_${name} PUBLIC cxx_std_20)
   endif()
   target_include_directories(prologue_${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>
                                                      $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-  target_link_libraries(prologue_${name} PUBLIC ${ARG_DEPENDS})
+  target_link_libraries(prologue_${name} PUBLIC ${ARG_DEPENDS} PRIVATE ${ARG_PRIVATE_DEPENDS})
   prologue_compile_settings(prologue_${name})
   if(_cuda_sources AND PROLOGUE_CUDA STREQUAL "EMULATED")
     target_include_directories(prologue_${name} BEFORE PRIVATE ${PROJECT_SOURCE_DIR}/tests/emulator/include)

@@ -61,6 +61,7 @@ struct AttentionLayerParams {
 
   void* workspace = nullptr;
   int64_t workspace_bytes = 0;
+  uint64_t reserved[8] = {};  // zeros: docs/versioning.md
 };
 
 // The workspace size that is enough for every call whose num_tokens, num_seqs, max_seqlen_q and max_seq_len are not larger than

@@ -92,6 +92,7 @@ struct HeadNorm {
   int64_t weight_head_stride = 0;    // 0: one [head_dim] for all heads; head_dim: [heads, head_dim]
   const void* bias = nullptr;        // layer only; same stride as the weight
   DType weight_type = DType::unset;  // of weight and bias: dtype (unset means that) or float32
+  uint64_t reserved[2] = {};         // zeros: docs/versioning.md
 };
 
 // The position and slot of each token: given, or derived in the kernel from arrays that a step of attention needs too.
@@ -121,6 +122,7 @@ struct TokenPlaces {
   int64_t ring_size = 0;  // tokens
   IndexView position_offsets;
   int32_t position_offset_per_seq = 0;
+  uint64_t reserved[4] = {};  // zeros: docs/versioning.md
 };
 
 enum class PositionScale : int32_t { none = 0, llama4, logn };
@@ -133,6 +135,7 @@ struct QueryScale {
   PositionScale by_position = PositionScale::none;
   float a = 0.0f;
   float b = 1.0f;
+  uint64_t reserved[2] = {};  // zeros: docs/versioning.md
 };
 
 // Q as fp8 instead of q_out (which is then null): x / scale is stored. A scale per token and head is computed (amax / 448 for e4m3,
@@ -144,6 +147,7 @@ struct QuantizedQuery {
   KvScaling scaling = KvScaling::tensor;  // tensor or token_head
   float* scale = nullptr;                 // [1], or [num_tokens, num_q_heads]
   DType type = DType::unset;              // fp8_e4m3 (unset means that) or fp8_e5m2
+  uint64_t reserved[2] = {};              // zeros: docs/versioning.md
 };
 
 enum class Rounding : int32_t { once = 0, per_step };
@@ -184,6 +188,7 @@ struct AttentionPrologueParams {
 
   FaultRecord* faults = nullptr;    // null only if positions have no bound, or rope.past_table is zero or identity
   uint8_t* token_faults = nullptr;  // [num_tokens]: a FaultCode is written for each faulty token; null = not wanted
+  uint64_t reserved[8] = {};        // zeros: docs/versioning.md
 };
 
 // Channels of a head of V.

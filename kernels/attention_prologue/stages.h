@@ -23,6 +23,7 @@ struct AddBiasParams {
   const void* bias = nullptr;
   void* y = nullptr;
   int64_t y_stride = 0;
+  uint64_t reserved[4] = {};  // zeros: docs/versioning.md
 };
 PROLOGUE_API Status add_bias(const AddBiasParams& params, const Execution& execution);
 
@@ -37,6 +38,7 @@ struct QkNormParams {
   MutableHeadsView y;
   HeadNorm norm;  // its placement does not matter
   IndexView positions;
+  uint64_t reserved[4] = {};  // zeros: docs/versioning.md
 };
 PROLOGUE_API Status qk_norm(const QkNormParams& params, const Execution& execution);
 
@@ -51,6 +53,7 @@ struct HadamardParams {
   MutableHeadsView y;
   int64_t block = 0;  // a power of two in 2..512 that divides head_dim
   IndexView positions;
+  uint64_t reserved[4] = {};  // zeros: docs/versioning.md
 };
 PROLOGUE_API Status hadamard(const HadamardParams& params, const Execution& execution);
 
@@ -65,6 +68,7 @@ struct QueryScaleParams {
   MutableHeadsView y;
   QueryScale q_scale;
   IndexView positions;
+  uint64_t reserved[4] = {};  // zeros: docs/versioning.md
 };
 PROLOGUE_API Status query_scale(const QueryScaleParams& params, const Execution& execution);
 
@@ -91,6 +95,7 @@ struct KvWriteParams {
   int64_t position_axis_stride = kUnsetStride;  // must be set if num_axes > 1
   PastTable past_table = PastTable::record;
   int64_t slot_mapping_len = 0;
+  uint64_t reserved[4] = {};  // zeros: docs/versioning.md
 };
 PROLOGUE_API Status kv_write(const KvWriteParams& params, const Execution& execution);
 

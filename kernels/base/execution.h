@@ -17,6 +17,7 @@ struct Execution {
   Device device = Device::cpu;
   int32_t num_threads = 1;        // CPU: threads an operation may use
   CUstream_st* stream = nullptr;  // CUDA: operations are enqueued here and never synchronise
+  uint64_t reserved[2] = {};      // zeros: docs/versioning.md
 };
 
 // True if the library was built with its CUDA kernels. It does not say whether there is a GPU: see check_gpu() in gpu.h.

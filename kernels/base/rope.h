@@ -82,6 +82,7 @@ struct Rope {
   // the token, the axes matter only for what positions are checked against.
   int64_t num_axes = 1;                // 1 to 4
   const uint8_t* pair_axis = nullptr;  // [rotary_dim / 2]
+  uint64_t reserved[4] = {};           // zeros: docs/versioning.md
 };
 
 // Cos and sin from one table [rows, rotary_dim]: cos[0 .. rotary_dim/2), then sin; row = position. layers/rope makes such a table.

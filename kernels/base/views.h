@@ -99,6 +99,7 @@ struct PagedHeads {
   PageStrides strides;
   float* scale = nullptr;     // on the device; tensor and head: read; token_head: written by the prologue
   PageStrides scale_strides;  // token_head only; in floats
+  uint64_t reserved[2] = {};  // zeros: docs/versioning.md
 };
 
 // One layer's paged KV cache. Slot s is at offset s % page_size of page s / page_size. K and V may have formats of their own.
@@ -108,6 +109,7 @@ struct PagedKvView {
   int64_t num_pages = 0;
   int64_t page_size = 0;
   int64_t num_kv_heads = 0;
+  uint64_t reserved[2] = {};  // zeros: docs/versioning.md
 };
 
 PROLOGUE_HOST_DEVICE constexpr int64_t num_slots(const PagedKvView& cache) { return cache.num_pages * cache.page_size; }
@@ -130,6 +132,7 @@ struct PageTable {
   const int32_t* kv_indices = nullptr;  // [num_kv_indices]
   int64_t num_kv_indices = 0;
   const int32_t* kv_last_page_len = nullptr;  // [num_seqs], in 1..page_size; null = not given
+  uint64_t reserved[2] = {};                  // zeros: docs/versioning.md
 };
 
 // Strides of a dense [num_pages, page_size, num_kv_heads, head_dim] tensor.

@@ -81,6 +81,7 @@ inline constexpr int32_t kMaxWeightSegments = 4;
 struct PackedWeight {
   int32_t num_segments = 0;
   PackedRows segments[kMaxWeightSegments];
+  uint64_t reserved[2] = {};  // zeros: docs/versioning.md
 };
 
 //   blocks  [rows, cols / weight_block_elements] of blocks, as in the file, contiguous
@@ -93,6 +94,7 @@ struct PackWeightParams {
   int64_t cols = 0;
   const void* blocks = nullptr;
   void* packed = nullptr;
+  uint64_t reserved[4] = {};  // zeros: docs/versioning.md
 };
 
 // On the CPU only.

@@ -137,7 +137,10 @@ Status validate(const GemmParams& p, const GemmContext& context, const Execution
 }
 
 Result<std::unique_ptr<GemmContext>> GemmContext::create(Device device) {
-  return catch_out_of_memory([&] { return device == Device::cpu ? cpu::create_gemm_context() : cuda::create_gemm_context(); });
+  return catch_out_of_memory([&]() -> Result<std::unique_ptr<GemmContext>> {
+    PROLOGUE_RETURN_IF_ERROR(check_device("gemm context", device));
+    return device == Device::cpu ? cpu::create_gemm_context() : cuda::create_gemm_context();
+  });
 }
 
 Status run_validated(const GemmParams& params, GemmContext& context, const Execution& execution) {

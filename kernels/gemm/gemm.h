@@ -55,6 +55,7 @@ struct GemmParams {
   int64_t y_stride = 0;
   bool batch_invariant = false;  // a row of y has the same bits for every m
   PackedWeight packed = {};      // in place of `weight`
+  uint64_t reserved[4] = {};     // zeros: docs/versioning.md
 };
 
 // What a GEMM needs besides its arguments. On CUDA: the cuBLASLt handle, its workspace, and the cache of chosen algorithms. The

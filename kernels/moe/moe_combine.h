@@ -27,6 +27,7 @@ struct MoeCombineParams {
   const float* expert_weights = nullptr;
   const void* shared = nullptr;
   void* out = nullptr;
+  uint64_t reserved[4] = {};  // zeros: docs/versioning.md
 };
 
 PROLOGUE_API Status moe_combine(const MoeCombineParams& params, const Execution& execution);

@@ -44,6 +44,7 @@ struct MoeGemmParams {
   void* y = nullptr;
   void* workspace = nullptr;
   int64_t workspace_bytes = 0;
+  uint64_t reserved[4] = {};  // zeros: docs/versioning.md
 };
 
 // For calls with these sizes or fewer tokens. Sizes that validate() refuses need none.

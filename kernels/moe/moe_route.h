@@ -39,6 +39,7 @@ struct MoeRouteParams {
   int64_t logits_stride = 0;
   int32_t* expert_ids = nullptr;
   float* expert_weights = nullptr;
+  uint64_t reserved[4] = {};  // zeros: docs/versioning.md
 };
 
 PROLOGUE_API Status moe_route(const MoeRouteParams& params, const Execution& execution);

@@ -124,6 +124,7 @@ struct PagedAttentionParams {
   uint32_t* counters = nullptr;  // [kPagedAttentionCounters] on the device; null = not given
   FaultRecord* faults = nullptr;
   uint8_t* token_faults = nullptr;  // [num_tokens]: a FaultCode is written for each faulty row; null = not wanted
+  uint64_t reserved[8] = {};        // zeros: docs/versioning.md
 };
 
 // Bytes of workspace that are enough for every call whose num_tokens, num_seqs, max_seqlen_q and max_seq_len are not larger than

@@ -12,7 +12,7 @@ PROLOGUE_API Status run_separately(const ProjectionParams& params, GemmContext& 
 
 namespace cuda {
 // Whether one kernel can do the call.
-PROLOGUE_API bool projection_is_one_kernel(const ProjectionParams& params);
+bool projection_is_one_kernel(const ProjectionParams& params);
 // By that kernel.
 PROLOGUE_API Status projection(const ProjectionParams& params, const Execution& execution);
 }  // namespace cuda

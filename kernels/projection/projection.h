@@ -40,14 +40,16 @@ struct InputNorm {
   const void* bias = nullptr;        // null = 0
   DType weight_type = DType::unset;  // of both: dtype (unset means that) or float32
   float eps = 1e-5f;
+  uint64_t reserved[2] = {};  // zeros: docs/versioning.md
 };
 
 struct OutputActivation {
   int32_t given = 0;  // 0: there is none
   Activation kind = Activation::silu;
   bool gated = true;
-  float limit = 7.0f;    // clamped_swiglu only
-  float alpha = 1.702f;  // clamped_swiglu only
+  float limit = 7.0f;         // clamped_swiglu only
+  float alpha = 1.702f;       // clamped_swiglu only
+  uint64_t reserved[2] = {};  // zeros: docs/versioning.md
 };
 
 struct ProjectionParams {
@@ -68,6 +70,7 @@ struct ProjectionParams {
   bool overlaps = false;  // the launch may begin while the kernels before it in the stream run; they must not write `weight`
   void* workspace = nullptr;
   int64_t workspace_bytes = 0;
+  uint64_t reserved[8] = {};  // zeros: docs/versioning.md
 };
 
 // For calls with these sizes or fewer tokens. Sizes that validate() refuses need none.

@@ -12,7 +12,7 @@ PROLOGUE_API Status run_separately(const QkvPrologueParams& params, GemmContext&
 
 namespace cuda {
 // Whether one kernel can do the call. `params`: resolved.
-PROLOGUE_API bool qkv_prologue_is_one_kernel(const QkvPrologueParams& params);
+bool qkv_prologue_is_one_kernel(const QkvPrologueParams& params);
 // By that kernel.
 PROLOGUE_API Status qkv_prologue(const QkvPrologueParams& params, const Execution& execution);
 }  // namespace cuda

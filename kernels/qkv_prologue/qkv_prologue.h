@@ -5,7 +5,7 @@
 //   attention_prologue(qkv)                bias, norms of heads, rotation, ... , K and V into the paged cache
 //
 //   hidden_states  [num_tokens, hidden_size] dtype, row stride hidden_stride >= hidden_size
-//   norm           its weight (and bias) [hidden_size]; kind none: there is no norm
+//   norm           its weight (and bias) [hidden_size]; optional: norm.given = 0 means none
 //   weight         [(num_q_heads + num_kv_heads) * head_dim + num_kv_heads * v_head_dim, hidden_size] dtype, rows contiguous
 //   prologue       all of it but q, k, v, q_rope and k_rope, which must be null; q_out or q8_out as there
 //   workspace      qkv_prologue_workspace_bytes() bytes or more, on the device, aligned to 16; contents undefined
@@ -42,6 +42,7 @@ struct QkvPrologueParams {
   bool overlaps = false;  // the launch may begin while the kernels before it in the stream run; they must not write `weight`
   void* workspace = nullptr;
   int64_t workspace_bytes = 0;
+  uint64_t reserved[8] = {};  // zeros: docs/versioning.md
 };
 
 // For calls with these sizes or fewer tokens. Sizes that validate() refuses need none.

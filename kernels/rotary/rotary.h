@@ -75,6 +75,7 @@ struct RotaryTensor {
   RotaryStrides x_strides;
   RotaryStrides y_strides;
   int32_t rotate = 1;  // 0: x is only copied to y
+  uint64_t reserved[1] = {};  // zeros: docs/versioning.md
 };
 
 // x and y with the same strides, or y = x (in place).
@@ -106,6 +107,7 @@ struct RotaryPositions {
   int64_t num_seqs = 0;
   IndexView cu_seqlens;    // [num_seqs + 1], non-decreasing; null = not packed
   int64_t max_seqlen = 0;  // 0 = no bound
+  uint64_t reserved[4] = {};  // zeros: docs/versioning.md
 };
 
 struct RotaryParams {
@@ -123,6 +125,7 @@ struct RotaryParams {
 
   FaultRecord* faults = nullptr;    // null only if positions have no bound, or past_table is zero or identity
   uint8_t* token_faults = nullptr;  // [batch * seq_len]: a FaultCode is written for each faulty token; null = not wanted
+  uint64_t reserved[8] = {};        // zeros: docs/versioning.md
 };
 
 PROLOGUE_API Status validate(const RotaryParams& params);

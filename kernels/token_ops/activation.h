@@ -16,7 +16,8 @@
 //                     out = (up' + 1) * gate' / (1 + exp(-alpha gate'))
 //
 // A row has several groups where it holds the results of a token's experts side by side (moe_gemm.h). A NaN stays one.
-// Numerics: float32 inside, one rounding at the store. The sum in gelu cancels far below 0: its error is relative to x there. num_tokens = 0 is a no-op. Never allocates or synchronises.
+// Numerics: float32 inside, one rounding at the store. The sum in gelu cancels far below 0: its error is relative to x there.
+// num_tokens = 0 is a no-op. Never allocates or synchronises.
 #pragma once
 
 #include <cstdint>
@@ -40,6 +41,7 @@ struct ActivationParams {
   void* out = nullptr;
   float limit = 7.0f;    // clamped_swiglu only
   float alpha = 1.702f;  // clamped_swiglu only
+  uint64_t reserved[4] = {};  // zeros: docs/versioning.md
 };
 
 PROLOGUE_API Status activation(const ActivationParams& params, const Execution& execution);

@@ -24,6 +24,7 @@ struct AddParams {
   int64_t b_stride = 0;
   void* out = nullptr;
   int64_t out_stride = 0;
+  uint64_t reserved[4] = {};  // zeros: docs/versioning.md
 };
 
 PROLOGUE_API Status add(const AddParams& params, const Execution& execution);

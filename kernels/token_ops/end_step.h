@@ -53,6 +53,7 @@ struct EndStepGroup {
   int64_t max_pages = 0;
   int64_t page_size = 0;
   int64_t num_pages = 0;
+  uint64_t reserved[1] = {};  // zeros: docs/versioning.md
 };
 
 struct EndStepParams {
@@ -72,6 +73,7 @@ struct EndStepParams {
   SamplingRow* rows = nullptr;
   int64_t num_groups = 0;  // 1 to kMaxStepGroups
   EndStepGroup groups[kMaxStepGroups];
+  uint64_t reserved[4] = {};  // zeros: docs/versioning.md
 };
 
 PROLOGUE_API Status end_step(const EndStepParams& params, const Execution& execution);

@@ -36,6 +36,7 @@ struct GatherCosSinParams {
   float* out = nullptr;
   PastTable past_table = PastTable::record;
   DType type = DType::f32;  // of cos_sin
+  uint64_t reserved[4] = {};  // zeros: docs/versioning.md
 };
 
 PROLOGUE_API Status gather_cos_sin(const GatherCosSinParams& params, const Execution& execution);

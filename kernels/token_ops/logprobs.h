@@ -38,6 +38,7 @@ struct LogprobsParams {
   int64_t top = 0;  // 0 to kMaxTopLogprobs
   float* logprobs = nullptr;
   int32_t* ids = nullptr;
+  uint64_t reserved[4] = {};  // zeros: docs/versioning.md
 };
 
 PROLOGUE_API Status logprobs(const LogprobsParams& params, const Execution& execution);

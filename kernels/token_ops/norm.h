@@ -36,6 +36,7 @@ struct NormParams {
   DType weight_type = DType::unset;  // of weight and bias: dtype (unset means that) or float32
   float eps = 1e-5f;
   void* out = nullptr;
+  uint64_t reserved[4] = {};  // zeros: docs/versioning.md
 };
 
 PROLOGUE_API Status norm(const NormParams& params, const Execution& execution);

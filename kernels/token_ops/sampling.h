@@ -67,6 +67,7 @@ struct SamplingParams {
   const SamplingRow* rows = nullptr;
   int32_t* tokens = nullptr;
   uint8_t* row_faults = nullptr;
+  uint64_t reserved[4] = {};  // zeros: docs/versioning.md
 };
 
 PROLOGUE_API Status sample(const SamplingParams& params, const Execution& execution);

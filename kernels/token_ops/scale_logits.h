@@ -23,6 +23,7 @@ struct ScaleLogitsParams {
   float* out = nullptr;
   float scale = 1.0f;
   float soft_cap = 0.0f;
+  uint64_t reserved[4] = {};  // zeros: docs/versioning.md
 };
 
 PROLOGUE_API Status scale_logits(const ScaleLogitsParams& params, const Execution& execution);

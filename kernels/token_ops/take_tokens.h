@@ -23,6 +23,7 @@ struct TakeTokensParams {
   const int32_t* from = nullptr;
   const int32_t* tokens = nullptr;
   int32_t* token_ids = nullptr;
+  uint64_t reserved[4] = {};  // zeros: docs/versioning.md
 };
 
 PROLOGUE_API Status take_tokens(const TakeTokensParams& params, const Execution& execution);

@@ -468,5 +468,12 @@ TEST(GemmContextTest, CudaWithoutCudaIsRefused) {
   EXPECT_EQ(context.status().message(), "gemm: device is cuda, but this library was built without CUDA");
 }
 
+TEST(GemmContextTest, AnUnknownDeviceIsRefused) {
+  const auto context = GemmContext::create(static_cast<Device>(99));
+  ASSERT_FALSE(context.ok());
+  EXPECT_EQ(context.status().code(), StatusCode::invalid_argument);
+  EXPECT_EQ(context.status().message().find("gemm context: device is"), 0u) << context.status().message();
+}
+
 }  // namespace
 }  // namespace prologue::test

@@ -33,9 +33,10 @@ bool allowed(const std::string& from, const std::string& to) {
       {"kernels/qkv_prologue", {"kernels/gemm", "kernels/token_ops", "kernels/projection", "kernels/attention_prologue"}},
       {"kvcache", {}},
       {"layers", {"kvcache", "kernels/"}},
+      {"c", {"layers", "kvcache", "kernels/"}},
       {"engine", {"layers", "kvcache", "kernels/"}},
       {"examples", {"engine", "layers", "kvcache", "kernels/"}},
-      {"benchmarks", {"engine", "layers", "kvcache", "kernels/"}},
+      {"benchmarks", {"c", "engine", "layers", "kvcache", "kernels/"}},
   };
   const auto found = arrows.find(from);
   if (found == arrows.end()) return false;
@@ -55,7 +56,7 @@ std::string included(const std::string& line) {
 TEST(Tree, IncludesFollowTheArrows) {
   const fs::path root = prologue::test::source_path(".");
   int num_includes = 0;
-  for (const char* top : {"kernels", "kvcache", "layers", "engine", "examples", "benchmarks"}) {
+  for (const char* top : {"kernels", "kvcache", "layers", "c", "engine", "examples", "benchmarks"}) {
     for (const auto& entry : fs::recursive_directory_iterator(root / top)) {
       const std::string extension = entry.path().extension().string();
       if (extension != ".h" && extension != ".cpp" && extension != ".cu" && extension != ".cuh") continue;
@@ -78,11 +79,12 @@ TEST(Tree, TheRuleCanFail) {
   EXPECT_FALSE(allowed("kernels/rotary", "kernels/coming_from"));
   EXPECT_FALSE(allowed("kvcache", "kernels/gemm"));
   EXPECT_FALSE(allowed("layers", "engine"));
+  EXPECT_FALSE(allowed("layers", "c"));
 }
 
 // Public headers must not need the CUDA toolkit.
 TEST(Tree, HeadersDoNotIncludeCuda) {
-  for (const char* top : {"kernels", "kvcache", "layers", "engine"}) {
+  for (const char* top : {"kernels", "kvcache", "layers", "c", "engine"}) {
     for (const auto& entry : fs::recursive_directory_iterator(fs::path(prologue::test::source_path(top)))) {
       if (entry.path().extension() != ".h") continue;
       std::ifstream file(entry.path());

@@ -1,6 +1,7 @@
 // Code on a page is code that is compiled. A page marks a block with
 //   <!-- snippet: PATH NAME -->
-// and the block after it must be what PATH holds between "// snippet: NAME" and "// end snippet", less the indentation.
+// and the block after it must be what PATH holds between "// snippet: NAME" and "// end snippet", less the indentation. (In Python the
+// markers begin with #.)
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,9 +23,9 @@ std::string snippet(std::istream& source, const std::string& name) {
   for (std::string line; std::getline(source, line);) {
     const size_t first = line.find_first_not_of(' ');
     const std::string code = first == std::string::npos ? "" : line.substr(first);
-    if (code == "// end snippet" && indentation != std::string::npos) return text;
+    if ((code == "// end snippet" || code == "# end snippet") && indentation != std::string::npos) return text;
     if (indentation != std::string::npos) text += (code.empty() ? "" : line.substr(std::min(first, indentation))) + "\n";
-    if (code == "// snippet: " + name) indentation = first;
+    if (code == "// snippet: " + name || code == "# snippet: " + name) indentation = first;
   }
   return {};
 }
@@ -32,7 +33,7 @@ std::string snippet(std::istream& source, const std::string& name) {
 // What follows the marker on a page, without its fence.
 std::string fenced(std::istream& page) {
   std::string line, text;
-  if (!std::getline(page, line) || line != "```cpp") return {};
+  if (!std::getline(page, line) || (line != "```cpp" && line != "```c" && line != "```python")) return {};
   while (std::getline(page, line) && line != "```") text += line + "\n";
   return text;
 }

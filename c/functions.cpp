@@ -1,0 +1,1302 @@
+// The functions of prologue.h. Written by c/generate.py; do not change it by hand.
+// clang-format off
+#include <prologue/c/boundary.h>
+
+#include <prologue/kernels/base/status.h>
+#include <prologue/kernels/base/dtype.h>
+#include <prologue/kernels/base/execution.h>
+#include <prologue/kernels/base/gpu.h>
+#include <prologue/kernels/base/faults.h>
+#include <prologue/kernels/base/views.h>
+#include <prologue/kernels/base/norm_kind.h>
+#include <prologue/kernels/base/rope.h>
+#include <prologue/kernels/base/weight_format.h>
+#include <prologue/layers/rope/rope_scaling.h>
+#include <prologue/c/rope_table.h>
+#include <prologue/kernels/rotary/rotary.h>
+#include <prologue/kernels/attention_prologue/attention_prologue.h>
+#include <prologue/kernels/attention_prologue/stages.h>
+#include <prologue/kernels/paged_attention/paged_attention.h>
+#include <prologue/kernels/gemm/gemm.h>
+#include <prologue/kernels/token_ops/norm.h>
+#include <prologue/kernels/token_ops/activation.h>
+#include <prologue/kernels/token_ops/add.h>
+#include <prologue/kernels/projection/projection.h>
+#include <prologue/kernels/qkv_prologue/qkv_prologue.h>
+#include <prologue/layers/attention_layer.h>
+#include <prologue/kernels/moe/moe_route.h>
+#include <prologue/kernels/moe/moe_gemm.h>
+#include <prologue/kernels/moe/moe_combine.h>
+#include <prologue/kernels/token_ops/embedding.h>
+#include <prologue/kernels/token_ops/gather_cos_sin.h>
+#include <prologue/kernels/token_ops/scale_logits.h>
+#include <prologue/kernels/token_ops/sampling.h>
+#include <prologue/kernels/token_ops/logprobs.h>
+#include <prologue/kernels/token_ops/end_step.h>
+#include <prologue/kernels/token_ops/take_tokens.h>
+
+// The same layout in C and C++: a struct of C is used as that of C++.
+#define PROLOGUE_STRUCT(c, cpp) \
+  static_assert(sizeof(c) == sizeof(cpp) && alignof(c) == alignof(cpp), #c);
+#define PROLOGUE_MEMBER(c, cpp, member) \
+  static_assert(offsetof(c, member) == offsetof(cpp, member) && sizeof(c::member) == sizeof(cpp::member), #c "." #member);
+#define PROLOGUE_VALUE(c, cpp) static_assert((c) == static_cast<int64_t>(cpp), #c);
+#include "layout.inc"
+#undef PROLOGUE_STRUCT
+#undef PROLOGUE_MEMBER
+#undef PROLOGUE_VALUE
+
+namespace {
+
+using namespace prologue::c;
+using prologue::Status;
+
+PROLOGUE_SAME(prologue_execution, prologue::Execution)
+PROLOGUE_SAME(prologue_fault_record, prologue::FaultRecord)
+PROLOGUE_SAME(prologue_fault, prologue::Fault)
+PROLOGUE_SAME(prologue_heads_view, prologue::HeadsView)
+PROLOGUE_SAME(prologue_mutable_heads_view, prologue::MutableHeadsView)
+PROLOGUE_SAME(prologue_index_view, prologue::IndexView)
+PROLOGUE_SAME(prologue_page_strides, prologue::PageStrides)
+PROLOGUE_SAME(prologue_kv_format, prologue::KvFormat)
+PROLOGUE_SAME(prologue_paged_heads, prologue::PagedHeads)
+PROLOGUE_SAME(prologue_paged_kv_view, prologue::PagedKvView)
+PROLOGUE_SAME(prologue_page_table, prologue::PageTable)
+PROLOGUE_SAME(prologue_rope_columns, prologue::RopeColumns)
+PROLOGUE_SAME(prologue_rope, prologue::Rope)
+PROLOGUE_SAME(prologue_packed_rows, prologue::PackedRows)
+PROLOGUE_SAME(prologue_packed_weight, prologue::PackedWeight)
+PROLOGUE_SAME(prologue_pack_weight_params, prologue::PackWeightParams)
+PROLOGUE_SAME(prologue_rope_table_params, prologue::c::RopeTableParams)
+PROLOGUE_SAME(prologue_rotary_strides, prologue::RotaryStrides)
+PROLOGUE_SAME(prologue_rotary_tensor, prologue::RotaryTensor)
+PROLOGUE_SAME(prologue_rotary_positions, prologue::RotaryPositions)
+PROLOGUE_SAME(prologue_rotary_params, prologue::RotaryParams)
+PROLOGUE_SAME(prologue_qkv_bias, prologue::QkvBias)
+PROLOGUE_SAME(prologue_head_norm, prologue::HeadNorm)
+PROLOGUE_SAME(prologue_token_places, prologue::TokenPlaces)
+PROLOGUE_SAME(prologue_q_scale, prologue::QueryScale)
+PROLOGUE_SAME(prologue_quantized_query, prologue::QuantizedQuery)
+PROLOGUE_SAME(prologue_attention_prologue_params, prologue::AttentionPrologueParams)
+PROLOGUE_SAME(prologue_add_bias_params, prologue::AddBiasParams)
+PROLOGUE_SAME(prologue_qk_norm_params, prologue::QkNormParams)
+PROLOGUE_SAME(prologue_hadamard_params, prologue::HadamardParams)
+PROLOGUE_SAME(prologue_query_scale_params, prologue::QueryScaleParams)
+PROLOGUE_SAME(prologue_kv_write_params, prologue::KvWriteParams)
+PROLOGUE_SAME(prologue_paged_attention_params, prologue::PagedAttentionParams)
+PROLOGUE_SAME(prologue_gemm_params, prologue::GemmParams)
+PROLOGUE_SAME(prologue_norm_params, prologue::NormParams)
+PROLOGUE_SAME(prologue_activation_params, prologue::ActivationParams)
+PROLOGUE_SAME(prologue_add_params, prologue::AddParams)
+PROLOGUE_SAME(prologue_input_norm, prologue::InputNorm)
+PROLOGUE_SAME(prologue_output_activation, prologue::OutputActivation)
+PROLOGUE_SAME(prologue_projection_params, prologue::ProjectionParams)
+PROLOGUE_SAME(prologue_qkv_prologue_params, prologue::QkvPrologueParams)
+PROLOGUE_SAME(prologue_attention_layer_params, prologue::AttentionLayerParams)
+PROLOGUE_SAME(prologue_moe_route_params, prologue::MoeRouteParams)
+PROLOGUE_SAME(prologue_moe_gemm_params, prologue::MoeGemmParams)
+PROLOGUE_SAME(prologue_moe_combine_params, prologue::MoeCombineParams)
+PROLOGUE_SAME(prologue_embedding_params, prologue::EmbeddingParams)
+PROLOGUE_SAME(prologue_gather_cos_sin_params, prologue::GatherCosSinParams)
+PROLOGUE_SAME(prologue_scale_logits_params, prologue::ScaleLogitsParams)
+PROLOGUE_SAME(prologue_sampling_row, prologue::SamplingRow)
+PROLOGUE_SAME(prologue_sampling_params, prologue::SamplingParams)
+PROLOGUE_SAME(prologue_logprobs_params, prologue::LogprobsParams)
+PROLOGUE_SAME(prologue_end_step_group, prologue::EndStepGroup)
+PROLOGUE_SAME(prologue_end_step_params, prologue::EndStepParams)
+PROLOGUE_SAME(prologue_take_tokens_params, prologue::TakeTokensParams)
+PROLOGUE_SAME(prologue_rotary_plan, prologue::RotaryPlan)
+PROLOGUE_SAME(prologue_attention_prologue_plan, prologue::AttentionProloguePlan)
+PROLOGUE_SAME(prologue_gemm_context, prologue::GemmContext)
+
+// All reserved words of a struct in one, and where they are.
+[[maybe_unused]] uint64_t reserved_bits(const prologue_execution& p) {
+  return p.reserved[0] |
+         p.reserved[1];
+}
+[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_execution& p) {
+  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_execution_init");
+  return PROLOGUE_STATUS_OK;
+}
+[[maybe_unused]] uint64_t reserved_bits(const prologue_paged_heads& p) {
+  return p.reserved[0] |
+         p.reserved[1];
+}
+[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_paged_heads& p) {
+  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_paged_heads_init");
+  return PROLOGUE_STATUS_OK;
+}
+[[maybe_unused]] uint64_t reserved_bits(const prologue_paged_kv_view& p) {
+  return p.k.reserved[0] |
+         p.k.reserved[1] |
+         p.v.reserved[0] |
+         p.v.reserved[1] |
+         p.reserved[0] |
+         p.reserved[1];
+}
+[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_paged_kv_view& p) {
+  if (any(p.k.reserved)) return used_reserve(function, argument, "k.reserved", "prologue_paged_kv_view_init");
+  if (any(p.v.reserved)) return used_reserve(function, argument, "v.reserved", "prologue_paged_kv_view_init");
+  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_paged_kv_view_init");
+  return PROLOGUE_STATUS_OK;
+}
+[[maybe_unused]] uint64_t reserved_bits(const prologue_page_table& p) {
+  return p.reserved[0] |
+         p.reserved[1];
+}
+[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_page_table& p) {
+  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_page_table_init");
+  return PROLOGUE_STATUS_OK;
+}
+[[maybe_unused]] uint64_t reserved_bits(const prologue_rope& p) {
+  return p.reserved[0] |
+         p.reserved[1] |
+         p.reserved[2] |
+         p.reserved[3];
+}
+[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_rope& p) {
+  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_rope_init");
+  return PROLOGUE_STATUS_OK;
+}
+[[maybe_unused]] uint64_t reserved_bits(const prologue_packed_weight& p) {
+  return p.reserved[0] |
+         p.reserved[1];
+}
+[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_packed_weight& p) {
+  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_packed_weight_init");
+  return PROLOGUE_STATUS_OK;
+}
+[[maybe_unused]] uint64_t reserved_bits(const prologue_pack_weight_params& p) {
+  return p.reserved[0] |
+         p.reserved[1] |
+         p.reserved[2] |
+         p.reserved[3];
+}
+[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_pack_weight_params& p) {
+  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_pack_weight_params_init");
+  return PROLOGUE_STATUS_OK;
+}
+[[maybe_unused]] uint64_t reserved_bits(const prologue_rope_table_params& p) {
+  return p.reserved[0] |
+         p.reserved[1] |
+         p.reserved[2] |
+         p.reserved[3] |
+         p.reserved[4] |
+         p.reserved[5] |
+         p.reserved[6] |
+         p.reserved[7];
+}
+[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_rope_table_params& p) {
+  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_rope_table_params_init");
+  return PROLOGUE_STATUS_OK;
+}
+[[maybe_unused]] uint64_t reserved_bits(const prologue_rotary_tensor& p) {
+  return p.reserved[0];
+}
+[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_rotary_tensor& p) {
+  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_rotary_tensor_init");
+  return PROLOGUE_STATUS_OK;
+}
+[[maybe_unused]] uint64_t reserved_bits(const prologue_rotary_positions& p) {
+  return p.reserved[0] |
+         p.reserved[1] |
+         p.reserved[2] |
+         p.reserved[3];
+}
+[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_rotary_positions& p) {
+  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_rotary_positions_init");
+  return PROLOGUE_STATUS_OK;
+}
+[[maybe_unused]] uint64_t reserved_bits(const prologue_rotary_params& p) {
+  return p.tensors[0].reserved[0] |
+         p.tensors[1].reserved[0] |
+         p.tensors[2].reserved[0] |
+         p.tensors[3].reserved[0] |
+         p.rope.reserved[0] |
+         p.rope.reserved[1] |
+         p.rope.reserved[2] |
+         p.rope.reserved[3] |
+         p.positions.reserved[0] |
+         p.positions.reserved[1] |
+         p.positions.reserved[2] |
+         p.positions.reserved[3] |
+         p.reserved[0] |
+         p.reserved[1] |
+         p.reserved[2] |
+         p.reserved[3] |
+         p.reserved[4] |
+         p.reserved[5] |
+         p.reserved[6] |
+         p.reserved[7];
+}
+[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_rotary_params& p) {
+  if (any(p.tensors[0].reserved)) return used_reserve(function, argument, "tensors[0].reserved", "prologue_rotary_params_init");
+  if (any(p.tensors[1].reserved)) return used_reserve(function, argument, "tensors[1].reserved", "prologue_rotary_params_init");
+  if (any(p.tensors[2].reserved)) return used_reserve(function, argument, "tensors[2].reserved", "prologue_rotary_params_init");
+  if (any(p.tensors[3].reserved)) return used_reserve(function, argument, "tensors[3].reserved", "prologue_rotary_params_init");
+  if (any(p.rope.reserved)) return used_reserve(function, argument, "rope.reserved", "prologue_rotary_params_init");
+  if (any(p.positions.reserved)) return used_reserve(function, argument, "positions.reserved", "prologue_rotary_params_init");
+  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_rotary_params_init");
+  return PROLOGUE_STATUS_OK;
+}
+[[maybe_unused]] uint64_t reserved_bits(const prologue_head_norm& p) {
+  return p.reserved[0] |
+         p.reserved[1];
+}
+[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_head_norm& p) {
+  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_head_norm_init");
+  return PROLOGUE_STATUS_OK;
+}
+[[maybe_unused]] uint64_t reserved_bits(const prologue_token_places& p) {
+  return p.page_table.reserved[0] |
+         p.page_table.reserved[1] |
+         p.reserved[0] |
+         p.reserved[1] |
+         p.reserved[2] |
+         p.reserved[3];
+}
+[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_token_places& p) {
+  if (any(p.page_table.reserved)) return used_reserve(function, argument, "page_table.reserved", "prologue_token_places_init");
+  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_token_places_init");
+  return PROLOGUE_STATUS_OK;
+}
+[[maybe_unused]] uint64_t reserved_bits(const prologue_q_scale& p) {
+  return p.reserved[0] |
+         p.reserved[1];
+}
+[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_q_scale& p) {
+  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_q_scale_init");
+  return PROLOGUE_STATUS_OK;
+}
+[[maybe_unused]] uint64_t reserved_bits(const prologue_quantized_query& p) {
+  return p.reserved[0] |
+         p.reserved[1];
+}
+[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_quantized_query& p) {
+  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_quantized_query_init");
+  return PROLOGUE_STATUS_OK;
+}
+[[maybe_unused]] uint64_t reserved_bits(const prologue_attention_prologue_params& p) {
+  return p.q_norm.reserved[0] |
+         p.q_norm.reserved[1] |
+         p.k_norm.reserved[0] |
+         p.k_norm.reserved[1] |
+         p.v_norm.reserved[0] |
+         p.v_norm.reserved[1] |
+         p.rope.reserved[0] |
+         p.rope.reserved[1] |
+         p.rope.reserved[2] |
+         p.rope.reserved[3] |
+         p.places.page_table.reserved[0] |
+         p.places.page_table.reserved[1] |
+         p.places.reserved[0] |
+         p.places.reserved[1] |
+         p.places.reserved[2] |
+         p.places.reserved[3] |
+         p.q_scale.reserved[0] |
+         p.q_scale.reserved[1] |
+         p.q8_out.reserved[0] |
+         p.q8_out.reserved[1] |
+         p.cache.k.reserved[0] |
+         p.cache.k.reserved[1] |
+         p.cache.v.reserved[0] |
+         p.cache.v.reserved[1] |
+         p.cache.reserved[0] |
+         p.cache.reserved[1] |
+         p.reserved[0] |
+         p.reserved[1] |
+         p.reserved[2] |
+         p.reserved[3] |
+         p.reserved[4] |
+         p.reserved[5] |
+         p.reserved[6] |
+         p.reserved[7];
+}
+[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_attention_prologue_params& p) {
+  if (any(p.q_norm.reserved)) return used_reserve(function, argument, "q_norm.reserved", "prologue_attention_prologue_params_init");
+  if (any(p.k_norm.reserved)) return used_reserve(function, argument, "k_norm.reserved", "prologue_attention_prologue_params_init");
+  if (any(p.v_norm.reserved)) return used_reserve(function, argument, "v_norm.reserved", "prologue_attention_prologue_params_init");
+  if (any(p.rope.reserved)) return used_reserve(function, argument, "rope.reserved", "prologue_attention_prologue_params_init");
+  if (any(p.places.page_table.reserved)) return used_reserve(function, argument, "places.page_table.reserved", "prologue_attention_prologue_params_init");
+  if (any(p.places.reserved)) return used_reserve(function, argument, "places.reserved", "prologue_attention_prologue_params_init");
+  if (any(p.q_scale.reserved)) return used_reserve(function, argument, "q_scale.reserved", "prologue_attention_prologue_params_init");
+  if (any(p.q8_out.reserved)) return used_reserve(function, argument, "q8_out.reserved", "prologue_attention_prologue_params_init");
+  if (any(p.cache.k.reserved)) return used_reserve(function, argument, "cache.k.reserved", "prologue_attention_prologue_params_init");
+  if (any(p.cache.v.reserved)) return used_reserve(function, argument, "cache.v.reserved", "prologue_attention_prologue_params_init");
+  if (any(p.cache.reserved)) return used_reserve(function, argument, "cache.reserved", "prologue_attention_prologue_params_init");
+  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_attention_prologue_params_init");
+  return PROLOGUE_STATUS_OK;
+}
+[[maybe_unused]] uint64_t reserved_bits(const prologue_add_bias_params& p) {
+  return p.reserved[0] |
+         p.reserved[1] |
+         p.reserved[2] |
+         p.reserved[3];
+}
+[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_add_bias_params& p) {
+  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_add_bias_params_init");
+  return PROLOGUE_STATUS_OK;
+}
+[[maybe_unused]] uint64_t reserved_bits(const prologue_qk_norm_params& p) {
+  return p.norm.reserved[0] |
+         p.norm.reserved[1] |
+         p.reserved[0] |
+         p.reserved[1] |
+         p.reserved[2] |
+         p.reserved[3];
+}
+[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_qk_norm_params& p) {
+  if (any(p.norm.reserved)) return used_reserve(function, argument, "norm.reserved", "prologue_qk_norm_params_init");
+  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_qk_norm_params_init");
+  return PROLOGUE_STATUS_OK;
+}
+[[maybe_unused]] uint64_t reserved_bits(const prologue_hadamard_params& p) {
+  return p.reserved[0] |
+         p.reserved[1] |
+         p.reserved[2] |
+         p.reserved[3];
+}
+[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_hadamard_params& p) {
+  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_hadamard_params_init");
+  return PROLOGUE_STATUS_OK;
+}
+[[maybe_unused]] uint64_t reserved_bits(const prologue_query_scale_params& p) {
+  return p.q_scale.reserved[0] |
+         p.q_scale.reserved[1] |
+         p.reserved[0] |
+         p.reserved[1] |
+         p.reserved[2] |
+         p.reserved[3];
+}
+[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_query_scale_params& p) {
+  if (any(p.q_scale.reserved)) return used_reserve(function, argument, "q_scale.reserved", "prologue_query_scale_params_init");
+  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_query_scale_params_init");
+  return PROLOGUE_STATUS_OK;
+}
+[[maybe_unused]] uint64_t reserved_bits(const prologue_kv_write_params& p) {
+  return p.cache.k.reserved[0] |
+         p.cache.k.reserved[1] |
+         p.cache.v.reserved[0] |
+         p.cache.v.reserved[1] |
+         p.cache.reserved[0] |
+         p.cache.reserved[1] |
+         p.reserved[0] |
+         p.reserved[1] |
+         p.reserved[2] |
+         p.reserved[3];
+}
+[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_kv_write_params& p) {
+  if (any(p.cache.k.reserved)) return used_reserve(function, argument, "cache.k.reserved", "prologue_kv_write_params_init");
+  if (any(p.cache.v.reserved)) return used_reserve(function, argument, "cache.v.reserved", "prologue_kv_write_params_init");
+  if (any(p.cache.reserved)) return used_reserve(function, argument, "cache.reserved", "prologue_kv_write_params_init");
+  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_kv_write_params_init");
+  return PROLOGUE_STATUS_OK;
+}
+[[maybe_unused]] uint64_t reserved_bits(const prologue_paged_attention_params& p) {
+  return p.kv.k.reserved[0] |
+         p.kv.k.reserved[1] |
+         p.kv.v.reserved[0] |
+         p.kv.v.reserved[1] |
+         p.kv.reserved[0] |
+         p.kv.reserved[1] |
+         p.page_table.reserved[0] |
+         p.page_table.reserved[1] |
+         p.reserved[0] |
+         p.reserved[1] |
+         p.reserved[2] |
+         p.reserved[3] |
+         p.reserved[4] |
+         p.reserved[5] |
+         p.reserved[6] |
+         p.reserved[7];
+}
+[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_paged_attention_params& p) {
+  if (any(p.kv.k.reserved)) return used_reserve(function, argument, "kv.k.reserved", "prologue_paged_attention_params_init");
+  if (any(p.kv.v.reserved)) return used_reserve(function, argument, "kv.v.reserved", "prologue_paged_attention_params_init");
+  if (any(p.kv.reserved)) return used_reserve(function, argument, "kv.reserved", "prologue_paged_attention_params_init");
+  if (any(p.page_table.reserved)) return used_reserve(function, argument, "page_table.reserved", "prologue_paged_attention_params_init");
+  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_paged_attention_params_init");
+  return PROLOGUE_STATUS_OK;
+}
+[[maybe_unused]] uint64_t reserved_bits(const prologue_gemm_params& p) {
+  return p.packed.reserved[0] |
+         p.packed.reserved[1] |
+         p.reserved[0] |
+         p.reserved[1] |
+         p.reserved[2] |
+         p.reserved[3];
+}
+[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_gemm_params& p) {
+  if (any(p.packed.reserved)) return used_reserve(function, argument, "packed.reserved", "prologue_gemm_params_init");
+  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_gemm_params_init");
+  return PROLOGUE_STATUS_OK;
+}
+[[maybe_unused]] uint64_t reserved_bits(const prologue_norm_params& p) {
+  return p.reserved[0] |
+         p.reserved[1] |
+         p.reserved[2] |
+         p.reserved[3];
+}
+[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_norm_params& p) {
+  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_norm_params_init");
+  return PROLOGUE_STATUS_OK;
+}
+[[maybe_unused]] uint64_t reserved_bits(const prologue_activation_params& p) {
+  return p.reserved[0] |
+         p.reserved[1] |
+         p.reserved[2] |
+         p.reserved[3];
+}
+[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_activation_params& p) {
+  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_activation_params_init");
+  return PROLOGUE_STATUS_OK;
+}
+[[maybe_unused]] uint64_t reserved_bits(const prologue_add_params& p) {
+  return p.reserved[0] |
+         p.reserved[1] |
+         p.reserved[2] |
+         p.reserved[3];
+}
+[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_add_params& p) {
+  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_add_params_init");
+  return PROLOGUE_STATUS_OK;
+}
+[[maybe_unused]] uint64_t reserved_bits(const prologue_input_norm& p) {
+  return p.reserved[0] |
+         p.reserved[1];
+}
+[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_input_norm& p) {
+  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_input_norm_init");
+  return PROLOGUE_STATUS_OK;
+}
+[[maybe_unused]] uint64_t reserved_bits(const prologue_output_activation& p) {
+  return p.reserved[0] |
+         p.reserved[1];
+}
+[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_output_activation& p) {
+  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_output_activation_init");
+  return PROLOGUE_STATUS_OK;
+}
+[[maybe_unused]] uint64_t reserved_bits(const prologue_projection_params& p) {
+  return p.norm.reserved[0] |
+         p.norm.reserved[1] |
+         p.activation.reserved[0] |
+         p.activation.reserved[1] |
+         p.reserved[0] |
+         p.reserved[1] |
+         p.reserved[2] |
+         p.reserved[3] |
+         p.reserved[4] |
+         p.reserved[5] |
+         p.reserved[6] |
+         p.reserved[7];
+}
+[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_projection_params& p) {
+  if (any(p.norm.reserved)) return used_reserve(function, argument, "norm.reserved", "prologue_projection_params_init");
+  if (any(p.activation.reserved)) return used_reserve(function, argument, "activation.reserved", "prologue_projection_params_init");
+  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_projection_params_init");
+  return PROLOGUE_STATUS_OK;
+}
+[[maybe_unused]] uint64_t reserved_bits(const prologue_qkv_prologue_params& p) {
+  return p.norm.reserved[0] |
+         p.norm.reserved[1] |
+         p.prologue.q_norm.reserved[0] |
+         p.prologue.q_norm.reserved[1] |
+         p.prologue.k_norm.reserved[0] |
+         p.prologue.k_norm.reserved[1] |
+         p.prologue.v_norm.reserved[0] |
+         p.prologue.v_norm.reserved[1] |
+         p.prologue.rope.reserved[0] |
+         p.prologue.rope.reserved[1] |
+         p.prologue.rope.reserved[2] |
+         p.prologue.rope.reserved[3] |
+         p.prologue.places.page_table.reserved[0] |
+         p.prologue.places.page_table.reserved[1] |
+         p.prologue.places.reserved[0] |
+         p.prologue.places.reserved[1] |
+         p.prologue.places.reserved[2] |
+         p.prologue.places.reserved[3] |
+         p.prologue.q_scale.reserved[0] |
+         p.prologue.q_scale.reserved[1] |
+         p.prologue.q8_out.reserved[0] |
+         p.prologue.q8_out.reserved[1] |
+         p.prologue.cache.k.reserved[0] |
+         p.prologue.cache.k.reserved[1] |
+         p.prologue.cache.v.reserved[0] |
+         p.prologue.cache.v.reserved[1] |
+         p.prologue.cache.reserved[0] |
+         p.prologue.cache.reserved[1] |
+         p.prologue.reserved[0] |
+         p.prologue.reserved[1] |
+         p.prologue.reserved[2] |
+         p.prologue.reserved[3] |
+         p.prologue.reserved[4] |
+         p.prologue.reserved[5] |
+         p.prologue.reserved[6] |
+         p.prologue.reserved[7] |
+         p.reserved[0] |
+         p.reserved[1] |
+         p.reserved[2] |
+         p.reserved[3] |
+         p.reserved[4] |
+         p.reserved[5] |
+         p.reserved[6] |
+         p.reserved[7];
+}
+[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_qkv_prologue_params& p) {
+  if (any(p.norm.reserved)) return used_reserve(function, argument, "norm.reserved", "prologue_qkv_prologue_params_init");
+  if (any(p.prologue.q_norm.reserved)) return used_reserve(function, argument, "prologue.q_norm.reserved", "prologue_qkv_prologue_params_init");
+  if (any(p.prologue.k_norm.reserved)) return used_reserve(function, argument, "prologue.k_norm.reserved", "prologue_qkv_prologue_params_init");
+  if (any(p.prologue.v_norm.reserved)) return used_reserve(function, argument, "prologue.v_norm.reserved", "prologue_qkv_prologue_params_init");
+  if (any(p.prologue.rope.reserved)) return used_reserve(function, argument, "prologue.rope.reserved", "prologue_qkv_prologue_params_init");
+  if (any(p.prologue.places.page_table.reserved)) return used_reserve(function, argument, "prologue.places.page_table.reserved", "prologue_qkv_prologue_params_init");
+  if (any(p.prologue.places.reserved)) return used_reserve(function, argument, "prologue.places.reserved", "prologue_qkv_prologue_params_init");
+  if (any(p.prologue.q_scale.reserved)) return used_reserve(function, argument, "prologue.q_scale.reserved", "prologue_qkv_prologue_params_init");
+  if (any(p.prologue.q8_out.reserved)) return used_reserve(function, argument, "prologue.q8_out.reserved", "prologue_qkv_prologue_params_init");
+  if (any(p.prologue.cache.k.reserved)) return used_reserve(function, argument, "prologue.cache.k.reserved", "prologue_qkv_prologue_params_init");
+  if (any(p.prologue.cache.v.reserved)) return used_reserve(function, argument, "prologue.cache.v.reserved", "prologue_qkv_prologue_params_init");
+  if (any(p.prologue.cache.reserved)) return used_reserve(function, argument, "prologue.cache.reserved", "prologue_qkv_prologue_params_init");
+  if (any(p.prologue.reserved)) return used_reserve(function, argument, "prologue.reserved", "prologue_qkv_prologue_params_init");
+  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_qkv_prologue_params_init");
+  return PROLOGUE_STATUS_OK;
+}
+[[maybe_unused]] uint64_t reserved_bits(const prologue_attention_layer_params& p) {
+  return p.prologue.q_norm.reserved[0] |
+         p.prologue.q_norm.reserved[1] |
+         p.prologue.k_norm.reserved[0] |
+         p.prologue.k_norm.reserved[1] |
+         p.prologue.v_norm.reserved[0] |
+         p.prologue.v_norm.reserved[1] |
+         p.prologue.rope.reserved[0] |
+         p.prologue.rope.reserved[1] |
+         p.prologue.rope.reserved[2] |
+         p.prologue.rope.reserved[3] |
+         p.prologue.places.page_table.reserved[0] |
+         p.prologue.places.page_table.reserved[1] |
+         p.prologue.places.reserved[0] |
+         p.prologue.places.reserved[1] |
+         p.prologue.places.reserved[2] |
+         p.prologue.places.reserved[3] |
+         p.prologue.q_scale.reserved[0] |
+         p.prologue.q_scale.reserved[1] |
+         p.prologue.q8_out.reserved[0] |
+         p.prologue.q8_out.reserved[1] |
+         p.prologue.cache.k.reserved[0] |
+         p.prologue.cache.k.reserved[1] |
+         p.prologue.cache.v.reserved[0] |
+         p.prologue.cache.v.reserved[1] |
+         p.prologue.cache.reserved[0] |
+         p.prologue.cache.reserved[1] |
+         p.prologue.reserved[0] |
+         p.prologue.reserved[1] |
+         p.prologue.reserved[2] |
+         p.prologue.reserved[3] |
+         p.prologue.reserved[4] |
+         p.prologue.reserved[5] |
+         p.prologue.reserved[6] |
+         p.prologue.reserved[7] |
+         p.attention.kv.k.reserved[0] |
+         p.attention.kv.k.reserved[1] |
+         p.attention.kv.v.reserved[0] |
+         p.attention.kv.v.reserved[1] |
+         p.attention.kv.reserved[0] |
+         p.attention.kv.reserved[1] |
+         p.attention.page_table.reserved[0] |
+         p.attention.page_table.reserved[1] |
+         p.attention.reserved[0] |
+         p.attention.reserved[1] |
+         p.attention.reserved[2] |
+         p.attention.reserved[3] |
+         p.attention.reserved[4] |
+         p.attention.reserved[5] |
+         p.attention.reserved[6] |
+         p.attention.reserved[7] |
+         p.reserved[0] |
+         p.reserved[1] |
+         p.reserved[2] |
+         p.reserved[3] |
+         p.reserved[4] |
+         p.reserved[5] |
+         p.reserved[6] |
+         p.reserved[7];
+}
+[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_attention_layer_params& p) {
+  if (any(p.prologue.q_norm.reserved)) return used_reserve(function, argument, "prologue.q_norm.reserved", "prologue_attention_layer_params_init");
+  if (any(p.prologue.k_norm.reserved)) return used_reserve(function, argument, "prologue.k_norm.reserved", "prologue_attention_layer_params_init");
+  if (any(p.prologue.v_norm.reserved)) return used_reserve(function, argument, "prologue.v_norm.reserved", "prologue_attention_layer_params_init");
+  if (any(p.prologue.rope.reserved)) return used_reserve(function, argument, "prologue.rope.reserved", "prologue_attention_layer_params_init");
+  if (any(p.prologue.places.page_table.reserved)) return used_reserve(function, argument, "prologue.places.page_table.reserved", "prologue_attention_layer_params_init");
+  if (any(p.prologue.places.reserved)) return used_reserve(function, argument, "prologue.places.reserved", "prologue_attention_layer_params_init");
+  if (any(p.prologue.q_scale.reserved)) return used_reserve(function, argument, "prologue.q_scale.reserved", "prologue_attention_layer_params_init");
+  if (any(p.prologue.q8_out.reserved)) return used_reserve(function, argument, "prologue.q8_out.reserved", "prologue_attention_layer_params_init");
+  if (any(p.prologue.cache.k.reserved)) return used_reserve(function, argument, "prologue.cache.k.reserved", "prologue_attention_layer_params_init");
+  if (any(p.prologue.cache.v.reserved)) return used_reserve(function, argument, "prologue.cache.v.reserved", "prologue_attention_layer_params_init");
+  if (any(p.prologue.cache.reserved)) return used_reserve(function, argument, "prologue.cache.reserved", "prologue_attention_layer_params_init");
+  if (any(p.prologue.reserved)) return used_reserve(function, argument, "prologue.reserved", "prologue_attention_layer_params_init");
+  if (any(p.attention.kv.k.reserved)) return used_reserve(function, argument, "attention.kv.k.reserved", "prologue_attention_layer_params_init");
+  if (any(p.attention.kv.v.reserved)) return used_reserve(function, argument, "attention.kv.v.reserved", "prologue_attention_layer_params_init");
+  if (any(p.attention.kv.reserved)) return used_reserve(function, argument, "attention.kv.reserved", "prologue_attention_layer_params_init");
+  if (any(p.attention.page_table.reserved)) return used_reserve(function, argument, "attention.page_table.reserved", "prologue_attention_layer_params_init");
+  if (any(p.attention.reserved)) return used_reserve(function, argument, "attention.reserved", "prologue_attention_layer_params_init");
+  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_attention_layer_params_init");
+  return PROLOGUE_STATUS_OK;
+}
+[[maybe_unused]] uint64_t reserved_bits(const prologue_moe_route_params& p) {
+  return p.reserved[0] |
+         p.reserved[1] |
+         p.reserved[2] |
+         p.reserved[3];
+}
+[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_moe_route_params& p) {
+  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_moe_route_params_init");
+  return PROLOGUE_STATUS_OK;
+}
+[[maybe_unused]] uint64_t reserved_bits(const prologue_moe_gemm_params& p) {
+  return p.reserved[0] |
+         p.reserved[1] |
+         p.reserved[2] |
+         p.reserved[3];
+}
+[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_moe_gemm_params& p) {
+  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_moe_gemm_params_init");
+  return PROLOGUE_STATUS_OK;
+}
+[[maybe_unused]] uint64_t reserved_bits(const prologue_moe_combine_params& p) {
+  return p.reserved[0] |
+         p.reserved[1] |
+         p.reserved[2] |
+         p.reserved[3];
+}
+[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_moe_combine_params& p) {
+  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_moe_combine_params_init");
+  return PROLOGUE_STATUS_OK;
+}
+[[maybe_unused]] uint64_t reserved_bits(const prologue_embedding_params& p) {
+  return p.reserved[0] |
+         p.reserved[1] |
+         p.reserved[2] |
+         p.reserved[3];
+}
+[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_embedding_params& p) {
+  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_embedding_params_init");
+  return PROLOGUE_STATUS_OK;
+}
+[[maybe_unused]] uint64_t reserved_bits(const prologue_gather_cos_sin_params& p) {
+  return p.reserved[0] |
+         p.reserved[1] |
+         p.reserved[2] |
+         p.reserved[3];
+}
+[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_gather_cos_sin_params& p) {
+  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_gather_cos_sin_params_init");
+  return PROLOGUE_STATUS_OK;
+}
+[[maybe_unused]] uint64_t reserved_bits(const prologue_scale_logits_params& p) {
+  return p.reserved[0] |
+         p.reserved[1] |
+         p.reserved[2] |
+         p.reserved[3];
+}
+[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_scale_logits_params& p) {
+  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_scale_logits_params_init");
+  return PROLOGUE_STATUS_OK;
+}
+[[maybe_unused]] uint64_t reserved_bits(const prologue_sampling_params& p) {
+  return p.reserved[0] |
+         p.reserved[1] |
+         p.reserved[2] |
+         p.reserved[3];
+}
+[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_sampling_params& p) {
+  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_sampling_params_init");
+  return PROLOGUE_STATUS_OK;
+}
+[[maybe_unused]] uint64_t reserved_bits(const prologue_logprobs_params& p) {
+  return p.reserved[0] |
+         p.reserved[1] |
+         p.reserved[2] |
+         p.reserved[3];
+}
+[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_logprobs_params& p) {
+  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_logprobs_params_init");
+  return PROLOGUE_STATUS_OK;
+}
+[[maybe_unused]] uint64_t reserved_bits(const prologue_end_step_group& p) {
+  return p.reserved[0];
+}
+[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_end_step_group& p) {
+  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_end_step_group_init");
+  return PROLOGUE_STATUS_OK;
+}
+[[maybe_unused]] uint64_t reserved_bits(const prologue_end_step_params& p) {
+  return p.groups[0].reserved[0] |
+         p.groups[1].reserved[0] |
+         p.groups[2].reserved[0] |
+         p.groups[3].reserved[0] |
+         p.groups[4].reserved[0] |
+         p.groups[5].reserved[0] |
+         p.groups[6].reserved[0] |
+         p.groups[7].reserved[0] |
+         p.reserved[0] |
+         p.reserved[1] |
+         p.reserved[2] |
+         p.reserved[3];
+}
+[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_end_step_params& p) {
+  if (any(p.groups[0].reserved)) return used_reserve(function, argument, "groups[0].reserved", "prologue_end_step_params_init");
+  if (any(p.groups[1].reserved)) return used_reserve(function, argument, "groups[1].reserved", "prologue_end_step_params_init");
+  if (any(p.groups[2].reserved)) return used_reserve(function, argument, "groups[2].reserved", "prologue_end_step_params_init");
+  if (any(p.groups[3].reserved)) return used_reserve(function, argument, "groups[3].reserved", "prologue_end_step_params_init");
+  if (any(p.groups[4].reserved)) return used_reserve(function, argument, "groups[4].reserved", "prologue_end_step_params_init");
+  if (any(p.groups[5].reserved)) return used_reserve(function, argument, "groups[5].reserved", "prologue_end_step_params_init");
+  if (any(p.groups[6].reserved)) return used_reserve(function, argument, "groups[6].reserved", "prologue_end_step_params_init");
+  if (any(p.groups[7].reserved)) return used_reserve(function, argument, "groups[7].reserved", "prologue_end_step_params_init");
+  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_end_step_params_init");
+  return PROLOGUE_STATUS_OK;
+}
+[[maybe_unused]] uint64_t reserved_bits(const prologue_take_tokens_params& p) {
+  return p.reserved[0] |
+         p.reserved[1] |
+         p.reserved[2] |
+         p.reserved[3];
+}
+[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_take_tokens_params& p) {
+  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_take_tokens_params_init");
+  return PROLOGUE_STATUS_OK;
+}
+
+}  // namespace
+
+extern "C" {
+
+void prologue_execution_init(prologue_execution* value) { initialize<prologue::Execution>(value); }
+void prologue_fault_record_init(prologue_fault_record* value) { initialize<prologue::FaultRecord>(value); }
+void prologue_fault_init(prologue_fault* value) { initialize<prologue::Fault>(value); }
+void prologue_heads_view_init(prologue_heads_view* value) { initialize<prologue::HeadsView>(value); }
+void prologue_mutable_heads_view_init(prologue_mutable_heads_view* value) { initialize<prologue::MutableHeadsView>(value); }
+void prologue_index_view_init(prologue_index_view* value) { initialize<prologue::IndexView>(value); }
+void prologue_page_strides_init(prologue_page_strides* value) { initialize<prologue::PageStrides>(value); }
+void prologue_kv_format_init(prologue_kv_format* value) { initialize<prologue::KvFormat>(value); }
+void prologue_paged_heads_init(prologue_paged_heads* value) { initialize<prologue::PagedHeads>(value); }
+void prologue_paged_kv_view_init(prologue_paged_kv_view* value) { initialize<prologue::PagedKvView>(value); }
+void prologue_page_table_init(prologue_page_table* value) { initialize<prologue::PageTable>(value); }
+void prologue_rope_columns_init(prologue_rope_columns* value) { initialize<prologue::RopeColumns>(value); }
+void prologue_rope_init(prologue_rope* value) { initialize<prologue::Rope>(value); }
+void prologue_packed_rows_init(prologue_packed_rows* value) { initialize<prologue::PackedRows>(value); }
+void prologue_packed_weight_init(prologue_packed_weight* value) { initialize<prologue::PackedWeight>(value); }
+void prologue_pack_weight_params_init(prologue_pack_weight_params* value) { initialize<prologue::PackWeightParams>(value); }
+void prologue_rope_table_params_init(prologue_rope_table_params* value) { initialize<prologue::c::RopeTableParams>(value); }
+void prologue_rotary_strides_init(prologue_rotary_strides* value) { initialize<prologue::RotaryStrides>(value); }
+void prologue_rotary_tensor_init(prologue_rotary_tensor* value) { initialize<prologue::RotaryTensor>(value); }
+void prologue_rotary_positions_init(prologue_rotary_positions* value) { initialize<prologue::RotaryPositions>(value); }
+void prologue_rotary_params_init(prologue_rotary_params* value) { initialize<prologue::RotaryParams>(value); }
+void prologue_qkv_bias_init(prologue_qkv_bias* value) { initialize<prologue::QkvBias>(value); }
+void prologue_head_norm_init(prologue_head_norm* value) { initialize<prologue::HeadNorm>(value); }
+void prologue_token_places_init(prologue_token_places* value) { initialize<prologue::TokenPlaces>(value); }
+void prologue_q_scale_init(prologue_q_scale* value) { initialize<prologue::QueryScale>(value); }
+void prologue_quantized_query_init(prologue_quantized_query* value) { initialize<prologue::QuantizedQuery>(value); }
+void prologue_attention_prologue_params_init(prologue_attention_prologue_params* value) { initialize<prologue::AttentionPrologueParams>(value); }
+void prologue_add_bias_params_init(prologue_add_bias_params* value) { initialize<prologue::AddBiasParams>(value); }
+void prologue_qk_norm_params_init(prologue_qk_norm_params* value) { initialize<prologue::QkNormParams>(value); }
+void prologue_hadamard_params_init(prologue_hadamard_params* value) { initialize<prologue::HadamardParams>(value); }
+void prologue_query_scale_params_init(prologue_query_scale_params* value) { initialize<prologue::QueryScaleParams>(value); }
+void prologue_kv_write_params_init(prologue_kv_write_params* value) { initialize<prologue::KvWriteParams>(value); }
+void prologue_paged_attention_params_init(prologue_paged_attention_params* value) { initialize<prologue::PagedAttentionParams>(value); }
+void prologue_gemm_params_init(prologue_gemm_params* value) { initialize<prologue::GemmParams>(value); }
+void prologue_norm_params_init(prologue_norm_params* value) { initialize<prologue::NormParams>(value); }
+void prologue_activation_params_init(prologue_activation_params* value) { initialize<prologue::ActivationParams>(value); }
+void prologue_add_params_init(prologue_add_params* value) { initialize<prologue::AddParams>(value); }
+void prologue_input_norm_init(prologue_input_norm* value) { initialize<prologue::InputNorm>(value); }
+void prologue_output_activation_init(prologue_output_activation* value) { initialize<prologue::OutputActivation>(value); }
+void prologue_projection_params_init(prologue_projection_params* value) { initialize<prologue::ProjectionParams>(value); }
+void prologue_qkv_prologue_params_init(prologue_qkv_prologue_params* value) { initialize<prologue::QkvPrologueParams>(value); }
+void prologue_attention_layer_params_init(prologue_attention_layer_params* value) { initialize<prologue::AttentionLayerParams>(value); }
+void prologue_moe_route_params_init(prologue_moe_route_params* value) { initialize<prologue::MoeRouteParams>(value); }
+void prologue_moe_gemm_params_init(prologue_moe_gemm_params* value) { initialize<prologue::MoeGemmParams>(value); }
+void prologue_moe_combine_params_init(prologue_moe_combine_params* value) { initialize<prologue::MoeCombineParams>(value); }
+void prologue_embedding_params_init(prologue_embedding_params* value) { initialize<prologue::EmbeddingParams>(value); }
+void prologue_gather_cos_sin_params_init(prologue_gather_cos_sin_params* value) { initialize<prologue::GatherCosSinParams>(value); }
+void prologue_scale_logits_params_init(prologue_scale_logits_params* value) { initialize<prologue::ScaleLogitsParams>(value); }
+void prologue_sampling_row_init(prologue_sampling_row* value) { initialize<prologue::SamplingRow>(value); }
+void prologue_sampling_params_init(prologue_sampling_params* value) { initialize<prologue::SamplingParams>(value); }
+void prologue_logprobs_params_init(prologue_logprobs_params* value) { initialize<prologue::LogprobsParams>(value); }
+void prologue_end_step_group_init(prologue_end_step_group* value) { initialize<prologue::EndStepGroup>(value); }
+void prologue_end_step_params_init(prologue_end_step_params* value) { initialize<prologue::EndStepParams>(value); }
+void prologue_take_tokens_params_init(prologue_take_tokens_params* value) { initialize<prologue::TakeTokensParams>(value); }
+
+const char* prologue_status_name(prologue_status code) {
+  return prologue::status_code_name(static_cast<prologue::StatusCode>(code));
+}
+
+int64_t prologue_dtype_bits(prologue_dtype type) {
+  return prologue::dtype_bits(static_cast<prologue::DType>(type));
+}
+
+const char* prologue_dtype_name(prologue_dtype type) {
+  return prologue::dtype_name(static_cast<prologue::DType>(type));
+}
+
+const char* prologue_device_name(prologue_device device) {
+  return prologue::device_name(static_cast<prologue::Device>(device));
+}
+
+bool prologue_built_with_cuda(void) {
+  return prologue::built_with_cuda();
+}
+
+prologue_status prologue_check_gpu(void) {
+  return call([&] { return prologue::check_gpu(); });
+}
+
+const char* prologue_fault_code_name(prologue_fault_code code) {
+  return prologue::fault_code_name(static_cast<prologue::FaultCode>(code));
+}
+
+prologue_status prologue_decode_fault(const prologue_fault_record* record, prologue_fault* result) {
+  if (record == nullptr) return null_argument("prologue_decode_fault", "record");
+  if (result == nullptr) return null_argument("prologue_decode_fault", "result");
+  return call([&] { return cpp(*result) = prologue::decode_fault(cpp(*record)), Status(); });
+}
+
+prologue_page_strides prologue_nhd_strides(int64_t page_size, int64_t num_kv_heads, int64_t head_dim) {
+  prologue_page_strides result;
+  cpp(result) = prologue::nhd_strides(page_size, num_kv_heads, head_dim);
+  return result;
+}
+
+prologue_status prologue_set_cos_sin_table(prologue_rope* rope, const void* table, prologue_dtype type, int64_t rows) {
+  if (rope == nullptr) return null_argument("prologue_set_cos_sin_table", "rope");
+  return call([&] { return prologue::set_cos_sin_table(cpp(*rope), table, static_cast<prologue::DType>(type), rows), Status(); });
+}
+
+prologue_status prologue_set_cos_sin_rows(prologue_rope* rope, const void* rows, prologue_dtype type) {
+  if (rope == nullptr) return null_argument("prologue_set_cos_sin_rows", "rope");
+  return call([&] { return prologue::set_cos_sin_rows(cpp(*rope), rows, static_cast<prologue::DType>(type)), Status(); });
+}
+
+prologue_status prologue_set_cos_and_sin(prologue_rope* rope, const void* cos, const void* sin, prologue_dtype type, int64_t rows, int64_t columns, prologue_rope_width width) {
+  if (rope == nullptr) return null_argument("prologue_set_cos_and_sin", "rope");
+  return call([&] { return prologue::set_cos_and_sin(cpp(*rope), cos, sin, static_cast<prologue::DType>(type), rows, columns, static_cast<prologue::RopeWidth>(width)), Status(); });
+}
+
+int64_t prologue_weight_block_elements(prologue_weight_format format) {
+  return prologue::weight_block_elements(static_cast<prologue::WeightFormat>(format));
+}
+
+int64_t prologue_weight_block_bytes(prologue_weight_format format) {
+  return prologue::weight_block_bytes(static_cast<prologue::WeightFormat>(format));
+}
+
+const char* prologue_weight_format_name(prologue_weight_format format) {
+  return prologue::weight_format_name(static_cast<prologue::WeightFormat>(format));
+}
+
+int64_t prologue_packed_weight_bytes(prologue_weight_format format, int64_t rows, int64_t cols) {
+  return prologue::packed_weight_bytes(static_cast<prologue::WeightFormat>(format), rows, cols);
+}
+
+prologue_status prologue_pack_weight(const prologue_pack_weight_params* params, const prologue_execution* execution) {
+  if (params == nullptr) return null_argument("prologue_pack_weight", "params");
+  if (execution == nullptr) return null_argument("prologue_pack_weight", "execution");
+  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_pack_weight", "params", *params);
+  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_pack_weight", "execution", *execution);
+  return call([&] { return prologue::pack_weight(cpp(*params), cpp(*execution)); });
+}
+
+prologue_status prologue_rope_frequencies(const prologue_rope_table_params* params, double* inv_freq, double* attention_factor) {
+  if (params == nullptr) return null_argument("prologue_rope_frequencies", "params");
+  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_rope_frequencies", "params", *params);
+  return call([&] { return prologue::c::rope_frequencies(cpp(*params), inv_freq, attention_factor); });
+}
+
+prologue_status prologue_rope_cos_sin(const prologue_rope_table_params* params, int64_t max_position, float* cos_sin) {
+  if (params == nullptr) return null_argument("prologue_rope_cos_sin", "params");
+  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_rope_cos_sin", "params", *params);
+  return call([&] { return prologue::c::rope_cos_sin(cpp(*params), max_position, cos_sin); });
+}
+
+prologue_rotary_strides prologue_batch_major_strides(int64_t seq_len, int64_t num_heads, int64_t head_dim) {
+  prologue_rotary_strides result;
+  cpp(result) = prologue::batch_major_strides(seq_len, num_heads, head_dim);
+  return result;
+}
+
+prologue_rotary_strides prologue_sequence_major_strides(int64_t batch, int64_t num_heads, int64_t head_dim) {
+  prologue_rotary_strides result;
+  cpp(result) = prologue::sequence_major_strides(batch, num_heads, head_dim);
+  return result;
+}
+
+prologue_rotary_strides prologue_head_major_strides(int64_t seq_len, int64_t num_heads, int64_t head_dim) {
+  prologue_rotary_strides result;
+  cpp(result) = prologue::head_major_strides(seq_len, num_heads, head_dim);
+  return result;
+}
+
+prologue_status prologue_rotary_validate(const prologue_rotary_params* params) {
+  if (params == nullptr) return null_argument("prologue_rotary_validate", "params");
+  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_rotary_validate", "params", *params);
+  return call([&] { return prologue::validate(cpp(*params)); });
+}
+
+prologue_status prologue_rotary(const prologue_rotary_params* params, const prologue_execution* execution) {
+  if (params == nullptr) return null_argument("prologue_rotary", "params");
+  if (execution == nullptr) return null_argument("prologue_rotary", "execution");
+  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_rotary", "params", *params);
+  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_rotary", "execution", *execution);
+  return call([&] { return prologue::rotary(cpp(*params), cpp(*execution)); });
+}
+
+prologue_status prologue_rotary_plan_create(const prologue_rotary_params* params, const prologue_execution* execution, prologue_rotary_plan** plan) {
+  if (plan == nullptr) return null_argument("prologue_rotary_plan_create", "plan");
+  *plan = nullptr;
+  if (params == nullptr) return null_argument("prologue_rotary_plan_create", "params");
+  if (execution == nullptr) return null_argument("prologue_rotary_plan_create", "execution");
+  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_rotary_plan_create", "params", *params);
+  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_rotary_plan_create", "execution", *execution);
+  return call([&] { return hand_over(prologue::RotaryPlan::create(cpp(*params), cpp(*execution)), plan); });
+}
+
+const prologue_rotary_params* prologue_rotary_plan_params(const prologue_rotary_plan* plan) {
+  if (plan == nullptr) return {};
+  return reinterpret_cast<const prologue_rotary_params*>(&cpp(*plan).params());
+}
+
+prologue_status prologue_rotary_plan_run(const prologue_rotary_plan* plan, const prologue_rotary_params* params, const prologue_execution* execution) {
+  if (plan == nullptr) return null_argument("prologue_rotary_plan_run", "plan");
+  if (params == nullptr) return null_argument("prologue_rotary_plan_run", "params");
+  if (execution == nullptr) return null_argument("prologue_rotary_plan_run", "execution");
+  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_rotary_plan_run", "params", *params);
+  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_rotary_plan_run", "execution", *execution);
+  return call([&] { return cpp(*plan).run(cpp(*params), cpp(*execution)); });
+}
+
+int64_t prologue_rotary_plan_workspace_bytes(void) {
+  return prologue::RotaryPlan::workspace_bytes();
+}
+
+prologue_status prologue_set_packed_qkv(prologue_attention_prologue_params* params, const void* qkv, int64_t token_stride) {
+  if (params == nullptr) return null_argument("prologue_set_packed_qkv", "params");
+  return call([&] { return prologue::set_packed_qkv(cpp(*params), qkv, token_stride), Status(); });
+}
+
+prologue_status prologue_attention_prologue_validate(const prologue_attention_prologue_params* params) {
+  if (params == nullptr) return null_argument("prologue_attention_prologue_validate", "params");
+  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_attention_prologue_validate", "params", *params);
+  return call([&] { return prologue::validate(cpp(*params)); });
+}
+
+prologue_status prologue_attention_prologue(const prologue_attention_prologue_params* params, const prologue_execution* execution) {
+  if (params == nullptr) return null_argument("prologue_attention_prologue", "params");
+  if (execution == nullptr) return null_argument("prologue_attention_prologue", "execution");
+  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_attention_prologue", "params", *params);
+  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_attention_prologue", "execution", *execution);
+  return call([&] { return prologue::attention_prologue(cpp(*params), cpp(*execution)); });
+}
+
+prologue_status prologue_attention_prologue_plan_create(const prologue_attention_prologue_params* params, int64_t max_tokens, const prologue_execution* execution, prologue_attention_prologue_plan** plan) {
+  if (plan == nullptr) return null_argument("prologue_attention_prologue_plan_create", "plan");
+  *plan = nullptr;
+  if (params == nullptr) return null_argument("prologue_attention_prologue_plan_create", "params");
+  if (execution == nullptr) return null_argument("prologue_attention_prologue_plan_create", "execution");
+  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_attention_prologue_plan_create", "params", *params);
+  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_attention_prologue_plan_create", "execution", *execution);
+  return call([&] { return hand_over(prologue::AttentionProloguePlan::create(cpp(*params), max_tokens, cpp(*execution)), plan); });
+}
+
+prologue_status prologue_attention_prologue_plan_run(const prologue_attention_prologue_plan* plan, const prologue_attention_prologue_params* params, const prologue_execution* execution) {
+  if (plan == nullptr) return null_argument("prologue_attention_prologue_plan_run", "plan");
+  if (params == nullptr) return null_argument("prologue_attention_prologue_plan_run", "params");
+  if (execution == nullptr) return null_argument("prologue_attention_prologue_plan_run", "execution");
+  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_attention_prologue_plan_run", "params", *params);
+  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_attention_prologue_plan_run", "execution", *execution);
+  return call([&] { return cpp(*plan).run(cpp(*params), cpp(*execution)); });
+}
+
+const char* prologue_attention_prologue_plan_kernel(const prologue_attention_prologue_plan* plan) {
+  if (plan == nullptr) return {};
+  return cpp(*plan).kernel();
+}
+
+prologue_status prologue_add_bias(const prologue_add_bias_params* params, const prologue_execution* execution) {
+  if (params == nullptr) return null_argument("prologue_add_bias", "params");
+  if (execution == nullptr) return null_argument("prologue_add_bias", "execution");
+  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_add_bias", "params", *params);
+  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_add_bias", "execution", *execution);
+  return call([&] { return prologue::add_bias(cpp(*params), cpp(*execution)); });
+}
+
+prologue_status prologue_qk_norm(const prologue_qk_norm_params* params, const prologue_execution* execution) {
+  if (params == nullptr) return null_argument("prologue_qk_norm", "params");
+  if (execution == nullptr) return null_argument("prologue_qk_norm", "execution");
+  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_qk_norm", "params", *params);
+  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_qk_norm", "execution", *execution);
+  return call([&] { return prologue::qk_norm(cpp(*params), cpp(*execution)); });
+}
+
+prologue_status prologue_hadamard(const prologue_hadamard_params* params, const prologue_execution* execution) {
+  if (params == nullptr) return null_argument("prologue_hadamard", "params");
+  if (execution == nullptr) return null_argument("prologue_hadamard", "execution");
+  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_hadamard", "params", *params);
+  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_hadamard", "execution", *execution);
+  return call([&] { return prologue::hadamard(cpp(*params), cpp(*execution)); });
+}
+
+prologue_status prologue_query_scale(const prologue_query_scale_params* params, const prologue_execution* execution) {
+  if (params == nullptr) return null_argument("prologue_query_scale", "params");
+  if (execution == nullptr) return null_argument("prologue_query_scale", "execution");
+  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_query_scale", "params", *params);
+  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_query_scale", "execution", *execution);
+  return call([&] { return prologue::query_scale(cpp(*params), cpp(*execution)); });
+}
+
+prologue_status prologue_kv_write(const prologue_kv_write_params* params, const prologue_execution* execution) {
+  if (params == nullptr) return null_argument("prologue_kv_write", "params");
+  if (execution == nullptr) return null_argument("prologue_kv_write", "execution");
+  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_kv_write", "params", *params);
+  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_kv_write", "execution", *execution);
+  return call([&] { return prologue::kv_write(cpp(*params), cpp(*execution)); });
+}
+
+prologue_status prologue_paged_attention_workspace_bytes(const prologue_paged_attention_params* params, prologue_device device, int64_t* bytes) {
+  if (params == nullptr) return null_argument("prologue_paged_attention_workspace_bytes", "params");
+  if (bytes == nullptr) return null_argument("prologue_paged_attention_workspace_bytes", "bytes");
+  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_paged_attention_workspace_bytes", "params", *params);
+  return call([&] { return *bytes = prologue::paged_attention_workspace_bytes(cpp(*params), static_cast<prologue::Device>(device)), Status(); });
+}
+
+prologue_status prologue_paged_attention_validate(const prologue_paged_attention_params* params, prologue_device device) {
+  if (params == nullptr) return null_argument("prologue_paged_attention_validate", "params");
+  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_paged_attention_validate", "params", *params);
+  return call([&] { return prologue::validate(cpp(*params), static_cast<prologue::Device>(device)); });
+}
+
+prologue_status prologue_paged_attention(const prologue_paged_attention_params* params, const prologue_execution* execution) {
+  if (params == nullptr) return null_argument("prologue_paged_attention", "params");
+  if (execution == nullptr) return null_argument("prologue_paged_attention", "execution");
+  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_paged_attention", "params", *params);
+  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_paged_attention", "execution", *execution);
+  return call([&] { return prologue::paged_attention(cpp(*params), cpp(*execution)); });
+}
+
+prologue_status prologue_gemm_context_create(prologue_device device, prologue_gemm_context** context) {
+  if (context == nullptr) return null_argument("prologue_gemm_context_create", "context");
+  *context = nullptr;
+  return call([&] { return hand_over(prologue::GemmContext::create(static_cast<prologue::Device>(device)), context); });
+}
+
+prologue_device prologue_gemm_context_device(const prologue_gemm_context* context) {
+  if (context == nullptr) return {};
+  return static_cast<int32_t>(cpp(*context).device());
+}
+
+prologue_status prologue_gemm_validate(const prologue_gemm_params* params, const prologue_gemm_context* context, const prologue_execution* execution) {
+  if (params == nullptr) return null_argument("prologue_gemm_validate", "params");
+  if (context == nullptr) return null_argument("prologue_gemm_validate", "context");
+  if (execution == nullptr) return null_argument("prologue_gemm_validate", "execution");
+  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_gemm_validate", "params", *params);
+  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_gemm_validate", "execution", *execution);
+  return call([&] { return prologue::validate(cpp(*params), cpp(*context), cpp(*execution)); });
+}
+
+prologue_status prologue_gemm(const prologue_gemm_params* params, prologue_gemm_context* context, const prologue_execution* execution) {
+  if (params == nullptr) return null_argument("prologue_gemm", "params");
+  if (context == nullptr) return null_argument("prologue_gemm", "context");
+  if (execution == nullptr) return null_argument("prologue_gemm", "execution");
+  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_gemm", "params", *params);
+  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_gemm", "execution", *execution);
+  return call([&] { return prologue::gemm(cpp(*params), cpp(*context), cpp(*execution)); });
+}
+
+prologue_status prologue_norm(const prologue_norm_params* params, const prologue_execution* execution) {
+  if (params == nullptr) return null_argument("prologue_norm", "params");
+  if (execution == nullptr) return null_argument("prologue_norm", "execution");
+  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_norm", "params", *params);
+  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_norm", "execution", *execution);
+  return call([&] { return prologue::norm(cpp(*params), cpp(*execution)); });
+}
+
+prologue_status prologue_activation(const prologue_activation_params* params, const prologue_execution* execution) {
+  if (params == nullptr) return null_argument("prologue_activation", "params");
+  if (execution == nullptr) return null_argument("prologue_activation", "execution");
+  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_activation", "params", *params);
+  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_activation", "execution", *execution);
+  return call([&] { return prologue::activation(cpp(*params), cpp(*execution)); });
+}
+
+prologue_status prologue_add(const prologue_add_params* params, const prologue_execution* execution) {
+  if (params == nullptr) return null_argument("prologue_add", "params");
+  if (execution == nullptr) return null_argument("prologue_add", "execution");
+  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_add", "params", *params);
+  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_add", "execution", *execution);
+  return call([&] { return prologue::add(cpp(*params), cpp(*execution)); });
+}
+
+prologue_status prologue_projection_workspace_bytes(const prologue_projection_params* params, int64_t* bytes) {
+  if (params == nullptr) return null_argument("prologue_projection_workspace_bytes", "params");
+  if (bytes == nullptr) return null_argument("prologue_projection_workspace_bytes", "bytes");
+  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_projection_workspace_bytes", "params", *params);
+  return call([&] { return *bytes = prologue::projection_workspace_bytes(cpp(*params)), Status(); });
+}
+
+prologue_status prologue_projection_validate(const prologue_projection_params* params, const prologue_gemm_context* context, const prologue_execution* execution) {
+  if (params == nullptr) return null_argument("prologue_projection_validate", "params");
+  if (context == nullptr) return null_argument("prologue_projection_validate", "context");
+  if (execution == nullptr) return null_argument("prologue_projection_validate", "execution");
+  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_projection_validate", "params", *params);
+  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_projection_validate", "execution", *execution);
+  return call([&] { return prologue::validate(cpp(*params), cpp(*context), cpp(*execution)); });
+}
+
+prologue_status prologue_projection(const prologue_projection_params* params, prologue_gemm_context* context, const prologue_execution* execution) {
+  if (params == nullptr) return null_argument("prologue_projection", "params");
+  if (context == nullptr) return null_argument("prologue_projection", "context");
+  if (execution == nullptr) return null_argument("prologue_projection", "execution");
+  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_projection", "params", *params);
+  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_projection", "execution", *execution);
+  return call([&] { return prologue::projection(cpp(*params), cpp(*context), cpp(*execution)); });
+}
+
+prologue_status prologue_qkv_prologue_workspace_bytes(const prologue_qkv_prologue_params* params, int64_t* bytes) {
+  if (params == nullptr) return null_argument("prologue_qkv_prologue_workspace_bytes", "params");
+  if (bytes == nullptr) return null_argument("prologue_qkv_prologue_workspace_bytes", "bytes");
+  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_qkv_prologue_workspace_bytes", "params", *params);
+  return call([&] { return *bytes = prologue::qkv_prologue_workspace_bytes(cpp(*params)), Status(); });
+}
+
+prologue_status prologue_qkv_prologue_validate(const prologue_qkv_prologue_params* params, const prologue_gemm_context* context, const prologue_execution* execution) {
+  if (params == nullptr) return null_argument("prologue_qkv_prologue_validate", "params");
+  if (context == nullptr) return null_argument("prologue_qkv_prologue_validate", "context");
+  if (execution == nullptr) return null_argument("prologue_qkv_prologue_validate", "execution");
+  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_qkv_prologue_validate", "params", *params);
+  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_qkv_prologue_validate", "execution", *execution);
+  return call([&] { return prologue::validate(cpp(*params), cpp(*context), cpp(*execution)); });
+}
+
+prologue_status prologue_qkv_prologue(const prologue_qkv_prologue_params* params, prologue_gemm_context* context, const prologue_execution* execution) {
+  if (params == nullptr) return null_argument("prologue_qkv_prologue", "params");
+  if (context == nullptr) return null_argument("prologue_qkv_prologue", "context");
+  if (execution == nullptr) return null_argument("prologue_qkv_prologue", "execution");
+  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_qkv_prologue", "params", *params);
+  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_qkv_prologue", "execution", *execution);
+  return call([&] { return prologue::qkv_prologue(cpp(*params), cpp(*context), cpp(*execution)); });
+}
+
+prologue_status prologue_attention_layer_workspace_bytes(const prologue_attention_layer_params* params, prologue_device device, int64_t* bytes) {
+  if (params == nullptr) return null_argument("prologue_attention_layer_workspace_bytes", "params");
+  if (bytes == nullptr) return null_argument("prologue_attention_layer_workspace_bytes", "bytes");
+  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_attention_layer_workspace_bytes", "params", *params);
+  return call([&] { return store(prologue::attention_layer_workspace_bytes(cpp(*params), static_cast<prologue::Device>(device)), bytes); });
+}
+
+prologue_status prologue_attention_layer(const prologue_attention_layer_params* params, prologue_gemm_context* gemm_context, const prologue_execution* execution) {
+  if (params == nullptr) return null_argument("prologue_attention_layer", "params");
+  if (gemm_context == nullptr) return null_argument("prologue_attention_layer", "gemm_context");
+  if (execution == nullptr) return null_argument("prologue_attention_layer", "execution");
+  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_attention_layer", "params", *params);
+  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_attention_layer", "execution", *execution);
+  return call([&] { return prologue::attention_layer(cpp(*params), cpp(*gemm_context), cpp(*execution)); });
+}
+
+prologue_status prologue_moe_route(const prologue_moe_route_params* params, const prologue_execution* execution) {
+  if (params == nullptr) return null_argument("prologue_moe_route", "params");
+  if (execution == nullptr) return null_argument("prologue_moe_route", "execution");
+  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_moe_route", "params", *params);
+  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_moe_route", "execution", *execution);
+  return call([&] { return prologue::moe_route(cpp(*params), cpp(*execution)); });
+}
+
+prologue_status prologue_moe_gemm_workspace_bytes(const prologue_moe_gemm_params* params, prologue_device device, int64_t* bytes) {
+  if (params == nullptr) return null_argument("prologue_moe_gemm_workspace_bytes", "params");
+  if (bytes == nullptr) return null_argument("prologue_moe_gemm_workspace_bytes", "bytes");
+  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_moe_gemm_workspace_bytes", "params", *params);
+  return call([&] { return *bytes = prologue::moe_gemm_workspace_bytes(cpp(*params), static_cast<prologue::Device>(device)), Status(); });
+}
+
+prologue_status prologue_moe_gemm_validate(const prologue_moe_gemm_params* params, const prologue_gemm_context* context, const prologue_execution* execution) {
+  if (params == nullptr) return null_argument("prologue_moe_gemm_validate", "params");
+  if (context == nullptr) return null_argument("prologue_moe_gemm_validate", "context");
+  if (execution == nullptr) return null_argument("prologue_moe_gemm_validate", "execution");
+  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_moe_gemm_validate", "params", *params);
+  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_moe_gemm_validate", "execution", *execution);
+  return call([&] { return prologue::validate(cpp(*params), cpp(*context), cpp(*execution)); });
+}
+
+prologue_status prologue_moe_gemm(const prologue_moe_gemm_params* params, prologue_gemm_context* context, const prologue_execution* execution) {
+  if (params == nullptr) return null_argument("prologue_moe_gemm", "params");
+  if (context == nullptr) return null_argument("prologue_moe_gemm", "context");
+  if (execution == nullptr) return null_argument("prologue_moe_gemm", "execution");
+  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_moe_gemm", "params", *params);
+  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_moe_gemm", "execution", *execution);
+  return call([&] { return prologue::moe_gemm(cpp(*params), cpp(*context), cpp(*execution)); });
+}
+
+prologue_status prologue_moe_combine(const prologue_moe_combine_params* params, const prologue_execution* execution) {
+  if (params == nullptr) return null_argument("prologue_moe_combine", "params");
+  if (execution == nullptr) return null_argument("prologue_moe_combine", "execution");
+  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_moe_combine", "params", *params);
+  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_moe_combine", "execution", *execution);
+  return call([&] { return prologue::moe_combine(cpp(*params), cpp(*execution)); });
+}
+
+prologue_status prologue_embedding(const prologue_embedding_params* params, const prologue_execution* execution) {
+  if (params == nullptr) return null_argument("prologue_embedding", "params");
+  if (execution == nullptr) return null_argument("prologue_embedding", "execution");
+  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_embedding", "params", *params);
+  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_embedding", "execution", *execution);
+  return call([&] { return prologue::embedding(cpp(*params), cpp(*execution)); });
+}
+
+prologue_status prologue_gather_cos_sin(const prologue_gather_cos_sin_params* params, const prologue_execution* execution) {
+  if (params == nullptr) return null_argument("prologue_gather_cos_sin", "params");
+  if (execution == nullptr) return null_argument("prologue_gather_cos_sin", "execution");
+  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_gather_cos_sin", "params", *params);
+  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_gather_cos_sin", "execution", *execution);
+  return call([&] { return prologue::gather_cos_sin(cpp(*params), cpp(*execution)); });
+}
+
+prologue_status prologue_scale_logits(const prologue_scale_logits_params* params, const prologue_execution* execution) {
+  if (params == nullptr) return null_argument("prologue_scale_logits", "params");
+  if (execution == nullptr) return null_argument("prologue_scale_logits", "execution");
+  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_scale_logits", "params", *params);
+  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_scale_logits", "execution", *execution);
+  return call([&] { return prologue::scale_logits(cpp(*params), cpp(*execution)); });
+}
+
+prologue_status prologue_sample(const prologue_sampling_params* params, const prologue_execution* execution) {
+  if (params == nullptr) return null_argument("prologue_sample", "params");
+  if (execution == nullptr) return null_argument("prologue_sample", "execution");
+  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_sample", "params", *params);
+  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_sample", "execution", *execution);
+  return call([&] { return prologue::sample(cpp(*params), cpp(*execution)); });
+}
+
+prologue_status prologue_logprobs(const prologue_logprobs_params* params, const prologue_execution* execution) {
+  if (params == nullptr) return null_argument("prologue_logprobs", "params");
+  if (execution == nullptr) return null_argument("prologue_logprobs", "execution");
+  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_logprobs", "params", *params);
+  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_logprobs", "execution", *execution);
+  return call([&] { return prologue::logprobs(cpp(*params), cpp(*execution)); });
+}
+
+prologue_status prologue_end_step(const prologue_end_step_params* params, const prologue_execution* execution) {
+  if (params == nullptr) return null_argument("prologue_end_step", "params");
+  if (execution == nullptr) return null_argument("prologue_end_step", "execution");
+  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_end_step", "params", *params);
+  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_end_step", "execution", *execution);
+  return call([&] { return prologue::end_step(cpp(*params), cpp(*execution)); });
+}
+
+prologue_status prologue_take_tokens(const prologue_take_tokens_params* params, const prologue_execution* execution) {
+  if (params == nullptr) return null_argument("prologue_take_tokens", "params");
+  if (execution == nullptr) return null_argument("prologue_take_tokens", "execution");
+  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_take_tokens", "params", *params);
+  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_take_tokens", "execution", *execution);
+  return call([&] { return prologue::take_tokens(cpp(*params), cpp(*execution)); });
+}
+
+void prologue_rotary_plan_destroy(prologue_rotary_plan* plan) { delete reinterpret_cast<prologue::RotaryPlan*>(plan); }
+void prologue_attention_prologue_plan_destroy(prologue_attention_prologue_plan* plan) { delete reinterpret_cast<prologue::AttentionProloguePlan*>(plan); }
+void prologue_gemm_context_destroy(prologue_gemm_context* context) { delete reinterpret_cast<prologue::GemmContext*>(context); }
+
+}  // extern "C"
