@@ -437,7 +437,7 @@ class EngineBench {
 int main_of(int argc, char** argv) {
   Options options;
   std::string device = "auto", dtype = "auto";
-  bool no_overlap = false, no_cuda_graphs = false;
+  bool no_overlap = false, no_cuda_graphs = false, unfused_projections = false;
   std::vector<std::string> workload_words;
   for (const std::string_view name : workload_names()) workload_words.emplace_back(name);
 
@@ -473,7 +473,7 @@ int main_of(int argc, char** argv) {
       ->transform(CLI::AsSizeValue(false));
   app.add_flag("--no-overlap", no_overlap, "every step waits for the tokens of the one before it");
   app.add_flag("--no-cuda-graphs", no_cuda_graphs, "decode steps are launched, not replayed");
-  app.add_flag("--fused-projections", options.engine.fused_projections, "steps of few tokens run five kernels a layer");
+  app.add_flag("--unfused-projections", unfused_projections, "steps of few tokens run the kernels of all others");
   app.add_option("--json", options.json, "keep the rows")->type_name("FILE");
   CLI11_PARSE(app, argc, argv);
   const std::map<std::string, Device> devices = {{"cpu", Device::cpu}, {"cuda", Device::cuda}};
@@ -482,6 +482,7 @@ int main_of(int argc, char** argv) {
   if (dtype != "auto") options.engine.dtype = dtypes.at(dtype);
   options.engine.overlap = !no_overlap;
   options.engine.cuda_graphs = !no_cuda_graphs;
+  options.engine.fused_projections = !unfused_projections;
   if (options.sections.empty()) options.sections = {"throughput"};
   if (options.workloads.empty() && options.trace.empty()) options.workloads = {"mini-sglang"};
 

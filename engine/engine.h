@@ -48,9 +48,7 @@ struct EngineOptions {
   bool batch_invariant = false;  // the bits of a request depend on nothing else: not on the batch, chunks, prefix hits or preemption
   int32_t num_threads = 0;       // CPU; 0 = all cores
   bool fused = true;             // run the fused graph
-  // And on CUDA, in steps of few tokens, norms, activations and residuals as parts of the projections: five kernels a layer. Not the
-  // default: the last kernels that were measured were no faster than the separate ones (docs/tuning-log.md).
-  bool fused_projections = false;
+  bool fused_projections = true;  // and on CUDA, in steps of few tokens of small models, five kernels a layer (model_runner.h)
   Rounding rounding =
       Rounding::once;  // of the fused graph: with per_step it matches the unfused graph bit for bit in 16-bit types too
   bool profile = false;

@@ -64,8 +64,8 @@ EngineFlags::EngineFlags(Flags& flags, EngineOptions& options, const std::string
         app.add_flag("--no-cuda-graphs", no_cuda_graphs_, "launch the kernels of every step one by one"),
         app.add_flag("--no-overlap", no_overlap_, "wait for the tokens of a step before the next one is prepared"),
         app.add_flag("--unfused", unfused_, "run the graph without the fused prologue"),
-        app.add_flag("--fused-projections", options.fused_projections,
-                     "on a GPU, run the norms, activations and residuals of steps of few tokens as parts of the projections"),
+        app.add_flag("--unfused-projections", unfused_projections_,
+                     "on a GPU, run the norms, activations and residuals of steps of few tokens as kernels of their own"),
         flags.choice("--rounding", rounding_, {"once", "per_step"},
                      "of the fused prologue: once, or per_step as the unfused nodes round")}) {
     option->group("Execution");
@@ -80,6 +80,7 @@ std::string EngineFlags::apply() {
   if (dtype_ != "auto") options_.dtype = kTypes.at(dtype_);
   options_.prefix_cache = prefix_cache_ == "on";
   options_.fused = !unfused_;
+  options_.fused_projections = !unfused_projections_;
   options_.cuda_graphs = !no_cuda_graphs_;
   options_.overlap = !no_overlap_;
   if (rounding_ == "per_step") options_.rounding = Rounding::per_step;

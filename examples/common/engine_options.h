@@ -32,6 +32,7 @@ class EngineFlags {
   std::string rounding_ = "once";
   std::string prefix_cache_ = "on";
   bool unfused_ = false;
+  bool unfused_projections_ = false;
   bool no_cuda_graphs_ = false;
   bool no_overlap_ = false;
 };

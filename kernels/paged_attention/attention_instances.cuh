@@ -19,11 +19,9 @@ enum class PrefillCache {
 };
 
 struct DecodeInstance {
-  DType k;  // unset: any types of K and V
-  DType v;
-  bool any_dtype;  // of q and out; otherwise that of the cache
-  int head_dim;    // the largest it serves, of K and V
-  int tile_rows;   // packed rows of a block
+  DType cache;    // of K and V alike; unset: any types of both
+  int head_dim;   // the largest it serves, of K and V
+  int tile_rows;  // packed rows of a block
   void (*decode)(AttentionArgs);
 };
 

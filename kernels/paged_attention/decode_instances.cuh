@@ -6,15 +6,9 @@
 
 namespace prologue::cuda {
 
-template <class Q, class K, class V, int kHeadDim, int kRows>
-constexpr DecodeInstance decode_instance(DType k, DType v) {
-  return {k, v, std::is_same_v<Q, float>, kHeadDim, kRows, decode_kernel<Q, K, V, kHeadDim, kRows>};
-}
-
-// K and V of one format.
-template <class Q, class C, int kHeadDim, int kRows>
+template <class C, int kHeadDim, int kRows>
 constexpr DecodeInstance decode_instance(DType cache) {
-  return decode_instance<Q, C, C, kHeadDim, kRows>(cache, cache);
+  return {cache, kHeadDim, kRows, decode_kernel<C, kHeadDim, kRows>};
 }
 
 }  // namespace prologue::cuda

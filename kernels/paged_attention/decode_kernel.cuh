@@ -43,24 +43,17 @@ __device__ inline void add_and_deal(float (&values)[kSize], int lane) {
   }
 }
 
-// A row of q: in its own type, or (Q = float) as floats, whatever its type in memory is.
-template <class Q, int kChannels>
+// A row of q as floats, whatever its type in memory is.
+template <int kChannels>
 class QueryRow {
  public:
-  __device__ float operator[](int c) const { return pieces_[c / kGroup<Q>][c % kGroup<Q>]; }
+  __device__ float operator[](int c) const { return values_[c]; }
 
   __device__ void load(const PagedAttentionParams& p, int64_t offset, int64_t count, bool whole) {
-    if constexpr (!std::is_same_v<Q, float>) {
-#pragma unroll
-      for (int i = 0; i < kChannels / kGroup<Q>; ++i) {
-        pieces_[i] = load_group(static_cast<const Q*>(p.q.data) + offset + i * kGroup<Q>, count - i * kGroup<Q>, whole);
-      }
-    } else {
-      switch (p.dtype) {
-        case DType::f16: return load_as<__half>(p.q.data, offset, count, whole);
-        case DType::bf16: return load_as<__nv_bfloat16>(p.q.data, offset, count, whole);
-        case DType::f32: return load_as<float>(p.q.data, offset, count, whole);
-      }
+    switch (p.dtype) {
+      case DType::f16: return load_as<__half>(p.q.data, offset, count, whole);
+      case DType::bf16: return load_as<__nv_bfloat16>(p.q.data, offset, count, whole);
+      case DType::f32: return load_as<float>(p.q.data, offset, count, whole);
     }
   }
 
@@ -81,41 +74,40 @@ class QueryRow {
         }
       }
 #pragma unroll
-      for (int j = 0; j < kVector; ++j) pieces_[(i + j) / 4].words[(i + j) % 4] = __float_as_uint(to_float(vector.values[j]));
+      for (int j = 0; j < kVector; ++j) values_[i + j] = to_float(vector.values[j]);
     }
   }
 
-  Group<Q> pieces_[kChannels / kGroup<Q>];
+  float values_[kChannels];
 };
 
 // Keys of a stream in one step, their loads in flight together: as many as the registers of the blocks of an SM hold.
-template <class K, int kRows, int kChannels>
+template <class C, int kRows, int kChannels>
 inline constexpr int kKeysAhead =
-    !std::is_same_v<K, AnyElement> && (kRows * kChannels <= 16 || (!kIsFloat<K> && kChannels == 8)) ? 4 : 2;
+    !std::is_same_v<C, AnyElement> && (kRows * kChannels <= 16 || (!kIsFloat<C> && kChannels == 8)) ? 4 : 2;
 
-template <class K, int kHeadDim, int kRows>
+template <class C, int kHeadDim, int kRows>
 inline constexpr int kDecodeBlocksPerSm = kHeadDim > 256
                                               ? 2
-                                              : kDecodeRowsPerSm / kRows / (std::is_same_v<K, float> && kHeadDim > 128 ? 2 : 1);
+                                              : kDecodeRowsPerSm / kRows / (std::is_same_v<C, float> && kHeadDim > 128 ? 2 : 1);
 
-// K and V are what the cache holds, Q the type of q, or float for any. The scores of a step are distributed over the lanes of the
+// C is what the cache holds, K and V alike, or AnyElement for any types of both. The scores of a step are distributed over the lanes of the
 // stream, so a lane keeps the softmax of one row, own_row, with a maximum that all streams of the warp share. Scales of a
 // quantised cache multiply scores and weights. Zero points are applied through sums: that of a row of q for K, that of the
 // weights times zero points for V, which is one more number that every row accumulates.
-template <class Q, class K, class V, int kHeadDim, int kRows>
-__global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocksPerSm<K, kHeadDim, kRows>)
+template <class C, int kHeadDim, int kRows>
+__global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocksPerSm<C, kHeadDim, kRows>)
     decode_kernel(const __grid_constant__ AttentionArgs args) {
-  constexpr bool kScaled = !kIsFloat<K> || !kIsFloat<V>;
-  constexpr bool kOneFormat = std::is_same_v<K, V> && !std::is_same_v<K, AnyElement>;
+  constexpr bool kScaled = !kIsFloat<C>;
+  constexpr bool kOneFormat = !std::is_same_v<C, AnyElement>;
   // With zero points a key has up to four numbers: a lane loads those of the keys whose scores it owns, and no others.
-  constexpr bool kOwnScales = kHasZeroPoint<K> || kHasZeroPoint<V>;
-  constexpr int kSize = CacheGroup<K>::kSize;
-  static_assert(CacheGroup<V>::kSize == kSize);
+  constexpr bool kOwnScales = kHasZeroPoint<C>;
+  constexpr int kSize = CacheGroup<C>::kSize;
   constexpr int kLanes = kHeadDim / kSize < 32 ? kHeadDim / kSize : 32;
   constexpr int kChannels = kHeadDim / kLanes;
   constexpr int kPieces = kChannels / kSize;
   constexpr int kStreams = kDecodeThreads / kLanes;
-  constexpr int kKeys = kKeysAhead<K, kRows, kChannels>;
+  constexpr int kKeys = kKeysAhead<C, kRows, kChannels>;
   constexpr int kScores = kRows * kKeys;
   constexpr int kOwned = kScores > kLanes ? kScores / kLanes : 1;    // scores of a lane
   constexpr int kSharers = kLanes > kScores ? kLanes / kScores : 1;  // lanes with the same score
@@ -146,7 +138,7 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocksPerSm<K, kHeadDim
   const int lane = threadIdx.x % kLanes;
   const int stream = threadIdx.x / kLanes;
   const int channel = lane * kChannels;
-  QueryRow<Q, kChannels> q[kRows];
+  QueryRow<kChannels> q[kRows];
   float out[kRows][kChannels];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
@@ -181,10 +173,10 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocksPerSm<K, kHeadDim
     score_scale *= shared_scale(k_format, kv.k.scale, kv_head);
     shared_value_scale = shared_scale(v_format, kv.v.scale, kv_head);
   }
-  [[maybe_unused]] const bool k_has_zero_point = kHasZeroPoint<K> && (std::is_same_v<K, UInt4> || k_format.type == DType::uint4);
-  [[maybe_unused]] const bool v_has_zero_point = kHasZeroPoint<V> && (std::is_same_v<V, UInt4> || v_format.type == DType::uint4);
+  [[maybe_unused]] const bool k_has_zero_point = kHasZeroPoint<C> && k_format.type == DType::uint4;
+  [[maybe_unused]] const bool v_has_zero_point = kHasZeroPoint<C> && v_format.type == DType::uint4;
   [[maybe_unused]] float q_sum = 0.0f;  // of the channels of own_row; 0 where K has no zero points
-  if constexpr (kHasZeroPoint<K>) {
+  if constexpr (kHasZeroPoint<C>) {
     float sums[kRows] = {};
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
@@ -206,8 +198,8 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocksPerSm<K, kHeadDim
   };
   load_pages(begin);
   for (int base = begin; base < end; base += kStep) {
-    CacheGroup<K> k[kKeys][kPieces];
-    CacheGroup<V> v[kKeys][kPieces];
+    CacheGroup<C> k[kKeys][kPieces];
+    CacheGroup<C> v[kKeys][kPieces];
     float k_scale[kOwnScales ? kOwned : kKeys];
     float v_scale[kOwnScales ? kOwned : kKeys];
     [[maybe_unused]] float k_zero_point[kOwned];
@@ -226,9 +218,9 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocksPerSm<K, kHeadDim
 #pragma unroll
         for (int piece = 0; piece < kPieces; ++piece) {
           const int d = piece * kSize;
-          k[u][piece] = CacheGroup<K>::load(kv.k.data, slot.in(kv.k.strides) + key_channel + d,
+          k[u][piece] = CacheGroup<C>::load(kv.k.data, slot.in(kv.k.strides) + key_channel + d,
                                             exists ? p.head_dim - channel - d : 0, whole, k_format.type);
-          v[u][piece] = CacheGroup<V>::load(kv.v.data, slot.in(kv.v.strides) + value_channel + d,
+          v[u][piece] = CacheGroup<C>::load(kv.v.data, slot.in(kv.v.strides) + value_channel + d,
                                             exists ? args.v_head_dim - channel - d : 0, whole, v_format.type);
         }
         if constexpr (kScaled && !kOwnScales) {
@@ -280,7 +272,7 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocksPerSm<K, kHeadDim
       value_scale[i] = 1.0f;
       if constexpr (kOwnScales) {
         score[i] *= k_scale[i];
-        if constexpr (kHasZeroPoint<K>) score[i] = fmaf(k_zero_point[i], q_sum, score[i]);
+        if constexpr (kHasZeroPoint<C>) score[i] = fmaf(k_zero_point[i], q_sum, score[i]);
         value_scale[i] = v_scale[i];
       } else if constexpr (kScaled) {
         float key_scale = 1.0f;
@@ -311,7 +303,7 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocksPerSm<K, kHeadDim
       const float rescale = weight_of(maximum, new_maximum);
       maximum = new_maximum;
       sum *= rescale;
-      if constexpr (kHasZeroPoint<V>) zero_sum *= rescale;
+      if constexpr (kHasZeroPoint<C>) zero_sum *= rescale;
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
         const float row_rescale = __shfl_sync(0xffffffffu, rescale, r * kRowLanes, kLanes);
@@ -324,7 +316,7 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocksPerSm<K, kHeadDim
       score[i] = weight_of(score[i], maximum);
       sum += score[i];
       if (kScaled && score[i] != 0.0f) {  // hidden ones may have any scale
-        if constexpr (kHasZeroPoint<V>) zero_sum = fmaf(score[i], v_zero_point[i], zero_sum);
+        if constexpr (kHasZeroPoint<C>) zero_sum = fmaf(score[i], v_zero_point[i], zero_sum);
         score[i] *= value_scale[i];
       }
     }
@@ -348,7 +340,7 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocksPerSm<K, kHeadDim
   for (int offset = kSharers; offset < 32; offset *= 2) {
     if (offset < kRowLanes || offset >= kLanes) {
       sum += __shfl_xor_sync(0xffffffffu, sum, offset);
-      if constexpr (kHasZeroPoint<V>) zero_sum += __shfl_xor_sync(0xffffffffu, zero_sum, offset);
+      if constexpr (kHasZeroPoint<C>) zero_sum += __shfl_xor_sync(0xffffffffu, zero_sum, offset);
     }
   }
 #pragma unroll
@@ -361,7 +353,7 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocksPerSm<K, kHeadDim
   }
   __shared__ float warp_out[kWarps][kRows][kHeadDim];
   __shared__ float2 warp_stats[kWarps][kRows];
-  [[maybe_unused]] __shared__ float warp_zero_sum[kHasZeroPoint<V> ? kWarps : 1][kRows];
+  [[maybe_unused]] __shared__ float warp_zero_sum[kHasZeroPoint<C> ? kWarps : 1][kRows];
   __shared__ unsigned block_faulty;
   const int warp = threadIdx.x / 32;
   if (threadIdx.x == 0) block_faulty = 0;
@@ -370,7 +362,7 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocksPerSm<K, kHeadDim
   if (threadIdx.x % 32 < kLanes) {
     if (lane % kRowLanes == 0) {
       warp_stats[warp][own_row] = {maximum, sum};
-      if constexpr (kHasZeroPoint<V>) warp_zero_sum[warp][own_row] = zero_sum;
+      if constexpr (kHasZeroPoint<C>) warp_zero_sum[warp][own_row] = zero_sum;
     }
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
@@ -398,11 +390,11 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocksPerSm<K, kHeadDim
       const float weight = weight_of(warp_stats[w][r].x, row_maximum);
       row_sum = fmaf(weight, warp_stats[w][r].y, row_sum);
       value = fmaf(weight, warp_out[w][r][d], value);
-      if constexpr (kHasZeroPoint<V>) row_zero_sum = fmaf(weight, warp_zero_sum[w][r], row_zero_sum);
+      if constexpr (kHasZeroPoint<C>) row_zero_sum = fmaf(weight, warp_zero_sum[w][r], row_zero_sum);
     }
     const int64_t q_head = static_cast<int64_t>(kv_head) * args.group + head_in_group;
     if constexpr (kScaled) value *= shared_value_scale;
-    if constexpr (kHasZeroPoint<V>) value += row_zero_sum;  // as much for every channel; parts of a split are added up with it
+    if constexpr (kHasZeroPoint<C>) value += row_zero_sum;  // as much for every channel; parts of a split are added up with it
     if (args.num_splits > 1) {
       const int64_t partial = static_cast<int64_t>(blockIdx.x) * kRows + r;
       args.partial_out[partial * head_dim + d] = value;

@@ -96,9 +96,7 @@ int64_t max_keys(const PagedAttentionParams& params) {
 bool serves(const DecodeInstance& instance, const PagedAttentionParams& params) {
   const PagedKvView& kv = params.kv;
   if (instance.head_dim < largest_head_dim(params)) return false;
-  if (instance.k == DType::unset) return true;
-  return instance.k == kv.k.format.type && instance.v == kv.v.format.type && (instance.k != instance.v || one_format(kv)) &&
-         (instance.any_dtype || params.dtype == kv.k.format.type);
+  return instance.cache == DType::unset || (instance.cache == kv.k.format.type && one_format(kv));
 }
 
 // K and V in chunks of 16 bytes.
@@ -475,11 +473,8 @@ PagedAttentionParams decode_part(const PagedAttentionParams& params) {
 }
 
 std::string name_of(const DecodeInstance& instance) {
-  const std::string cache = instance.k == DType::unset ? "any"
-                            : instance.k == instance.v ? dtype_name(instance.k)
-                                                       : str_cat(dtype_name(instance.k), ",", dtype_name(instance.v));
-  return str_cat("decode cache=", cache, instance.any_dtype ? " q=any" : " q=same", " head_dim=", instance.head_dim,
-                 " rows=", instance.tile_rows);
+  return str_cat("decode cache=", instance.cache == DType::unset ? "any" : dtype_name(instance.cache),
+                 " head_dim=", instance.head_dim, " rows=", instance.tile_rows);
 }
 
 std::string name_of(const DecodeMmaInstance& instance) {

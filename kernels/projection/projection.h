@@ -65,7 +65,7 @@ struct ProjectionParams {
   OutputActivation activation;
   void* y = nullptr;
   int64_t y_stride = 0;
-  int32_t adds = 0;  // y is the residual that p is added to
+  int32_t adds = 0;              // y is the residual that p is added to
   bool batch_invariant = false;  // separate operations, whose bits for a token do not depend on the others
   bool overlaps = false;  // the launch may begin while the kernels before it in the stream run; they must not write `weight`
   void* workspace = nullptr;

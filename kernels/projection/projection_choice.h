@@ -14,8 +14,6 @@ namespace prologue::cuda {
 
 inline constexpr int64_t kMaxSharedBytes = 227 * 1024;
 inline constexpr int kMaxBlocksOfCluster = 8;  // that every device has
-inline constexpr int64_t kSharedBytesOfSm = 228 * 1024, kSharedBytesOfEveryBlock = 1024;
-inline constexpr int64_t kSms = 132;  // of an H200. On a GPU with another number the work is shared out less evenly.
 
 inline bool is_aligned(const void* data, int64_t bytes) {
   return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(bytes) == 0;
@@ -59,26 +57,14 @@ bool fits(const Launch& launch) {
          shared_bytes_of(launch.args, launch.instance->token_tiles) <= kMaxSharedBytes;
 }
 
-// How many blocks of a launch run at once. Clusters do not fill the SMs of a GPC evenly: a tenth is left.
-template <class Launch>
-int64_t blocks_at_once(const Launch& launch) {
-  const int token_tiles = launch.instance->token_tiles;
-  const int64_t of_sm = std::min(kSharedBytesOfSm / (shared_bytes_of(launch.args, token_tiles) + kSharedBytesOfEveryBlock),
-                                 int64_t{projection_blocks_an_sm(token_tiles, launch.instance->max_threads)});
-  return of_sm * kSms * 9 / 10;
-}
-
-// The launch with the most blocks in a cluster that all run at once: a second round of clusters would cost as much as the first. Where
-// no launch does, the one with the fewest. No instance: none is possible. `launch_of(blocks)` makes one.
+// The launch with the most blocks in a cluster: large matrices are then many small pieces, which keep all SMs busy to the end. No instance:
+// none is possible. `launch_of(blocks)` makes one.
 template <class LaunchOf>
-auto most_blocks_at_once(const LaunchOf& launch_of) {
-  decltype(launch_of(1)) best;
-  for (int64_t blocks = 1; blocks <= kMaxBlocksOfCluster; blocks *= 2) {
-    const auto launch = launch_of(blocks);
-    if (!fits(launch)) continue;
-    if (best.instance == nullptr || launch.clusters * blocks <= blocks_at_once(launch)) best = launch;
+auto with_most_blocks(const LaunchOf& launch_of) {
+  for (int64_t blocks = kMaxBlocksOfCluster; blocks >= 1; blocks /= 2) {
+    if (const auto launch = launch_of(blocks); fits(launch)) return launch;
   }
-  return best;
+  return decltype(launch_of(1))();
 }
 
 // Of a launch in clusters, which may overlap the kernel before it.

@@ -12,19 +12,17 @@ constexpr const char* kName = "projection";
 
 struct Instance {
   int token_tiles;
-  int max_threads;
   void (*kernel)(ProjectionArgs, OutputArgs);
 };
 
-template <class T, int kTokenTiles, int kMaxThreads>
+template <class T, int kTokenTiles>
 Instance instance() {
-  return {kTokenTiles, kMaxThreads, projection_kernel<T, kTokenTiles, kMaxThreads>};
+  return {kTokenTiles, projection_kernel<T, kTokenTiles>};
 }
 
 template <class T>
 std::span<const Instance> instances_of_type() {
-  static const Instance kInstances[] = {instance<T, 1, 256>(), instance<T, 2, 256>(), instance<T, 4, 256>(),
-                                        instance<T, 1, 512>(), instance<T, 2, 512>()};
+  static const Instance kInstances[] = {instance<T, 1>()};
   return kInstances;
 }
 
@@ -36,17 +34,18 @@ std::span<const Instance> instances_of(DType type) {
 
 bool is_gated(const ProjectionParams& p) { return p.activation.given != 0 && p.activation.gated; }
 
-// A launch with so many blocks in a cluster.
+// A launch with so many tiles of rows and blocks in a cluster.
 struct Launch {
   const Instance* instance = nullptr;
   ProjectionArgs args;
   int64_t clusters = 0;
 };
 
-Launch launch_of(const ProjectionParams& p, const Instance& instance, int64_t blocks) {
+Launch launch_of(const ProjectionParams& p, const Instance& instance, int64_t tiles, int64_t blocks) {
   Launch launch = {&instance, {}, 0};
   fill_input(launch.args, p.dtype, p.num_tokens, p.k, p.x, p.x_stride, p.norm, p.weight);
-  const int64_t all = p.n / 16 * (is_gated(p) ? 2 : 1), tiles = std::min<int64_t>(instance.max_threads / 32, all);
+  const int64_t all = p.n / 16 * (is_gated(p) ? 2 : 1);
+  tiles = std::min(tiles, all);
   share_out_rows(launch.args, tiles, blocks);
   launch.clusters = (all + tiles - 1) / tiles;
   return launch;
@@ -57,14 +56,25 @@ bool can_project(const ProjectionParams& p) {
          p.n <= INT32_MAX / 4 && p.y_stride % kRowsAtOnce == 0 && is_aligned(p.y, 8) && is_aligned(p.bias, 8);
 }
 
-// Of the first instance that can do it. No instance: there is none.
+// Many small blocks, which even out what the SMs have to do however the launches before and after overlap this one: as many in a cluster
+// as there can be, and the fewer rows for a cluster the fewer clusters there are, until there are as many blocks as run at a time. But no
+// warp has less than kLeastUnits of k.
+constexpr int64_t kMostTiles = 8, kFewestTiles = 2, kLeastUnits = 8, kBlocksAtATime = 4 * 132;
+
+// No instance: it is not possible.
 Launch choose(const ProjectionParams& p) {
   if (!can_project(p)) return {};
-  for (const Instance& instance : instances_of(p.dtype)) {
-    const Launch launch = most_blocks_at_once([&](int64_t blocks) { return launch_of(p, instance, blocks); });
-    if (launch.instance != nullptr) return launch;
+  const Instance& instance = instances_of(p.dtype).front();
+  Launch best;
+  for (int64_t tiles = kMostTiles; tiles >= kFewestTiles; tiles /= 2) {
+    const Launch launch = with_most_blocks([&](int64_t blocks) { return launch_of(p, instance, tiles, blocks); });
+    if (launch.instance == nullptr) break;
+    const ProjectionArgs& a = launch.args;
+    if (best.instance != nullptr && a.units >> (a.log_blocks + a.log_parts) < kLeastUnits) break;
+    best = launch;
+    if (launch.clusters * a.blocks >= kBlocksAtATime) break;
   }
-  return {};
+  return best;
 }
 
 Status run(const Launch& chosen, const ProjectionParams& p, cudaStream_t stream) {
@@ -87,7 +97,7 @@ Status run(const Launch& chosen, const ProjectionParams& p, cudaStream_t stream)
 }
 
 std::string instance_name(DType dtype, const Instance& instance) {
-  return str_cat(dtype_name(dtype), ", ", 8 * instance.token_tiles, " tokens, ", instance.max_threads, " threads");
+  return str_cat(dtype_name(dtype), ", ", 8 * instance.token_tiles, " tokens");
 }
 
 }  // namespace
@@ -104,12 +114,14 @@ std::vector<KernelInstance<ProjectionParams>> instances_of(const ProjectionParam
   std::vector<KernelInstance<ProjectionParams>> list;
   if (!can_project(params)) return list;
   for (const Instance& instance : instances_of(params.dtype)) {
-    for (int64_t blocks = 1; blocks <= kMaxBlocksOfCluster; blocks *= 2) {
-      if (!fits(launch_of(params, instance, blocks))) continue;
-      list.push_back({str_cat(instance_name(params.dtype, instance), ", ", blocks, " blocks"), 8 * instance.token_tiles,
-                      [&instance, blocks](const ProjectionParams& p, cudaStream_t stream) {
-                        return run(launch_of(p, instance, blocks), p, stream);
-                      }});
+    for (int64_t tiles = kMostTiles; tiles >= kFewestTiles; tiles /= 2) {
+      for (int64_t blocks = 1; blocks <= kMaxBlocksOfCluster; blocks *= 2) {
+        if (!fits(launch_of(params, instance, tiles, blocks))) continue;
+        list.push_back({str_cat(instance_name(params.dtype, instance), ", ", tiles, " x ", blocks), 8 * instance.token_tiles,
+                        [&instance, tiles, blocks](const ProjectionParams& p, cudaStream_t stream) {
+                          return run(launch_of(p, instance, tiles, blocks), p, stream);
+                        }});
+      }
     }
   }
   return list;

@@ -43,6 +43,7 @@ __device__ inline float activated(const OutputArgs& o, float gate, float up) {
   return activated<Activation::silu>(o, gate, up);
 }
 
+inline constexpr int kProjectionThreads = 256;
 inline constexpr int kRowsAtOnce = 4;  // of a lane
 
 // The product of kRowsAtOnce rows of the weights and a token, rounded to T as the separate operation stores it. `row` counts in the
@@ -66,8 +67,8 @@ __device__ inline void product_of_rows(const ProjectionArgs& a, const OutputArgs
   for (int i = 0; i < kRowsAtOnce; ++i) values[i] = element<T, kRowsAtOnce>(rounded, i);
 }
 
-template <class T, int kTokenTiles, int kMaxThreads>
-__global__ void __launch_bounds__(kMaxThreads, projection_blocks_an_sm(kTokenTiles, kMaxThreads))
+template <class T, int kTokenTiles>
+__global__ void __launch_bounds__(kProjectionThreads, kWarpsOfSm * 32 / kProjectionThreads)
     projection_kernel(const __grid_constant__ ProjectionArgs a, const __grid_constant__ OutputArgs o) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
   const ProjectionShared shared = share_out(dynamic_shared<unsigned char>(), a, kTokenTiles);
@@ -79,13 +80,13 @@ __global__ void __launch_bounds__(kMaxThreads, projection_blocks_an_sm(kTokenTil
   const int64_t row_bytes = int64_t{a.units} * kUnitBytes;
   WeightStream<T, kTokenTiles> stream(a, share, row < o.n ? a.weight + (int64_t{row} + (is_up ? o.n : 0)) * row_bytes : nullptr);
   open_arrivals(a, share, shared);
-  let_next_kernel_start();
   wait_for_previous_kernels();
 
   stage_x<T, kTokenTiles>(a, share.of_block, shared);
   __syncthreads();
   float sums[kTokenTiles][4];
   stream.multiply(sums, a, share, shared);
+  let_next_kernel_start();
   send_sums(a, share, shared, sums);
   const int own_tokens = share.own_tokens(a);
   if (warp >= own_tokens) return;

@@ -23,16 +23,10 @@ namespace prologue::cuda {
 
 inline constexpr int kUnitOfK = 32;  // 64 bytes of a row: what a warp multiplies at a time
 inline constexpr int kUnitBytes = 64;
-inline constexpr int kMaxStreamedTokens = 32;
-
-// What an instance for so many eights of tokens is compiled for: few registers and many warps that each have little on its way, or the
-// other way round. 2 KB on the way for each of 24 warps of an SM, or 4 KB for half as many, keep the memory busy.
-constexpr bool has_few_registers(int token_tiles) { return token_tiles <= 2; }
-constexpr int projection_blocks_an_sm(int token_tiles, int max_threads) {
-  return max_threads > 512 ? 1 : (has_few_registers(token_tiles) ? 1024 : 512) / max_threads;
-}
-// Units of weights on their way, of each warp.
-constexpr int units_ahead(int token_tiles) { return has_few_registers(token_tiles) ? 2 : 4; }
+inline constexpr int kMaxStreamedTokens = 16;
+// Many warps of few registers, with little on its way for each: 2 KB for each of 24 warps of an SM keep the memory busy.
+inline constexpr int kWarpsOfSm = 32;
+inline constexpr int kUnitsAhead = 2;  // on their way, of each warp
 
 struct ProjectionArgs {
   const char* x = nullptr;
@@ -137,8 +131,6 @@ __device__ inline void multiply_piece(float (&sums)[kTokenTiles][4], const Weigh
 // The weights of a warp, the first of them on their way as soon as it is there.
 template <class T, int kTokenTiles>
 class WeightStream {
-  static constexpr int kUnitsAhead = units_ahead(kTokenTiles);
-
  public:
   // `rows`: the first of the 16; null: there are none.
   __device__ WeightStream(const ProjectionArgs& a, const WarpShare& share, const char* rows)
@@ -232,25 +224,24 @@ struct NormWeight {
 template <class T, int kTokenTiles>
 __device__ inline void stage_x(const ProjectionArgs& a, const UnitRange& channels, const ProjectionShared& shared) {
   constexpr int kTokens = 8 * kTokenTiles;
-  constexpr int kTogether = kTokenTiles < 4 ? kTokenTiles : 4;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
   const int chunks = (channels.end - channels.begin) * 4;  // of 16 bytes
 #pragma unroll 1
-  for (int first = warp; first < kTokens; first += kTogether * warps) {
+  for (int first = warp; first < kTokens; first += kTokenTiles * warps) {
     const char* const row = a.x + first * a.x_stride + channels.begin * kUnitBytes;
     unsigned char* const to = shared.x + first * a.row_bytes;
-    float sum[kTogether] = {};
-#pragma unroll kTogether == 4 ? 1 : 2
+    float sum[kTokenTiles] = {};
+#pragma unroll 2
     for (int i = lane; i < chunks; i += 32) {
-      Bytes<16> bytes[kTogether] = {};
+      Bytes<16> bytes[kTokenTiles] = {};
 #pragma unroll
-      for (int j = 0; j < kTogether; ++j) {
+      for (int j = 0; j < kTokenTiles; ++j) {
         if (first + j * warps < a.num_tokens) bytes[j] = load_bytes<16, false>(row + j * warps * a.x_stride + i * 16);
       }
       NormWeight<T> weight;
       if (a.norm_weight != nullptr) weight.load(a, channels.begin * kUnitOfK + i * 8);
 #pragma unroll
-      for (int j = 0; j < kTogether; ++j) {
+      for (int j = 0; j < kTokenTiles; ++j) {
         if (a.normed != 0) {
           float x[8];
 #pragma unroll
@@ -266,7 +257,7 @@ __device__ inline void stage_x(const ProjectionArgs& a, const UnitRange& channel
     }
     if (a.normed != 0) {
 #pragma unroll
-      for (int j = 0; j < kTogether; ++j) {
+      for (int j = 0; j < kTokenTiles; ++j) {
 #pragma unroll
         for (int step = 1; step < 32; step *= 2) sum[j] += __shfl_xor_sync(0xffffffffu, sum[j], step);
         if (lane == 0 && first + j * warps < kTokens) shared.squares[first + j * warps] = sum[j];

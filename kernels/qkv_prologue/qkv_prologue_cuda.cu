@@ -66,7 +66,7 @@ Launch choose(const QkvPrologueParams& p, const AttentionPrologueParams& prologu
   if (!can_project(p, prologue)) return {};
   for (const QkvInstance& instance : instances_of(prologue.dtype)) {
     if (!serves(instance, prologue)) continue;
-    const Launch launch = most_blocks_at_once([&](int64_t blocks) { return launch_of(p, prologue, instance, blocks); });
+    const Launch launch = with_most_blocks([&](int64_t blocks) { return launch_of(p, prologue, instance, blocks); });
     if (launch.instance != nullptr) return launch;
   }
   return {};

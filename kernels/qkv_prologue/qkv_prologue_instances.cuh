@@ -11,7 +11,6 @@ struct QkvInstance {
   int vector;       // channels in one access of the prologue: heads have 64 * vector channels at most
   int features;     // beside kMoreSteps
   int token_tiles;  // eights of tokens, at most
-  int max_threads;
   void (*kernel)(QkvArgs, MoreArgs);
 };
 
@@ -22,7 +21,7 @@ template <class T, int V, int kFeatures, int kTokenTiles>
 QkvInstance qkv_instance() {
   constexpr int kThreads = 64 * V / 16 * 32;
   constexpr int kMaxThreads = kThreads < 256 ? 256 : kThreads;
-  return {V, kFeatures, kTokenTiles, kMaxThreads, qkv_prologue_kernel<T, V, kTokenTiles, kMaxThreads, kFeatures | kMoreSteps>};
+  return {V, kFeatures, kTokenTiles, qkv_prologue_kernel<T, V, kTokenTiles, kMaxThreads, kFeatures | kMoreSteps>};
 }
 
 // What most models need is compiled for more numbers of tokens.
@@ -32,17 +31,13 @@ std::span<const QkvInstance> qkv_instances_of() {
   static const QkvInstance kInstances[] = {
       qkv_instance<T, 2, 0, 1>(),
       qkv_instance<T, 2, 0, 2>(),
-      qkv_instance<T, 2, 0, 4>(),
       qkv_instance<T, 2, kAll, 2>(),
-      qkv_instance<T, 2, kAll, 4>(),
       qkv_instance<T, 2, kAll | kDerived, 2>(),
-      qkv_instance<T, 2, kAll | kDerived, 4>(),
       qkv_instance<T, 2, kAll | kAxes, 2>(),
-      qkv_instance<T, 2, kAll | kAxes, 4>(),
       qkv_instance<T, 4, 0, 2>(),
-      qkv_instance<T, 4, kAll, 4>(),
-      qkv_instance<T, 4, kAll | kDerived, 4>(),
-      qkv_instance<T, 4, kAll | kAxes, 4>(),
+      qkv_instance<T, 4, kAll, 2>(),
+      qkv_instance<T, 4, kAll | kDerived, 2>(),
+      qkv_instance<T, 4, kAll | kAxes, 2>(),
   };
   return kInstances;
 }

@@ -32,7 +32,7 @@ __device__ inline Unit<T, V> gather_head(const ProjectionArgs& a, const Projecti
 
 // kMaxThreads: 32 for 16 rows of a head, or more where a block has several parts.
 template <class T, int V, int kTokenTiles, int kMaxThreads, int kFeatures>
-__global__ void __launch_bounds__(kMaxThreads, projection_blocks_an_sm(kTokenTiles, kMaxThreads))
+__global__ void __launch_bounds__(kMaxThreads, kWarpsOfSm * 32 / kMaxThreads)
     qkv_prologue_kernel(const __grid_constant__ QkvArgs a, const __grid_constant__ MoreArgs p) {
   static_assert((kFeatures & kMoreSteps) != 0 && (kFeatures & kTokenNorm) == 0);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
@@ -43,7 +43,6 @@ __global__ void __launch_bounds__(kMaxThreads, projection_blocks_an_sm(kTokenTil
   const int64_t row_bytes = int64_t{a.units} * kUnitBytes;
   WeightStream<T, kTokenTiles> stream(a, share, a.weight + (int64_t{head} * a.tiles + share.tile) * 16 * row_bytes);
   open_arrivals(a, share, shared);
-  let_next_kernel_start();
   wait_for_previous_kernels();
 
   const auto token_in = [&](int slot) { return static_cast<uint32_t>((slot << a.log_blocks) + share.rank); };
@@ -57,6 +56,7 @@ __global__ void __launch_bounds__(kMaxThreads, projection_blocks_an_sm(kTokenTil
   __syncthreads();
   float sums[kTokenTiles][4];
   stream.multiply(sums, a, share, shared);
+  let_next_kernel_start();
   send_sums(a, share, shared, sums);
   if (warp >= own_tokens) return;
 

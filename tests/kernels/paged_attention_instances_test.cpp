@@ -216,8 +216,8 @@ TEST(PagedAttentionInstancesOfAll, AnyFormatsAreTheLastChoice) {
   EXPECT_EQ(name({DType::int8, DType::int8}, 1), "decode mma cache=int8 head_dim=128 rows=8");
   EXPECT_EQ(name({DType::uint4, DType::uint4}, 1), "decode mma cache=uint4 head_dim=128 rows=8");
   EXPECT_EQ(name({DType::int8, DType::uint4}, 2, 64), "decode mma cache=int8,uint4 head_dim=64 rows=8");
-  EXPECT_EQ(name({DType::int8, DType::uint4}, 1, 320), "decode cache=any q=any head_dim=768 rows=2");
-  EXPECT_EQ(name({DType::fp8_e4m3, DType::uint4}, 1, 64), "decode cache=any q=any head_dim=128 rows=4");
+  EXPECT_EQ(name({DType::int8, DType::uint4}, 1, 320), "decode cache=any head_dim=768 rows=2");
+  EXPECT_EQ(name({DType::fp8_e4m3, DType::uint4}, 1, 64), "decode cache=any head_dim=128 rows=4");
   EXPECT_EQ(name({DType::bf16, DType::bf16}, 50), "prefill mma q=bfloat16 cache=same head_dim=128 keys=64");
   EXPECT_EQ(name({DType::int8, DType::int8}, 50), "prefill mma q=bfloat16 cache=codes head_dim=128 keys=64");
   EXPECT_EQ(name({DType::uint4, DType::uint4}, 50), "prefill mma q=bfloat16 cache=any head_dim=128 keys=64");
