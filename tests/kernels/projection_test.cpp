@@ -236,7 +236,7 @@ TEST(ProjectionInstances, EveryOneHasTheBitsOfTheSeparateOperations_cuda) {
     for (Case c : cases()) {
       for (const Sizes& sizes : kSizes) {
         if (++number % 5 != 0) continue;  // every case and every size in turn
-        c.num_tokens = sizes.num_tokens, c.n = sizes.n, c.k = sizes.k;
+        c.num_tokens = std::min<int64_t>(sizes.num_tokens, 8), c.n = sizes.n, c.k = sizes.k;  // the instances take no more
         if (c.activates && !c.adds) c.y_padding = 0;
         const Data data = make_data(c);
         with_host_type(dtype, [&](auto type) {
