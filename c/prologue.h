@@ -1379,9 +1379,9 @@ PROLOGUE_C_API prologue_status prologue_add(const prologue_add_params* params, c
 // y must not overlap anything else. num_tokens = 0 is a no-op.
 //
 // Numerics. Separately: those of sections norm, gemm, activation and add, one after another. In one kernel: x = round(x * w), the product is
-// accumulated in float32 in an order that depends on the sizes and not on the tokens, multiplied by 1 / sqrt(mean(x^2) + eps), and p is
-// rounded to dtype where the separate operations store it; the rest is the same. So both differ as two orders of one sum do. One kernel is
-// batch-invariant; separately, a call is if batch_invariant is set, which section gemm describes.
+// accumulated in float32 in an order that depends on the sizes and the number of tokens, multiplied by 1 / sqrt(mean(x^2) + eps), and p
+// is rounded to dtype where the separate operations store it; the rest is the same. So both differ as two orders of one sum do. With
+// batch_invariant they are separate, and section gemm describes it.
 //
 // The operation never allocates, synchronises or throws; on CUDA it can be captured into a graph.
 
@@ -1420,9 +1420,9 @@ typedef struct prologue_projection_params {
   prologue_output_activation activation;
   void* y;
   int64_t y_stride;
-  int32_t adds;  // y is the residual that p is added to
-  bool batch_invariant;
-  bool overlaps;  // the launch may begin while the kernels before it in the stream run; they must not write `weight`
+  int32_t adds;          // y is the residual that p is added to
+  bool batch_invariant;  // separate operations, whose bits for a token do not depend on the others
+  bool overlaps;         // the launch may begin while the kernels before it in the stream run; they must not write `weight`
   void* workspace;
   int64_t workspace_bytes;
   uint64_t reserved[8];  // zeros
@@ -1459,9 +1459,9 @@ PROLOGUE_C_API prologue_status prologue_projection(
 // hidden_states of padding tokens are read, and must not make another token's result depend on them: they do not.
 //
 // Numerics. Separately: those of sections norm, gemm and attention_prologue, one after another. In one kernel: x = round(h * w), the
-// product is accumulated in float32 in an order that depends on the sizes and not on the tokens, multiplied by 1 / sqrt(mean(h^2) + eps)
-// and rounded once to dtype, as the separate projection rounds; what follows is the prologue, bit for bit. So both differ as two orders
-// of one sum do. One kernel is batch-invariant; separately, a call is if batch_invariant is set, which section gemm describes.
+// product is accumulated in float32 in an order that depends on the sizes and the number of tokens, multiplied by
+// 1 / sqrt(mean(h^2) + eps) and rounded once to dtype, as the separate projection rounds; what follows is the prologue, bit for bit. So both
+// differ as two orders of one sum do. With batch_invariant they are separate, and section gemm describes it.
 //
 // The operation never allocates, synchronises or throws; on CUDA it can be captured into a graph.
 
@@ -1472,8 +1472,8 @@ typedef struct prologue_qkv_prologue_params {
   prologue_input_norm norm;
   const void* weight;
   prologue_attention_prologue_params prologue;
-  bool batch_invariant;
-  bool overlaps;  // the launch may begin while the kernels before it in the stream run; they must not write `weight`
+  bool batch_invariant;  // separate operations, whose bits for a token do not depend on the others
+  bool overlaps;         // the launch may begin while the kernels before it in the stream run; they must not write `weight`
   void* workspace;
   int64_t workspace_bytes;
   uint64_t reserved[8];  // zeros
