@@ -58,6 +58,7 @@ class Results:
 
 PROLOGUE = Results("2026-11-21-h200-attention_prologue.json", "2026-11-21-h200-attention_prologue-peers.json")
 ROTARY = Results("2026-11-21-h200-rotary.json", "2026-11-21-h200-rotary-peers.json")
+PROJECTION = Results("2026-11-23-h200-projection.json")
 
 # ---- plots ------------------------------------------------------------------------------------------------------------------
 
@@ -139,6 +140,49 @@ def rotary_plot():
         [one("Rotary, out of place", ""), one("Rotary, in place", ", in place")])
 
 
+PARTS = [("qkv", "norm, QKV projection, prologue", "ours"), ("output + residual", "output projection, residual", "a"),
+         ("norm + gate_up + activation", "norm, gate and up, activation", "b"), ("down + residual", "down, residual", "copy")]
+
+
+def decode_panel(title, qkv, model, tokens):
+    """Two bars: what one layer does beside attention, in separate kernels and in four."""
+    def us(part, way):
+        name = f"qkv {qkv}" if part == "qkv" else f"{model} {part}"
+        return PROJECTION.rows[f"{name} T={tokens}: {way}"]["us"]
+    ways = [("separate kernels", "several kernels"), ("four kernels", "one kernel, overlapping")]
+    most = max(sum(us(part, way) for part, _, _ in PARTS) for _, way in ways)
+    out = [f'<text class="title" x="{LEFT}" y="18">{title}</text>']
+    for i, (label, way) in enumerate(ways):
+        x, y = LEFT, 32 + 52 * i
+        total = sum(us(part, way) for part, _, _ in PARTS)
+        out.append(f'<text class="axis" x="{x}" y="{y + 10}">{label}: {total:.1f} us</text>')
+        for part, _, css in PARTS:
+            width = 330 * us(part, way) / most
+            out.append(f'<path class="{css}" style="stroke-width:18;stroke-dasharray:none" d="M{x:.1f} {y + 26}h{width - 2:.1f}"/>')
+            if width > 26:
+                out.append(f'<text class="middle" style="fill:#ffffff" x="{x + width / 2 - 1:.1f}" y="{y + 30}">{us(part, way):.1f}</text>')
+            x += width
+    return out
+
+
+def decode_plot():
+    panels = [decode_panel("SmolLM2 135M", "SmolLM2 135M", "SmolLM2", 1), decode_panel("Llama 3.2 1B", "1B", "1B", 1),
+              decode_panel("Llama 3.1 8B", "8B", "8B", 1)]
+    width, height = PANEL * len(panels), 186
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
+           'aria-label="Time of a layer of a decode step beside attention">\n', STYLE]
+    for i, lines in enumerate(panels):
+        out.append(f'  <g transform="translate({i * PANEL} 0)">\n' + "".join(f"    {line}\n" for line in lines) + "  </g>\n")
+    x = LEFT
+    for _, label, css in PARTS:
+        out.append(f'  <path class="{css}" style="stroke-width:12;stroke-dasharray:none" d="M{x} 150h12"/>\n')
+        out.append(f'  <text x="{x + 18}" y="154">{label}</text>\n')
+        x += 34 + 6.6 * len(label)
+    out.append(f'  <text class="note" x="{LEFT}" y="{height - 8}">One NVIDIA H200, 2026-11-23; bfloat16, one token; microseconds of one layer '
+               'without attention; each part timed in a chain of its own.</text>\n</svg>\n')
+    return "".join(out)
+
+
 # ---- the README's table -----------------------------------------------------------------------------------------------------
 
 BEGIN, END = "<!-- speed: written by benchmarks/plot.py -->\n", "<!-- end of speed -->\n"
@@ -174,6 +218,7 @@ def main(arguments):
         sys.exit(__doc__)
     stale = []
     for name, make in [("docs/speed-prologue.svg", lambda _: prologue_plot()), ("docs/speed-rotary.svg", lambda _: rotary_plot()),
+                       ("docs/decode-step.svg", lambda _: decode_plot()),
                        ("README.md", readme)]:
         path = os.path.join(ROOT, name)
         old = read(path)

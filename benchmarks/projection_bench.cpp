@@ -17,7 +17,7 @@ using namespace prologue;
 
 namespace {
 
-constexpr int64_t kTokens[] = {1, 4, 8, 16, 32, 64};
+constexpr int64_t kTokens[] = {1, 2, 4, 8, 16};
 constexpr int64_t kPageSize = 16, kMaxPosition = 8192;
 
 enum class Way { one, one_overlapping, several };
@@ -162,11 +162,20 @@ Problem make_problem(const Linear& l, int64_t num_tokens, bench::Setup& setup) {
 Status run_one(const QkvPrologueParams& p, const Execution& execution) { return cuda::qkv_prologue(p, execution); }
 Status run_one(const ProjectionParams& p, const Execution& execution) { return cuda::projection(p, execution); }
 
+// Whether one kernel does it.
+template <class Of>
+bool is_one(bench::Bench& bench, const Of& of, int64_t num_tokens) {
+  if (bench.execution().device != Device::cuda) return false;
+  bench::Setup setup(bench.execution(), 0, 1);
+  return run_one(make_problem(of, num_tokens, setup).params, bench.execution()).ok() && synchronize(bench.execution()).ok();
+}
+
 // The rows of one problem: every way, each against the first.
 template <class Of>
 void run(bench::Bench& bench, const std::string& name, const Of& of, int64_t num_tokens, GemmContext& context) {
+  const bool one = is_one(bench, of, num_tokens);
   for (const auto& [way, label] : kWays) {
-    if (way != Way::several && bench.execution().device != Device::cuda) continue;
+    if (way != Way::several && !one) continue;
     bench.run(name + label, [&, kind = way](bench::Setup& setup) {
       const auto problem = make_problem(of, num_tokens, setup);
       auto p = problem.params;
