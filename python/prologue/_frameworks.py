@@ -12,13 +12,16 @@ _NARROW = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8
 
 class Framework:
     """empty(like, shape, dtype): a new dense array beside `like`; dtype None: that of `like`, "float32": that one.
-    call(function, arguments): calls the extension."""
+    empty_like(like): one of its shape and dtype. call(function, arguments): calls the extension."""
 
     # Whether the call must go through torch's dispatcher; only torch's has one.
     dispatcher: Any = None
 
     def empty(self, like: Any, shape: tuple, dtype: Any = None) -> Any:
         raise TypeError(f"out is None, and {type(like).__module__}.{type(like).__name__} is not known: give out")
+
+    def empty_like(self, like: Any) -> Any:
+        return self.empty(like, like.shape)
 
     def call(self, function: Callable, arguments: tuple) -> None:
         function(*arguments)

@@ -56,10 +56,10 @@ def rotary(
         out = x
     elif out is None:
         if len(x) == 1 and rotate is None:  # the shortest way for the most frequent call
-            result = framework.empty(x[0], x[0].shape)
+            result = framework.empty_like(x[0])
             framework.call(_extension.rotary, (1, x[0], result, True, *options))
             return result
-        out = tuple([framework.empty(one, one.shape) for one in x])
+        out = tuple([framework.empty_like(one) for one in x])
     tensors = []
     for i, one in enumerate(x):
         tensors += (one, None if out[i] is one else out[i], True if rotate is None else bool(rotate[i]))
@@ -155,8 +155,10 @@ def attention_prologue(
     framework = framework_of(first)
     if q_out is None and q8_out is None:
         if q is not None:
-            shape = q.shape if q_rope is None else (*q.shape[:2], q.shape[2] + q_rope.shape[2])
-            q_out = framework.empty(q, shape)
+            if q_rope is None:
+                q_out = framework.empty_like(q)
+            else:
+                q_out = framework.empty(q, (*q.shape[:2], q.shape[2] + q_rope.shape[2]))
         elif qkv is not None and num_q_heads and head_dim:
             q_out = framework.empty(qkv, (qkv.shape[0], num_q_heads, head_dim))
     arguments = (
@@ -278,7 +280,7 @@ def attention_layer(
     """
     framework = framework_of(hidden_states)
     if out is None:
-        out = framework.empty(hidden_states, hidden_states.shape)
+        out = framework.empty_like(hidden_states)
     arguments = (
         hidden_states, qkv_weight, output_weight, output_bias, out, num_q_heads, num_kv_heads, head_dim, v_head_dim,
         *flat(cache), q_bias, k_bias, v_bias, *flat(q_norm), *flat(k_norm), *flat(v_norm), *flat(rope), *flat_places(places),
