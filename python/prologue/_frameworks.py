@@ -12,7 +12,9 @@ _NARROW = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8
 
 class Framework:
     """empty(like, shape, dtype): a new dense array beside `like`; dtype None: that of `like`, "float32": that one.
-    empty_like(like): one of its shape and dtype. call(function, arguments): calls the extension."""
+    empty_like(like): one of its shape and dtype. call(function, arguments): calls the extension.
+    For prologue.compat: array(like, values, dtype): a list as an array; concatenate(a, b): along the last axis; join_halves(a, b): the
+    array of which a and b are the halves along the last axis, without a copy, or None if they are not."""
 
     # Whether the call must go through torch's dispatcher; only torch's has one.
     dispatcher: Any = None
@@ -52,15 +54,32 @@ class _NumPy(Framework):
             function(*narrow)
 
 
-class _CuPy(Framework):
+    def array(self, like: Any, values: Any, dtype: str) -> Any:
+        return self.numpy.array(list(values), dtype)
+
+    def concatenate(self, a: Any, b: Any) -> Any:
+        return self.numpy.concatenate([a, b], -1)
+
+    def join_halves(self, a: Any, b: Any) -> Any:
+        step = a.shape[-1] * a.strides[-1]
+        if a.shape != b.shape or a.strides != b.strides or a.dtype != b.dtype or b.ctypes.data - a.ctypes.data != step:
+            return None
+        shape = (*a.shape[:-1], 2 * a.shape[-1])
+        return self.numpy.lib.stride_tricks.as_strided(a, shape, a.strides)
+
+
+class _CuPy(_NumPy):
     def __init__(self) -> None:
         import cupy
 
-        self.cupy = cupy
+        self.cupy = self.numpy = cupy
 
     def empty(self, like: Any, shape: tuple, dtype: Any = None) -> Any:
         with like.device:
             return self.cupy.empty(shape, like.dtype if dtype is None else dtype)
+
+    def join_halves(self, a: Any, b: Any) -> Any:
+        return None
 
     def call(self, function: Callable, arguments: tuple) -> None:
         first = next(value for value in arguments if isinstance(value, self.cupy.ndarray))

@@ -345,5 +345,19 @@ class _Torch(Framework):
     def call(self, function: Any, arguments: tuple) -> None:
         function(*arguments)
 
+    def array(self, like: Any, values: Any, dtype: str) -> Any:
+        return torch.tensor(list(values), dtype=getattr(torch, dtype), device=like.device)
+
+    def concatenate(self, a: Any, b: Any) -> Any:
+        return torch.cat([a, b], -1)
+
+    def join_halves(self, a: Any, b: Any) -> Any:
+        step = a.shape[-1] * a.stride(-1)
+        if a.untyped_storage().data_ptr() != b.untyped_storage().data_ptr():
+            return None
+        if a.shape != b.shape or a.stride() != b.stride() or a.dtype != b.dtype or b.data_ptr() - a.data_ptr() != step * a.element_size():
+            return None
+        return a.as_strided((*a.shape[:-1], 2 * a.shape[-1]), a.stride())
+
 
 FRAMEWORK = _Torch()
