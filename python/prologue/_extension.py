@@ -17,3 +17,4 @@ set_num_threads = _module.set_num_threads
 built_with_cuda = _module.built_with_cuda
 decode_faults = _module.decode_faults
 reinterpret = _module.reinterpret
+jax = _module.jax

@@ -88,6 +88,9 @@ class _CuPy(_NumPy):
 
 
 class _Jax(Framework):
+    def empty(self, like: Any, shape: tuple, dtype: Any = None) -> Any:
+        self.call(None, ())
+
     def call(self, function: Callable, arguments: tuple) -> None:
         raise TypeError("JAX arrays cannot be written: use the functions of prologue.jax")
 
