@@ -166,7 +166,7 @@ def attention_prologue(
         *flat(cache), q_bias, k_bias, v_bias, *flat(q_norm), *flat(k_norm), *flat(v_norm), *flat(rope), *flat_places(places),
         hadamard_block, *flat(q_scale), rounding, k_out, v_out, faults, token_faults,
     )  # fmt: skip
-    if framework.dispatcher is not None and framework.dispatcher.needed():
+    if framework.dispatcher is not None and framework.dispatcher.needed_without_gradients(first, k, v):
         framework.dispatcher.attention_prologue(arguments)
     else:
         framework.call(_extension.attention_prologue, arguments)
@@ -222,7 +222,7 @@ def paged_attention(
         q, out, *flat(cache), cu_seqlens_q, seq_lens, *flat(page_table), scale, soft_cap, window, chunk, ring_size, sinks, max_seqlen_q,
         max_seq_len, num_decode_seqs, batch_invariant, workspace, counters, faults, token_faults,
     )  # fmt: skip
-    if framework.dispatcher is not None and framework.dispatcher.needed():
+    if framework.dispatcher is not None and framework.dispatcher.needed_without_gradients(q):
         framework.dispatcher.paged_attention(arguments)
     else:
         framework.call(_extension.paged_attention, arguments)
@@ -287,7 +287,7 @@ def attention_layer(
         hadamard_block, *flat(q_scale), rounding, k_out, v_out, faults, token_faults, scale, soft_cap, window, chunk, ring_size, sinks,
         max_seqlen_q, max_seq_len, num_decode_seqs, batch_invariant, seq_lens, workspace,
     )  # fmt: skip
-    if framework.dispatcher is not None and framework.dispatcher.needed():
+    if framework.dispatcher is not None and framework.dispatcher.needed_without_gradients(hidden_states, qkv_weight, output_weight):
         framework.dispatcher.attention_layer(arguments)
     else:
         framework.call(_extension.attention_layer, arguments)

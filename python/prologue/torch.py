@@ -297,6 +297,15 @@ class _Dispatcher:
         return False
 
     @staticmethod
+    def needed_without_gradients(*x: Any) -> bool:
+        """The same for an operation that has no gradients: an error if one of x needs them."""
+        if torch.is_grad_enabled():
+            for one in x:
+                if one is not None and one.requires_grad:
+                    raise NotImplementedError("only rotary has gradients: call the other operations under torch.no_grad()")
+        return _is_compiling()
+
+    @staticmethod
     def rotary(x: Sequence[Any], out: Optional[Sequence[Any]], rotate: Optional[Sequence[bool]], options: Sequence[Any]) -> Any:
         bits = 0
         for i in range(len(x)):

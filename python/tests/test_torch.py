@@ -105,19 +105,27 @@ def test_padding_has_no_gradient(layout):
     assert (gradient[0, 1] == 0).all() and (gradient[1, 2] == 0).all() and (gradient[0, 0] != 0).all()
 
 
-def test_no_gradients_where_there_are_none():
+def test_no_gradients_where_there_are_none(step):
     x = torch.randn(3, 2, 8, requires_grad=True)
     with pytest.raises(NotImplementedError, match="no gradients"):
         prologue.rotary(x, rope=ROPE, inplace=True)
     with torch.no_grad():
         assert not prologue.rotary(x, rope=ROPE).requires_grad
+    for call, name in ((attend, "q"), (attend, "v"), (layer, "hidden"), (layer, "qkv_weight")):
+        step[name].requires_grad_()
+        with pytest.raises(NotImplementedError, match="only rotary has gradients"):
+            call(step)
+        with torch.no_grad():
+            call(step)
+        step[name].requires_grad_(False)
 
 
 def recorded(monkeypatch, call):
     """The operators that a call runs, with their arguments, when the dispatcher is used."""
     import prologue.torch
 
-    monkeypatch.setattr(prologue.torch._Dispatcher, "needed", staticmethod(lambda *x: True))
+    for name in ("needed", "needed_without_gradients"):
+        monkeypatch.setattr(prologue.torch._Dispatcher, name, staticmethod(lambda *x: True))
     calls = []
 
     class Recorder(torch.utils._python_dispatch.TorchDispatchMode):
