@@ -1,13 +1,13 @@
 // Prefill on Hopper (sm_90a): wgmma, fed by TMA. A block is three warpgroups that live as long as the launch and work through its
-// tiles of packed rows: one warp of the first (the producer) finds a tile and issues the copies of Q, K and V, the two others (the
-// consumers) multiply 64 of its 128 rows each. What they share is handed over through pairs of barriers, full and empty:
+// tiles of packed rows: two warps of the first (the producers) issue the copies, one finds a tile and copies Q and K, the other V; the two
+// other warpgroups (the consumers) multiply 64 of its 128 rows each. What they share is handed over through pairs of barriers, full and empty:
 //
 //   work     two places   which tile of which kv head, and the keys: the producer is up to one tile ahead
 //   q        one place    all rows of the tile, one box for 64 channels: tokens x the q heads of the kv head, which is the packed order
 //   k, v     kStages      128 or 64 keys, one box for each page (at most kPrefillWgmmaMaxBoxSlots of its slots) and 64 channels
 //
 // Positions that no row of the tile needs, bad pages and channels beyond the head are outside of the tensor for TMA: they arrive as
-// zeros. Where a box has positions that are needed and others, the producer overwrites V of the others, so that 0 * NaN is not added.
+// zeros. Where a box has positions that are needed and others, the producer of V overwrites V of the others, so that 0 * NaN is not added.
 //
 // A consumer issues the scores of the next keys before it adds up the values of these, and works on those scores meanwhile. The two
 // consumers issue their multiplications in turns, so that one's exponentials run under the other's multiplications.
@@ -40,7 +40,7 @@ static_assert(kProducerRegisters + 2 * kConsumerRegisters == 3 * kPrefillWgmmaRe
 inline constexpr int kTurnBarrier = 2;
 inline constexpr int kPartBarrier = 4;
 
-// What the producer tells the consumers of a tile.
+// What the producer of the keys tells the others of a tile.
 struct PrefillWork {
   RowTile tile;
   int kv_head = -1;  // -1: there is no more
@@ -84,7 +84,7 @@ struct RingPlace {
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
-// The producer, a warp
+// The producers, two warps: with small pages a tile has many boxes, which one warp issues too slowly
 
 // How many parts each tile of the launch may have: one, unless the tiles leave most blocks without work.
 __device__ inline int parts_of_tiles(const AttentionArgs& args, const PrefillWgmmaParams& w) {
@@ -124,16 +124,72 @@ __device__ inline bool next_work(const AttentionArgs& args, const PrefillWgmmaPa
   }
 }
 
+// A lane has a box of a tile of keys: its page and its first slot there. The page is -1, outside of the tensor, if no row of the tile
+// needs it, or if there is no such page.
+struct Box {
+  int page = -1;
+  int slot = 0;
+  bool bad = false;  // needed, and there is no such page
+  int begin = 0;     // the needed positions
+  int end = 0;
+};
+
+template <int kKeys>
+__device__ inline Box box_of_lane(const AttentionArgs& args, const PrefillWgmmaParams& w, const RowTile& tile, int first_needed,
+                                  int key_tile) {
+  const int lane = threadIdx.x % 32;
+  const int position = key_tile * kKeys + lane * w.box_slots;
+  Box box;
+  box.begin = max(position, first_needed);
+  box.end = min(position + w.box_slots, tile.last_limit);
+  if (lane * w.box_slots < kKeys && box.begin < box.end) {
+    const int place = place_of(args, position);
+    const CacheSlot slot = cache_slot(args, tile.sequence.pages[page_index(args, place)], place);
+    box.page = static_cast<int>(slot.page);
+    box.slot = static_cast<int>(slot.offset);
+    box.bad = slot.page < 0;
+  }
+  return box;
+}
+
+// The rows that see a lane's bad box.
+template <int kKeys>
+__device__ inline void mark_faulty_rows(const AttentionArgs& args, const PrefillWgmmaParams& w, PrefillWork& work, const Box& box) {
+  for (unsigned left = __ballot_sync(0xffffffffu, box.bad); left != 0; left &= left - 1) {
+    const int owner = __ffs(static_cast<int>(left)) - 1;
+    const int begin = __shfl_sync(0xffffffffu, box.begin, owner);
+    const int end = __shfl_sync(0xffffffffu, box.end, owner);
+#pragma unroll 1
+    for (int r = threadIdx.x % 32; r < w.tile_rows; r += 32) {
+      const int packed = work.tile.first_packed + r;
+      if (packed >= work.tile.num_packed) break;
+      const int limit = work.tile.sequence.limit(packed / args.group);
+      const bool sees = max(begin, lowest(args, limit)) < min(end, limit);
+      if (sees) atomicOr(&work.faulty[r / 32], 1u << (r % 32));
+    }
+  }
+}
+
+// Every lane its box, of each panel.
+template <class T, int kPanels, int kKeys>
+__device__ inline void load_boxes(T (*to)[kKeys][64], const PrefillWgmmaParams& w, const CUtensorMap& map, Barrier& barrier, int kv_head,
+                                  const Box& from) {
+  const int first = threadIdx.x % 32 * w.box_slots;
+  if (first >= kKeys) return;
+#pragma unroll
+  for (int panel = 0; panel < kPanels; ++panel) load_box(&to[panel][first], map, barrier, panel * 64, from.slot, kv_head, from.page);
+}
+
+// Finds the work; Q and the keys.
 template <class T, int kHeadDim>
-__device__ inline void produce(const AttentionArgs& args, const PrefillWgmmaParams& w, WgmmaShared<T, kHeadDim>& shared) {
+__device__ inline void produce_keys(const AttentionArgs& args, const PrefillWgmmaParams& w, WgmmaShared<T, kHeadDim>& shared) {
   using Shared = WgmmaShared<T, kHeadDim>;
   constexpr int kKeys = Shared::kKeys;
   const int lane = threadIdx.x % 32;
-  const int box = w.box_slots;
   const int parts = parts_of_tiles(args, w);
   RingPlace<2> work_at;
-  RingPlace<Shared::kStages> k_at, v_at;
-  unsigned q_phase = 0, v_copied_phase = 0;
+  RingPlace<Shared::kStages> at;
+  unsigned q_phase = 0;
 
   for (int round = 0;; work_at.advance()) {
     PrefillWork& work = shared.work[work_at.index];  // the producer reads it there, too: it has few registers
@@ -149,106 +205,76 @@ __device__ inline void produce(const AttentionArgs& args, const PrefillWgmmaPara
     }
     if (work.kv_head < 0) return;
     if (work.begin == work.end) continue;
-    const Sequence& sequence = work.tile.sequence;
     const int first_needed = lowest(args, work.tile.first_limit);
-    const int last_limit = work.tile.last_limit;
 
     shared.q_empty.wait(q_phase ^ 1);
     q_phase ^= 1;
     if (lane == 0) {
       shared.q_full.arrive_and_expect(Shared::kPanels * w.tile_rows * Shared::kRowBytes);
-      const int token = sequence.first_row + work.tile.first_packed / args.group;
+      const int token = work.tile.sequence.first_row + work.tile.first_packed / args.group;
 #pragma unroll
       for (int panel = 0; panel < Shared::kPanels; ++panel) {
         load_box(shared.q[panel], w.q, shared.q_full, panel * 64, work.kv_head * args.group, token);
       }
     }
-
-    // A lane has a box of a tile of keys: its page and its first slot there. The page is -1, outside of the tensor, if no row of the
-    // tile needs it, or if there is no such page: those that see it are faulty.
-    struct Box {
-      int page;
-      int slot;
-    };
-    const auto find_box = [&](int key_tile) {
-      const int position = key_tile * kKeys + lane * box;
-      const int begin = max(position, first_needed);
-      const int end = min(position + box, last_limit);
-      Box found = {-1, 0};
-      bool bad = false;
-      if (lane * box < kKeys && begin < end) {
-        const int place = place_of(args, position);
-        const CacheSlot slot = cache_slot(args, sequence.pages[page_index(args, place)], place);
-        found = {static_cast<int>(slot.page), static_cast<int>(slot.offset)};
-        bad = slot.page < 0;
-      }
-      for (unsigned left = __ballot_sync(0xffffffffu, bad); left != 0; left &= left - 1) {
-        const int owner = __ffs(static_cast<int>(left)) - 1;
-        const int bad_begin = __shfl_sync(0xffffffffu, begin, owner);
-        const int bad_end = __shfl_sync(0xffffffffu, end, owner);
-#pragma unroll 1
-        for (int r = lane; r < w.tile_rows; r += 32) {
-          const int packed = work.tile.first_packed + r;
-          if (packed >= work.tile.num_packed) break;
-          const int limit = sequence.limit(packed / args.group);
-          const bool sees = max(bad_begin, lowest(args, limit)) < min(bad_end, limit);
-          if (sees) atomicOr(&work.faulty[r / 32], 1u << (r % 32));
-        }
-      }
-      return found;
-    };
-    // Every lane its box, of each panel.
-    const auto load_boxes = [&](T(*to)[kKeys][64], const CUtensorMap& map, Barrier& barrier, const Box& from) {
-      if (lane * box >= kKeys) return;
-#pragma unroll
-      for (int panel = 0; panel < Shared::kPanels; ++panel) {
-        load_box(&to[panel][lane * box], map, barrier, panel * 64, from.slot, work.kv_head, from.page);
-      }
-    };
-
-    Box previous = {-1, 0};
-    for (int key_tile = work.begin; key_tile <= work.end; ++key_tile) {
-      Box here = {-1, 0};
-      if (key_tile < work.end) {
-        here = find_box(key_tile);
-        shared.k_empty[k_at.index].wait(k_at.phase ^ 1);
-        __syncwarp();  // the faulty rows are known before the keys are there
-        if (lane == 0) shared.k_full[k_at.index].arrive_and_expect(Shared::kStageBytes);
-        __syncwarp();
-        load_boxes(shared.k[k_at.index], w.k, shared.k_full[k_at.index], here);
-        k_at.advance();
-      }
-      if (key_tile > work.begin) {  // the values of the tile before: consumers need them after the keys of this one
-        // In the tile's rows: those before `low` and from `high` on are not needed. Boxes without a needed one are zeros already.
-        const int low = max(0, first_needed - (key_tile - 1) * kKeys);
-        const int high = min(kKeys, last_limit - (key_tile - 1) * kKeys);
-        const bool mixed = ((low | high) & (box - 1)) != 0;  // a box is a power of two
-        Barrier& full = shared.v_full[v_at.index];
-        Barrier& copied = mixed ? shared.v_copied : full;
-        shared.v_empty[v_at.index].wait(v_at.phase ^ 1);
-        if (lane == 0) copied.arrive_and_expect(Shared::kStageBytes);
-        __syncwarp();
-        load_boxes(shared.v[v_at.index], w.v, copied, previous);
-        if (mixed) {
-          copied.wait(v_copied_phase);
-          v_copied_phase ^= 1;
-          const int clear_begin = low & -box;
-          const int clear_end = (high + box - 1) & -box;
-          for (int i = clear_begin * 8 + lane; i < clear_end * 8; i += 32) {
-            if (i / 8 >= low && i / 8 < high) continue;
-#pragma unroll
-            for (int panel = 0; panel < Shared::kPanels; ++panel) {
-              *reinterpret_cast<uint4*>(&shared.v[v_at.index][panel][i / 8][i % 8 * 8]) = uint4{0, 0, 0, 0};
-            }
-          }
-          fence_shared_for_async();  // each lane's zeros, before wgmma reads them
-          __syncwarp();
-          if (lane == 0) full.arrive();
-        }
-        v_at.advance();
-      }
-      previous = here;
+    for (int key_tile = work.begin; key_tile < work.end; ++key_tile, at.advance()) {
+      const Box box = box_of_lane<kKeys>(args, w, work.tile, first_needed, key_tile);
+      mark_faulty_rows<kKeys>(args, w, work, box);
+      shared.k_empty[at.index].wait(at.phase ^ 1);
+      __syncwarp();  // the faulty rows are known before the keys are there
+      if (lane == 0) shared.k_full[at.index].arrive_and_expect(Shared::kStageBytes);
+      __syncwarp();
+      load_boxes<T, Shared::kPanels, kKeys>(shared.k[at.index], w, w.k, shared.k_full[at.index], work.kv_head, box);
     }
+  }
+}
+
+template <class T, int kHeadDim>
+__device__ inline void produce_values(const AttentionArgs& args, const PrefillWgmmaParams& w, WgmmaShared<T, kHeadDim>& shared) {
+  using Shared = WgmmaShared<T, kHeadDim>;
+  constexpr int kKeys = Shared::kKeys;
+  const int lane = threadIdx.x % 32;
+  RingPlace<2> work_at;
+  RingPlace<Shared::kStages> at;
+  unsigned copied_phase = 0;
+
+  for (;; work_at.advance()) {
+    shared.work_full[work_at.index].wait(work_at.phase);
+    const PrefillWork& work = shared.work[work_at.index];
+    if (work.kv_head < 0) return;
+    const int first_needed = lowest(args, work.tile.first_limit);
+    const int last_limit = work.tile.last_limit;
+    for (int key_tile = work.begin; key_tile < work.end; ++key_tile, at.advance()) {
+      const Box box = box_of_lane<kKeys>(args, w, work.tile, first_needed, key_tile);
+      // In the tile's rows: those before `low` and from `high` on are not needed. Boxes without a needed one are zeros already.
+      const int low = max(0, first_needed - key_tile * kKeys);
+      const int high = min(kKeys, last_limit - key_tile * kKeys);
+      const bool mixed = ((low | high) & (w.box_slots - 1)) != 0;  // a box is a power of two
+      Barrier& full = shared.v_full[at.index];
+      Barrier& copied = mixed ? shared.v_copied : full;
+      shared.v_empty[at.index].wait(at.phase ^ 1);
+      if (lane == 0) copied.arrive_and_expect(Shared::kStageBytes);
+      __syncwarp();
+      load_boxes<T, Shared::kPanels, kKeys>(shared.v[at.index], w, w.v, copied, work.kv_head, box);
+      if (mixed) {
+        copied.wait(copied_phase);
+        copied_phase ^= 1;
+        const int clear_begin = low & -w.box_slots;
+        const int clear_end = (high + w.box_slots - 1) & -w.box_slots;
+        for (int i = clear_begin * 8 + lane; i < clear_end * 8; i += 32) {
+          if (i / 8 >= low && i / 8 < high) continue;
+#pragma unroll
+          for (int panel = 0; panel < Shared::kPanels; ++panel) {
+            *reinterpret_cast<uint4*>(&shared.v[at.index][panel][i / 8][i % 8 * 8]) = uint4{0, 0, 0, 0};
+          }
+        }
+        fence_shared_for_async();  // each lane's zeros, before wgmma reads them
+        __syncwarp();
+        if (lane == 0) full.arrive();
+      }
+    }
+    __syncwarp();
+    if (lane == 0) shared.work_empty[work_at.index].arrive();
   }
 }
 
@@ -550,7 +576,7 @@ __global__ void __launch_bounds__(kWgmmaLaunchBound, 1)
     if (shared_address(&shared) % 1024 != 0) __trap();  // the swizzle would be another
     for (int i = 0; i < 2; ++i) {
       shared.work_full[i].init(1);
-      shared.work_empty[i].init(kConsumerWarps);
+      shared.work_empty[i].init(kConsumerWarps + 1);  // and the warp that copies V
     }
     shared.q_full.init(1);
     shared.q_empty.init(kConsumerWarps);
@@ -569,7 +595,11 @@ __global__ void __launch_bounds__(kWgmmaLaunchBound, 1)
   __syncthreads();
   if (threadIdx.x < kWarpgroup) {
     release_registers<kProducerRegisters>();
-    if (threadIdx.x < 32) produce(args, w, shared);
+    if (threadIdx.x < 32) {
+      produce_keys(args, w, shared);
+    } else if (threadIdx.x < 64) {
+      produce_values(args, w, shared);
+    }
   } else {
     claim_registers<kConsumerRegisters>();
     consume<T, kHeadDim, kSoftCap>(args, w, shared);
