@@ -12,14 +12,22 @@ thread_local int64_t fail_at = 0;  // the allocation that fails: 1 is the next o
 }
 
 // NOLINTBEGIN(misc-new-delete-overloads)
-void* operator new(size_t bytes) {
-  if (fail_at > 0 && --fail_at == 0) throw std::bad_alloc();
-  void* memory = std::malloc(bytes == 0 ? 1 : bytes);
+// All of them: the sanitizer knows whose memory is whose. (Inlined, new and delete look mismatched to the compiler.)
+[[gnu::noinline]] void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
+  if (fail_at > 0 && --fail_at == 0) return nullptr;
+  return std::malloc(bytes == 0 ? 1 : bytes);
+}
+[[gnu::noinline]] void* operator new(size_t bytes) {
+  void* const memory = operator new(bytes, std::nothrow);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void* operator new[](size_t bytes) { return operator new(bytes); }
+[[gnu::noinline]] void* operator new[](size_t bytes, const std::nothrow_t&) noexcept { return operator new(bytes, std::nothrow); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete[](void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
 // NOLINTEND(misc-new-delete-overloads)
 
 namespace {
