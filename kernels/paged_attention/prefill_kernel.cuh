@@ -88,6 +88,10 @@ class CodeTile {
   uint2 codes_[kPerThread];
 };
 
+// Blocks of an SM, for whose registers there is room: a block less costs a quarter of the speed.
+template <int kHeadDim>
+inline constexpr int kMmaBlocksPerSm = kHeadDim <= 96 ? 4 : kHeadDim <= 128 ? 3 : 2;
+
 // A block = 64 packed rows of one kv head, over kMaxKeys keys at a time; a warp = 16 of the rows, with the fragments of
 // mma.m16n8k16: lane l holds rows l / 4 and l / 4 + 8, columns 2 (l % 4) and the next of every 8. While keys are multiplied the
 // values are on their way, and vice versa. The head dims are multiples of 8 up to kHeadDim; the channels beyond them are zeros.
@@ -95,7 +99,7 @@ class CodeTile {
 // of its token, or without the scale that all tokens share, which multiplies the output. Zero points: that of K, times the sum of
 // a row of q, is added to the score; that of V is added where its token's scale is multiplied.
 template <class T, int kHeadDim, PrefillCache kCache, int kMaxKeys>
-__global__ void __launch_bounds__(MmaTileOf<T, kHeadDim, kCache, kMaxKeys>::kThreads)
+__global__ void __launch_bounds__(MmaTileOf<T, kHeadDim, kCache, kMaxKeys>::kThreads, kMmaBlocksPerSm<kHeadDim>)
     prefill_mma_kernel(const __grid_constant__ AttentionArgs args) {
   using Tile = MmaTileOf<T, kHeadDim, kCache, kMaxKeys>;
   constexpr bool kAnyFormats = kCache == PrefillCache::any_formats;
