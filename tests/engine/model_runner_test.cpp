@@ -37,17 +37,21 @@ class Runner : public ::testing::TestWithParam<Backend> {
     model_ = load(DType::f32);
   }
   Model load(DType dtype) const { return load_model(*Checkpoint::open(path_).value(), dtype, execution_, {}).value(); }
-  std::unique_ptr<ModelRunner> make(bool fused = true, bool capture = true) {
+  static RunnerConfig config() {
     RunnerConfig config;
     config.page_size = kPageSize;
     config.num_pages = 32;
     config.max_tokens = 64;
     config.max_seqs = 8;
     config.max_logit_rows = 8;
-    config.batch_invariant = true;
-    config.fused = fused;
-    config.capture = capture;
-    return ModelRunner::create(model_, config, execution_).value();
+    return config;
+  }
+  std::unique_ptr<ModelRunner> make(bool fused = true, bool capture = true) {
+    RunnerConfig invariant = config();
+    invariant.batch_invariant = true;
+    invariant.fused = fused;
+    invariant.capture = capture;
+    return ModelRunner::create(model_, invariant, execution_).value();
   }
 
   std::string path_;
@@ -149,14 +153,9 @@ TEST_P(Runner, ADecodeStepGoesOnByItself) {
 TEST_P(Runner, FusedProjectionsGiveTheLogitsOfSeparateOnes) {
   const Model model = load(DType::bf16);
   const auto run = [&](bool fused_projections) {
-    RunnerConfig config;
-    config.page_size = kPageSize;
-    config.num_pages = 32;
-    config.max_tokens = 64;
-    config.max_seqs = 8;
-    config.max_logit_rows = 8;
-    config.fused_projections = fused_projections;
-    const auto runner = ModelRunner::create(model, config, execution_).value();
+    RunnerConfig of_run = config();
+    of_run.fused_projections = fused_projections;
+    const auto runner = ModelRunner::create(model, of_run, execution_).value();
     std::vector<float> all, logits;
     for (const int64_t length : {3, 16, 20}) {
       std::vector<int32_t> tokens;
@@ -198,15 +197,10 @@ TEST_P(Runner, ItGoesOnInEveryGroupOnEveryAxisAndInEverySet) {
   options.context_length = 64;
   const Model model = test::tiny_model(options, execution_);
   const auto decode = [&](bool by_itself, bool capture) {
-    RunnerConfig config;
-    config.page_size = kPageSize;
-    config.num_pages = 32;
-    config.max_tokens = 64;
-    config.max_seqs = 8;
-    config.max_logit_rows = 8;
-    config.batch_invariant = true;
-    config.capture = capture;
-    const auto runner = ModelRunner::create(model, config, execution_).value();
+    RunnerConfig invariant = config();
+    invariant.batch_invariant = true;
+    invariant.capture = capture;
+    const auto runner = ModelRunner::create(model, invariant, execution_).value();
     EXPECT_EQ(runner->groups().windows, (std::vector<int64_t>{0, 6}));
     const std::vector<int32_t> tables[2][2] = {{{3, 9, 1, 7}, {5, 2, 8, 6}}, {{10, 11, 12, 13}, {20, 21, 4, 0}}};
     const std::vector<int32_t> prompts[] = {{5, 6, 7}, {9, 10, 11, 12, 13}};
