@@ -50,6 +50,8 @@ class Setup {
   void rotate(int64_t bytes_per_call);
   // As rotate(), but with as many buffers as it takes to find none of them in the L2 again.
   void rotate_cold(int64_t bytes_per_call);
+  // With so many buffers.
+  void rotate_times(int64_t rotations) { rotations_ = rotations; }
   int64_t rotations() const { return rotations_; }
 
   // An array of small random numbers of the type, once for each rotation.

@@ -1,6 +1,7 @@
 // Projections of few tokens with what surrounds them, in one kernel and in several, with the sizes of real models: what a decode step
 // consists of beside attention. The weights are rotated, so that they come from memory. With PROLOGUE_EVERY_INSTANCE=1 in the
 // environment every instance of the one kernel runs, with every number of blocks in a cluster: what the choice was made from.
+#include <prologue/kernels/paged_attention/paged_attention.h>
 #include <prologue/kernels/projection/backends.h>
 #include <prologue/kernels/qkv_prologue/backends.h>
 
@@ -53,14 +54,23 @@ struct QkvProblem {
   int64_t bytes = 0;
 };
 
-QkvProblem make_problem(const Heads& h, int64_t num_tokens, bench::Setup& setup) {
+// `rotations` of the weights; 0: as many as the L2 cache does not hold.
+void rotate_weights(bench::Setup& setup, int64_t weight_bytes, int64_t rotations) {
+  if (rotations > 0) {
+    setup.rotate_times(rotations);
+  } else {
+    setup.rotate_cold(weight_bytes);
+  }
+}
+
+QkvProblem make_problem(const Heads& h, int64_t num_tokens, bench::Setup& setup, int64_t rotations = 0) {
   QkvProblem problem;
   QkvPrologueParams& p = problem.params;
   AttentionPrologueParams& a = p.prologue;
   const int64_t width = (h.num_q_heads + 2 * h.num_kv_heads) * h.head_dim, kv_width = h.num_kv_heads * h.head_dim;
   const int64_t weight_bytes = width * h.hidden_size * 2;
   problem.bytes = weight_bytes;
-  setup.rotate_cold(weight_bytes);
+  rotate_weights(setup, weight_bytes, rotations);
   problem.weights = setup.rotated(weight_bytes, DType::bf16);
   p.hidden_size = p.hidden_stride = h.hidden_size;
   p.hidden_states = setup.shared(num_tokens * h.hidden_size * 2, DType::bf16);
@@ -133,12 +143,12 @@ struct Problem {
   int64_t bytes = 0;
 };
 
-Problem make_problem(const Linear& l, int64_t num_tokens, bench::Setup& setup) {
+Problem make_problem(const Linear& l, int64_t num_tokens, bench::Setup& setup, int64_t rotations = 0) {
   Problem problem;
   ProjectionParams& p = problem.params;
   const int64_t weight_bytes = l.n * l.k * 2 * (l.gated ? 2 : 1);
   problem.bytes = weight_bytes;
-  setup.rotate_cold(weight_bytes);
+  rotate_weights(setup, weight_bytes, rotations);
   problem.weights = setup.rotated(weight_bytes, DType::bf16);
   p.num_tokens = num_tokens;
   p.n = l.n;
@@ -184,6 +194,95 @@ void run(bench::Bench& bench, const std::string& name, const Of& of, int64_t num
                          [=, &context, weights = problem.weights](const Execution& execution, int64_t rotation) mutable {
                            p.weight = weights[static_cast<size_t>(rotation)];
                            return kind == Way::several ? run_separately(p, context, execution) : run_one(p, execution);
+                         },
+                         0.0, kind == Way::several ? std::string() : name + kWays[0].second};
+    });
+  }
+}
+
+// Attention of one token of each sequence, with a cache for each layer.
+struct AttentionProblem {
+  PagedAttentionParams params;
+  std::vector<void*> k, v;
+  int64_t bytes = 0;
+};
+
+AttentionProblem make_attention(const Heads& h, int64_t num_seqs, int64_t length, bench::Setup& setup, int64_t num_layers) {
+  AttentionProblem problem;
+  PagedAttentionParams& p = problem.params;
+  const int64_t pages_per_seq = (length + kPageSize - 1) / kPageSize, num_pages = num_seqs * pages_per_seq;
+  const int64_t side_bytes = num_pages * kPageSize * h.num_kv_heads * h.head_dim * 2;
+  problem.bytes = 2 * side_bytes;
+  setup.rotate_times(num_layers);
+  problem.k = setup.rotated(side_bytes, DType::bf16), problem.v = setup.rotated(side_bytes, DType::bf16);
+  p.num_tokens = p.num_seqs = p.num_decode_seqs = num_seqs;
+  p.num_q_heads = h.num_q_heads;
+  p.head_dim = h.head_dim;
+  p.dtype = DType::bf16;
+  p.scale = 0.1f;
+  p.q = {setup.shared(num_seqs * h.num_q_heads * h.head_dim * 2, DType::bf16), h.num_q_heads * h.head_dim, h.head_dim};
+  p.out = {setup.shared(num_seqs * h.num_q_heads * h.head_dim * 2, DType::bf16), h.num_q_heads * h.head_dim, h.head_dim};
+  p.kv.num_pages = num_pages;
+  p.kv.page_size = kPageSize;
+  p.kv.num_kv_heads = h.num_kv_heads;
+  for (PagedHeads* side : {&p.kv.k, &p.kv.v}) {
+    side->head_dim = h.head_dim;
+    side->format = {DType::bf16, KvScaling::none};
+    side->strides = nhd_strides(kPageSize, h.num_kv_heads, h.head_dim);
+  }
+  p.kv.k.data = problem.k.front(), p.kv.v.data = problem.v.front();
+  std::vector<int32_t> block_table, cu_seqlens_q = {0};
+  for (int64_t page = 0; page < num_pages; ++page) block_table.push_back(static_cast<int32_t>(page));
+  for (int64_t s = 1; s <= num_seqs; ++s) cu_seqlens_q.push_back(static_cast<int32_t>(s));
+  p.page_table.block_table = setup.values(block_table);
+  p.page_table.block_table_stride = p.page_table.max_pages_per_seq = pages_per_seq;
+  p.cu_seqlens_q = setup.values(cu_seqlens_q);
+  p.seq_lens = setup.values(std::vector<int32_t>(static_cast<size_t>(num_seqs), static_cast<int32_t>(length)));
+  p.max_seqlen_q = 1;
+  p.max_seq_len = length;
+  p.past_is_ready = true;
+  p.counters = setup.values(std::vector<uint32_t>(kPagedAttentionCounters));
+  p.workspace_bytes = paged_attention_workspace_bytes(p, setup.execution().device);
+  if (p.workspace_bytes > 0) p.workspace = setup.shared(p.workspace_bytes, DType::f32);
+  return problem;
+}
+
+// One layer after another, as in a decode step, with attention over so many tokens of each sequence or (0) without. With many layers their
+// weights are as much memory as a model's, and a kernel's code is in no cache when it runs again.
+void run_layers(bench::Bench& bench, const std::string& model, const Heads& heads, const Linear* linears, int64_t num_tokens,
+                int64_t length, GemmContext& context) {
+  if (bench.execution().device != Device::cuda) return;
+  constexpr int64_t kLayers = 32;
+  const std::string name =
+      str_cat("layer of ", model, length > 0 ? str_cat(", ", length, " tokens of context") : "", " T=", num_tokens, ": ");
+  for (const auto& [way, label] : kWays) {
+    bench.run(name + label, [&, kind = way](bench::Setup& setup) {
+      auto qkv = make_problem(heads, num_tokens, setup, kLayers);
+      std::vector<Problem> others;
+      for (int i = 0; i < 3; ++i) others.push_back(make_problem(linears[i], num_tokens, setup, kLayers));
+      AttentionProblem attention;
+      if (length > 0) attention = make_attention(heads, num_tokens, length, setup, kLayers);
+      int64_t bytes = qkv.bytes + attention.bytes;
+      for (const Problem& problem : others) bytes += problem.bytes;
+      return bench::Case{bytes,
+                         [=, &context](const Execution& execution, int64_t rotation) mutable {
+                           const auto layer = static_cast<size_t>(rotation);
+                           const auto run = [&](auto& problem, bool may_overlap = true) {
+                             auto& p = problem.params;
+                             p.weight = problem.weights[layer];
+                             p.overlaps = may_overlap && kind == Way::one_overlapping;
+                             return kind == Way::several ? run_separately(p, context, execution) : run_one(p, execution);
+                           };
+                           PROLOGUE_RETURN_IF_ERROR(run(qkv));
+                           if (length > 0) {
+                             attention.params.kv.k.data = attention.k[layer];
+                             attention.params.kv.v.data = attention.v[layer];
+                             PROLOGUE_RETURN_IF_ERROR(paged_attention(attention.params, execution));
+                           }
+                           // As layers/graph/projection_fusion.cpp has it: no large matrix starts beside attention.
+                           PROLOGUE_RETURN_IF_ERROR(run(others[0], length == 0 || others[0].bytes <= 2 << 20));
+                           PROLOGUE_RETURN_IF_ERROR(run(others[1]));
+                           return run(others[2]);
                          },
                          0.0, kind == Way::several ? std::string() : name + kWays[0].second};
     });
@@ -243,6 +342,13 @@ int main(int argc, char** argv) {
       const std::string name = str_cat(linear.name, " T=", num_tokens, ": ");
       run(bench, name, linear, num_tokens, **created);
       run_every_instance(bench, name, linear, num_tokens);
+    }
+  }
+  for (const int64_t num_tokens : {1, 8}) {
+    for (const int64_t length : {0, 512}) {
+      run_layers(bench, "8B", kHeads[0], kLinears, num_tokens, length, **created);
+      run_layers(bench, "1B", kHeads[5], kLinears + 3, num_tokens, length, **created);
+      run_layers(bench, "SmolLM2", kHeads[8], kLinears + 6, num_tokens, length, **created);
     }
   }
   return bench.finish();
