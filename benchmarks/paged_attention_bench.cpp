@@ -1,6 +1,7 @@
 // paged_attention of SmolLM2-135M (9 q heads, 3 kv heads, head_dim 64: the demo model) and of an 8B model (32, 8, 128):
 // a prompt at once, one decoding step of one sequence and of a batch; bfloat16 also over quantised caches with a scale for each
-// token and head, K and V of one type or of two, and with a window and a soft cap. Bytes: q and out, and every K, V, scale and
+// token and head, K and V of one type or of two, and with a window and a soft cap. Rows with past_is_ready begin while the call before
+// them runs; the last calls of a chain cannot be told from the first ones. Bytes: q and out, and every K, V, scale and
 // zero point that a row sees once.
 #include <prologue/kernels/paged_attention/paged_attention.h>
 
@@ -44,6 +45,7 @@ struct Variant {
   float soft_cap = 0.0f;
   KvScaling scaling = KvScaling::token_head;  // of a quantised cache
   bool mma_sync = false;                      // prefill as on GPUs that are not Hopper's
+  bool past_is_ready = false;                 // decode as in a graph, after the prologue
 };
 
 constexpr Variant kVariants[] = {{DType::f32, DType::f32},
@@ -60,7 +62,9 @@ constexpr Variant kVariants[] = {{DType::f32, DType::f32},
                                  {DType::bf16, DType::bf16, DType::unset, 0, 50.0f},
                                  {DType::bf16, DType::fp8_e4m3, DType::unset, 0, 0.0f, KvScaling::tensor},
                                  {DType::bf16, DType::int8, DType::unset, 0, 0.0f, KvScaling::tensor},
-                                 {DType::bf16, DType::bf16, DType::unset, 0, 0.0f, KvScaling::none, true}};
+                                 {DType::bf16, DType::bf16, DType::unset, 0, 0.0f, KvScaling::none, true},
+                                 {DType::bf16, DType::bf16, DType::unset, 0, 0.0f, KvScaling::none, false, true},
+                                 {DType::bf16, DType::fp8_e4m3, DType::unset, 0, 0.0f, KvScaling::tensor, false, true}};
 
 void allow_wgmma([[maybe_unused]] bool allowed) {
 #ifdef PROLOGUE_HAS_CUDA
@@ -76,7 +80,7 @@ int main(int argc, char** argv) {
   bench::Bench bench(argc, argv);
   for (const Variant& variant : kVariants) {
     const DType dtype = variant.dtype;
-    const bool plain = !variant.mma_sync && variant.cache == dtype && variant.window == 0 && variant.soft_cap == 0.0f;
+    const bool plain = !variant.mma_sync && !variant.past_is_ready && variant.cache == dtype && variant.window == 0 && variant.soft_cap == 0.0f;
     const bool quantised = !dtype_is_activation(variant.cache);
     const bool mixed = variant.v_cache != DType::unset;
     const KvFormat k_format = format_of(variant.cache, variant.scaling),
@@ -85,13 +89,14 @@ int main(int argc, char** argv) {
     for (const Model& model : kModels) {
       for (const Load& load : kLoads) {
         if (variant.mma_sync && load.rows == 1) continue;
+        if (variant.past_is_ready && load.rows > 1) continue;
         const std::string shape =
             str_cat(" ", model.name, " ", load.name, " seqs=", load.num_seqs, " rows=", load.rows, " length=", load.length);
         const std::string type = dtype_name(dtype);
         const std::string name = str_cat(type, quantised ? "/" : "", quantised ? dtype_name(variant.cache) : "", mixed ? "," : "",
                                          mixed ? dtype_name(variant.v_cache) : "", variant.window > 0 ? " window=1024" : "",
                                          variant.soft_cap > 0.0f ? " cap=50" : "", quantised && !per_token ? " scale=tensor" : "",
-                                         variant.mma_sync ? " mma.sync" : "", shape);
+                                         variant.mma_sync ? " mma.sync" : "", variant.past_is_ready ? " past_is_ready" : "", shape);
         bench.run(name, [&](bench::Setup& setup) {
           const int64_t size = dtype_size(dtype), num_tokens = load.num_seqs * load.rows;
           const int64_t pages_per_seq = (load.length + kPageSize - 1) / kPageSize, num_pages = load.num_seqs * pages_per_seq;
@@ -127,6 +132,7 @@ int main(int argc, char** argv) {
           const PageStrides strides = nhd_strides(kPageSize, model.num_kv_heads, model.head_dim);
           p.soft_cap = variant.soft_cap;
           p.window = variant.window;
+          p.past_is_ready = variant.past_is_ready;
           p.kv.k.format = k_format;
           p.kv.v.format = v_format;
           p.kv.k.scale_strides = nhd_strides(kPageSize, model.num_kv_heads, scales_of_head(k_format));

@@ -16,7 +16,8 @@ namespace prologue {
 // block tables.
 inline constexpr int64_t kMaxLayerGroups = 4;
 
-// Device arrays: num_tokens tokens of num_seqs sequences, packed one sequence after another.
+// Device arrays: num_tokens tokens of num_seqs sequences, packed one sequence after another. The slots that a step writes are those of the
+// last positions of their sequences, and no other sequence of the step reads them (PagedAttentionParams::past_is_ready).
 struct StepInputs {
   int64_t num_tokens = 0;
   int64_t num_seqs = 0;

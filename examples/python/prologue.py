@@ -693,6 +693,7 @@ class PagedAttentionParams(_Struct):
         ("max_seq_len", c_int64),
         ("num_decode_seqs", c_int64),
         ("batch_invariant", c_bool),
+        ("past_is_ready", c_bool),
         ("out", MutableHeadsView),
         ("workspace", c_void_p),
         ("workspace_bytes", c_int64),

@@ -453,11 +453,15 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
   Stage* const ring = all_rings + warp * stages;
   StageKeys* const ring_keys = all_keys + warp * stages;
   let_next_kernel_start();
-  wait_for_previous_kernels();
+  bool waiting = p.past_is_ready;  // for the previous kernels
+  if (!waiting) wait_for_previous_kernels();
 
   TileCursor<kRows, kKeys> load;
   const Share share = find_share(args, shared.find_share, load);
-  if (share.begin >= share.end) return;
+  if (share.begin >= share.end) {
+    if (waiting) wait_for_previous_kernels();  // whoever waits for this kernel waits for them, too
+    return;
+  }
   TileCursor<kRows, kKeys> use = load;
 
   // ---- From the cache to the ring
@@ -546,8 +550,20 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
     __pipeline_commit();
   };
   load_page();
+  // What the previous kernels write must not be in a line of L1 before they have: copies of 16 bytes do not go through it, scales do.
+  const auto is_past = [&] {
+    return !k_scale_per_token && !v_scale_per_token && next_load < share.end &&
+           load.position(warp) + kKeys <= load.sequence.length - load.sequence.num_rows;
+  };
 #pragma unroll 1
-  for (int stage = 0; stage < stages - 1; ++stage) load_next(stage);
+  for (int stage = 0; stage < stages - 1; ++stage) {
+    if (waiting && !is_past()) {
+      wait_for_previous_kernels();
+      waiting = false;
+    }
+    load_next(stage);
+  }
+  if (waiting) wait_for_previous_kernels();
 
   // ---- A unit
   uint32_t q[KeysOf::kSteps][kColumns][2];

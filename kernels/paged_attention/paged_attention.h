@@ -29,6 +29,10 @@
 //                 most one row each, whatever max_seqlen_q is. It chooses kernels (see Numerics), so a result may change by rounding
 //   counters      [kPagedAttentionCounters], zeros; the call leaves zeros. Calls that may run at the same time need counters of their
 //                 own. Without them the call clears some in its workspace, which costs another node in the stream. Only CUDA uses them
+//   past_is_ready  a promise that lets decode on Hopper GPUs begin while the launch before it in the stream still runs: that launch (a
+//                 prologue, say) is a kernel that writes no more of what this call reads than q and the K and V of the call's own rows,
+//                 at the last positions of their sequences, which no other sequence reads. Everything else (lengths, page table, earlier
+//                 positions, scales that are not of a token, sinks) was complete before that launch began. CUDA: only with counters
 //   token_faults  [num_tokens]: a FaultCode is written for each row that becomes zeros because of a fault, nothing for other rows
 //                 (so the caller clears it); null = not wanted
 //
@@ -118,6 +122,7 @@ struct PagedAttentionParams {
   int64_t max_seq_len = 0;
   int64_t num_decode_seqs = 0;   // so many sequences, the first ones, have at most one row each
   bool batch_invariant = false;  // a row's bits do not depend on the rest of the batch
+  bool past_is_ready = false;    // the launch before this one writes q and the rows' own K and V at most
   MutableHeadsView out;
   void* workspace = nullptr;  // device scratch of paged_attention_workspace_bytes, aligned to 16; null if that is 0
   int64_t workspace_bytes = 0;

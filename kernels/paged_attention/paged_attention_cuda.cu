@@ -315,6 +315,7 @@ Status run_decode_mma(const DecodeMmaInstance& instance, const PagedAttentionPar
       may_overlap = false;  // what comes before it is no kernel
     }
   }
+  args.p.past_is_ready = params.past_is_ready && may_overlap;
   const size_t shared_bytes = instance.shared_bytes + static_cast<size_t>(args.stages) * instance.stage_bytes;
   cudaLaunchAttribute edge = programmatic_edge();
   const std::span<cudaLaunchAttribute> attributes(&edge, may_overlap ? 1 : 0);

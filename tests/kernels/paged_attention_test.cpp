@@ -668,6 +668,95 @@ TEST_P(PagedAttentionTest, TheLongestSequence) {
   }
 }
 
+#ifdef PROLOGUE_CUDA_EMULATED
+constexpr int64_t kLongOnCuda = 200;
+#else
+constexpr int64_t kLongOnCuda = 8192;  // some 15 us
+#endif
+
+// past_is_ready: what the launch before writes is waited for. That launch is attention, too, over so many keys that it runs long after the
+// second one may begin; its result is q, or the K or V of the last position, of the second one.
+template <class T>
+void check_past_is_ready(Backend backend, DType cache, KvScaling scaling) {
+  constexpr int64_t kHeads = 8, kHeadDim = 128, kPage = 16, kWidth = kHeads * kHeadDim;
+  const int64_t lengths[] = {backend_device(backend) == Device::cuda ? kLongOnCuda : 200, 300};
+  for (const char* const target : {"q", "k", "v"}) {
+    if (*target != 'q' && cache != FloatFormat<T>::dtype) continue;
+    SCOPED_TRACE(target);
+    const auto run = [&](bool past_is_ready) {
+      Arena arena(backend);
+      Random random(25);
+      PagedAttentionParams calls[2];
+      T* q[2];
+      unsigned char *k[2], *v[2];
+      for (int i = 0; i < 2; ++i) {
+        PagedAttentionParams& p = calls[i];
+        const int64_t kv_heads = i == 0 ? 2 : kHeads, pages = (lengths[i] + kPage - 1) / kPage;
+        const KvFormat format = i == 0 ? KvFormat{FloatFormat<T>::dtype, KvScaling::none} : KvFormat{cache, scaling};
+        const int64_t row_bytes = kv_heads * kHeadDim * dtype_bits(format.type) / 8;
+        const auto elements = [&] {  // of codes any small numbers
+          std::vector<unsigned char> bytes(static_cast<size_t>(pages * kPage * row_bytes));
+          if (format.type == FloatFormat<T>::dtype) {
+            const std::vector<T> values = random.normals<T>(pages * kPage * kv_heads * kHeadDim);
+            std::memcpy(bytes.data(), values.data(), bytes.size());
+          } else {
+            for (unsigned char& byte : bytes) byte = static_cast<unsigned char>(random.integer(0, 15));
+          }
+          return bytes;
+        };
+        p.num_tokens = p.num_seqs = p.max_seqlen_q = 1;
+        p.num_q_heads = kHeads, p.head_dim = kHeadDim, p.dtype = FloatFormat<T>::dtype;
+        p.scale = 0.3f;
+        q[i] = arena.inout(random.normals<T>(kWidth));
+        k[i] = arena.inout(elements()), v[i] = arena.inout(elements());
+        p.q = {q[i], kWidth, kHeadDim};
+        p.kv.num_pages = pages, p.kv.page_size = kPage, p.kv.num_kv_heads = kv_heads;
+        for (PagedHeads* side : {&p.kv.k, &p.kv.v}) {
+          side->data = side == &p.kv.k ? k[i] : v[i];
+          side->format = format;
+          side->head_dim = kHeadDim;
+          side->strides = nhd_strides(kPage, kv_heads, kHeadDim);
+          side->scale_strides = nhd_strides(kPage, kv_heads, scales_of_head(format));
+          if (format.scaling == KvScaling::tensor) side->scale = arena.inout(std::vector<float>{0.1f});
+          if (format.scaling == KvScaling::token_head) {
+            side->scale = arena.inout(std::vector<float>(static_cast<size_t>(pages * kPage * kv_heads * scales_of_head(format)), 0.1f));
+          }
+        }
+        std::vector<int32_t> block_table(static_cast<size_t>(pages));
+        std::iota(block_table.begin(), block_table.end(), 0);
+        p.page_table.block_table = arena.input(block_table);
+        p.page_table.block_table_stride = p.page_table.max_pages_per_seq = pages;
+        p.cu_seqlens_q = arena.input(std::vector<int32_t>{0, 1});
+        p.seq_lens = arena.input(std::vector<int32_t>{static_cast<int32_t>(lengths[i])});
+        p.max_seq_len = lengths[i];
+        p.out = {arena.output<T>(kWidth), kWidth, kHeadDim};
+        p.workspace_bytes = paged_attention_workspace_bytes(p, backend_device(backend));
+        if (p.workspace_bytes > 0) p.workspace = arena.workspace(p.workspace_bytes);
+        p.counters = arena.inout(std::vector<uint32_t>(kPagedAttentionCounters));
+      }
+      const int64_t last = (lengths[1] - 1) * kWidth * dtype_bits(cache) / 8;
+      calls[0].out.data = *target == 'q' ? static_cast<void*>(q[1]) : (*target == 'k' ? k[1] : v[1]) + last;
+      calls[1].past_is_ready = past_is_ready;
+      const Status status = arena.run([&](const Execution& execution) {
+        const Status first = paged_attention(calls[0], execution);
+        return first.ok() ? paged_attention(calls[1], execution) : first;
+      });
+      EXPECT_TRUE(status.ok()) << status.message();
+      return arena.read(static_cast<const T*>(calls[1].out.data));
+    };
+    const std::vector<T> want = run(false), got = run(true);
+    EXPECT_TRUE(std::none_of(want.begin(), want.end(), is_poison<T>));
+    EXPECT_EQ(std::memcmp(want.data(), got.data(), want.size() * sizeof(T)), 0);
+  }
+}
+
+TEST_P(PagedAttentionTest, WaitsForWhatTheLaunchBeforeItWrites) {
+  check_past_is_ready<BFloat16>(GetParam(), DType::bf16, KvScaling::none);
+  check_past_is_ready<Float16>(GetParam(), DType::f16, KvScaling::none);
+  check_past_is_ready<BFloat16>(GetParam(), DType::fp8_e4m3, KvScaling::tensor);
+  check_past_is_ready<BFloat16>(GetParam(), DType::int8, KvScaling::token_head);
+}
+
 TEST_P(PagedAttentionTest, FaultsMayGoUnrecorded) {
   auto in = make_inputs<float>({2, 1, 64, 16, {{2, 40}}}, 15);
   in.block_table[0] = -1;
