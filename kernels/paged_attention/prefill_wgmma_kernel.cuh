@@ -489,8 +489,7 @@ __device__ inline void consume(const AttentionArgs& args, const PrefillWgmmaPara
       *place(work.part, 0) = {shift[0], shift[1], fault[0] ? -1.0f : sum[0], fault[1] ? -1.0f : sum[1]};
 #pragma unroll
       for (int i = 0; i < kHeadDim / 8; ++i) {
-        if (i >= v_chunks) break;
-        *place(work.part, 1 + i) = {out[4 * i], out[4 * i + 1], out[4 * i + 2], out[4 * i + 3]};
+        if (i < v_chunks) *place(work.part, 1 + i) = {out[4 * i], out[4 * i + 1], out[4 * i + 2], out[4 * i + 3]};
       }
       uint32_t* const counter = &args.counters[work.first_slot + consumer];
       sync_barrier(kPartBarrier + consumer, kWarpgroup);
@@ -510,6 +509,9 @@ __device__ inline void consume(const AttentionArgs& args, const PrefillWgmmaPara
 #pragma unroll 1
         for (int part = 0; part < work.parts; ++part) {
           const float4 stats = __ldcg(place(part, 0));
+          float4 sums[kHeadDim / 8];  // loads that are in flight together
+#pragma unroll
+          for (int i = 0; i < kHeadDim / 8; ++i) sums[i] = i < v_chunks ? __ldcg(place(part, 1 + i)) : float4{};
           const float of_part[2] = {stats.z, stats.w};
           float old_weight[2], weight[2];
 #pragma unroll
@@ -524,12 +526,10 @@ __device__ inline void consume(const AttentionArgs& args, const PrefillWgmmaPara
           }
 #pragma unroll
           for (int i = 0; i < kHeadDim / 8; ++i) {
-            if (i >= v_chunks) break;
-            const float4 four = __ldcg(place(part, 1 + i));
-            out[4 * i] = fmaf(weight[0], four.x, out[4 * i] * old_weight[0]);
-            out[4 * i + 1] = fmaf(weight[0], four.y, out[4 * i + 1] * old_weight[0]);
-            out[4 * i + 2] = fmaf(weight[1], four.z, out[4 * i + 2] * old_weight[1]);
-            out[4 * i + 3] = fmaf(weight[1], four.w, out[4 * i + 3] * old_weight[1]);
+            out[4 * i] = fmaf(weight[0], sums[i].x, out[4 * i] * old_weight[0]);
+            out[4 * i + 1] = fmaf(weight[0], sums[i].y, out[4 * i + 1] * old_weight[0]);
+            out[4 * i + 2] = fmaf(weight[1], sums[i].z, out[4 * i + 2] * old_weight[1]);
+            out[4 * i + 3] = fmaf(weight[1], sums[i].w, out[4 * i + 3] * old_weight[1]);
           }
         }
       }
