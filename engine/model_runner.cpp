@@ -14,21 +14,10 @@ namespace prologue {
 namespace {
 
 constexpr int64_t kFirstLengthBucket = 256;  // each of the next ones is twice as long
-constexpr int64_t kFewTokens = 8;            // up to here projections are fused,
-constexpr int64_t kMostFusedWeights = int64_t{64} << 20;  // if none of a layer's matrices is larger
+constexpr int64_t kFewTokens = 8;            // up to here projections are fused
 constexpr int64_t kFewSeqs = 8;              // up to here every number of sequences has a bucket of its own, a power of two
 
 constexpr int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b > 0 ? 1 : 0); }
-
-// Of the nodes that project and do more: the weights of the largest matrix.
-int64_t largest_projection(const Graph& graph) {
-  int64_t most = 0;
-  for (const Node& node : graph.nodes) {
-    const auto* const p = std::get_if<ProjectionParams>(&node.parameters);
-    if (p != nullptr) most = std::max(most, p->n * p->k * (p->activation.given != 0 && p->activation.gated ? 2 : 1));
-  }
-  return most;
-}
 
 // One token and one row of logits for each sequence.
 bool decodes(const StepInputs& step) {
@@ -147,11 +136,9 @@ Status ModelRunner::make_executors(const StepLimits& limits, const RunnerConfig&
   const bool of_16_bits = model_.dtype == DType::f16 || model_.dtype == DType::bf16;
   if (config.fused && config.fused_projections && of_16_bits && execution_.device == Device::cuda && !config.batch_invariant) {
     PROLOGUE_ASSIGN_OR_RETURN(Graph fused, fuse_projections(graph));
-    if (largest_projection(fused) <= kMostFusedWeights) {
-      StepLimits few = limits;
-      for (int64_t* limit : {&few.max_tokens, &few.max_seqs, &few.max_logit_rows}) *limit = std::min(*limit, kFewTokens);
-      PROLOGUE_ASSIGN_OR_RETURN(few_tokens_, GraphExecutor::create(std::move(fused), storage_, few, execution_, faults));
-    }
+    StepLimits few = limits;
+    for (int64_t* limit : {&few.max_tokens, &few.max_seqs, &few.max_logit_rows}) *limit = std::min(*limit, kFewTokens);
+    PROLOGUE_ASSIGN_OR_RETURN(few_tokens_, GraphExecutor::create(std::move(fused), storage_, few, execution_, faults));
   }
   PROLOGUE_ASSIGN_OR_RETURN(executor_, GraphExecutor::create(std::move(graph), storage_, limits, execution_, faults));
   return {};

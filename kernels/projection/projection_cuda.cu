@@ -34,6 +34,9 @@ std::span<const Instance> instances_of(DType type) {
 
 bool is_gated(const ProjectionParams& p) { return p.activation.given != 0 && p.activation.gated; }
 
+// Small launches let the next one start before they multiply: it finds places everywhere.
+constexpr int64_t kFewBlocks = 132;
+
 // A launch with so many tiles of rows and blocks in a cluster.
 struct Launch {
   const Instance* instance = nullptr;
@@ -48,6 +51,7 @@ Launch launch_of(const ProjectionParams& p, const Instance& instance, int64_t ti
   tiles = std::min(tiles, all);
   share_out_rows(launch.args, tiles, blocks);
   launch.clusters = (all + tiles - 1) / tiles;
+  launch.args.early = launch.clusters * blocks <= kFewBlocks ? 1 : 0;
   return launch;
 }
 
@@ -56,10 +60,10 @@ bool can_project(const ProjectionParams& p) {
          p.n <= INT32_MAX / 4 && p.y_stride % kRowsAtOnce == 0 && is_aligned(p.y, 8) && is_aligned(p.bias, 8);
 }
 
-// Many small blocks, which even out what the SMs have to do however the launches before and after overlap this one: as many in a cluster
-// as there can be, and the fewer rows for a cluster the fewer clusters there are, until there are as many blocks as run at a time. But no
-// warp has less than kLeastUnits of k.
-constexpr int64_t kMostTiles = 8, kFewestTiles = 2, kLeastUnits = 8, kBlocksAtATime = 4 * 132;
+// As many blocks in a cluster as there can be, and the fewer rows for a cluster the fewer clusters there are, and the longer the rows, until
+// there are kEnoughBlocks and no warp has more than kMostUnits of k. But none has less than kLeastUnits. Measured in a whole layer
+// (bench_projection): what other blocks do around a launch decides as much as the launch by itself.
+constexpr int64_t kMostTiles = 8, kFewestTiles = 2, kLeastUnits = 2, kMostUnits = 16, kEnoughBlocks = 256;
 
 // No instance: it is not possible.
 Launch choose(const ProjectionParams& p) {
@@ -70,9 +74,10 @@ Launch choose(const ProjectionParams& p) {
     const Launch launch = with_most_blocks([&](int64_t blocks) { return launch_of(p, instance, tiles, blocks); });
     if (launch.instance == nullptr) break;
     const ProjectionArgs& a = launch.args;
-    if (best.instance != nullptr && a.units >> (a.log_blocks + a.log_parts) < kLeastUnits) break;
+    const int64_t units = a.units >> (a.log_blocks + a.log_parts);
+    if (best.instance != nullptr && units < kLeastUnits) break;
     best = launch;
-    if (launch.clusters * a.blocks >= kBlocksAtATime) break;
+    if (launch.clusters * a.blocks >= kEnoughBlocks && units <= kMostUnits) break;
   }
   return best;
 }

@@ -81,12 +81,13 @@ __global__ void __launch_bounds__(kProjectionThreads, kWarpsOfSm * 32 / kProject
   WeightStream<T, kTokenTiles> stream(a, share, row < o.n ? a.weight + (int64_t{row} + (is_up ? o.n : 0)) * row_bytes : nullptr);
   open_arrivals(a, share, shared);
   wait_for_previous_kernels();
+  if (a.early != 0) let_next_kernel_start();
 
   stage_x<T, kTokenTiles>(a, share.of_block, shared);
   __syncthreads();
   float sums[kTokenTiles][4];
   stream.multiply(sums, a, share, shared);
-  let_next_kernel_start();
+  if (a.early == 0) let_next_kernel_start();
   send_sums(a, share, shared, sums);
   const int own_tokens = share.own_tokens(a);
   if (warp >= own_tokens) return;

@@ -42,6 +42,7 @@ struct ProjectionArgs {
   int32_t row_bytes = 0;      // of x in shared memory, an odd number of units: the rows of neighbours are then in different banks
   int32_t float_weights = 0;  // norm_weight is float32
   int32_t normed = 0;
+  int32_t early = 0;  // projection_kernel lets the next kernel start before it multiplies
   float eps = 0.0f;
   float inverse_width = 0.0f;  // 1 / k
 };

@@ -44,6 +44,7 @@ __global__ void __launch_bounds__(kMaxThreads, kWarpsOfSm * 32 / kMaxThreads)
   WeightStream<T, kTokenTiles> stream(a, share, a.weight + (int64_t{head} * a.tiles + share.tile) * 16 * row_bytes);
   open_arrivals(a, share, shared);
   wait_for_previous_kernels();
+  let_next_kernel_start();  // attention, whose first part is long and reads little
 
   const auto token_in = [&](int slot) { return static_cast<uint32_t>((slot << a.log_blocks) + share.rank); };
   PendingToken<kFeatures, V, false> pending;
@@ -56,7 +57,6 @@ __global__ void __launch_bounds__(kMaxThreads, kWarpsOfSm * 32 / kMaxThreads)
   __syncthreads();
   float sums[kTokenTiles][4];
   stream.multiply(sums, a, share, shared);
-  let_next_kernel_start();
   send_sums(a, share, shared, sums);
   if (warp >= own_tokens) return;
 

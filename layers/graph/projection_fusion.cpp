@@ -71,8 +71,17 @@ void set_norm(Node& node, InputNorm& norm, const Step<NormParams>& of) {
   node.weights.insert(node.weights.end(), of.node->weights.begin(), of.node->weights.end());
 }
 
+// Attention of few tokens keeps few SMs busy, and long. Blocks of a large matrix that start beside it gather on the other SMs, and those of
+// the launches after it find places there only: measured, such a step was 12 % slower.
+constexpr int64_t kMostWeightsBesideAttention = int64_t{1} << 20;
+
+bool may_start_early(const Graph& graph, const Uses& uses, const Step<GemmParams>& linear) {
+  const int before = uses.writer_of(linear.node->reads().front());
+  return !step_as<PagedAttentionParams>(graph, before) || linear.params->n * linear.params->k <= kMostWeightsBesideAttention;
+}
+
 // The node of a projection without what it is fused with.
-Node projection_node(const Graph& graph, const Step<NormParams>& norm, const Step<GemmParams>& linear) {
+Node projection_node(const Graph& graph, const Uses& uses, const Step<NormParams>& norm, const Step<GemmParams>& linear) {
   Node node = {linear.node->name, "projection", ProjectionParams()};
   auto& p = std::get<ProjectionParams>(node.parameters);
   const Value x = (norm ? norm.node : linear.node)->reads().front();
@@ -85,7 +94,7 @@ Node projection_node(const Graph& graph, const Step<NormParams>& norm, const Ste
   set_norm(node, p.norm, norm);
   node.weight(p.weight, weight_of(linear));
   if (linear.params->bias != nullptr) node.weight(p.bias, linear.node->weights.back());
-  p.overlaps = true;
+  p.overlaps = may_start_early(graph, uses, linear);
   return node;
 }
 
@@ -108,7 +117,7 @@ void fuse_residuals(Graph& graph) {
     for (const int other : uses.readers_of(residual)) apart = apart && (other <= n || other >= reader);
     if (!apart || graph.info(residual).base || linear.node->reads().front() == residual) continue;
 
-    Node fused = projection_node(graph, {}, linear);
+    Node fused = projection_node(graph, uses, {}, linear);
     auto& p = std::get<ProjectionParams>(fused.parameters);
     fused.update(p.y, residual);
     p.y_stride = graph.row_stride(residual);
@@ -189,7 +198,7 @@ std::optional<ProjectionChain> match_projection(const Graph& graph, const Uses& 
     return chain;
   }
   if (!norm && !activates) return {};
-  chain.fused = projection_node(graph, norm, linear);
+  chain.fused = projection_node(graph, uses, norm, linear);
   auto& p = std::get<ProjectionParams>(chain.fused.parameters);
   const Value y = activates ? activation.node->writes().front() : product;
   if (activates) {
