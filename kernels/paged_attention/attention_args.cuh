@@ -18,6 +18,7 @@
 #include <prologue/kernels/base/shared/tanh.h>
 #include <prologue/kernels/paged_attention/paged_attention.h>
 #include <prologue/kernels/base/device/cuda_types.cuh>
+#include <prologue/kernels/base/device/instructions.cuh>
 
 namespace prologue::cuda {
 
@@ -156,8 +157,8 @@ __device__ inline CacheSlot cache_slot(const AttentionArgs& args, int page, int 
   return {page, args.page_shift >= 0 ? place & ((1 << args.page_shift) - 1) : place % args.p.kv.page_size};
 }
 
-// exp2(x - maximum) where the maximum may still be that of nothing.
-__device__ inline float weight_of(float x, float maximum) { return exp2f(x - (maximum == -INFINITY ? 0.0f : maximum)); }
+// exp2(x - maximum) where the maximum may still be that of nothing; 0 below 2^-126.
+__device__ inline float weight_of(float x, float maximum) { return exp2_approximate(x - (maximum == -INFINITY ? 0.0f : maximum)); }
 
 // A scaled score with its cap.
 __device__ inline float capped(const AttentionArgs& args, float score) { return args.cap_log2 * tanh_f32(score); }

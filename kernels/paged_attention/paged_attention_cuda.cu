@@ -221,11 +221,22 @@ const PrefillWgmmaInstance* find_prefill_wgmma(const PagedAttentionParams& param
   return nullptr;
 }
 
+// Tiles of more rows than the smallest have less to load for each, but they must fill the GPU; and a batch-invariant row has the same ones
+// in every call.
+bool fills_the_gpu(const PrefillInstance& instance, const PagedAttentionParams& params) {
+  constexpr int kSmallestRows = 64;
+  if (instance.rows <= kSmallestRows) return true;
+  const int64_t group = params.num_q_heads / params.kv.num_kv_heads;
+  const int64_t tiles = params.num_tokens * group / instance.rows * params.kv.num_kv_heads;
+  return !params.batch_invariant && tiles >= 2 * kMultiprocessors;
+}
+
 // Tensor cores where the call allows them, and the smallest instance that serves the heads and fits the GPU.
 const PrefillInstance* find_prefill(const PagedAttentionParams& params, size_t shared_bytes) {
   for (const auto& table : prefill_mma_tables()) {
     for (const PrefillInstance& instance : table) {
-      if (mma_serves(instance, params) && instance.shared_bytes <= shared_bytes) return &instance;
+      if (!mma_serves(instance, params) || instance.shared_bytes > shared_bytes) continue;
+      if (fills_the_gpu(instance, params)) return &instance;
     }
   }
   for (const auto& table : prefill_simple_tables()) {
@@ -492,7 +503,7 @@ std::string name_of(const PrefillWgmmaInstance& instance) {
 std::string name_of_mma(const PrefillInstance& instance) {
   const char* cache = instance.cache == PrefillCache::dtype ? "same" : instance.cache == PrefillCache::codes ? "codes" : "any";
   return str_cat("prefill mma q=", dtype_name(instance.dtype), " cache=", cache, " head_dim=", instance.head_dim,
-                 " keys=", instance.keys);
+                 " rows=", instance.rows, " keys=", instance.keys);
 }
 
 std::string name_of_simple(const PrefillInstance& instance) {

@@ -6,11 +6,11 @@
 
 namespace prologue::cuda {
 
-template <class T, int kHeadDim, PrefillCache kCache = PrefillCache::dtype, int kMaxKeys = 64>
+template <class T, int kHeadDim, PrefillCache kCache = PrefillCache::dtype, int kMaxKeys = 64, int kRowTiles = 1>
 constexpr PrefillInstance mma_instance(DType dtype) {
-  using Tile = MmaTileOf<T, kHeadDim, kCache, kMaxKeys>;
+  using Tile = MmaTileOf<T, kHeadDim, kCache, kMaxKeys, kRowTiles>;
   return {dtype,       kCache,         kHeadDim,     Tile::kRows,
-          Tile::kKeys, Tile::kThreads, sizeof(Tile), prefill_mma_kernel<T, kHeadDim, kCache, kMaxKeys>};
+          Tile::kKeys, Tile::kThreads, sizeof(Tile), prefill_mma_kernel<T, kHeadDim, kCache, kMaxKeys, kRowTiles>};
 }
 
 template <int kHeadDim, bool kSmall = false, PrefillCache kCache = PrefillCache::one_format>

@@ -8,17 +8,21 @@ constexpr PrefillCache kCodes = PrefillCache::codes;
 
 }  // namespace
 
-// Of one head_dim the larger tile comes first: it is taken where a block may have the shared memory for it.
+// Of one head_dim the larger tile comes first: it is taken where a block may have the shared memory for it, and where there are rows enough.
 std::span<const PrefillInstance> prefill_mma_instances() {
   static constexpr PrefillInstance kInstances[] = {
+      mma_instance<__nv_bfloat16, 64, PrefillCache::dtype, 64, 2>(DType::bf16),
       mma_instance<__nv_bfloat16, 64>(DType::bf16),
       mma_instance<__nv_bfloat16, 96>(DType::bf16),
+      mma_instance<__nv_bfloat16, 128, PrefillCache::dtype, 64, 2>(DType::bf16),
       mma_instance<__nv_bfloat16, 128>(DType::bf16),
       mma_instance<__nv_bfloat16, 192>(DType::bf16),
       mma_instance<__nv_bfloat16, 256>(DType::bf16),
       mma_instance<__nv_bfloat16, 256, PrefillCache::dtype, 48>(DType::bf16),
+      mma_instance<__half, 64, PrefillCache::dtype, 64, 2>(DType::f16),
       mma_instance<__half, 64>(DType::f16),
       mma_instance<__half, 96>(DType::f16),
+      mma_instance<__half, 128, PrefillCache::dtype, 64, 2>(DType::f16),
       mma_instance<__half, 128>(DType::f16),
       mma_instance<__half, 192>(DType::f16),
       mma_instance<__half, 256>(DType::f16),

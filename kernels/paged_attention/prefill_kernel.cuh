@@ -26,9 +26,9 @@ struct KvOffset {
 
 // What a block of shared memory holds. kMaxKeys: heads of 256 channels with 64 keys need more than the 99 KiB that a block has on
 // sm_86, sm_89 and sm_120.
-template <class T, int kHeadDim, bool kQuantized, int kMaxKeys>
+template <class T, int kHeadDim, bool kQuantized, int kMaxKeys, int kRowTiles>
 struct MmaTile {
-  static constexpr int kRows = 64;
+  static constexpr int kRows = 64 * kRowTiles;
   static constexpr int kKeys = kMaxKeys;
   static constexpr int kThreads = 128;
   static constexpr int kStride = kHeadDim + 8;  // 16 bytes of padding: the eight rows of a matrix are in different banks
@@ -48,9 +48,10 @@ struct WithZeroPoints : Tile {
   float v_zero_points[kStages][Tile::kKeys];
 };
 
-template <class T, int kHeadDim, PrefillCache kCache, int kMaxKeys>
-using MmaTileOf = std::conditional_t<kCache == PrefillCache::any_formats, WithZeroPoints<MmaTile<T, kHeadDim, true, kMaxKeys>, 2>,
-                                     MmaTile<T, kHeadDim, kCache == PrefillCache::codes, kMaxKeys>>;
+template <class T, int kHeadDim, PrefillCache kCache, int kMaxKeys, int kRowTiles>
+using MmaTileOf =
+    std::conditional_t<kCache == PrefillCache::any_formats, WithZeroPoints<MmaTile<T, kHeadDim, true, kMaxKeys, kRowTiles>, 2>,
+                       MmaTile<T, kHeadDim, kCache == PrefillCache::codes, kMaxKeys, kRowTiles>>;
 
 // Moves K or V of a tile from the cache (codes, held in registers) to shared memory (numbers of T).
 template <class T, class Tile, int kHeadDim, bool kAnyFormats>
@@ -89,19 +90,20 @@ class CodeTile {
 };
 
 // Blocks of an SM, for whose registers there is room: a block less costs a quarter of the speed.
-template <int kHeadDim>
-inline constexpr int kMmaBlocksPerSm = kHeadDim <= 96 ? 4 : kHeadDim <= 128 ? 3 : 2;
+template <int kHeadDim, int kRowTiles>
+inline constexpr int kMmaBlocksPerSm = kRowTiles > 1 ? 2 : kHeadDim <= 96 ? 4 : kHeadDim <= 128 ? 3 : 2;
 
-// A block = 64 packed rows of one kv head, over kMaxKeys keys at a time; a warp = 16 of the rows, with the fragments of
-// mma.m16n8k16: lane l holds rows l / 4 and l / 4 + 8, columns 2 (l % 4) and the next of every 8. While keys are multiplied the
+// A block = 64 kRowTiles packed rows of one kv head, over kMaxKeys keys at a time; a warp = kRowTiles times 16 of the rows, with the
+// fragments of mma.m16n8k16: lane l holds rows l / 4 and l / 4 + 8, columns 2 (l % 4) and the next of every 8. Two tiles of rows share what a
+// warp loads of K and V from shared memory, which limits a single one. While keys are multiplied the
 // values are on their way, and vice versa. The head dims are multiples of 8 up to kHeadDim; the channels beyond them are zeros.
 // The cache holds T, or codes: those pass through registers, K without its scale, which multiplies the scores, V with the scale
 // of its token, or without the scale that all tokens share, which multiplies the output. Zero points: that of K, times the sum of
 // a row of q, is added to the score; that of V is added where its token's scale is multiplied.
-template <class T, int kHeadDim, PrefillCache kCache, int kMaxKeys>
-__global__ void __launch_bounds__(MmaTileOf<T, kHeadDim, kCache, kMaxKeys>::kThreads, kMmaBlocksPerSm<kHeadDim>)
+template <class T, int kHeadDim, PrefillCache kCache, int kMaxKeys, int kRowTiles>
+__global__ void __launch_bounds__(MmaTileOf<T, kHeadDim, kCache, kMaxKeys, kRowTiles>::kThreads, kMmaBlocksPerSm<kHeadDim, kRowTiles>)
     prefill_mma_kernel(const __grid_constant__ AttentionArgs args) {
-  using Tile = MmaTileOf<T, kHeadDim, kCache, kMaxKeys>;
+  using Tile = MmaTileOf<T, kHeadDim, kCache, kMaxKeys, kRowTiles>;
   constexpr bool kAnyFormats = kCache == PrefillCache::any_formats;
   constexpr bool kQuantized = kCache == PrefillCache::codes || kAnyFormats;
   constexpr int kChunks = kHeadDim / 8;  // of 16 bytes, in a row
@@ -122,7 +124,6 @@ __global__ void __launch_bounds__(MmaTileOf<T, kHeadDim, kCache, kMaxKeys>::kThr
   const int first_key_tile = first_needed / Tile::kKeys;
 
   const auto q_head = [&](int packed) { return static_cast<int64_t>(kv_head) * args.group + packed % args.group; };
-  const auto copy_chunk = [](T* to, const T* from, bool there) { __pipeline_memcpy_async(to, from, 16, there ? 0 : 16); };
   const auto copy_cache_tile = [&](T(*to)[Tile::kStride], const void* from, int64_t head_offset, int num_chunks, int stage,
                                    auto offset_of) {
     for (int i = threadIdx.x; i < Tile::kKeys * kChunks; i += Tile::kThreads) {
@@ -130,7 +131,7 @@ __global__ void __launch_bounds__(MmaTileOf<T, kHeadDim, kCache, kMaxKeys>::kThr
       const int chunk = i % kChunks;
       const int64_t offset = offset_of(shared.offsets[stage][key]);
       const bool there = offset >= 0 && chunk < num_chunks;
-      copy_chunk(&to[key][chunk * 8], static_cast<const T*>(from) + (there ? head_offset + offset + chunk * 8 : 0), there);
+      copy_or_clear(&to[key][chunk * 8], static_cast<const T*>(from) + (there ? head_offset + offset + chunk * 8 : 0), there);
     }
     __pipeline_commit();
   };
@@ -199,8 +200,10 @@ __global__ void __launch_bounds__(MmaTileOf<T, kHeadDim, kCache, kMaxKeys>::kThr
       const int place = place_of(args, position);
       slot = cache_slot(args, sequence.pages[page_index(args, place)], place);
       if (slot.page < 0) {
-        const uint64_t rows = rows_that_see<Tile::kRows>(args, sequence, tile.first_packed, position);
-        for (int i = 0; i < Tile::kRows / 32; ++i) atomicOr(&shared.faulty[i], static_cast<unsigned>(rows >> (32 * i)));
+        for (int i = 0; i < Tile::kRows / 32; ++i) {
+          const uint64_t rows = rows_that_see<32>(args, sequence, tile.first_packed + 32 * i, position);
+          atomicOr(&shared.faulty[i], static_cast<unsigned>(rows));
+        }
       }
     }
     const bool exists = slot.page >= 0;
@@ -230,7 +233,7 @@ __global__ void __launch_bounds__(MmaTileOf<T, kHeadDim, kCache, kMaxKeys>::kThr
     const bool there = packed < tile.num_packed && chunk < k_chunks;
     const T* row = static_cast<const T*>(p.q.data) + (sequence.first_row + packed / args.group) * p.q.token_stride +
                    q_head(packed) * p.q.head_stride;
-    copy_chunk(&shared.q[i / kChunks][chunk * 8], there ? row + chunk * 8 : static_cast<const T*>(p.q.data), there);
+    copy_or_clear(&shared.q[i / kChunks][chunk * 8], there ? row + chunk * 8 : static_cast<const T*>(p.q.data), there);
   }
   __pipeline_commit();
   __syncthreads();
@@ -248,29 +251,42 @@ __global__ void __launch_bounds__(MmaTileOf<T, kHeadDim, kCache, kMaxKeys>::kThr
     }
   }
 
-  float out[kChunks][4] = {};
-  float maximum[2] = {-INFINITY, -INFINITY};
-  float sum[2] = {0.0f, 0.0f};
-  VisibleKeys visible[2];
+  const int first_row = warp * 16 * kRowTiles;  // of the warp's, in the block's tile
+  // Half h of row tile r: rows first_row + r * 16 + h * 8 + lane / 4.
+  const auto row_of = [&](int r, int half) { return first_row + r * 16 + half * 8 + lane / 4; };
+  float out[kRowTiles][kChunks][4] = {};
+  float maximum[kRowTiles][2];
+  float sum[kRowTiles][2];
+  VisibleKeys visible[kRowTiles][2];
+  [[maybe_unused]] float q_sum[kRowTiles][2];  // of a row's channels; 0 where K has no zero points
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int packed = tile.first_packed + warp * 16 + half * 8 + lane / 4;
-    visible[half] = VisibleKeys(args, packed < tile.num_packed ? sequence.limit(packed / args.group) : 0);
+  for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int packed = tile.first_packed + row_of(r, half);
+      visible[r][half] = VisibleKeys(args, packed < tile.num_packed ? sequence.limit(packed / args.group) : 0);
+      maximum[r][half] = -INFINITY;
+      sum[r][half] = 0.0f;
+      q_sum[r][half] = 0.0f;
+    }
   }
 
   float score_scale = args.score_scale;
   if constexpr (kQuantized) score_scale *= shared_scale(k_format, p.kv.k.scale, kv_head);
 
-  [[maybe_unused]] float q_sum[2] = {0.0f, 0.0f};  // of a row's channels; 0 where K has no zero points
+
   if (kAnyFormats && k_format.type == DType::uint4) {
     __pipeline_wait_prior(0);
     __syncthreads();  // Q is there
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const T* row = shared.q[warp * 16 + half * 8 + lane / 4];
-      for (int d = lane % 4; d < kHeadDim; d += 4) q_sum[half] += to_float(row[d]);
-      q_sum[half] += __shfl_xor_sync(0xffffffffu, q_sum[half], 1);
-      q_sum[half] += __shfl_xor_sync(0xffffffffu, q_sum[half], 2);
+    for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const T* row = shared.q[row_of(r, half)];
+        for (int d = lane % 4; d < kHeadDim; d += 4) q_sum[r][half] += to_float(row[d]);
+        q_sum[r][half] += __shfl_xor_sync(0xffffffffu, q_sum[r][half], 1);
+        q_sum[r][half] += __shfl_xor_sync(0xffffffffu, q_sum[r][half], 2);
+      }
     }
   }
 
@@ -279,17 +295,22 @@ __global__ void __launch_bounds__(MmaTileOf<T, kHeadDim, kCache, kMaxKeys>::kThr
     __syncthreads();
     const bool more = key_tile + 1 < num_key_tiles;
     if (more) find_keys(key_tile + 1);
-    float score[Tile::kKeys / 8][4] = {};
+    float score[kRowTiles][Tile::kKeys / 8][4] = {};
 #pragma unroll
     for (int c = 0; c < kHeadDim / 16; ++c) {
-      uint32_t a[4];
-      load_matrices(a, &shared.q[warp * 16 + lane % 16][c * 16 + lane / 16 * 8]);
+      uint32_t a[kRowTiles][4];
+#pragma unroll
+      for (int r = 0; r < kRowTiles; ++r)
+        load_matrices(a[r], &shared.q[first_row + r * 16 + lane % 16][c * 16 + lane / 16 * 8]);
 #pragma unroll
       for (int n = 0; n < Tile::kKeys / 16; ++n) {
         uint32_t b[4];
         load_matrices(b, &shared.k[n * 16 + lane % 8 + lane / 16 * 8][c * 16 + lane / 8 % 2 * 8]);
-        multiply_matrices<T>(score[2 * n], a, b[0], b[1]);
-        multiply_matrices<T>(score[2 * n + 1], a, b[2], b[3]);
+#pragma unroll
+        for (int r = 0; r < kRowTiles; ++r) {
+          multiply_matrices<T>(score[r][2 * n], a[r], b[0], b[1]);
+          multiply_matrices<T>(score[r][2 * n + 1], a[r], b[2], b[3]);
+        }
       }
     }
     if constexpr (kQuantized) {
@@ -302,72 +323,89 @@ __global__ void __launch_bounds__(MmaTileOf<T, kHeadDim, kCache, kMaxKeys>::kThr
 
     const int first_key = key_tile * Tile::kKeys + lane % 4 * 2;
     const bool masked = (key_tile + 1) * Tile::kKeys > tile.first_limit || key_tile * Tile::kKeys < lowest(args, tile.last_limit);
+    // f(score, row tile, group of 8 keys, i) for all of a lane: row half i / 2, key 2 (lane % 4) + i % 2 of the group.
+    const auto for_each_score = [&](const auto& f) {
+#pragma unroll
+      for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+        for (int n = 0; n < Tile::kKeys / 8; ++n) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) f(score[r][n][i], r, n, i);
+        }
+      }
+    };
     if (k_scale_per_token) {
+      for_each_score([&](float& s, int r, int n, int i) {
+        const int key = lane % 4 * 2 + n * 8 + i % 2;
+        s *= shared.k_scales[key_tile % 2][key];
+        if constexpr (kAnyFormats) s = fmaf(shared.k_zero_points[key_tile % 2][key], q_sum[r][i / 2], s);
+      });
+    }
+    for_each_score([&](float& s, int, int, int) { s *= score_scale; });
+    if (args.cap_log2 > 0.0f) for_each_score([&](float& s, int, int, int) { s = capped_roughly(args, s); });
+    if (masked) {
+      for_each_score([&](float& s, int r, int n, int i) {
+        if (!visible[r][i / 2].hold(first_key + n * 8 + i % 2)) s = -INFINITY;
+      });
+    }
+    float new_maximum[kRowTiles][2];
+    bool larger = false;
 #pragma unroll
-      for (int n = 0; n < Tile::kKeys / 8; ++n) {
-        const float* scales = &shared.k_scales[key_tile % 2][lane % 4 * 2 + n * 8];
+    for (int r = 0; r < kRowTiles; ++r) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) score[n][i] *= scales[i % 2];
-        if constexpr (kAnyFormats) {
-          const float* zero_points = &shared.k_zero_points[key_tile % 2][lane % 4 * 2 + n * 8];
+      for (int half = 0; half < 2; ++half) new_maximum[r][half] = maximum[r][half];
+    }
+    for_each_score([&](float& s, int r, int, int i) { new_maximum[r][i / 2] = fmaxf(new_maximum[r][i / 2], s); });
 #pragma unroll
-          for (int i = 0; i < 4; ++i) score[n][i] = fmaf(zero_points[i % 2], q_sum[i / 2], score[n][i]);
+    for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float& most = new_maximum[r][half];
+        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
+        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+        larger = larger || most != maximum[r][half];
+      }
+    }
+    if (__any_sync(0xffffffffu, larger)) {  // rarely, after the first tiles
+#pragma unroll
+      for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const float rescale = weight_of(maximum[r][half], new_maximum[r][half]);
+          maximum[r][half] = new_maximum[r][half];
+          sum[r][half] *= rescale;
+#pragma unroll
+          for (int c = 0; c < kChunks; ++c) {
+            out[r][c][2 * half] *= rescale;
+            out[r][c][2 * half + 1] *= rescale;
+          }
         }
       }
     }
-#pragma unroll
-    for (int n = 0; n < Tile::kKeys / 8; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) score[n][i] *= score_scale;
-    }
-    if (args.cap_log2 > 0.0f) {
-#pragma unroll
-      for (int n = 0; n < Tile::kKeys / 8; ++n) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) score[n][i] = capped_roughly(args, score[n][i]);
-      }
-    }
-    float new_maximum[2] = {maximum[0], maximum[1]};
-#pragma unroll
-    for (int n = 0; n < Tile::kKeys / 8; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if (masked && !visible[i / 2].hold(first_key + n * 8 + i % 2)) score[n][i] = -INFINITY;
-        new_maximum[i / 2] = fmaxf(new_maximum[i / 2], score[n][i]);
-      }
-    }
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      new_maximum[half] = fmaxf(new_maximum[half], __shfl_xor_sync(0xffffffffu, new_maximum[half], 1));
-      new_maximum[half] = fmaxf(new_maximum[half], __shfl_xor_sync(0xffffffffu, new_maximum[half], 2));
-      const float rescale = weight_of(maximum[half], new_maximum[half]);
-      maximum[half] = new_maximum[half];
-      sum[half] *= rescale;
-#pragma unroll
-      for (int c = 0; c < kChunks; ++c) {
-        out[c][2 * half] *= rescale;
-        out[c][2 * half + 1] *= rescale;
-      }
-    }
-#pragma unroll
-    for (int n = 0; n < Tile::kKeys / 8; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        score[n][i] = weight_of(score[n][i], maximum[i / 2]);
-        sum[i / 2] += score[n][i];
-      }
-    }
+    for_each_score([&](float& s, int r, int, int i) {
+      s = weight_of(s, maximum[r][i / 2]);
+      sum[r][i / 2] += s;
+    });
 #pragma unroll
     for (int n = 0; n < Tile::kKeys / 16; ++n) {
-      const uint32_t a[4] = {pack<T>(score[2 * n][0], score[2 * n][1]), pack<T>(score[2 * n][2], score[2 * n][3]),
-                             pack<T>(score[2 * n + 1][0], score[2 * n + 1][1]),
-                             pack<T>(score[2 * n + 1][2], score[2 * n + 1][3])};
+      uint32_t a[kRowTiles][4];
+#pragma unroll
+      for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float* const two = &score[r][2 * n + i / 2][i % 2 * 2];
+          a[r][i] = pack<T>(two[0], two[1]);
+        }
+      }
 #pragma unroll
       for (int c = 0; c < kHeadDim / 16; ++c) {
         uint32_t b[4];
         load_matrices_transposed(b, &shared.v[n * 16 + lane % 16][c * 16 + lane / 16 * 8]);
-        multiply_matrices<T>(out[2 * c], a, b[0], b[1]);
-        multiply_matrices<T>(out[2 * c + 1], a, b[2], b[3]);
+#pragma unroll
+        for (int r = 0; r < kRowTiles; ++r) {
+          multiply_matrices<T>(out[r][2 * c], a[r], b[0], b[1]);
+          multiply_matrices<T>(out[r][2 * c + 1], a[r], b[2], b[3]);
+        }
       }
     }
     if (more) {
@@ -387,29 +425,33 @@ __global__ void __launch_bounds__(MmaTileOf<T, kHeadDim, kCache, kMaxKeys>::kThr
   float value_scale = 1.0f;
   if constexpr (kQuantized) value_scale = shared_scale(v_format, p.kv.v.scale, kv_head);
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], 1);
-    sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], 2);
-    const int row = warp * 16 + half * 8 + lane / 4;
-    const int packed = tile.first_packed + row;
-    const bool fault = packed < tile.num_packed && (sequence.too_long || (shared.faulty[row / 32] >> (row % 32) & 1) != 0);
-    if (fault && lane % 4 == 0 && kv_head == 0 && packed % args.group == 0) record_row_fault(args, sequence, packed / args.group);
-    const bool zero = fault || visible[half].count == 0;
-    sum[half] += sink_weight(p, q_head(packed), maximum[half]);
+  for (int r = 0; r < kRowTiles; ++r) {
 #pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
-      float low = zero ? 0.0f : (out[c][2 * half] + 0.0f) / sum[half];  // -0 becomes 0
-      float high = zero ? 0.0f : (out[c][2 * half + 1] + 0.0f) / sum[half];
-      if constexpr (kQuantized) {
-        low = zero ? 0.0f : low * value_scale;
-        high = zero ? 0.0f : high * value_scale;
+    for (int half = 0; half < 2; ++half) {
+      float row_sum = sum[r][half];
+      row_sum += __shfl_xor_sync(0xffffffffu, row_sum, 1);
+      row_sum += __shfl_xor_sync(0xffffffffu, row_sum, 2);
+      const int row = row_of(r, half);
+      const int packed = tile.first_packed + row;
+      const bool fault = packed < tile.num_packed && (sequence.too_long || (shared.faulty[row / 32] >> (row % 32) & 1) != 0);
+      if (fault && lane % 4 == 0 && kv_head == 0 && packed % args.group == 0) record_row_fault(args, sequence, packed / args.group);
+      const bool zero = fault || visible[r][half].count == 0;
+      row_sum += sink_weight(p, q_head(packed), maximum[r][half]);
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) {
+        float low = zero ? 0.0f : (out[r][c][2 * half] + 0.0f) / row_sum;  // -0 becomes 0
+        float high = zero ? 0.0f : (out[r][c][2 * half + 1] + 0.0f) / row_sum;
+        if constexpr (kQuantized) {
+          low = zero ? 0.0f : low * value_scale;
+          high = zero ? 0.0f : high * value_scale;
+        }
+        *reinterpret_cast<uint32_t*>(&shared.q[row][c * 8 + lane % 4 * 2]) = pack<T>(low, high);
       }
-      *reinterpret_cast<uint32_t*>(&shared.q[row][c * 8 + lane % 4 * 2]) = pack<T>(low, high);
     }
   }
-  __syncwarp();  // a warp stores the 16 rows that it made
-  for (int i = lane; i < 16 * v_chunks; i += 32) {
-    const int row = warp * 16 + i / v_chunks;
+  __syncwarp();  // a warp stores the rows that it made
+  for (int i = lane; i < 16 * kRowTiles * v_chunks; i += 32) {
+    const int row = first_row + i / v_chunks;
     const int chunk = i % v_chunks;
     const int packed = tile.first_packed + row;
     if (packed >= tile.num_packed) break;

@@ -266,7 +266,7 @@ TEST(PagedAttentionWgmmaChoice, TakesWhatTmaCanExpress) {
     return name(changed);
   };
   const std::string wgmma = "prefill wgmma q=bfloat16 cache=same head_dim=128 keys=128";
-  const std::string mma = "prefill mma q=bfloat16 cache=same head_dim=128 keys=64";
+  const std::string mma = "prefill mma q=bfloat16 cache=same head_dim=128 rows=64 keys=64";
   EXPECT_EQ(name(p), wgmma);
   EXPECT_EQ(cuda::chosen_prefill_instance(p, kSharedBytes, false), mma);
   EXPECT_EQ(with([](auto& c) { c.soft_cap = 3.0f, c.window = 17, c.chunk = 50, c.batch_invariant = true; }), wgmma);

@@ -30,13 +30,6 @@ __device__ inline T* swizzled_dynamic_shared() {
 
 __device__ inline uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 
-// 2^x, to about 2 ulp; results below 2^-126 are 0.
-__device__ inline float exp2_approximate(float x) {
-  float result;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
-  return result;
-}
-
 // ---------------------------------------------------------------------------------------------------------------------
 // Barriers
 

@@ -40,6 +40,20 @@ __device__ inline uint4 load_once(const void* from) {
   return word;
 }
 
+// 16 bytes to shared memory, asynchronously and past the L1, or zeros if `from`, which is then any address, is not `there`.
+__device__ inline void copy_or_clear(void* to, const void* from, bool there) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))), "l"(from),
+               "r"(there ? 16 : 0)
+               : "memory");
+}
+
+// 2^x, to about 2 ulp; results below 2^-126 are 0.
+__device__ inline float exp2_approximate(float x) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+
 // ---- launches that overlap (programmatic edges), clusters: from sm_90 on -------------------------------------------------------
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900

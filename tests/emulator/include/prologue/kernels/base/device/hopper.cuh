@@ -28,11 +28,6 @@ inline uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(static_cast<const unsigned char*>(p) - emulator::dynamic_shared);
 }
 
-inline float exp2_approximate(float x) {
-  const float result = std::exp2(x);
-  return result < 0x1p-126f ? 0.0f : result;
-}
-
 // ---- barriers
 
 struct Barrier {

@@ -23,6 +23,19 @@ inline void load_kept(const void* from, uint32_t (&words)[4]) {
 
 inline uint4 load_once(const void* from) { return *static_cast<const uint4*>(from); }
 
+inline void copy_or_clear(void* to, const void* from, bool there) {
+  if (there) {
+    std::memcpy(to, from, 16);
+  } else {
+    std::memset(to, 0, 16);
+  }
+}
+
+inline float exp2_approximate(float x) {
+  const float result = std::exp2(x);
+  return result < 0x1p-126f ? 0.0f : result;
+}
+
 inline void wait_for_previous_kernels() {}
 inline void let_next_kernel_start() {}
 inline uint32_t cluster_rank() { return emulator::cluster_rank(); }
