@@ -58,7 +58,7 @@ class Results:
 
 PROLOGUE = Results("2026-11-21-h200-attention_prologue.json", "2026-11-21-h200-attention_prologue-peers.json")
 ROTARY = Results("2026-11-21-h200-rotary.json", "2026-11-21-h200-rotary-peers.json")
-PROJECTION = Results("2026-11-23-h200-projection.json")
+PROJECTION = Results("2026-11-23-h200-layers.json")
 
 # ---- plots ------------------------------------------------------------------------------------------------------------------
 
@@ -155,7 +155,8 @@ def decode_panel(title, qkv, model, tokens):
     for i, (label, way) in enumerate(ways):
         x, y = LEFT, 32 + 52 * i
         total = sum(us(part, way) for part, _, _ in PARTS)
-        out.append(f'<text class="axis" x="{x}" y="{y + 10}">{label}: {total:.1f} us</text>')
+        layer = PROJECTION.rows[f"layer of {model}, 512 tokens of context T={tokens}: {way}"]["us"]
+        out.append(f'<text class="axis" x="{x}" y="{y + 10}">{label}: {total:.1f} us; in a layer with attention {layer:.1f}</text>')
         for part, _, css in PARTS:
             width = 330 * us(part, way) / most
             out.append(f'<path class="{css}" style="stroke-width:18;stroke-dasharray:none" d="M{x:.1f} {y + 26}h{width - 2:.1f}"/>')
@@ -170,7 +171,7 @@ def decode_plot():
               decode_panel("Llama 3.1 8B", "8B", "8B", 1)]
     width, height = PANEL * len(panels), 186
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
-           'aria-label="Time of a layer of a decode step beside attention">\n', STYLE]
+           'aria-label="Time of a layer of a decode step">\n', STYLE]
     for i, lines in enumerate(panels):
         out.append(f'  <g transform="translate({i * PANEL} 0)">\n' + "".join(f"    {line}\n" for line in lines) + "  </g>\n")
     x = LEFT
@@ -178,8 +179,8 @@ def decode_plot():
         out.append(f'  <path class="{css}" style="stroke-width:12;stroke-dasharray:none" d="M{x} 150h12"/>\n')
         out.append(f'  <text x="{x + 18}" y="154">{label}</text>\n')
         x += 34 + 6.6 * len(label)
-    out.append(f'  <text class="note" x="{LEFT}" y="{height - 8}">One NVIDIA H200, 2026-11-23; bfloat16, one token; microseconds of one layer '
-               'without attention; each part timed in a chain of its own.</text>\n</svg>\n')
+    out.append(f'  <text class="note" x="{LEFT}" y="{height - 8}">One NVIDIA H200, 2026-11-23; bfloat16, one token; microseconds. Bars: each part in a '
+               'chain of its own. Whole layers: 32 one after another, attention over 512 tokens.</text>\n</svg>\n')
     return "".join(out)
 
 
