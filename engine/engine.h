@@ -48,7 +48,7 @@ struct EngineOptions {
   bool batch_invariant = false;  // the bits of a request depend on nothing else: not on the batch, chunks, prefix hits or preemption
   int32_t num_threads = 0;       // CPU; 0 = all cores
   bool fused = true;             // run the fused graph
-  bool fused_projections = true;  // and on CUDA, in steps of few tokens of small models, five kernels a layer (model_runner.h)
+  bool fused_projections = true;  // and on CUDA, in steps of few tokens, five kernels a layer (model_runner.h)
   Rounding rounding =
       Rounding::once;  // of the fused graph: with per_step it matches the unfused graph bit for bit in 16-bit types too
   bool profile = false;
