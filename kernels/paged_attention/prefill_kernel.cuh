@@ -1,5 +1,5 @@
 // Prefill: a block = a tile of packed rows of one kv head, over all positions that they see. prefill_mma_kernel: a warp = 16 rows
-// of 64, fragments of mma.m16n8k16. prefill_simple_kernel: 16 x 16 threads, each with a few rows, keys and channels.
+// of 64, or 32 of 128, fragments of mma.m16n8k16. prefill_simple_kernel: 16 x 16 threads, each with a few rows, keys and channels.
 //
 // A row takes the same steps whatever else its tile holds: keys come in tiles that start at multiples of their size (in
 // prefill_simple_kernel only if the call is batch-invariant), a hidden key has the weight 0, and tiles without a key that the row
