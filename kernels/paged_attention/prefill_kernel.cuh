@@ -371,7 +371,7 @@ __global__ void __launch_bounds__(MmaTileOf<T, kHeadDim, kCache, kMaxKeys, kRowT
       for (int r = 0; r < kRowTiles; ++r) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const float rescale = weight_of(maximum[r][half], new_maximum[r][half]);
+          const float rescale = weight_of_roughly(maximum[r][half], new_maximum[r][half]);
           maximum[r][half] = new_maximum[r][half];
           sum[r][half] *= rescale;
 #pragma unroll
@@ -383,7 +383,7 @@ __global__ void __launch_bounds__(MmaTileOf<T, kHeadDim, kCache, kMaxKeys, kRowT
       }
     }
     for_each_score([&](float& s, int r, int, int i) {
-      s = weight_of(s, maximum[r][i / 2]);
+      s = weight_of_roughly(s, maximum[r][i / 2]);
       sum[r][i / 2] += s;
     });
 #pragma unroll
