@@ -1,0 +1,123 @@
+"""What differs between the array libraries: how an output is made, and how the extension is called on the caller's stream."""
+
+from typing import Any, Callable, Dict
+
+import tvm_ffi
+
+from . import _extension
+
+# dtypes of ml_dtypes, which NumPy itself has no DLPack name for.
+_NARROW = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
+
+
+class Framework:
+    """empty(like, shape, dtype): a new dense array beside `like`; dtype None: that of `like`, "float32": that one.
+    empty_like(like): one of its shape and dtype. call(function, arguments): calls the extension.
+    For prologue.compat: array(like, values, dtype): a list as an array; concatenate(a, b): along the last axis; join_halves(a, b): the
+    array of which a and b are the halves along the last axis, without a copy, or None if they are not."""
+
+    # Whether the call must go through torch's dispatcher; only torch's has one.
+    dispatcher: Any = None
+
+    def empty(self, like: Any, shape: tuple, dtype: Any = None) -> Any:
+        raise TypeError(f"out is None, and {type(like).__module__}.{type(like).__name__} is not known: give out")
+
+    def empty_like(self, like: Any) -> Any:
+        return self.empty(like, like.shape)
+
+    def call(self, function: Callable, arguments: tuple) -> None:
+        function(*arguments)
+
+
+class _NumPy(Framework):
+    def __init__(self) -> None:
+        import numpy
+
+        self.numpy = numpy
+
+    def empty(self, like: Any, shape: tuple, dtype: Any = None) -> Any:
+        return self.numpy.empty(shape, like.dtype if dtype is None else dtype)
+
+    def _narrow(self, value: Any) -> Any:
+        if not isinstance(value, self.numpy.ndarray) or value.dtype.name not in _NARROW:
+            return value
+        bits = tvm_ffi.from_dlpack(value.view(_NARROW[value.dtype.name]))
+        return _extension.reinterpret(bits, value.dtype.name)
+
+    def call(self, function: Callable, arguments: tuple) -> None:
+        try:
+            function(*arguments)
+        except (BufferError, TypeError):  # of NumPy, before anything has run
+            narrow = [self._narrow(value) for value in arguments]
+            if all(new is old for new, old in zip(narrow, arguments)):
+                raise
+            function(*narrow)
+
+
+    def array(self, like: Any, values: Any, dtype: str) -> Any:
+        return self.numpy.array(list(values), dtype)
+
+    def concatenate(self, a: Any, b: Any) -> Any:
+        return self.numpy.concatenate([a, b], -1)
+
+    def join_halves(self, a: Any, b: Any) -> Any:
+        step = a.shape[-1] * a.strides[-1]
+        if a.shape != b.shape or a.strides != b.strides or a.dtype != b.dtype or b.ctypes.data - a.ctypes.data != step:
+            return None
+        shape = (*a.shape[:-1], 2 * a.shape[-1])
+        return self.numpy.lib.stride_tricks.as_strided(a, shape, a.strides)
+
+
+class _CuPy(_NumPy):
+    def __init__(self) -> None:
+        import cupy
+
+        self.cupy = self.numpy = cupy
+
+    def empty(self, like: Any, shape: tuple, dtype: Any = None) -> Any:
+        with like.device:
+            return self.cupy.empty(shape, like.dtype if dtype is None else dtype)
+
+    def join_halves(self, a: Any, b: Any) -> Any:
+        return None
+
+    def call(self, function: Callable, arguments: tuple) -> None:
+        first = next(value for value in arguments if isinstance(value, self.cupy.ndarray))
+        with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda", first.device.id), self.cupy.cuda.get_current_stream(first.device.id).ptr):
+            function(*arguments)
+
+
+class _Jax(Framework):
+    def empty(self, like: Any, shape: tuple, dtype: Any = None) -> Any:
+        self.call(None, ())
+
+    def call(self, function: Callable, arguments: tuple) -> None:
+        raise TypeError("JAX arrays cannot be written: use the functions of prologue.jax")
+
+
+def _torch() -> Framework:
+    from .torch import FRAMEWORK
+
+    return FRAMEWORK
+
+
+_MAKERS = {"numpy": _NumPy, "cupy": _CuPy, "torch": _torch, "jax": _Jax, "jaxlib": _Jax}
+_KNOWN: Dict[type, Framework] = {}
+
+
+def framework_of(array: Any) -> Framework:
+    """That of an array, by its type."""
+    found = _KNOWN.get(type(array))
+    return _find(type(array)) if found is None else found
+
+
+def _find(kind: type) -> Framework:
+    for base in kind.__mro__:
+        maker = _MAKERS.get(base.__module__.partition(".")[0])
+        if maker is not None:
+            _KNOWN[kind] = maker()
+            return _KNOWN[kind]
+    if not hasattr(kind, "__dlpack__"):
+        raise TypeError(f"{kind.__module__}.{kind.__name__} is not an array: it must have DLPack (torch, NumPy, CuPy)")
+    _KNOWN[kind] = Framework()
+    return _KNOWN[kind]

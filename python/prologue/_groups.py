@@ -1,0 +1,151 @@
+"""The descriptions that several operations share. Each is the C++ struct of the same name, and is passed to the extension by position,
+in the order of its fields. Make one by keyword, once, and pass it in every call."""
+
+from typing import Any, NamedTuple, Optional
+
+# An array of torch, NumPy or CuPy: anything with DLPack.
+Array = Any
+
+
+class Rope(NamedTuple):
+    """How heads are rotated (kernels/base/rope.h). Exactly one source of cos and sin must be given.
+
+    The rotated channels are [rotary_offset, rotary_offset + rotary_dim). They form num_blocks adjacent blocks of
+    w = rotary_dim / num_blocks channels. For each pair of a block, (a, b) = (a cos - b sin, a sin + b cos).
+
+    style: "neox": pair i is (x[i], x[i + w/2]); "interleaved": pair i is (x[2i], x[2i + 1]).
+    rotary_dim: None: what follows from the columns of the source. Must be given with theta.
+    cos, sin: [rows, w / 2] or [rows, w]; row = position. float32, float16, bfloat16 or (for rotary of float64) float64.
+    cos_sin: [rows, w]: cos, then sin, each w / 2 columns.
+    angles: as cos; the kernel computes their cos and sin. Only for rotary.
+    inv_freq: [w / 2] float32 or float64; angle = position * inv_freq[column].
+    theta: angle = position * theta ** (-2 * column / w). Only for rotary.
+    width: "half": one column for each pair; "full": one for each channel. None: what rotary_dim and the columns say; if there is no
+        rotary_dim either, "half".
+    per_token: row = token, not position. Then cos, sin, cos_sin or angles may also be [batch, seq_len, columns].
+    attention_factor: multiplies cos and sin.
+    inverse: the inverse rotation (-sin). inverse_by_own_sine: for width "full", each channel's own sine, as Paddle's gradient.
+    max_position: a bound on positions; None: the rows of the table, or none.
+    past_table: what happens to a token whose position is at or past the bound. "record": its rows become zeros, and it is a fault;
+        "zero": zeros; "identity": it is not rotated.
+    num_axes: position axes, 1 to 4. pair_axis: [rotary_dim / 2] uint8, the axis of each pair; None: each block has its own.
+    """
+
+    style: str = "neox"
+    rotary_dim: Optional[int] = None
+    cos: Optional[Array] = None
+    sin: Optional[Array] = None
+    cos_sin: Optional[Array] = None
+    angles: Optional[Array] = None
+    inv_freq: Optional[Array] = None
+    theta: Optional[float] = None
+    width: Optional[str] = None
+    per_token: bool = False
+    attention_factor: float = 1.0
+    rotary_offset: int = 0
+    num_blocks: int = 1
+    inverse: bool = False
+    inverse_by_own_sine: bool = False
+    max_position: Optional[int] = None
+    past_table: str = "record"
+    num_axes: int = 1
+    pair_axis: Optional[Array] = None
+
+
+class HeadNorm(NamedTuple):
+    """The norm of each head of Q, K or V (kernels/attention_prologue/attention_prologue.h).
+
+    rms: x / sqrt(mean(x^2) + eps) * (weight_offset + weight)
+    layer: (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * (weight_offset + weight) + bias
+
+    placement: "before_rope" or "after_rope". kind: "rms" or "layer".
+    scope: "head", or "token": one norm over all heads of the token (OLMo 2).
+    weight: [head_dim] or [heads, head_dim], in the operation's dtype or float32; None: no weight. bias: the same, only for "layer".
+    weight_offset: 1 for Gemma, whose checkpoints hold weight - 1.
+    """
+
+    placement: str = "before_rope"
+    weight: Optional[Array] = None
+    bias: Optional[Array] = None
+    eps: float = 1e-6
+    kind: str = "rms"
+    scope: str = "head"
+    weight_offset: float = 0.0
+
+
+class PageTable(NamedTuple):
+    """The pages of the sequences, in one of two forms (kernels/base/views.h). All arrays are int32.
+
+    block_table: [num_seqs, max_pages_per_seq]; entry i is the page of tokens i * page_size and on.
+    kv_indptr [num_seqs + 1], kv_indices [..]: sequence s has the pages kv_indices[kv_indptr[s]:kv_indptr[s + 1]] (FlashInfer).
+    kv_last_page_len: [num_seqs], 1 to page_size: then the table also says how long a sequence is.
+    """
+
+    block_table: Optional[Array] = None
+    kv_indptr: Optional[Array] = None
+    kv_indices: Optional[Array] = None
+    kv_last_page_len: Optional[Array] = None
+
+
+class TokenPlaces(NamedTuple):
+    """The position and the slot of each token: given, or derived from the lengths of the sequences
+    (kernels/attention_prologue/attention_prologue.h).
+
+    Given. positions: [num_tokens] or [num_axes, num_tokens], int32 or int64; a negative one is padding, and nothing of that token is
+        written. slot_mapping: [num_tokens] or shorter, page * page_size + offset; a negative one is not written to the cache.
+    Derived, where one of them is not given. cu_seqlens_q: [num_seqs + 1] int32, the first row of each sequence. cache_lens: [num_seqs]
+        int32, tokens in the cache before this step; or seq_lens: after it; or kv_last_page_len of the page table.
+        Position = cache position + position_offsets (one for each sequence, or one for all). The slot follows from page_table.
+    ring_size: not 0: cache position p is stored at p % ring_size.
+    """
+
+    positions: Optional[Array] = None
+    slot_mapping: Optional[Array] = None
+    cu_seqlens_q: Optional[Array] = None
+    cache_lens: Optional[Array] = None
+    seq_lens: Optional[Array] = None
+    ring_size: int = 0
+    position_offsets: Optional[Array] = None
+    page_table: Optional[PageTable] = None
+
+
+class QueryScale(NamedTuple):
+    """Q is multiplied by constant * f(position) (kernels/attention_prologue/attention_prologue.h).
+
+    by_position: "none": f = 1; "llama4": f = 1 + a log(1 + floor((position + 1) / b)); "logn": f = max(1, log(position + 1) / log(b)).
+    """
+
+    constant: float = 1.0
+    by_position: str = "none"
+    a: float = 0.0
+    b: float = 1.0
+
+
+class PagedKv(NamedTuple):
+    """One layer's paged KV cache (kernels/base/views.h). Slot s is at offset s % page_size of page s / page_size.
+
+    layout: "nhd": k and v are [num_pages, page_size, num_kv_heads, head_dim]; "hnd": [num_pages, num_kv_heads, page_size, head_dim].
+        Channels are contiguous, other strides are free: views of an interleaved buffer are fine.
+    k, v: float32, float16, bfloat16, fp8, int8, or for types without a dtype uint8 with k_type, v_type: "fp8_e4m3", "fp8_e5m2", "int8",
+        "int4", "uint4" (two channels in a byte, the even one in the low half). One of them may be None.
+    scaling: "none" (fp8 with scale 1), "tensor" (k_scale, v_scale: [1]), "head" ([num_kv_heads]), or "token_head": the prologue computes
+        and writes them, [num_pages, page_size, num_kv_heads] in the layout's order; for uint4 [.., 2], scale and zero point. float32.
+    """
+
+    k: Optional[Array] = None
+    v: Optional[Array] = None
+    k_scale: Optional[Array] = None
+    v_scale: Optional[Array] = None
+    layout: str = "nhd"
+    scaling: str = "none"
+    k_type: Optional[str] = None
+    v_type: Optional[str] = None
+
+
+def flat(group: Optional[tuple]) -> tuple:
+    """A group as the extension reads it."""
+    return (None,) if group is None else (True, *group)
+
+
+def flat_places(places: Optional[TokenPlaces]) -> tuple:
+    return (None,) if places is None else (True, *places[:-1], *flat(places[-1]))

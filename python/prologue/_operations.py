@@ -1,0 +1,327 @@
+"""The operations. Each passes its arguments to the extension by position, in the order in which python/src reads them."""
+
+from typing import Any, NamedTuple, Optional, Sequence, Union
+
+from . import _extension
+from ._frameworks import framework_of
+from ._groups import Array, HeadNorm, PagedKv, PageTable, QueryScale, Rope, TokenPlaces, flat, flat_places
+
+
+def rotary(
+    *x: Array,
+    rope: Rope,
+    positions: Optional[Array] = None,
+    out: Union[None, Array, Sequence[Array]] = None,
+    inplace: bool = False,
+    layout: Optional[str] = None,
+    tail: str = "copy",
+    rotate: Optional[Sequence[bool]] = None,
+    offset: int = 0,
+    offsets: Optional[Array] = None,
+    cu_seqlens: Optional[Array] = None,
+    max_seqlen: Optional[int] = None,
+    faults: Optional[Array] = None,
+    token_faults: Optional[Array] = None,
+) -> Any:
+    """y = rotate(x) for one to four tensors of heads, in one launch (kernels/rotary/rotary.h).
+
+    x: [batch, seq_len, heads, head_dim] or [tokens, heads, head_dim], float32, float16, bfloat16 or float64. All strides are free.
+        `layout` names the axes in another order: "sbhd", "bhsd", "hsd".
+    rope: see Rope.
+    positions: [seq_len], [batch, seq_len], or with several axes [num_axes, ..]; any integer dtype and strides. A negative one is
+        padding: no row of the token is touched. None: the position is the token's number in its sequence + offset + offsets, where
+        offsets is [sequences] or [1]. With cu_seqlens [sequences + 1] the sequences are packed one after another (batch 1).
+    out: the results, as many as x; each may be its x itself, and nothing else may overlap. None: new arrays. inplace: out = x.
+    tail: what happens to the channels that are not rotated: "copy", "leave" (as they are in `out`) or "zero".
+    rotate: for each x whether it is rotated; one that is not is copied.
+    faults: [2] int64 zeros. Faults are counted there: see read_faults. Without it, a fault on the CPU raises IndexError after all
+        other tokens are done; on CUDA a rope with past_table "record" needs it.
+    token_faults: [batch * seq_len] uint8; a code is written for each faulty token.
+
+    Returns one array for one x, else a tuple. Arithmetic is float32 (float64 for float64), rounded once.
+    """
+    if not x:
+        raise TypeError("rotary takes 1 to 4 arrays: there are 0")
+    framework = framework_of(x[0])
+    options = (layout, tail, *flat(rope), positions, offset, offsets, cu_seqlens, max_seqlen, faults, token_faults)
+    if out is not None and not isinstance(out, (tuple, list)):
+        out = (out,)
+    if out is not None and (inplace or len(out) != len(x)):
+        raise ValueError(f"out has {len(out)} arrays for {len(x)}" if not inplace else "out and inplace are both given")
+    if rotate is not None and len(rotate) != len(x):
+        raise ValueError(f"rotate has {len(rotate)} elements for {len(x)} arrays")
+    if framework.dispatcher is not None and framework.dispatcher.needed(*x):
+        return framework.dispatcher.rotary(x, x if inplace else out, rotate, options)
+    if inplace:
+        out = x
+    elif out is None:
+        if len(x) == 1 and rotate is None:  # the shortest way for the most frequent call
+            result = framework.empty_like(x[0])
+            framework.call(_extension.rotary, (1, x[0], result, True, *options))
+            return result
+        out = tuple([framework.empty_like(one) for one in x])
+    tensors = []
+    for i, one in enumerate(x):
+        tensors += (one, None if out[i] is one else out[i], True if rotate is None else bool(rotate[i]))
+    framework.call(_extension.rotary, (len(x), *tensors, *options))
+    return out[0] if len(x) == 1 else tuple(out)
+
+
+def gather_cos_sin(
+    cos_sin: Array,
+    positions: Array,
+    *,
+    pair_axis: Optional[Array] = None,
+    past_table: str = "record",
+    out: Optional[Array] = None,
+) -> Array:
+    """The cos and sin of each token's position, gathered once for all layers (kernels/token_ops/gather_cos_sin.h). Pass the result as
+    Rope(cos_sin=.., per_token=True).
+
+    out[t, i] = cos_sin[p, i], out[t, r/2 + i] = cos_sin[p, r/2 + i], p = positions[pair_axis[i], t]
+
+    cos_sin: [max_position, rotary_dim], cos then sin, float32, float16 or bfloat16, contiguous.
+    positions: [num_tokens] or [num_axes, num_tokens], int32 or int64. Outside of the table cos and sin become 0; with past_table
+        "identity", cos becomes 1 past its end.
+    pair_axis: [rotary_dim / 2] uint8; None: all pairs use axis 0.
+    out: [num_tokens, rotary_dim] float32, contiguous; None: a new array.
+    """
+    framework = framework_of(cos_sin)
+    if out is None:
+        out = framework.empty(cos_sin, (positions.shape[-1], cos_sin.shape[1]), "float32")
+    arguments = (cos_sin, positions, pair_axis, past_table, out)
+    if framework.dispatcher is not None and framework.dispatcher.needed():
+        framework.dispatcher.gather_cos_sin(arguments)
+    else:
+        framework.call(_extension.gather_cos_sin, arguments)
+    return out
+
+
+def attention_prologue(
+    q: Optional[Array] = None,
+    k: Optional[Array] = None,
+    v: Optional[Array] = None,
+    *,
+    qkv: Optional[Array] = None,
+    num_q_heads: Optional[int] = None,
+    num_kv_heads: Optional[int] = None,
+    head_dim: Optional[int] = None,
+    v_head_dim: Optional[int] = None,
+    cache: Optional[PagedKv] = None,
+    rope: Optional[Rope] = None,
+    places: Optional[TokenPlaces] = None,
+    q_rope: Optional[Array] = None,
+    k_rope: Optional[Array] = None,
+    q_bias: Optional[Array] = None,
+    k_bias: Optional[Array] = None,
+    v_bias: Optional[Array] = None,
+    q_norm: Optional[HeadNorm] = None,
+    k_norm: Optional[HeadNorm] = None,
+    v_norm: Optional[HeadNorm] = None,
+    hadamard_block: int = 0,
+    q_scale: Optional[QueryScale] = None,
+    rounding: str = "once",
+    q_out: Optional[Array] = None,
+    q8_out: Optional[Array] = None,
+    q8_scale: Optional[Array] = None,
+    k_out: Optional[Array] = None,
+    v_out: Optional[Array] = None,
+    faults: Optional[Array] = None,
+    token_faults: Optional[Array] = None,
+) -> Optional[Array]:
+    """Everything between the QKV GEMM and attention, in one launch (kernels/attention_prologue/attention_prologue.h):
+    bias, QK-norm, rotation, Hadamard transform and scale of Q; K and V go to their slots of the paged cache, quantised to its type.
+
+    q: [num_tokens, num_q_heads, head_dim]; k, v: [num_tokens, num_kv_heads, head_dim]; float32, float16 or bfloat16, contiguous
+        channels, other strides free. Any of them may be None. Or qkv: [num_tokens, (num_q_heads + num_kv_heads) * head_dim +
+        num_kv_heads * v_head_dim], with these numbers.
+    cache: where K and V go; None: only to k_out and v_out. Two tokens must not share a slot.
+    rope: from cos and sin, cos_sin or inv_freq. None: no rotation.
+    places: positions and slots. None: no positions (all 0) and no slots, for calls that need neither.
+    q_rope, k_rope: the rotated channels, if they are apart; k_rope may have one head for all (DeepSeek).
+    q_bias, k_bias, v_bias: [heads * head_dim] in the dtype of q.
+    hadamard_block: a power of two in 2..512: the transform of each block of channels of Q and K.
+    rounding: "once": only at the stores; "per_step": also where separate operations would store.
+    q_out: [num_tokens, num_q_heads, head_dim]; may be q itself; None: a new array. q8_out instead: fp8 (or uint8: e4m3), with q8_scale
+        [1], which is read, or [num_tokens, num_q_heads], which is computed.
+    k_out, v_out: K and V also there, not quantised; may be k and v themselves.
+    faults, token_faults: as in rotary.
+
+    Returns q_out, or q8_out, or None without q.
+    """
+    first = q if q is not None else k if k is not None else v if v is not None else qkv
+    if first is None:
+        raise TypeError("q, k, v and qkv are all None: one of them must be given")
+    framework = framework_of(first)
+    if q_out is None and q8_out is None:
+        if q is not None:
+            if q_rope is None:
+                q_out = framework.empty_like(q)
+            else:
+                q_out = framework.empty(q, (*q.shape[:2], q.shape[2] + q_rope.shape[2]))
+        elif qkv is not None and num_q_heads and head_dim:
+            q_out = framework.empty(qkv, (qkv.shape[0], num_q_heads, head_dim))
+    arguments = (
+        q, k, v, q_rope, k_rope, qkv, num_q_heads, num_kv_heads, head_dim, v_head_dim, q_out, q8_out, q8_scale,
+        *flat(cache), q_bias, k_bias, v_bias, *flat(q_norm), *flat(k_norm), *flat(v_norm), *flat(rope), *flat_places(places),
+        hadamard_block, *flat(q_scale), rounding, k_out, v_out, faults, token_faults,
+    )  # fmt: skip
+    if framework.dispatcher is not None and framework.dispatcher.needed_without_gradients(first, k, v):
+        framework.dispatcher.attention_prologue(arguments)
+    else:
+        framework.call(_extension.attention_prologue, arguments)
+    return q_out if q8_out is None else q8_out
+
+
+def paged_attention(
+    q: Array,
+    cache: PagedKv,
+    *,
+    page_table: PageTable,
+    cu_seqlens_q: Array,
+    seq_lens: Optional[Array] = None,
+    scale: Optional[float] = None,
+    soft_cap: float = 0.0,
+    window: int = 0,
+    chunk: int = 0,
+    ring_size: int = 0,
+    sinks: Optional[Array] = None,
+    max_seqlen_q: Optional[int] = None,
+    max_seq_len: Optional[int] = None,
+    num_decode_seqs: int = 0,
+    batch_invariant: bool = False,
+    out: Optional[Array] = None,
+    workspace: Optional[Array] = None,
+    counters: Optional[Array] = None,
+    faults: Optional[Array] = None,
+    token_faults: Optional[Array] = None,
+) -> Array:
+    """Causal, grouped-query attention of new tokens over a paged cache that already holds their K and V
+    (kernels/paged_attention/paged_attention.h). Prefill, decode, or both in one batch.
+
+    q: [num_tokens, num_q_heads, head_dim] float32, float16 or bfloat16; contiguous channels.
+    cache: any type and layout that the prologue writes; read only.
+    cu_seqlens_q: [num_seqs + 1] int32: sequence s owns the rows [cu_seqlens_q[s], cu_seqlens_q[s + 1]).
+    seq_lens: [num_seqs] int32, tokens after this step's were added; None: page_table.kv_last_page_len says them.
+    scale: of the scores; None: 1 / sqrt(head_dim). soft_cap: soft_cap * tanh(score / soft_cap); 0: none.
+    window: tokens that a row sees, its own included; 0: all. chunk: a row sees only its chunk of so many positions (Llama 4).
+    sinks: [num_q_heads] in the dtype of q or float32: a score without a value (GPT-OSS).
+    max_seqlen_q, max_seq_len: bounds known on the host, which must hold for every replay of a captured graph. None: num_tokens, and
+        what the block table can hold; tighter ones are faster on CUDA.
+    num_decode_seqs: the first so many sequences have at most one row each. batch_invariant: a row's bits do not depend on the batch.
+    out: [num_tokens, num_q_heads, v_head_dim]; must not overlap q; None: a new array.
+    workspace: on CUDA scratch of paged_attention_workspace_bytes; None: from torch's allocator (CuPy: must be given).
+    counters: on CUDA [264] int32 zeros, which saves a node of the graph.
+    faults, token_faults: as in rotary, of rows instead of tokens.
+    """
+    framework = framework_of(q)
+    if out is None:
+        v_dim = q.shape[2] if cache.v is None else cache.v.shape[3] * (2 if cache.v_type in ("int4", "uint4") else 1)
+        out = framework.empty(q, (q.shape[0], q.shape[1], v_dim))
+    arguments = (
+        q, out, *flat(cache), cu_seqlens_q, seq_lens, *flat(page_table), scale, soft_cap, window, chunk, ring_size, sinks, max_seqlen_q,
+        max_seq_len, num_decode_seqs, batch_invariant, workspace, counters, faults, token_faults,
+    )  # fmt: skip
+    if framework.dispatcher is not None and framework.dispatcher.needed_without_gradients(q):
+        framework.dispatcher.paged_attention(arguments)
+    else:
+        framework.call(_extension.paged_attention, arguments)
+    return out
+
+
+def attention_layer(
+    hidden_states: Array,
+    qkv_weight: Array,
+    output_weight: Array,
+    *,
+    num_q_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    cache: PagedKv,
+    places: TokenPlaces,
+    v_head_dim: Optional[int] = None,
+    output_bias: Optional[Array] = None,
+    rope: Optional[Rope] = None,
+    q_bias: Optional[Array] = None,
+    k_bias: Optional[Array] = None,
+    v_bias: Optional[Array] = None,
+    q_norm: Optional[HeadNorm] = None,
+    k_norm: Optional[HeadNorm] = None,
+    v_norm: Optional[HeadNorm] = None,
+    hadamard_block: int = 0,
+    q_scale: Optional[QueryScale] = None,
+    rounding: str = "once",
+    k_out: Optional[Array] = None,
+    v_out: Optional[Array] = None,
+    scale: Optional[float] = None,
+    soft_cap: float = 0.0,
+    window: int = 0,
+    chunk: int = 0,
+    ring_size: int = 0,
+    sinks: Optional[Array] = None,
+    max_seqlen_q: Optional[int] = None,
+    max_seq_len: Optional[int] = None,
+    num_decode_seqs: int = 0,
+    batch_invariant: bool = False,
+    seq_lens: Optional[Array] = None,
+    out: Optional[Array] = None,
+    workspace: Optional[Array] = None,
+    faults: Optional[Array] = None,
+    token_faults: Optional[Array] = None,
+) -> Array:
+    """The attention layer: QKV GEMM, attention prologue, paged attention, output GEMM (layers/attention_layer.h).
+
+    hidden_states: [num_tokens, hidden_size], contiguous rows.
+    qkv_weight: [num_q_heads * head_dim + num_kv_heads * (head_dim + v_head_dim), hidden_size]: the rows of q, then k, then v.
+    output_weight: [hidden_size, num_q_heads * v_head_dim]. output_bias: [hidden_size].
+    places: cu_seqlens_q, page_table and the lengths of the sequences are needed. With cache_lens, seq_lens must be given as well.
+    out: [num_tokens, hidden_size]; may be hidden_states; None: a new array.
+    workspace: on CUDA; None: from torch's allocator. The others: as in attention_prologue and paged_attention.
+    """
+    framework = framework_of(hidden_states)
+    if out is None:
+        out = framework.empty_like(hidden_states)
+    arguments = (
+        hidden_states, qkv_weight, output_weight, output_bias, out, num_q_heads, num_kv_heads, head_dim, v_head_dim,
+        *flat(cache), q_bias, k_bias, v_bias, *flat(q_norm), *flat(k_norm), *flat(v_norm), *flat(rope), *flat_places(places),
+        hadamard_block, *flat(q_scale), rounding, k_out, v_out, faults, token_faults, scale, soft_cap, window, chunk, ring_size, sinks,
+        max_seqlen_q, max_seq_len, num_decode_seqs, batch_invariant, seq_lens, workspace,
+    )  # fmt: skip
+    if framework.dispatcher is not None and framework.dispatcher.needed_without_gradients(hidden_states, qkv_weight, output_weight):
+        framework.dispatcher.attention_layer(arguments)
+    else:
+        framework.call(_extension.attention_layer, arguments)
+    return out
+
+
+class Fault(NamedTuple):
+    """The first faulty token of a record: a FaultCode in words (kernels/base/faults.h), and how many tokens were skipped."""
+
+    code: str
+    token: int
+    count: int
+
+
+def read_faults(faults: Array) -> Optional[Fault]:
+    """What the operations recorded in `faults` ([2] int64), or None. Copies it to the host, so on CUDA it waits."""
+    first, count = int(faults[0]), int(faults[1])
+    text = _extension.decode_faults(first if first < 1 << 63 else first - (1 << 64), count)
+    if not text:
+        return None
+    code, token, skipped = text.rsplit(" ", 2)
+    return Fault(code, int(token), int(skipped))
+
+
+def get_num_threads() -> int:
+    """Threads of an operation on the CPU."""
+    return _extension.get_num_threads()
+
+
+def set_num_threads(num_threads: int) -> None:
+    """Sets the threads of an operation on the CPU, for all callers. At first: one for each processor."""
+    _extension.set_num_threads(num_threads)
+
+
+def built_with_cuda() -> bool:
+    """Whether the extension has the CUDA kernels."""
+    return _extension.built_with_cuda()

@@ -1,0 +1,110 @@
+"""vLLM 0.33: functions of vllm._custom_ops.
+
+Caches of kv_cache_dtype "fp8", "fp8_e4m3" and "fp8_e5m2" may be uint8, as in vLLM. A negative slot is not written. slot_mapping may be
+shorter than key and value, which are then padded.
+"""
+
+from typing import Any, Optional
+
+from .. import HeadNorm, PagedKv, Rope, TokenPlaces, attention_prologue, rotary
+
+_CACHE_TYPES = {"auto": None, "fp8": "fp8_e4m3", "fp8_e4m3": "fp8_e4m3", "fp8_e5m2": "fp8_e5m2"}
+
+
+def _rope(cos_sin_cache: Any, is_neox: bool, rotary_offset: int = 0, inverse: bool = False) -> Rope:
+    style = "neox" if is_neox else "interleaved"
+    return Rope(style, cos_sin=cos_sin_cache, rotary_offset=rotary_offset, inverse=inverse, past_table="zero")
+
+
+def _cache(k: Any, v: Any, kv_cache_dtype: str, k_scale: Any, v_scale: Any) -> PagedKv:
+    if kv_cache_dtype not in _CACHE_TYPES:
+        raise NotImplementedError(f"kv_cache_dtype is {kv_cache_dtype!r}: supported are {', '.join(map(repr, _CACHE_TYPES))}")
+    kind = _CACHE_TYPES[kv_cache_dtype]
+    if kind is None:
+        return PagedKv(k, v)
+    per_head = len(k_scale.shape) > 0 and k_scale.shape[0] > 1
+    return PagedKv(k, v, k_scale.reshape(-1), v_scale.reshape(-1), scaling="head" if per_head else "tensor", k_type=kind, v_type=kind)
+
+
+def rotary_embedding(
+    positions: Any,
+    query: Any,
+    key: Optional[Any],
+    head_size: int,
+    cos_sin_cache: Any,
+    is_neox: bool,
+    rope_dim_offset: int = 0,
+    inverse: bool = False,
+) -> None:
+    """Rotates query and key in place. positions: [num_tokens] or [batch, seq_len]; query, key: [.., heads * head_size] or
+    [.., heads, head_size]; cos_sin_cache: [max_position, rot_dim]. Rows of a packed qkv are fine."""
+    leading = positions.shape
+    tensors = []
+    for x in (query, key):
+        if x is None:
+            continue
+        if tuple(x.shape[: len(leading)]) != tuple(leading):
+            raise ValueError(f"positions has the shape {list(leading)}, query or key {list(x.shape)}: the leading axes must be equal")
+        tensors.append(x if len(x.shape) == len(leading) + 2 else x.reshape(*leading, -1, head_size))
+    rotary(*tensors, rope=_rope(cos_sin_cache, is_neox, rope_dim_offset, inverse), positions=positions, inplace=True, tail="leave")
+
+
+def reshape_and_cache_flash(
+    key: Any, value: Any, key_cache: Any, value_cache: Any, slot_mapping: Any, kv_cache_dtype: str, k_scale: Any, v_scale: Any
+) -> None:
+    """key, value: [num_tokens, num_heads, head_size]; caches: [num_blocks, block_size, num_heads, head_size], of any strides (HND
+    too). k_scale, v_scale: [1], or [num_heads]."""
+    cache = _cache(key_cache, value_cache, kv_cache_dtype, k_scale, v_scale)
+    attention_prologue(k=key, v=value, cache=cache, places=TokenPlaces(slot_mapping=slot_mapping))
+
+
+def fused_qk_norm_rope(
+    qkv: Any,
+    num_heads_q: int,
+    num_heads_k: int,
+    num_heads_v: int,
+    head_dim: int,
+    eps: float,
+    q_weight: Any,
+    k_weight: Any,
+    cos_sin_cache: Any,
+    is_neox: bool,
+    position_ids: Any,
+    forced_token_heads_per_warp: int = -1,
+) -> None:
+    """qkv: [num_tokens, (num_heads_q + num_heads_k + num_heads_v) * head_dim]: RMSNorm of each head of Q and K, then the rotation, in
+    place. forced_token_heads_per_warp has no effect."""
+    heads = qkv.reshape(qkv.shape[0], num_heads_q + num_heads_k + num_heads_v, head_dim)
+    q, k = heads[:, :num_heads_q], heads[:, num_heads_q : num_heads_q + num_heads_k]
+    attention_prologue(
+        q, k, rope=_rope(cos_sin_cache, is_neox), places=TokenPlaces(position_ids.reshape(-1)), q_out=q, k_out=k,
+        q_norm=HeadNorm(weight=q_weight, eps=eps), k_norm=HeadNorm(weight=k_weight, eps=eps),
+    )  # fmt: skip
+
+
+def concat_and_cache_mla(kv_c: Any, k_pe: Any, kv_cache: Any, slot_mapping: Any, kv_cache_dtype: str, scale: Any) -> None:
+    """kv_cache[slot] = [kv_c, k_pe]. kv_c: [num_tokens, kv_lora_rank]; k_pe: [num_tokens, pe_dim] or [num_tokens, 1, pe_dim];
+    kv_cache: [num_blocks, block_size, kv_lora_rank + pe_dim]."""
+    rank = kv_c.shape[1]
+    k_pe = k_pe.reshape(k_pe.shape[0], 1, k_pe.shape[-1])
+    pages = kv_cache[:, :, None, :]
+    cache = _cache(pages[..., :rank], pages[..., rank:], kv_cache_dtype, scale, scale)
+    attention_prologue(k=kv_c[:, None, :], v=k_pe, cache=cache, places=TokenPlaces(slot_mapping=slot_mapping))
+
+
+def concat_and_cache_mla_rope_fused(
+    positions: Any,
+    q_pe: Any,
+    k_pe: Any,
+    kv_c: Any,
+    cos_sin_cache: Any,
+    is_neox: bool,
+    slot_mapping: Any,
+    kv_cache: Any,
+    kv_cache_dtype: str,
+    kv_cache_scale: Any,
+) -> None:
+    """Rotates q_pe [num_tokens, num_heads, pe_dim] and k_pe in place, then concat_and_cache_mla. Two launches."""
+    k_heads = k_pe.reshape(k_pe.shape[0], 1, k_pe.shape[-1])
+    rotary(q_pe, k_heads, rope=_rope(cos_sin_cache, is_neox), positions=positions, inplace=True, tail="leave")
+    concat_and_cache_mla(kv_c, k_heads, kv_cache, slot_mapping, kv_cache_dtype, kv_cache_scale)

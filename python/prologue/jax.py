@@ -1,0 +1,141 @@
+"""The operations for JAX, in and outside of jax.jit. They need the package jax-tvm-ffi.
+
+JAX arrays are not written: an operation returns what it would write. A cache is donated where it is the last use of it
+(jax.jit(.., donate_argnums=..)); otherwise XLA copies it first. There are no gradients.
+"""
+
+import functools
+from typing import Any, Dict, Optional, Sequence, Tuple, Union
+
+import jax
+import jax.numpy as jnp
+import jax_tvm_ffi
+
+from . import _extension
+from ._groups import HeadNorm, PagedKv, PageTable, QueryScale, Rope, TokenPlaces, flat, flat_places
+
+
+@functools.lru_cache(maxsize=None)
+def _register(platform: str) -> str:
+    name = f"prologue.{platform}"
+    jax_tvm_ffi.register_ffi_target(
+        name, _extension.jax, ["attrs.call", "args", "rets"], platform="cpu" if platform == "cpu" else "gpu", allow_cuda_graph=True
+    )
+    return name
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, jax.ShapeDtypeStruct) or (hasattr(value, "shape") and hasattr(value, "dtype"))
+
+
+def _call(operation: str, arguments: Sequence[Any], written: Sequence[Any]) -> Tuple[Any, ...]:
+    """Runs an operation. `written`: those of the arguments that it writes: shapes, for new arrays, or arrays, which are replaced.
+    Returns what they have become."""
+    written = [value for value in written if value is not None]
+    outputs = {id(value): i for i, value in enumerate(written)}
+    inputs: list = []
+    places: Dict[int, int] = {}
+    aliases: Dict[int, int] = {}
+    for value in arguments:
+        if _is_array(value) and not isinstance(value, jax.ShapeDtypeStruct) and id(value) not in places:
+            places[id(value)] = len(inputs)
+            if id(value) in outputs:
+                aliases[len(inputs)] = outputs[id(value)]
+            inputs.append(value)
+    lines = [operation]
+    for value in arguments:
+        if value is None:
+            lines.append("n")
+        elif _is_array(value):
+            written_at = outputs.get(id(value))
+            lines.append(f"t{places[id(value)]}" if written_at is None else f"t{len(inputs) + written_at}")
+        elif isinstance(value, bool):
+            lines.append(f"b{int(value)}")
+        elif isinstance(value, int):
+            lines.append(f"i{value}")
+        elif isinstance(value, float):
+            lines.append(f"f{value!r}")
+        else:
+            lines.append(f"s{value}")
+    shapes = tuple(jax.ShapeDtypeStruct(value.shape, value.dtype) for value in written)
+    name = _register("cpu" if jax.default_backend() == "cpu" else "gpu")
+    return tuple(jax.ffi.ffi_call(name, shapes, input_output_aliases=aliases)(*inputs, call="\n".join(lines)))
+
+
+def rotary(
+    *x: Any,
+    rope: Rope,
+    positions: Optional[Any] = None,
+    layout: Optional[str] = None,
+    tail: str = "copy",
+    offset: int = 0,
+    offsets: Optional[Any] = None,
+    cu_seqlens: Optional[Any] = None,
+    max_seqlen: Optional[int] = None,
+) -> Union[Any, Tuple[Any, ...]]:
+    """prologue.rotary into new arrays. On a GPU a rope with a table needs past_table "zero" or "identity"."""
+    outputs = [jax.ShapeDtypeStruct(one.shape, one.dtype) for one in x]
+    tensors = [value for one, out in zip(x, outputs) for value in (one, out, True)]
+    arguments = (len(x), *tensors, layout, tail, *flat(rope), positions, offset, offsets, cu_seqlens, max_seqlen, None, None)
+    results = _call("rotary", arguments, outputs)
+    return results[0] if len(x) == 1 else results
+
+
+def attention_prologue(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    cache: PagedKv,
+    rope: Optional[Rope] = None,
+    places: Optional[TokenPlaces] = None,
+    q_bias: Optional[Any] = None,
+    k_bias: Optional[Any] = None,
+    v_bias: Optional[Any] = None,
+    q_norm: Optional[HeadNorm] = None,
+    k_norm: Optional[HeadNorm] = None,
+    v_norm: Optional[HeadNorm] = None,
+    hadamard_block: int = 0,
+    q_scale: Optional[QueryScale] = None,
+    rounding: str = "once",
+) -> Tuple[Any, PagedKv]:
+    """prologue.attention_prologue. Returns q and the cache with K and V written. On a GPU a rope with a table needs past_table "zero"
+    or "identity"."""
+    q_out = jax.ShapeDtypeStruct(q.shape, q.dtype)
+    arguments = (
+        q, k, v, None, None, None, None, None, None, None, q_out, None, None, *flat(cache), q_bias, k_bias, v_bias, *flat(q_norm),
+        *flat(k_norm), *flat(v_norm), *flat(rope), *flat_places(places), hadamard_block, *flat(q_scale), rounding, None, None, None, None,
+    )  # fmt: skip
+    scales = ("k_scale", "v_scale") if cache.scaling == "token_head" else ()
+    names = [name for name in ("k", "v", *scales) if getattr(cache, name) is not None]
+    q_result, *written = _call("attention_prologue", arguments, [q_out, *(getattr(cache, name) for name in names)])
+    return q_result, cache._replace(**dict(zip(names, written)))
+
+
+def paged_attention(
+    q: Any,
+    cache: PagedKv,
+    *,
+    page_table: PageTable,
+    cu_seqlens_q: Any,
+    seq_lens: Optional[Any] = None,
+    scale: Optional[float] = None,
+    soft_cap: float = 0.0,
+    window: int = 0,
+    chunk: int = 0,
+    ring_size: int = 0,
+    sinks: Optional[Any] = None,
+    max_seqlen_q: Optional[int] = None,
+    max_seq_len: Optional[int] = None,
+    num_decode_seqs: int = 0,
+    workspace_bytes: int = 0,
+) -> Any:
+    """prologue.paged_attention. workspace_bytes: on a GPU, of the scratch memory."""
+    v_dim = q.shape[2] if cache.v is None else cache.v.shape[3] * (2 if cache.v_type in ("int4", "uint4") else 1)
+    out = jax.ShapeDtypeStruct((q.shape[0], q.shape[1], v_dim), q.dtype)
+    workspace = jax.ShapeDtypeStruct((workspace_bytes,), jnp.uint8) if workspace_bytes > 0 else None
+    arguments = (
+        q, out, *flat(cache), cu_seqlens_q, seq_lens, *flat(page_table), scale, soft_cap, window, chunk, ring_size, sinks, max_seqlen_q,
+        max_seq_len, num_decode_seqs, False, workspace, None, None, None,
+    )  # fmt: skip
+    return _call("paged_attention", arguments, [out, workspace])[0]

@@ -1,0 +1,87 @@
+#include <prologue/kernels/attention_prologue/attention_prologue.h>
+
+#include "attention.h"
+
+namespace prologue::python {
+namespace {
+
+tvm::ffi::Any run_attention_prologue(Arguments& arguments) {
+  AttentionPrologueParams params;
+  const Array q = arguments.optional_array("q"), k = arguments.optional_array("k"), v = arguments.optional_array("v");
+  const Array q_rope = arguments.optional_array("q_rope"), k_rope = arguments.optional_array("k_rope");
+  const Array qkv = arguments.optional_array("qkv");
+  const Array& first = q ? q : k ? k : v ? v : qkv;
+  if (!first) fail_type("q, k, v and qkv are all None: one of them must be given");
+  first.require_rank(2, 3);
+  params.num_tokens = first.size(0);
+  params.dtype = first.dtype();
+  const int64_t num_q_heads = arguments.integer("num_q_heads", 0), num_kv_heads = arguments.integer("num_kv_heads", 0);
+  const int64_t head_dim = arguments.integer("head_dim", 0), value_dim = arguments.integer("v_head_dim", 0);
+  if (qkv) {
+    if (q || k || v) fail_value("qkv is given, and so is q, k or v: it must be one or the other");
+    qkv.require_rank(2, 2).require_contiguous(1);
+    const int64_t v_dim = value_dim > 0 ? value_dim : head_dim;
+    if (num_q_heads < 0 || num_kv_heads < 0 || head_dim < 1 || num_q_heads > 65536 || num_kv_heads > 65536 ||
+        head_dim > kMaxHeadDim || v_dim > kMaxHeadDim || v_dim < 1) {
+      fail_value("with qkv, num_q_heads (", num_q_heads, "), num_kv_heads (", num_kv_heads, ") and head_dim (", head_dim,
+                 ") must be given");
+    }
+    params.num_q_heads = num_q_heads, params.num_kv_heads = num_kv_heads, params.head_dim = head_dim;
+    params.cache.v.head_dim = value_dim;
+    qkv.require_size(1, (num_q_heads + num_kv_heads) * head_dim + num_kv_heads * v_dim, "the rows of q, k and v");
+    set_packed_qkv(params, qkv.data(), qkv.stride(0));
+  } else {
+    for (const Array& array : {q, k, v, q_rope, k_rope}) {
+      array.require_rank(3, 3).require(params.dtype).require_size(0, params.num_tokens, "the tokens");
+    }
+    params.q = heads_view(q), params.k = heads_view(k), params.v = heads_view(v);
+    params.q_rope = heads_view(q_rope), params.k_rope = heads_view(k_rope);
+    const auto dim = [](const Array& x, const Array& rope) { return x.size(2) + (rope ? rope.size(2) : 0); };
+    params.num_q_heads = q ? q.size(1) : 0;
+    params.num_kv_heads = k ? k.size(1) : v ? v.size(1) : 0;
+    params.head_dim = q ? dim(q, q_rope) : k ? dim(k, k_rope) : v.size(2);
+    if (q && k && dim(k, k_rope) != params.head_dim) {
+      fail_value("k has heads of ", dim(k, k_rope), " channels, q of ", params.head_dim, ": they must be equal");
+    }
+    if (k && v) v.require_size(1, params.num_kv_heads, "as k");
+    if (q_rope) q_rope.require_size(1, params.num_q_heads, "as q");
+    if (k_rope && k_rope.size(1) != params.num_kv_heads) {
+      k_rope.require_size(1, 1, "one head for all, or as many as k");
+      params.k_rope.head_stride = 0;
+    }
+    if (v) params.cache.v.head_dim = v.size(2);
+  }
+  const Array q_out = arguments.optional_array("q_out");
+  if (q_out) {
+    q_out.require(params.dtype).require_rank(3, 3).require_size(0, params.num_tokens, "the tokens");
+    q_out.require_size(1, params.num_q_heads, "the q heads").require_size(2, params.head_dim, "head_dim");
+    params.q_out = mutable_heads_view(q_out);
+  }
+  if (const Array q8 = arguments.optional_array("q8_out"); q8) {
+    q8.require_rank(3, 3).require_size(0, params.num_tokens, "the tokens").require_size(1, params.num_q_heads, "the q heads");
+    q8.require_size(2, params.head_dim, "head_dim").require_contiguous(2);
+    if (dtype_size(q8.dtype()) != 1) fail_type("q8_out is ", dtype_name(q8.dtype()), ": its elements must be of one byte");
+    params.q8_out = {q8.data(), q8.stride(0), q8.stride(1)};
+    if (dtype_is_fp8(q8.dtype())) params.q8_out.type = q8.dtype();
+  }
+  if (const Array scale = arguments.optional_array("q8_scale"); scale) {
+    scale.require_dense();
+    params.q8_out.scale = scale.as<float>(DType::f32);
+    if (scale.num_elements() != 1 || scale.rank() == 2) {
+      scale.require_rank(2, 2)
+          .require_size(0, params.num_tokens, "the tokens")
+          .require_size(1, params.num_q_heads, "the q heads");
+      params.q8_out.scaling = KvScaling::token_head;
+    }
+  }
+  const Array faults = read_prologue_steps(arguments, params);
+  Call call(arguments, faults);
+  params.faults = call.faults();
+  call.finish(attention_prologue(params, call.execution()), params.rope.past_table);
+  return {};
+}
+
+}  // namespace
+}  // namespace prologue::python
+
+PROLOGUE_PYTHON_FUNCTION(attention_prologue, prologue::python::run_attention_prologue)

@@ -1,0 +1,258 @@
+import numpy as np
+import oracle
+import prologue
+import pytest
+from prologue import HeadNorm, PagedKv, PageTable, QueryScale, Rope, TokenPlaces
+
+TOKENS, Q_HEADS, KV_HEADS, DIM, PAGES, PAGE = 7, 4, 2, 16, 6, 4
+
+
+@pytest.fixture
+def step(rng):
+    """Three sequences with 3, 1 and 3 new tokens, after 2, 6 and 0 in the cache."""
+    counts, before = np.array([3, 1, 3]), np.array([2, 6, 0])
+    block_table = np.array([[5, 2, -1], [0, 4, -1], [3, -1, -1]], np.int32)
+    positions = np.concatenate([b + np.arange(n) for b, n in zip(before, counts)])
+    sequence = np.repeat(np.arange(3), counts)
+    slots = block_table[sequence, positions // PAGE] * PAGE + positions % PAGE
+    return {
+        "q": rng.standard_normal((TOKENS, Q_HEADS, DIM)).astype(np.float32),
+        "k": rng.standard_normal((TOKENS, KV_HEADS, DIM)).astype(np.float32),
+        "v": rng.standard_normal((TOKENS, KV_HEADS, DIM)).astype(np.float32),
+        "positions": positions,
+        "slots": slots,
+        "block_table": block_table,
+        "cu_seqlens_q": np.array([0, 3, 4, 7], np.int32),
+        "cache_lens": before.astype(np.int32),
+        "seq_lens": (before + counts).astype(np.int32),
+    }
+
+
+def caches(rng, layout="nhd", dtype=np.float32):
+    shape = (PAGES, PAGE, KV_HEADS, DIM) if layout == "nhd" else (PAGES, KV_HEADS, PAGE, DIM)
+    return rng.standard_normal(shape).astype(dtype), rng.standard_normal(shape).astype(dtype)
+
+
+def in_slots(cache, slots, layout="nhd"):
+    cache = cache if layout == "nhd" else cache.swapaxes(1, 2)
+    return cache.reshape(PAGES * PAGE, *cache.shape[2:])[slots]
+
+
+ROPE = Rope(cos_sin=oracle.table(64, DIM))
+
+
+def rotated(x, positions, rotary_dim=DIM):
+    return oracle.rotate(x, positions, oracle.frequencies(rotary_dim))
+
+
+@pytest.mark.parametrize("layout", ["nhd", "hnd"])
+@pytest.mark.parametrize("given", ["slots", "cache_lens", "seq_lens", "CSR"])
+def test_rotates_and_writes_only_its_slots(rng, step, layout, given):
+    k_cache, v_cache = caches(rng, layout)
+    k_before, v_before = k_cache.copy(), v_cache.copy()
+    q_before = step["q"].copy()
+    table = PageTable(step["block_table"])
+    places = {
+        "slots": TokenPlaces(step["positions"], step["slots"]),
+        "cache_lens": TokenPlaces(cu_seqlens_q=step["cu_seqlens_q"], cache_lens=step["cache_lens"], page_table=table),
+        "seq_lens": TokenPlaces(cu_seqlens_q=step["cu_seqlens_q"], seq_lens=step["seq_lens"], page_table=table),
+        "CSR": TokenPlaces(
+            cu_seqlens_q=step["cu_seqlens_q"],
+            page_table=PageTable(
+                kv_indptr=np.array([0, 2, 4, 5], np.int32),
+                kv_indices=np.array([5, 2, 0, 4, 3], np.int32),
+                kv_last_page_len=np.array([1, 3, 3], np.int32),
+            ),
+        ),
+    }[given]
+    q = prologue.attention_prologue(
+        step["q"], step["k"], step["v"], cache=PagedKv(k_cache, v_cache, layout=layout), rope=ROPE, places=places
+    )
+    np.testing.assert_allclose(q, rotated(step["q"], step["positions"]), rtol=0, atol=2e-6)
+    np.testing.assert_allclose(in_slots(k_cache, step["slots"], layout), rotated(step["k"], step["positions"]), rtol=0, atol=2e-6)
+    np.testing.assert_array_equal(in_slots(v_cache, step["slots"], layout), step["v"])
+    others = np.setdiff1d(np.arange(PAGES * PAGE), step["slots"])
+    for after, before in ((k_cache, k_before), (v_cache, v_before)):
+        np.testing.assert_array_equal(in_slots(after, others, layout), in_slots(before, others, layout))
+    np.testing.assert_array_equal(step["q"], q_before)
+
+
+def test_bias_norms_partial_rotation_and_scale(rng, step):
+    q_bias, k_bias, v_bias = (rng.standard_normal(heads * DIM).astype(np.float32) for heads in (Q_HEADS, KV_HEADS, KV_HEADS))
+    q_weight, k_weight, k_shift = (rng.standard_normal(DIM).astype(np.float32) for _ in range(3))
+    k_out, v_out = np.empty_like(step["k"]), np.empty_like(step["v"])
+    q = prologue.attention_prologue(
+        step["q"], step["k"], step["v"],
+        rope=Rope(rotary_dim=8, cos_sin=oracle.table(64, 8)), places=TokenPlaces(step["positions"]),
+        q_bias=q_bias, k_bias=k_bias, v_bias=v_bias,
+        q_norm=HeadNorm(weight=q_weight, eps=1e-5, weight_offset=1.0),
+        k_norm=HeadNorm("after_rope", k_weight, k_shift, kind="layer", eps=1e-3),
+        v_norm=HeadNorm(eps=1e-6), q_scale=QueryScale(0.5, "llama4", a=0.1, b=4.0), k_out=k_out, v_out=v_out,
+    )  # fmt: skip
+    positions = step["positions"]
+    want = oracle.rms_norm(step["q"] + q_bias.reshape(Q_HEADS, DIM).astype(np.float64), q_weight, 1e-5, 1.0)
+    want = rotated(want, positions, 8) * 0.5 * (1 + 0.1 * np.log(1 + (positions + 1) // 4))[:, None, None]
+    np.testing.assert_allclose(q, want, rtol=0, atol=1e-5)
+    want = rotated(step["k"] + k_bias.reshape(KV_HEADS, DIM).astype(np.float64), positions, 8)
+    np.testing.assert_allclose(k_out, oracle.layer_norm(want, k_weight, k_shift, 1e-3), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(v_out, oracle.rms_norm(step["v"] + v_bias.reshape(KV_HEADS, DIM).astype(np.float64)), rtol=0, atol=1e-5)
+
+
+def test_packed_qkv_in_place(rng, step):
+    qkv = np.concatenate([step[name].reshape(TOKENS, -1) for name in "qkv"], 1)
+    k_cache, v_cache = caches(rng)
+    q = qkv[:, : Q_HEADS * DIM].reshape(TOKENS, Q_HEADS, DIM)
+    q = np.lib.stride_tricks.as_strided(qkv, (TOKENS, Q_HEADS, DIM), (qkv.strides[0], DIM * 4, 4))
+    result = prologue.attention_prologue(
+        qkv=qkv, num_q_heads=Q_HEADS, num_kv_heads=KV_HEADS, head_dim=DIM, q_out=q,
+        cache=PagedKv(k_cache, v_cache), rope=ROPE, places=TokenPlaces(step["positions"], step["slots"]),
+    )  # fmt: skip
+    assert result is q
+    np.testing.assert_allclose(qkv[:, : Q_HEADS * DIM].reshape(q.shape), rotated(step["q"], step["positions"]), rtol=0, atol=2e-6)
+    np.testing.assert_array_equal(qkv[:, -KV_HEADS * DIM :].reshape(step["v"].shape), step["v"])
+    np.testing.assert_array_equal(in_slots(v_cache, step["slots"]), step["v"])
+
+
+def test_int8_cache_with_a_scale_for_each_token(rng, step):
+    k_cache, v_cache = np.zeros((PAGES, PAGE, KV_HEADS, DIM), np.int8), np.zeros((PAGES, PAGE, KV_HEADS, DIM), np.int8)
+    k_scale, v_scale = np.zeros((PAGES, PAGE, KV_HEADS), np.float32), np.zeros((PAGES, PAGE, KV_HEADS), np.float32)
+    cache = PagedKv(k_cache, v_cache, k_scale, v_scale, scaling="token_head")
+    prologue.attention_prologue(step["q"], step["k"], step["v"], cache=cache, rope=ROPE, places=TokenPlaces(step["positions"], step["slots"]))
+    for codes, scales, want in ((k_cache, k_scale, rotated(step["k"], step["positions"])), (v_cache, v_scale, step["v"])):
+        scale = in_slots(scales[..., None], step["slots"])
+        np.testing.assert_allclose(scale[..., 0], abs(want).max(-1) / 127, rtol=1e-6)
+        assert (abs(in_slots(codes, step["slots"]) * scale - want) <= 0.5001 * scale).all()
+
+
+def test_int4_in_bytes_and_fp8_by_name(rng, step):
+    k_cache = np.zeros((PAGES, PAGE, KV_HEADS, DIM // 2), np.uint8)
+    v_cache = np.zeros((PAGES, PAGE, KV_HEADS, DIM), np.uint8)
+    k_scale = np.zeros((PAGES, PAGE, KV_HEADS), np.float32)
+    v_scale = k_scale.copy()
+    cache = PagedKv(k_cache, v_cache, k_scale, v_scale, scaling="token_head", k_type="int4", v_type="fp8_e4m3")
+    prologue.attention_prologue(step["q"], step["k"], step["v"], cache=cache, rope=ROPE, places=TokenPlaces(step["positions"], step["slots"]))
+    packed = in_slots(k_cache, step["slots"])
+    codes = np.stack([packed & 15, packed >> 4], -1).reshape(*packed.shape[:-1], DIM).astype(np.int8)
+    codes = np.where(codes > 7, codes - 16, codes)
+    scale = in_slots(k_scale[..., None], step["slots"])
+    assert (abs(codes * scale - rotated(step["k"], step["positions"])) <= 0.5001 * scale).all()
+    np.testing.assert_allclose(in_slots(v_scale[..., None], step["slots"])[..., 0], abs(step["v"]).max(-1) / 448, rtol=1e-6)
+
+
+def test_fp8_query(rng, step):
+    q8, scale = np.zeros(step["q"].shape, np.uint8), np.zeros((TOKENS, Q_HEADS), np.float32)
+    assert prologue.attention_prologue(step["q"], rope=ROPE, places=TokenPlaces(step["positions"]), q8_out=q8, q8_scale=scale) is q8
+    np.testing.assert_allclose(scale, abs(rotated(step["q"], step["positions"])).max(-1) / 448, rtol=1e-6)
+
+
+@pytest.mark.parametrize("layout", ["nhd", "hnd"])
+@pytest.mark.parametrize("options", [{}, {"window": 3}, {"soft_cap": 2.0}, {"scale": 0.3}, {"sinks": True}])
+def test_attention(rng, step, layout, options):
+    k_cache, v_cache = caches(rng, layout)
+    options = dict(options)
+    if "sinks" in options:
+        options["sinks"] = rng.standard_normal(Q_HEADS).astype(np.float32)
+    got = prologue.paged_attention(
+        step["q"], PagedKv(k_cache, v_cache, layout=layout), page_table=PageTable(step["block_table"]),
+        cu_seqlens_q=step["cu_seqlens_q"], seq_lens=step["seq_lens"], **options,
+    )  # fmt: skip
+    tables = [[5, 2], [0, 4], [3]]
+    want = oracle.attention(step["q"], k_cache, v_cache, tables, step["cu_seqlens_q"], step["seq_lens"], layout=layout, **options)
+    np.testing.assert_allclose(got, want, rtol=0, atol=3e-6)
+
+
+def test_attention_over_csr_and_two_head_sizes(rng, step):
+    k_cache = rng.standard_normal((PAGES, PAGE, KV_HEADS, DIM)).astype(np.float32)
+    v_cache = rng.standard_normal((PAGES, PAGE, KV_HEADS, 6)).astype(np.float32)
+    table = PageTable(
+        kv_indptr=np.array([0, 2, 4, 5], np.int32),
+        kv_indices=np.array([5, 2, 0, 4, 3], np.int32),
+        kv_last_page_len=np.array([1, 3, 3], np.int32),
+    )
+    got = prologue.paged_attention(step["q"], PagedKv(k_cache, v_cache), page_table=table, cu_seqlens_q=step["cu_seqlens_q"], max_seq_len=12)
+    want = oracle.attention(step["q"], k_cache, v_cache, [[5, 2], [0, 4], [3]], step["cu_seqlens_q"], step["seq_lens"])
+    assert got.shape == (TOKENS, Q_HEADS, 6)
+    np.testing.assert_allclose(got, want, rtol=0, atol=3e-6)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_layer(rng, step, in_place):
+    hidden = 24
+    x = rng.standard_normal((TOKENS, hidden)).astype(np.float32)
+    before = x.astype(np.float64)
+    qkv_weight = rng.standard_normal(((Q_HEADS + 2 * KV_HEADS) * DIM, hidden)).astype(np.float32)
+    output_weight = rng.standard_normal((hidden, Q_HEADS * DIM)).astype(np.float32)
+    output_bias = rng.standard_normal(hidden).astype(np.float32)
+    q_weight, k_weight = rng.standard_normal(DIM).astype(np.float32), rng.standard_normal(DIM).astype(np.float32)
+    k_cache, v_cache = caches(rng)
+    got = prologue.attention_layer(
+        x, qkv_weight, output_weight, num_q_heads=Q_HEADS, num_kv_heads=KV_HEADS, head_dim=DIM, output_bias=output_bias,
+        cache=PagedKv(k_cache, v_cache), rope=ROPE, q_norm=HeadNorm(weight=q_weight), k_norm=HeadNorm(weight=k_weight),
+        places=TokenPlaces(cu_seqlens_q=step["cu_seqlens_q"], seq_lens=step["seq_lens"], page_table=PageTable(step["block_table"])),
+        out=x if in_place else None,
+    )  # fmt: skip
+    qkv = before @ qkv_weight.astype(np.float64).T
+    q, k, v = np.split(qkv.reshape(TOKENS, -1, DIM), [Q_HEADS, Q_HEADS + KV_HEADS], 1)
+    q = rotated(oracle.rms_norm(q, q_weight), step["positions"])
+    k = rotated(oracle.rms_norm(k, k_weight), step["positions"])
+    np.testing.assert_allclose(in_slots(k_cache, step["slots"]), k, rtol=0, atol=2e-5)
+    np.testing.assert_allclose(in_slots(v_cache, step["slots"]), v, rtol=0, atol=2e-5)
+    attended = oracle.attention(q, k_cache, v_cache, [[5, 2], [0, 4], [3]], step["cu_seqlens_q"], step["seq_lens"])
+    want = attended.reshape(TOKENS, -1) @ output_weight.astype(np.float64).T + output_bias
+    assert (got is x) == in_place
+    np.testing.assert_allclose(got, want, rtol=0, atol=2e-4)
+
+
+def test_faults(rng, step):
+    k_cache, v_cache = caches(rng)
+    slots = step["slots"].copy()
+    slots[2] = PAGES * PAGE
+    slots[4] = -1
+    before = k_cache.copy()
+    with pytest.raises(IndexError, match="slot out of range at token 2; 1 token was skipped"):
+        prologue.attention_prologue(step["q"], step["k"], step["v"], cache=PagedKv(k_cache, v_cache), rope=ROPE, places=TokenPlaces(step["positions"], slots))
+    untouched = np.setdiff1d(np.arange(PAGES * PAGE), np.delete(slots, [2, 4]))
+    np.testing.assert_array_equal(in_slots(k_cache, untouched), in_slots(before, untouched))
+    faults = np.zeros(2, np.int64)
+    table = step["block_table"].copy()
+    table[1, 0] = PAGES
+    out = prologue.paged_attention(
+        step["q"], PagedKv(k_cache, v_cache), page_table=PageTable(table), cu_seqlens_q=step["cu_seqlens_q"], seq_lens=step["seq_lens"], faults=faults
+    )
+    assert prologue.read_faults(faults) == ("page out of range", 3, 1) and (out[3] == 0).all()
+
+
+def test_errors(rng, step):
+    k_cache, v_cache = caches(rng)
+    cache, q, k, v = PagedKv(k_cache, v_cache), step["q"], step["k"], step["v"]
+    places, table = TokenPlaces(step["positions"], step["slots"]), PageTable(step["block_table"])
+    batch = {"page_table": table, "cu_seqlens_q": step["cu_seqlens_q"], "seq_lens": step["seq_lens"]}
+    before = k_cache.copy()
+    call, attend = prologue.attention_prologue, prologue.paged_attention
+    cases = [
+        (lambda: call(), TypeError, "all None"),
+        (lambda: call(q, qkv=q, places=places), ValueError, "one or the other"),
+        (lambda: call(q, k, v, cache=PagedKv(), rope=ROPE, places=places), ValueError, "both k and v are None"),
+        (lambda: call(q, k, v, cache=cache, rope=ROPE, places=TokenPlaces(step["positions"])), ValueError, "slot"),
+        (lambda: call(q, k[:, :, :8], v, cache=cache, rope=ROPE, places=places), ValueError, "8 channels"),
+        (lambda: call(q, k[:5], v, cache=cache, rope=ROPE, places=places), ValueError, "axis 0 must have 7"),
+        (lambda: call(q[:, :, ::2], rope=ROPE, places=places), ValueError, "stride of 2 along axis 2"),
+        (lambda: call(q, k, v, cache=PagedKv(k_cache, v_cache[:3]), rope=ROPE, places=places), ValueError, "the pages"),
+        (lambda: call(q, k, v, cache=PagedKv(k_cache, v_cache, layout="nch"), rope=ROPE, places=places), ValueError, "layout is 'nch'"),
+        (lambda: call(q, k, v, cache=PagedKv(k_cache, v_cache, k_type="fp8"), rope=ROPE, places=places), ValueError, "k_type is 'fp8'"),
+        (lambda: call(q, k, v, cache=cache, rope=ROPE, places=TokenPlaces(step["positions"][:3], step["slots"])), ValueError, "axis 0"),
+        (lambda: call(q, k, v, cache=cache, rope=ROPE, places=places, q_bias=q[0, 0]), ValueError, "64 elements"),
+        (lambda: call(q, k, v, cache=cache, rope=ROPE, places=places, q_norm=HeadNorm(weight=q[0, 0, :5])), ValueError, r"\[5\]"),
+        (lambda: call(q, k, v, cache=cache, rope=ROPE, places=places, hadamard_block=3), ValueError, "hadamard_block"),
+        (lambda: call(q, k, v, cache=cache, rope=ROPE, places=places, rounding="twice"), ValueError, "rounding is 'twice'"),
+        (lambda: call(q.astype(np.float64), rope=ROPE, places=places), NotImplementedError, "float64"),
+        (lambda: attend(q, cache, **{**batch, "cu_seqlens_q": batch["cu_seqlens_q"].astype(np.int64)}), TypeError, "int64: it must be int32"),
+        (lambda: attend(q, cache, **{**batch, "seq_lens": None}), ValueError, "seq_lens"),
+        (lambda: attend(q, cache, **{**batch, "page_table": PageTable(step["block_table"][:2])}), ValueError, "one row for each sequence"),
+        (lambda: attend(q, cache, **batch, out=q), ValueError, "overlap"),
+        (lambda: attend(q, cache, **batch, window=-1), ValueError, "window"),
+    ]
+    for run, error, message in cases:
+        with pytest.raises(error, match=message):
+            run()
+    np.testing.assert_array_equal(k_cache, before)

@@ -1,0 +1,29 @@
+"""The Python blocks of docs/python.md run, one after another."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parents[2] / "docs" / "python.md"
+
+
+def test_the_blocks_of_the_page_run():
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert len(blocks) >= 5
+    for name in ("torch", "jax"):
+        if importlib.util.find_spec(name) is None:
+            blocks = [block for block in blocks if name not in block]
+    names: dict = {}
+    for block in blocks:
+        exec(compile(block, str(PAGE), "exec"), names)
+
+
+def test_the_page_lists_the_functions_of_compat():
+    text = PAGE.read_text()
+    for module in (Path(__file__).parents[1] / "prologue" / "compat").glob("[a-z]*.py"):
+        for name in re.findall(r"^(?:def|class) ([a-zA-Z]\w*)", module.read_text(), re.MULTILINE):
+            short = re.sub(r"(_pos_ids)?(_inplace)?$", "", name)
+            if f"`{short}`" not in text and f"`{name}`" not in text:
+                pytest.fail(f"{PAGE} does not name {module.stem}.{name}")
