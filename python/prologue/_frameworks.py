@@ -13,8 +13,9 @@ _NARROW = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8
 class Framework:
     """empty(like, shape, dtype): a new dense array beside `like`; dtype None: that of `like`, "float32": that one.
     empty_like(like): one of its shape and dtype. call(function, arguments): calls the extension.
-    For prologue.compat: array(like, values, dtype): a list as an array; concatenate(a, b): along the last axis; join_halves(a, b): the
-    array of which a and b are the halves along the last axis, without a copy, or None if they are not."""
+    For prologue.compat: array(like, values, dtype): a list as an array; arange(like, n, dtype); contiguous(x): x, or a copy of it;
+    concatenate(a, b): along the last axis; join_halves(a, b): the array of which a and b are the halves along the last axis, without a
+    copy, or None if they are not."""
 
     # Whether the call must go through torch's dispatcher; only torch's has one.
     dispatcher: Any = None
@@ -53,9 +54,14 @@ class _NumPy(Framework):
                 raise
             function(*narrow)
 
-
     def array(self, like: Any, values: Any, dtype: str) -> Any:
         return self.numpy.array(list(values), dtype)
+
+    def arange(self, like: Any, n: int, dtype: str) -> Any:
+        return self.numpy.arange(n, dtype=dtype)
+
+    def contiguous(self, x: Any) -> Any:
+        return self.numpy.ascontiguousarray(x)
 
     def concatenate(self, a: Any, b: Any) -> Any:
         return self.numpy.concatenate([a, b], -1)

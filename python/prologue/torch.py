@@ -357,6 +357,12 @@ class _Torch(Framework):
     def array(self, like: Any, values: Any, dtype: str) -> Any:
         return torch.tensor(list(values), dtype=getattr(torch, dtype), device=like.device)
 
+    def arange(self, like: Any, n: int, dtype: str) -> Any:
+        return torch.arange(n, dtype=getattr(torch, dtype), device=like.device)
+
+    def contiguous(self, x: Any) -> Any:
+        return x.contiguous()
+
     def concatenate(self, a: Any, b: Any) -> Any:
         return torch.cat([a, b], -1)
 

@@ -113,6 +113,21 @@ def test_liger(rng, to, batch_rows):
     for y, x in zip(got, (q, k)):
         want = oracle.rotate(x.swapaxes(1, 2), np.broadcast_to(positions, (2, 5)), oracle.frequencies(8))
         close(y, want.swapaxes(1, 2))
+    half = [to(f(angle).astype(np.float32)) for f in (np.cos, np.sin)]
+    for y, x in zip(liger.liger_rotary_pos_emb_gpt_oss(to(q), to(k), *half), (q, k)):
+        want = oracle.rotate(x.swapaxes(1, 2), np.broadcast_to(positions, (2, 5)), oracle.frequencies(8))
+        close(y, want.swapaxes(1, 2))
+
+
+def test_liger_of_a_part_of_the_head_and_of_pictures(rng, to):
+    q, k = normal(rng, 1, 4, 5, 8), normal(rng, 1, 2, 5, 8)
+    angle = np.arange(5)[:, None] * oracle.frequencies(4)
+    cos, sin = (to(np.concatenate([f(angle), f(angle)], -1).astype(np.float32)) for f in (np.cos, np.sin))
+    for y, x in zip(liger.liger_rotary_pos_emb(to(q), to(k), cos[None], sin[None]), (q, k)):
+        close(y, oracle.rotate(x.swapaxes(1, 2), np.arange(5), oracle.frequencies(4)).swapaxes(1, 2))
+    q, k = (np.ascontiguousarray(x[0].swapaxes(0, 1)[..., :4]) for x in (q, k))
+    for y, x in zip(liger.liger_rotary_pos_emb_vision(to(q), to(k), cos, sin), (q, k)):
+        close(y, oracle.rotate(x[None], np.arange(5), oracle.frequencies(4))[0])
 
 
 def test_kernels_rotary(rng, to):
@@ -191,6 +206,27 @@ def test_vllm_fused_qk_norm_rope(rng, to):
     for part, weight in ((slice(0, 4), weights[0]), (slice(4, 6), weights[1])):
         close(after[:, part], oracle.rotate(oracle.rms_norm(before[:, part], weight, 1e-5), positions, oracle.frequencies(8)), 1e-5)
     np.testing.assert_array_equal(after[:, 6:], before[:, 6:])
+
+
+@pytest.mark.parametrize("rotary_dim", [0, 8, 16])
+def test_vllm_fused_qknorm_rope_cache(rng, to, rotary_dim):
+    qkv, weight_q, weight_k = normal(rng, 5, (4 + 2 + 2) * 16), normal(rng, 16), normal(rng, 16)
+    positions, slots = rng.integers(0, 40, 5), np.array([7, -1, 3])  # shorter than the tokens
+    q, k, v = np.split(qkv.reshape(5, 8, 16).copy(), [4, 6], 1)
+    want = [oracle.rms_norm(x, weight, 1e-5, weight_offset=1) for x, weight in ((q, weight_q), (k, weight_k))]
+    if rotary_dim:
+        want = [oracle.rotate(x, positions, oracle.frequencies(rotary_dim)) for x in want]
+    caches = np.zeros((3, 4, 2, 16), np.float32), np.zeros((3, 4, 2, 16), np.float32)
+    got = vllm.fused_qknorm_rope_cache(
+        to(qkv), to(weight_q), to(weight_k), to(oracle.table(40, max(rotary_dim, 2))), to(positions), to(slots), to(caches[0]),
+        to(caches[1]), 4, 2, 16, rotary_dim, 1e-5, norm_weight_bias=1.0,
+    )  # fmt: skip
+    for one, x in zip(got, (*want, v)):
+        close(one, x.reshape(5, -1), 1e-5)
+    for cache, x in zip(caches, (want[1], v)):
+        rows = cache.reshape(12, 2, 16)
+        close(rows[[7, 3]], x[[0, 2]], 1e-5)
+        assert (np.delete(rows, [7, 3], 0) == 0).all()
 
 
 def test_vllm_mla(rng, to):
@@ -286,6 +322,118 @@ def test_flashinfer_append(rng, to, layout, one_tensor):
         assert (np.delete(slots, [19, 4, 8, 9], 0) == 0).all()
 
 
+def flashinfer_pages():
+    """Two sequences of 2 and 1 pages of 4 tokens; token 3 is padding."""
+    batch_indices, positions = np.array([0, 0, 1, -1, 1, 1], np.int32), np.array([3, 4, 0, 2, 1, 2], np.int32)
+    indices, indptr, last = np.array([4, 1, 2], np.int32), np.array([0, 2, 3], np.int32), np.array([1, 3], np.int32)
+    return batch_indices, positions, indices, indptr, last, [19, 4, 8, 9, 10], [0, 1, 2, 4, 5]
+
+
+def test_flashinfer_append_mla(rng, to):
+    batch_indices, positions, indices, indptr, last, slots, tokens = flashinfer_pages()
+    ckv, kpe = normal(rng, 6, 32), normal(rng, 6, 8)
+    caches = np.zeros((5, 4, 32), np.float32), np.zeros((5, 4, 8), np.float32)
+    flashinfer.append_paged_mla_kv_cache(
+        to(ckv), to(kpe), to(batch_indices), to(positions), to(caches[0]), to(caches[1]), to(indices), to(indptr), to(last)
+    )
+    for cache, x in zip(caches, (ckv, kpe)):
+        want = np.zeros_like(cache)
+        want.reshape(20, -1)[slots] = x[tokens]
+        np.testing.assert_array_equal(cache, want)
+
+
+def test_flashinfer_lengths_and_positions(to):
+    indptr, last = np.array([0, 3, 3, 4], np.int32), np.array([2, 0, 4], np.int32)
+    seq_lens = flashinfer.get_seq_lens(to(indptr), to(last), 16)
+    np.testing.assert_array_equal(np.asarray(seq_lens), [34, 0, 4])
+    batch, positions = flashinfer.get_batch_indices_positions(to(np.array([0, 2, 2, 5], np.int32)), seq_lens, 6)
+    np.testing.assert_array_equal(np.asarray(batch), [0, 0, 2, 2, 2, -1])
+    np.testing.assert_array_equal(np.asarray(positions), [32, 33, 1, 2, 3, 0])
+
+
+def fp8(to, shape, kind):
+    """An array of zeros of the framework, and the same memory as NumPy's."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    array = np.zeros(shape, getattr(ml_dtypes, kind))
+    if to(np.zeros(1)) is not None and type(to(np.zeros(1))).__module__ == "torch":
+        import torch
+
+        return torch.from_numpy(array.view(np.uint8)).view(getattr(torch, kind)), array
+    return array, array
+
+
+@pytest.mark.parametrize("nope", [0, 16])
+@pytest.mark.parametrize("form", ["mla", "NHD", "HND"])
+@pytest.mark.parametrize("kind", ["float8_e4m3fn", "float8_e5m2"])
+def test_flashinfer_rope_quantize(rng, to, kind, form, nope):
+    batch_indices, positions, indices, indptr, _, slots, tokens = flashinfer_pages()
+    pos_ids, table = rng.integers(0, 40, 6).astype(np.int32), oracle.table(40, 8)
+    heads = () if form == "mla" else (2,)
+    q, k = normal(rng, 6, 4, 8 + nope), normal(rng, 6, *heads, 8 + nope)
+    v = None if form == "mla" else normal(rng, 6, 2, 8 + nope)
+    want_q, want_k = (oracle.rotate(x, pos_ids, oracle.frequencies(8), "interleaved") for x in (q, k.reshape(6, -1, 8 + nope)))
+    shape = (5, 4) if form == "mla" else (5, 4, 2) if form == "NHD" else (5, 2, 4)
+    widths = (nope, 8) if form == "mla" else (8 + nope, 8 + nope)
+    if form == "mla" and nope == 0:
+        pytest.skip("MLA has channels that are not rotated")
+    caches = [fp8(to, (*shape, width), kind) for width in widths]
+    split = [None if x is None else to(np.ascontiguousarray(x)) for x in (q[..., :8], k[..., :8], q[..., 8:], k[..., 8:])]
+    if nope == 0:
+        split[2:] = None, None
+    q_rope, q_nope = flashinfer.rope_quantize_fp8_append_paged_kv_cache(
+        split[0], split[1], split[2], split[3], None if v is None else to(v), to(table), to(pos_ids), (caches[0][0], caches[1][0]),
+        to(indices), to(indptr), to(batch_indices), to(positions), is_neox=False, quantize_dtype=caches[0][0].dtype, quant_scale_q=2.0,
+        quant_scale_kv=0.5, page_size=4, kv_layout="NHD" if form == "mla" else form,
+    )  # fmt: skip
+    number = lambda x: (x.float().numpy() if hasattr(x, "float") else x.astype(np.float32))  # noqa: E731
+    tolerance = dict(rtol=0.07 if kind == "float8_e4m3fn" else 0.14, atol=0.02)
+    np.testing.assert_allclose(number(q_rope), want_q[..., :8] * 2, **tolerance)
+    if nope:
+        np.testing.assert_allclose(number(q_nope), want_q[..., 8:] * 2, **tolerance)
+    parts = (want_k[..., 8:], want_k[..., :8]) if form == "mla" else (want_k, v)
+    for (_, cache), x in zip(caches, parts):
+        pages = cache.astype(np.float32)
+        rows = (pages.swapaxes(1, 2) if form == "HND" else pages).reshape(20, *x.shape[1:])
+        np.testing.assert_allclose(rows[slots], x[tokens] * 0.5, **tolerance)
+        assert (np.delete(rows, slots, 0) == 0).all()
+    outputs = flashinfer.rope_quantize_fp8(
+        *split, to(table), to(pos_ids), is_neox=False, quantize_dtype=caches[0][0].dtype, quant_scale_kv=0.5
+    )
+    np.testing.assert_allclose(number(outputs[1]).reshape(6, -1, 8), want_k[..., :8] * 0.5, **tolerance)
+    assert outputs[3].shape[-1] == nope
+
+
+@pytest.mark.parametrize("policy", [0, 1, 2])
+@pytest.mark.parametrize("to_cache", [True, False])
+def test_flashinfer_cake(rng, to, policy, to_cache):
+    qkv, weight_q, weight_k = normal(rng, 5, (4 + 2 + 2) * 16), normal(rng, 16), normal(rng, 16)
+    q_indptr, seq_lens = np.array([0, 2, 5], np.int32), np.array([6, 3], np.int32)  # the first has 4 tokens in the cache
+    page_indices = np.array([[3, 1], [2, 9]], np.int32)
+    positions, slots = np.array([4, 5, 0, 1, 2]), [4, 5, 8, 9, 10]
+    q, k, v = np.split(qkv.reshape(5, 8, 16), [4, 6], 1)
+    want = []
+    for x, weight in ((q, weight_q), (k, weight_k)):
+        x = oracle.rms_norm(x, weight) if policy == 2 else x
+        x = oracle.rotate(x, positions, oracle.frequencies(16))
+        want.append(oracle.rms_norm(x, weight) if policy == 1 else x)
+    caches = np.ones((4, 4, 2, 16), np.float32), np.ones((4, 4, 2, 16), np.float32)
+    out_k, out_v = np.zeros_like(k), np.zeros_like(v)
+    got = flashinfer.cake_fused_qk_rmsnorm_rope_append_paged_kv_cache(
+        to(qkv), to(oracle.table(40, 16)), to(seq_lens), to(q_indptr), to(page_indices), to(caches[0]), to(caches[1]), num_q_heads=4,
+        num_kv_heads=2, qk_norm_policy=policy, q_norm_weight=to(weight_q), k_norm_weight=to(weight_k),
+        out_k=None if to_cache else to(out_k), out_v=None if to_cache else to(out_v),
+    )  # fmt: skip
+    close(got, want[0], 1e-5)
+    for cache, out, x in zip(caches, (out_k, out_v), (want[1], v)):
+        rows = np.ones((16, 2, 16))
+        rows[[6, 7, 11]] = 0  # past the ends of both sequences, in their last pages
+        if to_cache:
+            rows[slots] = x
+        else:
+            close(out, x, 1e-5)
+        close(cache.reshape(16, 2, 16), rows, 1e-5)
+
+
 # ---- sglang
 
 
@@ -304,11 +452,26 @@ def test_sglang(rng, to, fused):
     if fused:
         np.testing.assert_array_equal(k_buffer[where].reshape(5, 2, 16), k)
         np.testing.assert_array_equal(v_buffer[where], v)
-        arguments.k_scale = 0.5
-        with pytest.raises(NotImplementedError, match="must be None"):
-            sglang.apply_rope_with_cos_sin_cache_inplace(
-                to(q), to(k), to(oracle.table(40, 16)), to(positions), is_neox=True, fused_args=arguments
-            )
+
+
+@pytest.mark.parametrize("yarn", [False, True])
+def test_sglang_fused_qk_norm_rope(rng, to, yarn):
+    qkv, weight_q, weight_k = normal(rng, 5, (4 + 2 + 2) * 16), normal(rng, 16), normal(rng, 16)
+    positions = rng.integers(0, 40, 5).astype(np.int32)
+    factor, low, high, attention_factor = (4.0, 1.0, 5.0, 1.25) if yarn else (1.0, 0.0, 0.0, 1.0)
+    frequencies = oracle.frequencies(12)
+    if yarn:
+        blend = np.clip((np.arange(6) - low) / (high - low), 0, 1)
+        frequencies = frequencies / factor * blend + frequencies * (1 - blend)
+    q, k, v = np.split(qkv.reshape(5, 8, 16).copy(), [4, 6], 1)
+    want_q, want_k = (oracle.rms_norm(x, w, 1e-5) for x, w in ((q, weight_q), (k, weight_k)))
+    for x in (want_q, want_k):
+        x[...] = oracle.rotate(x, positions, frequencies)
+        x[..., :12] *= attention_factor
+    sglang.fused_qk_norm_rope(
+        to(qkv), 4, 2, 2, 16, 1e-5, to(weight_q), to(weight_k), 10000.0, True, to(positions), factor, low, high, attention_factor, 12
+    )
+    close(qkv.reshape(5, 8, 16), np.concatenate([want_q, want_k, v], 1), 1e-5)
 
 
 # ---- transformer_engine
@@ -358,6 +521,12 @@ def test_transformer_engine_thd(rng, to):
     close(got, oracle.rotate(x, [0, 1, 2, 3, 0, 1, 2, 3, 4, 5], oracle.frequencies(16)), 3e-5)
     got = transformer_engine.apply_rotary_pos_emb(to(x), freqs, "thd", cu_seqlens=to(2 * cu), cp_size=2, cp_rank=0)
     close(got, oracle.rotate(x, [0, 1, 6, 7, 0, 1, 2, 9, 10, 11], oracle.frequencies(16)), 3e-5)
+    starts = np.array([3, 20], np.int32)
+    got = transformer_engine.apply_rotary_pos_emb(
+        to(x), freqs, "thd", start_positions=to(starts), cu_seqlens=to(2 * cu), cp_size=2, cp_rank=1
+    )
+    positions = np.array([2, 3, 4, 5, 3, 4, 5, 6, 7, 8]) + np.repeat(starts, [4, 6])
+    close(got, oracle.rotate(x, positions, oracle.frequencies(16)), 3e-5)
     with pytest.raises(ValueError, match="cu_seqlens is None"):
         transformer_engine.apply_rotary_pos_emb(to(x), freqs, "thd")
     with pytest.raises(ValueError, match="cp_rank is 2"):

@@ -1,7 +1,8 @@
 """TransformerEngine 2.20: apply_rotary_pos_emb and apply_fused_qkv_rotary_pos_emb of transformer_engine.pytorch.attention.rope.
 
 freqs are angles, [s2, 1, 1, d2] float32; the kernel computes their cos and sin. Gradients are those of the tensors, not of freqs. With
-context parallelism the positions are made on the host. A position past freqs raises (CPU) or gives zeros (CUDA).
+context parallelism the positions are made by some operations of the caller's framework. A position past freqs raises (CPU) or gives zeros
+(CUDA).
 """
 
 from typing import Any, List, Optional, Tuple
@@ -23,24 +24,33 @@ def _on_cuda(x: Any) -> bool:
     return "cuda" in str(getattr(x, "device", "cpu"))
 
 
-def _chunks(length: int, cp_size: int, cp_rank: int) -> List[int]:
-    """The positions of a rank's tokens of a sequence: chunk cp_rank from the front, then chunk cp_rank from the back."""
-    if length % 2 != 0:
-        raise ValueError(f"a sequence has {length} tokens on this rank: with context parallelism it must be even")
+def _chunk_positions(index: Any, length: Any, cp_size: int, cp_rank: int) -> Any:
+    """The position of a rank's token `index` of a sequence that has `length` tokens on this rank: chunk cp_rank from the front, then
+    chunk cp_rank from the back."""
     half = length // 2
-    back = length * cp_size - (cp_rank + 1) * half
-    return [*range(cp_rank * half, cp_rank * half + half), *range(back, back + half)]
+    return index + cp_rank * half + (index >= half) * (length * cp_size - 2 * (cp_rank + 1) * half)
 
 
-def _positions(t: Any, tensor_format: str, cu_seqlens: Optional[Any], cp_size: int, cp_rank: int) -> Any:
+def _positions(t: Any, tensor_format: str, start_positions: Optional[Any], cu_seqlens: Optional[Any], cp_size: int, cp_rank: int) -> Any:
+    """Those of context parallelism: [tokens] ("thd"), [seq_len], or [batch, seq_len] with start_positions."""
     if not 0 <= cp_rank < cp_size:
         raise ValueError(f"cp_rank is {cp_rank}: it must lie in 0..cp_size - 1, {cp_size - 1}")
+    length = t.shape[tensor_format.index("s" if "s" in tensor_format else "t")]
+    index = framework_of(t).arange(t, length, "int64")
     if tensor_format == "thd":
-        ends = [int(end) // cp_size for end in cu_seqlens]
-        values = [position for begin, end in zip(ends, ends[1:]) for position in _chunks(end - begin, cp_size, cp_rank)]
-    else:
-        values = _chunks(t.shape[tensor_format.index("s")], cp_size, cp_rank)
-    return framework_of(t).array(t, values, "int64")
+        ends = cu_seqlens // cp_size
+        sequence = (index[:, None] >= ends[None, 1:-1]).sum(1)
+        begin = ends[sequence]
+        positions = _chunk_positions(index - begin, ends[sequence + 1] - begin, cp_size, cp_rank)
+        return positions if start_positions is None else positions + start_positions[sequence]
+    if length % 2 != 0:
+        raise ValueError(f"a sequence has {length} tokens on this rank: with context parallelism it must be even")
+    positions = _chunk_positions(index, length, cp_size, cp_rank)
+    return positions if start_positions is None else positions[None] + start_positions[:, None]
+
+
+def _dense(x: Any) -> Any:
+    return framework_of(x).contiguous(x)
 
 
 def apply_rotary_pos_emb(
@@ -55,21 +65,19 @@ def apply_rotary_pos_emb(
     cp_rank: int = 0,
 ) -> Any:
     """t: [s, b, h, d], [b, s, h, d] or [t, h, d]. start_positions: [b], added to the positions. cu_seqlens: [b + 1], for "thd"; with
-    context parallelism those of the whole sequences. fused has no effect."""
+    context parallelism those of the whole sequences. fused has no effect. The result is contiguous."""
     if tensor_format not in _LAYOUTS:
         raise ValueError(f"tensor_format is {tensor_format!r}: it must be one of 'sbhd', 'bshd', 'thd'")
     if tensor_format == "thd" and cu_seqlens is None:
         raise ValueError("cu_seqlens is None: with 'thd' it must be given")
     options: dict = {}
     if cp_size > 1:
-        if start_positions is not None:
-            raise NotImplementedError("start_positions is given, and cp_size is more than 1: it is one or the other")
-        options["positions"] = _positions(t, tensor_format, cu_seqlens, cp_size, cp_rank)
+        options["positions"] = _positions(t, tensor_format, start_positions, cu_seqlens, cp_size, cp_rank)
     else:
         options["offsets"] = start_positions
         if tensor_format == "thd":
             options["cu_seqlens"] = cu_seqlens
-    return rotary(t, rope=_rope(freqs, interleaved, _on_cuda(t)), layout=_LAYOUTS[tensor_format], **options)
+    return _dense(rotary(t, rope=_rope(freqs, interleaved, _on_cuda(t)), layout=_LAYOUTS[tensor_format], **options))
 
 
 def apply_fused_qkv_rotary_pos_emb(
@@ -97,9 +105,9 @@ def apply_fused_qkv_rotary_pos_emb(
     if cp_size > 1:
         if start_positions is not None:
             raise NotImplementedError("start_positions is given, and cp_size is more than 1: it is one or the other")
-        positions = _positions(qkv, tensor_format, None, cp_size, cp_rank)
+        positions = _positions(qkv, tensor_format, None, None, cp_size, cp_rank)
     elif tensor_format == "bshd":
-        positions = framework.array(qkv, range(qkv.shape[1]), "int64")
+        positions = framework.arange(qkv, qkv.shape[1], "int64")
     # A group has heads at one stride, so the groups become sequences: with those of the batch, or (bshd) with the batch among the tokens.
     if tensor_format == "sbhd":
         length, batch = qkv.shape[:2]

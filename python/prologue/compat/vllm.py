@@ -4,9 +4,10 @@ Caches of kv_cache_dtype "fp8", "fp8_e4m3" and "fp8_e5m2" may be uint8, as in vL
 shorter than key and value, which are then padded.
 """
 
-from typing import Any, Optional
+from typing import Any, Optional, Tuple
 
 from .. import HeadNorm, PagedKv, Rope, TokenPlaces, attention_prologue, rotary
+from .._frameworks import framework_of
 
 _CACHE_TYPES = {"auto": None, "fp8": "fp8_e4m3", "fp8_e4m3": "fp8_e4m3", "fp8_e5m2": "fp8_e5m2"}
 
@@ -82,9 +83,51 @@ def fused_qk_norm_rope(
     )  # fmt: skip
 
 
-def concat_and_cache_mla(kv_c: Any, k_pe: Any, kv_cache: Any, slot_mapping: Any, kv_cache_dtype: str, scale: Any) -> None:
+def fused_qknorm_rope_cache(
+    qkv: Any,
+    q_weight: Any,
+    k_weight: Any,
+    cos_sin_cache: Any,
+    positions: Any,
+    slot_mapping: Any,
+    key_cache: Any,
+    value_cache: Any,
+    num_q_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    rotary_dim: int,
+    eps: float,
+    norm_weight_bias: float = 0.0,
+    kv_cache_dtype: str = "auto",
+    k_scale: Optional[Any] = None,
+    v_scale: Optional[Any] = None,
+) -> Tuple[Any, Any, Any]:
+    """qkv: [num_tokens, (num_q_heads + 2 * num_kv_heads) * head_dim], which is only read: RMSNorm of each head of Q and K with
+    (weight + norm_weight_bias), then the rotation (neox) of the first rotary_dim channels. K and V go to the cache and are also returned:
+    (q, k, v), each [num_tokens, heads * head_dim]. One launch."""
+    if rotary_dim < 0 or rotary_dim > head_dim or rotary_dim % 8 != 0:
+        raise ValueError(f"rotary_dim is {rotary_dim}: it must be a multiple of 8 in 0..head_dim, {head_dim}")
+    if kv_cache_dtype != "auto" and (k_scale is None or v_scale is None):
+        raise ValueError(f"kv_cache_dtype is {kv_cache_dtype!r}: k_scale and v_scale must be given")
+    framework, tokens = framework_of(qkv), qkv.shape[0]
+    q, k, v = (framework.empty(qkv, (tokens, heads, head_dim)) for heads in (num_q_heads, num_kv_heads, num_kv_heads))
+    attention_prologue(
+        qkv=qkv, num_q_heads=num_q_heads, num_kv_heads=num_kv_heads, head_dim=head_dim, q_out=q, k_out=k, v_out=v,
+        q_norm=HeadNorm(weight=q_weight, eps=eps, weight_offset=norm_weight_bias),
+        k_norm=HeadNorm(weight=k_weight, eps=eps, weight_offset=norm_weight_bias),
+        rope=_rope(cos_sin_cache[:, :rotary_dim], True) if rotary_dim > 0 else None,
+        cache=_cache(key_cache, value_cache, kv_cache_dtype, k_scale, v_scale), places=TokenPlaces(positions, slot_mapping),
+    )  # fmt: skip
+    return tuple(one.reshape(tokens, -1) for one in (q, k, v))  # type: ignore[return-value]
+
+
+def concat_and_cache_mla(
+    kv_c: Any, k_pe: Any, kv_cache: Any, slot_mapping: Any, kv_cache_dtype: str, scale: Any, skip_scale: bool = False
+) -> None:
     """kv_cache[slot] = [kv_c, k_pe]. kv_c: [num_tokens, kv_lora_rank]; k_pe: [num_tokens, pe_dim] or [num_tokens, 1, pe_dim];
     kv_cache: [num_blocks, block_size, kv_lora_rank + pe_dim]."""
+    if skip_scale and kv_cache_dtype != "auto":
+        raise NotImplementedError(f"skip_scale is True, and kv_cache_dtype is {kv_cache_dtype!r}: it must be 'auto'")
     rank = kv_c.shape[1]
     k_pe = k_pe.reshape(k_pe.shape[0], 1, k_pe.shape[-1])
     pages = kv_cache[:, :, None, :]
