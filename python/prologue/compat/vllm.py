@@ -104,7 +104,7 @@ def fused_qknorm_rope_cache(
 ) -> Tuple[Any, Any, Any]:
     """qkv: [num_tokens, (num_q_heads + 2 * num_kv_heads) * head_dim], which is only read: RMSNorm of each head of Q and K with
     (weight + norm_weight_bias), then the rotation (neox) of the first rotary_dim channels. K and V go to the cache and are also returned:
-    (q, k, v), each [num_tokens, heads * head_dim]. One launch."""
+    (q, k, v), each [num_tokens, heads * head_dim]. One launch. As there, the norm is rounded to the dtype of qkv before the rotation."""
     if rotary_dim < 0 or rotary_dim > head_dim or rotary_dim % 8 != 0:
         raise ValueError(f"rotary_dim is {rotary_dim}: it must be a multiple of 8 in 0..head_dim, {head_dim}")
     if kv_cache_dtype != "auto" and (k_scale is None or v_scale is None):
@@ -117,8 +117,9 @@ def fused_qknorm_rope_cache(
         k_norm=HeadNorm(weight=k_weight, eps=eps, weight_offset=norm_weight_bias),
         rope=_rope(cos_sin_cache[:, :rotary_dim], True) if rotary_dim > 0 else None,
         cache=_cache(key_cache, value_cache, kv_cache_dtype, k_scale, v_scale), places=TokenPlaces(positions, slot_mapping),
+        rounding="per_step",
     )  # fmt: skip
-    return tuple(one.reshape(tokens, -1) for one in (q, k, v))  # type: ignore[return-value]
+    return tuple(one.reshape(tokens, one.shape[1] * head_dim) for one in (q, k, v))  # type: ignore[return-value]
 
 
 def concat_and_cache_mla(

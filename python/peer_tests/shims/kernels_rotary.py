@@ -1,0 +1,11 @@
+"""rotary of the Hugging Face kernels hub."""
+
+from shims import functions, module
+
+SKIPPED: list = []
+
+
+def install(folder: str) -> None:
+    from prologue.compat import kernels_rotary
+
+    module("rotary", **functions(kernels_rotary))
