@@ -80,6 +80,13 @@ def pytest_runtest_logreport(report):
         write()
 
 
+def pytest_runtest_teardown(item):
+    """Several processes share the GPU: none keeps more than it needs."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized() and torch.cuda.memory_reserved() > 8 << 30:
+        torch.cuda.empty_cache()
+
+
 def pytest_collectreport(report):
     if report.failed:
         state["tests"] += 1
