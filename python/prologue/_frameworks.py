@@ -29,6 +29,24 @@ class Framework:
     def call(self, function: Callable, arguments: tuple) -> None:
         function(*arguments)
 
+    def array(self, like: Any, values: Any, dtype: str) -> Any:
+        raise self._unknown(like)
+
+    def arange(self, like: Any, n: int, dtype: str) -> Any:
+        raise self._unknown(like)
+
+    def contiguous(self, x: Any) -> Any:
+        raise self._unknown(x)
+
+    def concatenate(self, a: Any, b: Any) -> Any:
+        raise self._unknown(a)
+
+    def join_halves(self, a: Any, b: Any) -> Any:
+        return None
+
+    def _unknown(self, array: Any) -> TypeError:
+        return TypeError(f"{type(array).__module__}.{type(array).__name__} is not known: use arrays of torch, NumPy or CuPy")
+
 
 class _NumPy(Framework):
     def __init__(self) -> None:
@@ -94,11 +112,13 @@ class _CuPy(_NumPy):
 
 
 class _Jax(Framework):
+    READ_ONLY = "JAX arrays cannot be written: use the functions of prologue.jax"
+
     def empty(self, like: Any, shape: tuple, dtype: Any = None) -> Any:
-        self.call(None, ())
+        raise TypeError(self.READ_ONLY)
 
     def call(self, function: Callable, arguments: tuple) -> None:
-        raise TypeError("JAX arrays cannot be written: use the functions of prologue.jax")
+        raise TypeError(self.READ_ONLY)
 
 
 def _torch() -> Framework:

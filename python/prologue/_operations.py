@@ -60,7 +60,7 @@ def rotary(
             framework.call(_extension.rotary, (1, x[0], result, True, *options))
             return result
         out = tuple([framework.empty_like(one) for one in x])
-    tensors = []
+    tensors: list = []
     for i, one in enumerate(x):
         tensors += (one, None if out[i] is one else out[i], True if rotate is None else bool(rotate[i]))
     framework.call(_extension.rotary, (len(x), *tensors, *options))
@@ -299,7 +299,7 @@ class Fault(NamedTuple):
 
     code: str
     token: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count
 
 
 def read_faults(faults: Array) -> Optional[Fault]:

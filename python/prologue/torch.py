@@ -79,7 +79,11 @@ def _kinds(name: str) -> List[Tuple[str, str]]:
 
     kinds: List[Tuple[str, str]] = []
     for item in _OPERATORS[name]:
-        kinds += of_group(*item) if isinstance(item, tuple) else [tuple(item.split())]
+        if isinstance(item, tuple):
+            kinds += of_group(*item)
+        else:
+            kind, argument = item.split()
+            kinds.append((kind, argument))
     return kinds
 
 
@@ -96,7 +100,7 @@ def _schema(name: str) -> str:
     return f"{name}({', '.join(parts)}) -> {'Tensor[]' if name == 'rotary' else '()'}"
 
 
-def _defaults(group: type) -> list:
+def _defaults(group: Any) -> list:
     values: list = []
     for member, kind in _members(group):
         values += [False, *_defaults(PageTable)] if kind == Optional[PageTable] else [group._field_defaults[member]]

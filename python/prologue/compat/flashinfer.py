@@ -141,7 +141,8 @@ def apply_rope_with_cos_sin_cache_inplace(
 def _caches(paged_kv_cache: Any, kv_layout: str) -> Tuple[Any, Any]:
     if kv_layout not in ("NHD", "HND"):
         raise ValueError(f"kv_layout is {kv_layout!r}: it must be 'NHD' or 'HND'")
-    return paged_kv_cache if isinstance(paged_kv_cache, (tuple, list)) else (paged_kv_cache[:, 0], paged_kv_cache[:, 1])
+    k, v = paged_kv_cache if isinstance(paged_kv_cache, (tuple, list)) else (paged_kv_cache[:, 0], paged_kv_cache[:, 1])
+    return k, v
 
 
 def _slots(batch_indices: Any, positions: Any, kv_indices: Any, kv_indptr: Any, page_size: int) -> Any:
@@ -177,7 +178,8 @@ def append_paged_mla_kv_cache(
     if pages is None:
         return
     ckv, kpe = (append_ckv[:, None] if ckv_cache is not None else None), (append_kpe[:, None] if kpe_cache is not None else None)
-    cache = PagedKv(*(None if part is None else part[:, :, None] for part in (ckv_cache, kpe_cache)))
+    pages_of = lambda part: None if part is None else part[:, :, None]  # noqa: E731
+    cache = PagedKv(pages_of(ckv_cache), pages_of(kpe_cache))
     slots = _slots(batch_indices, positions, kv_indices, kv_indptr, pages.shape[1])
     attention_prologue(k=ckv, v=kpe, cache=cache, places=TokenPlaces(slot_mapping=slots))
 
@@ -348,7 +350,7 @@ def cake_fused_qk_rmsnorm_rope_append_paged_kv_cache(
         for weight in (q_norm_weight, k_norm_weight)
     )
     head_dim = key_cache.shape[3]
-    cache = PagedKv(None if out_k is not None else key_cache, None if out_v is not None else value_cache)
+    cache: Optional[PagedKv] = PagedKv(None if out_k is not None else key_cache, None if out_v is not None else value_cache)
     if out_k is not None and out_v is not None:
         cache = None
     result = attention_prologue(

@@ -31,7 +31,7 @@ def _chunk_positions(index: Any, length: Any, cp_size: int, cp_rank: int) -> Any
     return index + cp_rank * half + (index >= half) * (length * cp_size - 2 * (cp_rank + 1) * half)
 
 
-def _positions(t: Any, tensor_format: str, start_positions: Optional[Any], cu_seqlens: Optional[Any], cp_size: int, cp_rank: int) -> Any:
+def _positions(t: Any, tensor_format: str, start_positions: Any, cu_seqlens: Any, cp_size: int, cp_rank: int) -> Any:
     """Those of context parallelism: [tokens] ("thd"), [seq_len], or [batch, seq_len] with start_positions."""
     if not 0 <= cp_rank < cp_size:
         raise ValueError(f"cp_rank is {cp_rank}: it must lie in 0..cp_size - 1, {cp_size - 1}")
