@@ -1,4 +1,4 @@
-"""The Python blocks of docs/python.md run, one after another."""
+"""The Python blocks of docs/python.md and of the README run, one after another."""
 
 import importlib.util
 import re
@@ -18,6 +18,13 @@ def test_the_blocks_of_the_page_run():
     names: dict = {}
     for block in blocks:
         exec(compile(block, str(PAGE), "exec"), names)
+
+
+def test_the_block_of_the_readme_runs():
+    (block,) = re.findall(r"```python\n(.*?)```", (PAGE.parents[1] / "README.md").read_text(), re.DOTALL)
+    names: dict = {}
+    exec(compile(block, "README.md", "exec"), names)
+    assert names["cache"].k[1, :5].any() and not names["cache"].k[1, 5:].any()
 
 
 def test_the_page_lists_the_functions_of_compat():
