@@ -67,15 +67,13 @@ def run(parts: List[Part], folder: Path, options: argparse.Namespace) -> Dict[Pa
             part = waiting.pop(0)
             running[part] = start(part, folder, options), time.monotonic()
         for part, (process, since) in list(running.items()):
-            late = time.monotonic() - since > options.timeout or time.monotonic() - begin > options.total
-            if process.poll() is None and late:
-                stopped[part] = "time limit"
-                process.terminate()  # peer_plugin.py writes its counts
-                try:
-                    process.wait(3)
-                except subprocess.TimeoutExpired:
+            late = max(time.monotonic() - since - options.timeout, time.monotonic() - begin - options.total)
+            if process.poll() is None and late > 0:
+                if part not in stopped:
+                    stopped[part] = "time limit"
+                    process.terminate()  # peer_plugin.py writes its counts
+                elif late > 5:
                     process.kill()
-                    process.wait()
             if process.poll() is not None:
                 if process.returncode not in (0, 1, 2, 5) and part not in stopped:
                     stopped[part] = f"the process ended with {process.returncode}"
