@@ -126,7 +126,7 @@ def main() -> int:
     parser.add_argument("--cpu", action="store_true", help="tests that ask for a CUDA device get the CPU (slow; some cannot run there)")
     parser.add_argument("--jobs", type=int, default=1, help="processes at once")
     parser.add_argument("--shards", type=int, default=1, help="processes for each file")
-    parser.add_argument("--sample", type=int, default=0, help="only every Nth case; with a prime number N the cases differ in all parameters")
+    parser.add_argument("--sample", type=int, default=0, help="every Nth case; if N is prime, the cases differ in all parameters")
     parser.add_argument("--timeout", type=float, default=3600, help="seconds for each process")
     parser.add_argument("--total", type=float, default=1e9, help="seconds for all")
     parser.add_argument("--files", default="", help="only files whose path contains this")

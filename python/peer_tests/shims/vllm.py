@@ -82,10 +82,12 @@ def modules() -> dict:
 
         def forward_native(self, positions: Any, query: Any, key: Any = None) -> tuple:
             cos, sin = self.cos_sin_cache[positions].to(query.dtype).chunk(2, -1)
-            return tuple(
-                None if x is None else rotate(x.reshape(*positions.shape, -1, self.head_size), cos, sin, not self.is_neox_style).reshape(x.shape)
-                for x in (query, key)
-            )
+
+            def rotated(x: Any) -> Any:
+                heads = x.reshape(*positions.shape, -1, self.head_size)
+                return rotate(heads, cos, sin, not self.is_neox_style).reshape(x.shape)
+
+            return tuple(None if x is None else rotated(x) for x in (query, key))
 
         def forward(self, positions: Any, query: Any, key: Any = None) -> tuple:
             table = self.cos_sin_cache.to(query.device, query.dtype)
