@@ -6,6 +6,7 @@ need no tensor data. torch allows 64 arguments: so each operator has its tensors
 all other values in three lists, in order. A group begins with an int: whether it is given.
 """
 
+import sys
 import typing
 from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -273,6 +274,27 @@ def _zero_padding(gradient: Any, positions: Any, layout: Optional[str], num_axes
     return gradient.masked_fill(padding.reshape(shape), 0)
 
 
+def _keep_offsets_in_inductor() -> None:
+    """Gives Inductor the lowering of aten.sym_storage_offset that it lacks (pytorch#198068, in torch 2.11 and 2.15). Without it, where
+    shapes are dynamic, an operator that writes into a view made inside of the compiled function writes to the view's base instead."""
+    lowering = sys.modules.get("torch._inductor.lowering")  # while Inductor compiles, it is imported
+    operator = torch.ops.aten.sym_storage_offset.default
+    if lowering is None or (operator in lowering.lowerings and operator not in lowering.fallbacks):
+        return
+    from torch._inductor.virtualized import V
+
+    def sym_storage_offset(_: Any) -> Any:
+        value = V.graph.current_node.meta["val"]
+        return value.node.expr if isinstance(value, torch.SymInt) else value
+
+    lowering.register_lowering(operator, type_promotion_kind=None)(sym_storage_offset)
+    lowering.fallbacks.discard(operator)
+
+
+def _fake_of_writing(*_: Any) -> None:
+    _keep_offsets_in_inductor()
+
+
 def _register() -> Any:
     library = torch.library.Library("prologue", "DEF")
     for name in _OPERATORS:
@@ -280,7 +302,7 @@ def _register() -> Any:
         run = {"rotary": _run_rotary, "rotary_out": _run_rotary_out}.get(name) or _runner(name)
         library.impl(name, run, "CPU")
         library.impl(name, run, "CUDA")
-        fake = (lambda x, *_: [torch.empty_like(one) for one in x]) if name == "rotary" else (lambda *_: None)
+        fake = (lambda x, *_: [torch.empty_like(one) for one in x]) if name == "rotary" else _fake_of_writing
         torch.library.register_fake(f"prologue::{name}", fake, lib=library)
     torch.library.register_autograd("prologue::rotary", _backward, setup_context=_setup_context, lib=library)
     return library

@@ -181,6 +181,24 @@ def test_rotary_compiles_with_gradients_and_other_sizes():
         torch.testing.assert_close(x.grad, y.grad)
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_inductor_writes_into_views(step, dynamic):
+    """Into the second half of a buffer: of k, and of a cache whose V follows its K."""
+    torch._dynamo.reset()
+
+    def call(packed, both):
+        prologue.rotary(packed[:, 2:], rope=ROPE, inplace=True)
+        prologue.attention_prologue(
+            step["q"], packed[:, :2], packed[:, 2:], cache=PagedKv(both[0], both[1]), places=TokenPlaces(None, step["slots"])
+        )
+
+    packed, both = torch.randn(5, 4, 16), torch.zeros(2, 6, 4, 2, 16)
+    got = packed.clone(), both.clone()
+    call(packed, both)
+    torch.compile(call, fullgraph=True, dynamic=dynamic)(*got)
+    assert torch.equal(packed, got[0]) and torch.equal(both, got[1])
+
+
 def test_in_place_compiles():
     torch._dynamo.reset()
     x, y = torch.randn(3, 2, 8), None
