@@ -58,6 +58,7 @@ OMITTED = {
     "cuda_not_built", "encode_fault", "record_fault", "as_input", "index_view", "index_at", "scales_of_head", "num_slots", "v_head_dim",
     "rope_style_name", "rope_rows_are_given", "rope_row_is_token", "weight_format_is_packed", "rotary_tensor",  # one-liners
     "RotaryFrequencies", "kPackedGroupRows",  # inside of a plan, of a format
+    "create_without_workspace", "set_workspace", "has_workspace", "kGemmWorkspaceBytes",  # for bindings: a C caller's context has its own
 }
 # Public headers of kernels/ that C has nothing of: helpers of C++ programs, no operations.
 NOT_IN_C = {"base/captured_graph.h", "base/event.h", "base/export.h", "base/host_device.h", "base/memory.h", "coming_from/coming_from.h"}
@@ -237,7 +238,7 @@ class Handle:
         self.methods = []
         for method in declarations(public, d.scope):
             m = re.match(r"^(static )?(?:constexpr )?([\w:<>* &]+?[ *&])(\w+)\(([^()]*)\)( const)?\s*[;{]", method.code)
-            if not m or "virtual" in method.code or "operator" in method.code:
+            if not m or "virtual" in method.code or "operator" in method.code or m.group(3) in OMITTED:
                 continue
             f = Function(m.group(2).strip(), m.group(3), m.group(4), method, name)
             f.static = bool(m.group(1))

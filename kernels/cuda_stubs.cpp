@@ -51,7 +51,7 @@ Status hadamard(const HadamardParams&, const Execution&) { return cuda_not_built
 Status query_scale(const QueryScaleParams&, const Execution&) { return cuda_not_built("query_scale"); }
 Status kv_write(const KvWriteParams&, const Execution&) { return cuda_not_built("kv_write"); }
 
-Result<std::unique_ptr<GemmContext>> create_gemm_context() { return cuda_not_built("gemm"); }
+Result<std::unique_ptr<GemmContext>> create_gemm_context(bool) { return cuda_not_built("gemm"); }
 Status gemm(const GemmParams&, GemmContext&, const Execution&) { return cuda_not_built("gemm"); }
 
 Status moe_combine(const MoeCombineParams&, const Execution&) { return cuda_not_built("moe_combine"); }

@@ -17,7 +17,7 @@ Result<void*> allocate(int64_t num_bytes) {
     return resource_exhausted("out of GPU memory: ", num_bytes, " bytes were asked for, ", free_bytes, " of ", total_bytes,
                               " are free");
   }
-  PROLOGUE_CUDA_RETURN_IF_ERROR(error);
+  if (error != cudaSuccess) return device_error("cudaMalloc of ", num_bytes, " bytes failed: ", cudaGetErrorString(error));
   return data;
 }
 

@@ -19,7 +19,7 @@ PROLOGUE_API Result<std::unique_ptr<GemmContext>> create_gemm_context(const Quan
 Status gemm(const GemmParams& params, GemmContext& context, const Execution& execution);
 }  // namespace cpu
 namespace cuda {
-Result<std::unique_ptr<GemmContext>> create_gemm_context();
+Result<std::unique_ptr<GemmContext>> create_gemm_context(bool own_workspace);
 Status gemm(const GemmParams& params, GemmContext& context, const Execution& execution);
 }  // namespace cuda
 

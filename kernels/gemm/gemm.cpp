@@ -90,6 +90,9 @@ Status validate(const GemmParams& p, const GemmContext& context, const Execution
     return invalid_argument("gemm: the context was made for ", device_name(context.device()), ", but the execution's device is ",
                             device_name(execution.device));
   }
+  if (execution.device == Device::cuda && !context.has_workspace()) {
+    return invalid_argument("gemm: the context has no workspace: call set_workspace first");
+  }
   if (execution.device == Device::cpu && execution.num_threads < 1) {
     return invalid_argument("gemm: num_threads is ", execution.num_threads, ": it must be at least 1");
   }
@@ -139,7 +142,14 @@ Status validate(const GemmParams& p, const GemmContext& context, const Execution
 Result<std::unique_ptr<GemmContext>> GemmContext::create(Device device) {
   return catch_out_of_memory([&]() -> Result<std::unique_ptr<GemmContext>> {
     PROLOGUE_RETURN_IF_ERROR(check_device("gemm context", device));
-    return device == Device::cpu ? cpu::create_gemm_context() : cuda::create_gemm_context();
+    return device == Device::cpu ? cpu::create_gemm_context() : cuda::create_gemm_context(true);
+  });
+}
+
+Result<std::unique_ptr<GemmContext>> GemmContext::create_without_workspace(Device device) {
+  return catch_out_of_memory([&]() -> Result<std::unique_ptr<GemmContext>> {
+    PROLOGUE_RETURN_IF_ERROR(check_device("gemm context", device));
+    return device == Device::cpu ? cpu::create_gemm_context() : cuda::create_gemm_context(false);
   });
 }
 

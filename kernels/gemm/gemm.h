@@ -58,20 +58,30 @@ struct GemmParams {
   uint64_t reserved[4] = {};     // zeros: docs/versioning.md
 };
 
+constexpr int64_t kGemmWorkspaceBytes = 33554432;  // 32 MiB
+
 // What a GEMM needs besides its arguments. On CUDA: the cuBLASLt handle, its workspace, and the cache of chosen algorithms. The
 // choice is by heuristic for each (N, K, types, bucket of M), never by timing, so two runs return the same bits. On the CPU:
 // scratch memory for transposed weights and quantised rows of x. The caller creates and owns it, one for each thread that runs GEMMs.
 class PROLOGUE_API GemmContext {
  public:
   static Result<std::unique_ptr<GemmContext>> create(Device device);
+  // The same without memory on the device: on CUDA, call set_workspace before the first GEMM. For callers who have an allocator, and for
+  // graphs: a graph keeps the address of the workspace that it was captured with, which a context of its own would free.
+  static Result<std::unique_ptr<GemmContext>> create_without_workspace(Device device);
   virtual ~GemmContext() = default;
   Device device() const { return device_; }
+  // kGemmWorkspaceBytes of device memory for the next GEMMs, aligned to 256; scratch, contents undefined. The CPU uses none.
+  void set_workspace(void* workspace) { workspace_ = workspace; }
+  bool has_workspace() const { return workspace_ != nullptr; }
 
  protected:
   explicit GemmContext(Device device) : device_(device) {}
+  void* workspace() const { return workspace_; }
 
  private:
   Device device_;
+  void* workspace_ = nullptr;
 };
 
 // Makes all checks of gemm(), and runs nothing: for callers who run several operations only if all of them can run.

@@ -17,8 +17,6 @@ namespace prologue::cuda {
 
 namespace {
 
-constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
-
 // ---------------------------------------------------------------------------------------------------------------------
 // Our own kernels, for the few cases that cuBLASLt does not cover
 
@@ -153,7 +151,7 @@ PlanKey plan_key(const GemmParams& p) {
 
 // A batch-invariant product has room for the counter of tiles that kernels for many rows need (4 bytes, cuBLASLt 13.0), and none for the sums
 // of parts of k.
-int64_t workspace_bytes(bool batch_invariant) { return batch_invariant ? 16 : kWorkspaceBytes; }
+int64_t workspace_bytes(bool batch_invariant) { return batch_invariant ? 16 : kGemmWorkspaceBytes; }
 
 // Whether every element of y is one sum, made by one block: no split of k.
 bool makes_whole_sums(const cublasLtMatmulAlgo_t& algorithm) {
@@ -185,7 +183,8 @@ class CudaGemmContext final : public GemmContext {
   }
 
   cublasLtHandle_t handle = nullptr;
-  Buffer workspace;  // shared by all calls: the context serves one stream at a time
+  using GemmContext::workspace;  // shared by all calls: the context serves one stream at a time
+  Buffer own_workspace;
   std::map<PlanKey, Plan> plans;
 };
 
@@ -249,7 +248,7 @@ class Problem {
     const float zero = 0.0f;
     const cublasStatus_t status =
         cublasLtMatmul(context.handle, &operation_, &one, p.weight, &weight_, p.x, &x_, &zero, p.y, &y_, p.y, &y_, &algorithm,
-                       context.workspace.data(), static_cast<size_t>(workspace_bytes(p.batch_invariant)), stream);
+                       context.workspace(), static_cast<size_t>(workspace_bytes(p.batch_invariant)), stream);
     if (status == CUBLAS_STATUS_SUCCESS) return {};
     return cublas_error(status, "gemm: m, n, k = ", p.m, ", ", p.n, ", ", p.k, ", ", dtype_name(p.dtype), " to ",
                         dtype_name(p.y_dtype));
@@ -335,12 +334,15 @@ Status run_plain(const GemmParams& p, cudaStream_t stream) {
 
 }  // namespace
 
-Result<std::unique_ptr<GemmContext>> create_gemm_context() {
+Result<std::unique_ptr<GemmContext>> create_gemm_context(bool own_workspace) {
   PROLOGUE_RETURN_IF_ERROR(check_gpu());
   auto context = std::make_unique<CudaGemmContext>();
   const cublasStatus_t status = cublasLtCreate(&context->handle);
   if (status != CUBLAS_STATUS_SUCCESS) return cublas_error(status, "gemm: creating the cuBLASLt handle");
-  PROLOGUE_ASSIGN_OR_RETURN(context->workspace, Buffer::allocate(Device::cuda, kWorkspaceBytes));
+  if (own_workspace) {
+    PROLOGUE_ASSIGN_OR_RETURN(context->own_workspace, Buffer::allocate(Device::cuda, kGemmWorkspaceBytes));
+    context->set_workspace(context->own_workspace.data());
+  }
   return std::unique_ptr<GemmContext>(std::move(context));
 }
 

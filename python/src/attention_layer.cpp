@@ -2,20 +2,42 @@
 
 #include <map>
 #include <memory>
-#include <tuple>
+#include <utility>
+
+#if PROLOGUE_HAS_CUDA
+#include <cuda_runtime_api.h>
+#endif
 
 #include "attention.h"
 
 namespace prologue::python {
 namespace {
 
-// One for each thread, device and stream, made when first needed.
+#if PROLOGUE_HAS_CUDA
+// In its lifetime this thread may make CUDA calls that another stream's capture forbids, such as those of a library that is loaded.
+class Uncaptured {
+ public:
+  Uncaptured() { static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode_)); }
+  ~Uncaptured() { static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode_)); }
+  Uncaptured(const Uncaptured&) = delete;
+  Uncaptured& operator=(const Uncaptured&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+#endif
+
+// One for each thread and device, made when first needed. It has no memory on the device: a captured graph may be replayed after this
+// thread has ended, and beside other graphs.
 GemmContext& gemm_context(const Arguments& arguments, const Execution& execution) {
-  thread_local std::map<std::tuple<int32_t, int32_t, const void*>, std::unique_ptr<GemmContext>> contexts;
+  thread_local std::map<std::pair<int32_t, int32_t>, std::unique_ptr<GemmContext>> contexts;
   const DLDevice device = arguments.device();
-  auto& context = contexts[{device.device_type, device.device_id, execution.stream}];
+  auto& context = contexts[{device.device_type, device.device_id}];
   if (context == nullptr) {
-    auto made = GemmContext::create(execution.device);
+#if PROLOGUE_HAS_CUDA
+    const Uncaptured uncaptured;
+#endif
+    auto made = GemmContext::create_without_workspace(execution.device);
     check(made.status());
     context = std::move(made).value();
   }
@@ -72,10 +94,18 @@ tvm::ffi::Any run_attention_layer(Arguments& arguments) {
   prologue.faults = call.faults();
   auto bytes = attention_layer_workspace_bytes(params, call.execution().device);
   check(bytes.status());
-  const Scratch scratch(arguments, workspace, *bytes);
-  params.workspace = scratch.data();
-  params.workspace_bytes = scratch.size_bytes();
-  call.finish(attention_layer(params, gemm_context(arguments, call.execution()), call.execution()), prologue.rope.past_table);
+  // On CUDA the GEMMs' workspace is in front.
+  const int64_t gemm_bytes = arguments.on_cuda() ? kGemmWorkspaceBytes : 0;
+  const Scratch scratch(arguments, workspace, gemm_bytes + *bytes);
+  if (scratch.size_bytes() < gemm_bytes + *bytes) {
+    fail_value("workspace has ", scratch.size_bytes(), " bytes: it must have ", gemm_bytes + *bytes);
+  }
+  if (arguments.on_cuda() && reinterpret_cast<uintptr_t>(scratch.data()) % 256 != 0) fail_value("workspace must be aligned to 256 bytes");
+  GemmContext& context = gemm_context(arguments, call.execution());
+  context.set_workspace(scratch.data());
+  params.workspace = static_cast<char*>(scratch.data()) + gemm_bytes;
+  params.workspace_bytes = scratch.size_bytes() - gemm_bytes;
+  call.finish(attention_layer(params, context, call.execution()), prologue.rope.past_table);
   return {};
 }
 

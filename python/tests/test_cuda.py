@@ -1,5 +1,7 @@
 """Every operation on CUDA arrays: the CPU's results, another stream, a captured graph, torch.compile, gradients. Skipped without a GPU."""
 
+import threading
+
 import numpy as np
 import oracle
 import prologue
@@ -124,6 +126,23 @@ def test_a_graph(call):
             gpu[name].copy_(tensor)
         graph.replay()
         check(call, got, call(cpu), gpu, cpu, torch.bfloat16)
+
+
+def test_a_graph_of_a_threads_first_call():
+    """What a thread makes at its first call is made during the capture, and the graph does not need it after the thread has ended."""
+    gpu = on_gpu(make(torch.bfloat16))
+    want = layer({name: tensor.clone() for name, tensor in gpu.items()})
+    graph, results = torch.cuda.CUDAGraph(), []
+
+    def capture():
+        with torch.cuda.graph(graph):
+            results.append(layer(gpu))
+
+    thread = threading.Thread(target=capture)
+    thread.start()
+    thread.join()
+    graph.replay()
+    assert torch.equal(results[0], want)
 
 
 @pytest.mark.parametrize("call", CALLS)

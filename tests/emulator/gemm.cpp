@@ -18,9 +18,11 @@ class Context : public GemmContext {
 
 }  // namespace
 
-Result<std::unique_ptr<GemmContext>> create_gemm_context() {
+Result<std::unique_ptr<GemmContext>> create_gemm_context(bool own_workspace) {
   PROLOGUE_ASSIGN_OR_RETURN(std::unique_ptr<GemmContext> of_cpu, cpu::create_gemm_context());
-  return std::unique_ptr<GemmContext>(std::make_unique<Context>(std::move(of_cpu)));
+  auto context = std::make_unique<Context>(std::move(of_cpu));
+  if (own_workspace) context->set_workspace(context.get());  // not used
+  return std::unique_ptr<GemmContext>(std::move(context));
 }
 
 Status gemm(const GemmParams& params, GemmContext& context, const Execution& execution) {

@@ -457,6 +457,24 @@ TEST_P(GemmTest, NothingToDoLooksAtNoPointer) {
   }
 }
 
+TEST_P(GemmTest, AWorkspaceOfTheCaller) {
+  auto made = GemmContext::create_without_workspace(backend_device(GetParam()));
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  GemmContext& context = **made;
+  if (backend_device(GetParam()) == Device::cuda) {
+    GemmParams params;
+    const Status status = validate(params, context, {Device::cuda, 1, nullptr});
+    EXPECT_EQ(status.code(), StatusCode::invalid_argument);
+    EXPECT_EQ(status.message(), "gemm: the context has no workspace: call set_workspace first");
+  }
+  const auto workspace = Buffer::allocate(backend_device(GetParam()), kGemmWorkspaceBytes);
+  ASSERT_TRUE(workspace.ok()) << workspace.status().message();
+  context.set_workspace(workspace->data());
+  const Case c{.m = 5, .n = 96, .k = 160};
+  const Inputs<BFloat16> inputs = make_inputs<BFloat16>(c, 7);
+  EXPECT_EQ((run_case<BFloat16, float>(GetParam(), context, c, inputs)), (run_case<BFloat16, float>(GetParam(), *context_, c, inputs)));
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, GemmTest, testing::ValuesIn(all_backends()),
                          [](const testing::TestParamInfo<Backend>& row) { return backend_name(row.param); });
 
