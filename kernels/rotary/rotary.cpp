@@ -1,5 +1,6 @@
 #include <prologue/kernels/rotary/rotary.h>
 
+#include <algorithm>
 #include <cmath>
 #include <type_traits>
 
@@ -338,14 +339,25 @@ Status check_run(const RotaryParams& a, const RotaryParams& b) {
 
 }  // namespace
 
-// Rounded once, whatever the exponent's rounding would add.
+// Rounded once, whatever the exponent's rounding would add. Each thread keeps the last ones: a model's calls have one theta, and the powers
+// take longer than the launch.
 void compute_frequencies(const RotaryParams& params, RotaryFrequencies& frequencies) {
   if (params.rope.rotary_dim == 0 || params.rope.source != RopeSource::theta) return;
+  struct Last {
+    double theta = 0;
+    int64_t width = 0;
+    double values[kMaxFrequencies] = {};
+  };
+  thread_local Last last;
   const int64_t width = params.rope.rotary_dim / params.rope.num_blocks;
-  for (int64_t c = 0; c < width / 2; ++c) {
-    const long double exponent = -2.0L * static_cast<long double>(c) / static_cast<long double>(width);
-    frequencies.values[c] = static_cast<double>(std::pow(static_cast<long double>(params.rope.theta), exponent));
+  if (last.theta != params.rope.theta || last.width != width) {
+    for (int64_t c = 0; c < width / 2; ++c) {
+      const long double exponent = -2.0L * static_cast<long double>(c) / static_cast<long double>(width);
+      last.values[c] = static_cast<double>(std::pow(static_cast<long double>(params.rope.theta), exponent));
+    }
+    last.theta = params.rope.theta, last.width = width;
   }
+  std::copy_n(last.values, width / 2, frequencies.values);
 }
 
 Status validate(const RotaryParams& p) {
