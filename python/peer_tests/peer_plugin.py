@@ -50,7 +50,7 @@ signal.signal(signal.SIGTERM, stop)
 
 def pytest_collection_modifyitems(config, items):
     mine = [item for i, item in enumerate(items) if i % SHARDS == SHARD]
-    items[:] = mine
+    items[:] = mine[::-1] if os.environ["PROLOGUE_PEER_REVERSE"] else mine
     for item in items:
         for pattern, reason in shim.SKIPPED:
             if re.search(pattern, item.name):

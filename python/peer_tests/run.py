@@ -48,6 +48,7 @@ def start(part: Part, folder: Path, options: argparse.Namespace) -> subprocess.P
         PROLOGUE_PEER_FOLDER=str(folder / part.peer),
         PROLOGUE_PEER_RESULT=str(part.result),
         PROLOGUE_PEER_SHARD=f"{part.shard}/{options.sample or options.shards}",
+        PROLOGUE_PEER_REVERSE="1" if options.reverse else "",
         PROLOGUE_PEER_ON_CPU="1" if options.cpu else "",
         PYTHONPATH=os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]),
     )
@@ -126,7 +127,8 @@ def main() -> int:
     parser.add_argument("--cpu", action="store_true", help="tests that ask for a CUDA device get the CPU (slow; some cannot run there)")
     parser.add_argument("--jobs", type=int, default=1, help="processes at once")
     parser.add_argument("--shards", type=int, default=1, help="processes for each file")
-    parser.add_argument("--sample", type=int, default=0, help="every Nth case; if N is prime, the cases differ in all parameters")
+    parser.add_argument("--sample", type=int, default=0, help="every Nth case; if N is prime, the cases differ in all parameters; with shards: so many cases of N")
+    parser.add_argument("--reverse", action="store_true", help="the last case first: after a run that a time limit cut off")
     parser.add_argument("--timeout", type=float, default=3600, help="seconds for each process")
     parser.add_argument("--total", type=float, default=1e9, help="seconds for all")
     parser.add_argument("--files", default="", help="only files whose path contains this")
@@ -146,7 +148,7 @@ def main() -> int:
     for peer, files in found.items():
         for file in files:
             if options.files in str(file):
-                for shard in range(1 if options.sample else options.shards):
+                for shard in range(min(options.shards, options.sample or options.shards)):
                     name = f"{peer}_{file.stem}_{shard}"
                     parts.append(Part(peer, file, shard, logs.resolve() / f"{name}.json", logs.resolve() / f"{name}.log"))
     table = add(parts, run(parts, folder, options))
