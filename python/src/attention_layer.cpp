@@ -100,7 +100,8 @@ tvm::ffi::Any run_attention_layer(Arguments& arguments) {
   if (scratch.size_bytes() < gemm_bytes + *bytes) {
     fail_value("workspace has ", scratch.size_bytes(), " bytes: it must have ", gemm_bytes + *bytes);
   }
-  if (arguments.on_cuda() && reinterpret_cast<uintptr_t>(scratch.data()) % 256 != 0) fail_value("workspace must be aligned to 256 bytes");
+  if (arguments.on_cuda() && reinterpret_cast<uintptr_t>(scratch.data()) % 256 != 0)
+    fail_value("workspace must be aligned to 256 bytes");
   GemmContext& context = gemm_context(arguments, call.execution());
   context.set_workspace(scratch.data());
   params.workspace = static_cast<char*>(scratch.data()) + gemm_bytes;

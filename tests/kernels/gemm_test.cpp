@@ -472,7 +472,8 @@ TEST_P(GemmTest, AWorkspaceOfTheCaller) {
   context.set_workspace(workspace->data());
   const Case c{.m = 5, .n = 96, .k = 160};
   const Inputs<BFloat16> inputs = make_inputs<BFloat16>(c, 7);
-  EXPECT_EQ((run_case<BFloat16, float>(GetParam(), context, c, inputs)), (run_case<BFloat16, float>(GetParam(), *context_, c, inputs)));
+  EXPECT_EQ((run_case<BFloat16, float>(GetParam(), context, c, inputs)),
+            (run_case<BFloat16, float>(GetParam(), *context_, c, inputs)));
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, GemmTest, testing::ValuesIn(all_backends()),
