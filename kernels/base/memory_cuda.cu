@@ -9,8 +9,8 @@ namespace prologue::cuda {
 Result<void*> allocate(int64_t num_bytes) {
   void* data = nullptr;
   const cudaError_t error = cudaMalloc(&data, static_cast<size_t>(num_bytes));
+  if (error != cudaSuccess) cudaGetLastError();  // clears the error: the next call starts clean
   if (error == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // clears the error: the next call starts clean
     size_t free_bytes = 0;
     size_t total_bytes = 0;
     PROLOGUE_CUDA_RETURN_IF_ERROR(cudaMemGetInfo(&free_bytes, &total_bytes));
