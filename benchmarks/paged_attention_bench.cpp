@@ -1,7 +1,7 @@
 // paged_attention of SmolLM2-135M (9 q heads, 3 kv heads, head_dim 64: the demo model) and of an 8B model (32, 8, 128):
 // a prompt at once, one decoding step of one sequence and of a batch; bfloat16 also over quantised caches with a scale for each
-// token and head, K and V of one type or of two, and with a window and a soft cap. Rows with past_is_ready begin while the call before
-// them runs; the last calls of a chain cannot be told from the first ones. Bytes: q and out, and every K, V, scale and
+// token and head, K and V of one type or of two, and with a window and a soft cap. With past_is_ready each call begins
+// while the one before it runs, as in a graph after the prologue. Bytes: q and out, and every K, V, scale and
 // zero point that a row sees once.
 #include <prologue/kernels/paged_attention/paged_attention.h>
 

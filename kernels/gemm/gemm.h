@@ -58,7 +58,7 @@ struct GemmParams {
   uint64_t reserved[4] = {};     // zeros: docs/versioning.md
 };
 
-constexpr int64_t kGemmWorkspaceBytes = 33554432;  // 32 MiB
+inline constexpr int64_t kGemmWorkspaceBytes = 33554432;  // 32 MiB
 
 // What a GEMM needs besides its arguments. On CUDA: the cuBLASLt handle, its workspace, and the cache of chosen algorithms. The
 // choice is by heuristic for each (N, K, types, bucket of M), never by timing, so two runs return the same bits. On the CPU:

@@ -44,7 +44,8 @@ __global__ void __launch_bounds__(kMaxThreads, kWarpsOfSm * 32 / kMaxThreads)
   WeightStream<T, kTokenTiles> stream(a, share, a.weight + (int64_t{head} * a.tiles + share.tile) * 16 * row_bytes);
   open_arrivals(a, share, shared);
   wait_for_previous_kernels();
-  let_next_kernel_start();  // attention, whose first part is long and reads little
+  // Attention, whose first part is long. Not before the wait: it takes what came before for complete (past_is_ready).
+  let_next_kernel_start();
 
   const auto token_in = [&](int slot) { return static_cast<uint32_t>((slot << a.log_blocks) + share.rank); };
   PendingToken<kFeatures, V, false> pending;

@@ -133,6 +133,33 @@ TEST(GraphFusion, ALayerIsFiveNodes) {
   }
 }
 
+// Every projection may start early, but a large one after attention.
+TEST(GraphFusion, NoLargeMatrixStartsBesideAttention) {
+  TinyModel model(DType::bf16, false, {Device::cpu, 1});
+  for (const bool large : {false, true}) {
+    Graph graph = fuse_attention_prologue(model.graph).value();
+    for (size_t n = 1; n < graph.nodes.size(); ++n) {
+      if (std::string(graph.nodes[n - 1].kind) != "paged_attention") continue;
+      auto& output = std::get<GemmParams>(graph.nodes[n].parameters);
+      output.n = (int64_t{1} << 20) / output.k + (large ? 1 : 0);
+    }
+    graph = fuse_projections(graph).value();
+    bool after_attention = false;
+    int64_t outputs = 0;
+    for (const Node& node : graph.nodes) {
+      if (const auto* p = std::get_if<ProjectionParams>(&node.parameters)) {
+        EXPECT_EQ(p->overlaps, !(after_attention && large)) << node.name;
+        outputs += after_attention ? 1 : 0;
+      }
+      if (const auto* p = std::get_if<QkvPrologueParams>(&node.parameters)) {
+        EXPECT_TRUE(p->overlaps) << node.name;
+      }
+      after_attention = std::holds_alternative<PagedAttentionParams>(node.parameters);
+    }
+    EXPECT_EQ(outputs, kLayers);
+  }
+}
+
 // What a chain must not have.
 TEST(GraphFusion, ProjectionsThatOthersReadStayApart) {
   TinyModel model(DType::bf16, false, {Device::cpu, 1});
