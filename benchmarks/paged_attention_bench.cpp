@@ -80,7 +80,8 @@ int main(int argc, char** argv) {
   bench::Bench bench(argc, argv);
   for (const Variant& variant : kVariants) {
     const DType dtype = variant.dtype;
-    const bool plain = !variant.mma_sync && !variant.past_is_ready && variant.cache == dtype && variant.window == 0 && variant.soft_cap == 0.0f;
+    const bool plain =
+        !variant.mma_sync && !variant.past_is_ready && variant.cache == dtype && variant.window == 0 && variant.soft_cap == 0.0f;
     const bool quantised = !dtype_is_activation(variant.cache);
     const bool mixed = variant.v_cache != DType::unset;
     const KvFormat k_format = format_of(variant.cache, variant.scaling),
@@ -93,10 +94,11 @@ int main(int argc, char** argv) {
         const std::string shape =
             str_cat(" ", model.name, " ", load.name, " seqs=", load.num_seqs, " rows=", load.rows, " length=", load.length);
         const std::string type = dtype_name(dtype);
-        const std::string name = str_cat(type, quantised ? "/" : "", quantised ? dtype_name(variant.cache) : "", mixed ? "," : "",
-                                         mixed ? dtype_name(variant.v_cache) : "", variant.window > 0 ? " window=1024" : "",
-                                         variant.soft_cap > 0.0f ? " cap=50" : "", quantised && !per_token ? " scale=tensor" : "",
-                                         variant.mma_sync ? " mma.sync" : "", variant.past_is_ready ? " past_is_ready" : "", shape);
+        const std::string name =
+            str_cat(type, quantised ? "/" : "", quantised ? dtype_name(variant.cache) : "", mixed ? "," : "",
+                    mixed ? dtype_name(variant.v_cache) : "", variant.window > 0 ? " window=1024" : "",
+                    variant.soft_cap > 0.0f ? " cap=50" : "", quantised && !per_token ? " scale=tensor" : "",
+                    variant.mma_sync ? " mma.sync" : "", variant.past_is_ready ? " past_is_ready" : "", shape);
         bench.run(name, [&](bench::Setup& setup) {
           const int64_t size = dtype_size(dtype), num_tokens = load.num_seqs * load.rows;
           const int64_t pages_per_seq = (load.length + kPageSize - 1) / kPageSize, num_pages = load.num_seqs * pages_per_seq;

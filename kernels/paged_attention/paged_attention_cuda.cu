@@ -330,8 +330,8 @@ Status run_decode_mma(const DecodeMmaInstance& instance, const PagedAttentionPar
   const size_t shared_bytes = instance.shared_bytes + static_cast<size_t>(args.stages) * instance.stage_bytes;
   cudaLaunchAttribute edge = programmatic_edge();
   const std::span<cudaLaunchAttribute> attributes(&edge, may_overlap ? 1 : 0);
-  return launch("paged_attention decode", instance.kernel, {grid_extent(blocks), kDecodeMmaThreads, shared_bytes, attributes}, stream,
-                args);
+  return launch("paged_attention decode", instance.kernel, {grid_extent(blocks), kDecodeMmaThreads, shared_bytes, attributes},
+                stream, args);
 }
 
 // The sequences from first_seq on.

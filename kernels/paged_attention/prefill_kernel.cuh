@@ -91,7 +91,10 @@ class CodeTile {
 
 // Blocks of an SM, for whose registers there is room: a block less costs a quarter of the speed.
 template <int kHeadDim, int kRowTiles>
-inline constexpr int kMmaBlocksPerSm = kRowTiles > 1 ? 2 : kHeadDim <= 96 ? 4 : kHeadDim <= 128 ? 3 : 2;
+inline constexpr int kMmaBlocksPerSm = kRowTiles > 1     ? 2
+                                       : kHeadDim <= 96  ? 4
+                                       : kHeadDim <= 128 ? 3
+                                                         : 2;
 
 // A block = 64 kRowTiles packed rows of one kv head, over kMaxKeys keys at a time; a warp = kRowTiles times 16 of the rows, with the
 // fragments of mma.m16n8k16: lane l holds rows l / 4 and l / 4 + 8, columns 2 (l % 4) and the next of every 8. Two tiles of rows share what a
@@ -101,7 +104,8 @@ inline constexpr int kMmaBlocksPerSm = kRowTiles > 1 ? 2 : kHeadDim <= 96 ? 4 : 
 // of its token, or without the scale that all tokens share, which multiplies the output. Zero points: that of K, times the sum of
 // a row of q, is added to the score; that of V is added where its token's scale is multiplied.
 template <class T, int kHeadDim, PrefillCache kCache, int kMaxKeys, int kRowTiles>
-__global__ void __launch_bounds__(MmaTileOf<T, kHeadDim, kCache, kMaxKeys, kRowTiles>::kThreads, kMmaBlocksPerSm<kHeadDim, kRowTiles>)
+__global__ void __launch_bounds__(MmaTileOf<T, kHeadDim, kCache, kMaxKeys, kRowTiles>::kThreads,
+                                  kMmaBlocksPerSm<kHeadDim, kRowTiles>)
     prefill_mma_kernel(const __grid_constant__ AttentionArgs args) {
   using Tile = MmaTileOf<T, kHeadDim, kCache, kMaxKeys, kRowTiles>;
   constexpr bool kAnyFormats = kCache == PrefillCache::any_formats;
@@ -274,7 +278,6 @@ __global__ void __launch_bounds__(MmaTileOf<T, kHeadDim, kCache, kMaxKeys, kRowT
   float score_scale = args.score_scale;
   if constexpr (kQuantized) score_scale *= shared_scale(k_format, p.kv.k.scale, kv_head);
 
-
   if (kAnyFormats && k_format.type == DType::uint4) {
     __pipeline_wait_prior(0);
     __syncthreads();  // Q is there
@@ -300,8 +303,7 @@ __global__ void __launch_bounds__(MmaTileOf<T, kHeadDim, kCache, kMaxKeys, kRowT
     for (int c = 0; c < kHeadDim / 16; ++c) {
       uint32_t a[kRowTiles][4];
 #pragma unroll
-      for (int r = 0; r < kRowTiles; ++r)
-        load_matrices(a[r], &shared.q[first_row + r * 16 + lane % 16][c * 16 + lane / 16 * 8]);
+      for (int r = 0; r < kRowTiles; ++r) load_matrices(a[r], &shared.q[first_row + r * 16 + lane % 16][c * 16 + lane / 16 * 8]);
 #pragma unroll
       for (int n = 0; n < Tile::kKeys / 16; ++n) {
         uint32_t b[4];
@@ -434,7 +436,8 @@ __global__ void __launch_bounds__(MmaTileOf<T, kHeadDim, kCache, kMaxKeys, kRowT
       const int row = row_of(r, half);
       const int packed = tile.first_packed + row;
       const bool fault = packed < tile.num_packed && (sequence.too_long || (shared.faulty[row / 32] >> (row % 32) & 1) != 0);
-      if (fault && lane % 4 == 0 && kv_head == 0 && packed % args.group == 0) record_row_fault(args, sequence, packed / args.group);
+      if (fault && lane % 4 == 0 && kv_head == 0 && packed % args.group == 0)
+        record_row_fault(args, sequence, packed / args.group);
       const bool zero = fault || visible[r][half].count == 0;
       row_sum += sink_weight(p, q_head(packed), maximum[r][half]);
 #pragma unroll

@@ -719,7 +719,8 @@ void check_past_is_ready(Backend backend, DType cache, KvScaling scaling) {
           side->scale_strides = nhd_strides(kPage, kv_heads, scales_of_head(format));
           if (format.scaling == KvScaling::tensor) side->scale = arena.inout(std::vector<float>{0.1f});
           if (format.scaling == KvScaling::token_head) {
-            side->scale = arena.inout(std::vector<float>(static_cast<size_t>(pages * kPage * kv_heads * scales_of_head(format)), 0.1f));
+            side->scale =
+                arena.inout(std::vector<float>(static_cast<size_t>(pages * kPage * kv_heads * scales_of_head(format)), 0.1f));
           }
         }
         std::vector<int32_t> block_table(static_cast<size_t>(pages));
@@ -898,7 +899,8 @@ TEST_P(PagedAttentionTest, RefusesWhatTheContractForbids) {
       {[](P& p) { p.out.data = p.kv.k.data; }, kInvalid, "out overlaps cache.k"},
       {[](P& p) { p.token_faults = static_cast<uint8_t*>(p.out.data) + 5; }, kInvalid, "out overlaps token_faults"},
       {[](P& p) { p.counters = static_cast<uint32_t*>(p.out.data); }, kInvalid, "out overlaps counters"},
-      {[](P& p) { p.counters = reinterpret_cast<uint32_t*>(2); }, kInvalid, "counters lies at 0x2: it must be aligned to 4 bytes"},
+      {[](P& p) { p.counters = reinterpret_cast<uint32_t*>(2); }, kInvalid,
+       "counters lies at 0x2: it must be aligned to 4 bytes"},
       {[](P& p) { p.token_faults = reinterpret_cast<uint8_t*>(const_cast<int32_t*>(p.seq_lens)) + 7; }, kInvalid,
        "token_faults overlaps seq_lens"},
       {[](P& p) { p.out.data = p.kv.v.data; }, kInvalid, "out overlaps cache.v"},
