@@ -3,7 +3,7 @@
 // Sections:
 //   throughput   --workload ... or --trace FILE: requests/s, output tokens/s, times to the first token and per token, prefix hits, cache
 //                use over time; once more without overlap (CUDA); 16 of the requests one at a time
-//   decode       batches of sequences of 512 tokens: tokens/s, the host's share of a step, and the step alone (engine/replay.h)
+//   decode       batches of sequences of --context tokens: tokens/s, the host's share of a step, and the step alone (engine/replay.h)
 //   prefill      16 prompts of 512 tokens at once: tokens/s
 //   prefix       4096 tokens in the cache, 32 new ones: the first token, beside a step over the 32 tokens alone
 //   first-token  a warm engine and a prompt of 32 tokens
@@ -42,6 +42,7 @@ struct Options {
   int64_t num_requests = 0;  // 0: 256 on CUDA, 32 on the CPU
   double rate = 0.0;         // 0: 16 requests/s on CUDA, 0.2 on the CPU
   double trace_speed = 1.0;
+  int64_t context = 512;         // of decode
   std::vector<int64_t> batches;  // empty: 1 to 256 on CUDA; 1, 4 and 16 on the CPU
 };
 
@@ -269,8 +270,6 @@ class EngineBench {
 
   // ---- decode ----
 
-  static constexpr int64_t kContext = 512;
-
   Status decode() {
     std::vector<int64_t> batches;
     for (const int64_t batch : options_.batches) {
@@ -279,8 +278,11 @@ class EngineBench {
     if (batches.empty())
       return invalid_argument("--batches has no batch of at most ", engine_->options().max_seqs,
                               " sequences, which is what --parallel allows");
+    if (2 * options_.context > engine_->context_length())
+      return invalid_argument("--context ", options_.context, ": the engine's context, ", engine_->context_length(),
+                              " tokens, must be at least twice that");
     engine_.reset();  // the memory is needed twice otherwise
-    PROLOGUE_ASSIGN_OR_RETURN(const std::vector<double> alone, time_decode_steps(options_.engine, batches, kContext));
+    PROLOGUE_ASSIGN_OR_RETURN(const std::vector<double> alone, time_decode_steps(options_.engine, batches, options_.context));
     PROLOGUE_RETURN_IF_ERROR(restore());
     std::printf("\n%-28s %10s %10s %12s %14s %10s %14s\n", "decode", "tokens/s", "step us", "alone us", "alone/step %", "host us",
                 "host/alone %");
@@ -289,11 +291,11 @@ class EngineBench {
   }
 
   Status measure_decode(int64_t batch, double alone_us) {
-    const int64_t num_tokens =
-        engine_->device() == Device::cuda ? 256 : 64 + batch / 2;  // more than it takes to read all prompts
+    // More than it takes to read all prompts; half of them come before the context, half after it.
+    const int64_t num_tokens = std::min(engine_->device() == Device::cuda ? 256 : 64 + batch / 2, 2 * (options_.context - 1));
     LoadOptions load_options;
     load_options.record_steps = true;
-    const Workload workload = equal(batch, kContext - num_tokens / 2, num_tokens);
+    const Workload workload = equal(batch, options_.context - num_tokens / 2, num_tokens);
     PROLOGUE_RETURN_IF_ERROR(serve(workload).status());  // captures the steps
     PROLOGUE_ASSIGN_OR_RETURN(const LoadResult load, serve(workload, load_options));
     // The steps between two in which all sequences get a token, without the first and the last.
@@ -318,7 +320,7 @@ class EngineBench {
     ordered_json row = {{"name", str_cat("decode, batch ", batch)},
                         {"section", "decode"},
                         {"batch", batch},
-                        {"context", kContext},
+                        {"context", options_.context},
                         {"output_tokens_per_s", rounded(tokens_per_s)},
                         {"step_us", rounded(step_us)},
                         {"alone_us", rounded(alone_us)}};
@@ -463,6 +465,9 @@ int main_of(int argc, char** argv) {
   app.add_option("--batches", options.batches, "of decode (default: 1,2,4,...,256 on CUDA; 1,4,16 on the CPU)")
       ->delimiter(',')
       ->check(CLI::PositiveNumber);
+  app.add_option("--context", options.context, "of decode: the tokens of a sequence, on average")
+      ->check(CLI::Range(int64_t{16}, int64_t{1} << 20))
+      ->capture_default_str();
   app.add_option("--device", device, "auto: cuda if there is a GPU, else cpu")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   app.add_option("--dtype", dtype, "auto: float32 on the CPU, bfloat16 on CUDA")
       ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16"}));

@@ -387,7 +387,8 @@ void ModelRunner::add_to_profile(const GraphExecutor& executor, std::vector<Node
   for (size_t n = 0; n < nodes.size(); ++n) {
     const std::string name = role(nodes[n].name);
     auto row = std::find_if(profile.begin(), profile.end(), [&](const NodeProfile& entry) { return entry.name == name; });
-    if (row == profile.end()) row = profile.insert(profile.end(), NodeProfile{name, nodes[n].kind, 0, 0.0});
+    if (row == profile.end())
+      row = profile.insert(profile.end(), NodeProfile{name, nodes[n].kind, begins_early(executor.graph(), n), 0, 0.0});
     row->calls += 1;
     row->seconds += executor.node_seconds()[n];
   }

@@ -68,6 +68,7 @@ int64_t longest_sequence(const LayerGroups& groups, const KvStorageConfig& stora
 struct NodeProfile {
   std::string name;
   std::string kind;
+  bool begins_early = false;  // layers/graph/graph.h; while they are timed, all nodes run one after another
   int64_t calls = 0;
   double seconds = 0.0;
 };

@@ -143,11 +143,14 @@ void profile_section(std::ostringstream& out, const char* title, std::vector<Nod
   for (const NodeProfile& row : rows) total += row.seconds;
   out << title << "\n  node                        operation              calls       ms       %   us/call\n";
   for (const NodeProfile& row : rows) {
-    out << "  " << std::left << std::setw(28) << row.name << std::setw(20) << row.kind << std::right << std::setw(8) << row.calls
-        << std::setw(9) << row.seconds * 1e3 << std::setw(8) << 100.0 * row.seconds / total << std::setw(10)
-        << row.seconds * 1e6 / static_cast<double>(row.calls) << "\n";
+    out << "  " << std::left << std::setw(28) << row.name << std::setw(20) << row.kind + (row.begins_early ? " *" : "")
+        << std::right << std::setw(8) << row.calls << std::setw(9) << row.seconds * 1e3 << std::setw(8)
+        << 100.0 * row.seconds / total << std::setw(10) << row.seconds * 1e6 / static_cast<double>(row.calls) << "\n";
   }
   out << "  " << std::left << std::setw(56) << "total" << std::right << std::setw(9) << total * 1e3 << "\n";
+  if (std::any_of(rows.begin(), rows.end(), [](const NodeProfile& row) { return row.begins_early; })) {
+    out << "  * on a GPU it may begin while the one before it runs; here each was timed alone\n";
+  }
 }
 
 }  // namespace

@@ -157,16 +157,11 @@ Status GraphExecutor::prepare(const Execution& execution) {
     PROLOGUE_ASSIGN_OR_RETURN(attention_counters_,
                               Buffer::allocate(device_, kPagedAttentionCounters * static_cast<int64_t>(sizeof(uint32_t))));
     PROLOGUE_RETURN_IF_ERROR(fill_zero(attention_counters_.data(), attention_counters_.size_bytes(), execution));
-    // The operations of a graph write no more of what attention reads than past_is_ready allows. All of them but attention let the next
-    // launch begin only when everything before them is complete.
-    bool past_is_ready = false;
-    for (Operation& operation : operations_) {
-      auto* attention = std::get_if<PagedAttentionParams>(&operation.parameters);
-      if (attention != nullptr) {
-        attention->counters = static_cast<uint32_t*>(attention_counters_.data());
-        attention->past_is_ready = past_is_ready;
-      }
-      past_is_ready = attention == nullptr;
+    for (size_t n = 0; n < nodes.size(); ++n) {
+      auto* attention = std::get_if<PagedAttentionParams>(&operations_[n].parameters);
+      if (attention == nullptr) continue;
+      attention->counters = static_cast<uint32_t*>(attention_counters_.data());
+      attention->past_is_ready = begins_early(graph_, n);
     }
   }
 

@@ -87,6 +87,15 @@ const Binding* Node::cache_binding() const {
   return nullptr;
 }
 
+bool begins_early(const Graph& graph, size_t node) {
+  const auto is_attention = [&](size_t n) { return std::holds_alternative<PagedAttentionParams>(graph.nodes[n].parameters); };
+  if (is_attention(node)) return node > 0 && !is_attention(node - 1);
+  const Parameters& parameters = graph.nodes[node].parameters;
+  if (const auto* p = std::get_if<ProjectionParams>(&parameters)) return p->overlaps;
+  if (const auto* p = std::get_if<QkvPrologueParams>(&parameters)) return p->overlaps;
+  return false;
+}
+
 GraphBuilder::Scope::Scope(GraphBuilder& builder, const std::string& name) : builder_(builder), length_(builder.prefix_.size()) {
   builder_.attempt([&] { builder_.prefix_.append(name).append("."); });
 }

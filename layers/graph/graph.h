@@ -222,6 +222,11 @@ struct Graph {
   int64_t row_stride(Value value) const { return info(storage_of(value)).width; }
 };
 
+// Whether the node's launch may begin while the node before it runs (a programmatic edge, on GPUs from Hopper on): fused projections that
+// fuse_projections() lets, and attention of decoding steps after any node but attention. That node writes no more of what attention reads
+// than PagedAttentionParams::past_is_ready allows, and lets the next launch begin only when everything before it is complete.
+PROLOGUE_API bool begins_early(const Graph& graph, size_t node);
+
 // Builds a graph. Names are scoped: with Scope layer(g, "layers.3") the next value or node is "layers.3.NAME".
 // If memory runs out, a required value is missing, or a weight has not the shape and type of what it is applied to, the builder keeps
 // that error and ignores all later calls; finish() returns it.

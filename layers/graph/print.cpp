@@ -64,8 +64,10 @@ std::string writes_text(const Graph& graph, const Node& node) {
 }
 
 // What a node does beyond its operation, " (window 4096, sinks)".
-std::string options_text(const Node& node) {
+std::string options_text(const Graph& graph, size_t n) {
+  const Node& node = graph.nodes[n];
   std::string text;
+  if (begins_early(graph, n)) add(text, "begins early");
   if (const auto* attention = std::get_if<PagedAttentionParams>(&node.parameters)) {
     if (attention->window > 0) add(text, str_cat("window ", attention->window));
     if (attention->chunk > 0) add(text, str_cat("chunk ", attention->chunk));
@@ -166,10 +168,11 @@ std::vector<Row> fold(const std::vector<Row>& rows) {
 
 std::string graph_table(const Graph& graph, bool fold_layers) {
   std::vector<Row> rows;
-  for (const Node& node : graph.nodes) {
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const Node& node = graph.nodes[n];
     std::string kind = node.kind;
     if (!node.fused_from.empty()) kind += " = " + node.fused_from;
-    rows.push_back({node.name, kind + options_text(node), reads_text(graph, node), writes_text(graph, node)});
+    rows.push_back({node.name, kind + options_text(graph, n), reads_text(graph, node), writes_text(graph, node)});
   }
   if (fold_layers) rows = fold(rows);
   rows.insert(rows.begin(), {"node", "operation", "reads", "writes"});

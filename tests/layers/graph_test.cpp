@@ -127,8 +127,9 @@ TEST(GraphFusion, ALayerIsFiveNodes) {
   EXPECT_EQ(fused.nodes.size(), static_cast<size_t>(5 * kLayers + 4));  // and embedding, select_logit_rows
   const std::string table = graph_table(fused, true);
   for (const char* text : {"qkv_prologue = attention_norm + qkv + qkv_bias + rope_q + rope_k + kv_write",
-                           "projection = output + residual (adds to the residual)",
-                           "projection = mlp_norm + gate_up + activation (silu)", "projection = down + residual"}) {
+                           "projection = output + residual (begins early, adds to the residual)",
+                           "projection = mlp_norm + gate_up + activation (begins early, silu)", "projection = down + residual",
+                           "paged_attention (begins early)"}) {
     EXPECT_NE(table.find(text), std::string::npos) << text << "\n" << table;
   }
 }
