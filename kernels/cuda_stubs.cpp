@@ -2,6 +2,7 @@
 #include <prologue/kernels/attention_prologue/backends.h>
 #include <prologue/kernels/base/host/backends.h>
 #include <prologue/kernels/gemm/backends.h>
+#include <prologue/kernels/mla_prologue/backends.h>
 #include <prologue/kernels/moe/backends.h>
 #include <prologue/kernels/paged_attention/backends.h>
 #include <prologue/kernels/projection/backends.h>
@@ -53,6 +54,8 @@ Status kv_write(const KvWriteParams&, const Execution&) { return cuda_not_built(
 
 Result<std::unique_ptr<GemmContext>> create_gemm_context(bool) { return cuda_not_built("gemm"); }
 Status gemm(const GemmParams&, GemmContext&, const Execution&) { return cuda_not_built("gemm"); }
+
+Status mla_prologue(const MlaPrologueParams&, const Execution&) { return cuda_not_built("mla_prologue"); }
 
 Status moe_combine(const MoeCombineParams&, const Execution&) { return cuda_not_built("moe_combine"); }
 Status moe_gemm(const MoeGemmParams&, GemmContext&, const Execution&) { return cuda_not_built("moe_gemm"); }

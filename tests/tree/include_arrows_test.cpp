@@ -28,6 +28,7 @@ bool allowed(const std::string& from, const std::string& to) {
   static const std::map<std::string, std::set<std::string>> arrows = {
       {"kernels/coming_from", {"kernels/rotary", "kernels/attention_prologue"}},
       {"kernels/cuda_stubs.cpp", {"kernels/"}},
+      {"kernels/mla_prologue", {"kernels/attention_prologue"}},
       {"kernels/moe", {"kernels/gemm"}},
       {"kernels/projection", {"kernels/gemm", "kernels/token_ops"}},
       {"kernels/qkv_prologue", {"kernels/gemm", "kernels/token_ops", "kernels/projection", "kernels/attention_prologue"}},

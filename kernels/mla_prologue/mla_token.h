@@ -1,0 +1,63 @@
+// What both backends share: where a token's entry is, and the scale of 128 channels of a record.
+#pragma once
+
+#include <cstdint>
+
+#include <prologue/kernels/base/shared/quantize.h>
+#include <prologue/kernels/base/shared/token.h>
+#include <prologue/kernels/mla_prologue/mla_prologue.h>
+
+namespace prologue {
+
+inline constexpr int64_t kMaxLatent = 1024;
+inline constexpr int kRecordTile = 128;  // channels that share a scale
+
+// A latent part whose scales are computed and follow the codes.
+PROLOGUE_HOST_DEVICE inline bool has_tiles(const KvFormat& format) { return format.scaling == KvScaling::token_head; }
+
+inline bool caches_latent(const MlaPrologueParams& p) { return p.kv_c != nullptr && p.cache.latent.data != nullptr; }
+inline bool caches_rope(const MlaPrologueParams& p) { return p.k_pe != nullptr && p.cache.rope.data != nullptr; }
+
+// The limits of positions and slots, and how slots become pages.
+struct MlaTokenArgs {
+  int64_t max_position = 0;  // 0: no bound
+  int64_t num_slots = 0;
+  PageDivider pages;
+  PastTable past_table = PastTable::record;
+};
+
+inline MlaTokenArgs mla_token_args(const MlaPrologueParams& p) {
+  MlaTokenArgs args;
+  args.max_position = p.rope.max_position;
+  args.past_table = p.rope.past_table;
+  if (caches_latent(p) || caches_rope(p)) {
+    args.num_slots = p.cache.num_pages * p.cache.page_size;
+    args.pages = page_divider(p.cache.page_size);
+  }
+  return args;
+}
+
+struct MlaToken : Token {
+  int64_t page = 0;  // of the slot, if it reaches the cache
+  uint32_t offset = 0;
+};
+
+// `slot`: negative if there is none.
+PROLOGUE_HOST_DEVICE inline MlaToken resolve_mla_token(const MlaTokenArgs& args, int64_t position, int64_t slot) {
+  MlaToken token;
+  PositionFacts facts;
+  add_position(position, false, args.max_position, facts);
+  static_cast<Token&>(token) = decide_position(facts, args.past_table);
+  decide_slot(given_slot(slot, args.num_slots), token);
+  if (token.reaches_cache) split_slot(args.pages, slot, token.page, token.offset);
+  return token;
+}
+
+// Of the channels of a tile, by whose scale they are divided (not multiplied by its reciprocal: so are vLLM's).
+PROLOGUE_HOST_DEVICE inline float tile_scale(uint32_t largest_magnitude_bits) {
+  if (largest_magnitude_bits >= detail::kInfinityBits) return detail::float_of(0x7fc00000u);
+  const float scale = divide_rounded(detail::float_of(largest_magnitude_bits), kv_largest(DType::fp8_e4m3));
+  return scale > 0x1p-126f ? scale : 0x1p-126f;
+}
+
+}  // namespace prologue
