@@ -155,8 +155,7 @@ Status add_rope(const MlaPrologueParams& p, RegionChecks& regions) {
   const int64_t columns = r.rotary_dim / 2, size = dtype_size(r.type);
   if (r.source == RopeSource::inv_freq) return regions.read(array_region("rope.inv_freq", r.inv_freq, columns, 4));
   const int64_t rows = r.source == RopeSource::table ? r.max_position : p.num_tokens;
-  PROLOGUE_RETURN_IF_ERROR(
-      regions.read(rows_region("rope.cos", r.cos.data, columns * size, size, rows, r.cos.row_stride)));
+  PROLOGUE_RETURN_IF_ERROR(regions.read(rows_region("rope.cos", r.cos.data, columns * size, size, rows, r.cos.row_stride)));
   return regions.read(rows_region("rope.sin", r.sin.data, columns * size, size, rows, r.sin.row_stride));
 }
 
@@ -179,8 +178,8 @@ Status check_memory(const MlaPrologueParams& p) {
   }
   const auto add_part = [&](const char* name, const char* name_of_scale, const MlaCachePart& part, int64_t width) -> Status {
     const int64_t element = dtype_size(part.format.type);
-    PROLOGUE_RETURN_IF_ERROR(regions.write(rows_region(name, part.data, width, element, p.cache.page_size, part.token_stride,
-                                                       p.cache.num_pages, part.page_stride)));
+    PROLOGUE_RETURN_IF_ERROR(regions.write(
+        rows_region(name, part.data, width, element, p.cache.page_size, part.token_stride, p.cache.num_pages, part.page_stride)));
     return part.format.scaling == KvScaling::tensor ? regions.read(array_region(name_of_scale, part.scale, 1, 4)) : Status();
   };
   if (caches_latent(p)) {
@@ -188,8 +187,8 @@ Status check_memory(const MlaPrologueParams& p) {
         add_part("cache.latent", "cache.latent.scale", p.cache.latent, latent_bytes(p, p.cache.latent.format)));
   }
   if (caches_rope(p)) {
-    PROLOGUE_RETURN_IF_ERROR(add_part("cache.rope", "cache.rope.scale", p.cache.rope,
-                                      p.qk_rope_head_dim * dtype_size(p.cache.rope.format.type)));
+    PROLOGUE_RETURN_IF_ERROR(
+        add_part("cache.rope", "cache.rope.scale", p.cache.rope, p.qk_rope_head_dim * dtype_size(p.cache.rope.format.type)));
   }
   if (caches_latent(p) || caches_rope(p)) {
     PROLOGUE_RETURN_IF_ERROR(regions.read(index_region("slot_mapping", p.slot_mapping, slots_given(p.slot_mapping_len, n))));

@@ -126,7 +126,9 @@ class MlaPrologue {
   }
 
  private:
-  static T* row_of(void* rows, int64_t t, int64_t stride) { return rows == nullptr ? nullptr : static_cast<T*>(rows) + t * stride; }
+  static T* row_of(void* rows, int64_t t, int64_t stride) {
+    return rows == nullptr ? nullptr : static_cast<T*>(rows) + t * stride;
+  }
 
   const MlaPrologueParams& p_;
   MlaTokenArgs token_args_;

@@ -2,8 +2,8 @@
 #include <initializer_list>
 
 #include <prologue/kernels/attention_prologue/token_args.h>
-#include <prologue/kernels/base/device/cuda_launch.cuh>
 #include <prologue/kernels/mla_prologue/backends.h>
+#include <prologue/kernels/base/device/cuda_launch.cuh>
 #include <prologue/kernels/mla_prologue/mla_prologue_kernel.cuh>
 
 namespace prologue::cuda {
@@ -15,7 +15,8 @@ constexpr int64_t kMaxGrid = 65535;  // of y
 
 bool aligned_to(const void* data, std::initializer_list<int64_t> strides, int64_t size, int64_t bytes) {
   if (reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(bytes) != 0) return false;
-  return data == nullptr || std::all_of(strides.begin(), strides.end(), [&](int64_t stride) { return stride * size % bytes == 0; });
+  return data == nullptr ||
+         std::all_of(strides.begin(), strides.end(), [&](int64_t stride) { return stride * size % bytes == 0; });
 }
 
 // Every 8 channels are moved with as few instructions as there can be.
@@ -58,7 +59,8 @@ MlaArgs mla_args(const MlaPrologueParams& p) {
   args.rope_dim = static_cast<int32_t>(p.qk_rope_head_dim);
   if (p.kv_c != nullptr) {
     args.latent_warps = 1;
-    args.latent = {static_cast<const char*>(p.kv_c), static_cast<char*>(p.kv_c_out), p.kv_c_stride * size, p.kv_c_out_stride * size};
+    args.latent = {static_cast<const char*>(p.kv_c), static_cast<char*>(p.kv_c_out), p.kv_c_stride * size,
+                   p.kv_c_out_stride * size};
     if (caches_latent(p)) args.latent_part = part_args(p.cache.latent);
   }
   if (p.k_pe != nullptr) {
@@ -70,9 +72,8 @@ MlaArgs mla_args(const MlaPrologueParams& p) {
   if (p.num_q_heads > 0) {
     args.num_units += static_cast<uint32_t>(p.num_q_heads * units);
     args.units_of_head = page_divider(units);
-    args.q = {static_cast<const char*>(p.q_pe.data), static_cast<char*>(p.q_pe_out.data),
-              p.q_pe.token_stride * size,            p.q_pe_out.token_stride * size,
-              p.q_pe.head_stride * size,             p.q_pe_out.head_stride * size};
+    args.q = {static_cast<const char*>(p.q_pe.data), static_cast<char*>(p.q_pe_out.data), p.q_pe.token_stride * size,
+              p.q_pe_out.token_stride * size,        p.q_pe.head_stride * size,           p.q_pe_out.head_stride * size};
   }
   args.rope = p.rope;
   args.norm = p.kv_c_norm;

@@ -5,13 +5,13 @@
 
 #include <cstdint>
 
-#include <prologue/kernels/attention_prologue/head_lanes.cuh>
 #include <prologue/kernels/attention_prologue/head_plan.h>
-#include <prologue/kernels/base/device/head_unit.cuh>
-#include <prologue/kernels/base/device/pending_index.cuh>
 #include <prologue/kernels/base/shared/angle.h>
 #include <prologue/kernels/base/shared/reciprocal_root.h>
 #include <prologue/kernels/mla_prologue/mla_token.h>
+#include <prologue/kernels/attention_prologue/head_lanes.cuh>
+#include <prologue/kernels/base/device/head_unit.cuh>
+#include <prologue/kernels/base/device/pending_index.cuh>
 
 namespace prologue::cuda {
 
@@ -86,7 +86,7 @@ __device__ inline Packed<T, kPiece> load_piece(const void* from) {
 template <class T, bool kAligned>
 __device__ inline void store_piece(void* to, const Packed<T, kPiece>& packed) {
   if constexpr (kAligned) {
-    store_bytes<kPiece * static_cast<int>(sizeof(T)), false>(to, packed);
+    store_bytes<kPiece* static_cast<int>(sizeof(T)), false>(to, packed);
   } else {
 #pragma unroll
     for (int i = 0; i < kPiece; ++i) {
@@ -215,7 +215,8 @@ struct MlaLatent {
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
       values[g] = widen<T, kPiece>(units[g]);
-      const float a = sum_vector<kPiece>(values[g].x, SumOfSquares()), b = sum_vector<kPiece>(values[g].x + kPiece, SumOfSquares());
+      const float a = sum_vector<kPiece>(values[g].x, SumOfSquares()),
+                  b = sum_vector<kPiece>(values[g].x + kPiece, SumOfSquares());
       const bool inside = places[g].has_a;
       const float of_group = sum_halves<kPiece>({kWholeWarp, 32}, inside ? a : 0.0f, inside ? b : 0.0f);
       sum = g == 0 ? of_group : add_rounded(sum, of_group);
@@ -314,7 +315,7 @@ __global__ void __launch_bounds__(kMlaThreads) mla_prologue_kernel(const __grid_
   };
   const auto load_slot = [&] {
     return p.slots == nullptr || t >= p.num_slots_given ? PendingIndex{0xffffffffu, 0xffffffffu}
-                                                       : load_index(p.slots, p.slot_step, static_cast<uint64_t>(t));
+                                                        : load_index(p.slots, p.slot_step, static_cast<uint64_t>(t));
   };
 
   if (warp < p.latent_warps) {

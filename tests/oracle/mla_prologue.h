@@ -1,0 +1,104 @@
+// The prologue of multi-head latent attention in float64, from its formulas (docs/numerics.md; DeepSeek V2's paper; the record from vLLM's
+// description of fp8_ds_mla). Shares no code with the library.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "tests/oracle/quantize.h"
+
+namespace prologue::oracle {
+
+// A value, and the sum of |terms| of its last sum.
+struct MlaValue {
+  double value = 0.0;
+  double scale = 0.0;
+};
+
+enum class MlaStand { padding, zeros, rotated, copied };
+
+struct MlaPlace {
+  MlaStand stand = MlaStand::rotated;
+  int64_t slot = -1;       // that is written; -1 = none
+  int64_t fault_code = 0;  // 1 position out of range, 2 slot out of range
+};
+
+// `past`: 0 record, 1 zero, 2 identity. max_position = 0: no bound.
+inline MlaPlace mla_place(int64_t position, int64_t slot, int64_t max_position, int past, int64_t num_slots) {
+  MlaPlace place;
+  if (position < 0) return {MlaStand::padding, -1, 0};
+  if (max_position > 0 && position >= max_position) {
+    if (past != 2) return {MlaStand::zeros, -1, 1};
+    place.stand = MlaStand::copied;
+  }
+  if (slot >= num_slots) {
+    place.fault_code = 2;
+  } else if (slot >= 0) {
+    place.slot = slot;
+  }
+  return place;
+}
+
+// `weight` may be empty.
+inline std::vector<MlaValue> mla_norm(const std::vector<double>& x, const std::vector<double>& weight, double offset,
+                                      double eps) {
+  double squares = 0.0;
+  for (const double value : x) squares += value * value;
+  const double root = std::sqrt(squares / static_cast<double>(x.size()) + eps);
+  std::vector<MlaValue> y(x.size());
+  for (size_t i = 0; i < x.size(); ++i) {
+    y[i].value = x[i] / root * (weight.empty() ? 1.0 : offset + weight[i]);
+    y[i].scale = std::fabs(y[i].value);
+    if (!weight.empty()) y[i].scale += std::fabs(x[i] / root) * (std::fabs(offset) + std::fabs(weight[i]));
+  }
+  return y;
+}
+
+// cos and sin: one for each pair.
+inline std::vector<MlaValue> mla_rotate(const std::vector<double>& x, bool interleaved, const std::vector<double>& cos,
+                                        const std::vector<double>& sin) {
+  std::vector<MlaValue> y(x.size());
+  const size_t half = x.size() / 2;
+  for (size_t i = 0; i < half; ++i) {
+    const size_t a = interleaved ? 2 * i : i, b = interleaved ? 2 * i + 1 : i + half;
+    y[a] = {x[a] * cos[i] - x[b] * sin[i], std::fabs(x[a] * cos[i]) + std::fabs(x[b] * sin[i])};
+    y[b] = {x[a] * sin[i] + x[b] * cos[i], std::fabs(x[a] * sin[i]) + std::fabs(x[b] * cos[i])};
+  }
+  return y;
+}
+
+// The values of fp8 codes of x with one scale: x times the reciprocal, which is rounded to float32, as the product is.
+inline std::vector<double> mla_codes(const std::vector<double>& x, float scale, Quantized type) {
+  const float reciprocal = static_cast<float>(1.0 / static_cast<double>(scale));
+  std::vector<double> values;
+  for (const double value : x) {
+    const auto scaled = static_cast<float>(value * static_cast<double>(reciprocal));
+    values.push_back(nearest_value(static_cast<double>(scaled), type));
+  }
+  return values;
+}
+
+// A latent of fp8_ds_mla: the values of its codes, and its scales.
+struct MlaRecord {
+  std::vector<double> values;
+  std::vector<float> scales;
+};
+inline MlaRecord mla_record(const std::vector<double>& x) {
+  MlaRecord record;
+  for (size_t begin = 0; begin < x.size(); begin += 128) {
+    double largest = 0.0;
+    for (size_t i = begin; i < begin + 128; ++i) largest = std::max(largest, std::fabs(x[i]));
+    const float scale = std::max(static_cast<float>(largest / 448.0), 0x1p-126f);
+    record.scales.push_back(scale);
+    for (size_t i = begin; i < begin + 128; ++i) {
+      const auto quotient = static_cast<float>(x[i] / static_cast<double>(scale));
+      record.values.push_back(nearest_value(static_cast<double>(quotient), Quantized::e4m3));
+    }
+  }
+  return record;
+}
+
+}  // namespace prologue::oracle
