@@ -462,8 +462,11 @@ TEST_P(MlaPrologueTest, RefusesWhatTheContractForbids) {
       {[&](P& p) { p.kv_c_out = static_cast<char*>(writable(p.kv_c)) + 2; }, kInvalid, "kv_c_out overlaps kv_c"},
       {[&](P& p) { p.k_pe_out = writable(p.kv_c); }, kInvalid, "k_pe_out overlaps kv_c"},
       {[&](P& p) { p.q_pe_out.data = writable(p.k_pe); }, kInvalid, "q_pe_out overlaps k_pe"},
-      {[&](P& p) { p.cache.latent.data = writable(p.kv_c_norm.weight), p.cache.rope.data = nullptr; }, kInvalid,
-       "cache.latent overlaps kv_c_norm.weight"},
+      {[&](P& p) {
+         p.cache.latent.data = writable(p.kv_c_norm.weight), p.cache.rope.data = nullptr,
+         p.cache.num_pages = p.cache.page_size = 1;
+       },
+       kInvalid, "cache.latent overlaps kv_c_norm.weight"},
       {[](P& p) { p.token_faults = static_cast<uint8_t*>(p.kv_c_out); }, kInvalid, "kv_c_out overlaps token_faults"},
       {[](P& p) { p.faults = static_cast<FaultRecord*>(p.q_pe_out.data); }, kInvalid, "q_pe_out overlaps faults"},
   };
