@@ -16,6 +16,7 @@
 #include <prologue/kernels/rotary/rotary.h>
 #include <prologue/kernels/attention_prologue/attention_prologue.h>
 #include <prologue/kernels/attention_prologue/stages.h>
+#include <prologue/kernels/mla_prologue/mla_prologue.h>
 #include <prologue/kernels/paged_attention/paged_attention.h>
 #include <prologue/kernels/gemm/gemm.h>
 #include <prologue/kernels/token_ops/norm.h>
@@ -83,6 +84,9 @@ PROLOGUE_SAME(prologue_qk_norm_params, prologue::QkNormParams)
 PROLOGUE_SAME(prologue_hadamard_params, prologue::HadamardParams)
 PROLOGUE_SAME(prologue_query_scale_params, prologue::QueryScaleParams)
 PROLOGUE_SAME(prologue_kv_write_params, prologue::KvWriteParams)
+PROLOGUE_SAME(prologue_mla_cache_part, prologue::MlaCachePart)
+PROLOGUE_SAME(prologue_mla_cache, prologue::MlaCache)
+PROLOGUE_SAME(prologue_mla_prologue_params, prologue::MlaPrologueParams)
 PROLOGUE_SAME(prologue_paged_attention_params, prologue::PagedAttentionParams)
 PROLOGUE_SAME(prologue_gemm_params, prologue::GemmParams)
 PROLOGUE_SAME(prologue_norm_params, prologue::NormParams)
@@ -390,6 +394,59 @@ PROLOGUE_SAME(prologue_gemm_context, prologue::GemmContext)
   if (any(p.cache.v.reserved)) return used_reserve(function, argument, "cache.v.reserved", "prologue_kv_write_params_init");
   if (any(p.cache.reserved)) return used_reserve(function, argument, "cache.reserved", "prologue_kv_write_params_init");
   if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_kv_write_params_init");
+  return PROLOGUE_STATUS_OK;
+}
+[[maybe_unused]] uint64_t reserved_bits(const prologue_mla_cache_part& p) {
+  return p.reserved[0] |
+         p.reserved[1];
+}
+[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_mla_cache_part& p) {
+  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_mla_cache_part_init");
+  return PROLOGUE_STATUS_OK;
+}
+[[maybe_unused]] uint64_t reserved_bits(const prologue_mla_cache& p) {
+  return p.latent.reserved[0] |
+         p.latent.reserved[1] |
+         p.rope.reserved[0] |
+         p.rope.reserved[1] |
+         p.reserved[0] |
+         p.reserved[1];
+}
+[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_mla_cache& p) {
+  if (any(p.latent.reserved)) return used_reserve(function, argument, "latent.reserved", "prologue_mla_cache_init");
+  if (any(p.rope.reserved)) return used_reserve(function, argument, "rope.reserved", "prologue_mla_cache_init");
+  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_mla_cache_init");
+  return PROLOGUE_STATUS_OK;
+}
+[[maybe_unused]] uint64_t reserved_bits(const prologue_mla_prologue_params& p) {
+  return p.kv_c_norm.reserved[0] |
+         p.kv_c_norm.reserved[1] |
+         p.rope.reserved[0] |
+         p.rope.reserved[1] |
+         p.rope.reserved[2] |
+         p.rope.reserved[3] |
+         p.cache.latent.reserved[0] |
+         p.cache.latent.reserved[1] |
+         p.cache.rope.reserved[0] |
+         p.cache.rope.reserved[1] |
+         p.cache.reserved[0] |
+         p.cache.reserved[1] |
+         p.reserved[0] |
+         p.reserved[1] |
+         p.reserved[2] |
+         p.reserved[3] |
+         p.reserved[4] |
+         p.reserved[5] |
+         p.reserved[6] |
+         p.reserved[7];
+}
+[[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_mla_prologue_params& p) {
+  if (any(p.kv_c_norm.reserved)) return used_reserve(function, argument, "kv_c_norm.reserved", "prologue_mla_prologue_params_init");
+  if (any(p.rope.reserved)) return used_reserve(function, argument, "rope.reserved", "prologue_mla_prologue_params_init");
+  if (any(p.cache.latent.reserved)) return used_reserve(function, argument, "cache.latent.reserved", "prologue_mla_prologue_params_init");
+  if (any(p.cache.rope.reserved)) return used_reserve(function, argument, "cache.rope.reserved", "prologue_mla_prologue_params_init");
+  if (any(p.cache.reserved)) return used_reserve(function, argument, "cache.reserved", "prologue_mla_prologue_params_init");
+  if (any(p.reserved)) return used_reserve(function, argument, "reserved", "prologue_mla_prologue_params_init");
   return PROLOGUE_STATUS_OK;
 }
 [[maybe_unused]] uint64_t reserved_bits(const prologue_paged_attention_params& p) {
@@ -801,6 +858,9 @@ void prologue_qk_norm_params_init(prologue_qk_norm_params* value) { initialize<p
 void prologue_hadamard_params_init(prologue_hadamard_params* value) { initialize<prologue::HadamardParams>(value); }
 void prologue_query_scale_params_init(prologue_query_scale_params* value) { initialize<prologue::QueryScaleParams>(value); }
 void prologue_kv_write_params_init(prologue_kv_write_params* value) { initialize<prologue::KvWriteParams>(value); }
+void prologue_mla_cache_part_init(prologue_mla_cache_part* value) { initialize<prologue::MlaCachePart>(value); }
+void prologue_mla_cache_init(prologue_mla_cache* value) { initialize<prologue::MlaCache>(value); }
+void prologue_mla_prologue_params_init(prologue_mla_prologue_params* value) { initialize<prologue::MlaPrologueParams>(value); }
 void prologue_paged_attention_params_init(prologue_paged_attention_params* value) { initialize<prologue::PagedAttentionParams>(value); }
 void prologue_gemm_params_init(prologue_gemm_params* value) { initialize<prologue::GemmParams>(value); }
 void prologue_norm_params_init(prologue_norm_params* value) { initialize<prologue::NormParams>(value); }
@@ -1056,6 +1116,30 @@ prologue_status prologue_kv_write(const prologue_kv_write_params* params, const 
   if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_kv_write", "params", *params);
   if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_kv_write", "execution", *execution);
   return call([&] { return prologue::kv_write(cpp(*params), cpp(*execution)); });
+}
+
+prologue_status prologue_set_mla_entries(prologue_mla_prologue_params* params, void* data, prologue_kv_format format, const float* scale, int64_t page_stride, int64_t token_stride) {
+  if (params == nullptr) return null_argument("prologue_set_mla_entries", "params");
+  return call([&] { return prologue::set_mla_entries(cpp(*params), data, format, scale, page_stride, token_stride), Status(); });
+}
+
+prologue_status prologue_set_mla_records(prologue_mla_prologue_params* params, void* data, int64_t page_stride, int64_t token_stride) {
+  if (params == nullptr) return null_argument("prologue_set_mla_records", "params");
+  return call([&] { return prologue::set_mla_records(cpp(*params), data, page_stride, token_stride), Status(); });
+}
+
+prologue_status prologue_mla_prologue_validate(const prologue_mla_prologue_params* params) {
+  if (params == nullptr) return null_argument("prologue_mla_prologue_validate", "params");
+  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_mla_prologue_validate", "params", *params);
+  return call([&] { return prologue::validate(cpp(*params)); });
+}
+
+prologue_status prologue_mla_prologue(const prologue_mla_prologue_params* params, const prologue_execution* execution) {
+  if (params == nullptr) return null_argument("prologue_mla_prologue", "params");
+  if (execution == nullptr) return null_argument("prologue_mla_prologue", "execution");
+  if (reserved_bits(*params) != 0) [[unlikely]] return reserved_argument("prologue_mla_prologue", "params", *params);
+  if (reserved_bits(*execution) != 0) [[unlikely]] return reserved_argument("prologue_mla_prologue", "execution", *execution);
+  return call([&] { return prologue::mla_prologue(cpp(*params), cpp(*execution)); });
 }
 
 prologue_status prologue_paged_attention_workspace_bytes(const prologue_paged_attention_params* params, prologue_device device, int64_t* bytes) {

@@ -1038,6 +1038,134 @@ typedef struct prologue_kv_write_params {
 PROLOGUE_C_API void prologue_kv_write_params_init(prologue_kv_write_params* value);
 PROLOGUE_C_API prologue_status prologue_kv_write(const prologue_kv_write_params* params, const prologue_execution* execution);
 
+// ---- mla_prologue ------------------------------------------------------------------------------------------------------------
+
+// The prologue of multi-head latent attention (MLA: DeepSeek V2 and V3, Kimi K2): everything between the projections and attention,
+// in one pass over the tokens and one launch.
+//
+// For token t (each part is optional):
+//   latent:  c = kv_c[t, :];  c = norm(c), rounded to dtype              -> kv_c_out[t, :]
+//   K:       k = rotate(k_pe[t, :]), rounded to dtype                    -> k_pe_out[t, :]
+//   Q:       q_pe_out[t, h, :] = rotate(q_pe[t, h, :])                   for every head h
+//   cache:   entry = [c | k], in the token's slot, converted to the cache's types
+// rotate: (a, b) = (a cos - b sin, a sin + b cos) for each pair of the channels (section rope). DeepSeek's pairs are interleaved.
+// norm: x / sqrt(mean(x^2) + eps) * (weight_offset + w).
+//
+//   kv_c   [num_tokens, kv_lora_rank] dtype, row stride kv_c_stride; null = no latent. kv_lora_rank: a multiple of 16 in 16..1024
+//   k_pe   [num_tokens, qk_rope_head_dim] dtype, row stride k_pe_stride; null = no K. qk_rope_head_dim: a multiple of 16 in 16..1024
+//   q_pe   [num_tokens, num_q_heads, qk_rope_head_dim] dtype; num_q_heads = 0: no Q. These may be columns of larger rows:
+//          kv_c and k_pe of one projection, q_pe of whole heads
+//   kv_c_norm.weight   [kv_lora_rank], weight_type
+//   kv_c_out, k_pe_out as kv_c and k_pe, with strides of their own; null = not wanted; may be kv_c and k_pe themselves
+//   q_pe_out           as q_pe, with strides of its own, for example beside the other channels of the query [num_tokens, num_q_heads,
+//                      kv_lora_rank + qk_rope_head_dim]; may be q_pe itself
+//   rope   rotary_dim = qk_rope_head_dim, or 0 = no rotation: K and Q are copied. Source table, per_token or inv_freq. cos and sin:
+//          float32, float16 or bfloat16; width half, any row_stride, column_stride 1. inv_freq: float32. One block, one position axis
+//   positions     [num_tokens] int32 or int64. May be null if the rotation needs none: then all positions count as 0
+//   slot_mapping  [slot_mapping_len] int32 or int64, the slots of the first slot_mapping_len tokens (0: of all of them). May be null
+//                 if nothing is cached
+// "May be ... itself" means the same pointer and strides; nothing else that is written may overlap anything. Every pointer is on the
+// operation's device. Strides count elements. Rows that are aligned to 16 bytes are faster.
+//
+// Cache. Slot s is at offset s % page_size of page s / page_size. Channel d of a part (the latent, or K) is there at
+//   data + page * page_stride + offset * token_stride + d
+// in elements of the part's type. Both parts may be in one entry (prologue_set_mla_entries), or in arrays of their own.
+//   float types, fp8   as prologue_kv_format says, with scaling none or tensor. Same type as dtype: stored bit by bit
+//   fp8_e4m3, scaling token_head, only for the latent: vLLM's fp8_ds_mla. kv_lora_rank, a multiple of 256, codes are followed by
+//                      kv_lora_rank / 128 float32 scales, one for each 128 channels:
+//                        scale = max(amax / 448, 2^-126),  code = nearest_even(x / scale)
+//                      A NaN or infinity makes the scale of its channels NaN and their codes zeros. K follows in dtype, float16 or
+//                      bfloat16. For rank 512 and 64 channels that is a record of 656 bytes (prologue_set_mla_records)
+//
+// Guards. Nothing outside the named rows and slots is touched. Two tokens must not share a slot.
+//   padding         a negative position: nothing of the token is written, and its input rows may hold anything
+//   negative slot   not written to the cache. Everything else is done. The same holds for a token at or past slot_mapping_len
+//   past the table  a position >= rope.max_position; rope.past_table decides, as in section attention_prologue:
+//     record        the rows of q_pe_out, kv_c_out and k_pe_out become zeros, the cache is not written, and the fault
+//                   position_out_of_range is recorded. `faults` must not be null
+//     zero          the same zeros, and recorded only if `faults` is given
+//     identity      the token's rows are not rotated. Everything else is done. Nothing is recorded
+//   bad slot        slot >= num_pages * page_size: everything except the cache is written, and slot_out_of_range is recorded
+//
+// Numerics. Arithmetic is float32. The results are those of prologue_qk_norm, rotary and prologue_kv_write one after another, bit for bit (a NaN may
+// become another NaN): the sum of squares has the order of prologue_qk_norm's, and each step rounds to dtype. Batch-invariant.
+//
+// num_tokens = 0 is a no-op. The operation never allocates, synchronises or throws, and is safe under graph capture. Up to 65535 tokens are
+// one launch; more take several.
+
+typedef struct prologue_mla_cache_part {
+  void* data;                 // null = the part is not cached
+  prologue_kv_format format;  // type: a float type or fp8; unset: dtype
+  int64_t page_stride;
+  int64_t token_stride;
+  const float* scale;    // [1], if the scaling is tensor
+  uint64_t reserved[2];  // zeros
+} prologue_mla_cache_part;
+PROLOGUE_C_API void prologue_mla_cache_part_init(prologue_mla_cache_part* value);
+
+typedef struct prologue_mla_cache {
+  prologue_mla_cache_part latent;
+  prologue_mla_cache_part rope;  // K
+  int64_t num_pages;
+  int64_t page_size;
+  uint64_t reserved[2];  // zeros
+} prologue_mla_cache;
+PROLOGUE_C_API void prologue_mla_cache_init(prologue_mla_cache* value);
+
+typedef struct prologue_mla_prologue_params {
+  int64_t num_tokens;
+  int64_t num_q_heads;
+  int64_t kv_lora_rank;
+  int64_t qk_rope_head_dim;
+  prologue_dtype dtype;
+
+  const void* kv_c;
+  int64_t kv_c_stride;
+  const void* k_pe;
+  int64_t k_pe_stride;
+  prologue_heads_view q_pe;
+  prologue_head_norm kv_c_norm;  // placement none: no norm; before_rope: this one. rms over a head, without bias
+  prologue_rope rope;
+  prologue_index_view positions;
+  prologue_index_view slot_mapping;
+  int64_t slot_mapping_len;
+
+  void* kv_c_out;
+  int64_t kv_c_out_stride;
+  void* k_pe_out;
+  int64_t k_pe_out_stride;
+  prologue_mutable_heads_view q_pe_out;
+  prologue_mla_cache cache;
+
+  // The launch may begin while the kernels before it in the stream run; they must not write kv_c_norm.weight or the cache's scales.
+  bool overlaps;
+  prologue_fault_record* faults;  // null only if positions have no bound, or rope.past_table is zero or identity
+  uint8_t* token_faults;          // [num_tokens]: a prologue_fault_code is written for each faulty token; null = not wanted
+  uint64_t reserved[8];           // zeros
+} prologue_mla_prologue_params;
+PROLOGUE_C_API void prologue_mla_prologue_params_init(prologue_mla_prologue_params* value);
+
+// The parts of a cache [num_pages, page_size, kv_lora_rank + qk_rope_head_dim] whose elements are of `format`. kv_lora_rank and dtype
+// must be set before. `scale`: for scaling tensor.
+PROLOGUE_C_API prologue_status prologue_set_mla_entries(
+    prologue_mla_prologue_params* params,
+    void* data,
+    prologue_kv_format format,
+    const float* scale,
+    int64_t page_stride,
+    int64_t token_stride);
+// The parts of a cache of fp8_ds_mla records, with strides in bytes, multiples of 4. kv_lora_rank must be set before.
+PROLOGUE_C_API prologue_status prologue_set_mla_records(
+    prologue_mla_prologue_params* params,
+    void* data,
+    int64_t page_stride,
+    int64_t token_stride);
+
+PROLOGUE_C_API prologue_status prologue_mla_prologue_validate(const prologue_mla_prologue_params* params);
+PROLOGUE_C_API prologue_status prologue_mla_prologue(
+    const prologue_mla_prologue_params* params,
+    const prologue_execution* execution);
+
 // ---- paged_attention ---------------------------------------------------------------------------------------------------------
 
 // Attention of new tokens over a paged KV cache that already holds their K and V (the prologue wrote them): prefill, decode, or

@@ -668,6 +668,63 @@ class KvWriteParams(_Struct):
     ]
 
 
+class MlaCachePart(_Struct):
+    __slots__ = ()
+    _init_name = "prologue_mla_cache_part_init"
+    _fields_ = [
+        ("data", c_void_p),
+        ("format", KvFormat),
+        ("page_stride", c_int64),
+        ("token_stride", c_int64),
+        ("scale", c_void_p),
+        ("reserved", c_uint64 * 2),
+    ]
+
+
+class MlaCache(_Struct):
+    __slots__ = ()
+    _init_name = "prologue_mla_cache_init"
+    _fields_ = [
+        ("latent", MlaCachePart),
+        ("rope", MlaCachePart),
+        ("num_pages", c_int64),
+        ("page_size", c_int64),
+        ("reserved", c_uint64 * 2),
+    ]
+
+
+class MlaPrologueParams(_Struct):
+    __slots__ = ()
+    _init_name = "prologue_mla_prologue_params_init"
+    _fields_ = [
+        ("num_tokens", c_int64),
+        ("num_q_heads", c_int64),
+        ("kv_lora_rank", c_int64),
+        ("qk_rope_head_dim", c_int64),
+        ("dtype", c_int32),
+        ("kv_c", c_void_p),
+        ("kv_c_stride", c_int64),
+        ("k_pe", c_void_p),
+        ("k_pe_stride", c_int64),
+        ("q_pe", HeadsView),
+        ("kv_c_norm", HeadNorm),
+        ("rope", Rope),
+        ("positions", IndexView),
+        ("slot_mapping", IndexView),
+        ("slot_mapping_len", c_int64),
+        ("kv_c_out", c_void_p),
+        ("kv_c_out_stride", c_int64),
+        ("k_pe_out", c_void_p),
+        ("k_pe_out_stride", c_int64),
+        ("q_pe_out", MutableHeadsView),
+        ("cache", MlaCache),
+        ("overlaps", c_bool),
+        ("faults", c_void_p),
+        ("token_faults", c_void_p),
+        ("reserved", c_uint64 * 8),
+    ]
+
+
 class PagedAttentionParams(_Struct):
     __slots__ = ()
     _init_name = "prologue_paged_attention_params_init"
@@ -1112,6 +1169,9 @@ STRUCTS = [
     HadamardParams,
     QueryScaleParams,
     KvWriteParams,
+    MlaCachePart,
+    MlaCache,
+    MlaPrologueParams,
     PagedAttentionParams,
     GemmParams,
     NormParams,
@@ -1176,6 +1236,10 @@ FUNCTIONS = {
     "hadamard": (c_int32, [POINTER(HadamardParams), POINTER(Execution)], False),
     "query_scale": (c_int32, [POINTER(QueryScaleParams), POINTER(Execution)], False),
     "kv_write": (c_int32, [POINTER(KvWriteParams), POINTER(Execution)], False),
+    "set_mla_entries": (c_int32, [POINTER(MlaPrologueParams), c_void_p, KvFormat, c_void_p, c_int64, c_int64], False),
+    "set_mla_records": (c_int32, [POINTER(MlaPrologueParams), c_void_p, c_int64, c_int64], False),
+    "mla_prologue_validate": (c_int32, [POINTER(MlaPrologueParams)], False),
+    "mla_prologue": (c_int32, [POINTER(MlaPrologueParams), POINTER(Execution)], False),
     "paged_attention_workspace_bytes": (c_int32, [POINTER(PagedAttentionParams), c_int32, POINTER(c_int64)], True),
     "paged_attention_validate": (c_int32, [POINTER(PagedAttentionParams), c_int32], False),
     "paged_attention": (c_int32, [POINTER(PagedAttentionParams), POINTER(Execution)], False),
@@ -1366,6 +1430,22 @@ def query_scale(params, execution):
 
 def kv_write(params, execution):
     _check(_call("kv_write", (params, execution)))
+
+
+def set_mla_entries(params, data, format, scale, page_stride, token_stride):
+    _check(_call("set_mla_entries", (params, data, format, scale, page_stride, token_stride)))
+
+
+def set_mla_records(params, data, page_stride, token_stride):
+    _check(_call("set_mla_records", (params, data, page_stride, token_stride)))
+
+
+def mla_prologue_validate(params):
+    _check(_call("mla_prologue_validate", (params,)))
+
+
+def mla_prologue(params, execution):
+    _check(_call("mla_prologue", (params, execution)))
 
 
 def paged_attention_workspace_bytes(params, device):

@@ -173,6 +173,63 @@ def attention_prologue(
     return q_out if q8_out is None else q8_out
 
 
+def mla_prologue(
+    kv_c: Optional[Array] = None,
+    k_pe: Optional[Array] = None,
+    q_pe: Optional[Array] = None,
+    *,
+    kv_cache: Optional[Array] = None,
+    ckv_cache: Optional[Array] = None,
+    kpe_cache: Optional[Array] = None,
+    cache_type: Optional[str] = None,
+    cache_scale: Optional[Array] = None,
+    slot_mapping: Optional[Array] = None,
+    norm: Optional[HeadNorm] = None,
+    rope: Optional[Rope] = None,
+    positions: Optional[Array] = None,
+    q_pe_out: Optional[Array] = None,
+    kv_c_out: Optional[Array] = None,
+    k_pe_out: Optional[Array] = None,
+    faults: Optional[Array] = None,
+    token_faults: Optional[Array] = None,
+) -> Optional[Array]:
+    """The prologue of multi-head latent attention (DeepSeek), in one launch (kernels/mla_prologue/mla_prologue.h): the norm of the
+    latent, the rotation of k_pe and of q_pe, and both parts of K into the paged latent cache.
+
+    kv_c: [num_tokens, kv_lora_rank]; k_pe: [num_tokens, qk_rope_head_dim]; both may have an axis of one head in the middle, and any row
+        stride. q_pe: [num_tokens, heads, qk_rope_head_dim]. float32, float16 or bfloat16; widths are multiples of 16 up to 1024. Any
+        of them may be None.
+    kv_cache: [num_pages, page_size, kv_lora_rank + qk_rope_head_dim]; or the parts in arrays of their own, ckv_cache and kpe_cache, each
+        [num_pages, page_size, channels]. A float type or fp8; uint8 with cache_type "fp8_e4m3" or "fp8_e5m2".
+    cache_type "fp8_ds_mla": kv_cache has vLLM's records, [num_pages, page_size, 656] bytes for 512 and 64 channels: fp8 codes, a float32
+        scale for each 128 of them, and k_pe as it is.
+    cache_scale: [1] float32: fp8 stores x / cache_scale; None: x.
+    slot_mapping: [num_tokens] or shorter, int32 or int64; a negative slot is not written. Two tokens must not share a slot.
+    norm: of kv_c: rms over the row, before_rope. None: no norm. rope: of all qk_rope_head_dim channels. None: no rotation.
+    positions: [num_tokens] int32 or int64; a negative one is padding, and nothing of that token is written.
+    q_pe_out: as q_pe, for example the last channels of larger heads; may be q_pe itself; None: a new array.
+    kv_c_out, k_pe_out: the normalised latent and the rotated K also there; may be kv_c and k_pe themselves.
+    faults, token_faults: as in rotary.
+
+    Returns q_pe_out, or None without q_pe.
+    """
+    first = kv_c if kv_c is not None else k_pe if k_pe is not None else q_pe
+    if first is None:
+        raise TypeError("kv_c, k_pe and q_pe are all None: one of them must be given")
+    framework = framework_of(first)
+    if q_pe is not None and q_pe_out is None:
+        q_pe_out = framework.empty(q_pe, tuple(q_pe.shape))
+    arguments = (
+        kv_c, k_pe, q_pe, kv_cache, ckv_cache, kpe_cache, cache_type, cache_scale, *flat(norm), *flat(rope), positions, slot_mapping,
+        q_pe_out, kv_c_out, k_pe_out, faults, token_faults,
+    )  # fmt: skip
+    if framework.dispatcher is not None and framework.dispatcher.needed_without_gradients(kv_c, k_pe, q_pe):
+        framework.dispatcher.mla_prologue(arguments)
+    else:
+        framework.call(_extension.mla_prologue, arguments)
+    return q_pe_out
+
+
 def paged_attention(
     q: Array,
     cache: PagedKv,

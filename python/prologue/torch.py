@@ -47,6 +47,11 @@ _OPERATORS = {
         "Tensor? q", "Tensor? k", "Tensor? v", "Tensor? q_rope", "Tensor? k_rope", "Tensor? qkv", "int? num_q_heads",
         "int? num_kv_heads", "int? head_dim", "int? v_head_dim", "Tensor!? q_out", "Tensor!? q8_out", "Tensor!? q8_scale", *_STEPS,
     ),
+    "mla_prologue": (
+        "Tensor? kv_c", "Tensor? k_pe", "Tensor? q_pe", "Tensor!? kv_cache", "Tensor!? ckv_cache", "Tensor!? kpe_cache",
+        "str? cache_type", "Tensor? cache_scale", ("norm", HeadNorm, ()), _ROPE, "Tensor? positions", "Tensor? slot_mapping",
+        "Tensor!? q_pe_out", "Tensor!? kv_c_out", "Tensor!? k_pe_out", *_FAULTS,
+    ),
     "paged_attention": (
         "Tensor q", "Tensor! out", ("cache", PagedKv, ()), "Tensor cu_seqlens_q", "Tensor? seq_lens", ("page_table", PageTable, ()),
         *_OPTIONS, "Tensor!? workspace", "Tensor!? counters", *_FAULTS,
@@ -353,6 +358,10 @@ class _Dispatcher:
     @staticmethod
     def attention_prologue(arguments: tuple) -> None:
         torch.ops.prologue.attention_prologue(*_pack("attention_prologue", arguments))
+
+    @staticmethod
+    def mla_prologue(arguments: tuple) -> None:
+        torch.ops.prologue.mla_prologue(*_pack("mla_prologue", arguments))
 
     @staticmethod
     def paged_attention(arguments: tuple) -> None:

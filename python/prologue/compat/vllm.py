@@ -6,7 +6,7 @@ shorter than key and value, which are then padded.
 
 from typing import Any, Optional, Tuple
 
-from .. import HeadNorm, PagedKv, Rope, TokenPlaces, attention_prologue, rotary
+from .. import HeadNorm, PagedKv, Rope, TokenPlaces, attention_prologue, mla_prologue, rotary
 from .._frameworks import framework_of
 
 _CACHE_TYPES = {"auto": None, "fp8": "fp8_e4m3", "fp8_e4m3": "fp8_e4m3", "fp8_e5m2": "fp8_e5m2"}
@@ -122,18 +122,42 @@ def fused_qknorm_rope_cache(
     return tuple(one.reshape(tokens, one.shape[1] * head_dim) for one in (q, k, v))  # type: ignore[return-value]
 
 
+def _mla(
+    kv_c: Any, k_pe: Any, kv_cache: Any, slot_mapping: Any, kv_cache_dtype: str, scale: Any, rope: Optional[Rope], positions: Any, q_pe: Any
+) -> None:
+    """One launch. With q_pe: it and k_pe are rotated in place."""
+    k_out = None if q_pe is None else k_pe
+    if kv_cache_dtype == "fp8_ds_mla":
+        kind = "fp8_ds_mla"
+    elif kv_cache_dtype in _CACHE_TYPES:
+        kind = _CACHE_TYPES[kv_cache_dtype]
+    else:
+        raise NotImplementedError(f"kv_cache_dtype is {kv_cache_dtype!r}: supported are {', '.join(map(repr, _CACHE_TYPES))}, 'fp8_ds_mla'")
+    rank, dim = kv_c.shape[-1], k_pe.shape[-1]
+    if rank % 16 == 0 and dim % 16 == 0 and rank <= 1024:
+        mla_prologue(
+            kv_c, k_pe, q_pe, kv_cache=kv_cache, cache_type=kind, cache_scale=scale if kind in ("fp8_e4m3", "fp8_e5m2") else None,
+            slot_mapping=slot_mapping, rope=rope, positions=positions, q_pe_out=q_pe, k_pe_out=k_out,
+        )  # fmt: skip
+        return
+    if kind == "fp8_ds_mla":
+        raise NotImplementedError(f"kv_cache_dtype is 'fp8_ds_mla', and the latent has {rank} channels: it must have a multiple of 256")
+    k_pe = k_pe.reshape(k_pe.shape[0], 1, dim)
+    if q_pe is not None:
+        rotary(q_pe, k_pe, rope=rope, positions=positions, inplace=True, tail="leave")
+    pages = kv_cache[:, :, None, :]
+    cache = _cache(pages[..., :rank], pages[..., rank:], kv_cache_dtype, scale, scale)
+    attention_prologue(k=kv_c[:, None, :], v=k_pe, cache=cache, places=TokenPlaces(slot_mapping=slot_mapping))
+
+
 def concat_and_cache_mla(
     kv_c: Any, k_pe: Any, kv_cache: Any, slot_mapping: Any, kv_cache_dtype: str, scale: Any, skip_scale: bool = False
 ) -> None:
     """kv_cache[slot] = [kv_c, k_pe]. kv_c: [num_tokens, kv_lora_rank]; k_pe: [num_tokens, pe_dim] or [num_tokens, 1, pe_dim];
-    kv_cache: [num_blocks, block_size, kv_lora_rank + pe_dim]."""
+    kv_cache: [num_blocks, block_size, kv_lora_rank + pe_dim]; "fp8_ds_mla": [num_blocks, block_size, 656] bytes. One launch."""
     if skip_scale and kv_cache_dtype != "auto":
         raise NotImplementedError(f"skip_scale is True, and kv_cache_dtype is {kv_cache_dtype!r}: it must be 'auto'")
-    rank = kv_c.shape[1]
-    k_pe = k_pe.reshape(k_pe.shape[0], 1, k_pe.shape[-1])
-    pages = kv_cache[:, :, None, :]
-    cache = _cache(pages[..., :rank], pages[..., rank:], kv_cache_dtype, scale, scale)
-    attention_prologue(k=kv_c[:, None, :], v=k_pe, cache=cache, places=TokenPlaces(slot_mapping=slot_mapping))
+    _mla(kv_c, k_pe, kv_cache, slot_mapping, kv_cache_dtype, scale, None, None, None)
 
 
 def concat_and_cache_mla_rope_fused(
@@ -148,7 +172,6 @@ def concat_and_cache_mla_rope_fused(
     kv_cache_dtype: str,
     kv_cache_scale: Any,
 ) -> None:
-    """Rotates q_pe [num_tokens, num_heads, pe_dim] and k_pe in place, then concat_and_cache_mla. Two launches."""
-    k_heads = k_pe.reshape(k_pe.shape[0], 1, k_pe.shape[-1])
-    rotary(q_pe, k_heads, rope=_rope(cos_sin_cache, is_neox), positions=positions, inplace=True, tail="leave")
-    concat_and_cache_mla(kv_c, k_heads, kv_cache, slot_mapping, kv_cache_dtype, kv_cache_scale)
+    """Rotates q_pe [num_tokens, num_heads, pe_dim] and k_pe in place, and concat_and_cache_mla. One launch; two if pe_dim or the latent is
+    not a multiple of 16."""
+    _mla(kv_c, k_pe, kv_cache, slot_mapping, kv_cache_dtype, kv_cache_scale, _rope(cos_sin_cache, is_neox), positions, q_pe)
