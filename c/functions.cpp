@@ -1118,9 +1118,9 @@ prologue_status prologue_kv_write(const prologue_kv_write_params* params, const 
   return call([&] { return prologue::kv_write(cpp(*params), cpp(*execution)); });
 }
 
-prologue_status prologue_set_mla_entries(prologue_mla_prologue_params* params, void* data, prologue_kv_format format, const float* scale, int64_t page_stride, int64_t token_stride) {
+prologue_status prologue_set_mla_entries(prologue_mla_prologue_params* params, void* data, prologue_dtype type, const float* scale, int64_t page_stride, int64_t token_stride) {
   if (params == nullptr) return null_argument("prologue_set_mla_entries", "params");
-  return call([&] { return prologue::set_mla_entries(cpp(*params), data, format, scale, page_stride, token_stride), Status(); });
+  return call([&] { return prologue::set_mla_entries(cpp(*params), data, static_cast<prologue::DType>(type), scale, page_stride, token_stride), Status(); });
 }
 
 prologue_status prologue_set_mla_records(prologue_mla_prologue_params* params, void* data, int64_t page_stride, int64_t token_stride) {

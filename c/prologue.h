@@ -1145,12 +1145,12 @@ typedef struct prologue_mla_prologue_params {
 } prologue_mla_prologue_params;
 PROLOGUE_C_API void prologue_mla_prologue_params_init(prologue_mla_prologue_params* value);
 
-// The parts of a cache [num_pages, page_size, kv_lora_rank + qk_rope_head_dim] whose elements are of `format`. kv_lora_rank and dtype
-// must be set before. `scale`: for scaling tensor.
+// The parts of a cache [num_pages, page_size, kv_lora_rank + qk_rope_head_dim] of elements of `type` (unset: dtype). `scale`: of fp8;
+// null = none. kv_lora_rank and dtype must be set before.
 PROLOGUE_C_API prologue_status prologue_set_mla_entries(
     prologue_mla_prologue_params* params,
     void* data,
-    prologue_kv_format format,
+    prologue_dtype type,
     const float* scale,
     int64_t page_stride,
     int64_t token_stride);

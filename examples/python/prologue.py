@@ -1236,7 +1236,7 @@ FUNCTIONS = {
     "hadamard": (c_int32, [POINTER(HadamardParams), POINTER(Execution)], False),
     "query_scale": (c_int32, [POINTER(QueryScaleParams), POINTER(Execution)], False),
     "kv_write": (c_int32, [POINTER(KvWriteParams), POINTER(Execution)], False),
-    "set_mla_entries": (c_int32, [POINTER(MlaPrologueParams), c_void_p, KvFormat, c_void_p, c_int64, c_int64], False),
+    "set_mla_entries": (c_int32, [POINTER(MlaPrologueParams), c_void_p, c_int32, c_void_p, c_int64, c_int64], False),
     "set_mla_records": (c_int32, [POINTER(MlaPrologueParams), c_void_p, c_int64, c_int64], False),
     "mla_prologue_validate": (c_int32, [POINTER(MlaPrologueParams)], False),
     "mla_prologue": (c_int32, [POINTER(MlaPrologueParams), POINTER(Execution)], False),
@@ -1432,8 +1432,8 @@ def kv_write(params, execution):
     _check(_call("kv_write", (params, execution)))
 
 
-def set_mla_entries(params, data, format, scale, page_stride, token_stride):
-    _check(_call("set_mla_entries", (params, data, format, scale, page_stride, token_stride)))
+def set_mla_entries(params, data, type, scale, page_stride, token_stride):
+    _check(_call("set_mla_entries", (params, data, type, scale, page_stride, token_stride)))
 
 
 def set_mla_records(params, data, page_stride, token_stride):

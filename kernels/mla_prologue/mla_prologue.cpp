@@ -208,9 +208,9 @@ Status check_memory(const MlaPrologueParams& p) {
 
 }  // namespace
 
-void set_mla_entries(MlaPrologueParams& params, void* data, KvFormat format, const float* scale, int64_t page_stride,
+void set_mla_entries(MlaPrologueParams& params, void* data, DType type, const float* scale, int64_t page_stride,
                      int64_t token_stride) {
-  format.type = resolve_dtype(format.type, params.dtype);
+  const KvFormat format = {resolve_dtype(type, params.dtype), scale == nullptr ? KvScaling::none : KvScaling::tensor};
   auto* const bytes = static_cast<char*>(data);
   const int64_t rope_at = params.kv_lora_rank * dtype_size(format.type);
   params.cache.latent = {data, format, page_stride, token_stride, scale};

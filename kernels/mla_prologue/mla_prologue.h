@@ -112,9 +112,9 @@ struct MlaPrologueParams {
   uint64_t reserved[8] = {};        // zeros: docs/versioning.md
 };
 
-// The parts of a cache [num_pages, page_size, kv_lora_rank + qk_rope_head_dim] whose elements are of `format`. kv_lora_rank and dtype
-// must be set before. `scale`: for scaling tensor.
-PROLOGUE_API void set_mla_entries(MlaPrologueParams& params, void* data, KvFormat format, const float* scale, int64_t page_stride,
+// The parts of a cache [num_pages, page_size, kv_lora_rank + qk_rope_head_dim] of elements of `type` (unset: dtype). `scale`: of fp8;
+// null = none. kv_lora_rank and dtype must be set before.
+PROLOGUE_API void set_mla_entries(MlaPrologueParams& params, void* data, DType type, const float* scale, int64_t page_stride,
                                   int64_t token_stride);
 // The parts of a cache of fp8_ds_mla records, with strides in bytes, multiples of 4. kv_lora_rank must be set before.
 PROLOGUE_API void set_mla_records(MlaPrologueParams& params, void* data, int64_t page_stride, int64_t token_stride);

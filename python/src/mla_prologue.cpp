@@ -54,7 +54,8 @@ void read_cache(Arguments& arguments, MlaPrologueParams& params) {
     } else {
       entries.require_size(2, rank + width, "kv_lora_rank + qk_rope_head_dim");
       const KvFormat format = format_of(entries, given.type, scale);
-      set_mla_entries(params, entries.data(), format, factor, entries.stride(0), entries.stride(1));
+      set_mla_entries(params, entries.data(), format.type, format.scaling == KvScaling::tensor ? factor : nullptr,
+                      entries.stride(0), entries.stride(1));
     }
     return;
   }

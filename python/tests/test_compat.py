@@ -229,22 +229,41 @@ def test_vllm_fused_qknorm_rope_cache(rng, to, rotary_dim):
         assert (np.delete(rows, [7, 3], 0) == 0).all()
 
 
-def test_vllm_mla(rng, to):
-    kv_c, k_pe, q_pe = normal(rng, 5, 32), normal(rng, 5, 8), normal(rng, 5, 3, 8)
+@pytest.mark.parametrize("rank, dim", [(512, 64), (32, 8)])  # one launch, and two
+def test_vllm_mla(rng, to, rank, dim):
+    kv_c, k_pe, q_pe = normal(rng, 5, rank), normal(rng, 5, dim), normal(rng, 5, 3, dim)
     slots, scale, positions = np.array([7, 0, -1, 3, 4]), np.ones(1, np.float32), rng.integers(0, 40, 5)
-    cache = np.zeros((3, 4, 40), np.float32)
+    cache = np.zeros((3, 4, rank + dim), np.float32)
     vllm.concat_and_cache_mla(to(kv_c), to(k_pe), to(cache), to(slots), "auto", to(scale))
     written = [0, 1, 3, 4]
-    np.testing.assert_array_equal(cache.reshape(12, 40)[slots[written]], np.concatenate([kv_c, k_pe], 1)[written])
-    assert (np.delete(cache.reshape(12, 40), slots[written], 0) == 0).all()
+    np.testing.assert_array_equal(cache.reshape(12, -1)[slots[written]], np.concatenate([kv_c, k_pe], 1)[written])
+    assert (np.delete(cache.reshape(12, -1), slots[written], 0) == 0).all()
     cache[:] = 0
-    want_q = oracle.rotate(q_pe, positions, oracle.frequencies(8), "interleaved")
-    want_k = oracle.rotate(k_pe[:, None], positions, oracle.frequencies(8), "interleaved")[:, 0]
+    want_q = oracle.rotate(q_pe, positions, oracle.frequencies(dim), "interleaved")
+    want_k = oracle.rotate(k_pe[:, None], positions, oracle.frequencies(dim), "interleaved")[:, 0]
     vllm.concat_and_cache_mla_rope_fused(
-        to(positions), to(q_pe), to(k_pe), to(kv_c), to(oracle.table(40, 8)), False, to(slots), to(cache), "auto", to(scale)
+        to(positions), to(q_pe), to(k_pe), to(kv_c), to(oracle.table(40, dim)), False, to(slots), to(cache), "auto", to(scale)
     )
     close(q_pe, want_q)
-    close(cache.reshape(12, 40)[slots[written]], np.concatenate([kv_c, want_k], 1)[written])
+    close(cache.reshape(12, -1)[slots[written]], np.concatenate([kv_c, want_k], 1)[written])
+
+
+def test_vllm_mla_records(rng, to):
+    kv_c, k_pe, q_pe = (normal(rng, *shape).astype(np.float16) for shape in ((5, 512), (5, 1, 64), (5, 3, 64)))
+    slots, scale, positions = np.array([7, 0, -1, 3, 4]), np.ones(1, np.float32), rng.integers(0, 40, 5)
+    rotated, cache, fused = k_pe.copy(), np.zeros((3, 4, 656), np.uint8), np.zeros((3, 4, 656), np.uint8)
+    table = to(oracle.table(40, 64).astype(np.float16))
+    vllm.concat_and_cache_mla_rope_fused(
+        to(positions), to(q_pe), to(rotated), to(kv_c), table, False, to(slots), to(fused), "fp8_ds_mla", to(scale)
+    )
+    vllm.concat_and_cache_mla(to(kv_c), to(rotated), to(cache), to(slots), "fp8_ds_mla", to(scale))
+    np.testing.assert_array_equal(cache, fused)
+    record = cache.reshape(12, 656)[3]
+    scales = record[512:528].view(np.float32)
+    np.testing.assert_array_equal(scales, np.abs(kv_c[3].astype(np.float32)).reshape(4, 128).max(1) / np.float32(448))
+    np.testing.assert_array_equal(record[528:].view(np.float16), rotated[3, 0])
+    want = oracle.rotate(k_pe.astype(np.float32), positions, oracle.frequencies(64), "interleaved")
+    np.testing.assert_allclose(rotated.astype(np.float32), want, atol=4e-3)
 
 
 # ---- flashinfer

@@ -12,6 +12,7 @@
 
 #include <prologue/kernels/attention_prologue/stages.h>
 #include <prologue/kernels/base/gpu.h>
+#include <prologue/kernels/mla_prologue/mla_prologue.h>
 #include <prologue/kernels/moe/moe_combine.h>
 #include <prologue/kernels/moe/moe_gemm.h>
 #include <prologue/kernels/moe/moe_route.h>
@@ -109,6 +110,7 @@ TEST(CCalls, AnswersAreThoseOfCpp) {
   SAME(hadamard, hadamard_params, p.num_tokens = 3, p.num_heads = 2, p.head_dim = 64, p.dtype = 99);
   SAME(query_scale, query_scale_params, p.num_tokens = 3, p.num_heads = 2, p.head_dim = 64, p.dtype = 99);
   SAME(kv_write, kv_write_params, p.num_tokens = 3, p.num_kv_heads = 2, p.head_dim = 64, p.dtype = 99);
+  SAME(mla_prologue, mla_prologue_params, p.num_tokens = 3, p.num_q_heads = 2, p.qk_rope_head_dim = 64, p.dtype = 99);
   SAME(paged_attention, paged_attention_params, p.num_tokens = 3, p.num_seqs = 1, p.head_dim = 64, p.dtype = 99);
   SAME(moe_route, moe_route_params, p.num_tokens = 3, p.num_experts = 4, p.top_k = 2, p.weighting = 99);
   SAME(moe_combine, moe_combine_params, p.num_tokens = 3, p.top_k = 2, p.width = 8, p.dtype = 99);

@@ -116,7 +116,7 @@ void PlacedMla<T>::make_cache() {
   if (format.scaling == KvScaling::tensor) scale_ = 0.0371f;
   const float* scale = format.scaling == KvScaling::tensor ? arena_.input(std::vector<float>{scale_}) : nullptr;
   entries_ = allocate(both, size, page_stride, token_stride);
-  set_mla_entries(p, entries_, format, scale, page_stride, token_stride);
+  set_mla_entries(p, entries_, format.type, scale, page_stride, token_stride);
 }
 
 template <class T>
