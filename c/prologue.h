@@ -1051,10 +1051,11 @@ PROLOGUE_C_API prologue_status prologue_kv_write(const prologue_kv_write_params*
 // rotate: (a, b) = (a cos - b sin, a sin + b cos) for each pair of the channels (section rope). DeepSeek's pairs are interleaved.
 // norm: x / sqrt(mean(x^2) + eps) * (weight_offset + w).
 //
-//   kv_c   [num_tokens, kv_lora_rank] dtype, row stride kv_c_stride; null = no latent. kv_lora_rank: a multiple of 16 in 16..1024
-//   k_pe   [num_tokens, qk_rope_head_dim] dtype, row stride k_pe_stride; null = no K. qk_rope_head_dim: a multiple of 16 in 16..1024
-//   q_pe   [num_tokens, num_q_heads, qk_rope_head_dim] dtype; num_q_heads = 0: no Q. These may be columns of larger rows:
-//          kv_c and k_pe of one projection, q_pe of whole heads
+//   kv_c   [num_tokens, kv_lora_rank] dtype, row stride kv_c_stride; null = no latent
+//   k_pe   [num_tokens, qk_rope_head_dim] dtype, row stride k_pe_stride; null = no K
+//   q_pe   [num_tokens, num_q_heads, qk_rope_head_dim] dtype; num_q_heads = 0: no Q
+//          All three may be columns of larger rows: kv_c and k_pe of one projection, q_pe of whole heads. kv_lora_rank and
+//          qk_rope_head_dim: multiples of 16 in 16..1024; 0 if there is nothing of that width
 //   kv_c_norm.weight   [kv_lora_rank], weight_type
 //   kv_c_out, k_pe_out as kv_c and k_pe, with strides of their own; null = not wanted; may be kv_c and k_pe themselves
 //   q_pe_out           as q_pe, with strides of its own, for example beside the other channels of the query [num_tokens, num_q_heads,

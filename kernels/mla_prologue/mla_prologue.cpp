@@ -40,8 +40,9 @@ Status check_sizes(const MlaPrologueParams& p) {
   const auto wrong = [](const char* name, int64_t width) {
     return unsupported(kName, ": ", name, " is ", width, ": supported is every multiple of 16 in 16..", kMaxLatent);
   };
-  if (p.kv_c != nullptr && !is_multiple_of_16(p.kv_lora_rank)) return wrong("kv_lora_rank", p.kv_lora_rank);
-  if ((p.k_pe != nullptr || p.num_q_heads > 0) && !is_multiple_of_16(p.qk_rope_head_dim)) {
+  if ((p.kv_c != nullptr || p.kv_lora_rank != 0) && !is_multiple_of_16(p.kv_lora_rank))
+    return wrong("kv_lora_rank", p.kv_lora_rank);
+  if ((p.k_pe != nullptr || p.num_q_heads > 0 || p.qk_rope_head_dim != 0) && !is_multiple_of_16(p.qk_rope_head_dim)) {
     return wrong("qk_rope_head_dim", p.qk_rope_head_dim);
   }
   return {};

@@ -92,9 +92,8 @@ class MlaPrologue {
 
   void run(int64_t t) const {
     const int64_t position = p_.positions.data == nullptr ? 0 : index_at(p_.positions, t);
-    const int64_t slot = p_.slot_mapping.data == nullptr || t >= slots_ ? -1 : index_at(p_.slot_mapping, t);
-    const bool caches = token_args_.num_slots > 0;
-    const MlaToken token = resolve_mla_token(token_args_, position, caches ? slot : -1);
+    const bool has_slot = token_args_.num_slots > 0 && t < slots_;
+    const MlaToken token = resolve_mla_token(token_args_, position, has_slot ? index_at(p_.slot_mapping, t) : -1);
     if (token.padding) return;
     if (token.fault != FaultCode::none) record_fault(p_.faults, p_.token_faults, t, token.fault);
     HeadSteps<T> k = k_, q = q_;

@@ -96,10 +96,10 @@ def test_faults(step):
     cache = np.zeros((PAGES, PAGE, RANK + DIM), np.float32)
     arguments = dict(kv_cache=cache, rope=ROPE, positions=step["positions"], slot_mapping=step["slots"])
     q = prologue.mla_prologue(step["kv_c"], step["k_pe"], step["q_pe"], **arguments, faults=faults, token_faults=flags)
-    assert prologue.read_faults(faults) == ("position_out_of_range", 2, 2)
+    assert prologue.read_faults(faults) == ("position out of range", 2, 2)
     assert flags.tolist() == [0, 0, 1, 0, 0, 2, 0, 0, 0]
     assert (q[2] == 0).all() and not (q[5] == 0).any()
-    with pytest.raises(IndexError, match="position_out_of_range at token 2; 2 tokens were skipped"):
+    with pytest.raises(IndexError, match="position out of range at token 2; 2 tokens were skipped"):
         prologue.mla_prologue(step["kv_c"], step["k_pe"], step["q_pe"], **arguments)
 
 
