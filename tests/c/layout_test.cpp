@@ -12,6 +12,7 @@
 
 #include <prologue/c/rope_table.h>
 #include <prologue/kernels/attention_prologue/stages.h>
+#include <prologue/kernels/mla_prologue/mla_prologue.h>
 #include <prologue/kernels/moe/moe_combine.h>
 #include <prologue/kernels/moe/moe_gemm.h>
 #include <prologue/kernels/moe/moe_route.h>

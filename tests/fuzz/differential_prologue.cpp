@@ -1,10 +1,14 @@
 // The attention prologue and its stages.
 #include <algorithm>
+#include <iterator>
 #include <numeric>
+#include <type_traits>
 
 #include <prologue/kernels/attention_prologue/stages.h>
+#include <prologue/kernels/mla_prologue/mla_prologue.h>
 
 #include "tests/fuzz/differential.h"
+#include "tests/support/placed_mla.h"
 #include "tests/support/placed_qkv_prologue.h"
 #include "tests/support/random.h"
 #include "tests/support/tolerance.h"
@@ -360,16 +364,67 @@ Outcome run_kv_write(Backend backend, uint64_t seed, const Sizes& sizes) {
   });
 }
 
+MlaCase mla_case(Random& random, const Sizes& sizes) {
+  const auto percent = [&](int64_t chance) { return random.integer(0, 99) < chance; };
+  MlaCase c;
+  c.seed = random.bits() >> 32;
+  c.num_q_heads = percent(70) ? int64_t{16} << random.integer(0, 3) : random.integer(0, 130);
+  c.kv_lora_rank = percent(70) ? 512 : 16 * random.integer(1, 64);
+  c.qk_rope_head_dim = percent(70) ? 64 : 16 * random.integer(1, 64);
+  c.num_tokens = std::max<int64_t>(random_tokens(random, sizes, c.kv_lora_rank + (c.num_q_heads + 1) * c.qk_rope_head_dim), 1);
+  c.latent = percent(95), c.k = percent(95);
+  c.norm = static_cast<MlaNorm>(random.integer(0, 3));
+  c.weight_offset = percent(80) ? 0.0f : 1.0f;
+  c.rotates = percent(90);
+  c.style = percent(70) ? RopeStyle::interleaved : RopeStyle::neox;
+  c.source = percent(60) ? RopeSource::table : static_cast<RopeSource>(random.integer(0, 2));
+  c.table_type = percent(50) ? DType::f32 : kFloatTypes[random.integer(0, 2)];
+  c.inverse = percent(10);
+  c.past_table = static_cast<PastTable>(random.integer(0, 2));
+  c.max_position = random.integer(1, 9000);
+  c.cache = kMlaCacheKinds[random.integer(0, static_cast<int64_t>(std::size(kMlaCacheKinds)) - 1)];
+  if (c.cache == MlaCacheKind::record) c.kv_lora_rank = percent(80) ? 512 : 256 * random.integer(1, 4);
+  c.page_size = percent(50) ? 64 : random.integer(1, 300);
+  c.int64_positions = percent(50), c.int64_slots = percent(50);
+  c.missing_slots = percent(80) ? 0 : random.integer(0, c.num_tokens - 1);
+  c.outputs = percent(50), c.in_place = percent(30);
+  c.padding = percent(60) ? 0 : percent(50) ? 16 : random.integer(1, 40);
+  c.misaligned = percent(25);
+  c.bad_tokens = percent(60);
+  c.overlaps = percent(50);
+  return c;
+}
+
+Outcome run_mla_prologue(Backend backend, uint64_t seed, const Sizes& sizes) {
+  Random random(seed);
+  MlaCase c = mla_case(random, sizes);
+  return with_random_dtype(random, [&](auto type) {
+    using T = decltype(type);
+    if (std::is_same_v<T, float> && c.cache == MlaCacheKind::record) c.cache = MlaCacheKind::fp8_tensor;
+    PlacedMla<T> placed(backend, c);
+    const MlaPrologueParams& p = placed.params();
+    const Status status = placed.run();
+    std::vector<Output> outputs = {{p.kv_c_out, "kv_c_out", element_of<T>(), {{"token", p.kv_c_out_stride}, {"channel", 1}}},
+                                   {p.k_pe_out, "k_pe_out", element_of<T>(), {{"token", p.k_pe_out_stride}, {"channel", 1}}},
+                                   {p.q_pe_out.data,
+                                    "q_pe_out",
+                                    element_of<T>(),
+                                    {{"token", p.q_pe_out.token_stride}, {"head", p.q_pe_out.head_stride}, {"channel", 1}}},
+                                   {placed.entries(), "cache"},
+                                   {placed.rope_entries(), "cache of k_pe"},
+                                   {p.faults, "faults", Element::int64},
+                                   {p.token_faults, "token_faults", Element::byte, {{"token", 1}}}};
+    std::erase_if(outputs, [](const Output& output) { return output.data == nullptr; });
+    return outcome(str_cat(dtype_name(p.dtype), " ", describe(c)), status, placed.arena(), std::move(outputs));
+  });
+}
+
 }  // namespace
 
 std::vector<Operation> prologue_operations() {
-  return {{"attention_prologue", run_prologue},
-          {"qkv_prologue", run_qkv_prologue},
-          {"add_bias", run_add_bias},
-          {"qk_norm", run_qk_norm},
-          {"hadamard", run_hadamard},
-          {"query_scale", run_query_scale},
-          {"kv_write", run_kv_write}};
+  return {{"attention_prologue", run_prologue}, {"qkv_prologue", run_qkv_prologue}, {"mla_prologue", run_mla_prologue},
+          {"add_bias", run_add_bias},           {"qk_norm", run_qk_norm},           {"hadamard", run_hadamard},
+          {"query_scale", run_query_scale},     {"kv_write", run_kv_write}};
 }
 
 }  // namespace prologue::test
