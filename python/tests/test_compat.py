@@ -348,10 +348,11 @@ def flashinfer_pages():
     return batch_indices, positions, indices, indptr, last, [19, 4, 8, 9, 10], [0, 1, 2, 4, 5]
 
 
-def test_flashinfer_append_mla(rng, to):
+@pytest.mark.parametrize("rank, dim", [(512, 64), (32, 8)])
+def test_flashinfer_append_mla(rng, to, rank, dim):
     batch_indices, positions, indices, indptr, last, slots, tokens = flashinfer_pages()
-    ckv, kpe = normal(rng, 6, 32), normal(rng, 6, 8)
-    caches = np.zeros((5, 4, 32), np.float32), np.zeros((5, 4, 8), np.float32)
+    ckv, kpe = normal(rng, 6, rank), normal(rng, 6, dim)
+    caches = np.zeros((5, 4, rank), np.float32), np.zeros((5, 4, dim), np.float32)
     flashinfer.append_paged_mla_kv_cache(
         to(ckv), to(kpe), to(batch_indices), to(positions), to(caches[0]), to(caches[1]), to(indices), to(indptr), to(last)
     )

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <limits>
 #include <string>
@@ -15,6 +16,7 @@
 #include "tests/support/arena.h"
 #include "tests/support/placed_mla.h"
 #include "tests/support/random.h"
+#include "tests/support/source_path.h"
 #include "tests/support/tolerance.h"
 #include "tests/support/types.h"
 
@@ -505,6 +507,30 @@ TEST(MlaPrologueCpuTest, CudaWithoutCuda) {
   EXPECT_EQ(status.code(), StatusCode::unsupported);
   EXPECT_EQ(status.message(), "mla_prologue: device is cuda, but this library was built without CUDA");
   EXPECT_TRUE(placed.arena().untouched());
+}
+
+// Each row of the page names a test of this file.
+TEST(MlaPrologueFeatures, ThePageNamesTests) {
+  std::ifstream page(source_path("docs/features.md"));
+  const testing::TestSuite* suite = nullptr;
+  for (int i = 0; i < testing::UnitTest::GetInstance()->total_test_suite_count(); ++i) {
+    const testing::TestSuite* const one = testing::UnitTest::GetInstance()->GetTestSuite(i);
+    if (std::string(one->name()) == "Backends/MlaPrologueTest") suite = one;
+  }
+  ASSERT_NE(suite, nullptr);
+  int rows = 0;
+  bool inside = false;
+  for (std::string line; std::getline(page, line);) {
+    if (line.rfind("<!-- ", 0) == 0) inside = line.rfind("<!-- mla features", 0) == 0;
+    if (!inside || line.rfind("| ", 0) != 0 || line.rfind("| feature", 0) == 0 || line.rfind("| ---", 0) == 0) continue;
+    const size_t end = line.rfind(" |"), begin = line.rfind("| ", end - 1) + 2;
+    const std::string name = line.substr(begin, end - begin) + "/cpu";
+    bool found = false;
+    for (int i = 0; i < suite->total_test_count(); ++i) found = found || name == suite->GetTestInfo(i)->name();
+    EXPECT_TRUE(found) << name;
+    ++rows;
+  }
+  EXPECT_EQ(rows, 12);
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, MlaPrologueTest, testing::ValuesIn(all_backends()),

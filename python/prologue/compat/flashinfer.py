@@ -9,7 +9,7 @@ import functools
 import math
 from typing import Any, List, Optional, Tuple
 
-from .. import HeadNorm, PagedKv, PageTable, Rope, TokenPlaces, attention_prologue, rotary
+from .. import HeadNorm, PagedKv, PageTable, Rope, TokenPlaces, attention_prologue, mla_prologue, rotary
 from .._frameworks import framework_of
 
 
@@ -177,10 +177,16 @@ def append_paged_mla_kv_cache(
     pages = ckv_cache if ckv_cache is not None else kpe_cache
     if pages is None:
         return
+    slots = _slots(batch_indices, positions, kv_indices, kv_indptr, pages.shape[1])
+    if all(cache is None or (cache.shape[2] % 16 == 0 and cache.shape[2] <= 1024) for cache in (ckv_cache, kpe_cache)):
+        mla_prologue(
+            None if ckv_cache is None else append_ckv, None if kpe_cache is None else append_kpe, ckv_cache=ckv_cache, kpe_cache=kpe_cache,
+            slot_mapping=slots,
+        )  # fmt: skip
+        return
     ckv, kpe = (append_ckv[:, None] if ckv_cache is not None else None), (append_kpe[:, None] if kpe_cache is not None else None)
     pages_of = lambda part: None if part is None else part[:, :, None]  # noqa: E731
     cache = PagedKv(pages_of(ckv_cache), pages_of(kpe_cache))
-    slots = _slots(batch_indices, positions, kv_indices, kv_indptr, pages.shape[1])
     attention_prologue(k=ckv, v=kpe, cache=cache, places=TokenPlaces(slot_mapping=slots))
 
 
