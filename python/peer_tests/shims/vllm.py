@@ -17,7 +17,6 @@ SKIPPED = [
     ("triton", "vLLM's Triton kernel"),
     ("test_swap_blocks|test_gather_|test_cp_gather|test_copy_blocks|indexer", NOT_OURS),
     ("test_fp8_e4m3_conversion", NOT_OURS + " (convert_fp8)"),
-    ("ds_mla", "the 656-byte record of fp8_ds_mla: not covered"),
     ("test_concat_and_cache_mla_grouped", "takes addresses of caches: not covered"),
     ("test_concat_and_cache_mla_cpu", "vLLM's CPU build"),
     ("test_rope_module_cache", "tests vLLM's cache of Python modules"),
