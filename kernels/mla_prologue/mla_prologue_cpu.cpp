@@ -52,10 +52,9 @@ void store_tiles(const float* x, int64_t width, uint8_t* y) {
   }
 }
 
-// `x`: a row that is rounded to T.
+// `x`: a row that is rounded to T. `at`: the element of the part that it begins at.
 template <class T>
-void store_entry(const MlaCachePart& part, const MlaToken& token, const T* x, int64_t width) {
-  const int64_t at = token.page * part.page_stride + token.offset * part.token_stride;
+void store_entry(const MlaCachePart& part, int64_t at, const T* x, int64_t width) {
   alignas(64) float values[kMaxLatent];
   widen(x, width, values);
   const auto store_float = [&](auto type) {
@@ -113,7 +112,8 @@ class MlaPrologue {
         T rounded[kMaxLatent];
         store_head(head, rounded);
         if (out != nullptr) std::copy_n(rounded, steps.width, out);
-        if (token.reaches_cache && part.data != nullptr) store_entry(part, token, rounded, steps.width);
+        if (!token.reaches_cache || part.data == nullptr) return;
+        store_entry(part, entry_at(token_args_, token, part.page_stride, part.token_stride), rounded, steps.width);
       });
     };
     entry(p_.cache.latent, row_of(p_.kv_c_out, t, p_.kv_c_out_stride), kv_c, latent_);

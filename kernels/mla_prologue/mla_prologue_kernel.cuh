@@ -142,8 +142,8 @@ __device__ inline void store_entry(const MlaPartArgs& part, DType dtype, char* e
   }
 }
 
-__device__ inline char* entry_of(const MlaPartArgs& part, const MlaToken& token) {
-  return part.data + token.page * part.page + token.offset * part.token;
+__device__ inline char* entry_of(const MlaArgs& p, const MlaPartArgs& part, const MlaToken& token) {
+  return part.data + entry_at(p.token, token, part.page, part.token);
 }
 
 // ---- the latent -----------------------------------------------------------------------------------------------------------------
@@ -237,7 +237,7 @@ struct MlaLatent {
 
   __device__ void store(const MlaArgs& p, const MlaToken& token, int64_t t, int lane) const {
     const bool cached = token.reaches_cache && p.latent_part.data != nullptr;
-    char* const entry = cached ? entry_of(p.latent_part, token) : nullptr;
+    char* const entry = cached ? entry_of(p, p.latent_part, token) : nullptr;
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
       if (cached && has_tiles(p.latent_part.format)) {
@@ -335,22 +335,25 @@ __global__ void __launch_bounds__(kMlaThreads) mla_prologue_kernel(const __grid_
     return latent.store(p, token, t, lane);
   }
 
+  // Lanes without a unit do what the last one does, and store nothing: a load that waits for a comparison comes late.
   const uint32_t number = static_cast<uint32_t>(warp - p.latent_warps) * 32 + static_cast<uint32_t>(lane);
-  const bool inside = number < p.num_units, is_k = number < p.k_units;
-  const uint32_t unit_of_q = inside && !is_k ? number - p.k_units : 0;
+  const uint32_t unit_of_token = min(number, max(p.num_units, 1u) - 1);
+  const bool is_k = unit_of_token < p.k_units;
+  const uint32_t unit_of_q = is_k ? 0 : unit_of_token - p.k_units;
   const uint32_t head = page_of(p.units_of_head, unit_of_q);
-  const int unit_of_head = static_cast<int>(is_k ? number : unit_of_q - head * p.units_of_head.page_size);
+  const int unit_of_head = static_cast<int>(is_k ? unit_of_token : unit_of_q - head * p.units_of_head.page_size);
   const UnitPlace place = place_unit<kPiece>(unit_of_head, HeadLayout{p.rope_dim, p.rope_dim, 0, p.rope.style});
   float reciprocal = 1.0f;
   if (p.rope_part.scale != nullptr) reciprocal = given_scale(*p.rope_part.scale).reciprocal;
   wait_for_previous_kernels();
   let_next_kernel_start();
-  if (!inside) return;
+  if (p.num_units == 0) return;
   const PendingIndex index = load_position(), slot = load_slot();
   const MlaRows& rows = is_k ? p.k : p.q;
   Unit<T, kPiece> unit = load_pieces<T, kAligned>(rows.x + t * rows.x_token + head * rows.x_head, place);
+  __syncwarp();  // keeps the assembler from moving the loads of data behind the wait for the position
   const MlaToken token = resolve(index, slot);
-  if (token.padding) return;
+  if (token.padding | (number >= p.num_units)) return;
   if (token.zero) {
     unit = {};
   } else if (token.rotated && p.rope.rotary_dim > 0) {
@@ -361,7 +364,7 @@ __global__ void __launch_bounds__(kMlaThreads) mla_prologue_kernel(const __grid_
   }
   if (rows.y != nullptr) store_pieces<T, kAligned>(rows.y + t * rows.y_token + head * rows.y_head, place, unit);
   if (is_k && token.reaches_cache && p.rope_part.data != nullptr) {
-    store_entry<T, kAligned>(p.rope_part, p.dtype, entry_of(p.rope_part, token), place, unit, reciprocal);
+    store_entry<T, kAligned>(p.rope_part, p.dtype, entry_of(p, p.rope_part, token), place, unit, reciprocal);
   }
 }
 

@@ -38,8 +38,7 @@ inline MlaTokenArgs mla_token_args(const MlaPrologueParams& p) {
 }
 
 struct MlaToken : Token {
-  int64_t page = 0;  // of the slot, if it reaches the cache
-  uint32_t offset = 0;
+  int64_t slot = 0;  // if it reaches the cache
 };
 
 // `slot`: negative if there is none.
@@ -49,8 +48,17 @@ PROLOGUE_HOST_DEVICE inline MlaToken resolve_mla_token(const MlaTokenArgs& args,
   add_position(position, false, args.max_position, facts);
   static_cast<Token&>(token) = decide_position(facts, args.past_table);
   decide_slot(given_slot(slot, args.num_slots), token);
-  if (token.reaches_cache) split_slot(args.pages, slot, token.page, token.offset);
+  token.slot = slot;
   return token;
+}
+
+// Of a token that reaches the cache, in the unit of the strides.
+PROLOGUE_HOST_DEVICE inline int64_t entry_at(const MlaTokenArgs& args, const MlaToken& token, int64_t page_stride,
+                                             int64_t token_stride) {
+  int64_t page = 0;
+  uint32_t offset = 0;
+  split_slot(args.pages, token.slot, page, offset);
+  return page * page_stride + offset * token_stride;
 }
 
 // Of the channels of a tile, by whose scale they are divided (not multiplied by its reciprocal: so are vLLM's).
