@@ -1,5 +1,5 @@
 // blockIdx.y is the token. Its warps, those of all blockIdx.x one after another: the first has the latent, lane i holding pieces i (and
-// i + 32) of 8 channels of both halves; the lanes of the others are units (head_unit.cuh) of 8 pairs, of k_pe and then of the heads of q_pe.
+// i + 32) of 8 channels of both halves; the lanes of the others are units (head_unit.cuh) of 8 pairs, of k_pe and then of q_pe's heads.
 // No warp waits for another.
 #pragma once
 
