@@ -145,8 +145,7 @@ void PlacedMla<T>::make_indices() {
   if (c_.positions) params_.positions = place(positions_, c_.int64_positions);
   if (c_.cache == MlaCacheKind::none) return;
   params_.slot_mapping_len = c_.missing_slots > 0 ? n - c_.missing_slots : 0;
-  std::vector<int64_t> given(slots_.begin(), slots_.end() - c_.missing_slots);
-  params_.slot_mapping = place(given, c_.int64_slots);
+  params_.slot_mapping = place(slots_, c_.int64_slots);  // good slots behind its end: nothing may be written there
   for (int64_t t = n - c_.missing_slots; t < n; ++t) slots_[static_cast<size_t>(t)] = -1;
 }
 
