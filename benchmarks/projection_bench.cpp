@@ -34,11 +34,13 @@ struct Heads {
   DType cache = DType::bf16;
   KvScaling scaling = KvScaling::none;
   bool normed = true;
+  RopeStyle style = RopeStyle::neox;
 };
 
 constexpr Heads kHeads[] = {
     {"8B", 4096, 32, 8, 128},
     {"8B without the norm", 4096, 32, 8, 128, false, DType::bf16, KvScaling::none, false},
+    {"8B, interleaved", 4096, 32, 8, 128, false, DType::bf16, KvScaling::none, true, RopeStyle::interleaved},
     {"8B, fp8", 4096, 32, 8, 128, false, DType::fp8_e4m3, KvScaling::tensor},
     {"8B, int8 computed", 4096, 32, 8, 128, false, DType::int8, KvScaling::token_head},
     {"Qwen3 8B", 4096, 32, 8, 128, true},
@@ -90,6 +92,7 @@ QkvProblem make_problem(const Heads& h, int64_t num_tokens, bench::Setup& setup,
       norm->weight = setup.shared(h.head_dim * 2, DType::bf16);
     }
   }
+  a.rope.style = h.style;
   a.rope.rotary_dim = h.head_dim;
   set_cos_sin_table(a.rope, setup.shared(kMaxPosition * h.head_dim * 4, DType::f32), DType::f32, kMaxPosition);
   std::vector<int64_t> positions, slots;
@@ -249,9 +252,10 @@ AttentionProblem make_attention(const Heads& h, int64_t num_seqs, int64_t length
 
 // One layer after another, as in a decode step, with attention over so many tokens of each sequence or (0) without. With many layers their
 // weights are as much memory as a model's, and a kernel's code is in no cache when it runs again.
-void run_layers(bench::Bench& bench, const std::string& model, const Heads& heads, const Linear* linears, int64_t num_tokens,
+void run_layers(bench::Bench& bench, const std::string& model, Heads heads, const Linear* linears, int64_t num_tokens,
                 int64_t length, GemmContext& context) {
   if (bench.execution().device != Device::cuda) return;
+  heads.style = RopeStyle::interleaved;  // as in GGUF files of Llama
   constexpr int64_t kLayers = 32;
   const std::string name =
       str_cat("layer of ", model, length > 0 ? str_cat(", ", length, " tokens of context") : "", " T=", num_tokens, ": ");
@@ -345,10 +349,10 @@ int main(int argc, char** argv) {
     }
   }
   for (const int64_t num_tokens : {1, 8}) {
-    for (const int64_t length : {0, 512}) {
+    for (const int64_t length : {0, 128, 512}) {
       run_layers(bench, "8B", kHeads[0], kLinears, num_tokens, length, **created);
-      run_layers(bench, "1B", kHeads[5], kLinears + 3, num_tokens, length, **created);
-      run_layers(bench, "SmolLM2", kHeads[8], kLinears + 6, num_tokens, length, **created);
+      run_layers(bench, "1B", kHeads[6], kLinears + 3, num_tokens, length, **created);
+      run_layers(bench, "SmolLM2", kHeads[9], kLinears + 6, num_tokens, length, **created);
     }
   }
   return bench.finish();

@@ -95,7 +95,7 @@ std::string instance_name(DType dtype, const QkvInstance& instance) {
   std::string name =
       str_cat(dtype_name(dtype), ", heads of ", 64 * instance.vector, " channels, ", 8 * instance.token_tiles, " tokens");
   constexpr std::pair<int, const char*> kNames[] = {
-      {kLayouts | kEveryStep, "every step"}, {kDerived, "derived"}, {kAxes, "axes"}};
+      {kLayouts, "layouts"}, {kEveryStep, "every step"}, {kDerived, "derived"}, {kAxes, "axes"}};
   for (const auto& [feature, text] : kNames) {
     if ((instance.features & feature) != 0) name += str_cat(", ", text);
   }

@@ -24,13 +24,15 @@ QkvInstance qkv_instance() {
   return {V, kFeatures, kTokenTiles, qkv_prologue_kernel<T, V, kTokenTiles, kMaxThreads, kFeatures | kMoreSteps>};
 }
 
-// What most models need is compiled for more numbers of tokens.
+// What most models need (interleaved pairs: Llama and Mistral from GGUF files) is compiled for more numbers of tokens.
 template <class T>
 std::span<const QkvInstance> qkv_instances_of() {
   constexpr int kAll = kLayouts | kEveryStep;
   static const QkvInstance kInstances[] = {
       qkv_instance<T, 2, 0, 1>(),
       qkv_instance<T, 2, 0, 2>(),
+      qkv_instance<T, 2, kLayouts, 1>(),
+      qkv_instance<T, 2, kLayouts, 2>(),
       qkv_instance<T, 2, kAll, 2>(),
       qkv_instance<T, 2, kAll | kDerived, 2>(),
       qkv_instance<T, 2, kAll | kAxes, 2>(),
