@@ -32,7 +32,7 @@
 //   float types, fp8   as KvFormat in views.h says, with scaling none or tensor. Same type as dtype: stored bit by bit
 //   fp8_e4m3, scaling token_head, only for the latent: vLLM's fp8_ds_mla. kv_lora_rank, a multiple of 256, codes are followed by
 //                      kv_lora_rank / 128 float32 scales, one for each 128 channels:
-//                        scale = max(amax / 448, 2^-126),  code = nearest_even(x / scale)
+//                        scale = max(2^ceil(log2(amax / 448)), 2^-13),  code = nearest_even(x / scale)
 //                      A NaN or infinity makes the scale of its channels NaN and their codes zeros. K follows in dtype, float16 or
 //                      bfloat16. For rank 512 and 64 channels that is a record of 656 bytes (set_mla_records)
 //

@@ -61,11 +61,13 @@ PROLOGUE_HOST_DEVICE inline int64_t entry_at(const MlaTokenArgs& args, const Mla
   return page * page_stride + offset * token_stride;
 }
 
-// Of the channels of a tile, by whose scale they are divided (not multiplied by its reciprocal: so are vLLM's).
+// Of the channels of a tile: the next power of two from amax / 448 on, at least 2^-13. NaN if there is one, or an infinity.
 PROLOGUE_HOST_DEVICE inline float tile_scale(uint32_t largest_magnitude_bits) {
   if (largest_magnitude_bits >= detail::kInfinityBits) return detail::float_of(0x7fc00000u);
-  const float scale = divide_rounded(detail::float_of(largest_magnitude_bits), kv_largest(DType::fp8_e4m3));
-  return scale > 0x1p-126f ? scale : 0x1p-126f;
+  const float exact = divide_rounded(detail::float_of(largest_magnitude_bits), kv_largest(DType::fp8_e4m3));
+  constexpr uint32_t kFraction = 0x7fffffu;  // of a float's bits
+  const float scale = detail::float_of((magnitude_bits(exact) + kFraction) & ~kFraction);
+  return scale > 0x1p-13f ? scale : 0x1p-13f;
 }
 
 }  // namespace prologue

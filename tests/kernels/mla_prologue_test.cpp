@@ -336,10 +336,10 @@ TEST_P(MlaPrologueTest, EqualsTheCpu) {
   }
 }
 
-// What is special in a record: zeros, tiny numbers, a NaN and an infinity, each in a tile of its own.
+// What is special in a record: a scale that is exact, tiny numbers, a NaN and an infinity, each in a tile of its own.
 TEST_P(MlaPrologueTest, SpecialNumbersInRecords) {
-  std::vector<BFloat16> x(512, to_bfloat16(0.0f)), k(64, to_bfloat16(1.0f));
-  for (size_t i = 128; i < 256; ++i) x[i] = to_bfloat16(0x1p-130f);
+  std::vector<BFloat16> x(512, to_bfloat16(448.0f)), k(64, to_bfloat16(1.0f));
+  for (size_t i = 128; i < 256; ++i) x[i] = to_bfloat16(i < 200 ? 0x1p-20f : 0.0f);
   for (size_t i = 256; i < 512; ++i) x[i] = to_bfloat16(2.0f);
   x[300] = to_bfloat16(std::numeric_limits<float>::quiet_NaN());
   x[400] = to_bfloat16(-std::numeric_limits<float>::infinity());
@@ -356,11 +356,12 @@ TEST_P(MlaPrologueTest, SpecialNumbersInRecords) {
   const std::vector<uint8_t> got = arena.read(cache);
   float scales[4];
   std::memcpy(scales, got.data() + 512, sizeof scales);
-  EXPECT_EQ(scales[0], 0x1p-126f);
-  EXPECT_EQ(scales[1], 0x1p-126f);
+  EXPECT_EQ(scales[0], 1.0f);
+  EXPECT_EQ(scales[1], 0x1p-13f);
   EXPECT_NE(scales[2], scales[2]);
   EXPECT_NE(scales[3], scales[3]);
-  for (size_t i = 0; i < 512; ++i) EXPECT_EQ(got[i], i >= 128 && i < 256 ? 0x18 : 0) << i;  // 2^-4 of 2^-126
+  // 448, and 2^-7.
+  for (size_t i = 0; i < 512; ++i) EXPECT_EQ(got[i], i < 128 ? 0x7e : i < 200 ? 0x04 : 0) << i;
   EXPECT_EQ(std::memcmp(got.data() + 528, k.data(), 128), 0);
 }
 

@@ -585,10 +585,10 @@ TEST(AttentionGraph, PrintsHowItAttends) {
   variant.window = 5, variant.chunk = 4, variant.soft_cap = 2.5f, variant.sinks = true;
   const VariantModel model(variant, DType::f32, {});
   const std::string all = graph_table(model.graph);
-  EXPECT_NE(all.find("paged_attention (window 5, chunk 4, soft cap 2.5, sinks)"), std::string::npos) << all;
+  EXPECT_NE(all.find("paged_attention (begins early, window 5, chunk 4, soft cap 2.5, sinks)"), std::string::npos) << all;
   EXPECT_NE(all.find("weight [1, 4]"), std::string::npos) << all;
   const VariantModel plain({}, DType::f32, {});
-  EXPECT_EQ(graph_table(plain.graph).find("paged_attention ("), std::string::npos);
+  EXPECT_NE(graph_table(plain.graph).find("paged_attention (begins early) "), std::string::npos);
 }
 
 TEST(AttentionGraph, PrintsEveryStep) {

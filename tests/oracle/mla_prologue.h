@@ -91,7 +91,8 @@ inline MlaRecord mla_record(const std::vector<double>& x) {
   for (size_t begin = 0; begin < x.size(); begin += 128) {
     double largest = 0.0;
     for (size_t i = begin; i < begin + 128; ++i) largest = std::max(largest, std::fabs(x[i]));
-    const float scale = std::max(static_cast<float>(largest / 448.0), 0x1p-126f);
+    float scale = 0x1p-13f;
+    while (scale < static_cast<float>(largest / 448.0)) scale *= 2.0f;
     record.scales.push_back(scale);
     for (size_t i = begin; i < begin + 128; ++i) {
       const auto quotient = static_cast<float>(x[i] / static_cast<double>(scale));

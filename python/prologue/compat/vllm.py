@@ -133,6 +133,9 @@ def _mla(
         kind = _CACHE_TYPES[kv_cache_dtype]
     else:
         raise NotImplementedError(f"kv_cache_dtype is {kv_cache_dtype!r}: supported are {', '.join(map(repr, _CACHE_TYPES))}, 'fp8_ds_mla'")
+    if kind == "fp8_ds_mla" and k_pe.shape[-1] == 0:  # a record has its 64 channels all the same
+        k_pe = framework_of(kv_c).empty(kv_c, (kv_c.shape[0], 64))
+        k_pe[...] = 0
     rank, dim = kv_c.shape[-1], k_pe.shape[-1]
     if rank % 16 == 0 and dim % 16 == 0 and rank <= 1024:
         mla_prologue(
@@ -154,7 +157,7 @@ def concat_and_cache_mla(
     kv_c: Any, k_pe: Any, kv_cache: Any, slot_mapping: Any, kv_cache_dtype: str, scale: Any, skip_scale: bool = False
 ) -> None:
     """kv_cache[slot] = [kv_c, k_pe]. kv_c: [num_tokens, kv_lora_rank]; k_pe: [num_tokens, pe_dim] or [num_tokens, 1, pe_dim];
-    kv_cache: [num_blocks, block_size, kv_lora_rank + pe_dim]; "fp8_ds_mla": [num_blocks, block_size, 656] bytes. One launch."""
+    kv_cache: [num_blocks, block_size, kv_lora_rank + pe_dim]; "fp8_ds_mla": [num_blocks, block_size, 656] bytes, zeros in place of k_pe if pe_dim is 0. One launch."""
     if skip_scale and kv_cache_dtype != "auto":
         raise NotImplementedError(f"skip_scale is True, and kv_cache_dtype is {kv_cache_dtype!r}: it must be 'auto'")
     _mla(kv_c, k_pe, kv_cache, slot_mapping, kv_cache_dtype, scale, None, None, None)
