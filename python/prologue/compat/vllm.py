@@ -157,7 +157,8 @@ def concat_and_cache_mla(
     kv_c: Any, k_pe: Any, kv_cache: Any, slot_mapping: Any, kv_cache_dtype: str, scale: Any, skip_scale: bool = False
 ) -> None:
     """kv_cache[slot] = [kv_c, k_pe]. kv_c: [num_tokens, kv_lora_rank]; k_pe: [num_tokens, pe_dim] or [num_tokens, 1, pe_dim];
-    kv_cache: [num_blocks, block_size, kv_lora_rank + pe_dim]; "fp8_ds_mla": [num_blocks, block_size, 656] bytes, zeros in place of k_pe if pe_dim is 0. One launch."""
+    kv_cache: [num_blocks, block_size, kv_lora_rank + pe_dim]; "fp8_ds_mla": [num_blocks, block_size, 656] bytes, with zeros in place of k_pe
+    if pe_dim is 0. One launch (and what makes those zeros)."""
     if skip_scale and kv_cache_dtype != "auto":
         raise NotImplementedError(f"skip_scale is True, and kv_cache_dtype is {kv_cache_dtype!r}: it must be 'auto'")
     _mla(kv_c, k_pe, kv_cache, slot_mapping, kv_cache_dtype, scale, None, None, None)
