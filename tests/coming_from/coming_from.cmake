@@ -14,4 +14,5 @@ add_custom_command(
 prologue_executable(coming_from_test SOURCES coming_from/page.cpp ${_tests} ${_extracted} DEPENDS prologue_test_support prologue::kernels
                                                                              GTest::gtest_main)
 target_include_directories(coming_from_test PRIVATE ${_snippets})
+prologue_compile_quickly(coming_from_test)
 gtest_discover_tests(coming_from_test DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 600)
