@@ -75,6 +75,22 @@ struct PrefillWgmmaInstance {
   void (*kernel_with_soft_cap)(AttentionArgs, PrefillWgmmaParams);
 };
 
+inline constexpr int kDecodeMlaThreads = 384;
+inline constexpr int kDecodeMlaRows = 64;      // packed rows of a unit
+inline constexpr int kDecodeMlaKeys = 64;      // of a tile
+inline constexpr int kDecodeMlaBoxSlots = 16;  // slots of a page that one copy takes
+inline constexpr int kMlaHeadDim = 576;        // of q and K; V is its first channels
+inline constexpr int kMlaValueDim = 512;
+
+// Of MLA, on Hopper. Beside the arguments it takes the cache as TMA sees it: [channel of a panel, slot of 8, panel of 64 channels, 8 slots
+// of a page, page]; a box: kDecodeMlaBoxSlots slots with all their channels.
+struct DecodeMlaInstance {
+  DType dtype;  // of q, the cache and out
+  size_t shared_bytes;
+  void (*kernel)(AttentionArgs, CUtensorMap);
+};
+
+std::span<const DecodeMlaInstance> decode_mla_instances();
 std::span<const DecodeMmaInstance> decode_mma_instances_of_floats();
 std::span<const DecodeMmaInstance> decode_mma_instances_of_codes();
 std::span<const DecodeMmaInstance> decode_mma_instances_of_zero_points();

@@ -16,183 +16,13 @@
 #include <prologue/kernels/base/device/instructions.cuh>
 #include <prologue/kernels/paged_attention/attention_args.cuh>
 #include <prologue/kernels/paged_attention/cache_codes.cuh>
+#include <prologue/kernels/paged_attention/decode_tiles.cuh>
 
 namespace prologue::cuda {
 
 inline constexpr int kDecodeMmaWarps = 4;
 inline constexpr int kDecodeMmaThreads = kDecodeMmaWarps * 32;
-inline constexpr int kKeyGroup = 16;  // keys of a multiplication; tiles start at multiples of it
 inline constexpr int kMaxDecodeMmaStages = 4;
-
-// ---------------------------------------------------------------------------------------------------------------------
-// The list of tiles
-
-// A sequence's part of the list.
-struct SequenceTiles {
-  int begin = 0;      // the first position that any row sees
-  int origin = 0;     // the first position of its tiles
-  int row_tiles = 0;  // 0: it has none
-  int tiles = 0;      // of a unit
-
-  SequenceTiles() = default;
-  __device__ SequenceTiles(const AttentionArgs& args, const Sequence& sequence, int tile_rows, int tile_keys) {
-    if (sequence.num_rows == 0) {
-      row_tiles = tiles = sequence.bad_rows ? 1 : 0;
-      return;
-    }
-    begin = lowest(args, sequence.limit(0));
-    origin = begin / kKeyGroup * kKeyGroup;
-    row_tiles = (sequence.num_rows * args.group + tile_rows - 1) / tile_rows;
-    tiles = max(1, (sequence.length - origin + tile_keys - 1) / tile_keys);
-  }
-  __device__ int64_t units(const AttentionArgs& args) const { return args.p.kv.num_kv_heads * row_tiles; }
-};
-
-// a / b of numbers that are not negative: mostly both have 32 bits, and then it takes a third of the time.
-__device__ inline int64_t quotient(int64_t a, int64_t b) {
-  return ((a | b) >> 32) == 0 ? int64_t{static_cast<uint32_t>(a) / static_cast<uint32_t>(b)} : a / b;
-}
-
-// A tile of the list. kKeys: of a warp in a tile.
-template <int kRows, int kKeys>
-struct TileCursor {
-  static constexpr int kTileKeys = kDecodeMmaWarps * kKeys;
-  int64_t s = 0;
-  int64_t first = 0;  // place in the list of the unit's first tile
-  Sequence sequence;
-  SequenceTiles of_sequence;
-  int kv_head = 0;
-  int row_tile = 0;
-  int tile = 0;  // of the unit
-
-  __device__ void enter(const AttentionArgs& args, int64_t index) {
-    s = index;
-    sequence = sequence_at(args, s);
-    of_sequence = SequenceTiles(args, sequence, kRows, kTileKeys);
-  }
-  // To place `to` of the list from the beginning of sequence `index`, whose first tile has the place `start`. Units take up
-  // multiples of `multiple` places.
-  __device__ void seek(const AttentionArgs& args, int64_t index, int64_t start, int64_t to, int64_t multiple) {
-    enter(args, index);
-    const int64_t places = quotient(of_sequence.tiles + multiple - 1, multiple) * multiple;
-    const int64_t unit = quotient(to - start, places);
-    tile = static_cast<int>(to - start - unit * places);
-    first = to - tile;
-    kv_head = static_cast<int>(quotient(unit, of_sequence.row_tiles));
-    row_tile = static_cast<int>(unit - int64_t{kv_head} * of_sequence.row_tiles);
-  }
-  // To the next tile. There must be one.
-  __device__ void advance(const AttentionArgs& args) {
-    if (++tile < of_sequence.tiles) return;
-    tile = 0;
-    first += of_sequence.tiles;
-    if (++row_tile < of_sequence.row_tiles) return;
-    row_tile = 0;
-    if (++kv_head < args.p.kv.num_kv_heads) return;
-    kv_head = 0;
-    do {
-      enter(args, s + 1);
-    } while (of_sequence.row_tiles == 0);
-  }
-  __device__ int position(int warp) const { return of_sequence.origin + tile * kTileKeys + warp * kKeys; }
-  __device__ int first_packed() const { return row_tile * kRows; }
-  __device__ int num_packed(const AttentionArgs& args) const { return sequence.num_rows * args.group; }
-};
-
-struct FindShare {  // shared memory of find_share
-  int64_t sums[kDecodeMmaWarps];
-  int64_t s, start;
-};
-
-// The share of this block: places [begin, end) of the list, and a cursor at `begin`. Shares are equal, the last ones smaller or empty.
-// Where there are blocks enough, units begin at multiples of a share's size, so that no block has parts of two: the ends of units
-// cost more than tiles do.
-struct Share {
-  int64_t size = 0;  // of a share
-  int64_t begin = 0;
-  int64_t end = 0;
-};
-template <int kRows, int kKeys>
-__device__ inline Share find_share(const AttentionArgs& args, FindShare& shared, TileCursor<kRows, kKeys>& cursor) {
-  const PagedAttentionParams& p = args.p;
-  const int lane = threadIdx.x % 32;
-  const int warp = threadIdx.x / 32;
-  // Few sequences: every warp finds the share by itself, a lane for each of them; otherwise the block does, a thread for each.
-  const bool alone = p.num_seqs <= 32;
-  const int own_sequence = alone ? lane : static_cast<int>(threadIdx.x);
-  const auto tiles_of = [&](int64_t s) {
-    return s < p.num_seqs ? SequenceTiles(args, sequence_at(args, s), kRows, cursor.kTileKeys) : SequenceTiles();
-  };
-  const auto total_of = [&](const SequenceTiles& tiles) { return tiles.units(args) * tiles.tiles; };
-  // The sum over the threads before this one and this one; `total`: over all.
-  const auto running_sum = [&](int64_t value, int64_t& total) {
-#pragma unroll
-    for (int offset = 1; offset < 32; offset *= 2) {
-      const int64_t other = __shfl_up_sync(0xffffffffu, value, offset);
-      if (lane >= offset) value += other;
-    }
-    if (alone) {
-      total = __shfl_sync(0xffffffffu, value, 31);
-      return value;
-    }
-    __syncthreads();
-    if (lane == 31) shared.sums[warp] = value;
-    __syncthreads();
-    total = 0;
-#pragma unroll
-    for (int w = 0; w < kDecodeMmaWarps; ++w) {
-      if (w < warp) value += shared.sums[w];
-      total += shared.sums[w];
-    }
-    return value;
-  };
-  const SequenceTiles of_first = tiles_of(own_sequence);
-  int64_t first_tiles = total_of(of_first);
-  int64_t own = first_tiles;
-  for (int64_t s = threadIdx.x + kDecodeMmaThreads; s < p.num_seqs; s += kDecodeMmaThreads) own += total_of(tiles_of(s));
-  int64_t total;
-  int64_t up_to_here = running_sum(own, total);
-  Share share;
-  share.size = max(int64_t{args.min_tiles}, quotient(total + gridDim.x - 1, gridDim.x));
-  int64_t multiple = 1;
-  if (p.num_seqs <= kDecodeMmaThreads) {
-    const int of_unit = share.size >= of_first.tiles ? 1 : (of_first.tiles - 1) / static_cast<int>(share.size) + 1;
-    const int64_t shares = of_first.units(args) * of_unit;
-    int64_t all_shares;
-    const int64_t shares_up_to_here = running_sum(shares, all_shares);
-    if (all_shares <= gridDim.x) {
-      multiple = share.size;
-      first_tiles = shares * multiple;
-      up_to_here = shares_up_to_here * multiple;
-      total = all_shares * multiple;
-    }
-  }
-  share.begin = blockIdx.x * share.size;
-  share.end = min(share.begin + share.size, total);
-  if (share.begin >= total) return {share.size, 0, 0};
-
-  if (alone) {
-    const int64_t start = up_to_here - first_tiles;
-    const unsigned owners = __ballot_sync(0xffffffffu, start <= share.begin && share.begin < up_to_here);
-    const int owner = __ffs(static_cast<int>(owners)) - 1;
-    cursor.seek(args, owner, __shfl_sync(0xffffffffu, start, owner), share.begin, multiple);
-  } else {
-    int64_t before = 0;
-    for (int64_t base = 0;; base += kDecodeMmaThreads) {
-      const int64_t tiles = base == 0 ? first_tiles : total_of(tiles_of(base + threadIdx.x));
-      int64_t of_these = total;
-      if (p.num_seqs > kDecodeMmaThreads) up_to_here = running_sum(tiles, of_these);
-      const int64_t end = before + up_to_here;
-      if (end - tiles <= share.begin && share.begin < end) shared.s = base + threadIdx.x, shared.start = end - tiles;
-      before += of_these;
-      if (share.begin < before) break;
-    }
-    __syncthreads();
-    cursor.seek(args, shared.s, shared.start, share.begin, multiple);
-  }
-  if (multiple > 1) share.end = min(share.end, cursor.first + cursor.of_sequence.tiles);
-  return share;
-}
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Rows of the cache in shared memory. Chunks are 16 bytes, exchanged so that the lanes of an access meet different banks.
@@ -391,7 +221,7 @@ struct alignas(16) DecodeMmaShared {
   float maximum[kDecodeMmaWarps][kRows];
   float sum[kDecodeMmaWarps][kRows];
   float zero_sum[kDecodeMmaWarps][kHasZeroPoint<V> ? kRows : 1];
-  FindShare find_share;
+  FindShare<kDecodeMmaThreads> find_share;
   unsigned faulty[2];  // a bit per packed row; of the units in turn
   unsigned arrived;
 };
@@ -404,20 +234,6 @@ __device__ inline void wait_for_oldest_stage(int stages) {
   } else {
     __pipeline_wait_prior(kMaxDecodeMmaStages - 2);
   }
-}
-
-// Where blocks that share a unit leave their part of it: a block has two such units at most, the first and the last of its share.
-__device__ inline int64_t part_of(int64_t first_block, int64_t block) { return 2 * block + (block == first_block ? 1 : 0); }
-
-// Four neighbouring channels of a row of `out`.
-__device__ inline void store_four(DType type, void* out, int64_t offset, const float (&values)[4]) {
-  uint2 words;
-  if (type == DType::bf16) {
-    words = {pack<__nv_bfloat16>(values[0], values[1]), pack<__nv_bfloat16>(values[2], values[3])};
-  } else {
-    words = {pack<__half>(values[0], values[1]), pack<__half>(values[2], values[3])};
-  }
-  *reinterpret_cast<uint2*>(static_cast<uint16_t*>(out) + offset) = words;
 }
 
 // T: the type of the multiplication, that of the cache if it has one, else float16. kColumns: column tiles, 8 packed rows each. kKeys: of
@@ -433,6 +249,7 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
   using KeysOf = Keys<K, kHeadDim>;
   using ValuesOf = Values<V, kHeadDim>;
   constexpr int kGroups = kKeys / kKeyGroup;
+  constexpr int kTileKeys = kDecodeMmaWarps * kKeys;
   using Shared = DecodeMmaShared<V, kHeadDim, kRows>;
   using Stage = DecodeMmaStage<K, V, kHeadDim, kKeys>;
   using StageKeys = DecodeMmaKeys<K, V, kKeys>;
@@ -456,13 +273,13 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
   bool waiting = p.past_is_ready;  // for the previous kernels
   if (!waiting) wait_for_previous_kernels();
 
-  TileCursor<kRows, kKeys> load;
+  TileCursor<kRows, kTileKeys> load;
   const Share share = find_share(args, shared.find_share, load);
   if (share.begin >= share.end) {
     if (waiting) wait_for_previous_kernels();  // whoever waits for this kernel waits for them, too
     return;
   }
-  TileCursor<kRows, kKeys> use = load;
+  TileCursor<kRows, kTileKeys> use = load;
 
   // ---- From the cache to the ring
   const int k_chunks = static_cast<int>(p.head_dim * kElementBits<K> / 128);
@@ -481,7 +298,7 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
   bool needed = false;
   int64_t next_load = share.begin;
   const auto load_page = [&] {
-    const int position = load.position(warp) + lane % kKeys;
+    const int position = load.position() + warp * kKeys + lane % kKeys;
     needed = next_load < share.end && position >= load.of_sequence.begin && position < load.sequence.length;
     page = needed ? load.sequence.pages[page_index(args, place_of(args, position))] : -1;
   };
@@ -520,7 +337,7 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
     }
   };
   const auto fill = [&](Stage& stage, StageKeys& keys) {
-    const int position = load.position(warp) + lane % kKeys;
+    const int position = load.position() + warp * kKeys + lane % kKeys;
     const CacheSlot slot = cache_slot(args, page, needed ? place_of(args, position) : 0);
     const bool all_there = __all_sync(0xffffffffu, keys_share_a_page && slot.page >= 0);
     const unsigned missing = all_there ? 0 : __ballot_sync(0xffffffffu, lane < kKeys && needed && slot.page < 0);
@@ -553,7 +370,7 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
   // What the previous kernels write must not be in a line of L1 before they have: copies of 16 bytes do not go through it, scales do.
   const auto is_past = [&] {
     return !k_scale_per_token && !v_scale_per_token && next_load < share.end &&
-           load.position(warp) + kKeys <= load.sequence.length - load.sequence.num_rows;
+           load.position() + warp * kKeys + kKeys <= load.sequence.length - load.sequence.num_rows;
   };
 #pragma unroll 1
   for (int stage = 0; stage < stages - 1; ++stage) {
@@ -727,7 +544,7 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
     }
     for_each_score([&](float& s, int, int c, int i) { s *= row_scale[c][i % 2]; });
     if (args.cap_log2 > 0.0f) for_each_score([&](float& s, int, int, int) { s = capped_roughly(args, s); });
-    const int first_key = use.position(warp);
+    const int first_key = use.position() + warp * kKeys;
     const unsigned missing = keys.missing;
     if (first_key < all_see_from || first_key + kKeys > all_see_to || missing != 0) {
       for_each_score([&](float& s, int group, int c, int i) {
@@ -910,41 +727,9 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
     for (int i = threadIdx.x; i < num_packed * (head_dim / 4); i += kDecodeMmaThreads) {
       const int row = i / (head_dim / 4);
       const int d = i % (head_dim / 4) * 4;
-      float row_maximum = -INFINITY;
-      float row_sum = 0.0f;
-      bool fault = false;
-      float values[4] = {};
-      constexpr int kAtOnce = 8;  // parts whose loads are in flight together
-      for (int64_t first = first_block; first <= last_block; first += kAtOnce) {
-        float2 stats[kAtOnce];
-        float4 parts[kAtOnce];
-#pragma unroll
-        for (int n = 0; n < kAtOnce; ++n) {
-          const bool there = first + n <= last_block;
-          const int64_t at = part_of(first_block, there ? first + n : first) * kRows + row;
-          stats[n] = there ? __ldcg(&args.partial_stats[at]) : float2{-INFINITY, 0.0f};
-          parts[n] = there ? __ldcg(reinterpret_cast<const float4*>(&args.partial_out[at * head_dim + d])) : float4{};
-        }
-        float both = row_maximum;
-#pragma unroll
-        for (int n = 0; n < kAtOnce; ++n) both = fmaxf(both, stats[n].x);
-        const float old_weight = weight_of(row_maximum, both);
-        row_maximum = both;
-        row_sum *= old_weight;
-#pragma unroll
-        for (float& value : values) value *= old_weight;
-#pragma unroll
-        for (int n = 0; n < kAtOnce; ++n) {
-          const float weight = weight_of(stats[n].x, both);
-          fault = fault || stats[n].y < 0.0f;
-          row_sum = fmaf(weight, stats[n].y, row_sum);
-          values[0] = fmaf(weight, parts[n].x, values[0]);
-          values[1] = fmaf(weight, parts[n].y, values[1]);
-          values[2] = fmaf(weight, parts[n].z, values[2]);
-          values[3] = fmaf(weight, parts[n].w, values[3]);
-        }
-      }
-      store_row(use.first_packed() + row, d, row_maximum, row_sum, fault, values);
+      PartSums sums;
+      add_parts<kRows>(args, first_block, last_block, row, d, sums);
+      store_row(use.first_packed() + row, d, sums.maximum, sums.sum, sums.fault, sums.values);
     }
   };
 

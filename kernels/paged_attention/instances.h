@@ -23,7 +23,7 @@ PROLOGUE_API std::vector<AttentionInstance> instances_of(const PagedAttentionPar
 
 // The names of the instances that paged_attention() uses on a GPU that allows a block `shared_bytes` of shared memory, for the
 // sequences that decode, and for those that prefill runs; empty: there are no such sequences. wgmma: what runs_wgmma() says there.
-PROLOGUE_API std::string chosen_decode_instance(const PagedAttentionParams& params, int64_t shared_bytes);
+PROLOGUE_API std::string chosen_decode_instance(const PagedAttentionParams& params, int64_t shared_bytes, bool wgmma = false);
 PROLOGUE_API std::string chosen_prefill_instance(const PagedAttentionParams& params, int64_t shared_bytes, bool wgmma = false);
 
 // The names of all instances.

@@ -18,9 +18,11 @@ constexpr int64_t kDecodeMaxRows = 4;      // query rows of a sequence up to whi
 constexpr int64_t kMultiprocessors = 132;  // that the launches of decode fill: a constant, so that every GPU gives the same bits
 constexpr int64_t kDecodeTargetRows = kMultiprocessors * kDecodeRowsPerSm;  // of all blocks of a split launch
 constexpr int64_t kDecodeMmaBlocks = 2 * kMultiprocessors;                  // at most
+constexpr int64_t kDecodeMlaBlocks = kMultiprocessors;
 static_assert(kDecodeMmaBlocks <= kPagedAttentionCounters);
 constexpr int64_t kMinKeysPerBlock = 128;
-constexpr int64_t kMinKeysPerSplit = 128;  // below, splitting costs more than it gains
+constexpr int64_t kMinKeysPerMlaBlock = 256;  // its parts are large, and one block adds up those of a unit
+constexpr int64_t kMinKeysPerSplit = 128;     // below, splitting costs more than it gains
 static_assert(kPrefillWgmmaParts <= kPagedAttentionCounters);
 constexpr int64_t kMaxGrid = INT_MAX;
 constexpr int64_t kMaxPackedRows = INT_MAX - 1024;  // of a sequence: kernels count them, and the rows of a tile beyond, in an int
@@ -160,6 +162,24 @@ bool wgmma_serves(const PrefillWgmmaInstance& instance, const PagedAttentionPara
   return fits && params.q.token_stride < kMaxStride && params.q.head_stride < kMaxStride;
 }
 
+bool mla_has_shape(const DecodeMlaInstance& instance, const PagedAttentionParams& params) {
+  const PagedKvView& kv = params.kv;
+  if (instance.dtype != params.dtype || kv.k.format.type != params.dtype || kv.v.format.type != params.dtype) return false;
+  return kv.num_kv_heads == 1 && params.head_dim == kMlaHeadDim && v_head_dim(kv) == kMlaValueDim;
+}
+
+// V must be the first channels of K, and 16 keys in one page of whole groups of 8 slots, which TMA counts.
+bool mla_serves(const DecodeMlaInstance& instance, const PagedAttentionParams& params) {
+  const PagedKvView& kv = params.kv;
+  const PageStrides &k = kv.k.strides, &v = kv.v.strides;
+  if (!mla_has_shape(instance, params)) return false;
+  if (kv.k.data != kv.v.data || k.page != v.page || k.token != v.token || !groups_are_whole(params)) return false;
+  if (kv.page_size % kDecodeMlaBoxSlots != 0 || params.ring_size % kDecodeMlaBoxSlots != 0 || !(params.scale > 0.0f))
+    return false;
+  constexpr int64_t kMaxStride = (int64_t{1} << 40) / 2;
+  return kv.num_pages <= INT_MAX && kv.page_size <= INT_MAX && k.page < kMaxStride && k.token < kMaxStride / 8;
+}
+
 bool simple_serves(const PrefillInstance& instance, const PagedAttentionParams& params) {
   if (instance.head_dim < largest_head_dim(params)) return false;
   return instance.cache == PrefillCache::any_formats || (one_format(params.kv) && params.kv.k.format.type != DType::uint4);
@@ -212,6 +232,13 @@ const DecodeInstance* find_decode(const PagedAttentionParams& params) {
     if (found != nullptr) break;
   }
   return found;
+}
+
+const DecodeMlaInstance* find_decode_mla(const PagedAttentionParams& params) {
+  for (const DecodeMlaInstance& instance : decode_mla_instances()) {
+    if (mla_serves(instance, params)) return &instance;
+  }
+  return nullptr;
 }
 
 const PrefillWgmmaInstance* find_prefill_wgmma(const PagedAttentionParams& params) {
@@ -271,14 +298,14 @@ Status run_decode(const DecodeInstance& instance, const PagedAttentionParams& pa
   return unsupported("paged_attention: head_dim ", args.v_head_dim, " is larger than the largest combine kernel");
 }
 
-// What decode_mma_kernel keeps in the workspace.
+// What the blocks of decode_mma_kernel and decode_mla_kernel keep in the workspace.
 struct DecodeMmaParts {
   int64_t counters_bytes = kPagedAttentionCounters * static_cast<int64_t>(sizeof(uint32_t));
   int64_t rows;  // of all parts
   int64_t bytes;
 
-  DecodeMmaParts(int64_t tile_rows, int64_t v_width)
-      : rows(2 * kDecodeMmaBlocks * tile_rows),
+  DecodeMmaParts(int64_t blocks, int64_t tile_rows, int64_t v_width)
+      : rows(2 * blocks * tile_rows),
         bytes(counters_bytes + rows * static_cast<int64_t>(sizeof(float2) + static_cast<size_t>(v_width) * sizeof(float))) {}
 };
 
@@ -303,19 +330,25 @@ Status choose_stages(const DecodeMmaInstance& instance, int& stages) {
   return {};
 }
 
-Status run_decode_mma(const DecodeMmaInstance& instance, const PagedAttentionParams& params, cudaStream_t stream) {
+// The launch of a kernel that takes the tiles of decode_tiles.cuh.
+struct TilesLaunch {
+  int64_t tile_rows, tile_keys;
+  int64_t min_keys;     // of a block
+  int64_t max_blocks;   // that run at a time
+  int64_t part_blocks;  // that the workspace has parts for
+};
+Status prepare(const PagedAttentionParams& params, const TilesLaunch& shape, cudaStream_t stream, AttentionArgs& args,
+               int64_t& blocks, bool& may_overlap) {
   const int64_t packed_rows = max_packed_rows(params);
   if (packed_rows > kMaxPackedRows) return too_large(packed_rows);
-  AttentionArgs args = make_args(params);
-  PROLOGUE_RETURN_IF_ERROR(choose_stages(instance, args.stages));
-  args.min_tiles = static_cast<int>(divide_up(kMinKeysPerBlock, instance.tile_keys));
-  const int64_t tiles = max_tiles(params, instance.tile_keys);
-  const int64_t units = params.num_seqs * params.kv.num_kv_heads * divide_up(packed_rows, instance.tile_rows);
+  args.min_tiles = static_cast<int>(divide_up(shape.min_keys, shape.tile_keys));
+  const int64_t tiles = max_tiles(params, shape.tile_keys);
+  const int64_t units = params.num_seqs * params.kv.num_kv_heads * divide_up(packed_rows, shape.tile_rows);
   const int64_t shares = units * divide_up(tiles, args.min_tiles);
-  const int64_t blocks = std::min(kMultiprocessors * instance.blocks_per_sm, shares);
-  bool may_overlap = device_is_hopper_or_later();
+  blocks = std::min(shape.max_blocks, shares);
+  may_overlap = device_is_hopper_or_later();
   if (tiles > 1) {
-    const DecodeMmaParts parts(instance.tile_rows, args.v_head_dim);
+    const DecodeMmaParts parts(shape.part_blocks, shape.tile_rows, args.v_head_dim);
     auto* const workspace = static_cast<unsigned char*>(params.workspace);
     args.partial_out = reinterpret_cast<float*>(workspace + parts.counters_bytes);
     args.partial_stats = reinterpret_cast<float2*>(args.partial_out + parts.rows * args.v_head_dim);
@@ -327,6 +360,18 @@ Status run_decode_mma(const DecodeMmaInstance& instance, const PagedAttentionPar
     }
   }
   args.p.past_is_ready = params.past_is_ready && may_overlap;
+  return {};
+}
+
+Status run_decode_mma(const DecodeMmaInstance& instance, const PagedAttentionParams& params, cudaStream_t stream) {
+  AttentionArgs args = make_args(params);
+  PROLOGUE_RETURN_IF_ERROR(choose_stages(instance, args.stages));
+  int64_t blocks = 0;
+  bool may_overlap = false;
+  PROLOGUE_RETURN_IF_ERROR(prepare(
+      params,
+      {instance.tile_rows, instance.tile_keys, kMinKeysPerBlock, kMultiprocessors * instance.blocks_per_sm, kDecodeMmaBlocks},
+      stream, args, blocks, may_overlap));
   const size_t shared_bytes = instance.shared_bytes + static_cast<size_t>(args.stages) * instance.stage_bytes;
   cudaLaunchAttribute edge = programmatic_edge();
   const std::span<cudaLaunchAttribute> attributes(&edge, may_overlap ? 1 : 0);
@@ -416,6 +461,19 @@ bool encode_maps(const PagedAttentionParams& params, PrefillWgmmaParams& w) {
                      {params.num_tokens, params.q.token_stride, w.tile_rows / group}});
 }
 
+// Of the cache of MLA. False for strides that the driver does not take.
+bool encode_mla_map(const PagedAttentionParams& params, CUtensorMap& map) {
+  const PagedKvView& kv = params.kv;
+  const PageStrides& strides = kv.k.strides;
+  constexpr int64_t kGroup = 8;
+  return encode_tensor_map() != nullptr &&
+         encode_map(map, kv.k.data, 64,
+                    {{kGroup, strides.token, kGroup},
+                     {kMlaHeadDim / 64, 64, kMlaHeadDim / 64},
+                     {kv.page_size / kGroup, kGroup * strides.token, kDecodeMlaBoxSlots / kGroup},
+                     {kv.num_pages, strides.page, 1}});
+}
+
 std::atomic<bool> wgmma_allowed = true;
 
 // Whether the library holds code of prefill_wgmma_kernel for this device: code for others is empty, and admits fewer threads.
@@ -472,6 +530,20 @@ Status run_prefill_wgmma(const PrefillWgmmaInstance& instance, const PagedAttent
                 {grid_extent(blocks), kPrefillWgmmaThreads, instance.shared_bytes}, stream, args, encoded);
 }
 
+Status run_decode_mla(const DecodeMlaInstance& instance, const PagedAttentionParams& params, const CUtensorMap& map,
+                      cudaStream_t stream) {
+  AttentionArgs args = make_args(params);
+  int64_t blocks = 0;
+  bool may_overlap = false;
+  PROLOGUE_RETURN_IF_ERROR(prepare(params,
+                                   {kDecodeMlaRows, kDecodeMlaKeys, kMinKeysPerMlaBlock, kDecodeMlaBlocks, kDecodeMlaBlocks},
+                                   stream, args, blocks, may_overlap));
+  cudaLaunchAttribute edge = programmatic_edge();
+  const std::span<cudaLaunchAttribute> attributes(&edge, may_overlap ? 1 : 0);
+  return launch("paged_attention decode", instance.kernel,
+                {grid_extent(blocks), kDecodeMlaThreads, instance.shared_bytes, attributes}, stream, args, map);
+}
+
 // What decode runs: the first num_seqs sequences of the call (all, some or none), as a call of their own, so that they get the
 // same bits in any batch. Prefill runs the others.
 PagedAttentionParams decode_part(const PagedAttentionParams& params) {
@@ -493,6 +565,10 @@ std::string name_of(const DecodeMmaInstance& instance) {
   return str_cat("decode mma cache=", dtype_name(instance.k),
                  instance.k == instance.v ? "" : str_cat(",", dtype_name(instance.v)), " head_dim=", instance.head_dim,
                  " rows=", instance.tile_rows);
+}
+
+std::string name_of(const DecodeMlaInstance& instance) {
+  return str_cat("decode mla cache=", dtype_name(instance.dtype), " head_dim=", kMlaHeadDim, " rows=", kDecodeMlaRows);
 }
 
 std::string name_of(const PrefillWgmmaInstance& instance) {
@@ -527,8 +603,11 @@ int64_t paged_attention_workspace_bytes(const PagedAttentionParams& params) {
   const bool wgmma = params.dtype != DType::f32 && holds_dtype(params.kv.k) && holds_dtype(params.kv.v) &&
                      largest_head_dim(params) <= prefill_wgmma_instances().back().head_dim;
   const int64_t of_prefill = wgmma ? PrefillWgmmaParts::bytes(v_width) : 0;
+  const bool mla =
+      std::ranges::any_of(decode_mla_instances(), [&](const auto& instance) { return mla_has_shape(instance, params); });
+  const int64_t of_mla = mla ? DecodeMmaParts(kDecodeMlaBlocks, kDecodeMlaRows, kMlaValueDim).bytes : 0;
   return std::max({kDecodeTargetRows * static_cast<int64_t>(sizeof(float2) + static_cast<size_t>(v_width) * sizeof(float)),
-                   DecodeMmaParts(max_packed_rows(params) <= 8 ? 8 : 16, v_width).bytes, of_prefill});
+                   DecodeMmaParts(kDecodeMmaBlocks, max_packed_rows(params) <= 8 ? 8 : 16, v_width).bytes, of_prefill, of_mla});
 }
 
 std::vector<AttentionInstance> instances_of(const PagedAttentionParams& params) {
@@ -548,6 +627,15 @@ std::vector<AttentionInstance> instances_of(const PagedAttentionParams& params) 
                         return run_decode(instance, p, stream);
                       }});
     }
+  }
+  for (const DecodeMlaInstance& instance : decode_mla_instances()) {
+    if (!mla_serves(instance, params)) continue;
+    list.push_back({name_of(instance), static_cast<int64_t>(instance.shared_bytes), true,
+                    [&instance](const PagedAttentionParams& p, cudaStream_t stream) {
+                      CUtensorMap map;
+                      if (!encode_mla_map(p, map)) return unsupported("paged_attention: no tensor map for these strides");
+                      return run_decode_mla(instance, p, map, stream);
+                    }});
   }
   for (const PrefillWgmmaInstance& instance : prefill_wgmma_instances()) {
     if (!wgmma_serves(instance, params)) continue;
@@ -571,8 +659,10 @@ std::vector<AttentionInstance> instances_of(const PagedAttentionParams& params) 
   return list;
 }
 
-std::string chosen_decode_instance(const PagedAttentionParams& params, int64_t shared_bytes) {
+std::string chosen_decode_instance(const PagedAttentionParams& params, int64_t shared_bytes, bool wgmma) {
   const PagedAttentionParams decode = decode_part(params);
+  const DecodeMlaInstance* mla = wgmma && decode.num_seqs > 0 ? find_decode_mla(decode) : nullptr;
+  if (mla != nullptr) return name_of(*mla);
   const DecodeMmaInstance* mma = decode.num_seqs > 0 ? find_decode_mma(decode, static_cast<size_t>(shared_bytes)) : nullptr;
   if (mma != nullptr) return name_of(*mma);
   const DecodeInstance* instance = decode.num_seqs > 0 ? find_decode(decode) : nullptr;
@@ -601,6 +691,7 @@ std::vector<std::string> paged_attention_instances() {
   for (const auto& table : decode_tables()) {
     for (const DecodeInstance& instance : table) names.push_back(name_of(instance));
   }
+  for (const DecodeMlaInstance& instance : decode_mla_instances()) names.push_back(name_of(instance));
   for (const PrefillWgmmaInstance& instance : prefill_wgmma_instances()) names.push_back(name_of(instance));
   for (const auto& table : prefill_mma_tables()) {
     for (const PrefillInstance& instance : table) names.push_back(name_of_mma(instance));
@@ -625,8 +716,13 @@ Status paged_attention(const PagedAttentionParams& params, const Execution& exec
   PROLOGUE_CUDA_RETURN_IF_ERROR(cudaGetDevice(&device));
   PROLOGUE_CUDA_RETURN_IF_ERROR(cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
   const PagedAttentionParams decode = decode_part(params);
+  const bool wgmma = wgmma_allowed && has_wgmma_code(device);
+  const DecodeMlaInstance* mla = wgmma && decode.num_seqs > 0 ? find_decode_mla(decode) : nullptr;
   const DecodeMmaInstance* mma = decode.num_seqs > 0 ? find_decode_mma(decode, static_cast<size_t>(shared_bytes)) : nullptr;
-  if (mma != nullptr) {
+  CUtensorMap mla_map;
+  if (mla != nullptr && encode_mla_map(decode, mla_map)) {
+    PROLOGUE_RETURN_IF_ERROR(run_decode_mla(*mla, decode, mla_map, execution.stream));
+  } else if (mma != nullptr) {
     PROLOGUE_RETURN_IF_ERROR(run_decode_mma(*mma, decode, execution.stream));
   } else if (decode.num_seqs > 0) {
     const DecodeInstance* instance = find_decode(decode);
@@ -636,7 +732,7 @@ Status paged_attention(const PagedAttentionParams& params, const Execution& exec
     PROLOGUE_RETURN_IF_ERROR(run_decode(*instance, decode, execution.stream));
   }
   if (decode.num_seqs == params.num_seqs) return {};
-  if (wgmma_allowed && has_wgmma_code(device)) {
+  if (wgmma) {
     const PrefillWgmmaInstance* instance = find_prefill_wgmma(params);
     PrefillWgmmaParams encoded;
     if (instance != nullptr && encode_maps(params, encoded)) {

@@ -23,6 +23,7 @@
 #include <prologue/kernels/paged_attention/attention_args.cuh>
 #include <prologue/kernels/paged_attention/attention_instances.cuh>
 #include <prologue/kernels/paged_attention/row_tile.cuh>
+#include <prologue/kernels/paged_attention/wgmma_tools.cuh>
 
 namespace prologue::cuda {
 
@@ -68,19 +69,6 @@ struct WgmmaShared {
   Barrier k_full[kStages], k_empty[kStages], v_full[kStages], v_empty[kStages], v_copied;
   PrefillWork work[2];
   unsigned arrived[2];  // of each consumer: the parts of its tile that were finished before its own
-};
-
-// A place of a ring, and the parity of the phase that fills it.
-template <int kPlaces>
-struct RingPlace {
-  int index = 0;
-  unsigned phase = 0;
-
-  __device__ void advance() {
-    if (++index < kPlaces) return;
-    index = 0;
-    phase ^= 1;
-  }
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -280,25 +268,6 @@ __device__ inline void produce_values(const AttentionArgs& args, const PrefillWg
 
 // ---------------------------------------------------------------------------------------------------------------------
 // A consumer, a warpgroup: 64 rows. Lane l of a warp has its rows l / 4 and l / 4 + 8, called halves.
-
-// Lane t of four neighbours has word t of four chunks; afterwards it has the four words of chunk t.
-__device__ inline void transpose_of_four(uint32_t (&words)[4], int t) {
-  const auto exchange = [](uint32_t& x, uint32_t& y, bool really) {
-    const uint32_t old = x;
-    x = really ? y : x;
-    y = really ? old : y;
-  };
-  const auto permute = [&] {  // word i becomes word i ^ t
-    exchange(words[0], words[1], (t & 1) != 0);
-    exchange(words[2], words[3], (t & 1) != 0);
-    exchange(words[0], words[2], (t & 2) != 0);
-    exchange(words[1], words[3], (t & 2) != 0);
-  };
-  permute();
-#pragma unroll
-  for (int distance = 1; distance < 4; ++distance) words[distance] = __shfl_xor_sync(0xffffffffu, words[distance], distance);
-  permute();
-}
 
 template <class T, int kHeadDim, bool kSoftCap>
 __device__ inline void consume(const AttentionArgs& args, const PrefillWgmmaParams& w, WgmmaShared<T, kHeadDim>& shared) {

@@ -127,6 +127,21 @@ TEST_P(PagedAttentionInstances, MatchTheOracleWhateverTheSizes) {
   }
 }
 
+// V is the first channels of K.
+TEST_P(PagedAttentionInstances, MatchTheOracleOfLatentAttention) {
+  const auto [backend, types] = GetParam();
+  if (!dtype_is_activation(types.k) || types.k != types.v) GTEST_SKIP() << "no such cache has instances of its own";
+  AttentionCase c;
+  c.type = types.k;
+  c.head_dim = 576, c.v_head_dim = 512, c.num_q_heads = 5, c.num_kv_heads = 1, c.v_within_k = true;
+  c.sequences = {{70, 190}, {3, 40}, {1, 150}, {71, 80}, {0, 9}, {6, 3}, {1, 1}}, c.padding_rows = 3;
+  for (const uint64_t seed : {101, 102}) {
+    if (types.k == DType::f32) check_all_instances<float>(backend, c, seed);
+    if (types.k == DType::bf16) check_all_instances<BFloat16>(backend, c, seed);
+    if (types.k == DType::f16) check_all_instances<Float16>(backend, c, seed);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, PagedAttentionInstances,
                          testing::Combine(testing::Values(Backend::cpu, Backend::cuda), testing::ValuesIn(kv_types())),
                          [](const auto& test) {
@@ -168,6 +183,9 @@ TEST(PagedAttentionInstancesOfAll, EveryOneServesATestedCase) {
           reached.insert(instance.name);
         }
       }
+      PagedAttentionParams latent = shape(dtype, types, 576, 512, true);
+      latent.kv.num_kv_heads = 1;
+      for (const cuda::AttentionInstance& instance : cuda::instances_of(latent)) reached.insert(instance.name);
     }
   }
   const std::vector<std::string> names = cuda::paged_attention_instances();

@@ -109,6 +109,14 @@ __device__ inline void load_box(void* to, const CUtensorMap& map, Barrier& barri
       : "memory");
 }
 
+__device__ inline void load_box(void* to, const CUtensorMap& map, Barrier& barrier, int x, int y, int z, int w, int v) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, %7}], "
+      "[%2];" ::"r"(shared_address(to)),
+      "l"(reinterpret_cast<uint64_t>(&map)), "r"(shared_address(&barrier)), "r"(x), "r"(y), "r"(z), "r"(w), "r"(v)
+      : "memory");
+}
+
 // ---------------------------------------------------------------------------------------------------------------------
 // wgmma. Operands in shared memory are 64 elements of 16 bits (128 bytes) a row, swizzled as TMA does it, and panels of such rows.
 

@@ -131,6 +131,9 @@ inline void load_box(void* to, const CUtensorMap& map, Barrier& barrier, int x, 
 inline void load_box(void* to, const CUtensorMap& map, Barrier& barrier, int x, int y, int z, int w) {
   load_box(to, map, barrier, {x, y, z, w}, 4);
 }
+inline void load_box(void* to, const CUtensorMap& map, Barrier& barrier, int x, int y, int z, int w, int v) {
+  load_box(to, map, barrier, {x, y, z, w, v}, 5);
+}
 
 // ---- wgmma
 

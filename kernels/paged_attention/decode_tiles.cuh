@@ -1,0 +1,237 @@
+// Decode on tensor cores: the list of tiles that blocks share out, and the combination of what several blocks have of one unit.
+//
+// The keys of a batch are one list of tiles: sequence by sequence, kv head by kv head, tile of rows by tile of rows (such a piece is a
+// *unit*). Every block takes an equal share of the list, whatever units it lies in.
+#pragma once
+
+#include <prologue/kernels/base/device/cuda_groups.cuh>
+#include <prologue/kernels/paged_attention/attention_args.cuh>
+
+namespace prologue::cuda {
+
+inline constexpr int kKeyGroup = 16;  // tiles start at multiples of it
+
+// A sequence's part of the list.
+struct SequenceTiles {
+  int begin = 0;      // the first position that any row sees
+  int origin = 0;     // the first position of its tiles
+  int row_tiles = 0;  // 0: it has none
+  int tiles = 0;      // of a unit
+
+  SequenceTiles() = default;
+  __device__ SequenceTiles(const AttentionArgs& args, const Sequence& sequence, int tile_rows, int tile_keys) {
+    if (sequence.num_rows == 0) {
+      row_tiles = tiles = sequence.bad_rows ? 1 : 0;
+      return;
+    }
+    begin = lowest(args, sequence.limit(0));
+    origin = begin / kKeyGroup * kKeyGroup;
+    row_tiles = (sequence.num_rows * args.group + tile_rows - 1) / tile_rows;
+    tiles = max(1, (sequence.length - origin + tile_keys - 1) / tile_keys);
+  }
+  __device__ int64_t units(const AttentionArgs& args) const { return args.p.kv.num_kv_heads * row_tiles; }
+};
+
+// a / b of numbers that are not negative: mostly both have 32 bits, and then it takes a third of the time.
+__device__ inline int64_t quotient(int64_t a, int64_t b) {
+  return ((a | b) >> 32) == 0 ? int64_t{static_cast<uint32_t>(a) / static_cast<uint32_t>(b)} : a / b;
+}
+
+// A tile of the list.
+template <int kRows, int kTileKeys>
+struct TileCursor {
+  int64_t s = 0;
+  int64_t first = 0;  // place in the list of the unit's first tile
+  Sequence sequence;
+  SequenceTiles of_sequence;
+  int kv_head = 0;
+  int row_tile = 0;
+  int tile = 0;  // of the unit
+
+  __device__ void enter(const AttentionArgs& args, int64_t index) {
+    s = index;
+    sequence = sequence_at(args, s);
+    of_sequence = SequenceTiles(args, sequence, kRows, kTileKeys);
+  }
+  // To place `to` of the list from the beginning of sequence `index`, whose first tile has the place `start`. Units take up
+  // multiples of `multiple` places.
+  __device__ void seek(const AttentionArgs& args, int64_t index, int64_t start, int64_t to, int64_t multiple) {
+    enter(args, index);
+    const int64_t places = quotient(of_sequence.tiles + multiple - 1, multiple) * multiple;
+    const int64_t unit = quotient(to - start, places);
+    tile = static_cast<int>(to - start - unit * places);
+    first = to - tile;
+    kv_head = static_cast<int>(quotient(unit, of_sequence.row_tiles));
+    row_tile = static_cast<int>(unit - int64_t{kv_head} * of_sequence.row_tiles);
+  }
+  // To the next tile. There must be one.
+  __device__ void advance(const AttentionArgs& args) {
+    if (++tile < of_sequence.tiles) return;
+    tile = 0;
+    first += of_sequence.tiles;
+    if (++row_tile < of_sequence.row_tiles) return;
+    row_tile = 0;
+    if (++kv_head < args.p.kv.num_kv_heads) return;
+    kv_head = 0;
+    do {
+      enter(args, s + 1);
+    } while (of_sequence.row_tiles == 0);
+  }
+  __device__ int position() const { return of_sequence.origin + tile * kTileKeys; }
+  __device__ int first_packed() const { return row_tile * kRows; }
+  __device__ int num_packed(const AttentionArgs& args) const { return sequence.num_rows * args.group; }
+};
+
+template <int kThreads>
+struct FindShare {  // shared memory of find_share, for a block of kThreads
+  int64_t sums[kThreads / 32];
+  int64_t s, start;
+};
+
+// The share of this block: places [begin, end) of the list, and a cursor at `begin`. Shares are equal, the last ones smaller or empty.
+// Where there are blocks enough, units begin at multiples of a share's size, so that no block has parts of two: the ends of units
+// cost more than tiles do.
+struct Share {
+  int64_t size = 0;  // of a share
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+template <int kThreads, int kRows, int kTileKeys>
+__device__ inline Share find_share(const AttentionArgs& args, FindShare<kThreads>& shared, TileCursor<kRows, kTileKeys>& cursor) {
+  const PagedAttentionParams& p = args.p;
+  const int lane = threadIdx.x % 32;
+  const int warp = threadIdx.x / 32;
+  // Few sequences: every warp finds the share by itself, a lane for each of them; otherwise the block does, a thread for each.
+  const bool alone = p.num_seqs <= 32;
+  const int own_sequence = alone ? lane : static_cast<int>(threadIdx.x);
+  const auto tiles_of = [&](int64_t s) {
+    return s < p.num_seqs ? SequenceTiles(args, sequence_at(args, s), kRows, kTileKeys) : SequenceTiles();
+  };
+  const auto total_of = [&](const SequenceTiles& tiles) { return tiles.units(args) * tiles.tiles; };
+  // The sum over the threads before this one and this one; `total`: over all.
+  const auto running_sum = [&](int64_t value, int64_t& total) {
+#pragma unroll
+    for (int offset = 1; offset < 32; offset *= 2) {
+      const int64_t other = __shfl_up_sync(0xffffffffu, value, offset);
+      if (lane >= offset) value += other;
+    }
+    if (alone) {
+      total = __shfl_sync(0xffffffffu, value, 31);
+      return value;
+    }
+    __syncthreads();
+    if (lane == 31) shared.sums[warp] = value;
+    __syncthreads();
+    total = 0;
+#pragma unroll
+    for (int w = 0; w < kThreads / 32; ++w) {
+      if (w < warp) value += shared.sums[w];
+      total += shared.sums[w];
+    }
+    return value;
+  };
+  const SequenceTiles of_first = tiles_of(own_sequence);
+  int64_t first_tiles = total_of(of_first);
+  int64_t own = first_tiles;
+  for (int64_t s = threadIdx.x + kThreads; s < p.num_seqs; s += kThreads) own += total_of(tiles_of(s));
+  int64_t total;
+  int64_t up_to_here = running_sum(own, total);
+  Share share;
+  share.size = max(int64_t{args.min_tiles}, quotient(total + gridDim.x - 1, gridDim.x));
+  int64_t multiple = 1;
+  if (p.num_seqs <= kThreads) {
+    const int of_unit = share.size >= of_first.tiles ? 1 : (of_first.tiles - 1) / static_cast<int>(share.size) + 1;
+    const int64_t shares = of_first.units(args) * of_unit;
+    int64_t all_shares;
+    const int64_t shares_up_to_here = running_sum(shares, all_shares);
+    if (all_shares <= gridDim.x) {
+      multiple = share.size;
+      first_tiles = shares * multiple;
+      up_to_here = shares_up_to_here * multiple;
+      total = all_shares * multiple;
+    }
+  }
+  share.begin = blockIdx.x * share.size;
+  share.end = min(share.begin + share.size, total);
+  if (share.begin >= total) return {share.size, 0, 0};
+
+  if (alone) {
+    const int64_t start = up_to_here - first_tiles;
+    const unsigned owners = __ballot_sync(0xffffffffu, start <= share.begin && share.begin < up_to_here);
+    const int owner = __ffs(static_cast<int>(owners)) - 1;
+    cursor.seek(args, owner, __shfl_sync(0xffffffffu, start, owner), share.begin, multiple);
+  } else {
+    int64_t before = 0;
+    for (int64_t base = 0;; base += kThreads) {
+      const int64_t tiles = base == 0 ? first_tiles : total_of(tiles_of(base + threadIdx.x));
+      int64_t of_these = total;
+      if (p.num_seqs > kThreads) up_to_here = running_sum(tiles, of_these);
+      const int64_t end = before + up_to_here;
+      if (end - tiles <= share.begin && share.begin < end) shared.s = base + threadIdx.x, shared.start = end - tiles;
+      before += of_these;
+      if (share.begin < before) break;
+    }
+    __syncthreads();
+    cursor.seek(args, shared.s, shared.start, share.begin, multiple);
+  }
+  if (multiple > 1) share.end = min(share.end, cursor.first + cursor.of_sequence.tiles);
+  return share;
+}
+
+// Where blocks that share a unit leave their part of it: a block has two such units at most, the first and the last of its share.
+__device__ inline int64_t part_of(int64_t first_block, int64_t block) { return 2 * block + (block == first_block ? 1 : 0); }
+
+// Four neighbouring channels of a row of `out`.
+__device__ inline void store_four(DType type, void* out, int64_t offset, const float (&values)[4]) {
+  uint2 words;
+  if (type == DType::bf16) {
+    words = {pack<__nv_bfloat16>(values[0], values[1]), pack<__nv_bfloat16>(values[2], values[3])};
+  } else {
+    words = {pack<__half>(values[0], values[1]), pack<__half>(values[2], values[3])};
+  }
+  *reinterpret_cast<uint2*>(static_cast<uint16_t*>(out) + offset) = words;
+}
+
+// The sums of four channels of a row over the parts of blocks first_block to last_block.
+struct PartSums {
+  float maximum = -INFINITY;
+  float sum = 0.0f;
+  bool fault = false;
+  float values[4] = {};
+};
+template <int kRows>
+__device__ inline void add_parts(const AttentionArgs& args, int64_t first_block, int64_t last_block, int row, int d,
+                                 PartSums& sums) {
+  constexpr int kAtOnce = 8;  // parts whose loads are in flight together
+  for (int64_t first = first_block; first <= last_block; first += kAtOnce) {
+    float2 stats[kAtOnce];
+    float4 parts[kAtOnce];
+#pragma unroll
+    for (int n = 0; n < kAtOnce; ++n) {
+      const bool there = first + n <= last_block;
+      const int64_t at = part_of(first_block, there ? first + n : first) * kRows + row;
+      stats[n] = there ? __ldcg(&args.partial_stats[at]) : float2{-INFINITY, 0.0f};
+      parts[n] = there ? __ldcg(reinterpret_cast<const float4*>(&args.partial_out[at * args.v_head_dim + d])) : float4{};
+    }
+    float both = sums.maximum;
+#pragma unroll
+    for (int n = 0; n < kAtOnce; ++n) both = fmaxf(both, stats[n].x);
+    const float old_weight = weight_of(sums.maximum, both);
+    sums.maximum = both;
+    sums.sum *= old_weight;
+#pragma unroll
+    for (float& value : sums.values) value *= old_weight;
+#pragma unroll
+    for (int n = 0; n < kAtOnce; ++n) {
+      const float weight = weight_of(stats[n].x, both);
+      sums.fault = sums.fault || stats[n].y < 0.0f;
+      sums.sum = fmaf(weight, stats[n].y, sums.sum);
+      sums.values[0] = fmaf(weight, parts[n].x, sums.values[0]);
+      sums.values[1] = fmaf(weight, parts[n].y, sums.values[1]);
+      sums.values[2] = fmaf(weight, parts[n].z, sums.values[2]);
+      sums.values[3] = fmaf(weight, parts[n].w, sums.values[3]);
+    }
+  }
+}
+
+}  // namespace prologue::cuda
