@@ -2,7 +2,8 @@
 // a prompt at once, one decoding step of one sequence and of a batch; bfloat16 also over quantised caches with a scale for each
 // token and head, K and V of one type or of two, and with a window and a soft cap. With past_is_ready each call begins
 // while the one before it runs, as in a graph after the prologue. Bytes: q and out, and every K, V, scale and
-// zero point that a row sees once.
+// zero point that a row sees once. "mla": decoding of DeepSeek's latent attention with 16 heads (an eighth of them) and all 128; V is in K,
+// so its bytes are K's.
 #include <prologue/kernels/paged_attention/paged_attention.h>
 
 #include <algorithm>
@@ -77,6 +78,68 @@ void allow_wgmma([[maybe_unused]] bool allowed) {
 
 KvFormat format_of(DType type, KvScaling scaling) { return {type, dtype_is_quantized(type) ? scaling : KvScaling::none}; }
 
+// Page i of the batch is far from page i + 1.
+std::vector<int32_t> scattered_pages(int64_t num_pages) {
+  std::vector<int32_t> pages(static_cast<size_t>(num_pages));
+  for (size_t i = 0; i < pages.size(); ++i) pages[i] = static_cast<int32_t>((i * 7919) % pages.size());
+  if (std::gcd<int64_t>(7919, num_pages) != 1) std::iota(pages.begin(), pages.end(), 0);
+  return pages;
+}
+
+constexpr Load kMlaLoads[] = {{"decode", 1, 1, 1500},  {"decode", 1, 1, 8192},  {"decode", 16, 1, 8192},
+                              {"decode", 64, 1, 1500}, {"decode", 8, 1, 32768}, {"decode", 128, 1, 2048}};
+
+void bench_mla(bench::Bench& bench, int64_t num_q_heads, int64_t page_size, const Load& load) {
+  const std::string name =
+      str_cat("bfloat16 mla h", num_q_heads, " page=", page_size, " seqs=", load.num_seqs, " length=", load.length);
+  bench.run(name, [&](bench::Setup& setup) {
+    constexpr int64_t kHeadDim = 576, kValueDim = 512, kSize = 2;
+    const int64_t pages_per_seq = (load.length + page_size - 1) / page_size, num_pages = load.num_seqs * pages_per_seq;
+    const int64_t q_bytes = load.num_seqs * num_q_heads * kHeadDim * kSize;
+    const int64_t out_bytes = load.num_seqs * num_q_heads * kValueDim * kSize;
+    setup.rotate(num_pages * page_size * kHeadDim * kSize + q_bytes);
+    const auto q = setup.rotated(q_bytes, DType::bf16);
+    const auto k = setup.rotated(num_pages * page_size * kHeadDim * kSize, DType::bf16);
+    std::vector<int32_t> cu_seqlens_q(static_cast<size_t>(load.num_seqs) + 1);
+    std::iota(cu_seqlens_q.begin(), cu_seqlens_q.end(), 0);
+
+    PagedAttentionParams p;
+    p.num_tokens = p.num_seqs = load.num_seqs;
+    p.num_q_heads = num_q_heads;
+    p.head_dim = p.kv.k.head_dim = kHeadDim;
+    p.kv.v.head_dim = kValueDim;
+    p.dtype = p.kv.k.format.type = p.kv.v.format.type = DType::bf16;
+    p.scale = 1.0f / std::sqrt(192.0f);
+    p.past_is_ready = true;
+    p.q.head_stride = kHeadDim, p.q.token_stride = num_q_heads * kHeadDim;
+    p.out.head_stride = kValueDim, p.out.token_stride = num_q_heads * kValueDim;
+    p.kv.num_pages = num_pages;
+    p.kv.page_size = page_size;
+    p.kv.num_kv_heads = 1;
+    p.kv.k.strides = p.kv.v.strides = nhd_strides(page_size, 1, kHeadDim);
+    p.page_table.block_table = setup.values(scattered_pages(num_pages));
+    p.page_table.block_table_stride = p.page_table.max_pages_per_seq = pages_per_seq;
+    p.cu_seqlens_q = setup.values(cu_seqlens_q);
+    p.seq_lens = setup.values(std::vector<int32_t>(static_cast<size_t>(load.num_seqs), static_cast<int32_t>(load.length)));
+    p.max_seqlen_q = 1;
+    p.max_seq_len = load.length;
+    p.out.data = setup.shared(out_bytes, DType::bf16);
+    p.workspace_bytes = paged_attention_workspace_bytes(p, setup.execution().device);
+    if (p.workspace_bytes > 0) p.workspace = setup.shared(p.workspace_bytes, DType::f32);
+    p.counters = setup.values(std::vector<uint32_t>(kPagedAttentionCounters));
+    const int64_t keys = load.num_seqs * load.length;
+    const double flops = 2.0 * static_cast<double>(keys * num_q_heads * (kHeadDim + kValueDim));
+    return bench::Case{q_bytes + out_bytes + keys * kHeadDim * kSize,
+                       [=](const Execution& execution, int64_t rotation) mutable {
+                         p.q.data = q[static_cast<size_t>(rotation)];
+                         p.kv.k.data = p.kv.v.data = k[static_cast<size_t>(rotation)];
+                         allow_wgmma(true);
+                         return paged_attention(p, execution);
+                       },
+                       flops, std::string()};
+  });
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -118,11 +181,7 @@ int main(int argc, char** argv) {
           const auto k_scale = per_token ? setup.rotated(num_heads * scale_bytes(k_format), DType::f32) : std::vector<void*>();
           const auto v_scale = per_token ? setup.rotated(num_heads * scale_bytes(v_format), DType::f32) : std::vector<void*>();
 
-          std::vector<int32_t> block_table(static_cast<size_t>(num_pages)), cu_seqlens_q(static_cast<size_t>(load.num_seqs) + 1);
-          for (size_t i = 0; i < block_table.size(); ++i) {  // page i of the batch is far from page i + 1
-            block_table[i] = static_cast<int32_t>((i * 7919) % block_table.size());
-          }
-          if (std::gcd<int64_t>(7919, num_pages) != 1) std::iota(block_table.begin(), block_table.end(), 0);
+          std::vector<int32_t> cu_seqlens_q(static_cast<size_t>(load.num_seqs) + 1);
           for (size_t s = 0; s < cu_seqlens_q.size(); ++s)
             cu_seqlens_q[s] = static_cast<int32_t>(s) * static_cast<int32_t>(load.rows);
 
@@ -149,7 +208,7 @@ int main(int argc, char** argv) {
           p.kv.num_kv_heads = model.num_kv_heads;
           p.kv.k.head_dim = model.head_dim;
           p.kv.k.strides = p.kv.v.strides = strides;
-          p.page_table.block_table = setup.values(block_table);
+          p.page_table.block_table = setup.values(scattered_pages(num_pages));
           p.page_table.block_table_stride = p.page_table.max_pages_per_seq = pages_per_seq;
           p.cu_seqlens_q = setup.values(cu_seqlens_q);
           p.seq_lens = setup.values(std::vector<int32_t>(static_cast<size_t>(load.num_seqs), static_cast<int32_t>(load.length)));
@@ -184,6 +243,11 @@ int main(int argc, char** argv) {
                              flops, plain ? std::string() : type + shape};
         });
       }
+    }
+  }
+  for (const int64_t num_q_heads : {16, 128}) {
+    for (const int64_t page_size : {64, 16}) {
+      for (const Load& load : kMlaLoads) bench_mla(bench, num_q_heads, page_size, load);
     }
   }
   return bench.finish();

@@ -4,6 +4,7 @@
 // a block reads a key or a value once for all q heads that share it.
 //
 //   decode_mma_kernel      few rows per sequence, 16-bit types: tensor cores, the keys of the batch in equal shares for all blocks
+//   decode_mla_kernel      the same of latent attention (MLA) on Hopper, 16-bit types: wgmma, 64 packed rows x 64 keys, by TMA
 //   decode_kernel          few rows per sequence, anything else: CUDA cores, sequences split over blocks  (then combine_kernel)
 //   prefill_wgmma_kernel   many rows, 16-bit types that K and V have, too, on Hopper: tensor cores, 128 packed rows x 128 keys, by TMA
 //   prefill_mma_kernel     many rows, 16-bit types: tensor cores, 64 or 128 packed rows x 64 keys
@@ -33,13 +34,13 @@ struct AttentionArgs {
   int v_head_dim = 0;
   bool whole_groups = true;         // q, cache and out move in whole aligned groups
   int64_t first_seq = 0;            // prefill: decode runs those before it, in a launch of its own
-  int min_tiles = 1;                // decode_mma: of a block
+  int min_tiles = 1;                // decode_mma, decode_mla: of a block
   int stages = 2;                   // decode_mma: of the rings
   int row_tiles = 0;                // decode: tiles of packed rows per sequence; prefill: an upper bound of all sequences' tiles
   int num_splits = 1;               // decode: blocks that share a sequence
   float2* partial_stats = nullptr;  // decode with splits, [block, row of its tile]: maximum and sum, the sum negative for a fault
   float* partial_out = nullptr;     // and [block, row of its tile, v_head_dim]: not yet divided by the sum; prefill_wgmma: both
-  uint32_t* counters = nullptr;     // decode_mma, [block], and prefill_wgmma, if blocks may share a tile: zeros before and after
+  uint32_t* counters = nullptr;     // decode_mma and decode_mla, [block], and prefill_wgmma, if blocks may share a tile: zeros before and after
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
