@@ -76,6 +76,7 @@ struct PrefillWgmmaInstance {
 };
 
 inline constexpr int kDecodeMlaThreads = 384;
+inline constexpr int kDecodeMlaRegisters = 168;  // of a thread at the launch: the most that so many threads may have
 inline constexpr int kDecodeMlaRows = 64;      // packed rows of a unit
 inline constexpr int kDecodeMlaKeys = 64;      // of a tile
 inline constexpr int kDecodeMlaBoxSlots = 16;  // slots of a page that one copy takes
@@ -90,7 +91,10 @@ struct DecodeMlaInstance {
   void (*kernel)(AttentionArgs, CUtensorMap);
 };
 
+inline constexpr int kMlaCombineThreads = 512;
+
 std::span<const DecodeMlaInstance> decode_mla_instances();
+void (*mla_combine())(AttentionArgs);
 std::span<const DecodeMmaInstance> decode_mma_instances_of_floats();
 std::span<const DecodeMmaInstance> decode_mma_instances_of_codes();
 std::span<const DecodeMmaInstance> decode_mma_instances_of_zero_points();

@@ -10,4 +10,6 @@ std::span<const DecodeMlaInstance> decode_mla_instances() {
   return kInstances;
 }
 
+void (*mla_combine())(AttentionArgs) { return mla_combine_kernel<kDecodeMlaRows>; }
+
 }  // namespace prologue::cuda

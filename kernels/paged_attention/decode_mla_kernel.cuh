@@ -15,6 +15,8 @@
 //   stage    [8 groups of 8 keys][9 panels of 64 channels][8 keys][64 channels], swizzled in rows of 128 bytes: one box of TMA has all
 //            channels of 16 keys
 //   work     two places: what a consumer needs to know of a unit; the producer is up to one unit ahead
+//
+// A part of a unit is up to 128 KiB. Where a unit may have more than a few, a second launch adds them up, a block for each row.
 #pragma once
 
 #include <cuda_pipeline_primitives.h>
@@ -33,10 +35,10 @@ static_assert(kDecodeMlaThreads == kMlaConsumers + kWarpgroup);
 // Code for other GPUs is empty, and admits fewer threads.
 inline constexpr int kDecodeMlaLaunchBound = PROLOGUE_HOPPER ? kDecodeMlaThreads : 32;
 
-// Registers of a thread: what 384 threads are launched with, 168 each, is divided anew.
+// Registers of a thread: what the threads are launched with is divided anew.
 inline constexpr int kMlaProducerRegisters = 72;
 inline constexpr int kMlaConsumerRegisters = 216;
-static_assert(kMlaProducerRegisters + 2 * kMlaConsumerRegisters == 3 * 168);
+static_assert(kMlaProducerRegisters + 2 * kMlaConsumerRegisters == 3 * kDecodeMlaRegisters);
 
 // Named barriers: 0 is that of __syncthreads(); one of both consumers, and one of each.
 inline constexpr int kMlaConsumersBarrier = 1;
@@ -54,7 +56,7 @@ struct MlaWork {
   int rows = 0;         // packed rows of the unit
   int first_block = 0;  // the blocks that share it
   int last_block = 0;
-  bool first_of_sequence = false;
+  bool begins = false;      // with the unit's first tile
   unsigned faulty[2] = {};  // a bit per row
 };
 
@@ -82,6 +84,35 @@ struct MlaShared {
     return row / 8 * kGroupBytes + (kPanels - 1) * kPanelBytes + row % 8 * kRowBytes + (chunk ^ row % 8) * 16;
   }
 };
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Rows of the output
+
+struct MlaOutRow {
+  int j;  // query row
+  int q_head;
+  int64_t offset;
+
+  __device__ MlaOutRow(const AttentionArgs& args, const Sequence& sequence, int packed)
+      : j(packed / args.group),
+        q_head(packed % args.group),
+        offset((sequence.first_row + j) * args.p.out.token_stride + q_head * args.p.out.head_stride) {}
+  // What the row's sums are divided by; 0: it is zeros. One of its threads records its fault.
+  __device__ float divisor(const AttentionArgs& args, const Sequence& sequence, float maximum, float sum, bool fault,
+                           bool records) const {
+    if (fault && records && q_head == 0) record_row_fault(args, sequence, j);
+    return fault || sequence.limit(j) == 0 ? 0.0f : sum + sink_weight(args.p, q_head, maximum);
+  }
+};
+
+// The sums of four channels, which are complete.
+__device__ inline void store_sums(const AttentionArgs& args, const Sequence& sequence, int packed, int d, PartSums& sums) {
+  const MlaOutRow to(args, sequence, packed);
+  const float by = to.divisor(args, sequence, sums.maximum, sums.sum, sums.fault, d == 0);
+#pragma unroll
+  for (float& value : sums.values) value = by == 0.0f ? 0.0f : value / by;
+  store_four(args.p.dtype, args.p.out.data, to.offset + d, sums.values);
+}
 
 // ---------------------------------------------------------------------------------------------------------------------
 // The producer
@@ -134,7 +165,7 @@ __device__ inline void produce_mla(const AttentionArgs& args, const CUtensorMap&
         }
         work.first_block = static_cast<int>(quotient(cursor.first, share.size));
         work.last_block = static_cast<int>(quotient(cursor.first + cursor.of_sequence.tiles - 1, share.size));
-        work.first_of_sequence = cursor.row_tile == 0 && cursor.tile == 0;
+        work.begins = cursor.tile == 0;
       }
       shared.work_full[work_at.index].arrive();
     }
@@ -215,19 +246,22 @@ __device__ inline void consume_mla(const AttentionArgs& args, MlaShared<T>& shar
     if (tiles == 0) return;
     const Sequence& sequence = work.sequence;
     const int rows = work.rows, first_packed = work.first_packed;
-    if (sequence.bad_rows && work.first_of_sequence) clear_bad_rows(args, work.sequence_index, 0, thread, kMlaConsumers);
+    if (sequence.bad_rows && work.begins && first_packed == 0)
+      clear_bad_rows(args, work.sequence_index, 0, thread, kMlaConsumers);
 
     sync_barrier(kMlaConsumersBarrier, kMlaConsumers);  // both are done with the unit before
     constexpr int kChunks = kMlaHeadDim / 8;
-    for (int i = thread; i < kRows * kChunks; i += kMlaConsumers) {
-      const int row = i / kChunks, chunk = i % kChunks;
-      const int packed = first_packed + row;
+    for (int row = thread / 32; row < kRows; row += kMlaConsumers / 32) {
       const bool there = row < rows;
-      const T* const from =
-          static_cast<const T*>(p.q.data) + (there ? (sequence.first_row + packed / args.group) * p.q.token_stride +
-                                                         packed % args.group * p.q.head_stride + chunk * 8
-                                                   : 0);
-      copy_or_clear(&shared.q[chunk / 8][row][(chunk % 8 ^ row % 8) * 8], from, there);
+      const int packed = there ? first_packed + row : 0;
+      const T* const from = static_cast<const T*>(p.q.data) + (sequence.first_row + packed / args.group) * p.q.token_stride +
+                            packed % args.group * p.q.head_stride;
+#pragma unroll
+      for (int i = 0; i < (kChunks + 31) / 32; ++i) {
+        const int chunk = i * 32 + lane;
+        T* const to = &shared.q[min(chunk / 8, Shared::kPanels - 1)][row][(chunk % 8 ^ row % 8) * 8];
+        if (chunk < kChunks) copy_or_clear(to, there ? from + chunk * 8 : p.q.data, there);
+      }
     }
     __pipeline_commit();
 
@@ -395,25 +429,19 @@ __device__ inline void consume_mla(const AttentionArgs& args, MlaShared<T>& shar
       fault[half] = sequence.too_long || (work.faulty[row / 32] >> (row % 32) & 1) != 0;
     }
 
-    // What a row is divided by; 0: it is zeros. Its first thread records its fault.
-    const auto divisor = [&](int row, float maximum, float row_sum, bool row_fault, bool first_thread) {
-      const int j = (first_packed + row) / args.group, q_head = (first_packed + row) % args.group;
-      if (row_fault && first_thread && q_head == 0) record_row_fault(args, sequence, j);
-      return row_fault || sequence.limit(j) == 0 ? 0.0f : row_sum + sink_weight(p, q_head, maximum);
-    };
-    const auto out_row = [&](int row) {
-      const int j = (first_packed + row) / args.group, q_head = (first_packed + row) % args.group;
-      return (sequence.first_row + j) * p.out.token_stride + q_head * p.out.head_stride;
-    };
-
+    if (args.unit_blocks != nullptr && thread == 0 && work.begins) {
+      args.unit_blocks[work.sequence_index * args.row_tiles + first_packed / kRows] = {work.first_block, work.last_block};
+    }
     if (work.first_block == work.last_block) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int row = first_row + half * 8;
         const bool there = row < rows;
-        const float by = there ? divisor(row, shift[half], sum[half], fault[half], consumer == 0 && lane % 4 == 0) : 0.0f;
+        const MlaOutRow to_row(args, sequence, there ? first_packed + row : 0);
+        const bool records = consumer == 0 && lane % 4 == 0;
+        const float by = there ? to_row.divisor(args, sequence, shift[half], sum[half], fault[half], records) : 0.0f;
         const float inverse = by == 0.0f ? 0.0f : 1.0f / by;
-        T* const to = static_cast<T*>(p.out.data) + (there ? out_row(row) : 0) + consumer * kOwnChannels;
+        T* const to = static_cast<T*>(p.out.data) + to_row.offset + consumer * kOwnChannels;
 #pragma unroll
         for (int four = 0; four < kOwnChannels / 32; ++four) {  // chunks of 8 channels
           uint32_t words[4];
@@ -441,25 +469,23 @@ __device__ inline void consume_mla(const AttentionArgs& args, MlaShared<T>& shar
         }
         if (consumer == 0 && lane % 4 == 0) args.partial_stats[part + row] = {shift[half], fault[half] ? -1.0f : sum[half]};
       }
-      sync_barrier(kMlaConsumersBarrier, kMlaConsumers);
-      uint32_t* const counter = &args.counters[work.first_block];
-      if (thread == 0) {  // what the block has written is seen before its arrival is
-        __threadfence();
-        shared.arrived = atomicAdd(counter, 1u);
-        __threadfence();
+      if (args.unit_blocks == nullptr) {
+        sync_barrier(kMlaConsumersBarrier, kMlaConsumers);
+        if (thread == 0) {  // what the block has written is seen before its arrival is
+          __threadfence();
+          shared.arrived = atomicAdd(&args.counters[work.first_block], 1u);
+          __threadfence();
+        }
+        sync_barrier(kMlaConsumersBarrier, kMlaConsumers);
       }
-      sync_barrier(kMlaConsumersBarrier, kMlaConsumers);
-      if (shared.arrived == static_cast<unsigned>(work.last_block - work.first_block)) {
-        if (thread == 0) *counter = 0;
+      if (args.unit_blocks == nullptr && shared.arrived == static_cast<unsigned>(work.last_block - work.first_block)) {
+        if (thread == 0) args.counters[work.first_block] = 0;
         for (int i = thread; i < rows * (kMlaValueDim / 4); i += kMlaConsumers) {
           const int row = i / (kMlaValueDim / 4);
           const int d = i % (kMlaValueDim / 4) * 4;
           PartSums sums;
-          add_parts<kRows>(args, work.first_block, work.last_block, row, d, sums);
-          const float by = divisor(row, sums.maximum, sums.sum, sums.fault, d == 0);
-#pragma unroll
-          for (float& value : sums.values) value = by == 0.0f ? 0.0f : value / by;
-          store_four(p.dtype, p.out.data, out_row(row) + d, sums.values);
+          add_parts<kRows>(args, work.first_block, work.first_block, work.last_block, row, d, sums);
+          store_sums(args, sequence, first_packed + row, d, sums);
         }
       }
     }
@@ -502,6 +528,46 @@ __global__ void __launch_bounds__(kDecodeMlaLaunchBound, 1)
     if (threadIdx.x < kMlaConsumers + 32) produce_mla<T>(args, map, shared, share, cursor);
   }
 #endif
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The second launch: a block for each unit and row. Four groups of threads add up a quarter of the parts each.
+
+template <int kRows>  // of a unit
+__global__ void __launch_bounds__(kMlaCombineThreads) mla_combine_kernel(const __grid_constant__ AttentionArgs args) {
+  constexpr int kColumns = kMlaValueDim / 4;
+  constexpr int kGroups = kMlaCombineThreads / kColumns;
+  __shared__ PartSums shared[kGroups - 1][kColumns];
+  let_next_kernel_start();
+  wait_for_previous_kernels();
+  const Sequence sequence = sequence_at(args, blockIdx.x / args.row_tiles);
+  const int row = static_cast<int>(blockIdx.y);
+  const int packed = static_cast<int>(blockIdx.x) % args.row_tiles * kRows + row;
+  if (packed >= sequence.num_rows * args.group) return;
+  const UnitBlocks blocks = args.unit_blocks[blockIdx.x];
+  const int parts = blocks.last - blocks.first + 1;
+  if (parts == 1) return;
+  const int column = static_cast<int>(threadIdx.x) % kColumns;
+  const int group = static_cast<int>(threadIdx.x) / kColumns;
+  PartSums sums;
+  add_parts<kRows>(args, blocks.first, blocks.first + parts * group / kGroups, blocks.first + parts * (group + 1) / kGroups - 1,
+                   row, column * 4, sums);
+  if (group > 0) shared[group - 1][column] = sums;
+  __syncthreads();
+  if (group > 0) return;
+#pragma unroll
+  for (int other = 0; other < kGroups - 1; ++other) {
+    const PartSums& more = shared[other][column];
+    const float both = fmaxf(sums.maximum, more.maximum);
+    const float weight = weight_of(sums.maximum, both);
+    const float other_weight = weight_of(more.maximum, both);
+    sums.maximum = both;
+    sums.fault = sums.fault || more.fault;
+    sums.sum = fmaf(other_weight, more.sum, sums.sum * weight);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums.values[i] = fmaf(other_weight, more.values[i], sums.values[i] * weight);
+  }
+  store_sums(args, sequence, packed, column * 4, sums);
 }
 
 }  // namespace prologue::cuda

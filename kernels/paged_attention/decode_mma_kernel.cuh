@@ -728,7 +728,7 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
       const int row = i / (head_dim / 4);
       const int d = i % (head_dim / 4) * 4;
       PartSums sums;
-      add_parts<kRows>(args, first_block, last_block, row, d, sums);
+      add_parts<kRows>(args, first_block, first_block, last_block, row, d, sums);
       store_row(use.first_packed() + row, d, sums.maximum, sums.sum, sums.fault, sums.values);
     }
   };

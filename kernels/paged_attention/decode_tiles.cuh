@@ -192,23 +192,25 @@ __device__ inline void store_four(DType type, void* out, int64_t offset, const f
   *reinterpret_cast<uint2*>(static_cast<uint16_t*>(out) + offset) = words;
 }
 
-// The sums of four channels of a row over the parts of blocks first_block to last_block.
+// The sums of four channels of a row over parts of a unit.
 struct PartSums {
   float maximum = -INFINITY;
   float sum = 0.0f;
   bool fault = false;
   float values[4] = {};
 };
+
+// Adds the parts that blocks begin to last have of the unit that begins in first_block.
 template <int kRows>
-__device__ inline void add_parts(const AttentionArgs& args, int64_t first_block, int64_t last_block, int row, int d,
+__device__ inline void add_parts(const AttentionArgs& args, int64_t first_block, int64_t begin, int64_t last, int row, int d,
                                  PartSums& sums) {
   constexpr int kAtOnce = 8;  // parts whose loads are in flight together
-  for (int64_t first = first_block; first <= last_block; first += kAtOnce) {
+  for (int64_t first = begin; first <= last; first += kAtOnce) {
     float2 stats[kAtOnce];
     float4 parts[kAtOnce];
 #pragma unroll
     for (int n = 0; n < kAtOnce; ++n) {
-      const bool there = first + n <= last_block;
+      const bool there = first + n <= last;
       const int64_t at = part_of(first_block, there ? first + n : first) * kRows + row;
       stats[n] = there ? __ldcg(&args.partial_stats[at]) : float2{-INFINITY, 0.0f};
       parts[n] = there ? __ldcg(reinterpret_cast<const float4*>(&args.partial_out[at * args.v_head_dim + d])) : float4{};

@@ -21,7 +21,8 @@ constexpr int64_t kDecodeMmaBlocks = 2 * kMultiprocessors;                  // a
 constexpr int64_t kDecodeMlaBlocks = kMultiprocessors;
 static_assert(kDecodeMmaBlocks <= kPagedAttentionCounters);
 constexpr int64_t kMinKeysPerBlock = 128;
-constexpr int64_t kMinKeysPerMlaBlock = 256;  // its parts are large, and one block adds up those of a unit
+constexpr int64_t kMinKeysPerMlaBlock = 256;  // where one block adds up the parts of a unit, which are large
+constexpr int64_t kMaxMlaParts = 4;           // of a unit: where there may be more, a second launch adds them up
 constexpr int64_t kMinKeysPerSplit = 128;     // below, splitting costs more than it gains
 static_assert(kPrefillWgmmaParts <= kPagedAttentionCounters);
 constexpr int64_t kMaxGrid = INT_MAX;
@@ -336,6 +337,7 @@ struct TilesLaunch {
   int64_t min_keys;     // of a block
   int64_t max_blocks;   // that run at a time
   int64_t part_blocks;  // that the workspace has parts for
+  bool counts = true;   // blocks that share a unit count who has arrived
 };
 Status prepare(const PagedAttentionParams& params, const TilesLaunch& shape, cudaStream_t stream, AttentionArgs& args,
                int64_t& blocks, bool& may_overlap) {
@@ -353,7 +355,7 @@ Status prepare(const PagedAttentionParams& params, const TilesLaunch& shape, cud
     args.partial_out = reinterpret_cast<float*>(workspace + parts.counters_bytes);
     args.partial_stats = reinterpret_cast<float2*>(args.partial_out + parts.rows * args.v_head_dim);
     args.counters = params.counters;
-    if (args.counters == nullptr) {
+    if (args.counters == nullptr && shape.counts) {
       args.counters = reinterpret_cast<uint32_t*>(workspace);
       PROLOGUE_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(args.counters, 0, static_cast<size_t>(parts.counters_bytes), stream));
       may_overlap = false;  // what comes before it is no kernel
@@ -476,7 +478,7 @@ bool encode_mla_map(const PagedAttentionParams& params, CUtensorMap& map) {
 
 std::atomic<bool> wgmma_allowed = true;
 
-// Whether the library holds code of prefill_wgmma_kernel for this device: code for others is empty, and admits fewer threads.
+// Whether the library holds code of the kernels with wgmma for this device: code for others is empty, and admits fewer threads.
 bool has_wgmma_code(int device) {
   int major = 0, minor = 0;
   if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
@@ -489,10 +491,13 @@ bool has_wgmma_code(int device) {
   static std::array<std::atomic<int>, kDevices> answers = {};  // 0: not known yet; 1: no; 2: yes
   if (device < kDevices && answers[static_cast<size_t>(device)] != 0) return answers[static_cast<size_t>(device)] == 2;
   cudaFuncAttributes attributes = {};
-  const cudaError_t error = cudaFuncGetAttributes(&attributes, prefill_wgmma_instances()[0].kernel);
-  if (error != cudaSuccess) cudaGetLastError();
-  const bool yes = error == cudaSuccess && attributes.maxThreadsPerBlock >= kPrefillWgmmaThreads &&
-                   attributes.numRegs == kPrefillWgmmaRegisters;
+  const auto has_code = [&](auto* kernel, int threads, int registers) {
+    const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
+    if (error != cudaSuccess) cudaGetLastError();
+    return error == cudaSuccess && attributes.maxThreadsPerBlock >= threads && attributes.numRegs == registers;
+  };
+  const bool yes = has_code(prefill_wgmma_instances()[0].kernel, kPrefillWgmmaThreads, kPrefillWgmmaRegisters) &&
+                   has_code(decode_mla_instances()[0].kernel, kDecodeMlaThreads, kDecodeMlaRegisters);
   if (device < kDevices) answers[static_cast<size_t>(device)] = yes ? 2 : 1;
   return yes;
 }
@@ -533,15 +538,28 @@ Status run_prefill_wgmma(const PrefillWgmmaInstance& instance, const PagedAttent
 Status run_decode_mla(const DecodeMlaInstance& instance, const PagedAttentionParams& params, const CUtensorMap& map,
                       cudaStream_t stream) {
   AttentionArgs args = make_args(params);
+  const int64_t packed_rows = max_packed_rows(params);
+  args.row_tiles = static_cast<int>(divide_up(packed_rows, kDecodeMlaRows));
+  const int64_t units = params.num_seqs * args.row_tiles;
+  const int64_t shares_of_unit = divide_up(max_keys(params), kMinKeysPerBlock);
+  const bool combine = std::min(kDecodeMlaBlocks / units, shares_of_unit) > kMaxMlaParts;
   int64_t blocks = 0;
   bool may_overlap = false;
+  const int64_t min_keys = combine ? kMinKeysPerBlock : kMinKeysPerMlaBlock;
   PROLOGUE_RETURN_IF_ERROR(prepare(params,
-                                   {kDecodeMlaRows, kDecodeMlaKeys, kMinKeysPerMlaBlock, kDecodeMlaBlocks, kDecodeMlaBlocks},
+                                   {kDecodeMlaRows, kDecodeMlaKeys, min_keys, kDecodeMlaBlocks, kDecodeMlaBlocks, !combine},
                                    stream, args, blocks, may_overlap));
+  static_assert(kDecodeMlaBlocks * sizeof(UnitBlocks) <= kPagedAttentionCounters * sizeof(uint32_t));
+  if (combine) args.unit_blocks = static_cast<UnitBlocks*>(params.workspace);  // in place of counters
   cudaLaunchAttribute edge = programmatic_edge();
   const std::span<cudaLaunchAttribute> attributes(&edge, may_overlap ? 1 : 0);
-  return launch("paged_attention decode", instance.kernel,
-                {grid_extent(blocks), kDecodeMlaThreads, instance.shared_bytes, attributes}, stream, args, map);
+  PROLOGUE_RETURN_IF_ERROR(launch("paged_attention decode", instance.kernel,
+                                  {grid_extent(blocks), kDecodeMlaThreads, instance.shared_bytes, attributes}, stream, args,
+                                  map));
+  if (!combine) return {};
+  const auto rows = static_cast<unsigned>(std::min<int64_t>(packed_rows, kDecodeMlaRows));
+  return launch("paged_attention combine", mla_combine(), {{grid_extent(units), rows}, kMlaCombineThreads, 0, attributes}, stream,
+                args);
 }
 
 // What decode runs: the first num_seqs sequences of the call (all, some or none), as a call of their own, so that they get the
