@@ -2,8 +2,8 @@
 // a prompt at once, one decoding step of one sequence and of a batch; bfloat16 also over quantised caches with a scale for each
 // token and head, K and V of one type or of two, and with a window and a soft cap. With past_is_ready each call begins
 // while the one before it runs, as in a graph after the prologue. Bytes: q and out, and every K, V, scale and
-// zero point that a row sees once. "mla": decoding of DeepSeek's latent attention with 16 heads (an eighth of them) and all 128; V is in K,
-// so its bytes are K's.
+// zero point that a row sees once. "mla": decoding of DeepSeek's latent attention with 16 heads (an eighth of them) and
+// all 128, on Hopper's kernel and on that of other GPUs; V is in K, so its bytes are K's.
 #include <prologue/kernels/paged_attention/paged_attention.h>
 
 #include <algorithm>
@@ -89,9 +89,9 @@ std::vector<int32_t> scattered_pages(int64_t num_pages) {
 constexpr Load kMlaLoads[] = {{"decode", 1, 1, 1500},  {"decode", 1, 1, 8192},  {"decode", 16, 1, 8192},
                               {"decode", 64, 1, 1500}, {"decode", 8, 1, 32768}, {"decode", 128, 1, 2048}};
 
-void bench_mla(bench::Bench& bench, int64_t num_q_heads, int64_t page_size, const Load& load) {
-  const std::string name =
-      str_cat("bfloat16 mla h", num_q_heads, " page=", page_size, " seqs=", load.num_seqs, " length=", load.length);
+void bench_mla(bench::Bench& bench, int64_t num_q_heads, int64_t page_size, const Load& load, bool wgmma = true) {
+  const std::string name = str_cat("bfloat16 mla h", num_q_heads, wgmma ? "" : " other GPUs", " page=", page_size,
+                                   " seqs=", load.num_seqs, " length=", load.length);
   bench.run(name, [&](bench::Setup& setup) {
     constexpr int64_t kHeadDim = 576, kValueDim = 512, kSize = 2;
     const int64_t pages_per_seq = (load.length + page_size - 1) / page_size, num_pages = load.num_seqs * pages_per_seq;
@@ -124,6 +124,7 @@ void bench_mla(bench::Bench& bench, int64_t num_q_heads, int64_t page_size, cons
     p.max_seqlen_q = 1;
     p.max_seq_len = load.length;
     p.out.data = setup.shared(out_bytes, DType::bf16);
+    allow_wgmma(wgmma);
     p.workspace_bytes = paged_attention_workspace_bytes(p, setup.execution().device);
     if (p.workspace_bytes > 0) p.workspace = setup.shared(p.workspace_bytes, DType::f32);
     p.counters = setup.values(std::vector<uint32_t>(kPagedAttentionCounters));
@@ -133,7 +134,7 @@ void bench_mla(bench::Bench& bench, int64_t num_q_heads, int64_t page_size, cons
                        [=](const Execution& execution, int64_t rotation) mutable {
                          p.q.data = q[static_cast<size_t>(rotation)];
                          p.kv.k.data = p.kv.v.data = k[static_cast<size_t>(rotation)];
-                         allow_wgmma(true);
+                         allow_wgmma(wgmma);
                          return paged_attention(p, execution);
                        },
                        flops, std::string()};
@@ -249,6 +250,7 @@ int main(int argc, char** argv) {
     for (const int64_t page_size : {64, 16}) {
       for (const Load& load : kMlaLoads) bench_mla(bench, num_q_heads, page_size, load);
     }
+    for (const Load& load : kMlaLoads) bench_mla(bench, num_q_heads, 64, load, false);
   }
   return bench.finish();
 }

@@ -1245,6 +1245,9 @@ PROLOGUE_C_API prologue_status prologue_mla_prologue(
 //   On Hopper GPUs (compute capability 9.0) prefill over a cache of dtype has kernels of its own, for what TMA can copy: pages of a
 //   power of two of at least 8 slots, a ring of whole pages or of a multiple of 64 slots, a positive scale, and heads and strides
 //   that are multiples of 16 bytes. Other calls run as on other GPUs. Results differ by rounding.
+//   So has decode of latent attention (MLA): one kv head of 576 channels, V being its first 512, over a cache of dtype, bfloat16 or
+//   float16, with pages and a ring of multiples of 16 slots, a positive scale, and the same multiples of 16 bytes. Of few
+//   long sequences it is two launches, the second of which adds up.
 //   Decode, and prefill of few rows there, may split a sequence into parts and combine them through the workspace, in a way that
 //   depends on the batch. So the result is deterministic, but not batch-invariant, unless:
 //   batch_invariant  the bits of a row depend only on q of that row, the K and V that it sees and the sinks: not on the other rows and

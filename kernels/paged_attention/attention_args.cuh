@@ -40,11 +40,11 @@ struct AttentionArgs {
   int64_t first_seq = 0;            // prefill: decode runs those before it, in a launch of its own
   int min_tiles = 1;                // decode_mma, decode_mla: of a block
   int stages = 2;                   // decode_mma: of the rings
-  int row_tiles = 0;                // decode, decode_mla: tiles of packed rows per sequence; prefill: an upper bound of all sequences' tiles
+  int row_tiles = 0;                // decode, decode_mla: tiles of packed rows per sequence; prefill: the most of all sequences
   int num_splits = 1;               // decode: blocks that share a sequence
   float2* partial_stats = nullptr;  // decode with splits, [block, row of its tile]: maximum and sum, the sum negative for a fault
   float* partial_out = nullptr;     // and [block, row of its tile, v_head_dim]: not yet divided by the sum; prefill_wgmma: both
-  uint32_t* counters = nullptr;     // decode_mma and decode_mla, [block], and prefill_wgmma, if blocks may share a tile: zeros before and after
+  uint32_t* counters = nullptr;     // of blocks, if they may share a tile: zeros before and after
   UnitBlocks* unit_blocks = nullptr;  // decode_mla, [sequence, tile of rows]: which blocks share it, for the launch that adds up
 };
 

@@ -77,10 +77,10 @@ struct PrefillWgmmaInstance {
 
 inline constexpr int kDecodeMlaThreads = 384;
 inline constexpr int kDecodeMlaRegisters = 168;  // of a thread at the launch: the most that so many threads may have
-inline constexpr int kDecodeMlaRows = 64;      // packed rows of a unit
-inline constexpr int kDecodeMlaKeys = 64;      // of a tile
-inline constexpr int kDecodeMlaBoxSlots = 16;  // slots of a page that one copy takes
-inline constexpr int kMlaHeadDim = 576;        // of q and K; V is its first channels
+inline constexpr int kDecodeMlaRows = 64;        // packed rows of a unit
+inline constexpr int kDecodeMlaKeys = 64;        // of a tile
+inline constexpr int kDecodeMlaBoxSlots = 16;    // slots of a page that one copy takes
+inline constexpr int kMlaHeadDim = 576;          // of q and K; V is its first channels
 inline constexpr int kMlaValueDim = 512;
 
 // Of MLA, on Hopper. Beside the arguments it takes the cache as TMA sees it: [channel of a panel, slot of 8, panel of 64 channels, 8 slots

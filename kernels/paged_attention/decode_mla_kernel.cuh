@@ -40,9 +40,9 @@ inline constexpr int kMlaProducerRegisters = 72;
 inline constexpr int kMlaConsumerRegisters = 216;
 static_assert(kMlaProducerRegisters + 2 * kMlaConsumerRegisters == 3 * kDecodeMlaRegisters);
 
-// Named barriers: 0 is that of __syncthreads(); one of both consumers, and one of each.
-inline constexpr int kMlaConsumersBarrier = 1;
-inline constexpr int kMlaConsumerBarrier = 2;
+// Named barriers of the consumers, each its own; 0 is that of __syncthreads(). Where both meet is an mbarrier, and every thread arrives at an
+// mbarrier, not one of each warp: racecheck follows only that.
+inline constexpr int kMlaConsumerBarrier = 1;
 
 // A block's part of a unit: consecutive tiles.
 struct MlaWork {
@@ -71,7 +71,7 @@ struct MlaShared {
   static constexpr int kStageBytes = kKeys / 8 * kGroupBytes;
   alignas(1024) T q[kPanels][kRows][64];
   alignas(1024) unsigned char k[2][kStageBytes];
-  Barrier work_full[2], work_empty[2], k_full[2], k_empty[2], p_full[2];
+  Barrier work_full[2], work_empty[2], k_full[2], k_empty[2], p_full[2], both_there;
   MlaWork work[2];
   float maximum[2][kRows];  // of each stage: of its tile and those before it
   float rescale[2][kRows];  // what sums over the tiles before it are multiplied by
@@ -231,11 +231,10 @@ __device__ inline void consume_mla(const AttentionArgs& args, MlaShared<T>& shar
   float out[kOwnChannels / 2];      // the same of channels
   uint32_t weights[kKeys / 16][4];  // of keys: what the scores become
   RingPlace<2> work_at, at;
-
-  // One arrival for each warp, when all its lanes are done.
-  const auto release = [&](Barrier& barrier) {
-    __syncwarp();
-    if (lane == 0) barrier.arrive();
+  int meetings = 0;
+  const auto meet = [&] {
+    shared.both_there.arrive();
+    shared.both_there.wait(meetings++ % 2);
   };
 
   wait_for_previous_kernels();
@@ -249,7 +248,7 @@ __device__ inline void consume_mla(const AttentionArgs& args, MlaShared<T>& shar
     if (sequence.bad_rows && work.begins && first_packed == 0)
       clear_bad_rows(args, work.sequence_index, 0, thread, kMlaConsumers);
 
-    sync_barrier(kMlaConsumersBarrier, kMlaConsumers);  // both are done with the unit before
+    meet();  // both are done with the unit before
     constexpr int kChunks = kMlaHeadDim / 8;
     for (int row = thread / 32; row < kRows; row += kMlaConsumers / 32) {
       const bool there = row < rows;
@@ -279,7 +278,7 @@ __device__ inline void consume_mla(const AttentionArgs& args, MlaShared<T>& shar
     const int all_see_from = lowest(args, sequence.limit(max(0, first_packed + rows - 1) / args.group));
     __pipeline_wait_prior(0);
     fence_shared_for_async();
-    sync_barrier(kMlaConsumersBarrier, kMlaConsumers);
+    meet();
 
     const auto rescale_sums = [&](const float(&rescale)[2]) {
       if (!__any_sync(0xffffffffu, rescale[0] != 1.0f || rescale[1] != 1.0f)) return;  // mostly, after the first tiles
@@ -298,7 +297,7 @@ __device__ inline void consume_mla(const AttentionArgs& args, MlaShared<T>& shar
       multiply_commit();
       multiply_wait<0>();
       keep_in_order(out);
-      release(shared.k_empty[at.index]);
+      shared.k_empty[at.index].arrive();
     };
     const auto take_scores = [&](int first_key) {
       unsigned char* const stage = shared.k[at.index];
@@ -381,7 +380,7 @@ __device__ inline void consume_mla(const AttentionArgs& args, MlaShared<T>& shar
         }
       }
       fence_shared_for_async();  // a later copy to the stage comes after these stores
-      release(shared.p_full[at.index]);
+      shared.p_full[at.index].arrive();
       rescale_sums(rescale);
 #pragma unroll
       for (int half = 0; half < 2; ++half) sum[half] += added[half];
@@ -420,7 +419,7 @@ __device__ inline void consume_mla(const AttentionArgs& args, MlaShared<T>& shar
       sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], 2);
       if (lane % 4 == 0) shared.sum[consumer][first_row + half * 8] = sum[half];
     }
-    sync_barrier(kMlaConsumersBarrier, kMlaConsumers);
+    meet();
     bool fault[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -470,13 +469,13 @@ __device__ inline void consume_mla(const AttentionArgs& args, MlaShared<T>& shar
         if (consumer == 0 && lane % 4 == 0) args.partial_stats[part + row] = {shift[half], fault[half] ? -1.0f : sum[half]};
       }
       if (args.unit_blocks == nullptr) {
-        sync_barrier(kMlaConsumersBarrier, kMlaConsumers);
+        meet();
         if (thread == 0) {  // what the block has written is seen before its arrival is
           __threadfence();
           shared.arrived = atomicAdd(&args.counters[work.first_block], 1u);
           __threadfence();
         }
-        sync_barrier(kMlaConsumersBarrier, kMlaConsumers);
+        meet();
       }
       if (args.unit_blocks == nullptr && shared.arrived == static_cast<unsigned>(work.last_block - work.first_block)) {
         if (thread == 0) args.counters[work.first_block] = 0;
@@ -489,7 +488,7 @@ __device__ inline void consume_mla(const AttentionArgs& args, MlaShared<T>& shar
         }
       }
     }
-    release(shared.work_empty[work_at.index]);
+    shared.work_empty[work_at.index].arrive();
   }
 }
 
@@ -498,16 +497,16 @@ __global__ void __launch_bounds__(kDecodeMlaLaunchBound, 1)
     decode_mla_kernel(const __grid_constant__ AttentionArgs args, const __grid_constant__ CUtensorMap map) {
 #if PROLOGUE_HOPPER
   MlaShared<T>& shared = *swizzled_dynamic_shared<MlaShared<T>>();
-  constexpr int kConsumerWarps = kMlaConsumers / 32;
   if (threadIdx.x == 0) {
     if (shared_address(&shared) % 1024 != 0) __trap();  // the swizzle would be another
     for (int i = 0; i < 2; ++i) {
       shared.work_full[i].init(1);
-      shared.work_empty[i].init(kConsumerWarps);
+      shared.work_empty[i].init(kMlaConsumers);
       shared.k_full[i].init(1);
-      shared.k_empty[i].init(kConsumerWarps);
-      shared.p_full[i].init(kConsumerWarps / 2);
+      shared.k_empty[i].init(kMlaConsumers);
+      shared.p_full[i].init(kWarpgroup);
     }
+    shared.both_there.init(kMlaConsumers);
     fence_barrier_init();
     prefetch_map(map);
   }
