@@ -18,7 +18,7 @@ using namespace prologue;
 
 namespace {
 
-constexpr int64_t kTokens[] = {1, 2, 4, 8, 16};
+constexpr int64_t kTokens[] = {1, 2, 4, 8, 16, 32, 64};
 constexpr int64_t kPageSize = 16, kMaxPosition = 8192;
 
 enum class Way { one, one_overlapping, several };
@@ -129,14 +129,10 @@ struct Linear {
 };
 
 constexpr Linear kLinears[] = {
-    {"8B output + residual", 4096, 4096, false, false, true},
-    {"8B norm + gate_up + activation", 14336, 4096, true, true},
-    {"8B down + residual", 4096, 14336, false, false, true},
-    {"1B output + residual", 2048, 2048, false, false, true},
-    {"1B norm + gate_up + activation", 8192, 2048, true, true},
-    {"1B down + residual", 2048, 8192, false, false, true},
-    {"SmolLM2 output + residual", 576, 576, false, false, true},
-    {"SmolLM2 norm + gate_up + activation", 1536, 576, true, true},
+    {"8B output + residual", 4096, 4096, false, false, true},    {"8B norm + gate_up + activation", 14336, 4096, true, true},
+    {"8B down + residual", 4096, 14336, false, false, true},     {"1B output + residual", 2048, 2048, false, false, true},
+    {"1B norm + gate_up + activation", 8192, 2048, true, true},  {"1B down + residual", 2048, 8192, false, false, true},
+    {"SmolLM2 output + residual", 576, 576, false, false, true}, {"SmolLM2 norm + gate_up + activation", 1536, 576, true, true},
     {"SmolLM2 down + residual", 576, 1536, false, false, true},
 };
 
@@ -174,6 +170,9 @@ Problem make_problem(const Linear& l, int64_t num_tokens, bench::Setup& setup, i
 
 Status run_one(const QkvPrologueParams& p, const Execution& execution) { return cuda::qkv_prologue(p, execution); }
 Status run_one(const ProjectionParams& p, const Execution& execution) { return cuda::projection(p, execution); }
+
+bool runs_as_one(const QkvPrologueParams& p) { return cuda::qkv_prologue_is_one_kernel(p); }
+bool runs_as_one(const ProjectionParams& p) { return cuda::projection_is_one_kernel(p); }
 
 // Whether one kernel does it.
 template <class Of>
@@ -275,7 +274,8 @@ void run_layers(bench::Bench& bench, const std::string& model, Heads heads, cons
                              auto& p = problem.params;
                              p.weight = problem.weights[layer];
                              p.overlaps = may_overlap && kind == Way::one_overlapping;
-                             return kind == Way::several ? run_separately(p, context, execution) : run_one(p, execution);
+                             const bool one = kind != Way::several && runs_as_one(p);
+                             return one ? run_one(p, execution) : run_separately(p, context, execution);
                            };
                            PROLOGUE_RETURN_IF_ERROR(run(qkv));
                            if (length > 0) {
@@ -348,7 +348,7 @@ int main(int argc, char** argv) {
       run_every_instance(bench, name, linear, num_tokens);
     }
   }
-  for (const int64_t num_tokens : {1, 8}) {
+  for (const int64_t num_tokens : kTokens) {
     for (const int64_t length : {0, 128, 512}) {
       run_layers(bench, "8B", kHeads[0], kLinears, num_tokens, length, **created);
       run_layers(bench, "1B", kHeads[6], kLinears + 3, num_tokens, length, **created);

@@ -6,6 +6,7 @@
 #include <prologue/kernels/paged_attention/backends.h>
 #include <prologue/kernels/paged_attention/instances.h>
 #include <prologue/kernels/base/device/cuda_launch.cuh>
+#include <prologue/kernels/base/device/tensor_map.cuh>
 #include <prologue/kernels/paged_attention/attention_instances.cuh>
 #include <prologue/kernels/paged_attention/decode_kernel.cuh>
 #include <prologue/kernels/paged_attention/decode_mma_kernel.cuh>
@@ -407,44 +408,6 @@ struct PrefillWgmmaParts {
   }
 };
 
-// Of the tensor-map encoder in the driver, which is not linked; null if the driver has none.
-using EncodeTensorMap = decltype(&cuTensorMapEncodeTiled);
-EncodeTensorMap encode_tensor_map() {
-  static const EncodeTensorMap function = [] {
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
-    constexpr unsigned kSince = 12000;
-    const cudaError_t error =
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, kSince, cudaEnableDefault, &result);
-    if (error != cudaSuccess) cudaGetLastError();
-    return error == cudaSuccess && result == cudaDriverEntryPointSuccess ? reinterpret_cast<EncodeTensorMap>(found) : nullptr;
-  }();
-  return function;
-}
-
-// A tensor of 16-bit elements: rows of channels, and outer dimensions with strides in elements; boxes have 64 channels.
-struct OuterDim {
-  int64_t size;
-  int64_t stride;
-  int64_t box;
-};
-bool encode_map(CUtensorMap& map, const void* data, int64_t channels, std::initializer_list<OuterDim> outer) {
-  constexpr unsigned kMaxDims = 5;
-  cuuint64_t sizes[kMaxDims] = {static_cast<cuuint64_t>(channels)}, strides[kMaxDims - 1] = {};
-  cuuint32_t box[kMaxDims] = {64}, steps[kMaxDims] = {1};
-  unsigned dims = 1;
-  for (const OuterDim& dim : outer) {
-    strides[dims - 1] = static_cast<cuuint64_t>(dim.stride) * 2;
-    sizes[dims] = static_cast<cuuint64_t>(dim.size);
-    box[dims] = static_cast<cuuint32_t>(dim.box);
-    steps[dims++] = 1;
-  }
-  // Bits are copied as they are: the type says only how many.
-  return encode_tensor_map()(&map, CU_TENSOR_MAP_DATA_TYPE_UINT16, dims, const_cast<void*>(data), sizes, strides, box, steps,
-                             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
-}
-
 // False for strides that the driver does not take.
 bool encode_maps(const PagedAttentionParams& params, PrefillWgmmaParams& w) {
   const PagedKvView& kv = params.kv;
@@ -457,7 +420,7 @@ bool encode_maps(const PagedAttentionParams& params, PrefillWgmmaParams& w) {
                        {kv.num_kv_heads, side.strides.head, 1},
                        {kv.num_pages, side.strides.page, 1}});
   };
-  return encode_tensor_map() != nullptr && encode_side(w.k, kv.k, params.head_dim) && encode_side(w.v, kv.v, v_head_dim(kv)) &&
+  return encode_side(w.k, kv.k, params.head_dim) && encode_side(w.v, kv.v, v_head_dim(kv)) &&
          encode_map(w.q, params.q.data, params.head_dim,
                     {{params.num_q_heads, params.q.head_stride, group},
                      {params.num_tokens, params.q.token_stride, w.tile_rows / group}});
@@ -468,8 +431,7 @@ bool encode_mla_map(const PagedAttentionParams& params, CUtensorMap& map) {
   const PagedKvView& kv = params.kv;
   const PageStrides& strides = kv.k.strides;
   constexpr int64_t kGroup = 8;
-  return encode_tensor_map() != nullptr &&
-         encode_map(map, kv.k.data, 64,
+  return encode_map(map, kv.k.data, 64,
                     {{kGroup, strides.token, kGroup},
                      {kMlaHeadDim / 64, 64, kMlaHeadDim / 64},
                      {kv.page_size / kGroup, kGroup * strides.token, kDecodeMlaBoxSlots / kGroup},

@@ -1,6 +1,11 @@
+#include <algorithm>
+#include <set>
+
 #include <prologue/kernels/projection/backends.h>
 #include <prologue/kernels/projection/instances.h>
 #include <prologue/kernels/projection/projection_choice.h>
+#include <prologue/kernels/projection/projection_output.h>
+#include <prologue/kernels/projection/projection_ring.h>
 #include <prologue/kernels/base/device/cuda_launch.cuh>
 #include <prologue/kernels/projection/projection_kernel.cuh>
 
@@ -32,8 +37,6 @@ std::span<const Instance> instances_of(DType type) {
   return {};
 }
 
-bool is_gated(const ProjectionParams& p) { return p.activation.given != 0 && p.activation.gated; }
-
 // Small launches let the next one start before they multiply: it finds places everywhere.
 constexpr int64_t kFewBlocks = 132;
 
@@ -56,8 +59,7 @@ Launch launch_of(const ProjectionParams& p, const Instance& instance, int64_t ti
 }
 
 bool can_project(const ProjectionParams& p) {
-  return !p.batch_invariant && can_stream(p.dtype, p.num_tokens, p.k, p.x, p.x_stride, p.norm, p.weight) && p.n % 16 == 0 &&
-         p.n <= INT32_MAX / 4 && p.y_stride % kRowsAtOnce == 0 && is_aligned(p.y, 8) && is_aligned(p.bias, 8);
+  return can_store(p) && can_stream(p.dtype, p.num_tokens, p.k, p.x, p.x_stride, p.norm, p.weight);
 }
 
 // As many blocks in a cluster as there can be, and the fewer rows for a cluster the fewer clusters there are, and the longer the rows, until
@@ -83,22 +85,11 @@ Launch choose(const ProjectionParams& p) {
 }
 
 Status run(const Launch& chosen, const ProjectionParams& p, cudaStream_t stream) {
-  OutputArgs o;
-  o.bias = static_cast<const char*>(p.bias);
-  o.y = static_cast<char*>(p.y);
-  o.y_stride = p.y_stride * dtype_size(p.dtype);
-  o.n = static_cast<int32_t>(p.n);
-  o.activates = p.activation.given != 0 ? 1 : 0;
-  o.gated = is_gated(p) ? 1 : 0;
-  o.adds = p.adds != 0 ? 1 : 0;
-  o.kind = p.activation.kind;
-  o.limit = p.activation.limit;
-  o.alpha = p.activation.alpha;
   const ProjectionArgs& a = chosen.args;
   ClusterAttributes attributes(a.blocks, p.overlaps);
   const LaunchShape shape = {grid_extent(chosen.clusters * a.blocks), static_cast<unsigned>(threads_of(a)),
                              static_cast<size_t>(shared_bytes_of(a, chosen.instance->token_tiles)), attributes.span()};
-  return launch(kName, chosen.instance->kernel, shape, stream, a, o);
+  return launch(kName, chosen.instance->kernel, shape, stream, a, output_of(p));
 }
 
 std::string instance_name(DType dtype, const Instance& instance) {
@@ -107,9 +98,13 @@ std::string instance_name(DType dtype, const Instance& instance) {
 
 }  // namespace
 
-bool projection_is_one_kernel(const ProjectionParams& params) { return choose(params).instance != nullptr; }
+bool projection_is_one_kernel(const ProjectionParams& params) {
+  return choose_ring(params).instance != nullptr || choose(params).instance != nullptr;
+}
 
 Status projection(const ProjectionParams& params, const Execution& execution) {
+  const RingLaunch ring = choose_ring(params);
+  if (ring.instance != nullptr) return run(ring, params, execution.stream);
   const Launch chosen = choose(params);
   if (chosen.instance == nullptr) return unsupported(kName, ": no single CUDA kernel for this call");
   return run(chosen, params, execution.stream);
@@ -117,6 +112,18 @@ Status projection(const ProjectionParams& params, const Execution& execution) {
 
 std::vector<KernelInstance<ProjectionParams>> instances_of(const ProjectionParams& params) {
   std::vector<KernelInstance<ProjectionParams>> list;
+  if (can_ring(params)) {
+    for (const RingInstance& instance : ring_instances_of(params.dtype)) {
+      const int64_t most = instance.rows / (is_gated(params) ? 2 : 1);
+      for (const int64_t rows : std::set<int64_t>{most, std::max<int64_t>(8, most * 3 / 4 / 8 * 8)}) {
+        if (ring_launch_of(params, instance, rows).instance == nullptr) continue;
+        list.push_back({str_cat(ring_instance_name(params.dtype, instance), ", ", rows), kMostRingTokens,
+                        [&instance, rows](const ProjectionParams& p, cudaStream_t stream) {
+                          return run(ring_launch_of(p, instance, rows), p, stream);
+                        }});
+      }
+    }
+  }
   if (!can_project(params)) return list;
   for (const Instance& instance : instances_of(params.dtype)) {
     for (int64_t tiles = kMostTiles; tiles >= kFewestTiles; tiles /= 2) {
@@ -134,6 +141,7 @@ std::vector<KernelInstance<ProjectionParams>> instances_of(const ProjectionParam
 
 std::vector<std::string> projection_instances(DType dtype) {
   std::vector<std::string> names;
+  for (const RingInstance& instance : ring_instances_of(dtype)) names.push_back(ring_instance_name(dtype, instance));
   for (const Instance& instance : instances_of(dtype)) names.push_back(instance_name(dtype, instance));
   return names;
 }

@@ -5,46 +5,12 @@
 
 #include <cstdint>
 
-#include <prologue/kernels/token_ops/activation_math.h>
+#include <prologue/kernels/projection/projection_output.cuh>
 #include <prologue/kernels/projection/projection_stream.cuh>
 
 namespace prologue::cuda {
 
-struct OutputArgs {
-  const char* bias = nullptr;  // null = none
-  char* y = nullptr;
-  int64_t y_stride = 0;  // bytes
-  int32_t n = 0;         // a multiple of 16
-  int32_t activates = 0;
-  int32_t gated = 0;
-  int32_t adds = 0;
-  Activation kind = Activation::silu;
-  float limit = 0.0f;
-  float alpha = 0.0f;
-};
-
-template <Activation kKind>
-__device__ inline float activated(const OutputArgs& o, float gate, float up) {
-  if constexpr (kKind != Activation::clamped_swiglu) {
-    if (o.gated == 0) return activate<kKind>(gate);
-  }
-  return activate_gated<kKind>(gate, up, o.limit, o.alpha);
-}
-
-__device__ inline float activated(const OutputArgs& o, float gate, float up) {
-  switch (o.kind) {
-    case Activation::gelu_tanh: return activated<Activation::gelu_tanh>(o, gate, up);
-    case Activation::gelu: return activated<Activation::gelu>(o, gate, up);
-    case Activation::relu: return activated<Activation::relu>(o, gate, up);
-    case Activation::relu2: return activated<Activation::relu2>(o, gate, up);
-    case Activation::clamped_swiglu: return activated<Activation::clamped_swiglu>(o, gate, up);
-    case Activation::silu: break;
-  }
-  return activated<Activation::silu>(o, gate, up);
-}
-
 inline constexpr int kProjectionThreads = 256;
-inline constexpr int kRowsAtOnce = 4;  // of a lane
 
 // The product of kRowsAtOnce rows of the weights and a token, rounded to T as the separate operation stores it. `row` counts in the
 // cluster, `of_weights` in the weights.
@@ -56,15 +22,7 @@ __device__ inline void product_of_rows(const ProjectionArgs& a, const OutputArgs
 #pragma unroll
     for (float& value : values) value *= factor;
   }
-  if (o.bias != nullptr) {
-    const auto bias =
-        load_bytes<kRowsAtOnce* static_cast<int>(sizeof(T)), false>(o.bias + of_weights * static_cast<int64_t>(sizeof(T)));
-#pragma unroll
-    for (int i = 0; i < kRowsAtOnce; ++i) values[i] += element<T, kRowsAtOnce>(bias, i);
-  }
-  const Packed<T, kRowsAtOnce> rounded = pack<T, kRowsAtOnce>(values);
-#pragma unroll
-  for (int i = 0; i < kRowsAtOnce; ++i) values[i] = element<T, kRowsAtOnce>(rounded, i);
+  round_product<T>(o, of_weights, values);
 }
 
 template <class T, int kTokenTiles>
@@ -93,11 +51,9 @@ __global__ void __launch_bounds__(kProjectionThreads, kWarpsOfSm * 32 / kProject
   if (warp >= own_tokens) return;
   wait_for_sums(a, shared);
 
-  constexpr int kBytes = kRowsAtOnce * static_cast<int>(sizeof(T));
 #pragma unroll 1
   for (int slot = warp; slot < own_tokens; slot += warps) {
     const float factor = a.normed != 0 ? norm_of_token(a, shared, slot) : 1.0f;
-    char* const y = o.y + ((slot << a.log_blocks) + share.rank) * o.y_stride;
 #pragma unroll 1
     for (int i = lane * kRowsAtOnce; i < rows && first_row + i < o.n; i += 32 * kRowsAtOnce) {
       const int at = first_row + i;
@@ -109,17 +65,7 @@ __global__ void __launch_bounds__(kProjectionThreads, kWarpsOfSm * 32 / kProject
 #pragma unroll
         for (int j = 0; j < kRowsAtOnce; ++j) values[j] = activated(o, values[j], up[j]);
       }
-      Packed<T, kRowsAtOnce> stored = pack<T, kRowsAtOnce>(values);
-      char* const to = y + at * static_cast<int64_t>(sizeof(T));
-      if (o.adds != 0) {
-        const auto residual = load_bytes<kBytes, false>(to);
-#pragma unroll
-        for (int j = 0; j < kRowsAtOnce; ++j) {
-          values[j] = element<T, kRowsAtOnce>(residual, j) + element<T, kRowsAtOnce>(stored, j);
-        }
-        stored = pack<T, kRowsAtOnce>(values);
-      }
-      store_bytes<kBytes, false>(to, stored);
+      store_output<T>(o, (slot << a.log_blocks) + share.rank, at, values);
     }
   }
 }

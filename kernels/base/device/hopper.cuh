@@ -156,18 +156,20 @@ __device__ inline void keep_in_order(Word (&words)[kCount]) {
 
 #define PROLOGUE_D8(i) \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
-#define PROLOGUE_D32(i) PROLOGUE_D8(i), PROLOGUE_D8(i + 8), PROLOGUE_D8(i + 16), PROLOGUE_D8(i + 24)
-#define PROLOGUE_NAMES32 \
-  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define PROLOGUE_NAMES64                                                                                      \
-  PROLOGUE_NAMES32                                                                                            \
-      ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56," \
-      "%57,%58,%59,%60,%61,%62,%63"
-#define PROLOGUE_NAMES128                                                                                        \
-  PROLOGUE_NAMES64                                                                                               \
-      ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,"    \
-      "%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111," \
-      "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+#define PROLOGUE_D16(i) PROLOGUE_D8(i), PROLOGUE_D8(i + 8)
+#define PROLOGUE_D32(i) PROLOGUE_D16(i), PROLOGUE_D16(i + 16)
+#define PROLOGUE_NAMES8 "%0,%1,%2,%3,%4,%5,%6,%7"
+#define PROLOGUE_NAMES16 PROLOGUE_NAMES8 ",%8,%9,%10,%11,%12,%13,%14,%15"
+#define PROLOGUE_NAMES32 PROLOGUE_NAMES16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define PROLOGUE_NAMES64                                                                                  \
+  PROLOGUE_NAMES32                                                                                        \
+  ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56," \
+  "%57,%58,%59,%60,%61,%62,%63"
+#define PROLOGUE_NAMES128                                                                                    \
+  PROLOGUE_NAMES64                                                                                           \
+  ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,"    \
+  "%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111," \
+  "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 // d is +f for every register; A, B, P: the numbers of the operands after them.
 #define PROLOGUE_MULTIPLY_SHARED(N, TYPE, NAMES, A, B, P, ...)                                                                   \
   asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #P ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE \
@@ -176,11 +178,11 @@ __device__ inline void keep_in_order(Word (&words)[kCount]) {
                "1, 1, 0, 0;\n}"                                                                                                  \
                : __VA_ARGS__                                                                                                     \
                : "l"(a), "l"(b), "r"(static_cast<int>(add)))
-#define PROLOGUE_MULTIPLY_REGISTERS(N, TYPE, NAMES, A0, A1, A2, A3, B, ...)                                                \
+#define PROLOGUE_MULTIPLY_REGISTERS(N, TYPE, NAMES, A0, A1, A2, A3, B, C, ...)                                             \
   asm volatile("{\n.reg .pred add;\nsetp.eq.b32 add, 0, 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE \
-               " {" NAMES "}, {%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", add, 1, 1, 1;\n}"                         \
+               " {" NAMES "}, {%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", add, 1, 1, %" #C ";\n}"                   \
                : __VA_ARGS__                                                                                               \
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kOwnRows ? 1 : 0))
 
 // d [64, N] = a [64, 16] b [16, N] + (add ? d : 0), over a warpgroup; a and b in shared memory, rows of a and of b's transpose.
 // A lane has rows lane / 4 and lane / 4 + 8 of the 16 of its warp, columns 2 * (lane % 4) and the next of every 8: the fragments of
@@ -200,30 +202,45 @@ __device__ inline void multiply_async(float (&d)[kCount], uint64_t a, uint64_t b
   }
 }
 
-// d [64, N] += a [64, 16] b [16, N]; a in registers, as fragments of mma.m16n8k16, b in shared memory, its own rows.
-template <class T, int kCount>
-__device__ inline void multiply_async(float (&d)[kCount], const uint32_t (&a)[4], uint64_t b) {
-  static_assert(kCount == 32 || kCount == 64 || kCount == 128);
+// d [64, N] += a [64, 16] b [16, N]; a in registers, as fragments of mma.m16n8k16, b in shared memory: kOwnRows, or rows of its transpose.
+template <class T, bool kOwnRows, int kCount>
+__device__ inline void multiply_registers_async(float (&d)[kCount], const uint32_t (&a)[4], uint64_t b) {
+  static_assert(kCount == 8 || kCount == 16 || kCount == 32 || kCount == 64 || kCount == 128);
   constexpr bool kBFloat16 = std::is_same_v<T, __nv_bfloat16>;
-  if constexpr (kCount == 32 && kBFloat16) {
-    PROLOGUE_MULTIPLY_REGISTERS(64, "bf16", PROLOGUE_NAMES32, 32, 33, 34, 35, 36, PROLOGUE_D32(0));
+  if constexpr (kCount == 8 && kBFloat16) {
+    PROLOGUE_MULTIPLY_REGISTERS(16, "bf16", PROLOGUE_NAMES8, 8, 9, 10, 11, 12, 13, PROLOGUE_D8(0));
+  } else if constexpr (kCount == 8) {
+    PROLOGUE_MULTIPLY_REGISTERS(16, "f16", PROLOGUE_NAMES8, 8, 9, 10, 11, 12, 13, PROLOGUE_D8(0));
+  } else if constexpr (kCount == 16 && kBFloat16) {
+    PROLOGUE_MULTIPLY_REGISTERS(32, "bf16", PROLOGUE_NAMES16, 16, 17, 18, 19, 20, 21, PROLOGUE_D16(0));
+  } else if constexpr (kCount == 16) {
+    PROLOGUE_MULTIPLY_REGISTERS(32, "f16", PROLOGUE_NAMES16, 16, 17, 18, 19, 20, 21, PROLOGUE_D16(0));
+  } else if constexpr (kCount == 32 && kBFloat16) {
+    PROLOGUE_MULTIPLY_REGISTERS(64, "bf16", PROLOGUE_NAMES32, 32, 33, 34, 35, 36, 37, PROLOGUE_D32(0));
   } else if constexpr (kCount == 32) {
-    PROLOGUE_MULTIPLY_REGISTERS(64, "f16", PROLOGUE_NAMES32, 32, 33, 34, 35, 36, PROLOGUE_D32(0));
+    PROLOGUE_MULTIPLY_REGISTERS(64, "f16", PROLOGUE_NAMES32, 32, 33, 34, 35, 36, 37, PROLOGUE_D32(0));
   } else if constexpr (kCount == 64 && kBFloat16) {
-    PROLOGUE_MULTIPLY_REGISTERS(128, "bf16", PROLOGUE_NAMES64, 64, 65, 66, 67, 68, PROLOGUE_D32(0), PROLOGUE_D32(32));
+    PROLOGUE_MULTIPLY_REGISTERS(128, "bf16", PROLOGUE_NAMES64, 64, 65, 66, 67, 68, 69, PROLOGUE_D32(0), PROLOGUE_D32(32));
   } else if constexpr (kCount == 64) {
-    PROLOGUE_MULTIPLY_REGISTERS(128, "f16", PROLOGUE_NAMES64, 64, 65, 66, 67, 68, PROLOGUE_D32(0), PROLOGUE_D32(32));
+    PROLOGUE_MULTIPLY_REGISTERS(128, "f16", PROLOGUE_NAMES64, 64, 65, 66, 67, 68, 69, PROLOGUE_D32(0), PROLOGUE_D32(32));
   } else if constexpr (kBFloat16) {
-    PROLOGUE_MULTIPLY_REGISTERS(256, "bf16", PROLOGUE_NAMES128, 128, 129, 130, 131, 132, PROLOGUE_D32(0), PROLOGUE_D32(32),
+    PROLOGUE_MULTIPLY_REGISTERS(256, "bf16", PROLOGUE_NAMES128, 128, 129, 130, 131, 132, 133, PROLOGUE_D32(0), PROLOGUE_D32(32),
                                 PROLOGUE_D32(64), PROLOGUE_D32(96));
   } else {
-    PROLOGUE_MULTIPLY_REGISTERS(256, "f16", PROLOGUE_NAMES128, 128, 129, 130, 131, 132, PROLOGUE_D32(0), PROLOGUE_D32(32),
+    PROLOGUE_MULTIPLY_REGISTERS(256, "f16", PROLOGUE_NAMES128, 128, 129, 130, 131, 132, 133, PROLOGUE_D32(0), PROLOGUE_D32(32),
                                 PROLOGUE_D32(64), PROLOGUE_D32(96));
   }
 }
+template <class T, int kCount>
+__device__ inline void multiply_async(float (&d)[kCount], const uint32_t (&a)[4], uint64_t b) {
+  multiply_registers_async<T, true>(d, a, b);
+}
 
 #undef PROLOGUE_D8
+#undef PROLOGUE_D16
 #undef PROLOGUE_D32
+#undef PROLOGUE_NAMES8
+#undef PROLOGUE_NAMES16
 #undef PROLOGUE_NAMES32
 #undef PROLOGUE_NAMES64
 #undef PROLOGUE_NAMES128

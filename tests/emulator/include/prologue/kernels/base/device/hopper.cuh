@@ -180,7 +180,8 @@ struct Multiplication {
   uint64_t a_descriptor;  // 0: in registers
   const uint32_t* a;      // of this thread
   uint64_t b_descriptor;
-  float* d;  // of this thread
+  bool own_rows;  // of b, not of its transpose
+  float* d;       // of this thread
   bool committed = false;
   std::vector<float> saved;           // what d held; empty: another one that is under way adds to it
   std::vector<float> decoded_b = {};  // [k, n], by the first thread that needs it
@@ -214,11 +215,15 @@ inline void issue(Multiplication m, int count) {
 
 template <class T, int kCount>
 void multiply_async(float (&d)[kCount], uint64_t a, uint64_t b, bool add) {
-  issue({std::is_same_v<T, __nv_bfloat16>, 2 * kCount, add, a, nullptr, b, d, false, {}}, kCount);
+  issue({std::is_same_v<T, __nv_bfloat16>, 2 * kCount, add, a, nullptr, b, false, d, false, {}}, kCount);
+}
+template <class T, bool kOwnRows, int kCount>
+void multiply_registers_async(float (&d)[kCount], const uint32_t (&a)[4], uint64_t b) {
+  issue({std::is_same_v<T, __nv_bfloat16>, 2 * kCount, true, 0, a, b, kOwnRows, d, false, {}}, kCount);
 }
 template <class T, int kCount>
 void multiply_async(float (&d)[kCount], const uint32_t (&a)[4], uint64_t b) {
-  issue({std::is_same_v<T, __nv_bfloat16>, 2 * kCount, true, 0, a, b, d, false, {}}, kCount);
+  multiply_registers_async<T, true>(d, a, b);
 }
 
 // What this thread holds of the product. `all`: of the warpgroup, its own among them.
@@ -235,7 +240,7 @@ inline void multiply(Multiplication& m, const std::array<Multiplication*, kWarpg
     const Matrix b(m.b_descriptor);
     for (int k = 0; k < 16; ++k) {
       for (int n = 0; n < m.columns; ++n) {
-        shared.decoded_b.push_back(number(m.a == nullptr ? b.of_rows(n, k) : b.of_columns(n, k)));
+        shared.decoded_b.push_back(number(m.own_rows ? b.of_columns(n, k) : b.of_rows(n, k)));
       }
     }
     for (int row = 0; row < 64; ++row) {
