@@ -98,3 +98,8 @@ function(prologue_executable name)
   target_link_libraries(${name} PRIVATE ${ARG_DEPENDS})
   prologue_compile_settings(${name})
 endfunction()
+
+# For code that takes longer to compile than it runs: a release compiles it with -O1.
+function(prologue_optimise_lightly target)
+  target_compile_options(${target} PRIVATE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1>)
+endfunction()
