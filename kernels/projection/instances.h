@@ -9,7 +9,8 @@
 
 namespace prologue::cuda {
 
-// All instances that can run the call, which must be valid, with every number of blocks in a cluster. projection() uses one of them.
+// All instances that can run the call, which must be valid, with every number of blocks in a cluster or some numbers of rows for a block.
+// projection() uses one of them, or another number of rows.
 PROLOGUE_API std::vector<KernelInstance<ProjectionParams>> instances_of(const ProjectionParams& params);
 
 // The names of all instances for a type, without the number of blocks.
