@@ -171,9 +171,6 @@ Problem make_problem(const Linear& l, int64_t num_tokens, bench::Setup& setup, i
 Status run_one(const QkvPrologueParams& p, const Execution& execution) { return cuda::qkv_prologue(p, execution); }
 Status run_one(const ProjectionParams& p, const Execution& execution) { return cuda::projection(p, execution); }
 
-bool runs_as_one(const QkvPrologueParams& p) { return cuda::qkv_prologue_is_one_kernel(p); }
-bool runs_as_one(const ProjectionParams& p) { return cuda::projection_is_one_kernel(p); }
-
 // Whether one kernel does it.
 template <class Of>
 bool is_one(bench::Bench& bench, const Of& of, int64_t num_tokens) {
@@ -274,8 +271,11 @@ void run_layers(bench::Bench& bench, const std::string& model, Heads heads, cons
                              auto& p = problem.params;
                              p.weight = problem.weights[layer];
                              p.overlaps = may_overlap && kind == Way::one_overlapping;
-                             const bool one = kind != Way::several && runs_as_one(p);
-                             return one ? run_one(p, execution) : run_separately(p, context, execution);
+                             if (kind != Way::several) {
+                               Status status = run_one(p, execution);
+                               if (status.code() != StatusCode::unsupported) return status;
+                             }
+                             return run_separately(p, context, execution);
                            };
                            PROLOGUE_RETURN_IF_ERROR(run(qkv));
                            if (length > 0) {
