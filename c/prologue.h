@@ -1559,7 +1559,8 @@ typedef struct prologue_projection_params {
   int64_t y_stride;
   int32_t adds;          // y is the residual that p is added to
   bool batch_invariant;  // separate operations, whose bits for a token do not depend on the others
-  bool overlaps;         // the launch may begin while the kernels before it in the stream run; they must not write `weight`
+  // The launch may begin while the kernels before it in the stream run; they must not write `weight` or norm.weight.
+  bool overlaps;
   void* workspace;
   int64_t workspace_bytes;
   uint64_t reserved[8];  // zeros

@@ -4,6 +4,7 @@
 
 #include <prologue/engine/model_runner.h>
 #include <prologue/kernels/base/host/out_of_memory.h>
+#include <prologue/kernels/projection/backends.h>
 #include <prologue/kernels/token_ops/end_step.h>
 #include <prologue/kernels/token_ops/logprobs.h>
 #include <prologue/kernels/token_ops/take_tokens.h>
@@ -14,7 +15,6 @@ namespace prologue {
 namespace {
 
 constexpr int64_t kFirstLengthBucket = 256;  // each of the next ones is twice as long
-constexpr int64_t kFewTokens = 64;           // up to here projections are fused
 constexpr int64_t kFewSeqs = 8;              // up to here every number of sequences has a bucket of its own, a power of two
 
 constexpr int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b > 0 ? 1 : 0); }
@@ -135,10 +135,11 @@ Status ModelRunner::make_executors(const StepLimits& limits, const RunnerConfig&
     PROLOGUE_ASSIGN_OR_RETURN(graph, fuse_attention_prologue(model_.graph, config.rounding));
   }
   const bool of_16_bits = model_.dtype == DType::f16 || model_.dtype == DType::bf16;
-  if (config.fused && config.fused_projections && of_16_bits && execution_.device == Device::cuda && !config.batch_invariant) {
+  const int64_t few_tokens = most_tokens_of_one_projection(execution_.device);
+  if (config.fused && config.fused_projections && of_16_bits && few_tokens > 0 && !config.batch_invariant) {
     PROLOGUE_ASSIGN_OR_RETURN(Graph fused, fuse_projections(graph));
     StepLimits few = limits;
-    for (int64_t* limit : {&few.max_tokens, &few.max_seqs, &few.max_logit_rows}) *limit = std::min(*limit, kFewTokens);
+    for (int64_t* limit : {&few.max_tokens, &few.max_seqs, &few.max_logit_rows}) *limit = std::min(*limit, few_tokens);
     PROLOGUE_ASSIGN_OR_RETURN(few_tokens_, GraphExecutor::create(std::move(fused), storage_, few, execution_, faults));
   }
   PROLOGUE_ASSIGN_OR_RETURN(executor_, GraphExecutor::create(std::move(graph), storage_, limits, execution_, faults));

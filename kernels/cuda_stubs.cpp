@@ -65,6 +65,7 @@ Status moe_route(const MoeRouteParams&, const Execution&) { return cuda_not_buil
 Status paged_attention(const PagedAttentionParams&, const Execution&) { return cuda_not_built("paged_attention"); }
 int64_t paged_attention_workspace_bytes(const PagedAttentionParams&) { return 0; }
 
+int64_t most_tokens_of_one_projection() { return 0; }
 bool projection_is_one_kernel(const ProjectionParams&) { return false; }
 Status projection(const ProjectionParams&, const Execution&) { return cuda_not_built("projection"); }
 bool qkv_prologue_is_one_kernel(const QkvPrologueParams&) { return false; }

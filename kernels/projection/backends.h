@@ -10,7 +10,11 @@ namespace prologue {
 PROLOGUE_API Status run_validated(const ProjectionParams& params, GemmContext& context, const Execution& execution);
 PROLOGUE_API Status run_separately(const ProjectionParams& params, GemmContext& context, const Execution& execution);
 
+// Steps of up to so many tokens of most models are faster with projections in one kernel, on this device; 0: none are.
+PROLOGUE_API int64_t most_tokens_of_one_projection(Device device);
+
 namespace cuda {
+int64_t most_tokens_of_one_projection();
 // Whether one kernel can do the call.
 bool projection_is_one_kernel(const ProjectionParams& params);
 // By that kernel.

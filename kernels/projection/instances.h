@@ -13,7 +13,7 @@ namespace prologue::cuda {
 // projection() uses one of them, or another number of rows.
 PROLOGUE_API std::vector<KernelInstance<ProjectionParams>> instances_of(const ProjectionParams& params);
 
-// The names of all instances for a type, without the number of blocks.
+// The names of all instances for a type, without the number of blocks or of rows.
 PROLOGUE_API std::vector<std::string> projection_instances(DType dtype);
 
 }  // namespace prologue::cuda

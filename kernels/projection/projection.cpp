@@ -125,6 +125,10 @@ Status validate(const ProjectionParams& p, const GemmContext& context, const Exe
   return regions.check_all_apart();
 }
 
+int64_t most_tokens_of_one_projection(Device device) {
+  return device == Device::cuda ? cuda::most_tokens_of_one_projection() : 0;
+}
+
 Status run_separately(const ProjectionParams& params, GemmContext& context, const Execution& execution) {
   const Wiring calls = wire(params);
   if (params.norm.given != 0) PROLOGUE_RETURN_IF_ERROR(run_validated(calls.norm, execution));

@@ -67,7 +67,8 @@ struct ProjectionParams {
   int64_t y_stride = 0;
   int32_t adds = 0;              // y is the residual that p is added to
   bool batch_invariant = false;  // separate operations, whose bits for a token do not depend on the others
-  bool overlaps = false;  // the launch may begin while the kernels before it in the stream run; they must not write `weight`
+  // The launch may begin while the kernels before it in the stream run; they must not write `weight` or norm.weight.
+  bool overlaps = false;
   void* workspace = nullptr;
   int64_t workspace_bytes = 0;
   uint64_t reserved[8] = {};  // zeros: docs/versioning.md

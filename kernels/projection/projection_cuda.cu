@@ -98,6 +98,11 @@ std::string instance_name(DType dtype, const Instance& instance) {
 
 }  // namespace
 
+int64_t most_tokens_of_one_projection() {
+  if (has_ring()) return kMostRingTokens;
+  return device_is_hopper_or_later() ? 8 * instances_of(DType::bf16).front().token_tiles : 0;
+}
+
 bool projection_is_one_kernel(const ProjectionParams& params) {
   return choose_ring(params).instance != nullptr || choose(params).instance != nullptr;
 }

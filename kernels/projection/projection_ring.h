@@ -32,6 +32,8 @@ struct RingLaunch {
   int64_t shared_bytes = 0;
 };
 
+// Whether the current device can run the kernels: there is code for sm_90a only.
+bool has_ring();
 bool can_ring(const ProjectionParams& params);
 // Rows of y for a block: a block for each SM, or several, one after another.
 int64_t rows_of_block(const ProjectionParams& params);

@@ -11,7 +11,7 @@ namespace prologue::cuda {
 
 namespace {
 
-// Multiprocessors of the current device if it can run the kernels, for which there is code for sm_90a only; else 0.
+// Multiprocessors of the current device if has_ring(), else 0.
 int64_t ring_multiprocessors() {
   constexpr int kDevices = 64;
   static std::array<std::atomic<int>, kDevices> known = {};  // 1 more than the answer
@@ -24,12 +24,14 @@ int64_t ring_multiprocessors() {
   if (answer == 0) {
     int major = 0, minor = 0, count = 0;
     cudaFuncAttributes attributes = {};
-    const bool runs = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
-                      cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) == cudaSuccess &&
-                      cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) == cudaSuccess &&
-                      cudaFuncGetAttributes(&attributes, bfloat16_ring_instances().front().kernel) == cudaSuccess;
-    if (!runs) cudaGetLastError();
-    answer = 1 + (runs && major == 9 && minor == 0 && attributes.maxThreadsPerBlock >= kRingThreads ? count : 0);
+    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess ||
+        cudaFuncGetAttributes(&attributes, bfloat16_ring_instances().front().kernel) != cudaSuccess) {
+      cudaGetLastError();
+      return 0;
+    }
+    answer = 1 + (major == 9 && minor == 0 && attributes.maxThreadsPerBlock >= kRingThreads ? count : 0);
   }
   return answer - 1;
 }
@@ -57,9 +59,10 @@ std::string ring_instance_name(DType dtype, const RingInstance& instance) {
   return str_cat(dtype_name(dtype), ", ring of ", instance.rows, " rows");
 }
 
+bool has_ring() { return ring_multiprocessors() > 0; }
+
 bool can_ring(const ProjectionParams& p) {
-  if (!can_store(p) || p.num_tokens > kMostRingTokens || ring_instances_of(p.dtype).empty() || ring_multiprocessors() == 0)
-    return false;
+  if (!can_store(p) || p.num_tokens > kMostRingTokens || ring_instances_of(p.dtype).empty() || !has_ring()) return false;
   if (p.k % kBoxChannels != 0 || p.k > INT32_MAX / 4 || p.x_stride % 8 != 0 || !is_aligned(p.x, 16) ||
       !is_aligned(p.weight, 16)) {
     return false;

@@ -1,6 +1,6 @@
 // Up to 64 tokens multiplied by weights that pass through shared memory: a block for each SM, with some rows of the weights and all of k.
 //
-//   a warp, of which one thread copies    weights and x by TMA into a ring of stages, as many in flight as shared memory holds
+//   one thread of a ninth warp, copies    weights and x by TMA into a ring of stages
 //   two warpgroups that multiply          each a half of a stage's channels, by wgmma: tokens (a warp has 16) times rows of weights. x is
 //                                         in registers, multiplied by the norm's weight there; its squares are summed on the way
 //

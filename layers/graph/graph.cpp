@@ -88,9 +88,12 @@ const Binding* Node::cache_binding() const {
 }
 
 bool begins_early(const Graph& graph, size_t node) {
-  const auto is_attention = [&](size_t n) { return std::holds_alternative<PagedAttentionParams>(graph.nodes[n].parameters); };
-  if (is_attention(node)) return node > 0 && !is_attention(node - 1);
   const Parameters& parameters = graph.nodes[node].parameters;
+  if (std::holds_alternative<PagedAttentionParams>(parameters)) {
+    if (node == 0) return false;
+    const Parameters& before = graph.nodes[node - 1].parameters;
+    return !std::holds_alternative<PagedAttentionParams>(before) && !std::holds_alternative<ProjectionParams>(before);
+  }
   if (const auto* p = std::get_if<ProjectionParams>(&parameters)) return p->overlaps;
   if (const auto* p = std::get_if<QkvPrologueParams>(&parameters)) return p->overlaps;
   return false;

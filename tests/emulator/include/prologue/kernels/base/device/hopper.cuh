@@ -232,7 +232,7 @@ inline void multiply(Multiplication& m, const std::array<Multiplication*, kWarpg
   Multiplication& shared = *all[0];
   for (const Multiplication* other : all) {
     if (other->b_descriptor != m.b_descriptor || other->a_descriptor != m.a_descriptor || other->columns != m.columns ||
-        other->add != m.add) {
+        other->own_rows != m.own_rows || other->add != m.add) {
       emulator::fail("multiplies something else than other threads of its warpgroup");
     }
   }
