@@ -129,10 +129,14 @@ struct Linear {
 };
 
 constexpr Linear kLinears[] = {
-    {"8B output + residual", 4096, 4096, false, false, true},    {"8B norm + gate_up + activation", 14336, 4096, true, true},
-    {"8B down + residual", 4096, 14336, false, false, true},     {"1B output + residual", 2048, 2048, false, false, true},
-    {"1B norm + gate_up + activation", 8192, 2048, true, true},  {"1B down + residual", 2048, 8192, false, false, true},
-    {"SmolLM2 output + residual", 576, 576, false, false, true}, {"SmolLM2 norm + gate_up + activation", 1536, 576, true, true},
+    {"8B output + residual", 4096, 4096, false, false, true},
+    {"8B norm + gate_up + activation", 14336, 4096, true, true},
+    {"8B down + residual", 4096, 14336, false, false, true},
+    {"1B output + residual", 2048, 2048, false, false, true},
+    {"1B norm + gate_up + activation", 8192, 2048, true, true},
+    {"1B down + residual", 2048, 8192, false, false, true},
+    {"SmolLM2 output + residual", 576, 576, false, false, true},
+    {"SmolLM2 norm + gate_up + activation", 1536, 576, true, true},
     {"SmolLM2 down + residual", 576, 1536, false, false, true},
 };
 

@@ -98,8 +98,8 @@ RingLaunch ring_launch_of(const ProjectionParams& p, const RingInstance& instanc
   return launch;
 }
 
-// Up to 8 tokens the other kernel is faster for one or two of them, where a block would have few rows (a product of 16 rows takes the tensor
-// cores as long as one of 32), and for models of short rows. Measured in whole layers (bench_projection).
+// Up to 8 tokens the other kernel is faster for one or two of them, where a block would have few rows (a stage of 16 takes as long as one
+// of 32), and for models of short rows. Measured in whole layers (bench_projection).
 constexpr int64_t kFewTokens = 8, kFewestTokens = 3, kFewestRows = 32, kShortestRows = 4096;
 
 RingLaunch choose_ring(const ProjectionParams& p) {

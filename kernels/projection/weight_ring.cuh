@@ -27,7 +27,7 @@ inline constexpr int kRingBlocksOfSm = kRows <= 64 ? 2 : 1;
 inline constexpr int kMostRingStages = 12;
 inline constexpr int kBoxChannels = 64;  // of k: 128 bytes, a row of the swizzle
 inline constexpr int kBoxRowBytes = 128;
-// On their way to an SM: more gains nothing, and leaves the next kernel less room.
+// On their way to an SM. In whole layers more and less were slower (docs/tuning-log.md).
 inline constexpr int64_t kEnoughWeights = 112 * 1024;
 
 struct RingArgs {

@@ -537,6 +537,19 @@ std::vector<std::array<std::string, 4>> cells(const std::string& table) {
   return rows;
 }
 
+// A projection may let the next launch begin before it has waited: attention must not take what came before for complete.
+TEST(GraphBeginsEarly, AttentionWaitsForTheEndOfAProjection) {
+  const auto attention_after = [](const Node& before) {
+    Graph graph;
+    graph.nodes = {before, {"attention", "paged_attention", PagedAttentionParams()}};
+    return begins_early(graph, 1);
+  };
+  EXPECT_TRUE(attention_after({"prologue", "qkv_prologue", QkvPrologueParams()}));
+  EXPECT_TRUE(attention_after({"prologue", "attention_prologue", AttentionPrologueParams()}));
+  EXPECT_FALSE(attention_after({"q", "projection", ProjectionParams()}));
+  EXPECT_FALSE(attention_after({"first", "paged_attention", PagedAttentionParams()}));
+}
+
 TEST(GraphPrint, EveryValueThatIsReadHasBeenWrittenByARowAbove) {
   const std::regex not_a_value(R"(step\.\w+|weight \[\d+, \d+\])"), columns(R"(\[\d+:\d+\])");
   const std::regex type(R"( \[(tokens|logits), \d+\] \w+)");
