@@ -62,8 +62,7 @@ __global__ void __launch_bounds__(kProjectionThreads, kWarpsOfSm * 32 / kProject
       if (o.activates != 0) {
         float up[kRowsAtOnce] = {};
         if (o.gated != 0) product_of_rows<T>(a, o, shared, slot, rows + i, o.n + at, factor, up);
-#pragma unroll
-        for (int j = 0; j < kRowsAtOnce; ++j) values[j] = activated(o, values[j], up[j]);
+        apply_activation(o, values, up);
       }
       store_output<T>(o, (slot << a.log_blocks) + share.rank, at, values);
     }

@@ -21,27 +21,32 @@ struct OutputArgs {
   float alpha = 0.0f;
 };
 
+inline constexpr int kRowsAtOnce = 4;  // of a lane
+
 template <Activation kKind>
-__device__ inline float activated(const OutputArgs& o, float gate, float up) {
-  if constexpr (kKind != Activation::clamped_swiglu) {
-    if (o.gated == 0) return activate<kKind>(gate);
+__device__ inline void activate_rows(const OutputArgs& o, float (&values)[kRowsAtOnce], const float (&up)[kRowsAtOnce]) {
+#pragma unroll
+  for (int i = 0; i < kRowsAtOnce; ++i) {
+    if constexpr (kKind == Activation::clamped_swiglu) {
+      values[i] = activate_gated<kKind>(values[i], up[i], o.limit, o.alpha);
+    } else {
+      values[i] = activate<kKind>(values[i]) * (o.gated != 0 ? up[i] : 1.0f);
+    }
   }
-  return activate_gated<kKind>(gate, up, o.limit, o.alpha);
 }
 
-__device__ inline float activated(const OutputArgs& o, float gate, float up) {
+// values = act(values), or act(values) * up: all of them side by side, since each is a long chain of instructions.
+__device__ inline void apply_activation(const OutputArgs& o, float (&values)[kRowsAtOnce], const float (&up)[kRowsAtOnce]) {
   switch (o.kind) {
-    case Activation::gelu_tanh: return activated<Activation::gelu_tanh>(o, gate, up);
-    case Activation::gelu: return activated<Activation::gelu>(o, gate, up);
-    case Activation::relu: return activated<Activation::relu>(o, gate, up);
-    case Activation::relu2: return activated<Activation::relu2>(o, gate, up);
-    case Activation::clamped_swiglu: return activated<Activation::clamped_swiglu>(o, gate, up);
+    case Activation::gelu_tanh: return activate_rows<Activation::gelu_tanh>(o, values, up);
+    case Activation::gelu: return activate_rows<Activation::gelu>(o, values, up);
+    case Activation::relu: return activate_rows<Activation::relu>(o, values, up);
+    case Activation::relu2: return activate_rows<Activation::relu2>(o, values, up);
+    case Activation::clamped_swiglu: return activate_rows<Activation::clamped_swiglu>(o, values, up);
     case Activation::silu: break;
   }
-  return activated<Activation::silu>(o, gate, up);
+  activate_rows<Activation::silu>(o, values, up);
 }
-
-inline constexpr int kRowsAtOnce = 4;  // of a lane
 
 // The product of kRowsAtOnce rows of the weights and a token, with its bias, as the separate operation stores it: rounded to T.
 template <class T>
@@ -57,21 +62,33 @@ __device__ inline void round_product(const OutputArgs& o, int of_weights, float 
   for (int i = 0; i < kRowsAtOnce; ++i) values[i] = element<T, kRowsAtOnce>(rounded, i);
 }
 
-// What is stored of kRowsAtOnce channels of y from `at` on, of token t.
+// kRowsAtOnce channels of y from `at` on, of token t.
 template <class T>
-__device__ inline void store_output(const OutputArgs& o, int t, int at, float (&values)[kRowsAtOnce]) {
-  constexpr int kBytes = kRowsAtOnce * static_cast<int>(sizeof(T));
-  char* const to = o.y + t * o.y_stride + at * static_cast<int64_t>(sizeof(T));
+__device__ inline char* place_of_output(const OutputArgs& o, int t, int at) {
+  return o.y + t * o.y_stride + at * static_cast<int64_t>(sizeof(T));
+}
+
+// What is stored there: `values`, or their sum with the residual, rounded to T. Stores it; `values` is then what is stored.
+template <class T>
+__device__ inline void store_output(const OutputArgs& o, char* to, const Packed<T, kRowsAtOnce>& residual, float (&values)[kRowsAtOnce]) {
   Packed<T, kRowsAtOnce> stored = pack<T, kRowsAtOnce>(values);
   if (o.adds != 0) {
-    const auto residual = load_bytes<kBytes, false>(to);
 #pragma unroll
     for (int j = 0; j < kRowsAtOnce; ++j) {
       values[j] = element<T, kRowsAtOnce>(residual, j) + element<T, kRowsAtOnce>(stored, j);
     }
     stored = pack<T, kRowsAtOnce>(values);
   }
-  store_bytes<kBytes, false>(to, stored);
+  store_bytes<kRowsAtOnce * static_cast<int>(sizeof(T)), false>(to, stored);
+#pragma unroll
+  for (int j = 0; j < kRowsAtOnce; ++j) values[j] = element<T, kRowsAtOnce>(stored, j);
+}
+template <class T>
+__device__ inline void store_output(const OutputArgs& o, int t, int at, float (&values)[kRowsAtOnce]) {
+  char* const to = place_of_output<T>(o, t, at);
+  Packed<T, kRowsAtOnce> residual = {};
+  if (o.adds != 0) residual = load_bytes<kRowsAtOnce * static_cast<int>(sizeof(T)), false>(to);
+  store_output<T>(o, to, residual, values);
 }
 
 }  // namespace prologue::cuda

@@ -54,8 +54,7 @@ __global__ void __launch_bounds__(kRingLaunchBound, kRingBlocksOfSm<kRows>)
     if (o.activates != 0) {
       float up[kRowsAtOnce] = {};
       if (o.gated != 0) product_of_rows<T>(a, ring, o, t, a.box_rows + row, o.n + at, factor, up);
-#pragma unroll
-      for (int j = 0; j < kRowsAtOnce; ++j) values[j] = activated(o, values[j], up[j]);
+      apply_activation(o, values, up);
     }
     store_output<T>(o, t, at, values);
   }
