@@ -3,7 +3,6 @@
 // environment every instance of the one kernel runs, with every number of blocks in a cluster: what the choice was made from.
 #include <prologue/kernels/paged_attention/paged_attention.h>
 #include <prologue/kernels/projection/backends.h>
-#include <prologue/kernels/projection_chain/backends.h>
 #include <prologue/kernels/qkv_prologue/backends.h>
 
 #include <cstdio>
@@ -22,13 +21,9 @@ namespace {
 constexpr int64_t kTokens[] = {1, 2, 4, 8, 16, 32, 64};
 constexpr int64_t kPageSize = 16, kMaxPosition = 8192;
 
-enum class Way { several, one, one_overlapping, chain };
+enum class Way { one, one_overlapping, several };
 constexpr std::pair<Way, const char*> kWays[] = {
     {Way::several, "several kernels"}, {Way::one, "one kernel"}, {Way::one_overlapping, "one kernel, overlapping"}};
-constexpr std::pair<Way, const char*> kWaysOfLayers[] = {{Way::several, "several kernels"},
-                                                         {Way::one, "one kernel each"},
-                                                         {Way::one_overlapping, "one kernel each, overlapping"},
-                                                         {Way::chain, "projections in one kernel"}};
 
 // ---- the projection of q, k and v -------------------------------------------------------------------------------------------
 
@@ -208,14 +203,6 @@ void run(bench::Bench& bench, const std::string& name, const Of& of, int64_t num
   }
 }
 
-// Each projection reads what the one before it makes, and the last updates what the first does.
-void wire_chain(ProjectionChainParams& chain, bench::Setup& setup) {
-  for (int64_t i = 1; i < chain.num_projections; ++i) chain.projections[i].x = chain.projections[i - 1].y;
-  if (chain.num_projections == 3) chain.projections[2].y = chain.projections[0].y;
-  chain.workspace_bytes = projection_chain_workspace_bytes(chain);
-  if (chain.workspace_bytes > 0) chain.workspace = setup.shared(chain.workspace_bytes, DType::bf16);
-}
-
 // Attention of one token of each sequence, with a cache for each layer.
 struct AttentionProblem {
   PagedAttentionParams params;
@@ -272,19 +259,13 @@ void run_layers(bench::Bench& bench, const std::string& model, Heads heads, cons
   constexpr int64_t kLayers = 32;
   const std::string name =
       str_cat("layer of ", model, length > 0 ? str_cat(", ", length, " tokens of context") : "", " T=", num_tokens, ": ");
-  for (const auto& [way, label] : kWaysOfLayers) {
+  for (const auto& [way, label] : kWays) {
     bench.run(name + label, [&, kind = way](bench::Setup& setup) {
       auto qkv = make_problem(heads, num_tokens, setup, kLayers);
       std::vector<Problem> others;
       for (int i = 0; i < 3; ++i) others.push_back(make_problem(linears[i], num_tokens, setup, kLayers));
       AttentionProblem attention;
       if (length > 0) attention = make_attention(heads, num_tokens, length, setup, kLayers);
-      ProjectionChainParams chain;
-      chain.num_projections = 3;
-      chain.overlaps = true;
-      chain.counters = setup.values(std::vector<uint32_t>(kProjectionChainCounters));
-      for (size_t i = 0; i < 3; ++i) chain.projections[i] = others[i].params;
-      wire_chain(chain, setup);
       int64_t bytes = qkv.bytes + attention.bytes;
       for (const Problem& problem : others) bytes += problem.bytes;
       return bench::Case{bytes,
@@ -293,7 +274,7 @@ void run_layers(bench::Bench& bench, const std::string& model, Heads heads, cons
                            const auto run = [&](auto& problem, bool may_overlap = true) {
                              auto& p = problem.params;
                              p.weight = problem.weights[layer];
-                             p.overlaps = may_overlap && kind >= Way::one_overlapping;
+                             p.overlaps = may_overlap && kind == Way::one_overlapping;
                              if (kind != Way::several) {
                                Status status = run_one(p, execution);
                                if (status.code() != StatusCode::unsupported) return status;
@@ -306,44 +287,12 @@ void run_layers(bench::Bench& bench, const std::string& model, Heads heads, cons
                              attention.params.kv.v.data = attention.v[layer];
                              PROLOGUE_RETURN_IF_ERROR(paged_attention(attention.params, execution));
                            }
-                           if (kind == Way::chain) {
-                             for (size_t i = 0; i < 3; ++i) {
-                               chain.projections[i].weight = others[i].weights[layer];
-                             }
-                             return cuda::projection_chain(chain, execution);
-                           }
                            // As layers/graph/projection_fusion.cpp has it: no large matrix starts beside attention.
                            PROLOGUE_RETURN_IF_ERROR(run(others[0], length == 0 || others[0].bytes <= 2 << 20));
                            PROLOGUE_RETURN_IF_ERROR(run(others[1]));
                            return run(others[2]);
                          },
                          0.0, kind == Way::several ? std::string() : name + kWays[0].second};
-    });
-  }
-}
-
-// Projections of a layer in one kernel, one layer after another, without anything else.
-void run_chains(bench::Bench& bench, const std::string& model, const Linear* linears, int64_t num_tokens) {
-  if (bench.execution().device != Device::cuda) return;
-  constexpr int64_t kLayers = 32;
-  for (const std::pair<int, int>& range : {std::pair(0, 1), std::pair(0, 2), std::pair(2, 3), std::pair(0, 3)}) {
-    bench.run(str_cat("chain of ", model, " T=", num_tokens, " from ", range.first, " to ", range.second), [&](bench::Setup& setup) {
-      std::vector<Problem> problems;
-      for (int i = range.first; i < range.second; ++i) problems.push_back(make_problem(linears[i], num_tokens, setup, kLayers));
-      ProjectionChainParams chain;
-      chain.num_projections = range.second - range.first;
-      chain.overlaps = true;
-      chain.counters = setup.values(std::vector<uint32_t>(kProjectionChainCounters));
-      for (size_t i = 0; i < problems.size(); ++i) chain.projections[i] = problems[i].params;
-      wire_chain(chain, setup);
-      int64_t bytes = 0;
-      for (const Problem& problem : problems) bytes += problem.bytes;
-      return bench::Case{bytes, [=](const Execution& execution, int64_t rotation) mutable {
-                           for (size_t i = 0; i < problems.size(); ++i) {
-                             chain.projections[i].weight = problems[i].weights[static_cast<size_t>(rotation)];
-                           }
-                           return cuda::projection_chain(chain, execution);
-                         }};
     });
   }
 }
@@ -404,9 +353,6 @@ int main(int argc, char** argv) {
     }
   }
   for (const int64_t num_tokens : kTokens) {
-    run_chains(bench, "8B", kLinears, num_tokens);
-    run_chains(bench, "1B", kLinears + 3, num_tokens);
-    run_chains(bench, "SmolLM2", kLinears + 6, num_tokens);
     for (const int64_t length : {0, 128, 512}) {
       run_layers(bench, "8B", kHeads[0], kLinears, num_tokens, length, **created);
       run_layers(bench, "1B", kHeads[6], kLinears + 3, num_tokens, length, **created);

@@ -6,7 +6,6 @@
 #include <prologue/kernels/moe/backends.h>
 #include <prologue/kernels/paged_attention/backends.h>
 #include <prologue/kernels/projection/backends.h>
-#include <prologue/kernels/projection_chain/backends.h>
 #include <prologue/kernels/qkv_prologue/backends.h>
 #include <prologue/kernels/rotary/backends.h>
 #include <prologue/kernels/token_ops/backends.h>
@@ -69,8 +68,6 @@ int64_t paged_attention_workspace_bytes(const PagedAttentionParams&) { return 0;
 int64_t most_tokens_of_one_projection() { return 0; }
 bool projection_is_one_kernel(const ProjectionParams&) { return false; }
 Status projection(const ProjectionParams&, const Execution&) { return cuda_not_built("projection"); }
-bool projection_chain_is_one_kernel(const ProjectionChainParams&) { return false; }
-Status projection_chain(const ProjectionChainParams&, const Execution&) { return cuda_not_built("projection_chain"); }
 bool qkv_prologue_is_one_kernel(const QkvPrologueParams&) { return false; }
 Status qkv_prologue(const QkvPrologueParams&, const Execution&) { return cuda_not_built("qkv_prologue"); }
 

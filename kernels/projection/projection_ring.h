@@ -34,8 +34,6 @@ struct RingLaunch {
 
 // Whether the current device can run the kernels: there is code for sm_90a only.
 bool has_ring();
-// Multiprocessors of the current device if has_ring(), else 0.
-int64_t ring_multiprocessors();
 bool can_ring(const ProjectionParams& params);
 // Rows of y for a block: a block for each SM, or several, one after another.
 int64_t rows_of_block(const ProjectionParams& params);

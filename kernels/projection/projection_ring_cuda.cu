@@ -9,6 +9,9 @@
 
 namespace prologue::cuda {
 
+namespace {
+
+// Multiprocessors of the current device if has_ring(), else 0.
 int64_t ring_multiprocessors() {
   constexpr int kDevices = 64;
   static std::array<std::atomic<int>, kDevices> known = {};  // 1 more than the answer
@@ -32,8 +35,6 @@ int64_t ring_multiprocessors() {
   }
   return answer - 1;
 }
-
-namespace {
 
 int64_t halves_of(const ProjectionParams& p) { return is_gated(p) ? 2 : 1; }
 

@@ -117,13 +117,6 @@ __device__ inline void load_box(void* to, const CUtensorMap& map, Barrier& barri
       : "memory");
 }
 
-// `bytes`, a multiple of 16, between addresses that are, too.
-__device__ inline void load_run(void* to, const void* from, Barrier& barrier, int bytes) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(to)), "l"(from),
-               "r"(bytes), "r"(shared_address(&barrier))
-               : "memory");
-}
-
 // ---------------------------------------------------------------------------------------------------------------------
 // wgmma. Operands in shared memory are 64 elements of 16 bits (128 bytes) a row, swizzled as TMA does it, and panels of such rows.
 

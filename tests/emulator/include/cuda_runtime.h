@@ -53,16 +53,11 @@ inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z,
 
 // ---- launches ---------------------------------------------------------------------------------------------------------------
 
-enum cudaLaunchAttributeID {
-  cudaLaunchAttributeCooperative = 2,
-  cudaLaunchAttributeClusterDimension = 4,
-  cudaLaunchAttributeProgrammaticStreamSerialization = 6,
-};
+enum cudaLaunchAttributeID { cudaLaunchAttributeClusterDimension = 4, cudaLaunchAttributeProgrammaticStreamSerialization = 6 };
 struct cudaLaunchAttribute {
   cudaLaunchAttributeID id = {};
   struct {
     emulator::Extent clusterDim;
-    int cooperative = 0;
     int programmaticStreamSerializationAllowed = 0;
   } val;
 };
@@ -102,18 +97,10 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   const emulator::Extent grid = config->gridDim, block = config->blockDim;
   const size_t shared_bytes = config->dynamicSmemBytes;
   emulator::Extent cluster;
-  bool cooperative = false;
   for (unsigned i = 0; i < config->numAttrs; ++i) {
     if (config->attrs[i].id == cudaLaunchAttributeClusterDimension) cluster = config->attrs[i].val.clusterDim;
-    cooperative = cooperative || (config->attrs[i].id == cudaLaunchAttributeCooperative && config->attrs[i].val.cooperative != 0);
   }
   if (!emulator::launchable(grid, block, shared_bytes, cluster)) return cudaErrorInvalidConfiguration;
-  if (cooperative) {  // its blocks run together, as those of a cluster do: one for each SM at most
-    if (grid.x > static_cast<unsigned>(cudaDeviceProp().multiProcessorCount) || grid.y != 1 || grid.z != 1 || cluster.x != 1) {
-      return cudaErrorCooperativeLaunchTooLarge;
-    }
-    cluster.x = grid.x;
-  }
   return emulator::submit(config->stream, [=] {
     const std::tuple<Params...> values(args...);
     emulator::run_grid(grid, block, shared_bytes, [&] { std::apply(kernel, values); }, cluster.x);

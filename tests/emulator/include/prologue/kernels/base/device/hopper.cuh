@@ -10,7 +10,6 @@
 #include <cuda_fp16.h>
 
 #include <array>
-#include <cstring>
 #include <deque>
 #include <vector>
 
@@ -134,14 +133,6 @@ inline void load_box(void* to, const CUtensorMap& map, Barrier& barrier, int x, 
 }
 inline void load_box(void* to, const CUtensorMap& map, Barrier& barrier, int x, int y, int z, int w, int v) {
   load_box(to, map, barrier, {x, y, z, w, v}, 5);
-}
-
-inline void load_run(void* to, const void* from, Barrier& barrier, int bytes) {
-  if (shared_address(to) % 16 != 0 || reinterpret_cast<uintptr_t>(from) % 16 != 0 || bytes < 16 || bytes % 16 != 0) {
-    emulator::fail("copies a run whose addresses or size are no multiples of 16");
-  }
-  std::memcpy(to, from, static_cast<size_t>(bytes));
-  barrier.copied(bytes);
 }
 
 // ---- wgmma
