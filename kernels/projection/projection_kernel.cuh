@@ -38,8 +38,19 @@ __global__ void __launch_bounds__(kProjectionThreads, kWarpsOfSm * 32 / kProject
   const int64_t row_bytes = int64_t{a.units} * kUnitBytes;
   WeightStream<T, kTokenTiles> stream(a, share, row < o.n ? a.weight + (int64_t{row} + (is_up ? o.n : 0)) * row_bytes : nullptr);
   open_arrivals(a, share, shared);
+  prefetch_norm_weight(a, share.of_block);
   wait_for_previous_kernels();
   if (a.early != 0) let_next_kernel_start();
+
+  // What a lane will add its first sums to.
+  const int own_tokens = share.own_tokens(a);
+  const auto token_in = [&](int slot) { return (slot << a.log_blocks) + share.rank; };
+  const int first = lane * kRowsAtOnce;
+  Packed<T, kRowsAtOnce> residual = {};
+  const auto load_residual = [&](int slot, int i) {
+    if (o.adds != 0) residual = load_packed<T>(place_of_output<T>(o, token_in(slot), first_row + i));
+  };
+  if (warp < own_tokens && first < rows && first_row + first < o.n) load_residual(warp, first);
 
   stage_x<T, kTokenTiles>(a, share.of_block, shared);
   __syncthreads();
@@ -47,7 +58,6 @@ __global__ void __launch_bounds__(kProjectionThreads, kWarpsOfSm * 32 / kProject
   stream.multiply(sums, a, share, shared);
   if (a.early == 0) let_next_kernel_start();
   send_sums(a, share, shared, sums);
-  const int own_tokens = share.own_tokens(a);
   if (warp >= own_tokens) return;
   wait_for_sums(a, shared);
 
@@ -55,7 +65,7 @@ __global__ void __launch_bounds__(kProjectionThreads, kWarpsOfSm * 32 / kProject
   for (int slot = warp; slot < own_tokens; slot += warps) {
     const float factor = a.normed != 0 ? norm_of_token(a, shared, slot) : 1.0f;
 #pragma unroll 1
-    for (int i = lane * kRowsAtOnce; i < rows && first_row + i < o.n; i += 32 * kRowsAtOnce) {
+    for (int i = first; i < rows && first_row + i < o.n; i += 32 * kRowsAtOnce) {
       const int at = first_row + i;
       float values[kRowsAtOnce];
       product_of_rows<T>(a, o, shared, slot, i, at, factor, values);
@@ -64,7 +74,8 @@ __global__ void __launch_bounds__(kProjectionThreads, kWarpsOfSm * 32 / kProject
         if (o.gated != 0) product_of_rows<T>(a, o, shared, slot, rows + i, o.n + at, factor, up);
         apply_activation(o, values, up);
       }
-      store_output<T>(o, (slot << a.log_blocks) + share.rank, at, values);
+      if (slot != warp || i != first) load_residual(slot, i);
+      store_output<T>(o, place_of_output<T>(o, token_in(slot), at), residual, values);
     }
   }
 }

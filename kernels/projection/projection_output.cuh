@@ -68,7 +68,12 @@ __device__ inline char* place_of_output(const OutputArgs& o, int t, int at) {
   return o.y + t * o.y_stride + at * static_cast<int64_t>(sizeof(T));
 }
 
-// What is stored there: `values`, or their sum with the residual, rounded to T. Stores it; `values` is then what is stored.
+template <class T>
+__device__ inline Packed<T, kRowsAtOnce> load_packed(const char* from) {
+  return load_bytes<kRowsAtOnce * static_cast<int>(sizeof(T)), false>(from);
+}
+
+// Stores `values` there, or their sum with the residual, rounded to T.
 template <class T>
 __device__ inline void store_output(const OutputArgs& o, char* to, const Packed<T, kRowsAtOnce>& residual, float (&values)[kRowsAtOnce]) {
   Packed<T, kRowsAtOnce> stored = pack<T, kRowsAtOnce>(values);
@@ -80,15 +85,6 @@ __device__ inline void store_output(const OutputArgs& o, char* to, const Packed<
     stored = pack<T, kRowsAtOnce>(values);
   }
   store_bytes<kRowsAtOnce * static_cast<int>(sizeof(T)), false>(to, stored);
-#pragma unroll
-  for (int j = 0; j < kRowsAtOnce; ++j) values[j] = element<T, kRowsAtOnce>(stored, j);
-}
-template <class T>
-__device__ inline void store_output(const OutputArgs& o, int t, int at, float (&values)[kRowsAtOnce]) {
-  char* const to = place_of_output<T>(o, t, at);
-  Packed<T, kRowsAtOnce> residual = {};
-  if (o.adds != 0) residual = load_bytes<kRowsAtOnce * static_cast<int>(sizeof(T)), false>(to);
-  store_output<T>(o, to, residual, values);
 }
 
 }  // namespace prologue::cuda

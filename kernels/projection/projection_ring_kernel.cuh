@@ -40,13 +40,19 @@ __global__ void __launch_bounds__(kRingLaunchBound, kRingBlocksOfSm<kRows>)
     load_norm_weight<T>(a, ring);
     sync_barrier(1, kRingConsumers);
   }
+  wait_for_previous_kernels();  // x is waited for anyway; the residual can be seen
+  const int groups = min(a.box_rows, o.n - first_row) / kRowsAtOnce;  // of a token
+  Packed<T, kRowsAtOnce> residual = {};  // of the first that a thread will store
+  const auto load_residual = [&](int i) {
+    if (o.adds != 0) residual = load_packed<T>(place_of_output<T>(o, i / groups, first_row + i % groups * kRowsAtOnce));
+  };
+  const int first = static_cast<int>(threadIdx.x), count = a.num_tokens * groups;
+  if (first < count) load_residual(first);
   multiply_ring<T>(a, ring);
-  wait_for_previous_kernels();  // long since done: the residual can be seen
   sync_barrier(1, kRingConsumers);
 
-  const int groups = min(a.box_rows, o.n - first_row) / kRowsAtOnce;  // of a token
 #pragma unroll 1
-  for (int i = threadIdx.x; i < a.num_tokens * groups; i += kRingConsumers) {
+  for (int i = first; i < count; i += kRingConsumers) {
     const int t = i / groups, row = i % groups * kRowsAtOnce, at = first_row + row;
     const float factor = a.normed != 0 ? norm_of_token(a, ring, t) : 1.0f;
     float values[kRowsAtOnce];
@@ -56,7 +62,8 @@ __global__ void __launch_bounds__(kRingLaunchBound, kRingBlocksOfSm<kRows>)
       if (o.gated != 0) product_of_rows<T>(a, ring, o, t, a.box_rows + row, o.n + at, factor, up);
       apply_activation(o, values, up);
     }
-    store_output<T>(o, t, at, values);
+    if (i != first) load_residual(i);
+    store_output<T>(o, place_of_output<T>(o, t, at), residual, values);
   }
 #endif
 }

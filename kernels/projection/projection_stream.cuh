@@ -220,6 +220,16 @@ struct NormWeight {
   }
 };
 
+// The norm's weight is read once in a step, so it is in memory: on its way to the L2 before there is an x.
+__device__ inline void prefetch_norm_weight(const ProjectionArgs& a, const UnitRange& channels) {
+  if (a.norm_weight == nullptr) return;
+  constexpr int kLine = 128;
+  const int bytes_of_unit = a.float_weights != 0 ? kUnitOfK * 4 : kUnitOfK * 2;
+  const char* const from = a.norm_weight + channels.begin * bytes_of_unit;
+  const int count = (channels.end - channels.begin) * bytes_of_unit;
+  for (int i = threadIdx.x * kLine; i < count; i += blockDim.x * kLine) prefetch_line(from + i);
+}
+
 // x of `channels` into shared memory, times the norm's weight, and the sums of its squares. A warp for each token, or for several, whose
 // loads are under way together; tokens that there are not are zeros.
 template <class T, int kTokenTiles>

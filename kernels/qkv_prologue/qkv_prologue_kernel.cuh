@@ -43,6 +43,7 @@ __global__ void __launch_bounds__(kMaxThreads, kWarpsOfSm * 32 / kMaxThreads)
   const int64_t row_bytes = int64_t{a.units} * kUnitBytes;
   WeightStream<T, kTokenTiles> stream(a, share, a.weight + (int64_t{head} * a.tiles + share.tile) * 16 * row_bytes);
   open_arrivals(a, share, shared);
+  prefetch_norm_weight(a, share.of_block);
   wait_for_previous_kernels();
   // Attention, whose first part is long. Not before the wait: it takes what came before for complete (past_is_ready).
   let_next_kernel_start();

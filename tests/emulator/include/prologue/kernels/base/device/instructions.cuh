@@ -23,6 +23,11 @@ inline void load_kept(const void* from, uint32_t (&words)[4]) {
 
 inline uint4 load_once(const void* from) { return *static_cast<const uint4*>(from); }
 
+inline void prefetch_line(const void* in) {
+  static volatile char first;
+  first = *static_cast<const volatile char*>(in);  // so sanitizers see an address that is not there
+}
+
 inline void copy_or_clear(void* to, const void* from, bool there) {
   if (there) {
     std::memcpy(to, from, 16);
