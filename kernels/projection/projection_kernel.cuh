@@ -12,19 +12,6 @@ namespace prologue::cuda {
 
 inline constexpr int kProjectionThreads = 256;
 
-// The product of kRowsAtOnce rows of the weights and a token, rounded to T as the separate operation stores it. `row` counts in the
-// cluster, `of_weights` in the weights.
-template <class T>
-__device__ inline void product_of_rows(const ProjectionArgs& a, const OutputArgs& o, const ProjectionShared& shared, int slot,
-                                       int row, int of_weights, float factor, float (&values)[kRowsAtOnce]) {
-  gather_rows(a, shared, slot, row, values);
-  if (a.normed != 0) {
-#pragma unroll
-    for (float& value : values) value *= factor;
-  }
-  round_product<T>(o, of_weights, values);
-}
-
 template <class T, int kTokenTiles>
 __global__ void __launch_bounds__(kProjectionThreads, kWarpsOfSm * 32 / kProjectionThreads)
     projection_kernel(const __grid_constant__ ProjectionArgs a, const __grid_constant__ OutputArgs o) {
@@ -64,18 +51,16 @@ __global__ void __launch_bounds__(kProjectionThreads, kWarpsOfSm * 32 / kProject
 #pragma unroll 1
   for (int slot = warp; slot < own_tokens; slot += warps) {
     const float factor = a.normed != 0 ? norm_of_token(a, shared, slot) : 1.0f;
+    const auto product = [&](int of_cluster, float(&values)[kRowsAtOnce]) {
+      gather_rows(a, shared, slot, of_cluster, values);
+#pragma unroll
+      for (float& value : values) value *= factor;
+    };
 #pragma unroll 1
     for (int i = first; i < rows && first_row + i < o.n; i += 32 * kRowsAtOnce) {
-      const int at = first_row + i;
-      float values[kRowsAtOnce];
-      product_of_rows<T>(a, o, shared, slot, i, at, factor, values);
-      if (o.activates != 0) {
-        float up[kRowsAtOnce] = {};
-        if (o.gated != 0) product_of_rows<T>(a, o, shared, slot, rows + i, o.n + at, factor, up);
-        apply_activation(o, values, up);
-      }
       if (slot != warp || i != first) load_residual(slot, i);
-      store_output<T>(o, place_of_output<T>(o, token_in(slot), at), residual, values);
+      const int at = first_row + i;
+      finish_rows<T>(o, i, rows, at, place_of_output<T>(o, token_in(slot), at), residual, product);
     }
   }
 }

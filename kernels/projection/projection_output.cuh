@@ -87,4 +87,23 @@ __device__ inline void store_output(const OutputArgs& o, char* to, const Packed<
   store_bytes<kRowsAtOnce * static_cast<int>(sizeof(T)), false>(to, stored);
 }
 
+// All that follows the product, for kRowsAtOnce channels of y. product(row, sums) gives the sums of so many rows of the weights that a
+// block or cluster has: `row` is their first, with `up` there are `rows` rows of gate before those of up. `at`: the first channel of y.
+template <class T, class Product>
+__device__ inline void finish_rows(const OutputArgs& o, int row, int rows, int at, char* to, const Packed<T, kRowsAtOnce>& residual,
+                                   const Product& product) {
+  float values[kRowsAtOnce];
+  product(row, values);
+  round_product<T>(o, at, values);
+  if (o.activates != 0) {
+    float up[kRowsAtOnce] = {};
+    if (o.gated != 0) {
+      product(rows + row, up);
+      round_product<T>(o, o.n + at, up);
+    }
+    apply_activation(o, values, up);
+  }
+  store_output<T>(o, to, residual, values);
+}
+
 }  // namespace prologue::cuda

@@ -10,19 +10,6 @@
 
 namespace prologue::cuda {
 
-// The product of kRowsAtOnce rows of the weights and a token, rounded to T as the separate operation stores it. `row` counts in the block,
-// `of_weights` in the weights.
-template <class T, int kRows>
-__device__ inline void product_of_rows(const RingArgs& a, const Ring<kRows>& ring, const OutputArgs& o, int t, int row,
-                                       int of_weights, float factor, float (&values)[kRowsAtOnce]) {
-  gather_rows(a, ring, t, row, values);
-  if (a.normed != 0) {
-#pragma unroll
-    for (float& value : values) value *= factor;
-  }
-  round_product<T>(o, of_weights, values);
-}
-
 template <class T, int kRows>
 __global__ void __launch_bounds__(kRingLaunchBound, kRingBlocksOfSm<kRows>)
     projection_ring_kernel(const __grid_constant__ RingArgs a, const __grid_constant__ OutputArgs o) {
@@ -53,17 +40,14 @@ __global__ void __launch_bounds__(kRingLaunchBound, kRingBlocksOfSm<kRows>)
 
 #pragma unroll 1
   for (int i = first; i < count; i += kRingConsumers) {
+    if (i != first) load_residual(i);
     const int t = i / groups, row = i % groups * kRowsAtOnce, at = first_row + row;
     const float factor = a.normed != 0 ? norm_of_token(a, ring, t) : 1.0f;
-    float values[kRowsAtOnce];
-    product_of_rows<T>(a, ring, o, t, row, at, factor, values);
-    if (o.activates != 0) {
-      float up[kRowsAtOnce] = {};
-      if (o.gated != 0) product_of_rows<T>(a, ring, o, t, a.box_rows + row, o.n + at, factor, up);
-      apply_activation(o, values, up);
-    }
-    if (i != first) load_residual(i);
-    store_output<T>(o, place_of_output<T>(o, t, at), residual, values);
+    finish_rows<T>(o, row, a.box_rows, at, place_of_output<T>(o, t, at), residual, [&](int of_block, float(&values)[kRowsAtOnce]) {
+      gather_rows(a, ring, t, of_block, values);
+#pragma unroll
+      for (float& value : values) value *= factor;
+    });
   }
 #endif
 }

@@ -4,6 +4,7 @@
 #include <prologue/kernels/token_ops/backends.h>
 #include <prologue/kernels/token_ops/sampling_math.h>
 #include <prologue/kernels/base/device/cuda_launch.cuh>
+#include <prologue/kernels/base/device/instructions.cuh>
 
 namespace prologue::cuda {
 
@@ -33,13 +34,34 @@ using ReduceWords = cub::BlockReduce<uint64_t, kThreads>;
 using ReduceCandidates = cub::BlockReduce<Candidate, kThreads>;
 using ScanWords = cub::BlockScan<uint64_t, kThreads, cub::BLOCK_SCAN_WARP_SCANS>;
 
+// The blocks that share the tokens of a row: a cluster, or one.
+struct Parts {
+  int count;
+  int rank;
+
+  __device__ void sync() const {
+    if (count > 1) {
+      sync_cluster();
+    } else {
+      __syncthreads();
+    }
+  }
+  // What `shared` is in the block of that rank.
+  template <class T>
+  __device__ T of(T& shared, int other) const {
+    return count > 1 ? *in_block_of_cluster(&shared, static_cast<uint32_t>(other)) : shared;
+  }
+};
+
 struct Shared {
   union {
     ReduceWords::TempStorage words;
     ReduceCandidates::TempStorage candidates;
     ScanWords::TempStorage scan;
   };
-  uint64_t first;  // the largest rank key
+  uint64_t first;         // the largest rank key of this block's tokens
+  uint64_t first_of_all;  // of the row
+  Candidate best;         // of this block's tokens
   struct {
     uint64_t above;  // weight of the digits above the chosen one
     uint32_t digit;
@@ -52,6 +74,7 @@ struct Shared {
 
 // The block's logits and its filters so far: tokens whose rank key is at least `lowest` are kept.
 struct Row {
+  Parts parts;
   const float* logits;
   int vocab_size;
   float largest;
@@ -64,19 +87,20 @@ struct Row {
   // Calls f(token, adjusted logit) for every token of this thread, with kAhead loads in flight (and as many copies of f in the code).
   template <int kAhead, class F>
   __device__ void for_each(const F& f) const {
-    for (int base = threadIdx.x; base < vocab_size; base += kAhead * kThreads) {
+    const int step = parts.count * kThreads;
+    for (int base = parts.rank * kThreads + static_cast<int>(threadIdx.x); base < vocab_size; base += kAhead * step) {
       float ahead[kAhead];
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i) ahead[i] = base + i * kThreads < vocab_size ? logits[base + i * kThreads] : 0.0f;
+      for (int i = 0; i < kAhead; ++i) ahead[i] = base + i * step < vocab_size ? logits[base + i * step] : 0.0f;
       if (changes_logits(adjustments)) {
 #pragma unroll
         for (int i = 0; i < kAhead; ++i) {
-          if (base + i * kThreads < vocab_size) ahead[i] = adjusted_logit(adjustments, base + i * kThreads, ahead[i]);
+          if (base + i * step < vocab_size) ahead[i] = adjusted_logit(adjustments, base + i * step, ahead[i]);
         }
       }
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) {
-        if (base + i * kThreads < vocab_size) f(base + i * kThreads, ahead[i]);
+        if (base + i * step < vocab_size) f(base + i * step, ahead[i]);
       }
     }
   }
@@ -84,7 +108,7 @@ struct Row {
 
 // The kept tokens in order are cut where their weight reaches a target: `limit` tokens or, where that is 0, top_p of their
 // probability mass. Returns the rank key of the last one, found digit by digit from the top with histograms of integers, so
-// that the order in which threads add does not matter.
+// that the order in which threads and blocks add does not matter. All blocks add up all histograms, and return the same.
 __device__ uint64_t cut(Shared& shared, const Row& row, int limit, float top_p) {
   const bool by_mass = limit == 0;
   uint64_t target = static_cast<uint64_t>(limit);
@@ -110,17 +134,27 @@ __device__ uint64_t cut(Shared& shared, const Row& row, int limit, float top_p) 
       const uint32_t high = static_cast<uint32_t>(mass >> 32) + carry;
       if (high != 0) atomicAdd(&shared.mass_high[digit], high);
     });
-    __syncthreads();
+    row.parts.sync();
 
     // Thread t has the t-th pair of digits from the top.
-    uint64_t weight[kBinsPerThread];
+    uint64_t weight[kBinsPerThread] = {};
+    uint32_t tokens[kBinsPerThread] = {};
     uint64_t sum = 0;
+    for (int part = 0; part < row.parts.count; ++part) {
 #pragma unroll
-    for (int i = 0; i < kBinsPerThread; ++i) {
-      const int digit = kBins - 1 - (static_cast<int>(threadIdx.x) * kBinsPerThread + i);
-      weight[i] = by_mass ? static_cast<uint64_t>(shared.mass_high[digit]) << 32 | shared.mass_low[digit] : shared.count[digit];
-      sum += weight[i];
+      for (int i = 0; i < kBinsPerThread; ++i) {
+        const int digit = kBins - 1 - (static_cast<int>(threadIdx.x) * kBinsPerThread + i);
+        const uint32_t count = row.parts.of(shared.count[digit], part);
+        tokens[i] += count;
+        if (!by_mass) {
+          weight[i] += count;
+        } else if (count > 0) {
+          weight[i] += static_cast<uint64_t>(row.parts.of(shared.mass_high[digit], part)) << 32 | row.parts.of(shared.mass_low[digit], part);
+        }
+      }
     }
+#pragma unroll
+    for (const uint64_t each : weight) sum += each;
     uint64_t before = 0;
     uint64_t total = 0;
     ScanWords(shared.scan).ExclusiveSum(sum, before, total);
@@ -130,7 +164,7 @@ __device__ uint64_t cut(Shared& shared, const Row& row, int limit, float top_p) 
     for (int i = 0; i < kBinsPerThread; ++i) {
       const int digit = kBins - 1 - (static_cast<int>(threadIdx.x) * kBinsPerThread + i);
       if (before < target && target <= before + weight[i]) {
-        shared.choice = {before, static_cast<uint32_t>(digit), shared.count[digit]};
+        shared.choice = {before, static_cast<uint32_t>(digit), tokens[i]};
       }
       before += weight[i];
     }
@@ -139,7 +173,7 @@ __device__ uint64_t cut(Shared& shared, const Row& row, int limit, float top_p) 
     above = shared.choice.above;
     const bool all_taken = !by_mass && above + shared.choice.tokens == target;
     const bool done = shared.choice.tokens == 1 || all_taken;
-    __syncthreads();  // before the choice and the histograms are written again
+    row.parts.sync();  // before the choice and the histograms are written again
     if (done) break;
   }
   const uint64_t key = prefix << low_bit;
@@ -147,16 +181,20 @@ __device__ uint64_t cut(Shared& shared, const Row& row, int limit, float top_p) 
 }
 
 // By one thread, when all have read the counts for the last time.
-__device__ void finish(const SamplingParams& p, const SamplingRow& request, int32_t token) {
-  p.tokens[blockIdx.x] = token;
+__device__ void finish(const SamplingParams& p, int64_t index, const SamplingRow& request, int32_t token) {
+  p.tokens[index] = token;
   if (request.counts != nullptr) request.counts[token] = counted(request.counts[token]);
 }
 
-// One block per row; its threads stride over the tokens.
-__global__ void __launch_bounds__(kThreads) sample_kernel(const __grid_constant__ SamplingParams p) {
-  __shared__ Shared shared;
-  const SamplingRow request = p.rows[blockIdx.x];
-  Row row = {p.logits + static_cast<int64_t>(blockIdx.x) * p.logits_stride,
+// A block or a cluster of several for each row; its threads stride over the tokens.
+__global__ void __launch_bounds__(kThreads) sample_kernel(const __grid_constant__ SamplingParams p, int num_parts) {
+  Shared& shared = *dynamic_shared<Shared>();
+  const Parts parts = {num_parts, num_parts > 1 ? static_cast<int>(cluster_rank()) : 0};
+  const int64_t index = static_cast<int>(blockIdx.x) / num_parts;
+  const bool decides = parts.rank == 0 && threadIdx.x == 0;
+  const SamplingRow request = p.rows[index];
+  Row row = {parts,
+             p.logits + index * p.logits_stride,
              static_cast<int>(p.vocab_size),
              0.0f,
              request.temperature,
@@ -170,17 +208,20 @@ __global__ void __launch_bounds__(kThreads) sample_kernel(const __grid_constant_
     if (logit != logit) nan_given = nan_given || row.logits[token] != row.logits[token];
   });
   first = ReduceWords(shared.words).Reduce(first, Larger());
+  if (threadIdx.x == 0) shared.first = first;
+  if (decides && p.row_faults != nullptr) p.row_faults[index] = static_cast<uint8_t>(FaultCode::none);
+  parts.sync();
   if (threadIdx.x == 0) {
-    shared.first = first;
-    if (p.row_faults != nullptr) p.row_faults[blockIdx.x] = static_cast<uint8_t>(FaultCode::none);
+    for (int part = 0; part < parts.count; ++part) first = Larger()(first, parts.of(shared.first, part));
+    shared.first_of_all = first;
   }
-  __syncthreads();
-  if (nan_given && p.row_faults != nullptr) p.row_faults[blockIdx.x] = static_cast<uint8_t>(FaultCode::logits_not_a_number);
-  first = shared.first;
+  if (nan_given && p.row_faults != nullptr) p.row_faults[index] = static_cast<uint8_t>(FaultCode::logits_not_a_number);
+  parts.sync();  // no block leaves while another reads what it has
+  first = shared.first_of_all;
   const int32_t first_token = ranked_token(first);
   const bool any_number = first >> 32 != 0;
   if (is_greedy(request) || !any_number) {
-    if (threadIdx.x == 0) finish(p, request, any_number ? first_token : 0);
+    if (decides) finish(p, index, request, any_number ? first_token : 0);
     return;
   }
   row.largest = adjusted_logit(row.adjustments, first_token, row.logits[first_token]);
@@ -199,13 +240,35 @@ __global__ void __launch_bounds__(kThreads) sample_kernel(const __grid_constant_
     best = Better()(best, {gumbel_score(scaled, random), token});
   });
   best = ReduceCandidates(shared.candidates).Reduce(best, Better());
-  if (threadIdx.x == 0) finish(p, request, best.token);
+  if (threadIdx.x == 0) shared.best = best;
+  parts.sync();
+  if (decides) {
+    for (int part = 1; part < parts.count; ++part) best = Better()(best, parts.of(shared.best, part));
+    finish(p, index, request, best.token);
+  }
+  parts.sync();
+}
+
+// Few rows leave most of the GPU idle: then a row has several blocks. All clusters should run at a time: not all of a GPU's multiprocessors
+// can form clusters of eight (measured: the 16th cluster waited for another to end).
+int64_t parts_of_row(int64_t num_rows) {
+  constexpr int64_t kMostParts = 8, kBlocks = 64;
+  if (!device_is_hopper_or_later()) return 1;
+  int64_t parts = kMostParts;
+  while (parts > 1 && num_rows * parts > kBlocks) parts /= 2;
+  return parts;
 }
 
 }  // namespace
 
 Status sample(const SamplingParams& params, const Execution& execution) {
-  return launch("sample", sample_kernel, {grid_extent(params.num_rows), kThreads}, execution.stream, params);
+  const int64_t parts = parts_of_row(params.num_rows);
+  cudaLaunchAttribute cluster = {};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim.x = static_cast<unsigned>(parts);
+  cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+  const LaunchShape shape = {grid_extent(params.num_rows * parts), kThreads, sizeof(Shared), {&cluster, parts > 1 ? size_t{1} : size_t{0}}};
+  return launch("sample", sample_kernel, shape, execution.stream, params, static_cast<int>(parts));
 }
 
 }  // namespace prologue::cuda

@@ -83,6 +83,17 @@ __device__ inline void arrive_at_cluster() {
 }
 __device__ inline void wait_for_cluster() { PROLOGUE_FROM_SM90(asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory")); }
 
+// All threads of the cluster wait for each other; what each has written before is seen by all.
+__device__ inline void sync_cluster() {
+  PROLOGUE_FROM_SM90(asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory"));
+}
+// The place in block `rank` of the cluster, of two blocks at least, that `shared`, in dynamic shared memory, is in this one.
+template <class T>
+__device__ inline T* in_block_of_cluster(T* shared, uint32_t rank) {
+  PROLOGUE_FROM_SM90(asm volatile("mapa.u64 %0, %1, %2;" : "=l"(shared) : "l"(shared), "r"(rank)));
+  return shared;
+}
+
 // What other blocks of the cluster, of two at least, store in this block's shared memory: so many bytes, once. One thread opens it before
 // the barrier of the cluster; then any thread of the cluster stores; then all that read wait.
 class Arrivals {

@@ -24,8 +24,7 @@ inline void load_kept(const void* from, uint32_t (&words)[4]) {
 inline uint4 load_once(const void* from) { return *static_cast<const uint4*>(from); }
 
 inline void prefetch_line(const void* in) {
-  static volatile char first;
-  first = *static_cast<const volatile char*>(in);  // so sanitizers see an address that is not there
+  static_cast<void>(*static_cast<const volatile char*>(in));  // so sanitizers see an address that is not there
 }
 
 inline void copy_or_clear(void* to, const void* from, bool there) {
@@ -46,6 +45,15 @@ inline void let_next_kernel_start() {}
 inline uint32_t cluster_rank() { return emulator::cluster_rank(); }
 inline void arrive_at_cluster() { emulator::arrive_at_cluster(); }
 inline void wait_for_cluster() { emulator::wait_for_cluster(); }
+
+inline void sync_cluster() {
+  emulator::arrive_at_cluster();
+  emulator::wait_for_cluster();
+}
+template <class T>
+T* in_block_of_cluster(T* shared, uint32_t rank) {
+  return static_cast<T*>(emulator::in_block_of_cluster(shared, rank));
+}
 
 class Arrivals {
  public:
