@@ -154,6 +154,42 @@ TEST_P(SamplingTest, MatchesOracle) {
   }
 }
 
+// Few rows of many tokens: a GPU gives a row 8, 4 or 2 blocks then (64 blocks in all), each of which has some of the tokens. At such a
+// temperature all that the filters keep is about as likely, so that one token too many, or too few, moves a good part of the draws.
+TEST_P(SamplingTest, FewRowsMatchOracle) {
+  Random random(11);
+  constexpr int64_t kVocab = 9000;
+  std::vector<SamplingRow> rows;
+  for (const int32_t top_k : {0, 3, 9, 4000}) {
+    for (const float top_p : {1.0f, 0.5f}) {
+      for (int draw = 0; draw < 12; ++draw) rows.push_back({50.0f, top_k, top_p, 0.0f, random.bits(), random.integer(0, 1 << 20)});
+    }
+  }
+  const std::vector<float> logits = random.normals<float>(static_cast<int64_t>(rows.size()) * kVocab, 1.5);
+  std::vector<int32_t> want;
+  for (size_t r = 0; r < rows.size(); ++r) {
+    const auto begin = logits.begin() + static_cast<int64_t>(r) * kVocab;
+    const SamplingRow& row = rows[r];
+    want.push_back(oracle::sample(std::vector<float>(begin, begin + kVocab),
+                                  {static_cast<double>(row.temperature), row.top_k, static_cast<double>(row.top_p),
+                                   static_cast<double>(row.min_p), row.seed, row.position}));
+  }
+  ASSERT_EQ(rows.size(), 96u);
+  for (const size_t at_once : {6u, 12u, 24u}) {
+    for (size_t first = 0; first < rows.size(); first += at_once) {
+      const std::vector<float> some(logits.begin() + static_cast<int64_t>(first) * kVocab,
+                                    logits.begin() + static_cast<int64_t>(first + at_once) * kVocab);
+      const std::vector<int32_t> got =
+          run_sample(GetParam(), some, {rows.begin() + static_cast<int64_t>(first), rows.begin() + static_cast<int64_t>(first + at_once)});
+      for (size_t i = 0; i < at_once; ++i) {
+        const SamplingRow& row = rows[first + i];
+        EXPECT_EQ(got[i], want[first + i]) << at_once << " rows at once, temperature " << row.temperature << ", top_k " << row.top_k
+                                           << ", top_p " << row.top_p;
+      }
+    }
+  }
+}
+
 TEST_P(SamplingTest, MatchesGoldenChoices) {
   std::ifstream file(source_path("tests/golden/sampling/choices.txt"));
   std::string line;
