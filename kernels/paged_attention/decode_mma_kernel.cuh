@@ -269,12 +269,17 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
   const int t = lane % 4;
   Stage* const ring = all_rings + warp * stages;
   StageKeys* const ring_keys = all_keys + warp * stages;
-  let_next_kernel_start();
-  bool waiting = p.past_is_ready;  // for the previous kernels
-  if (!waiting) wait_for_previous_kernels();
+  // The next kernel may start when this one waits no more: blocks that come earlier slow down the kernel that is waited for.
+  const auto wait = [] {
+    wait_for_previous_kernels();
+    let_next_kernel_start();
+  };
+  bool waiting = p.past_is_ready;
+  if (!waiting) wait();
 
   TileCursor<kRows, kTileKeys> load;
-  const Share share = find_share(args, shared.find_share, load);
+  constexpr int kTilesOfOneBlock = 2;  // what another block would save is less than what the combination costs
+  const Share share = find_share(args, shared.find_share, load, kTilesOfOneBlock);
   if (share.begin >= share.end) {
     if (waiting) wait_for_previous_kernels();  // whoever waits for this kernel waits for them, too
     return;
@@ -366,46 +371,55 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
     }
     __pipeline_commit();
   };
-  load_page();
-  // What the previous kernels write must not be in a line of L1 before they have: copies of 16 bytes do not go through it, scales do.
-  const auto is_past = [&] {
-    return !k_scale_per_token && !v_scale_per_token && next_load < share.end &&
-           load.position() + warp * kKeys + kKeys <= load.sequence.length - load.sequence.num_rows;
-  };
-#pragma unroll 1
-  for (int stage = 0; stage < stages - 1; ++stage) {
-    if (waiting && !is_past()) {
-      wait_for_previous_kernels();
-      waiting = false;
-    }
-    load_next(stage);
-  }
-  if (waiting) wait_for_previous_kernels();
 
   // ---- A unit
   uint32_t q[KeysOf::kSteps][kColumns][2];
   float row_scale[kColumns][2];  // of the scores of packed rows 2t and 2t + 1
   [[maybe_unused]] float q_sum[kColumns][2];
   VisibleKeys visible[kColumns][2];
-  int all_see_from = 0, all_see_to = 0;  // every row sees the positions between these
+  int all_see_from = 0, all_see_to = 0;     // every row sees the positions between these
+  int64_t q_row[kColumns];                  // where packed row g is in q; -1: there is none
+  int first_block = 0, last_block = 0;      // that have parts of it
   float out[ValuesOf::kTiles][kColumns][4];
   int turn = 0;
   float maximum[kColumns][2];
   float sum[kColumns][2];
   [[maybe_unused]] float zero_sum[kColumns][2];
 
+  // What needs nothing of the previous kernels.
   const auto begin_unit = [&] {
     const int num_packed = use.num_packed(args);
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int of_lane = use.first_packed() + c * 8 + 2 * t + i;
+        visible[c][i] = VisibleKeys(args, of_lane < num_packed ? use.sequence.limit(of_lane / args.group) : 0);
+        maximum[c][i] = -INFINITY;
+        sum[c][i] = 0.0f;
+        if constexpr (kHasZeroPoint<V>) zero_sum[c][i] = 0.0f;
+      }
+      const int packed = use.first_packed() + c * 8 + g;
+      q_row[c] = packed < num_packed ? (use.sequence.first_row + packed / args.group) * p.q.token_stride +
+                                           (static_cast<int64_t>(use.kv_head) * args.group + packed % args.group) * p.q.head_stride
+                                     : -1;
+    }
+    const int last_packed = min(use.first_packed() + kRows, num_packed) - 1;
+    all_see_from = lowest(args, use.sequence.limit(max(0, last_packed) / args.group));
+    all_see_to = use.sequence.limit(use.first_packed() / args.group);
+    first_block = static_cast<int>(quotient(use.first, share.size));
+    last_block = static_cast<int>(quotient(use.first + use.of_sequence.tiles - 1, share.size));
+  };
+
+  // The rest.
+  const auto load_q = [&] {
     if (use.sequence.bad_rows && use.row_tile == 0 && use.tile == 0) clear_bad_rows(args, use.s, use.kv_head);
     float score_scale = args.score_scale;
     if constexpr (kScaled) score_scale *= shared_scale(k_format, kv.k.scale, use.kv_head);
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
-      const int packed = use.first_packed() + c * 8 + g;
-      const bool exists = packed < num_packed;
-      const int64_t row = exists ? (use.sequence.first_row + packed / args.group) * p.q.token_stride +
-                                       (static_cast<int64_t>(use.kv_head) * args.group + packed % args.group) * p.q.head_stride
-                                 : 0;
+      const bool exists = q_row[c] >= 0;
+      const int64_t row = exists ? q_row[c] : 0;
       float inverse = 1.0f;
       [[maybe_unused]] float own_sum = 0.0f;
       if constexpr (kIsFloat<K>) {
@@ -474,11 +488,6 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
       for (int i = 0; i < 2; ++i) {
         row_scale[c][i] = score_scale * (kIsFloat<K> ? 1.0f : __shfl_sync(0xffffffffu, inverse, (2 * t + i) * 4));
         if constexpr (kHasZeroPoint<K>) q_sum[c][i] = __shfl_sync(0xffffffffu, own_sum, (2 * t + i) * 4);
-        const int of_lane = use.first_packed() + c * 8 + 2 * t + i;
-        visible[c][i] = VisibleKeys(args, of_lane < num_packed ? use.sequence.limit(of_lane / args.group) : 0);
-        maximum[c][i] = -INFINITY;
-        sum[c][i] = 0.0f;
-        if constexpr (kHasZeroPoint<V>) zero_sum[c][i] = 0.0f;
       }
 #pragma unroll
       for (int tile = 0; tile < ValuesOf::kTiles; ++tile) {
@@ -486,10 +495,25 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
         for (int i = 0; i < 4; ++i) out[tile][c][i] = 0.0f;
       }
     }
-    const int last_packed = min(use.first_packed() + kRows, num_packed) - 1;
-    all_see_from = lowest(args, use.sequence.limit(max(0, last_packed) / args.group));
-    all_see_to = use.sequence.limit(use.first_packed() / args.group);
   };
+
+  begin_unit();
+  load_page();
+  // What the previous kernels write must not be in a line of L1 before they have: copies of 16 bytes do not go through it, scales do.
+  const auto is_past = [&] {
+    return !k_scale_per_token && !v_scale_per_token && next_load < share.end &&
+           load.position() + warp * kKeys + kKeys <= load.sequence.length - load.sequence.num_rows;
+  };
+#pragma unroll 1
+  for (int stage = 0; stage < stages - 1; ++stage) {
+    if (waiting && !is_past()) {
+      wait();
+      waiting = false;
+    }
+    load_next(stage);
+  }
+  if (waiting) wait();
+  load_q();
 
   const auto take_keys = [&](const Stage& stage, const StageKeys& keys) {
     float score[kGroups][kColumns][4];
@@ -629,6 +653,7 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
     }
   };
 
+  constexpr int kFours = kHeadDim / 4;
   const int head_dim = args.v_head_dim;
   // Of a row whose sums are complete: what goes to `out`.
   const auto store_row = [&](int packed, int d, float row_maximum, float row_sum, bool fault, float(&values)[4]) {
@@ -644,8 +669,6 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
 
   const auto end_unit = [&] {
     const int num_packed = min(kRows, use.num_packed(args) - use.first_packed());  // of this unit
-    const int64_t first_block = quotient(use.first, share.size);
-    const int64_t last_block = quotient(use.first + use.of_sequence.tiles - 1, share.size);
     const bool whole = first_block == last_block;
     float value_scale = 1.0f;
     if constexpr (kScaled) value_scale = shared_scale(v_format, kv.v.scale, use.kv_head);
@@ -676,10 +699,11 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
       __syncthreads();
       const unsigned faulty = shared.faulty[turn];
       const int rows = min(8, num_packed - c * 8);
-      for (int i = threadIdx.x; i < rows * (head_dim / 4); i += kDecodeMmaThreads) {
-        const int of_column = i / (head_dim / 4);
+      for (int i = threadIdx.x; i < rows * kFours; i += kDecodeMmaThreads) {
+        const int of_column = i / kFours;
         const int row = c * 8 + of_column;
-        const int d = i % (head_dim / 4) * 4;
+        const int d = i % kFours * 4;
+        if (d >= head_dim) continue;
         const bool fault = use.sequence.too_long || (faulty >> row & 1) != 0;
         float row_maximum = -INFINITY;
 #pragma unroll
@@ -724,9 +748,10 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
     __syncthreads();
     if (shared.arrived != static_cast<unsigned>(last_block - first_block)) return;
     if (threadIdx.x == 0) args.counters[first_block] = 0;
-    for (int i = threadIdx.x; i < num_packed * (head_dim / 4); i += kDecodeMmaThreads) {
-      const int row = i / (head_dim / 4);
-      const int d = i % (head_dim / 4) * 4;
+    for (int i = threadIdx.x; i < num_packed * kFours; i += kDecodeMmaThreads) {
+      const int row = i / kFours;
+      const int d = i % kFours * 4;
+      if (d >= head_dim) continue;
       PartSums sums;
       add_parts<kRows>(args, first_block, first_block, last_block, row, d, sums);
       store_row(use.first_packed() + row, d, sums.maximum, sums.sum, sums.fault, sums.values);
@@ -735,7 +760,6 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
 
   if (threadIdx.x == 0) shared.faulty[0] = 0;
   __syncthreads();
-  begin_unit();
   int stage = 0;
 #pragma unroll 1
   for (int64_t at = share.begin; at < share.end; ++at) {
@@ -748,7 +772,7 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
     if (!more || use.tile + 1 == use.of_sequence.tiles) end_unit();
     if (!more) break;
     use.advance(args);
-    if (use.tile == 0) begin_unit();
+    if (use.tile == 0) begin_unit(), load_q();
   }
 }
 

@@ -90,14 +90,15 @@ struct FindShare {  // shared memory of find_share, for a block of kThreads
 
 // The share of this block: places [begin, end) of the list, and a cursor at `begin`. Shares are equal, the last ones smaller or empty.
 // Where there are blocks enough, units begin at multiples of a share's size, so that no block has parts of two: the ends of units
-// cost more than tiles do.
+// cost more than tiles do. Where no unit of few sequences has more than `undivided` tiles, each is one block's.
 struct Share {
   int64_t size = 0;  // of a share
   int64_t begin = 0;
   int64_t end = 0;
 };
 template <int kThreads, int kRows, int kTileKeys>
-__device__ inline Share find_share(const AttentionArgs& args, FindShare<kThreads>& shared, TileCursor<kRows, kTileKeys>& cursor) {
+__device__ inline Share find_share(const AttentionArgs& args, FindShare<kThreads>& shared, TileCursor<kRows, kTileKeys>& cursor,
+                                   int undivided = 1) {
   const PagedAttentionParams& p = args.p;
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
@@ -138,6 +139,7 @@ __device__ inline Share find_share(const AttentionArgs& args, FindShare<kThreads
   int64_t up_to_here = running_sum(own, total);
   Share share;
   share.size = max(int64_t{args.min_tiles}, quotient(total + gridDim.x - 1, gridDim.x));
+  if (alone && !__any_sync(0xffffffffu, of_first.tiles > undivided)) share.size = max(share.size, int64_t{undivided});
   int64_t multiple = 1;
   if (p.num_seqs <= kThreads) {
     const int of_unit = share.size >= of_first.tiles ? 1 : (of_first.tiles - 1) / static_cast<int>(share.size) + 1;

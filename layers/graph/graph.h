@@ -224,8 +224,8 @@ struct Graph {
 
 // Whether the node's launch may begin while the node before it runs (a programmatic edge, on GPUs from Hopper on): fused projections that
 // fuse_projections() lets, and attention of decoding steps after any node but attention and projections. That node writes no more of what
-// attention reads than PagedAttentionParams::past_is_ready allows, and lets the next launch begin only when everything before it is
-// complete. (A projection may let it begin before that.)
+// attention reads than PagedAttentionParams::past_is_ready allows. A fused qkv_prologue lets attention begin at once, so projections before
+// it may still run: no node of a graph but a prologue writes what attention reads before it waits.
 PROLOGUE_API bool begins_early(const Graph& graph, size_t node);
 
 // Builds a graph. Names are scoped: with Scope layer(g, "layers.3") the next value or node is "layers.3.NAME".
