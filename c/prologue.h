@@ -1611,7 +1611,9 @@ typedef struct prologue_qkv_prologue_params {
   const void* weight;
   prologue_attention_prologue_params prologue;
   bool batch_invariant;  // separate operations, whose bits for a token do not depend on the others
-  bool overlaps;         // the launch may begin while the kernels before it in the stream run; they must not write `weight`
+  // The launch may begin while the kernels before it in the stream run; they must not write `weight`. One kernel lets the launch after it
+  // begin as soon as it has begun itself, if that has a programmatic edge (prologue_paged_attention with past_is_ready).
+  bool overlaps;
   void* workspace;
   int64_t workspace_bytes;
   uint64_t reserved[8];  // zeros

@@ -13,7 +13,6 @@
 namespace prologue::cuda {
 
 inline constexpr int64_t kMaxSharedBytes = 227 * 1024;
-inline constexpr int kMaxBlocksOfCluster = 8;  // that every device has
 
 inline bool is_aligned(const void* data, int64_t bytes) {
   return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(bytes) == 0;

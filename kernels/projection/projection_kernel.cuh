@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kProjectionThreads, kWarpsOfSm * 32 / kProject
   };
   if (warp < own_tokens && first < rows && first_row + first < o.n) load_residual(warp, first);
 
-  stage_x<T, kTokenTiles>(a, share.of_block, shared);
+  stage_x<T, kTokenTiles>(a, share.of_block, shared, warps);
   __syncthreads();
   float sums[kTokenTiles][4];
   stream.multiply(sums, a, share, shared);

@@ -24,6 +24,7 @@ namespace prologue::cuda {
 inline constexpr int kUnitOfK = 32;  // 64 bytes of a row: what a warp multiplies at a time
 inline constexpr int kUnitBytes = 64;
 inline constexpr int kMaxStreamedTokens = 16;
+inline constexpr int kMaxBlocksOfCluster = 8;  // that every device has
 // Many warps of few registers, with little on its way for each: 2 KB for each of 24 warps of an SM keep the memory busy.
 inline constexpr int kWarpsOfSm = 32;
 inline constexpr int kUnitsAhead = 2;  // on their way, of each warp
@@ -230,12 +231,12 @@ __device__ inline void prefetch_norm_weight(const ProjectionArgs& a, const UnitR
   for (int i = threadIdx.x * kLine; i < count; i += blockDim.x * kLine) prefetch_line(from + i);
 }
 
-// x of `channels` into shared memory, times the norm's weight, and the sums of its squares. A warp for each token, or for several, whose
-// loads are under way together; tokens that there are not are zeros.
+// x of `channels` into shared memory, times the norm's weight, and the sums of its squares, by the first `warps` of the block. A warp for
+// each token, or for several, whose loads are under way together; tokens that there are not are zeros.
 template <class T, int kTokenTiles>
-__device__ inline void stage_x(const ProjectionArgs& a, const UnitRange& channels, const ProjectionShared& shared) {
+__device__ inline void stage_x(const ProjectionArgs& a, const UnitRange& channels, const ProjectionShared& shared, int warps) {
   constexpr int kTokens = 8 * kTokenTiles;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int chunks = (channels.end - channels.begin) * 4;  // of 16 bytes
 #pragma unroll 1
   for (int first = warp; first < kTokens; first += kTokenTiles * warps) {
@@ -322,28 +323,76 @@ __device__ inline void wait_for_sums(const ProjectionArgs& a, const ProjectionSh
   if (a.blocks > 1) shared.arrivals->wait();
 }
 
+// The same by a warp that sends none.
+__device__ inline void wait_for_sums_of_others(const ProjectionArgs& a, const ProjectionShared& shared) {
+  if (a.blocks > 1) {
+    shared.arrivals->wait();
+  } else {
+    __syncthreads();
+  }
+}
+
+// values += what is at `from` and so many floats further on, `count` times. kAtOnce loads are under way together: one by one, each would be
+// waited for.
+template <int kAtOnce, int kCount>
+__device__ inline void add_up(const float* from, int stride, int count, float (&values)[kCount]) {
+  asm("" : "+r"(stride));  // a register, in place of what it was computed from
+  const auto add = [&](auto at_once) {
+    Bytes<kCount * 4> loaded[at_once()];
+#pragma unroll
+    for (Bytes<kCount * 4>& of_part : loaded) of_part = load_bytes<kCount * 4, false>(from), from += stride;
+#pragma unroll
+    for (const Bytes<kCount * 4>& of_part : loaded) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) values[i] += element<float, kCount>(of_part, i);
+    }
+  };
+#pragma unroll 1
+  for (; count >= kAtOnce; count -= kAtOnce) add(std::integral_constant<int, kAtOnce>());
+#pragma unroll 1
+  for (; count > 0; --count) add(std::integral_constant<int, 1>());
+}
+
 // `count` neighbouring rows of a token's result, as the separate operation would store them if it rounds; behind wait_for_sums().
 template <int kCount>
 __device__ inline void gather_rows(const ProjectionArgs& a, const ProjectionShared& shared, int slot, int row,
                                    float (&values)[kCount]) {
-  const int width = 16 * a.tiles, slots = slots_of(a);
-  const float* from = shared.sums + slot * width + row;
+  const int width = 16 * a.tiles;
 #pragma unroll
   for (float& value : values) value = 0.0f;
-#pragma unroll 4
-  for (int part = 0; part < 1 << (a.log_blocks + a.log_parts); ++part, from += slots * width) {
-    const Bytes<kCount* 4> loaded = load_bytes<kCount * 4, false>(from);
+  add_up<8>(shared.sums + slot * width + row, slots_of(a) * width, 1 << (a.log_blocks + a.log_parts), values);
+}
+
+// The same of all rows of a token, by a whole warp: where its rows of the first part were. Few rows leave half of the lanes, which then
+// take every other part.
+__device__ inline const float* gather_token(const ProjectionArgs& a, const ProjectionShared& shared, int slot) {
+  const int lane = threadIdx.x % 32, width = 16 * a.tiles, stride = slots_of(a) * width, parts = 1 << (a.log_blocks + a.log_parts);
+  float* const rows = shared.sums + slot * width;
+  const bool halves = width <= 64;
+  const int begin = halves ? lane / 16 : 0;
+#pragma unroll 1
+  for (int first = 0; first < width; first += 128) {
+    const int row = first + (halves ? lane % 16 : lane) * 4;
+    float values[4] = {};
+    if (row < width) {
+      add_up<4>(rows + row + begin * stride, halves ? 2 * stride : stride, halves ? (parts + 1 - begin) / 2 : parts, values);
+    }
+    if (halves) {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) values[i] += element<float, kCount>(loaded, i);
+      for (float& value : values) value += __shfl_xor_sync(0xffffffffu, value, 16);
+    }
+    __syncwarp();  // the other half has read its rows, too
+    if (begin == 0 && row < width) *reinterpret_cast<float4*>(rows + row) = make_float4(values[0], values[1], values[2], values[3]);
   }
+  __syncwarp();
+  return rows;
 }
 
 // What the norm multiplies a token's result by, where there is one.
 __device__ inline float norm_of_token(const ProjectionArgs& a, const ProjectionShared& shared, int slot) {
-  const int slots = slots_of(a);
-  float squares = 0.0f;
-  for (int block = 0; block < a.blocks; ++block) squares += shared.all_squares[block * slots + slot];
-  return reciprocal_root(fmaf(squares, a.inverse_width, a.eps));
+  float squares[1] = {};
+  add_up<kMaxBlocksOfCluster>(shared.all_squares + slot, slots_of(a), a.blocks, squares);
+  return reciprocal_root(fmaf(squares[0], a.inverse_width, a.eps));
 }
 
 }  // namespace prologue::cuda

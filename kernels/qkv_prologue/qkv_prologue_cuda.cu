@@ -70,13 +70,21 @@ bool is_worth_it(const Launch& launch) {
   return launch.clusters * a.blocks >= kEnoughBlocks || a.units >> (a.log_blocks + a.log_parts) <= kUnitsOfLongRows;
 }
 
+// A finisher needs registers: blocks for which there are places all the same, two on an SM.
+constexpr int64_t kMostBlocksWithFinishers = 264;
+
+bool has_places(const Launch& launch) {
+  return launch.instance->finishers == 0 || launch.clusters * launch.args.blocks <= kMostBlocksWithFinishers;
+}
+
 // Of the first instance that can do it. No instance: there is none, or it would be slower than separate operations.
 Launch choose(const QkvPrologueParams& p, const AttentionPrologueParams& prologue) {
   if (!can_project(p, prologue)) return {};
   for (const QkvInstance& instance : instances_of(prologue.dtype)) {
     if (!serves(instance, prologue)) continue;
     const Launch launch = with_most_blocks([&](int64_t blocks) { return launch_of(p, prologue, instance, blocks); });
-    if (launch.instance != nullptr) return is_worth_it(launch) ? launch : Launch();
+    if (launch.instance == nullptr || !has_places(launch)) continue;
+    return is_worth_it(launch) ? launch : Launch();
   }
   return {};
 }
@@ -86,7 +94,8 @@ Status run(const Launch& chosen, const QkvPrologueParams& p, const AttentionProl
   MoreArgs more;
   fill(prologue, features_of(prologue, chosen.instance->vector), more);
   ClusterAttributes attributes(a.blocks, p.overlaps);
-  const LaunchShape shape = {grid_extent(chosen.clusters * a.blocks), static_cast<unsigned>(threads_of(a)),
+  const int threads = threads_of(a) + 32 * chosen.instance->finishers;
+  const LaunchShape shape = {grid_extent(chosen.clusters * a.blocks), static_cast<unsigned>(threads),
                              static_cast<size_t>(shared_bytes_of(a, chosen.instance->token_tiles)), attributes.span()};
   return launch(kName, chosen.instance->kernel, shape, stream, a, more);
 }
@@ -94,6 +103,7 @@ Status run(const Launch& chosen, const QkvPrologueParams& p, const AttentionProl
 std::string instance_name(DType dtype, const QkvInstance& instance) {
   std::string name =
       str_cat(dtype_name(dtype), ", heads of ", 64 * instance.vector, " channels, ", 8 * instance.token_tiles, " tokens");
+  if (instance.finishers != 0) name += ", finishers";
   constexpr std::pair<int, const char*> kNames[] = {
       {kLayouts, "layouts"}, {kEveryStep, "every step"}, {kDerived, "derived"}, {kAxes, "axes"}};
   for (const auto& [feature, text] : kNames) {

@@ -11,17 +11,19 @@ struct QkvInstance {
   int vector;       // channels in one access of the prologue: heads have 64 * vector channels at most
   int features;     // beside kMoreSteps
   int token_tiles;  // eights of tokens, at most
+  int finishers;    // warps of a block that do not multiply
   void (*kernel)(QkvArgs, MoreArgs);
 };
 
 std::span<const QkvInstance> float16_qkv_instances();
 std::span<const QkvInstance> bfloat16_qkv_instances();
 
-template <class T, int V, int kFeatures, int kTokenTiles>
+template <class T, int V, int kFeatures, int kTokenTiles, int kFinishers = 0>
 QkvInstance qkv_instance() {
   constexpr int kThreads = 64 * V / 16 * 32;
-  constexpr int kMaxThreads = kThreads < 256 ? 256 : kThreads;
-  return {V, kFeatures, kTokenTiles, qkv_prologue_kernel<T, V, kTokenTiles, kMaxThreads, kFeatures | kMoreSteps>};
+  constexpr int kMultipliers = kThreads < 256 ? 256 : kThreads;
+  return {V, kFeatures, kTokenTiles, kFinishers,
+          qkv_prologue_kernel<T, V, kTokenTiles, kMultipliers, kFinishers, kFeatures | kMoreSteps>};
 }
 
 // What most models need (interleaved pairs: Llama and Mistral from GGUF files) is compiled for more numbers of tokens.
@@ -29,8 +31,10 @@ template <class T>
 std::span<const QkvInstance> qkv_instances_of() {
   constexpr int kAll = kLayouts | kEveryStep;
   static const QkvInstance kInstances[] = {
+      qkv_instance<T, 2, 0, 1, 1>(),
       qkv_instance<T, 2, 0, 1>(),
       qkv_instance<T, 2, 0, 2>(),
+      qkv_instance<T, 2, kLayouts, 1, 1>(),
       qkv_instance<T, 2, kLayouts, 1>(),
       qkv_instance<T, 2, kLayouts, 2>(),
       qkv_instance<T, 2, kAll, 2>(),

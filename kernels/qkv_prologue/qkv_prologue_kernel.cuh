@@ -1,12 +1,14 @@
 // A cluster = a head: all of its head_dim rows of the weights (projection_stream.cuh). Where the sums of a token meet, a warp holds a whole
 // head of it, and finishes it exactly as the prologue's lean kernels do (more_steps_schedule.cuh). Its position and slot are on their way
-// while the weights are multiplied, cos and sin while the other blocks' sums arrive.
+// while the weights are multiplied, cos and sin while the other blocks' sums arrive. With a finisher, one more warp of each block, which
+// multiplies nothing, the block's first token has all of that when the sums arrive.
 #pragma once
 
 #include <cstdint>
 
 #include <prologue/kernels/attention_prologue/more_steps_schedule.cuh>
 #include <prologue/kernels/base/device/cuda_types.cuh>
+#include <prologue/kernels/base/device/hopper.cuh>
 #include <prologue/kernels/projection/projection_stream.cuh>
 
 namespace prologue::cuda {
@@ -19,9 +21,15 @@ struct QkvArgs : ProjectionArgs {
 template <class T, int V>
 __device__ inline Unit<T, V> gather_head(const ProjectionArgs& a, const ProjectionShared& shared, int slot,
                                          const UnitPlace& place) {
+  const float* const rows = gather_token(a, shared, slot);
   float a_values[V] = {}, b_values[V] = {};
-  if (place.has_a) gather_rows(a, shared, slot, place.a, a_values);
-  if (place.has_b) gather_rows(a, shared, slot, place.b, b_values);
+  const auto load = [&](int row, float(&values)[V]) {
+    const Bytes<4 * V> loaded = load_bytes<4 * V, false>(rows + row);
+#pragma unroll
+    for (int i = 0; i < V; ++i) values[i] = element<float, V>(loaded, i);
+  };
+  if (place.has_a) load(place.a, a_values);
+  if (place.has_b) load(place.b, b_values);
   if (a.normed != 0) {
     const float factor = norm_of_token(a, shared, slot);
 #pragma unroll
@@ -30,23 +38,27 @@ __device__ inline Unit<T, V> gather_head(const ProjectionArgs& a, const Projecti
   return {pack<T, V>(a_values), pack<T, V>(b_values)};
 }
 
-// kMaxThreads: 32 for 16 rows of a head, or more where a block has several parts.
-template <class T, int V, int kTokenTiles, int kMaxThreads, int kFeatures>
-__global__ void __launch_bounds__(kMaxThreads, kWarpsOfSm * 32 / kMaxThreads)
+inline constexpr int kMultipliersBarrier = 1;
+
+// kMultipliers: threads that multiply, at most: 32 for 16 rows of a head, or more where a block has several parts.
+// kFinishers: 1, or 0 for launches that need as many blocks on an SM as fit without.
+template <class T, int V, int kTokenTiles, int kMultipliers, int kFinishers, int kFeatures>
+__global__ void __launch_bounds__(kMultipliers + 32 * kFinishers, kFinishers != 0 ? 2 : kWarpsOfSm * 32 / kMultipliers)
     qkv_prologue_kernel(const __grid_constant__ QkvArgs a, const __grid_constant__ MoreArgs p) {
   static_assert((kFeatures & kMoreSteps) != 0 && (kFeatures & kTokenNorm) == 0);
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, multipliers = blockDim.x / 32 - kFinishers;
+  const bool multiplies = warp < multipliers;
   const int head = static_cast<int>(blockIdx.x) >> a.log_blocks;  // of q, then of k, then of v
   const ProjectionShared shared = share_out(dynamic_shared<unsigned char>(), a, kTokenTiles);
   const WarpShare share(a);
   const int own_tokens = share.own_tokens(a);
   const int64_t row_bytes = int64_t{a.units} * kUnitBytes;
-  WeightStream<T, kTokenTiles> stream(a, share, a.weight + (int64_t{head} * a.tiles + share.tile) * 16 * row_bytes);
+  const char* const rows = a.weight + (int64_t{head} * a.tiles + share.tile) * 16 * row_bytes;
+  WeightStream<T, kTokenTiles> stream(a, share, multiplies ? rows : nullptr);
+  let_next_kernel_start();  // attention, whose first part is long and needs nothing that the kernel before this one writes
   open_arrivals(a, share, shared);
   prefetch_norm_weight(a, share.of_block);
   wait_for_previous_kernels();
-  // Attention, whose first part is long. Not before the wait: it takes what came before for complete (past_is_ready).
-  let_next_kernel_start();
 
   const auto token_in = [&](int slot) { return static_cast<uint32_t>((slot << a.log_blocks) + share.rank); };
   PendingToken<kFeatures, V, false> pending;
@@ -54,13 +66,19 @@ __global__ void __launch_bounds__(kMaxThreads, kWarpsOfSm * 32 / kMaxThreads)
     pending.ask(p, token_in(slot));
     pending.ask_slot(p, token_in(slot));
   };
-  if (warp < own_tokens) ask(warp);
-  stage_x<T, kTokenTiles>(a, share.of_block, shared);
-  __syncthreads();
-  float sums[kTokenTiles][4];
-  stream.multiply(sums, a, share, shared);
-  send_sums(a, share, shared, sums);
-  if (warp >= own_tokens) return;
+  const int first = multiplies ? warp + kFinishers : 0;  // token that this warp finishes
+  if (kFinishers == 0 && first < own_tokens) ask(first);
+  if (multiplies) {
+    stage_x<T, kTokenTiles>(a, share.of_block, shared, multipliers);
+    sync_barrier(kMultipliersBarrier, multipliers * 32);
+    float sums[kTokenTiles][4];
+    stream.multiply(sums, a, share, shared);
+    send_sums(a, share, shared, sums);
+  } else if (a.blocks > 1) {
+    wait_for_cluster();
+  }
+  if (first >= own_tokens) return;
+  if (kFinishers != 0) ask(first);
 
   const TensorHead at = head_of_row(p.tensors, head);
   LaneUnit unit = unit_of_lane<V, kFeatures>(lane % a.lanes, p.layout);
@@ -75,11 +93,11 @@ __global__ void __launch_bounds__(kMaxThreads, kWarpsOfSm * 32 / kMaxThreads)
       p.tensors[at.tensor].scale + static_cast<uint32_t>(at.head) * p.tensors[at.tensor].scale_head)};
   const auto lanes = lanes_of_head<V, kFeatures>(WarpLanes<V>{lane % a.lanes, a.lanes, unit.inside}, unit.place, p.layout);
 #pragma unroll 1
-  for (int slot = warp; slot < own_tokens; slot += warps) {
-    if (slot != warp) ask(slot);
+  for (int slot = first; slot < own_tokens; slot += static_cast<int>(blockDim.x) / 32) {
+    if (slot != first) ask(slot);
     const uint32_t t = token_in(slot);
     const LeanToken token = resolve_token_of_head(p, pending, t, lane, at.tensor, unit.place, steps, angles);
-    if (slot == warp) wait_for_sums(a, shared);
+    if (slot == first) multiplies ? wait_for_sums(a, shared) : wait_for_sums_of_others(a, shared);
     data = gather_head<T, V>(a, shared, slot, unit.place);
     UnitValues<V> values[1];
     finish_head<T, V>(values, steps, lanes);
