@@ -77,6 +77,7 @@ __global__ void __launch_bounds__(kMultipliers + 32 * kFinishers, kFinishers != 
   } else if (a.blocks > 1) {
     wait_for_cluster();
   }
+  meet_alone(a);
   if (first >= own_tokens) return;
   if (kFinishers != 0) ask(first);
 
@@ -97,7 +98,7 @@ __global__ void __launch_bounds__(kMultipliers + 32 * kFinishers, kFinishers != 
     if (slot != first) ask(slot);
     const uint32_t t = token_in(slot);
     const LeanToken token = resolve_token_of_head(p, pending, t, lane, at.tensor, unit.place, steps, angles);
-    if (slot == first) multiplies ? wait_for_sums(a, shared) : wait_for_sums_of_others(a, shared);
+    if (slot == first) wait_for_sums(a, shared);
     data = gather_head<T, V>(a, shared, slot, unit.place);
     UnitValues<V> values[1];
     finish_head<T, V>(values, steps, lanes);
