@@ -358,8 +358,8 @@ __device__ inline void gather_rows(const ProjectionArgs& a, const ProjectionShar
   add_up<8>(shared.sums + slot * width + row, slots_of(a) * width, 1 << (a.log_blocks + a.log_parts), values);
 }
 
-// The same of all rows of a token, by a whole warp: where its rows of the first part were. Few rows leave half of the lanes, which then
-// take every other part.
+// The same of all rows of a token, by a whole warp: where its rows of the first part were. Few rows have two parts or more, and leave half
+// of the lanes, which then take every other part.
 __device__ inline const float* gather_token(const ProjectionArgs& a, const ProjectionShared& shared, int slot) {
   const int lane = threadIdx.x % 32, width = 16 * a.tiles, stride = slots_of(a) * width, parts = 1 << (a.log_blocks + a.log_parts);
   float* const rows = shared.sums + slot * width;
@@ -370,7 +370,7 @@ __device__ inline const float* gather_token(const ProjectionArgs& a, const Proje
     const int row = first + (halves ? lane % 16 : lane) * 4;
     float values[4] = {};
     if (row < width) {
-      add_up<4>(rows + row + begin * stride, halves ? 2 * stride : stride, halves ? (parts + 1 - begin) / 2 : parts, values);
+      add_up<4>(rows + row + begin * stride, halves ? 2 * stride : stride, halves ? parts / 2 : parts, values);
     }
     if (halves) {
 #pragma unroll

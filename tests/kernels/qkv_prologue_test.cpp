@@ -153,9 +153,10 @@ struct Sizes {
   int64_t num_tokens, num_q_heads, num_kv_heads, head_dim, hidden_size;
 };
 // Head dims that fill the warps and some that do not; hidden sizes that the blocks of a cluster share evenly and that they do not, less
-// than a unit for each of them too.
+// than a unit for each of them too. The last has more tokens than a block has warps.
 constexpr Sizes kSizes[] = {{1, 3, 1, 128, 512}, {8, 2, 1, 64, 96},   {9, 2, 1, 80, 544},  {16, 1, 1, 96, 288},
-                            {5, 1, 1, 256, 640}, {11, 1, 1, 128, 32}, {12, 1, 1, 64, 288}, {15, 1, 1, 256, 96}};
+                            {5, 1, 1, 256, 640}, {11, 1, 1, 128, 32}, {12, 1, 1, 64, 288}, {15, 1, 1, 256, 96},
+                            {8, 1, 1, 80, 288}};
 
 class QkvPrologueInstanceTest : public ::testing::TestWithParam<DType> {};
 std::string type_name(const ::testing::TestParamInfo<DType>& info) { return str_cat(dtype_name(info.param), "_cuda"); }
