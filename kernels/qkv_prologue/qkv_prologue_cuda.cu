@@ -70,7 +70,7 @@ bool is_worth_it(const Launch& launch) {
   return launch.clusters * a.blocks >= kEnoughBlocks || a.units >> (a.log_blocks + a.log_parts) <= kUnitsOfLongRows;
 }
 
-// A finisher needs registers: blocks for which there are places all the same, two on an SM.
+// An instance with a finisher needs so many registers that two blocks fit an SM: more blocks would come in a second round.
 constexpr int64_t kMostBlocksWithFinishers = 264;
 
 bool has_places(const Launch& launch) {
