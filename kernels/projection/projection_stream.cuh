@@ -327,8 +327,8 @@ __device__ inline void wait_for_sums(const ProjectionArgs& a, const ProjectionSh
   if (a.blocks > 1) shared.arrivals->wait();
 }
 
-// values += what is at `from` and so many floats further on, `count` times. kAtOnce loads are under way together: one by one, each would be
-// waited for.
+// values += what is at `from` and so many floats further on, `count` times: kAtOnce loads without a branch between them,
+// where a loop of unknown length has one behind each.
 template <int kAtOnce, int kCount>
 __device__ inline void add_up(const float* from, int stride, int count, float (&values)[kCount]) {
   asm("" : "+r"(stride));  // a register, in place of what it was computed from
