@@ -470,11 +470,7 @@ __device__ inline void consume_mla(const AttentionArgs& args, MlaShared<T>& shar
       }
       if (args.unit_blocks == nullptr) {
         meet();
-        if (thread == 0) {  // what the block has written is seen before its arrival is
-          __threadfence();
-          shared.arrived = atomicAdd(&args.counters[work.first_block], 1u);
-          __threadfence();
-        }
+        if (thread == 0) shared.arrived = count_arrival(&args.counters[work.first_block]);
         meet();
       }
       if (args.unit_blocks == nullptr && shared.arrived == static_cast<unsigned>(work.last_block - work.first_block)) {

@@ -740,11 +740,7 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
     }
     turn = 1 - turn;
     if (whole) return;
-    if (threadIdx.x == 0) {  // what the block has written is seen before its arrival is
-      __threadfence();
-      shared.arrived = atomicAdd(&args.counters[first_block], 1u);
-      __threadfence();
-    }
+    if (threadIdx.x == 0) shared.arrived = count_arrival(&args.counters[first_block]);
     __syncthreads();
     if (shared.arrived != static_cast<unsigned>(last_block - first_block)) return;
     if (threadIdx.x == 0) args.counters[first_block] = 0;

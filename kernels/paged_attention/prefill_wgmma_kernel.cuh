@@ -462,11 +462,7 @@ __device__ inline void consume(const AttentionArgs& args, const PrefillWgmmaPara
       }
       uint32_t* const counter = &args.counters[work.first_slot + consumer];
       sync_barrier(kPartBarrier + consumer, kWarpgroup);
-      if (thread % kWarpgroup == 0) {  // what the consumer has written is seen before its arrival is
-        __threadfence();
-        shared.arrived[consumer] = atomicAdd(counter, 1u);
-        __threadfence();
-      }
+      if (thread % kWarpgroup == 0) shared.arrived[consumer] = count_arrival(counter);
       sync_barrier(kPartBarrier + consumer, kWarpgroup);
       last = shared.arrived[consumer] == static_cast<unsigned>(work.parts - 1);
       if (last) {

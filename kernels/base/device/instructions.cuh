@@ -50,6 +50,14 @@ __device__ inline void copy_or_clear(void* to, const void* from, bool there) {
                : "memory");
 }
 
+// Adds 1 to a counter in global memory, and returns what it was. What this thread has written or seen written (behind a barrier of its
+// block: what the block has) is seen by whoever counts after it.
+__device__ inline uint32_t count_arrival(uint32_t* counter) {
+  uint32_t before;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+  return before;
+}
+
 // 2^x, to about 2 ulp; results below 2^-126 are 0.
 __device__ inline float exp2_approximate(float x) {
   float result;

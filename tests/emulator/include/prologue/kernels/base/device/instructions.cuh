@@ -23,6 +23,8 @@ inline void load_kept(const void* from, uint32_t (&words)[4]) {
 
 inline uint4 load_once(const void* from) { return *static_cast<const uint4*>(from); }
 
+inline uint32_t count_arrival(uint32_t* counter) { return (*counter)++; }
+
 inline void prefetch_line(const void* in) {
   static_cast<void>(*static_cast<const volatile char*>(in));  // so sanitizers see an address that is not there
 }
