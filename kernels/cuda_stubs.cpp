@@ -39,7 +39,8 @@ Status synchronize(CUstream_st*) { return cuda_not_built("memory"); }
 Result<void*> allocate_pinned(int64_t) { return cuda_not_built("memory"); }
 void release_pinned(void*) {}
 Result<CUevent_st*> create_copy_event() { return cuda_not_built("memory"); }
-Status copy_pinned(void*, const void*, int64_t, CUstream_st*, CUevent_st*) { return cuda_not_built("memory"); }
+Status copy_from_pinned(void*, const void*, int64_t, CUstream_st*, CUevent_st*) { return cuda_not_built("memory"); }
+Status copy_to_pinned(void*, const void*, int64_t, CUstream_st*, CUevent_st*) { return cuda_not_built("memory"); }
 Status wait_for_copy(CUevent_st*) { return cuda_not_built("memory"); }
 
 Status attention_prologue(const AttentionPrologueParams&, const Execution&) { return cuda_not_built("attention_prologue"); }

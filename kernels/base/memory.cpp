@@ -123,14 +123,14 @@ Status StagingBuffer::copy_to_device(void* target, int64_t num_bytes, const Exec
   PROLOGUE_RETURN_IF_ERROR(check_copy(num_bytes, execution));
   if (num_bytes == 0) return {};
   if (pinned_ == nullptr) return prologue::copy_to_device(target, host_.data(), num_bytes, execution);
-  return cuda::copy_pinned(target, pinned_, num_bytes, execution.stream, copied_);
+  return cuda::copy_from_pinned(target, pinned_, num_bytes, execution.stream, copied_);
 }
 
 Status StagingBuffer::copy_from_device(const void* source, int64_t num_bytes, const Execution& execution) {
   PROLOGUE_RETURN_IF_ERROR(check_copy(num_bytes, execution));
   if (num_bytes == 0) return {};
   if (pinned_ == nullptr) return prologue::copy_to_host(host_.data(), source, num_bytes, execution);
-  return cuda::copy_pinned(pinned_, source, num_bytes, execution.stream, copied_);
+  return cuda::copy_to_pinned(pinned_, source, num_bytes, execution.stream, copied_);
 }
 
 Result<const void*> StagingBuffer::read() {

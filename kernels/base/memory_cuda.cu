@@ -6,6 +6,24 @@
 
 namespace prologue::cuda {
 
+namespace {
+
+constexpr int kThreads = 256;
+
+__global__ void copy_words_kernel(uint4* to, const uint4* from, int count) {
+  for (int i = threadIdx.x; i < count; i += kThreads) to[i] = from[i];
+}
+
+// The GPU writes few words to pinned memory sooner than a copy engine does, which must be told that the kernels before are done, and
+// the kernels after that it is.
+constexpr int64_t kMostBytesByKernel = 16 * 1024;
+
+bool are_words(const void* target, const void* source, int64_t num_bytes) {
+  return ((reinterpret_cast<uintptr_t>(target) | reinterpret_cast<uintptr_t>(source) | static_cast<uintptr_t>(num_bytes)) & 15) == 0;
+}
+
+}  // namespace
+
 Result<void*> allocate(int64_t num_bytes) {
   void* data = nullptr;
   const cudaError_t error = cudaMalloc(&data, static_cast<size_t>(num_bytes));
@@ -88,12 +106,23 @@ Result<cudaEvent_t> create_copy_event() {
   return event;
 }
 
-Status copy_pinned(void* target, const void* source, int64_t num_bytes, cudaStream_t stream, cudaEvent_t copied) {
+Status copy_from_pinned(void* target, const void* pinned, int64_t num_bytes, cudaStream_t stream, cudaEvent_t copied) {
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   PROLOGUE_CUDA_RETURN_IF_ERROR(cudaStreamIsCapturing(stream, &capture));
-  PROLOGUE_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(target, source, static_cast<size_t>(num_bytes), cudaMemcpyDefault, stream));
+  PROLOGUE_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(target, pinned, static_cast<size_t>(num_bytes), cudaMemcpyHostToDevice, stream));
   // The host cannot wait for an event that a graph has captured.
   if (capture == cudaStreamCaptureStatusNone) PROLOGUE_CUDA_RETURN_IF_ERROR(cudaEventRecord(copied, stream));
+  return {};
+}
+
+Status copy_to_pinned(void* pinned, const void* source, int64_t num_bytes, cudaStream_t stream, cudaEvent_t copied) {
+  if (num_bytes <= kMostBytesByKernel && are_words(pinned, source, num_bytes)) {
+    PROLOGUE_RETURN_IF_ERROR(launch("copy", copy_words_kernel, {1, kThreads}, stream, static_cast<uint4*>(pinned),
+                                    static_cast<const uint4*>(source), static_cast<int>(num_bytes / 16)));
+  } else {
+    PROLOGUE_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(pinned, source, static_cast<size_t>(num_bytes), cudaMemcpyDeviceToHost, stream));
+  }
+  PROLOGUE_CUDA_RETURN_IF_ERROR(cudaEventRecord(copied, stream));
   return {};
 }
 

@@ -62,6 +62,26 @@ TEST_P(StagingBufferTest, CopiesWhatItHolds) {
   EXPECT_EQ(StagingBuffer::allocate(execution.device, -1).status().code(), StatusCode::invalid_argument);
 }
 
+// Few words, and what is too much or not whole words for the kernel that copies those.
+TEST_P(StagingBufferTest, ReceivesWhatTheDeviceHas) {
+  const Execution execution{backend_device(GetParam()), 1, nullptr};
+  constexpr int64_t kMost = 10000, kGuard = 1;
+  StagingBuffer staging = StagingBuffer::allocate(execution.device, (kMost + kGuard) * 4).value();
+  const Buffer source = Buffer::allocate(execution.device, kMost * 4).value();
+  for (const int64_t count : {int64_t{4}, int64_t{5}, int64_t{1096}, int64_t{4096}, int64_t{4100}, kMost}) {
+    for (const int64_t first : {int64_t{0}, int64_t{1}}) {
+      fill(staging, std::vector<int32_t>(kMost + kGuard, -1));
+      const std::vector<int32_t> sent = numbers(count, 7);
+      const int64_t bytes = (count - first) * 4;
+      ASSERT_TRUE(copy_to_device(source.data(), sent.data(), count * 4, execution).ok());
+      ASSERT_TRUE(staging.copy_from_device(source.as<int32_t>() + first, bytes, execution).ok());
+      const auto* const got = static_cast<const int32_t*>(staging.read().value());
+      EXPECT_EQ(std::vector<int32_t>(got, got + count - first), std::vector<int32_t>(sent.begin() + first, sent.end()));
+      EXPECT_EQ(got[count - first], -1) << "behind " << bytes << " bytes";
+    }
+  }
+}
+
 // Rows close together, and so far apart that CUDA does not copy them in one call.
 TEST_P(StagingBufferTest, CopiesOfRowsLeaveWhatIsBetweenThem) {
   const Execution execution{backend_device(GetParam()), 1, nullptr};

@@ -36,7 +36,8 @@ Status synchronize(CUstream_st* stream);
 Result<void*> allocate_pinned(int64_t num_bytes);
 void release_pinned(void* data);
 Result<CUevent_st*> create_copy_event();
-Status copy_pinned(void* target, const void* source, int64_t num_bytes, CUstream_st* stream, CUevent_st* copied);
+Status copy_from_pinned(void* target, const void* pinned, int64_t num_bytes, CUstream_st* stream, CUevent_st* copied);
+Status copy_to_pinned(void* pinned, const void* source, int64_t num_bytes, CUstream_st* stream, CUevent_st* copied);
 Status wait_for_copy(CUevent_st* copied);
 
 }  // namespace prologue::cuda
