@@ -45,7 +45,6 @@ __global__ void __launch_bounds__(kProjectionThreads, kWarpsOfSm * 32 / kProject
   stream.multiply(sums, a, share, shared);
   if (a.early == 0) let_next_kernel_start();
   send_sums(a, share, shared, sums);
-  meet_alone(a);
   if (warp >= own_tokens) return;
   wait_for_sums(a, shared);
 

@@ -279,7 +279,7 @@ __device__ inline void stage_x(const ProjectionArgs& a, const UnitRange& channel
 }
 
 // The sums of a warp's 16 rows, and the block's squares, to the blocks that finish their tokens. Four lanes that hold neighbouring rows
-// exchange them first, so that each sends four of them, of one token. Behind it: meet_alone() and wait_for_sums().
+// exchange them first, so that each sends four of them, of one token. Behind it: wait_for_sums().
 template <int kTokenTiles>
 __device__ inline void send_sums(const ProjectionArgs& a, const WarpShare& share, const ProjectionShared& shared,
                                  float (&sums)[kTokenTiles][4]) {
@@ -315,11 +315,7 @@ __device__ inline void send_sums(const ProjectionArgs& a, const WarpShare& share
   for (int i = threadIdx.x; a.normed != 0 && i < a.num_tokens; i += blockDim.x) {
     store(i, shared.all_squares + share.rank * slots + (i >> a.log_blocks), shared.squares[i]);
   }
-}
-
-// All threads of a block: those of a cluster of one block see each other's sums.
-__device__ inline void meet_alone(const ProjectionArgs& a) {
-  if (a.blocks == 1) __syncthreads();
+  if (alone) __syncthreads();
 }
 
 // Until all blocks of the cluster have sent their sums; whoever reads none may leave instead.

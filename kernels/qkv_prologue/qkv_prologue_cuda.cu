@@ -77,13 +77,16 @@ bool has_places(const Launch& launch) {
   return launch.instance->finishers == 0 || launch.clusters * launch.args.blocks <= kMostBlocksWithFinishers;
 }
 
+// A cluster of one block has no finisher: qkv_prologue_kernel.cuh says why.
+int64_t fewest_blocks(const QkvInstance& instance) { return instance.finishers == 0 ? 1 : 2; }
+
 // Of the first instance that can do it. No instance: there is none, or it would be slower than separate operations.
 Launch choose(const QkvPrologueParams& p, const AttentionPrologueParams& prologue) {
   if (!can_project(p, prologue)) return {};
   for (const QkvInstance& instance : instances_of(prologue.dtype)) {
     if (!serves(instance, prologue)) continue;
     const Launch launch = with_most_blocks([&](int64_t blocks) { return launch_of(p, prologue, instance, blocks); });
-    if (launch.instance == nullptr || !has_places(launch)) continue;
+    if (launch.instance == nullptr || launch.args.blocks < fewest_blocks(instance) || !has_places(launch)) continue;
     return is_worth_it(launch) ? launch : Launch();
   }
   return {};
@@ -131,7 +134,7 @@ std::vector<KernelInstance<QkvPrologueParams>> instances_of(const QkvProloguePar
   if (!can_project(params, prologue)) return list;
   for (const QkvInstance& instance : instances_of(prologue.dtype)) {
     if (!serves(instance, prologue)) continue;
-    for (int64_t blocks = 1; blocks <= kMaxBlocksOfCluster; blocks *= 2) {
+    for (int64_t blocks = fewest_blocks(instance); blocks <= kMaxBlocksOfCluster; blocks *= 2) {
       if (!fits(launch_of(params, prologue, instance, blocks))) continue;
       list.push_back({str_cat(instance_name(prologue.dtype, instance), ", ", blocks, " blocks"), 8 * instance.token_tiles,
                       [&instance, blocks](const QkvPrologueParams& p, cudaStream_t stream) {

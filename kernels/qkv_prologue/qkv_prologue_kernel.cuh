@@ -1,7 +1,8 @@
 // A cluster = a head: all of its head_dim rows of the weights (projection_stream.cuh). Where the sums of a token meet, a warp holds a whole
 // head of it, and finishes it exactly as the prologue's lean kernels do (more_steps_schedule.cuh). Its position and slot are on their way
 // while the weights are multiplied, cos and sin while the other blocks' sums arrive. With a finisher, one more warp of each block, which
-// multiplies nothing, the block's first token has all of that when the sums arrive.
+// multiplies nothing, the block's first token has all of that when the sums arrive. A cluster of one block has none: its sums are
+// ordinary stores, for which all of its warps would have to meet.
 #pragma once
 
 #include <cstdint>
@@ -74,10 +75,9 @@ __global__ void __launch_bounds__(kMultipliers + 32 * kFinishers, kFinishers != 
     float sums[kTokenTiles][4];
     stream.multiply(sums, a, share, shared);
     send_sums(a, share, shared, sums);
-  } else if (a.blocks > 1) {
+  } else {
     wait_for_cluster();
   }
-  meet_alone(a);
   if (first >= own_tokens) return;
   if (kFinishers != 0) ask(first);
 
