@@ -1,6 +1,6 @@
 """Runs the tests of other libraries against prologue.compat, and prints a table.
 
-    python python/peer_tests/run.py FOLDER [PEER ..] [--cpu] [--jobs N] [--shards N] [--sample N] [--json FILE]
+    python python/peer_tests/run.py FOLDER [PEER ..] [--cpu] [--jobs N] [--shards N] [--sample N [--first I]] [--json FILE]
 
 FOLDER/PEER is a checkout of that library, or the part of one that has the tests and what they import from their own folder; this
 repository contains none of it. Every file test_*.py below FOLDER/PEER/tests (or FOLDER/PEER/test) is run with pytest; what it imports of
@@ -128,6 +128,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="processes at once")
     parser.add_argument("--shards", type=int, default=1, help="processes for each file")
     parser.add_argument("--sample", type=int, default=0, help="every Nth case; if N is prime, the cases differ in all parameters; with shards: so many cases of N")
+    parser.add_argument("--first", type=int, default=0, help="with --sample N: cases I, I + 1, .. of every N, and not 0, 1, ..")
     parser.add_argument("--reverse", action="store_true", help="the last case first: after a run that a time limit cut off")
     parser.add_argument("--timeout", type=float, default=3600, help="seconds for each process")
     parser.add_argument("--total", type=float, default=1e9, help="seconds for all")
@@ -138,6 +139,9 @@ def main() -> int:
     unknown = [peer for peer in options.peers if peer not in PEERS]
     if unknown:
         parser.error(f"unknown peer {unknown[0]}: there are {', '.join(PEERS)}")
+    shards = min(options.shards, options.sample or options.shards)
+    if not 0 <= options.first <= options.sample - shards and options.first != 0:
+        parser.error(f"--first is {options.first}: with --sample {options.sample} and --shards {shards} it must be 0 to {max(0, options.sample - shards)}")
     folder = options.folder.resolve()
     found = find(folder, options.peers or PEERS)
     if not found:
@@ -148,7 +152,7 @@ def main() -> int:
     for peer, files in found.items():
         for file in files:
             if options.files in str(file):
-                for shard in range(min(options.shards, options.sample or options.shards)):
+                for shard in range(options.first, options.first + shards):
                     name = f"{peer}_{file.stem}_{shard}"
                     parts.append(Part(peer, file, shard, logs.resolve() / f"{name}.json", logs.resolve() / f"{name}.log"))
     table = add(parts, run(parts, folder, options))

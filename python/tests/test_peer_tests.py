@@ -179,6 +179,17 @@ def test_a_time_limit(tmp_path):
     assert ran.returncode == 1 and "time limit" in ran.stdout
 
 
+def test_a_part_of_the_cases(tmp_path):
+    test = tmp_path / "kernels_rotary" / "tests" / "test_numbers.py"
+    test.parent.mkdir(parents=True)
+    test.write_text("import pytest\n\n\n@pytest.mark.parametrize('i', range(7))\ndef test_number(i):\n    assert i % 3 == 1\n")
+    command = [sys.executable, RUN, tmp_path, "--sample", "3", "--first"]
+    ran = subprocess.run([*command, "1"], capture_output=True, text=True)
+    assert ran.returncode == 0 and "| kernels_rotary: test_numbers.py | 2 | 2 | 0 | 0 | 0 |" in ran.stdout
+    ran = subprocess.run([*command, "3"], capture_output=True, text=True)
+    assert ran.returncode == 2 and "--first is 3: with --sample 3 and --shards 1 it must be 0 to 2" in ran.stderr
+
+
 def test_vllm(table):
     assert counts(table[0], "vllm: test_rotary_embedding.py") == (4, 3, 1, 0, 0)
 
