@@ -169,7 +169,6 @@ template <class T>
 T __ldcg(const T* from) {
   return *from;
 }
-inline void __threadfence() {}
 template <class T>
 void __stcs(T* to, const T& value) {
   *to = value;
