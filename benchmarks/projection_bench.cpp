@@ -271,6 +271,8 @@ void run_layers(bench::Bench& bench, const std::string& model, Heads heads, cons
       return bench::Case{bytes,
                          [=, &context](const Execution& execution, int64_t rotation) mutable {
                            const auto layer = static_cast<size_t>(rotation);
+                           // As layers/graph/projection_fusion.cpp has it: a large matrix starts beside attention at one token only.
+                           const bool is_large = others[0].bytes > 2 << 20;
                            const auto run = [&](auto& problem, bool may_overlap = true) {
                              auto& p = problem.params;
                              p.weight = problem.weights[layer];
@@ -285,10 +287,10 @@ void run_layers(bench::Bench& bench, const std::string& model, Heads heads, cons
                            if (length > 0) {
                              attention.params.kv.k.data = attention.k[layer];
                              attention.params.kv.v.data = attention.v[layer];
+                             attention.params.late_signal = is_large && num_tokens == 1 && kind == Way::one_overlapping;
                              PROLOGUE_RETURN_IF_ERROR(paged_attention(attention.params, execution));
                            }
-                           // As layers/graph/projection_fusion.cpp has it: no large matrix starts beside attention.
-                           PROLOGUE_RETURN_IF_ERROR(run(others[0], length == 0 || others[0].bytes <= 2 << 20));
+                           PROLOGUE_RETURN_IF_ERROR(run(others[0], length == 0 || !is_large || num_tokens == 1));
                            PROLOGUE_RETURN_IF_ERROR(run(others[1]));
                            return run(others[2]);
                          },

@@ -287,7 +287,7 @@ Status ModelRunner::enqueue_graph(const StepInputs& step) {
   GraphExecutor& executor = executor_of(step);
   if (profile_enabled_) {
     PROLOGUE_RETURN_IF_ERROR(executor.run_profiled(step, execution_));
-    add_to_profile(executor, decodes(step) ? profile_.decode : profile_.prefill);
+    add_to_profile(executor, step, decodes(step) ? profile_.decode : profile_.prefill);
   } else {
     PROLOGUE_RETURN_IF_ERROR(executor.run(step, execution_));
   }
@@ -378,7 +378,7 @@ Status ModelRunner::read_logits(std::vector<float>& logits) {
   return copy_to_host(logits.data(), logits_of(last_), static_cast<int64_t>(logits.size() * sizeof(float)), execution_);
 }
 
-void ModelRunner::add_to_profile(const GraphExecutor& executor, std::vector<NodeProfile>& profile) {
+void ModelRunner::add_to_profile(const GraphExecutor& executor, const StepInputs& step, std::vector<NodeProfile>& profile) {
   // "layers.3.mlp.down" and the same node of the other layers are one row.
   const auto role = [](const std::string& name) {
     if (name.rfind("layers.", 0) != 0) return name;
@@ -388,8 +388,10 @@ void ModelRunner::add_to_profile(const GraphExecutor& executor, std::vector<Node
   for (size_t n = 0; n < nodes.size(); ++n) {
     const std::string name = role(nodes[n].name);
     auto row = std::find_if(profile.begin(), profile.end(), [&](const NodeProfile& entry) { return entry.name == name; });
-    if (row == profile.end())
-      row = profile.insert(profile.end(), NodeProfile{name, nodes[n].kind, begins_early(executor.graph(), n), 0, 0.0});
+    if (row == profile.end()) {
+      const bool early = begins_early(executor.graph(), n, step.num_tokens);
+      row = profile.insert(profile.end(), NodeProfile{name, nodes[n].kind, early, 0, 0.0});
+    }
     row->calls += 1;
     row->seconds += executor.node_seconds()[n];
   }

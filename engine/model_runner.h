@@ -156,7 +156,7 @@ class ModelRunner {
   Status make_executors(const StepLimits& limits, const RunnerConfig& config);
   GraphExecutor& executor_of(const StepInputs& step) const;
   const float* logits_of(const StepInputs& step) const;
-  static void add_to_profile(const GraphExecutor& executor, std::vector<NodeProfile>& profile);
+  static void add_to_profile(const GraphExecutor& executor, const StepInputs& step, std::vector<NodeProfile>& profile);
   template <class T>
   T* result(int64_t offset) const {
     return reinterpret_cast<T*>(results_.as<unsigned char>() + offset);

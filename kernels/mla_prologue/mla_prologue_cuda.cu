@@ -97,12 +97,11 @@ Status mla_prologue(const MlaPrologueParams& p, const Execution& execution) {
   const auto kernel = with_device_type(p.dtype, [&]<class T>(T) { return kernel_of<T>(wide, is_aligned); });
   constexpr int64_t kWarps = kMlaThreads / 32;
   const int64_t warps = args.latent_warps + (args.num_units + 31) / 32;
-  cudaLaunchAttribute edge = programmatic_edge();
-  const std::span<cudaLaunchAttribute> attributes(&edge, p.overlaps && device_is_hopper_or_later() ? 1 : 0);
+  LaunchAttributes attributes(1, p.overlaps && device_is_hopper_or_later());
   for (int64_t first = 0; first < p.num_tokens; first += kMaxGrid) {
     args.first_token = first;
     const dim3 grid(grid_extent((warps + kWarps - 1) / kWarps), grid_extent(std::min(p.num_tokens - first, kMaxGrid)));
-    PROLOGUE_RETURN_IF_ERROR(launch(kName, kernel, {grid, dim3(kMlaThreads), 0, attributes}, execution.stream, args));
+    PROLOGUE_RETURN_IF_ERROR(launch(kName, kernel, {grid, dim3(kMlaThreads), 0, attributes.span()}, execution.stream, args));
   }
   return {};
 }

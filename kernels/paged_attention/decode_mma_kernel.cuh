@@ -270,9 +270,9 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
   Stage* const ring = all_rings + warp * stages;
   StageKeys* const ring_keys = all_keys + warp * stages;
   // The next kernel may start when this one waits no more: blocks that come earlier slow down the kernel that is waited for.
-  const auto wait = [] {
+  const auto wait = [&] {
     wait_for_previous_kernels();
-    let_next_kernel_start();
+    if (!p.late_signal) let_next_kernel_start();
   };
   bool waiting = p.past_is_ready;
   if (!waiting) wait();
@@ -765,6 +765,7 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
     take_keys(ring[stage], ring_keys[stage]);
     if (++stage == stages) stage = 0;
     const bool more = at + 1 < share.end;
+    if (!more && p.late_signal) let_next_kernel_start();
     if (!more || use.tile + 1 == use.of_sequence.tiles) end_unit();
     if (!more) break;
     use.advance(args);

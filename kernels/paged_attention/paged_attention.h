@@ -33,6 +33,9 @@
 //                 prologue, say) is a kernel that writes no more of what this call reads than q and the K and V of the call's own rows,
 //                 at the last positions of their sequences, which no other sequence reads. Everything else (lengths, page table, earlier
 //                 positions, scales that are not of a token, sinks) was complete before that launch began. CUDA: only with counters
+//   late_signal   the launch after this one in the stream, if it has a programmatic edge, may begin when decode on Hopper GPUs has read
+//                 its keys, and not as soon as it waits for no other kernel. For a launch of many blocks, which would take the places of
+//                 others (an output projection, say). It changes no result
 //   token_faults  [num_tokens]: a FaultCode is written for each row that becomes zeros because of a fault, nothing for other rows
 //                 (so the caller clears it); null = not wanted
 //
@@ -126,6 +129,7 @@ struct PagedAttentionParams {
   int64_t num_decode_seqs = 0;   // so many sequences, the first ones, have at most one row each
   bool batch_invariant = false;  // a row's bits do not depend on the rest of the batch
   bool past_is_ready = false;    // the launch before this one writes q and the rows' own K and V at most
+  bool late_signal = false;      // the launch after this one may begin when the keys have been read, not before
   MutableHeadsView out;
   void* workspace = nullptr;  // device scratch of paged_attention_workspace_bytes, aligned to 16; null if that is 0
   int64_t workspace_bytes = 0;

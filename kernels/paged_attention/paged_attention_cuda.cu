@@ -376,10 +376,9 @@ Status run_decode_mma(const DecodeMmaInstance& instance, const PagedAttentionPar
       {instance.tile_rows, instance.tile_keys, kMinKeysPerBlock, kMultiprocessors * instance.blocks_per_sm, kDecodeMmaBlocks},
       stream, args, blocks, may_overlap));
   const size_t shared_bytes = instance.shared_bytes + static_cast<size_t>(args.stages) * instance.stage_bytes;
-  cudaLaunchAttribute edge = programmatic_edge();
-  const std::span<cudaLaunchAttribute> attributes(&edge, may_overlap ? 1 : 0);
-  return launch("paged_attention decode", instance.kernel, {grid_extent(blocks), kDecodeMmaThreads, shared_bytes, attributes},
-                stream, args);
+  LaunchAttributes attributes(1, may_overlap);
+  return launch("paged_attention decode", instance.kernel,
+                {grid_extent(blocks), kDecodeMmaThreads, shared_bytes, attributes.span()}, stream, args);
 }
 
 // The sequences from first_seq on.
@@ -513,14 +512,13 @@ Status run_decode_mla(const DecodeMlaInstance& instance, const PagedAttentionPar
                                    stream, args, blocks, may_overlap));
   static_assert(kDecodeMlaBlocks * sizeof(UnitBlocks) <= kPagedAttentionCounters * sizeof(uint32_t));
   if (combine) args.unit_blocks = static_cast<UnitBlocks*>(params.workspace);  // in place of counters
-  cudaLaunchAttribute edge = programmatic_edge();
-  const std::span<cudaLaunchAttribute> attributes(&edge, may_overlap ? 1 : 0);
+  LaunchAttributes attributes(1, may_overlap);
   PROLOGUE_RETURN_IF_ERROR(launch("paged_attention decode", instance.kernel,
-                                  {grid_extent(blocks), kDecodeMlaThreads, instance.shared_bytes, attributes}, stream, args,
+                                  {grid_extent(blocks), kDecodeMlaThreads, instance.shared_bytes, attributes.span()}, stream, args,
                                   map));
   if (!combine) return {};
   const auto rows = static_cast<unsigned>(std::min<int64_t>(packed_rows, kDecodeMlaRows));
-  return launch("paged_attention combine", mla_combine(), {{grid_extent(units), rows}, kMlaCombineThreads, 0, attributes}, stream,
+  return launch("paged_attention combine", mla_combine(), {{grid_extent(units), rows}, kMlaCombineThreads, 0, attributes.span()}, stream,
                 args);
 }
 

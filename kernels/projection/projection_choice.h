@@ -66,22 +66,6 @@ auto with_most_blocks(const LaunchOf& launch_of) {
   return decltype(launch_of(1))();
 }
 
-// Of a launch in clusters, which may overlap the kernel before it.
-class ClusterAttributes {
- public:
-  ClusterAttributes(int blocks, bool overlaps) : count_(overlaps ? 2 : 1) {
-    attributes_[0].id = cudaLaunchAttributeClusterDimension;
-    attributes_[0].val.clusterDim.x = static_cast<unsigned>(blocks);
-    attributes_[0].val.clusterDim.y = attributes_[0].val.clusterDim.z = 1;
-    attributes_[1] = programmatic_edge();
-  }
-  std::span<cudaLaunchAttribute> span() { return {attributes_, count_}; }
-
- private:
-  cudaLaunchAttribute attributes_[2] = {};
-  size_t count_;
-};
-
 inline int threads_of(const ProjectionArgs& a) { return 32 * a.tiles << a.log_parts; }
 
 }  // namespace prologue::cuda

@@ -115,11 +115,9 @@ RingLaunch choose_ring(const ProjectionParams& p) {
 }
 
 Status run(const RingLaunch& chosen, const ProjectionParams& p, cudaStream_t stream) {
-  cudaLaunchAttribute edge = programmatic_edge();
-  const LaunchShape shape = {grid_extent(chosen.blocks),
-                             kRingThreads,
-                             static_cast<size_t>(chosen.shared_bytes),
-                             {&edge, p.overlaps ? size_t{1} : size_t{0}}};
+  LaunchAttributes attributes(1, p.overlaps);
+  const LaunchShape shape = {grid_extent(chosen.blocks), kRingThreads, static_cast<size_t>(chosen.shared_bytes),
+                             attributes.span()};
   return launch("projection", chosen.instance->kernel, shape, stream, chosen.args, output_of(p));
 }
 

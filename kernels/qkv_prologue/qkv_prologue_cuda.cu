@@ -96,7 +96,7 @@ Status run(const Launch& chosen, const QkvPrologueParams& p, const AttentionProl
   const QkvArgs& a = chosen.args;
   MoreArgs more;
   fill(prologue, features_of(prologue, chosen.instance->vector), more);
-  ClusterAttributes attributes(a.blocks, p.overlaps);
+  LaunchAttributes attributes(a.blocks, p.overlaps);
   const int threads = threads_of(a) + 32 * chosen.instance->finishers;
   const LaunchShape shape = {grid_extent(chosen.clusters * a.blocks), static_cast<unsigned>(threads),
                              static_cast<size_t>(shared_bytes_of(a, chosen.instance->token_tiles)), attributes.span()};

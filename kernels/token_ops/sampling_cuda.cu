@@ -263,11 +263,8 @@ int64_t parts_of_row(int64_t num_rows) {
 
 Status sample(const SamplingParams& params, const Execution& execution) {
   const int64_t parts = parts_of_row(params.num_rows);
-  cudaLaunchAttribute cluster = {};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = static_cast<unsigned>(parts);
-  cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-  const LaunchShape shape = {grid_extent(params.num_rows * parts), kThreads, sizeof(Shared), {&cluster, parts > 1 ? size_t{1} : size_t{0}}};
+  LaunchAttributes attributes(static_cast<int>(parts), false);
+  const LaunchShape shape = {grid_extent(params.num_rows * parts), kThreads, sizeof(Shared), attributes.span()};
   return launch("sample", sample_kernel, shape, execution.stream, params, static_cast<int>(parts));
 }
 

@@ -161,7 +161,7 @@ Status GraphExecutor::prepare(const Execution& execution) {
       auto* attention = std::get_if<PagedAttentionParams>(&operations_[n].parameters);
       if (attention == nullptr) continue;
       attention->counters = static_cast<uint32_t*>(attention_counters_.data());
-      attention->past_is_ready = begins_early(graph_, n);
+      attention->past_is_ready = begins_early(graph_, n, limits_.max_tokens);
     }
   }
 
@@ -220,6 +220,7 @@ Status GraphExecutor::bind(const Node& node, const Binding& binding, void* membe
       set(layer);
       break;
     }
+    case Binding::To::one_token: one_token_.push_back(static_cast<bool*>(member)); break;
     case Binding::To::faults: set(faults_); break;
     case Binding::To::token_faults: set(token_faults()); break;
   }
@@ -294,6 +295,7 @@ Status GraphExecutor::check_step(const StepInputs& step, const Execution& execut
 void GraphExecutor::patch(const StepInputs& step) {
   const auto* const from = reinterpret_cast<const unsigned char*>(&step);
   for (const Patch& each : patches_) std::memcpy(each.member, from + each.from, sizeof(int64_t));
+  for (bool* const member : one_token_) *member = step.num_tokens == 1;
 }
 
 Status GraphExecutor::launch(size_t node, const Execution& execution) {

@@ -87,14 +87,16 @@ const Binding* Node::cache_binding() const {
   return nullptr;
 }
 
-bool begins_early(const Graph& graph, size_t node) {
+bool begins_early(const Graph& graph, size_t node, int64_t num_tokens) {
   const Parameters& parameters = graph.nodes[node].parameters;
   if (std::holds_alternative<PagedAttentionParams>(parameters)) {
     if (node == 0) return false;
     const Parameters& before = graph.nodes[node - 1].parameters;
     return !std::holds_alternative<PagedAttentionParams>(before) && !std::holds_alternative<ProjectionParams>(before);
   }
-  if (const auto* p = std::get_if<ProjectionParams>(&parameters)) return p->overlaps;
+  if (const auto* p = std::get_if<ProjectionParams>(&parameters)) {
+    return graph.nodes[node].binding_of(&p->overlaps) == nullptr ? p->overlaps : num_tokens == 1;
+  }
   if (const auto* p = std::get_if<QkvPrologueParams>(&parameters)) return p->overlaps;
   return false;
 }

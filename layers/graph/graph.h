@@ -134,6 +134,7 @@ struct Binding {
     table_rows,    // the rows of that table
     cache_read,    // the cache of a layer, a PagedKvView whose v.head_dim says what it must be
     cache_write,   // the same, where the operation writes it
+    one_token,     // a bool: whether the step has one token
     faults,        // the executor's record of faults
     token_faults,  // and its fault codes by token
   };
@@ -178,6 +179,8 @@ struct PROLOGUE_API Node {
   void step(const int32_t*& member, StepArray array) { bind(&member, {Binding::To::array, static_cast<int32_t>(array)}); }
   void step(IndexView& member, StepArray array);
   void step(int64_t& member, StepCount count) { bind(&member, {Binding::To::count, static_cast<int32_t>(count)}); }
+  // The member is true in steps of one token, and false in others.
+  void one_token(bool& member) { bind(&member, {Binding::To::one_token}); }
   void positions(IndexView& member, int64_t& axis_stride, int64_t num_axes);
   void cache(PagedKvView& member, int64_t layer, bool writes);
   void faults(FaultRecord*& member) { bind(&member, {Binding::To::faults}); }
@@ -222,11 +225,11 @@ struct Graph {
   int64_t row_stride(Value value) const { return info(storage_of(value)).width; }
 };
 
-// Whether the node's launch may begin while the node before it runs (a programmatic edge, on GPUs from Hopper on): fused projections that
-// fuse_projections() lets, and attention of decoding steps after any node but attention and projections. That node writes no more of what
-// attention reads than PagedAttentionParams::past_is_ready allows. A fused qkv_prologue lets attention begin at once, so projections before
-// it may still run: no node of a graph but a prologue writes what attention reads before it waits.
-PROLOGUE_API bool begins_early(const Graph& graph, size_t node);
+// Whether the node's launch, in a step of so many tokens, may begin while the node before it runs (a programmatic edge, on GPUs from Hopper
+// on): fused projections that fuse_projections() lets, and attention of decoding steps after any node but attention and projections. That
+// node writes no more of what attention reads than PagedAttentionParams::past_is_ready allows. A fused qkv_prologue lets attention begin at
+// once, so projections before it may still run: no node of a graph but a prologue writes what attention reads before it waits.
+PROLOGUE_API bool begins_early(const Graph& graph, size_t node, int64_t num_tokens);
 
 // Builds a graph. Names are scoped: with Scope layer(g, "layers.3") the next value or node is "layers.3.NAME".
 // If memory runs out, a required value is missing, or a weight has not the shape and type of what it is applied to, the builder keeps

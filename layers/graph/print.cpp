@@ -67,7 +67,11 @@ std::string writes_text(const Graph& graph, const Node& node) {
 std::string options_text(const Graph& graph, size_t n) {
   const Node& node = graph.nodes[n];
   std::string text;
-  if (begins_early(graph, n)) add(text, "begins early");
+  if (begins_early(graph, n, 2)) {
+    add(text, "begins early");
+  } else if (begins_early(graph, n, 1)) {
+    add(text, "begins early at one token");
+  }
   if (const auto* attention = std::get_if<PagedAttentionParams>(&node.parameters)) {
     if (attention->window > 0) add(text, str_cat("window ", attention->window));
     if (attention->chunk > 0) add(text, str_cat("chunk ", attention->chunk));

@@ -72,12 +72,23 @@ void set_norm(Node& node, InputNorm& norm, const Step<NormParams>& of) {
 }
 
 // Attention of few tokens keeps few SMs busy, and long. Blocks of a large matrix that start beside it gather on the other SMs, and those of
-// the launches after it find places there only: measured, such a layer was 14 % slower.
+// the launches after it find places there only: measured, such a layer was 14 % slower. At one token it is 1 to 2 % faster if they start
+// when the keys have been read (docs/tuning-log.md).
 constexpr int64_t kMostWeightsBesideAttention = int64_t{1} << 20;
 
 bool may_start_early(const Graph& graph, const Uses& uses, const Step<GemmParams>& linear) {
   const int before = uses.writer_of(linear.node->reads().front());
   return !step_as<PagedAttentionParams>(graph, before) || linear.params->n * linear.params->k <= kMostWeightsBesideAttention;
+}
+
+// Attention lets such a projection start late.
+void signal_late(Graph& graph) {
+  for (size_t n = 0; n + 1 < graph.nodes.size(); ++n) {
+    auto* const attention = std::get_if<PagedAttentionParams>(&graph.nodes[n].parameters);
+    const auto* const next = std::get_if<ProjectionParams>(&graph.nodes[n + 1].parameters);
+    if (attention == nullptr || next == nullptr || graph.nodes[n + 1].binding_of(&next->overlaps) == nullptr) continue;
+    graph.nodes[n].one_token(attention->late_signal);
+  }
 }
 
 // The node of a projection without what it is fused with.
@@ -94,7 +105,11 @@ Node projection_node(const Graph& graph, const Uses& uses, const Step<NormParams
   set_norm(node, p.norm, norm);
   node.weight(p.weight, weight_of(linear));
   if (linear.params->bias != nullptr) node.weight(p.bias, linear.node->weights.back());
-  p.overlaps = may_start_early(graph, uses, linear);
+  if (may_start_early(graph, uses, linear)) {
+    p.overlaps = true;
+  } else {
+    node.one_token(p.overlaps);
+  }
   return node;
 }
 
@@ -235,6 +250,7 @@ Graph fuse(Graph graph) {
       result.nodes.push_back(std::move(graph.nodes[n]));
     }
   }
+  signal_late(result);
   return result;
 }
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -192,6 +193,30 @@ TEST_P(PagedAttentionBatches, CountersChangeNothingAndStayZeros) {
       ASSERT_TRUE(status.ok()) << status.message();
       EXPECT_TRUE(same_bits(rows_of(arena, batch.in, p), without));
       EXPECT_EQ(arena.read(p.counters), zeros);
+    }
+  }
+}
+
+// On CUDA the keys of a kv head are shared out to blocks, 128 or more to each, whose parts meet in the workspace.
+TEST_P(PagedAttentionBatches, AnyNumberOfBlocksMayShareAHead) {
+  uint64_t seed = 200;
+  for (const int64_t length : {256, 257, 300, 384, 400, 512, 513, 640, 1000, 1100, 1700}) {
+    for (const int64_t rows : {1, 4}) {
+      AttentionCase c;
+      c.num_q_heads = 6, c.num_kv_heads = 2;
+      c.head_dim = std::array{64, 128, 256}[seed % 3];
+      c.sequences = {{rows, length}};
+      if (seed % 4 >= 2) c.sequences.insert(c.sequences.begin(), {1, 300});
+      if (seed % 4 == 3) c.sequences.push_back({1, 900});
+      if (seed % 5 == 0) c.type = DType::int8, c.scaling = KvScaling::token_head;
+      if (seed % 2 == 0) c.sinks = Sinks::of_float;
+      const AttentionBatch<BFloat16> batch(c, seed);
+      const auto run = [&] { return run_attention(GetParam(), batch.in, batch.cache, [](PagedAttentionParams&) {}); };
+      const std::vector<BFloat16> got = run();
+      SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << rows << " rows at " << length);
+      expect_matches_oracle(GetParam(), batch.in, batch.cache.view, got);
+      EXPECT_TRUE(same_bits(run(), got));
+      ++seed;
     }
   }
 }

@@ -67,7 +67,8 @@ void check_all_instances(Backend backend, AttentionCase c, uint64_t seed) {
   AttentionBatch<T> batch(c, seed);
   AttentionInputs<T>& in = batch.in;
   in.max_seqlen_q = 70;
-  in.block_table[static_cast<size_t>(in.block_table_stride)] = -1;  // the first page of the second sequence
+  const auto& [bad_rows, bad_length] = c.sequences[1];  // the page of the last position that all its rows see
+  in.block_table[static_cast<size_t>(in.block_table_stride + (bad_length - bad_rows) / c.page_size)] = -1;
   if (seed % 3 != 0) use_csr(in, seed % 3 == 1);
   std::vector<Reference> want = oracle::paged_attention(in, attention_allowance(backend, in, batch.cache.view));
   want.resize(static_cast<size_t>(in.cu_seqlens_q.back() * in.num_q_heads * in.v_width()));
@@ -116,7 +117,7 @@ TEST_P(PagedAttentionInstances, MatchTheOracleWhateverTheSizes) {
       c.num_q_heads = whole ? 6 : 5, c.num_kv_heads = whole ? 2 : 1;
       c.layout = whole ? KvLayout::nhd : KvLayout::odd;
       c.window = seed % 5 == 3 ? 50 : 0, c.soft_cap = seed % 5 == 4 ? 5.0f : 0.0f;
-      c.sequences = {{70, 190}, {3, 40}, {1, 150}, {71, 80}, {0, 9}, {6, 3}, {1, 1}}, c.padding_rows = 3;
+      c.sequences = {{70, 190}, {3, 270}, {1, 300}, {71, 80}, {0, 9}, {6, 3}, {1, 1}}, c.padding_rows = 3;
       if (backend == Backend::cuda || seed % 4 == 0) {
         check_all_instances<float>(backend, c, seed);
         check_all_instances<BFloat16>(backend, c, seed);

@@ -675,7 +675,7 @@ constexpr int64_t kLongOnCuda = 8192;  // some 15 us
 #endif
 
 // past_is_ready: what the launch before writes is waited for. That launch is attention, too, over so many keys that it runs long after the
-// second one may begin; its result is q, or the K or V of the last position, of the second one.
+// second one may begin, or lets it begin late; its result is q, or the K or V of the last position, of the second one.
 template <class T>
 void check_past_is_ready(Backend backend, DType cache, KvScaling scaling) {
   constexpr int64_t kHeads = 8, kHeadDim = 128, kPage = 16, kWidth = kHeads * kHeadDim;
@@ -683,7 +683,7 @@ void check_past_is_ready(Backend backend, DType cache, KvScaling scaling) {
   for (const char* const target : {"q", "k", "v"}) {
     if (*target != 'q' && cache != FloatFormat<T>::dtype) continue;
     SCOPED_TRACE(target);
-    const auto run = [&](bool past_is_ready) {
+    const auto run = [&](bool past_is_ready, bool late_signal) {
       Arena arena(backend);
       Random random(25);
       PagedAttentionParams calls[2];
@@ -737,6 +737,7 @@ void check_past_is_ready(Backend backend, DType cache, KvScaling scaling) {
       }
       const int64_t last = (lengths[1] - 1) * kWidth * dtype_bits(cache) / 8;
       calls[0].out.data = *target == 'q' ? static_cast<void*>(q[1]) : (*target == 'k' ? k[1] : v[1]) + last;
+      calls[0].late_signal = late_signal;
       calls[1].past_is_ready = past_is_ready;
       const Status status = arena.run([&](const Execution& execution) {
         const Status first = paged_attention(calls[0], execution);
@@ -745,9 +746,12 @@ void check_past_is_ready(Backend backend, DType cache, KvScaling scaling) {
       EXPECT_TRUE(status.ok()) << status.message();
       return arena.read(static_cast<const T*>(calls[1].out.data));
     };
-    const std::vector<T> want = run(false), got = run(true);
+    const std::vector<T> want = run(false, false);
     EXPECT_TRUE(std::none_of(want.begin(), want.end(), is_poison<T>));
-    EXPECT_EQ(std::memcmp(want.data(), got.data(), want.size() * sizeof(T)), 0);
+    for (const bool late_signal : {false, true}) {
+      const std::vector<T> got = run(true, late_signal);
+      EXPECT_EQ(std::memcmp(want.data(), got.data(), want.size() * sizeof(T)), 0) << late_signal;
+    }
   }
 }
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <regex>
 #include <string>
+#include <utility>
 
 #include <prologue/layers/graph/fusion.h>
 #include <prologue/layers/graph/print.h>
@@ -22,22 +23,24 @@ using test::kPageSize;
 using test::kVocab;
 using test::TinyModel;
 
-// Prefills two sequences and decodes a token of each; the logits of both steps.
-std::vector<float> run_two_steps(TinyModel& model, Graph graph) {
+// Prefills two sequences, decodes a token of each, and one of the first alone; the logits of all steps.
+std::vector<float> run_steps(TinyModel& model, Graph graph) {
   const Execution& execution = model.execution;
   auto executor = GraphExecutor::create(std::move(graph), model.storage, {16, 8, 2, 16}, execution);
   EXPECT_TRUE(executor.ok()) << executor.status().message();
   auto buffers = StepBuffers::create({16, 2, 16, 4}, execution.device).value();
   const std::vector<int32_t> tokens = {3, 1, 4, 1, 5, 9, 2, 6};
   std::vector<float> all;
-  for (int step_index = 0; step_index < 2; ++step_index) {
+  for (int step_index = 0; step_index < 3; ++step_index) {
     StepBatch batch;
     if (step_index == 0) {
       batch.add_sequence(tokens.data(), 5, 0, {6, 1}, kPageSize, 2);
       batch.add_sequence(tokens.data() + 5, 2, 0, {3}, kPageSize, 1);
-    } else {
+    } else if (step_index == 1) {
       batch.add_sequence(tokens.data() + 7, 1, 5, {6, 1}, kPageSize, 1);
       batch.add_sequence(tokens.data(), 1, 2, {3}, kPageSize, 1);
+    } else {
+      batch.add_sequence(tokens.data() + 2, 1, 6, {6, 1}, kPageSize, 1);
     }
     const auto step = buffers.upload(batch, execution);
     EXPECT_TRUE(step.ok());
@@ -73,8 +76,8 @@ INSTANTIATE_TEST_SUITE_P(Backends, GraphOnBackend, testing::Values(Backend::cpu,
 TEST_P(GraphOnBackend, FusedEqualsUnfusedBitForBitInFloat32) {
   for (const bool with_bias : {false, true}) {
     TinyModel model(DType::f32, with_bias, execution_);
-    const std::vector<float> unfused = run_two_steps(model, model.graph);
-    const std::vector<float> fused = run_two_steps(model, fuse_attention_prologue(model.graph).value());
+    const std::vector<float> unfused = run_steps(model, model.graph);
+    const std::vector<float> fused = run_steps(model, fuse_attention_prologue(model.graph).value());
     ASSERT_EQ(unfused.size(), fused.size());
     for (size_t i = 0; i < fused.size(); ++i) ASSERT_EQ(fused[i], unfused[i]) << i;
     EXPECT_TRUE(std::any_of(fused.begin(), fused.end(), [](float x) { return x != 0.0f; }));
@@ -83,10 +86,10 @@ TEST_P(GraphOnBackend, FusedEqualsUnfusedBitForBitInFloat32) {
 
 TEST_P(GraphOnBackend, SixteenBitTypesStayCloseToFloat32) {
   TinyModel exact(DType::f32, true, execution_);
-  const std::vector<float> want = run_two_steps(exact, fuse_attention_prologue(exact.graph).value());
+  const std::vector<float> want = run_steps(exact, fuse_attention_prologue(exact.graph).value());
   for (const DType dtype : {DType::f16, DType::bf16}) {
     TinyModel model(dtype, true, execution_);
-    const std::vector<float> got = run_two_steps(model, fuse_attention_prologue(model.graph).value());
+    const std::vector<float> got = run_steps(model, fuse_attention_prologue(model.graph).value());
     ASSERT_EQ(got.size(), want.size());
     // Some twenty roundings of relative size 2^-8 (bfloat16) on values of order one, through two layers.
     for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], 0.35) << dtype_name(dtype) << " " << i;
@@ -97,8 +100,7 @@ TEST_P(GraphOnBackend, FusedProjectionsEqualTheOthersBitForBitInFloat32) {
   for (const bool with_bias : {false, true}) {
     TinyModel model(DType::f32, with_bias, execution_);
     const Graph prologues = fuse_attention_prologue(model.graph).value();
-    const std::vector<float> want = run_two_steps(model, prologues),
-                             got = run_two_steps(model, fuse_projections(prologues).value());
+    const std::vector<float> want = run_steps(model, prologues), got = run_steps(model, fuse_projections(prologues).value());
     ASSERT_EQ(got.size(), want.size());
     for (size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], want[i]) << i;
   }
@@ -106,14 +108,32 @@ TEST_P(GraphOnBackend, FusedProjectionsEqualTheOthersBitForBitInFloat32) {
 
 TEST_P(GraphOnBackend, FusedProjectionsOfSixteenBitsStayCloseToFloat32) {
   TinyModel exact(DType::f32, true, execution_);
-  const std::vector<float> want = run_two_steps(exact, exact.graph);
+  const std::vector<float> want = run_steps(exact, exact.graph);
   for (const DType dtype : {DType::f16, DType::bf16}) {
     TinyModel model(dtype, true, execution_);
     const Graph fused = fuse_projections(fuse_attention_prologue(model.graph).value()).value();
-    const std::vector<float> got = run_two_steps(model, fused);
+    const std::vector<float> got = run_steps(model, fused);
     ASSERT_EQ(got.size(), want.size());
     for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], 0.35) << dtype_name(dtype) << " " << i;
   }
+}
+
+// As after fuse_projections() of a model whose output projections are large.
+TEST_P(GraphOnBackend, ProjectionsThatBeginEarlyAtOneTokenGiveTheSameBits) {
+  TinyModel model(DType::bf16, true, execution_);
+  const Graph fused = fuse_projections(fuse_attention_prologue(model.graph).value()).value();
+  Graph changed = fused;
+  for (size_t n = 0; n + 1 < changed.nodes.size(); ++n) {
+    auto* const attention = std::get_if<PagedAttentionParams>(&changed.nodes[n].parameters);
+    if (attention == nullptr) continue;
+    changed.nodes[n].one_token(attention->late_signal);
+    auto& output = std::get<ProjectionParams>(changed.nodes[n + 1].parameters);
+    EXPECT_TRUE(std::exchange(output.overlaps, false));
+    changed.nodes[n + 1].one_token(output.overlaps);
+  }
+  const std::vector<float> want = run_steps(model, fused), got = run_steps(model, changed);
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], want[i]) << i;
 }
 
 TEST(GraphFusion, ALayerIsFiveNodes) {
@@ -134,7 +154,7 @@ TEST(GraphFusion, ALayerIsFiveNodes) {
   }
 }
 
-// Every projection may start early, but a large one after attention.
+// Every projection may start early, but a large one after attention only in a step of one token, when attention has read its keys.
 TEST(GraphFusion, NoLargeMatrixStartsBesideAttention) {
   TinyModel model(DType::bf16, false, {Device::cpu, 1});
   for (const bool large : {false, true}) {
@@ -147,10 +167,16 @@ TEST(GraphFusion, NoLargeMatrixStartsBesideAttention) {
     graph = fuse_projections(graph).value();
     bool after_attention = false;
     int64_t outputs = 0;
-    for (const Node& node : graph.nodes) {
-      if (const auto* p = std::get_if<ProjectionParams>(&node.parameters)) {
-        EXPECT_EQ(p->overlaps, !(after_attention && large)) << node.name;
+    for (size_t n = 0; n < graph.nodes.size(); ++n) {
+      const Node& node = graph.nodes[n];
+      if (std::holds_alternative<ProjectionParams>(node.parameters)) {
+        EXPECT_TRUE(begins_early(graph, n, 1)) << node.name;
+        EXPECT_EQ(begins_early(graph, n, 2), !(after_attention && large)) << node.name;
         outputs += after_attention ? 1 : 0;
+      }
+      if (const auto* p = std::get_if<PagedAttentionParams>(&node.parameters)) {
+        EXPECT_FALSE(p->late_signal);
+        EXPECT_EQ(node.binding_of(&p->late_signal) != nullptr, large) << node.name;
       }
       if (const auto* p = std::get_if<QkvPrologueParams>(&node.parameters)) {
         EXPECT_TRUE(p->overlaps) << node.name;
@@ -542,7 +568,7 @@ TEST(GraphBeginsEarly, AttentionWaitsForTheEndOfAProjection) {
   const auto attention_after = [](const Node& before) {
     Graph graph;
     graph.nodes = {before, {"attention", "paged_attention", PagedAttentionParams()}};
-    return begins_early(graph, 1);
+    return begins_early(graph, 1, 1);
   };
   EXPECT_TRUE(attention_after({"prologue", "qkv_prologue", QkvPrologueParams()}));
   EXPECT_TRUE(attention_after({"prologue", "attention_prologue", AttentionPrologueParams()}));

@@ -35,20 +35,35 @@ inline bool device_is_hopper_or_later() {
   return false;
 }
 
-// The edge from the kernel before it in the stream: this one may start while that one runs, and waits for it (instructions.cuh:
-// wait_for_previous_kernels).
-inline cudaLaunchAttribute programmatic_edge() {
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  return attribute;
-}
+// Of a launch in clusters of so many neighbouring blocks, if they are several. If it overlaps, it has a programmatic edge from the kernel
+// before it in the stream: it may start while that one runs, and waits for it (instructions.cuh: wait_for_previous_kernels).
+class LaunchAttributes {
+ public:
+  LaunchAttributes(int cluster_blocks, bool overlaps) {
+    if (cluster_blocks > 1) {
+      cudaLaunchAttribute& cluster = attributes_[count_++];
+      cluster.id = cudaLaunchAttributeClusterDimension;
+      cluster.val.clusterDim.x = static_cast<unsigned>(cluster_blocks);
+      cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+    }
+    if (overlaps) {
+      cudaLaunchAttribute& edge = attributes_[count_++];
+      edge.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+      edge.val.programmaticStreamSerializationAllowed = 1;
+    }
+  }
+  std::span<cudaLaunchAttribute> span() { return {attributes_, count_}; }
+
+ private:
+  cudaLaunchAttribute attributes_[2] = {};
+  size_t count_ = 0;
+};
 
 struct LaunchShape {
   dim3 grid;
   dim3 block;
   size_t shared_bytes = 0;
-  std::span<cudaLaunchAttribute> attributes = {};  // of the launch, for example a programmatic edge; they must outlive launch()
+  std::span<cudaLaunchAttribute> attributes = {};  // of LaunchAttributes, which must outlive launch()
 };
 
 // launch("norm", kernel, {grid, block}, stream, args...): arguments must have exactly the kernel's parameter types.
