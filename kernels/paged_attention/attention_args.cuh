@@ -15,6 +15,7 @@
 
 #include <climits>
 
+#include <prologue/kernels/base/shared/divisor.h>
 #include <prologue/kernels/base/shared/page_table.h>
 #include <prologue/kernels/base/shared/tanh.h>
 #include <prologue/kernels/paged_attention/paged_attention.h>
@@ -32,9 +33,10 @@ struct AttentionArgs {
   float score_scale = 0.0f;  // scores are powers of two: scale * log2(e); with a soft cap scale / soft_cap,
   float cap_log2 = 0.0f;     // and then tanh of that times soft_cap * log2(e); 0 = no cap
   int window = INT_MAX;      // positions that a row sees; INT_MAX = all
-  int chunk = 0;             // positions of a chunk; 0 = no chunks
-  int group = 1;             // q heads that share a kv head
-  int page_shift = -1;       // log2 of a page size that is a power of two, otherwise -1
+  Divisor chunk;             // positions of a chunk; 0 = no chunks
+  Divisor group;             // q heads that share a kv head
+  Divisor page_size;         // of the cache, of which an int is enough
+  Divisor ring_size;         // likewise
   int v_head_dim = 0;
   bool whole_groups = true;         // q, cache and out move in whole aligned groups
   int64_t first_seq = 0;            // prefill: decode runs those before it, in a launch of its own
@@ -109,8 +111,7 @@ struct Sequence {
 
 // The first position that a row with this limit attends to.
 __device__ inline int lowest(const AttentionArgs& args, int limit) {
-  const int of_chunk = args.chunk > 0 ? (limit - 1) / args.chunk * args.chunk : 0;
-  return max(max(0, of_chunk), limit - args.window);
+  return max((limit - 1) / args.chunk * args.chunk, limit - args.window);
 }
 
 // The positions that a row attends to: `count` from `first` on.
@@ -142,13 +143,9 @@ __device__ inline Sequence sequence_at(const AttentionArgs& args, int64_t s) {
 }
 
 // Where a position would be if the sequence's pages were contiguous.
-__device__ inline int place_of(const AttentionArgs& args, int position) {
-  return args.p.ring_size > 0 ? position % static_cast<int>(args.p.ring_size) : position;
-}
+__device__ inline int place_of(const AttentionArgs& args, int position) { return position % args.ring_size; }
 
-__device__ inline int page_index(const AttentionArgs& args, int place) {
-  return args.page_shift >= 0 ? place >> args.page_shift : static_cast<int>(place / args.p.kv.page_size);
-}
+__device__ inline int page_index(const AttentionArgs& args, int place) { return place / args.page_size; }
 
 // A token of the cache; the page is negative if there is none.
 struct CacheSlot {
@@ -160,7 +157,7 @@ struct CacheSlot {
 
 __device__ inline CacheSlot cache_slot(const AttentionArgs& args, int page, int place) {
   if (page < 0 || page >= args.p.kv.num_pages) return {-1, 0};
-  return {page, args.page_shift >= 0 ? place & ((1 << args.page_shift) - 1) : place % args.p.kv.page_size};
+  return {page, place % args.page_size};
 }
 
 // exp2(x - maximum) where the maximum may still be that of nothing.

@@ -236,6 +236,44 @@ __device__ inline void wait_for_oldest_stage(int stages) {
   }
 }
 
+// A lane's part of the rows that a warp copies to a stage: one chunk of every kRowsAtOnce-th row.
+template <int kChunks, int kGroups, class Place>
+struct CopiedRows {
+  static constexpr int kRowsAtOnce = 32 / kChunks;
+  int chunk, first_row;
+  bool wanted;          // there is such a chunk
+  int64_t token_bytes;  // from a row to the next in a page
+  int64_t of_slot;      // where key lane % keys of the tile is behind `from`; -1: there is none
+  const unsigned char* from;
+  const unsigned char* of_group[kGroups];  // the lane's first row of each 16, if the 16 are in one page
+  Place place;
+
+  // Rows `first_needed` and so many more are copied, the others are zeros.
+  __device__ void copy_groups(unsigned char* to, int first_needed, unsigned num_needed) const {
+    if (!wanted) return;
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      const unsigned char* row_from = of_group[group];
+#pragma unroll
+      for (int i = 0; i < kKeyGroup / kRowsAtOnce; ++i) {
+        const int row = group * kKeyGroup + i * kRowsAtOnce + first_row;
+        copy_or_clear(to + place(row, chunk), row_from, static_cast<unsigned>(row - first_needed) < num_needed);
+        row_from += kRowsAtOnce * token_bytes;
+      }
+    }
+  }
+
+  // Each row is looked for by itself, and zeros if it is nowhere.
+  __device__ void copy_each(unsigned char* to) const {
+#pragma unroll 2
+    for (int first = 0; first < kGroups * kKeyGroup; first += kRowsAtOnce) {
+      const int row = first + first_row;
+      const int64_t offset = __shfl_sync(0xffffffffu, of_slot, row);
+      if (wanted) copy_or_clear(to + place(row, chunk), from + max(int64_t{0}, offset), offset >= 0);
+    }
+  }
+};
+
 // T: the type of the multiplication, that of the cache if it has one, else float16. kColumns: column tiles, 8 packed rows each. kKeys: of
 // a warp in a tile, 16 or 32.
 // A row of q with a cache of codes is multiplied by a power of two that makes its largest element fill float16, so that bfloat16 loses
@@ -297,7 +335,7 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
     __syncwarp();
   }
   // A lane copies the same chunk of several rows, and knows the page of key lane % kKeys of the tile at `load`. Where 16 keys are
-  // always in one page, and all keys are there, the rows follow from the first of each 16.
+  // always in one page, and none of them is missing, the rows follow from where their first one is.
   const bool keys_share_a_page = p.kv.page_size % kKeyGroup == 0 && p.ring_size % kKeyGroup == 0;
   int page = -1;
   bool needed = false;
@@ -307,50 +345,47 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
     needed = next_load < share.end && position >= load.of_sequence.begin && position < load.sequence.length;
     page = needed ? load.sequence.pages[page_index(args, place_of(args, position))] : -1;
   };
-  const auto copy_rows = [&](auto element_bits, auto row_bytes, const PagedHeads& side, int num_chunks, const CacheSlot& slot,
-                             bool all_there, unsigned char* to, auto place) {
+  // Rows of K or of V: a lane's part of them.
+  const auto rows_of = [&](auto element_bits, auto row_bytes, const PagedHeads& side, int num_chunks, const CacheSlot& slot,
+                           int first_needed, auto place) {
     constexpr int kBits = decltype(element_bits)::value;
     constexpr int kChunks = decltype(row_bytes)::value / 16;
-    constexpr int kRowsAtOnce = 32 / kChunks;
-    const int chunk = lane % kChunks;
-    const int first_row = lane / kChunks;
-    const bool wanted = chunk < num_chunks;
-    const int64_t of_slot = slot.in(side.strides) * kBits / 8;
-    const unsigned char* const from =
-        static_cast<const unsigned char*>(side.data) + load.kv_head * side.strides.head * kBits / 8 + chunk * 16;
-    if (all_there) {
-      const int64_t token_bytes = side.strides.token * kBits / 8;
+    CopiedRows<kChunks, kGroups, decltype(place)> rows;
+    rows.chunk = lane % kChunks;
+    rows.first_row = lane / kChunks;
+    rows.wanted = rows.chunk < num_chunks;
+    rows.token_bytes = side.strides.token * kBits / 8;
+    rows.from = static_cast<const unsigned char*>(side.data) + load.kv_head * side.strides.head * kBits / 8 + rows.chunk * 16;
+    rows.of_slot = slot.page < 0 ? -1 : slot.in(side.strides) * kBits / 8;
+    const int64_t of_group = slot.page < 0 ? 0 : rows.of_slot - lane % kKeyGroup * rows.token_bytes;
 #pragma unroll
-      for (int group = 0; group < kGroups; ++group) {
-        const unsigned char* row = from + __shfl_sync(0xffffffffu, of_slot, group * kKeyGroup) + first_row * token_bytes;
-#pragma unroll
-        for (int i = 0; i < kKeyGroup / kRowsAtOnce; ++i) {
-          if (wanted) __pipeline_memcpy_async(to + place(group * kKeyGroup + i * kRowsAtOnce + first_row, chunk), row, 16);
-          row += kRowsAtOnce * token_bytes;
-        }
-      }
-    } else {
-      const int64_t known = slot.page < 0 ? -1 : of_slot;
-#pragma unroll 2
-      for (int first = 0; first < kKeys; first += kRowsAtOnce) {
-        const int row = first + first_row;
-        const int64_t offset = __shfl_sync(0xffffffffu, known, row);
-        if (wanted) {
-          __pipeline_memcpy_async(to + place(row, chunk), from + max(int64_t{0}, offset), 16, offset < 0 ? 16 : 0);
-        }
-      }
+    for (int group = 0; group < kGroups; ++group) {
+      const int known = min(max(first_needed, group * kKeyGroup), group * kKeyGroup + kKeyGroup - 1);
+      rows.of_group[group] = rows.from + __shfl_sync(0xffffffffu, of_group, known) + rows.first_row * rows.token_bytes;
     }
+    return rows;
   };
-  const auto fill = [&](Stage& stage, StageKeys& keys) {
-    const int position = load.position() + warp * kKeys + lane % kKeys;
-    const CacheSlot slot = cache_slot(args, page, needed ? place_of(args, position) : 0);
-    const bool all_there = __all_sync(0xffffffffu, keys_share_a_page && slot.page >= 0);
-    const unsigned missing = all_there ? 0 : __ballot_sync(0xffffffffu, lane < kKeys && needed && slot.page < 0);
+  // Fills a stage from the tile at `load`. What needs nothing but the page comes before `before_copies`.
+  const auto fill = [&](Stage& stage, StageKeys& keys, const auto& before_copies) {
+    const int first_key = load.position() + warp * kKeys;
+    const CacheSlot slot = cache_slot(args, page, needed ? place_of(args, first_key + lane % kKeys) : 0);
+    const unsigned missing = __ballot_sync(0xffffffffu, lane < kKeys && needed && slot.page < 0);
+    const int first_needed = max(0, load.of_sequence.begin - first_key);
+    const auto num_needed = static_cast<unsigned>(max(0, min(kKeys, load.sequence.length - first_key) - first_needed));
+    const auto k_rows = rows_of(std::integral_constant<int, kElementBits<K>>(), std::integral_constant<int, KeysOf::kRowBytes>(),
+                                kv.k, k_chunks, slot, first_needed, [](int row, int chunk) { return KeysOf::place(row, chunk); });
+    const auto v_rows =
+        rows_of(std::integral_constant<int, kElementBits<V>>(), std::integral_constant<int, ValuesOf::kRowBytes>(), kv.v,
+                v_chunks, slot, first_needed, [](int row, int chunk) { return matrix_place<ValuesOf::kRowBytes>(row, chunk); });
     if (lane == 0) keys.missing = missing;
-    copy_rows(std::integral_constant<int, kElementBits<K>>(), std::integral_constant<int, KeysOf::kRowBytes>(), kv.k, k_chunks,
-              slot, all_there, stage.k, [](int row, int chunk) { return KeysOf::place(row, chunk); });
-    copy_rows(std::integral_constant<int, kElementBits<V>>(), std::integral_constant<int, ValuesOf::kRowBytes>(), kv.v, v_chunks,
-              slot, all_there, stage.v, [](int row, int chunk) { return matrix_place<ValuesOf::kRowBytes>(row, chunk); });
+    before_copies();
+    if (keys_share_a_page && missing == 0) {
+      k_rows.copy_groups(stage.k, first_needed, num_needed);
+      v_rows.copy_groups(stage.v, first_needed, num_needed);
+    } else {
+      k_rows.copy_each(stage.k);
+      v_rows.copy_each(stage.v);
+    }
     if constexpr (kScaled) {
       const bool there = slot.page >= 0;
       const auto copy_scales = [&](const PagedHeads& side, float* scales, float* zero_points, bool has_zero_points) {
@@ -363,9 +398,10 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
       if (v_scale_per_token) copy_scales(kv.v, keys.v_scales, keys.v_zero_points, kHasZeroPoint<V>);
     }
   };
-  const auto load_next = [&](int stage) {  // every step commits one group of copies, an empty one at the end
+  // Every step commits one group of copies, an empty one at the end.
+  const auto load_next = [&](int stage, const auto& before_copies) {
     if (next_load < share.end) {
-      fill(ring[stage], ring_keys[stage]);
+      fill(ring[stage], ring_keys[stage], before_copies);
       if (++next_load < share.end) load.advance(args);
       load_page();
     }
@@ -501,16 +537,16 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
   load_page();
   // What the previous kernels write must not be in a line of L1 before they have: copies of 16 bytes do not go through it, scales do.
   const auto is_past = [&] {
-    return !k_scale_per_token && !v_scale_per_token && next_load < share.end &&
+    return !k_scale_per_token && !v_scale_per_token &&
            load.position() + warp * kKeys + kKeys <= load.sequence.length - load.sequence.num_rows;
   };
 #pragma unroll 1
   for (int stage = 0; stage < stages - 1; ++stage) {
-    if (waiting && !is_past()) {
+    load_next(stage, [&] {
+      if (!waiting || is_past()) return;
       wait();
       waiting = false;
-    }
-    load_next(stage);
+    });
   }
   if (waiting) wait();
   load_q();
@@ -662,8 +698,10 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
     if (fault && d == 0 && use.kv_head == 0 && packed % args.group == 0) record_row_fault(args, use.sequence, j);
     row_sum += sink_weight(p, q_head, row_maximum);
     const bool zero = fault || use.sequence.limit(j) == 0;
+    // Where V has no scales the sum is 1 or more, and its reciprocal loses nothing that 16 bits would keep.
+    const float inverse = kIsFloat<V> ? 1.0f / row_sum : 1.0f;
 #pragma unroll
-    for (float& value : values) value = zero ? 0.0f : value / row_sum;
+    for (float& value : values) value = zero ? 0.0f : kIsFloat<V> ? value * inverse : value / row_sum;
     store_four(p.dtype, p.out.data, (use.sequence.first_row + j) * p.out.token_stride + q_head * p.out.head_stride + d, values);
   };
 
@@ -761,7 +799,7 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
   for (int64_t at = share.begin; at < share.end; ++at) {
     wait_for_oldest_stage(stages);
     __syncwarp();  // the copies of all lanes are there, and all lanes are done with the stage that is filled next
-    load_next(stage == 0 ? stages - 1 : stage - 1);
+    load_next(stage == 0 ? stages - 1 : stage - 1, [] {});
     take_keys(ring[stage], ring_keys[stage]);
     if (++stage == stages) stage = 0;
     const bool more = at + 1 < share.end;

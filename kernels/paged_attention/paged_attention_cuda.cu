@@ -77,11 +77,12 @@ AttentionArgs make_args(const PagedAttentionParams& params) {
   args.score_scale = params.soft_cap > 0.0f ? params.scale / params.soft_cap : params.scale * kLog2E;
   args.cap_log2 = params.soft_cap * kLog2E;
   if (params.window > 0) args.window = static_cast<int>(params.window);
-  args.chunk = static_cast<int>(params.chunk);
-  args.group = static_cast<int>(params.num_q_heads / params.kv.num_kv_heads);
+  const auto divisor = [](int64_t number) { return Divisor(static_cast<int32_t>(std::min<int64_t>(number, INT32_MAX))); };
+  args.chunk = divisor(params.chunk);
+  args.group = divisor(params.num_q_heads / params.kv.num_kv_heads);
+  args.page_size = divisor(params.kv.page_size);
+  args.ring_size = divisor(params.ring_size);
   args.v_head_dim = static_cast<int>(v_head_dim(params.kv));
-  const uint64_t page_size = static_cast<uint64_t>(params.kv.page_size);
-  args.page_shift = std::has_single_bit(page_size) && page_size <= (1u << 30) ? std::countr_zero(page_size) : -1;
   args.whole_groups = groups_are_whole(params);
   return args;
 }
@@ -514,12 +515,12 @@ Status run_decode_mla(const DecodeMlaInstance& instance, const PagedAttentionPar
   if (combine) args.unit_blocks = static_cast<UnitBlocks*>(params.workspace);  // in place of counters
   LaunchAttributes attributes(1, may_overlap);
   PROLOGUE_RETURN_IF_ERROR(launch("paged_attention decode", instance.kernel,
-                                  {grid_extent(blocks), kDecodeMlaThreads, instance.shared_bytes, attributes.span()}, stream, args,
-                                  map));
+                                  {grid_extent(blocks), kDecodeMlaThreads, instance.shared_bytes, attributes.span()}, stream,
+                                  args, map));
   if (!combine) return {};
   const auto rows = static_cast<unsigned>(std::min<int64_t>(packed_rows, kDecodeMlaRows));
-  return launch("paged_attention combine", mla_combine(), {{grid_extent(units), rows}, kMlaCombineThreads, 0, attributes.span()}, stream,
-                args);
+  return launch("paged_attention combine", mla_combine(), {{grid_extent(units), rows}, kMlaCombineThreads, 0, attributes.span()},
+                stream, args);
 }
 
 // What decode runs: the first num_seqs sequences of the call (all, some or none), as a call of their own, so that they get the

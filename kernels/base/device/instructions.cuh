@@ -45,8 +45,9 @@ __device__ inline void prefetch_line(const void* in) { asm volatile("prefetch.gl
 
 // 16 bytes to shared memory, asynchronously and past the L1, or zeros if `from`, which is then any address, is not `there`.
 __device__ inline void copy_or_clear(void* to, const void* from, bool there) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))), "l"(from),
-               "r"(there ? 16 : 0)
+  asm volatile("{\n.reg .pred ignored;\nsetp.eq.u32 ignored, %2, 0;\ncp.async.cg.shared.global [%0], [%1], 16, ignored;\n}" ::"r"(
+                   static_cast<uint32_t>(__cvta_generic_to_shared(to))),
+               "l"(from), "r"(there ? 1 : 0)
                : "memory");
 }
 
