@@ -33,6 +33,9 @@ inline void share_out_rows(ProjectionArgs& a, int64_t tiles, int64_t blocks) {
   a.log_blocks = std::countr_zero(static_cast<unsigned>(a.blocks));
   a.log_parts = std::bit_width(static_cast<unsigned>(std::max<int64_t>(1, 8 / tiles))) - 1;
   a.row_bytes = ((a.units + a.blocks - 1) / a.blocks | 1) * kUnitBytes;
+  constexpr int32_t kChunksOfWarp = 32, kChunksOfUnit = kUnitBytes / 16;
+  const int32_t warps = a.tiles << a.log_parts, chunks = (a.units + a.blocks - 1) / a.blocks * kChunksOfUnit;
+  while (kChunksOfWarp << a.log_stagers < chunks && a.num_tokens << (a.log_stagers + 1) <= warps) ++a.log_stagers;
 }
 
 inline void fill_input(ProjectionArgs& a, DType dtype, int64_t num_tokens, int64_t k, const void* x, int64_t x_stride,
@@ -53,7 +56,7 @@ inline void fill_input(ProjectionArgs& a, DType dtype, int64_t num_tokens, int64
 template <class Launch>
 bool fits(const Launch& launch) {
   return launch.args.num_tokens <= 8 * launch.instance->token_tiles && launch.args.units >= launch.args.blocks &&
-         shared_bytes_of(launch.args, launch.instance->token_tiles) <= kMaxSharedBytes;
+         shared_bytes_of(launch.args) <= kMaxSharedBytes;
 }
 
 // The launch with the most blocks in a cluster: large matrices are then many small pieces, which keep all SMs busy to the end. No instance:

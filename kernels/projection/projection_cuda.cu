@@ -88,7 +88,7 @@ Status run(const Launch& chosen, const ProjectionParams& p, cudaStream_t stream)
   const ProjectionArgs& a = chosen.args;
   LaunchAttributes attributes(a.blocks, p.overlaps);
   const LaunchShape shape = {grid_extent(chosen.clusters * a.blocks), static_cast<unsigned>(threads_of(a)),
-                             static_cast<size_t>(shared_bytes_of(a, chosen.instance->token_tiles)), attributes.span()};
+                             static_cast<size_t>(shared_bytes_of(a)), attributes.span()};
   return launch(kName, chosen.instance->kernel, shape, stream, a, output_of(p));
 }
 

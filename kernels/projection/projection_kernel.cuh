@@ -16,7 +16,7 @@ template <class T, int kTokenTiles>
 __global__ void __launch_bounds__(kProjectionThreads, kWarpsOfSm * 32 / kProjectionThreads)
     projection_kernel(const __grid_constant__ ProjectionArgs a, const __grid_constant__ OutputArgs o) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-  const ProjectionShared shared = share_out(dynamic_shared<unsigned char>(), a, kTokenTiles);
+  const ProjectionShared shared = share_out(dynamic_shared<unsigned char>(), a);
   const WarpShare share(a);
   const int rows = o.gated != 0 ? a.tiles * 8 : a.tiles * 16;  // of y, of a cluster
   const int first_row = (static_cast<int>(blockIdx.x) >> a.log_blocks) * rows;
@@ -26,6 +26,7 @@ __global__ void __launch_bounds__(kProjectionThreads, kWarpsOfSm * 32 / kProject
   WeightStream<T, kTokenTiles> stream(a, share, row < o.n ? a.weight + (int64_t{row} + (is_up ? o.n : 0)) * row_bytes : nullptr);
   open_arrivals(a, share, shared);
   prefetch_norm_weight(a, share.of_block);
+  const StageOfX<T, kTokenTiles> stage(a, share.of_block, shared, warps);
   wait_for_previous_kernels();
   if (a.early != 0) let_next_kernel_start();
 
@@ -38,8 +39,7 @@ __global__ void __launch_bounds__(kProjectionThreads, kWarpsOfSm * 32 / kProject
     if (o.adds != 0) residual = load_packed<T>(place_of_output<T>(o, token_in(slot), first_row + i));
   };
   if (warp < own_tokens && first < rows && first_row + first < o.n) load_residual(warp, first);
-
-  stage_x<T, kTokenTiles>(a, share.of_block, shared, warps);
+  stage.run(a, shared);
   __syncthreads();
   float sums[kTokenTiles][4];
   stream.multiply(sums, a, share, shared);

@@ -41,6 +41,7 @@ struct ProjectionArgs {
   int32_t log_parts = 0;      // a block's units are in 2^log_parts parts, each of a warp of its own
   int32_t tiles = 0;          // of 16 rows: of a cluster
   int32_t row_bytes = 0;      // of x in shared memory, an odd number of units: the rows of neighbours are then in different banks
+  int32_t log_stagers = 0;    // so many warps of a block, as a logarithm, bring a token's x there together
   int32_t float_weights = 0;  // norm_weight is float32
   int32_t normed = 0;
   int32_t early = 0;  // projection_kernel lets the next kernel start before it multiplies
@@ -68,27 +69,28 @@ struct ProjectionShared {
   Arrivals* arrivals;  // of the two arrays behind it
   float* sums;         // [blocks of the cluster << log_parts, slots, rows of the cluster]
   float* all_squares;  // [blocks of the cluster, slots]: of a block's channels of x
-  float* squares;      // [tokens] of this block's
-  unsigned char* x;    // [tokens, row_bytes]
+  float* squares;      // [tokens, stagers] of this block's
+  unsigned char* x;    // [num_tokens, row_bytes]
 };
 
 inline constexpr int kArrivalsBytes = 16;
+inline constexpr int kMostSquares = kMaxStreamedTokens;  // of a block: as many as it has tokens, or warps
 
 __host__ __device__ inline int rows_of_sums(const ProjectionArgs& a) { return slots_of(a) << (a.log_blocks + a.log_parts); }
 __host__ __device__ inline int rows_of_squares(const ProjectionArgs& a) { return ((slots_of(a) << a.log_blocks) + 3) / 4 * 4; }
 
-__host__ __device__ inline int64_t shared_bytes_of(const ProjectionArgs& a, int token_tiles) {
-  const int64_t tokens = 8 * token_tiles;
-  return kArrivalsBytes + 4 * (int64_t{rows_of_sums(a)} * 16 * a.tiles + rows_of_squares(a) + tokens) + tokens * a.row_bytes;
+__host__ __device__ inline int64_t shared_bytes_of(const ProjectionArgs& a) {
+  const int64_t floats = int64_t{rows_of_sums(a)} * 16 * a.tiles + rows_of_squares(a) + kMostSquares;
+  return kArrivalsBytes + 4 * floats + int64_t{a.num_tokens} * a.row_bytes;
 }
 
-__device__ inline ProjectionShared share_out(unsigned char* memory, const ProjectionArgs& a, int token_tiles) {
+__device__ inline ProjectionShared share_out(unsigned char* memory, const ProjectionArgs& a) {
   ProjectionShared shared;
   shared.arrivals = reinterpret_cast<Arrivals*>(memory);
   shared.sums = reinterpret_cast<float*>(memory + kArrivalsBytes);
   shared.all_squares = shared.sums + rows_of_sums(a) * 16 * a.tiles;
   shared.squares = shared.all_squares + rows_of_squares(a);
-  shared.x = reinterpret_cast<unsigned char*>(shared.squares + 8 * token_tiles);
+  shared.x = reinterpret_cast<unsigned char*>(shared.squares + kMostSquares);
   return shared;
 }
 
@@ -116,15 +118,15 @@ struct WeightPiece {
   uint4 high;
 };
 
-// sums [16 rows, tokens] += piece x^T. `x`: this lane's channels of its token of the first eight.
+// sums [16 rows, tokens] += piece x^T. `x`: this lane's channels of its token of the first eight; that of the next eight is tile_bytes further.
 template <class T, int kTokenTiles>
 __device__ inline void multiply_piece(float (&sums)[kTokenTiles][4], const WeightPiece& piece, const unsigned char* x,
-                                      int x_stride) {
+                                      int tile_bytes) {
   const uint32_t first[4] = {piece.low.x, piece.high.x, piece.low.y, piece.high.y};
   const uint32_t second[4] = {piece.low.z, piece.high.z, piece.low.w, piece.high.w};
 #pragma unroll
   for (int n = 0; n < kTokenTiles; ++n) {
-    const uint4 column = *reinterpret_cast<const uint4*>(x + n * 8 * x_stride);
+    const uint4 column = *reinterpret_cast<const uint4*>(x + n * tile_bytes);
     multiply_matrices<T>(sums[n], first, column.x, column.y);
     multiply_matrices<T>(sums[n], second, column.z, column.w);
   }
@@ -154,9 +156,12 @@ class WeightStream {
   __device__ void multiply(float (&sums)[kTokenTiles][4], const ProjectionArgs& a, const WarpShare& share,
                            const ProjectionShared& shared) {
     const int lane = threadIdx.x % 32;
+    // Columns of tokens that there are not are those of the last one; nobody asks for their sums.
+    const auto row_of = [&](int token) { return min(token, a.num_tokens - 1) * a.row_bytes; };
     const unsigned char* x =
-        shared.x + lane / 4 * a.row_bytes + (share.of_warp.begin - share.of_block.begin) * kUnitBytes + lane % 4 * 16;
-    const int x_stride = a.row_bytes;
+        shared.x + row_of(lane / 4) + (share.of_warp.begin - share.of_block.begin) * kUnitBytes + lane % 4 * 16;
+    const int tile_bytes = kTokenTiles == 1 ? 0 : row_of(8 + lane / 4) - row_of(lane / 4);
+    static_assert(kTokenTiles <= 2);
 #pragma unroll
     for (float(&of_tile)[4] : sums) {
 #pragma unroll
@@ -167,7 +172,7 @@ class WeightStream {
     for (; left >= 2 * kUnitsAhead; left -= kUnitsAhead) {
 #pragma unroll
       for (int i = 0; i < kUnitsAhead; ++i) {
-        multiply_piece<T>(sums, ahead_[i], x + i * kUnitBytes, x_stride);
+        multiply_piece<T>(sums, ahead_[i], x + i * kUnitBytes, tile_bytes);
         load(i, i + kUnitsAhead);
       }
       low_ += kUnitsAhead * kUnitBytes, high_ += kUnitsAhead * kUnitBytes, x += kUnitsAhead * kUnitBytes;
@@ -175,7 +180,7 @@ class WeightStream {
 #pragma unroll
     for (int i = 0; i < 2 * kUnitsAhead - 1; ++i) {
       if (i >= left) break;
-      multiply_piece<T>(sums, ahead_[i % kUnitsAhead], x + i * kUnitBytes, x_stride);
+      multiply_piece<T>(sums, ahead_[i % kUnitsAhead], x + i * kUnitBytes, tile_bytes);
       if (i + kUnitsAhead < left) load(i % kUnitsAhead, i + kUnitsAhead);
     }
   }
@@ -231,52 +236,78 @@ __device__ inline void prefetch_norm_weight(const ProjectionArgs& a, const UnitR
   for (int i = threadIdx.x * kLine; i < count; i += blockDim.x * kLine) prefetch_line(from + i);
 }
 
-// x of `channels` into shared memory, times the norm's weight, and the sums of its squares, by the first `warps` of the block. A warp for
-// each token, or for several, whose loads are under way together; tokens that there are not are zeros.
+// Brings x of `channels` to shared memory, times the norm's weight, and the sums of its squares, by the first `warps` of the block. Where
+// there are few, several share a long one; otherwise a warp has several, whose loads are under way together. What needs no x is done when this
+// is made.
 template <class T, int kTokenTiles>
-__device__ inline void stage_x(const ProjectionArgs& a, const UnitRange& channels, const ProjectionShared& shared, int warps) {
-  constexpr int kTokens = 8 * kTokenTiles;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int chunks = (channels.end - channels.begin) * 4;  // of 16 bytes
+class StageOfX {
+ public:
+  __device__ StageOfX(const ProjectionArgs& a, const UnitRange& channels, const ProjectionShared& shared, int warps)
+      : channels_(channels), step_(warps >> a.log_stagers) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    first_ = warp >> a.log_stagers;
+    part_ = warp - (first_ << a.log_stagers);
+    begin_ = part_ * 32 + lane;
+    from_ = a.x + first_ * a.x_stride + channels.begin * kUnitBytes + begin_ * 16;
+    to_ = shared.x + first_ * a.row_bytes + begin_ * 16;
+    asm volatile("" : "+l"(from_), "+l"(to_));  // they are there before the wait for x
+  }
+
+  __device__ void run(const ProjectionArgs& a, const ProjectionShared& shared) const {
+    const int chunks = (channels_.end - channels_.begin) * 4;  // of 16 bytes
+    const char* from = from_;
+    unsigned char* to = to_;
 #pragma unroll 1
-  for (int first = warp; first < kTokens; first += kTokenTiles * warps) {
-    const char* const row = a.x + first * a.x_stride + channels.begin * kUnitBytes;
-    unsigned char* const to = shared.x + first * a.row_bytes;
-    float sum[kTokenTiles] = {};
+    for (int first = first_; first < a.num_tokens; first += kTokenTiles * step_) {
+      float sum[kTokenTiles] = {};
 #pragma unroll 2
-    for (int i = lane; i < chunks; i += 32) {
-      Bytes<16> bytes[kTokenTiles] = {};
+      for (int i = begin_; i < chunks; i += 32 << a.log_stagers) {
+        const int at = (i - begin_) * 16;
+        Bytes<16> bytes[kTokenTiles] = {};
 #pragma unroll
-      for (int j = 0; j < kTokenTiles; ++j) {
-        if (first + j * warps < a.num_tokens) bytes[j] = load_bytes<16, false>(row + j * warps * a.x_stride + i * 16);
-      }
-      NormWeight<T> weight;
-      if (a.norm_weight != nullptr) weight.load(a, channels.begin * kUnitOfK + i * 8);
-#pragma unroll
-      for (int j = 0; j < kTokenTiles; ++j) {
-        if (a.normed != 0) {
-          float x[8];
-#pragma unroll
-          for (int n = 0; n < 8; ++n) x[n] = element<T, 8>(bytes[j], n), sum[j] = fmaf(x[n], x[n], sum[j]);
-          if (a.norm_weight != nullptr) {
-#pragma unroll
-            for (int n = 0; n < 8; ++n) x[n] *= weight.values[n];
-            bytes[j] = pack<T, 8>(x);
-          }
+        for (int j = 0; j < kTokenTiles; ++j) {
+          if (first + j * step_ < a.num_tokens) bytes[j] = load_bytes<16, false>(from + j * step_ * a.x_stride + at);
         }
-        if (first + j * warps < kTokens) store_bytes<16, false>(to + j * warps * a.row_bytes + i * 16, bytes[j]);
-      }
-    }
-    if (a.normed != 0) {
+        NormWeight<T> weight;
+        if (a.norm_weight != nullptr) weight.load(a, channels_.begin * kUnitOfK + i * 8);
 #pragma unroll
-      for (int j = 0; j < kTokenTiles; ++j) {
+        for (int j = 0; j < kTokenTiles; ++j) {
+          if (a.normed != 0) {
+            float x[8];
 #pragma unroll
-        for (int step = 1; step < 32; step *= 2) sum[j] += __shfl_xor_sync(0xffffffffu, sum[j], step);
-        if (lane == 0 && first + j * warps < kTokens) shared.squares[first + j * warps] = sum[j];
+            for (int n = 0; n < 8; ++n) x[n] = element<T, 8>(bytes[j], n), sum[j] = fmaf(x[n], x[n], sum[j]);
+            if (a.norm_weight != nullptr) {
+#pragma unroll
+              for (int n = 0; n < 8; ++n) x[n] *= weight.values[n];
+              bytes[j] = pack<T, 8>(x);
+            }
+          }
+          if (first + j * step_ < a.num_tokens) store_bytes<16, false>(to + j * step_ * a.row_bytes + at, bytes[j]);
+        }
       }
+      if (a.normed != 0) {
+#pragma unroll
+        for (int j = 0; j < kTokenTiles; ++j) {
+          const int token = first + j * step_;
+#pragma unroll
+          for (int step = 1; step < 32; step *= 2) sum[j] += __shfl_xor_sync(0xffffffffu, sum[j], step);
+          if (threadIdx.x % 32 == 0 && token < a.num_tokens) shared.squares[(token << a.log_stagers) + part_] = sum[j];
+        }
+      }
+      from += kTokenTiles * step_ * a.x_stride;
+      to += kTokenTiles * step_ * a.row_bytes;
     }
   }
-}
+
+ private:
+  UnitRange channels_;
+  int step_;   // from a token of a warp to its next one
+  int first_;  // the warp's first token, and its part of it
+  int part_;
+  int begin_;  // its first chunk
+  const char* from_;
+  unsigned char* to_;
+};
 
 // The sums of a warp's 16 rows, and the block's squares, to the blocks that finish their tokens. Four lanes that hold neighbouring rows
 // exchange them first, so that each sends four of them, of one token. Behind it: wait_for_sums().
@@ -313,7 +344,9 @@ __device__ inline void send_sums(const ProjectionArgs& a, const WarpShare& share
     if (t < a.num_tokens) store(t, rows + (t >> a.log_blocks) * width, make_float4(x[0], x[1], x[2], x[3]));
   }
   for (int i = threadIdx.x; a.normed != 0 && i < a.num_tokens; i += blockDim.x) {
-    store(i, shared.all_squares + share.rank * slots + (i >> a.log_blocks), shared.squares[i]);
+    float squares = 0.0f;
+    for (int part = 0; part < 1 << a.log_stagers; ++part) squares += shared.squares[(i << a.log_stagers) + part];
+    store(i, shared.all_squares + share.rank * slots + (i >> a.log_blocks), squares);
   }
   if (alone) __syncthreads();
 }

@@ -99,7 +99,7 @@ Status run(const Launch& chosen, const QkvPrologueParams& p, const AttentionProl
   LaunchAttributes attributes(a.blocks, p.overlaps);
   const int threads = threads_of(a) + 32 * chosen.instance->finishers;
   const LaunchShape shape = {grid_extent(chosen.clusters * a.blocks), static_cast<unsigned>(threads),
-                             static_cast<size_t>(shared_bytes_of(a, chosen.instance->token_tiles)), attributes.span()};
+                             static_cast<size_t>(shared_bytes_of(a)), attributes.span()};
   return launch(kName, chosen.instance->kernel, shape, stream, a, more);
 }
 

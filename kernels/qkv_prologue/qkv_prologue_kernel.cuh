@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kMultipliers + 32 * kFinishers, kFinishers != 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, multipliers = blockDim.x / 32 - kFinishers;
   const bool multiplies = warp < multipliers;
   const int head = static_cast<int>(blockIdx.x) >> a.log_blocks;  // of q, then of k, then of v
-  const ProjectionShared shared = share_out(dynamic_shared<unsigned char>(), a, kTokenTiles);
+  const ProjectionShared shared = share_out(dynamic_shared<unsigned char>(), a);
   const WarpShare share(a);
   const int own_tokens = share.own_tokens(a);
   const int64_t row_bytes = int64_t{a.units} * kUnitBytes;
@@ -59,6 +59,7 @@ __global__ void __launch_bounds__(kMultipliers + 32 * kFinishers, kFinishers != 
   let_next_kernel_start();  // attention, whose first part is long and needs nothing that the kernel before this one writes
   open_arrivals(a, share, shared);
   prefetch_norm_weight(a, share.of_block);
+  const StageOfX<T, kTokenTiles> stage(a, share.of_block, shared, multipliers);
   wait_for_previous_kernels();
 
   const auto token_in = [&](int slot) { return static_cast<uint32_t>((slot << a.log_blocks) + share.rank); };
@@ -70,7 +71,7 @@ __global__ void __launch_bounds__(kMultipliers + 32 * kFinishers, kFinishers != 
   const int first = multiplies ? warp + kFinishers : 0;  // token that this warp finishes
   if (kFinishers == 0 && first < own_tokens) ask(first);
   if (multiplies) {
-    stage_x<T, kTokenTiles>(a, share.of_block, shared, multipliers);
+    stage.run(a, shared);
     sync_barrier(kMultipliersBarrier, multipliers * 32);
     float sums[kTokenTiles][4];
     stream.multiply(sums, a, share, shared);
