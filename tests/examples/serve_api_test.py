@@ -207,17 +207,19 @@ class Shapes(ServerTest):
             return {name: value for name, value in self.server.metrics().items() if name.startswith('prologue_http_responses_total')
                     and '/metrics' not in name}
 
-        def settled():  # the responses of other requests are counted after the engine's last step
+        def settled():  # a response is counted when it has been sent, after the engine's last step
             first = responses()
             time.sleep(0.3)
             return responses() == first
         self.wait_for('the end of other requests', idle)
         self.wait_for('the count of other responses', settled)
         before = self.server.metrics()
+        counted = sum(responses().values())
         self.server.post(COMPLETIONS, HELLO)
         self.server.post(COMPLETIONS, {**HELLO, 'n': 0})
         self.server.request('GET', '/nowhere')
         self.wait_for('the end of the request', idle)
+        self.wait_for('the count of its three responses', lambda: sum(responses().values()) >= counted + 3)
         after = self.server.metrics()
 
         def grown(name):
