@@ -35,7 +35,7 @@
 //                 positions, scales that are not of a token, sinks) was complete before that launch began. CUDA: only with counters
 //   late_signal   the launch after this one in the stream, if it has a programmatic edge, may begin when decode on Hopper GPUs has read
 //                 its keys, and not as soon as it waits for no other kernel. For a launch of many blocks, which would take the places of
-//                 others (an output projection, say). It changes no result
+//                 others (an output projection, say). It changes no result, and nothing where latent attention is decoded
 //   token_faults  [num_tokens]: a FaultCode is written for each row that becomes zeros because of a fault, nothing for other rows
 //                 (so the caller clears it); null = not wanted
 //
