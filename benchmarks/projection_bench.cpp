@@ -125,7 +125,7 @@ QkvProblem make_problem(const Heads& h, int64_t num_tokens, bench::Setup& setup,
 struct Linear {
   const char* name;
   int64_t n, k;
-  bool normed = false, gated = false, adds = false;
+  bool normed = false, gated = false, adds = false, float_y = false;
 };
 
 constexpr Linear kLinears[] = {
@@ -138,6 +138,9 @@ constexpr Linear kLinears[] = {
     {"SmolLM2 output + residual", 576, 576, false, false, true},
     {"SmolLM2 norm + gate_up + activation", 1536, 576, true, true},
     {"SmolLM2 down + residual", 576, 1536, false, false, true},
+    {"8B norm + lm_head", 128256, 4096, true, false, false, true},
+    {"1B norm + lm_head", 128256, 2048, true, false, false, true},
+    {"SmolLM2 norm + lm_head", 49152, 576, true, false, false, true},
 };
 
 struct Problem {
@@ -164,7 +167,8 @@ Problem make_problem(const Linear& l, int64_t num_tokens, bench::Setup& setup, i
     p.norm.weight = setup.shared(l.k * 2, DType::bf16);
   }
   p.activation.given = l.gated ? 1 : 0;
-  p.y = setup.shared(num_tokens * l.n * 2, DType::bf16);
+  p.y_dtype = l.float_y ? DType::f32 : DType::bf16;
+  p.y = setup.shared(num_tokens * l.n * dtype_size(p.y_dtype), p.y_dtype);
   p.y_stride = l.n;
   p.adds = l.adds ? 1 : 0;
   p.workspace_bytes = projection_workspace_bytes(p);

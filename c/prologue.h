@@ -1514,14 +1514,15 @@ PROLOGUE_C_API prologue_status prologue_add(const prologue_add_params* params, c
 //   norm    its weight (and bias) [k]
 //   weight  [n, k] dtype, rows contiguous; gated: [2 n, k]
 //   bias    [n], gated [2 n], dtype; null = none
-//   y       [num_tokens, n] dtype, row stride y_stride >= n; must be n with an activation
+//   y       [num_tokens, n] y_dtype, row stride y_stride >= n; must be n with an activation. y_dtype is dtype, or float32 (for logits), but
+//           not with an activation or a residual
 //   workspace  prologue_projection_workspace_bytes() bytes or more, on the device, aligned to 16; contents undefined
 //
 // y must not overlap anything else. num_tokens = 0 is a no-op.
 //
 // Numerics. Separately: those of sections norm, gemm, activation and add, one after another. In one kernel: x = round(x * w), the product is
 // accumulated in float32 in an order that depends on the sizes and the number of tokens, multiplied by 1 / sqrt(mean(x^2) + eps), and p
-// is rounded to dtype where the separate operations store it; the rest is the same. So both differ as two orders of one sum do. With
+// is rounded to y_dtype where the separate operations store it; the rest is the same. So both differ as two orders of one sum do. With
 // batch_invariant they are separate, and section gemm describes it.
 //
 // The operation never allocates, synchronises or throws; on CUDA it can be captured into a graph.
@@ -1553,6 +1554,7 @@ typedef struct prologue_projection_params {
   int64_t n;
   int64_t k;
   prologue_dtype dtype;
+  prologue_dtype y_dtype;  // unset means dtype
   const void* x;
   int64_t x_stride;  // must be k if there is a norm
   prologue_input_norm norm;
@@ -1877,6 +1879,7 @@ typedef struct prologue_embedding_params {
   prologue_fault_record* faults;  // null = faults are not recorded
   uint8_t* token_faults;          // [num_tokens]: a prologue_fault_code is written for each faulty token; null = not wanted
   prologue_weight_format table_format;
+  bool overlaps;         // the launch may begin while the kernels before it in the stream run
   uint64_t reserved[4];  // zeros
 } prologue_embedding_params;
 PROLOGUE_C_API void prologue_embedding_params_init(prologue_embedding_params* value);
@@ -2012,6 +2015,7 @@ typedef struct prologue_sampling_params {
   const prologue_sampling_row* rows;
   int32_t* tokens;
   uint8_t* row_faults;
+  bool overlaps;         // the launch may begin while the kernels before it in the stream run; they must not write `rows`
   uint64_t reserved[4];  // zeros
 } prologue_sampling_params;
 PROLOGUE_C_API void prologue_sampling_params_init(prologue_sampling_params* value);
@@ -2117,6 +2121,7 @@ typedef struct prologue_end_step_params {
   const int32_t* cu_seqlens_q;
   uint8_t* token_faults;
   uint8_t* seq_faults;
+  bool overlaps;  // the launch may begin while the kernels before it in the stream run
 
   int32_t advance;
   const int32_t* tokens;

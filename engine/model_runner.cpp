@@ -299,6 +299,7 @@ Status ModelRunner::enqueue_graph(const StepInputs& step) {
   sampling.rows = step.sampling_rows;
   sampling.tokens = result<int32_t>(at_.tokens);
   sampling.row_faults = result<uint8_t>(at_.row_faults);
+  sampling.overlaps = true;
   PROLOGUE_RETURN_IF_ERROR(sample(sampling, execution_));
 
   EndStepParams end;
@@ -307,6 +308,7 @@ Status ModelRunner::enqueue_graph(const StepInputs& step) {
   end.cu_seqlens_q = step.cu_seqlens_q;
   end.token_faults = executor.token_faults();
   end.seq_faults = result<uint8_t>(at_.seq_faults);
+  end.overlaps = true;
   if (decodes(step)) {
     end.advance = 1;
     end.tokens = sampling.tokens;

@@ -873,6 +873,7 @@ class ProjectionParams(_Struct):
         ("n", c_int64),
         ("k", c_int64),
         ("dtype", c_int32),
+        ("y_dtype", c_int32),
         ("x", c_void_p),
         ("x_stride", c_int64),
         ("norm", InputNorm),
@@ -1000,6 +1001,7 @@ class EmbeddingParams(_Struct):
         ("faults", c_void_p),
         ("token_faults", c_void_p),
         ("table_format", c_int32),
+        ("overlaps", c_bool),
         ("reserved", c_uint64 * 4),
     ]
 
@@ -1067,6 +1069,7 @@ class SamplingParams(_Struct):
         ("rows", c_void_p),
         ("tokens", c_void_p),
         ("row_faults", c_void_p),
+        ("overlaps", c_bool),
         ("reserved", c_uint64 * 4),
     ]
 
@@ -1110,6 +1113,7 @@ class EndStepParams(_Struct):
         ("cu_seqlens_q", c_void_p),
         ("token_faults", c_void_p),
         ("seq_faults", c_void_p),
+        ("overlaps", c_bool),
         ("advance", c_int32),
         ("tokens", c_void_p),
         ("token_ids", c_void_p),

@@ -97,7 +97,7 @@ Status mla_prologue(const MlaPrologueParams& p, const Execution& execution) {
   const auto kernel = with_device_type(p.dtype, [&]<class T>(T) { return kernel_of<T>(wide, is_aligned); });
   constexpr int64_t kWarps = kMlaThreads / 32;
   const int64_t warps = args.latent_warps + (args.num_units + 31) / 32;
-  LaunchAttributes attributes(1, p.overlaps && device_is_hopper_or_later());
+  LaunchAttributes attributes(1, p.overlaps);
   for (int64_t first = 0; first < p.num_tokens; first += kMaxGrid) {
     args.first_token = first;
     const dim3 grid(grid_extent((warps + kWarps - 1) / kWarps), grid_extent(std::min(p.num_tokens - first, kMaxGrid)));

@@ -40,7 +40,8 @@ Wiring wire(const ProjectionParams& p) {
   w.gemm.m = p.num_tokens;
   w.gemm.n = columns;
   w.gemm.k = p.k;
-  w.gemm.dtype = w.gemm.y_dtype = p.dtype;
+  w.gemm.dtype = p.dtype;
+  w.gemm.y_dtype = resolve_dtype(p.y_dtype, p.dtype);
   w.gemm.x = p.norm.given != 0 ? normed : p.x;
   w.gemm.x_stride = p.norm.given != 0 ? p.k : p.x_stride;
   w.gemm.weight = p.weight;
@@ -84,6 +85,11 @@ Status check_sizes(const ProjectionParams& p) {
   };
   PROLOGUE_RETURN_IF_ERROR(at_least("x_stride", p.x_stride, "k", p.k));
   PROLOGUE_RETURN_IF_ERROR(at_least("y_stride", p.y_stride, "n", p.n));
+  const DType y_dtype = resolve_dtype(p.y_dtype, p.dtype);
+  if (y_dtype != p.dtype && (y_dtype != DType::f32 || p.activation.given != 0 || p.adds != 0)) {
+    return invalid_argument(kName, ": y_dtype is ", dtype_text(y_dtype), ": it must be dtype, which is ", dtype_name(p.dtype),
+                            y_dtype == DType::f32 ? ", where there is an activation or a residual" : ", or float32");
+  }
   if (p.norm.given != 0 && p.x_stride != p.k) {
     return unsupported(kName, ": x_stride is ", p.x_stride, ": where there is a norm it must be k, which is ", p.k);
   }
@@ -108,15 +114,16 @@ Status validate(const ProjectionParams& p, const GemmContext& context, const Exe
   if (p.num_tokens == 0) return {};
   const Wiring calls = wire(p);
   PROLOGUE_RETURN_IF_ERROR(check_workspace(kName, p.workspace, p.workspace_bytes, calls.workspace_bytes));
-  const auto matrix = [&](const char* name, const void* data, int64_t rows, int64_t columns, int64_t stride) {
-    return heads_region(name, HeadsView{data, stride, 0}, rows, 1, columns, p.dtype);
+  const auto matrix_of = [&](DType dtype, const char* name, const void* data, int64_t rows, int64_t columns, int64_t stride) {
+    return heads_region(name, HeadsView{data, stride, 0}, rows, 1, columns, dtype);
   };
+  const auto matrix = [&](auto... of) { return matrix_of(p.dtype, of...); };
   RegionChecks regions(kName);
   PROLOGUE_RETURN_IF_ERROR(regions.read(matrix("x", p.x, p.num_tokens, p.k, p.x_stride)));
   PROLOGUE_RETURN_IF_ERROR(regions.read(matrix("weight", p.weight, calls.gemm.n, p.k, p.k)));
   PROLOGUE_RETURN_IF_ERROR(regions.read(matrix("bias", p.bias, p.bias == nullptr ? 0 : 1, calls.gemm.n, calls.gemm.n)));
   PROLOGUE_RETURN_IF_ERROR(add_norm_regions(p.norm, p.k, p.dtype, regions));
-  PROLOGUE_RETURN_IF_ERROR(regions.write(matrix("y", p.y, p.num_tokens, p.n, p.y_stride)));
+  PROLOGUE_RETURN_IF_ERROR(regions.write(matrix_of(calls.gemm.y_dtype, "y", p.y, p.num_tokens, p.n, p.y_stride)));
   PROLOGUE_RETURN_IF_ERROR(regions.write(array_region("workspace", p.workspace, calls.workspace_bytes, 1)));
   if (p.norm.given != 0) PROLOGUE_RETURN_IF_ERROR(validate(calls.norm, execution));
   PROLOGUE_RETURN_IF_ERROR(validate(calls.gemm, context, execution));

@@ -9,14 +9,15 @@
 //   norm    its weight (and bias) [k]
 //   weight  [n, k] dtype, rows contiguous; gated: [2 n, k]
 //   bias    [n], gated [2 n], dtype; null = none
-//   y       [num_tokens, n] dtype, row stride y_stride >= n; must be n with an activation
+//   y       [num_tokens, n] y_dtype, row stride y_stride >= n; must be n with an activation. y_dtype is dtype, or float32 (for logits), but
+//           not with an activation or a residual
 //   workspace  projection_workspace_bytes() bytes or more, on the device, aligned to 16; contents undefined
 //
 // y must not overlap anything else. num_tokens = 0 is a no-op.
 //
 // Numerics. Separately: those of norm.h, gemm.h, activation.h and add.h, one after another. In one kernel: x = round(x * w), the product is
 // accumulated in float32 in an order that depends on the sizes and the number of tokens, multiplied by 1 / sqrt(mean(x^2) + eps), and p
-// is rounded to dtype where the separate operations store it; the rest is the same. So both differ as two orders of one sum do. With
+// is rounded to y_dtype where the separate operations store it; the rest is the same. So both differ as two orders of one sum do. With
 // batch_invariant they are separate, and gemm.h describes it.
 //
 // The operation never allocates, synchronises or throws; on CUDA it can be captured into a graph.
@@ -57,6 +58,7 @@ struct ProjectionParams {
   int64_t n = 0;
   int64_t k = 0;
   DType dtype = DType::unset;
+  DType y_dtype = DType::unset;  // unset means dtype
   const void* x = nullptr;
   int64_t x_stride = 0;  // must be k if there is a norm
   InputNorm norm;

@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kProjectionThreads, kWarpsOfSm * 32 / kProject
   WeightStream<T, kTokenTiles> stream(a, share, row < o.n ? a.weight + (int64_t{row} + (is_up ? o.n : 0)) * row_bytes : nullptr);
   open_arrivals(a, share, shared);
   prefetch_norm_weight(a, share.of_block);
-  const StageOfX<T, kTokenTiles> stage(a, share.of_block, shared, warps);
+  const StageOfX<T, kTokenTiles> stage(a, share.of_block, warps);
   wait_for_previous_kernels();
   if (a.early != 0) let_next_kernel_start();
 

@@ -13,6 +13,7 @@ struct OutputArgs {
   char* y = nullptr;
   int64_t y_stride = 0;  // bytes
   int32_t n = 0;         // a multiple of 16
+  int32_t float_y = 0;   // without activation or residual
   int32_t activates = 0;
   int32_t gated = 0;
   int32_t adds = 0;
@@ -48,7 +49,7 @@ __device__ inline void apply_activation(const OutputArgs& o, float (&values)[kRo
   activate_rows<Activation::silu>(o, values, up);
 }
 
-// The product of kRowsAtOnce rows of the weights and a token, with its bias, as the separate operation stores it: rounded to T.
+// The product of kRowsAtOnce rows of the weights and a token, with its bias, as the separate operation stores it: rounded to y's type.
 template <class T>
 __device__ inline void round_product(const OutputArgs& o, int of_weights, float (&values)[kRowsAtOnce]) {
   if (o.bias != nullptr) {
@@ -57,6 +58,7 @@ __device__ inline void round_product(const OutputArgs& o, int of_weights, float 
 #pragma unroll
     for (int i = 0; i < kRowsAtOnce; ++i) values[i] += element<T, kRowsAtOnce>(bias, i);
   }
+  if (o.float_y != 0) return;
   const Packed<T, kRowsAtOnce> rounded = pack<T, kRowsAtOnce>(values);
 #pragma unroll
   for (int i = 0; i < kRowsAtOnce; ++i) values[i] = element<T, kRowsAtOnce>(rounded, i);
@@ -65,7 +67,7 @@ __device__ inline void round_product(const OutputArgs& o, int of_weights, float 
 // kRowsAtOnce channels of y from `at` on, of token t.
 template <class T>
 __device__ inline char* place_of_output(const OutputArgs& o, int t, int at) {
-  return o.y + t * o.y_stride + at * static_cast<int64_t>(sizeof(T));
+  return o.y + t * o.y_stride + at * static_cast<int64_t>(o.float_y != 0 ? sizeof(float) : sizeof(T));
 }
 
 template <class T>
@@ -95,6 +97,10 @@ __device__ inline void finish_rows(const OutputArgs& o, int row, int rows, int a
   float values[kRowsAtOnce];
   product(row, values);
   round_product<T>(o, at, values);
+  if (o.float_y != 0) {
+    *reinterpret_cast<float4*>(to) = make_float4(values[0], values[1], values[2], values[3]);
+    return;
+  }
   if (o.activates != 0) {
     float up[kRowsAtOnce] = {};
     if (o.gated != 0) {

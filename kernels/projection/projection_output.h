@@ -11,7 +11,8 @@ inline bool is_gated(const ProjectionParams& p) { return p.activation.given != 0
 
 // Whether it can be done in the product's kernel.
 inline bool can_store(const ProjectionParams& p) {
-  return !p.batch_invariant && p.n % 16 == 0 && p.n <= INT32_MAX / 4 && p.y_stride % kRowsAtOnce == 0 && is_aligned(p.y, 8) &&
+  const int64_t y_bytes = kRowsAtOnce * dtype_size(resolve_dtype(p.y_dtype, p.dtype));  // that are stored at once
+  return !p.batch_invariant && p.n % 16 == 0 && p.n <= INT32_MAX / 4 && p.y_stride % kRowsAtOnce == 0 && is_aligned(p.y, y_bytes) &&
          is_aligned(p.bias, 8);
 }
 
@@ -19,7 +20,8 @@ inline OutputArgs output_of(const ProjectionParams& p) {
   OutputArgs o;
   o.bias = static_cast<const char*>(p.bias);
   o.y = static_cast<char*>(p.y);
-  o.y_stride = p.y_stride * dtype_size(p.dtype);
+  o.y_stride = p.y_stride * dtype_size(resolve_dtype(p.y_dtype, p.dtype));
+  o.float_y = resolve_dtype(p.y_dtype, p.dtype) == DType::f32 ? 1 : 0;
   o.n = static_cast<int32_t>(p.n);
   o.activates = p.activation.given != 0 ? 1 : 0;
   o.gated = is_gated(p) ? 1 : 0;

@@ -242,21 +242,21 @@ __device__ inline void prefetch_norm_weight(const ProjectionArgs& a, const UnitR
 template <class T, int kTokenTiles>
 class StageOfX {
  public:
-  __device__ StageOfX(const ProjectionArgs& a, const UnitRange& channels, const ProjectionShared& shared, int warps)
+  __device__ StageOfX(const ProjectionArgs& a, const UnitRange& channels, int warps)
       : channels_(channels), step_(warps >> a.log_stagers) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     first_ = warp >> a.log_stagers;
     part_ = warp - (first_ << a.log_stagers);
     begin_ = part_ * 32 + lane;
-    from_ = a.x + first_ * a.x_stride + channels.begin * kUnitBytes + begin_ * 16;
-    to_ = shared.x + first_ * a.row_bytes + begin_ * 16;
-    asm volatile("" : "+l"(from_), "+l"(to_));  // they are there before the wait for x
+    from_ = first_ * a.x_stride + channels.begin * kUnitBytes + begin_ * 16;
+    to_ = first_ * a.row_bytes + begin_ * 16;
+    asm volatile("" : "+l"(from_), "+r"(to_));  // they are there before the wait for x
   }
 
   __device__ void run(const ProjectionArgs& a, const ProjectionShared& shared) const {
     const int chunks = (channels_.end - channels_.begin) * 4;  // of 16 bytes
-    const char* from = from_;
-    unsigned char* to = to_;
+    const char* from = a.x + from_;
+    unsigned char* to = shared.x + to_;
 #pragma unroll 1
     for (int first = first_; first < a.num_tokens; first += kTokenTiles * step_) {
       float sum[kTokenTiles] = {};
@@ -304,9 +304,9 @@ class StageOfX {
   int step_;   // from a token of a warp to its next one
   int first_;  // the warp's first token, and its part of it
   int part_;
-  int begin_;  // its first chunk
-  const char* from_;
-  unsigned char* to_;
+  int begin_;     // its first chunk
+  int64_t from_;  // where that is, in bytes from x, and from x in shared memory
+  int to_;
 };
 
 // The sums of a warp's 16 rows, and the block's squares, to the blocks that finish their tokens. Four lanes that hold neighbouring rows

@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kMultipliers + 32 * kFinishers, kFinishers != 
   let_next_kernel_start();  // attention, whose first part is long and needs nothing that the kernel before this one writes
   open_arrivals(a, share, shared);
   prefetch_norm_weight(a, share.of_block);
-  const StageOfX<T, kTokenTiles> stage(a, share.of_block, shared, multipliers);
+  const StageOfX<T, kTokenTiles> stage(a, share.of_block, multipliers);
   wait_for_previous_kernels();
 
   const auto token_in = [&](int slot) { return static_cast<uint32_t>((slot << a.log_blocks) + share.rank); };

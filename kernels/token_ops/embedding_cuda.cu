@@ -1,6 +1,7 @@
 #include <prologue/kernels/token_ops/backends.h>
 #include <prologue/kernels/base/device/cuda_groups.cuh>
 #include <prologue/kernels/base/device/cuda_launch.cuh>
+#include <prologue/kernels/base/device/instructions.cuh>
 
 namespace prologue::cuda {
 
@@ -11,6 +12,8 @@ constexpr int kMaxThreads = 256;
 // blockIdx.x = token, blockIdx.y = a stretch of its row; a thread owns one group of 16 bytes.
 template <class T>
 __global__ void embedding_kernel(const __grid_constant__ EmbeddingParams p, bool whole) {
+  let_next_kernel_start();
+  wait_for_previous_kernels();
   const int64_t token = blockIdx.x;
   const int64_t column = (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * kGroup<T>;
   const int64_t index = prologue::index_at(p.indices, token);
@@ -33,7 +36,9 @@ Status embedding(const EmbeddingParams& params, const Execution& execution) {
     const int64_t groups = groups_of<T>(params.width);
     const int64_t threads = groups < kMaxThreads ? (groups + 31) / 32 * 32 : kMaxThreads;
     const dim3 grid(grid_extent(params.num_tokens), grid_extent((groups + threads - 1) / threads));
-    return launch("embedding", embedding_kernel<T>, {grid, static_cast<unsigned>(threads)}, execution.stream, params, whole);
+    LaunchAttributes attributes(1, params.overlaps);
+    const LaunchShape shape = {grid, static_cast<unsigned>(threads), 0, attributes.span()};
+    return launch("embedding", embedding_kernel<T>, shape, execution.stream, params, whole);
   });
 }
 

@@ -62,6 +62,7 @@ struct EndStepParams {
   const int32_t* cu_seqlens_q = nullptr;
   uint8_t* token_faults = nullptr;
   uint8_t* seq_faults = nullptr;
+  bool overlaps = false;  // the launch may begin while the kernels before it in the stream run
 
   int32_t advance = 0;
   const int32_t* tokens = nullptr;

@@ -1,6 +1,7 @@
 #include <prologue/kernels/token_ops/backends.h>
 #include <prologue/kernels/token_ops/end_step_sequence.h>
 #include <prologue/kernels/base/device/cuda_launch.cuh>
+#include <prologue/kernels/base/device/instructions.cuh>
 
 namespace prologue::cuda {
 
@@ -23,6 +24,7 @@ __device__ uint8_t first_fault(const EndStepParams& p, int64_t s) {
 // One block: faults are cleared when all sequences have read theirs. Its threads share the tokens; a thread advances a sequence.
 // Faults are rare: a warp for each sequence looks for them only if there is one.
 __global__ void __launch_bounds__(kThreads) end_step_kernel(const __grid_constant__ EndStepParams p) {
+  wait_for_previous_kernels();
   bool faulty = false;
   for (int64_t t = threadIdx.x; t < p.num_tokens; t += kThreads) faulty |= p.token_faults[t] != 0;
   if (__syncthreads_or(faulty) != 0) {
@@ -42,7 +44,8 @@ __global__ void __launch_bounds__(kThreads) end_step_kernel(const __grid_constan
 }  // namespace
 
 Status end_step(const EndStepParams& params, const Execution& execution) {
-  return launch("end_step", end_step_kernel, {1, kThreads}, execution.stream, params);
+  LaunchAttributes attributes(1, params.overlaps);
+  return launch("end_step", end_step_kernel, {1, kThreads, 0, attributes.span()}, execution.stream, params);
 }
 
 }  // namespace prologue::cuda

@@ -200,6 +200,8 @@ __global__ void __launch_bounds__(kThreads) sample_kernel(const __grid_constant_
              request.temperature,
              0,
              adjustments_of(request)};
+  let_next_kernel_start();
+  wait_for_previous_kernels();
 
   uint64_t first = 0;
   bool nan_given = false;
@@ -263,7 +265,7 @@ int64_t parts_of_row(int64_t num_rows) {
 
 Status sample(const SamplingParams& params, const Execution& execution) {
   const int64_t parts = parts_of_row(params.num_rows);
-  LaunchAttributes attributes(static_cast<int>(parts), false);
+  LaunchAttributes attributes(static_cast<int>(parts), params.overlaps);
   const LaunchShape shape = {grid_extent(params.num_rows * parts), kThreads, sizeof(Shared), attributes.span()};
   return launch("sample", sample_kernel, shape, execution.stream, params, static_cast<int>(parts));
 }

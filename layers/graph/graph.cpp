@@ -98,6 +98,7 @@ bool begins_early(const Graph& graph, size_t node, int64_t num_tokens) {
     return graph.nodes[node].binding_of(&p->overlaps) == nullptr ? p->overlaps : num_tokens == 1;
   }
   if (const auto* p = std::get_if<QkvPrologueParams>(&parameters)) return p->overlaps;
+  if (const auto* p = std::get_if<EmbeddingParams>(&parameters)) return p->overlaps;
   return false;
 }
 

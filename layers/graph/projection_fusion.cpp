@@ -46,10 +46,14 @@ int only_reader(const Graph& graph, const Uses& uses, Value value) {
   return reader;
 }
 
-// A product that one of the fused operations can do, of all tokens of a step.
-bool can_fuse(const Graph& graph, const Step<GemmParams>& linear) {
-  if (!linear || linear.params->packed.num_segments > 0 || linear.params->y_dtype != linear.params->dtype) return false;
-  return graph.info(linear.node->writes().front()).rows == Rows::tokens;
+// A product that one of the fused operations can do.
+bool can_fuse(const Step<GemmParams>& linear) { return linear && linear.params->packed.num_segments == 0; }
+
+// One that they can also do something with: it is rounded to the activations' type.
+bool can_continue(const Step<GemmParams>& linear) { return can_fuse(linear) && linear.params->y_dtype == linear.params->dtype; }
+
+StepCount count_of(const Graph& graph, Value value) {
+  return graph.info(value).rows == Rows::tokens ? StepCount::num_tokens : StepCount::num_logit_rows;
 }
 
 // A norm that they can do.
@@ -91,15 +95,27 @@ void signal_late(Graph& graph) {
   }
 }
 
+// The node of a norm without a residual, as `of` is one, of x.
+Node norm_node(const Graph& graph, const Step<NormParams>& of, Value x) {
+  Node node = {of.node->name, of.params->kind == NormKind::layer ? "layer_norm" : "rms_norm", *of.params};
+  auto& p = std::get<NormParams>(node.parameters);
+  node.step(p.num_tokens, count_of(graph, x));
+  node.read(p.x, x);
+  node.write(p.out, Value{static_cast<int32_t>(of.node->binding_of(&of.params->out)->index)});
+  node.weights = of.node->weights;
+  return node;
+}
+
 // The node of a projection without what it is fused with.
 Node projection_node(const Graph& graph, const Uses& uses, const Step<NormParams>& norm, const Step<GemmParams>& linear) {
   Node node = {linear.node->name, "projection", ProjectionParams()};
   auto& p = std::get<ProjectionParams>(node.parameters);
   const Value x = (norm ? norm.node : linear.node)->reads().front();
-  node.step(p.num_tokens, StepCount::num_tokens);
+  node.step(p.num_tokens, count_of(graph, x));
   p.n = linear.params->n;
   p.k = linear.params->k;
   p.dtype = linear.params->dtype;
+  p.y_dtype = linear.params->y_dtype;
   node.read(p.x, x);
   p.x_stride = graph.row_stride(x);
   set_norm(node, p.norm, norm);
@@ -119,7 +135,7 @@ void fuse_residuals(Graph& graph) {
   std::vector<Node> nodes = graph.nodes;
   for (int n = 0; n < static_cast<int>(graph.nodes.size()); ++n) {
     const auto linear = step_as<GemmParams>(graph, n);
-    if (!can_fuse(graph, linear)) continue;
+    if (!can_continue(linear)) continue;
     const Value product = linear.node->writes().front();
     const int reader = only_reader(graph, uses, product);
     const auto add_norm = step_as<NormParams>(graph, reader);
@@ -139,16 +155,40 @@ void fuse_residuals(Graph& graph) {
     p.adds = 1;
     fused.remark = "adds to the residual";
     fused.fused_from = name_in_scope(*linear.node) + " + residual";
-    Node norm = {add_norm.node->name, add_norm.params->kind == NormKind::layer ? "layer_norm" : "rms_norm", *add_norm.params};
-    auto& of_norm = std::get<NormParams>(norm.parameters);
-    norm.step(of_norm.num_tokens, StepCount::num_tokens);
-    norm.read(of_norm.x, residual);
-    norm.write(of_norm.out, Value{static_cast<int32_t>(add_norm.node->binding_of(&add_norm.params->out)->index)});
-    norm.weights = add_norm.node->weights;
     nodes[static_cast<size_t>(n)] = std::move(fused);
-    nodes[static_cast<size_t>(reader)] = std::move(norm);
+    nodes[static_cast<size_t>(reader)] = norm_node(graph, add_norm, residual);
   }
   graph.nodes = std::move(nodes);
+}
+
+void replace_read(Node& node, Value value, Value by) {
+  for (Binding& each : node.bindings) {
+    if (each.to == Binding::To::read && each.index == value.id) each.index = by.id;
+  }
+}
+
+// norm -> select_rows, as select_rows -> norm: the norm of the rows that need logits, which can be fused with what is made of them. The
+// selection, a kernel of few blocks, then begins early.
+void select_before_norms(Graph& graph) {
+  const Uses uses(graph);
+  for (int n = 0; n < static_cast<int>(graph.nodes.size()); ++n) {
+    const auto select = step_as<EmbeddingParams>(graph, n);
+    if (!select || select.node->reads().empty()) continue;  // the embedding of the tokens reads no value
+    const Value normed = select.node->reads().front(), selected = select.node->writes().front();
+    const int before = uses.writer_of(normed), reader = only_reader(graph, uses, selected);
+    const auto norm = step_as<NormParams>(graph, before);
+    if (!norm || norm.node->binding_of(&norm.params->residual) != nullptr || only_reader(graph, uses, normed) != n) continue;
+    const Value x = norm.node->reads().front();
+    if (reader < n || graph.info(x).base || graph.info(normed).base || is_written_between(graph, x, before, n)) continue;
+
+    Node select_first = *select.node, norm_of_selected = norm_node(graph, norm, selected);
+    replace_read(select_first, normed, x);
+    std::get<EmbeddingParams>(select_first.parameters).overlaps = true;
+    replace_read(graph.nodes[static_cast<size_t>(reader)], selected, normed);
+    graph.values[static_cast<size_t>(normed.id)].rows = graph.info(selected).rows;
+    graph.nodes[static_cast<size_t>(before)] = std::move(select_first);
+    graph.nodes[static_cast<size_t>(n)] = std::move(norm_of_selected);
+  }
 }
 
 // What one node replaces: `linear`, and any of the others.
@@ -159,11 +199,11 @@ struct ProjectionChain {
 
 std::optional<ProjectionChain> match_projection(const Graph& graph, const Uses& uses, int index) {
   const auto linear = step_as<GemmParams>(graph, index);
-  if (!can_fuse(graph, linear)) return {};
+  if (!can_fuse(linear)) return {};
   ProjectionChain chain;
   chain.linear = index;
   const Value x = linear.node->reads().front(), product = linear.node->writes().front();
-  const int reader = only_reader(graph, uses, product);
+  const int reader = can_continue(linear) ? only_reader(graph, uses, product) : -1;
   const auto activation = step_as<ActivationParams>(graph, reader);
   const auto prologue = step_as<AttentionPrologueParams>(graph, reader);
   const bool activates = activation && activation.params->groups == 1;
@@ -229,6 +269,7 @@ std::optional<ProjectionChain> match_projection(const Graph& graph, const Uses& 
 
 Graph fuse(Graph graph) {
   fuse_residuals(graph);
+  select_before_norms(graph);
   const Uses uses(graph);
   std::vector<bool> removed(graph.nodes.size(), false);
   std::vector<std::optional<Node>> fused(graph.nodes.size());

@@ -473,7 +473,11 @@ Outcome run_projection(Backend backend, uint64_t seed, const Sizes& sizes) {
     };
     if (p.norm.given != 0 && chance()) p.norm.weight = vector(p.k, 1, 2);
     if (chance()) p.bias = vector(rows, -8, 8);
-    p.y = arena.inout(many_normals<T>(random, p.num_tokens * p.y_stride));
+    const bool float_y = p.activation.given == 0 && p.adds == 0 && chance();
+    p.y_dtype = float_y ? DType::f32 : DType::unset;
+    const int64_t count = p.num_tokens * p.y_stride;
+    p.y = float_y ? static_cast<void*>(arena.inout(many_normals<float>(random, count)))
+                  : arena.inout(many_normals<T>(random, count));
     p.workspace_bytes = projection_workspace_bytes(p);
     p.workspace = arena.workspace(p.workspace_bytes);
     const Result<GemmContext*> context = context_for(backend);
@@ -484,11 +488,11 @@ Outcome run_projection(Backend backend, uint64_t seed, const Sizes& sizes) {
     return outcome(str_cat(dtype_name(p.dtype), " T=", p.num_tokens, " n=", p.n, " k=", p.k, " strides ", p.x_stride, ", ",
                            p.y_stride, " norm=", p.norm.given, p.norm.weight != nullptr, " bias=", p.bias != nullptr,
                            " activation=", p.activation.given, static_cast<int>(p.activation.kind), p.activation.gated,
-                           " adds=", p.adds, " batch_invariant=", p.batch_invariant, " overlaps=", p.overlaps),
+                           " adds=", p.adds, " float_y=", float_y, " batch_invariant=", p.batch_invariant, " overlaps=", p.overlaps),
                    status, arena,
                    {{p.y,
                      "y",
-                     element_of<T>(),
+                     float_y ? element_of<float>() : element_of<T>(),
                      {{"token", p.y_stride}, {"channel", 1}},
                      exact ? 0.0 : 2.0,
                      exact ? 0.0 : 0x1p-20 * 100.0 * 100.0}});

@@ -29,6 +29,7 @@ struct Case {
   int64_t num_tokens = 3, n = 48, k = 96, x_padding = 0, y_padding = 0;
   bool normed = false, weighted = true, float_weights = false, bias = false, adds = false, activates = false, gated = false;
   Activation kind = Activation::silu;
+  bool float_y = false;
   bool whole = true;  // small whole numbers
 
   int64_t rows() const { return activates && gated ? 2 * n : n; }
@@ -37,7 +38,7 @@ struct Case {
   std::string describe() const {
     return str_cat("T=", num_tokens, " n=", n, "+", y_padding, " k=", k, "+", x_padding, " norm=", normed, weighted,
                    float_weights, " bias=", bias, " adds=", adds, " activates=", activates, gated,
-                   " kind=", static_cast<int>(kind));
+                   " kind=", static_cast<int>(kind), " float_y=", float_y);
   }
 };
 
@@ -75,6 +76,9 @@ Data make_data(const Case& c) {
       d.weight[static_cast<size_t>(row * c.k + random.integer(0, c.k - 1))] = static_cast<float>(random.integer(-2, 2));
   }
   d.bias = whole(c.rows(), -8, 8);
+  if (c.float_y) {  // sums that 16 bits do not hold
+    for (float& bias : d.bias) bias *= 4096.0f;
+  }
   d.y = whole(c.num_tokens * c.y_stride(), -50, 50);
   return d;
 }
@@ -91,7 +95,6 @@ template <class T>
 struct Placed {
   Arena arena;
   ProjectionParams params;
-  const T* y;
 
   Placed(Backend backend, const Case& c, const Data& d) : arena(backend) {
     params.num_tokens = c.num_tokens, params.n = c.n, params.k = c.k, params.dtype = FloatFormat<T>::dtype;
@@ -111,21 +114,29 @@ struct Placed {
     params.activation.given = c.activates ? 1 : 0;
     params.activation.kind = c.kind;
     params.activation.gated = c.gated;
-    T* const out = arena.inout(rounded<T>(d.y));
-    params.y = out;
-    y = out;
+    params.y_dtype = c.float_y ? DType::f32 : DType::unset;
+    params.y = c.float_y ? static_cast<void*>(arena.inout(d.y)) : arena.inout(rounded<T>(d.y));
     params.y_stride = c.y_stride();
     params.adds = c.adds ? 1 : 0;
     params.workspace_bytes = projection_workspace_bytes(params);
     params.workspace = arena.workspace(params.workspace_bytes);
+  }
+
+  std::vector<float> y() {
+    if (params.y_dtype == DType::f32) return arena.read(static_cast<const float*>(params.y));
+    std::vector<float> values;
+    for (const T value : arena.read(static_cast<const T*>(params.y))) values.push_back(to_float(value));
+    return values;
   }
 };
 
 // What the contract says of whole numbers: products and sums are exact, so only activations may be a unit in the last place off, or
 // 1e-6 of what they multiply.
 template <class T>
-void expect_oracle(const Case& c, const Data& d, const std::vector<T>& got) {
-  const auto in_type = [](double x) { return static_cast<double>(to_float(from_float<T>(static_cast<float>(x)))); };
+void expect_oracle(const Case& c, const Data& d, const std::vector<float>& got) {
+  const auto in_type = [&](double x) {
+    return c.float_y ? double{static_cast<float>(x)} : static_cast<double>(to_float(from_float<T>(static_cast<float>(x))));
+  };
   const auto activated = [&](double gate, double up) {
     switch (c.kind) {
       case Activation::silu: return oracle::silu(gate) * up;
@@ -152,7 +163,7 @@ void expect_oracle(const Case& c, const Data& d, const std::vector<T>& got) {
       const auto at = static_cast<size_t>(t * c.y_stride() + i);
       const double before = in_type(d.y[at]);
       if (i >= c.n) {
-        ASSERT_EQ(to_float(got[at]), before) << "beyond the row";
+        ASSERT_EQ(got[at], before) << "beyond the row";
         continue;
       }
       double want = product(i), bound = 0.0;
@@ -161,7 +172,7 @@ void expect_oracle(const Case& c, const Data& d, const std::vector<T>& got) {
         want = in_type(exact), bound = ulp<T>(exact) + 1e-6 * std::max(1.0, std::fabs(gate * up));
       }
       if (c.adds) want = in_type(before + want), bound += bound == 0.0 ? 0.0 : ulp<T>(want);
-      ASSERT_NEAR(to_float(got[at]), want, bound) << "token " << t << ", channel " << i;
+      ASSERT_NEAR(got[at], want, bound) << "token " << t << ", channel " << i;
     }
   }
 }
@@ -178,6 +189,9 @@ const std::vector<Case>& cases() {
     add([](Case& c) { c.adds = true, c.x_padding = 8; });
     add([](Case& c) { c.adds = c.bias = true, c.y_padding = 4; });
     add([](Case& c) { c.bias = true, c.y_padding = 16; });
+    add([](Case& c) { c.float_y = c.bias = true, c.y_padding = 4; });
+    add([](Case& c) { c.float_y = c.normed = true; });
+    add([](Case& c) { c.float_y = c.normed = c.bias = c.float_weights = true; });
     add([](Case& c) { c.normed = c.activates = c.gated = true; });
     add([](Case& c) { c.normed = c.adds = true, c.weighted = false; });
     for (const Activation kind :
@@ -230,9 +244,9 @@ TEST_P(ProjectionTest, IsTheOracleAndHasTheBitsOfTheSeparateOperations) {
         const Status status =
             got.arena.run([&](const Execution& execution) { return projection(got.params, **context, execution); });
         ASSERT_TRUE(status.ok()) << status.message();
-        const std::vector<T> a = got.arena.read(got.y), b = want.arena.read(want.y);
-        expect_oracle(c, data, a);
-        for (size_t i = 0; i < a.size(); ++i) ASSERT_EQ(to_float(a[i]), to_float(b[i])) << "element " << i;
+        const std::vector<float> a = got.y(), b = want.y();
+        expect_oracle<T>(c, data, a);
+        for (size_t i = 0; i < a.size(); ++i) ASSERT_EQ(a[i], b[i]) << "element " << i;
       });
     }
   }
@@ -267,8 +281,8 @@ TEST(ProjectionInstances, EveryOneHasTheBitsOfTheSeparateOperations_cuda) {
             const Status status =
                 got.arena.run([&](const Execution& execution) { return instance.launch(got.params, execution.stream); });
             ASSERT_TRUE(status.ok()) << status.message();
-            const auto a = got.arena.read(got.y), b = want.arena.read(want.y);
-            for (size_t j = 0; j < a.size(); ++j) ASSERT_EQ(to_float(a[j]), to_float(b[j])) << "element " << j;
+            const std::vector<float> a = got.y(), b = want.y();
+            for (size_t j = 0; j < a.size(); ++j) ASSERT_EQ(a[j], b[j]) << "element " << j;
             ran.insert(instance.name.substr(0, instance.name.rfind(',')));
           }
         });
@@ -298,7 +312,7 @@ TEST(ProjectionRing, IsFilledSeveralTimes_cuda) {
       const Status status =
           placed.arena.run([&](const Execution& execution) { return instance.launch(placed.params, execution.stream); });
       ASSERT_TRUE(status.ok()) << status.message();
-      expect_oracle(c, data, placed.arena.read(placed.y));
+      expect_oracle<BFloat16>(c, data, placed.y());
       ran.insert(instance.name.substr(0, instance.name.rfind(',')));
     }
   }
@@ -327,7 +341,7 @@ TEST_P(ProjectionSumTest, IsTheProductOfTheNorm) {
       const Status status =
           placed.arena.run([&](const Execution& execution) { return projection(placed.params, **context, execution); });
       ASSERT_TRUE(status.ok()) << status.message();
-      const auto got = placed.arena.read(placed.y);
+      const std::vector<float> got = placed.y();
       for (int64_t t = 0; t < num_tokens; ++t) {
         double squares = 0.0;
         for (int64_t i = 0; i < c.k; ++i) squares += std::pow(double{d.x[static_cast<size_t>(t * c.k + i)]}, 2);
@@ -343,7 +357,7 @@ TEST_P(ProjectionSumTest, IsTheProductOfTheNorm) {
           const double rounding = std::ldexp(1.0, -8), sum = std::ldexp(512.0, -24);
           // The norm's roundings are random: their sum is far below that of their magnitudes.
           const double bound = std::fabs(want) * rounding + magnitude * (sum + (normed ? rounding / 4 : 0.0)) + 1e-6;
-          ASSERT_NEAR(static_cast<double>(to_float(got[static_cast<size_t>(t * c.n + row)])), want, bound);
+          ASSERT_NEAR(double{got[static_cast<size_t>(t * c.n + row)]}, want, bound);
         }
       }
     }
@@ -374,6 +388,11 @@ TEST(ProjectionRefusals, NameTheValueAndTheRule) {
   refuse("x_stride is 100: where there is a norm it must be k", [](P& p) { p.x_stride = 100; });
   refuse("y_stride is 47", [](P& p) { p.y_stride = 47; });
   refuse("y_stride is 52: where there is an activation it must be n", [](P& p) { p.y_stride = 52; });
+  refuse("y_dtype is float32: it must be dtype, which is bfloat16, where there is an activation or a residual",
+         [](P& p) { p.y_dtype = DType::f32; });
+  refuse("y_dtype is float16: it must be dtype, which is bfloat16, or float32",
+         [](P& p) { p.activation.given = 0, p.y_dtype = DType::f16; });
+  refuse("y_dtype is", [](P& p) { p.y_dtype = static_cast<DType>(77); });
   refuse("kind", [](P& p) { p.activation.kind = static_cast<Activation>(17); });
   refuse("workspace has 0 bytes", [](P& p) { p.workspace = nullptr; });
   refuse("workspace has 100 bytes", [](P& p) { p.workspace_bytes = 100; });

@@ -140,16 +140,15 @@ TEST(GraphFusion, ALayerIsFiveNodes) {
   TinyModel model(DType::bf16, true, {Device::cpu, 1});
   const Graph fused = fuse_projections(fuse_attention_prologue(model.graph).value()).value();
   EXPECT_EQ(count(fused, "qkv_prologue"), kLayers);
-  EXPECT_EQ(count(fused, "projection"), 3 * kLayers);
+  EXPECT_EQ(count(fused, "projection"), 3 * kLayers + 1);
   EXPECT_EQ(count(fused, "paged_attention"), kLayers);
-  EXPECT_EQ(count(fused, "rms_norm"), 1);  // the last, whose rows are chosen before they are multiplied
-  EXPECT_EQ(count(fused, "linear"), 1);
-  EXPECT_EQ(fused.nodes.size(), static_cast<size_t>(5 * kLayers + 4));  // and embedding, select_logit_rows
+  EXPECT_EQ(fused.nodes.size(), static_cast<size_t>(5 * kLayers + 3));  // and embedding, select_rows, lm_head
   const std::string table = graph_table(fused, true);
   for (const char* text : {"qkv_prologue = attention_norm + qkv + qkv_bias + rope_q + rope_k + kv_write",
                            "projection = output + residual (begins early, adds to the residual)",
                            "projection = mlp_norm + gate_up + activation (begins early, silu)", "projection = down + residual",
-                           "paged_attention (begins early)"}) {
+                           "paged_attention (begins early)", "select_rows (begins early)",
+                           "projection = final_norm + lm_head (begins early)"}) {
     EXPECT_NE(table.find(text), std::string::npos) << text << "\n" << table;
   }
 }

@@ -35,8 +35,8 @@ inline bool device_is_hopper_or_later() {
   return false;
 }
 
-// Of a launch in clusters of so many neighbouring blocks, if they are several. If it overlaps, it has a programmatic edge from the kernel
-// before it in the stream: it may start while that one runs, and waits for it (instructions.cuh: wait_for_previous_kernels).
+// Of a launch in clusters of so many neighbouring blocks, if they are several. If it overlaps, and the device can, it has a programmatic edge
+// from the kernel before it in the stream: it may start while that one runs, and waits for it (instructions.cuh: wait_for_previous_kernels).
 class LaunchAttributes {
  public:
   LaunchAttributes(int cluster_blocks, bool overlaps) {
@@ -46,7 +46,7 @@ class LaunchAttributes {
       cluster.val.clusterDim.x = static_cast<unsigned>(cluster_blocks);
       cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
     }
-    if (overlaps) {
+    if (overlaps && device_is_hopper_or_later()) {
       cudaLaunchAttribute& edge = attributes_[count_++];
       edge.id = cudaLaunchAttributeProgrammaticStreamSerialization;
       edge.val.programmaticStreamSerializationAllowed = 1;
