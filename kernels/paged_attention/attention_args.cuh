@@ -35,7 +35,8 @@ struct AttentionArgs {
   int window = INT_MAX;      // positions that a row sees; INT_MAX = all
   Divisor chunk;             // positions of a chunk; 0 = no chunks
   Divisor group;             // q heads that share a kv head
-  Divisor page_size;         // of the cache, of which an int is enough
+  Divisor num_kv_heads;      // of the cache, of which an int is enough
+  Divisor page_size;         // likewise
   Divisor ring_size;         // likewise
   int v_head_dim = 0;
   bool whole_groups = true;         // q, cache and out move in whole aligned groups
@@ -82,12 +83,14 @@ __device__ inline void clear_bad_rows(const AttentionArgs& args, int64_t s, int 
   const int64_t bad_begin = s == 0 ? 0 : first;
   const int64_t bad_end = valid ? first : max(first, end);
   const int64_t width = static_cast<int64_t>(args.group) * args.v_head_dim;
+#pragma unroll 1  // it runs for bad calls only
   for (int64_t i = thread; i < (bad_end - bad_begin) * width; i += threads) {
     const int64_t head = static_cast<int64_t>(kv_head) * args.group + i % width / args.v_head_dim;
     const int64_t row = (bad_begin + i / width) * p.out.token_stride + head * p.out.head_stride;
     store_element(p.dtype, p.out.data, row + i % args.v_head_dim, 0.0f);
   }
   if (kv_head != 0) return;
+#pragma unroll 1
   for (int64_t row = bad_begin + thread; row < bad_end; row += threads) {
     cuda::record_fault(p.faults, p.token_faults, row, FaultCode::query_rows_out_of_range);
   }
@@ -162,11 +165,6 @@ __device__ inline CacheSlot cache_slot(const AttentionArgs& args, int page, int 
 
 // exp2(x - maximum) where the maximum may still be that of nothing.
 __device__ inline float weight_of(float x, float maximum) { return exp2f(x - (maximum == -INFINITY ? 0.0f : maximum)); }
-
-// The same in fewer instructions, but 0 below 2^-126: where values are multiplied by a weight of 0, too, so that a NaN is not lost.
-__device__ inline float weight_of_roughly(float x, float maximum) {
-  return exp2_approximate(x - (maximum == -INFINITY ? 0.0f : maximum));
-}
 
 // A scaled score with its cap.
 __device__ inline float capped(const AttentionArgs& args, float score) { return args.cap_log2 * tanh_f32(score); }

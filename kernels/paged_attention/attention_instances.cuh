@@ -62,7 +62,7 @@ struct PrefillWgmmaParams {
   CUtensorMap q;  // [channel, q head, token]; a box: 64 channels of tile_rows packed rows
   CUtensorMap k;  // [channel, slot, kv head, page]; a box: 64 channels of box_slots slots
   CUtensorMap v;
-  int tile_rows = 0;
+  Divisor tile_rows;
   int box_slots = 0;
 };
 

@@ -80,6 +80,7 @@ AttentionArgs make_args(const PagedAttentionParams& params) {
   const auto divisor = [](int64_t number) { return Divisor(static_cast<int32_t>(std::min<int64_t>(number, INT32_MAX))); };
   args.chunk = divisor(params.chunk);
   args.group = divisor(params.num_q_heads / params.kv.num_kv_heads);
+  args.num_kv_heads = divisor(params.kv.num_kv_heads);
   args.page_size = divisor(params.kv.page_size);
   args.ring_size = divisor(params.ring_size);
   args.v_head_dim = static_cast<int>(v_head_dim(params.kv));
@@ -412,7 +413,7 @@ struct PrefillWgmmaParts {
 bool encode_maps(const PagedAttentionParams& params, PrefillWgmmaParams& w) {
   const PagedKvView& kv = params.kv;
   const int64_t group = params.num_q_heads / kv.num_kv_heads;
-  w.tile_rows = static_cast<int>(wgmma_tile_rows(params));
+  w.tile_rows = Divisor(static_cast<int32_t>(wgmma_tile_rows(params)));
   w.box_slots = static_cast<int>(wgmma_box_slots(params));
   const auto encode_side = [&](CUtensorMap& map, const PagedHeads& side, int64_t channels) {
     return encode_map(map, side.data, channels,
@@ -472,11 +473,13 @@ Status run_prefill_wgmma(const PrefillWgmmaInstance& instance, const PagedAttent
   AttentionArgs args = make_args(params);
   args.first_seq = first_seq;
   const int64_t num_seqs = params.num_seqs - first_seq;
-  const int64_t tiles_by_rows = params.num_tokens * args.group / encoded.tile_rows + num_seqs;
-  const int64_t tiles_by_length = num_seqs * divide_up(packed_rows, encoded.tile_rows);
+  const int64_t tile_rows = encoded.tile_rows;
+  const int64_t tiles_by_rows = params.num_tokens * args.group / tile_rows + num_seqs;
+  const int64_t tiles_by_length = num_seqs * divide_up(packed_rows, tile_rows);
   int64_t blocks = std::min(tiles_by_rows, tiles_by_length) * params.kv.num_kv_heads;
+  if (blocks > kMaxGrid) return too_large(blocks);
   // Bounds that other sequences of the call have no part in: a sequence gets the same bits beside those that decode.
-  const int64_t most_tiles = num_seqs * divide_up(params.max_seqlen_q * args.group, encoded.tile_rows) * params.kv.num_kv_heads;
+  const int64_t most_tiles = num_seqs * divide_up(params.max_seqlen_q * args.group, tile_rows) * params.kv.num_kv_heads;
   const bool divide = !params.batch_invariant && most_tiles <= kPrefillWgmmaParts / 2 &&
                       max_keys(params) > kPrefillWgmmaLeastTiles * instance.keys;
   if (divide) {

@@ -114,9 +114,9 @@ __global__ void __launch_bounds__(MmaTileOf<T, kHeadDim, kCache, kMaxKeys, kRowT
   Tile& shared = *dynamic_shared<Tile>();
   const PagedAttentionParams& p = args.p;
   RowTile tile;
-  if (!find_tile(args, blockIdx.x / p.kv.num_kv_heads, Tile::kRows, tile)) return;
+  if (!find_tile(args, static_cast<int>(blockIdx.x) / args.num_kv_heads, Tile::kRows, tile)) return;
   const Sequence& sequence = tile.sequence;
-  const int kv_head = static_cast<int>(blockIdx.x % p.kv.num_kv_heads);
+  const int kv_head = static_cast<int>(blockIdx.x) % args.num_kv_heads;
   if (sequence.bad_rows && tile.first_packed == 0) clear_bad_rows(args, tile.sequence_index, kv_head);
   if (tile.num_packed == 0) return;
   const int k_chunks = static_cast<int>(p.head_dim) / 8;
@@ -130,12 +130,15 @@ __global__ void __launch_bounds__(MmaTileOf<T, kHeadDim, kCache, kMaxKeys, kRowT
   const auto q_head = [&](int packed) { return static_cast<int64_t>(kv_head) * args.group + packed % args.group; };
   const auto copy_cache_tile = [&](T(*to)[Tile::kStride], const void* from, int64_t head_offset, int num_chunks, int stage,
                                    auto offset_of) {
-    for (int i = threadIdx.x; i < Tile::kKeys * kChunks; i += Tile::kThreads) {
+    const T* const of_head = static_cast<const T*>(from) + head_offset;
+    static_assert(Tile::kKeys * kChunks % Tile::kThreads == 0);
+#pragma unroll
+    for (int n = 0; n < Tile::kKeys * kChunks / Tile::kThreads; ++n) {
+      const int i = static_cast<int>(threadIdx.x) + n * Tile::kThreads;
       const int key = i / kChunks;
       const int chunk = i % kChunks;
       const int64_t offset = offset_of(shared.offsets[stage][key]);
-      const bool there = offset >= 0 && chunk < num_chunks;
-      copy_or_clear(&to[key][chunk * 8], static_cast<const T*>(from) + (there ? head_offset + offset + chunk * 8 : 0), there);
+      copy_or_clear(&to[key][chunk * 8], of_head + chunk * 8 + offset, offset >= 0 && chunk < num_chunks);
     }
     __pipeline_commit();
   };
@@ -196,13 +199,20 @@ __global__ void __launch_bounds__(MmaTileOf<T, kHeadDim, kCache, kMaxKeys, kRowT
     }
   };
 
+  // A thread has a key of each tile, and asks for its page while the tile before it is multiplied.
+  const auto is_needed = [&](int position) { return position >= first_needed && position < tile.last_limit; };
+  const auto page_in = [&](int key_tile) {
+    const int position = key_tile * Tile::kKeys + threadIdx.x;
+    const bool asks = threadIdx.x < Tile::kKeys && is_needed(position);
+    return asks ? sequence.pages[page_index(args, place_of(args, position))] : -1;
+  };
+  int page = page_in(first_key_tile);
   const auto find_keys = [&](int key_tile) {  // positions that no row of the tile needs are zeros, like those of bad pages
     const int position = key_tile * Tile::kKeys + threadIdx.x;
     if (threadIdx.x >= Tile::kKeys) return;
     CacheSlot slot = {-1, 0};
-    if (position >= first_needed && position < tile.last_limit) {
-      const int place = place_of(args, position);
-      slot = cache_slot(args, sequence.pages[page_index(args, place)], place);
+    if (is_needed(position)) {
+      slot = cache_slot(args, page, place_of(args, position));
       if (slot.page < 0) {
         for (int i = 0; i < Tile::kRows / 32; ++i) {
           const uint64_t rows = rows_that_see<32>(args, sequence, tile.first_packed + 32 * i, position);
@@ -210,6 +220,7 @@ __global__ void __launch_bounds__(MmaTileOf<T, kHeadDim, kCache, kMaxKeys, kRowT
         }
       }
     }
+    page = page_in(key_tile + 1);
     const bool exists = slot.page >= 0;
     shared.offsets[key_tile % 2][threadIdx.x] = {exists ? slot.in(p.kv.k.strides) : -1, exists ? slot.in(p.kv.v.strides) : -1};
     if (k_scale_per_token) {
@@ -275,8 +286,13 @@ __global__ void __launch_bounds__(MmaTileOf<T, kHeadDim, kCache, kMaxKeys, kRowT
     }
   }
 
+  // Scores are scaled where they become weights, in one instruction; at once where the largest would not be the largest any more, or where
+  // something comes in between.
   float score_scale = args.score_scale;
   if constexpr (kQuantized) score_scale *= shared_scale(k_format, p.kv.k.scale, kv_head);
+  const bool scaled_at_once = args.cap_log2 > 0.0f || !(score_scale > 0.0f);
+  const float weight_scale = scaled_at_once ? 1.0f : score_scale;
+  const auto shift_of = [&](float of_row) { return of_row == -INFINITY ? 0.0f : __fmul_rn(of_row, weight_scale); };
 
   if (kAnyFormats && k_format.type == DType::uint4) {
     __pipeline_wait_prior(0);
@@ -343,7 +359,7 @@ __global__ void __launch_bounds__(MmaTileOf<T, kHeadDim, kCache, kMaxKeys, kRowT
         if constexpr (kAnyFormats) s = fmaf(shared.k_zero_points[key_tile % 2][key], q_sum[r][i / 2], s);
       });
     }
-    for_each_score([&](float& s, int, int, int) { s *= score_scale; });
+    if (scaled_at_once) for_each_score([&](float& s, int, int, int) { s *= score_scale; });
     if (args.cap_log2 > 0.0f) for_each_score([&](float& s, int, int, int) { s = capped_roughly(args, s); });
     if (masked) {
       for_each_score([&](float& s, int r, int n, int i) {
@@ -373,7 +389,8 @@ __global__ void __launch_bounds__(MmaTileOf<T, kHeadDim, kCache, kMaxKeys, kRowT
       for (int r = 0; r < kRowTiles; ++r) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const float rescale = weight_of_roughly(maximum[r][half], new_maximum[r][half]);
+          const float rescale =
+              maximum[r][half] == -INFINITY ? 0.0f : exp2_approximate(shift_of(maximum[r][half]) - shift_of(new_maximum[r][half]));
           maximum[r][half] = new_maximum[r][half];
           sum[r][half] *= rescale;
 #pragma unroll
@@ -384,8 +401,14 @@ __global__ void __launch_bounds__(MmaTileOf<T, kHeadDim, kCache, kMaxKeys, kRowT
         }
       }
     }
+    float shift[kRowTiles][2];
+#pragma unroll
+    for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) shift[r][half] = shift_of(maximum[r][half]);
+    }
     for_each_score([&](float& s, int r, int, int i) {
-      s = weight_of_roughly(s, maximum[r][i / 2]);
+      s = exp2_approximate(fmaf(s, weight_scale, -shift[r][i / 2]));
       sum[r][i / 2] += s;
     });
 #pragma unroll
@@ -439,11 +462,12 @@ __global__ void __launch_bounds__(MmaTileOf<T, kHeadDim, kCache, kMaxKeys, kRowT
       if (fault && lane % 4 == 0 && kv_head == 0 && packed % args.group == 0)
         record_row_fault(args, sequence, packed / args.group);
       const bool zero = fault || visible[r][half].count == 0;
-      row_sum += sink_weight(p, q_head(packed), maximum[r][half]);
+      row_sum += sink_weight(p, q_head(packed), maximum[r][half] * weight_scale);
+      const float inverse = 1.0f / row_sum;
 #pragma unroll
       for (int c = 0; c < kChunks; ++c) {
-        float low = zero ? 0.0f : (out[r][c][2 * half] + 0.0f) / row_sum;  // -0 becomes 0
-        float high = zero ? 0.0f : (out[r][c][2 * half + 1] + 0.0f) / row_sum;
+        float low = zero ? 0.0f : (out[r][c][2 * half] + 0.0f) * inverse;  // -0 becomes 0
+        float high = zero ? 0.0f : (out[r][c][2 * half + 1] + 0.0f) * inverse;
         if constexpr (kQuantized) {
           low = zero ? 0.0f : low * value_scale;
           high = zero ? 0.0f : high * value_scale;
@@ -504,9 +528,9 @@ __global__ void __launch_bounds__(SimpleTileOf<kHeadDim, kSmall, kCache>::kThrea
   auto& values = shared.kv[kSmall ? 0 : 1];
   const PagedAttentionParams& p = args.p;
   RowTile tile;
-  if (!find_tile(args, blockIdx.x / p.kv.num_kv_heads, Tile::kRows, tile)) return;
+  if (!find_tile(args, static_cast<int>(blockIdx.x) / args.num_kv_heads, Tile::kRows, tile)) return;
   const Sequence& sequence = tile.sequence;
-  const int kv_head = static_cast<int>(blockIdx.x % p.kv.num_kv_heads);
+  const int kv_head = static_cast<int>(blockIdx.x) % args.num_kv_heads;
   if (sequence.bad_rows && tile.first_packed == 0) clear_bad_rows(args, tile.sequence_index, kv_head);
   if (tile.num_packed == 0) return;
   const int head_dim = static_cast<int>(p.head_dim);

@@ -77,15 +77,15 @@ struct WgmmaShared {
 // How many parts each tile of the launch may have: one, unless the tiles leave most blocks without work.
 __device__ inline int parts_of_tiles(const AttentionArgs& args, const PrefillWgmmaParams& w) {
   if (args.counters == nullptr) return 1;
-  const int64_t most = kPrefillWgmmaParts / 2;
-  int64_t tiles = 0;
+  const int most = kPrefillWgmmaParts / 2 / args.num_kv_heads;  // of a kv head
+  int tiles = 0;
   for (int64_t base = args.first_seq; base < args.p.num_seqs && tiles <= most; base += 32) {
-    int64_t of_lanes = row_tiles_of(args, base + threadIdx.x % 32, w.tile_rows) * args.p.kv.num_kv_heads;
+    int of_lanes = row_tiles_of(args, base + threadIdx.x % 32, w.tile_rows);
 #pragma unroll
     for (int offset = 16; offset > 0; offset /= 2) of_lanes += __shfl_xor_sync(0xffffffffu, of_lanes, offset);
     tiles += of_lanes;
   }
-  return tiles == 0 || tiles > most ? 1 : kPrefillWgmmaParts / static_cast<int>(tiles);
+  return tiles == 0 || tiles > most ? 1 : kPrefillWgmmaParts / (tiles * args.num_kv_heads);
 }
 
 // The next work of this block from `round` on: blocks take tiles in the order of find_tile, forth and back, so that the sums of their
@@ -94,20 +94,20 @@ template <int kKeys>
 __device__ inline bool next_work(const AttentionArgs& args, const PrefillWgmmaParams& w, int parts, int& round,
                                  PrefillWork& work) {
   for (;;) {
-    const int64_t at = round % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x;
-    const int64_t index = static_cast<int64_t>(round++) * gridDim.x + at;
-    const int64_t unit = index / parts;
+    const int at = static_cast<int>(round % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x);
+    const int index = round++ * static_cast<int>(gridDim.x) + at;
+    const int unit = index / parts;
     work = PrefillWork();
-    if (!find_tile(args, unit / args.p.kv.num_kv_heads, w.tile_rows, work.tile)) return false;
+    if (!find_tile(args, unit / args.num_kv_heads, w.tile_rows, work.tile)) return false;
     const int begin = lowest(args, work.tile.first_limit) / kKeys;
     const int tiles = (work.tile.last_limit + kKeys - 1) / kKeys - begin;
-    work.kv_head = static_cast<int>(unit % args.p.kv.num_kv_heads);
-    work.part = static_cast<int>(index % parts);
+    work.kv_head = unit % args.num_kv_heads;
+    work.part = index - unit * parts;
     work.parts = max(1, min(parts, (tiles + kPrefillWgmmaLeastTiles - 1) / kPrefillWgmmaLeastTiles));
     if (work.part >= work.parts) continue;
     work.begin = begin + tiles * work.part / work.parts;
     work.end = begin + tiles * (work.part + 1) / work.parts;
-    work.first_slot = static_cast<int>(unit) * parts;
+    work.first_slot = unit * parts;
     return true;
   }
 }

@@ -15,24 +15,27 @@ struct RowTile {
   int last_limit = 0;   // and its last row
 };
 
-// The tiles that sequence s needs: for its rows, and one where there are rows to clear.
-__device__ inline int64_t row_tiles_of(const AttentionArgs& args, int64_t s, int tile_rows) {
+// The tiles that sequence s needs: for its rows, and one where there are rows to clear. `tile_rows`: an int, or a Divisor.
+template <class TileRows>
+__device__ inline int row_tiles_of(const AttentionArgs& args, int64_t s, TileRows tile_rows) {
   if (s >= args.p.num_seqs) return 0;
   const QueryRows rows = query_rows_of(args.p, s);
-  const int64_t tiles = (static_cast<int64_t>(rows.count) * args.group + tile_rows - 1) / tile_rows;
-  return has_bad_rows(rows, s) ? max(tiles, int64_t{1}) : tiles;
+  const int tiles = (rows.count * args.group + tile_rows - 1) / tile_rows;
+  return has_bad_rows(rows, s) ? max(tiles, 1) : tiles;
 }
 
 // Tile `index` of the launch, for a warp. Tiles are assigned to its sequences in order: a warp-wide running sum over cu_seqlens_q
-// finds whose tile it is. False if there are not so many.
-__device__ inline bool find_tile(const AttentionArgs& args, int64_t index, int tile_rows, RowTile& tile) {
+// finds whose tile it is. False if there are not so many. The tiles of 32 sequences are counted in an int: a tile has 64 rows or more, and
+// rows are fewer than 2^31.
+template <class TileRows>
+__device__ inline bool find_tile(const AttentionArgs& args, int index, TileRows tile_rows, RowTile& tile) {
   const PagedAttentionParams& p = args.p;
   const int lane = threadIdx.x % 32;
   for (int64_t base = args.first_seq; base < p.num_seqs; base += 32) {
-    int64_t running = row_tiles_of(args, base + lane, tile_rows);
+    int running = row_tiles_of(args, base + lane, tile_rows);
 #pragma unroll
     for (int offset = 1; offset < 32; offset *= 2) {
-      const int64_t other = __shfl_up_sync(0xffffffffu, running, offset);
+      const int other = __shfl_up_sync(0xffffffffu, running, offset);
       if (lane >= offset) running += other;
     }
     const unsigned after = __ballot_sync(0xffffffffu, index < running);
@@ -42,11 +45,11 @@ __device__ inline bool find_tile(const AttentionArgs& args, int64_t index, int t
     }
     const int owner = __ffs(static_cast<int>(after)) - 1;
     // The last tiles of a sequence have the most keys: they run first.
-    const int64_t tile_of_owner = __shfl_sync(0xffffffffu, running, owner) - 1 - index;
+    const int tile_of_owner = __shfl_sync(0xffffffffu, running, owner) - 1 - index;
     tile.sequence_index = base + owner;
     tile.sequence = sequence_at(args, tile.sequence_index);
     tile.num_packed = tile.sequence.num_rows * args.group;
-    tile.first_packed = static_cast<int>(tile_of_owner) * tile_rows;
+    tile.first_packed = tile_of_owner * tile_rows;
     if (tile.num_packed == 0) return true;
     tile.first_limit = tile.sequence.limit(tile.first_packed / args.group);
     tile.last_limit = tile.sequence.limit((min(tile.first_packed + tile_rows, tile.num_packed) - 1) / args.group);
