@@ -30,7 +30,7 @@ struct Load {
   int64_t num_seqs, rows, length;
 };
 
-// Those after the first two: other heads, decode as in a graph only.
+// Those after the first two: other heads, as in a graph only.
 constexpr Model kModels[] = {
     {"135m", 9, 3, 64}, {"8b", 32, 8, 128}, {"h64", 32, 8, 64}, {"h96", 32, 8, 96}, {"h256", 32, 8, 256}};
 constexpr int kModelsOfAllVariants = 2;
@@ -50,7 +50,7 @@ struct Variant {
   float soft_cap = 0.0f;
   KvScaling scaling = KvScaling::token_head;  // of a quantised cache
   bool mma_sync = false;                      // prefill as on GPUs that are not Hopper's
-  bool past_is_ready = false;                 // decode as in a graph, after the prologue
+  bool past_is_ready = false;                 // as in a graph, after the prologue
 };
 
 constexpr Variant kVariants[] = {{DType::f32, DType::f32},
@@ -158,7 +158,6 @@ int main(int argc, char** argv) {
     for (const Model& model : kModels) {
       for (const Load& load : kLoads) {
         if (variant.mma_sync && load.rows == 1) continue;
-        if (variant.past_is_ready && load.rows > 1) continue;
         if (&model - kModels >= kModelsOfAllVariants && !variant.past_is_ready) continue;
         const std::string shape =
             str_cat(" ", model.name, " ", load.name, " seqs=", load.num_seqs, " rows=", load.rows, " length=", load.length);

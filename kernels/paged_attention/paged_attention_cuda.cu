@@ -395,8 +395,10 @@ Status run_prefill(const PrefillInstance& instance, const PagedAttentionParams& 
   const int64_t tiles_by_length = num_seqs * divide_up(packed_rows, instance.rows);
   const int64_t blocks = std::min(tiles_by_rows, tiles_by_length) * params.kv.num_kv_heads;
   if (blocks > kMaxGrid) return too_large(blocks);
+  LaunchAttributes attributes(1, true);
   return launch("paged_attention prefill", instance.kernel,
-                {grid_extent(blocks), static_cast<unsigned>(instance.threads), instance.shared_bytes}, stream, args);
+                {grid_extent(blocks), static_cast<unsigned>(instance.threads), instance.shared_bytes, attributes.span()}, stream,
+                args);
 }
 
 // What prefill_wgmma_kernel keeps in the workspace, where tiles may be divided into parts.
@@ -482,6 +484,7 @@ Status run_prefill_wgmma(const PrefillWgmmaInstance& instance, const PagedAttent
   const int64_t most_tiles = num_seqs * divide_up(params.max_seqlen_q * args.group, tile_rows) * params.kv.num_kv_heads;
   const bool divide = !params.batch_invariant && most_tiles <= kPrefillWgmmaParts / 2 &&
                       max_keys(params) > kPrefillWgmmaLeastTiles * instance.keys;
+  bool may_overlap = true;
   if (divide) {
     auto* const workspace = static_cast<unsigned char*>(params.workspace);
     args.partial_out = reinterpret_cast<float*>(workspace + PrefillWgmmaParts::kCountersBytes);
@@ -489,6 +492,7 @@ Status run_prefill_wgmma(const PrefillWgmmaInstance& instance, const PagedAttent
     if (args.counters == nullptr) {
       args.counters = reinterpret_cast<uint32_t*>(workspace);
       PROLOGUE_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(args.counters, 0, PrefillWgmmaParts::kCountersBytes, stream));
+      may_overlap = false;  // what comes before it is no kernel
     }
     blocks = kPrefillWgmmaParts;
   }
@@ -496,8 +500,10 @@ Status run_prefill_wgmma(const PrefillWgmmaInstance& instance, const PagedAttent
   PROLOGUE_CUDA_RETURN_IF_ERROR(cudaGetDevice(&device));
   PROLOGUE_CUDA_RETURN_IF_ERROR(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
   blocks = std::min<int64_t>(blocks, multiprocessors);
+  LaunchAttributes attributes(1, may_overlap);
+  args.p.past_is_ready = params.past_is_ready && may_overlap;
   return launch("paged_attention prefill", params.soft_cap > 0.0f ? instance.kernel_with_soft_cap : instance.kernel,
-                {grid_extent(blocks), kPrefillWgmmaThreads, instance.shared_bytes}, stream, args, encoded);
+                {grid_extent(blocks), kPrefillWgmmaThreads, instance.shared_bytes, attributes.span()}, stream, args, encoded);
 }
 
 Status run_decode_mla(const DecodeMlaInstance& instance, const PagedAttentionParams& params, const CUtensorMap& map,

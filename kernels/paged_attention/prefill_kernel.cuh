@@ -113,12 +113,11 @@ __global__ void __launch_bounds__(MmaTileOf<T, kHeadDim, kCache, kMaxKeys, kRowT
   constexpr int kChunks = kHeadDim / 8;  // of 16 bytes, in a row
   Tile& shared = *dynamic_shared<Tile>();
   const PagedAttentionParams& p = args.p;
+  if (!p.past_is_ready) wait_for_previous_kernels();
   RowTile tile;
-  if (!find_tile(args, static_cast<int>(blockIdx.x) / args.num_kv_heads, Tile::kRows, tile)) return;
+  const bool found = find_tile(args, static_cast<int>(blockIdx.x) / args.num_kv_heads, Tile::kRows, tile);
   const Sequence& sequence = tile.sequence;
   const int kv_head = static_cast<int>(blockIdx.x) % args.num_kv_heads;
-  if (sequence.bad_rows && tile.first_packed == 0) clear_bad_rows(args, tile.sequence_index, kv_head);
-  if (tile.num_packed == 0) return;
   const int k_chunks = static_cast<int>(p.head_dim) / 8;
   const int v_chunks = args.v_head_dim / 8;
   const int lane = threadIdx.x % 32;
@@ -126,6 +125,20 @@ __global__ void __launch_bounds__(MmaTileOf<T, kHeadDim, kCache, kMaxKeys, kRowT
   const int num_key_tiles = (tile.last_limit + Tile::kKeys - 1) / Tile::kKeys;
   const int first_needed = lowest(args, tile.first_limit);
   const int first_key_tile = first_needed / Tile::kKeys;
+
+  // A thread has a key of each tile, and asks for its page while the tile before it is multiplied.
+  const auto is_needed = [&](int position) { return position >= first_needed && position < tile.last_limit; };
+  const auto page_in = [&](int key_tile) {
+    const int position = key_tile * Tile::kKeys + threadIdx.x;
+    const bool asks = threadIdx.x < Tile::kKeys && is_needed(position);
+    return asks ? sequence.pages[page_index(args, place_of(args, position))] : -1;
+  };
+  int page = page_in(first_key_tile);
+
+  wait_for_previous_kernels();
+  if (!found) return;
+  if (sequence.bad_rows && tile.first_packed == 0) clear_bad_rows(args, tile.sequence_index, kv_head);
+  if (tile.num_packed == 0) return;
 
   const auto q_head = [&](int packed) { return static_cast<int64_t>(kv_head) * args.group + packed % args.group; };
   const auto copy_cache_tile = [&](T(*to)[Tile::kStride], const void* from, int64_t head_offset, int num_chunks, int stage,
@@ -199,14 +212,6 @@ __global__ void __launch_bounds__(MmaTileOf<T, kHeadDim, kCache, kMaxKeys, kRowT
     }
   };
 
-  // A thread has a key of each tile, and asks for its page while the tile before it is multiplied.
-  const auto is_needed = [&](int position) { return position >= first_needed && position < tile.last_limit; };
-  const auto page_in = [&](int key_tile) {
-    const int position = key_tile * Tile::kKeys + threadIdx.x;
-    const bool asks = threadIdx.x < Tile::kKeys && is_needed(position);
-    return asks ? sequence.pages[page_index(args, place_of(args, position))] : -1;
-  };
-  int page = page_in(first_key_tile);
   const auto find_keys = [&](int key_tile) {  // positions that no row of the tile needs are zeros, like those of bad pages
     const int position = key_tile * Tile::kKeys + threadIdx.x;
     if (threadIdx.x >= Tile::kKeys) return;
@@ -466,13 +471,13 @@ __global__ void __launch_bounds__(MmaTileOf<T, kHeadDim, kCache, kMaxKeys, kRowT
       const float inverse = 1.0f / row_sum;
 #pragma unroll
       for (int c = 0; c < kChunks; ++c) {
-        float low = zero ? 0.0f : (out[r][c][2 * half] + 0.0f) * inverse;  // -0 becomes 0
-        float high = zero ? 0.0f : (out[r][c][2 * half + 1] + 0.0f) * inverse;
-        if constexpr (kQuantized) {
-          low = zero ? 0.0f : low * value_scale;
-          high = zero ? 0.0f : high * value_scale;
+        float two[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          two[i] = fmaf(out[r][c][2 * half + i], inverse, 0.0f);  // -0 becomes 0
+          if constexpr (kQuantized) two[i] *= value_scale;
         }
-        *reinterpret_cast<uint32_t*>(&shared.q[row][c * 8 + lane % 4 * 2]) = pack<T>(low, high);
+        *reinterpret_cast<uint32_t*>(&shared.q[row][c * 8 + lane % 4 * 2]) = zero ? 0 : pack<T>(two[0], two[1]);
       }
     }
   }
@@ -527,6 +532,7 @@ __global__ void __launch_bounds__(SimpleTileOf<kHeadDim, kSmall, kCache>::kThrea
   auto& keys = shared.kv[0];
   auto& values = shared.kv[kSmall ? 0 : 1];
   const PagedAttentionParams& p = args.p;
+  wait_for_previous_kernels();
   RowTile tile;
   if (!find_tile(args, static_cast<int>(blockIdx.x) / args.num_kv_heads, Tile::kRows, tile)) return;
   const Sequence& sequence = tile.sequence;

@@ -174,6 +174,7 @@ __device__ inline void produce_keys(const AttentionArgs& args, const PrefillWgmm
   using Shared = WgmmaShared<T, kHeadDim>;
   constexpr int kKeys = Shared::kKeys;
   const int lane = threadIdx.x % 32;
+  if (!args.p.past_is_ready) wait_for_previous_kernels();
   const int parts = parts_of_tiles(args, w);
   RingPlace<2> work_at;
   RingPlace<Shared::kStages> at;
@@ -195,6 +196,7 @@ __device__ inline void produce_keys(const AttentionArgs& args, const PrefillWgmm
     if (work.begin == work.end) continue;
     const int first_needed = lowest(args, work.tile.first_limit);
 
+    wait_for_previous_kernels();
     shared.q_empty.wait(q_phase ^ 1);
     q_phase ^= 1;
     if (lane == 0) {
@@ -226,6 +228,7 @@ __device__ inline void produce_values(const AttentionArgs& args, const PrefillWg
   RingPlace<Shared::kStages> at;
   unsigned copied_phase = 0;
 
+  wait_for_previous_kernels();
   for (;; work_at.advance()) {
     shared.work_full[work_at.index].wait(work_at.phase);
     const PrefillWork& work = shared.work[work_at.index];
@@ -293,6 +296,8 @@ __device__ inline void consume(const AttentionArgs& args, const PrefillWgmmaPara
   RingPlace<Shared::kStages> k_at, v_at;
   unsigned q_phase = 0;
   if (kTurns && consumer == 0) arrive_barrier(kTurnBarrier, kWgmmaConsumers);  // it begins
+  wait_for_previous_kernels();
+  let_next_kernel_start();
 
   // One arrival for each warp, when all its lanes are done.
   const auto release = [&](Barrier& empty) {
@@ -518,7 +523,7 @@ __device__ inline void consume(const AttentionArgs& args, const PrefillWgmmaPara
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
             const int at = (four * 4 + i) * 4 + 2 * half;
-            words[i] = zero ? 0 : pack<T>((out[at] + 0.0f) * inverse, (out[at + 1] + 0.0f) * inverse);  // -0 becomes 0
+            words[i] = zero ? 0 : pack<T>(fmaf(out[at], inverse, 0.0f), fmaf(out[at + 1], inverse, 0.0f));  // -0 becomes 0
           }
           transpose_of_four(words, lane % 4);
           const int chunk = four * 4 + lane % 4;

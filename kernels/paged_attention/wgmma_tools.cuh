@@ -23,21 +23,16 @@ struct RingPlace {
 
 // Lane t of four neighbours has word t of four chunks; afterwards it has the four words of chunk t.
 __device__ inline void transpose_of_four(uint32_t (&words)[4], int t) {
-  const auto exchange = [](uint32_t& x, uint32_t& y, bool really) {
-    const uint32_t old = x;
-    x = really ? y : x;
-    y = really ? old : y;
+  // Of two words the upper lane gives the first for the lower lane's second.
+  const auto exchange = [&](uint32_t& x, uint32_t& y, int distance) {
+    const bool upper = (t & distance) != 0;
+    const uint32_t other = __shfl_xor_sync(0xffffffffu, upper ? x : y, distance);
+    (upper ? x : y) = other;
   };
-  const auto permute = [&] {  // word i becomes word i ^ t
-    exchange(words[0], words[1], (t & 1) != 0);
-    exchange(words[2], words[3], (t & 1) != 0);
-    exchange(words[0], words[2], (t & 2) != 0);
-    exchange(words[1], words[3], (t & 2) != 0);
-  };
-  permute();
-#pragma unroll
-  for (int distance = 1; distance < 4; ++distance) words[distance] = __shfl_xor_sync(0xffffffffu, words[distance], distance);
-  permute();
+  exchange(words[0], words[1], 1);
+  exchange(words[2], words[3], 1);
+  exchange(words[0], words[2], 2);
+  exchange(words[1], words[3], 2);
 }
 
 }  // namespace prologue::cuda

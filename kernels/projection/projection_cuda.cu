@@ -63,9 +63,14 @@ bool can_project(const ProjectionParams& p) {
 }
 
 // As many blocks in a cluster as there can be, and the fewer rows for a cluster the fewer clusters there are, and the longer the rows, until
-// there are kEnoughBlocks and no warp has more than kMostUnits of k. But none has less than kLeastUnits. Measured in a whole layer
+// there are kEnoughBlocks and no warp has more than kMostUnits of k. But none has less than kLeastUnits, nor less than kFewUnits where there
+// are kManyBlocks (lm_head of a small model): what blocks send each other would take longer than what they read. Measured in a whole layer
 // (bench_projection): what other blocks do around a launch decides as much as the launch by itself.
 constexpr int64_t kMostTiles = 8, kFewestTiles = 2, kLeastUnits = 2, kMostUnits = 16, kEnoughBlocks = 256;
+constexpr int64_t kFewUnits = 8, kManyBlocks = 768;
+
+int64_t units_of_warp(const ProjectionArgs& a) { return a.units >> (a.log_blocks + a.log_parts); }
+int64_t blocks_of(const Launch& launch) { return launch.clusters * launch.args.blocks; }
 
 // No instance: it is not possible.
 Launch choose(const ProjectionParams& p) {
@@ -73,13 +78,16 @@ Launch choose(const ProjectionParams& p) {
   const Instance& instance = instances_of(p.dtype).front();
   Launch best;
   for (int64_t tiles = kMostTiles; tiles >= kFewestTiles; tiles /= 2) {
-    const Launch launch = with_most_blocks([&](int64_t blocks) { return launch_of(p, instance, tiles, blocks); });
+    Launch launch = with_most_blocks([&](int64_t blocks) { return launch_of(p, instance, tiles, blocks); });
+    while (launch.instance != nullptr && units_of_warp(launch.args) < kFewUnits && blocks_of(launch) >= 2 * kManyBlocks) {
+      const Launch fewer = launch_of(p, instance, tiles, launch.args.blocks / 2);
+      if (launch.args.blocks == 1 || !fits(fewer)) break;
+      launch = fewer;
+    }
     if (launch.instance == nullptr) break;
-    const ProjectionArgs& a = launch.args;
-    const int64_t units = a.units >> (a.log_blocks + a.log_parts);
-    if (best.instance != nullptr && units < kLeastUnits) break;
+    if (best.instance != nullptr && units_of_warp(launch.args) < kLeastUnits) break;
     best = launch;
-    if (launch.clusters * a.blocks >= kEnoughBlocks && units <= kMostUnits) break;
+    if (blocks_of(launch) >= kEnoughBlocks && units_of_warp(launch.args) <= kMostUnits) break;
   }
   return best;
 }

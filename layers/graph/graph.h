@@ -226,7 +226,7 @@ struct Graph {
 };
 
 // Whether the node's launch, in a step of so many tokens, may begin while the node before it runs (a programmatic edge, on GPUs from Hopper
-// on): what fuse_projections() lets, projections and the selection of rows, and attention of decoding steps after any node but attention and projections. That
+// on): what fuse_projections() lets, projections and the selection of rows, and attention after any node but attention and projections. That
 // node writes no more of what attention reads than PagedAttentionParams::past_is_ready allows. A fused qkv_prologue lets attention begin at
 // once, so projections before it may still run: no node of a graph but a prologue writes what attention reads before it waits.
 PROLOGUE_API bool begins_early(const Graph& graph, size_t node, int64_t num_tokens);

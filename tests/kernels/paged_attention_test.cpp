@@ -675,13 +675,14 @@ constexpr int64_t kLongOnCuda = 8192;  // some 15 us
 #endif
 
 // past_is_ready: what the launch before writes is waited for. That launch is attention, too, over so many keys that it runs long after the
-// second one may begin, or lets it begin late; its result is q, or the K or V of the last position, of the second one.
+// second one may begin, or lets it begin late; its (last) row is the first of q, or K or V at the last position, of the second one. `rows`: of
+// both, one to decode, more to prefill.
 template <class T>
-void check_past_is_ready(Backend backend, DType cache, KvScaling scaling) {
+void check_past_is_ready(Backend backend, DType cache, KvScaling scaling, std::array<int64_t, 2> rows = {1, 1}) {
   constexpr int64_t kHeads = 8, kHeadDim = 128, kPage = 16, kWidth = kHeads * kHeadDim;
   const int64_t lengths[] = {backend_device(backend) == Device::cuda ? kLongOnCuda : 200, 300};
   for (const char* const target : {"q", "k", "v"}) {
-    if (*target != 'q' && cache != FloatFormat<T>::dtype) continue;
+    if (*target != 'q' && (cache != FloatFormat<T>::dtype || rows[0] > 1)) continue;
     SCOPED_TRACE(target);
     const auto run = [&](bool past_is_ready, bool late_signal) {
       Arena arena(backend);
@@ -704,12 +705,13 @@ void check_past_is_ready(Backend backend, DType cache, KvScaling scaling) {
           }
           return bytes;
         };
-        p.num_tokens = p.num_seqs = p.max_seqlen_q = 1;
+        p.num_seqs = 1;
+        p.num_tokens = p.max_seqlen_q = rows[i];
         p.num_q_heads = kHeads, p.head_dim = kHeadDim, p.dtype = FloatFormat<T>::dtype;
         p.scale = 0.3f;
-        q[i] = arena.inout(random.normals<T>(kWidth));
+        q[i] = arena.inout(random.normals<T>((rows[0] + rows[1]) * kWidth));
         k[i] = arena.inout(elements()), v[i] = arena.inout(elements());
-        p.q = {q[i], kWidth, kHeadDim};
+        p.q = {q[i] + (i == 0 ? 0 : (rows[0] - 1) * kWidth), kWidth, kHeadDim};
         p.kv.num_pages = pages, p.kv.page_size = kPage, p.kv.num_kv_heads = kv_heads;
         for (PagedHeads* side : {&p.kv.k, &p.kv.v}) {
           side->data = side == &p.kv.k ? k[i] : v[i];
@@ -727,10 +729,10 @@ void check_past_is_ready(Backend backend, DType cache, KvScaling scaling) {
         std::iota(block_table.begin(), block_table.end(), 0);
         p.page_table.block_table = arena.input(block_table);
         p.page_table.block_table_stride = p.page_table.max_pages_per_seq = pages;
-        p.cu_seqlens_q = arena.input(std::vector<int32_t>{0, 1});
+        p.cu_seqlens_q = arena.input(std::vector<int32_t>{0, static_cast<int32_t>(rows[i])});
         p.seq_lens = arena.input(std::vector<int32_t>{static_cast<int32_t>(lengths[i])});
         p.max_seq_len = lengths[i];
-        p.out = {arena.output<T>(kWidth), kWidth, kHeadDim};
+        p.out = {arena.output<T>(rows[i] * kWidth), kWidth, kHeadDim};
         p.workspace_bytes = paged_attention_workspace_bytes(p, backend_device(backend));
         if (p.workspace_bytes > 0) p.workspace = arena.workspace(p.workspace_bytes);
         p.counters = arena.inout(std::vector<uint32_t>(kPagedAttentionCounters));
@@ -760,6 +762,12 @@ TEST_P(PagedAttentionTest, WaitsForWhatTheLaunchBeforeItWrites) {
   check_past_is_ready<Float16>(GetParam(), DType::f16, KvScaling::none);
   check_past_is_ready<BFloat16>(GetParam(), DType::fp8_e4m3, KvScaling::tensor);
   check_past_is_ready<BFloat16>(GetParam(), DType::int8, KvScaling::token_head);
+  check_past_is_ready<BFloat16>(GetParam(), DType::bf16, KvScaling::none, {1, 70});  // wgmma
+  check_past_is_ready<BFloat16>(GetParam(), DType::bf16, KvScaling::none, {70, 1});
+  check_past_is_ready<BFloat16>(GetParam(), DType::bf16, KvScaling::none, {70, 70});
+  check_past_is_ready<BFloat16>(GetParam(), DType::int8, KvScaling::token_head, {1, 70});  // mma.sync
+  check_past_is_ready<BFloat16>(GetParam(), DType::int8, KvScaling::token_head, {70, 70});
+  check_past_is_ready<float>(GetParam(), DType::f32, KvScaling::none, {1, 70});
 }
 
 TEST_P(PagedAttentionTest, FaultsMayGoUnrecorded) {
