@@ -394,8 +394,9 @@ __global__ void __launch_bounds__(MmaTileOf<T, kHeadDim, kCache, kMaxKeys, kRowT
       for (int r = 0; r < kRowTiles; ++r) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const float rescale =
-              maximum[r][half] == -INFINITY ? 0.0f : exp2_approximate(shift_of(maximum[r][half]) - shift_of(new_maximum[r][half]));
+          const float rescale = maximum[r][half] == -INFINITY
+                                    ? 0.0f
+                                    : exp2_approximate(shift_of(maximum[r][half]) - shift_of(new_maximum[r][half]));
           maximum[r][half] = new_maximum[r][half];
           sum[r][half] *= rescale;
 #pragma unroll

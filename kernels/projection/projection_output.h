@@ -12,8 +12,8 @@ inline bool is_gated(const ProjectionParams& p) { return p.activation.given != 0
 // Whether it can be done in the product's kernel.
 inline bool can_store(const ProjectionParams& p) {
   const int64_t y_bytes = kRowsAtOnce * dtype_size(resolve_dtype(p.y_dtype, p.dtype));  // that are stored at once
-  return !p.batch_invariant && p.n % 16 == 0 && p.n <= INT32_MAX / 4 && p.y_stride % kRowsAtOnce == 0 && is_aligned(p.y, y_bytes) &&
-         is_aligned(p.bias, 8);
+  return !p.batch_invariant && p.n % 16 == 0 && p.n <= INT32_MAX / 4 && p.y_stride % kRowsAtOnce == 0 &&
+         is_aligned(p.y, y_bytes) && is_aligned(p.bias, 8);
 }
 
 inline OutputArgs output_of(const ProjectionParams& p) {

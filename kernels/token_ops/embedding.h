@@ -39,7 +39,7 @@ struct EmbeddingParams {
   FaultRecord* faults = nullptr;  // null = faults are not recorded
   uint8_t* token_faults = nullptr;  // [num_tokens]: a FaultCode is written for each faulty token; null = not wanted
   WeightFormat table_format = WeightFormat::dense;
-  bool overlaps = false;  // the launch may begin while the kernels before it in the stream run
+  bool overlaps = false;      // the launch may begin while the kernels before it in the stream run
   uint64_t reserved[4] = {};  // zeros: docs/versioning.md
 };
 

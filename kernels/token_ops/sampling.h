@@ -67,7 +67,7 @@ struct SamplingParams {
   const SamplingRow* rows = nullptr;
   int32_t* tokens = nullptr;
   uint8_t* row_faults = nullptr;
-  bool overlaps = false;  // the launch may begin while the kernels before it in the stream run; they must not write `rows`
+  bool overlaps = false;      // the launch may begin while the kernels before it in the stream run; they must not write `rows`
   uint64_t reserved[4] = {};  // zeros: docs/versioning.md
 };
 

@@ -487,8 +487,8 @@ Outcome run_projection(Backend backend, uint64_t seed, const Sizes& sizes) {
     const bool exact = p.activation.given == 0;
     return outcome(str_cat(dtype_name(p.dtype), " T=", p.num_tokens, " n=", p.n, " k=", p.k, " strides ", p.x_stride, ", ",
                            p.y_stride, " norm=", p.norm.given, p.norm.weight != nullptr, " bias=", p.bias != nullptr,
-                           " activation=", p.activation.given, static_cast<int>(p.activation.kind), p.activation.gated,
-                           " adds=", p.adds, " float_y=", float_y, " batch_invariant=", p.batch_invariant, " overlaps=", p.overlaps),
+                           " activation=", p.activation.given, static_cast<int>(p.activation.kind), p.activation.gated, " adds=",
+                           p.adds, " float_y=", float_y, " batch_invariant=", p.batch_invariant, " overlaps=", p.overlaps),
                    status, arena,
                    {{p.y,
                      "y",

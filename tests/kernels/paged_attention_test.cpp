@@ -319,6 +319,22 @@ TEST_P(PagedAttentionTest, HugeScoresDoNotOverflow) {
   }
 }
 
+// With a negative scale the largest score is that of the smallest product; with 0 all keys weigh the same.
+template <class T>
+void check_scales(Backend backend) {
+  for (const float scale : {-0.3f, 0.0f, 0.002f}) {
+    SCOPED_TRACE(testing::Message() << "scale " << scale);
+    AttentionInputs<T> in = make_inputs<T>({8, 2, 64, 16, {{70, 130}, {1, 90}, {3, 40}}}, 7);
+    in.scale = double{scale};
+    expect_matches_oracle(backend, in, run_attention(backend, in), "out");
+  }
+}
+
+TEST_P(PagedAttentionTest, AnyScale) {
+  check_scales<float>(GetParam());
+  check_scales<BFloat16>(GetParam());
+}
+
 // What later positions hold does not reach earlier rows, not even NaN. (In V only on the CPU: a tensor core multiplies a hidden
 // value by 0.)
 TEST_P(PagedAttentionTest, TheFutureIsInvisible) {

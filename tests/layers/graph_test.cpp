@@ -144,11 +144,11 @@ TEST(GraphFusion, ALayerIsFiveNodes) {
   EXPECT_EQ(count(fused, "paged_attention"), kLayers);
   EXPECT_EQ(fused.nodes.size(), static_cast<size_t>(5 * kLayers + 3));  // and embedding, select_rows, lm_head
   const std::string table = graph_table(fused, true);
-  for (const char* text : {"qkv_prologue = attention_norm + qkv + qkv_bias + rope_q + rope_k + kv_write",
-                           "projection = output + residual (begins early, adds to the residual)",
-                           "projection = mlp_norm + gate_up + activation (begins early, silu)", "projection = down + residual",
-                           "paged_attention (begins early)", "select_rows (begins early)",
-                           "projection = final_norm + lm_head (begins early)"}) {
+  for (const char* text :
+       {"qkv_prologue = attention_norm + qkv + qkv_bias + rope_q + rope_k + kv_write",
+        "projection = output + residual (begins early, adds to the residual)",
+        "projection = mlp_norm + gate_up + activation (begins early, silu)", "projection = down + residual",
+        "paged_attention (begins early)", "select_rows (begins early)", "projection = final_norm + lm_head (begins early)"}) {
     EXPECT_NE(table.find(text), std::string::npos) << text << "\n" << table;
   }
 }
@@ -217,6 +217,27 @@ TEST(GraphFusion, ProjectionsThatOthersReadStayApart) {
   EXPECT_EQ(count(residual_read_between, "projection"), 0);
   const Graph output = fused_of([&](GraphBuilder& g, Value x) { return g.linear("a", x, square()); });
   EXPECT_EQ(count(output, "projection"), 0);
+}
+
+// The rows that need logits are selected before their norm, if nothing else needs the norm of the others.
+TEST(GraphFusion, OnlyTheSelectedRowsAreNormalised) {
+  TinyModel model(DType::bf16, false, {Device::cpu, 1});
+  const auto kinds_of = [&](NormKind kind, bool read_elsewhere) {
+    GraphBuilder g(DType::bf16);
+    const Weight square = model.weight(test::kHidden, test::kHidden, DType::bf16);
+    const Value x = g.embedding("embedding", model.weight(kVocab, test::kHidden, DType::bf16), 1.0f);
+    const Value normed = g.norm("norm", x, {kind, model.weight(1, test::kHidden, DType::bf16)});
+    if (read_elsewhere) g.linear("elsewhere", normed, square);
+    const Value logits = g.linear("lm_head", g.select_logit_rows("rows", normed), square, {}, DType::f32);
+    const Graph fused = fuse_projections(std::move(g).finish(logits).value()).value();
+    std::vector<std::string> kinds;
+    for (const Node& node : fused.nodes) kinds.emplace_back(node.kind);
+    return kinds;
+  };
+  using Kinds = std::vector<std::string>;
+  EXPECT_EQ(kinds_of(NormKind::rms, false), (Kinds{"embedding", "select_rows", "projection"}));
+  EXPECT_EQ(kinds_of(NormKind::layer, false), (Kinds{"embedding", "select_rows", "layer_norm", "linear"}));
+  EXPECT_EQ(kinds_of(NormKind::rms, true), (Kinds{"embedding", "rms_norm", "linear", "select_rows", "linear"}));
 }
 
 // A prologue that does not take the product as it is.
