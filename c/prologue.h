@@ -1200,10 +1200,11 @@ PROLOGUE_C_API prologue_status prologue_mla_prologue(
 //                 most one row each, whatever max_seqlen_q is. It chooses kernels (see Numerics), so a result may change by rounding
 //   counters      [PROLOGUE_PAGED_ATTENTION_COUNTERS], zeros; the call leaves zeros. Calls that may run at the same time need counters of their
 //                 own. Without them the call clears some in its workspace, which costs another node in the stream. Only CUDA uses them
-//   past_is_ready  a promise that lets decode on Hopper GPUs begin while the launch before it in the stream still runs: that launch (a
+//   past_is_ready  a promise that lets the call on Hopper GPUs begin while the launch before it in the stream still runs: that launch (a
 //                 prologue, say) is a kernel that writes no more of what this call reads than q and the K and V of the call's own rows,
 //                 at the last positions of their sequences, which no other sequence reads. Everything else (lengths, page table, earlier
-//                 positions, scales that are not of a token, sinks) was complete before that launch began. CUDA: only with counters
+//                 positions, scales that are not of a token, sinks) was complete before that launch began. Decode then reads the keys of
+//                 earlier positions, prefill looks for its work. CUDA: only with counters
 //   late_signal   the launch after this one in the stream, if it has a programmatic edge, may begin when decode on Hopper GPUs has read
 //                 its keys, and not as soon as it waits for no other kernel. For a launch of many blocks, which would take the places of
 //                 others (an output projection, say). It changes no result, and nothing where latent attention is decoded
