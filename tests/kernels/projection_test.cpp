@@ -294,6 +294,25 @@ TEST(ProjectionInstances, EveryOneHasTheBitsOfTheSeparateOperations_cuda) {
     }
   }
 }
+// Many short rows: another choice of blocks than a layer's matrices have (projection_cuda.cu, kFewUnits).
+TEST(ProjectionInstances, LmHeadOfASmallModelHasTheBitsOfTheSeparateOperations_cuda) {
+  PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
+  const auto context = GemmContext::create(Device::cuda);
+  ASSERT_TRUE(context.ok()) << context.status().message();
+  for (const int64_t num_tokens : {1, 5, 12}) {
+    Case c;
+    c.num_tokens = num_tokens, c.n = 49152, c.k = 576, c.normed = c.bias = c.float_y = true;
+    SCOPED_TRACE(c.describe());
+    const Data data = make_data(c);
+    Placed<BFloat16> want(Backend::cuda, c, data), got(Backend::cuda, c, data);
+    ASSERT_TRUE(
+        want.arena.run([&](const Execution& execution) { return run_separately(want.params, **context, execution); }).ok());
+    ASSERT_TRUE(got.arena.run([&](const Execution& execution) { return projection(got.params, **context, execution); }).ok());
+    const std::vector<float> a = got.y(), b = want.y();
+    for (size_t i = 0; i < a.size(); ++i) ASSERT_EQ(a[i], b[i]) << "element " << i;
+  }
+}
+
 // Rings that are filled several times, by every instance, and nothing but its kernel: for compute-sanitizer.
 TEST(ProjectionRing, IsFilledSeveralTimes_cuda) {
   PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
