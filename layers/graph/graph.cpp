@@ -161,9 +161,7 @@ void GraphBuilder::add_node(const std::string& name, const char* kind, const Fil
   });
 }
 
-StepCount GraphBuilder::rows_of(Value value) {
-  return info(value).rows == Rows::tokens ? StepCount::num_tokens : StepCount::num_logit_rows;
-}
+StepCount GraphBuilder::rows_of(Value value) { return count_of(info(value).rows); }
 
 int64_t GraphBuilder::row_stride(Value value) { return info(info(value).base ? info(value).base : value).width; }
 

@@ -40,6 +40,8 @@ namespace prologue {
 
 enum class Rows : int32_t { tokens = 0, logits };
 
+inline StepCount count_of(Rows rows) { return rows == Rows::tokens ? StepCount::num_tokens : StepCount::num_logit_rows; }
+
 struct Value {
   int32_t id = -1;
 

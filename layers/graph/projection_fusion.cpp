@@ -52,10 +52,6 @@ bool can_fuse(const Step<GemmParams>& linear) { return linear && linear.params->
 // One that they can also do something with: it is rounded to the activations' type.
 bool can_continue(const Step<GemmParams>& linear) { return can_fuse(linear) && linear.params->y_dtype == linear.params->dtype; }
 
-StepCount count_of(const Graph& graph, Value value) {
-  return graph.info(value).rows == Rows::tokens ? StepCount::num_tokens : StepCount::num_logit_rows;
-}
-
 // A norm that they can do.
 bool can_fuse(const Step<NormParams>& norm) {
   return norm && norm.node->binding_of(&norm.params->residual) == nullptr && norm.params->kind == NormKind::rms &&
@@ -99,7 +95,7 @@ void signal_late(Graph& graph) {
 Node norm_node(const Graph& graph, const Step<NormParams>& of, Value x) {
   Node node = {of.node->name, of.params->kind == NormKind::layer ? "layer_norm" : "rms_norm", *of.params};
   auto& p = std::get<NormParams>(node.parameters);
-  node.step(p.num_tokens, count_of(graph, x));
+  node.step(p.num_tokens, count_of(graph.info(x).rows));
   node.read(p.x, x);
   node.write(p.out, Value{static_cast<int32_t>(of.node->binding_of(&of.params->out)->index)});
   node.weights = of.node->weights;
@@ -111,7 +107,7 @@ Node projection_node(const Graph& graph, const Uses& uses, const Step<NormParams
   Node node = {linear.node->name, "projection", ProjectionParams()};
   auto& p = std::get<ProjectionParams>(node.parameters);
   const Value x = (norm ? norm.node : linear.node)->reads().front();
-  node.step(p.num_tokens, count_of(graph, x));
+  node.step(p.num_tokens, count_of(graph.info(x).rows));
   p.n = linear.params->n;
   p.k = linear.params->k;
   p.dtype = linear.params->dtype;

@@ -319,6 +319,31 @@ TEST_P(PagedAttentionTest, HugeScoresDoNotOverflow) {
   }
 }
 
+// The same in 16 bits, where a scaled maximum of some millions is a fraction of a power of two off: the weights of a row are, too, and their
+// sum with them.
+template <class T>
+void check_huge_scores(Backend backend, int64_t page_size) {
+  for (const bool rising : {true, false}) {
+    AttentionInputs<T> in = make_inputs<T>({2, 1, 64, page_size, {{70, 120}}}, 8);
+    std::fill(in.q.begin(), in.q.end(), from_float<T>(0.0f));
+    for (int64_t i = 0; i < 70 * 2; ++i) in.q[static_cast<size_t>(i * 64)] = from_float<T>(32768.0f);
+    for (int64_t p = 0; p < 120; ++p) {
+      const int64_t page = in.block_table[static_cast<size_t>(p / page_size)];
+      T* const key = &in.k[static_cast<size_t>(page * in.page_stride + p % page_size * 64)];
+      std::fill_n(key, 64, from_float<T>(0.0f));
+      key[0] = from_float<T>(8.0f * static_cast<float>(rising ? p : -p));
+    }
+    expect_matches_oracle(backend, in, run_attention(backend, in), "out");
+  }
+}
+
+TEST_P(PagedAttentionTest, HugeScoresOfSixteenBitsDoNotOverflow) {
+  for (const int64_t page_size : {16, 7}) {  // wgmma on Hopper GPUs, mma.sync
+    check_huge_scores<BFloat16>(GetParam(), page_size);
+    check_huge_scores<Float16>(GetParam(), page_size);
+  }
+}
+
 // With a negative scale the largest score is that of the smallest product; with 0 all keys weigh the same.
 template <class T>
 void check_scales(Backend backend) {
