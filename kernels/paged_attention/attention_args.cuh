@@ -6,7 +6,7 @@
 //   decode_mma_kernel      few rows per sequence, 16-bit types: tensor cores, the keys of the batch in equal shares for all blocks
 //   decode_mla_kernel      the same of latent attention (MLA) on Hopper, 16-bit types: wgmma, 64 packed rows x 64 keys, by TMA
 //   decode_kernel          few rows per sequence, anything else: CUDA cores, sequences split over blocks  (then combine_kernel)
-//   prefill_wgmma_kernel   many rows, 16-bit types that K and V have, too, on Hopper: tensor cores, 128 packed rows x 128 keys, by TMA
+//   prefill_wgmma_kernel   many rows, 16-bit types, on Hopper: tensor cores, 128 packed rows x 128 keys, by TMA or from codes
 //   prefill_mma_kernel     many rows, 16-bit types: tensor cores, 64 or 128 packed rows x 64 keys
 //   prefill_simple_kernel  many rows, float32 and whatever does not fit the tensor cores: CUDA cores
 //

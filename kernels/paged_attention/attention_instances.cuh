@@ -12,8 +12,8 @@ namespace prologue::cuda {
 
 // What K and V hold. Kernels of one format know no zero points; those of any formats serve the same calls, with more work.
 enum class PrefillCache {
-  dtype,       // mma: the type of q and out
-  codes,       // mma: codes of one format
+  dtype,       // mma, wgmma: the type of q and out
+  codes,       // mma: codes of one format; wgmma: each of K and V codes of any format
   one_format,  // simple: any type
   any_formats  // each of K and V any type; mma: codes, or the type of q and out
 };
@@ -48,10 +48,14 @@ struct PrefillInstance {
   void (*kernel)(AttentionArgs);
 };
 
-inline constexpr int kPrefillWgmmaThreads = 384;
-inline constexpr int kPrefillWgmmaRegisters = 168;   // of a thread at the launch: the most that so many threads may have
+template <int kHeadDim, bool kCodes>  // with 512 there are 128 registers: too few for wgmma of larger heads
+inline constexpr int kPrefillWgmmaThreads = (kCodes && kHeadDim <= 128) ? 512 : 384;
+template <int kHeadDim, bool kCodes>
+inline constexpr int kPrefillWgmmaRegisters =  // of a thread at the launch: the most that so many may have
+    kPrefillWgmmaThreads<kHeadDim, kCodes> == 512 ? 128 : 168;
 inline constexpr int kPrefillWgmmaRows = 128;        // packed rows of a tile, at most
 inline constexpr int kPrefillWgmmaMaxBoxSlots = 64;  // slots of a page that one copy takes, at most
+inline constexpr int kPrefillWgmmaCodes = 16;        // that a thread takes from the cache at a time
 inline constexpr int kPrefillWgmmaParts = 132;     // of all tiles of a launch: a constant, so that every GPU gives the same bits
 inline constexpr int kPrefillWgmmaLeastTiles = 3;  // of keys, in a part
 template <int kHeadDim>
@@ -60,16 +64,19 @@ inline constexpr int kPrefillWgmmaKeys = kHeadDim > 128 ? 64 : 128;  // of a til
 // Beside the arguments.
 struct PrefillWgmmaParams {
   CUtensorMap q;  // [channel, q head, token]; a box: 64 channels of tile_rows packed rows
-  CUtensorMap k;  // [channel, slot, kv head, page]; a box: 64 channels of box_slots slots
+  CUtensorMap k;  // unless the cache holds codes: [channel, slot, kv head, page]; a box: 64 channels of box_slots slots
   CUtensorMap v;
   Divisor tile_rows;
   int box_slots = 0;
 };
 
 struct PrefillWgmmaInstance {
-  DType dtype;  // of q, K, V and out
+  DType dtype;  // of q and out
+  PrefillCache cache;
   int head_dim;
   int keys;  // of a tile
+  int threads;
+  int registers;  // of a thread
   size_t shared_bytes;
   void (*kernel)(AttentionArgs, PrefillWgmmaParams);
   void (*kernel_with_soft_cap)(AttentionArgs, PrefillWgmmaParams);
@@ -102,6 +109,7 @@ std::span<const DecodeInstance> decode_instances_of_floats();
 std::span<const DecodeInstance> decode_instances_of_large_heads();
 std::span<const DecodeInstance> decode_instances_of_any_formats();
 std::span<const PrefillWgmmaInstance> prefill_wgmma_instances();
+std::span<const PrefillWgmmaInstance> prefill_wgmma_instances_of_codes();
 std::span<const PrefillInstance> prefill_mma_instances();
 std::span<const PrefillInstance> prefill_simple_instances();
 std::span<const PrefillInstance> prefill_mma_instances_of_any_formats();

@@ -2,12 +2,11 @@
 // elements whose type is known at run time only. A code's scale and zero point are not applied here.
 #pragma once
 
-#include <cuda_fp8.h>
-
 #include <type_traits>
 
 #include <prologue/kernels/base/shared/quantize.h>
 #include <prologue/kernels/base/device/cuda_groups.cuh>
+#include <prologue/kernels/base/device/instructions.cuh>
 
 namespace prologue::cuda {
 
@@ -30,6 +29,18 @@ inline constexpr bool kIsFloat = std::is_same_v<C, float> || std::is_same_v<C, _
 template <class C>
 inline constexpr bool kHasZeroPoint = std::is_same_v<C, UInt4> || std::is_same_v<C, AnyElement>;
 
+// Of a word of codes of 8 bits: 0 and 1 (i = 0), or 2 and 3, as two float16, exactly.
+template <DType kType>
+__device__ inline uint32_t halves_of_bytes(uint32_t word, int i) {
+  if constexpr (kType == DType::fp8_e4m3) {
+    return halves_of_e4m3(word, i);
+  } else if constexpr (kType == DType::fp8_e5m2) {  // the upper byte of a float16
+    return __byte_perm(word, 0, i == 0 ? 0x1404 : 0x3424);
+  } else {  // int8: 1024 + 128 + the code, less that
+    return subtract_halves(__byte_perm(word ^ 0x80808080u, 0x64646464u, i == 0 ? 0x4140 : 0x4342), 0x64806480u);
+  }
+}
+
 // Eight codes as they are in memory: 8 bytes, or 4 of types of 4 bits (in x).
 template <DType kType>
 __device__ inline void expand_codes(uint2 codes, float* values) {
@@ -44,19 +55,30 @@ __device__ inline void expand_codes(uint2 codes, float* values) {
     } else if constexpr (kType == DType::uint4) {
       values[i] = __uint_as_float((words[0] >> (4 * i) & 15u) | 0x4b000000u) - 8388608.0f;
     } else if (i % 2 == 0) {
-      const uint32_t word = words[i / 4] >> (i % 4 * 8);
-      __half2_raw pair;
-      if constexpr (kType == DType::fp8_e5m2) {  // the upper byte of a float16
-        const uint32_t bits = __byte_perm(word, 0, 0x1404);
-        pair.x = static_cast<unsigned short>(bits);
-        pair.y = static_cast<unsigned short>(bits >> 16);
-      } else {
-        pair = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(word), __NV_E4M3);
-      }
-      const float2 floats = __half22float2(pair);
+      const uint32_t pair = halves_of_bytes<kType>(words[i / 4], i % 4 / 2);
+      const float2 floats = __half22float2(*reinterpret_cast<const __half2*>(&pair));
       values[i] = floats.x;
       values[i + 1] = floats.y;
     }
+  }
+}
+
+// Eight codes, as expand_codes takes them, as pairs of float16 in their order, exactly.
+template <DType kType>
+__device__ inline void expand_to_halves(uint2 codes, uint32_t (&pairs)[4]) {
+  if constexpr (dtype_bits(kType) == 4) {
+    constexpr bool kSigned = kType == DType::int4;
+    const uint32_t word = kSigned ? codes.x ^ 0x88888888u : codes.x;
+    const uint32_t even = word & 0x0f0f0f0fu, odd = word >> 4 & 0x0f0f0f0fu;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {  // 1024 + the code (int4: + 8), less that
+      const uint32_t bytes = __byte_perm(even, odd, i < 2 ? 0x5140 : 0x7362);
+      const uint32_t with_exponent = __byte_perm(bytes, 0x64646464u, i % 2 == 0 ? 0x4140 : 0x4342);
+      pairs[i] = subtract_halves(with_exponent, kSigned ? 0x64086408u : 0x64006400u);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) pairs[i] = halves_of_bytes<kType>(i < 2 ? codes.x : codes.y, i % 2);
   }
 }
 

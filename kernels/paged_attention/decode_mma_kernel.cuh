@@ -48,13 +48,8 @@ __device__ inline int word_place(int row, int chunk) {
 // Codes as two float16 each, exactly. Eight bits: of codes 0 and 1, and of 2 and 3, of a word; four bits: of codes i and i + 4.
 template <DType kType>
 __device__ inline uint32_t halves_of(uint32_t word, int i) {
-  if constexpr (kType == DType::fp8_e4m3) {
-    const __half2_raw pair = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(word >> (16 * i)), __NV_E4M3);
-    return pair.x | static_cast<uint32_t>(pair.y) << 16;
-  } else if constexpr (kType == DType::fp8_e5m2) {  // the upper byte of a float16
-    return __byte_perm(word, 0, i == 0 ? 0x1404 : 0x3424);
-  } else if constexpr (kType == DType::int8) {  // 1024 + 128 + the code, less that
-    return subtract_halves(__byte_perm(word ^ 0x80808080u, 0x64646464u, i == 0 ? 0x4140 : 0x4342), 0x64806480u);
+  if constexpr (dtype_bits(kType) == 8) {
+    return halves_of_bytes<kType>(word, i);
   } else {
     // 1024 + the code + 8 (uint4: + 0) where it is in the low nibble, 1024 + 16 times that in the high one; less what it is too much.
     constexpr bool kSigned = kType == DType::int4;

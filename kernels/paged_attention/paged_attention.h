@@ -75,9 +75,11 @@
 //   The kernels of CUDA: if max_seqlen_q is at most 4, decode runs all sequences. Otherwise decode runs the first num_decode_seqs
 //   and prefill the others, in two launches, and the rows of the first ones have the bits of a call with these sequences alone,
 //   the same max_seq_len and max_seqlen_q = 1.
-//   On Hopper GPUs (compute capability 9.0) prefill over a cache of dtype has kernels of its own, for what TMA can copy: pages of a
-//   power of two of at least 8 slots, a ring of whole pages or of a multiple of 64 slots, a positive scale, and heads and strides
-//   that are multiples of 16 bytes. Other calls run as on other GPUs. Results differ by rounding.
+//   On Hopper GPUs (compute capability 9.0) prefill in 16-bit types has kernels of its own, for heads of up to 256 channels and a positive
+//   `scale`. Over a cache of dtype: for what TMA can copy, pages of a power of two of at least 8 slots, a ring of whole pages or of a
+//   multiple of 64 slots, and heads and strides that are multiples of 16 bytes. Over a quantised one, whatever the formats of K and V are
+//   and the pages: for head dims and strides of multiples of 16 numbers, data aligned to as many, and less than 2^31 times 16 of them.
+//   Other calls run as on other GPUs. Results differ by rounding.
 //   So has decode of latent attention (MLA): one kv head of 576 channels, V being its first 512, over a cache of dtype, bfloat16 or
 //   float16, with pages and a ring of multiples of 16 slots, a positive scale, and the same multiples of 16 bytes. Of few
 //   long sequences it is two launches, the second of which adds up.

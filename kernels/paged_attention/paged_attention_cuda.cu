@@ -149,21 +149,45 @@ int64_t wgmma_box_slots(const PagedAttentionParams& params) {
   return std::min<int64_t>(params.kv.page_size, kPrefillWgmmaMaxBoxSlots);
 }
 
-// What TMA can express: strides in bytes below 2^40 (16 bytes each, as groups_are_whole() says), slots in boxes that pages and the
-// ring consist of, and that begin at multiples of 8 rows of a tile of keys. Scores are scaled after their maximum is found.
-bool wgmma_serves(const PrefillWgmmaInstance& instance, const PagedAttentionParams& params) {
+constexpr int64_t kMaxBoxStride = (int64_t{1} << 40) / 2;  // of TMA, in elements
+
+// What TMA can express of a cache: strides in bytes below 2^40 (16 bytes each, as groups_are_whole() says), slots in boxes that pages and
+// the ring consist of, and that begin at multiples of 8 rows of a tile of keys.
+bool boxes_serve(const PagedAttentionParams& params) {
   const PagedKvView& kv = params.kv;
-  if (instance.dtype != params.dtype || kv.k.format.type != params.dtype || kv.v.format.type != params.dtype) return false;
-  if (instance.head_dim < largest_head_dim(params) || !groups_are_whole(params) || wgmma_tile_rows(params) == 0) return false;
-  if (!(params.scale > 0.0f)) return false;
+  if (kv.k.format.type != params.dtype || kv.v.format.type != params.dtype) return false;
   if (!std::has_single_bit(static_cast<uint64_t>(kv.page_size)) || kv.page_size < 8 || kv.page_size > (1 << 30)) return false;
   if (params.ring_size % wgmma_box_slots(params) != 0) return false;
-  constexpr int64_t kMaxStride = (int64_t{1} << 40) / 2;
   bool fits = kv.num_pages <= INT_MAX;
   for (const PageStrides& strides : {kv.k.strides, kv.v.strides}) {
-    for (const int64_t stride : {strides.page, strides.token, strides.head}) fits = fits && stride < kMaxStride;
+    for (const int64_t stride : {strides.page, strides.token, strides.head}) fits = fits && stride < kMaxBoxStride;
   }
-  return fits && params.q.token_stride < kMaxStride && params.q.head_stride < kMaxStride;
+  return fits;
+}
+
+// Codes in whole groups of those that a thread moves, which are counted in an int.
+bool code_groups_serve(const PagedAttentionParams& params) {
+  const auto serves = [&](const PagedHeads& side, int64_t width) {
+    if (!dtype_is_quantized(side.format.type)) return false;
+    const int64_t group_bytes = kPrefillWgmmaCodes * dtype_bits(side.format.type) / 8;
+    bool whole = reinterpret_cast<uintptr_t>(side.data) % static_cast<uintptr_t>(group_bytes) == 0;
+    for (const int64_t codes : {width, side.strides.page, side.strides.token, side.strides.head}) {
+      whole = whole && codes % kPrefillWgmmaCodes == 0;
+    }
+    const int64_t groups_of_page = side.strides.page / kPrefillWgmmaCodes,
+                  groups_of_token = side.strides.token / kPrefillWgmmaCodes;
+    return whole && groups_of_token <= INT_MAX / params.kv.page_size &&
+           groups_of_page <= (INT_MAX - groups_of_token * params.kv.page_size) / std::max<int64_t>(1, params.kv.num_pages);
+  };
+  return serves(params.kv.k, params.head_dim) && serves(params.kv.v, v_head_dim(params.kv));
+}
+
+// Scores are scaled after their maximum is found.
+bool wgmma_serves(const PrefillWgmmaInstance& instance, const PagedAttentionParams& params) {
+  if (instance.dtype != params.dtype || instance.head_dim < largest_head_dim(params) || !(params.scale > 0.0f)) return false;
+  if (!groups_are_whole(params) || wgmma_tile_rows(params) == 0) return false;
+  if (params.q.token_stride >= kMaxBoxStride || params.q.head_stride >= kMaxBoxStride) return false;
+  return instance.cache == PrefillCache::codes ? code_groups_serve(params) : boxes_serve(params);
 }
 
 bool mla_has_shape(const DecodeMlaInstance& instance, const PagedAttentionParams& params) {
@@ -180,8 +204,7 @@ bool mla_serves(const DecodeMlaInstance& instance, const PagedAttentionParams& p
   if (kv.k.data != kv.v.data || k.page != v.page || k.token != v.token || !groups_are_whole(params)) return false;
   if (kv.page_size % kDecodeMlaBoxSlots != 0 || params.ring_size % kDecodeMlaBoxSlots != 0 || !(params.scale > 0.0f))
     return false;
-  constexpr int64_t kMaxStride = (int64_t{1} << 40) / 2;
-  return kv.num_pages <= INT_MAX && kv.page_size <= INT_MAX && k.page < kMaxStride && k.token < kMaxStride / 8;
+  return kv.num_pages <= INT_MAX && kv.page_size <= INT_MAX && k.page < kMaxBoxStride && k.token < kMaxBoxStride / 8;
 }
 
 bool simple_serves(const PrefillInstance& instance, const PagedAttentionParams& params) {
@@ -202,6 +225,9 @@ std::array<std::span<const DecodeInstance>, 3> decode_tables() {
   return {decode_instances_of_floats(), decode_instances_of_large_heads(), decode_instances_of_any_formats()};
 }
 
+std::array<std::span<const PrefillWgmmaInstance>, 2> prefill_wgmma_tables() {
+  return {prefill_wgmma_instances(), prefill_wgmma_instances_of_codes()};
+}
 std::array<std::span<const PrefillInstance>, 2> prefill_mma_tables() {
   return {prefill_mma_instances(), prefill_mma_instances_of_any_formats()};
 }
@@ -246,8 +272,10 @@ const DecodeMlaInstance* find_decode_mla(const PagedAttentionParams& params) {
 }
 
 const PrefillWgmmaInstance* find_prefill_wgmma(const PagedAttentionParams& params) {
-  for (const PrefillWgmmaInstance& instance : prefill_wgmma_instances()) {
-    if (wgmma_serves(instance, params)) return &instance;
+  for (const auto& table : prefill_wgmma_tables()) {
+    for (const PrefillWgmmaInstance& instance : table) {
+      if (wgmma_serves(instance, params)) return &instance;
+    }
   }
   return nullptr;
 }
@@ -412,7 +440,7 @@ struct PrefillWgmmaParts {
 };
 
 // False for strides that the driver does not take.
-bool encode_maps(const PagedAttentionParams& params, PrefillWgmmaParams& w) {
+bool encode_maps(const PrefillWgmmaInstance& instance, const PagedAttentionParams& params, PrefillWgmmaParams& w) {
   const PagedKvView& kv = params.kv;
   const int64_t group = params.num_q_heads / kv.num_kv_heads;
   w.tile_rows = Divisor(static_cast<int32_t>(wgmma_tile_rows(params)));
@@ -423,10 +451,11 @@ bool encode_maps(const PagedAttentionParams& params, PrefillWgmmaParams& w) {
                        {kv.num_kv_heads, side.strides.head, 1},
                        {kv.num_pages, side.strides.page, 1}});
   };
-  return encode_side(w.k, kv.k, params.head_dim) && encode_side(w.v, kv.v, v_head_dim(kv)) &&
-         encode_map(w.q, params.q.data, params.head_dim,
-                    {{params.num_q_heads, params.q.head_stride, group},
-                     {params.num_tokens, params.q.token_stride, w.tile_rows / group}});
+  const bool of_cache = instance.cache == PrefillCache::codes ||
+                        (encode_side(w.k, kv.k, params.head_dim) && encode_side(w.v, kv.v, v_head_dim(kv)));
+  return of_cache && encode_map(w.q, params.q.data, params.head_dim,
+                                {{params.num_q_heads, params.q.head_stride, group},
+                                 {params.num_tokens, params.q.token_stride, w.tile_rows / group}});
 }
 
 // Of the cache of MLA. False for strides that the driver does not take.
@@ -459,10 +488,10 @@ bool has_wgmma_code(int device) {
   const auto has_code = [&](auto* kernel, int threads, int registers) {
     const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
     if (error != cudaSuccess) cudaGetLastError();
-    return error == cudaSuccess && attributes.maxThreadsPerBlock >= threads && attributes.numRegs == registers;
+    return error == cudaSuccess && attributes.maxThreadsPerBlock >= threads && attributes.numRegs >= registers;
   };
-  const bool yes = has_code(prefill_wgmma_instances()[0].kernel, kPrefillWgmmaThreads, kPrefillWgmmaRegisters) &&
-                   has_code(decode_mla_instances()[0].kernel, kDecodeMlaThreads, kDecodeMlaRegisters);
+  bool yes = has_code(decode_mla_instances()[0].kernel, kDecodeMlaThreads, kDecodeMlaRegisters);
+  for (const auto& table : prefill_wgmma_tables()) yes = yes && has_code(table[0].kernel, table[0].threads, table[0].registers);
   if (device < kDevices) answers[static_cast<size_t>(device)] = yes ? 2 : 1;
   return yes;
 }
@@ -503,7 +532,8 @@ Status run_prefill_wgmma(const PrefillWgmmaInstance& instance, const PagedAttent
   LaunchAttributes attributes(1, may_overlap);
   args.p.past_is_ready = params.past_is_ready && may_overlap;
   return launch("paged_attention prefill", params.soft_cap > 0.0f ? instance.kernel_with_soft_cap : instance.kernel,
-                {grid_extent(blocks), kPrefillWgmmaThreads, instance.shared_bytes, attributes.span()}, stream, args, encoded);
+                {grid_extent(blocks), static_cast<unsigned>(instance.threads), instance.shared_bytes, attributes.span()}, stream,
+                args, encoded);
 }
 
 Status run_decode_mla(const DecodeMlaInstance& instance, const PagedAttentionParams& params, const CUtensorMap& map,
@@ -559,15 +589,18 @@ std::string name_of(const DecodeMlaInstance& instance) {
   return str_cat("decode mla cache=", dtype_name(instance.dtype), " head_dim=", kMlaHeadDim, " rows=", kDecodeMlaRows);
 }
 
+const char* cache_name(PrefillCache cache) {
+  return cache == PrefillCache::dtype ? "same" : cache == PrefillCache::codes ? "codes" : "any";
+}
+
 std::string name_of(const PrefillWgmmaInstance& instance) {
-  return str_cat("prefill wgmma q=", dtype_name(instance.dtype), " cache=same head_dim=", instance.head_dim,
-                 " keys=", instance.keys);
+  return str_cat("prefill wgmma q=", dtype_name(instance.dtype), " cache=", cache_name(instance.cache),
+                 " head_dim=", instance.head_dim, " keys=", instance.keys);
 }
 
 std::string name_of_mma(const PrefillInstance& instance) {
-  const char* cache = instance.cache == PrefillCache::dtype ? "same" : instance.cache == PrefillCache::codes ? "codes" : "any";
-  return str_cat("prefill mma q=", dtype_name(instance.dtype), " cache=", cache, " head_dim=", instance.head_dim,
-                 " rows=", instance.rows, " keys=", instance.keys);
+  return str_cat("prefill mma q=", dtype_name(instance.dtype), " cache=", cache_name(instance.cache),
+                 " head_dim=", instance.head_dim, " rows=", instance.rows, " keys=", instance.keys);
 }
 
 std::string name_of_simple(const PrefillInstance& instance) {
@@ -587,9 +620,10 @@ AttentionInstance pinned(const PrefillInstance& instance, std::string name) {
 int64_t paged_attention_workspace_bytes(const PagedAttentionParams& params) {
   if (params.batch_invariant || max_tiles(params, kSmallestTileKeys) <= 1) return 0;
   const int64_t v_width = v_head_dim(params.kv);
-  const auto holds_dtype = [&](const PagedHeads& side) { return side.format.type == params.dtype; };
-  const bool wgmma = params.dtype != DType::f32 && holds_dtype(params.kv.k) && holds_dtype(params.kv.v) &&
-                     largest_head_dim(params) <= prefill_wgmma_instances().back().head_dim;
+  const DType k = params.kv.k.format.type, v = params.kv.v.format.type;
+  const bool same = k == params.dtype && v == params.dtype, codes = dtype_is_quantized(k) && dtype_is_quantized(v);
+  const bool wgmma =
+      params.dtype != DType::f32 && (same || codes) && largest_head_dim(params) <= prefill_wgmma_instances().back().head_dim;
   const int64_t of_prefill = wgmma ? PrefillWgmmaParts::bytes(v_width) : 0;
   const bool mla =
       std::ranges::any_of(decode_mla_instances(), [&](const auto& instance) { return mla_has_shape(instance, params); });
@@ -625,14 +659,18 @@ std::vector<AttentionInstance> instances_of(const PagedAttentionParams& params) 
                       return run_decode_mla(instance, p, map, stream);
                     }});
   }
-  for (const PrefillWgmmaInstance& instance : prefill_wgmma_instances()) {
-    if (!wgmma_serves(instance, params)) continue;
-    list.push_back({name_of(instance), static_cast<int64_t>(instance.shared_bytes), true,
-                    [&instance](const PagedAttentionParams& p, cudaStream_t stream) {
-                      PrefillWgmmaParams encoded;
-                      if (!encode_maps(p, encoded)) return unsupported("paged_attention: no tensor map for these strides");
-                      return run_prefill_wgmma(instance, p, encoded, 0, stream);
-                    }});
+  for (const auto& table : prefill_wgmma_tables()) {
+    for (const PrefillWgmmaInstance& instance : table) {
+      if (!wgmma_serves(instance, params)) continue;
+      list.push_back({name_of(instance), static_cast<int64_t>(instance.shared_bytes), true,
+                      [&instance](const PagedAttentionParams& p, cudaStream_t stream) {
+                        PrefillWgmmaParams encoded;
+                        if (!encode_maps(instance, p, encoded)) {
+                          return unsupported("paged_attention: no tensor map for these strides");
+                        }
+                        return run_prefill_wgmma(instance, p, encoded, 0, stream);
+                      }});
+    }
   }
   for (const auto& table : prefill_mma_tables()) {
     for (const PrefillInstance& instance : table) {
@@ -680,7 +718,9 @@ std::vector<std::string> paged_attention_instances() {
     for (const DecodeInstance& instance : table) names.push_back(name_of(instance));
   }
   for (const DecodeMlaInstance& instance : decode_mla_instances()) names.push_back(name_of(instance));
-  for (const PrefillWgmmaInstance& instance : prefill_wgmma_instances()) names.push_back(name_of(instance));
+  for (const auto& table : prefill_wgmma_tables()) {
+    for (const PrefillWgmmaInstance& instance : table) names.push_back(name_of(instance));
+  }
   for (const auto& table : prefill_mma_tables()) {
     for (const PrefillInstance& instance : table) names.push_back(name_of_mma(instance));
   }
@@ -723,7 +763,7 @@ Status paged_attention(const PagedAttentionParams& params, const Execution& exec
   if (wgmma) {
     const PrefillWgmmaInstance* instance = find_prefill_wgmma(params);
     PrefillWgmmaParams encoded;
-    if (instance != nullptr && encode_maps(params, encoded)) {
+    if (instance != nullptr && encode_maps(*instance, params, encoded)) {
       return run_prefill_wgmma(*instance, params, encoded, decode.num_seqs, execution.stream);
     }
   }

@@ -1,20 +1,6 @@
-#include <prologue/kernels/paged_attention/prefill_wgmma_kernel.cuh>
+#include <prologue/kernels/paged_attention/prefill_wgmma_instances.cuh>
 
 namespace prologue::cuda {
-
-namespace {
-
-template <class T, int kHeadDim>
-constexpr PrefillWgmmaInstance wgmma_instance(DType dtype) {
-  return {dtype,
-          kHeadDim,
-          kPrefillWgmmaKeys<kHeadDim>,
-          sizeof(WgmmaShared<T, kHeadDim>),
-          prefill_wgmma_kernel<T, kHeadDim, false>,
-          prefill_wgmma_kernel<T, kHeadDim, true>};
-}
-
-}  // namespace
 
 // Sorted by head_dim.
 std::span<const PrefillWgmmaInstance> prefill_wgmma_instances() {

@@ -1,13 +1,11 @@
-// Prefill on Hopper (sm_90a): wgmma, fed by TMA. A block is three warpgroups that live as long as the launch and work through its
-// tiles of packed rows: two warps of the first (the producers) issue the copies, one finds a tile and copies Q and K, the other V; the two
-// other warpgroups (the consumers) multiply 64 of its 128 rows each. What they share is handed over through pairs of barriers, full and empty:
+// Prefill on Hopper (sm_90a): wgmma. The warpgroups of a block live as long as the launch and work through its tiles of packed rows: two
+// warps (prefill_wgmma_copies.cuh: by TMA) or all of one or two warpgroups (prefill_wgmma_codes.cuh: the cache holds codes) are the producers,
+// which find a tile and bring its Q, K and V; two more warpgroups, the consumers, multiply 64 of its 128 rows each. What they share is handed
+// over through pairs of barriers, full and empty:
 //
 //   work     two places   which tile of which kv head, and the keys: the producer is up to one tile ahead
 //   q        one place    all rows of the tile, one box for 64 channels: tokens x the q heads of the kv head, which is the packed order
-//   k, v     kStages      128 or 64 keys, one box for each page (at most kPrefillWgmmaMaxBoxSlots of its slots) and 64 channels
-//
-// Positions that no row of the tile needs, bad pages and channels beyond the head are outside of the tensor for TMA: they arrive as
-// zeros. Where a box has positions that are needed and others, the producer of V overwrites V of the others, so that 0 * NaN is not added.
+//   k, v     kStages      128 or 64 keys; positions that no row of the tile needs, bad pages and channels beyond the head are zeros
 //
 // A consumer issues the scores of the next keys before it adds up the values of these, and works on those scores meanwhile. The two
 // consumers issue their multiplications in turns, so that one's exponentials run under the other's multiplications.
@@ -19,271 +17,41 @@
 #pragma once
 
 #include <prologue/kernels/base/device/cuda_groups.cuh>
-#include <prologue/kernels/base/device/hopper.cuh>
-#include <prologue/kernels/paged_attention/attention_args.cuh>
-#include <prologue/kernels/paged_attention/attention_instances.cuh>
-#include <prologue/kernels/paged_attention/row_tile.cuh>
-#include <prologue/kernels/paged_attention/wgmma_tools.cuh>
+#include <prologue/kernels/paged_attention/prefill_wgmma_codes.cuh>
+#include <prologue/kernels/paged_attention/prefill_wgmma_copies.cuh>
+#include <prologue/kernels/paged_attention/prefill_wgmma_work.cuh>
 
 namespace prologue::cuda {
 
-inline constexpr int kWgmmaConsumers = 2 * kWarpgroup;
-static_assert(kPrefillWgmmaThreads == kWarpgroup + kWgmmaConsumers);
 // Code for other GPUs is empty. It admits fewer threads: so the host knows.
-inline constexpr int kWgmmaLaunchBound = PROLOGUE_HOPPER ? kPrefillWgmmaThreads : 32;
+template <class Shared>
+inline constexpr int kWgmmaLaunchBound = PROLOGUE_HOPPER ? Shared::kThreads : 32;
 
 // Registers of a thread. A block has those that it was launched with: a consumer that claims what nobody has released waits for ever.
-inline constexpr int kProducerRegisters = 72;
-inline constexpr int kConsumerRegisters = 216;
-static_assert(kProducerRegisters + 2 * kConsumerRegisters == 3 * kPrefillWgmmaRegisters);
+template <class Shared>
+inline constexpr int kProducerRegisters = Shared::kThreads == 512 ? 64 : 72;
+template <class Shared>
+inline constexpr int kConsumerRegisters = Shared::kThreads == 512 ? 192 : 216;
 
 // Named barriers: 0 is that of __syncthreads(); two each, one for each consumer.
 inline constexpr int kTurnBarrier = 2;
 inline constexpr int kPartBarrier = 4;
 
-// What the producer of the keys tells the others of a tile.
-struct PrefillWork {
-  RowTile tile;
-  int kv_head = -1;  // -1: there is no more
-  int begin = 0;     // tiles of keys, of this part
-  int end = 0;
-  int part = 0;
-  int parts = 1;
-  int first_slot = 0;       // with several parts: that of part 0 in the workspace
-  unsigned faulty[4] = {};  // a bit per row
-};
-
-template <class T, int kHeadDim>
-struct WgmmaShared {
-  static constexpr int kRows = kPrefillWgmmaRows;
-  static constexpr int kKeys = kPrefillWgmmaKeys<kHeadDim>;
-  static constexpr int kPanels = kHeadDim / 64;
-  static constexpr int kStages = kHeadDim == 64 ? 4 : 2;
-  static constexpr int kRowBytes = 128;
-  static constexpr int kPanelBytes = kKeys * kRowBytes;
-  static constexpr int kStageBytes = kPanels * kPanelBytes;
-  alignas(1024) T q[kPanels][kRows][64];
-  alignas(1024) T k[kStages][kPanels][kKeys][64];
-  alignas(1024) T v[kStages][kPanels][kKeys][64];
-  Barrier work_full[2], work_empty[2], q_full, q_empty;
-  Barrier k_full[kStages], k_empty[kStages], v_full[kStages], v_empty[kStages], v_copied;
-  PrefillWork work[2];
-  unsigned arrived[2];  // of each consumer: the parts of its tile that were finished before its own
-};
-
-// ---------------------------------------------------------------------------------------------------------------------
-// The producers, two warps: with small pages a tile has many boxes, which one warp issues too slowly
-
-// How many parts each tile of the launch may have: one, unless the tiles leave most blocks without work.
-__device__ inline int parts_of_tiles(const AttentionArgs& args, const PrefillWgmmaParams& w) {
-  if (args.counters == nullptr) return 1;
-  const int most = kPrefillWgmmaParts / 2 / args.num_kv_heads;  // of a kv head
-  int tiles = 0;
-  for (int64_t base = args.first_seq; base < args.p.num_seqs && tiles <= most; base += 32) {
-    int of_lanes = row_tiles_of(args, base + threadIdx.x % 32, w.tile_rows);
-#pragma unroll
-    for (int offset = 16; offset > 0; offset /= 2) of_lanes += __shfl_xor_sync(0xffffffffu, of_lanes, offset);
-    tiles += of_lanes;
-  }
-  return tiles == 0 || tiles > most ? 1 : kPrefillWgmmaParts / (tiles * args.num_kv_heads);
-}
-
-// The next work of this block from `round` on: blocks take tiles in the order of find_tile, forth and back, so that the sums of their
-// keys are alike.
-template <int kKeys>
-__device__ inline bool next_work(const AttentionArgs& args, const PrefillWgmmaParams& w, int parts, int& round,
-                                 PrefillWork& work) {
-  for (;;) {
-    const int at = static_cast<int>(round % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x);
-    const int index = round++ * static_cast<int>(gridDim.x) + at;
-    const int unit = index / parts;
-    work = PrefillWork();
-    if (!find_tile(args, unit / args.num_kv_heads, w.tile_rows, work.tile)) return false;
-    const int begin = lowest(args, work.tile.first_limit) / kKeys;
-    const int tiles = (work.tile.last_limit + kKeys - 1) / kKeys - begin;
-    work.kv_head = unit % args.num_kv_heads;
-    work.part = index - unit * parts;
-    work.parts = max(1, min(parts, (tiles + kPrefillWgmmaLeastTiles - 1) / kPrefillWgmmaLeastTiles));
-    if (work.part >= work.parts) continue;
-    work.begin = begin + tiles * work.part / work.parts;
-    work.end = begin + tiles * (work.part + 1) / work.parts;
-    work.first_slot = unit * parts;
-    return true;
-  }
-}
-
-// A lane has a box of a tile of keys: its page and its first slot there. The page is -1, outside of the tensor, if no row of the tile
-// needs it, or if there is no such page.
-struct Box {
-  int page = -1;
-  int slot = 0;
-  bool bad = false;  // needed, and there is no such page
-  int begin = 0;     // the needed positions
-  int end = 0;
-};
-
-template <int kKeys>
-__device__ inline Box box_of_lane(const AttentionArgs& args, const PrefillWgmmaParams& w, const RowTile& tile, int first_needed,
-                                  int key_tile) {
-  const int lane = threadIdx.x % 32;
-  const int position = key_tile * kKeys + lane * w.box_slots;
-  Box box;
-  box.begin = max(position, first_needed);
-  box.end = min(position + w.box_slots, tile.last_limit);
-  if (lane * w.box_slots < kKeys && box.begin < box.end) {
-    const int place = place_of(args, position);
-    const CacheSlot slot = cache_slot(args, tile.sequence.pages[page_index(args, place)], place);
-    box.page = static_cast<int>(slot.page);
-    box.slot = static_cast<int>(slot.offset);
-    box.bad = slot.page < 0;
-  }
-  return box;
-}
-
-// The rows that see a lane's bad box.
-template <int kKeys>
-__device__ inline void mark_faulty_rows(const AttentionArgs& args, const PrefillWgmmaParams& w, PrefillWork& work, const Box& box) {
-  for (unsigned left = __ballot_sync(0xffffffffu, box.bad); left != 0; left &= left - 1) {
-    const int owner = __ffs(static_cast<int>(left)) - 1;
-    const int begin = __shfl_sync(0xffffffffu, box.begin, owner);
-    const int end = __shfl_sync(0xffffffffu, box.end, owner);
-#pragma unroll 1
-    for (int r = threadIdx.x % 32; r < w.tile_rows; r += 32) {
-      const int packed = work.tile.first_packed + r;
-      if (packed >= work.tile.num_packed) break;
-      const int limit = work.tile.sequence.limit(packed / args.group);
-      const bool sees = max(begin, lowest(args, limit)) < min(end, limit);
-      if (sees) atomicOr(&work.faulty[r / 32], 1u << (r % 32));
-    }
-  }
-}
-
-// Every lane its box, of each panel.
-template <class T, int kPanels, int kKeys>
-__device__ inline void load_boxes(T (*to)[kKeys][64], const PrefillWgmmaParams& w, const CUtensorMap& map, Barrier& barrier, int kv_head,
-                                  const Box& from) {
-  const int first = threadIdx.x % 32 * w.box_slots;
-  if (first >= kKeys) return;
-#pragma unroll
-  for (int panel = 0; panel < kPanels; ++panel) load_box(&to[panel][first], map, barrier, panel * 64, from.slot, kv_head, from.page);
-}
-
-// Finds the work; Q and the keys.
-template <class T, int kHeadDim>
-__device__ inline void produce_keys(const AttentionArgs& args, const PrefillWgmmaParams& w, WgmmaShared<T, kHeadDim>& shared) {
-  using Shared = WgmmaShared<T, kHeadDim>;
-  constexpr int kKeys = Shared::kKeys;
-  const int lane = threadIdx.x % 32;
-  if (!args.p.past_is_ready) wait_for_previous_kernels();
-  const int parts = parts_of_tiles(args, w);
-  RingPlace<2> work_at;
-  RingPlace<Shared::kStages> at;
-  unsigned q_phase = 0;
-
-  for (int round = 0;; work_at.advance()) {
-    PrefillWork& work = shared.work[work_at.index];  // the producer reads it there, too: it has few registers
-    {
-      PrefillWork next;
-      if (!next_work<kKeys>(args, w, parts, round, next)) next.kv_head = -1;
-      shared.work_empty[work_at.index].wait(work_at.phase ^ 1);
-      if (lane == 0) {
-        work = next;
-        shared.work_full[work_at.index].arrive();
-      }
-      __syncwarp();
-    }
-    if (work.kv_head < 0) return;
-    if (work.begin == work.end) continue;
-    const int first_needed = lowest(args, work.tile.first_limit);
-
-    wait_for_previous_kernels();
-    shared.q_empty.wait(q_phase ^ 1);
-    q_phase ^= 1;
-    if (lane == 0) {
-      shared.q_full.arrive_and_expect(Shared::kPanels * w.tile_rows * Shared::kRowBytes);
-      const int token = work.tile.sequence.first_row + work.tile.first_packed / args.group;
-#pragma unroll
-      for (int panel = 0; panel < Shared::kPanels; ++panel) {
-        load_box(shared.q[panel], w.q, shared.q_full, panel * 64, work.kv_head * args.group, token);
-      }
-    }
-    for (int key_tile = work.begin; key_tile < work.end; ++key_tile, at.advance()) {
-      const Box box = box_of_lane<kKeys>(args, w, work.tile, first_needed, key_tile);
-      mark_faulty_rows<kKeys>(args, w, work, box);
-      shared.k_empty[at.index].wait(at.phase ^ 1);
-      __syncwarp();  // the faulty rows are known before the keys are there
-      if (lane == 0) shared.k_full[at.index].arrive_and_expect(Shared::kStageBytes);
-      __syncwarp();
-      load_boxes<T, Shared::kPanels, kKeys>(shared.k[at.index], w, w.k, shared.k_full[at.index], work.kv_head, box);
-    }
-  }
-}
-
-template <class T, int kHeadDim>
-__device__ inline void produce_values(const AttentionArgs& args, const PrefillWgmmaParams& w, WgmmaShared<T, kHeadDim>& shared) {
-  using Shared = WgmmaShared<T, kHeadDim>;
-  constexpr int kKeys = Shared::kKeys;
-  const int lane = threadIdx.x % 32;
-  RingPlace<2> work_at;
-  RingPlace<Shared::kStages> at;
-  unsigned copied_phase = 0;
-
-  wait_for_previous_kernels();
-  for (;; work_at.advance()) {
-    shared.work_full[work_at.index].wait(work_at.phase);
-    const PrefillWork& work = shared.work[work_at.index];
-    if (work.kv_head < 0) return;
-    const int first_needed = lowest(args, work.tile.first_limit);
-    const int last_limit = work.tile.last_limit;
-    for (int key_tile = work.begin; key_tile < work.end; ++key_tile, at.advance()) {
-      const Box box = box_of_lane<kKeys>(args, w, work.tile, first_needed, key_tile);
-      // In the tile's rows: those before `low` and from `high` on are not needed. Boxes without a needed one are zeros already.
-      const int low = max(0, first_needed - key_tile * kKeys);
-      const int high = min(kKeys, last_limit - key_tile * kKeys);
-      const bool mixed = ((low | high) & (w.box_slots - 1)) != 0;  // a box is a power of two
-      Barrier& full = shared.v_full[at.index];
-      Barrier& copied = mixed ? shared.v_copied : full;
-      shared.v_empty[at.index].wait(at.phase ^ 1);
-      if (lane == 0) copied.arrive_and_expect(Shared::kStageBytes);
-      __syncwarp();
-      load_boxes<T, Shared::kPanels, kKeys>(shared.v[at.index], w, w.v, copied, work.kv_head, box);
-      if (mixed) {
-        copied.wait(copied_phase);
-        copied_phase ^= 1;
-        const int clear_begin = low & -w.box_slots;
-        const int clear_end = (high + w.box_slots - 1) & -w.box_slots;
-        for (int i = clear_begin * 8 + lane; i < clear_end * 8; i += 32) {
-          if (i / 8 >= low && i / 8 < high) continue;
-#pragma unroll
-          for (int panel = 0; panel < Shared::kPanels; ++panel) {
-            *reinterpret_cast<uint4*>(&shared.v[at.index][panel][i / 8][i % 8 * 8]) = uint4{0, 0, 0, 0};
-          }
-        }
-        fence_shared_for_async();  // each lane's zeros, before wgmma reads them
-        __syncwarp();
-        if (lane == 0) full.arrive();
-      }
-    }
-    __syncwarp();
-    if (lane == 0) shared.work_empty[work_at.index].arrive();
-  }
-}
-
 // ---------------------------------------------------------------------------------------------------------------------
 // A consumer, a warpgroup: 64 rows. Lane l of a warp has its rows l / 4 and l / 4 + 8, called halves.
 
-template <class T, int kHeadDim, bool kSoftCap>
-__device__ inline void consume(const AttentionArgs& args, const PrefillWgmmaParams& w, WgmmaShared<T, kHeadDim>& shared) {
-  using Shared = WgmmaShared<T, kHeadDim>;
+template <int kHeadDim, bool kSoftCap, class Shared>
+__device__ inline void consume(const AttentionArgs& args, const PrefillWgmmaParams& w, Shared& shared) {
+  using T = typename Shared::Element;
+  constexpr bool kCodes = Shared::kCodes;
   constexpr int kKeys = Shared::kKeys;
   constexpr bool kTurns = kHeadDim <= 128;  // larger heads: the multiplications are longer than the rest anyway
   const PagedAttentionParams& p = args.p;
-  const int thread = static_cast<int>(threadIdx.x) - kWarpgroup;  // of the consumers
+  const int thread = static_cast<int>(threadIdx.x) - Shared::kProducers;  // of the consumers
   const int consumer = __shfl_sync(0xffffffffu, thread / kWarpgroup, 0);
   const int lane = thread % 32;
   const int first_row = thread / 32 * 16 + lane / 4;  // of the tile; the other half: + 8
   const int v_chunks = args.v_head_dim / 8;
-  const float score_scale = kSoftCap ? 1.0f : args.score_scale;
 
   const uint64_t q_rows = matrix_descriptor(&shared.q[0][consumer * 64][0], 0, 8 * Shared::kRowBytes);
   const uint64_t k_rows = matrix_descriptor(shared.k, 0, 8 * Shared::kRowBytes);
@@ -316,12 +84,20 @@ __device__ inline void consume(const AttentionArgs& args, const PrefillWgmmaPara
       clear_bad_rows(args, tile.sequence_index, kv_head, thread, kWgmmaConsumers);
     }
     const int begin = work.begin, end = work.end;
+    float score_scale = args.score_scale;
+    [[maybe_unused]] bool at_once = false;
+    if constexpr (kCodes) {
+      const float of_keys = shared_scale(p.kv.k.format, p.kv.k.scale, kv_head);
+      at_once = scaled_at_once(args, of_keys);
+      if (!at_once) score_scale *= of_keys;
+    }
+    const float weight_scale = kSoftCap ? 1.0f : score_scale;
     const int rows = min(w.tile_rows, tile.num_packed - tile.first_packed);  // of the tile
 
 #pragma unroll
     for (int i = 0; i < kHeadDim / 2; ++i) out[i] = 0.0f;
     float maximum[2] = {-INFINITY, -INFINITY};  // of the scores, not scaled
-    float shift[2] = {-INFINITY, -INFINITY};    // scaled: a weight is 2^(score * score_scale - shift)
+    float shift[2] = {-INFINITY, -INFINITY};    // scaled: a weight is 2^(score * weight_scale - shift)
     float sum[2] = {0.0f, 0.0f};
     VisibleKeys visible[2];
 #pragma unroll
@@ -358,11 +134,52 @@ __device__ inline void consume(const AttentionArgs& args, const PrefillWgmmaPara
         multiply_async<T>(out, weights[step], advance(v, step * 16 * Shared::kRowBytes));
       multiply_commit();
     };
+    [[maybe_unused]] float q_sum[2] = {0.0f, 0.0f};  // of a row's channels, where K has zero points
+    const auto add_up_q = [&] {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = first_row + half * 8;
+#pragma unroll 1
+        for (int chunk = lane % 4; chunk < kHeadDim / 8; chunk += 4) {
+          const auto* const at = &shared.q[chunk / 8][row][(chunk % 8 ^ row % 8) * 8];
+          const Group<T> group = *reinterpret_cast<const Group<T>*>(at);
+#pragma unroll
+          for (int i = 0; i < 8; ++i) q_sum[half] += group[i];
+        }
+        q_sum[half] += __shfl_xor_sync(0xffffffffu, q_sum[half], 1);
+        q_sum[half] += __shfl_xor_sync(0xffffffffu, q_sum[half], 2);
+      }
+    };
+    // The scores of the keys at k_at are there.
+    const auto take_scores = [&] {
+      keep_in_order(score);
+      if constexpr (kCodes) {
+        if (at_once) {
+          const bool zero_points = p.kv.k.format.type == DType::uint4;
+#pragma unroll
+          for (int i = 0; i < kKeys / 2; i += 4) {
+            const int key = i / 4 * 8 + lane % 4 * 2;
+            const float2 scales = *reinterpret_cast<const float2*>(&shared.k_scales[k_at.index][key]);
+            score[i] *= scales.x, score[i + 1] *= scales.y, score[i + 2] *= scales.x, score[i + 3] *= scales.y;
+            if (!zero_points) continue;
+            const float2 zeros = *reinterpret_cast<const float2*>(&shared.k_zero_points[k_at.index][key]);
+            score[i] = fmaf(zeros.x, q_sum[0], score[i]), score[i + 1] = fmaf(zeros.y, q_sum[0], score[i + 1]);
+            score[i + 2] = fmaf(zeros.x, q_sum[1], score[i + 2]), score[i + 3] = fmaf(zeros.y, q_sum[1], score[i + 3]);
+          }
+        }
+      }
+      if constexpr (kCodes) {
+        shared.k_empty[k_at.index].arrive();  // each lane for the scales that it has read
+      } else {
+        release(shared.k_empty[k_at.index]);
+      }
+      k_at.advance();
+    };
     // Scores become weights, in place. Sums so far are to be multiplied by `rescale`.
     const auto weigh = [&](int key_tile, float(&rescale)[2]) {
       if constexpr (kSoftCap) {
 #pragma unroll
-        for (int i = 0; i < kKeys / 2; ++i) score[i] = capped_roughly(args, score[i] * args.score_scale);
+        for (int i = 0; i < kKeys / 2; ++i) score[i] = capped_roughly(args, score[i] * score_scale);
       }
       if ((key_tile + 1) * kKeys > all_see_to || key_tile * kKeys < all_see_from) {
         const int first_key = key_tile * kKeys + lane % 4 * 2;
@@ -379,7 +196,7 @@ __device__ inline void consume(const AttentionArgs& args, const PrefillWgmmaPara
         most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
         most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
         maximum[half] = most;
-        const float new_shift = most * score_scale;
+        const float new_shift = most * weight_scale;
         const float minus = new_shift == -INFINITY ? 0.0f : -new_shift;
         rescale[half] = exp2_approximate(shift[half] + minus);
         shift[half] = new_shift;
@@ -388,8 +205,8 @@ __device__ inline void consume(const AttentionArgs& args, const PrefillWgmmaPara
         for (int i = 0; i < kKeys / 2; i += 4) {
           float& low = score[i + 2 * half];
           float& high = score[i + 2 * half + 1];
-          low = exp2_approximate(fmaf(low, score_scale, minus));
-          high = exp2_approximate(fmaf(high, score_scale, minus));
+          low = exp2_approximate(fmaf(low, weight_scale, minus));
+          high = exp2_approximate(fmaf(high, weight_scale, minus));
           added += low + high;
         }
         sum[half] = fmaf(sum[half], rescale[half], added);
@@ -408,10 +225,11 @@ __device__ inline void consume(const AttentionArgs& args, const PrefillWgmmaPara
       shared.q_full.wait(q_phase);
       q_phase ^= 1;
       multiply_keys();
+      if constexpr (kCodes) {
+        if (p.kv.k.format.type == DType::uint4) add_up_q();
+      }
       multiply_wait<0>();
-      keep_in_order(score);
-      release(shared.k_empty[k_at.index]);
-      k_at.advance();
+      take_scores();
       weigh(begin, rescale);
       round_weights();
 #pragma unroll 1
@@ -421,9 +239,7 @@ __device__ inline void consume(const AttentionArgs& args, const PrefillWgmmaPara
         multiply_values();
         if constexpr (kTurns) arrive_barrier(kTurnBarrier + 1 - consumer, kWgmmaConsumers);
         multiply_wait<1>();
-        keep_in_order(score);
-        release(shared.k_empty[k_at.index]);
-        k_at.advance();
+        take_scores();
         weigh(key_tile, rescale);
         // Never true, which the assembler does not know: it would move the wait before the work on the scores.
         if (sum[0] + sum[1] < 0.0f) __trap();
@@ -443,6 +259,8 @@ __device__ inline void consume(const AttentionArgs& args, const PrefillWgmmaPara
       v_at.advance();
     }
 
+    float value_scale = 1.0f;
+    if constexpr (kCodes) value_scale = shared_scale(p.kv.v.format, p.kv.v.scale, kv_head);
     bool fault[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -523,7 +341,9 @@ __device__ inline void consume(const AttentionArgs& args, const PrefillWgmmaPara
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
             const int at = (four * 4 + i) * 4 + 2 * half;
-            words[i] = zero ? 0 : pack<T>(fmaf(out[at], inverse, 0.0f), fmaf(out[at + 1], inverse, 0.0f));  // -0 becomes 0
+            float low = fmaf(out[at], inverse, 0.0f), high = fmaf(out[at + 1], inverse, 0.0f);  // -0 becomes 0
+            if constexpr (kCodes) low *= value_scale, high *= value_scale;
+            words[i] = zero ? 0 : pack<T>(low, high);
           }
           transpose_of_four(words, lane % 4);
           const int chunk = four * 4 + lane % 4;
@@ -535,44 +355,51 @@ __device__ inline void consume(const AttentionArgs& args, const PrefillWgmmaPara
   }
 }
 
-template <class T, int kHeadDim, bool kSoftCap>
-__global__ void __launch_bounds__(kWgmmaLaunchBound, 1)
+template <class T, int kHeadDim, bool kCodes, bool kSoftCap>
+__global__ void __launch_bounds__(kWgmmaLaunchBound<WgmmaShared<T, kHeadDim, kCodes>>, 1)
     prefill_wgmma_kernel(const __grid_constant__ AttentionArgs args, const __grid_constant__ PrefillWgmmaParams w) {
 #if PROLOGUE_HOPPER
-  using Shared = WgmmaShared<T, kHeadDim>;
+  using Shared = WgmmaShared<T, kHeadDim, kCodes>;
   Shared& shared = *swizzled_dynamic_shared<Shared>();
   constexpr int kConsumerWarps = kWgmmaConsumers / 32;
+  static_assert(Shared::kProducers * kProducerRegisters<Shared> + kWgmmaConsumers * kConsumerRegisters<Shared> ==
+                Shared::kThreads * Shared::kRegisters);
+  constexpr int kProducerWarps = kCodes ? kCodeWarps<Shared> : 1;  // of K, and of V
   if (threadIdx.x == 0) {
     if (shared_address(&shared) % 1024 != 0) __trap();  // the swizzle would be another
     for (int i = 0; i < 2; ++i) {
       shared.work_full[i].init(1);
-      shared.work_empty[i].init(kConsumerWarps + 1);  // and the warp that copies V
+      shared.work_empty[i].init(kConsumerWarps + 2 * kProducerWarps - 1);  // and the producers but the one that finds it
     }
     shared.q_full.init(1);
     shared.q_empty.init(kConsumerWarps);
     for (int i = 0; i < Shared::kStages; ++i) {
-      shared.k_full[i].init(1);
-      shared.k_empty[i].init(kConsumerWarps);
-      shared.v_full[i].init(1);
+      shared.k_full[i].init(kCodes ? kProducerWarps * 32 : 1);
+      shared.k_empty[i].init(kCodes ? kWgmmaConsumers : kConsumerWarps);
+      shared.v_full[i].init(kCodes ? kProducerWarps * 32 : 1);
       shared.v_empty[i].init(kConsumerWarps);
     }
     shared.v_copied.init(1);
     fence_barrier_init();
     prefetch_map(w.q);
-    prefetch_map(w.k);
-    prefetch_map(w.v);
+    if constexpr (!kCodes) {
+      prefetch_map(w.k);
+      prefetch_map(w.v);
+    }
   }
   __syncthreads();
-  if (threadIdx.x < kWarpgroup) {
-    release_registers<kProducerRegisters>();
-    if (threadIdx.x < 32) {
-      produce_keys(args, w, shared);
+  if (threadIdx.x < Shared::kProducers) {
+    release_registers<kProducerRegisters<Shared>>();
+    if constexpr (kCodes) {
+      threadIdx.x < kProducerWarps * 32 ? convert_side<true>(args, w, shared) : convert_side<false>(args, w, shared);
+    } else if (threadIdx.x < 32) {
+      copy_keys(args, w, shared);
     } else if (threadIdx.x < 64) {
-      produce_values(args, w, shared);
+      copy_values(args, w, shared);
     }
   } else {
-    claim_registers<kConsumerRegisters>();
-    consume<T, kHeadDim, kSoftCap>(args, w, shared);
+    claim_registers<kConsumerRegisters<Shared>>();
+    consume<kHeadDim, kSoftCap>(args, w, shared);
   }
 #endif
 }

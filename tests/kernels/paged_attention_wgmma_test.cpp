@@ -1,4 +1,4 @@
-// Prefill on Hopper: what is particular to copies by TMA, to tiles of 128 rows and 128 keys, and to blocks that share a tile. The
+// Prefill on Hopper: what is particular to copies by TMA, to codes, to tiles of 128 rows and 128 keys, and to blocks that share a tile. The
 // suites beside this one reach its kernels, too, where the device has them.
 #include <gtest/gtest.h>
 
@@ -58,14 +58,17 @@ std::vector<T> run(Backend backend, const AttentionBatch<T>& batch, bool with_co
   return rows_of(arena, batch.in, p);
 }
 
+// The case with a cache of this format, unset: that of T, by wgmma and without.
 template <class T>
 void check_both_ways(Backend backend, const AttentionCase& c, uint64_t seed, bool with_counters = false) {
-  SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << dtype_name(FloatFormat<T>::dtype) << ", head dims " << c.head_dim
-                                  << " and " << c.v_width() << ", pages of " << c.page_size << ", " << c.num_q_heads
-                                  << " heads over " << c.num_kv_heads << ", window " << c.window << ", chunk " << c.chunk
-                                  << ", ring " << c.ring_size << ", layout " << static_cast<int>(c.layout));
   AttentionCase typed = c;
-  typed.type = FloatFormat<T>::dtype;
+  if (c.type == DType::unset) typed.type = FloatFormat<T>::dtype;
+  SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << dtype_name(FloatFormat<T>::dtype) << ", cache of "
+                                  << dtype_name(typed.format(true).type) << " and " << dtype_name(typed.format(false).type)
+                                  << ", head dims " << c.head_dim << " and " << c.v_width() << ", pages of " << c.page_size
+                                  << ", " << c.num_q_heads << " heads over " << c.num_kv_heads << ", window " << c.window
+                                  << ", chunk " << c.chunk << ", ring " << c.ring_size << ", layout "
+                                  << static_cast<int>(c.layout));
   const AttentionBatch<T> batch(typed, seed);
   for (const bool wgmma : {true, false}) {
     cuda::allow_wgmma(wgmma);
@@ -74,8 +77,34 @@ void check_both_ways(Backend backend, const AttentionCase& c, uint64_t seed, boo
   cuda::allow_wgmma(true);
 }
 
-void check_both_types(Backend backend, const AttentionCase& c, uint64_t seed) {
-  seed % 2 == 0 ? check_both_ways<BFloat16>(backend, c, seed) : check_both_ways<Float16>(backend, c, seed);
+struct CodeFormats {
+  KvFormat k, v;
+};
+constexpr CodeFormats kCodeFormats[] = {{{DType::fp8_e4m3, KvScaling::token_head}, {DType::fp8_e4m3, KvScaling::token_head}},
+                                        {{DType::int8, KvScaling::tensor}, {DType::int8, KvScaling::tensor}},
+                                        {{DType::uint4, KvScaling::token_head}, {DType::uint4, KvScaling::token_head}},
+                                        {{DType::fp8_e5m2, KvScaling::head}, {DType::fp8_e5m2, KvScaling::head}},
+                                        {{DType::int4, KvScaling::token_head}, {DType::int4, KvScaling::token_head}},
+                                        {{DType::int8, KvScaling::token_head}, {DType::uint4, KvScaling::token_head}},
+                                        {{DType::fp8_e4m3, KvScaling::tensor}, {DType::int4, KvScaling::head}},
+                                        {{DType::uint4, KvScaling::token_head}, {DType::fp8_e4m3, KvScaling::tensor}},
+                                        {{DType::int4, KvScaling::tensor}, {DType::int8, KvScaling::token_head}}};
+
+void with_codes(AttentionCase& c, const CodeFormats& formats) {
+  c.type = formats.k.type, c.scaling = formats.k.scaling, c.v_format = formats.v;
+}
+
+// A cache of the type of q, and one of codes where they come in whole groups.
+void check_caches(Backend backend, AttentionCase c, uint64_t seed, bool with_counters = false) {
+  const auto check = [&] {
+    seed % 2 == 0 ? check_both_ways<BFloat16>(backend, c, seed, with_counters)
+                  : check_both_ways<Float16>(backend, c, seed, with_counters);
+  };
+  c.type = DType::unset;
+  check();
+  if (c.head_dim % 16 != 0 || c.v_width() % 16 != 0) return;
+  with_codes(c, kCodeFormats[seed % std::size(kCodeFormats)]);
+  check();
 }
 
 // A page is one box or several, and a tile of keys several or a part of one; lengths end within boxes.
@@ -87,7 +116,7 @@ TEST_P(PagedAttentionWgmma, AnyPageSize) {
       c.page_size = page_size, c.head_dim = head_dim, c.num_q_heads = 4, c.num_kv_heads = seed % 3 == 0 ? 1 : 2;
       c.sequences = {{50, 201}, {7, 150}};
       c.layout = kKvLayouts[seed % 4];
-      check_both_types(GetParam(), c, seed++);
+      check_caches(GetParam(), c, seed++);
     }
   }
 }
@@ -101,7 +130,7 @@ TEST_P(PagedAttentionWgmma, AnyHeadDim) {
     c.head_dim = head_dim, c.v_head_dim = v_head_dim;
     c.sequences = {{40, 90}, {1, 1}};
     c.layout = kKvLayouts[seed % 4];
-    check_both_types(GetParam(), c, seed++);
+    check_caches(GetParam(), c, seed++);
   }
 }
 
@@ -113,7 +142,7 @@ TEST_P(PagedAttentionWgmma, AnyGroup) {
     AttentionCase c;
     c.num_q_heads = q_heads, c.num_kv_heads = kv_heads, c.head_dim = 64;
     c.sequences = {{q_heads > 40 ? 3 : 140, 150}, {9, 40}};
-    check_both_types(GetParam(), c, seed++);
+    check_caches(GetParam(), c, seed++);
   }
 }
 
@@ -134,7 +163,7 @@ TEST_P(PagedAttentionWgmma, Masks) {
     c.window = mask.window, c.chunk = mask.chunk, c.soft_cap = mask.soft_cap, c.sinks = mask.sinks;
     // The first row of the last one sees all keys of a tile but one.
     c.sequences = {{70, 300}, {130, 130}, {1, 257}, {0, 5}, {6, 3}, {9, 135}};
-    check_both_types(GetParam(), c, seed++);
+    check_caches(GetParam(), c, seed++);
   }
 }
 
@@ -146,7 +175,7 @@ TEST_P(PagedAttentionWgmma, Rings) {
       AttentionCase c;
       c.page_size = page_size, c.window = 100, c.ring_size = ring_size;
       c.sequences = {{60, 500}, {20, 20}, {30, 230}};
-      check_both_types(GetParam(), c, seed++);
+      check_caches(GetParam(), c, seed++);
     }
   }
 }
@@ -157,9 +186,9 @@ TEST_P(PagedAttentionWgmma, ManyTiles) {
   c.num_q_heads = 8, c.num_kv_heads = 2, c.head_dim = 64;
   c.sequences = {{200, 260}, {0, 0}, {33, 33}, {1, 130}, {64, 64}, {97, 140}};
   c.padding_rows = 3;
-  check_both_types(GetParam(), c, 90);
+  check_caches(GetParam(), c, 90);
   c.head_dim = 128;
-  check_both_types(GetParam(), c, 91);
+  check_caches(GetParam(), c, 91);
 }
 
 // Few tiles and many keys: several blocks share a tile, with counters and without.
@@ -167,18 +196,53 @@ TEST_P(PagedAttentionWgmma, SharedTiles) {
   AttentionCase c;
   c.num_q_heads = 4, c.num_kv_heads = 1, c.head_dim = 64;
   c.sequences = {{40, 1700}, {20, 900}, {5, 30}};
-  check_both_ways<BFloat16>(GetParam(), c, 100, true);
-  check_both_ways<BFloat16>(GetParam(), c, 101, false);
-  c.head_dim = 256, c.v_head_dim = 40, c.sinks = Sinks::of_float, c.window = 700, c.soft_cap = 10.0f;
-  check_both_ways<Float16>(GetParam(), c, 102, true);
+  check_caches(GetParam(), c, 100, true);
+  check_caches(GetParam(), c, 102, false);
+  c.head_dim = 256, c.v_head_dim = 48, c.sinks = Sinks::of_float, c.window = 700, c.soft_cap = 10.0f;
+  check_caches(GetParam(), c, 103, true);
+}
+
+// Codes of every format, each with its ways to be scaled, by heads of every size; pages of any size, which TMA does not take.
+TEST_P(PagedAttentionWgmma, CodesOfAnyFormat) {
+  uint64_t seed = 140;
+  for (const CodeFormats& formats : kCodeFormats) {
+    for (const int64_t head_dim : {64, 112, 128, 256}) {
+      const int64_t page_sizes[] = {1, 5, 16, 24, 100};
+      AttentionCase c;
+      with_codes(c, formats);
+      c.head_dim = head_dim, c.v_head_dim = seed % 3 == 1 ? 64 : 0;
+      c.page_size = page_sizes[seed % std::size(page_sizes)], c.layout = kKvLayouts[seed % 4];
+      c.sequences = {{50, 270}, {7, 150}, {1, 3}};
+      seed % 2 == 0 ? check_both_ways<BFloat16>(GetParam(), c, seed) : check_both_ways<Float16>(GetParam(), c, seed);
+      ++seed;
+    }
+  }
+}
+
+// Scales for which the largest product is not the largest score.
+TEST_P(PagedAttentionWgmma, CodesOfAnyScale) {
+  for (const float scale : {0.0f, -0.01f, 0.02f}) {
+    for (const float soft_cap : {0.0f, 4.0f}) {
+      AttentionCase c;
+      c.type = DType::int8, c.scaling = KvScaling::tensor, c.soft_cap = soft_cap;
+      c.sequences = {{60, 200}, {9, 9}};
+      AttentionBatch<BFloat16> batch(c, 180);
+      batch.cache.k_scale.assign(batch.cache.k_scale.size(), scale);
+      for (const bool wgmma : {true, false}) {
+        cuda::allow_wgmma(wgmma);
+        expect_matches_oracle(GetParam(), batch.in, batch.cache.view, run(GetParam(), batch, false));
+      }
+    }
+  }
 }
 
 // A bad page is a fault of the rows that see it, in every part of a tile, and of nobody else.
 TEST_P(PagedAttentionWgmma, BadPages) {
   for (const int64_t bad_page : {0, 20, 58}) {
-    for (const int64_t window : {0, 300}) {
+    for (const auto& [window, codes] : {std::pair{0, false}, {300, false}, {0, true}, {300, true}}) {
       AttentionCase c;
       c.type = DType::bf16, c.window = window;
+      if (codes) with_codes(c, kCodeFormats[bad_page % 3]);
       c.sequences = {{70, 990}, {9, 40}};
       AttentionBatch<BFloat16> batch(c, 110);
       int32_t& entry = batch.in.block_table[static_cast<size_t>(bad_page)];
@@ -216,34 +280,37 @@ TEST_P(PagedAttentionWgmma, TooManyRows) {
 
 // The rows of a sequence have their bits beside any others, and in steps of any size, if the call is batch-invariant.
 TEST_P(PagedAttentionWgmma, BatchInvariance) {
-  AttentionCase c;
-  c.type = DType::bf16, c.head_dim = 128, c.num_q_heads = 6;
-  c.sequences = {{90, 700}, {30, 35}};
-  const AttentionBatch<BFloat16> batch(c, 120);
-  const AttentionInputs<BFloat16>& in = batch.in;
-  const int64_t width = in.num_q_heads * in.v_width();
-  const auto rows_as_a_step = [&](int64_t begin, int64_t end) {  // of the first sequence, alone
-    AttentionInputs<BFloat16> step = in;
-    step.cu_seqlens_q = {0, static_cast<int32_t>(end - begin)};
-    step.seq_lens = {static_cast<int32_t>(700 - 90 + end)};
-    step.num_tokens = end - begin;
-    step.q.assign(in.q.begin() + begin * in.q_token_stride, in.q.begin() + end * in.q_token_stride);
-    return step;
-  };
-  const auto run_invariant = [&](const AttentionInputs<BFloat16>& inputs) {
-    Arena arena(GetParam());
-    PagedAttentionParams p = place_attention(arena, inputs, batch.cache.place(arena), backend_device(GetParam()));
-    p.batch_invariant = true;
-    EXPECT_TRUE(runs_on_hopper(p));
-    const Status status = arena.run([&](const Execution& execution) { return paged_attention(p, execution); });
-    EXPECT_TRUE(status.ok()) << status.message();
-    return rows_of(arena, inputs, p);
-  };
-  const std::vector<BFloat16> all = run_invariant(in);
-  for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 1}, {44, 45}, {89, 90}, {13, 60}, {0, 90}}) {
-    const std::vector<BFloat16> got = run_invariant(rows_as_a_step(begin, end));
-    EXPECT_EQ(std::memcmp(got.data(), &all[static_cast<size_t>(begin * width)], got.size() * sizeof(BFloat16)), 0)
-        << "rows " << begin << " to " << end;
+  for (const bool codes : {false, true}) {
+    AttentionCase c;
+    c.type = DType::bf16, c.head_dim = 128, c.num_q_heads = 6;
+    if (codes) with_codes(c, kCodeFormats[0]);
+    c.sequences = {{90, 700}, {30, 35}};
+    const AttentionBatch<BFloat16> batch(c, 120);
+    const AttentionInputs<BFloat16>& in = batch.in;
+    const int64_t width = in.num_q_heads * in.v_width();
+    const auto rows_as_a_step = [&](int64_t begin, int64_t end) {  // of the first sequence, alone
+      AttentionInputs<BFloat16> step = in;
+      step.cu_seqlens_q = {0, static_cast<int32_t>(end - begin)};
+      step.seq_lens = {static_cast<int32_t>(700 - 90 + end)};
+      step.num_tokens = end - begin;
+      step.q.assign(in.q.begin() + begin * in.q_token_stride, in.q.begin() + end * in.q_token_stride);
+      return step;
+    };
+    const auto run_invariant = [&](const AttentionInputs<BFloat16>& inputs) {
+      Arena arena(GetParam());
+      PagedAttentionParams p = place_attention(arena, inputs, batch.cache.place(arena), backend_device(GetParam()));
+      p.batch_invariant = true;
+      EXPECT_TRUE(runs_on_hopper(p));
+      const Status status = arena.run([&](const Execution& execution) { return paged_attention(p, execution); });
+      EXPECT_TRUE(status.ok()) << status.message();
+      return rows_of(arena, inputs, p);
+    };
+    const std::vector<BFloat16> all = run_invariant(in);
+    for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 1}, {44, 45}, {89, 90}, {13, 60}, {0, 90}}) {
+      const std::vector<BFloat16> got = run_invariant(rows_as_a_step(begin, end));
+      EXPECT_EQ(std::memcmp(got.data(), &all[static_cast<size_t>(begin * width)], got.size() * sizeof(BFloat16)), 0)
+          << "rows " << begin << " to " << end;
+    }
   }
 }
 
@@ -281,6 +348,24 @@ TEST(PagedAttentionWgmmaChoice, TakesWhatTmaCanExpress) {
   EXPECT_EQ(with([](auto& c) { c.kv.v.strides.page = int64_t{1} << 39; }), mma);
   EXPECT_EQ(with([](auto& c) { c.kv.k.strides.token += 4; }).substr(0, 14), "prefill simple");
   EXPECT_EQ(with([](auto& c) { c.kv.v.format.type = DType::int8; }).find("wgmma"), std::string::npos);
+  const std::string wgmma_codes = "prefill wgmma q=bfloat16 cache=codes head_dim=128 keys=128";
+  const std::string mma_codes = "prefill mma q=bfloat16 cache=codes head_dim=128 rows=64 keys=64";
+  const auto with_codes = [&](auto change, DType k = DType::int8, DType v = DType::int8) {
+    return with([&](auto& c) {
+      c.kv.k.format.type = k, c.kv.v.format.type = v;
+      change(c);
+    });
+  };
+  const auto as_it_is = [](auto&) {};
+  EXPECT_EQ(with_codes(as_it_is), wgmma_codes);
+  EXPECT_EQ(with_codes(as_it_is, DType::uint4, DType::uint4), wgmma_codes);
+  EXPECT_EQ(with_codes(as_it_is, DType::fp8_e4m3, DType::int4), wgmma_codes);
+  EXPECT_EQ(with_codes([](auto& c) { c.kv.page_size = 1, c.ring_size = 123; }), wgmma_codes);
+  EXPECT_EQ(with_codes([](auto& c) { c.head_dim = c.kv.k.head_dim = 120; }), mma_codes);
+  EXPECT_EQ(with_codes([](auto& c) { c.kv.v.strides.token += 8; }), mma_codes);
+  EXPECT_EQ(with_codes([](auto& c) { c.kv.num_pages = 1 << 30, c.kv.k.strides.page = c.kv.v.strides.page = 32; }), mma_codes);
+  EXPECT_EQ(with_codes([](auto& c) { c.kv.num_pages = 1 << 29, c.kv.k.strides.page = c.kv.v.strides.page = 32; }), wgmma_codes);
+  EXPECT_EQ(with_codes([](auto& c) { c.scale = -0.1f; }), mma_codes);
   EXPECT_EQ(with([](auto& c) { c.head_dim = c.kv.k.head_dim = 264; }).find("wgmma"), std::string::npos);
   EXPECT_EQ(with([](auto& c) { c.head_dim = c.kv.k.head_dim = 72; }), wgmma);
   EXPECT_EQ(with([](auto& c) { c.kv.v.head_dim = 136; }), "prefill wgmma q=bfloat16 cache=same head_dim=256 keys=64");

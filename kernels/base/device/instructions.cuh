@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cuda_bf16.h>
+#include <cuda_fp8.h>
 
 #include <cstdint>
 #include <type_traits>
@@ -181,6 +182,22 @@ __device__ inline uint32_t multiply_add_halves(uint32_t x, uint32_t y, uint32_t 
   uint32_t result;
   asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(x), "r"(y), "r"(z));
   return result;
+}
+
+// Two codes of e4m3, the lower (half 0) or the upper ones of a word, as float16, exactly.
+__device__ inline uint32_t halves_of_e4m3(uint32_t word, int half) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+  uint32_t result;
+  if (half == 0) {
+    asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %1;\ncvt.rn.f16x2.e4m3x2 %0, low;\n}" : "=r"(result) : "r"(word));
+  } else {
+    asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %1;\ncvt.rn.f16x2.e4m3x2 %0, high;\n}" : "=r"(result) : "r"(word));
+  }
+  return result;
+#else
+  const __half2_raw pair = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(word >> (16 * half)), __NV_E4M3);
+  return pair.x | static_cast<uint32_t>(pair.y) << 16;
+#endif
 }
 
 // c [16, 8] += a [16, 16] b [16, 8], over a warp. T: __half or __nv_bfloat16.

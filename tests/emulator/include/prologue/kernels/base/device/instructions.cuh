@@ -3,6 +3,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 namespace prologue::cuda {
 
@@ -40,6 +41,10 @@ inline void copy_or_clear(void* to, const void* from, bool there) {
 inline float exp2_approximate(float x) {
   const float result = std::exp2(x);
   return result < 0x1p-126f ? 0.0f : result;
+}
+inline uint32_t halves_of_e4m3(uint32_t word, int half) {
+  const __half2_raw pair = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(word >> (16 * half)), __NV_E4M3);
+  return pair.x | static_cast<uint32_t>(pair.y) << 16;
 }
 
 inline void wait_for_previous_kernels() {}

@@ -1,0 +1,146 @@
+// The work of a block of prefill_wgmma_kernel, and what its warps share.
+#pragma once
+
+#include <prologue/kernels/base/device/hopper.cuh>
+#include <prologue/kernels/paged_attention/attention_args.cuh>
+#include <prologue/kernels/paged_attention/attention_instances.cuh>
+#include <prologue/kernels/paged_attention/row_tile.cuh>
+#include <prologue/kernels/paged_attention/wgmma_tools.cuh>
+
+namespace prologue::cuda {
+
+inline constexpr int kWgmmaConsumers = 2 * kWarpgroup;  // threads
+
+// What the producer of the keys tells the others of a tile.
+struct PrefillWork {
+  RowTile tile;
+  int kv_head = -1;  // -1: there is no more
+  int begin = 0;     // tiles of keys, of this part
+  int end = 0;
+  int part = 0;
+  int parts = 1;
+  int first_slot = 0;       // with several parts: that of part 0 in the workspace
+  unsigned faulty[4] = {};  // a bit per row
+};
+
+// Whether scores are scaled at once, each by the scale of its key: tokens have their own, or with the one of all the largest product would not
+// be the largest score. Otherwise that one is in the scale of the scores.
+__device__ inline bool scaled_at_once(const AttentionArgs& args, float shared_scale_of_k) {
+  return args.p.kv.k.format.scaling == KvScaling::token_head || !(shared_scale_of_k > 0.0f);
+}
+
+template <class T, int kHeadDim, bool kOfCodes>
+struct WgmmaShared {
+  using Element = T;
+  static constexpr bool kCodes = kOfCodes;  // what the cache holds
+  static constexpr int kThreads = kPrefillWgmmaThreads<kHeadDim, kCodes>;
+  static constexpr int kRegisters = kPrefillWgmmaRegisters<kHeadDim, kCodes>;  // of each at the launch
+  static constexpr int kProducers = kThreads - kWgmmaConsumers;
+  static constexpr int kRows = kPrefillWgmmaRows;
+  static constexpr int kKeys = kPrefillWgmmaKeys<kHeadDim>;
+  static constexpr int kPanels = kHeadDim / 64;
+  static constexpr int kStages = kHeadDim == 64 ? 4 : 2;
+  static constexpr int kRowBytes = 128;
+  static constexpr int kPanelBytes = kKeys * kRowBytes;
+  static constexpr int kStageBytes = kPanels * kPanelBytes;
+  static constexpr int kCodesInFlight = kCodes ? kKeys * (kHeadDim < 128 ? kHeadDim : 128) / kPrefillWgmmaCodes : 1;
+  alignas(1024) T q[kPanels][kRows][64];
+  alignas(1024) T k[kStages][kPanels][kKeys][64];
+  alignas(1024) T v[kStages][kPanels][kKeys][64];
+  alignas(16) uint4 codes[2][kCodesInFlight];   // of K, and of V
+  float k_scales[kStages][kCodes ? kKeys : 1];  // where scores are scaled at once
+  float k_zero_points[kStages][kCodes ? kKeys : 1];
+  Barrier work_full[2], work_empty[2], q_full, q_empty;
+  Barrier k_full[kStages], k_empty[kStages], v_full[kStages], v_empty[kStages], v_copied;
+  PrefillWork work[2];
+  unsigned arrived[2];  // of each consumer: the parts of its tile that were finished before its own
+};
+
+// How many parts each tile of the launch may have: one, unless the tiles leave most blocks without work.
+__device__ inline int parts_of_tiles(const AttentionArgs& args, const PrefillWgmmaParams& w) {
+  if (args.counters == nullptr) return 1;
+  const int most = kPrefillWgmmaParts / 2 / args.num_kv_heads;  // of a kv head
+  int tiles = 0;
+  for (int64_t base = args.first_seq; base < args.p.num_seqs && tiles <= most; base += 32) {
+    int of_lanes = row_tiles_of(args, base + threadIdx.x % 32, w.tile_rows);
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2) of_lanes += __shfl_xor_sync(0xffffffffu, of_lanes, offset);
+    tiles += of_lanes;
+  }
+  return tiles == 0 || tiles > most ? 1 : kPrefillWgmmaParts / (tiles * args.num_kv_heads);
+}
+
+// The next work of this block from `round` on: blocks take tiles in the order of find_tile, forth and back, so that the sums of their
+// keys are alike.
+template <int kKeys>
+__device__ inline bool next_work(const AttentionArgs& args, const PrefillWgmmaParams& w, int parts, int& round,
+                                 PrefillWork& work) {
+  for (;;) {
+    const int at = static_cast<int>(round % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x);
+    const int index = round++ * static_cast<int>(gridDim.x) + at;
+    const int unit = index / parts;
+    work = PrefillWork();
+    if (!find_tile(args, unit / args.num_kv_heads, w.tile_rows, work.tile)) return false;
+    const int begin = lowest(args, work.tile.first_limit) / kKeys;
+    const int tiles = (work.tile.last_limit + kKeys - 1) / kKeys - begin;
+    work.kv_head = unit % args.num_kv_heads;
+    work.part = index - unit * parts;
+    work.parts = max(1, min(parts, (tiles + kPrefillWgmmaLeastTiles - 1) / kPrefillWgmmaLeastTiles));
+    if (work.part >= work.parts) continue;
+    work.begin = begin + tiles * work.part / work.parts;
+    work.end = begin + tiles * (work.part + 1) / work.parts;
+    work.first_slot = unit * parts;
+    return true;
+  }
+}
+
+// By the warp that finds the work, when the others are done with the one before: the next one is told to all. Its place is where that
+// warp reads it, too, which has few registers.
+template <class Shared>
+__device__ inline PrefillWork& give_work(const AttentionArgs& args, const PrefillWgmmaParams& w, int parts, int& round,
+                                         const RingPlace<2>& at, Shared& shared) {
+  PrefillWork next;
+  if (!next_work<Shared::kKeys>(args, w, parts, round, next)) next.kv_head = -1;
+  shared.work_empty[at.index].wait(at.phase ^ 1);
+  if (threadIdx.x % 32 == 0) {
+    shared.work[at.index] = next;
+    shared.work_full[at.index].arrive();
+  }
+  __syncwarp();
+  return shared.work[at.index];
+}
+
+// By that warp, too: the rows of Q, when the consumers are done with those before.
+template <class Shared>
+__device__ inline void copy_q(const AttentionArgs& args, const PrefillWgmmaParams& w, const PrefillWork& work, unsigned& phase,
+                              Shared& shared) {
+  shared.q_empty.wait(phase ^ 1);
+  phase ^= 1;
+  if (threadIdx.x % 32 != 0) return;
+  shared.q_full.arrive_and_expect(Shared::kPanels * w.tile_rows * Shared::kRowBytes);
+  const int token = work.tile.sequence.first_row + work.tile.first_packed / args.group;
+#pragma unroll
+  for (int panel = 0; panel < Shared::kPanels; ++panel) {
+    load_box(shared.q[panel], w.q, shared.q_full, panel * 64, work.kv_head * args.group, token);
+  }
+}
+
+// The rows that see a lane's needed positions from `begin` to `end` on a bad page.
+__device__ inline void mark_faulty_rows(const AttentionArgs& args, const PrefillWgmmaParams& w, PrefillWork& work, bool bad,
+                                        int lane_begin, int lane_end) {
+  for (unsigned left = __ballot_sync(0xffffffffu, bad); left != 0; left &= left - 1) {
+    const int owner = __ffs(static_cast<int>(left)) - 1;
+    const int begin = __shfl_sync(0xffffffffu, lane_begin, owner);
+    const int end = __shfl_sync(0xffffffffu, lane_end, owner);
+#pragma unroll 1
+    for (int r = threadIdx.x % 32; r < w.tile_rows; r += 32) {
+      const int packed = work.tile.first_packed + r;
+      if (packed >= work.tile.num_packed) break;
+      const int limit = work.tile.sequence.limit(packed / args.group);
+      const bool sees = max(begin, lowest(args, limit)) < min(end, limit);
+      if (sees) atomicOr(&work.faulty[r / 32], 1u << (r % 32));
+    }
+  }
+}
+
+}  // namespace prologue::cuda
