@@ -478,7 +478,7 @@ int main_of(int argc, char** argv) {
       ->transform(CLI::AsSizeValue(false));
   app.add_flag("--no-overlap", no_overlap, "every step waits for the tokens of the one before it");
   app.add_flag("--no-cuda-graphs", no_cuda_graphs, "decode steps are launched, not replayed");
-  app.add_flag("--unfused-projections", unfused_projections, "steps of few tokens run the kernels of all others");
+  app.add_flag("--unfused-projections", unfused_projections, "projections are kernels of their own");
   app.add_option("--json", options.json, "keep the rows")->type_name("FILE");
   CLI11_PARSE(app, argc, argv);
   const std::map<std::string, Device> devices = {{"cpu", Device::cpu}, {"cuda", Device::cuda}};

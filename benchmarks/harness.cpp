@@ -50,6 +50,7 @@ constexpr const char* kUsage =
     "  --device cpu|cuda  where to run (default: cuda where there is a GPU)\n"
     "  --threads N        CPU threads (default: one for each core)\n"
     "  --filter TEXT      only the cases whose name contains TEXT\n"
+    "  --prefix TEXT      only the cases whose name begins with TEXT; may be repeated\n"
     "  --once             every case once and untimed, for a profiler\n"
     "  --json FILE        keep the rows\n";
 
@@ -257,7 +258,8 @@ Bench::Bench(int argc, char** argv) {
       once_ = true;
       continue;
     }
-    if (option != "--device" && option != "--threads" && option != "--filter" && option != "--json") {
+    constexpr const char* kWithValue[] = {"--device", "--threads", "--filter", "--prefix", "--json"};
+    if (std::find(std::begin(kWithValue), std::end(kWithValue), option) == std::end(kWithValue)) {
       fail(2, str_cat("unknown option ", option, "\n", kUsage));
     }
     if (i + 1 == argc) fail(2, str_cat(option, " needs a value\n", kUsage));
@@ -272,6 +274,8 @@ Bench::Bench(int argc, char** argv) {
       }
     } else if (option == "--filter") {
       filter_ = value;
+    } else if (option == "--prefix") {
+      prefixes_.push_back(value);
     } else {
       json_path_ = value;
     }
@@ -329,11 +333,19 @@ double Bench::copy_us(int64_t bytes, int64_t rotations) {
   return entry->second = time_us(copy, rotations);
 }
 
+bool Bench::may_run(const std::string& begin) const {
+  return prefixes_.empty() || std::any_of(prefixes_.begin(), prefixes_.end(), [&](const std::string& prefix) {
+           return begin.starts_with(prefix) || prefix.starts_with(begin);
+         });
+}
+
 void Bench::run(const std::string& name, const std::function<Case(Setup&)>& make_case) { run(name, make_case, false); }
 void Bench::run_host(const std::string& name, const std::function<Case(Setup&)>& make_case) { run(name, make_case, true); }
 
 void Bench::run(const std::string& name, const std::function<Case(Setup&)>& make_case, bool host) {
   if (name.find(filter_) == std::string::npos) return;
+  const auto begins_with = [&](const std::string& prefix) { return name.starts_with(prefix); };
+  if (!prefixes_.empty() && std::none_of(prefixes_.begin(), prefixes_.end(), begins_with)) return;
   try {
     Setup setup(execution_, cache_bytes_, execution_.device == Device::cpu ? kMaxCpuRotations : kMaxCudaRotations);
     const Case c = make_case(setup);

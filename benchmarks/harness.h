@@ -96,7 +96,10 @@ class Bench {
 
   const Execution& execution() const { return execution_; }
 
-  // Runs the case now, unless --filter excludes it. An error is printed in the case's row.
+  // Whether --prefix lets some case run whose name begins so: for what is expensive to prepare.
+  bool may_run(const std::string& begin) const;
+
+  // Runs the case now, unless --filter or --prefix excludes it. An error is printed in the case's row.
   void run(const std::string& name, const std::function<Case(Setup&)>& make_case);
 
   // The time of the calling thread for one call, which must not wait for the device.
@@ -126,6 +129,7 @@ class Bench {
   std::string device_description_;
   std::string command_;
   std::string filter_;
+  std::vector<std::string> prefixes_;
   std::string json_path_;
   bool once_ = false;
   bool failed_ = false;

@@ -190,6 +190,7 @@ bool is_one(bench::Bench& bench, const Of& of, int64_t num_tokens) {
 // The rows of one problem: every way, each against the first.
 template <class Of>
 void run(bench::Bench& bench, const std::string& name, const Of& of, int64_t num_tokens, GemmContext& context) {
+  if (!bench.may_run(name)) return;
   const bool one = is_one(bench, of, num_tokens);
   for (const auto& [way, label] : kWays) {
     if (way != Way::several && !one) continue;
@@ -307,6 +308,7 @@ void run_layers(bench::Bench& bench, const std::string& model, Heads heads, cons
 template <class Of>
 void run_every_instance(bench::Bench& bench, const std::string& name, const Of& of, int64_t num_tokens) {
   if (bench.execution().device != Device::cuda || std::getenv("PROLOGUE_EVERY_INSTANCE") == nullptr) return;
+  if (!bench.may_run(name)) return;
   size_t count = 0;
   {
     bench::Setup setup(bench.execution(), 0, 1);
@@ -330,9 +332,62 @@ void run_every_instance(bench::Bench& bench, const std::string& name, const Of& 
     });
   }
 }
+
+// ---- prompts: the QKV GEMM alone, and the prologue behind it or in it -------------------------------------------------------
+
+constexpr int64_t kPromptTokens[] = {128, 256, 384, 512, 768, 1024, 1536, 2048, 4096, 8192};
+
+QkvProblem make_prompt(const Heads& h, int64_t num_tokens, bench::Setup& setup) {
+  Heads of_prompt = h;
+  of_prompt.normed = false;
+  QkvProblem problem = make_problem(of_prompt, num_tokens, setup);
+  std::vector<int64_t> places;
+  for (int64_t t = 0; t < num_tokens; ++t) places.push_back(t);
+  problem.params.prologue.places.positions = problem.params.prologue.places.slot_mapping = index_view(setup.values(places));
+  return problem;
+}
+
+void run_prompt(bench::Bench& bench, const Heads& h, int64_t num_tokens, GemmContext& context) {
+  if (bench.execution().device != Device::cuda) return;
+  const std::string name = str_cat("prompt qkv ", h.name, " T=", num_tokens, ": "), alone = name + "GEMM alone";
+  const auto run = [&](const std::string& label, const auto& call) {
+    bench.run(name + label, [&](bench::Setup& setup) {
+      const QkvProblem problem = make_prompt(h, num_tokens, setup);
+      return bench::Case{problem.bytes,
+                         [=](const Execution& execution, int64_t rotation) {
+                           QkvPrologueParams p = problem.params;
+                           p.weight = problem.weights[static_cast<size_t>(rotation)];
+                           return call(p, execution);
+                         },
+                         0.0, name + label == alone ? std::string() : alone};
+    });
+  };
+  run("GEMM alone", [&](const QkvPrologueParams& p, const Execution& execution) {
+    GemmParams g;
+    g.m = p.prologue.num_tokens, g.k = g.x_stride = p.hidden_size;
+    g.n = g.y_stride = (p.prologue.num_q_heads + 2 * p.prologue.num_kv_heads) * p.prologue.head_dim;
+    g.dtype = g.y_dtype = p.prologue.dtype;
+    g.x = p.hidden_states, g.weight = p.weight, g.y = p.workspace;
+    return gemm(g, context, execution);
+  });
+  run("several kernels", [&](const QkvPrologueParams& p, const Execution& execution) { return run_separately(p, context, execution); });
+  run("automatic", [&](const QkvPrologueParams& p, const Execution& execution) { return run_validated(p, context, execution); });
+  if (std::getenv("PROLOGUE_EVERY_INSTANCE") == nullptr || !bench.may_run(name)) return;
+  std::vector<std::string> names;
+  {
+    bench::Setup setup(bench.execution(), 0, 1);
+    for (const auto& instance : cuda::gemm_instances_of(make_prompt(h, num_tokens, setup).params)) names.push_back(instance.name);
+  }
+  for (size_t i = 0; i < names.size(); ++i) {
+    run(names[i], [i](const QkvPrologueParams& p, const Execution& execution) {
+      return cuda::gemm_instances_of(p)[i].launch(p, execution.stream);
+    });
+  }
+}
 #else
 template <class Of>
 void run_every_instance(bench::Bench&, const std::string&, const Of&, int64_t) {}
+void run_prompt(bench::Bench&, const Heads&, int64_t, GemmContext&) {}
 #endif
 
 }  // namespace
@@ -364,6 +419,10 @@ int main(int argc, char** argv) {
       run_layers(bench, "1B", kHeads[6], kLinears + 3, num_tokens, length, **created);
       run_layers(bench, "SmolLM2", kHeads[9], kLinears + 6, num_tokens, length, **created);
     }
+  }
+  for (const Heads& heads : kHeads) {
+    if (!heads.normed) continue;
+    for (const int64_t num_tokens : kPromptTokens) run_prompt(bench, heads, num_tokens, **created);
   }
   return bench.finish();
 }

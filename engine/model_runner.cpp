@@ -5,6 +5,7 @@
 #include <prologue/engine/model_runner.h>
 #include <prologue/kernels/base/host/out_of_memory.h>
 #include <prologue/kernels/projection/backends.h>
+#include <prologue/kernels/qkv_prologue/backends.h>
 #include <prologue/kernels/token_ops/end_step.h>
 #include <prologue/kernels/token_ops/logprobs.h>
 #include <prologue/kernels/token_ops/take_tokens.h>
@@ -135,11 +136,15 @@ Status ModelRunner::make_executors(const StepLimits& limits, const RunnerConfig&
   }
   const bool of_16_bits = model_.dtype == DType::f16 || model_.dtype == DType::bf16;
   const int64_t few_tokens = most_tokens_of_one_projection(execution_.device);
-  if (config.fused && config.fused_projections && of_16_bits && few_tokens > 0 && !config.batch_invariant) {
+  const bool fuses_projections = config.fused && config.fused_projections && of_16_bits && !config.batch_invariant;
+  if (fuses_projections && few_tokens > 0) {
     PROLOGUE_ASSIGN_OR_RETURN(Graph fused, fuse_projections(graph));
     StepLimits few = limits;
     for (int64_t* limit : {&few.max_tokens, &few.max_seqs, &few.max_logit_rows}) *limit = std::min(*limit, few_tokens);
     PROLOGUE_ASSIGN_OR_RETURN(few_tokens_, GraphExecutor::create(std::move(fused), storage_, few, execution_, faults));
+  }
+  if (fuses_projections && has_qkv_gemm(execution_.device)) {
+    PROLOGUE_ASSIGN_OR_RETURN(graph, fuse_qkv_projections(graph));
   }
   PROLOGUE_ASSIGN_OR_RETURN(executor_, GraphExecutor::create(std::move(graph), storage_, limits, execution_, faults));
   return {};

@@ -71,6 +71,9 @@ bool projection_is_one_kernel(const ProjectionParams&) { return false; }
 Status projection(const ProjectionParams&, const Execution&) { return cuda_not_built("projection"); }
 bool qkv_prologue_is_one_kernel(const QkvPrologueParams&) { return false; }
 Status qkv_prologue(const QkvPrologueParams&, const Execution&) { return cuda_not_built("qkv_prologue"); }
+bool has_qkv_gemm() { return false; }
+bool qkv_gemm_is_one_kernel(const QkvPrologueParams&) { return false; }
+Status qkv_gemm(const QkvPrologueParams&, const Execution&) { return cuda_not_built("qkv_gemm"); }
 
 Status rotary(const RotaryParams&, const RotaryFrequencies&, const Execution&) { return cuda_not_built("rotary"); }
 

@@ -65,7 +65,7 @@ EngineFlags::EngineFlags(Flags& flags, EngineOptions& options, const std::string
         app.add_flag("--no-overlap", no_overlap_, "wait for the tokens of a step before the next one is prepared"),
         app.add_flag("--unfused", unfused_, "run the graph without the fused prologue"),
         app.add_flag("--unfused-projections", unfused_projections_,
-                     "on a GPU, run the norms, activations and residuals of steps of few tokens as kernels of their own"),
+                     "on a GPU, run the norms, activations and residuals of steps of few tokens, and the prologue of all, as kernels of their own"),
         flags.choice("--rounding", rounding_, {"once", "per_step"},
                      "of the fused prologue: once, or per_step as the unfused nodes round")}) {
     option->group("Execution");

@@ -155,26 +155,43 @@ __device__ inline float sum_token(const MoreArgs& p, const Steps& steps, const L
   return total;
 }
 
-// Where the token is, and what its position decides: the angles of this unit, and the factor of Q. The slot has been asked for.
-template <class T, int V, bool kEarly, bool kEvery, class Angles, int kFeatures, bool kKeep>
-__device__ inline LeanToken resolve_token_of_head(const MoreArgs& p, PendingToken<kFeatures, V, kKeep>& pending, uint32_t t,
-                                                  int lane_of_warp, int tensor, const UnitPlace& place,
-                                                  MoreSteps<T, V, kEarly, kEvery, Angles>& steps, UnitAngles<V>& angles) {
-  LeanToken token = pending.resolve_position(p, t, lane_of_warp);
-  steps.rotated = tensor != 2 && ((kFeatures & kLayouts) != 0 ? place.pair >= 0 : p.layout.rotary_dim > 0);
+// Whether the token's position rotates this unit of a head.
+template <int kFeatures, class T, int V, bool kEarly, bool kEvery, class Angles>
+__device__ inline void choose_rotation(const MoreArgs& p, const LeanToken& token, int tensor,
+                                       MoreSteps<T, V, kEarly, kEvery, Angles>& steps) {
+  steps.rotated = tensor != 2 && ((kFeatures & kLayouts) != 0 ? steps.place.pair >= 0 : p.layout.rotary_dim > 0);
   if (kEvery) steps.rotated &= token.rotated;
   steps.rope_style = (kFeatures & kLayouts) != 0 ? p.layout.style : RopeStyle::neox;
-  if (steps.rotated) {
-    angles = pending.angles(p, token, place.pair);
-    if (p.inverse != 0) {
+}
+
+// The factor of Q. `position()`: the token's, as a number.
+template <class Steps, class Position>
+__device__ inline void choose_factor(const MoreArgs& p, int tensor, const Position& position, Steps& steps) {
+  if (tensor != 0 || (p.q_scale.constant == 1.0f && p.q_scale.by_position == PositionScale::none)) return;
+  steps.scaled = true;
+  steps.q_factor = query_factor(p.q_scale, position());
+}
+
+// For the inverse rotation.
+template <int V>
+__device__ inline void turn_back(const MoreArgs& p, UnitAngles<V>& angles) {
+  if (p.inverse == 0) return;
 #pragma unroll
-      for (float& sin : angles.sin) sin = -sin;
-    }
+  for (float& sin : angles.sin) sin = -sin;
+}
+
+// Where the token is, and what its position decides. The slot has been asked for.
+template <class T, int V, bool kEarly, bool kEvery, class Angles, int kFeatures, bool kKeep>
+__device__ inline LeanToken resolve_token_of_head(const MoreArgs& p, PendingToken<kFeatures, V, kKeep>& pending, uint32_t t,
+                                                  int lane_of_warp, int tensor, MoreSteps<T, V, kEarly, kEvery, Angles>& steps,
+                                                  UnitAngles<V>& angles) {
+  LeanToken token = pending.resolve_position(p, t, lane_of_warp);
+  choose_rotation<kFeatures>(p, token, tensor, steps);
+  if (steps.rotated) {
+    angles = pending.angles(p, token, steps.place.pair);
+    turn_back(p, angles);
   }
-  if (tensor == 0 && (p.q_scale.constant != 1.0f || p.q_scale.by_position != PositionScale::none)) {
-    steps.scaled = true;
-    steps.q_factor = query_factor(p.q_scale, pending.position_value(p));
-  }
+  choose_factor(p, tensor, [&] { return pending.position_value(p); }, steps);
   pending.resolve_slot(p, token);
   return token;
 }
@@ -250,7 +267,7 @@ __global__ void __launch_bounds__(more_bounds_of(kHints, kFeatures).threads, mor
   __syncwarp();  // as in steps_schedule.cuh
   pending.ask_slot(p, t);
   const LeanToken token = resolve_token_of_head(p, pending, t, static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x) % 32,
-                                                heads.tensor, place, steps, angles);
+                                                heads.tensor, steps, angles);
 
   const WarpLanes<V> whole = {static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x), unit.inside};
   const auto lanes = lanes_of_head<V, kFeatures>(whole, place, p.layout);

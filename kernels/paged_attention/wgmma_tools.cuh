@@ -5,21 +5,9 @@
 
 #include <prologue/kernels/base/device/cuda_types.cuh>
 #include <prologue/kernels/base/device/hopper.cuh>
+#include <prologue/kernels/base/device/ring_place.cuh>
 
 namespace prologue::cuda {
-
-// A place of a ring, and the parity of the phase that fills it.
-template <int kPlaces>
-struct RingPlace {
-  int index = 0;
-  unsigned phase = 0;
-
-  __device__ void advance() {
-    if (++index < kPlaces) return;
-    index = 0;
-    phase ^= 1;
-  }
-};
 
 // Lane t of four neighbours has word t of four chunks; afterwards it has the four words of chunk t.
 __device__ inline void transpose_of_four(uint32_t (&words)[4], int t) {

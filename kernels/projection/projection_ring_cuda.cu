@@ -1,10 +1,8 @@
-#include <array>
-#include <atomic>
-
 #include <prologue/kernels/projection/projection_choice.h>
 #include <prologue/kernels/projection/projection_output.h>
 #include <prologue/kernels/projection/projection_ring.h>
 #include <prologue/kernels/base/device/cuda_launch.cuh>
+#include <prologue/kernels/base/device/hopper_code.cuh>
 #include <prologue/kernels/base/device/tensor_map.cuh>
 
 namespace prologue::cuda {
@@ -13,27 +11,7 @@ namespace {
 
 // Multiprocessors of the current device if has_ring(), else 0.
 int64_t ring_multiprocessors() {
-  constexpr int kDevices = 64;
-  static std::array<std::atomic<int>, kDevices> known = {};  // 1 more than the answer
-  int device = 0;
-  if (cudaGetDevice(&device) != cudaSuccess || device >= kDevices) {
-    cudaGetLastError();
-    return 0;
-  }
-  auto& answer = known[static_cast<size_t>(device)];
-  if (answer == 0) {
-    int major = 0, minor = 0, count = 0;
-    cudaFuncAttributes attributes = {};
-    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess ||
-        cudaFuncGetAttributes(&attributes, bfloat16_ring_instances().front().kernel) != cudaSuccess) {
-      cudaGetLastError();
-      return 0;
-    }
-    answer = 1 + (major == 9 && minor == 0 && attributes.maxThreadsPerBlock >= kRingThreads ? count : 0);
-  }
-  return answer - 1;
+  return hopper_multiprocessors([] { return bfloat16_ring_instances().front().kernel; }, kRingThreads, 0);
 }
 
 int64_t halves_of(const ProjectionParams& p) { return is_gated(p) ? 2 : 1; }

@@ -52,6 +52,16 @@ Wiring wire(const QkvPrologueParams& p) {
   return w;
 }
 
+// The call behind its norm.
+QkvPrologueParams without_norm(const QkvPrologueParams& p) {
+  QkvPrologueParams behind = p;
+  const GemmParams projection = wire(p).projection;
+  behind.hidden_states = projection.x;
+  behind.hidden_stride = projection.x_stride;
+  behind.norm = {};
+  return behind;
+}
+
 // Checks all parameters that are not pointers, so that wire() can compute with them.
 Status check_sizes(const QkvPrologueParams& p) {
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "hidden_size", p.hidden_size, 1, INT32_MAX));
@@ -106,6 +116,8 @@ Status validate(const QkvPrologueParams& p, const GemmContext& context, const Ex
   return regions.check_all_apart();
 }
 
+bool has_qkv_gemm(Device device) { return device == Device::cuda && cuda::has_qkv_gemm(); }
+
 Status run_separately(const QkvPrologueParams& params, GemmContext& context, const Execution& execution) {
   const Wiring calls = wire(params);
   if (params.norm.given != 0) PROLOGUE_RETURN_IF_ERROR(run_validated(calls.norm, execution));
@@ -115,7 +127,14 @@ Status run_separately(const QkvPrologueParams& params, GemmContext& context, con
 
 Status run_validated(const QkvPrologueParams& params, GemmContext& context, const Execution& execution) {
   if (params.prologue.num_tokens == 0) return {};
-  if (execution.device == Device::cuda && cuda::qkv_prologue_is_one_kernel(params)) return cuda::qkv_prologue(params, execution);
+  if (execution.device == Device::cuda) {
+    if (cuda::qkv_prologue_is_one_kernel(params)) return cuda::qkv_prologue(params, execution);
+    const QkvPrologueParams behind_norm = without_norm(params);
+    if (cuda::qkv_gemm_is_one_kernel(behind_norm)) {
+      if (params.norm.given != 0) PROLOGUE_RETURN_IF_ERROR(run_validated(wire(params).norm, execution));
+      return cuda::qkv_gemm(behind_norm, execution);
+    }
+  }
   return run_separately(params, context, execution);
 }
 

@@ -5,6 +5,7 @@
 #include <prologue/kernels/projection/projection_choice.h>
 #include <prologue/kernels/qkv_prologue/backends.h>
 #include <prologue/kernels/qkv_prologue/instances.h>
+#include <prologue/kernels/qkv_prologue/qkv_gemm.h>
 #include <prologue/kernels/base/device/cuda_launch.cuh>
 #include <prologue/kernels/qkv_prologue/qkv_prologue_instances.cuh>
 
@@ -126,6 +127,37 @@ Status qkv_prologue(const QkvPrologueParams& params, const Execution& execution)
   const Launch chosen = choose(params, prologue);
   if (chosen.instance == nullptr) return unsupported(kName, ": no single CUDA kernel for this call");
   return run(chosen, params, prologue, execution.stream);
+}
+
+bool qkv_gemm_is_one_kernel(const QkvPrologueParams& params) {
+  return choose_qkv_gemm(params, prologue_of(params)).instance != nullptr;
+}
+
+Status qkv_gemm(const QkvPrologueParams& params, const Execution& execution) {
+  const AttentionPrologueParams prologue = prologue_of(params);
+  const QkvGemmLaunch chosen = choose_qkv_gemm(params, prologue);
+  if (chosen.instance == nullptr) return unsupported(kName, ": no single CUDA kernel for this call behind its norm");
+  return run(chosen, params, prologue, execution.stream);
+}
+
+std::vector<KernelInstance<QkvPrologueParams>> gemm_instances_of(const QkvPrologueParams& params) {
+  std::vector<KernelInstance<QkvPrologueParams>> list;
+  const AttentionPrologueParams prologue = prologue_of(params);
+  for (const QkvGemmInstance& instance : qkv_gemm_instances_of(prologue.dtype)) {
+    if (qkv_gemm_launch_of(params, prologue, instance).instance == nullptr) continue;
+    list.push_back({qkv_gemm_instance_name(prologue.dtype, instance), 0,
+                    [&instance](const QkvPrologueParams& p, cudaStream_t stream) {
+                      const AttentionPrologueParams of_call = prologue_of(p);
+                      return run(qkv_gemm_launch_of(p, of_call, instance), p, of_call, stream);
+                    }});
+  }
+  return list;
+}
+
+std::vector<std::string> qkv_gemm_instances(DType dtype) {
+  std::vector<std::string> names;
+  for (const QkvGemmInstance& instance : qkv_gemm_instances_of(dtype)) names.push_back(qkv_gemm_instance_name(dtype, instance));
+  return names;
 }
 
 std::vector<KernelInstance<QkvPrologueParams>> instances_of(const QkvPrologueParams& params) {

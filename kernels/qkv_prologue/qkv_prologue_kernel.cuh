@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kMultipliers + 32 * kFinishers, kFinishers != 
   for (int slot = first; slot < own_tokens; slot += static_cast<int>(blockDim.x) / 32) {
     if (slot != first) ask(slot);
     const uint32_t t = token_in(slot);
-    const LeanToken token = resolve_token_of_head(p, pending, t, lane, at.tensor, unit.place, steps, angles);
+    const LeanToken token = resolve_token_of_head(p, pending, t, lane, at.tensor, steps, angles);
     if (slot == first) wait_for_sums(a, shared);
     data = gather_head<T, V>(a, shared, slot, unit.place);
     UnitValues<V> values[1];

@@ -27,4 +27,9 @@ PROLOGUE_API Result<Graph> fuse_attention_prologue(const Graph& graph, Rounding 
 // orders of one sum do (projection.h).
 PROLOGUE_API Result<Graph> fuse_projections(const Graph& graph);
 
+// For prompts on GPUs where has_qkv_gemm(). Rewrites, behind fuse_attention_prologue(),
+//     linear -> attention_prologue    into one qkv_prologue node
+// under the same conditions.
+PROLOGUE_API Result<Graph> fuse_qkv_projections(const Graph& graph);
+
 }  // namespace prologue

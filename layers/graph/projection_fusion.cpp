@@ -187,6 +187,46 @@ void select_before_norms(Graph& graph) {
   }
 }
 
+// The node of `prologue` behind `linear` and, if there is one, `norm`. None if it does not take the product as it is.
+std::optional<Node> qkv_node(const Graph& graph, const Step<NormParams>& norm, const Step<GemmParams>& linear,
+                             const Step<AttentionPrologueParams>& prologue) {
+  const AttentionPrologueParams& given = *prologue.params;
+  if (linear.params->bias != nullptr || given.num_q_heads == 0) return {};
+  // q, k and v are the product's columns, side by side.
+  const Value product = linear.node->writes().front();
+  const int64_t k_at = given.num_q_heads * given.head_dim, v_at = k_at + given.num_kv_heads * given.head_dim;
+  const auto is_at = [&](const HeadsView& view, int64_t column) {
+    const Binding* const binding = prologue.node->binding_of(&view.data);
+    return binding != nullptr && binding->index == product.id && binding->column == column;
+  };
+  if (!is_at(given.q, 0) || !is_at(given.k, k_at) || !is_at(given.v, v_at)) return {};
+  if (linear.params->n != v_at + given.num_kv_heads * v_head_dim(given)) return {};
+
+  const Value from = (norm ? norm.node : linear.node)->reads().front();
+  Node fused = {prologue.node->name, "qkv_prologue", QkvPrologueParams()};
+  auto& p = std::get<QkvPrologueParams>(fused.parameters);
+  p.hidden_size = linear.params->k;
+  fused.read(p.hidden_states, from);
+  p.hidden_stride = graph.row_stride(from);
+  set_norm(fused, p.norm, norm);
+  fused.weight(p.weight, weight_of(linear));
+  Node without_inputs = *prologue.node;
+  auto& params = std::get<AttentionPrologueParams>(without_inputs.parameters);
+  for (HeadsView* view : {&params.q, &params.k, &params.v}) {
+    const Binding inputs = *without_inputs.binding_of(&view->data);
+    std::erase_if(without_inputs.bindings, [&](const Binding& each) { return each.member == inputs.member; });
+    *view = {};
+  }
+  fused.copy(p.prologue, without_inputs, params);
+  fused.weights.insert(fused.weights.end(), prologue.node->weights.begin(), prologue.node->weights.end());
+  fused.position_axes = prologue.node->position_axes;
+  fused.remark = prologue.node->remark;
+  p.overlaps = true;
+  const std::string inner = prologue.node->fused_from.empty() ? "prologue" : prologue.node->fused_from;
+  fused.fused_from = joined({norm.node, linear.node}) + " + " + inner;
+  return fused;
+}
+
 // What one node replaces: `linear`, and any of the others.
 struct ProjectionChain {
   int norm = -1, linear = -1, last = -1;
@@ -215,37 +255,9 @@ std::optional<ProjectionChain> match_projection(const Graph& graph, const Uses& 
   if (graph.info(from).base) return {};
 
   if (prologue) {
-    const AttentionPrologueParams& given = *prologue.params;
-    if (linear.params->bias != nullptr || given.num_q_heads == 0) return {};
-    // q, k and v are the product's columns, side by side.
-    const int64_t k_at = given.num_q_heads * given.head_dim, v_at = k_at + given.num_kv_heads * given.head_dim;
-    const auto is_at = [&](const HeadsView& view, int64_t column) {
-      const Binding* const binding = prologue.node->binding_of(&view.data);
-      return binding != nullptr && binding->index == product.id && binding->column == column;
-    };
-    if (!is_at(given.q, 0) || !is_at(given.k, k_at) || !is_at(given.v, v_at)) return {};
-    if (linear.params->n != v_at + given.num_kv_heads * v_head_dim(given)) return {};
-    chain.fused = {prologue.node->name, "qkv_prologue", QkvPrologueParams()};
-    auto& p = std::get<QkvPrologueParams>(chain.fused.parameters);
-    p.hidden_size = linear.params->k;
-    chain.fused.read(p.hidden_states, from);
-    p.hidden_stride = graph.row_stride(from);
-    set_norm(chain.fused, p.norm, norm);
-    chain.fused.weight(p.weight, weight_of(linear));
-    Node without_inputs = *prologue.node;
-    auto& params = std::get<AttentionPrologueParams>(without_inputs.parameters);
-    for (HeadsView* view : {&params.q, &params.k, &params.v}) {
-      const Binding inputs = *without_inputs.binding_of(&view->data);
-      std::erase_if(without_inputs.bindings, [&](const Binding& each) { return each.member == inputs.member; });
-      *view = {};
-    }
-    chain.fused.copy(p.prologue, without_inputs, params);
-    chain.fused.weights.insert(chain.fused.weights.end(), prologue.node->weights.begin(), prologue.node->weights.end());
-    chain.fused.position_axes = prologue.node->position_axes;
-    chain.fused.remark = prologue.node->remark;
-    p.overlaps = true;
-    const std::string inner = prologue.node->fused_from.empty() ? "prologue" : prologue.node->fused_from;
-    chain.fused.fused_from = joined({norm.node, linear.node}) + " + " + inner;
+    std::optional<Node> node = qkv_node(graph, norm, linear, prologue);
+    if (!node) return {};
+    chain.fused = std::move(*node);
     return chain;
   }
   if (!norm && !activates) return {};
@@ -263,14 +275,27 @@ std::optional<ProjectionChain> match_projection(const Graph& graph, const Uses& 
   return chain;
 }
 
-Graph fuse(Graph graph) {
-  fuse_residuals(graph);
-  select_before_norms(graph);
+// The projection and the prologue behind it, whatever is before them.
+std::optional<ProjectionChain> match_qkv(const Graph& graph, const Uses& uses, int index) {
+  const auto linear = step_as<GemmParams>(graph, index);
+  if (!can_continue(linear)) return {};
+  const Value x = linear.node->reads().front();
+  const int reader = only_reader(graph, uses, linear.node->writes().front());
+  const auto prologue = step_as<AttentionPrologueParams>(graph, reader);
+  if (!prologue || is_written_between(graph, x, index, reader) || graph.info(x).base) return {};
+  std::optional<Node> node = qkv_node(graph, {}, linear, prologue);
+  if (!node) return {};
+  return ProjectionChain{-1, index, reader, std::move(*node)};
+}
+
+// Every chain that `match` finds becomes one node, where its last one was.
+template <class Match>
+Graph fuse_chains(Graph graph, const Match& match) {
   const Uses uses(graph);
   std::vector<bool> removed(graph.nodes.size(), false);
   std::vector<std::optional<Node>> fused(graph.nodes.size());
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
-    std::optional<ProjectionChain> chain = match_projection(graph, uses, static_cast<int>(n));
+    std::optional<ProjectionChain> chain = match(graph, uses, static_cast<int>(n));
     if (!chain) continue;
     for (const int gone : {chain->norm, chain->linear, chain->last}) {
       if (gone >= 0) removed[static_cast<size_t>(gone)] = true;
@@ -287,14 +312,25 @@ Graph fuse(Graph graph) {
       result.nodes.push_back(std::move(graph.nodes[n]));
     }
   }
-  signal_late(result);
   return result;
+}
+
+Graph fuse(Graph graph) {
+  fuse_residuals(graph);
+  select_before_norms(graph);
+  graph = fuse_chains(std::move(graph), match_projection);
+  signal_late(graph);
+  return graph;
 }
 
 }  // namespace
 
 Result<Graph> fuse_projections(const Graph& graph) {
   return catch_out_of_memory([&]() -> Result<Graph> { return fuse(graph); });
+}
+
+Result<Graph> fuse_qkv_projections(const Graph& graph) {
+  return catch_out_of_memory([&]() -> Result<Graph> { return fuse_chains(graph, match_qkv); });
 }
 
 }  // namespace prologue

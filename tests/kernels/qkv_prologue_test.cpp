@@ -205,6 +205,98 @@ TEST_P(QkvPrologueInstanceTest, EveryOneHasTheBitsOfThePrologueAlone) {
     EXPECT_TRUE(ran.contains(name)) << name << " did not run";
 }
 
+// ---- every instance of the kernel of prompts --------------------------------------------------------------------------------
+
+constexpr Call kPrompts[] = {
+    kCalls[0],
+    kCalls[1],
+    kCalls[2],
+    kCalls[3],
+    kCalls[4],
+    {"bias", [](PrologueCase& c) { c.bias_q = c.bias_k = c.bias_v = true; }},
+    {"norm", [](PrologueCase& c) { c.norm = NormPlacement::before_rope; }},
+    {"unrotated_uint4",
+     [](PrologueCase& c) { c.rotary_dim = 0, c.kv_type = DType::uint4, c.scaling = KvScaling::token_head, c.bias_k = true; }},
+    {"inverse_scaled_q_k_out",
+     [](PrologueCase& c) { c.inverse = c.k_out = c.v_out = true, c.q_scale.constant = 0.375f, c.norm = NormPlacement::after_rope; }},
+};
+
+// Tiles that are full and not, along both sides; tiles in which q ends and k begins; k of less than a stage, and of more than the ring holds.
+constexpr Sizes kPromptSizes[] = {{130, 3, 2, 128, 520}, {140, 4, 2, 128, 72},   {257, 9, 3, 64, 64}, {260, 8, 2, 64, 104},
+                                  {300, 1, 1, 256, 40},  {129, 2, 2, 128, 1032}, {260, 5, 1, 32, 104}};
+
+class QkvGemmInstanceTest : public ::testing::TestWithParam<DType> {};
+INSTANTIATE_TEST_SUITE_P(Types, QkvGemmInstanceTest, ::testing::Values(DType::f16, DType::bf16), type_name);
+
+TEST_P(QkvGemmInstanceTest, EveryOneHasTheBitsOfThePrologueAlone) {
+  PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
+  if (!has_qkv_gemm(Device::cuda)) GTEST_SKIP() << "this GPU does not have the kernel";
+  std::set<std::string> ran;
+  for (const Call& call : kPrompts) {
+    for (const Sizes& sizes : kPromptSizes) {
+      PrologueCase c;
+      c.num_tokens = sizes.num_tokens, c.num_q_heads = sizes.num_q_heads, c.num_kv_heads = sizes.num_kv_heads;
+      c.head_dim = c.rotary_dim = sizes.head_dim;
+      call.change(c);
+      with_host_type(GetParam(), [&](auto type) {
+        using T = decltype(type);
+        SCOPED_TRACE(str_cat(call.name, " hidden ", sizes.hidden_size, " ", c.describe()));
+        const Projection p = whole_numbers(c, sizes.hidden_size, false);
+        const PrologueData<T> data = projected_data<T>(c, project(c, p));
+        PlacedPrologue<T> want(Backend::cuda, c, data);
+        const Status alone = want.run();
+        ASSERT_TRUE(alone.ok()) << alone.message();
+        PlacedPrologue<T> probe(Backend::cuda, c, data);
+        const size_t count = cuda::gemm_instances_of(place_projection(probe, p)).size();
+        EXPECT_GT(count, 0u) << "no instance runs this call";
+        for (size_t i = 0; i < count; ++i) {
+          PlacedPrologue<T> got(Backend::cuda, c, data);
+          const QkvPrologueParams params = place_projection(got, p);
+          const auto instance = cuda::gemm_instances_of(params)[i];
+          SCOPED_TRACE(instance.name);
+          const Status status = got.run([&](const Execution& execution) { return instance.launch(params, execution.stream); });
+          ASSERT_TRUE(status.ok()) << status.message();
+          expect_same_bits(got, want);
+          ran.insert(instance.name);
+        }
+      });
+    }
+  }
+  for (const std::string& name : cuda::qkv_gemm_instances(GetParam())) EXPECT_TRUE(ran.contains(name)) << name << " did not run";
+}
+
+// Of whole numbers, too, so separate kernels have the same bits. Rounds of tiles that are full, divided, and neither.
+TEST(QkvGemmTest, HasTheBitsOfSeparateKernelsAtRealSizes) {
+  PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
+#ifdef PROLOGUE_CUDA_EMULATED
+  GTEST_SKIP() << "for a GPU";
+#endif
+  if (!has_qkv_gemm(Device::cuda)) GTEST_SKIP() << "this GPU does not have the kernel";
+  constexpr Sizes kReal[] = {{1024, 32, 8, 128, 4096}, {1531, 32, 8, 128, 4096}, {2049, 32, 8, 128, 4096}, {4096, 32, 8, 64, 2048}};
+  using T = BFloat16;
+  for (const Sizes& sizes : kReal) {
+    PrologueCase c;
+    c.num_tokens = sizes.num_tokens, c.num_q_heads = sizes.num_q_heads, c.num_kv_heads = sizes.num_kv_heads;
+    c.head_dim = c.rotary_dim = sizes.head_dim;
+    c.norm = sizes.num_tokens % 2 != 0 ? NormPlacement::before_rope : NormPlacement::none;
+    SCOPED_TRACE(c.describe());
+    const Projection p = whole_numbers(c, sizes.hidden_size, sizes.num_tokens != 1024);
+    const PrologueData<T> data = make_data<T>(c);
+    const auto context = GemmContext::create(Device::cuda);
+    ASSERT_TRUE(context.ok()) << context.status().message();
+    PlacedPrologue<T> want(Backend::cuda, c, data), got(Backend::cuda, c, data);
+    const QkvPrologueParams separate = place_projection(want, p), chosen = place_projection(got, p);
+    QkvPrologueParams behind_norm = chosen;
+    behind_norm.norm = {};
+    EXPECT_TRUE(cuda::qkv_gemm_is_one_kernel(behind_norm));
+    const Status alone = want.run([&](const Execution& execution) { return run_separately(separate, **context, execution); });
+    ASSERT_TRUE(alone.ok()) << alone.message();
+    const Status status = got.run([&](const Execution& execution) { return run_validated(chosen, **context, execution); });
+    ASSERT_TRUE(status.ok()) << status.message();
+    expect_same_bits(got, want);
+  }
+}
+
 #endif
 
 // ---- ordinary numbers -------------------------------------------------------------------------------------------------------

@@ -100,9 +100,12 @@ TEST_P(GraphOnBackend, FusedProjectionsEqualTheOthersBitForBitInFloat32) {
   for (const bool with_bias : {false, true}) {
     TinyModel model(DType::f32, with_bias, execution_);
     const Graph prologues = fuse_attention_prologue(model.graph).value();
-    const std::vector<float> want = run_steps(model, prologues), got = run_steps(model, fuse_projections(prologues).value());
-    ASSERT_EQ(got.size(), want.size());
-    for (size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], want[i]) << i;
+    const std::vector<float> want = run_steps(model, prologues);
+    for (const auto& fused : {fuse_projections(prologues).value(), fuse_qkv_projections(prologues).value()}) {
+      const std::vector<float> got = run_steps(model, fused);
+      ASSERT_EQ(got.size(), want.size());
+      for (size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], want[i]) << i;
+    }
   }
 }
 
@@ -111,10 +114,26 @@ TEST_P(GraphOnBackend, FusedProjectionsOfSixteenBitsStayCloseToFloat32) {
   const std::vector<float> want = run_steps(exact, exact.graph);
   for (const DType dtype : {DType::f16, DType::bf16}) {
     TinyModel model(dtype, true, execution_);
-    const Graph fused = fuse_projections(fuse_attention_prologue(model.graph).value()).value();
-    const std::vector<float> got = run_steps(model, fused);
-    ASSERT_EQ(got.size(), want.size());
-    for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], 0.35) << dtype_name(dtype) << " " << i;
+    const Graph prologues = fuse_attention_prologue(model.graph).value();
+    for (const auto& fused : {fuse_projections(prologues).value(), fuse_qkv_projections(prologues).value()}) {
+      const std::vector<float> got = run_steps(model, fused);
+      ASSERT_EQ(got.size(), want.size());
+      for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], 0.35) << dtype_name(dtype) << " " << i;
+    }
+  }
+}
+
+// For prompts only the projection of q, k and v changes.
+TEST(GraphFusion, QkvProjectionsTakeTheirProloguesAndNothingElse) {
+  TinyModel model(DType::bf16, false, {Device::cpu, 1});
+  const Graph prologues = fuse_attention_prologue(model.graph).value(), fused = fuse_qkv_projections(prologues).value();
+  EXPECT_EQ(count(fused, "qkv_prologue"), kLayers);
+  EXPECT_EQ(count(fused, "attention_prologue"), 0);
+  EXPECT_EQ(fused.nodes.size(), prologues.nodes.size() - kLayers);
+  for (const Node& node : fused.nodes) {
+    if (const auto* p = std::get_if<QkvPrologueParams>(&node.parameters)) {
+      EXPECT_EQ(p->norm.given, 0);
+    }
   }
 }
 
@@ -251,7 +270,9 @@ TEST(GraphFusion, OnlyAProductOfQThenKThenVIsFusedWithThePrologue) {
       change(graph.nodes[n - 1], graph.nodes[n]);
       break;
     }
-    return count(fuse_projections(graph).value(), "qkv_prologue");
+    const int fused = count(fuse_projections(graph).value(), "qkv_prologue");
+    EXPECT_EQ(count(fuse_qkv_projections(graph).value(), "qkv_prologue"), fused);
+    return fused;
   };
   EXPECT_EQ(fused_layers([](Node&, Node&) {}), kLayers);
   const auto move = [](HeadsView AttentionPrologueParams::*view, int64_t columns) {

@@ -45,6 +45,15 @@ struct Barrier {
   __device__ void arrive_and_expect(int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(this)), "r"(bytes) : "memory");
   }
+  // At the barrier of block `rank` of the cluster, of two blocks at least, that is where this one is in this block.
+  __device__ void arrive_at(uint32_t rank) {
+    asm volatile(
+        "{\n.reg .b32 there;\n"
+        "mapa.shared::cluster.u32 there, %0, %1;\n"
+        "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(shared_address(this)),
+        "r"(rank)
+        : "memory");
+  }
   // Until the phase of this parity has ended. Before the first phase, that of parity 1 counts as ended.
   __device__ void wait(unsigned parity) {
     const uint32_t address = shared_address(this);
@@ -114,6 +123,16 @@ __device__ inline void load_box(void* to, const CUtensorMap& map, Barrier& barri
       "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, %7}], "
       "[%2];" ::"r"(shared_address(to)),
       "l"(reinterpret_cast<uint64_t>(&map)), "r"(shared_address(&barrier)), "r"(x), "r"(y), "r"(z), "r"(w), "r"(v)
+      : "memory");
+}
+
+// To this place in each block of the cluster whose bit is set in `blocks`; the barrier at this place in each of them counts the bytes.
+__device__ inline void load_box_into_blocks(unsigned blocks, void* to, const CUtensorMap& map, Barrier& barrier, int x, int y, int z) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%4, %5, "
+      "%6}], [%2], %3;" ::"r"(shared_address(to)),
+      "l"(reinterpret_cast<uint64_t>(&map)), "r"(shared_address(&barrier)), "h"(static_cast<uint16_t>(blocks)), "r"(x), "r"(y),
+      "r"(z)
       : "memory");
 }
 
@@ -189,16 +208,22 @@ __device__ inline void keep_in_order(Word (&words)[kCount]) {
 // mma.m16n8k16, one after the other.
 template <class T, int kCount>
 __device__ inline void multiply_async(float (&d)[kCount], uint64_t a, uint64_t b, bool add) {
-  static_assert(kCount == 32 || kCount == 64);
+  static_assert(kCount == 32 || kCount == 64 || kCount == 128);
   constexpr bool kBFloat16 = std::is_same_v<T, __nv_bfloat16>;
   if constexpr (kCount == 32 && kBFloat16) {
     PROLOGUE_MULTIPLY_SHARED(64, "bf16", PROLOGUE_NAMES32, 32, 33, 34, PROLOGUE_D32(0));
   } else if constexpr (kCount == 32) {
     PROLOGUE_MULTIPLY_SHARED(64, "f16", PROLOGUE_NAMES32, 32, 33, 34, PROLOGUE_D32(0));
-  } else if constexpr (kBFloat16) {
+  } else if constexpr (kCount == 64 && kBFloat16) {
     PROLOGUE_MULTIPLY_SHARED(128, "bf16", PROLOGUE_NAMES64, 64, 65, 66, PROLOGUE_D32(0), PROLOGUE_D32(32));
-  } else {
+  } else if constexpr (kCount == 64) {
     PROLOGUE_MULTIPLY_SHARED(128, "f16", PROLOGUE_NAMES64, 64, 65, 66, PROLOGUE_D32(0), PROLOGUE_D32(32));
+  } else if constexpr (kBFloat16) {
+    PROLOGUE_MULTIPLY_SHARED(256, "bf16", PROLOGUE_NAMES128, 128, 129, 130, PROLOGUE_D32(0), PROLOGUE_D32(32), PROLOGUE_D32(64),
+                             PROLOGUE_D32(96));
+  } else {
+    PROLOGUE_MULTIPLY_SHARED(256, "f16", PROLOGUE_NAMES128, 128, 129, 130, PROLOGUE_D32(0), PROLOGUE_D32(32), PROLOGUE_D32(64),
+                             PROLOGUE_D32(96));
   }
 }
 

@@ -9,6 +9,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <algorithm>
 #include <array>
 #include <deque>
 #include <vector>
@@ -49,6 +50,9 @@ struct Barrier {
     bytes += expected;
     --pending;
     end_phase();
+  }
+  void arrive_at(uint32_t rank) {
+    static_cast<Barrier*>(emulator::in_block_of_cluster(this, rank))->arrive();
   }
   void copied(int count) {
     check();
@@ -95,7 +99,9 @@ inline void prefetch_map(const CUtensorMap&) {}
 // 128 bytes a row; the chunks of 16 bytes are exchanged by the bits of the address above them.
 inline uint32_t swizzled(uint32_t address) { return address ^ ((address >> 7 & 7) << 4); }
 
-inline void load_box(void* to, const CUtensorMap& map, Barrier& barrier, const std::array<int, 5>& start, unsigned rank) {
+// `memory`: the dynamic shared memory of the block that receives the box; `to` is an address in this one.
+inline void load_box(void* to, unsigned char* memory, const CUtensorMap& map, Barrier& barrier, const std::array<int, 5>& start,
+                     unsigned rank) {
   if (rank != map.rank) emulator::fail("copies a box of a tensor of another rank");
   const uint32_t first = shared_address(to);
   if (first % 1024 != 0) {  // the manual wants 128; everything here begins an atom of the swizzle or is 8 rows further
@@ -120,19 +126,26 @@ inline void load_box(void* to, const CUtensorMap& map, Barrier& barrier, const s
         element = reinterpret_cast<const uint16_t*>(address)[channel];
       }
       const uint32_t place = swizzled(first + static_cast<uint32_t>(row * 128 + c * 2));
-      *reinterpret_cast<uint16_t*>(emulator::dynamic_shared + place) = element;
+      *reinterpret_cast<uint16_t*>(memory + place) = element;
     }
   }
   barrier.copied(rows * 128);
 }
 inline void load_box(void* to, const CUtensorMap& map, Barrier& barrier, int x, int y, int z) {
-  load_box(to, map, barrier, {x, y, z}, 3);
+  load_box(to, emulator::dynamic_shared, map, barrier, {x, y, z}, 3);
 }
 inline void load_box(void* to, const CUtensorMap& map, Barrier& barrier, int x, int y, int z, int w) {
-  load_box(to, map, barrier, {x, y, z, w}, 4);
+  load_box(to, emulator::dynamic_shared, map, barrier, {x, y, z, w}, 4);
 }
 inline void load_box(void* to, const CUtensorMap& map, Barrier& barrier, int x, int y, int z, int w, int v) {
-  load_box(to, map, barrier, {x, y, z, w, v}, 5);
+  load_box(to, emulator::dynamic_shared, map, barrier, {x, y, z, w, v}, 5);
+}
+inline void load_box_into_blocks(unsigned blocks, void* to, const CUtensorMap& map, Barrier& barrier, int x, int y, int z) {
+  for (uint32_t rank = 0; blocks >> rank != 0; ++rank) {
+    if ((blocks >> rank & 1) == 0) continue;
+    auto* const memory = static_cast<unsigned char*>(emulator::in_block_of_cluster(emulator::dynamic_shared, rank));
+    load_box(to, memory, map, *static_cast<Barrier*>(emulator::in_block_of_cluster(&barrier, rank)), {x, y, z}, 3);
+  }
 }
 
 // ---- wgmma
@@ -182,24 +195,32 @@ struct Multiplication {
   uint64_t b_descriptor;
   bool own_rows;  // of b, not of its transpose
   float* d;       // of this thread
-  bool committed = false;
-  std::vector<float> saved;           // what d held; empty: another one that is under way adds to it
+  int group = 0;                      // 0: in none yet
+  std::vector<float> saved = {};      // what d held; empty: another one that is under way adds to it
   std::vector<float> decoded_b = {};  // [k, n], by the first thread that needs it
   std::vector<float> decoded_a = {};  // [m, k]
 };
 struct MultiplyingThread {
   std::deque<Multiplication> issued;
+  int groups = 0;
 };
-inline std::array<MultiplyingThread, 1024> multiplying;
+inline std::array<MultiplyingThread, 8 * 1024> multiplying;  // of the blocks of a cluster
 
-inline MultiplyingThread& multiplying_thread() { return multiplying[static_cast<size_t>(emulator::thread->number)]; }
+inline MultiplyingThread& multiplying_thread(int number) {
+  return multiplying[emulator::cluster_rank() * 1024 + static_cast<size_t>(number)];
+}
+inline MultiplyingThread& multiplying_thread() { return multiplying_thread(emulator::thread->number); }
 inline void sync_warpgroup() {  // named barriers 8 .. 15 are not used by kernels with wgmma
   emulator::sync_named(8 + emulator::thread->number / kWarpgroup, kWarpgroup);
 }
 
 inline void multiply_fence() {}
 inline void multiply_commit() {
-  for (Multiplication& m : multiplying_thread().issued) m.committed = true;
+  MultiplyingThread& self = multiplying_thread();
+  ++self.groups;
+  for (Multiplication& m : self.issued) {
+    if (m.group == 0) m.group = self.groups;
+  }
 }
 
 inline void issue(Multiplication m, int count) {
@@ -215,11 +236,11 @@ inline void issue(Multiplication m, int count) {
 
 template <class T, int kCount>
 void multiply_async(float (&d)[kCount], uint64_t a, uint64_t b, bool add) {
-  issue({std::is_same_v<T, __nv_bfloat16>, 2 * kCount, add, a, nullptr, b, false, d, false, {}}, kCount);
+  issue({std::is_same_v<T, __nv_bfloat16>, 2 * kCount, add, a, nullptr, b, false, d}, kCount);
 }
 template <class T, bool kOwnRows, int kCount>
 void multiply_registers_async(float (&d)[kCount], const uint32_t (&a)[4], uint64_t b) {
-  issue({std::is_same_v<T, __nv_bfloat16>, 2 * kCount, true, 0, a, b, kOwnRows, d, false, {}}, kCount);
+  issue({std::is_same_v<T, __nv_bfloat16>, 2 * kCount, true, 0, a, b, kOwnRows, d}, kCount);
 }
 template <class T, int kCount>
 void multiply_async(float (&d)[kCount], const uint32_t (&a)[4], uint64_t b) {
@@ -271,10 +292,9 @@ inline void multiply(Multiplication& m, const std::array<Multiplication*, kWarpg
 // Does everything of the groups that are not among the last kPending.
 template <int kPending>
 void multiply_wait() {
-  static_assert(kPending <= 1, "here groups are single: one that is to stay is the last multiplications of one accumulator");
   MultiplyingThread& self = multiplying_thread();
   for (const Multiplication& m : self.issued) {
-    if (!m.committed) emulator::fail("waits for a multiplication that is in no group");
+    if (m.group == 0) emulator::fail("waits for a multiplication that is in no group");
   }
   sync_warpgroup();
   for (int turns = 0; turns < 3; ++turns) {  // who was told too early that the operands are no longer needed overwrites them now
@@ -282,13 +302,13 @@ void multiply_wait() {
     emulator::let_others_run();
   }
   const int first = emulator::thread->number / kWarpgroup * kWarpgroup;
-  const float* const stays = kPending == 0 || self.issued.empty() ? nullptr : self.issued.back().d;
-  const auto ends = [&](const Multiplication& m) { return m.d != stays; };
-  for (size_t i = 0; i < self.issued.size() && ends(self.issued[i]); ++i) {
+  size_t ending = 0;
+  while (ending < self.issued.size() && self.issued[ending].group <= self.groups - kPending) ++ending;
+  for (size_t i = 0; i < ending; ++i) {
     Multiplication& m = self.issued[i];
     std::array<Multiplication*, kWarpgroup> all;
     for (int t = 0; t < kWarpgroup; ++t) {
-      auto& theirs = multiplying[static_cast<size_t>(first + t)].issued;
+      auto& theirs = multiplying_thread(first + t).issued;
       if (theirs.size() != self.issued.size()) emulator::fail("waits for other multiplications than threads of its warpgroup");
       all[static_cast<size_t>(t)] = &theirs[i];
     }
@@ -300,8 +320,19 @@ void multiply_wait() {
     }
     multiply(m, all);
   }
+  // What is under way goes on adding to what has ended.
+  for (size_t i = ending; i < self.issued.size(); ++i) {
+    Multiplication& m = self.issued[i];
+    const auto same = [&](const Multiplication& other) { return other.d == m.d; };
+    const auto pending = self.issued.begin() + static_cast<std::ptrdiff_t>(ending);
+    const auto here = self.issued.begin() + static_cast<std::ptrdiff_t>(i);
+    if (std::none_of(self.issued.begin(), pending, same) || std::any_of(pending, here, same)) continue;
+    const auto count = static_cast<size_t>(m.columns / 2);
+    m.saved.assign(m.d, m.d + count);
+    std::fill(m.d, m.d + count, std::nanf(""));
+  }
   sync_warpgroup();
-  while (!self.issued.empty() && ends(self.issued.front())) self.issued.pop_front();
+  self.issued.erase(self.issued.begin(), self.issued.begin() + static_cast<std::ptrdiff_t>(ending));
   sync_warpgroup();
 }
 

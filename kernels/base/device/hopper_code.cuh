@@ -1,0 +1,41 @@
+// Which devices run the library's code for sm_90a. Host code.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace prologue::cuda {
+
+// Multiprocessors of the current device, or 0 if the kernel would be empty there: code for other devices takes fewer registers, or admits
+// fewer threads. `kernel_of()` names the kernel; each such function has an answer of its own for each device, found once.
+template <class KernelOf>
+int64_t hopper_multiprocessors(const KernelOf& kernel_of, int threads, int registers) {
+  constexpr int kDevices = 64;
+  static std::array<std::atomic<int>, kDevices> known = {};  // 1 more than the answer
+  int device = 0;
+  if (cudaGetDevice(&device) != cudaSuccess || device >= kDevices) {
+    cudaGetLastError();
+    return 0;
+  }
+  auto& answer = known[static_cast<size_t>(device)];
+  if (answer == 0) {
+    int major = 0, minor = 0, count = 0;
+    cudaFuncAttributes attributes = {};
+    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess ||
+        cudaFuncGetAttributes(&attributes, kernel_of()) != cudaSuccess) {
+      cudaGetLastError();
+      return 0;
+    }
+    const bool has_code = attributes.maxThreadsPerBlock >= threads && attributes.numRegs >= registers;
+    answer = 1 + (major == 9 && minor == 0 && has_code ? count : 0);
+  }
+  return answer - 1;
+}
+
+}  // namespace prologue::cuda

@@ -1,0 +1,19 @@
+// Rings of places in shared memory that some threads fill and others empty.
+#pragma once
+
+namespace prologue::cuda {
+
+// A place of a ring, and the parity of the phase that fills it.
+template <int kPlaces>
+struct RingPlace {
+  int index = 0;
+  unsigned phase = 0;
+
+  __device__ void advance() {
+    if (++index < kPlaces) return;
+    index = 0;
+    phase ^= 1;
+  }
+};
+
+}  // namespace prologue::cuda

@@ -1,0 +1,211 @@
+// x W^T in tiles by wgmma, for kernels that do more with a tile than store it: while the next tile is multiplied, warps that multiply
+// nothing finish this one. For many tokens.
+//
+// Blocks stay. A cluster of two works on two tiles at a time, of neighbouring tokens and the same columns: each block brings its own x and
+// half of the weights, which TMA writes into both. In a block
+//   one warp           copies x and weights by TMA into a ring of stages of 64 channels
+//   three warps        finish the tile
+//   two warpgroups     multiply, and store the tile, rounded to T, in shared memory
+// The two share a tile's tokens. If there is work for half of the clusters or less in the last round, its tiles have half of the tokens,
+// and the two share the columns.
+//
+// Sums are accumulated in float32 in the order of k, whatever the number of tokens.
+#pragma once
+
+#include <cstdint>
+
+#include <prologue/kernels/base/device/cuda_types.cuh>
+#include <prologue/kernels/base/device/head_unit.cuh>
+#include <prologue/kernels/base/device/hopper.cuh>
+#include <prologue/kernels/base/device/instructions.cuh>
+#include <prologue/kernels/base/device/ring_place.cuh>
+
+namespace prologue::cuda {
+
+inline constexpr int kTileTokens = 128;
+inline constexpr int kTileChannels = 64;  // of a stage: what a swizzled row holds
+inline constexpr int kTileBlocks = 2;     // of a cluster
+inline constexpr int kTileThreads = 3 * kWarpgroup;
+inline constexpr int kTileFinishers = kWarpgroup - 32;
+inline constexpr int kTileMultipliers = 2 * kWarpgroup;
+inline constexpr int kTileHelpers = kTileFinishers + kTileMultipliers;  // of the last tile of a block
+inline constexpr int kTileRegisters = 128;                              // of a thread, for its sums alone
+
+struct GemmTiles {
+  CUtensorMap x;       // [num_tokens, k], boxes of half of a tile's tokens
+  CUtensorMap weight;  // [n, k], boxes of half of a tile's columns
+  int32_t num_tokens = 0;
+  int32_t stages_of_k = 0;
+  int32_t pairs = 0;    // of tiles, along the tokens
+  int32_t columns = 0;  // tiles, along n
+  int32_t whole = 0;    // of pairs * columns, those that are not divided
+  int32_t count = 0;    // of the clusters' tiles, two for each that is divided
+};
+
+template <class T, int kColumnsOfTile>
+struct TileShared {
+  static constexpr int kColumns = kColumnsOfTile;
+  static constexpr int kStages = kColumns > 128 ? 3 : 5;
+  static constexpr int kRowBytes = kTileChannels * static_cast<int>(sizeof(T));  // of a stage
+  static constexpr int kRow = kColumns + 16 / static_cast<int>(sizeof(T));  // rows of a tile: no bank has two of eight of them
+
+  T x[kStages][kTileTokens][kTileChannels];
+  T weight[kStages][kColumns][kTileChannels];
+  T tile[kTileTokens][kRow];
+  Barrier loaded[kStages];
+  Barrier emptied[kStages];  // of this block and the other one, whose weights come into it
+  Barrier made;              // the tile, if it is not the last
+  Barrier finished;
+  Barrier helpers;  // the last tile is made, and its helpers have come
+};
+
+// Before anything else, and at the end: the blocks of a cluster write to each other's shared memory.
+__device__ inline void meet_cluster() {
+  __syncwarp();
+  arrive_at_cluster();
+  wait_for_cluster();
+}
+
+// By one thread. Then its fence_barrier_init(), and meet_cluster().
+template <class Shared>
+__device__ inline void open_tiles(const GemmTiles& a, Shared& shared) {
+  prefetch_map(a.x);
+  prefetch_map(a.weight);
+  if (shared_address(&shared) % 1024 != 0) __trap();  // the swizzle would be another
+  for (int i = 0; i < Shared::kStages; ++i) {
+    shared.loaded[i].init(1);
+    shared.emptied[i].init(kTileBlocks * kTileMultipliers / 32);
+  }
+  shared.made.init(kTileMultipliers);
+  shared.finished.init(kTileFinishers);
+  shared.helpers.init(kTileHelpers);
+}
+
+// All of a barrier's threads wait for each other. (Barriers of a part of a block, bar.sync, are unknown to racecheck.)
+__device__ inline void meet(Barrier& barrier, unsigned& phase) {
+  barrier.arrive();
+  barrier.wait(phase);
+  phase ^= 1;
+}
+
+struct TilePlace {
+  int token;   // the first of this block's tile
+  int tokens;  // kTileTokens, or half
+  int column;  // tile along n
+};
+
+// Tiles number blockIdx.x / kTileBlocks, + clusters, + ...: those at a time are near each other along both sides, so that they find what they
+// read in the L2.
+class TileWalk {
+ public:
+  __device__ explicit TileWalk(const GemmTiles& a) : tiles_(a), number_(static_cast<int>(blockIdx.x) / kTileBlocks) {}
+  __device__ bool inside() const { return number_ < tiles_.count; }
+  __device__ bool is_last() const { return number_ + clusters() >= tiles_.count; }
+  __device__ void advance() { number_ += clusters(); }
+  __device__ void go_to_last() { number_ += (tiles_.count - 1 - number_) / clusters() * clusters(); }
+  __device__ TilePlace place() const {
+    constexpr int kPairs = 8;
+    const int beyond = number_ - tiles_.whole;  // number of a divided one, from 0 on
+    const int number = beyond < 0 ? number_ : tiles_.whole + beyond / 2;
+    const int of_group = kPairs * tiles_.columns, group = number / of_group, in_group = number - group * of_group;
+    const int pairs = min(kPairs, tiles_.pairs - group * kPairs), column = in_group / pairs;
+    const int first = (group * kPairs + in_group - column * pairs) * kTileBlocks * kTileTokens;
+    const int rank = static_cast<int>(cluster_rank());
+    if (beyond < 0) return {first + rank * kTileTokens, kTileTokens, column};
+    return {first + (beyond % 2 * kTileBlocks + rank) * (kTileTokens / 2), kTileTokens / 2, column};
+  }
+
+ private:
+  __device__ static int clusters() { return static_cast<int>(gridDim.x) / kTileBlocks; }
+  const GemmTiles& tiles_;
+  int number_;
+};
+
+// By one thread.
+template <class Shared>
+__device__ inline void load_tiles(const GemmTiles& a, Shared& shared) {
+  constexpr int kRows = Shared::kColumns / kTileBlocks;
+  constexpr unsigned kBothBlocks = (1u << kTileBlocks) - 1;
+  const int rank = static_cast<int>(cluster_rank());
+  RingPlace<Shared::kStages> at;
+  bool waits = true;
+  for (TileWalk walk(a); walk.inside(); walk.advance()) {
+    const TilePlace place = walk.place();
+#pragma unroll 1
+    for (int stage = 0; stage < a.stages_of_k; ++stage, at.advance()) {
+      Barrier& loaded = shared.loaded[at.index];
+      shared.emptied[at.index].wait(at.phase ^ 1);
+      loaded.arrive_and_expect((place.tokens + Shared::kColumns) * Shared::kRowBytes);
+      load_box_into_blocks(kBothBlocks, &shared.weight[at.index][rank * kRows], a.weight, loaded, stage * kTileChannels,
+                           place.column * Shared::kColumns + rank * kRows, 0);
+      if (waits) wait_for_previous_kernels(), waits = false;  // they do not write weights
+      for (int row = 0; row < place.tokens; row += kTileTokens / 2) {
+        load_box(&shared.x[at.index][row], a.x, loaded, stage * kTileChannels, place.token + row, 0);
+      }
+    }
+  }
+}
+
+// A warpgroup's part of a tile, 64 tokens and 2 * kCount columns from these rows of a stage on, then stored at the same rows and columns
+// of the tile. `release` is called with each stage that is no longer read.
+template <class T, int kCount, class Shared, class Release>
+__device__ inline void multiply_tile(const GemmTiles& a, Shared& shared, RingPlace<Shared::kStages>& at, int token_row, int weight_row,
+                                     unsigned free_phase, const Release& release) {
+  constexpr int kStride = 8 * Shared::kRowBytes;  // from 8 rows to the next
+  float sums[kCount];
+#pragma unroll
+  for (float& sum : sums) sum = 0.0f;
+  int last = 0;
+#pragma unroll 1
+  for (int stage = 0; stage < a.stages_of_k; ++stage, at.advance()) {
+    shared.loaded[at.index].wait(at.phase);
+    const uint64_t x = matrix_descriptor(&shared.x[at.index][token_row], 0, kStride);
+    const uint64_t weight = matrix_descriptor(&shared.weight[at.index][weight_row], 0, kStride);
+    multiply_fence();
+#pragma unroll
+    for (int k = 0; k < kTileChannels / 16; ++k) {
+      multiply_async<T>(sums, advance(x, k * 32), advance(weight, k * 32), k > 0 || stage > 0);
+    }
+    multiply_commit();
+    if (stage > 0) {
+      multiply_wait<1>();
+      release(last);
+    }
+    last = at.index;
+  }
+  multiply_wait<0>();
+  keep_in_order(sums);
+  release(last);
+
+  shared.finished.wait(free_phase);
+  const int lane = threadIdx.x % 32;
+  T* const to = &shared.tile[token_row + threadIdx.x % kWarpgroup / 32 * 16 + lane / 4][weight_row + lane % 4 * 2];
+#pragma unroll
+  for (int i = 0; i < kCount / 4; ++i) {
+    store_bytes<4, false>(to + i * 8, pack<T, 2>(sums + i * 4));
+    store_bytes<4, false>(to + i * 8 + 8 * Shared::kRow, pack<T, 2>(sums + i * 4 + 2));
+  }
+}
+
+// By two warpgroups, which do not wait until somebody finishes the last tile.
+template <class T, class Shared>
+__device__ inline void multiply_tiles(const GemmTiles& a, Shared& shared) {
+  const int group = threadIdx.x / kWarpgroup - 1, lane = threadIdx.x % 32;
+  const uint32_t block = cluster_rank() ^ static_cast<uint32_t>(lane);  // lanes 0 and 1: this one and the other
+  const auto release = [&](int stage) {
+    __syncwarp();
+    if (lane < kTileBlocks) shared.emptied[stage].arrive_at(block);
+  };
+  RingPlace<Shared::kStages> at;
+  unsigned free_phase = 1;
+  for (TileWalk walk(a); walk.inside(); walk.advance(), free_phase ^= 1) {
+    if (walk.place().tokens == kTileTokens) {
+      multiply_tile<T, Shared::kColumns / 2>(a, shared, at, group * (kTileTokens / 2), 0, free_phase, release);
+    } else {
+      multiply_tile<T, Shared::kColumns / 4>(a, shared, at, 0, group * (Shared::kColumns / 2), free_phase, release);
+    }
+    if (!walk.is_last()) shared.made.arrive();
+  }
+}
+
+}  // namespace prologue::cuda

@@ -1,0 +1,225 @@
+// For prompts: tiles of hidden_states W^T (gemm_tiles.cuh) with whole heads. The warps that finish a tile do to its rows what the prologue's
+// lean kernels do (more_steps_schedule.cuh), while the next tile is multiplied: q, k and v are never in memory unfinished.
+#pragma once
+
+#include <cstdint>
+
+#include <prologue/kernels/attention_prologue/more_steps_schedule.cuh>
+#include <prologue/kernels/gemm/gemm_tiles.cuh>
+
+namespace prologue::cuda {
+
+struct QkvGemmArgs : GemmTiles {
+  int32_t lanes = 32;          // of a head
+  int32_t heads = 0;           // of q, k and v
+  int32_t heads_of_tile = 0;
+};
+
+// Channels of an access of the finishing warps.
+inline constexpr int kGemmVector = 8;
+
+// A token of a tile: what its heads have in common.
+struct TileToken {
+  LeanToken token;
+  int64_t position;
+};
+
+template <class T, int kColumns>
+struct QkvGemmShared : TileShared<T, kColumns> {
+  TileToken tokens[kTileTokens];
+  Barrier finishers;  // have come to the same place
+};
+
+// Tokens that there are not are padding.
+__device__ inline TileToken resolve_tile_token(const MoreArgs& p, int num_tokens, int t, bool records) {
+  TileToken found = {};
+  found.token.padding = true;
+  if (t >= num_tokens) return found;
+  PendingToken<kMoreSteps | kEveryStep, kGemmVector, false> pending;
+  const auto at = static_cast<uint32_t>(t);
+  pending.ask(p, at);
+  pending.ask_slot(p, at);
+  found.token = pending.resolve_position(p, at, 0);
+  pending.resolve_slot(p, found.token);
+  found.position = pending.position_value(p);
+  const bool faulty = found.token.fault != FaultCode::none && !found.token.padding;
+  if (__builtin_expect(faulty & records, 0)) cuda::record_fault(p.faults, p.token_faults, at, found.token.fault);
+  return found;
+}
+
+// What a warp has of a tile: so many tokens at a time, as many as a head's lanes leave room for.
+struct TileShare {
+  int first;  // token of the tile
+  int step;
+  int own;   // this lane's, of those at a time
+  int rows;  // tokens of the tile; 0 or less: none
+
+  __device__ TileShare(const QkvGemmArgs& a, const TilePlace& tile, int warp, int warps) {
+    const int at_once = 32 / a.lanes;
+    first = warp * at_once, step = warps * at_once;
+    own = static_cast<int>(threadIdx.x) % 32 / a.lanes;
+    rows = min(tile.tokens, a.num_tokens - tile.token);
+  }
+};
+
+// The angles of a lane's token; V has none.
+template <int V, class Shared>
+__device__ inline UnitAngles<V> angles_of_tile(const MoreArgs& p, const Shared& shared, const TileShare& share, int tensor, int token,
+                                               const UnitPlace& place) {
+  UnitAngles<V> angles = {};
+  if (tensor != 2 && p.layout.rotary_dim > 0 && token < share.rows) {
+    angles = load_row<V>(p, shared.tokens[token + share.own].token.row, max(place.pair, 0));
+    turn_back(p, angles);
+  }
+  return angles;
+}
+
+// The heads of a tile, by `warps` warps, of which this is number `warp`.
+template <class T, int kFeatures, int kAtOnce, class Shared>
+requires((kFeatures & kMoreSteps) != 0)
+__device__ inline void finish_tile(const QkvGemmArgs& a, const MoreArgs& p, Shared& shared, const TilePlace& tile, int warp,
+                                   int warps) {
+  static_assert(kAtOnce == 1);
+  constexpr int V = kGemmVector;
+  constexpr bool kEvery = (kFeatures & kEveryStep) != 0;
+  const TileShare share(a, tile, warp, warps);
+  const int lane = threadIdx.x % 32 % a.lanes;
+  const LaneUnit unit = unit_of_lane<V, kFeatures>(lane, p.layout);
+  const auto lanes = lanes_of_head<V, kFeatures>(WarpLanes<V>{lane, a.lanes, unit.inside}, unit.place, p.layout);
+#pragma unroll 1
+  for (int in_tile = 0; in_tile < a.heads_of_tile; ++in_tile) {
+    const int row = tile.column * a.heads_of_tile + in_tile;
+    if (row >= a.heads) break;
+    const TensorHead head = head_of_row(p.tensors, row);
+    Unit<T, V> data;
+    UnitAngles<V> angles;
+    const auto loaded_angles = [&] { return angles; };
+    MoreSteps<T, V, true, kEvery, decltype(loaded_angles)> steps(p, head, unit.place, data, loaded_angles);
+    const LeanTensor& tensor = p.tensors[head.tensor];
+    const float given_scale[1] = {
+        *reinterpret_cast<const float*>(tensor.scale + static_cast<uint32_t>(head.head) * tensor.scale_head)};
+    UnitAngles<V> next = angles_of_tile<V>(p, shared, share, head.tensor, share.first, unit.place);
+#pragma unroll 1
+    for (int i = share.first; i < share.rows; i += share.step) {
+      const int of_tile = i + share.own;
+      const LeanToken token = shared.tokens[of_tile].token;
+      angles = next;
+      next = angles_of_tile<V>(p, shared, share, head.tensor, i + share.step, unit.place);
+      data = load_unit<false, T, V>(&shared.tile[of_tile][in_tile * p.layout.head_dim], unit.place);
+      choose_rotation<kFeatures>(p, token, head.tensor, steps);
+      choose_factor(p, head.tensor, [&] { return shared.tokens[of_tile].position; }, steps);
+      UnitValues<V> values[1];
+      finish_head<T, V>(values, steps, lanes);
+      store_head_of_token<false>(p, steps, values, unit, head, token, static_cast<uint32_t>(tile.token + of_tile), data, given_scale,
+                                 lanes);
+    }
+  }
+}
+
+// The same for calls whose steps are exactly those of kFeatures: a bias, or a norm before the rotation, and a cache of T. kAtOnce
+// neighbouring heads of one tensor share a token's angles.
+template <class T, int kFeatures, int kAtOnce, class Shared>
+requires((kFeatures & kMoreSteps) == 0)
+__device__ inline void finish_tile(const QkvGemmArgs& a, const MoreArgs& p, Shared& shared, const TilePlace& tile, int warp,
+                                   int warps) {
+  constexpr int V = kGemmVector;
+  constexpr bool kWithLayouts = (kFeatures & kLayouts) != 0;
+  const TileShare share(a, tile, warp, warps);
+  const int lane = threadIdx.x % 32 % a.lanes;
+  const LaneUnit unit = unit_of_lane<V, kFeatures>(lane, p.layout);
+  const WarpLanes<V> lanes = {lane, a.lanes, unit.inside};
+#pragma unroll 1
+  for (int in_tile = 0; in_tile < a.heads_of_tile; in_tile += kAtOnce) {
+    const int row = tile.column * a.heads_of_tile + in_tile;
+    if (row >= a.heads) break;
+    const TensorHead heads = head_of_row(p.tensors, row);
+    const LeanTensor& tensor = p.tensors[heads.tensor];
+    const bool is_v = heads.tensor == 2;
+    LeanPlan plan;
+    plan.biased = (kFeatures & kBias) != 0;
+    plan.normed = (kFeatures & kNorm) != 0 && !is_v;
+    plan.rotated = !is_v & (kWithLayouts ? unit.place.pair >= 0 : p.layout.rotary_dim > 0);
+    plan.loads_scale = false;
+    LeanConstants<T, V, kAtOnce> constants;
+    load_constants(
+        plan, tensor, p.layout.head_dim, unit.place, [&](int n) { return static_cast<uint32_t>(heads.head + n); }, constants);
+    Unit<T, V> data[kAtOnce];
+    UnitAngles<V> angles;
+    const auto loaded_angles = [&] { return angles; };
+    const LeanSteps<T, V, kAtOnce, decltype(loaded_angles)> steps(plan, tensor, data, constants, loaded_angles, is_v,
+                                                                  kWithLayouts ? p.layout.style : RopeStyle::neox);
+    const bool changed = plan.biased | plan.normed | plan.rotated;
+    UnitAngles<V> next = angles_of_tile<V>(p, shared, share, heads.tensor, share.first, unit.place);
+#pragma unroll 1
+    for (int i = share.first; i < share.rows; i += share.step) {
+      const int of_tile = i + share.own;
+      const LeanToken token = shared.tokens[of_tile].token;
+      angles = next;
+      next = angles_of_tile<V>(p, shared, share, heads.tensor, i + share.step, unit.place);
+#pragma unroll
+      for (int n = 0; n < kAtOnce; ++n) {
+        data[n] = load_unit<false, T, V>(&shared.tile[of_tile][(in_tile + n) * p.layout.head_dim], unit.place);
+      }
+      UnitValues<V> values[kAtOnce];
+      finish_head<T, V>(values, steps, lanes);
+      const LeanStore store(tensor, unit, heads, token, static_cast<uint32_t>(tile.token + of_tile));
+#pragma unroll
+      for (int n = 0; n < kAtOnce; ++n) {
+        store.store<false, T, V>(n, changed ? narrow<T, V>(values[n]) : data[n]);
+      }
+    }
+  }
+}
+
+// By the finishing warps, which find the tokens of each tile, and at the last tile also by those that have multiplied.
+template <class T, int kFeatures, int kAtOnce, class Shared>
+__device__ inline void finish_tiles(const QkvGemmArgs& a, const MoreArgs& p, Shared& shared) {
+  const int thread = threadIdx.x - 32;
+  const bool helps = thread >= kTileFinishers;
+  wait_for_previous_kernels();
+  unsigned phase = 0, finishers_phase = 0, helpers_phase = 0;
+  TileWalk walk(a);
+  if (helps) walk.go_to_last();
+  for (; walk.inside(); walk.advance(), phase ^= 1) {
+    const TilePlace tile = walk.place();
+    const bool last = walk.is_last();
+    if (!helps) {
+      meet(shared.finishers, finishers_phase);  // nobody reads the tokens of the tile before
+      for (int i = thread; i < tile.tokens; i += kTileFinishers) {
+        shared.tokens[i] = resolve_tile_token(p, a.num_tokens, tile.token + i, tile.column == 0);
+      }
+      if (!last) {
+        meet(shared.finishers, finishers_phase);
+        shared.made.wait(phase);
+      }
+    }
+    if (last) meet(shared.helpers, helpers_phase);
+    finish_tile<T, kFeatures, kAtOnce>(a, p, shared, tile, thread / 32, (last ? kTileHelpers : kTileFinishers) / 32);
+    if (!last) shared.finished.arrive();
+  }
+}
+
+// kFeatures: with kMoreSteps, the steps are decided at run time.
+template <class T, int kColumns, int kFeatures, int kAtOnce>
+__global__ void __launch_bounds__(kTileThreads, 1)
+    qkv_gemm_kernel(const __grid_constant__ QkvGemmArgs a, const __grid_constant__ MoreArgs p) {
+#if PROLOGUE_HOPPER
+  static_assert((kFeatures & (kTokenNorm | kAxes | kDerived)) == 0);
+  auto& shared = *swizzled_dynamic_shared<QkvGemmShared<T, kColumns>>();
+  if (threadIdx.x == 0) {
+    open_tiles(a, shared);
+    shared.finishers.init(kTileFinishers);
+    fence_barrier_init();
+  }
+  meet_cluster();
+  if (threadIdx.x < 32) {
+    if (threadIdx.x == 0) load_tiles(a, shared);
+  } else {
+    if (threadIdx.x >= kWarpgroup) multiply_tiles<T>(a, shared);
+    finish_tiles<T, kFeatures, kAtOnce>(a, p, shared);
+  }
+  meet_cluster();  // until then the other block arrives at this one's barriers
+#endif
+}
+
+}  // namespace prologue::cuda
