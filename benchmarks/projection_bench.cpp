@@ -371,7 +371,10 @@ void run_prompt(bench::Bench& bench, const Heads& h, int64_t num_tokens, GemmCon
     return gemm(g, context, execution);
   });
   run("several kernels", [&](const QkvPrologueParams& p, const Execution& execution) { return run_separately(p, context, execution); });
-  run("automatic", [&](const QkvPrologueParams& p, const Execution& execution) { return run_validated(p, context, execution); });
+  run("automatic", [&](QkvPrologueParams p, const Execution& execution) {
+    p.overlaps = true;  // as in the graph
+    return run_validated(p, context, execution);
+  });
   if (std::getenv("PROLOGUE_EVERY_INSTANCE") == nullptr || !bench.may_run(name)) return;
   std::vector<std::string> names;
   {
@@ -384,9 +387,31 @@ void run_prompt(bench::Bench& bench, const Heads& h, int64_t num_tokens, GemmCon
     });
   }
 }
+
+void run_prompt(bench::Bench& bench, const Linear& l, int64_t num_tokens, GemmContext& context) {
+  if (bench.execution().device != Device::cuda) return;
+  const std::string of_linear = l.name;
+  Linear of_prompt = l;
+  of_prompt.normed = false;
+  const std::string name = str_cat("prompt ", of_linear.substr(0, of_linear.find(' ')), " gate_up + activation T=", num_tokens, ": ");
+  for (const bool separate : {true, false}) {
+    bench.run(name + (separate ? "several kernels" : "automatic"), [&](bench::Setup& setup) {
+      const auto problem = make_problem(of_prompt, num_tokens, setup);
+      return bench::Case{problem.bytes,
+                         [=, &context](const Execution& execution, int64_t rotation) {
+                           ProjectionParams p = problem.params;
+                           p.weight = problem.weights[static_cast<size_t>(rotation)];
+                           p.overlaps = true;  // as in the graph
+                           return separate ? run_separately(p, context, execution) : run_validated(p, context, execution);
+                         },
+                         0.0, separate ? std::string() : name + "several kernels"};
+    });
+  }
+}
 #else
 template <class Of>
 void run_every_instance(bench::Bench&, const std::string&, const Of&, int64_t) {}
+void run_prompt(bench::Bench&, const Linear&, int64_t, GemmContext&) {}
 void run_prompt(bench::Bench&, const Heads&, int64_t, GemmContext&) {}
 #endif
 
@@ -423,6 +448,10 @@ int main(int argc, char** argv) {
   for (const Heads& heads : kHeads) {
     if (!heads.normed) continue;
     for (const int64_t num_tokens : kPromptTokens) run_prompt(bench, heads, num_tokens, **created);
+  }
+  for (const Linear& linear : kLinears) {
+    if (!linear.gated) continue;
+    for (const int64_t num_tokens : kPromptTokens) run_prompt(bench, linear, num_tokens, **created);
   }
   return bench.finish();
 }

@@ -144,7 +144,7 @@ Status ModelRunner::make_executors(const StepLimits& limits, const RunnerConfig&
     PROLOGUE_ASSIGN_OR_RETURN(few_tokens_, GraphExecutor::create(std::move(fused), storage_, few, execution_, faults));
   }
   if (fuses_projections && has_qkv_gemm(execution_.device)) {
-    PROLOGUE_ASSIGN_OR_RETURN(graph, fuse_qkv_projections(graph));
+    PROLOGUE_ASSIGN_OR_RETURN(graph, fuse_prompt_projections(graph));
   }
   PROLOGUE_ASSIGN_OR_RETURN(executor_, GraphExecutor::create(std::move(graph), storage_, limits, execution_, faults));
   return {};

@@ -33,8 +33,9 @@ inline constexpr int kTileRegisters = 128;                              // of a 
 
 struct GemmTiles {
   CUtensorMap x;       // [num_tokens, k], boxes of half of a tile's tokens
-  CUtensorMap weight;  // [n, k], boxes of half of a tile's columns
+  CUtensorMap weight;  // [n, k], boxes of half of a tile's columns; gated: [2, n, k]
   int32_t num_tokens = 0;
+  int32_t gated = 0;  // a tile's columns are as many of the first half of the weights, then the same of the second
   int32_t stages_of_k = 0;
   int32_t pairs = 0;    // of tiles, along the tokens
   int32_t columns = 0;  // tiles, along n
@@ -56,7 +57,8 @@ struct TileShared {
   Barrier emptied[kStages];  // of this block and the other one, whose weights come into it
   Barrier made;              // the tile, if it is not the last
   Barrier finished;
-  Barrier helpers;  // the last tile is made, and its helpers have come
+  Barrier helpers;    // the last tile is made, and its helpers have come
+  Barrier finishers;  // have come to the same place
 };
 
 // Before anything else, and at the end: the blocks of a cluster write to each other's shared memory.
@@ -66,7 +68,7 @@ __device__ inline void meet_cluster() {
   wait_for_cluster();
 }
 
-// By one thread. Then its fence_barrier_init(), and meet_cluster().
+// By one thread. Then meet_cluster().
 template <class Shared>
 __device__ inline void open_tiles(const GemmTiles& a, Shared& shared) {
   prefetch_map(a.x);
@@ -79,6 +81,8 @@ __device__ inline void open_tiles(const GemmTiles& a, Shared& shared) {
   shared.made.init(kTileMultipliers);
   shared.finished.init(kTileFinishers);
   shared.helpers.init(kTileHelpers);
+  shared.finishers.init(kTileFinishers);
+  fence_barrier_init();
 }
 
 // All of a barrier's threads wait for each other. (Barriers of a part of a block, bar.sync, are unknown to racecheck.)
@@ -131,16 +135,18 @@ __device__ inline void load_tiles(const GemmTiles& a, Shared& shared) {
   bool waits = true;
   for (TileWalk walk(a); walk.inside(); walk.advance()) {
     const TilePlace place = walk.place();
+    const int row = a.gated != 0 ? place.column * kRows : place.column * Shared::kColumns + rank * kRows;
+    const int half = a.gated != 0 ? rank : 0;
 #pragma unroll 1
     for (int stage = 0; stage < a.stages_of_k; ++stage, at.advance()) {
       Barrier& loaded = shared.loaded[at.index];
       shared.emptied[at.index].wait(at.phase ^ 1);
       loaded.arrive_and_expect((place.tokens + Shared::kColumns) * Shared::kRowBytes);
       load_box_into_blocks(kBothBlocks, &shared.weight[at.index][rank * kRows], a.weight, loaded, stage * kTileChannels,
-                           place.column * Shared::kColumns + rank * kRows, 0);
+                           row, half);
       if (waits) wait_for_previous_kernels(), waits = false;  // they do not write weights
-      for (int row = 0; row < place.tokens; row += kTileTokens / 2) {
-        load_box(&shared.x[at.index][row], a.x, loaded, stage * kTileChannels, place.token + row, 0);
+      for (int t = 0; t < place.tokens; t += kTileTokens / 2) {
+        load_box(&shared.x[at.index][t], a.x, loaded, stage * kTileChannels, place.token + t, 0);
       }
     }
   }
@@ -206,6 +212,48 @@ __device__ inline void multiply_tiles(const GemmTiles& a, Shared& shared) {
     }
     if (!walk.is_last()) shared.made.arrive();
   }
+}
+
+// By the finishing warps, and at the last tile also by those that have multiplied.
+template <class Shared, class Prepare, class Finish>
+__device__ inline void finish_tiles(const GemmTiles& a, Shared& shared, const Prepare& prepare, const Finish& finish) {
+  const int thread = static_cast<int>(threadIdx.x) - 32;
+  const bool helps = thread >= kTileFinishers;
+  wait_for_previous_kernels();
+  unsigned phase = 0, finishers_phase = 0, helpers_phase = 0;
+  TileWalk walk(a);
+  if (helps) walk.go_to_last();
+  for (; walk.inside(); walk.advance(), phase ^= 1) {
+    const TilePlace tile = walk.place();
+    const bool last = walk.is_last();
+    if (last) let_next_kernel_start();
+    if (!helps) {
+      meet(shared.finishers, finishers_phase);  // the tile before is finished
+      prepare(tile, thread);
+      if (!last) {
+        meet(shared.finishers, finishers_phase);
+        shared.made.wait(phase);
+      }
+    }
+    if (last) meet(shared.helpers, helpers_phase);
+    finish(tile, thread / 32, (last ? kTileHelpers : kTileFinishers) / 32);
+    if (!last) shared.finished.arrive();
+  }
+}
+
+// All of a kernel. `prepare(tile, thread)` is called by the finishing threads, of which it has the number, while the tile is multiplied, and
+// `finish(tile, warp, warps)` by so many warps when it is in shared.tile and the prepared can be seen.
+template <class T, class Shared, class Prepare, class Finish>
+__device__ inline void run_tiles(const GemmTiles& a, Shared& shared, const Prepare& prepare, const Finish& finish) {
+  if (threadIdx.x == 0) open_tiles(a, shared);
+  meet_cluster();
+  if (threadIdx.x < 32) {
+    if (threadIdx.x == 0) load_tiles(a, shared);
+  } else {
+    if (threadIdx.x >= kWarpgroup) multiply_tiles<T>(a, shared);
+    finish_tiles(a, shared, prepare, finish);
+  }
+  meet_cluster();  // until then the other block arrives at this one's barriers
 }
 
 }  // namespace prologue::cuda

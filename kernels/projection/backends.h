@@ -16,7 +16,7 @@ PROLOGUE_API int64_t most_tokens_of_one_projection(Device device);
 namespace cuda {
 int64_t most_tokens_of_one_projection();
 // Whether one kernel can do the call.
-bool projection_is_one_kernel(const ProjectionParams& params);
+PROLOGUE_API bool projection_is_one_kernel(const ProjectionParams& params);
 // By that kernel.
 PROLOGUE_API Status projection(const ProjectionParams& params, const Execution& execution);
 }  // namespace cuda

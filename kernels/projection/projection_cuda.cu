@@ -6,6 +6,7 @@
 #include <prologue/kernels/projection/projection_choice.h>
 #include <prologue/kernels/projection/projection_output.h>
 #include <prologue/kernels/projection/projection_ring.h>
+#include <prologue/kernels/projection/projection_tiles.h>
 #include <prologue/kernels/base/device/cuda_launch.cuh>
 #include <prologue/kernels/projection/projection_kernel.cuh>
 
@@ -112,15 +113,17 @@ int64_t most_tokens_of_one_projection() {
 }
 
 bool projection_is_one_kernel(const ProjectionParams& params) {
-  return choose_ring(params).instance != nullptr || choose(params).instance != nullptr;
+  return choose_ring(params).instance != nullptr || choose(params).instance != nullptr || choose_tiles(params).kernel != nullptr;
 }
 
 Status projection(const ProjectionParams& params, const Execution& execution) {
   const RingLaunch ring = choose_ring(params);
   if (ring.instance != nullptr) return run(ring, params, execution.stream);
   const Launch chosen = choose(params);
-  if (chosen.instance == nullptr) return unsupported(kName, ": no single CUDA kernel for this call");
-  return run(chosen, params, execution.stream);
+  if (chosen.instance != nullptr) return run(chosen, params, execution.stream);
+  const TilesLaunch tiles = choose_tiles(params);
+  if (tiles.kernel == nullptr) return unsupported(kName, ": no single CUDA kernel for this call");
+  return run(tiles, params, execution.stream);
 }
 
 std::vector<KernelInstance<ProjectionParams>> instances_of(const ProjectionParams& params) {
@@ -136,6 +139,10 @@ std::vector<KernelInstance<ProjectionParams>> instances_of(const ProjectionParam
                         }});
       }
     }
+  }
+  if (tiles_launch_of(params).kernel != nullptr) {
+    list.push_back({str_cat(tiles_instance_name(params.dtype), ", ", kGatedColumns), 0,
+                    [](const ProjectionParams& p, cudaStream_t stream) { return run(tiles_launch_of(p), p, stream); }});
   }
   if (!can_project(params)) return list;
   for (const Instance& instance : instances_of(params.dtype)) {
@@ -156,6 +163,7 @@ std::vector<std::string> projection_instances(DType dtype) {
   std::vector<std::string> names;
   for (const RingInstance& instance : ring_instances_of(dtype)) names.push_back(ring_instance_name(dtype, instance));
   for (const Instance& instance : instances_of(dtype)) names.push_back(instance_name(dtype, instance));
+  names.push_back(tiles_instance_name(dtype));
   return names;
 }
 

@@ -121,7 +121,7 @@ struct Ring {
 };
 
 // A stage, and the parity of its barriers' phase.
-struct RingPlace {
+struct RingStage {
   int stage = 0;
   unsigned parity = 0;
   __device__ void advance(int stages) {
@@ -144,7 +144,7 @@ __device__ inline void fill_ring(const RingArgs& a, const Ring<kRows>& ring, int
   for (int i = 0; i < ahead; ++i) load_weights(i, i);
   wait_for_previous_kernels();
   for (int i = 0; i < ahead; ++i) load_x(i, i);
-  RingPlace place;
+  RingStage place;
   for (int i = ahead; i < count; ++i, place.advance(ring.stages)) {
     ring.tail->emptied[place.stage].wait(place.parity);
     load_weights(place.stage, i);
@@ -203,7 +203,7 @@ __device__ inline void multiply_ring(const RingArgs& a, const Ring<kRows>& ring)
   for (float& sum : sums) sum = 0.0f;
   uint32_t x[kSteps][4] = {};  // of tokens that there are not: zeros
   float squares[2] = {};       // of tokens first_token + lane / 4, and + 8
-  RingPlace place;
+  RingStage place;
 #pragma unroll 1
   for (int i = 0; i < count; ++i, place.advance(ring.stages)) {
     ring.tail->loaded[place.stage].wait(place.parity);

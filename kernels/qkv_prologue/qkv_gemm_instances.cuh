@@ -18,6 +18,7 @@ std::span<const QkvGemmInstance> qkv_gemm_table() {
       qkv_gemm_instance<T, 256, kLayouts, 2>(),
       qkv_gemm_instance<T, 256, kBias, 2>(),
       qkv_gemm_instance<T, 256, kNorm, 2>(),
+      qkv_gemm_instance<T, 256, kGivenScales, 2>(),
       qkv_gemm_instance<T, 256, 0>(),
       qkv_gemm_instance<T, 256, kLayouts>(),
       qkv_gemm_instance<T, 256, kBias>(),
@@ -28,6 +29,7 @@ std::span<const QkvGemmInstance> qkv_gemm_table() {
       qkv_gemm_instance<T, 128, kLayouts>(),
       qkv_gemm_instance<T, 128, kBias>(),
       qkv_gemm_instance<T, 128, kNorm>(),
+      qkv_gemm_instance<T, 128, kGivenScales>(),
       qkv_gemm_instance<T, 128, kMoreSteps>(),
       qkv_gemm_instance<T, 128, kMoreSteps | kLayouts | kEveryStep>(),
   };

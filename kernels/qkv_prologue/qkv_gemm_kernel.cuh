@@ -27,7 +27,6 @@ struct TileToken {
 template <class T, int kColumns>
 struct QkvGemmShared : TileShared<T, kColumns> {
   TileToken tokens[kTileTokens];
-  Barrier finishers;  // have come to the same place
 };
 
 // Tokens that there are not are padding.
@@ -116,8 +115,8 @@ __device__ inline void finish_tile(const QkvGemmArgs& a, const MoreArgs& p, Shar
   }
 }
 
-// The same for calls whose steps are exactly those of kFeatures: a bias, or a norm before the rotation, and a cache of T. kAtOnce
-// neighbouring heads of one tensor share a token's angles.
+// The same for calls whose steps are exactly those of kFeatures, which are few. kAtOnce neighbouring heads of one tensor share a token's
+// angles.
 template <class T, int kFeatures, int kAtOnce, class Shared>
 requires((kFeatures & kMoreSteps) == 0)
 __device__ inline void finish_tile(const QkvGemmArgs& a, const MoreArgs& p, Shared& shared, const TilePlace& tile, int warp,
@@ -139,7 +138,7 @@ __device__ inline void finish_tile(const QkvGemmArgs& a, const MoreArgs& p, Shar
     plan.biased = (kFeatures & kBias) != 0;
     plan.normed = (kFeatures & kNorm) != 0 && !is_v;
     plan.rotated = !is_v & (kWithLayouts ? unit.place.pair >= 0 : p.layout.rotary_dim > 0);
-    plan.loads_scale = false;
+    plan.loads_scale = (kFeatures & kGivenScales) != 0;
     LeanConstants<T, V, kAtOnce> constants;
     load_constants(
         plan, tensor, p.layout.head_dim, unit.place, [&](int n) { return static_cast<uint32_t>(heads.head + n); }, constants);
@@ -148,6 +147,7 @@ __device__ inline void finish_tile(const QkvGemmArgs& a, const MoreArgs& p, Shar
     const auto loaded_angles = [&] { return angles; };
     const LeanSteps<T, V, kAtOnce, decltype(loaded_angles)> steps(plan, tensor, data, constants, loaded_angles, is_v,
                                                                   kWithLayouts ? p.layout.style : RopeStyle::neox);
+    const bool in_8_bits = plan.loads_scale && tensor.store != DType::unset;
     const bool changed = plan.biased | plan.normed | plan.rotated;
     UnitAngles<V> next = angles_of_tile<V>(p, shared, share, heads.tensor, share.first, unit.place);
 #pragma unroll 1
@@ -163,39 +163,13 @@ __device__ inline void finish_tile(const QkvGemmArgs& a, const MoreArgs& p, Shar
       UnitValues<V> values[kAtOnce];
       finish_head<T, V>(values, steps, lanes);
       const LeanStore store(tensor, unit, heads, token, static_cast<uint32_t>(tile.token + of_tile));
+      if (in_8_bits) {
+        store.store_8_bits<V>(0, values, lanes, false, constants.scales);
+        continue;
+      }
 #pragma unroll
-      for (int n = 0; n < kAtOnce; ++n) {
-        store.store<false, T, V>(n, changed ? narrow<T, V>(values[n]) : data[n]);
-      }
+      for (int n = 0; n < kAtOnce; ++n) store.store<false, T, V>(n, changed ? narrow<T, V>(values[n]) : data[n]);
     }
-  }
-}
-
-// By the finishing warps, which find the tokens of each tile, and at the last tile also by those that have multiplied.
-template <class T, int kFeatures, int kAtOnce, class Shared>
-__device__ inline void finish_tiles(const QkvGemmArgs& a, const MoreArgs& p, Shared& shared) {
-  const int thread = threadIdx.x - 32;
-  const bool helps = thread >= kTileFinishers;
-  wait_for_previous_kernels();
-  unsigned phase = 0, finishers_phase = 0, helpers_phase = 0;
-  TileWalk walk(a);
-  if (helps) walk.go_to_last();
-  for (; walk.inside(); walk.advance(), phase ^= 1) {
-    const TilePlace tile = walk.place();
-    const bool last = walk.is_last();
-    if (!helps) {
-      meet(shared.finishers, finishers_phase);  // nobody reads the tokens of the tile before
-      for (int i = thread; i < tile.tokens; i += kTileFinishers) {
-        shared.tokens[i] = resolve_tile_token(p, a.num_tokens, tile.token + i, tile.column == 0);
-      }
-      if (!last) {
-        meet(shared.finishers, finishers_phase);
-        shared.made.wait(phase);
-      }
-    }
-    if (last) meet(shared.helpers, helpers_phase);
-    finish_tile<T, kFeatures, kAtOnce>(a, p, shared, tile, thread / 32, (last ? kTileHelpers : kTileFinishers) / 32);
-    if (!last) shared.finished.arrive();
   }
 }
 
@@ -206,19 +180,14 @@ __global__ void __launch_bounds__(kTileThreads, 1)
 #if PROLOGUE_HOPPER
   static_assert((kFeatures & (kTokenNorm | kAxes | kDerived)) == 0);
   auto& shared = *swizzled_dynamic_shared<QkvGemmShared<T, kColumns>>();
-  if (threadIdx.x == 0) {
-    open_tiles(a, shared);
-    shared.finishers.init(kTileFinishers);
-    fence_barrier_init();
-  }
-  meet_cluster();
-  if (threadIdx.x < 32) {
-    if (threadIdx.x == 0) load_tiles(a, shared);
-  } else {
-    if (threadIdx.x >= kWarpgroup) multiply_tiles<T>(a, shared);
-    finish_tiles<T, kFeatures, kAtOnce>(a, p, shared);
-  }
-  meet_cluster();  // until then the other block arrives at this one's barriers
+  run_tiles<T>(
+      a, shared,
+      [&](const TilePlace& tile, int thread) {
+        for (int i = thread; i < tile.tokens; i += kTileFinishers) {
+          shared.tokens[i] = resolve_tile_token(p, a.num_tokens, tile.token + i, tile.column == 0);
+        }
+      },
+      [&](const TilePlace& tile, int warp, int warps) { finish_tile<T, kFeatures, kAtOnce>(a, p, shared, tile, warp, warps); });
 #endif
 }
 

@@ -28,8 +28,9 @@ PROLOGUE_API Result<Graph> fuse_attention_prologue(const Graph& graph, Rounding 
 PROLOGUE_API Result<Graph> fuse_projections(const Graph& graph);
 
 // For prompts on GPUs where has_qkv_gemm(). Rewrites, behind fuse_attention_prologue(),
-//     linear -> attention_prologue    into one qkv_prologue node
+//     linear -> attention_prologue     into one qkv_prologue node
+//     linear -> a gated activation     into one projection node
 // under the same conditions.
-PROLOGUE_API Result<Graph> fuse_qkv_projections(const Graph& graph);
+PROLOGUE_API Result<Graph> fuse_prompt_projections(const Graph& graph);
 
 }  // namespace prologue

@@ -125,6 +125,23 @@ Node projection_node(const Graph& graph, const Uses& uses, const Step<NormParams
   return node;
 }
 
+// The same with what follows the product, if there is an activation.
+Node activated_node(const Graph& graph, const Uses& uses, const Step<NormParams>& norm, const Step<GemmParams>& linear,
+                    const Step<ActivationParams>& activation) {
+  Node node = projection_node(graph, uses, norm, linear);
+  auto& p = std::get<ProjectionParams>(node.parameters);
+  const Value y = (activation ? activation.node : linear.node)->writes().front();
+  if (activation) {
+    p.n = activation.params->width;
+    p.activation = {1, activation.params->kind, activation.params->gated, activation.params->limit, activation.params->alpha};
+    node.remark = activation.node->remark;
+  }
+  node.write(p.y, y);
+  p.y_stride = graph.row_stride(y);
+  node.fused_from = joined({norm.node, linear.node, activation.node});
+  return node;
+}
+
 // linear -> add_norm, as a projection that adds to the residual and a norm of the sum.
 void fuse_residuals(Graph& graph) {
   const Uses uses(graph);
@@ -233,6 +250,12 @@ struct ProjectionChain {
   Node fused;
 };
 
+// A node that a projection can include.
+Step<ActivationParams> activation_of(const Graph& graph, int index) {
+  const auto activation = step_as<ActivationParams>(graph, index);
+  return activation && activation.params->groups == 1 ? activation : Step<ActivationParams>();
+}
+
 std::optional<ProjectionChain> match_projection(const Graph& graph, const Uses& uses, int index) {
   const auto linear = step_as<GemmParams>(graph, index);
   if (!can_fuse(linear)) return {};
@@ -240,10 +263,9 @@ std::optional<ProjectionChain> match_projection(const Graph& graph, const Uses& 
   chain.linear = index;
   const Value x = linear.node->reads().front(), product = linear.node->writes().front();
   const int reader = can_continue(linear) ? only_reader(graph, uses, product) : -1;
-  const auto activation = step_as<ActivationParams>(graph, reader);
+  const Step<ActivationParams> activation = activation_of(graph, reader);
   const auto prologue = step_as<AttentionPrologueParams>(graph, reader);
-  const bool activates = activation && activation.params->groups == 1;
-  chain.last = activates || prologue ? reader : index;
+  chain.last = activation || prologue ? reader : index;
 
   Step<NormParams> norm;
   const int before = uses.writer_of(x);
@@ -260,32 +282,26 @@ std::optional<ProjectionChain> match_projection(const Graph& graph, const Uses& 
     chain.fused = std::move(*node);
     return chain;
   }
-  if (!norm && !activates) return {};
-  chain.fused = projection_node(graph, uses, norm, linear);
-  auto& p = std::get<ProjectionParams>(chain.fused.parameters);
-  const Value y = activates ? activation.node->writes().front() : product;
-  if (activates) {
-    p.n = activation.params->width;
-    p.activation = {1, activation.params->kind, activation.params->gated, activation.params->limit, activation.params->alpha};
-    chain.fused.remark = activation.node->remark;
-  }
-  chain.fused.write(p.y, y);
-  p.y_stride = graph.row_stride(y);
-  chain.fused.fused_from = joined({norm.node, linear.node, activates ? activation.node : nullptr});
+  if (!norm && !activation) return {};
+  chain.fused = activated_node(graph, uses, norm, linear, activation);
   return chain;
 }
 
-// The projection and the prologue behind it, whatever is before them.
-std::optional<ProjectionChain> match_qkv(const Graph& graph, const Uses& uses, int index) {
+// The projection of q, k and v and the prologue, or that of gate and up and the activation, whatever is before them.
+std::optional<ProjectionChain> match_of_prompt(const Graph& graph, const Uses& uses, int index) {
   const auto linear = step_as<GemmParams>(graph, index);
   if (!can_continue(linear)) return {};
   const Value x = linear.node->reads().front();
   const int reader = only_reader(graph, uses, linear.node->writes().front());
-  const auto prologue = step_as<AttentionPrologueParams>(graph, reader);
-  if (!prologue || is_written_between(graph, x, index, reader) || graph.info(x).base) return {};
-  std::optional<Node> node = qkv_node(graph, {}, linear, prologue);
-  if (!node) return {};
-  return ProjectionChain{-1, index, reader, std::move(*node)};
+  if (reader < 0 || is_written_between(graph, x, index, reader) || graph.info(x).base) return {};
+  if (const auto prologue = step_as<AttentionPrologueParams>(graph, reader)) {
+    std::optional<Node> node = qkv_node(graph, {}, linear, prologue);
+    if (!node) return {};
+    return ProjectionChain{-1, index, reader, std::move(*node)};
+  }
+  const Step<ActivationParams> activation = activation_of(graph, reader);
+  if (!activation || !activation.params->gated) return {};
+  return ProjectionChain{-1, index, reader, activated_node(graph, uses, {}, linear, activation)};
 }
 
 // Every chain that `match` finds becomes one node, where its last one was.
@@ -329,8 +345,8 @@ Result<Graph> fuse_projections(const Graph& graph) {
   return catch_out_of_memory([&]() -> Result<Graph> { return fuse(graph); });
 }
 
-Result<Graph> fuse_qkv_projections(const Graph& graph) {
-  return catch_out_of_memory([&]() -> Result<Graph> { return fuse_chains(graph, match_qkv); });
+Result<Graph> fuse_prompt_projections(const Graph& graph) {
+  return catch_out_of_memory([&]() -> Result<Graph> { return fuse_chains(graph, match_of_prompt); });
 }
 
 }  // namespace prologue

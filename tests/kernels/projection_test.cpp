@@ -193,6 +193,7 @@ const std::vector<Case>& cases() {
     add([](Case& c) { c.float_y = c.normed = true; });
     add([](Case& c) { c.float_y = c.normed = c.bias = c.float_weights = true; });
     add([](Case& c) { c.normed = c.activates = c.gated = true; });
+    add([](Case& c) { c.activates = c.gated = true; });
     add([](Case& c) { c.normed = c.adds = true, c.weighted = false; });
     for (const Activation kind :
          {Activation::silu, Activation::gelu_tanh, Activation::gelu, Activation::relu, Activation::relu2}) {
@@ -289,11 +290,70 @@ TEST(ProjectionInstances, EveryOneHasTheBitsOfTheSeparateOperations_cuda) {
       }
     }
     for (const std::string& name : cuda::projection_instances(dtype)) {
-      const bool runs_here = most_tokens > 8 || name.find("ring") == std::string::npos;
+      const bool runs_here = most_tokens > 8 || (name.find("ring") == std::string::npos && name.find("tiles") == std::string::npos);
       EXPECT_EQ(ran.contains(name), runs_here) << name << (runs_here ? " did not run" : " ran");
     }
   }
 }
+
+// Prompts. Tiles that are full and not, along both sides; k of less than a stage, and of more than the ring holds.
+TEST(ProjectionTiles, HaveTheBitsOfTheSeparateOperations_cuda) {
+  PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
+  if (most_tokens_of_one_projection(Device::cuda) <= 8) GTEST_SKIP() << "the GPU has no code for the tiles";
+  const auto context = GemmContext::create(Device::cuda);
+  ASSERT_TRUE(context.ok()) << context.status().message();
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    for (const Activation kind : {Activation::silu, Activation::gelu_tanh, Activation::clamped_swiglu}) {
+      for (const Sizes& sizes : {Sizes{130, 144, 520}, Sizes{257, 272, 64}, Sizes{300, 16, 40}, Sizes{129, 128, 1032}}) {
+        Case c;
+        c.num_tokens = sizes.num_tokens, c.n = sizes.n, c.k = sizes.k, c.activates = c.gated = true, c.kind = kind, c.y_padding = 0;
+        SCOPED_TRACE(c.describe());
+        const Data data = make_data(c);
+        with_host_type(dtype, [&](auto type) {
+          using T = decltype(type);
+          Placed<T> want(Backend::cuda, c, data), got(Backend::cuda, c, data);
+          ASSERT_TRUE(
+              want.arena.run([&](const Execution& execution) { return run_separately(want.params, **context, execution); }).ok());
+          const auto instances = cuda::instances_of(got.params);
+          const auto tiles = std::find_if(instances.begin(), instances.end(),
+                                          [](const auto& each) { return each.name.find("tiles") != std::string::npos; });
+          ASSERT_NE(tiles, instances.end());
+          const Status status =
+              got.arena.run([&](const Execution& execution) { return tiles->launch(got.params, execution.stream); });
+          ASSERT_TRUE(status.ok()) << status.message();
+          const std::vector<float> a = got.y(), b = want.y();
+          expect_oracle<T>(c, data, a);
+          for (size_t i = 0; i < a.size(); ++i) ASSERT_EQ(a[i], b[i]) << "element " << i;
+        });
+      }
+    }
+  }
+}
+
+// The kernel that projection() chooses for prompts of real models; rounds of tiles that are full, divided, and neither.
+TEST(ProjectionTiles, HaveTheBitsOfTheSeparateOperationsAtRealSizes_cuda) {
+  PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
+#ifdef PROLOGUE_CUDA_EMULATED
+  GTEST_SKIP() << "for a GPU";
+#endif
+  if (most_tokens_of_one_projection(Device::cuda) <= 8) GTEST_SKIP() << "the GPU has no code for the tiles";
+  const auto context = GemmContext::create(Device::cuda);
+  ASSERT_TRUE(context.ok()) << context.status().message();
+  for (const Sizes& sizes : {Sizes{1024, 7168, 4096}, Sizes{1500, 8192, 2048}, Sizes{2049, 8192, 2048}}) {
+    Case c;
+    c.num_tokens = sizes.num_tokens, c.n = sizes.n, c.k = sizes.k, c.activates = c.gated = true, c.y_padding = 0;
+    SCOPED_TRACE(c.describe());
+    const Data data = make_data(c);
+    Placed<BFloat16> want(Backend::cuda, c, data), got(Backend::cuda, c, data);
+    EXPECT_TRUE(cuda::projection_is_one_kernel(got.params));
+    ASSERT_TRUE(
+        want.arena.run([&](const Execution& execution) { return run_separately(want.params, **context, execution); }).ok());
+    ASSERT_TRUE(got.arena.run([&](const Execution& execution) { return projection(got.params, **context, execution); }).ok());
+    const std::vector<float> a = got.y(), b = want.y();
+    for (size_t i = 0; i < a.size(); ++i) ASSERT_EQ(a[i], b[i]) << "element " << i;
+  }
+}
+
 // Many short rows: another choice of blocks than a layer's matrices have (projection_cuda.cu, kFewUnits).
 TEST(ProjectionInstances, LmHeadOfASmallModelHasTheBitsOfTheSeparateOperations_cuda) {
   PROLOGUE_REQUIRE_BACKEND(Backend::cuda);

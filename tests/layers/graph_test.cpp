@@ -101,7 +101,7 @@ TEST_P(GraphOnBackend, FusedProjectionsEqualTheOthersBitForBitInFloat32) {
     TinyModel model(DType::f32, with_bias, execution_);
     const Graph prologues = fuse_attention_prologue(model.graph).value();
     const std::vector<float> want = run_steps(model, prologues);
-    for (const auto& fused : {fuse_projections(prologues).value(), fuse_qkv_projections(prologues).value()}) {
+    for (const auto& fused : {fuse_projections(prologues).value(), fuse_prompt_projections(prologues).value()}) {
       const std::vector<float> got = run_steps(model, fused);
       ASSERT_EQ(got.size(), want.size());
       for (size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], want[i]) << i;
@@ -115,7 +115,7 @@ TEST_P(GraphOnBackend, FusedProjectionsOfSixteenBitsStayCloseToFloat32) {
   for (const DType dtype : {DType::f16, DType::bf16}) {
     TinyModel model(dtype, true, execution_);
     const Graph prologues = fuse_attention_prologue(model.graph).value();
-    for (const auto& fused : {fuse_projections(prologues).value(), fuse_qkv_projections(prologues).value()}) {
+    for (const auto& fused : {fuse_projections(prologues).value(), fuse_prompt_projections(prologues).value()}) {
       const std::vector<float> got = run_steps(model, fused);
       ASSERT_EQ(got.size(), want.size());
       for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], 0.35) << dtype_name(dtype) << " " << i;
@@ -123,16 +123,19 @@ TEST_P(GraphOnBackend, FusedProjectionsOfSixteenBitsStayCloseToFloat32) {
   }
 }
 
-// For prompts only the projection of q, k and v changes.
-TEST(GraphFusion, QkvProjectionsTakeTheirProloguesAndNothingElse) {
+// For prompts projections take what is behind them, and not what is before.
+TEST(GraphFusion, ProjectionsOfPromptsTakeProloguesAndGatedActivations) {
   TinyModel model(DType::bf16, false, {Device::cpu, 1});
-  const Graph prologues = fuse_attention_prologue(model.graph).value(), fused = fuse_qkv_projections(prologues).value();
+  const Graph prologues = fuse_attention_prologue(model.graph).value(), fused = fuse_prompt_projections(prologues).value();
   EXPECT_EQ(count(fused, "qkv_prologue"), kLayers);
   EXPECT_EQ(count(fused, "attention_prologue"), 0);
-  EXPECT_EQ(fused.nodes.size(), prologues.nodes.size() - kLayers);
+  EXPECT_EQ(count(fused, "projection"), kLayers);
+  EXPECT_EQ(fused.nodes.size(), prologues.nodes.size() - 2 * kLayers);
   for (const Node& node : fused.nodes) {
     if (const auto* p = std::get_if<QkvPrologueParams>(&node.parameters)) {
       EXPECT_EQ(p->norm.given, 0);
+    } else if (const auto* q = std::get_if<ProjectionParams>(&node.parameters)) {
+      EXPECT_TRUE(q->norm.given == 0 && q->activation.given != 0 && q->adds == 0);
     }
   }
 }
@@ -271,7 +274,7 @@ TEST(GraphFusion, OnlyAProductOfQThenKThenVIsFusedWithThePrologue) {
       break;
     }
     const int fused = count(fuse_projections(graph).value(), "qkv_prologue");
-    EXPECT_EQ(count(fuse_qkv_projections(graph).value(), "qkv_prologue"), fused);
+    EXPECT_EQ(count(fuse_prompt_projections(graph).value(), "qkv_prologue"), fused);
     return fused;
   };
   EXPECT_EQ(fused_layers([](Node&, Node&) {}), kLayers);
