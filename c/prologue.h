@@ -1506,7 +1506,7 @@ PROLOGUE_C_API prologue_status prologue_add(const prologue_add_params* params, c
 
 // ---- projection --------------------------------------------------------------------------------------------------------------
 
-// A linear layer with what surrounds it in a decoder, in one launch where there are few tokens:
+// A linear layer with what surrounds it in a decoder, in one launch where there are few tokens, or many and nothing but a gated activation:
 //
 //   x = norm(x)                            (optional)
 //   p = x W^T (+ bias)
@@ -1525,7 +1525,8 @@ PROLOGUE_C_API prologue_status prologue_add(const prologue_add_params* params, c
 //
 // Numerics. Separately: those of sections norm, gemm, activation and add, one after another. In one kernel: x = round(x * w), the product is
 // accumulated in float32 in an order that depends on the sizes and the number of tokens, multiplied by 1 / sqrt(mean(x^2) + eps), and p
-// is rounded to y_dtype where the separate operations store it; the rest is the same. So both differ as two orders of one sum do. With
+// is rounded to y_dtype where the separate operations store it; the rest is the same. With many tokens the order is that of k. So both differ
+// as two orders of one sum do. With
 // batch_invariant they are separate, and section gemm describes it.
 //
 // The operation never allocates, synchronises or throws; on CUDA it can be captured into a graph.
@@ -1590,7 +1591,8 @@ PROLOGUE_C_API prologue_status prologue_projection(
 
 // ---- qkv_prologue ------------------------------------------------------------------------------------------------------------
 
-// The norm before attention, the QKV projection and the attention prologue, in one launch where there are few tokens:
+// The norm before attention, the QKV projection and the attention prologue, in one launch where there are few tokens, and behind the norm
+// where there are many:
 //
 //   x = norm(hidden_states)                (optional)
 //   qkv = x W^T                            the heads of q, then of k, then of v
@@ -1605,10 +1607,11 @@ PROLOGUE_C_API prologue_status prologue_projection(
 // No output may overlap an input. num_tokens = 0 is a no-op. Errors, guards and padding are those of section attention_prologue; the rows of
 // hidden_states of padding tokens are read, and must not make another token's result depend on them: they do not.
 //
-// Numerics. Separately: those of sections norm, gemm and attention_prologue, one after another. In one kernel: x = round(h * w), the
-// product is accumulated in float32 in an order that depends on the sizes and the number of tokens, multiplied by
-// 1 / sqrt(mean(h^2) + eps) and rounded once to dtype, as the separate projection rounds; what follows is the prologue, bit for bit. So both
-// differ as two orders of one sum do. With batch_invariant they are separate, and section gemm describes it.
+// Numerics. Separately: those of sections norm, gemm and attention_prologue, one after another. In one kernel of few tokens: x = round(h * w),
+// the product is accumulated in float32 in an order that depends on the sizes and the number of tokens, multiplied by
+// 1 / sqrt(mean(h^2) + eps) and rounded once to dtype, as the separate projection rounds; what follows is the prologue, bit for bit. In one
+// kernel of many tokens the norm is the separate one, the product is accumulated in the order of k, and the rest is the same. So all differ
+// as two orders of one sum do. With batch_invariant they are separate, and section gemm describes it.
 //
 // The operation never allocates, synchronises or throws; on CUDA it can be captured into a graph.
 
@@ -1620,8 +1623,8 @@ typedef struct prologue_qkv_prologue_params {
   const void* weight;
   prologue_attention_prologue_params prologue;
   bool batch_invariant;  // separate operations, whose bits for a token do not depend on the others
-  // The launch may begin while the kernels before it in the stream run; they must not write `weight`. One kernel lets the launch after it
-  // begin as soon as it has begun itself, if that has a programmatic edge (prologue_paged_attention with past_is_ready).
+  // The launch may begin while the kernels before it in the stream run; they must not write `weight`. One kernel of few tokens lets the launch
+  // after it begin as soon as it has begun itself, if that has a programmatic edge (prologue_paged_attention with past_is_ready).
   bool overlaps;
   void* workspace;
   int64_t workspace_bytes;
@@ -1646,13 +1649,14 @@ PROLOGUE_C_API prologue_status prologue_qkv_prologue(
 // The attention layer over raw pointers. An engine with its own buffers calls it once per layer and step.
 //
 //   hidden_states [T, hidden_size]
-//     -> qkv = hidden_states qkv_weight^T                     section gemm
-//     -> q, and K and V in the pages of the cache             section attention_prologue: bias, norm, rotation, store
+//     -> q, and K and V in the pages of the cache             section qkv_prologue: hidden_states qkv_weight^T and
+//                                                             section attention_prologue (bias, norm, rotation, store)
 //     -> attention of the new tokens over the pages           section paged_attention
 //     -> out = attention output_weight^T (+ output_bias)      section gemm
 //   out [T, hidden_size]
 //
-// It runs four operations on one stream. It does not allocate or synchronise, and it has no state. The headers of the operations
+// It runs three operations on one stream. The first is one kernel where that is faster: on Hopper in 16 bits up to 16 tokens, and for
+// prompts; otherwise a GEMM and the prologue. The layer does not allocate or synchronise, and it has no state. The headers of the operations
 // document the parameters that are passed through; docs/embedding.md explains a whole engine. (layers/attention.h builds the same
 // layer in a model's graph.)
 //
@@ -1675,12 +1679,12 @@ PROLOGUE_C_API prologue_status prologue_qkv_prologue(
 // does prologue.places.page_table.kv_last_page_len. If prologue.places.cache_lens is given, the prologue takes that one, and
 // attention.seq_lens must be given as well.
 //
-// An array that one of the four operations writes (workspace, out, cache, scales of a cache, k_out, v_out, faults, token_faults)
+// An array that one of the operations writes (workspace, out, cache, scales of a cache, k_out, v_out, faults, token_faults)
 // must not overlap any other array that one of them reads or writes. The only exception: out may be hidden_states.
 //
 // Everything is checked before the first launch: after an error nothing has run and nothing was written. Rows of `out` that belong
 // to no sequence are undefined. Both operations may count the same skipped token (faults). T = 0 is a no-op. Numerics: those of the
-// four operations; qkv, q and the result of attention are rounded to dtype between them. Safe under graph capture.
+// operations; qkv, q and the result of attention are rounded to dtype between them. Safe under graph capture.
 
 typedef struct prologue_attention_layer_params {
   int64_t hidden_size;

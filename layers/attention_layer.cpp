@@ -6,6 +6,7 @@
 #include <prologue/kernels/gemm/backends.h>
 #include <prologue/kernels/paged_attention/backends.h>
 #include <prologue/kernels/paged_attention/regions.h>
+#include <prologue/kernels/qkv_prologue/backends.h>
 
 namespace prologue {
 
@@ -14,10 +15,11 @@ namespace {
 constexpr int64_t kWorkspaceAlignment = 64;  // that of host allocations; the parts of a workspace keep its alignment, up to
 constexpr int64_t kPartAlignment = 256;      // this, so that no operation is slower than with separate buffers
 
-// The four operations of the layer, wired to each other through the workspace.
+// The operations of the layer, wired to each other through the workspace. The first two describe what qkv_prologue does, for the checks.
 struct Wiring {
   GemmParams qkv_projection;
   AttentionPrologueParams prologue;
+  QkvPrologueParams qkv_prologue;
   PagedAttentionParams attention;
   GemmParams output_projection;
   int64_t workspace_bytes = 0;
@@ -63,6 +65,15 @@ Wiring wire(const AttentionLayerParams& p, Device device) {
   w.attention.faults = given.faults;
   w.attention.workspace = at(qkv_bytes + attention_bytes);
   w.attention.workspace_bytes = paged_attention_workspace_bytes(w.attention, device);
+
+  w.qkv_prologue.hidden_size = p.hidden_size;
+  w.qkv_prologue.hidden_states = p.hidden_states;
+  w.qkv_prologue.hidden_stride = p.hidden_stride;
+  w.qkv_prologue.weight = p.qkv_weight;
+  w.qkv_prologue.prologue = w.prologue;
+  for (HeadsView* made : {&w.qkv_prologue.prologue.q, &w.qkv_prologue.prologue.k, &w.qkv_prologue.prologue.v}) *made = {};
+  w.qkv_prologue.workspace = at(0);  // separate operations have qkv there, so that q_out is in place
+  w.qkv_prologue.workspace_bytes = qkv_bytes;
 
   w.output_projection = {num_tokens,      p.hidden_size,   attention_width, given.dtype, given.dtype, at(qkv_bytes),
                          attention_width, p.output_weight, p.output_bias,   p.out,       p.out_stride};
@@ -148,8 +159,7 @@ Status attention_layer(const AttentionLayerParams& params, GemmContext& gemm_con
   PROLOGUE_RETURN_IF_ERROR(named("output projection", validate(layer.output_projection, gemm_context, execution)));
   PROLOGUE_RETURN_IF_ERROR(check_apart(params, layer, execution.device));
 
-  PROLOGUE_RETURN_IF_ERROR(run_validated(layer.qkv_projection, gemm_context, execution));
-  PROLOGUE_RETURN_IF_ERROR(run_validated(layer.prologue, execution));
+  PROLOGUE_RETURN_IF_ERROR(run_validated(layer.qkv_prologue, gemm_context, execution));
   PROLOGUE_RETURN_IF_ERROR(run_validated(layer.attention, execution));
   return run_validated(layer.output_projection, gemm_context, execution);
 }

@@ -1,13 +1,14 @@
 // The attention layer over raw pointers. An engine with its own buffers calls it once per layer and step.
 //
 //   hidden_states [T, hidden_size]
-//     -> qkv = hidden_states qkv_weight^T                     kernels/gemm
-//     -> q, and K and V in the pages of the cache             kernels/attention_prologue: bias, norm, rotation, store
+//     -> q, and K and V in the pages of the cache             kernels/qkv_prologue: hidden_states qkv_weight^T and
+//                                                             kernels/attention_prologue (bias, norm, rotation, store)
 //     -> attention of the new tokens over the pages           kernels/paged_attention
 //     -> out = attention output_weight^T (+ output_bias)      kernels/gemm
 //   out [T, hidden_size]
 //
-// It runs four operations on one stream. It does not allocate or synchronise, and it has no state. The headers of the operations
+// It runs three operations on one stream. The first is one kernel where that is faster: on Hopper in 16 bits up to 16 tokens, and for
+// prompts; otherwise a GEMM and the prologue. The layer does not allocate or synchronise, and it has no state. The headers of the operations
 // document the parameters that are passed through; docs/embedding.md explains a whole engine. (layers/attention.h builds the same
 // layer in a model's graph.)
 //
@@ -30,12 +31,12 @@
 // does prologue.places.page_table.kv_last_page_len. If prologue.places.cache_lens is given, the prologue takes that one, and
 // attention.seq_lens must be given as well.
 //
-// An array that one of the four operations writes (workspace, out, cache, scales of a cache, k_out, v_out, faults, token_faults)
+// An array that one of the operations writes (workspace, out, cache, scales of a cache, k_out, v_out, faults, token_faults)
 // must not overlap any other array that one of them reads or writes. The only exception: out may be hidden_states.
 //
 // Everything is checked before the first launch: after an error nothing has run and nothing was written. Rows of `out` that belong
 // to no sequence are undefined. Both operations may count the same skipped token (faults). T = 0 is a no-op. Numerics: those of the
-// four operations; qkv, q and the result of attention are rounded to dtype between them. Safe under graph capture.
+// operations; qkv, q and the result of attention are rounded to dtype between them. Safe under graph capture.
 #pragma once
 
 #include <cstdint>

@@ -18,7 +18,7 @@ struct TileSizes {
   int64_t columns_of_weights() const { return gated ? 2 * n : n; }
 };
 
-// The blocks of the launch, for tiles of so many columns. 0: the driver does not take the addresses or strides.
+// The blocks of the launch, for tiles of so many columns. 0: too many tiles, or the driver does not take the addresses or strides.
 inline int64_t share_out_tiles(GemmTiles& a, const TileSizes& sizes, const void* x, int64_t x_stride, const void* weight,
                                int64_t tile_columns, int64_t multiprocessors) {
   const auto parts = [](int64_t whole, int64_t part) { return (whole + part - 1) / part; };
@@ -28,6 +28,7 @@ inline int64_t share_out_tiles(GemmTiles& a, const TileSizes& sizes, const void*
   a.pairs = static_cast<int32_t>(parts(sizes.num_tokens, kTileBlocks * kTileTokens));
   a.columns = static_cast<int32_t>(parts(sizes.columns_of_weights(), tile_columns));
   const int64_t tiles = int64_t{a.pairs} * a.columns, clusters = std::min(2 * tiles, multiprocessors / kTileBlocks);
+  if (tiles > INT32_MAX / 4) return 0;  // kernels count them in 32 bits
   const int64_t last = tiles % clusters, divided = 2 * last <= clusters ? last : 0;
   a.whole = static_cast<int32_t>(tiles - divided);
   a.count = static_cast<int32_t>(tiles + divided);

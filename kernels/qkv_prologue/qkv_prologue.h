@@ -1,4 +1,5 @@
-// The norm before attention, the QKV projection and the attention prologue, in one launch where there are few tokens:
+// The norm before attention, the QKV projection and the attention prologue, in one launch where there are few tokens, and behind the norm
+// where there are many:
 //
 //   x = norm(hidden_states)                (optional)
 //   qkv = x W^T                            the heads of q, then of k, then of v
@@ -13,10 +14,11 @@
 // No output may overlap an input. num_tokens = 0 is a no-op. Errors, guards and padding are those of attention_prologue.h; the rows of
 // hidden_states of padding tokens are read, and must not make another token's result depend on them: they do not.
 //
-// Numerics. Separately: those of norm.h, gemm.h and attention_prologue.h, one after another. In one kernel: x = round(h * w), the
-// product is accumulated in float32 in an order that depends on the sizes and the number of tokens, multiplied by
-// 1 / sqrt(mean(h^2) + eps) and rounded once to dtype, as the separate projection rounds; what follows is the prologue, bit for bit. So both
-// differ as two orders of one sum do. With batch_invariant they are separate, and gemm.h describes it.
+// Numerics. Separately: those of norm.h, gemm.h and attention_prologue.h, one after another. In one kernel of few tokens: x = round(h * w),
+// the product is accumulated in float32 in an order that depends on the sizes and the number of tokens, multiplied by
+// 1 / sqrt(mean(h^2) + eps) and rounded once to dtype, as the separate projection rounds; what follows is the prologue, bit for bit. In one
+// kernel of many tokens the norm is the separate one, the product is accumulated in the order of k, and the rest is the same. So all differ
+// as two orders of one sum do. With batch_invariant they are separate, and gemm.h describes it.
 //
 // The operation never allocates, synchronises or throws; on CUDA it can be captured into a graph.
 #pragma once
@@ -39,8 +41,8 @@ struct QkvPrologueParams {
   const void* weight = nullptr;
   AttentionPrologueParams prologue;
   bool batch_invariant = false;  // separate operations, whose bits for a token do not depend on the others
-  // The launch may begin while the kernels before it in the stream run; they must not write `weight`. One kernel lets the launch after it
-  // begin as soon as it has begun itself, if that has a programmatic edge (paged_attention with past_is_ready).
+  // The launch may begin while the kernels before it in the stream run; they must not write `weight`. One kernel of few tokens lets the launch
+  // after it begin as soon as it has begun itself, if that has a programmatic edge (paged_attention with past_is_ready).
   bool overlaps = false;
   void* workspace = nullptr;
   int64_t workspace_bytes = 0;

@@ -1,4 +1,5 @@
 // The attention layer over raw pointers: against float64 end to end, and bit for bit against its four operations called by hand.
+#include <prologue/kernels/qkv_prologue/qkv_prologue.h>
 #include <prologue/layers/attention_layer.h>
 
 #include <gtest/gtest.h>
@@ -309,16 +310,11 @@ void AttentionLayerTest::check_against_operations() {
     Arena by_hand(GetParam());
     const AttentionLayerParams same = place(by_hand, batch, device());
     AttentionPrologueParams prologue = same.prologue;
-    const int64_t qkv_width = kQWidth + 2 * prologue.num_kv_heads * kHeadDim, num_tokens = batch.num_tokens;
-    T* qkv = by_hand.output<T>(num_tokens * qkv_width);
+    const int64_t num_tokens = batch.num_tokens;
     T* q = by_hand.output<T>(num_tokens * kQWidth);
     T* attended = by_hand.output<T>(num_tokens * kQWidth);
-    const GemmParams first = {num_tokens,         qkv_width,          kHidden,         prologue.dtype, prologue.dtype,
-                              same.hidden_states, same.hidden_stride, same.qkv_weight, nullptr,        qkv,
-                              qkv_width};
     const GemmParams last = {num_tokens,         kHidden,          kQWidth,  prologue.dtype, prologue.dtype, attended, kQWidth,
                              same.output_weight, same.output_bias, same.out, same.out_stride};
-    set_packed_qkv(prologue, qkv, qkv_width);
     prologue.q_out = {q, kQWidth, kHeadDim};
     PagedAttentionParams attention = same.attention;
     if (batch.c.lengths == Lengths::of_prologue) attention.seq_lens = prologue.places.seq_lens;
@@ -335,9 +331,16 @@ void AttentionLayerTest::check_against_operations() {
     attention.out = {attended, kQWidth, kHeadDim};
     attention.workspace_bytes = paged_attention_workspace_bytes(attention, device());
     attention.workspace = by_hand.workspace(attention.workspace_bytes);
+    QkvPrologueParams first;
+    first.hidden_size = kHidden;
+    first.hidden_states = same.hidden_states;
+    first.hidden_stride = same.hidden_stride;
+    first.weight = same.qkv_weight;
+    first.prologue = prologue;
+    first.workspace_bytes = qkv_prologue_workspace_bytes(first);
+    first.workspace = by_hand.workspace(first.workspace_bytes);
     const Status done = by_hand.run([&](const Execution& execution) -> Status {
-      PROLOGUE_RETURN_IF_ERROR(gemm(first, *context_, execution));
-      PROLOGUE_RETURN_IF_ERROR(attention_prologue(prologue, execution));
+      PROLOGUE_RETURN_IF_ERROR(qkv_prologue(first, *context_, execution));
       PROLOGUE_RETURN_IF_ERROR(paged_attention(attention, execution));
       return gemm(last, *context_, execution);
     });
