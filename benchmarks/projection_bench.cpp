@@ -370,7 +370,8 @@ void run_prompt(bench::Bench& bench, const Heads& h, int64_t num_tokens, GemmCon
     g.x = p.hidden_states, g.weight = p.weight, g.y = p.workspace;
     return gemm(g, context, execution);
   });
-  run("several kernels", [&](const QkvPrologueParams& p, const Execution& execution) { return run_separately(p, context, execution); });
+  run("several kernels",
+      [&](const QkvPrologueParams& p, const Execution& execution) { return run_separately(p, context, execution); });
   run("automatic", [&](QkvPrologueParams p, const Execution& execution) {
     p.overlaps = true;  // as in the graph
     return run_validated(p, context, execution);
@@ -393,7 +394,8 @@ void run_prompt(bench::Bench& bench, const Linear& l, int64_t num_tokens, GemmCo
   const std::string of_linear = l.name;
   Linear of_prompt = l;
   of_prompt.normed = false;
-  const std::string name = str_cat("prompt ", of_linear.substr(0, of_linear.find(' ')), " gate_up + activation T=", num_tokens, ": ");
+  const std::string name =
+      str_cat("prompt ", of_linear.substr(0, of_linear.find(' ')), " gate_up + activation T=", num_tokens, ": ");
   for (const bool separate : {true, false}) {
     bench.run(name + (separate ? "several kernels" : "automatic"), [&](bench::Setup& setup) {
       const auto problem = make_problem(of_prompt, num_tokens, setup);

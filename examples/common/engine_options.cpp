@@ -43,7 +43,8 @@ EngineFlags::EngineFlags(Flags& flags, EngineOptions& options, const std::string
   for (CLI::Option* option :
        {flags.choice("--device", device_, {"auto", "cpu", "cuda"}, "auto: cuda if there is a GPU, else cpu"),
         flags.choice("--dtype", dtype_, {"auto", "float32", "bfloat16", "float16"},
-                     "type of weights and activations; auto: bfloat16 on CUDA; on the CPU float32, with quantised weights as the file has them"),
+                     "type of weights and activations; auto: bfloat16 on CUDA; on the CPU float32, with quantised weights as the "
+                     "file has them"),
         app.add_option("--kv-cache-dtype", kv_cache_dtype_,
                        str_cat("type of the KV cache, or one for K and one for V: ", kv_type_names(),
                                "; auto: as --dtype; fp8 and integers have a scale per token and head"))
@@ -65,7 +66,8 @@ EngineFlags::EngineFlags(Flags& flags, EngineOptions& options, const std::string
         app.add_flag("--no-overlap", no_overlap_, "wait for the tokens of a step before the next one is prepared"),
         app.add_flag("--unfused", unfused_, "run the graph without the fused prologue"),
         app.add_flag("--unfused-projections", unfused_projections_,
-                     "on a GPU, run the norms, activations and residuals of steps of few tokens, and the prologue of all, as kernels of their own"),
+                     "on a GPU, run the norms, activations and residuals of steps of few tokens, and the prologue of all, as "
+                     "kernels of their own"),
         flags.choice("--rounding", rounding_, {"once", "per_step"},
                      "of the fused prologue: once, or per_step as the unfused nodes round")}) {
     option->group("Execution");

@@ -191,7 +191,8 @@ __device__ inline LeanToken resolve_token_of_head(const MoreArgs& p, PendingToke
     angles = pending.angles(p, token, steps.place.pair);
     turn_back(p, angles);
   }
-  choose_factor(p, tensor, [&] { return pending.position_value(p); }, steps);
+  choose_factor(
+      p, tensor, [&] { return pending.position_value(p); }, steps);
   pending.resolve_slot(p, token);
   return token;
 }

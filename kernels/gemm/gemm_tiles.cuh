@@ -142,8 +142,8 @@ __device__ inline void load_tiles(const GemmTiles& a, Shared& shared) {
       Barrier& loaded = shared.loaded[at.index];
       shared.emptied[at.index].wait(at.phase ^ 1);
       loaded.arrive_and_expect((place.tokens + Shared::kColumns) * Shared::kRowBytes);
-      load_box_into_blocks(kBothBlocks, &shared.weight[at.index][rank * kRows], a.weight, loaded, stage * kTileChannels,
-                           row, half);
+      load_box_into_blocks(kBothBlocks, &shared.weight[at.index][rank * kRows], a.weight, loaded, stage * kTileChannels, row,
+                           half);
       if (waits) wait_for_previous_kernels(), waits = false;  // they do not write weights
       for (int t = 0; t < place.tokens; t += kTileTokens / 2) {
         load_box(&shared.x[at.index][t], a.x, loaded, stage * kTileChannels, place.token + t, 0);
@@ -155,8 +155,8 @@ __device__ inline void load_tiles(const GemmTiles& a, Shared& shared) {
 // A warpgroup's part of a tile, 64 tokens and 2 * kCount columns from these rows of a stage on, then stored at the same rows and columns
 // of the tile. `release` is called with each stage that is no longer read.
 template <class T, int kCount, class Shared, class Release>
-__device__ inline void multiply_tile(const GemmTiles& a, Shared& shared, RingPlace<Shared::kStages>& at, int token_row, int weight_row,
-                                     unsigned free_phase, const Release& release) {
+__device__ inline void multiply_tile(const GemmTiles& a, Shared& shared, RingPlace<Shared::kStages>& at, int token_row,
+                                     int weight_row, unsigned free_phase, const Release& release) {
   constexpr int kStride = 8 * Shared::kRowBytes;  // from 8 rows to the next
   float sums[kCount];
 #pragma unroll

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <cstdint>
 
-#include <prologue/kernels/gemm/gemm_tiles.cuh>
 #include <prologue/kernels/base/device/tensor_map.cuh>
+#include <prologue/kernels/gemm/gemm_tiles.cuh>
 
 namespace prologue::cuda {
 
@@ -33,9 +33,9 @@ inline int64_t share_out_tiles(GemmTiles& a, const TileSizes& sizes, const void*
   a.whole = static_cast<int32_t>(tiles - divided);
   a.count = static_cast<int32_t>(tiles + divided);
   const int64_t halves = sizes.gated ? 2 : 1;
-  const bool encoded = encode_map(a.x, x, sizes.k, {{sizes.num_tokens, x_stride, kTileTokens / 2}, {1, x_stride * sizes.num_tokens, 1}}) &&
-                       encode_map(a.weight, weight, sizes.k,
-                                  {{sizes.n, sizes.k, tile_columns / kTileBlocks}, {halves, sizes.n * sizes.k, 1}});
+  const bool encoded =
+      encode_map(a.x, x, sizes.k, {{sizes.num_tokens, x_stride, kTileTokens / 2}, {1, x_stride * sizes.num_tokens, 1}}) &&
+      encode_map(a.weight, weight, sizes.k, {{sizes.n, sizes.k, tile_columns / kTileBlocks}, {halves, sizes.n * sizes.k, 1}});
   return encoded ? kTileBlocks * std::min(clusters, int64_t{a.count}) : 0;
 }
 

@@ -4,8 +4,8 @@
 #include <string>
 
 #include <prologue/kernels/projection/projection.h>
-#include <prologue/kernels/projection/projection_output.cuh>
 #include <prologue/kernels/gemm/gemm_tiles.cuh>
+#include <prologue/kernels/projection/projection_output.cuh>
 
 namespace prologue::cuda {
 

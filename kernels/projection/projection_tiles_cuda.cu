@@ -1,8 +1,8 @@
-#include <prologue/kernels/base/device/cuda_launch.cuh>
-#include <prologue/kernels/base/device/hopper_code.cuh>
 #include <prologue/kernels/gemm/tile_launch.h>
 #include <prologue/kernels/projection/projection_output.h>
 #include <prologue/kernels/projection/projection_tiles.h>
+#include <prologue/kernels/base/device/cuda_launch.cuh>
+#include <prologue/kernels/base/device/hopper_code.cuh>
 #include <prologue/kernels/projection/projection_tiles_kernel.cuh>
 
 namespace prologue::cuda {
@@ -46,7 +46,8 @@ TilesLaunch choose_tiles(const ProjectionParams& p) {
 
 Status run(const TilesLaunch& chosen, const ProjectionParams& p, cudaStream_t stream) {
   LaunchAttributes attributes(kTileBlocks, p.overlaps);
-  const LaunchShape shape = {grid_extent(chosen.blocks), kTileThreads, static_cast<size_t>(chosen.shared_bytes), attributes.span()};
+  const LaunchShape shape = {grid_extent(chosen.blocks), kTileThreads, static_cast<size_t>(chosen.shared_bytes),
+                             attributes.span()};
   return launch("projection", chosen.kernel, shape, stream, chosen.args, output_of(p));
 }
 

@@ -4,23 +4,24 @@
 
 #include <cstdint>
 
+#include <prologue/kernels/projection/projection_tiles.h>
 #include <prologue/kernels/gemm/gemm_tiles.cuh>
 #include <prologue/kernels/projection/projection_output.cuh>
-#include <prologue/kernels/projection/projection_tiles.h>
 
 namespace prologue::cuda {
 
 // 8 channels of y by each lane.
 template <class T, class Shared>
-__device__ inline void store_gated_tile(const GemmTiles& a, const OutputArgs& o, const Shared& shared, const TilePlace& tile, int warp,
-                                        int warps) {
+__device__ inline void store_gated_tile(const GemmTiles& a, const OutputArgs& o, const Shared& shared, const TilePlace& tile,
+                                        int warp, int warps) {
   constexpr int kHalf = kGatedColumns / 2, kChannels = 8, kLanes = kHalf / kChannels, kAtOnce = 32 / kLanes;
   const int lane = threadIdx.x % 32, channel = lane % kLanes * kChannels, at = tile.column * kHalf + channel;
   const int rows = min(tile.tokens, a.num_tokens - tile.token);
   if (at >= o.n) return;
 #pragma unroll 1
   for (int i = warp * kAtOnce + lane / kLanes; i < rows; i += warps * kAtOnce) {
-    const auto gate = load_bytes<16, false>(&shared.tile[i][channel]), up = load_bytes<16, false>(&shared.tile[i][kHalf + channel]);
+    const auto gate = load_bytes<16, false>(&shared.tile[i][channel]),
+               up = load_bytes<16, false>(&shared.tile[i][kHalf + channel]);
     Bytes<16> stored;
 #pragma unroll
     for (int half = 0; half < kChannels / kRowsAtOnce; ++half) {

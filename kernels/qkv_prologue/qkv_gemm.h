@@ -6,13 +6,13 @@
 #include <string>
 
 #include <prologue/kernels/attention_prologue/prologue_args.h>
-#include <prologue/kernels/qkv_prologue/qkv_gemm_kernel.cuh>
 #include <prologue/kernels/qkv_prologue/qkv_prologue.h>
+#include <prologue/kernels/qkv_prologue/qkv_gemm_kernel.cuh>
 
 namespace prologue::cuda {
 
 struct QkvGemmInstance {
-  int columns;   // of a tile
+  int columns;  // of a tile
   int features;
   int heads_at_once;  // of one tensor
   int shared_bytes;

@@ -2,13 +2,13 @@
 #include <utility>
 
 #include <prologue/kernels/attention_prologue/prologue_choice.h>
-#include <prologue/kernels/base/device/cuda_launch.cuh>
-#include <prologue/kernels/base/device/hopper_code.cuh>
 #include <prologue/kernels/base/status.h>
 #include <prologue/kernels/gemm/tile_launch.h>
 #include <prologue/kernels/projection/projection_choice.h>
 #include <prologue/kernels/qkv_prologue/backends.h>
 #include <prologue/kernels/qkv_prologue/qkv_gemm.h>
+#include <prologue/kernels/base/device/cuda_launch.cuh>
+#include <prologue/kernels/base/device/hopper_code.cuh>
 
 namespace prologue::cuda {
 
@@ -51,7 +51,8 @@ std::string qkv_gemm_instance_name(DType dtype, const QkvGemmInstance& instance)
   std::string name = str_cat(dtype_name(dtype), ", tiles of ", kTileTokens, " x ", instance.columns);
   if (instance.heads_at_once > 1) name += str_cat(", ", instance.heads_at_once, " heads");
   constexpr std::pair<int, const char*> kNames[] = {
-      {kLayouts, "layouts"}, {kBias, "bias"}, {kNorm, "norm"}, {kGivenScales, "given scales"}, {kMoreSteps, "more steps"}, {kEveryStep, "every step"}};
+      {kLayouts, "layouts"},      {kBias, "bias"},           {kNorm, "norm"}, {kGivenScales, "given scales"},
+      {kMoreSteps, "more steps"}, {kEveryStep, "every step"}};
   for (const auto& [feature, text] : kNames) {
     if ((instance.features & feature) != 0) name += str_cat(", ", text);
   }
@@ -66,8 +67,8 @@ QkvGemmLaunch qkv_gemm_launch_of(const QkvPrologueParams& p, const AttentionProl
   a.heads = static_cast<int32_t>(prologue.num_q_heads + 2 * prologue.num_kv_heads);
   a.heads_of_tile = static_cast<int32_t>(instance.columns / prologue.head_dim);
   a.lanes = static_cast<int32_t>(std::bit_ceil(static_cast<uint64_t>(units_of_all(prologue, kGemmVector))));
-  launch.blocks = share_out_tiles(a, sizes_of(p, prologue), p.hidden_states, p.hidden_stride, p.weight, instance.columns,
-                                  multiprocessors());
+  launch.blocks =
+      share_out_tiles(a, sizes_of(p, prologue), p.hidden_states, p.hidden_stride, p.weight, instance.columns, multiprocessors());
   if (launch.blocks > 0) launch.instance = &instance;
   return launch;
 }

@@ -10,8 +10,8 @@
 namespace prologue::cuda {
 
 struct QkvGemmArgs : GemmTiles {
-  int32_t lanes = 32;          // of a head
-  int32_t heads = 0;           // of q, k and v
+  int32_t lanes = 32;  // of a head
+  int32_t heads = 0;   // of q, k and v
   int32_t heads_of_tile = 0;
 };
 
@@ -63,8 +63,8 @@ struct TileShare {
 
 // The angles of a lane's token; V has none.
 template <int V, class Shared>
-__device__ inline UnitAngles<V> angles_of_tile(const MoreArgs& p, const Shared& shared, const TileShare& share, int tensor, int token,
-                                               const UnitPlace& place) {
+__device__ inline UnitAngles<V> angles_of_tile(const MoreArgs& p, const Shared& shared, const TileShare& share, int tensor,
+                                               int token, const UnitPlace& place) {
   UnitAngles<V> angles = {};
   if (tensor != 2 && p.layout.rotary_dim > 0 && token < share.rows) {
     angles = load_row<V>(p, shared.tokens[token + share.own].token.row, max(place.pair, 0));
@@ -75,9 +75,8 @@ __device__ inline UnitAngles<V> angles_of_tile(const MoreArgs& p, const Shared& 
 
 // The heads of a tile, by `warps` warps, of which this is number `warp`.
 template <class T, int kFeatures, int kAtOnce, class Shared>
-requires((kFeatures & kMoreSteps) != 0)
-__device__ inline void finish_tile(const QkvGemmArgs& a, const MoreArgs& p, Shared& shared, const TilePlace& tile, int warp,
-                                   int warps) {
+requires((kFeatures & kMoreSteps) != 0) __device__
+    inline void finish_tile(const QkvGemmArgs& a, const MoreArgs& p, Shared& shared, const TilePlace& tile, int warp, int warps) {
   static_assert(kAtOnce == 1);
   constexpr int V = kGemmVector;
   constexpr bool kEvery = (kFeatures & kEveryStep) != 0;
@@ -106,11 +105,12 @@ __device__ inline void finish_tile(const QkvGemmArgs& a, const MoreArgs& p, Shar
       next = angles_of_tile<V>(p, shared, share, head.tensor, i + share.step, unit.place);
       data = load_unit<false, T, V>(&shared.tile[of_tile][in_tile * p.layout.head_dim], unit.place);
       choose_rotation<kFeatures>(p, token, head.tensor, steps);
-      choose_factor(p, head.tensor, [&] { return shared.tokens[of_tile].position; }, steps);
+      choose_factor(
+          p, head.tensor, [&] { return shared.tokens[of_tile].position; }, steps);
       UnitValues<V> values[1];
       finish_head<T, V>(values, steps, lanes);
-      store_head_of_token<false>(p, steps, values, unit, head, token, static_cast<uint32_t>(tile.token + of_tile), data, given_scale,
-                                 lanes);
+      store_head_of_token<false>(p, steps, values, unit, head, token, static_cast<uint32_t>(tile.token + of_tile), data,
+                                 given_scale, lanes);
     }
   }
 }
@@ -118,9 +118,8 @@ __device__ inline void finish_tile(const QkvGemmArgs& a, const MoreArgs& p, Shar
 // The same for calls whose steps are exactly those of kFeatures, which are few. kAtOnce neighbouring heads of one tensor share a token's
 // angles.
 template <class T, int kFeatures, int kAtOnce, class Shared>
-requires((kFeatures & kMoreSteps) == 0)
-__device__ inline void finish_tile(const QkvGemmArgs& a, const MoreArgs& p, Shared& shared, const TilePlace& tile, int warp,
-                                   int warps) {
+requires((kFeatures & kMoreSteps) == 0) __device__
+    inline void finish_tile(const QkvGemmArgs& a, const MoreArgs& p, Shared& shared, const TilePlace& tile, int warp, int warps) {
   constexpr int V = kGemmVector;
   constexpr bool kWithLayouts = (kFeatures & kLayouts) != 0;
   const TileShare share(a, tile, warp, warps);

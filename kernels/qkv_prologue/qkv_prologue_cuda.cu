@@ -145,11 +145,11 @@ std::vector<KernelInstance<QkvPrologueParams>> gemm_instances_of(const QkvProlog
   const AttentionPrologueParams prologue = prologue_of(params);
   for (const QkvGemmInstance& instance : qkv_gemm_instances_of(prologue.dtype)) {
     if (qkv_gemm_launch_of(params, prologue, instance).instance == nullptr) continue;
-    list.push_back({qkv_gemm_instance_name(prologue.dtype, instance), 0,
-                    [&instance](const QkvPrologueParams& p, cudaStream_t stream) {
-                      const AttentionPrologueParams of_call = prologue_of(p);
-                      return run(qkv_gemm_launch_of(p, of_call, instance), p, of_call, stream);
-                    }});
+    list.push_back(
+        {qkv_gemm_instance_name(prologue.dtype, instance), 0, [&instance](const QkvPrologueParams& p, cudaStream_t stream) {
+           const AttentionPrologueParams of_call = prologue_of(p);
+           return run(qkv_gemm_launch_of(p, of_call, instance), p, of_call, stream);
+         }});
   }
   return list;
 }

@@ -290,7 +290,8 @@ TEST(ProjectionInstances, EveryOneHasTheBitsOfTheSeparateOperations_cuda) {
       }
     }
     for (const std::string& name : cuda::projection_instances(dtype)) {
-      const bool runs_here = most_tokens > 8 || (name.find("ring") == std::string::npos && name.find("tiles") == std::string::npos);
+      const bool runs_here =
+          most_tokens > 8 || (name.find("ring") == std::string::npos && name.find("tiles") == std::string::npos);
       EXPECT_EQ(ran.contains(name), runs_here) << name << (runs_here ? " did not run" : " ran");
     }
   }
@@ -306,7 +307,8 @@ TEST(ProjectionTiles, HaveTheBitsOfTheSeparateOperations_cuda) {
     for (const Activation kind : {Activation::silu, Activation::gelu_tanh, Activation::clamped_swiglu}) {
       for (const Sizes& sizes : {Sizes{130, 144, 520}, Sizes{257, 272, 64}, Sizes{300, 16, 40}, Sizes{129, 128, 1032}}) {
         Case c;
-        c.num_tokens = sizes.num_tokens, c.n = sizes.n, c.k = sizes.k, c.activates = c.gated = true, c.kind = kind, c.y_padding = 0;
+        c.num_tokens = sizes.num_tokens, c.n = sizes.n, c.k = sizes.k, c.activates = c.gated = true, c.kind = kind,
+        c.y_padding = 0;
         SCOPED_TRACE(c.describe());
         const Data data = make_data(c);
         with_host_type(dtype, [&](auto type) {

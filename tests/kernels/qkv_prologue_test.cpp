@@ -219,7 +219,9 @@ constexpr Call kPrompts[] = {
     {"unrotated_uint4",
      [](PrologueCase& c) { c.rotary_dim = 0, c.kv_type = DType::uint4, c.scaling = KvScaling::token_head, c.bias_k = true; }},
     {"inverse_scaled_q_k_out",
-     [](PrologueCase& c) { c.inverse = c.k_out = c.v_out = true, c.q_scale.constant = 0.375f, c.norm = NormPlacement::after_rope; }},
+     [](PrologueCase& c) {
+       c.inverse = c.k_out = c.v_out = true, c.q_scale.constant = 0.375f, c.norm = NormPlacement::after_rope;
+     }},
 };
 
 // Tiles that are full and not, along both sides; tiles in which q ends and k begins; k of less than a stage, and of more than the ring holds.
@@ -273,7 +275,8 @@ TEST(QkvGemmTest, HasTheBitsOfSeparateKernelsAtRealSizes) {
   GTEST_SKIP() << "for a GPU";
 #endif
   if (!has_qkv_gemm(Device::cuda)) GTEST_SKIP() << "this GPU does not have the kernel";
-  constexpr Sizes kReal[] = {{1024, 32, 8, 128, 4096}, {1531, 32, 8, 128, 4096}, {4095, 32, 8, 128, 4096}, {4096, 32, 8, 64, 2048}};
+  constexpr Sizes kReal[] = {
+      {1024, 32, 8, 128, 4096}, {1531, 32, 8, 128, 4096}, {4095, 32, 8, 128, 4096}, {4096, 32, 8, 64, 2048}};
   using T = BFloat16;
   for (const Sizes& sizes : kReal) {
     PrologueCase c;

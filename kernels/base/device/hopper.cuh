@@ -127,7 +127,8 @@ __device__ inline void load_box(void* to, const CUtensorMap& map, Barrier& barri
 }
 
 // To this place in each block of the cluster whose bit is set in `blocks`; the barrier at this place in each of them counts the bytes.
-__device__ inline void load_box_into_blocks(unsigned blocks, void* to, const CUtensorMap& map, Barrier& barrier, int x, int y, int z) {
+__device__ inline void load_box_into_blocks(unsigned blocks, void* to, const CUtensorMap& map, Barrier& barrier, int x, int y,
+                                            int z) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%4, %5, "
       "%6}], [%2], %3;" ::"r"(shared_address(to)),

@@ -51,9 +51,7 @@ struct Barrier {
     --pending;
     end_phase();
   }
-  void arrive_at(uint32_t rank) {
-    static_cast<Barrier*>(emulator::in_block_of_cluster(this, rank))->arrive();
-  }
+  void arrive_at(uint32_t rank) { static_cast<Barrier*>(emulator::in_block_of_cluster(this, rank))->arrive(); }
   void copied(int count) {
     check();
     bytes -= count;
@@ -195,7 +193,7 @@ struct Multiplication {
   uint64_t b_descriptor;
   bool own_rows;  // of b, not of its transpose
   float* d;       // of this thread
-  int group = 0;                      // 0: in none yet
+  int group = 0;  // 0: in none yet
   std::vector<float> saved = {};      // what d held; empty: another one that is under way adds to it
   std::vector<float> decoded_b = {};  // [k, n], by the first thread that needs it
   std::vector<float> decoded_a = {};  // [m, k]
