@@ -1525,9 +1525,8 @@ PROLOGUE_C_API prologue_status prologue_add(const prologue_add_params* params, c
 //
 // Numerics. Separately: those of sections norm, gemm, activation and add, one after another. In one kernel: x = round(x * w), the product is
 // accumulated in float32 in an order that depends on the sizes and the number of tokens, multiplied by 1 / sqrt(mean(x^2) + eps), and p
-// is rounded to y_dtype where the separate operations store it; the rest is the same. With many tokens the order is that of k. So both differ
-// as two orders of one sum do. With
-// batch_invariant they are separate, and section gemm describes it.
+// is rounded to y_dtype where the separate operations store it; the rest is the same. With many tokens the order is that of k. So all differ
+// as two orders of one sum do. With batch_invariant they are separate, and section gemm describes it.
 //
 // The operation never allocates, synchronises or throws; on CUDA it can be captured into a graph.
 
