@@ -146,7 +146,7 @@ requires((kFeatures & kAxes) != 0) struct PendingToken<kFeatures, V, kKeep> : Gi
   }
 };
 
-// Positions and slots derived. All threads of a warp must be here, with the same t.
+// Positions and slots derived. All threads of a warp must be here, with the same t, unless they resolve it each alone.
 template <int kFeatures, int V, bool kKeep>
 requires((kFeatures & kDerived) != 0) struct PendingToken<kFeatures, V, kKeep> {
   using Args = ArgsOf<kFeatures>;
@@ -166,6 +166,13 @@ requires((kFeatures & kDerived) != 0) struct PendingToken<kFeatures, V, kKeep> {
 
   __device__ LeanToken resolve_position(const Args& p, uint32_t, int lane_of_warp) {
     if ((t < sequence.begin) | (t >= sequence.end)) sequence = search_sequence(p.sequences, t, lane_of_warp);
+    return resolve_in_sequence(p);
+  }
+  __device__ LeanToken resolve_position_alone(const Args& p) {
+    if ((t < sequence.begin) | (t >= sequence.end)) sequence = bisect_sequences(p.sequences, t);
+    return resolve_in_sequence(p);
+  }
+  __device__ LeanToken resolve_in_sequence(const Args& p) {
     cached = cache_position(p.sequences, sequence, sequence.length, t);
     const PendingIndex position = {static_cast<uint32_t>(cached), static_cast<uint32_t>(cached >> 32)};
     PositionFacts facts;

@@ -1,4 +1,4 @@
-// The sequence of a token, found by a warp.
+// The sequence of a token, found by a warp or by one thread.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +20,20 @@ __device__ inline TokenSequence search_sequence(const SequenceArgs& p, int64_t t
     const int steps = __popc(below);
     low += steps * step;
     high = min(high, low + step - 1);
+  }
+  return low < p.num_seqs ? sequence_at(p, low) : TokenSequence{p.num_seqs, 0, 0, 0};
+}
+
+// The same by one thread, whose neighbours look for other tokens.
+__device__ inline TokenSequence bisect_sequences(const SequenceArgs& p, int64_t t) {
+  int low = 0, high = p.num_seqs;
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    if (p.cu_seqlens_q[middle] <= t) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
   }
   return low < p.num_seqs ? sequence_at(p, low) : TokenSequence{p.num_seqs, 0, 0, 0};
 }

@@ -21,9 +21,9 @@ int64_t multiprocessors() {
 bool serves(const QkvGemmInstance& instance, const AttentionPrologueParams& p) {
   if (instance.columns % p.head_dim != 0 || v_head_dim(p) != p.head_dim || widest_vector(p) < kGemmVector) return false;
   const int features = features_of(p, kGemmVector);
-  if (features < 0 || (features & (kTokenNorm | kAxes | kDerived)) != 0 || units_of_all(p, kGemmVector) > 32) return false;
+  if (features < 0 || (features & (kTokenNorm | kAxes)) != 0 || units_of_all(p, kGemmVector) > 32) return false;
   if ((instance.features & kMoreSteps) != 0) return (features & (kLayouts | kEveryStep) & ~instance.features) == 0;
-  return (features & ~kPerToken) == instance.features && p.num_q_heads % instance.heads_at_once == 0 &&
+  return (features & ~(kPerToken | kDerived)) == instance.features && p.num_q_heads % instance.heads_at_once == 0 &&
          p.num_kv_heads % instance.heads_at_once == 0 && instance.columns / p.head_dim % instance.heads_at_once == 0;
 }
 

@@ -34,13 +34,22 @@ __device__ inline TileToken resolve_tile_token(const MoreArgs& p, int num_tokens
   TileToken found = {};
   found.token.padding = true;
   if (t >= num_tokens) return found;
-  PendingToken<kMoreSteps | kEveryStep, kGemmVector, false> pending;
   const auto at = static_cast<uint32_t>(t);
-  pending.ask(p, at);
-  pending.ask_slot(p, at);
-  found.token = pending.resolve_position(p, at, 0);
-  pending.resolve_slot(p, found.token);
-  found.position = pending.position_value(p);
+  constexpr int kGiven = kMoreSteps | kEveryStep;
+  if ((p.features & kDerived) != 0) {
+    PendingToken<kGiven | kDerived, kGemmVector, false> pending;
+    pending.ask(p, at);
+    found.token = pending.resolve_position_alone(p);
+    pending.resolve_slot(p, found.token);
+    found.position = pending.position_value(p);
+  } else {
+    PendingToken<kGiven, kGemmVector, false> pending;
+    pending.ask(p, at);
+    pending.ask_slot(p, at);
+    found.token = pending.resolve_position(p, at, 0);
+    pending.resolve_slot(p, found.token);
+    found.position = pending.position_value(p);
+  }
   const bool faulty = found.token.fault != FaultCode::none && !found.token.padding;
   if (__builtin_expect(faulty & records, 0)) cuda::record_fault(p.faults, p.token_faults, at, found.token.fault);
   return found;
@@ -177,7 +186,7 @@ template <class T, int kColumns, int kFeatures, int kAtOnce>
 __global__ void __launch_bounds__(kTileThreads, 1)
     qkv_gemm_kernel(const __grid_constant__ QkvGemmArgs a, const __grid_constant__ MoreArgs p) {
 #if PROLOGUE_HOPPER
-  static_assert((kFeatures & (kTokenNorm | kAxes | kDerived)) == 0);
+  static_assert((kFeatures & (kTokenNorm | kAxes | kDerived)) == 0);  // whether positions are derived is read at run time
   auto& shared = *swizzled_dynamic_shared<QkvGemmShared<T, kColumns>>();
   run_tiles<T>(
       a, shared,
