@@ -6,6 +6,7 @@
 #include <prologue/kernels/gemm/backends.h>
 #include <prologue/kernels/paged_attention/backends.h>
 #include <prologue/kernels/paged_attention/regions.h>
+#include <prologue/kernels/projection/backends.h>
 #include <prologue/kernels/qkv_prologue/backends.h>
 
 namespace prologue {
@@ -15,13 +16,15 @@ namespace {
 constexpr int64_t kWorkspaceAlignment = 64;  // that of host allocations; the parts of a workspace keep its alignment, up to
 constexpr int64_t kPartAlignment = 256;      // this, so that no operation is slower than with separate buffers
 
-// The operations of the layer, wired to each other through the workspace. The first two describe what qkv_prologue does, for the checks.
+// The operations of the layer, wired to each other through the workspace. qkv_prologue is qkv_projection and prologue, which describe it for
+// the checks; output is output_projection.
 struct Wiring {
   GemmParams qkv_projection;
   AttentionPrologueParams prologue;
   QkvPrologueParams qkv_prologue;
   PagedAttentionParams attention;
   GemmParams output_projection;
+  ProjectionParams output;
   int64_t workspace_bytes = 0;
 };
 
@@ -77,6 +80,17 @@ Wiring wire(const AttentionLayerParams& p, Device device) {
 
   w.output_projection = {num_tokens,      p.hidden_size,   attention_width, given.dtype, given.dtype, at(qkv_bytes),
                          attention_width, p.output_weight, p.output_bias,   p.out,       p.out_stride};
+  w.output.num_tokens = num_tokens;
+  w.output.n = p.hidden_size;
+  w.output.k = w.output.x_stride = attention_width;
+  w.output.dtype = given.dtype;
+  w.output.x = at(qkv_bytes);
+  w.output.weight = p.output_weight;
+  w.output.bias = p.output_bias;
+  w.output.y = p.out;
+  w.output.y_stride = p.out_stride;
+  w.output.overlaps = true;  // attention, the launch before it, does not write its weights
+  if (num_tokens == 1) w.attention.late_signal = !may_begin_beside_attention(p.hidden_size, attention_width);
   w.workspace_bytes = qkv_bytes + attention_bytes + w.attention.workspace_bytes;
   return w;
 }
@@ -161,7 +175,10 @@ Status attention_layer(const AttentionLayerParams& params, GemmContext& gemm_con
 
   PROLOGUE_RETURN_IF_ERROR(run_validated(layer.qkv_prologue, gemm_context, execution));
   PROLOGUE_RETURN_IF_ERROR(run_validated(layer.attention, execution));
-  return run_validated(layer.output_projection, gemm_context, execution);
+  // Measured (bench_attention_layer): a step of one token is 7 to 12 % faster with an output projection that begins beside attention, one of 8
+  // tokens as fast, one of 16 slower.
+  return layer.output.num_tokens == 1 ? run_validated(layer.output, gemm_context, execution)
+                                      : run_validated(layer.output_projection, gemm_context, execution);
 }
 
 }  // namespace prologue

@@ -4,13 +4,14 @@
 //     -> q, and K and V in the pages of the cache             kernels/qkv_prologue: hidden_states qkv_weight^T and
 //                                                             kernels/attention_prologue (bias, norm, rotation, store)
 //     -> attention of the new tokens over the pages           kernels/paged_attention
-//     -> out = attention output_weight^T (+ output_bias)      kernels/gemm
+//     -> out = attention output_weight^T (+ output_bias)      kernels/gemm; one token: kernels/projection
 //   out [T, hidden_size]
 //
-// It runs three operations on one stream. The first is one kernel where that is faster: on Hopper in 16 bits up to 16 tokens, and for
-// prompts; otherwise a GEMM and the prologue. The layer does not allocate or synchronise, and it has no state. The headers of the operations
-// document the parameters that are passed through; docs/embedding.md explains a whole engine. (layers/attention.h builds the same
-// layer in a model's graph.)
+// It runs three operations on one stream. On Hopper in 16 bits the first is one kernel where that is faster (prompts, and one token of small
+// models), otherwise a GEMM and the prologue; the last one begins beside attention in a step of one token. The layer does not allocate or
+// synchronise, and it has no state. With attention.past_is_ready decoding begins beside the prologue: the caller promises that no sequence reads what another one
+// writes in this step. The headers of the operations document the parameters that are passed through; docs/embedding.md explains a whole
+// engine. (layers/attention.h builds the same layer in a model's graph.)
 //
 //   hidden_states  [T, hidden_size] dtype, rows hidden_stride >= hidden_size apart; T = prologue.num_tokens
 //   qkv_weight     [num_q_heads * head_dim + num_kv_heads * (head_dim + v_head_dim), hidden_size] dtype, rows contiguous: the rows

@@ -13,10 +13,16 @@ PROLOGUE_API Status run_separately(const ProjectionParams& params, GemmContext& 
 // Steps of up to so many tokens of most models are faster with projections in one kernel, on this device; 0: none are.
 PROLOGUE_API int64_t most_tokens_of_one_projection(Device device);
 
+// Whether such a matrix, of [n, k], may begin beside attention (overlaps) in a step of more than one token. Attention of few tokens keeps few
+// SMs busy, and long. Blocks of a large matrix that start beside it gather on the other SMs, and those of the launches after it find places
+// there only: measured, such a layer was 14 % slower. At one token it is 1 to 2 % faster if they start when the keys have been read
+// (docs/tuning-log.md).
+constexpr bool may_begin_beside_attention(int64_t n, int64_t k) { return n * k <= int64_t{1} << 20; }
+
 namespace cuda {
 int64_t most_tokens_of_one_projection();
 // Whether one kernel can do the call.
-PROLOGUE_API bool projection_is_one_kernel(const ProjectionParams& params);
+bool projection_is_one_kernel(const ProjectionParams& params);
 // By that kernel.
 PROLOGUE_API Status projection(const ProjectionParams& params, const Execution& execution);
 }  // namespace cuda

@@ -13,6 +13,9 @@ namespace prologue::cuda {
 // projection() uses one of them, or another number of rows.
 PROLOGUE_API std::vector<KernelInstance<ProjectionParams>> instances_of(const ProjectionParams& params);
 
+// Whether projection() chooses one kernel for the call.
+PROLOGUE_API bool chooses_one_kernel(const ProjectionParams& params);
+
 // The names of all instances for a type, without the number of blocks or of rows.
 PROLOGUE_API std::vector<std::string> projection_instances(DType dtype);
 

@@ -126,6 +126,8 @@ Status projection(const ProjectionParams& params, const Execution& execution) {
   return run(tiles, params, execution.stream);
 }
 
+bool chooses_one_kernel(const ProjectionParams& params) { return projection_is_one_kernel(params); }
+
 std::vector<KernelInstance<ProjectionParams>> instances_of(const ProjectionParams& params) {
   std::vector<KernelInstance<ProjectionParams>> list;
   if (can_ring(params)) {

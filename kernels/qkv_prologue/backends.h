@@ -20,8 +20,8 @@ bool qkv_prologue_is_one_kernel(const QkvPrologueParams& params);
 // By that kernel.
 PROLOGUE_API Status qkv_prologue(const QkvPrologueParams& params, const Execution& execution);
 // The same for one kernel behind the norm: hidden_states are what the norm makes, and there is none.
-PROLOGUE_API bool qkv_gemm_is_one_kernel(const QkvPrologueParams& params);
-PROLOGUE_API Status qkv_gemm(const QkvPrologueParams& params, const Execution& execution);
+bool qkv_gemm_is_one_kernel(const QkvPrologueParams& params);
+Status qkv_gemm(const QkvPrologueParams& params, const Execution& execution);
 }  // namespace cuda
 
 }  // namespace prologue

@@ -18,5 +18,7 @@ PROLOGUE_API std::vector<std::string> qkv_prologue_instances(DType dtype);
 // The same for the kernel of prompts. Calls with a norm have none: it is a kernel of its own before it.
 PROLOGUE_API std::vector<KernelInstance<QkvPrologueParams>> gemm_instances_of(const QkvPrologueParams& params);
 PROLOGUE_API std::vector<std::string> qkv_gemm_instances(DType dtype);
+// Whether qkv_prologue() chooses one of them for the call.
+PROLOGUE_API bool chooses_qkv_gemm(const QkvPrologueParams& params);
 
 }  // namespace prologue::cuda

@@ -71,6 +71,15 @@ bool is_worth_it(const Launch& launch) {
   return launch.clusters * a.blocks >= kEnoughBlocks || a.units >> (a.log_blocks + a.log_parts) <= kUnitsOfLongRows;
 }
 
+// A call that neither begins early nor has a norm saves one launch, and that is worth less than a GEMM's better share of the memory. Measured in
+// whole attention layers (bench_attention_layer): 8B 4 % slower in one kernel at one token, 8 % at 16, 1B 12 % faster at one token.
+constexpr int64_t kMostWeightsAlone = int64_t{8} << 20;
+
+bool saves_enough(const QkvPrologueParams& p, const AttentionPrologueParams& prologue) {
+  const int64_t rows = (prologue.num_q_heads + 2 * prologue.num_kv_heads) * prologue.head_dim;
+  return p.overlaps || p.norm.given != 0 || (prologue.num_tokens == 1 && rows * p.hidden_size <= kMostWeightsAlone);
+}
+
 // An instance with a finisher needs so many registers that two blocks fit an SM: more blocks would come in a second round.
 constexpr int64_t kMostBlocksWithFinishers = 264;
 
@@ -83,7 +92,7 @@ int64_t fewest_blocks(const QkvInstance& instance) { return instance.finishers =
 
 // Of the first instance that can do it. No instance: there is none, or it would be slower than separate operations.
 Launch choose(const QkvPrologueParams& p, const AttentionPrologueParams& prologue) {
-  if (!can_project(p, prologue)) return {};
+  if (!can_project(p, prologue) || !saves_enough(p, prologue)) return {};
   for (const QkvInstance& instance : instances_of(prologue.dtype)) {
     if (!serves(instance, prologue)) continue;
     const Launch launch = with_most_blocks([&](int64_t blocks) { return launch_of(p, prologue, instance, blocks); });
@@ -139,6 +148,8 @@ Status qkv_gemm(const QkvPrologueParams& params, const Execution& execution) {
   if (chosen.instance == nullptr) return unsupported(kName, ": no single CUDA kernel for this call behind its norm");
   return run(chosen, params, prologue, execution.stream);
 }
+
+bool chooses_qkv_gemm(const QkvPrologueParams& params) { return qkv_gemm_is_one_kernel(params); }
 
 std::vector<KernelInstance<QkvPrologueParams>> gemm_instances_of(const QkvPrologueParams& params) {
   std::vector<KernelInstance<QkvPrologueParams>> list;

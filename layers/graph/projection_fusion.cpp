@@ -4,6 +4,7 @@
 #include <utility>
 
 #include <prologue/kernels/base/host/out_of_memory.h>
+#include <prologue/kernels/projection/backends.h>
 #include <prologue/layers/graph/fusion.h>
 #include <prologue/layers/graph/uses.h>
 
@@ -71,14 +72,9 @@ void set_norm(Node& node, InputNorm& norm, const Step<NormParams>& of) {
   node.weights.insert(node.weights.end(), of.node->weights.begin(), of.node->weights.end());
 }
 
-// Attention of few tokens keeps few SMs busy, and long. Blocks of a large matrix that start beside it gather on the other SMs, and those of
-// the launches after it find places there only: measured, such a layer was 14 % slower. At one token it is 1 to 2 % faster if they start
-// when the keys have been read (docs/tuning-log.md).
-constexpr int64_t kMostWeightsBesideAttention = int64_t{1} << 20;
-
 bool may_start_early(const Graph& graph, const Uses& uses, const Step<GemmParams>& linear) {
   const int before = uses.writer_of(linear.node->reads().front());
-  return !step_as<PagedAttentionParams>(graph, before) || linear.params->n * linear.params->k <= kMostWeightsBesideAttention;
+  return !step_as<PagedAttentionParams>(graph, before) || may_begin_beside_attention(linear.params->n, linear.params->k);
 }
 
 // Attention lets such a projection start late.

@@ -347,7 +347,7 @@ TEST(ProjectionTiles, HaveTheBitsOfTheSeparateOperationsAtRealSizes_cuda) {
     SCOPED_TRACE(c.describe());
     const Data data = make_data(c);
     Placed<BFloat16> want(Backend::cuda, c, data), got(Backend::cuda, c, data);
-    EXPECT_TRUE(cuda::projection_is_one_kernel(got.params));
+    EXPECT_TRUE(cuda::chooses_one_kernel(got.params));
     ASSERT_TRUE(
         want.arena.run([&](const Execution& execution) { return run_separately(want.params, **context, execution); }).ok());
     ASSERT_TRUE(got.arena.run([&](const Execution& execution) { return projection(got.params, **context, execution); }).ok());

@@ -295,7 +295,7 @@ TEST(QkvGemmTest, HasTheBitsOfSeparateKernelsAtRealSizes) {
     const QkvPrologueParams separate = place_projection(want, p), chosen = place_projection(got, p);
     QkvPrologueParams behind_norm = chosen;
     behind_norm.norm = {};
-    EXPECT_TRUE(cuda::qkv_gemm_is_one_kernel(behind_norm));
+    EXPECT_TRUE(cuda::chooses_qkv_gemm(behind_norm));
     const Status alone = want.run([&](const Execution& execution) { return run_separately(separate, **context, execution); });
     ASSERT_TRUE(alone.ok()) << alone.message();
     const Status status = got.run([&](const Execution& execution) { return run_validated(chosen, **context, execution); });

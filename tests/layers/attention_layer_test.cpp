@@ -1,4 +1,5 @@
 // The attention layer over raw pointers: against float64 end to end, and bit for bit against its four operations called by hand.
+#include <prologue/kernels/projection/projection.h>
 #include <prologue/kernels/qkv_prologue/qkv_prologue.h>
 #include <prologue/layers/attention_layer.h>
 
@@ -313,8 +314,16 @@ void AttentionLayerTest::check_against_operations() {
     const int64_t num_tokens = batch.num_tokens;
     T* q = by_hand.output<T>(num_tokens * kQWidth);
     T* attended = by_hand.output<T>(num_tokens * kQWidth);
-    const GemmParams last = {num_tokens,         kHidden,          kQWidth,  prologue.dtype, prologue.dtype, attended, kQWidth,
-                             same.output_weight, same.output_bias, same.out, same.out_stride};
+    ProjectionParams last;
+    last.num_tokens = num_tokens;
+    last.n = kHidden;
+    last.k = last.x_stride = kQWidth;
+    last.dtype = prologue.dtype;
+    last.x = attended;
+    last.weight = same.output_weight;
+    last.bias = same.output_bias;
+    last.y = same.out;
+    last.y_stride = same.out_stride;
     prologue.q_out = {q, kQWidth, kHeadDim};
     PagedAttentionParams attention = same.attention;
     if (batch.c.lengths == Lengths::of_prologue) attention.seq_lens = prologue.places.seq_lens;
@@ -342,7 +351,10 @@ void AttentionLayerTest::check_against_operations() {
     const Status done = by_hand.run([&](const Execution& execution) -> Status {
       PROLOGUE_RETURN_IF_ERROR(qkv_prologue(first, *context_, execution));
       PROLOGUE_RETURN_IF_ERROR(paged_attention(attention, execution));
-      return gemm(last, *context_, execution);
+      if (num_tokens == 1) return projection(last, *context_, execution);
+      const GemmParams plain = {num_tokens,         kHidden,          kQWidth,  prologue.dtype, prologue.dtype, attended, kQWidth,
+                                same.output_weight, same.output_bias, same.out, same.out_stride};
+      return gemm(plain, *context_, execution);
     });
     ASSERT_TRUE(done.ok()) << done.message();
     const auto bits = [](const std::vector<T>& values) {
@@ -478,7 +490,7 @@ TEST_P(AttentionLayerTest, RefusesToWriteOverWhatAnotherOperationReads) {
                            p.prologue.rope.max_position);
        },
        "workspace overlaps rope.cos"},
-      {[](P& p) { p.prologue.cache.k.data = const_cast<void*>(p.hidden_states); }, "cache.k overlaps hidden_states"},
+      {[](P& p) { p.hidden_states = p.prologue.cache.k.data; }, "cache.k overlaps hidden_states"},
       {[](P& p) { p.prologue.cache.v.data = const_cast<void*>(p.output_weight); }, "cache.v overlaps output_weight"},
       {[](P& p) { p.prologue.faults = static_cast<FaultRecord*>(const_cast<void*>(p.qkv_weight)); },
        "faults overlaps qkv_weight"},
