@@ -145,11 +145,13 @@ int main(int argc, char** argv) {
     for (const Batch& batch : kBatches) {
       const std::string name =
           str_cat("layer ", model.name, " seqs=", batch.num_seqs, " cached=", batch.cached, " rows=", batch.rows, ": ");
-      for (const char* const way : {"four operations", "attention_layer", "attention_layer, past_is_ready"}) {
+      for (const char* const way :
+           {"four operations", "attention_layer", "attention_layer, past_is_ready", "attention_layer, past_is_ready, overlaps"}) {
         const bool separate = way == std::string("four operations");
         bench.run(name + way, [&](bench::Setup& setup) {
           Problem problem = make_problem(model, batch, setup);
-          problem.params.attention.past_is_ready = std::string(way).ends_with("past_is_ready");
+          problem.params.attention.past_is_ready = std::string(way).find("past_is_ready") != std::string::npos;
+          problem.params.overlaps = std::string(way).ends_with("overlaps");
           return bench::Case{problem.bytes,
                              [=, &context](const Execution& execution, int64_t rotation) {
                                AttentionLayerParams p = problem.params;

@@ -674,8 +674,7 @@ PROLOGUE_SAME(prologue_gemm_context, prologue::GemmContext)
          p.reserved[3] |
          p.reserved[4] |
          p.reserved[5] |
-         p.reserved[6] |
-         p.reserved[7];
+         p.reserved[6];
 }
 [[maybe_unused]] prologue_status reserved_argument(const char* function, const char* argument, const prologue_attention_layer_params& p) {
   if (any(p.prologue.q_norm.reserved)) return used_reserve(function, argument, "prologue.q_norm.reserved", "prologue_attention_layer_params_init");

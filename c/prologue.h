@@ -1701,7 +1701,10 @@ typedef struct prologue_attention_layer_params {
 
   void* workspace;
   int64_t workspace_bytes;
-  uint64_t reserved[8];  // zeros
+  // A step of one token may begin while the kernel before it in the stream runs, on GPUs from Hopper on. That kernel must not write
+  // qkv_weight, nor, with attention.past_is_ready, what attention reads besides this step's rows: lengths, page table, earlier positions.
+  bool overlaps;
+  uint64_t reserved[7];  // zeros
 } prologue_attention_layer_params;
 PROLOGUE_C_API void prologue_attention_layer_params_init(prologue_attention_layer_params* value);
 

@@ -75,6 +75,7 @@ Wiring wire(const AttentionLayerParams& p, Device device) {
   w.qkv_prologue.weight = p.qkv_weight;
   w.qkv_prologue.prologue = w.prologue;
   for (HeadsView* made : {&w.qkv_prologue.prologue.q, &w.qkv_prologue.prologue.k, &w.qkv_prologue.prologue.v}) *made = {};
+  w.qkv_prologue.overlaps = p.overlaps && num_tokens == 1;  // more tokens without a norm are faster separately
   w.qkv_prologue.workspace = at(0);  // separate operations have qkv there, so that q_out is in place
   w.qkv_prologue.workspace_bytes = qkv_bytes;
 

@@ -63,7 +63,10 @@ struct AttentionLayerParams {
 
   void* workspace = nullptr;
   int64_t workspace_bytes = 0;
-  uint64_t reserved[8] = {};  // zeros: docs/versioning.md
+  // A step of one token may begin while the kernel before it in the stream runs, on GPUs from Hopper on. That kernel must not write
+  // qkv_weight, nor, with attention.past_is_ready, what attention reads besides this step's rows: lengths, page table, earlier positions.
+  bool overlaps = false;
+  uint64_t reserved[7] = {};  // zeros: docs/versioning.md
 };
 
 // The workspace size that is enough for every call whose num_tokens, num_seqs, max_seqlen_q and max_seq_len are not larger than

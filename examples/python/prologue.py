@@ -925,7 +925,8 @@ class AttentionLayerParams(_Struct):
         ("attention", PagedAttentionParams),
         ("workspace", c_void_p),
         ("workspace_bytes", c_int64),
-        ("reserved", c_uint64 * 8),
+        ("overlaps", c_bool),
+        ("reserved", c_uint64 * 7),
     ]
 
 

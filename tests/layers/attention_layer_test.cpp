@@ -301,10 +301,12 @@ TEST_P(AttentionLayerTest, MatchesFloat64InFloat16) { check_against_float64<Floa
 // The layer is its four operations and nothing else: the same bits in `out` and in the cache.
 template <class T>
 void AttentionLayerTest::check_against_operations() {
-  for (Case c : {cases()[3], cases()[4], cases()[7], cases()[8], cases()[10], Case{{4, 1}, {3, 9}, 0, false, false, true}}) {
+  for (Case c : {cases()[3], cases()[4], cases()[7], cases()[8], cases()[10], Case{{4, 1}, {3, 9}, 0, false, false, true},
+                 Case{{1}, {9}, 0, false, false, true}}) {
     const Batch<T> batch(c, 9);
     Arena arena(GetParam());
-    const AttentionLayerParams p = place(arena, batch, device());
+    AttentionLayerParams p = place(arena, batch, device());
+    p.overlaps = true;
     const Status status = arena.run(layer(p));
     ASSERT_TRUE(status.ok()) << status.message();
 
@@ -345,6 +347,7 @@ void AttentionLayerTest::check_against_operations() {
     first.hidden_states = same.hidden_states;
     first.hidden_stride = same.hidden_stride;
     first.weight = same.qkv_weight;
+    first.overlaps = num_tokens == 1;
     first.prologue = prologue;
     first.workspace_bytes = qkv_prologue_workspace_bytes(first);
     first.workspace = by_hand.workspace(first.workspace_bytes);
