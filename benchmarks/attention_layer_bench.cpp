@@ -1,6 +1,5 @@
 // The attention layer over raw pointers, as another engine calls it: hidden states to hidden states, decoding and prompts, beside the same
 // four operations called one after another. The weights are rotated, so that they come from memory.
-#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -135,12 +134,8 @@ Status run_separately(const Problem& problem, const AttentionLayerParams& p, Gem
 
 int main(int argc, char** argv) {
   bench::Bench bench(argc, argv);
-  const auto created = GemmContext::create(bench.execution().device);
-  if (!created.ok()) {
-    std::fprintf(stderr, "%s\n", created.status().message().c_str());
-    return 1;
-  }
-  GemmContext& context = **created;
+  const auto created = bench.gemm_context();
+  GemmContext& context = *created;
   for (const Model& model : kModels) {
     for (const Batch& batch : kBatches) {
       const std::string name =

@@ -1,7 +1,6 @@
 // gemm on the shapes of SmolLM2-135M (the demo model) and of the QKV projection of an 8B model, and the same batch-invariant.
 #include <prologue/kernels/gemm/gemm.h>
 
-#include <cstdio>
 
 #include "benchmarks/harness.h"
 
@@ -24,12 +23,8 @@ constexpr Shape kShapes[] = {
 
 int main(int argc, char** argv) {
   bench::Bench bench(argc, argv);
-  const auto created = GemmContext::create(bench.execution().device);
-  if (!created.ok()) {
-    std::fprintf(stderr, "%s\n", created.status().message().c_str());
-    return 1;
-  }
-  GemmContext& context = *created.value();
+  const auto created = bench.gemm_context();
+  GemmContext& context = *created;
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     for (const Shape& shape : kShapes) {
       for (const int64_t m : {1, 4, 8, 16, 64, 512}) {

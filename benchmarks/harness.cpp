@@ -12,6 +12,7 @@
 #include <stdexcept>
 #include <string_view>
 #include <thread>
+#include <utility>
 
 #include <prologue/kernels/base/host/parallel.h>
 
@@ -331,6 +332,12 @@ double Bench::copy_us(int64_t bytes, int64_t rotations) {
     return {};
   };
   return entry->second = time_us(copy, rotations);
+}
+
+std::unique_ptr<GemmContext> Bench::gemm_context() const {
+  auto created = GemmContext::create(execution_.device);
+  if (!created.ok()) fail(1, created.status().message());
+  return std::move(created).value();
 }
 
 bool Bench::may_run(const std::string& begin) const {

@@ -22,12 +22,14 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include <prologue/kernels/base/dtype.h>
 #include <prologue/kernels/base/execution.h>
 #include <prologue/kernels/base/memory.h>
+#include <prologue/kernels/gemm/gemm.h>
 
 namespace prologue::bench {
 
@@ -95,6 +97,8 @@ class Bench {
   Bench& operator=(const Bench&) = delete;
 
   const Execution& execution() const { return execution_; }
+  // A context of the device. Ends the program if there is none.
+  std::unique_ptr<GemmContext> gemm_context() const;
 
   // Whether --prefix lets some case run whose name begins so: for what is expensive to prepare.
   bool may_run(const std::string& begin) const;

@@ -5,7 +5,6 @@
 #include <prologue/kernels/moe/moe_route.h>
 
 #include <algorithm>
-#include <cstdio>
 
 #include "benchmarks/harness.h"
 
@@ -97,15 +96,11 @@ void bench_rows(bench::Bench& bench, const Model& model, int64_t num_tokens) {
 
 int main(int argc, char** argv) {
   bench::Bench bench(argc, argv);
-  const auto created = GemmContext::create(bench.execution().device);
-  if (!created.ok()) {
-    std::fprintf(stderr, "%s\n", created.status().message().c_str());
-    return 1;
-  }
+  const auto created = bench.gemm_context();
   for (const Model& model : kModels) {
     for (const int64_t num_tokens : {1, 16, 64, 512, 4096}) {
       bench_rows(bench, model, num_tokens);
-      for (const bool down : {false, true}) bench_gemm(bench, *created.value(), DType::bf16, model, down, num_tokens);
+      for (const bool down : {false, true}) bench_gemm(bench, *created, DType::bf16, model, down, num_tokens);
     }
   }
   return bench.finish();

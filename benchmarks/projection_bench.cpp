@@ -5,7 +5,6 @@
 #include <prologue/kernels/projection/backends.h>
 #include <prologue/kernels/qkv_prologue/backends.h>
 
-#include <cstdio>
 #include <cstdlib>
 #ifdef PROLOGUE_HAS_CUDA
 #include <prologue/kernels/projection/instances.h>
@@ -421,39 +420,35 @@ void run_prompt(bench::Bench&, const Heads&, int64_t, GemmContext&) {}
 
 int main(int argc, char** argv) {
   bench::Bench bench(argc, argv);
-  const auto created = GemmContext::create(bench.execution().device);
-  if (!created.ok()) {
-    std::fprintf(stderr, "%s\n", created.status().message().c_str());
-    return 1;
-  }
+  const auto created = bench.gemm_context();
   for (const Heads& heads : kHeads) {
     for (const int64_t num_tokens : kTokens) {
       const std::string name = str_cat("qkv ", heads.name, " T=", num_tokens, ": ");
-      run(bench, name, heads, num_tokens, **created);
+      run(bench, name, heads, num_tokens, *created);
       run_every_instance(bench, name, heads, num_tokens);
     }
   }
   for (const Linear& linear : kLinears) {
     for (const int64_t num_tokens : kTokens) {
       const std::string name = str_cat(linear.name, " T=", num_tokens, ": ");
-      run(bench, name, linear, num_tokens, **created);
+      run(bench, name, linear, num_tokens, *created);
       run_every_instance(bench, name, linear, num_tokens);
     }
   }
   for (const int64_t num_tokens : kTokens) {
     for (const int64_t length : {0, 128, 512}) {
-      run_layers(bench, "8B", kHeads[0], kLinears, num_tokens, length, **created);
-      run_layers(bench, "1B", kHeads[6], kLinears + 3, num_tokens, length, **created);
-      run_layers(bench, "SmolLM2", kHeads[9], kLinears + 6, num_tokens, length, **created);
+      run_layers(bench, "8B", kHeads[0], kLinears, num_tokens, length, *created);
+      run_layers(bench, "1B", kHeads[6], kLinears + 3, num_tokens, length, *created);
+      run_layers(bench, "SmolLM2", kHeads[9], kLinears + 6, num_tokens, length, *created);
     }
   }
   for (const Heads& heads : kHeads) {
     if (!heads.normed) continue;
-    for (const int64_t num_tokens : kPromptTokens) run_prompt(bench, heads, num_tokens, **created);
+    for (const int64_t num_tokens : kPromptTokens) run_prompt(bench, heads, num_tokens, *created);
   }
   for (const Linear& linear : kLinears) {
     if (!linear.gated) continue;
-    for (const int64_t num_tokens : kPromptTokens) run_prompt(bench, linear, num_tokens, **created);
+    for (const int64_t num_tokens : kPromptTokens) run_prompt(bench, linear, num_tokens, *created);
   }
   return bench.finish();
 }
