@@ -246,7 +246,7 @@ AttentionProblem make_attention(const Heads& h, int64_t num_seqs, int64_t length
   p.cu_seqlens_q = setup.values(cu_seqlens_q);
   p.seq_lens = setup.values(std::vector<int32_t>(static_cast<size_t>(num_seqs), static_cast<int32_t>(length)));
   p.max_seqlen_q = 1;
-  p.max_seq_len = length;
+  p.max_seq_len = kMaxPosition;  // an engine's steps know no length: blocks are launched for all that there may be
   p.past_is_ready = true;
   p.counters = setup.values(std::vector<uint32_t>(kPagedAttentionCounters));
   p.workspace_bytes = paged_attention_workspace_bytes(p, setup.execution().device);
@@ -304,6 +304,13 @@ void run_layers(bench::Bench& bench, const std::string& model, Heads heads, cons
 }
 
 #ifdef PROLOGUE_HAS_CUDA
+template <class Params>
+auto every_instance_of(const Params& p) {
+  auto list = cuda::vector_instances_of(p);
+  for (auto& instance : cuda::instances_of(p)) list.push_back(std::move(instance));
+  return list;
+}
+
 template <class Of>
 void run_every_instance(bench::Bench& bench, const std::string& name, const Of& of, int64_t num_tokens) {
   if (bench.execution().device != Device::cuda || std::getenv("PROLOGUE_EVERY_INSTANCE") == nullptr) return;
@@ -311,19 +318,19 @@ void run_every_instance(bench::Bench& bench, const std::string& name, const Of& 
   size_t count = 0;
   {
     bench::Setup setup(bench.execution(), 0, 1);
-    count = cuda::instances_of(make_problem(of, num_tokens, setup).params).size();
+    count = every_instance_of(make_problem(of, num_tokens, setup).params).size();
   }
   for (size_t i = 0; i < count; ++i) {
     std::string label;
     {
       bench::Setup setup(bench.execution(), 0, 1);
-      label = cuda::instances_of(make_problem(of, num_tokens, setup).params)[i].name;
+      label = every_instance_of(make_problem(of, num_tokens, setup).params)[i].name;
     }
     bench.run(name + label, [&](bench::Setup& setup) {
       const auto problem = make_problem(of, num_tokens, setup);
       auto p = problem.params;
       p.overlaps = true;
-      const auto instance = cuda::instances_of(p)[i];
+      const auto instance = every_instance_of(p)[i];
       return bench::Case{problem.bytes, [=, weights = problem.weights](const Execution& execution, int64_t rotation) mutable {
                            p.weight = weights[static_cast<size_t>(rotation)];
                            return instance.launch(p, execution.stream);

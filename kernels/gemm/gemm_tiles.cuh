@@ -150,6 +150,8 @@ __device__ inline void load_tiles(const GemmTiles& a, Shared& shared) {
       }
     }
   }
+  for (int i = 0; i < Shared::kStages; ++i, at.advance())
+    shared.emptied[at.index].wait(at.phase ^ 1);  // until the other block's last arrival
 }
 
 // A warpgroup's part of a tile, 64 tokens and 2 * kCount columns from these rows of a stage on, then stored at the same rows and columns
@@ -253,7 +255,7 @@ __device__ inline void run_tiles(const GemmTiles& a, Shared& shared, const Prepa
     if (threadIdx.x >= kWarpgroup) multiply_tiles<T>(a, shared);
     finish_tiles(a, shared, prepare, finish);
   }
-  meet_cluster();  // until then the other block arrives at this one's barriers
+  meet_cluster();  // both have had all arrivals of each other
 }
 
 }  // namespace prologue::cuda

@@ -314,7 +314,8 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
   constexpr int kTilesOfOneBlock = 2;  // what another block would save is less than what the combination costs
   const Share share = find_share(args, shared.find_share, load, kTilesOfOneBlock);
   if (share.begin >= share.end) {
-    if (waiting) wait_for_previous_kernels();  // whoever waits for this kernel waits for them, too
+    // Whoever waits for this kernel waits for those before it, too; that takes one block.
+    if (waiting && blockIdx.x == 0) wait_for_previous_kernels();
     return;
   }
   TileCursor<kRows, kTileKeys> use = load;

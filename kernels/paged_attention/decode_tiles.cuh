@@ -57,6 +57,9 @@ struct TileCursor {
   // multiples of `multiple` places.
   __device__ void seek(const AttentionArgs& args, int64_t index, int64_t start, int64_t to, int64_t multiple) {
     enter(args, index);
+    seek_in_sequence(start, to, multiple);
+  }
+  __device__ void seek_in_sequence(int64_t start, int64_t to, int64_t multiple) {
     const int64_t places = quotient(of_sequence.tiles + multiple - 1, multiple) * multiple;
     const int64_t unit = quotient(to - start, places);
     tile = static_cast<int>(to - start - unit * places);
@@ -96,10 +99,31 @@ struct Share {
   int64_t begin = 0;
   int64_t end = 0;
 };
+// The same for one sequence, in a quarter of the instructions.
+template <int kRows, int kTileKeys>
+__device__ inline Share find_share_of_one(const AttentionArgs& args, TileCursor<kRows, kTileKeys>& cursor, int undivided) {
+  cursor.enter(args, 0);
+  const int tiles = cursor.of_sequence.tiles;
+  const int64_t units = cursor.of_sequence.units(args), total = units * tiles;
+  Share share;
+  share.size = max(int64_t{args.min_tiles}, quotient(total + gridDim.x - 1, gridDim.x));
+  if (tiles <= undivided) share.size = max(share.size, int64_t{undivided});
+  const int64_t of_unit = share.size >= tiles ? 1 : quotient(tiles + share.size - 1, share.size);
+  const bool whole = units * of_unit <= gridDim.x;  // units begin at multiples of a share
+  const int64_t multiple = whole ? share.size : 1, end = whole ? units * of_unit * share.size : total;
+  share.begin = blockIdx.x * share.size;
+  if (share.begin >= end) return {share.size, 0, 0};
+  share.end = min(share.begin + share.size, end);
+  cursor.seek_in_sequence(0, share.begin, multiple);
+  if (whole) share.end = min(share.end, cursor.first + tiles);
+  return share;
+}
+
 template <int kThreads, int kRows, int kTileKeys>
 __device__ inline Share find_share(const AttentionArgs& args, FindShare<kThreads>& shared, TileCursor<kRows, kTileKeys>& cursor,
                                    int undivided = 1) {
   const PagedAttentionParams& p = args.p;
+  if (p.num_seqs == 1) return find_share_of_one(args, cursor, undivided);
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
   // Few sequences: every warp finds the share by itself, a lane for each of them; otherwise the block does, a thread for each.

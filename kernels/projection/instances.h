@@ -13,6 +13,9 @@ namespace prologue::cuda {
 // projection() uses one of them, or another number of rows.
 PROLOGUE_API std::vector<KernelInstance<ProjectionParams>> instances_of(const ProjectionParams& params);
 
+// The same for the kernel of one token, with every number of rows of a warp and of warps that share a row.
+PROLOGUE_API std::vector<KernelInstance<ProjectionParams>> vector_instances_of(const ProjectionParams& params);
+
 // Whether projection() chooses one kernel for the call.
 PROLOGUE_API bool chooses_one_kernel(const ProjectionParams& params);
 

@@ -7,6 +7,7 @@
 #include <prologue/kernels/projection/projection_output.h>
 #include <prologue/kernels/projection/projection_ring.h>
 #include <prologue/kernels/projection/projection_tiles.h>
+#include <prologue/kernels/projection/projection_vector.h>
 #include <prologue/kernels/base/device/cuda_launch.cuh>
 #include <prologue/kernels/projection/projection_kernel.cuh>
 
@@ -113,10 +114,13 @@ int64_t most_tokens_of_one_projection() {
 }
 
 bool projection_is_one_kernel(const ProjectionParams& params) {
-  return choose_ring(params).instance != nullptr || choose(params).instance != nullptr || choose_tiles(params).kernel != nullptr;
+  return choose_vector(params).kernel != nullptr || choose_ring(params).instance != nullptr ||
+         choose(params).instance != nullptr || choose_tiles(params).kernel != nullptr;
 }
 
 Status projection(const ProjectionParams& params, const Execution& execution) {
+  const VectorLaunch vector = choose_vector(params);
+  if (vector.kernel != nullptr) return run(vector, params, execution.stream);
   const RingLaunch ring = choose_ring(params);
   if (ring.instance != nullptr) return run(ring, params, execution.stream);
   const Launch chosen = choose(params);
@@ -127,6 +131,20 @@ Status projection(const ProjectionParams& params, const Execution& execution) {
 }
 
 bool chooses_one_kernel(const ProjectionParams& params) { return projection_is_one_kernel(params); }
+
+std::vector<KernelInstance<ProjectionParams>> vector_instances_of(const ProjectionParams& params) {
+  std::vector<KernelInstance<ProjectionParams>> list;
+  for (int64_t rows = 1; rows <= kMostVectorRows; rows *= 2) {
+    for (int log_ways = 0; 1 << log_ways <= kVectorWarps; ++log_ways) {
+      if (vector_launch_of(params, rows, log_ways).kernel == nullptr) continue;
+      list.push_back({str_cat(vector_instance_name(params.dtype), ", ", rows, " x ", 1 << log_ways), 1,
+                      [rows, log_ways](const ProjectionParams& p, cudaStream_t stream) {
+                        return run(vector_launch_of(p, rows, log_ways), p, stream);
+                      }});
+    }
+  }
+  return list;
+}
 
 std::vector<KernelInstance<ProjectionParams>> instances_of(const ProjectionParams& params) {
   std::vector<KernelInstance<ProjectionParams>> list;

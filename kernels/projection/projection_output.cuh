@@ -22,12 +22,12 @@ struct OutputArgs {
   float alpha = 0.0f;
 };
 
-inline constexpr int kRowsAtOnce = 4;  // of a lane
+inline constexpr int kRowsAtOnce = 4;  // of a lane, where it has more than one
 
-template <Activation kKind>
-__device__ inline void activate_rows(const OutputArgs& o, float (&values)[kRowsAtOnce], const float (&up)[kRowsAtOnce]) {
+template <Activation kKind, int kCount>
+__device__ inline void activate_rows(const OutputArgs& o, float (&values)[kCount], const float (&up)[kCount]) {
 #pragma unroll
-  for (int i = 0; i < kRowsAtOnce; ++i) {
+  for (int i = 0; i < kCount; ++i) {
     if constexpr (kKind == Activation::clamped_swiglu) {
       values[i] = activate_gated<kKind>(values[i], up[i], o.limit, o.alpha);
     } else {
@@ -36,8 +36,14 @@ __device__ inline void activate_rows(const OutputArgs& o, float (&values)[kRowsA
   }
 }
 
+template <class T, int kCount = kRowsAtOnce>
+__device__ inline Packed<T, kCount> load_packed(const char* from) {
+  return load_bytes<kCount* static_cast<int>(sizeof(T)), false>(from);
+}
+
 // values = act(values), or act(values) * up: all of them side by side, since each is a long chain of instructions.
-__device__ inline void apply_activation(const OutputArgs& o, float (&values)[kRowsAtOnce], const float (&up)[kRowsAtOnce]) {
+template <int kCount>
+__device__ inline void apply_activation(const OutputArgs& o, float (&values)[kCount], const float (&up)[kCount]) {
   switch (o.kind) {
     case Activation::gelu_tanh: return activate_rows<Activation::gelu_tanh>(o, values, up);
     case Activation::gelu: return activate_rows<Activation::gelu>(o, values, up);
@@ -49,67 +55,59 @@ __device__ inline void apply_activation(const OutputArgs& o, float (&values)[kRo
   activate_rows<Activation::silu>(o, values, up);
 }
 
-// The product of kRowsAtOnce rows of the weights and a token, with its bias, as the separate operation stores it: rounded to y's type.
-template <class T>
-__device__ inline void round_product(const OutputArgs& o, int of_weights, float (&values)[kRowsAtOnce]) {
+// The product of some rows of the weights and a token, with its bias, as the separate operation stores it: rounded to y's type.
+template <class T, int kCount>
+__device__ inline void round_product(const OutputArgs& o, int of_weights, float (&values)[kCount]) {
   if (o.bias != nullptr) {
-    const auto bias =
-        load_bytes<kRowsAtOnce* static_cast<int>(sizeof(T)), false>(o.bias + of_weights * static_cast<int64_t>(sizeof(T)));
+    const auto bias = load_packed<T, kCount>(o.bias + of_weights * static_cast<int64_t>(sizeof(T)));
 #pragma unroll
-    for (int i = 0; i < kRowsAtOnce; ++i) values[i] += element<T, kRowsAtOnce>(bias, i);
+    for (int i = 0; i < kCount; ++i) values[i] += element<T, kCount>(bias, i);
   }
   if (o.float_y != 0) return;
-  const Packed<T, kRowsAtOnce> rounded = pack<T, kRowsAtOnce>(values);
+  const Packed<T, kCount> rounded = pack<T, kCount>(values);
 #pragma unroll
-  for (int i = 0; i < kRowsAtOnce; ++i) values[i] = element<T, kRowsAtOnce>(rounded, i);
+  for (int i = 0; i < kCount; ++i) values[i] = element<T, kCount>(rounded, i);
 }
 
-// kRowsAtOnce channels of y from `at` on, of token t.
+// Channel `at` of y, of token t.
 template <class T>
 __device__ inline char* place_of_output(const OutputArgs& o, int t, int at) {
   return o.y + t * o.y_stride + at * static_cast<int64_t>(o.float_y != 0 ? sizeof(float) : sizeof(T));
 }
 
-template <class T>
-__device__ inline Packed<T, kRowsAtOnce> load_packed(const char* from) {
-  return load_bytes<kRowsAtOnce * static_cast<int>(sizeof(T)), false>(from);
-}
-
 // Stores `values` there, or their sum with the residual, rounded to T.
-template <class T>
-__device__ inline void store_output(const OutputArgs& o, char* to, const Packed<T, kRowsAtOnce>& residual, float (&values)[kRowsAtOnce]) {
-  Packed<T, kRowsAtOnce> stored = pack<T, kRowsAtOnce>(values);
+template <class T, int kCount>
+__device__ inline void store_output(const OutputArgs& o, char* to, const Packed<T, kCount>& residual, float (&values)[kCount]) {
+  Packed<T, kCount> stored = pack<T, kCount>(values);
   if (o.adds != 0) {
 #pragma unroll
-    for (int j = 0; j < kRowsAtOnce; ++j) {
-      values[j] = element<T, kRowsAtOnce>(residual, j) + element<T, kRowsAtOnce>(stored, j);
-    }
-    stored = pack<T, kRowsAtOnce>(values);
+    for (int j = 0; j < kCount; ++j) values[j] = element<T, kCount>(residual, j) + element<T, kCount>(stored, j);
+    stored = pack<T, kCount>(values);
   }
-  store_bytes<kRowsAtOnce * static_cast<int>(sizeof(T)), false>(to, stored);
+  store_bytes<kCount* static_cast<int>(sizeof(T)), false>(to, stored);
 }
 
-// All that follows the product, for kRowsAtOnce channels of y. product(row, sums) gives the sums of so many rows of the weights that a
+// All that follows the product, for kCount channels of y. product(row, sums) gives the sums of so many rows of the weights that a
 // block or cluster has: `row` is their first, with `up` there are `rows` rows of gate before those of up. `at`: the first channel of y.
-template <class T, class Product>
-__device__ inline void finish_rows(const OutputArgs& o, int row, int rows, int at, char* to, const Packed<T, kRowsAtOnce>& residual,
+template <class T, int kCount = kRowsAtOnce, class Product>
+__device__ inline void finish_rows(const OutputArgs& o, int row, int rows, int at, char* to, const Packed<T, kCount>& residual,
                                    const Product& product) {
-  float values[kRowsAtOnce];
+  float values[kCount];
   product(row, values);
   round_product<T>(o, at, values);
   if (o.float_y != 0) {
-    *reinterpret_cast<float4*>(to) = make_float4(values[0], values[1], values[2], values[3]);
+    store_bytes<kCount* static_cast<int>(sizeof(float)), false>(to, pack<float, kCount>(values));
     return;
   }
   if (o.activates != 0) {
-    float up[kRowsAtOnce] = {};
+    float up[kCount] = {};
     if (o.gated != 0) {
       product(rows + row, up);
       round_product<T>(o, o.n + at, up);
     }
     apply_activation(o, values, up);
   }
-  store_output<T>(o, to, residual, values);
+  store_output<T, kCount>(o, to, residual, values);
 }
 
 }  // namespace prologue::cuda

@@ -15,6 +15,10 @@ PROLOGUE_API std::vector<KernelInstance<QkvPrologueParams>> instances_of(const Q
 // The names of all instances for a type.
 PROLOGUE_API std::vector<std::string> qkv_prologue_instances(DType dtype);
 
+// The same for the kernel of one token, with every number of rows of a warp.
+PROLOGUE_API std::vector<KernelInstance<QkvPrologueParams>> vector_instances_of(const QkvPrologueParams& params);
+PROLOGUE_API std::vector<std::string> qkv_vector_instances(DType dtype);
+
 // The same for the kernel of prompts. Calls with a norm have none: it is a kernel of its own before it.
 PROLOGUE_API std::vector<KernelInstance<QkvPrologueParams>> gemm_instances_of(const QkvPrologueParams& params);
 PROLOGUE_API std::vector<std::string> qkv_gemm_instances(DType dtype);

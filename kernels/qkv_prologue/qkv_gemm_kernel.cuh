@@ -6,6 +6,7 @@
 
 #include <prologue/kernels/attention_prologue/more_steps_schedule.cuh>
 #include <prologue/kernels/gemm/gemm_tiles.cuh>
+#include <prologue/kernels/qkv_prologue/found_token.cuh>
 
 namespace prologue::cuda {
 
@@ -18,42 +19,10 @@ struct QkvGemmArgs : GemmTiles {
 // Channels of an access of the finishing warps.
 inline constexpr int kGemmVector = 8;
 
-// A token of a tile: what its heads have in common.
-struct TileToken {
-  LeanToken token;
-  int64_t position;
-};
-
 template <class T, int kColumns>
 struct QkvGemmShared : TileShared<T, kColumns> {
-  TileToken tokens[kTileTokens];
+  FoundToken tokens[kTileTokens];
 };
-
-// Tokens that there are not are padding.
-__device__ inline TileToken resolve_tile_token(const MoreArgs& p, int num_tokens, int t, bool records) {
-  TileToken found = {};
-  found.token.padding = true;
-  if (t >= num_tokens) return found;
-  const auto at = static_cast<uint32_t>(t);
-  constexpr int kGiven = kMoreSteps | kEveryStep;
-  if ((p.features & kDerived) != 0) {
-    PendingToken<kGiven | kDerived, kGemmVector, false> pending;
-    pending.ask(p, at);
-    found.token = pending.resolve_position_alone(p);
-    pending.resolve_slot(p, found.token);
-    found.position = pending.position_value(p);
-  } else {
-    PendingToken<kGiven, kGemmVector, false> pending;
-    pending.ask(p, at);
-    pending.ask_slot(p, at);
-    found.token = pending.resolve_position(p, at, 0);
-    pending.resolve_slot(p, found.token);
-    found.position = pending.position_value(p);
-  }
-  const bool faulty = found.token.fault != FaultCode::none && !found.token.padding;
-  if (__builtin_expect(faulty & records, 0)) cuda::record_fault(p.faults, p.token_faults, at, found.token.fault);
-  return found;
-}
 
 // What a warp has of a tile: so many tokens at a time, as many as a head's lanes leave room for.
 struct TileShare {
@@ -192,7 +161,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
       a, shared,
       [&](const TilePlace& tile, int thread) {
         for (int i = thread; i < tile.tokens; i += kTileFinishers) {
-          shared.tokens[i] = resolve_tile_token(p, a.num_tokens, tile.token + i, tile.column == 0);
+          shared.tokens[i] = find_token(p, a.num_tokens, tile.token + i, tile.column == 0);
         }
       },
       [&](const TilePlace& tile, int warp, int warps) { finish_tile<T, kFeatures, kAtOnce>(a, p, shared, tile, warp, warps); });

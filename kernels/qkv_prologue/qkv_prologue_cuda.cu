@@ -6,6 +6,7 @@
 #include <prologue/kernels/qkv_prologue/backends.h>
 #include <prologue/kernels/qkv_prologue/instances.h>
 #include <prologue/kernels/qkv_prologue/qkv_gemm.h>
+#include <prologue/kernels/qkv_prologue/qkv_vector.h>
 #include <prologue/kernels/base/device/cuda_launch.cuh>
 #include <prologue/kernels/qkv_prologue/qkv_prologue_instances.cuh>
 
@@ -102,6 +103,10 @@ Launch choose(const QkvPrologueParams& p, const AttentionPrologueParams& prologu
   return {};
 }
 
+QkvVectorLaunch choose_vector(const QkvPrologueParams& p, const AttentionPrologueParams& prologue) {
+  return saves_enough(p, prologue) ? choose_qkv_vector(p, prologue) : QkvVectorLaunch();
+}
+
 Status run(const Launch& chosen, const QkvPrologueParams& p, const AttentionPrologueParams& prologue, cudaStream_t stream) {
   const QkvArgs& a = chosen.args;
   MoreArgs more;
@@ -128,11 +133,14 @@ std::string instance_name(DType dtype, const QkvInstance& instance) {
 }  // namespace
 
 bool qkv_prologue_is_one_kernel(const QkvPrologueParams& params) {
-  return choose(params, prologue_of(params)).instance != nullptr;
+  const AttentionPrologueParams prologue = prologue_of(params);
+  return choose_vector(params, prologue).instance != nullptr || choose(params, prologue).instance != nullptr;
 }
 
 Status qkv_prologue(const QkvPrologueParams& params, const Execution& execution) {
   const AttentionPrologueParams prologue = prologue_of(params);
+  const QkvVectorLaunch vector = choose_vector(params, prologue);
+  if (vector.instance != nullptr) return run(vector, params, prologue, execution.stream);
   const Launch chosen = choose(params, prologue);
   if (chosen.instance == nullptr) return unsupported(kName, ": no single CUDA kernel for this call");
   return run(chosen, params, prologue, execution.stream);
@@ -168,6 +176,32 @@ std::vector<KernelInstance<QkvPrologueParams>> gemm_instances_of(const QkvProlog
 std::vector<std::string> qkv_gemm_instances(DType dtype) {
   std::vector<std::string> names;
   for (const QkvGemmInstance& instance : qkv_gemm_instances_of(dtype)) names.push_back(qkv_gemm_instance_name(dtype, instance));
+  return names;
+}
+
+std::vector<KernelInstance<QkvPrologueParams>> vector_instances_of(const QkvPrologueParams& params) {
+  std::vector<KernelInstance<QkvPrologueParams>> list;
+  const AttentionPrologueParams prologue = prologue_of(params);
+  for (const QkvVectorInstance& instance : qkv_vector_instances_of(prologue.dtype)) {
+    for (int64_t rows = 1; rows <= kMostVectorRows; rows *= 2) {
+      for (int log_ways = 0; 1 << log_ways <= kVectorWarps; ++log_ways) {
+        if (qkv_vector_launch_of(params, prologue, instance, rows, log_ways).instance == nullptr) continue;
+        list.push_back({str_cat(qkv_vector_instance_name(prologue.dtype, instance), ", ", rows, " x ", 1 << log_ways), 1,
+                        [&instance, rows, log_ways](const QkvPrologueParams& p, cudaStream_t stream) {
+                          const AttentionPrologueParams of_call = prologue_of(p);
+                          return run(qkv_vector_launch_of(p, of_call, instance, rows, log_ways), p, of_call, stream);
+                        }});
+      }
+    }
+  }
+  return list;
+}
+
+std::vector<std::string> qkv_vector_instances(DType dtype) {
+  std::vector<std::string> names;
+  for (const QkvVectorInstance& instance : qkv_vector_instances_of(dtype)) {
+    names.push_back(qkv_vector_instance_name(dtype, instance));
+  }
   return names;
 }
 

@@ -297,6 +297,68 @@ TEST(ProjectionInstances, EveryOneHasTheBitsOfTheSeparateOperations_cuda) {
   }
 }
 
+// One token. Rows of less than a part of a warp, of several, and of as many as there can be; blocks whose rows are beyond the last.
+TEST(ProjectionVector, HasTheBitsOfTheSeparateOperations_cuda) {
+  PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
+  if (most_tokens_of_one_projection(Device::cuda) == 0) GTEST_SKIP() << "the GPU has no code for it";
+  const auto context = GemmContext::create(Device::cuda);
+  ASSERT_TRUE(context.ok()) << context.status().message();
+  constexpr Sizes kOneToken[] = {{1, 16, 32}, {1, 48, 576}, {1, 80, 1536}, {1, 144, 2048}, {1, 64, 4064}, {1, 16, 8192}};
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    std::set<std::string> ran;
+    for (Case c : cases()) {
+      for (const Sizes& sizes : kOneToken) {
+        c.num_tokens = 1, c.n = sizes.n, c.k = sizes.k;
+        if (c.activates && !c.adds) c.y_padding = 0;
+        const Data data = make_data(c);
+        with_host_type(dtype, [&](auto type) {
+          using T = decltype(type);
+          Placed<T> want(Backend::cuda, c, data);
+          ASSERT_TRUE(
+              want.arena.run([&](const Execution& execution) { return run_separately(want.params, **context, execution); }).ok());
+          for (const auto& listed : cuda::vector_instances_of(want.params)) {
+            Placed<T> got(Backend::cuda, c, data);
+            SCOPED_TRACE(str_cat(listed.name, " ", c.describe()));
+            const Status status =
+                got.arena.run([&](const Execution& execution) { return listed.launch(got.params, execution.stream); });
+            ASSERT_TRUE(status.ok()) << status.message();
+            const std::vector<float> a = got.y(), b = want.y();
+            for (size_t j = 0; j < a.size(); ++j) ASSERT_EQ(a[j], b[j]) << "element " << j;
+            ran.insert(listed.name);
+          }
+        });
+      }
+    }
+    EXPECT_EQ(ran.size(), 3u * 4u);  // rows of a warp, warps of a row
+  }
+}
+
+// The kernel that projection() chooses for one token of real models.
+TEST(ProjectionVector, HasTheBitsOfTheSeparateOperationsAtRealSizes_cuda) {
+  PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
+#ifdef PROLOGUE_CUDA_EMULATED
+  GTEST_SKIP() << "for a GPU";
+#endif
+  if (most_tokens_of_one_projection(Device::cuda) == 0) GTEST_SKIP() << "the GPU has no code for it";
+  const auto context = GemmContext::create(Device::cuda);
+  ASSERT_TRUE(context.ok()) << context.status().message();
+  for (const Sizes& sizes : {Sizes{1, 4096, 4096}, Sizes{1, 14336, 4096}, Sizes{1, 2048, 2048}, Sizes{1, 8192, 2048},
+                             Sizes{1, 2048, 8192}, Sizes{1, 576, 576}, Sizes{1, 1536, 576}, Sizes{1, 576, 1536}}) {
+    Case c;
+    c.num_tokens = sizes.num_tokens, c.n = sizes.n, c.k = sizes.k;
+    c.normed = c.activates = c.gated = sizes.n > sizes.k, c.adds = !c.gated;
+    SCOPED_TRACE(c.describe());
+    const Data data = make_data(c);
+    Placed<BFloat16> want(Backend::cuda, c, data), got(Backend::cuda, c, data);
+    EXPECT_TRUE(cuda::chooses_one_kernel(got.params));
+    ASSERT_TRUE(
+        want.arena.run([&](const Execution& execution) { return run_separately(want.params, **context, execution); }).ok());
+    ASSERT_TRUE(got.arena.run([&](const Execution& execution) { return projection(got.params, **context, execution); }).ok());
+    const std::vector<float> a = got.y(), b = want.y();
+    for (size_t i = 0; i < a.size(); ++i) ASSERT_EQ(a[i], b[i]) << "element " << i;
+  }
+}
+
 // Prompts. Tiles that are full and not, along both sides; k of less than a stage, and of more than the ring holds.
 TEST(ProjectionTiles, HaveTheBitsOfTheSeparateOperations_cuda) {
   PROLOGUE_REQUIRE_BACKEND(Backend::cuda);

@@ -205,6 +205,94 @@ TEST_P(QkvPrologueInstanceTest, EveryOneHasTheBitsOfThePrologueAlone) {
     EXPECT_TRUE(ran.contains(name)) << name << " did not run";
 }
 
+// ---- every instance of the kernel of one token ------------------------------------------------------------------------------
+
+constexpr Call kOneToken[] = {
+    kCalls[0],
+    kCalls[1],
+    kCalls[2],
+    kCalls[3],
+    kCalls[4],
+    kCalls[5],
+    kCalls[6],
+    {"interleaved", [](PrologueCase& c) { c.style = RopeStyle::interleaved; }},
+    {"derived_interleaved",
+     [](PrologueCase& c) { c.style = RopeStyle::interleaved, c.derive_positions = c.derive_slots = true; }},
+    {"bias", [](PrologueCase& c) { c.bias_q = c.bias_k = c.bias_v = true; }},
+    {"norm", [](PrologueCase& c) { c.norm = NormPlacement::before_rope; }},
+    {"fp8", [](PrologueCase& c) { c.kv_type = DType::fp8_e4m3, c.scaling = KvScaling::head; }},
+    {"unrotated", [](PrologueCase& c) { c.rotary_dim = 0; }},
+    {"inverse_scaled_q_k_out",
+     [](PrologueCase& c) {
+       c.inverse = c.k_out = c.v_out = true, c.q_scale.constant = 0.375f, c.norm = NormPlacement::after_rope;
+     }},
+};
+
+// Rows of less than a part of a warp, of several, of one or more warps.
+constexpr Sizes kOneTokenSizes[] = {{1, 3, 1, 64, 576},  {1, 2, 1, 128, 1024}, {1, 1, 1, 256, 640}, {1, 2, 1, 64, 2048},
+                                    {1, 1, 1, 64, 4064}, {1, 1, 1, 64, 96},    {1, 1, 1, 128, 32}};
+
+// What is wrong with the token, if anything.
+enum class Damage { none, no_slot, slot_beyond, padding, past_table };
+
+template <class T>
+void damage(PrologueData<T>& data, const PrologueCase& c, Damage with) {
+  if (data.positions.empty() || data.slots.empty()) return;
+  if (with == Damage::no_slot) data.slots[0] = -1;
+  if (with == Damage::slot_beyond) data.slots[0] = data.num_pages * c.page_size;
+  if (with == Damage::padding) data.positions[0] = -1;
+  if (with == Damage::past_table) data.positions[0] = c.max_position;
+}
+
+class QkvVectorInstanceTest : public ::testing::TestWithParam<DType> {};
+INSTANTIATE_TEST_SUITE_P(Types, QkvVectorInstanceTest, ::testing::Values(DType::f16, DType::bf16), type_name);
+
+TEST_P(QkvVectorInstanceTest, EveryOneHasTheBitsOfThePrologueAlone) {
+  PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
+  std::set<std::string> ran;
+  int number = 0;
+  for (const Call& call : kOneToken) {
+    for (const Sizes& sizes : kOneTokenSizes) {
+      PrologueCase c;
+      c.num_tokens = sizes.num_tokens, c.num_q_heads = sizes.num_q_heads, c.num_kv_heads = sizes.num_kv_heads;
+      c.head_dim = c.rotary_dim = sizes.head_dim;
+      call.change(c);
+      const bool normed = ++number % 2 != 0;
+      with_host_type(GetParam(), [&](auto type) {
+        using T = decltype(type);
+        SCOPED_TRACE(str_cat(call.name, " hidden ", sizes.hidden_size, normed ? " normed " : " ", c.describe()));
+        Projection p = whole_numbers(c, sizes.hidden_size, normed);
+        p.float_weights = number % 3 == 0;
+        p.weighted = number % 5 != 0;
+        PrologueData<T> data = projected_data<T>(c, project(c, p));
+        PlacedPrologue<T> probe(Backend::cuda, c, data);
+        const size_t count = cuda::vector_instances_of(place_projection(probe, p)).size();
+        EXPECT_GT(count, 0u) << "no instance runs this call";
+        for (const Damage with : {Damage::none, Damage::no_slot, Damage::slot_beyond, Damage::padding, Damage::past_table}) {
+          PrologueData<T> damaged = data;
+          damage(damaged, c, with);
+          PlacedPrologue<T> want(Backend::cuda, c, damaged);
+          const Status alone = want.run();
+          ASSERT_TRUE(alone.ok()) << alone.message();
+          for (size_t i = 0; i < count; ++i) {
+            if (with != Damage::none && i % 4 != static_cast<size_t>(with) % 4) continue;
+            PlacedPrologue<T> got(Backend::cuda, c, damaged);
+            const QkvPrologueParams params = place_projection(got, p);
+            const auto instance = cuda::vector_instances_of(params)[i];
+            SCOPED_TRACE(str_cat(instance.name, ", damage ", static_cast<int>(with)));
+            const Status status = got.run([&](const Execution& execution) { return instance.launch(params, execution.stream); });
+            ASSERT_TRUE(status.ok()) << status.message();
+            expect_same_bits(got, want);
+            ran.insert(instance.name.substr(0, instance.name.rfind(',')));
+          }
+        }
+      });
+    }
+  }
+  for (const std::string& name : cuda::qkv_vector_instances(GetParam()))
+    EXPECT_TRUE(ran.contains(name)) << name << " did not run";
+}
+
 // ---- every instance of the kernel of prompts --------------------------------------------------------------------------------
 
 constexpr Call kPrompts[] = {
@@ -271,36 +359,54 @@ TEST_P(QkvGemmInstanceTest, EveryOneHasTheBitsOfThePrologueAlone) {
   for (const std::string& name : cuda::qkv_gemm_instances(GetParam())) EXPECT_TRUE(ran.contains(name)) << name << " did not run";
 }
 
-// Of whole numbers, too, so separate kernels have the same bits. Rounds of tiles that are full, divided, and neither.
+// Of whole numbers, too, so separate kernels have the same bits.
+void expect_bits_of_separate_kernels(const Sizes& sizes, NormPlacement norm, RopeStyle style, bool normed) {
+  using T = BFloat16;
+  PrologueCase c;
+  c.num_tokens = sizes.num_tokens, c.num_q_heads = sizes.num_q_heads, c.num_kv_heads = sizes.num_kv_heads;
+  c.head_dim = c.rotary_dim = sizes.head_dim;
+  c.norm = norm, c.style = style;
+  SCOPED_TRACE(c.describe());
+  const Projection p = whole_numbers(c, sizes.hidden_size, normed);
+  const PrologueData<T> data = make_data<T>(c);
+  const auto context = GemmContext::create(Device::cuda);
+  ASSERT_TRUE(context.ok()) << context.status().message();
+  PlacedPrologue<T> want(Backend::cuda, c, data), got(Backend::cuda, c, data);
+  const QkvPrologueParams separate = place_projection(want, p), chosen = place_projection(got, p);
+  QkvPrologueParams behind_norm = chosen;
+  behind_norm.norm = {};
+  EXPECT_EQ(cuda::chooses_qkv_gemm(behind_norm), sizes.num_tokens > 1);
+  const Status alone = want.run([&](const Execution& execution) { return run_separately(separate, **context, execution); });
+  ASSERT_TRUE(alone.ok()) << alone.message();
+  const Status status = got.run([&](const Execution& execution) { return run_validated(chosen, **context, execution); });
+  ASSERT_TRUE(status.ok()) << status.message();
+  expect_same_bits(got, want);
+}
+
+// Rounds of tiles that are full, divided, and neither.
 TEST(QkvGemmTest, HasTheBitsOfSeparateKernelsAtRealSizes) {
   PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
 #ifdef PROLOGUE_CUDA_EMULATED
   GTEST_SKIP() << "for a GPU";
 #endif
   if (!has_qkv_gemm(Device::cuda)) GTEST_SKIP() << "this GPU does not have the kernel";
-  constexpr Sizes kReal[] = {
-      {1024, 32, 8, 128, 4096}, {1531, 32, 8, 128, 4096}, {4095, 32, 8, 128, 4096}, {4096, 32, 8, 64, 2048}};
-  using T = BFloat16;
-  for (const Sizes& sizes : kReal) {
-    PrologueCase c;
-    c.num_tokens = sizes.num_tokens, c.num_q_heads = sizes.num_q_heads, c.num_kv_heads = sizes.num_kv_heads;
-    c.head_dim = c.rotary_dim = sizes.head_dim;
-    c.norm = sizes.num_tokens % 2 != 0 ? NormPlacement::before_rope : NormPlacement::none;
-    SCOPED_TRACE(c.describe());
-    const Projection p = whole_numbers(c, sizes.hidden_size, sizes.num_tokens != 1024);
-    const PrologueData<T> data = make_data<T>(c);
-    const auto context = GemmContext::create(Device::cuda);
-    ASSERT_TRUE(context.ok()) << context.status().message();
-    PlacedPrologue<T> want(Backend::cuda, c, data), got(Backend::cuda, c, data);
-    const QkvPrologueParams separate = place_projection(want, p), chosen = place_projection(got, p);
-    QkvPrologueParams behind_norm = chosen;
-    behind_norm.norm = {};
-    EXPECT_TRUE(cuda::chooses_qkv_gemm(behind_norm));
-    const Status alone = want.run([&](const Execution& execution) { return run_separately(separate, **context, execution); });
-    ASSERT_TRUE(alone.ok()) << alone.message();
-    const Status status = got.run([&](const Execution& execution) { return run_validated(chosen, **context, execution); });
-    ASSERT_TRUE(status.ok()) << status.message();
-    expect_same_bits(got, want);
+  for (const Sizes& sizes : {Sizes{1024, 32, 8, 128, 4096}, Sizes{1531, 32, 8, 128, 4096}, Sizes{4095, 32, 8, 128, 4096},
+                             Sizes{4096, 32, 8, 64, 2048}}) {
+    const NormPlacement norm = sizes.num_tokens % 2 != 0 ? NormPlacement::before_rope : NormPlacement::none;
+    expect_bits_of_separate_kernels(sizes, norm, RopeStyle::neox, sizes.num_tokens != 1024);
+  }
+}
+
+// One token of 8B, 1B, SmolLM2 135M and Gemma 3 270M, whatever kernel it is.
+TEST(QkvVectorTest, HasTheBitsOfSeparateKernelsAtRealSizes) {
+  PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
+  for (const Sizes& sizes :
+       {Sizes{1, 32, 8, 128, 4096}, Sizes{1, 32, 8, 64, 2048}, Sizes{1, 9, 3, 64, 576}, Sizes{1, 4, 1, 256, 640}}) {
+    for (const NormPlacement norm : {NormPlacement::none, NormPlacement::before_rope}) {
+      for (const RopeStyle style : {RopeStyle::neox, RopeStyle::interleaved}) {
+        expect_bits_of_separate_kernels(sizes, norm, style, true);
+      }
+    }
   }
 }
 

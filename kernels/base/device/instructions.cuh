@@ -184,6 +184,19 @@ __device__ inline uint32_t multiply_add_halves(uint32_t x, uint32_t y, uint32_t 
   return result;
 }
 
+// x * y, of two values of 16 bits each, rounded once. T: __half or __nv_bfloat16.
+template <class T>
+__device__ inline uint32_t multiply_pairs(uint32_t x, uint32_t y) {
+  constexpr uint32_t kMinusZero = 0x80008000u;  // adds nothing, not to -0 either
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    uint32_t result;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(x), "r"(y), "r"(kMinusZero));
+    return result;
+  } else {
+    return multiply_add_halves(x, y, kMinusZero);
+  }
+}
+
 // Two codes of e4m3, the lower (half 0) or the upper ones of a word, as float16, exactly.
 __device__ inline uint32_t halves_of_e4m3(uint32_t word, int half) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890

@@ -130,6 +130,19 @@ inline uint32_t multiply_add_halves(uint32_t x, uint32_t y, uint32_t z) {
   return result.x.bits | static_cast<uint32_t>(result.y.bits) << 16;
 }
 
+template <class T>
+uint32_t multiply_pairs(uint32_t x, uint32_t y) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    const auto product = [&](int i) {
+      return __bfloat162float({static_cast<uint16_t>(x >> (16 * i))}) * __bfloat162float({static_cast<uint16_t>(y >> (16 * i))});
+    };
+    const __nv_bfloat162 result = __floats2bfloat162_rn(product(0), product(1));
+    return result.x.bits | static_cast<uint32_t>(result.y.bits) << 16;
+  } else {
+    return multiply_add_halves(x, y, 0x80008000u);
+  }
+}
+
 // mma.m16n8k16: a lane has rows lane / 4 and lane / 4 + 8 of a and c, column lane / 4 of b.
 template <class T>
 void multiply_matrices(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {

@@ -1,0 +1,81 @@
+#include <bit>
+#include <utility>
+
+#include <prologue/kernels/attention_prologue/prologue_choice.h>
+#include <prologue/kernels/projection/projection_choice.h>
+#include <prologue/kernels/projection/vector_choice.h>
+#include <prologue/kernels/qkv_prologue/qkv_vector.h>
+#include <prologue/kernels/base/device/cuda_launch.cuh>
+
+namespace prologue::cuda {
+
+namespace {
+
+bool serves(const QkvVectorInstance& instance, const AttentionPrologueParams& p) {
+  if (p.head_dim > 64 * instance.vector || v_head_dim(p) != p.head_dim || widest_vector(p) < instance.vector) return false;
+  const int features = features_of(p, instance.vector);
+  if (features < 0 || (features & (kTokenNorm | kAxes)) != 0 || units_of_all(p, instance.vector) > 32) return false;
+  if ((instance.features & kMoreSteps) != 0) return true;
+  return (features & ~(kPerToken | kDerived)) == instance.features;
+}
+
+}  // namespace
+
+std::span<const QkvVectorInstance> qkv_vector_instances_of(DType type) {
+  if (type == DType::f16) return float16_qkv_vector_instances();
+  if (type == DType::bf16) return bfloat16_qkv_vector_instances();
+  return {};
+}
+
+std::string qkv_vector_instance_name(DType dtype, const QkvVectorInstance& instance) {
+  std::string name = str_cat(dtype_name(dtype), ", vector, heads of ", 64 * instance.vector, " channels");
+  constexpr std::pair<int, const char*> kNames[] = {
+      {kLayouts, "layouts"}, {kBias, "bias"}, {kNorm, "norm"}, {kGivenScales, "given scales"}, {kMoreSteps, "every step"}};
+  for (const auto& [feature, text] : kNames) {
+    if ((instance.features & feature) != 0) name += str_cat(", ", text);
+  }
+  return name;
+}
+
+QkvVectorLaunch qkv_vector_launch_of(const QkvPrologueParams& p, const AttentionPrologueParams& prologue,
+                                     const QkvVectorInstance& instance, int64_t rows, int log_ways) {
+  QkvVectorLaunch launch;
+  QkvVectorArgs& a = launch.args;
+  if (prologue.num_tokens != 1 || p.batch_invariant || !serves(instance, prologue) ||
+      !can_stream(prologue.dtype, 1, p.hidden_size, p.hidden_states, p.hidden_stride, p.norm, p.weight) ||
+      !fill_vector(a, prologue.dtype, p.hidden_size, p.hidden_states, p.norm, p.weight, rows, log_ways)) {
+    return launch;
+  }
+  const int64_t blocks = prologue.head_dim / rows_of_block(a);
+  if (blocks * rows_of_block(a) != prologue.head_dim || !std::has_single_bit(static_cast<uint64_t>(blocks)) || blocks < 2 ||
+      blocks > kMaxBlocksOfCluster) {
+    return launch;
+  }
+  a.log_blocks = std::countr_zero(static_cast<uint64_t>(blocks));
+  a.lanes = static_cast<int32_t>(std::bit_ceil(static_cast<uint64_t>(units_of_all(prologue, instance.vector))));
+  a.head_dim = static_cast<int32_t>(prologue.head_dim);
+  launch.blocks = (prologue.num_q_heads + 2 * prologue.num_kv_heads) * blocks;
+  launch.instance = &instance;
+  return launch;
+}
+
+QkvVectorLaunch choose_qkv_vector(const QkvPrologueParams& p, const AttentionPrologueParams& prologue) {
+  for (const QkvVectorInstance& instance : qkv_vector_instances_of(prologue.dtype)) {
+    const int log_ways = fewest_ways(prologue.dtype, p.hidden_size);
+    const QkvVectorLaunch launch = qkv_vector_launch_of(p, prologue, instance, kMostVectorRows, log_ways);
+    if (launch.instance != nullptr) return launch;
+  }
+  return {};
+}
+
+Status run(const QkvVectorLaunch& chosen, const QkvPrologueParams& p, const AttentionPrologueParams& prologue,
+           cudaStream_t stream) {
+  MoreArgs more;
+  fill(prologue, features_of(prologue, chosen.instance->vector), more);
+  LaunchAttributes attributes(1 << chosen.args.log_blocks, p.overlaps);
+  const LaunchShape shape = {grid_extent(chosen.blocks), kVectorThreads, static_cast<size_t>(shared_bytes_of(chosen.args)),
+                             attributes.span()};
+  return launch("qkv_prologue", chosen.instance->kernel, shape, stream, chosen.args, more);
+}
+
+}  // namespace prologue::cuda

@@ -1,0 +1,28 @@
+// The instances that ship: tables, one per element type (qkv_vector_instances_*_cuda.cu).
+#pragma once
+
+#include <prologue/kernels/qkv_prologue/qkv_vector.h>
+
+namespace prologue::cuda {
+
+template <class T, int V, int kFeatures>
+QkvVectorInstance qkv_vector_instance() {
+  return {V, kFeatures, qkv_vector_kernel<T, V, kFeatures>};
+}
+
+template <class T>
+std::span<const QkvVectorInstance> qkv_vector_table() {
+  static const QkvVectorInstance kInstances[] = {
+      qkv_vector_instance<T, 2, 0>(),
+      qkv_vector_instance<T, 2, kLayouts>(),
+      qkv_vector_instance<T, 2, kBias>(),
+      qkv_vector_instance<T, 2, kNorm>(),
+      qkv_vector_instance<T, 2, kGivenScales>(),
+      qkv_vector_instance<T, 2, kMoreSteps | kLayouts | kEveryStep>(),
+      qkv_vector_instance<T, 4, kNorm>(),
+      qkv_vector_instance<T, 4, kMoreSteps | kLayouts | kEveryStep>(),
+  };
+  return kInstances;
+}
+
+}  // namespace prologue::cuda
