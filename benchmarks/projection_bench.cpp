@@ -291,7 +291,10 @@ void run_layers(bench::Bench& bench, const std::string& model, Heads heads, cons
                            if (length > 0) {
                              attention.params.kv.k.data = attention.k[layer];
                              attention.params.kv.v.data = attention.v[layer];
-                             attention.params.late_signal = is_large && num_tokens == 1 && kind == Way::one_overlapping;
+                             const bool apart = is_large && num_tokens == 1 && kind == Way::one_overlapping;
+                             attention.params.early_signal =
+                                 apart && waits_with_its_weights(others[0].params.n, others[0].params.k);
+                             attention.params.late_signal = apart && !attention.params.early_signal;
                              PROLOGUE_RETURN_IF_ERROR(paged_attention(attention.params, execution));
                            }
                            PROLOGUE_RETURN_IF_ERROR(run(others[0], length == 0 || !is_large || num_tokens == 1));

@@ -1208,6 +1208,8 @@ PROLOGUE_C_API prologue_status prologue_mla_prologue(
 //   late_signal   the launch after this one in the stream, if it has a programmatic edge, may begin when decode on Hopper GPUs has read
 //                 its keys, and not as soon as it waits for no other kernel. For a launch of many blocks, which would take the places of
 //                 others (an output projection, say). It changes no result, and nothing where latent attention is decoded
+//   early_signal  the same launch may begin as soon as decode on Hopper GPUs has begun. For a launch that holds its weights until there are
+//                 results (a small output projection, say); it takes precedence over late_signal
 //   token_faults  [num_tokens]: a prologue_fault_code is written for each row that becomes zeros because of a fault, nothing for other rows
 //                 (so the caller clears it); null = not wanted
 //
@@ -1294,6 +1296,7 @@ typedef struct prologue_paged_attention_params {
   bool batch_invariant;     // a row's bits do not depend on the rest of the batch
   bool past_is_ready;       // the launch before this one writes q and the rows' own K and V at most
   bool late_signal;         // the launch after this one may begin when the keys have been read, not before
+  bool early_signal;        // the launch after this one may begin as soon as this one has begun
   prologue_mutable_heads_view out;
   void* workspace;  // device scratch of prologue_paged_attention_workspace_bytes, aligned to 16; null if that is 0
   int64_t workspace_bytes;

@@ -91,7 +91,10 @@ Wiring wire(const AttentionLayerParams& p, Device device) {
   w.output.y = p.out;
   w.output.y_stride = p.out_stride;
   w.output.overlaps = true;  // attention, the launch before it, does not write its weights
-  if (num_tokens == 1) w.attention.late_signal = !may_begin_beside_attention(p.hidden_size, attention_width);
+  if (num_tokens == 1 && !may_begin_beside_attention(p.hidden_size, attention_width)) {
+    w.attention.early_signal = waits_with_its_weights(p.hidden_size, attention_width);
+    w.attention.late_signal = !w.attention.early_signal;
+  }
   w.workspace_bytes = qkv_bytes + attention_bytes + w.attention.workspace_bytes;
   return w;
 }

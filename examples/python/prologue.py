@@ -752,6 +752,7 @@ class PagedAttentionParams(_Struct):
         ("batch_invariant", c_bool),
         ("past_is_ready", c_bool),
         ("late_signal", c_bool),
+        ("early_signal", c_bool),
         ("out", MutableHeadsView),
         ("workspace", c_void_p),
         ("workspace_bytes", c_int64),

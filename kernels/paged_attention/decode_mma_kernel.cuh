@@ -302,7 +302,8 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
   const int t = lane % 4;
   Stage* const ring = all_rings + warp * stages;
   StageKeys* const ring_keys = all_keys + warp * stages;
-  // The next kernel may start when this one waits no more: blocks that come earlier slow down the kernel that is waited for.
+  if (p.early_signal) let_next_kernel_start();
+  // Otherwise it may start when this one waits no more: blocks that come earlier slow down the kernel that is waited for.
   const auto wait = [&] {
     wait_for_previous_kernels();
     if (!p.late_signal) let_next_kernel_start();

@@ -106,16 +106,25 @@ __device__ inline Share find_share_of_one(const AttentionArgs& args, TileCursor<
   const int tiles = cursor.of_sequence.tiles;
   const int64_t units = cursor.of_sequence.units(args), total = units * tiles;
   Share share;
-  share.size = max(int64_t{args.min_tiles}, quotient(total + gridDim.x - 1, gridDim.x));
-  if (tiles <= undivided) share.size = max(share.size, int64_t{undivided});
+  share.size = total <= gridDim.x ? 1 : quotient(total + gridDim.x - 1, gridDim.x);
+  share.size = max(share.size, int64_t{tiles <= undivided ? max(args.min_tiles, undivided) : args.min_tiles});
   const int64_t of_unit = share.size >= tiles ? 1 : quotient(tiles + share.size - 1, share.size);
-  const bool whole = units * of_unit <= gridDim.x;  // units begin at multiples of a share
-  const int64_t multiple = whole ? share.size : 1, end = whole ? units * of_unit * share.size : total;
   share.begin = blockIdx.x * share.size;
-  if (share.begin >= end) return {share.size, 0, 0};
-  share.end = min(share.begin + share.size, end);
-  cursor.seek_in_sequence(0, share.begin, multiple);
-  if (whole) share.end = min(share.end, cursor.first + tiles);
+  if (units * of_unit > gridDim.x) {
+    if (share.begin >= total) return {share.size, 0, 0};
+    share.end = min(share.begin + share.size, total);
+    cursor.seek_in_sequence(0, share.begin, 1);
+    return share;
+  }
+  // Units begin at multiples of a share.
+  if (blockIdx.x >= units * of_unit) return {share.size, 0, 0};
+  const int unit = static_cast<int>(of_unit == 1 ? blockIdx.x : quotient(blockIdx.x, of_unit)),
+            row_tiles = cursor.of_sequence.row_tiles;
+  cursor.first = unit * of_unit * share.size;
+  cursor.tile = static_cast<int>(share.begin - cursor.first);
+  cursor.kv_head = row_tiles == 1 ? unit : unit / row_tiles;
+  cursor.row_tile = unit - cursor.kv_head * row_tiles;
+  share.end = min(share.begin + share.size, cursor.first + tiles);
   return share;
 }
 

@@ -19,6 +19,9 @@ PROLOGUE_API int64_t most_tokens_of_one_projection(Device device);
 // (docs/tuning-log.md).
 constexpr bool may_begin_beside_attention(int64_t n, int64_t k) { return n * k <= int64_t{1} << 20; }
 
+// Whether such a matrix is multiplied by one token in a kernel whose blocks hold all of it before there is an x (projection_vector_cuda.cu).
+constexpr bool waits_with_its_weights(int64_t n, int64_t k) { return n * k <= int64_t{8} << 20; }
+
 namespace cuda {
 int64_t most_tokens_of_one_projection();
 // Whether one kernel can do the call.

@@ -1,3 +1,4 @@
+#include <prologue/kernels/projection/backends.h>
 #include <prologue/kernels/projection/projection_choice.h>
 #include <prologue/kernels/projection/projection_output.h>
 #include <prologue/kernels/projection/projection_vector.h>
@@ -24,11 +25,11 @@ VectorLaunch vector_launch_of(const ProjectionParams& p, int64_t rows, int log_w
 
 // Measured in whole layers and steps (bench_projection, generate): as many rows for a warp as leave some blocks; and a large matrix without an
 // activation only if its rows are long. (The output projection of 8B takes the places of attention's neighbours, lm_head is as fast.)
-constexpr int64_t kEnoughVectorBlocks = 32, kLargeMatrix = int64_t{8} << 20;
+constexpr int64_t kEnoughVectorBlocks = 32;
 
 VectorLaunch choose_vector(const ProjectionParams& p) {
   VectorLaunch launch;
-  if (!is_gated(p) && p.k <= p.n && p.n * p.k > kLargeMatrix) return launch;
+  if (!is_gated(p) && p.k <= p.n && !waits_with_its_weights(p.n, p.k)) return launch;
   for (int64_t rows = kMostVectorRows; rows >= 1; rows /= 2) {
     launch = vector_launch_of(p, rows, fewest_ways(p.dtype, p.k));
     if (launch.blocks >= kEnoughVectorBlocks) break;

@@ -77,13 +77,13 @@ bool may_start_early(const Graph& graph, const Uses& uses, const Step<GemmParams
   return !step_as<PagedAttentionParams>(graph, before) || may_begin_beside_attention(linear.params->n, linear.params->k);
 }
 
-// Attention lets such a projection start late.
-void signal_late(Graph& graph) {
+// Attention lets such a projection start when it has read its keys, or at its own begin.
+void signal_one_token(Graph& graph) {
   for (size_t n = 0; n + 1 < graph.nodes.size(); ++n) {
     auto* const attention = std::get_if<PagedAttentionParams>(&graph.nodes[n].parameters);
     const auto* const next = std::get_if<ProjectionParams>(&graph.nodes[n + 1].parameters);
     if (attention == nullptr || next == nullptr || graph.nodes[n + 1].binding_of(&next->overlaps) == nullptr) continue;
-    graph.nodes[n].one_token(attention->late_signal);
+    graph.nodes[n].one_token(waits_with_its_weights(next->n, next->k) ? attention->early_signal : attention->late_signal);
   }
 }
 
@@ -331,7 +331,7 @@ Graph fuse(Graph graph) {
   fuse_residuals(graph);
   select_before_norms(graph);
   graph = fuse_chains(std::move(graph), match_projection);
-  signal_late(graph);
+  signal_one_token(graph);
   return graph;
 }
 

@@ -725,7 +725,7 @@ void check_past_is_ready(Backend backend, DType cache, KvScaling scaling, std::a
   for (const char* const target : {"q", "k", "v"}) {
     if (*target != 'q' && (cache != FloatFormat<T>::dtype || rows[0] > 1)) continue;
     SCOPED_TRACE(target);
-    const auto run = [&](bool past_is_ready, bool late_signal) {
+    const auto run = [&](bool past_is_ready, bool late_signal, bool early_signal) {
       Arena arena(backend);
       Random random(25);
       PagedAttentionParams calls[2];
@@ -780,7 +780,7 @@ void check_past_is_ready(Backend backend, DType cache, KvScaling scaling, std::a
       }
       const int64_t last = (lengths[1] - 1) * kWidth * dtype_bits(cache) / 8;
       calls[0].out.data = *target == 'q' ? static_cast<void*>(q[1]) : (*target == 'k' ? k[1] : v[1]) + last;
-      calls[0].late_signal = late_signal;
+      calls[0].late_signal = late_signal, calls[0].early_signal = early_signal;
       calls[1].past_is_ready = past_is_ready;
       const Status status = arena.run([&](const Execution& execution) {
         const Status first = paged_attention(calls[0], execution);
@@ -789,11 +789,11 @@ void check_past_is_ready(Backend backend, DType cache, KvScaling scaling, std::a
       EXPECT_TRUE(status.ok()) << status.message();
       return arena.read(static_cast<const T*>(calls[1].out.data));
     };
-    const std::vector<T> want = run(false, false);
+    const std::vector<T> want = run(false, false, false);
     EXPECT_TRUE(std::none_of(want.begin(), want.end(), is_poison<T>));
-    for (const bool late_signal : {false, true}) {
-      const std::vector<T> got = run(true, late_signal);
-      EXPECT_EQ(std::memcmp(want.data(), got.data(), want.size() * sizeof(T)), 0) << late_signal;
+    for (const auto& [late, early] : {std::pair(false, false), std::pair(true, false), std::pair(false, true)}) {
+      const std::vector<T> got = run(true, late, early);
+      EXPECT_EQ(std::memcmp(want.data(), got.data(), want.size() * sizeof(T)), 0) << late << early;
     }
   }
 }

@@ -175,15 +175,17 @@ TEST(GraphFusion, ALayerIsFiveNodes) {
   }
 }
 
-// Every projection may start early, but a large one after attention only in a step of one token, when attention has read its keys.
+// Every projection may start early, but a large one after attention only in a step of one token: when attention begins, or a very large one
+// when attention has read its keys.
 TEST(GraphFusion, NoLargeMatrixStartsBesideAttention) {
   TinyModel model(DType::bf16, false, {Device::cpu, 1});
-  for (const bool large : {false, true}) {
+  for (const int64_t weights : {int64_t{1} << 20, (int64_t{1} << 20) + 1, (int64_t{8} << 20) + 1}) {
+    const bool large = weights > int64_t{1} << 20, very_large = weights > int64_t{8} << 20;
     Graph graph = fuse_attention_prologue(model.graph).value();
     for (size_t n = 1; n < graph.nodes.size(); ++n) {
       if (std::string(graph.nodes[n - 1].kind) != "paged_attention") continue;
       auto& output = std::get<GemmParams>(graph.nodes[n].parameters);
-      output.n = (int64_t{1} << 20) / output.k + (large ? 1 : 0);
+      output.n = (weights + output.k - 1) / output.k;
     }
     graph = fuse_projections(graph).value();
     bool after_attention = false;
@@ -196,8 +198,9 @@ TEST(GraphFusion, NoLargeMatrixStartsBesideAttention) {
         outputs += after_attention ? 1 : 0;
       }
       if (const auto* p = std::get_if<PagedAttentionParams>(&node.parameters)) {
-        EXPECT_FALSE(p->late_signal);
-        EXPECT_EQ(node.binding_of(&p->late_signal) != nullptr, large) << node.name;
+        EXPECT_FALSE(p->late_signal || p->early_signal);
+        EXPECT_EQ(node.binding_of(&p->early_signal) != nullptr, large && !very_large) << node.name;
+        EXPECT_EQ(node.binding_of(&p->late_signal) != nullptr, very_large) << node.name;
       }
       if (const auto* p = std::get_if<QkvPrologueParams>(&node.parameters)) {
         EXPECT_TRUE(p->overlaps) << node.name;
