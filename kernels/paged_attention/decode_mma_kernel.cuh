@@ -243,6 +243,18 @@ struct CopiedRows {
   const unsigned char* of_group[kGroups];  // the lane's first row of each 16, if the 16 are in one page
   Place place;
 
+  // The same rows of other data.
+  template <class OtherPlace>
+  __device__ CopiedRows<kChunks, kGroups, OtherPlace> moved(const void* here, const void* there, int num_chunks,
+                                                            const OtherPlace& other_place) const {
+    const int64_t by = static_cast<const unsigned char*>(there) - static_cast<const unsigned char*>(here);
+    CopiedRows<kChunks, kGroups, OtherPlace> rows = {chunk,     first_row, chunk < num_chunks, token_bytes, of_slot,
+                                                     from + by, {},        other_place};
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) rows.of_group[group] = of_group[group] + by;
+    return rows;
+  }
+
   // Rows `first_needed` and so many more are copied, the others are zeros.
   __device__ void copy_groups(unsigned char* to, int first_needed, unsigned num_needed) const {
     if (!wanted) return;
@@ -371,9 +383,14 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
     const auto num_needed = static_cast<unsigned>(max(0, min(kKeys, load.sequence.length - first_key) - first_needed));
     const auto k_rows = rows_of(std::integral_constant<int, kElementBits<K>>(), std::integral_constant<int, KeysOf::kRowBytes>(),
                                 kv.k, k_chunks, slot, first_needed, [](int row, int chunk) { return KeysOf::place(row, chunk); });
-    const auto v_rows =
-        rows_of(std::integral_constant<int, kElementBits<V>>(), std::integral_constant<int, ValuesOf::kRowBytes>(), kv.v,
-                v_chunks, slot, first_needed, [](int row, int chunk) { return matrix_place<ValuesOf::kRowBytes>(row, chunk); });
+    const auto v_rows = [&] {
+      const auto place = [](int row, int chunk) { return matrix_place<ValuesOf::kRowBytes>(row, chunk); };
+      if constexpr (kElementBits<K> == kElementBits<V> && KeysOf::kRowBytes == ValuesOf::kRowBytes) {
+        if (args.same_strides) return k_rows.moved(kv.k.data, kv.v.data, v_chunks, place);
+      }
+      return rows_of(std::integral_constant<int, kElementBits<V>>(), std::integral_constant<int, ValuesOf::kRowBytes>(), kv.v,
+                     v_chunks, slot, first_needed, place);
+    }();
     if (lane == 0) keys.missing = missing;
     before_copies();
     if (keys_share_a_page && missing == 0) {
@@ -421,27 +438,52 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
 
   // What needs nothing of the previous kernels.
   const auto begin_unit = [&] {
-    const int num_packed = use.num_packed(args);
+    const int num_packed = use.num_packed(args), first_packed = use.first_packed();
+    const int64_t first_head = static_cast<int64_t>(use.kv_head) * args.group;
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const int of_lane = use.first_packed() + c * 8 + 2 * t + i;
-        visible[c][i] = VisibleKeys(args, of_lane < num_packed ? use.sequence.limit(of_lane / args.group) : 0);
         maximum[c][i] = -INFINITY;
         sum[c][i] = 0.0f;
         if constexpr (kHasZeroPoint<V>) zero_sum[c][i] = 0.0f;
       }
-      const int packed = use.first_packed() + c * 8 + g;
-      q_row[c] = packed < num_packed ? (use.sequence.first_row + packed / args.group) * p.q.token_stride +
-                                           (static_cast<int64_t>(use.kv_head) * args.group + packed % args.group) * p.q.head_stride
-                                     : -1;
     }
-    const int last_packed = min(use.first_packed() + kRows, num_packed) - 1;
-    all_see_from = lowest(args, use.sequence.limit(max(0, last_packed) / args.group));
-    all_see_to = use.sequence.limit(use.first_packed() / args.group);
-    first_block = static_cast<int>(quotient(use.first, share.size));
-    last_block = static_cast<int>(quotient(use.first + use.of_sequence.tiles - 1, share.size));
+    if (use.sequence.num_rows == 1) {  // as in most steps: what follows, without its divisions
+      all_see_to = use.sequence.limit(0);
+      const VisibleKeys of_row(args, all_see_to);
+      all_see_from = of_row.first;
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) visible[c][i] = first_packed + c * 8 + 2 * t + i < num_packed ? of_row : VisibleKeys();
+        const int packed = first_packed + c * 8 + g;
+        q_row[c] = packed < num_packed ? use.sequence.first_row * p.q.token_stride + (first_head + packed) * p.q.head_stride : -1;
+      }
+    } else {
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int of_lane = first_packed + c * 8 + 2 * t + i;
+          visible[c][i] = VisibleKeys(args, of_lane < num_packed ? use.sequence.limit(of_lane / args.group) : 0);
+        }
+        const int packed = first_packed + c * 8 + g;
+        q_row[c] = packed < num_packed ? (use.sequence.first_row + packed / args.group) * p.q.token_stride +
+                                             (first_head + packed % args.group) * p.q.head_stride
+                                       : -1;
+      }
+      const int last_packed = min(first_packed + kRows, num_packed) - 1;
+      all_see_from = lowest(args, use.sequence.limit(max(0, last_packed) / args.group));
+      all_see_to = use.sequence.limit(first_packed / args.group);
+    }
+    const int64_t end = use.first + use.of_sequence.tiles;
+    const bool alone = use.first >= share.begin && end <= share.end;
+    first_block = last_block = static_cast<int>(blockIdx.x);
+    if (!alone) {
+      first_block = static_cast<int>(quotient(use.first, share.size));
+      last_block = static_cast<int>(quotient(end - 1, share.size));
+    }
   };
 
   // The rest.

@@ -85,6 +85,8 @@ AttentionArgs make_args(const PagedAttentionParams& params) {
   args.ring_size = divisor(params.ring_size);
   args.v_head_dim = static_cast<int>(v_head_dim(params.kv));
   args.whole_groups = groups_are_whole(params);
+  const PageStrides &k = params.kv.k.strides, &v = params.kv.v.strides;
+  args.same_strides = k.page == v.page && k.token == v.token && k.head == v.head;
   return args;
 }
 
