@@ -150,8 +150,8 @@ __device__ inline void load_tiles(const GemmTiles& a, Shared& shared) {
       }
     }
   }
-  for (int i = 0; i < Shared::kStages; ++i, at.advance())
-    shared.emptied[at.index].wait(at.phase ^ 1);  // until the other block's last arrival
+  // Until the other block's last arrival.
+  for (int i = 0; i < Shared::kStages; ++i, at.advance()) shared.emptied[at.index].wait(at.phase ^ 1);
 }
 
 // A warpgroup's part of a tile, 64 tokens and 2 * kCount columns from these rows of a stage on, then stored at the same rows and columns

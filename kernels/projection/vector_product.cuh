@@ -20,7 +20,7 @@
 
 namespace prologue::cuda {
 
-inline constexpr int kVectorWarps = 8;  // of a block, that multiply
+inline constexpr int kVectorWarps = 8;  // of a block
 inline constexpr int kVectorThreads = kVectorWarps * 32;
 inline constexpr int kVectorPart = 32 * 16;                         // bytes of a row that a warp loads at a time
 inline constexpr int kMostVectorRows = 4;                           // of a warp
