@@ -2,7 +2,6 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include <prologue/kernels/projection/projection.h>
 #include <prologue/kernels/projection/projection_vector_kernel.cuh>

@@ -6,7 +6,7 @@
 // of two rows as its first operand, x as they lie in memory as its second, and of its results those are wanted where a row of the first
 // meets the column of the same lanes.
 //
-// One code for all sizes, so that all projections of a layer run the same: instructions that an SM has not had since the last 50 KB of
+// One code for all sizes, so that all projections of a layer run the same: instructions that an SM has not had since the last 56 KB of
 // others come from the L2, and take longer than what they do (docs/tuning-log.md, 2026-11-26, code).
 #pragma once
 

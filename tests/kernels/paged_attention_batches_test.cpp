@@ -221,6 +221,21 @@ TEST_P(PagedAttentionBatches, AnyNumberOfBlocksMayShareAHead) {
   }
 }
 
+// Five tiles for each of 100 kv heads: two of them for a block, so that blocks have parts of two heads, for one sequence and for two.
+TEST_P(PagedAttentionBatches, BlocksMayHavePartsOfTwoHeads) {
+  for (const bool two : {false, true}) {
+    AttentionCase c;
+    c.num_q_heads = c.num_kv_heads = 100;
+    c.type = DType::bf16;
+    c.head_dim = 128;
+    c.sequences = {{1, 300}};
+    if (two) c.sequences.push_back({1, 20});
+    const AttentionBatch<BFloat16> batch(c, 77);
+    const std::vector<BFloat16> got = run_attention(GetParam(), batch.in, batch.cache, [](PagedAttentionParams&) {});
+    expect_matches_oracle(GetParam(), batch.in, batch.cache.view, got);
+  }
+}
+
 TEST_P(PagedAttentionBatches, TheWorkspaceIsAligned) {
   AttentionCase c;
   c.sequences = {{1, 3000}};

@@ -333,6 +333,20 @@ TEST(ProjectionVector, HasTheBitsOfTheSeparateOperations_cuda) {
   }
 }
 
+// projection() chooses one kernel for the case, which has the bits of the separate operations.
+void expect_one_kernel_with_the_bits_of_separate_ones(const Case& c) {
+  SCOPED_TRACE(c.describe());
+  const auto context = GemmContext::create(Device::cuda);
+  ASSERT_TRUE(context.ok()) << context.status().message();
+  const Data data = make_data(c);
+  Placed<BFloat16> want(Backend::cuda, c, data), got(Backend::cuda, c, data);
+  EXPECT_TRUE(cuda::chooses_one_kernel(got.params));
+  ASSERT_TRUE(want.arena.run([&](const Execution& execution) { return run_separately(want.params, **context, execution); }).ok());
+  ASSERT_TRUE(got.arena.run([&](const Execution& execution) { return projection(got.params, **context, execution); }).ok());
+  const std::vector<float> a = got.y(), b = want.y();
+  for (size_t i = 0; i < a.size(); ++i) ASSERT_EQ(a[i], b[i]) << "element " << i;
+}
+
 // The kernel that projection() chooses for one token of real models.
 TEST(ProjectionVector, HasTheBitsOfTheSeparateOperationsAtRealSizes_cuda) {
   PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
@@ -340,22 +354,12 @@ TEST(ProjectionVector, HasTheBitsOfTheSeparateOperationsAtRealSizes_cuda) {
   GTEST_SKIP() << "for a GPU";
 #endif
   if (most_tokens_of_one_projection(Device::cuda) == 0) GTEST_SKIP() << "the GPU has no code for it";
-  const auto context = GemmContext::create(Device::cuda);
-  ASSERT_TRUE(context.ok()) << context.status().message();
   for (const Sizes& sizes : {Sizes{1, 4096, 4096}, Sizes{1, 14336, 4096}, Sizes{1, 2048, 2048}, Sizes{1, 8192, 2048},
                              Sizes{1, 2048, 8192}, Sizes{1, 576, 576}, Sizes{1, 1536, 576}, Sizes{1, 576, 1536}}) {
     Case c;
     c.num_tokens = sizes.num_tokens, c.n = sizes.n, c.k = sizes.k;
     c.normed = c.activates = c.gated = sizes.n > sizes.k, c.adds = !c.gated;
-    SCOPED_TRACE(c.describe());
-    const Data data = make_data(c);
-    Placed<BFloat16> want(Backend::cuda, c, data), got(Backend::cuda, c, data);
-    EXPECT_TRUE(cuda::chooses_one_kernel(got.params));
-    ASSERT_TRUE(
-        want.arena.run([&](const Execution& execution) { return run_separately(want.params, **context, execution); }).ok());
-    ASSERT_TRUE(got.arena.run([&](const Execution& execution) { return projection(got.params, **context, execution); }).ok());
-    const std::vector<float> a = got.y(), b = want.y();
-    for (size_t i = 0; i < a.size(); ++i) ASSERT_EQ(a[i], b[i]) << "element " << i;
+    expect_one_kernel_with_the_bits_of_separate_ones(c);
   }
 }
 
@@ -401,39 +405,21 @@ TEST(ProjectionTiles, HaveTheBitsOfTheSeparateOperationsAtRealSizes_cuda) {
   GTEST_SKIP() << "for a GPU";
 #endif
   if (most_tokens_of_one_projection(Device::cuda) <= 8) GTEST_SKIP() << "the GPU has no code for the tiles";
-  const auto context = GemmContext::create(Device::cuda);
-  ASSERT_TRUE(context.ok()) << context.status().message();
   for (const Sizes& sizes : {Sizes{1024, 7168, 4096}, Sizes{1500, 8192, 2048}, Sizes{2049, 8192, 2048}}) {
     Case c;
     c.num_tokens = sizes.num_tokens, c.n = sizes.n, c.k = sizes.k, c.activates = c.gated = true, c.y_padding = 0;
-    SCOPED_TRACE(c.describe());
-    const Data data = make_data(c);
-    Placed<BFloat16> want(Backend::cuda, c, data), got(Backend::cuda, c, data);
-    EXPECT_TRUE(cuda::chooses_one_kernel(got.params));
-    ASSERT_TRUE(
-        want.arena.run([&](const Execution& execution) { return run_separately(want.params, **context, execution); }).ok());
-    ASSERT_TRUE(got.arena.run([&](const Execution& execution) { return projection(got.params, **context, execution); }).ok());
-    const std::vector<float> a = got.y(), b = want.y();
-    for (size_t i = 0; i < a.size(); ++i) ASSERT_EQ(a[i], b[i]) << "element " << i;
+    expect_one_kernel_with_the_bits_of_separate_ones(c);
   }
 }
 
 // Many short rows: another choice of blocks than a layer's matrices have (projection_cuda.cu, kFewUnits).
 TEST(ProjectionInstances, LmHeadOfASmallModelHasTheBitsOfTheSeparateOperations_cuda) {
   PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
-  const auto context = GemmContext::create(Device::cuda);
-  ASSERT_TRUE(context.ok()) << context.status().message();
   for (const int64_t num_tokens : {1, 5, 12}) {
+    if (num_tokens > most_tokens_of_one_projection(Device::cuda)) break;
     Case c;
     c.num_tokens = num_tokens, c.n = 49152, c.k = 576, c.normed = c.bias = c.float_y = true;
-    SCOPED_TRACE(c.describe());
-    const Data data = make_data(c);
-    Placed<BFloat16> want(Backend::cuda, c, data), got(Backend::cuda, c, data);
-    ASSERT_TRUE(
-        want.arena.run([&](const Execution& execution) { return run_separately(want.params, **context, execution); }).ok());
-    ASSERT_TRUE(got.arena.run([&](const Execution& execution) { return projection(got.params, **context, execution); }).ok());
-    const std::vector<float> a = got.y(), b = want.y();
-    for (size_t i = 0; i < a.size(); ++i) ASSERT_EQ(a[i], b[i]) << "element " << i;
+    expect_one_kernel_with_the_bits_of_separate_ones(c);
   }
 }
 

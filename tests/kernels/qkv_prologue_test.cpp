@@ -158,6 +158,35 @@ constexpr Sizes kSizes[] = {{1, 3, 1, 128, 512}, {8, 2, 1, 64, 96},   {9, 2, 1, 
                             {5, 1, 1, 256, 640}, {11, 1, 1, 128, 32}, {12, 1, 1, 64, 288}, {15, 1, 1, 256, 96},
                             {8, 1, 1, 80, 288}};
 
+// Instances `list` of the call that `runs(number, count)` picks have the bits of the prologue alone. `ran`: their names.
+template <class T, class List, class Runs>
+void expect_bits_of_instances(const PrologueCase& c, const PrologueData<T>& data, const Projection& p, const List& list,
+                              const Runs& runs, std::set<std::string>& ran) {
+  PlacedPrologue<T> want(Backend::cuda, c, data), probe(Backend::cuda, c, data);
+  const Status alone = want.run();
+  ASSERT_TRUE(alone.ok()) << alone.message();
+  const size_t count = list(place_projection(probe, p)).size();
+  EXPECT_GT(count, 0u) << "no instance runs this call";
+  for (size_t i = 0; i < count; ++i) {
+    if (!runs(i, count)) continue;
+    PlacedPrologue<T> got(Backend::cuda, c, data);
+    const QkvPrologueParams params = place_projection(got, p);
+    const auto instance = list(params)[i];
+    SCOPED_TRACE(instance.name);
+    const Status status = got.run([&](const Execution& execution) { return instance.launch(params, execution.stream); });
+    ASSERT_TRUE(status.ok()) << status.message();
+    expect_same_bits(got, want);
+    ran.insert(instance.name);
+  }
+}
+
+// Names without what is behind the last comma: how a launch shares out its work.
+std::set<std::string> without_shares(const std::set<std::string>& names) {
+  std::set<std::string> kernels;
+  for (const std::string& name : names) kernels.insert(name.substr(0, name.rfind(',')));
+  return kernels;
+}
+
 class QkvPrologueInstanceTest : public ::testing::TestWithParam<DType> {};
 std::string type_name(const ::testing::TestParamInfo<DType>& info) { return str_cat(dtype_name(info.param), "_cuda"); }
 INSTANTIATE_TEST_SUITE_P(Types, QkvPrologueInstanceTest, ::testing::Values(DType::f16, DType::bf16), type_name);
@@ -180,29 +209,17 @@ TEST_P(QkvPrologueInstanceTest, EveryOneHasTheBitsOfThePrologueAlone) {
         p.float_weights = sizes.num_tokens % 2 != 0;
         p.weighted = sizes.num_tokens != 9;
         const PrologueData<T> data = projected_data<T>(c, project(c, p));
-        PlacedPrologue<T> want(Backend::cuda, c, data);
-        const Status alone = want.run();
-        ASSERT_TRUE(alone.ok()) << alone.message();
-        PlacedPrologue<T> probe(Backend::cuda, c, data);
-        const size_t count = cuda::instances_of(place_projection(probe, p)).size();
-        EXPECT_GT(count, 0u) << "no instance runs this call";
         ++number;
-        for (size_t i = 0; i < count; ++i) {
-          if (count > 4 && (i + number) % 4 != 0) continue;  // every number of blocks in turn
-          PlacedPrologue<T> got(Backend::cuda, c, data);
-          const QkvPrologueParams params = place_projection(got, p);
-          const auto instance = cuda::instances_of(params)[i];
-          SCOPED_TRACE(instance.name);
-          const Status status = got.run([&](const Execution& execution) { return instance.launch(params, execution.stream); });
-          ASSERT_TRUE(status.ok()) << status.message();
-          expect_same_bits(got, want);
-          ran.insert(instance.name.substr(0, instance.name.rfind(',')));
-        }
+        const auto runs = [&](size_t i, size_t count) {
+          return count <= 4 || (i + number) % 4 == 0;
+        };  // every number of blocks in turn
+        expect_bits_of_instances<T>(
+            c, data, p, [](const QkvPrologueParams& params) { return cuda::instances_of(params); }, runs, ran);
       });
     }
   }
   for (const std::string& name : cuda::qkv_prologue_instances(GetParam()))
-    EXPECT_TRUE(ran.contains(name)) << name << " did not run";
+    EXPECT_TRUE(without_shares(ran).contains(name)) << name << " did not run";
 }
 
 // ---- every instance of the kernel of one token ------------------------------------------------------------------------------
@@ -264,33 +281,20 @@ TEST_P(QkvVectorInstanceTest, EveryOneHasTheBitsOfThePrologueAlone) {
         Projection p = whole_numbers(c, sizes.hidden_size, normed);
         p.float_weights = number % 3 == 0;
         p.weighted = number % 5 != 0;
-        PrologueData<T> data = projected_data<T>(c, project(c, p));
-        PlacedPrologue<T> probe(Backend::cuda, c, data);
-        const size_t count = cuda::vector_instances_of(place_projection(probe, p)).size();
-        EXPECT_GT(count, 0u) << "no instance runs this call";
+        const PrologueData<T> data = projected_data<T>(c, project(c, p));
         for (const Damage with : {Damage::none, Damage::no_slot, Damage::slot_beyond, Damage::padding, Damage::past_table}) {
+          SCOPED_TRACE(str_cat("damage ", static_cast<int>(with)));
           PrologueData<T> damaged = data;
           damage(damaged, c, with);
-          PlacedPrologue<T> want(Backend::cuda, c, damaged);
-          const Status alone = want.run();
-          ASSERT_TRUE(alone.ok()) << alone.message();
-          for (size_t i = 0; i < count; ++i) {
-            if (with != Damage::none && i % 4 != static_cast<size_t>(with) % 4) continue;
-            PlacedPrologue<T> got(Backend::cuda, c, damaged);
-            const QkvPrologueParams params = place_projection(got, p);
-            const auto instance = cuda::vector_instances_of(params)[i];
-            SCOPED_TRACE(str_cat(instance.name, ", damage ", static_cast<int>(with)));
-            const Status status = got.run([&](const Execution& execution) { return instance.launch(params, execution.stream); });
-            ASSERT_TRUE(status.ok()) << status.message();
-            expect_same_bits(got, want);
-            ran.insert(instance.name.substr(0, instance.name.rfind(',')));
-          }
+          const auto runs = [&](size_t i, size_t) { return with == Damage::none || i % 4 == static_cast<size_t>(with) % 4; };
+          expect_bits_of_instances<T>(
+              c, damaged, p, [](const QkvPrologueParams& params) { return cuda::vector_instances_of(params); }, runs, ran);
         }
       });
     }
   }
   for (const std::string& name : cuda::qkv_vector_instances(GetParam()))
-    EXPECT_TRUE(ran.contains(name)) << name << " did not run";
+    EXPECT_TRUE(without_shares(ran).contains(name)) << name << " did not run";
 }
 
 // ---- every instance of the kernel of prompts --------------------------------------------------------------------------------
@@ -337,22 +341,9 @@ TEST_P(QkvGemmInstanceTest, EveryOneHasTheBitsOfThePrologueAlone) {
         SCOPED_TRACE(str_cat(call.name, " hidden ", sizes.hidden_size, " ", c.describe()));
         const Projection p = whole_numbers(c, sizes.hidden_size, false);
         const PrologueData<T> data = projected_data<T>(c, project(c, p));
-        PlacedPrologue<T> want(Backend::cuda, c, data);
-        const Status alone = want.run();
-        ASSERT_TRUE(alone.ok()) << alone.message();
-        PlacedPrologue<T> probe(Backend::cuda, c, data);
-        const size_t count = cuda::gemm_instances_of(place_projection(probe, p)).size();
-        EXPECT_GT(count, 0u) << "no instance runs this call";
-        for (size_t i = 0; i < count; ++i) {
-          PlacedPrologue<T> got(Backend::cuda, c, data);
-          const QkvPrologueParams params = place_projection(got, p);
-          const auto instance = cuda::gemm_instances_of(params)[i];
-          SCOPED_TRACE(instance.name);
-          const Status status = got.run([&](const Execution& execution) { return instance.launch(params, execution.stream); });
-          ASSERT_TRUE(status.ok()) << status.message();
-          expect_same_bits(got, want);
-          ran.insert(instance.name);
-        }
+        expect_bits_of_instances<T>(
+            c, data, p, [](const QkvPrologueParams& params) { return cuda::gemm_instances_of(params); },
+            [](size_t, size_t) { return true; }, ran);
       });
     }
   }
