@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <set>
 
 #include <prologue/kernels/projection/backends.h>
 #include <prologue/kernels/projection/instances.h>
@@ -150,10 +149,10 @@ std::vector<KernelInstance<ProjectionParams>> instances_of(const ProjectionParam
   std::vector<KernelInstance<ProjectionParams>> list;
   if (can_ring(params)) {
     for (const RingInstance& instance : ring_instances_of(params.dtype)) {
-      const int64_t most = instance.rows / (is_gated(params) ? 2 : 1);
-      for (const int64_t rows : std::set<int64_t>{most, std::max<int64_t>(8, most * 3 / 4 / 8 * 8)}) {
+      for (const int64_t rows :
+           {8, 24, 56, 96, 128, 200, 256}) {  // each number of warps that share a stage's channels, whole and not
         if (ring_launch_of(params, instance, rows).instance == nullptr) continue;
-        list.push_back({str_cat(ring_instance_name(params.dtype, instance), ", ", rows), kMostRingTokens,
+        list.push_back({str_cat(ring_instance_name(params.dtype, instance), ", ", rows), instance.most_tokens,
                         [&instance, rows](const ProjectionParams& p, cudaStream_t stream) {
                           return run(ring_launch_of(p, instance, rows), p, stream);
                         }});

@@ -13,13 +13,13 @@
 namespace prologue::cuda {
 
 struct RingInstance {
-  int rows;   // of the weights, of a block, at most
-  int boxes;  // of 64 channels, of a stage
+  int most_rows;  // of the weights, of a block
+  int most_tokens;
   int64_t (*place)(RingArgs&, int64_t room);
   void (*kernel)(RingArgs, OutputArgs);
 };
 
-// In the order of their rows (projection_ring_instances_*_cuda.cu).
+// In the order in which they are chosen (projection_ring_instances_*_cuda.cu).
 std::span<const RingInstance> float16_ring_instances();
 std::span<const RingInstance> bfloat16_ring_instances();
 std::span<const RingInstance> ring_instances_of(DType type);
@@ -32,14 +32,23 @@ struct RingLaunch {
   int64_t shared_bytes = 0;
 };
 
-// Whether the current device can run the kernels: there is code for sm_90a only.
+// Multiprocessors of the current device if it can run the kernels, else 0: there is code for sm_90a only.
+int64_t ring_multiprocessors();
 bool has_ring();
+
+// What any operation with a weight ring needs: whether it can be, what does not depend on a block's rows, and, when the ring is placed, the
+// tensor maps. weight [halves][n][k]; false: the driver does not take them.
+bool can_ring(DType dtype, int64_t num_tokens, int64_t k, const void* x, int64_t x_stride, const InputNorm& norm,
+              const void* weight);
+void fill_ring_input(RingArgs& args, DType dtype, int64_t num_tokens, int64_t k, const InputNorm& norm);
+bool encode_ring_maps(RingArgs& args, const void* x, int64_t x_stride, const void* weight, int64_t n, int64_t halves);
+
 bool can_ring(const ProjectionParams& params);
 // Rows of y for a block: a block for each SM, or several, one after another.
 int64_t rows_of_block(const ProjectionParams& params);
 // The call can be done in a ring.
 RingLaunch ring_launch_of(const ProjectionParams& params, const RingInstance& instance, int64_t rows);
-// Of the smallest instance, if the ring is the fastest way.
+// Of the first instance that can do it, if the ring is the fastest way.
 RingLaunch choose_ring(const ProjectionParams& params);
 Status run(const RingLaunch& launch, const ProjectionParams& params, cudaStream_t stream);
 

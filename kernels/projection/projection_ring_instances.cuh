@@ -2,18 +2,21 @@
 
 #include <prologue/kernels/projection/projection_ring.h>
 #include <prologue/kernels/projection/projection_ring_kernel.cuh>
+#include <prologue/kernels/projection/ring_by_mma.cuh>
+#include <prologue/kernels/projection/ring_by_wgmma.cuh>
 
 namespace prologue::cuda {
 
-template <class T, int kRows>
+template <class T, class By>
 RingInstance ring_instance() {
-  return {kRows, RingShape<kRows>::kBoxes, RingShape<kRows>::place, projection_ring_kernel<T, kRows>};
+  return {By::kMostRows, By::kMostTokens, By::place, projection_ring_kernel<T, By>};
 }
 
 template <class T>
 std::span<const RingInstance> ring_instances() {
   static const RingInstance kInstances[] = {
-      ring_instance<T, 16>(), ring_instance<T, 32>(), ring_instance<T, 64>(), ring_instance<T, 128>(), ring_instance<T, 256>(),
+      ring_instance<T, RingByMma<T>>(),        ring_instance<T, RingByWgmma<T, 32>>(),  ring_instance<T, RingByWgmma<T, 64>>(),
+      ring_instance<T, RingByWgmma<T, 128>>(), ring_instance<T, RingByWgmma<T, 256>>(),
   };
   return kInstances;
 }

@@ -10,11 +10,12 @@
 
 namespace prologue::cuda {
 
-template <class T, int kRows>
-__global__ void __launch_bounds__(kRingLaunchBound, kRingBlocksOfSm<kRows>)
+// By: RingByMma or RingByWgmma.
+template <class T, class By>
+__global__ void __launch_bounds__(kRingLaunchBound, By::kBlocksOfSm)
     projection_ring_kernel(const __grid_constant__ RingArgs a, const __grid_constant__ OutputArgs o) {
 #if PROLOGUE_HOPPER
-  const Ring<kRows> ring(a, swizzled_dynamic_shared<unsigned char>());
+  const Ring ring(a, swizzled_dynamic_shared<unsigned char>());
   const int first_row = static_cast<int>(blockIdx.x) * a.box_rows;  // of y
   ring.open();
   __syncthreads();
@@ -23,8 +24,8 @@ __global__ void __launch_bounds__(kRingLaunchBound, kRingBlocksOfSm<kRows>)
     if (threadIdx.x == kRingConsumers) fill_ring(a, ring, first_row);
     return;
   }
-  if (a.normed != 0) {
-    load_norm_weight<T>(a, ring);
+  if (a.norm_weight != nullptr) {
+    load_norm_weight(a, ring);
     sync_barrier(1, kRingConsumers);
   }
   wait_for_previous_kernels();  // x is waited for anyway; the residual can be seen
@@ -35,7 +36,7 @@ __global__ void __launch_bounds__(kRingLaunchBound, kRingBlocksOfSm<kRows>)
   };
   const int first = static_cast<int>(threadIdx.x), count = a.num_tokens * groups;
   if (first < count) load_residual(first);
-  multiply_ring<T>(a, ring);
+  By::multiply(a, ring);
   sync_barrier(1, kRingConsumers);
 
 #pragma unroll 1

@@ -18,6 +18,7 @@
 #include <prologue/kernels/base/shared/reciprocal_root.h>
 #include <prologue/kernels/base/device/head_unit.cuh>
 #include <prologue/kernels/base/device/instructions.cuh>
+#include <prologue/kernels/projection/sums.cuh>
 
 namespace prologue::cuda {
 
@@ -354,27 +355,6 @@ __device__ inline void send_sums(const ProjectionArgs& a, const WarpShare& share
 // Until all blocks of the cluster have sent their sums; whoever reads none may leave instead.
 __device__ inline void wait_for_sums(const ProjectionArgs& a, const ProjectionShared& shared) {
   if (a.blocks > 1) shared.arrivals->wait();
-}
-
-// values += what is at `from` and so many floats further on, `count` times: kAtOnce loads without a branch between them,
-// where a loop of unknown length has one behind each.
-template <int kAtOnce, int kCount>
-__device__ inline void add_up(const float* from, int stride, int count, float (&values)[kCount]) {
-  asm("" : "+r"(stride));  // a register, in place of what it was computed from
-  const auto add = [&](auto at_once) {
-    Bytes<kCount * 4> loaded[at_once()];
-#pragma unroll
-    for (Bytes<kCount * 4>& of_part : loaded) of_part = load_bytes<kCount * 4, false>(from), from += stride;
-#pragma unroll
-    for (const Bytes<kCount * 4>& of_part : loaded) {
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) values[i] += element<float, kCount>(of_part, i);
-    }
-  };
-#pragma unroll 1
-  for (; count >= kAtOnce; count -= kAtOnce) add(std::integral_constant<int, kAtOnce>());
-#pragma unroll 1
-  for (; count > 0; --count) add(std::integral_constant<int, 1>());
 }
 
 // `count` neighbouring rows of a token's result, as the separate operation would store them if it rounds; behind wait_for_sums().

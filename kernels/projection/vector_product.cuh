@@ -17,6 +17,7 @@
 #include <prologue/kernels/base/shared/reciprocal_root.h>
 #include <prologue/kernels/base/device/head_unit.cuh>
 #include <prologue/kernels/base/device/instructions.cuh>
+#include <prologue/kernels/projection/sums.cuh>
 
 namespace prologue::cuda {
 
@@ -59,13 +60,6 @@ struct VectorShare {
 struct VectorShared {
   uint4 norm_weights[kMostVectorParts][kVectorThreads];
 };
-
-// Where the results of a product are wanted: that of the first operand's rows lane / 4 and lane / 4 + 8.
-__device__ inline float of_own_column(float even, float odd) {
-  const int lane = threadIdx.x % 32;
-  const float own = (lane & 4) != 0 ? odd : even;
-  return lane % 4 == lane / 8 ? own : 0.0f;
-}
 
 template <class T>
 class VectorProduct {

@@ -212,9 +212,9 @@ struct Sizes {
 };
 // Rows that fill no cluster, one, and several with some left over; k that the blocks of a cluster share evenly and not, that has whole
 // boxes of 64 and not, and that fills a ring several times.
-constexpr Sizes kSizes[] = {{1, 16, 32},   {1, 400, 512},  {7, 144, 288}, {8, 128, 1088}, {8, 272, 96},
-                            {16, 48, 640}, {2, 160, 416},  {10, 80, 192}, {33, 304, 448}, {64, 528, 192},
-                            {6, 272, 992}, {40, 32, 4096}, {65, 48, 128}};
+constexpr Sizes kSizes[] = {{1, 16, 32},   {1, 400, 512},  {7, 144, 288},  {8, 128, 1088}, {8, 272, 96},
+                            {16, 48, 640}, {2, 160, 416},  {10, 80, 192},  {33, 304, 448}, {64, 528, 192},
+                            {6, 272, 992}, {24, 112, 320}, {40, 32, 4096}, {65, 48, 128}};
 
 class ProjectionTest : public ::testing::TestWithParam<std::tuple<DType, Backend>> {};
 std::string test_name(const ::testing::TestParamInfo<std::tuple<DType, Backend>>& info) {
@@ -428,10 +428,10 @@ TEST(ProjectionRing, IsFilledSeveralTimes_cuda) {
   PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
   if (most_tokens_of_one_projection(Device::cuda) <= 8) GTEST_SKIP() << "the GPU has no code for the ring";
   Case c;
-  c.num_tokens = 33, c.normed = c.activates = c.gated = c.adds = true;
+  c.normed = c.activates = c.gated = c.adds = true;
   std::set<std::string> ran;
-  for (const int64_t k : {448, 4096}) {  // 7 stages of 64 channels, 16 of 256
-    c.n = 144, c.k = k;
+  for (const Sizes& sizes : {Sizes{12, 144, 448}, Sizes{11, 80, 4096}, Sizes{27, 208, 704}, Sizes{64, 144, 1984}}) {
+    c.num_tokens = sizes.num_tokens, c.n = sizes.n, c.k = sizes.k;
     const Data data = make_data(c);
     const size_t count = cuda::instances_of(Placed<BFloat16>(Backend::cuda, c, data).params).size();
     for (size_t i = 0; i < count; ++i) {
