@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
+#include <type_traits>
 
 #include <prologue/kernels/attention_prologue/more_steps_schedule.cuh>
 
@@ -36,6 +38,18 @@ __device__ inline FoundToken find_token(const MoreArgs& p, int num_tokens, int t
   const bool faulty = found.token.fault != FaultCode::none && !found.token.padding;
   if (__builtin_expect(faulty & records, 0)) cuda::record_fault(p.faults, p.token_faults, at, found.token.fault);
   return found;
+}
+
+// That of another lane.
+__device__ inline FoundToken found_by_lane(const FoundToken& found, int lane) {
+  static_assert(std::is_trivially_copyable_v<FoundToken> && sizeof(FoundToken) % 4 == 0);
+  uint32_t words[sizeof(FoundToken) / 4];
+  memcpy(words, &found, sizeof words);
+#pragma unroll
+  for (uint32_t& word : words) word = __shfl_sync(0xffffffffu, word, lane);
+  FoundToken there;
+  memcpy(&there, words, sizeof words);
+  return there;
 }
 
 }  // namespace prologue::cuda

@@ -19,6 +19,10 @@ PROLOGUE_API std::vector<std::string> qkv_prologue_instances(DType dtype);
 PROLOGUE_API std::vector<KernelInstance<QkvPrologueParams>> vector_instances_of(const QkvPrologueParams& params);
 PROLOGUE_API std::vector<std::string> qkv_vector_instances(DType dtype);
 
+// The same for the kernel with a weight ring.
+PROLOGUE_API std::vector<KernelInstance<QkvPrologueParams>> ring_instances_of(const QkvPrologueParams& params);
+PROLOGUE_API std::vector<std::string> qkv_ring_instances(DType dtype);
+
 // The same for the kernel of prompts. Calls with a norm have none: it is a kernel of its own before it.
 PROLOGUE_API std::vector<KernelInstance<QkvPrologueParams>> gemm_instances_of(const QkvPrologueParams& params);
 PROLOGUE_API std::vector<std::string> qkv_gemm_instances(DType dtype);

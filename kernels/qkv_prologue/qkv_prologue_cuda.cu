@@ -6,6 +6,7 @@
 #include <prologue/kernels/qkv_prologue/backends.h>
 #include <prologue/kernels/qkv_prologue/instances.h>
 #include <prologue/kernels/qkv_prologue/qkv_gemm.h>
+#include <prologue/kernels/qkv_prologue/qkv_ring.h>
 #include <prologue/kernels/qkv_prologue/qkv_vector.h>
 #include <prologue/kernels/base/device/cuda_launch.cuh>
 #include <prologue/kernels/qkv_prologue/qkv_prologue_instances.cuh>
@@ -107,6 +108,10 @@ QkvVectorLaunch choose_vector(const QkvPrologueParams& p, const AttentionPrologu
   return saves_enough(p, prologue) ? choose_qkv_vector(p, prologue) : QkvVectorLaunch();
 }
 
+QkvRingLaunch choose_ring(const QkvPrologueParams& p, const AttentionPrologueParams& prologue) {
+  return saves_enough(p, prologue) ? choose_qkv_ring(p, prologue) : QkvRingLaunch();
+}
+
 Status run(const Launch& chosen, const QkvPrologueParams& p, const AttentionPrologueParams& prologue, cudaStream_t stream) {
   const QkvArgs& a = chosen.args;
   MoreArgs more;
@@ -134,13 +139,16 @@ std::string instance_name(DType dtype, const QkvInstance& instance) {
 
 bool qkv_prologue_is_one_kernel(const QkvPrologueParams& params) {
   const AttentionPrologueParams prologue = prologue_of(params);
-  return choose_vector(params, prologue).instance != nullptr || choose(params, prologue).instance != nullptr;
+  return choose_vector(params, prologue).instance != nullptr || choose_ring(params, prologue).instance != nullptr ||
+         choose(params, prologue).instance != nullptr;
 }
 
 Status qkv_prologue(const QkvPrologueParams& params, const Execution& execution) {
   const AttentionPrologueParams prologue = prologue_of(params);
   const QkvVectorLaunch vector = choose_vector(params, prologue);
   if (vector.instance != nullptr) return run(vector, params, prologue, execution.stream);
+  const QkvRingLaunch ring = choose_ring(params, prologue);
+  if (ring.instance != nullptr) return run(ring, params, prologue, execution.stream);
   const Launch chosen = choose(params, prologue);
   if (chosen.instance == nullptr) return unsupported(kName, ": no single CUDA kernel for this call");
   return run(chosen, params, prologue, execution.stream);
@@ -202,6 +210,28 @@ std::vector<std::string> qkv_vector_instances(DType dtype) {
   for (const QkvVectorInstance& instance : qkv_vector_instances_of(dtype)) {
     names.push_back(qkv_vector_instance_name(dtype, instance));
   }
+  return names;
+}
+
+std::vector<KernelInstance<QkvPrologueParams>> ring_instances_of(const QkvPrologueParams& params) {
+  std::vector<KernelInstance<QkvPrologueParams>> list;
+  const AttentionPrologueParams prologue = prologue_of(params);
+  for (const QkvRingInstance& instance : qkv_ring_instances_of(prologue.dtype)) {
+    for (int log_blocks = 0; 1 << log_blocks <= kMaxBlocksOfCluster; ++log_blocks) {
+      if (qkv_ring_launch_of(params, prologue, instance, log_blocks).instance == nullptr) continue;
+      list.push_back({str_cat(qkv_ring_instance_name(prologue.dtype, instance), ", ", 1 << log_blocks, " blocks"),
+                      instance.most_tokens, [&instance, log_blocks](const QkvPrologueParams& p, cudaStream_t stream) {
+                        const AttentionPrologueParams of_call = prologue_of(p);
+                        return run(qkv_ring_launch_of(p, of_call, instance, log_blocks), p, of_call, stream);
+                      }});
+    }
+  }
+  return list;
+}
+
+std::vector<std::string> qkv_ring_instances(DType dtype) {
+  std::vector<std::string> names;
+  for (const QkvRingInstance& instance : qkv_ring_instances_of(dtype)) names.push_back(qkv_ring_instance_name(dtype, instance));
   return names;
 }
 

@@ -26,23 +26,16 @@ QkvInstance qkv_instance() {
           qkv_prologue_kernel<T, V, kTokenTiles, kMultipliers, kFinishers, kFeatures | kMoreSteps>};
 }
 
-// What most models need (interleaved pairs: Llama and Mistral from GGUF files) is compiled for more numbers of tokens.
+// What most models need (interleaved pairs: Llama and Mistral from GGUF files) is compiled for up to 8 tokens: more have a weight ring.
 template <class T>
 std::span<const QkvInstance> qkv_instances_of() {
   constexpr int kAll = kLayouts | kEveryStep;
   static const QkvInstance kInstances[] = {
-      qkv_instance<T, 2, 0, 1, 1>(),
-      qkv_instance<T, 2, 0, 1>(),
-      qkv_instance<T, 2, 0, 2>(),
-      qkv_instance<T, 2, kLayouts, 1, 1>(),
-      qkv_instance<T, 2, kLayouts, 1>(),
-      qkv_instance<T, 2, kLayouts, 2>(),
-      qkv_instance<T, 2, kAll, 2>(),
-      qkv_instance<T, 2, kAll | kDerived, 2>(),
-      qkv_instance<T, 2, kAll | kAxes, 2>(),
-      qkv_instance<T, 4, 0, 2>(),
-      qkv_instance<T, 4, kAll, 2>(),
-      qkv_instance<T, 4, kAll | kDerived, 2>(),
+      qkv_instance<T, 2, 0, 1, 1>(),         qkv_instance<T, 2, 0, 1>(),
+      qkv_instance<T, 2, kLayouts, 1, 1>(),  qkv_instance<T, 2, kLayouts, 1>(),
+      qkv_instance<T, 2, kAll, 2>(),         qkv_instance<T, 2, kAll | kDerived, 2>(),
+      qkv_instance<T, 2, kAll | kAxes, 2>(), qkv_instance<T, 4, 0, 2>(),
+      qkv_instance<T, 4, kAll, 2>(),         qkv_instance<T, 4, kAll | kDerived, 2>(),
       qkv_instance<T, 4, kAll | kAxes, 2>(),
   };
   return kInstances;

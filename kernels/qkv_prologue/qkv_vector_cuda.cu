@@ -1,25 +1,13 @@
 #include <bit>
-#include <utility>
 
 #include <prologue/kernels/attention_prologue/prologue_choice.h>
 #include <prologue/kernels/projection/projection_choice.h>
 #include <prologue/kernels/projection/vector_choice.h>
 #include <prologue/kernels/qkv_prologue/qkv_vector.h>
+#include <prologue/kernels/qkv_prologue/token_head_choice.h>
 #include <prologue/kernels/base/device/cuda_launch.cuh>
 
 namespace prologue::cuda {
-
-namespace {
-
-bool serves(const QkvVectorInstance& instance, const AttentionPrologueParams& p) {
-  if (p.head_dim > 64 * instance.vector || v_head_dim(p) != p.head_dim || widest_vector(p) < instance.vector) return false;
-  const int features = features_of(p, instance.vector);
-  if (features < 0 || (features & (kTokenNorm | kAxes)) != 0 || units_of_all(p, instance.vector) > 32) return false;
-  if ((instance.features & kMoreSteps) != 0) return true;
-  return (features & ~(kPerToken | kDerived)) == instance.features;
-}
-
-}  // namespace
 
 std::span<const QkvVectorInstance> qkv_vector_instances_of(DType type) {
   if (type == DType::f16) return float16_qkv_vector_instances();
@@ -28,20 +16,14 @@ std::span<const QkvVectorInstance> qkv_vector_instances_of(DType type) {
 }
 
 std::string qkv_vector_instance_name(DType dtype, const QkvVectorInstance& instance) {
-  std::string name = str_cat(dtype_name(dtype), ", vector, heads of ", 64 * instance.vector, " channels");
-  constexpr std::pair<int, const char*> kNames[] = {
-      {kLayouts, "layouts"}, {kBias, "bias"}, {kNorm, "norm"}, {kGivenScales, "given scales"}, {kMoreSteps, "every step"}};
-  for (const auto& [feature, text] : kNames) {
-    if ((instance.features & feature) != 0) name += str_cat(", ", text);
-  }
-  return name;
+  return str_cat(dtype_name(dtype), ", vector", token_head_name(instance));
 }
 
 QkvVectorLaunch qkv_vector_launch_of(const QkvPrologueParams& p, const AttentionPrologueParams& prologue,
                                      const QkvVectorInstance& instance, int64_t rows, int log_ways) {
   QkvVectorLaunch launch;
   QkvVectorArgs& a = launch.args;
-  if (prologue.num_tokens != 1 || p.batch_invariant || !serves(instance, prologue) ||
+  if (prologue.num_tokens != 1 || p.batch_invariant || !serves_token_heads(instance, prologue) ||
       !can_stream(prologue.dtype, 1, p.hidden_size, p.hidden_states, p.hidden_stride, p.norm, p.weight) ||
       !fill_vector(a, prologue.dtype, p.hidden_size, p.hidden_states, p.norm, p.weight, rows, log_ways)) {
     return launch;
@@ -52,7 +34,7 @@ QkvVectorLaunch qkv_vector_launch_of(const QkvPrologueParams& p, const Attention
     return launch;
   }
   a.log_blocks = std::countr_zero(static_cast<uint64_t>(blocks));
-  a.lanes = static_cast<int32_t>(std::bit_ceil(static_cast<uint64_t>(units_of_all(prologue, instance.vector))));
+  a.lanes = lanes_of_token_heads(instance, prologue);
   a.head_dim = static_cast<int32_t>(prologue.head_dim);
   launch.blocks = (prologue.num_q_heads + 2 * prologue.num_kv_heads) * blocks;
   launch.instance = &instance;

@@ -5,9 +5,8 @@
 
 #include <cstdint>
 
-#include <prologue/kernels/attention_prologue/more_steps_schedule.cuh>
 #include <prologue/kernels/projection/vector_product.cuh>
-#include <prologue/kernels/qkv_prologue/found_token.cuh>
+#include <prologue/kernels/qkv_prologue/token_head.cuh>
 
 namespace prologue::cuda {
 
@@ -49,73 +48,6 @@ __device__ inline Unit<T, V> gather_head(const QkvVectorArgs& a, const QkvVector
   return {pack<T, V>(a_values), pack<T, V>(b_values)};
 }
 
-// A head of q, k and v by a warp: what it finds out before there are sums, and what it does when they are there.
-template <class T, int V, int kFeatures>
-class VectorHead {
- public:
-  // Of the heads of q, then those of k and v.
-  __device__ void prepare(const QkvVectorArgs& a, const MoreArgs& p, int row) {
-    const int lane = threadIdx.x % 32;
-    found_ = find_token(p, 1, 0, (row | lane) == 0);
-    head_ = head_of_row(p.tensors, row);
-    unit_ = unit_of_lane<V, kFeatures>(lane % a.lanes, p.layout);
-    unit_.inside &= lane < a.lanes;  // the others do the same once more
-    if (head_.tensor != 2 && p.layout.rotary_dim > 0) {
-      angles_ = load_row<V>(p, found_.token.row, max(unit_.place.pair, 0));
-      turn_back(p, angles_);
-    }
-    if constexpr (!kDecidesSteps) {
-      const bool is_v = head_.tensor == 2;
-      plan_.biased = (kFeatures & kBias) != 0;
-      plan_.normed = (kFeatures & kNorm) != 0 && !is_v;
-      plan_.rotated = !is_v & ((kFeatures & kLayouts) != 0 ? unit_.place.pair >= 0 : p.layout.rotary_dim > 0);
-      plan_.loads_scale = (kFeatures & kGivenScales) != 0;
-      load_constants(
-          plan_, p.tensors[head_.tensor], p.layout.head_dim, unit_.place, [&](int) { return static_cast<uint32_t>(head_.head); },
-          constants_);
-    }
-  }
-  __device__ const UnitPlace& place() const { return unit_.place; }
-
-  __device__ void finish(const QkvVectorArgs& a, const MoreArgs& p, const Unit<T, V>& data) const {
-    const WarpLanes<V> whole = {static_cast<int>(threadIdx.x) % 32 % a.lanes, a.lanes, unit_.inside};
-    const LeanTensor& tensor = p.tensors[head_.tensor];
-    const auto angles = [&] { return angles_; };
-    UnitValues<V> values[1];
-    if constexpr (kDecidesSteps) {
-      MoreSteps<T, V, false, true, decltype(angles)> steps(p, head_, unit_.place, data, angles);
-      const float given_scale[1] = {
-          *reinterpret_cast<const float*>(tensor.scale + static_cast<uint32_t>(head_.head) * tensor.scale_head)};
-      choose_rotation<kFeatures>(p, found_.token, head_.tensor, steps);
-      choose_factor(
-          p, head_.tensor, [&] { return found_.position; }, steps);
-      const auto lanes = lanes_of_head<V, kFeatures>(whole, unit_.place, p.layout);
-      finish_head<T, V>(values, steps, lanes);
-      store_head_of_token<false>(p, steps, values, unit_, head_, found_.token, 0, data, given_scale, lanes);
-    } else {
-      const LeanSteps<T, V, 1, decltype(angles)> steps(plan_, tensor, &data, constants_, angles, head_.tensor == 2,
-                                                       (kFeatures & kLayouts) != 0 ? p.layout.style : RopeStyle::neox);
-      finish_head<T, V>(values, steps, whole);
-      const LeanStore store(tensor, unit_, head_, found_.token, 0);
-      if (plan_.loads_scale && tensor.store != DType::unset) {
-        store.store_8_bits<V>(0, values, whole, false, constants_.scales);
-      } else {
-        store.store<false, T, V>(0, plan_.biased | plan_.normed | plan_.rotated ? narrow<T, V>(values[0]) : data);
-      }
-    }
-  }
-
- private:
-  static constexpr bool kDecidesSteps =
-      (kFeatures & kMoreSteps) != 0;  // at run time; otherwise they are exactly those of kFeatures
-  FoundToken found_ = {};
-  TensorHead head_ = {};
-  LaneUnit unit_ = {};
-  UnitAngles<V> angles_ = {};
-  LeanPlan plan_ = {};
-  LeanConstants<T, V, 1> constants_ = {};
-};
-
 // kFeatures: with kMoreSteps, the steps are decided at run time.
 template <class T, int V, int kFeatures>
 __global__ void __launch_bounds__(kVectorThreads, 2)
@@ -138,8 +70,11 @@ __global__ void __launch_bounds__(kVectorThreads, 2)
 
   product.load_x(a);
   const bool finishes = rank == 0 && threadIdx.x < 32;
-  VectorHead<T, V, kFeatures> finished;
-  if (finishes) finished.prepare(a, p, head);
+  TokenHead<T, V, kFeatures> finished;
+  if (finishes) {
+    finished.prepare(p, a.lanes, head);
+    finished.ask(p, find_token(p, 1, 0, (head | static_cast<int>(threadIdx.x)) == 0), 0);
+  }
   const float squares = a.normed != 0 ? product.apply_norm(a) : 0.0f;
   product.multiply(a);
   wait_for_cluster();
@@ -150,7 +85,7 @@ __global__ void __launch_bounds__(kVectorThreads, 2)
   }
   if (!finishes) return;
   shared.arrivals.wait();
-  finished.finish(a, p, gather_head<T, V>(a, shared, finished.place()));
+  finished.finish(p, gather_head<T, V>(a, shared, finished.place()));
 }
 
 }  // namespace prologue::cuda

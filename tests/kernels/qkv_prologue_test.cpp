@@ -224,7 +224,7 @@ TEST_P(QkvPrologueInstanceTest, EveryOneHasTheBitsOfThePrologueAlone) {
 
 // ---- every instance of the kernel of one token ------------------------------------------------------------------------------
 
-constexpr Call kOneToken[] = {
+constexpr Call kWithoutAxes[] = {
     kCalls[0],
     kCalls[1],
     kCalls[2],
@@ -268,7 +268,7 @@ TEST_P(QkvVectorInstanceTest, EveryOneHasTheBitsOfThePrologueAlone) {
   PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
   std::set<std::string> ran;
   int number = 0;
-  for (const Call& call : kOneToken) {
+  for (const Call& call : kWithoutAxes) {
     for (const Sizes& sizes : kOneTokenSizes) {
       PrologueCase c;
       c.num_tokens = sizes.num_tokens, c.num_q_heads = sizes.num_q_heads, c.num_kv_heads = sizes.num_kv_heads;
@@ -294,6 +294,45 @@ TEST_P(QkvVectorInstanceTest, EveryOneHasTheBitsOfThePrologueAlone) {
     }
   }
   for (const std::string& name : cuda::qkv_vector_instances(GetParam()))
+    EXPECT_TRUE(without_shares(ran).contains(name)) << name << " did not run";
+}
+
+// ---- every instance of the kernel with a weight ring ------------------------------------------------------------------------
+
+// Fewer tokens than a cluster has blocks, more than a block has warps, and whole tiles of them; rings that are filled once and several times.
+constexpr Sizes kRingSizes[] = {{3, 2, 1, 128, 448},  {9, 3, 1, 64, 64},    {16, 2, 1, 64, 1984},
+                                {12, 1, 1, 256, 640}, {33, 1, 1, 128, 320}, {64, 2, 1, 64, 576},
+                                {15, 1, 1, 96, 192},  {50, 1, 1, 256, 128}, {10, 1, 1, 80, 128}};
+
+class QkvRingInstanceTest : public ::testing::TestWithParam<DType> {};
+INSTANTIATE_TEST_SUITE_P(Types, QkvRingInstanceTest, ::testing::Values(DType::f16, DType::bf16), type_name);
+
+TEST_P(QkvRingInstanceTest, EveryOneHasTheBitsOfThePrologueAlone) {
+  PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
+  if (!has_qkv_gemm(Device::cuda)) GTEST_SKIP() << "this GPU has none of the kernels of Hopper";
+  std::set<std::string> ran;
+  size_t number = 0;
+  for (const Call& call : kWithoutAxes) {
+    for (const Sizes& sizes : kRingSizes) {
+      PrologueCase c;
+      c.num_tokens = sizes.num_tokens, c.num_q_heads = sizes.num_q_heads, c.num_kv_heads = sizes.num_kv_heads;
+      c.head_dim = c.rotary_dim = sizes.head_dim;
+      call.change(c);
+      const bool normed = ++number % 2 != 0;
+      with_host_type(GetParam(), [&](auto type) {
+        using T = decltype(type);
+        SCOPED_TRACE(str_cat(call.name, " hidden ", sizes.hidden_size, normed ? " normed " : " ", c.describe()));
+        Projection p = whole_numbers(c, sizes.hidden_size, normed);
+        p.float_weights = number % 3 == 0;
+        p.weighted = number % 5 != 0;
+        const PrologueData<T> data = projected_data<T>(c, project(c, p));
+        const auto runs = [&](size_t i, size_t count) { return count <= 3 || (i + number) % 3 == 0; };
+        expect_bits_of_instances<T>(
+            c, data, p, [](const QkvPrologueParams& params) { return cuda::ring_instances_of(params); }, runs, ran);
+      });
+    }
+  }
+  for (const std::string& name : cuda::qkv_ring_instances(GetParam()))
     EXPECT_TRUE(without_shares(ran).contains(name)) << name << " did not run";
 }
 
@@ -366,7 +405,7 @@ void expect_bits_of_separate_kernels(const Sizes& sizes, NormPlacement norm, Rop
   const QkvPrologueParams separate = place_projection(want, p), chosen = place_projection(got, p);
   QkvPrologueParams behind_norm = chosen;
   behind_norm.norm = {};
-  EXPECT_EQ(cuda::chooses_qkv_gemm(behind_norm), sizes.num_tokens > 1);
+  EXPECT_EQ(cuda::chooses_qkv_gemm(behind_norm), sizes.num_tokens > 64);
   const Status alone = want.run([&](const Execution& execution) { return run_separately(separate, **context, execution); });
   ASSERT_TRUE(alone.ok()) << alone.message();
   const Status status = got.run([&](const Execution& execution) { return run_validated(chosen, **context, execution); });
@@ -388,17 +427,28 @@ TEST(QkvGemmTest, HasTheBitsOfSeparateKernelsAtRealSizes) {
   }
 }
 
-// One token of 8B, 1B, SmolLM2 135M and Gemma 3 270M, whatever kernel it is.
-TEST(QkvVectorTest, HasTheBitsOfSeparateKernelsAtRealSizes) {
-  PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
+// Few tokens of 8B, 1B, SmolLM2 135M and Gemma 3 270M, whatever kernel it is.
+void expect_bits_of_separate_kernels_for(int64_t num_tokens) {
+  const int64_t t = num_tokens;
   for (const Sizes& sizes :
-       {Sizes{1, 32, 8, 128, 4096}, Sizes{1, 32, 8, 64, 2048}, Sizes{1, 9, 3, 64, 576}, Sizes{1, 4, 1, 256, 640}}) {
+       {Sizes{t, 32, 8, 128, 4096}, Sizes{t, 32, 8, 64, 2048}, Sizes{t, 9, 3, 64, 576}, Sizes{t, 4, 1, 256, 640}}) {
     for (const NormPlacement norm : {NormPlacement::none, NormPlacement::before_rope}) {
       for (const RopeStyle style : {RopeStyle::neox, RopeStyle::interleaved}) {
         expect_bits_of_separate_kernels(sizes, norm, style, true);
       }
     }
   }
+}
+TEST(QkvVectorTest, HasTheBitsOfSeparateKernelsAtRealSizes) {
+  PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
+  expect_bits_of_separate_kernels_for(1);
+}
+TEST(QkvRingTest, HasTheBitsOfSeparateKernelsAtRealSizes) {
+  PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
+#ifdef PROLOGUE_CUDA_EMULATED
+  GTEST_SKIP() << "for a GPU";
+#endif
+  for (const int64_t num_tokens : {8, 9, 16, 17, 40, 64}) expect_bits_of_separate_kernels_for(num_tokens);
 }
 
 #endif

@@ -121,6 +121,12 @@ class Arrivals {
                                     "r"(in_block(rank, &state_)), "f"(values.x), "f"(values.y), "f"(values.z), "f"(values.w)
                                     : "memory"));
   }
+  __device__ void store(uint32_t rank, void* to, const uint4& words) {
+    PROLOGUE_FROM_SM90(asm volatile(
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%2, %3, %4, %5}, [%1];" ::"r"(in_block(rank, to)),
+        "r"(in_block(rank, &state_)), "r"(words.x), "r"(words.y), "r"(words.z), "r"(words.w)
+        : "memory"));
+  }
   __device__ void store(uint32_t rank, float* to, float value) {
     PROLOGUE_FROM_SM90(asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %2, [%1];" ::"r"(in_block(rank, to)),
                                     "r"(in_block(rank, &state_)), "f"(value)

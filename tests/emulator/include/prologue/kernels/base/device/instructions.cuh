@@ -66,13 +66,14 @@ class Arrivals {
  public:
   void open(uint32_t num_bytes) { missing_ = num_bytes; }
   void store(uint32_t rank, float* to, const float4& values) { store_bytes(rank, to, &values, sizeof values); }
+  void store(uint32_t rank, void* to, const uint4& words) { store_bytes(rank, to, &words, sizeof words); }
   void store(uint32_t rank, float* to, float value) { store_bytes(rank, to, &value, sizeof value); }
   void wait() {
     emulator::wait_until([&] { return missing_ == 0; });
   }
 
  private:
-  void store_bytes(uint32_t rank, float* to, const void* from, size_t num_bytes) {
+  void store_bytes(uint32_t rank, void* to, const void* from, size_t num_bytes) {
     if (reinterpret_cast<uintptr_t>(to) % num_bytes != 0) emulator::fail("stores in another block at an address that is not aligned");
     std::memcpy(emulator::in_block_of_cluster(to, rank), from, num_bytes);
     auto& there = *static_cast<Arrivals*>(emulator::in_block_of_cluster(this, rank));
