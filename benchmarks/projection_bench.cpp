@@ -275,8 +275,10 @@ void run_layers(bench::Bench& bench, const std::string& model, Heads heads, cons
       return bench::Case{bytes,
                          [=, &context](const Execution& execution, int64_t rotation) mutable {
                            const auto layer = static_cast<size_t>(rotation);
-                           // As layers/graph/projection_fusion.cpp has it: a large matrix starts beside attention at one token only.
-                           const bool is_large = others[0].bytes > 2 << 20;
+                           // As layers/graph/projection_fusion.cpp has it.
+                           const auto& output = others[0].params;
+                           const bool is_large = !may_begin_beside_attention(output.n, output.k);
+                           const bool begins_early = !is_large || num_tokens == 1 || num_tokens >= kTokensOfRings;
                            const auto run = [&](auto& problem, bool may_overlap = true) {
                              auto& p = problem.params;
                              p.weight = problem.weights[layer];
@@ -292,12 +294,11 @@ void run_layers(bench::Bench& bench, const std::string& model, Heads heads, cons
                              attention.params.kv.k.data = attention.k[layer];
                              attention.params.kv.v.data = attention.v[layer];
                              const bool apart = is_large && num_tokens == 1 && kind == Way::one_overlapping;
-                             attention.params.early_signal =
-                                 apart && waits_with_its_weights(others[0].params.n, others[0].params.k);
+                             attention.params.early_signal = apart && waits_with_its_weights(output.n, output.k);
                              attention.params.late_signal = apart && !attention.params.early_signal;
                              PROLOGUE_RETURN_IF_ERROR(paged_attention(attention.params, execution));
                            }
-                           PROLOGUE_RETURN_IF_ERROR(run(others[0], length == 0 || !is_large || num_tokens == 1));
+                           PROLOGUE_RETURN_IF_ERROR(run(others[0], length == 0 || begins_early));
                            PROLOGUE_RETURN_IF_ERROR(run(others[1]));
                            return run(others[2]);
                          },

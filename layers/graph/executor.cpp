@@ -220,7 +220,7 @@ Status GraphExecutor::bind(const Node& node, const Binding& binding, void* membe
       set(layer);
       break;
     }
-    case Binding::To::one_token: one_token_.push_back(static_cast<bool*>(member)); break;
+    case Binding::To::one_or_many: one_or_many_.push_back({static_cast<bool*>(member), binding.index}); break;
     case Binding::To::faults: set(faults_); break;
     case Binding::To::token_faults: set(token_faults()); break;
   }
@@ -295,7 +295,7 @@ Status GraphExecutor::check_step(const StepInputs& step, const Execution& execut
 void GraphExecutor::patch(const StepInputs& step) {
   const auto* const from = reinterpret_cast<const unsigned char*>(&step);
   for (const Patch& each : patches_) std::memcpy(each.member, from + each.from, sizeof(int64_t));
-  for (bool* const member : one_token_) *member = step.num_tokens == 1;
+  for (const auto& [member, many] : one_or_many_) *member = step.num_tokens == 1 || step.num_tokens >= many;
 }
 
 Status GraphExecutor::launch(size_t node, const Execution& execution) {

@@ -96,7 +96,11 @@ class PROLOGUE_API GraphExecutor {
   std::unique_ptr<GemmContext> gemm_context_;
   std::vector<Operation> operations_;  // by node
   std::vector<Patch> patches_;
-  std::vector<bool*> one_token_;                       // members that say whether a step has one token
+  struct OneOrMany {
+    bool* member;
+    int64_t many;
+  };
+  std::vector<OneOrMany> one_or_many_;                 // members that say whether a step has one token, or so many
   std::vector<std::shared_ptr<const Buffer>> tables_;  // that the operations read
   std::array<bool, kNumStepArrays * kMaxLayerGroups> reads_ = {};  // arrays of a step that the graph reads, by array and layer group
   int64_t position_axes_ = 1;

@@ -95,7 +95,8 @@ bool begins_early(const Graph& graph, size_t node, int64_t num_tokens) {
     return !std::holds_alternative<PagedAttentionParams>(before) && !std::holds_alternative<ProjectionParams>(before);
   }
   if (const auto* p = std::get_if<ProjectionParams>(&parameters)) {
-    return graph.nodes[node].binding_of(&p->overlaps) == nullptr ? p->overlaps : num_tokens == 1;
+    const Binding* const binding = graph.nodes[node].binding_of(&p->overlaps);
+    return binding == nullptr ? p->overlaps : num_tokens == 1 || num_tokens >= binding->index;
   }
   if (const auto* p = std::get_if<QkvPrologueParams>(&parameters)) return p->overlaps;
   if (const auto* p = std::get_if<EmbeddingParams>(&parameters)) return p->overlaps;

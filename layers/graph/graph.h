@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <variant>
 #include <vector>
@@ -136,12 +137,12 @@ struct Binding {
     table_rows,    // the rows of that table
     cache_read,    // the cache of a layer, a PagedKvView whose v.head_dim says what it must be
     cache_write,   // the same, where the operation writes it
-    one_token,     // a bool: whether the step has one token
+    one_or_many,   // a bool: whether the step has one token, or `index` and more
     faults,        // the executor's record of faults
     token_faults,  // and its fault codes by token
   };
   To to = To::read;
-  int64_t index = 0;                 // id of the value, StepArray, StepCount, or layer of the cache
+  int64_t index = 0;                 // id of the value, StepArray, StepCount, layer of the cache, or tokens
   int64_t column = 0;                // of a value or table: the column that the member points to
   const RopeTable* table = nullptr;  // of table and table_rows
   int64_t member = 0;                // offset of the member in the parameters, in bytes
@@ -181,8 +182,9 @@ struct PROLOGUE_API Node {
   void step(const int32_t*& member, StepArray array) { bind(&member, {Binding::To::array, static_cast<int32_t>(array)}); }
   void step(IndexView& member, StepArray array);
   void step(int64_t& member, StepCount count) { bind(&member, {Binding::To::count, static_cast<int32_t>(count)}); }
-  // The member is true in steps of one token, and false in others.
-  void one_token(bool& member) { bind(&member, {Binding::To::one_token}); }
+  // The member is true in steps of one token, and of `many` and more, and false in others.
+  void one_or_many(bool& member, int64_t many) { bind(&member, {Binding::To::one_or_many, many}); }
+  void one_token(bool& member) { one_or_many(member, std::numeric_limits<int64_t>::max()); }
   void positions(IndexView& member, int64_t& axis_stride, int64_t num_axes);
   void cache(PagedKvView& member, int64_t layer, bool writes);
   void faults(FaultRecord*& member) { bind(&member, {Binding::To::faults}); }

@@ -4,6 +4,7 @@
 #include <string_view>
 #include <utility>
 
+#include <prologue/kernels/projection/backends.h>
 #include <prologue/layers/graph/print.h>
 
 namespace prologue {
@@ -70,7 +71,8 @@ std::string options_text(const Graph& graph, size_t n) {
   if (begins_early(graph, n, 2)) {
     add(text, "begins early");
   } else if (begins_early(graph, n, 1)) {
-    add(text, "begins early at one token");
+    add(text, begins_early(graph, n, kTokensOfRings) ? str_cat("begins early at one token, and from ", kTokensOfRings, " on")
+                                                     : "begins early at one token");
   }
   if (const auto* attention = std::get_if<PagedAttentionParams>(&node.parameters)) {
     if (attention->window > 0) add(text, str_cat("window ", attention->window));
