@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <set>
+#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -304,36 +305,55 @@ constexpr Sizes kRingSizes[] = {{3, 2, 1, 128, 448},  {9, 3, 1, 64, 64},    {16,
                                 {12, 1, 1, 256, 640}, {33, 1, 1, 128, 320}, {64, 2, 1, 64, 576},
                                 {15, 1, 1, 96, 192},  {50, 1, 1, 256, 128}, {10, 1, 1, 80, 128}};
 
-class QkvRingInstanceTest : public ::testing::TestWithParam<DType> {};
-INSTANTIATE_TEST_SUITE_P(Types, QkvRingInstanceTest, ::testing::Values(DType::f16, DType::bf16), type_name);
-
-TEST_P(QkvRingInstanceTest, EveryOneHasTheBitsOfThePrologueAlone) {
-  PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
-  if (!has_qkv_gemm(Device::cuda)) GTEST_SKIP() << "this GPU has none of the kernels of Hopper";
+// One instance in `every` of those that can do a call runs, in turn.
+std::set<std::string> run_ring_instances(DType dtype, std::span<const Call> calls, std::span<const Sizes> all_sizes,
+                                         size_t every) {
   std::set<std::string> ran;
   size_t number = 0;
-  for (const Call& call : kWithoutAxes) {
-    for (const Sizes& sizes : kRingSizes) {
+  for (const Call& call : calls) {
+    for (const Sizes& sizes : all_sizes) {
       PrologueCase c;
       c.num_tokens = sizes.num_tokens, c.num_q_heads = sizes.num_q_heads, c.num_kv_heads = sizes.num_kv_heads;
       c.head_dim = c.rotary_dim = sizes.head_dim;
       call.change(c);
       const bool normed = ++number % 2 != 0;
-      with_host_type(GetParam(), [&](auto type) {
+      with_host_type(dtype, [&](auto type) {
         using T = decltype(type);
         SCOPED_TRACE(str_cat(call.name, " hidden ", sizes.hidden_size, normed ? " normed " : " ", c.describe()));
         Projection p = whole_numbers(c, sizes.hidden_size, normed);
         p.float_weights = number % 3 == 0;
         p.weighted = number % 5 != 0;
         const PrologueData<T> data = projected_data<T>(c, project(c, p));
-        const auto runs = [&](size_t i, size_t count) { return count <= 3 || (i + number) % 3 == 0; };
+        const auto runs = [&](size_t i, size_t count) { return count <= every || (i + number) % every == 0; };
         expect_bits_of_instances<T>(
             c, data, p, [](const QkvPrologueParams& params) { return cuda::ring_instances_of(params); }, runs, ran);
       });
     }
   }
-  for (const std::string& name : cuda::qkv_ring_instances(GetParam()))
-    EXPECT_TRUE(without_shares(ran).contains(name)) << name << " did not run";
+  return without_shares(ran);
+}
+
+class QkvRingInstanceTest : public ::testing::TestWithParam<DType> {};
+INSTANTIATE_TEST_SUITE_P(Types, QkvRingInstanceTest, ::testing::Values(DType::f16, DType::bf16), type_name);
+
+TEST_P(QkvRingInstanceTest, EveryOneHasTheBitsOfThePrologueAlone) {
+  PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
+  if (!has_qkv_gemm(Device::cuda)) GTEST_SKIP() << "this GPU has none of the kernels of Hopper";
+  const std::set<std::string> ran = run_ring_instances(GetParam(), kWithoutAxes, kRingSizes, 3);
+  for (const std::string& name : cuda::qkv_ring_instances(GetParam())) EXPECT_TRUE(ran.contains(name)) << name << " did not run";
+}
+
+// Few calls, for compute-sanitizer.
+TEST(QkvRingTest, IsFilledSeveralTimes_cuda) {
+  PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
+  if (!has_qkv_gemm(Device::cuda)) GTEST_SKIP() << "this GPU has none of the kernels of Hopper";
+  constexpr Sizes kFew[] = {{12, 1, 1, 128, 1088}, {36, 1, 1, 128, 2112}, {9, 1, 1, 256, 320}, {64, 1, 1, 256, 832}};
+  std::set<std::string> ran;
+  for (const char* name : {"plain", "hadamard_uint4", "interleaved", "bias", "norm", "fp8"}) {
+    const auto call = std::ranges::find_if(kWithoutAxes, [&](const Call& each) { return std::string(each.name) == name; });
+    ran.merge(run_ring_instances(DType::bf16, {call, 1}, kFew, 2));
+  }
+  EXPECT_EQ(ran.size(), cuda::qkv_ring_instances(DType::bf16).size());
 }
 
 // ---- every instance of the kernel of prompts --------------------------------------------------------------------------------
