@@ -58,8 +58,7 @@ class Results:
 
 PROLOGUE = Results("2026-11-21-h200-attention_prologue.json", "2026-11-21-h200-attention_prologue-peers.json")
 ROTARY = Results("2026-11-21-h200-rotary.json", "2026-11-21-h200-rotary-peers.json")
-PROJECTION = Results("2026-11-23-h200-layers.json")
-MORE_TOKENS = Results("2026-11-23-h200-layers.json", "2026-11-24-h200-projection.json")  # where they name a row twice: the newer one
+PROJECTION = Results("2026-11-26-h200-rings.json")
 
 # ---- plots ------------------------------------------------------------------------------------------------------------------
 
@@ -145,18 +144,18 @@ PARTS = [("qkv", "norm, QKV projection, prologue", "ours"), ("output + residual"
          ("norm + gate_up + activation", "norm, gate and up, activation", "b"), ("down + residual", "down, residual", "copy")]
 
 
-def decode_panel(title, qkv, model, tokens, results=PROJECTION):
+def decode_panel(title, qkv, model, tokens):
     """Two bars: what one layer does beside attention, in separate kernels and in four."""
     def us(part, way):
         name = f"qkv {qkv}" if part == "qkv" else f"{model} {part}"
-        return results.rows[f"{name} T={tokens}: {way}"]["us"]
+        return PROJECTION.rows[f"{name} T={tokens}: {way}"]["us"]
     ways = [("separate kernels", "several kernels"), ("four kernels", "one kernel, overlapping")]
     most = max(sum(us(part, way) for part, _, _ in PARTS) for _, way in ways)
     out = [f'<text class="title" x="{LEFT}" y="18">{title}</text>']
     for i, (label, way) in enumerate(ways):
         x, y = LEFT, 32 + 52 * i
         total = sum(us(part, way) for part, _, _ in PARTS)
-        layer = results.rows[f"layer of {model}, 512 tokens of context T={tokens}: {way}"]["us"]
+        layer = PROJECTION.rows[f"layer of {model}, 512 tokens of context T={tokens}: {way}"]["us"]
         out.append(f'<text class="axis" x="{x}" y="{y + 10}">{label}: {total:.1f} us; in a layer with attention {layer:.1f}</text>')
         for part, _, css in PARTS:
             width = 330 * us(part, way) / most
@@ -169,7 +168,7 @@ def decode_panel(title, qkv, model, tokens, results=PROJECTION):
 
 def decode_plot():
     panels = [decode_panel("SmolLM2 135M", "SmolLM2 135M", "SmolLM2", 1), decode_panel("Llama 3.2 1B", "1B", "1B", 1),
-              decode_panel("Llama 3.1 8B", "8B", "8B", 1), decode_panel("Llama 3.1 8B, 16 tokens", "8B", "8B", 16, MORE_TOKENS)]
+              decode_panel("Llama 3.1 8B", "8B", "8B", 1), decode_panel("Llama 3.1 8B, 16 tokens", "8B", "8B", 16)]
     width, height = PANEL * len(panels), 186
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
            'aria-label="Time of a layer of a decode step">\n', STYLE]
@@ -180,7 +179,7 @@ def decode_plot():
         out.append(f'  <path class="{css}" style="stroke-width:12;stroke-dasharray:none" d="M{x} 150h12"/>\n')
         out.append(f'  <text x="{x + 18}" y="154">{label}</text>\n')
         x += 34 + 6.6 * len(label)
-    out.append(f'  <text class="note" x="{LEFT}" y="{height - 8}">One NVIDIA H200, 2026-11-23, 16 tokens 2026-11-24; bfloat16, one token if not said otherwise; microseconds. Bars: each part in a '
+    out.append(f'  <text class="note" x="{LEFT}" y="{height - 8}">One NVIDIA H200, 2026-11-26; bfloat16, one token if not said otherwise; microseconds. Bars: each part in a '
                'chain of its own. Whole layers: 32 one after another, attention over 512 tokens.</text>\n</svg>\n')
     return "".join(out)
 
