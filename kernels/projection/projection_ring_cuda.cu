@@ -1,3 +1,4 @@
+#include <prologue/kernels/projection/backends.h>
 #include <prologue/kernels/projection/projection_choice.h>
 #include <prologue/kernels/projection/projection_output.h>
 #include <prologue/kernels/projection/projection_ring.h>
@@ -82,15 +83,15 @@ RingLaunch ring_launch_of(const ProjectionParams& p, const RingInstance& instanc
   return launch;
 }
 
-// Up to 8 tokens weights through registers are faster for one or two of them, where a block would have few rows, and for models of short
+// Below kTokensOfRings weights through registers are faster for one or two of them, where a block would have few rows, and for models of short
 // rows. Measured in whole layers (bench_projection).
-constexpr int64_t kFewTokens = 8, kFewestTokens = 3, kFewestRows = 32, kShortestRows = 4096;
+constexpr int64_t kFewestTokens = 3, kFewestRows = 32, kShortestRows = 4096;
 
 RingLaunch choose_ring(const ProjectionParams& p) {
   if (!can_ring(p)) return {};
   const int64_t rows = rows_of_block(p);
   const bool is_large = halves_of(p) * rows >= kFewestRows && p.k >= kShortestRows;
-  if (p.num_tokens <= kFewTokens && (p.num_tokens < kFewestTokens || !is_large)) return {};
+  if (p.num_tokens < kTokensOfRings && (p.num_tokens < kFewestTokens || !is_large)) return {};
   for (const RingInstance& instance : ring_instances_of(p.dtype)) {
     const RingLaunch launch = ring_launch_of(p, instance, rows);
     if (launch.instance != nullptr) return launch;

@@ -153,11 +153,17 @@ constexpr Call kCalls[] = {
 struct Sizes {
   int64_t num_tokens, num_q_heads, num_kv_heads, head_dim, hidden_size;
 };
+PrologueCase case_of(const Sizes& sizes) {
+  PrologueCase c;
+  c.num_tokens = sizes.num_tokens, c.num_q_heads = sizes.num_q_heads, c.num_kv_heads = sizes.num_kv_heads;
+  c.head_dim = c.rotary_dim = sizes.head_dim;
+  return c;
+}
 // Head dims that fill the warps and some that do not; hidden sizes that the blocks of a cluster share evenly and that they do not, less
 // than a unit for each of them too. The last has more tokens than a block has warps.
-constexpr Sizes kSizes[] = {{1, 3, 1, 128, 512}, {8, 2, 1, 64, 96},   {9, 2, 1, 80, 544},  {16, 1, 1, 96, 288},
-                            {5, 1, 1, 256, 640}, {11, 1, 1, 128, 32}, {12, 1, 1, 64, 288}, {15, 1, 1, 256, 96},
-                            {8, 1, 1, 80, 288}};
+constexpr Sizes kSizes[] = {{1, 3, 1, 128, 512}, {8, 2, 1, 64, 96},   {9, 2, 1, 80, 544},
+                            {16, 1, 1, 96, 288}, {5, 1, 1, 256, 640}, {11, 1, 1, 128, 32},
+                            {12, 1, 1, 64, 288}, {15, 1, 1, 256, 96}, {8, 1, 1, 80, 288}};
 
 // Instances `list` of the call that `runs(number, count)` picks have the bits of the prologue alone. `ran`: their names.
 template <class T, class List, class Runs>
@@ -198,9 +204,7 @@ TEST_P(QkvPrologueInstanceTest, EveryOneHasTheBitsOfThePrologueAlone) {
   size_t number = 0;
   for (const Call& call : kCalls) {
     for (const Sizes& sizes : kSizes) {
-      PrologueCase c;
-      c.num_tokens = sizes.num_tokens, c.num_q_heads = sizes.num_q_heads, c.num_kv_heads = sizes.num_kv_heads;
-      c.head_dim = c.rotary_dim = sizes.head_dim;
+      PrologueCase c = case_of(sizes);
       call.change(c);
       const bool normed = (&call - kCalls + (&sizes - kSizes)) % 2 != 0;
       with_host_type(GetParam(), [&](auto type) {
@@ -271,9 +275,7 @@ TEST_P(QkvVectorInstanceTest, EveryOneHasTheBitsOfThePrologueAlone) {
   int number = 0;
   for (const Call& call : kWithoutAxes) {
     for (const Sizes& sizes : kOneTokenSizes) {
-      PrologueCase c;
-      c.num_tokens = sizes.num_tokens, c.num_q_heads = sizes.num_q_heads, c.num_kv_heads = sizes.num_kv_heads;
-      c.head_dim = c.rotary_dim = sizes.head_dim;
+      PrologueCase c = case_of(sizes);
       call.change(c);
       const bool normed = ++number % 2 != 0;
       with_host_type(GetParam(), [&](auto type) {
@@ -312,9 +314,7 @@ std::set<std::string> run_ring_instances(DType dtype, std::span<const Call> call
   size_t number = 0;
   for (const Call& call : calls) {
     for (const Sizes& sizes : all_sizes) {
-      PrologueCase c;
-      c.num_tokens = sizes.num_tokens, c.num_q_heads = sizes.num_q_heads, c.num_kv_heads = sizes.num_kv_heads;
-      c.head_dim = c.rotary_dim = sizes.head_dim;
+      PrologueCase c = case_of(sizes);
       call.change(c);
       const bool normed = ++number % 2 != 0;
       with_host_type(dtype, [&](auto type) {
@@ -391,9 +391,7 @@ TEST_P(QkvGemmInstanceTest, EveryOneHasTheBitsOfThePrologueAlone) {
   std::set<std::string> ran;
   for (const Call& call : kPrompts) {
     for (const Sizes& sizes : kPromptSizes) {
-      PrologueCase c;
-      c.num_tokens = sizes.num_tokens, c.num_q_heads = sizes.num_q_heads, c.num_kv_heads = sizes.num_kv_heads;
-      c.head_dim = c.rotary_dim = sizes.head_dim;
+      PrologueCase c = case_of(sizes);
       call.change(c);
       with_host_type(GetParam(), [&](auto type) {
         using T = decltype(type);
@@ -412,9 +410,7 @@ TEST_P(QkvGemmInstanceTest, EveryOneHasTheBitsOfThePrologueAlone) {
 // Of whole numbers, too, so separate kernels have the same bits.
 void expect_bits_of_separate_kernels(const Sizes& sizes, NormPlacement norm, RopeStyle style, bool normed) {
   using T = BFloat16;
-  PrologueCase c;
-  c.num_tokens = sizes.num_tokens, c.num_q_heads = sizes.num_q_heads, c.num_kv_heads = sizes.num_kv_heads;
-  c.head_dim = c.rotary_dim = sizes.head_dim;
+  PrologueCase c = case_of(sizes);
   c.norm = norm, c.style = style;
   SCOPED_TRACE(c.describe());
   const Projection p = whole_numbers(c, sizes.hidden_size, normed);
