@@ -23,7 +23,8 @@ constexpr Model kModels[] = {{"8B", 4096, 32, 8, 128}, {"1B", 2048, 32, 8, 64}, 
 struct Batch {
   int64_t num_seqs, cached, rows;
 };
-constexpr Batch kBatches[] = {{1, 511, 1}, {8, 511, 1}, {16, 511, 1}, {64, 511, 1}, {1, 0, 512}, {1, 0, 2048}, {4, 0, 2048}};
+constexpr Batch kBatches[] = {{1, 511, 1},  {4, 511, 1}, {8, 511, 1},  {16, 511, 1}, {32, 511, 1},
+                              {64, 511, 1}, {1, 0, 512}, {1, 0, 2048}, {4, 0, 2048}};
 
 struct Problem {
   AttentionLayerParams params;

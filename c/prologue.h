@@ -1654,13 +1654,13 @@ PROLOGUE_C_API prologue_status prologue_qkv_prologue(
 //     -> q, and K and V in the pages of the cache             section qkv_prologue: hidden_states qkv_weight^T and
 //                                                             section attention_prologue (bias, norm, rotation, store)
 //     -> attention of the new tokens over the pages           section paged_attention
-//     -> out = attention output_weight^T (+ output_bias)      section gemm; one token: section projection
+//     -> out = attention output_weight^T (+ output_bias)      section projection
 //   out [T, hidden_size]
 //
-// It runs three operations on one stream. On Hopper in 16 bits the first is one kernel where that is faster (prompts, and one token of small
-// models), otherwise a GEMM and the prologue; the last one begins beside attention in a step of one token. The layer does not allocate or
-// synchronise, and it has no state. With attention.past_is_ready decoding begins beside the prologue: the caller promises that no sequence reads what another one
-// writes in this step. The headers of the operations document the parameters that are passed through; docs/embedding.md explains a whole
+// It runs three operations on one stream. On Hopper in 16 bits the first is one kernel where that is faster (prompts, one token, and up to 64
+// tokens with `overlaps`), otherwise a GEMM and the prologue; and the last one is a kernel that may begin beside attention (one token, and up
+// to 64 of large matrices with `overlaps`), otherwise a GEMM. The layer does not allocate or synchronise, and it has no state. With
+// attention.past_is_ready decoding begins beside the prologue: the caller promises that no sequence reads what another one writes in this step. The headers of the operations document the parameters that are passed through; docs/embedding.md explains a whole
 // engine. (layers/attention.h builds the same layer in a model's graph.)
 //
 //   hidden_states  [T, hidden_size] dtype, rows hidden_stride >= hidden_size apart; T = prologue.num_tokens
@@ -1704,7 +1704,7 @@ typedef struct prologue_attention_layer_params {
 
   void* workspace;
   int64_t workspace_bytes;
-  // A step of one token may begin while the kernel before it in the stream runs, on GPUs from Hopper on. That kernel must not write
+  // A step of few tokens may begin while the kernel before it in the stream runs, on GPUs from Hopper on. That kernel must not write
   // qkv_weight, nor, with attention.past_is_ready, what attention reads besides this step's rows: lengths, page table, earlier positions.
   bool overlaps;
   uint64_t reserved[7];  // zeros

@@ -17,13 +17,12 @@ constexpr int64_t kWorkspaceAlignment = 64;  // that of host allocations; the pa
 constexpr int64_t kPartAlignment = 256;      // this, so that no operation is slower than with separate buffers
 
 // The operations of the layer, wired to each other through the workspace. qkv_prologue is qkv_projection and prologue, which describe it for
-// the checks; output is output_projection.
+// the checks.
 struct Wiring {
   GemmParams qkv_projection;
   AttentionPrologueParams prologue;
   QkvPrologueParams qkv_prologue;
   PagedAttentionParams attention;
-  GemmParams output_projection;
   ProjectionParams output;
   int64_t workspace_bytes = 0;
 };
@@ -75,12 +74,10 @@ Wiring wire(const AttentionLayerParams& p, Device device) {
   w.qkv_prologue.weight = p.qkv_weight;
   w.qkv_prologue.prologue = w.prologue;
   for (HeadsView* made : {&w.qkv_prologue.prologue.q, &w.qkv_prologue.prologue.k, &w.qkv_prologue.prologue.v}) *made = {};
-  w.qkv_prologue.overlaps = p.overlaps && num_tokens == 1;  // more tokens without a norm are faster separately
+  w.qkv_prologue.overlaps = p.overlaps;
   w.qkv_prologue.workspace = at(0);  // separate operations have qkv there, so that q_out is in place
   w.qkv_prologue.workspace_bytes = qkv_bytes;
 
-  w.output_projection = {num_tokens,      p.hidden_size,   attention_width, given.dtype, given.dtype, at(qkv_bytes),
-                         attention_width, p.output_weight, p.output_bias,   p.out,       p.out_stride};
   w.output.num_tokens = num_tokens;
   w.output.n = p.hidden_size;
   w.output.k = w.output.x_stride = attention_width;
@@ -90,13 +87,21 @@ Wiring wire(const AttentionLayerParams& p, Device device) {
   w.output.bias = p.output_bias;
   w.output.y = p.out;
   w.output.y_stride = p.out_stride;
-  w.output.overlaps = true;  // attention, the launch before it, does not write its weights
-  if (num_tokens == 1 && !may_begin_beside_attention(p.hidden_size, attention_width)) {
+  const bool small = may_begin_beside_attention(p.hidden_size, attention_width);
+  w.output.overlaps = small || num_tokens == 1 || num_tokens >= kTokensOfRings;
+  if (num_tokens == 1 && !small) {
     w.attention.early_signal = waits_with_its_weights(p.hidden_size, attention_width);
     w.attention.late_signal = !w.attention.early_signal;
   }
   w.workspace_bytes = qkv_bytes + attention_bytes + w.attention.workspace_bytes;
   return w;
+}
+
+// Whether a kernel of ours is faster than a GEMM behind attention. Measured (bench_attention_layer): with early begins, 8B gains 4 % at 16 tokens
+// and 5 % at 32, 1B and SmolLM2 lose as much from 16 on; without, nothing gains from two tokens on.
+bool output_is_one_kernel(const AttentionLayerParams& p, const ProjectionParams& output) {
+  const bool small = output.n * output.k <= int64_t{8} << 20;
+  return output.num_tokens == 1 || (p.overlaps && (output.num_tokens < kTokensOfRings || !small));
 }
 
 // Adds to an error which of the two GEMMs it is from.
@@ -134,7 +139,8 @@ Status check_sizes(const AttentionLayerParams& p, Device device) {
 // Checks that no array that one operation writes overlaps an array that another reads or writes. The views that wire() makes are
 // parts of the workspace.
 Status check_apart(const AttentionLayerParams& p, const Wiring& layer, Device device) {
-  const GemmParams &qkv = layer.qkv_projection, &output = layer.output_projection;
+  const GemmParams& qkv = layer.qkv_projection;
+  const ProjectionParams& output = layer.output;
   const auto matrix = [&](const char* name, const void* data, int64_t rows, int64_t columns, int64_t stride) {
     return heads_region(name, {data, stride, 0}, data == nullptr ? 0 : rows, 1, columns, qkv.dtype);
   };
@@ -143,7 +149,7 @@ Status check_apart(const AttentionLayerParams& p, const Wiring& layer, Device de
   PROLOGUE_RETURN_IF_ERROR(regions.read(matrix("qkv_weight", qkv.weight, qkv.n, qkv.k, qkv.k)));
   PROLOGUE_RETURN_IF_ERROR(regions.read(matrix("output_weight", output.weight, output.n, output.k, output.k)));
   PROLOGUE_RETURN_IF_ERROR(regions.read(matrix("output_bias", output.bias, 1, output.n, output.n)));
-  PROLOGUE_RETURN_IF_ERROR(regions.write(matrix("out", output.y, output.m, output.n, output.y_stride), "hidden_states"));
+  PROLOGUE_RETURN_IF_ERROR(regions.write(matrix("out", output.y, output.num_tokens, output.n, output.y_stride), "hidden_states"));
   PROLOGUE_RETURN_IF_ERROR(regions.write(array_region("workspace", p.workspace, layer.workspace_bytes, 1)));
   regions.leave_out({"q", "k", "v", "q_out"});
   PROLOGUE_RETURN_IF_ERROR(add_regions(layer.prologue, regions));
@@ -174,15 +180,13 @@ Status attention_layer(const AttentionLayerParams& params, GemmContext& gemm_con
   PROLOGUE_RETURN_IF_ERROR(named("qkv projection", validate(layer.qkv_projection, gemm_context, execution)));
   PROLOGUE_RETURN_IF_ERROR(validate(layer.prologue, execution));
   PROLOGUE_RETURN_IF_ERROR(validate(layer.attention, execution.device));
-  PROLOGUE_RETURN_IF_ERROR(named("output projection", validate(layer.output_projection, gemm_context, execution)));
+  PROLOGUE_RETURN_IF_ERROR(named("output projection", validate(layer.output, gemm_context, execution)));
   PROLOGUE_RETURN_IF_ERROR(check_apart(params, layer, execution.device));
 
   PROLOGUE_RETURN_IF_ERROR(run_validated(layer.qkv_prologue, gemm_context, execution));
   PROLOGUE_RETURN_IF_ERROR(run_validated(layer.attention, execution));
-  // Measured (bench_attention_layer): a step of one token of 8B is 7 % faster with an output projection that begins beside attention, one of 8
-  // tokens as fast, one of 16 slower.
-  return layer.output.num_tokens == 1 ? run_validated(layer.output, gemm_context, execution)
-                                      : run_validated(layer.output_projection, gemm_context, execution);
+  return output_is_one_kernel(params, layer.output) ? run_validated(layer.output, gemm_context, execution)
+                                                    : run_separately(layer.output, gemm_context, execution);
 }
 
 }  // namespace prologue

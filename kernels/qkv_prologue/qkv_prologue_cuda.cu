@@ -73,13 +73,16 @@ bool is_worth_it(const Launch& launch) {
   return launch.clusters * a.blocks >= kEnoughBlocks || a.units >> (a.log_blocks + a.log_parts) <= kUnitsOfLongRows;
 }
 
-// A call that neither begins early nor has a norm saves one launch, and that is worth less than a GEMM's better share of the memory. Measured in
-// whole attention layers (bench_attention_layer): 8B 4 % slower in one kernel at one token, 8 % at 16, 1B 12 % faster at one token.
-constexpr int64_t kMostWeightsAlone = int64_t{8} << 20;
+// A call that neither begins early nor has a norm saves one launch, and from two tokens on that is worth less than what the ends of a larger
+// kernel cost. Measured in whole attention layers (bench_attention_layer): at one token 8B is 11 % faster in one kernel, at 2 to 64 tokens up to
+// 8 % slower, 1B up to 11 %; SmolLM2 is faster up to 16 tokens.
+constexpr int64_t kMostWeightsOfOneToken = int64_t{32} << 20, kMostWeightsOfFewTokens = int64_t{1} << 20, kFewTokens = 16;
 
 bool saves_enough(const QkvPrologueParams& p, const AttentionPrologueParams& prologue) {
-  const int64_t rows = (prologue.num_q_heads + 2 * prologue.num_kv_heads) * prologue.head_dim;
-  return p.overlaps || p.norm.given != 0 || (prologue.num_tokens == 1 && rows * p.hidden_size <= kMostWeightsAlone);
+  if (p.overlaps || p.norm.given != 0) return true;
+  const int64_t weights = (prologue.num_q_heads + 2 * prologue.num_kv_heads) * prologue.head_dim * p.hidden_size;
+  if (prologue.num_tokens == 1) return weights <= kMostWeightsOfOneToken;
+  return prologue.num_tokens <= kFewTokens && weights <= kMostWeightsOfFewTokens;
 }
 
 // An instance with a finisher needs so many registers that two blocks fit an SM: more blocks would come in a second round.

@@ -347,17 +347,14 @@ void AttentionLayerTest::check_against_operations() {
     first.hidden_states = same.hidden_states;
     first.hidden_stride = same.hidden_stride;
     first.weight = same.qkv_weight;
-    first.overlaps = num_tokens == 1;
+    first.overlaps = true;
     first.prologue = prologue;
     first.workspace_bytes = qkv_prologue_workspace_bytes(first);
     first.workspace = by_hand.workspace(first.workspace_bytes);
     const Status done = by_hand.run([&](const Execution& execution) -> Status {
       PROLOGUE_RETURN_IF_ERROR(qkv_prologue(first, *context_, execution));
       PROLOGUE_RETURN_IF_ERROR(paged_attention(attention, execution));
-      if (num_tokens == 1) return projection(last, *context_, execution);
-      const GemmParams plain = {num_tokens,         kHidden,          kQWidth,  prologue.dtype, prologue.dtype, attended, kQWidth,
-                                same.output_weight, same.output_bias, same.out, same.out_stride};
-      return gemm(plain, *context_, execution);
+      return projection(last, *context_, execution);
     });
     ASSERT_TRUE(done.ok()) << done.message();
     const auto bits = [](const std::vector<T>& values) {
@@ -374,6 +371,133 @@ void AttentionLayerTest::check_against_operations() {
 
 TEST_P(AttentionLayerTest, IsItsOperationsInFloat32) { check_against_operations<float>(); }
 TEST_P(AttentionLayerTest, IsItsOperationsInBFloat16) { check_against_operations<BFloat16>(); }
+
+// Two layers of real sizes, one behind the other in one workspace, each launch as early as it may begin, and the same as separate operations. The
+// sums have other orders, so results differ by rounding; what is read too early would differ by more.
+struct RealSizes {
+  int64_t hidden_size, num_q_heads, num_kv_heads, head_dim;
+};
+
+void expect_what_separate_operations_give(const RealSizes& m, int64_t num_tokens, GemmContext& context) {
+  using T = BFloat16;
+  constexpr int64_t kCached = 300, kPage = 16, kPagesOfSequence = (kCached + kPage) / kPage;
+  const int64_t q_width = m.num_q_heads * m.head_dim, kv_width = m.num_kv_heads * m.head_dim, width = q_width + 2 * kv_width;
+  const int64_t num_pages = num_tokens * kPagesOfSequence;
+  Random random(5);
+  const auto qkv_weight = random.normals<T>(width * m.hidden_size, 1.0 / std::sqrt(m.hidden_size));
+  const auto output_weight = random.normals<T>(m.hidden_size * q_width, 1.0 / std::sqrt(q_width));
+  const auto hidden_states = random.normals<T>(num_tokens * m.hidden_size);
+  const auto table = random.normals<float>((kCached + 1) * m.head_dim);
+  std::vector<std::vector<T>> caches;  // K and V of both layers
+  for (int i = 0; i < 4; ++i) caches.push_back(random.normals<T>(num_pages * kPage * kv_width));
+  std::vector<int32_t> cu_seqlens(static_cast<size_t>(num_tokens) + 1), block_table(static_cast<size_t>(num_pages));
+  std::iota(cu_seqlens.begin(), cu_seqlens.end(), 0);
+  std::iota(block_table.rbegin(), block_table.rend(), 0);
+
+  const auto run = [&](bool separate) {
+    Arena arena(Backend::cuda);
+    AttentionLayerParams layers[2];
+    T* const out = arena.output<T>(2 * num_tokens * m.hidden_size);
+    for (int l = 0; l < 2; ++l) {
+      AttentionLayerParams& p = layers[l];
+      if (l == 1) p = layers[0];
+      p.out = out + l * num_tokens * m.hidden_size;
+      AttentionPrologueParams& a = p.prologue;
+      a.cache.k.data = arena.inout(caches[static_cast<size_t>(2 * l)]);
+      a.cache.v.data = arena.inout(caches[static_cast<size_t>(2 * l + 1)]);
+      if (l == 1) {
+        p.hidden_states = out;
+        continue;
+      }
+      p.hidden_size = p.hidden_stride = p.out_stride = m.hidden_size;
+      p.hidden_states = arena.input(hidden_states);
+      p.qkv_weight = arena.input(qkv_weight);
+      p.output_weight = arena.input(output_weight);
+      p.overlaps = true;
+      a.num_tokens = num_tokens;
+      a.num_q_heads = m.num_q_heads;
+      a.num_kv_heads = a.cache.num_kv_heads = m.num_kv_heads;
+      a.head_dim = a.cache.k.head_dim = a.rope.rotary_dim = m.head_dim;
+      a.dtype = DType::bf16;
+      set_cos_sin_table(a.rope, arena.input(table), DType::f32, kCached + 1);
+      a.cache.num_pages = num_pages;
+      a.cache.page_size = kPage;
+      a.cache.k.strides = a.cache.v.strides = nhd_strides(kPage, m.num_kv_heads, m.head_dim);
+      a.places.num_seqs = num_tokens;
+      a.places.cu_seqlens_q = arena.input(cu_seqlens);
+      a.places.seq_lens = arena.input(std::vector<int32_t>(static_cast<size_t>(num_tokens), kCached + 1));
+      a.places.page_table.block_table = arena.input(block_table);
+      a.places.page_table.block_table_stride = a.places.page_table.max_pages_per_seq = kPagesOfSequence;
+      a.faults = arena.inout(std::vector<FaultRecord>(1));
+      p.attention.scale = static_cast<float>(1.0 / std::sqrt(m.head_dim));
+      p.attention.max_seqlen_q = 1;
+      p.attention.max_seq_len = kCached + 1;
+      p.attention.counters = arena.inout(std::vector<uint32_t>(kPagedAttentionCounters));
+      p.attention.past_is_ready = !separate;
+      p.workspace_bytes = attention_layer_workspace_bytes(p, Device::cuda).value();
+      p.workspace = arena.workspace(p.workspace_bytes);
+    }
+    T* const qkv = arena.output<T>(num_tokens * width);
+    T* const attended = arena.output<T>(num_tokens * q_width);
+    const Status status = arena.run([&](const Execution& execution) -> Status {
+      for (const AttentionLayerParams& p : layers) {
+        if (!separate) {
+          PROLOGUE_RETURN_IF_ERROR(attention_layer(p, context, execution));
+          continue;
+        }
+        AttentionPrologueParams prologue = p.prologue;
+        set_packed_qkv(prologue, qkv, width);
+        prologue.q_out = {qkv, width, m.head_dim};
+        PagedAttentionParams attention = p.attention;
+        attention.num_tokens = attention.num_seqs = num_tokens;
+        attention.num_q_heads = m.num_q_heads;
+        attention.head_dim = m.head_dim;
+        attention.dtype = DType::bf16;
+        attention.q = as_input(prologue.q_out);
+        attention.kv = prologue.cache;
+        attention.page_table = prologue.places.page_table;
+        attention.cu_seqlens_q = prologue.places.cu_seqlens_q;
+        attention.seq_lens = prologue.places.seq_lens;
+        attention.out = {attended, q_width, m.head_dim};
+        attention.workspace_bytes = paged_attention_workspace_bytes(attention, Device::cuda);
+        attention.workspace = attention.workspace_bytes > 0 ? p.workspace : nullptr;
+        const GemmParams first = {num_tokens,    width,        m.hidden_size, DType::bf16, DType::bf16, p.hidden_states,
+                                  m.hidden_size, p.qkv_weight, nullptr,       qkv,         width};
+        const GemmParams last = {num_tokens, m.hidden_size,   q_width, DType::bf16, DType::bf16,  attended,
+                                 q_width,    p.output_weight, nullptr, p.out,       m.hidden_size};
+        PROLOGUE_RETURN_IF_ERROR(gemm(first, context, execution));
+        PROLOGUE_RETURN_IF_ERROR(attention_prologue(prologue, execution));
+        PROLOGUE_RETURN_IF_ERROR(paged_attention(attention, execution));
+        PROLOGUE_RETURN_IF_ERROR(gemm(last, context, execution));
+      }
+      return {};
+    });
+    EXPECT_TRUE(status.ok()) << status.message();
+    EXPECT_EQ(arena.read(layers[0].prologue.faults)[0].count, 0u);
+    return arena.read(out);
+  };
+  const std::vector<T> want = run(true), got = run(false);
+  double squares = 0.0;
+  for (const T x : want) squares += static_cast<double>(to_float(x)) * static_cast<double>(to_float(x));
+  const double bound = 0.06 * std::sqrt(squares / static_cast<double>(want.size()));
+  int64_t wrong = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    if (!(std::abs(static_cast<double>(to_float(want[i])) - static_cast<double>(to_float(got[i]))) <= bound)) ++wrong;
+  }
+  EXPECT_EQ(wrong, 0) << "of " << want.size() << ": " << num_tokens << " tokens of " << m.hidden_size;
+}
+
+TEST(AttentionLayer, BeginsEarlyAtRealSizes_cuda) {
+  PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
+#ifdef PROLOGUE_CUDA_EMULATED
+  GTEST_SKIP() << "for a GPU";
+#endif
+  const auto context = GemmContext::create(Device::cuda);
+  ASSERT_TRUE(context.ok()) << context.status().message();
+  for (const RealSizes& m : {RealSizes{4096, 32, 8, 128}, RealSizes{2048, 32, 8, 64}, RealSizes{576, 9, 3, 64}}) {
+    for (const int64_t num_tokens : {1, 4, 12, 40, 64}) expect_what_separate_operations_give(m, num_tokens, **context);
+  }
+}
 
 TEST_P(AttentionLayerTest, NoTokensNoWork) {
   Arena arena(GetParam());
@@ -428,10 +552,10 @@ TEST_P(AttentionLayerTest, RefusesBeforeAnythingRuns) {
       {[](P& p) { p.hidden_stride = 23; }, kInvalid,
        "attention_layer: qkv projection: gemm: x_stride is 23: it must be at least k, which is 24"},
       {[](P& p) { p.out_stride = 23; }, kInvalid,
-       "attention_layer: output projection: gemm: y_stride is 23: it must be at least n, which is 24"},
+       "attention_layer: output projection: projection: y_stride is 23: it must be at least n, which is 24"},
       {[](P& p) { p.qkv_weight = nullptr; }, kInvalid,
        "attention_layer: qkv projection: gemm: weight is null, but m, n, k are 6, 128, 24"},
-      {[](P& p) { p.out = nullptr; }, kInvalid, "attention_layer: output projection: gemm: y is null, but m, n, k are 6, 24, 64"},
+      {[](P& p) { p.out = nullptr; }, kInvalid, "attention_layer: output projection: projection: y is null"},
       {[](P& p) { p.prologue.head_dim = 15; }, kUnsupported,
        "attention_prologue: head_dim is 15: supported is every even number in 2..1024"},
       {[](P& p) { p.prologue.rope.cos.data = nullptr; }, kInvalid, "attention_prologue: rope.cos is null"},
