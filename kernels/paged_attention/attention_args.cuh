@@ -3,7 +3,7 @@
 // The rows of a sequence are *packed*: packed row r of kv head g is q head g * group + r % group of query row r / group, so that
 // a block reads a key or a value once for all q heads that share it.
 //
-//   decode_mma_kernel      few rows per sequence, 16-bit types: tensor cores, the keys of the batch in equal shares for all blocks
+//   decode_mma_kernel      few rows per sequence, 16-bit types: tensor cores, the keys of the batch in equal shares
 //   decode_mla_kernel      the same of latent attention (MLA) on Hopper, 16-bit types: wgmma, 64 packed rows x 64 keys, by TMA
 //   decode_kernel          few rows per sequence, anything else: CUDA cores, sequences split over blocks  (then combine_kernel)
 //   prefill_wgmma_kernel   many rows, 16-bit types, on Hopper: tensor cores, 128 packed rows x 128 keys, by TMA or from codes
@@ -43,6 +43,8 @@ struct AttentionArgs {
   bool same_strides = false;        // K and V have those
   int64_t first_seq = 0;            // prefill: decode runs those before it, in a launch of its own
   int min_tiles = 1;                // decode_mma, decode_mla: of a block
+  Divisor team = Divisor(1);        // decode_mma: blocks that share the kv heads, each heads_of_block of them; decode_mla: 1
+  int heads_of_block = 1;           // decode_mma, decode_mla
   int stages = 2;                   // decode_mma: of the rings
   int row_tiles = 0;                // decode, decode_mla: tiles of packed rows per sequence; prefill: the most of all sequences
   int num_splits = 1;               // decode: blocks that share a sequence

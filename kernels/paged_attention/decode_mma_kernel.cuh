@@ -1,8 +1,8 @@
-// Decode on tensor cores. The keys of a batch are one list of tiles: sequence by sequence, kv head by kv head, tile of rows by tile of
-// rows (such a piece is a *unit*), 64 or 128 keys each. Every block takes an equal share of the list, whatever units it lies in; a warp
-// takes a quarter of each tile, by itself, through a ring of its own in shared memory, which runs on from unit to unit. At the end of a unit
-// the warps add up; where several blocks share a unit, the last of them to arrive adds up what all have left in the workspace, in the
-// order of the keys.
+// Decode on tensor cores. The keys of a batch are one list of tiles for each block of a team (decode_tiles.cuh): sequence by sequence, kv
+// head by kv head, tile of rows by tile of rows (such a piece is a *unit*), 64 or 128 keys each. Every team takes an equal share of the
+// list, whatever units it lies in. A warp takes a quarter of each tile, by itself, through a ring of its own in shared memory, which runs
+// on from unit to unit. At the end of a unit the warps add up; where several blocks share a unit, the last of them to arrive adds up what
+// all have left in the workspace, in the order of the keys.
 //
 // The fragments of mma.m16n8k16 have keys (for the scores) and channels (for the output) as their 16 rows, and the packed rows as
 // their 8 columns. Lane l: g = l / 4, t = l % 4.
@@ -23,6 +23,9 @@ namespace prologue::cuda {
 inline constexpr int kDecodeMmaWarps = 4;
 inline constexpr int kDecodeMmaThreads = kDecodeMmaWarps * 32;
 inline constexpr int kMaxDecodeMmaStages = 4;
+// A share of so many tiles takes two stages, if one stage of all warps of an SM has so many bytes.
+inline constexpr int kLongShare = 32;
+inline constexpr int kEnoughInFlight = 64 << 10;
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Rows of the cache in shared memory. Chunks are 16 bytes, exchanged so that the lanes of an access meet different banks.
@@ -298,10 +301,9 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
   using Shared = DecodeMmaShared<V, kHeadDim, kRows>;
   using Stage = DecodeMmaStage<K, V, kHeadDim, kKeys>;
   using StageKeys = DecodeMmaKeys<K, V, kKeys>;
-  const int stages = args.stages;
   Stage* const all_rings = dynamic_shared<Stage>();
-  StageKeys* const all_keys = reinterpret_cast<StageKeys*>(all_rings + kDecodeMmaWarps * stages);
-  Shared& shared = *reinterpret_cast<Shared*>(all_keys + kDecodeMmaWarps * stages);
+  StageKeys* const all_keys = reinterpret_cast<StageKeys*>(all_rings + kDecodeMmaWarps * args.stages);
+  Shared& shared = *reinterpret_cast<Shared*>(all_keys + kDecodeMmaWarps * args.stages);
   const PagedAttentionParams& p = args.p;
   const PagedKvView& kv = p.kv;
   const KvFormat& k_format = kv.k.format;
@@ -312,8 +314,8 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
   const int warp = threadIdx.x / 32;
   const int g = lane / 4;
   const int t = lane % 4;
-  Stage* const ring = all_rings + warp * stages;
-  StageKeys* const ring_keys = all_keys + warp * stages;
+  Stage* const ring = all_rings + warp * args.stages;
+  StageKeys* const ring_keys = all_keys + warp * args.stages;
   if (p.early_signal) let_next_kernel_start();
   // Otherwise it may start when this one waits no more: blocks that come earlier slow down the kernel that is waited for.
   const auto wait = [&] {
@@ -336,6 +338,10 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
   // ---- From the cache to the ring
   const int k_chunks = static_cast<int>(p.head_dim * kElementBits<K> / 128);
   const int v_chunks = static_cast<int>(args.v_head_dim * kElementBits<V> / 128);
+  // With more on its way than that, the memory is slower: measured, 1 to 3 % (docs/tuning-log.md).
+  constexpr int kKeysOfAllWarps = (kHeadDim > 128 ? 1 : 2) * kTileKeys;
+  const bool few_stages = share.size >= kLongShare && (k_chunks + v_chunks) * 16 * kKeysOfAllWarps >= kEnoughInFlight;
+  const int stages = few_stages ? 2 : args.stages;
   if (k_chunks * 16 < KeysOf::kRowBytes) {  // the channels that K does not have are zeros
     for (int stage = 0; stage < stages; ++stage) {
       uint4* const chunks = reinterpret_cast<uint4*>(ring[stage].k);
@@ -481,8 +487,9 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
     const bool alone = use.first >= share.begin && end <= share.end;
     first_block = last_block = static_cast<int>(blockIdx.x);
     if (!alone) {
-      first_block = static_cast<int>(quotient(use.first, share.size));
-      last_block = static_cast<int>(quotient(end - 1, share.size));
+      const int member = static_cast<int>(blockIdx.x) % args.team;
+      first_block = static_cast<int>(quotient(use.first, share.size)) * args.team + member;
+      last_block = static_cast<int>(quotient(end - 1, share.size)) * args.team + member;
     }
   };
 
@@ -819,7 +826,7 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
     if (whole) return;
     if (threadIdx.x == 0) shared.arrived = count_arrival(&args.counters[first_block]);
     __syncthreads();
-    if (shared.arrived != static_cast<unsigned>(last_block - first_block)) return;
+    if (shared.arrived != static_cast<unsigned>((last_block - first_block) / args.team)) return;
     if (threadIdx.x == 0) args.counters[first_block] = 0;
     for (int i = threadIdx.x; i < num_packed * kFours; i += kDecodeMmaThreads) {
       const int row = i / kFours;
@@ -845,7 +852,7 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
     if (!more && p.late_signal) let_next_kernel_start();
     if (!more || use.tile + 1 == use.of_sequence.tiles) end_unit();
     if (!more) break;
-    use.advance(args);
+    use.advance(args, load);
     if (use.tile == 0) begin_unit(), load_q();
   }
 }

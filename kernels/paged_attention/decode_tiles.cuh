@@ -1,7 +1,9 @@
 // Decode on tensor cores: the list of tiles that blocks share out, and the combination of what several blocks have of one unit.
 //
-// The keys of a batch are one list of tiles: sequence by sequence, kv head by kv head, tile of rows by tile of rows (such a piece is a
-// *unit*). Every block takes an equal share of the list, whatever units it lies in.
+// Where there is much to read, blocks come in *teams*. A team's blocks share the kv heads among them, mostly one each, and go through the same
+// keys at the same time, so that what lies side by side in a page is read together: the memory is faster so. Otherwise a team is one block.
+// The keys of a batch are one list of tiles for each block of a team: sequence by sequence, kv head by kv head, tile of rows by tile of rows
+// (such a piece is a *unit*). Every team takes an equal share of the list, whatever units it lies in.
 #pragma once
 
 #include <prologue/kernels/base/device/cuda_groups.cuh>
@@ -29,7 +31,7 @@ struct SequenceTiles {
     row_tiles = (sequence.num_rows * args.group + tile_rows - 1) / tile_rows;
     tiles = max(1, (sequence.length - origin + tile_keys - 1) / tile_keys);
   }
-  __device__ int64_t units(const AttentionArgs& args) const { return args.p.kv.num_kv_heads * row_tiles; }
+  __device__ int64_t units(const AttentionArgs& args) const { return int64_t{args.heads_of_block} * row_tiles; }
 };
 
 // a / b of numbers that are not negative: mostly both have 32 bits, and then it takes a third of the time.
@@ -40,6 +42,7 @@ __device__ inline int64_t quotient(int64_t a, int64_t b) {
 // A tile of the list.
 template <int kRows, int kTileKeys>
 struct TileCursor {
+  int first_head = 0;  // of the block
   int64_t s = 0;
   int64_t first = 0;  // place in the list of the unit's first tile
   Sequence sequence;
@@ -64,22 +67,30 @@ struct TileCursor {
     const int64_t unit = quotient(to - start, places);
     tile = static_cast<int>(to - start - unit * places);
     first = to - tile;
-    kv_head = static_cast<int>(quotient(unit, of_sequence.row_tiles));
-    row_tile = static_cast<int>(unit - int64_t{kv_head} * of_sequence.row_tiles);
+    const int head = static_cast<int>(quotient(unit, of_sequence.row_tiles));
+    kv_head = first_head + head;
+    row_tile = static_cast<int>(unit - int64_t{head} * of_sequence.row_tiles);
   }
-  // To the next tile. There must be one.
-  __device__ void advance(const AttentionArgs& args) {
+  // To the next tile. There must be one. `ahead`, further on in the same list, may know the next sequence.
+  __device__ void advance(const AttentionArgs& args, const TileCursor& ahead) {
     if (++tile < of_sequence.tiles) return;
     tile = 0;
     first += of_sequence.tiles;
     if (++row_tile < of_sequence.row_tiles) return;
     row_tile = 0;
-    if (++kv_head < args.p.kv.num_kv_heads) return;
-    kv_head = 0;
+    if (++kv_head < first_head + args.heads_of_block) return;
+    kv_head = first_head;
     do {
-      enter(args, s + 1);
+      if (ahead.s == s + 1) {
+        s = ahead.s;
+        sequence = ahead.sequence;
+        of_sequence = ahead.of_sequence;
+      } else {
+        enter(args, s + 1);
+      }
     } while (of_sequence.row_tiles == 0);
   }
+  __device__ void advance(const AttentionArgs& args) { advance(args, *this); }
   __device__ int position() const { return of_sequence.origin + tile * kTileKeys; }
   __device__ int first_packed() const { return row_tile * kRows; }
   __device__ int num_packed(const AttentionArgs& args) const { return sequence.num_rows * args.group; }
@@ -89,41 +100,72 @@ template <int kThreads>
 struct FindShare {  // shared memory of find_share, for a block of kThreads
   int64_t sums[kThreads / 32];
   int64_t s, start;
+  int64_t tiles_of_first;  // sequence
+  int tiles_of_its_units;
 };
 
-// The share of this block: places [begin, end) of the list, and a cursor at `begin`. Shares are equal, the last ones smaller or empty.
-// Where there are blocks enough, units begin at multiples of a share's size, so that no block has parts of two: the ends of units
+// The share of this block's team: places [begin, end) of the list, and a cursor at `begin`. Shares are equal, the last ones smaller or empty.
+// Where there are teams enough, units begin at multiples of a share's size, so that no block has parts of two: the ends of units
 // cost more than tiles do. Where no unit of few sequences has more than `undivided` tiles, each is one block's.
 struct Share {
   int64_t size = 0;  // of a share
   int64_t begin = 0;
   int64_t end = 0;
 };
+
+inline constexpr int kLeastEvened = 16;
+
+// The size of shares, if they have so many tiles, of sequences that are equally long: up to a sixteenth larger, if shares then are whole numbers of units, or units are
+// whole numbers of shares, so that there are fewer parts of units to add up.
+__device__ inline int64_t even_size(int64_t size, int64_t tiles_of_unit) {
+  int64_t even;
+  if (size >= tiles_of_unit) {
+    even = quotient(size + tiles_of_unit - 1, tiles_of_unit) * tiles_of_unit;
+  } else {
+    const int64_t shares_of_unit = quotient(tiles_of_unit, size);
+    even = quotient(tiles_of_unit + shares_of_unit - 1, shares_of_unit);
+  }
+  return even - size <= size / kLeastEvened ? even : size;
+}
+
+// This block in its team.
+struct Teams {
+  int count, own;
+  int member;
+
+  __device__ explicit Teams(const AttentionArgs& args)
+      : count(static_cast<int>(gridDim.x) / args.team),
+        own(static_cast<int>(blockIdx.x) / args.team),
+        member(static_cast<int>(blockIdx.x) - own * args.team) {}
+};
+
 // The same for one sequence, in a quarter of the instructions.
 template <int kRows, int kTileKeys>
-__device__ inline Share find_share_of_one(const AttentionArgs& args, TileCursor<kRows, kTileKeys>& cursor, int undivided) {
+__device__ inline Share find_share_of_one(const AttentionArgs& args, const Teams& teams, TileCursor<kRows, kTileKeys>& cursor,
+                                          int undivided) {
   cursor.enter(args, 0);
   const int tiles = cursor.of_sequence.tiles;
   const int64_t units = cursor.of_sequence.units(args), total = units * tiles;
   Share share;
-  share.size = total <= gridDim.x ? 1 : quotient(total + gridDim.x - 1, gridDim.x);
+  share.size = total <= teams.count ? 1 : quotient(total + teams.count - 1, teams.count);
   share.size = max(share.size, int64_t{tiles <= undivided ? max(args.min_tiles, undivided) : args.min_tiles});
   const int64_t of_unit = share.size >= tiles ? 1 : quotient(tiles + share.size - 1, share.size);
-  share.begin = blockIdx.x * share.size;
-  if (units * of_unit > gridDim.x) {
+  share.begin = teams.own * share.size;
+  if (units * of_unit > teams.count) {
     if (share.begin >= total) return {share.size, 0, 0};
     share.end = min(share.begin + share.size, total);
     cursor.seek_in_sequence(0, share.begin, 1);
     return share;
   }
   // Units begin at multiples of a share.
-  if (blockIdx.x >= units * of_unit) return {share.size, 0, 0};
-  const int unit = static_cast<int>(of_unit == 1 ? blockIdx.x : quotient(blockIdx.x, of_unit)),
+  if (teams.own >= units * of_unit) return {share.size, 0, 0};
+  const int unit = static_cast<int>(of_unit == 1 ? teams.own : quotient(teams.own, of_unit)),
             row_tiles = cursor.of_sequence.row_tiles;
   cursor.first = unit * of_unit * share.size;
   cursor.tile = static_cast<int>(share.begin - cursor.first);
-  cursor.kv_head = row_tiles == 1 ? unit : unit / row_tiles;
-  cursor.row_tile = unit - cursor.kv_head * row_tiles;
+  const int head = row_tiles == 1 ? unit : unit / row_tiles;
+  cursor.kv_head = cursor.first_head + head;
+  cursor.row_tile = unit - head * row_tiles;
   share.end = min(share.begin + share.size, cursor.first + tiles);
   return share;
 }
@@ -132,7 +174,9 @@ template <int kThreads, int kRows, int kTileKeys>
 __device__ inline Share find_share(const AttentionArgs& args, FindShare<kThreads>& shared, TileCursor<kRows, kTileKeys>& cursor,
                                    int undivided = 1) {
   const PagedAttentionParams& p = args.p;
-  if (p.num_seqs == 1) return find_share_of_one(args, cursor, undivided);
+  const Teams teams(args);
+  cursor.first_head = teams.member * args.heads_of_block;
+  if (p.num_seqs == 1) return find_share_of_one(args, teams, cursor, undivided);
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
   // Few sequences: every warp finds the share by itself, a lane for each of them; otherwise the block does, a thread for each.
@@ -166,12 +210,16 @@ __device__ inline Share find_share(const AttentionArgs& args, FindShare<kThreads
   };
   const SequenceTiles of_first = tiles_of(own_sequence);
   int64_t first_tiles = total_of(of_first);
+  if (!alone && threadIdx.x == 0) shared.tiles_of_first = first_tiles, shared.tiles_of_its_units = of_first.tiles;
   int64_t own = first_tiles;
   for (int64_t s = threadIdx.x + kThreads; s < p.num_seqs; s += kThreads) own += total_of(tiles_of(s));
   int64_t total;
   int64_t up_to_here = running_sum(own, total);
+  const int64_t tiles_of_first = alone ? __shfl_sync(0xffffffffu, first_tiles, 0) : shared.tiles_of_first;
+  const int tiles_of_its_units = alone ? __shfl_sync(0xffffffffu, of_first.tiles, 0) : shared.tiles_of_its_units;
   Share share;
-  share.size = max(int64_t{args.min_tiles}, quotient(total + gridDim.x - 1, gridDim.x));
+  share.size = max(int64_t{args.min_tiles}, quotient(total + teams.count - 1, teams.count));
+  if (share.size >= kLeastEvened && total == p.num_seqs * tiles_of_first) share.size = even_size(share.size, tiles_of_its_units);
   if (alone && !__any_sync(0xffffffffu, of_first.tiles > undivided)) share.size = max(share.size, int64_t{undivided});
   int64_t multiple = 1;
   if (p.num_seqs <= kThreads) {
@@ -179,14 +227,14 @@ __device__ inline Share find_share(const AttentionArgs& args, FindShare<kThreads
     const int64_t shares = of_first.units(args) * of_unit;
     int64_t all_shares;
     const int64_t shares_up_to_here = running_sum(shares, all_shares);
-    if (all_shares <= gridDim.x) {
+    if (all_shares <= teams.count) {
       multiple = share.size;
       first_tiles = shares * multiple;
       up_to_here = shares_up_to_here * multiple;
       total = all_shares * multiple;
     }
   }
-  share.begin = blockIdx.x * share.size;
+  share.begin = teams.own * share.size;
   share.end = min(share.begin + share.size, total);
   if (share.begin >= total) return {share.size, 0, 0};
 
@@ -213,7 +261,8 @@ __device__ inline Share find_share(const AttentionArgs& args, FindShare<kThreads
   return share;
 }
 
-// Where blocks that share a unit leave their part of it: a block has two such units at most, the first and the last of its share.
+// Where blocks that share a unit, each of another team, leave their part of it: a block has two such units at most, the first and the last of
+// its share.
 __device__ inline int64_t part_of(int64_t first_block, int64_t block) { return 2 * block + (block == first_block ? 1 : 0); }
 
 // Four neighbouring channels of a row of `out`.
@@ -235,18 +284,20 @@ struct PartSums {
   float values[4] = {};
 };
 
-// Adds the parts that blocks begin to last have of the unit that begins in first_block.
+// Adds the parts that blocks begin to last, those of a team apart, have of the unit that begins in first_block.
 template <int kRows>
 __device__ inline void add_parts(const AttentionArgs& args, int64_t first_block, int64_t begin, int64_t last, int row, int d,
                                  PartSums& sums) {
   constexpr int kAtOnce = 8;  // parts whose loads are in flight together
-  for (int64_t first = begin; first <= last; first += kAtOnce) {
+  const int64_t apart = args.team;
+  for (int64_t first = begin; first <= last; first += kAtOnce * apart) {
     float2 stats[kAtOnce];
     float4 parts[kAtOnce];
 #pragma unroll
     for (int n = 0; n < kAtOnce; ++n) {
-      const bool there = first + n <= last;
-      const int64_t at = part_of(first_block, there ? first + n : first) * kRows + row;
+      const int64_t block = first + n * apart;
+      const bool there = block <= last;
+      const int64_t at = part_of(first_block, there ? block : first) * kRows + row;
       stats[n] = there ? __ldcg(&args.partial_stats[at]) : float2{-INFINITY, 0.0f};
       parts[n] = there ? __ldcg(reinterpret_cast<const float4*>(&args.partial_out[at * args.v_head_dim + d])) : float4{};
     }

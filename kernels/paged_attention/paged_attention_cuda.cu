@@ -372,15 +372,34 @@ struct TilesLaunch {
   int64_t part_blocks;  // that the workspace has parts for
   bool counts = true;   // blocks that share a unit count who has arrived
 };
+// How many kv heads a block of a team takes: as few as leave at most a sixteenth of the blocks without a team.
+int64_t heads_of_block(int64_t num_kv_heads, int64_t max_blocks) {
+  const auto blocks_with = [&](int64_t heads) {
+    const int64_t team = num_kv_heads / heads;
+    return num_kv_heads % heads != 0 || team > max_blocks ? 0 : max_blocks / team * team;
+  };
+  int64_t best = 1;
+  for (int64_t heads = 1; heads <= num_kv_heads && blocks_with(best) < max_blocks - max_blocks / 16; ++heads) {
+    if (blocks_with(heads) > blocks_with(best)) best = heads;
+  }
+  return best;
+}
+
 Status prepare(const PagedAttentionParams& params, const TilesLaunch& shape, cudaStream_t stream, AttentionArgs& args,
                int64_t& blocks, bool& may_overlap) {
   const int64_t packed_rows = max_packed_rows(params);
   if (packed_rows > kMaxPackedRows) return too_large(packed_rows);
   args.min_tiles = static_cast<int>(divide_up(shape.min_keys, shape.tile_keys));
   const int64_t tiles = max_tiles(params, shape.tile_keys);
-  const int64_t units = params.num_seqs * params.kv.num_kv_heads * divide_up(packed_rows, shape.tile_rows);
-  const int64_t shares = units * divide_up(tiles, args.min_tiles);
-  blocks = std::min(shape.max_blocks, shares);
+  const int64_t heads = params.kv.num_kv_heads;
+  const int64_t units_of_head = params.num_seqs * divide_up(packed_rows, shape.tile_rows);
+  // Where shares are short, a block that goes to another sequence for each head loses more than its team gains.
+  const bool in_teams = units_of_head * heads * tiles >= kLongShare * shape.max_blocks;
+  args.heads_of_block = static_cast<int>(in_teams ? heads_of_block(heads, shape.max_blocks) : heads);
+  const int64_t team = heads / args.heads_of_block;
+  args.team = Divisor(static_cast<int32_t>(team));
+  const int64_t shares = units_of_head * args.heads_of_block * divide_up(tiles, args.min_tiles);
+  blocks = std::min(shape.max_blocks / team, shares) * team;
   may_overlap = device_is_hopper_or_later();
   if (tiles > 1) {
     const DecodeMmaParts parts(shape.part_blocks, shape.tile_rows, args.v_head_dim);

@@ -236,6 +236,34 @@ TEST_P(PagedAttentionBatches, BlocksMayHavePartsOfTwoHeads) {
   }
 }
 
+// More than 32 tiles of 64 keys for each block, so that blocks come in teams: equally long sequences, whose shares are made even, and others;
+// a head for each block of a team, and two.
+TEST_P(PagedAttentionBatches, TeamsMatchTheOracle) {
+  if (GetParam() != Backend::cuda) GTEST_SKIP() << "once is enough";
+#ifdef PROLOGUE_CUDA_EMULATED
+  constexpr int64_t kHeadDim = 16;
+#else
+  constexpr int64_t kHeadDim = 128;
+#endif
+  struct Heads {
+    int64_t num_kv_heads;
+    std::vector<int64_t> lengths;
+  };
+  for (const Heads& heads :
+       {Heads{8, {17000, 17000, 17000, 17000, 17000}}, Heads{8, {30011, 17, 20000, 1, 25000}}, Heads{40, {6000, 3000, 5021}}}) {
+    AttentionCase c;
+    c.num_q_heads = c.num_kv_heads = heads.num_kv_heads;
+    c.type = DType::bf16;
+    c.head_dim = kHeadDim;
+    c.sequences.clear();
+    for (const int64_t length : heads.lengths) c.sequences.push_back({1, length});
+    SCOPED_TRACE(testing::Message() << heads.num_kv_heads << " kv heads, " << heads.lengths[1] << " tokens");
+    const AttentionBatch<BFloat16> batch(c, 79);
+    const std::vector<BFloat16> got = run_attention(GetParam(), batch.in, batch.cache, [](PagedAttentionParams&) {});
+    expect_matches_oracle(GetParam(), batch.in, batch.cache.view, got);
+  }
+}
+
 TEST_P(PagedAttentionBatches, TheWorkspaceIsAligned) {
   AttentionCase c;
   c.sequences = {{1, 3000}};
