@@ -43,8 +43,7 @@ struct AttentionArgs {
   bool same_strides = false;        // K and V have those
   int64_t first_seq = 0;            // prefill: decode runs those before it, in a launch of its own
   int min_tiles = 1;                // decode_mma, decode_mla: of a block
-  Divisor team = Divisor(1);        // decode_mma: blocks that share the kv heads, each heads_of_block of them; decode_mla: 1
-  int heads_of_block = 1;           // decode_mma, decode_mla
+  int heads_of_block = 1;           // decode_mma: kv heads of each block of a team (decode_tiles.cuh); decode_mla: 1
   int stages = 2;                   // decode_mma: of the rings
   int row_tiles = 0;                // decode, decode_mla: tiles of packed rows per sequence; prefill: the most of all sequences
   int num_splits = 1;               // decode: blocks that share a sequence

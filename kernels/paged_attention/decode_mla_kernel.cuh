@@ -456,7 +456,7 @@ __device__ inline void consume_mla(const AttentionArgs& args, MlaShared<T>& shar
         }
       }
     } else {
-      const int64_t part = part_of(work.first_block, blockIdx.x) * kRows;
+      const int64_t part = part_of(work.first_block, blockIdx.y) * kRows;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int row = first_row + half * 8;

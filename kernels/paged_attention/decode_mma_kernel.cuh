@@ -330,7 +330,7 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
   const Share share = find_share(args, shared.find_share, load, kTilesOfOneBlock);
   if (share.begin >= share.end) {
     // Whoever waits for this kernel waits for those before it, too; that takes one block.
-    if (waiting && blockIdx.x == 0) wait_for_previous_kernels();
+    if (waiting && blockIdx.x == 0 && blockIdx.y == 0) wait_for_previous_kernels();
     return;
   }
   TileCursor<kRows, kTileKeys> use = load;
@@ -435,7 +435,7 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
   VisibleKeys visible[kColumns][2];
   int all_see_from = 0, all_see_to = 0;     // every row sees the positions between these
   int64_t q_row[kColumns];                  // where packed row g is in q; -1: there is none
-  int first_block = 0, last_block = 0;      // that have parts of it
+  int first_share = 0, last_share = 0;      // that have parts of it
   float out[ValuesOf::kTiles][kColumns][4];
   int turn = 0;
   float maximum[kColumns][2];
@@ -485,11 +485,10 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
     }
     const int64_t end = use.first + use.of_sequence.tiles;
     const bool alone = use.first >= share.begin && end <= share.end;
-    first_block = last_block = static_cast<int>(blockIdx.x);
+    first_share = last_share = static_cast<int>(blockIdx.y);
     if (!alone) {
-      const int member = static_cast<int>(blockIdx.x) % args.team;
-      first_block = static_cast<int>(quotient(use.first, share.size)) * args.team + member;
-      last_block = static_cast<int>(quotient(end - 1, share.size)) * args.team + member;
+      first_share = static_cast<int>(quotient(use.first, share.size));
+      last_share = static_cast<int>(quotient(end - 1, share.size));
     }
   };
 
@@ -753,10 +752,10 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
 
   const auto end_unit = [&] {
     const int num_packed = min(kRows, use.num_packed(args) - use.first_packed());  // of this unit
-    const bool whole = first_block == last_block;
+    const bool whole = first_share == last_share;
     float value_scale = 1.0f;
     if constexpr (kScaled) value_scale = shared_scale(v_format, kv.v.scale, use.kv_head);
-    const int64_t part = part_of(first_block, blockIdx.x) * kRows;
+    const int64_t part = part_of(first_share, blockIdx.y, gridDim.x, blockIdx.x) * kRows;
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
 #pragma unroll
@@ -824,16 +823,17 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
     }
     turn = 1 - turn;
     if (whole) return;
-    if (threadIdx.x == 0) shared.arrived = count_arrival(&args.counters[first_block]);
+    uint32_t* const counter = &args.counters[first_share * gridDim.x + blockIdx.x];
+    if (threadIdx.x == 0) shared.arrived = count_arrival(counter);
     __syncthreads();
-    if (shared.arrived != static_cast<unsigned>((last_block - first_block) / args.team)) return;
-    if (threadIdx.x == 0) args.counters[first_block] = 0;
+    if (shared.arrived != static_cast<unsigned>(last_share - first_share)) return;
+    if (threadIdx.x == 0) *counter = 0;
     for (int i = threadIdx.x; i < num_packed * kFours; i += kDecodeMmaThreads) {
       const int row = i / kFours;
       const int d = i % kFours * 4;
       if (d >= head_dim) continue;
       PartSums sums;
-      add_parts<kRows>(args, first_block, first_block, last_block, row, d, sums);
+      add_parts<kRows>(args, first_share, first_share, last_share, row, d, sums, gridDim.x, blockIdx.x);
       store_row(use.first_packed() + row, d, sums.maximum, sums.sum, sums.fault, sums.values);
     }
   };

@@ -1,7 +1,8 @@
 // Decode on tensor cores: the list of tiles that blocks share out, and the combination of what several blocks have of one unit.
 //
 // Where there is much to read, blocks come in *teams*. A team's blocks share the kv heads among them, mostly one each, and go through the same
-// keys at the same time, so that what lies side by side in a page is read together: the memory is faster so. Otherwise a team is one block.
+// keys at the same time, so that what lies side by side in a page is read together: the memory is faster so. Otherwise a team is one block. In a grid x is the
+// place in a team, and y the team.
 // The keys of a batch are one list of tiles for each block of a team: sequence by sequence, kv head by kv head, tile of rows by tile of rows
 // (such a piece is a *unit*). Every team takes an equal share of the list, whatever units it lies in.
 #pragma once
@@ -113,53 +114,35 @@ struct Share {
   int64_t end = 0;
 };
 
-inline constexpr int kLeastEvened = 16;
-
-// The size of shares, if they have so many tiles, of sequences that are equally long: up to a sixteenth larger, if shares then are whole numbers of units, or units are
+// The size of shares of sequences that are equally long: up to a sixteenth larger, if shares then are whole numbers of units, or units are
 // whole numbers of shares, so that there are fewer parts of units to add up.
-__device__ inline int64_t even_size(int64_t size, int64_t tiles_of_unit) {
-  int64_t even;
-  if (size >= tiles_of_unit) {
-    even = quotient(size + tiles_of_unit - 1, tiles_of_unit) * tiles_of_unit;
-  } else {
-    const int64_t shares_of_unit = quotient(tiles_of_unit, size);
-    even = quotient(tiles_of_unit + shares_of_unit - 1, shares_of_unit);
-  }
-  return even - size <= size / kLeastEvened ? even : size;
+__device__ inline int even_size(int size, int tiles_of_unit) {
+  const int shares_of_unit = tiles_of_unit / size;
+  const int even = shares_of_unit == 0 ? (size + tiles_of_unit - 1) / tiles_of_unit * tiles_of_unit
+                                       : (tiles_of_unit + shares_of_unit - 1) / shares_of_unit;
+  return even - size <= size / 16 ? even : size;
 }
-
-// This block in its team.
-struct Teams {
-  int count, own;
-  int member;
-
-  __device__ explicit Teams(const AttentionArgs& args)
-      : count(static_cast<int>(gridDim.x) / args.team),
-        own(static_cast<int>(blockIdx.x) / args.team),
-        member(static_cast<int>(blockIdx.x) - own * args.team) {}
-};
 
 // The same for one sequence, in a quarter of the instructions.
 template <int kRows, int kTileKeys>
-__device__ inline Share find_share_of_one(const AttentionArgs& args, const Teams& teams, TileCursor<kRows, kTileKeys>& cursor,
-                                          int undivided) {
+__device__ inline Share find_share_of_one(const AttentionArgs& args, TileCursor<kRows, kTileKeys>& cursor, int undivided) {
   cursor.enter(args, 0);
   const int tiles = cursor.of_sequence.tiles;
   const int64_t units = cursor.of_sequence.units(args), total = units * tiles;
   Share share;
-  share.size = total <= teams.count ? 1 : quotient(total + teams.count - 1, teams.count);
+  share.size = total <= gridDim.y ? 1 : quotient(total + gridDim.y - 1, gridDim.y);
   share.size = max(share.size, int64_t{tiles <= undivided ? max(args.min_tiles, undivided) : args.min_tiles});
   const int64_t of_unit = share.size >= tiles ? 1 : quotient(tiles + share.size - 1, share.size);
-  share.begin = teams.own * share.size;
-  if (units * of_unit > teams.count) {
+  share.begin = blockIdx.y * share.size;
+  if (units * of_unit > gridDim.y) {
     if (share.begin >= total) return {share.size, 0, 0};
     share.end = min(share.begin + share.size, total);
     cursor.seek_in_sequence(0, share.begin, 1);
     return share;
   }
   // Units begin at multiples of a share.
-  if (teams.own >= units * of_unit) return {share.size, 0, 0};
-  const int unit = static_cast<int>(of_unit == 1 ? teams.own : quotient(teams.own, of_unit)),
+  if (blockIdx.y >= units * of_unit) return {share.size, 0, 0};
+  const int unit = static_cast<int>(of_unit == 1 ? blockIdx.y : quotient(blockIdx.y, of_unit)),
             row_tiles = cursor.of_sequence.row_tiles;
   cursor.first = unit * of_unit * share.size;
   cursor.tile = static_cast<int>(share.begin - cursor.first);
@@ -174,9 +157,8 @@ template <int kThreads, int kRows, int kTileKeys>
 __device__ inline Share find_share(const AttentionArgs& args, FindShare<kThreads>& shared, TileCursor<kRows, kTileKeys>& cursor,
                                    int undivided = 1) {
   const PagedAttentionParams& p = args.p;
-  const Teams teams(args);
-  cursor.first_head = teams.member * args.heads_of_block;
-  if (p.num_seqs == 1) return find_share_of_one(args, teams, cursor, undivided);
+  cursor.first_head = static_cast<int>(blockIdx.x) * args.heads_of_block;
+  if (p.num_seqs == 1) return find_share_of_one(args, cursor, undivided);
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
   // Few sequences: every warp finds the share by itself, a lane for each of them; otherwise the block does, a thread for each.
@@ -218,8 +200,10 @@ __device__ inline Share find_share(const AttentionArgs& args, FindShare<kThreads
   const int64_t tiles_of_first = alone ? __shfl_sync(0xffffffffu, first_tiles, 0) : shared.tiles_of_first;
   const int tiles_of_its_units = alone ? __shfl_sync(0xffffffffu, of_first.tiles, 0) : shared.tiles_of_its_units;
   Share share;
-  share.size = max(int64_t{args.min_tiles}, quotient(total + teams.count - 1, teams.count));
-  if (share.size >= kLeastEvened && total == p.num_seqs * tiles_of_first) share.size = even_size(share.size, tiles_of_its_units);
+  share.size = max(int64_t{args.min_tiles}, quotient(total + gridDim.y - 1, gridDim.y));
+  if (share.size >= 16 && share.size < 1 << 24 && total == p.num_seqs * tiles_of_first) {
+    share.size = even_size(static_cast<int>(share.size), tiles_of_its_units);
+  }
   if (alone && !__any_sync(0xffffffffu, of_first.tiles > undivided)) share.size = max(share.size, int64_t{undivided});
   int64_t multiple = 1;
   if (p.num_seqs <= kThreads) {
@@ -227,14 +211,14 @@ __device__ inline Share find_share(const AttentionArgs& args, FindShare<kThreads
     const int64_t shares = of_first.units(args) * of_unit;
     int64_t all_shares;
     const int64_t shares_up_to_here = running_sum(shares, all_shares);
-    if (all_shares <= teams.count) {
+    if (all_shares <= gridDim.y) {
       multiple = share.size;
       first_tiles = shares * multiple;
       up_to_here = shares_up_to_here * multiple;
       total = all_shares * multiple;
     }
   }
-  share.begin = teams.own * share.size;
+  share.begin = blockIdx.y * share.size;
   share.end = min(share.begin + share.size, total);
   if (share.begin >= total) return {share.size, 0, 0};
 
@@ -261,9 +245,11 @@ __device__ inline Share find_share(const AttentionArgs& args, FindShare<kThreads
   return share;
 }
 
-// Where blocks that share a unit, each of another team, leave their part of it: a block has two such units at most, the first and the last of
-// its share.
-__device__ inline int64_t part_of(int64_t first_block, int64_t block) { return 2 * block + (block == first_block ? 1 : 0); }
+// Where the block of a team with this share leaves its part of a unit that begins in first_share: it has two such units at most, its first and
+// its last. In a team of one, member 0.
+__device__ inline int64_t part_of(int64_t first_share, int64_t share, unsigned team = 1, unsigned member = 0) {
+  return (2 * share + (share == first_share ? 1 : 0)) * team + member;
+}
 
 // Four neighbouring channels of a row of `out`.
 __device__ inline void store_four(DType type, void* out, int64_t offset, const float (&values)[4]) {
@@ -284,20 +270,18 @@ struct PartSums {
   float values[4] = {};
 };
 
-// Adds the parts that blocks begin to last, those of a team apart, have of the unit that begins in first_block.
+// Adds the parts that shares begin to last have of the unit that begins in first_share.
 template <int kRows>
-__device__ inline void add_parts(const AttentionArgs& args, int64_t first_block, int64_t begin, int64_t last, int row, int d,
-                                 PartSums& sums) {
+__device__ inline void add_parts(const AttentionArgs& args, int64_t first_share, int64_t begin, int64_t last, int row, int d,
+                                 PartSums& sums, unsigned team = 1, unsigned member = 0) {
   constexpr int kAtOnce = 8;  // parts whose loads are in flight together
-  const int64_t apart = args.team;
-  for (int64_t first = begin; first <= last; first += kAtOnce * apart) {
+  for (int64_t first = begin; first <= last; first += kAtOnce) {
     float2 stats[kAtOnce];
     float4 parts[kAtOnce];
 #pragma unroll
     for (int n = 0; n < kAtOnce; ++n) {
-      const int64_t block = first + n * apart;
-      const bool there = block <= last;
-      const int64_t at = part_of(first_block, there ? block : first) * kRows + row;
+      const bool there = first + n <= last;
+      const int64_t at = part_of(first_share, there ? first + n : first, team, member) * kRows + row;
       stats[n] = there ? __ldcg(&args.partial_stats[at]) : float2{-INFINITY, 0.0f};
       parts[n] = there ? __ldcg(reinterpret_cast<const float4*>(&args.partial_out[at * args.v_head_dim + d])) : float4{};
     }

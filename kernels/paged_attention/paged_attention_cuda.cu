@@ -385,8 +385,8 @@ int64_t heads_of_block(int64_t num_kv_heads, int64_t max_blocks) {
   return best;
 }
 
-Status prepare(const PagedAttentionParams& params, const TilesLaunch& shape, cudaStream_t stream, AttentionArgs& args,
-               int64_t& blocks, bool& may_overlap) {
+Status prepare(const PagedAttentionParams& params, const TilesLaunch& shape, cudaStream_t stream, AttentionArgs& args, dim3& grid,
+               bool& may_overlap) {
   const int64_t packed_rows = max_packed_rows(params);
   if (packed_rows > kMaxPackedRows) return too_large(packed_rows);
   args.min_tiles = static_cast<int>(divide_up(shape.min_keys, shape.tile_keys));
@@ -397,9 +397,8 @@ Status prepare(const PagedAttentionParams& params, const TilesLaunch& shape, cud
   const bool in_teams = units_of_head * heads * tiles >= kLongShare * shape.max_blocks;
   args.heads_of_block = static_cast<int>(in_teams ? heads_of_block(heads, shape.max_blocks) : heads);
   const int64_t team = heads / args.heads_of_block;
-  args.team = Divisor(static_cast<int32_t>(team));
   const int64_t shares = units_of_head * args.heads_of_block * divide_up(tiles, args.min_tiles);
-  blocks = std::min(shape.max_blocks / team, shares) * team;
+  grid = dim3(grid_extent(team), grid_extent(std::min(shape.max_blocks / team, shares)));
   may_overlap = device_is_hopper_or_later();
   if (tiles > 1) {
     const DecodeMmaParts parts(shape.part_blocks, shape.tile_rows, args.v_head_dim);
@@ -420,16 +419,16 @@ Status prepare(const PagedAttentionParams& params, const TilesLaunch& shape, cud
 Status run_decode_mma(const DecodeMmaInstance& instance, const PagedAttentionParams& params, cudaStream_t stream) {
   AttentionArgs args = make_args(params);
   PROLOGUE_RETURN_IF_ERROR(choose_stages(instance, args.stages));
-  int64_t blocks = 0;
+  dim3 grid;
   bool may_overlap = false;
   PROLOGUE_RETURN_IF_ERROR(prepare(
       params,
       {instance.tile_rows, instance.tile_keys, kMinKeysPerBlock, kMultiprocessors * instance.blocks_per_sm, kDecodeMmaBlocks},
-      stream, args, blocks, may_overlap));
+      stream, args, grid, may_overlap));
   const size_t shared_bytes = instance.shared_bytes + static_cast<size_t>(args.stages) * instance.stage_bytes;
   LaunchAttributes attributes(1, may_overlap);
-  return launch("paged_attention decode", instance.kernel,
-                {grid_extent(blocks), kDecodeMmaThreads, shared_bytes, attributes.span()}, stream, args);
+  return launch("paged_attention decode", instance.kernel, {grid, kDecodeMmaThreads, shared_bytes, attributes.span()}, stream,
+                args);
 }
 
 // The sequences from first_seq on.
@@ -565,18 +564,17 @@ Status run_decode_mla(const DecodeMlaInstance& instance, const PagedAttentionPar
   const int64_t units = params.num_seqs * args.row_tiles;
   const int64_t shares_of_unit = divide_up(max_keys(params), kMinKeysPerBlock);
   const bool combine = std::min(kDecodeMlaBlocks / units, shares_of_unit) > kMaxMlaParts;
-  int64_t blocks = 0;
+  dim3 grid;
   bool may_overlap = false;
   const int64_t min_keys = combine ? kMinKeysPerBlock : kMinKeysPerMlaBlock;
   PROLOGUE_RETURN_IF_ERROR(prepare(params,
                                    {kDecodeMlaRows, kDecodeMlaKeys, min_keys, kDecodeMlaBlocks, kDecodeMlaBlocks, !combine},
-                                   stream, args, blocks, may_overlap));
+                                   stream, args, grid, may_overlap));
   static_assert(kDecodeMlaBlocks * sizeof(UnitBlocks) <= kPagedAttentionCounters * sizeof(uint32_t));
   if (combine) args.unit_blocks = static_cast<UnitBlocks*>(params.workspace);  // in place of counters
   LaunchAttributes attributes(1, may_overlap);
   PROLOGUE_RETURN_IF_ERROR(launch("paged_attention decode", instance.kernel,
-                                  {grid_extent(blocks), kDecodeMlaThreads, instance.shared_bytes, attributes.span()}, stream,
-                                  args, map));
+                                  {grid, kDecodeMlaThreads, instance.shared_bytes, attributes.span()}, stream, args, map));
   if (!combine) return {};
   const auto rows = static_cast<unsigned>(std::min<int64_t>(packed_rows, kDecodeMlaRows));
   return launch("paged_attention combine", mla_combine(), {{grid_extent(units), rows}, kMlaCombineThreads, 0, attributes.span()},
