@@ -10,8 +10,9 @@
 // It runs three operations on one stream. On Hopper in 16 bits the first is one kernel where that is faster (prompts, one token, and up to 64
 // tokens with `overlaps`), otherwise a GEMM and the prologue; and the last one is a kernel that may begin beside attention (one token, and up
 // to 64 of large matrices with `overlaps`), otherwise a GEMM. The layer does not allocate or synchronise, and it has no state. With
-// attention.past_is_ready decoding begins beside the prologue: the caller promises that no sequence reads what another one writes in this step. The headers of the operations document the parameters that are passed through; docs/embedding.md explains a whole
-// engine. (layers/attention.h builds the same layer in a model's graph.)
+// attention.past_is_ready decoding begins beside the prologue: the caller promises that no sequence reads what another one writes in this
+// step. The headers of the operations document the parameters that are passed through; docs/embedding.md explains a whole engine.
+// (layers/attention.h builds the same layer in a model's graph.)
 //
 //   hidden_states  [T, hidden_size] dtype, rows hidden_stride >= hidden_size apart; T = prologue.num_tokens
 //   qkv_weight     [num_q_heads * head_dim + num_kv_heads * (head_dim + v_head_dim), hidden_size] dtype, rows contiguous: the rows

@@ -1,8 +1,7 @@
-// Decode on tensor cores. The keys of a batch are one list of tiles for each block of a team (decode_tiles.cuh): sequence by sequence, kv
-// head by kv head, tile of rows by tile of rows (such a piece is a *unit*), 64 or 128 keys each. Every team takes an equal share of the
-// list, whatever units it lies in. A warp takes a quarter of each tile, by itself, through a ring of its own in shared memory, which runs
-// on from unit to unit. At the end of a unit the warps add up; where several blocks share a unit, the last of them to arrive adds up what
-// all have left in the workspace, in the order of the keys.
+// Decode on tensor cores. Blocks take equal shares of the batch's keys, as decode_tiles.cuh says, in tiles of 64 or 128 keys. A warp takes a
+// quarter of each tile, by itself, through a ring of its own in shared memory, which runs on from unit to unit. At the end of a unit the
+// warps add up; where several blocks share a unit, the last of them to arrive adds up what all have left in the workspace, in the order of
+// the keys.
 //
 // The fragments of mma.m16n8k16 have keys (for the scores) and channels (for the output) as their 16 rows, and the packed rows as
 // their 8 columns. Lane l: g = l / 4, t = l % 4.
@@ -338,7 +337,7 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
   // ---- From the cache to the ring
   const int k_chunks = static_cast<int>(p.head_dim * kElementBits<K> / 128);
   const int v_chunks = static_cast<int>(args.v_head_dim * kElementBits<V> / 128);
-  // With more on its way than that, the memory is slower: measured, 1 to 3 % (docs/tuning-log.md).
+  // With more on its way at a time the memory is slower: measured, 1 to 3 % (docs/tuning-log.md).
   constexpr int kKeysOfAllWarps = (kHeadDim > 128 ? 1 : 2) * kTileKeys;
   const bool few_stages = share.size >= kLongShare && (k_chunks + v_chunks) * 16 * kKeysOfAllWarps >= kEnoughInFlight;
   const int stages = few_stages ? 2 : args.stages;

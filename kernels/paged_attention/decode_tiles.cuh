@@ -1,8 +1,8 @@
 // Decode on tensor cores: the list of tiles that blocks share out, and the combination of what several blocks have of one unit.
 //
 // Where there is much to read, blocks come in *teams*. A team's blocks share the kv heads among them, mostly one each, and go through the same
-// keys at the same time, so that what lies side by side in a page is read together: the memory is faster so. Otherwise a team is one block. In a grid x is the
-// place in a team, and y the team.
+// keys at the same time, so that what lies side by side in a page is read together: the memory is faster so. Otherwise a team is one
+// block. blockIdx.y is the team, blockIdx.x the place in it.
 // The keys of a batch are one list of tiles for each block of a team: sequence by sequence, kv head by kv head, tile of rows by tile of rows
 // (such a piece is a *unit*). Every team takes an equal share of the list, whatever units it lies in.
 #pragma once
