@@ -236,21 +236,23 @@ TEST_P(PagedAttentionBatches, BlocksMayHavePartsOfTwoHeads) {
   }
 }
 
-// More than 32 tiles of 64 keys for each block, so that blocks come in teams: equally long sequences, whose shares are made even, and others;
+// More than 32 tiles for each block, so that blocks come in teams: equally long sequences, whose shares are made even, and others;
 // a head for each block of a team, and two.
 TEST_P(PagedAttentionBatches, TeamsMatchTheOracle) {
   if (GetParam() != Backend::cuda) GTEST_SKIP() << "once is enough";
 #ifdef PROLOGUE_CUDA_EMULATED
-  constexpr int64_t kHeadDim = 16;
+  constexpr int64_t kHeadDim = 16, kTileKeys = 128;
 #else
-  constexpr int64_t kHeadDim = 128;
+  constexpr int64_t kHeadDim = 128, kTileKeys = 64;
 #endif
   struct Heads {
     int64_t num_kv_heads;
     std::vector<int64_t> lengths;
   };
-  for (const Heads& heads :
-       {Heads{8, {17000, 17000, 17000, 17000, 17000}}, Heads{8, {30011, 17, 20000, 1, 25000}}, Heads{40, {6000, 3000, 5021}}}) {
+  const Heads kCases[] = {{8, std::vector<int64_t>(8, 132 * kTileKeys + 50)},
+                          {8, {30011, 17, 20000, 1, 25000}},
+                          {40, {93 * kTileKeys, 46 * kTileKeys, 78 * kTileKeys + 21}}};
+  for (const Heads& heads : kCases) {
     AttentionCase c;
     c.num_q_heads = c.num_kv_heads = heads.num_kv_heads;
     c.type = DType::bf16;
