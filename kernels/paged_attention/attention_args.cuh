@@ -40,7 +40,7 @@ struct AttentionArgs {
   Divisor ring_size;         // likewise
   int v_head_dim = 0;
   bool whole_groups = true;         // q, cache and out move in whole aligned groups
-  bool same_strides = false;        // K and V have those
+  bool same_rows = false;           // K and V have the same head_dim and strides
   int64_t first_seq = 0;            // prefill: decode runs those before it, in a launch of its own
   int min_tiles = 1;                // decode_mma, decode_mla: of a block
   int heads_of_block = 1;           // decode_mma: kv heads of each block of a team (decode_tiles.cuh); decode_mla: 1

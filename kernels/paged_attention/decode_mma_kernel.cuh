@@ -133,6 +133,7 @@ template <class C, int kHeadDim>
 struct Values {
   static constexpr int kTiles = kHeadDim / 16;
   static constexpr int kRowBytes = kHeadDim * 2;
+  __device__ static int place(int row, int chunk) { return matrix_place<kRowBytes>(row, chunk); }
   // The channel of row g (half 0) or g + 8 (half 1) of a tile.
   __device__ static int channel(int tile, int g, int half) { return tile * 16 + g + half * 8; }
   template <class F>
@@ -140,7 +141,7 @@ struct Values {
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       uint32_t a[4];
-      load_matrices_transposed(a, rows + matrix_place<kRowBytes>(lane % 8 + lane / 16 * 8, tile * 2 + lane / 8 % 2));
+      load_matrices_transposed(a, rows + place(lane % 8 + lane / 16 * 8, tile * 2 + lane / 8 % 2));
       f(tile, a);
     }
   }
@@ -152,6 +153,7 @@ struct Values<Code<kType>, kHeadDim> {
   static constexpr bool kFourBits = dtype_bits(kType) == 4;
   static constexpr int kTiles = kHeadDim / 16;
   static constexpr int kRowBytes = kHeadDim * static_cast<int>(dtype_bits(kType)) / 8;
+  __device__ static int place(int row, int chunk) { return matrix_place<kRowBytes>(row, chunk); }
   __device__ static int channel(int tile, int g, int half) {
     return kFourBits ? tile / 2 * 32 + 4 * g + tile % 2 * 2 + half : tile * 16 + 2 * g + half;
   }
@@ -160,7 +162,7 @@ struct Values<Code<kType>, kHeadDim> {
 #pragma unroll
     for (int pair = 0; pair < kRowBytes / 32; ++pair) {
       uint32_t codes[4];  // [chunk][keys 0..7 or 8..15]
-      load_matrices_transposed(codes, rows + matrix_place<kRowBytes>(lane % 16, pair * 2 + lane / 16));
+      load_matrices_transposed(codes, rows + place(lane % 16, pair * 2 + lane / 16));
 #pragma unroll
       for (int chunk = 0; chunk < 2; ++chunk) {
         const uint32_t low = codes[2 * chunk], high = codes[2 * chunk + 1];
@@ -233,52 +235,52 @@ __device__ inline void wait_for_oldest_stage(int stages) {
   }
 }
 
-// A lane's part of the rows that a warp copies to a stage: one chunk of every kRowsAtOnce-th row.
-template <int kChunks, int kGroups, class Place>
+// A lane's part of the rows of K or of V that a warp copies to a stage: one chunk of every kRowsAtOnce-th row. Rows: Keys
+// or Values.
+template <int kBits, class Rows>
 struct CopiedRows {
+  static constexpr int kChunks = Rows::kRowBytes / 16;
   static constexpr int kRowsAtOnce = 32 / kChunks;
-  int chunk, first_row;
-  bool wanted;          // there is such a chunk
-  int64_t token_bytes;  // from a row to the next in a page
-  int64_t of_slot;      // where key lane % keys of the tile is behind `from`; -1: there is none
-  const unsigned char* from;
-  const unsigned char* of_group[kGroups];  // the lane's first row of each 16, if the 16 are in one page
-  Place place;
+  const PagedHeads& side;
+  int kv_head;
+  int chunk = static_cast<int>(threadIdx.x) % kChunks;
+  int first_row = static_cast<int>(threadIdx.x) % 32 / kChunks;
+  bool wanted;  // there is such a chunk
 
-  // The same rows of other data.
-  template <class OtherPlace>
-  __device__ CopiedRows<kChunks, kGroups, OtherPlace> moved(const void* here, const void* there, int num_chunks,
-                                                            const OtherPlace& other_place) const {
-    const int64_t by = static_cast<const unsigned char*>(there) - static_cast<const unsigned char*>(here);
-    CopiedRows<kChunks, kGroups, OtherPlace> rows = {chunk,     first_row, chunk < num_chunks, token_bytes, of_slot,
-                                                     from + by, {},        other_place};
-#pragma unroll
-    for (int group = 0; group < kGroups; ++group) rows.of_group[group] = of_group[group] + by;
-    return rows;
+  __device__ CopiedRows(const PagedHeads& side, int kv_head, int num_chunks)
+      : side(side), kv_head(kv_head), wanted(chunk < num_chunks) {}
+  __device__ static uint64_t bytes(uint64_t elements) { return kBits >= 8 ? elements * (kBits / 8) : elements / (8 / kBits); }
+  // The chunk of a token, whose place is not negative.
+  __device__ const unsigned char* at(int page, int offset) const {
+    const auto product = [](int a, int64_t b) { return uint64_t{static_cast<uint32_t>(a)} * static_cast<uint64_t>(b); };
+    const uint64_t elements =
+        product(page, side.strides.page) + product(offset, side.strides.token) + product(kv_head, side.strides.head);
+    return static_cast<const unsigned char*>(side.data) + bytes(elements) + chunk * 16;
   }
 
-  // Rows `first_needed` and so many more are copied, the others are zeros.
-  __device__ void copy_groups(unsigned char* to, int first_needed, unsigned num_needed) const {
+  // 16 rows of one page: first_needed of the stage and so many more are copied, or all, the others are zeros. kTwo: those that lie `behind`
+  // them in the same way, too, to `to_behind`.
+  template <bool kAll, bool kTwo>
+  __device__ void copy_group(unsigned char* to, int group, const unsigned char* row_from, int first_needed, unsigned num_needed,
+                             unsigned char* to_behind = nullptr, int64_t behind = 0) const {
     if (!wanted) return;
 #pragma unroll
-    for (int group = 0; group < kGroups; ++group) {
-      const unsigned char* row_from = of_group[group];
-#pragma unroll
-      for (int i = 0; i < kKeyGroup / kRowsAtOnce; ++i) {
-        const int row = group * kKeyGroup + i * kRowsAtOnce + first_row;
-        copy_or_clear(to + place(row, chunk), row_from, static_cast<unsigned>(row - first_needed) < num_needed);
-        row_from += kRowsAtOnce * token_bytes;
-      }
+    for (int i = 0; i < kKeyGroup / kRowsAtOnce; ++i) {
+      const int row = group * kKeyGroup + i * kRowsAtOnce + first_row;
+      const bool there = kAll || static_cast<unsigned>(row - first_needed) < num_needed;
+      copy_or_clear(to + Rows::place(row, chunk), row_from, there);
+      if constexpr (kTwo) copy_or_clear(to_behind + Rows::place(row, chunk), row_from + behind, there);
+      row_from += bytes(kRowsAtOnce * static_cast<uint64_t>(side.strides.token));
     }
   }
 
-  // Each row is looked for by itself, and zeros if it is nowhere.
-  __device__ void copy_each(unsigned char* to) const {
+  // Row after row, as lane `row` knows its page, and its offset there: zeros if it has none.
+  __device__ void copy_each(unsigned char* to, int num_rows, int page, int offset) const {
 #pragma unroll 2
-    for (int first = 0; first < kGroups * kKeyGroup; first += kRowsAtOnce) {
+    for (int first = 0; first < num_rows; first += kRowsAtOnce) {
       const int row = first + first_row;
-      const int64_t offset = __shfl_sync(0xffffffffu, of_slot, row);
-      if (wanted) copy_or_clear(to + place(row, chunk), from + max(int64_t{0}, offset), offset >= 0);
+      const int page_of_row = __shfl_sync(0xffffffffu, page, row), offset_of_row = __shfl_sync(0xffffffffu, offset, row);
+      if (wanted) copy_or_clear(to + Rows::place(row, chunk), at(max(0, page_of_row), offset_of_row), page_of_row >= 0);
     }
   }
 };
@@ -335,8 +337,8 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
   TileCursor<kRows, kTileKeys> use = load;
 
   // ---- From the cache to the ring
-  const int k_chunks = static_cast<int>(p.head_dim * kElementBits<K> / 128);
-  const int v_chunks = static_cast<int>(args.v_head_dim * kElementBits<V> / 128);
+  const int k_chunks = static_cast<int>(p.head_dim) * kElementBits<K> / 128;
+  const int v_chunks = args.v_head_dim * kElementBits<V> / 128;
   // With more on its way at a time the memory is slower: measured, 1 to 3 % (docs/tuning-log.md).
   constexpr int kKeysOfAllWarps = (kHeadDim > 128 ? 1 : 2) * kTileKeys;
   const bool few_stages = share.size >= kLongShare && (k_chunks + v_chunks) * 16 * kKeysOfAllWarps >= kEnoughInFlight;
@@ -350,63 +352,64 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
   }
   // A lane copies the same chunk of several rows, and knows the page of key lane % kKeys of the tile at `load`. Where 16 keys are
   // always in one page, and none of them is missing, the rows follow from where their first one is.
-  const bool keys_share_a_page = p.kv.page_size % kKeyGroup == 0 && p.ring_size % kKeyGroup == 0;
+  const bool keys_share_a_page = int{args.page_size} % kKeyGroup == 0 && int{args.ring_size} % kKeyGroup == 0;
   int page = -1;
   bool needed = false;
   int64_t next_load = share.begin;
   const auto load_page = [&] {
     const int position = load.position() + warp * kKeys + lane % kKeys;
     needed = next_load < share.end && position >= load.of_sequence.begin && position < load.sequence.length;
-    page = needed ? load.sequence.pages[page_index(args, place_of(args, position))] : -1;
-  };
-  // Rows of K or of V: a lane's part of them.
-  const auto rows_of = [&](auto element_bits, auto row_bytes, const PagedHeads& side, int num_chunks, const CacheSlot& slot,
-                           int first_needed, auto place) {
-    constexpr int kBits = decltype(element_bits)::value;
-    constexpr int kChunks = decltype(row_bytes)::value / 16;
-    CopiedRows<kChunks, kGroups, decltype(place)> rows;
-    rows.chunk = lane % kChunks;
-    rows.first_row = lane / kChunks;
-    rows.wanted = rows.chunk < num_chunks;
-    rows.token_bytes = side.strides.token * kBits / 8;
-    rows.from = static_cast<const unsigned char*>(side.data) + load.kv_head * side.strides.head * kBits / 8 + rows.chunk * 16;
-    rows.of_slot = slot.page < 0 ? -1 : slot.in(side.strides) * kBits / 8;
-    const int64_t of_group = slot.page < 0 ? 0 : rows.of_slot - lane % kKeyGroup * rows.token_bytes;
-#pragma unroll
-    for (int group = 0; group < kGroups; ++group) {
-      const int known = min(max(first_needed, group * kKeyGroup), group * kKeyGroup + kKeyGroup - 1);
-      rows.of_group[group] = rows.from + __shfl_sync(0xffffffffu, of_group, known) + rows.first_row * rows.token_bytes;
-    }
-    return rows;
+    page = needed ? __ldg(load.sequence.pages + page_index(args, place_of(args, position))) : -1;
   };
   // Fills a stage from the tile at `load`. What needs nothing but the page comes before `before_copies`.
   const auto fill = [&](Stage& stage, StageKeys& keys, const auto& before_copies) {
     const int first_key = load.position() + warp * kKeys;
-    const CacheSlot slot = cache_slot(args, page, needed ? place_of(args, first_key + lane % kKeys) : 0);
-    const unsigned missing = __ballot_sync(0xffffffffu, lane < kKeys && needed && slot.page < 0);
+    const bool bad = needed && (page < 0 || page >= kv.num_pages);
+    const unsigned missing = __ballot_sync(0xffffffffu, lane < kKeys && bad);
     const int first_needed = max(0, load.of_sequence.begin - first_key);
     const auto num_needed = static_cast<unsigned>(max(0, min(kKeys, load.sequence.length - first_key) - first_needed));
-    const auto k_rows = rows_of(std::integral_constant<int, kElementBits<K>>(), std::integral_constant<int, KeysOf::kRowBytes>(),
-                                kv.k, k_chunks, slot, first_needed, [](int row, int chunk) { return KeysOf::place(row, chunk); });
-    const auto v_rows = [&] {
-      const auto place = [](int row, int chunk) { return matrix_place<ValuesOf::kRowBytes>(row, chunk); };
-      if constexpr (kElementBits<K> == kElementBits<V> && KeysOf::kRowBytes == ValuesOf::kRowBytes) {
-        if (args.same_strides) return k_rows.moved(kv.k.data, kv.v.data, v_chunks, place);
-      }
-      return rows_of(std::integral_constant<int, kElementBits<V>>(), std::integral_constant<int, ValuesOf::kRowBytes>(), kv.v,
-                     v_chunks, slot, first_needed, place);
-    }();
+    const CopiedRows<kElementBits<K>, KeysOf> k_rows(kv.k, load.kv_head, k_chunks);
+    const CopiedRows<kElementBits<V>, ValuesOf> v_rows(kv.v, load.kv_head, v_chunks);
+    constexpr bool kAlike = kIsFloat<K> && kIsFloat<V>;  // rows of K and of V have one width and place in a stage
+    const int64_t v_behind_k = static_cast<const char*>(kv.v.data) - static_cast<const char*>(kv.k.data);
+    const unsigned char *k_from[kGroups], *v_from[kGroups];  // the lane's first row of a group that is in one page
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      const int known = min(max(first_needed, group * kKeyGroup), group * kKeyGroup + kKeyGroup - 1);
+      const int page_of_group = max(0, __shfl_sync(0xffffffffu, page, known));
+      const int offset = place_of(args, first_key + group * kKeyGroup) % args.page_size;
+      k_from[group] = k_rows.at(page_of_group, offset + k_rows.first_row);
+      if (!kAlike || !args.same_rows) v_from[group] = v_rows.at(page_of_group, offset + v_rows.first_row);
+    }
     if (lane == 0) keys.missing = missing;
     before_copies();
-    if (keys_share_a_page && missing == 0) {
-      k_rows.copy_groups(stage.k, first_needed, num_needed);
-      v_rows.copy_groups(stage.v, first_needed, num_needed);
+    if (!keys_share_a_page || missing != 0) {
+      const int page_or_none = needed && !bad ? page : -1;
+      const int offset = place_of(args, first_key + lane % kKeys) % args.page_size;
+      k_rows.copy_each(stage.k, kKeys, page_or_none, offset);
+      v_rows.copy_each(stage.v, kKeys, page_or_none, offset);
     } else {
-      k_rows.copy_each(stage.k);
-      v_rows.copy_each(stage.v);
+      const auto copy_groups = [&](auto all) {
+        constexpr bool kAll = decltype(all)::value;
+#pragma unroll
+        for (int group = 0; group < kGroups; ++group) {
+          if (kAlike && args.same_rows) {
+            k_rows.template copy_group<kAll, true>(stage.k, group, k_from[group], first_needed, num_needed, stage.v, v_behind_k);
+          } else {
+            k_rows.template copy_group<kAll && !kAlike, false>(stage.k, group, k_from[group], first_needed, num_needed);
+            v_rows.template copy_group<kAll && !kAlike, false>(stage.v, group, v_from[group], first_needed, num_needed);
+          }
+        }
+      };
+      if (num_needed == kKeys) {
+        copy_groups(std::true_type());
+      } else {
+        copy_groups(std::false_type());
+      }
     }
     if constexpr (kScaled) {
-      const bool there = slot.page >= 0;
+      const bool there = needed && !bad;
+      const CacheSlot slot = {there ? page : 0, place_of(args, first_key + lane % kKeys) % args.page_size};
       const auto copy_scales = [&](const PagedHeads& side, float* scales, float* zero_points, bool has_zero_points) {
         if (lane >= kKeys) return;
         const float* const from = side.scale + (there ? slot.in(side.scale_strides) + load.kv_head * side.scale_strides.head : 0);
@@ -483,12 +486,9 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
       all_see_to = use.sequence.limit(first_packed / args.group);
     }
     const int64_t end = use.first + use.of_sequence.tiles;
-    const bool alone = use.first >= share.begin && end <= share.end;
-    first_share = last_share = static_cast<int>(blockIdx.y);
-    if (!alone) {
-      first_share = static_cast<int>(quotient(use.first, share.size));
-      last_share = static_cast<int>(quotient(end - 1, share.size));
-    }
+    const int block = static_cast<int>(blockIdx.y);
+    first_share = use.first >= share.begin ? block : static_cast<int>(quotient(use.first, share.size));
+    last_share = end <= share.end ? block : static_cast<int>(quotient(end - 1, share.size));
   };
 
   // The rest.
@@ -754,7 +754,8 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
     const bool whole = first_share == last_share;
     float value_scale = 1.0f;
     if constexpr (kScaled) value_scale = shared_scale(v_format, kv.v.scale, use.kv_head);
-    const int64_t part = part_of(first_share, blockIdx.y, gridDim.x, blockIdx.x) * kRows;
+    const int part =
+        (part_of(first_share, static_cast<int>(blockIdx.y)) * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x)) * kRows;
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
 #pragma unroll
@@ -827,13 +828,16 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
     __syncthreads();
     if (shared.arrived != static_cast<unsigned>(last_share - first_share)) return;
     if (threadIdx.x == 0) *counter = 0;
-    for (int i = threadIdx.x; i < num_packed * kFours; i += kDecodeMmaThreads) {
-      const int row = i / kFours;
-      const int d = i % kFours * 4;
-      if (d >= head_dim) continue;
-      PartSums sums;
-      add_parts<kRows>(args, first_share, first_share, last_share, row, d, sums, gridDim.x, blockIdx.x);
-      store_row(use.first_packed() + row, d, sums.maximum, sums.sum, sums.fault, sums.values);
+#pragma unroll 1
+    for (int row = warp; row < num_packed; row += kDecodeMmaWarps) {
+      using Row = RowOfParts<kRows, kHeadDim>;
+      Row sums(args, first_share, last_share, row);
+      if (lane >= Row::kLanes) continue;
+#pragma unroll
+      for (int four = 0; four < Row::kFours; ++four) {
+        const int d = lane * 4 + four * 128;
+        if (d < head_dim) store_row(use.first_packed() + row, d, sums.maximum, sums.sum, sums.fault, sums.values[four]);
+      }
     }
   };
 

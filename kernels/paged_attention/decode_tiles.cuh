@@ -57,13 +57,20 @@ struct TileCursor {
     sequence = sequence_at(args, s);
     of_sequence = SequenceTiles(args, sequence, kRows, kTileKeys);
   }
+  // What lane `lane` of the warp has of its sequence.
+  __device__ void of_lane(int lane) {
+    const auto take = [&](auto& value) { value = __shfl_sync(0xffffffffu, value, lane); };
+    s = lane;
+    take(sequence.first_row), take(sequence.num_rows), take(sequence.length);
+    sequence.bad_rows = __shfl_sync(0xffffffffu, static_cast<int>(sequence.bad_rows), lane) != 0;
+    sequence.too_long = __shfl_sync(0xffffffffu, static_cast<int>(sequence.too_long), lane) != 0;
+    sequence.pages = reinterpret_cast<const int32_t*>(__shfl_sync(0xffffffffu, reinterpret_cast<uint64_t>(sequence.pages), lane));
+    take(of_sequence.begin), take(of_sequence.origin), take(of_sequence.row_tiles), take(of_sequence.tiles);
+  }
   // To place `to` of the list from the beginning of sequence `index`, whose first tile has the place `start`. Units take up
   // multiples of `multiple` places.
   __device__ void seek(const AttentionArgs& args, int64_t index, int64_t start, int64_t to, int64_t multiple) {
     enter(args, index);
-    seek_in_sequence(start, to, multiple);
-  }
-  __device__ void seek_in_sequence(int64_t start, int64_t to, int64_t multiple) {
     const int64_t places = quotient(of_sequence.tiles + multiple - 1, multiple) * multiple;
     const int64_t unit = quotient(to - start, places);
     tile = static_cast<int>(to - start - unit * places);
@@ -117,40 +124,104 @@ struct Share {
 // The size of shares of sequences that are equally long: up to a sixteenth larger, if shares then are whole numbers of units, or units are
 // whole numbers of shares, so that there are fewer parts of units to add up.
 __device__ inline int even_size(int size, int tiles_of_unit) {
-  const int shares_of_unit = tiles_of_unit / size;
-  const int even = shares_of_unit == 0 ? (size + tiles_of_unit - 1) / tiles_of_unit * tiles_of_unit
-                                       : (tiles_of_unit + shares_of_unit - 1) / shares_of_unit;
+  const int parts = tiles_of_unit / size;
+  const int even = parts == 0 ? (size + tiles_of_unit - 1) / tiles_of_unit * tiles_of_unit : (tiles_of_unit + parts - 1) / parts;
   return even - size <= size / 16 ? even : size;
 }
 
-// The same for one sequence, in a quarter of the instructions.
+// What follows is in 32 bits, one sequence or up to 32 of them: a list of at most so many tiles for each.
+inline constexpr int64_t kFewTiles = 1 << 25;
+
+// How many shares of so many tiles a unit is divided into.
+__device__ inline int shares_of_unit(int tiles_of_unit, int size) {
+  return size >= tiles_of_unit ? 1 : (tiles_of_unit - 1) / size + 1;
+}
+
+// The share at place `at` of a list whose places are tiles, or whole shares; the sequence of the cursor begins at place `start`.
 template <int kRows, int kTileKeys>
-__device__ inline Share find_share_of_one(const AttentionArgs& args, TileCursor<kRows, kTileKeys>& cursor, int undivided) {
-  cursor.enter(args, 0);
-  const int tiles = cursor.of_sequence.tiles;
-  const int64_t units = cursor.of_sequence.units(args), total = units * tiles;
-  Share share;
-  share.size = total <= gridDim.y ? 1 : quotient(total + gridDim.y - 1, gridDim.y);
-  share.size = max(share.size, int64_t{tiles <= undivided ? max(args.min_tiles, undivided) : args.min_tiles});
-  const int64_t of_unit = share.size >= tiles ? 1 : quotient(tiles + share.size - 1, share.size);
-  share.begin = blockIdx.y * share.size;
-  if (units * of_unit > gridDim.y) {
-    if (share.begin >= total) return {share.size, 0, 0};
-    share.end = min(share.begin + share.size, total);
-    cursor.seek_in_sequence(0, share.begin, 1);
-    return share;
-  }
-  // Units begin at multiples of a share.
-  if (blockIdx.y >= units * of_unit) return {share.size, 0, 0};
-  const int unit = static_cast<int>(of_unit == 1 ? blockIdx.y : quotient(blockIdx.y, of_unit)),
-            row_tiles = cursor.of_sequence.row_tiles;
-  cursor.first = unit * of_unit * share.size;
-  cursor.tile = static_cast<int>(share.begin - cursor.first);
+__device__ inline Share share_at(TileCursor<kRows, kTileKeys>& cursor, int size, bool whole_shares, int at, int start,
+                                 int places_of_unit, int total) {
+  const int tiles = whole_shares ? size : 1;
+  const int row_tiles = cursor.of_sequence.row_tiles;
+  const int unit = (at - start) / places_of_unit;
+  const int of_unit = at - start - unit * places_of_unit;
   const int head = row_tiles == 1 ? unit : unit / row_tiles;
+  cursor.tile = of_unit * tiles;
+  cursor.first = (at - of_unit) * tiles;
   cursor.kv_head = cursor.first_head + head;
   cursor.row_tile = unit - head * row_tiles;
-  share.end = min(share.begin + share.size, cursor.first + tiles);
-  return share;
+  const int begin = at * tiles;
+  const int end = whole_shares ? static_cast<int>(cursor.first) + cursor.of_sequence.tiles : total;
+  return {size, begin, min(begin + size, end)};
+}
+
+// False: it is for find_share of many.
+template <int kRows, int kTileKeys>
+__device__ inline bool find_share_of_one(const AttentionArgs& args, TileCursor<kRows, kTileKeys>& cursor, int undivided,
+                                         Share& share) {
+  const int block = static_cast<int>(blockIdx.y), blocks = static_cast<int>(gridDim.y);
+  cursor.enter(args, 0);
+  const SequenceTiles& of_sequence = cursor.of_sequence;
+  if (of_sequence.units(args) * of_sequence.tiles > kFewTiles) return false;
+  const int units = args.heads_of_block * of_sequence.row_tiles, total = units * of_sequence.tiles;
+  int size = max(args.min_tiles, (total + blocks - 1) / blocks);
+  if (of_sequence.tiles <= undivided) size = max(size, undivided);
+  const int of_unit = shares_of_unit(of_sequence.tiles, size), all_shares = units * of_unit;
+  const bool whole_shares = all_shares <= blocks;
+  const int at = whole_shares ? block : block * size;
+  share = {size, 0, 0};
+  if (at < (whole_shares ? all_shares : total)) {
+    share = share_at(cursor, size, whole_shares, at, 0, whole_shares ? of_unit : of_sequence.tiles, total);
+  }
+  return true;
+}
+
+// Every warp by itself, a lane for each sequence. False: as above.
+template <int kRows, int kTileKeys>
+__device__ inline bool find_share_of_few(const AttentionArgs& args, TileCursor<kRows, kTileKeys>& cursor, int undivided,
+                                         Share& share) {
+  constexpr unsigned kAll = 0xffffffffu;
+  const int block = static_cast<int>(blockIdx.y), blocks = static_cast<int>(gridDim.y);
+  const int lane = threadIdx.x % 32;
+  const bool there = lane < args.p.num_seqs;
+  TileCursor<kRows, kTileKeys> own;
+  if (there) own.enter(args, lane);
+  const SequenceTiles& of_sequence = own.of_sequence;
+  if (__any_sync(kAll, of_sequence.units(args) * of_sequence.tiles > kFewTiles)) return false;
+  const int units = args.heads_of_block * of_sequence.row_tiles, tiles = units * of_sequence.tiles;
+  const int total = __reduce_add_sync(kAll, tiles);
+  int size = max(args.min_tiles, (total + blocks - 1) / blocks);
+  const int tiles_of_first = __shfl_sync(kAll, tiles, 0), tiles_of_its_units = __shfl_sync(kAll, of_sequence.tiles, 0);
+  if (size >= 16 && __all_sync(kAll, !there || tiles == tiles_of_first)) size = even_size(size, tiles_of_its_units);
+  if (!__any_sync(kAll, of_sequence.tiles > undivided)) size = max(size, undivided);
+  const auto up_to_here = [&](int value) {
+#pragma unroll
+    for (int offset = 1; offset < 32; offset *= 2) {
+      const int other = __shfl_up_sync(kAll, value, offset);
+      if (lane >= offset) value += other;
+    }
+    return value;
+  };
+  int places_of_unit = shares_of_unit(of_sequence.tiles, size);
+  int places = units * places_of_unit;
+  int end = up_to_here(places);
+  const bool whole_shares = __shfl_sync(kAll, end, 31) <= blocks;
+  if (!whole_shares) {
+    places_of_unit = of_sequence.tiles;
+    places = tiles;
+    end = up_to_here(tiles);
+  }
+  const int at = whole_shares ? block : block * size;
+  const unsigned owners = __ballot_sync(kAll, end - places <= at && at < end);
+  share = {size, 0, 0};
+  if (owners == 0) return true;
+  const int owner = __ffs(static_cast<int>(owners)) - 1;
+  own.of_lane(owner);
+  own.first_head = cursor.first_head;
+  cursor = own;
+  share = share_at(cursor, size, whole_shares, at, __shfl_sync(kAll, end - places, owner),
+                   __shfl_sync(kAll, places_of_unit, owner), total);
+  return true;
 }
 
 template <int kThreads, int kRows, int kTileKeys>
@@ -158,12 +229,14 @@ __device__ inline Share find_share(const AttentionArgs& args, FindShare<kThreads
                                    int undivided = 1) {
   const PagedAttentionParams& p = args.p;
   cursor.first_head = static_cast<int>(blockIdx.x) * args.heads_of_block;
-  if (p.num_seqs == 1) return find_share_of_one(args, cursor, undivided);
+  Share share;
+  if (p.num_seqs == 1) {
+    if (find_share_of_one(args, cursor, undivided, share)) return share;
+  } else if (p.num_seqs <= 32) {
+    if (find_share_of_few(args, cursor, undivided, share)) return share;
+  }
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
-  // Few sequences: every warp finds the share by itself, a lane for each of them; otherwise the block does, a thread for each.
-  const bool alone = p.num_seqs <= 32;
-  const int own_sequence = alone ? lane : static_cast<int>(threadIdx.x);
   const auto tiles_of = [&](int64_t s) {
     return s < p.num_seqs ? SequenceTiles(args, sequence_at(args, s), kRows, kTileKeys) : SequenceTiles();
   };
@@ -174,10 +247,6 @@ __device__ inline Share find_share(const AttentionArgs& args, FindShare<kThreads
     for (int offset = 1; offset < 32; offset *= 2) {
       const int64_t other = __shfl_up_sync(0xffffffffu, value, offset);
       if (lane >= offset) value += other;
-    }
-    if (alone) {
-      total = __shfl_sync(0xffffffffu, value, 31);
-      return value;
     }
     __syncthreads();
     if (lane == 31) shared.sums[warp] = value;
@@ -190,25 +259,21 @@ __device__ inline Share find_share(const AttentionArgs& args, FindShare<kThreads
     }
     return value;
   };
-  const SequenceTiles of_first = tiles_of(own_sequence);
+  const SequenceTiles of_first = tiles_of(threadIdx.x);
   int64_t first_tiles = total_of(of_first);
-  if (!alone && threadIdx.x == 0) shared.tiles_of_first = first_tiles, shared.tiles_of_its_units = of_first.tiles;
+  if (threadIdx.x == 0) shared.tiles_of_first = first_tiles, shared.tiles_of_its_units = of_first.tiles;
   int64_t own = first_tiles;
   for (int64_t s = threadIdx.x + kThreads; s < p.num_seqs; s += kThreads) own += total_of(tiles_of(s));
   int64_t total;
   int64_t up_to_here = running_sum(own, total);
-  const int64_t tiles_of_first = alone ? __shfl_sync(0xffffffffu, first_tiles, 0) : shared.tiles_of_first;
-  const int tiles_of_its_units = alone ? __shfl_sync(0xffffffffu, of_first.tiles, 0) : shared.tiles_of_its_units;
-  Share share;
   share.size = max(int64_t{args.min_tiles}, quotient(total + gridDim.y - 1, gridDim.y));
-  if (share.size >= 16 && share.size < 1 << 24 && total == p.num_seqs * tiles_of_first) {
-    share.size = even_size(static_cast<int>(share.size), tiles_of_its_units);
+  if (share.size >= 16 && share.size < 1 << 24 && total == p.num_seqs * shared.tiles_of_first) {
+    share.size = even_size(static_cast<int>(share.size), shared.tiles_of_its_units);
   }
-  if (alone && !__any_sync(0xffffffffu, of_first.tiles > undivided)) share.size = max(share.size, int64_t{undivided});
   int64_t multiple = 1;
   if (p.num_seqs <= kThreads) {
-    const int of_unit = share.size >= of_first.tiles ? 1 : (of_first.tiles - 1) / static_cast<int>(share.size) + 1;
-    const int64_t shares = of_first.units(args) * of_unit;
+    const int64_t shares =
+        of_first.units(args) * shares_of_unit(of_first.tiles, static_cast<int>(min(share.size, int64_t{INT_MAX})));
     int64_t all_shares;
     const int64_t shares_up_to_here = running_sum(shares, all_shares);
     if (all_shares <= gridDim.y) {
@@ -222,34 +287,25 @@ __device__ inline Share find_share(const AttentionArgs& args, FindShare<kThreads
   share.end = min(share.begin + share.size, total);
   if (share.begin >= total) return {share.size, 0, 0};
 
-  if (alone) {
-    const int64_t start = up_to_here - first_tiles;
-    const unsigned owners = __ballot_sync(0xffffffffu, start <= share.begin && share.begin < up_to_here);
-    const int owner = __ffs(static_cast<int>(owners)) - 1;
-    cursor.seek(args, owner, __shfl_sync(0xffffffffu, start, owner), share.begin, multiple);
-  } else {
-    int64_t before = 0;
-    for (int64_t base = 0;; base += kThreads) {
-      const int64_t tiles = base == 0 ? first_tiles : total_of(tiles_of(base + threadIdx.x));
-      int64_t of_these = total;
-      if (p.num_seqs > kThreads) up_to_here = running_sum(tiles, of_these);
-      const int64_t end = before + up_to_here;
-      if (end - tiles <= share.begin && share.begin < end) shared.s = base + threadIdx.x, shared.start = end - tiles;
-      before += of_these;
-      if (share.begin < before) break;
-    }
-    __syncthreads();
-    cursor.seek(args, shared.s, shared.start, share.begin, multiple);
+  int64_t before = 0;
+  for (int64_t base = 0;; base += kThreads) {
+    const int64_t tiles = base == 0 ? first_tiles : total_of(tiles_of(base + threadIdx.x));
+    int64_t of_these = total;
+    if (p.num_seqs > kThreads) up_to_here = running_sum(tiles, of_these);
+    const int64_t end = before + up_to_here;
+    if (end - tiles <= share.begin && share.begin < end) shared.s = base + threadIdx.x, shared.start = end - tiles;
+    before += of_these;
+    if (share.begin < before) break;
   }
+  __syncthreads();
+  cursor.seek(args, shared.s, shared.start, share.begin, multiple);
   if (multiple > 1) share.end = min(share.end, cursor.first + cursor.of_sequence.tiles);
   return share;
 }
 
-// Where the block of a team with this share leaves its part of a unit that begins in first_share: it has two such units at most, its first and
-// its last. In a team of one, member 0.
-__device__ inline int64_t part_of(int64_t first_share, int64_t share, unsigned team = 1, unsigned member = 0) {
-  return (2 * share + (share == first_share ? 1 : 0)) * team + member;
-}
+// Where a share's block leaves its part of a unit that begins in first_share: it has two such units at most, its first and its last.
+// In a team each block has a place of its own there.
+__device__ inline int part_of(int first_share, int share) { return 2 * share + (share == first_share ? 1 : 0); }
 
 // Four neighbouring channels of a row of `out`.
 __device__ inline void store_four(DType type, void* out, int64_t offset, const float (&values)[4]) {
@@ -270,18 +326,18 @@ struct PartSums {
   float values[4] = {};
 };
 
-// Adds the parts that shares begin to last have of the unit that begins in first_share.
+// Adds the parts that shares begin to last have of the unit that begins in first_share. Teams are of one block.
 template <int kRows>
-__device__ inline void add_parts(const AttentionArgs& args, int64_t first_share, int64_t begin, int64_t last, int row, int d,
-                                 PartSums& sums, unsigned team = 1, unsigned member = 0) {
+__device__ inline void add_parts(const AttentionArgs& args, int first_share, int begin, int last, int row, int d,
+                                 PartSums& sums) {
   constexpr int kAtOnce = 8;  // parts whose loads are in flight together
-  for (int64_t first = begin; first <= last; first += kAtOnce) {
+  for (int first = begin; first <= last; first += kAtOnce) {
     float2 stats[kAtOnce];
     float4 parts[kAtOnce];
 #pragma unroll
     for (int n = 0; n < kAtOnce; ++n) {
       const bool there = first + n <= last;
-      const int64_t at = part_of(first_share, there ? first + n : first, team, member) * kRows + row;
+      const int64_t at = int64_t{part_of(first_share, there ? first + n : first)} * kRows + row;
       stats[n] = there ? __ldcg(&args.partial_stats[at]) : float2{-INFINITY, 0.0f};
       parts[n] = there ? __ldcg(reinterpret_cast<const float4*>(&args.partial_out[at * args.v_head_dim + d])) : float4{};
     }
@@ -305,5 +361,84 @@ __device__ inline void add_parts(const AttentionArgs& args, int64_t first_share,
     }
   }
 }
+
+// A row of a unit, added up by a warp from the parts that shares first_share to last_share have of it: a lane has four channels of a
+// part, and in heads of up to 64 channels half a warp has a part. The maximum of a part and its sum are one lane's.
+template <int kRows, int kHeadDim>
+struct RowOfParts {
+  static constexpr int kLanes = kHeadDim <= 64 ? 16 : 32;  // of a part
+  static constexpr int kFours = (kHeadDim + 127) / 128;    // of a lane: the second one 128 channels further on
+  float maximum = -INFINITY;
+  float sum = 0.0f;
+  bool fault = false;
+  float values[kFours][4] = {};
+
+  __device__ RowOfParts(const AttentionArgs& args, int first_share, int last_share, int row) {
+    constexpr int kAtOnce = 32 / kLanes;
+    constexpr int kLoads = 128 / (kFours * kRows);  // in flight together: what registers allow
+    const int lane = threadIdx.x % 32;
+    const int d = lane % kLanes * 4;
+    const auto row_of = [&](int share) {
+      return (part_of(first_share, share) * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x)) * kRows + row;
+    };
+#pragma unroll 1
+    for (int first = first_share; first <= last_share; first += 32) {
+      const int count = min(32, last_share + 1 - first);
+      const float2 stats = lane < count ? __ldcg(&args.partial_stats[row_of(first + lane)]) : float2{-INFINITY, 0.0f};
+      float4 parts[kLoads][kFours];
+      const auto load = [&](int begin) {
+#pragma unroll
+        for (int n = 0; n < kLoads; ++n) {
+          const int i = begin + n * kAtOnce + lane / kLanes;
+          const float* const from = args.partial_out + row_of(first + i) * args.v_head_dim + d;
+#pragma unroll
+          for (int four = 0; four < kFours; ++four) {
+            const bool there = i < count && d + four * 128 < args.v_head_dim;
+            parts[n][four] = there ? __ldcg(reinterpret_cast<const float4*>(from + four * 128)) : float4{};
+          }
+        }
+      };
+      load(0);
+      float both = fmaxf(maximum, stats.x);
+#pragma unroll
+      for (int offset = 1; offset < 32; offset *= 2) both = fmaxf(both, __shfl_xor_sync(0xffffffffu, both, offset));
+      const float old_weight = weight_of(maximum, both);
+      const float weight = weight_of(stats.x, both);
+      float more = weight * stats.y;
+#pragma unroll
+      for (int offset = 1; offset < 32; offset *= 2) more += __shfl_xor_sync(0xffffffffu, more, offset);
+      maximum = both;
+      sum = fmaf(sum, old_weight, more);
+      fault = fault || __any_sync(0xffffffffu, stats.y < 0.0f);
+#pragma unroll
+      for (auto& four : values) {
+        for (float& value : four) value *= old_weight;
+      }
+#pragma unroll 1
+      for (int begin = 0;;) {
+#pragma unroll
+        for (int n = 0; n < kLoads; ++n) {
+          const float of_part = __shfl_sync(0xffffffffu, weight, begin + n * kAtOnce + lane / kLanes);
+#pragma unroll
+          for (int four = 0; four < kFours; ++four) {
+            values[four][0] = fmaf(of_part, parts[n][four].x, values[four][0]);
+            values[four][1] = fmaf(of_part, parts[n][four].y, values[four][1]);
+            values[four][2] = fmaf(of_part, parts[n][four].z, values[four][2]);
+            values[four][3] = fmaf(of_part, parts[n][four].w, values[four][3]);
+          }
+        }
+        begin += kLoads * kAtOnce;
+        if (begin >= count) break;
+        load(begin);
+      }
+    }
+    if constexpr (kAtOnce > 1) {
+#pragma unroll
+      for (auto& four : values) {
+        for (float& value : four) value += __shfl_xor_sync(0xffffffffu, value, kLanes);
+      }
+    }
+  }
+};
 
 }  // namespace prologue::cuda

@@ -86,7 +86,7 @@ AttentionArgs make_args(const PagedAttentionParams& params) {
   args.v_head_dim = static_cast<int>(v_head_dim(params.kv));
   args.whole_groups = groups_are_whole(params);
   const PageStrides &k = params.kv.k.strides, &v = params.kv.v.strides;
-  args.same_strides = k.page == v.page && k.token == v.token && k.head == v.head;
+  args.same_rows = args.v_head_dim == params.head_dim && k.page == v.page && k.token == v.token && k.head == v.head;
   return args;
 }
 

@@ -152,6 +152,15 @@ inline uint32_t __ballot_sync(uint32_t mask, int predicate) {
   emulator::done(mask);
   return result;
 }
+inline int __reduce_add_sync(uint32_t mask, int value) {
+  const void* const* all = emulator::show(mask, &value);
+  int sum = 0;
+  for (int lane = 0; lane < 32; ++lane) {
+    if (all[lane] != nullptr) sum += *static_cast<const int*>(all[lane]);
+  }
+  emulator::done(mask);
+  return sum;
+}
 inline int __any_sync(uint32_t mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
 inline int __all_sync(uint32_t mask, int predicate) { return __ballot_sync(mask, predicate == 0) == 0; }
 
