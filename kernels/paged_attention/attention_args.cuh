@@ -133,13 +133,14 @@ struct VisibleKeys {
 __device__ inline Sequence sequence_at(const AttentionArgs& args, int64_t s) {
   const PagedAttentionParams& p = args.p;
   Sequence sequence;
+  const int of_seq_lens = p.seq_lens != nullptr ? p.seq_lens[s] : 0;  // first, so that all loads are in flight together
   const QueryRows rows = query_rows_of(p, s);
   sequence.first_row = rows.first;
   sequence.num_rows = rows.count;
   sequence.bad_rows = has_bad_rows(rows, s);
   const PageRow row = page_row(p.page_table, s);
   const int64_t length =
-      p.seq_lens != nullptr ? p.seq_lens[s] : length_of_pages(row, p.page_table.kv_last_page_len[s], p.kv.page_size);
+      p.seq_lens != nullptr ? of_seq_lens : length_of_pages(row, p.page_table.kv_last_page_len[s], p.kv.page_size);
   const int64_t slots = p.ring_size > 0 ? min(length, p.ring_size) : length;
   sequence.too_long = length == kUnknownLength || length > p.max_seq_len || slots > row.count * p.kv.page_size;
   sequence.length = sequence.too_long ? 0 : static_cast<int>(max(int64_t{0}, length));

@@ -40,6 +40,8 @@ __device__ inline int64_t quotient(int64_t a, int64_t b) {
   return ((a | b) >> 32) == 0 ? int64_t{static_cast<uint32_t>(a) / static_cast<uint32_t>(b)} : a / b;
 }
 
+__device__ inline int quotient(int a, int b) { return static_cast<int>(static_cast<uint32_t>(a) / static_cast<uint32_t>(b)); }
+
 // A tile of the list.
 template <int kRows, int kTileKeys>
 struct TileCursor {
@@ -75,7 +77,7 @@ struct TileCursor {
     const int64_t unit = quotient(to - start, places);
     tile = static_cast<int>(to - start - unit * places);
     first = to - tile;
-    const int head = static_cast<int>(quotient(unit, of_sequence.row_tiles));
+    const int head = static_cast<int>(quotient(unit, int64_t{of_sequence.row_tiles}));
     kv_head = first_head + head;
     row_tile = static_cast<int>(unit - int64_t{head} * of_sequence.row_tiles);
   }
@@ -134,7 +136,7 @@ inline constexpr int64_t kFewTiles = 1 << 25;
 
 // How many shares of so many tiles a unit is divided into.
 __device__ inline int shares_of_unit(int tiles_of_unit, int size) {
-  return size >= tiles_of_unit ? 1 : (tiles_of_unit - 1) / size + 1;
+  return size >= tiles_of_unit ? 1 : quotient(tiles_of_unit - 1, size) + 1;
 }
 
 // The share at place `at` of a list whose places are tiles, or whole shares; the sequence of the cursor begins at place `start`.
@@ -143,9 +145,9 @@ __device__ inline Share share_at(TileCursor<kRows, kTileKeys>& cursor, int size,
                                  int places_of_unit, int total) {
   const int tiles = whole_shares ? size : 1;
   const int row_tiles = cursor.of_sequence.row_tiles;
-  const int unit = (at - start) / places_of_unit;
+  const int unit = quotient(at - start, places_of_unit);
   const int of_unit = at - start - unit * places_of_unit;
-  const int head = row_tiles == 1 ? unit : unit / row_tiles;
+  const int head = row_tiles == 1 ? unit : quotient(unit, row_tiles);
   cursor.tile = of_unit * tiles;
   cursor.first = (at - of_unit) * tiles;
   cursor.kv_head = cursor.first_head + head;
@@ -164,7 +166,7 @@ __device__ inline bool find_share_of_one(const AttentionArgs& args, TileCursor<k
   const SequenceTiles& of_sequence = cursor.of_sequence;
   if (of_sequence.units(args) * of_sequence.tiles > kFewTiles) return false;
   const int units = args.heads_of_block * of_sequence.row_tiles, total = units * of_sequence.tiles;
-  int size = max(args.min_tiles, (total + blocks - 1) / blocks);
+  int size = max(args.min_tiles, quotient(total + blocks - 1, blocks));
   if (of_sequence.tiles <= undivided) size = max(size, undivided);
   const int of_unit = shares_of_unit(of_sequence.tiles, size), all_shares = units * of_unit;
   const bool whole_shares = all_shares <= blocks;
@@ -190,7 +192,7 @@ __device__ inline bool find_share_of_few(const AttentionArgs& args, TileCursor<k
   if (__any_sync(kAll, of_sequence.units(args) * of_sequence.tiles > kFewTiles)) return false;
   const int units = args.heads_of_block * of_sequence.row_tiles, tiles = units * of_sequence.tiles;
   const int total = __reduce_add_sync(kAll, tiles);
-  int size = max(args.min_tiles, (total + blocks - 1) / blocks);
+  int size = max(args.min_tiles, quotient(total + blocks - 1, blocks));
   const int tiles_of_first = __shfl_sync(kAll, tiles, 0), tiles_of_its_units = __shfl_sync(kAll, of_sequence.tiles, 0);
   if (size >= 16 && __all_sync(kAll, !there || tiles == tiles_of_first)) size = even_size(size, tiles_of_its_units);
   if (!__any_sync(kAll, of_sequence.tiles > undivided)) size = max(size, undivided);
