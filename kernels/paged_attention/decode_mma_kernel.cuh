@@ -3,8 +3,7 @@
 // warps add up; where several blocks share a unit, the last of them to arrive adds up what all have left in the workspace, in the order of
 // the keys.
 //
-// The fragments of mma.m16n8k16 have keys (for the scores) and channels (for the output) as their 16 rows, and the packed rows as
-// their 8 columns. Lane l: g = l / 4, t = l % 4.
+// Of the fragments of mma.m16n8k16 (decode_mma_rows.cuh) lane l, g = l / 4, t = l % 4, has
 //   scores of a column tile: keys g and g + 8, packed rows 2t and 2t + 1
 //   output of 16 channels:   two channels that depend on g (Values::channel), packed rows 2t and 2t + 1
 // The order of the channels in the sum q * k is free, so that a lane takes codes as they lie in memory: Keys::in_run.
@@ -12,9 +11,8 @@
 
 #include <cuda_pipeline_primitives.h>
 
-#include <prologue/kernels/base/device/instructions.cuh>
-#include <prologue/kernels/paged_attention/attention_args.cuh>
-#include <prologue/kernels/paged_attention/cache_codes.cuh>
+#include <prologue/kernels/paged_attention/decode_mma_rows.cuh>
+#include <prologue/kernels/paged_attention/decode_parts.cuh>
 #include <prologue/kernels/paged_attention/decode_tiles.cuh>
 
 namespace prologue::cuda {
@@ -25,167 +23,6 @@ inline constexpr int kMaxDecodeMmaStages = 4;
 // A share of so many tiles takes two stages, if one stage of all warps of an SM has so many bytes.
 inline constexpr int kLongShare = 32;
 inline constexpr int kEnoughInFlight = 64 << 10;
-
-// ---------------------------------------------------------------------------------------------------------------------
-// Rows of the cache in shared memory. Chunks are 16 bytes, exchanged so that the lanes of an access meet different banks.
-
-template <class C>
-inline constexpr int kElementBits = 8 * static_cast<int>(sizeof(C));
-template <DType kType>
-inline constexpr int kElementBits<Code<kType>> = static_cast<int>(dtype_bits(kType));
-
-// Rows that ldmatrix reads: eight at the same chunk.
-template <int kRowBytes>
-__device__ inline int matrix_place(int row, int chunk) {
-  constexpr int kChunks = kRowBytes / 16;
-  constexpr int kRowsInBanks = kChunks >= 8 ? 1 : 8 / kChunks;
-  return row * kRowBytes + (chunk ^ (row / kRowsInBanks & (kChunks < 8 ? kChunks - 1 : 7))) * 16;
-}
-// Rows that lanes read 16 bytes from: two, four chunks of each.
-template <int kRowBytes>
-__device__ inline int word_place(int row, int chunk) {
-  return row * kRowBytes + (chunk ^ (kRowBytes >= 128 ? (row & 1) * 4 : 0)) * 16;
-}
-
-// Codes as two float16 each, exactly. Eight bits: of codes 0 and 1, and of 2 and 3, of a word; four bits: of codes i and i + 4.
-template <DType kType>
-__device__ inline uint32_t halves_of(uint32_t word, int i) {
-  if constexpr (dtype_bits(kType) == 8) {
-    return halves_of_bytes<kType>(word, i);
-  } else {
-    // 1024 + the code + 8 (uint4: + 0) where it is in the low nibble, 1024 + 16 times that in the high one; less what it is too much.
-    constexpr bool kSigned = kType == DType::int4;
-    const uint32_t codes = (kSigned ? word ^ 0x88888888u : word) >> (i / 2 * 8);
-    if (i % 2 == 0) return subtract_halves((codes & 0x000f000fu) | 0x64006400u, kSigned ? 0x64086408u : 0x64006400u);
-    constexpr uint32_t kSixteenth = 0x2c002c00u, kMinus64 = 0xd400d400u, kMinus72 = 0xd480d480u;
-    return multiply_add_halves((codes & 0x00f000f0u) | 0x64006400u, kSixteenth, kSigned ? kMinus72 : kMinus64);
-  }
-}
-
-// K: the first operand of the scores, step by step of 16 channels.
-template <class C, int kHeadDim>
-struct Keys {
-  static constexpr int kSteps = kHeadDim / 16;
-  static constexpr int kRowBytes = kHeadDim * 2;
-  __device__ static int place(int row, int chunk) { return matrix_place<kRowBytes>(row, chunk); }
-  // Channel i of the four that lane t multiplies in a step.
-  __device__ static int channel(int step, int t, int i) { return step * 16 + 2 * t + i % 2 + i / 2 * 8; }
-  // f(step, operand) for every step.
-  template <class F>
-  __device__ static void for_each_step(const unsigned char* rows, int lane, const F& f) {
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      uint32_t a[4];
-      load_matrices(a, rows + place(lane % 16, step * 2 + lane / 16));
-      f(step, a);
-    }
-  }
-};
-
-template <DType kType, int kHeadDim>
-struct Keys<Code<kType>, kHeadDim> {
-  static constexpr bool kFourBits = dtype_bits(kType) == 4;
-  static constexpr int kSteps = kHeadDim / 16;
-  static constexpr int kRowBytes = kHeadDim * static_cast<int>(dtype_bits(kType)) / 8;
-  static constexpr int kWords = kRowBytes / 4 / 4 < 4 ? kRowBytes / 4 / 4 : 4;  // that a lane reads at once
-  static constexpr int kLoads = kRowBytes / (16 * kWords);
-  static constexpr int kStepsOfWord = kFourBits ? 2 : 1;
-  __device__ static int place(int row, int chunk) { return word_place<kRowBytes>(row, chunk); }
-  static constexpr int kRun = kWords * (kFourBits ? 8 : 4);  // channels that a lane reads at once: from (load * 4 + t) * kRun on
-  // Channel i of the four that a lane multiplies in a step: its place in the run of load step / kStepsOfLoad.
-  static constexpr int kStepsOfLoad = kWords * kStepsOfWord;
-  __device__ static constexpr int in_run(int step, int i) {
-    const int word = step % kStepsOfLoad / kStepsOfWord;
-    return kFourBits ? word * 8 + i / 2 + i % 2 * 4 + step % 2 * 2 : word * 4 + i;
-  }
-  template <class F>
-  __device__ static void for_each_step(const unsigned char* rows, int lane, const F& f) {
-    const int g = lane / 4, t = lane % 4;
-#pragma unroll
-    for (int load = 0; load < kLoads; ++load) {
-      uint32_t words[2][kWords];
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int row = g + half * 8;
-        if constexpr (kWords == 4) {
-          const uint4 four = *reinterpret_cast<const uint4*>(rows + place(row, load * 4 + t));
-          words[half][0] = four.x, words[half][1] = four.y, words[half][2] = four.z, words[half][3] = four.w;
-        } else {
-          const uint2 two = *reinterpret_cast<const uint2*>(rows + row * kRowBytes + t * 8);
-          words[half][0] = two.x, words[half][1] = two.y;
-        }
-      }
-#pragma unroll
-      for (int w = 0; w < kWords; ++w) {
-#pragma unroll
-        for (int n = 0; n < kStepsOfWord; ++n) {
-          const uint32_t a[4] = {halves_of<kType>(words[0][w], 2 * n), halves_of<kType>(words[1][w], 2 * n),
-                                 halves_of<kType>(words[0][w], 2 * n + 1), halves_of<kType>(words[1][w], 2 * n + 1)};
-          f((load * kWords + w) * kStepsOfWord + n, a);
-        }
-      }
-    }
-  }
-};
-
-// V: the first operand of the output, 16 channels at a time.
-template <class C, int kHeadDim>
-struct Values {
-  static constexpr int kTiles = kHeadDim / 16;
-  static constexpr int kRowBytes = kHeadDim * 2;
-  __device__ static int place(int row, int chunk) { return matrix_place<kRowBytes>(row, chunk); }
-  // The channel of row g (half 0) or g + 8 (half 1) of a tile.
-  __device__ static int channel(int tile, int g, int half) { return tile * 16 + g + half * 8; }
-  template <class F>
-  __device__ static void for_each_tile(const unsigned char* rows, int lane, const F& f) {
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      uint32_t a[4];
-      load_matrices_transposed(a, rows + place(lane % 8 + lane / 16 * 8, tile * 2 + lane / 8 % 2));
-      f(tile, a);
-    }
-  }
-};
-
-// Two or four neighbouring codes are one element of the matrices that are loaded and transposed.
-template <DType kType, int kHeadDim>
-struct Values<Code<kType>, kHeadDim> {
-  static constexpr bool kFourBits = dtype_bits(kType) == 4;
-  static constexpr int kTiles = kHeadDim / 16;
-  static constexpr int kRowBytes = kHeadDim * static_cast<int>(dtype_bits(kType)) / 8;
-  __device__ static int place(int row, int chunk) { return matrix_place<kRowBytes>(row, chunk); }
-  __device__ static int channel(int tile, int g, int half) {
-    return kFourBits ? tile / 2 * 32 + 4 * g + tile % 2 * 2 + half : tile * 16 + 2 * g + half;
-  }
-  template <class F>
-  __device__ static void for_each_tile(const unsigned char* rows, int lane, const F& f) {
-#pragma unroll
-    for (int pair = 0; pair < kRowBytes / 32; ++pair) {
-      uint32_t codes[4];  // [chunk][keys 0..7 or 8..15]
-      load_matrices_transposed(codes, rows + place(lane % 16, pair * 2 + lane / 16));
-#pragma unroll
-      for (int chunk = 0; chunk < 2; ++chunk) {
-        const uint32_t low = codes[2 * chunk], high = codes[2 * chunk + 1];
-        if constexpr (kFourBits) {
-#pragma unroll
-          for (int n = 0; n < 2; ++n) {
-            const uint32_t a[4] = {halves_of<kType>(low, 2 * n), halves_of<kType>(low, 2 * n + 1), halves_of<kType>(high, 2 * n),
-                                   halves_of<kType>(high, 2 * n + 1)};  // channel 2n or 2n + 1 of four, of two keys
-            f((pair * 2 + chunk) * 2 + n, a);
-          }
-        } else {
-          const uint32_t sorted_low = __byte_perm(low, 0, 0x3120), sorted_high = __byte_perm(high, 0, 0x3120);
-          const uint32_t a[4] = {halves_of<kType>(sorted_low, 0), halves_of<kType>(sorted_low, 1),
-                                 halves_of<kType>(sorted_high, 0), halves_of<kType>(sorted_high, 1)};
-          f(pair * 2 + chunk, a);
-        }
-      }
-    }
-  }
-};
-
-// ---------------------------------------------------------------------------------------------------------------------
-// The kernel
 
 // A power of two, as its logarithm, that a scale of V does not reach: 2^-90 at least, since beyond it weights without their scale could
 // be infinite.
@@ -234,56 +71,6 @@ __device__ inline void wait_for_oldest_stage(int stages) {
     __pipeline_wait_prior(kMaxDecodeMmaStages - 2);
   }
 }
-
-// A lane's part of the rows of K or of V that a warp copies to a stage: one chunk of every kRowsAtOnce-th row. Rows: Keys
-// or Values.
-template <int kBits, class Rows>
-struct CopiedRows {
-  static constexpr int kChunks = Rows::kRowBytes / 16;
-  static constexpr int kRowsAtOnce = 32 / kChunks;
-  const PagedHeads& side;
-  int kv_head;
-  int chunk = static_cast<int>(threadIdx.x) % kChunks;
-  int first_row = static_cast<int>(threadIdx.x) % 32 / kChunks;
-  bool wanted;  // there is such a chunk
-
-  __device__ CopiedRows(const PagedHeads& side, int kv_head, int num_chunks)
-      : side(side), kv_head(kv_head), wanted(chunk < num_chunks) {}
-  __device__ static uint64_t bytes(uint64_t elements) { return kBits >= 8 ? elements * (kBits / 8) : elements / (8 / kBits); }
-  // The chunk of a token, whose place is not negative.
-  __device__ const unsigned char* at(int page, int offset) const {
-    const auto product = [](int a, int64_t b) { return uint64_t{static_cast<uint32_t>(a)} * static_cast<uint64_t>(b); };
-    const uint64_t elements =
-        product(page, side.strides.page) + product(offset, side.strides.token) + product(kv_head, side.strides.head);
-    return static_cast<const unsigned char*>(side.data) + bytes(elements) + chunk * 16;
-  }
-
-  // 16 rows of one page: first_needed of the stage and so many more are copied, or all, the others are zeros. kTwo: those that lie `behind`
-  // them in the same way, too, to `to_behind`.
-  template <bool kAll, bool kTwo>
-  __device__ void copy_group(unsigned char* to, int group, const unsigned char* row_from, int first_needed, unsigned num_needed,
-                             unsigned char* to_behind = nullptr, int64_t behind = 0) const {
-    if (!wanted) return;
-#pragma unroll
-    for (int i = 0; i < kKeyGroup / kRowsAtOnce; ++i) {
-      const int row = group * kKeyGroup + i * kRowsAtOnce + first_row;
-      const bool there = kAll || static_cast<unsigned>(row - first_needed) < num_needed;
-      copy_or_clear(to + Rows::place(row, chunk), row_from, there);
-      if constexpr (kTwo) copy_or_clear(to_behind + Rows::place(row, chunk), row_from + behind, there);
-      row_from += bytes(kRowsAtOnce * static_cast<uint64_t>(side.strides.token));
-    }
-  }
-
-  // Row after row, as lane `row` knows its page, and its offset there: zeros if it has none.
-  __device__ void copy_each(unsigned char* to, int num_rows, int page, int offset) const {
-#pragma unroll 2
-    for (int first = 0; first < num_rows; first += kRowsAtOnce) {
-      const int row = first + first_row;
-      const int page_of_row = __shfl_sync(0xffffffffu, page, row), offset_of_row = __shfl_sync(0xffffffffu, offset, row);
-      if (wanted) copy_or_clear(to + Rows::place(row, chunk), at(max(0, page_of_row), offset_of_row), page_of_row >= 0);
-    }
-  }
-};
 
 // T: the type of the multiplication, that of the cache if it has one, else float16. kColumns: column tiles, 8 packed rows each. kKeys: of
 // a warp in a tile, 16 or 32.

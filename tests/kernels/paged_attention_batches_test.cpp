@@ -221,6 +221,24 @@ TEST_P(PagedAttentionBatches, AnyNumberOfBlocksMayShareAHead) {
   }
 }
 
+// More parts of a head than the lanes of the warp that adds up a row of them, and heads of every number of registers.
+TEST_P(PagedAttentionBatches, ManyBlocksMayShareAHead) {
+  for (const int64_t head_dim : {64, 80, 128, 256}) {
+    for (const int64_t rows : {1, 3}) {
+      AttentionCase c;
+      c.num_q_heads = 5, c.num_kv_heads = 1;
+      c.head_dim = head_dim;
+      c.type = DType::bf16;
+      c.sequences = {{rows, 9001}};
+      if (rows > 1) c.sequences.push_back({1, 4444});
+      SCOPED_TRACE(testing::Message() << head_dim << " channels, " << rows << " rows");
+      const AttentionBatch<BFloat16> batch(c, 81);
+      const std::vector<BFloat16> got = run_attention(GetParam(), batch.in, batch.cache, [](PagedAttentionParams&) {});
+      expect_matches_oracle(GetParam(), batch.in, batch.cache.view, got);
+    }
+  }
+}
+
 // Five tiles for each of 100 kv heads: two of them for a block, so that blocks have parts of two heads, for one sequence and for two.
 TEST_P(PagedAttentionBatches, BlocksMayHavePartsOfTwoHeads) {
   for (const bool two : {false, true}) {
