@@ -176,25 +176,19 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
       k_rows.copy_each(stage.k, kKeys, page_or_none, offset);
       v_rows.copy_each(stage.v, kKeys, page_or_none, offset);
     } else {
-      const auto copy_groups = [&](auto all) {
-        constexpr bool kAll = decltype(all)::value;
 #pragma unroll
-        for (int group = 0; group < kGroups; ++group) {
-          if (kAlike && args.same_rows) {
-            k_rows.template copy_group<kAll, true>(stage.k, group, k_from[group], first_needed, num_needed, stage.v, v_behind_k);
-          } else {
-            k_rows.template copy_group<kAll && !kAlike, false>(stage.k, group, k_from[group], first_needed, num_needed);
-            v_rows.template copy_group<kAll && !kAlike, false>(stage.v, group, v_from[group], first_needed, num_needed);
-          }
+      for (int group = 0; group < kGroups; ++group) {
+        if (!kAlike || !args.same_rows) {
+          k_rows.template copy_group<false, false>(stage.k, group, k_from[group], first_needed, num_needed);
+          v_rows.template copy_group<false, false>(stage.v, group, v_from[group], first_needed, num_needed);
+        } else if (num_needed < kKeys) {
+          k_rows.template copy_group<false, true>(stage.k, group, k_from[group], first_needed, num_needed, stage.v, v_behind_k);
+        } else {
+          k_rows.template copy_group<true, true>(stage.k, group, k_from[group], 0, kKeys, stage.v, v_behind_k);
         }
-      };
-      if (num_needed == kKeys) {
-        copy_groups(std::true_type());
-      } else {
-        copy_groups(std::false_type());
       }
     }
-    if constexpr (kScaled) {
+    if (k_scale_per_token || v_scale_per_token) {
       const bool there = needed && !bad;
       const CacheSlot slot = {there ? page : 0, place_of(args, first_key + lane % kKeys) % args.page_size};
       const auto copy_scales = [&](const PagedHeads& side, float* scales, float* zero_points, bool has_zero_points) {

@@ -131,8 +131,11 @@ __device__ inline int even_size(int size, int tiles_of_unit) {
   return even - size <= size / 16 ? even : size;
 }
 
-// What follows is in 32 bits, one sequence or up to 32 of them: a list of at most so many tiles for each.
-inline constexpr int64_t kFewTiles = 1 << 25;
+// The share of one sequence, or of up to 32, is found in 32 bits, if none has more tiles than this. Tests have few, so that both ways run.
+#ifndef PROLOGUE_FEW_TILES
+#define PROLOGUE_FEW_TILES (1 << 25)
+#endif
+inline constexpr int64_t kFewTiles = PROLOGUE_FEW_TILES;
 
 // How many shares of so many tiles a unit is divided into.
 __device__ inline int shares_of_unit(int tiles_of_unit, int size) {
@@ -157,7 +160,7 @@ __device__ inline Share share_at(TileCursor<kRows, kTileKeys>& cursor, int size,
   return {size, begin, min(begin + size, end)};
 }
 
-// False: it is for find_share of many.
+// False: it has too many tiles.
 template <int kRows, int kTileKeys>
 __device__ inline bool find_share_of_one(const AttentionArgs& args, TileCursor<kRows, kTileKeys>& cursor, int undivided,
                                          Share& share) {

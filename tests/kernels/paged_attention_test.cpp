@@ -474,11 +474,12 @@ TEST_P(PagedAttentionTest, PackedBuffers) {
 // Bad indices: the rows concerned are zeros and recorded, the others are untouched by it.
 
 // expect_matches_oracle knows zero rows; what the fault record and the faults of the rows say is checked here.
-void expect_fault(Backend backend, const AttentionInputs<float>& in, FaultCode code, int64_t token, uint64_t count,
+template <class T>
+void expect_fault(Backend backend, const AttentionInputs<T>& in, FaultCode code, int64_t token, uint64_t count,
                   const std::function<void(PagedAttentionParams&)>& change = {}) {
   Call call;
   call.change = change;
-  const std::vector<float> got = run_attention(backend, in, &call);
+  const std::vector<T> got = run_attention(backend, in, &call);
   if (!change) expect_matches_oracle(backend, in, got, "out");
   const Fault fault = decode_fault(call.faults);
   EXPECT_EQ(fault.code, code);
@@ -502,6 +503,25 @@ TEST_P(PagedAttentionTest, BadPagesAreRecorded) {
   in.block_table[static_cast<size_t>(in.block_table_stride)] = static_cast<int32_t>(in.num_pages);  // one past the last
   in.block_table[static_cast<size_t>(2 * in.block_table_stride)] = -7;
   expect_fault(GetParam(), in, FaultCode::page_out_of_range, 2, 61);
+}
+
+// On CUDA by tensor cores: pages that rows copied together have in common, of one token, and of a head that blocks share.
+TEST_P(PagedAttentionTest, BadPagesOfDecodeRowsAreRecorded) {
+  for (const int64_t page_size : {1, 16}) {
+    for (const int64_t head_dim : {64, 128}) {
+      const auto good = make_inputs<BFloat16>({6, 2, head_dim, page_size, {{1, 40}, {1, 1500}, {1, 100}}, 3}, 12);
+      const auto num_pages = static_cast<int32_t>(good.num_pages);
+      for (const int32_t bad : {-1, std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max(), num_pages}) {
+        for (const int64_t position : {0, 700, 1499}) {
+          auto in = good;
+          in.block_table[static_cast<size_t>(in.block_table_stride + position / page_size)] = bad;
+          SCOPED_TRACE(testing::Message() << head_dim << " channels, pages of " << page_size << ", " << bad << " at "
+                                          << position);
+          expect_fault(GetParam(), in, FaultCode::page_out_of_range, 1, 1);
+        }
+      }
+    }
+  }
 }
 
 // CSR is another way to write the same table.
