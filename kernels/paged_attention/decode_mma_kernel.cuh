@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(kDecodeMmaThreads, kHeadDim > 128 ? 1 : 2)
   const auto load_page = [&] {
     const int position = load.position() + warp * kKeys + lane % kKeys;
     needed = next_load < share.end && position >= load.of_sequence.begin && position < load.sequence.length;
-    page = needed ? __ldg(load.sequence.pages + page_index(args, place_of(args, position))) : -1;
+    page = needed ? load.sequence.pages[page_index(args, place_of(args, position))] : -1;
   };
   // Fills a stage from the tile at `load`. What needs nothing but the page comes before `before_copies`.
   const auto fill = [&](Stage& stage, StageKeys& keys, const auto& before_copies) {

@@ -2,6 +2,7 @@
 // last of them to arrive, or a second launch, adds up the parts in the order of the keys.
 #pragma once
 
+#include <prologue/kernels/base/device/cuda_groups.cuh>
 #include <prologue/kernels/paged_attention/attention_args.cuh>
 
 namespace prologue::cuda {

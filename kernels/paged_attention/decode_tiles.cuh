@@ -7,7 +7,6 @@
 // (such a piece is a *unit*). Every team takes an equal share of the list, whatever units it lies in.
 #pragma once
 
-#include <prologue/kernels/base/device/cuda_groups.cuh>
 #include <prologue/kernels/paged_attention/attention_args.cuh>
 
 namespace prologue::cuda {
