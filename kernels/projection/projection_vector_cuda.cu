@@ -23,16 +23,17 @@ VectorLaunch vector_launch_of(const ProjectionParams& p, int64_t rows, int log_w
   return launch;
 }
 
-// Measured in whole layers and steps (bench_projection, generate): as many rows for a warp as leave some blocks; and a large matrix without an
-// activation only if its rows are long. (The output projection of 8B takes the places of attention's neighbours, lm_head is as fast.)
-constexpr int64_t kEnoughVectorBlocks = 32;
+// Measured in whole layers and steps (bench_projection, generate): as many rows for a warp as leave some blocks, and two turns of them if that
+// leaves blocks for all SMs (with four, 1B and 8B are slower); and a large matrix without an activation only if its rows are long. (The output
+// projection of 8B takes the places of attention's neighbours, lm_head is as fast.)
+constexpr int64_t kEnoughVectorBlocks = 32, kRowsOfTwoTurns = 2 * kVectorRowsAtOnce, kEnoughBlocksOfTurns = 256;
 
 VectorLaunch choose_vector(const ProjectionParams& p) {
   VectorLaunch launch;
   if (!is_gated(p) && p.k <= p.n && !waits_with_its_weights(p.n, p.k)) return launch;
-  for (int64_t rows = kMostVectorRows; rows >= 1; rows /= 2) {
+  for (int64_t rows = kRowsOfTwoTurns; rows >= 1; rows /= 2) {
     launch = vector_launch_of(p, rows, fewest_ways(p.dtype, p.k));
-    if (launch.blocks >= kEnoughVectorBlocks) break;
+    if (launch.blocks >= (rows > kVectorRowsAtOnce ? kEnoughBlocksOfTurns : kEnoughVectorBlocks)) break;
   }
   return launch;
 }

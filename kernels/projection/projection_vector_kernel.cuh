@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kVectorThreads, 2)
   const VectorShare share(a);
   const bool is_up = share.row >= rows_of_y;
   const int row = first_row + share.row - (is_up ? rows_of_y : 0);
-  VectorProduct<T> product(a, share, shared);
+  VectorProduct<T, true, 2> product(a, share, shared);
   product.load_weights(a, int64_t{row} + (is_up ? o.n : 0), min(a.rows, o.n - row));
   let_next_kernel_start();
   product.copy_norm_weight(a);
@@ -32,10 +32,15 @@ __global__ void __launch_bounds__(kVectorThreads, 2)
   char* const to = place_of_output<T>(o, 0, at);
   Packed<T, 1> residual = {};
   if (finishes && o.adds != 0) residual = load_packed<T, 1>(to);
-  const float of_squares = a.normed != 0 ? product.apply_norm(a) : 0.0f;
-  product.multiply(a);
-  const float sum = product.sum_of_row();
-  if (const int own = product.row_of_lane(); own < a.rows) sums[share.way][share.row + own] = sum;
+  const int own = product.row_of_lane();
+  float of_squares = a.normed != 0 ? product.apply_norm(a) : 0.0f;
+#pragma unroll 1
+  for (int done = 0; done < a.rows; done += kVectorRowsAtOnce) {
+    product.multiply(a);
+    if (done == 0 && a.normed != 0) of_squares = sum_of_warp(of_squares);  // while the tensor cores multiply
+    const float sum = product.sum_of_row();
+    if (own < min(a.rows - done, kVectorRowsAtOnce)) sums[share.way][share.row + done + own] = sum;
+  }
   if (threadIdx.x % 32 == 0 && share.row == 0) squares[share.way] = of_squares;
   __syncthreads();
   if (!finishes) return;

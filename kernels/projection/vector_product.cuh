@@ -1,6 +1,7 @@
-// One token multiplied by weights: a matrix times a vector. A warp has up to four rows, or, where rows are long, its part of them, and each of
-// its lanes 16 bytes of a row at a time, all of them on their way before there is an x. Every warp reads its part of x from the L2 and
-// multiplies by itself: all that warps share are the sums of a row, if several have parts of it.
+// One token multiplied by weights: a matrix times a vector. A warp has some rows, or, where rows are long, its part of them, and each of
+// its lanes 16 bytes of a row at a time. What four rows have is in registers before there is an x; if a warp has more, the next four are on
+// their way as soon as these are multiplied. Every warp reads its part of x from the L2 and multiplies by itself: all that warps share are
+// the sums of a row, if several have parts of it.
 //
 // The tensor cores add up, since that takes few instructions: a product of 16 x 16 by 16 x 8 has eight neighbours in k of each of 32 lanes and
 // of two rows as its first operand, x as they lie in memory as its second, and of its results those are wanted where a row of the first
@@ -24,7 +25,8 @@ namespace prologue::cuda {
 inline constexpr int kVectorWarps = 8;  // of a block
 inline constexpr int kVectorThreads = kVectorWarps * 32;
 inline constexpr int kVectorPart = 32 * 16;                         // bytes of a row that a warp loads at a time
-inline constexpr int kMostVectorRows = 4;                           // of a warp
+inline constexpr int kVectorRowsAtOnce = 4;                         // of a warp, in registers
+inline constexpr int kMostVectorRows = 16;                          // of a warp
 inline constexpr int kMostVectorParts = 4;                          // of a row, of a warp
 inline constexpr int kVectorSums = kVectorWarps * kMostVectorRows;  // of a block, whatever its warps share
 
@@ -61,7 +63,8 @@ struct VectorShared {
   uint4 norm_weights[kMostVectorParts][kVectorThreads];
 };
 
-template <class T>
+// kTurns: a warp may have more than kVectorRowsAtOnce rows. kSums: of a row, 1 or 2; with 2, half as many products wait for each other.
+template <class T, bool kTurns, int kSums>
 class VectorProduct {
  public:
   __device__ VectorProduct(const VectorArgs& a, const VectorShare& share, VectorShared& shared)
@@ -69,21 +72,14 @@ class VectorProduct {
         begin_(share.way * kVectorPart + static_cast<int>(threadIdx.x % 32) * 16),
         step_(kVectorPart << a.log_ways) {}
 
-  // Of `rows` rows from `first_row` on, which may be 0 or less: then they are zeros.
+  // The first of `rows` rows from `first_row` on, which may be 0 or less: nobody may ask for sums of rows that there are not.
   __device__ void load_weights(const VectorArgs& a, int64_t first_row, int rows) {
-    const char* from = a.weight + first_row * a.row_bytes + begin_;
-#pragma unroll
-    for (int r = 0; r < kMostVectorRows; ++r) {
-#pragma unroll
-      for (int i = 0; i < kMostVectorParts; ++i) weights_[r][i] = make_uint4(0, 0, 0, 0);
-      if (r < rows) {
-#pragma unroll
-        for (int i = 0; i < kMostVectorParts; ++i) {
-          if (begin_ + i * step_ < a.row_bytes) weights_[r][i] = load_once(from + i * step_);
-        }
-      }
-      from += a.row_bytes;
-    }
+    from_ = a.weight + first_row * a.row_bytes + begin_;
+    left_ = rows;
+    load_rows<true>(a);
+    if constexpr (!kTurns) return;
+    // They stay in registers: computed again, they would be in the way between x and its products.
+    asm volatile("" : "+l"(from_), "+r"(left_));
   }
 
   // The norm's weight, if it is of T, comes to shared memory before there is an x; the thread that copies it reads it.
@@ -92,7 +88,8 @@ class VectorProduct {
 #pragma unroll
     for (int i = 0; i < kMostVectorParts; ++i) {
       const int at = begin_ + i * step_;
-      if (at < a.row_bytes) __pipeline_memcpy_async(&shared_.norm_weights[i][threadIdx.x], a.norm_weight + at, 16);
+      copy_or_clear(&shared_.norm_weights[i][threadIdx.x], at < a.row_bytes ? a.norm_weight + at : a.norm_weight,
+                    at < a.row_bytes);
     }
     __pipeline_commit();
   }
@@ -105,43 +102,54 @@ class VectorProduct {
     }
   }
 
-  // x = x * the norm's weight, rounded. All lanes get what the warp has of the sum of x's squares before that.
+  // x = x * the norm's weight, rounded. What the lane has of the sum of x's squares before that.
   __device__ float apply_norm(const VectorArgs& a) {
-    float of_squares[4] = {};
-    __pipeline_wait_prior(0);
+    float of_squares[2][4] = {};
 #pragma unroll
-    for (int i = 0; i < kMostVectorParts; ++i) {
-      if (i >= a.parts) break;
-      const uint32_t(&x)[4] = x_[i].words;
+    for (const Bytes<16>& part : x_) {
+      const uint32_t(&x)[4] = part.words;
       const uint32_t first[4] = {x[0], 0, x[1], 0}, second[4] = {x[2], 0, x[3], 0};
-      multiply_matrices<T>(of_squares, first, x[0], x[1]);
-      multiply_matrices<T>(of_squares, second, x[2], x[3]);
-      if (a.norm_weight != nullptr) weigh(a, i);
+      multiply_matrices<T>(of_squares[0], first, x[0], x[1]);
+      multiply_matrices<T>(of_squares[1], second, x[2], x[3]);
     }
-    float squares = of_own_column(of_squares[0], of_squares[1]);
+    if (a.norm_weight != nullptr && a.float_weights == 0) {
+      __pipeline_wait_prior(0);
 #pragma unroll
-    for (int other = 16; other > 0; other /= 2) squares += __shfl_xor_sync(0xffffffffu, squares, other);
-    return squares;
+      for (int i = 0; i < kMostVectorParts; ++i) {
+        const Bytes<16> weight = load_bytes<16, false>(&shared_.norm_weights[i][threadIdx.x]);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) x_[i].words[j] = multiply_pairs<T>(x_[i].words[j], weight.words[j]);
+      }
+    } else if (a.norm_weight != nullptr) {
+#pragma unroll 1
+      for (int i = 0; i < a.parts; ++i) weigh_by_floats(a, i);
+    }
+    return of_own_column(of_squares[0][0] + of_squares[1][0], of_squares[0][1] + of_squares[1][1]);
   }
 
+  // The next kVectorRowsAtOnce rows. When they are multiplied, those that will be in their registers are on their way.
   __device__ void multiply(const VectorArgs& a) {
 #pragma unroll
-    for (float(&of_pair)[4] : products_) {
+    for (int pair = 0; pair < kVectorRowsAtOnce / 2; ++pair) {
 #pragma unroll
-      for (float& product : of_pair) product = 0.0f;
+      for (float(&products)[4] : products_[pair]) {
+#pragma unroll
+        for (float& product : products) product = 0.0f;
+      }
     }
 #pragma unroll
     for (int i = 0; i < kMostVectorParts; ++i) {
-      if (i >= a.parts) break;
       const uint32_t(&x)[4] = x_[i].words;
 #pragma unroll
-      for (int r = 0; r < kMostVectorRows; r += 2) {
-        if (r >= a.rows) break;
-        const uint4 &even = weights_[r][i], &odd = weights_[r + 1][i];
+      for (int pair = 0; pair < kVectorRowsAtOnce / 2; ++pair) {
+        const uint4 &even = weights_[2 * pair][i], &odd = weights_[2 * pair + 1][i];
         const uint32_t first[4] = {even.x, odd.x, even.y, odd.y}, second[4] = {even.z, odd.z, even.w, odd.w};
-        multiply_matrices<T>(products_[r / 2], first, x[0], x[1]);
-        multiply_matrices<T>(products_[r / 2], second, x[2], x[3]);
+        multiply_matrices<T>(products_[pair][0], first, x[0], x[1]);
+        multiply_matrices<T>(products_[pair][kSums - 1], second, x[2], x[3]);
       }
+    }
+    if constexpr (kTurns) {
+      if (left_ > 0) load_rows<false>(a);
     }
   }
 
@@ -152,48 +160,80 @@ class VectorProduct {
       const bool upper = (threadIdx.x & static_cast<unsigned>(other)) != 0;
       return (upper ? high : low) + __shfl_xor_sync(0xffffffffu, upper ? low : high, other);
     };
-    float of_pairs[kMostVectorRows / 2];
+    float of_pairs[kVectorRowsAtOnce / 2];
 #pragma unroll
-    for (int pair = 0; pair < kMostVectorRows / 2; ++pair) {
-      const float(&of_pair)[4] = products_[pair];
-      of_pairs[pair] = halve(of_own_column(of_pair[0], of_pair[1]), of_own_column(of_pair[2], of_pair[3]), 16);
+    for (int pair = 0; pair < kVectorRowsAtOnce / 2; ++pair) {
+      float sums[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        sums[i] = products_[pair][0][i];
+        if constexpr (kSums == 2) sums[i] += products_[pair][1][i];
+      }
+      of_pairs[pair] = halve(of_own_column(sums[0], sums[1]), of_own_column(sums[2], sums[3]), 16);
     }
-    static_assert(kMostVectorRows == 4);
+    static_assert(kVectorRowsAtOnce == 4);
     float sum = halve(of_pairs[0], of_pairs[1], 8);
 #pragma unroll
     for (int other = 4; other > 0; other /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, other);
     return sum;
   }
-  // The row that a lane has, of the warp's; kMostVectorRows: none.
+  // The row that a lane has, of those that were multiplied last; kMostVectorRows: none.
   __device__ static int row_of_lane() {
     const int lane = threadIdx.x % 32;
     return lane % 8 == 0 ? lane / 16 + lane / 8 % 2 * 2 : kMostVectorRows;
   }
 
  private:
-  __device__ void weigh(const VectorArgs& a, int i) {
-    const int at = begin_ + i * step_;
-    if (at >= a.row_bytes) return;
-    if (a.float_weights == 0) {
-      const Bytes<16> weight = load_bytes<16, false>(&shared_.norm_weights[i][threadIdx.x]);
+  // kClears: what is not loaded becomes 0.
+  template <bool kClears>
+  __device__ void load_rows(const VectorArgs& a) {
 #pragma unroll
-      for (int j = 0; j < 4; ++j) x_[i].words[j] = multiply_pairs<T>(x_[i].words[j], weight.words[j]);
-      return;
+    for (int r = 0; r < kVectorRowsAtOnce; ++r) {
+      if constexpr (kClears) {
+#pragma unroll
+        for (uint4& part : weights_[r]) part = make_uint4(0, 0, 0, 0);
+      }
+      if (r < left_) {
+#pragma unroll
+        for (int i = 0; i < kMostVectorParts; ++i) {
+          if (begin_ + i * step_ < a.row_bytes) weights_[r][i] = load_once(from_ + i * step_);
+        }
+      }
+      from_ += a.row_bytes;
     }
+    left_ -= kVectorRowsAtOnce;
+  }
+
+  __device__ void weigh_by_floats(const VectorArgs& a, int part) {
+    const int at = begin_ + part * step_;
+    if (at >= a.row_bytes) return;
     const Bytes<32> weight = load_bytes<32, false>(a.norm_weight + 2 * at);
-    float values[8];
 #pragma unroll
-    for (int j = 0; j < 8; ++j) values[j] = element<T, 8>(x_[i], j) * element<float, 8>(weight, j);
-    x_[i] = pack<T, 8>(values);
+    for (int i = 0; i < kMostVectorParts; ++i) {
+      if (i != part) continue;
+      float values[8];
+#pragma unroll
+      for (int j = 0; j < 8; ++j) values[j] = element<T, 8>(x_[i], j) * element<float, 8>(weight, j);
+      x_[i] = pack<T, 8>(values);
+    }
   }
 
   VectorShared& shared_;
   int begin_;  // byte of a row: this lane's first
   int step_;
-  uint4 weights_[kMostVectorRows][kMostVectorParts];
+  const char* from_ = nullptr;  // this lane's part of the next row to load
+  int left_ = 0;                // rows to load
+  uint4 weights_[kVectorRowsAtOnce][kMostVectorParts];
   Bytes<16> x_[kMostVectorParts];
-  float products_[kMostVectorRows / 2][4];  // of two rows each
+  float products_[kVectorRowsAtOnce / 2][kSums][4];  // of two rows each
 };
+
+// Over the lanes of a warp.
+__device__ inline float sum_of_warp(float value) {
+#pragma unroll
+  for (int other = 16; other > 0; other /= 2) value += __shfl_xor_sync(0xffffffffu, value, other);
+  return value;
+}
 
 // What the norm multiplies results by, of the squares that all ways have.
 __device__ inline float norm_of_vector(const VectorArgs& a, const float* squares) {

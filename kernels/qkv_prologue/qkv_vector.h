@@ -13,6 +13,7 @@ namespace prologue::cuda {
 struct QkvVectorInstance {
   int vector;  // channels in one access of the prologue: heads have 64 * vector channels at most
   int features;
+  bool turns;  // a warp has more than kVectorRowsAtOnce rows
   void (*kernel)(QkvVectorArgs, MoreArgs);
 };
 

@@ -16,14 +16,15 @@ std::span<const QkvVectorInstance> qkv_vector_instances_of(DType type) {
 }
 
 std::string qkv_vector_instance_name(DType dtype, const QkvVectorInstance& instance) {
-  return str_cat(dtype_name(dtype), ", vector", token_head_name(instance));
+  return str_cat(dtype_name(dtype), ", vector", token_head_name(instance), instance.turns ? ", turns" : "");
 }
 
 QkvVectorLaunch qkv_vector_launch_of(const QkvPrologueParams& p, const AttentionPrologueParams& prologue,
                                      const QkvVectorInstance& instance, int64_t rows, int log_ways) {
   QkvVectorLaunch launch;
   QkvVectorArgs& a = launch.args;
-  if (prologue.num_tokens != 1 || p.batch_invariant || !serves_token_heads(instance, prologue) ||
+  if (prologue.num_tokens != 1 || p.batch_invariant || (rows > kVectorRowsAtOnce) != instance.turns ||
+      !serves_token_heads(instance, prologue) ||
       !can_stream(prologue.dtype, 1, p.hidden_size, p.hidden_states, p.hidden_stride, p.norm, p.weight) ||
       !fill_vector(a, prologue.dtype, p.hidden_size, p.hidden_states, p.norm, p.weight, rows, log_ways)) {
     return launch;
@@ -41,11 +42,17 @@ QkvVectorLaunch qkv_vector_launch_of(const QkvPrologueParams& p, const Attention
   return launch;
 }
 
+// In four turns, if a head's rows are too many for a cluster otherwise: with a block for most SMs, and none of a second round. Measured in whole
+// layers (bench_projection): in two turns, with twice as many blocks, 8B is slower where attention reads 512 tokens.
+constexpr int64_t kFewestBlocksOfTurns = 132, kMostBlocksOfTurns = 264;
+
 QkvVectorLaunch choose_qkv_vector(const QkvPrologueParams& p, const AttentionPrologueParams& prologue) {
   for (const QkvVectorInstance& instance : qkv_vector_instances_of(prologue.dtype)) {
     const int log_ways = fewest_ways(prologue.dtype, p.hidden_size);
-    const QkvVectorLaunch launch = qkv_vector_launch_of(p, prologue, instance, kMostVectorRows, log_ways);
-    if (launch.instance != nullptr) return launch;
+    const QkvVectorLaunch launch =
+        qkv_vector_launch_of(p, prologue, instance, instance.turns ? kMostVectorRows : kVectorRowsAtOnce, log_ways);
+    const bool fits = !instance.turns || (launch.blocks >= kFewestBlocksOfTurns && launch.blocks <= kMostBlocksOfTurns);
+    if (launch.instance != nullptr && fits) return launch;
   }
   return {};
 }

@@ -48,8 +48,9 @@ __device__ inline Unit<T, V> gather_head(const QkvVectorArgs& a, const QkvVector
   return {pack<T, V>(a_values), pack<T, V>(b_values)};
 }
 
-// kFeatures: with kMoreSteps, the steps are decided at run time.
-template <class T, int V, int kFeatures>
+// kFeatures: with kMoreSteps, the steps are decided at run time. kTurns: a warp may have more than kVectorRowsAtOnce rows; then there are no
+// registers for second sums.
+template <class T, int V, int kFeatures, bool kTurns>
 __global__ void __launch_bounds__(kVectorThreads, 2)
     qkv_vector_kernel(const __grid_constant__ QkvVectorArgs a, const __grid_constant__ MoreArgs p) {
   static_assert((kFeatures & (kTokenNorm | kAxes | kDerived)) == 0);  // whether positions are derived is read at run time
@@ -57,7 +58,7 @@ __global__ void __launch_bounds__(kVectorThreads, 2)
   const int head = static_cast<int>(blockIdx.x) >> a.log_blocks, rank = static_cast<int>(cluster_rank());
   const VectorShare share(a);
   const int row = rank * rows_of_block(a) + share.row;  // of the head
-  VectorProduct<T> product(a, share, shared);
+  VectorProduct<T, kTurns, kTurns ? 1 : 2> product(a, share, shared);
   product.load_weights(a, int64_t{head} * a.head_dim + row, a.rows);
   let_next_kernel_start();  // attention, whose first part is long and needs nothing that the kernel before this one writes
   if (threadIdx.x == 0) {
@@ -75,14 +76,23 @@ __global__ void __launch_bounds__(kVectorThreads, 2)
     finished.prepare(p, a.lanes, head);
     finished.ask(p, find_token(p, 1, 0, (head | static_cast<int>(threadIdx.x)) == 0), 0);
   }
-  const float squares = a.normed != 0 ? product.apply_norm(a) : 0.0f;
-  product.multiply(a);
-  wait_for_cluster();
-  if (a.normed != 0 && threadIdx.x % 32 == 0 && row == 0) shared.arrivals.store(0, shared.squares + share.way, squares);
-  const float sum = product.sum_of_row();
-  if (const int own = product.row_of_lane(); own < a.rows) {
-    shared.arrivals.store(0, shared.sums + share.way * a.head_dim + row + own, sum);
-  }
+  const int own = product.row_of_lane();
+  float squares = a.normed != 0 ? product.apply_norm(a) : 0.0f;
+  int done = 0;  // of the warp's rows
+#pragma unroll 1
+  do {
+    product.multiply(a);
+    if (done == 0) {
+      if (a.normed != 0) squares = sum_of_warp(squares);  // while the tensor cores multiply
+      wait_for_cluster();
+      if (a.normed != 0 && threadIdx.x % 32 == 0 && row == 0) shared.arrivals.store(0, shared.squares + share.way, squares);
+    }
+    const float sum = product.sum_of_row();
+    if (own < min(a.rows - done, kVectorRowsAtOnce)) {
+      shared.arrivals.store(0, shared.sums + share.way * a.head_dim + row + done + own, sum);
+    }
+    done += kVectorRowsAtOnce;
+  } while (kTurns && done < a.rows);
   if (!finishes) return;
   shared.arrivals.wait();
   finished.finish(p, gather_head<T, V>(a, shared, finished.place()));

@@ -329,7 +329,7 @@ TEST(ProjectionVector, HasTheBitsOfTheSeparateOperations_cuda) {
         });
       }
     }
-    EXPECT_EQ(ran.size(), 3u * 4u);  // rows of a warp, warps of a row
+    EXPECT_EQ(ran.size(), 5u * 4u);  // rows of a warp, warps of a row
   }
 }
 
