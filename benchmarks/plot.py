@@ -58,7 +58,7 @@ class Results:
 
 PROLOGUE = Results("2026-11-21-h200-attention_prologue.json", "2026-11-21-h200-attention_prologue-peers.json")
 ROTARY = Results("2026-11-21-h200-rotary.json", "2026-11-21-h200-rotary-peers.json")
-PROJECTION = Results("2026-11-26-h200-rings.json")
+PROJECTION = Results("2026-11-26-h200-rings.json", "2026-11-26-h200-turns.json")
 
 # ---- plots ------------------------------------------------------------------------------------------------------------------
 
