@@ -2,15 +2,39 @@
 #pragma once
 
 #include <chrono>
+#include <exception>
 #include <memory>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include <prologue/engine/engine.h>
 #include <prologue/engine/text_stream.h>
+#include <prologue/kernels/base/host/out_of_memory.h>
 
 namespace prologue {
 
 using EngineClock = std::chrono::steady_clock;
+
+inline constexpr int64_t kScoreRows = 64;  // rows of logits of a scoring step, at most
+
+// Runs a function of the caller's. If it throws, returns an error: "`who` failed: what it threw".
+template <class Call>
+Status call_back(std::string_view who, const Call& call) {
+  std::string what;
+  try {
+    call();
+    return {};
+  } catch (const std::exception& error) {
+    (void)catch_out_of_memory([&]() -> Status {
+      what = error.what();
+      return {};
+    });
+  } catch (...) {
+    what = "an exception";
+  }
+  return device_error(who, " failed: ", what);
+}
 
 // One completion in the making.
 struct Engine::Sample : ScheduledSequence {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <numeric>
 #include <thread>
 
 #include <prologue/engine/active.h>
@@ -20,8 +21,8 @@ namespace prologue {
 namespace {
 
 constexpr int64_t kMaxSeqs = 4096;
-constexpr int64_t kDefaultContext = int64_t{1} << 18;  // tables of positions and pages are as long: a file must not ask for any length
-constexpr int64_t kScoreRows = 64;  // rows of logits that a scoring step needs
+// Tables of positions and pages are as long: a file must not ask for any length.
+constexpr int64_t kDefaultContext = int64_t{1} << 18;
 
 double seconds_since(EngineClock::time_point start) { return std::chrono::duration<double>(EngineClock::now() - start).count(); }
 
@@ -143,7 +144,8 @@ Status Engine::fill_in_defaults() {
   for (const auto& [name, value, least, limit] : checks) {
     if (value < least || value > limit) return invalid_argument("the ", name, " is ", value, ": it must be between ", least, " and ", limit);
   }
-  if (o.num_threads < 0) return invalid_argument("the number of threads is ", o.num_threads, ": it must be at least 1");
+  if (o.num_threads < 0)
+    return invalid_argument("the number of threads is ", o.num_threads, ": it must be 0, one for each CPU, or more");
   execution_.device = o.device.value_or(check_gpu().ok() ? Device::cuda : Device::cpu);
   o.device = execution_.device;
   const bool on_gpu = execution_.device == Device::cuda;
@@ -463,23 +465,24 @@ Result<std::vector<Completion>> Engine::generate(std::span<const Request> reques
   std::vector<RequestId> ids;
   std::mutex mutex;  // another thread may run the steps, and with them the callbacks
   std::vector<Completion> completions;
-  std::vector<int64_t> prefilled;
+  std::vector<int64_t> prefilled, prompt_tokens;  // of each request
   size_t num_left = 0;
-  int64_t prompt_tokens = 0;
   double announced = 0.0;
   const auto announce = [&] {
     if (!events.on_prefill || announced >= 1.0) return;
-    int64_t done = 0;
-    for (const int64_t each : prefilled) done += each;
-    const double fraction = static_cast<double>(done) / static_cast<double>(std::max<int64_t>(prompt_tokens, 1));
+    const int64_t done = std::accumulate(prefilled.begin(), prefilled.end(), int64_t{0});
+    const int64_t all = std::accumulate(prompt_tokens.begin(), prompt_tokens.end(), int64_t{0});
+    const double fraction = static_cast<double>(done) / static_cast<double>(std::max<int64_t>(all, 1));
     if (fraction > announced) events.on_prefill(announced = fraction);
   };
   const auto run = [&]() -> Status {
     ids.reserve(requests.size());
     prefilled.resize(requests.size());
+    prompt_tokens.reserve(requests.size());
     for (const Request& request : requests) {
       completions.resize(completions.size() + samples_of(request));
-      prompt_tokens += static_cast<int64_t>(request.prompt.size());
+      // A text has not many more tokens than bytes; how many is known when it is read.
+      prompt_tokens.push_back(static_cast<int64_t>(request.prompt.empty() ? request.text.size() : request.prompt.size()));
     }
     for (Completion& completion : completions) {  // until what became of it is copied here
       completion.status = Status::out_of_memory();
@@ -490,6 +493,7 @@ Result<std::vector<Completion>> Engine::generate(std::span<const Request> reques
         const std::lock_guard lock(mutex);
         const size_t index = first + static_cast<size_t>(output.sample);
         prefilled[i] = std::max(prefilled[i], output.prefilled);
+        prompt_tokens[i] = output.prompt_tokens;
         announce();
         if (!output.text.empty() && events.on_text) events.on_text(index, output.text);
         if (output.completion == nullptr) return;
@@ -508,7 +512,7 @@ Result<std::vector<Completion>> Engine::generate(std::span<const Request> reques
       }
       const std::lock_guard lock(mutex);
       num_left -= samples_of(requests[i]);
-      prompt_tokens -= static_cast<int64_t>(requests[i].prompt.size());
+      prompt_tokens[i] = 0;
       for (size_t s = first; s < first + samples_of(requests[i]); ++s) completions[s].status = id.status();
     }
     const auto done = [&] {
@@ -516,9 +520,11 @@ Result<std::vector<Completion>> Engine::generate(std::span<const Request> reques
       return num_left == 0;
     };
     for (bool cancelled = false; !done();) {
-      if (!cancelled && events.should_stop && events.should_stop()) {
-        cancelled = true;
-        for (const RequestId id : ids) cancel(id);
+      if (!cancelled && events.should_stop) {
+        PROLOGUE_RETURN_IF_ERROR(call_back("should_stop", [&] { cancelled = events.should_stop(); }));
+        if (cancelled) {
+          for (const RequestId id : ids) cancel(id);
+        }
       }
       PROLOGUE_ASSIGN_OR_RETURN(const bool worked, step());
       if (!worked) break;  // a callback that threw has ended its request without a word

@@ -73,7 +73,8 @@ struct EngineStats {
   KvCacheStats kv;
 };
 
-// Callbacks of generate(); each may be empty. They are called between steps, and obey the rules of OutputCallback.
+// Callbacks of generate(); each may be empty. They are called between steps, and obey the rules of OutputCallback. If should_stop throws,
+// the call fails, and its requests end.
 struct GenerationEvents {
   std::function<void(size_t completion, std::string_view text)> on_text;  // whole characters
   std::function<void(double fraction)> on_prefill;  // of all prompt tokens; called before the text generated after them
@@ -81,7 +82,7 @@ struct GenerationEvents {
 };
 
 // The logits of the model before tokens[index] of a score, [vocab_size], in the order of the tokens; valid during the call. It runs under
-// the rules of OutputCallback.
+// the rules of OutputCallback; if it throws, score() fails.
 using LogitsCallback = std::function<void(size_t index, std::span<const float> logits)>;
 
 struct ScoreOptions {  // as in Request; `positions` are those of the prompt, and the scored tokens are like generated ones

@@ -1,6 +1,5 @@
 // What happens in a step: requests -> scheduler -> step arrays -> graph and sampler -> requests. docs/engine.md has the picture.
 #include <algorithm>
-#include <exception>
 
 #include <prologue/engine/active.h>
 #include <prologue/kernels/base/host/out_of_memory.h>
@@ -347,20 +346,10 @@ void Engine::deliver(Sample& sample, std::string_view text, size_t num_tokens, b
   output.prefilled = std::min(sample.num_prompt, sample.num_computed);
   output.completion = ended ? &completion : nullptr;
   sample.num_shown = static_cast<int64_t>(num_tokens);
-  std::string what;
-  try {
-    active.on_output(output);
-    return;
-  } catch (const std::exception& error) {
-    (void)catch_out_of_memory([&]() -> Status {
-      what = error.what();
-      return {};
-    });
-  } catch (...) {
-    what = "an exception";
-  }
+  const Status status = call_back("the callback of this request", [&] { active.on_output(output); });
+  if (status.ok()) return;
   active.on_output = nullptr;
-  finish_request(active, FinishReason::error, device_error("the callback of this request failed: ", what));
+  finish_request(active, FinishReason::error, status);
 }
 
 // Without memory the cache's statistics stay those of an earlier step.

@@ -7,12 +7,6 @@
 
 namespace prologue {
 
-namespace {
-
-constexpr int64_t kMaxScoreRows = 64;  // logit rows of a step
-
-}  // namespace
-
 struct Engine::Scored {
   std::vector<int32_t> tokens;
   RopePlace rope;
@@ -69,7 +63,7 @@ Result<Score> Engine::run_score(std::span<const int32_t> prompt, std::span<const
       const int64_t without_logits = std::max<int64_t>(0, num_prompt - 1 - at);
       PROLOGUE_ASSIGN_OR_RETURN(const int64_t room, cache_->room(scored.id));  // of layers with a window: of this step
       const int64_t count = std::min({runner_->limits().max_tokens, std::max<int64_t>(room, 1),
-                                      without_logits > 0 ? without_logits : std::min(kMaxScoreRows, end - at)});
+                                      without_logits > 0 ? without_logits : std::min(kScoreRows, end - at)});
       const int64_t num_rows = without_logits > 0 ? 0 : count;
       PROLOGUE_RETURN_IF_ERROR(score_step(scored, at, count, num_rows, logits));
       PROLOGUE_RETURN_IF_ERROR(cache_->release_out_of_window(scored.id));
@@ -80,7 +74,11 @@ Result<Score> Engine::run_score(std::span<const int32_t> prompt, std::span<const
         double mass = 0.0;
         for (int64_t i = 0; i < vocab; ++i) mass += std::exp(static_cast<double>(row[i]) - static_cast<double>(row[best]));
         const double logprob = static_cast<double>(row[token]) - static_cast<double>(row[best]) - std::log(mass);
-        if (options.on_logits) options.on_logits(score.argmax.size(), {row, static_cast<size_t>(vocab)});
+        if (options.on_logits) {
+          PROLOGUE_RETURN_IF_ERROR(call_back("on_logits", [&] {
+            options.on_logits(score.argmax.size(), {row, static_cast<size_t>(vocab)});
+          }));
+        }
         score.argmax.push_back(best);
         score.logit_of_argmax.push_back(row[best]);
         score.logit_of_token.push_back(row[token]);

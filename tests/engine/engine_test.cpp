@@ -151,6 +151,32 @@ TEST(Engine, ScoringTellsTheLogitsOfEveryToken) {
   }
 }
 
+TEST(Engine, ACallbackThatThrowsEndsTheCallAndLeavesNothing) {
+  auto engine = load(cpu_options(write_model("throwing")));
+  const std::vector<int32_t> prompt = {5, 6, 7}, tokens = {8, 9, 10};
+  const KvCacheStats at_rest = engine->stats().kv;
+  const auto score = engine->score(prompt, tokens, {.on_logits = [](size_t index, std::span<const float>) {
+                                     if (index == 1) throw std::runtime_error("enough");
+                                   }});
+  EXPECT_EQ(score.status().message(), "on_logits failed: enough");
+  EXPECT_EQ(engine->stats().kv.groups[0].used, at_rest.groups[0].used);
+  EXPECT_TRUE(engine->score(prompt, tokens).ok());
+
+  const std::vector<Request> requests = {request(*engine, "hello", 20), request(*engine, "there", 20)};
+  for (const int after : {0, 3}) {
+    int calls = 0;
+    GenerationEvents events;
+    events.should_stop = [&]() -> bool {
+      if (calls++ == after) throw std::runtime_error("no more");
+      return false;
+    };
+    EXPECT_EQ(engine->generate(requests, events).status().message(), "should_stop failed: no more");
+    EXPECT_EQ(engine->stats().running + engine->stats().waiting, 0);
+    EXPECT_EQ(engine->stats().kv.groups[0].used, at_rest.groups[0].used);
+  }
+  EXPECT_TRUE(engine->generate(requests).value().front().status.ok());
+}
+
 TEST(Engine, StopTextsEndTheGenerationAndAreNeverShown) {
   auto engine = load(cpu_options(write_model("stop")));
   const Request free_run = request(*engine, "hello", 40);
@@ -290,6 +316,23 @@ TEST(Engine, PrefillIsAnnouncedBeforeTheTextThatFollowsIt) {
   EXPECT_TRUE(text_came);
 }
 
+TEST(Engine, ThePromptOfATextIsReadFromNothingToAll) {
+  TinyLlamaOptions model;
+  model.context_length = 2048;
+  auto engine = load(cpu_options(write_model("text_order", model)));
+  Request text;
+  text.text = std::string(1200, '7');
+  text.max_tokens = 3;
+  std::vector<double> fractions;
+  GenerationEvents events;
+  events.on_prefill = [&](double fraction) { fractions.push_back(fraction); };
+  ASSERT_TRUE(engine->generate({&text, 1}, events).value().front().status.ok());
+  EXPECT_GT(fractions.size(), 1u);
+  EXPECT_TRUE(std::is_sorted(fractions.begin(), fractions.end()));
+  EXPECT_LE(fractions.front(), 0.5);
+  EXPECT_EQ(fractions.back(), 1.0);
+}
+
 // A long prompt is read in chunks between which others decode: a short request ends long before the prompt has been read.
 TEST(Engine, ALongPromptDoesNotHoldUpOthers) {
   TinyLlamaOptions model;
@@ -357,6 +400,12 @@ TEST(Engine, RefusesWhatItDoesNotKnowByName) {
                        "the key llama.attention.logit_softcapping changes the result, and the llama loader does not know it"));
   EXPECT_TRUE(contains(message("experts", [](GgufWriter& w) { w.add("llama.expert_count", uint32_t{8}); }),
                        "llama.expert_used_count is 0: it must be between 1 and expert_count 8"));
+  EXPECT_TRUE(contains(message("many_experts",
+                               [](GgufWriter& w) {
+                                 w.add("llama.expert_count", uint32_t{1025});
+                                 w.add("llama.expert_used_count", uint32_t{2});
+                               }),
+                       "the number of experts is 1025: at most 1024 are supported"));
   EXPECT_TRUE(contains(message("scaling", [](GgufWriter& w) { w.add("llama.rope.scaling.type", "longrope"); }),
                        "llama.rope.scaling.type is 'longrope': only \"none\", \"linear\" and \"yarn\" are supported"));
   EXPECT_TRUE(contains(message("tensor",
@@ -406,7 +455,7 @@ TEST(Engine, OptionsAreChecked) {
   EXPECT_EQ(Engine::load(options).status().message(), "the page size is 0: it must be between 1 and 1024");
   options = cpu_options(options.model_path);
   options.num_threads = -1;
-  EXPECT_EQ(Engine::load(options).status().message(), "the number of threads is -1: it must be at least 1");
+  EXPECT_EQ(Engine::load(options).status().message(), "the number of threads is -1: it must be 0, one for each CPU, or more");
 }
 
 TEST(Engine, SixteenBitWeightsGiveSimilarScores) {
