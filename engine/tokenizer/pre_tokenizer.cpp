@@ -83,9 +83,11 @@ Result<PreTokenizer> PreTokenizer::create(const std::vector<PreTokenizerStep>& s
       pre_tokenizer.steps_.emplace_back(PrefixSpace{});
     } else {
       const auto& metaspace = std::get<Metaspace>(step);
-      if (metaspace.replacement.empty() || !is_valid_utf8(metaspace.replacement)) {
+      const std::string& by = metaspace.replacement;
+      const Utf8Prefix first = by.empty() ? Utf8Prefix{Utf8Prefix::Kind::invalid, 0} : utf8_prefix(by);
+      if (first.kind != Utf8Prefix::Kind::character || first.length != by.size()) {
         return data_loss("the pre-tokenizer's replacement of spaces is ", in_quotes(metaspace.replacement),
-                         ": it must be a character");
+                         ": it must be one character");
       }
       pre_tokenizer.steps_.emplace_back(metaspace);
       if (metaspace.split) {

@@ -15,14 +15,17 @@ bool is_within_word(std::string_view text, size_t begin, size_t end) {
 
 }  // namespace
 
-Result<SpecialTokens> SpecialTokens::create(std::span<const SpecialToken> tokens) {
+Status check_special_bytes(size_t bytes) {
   constexpr size_t kMaxBytes = size_t{4} << 20;
+  if (bytes <= kMaxBytes) return {};
+  return unsupported("the vocabulary's special tokens (control, unknown and user-defined) have ", bytes,
+                     " bytes in all: at most ", kMaxBytes, " are supported");
+}
+
+Result<SpecialTokens> SpecialTokens::create(std::span<const SpecialToken> tokens) {
   size_t bytes = 0;
   for (const SpecialToken& token : tokens) bytes += token.text.size();
-  if (bytes > kMaxBytes) {
-    return unsupported("the vocabulary's special tokens (control, unknown and user-defined) have ", bytes,
-                       " bytes in all: at most ", kMaxBytes, " are supported");
-  }
+  PROLOGUE_RETURN_IF_ERROR(check_special_bytes(bytes));
 
   SpecialTokens result;
   std::vector<Node>& nodes = result.nodes_;

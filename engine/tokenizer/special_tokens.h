@@ -21,6 +21,9 @@ struct SpecialToken {
   bool single_word = false;
 };
 
+// The texts of special tokens may have so many bytes in all.
+Status check_special_bytes(size_t bytes);
+
 class SpecialTokens {
  public:
   // The texts must differ from each other; they are needed only during the call. unsupported: they have more than 4 MiB in total.

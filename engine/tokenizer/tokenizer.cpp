@@ -46,13 +46,16 @@ Result<std::variant<Bpe, Unigram>> create_model(const TokenizerData& data, const
   return std::variant<Bpe, Unigram>(std::move(bpe));
 }
 
-// Every `from` in `text` becomes `to`.
+constexpr size_t kMostPrintedBytes = size_t{64} << 10;        // of a token that the decoder changes,
+constexpr size_t kMostPrintedBytesInAll = size_t{256} << 20;  // and of all of them
+
+// Every `from` in `text` becomes `to`, but the result ends where it gets longer than kMostPrintedBytes.
 std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
   std::string result;
   for (size_t at = 0;;) {
     const size_t found = text.find(from, at);
     result += text.substr(at, found - at);
-    if (found == std::string_view::npos) return result;
+    if (found == std::string_view::npos || result.size() > kMostPrintedBytes) return result;
     result += to;
     at = found + from.size();
   }
@@ -102,6 +105,7 @@ Status Tokenizer::index_special_tokens(const std::vector<AddedToken>& added_toke
   std::vector<std::string> normalized_texts;  // the views of SpecialToken point into these
   normalized_texts.reserve(added_tokens_.size());
   std::unordered_set<std::string_view> normalized_seen;
+  size_t normalized_bytes = 0;
   for (int32_t id = 0; id < vocab_size(); ++id) {
     if (!is_special(type(id))) continue;
     const auto found = added_tokens_.find(id);
@@ -113,6 +117,7 @@ Status Tokenizer::index_special_tokens(const std::vector<AddedToken>& added_toke
       continue;
     }
     PROLOGUE_ASSIGN_OR_RETURN(std::string text, normalizer_.normalize(special.text, TextStart::text));
+    PROLOGUE_RETURN_IF_ERROR(check_special_bytes(normalized_bytes += text.size()));
     special.text = normalized_texts.emplace_back(std::move(text));
     // A token without a text cannot be found. Of tokens with the same normalized text, the first counts.
     if (!special.text.empty() && normalized_seen.insert(special.text).second) normalized.push_back(special);
@@ -131,6 +136,7 @@ Status Tokenizer::index_printed(const TokenizerData& data) {
   }
   const ByteAlphabet alphabet;
   printed_.resize(static_cast<size_t>(vocab_size()));
+  size_t in_all = 0;
   for (int32_t id = 0; id < vocab_size(); ++id) {
     const std::string_view text = token_text(id);
     std::string& printed = printed_[static_cast<size_t>(id)];
@@ -140,7 +146,15 @@ Status Tokenizer::index_printed(const TokenizerData& data) {
       std::optional<std::string> bytes;
       if (data.byte_level && type(id) == TokenType::normal) bytes = alphabet.decode(text);
       printed = bytes ? std::move(*bytes) : std::string(text);
-      for (const ReplaceText& step : data.decoder) printed = replaced(printed, step.pattern.text, step.replacement);
+      for (const ReplaceText& step : data.decoder) {
+        printed = replaced(printed, step.pattern.text, step.replacement);
+        if (printed.size() > kMostPrintedBytes) {
+          return unsupported("the decoder makes the token ", id, " longer than ", kMostPrintedBytes, " bytes");
+        }
+      }
+      if (!data.decoder.empty() && (in_all += printed.size()) > kMostPrintedBytesInAll) {
+        return unsupported("the decoder makes the tokens longer than ", kMostPrintedBytesInAll, " bytes in all");
+      }
     }
   }
   return ok_status();

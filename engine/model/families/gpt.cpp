@@ -46,10 +46,10 @@ void read_gptj(ConfigReader& c, ModelSpec& spec) {
   spec.config.intermediate_size = c.size("n_inner", 4 * spec.config.hidden_size);
   spec.config.vocab_size = c.size("vocab_size");
   spec.config.context_length = c.size("n_positions", 2048);
-  set_head_dim(c, spec, spec.config.hidden_size / spec.config.num_q_heads);
+  set_head_dim(c, spec, width_by_heads(c, spec, "n_embd"));
   spec.tied_lm_head = c.flag("tie_word_embeddings", false);
   spec.norm_kind = NormKind::layer;
-  spec.norm_eps = static_cast<float>(c.number("layer_norm_epsilon", 1e-5));
+  spec.norm_eps = read_eps(c, "layer_norm_epsilon", 1e-5);
   spec.gated_mlp = false;
   spec.activation = activation_of(c, "activation_function", "gelu_new");
   spec.shape = BlockShape::parallel;
@@ -82,6 +82,7 @@ void read_gpt_oss(ConfigReader& c, ModelSpec& spec) {
   spec.activation_alpha = static_cast<float>(c.number("swiglu_alpha", 1.702));
   spec.experts.num_experts = c.size("num_local_experts");
   spec.experts.experts_per_token = c.size("num_experts_per_tok", 4);
+  check_experts(c, spec);
   spec.experts.intermediate_size = spec.config.intermediate_size;
   spec.experts.weighting = ExpertWeighting::top_k_then_softmax;
   spec.names.sinks = of_layer("self_attn.sinks");

@@ -21,6 +21,7 @@ void read_mixtral(ConfigReader& c, ModelSpec& spec) {
   spec.kinds[0].experts = true;
   spec.experts.num_experts = c.size("num_local_experts", 8);
   spec.experts.experts_per_token = c.size("num_experts_per_tok", 2);
+  check_experts(c, spec);
   spec.experts.intermediate_size = spec.config.intermediate_size;
   spec.experts.weighting = ExpertWeighting::softmax_then_top_k;
   spec.experts.normalize = true;

@@ -63,6 +63,7 @@ void read_qwen3_moe(ConfigReader& c, ModelSpec& spec) {
   }
   spec.experts.num_experts = c.size("num_experts", c.size("num_local_experts", 128));
   spec.experts.experts_per_token = c.size("num_experts_per_tok", 8);
+  check_experts(c, spec);
   spec.experts.intermediate_size = c.size("moe_intermediate_size", 768);
   spec.experts.weighting = ExpertWeighting::softmax_then_top_k;
   spec.experts.normalize = c.flag("norm_topk_prob", false);

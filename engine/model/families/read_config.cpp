@@ -3,12 +3,14 @@
 #include <cmath>
 
 #include <prologue/engine/tokenizer/utf8.h>
+#include <prologue/kernels/moe/moe_route.h>
 
 namespace prologue {
 
 namespace {
 
 constexpr int64_t kMaxLayers = 1024;  // the time to plan the graph grows with the square of its nodes
+constexpr int64_t kMaxHeads = 4096;   // a family may have tensors by the head
 
 void check_heads(ConfigReader& c, const ModelSpec& spec, std::string_view key) {
   if (spec.config.num_q_heads % spec.config.num_kv_heads == 0) return;
@@ -16,7 +18,8 @@ void check_heads(ConfigReader& c, const ModelSpec& spec, std::string_view key) {
                    " heads of K and V"));
 }
 
-// The head dimension where the file does not say it.
+}  // namespace
+
 int64_t width_by_heads(ConfigReader& c, const ModelSpec& spec, std::string_view key) {
   if (spec.config.hidden_size % spec.config.num_q_heads != 0) {
     c.fail(data_loss(c.name(key), " is ", spec.config.hidden_size, ": it must be a multiple of the ", spec.config.num_q_heads, " heads"));
@@ -29,8 +32,6 @@ float read_eps(ConfigReader& c, std::string_view key, std::optional<double> fall
   if (!(eps >= 0.0)) c.fail(data_loss(c.name(key), " is ", eps, ": it must be a small positive number"));
   return static_cast<float>(eps);
 }
-
-}  // namespace
 
 void set_layers(ConfigReader& c, ModelSpec& spec, std::string_view key) {
   spec.config.num_layers = c.size(key);
@@ -46,8 +47,20 @@ void set_head_dim(ConfigReader& c, ModelSpec& spec, int64_t head_dim) {
   if (head_dim % 2 != 0 || head_dim > 256) {
     c.fail(unsupported(c.checkpoint().path(), ": the head dimension is ", head_dim, ": it must be even and at most 256"));
   }
+  if (spec.config.num_q_heads > kMaxHeads) {
+    c.fail(unsupported(c.checkpoint().path(), ": the number of heads is ", spec.config.num_q_heads, ": at most ", kMaxHeads,
+                       " are supported"));
+    spec.config.num_q_heads = spec.config.num_kv_heads = 1;
+  }
   spec.config.head_dim = head_dim;
   spec.attention_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim)));
+}
+
+void check_experts(ConfigReader& c, ModelSpec& spec) {
+  if (spec.experts.num_experts <= kMaxExperts) return;
+  c.fail(unsupported(c.checkpoint().path(), ": the number of experts is ", spec.experts.num_experts, ": at most ", kMaxExperts,
+                     " are supported"));
+  spec.experts.num_experts = 1;
 }
 
 Activation activation_of(ConfigReader& c, std::string_view key, const std::string& fallback) {
@@ -303,6 +316,7 @@ void read_gguf_model(ConfigReader& c, ModelSpec& spec, RopeStyle style, NormKind
   spec.kinds[0].experts = true;
   spec.experts.num_experts = experts;
   spec.experts.experts_per_token = used;
+  check_experts(c, spec);
   spec.experts.intermediate_size = c.size("expert_feed_forward_length", config.intermediate_size);
   spec.experts.weighting = ExpertWeighting::softmax_then_top_k;
   spec.experts.normalize = true;

@@ -37,8 +37,16 @@ void read_unrotated_layers(ConfigReader& c, ModelSpec& spec);
 // Reads the number of layers: all of kind 0.
 void set_layers(ConfigReader& c, ModelSpec& spec, std::string_view key);
 
+// The head dimension where the file does not say it: hidden_size, which is in `key`, by the number of heads.
+int64_t width_by_heads(ConfigReader& c, const ModelSpec& spec, std::string_view key);
+
+float read_eps(ConfigReader& c, std::string_view key, std::optional<double> fallback);
+
 // Sets it, and the attention scale that follows from it.
 void set_head_dim(ConfigReader& c, ModelSpec& spec, int64_t head_dim);
+
+// After num_experts has been read: whether the kernels have so many.
+void check_experts(ConfigReader& c, ModelSpec& spec);
 
 Activation activation_of(ConfigReader& c, std::string_view key, const std::string& fallback);
 
