@@ -37,7 +37,10 @@ EngineFlags::EngineFlags(Flags& flags, EngineOptions& options, const std::string
   constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
   const int32_t num_cpus = std::max(1, static_cast<int32_t>(std::thread::hardware_concurrency()));
   CLI::App& app = flags.app();
-  app.add_option("--model", options.model_path, "the model: a GGUF file")->required()->type_name("FILE.gguf")->group("Input");
+  app.add_option("--model", options.model_path, "the model: a GGUF file, or a directory as Hugging Face has it")
+      ->required()
+      ->type_name("PATH")
+      ->group("Input");
   context_ = flags.number<int64_t>("--context", options.context_length, {0, kMax, "0 = the model's"},
                                    "tokens of one prompt and its output together, at most; 0 = the model's, up to 262144" + context_note);
   for (CLI::Option* option :

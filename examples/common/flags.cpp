@@ -6,8 +6,8 @@ namespace examples {
 
 using namespace prologue;
 
-CLI::Option* Flags::size(const std::string& name, int64_t& target, int64_t min, const std::string& help) {
-  const auto parse = [this, &target, name, min](const std::string& text) {
+CLI::Option* Flags::size(const std::string& name, int64_t& target, int64_t min, const std::string& help, int64_t max) {
+  const auto parse = [this, &target, name, min, max](const std::string& text) {
     constexpr std::string_view kUnits = "KMGT";
     const char* end = text.data() + text.size();
     int64_t value = 0;
@@ -20,10 +20,13 @@ CLI::Option* Flags::size(const std::string& name, int64_t& target, int64_t min, 
     } else {
       valid = valid && rest == end;
     }
-    if (valid && value >= min) {
+    if (valid && value >= min && value <= max) {
       target = value;
     } else {
-      refuse(name, text, str_cat("number of bytes, at least ", min, "; K, M, G or T may follow it"));
+      const bool bounded = max < std::numeric_limits<int64_t>::max();
+      refuse(name, text,
+             str_cat("number of bytes, at least ", min, bounded ? str_cat(" and at most ", max) : "",
+                     "; K, M, G or T may follow it"));
     }
   };
   return app_->add_option_function<std::string>(name, parse, help)->type_name("BYTES")->default_str(str_cat(target));

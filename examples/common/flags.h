@@ -54,7 +54,8 @@ class Flags {
   }
 
   // A number of bytes: a whole number, which may end with K, M, G or T (powers of 1024).
-  CLI::Option* size(const std::string& name, int64_t& target, int64_t min, const std::string& help);
+  CLI::Option* size(const std::string& name, int64_t& target, int64_t min, const std::string& help,
+                    int64_t max = std::numeric_limits<int64_t>::max());
 
   // One of some words.
   CLI::Option* choice(const std::string& name, std::string& target, const std::vector<std::string>& words,

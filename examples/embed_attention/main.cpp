@@ -200,7 +200,11 @@ int main(int argc, char** argv) {
     }
     for (size_t i = 0; i < want.size(); ++i) {
       const double error = std::fabs(static_cast<double>(to_float(got[i])) - want[i]);
-      max_error = error <= max_error ? max_error : error;  // NaN stays
+      if (!std::isfinite(error)) {
+        std::fprintf(stderr, "element %zu of a result is not a number\n", i);
+        return 1;
+      }
+      max_error = std::max(max_error, error);
       largest = std::max(largest, std::fabs(want[i]));
     }
   }

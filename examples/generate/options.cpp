@@ -45,7 +45,7 @@ std::string find_misuse(const Options& options, const std::string& prompt_file, 
 ParsedOptions parse_options(int argc, char** argv, StandardOutput& out) {
   Options options;
   std::string prompt_file, prompts_file;
-  CLI::App app("Generates text with a GGUF model.", "generate");
+  CLI::App app("Generates text with a language model.", "generate");
   Flags flags(app);
   app.get_formatter()->column_width(36);
   app.set_version_flag("--version", "prologue " PROLOGUE_VERSION);

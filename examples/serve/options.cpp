@@ -12,6 +12,21 @@ namespace serve {
 using namespace prologue;
 using namespace examples;
 
+namespace {
+
+constexpr int64_t kMostBodyBytes = int64_t{1} << 30;
+
+// Its file's name without .gguf, or its directory's.
+std::string name_of_model(const std::string& path) {
+  std::error_code error;
+  std::filesystem::path whole = std::filesystem::absolute(path, error).lexically_normal();
+  if (!whole.has_filename()) whole = whole.parent_path();  // it ends with a slash
+  if (whole.extension() == ".gguf") whole = whole.stem();
+  return whole.filename().string();
+}
+
+}  // namespace
+
 int fail(std::string_view message) {
   std::cerr << "serve: " << printable(message, 4096) << "\n";
   return 1;
@@ -21,7 +36,7 @@ ParsedOptions parse_options(int argc, char** argv) {
   Options options;
   HttpOptions& http = options.http;
   int64_t read_timeout = http.read_time.count();
-  CLI::App app("Serves a GGUF model over HTTP, as the OpenAI API does, with a chat page at /.", "serve");
+  CLI::App app("Serves a model over HTTP, as the OpenAI API does, with a chat page at /.", "serve");
   app.get_formatter()->column_width(36);
   app.set_version_flag("--version", "prologue " PROLOGUE_VERSION);
   Flags flags(app);
@@ -38,12 +53,13 @@ ParsedOptions parse_options(int argc, char** argv) {
             ->type_name("ADDRESS")
             ->capture_default_str(),
         flags.number<int>("--port", options.port, {0, 65535, "0 = any free one"}, "port to listen on; 0 = any free one"),
-        app.add_option("--model-name", options.model_name, "what clients call the model; default: the name of its file")
+        app.add_option("--model-name", options.model_name,
+                       "what clients call the model; default: the name of its file without .gguf, or of its directory")
             ->type_name("NAME")}) {
     option->group("Server");
   }
   for (CLI::Option* option :
-       {flags.size("--max-body", http.max_body_bytes, 1, "bytes of a request's body, at most"),
+       {flags.size("--max-body", http.max_body_bytes, 1, "bytes of a request's body, at most", kMostBodyBytes),
         flags.number<int64_t>("--max-requests", http.max_connections, {1, 900},
                               "requests in work and in the queue, at most; others get status 429"),
         flags.number<int64_t>("--max-queue", options.engine.max_queue, {1, 1 << 20},
@@ -70,7 +86,7 @@ ParsedOptions parse_options(int argc, char** argv) {
     return {{}, 2};
   }
   http.read_time = std::chrono::seconds(read_timeout);
-  if (options.model_name.empty()) options.model_name = std::filesystem::path(options.engine.model_path).stem().string();
+  if (options.model_name.empty()) options.model_name = name_of_model(options.engine.model_path);
   return {std::move(options), 0};
 }
 

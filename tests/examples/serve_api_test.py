@@ -666,7 +666,7 @@ class TheEnd(unittest.TestCase):
         self.assertEqual(code, 1)
         self.assertIn(f'port {server.port}', error)
         self.assertEqual(run('--model', '/nowhere.gguf')[0], 1)
-        for wrong in (['--port', '70000'], ['--port', 'x'], ['--max-body', '1X'], ['--max-body', '0'], ['--kv-memory', '9999999999G'],
+        for wrong in (['--port', '70000'], ['--port', 'x'], ['--max-body', '1X'], ['--max-body', '0'], ['--max-body', '1048576T'], ['--max-body', '2G'], ['--kv-memory', '9999999999G'],
                       ['--timeout', '0'], ['--api-key', ''], ['--no-such-flag'], ['--kv-cache-dtype', 'x']):
             code, error = run('--model', self.model, *wrong)
             self.assertEqual(code, 2, wrong)
