@@ -1625,7 +1625,7 @@ typedef struct prologue_qkv_prologue_params {
   const void* weight;
   prologue_attention_prologue_params prologue;
   bool batch_invariant;  // separate operations, whose bits for a token do not depend on the others
-  // The launch may begin while the kernels before it in the stream run; they must not write `weight`. One kernel of few tokens lets the launch
+  // The launch may begin while the kernels before it in the stream run; they must not write `weight` or norm.weight. One kernel of few tokens lets the launch
   // after it begin as soon as it has begun itself, if that has a programmatic edge (prologue_paged_attention with past_is_ready).
   bool overlaps;
   void* workspace;
@@ -1706,7 +1706,8 @@ typedef struct prologue_attention_layer_params {
   void* workspace;
   int64_t workspace_bytes;
   // A step of few tokens may begin while the kernel before it in the stream runs, on GPUs from Hopper on. That kernel must not write
-  // qkv_weight, nor, with attention.past_is_ready, what attention reads besides this step's rows: lengths, page table, earlier positions.
+  // qkv_weight or output_weight, nor, with attention.past_is_ready, what attention reads besides this step's rows: lengths, page table, earlier
+  // positions.
   bool overlaps;
   uint64_t reserved[7];  // zeros
 } prologue_attention_layer_params;

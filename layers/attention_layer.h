@@ -65,7 +65,8 @@ struct AttentionLayerParams {
   void* workspace = nullptr;
   int64_t workspace_bytes = 0;
   // A step of few tokens may begin while the kernel before it in the stream runs, on GPUs from Hopper on. That kernel must not write
-  // qkv_weight, nor, with attention.past_is_ready, what attention reads besides this step's rows: lengths, page table, earlier positions.
+  // qkv_weight or output_weight, nor, with attention.past_is_ready, what attention reads besides this step's rows: lengths, page table, earlier
+  // positions.
   bool overlaps = false;
   uint64_t reserved[7] = {};  // zeros: docs/versioning.md
 };

@@ -142,9 +142,8 @@ Status check_rope(const AttentionPrologueParams& p) {
                             by_row ? ": it must be 1, a table includes it" : ": it must be finite");
   }
   if (p.num_tokens == 0) return {};
-  if (r.rotary_dim == 0 && (r.cos.data != nullptr || r.inv_freq != nullptr)) {
-    return invalid_argument(kName, ": rope.rotary_dim is 0, but ", r.cos.data != nullptr ? "rope.cos" : "rope.inv_freq",
-                            " is given: set rotary_dim, or leave it null");
+  if (const char* const given = given_without_rotation(r); r.rotary_dim == 0 && given != nullptr) {
+    return invalid_argument(kName, ": rope.rotary_dim is 0, but ", given, " is given: set rotary_dim, or leave it null");
   }
   if (r.rotary_dim > 0) PROLOGUE_RETURN_IF_ERROR(check_columns(r));
   PROLOGUE_RETURN_IF_ERROR(check_past_table(kName, r.past_table, r.max_position, p.faults));

@@ -87,9 +87,8 @@ Status check_rope(const MlaPrologueParams& p) {
     return invalid_argument(kName, ": rope.attention_factor is ", r.attention_factor,
                             by_row ? ": it must be 1, a table includes it" : ": it must be finite");
   }
-  if (!rotates && (r.cos.data != nullptr || r.inv_freq != nullptr)) {
-    return invalid_argument(kName, ": rope.rotary_dim is 0, but ", r.cos.data != nullptr ? "rope.cos" : "rope.inv_freq",
-                            " is given: set rotary_dim, or leave it null");
+  if (const char* const given = given_without_rotation(r); !rotates && given != nullptr) {
+    return invalid_argument(kName, ": rope.rotary_dim is 0, but ", given, " is given: set rotary_dim, or leave it null");
   }
   if (rotates && !by_row && r.type != DType::f32) {
     return unsupported(kName, ": rope.type is ", dtype_text(r.type), ": for inv_freq supported is float32");

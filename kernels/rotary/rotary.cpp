@@ -98,12 +98,7 @@ Status check_angles(const RotaryParams& p) {
   const bool by_position = p.rope.rotary_dim > 0 && given && !rope_row_is_token(a.source);
   PROLOGUE_RETURN_IF_ERROR(check_range(kName, "rope.max_position", a.max_position, by_position ? 1 : 0, kMaxRows));
   if (p.rope.rotary_dim == 0) {
-    const char* given_without = a.cos.data != nullptr      ? "rope.cos"
-                                : a.sin.data != nullptr    ? "rope.sin"
-                                : a.angles.data != nullptr ? "rope.angles"
-                                : a.inv_freq != nullptr    ? "rope.inv_freq"
-                                : a.theta != 0.0           ? "rope.theta"
-                                                           : nullptr;
+    const char* const given_without = given_without_rotation(a);
     if (given_without == nullptr) return {};
     return invalid_argument(kName, ": rotary_dim is 0, but ", given_without, " is given: set rotary_dim, or leave it out");
   }

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include <prologue/kernels/base/host/out_of_memory.h>
+#include <prologue/kernels/base/host/view_checks.h>
 #include <prologue/layers/graph/graph.h>
 
 namespace prologue {
@@ -237,9 +238,9 @@ void GraphBuilder::set_rope(Node& node, Rope& member, const GraphRope& rope) {
 
 // A rope that rotates nothing (rotary_dim 0), although it has frequencies.
 void GraphBuilder::check_rope(const Node& node, const GraphRope& rope) {
-  if (rope || (rope.rope.inv_freq == nullptr && rope.rope.cos.data == nullptr)) return;
-  check(invalid_argument(node.name, ": rotary_dim is 0, but ", rope.rope.inv_freq != nullptr ? "inv_freq" : "cos",
-                         " is given: set rotary_dim, or leave it null"));
+  const char* const given = given_without_rotation(rope.rope);
+  if (rope || given == nullptr) return;
+  check(invalid_argument(node.name, ": rotary_dim is 0, but ", given, " is given: set rotary_dim, or leave it null"));
 }
 
 Value GraphBuilder::embedding(const std::string& name, const Weight& table, float scale) {

@@ -84,6 +84,8 @@ std::vector<Refusal> refusals() {
          p.rope = {}, p.rope.source = RopeSource::inv_freq, p.rope.inv_freq = inv_freq;
        },
        invalid, "rope.rotary_dim is 0, but rope.inv_freq is given: set rotary_dim, or leave it null"},
+      {"theta without a rotary_dim", [](P& p) { p.rope = {}, p.rope.theta = 1e4; }, invalid,
+       "rope.rotary_dim is 0, but rope.theta is given: set rotary_dim, or leave it null"},
       {"a bound and nowhere to record", [](P& p) { p.faults = nullptr; }, invalid,
        "faults is null, but max_position is 40: give a FaultRecord, or set past_table to zero or identity"},
       {"a bound without rotation and nowhere to record", [](P& p) { p.rope = {}, p.rope.max_position = 7, p.faults = nullptr; },

@@ -409,6 +409,8 @@ TEST_P(MlaPrologueTest, RefusesWhatTheContractForbids) {
       {[](P& p) { p.rope.attention_factor = 2.0; }, kInvalid, "rope.attention_factor is 2: it must be 1, a table includes it"},
       {[](P& p) { p.rope.rotary_dim = 0; }, kInvalid,
        "rope.rotary_dim is 0, but rope.cos is given: set rotary_dim, or leave it null"},
+      {[](P& p) { p.rope = {}, p.rope.theta = 1e4; }, kInvalid,
+       "rope.rotary_dim is 0, but rope.theta is given: set rotary_dim, or leave it null"},
       {[](P& p) { p.rope.source = RopeSource::inv_freq, p.rope.type = DType::f64; }, kUnsupported,
        "rope.type is float64: for inv_freq supported is float32"},
       {[](P& p) { p.rope.type = DType::f64; }, kUnsupported, "rope.type is float64: supported are float32, float16 and bfloat16"},

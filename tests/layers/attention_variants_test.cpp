@@ -507,7 +507,7 @@ TEST(AttentionGraph, RefusesWeightsThatDoNotFit) {
        "layers.1.attention: the sinks are [1, 4] bfloat16: they must be [1, 4] of float32"},
       {[](Attention& a) { a.num_kv_heads = 0; }, "layers.1.k_norm: there are 0 heads: the 0 columns must be a multiple of them"},
       {[](Attention& a) { a.rope = {}, a.rope.rope.inv_freq = static_cast<const float*>(a.qkv_weight.data); },
-       "layers.1.kv_write: rotary_dim is 0, but inv_freq is given: set rotary_dim, or leave it null"},
+       "layers.1.kv_write: rotary_dim is 0, but rope.inv_freq is given: set rotary_dim, or leave it null"},
   };
   for (const auto& each : cases) {
     VariantModel model(variant, DType::f32, cpu);

@@ -280,6 +280,15 @@ bool same_region(const Region& a, const Region& b) {
   return a.data == b.data && std::equal(a.strides, a.strides + 3, b.strides) && a.inner_stride == b.inner_stride;
 }
 
+const char* given_without_rotation(const Rope& rope) {
+  return rope.cos.data != nullptr      ? "rope.cos"
+         : rope.sin.data != nullptr    ? "rope.sin"
+         : rope.angles.data != nullptr ? "rope.angles"
+         : rope.inv_freq != nullptr    ? "rope.inv_freq"
+         : rope.theta != 0.0           ? "rope.theta"
+                                       : nullptr;
+}
+
 Status check_head_and_rotary_dim(const char* operation, int64_t head_dim, RopeStyle style, int64_t rotary_dim) {
   if (head_dim < 2 || head_dim > kMaxHeadDim || head_dim % 2 != 0) {
     return unsupported(operation, ": head_dim is ", head_dim, ": supported is every even number in 2..", kMaxHeadDim);

@@ -102,6 +102,8 @@ bool same_region(const Region& a, const Region& b);
 
 // head_dim even, 2..kMaxHeadDim; rotary_dim even, 0..head_dim.
 Status check_head_and_rotary_dim(const char* operation, int64_t head_dim, RopeStyle style, int64_t rotary_dim);
+// What of a rope is given that only a rotation needs, by its name; null: nothing.
+PROLOGUE_API const char* given_without_rotation(const Rope& rope);
 // cache.v.head_dim even, 0..kMaxHeadDim.
 Status check_v_head_dim(const char* operation, const PagedKvView& cache);
 // A bound on positions (0 = none), and what happens to tokens past it.
