@@ -1625,8 +1625,8 @@ typedef struct prologue_qkv_prologue_params {
   const void* weight;
   prologue_attention_prologue_params prologue;
   bool batch_invariant;  // separate operations, whose bits for a token do not depend on the others
-  // The launch may begin while the kernels before it in the stream run; they must not write `weight` or norm.weight. One kernel of few tokens lets the launch
-  // after it begin as soon as it has begun itself, if that has a programmatic edge (prologue_paged_attention with past_is_ready).
+  // The launch may begin while the kernels before it in the stream run; they must not write `weight` or norm.weight. One kernel of few tokens
+  // lets the launch after it begin as soon as it has begun itself, if that has a programmatic edge (prologue_paged_attention with past_is_ready).
   bool overlaps;
   void* workspace;
   int64_t workspace_bytes;

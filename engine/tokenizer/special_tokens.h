@@ -21,7 +21,7 @@ struct SpecialToken {
   bool single_word = false;
 };
 
-// The texts of special tokens may have so many bytes in all.
+// Of the texts of all special tokens. unsupported: they are more than 4 MiB.
 Status check_special_bytes(size_t bytes);
 
 class SpecialTokens {

@@ -80,7 +80,7 @@ class Socket : public httplib::Stream, public Peer {
     if (begin_ == end_) {
       begin_ = end_ = 0;
       const int64_t room = std::min(unread_bytes_, static_cast<int64_t>(buffer_.size()));
-      if (room <= 0 || !wait_readable()) return -1;
+      if (room == 0 || !wait_readable()) return -1;
       const ssize_t count = recv(socket_, buffer_.data(), static_cast<size_t>(room), 0);
       if (count <= 0) return count;
       unread_bytes_ -= count;

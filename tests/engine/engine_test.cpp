@@ -634,6 +634,17 @@ TEST(Engine, TheLargestNumbersAreRefusedOrHarmless) {
   const auto refused = Engine::load(cpu_options(write_model("deep", deep)));
   EXPECT_EQ(refused.status().code(), StatusCode::unsupported);
   EXPECT_NE(refused.status().message().find("llama.block_count is 1025: at most 1024 are supported"), std::string::npos);
+
+  TinyLlamaOptions wide;
+  wide.num_layers = 1;
+  wide.num_q_heads = 4098;
+  wide.num_kv_heads = 1;
+  wide.head_dim = 2;
+  wide.hidden_size = wide.ffn_size = 8;
+  const auto too_wide = Engine::load(cpu_options(write_model("wide", wide)));
+  EXPECT_EQ(too_wide.status().code(), StatusCode::unsupported);
+  EXPECT_NE(too_wide.status().message().find("the number of heads is 4098: at most 4096 are supported"), std::string::npos)
+      << too_wide.status().message();
 }
 
 }  // namespace
