@@ -278,7 +278,8 @@ void run_layers(bench::Bench& bench, const std::string& model, Heads heads, cons
                            // As layers/graph/projection_fusion.cpp has it.
                            const auto& output = others[0].params;
                            const bool is_large = !may_begin_beside_attention(output.n, output.k);
-                           const bool begins_early = !is_large || num_tokens == 1 || num_tokens >= kTokensOfRings;
+                           const bool begins_early =
+                               !is_large || num_tokens == 1 || num_tokens >= tokens_of_rings(output.n, output.k);
                            const auto run = [&](auto& problem, bool may_overlap = true) {
                              auto& p = problem.params;
                              p.weight = problem.weights[layer];

@@ -88,7 +88,7 @@ Wiring wire(const AttentionLayerParams& p, Device device) {
   w.output.y = p.out;
   w.output.y_stride = p.out_stride;
   const bool small = may_begin_beside_attention(p.hidden_size, attention_width);
-  w.output.overlaps = small || num_tokens == 1 || num_tokens >= kTokensOfRings;
+  w.output.overlaps = small || num_tokens == 1 || num_tokens >= tokens_of_rings(w.output.n, w.output.k);
   if (num_tokens == 1 && !small) {
     w.attention.early_signal = waits_with_its_weights(p.hidden_size, attention_width);
     w.attention.late_signal = !w.attention.early_signal;
@@ -101,7 +101,7 @@ Wiring wire(const AttentionLayerParams& p, Device device) {
 // and 5 % at 32, 1B and SmolLM2 lose as much from 16 on; without, nothing gains from two tokens on.
 bool output_is_one_kernel(const AttentionLayerParams& p, const ProjectionParams& output) {
   const bool small = output.n * output.k <= int64_t{8} << 20;
-  return output.num_tokens == 1 || (p.overlaps && (output.num_tokens < kTokensOfRings || !small));
+  return output.num_tokens == 1 || (p.overlaps && (output.num_tokens < tokens_of_rings(output.n, output.k) || !small));
 }
 
 // Adds to an error which of the two GEMMs it is from.

@@ -16,9 +16,12 @@ PROLOGUE_API int64_t most_tokens_of_one_projection(Device device);
 // Whether such a matrix, of [n, k], may begin beside attention (overlaps) in every step. Attention of few tokens keeps few SMs busy, and long.
 // Small blocks of a large matrix that start beside it gather on the other SMs, and those of the launches after it find places there only:
 // measured, such a layer was 14 % slower. At one token it is 1 to 2 % faster if they start when the keys have been read, and from
-// kTokensOfRings on, too: weights pass through rings then, whose blocks have an SM each (docs/tuning-log.md).
+// tokens_of_rings() on, too: weights pass through rings then, whose blocks have an SM each (docs/tuning-log.md).
 constexpr bool may_begin_beside_attention(int64_t n, int64_t k) { return n * k <= int64_t{1} << 20; }
-inline constexpr int64_t kTokensOfRings = 9;
+
+// The fewest tokens that [n, k] weights (n: of gate and of up together) are multiplied by in a ring. For fewer, weights through registers are
+// faster where the blocks of a ring have few rows, and where rows are short. Measured in whole layers (bench_projection).
+constexpr int64_t tokens_of_rings(int64_t n, int64_t k) { return k >= 4096 && n >= 3200 ? 2 : k >= 2048 ? 8 : 9; }
 
 // Whether such a matrix is multiplied by one token in a kernel whose blocks hold all of it before there is an x (projection_vector_cuda.cu).
 constexpr bool waits_with_its_weights(int64_t n, int64_t k) { return n * k <= int64_t{8} << 20; }

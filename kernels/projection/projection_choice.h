@@ -12,7 +12,9 @@
 
 namespace prologue::cuda {
 
-inline constexpr int64_t kMaxSharedBytes = 227 * 1024;
+// Of compute capability 9.0: an SM's, and what the system takes of it for each block.
+inline constexpr int64_t kSharedBytesOfSm = 228 * 1024, kSharedBytesOfSystem = 1024;
+inline constexpr int64_t kMaxSharedBytes = kSharedBytesOfSm - kSharedBytesOfSystem;
 
 inline bool is_aligned(const void* data, int64_t bytes) {
   return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(bytes) == 0;

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 #include <string>
 
 #include <prologue/kernels/projection/projection.h>
+#include <prologue/kernels/base/device/tensor_map.cuh>
 #include <prologue/kernels/projection/projection_output.cuh>
 #include <prologue/kernels/projection/weight_ring.cuh>
 
@@ -15,6 +17,7 @@ namespace prologue::cuda {
 struct RingInstance {
   int most_rows;  // of the weights, of a block
   int most_tokens;
+  int blocks_of_sm;  // for which there are registers
   int64_t (*place)(RingArgs&, int64_t room);
   void (*kernel)(RingArgs, OutputArgs);
 };
@@ -37,11 +40,12 @@ int64_t ring_multiprocessors();
 bool has_ring();
 
 // What any operation with a weight ring needs: whether it can be, what does not depend on a block's rows, and, when the ring is placed, the
-// tensor maps. weight [halves][n][k]; false: the driver does not take them.
+// tensor maps. `dims`: a stage's box of the weights, of which boxes_of_k() is the last. False: the driver does not take them.
 bool can_ring(DType dtype, int64_t num_tokens, int64_t k, const void* x, int64_t x_stride, const InputNorm& norm,
               const void* weight);
 void fill_ring_input(RingArgs& args, DType dtype, int64_t num_tokens, int64_t k, const InputNorm& norm);
-bool encode_ring_maps(RingArgs& args, const void* x, int64_t x_stride, const void* weight, int64_t n, int64_t halves);
+bool encode_ring_maps(RingArgs& args, const void* x, int64_t x_stride, const void* weight, std::initializer_list<OuterDim> dims);
+OuterDim boxes_of_k(const RingArgs& args);
 
 bool can_ring(const ProjectionParams& params);
 // Rows of y for a block: a block for each SM, or several, one after another.

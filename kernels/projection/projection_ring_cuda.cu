@@ -4,7 +4,6 @@
 #include <prologue/kernels/projection/projection_ring.h>
 #include <prologue/kernels/base/device/cuda_launch.cuh>
 #include <prologue/kernels/base/device/hopper_code.cuh>
-#include <prologue/kernels/base/device/tensor_map.cuh>
 
 namespace prologue::cuda {
 
@@ -49,23 +48,27 @@ void fill_ring_input(RingArgs& a, DType dtype, int64_t num_tokens, int64_t k, co
   a.inverse_width = 1.0f / static_cast<float>(k);
 }
 
+OuterDim boxes_of_k(const RingArgs& a) { return {a.k / kBoxChannels, kBoxChannels, a.boxes}; }
+
 // Of weights the L2 fetches no more than is asked for: 128 bytes of a row at a time.
-bool encode_ring_maps(RingArgs& a, const void* x, int64_t x_stride, const void* weight, int64_t n, int64_t halves) {
-  const int64_t k = a.k, blocks_of_k = k / kBoxChannels;
-  return encode_map(a.weight, weight, kBoxChannels,
-                    {{n, k, a.box_rows}, {halves, n * k, halves}, {blocks_of_k, kBoxChannels, a.boxes}},
-                    CU_TENSOR_MAP_L2_PROMOTION_L2_128B) &&
-         encode_map(a.x, x, kBoxChannels, {{a.num_tokens, x_stride, a.x_rows}, {blocks_of_k, kBoxChannels, a.boxes}});
+bool encode_ring_maps(RingArgs& a, const void* x, int64_t x_stride, const void* weight, std::initializer_list<OuterDim> dims) {
+  return encode_map(a.weight, weight, kBoxChannels, dims, CU_TENSOR_MAP_L2_PROMOTION_L2_128B) &&
+         encode_map(a.x, x, kBoxChannels, {{a.num_tokens, x_stride, a.x_rows}, boxes_of_k(a)});
 }
 
 bool can_ring(const ProjectionParams& p) {
   return can_store(p) && can_ring(p.dtype, p.num_tokens, p.k, p.x, p.x_stride, p.norm, p.weight);
 }
 
+// Two blocks on an SM, where one would have many rows: the end of one is behind what the other one reads. Measured for gate and up of 8B,
+// 1.03 x. Beyond 16 tokens one block needs the whole shared memory.
+constexpr int64_t kMostTokensOfTwoBlocks = 16, kMostRowsOfTwoBlocks = 128;
+
 int64_t rows_of_block(const ProjectionParams& p) {
+  const int64_t most = p.num_tokens <= kMostTokensOfTwoBlocks ? kMostRowsOfTwoBlocks : kMostRingRows;
   for (int64_t rounds = 1;; ++rounds) {
     const int64_t blocks = ring_multiprocessors() * rounds, rows = ((p.n + blocks - 1) / blocks + 7) / 8 * 8;
-    if (halves_of(p) * rows <= kMostRingRows) return rows;
+    if (halves_of(p) * rows <= most) return rows;
   }
 }
 
@@ -77,21 +80,18 @@ RingLaunch ring_launch_of(const ProjectionParams& p, const RingInstance& instanc
   a.rows = static_cast<int32_t>(halves_of(p) * rows);
   a.box_rows = static_cast<int32_t>(rows);
   launch.blocks = (p.n + rows - 1) / rows;
-  launch.shared_bytes = instance.place(a, kMaxSharedBytes);
-  const bool fits = a.stages >= 1 && launch.shared_bytes <= kMaxSharedBytes;
-  if (fits && encode_ring_maps(a, p.x, p.x_stride, p.weight, p.n, halves_of(p))) launch.instance = &instance;
+  const bool several = instance.blocks_of_sm > 1 && launch.blocks > ring_multiprocessors();
+  const int64_t room = several ? kSharedBytesOfSm / instance.blocks_of_sm - kSharedBytesOfSystem : kMaxSharedBytes;
+  launch.shared_bytes = instance.place(a, room);
+  const bool fits = a.stages >= 1 && launch.shared_bytes <= room;
+  const OuterDim neighbours = {p.n, p.k, rows}, halves = {halves_of(p), p.n * p.k, halves_of(p)};
+  if (fits && encode_ring_maps(a, p.x, p.x_stride, p.weight, {neighbours, halves, boxes_of_k(a)})) launch.instance = &instance;
   return launch;
 }
 
-// Below kTokensOfRings weights through registers are faster for one or two of them, where a block would have few rows, and for models of short
-// rows. Measured in whole layers (bench_projection).
-constexpr int64_t kFewestTokens = 3, kFewestRows = 32, kShortestRows = 4096;
-
 RingLaunch choose_ring(const ProjectionParams& p) {
-  if (!can_ring(p)) return {};
+  if (!can_ring(p) || p.num_tokens < tokens_of_rings(halves_of(p) * p.n, p.k)) return {};
   const int64_t rows = rows_of_block(p);
-  const bool is_large = halves_of(p) * rows >= kFewestRows && p.k >= kShortestRows;
-  if (p.num_tokens < kTokensOfRings && (p.num_tokens < kFewestTokens || !is_large)) return {};
   for (const RingInstance& instance : ring_instances_of(p.dtype)) {
     const RingLaunch launch = ring_launch_of(p, instance, rows);
     if (launch.instance != nullptr) return launch;

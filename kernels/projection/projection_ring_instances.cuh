@@ -1,3 +1,4 @@
+// The instances that ship: tables, one per element type (projection_ring_instances_*_cuda.cu).
 #pragma once
 
 #include <prologue/kernels/projection/projection_ring.h>
@@ -9,7 +10,7 @@ namespace prologue::cuda {
 
 template <class T, class By>
 RingInstance ring_instance() {
-  return {By::kMostRows, By::kMostTokens, By::place, projection_ring_kernel<T, By>};
+  return {By::kMostRows, By::kMostTokens, By::kBlocksOfSm, By::place, projection_ring_kernel<T, By>};
 }
 
 template <class T>

@@ -3,17 +3,57 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include <prologue/kernels/projection/weight_ring.cuh>
 
 namespace prologue::cuda {
+
+// The sums of the squares of a warp's 16 tokens, from fragments. By mma: few instructions, 16 registers.
+template <class T>
+struct SquaresByMma {
+  float sums[4][4] = {};  // of each matrix of a fragment with itself and its neighbour
+
+  __device__ void add(const uint32_t (&x)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) multiply_matrices<T>(sums[i], {x[i / 2 * 2], x[i / 2 * 2 + 1]}, x[i]);
+  }
+  // Of token lane / 4 of the first or the second 8, in lanes that have it.
+  __device__ float of_token(int half) const {
+    const auto of_matrix = [&](const float(&sum)[4]) { return of_own_column(sum[half * 2], sum[half * 2 + 1]); };
+    return of_matrix(sums[half]) + of_matrix(sums[2 + half]);
+  }
+  __device__ static bool has_token(int lane) { return lane % 4 == lane / 8; }
+};
+
+// The same by fused multiplications and additions: two registers.
+template <class T>
+struct SquaresByFma {
+  float sums[2] = {};
+
+  __device__ void add(const uint32_t (&x)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const Bytes<4> pair = {{x[i]}};
+      const float low = element<T, 2>(pair, 0), high = element<T, 2>(pair, 1);
+      sums[i % 2] = fmaf(low, low, fmaf(high, high, sums[i % 2]));
+    }
+  }
+  __device__ float of_token(int half) const {
+    float sum = sums[half];
+#pragma unroll
+    for (int step = 1; step < 4; step *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+    return sum;
+  }
+  __device__ static bool has_token(int lane) { return lane % 4 == 0; }
+};
 
 // kRows: of the weights, of a block, at most.
 template <class T, int kRows>
 struct RingByWgmma {
   static constexpr int kMostTokens = kMostRingTokens;
   static constexpr int kMostRows = kRows;
-  static constexpr int kBlocksOfSm = kRows <= 64 ? 2 : 1;
+  static constexpr int kBlocksOfSm = 1;
   static constexpr int kBoxes = kRows <= 64 ? 4 : kRows <= 128 ? 2 : 1;
 
   // place_ring(), with what it needs.
@@ -21,81 +61,109 @@ struct RingByWgmma {
     a.boxes = kBoxes;
     a.log_ways = 1;
     a.row_of_sums = kRows + 8;
-    const int64_t rows_beyond = kRows - a.rows;
-    return place_ring(a, rows_beyond > 8 ? rows_beyond : 8, room);
+    const int64_t rows_beyond = kRows - a.rows, tokens_beyond = kMostTokens - a.x_rows;
+    return place_ring(a, rows_beyond > tokens_beyond ? rows_beyond : tokens_beyond, room);
   }
 
   // By all threads but the copying warp's. Then the sums are in shared memory, ring.sums(), and may be read behind a barrier.
   __device__ static void multiply(const RingArgs& a, const Ring& ring) {
     constexpr int kSteps = kBoxes * kStepsOfBox / 2, kStrideOfRows = 8 * kBoxRowBytes;
-    const int group = threadIdx.x / kWarpgroup, lane = threadIdx.x % 32;
-    const int first_token = threadIdx.x % kWarpgroup / 32 * 16;  // of the warp
-    // Lane i gives the address of a row of one of the four 8 x 8 matrices of a fragment: tokens, then tokens + 8, of 8 channels, then of the next.
-    const int row = first_token + lane % 16, chunk = lane / 16;
+    constexpr int kAtOnce = kSteps < kStepsOfBox ? kSteps : kStepsOfBox, kParts = kSteps / kAtOnce;
+    const int group = threadIdx.x / kWarpgroup, first_token = threadIdx.x % kWarpgroup / 32 * 16;  // of the warp
+    const int first_step = group * kSteps, box = first_step / kStepsOfBox, of_box = first_step % kStepsOfBox;
+    int lane = threadIdx.x % 32;
+    // Lane i gives the address of a row of one of the four 8 x 8 matrices of a fragment: tokens, then tokens + 8, of 8 channels, then of the
+    // next.
+    const int row = first_token + lane % 16;
+    int chunk = ((of_box * 2 + lane / 16) ^ row % 8) << 4;  // of the first step, of the others with some bits changed
+    int x_at = ring.x_at + box * ring.x_bytes + row * kBoxRowBytes;
+    uint64_t weights = matrix_descriptor(ring.memory + box * ring.weights_bytes + of_box * 32, 0, kStrideOfRows);
+    uint64_t x_in_place = matrix_descriptor(ring.memory + ring.x_at + box * ring.x_bytes + of_box * 32, 0, kStrideOfRows);
+    const int weight_size = a.float_weights != 0 ? 4 : 2, norm_bytes = ring.channels * weight_size;
+    int norm_weight = a.norm_weight == nullptr ? -1 : static_cast<int>(ring.norm_weight(a, first_step * 16) - ring.memory);
+    int has_tokens = first_token < a.num_tokens ? 1 : 0, count = ring.count, end = ring.stages * ring.stage_bytes;
+    // All of it stays in registers, so that the loop has few instructions.
+    asm volatile(""
+                 : "+r"(chunk), "+r"(x_at), "+r"(norm_weight), "+l"(weights), "+r"(has_tokens), "+r"(lane), "+r"(count),
+                   "+r"(end));
+    if constexpr (kReadsInPlace) asm volatile("" : "+l"(x_in_place));
     float sums[kRows / 2];
 #pragma unroll
     for (float& sum : sums) sum = 0.0f;
-    uint32_t x[kSteps][4] = {};  // of tokens that there are not: zeros
-    float squares[2] = {};       // of tokens first_token + lane / 4, and + 8
-    RingStage place;
+    uint32_t x[kParts][kAtOnce][4] = {};  // of tokens that there are not: zeros
+    Squares squares;
+    RingStage stage(ring);
 #pragma unroll 1
-    for (int i = 0; i < ring.count; ++i, place.advance(ring.stages)) {
-      ring.tail->loaded[place.stage].wait(place.parity);
-      if (first_token < a.num_tokens) {
+    for (; count > 0; --count) {
+      stage.loaded->wait(stage.parity);
+      const bool in_place = kReadsInPlace && a.normed == 0;
+      if constexpr (kReadsInPlace) {
+        if (in_place) {
+          multiply_fence();
 #pragma unroll
-        for (int step = 0; step < kSteps; ++step) {
-          const int of_stage = group * kSteps + step, of_box = of_stage % kStepsOfBox * 2 + chunk;
-          load_matrices(x[step], ring.x(place.stage, of_stage / kStepsOfBox) + row * kBoxRowBytes + ((of_box ^ row % 8) << 4));
-        }
-        if (a.normed != 0) add_squares(x, squares);
-        if (a.norm_weight != nullptr) {
-          weigh_fragments<T>(a, ring.norm_weight(a, i * ring.channels + group * kSteps * 16 + lane % 4 * 2), x);
+          for (int step = 0; step < kSteps; ++step) {
+            const int part = step / kStepsOfBox, i = step % kStepsOfBox;
+            multiply_async<T>(sums, advance(x_in_place, stage.at + part * ring.x_bytes + i * 32),
+                              advance(weights, stage.at + part * ring.weights_bytes + i * 32), true);
+          }
+          multiply_commit();
         }
       }
-      multiply_fence();
 #pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
-        const int of_stage = group * kSteps + step;
-        const uint64_t weights = matrix_descriptor(ring.weights(place.stage, of_stage / kStepsOfBox), 0, kStrideOfRows);
-        multiply_registers_async<T, false>(sums, x[step], advance(weights, of_stage % kStepsOfBox * 32));
+      for (int part = 0; part < kParts; ++part) {
+        if (in_place) break;
+        if (has_tokens != 0) {
+#pragma unroll
+          for (int i = 0; i < kAtOnce; ++i) {
+            load_matrices(x[part][i], ring.memory + stage.at + x_at + part * ring.x_bytes + (chunk ^ i << 5));
+          }
+          if (kReadsInPlace || a.normed != 0) {
+#pragma unroll
+            for (const uint32_t(&fragment)[4] : x[part]) squares.add(fragment);
+          }
+          if (norm_weight >= 0) {
+            const unsigned char* const weight = ring.memory + norm_weight + part * kBoxChannels * weight_size;
+            weigh_fragments<T, XOrder::tokens_first>(a, weight, x[part]);
+          }
+        }
+        multiply_fence();
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          multiply_registers_async<T, false>(sums, x[part][i], advance(weights, stage.at + part * ring.weights_bytes + i * 32));
+        }
+        multiply_commit();
       }
-      multiply_commit();
       multiply_wait<0>();
       keep_in_order(sums);
 #pragma unroll
-      for (uint32_t(&fragment)[4] : x) keep_in_order(fragment);
+      for (auto& fragments : x) {
+#pragma unroll
+        for (uint32_t(&fragment)[4] : fragments) keep_in_order(fragment);
+      }
       __syncwarp();
-      if (lane == 0) ring.tail->emptied[place.stage].arrive();
+      if (lane == 0) stage.emptied()->arrive();
+      norm_weight += norm_weight >= 0 ? norm_bytes : 0;
+      stage.advance(ring, end);
     }
     sync_barrier(1, kRingConsumers);  // nobody reads the ring any more
 #pragma unroll
-    for (int of_pair = 0; of_pair < 2; ++of_pair) {
-      const int t = first_token + lane / 4 + of_pair * 8;
-#pragma unroll
-      for (int step = 1; step < 4; step *= 2) squares[of_pair] += __shfl_xor_sync(0xffffffffu, squares[of_pair], step);
+    for (int half = 0; half < 2; ++half) {
+      const int t = first_token + lane / 4 + half * 8;
+      const float square = squares.of_token(half);
       if (t >= a.num_tokens) continue;
-      if (lane % 4 == 0) ring.tail->squares[group * kMostRingTokens + t] = squares[of_pair];
+      if (Squares::has_token(lane)) ring.tail->squares[group * kMostRingTokens + t] = square;
       float* const to = ring.sums(a, group) + t * a.row_of_sums + lane % 4 * 2;
 #pragma unroll
       for (int n = 0; n < kRows / 8; ++n) {
-        *reinterpret_cast<float2*>(to + n * 8) = make_float2(sums[n * 4 + of_pair * 2], sums[n * 4 + of_pair * 2 + 1]);
+        *reinterpret_cast<float2*>(to + n * 8) = make_float2(sums[n * 4 + half * 2], sums[n * 4 + half * 2 + 1]);
       }
     }
   }
 
  private:
-  template <int kSteps>
-  __device__ static void add_squares(const uint32_t (&x)[kSteps][4], float (&squares)[2]) {
-#pragma unroll
-    for (const uint32_t(&fragment)[4] : x) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const Bytes<4> pair = {{fragment[i]}};
-        const float low = element<T, 2>(pair, 0), high = element<T, 2>(pair, 1);
-        squares[i % 2] = fmaf(low, low, fmaf(high, high, squares[i % 2]));
-      }
-    }
-  }
+  // With many rows there are no registers for either.
+  static constexpr bool kReadsInPlace = kRows <= 64;  // wgmma reads x from shared memory if there is no norm
+  using Squares = std::conditional_t<kRows <= 64, SquaresByMma<T>, SquaresByFma<T>>;
 };
 
 }  // namespace prologue::cuda

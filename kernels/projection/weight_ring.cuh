@@ -6,11 +6,14 @@
 //                        projections of a layer run the same (vector_product.cuh says why)
 //   ring_by_wgmma.cuh    up to 64: tokens times rows of weights
 //
-// The ring holds weights before the kernel before this one has ended: nothing waits for x until then. No block needs another one's sums.
-// Every block reads all of x, from the L2: that is what limits the number of tokens.
+// A scheduler has two of the warps, so an instruction takes some five clocks, whatever it is: what a warp does with a stage must be few of
+// them, or the stage is not free in time. The ring holds weights before the kernel before this one has ended: nothing waits for x until then.
+// No block needs another one's sums. Every block reads all of x, from the L2: that is what limits the number of tokens.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include <prologue/kernels/base/shared/reciprocal_root.h>
 #include <prologue/kernels/base/device/head_unit.cuh>
@@ -30,6 +33,7 @@ inline constexpr int kMostRingStages = 12;
 inline constexpr int kBoxChannels = 64;  // of k: 128 bytes, a row of the swizzle
 inline constexpr int kBoxRowBytes = 128;
 inline constexpr int kStepsOfBox = kBoxChannels / 16;
+inline constexpr int kPairsOfLane = 2 * kStepsOfBox;  // of a box's channels, in a lane's fragments
 // On their way to an SM. In whole layers more and less were slower (docs/tuning-log.md).
 inline constexpr int64_t kEnoughWeights = 112 * 1024;
 
@@ -102,7 +106,7 @@ struct Ring {
         x_bytes(a.x_rows * kBoxRowBytes),
         x_at(a.boxes * weights_bytes) {}
 
-  // By all threads; then a __syncthreads().
+  // By kRingThreads threads; then a __syncthreads().
   __device__ void open() const {
     for (int i = threadIdx.x; i < kRingWarps * kMostRingTokens; i += kRingThreads) tail->squares[i] = 0.0f;
     if (threadIdx.x != 0) return;
@@ -112,12 +116,10 @@ struct Ring {
     }
     fence_barrier_init();
   }
-  __device__ unsigned char* stage(int number) const { return memory + number * stage_bytes; }
-  __device__ unsigned char* weights(int number, int box) const { return stage(number) + box * weights_bytes; }
-  __device__ unsigned char* x(int number, int box) const { return stage(number) + x_at + box * x_bytes; }
-  // Those of the norm, of a channel of k.
+  // Of the norm: what this lane multiplies its fragments of x by, from the one on that begins at this channel of k.
   __device__ const unsigned char* norm_weight(const RingArgs& a, int channel) const {
-    return reinterpret_cast<const unsigned char*>(tail->norm_weight) + channel * (a.float_weights != 0 ? 4 : 2);
+    const int pair = (channel / kBoxChannels * 4 + static_cast<int>(threadIdx.x % 4)) * kPairsOfLane + channel % kBoxChannels / 8;
+    return reinterpret_cast<const unsigned char*>(tail->norm_weight) + pair * (a.float_weights != 0 ? 8 : 4);
   }
   // [token][row_of_sums] of each way, where the ring was.
   __device__ float* sums(const RingArgs& a, int way) const {
@@ -125,73 +127,115 @@ struct Ring {
   }
 };
 
-// A stage, and the parity of its barriers' phase.
+// A stage: its barriers, where it is in the ring, and the parity of the barriers' phase.
 struct RingStage {
-  int stage = 0;
+  Barrier* loaded;
+  int at = 0;
   unsigned parity = 0;
-  __device__ void advance(int stages) {
-    if (++stage == stages) stage = 0, parity ^= 1;
+
+  __device__ explicit RingStage(const Ring& ring) : loaded(ring.tail->loaded) {}
+  __device__ Barrier* emptied() const {
+    static_assert(offsetof(RingTail, emptied) == offsetof(RingTail, loaded) + kMostRingStages * sizeof(Barrier));
+    return loaded + kMostRingStages;
+  }
+  // To the next one. `end`: of the ring.
+  __device__ void advance(const Ring& ring, int end) {
+    at += ring.stage_bytes, ++loaded;
+    if (at == end) at = 0, loaded = ring.tail->loaded, parity ^= 1;
   }
 };
 
-// By one thread. `first_row`: of each half.
-__device__ inline void fill_ring(const RingArgs& a, const Ring& ring, int first_row) {
-  const auto load_weights = [&](int stage, int number) {
-    ring.tail->loaded[stage].arrive_and_expect(ring.stage_bytes);
-    load_box(ring.stage(stage), a.weight, ring.tail->loaded[stage], 0, first_row, 0, number * a.boxes);
+// By one thread. `load_rows(to, barrier, k / 64)` copies a box of the block's weights.
+template <class LoadRows>
+__device__ inline void fill_ring(const RingArgs& a, const Ring& ring, const LoadRows& load_rows) {
+  const auto load_weights = [&](const RingStage& stage, int number) {
+    stage.loaded->arrive_and_expect(ring.stage_bytes);
+    load_rows(ring.memory + stage.at, *stage.loaded, number * a.boxes);
   };
-  const auto load_x = [&](int stage, int number) {
-    load_box(ring.stage(stage) + ring.x_at, a.x, ring.tail->loaded[stage], 0, 0, number * a.boxes);
+  const auto load_x = [&](const RingStage& stage, int number) {
+    load_box(ring.memory + stage.at + ring.x_at, a.x, *stage.loaded, 0, 0, number * a.boxes);
   };
-  const int ahead = min(ring.count, ring.stages);
-  for (int i = 0; i < ahead; ++i) load_weights(i, i);
+  const int ahead = min(ring.count, ring.stages), end = ring.stages * ring.stage_bytes;
+  RingStage stage(ring);
+  for (int i = 0; i < ahead; ++i, stage.advance(ring, end)) load_weights(stage, i);
   wait_for_previous_kernels();
-  for (int i = 0; i < ahead; ++i) load_x(i, i);
-  RingStage place;
-  for (int i = ahead; i < ring.count; ++i, place.advance(ring.stages)) {
-    ring.tail->emptied[place.stage].wait(place.parity);
-    load_weights(place.stage, i);
-    load_x(place.stage, i);
+  stage = RingStage(ring);
+  for (int i = 0; i < ahead; ++i, stage.advance(ring, end)) load_x(stage, i);
+  stage = RingStage(ring);
+  for (int i = ahead; i < ring.count; ++i, stage.advance(ring, end)) {
+    stage.emptied()->wait(stage.parity);
+    load_weights(stage, i);
+    load_x(stage, i);
   }
 }
 
-// The norm's weight to shared memory, by all threads that multiply; then a barrier of theirs.
+// The same for rows that are neighbours, `first_row` of each half.
+__device__ inline void fill_ring(const RingArgs& a, const Ring& ring, int first_row) {
+  fill_ring(a, ring, [&](void* to, Barrier& loaded, int box) { load_box(to, a.weight, loaded, 0, first_row, 0, box); });
+}
+
+// The norm's weight to shared memory, by all threads that multiply; then a barrier of theirs. It lies there as lanes need it: of 64 channels
+// those of lane % 4 = 0, pairs that are 8 channels apart, then those of lane % 4 = 1, and so on.
 __device__ inline void load_norm_weight(const RingArgs& a, const Ring& ring) {
-  const int size = a.float_weights != 0 ? 4 : 2, bytes = a.k * size, end = ring.count * ring.channels * size;
+  const auto store = [&](int chunk, const auto& pairs) {  // of 8 channels
+    const int box = chunk / kPairsOfLane, of_lane = chunk % kPairsOfLane;
+#pragma unroll
+    for (int lane = 0; lane < 4; ++lane) {
+      auto* const to = reinterpret_cast<std::remove_cvref_t<decltype(pairs[0])>*>(ring.tail->norm_weight);
+      to[(box * 4 + lane) * kPairsOfLane + of_lane] = pairs[lane];
+    }
+  };
+  const int end = ring.count * ring.channels / 8;
 #pragma unroll 2
-  for (int i = threadIdx.x * 16; i < end; i += kRingConsumers * 16) {
-    Bytes<16> weights = {};
-    if (i < bytes) weights = load_bytes<16, false>(a.norm_weight + i);
-    store_bytes<16, false>(reinterpret_cast<unsigned char*>(ring.tail->norm_weight) + i, weights);
+  for (int chunk = threadIdx.x; chunk < end; chunk += kRingConsumers) {
+    const bool inside = chunk * 8 < a.k;
+    if (a.float_weights == 0) {
+      Bytes<16> weights = {};
+      if (inside) weights = load_bytes<16, false>(a.norm_weight + chunk * 16);
+      store(chunk, weights.words);
+    } else {
+      Bytes<32> weights = {};
+      if (inside) weights = load_bytes<32, false>(a.norm_weight + chunk * 32);
+      uint2 pairs[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) pairs[i] = make_uint2(weights.words[2 * i], weights.words[2 * i + 1]);
+      store(chunk, pairs);
+    }
   }
 }
 
-// Fragments of x, of 16 channels each, neighbours, and 16 tokens: a lane has channels lane % 4 * 2 and the next of tokens lane / 4 and
-// lane / 4 + 8, then the channels 8 further of both. Each times the norm's weight, rounded to T. `weight`: that of the lane's first channel.
-template <class T, int kSteps>
+// Fragments of x are matrices of 8 tokens and 8 channels, of which a lane has two channels, lane % 4 * 2 and the next, of token lane / 4. Those
+// of 16 tokens and 16 channels are four, in the order of the first operand of mma.m16n8k16 or of two second ones.
+enum class XOrder { tokens_first, channels_first };
+
+// Fragments that are neighbours, each times the norm's weight (Ring::norm_weight()), rounded to T.
+template <class T, XOrder kOrder, int kSteps>
 __device__ inline void weigh_fragments(const RingArgs& a, const unsigned char* weight, uint32_t (&x)[kSteps][4]) {
+  static_assert(kSteps % 2 == 0);
+  const auto for_two = [&](int step, const auto& weigh) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const int of_fragment = kOrder == XOrder::tokens_first ? i % 4 / 2 : i % 2;  // the first or the second 8 channels
+      weigh(x[step + i / 4][i % 4], i / 4 * 2 + of_fragment);
+    }
+  };
   if (a.float_weights == 0) {
 #pragma unroll
-    for (int i = 0; i < 2 * kSteps; ++i) {
-      const uint32_t pair = *reinterpret_cast<const uint32_t*>(weight + i * 8 * 2);
-#pragma unroll
-      for (int token = 0; token < 2; ++token) {
-        uint32_t& channels = x[i / 2][i % 2 * 2 + token];
-        channels = multiply_pairs<T>(channels, pair);
-      }
+    for (int step = 0; step < kSteps; step += 2) {
+      const Bytes<16> pairs = load_bytes<16, false>(weight + step * 8);
+      for_two(step, [&](uint32_t& channels, int pair) { channels = multiply_pairs<T>(channels, pairs.words[pair]); });
     }
     return;
   }
 #pragma unroll
-  for (int i = 0; i < 2 * kSteps; ++i) {
-    const float2 pair = *reinterpret_cast<const float2*>(weight + i * 8 * 4);
-#pragma unroll
-    for (int token = 0; token < 2; ++token) {
-      uint32_t& channels = x[i / 2][i % 2 * 2 + token];
+  for (int step = 0; step < kSteps; step += 2) {
+    const Bytes<32> pairs = load_bytes<32, false>(weight + step * 16);
+    for_two(step, [&](uint32_t& channels, int pair) {
       const Bytes<4> both = {{channels}};
-      const float product[2] = {element<T, 2>(both, 0) * pair.x, element<T, 2>(both, 1) * pair.y};
+      const float product[2] = {element<T, 2>(both, 0) * element<float, 8>(pairs, pair * 2),
+                                element<T, 2>(both, 1) * element<float, 8>(pairs, pair * 2 + 1)};
       channels = pack<T, 2>(product).words[0];
-    }
+    });
   }
 }
 

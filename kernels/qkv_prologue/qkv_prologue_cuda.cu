@@ -220,6 +220,14 @@ std::vector<KernelInstance<QkvPrologueParams>> ring_instances_of(const QkvProlog
   std::vector<KernelInstance<QkvPrologueParams>> list;
   const AttentionPrologueParams prologue = prologue_of(params);
   for (const QkvRingInstance& instance : qkv_ring_instances_of(prologue.dtype)) {
+    for (int64_t heads = 1; heads * 2 * kPairsOfBlock <= instance.most_rows; ++heads) {
+      if (qkv_pairs_launch_of(params, prologue, instance, heads).instance == nullptr) continue;
+      list.push_back({str_cat(qkv_ring_instance_name(prologue.dtype, instance), ", ", heads, " of them"), instance.most_tokens,
+                      [&instance, heads](const QkvPrologueParams& p, cudaStream_t stream) {
+                        const AttentionPrologueParams of_call = prologue_of(p);
+                        return run(qkv_pairs_launch_of(p, of_call, instance, heads), p, of_call, stream);
+                      }});
+    }
     for (int log_blocks = 0; 1 << log_blocks <= kMaxBlocksOfCluster; ++log_blocks) {
       if (qkv_ring_launch_of(params, prologue, instance, log_blocks).instance == nullptr) continue;
       list.push_back({str_cat(qkv_ring_instance_name(prologue.dtype, instance), ", ", 1 << log_blocks, " blocks"),

@@ -1,5 +1,6 @@
-// The projection and the prologue of up to 64 tokens, in one kernel with a weight ring (qkv_ring_kernel.cuh): which calls it does. Internal,
-// for CUDA.
+// The projection and the prologue of up to 64 tokens, in one kernel with a weight ring: which calls are done in which way. Internal, for CUDA.
+//   qkv_pairs_kernel.cuh   heads rotated as a whole or not at all, without steps that need a whole head
+//   qkv_ring_kernel.cuh    all others
 #pragma once
 
 #include <span>
@@ -12,7 +13,8 @@
 namespace prologue::cuda {
 
 struct QkvRingInstance {
-  int vector;  // channels in one access of the prologue: heads have 64 * vector channels at most
+  bool of_pairs;
+  int vector;  // channels in one access of the prologue; not of pairs: heads have 64 * vector channels at most
   int features;
   int most_rows;  // of a block
   int most_tokens;
@@ -37,6 +39,9 @@ struct QkvRingLaunch {
 // With 2^log_blocks blocks in a cluster. `prologue`: of `p`, with q, k and v somewhere. No instance: it cannot do the call.
 QkvRingLaunch qkv_ring_launch_of(const QkvPrologueParams& p, const AttentionPrologueParams& prologue,
                                  const QkvRingInstance& instance, int log_blocks);
+// With so many heads in a block, of which it has pairs.
+QkvRingLaunch qkv_pairs_launch_of(const QkvPrologueParams& p, const AttentionPrologueParams& prologue,
+                                  const QkvRingInstance& instance, int64_t heads);
 // The launch that is faster than others. No instance: there is none.
 QkvRingLaunch choose_qkv_ring(const QkvPrologueParams& p, const AttentionPrologueParams& prologue);
 Status run(const QkvRingLaunch& chosen, const QkvPrologueParams& p, const AttentionPrologueParams& prologue, cudaStream_t stream);

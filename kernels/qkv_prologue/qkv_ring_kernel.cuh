@@ -10,11 +10,18 @@
 
 namespace prologue::cuda {
 
+inline constexpr int kPairsOfBlock = 8;  // in qkv_pairs_kernel
+
 struct QkvRingArgs : RingArgs {
+  int32_t head_dim = 0;
+  int32_t heads_at = 0;  // in shared memory: QkvRingHeads or QkvPairs
+  // Of qkv_ring_kernel
   int32_t log_blocks = 0;  // of a cluster
   int32_t lanes = 32;      // of a head, in what follows the projection
-  int32_t head_dim = 0;
-  int32_t heads_at = 0;  // in shared memory: QkvRingHeads
+  // Of qkv_pairs_kernel
+  int32_t num_heads = 0;   // of q, k and v
+  int32_t heads = 0;       // of a block
+  int32_t log_tokens = 0;  // 2^log_tokens: num_tokens, and more
 };
 
 struct QkvRingHeads {

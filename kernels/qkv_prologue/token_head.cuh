@@ -13,13 +13,17 @@ namespace prologue::cuda {
 template <class T, int V, int kFeatures>
 class TokenHead {
  public:
-  // `row`: of the heads of q, then those of k and v. `lanes`: of a head.
+  // By a warp. `row`: of the heads of q, then those of k and v. `lanes`: of a head.
   __device__ void prepare(const MoreArgs& p, int lanes, int row) {
     const int lane = threadIdx.x % 32;
     lanes_ = lanes;
-    head_ = head_of_row(p.tensors, row);
-    unit_ = unit_of_lane<V, kFeatures>(lane % lanes, p.layout);
+    prepare_unit(p, row, lane % lanes);
     unit_.inside &= lane < lanes;  // the others do the same once more
+  }
+  // By a thread for itself, where no step needs the whole head.
+  __device__ void prepare_unit(const MoreArgs& p, int row, int unit) {
+    head_ = head_of_row(p.tensors, row);
+    unit_ = unit_of_lane<V, kFeatures>(unit, p.layout);
     if constexpr (!kDecidesSteps) {
       const bool is_v = head_.tensor == 2;
       plan_.biased = (kFeatures & kBias) != 0;
@@ -36,6 +40,12 @@ class TokenHead {
     token_ = static_cast<uint32_t>(t);
     found_ = found;
     if (head_.tensor != 2 && p.layout.rotary_dim > 0) angles_ = load_row<V>(p, found.token.row, max(unit_.place.pair, 0));
+  }
+  // In place of ask().
+  __device__ void take(const FoundToken& found, int t, const UnitAngles<V>& angles) {
+    token_ = static_cast<uint32_t>(t);
+    found_ = found;
+    angles_ = angles;
   }
   __device__ const UnitPlace& place() const { return unit_.place; }
 

@@ -64,6 +64,9 @@ std::string writes_text(const Graph& graph, const Node& node) {
   return text;
 }
 
+// Numbers of tokens from which something changes are looked for up to this one.
+constexpr int64_t kMostTokensToNote = 64;
+
 // What a node does beyond its operation, " (window 4096, sinks)".
 std::string options_text(const Graph& graph, size_t n) {
   const Node& node = graph.nodes[n];
@@ -71,8 +74,10 @@ std::string options_text(const Graph& graph, size_t n) {
   if (begins_early(graph, n, 2)) {
     add(text, "begins early");
   } else if (begins_early(graph, n, 1)) {
-    add(text, begins_early(graph, n, kTokensOfRings) ? str_cat("begins early at one token, and from ", kTokensOfRings, " on")
-                                                     : "begins early at one token");
+    int64_t many = 2;
+    while (many <= kMostTokensToNote && !begins_early(graph, n, many)) ++many;
+    add(text,
+        many <= kMostTokensToNote ? str_cat("begins early at one token, and from ", many, " on") : "begins early at one token");
   }
   if (const auto* attention = std::get_if<PagedAttentionParams>(&node.parameters)) {
     if (attention->window > 0) add(text, str_cat("window ", attention->window));

@@ -116,7 +116,7 @@ Node projection_node(const Graph& graph, const Uses& uses, const Step<NormParams
   if (may_start_early(graph, uses, linear)) {
     p.overlaps = true;
   } else {
-    node.one_or_many(p.overlaps, kTokensOfRings);
+    node.one_or_many(p.overlaps, tokens_of_rings(p.n, p.k));
   }
   return node;
 }

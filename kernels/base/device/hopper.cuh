@@ -150,8 +150,11 @@ __device__ inline uint64_t matrix_descriptor(const void* first, int leading, int
   return field(shared_address(first)) | field(static_cast<uint32_t>(leading)) << 16 | field(static_cast<uint32_t>(stride)) << 32 |
          kSwizzle128 << 62;
 }
-// So many bytes further. The address does not reach into the next field: shared memory ends below 2^18.
-__device__ inline uint64_t advance(uint64_t descriptor, int bytes) { return descriptor + static_cast<uint64_t>(bytes >> 4); }
+// So many bytes further. The address does not reach into the next field: shared memory ends below 2^18. So it is a sum of 32 bits.
+__device__ inline uint64_t advance(uint64_t descriptor, int bytes) {
+  const uint32_t low = static_cast<uint32_t>(descriptor) + static_cast<uint32_t>(bytes >> 4);
+  return (descriptor & ~uint64_t{0xffffffff}) | low;
+}
 
 // Between writes to registers that wgmma reads or adds to, and the wgmma.
 __device__ inline void multiply_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -209,9 +212,13 @@ __device__ inline void keep_in_order(Word (&words)[kCount]) {
 // mma.m16n8k16, one after the other.
 template <class T, int kCount>
 __device__ inline void multiply_async(float (&d)[kCount], uint64_t a, uint64_t b, bool add) {
-  static_assert(kCount == 32 || kCount == 64 || kCount == 128);
+  static_assert(kCount == 16 || kCount == 32 || kCount == 64 || kCount == 128);
   constexpr bool kBFloat16 = std::is_same_v<T, __nv_bfloat16>;
-  if constexpr (kCount == 32 && kBFloat16) {
+  if constexpr (kCount == 16 && kBFloat16) {
+    PROLOGUE_MULTIPLY_SHARED(32, "bf16", PROLOGUE_NAMES16, 16, 17, 18, PROLOGUE_D16(0));
+  } else if constexpr (kCount == 16) {
+    PROLOGUE_MULTIPLY_SHARED(32, "f16", PROLOGUE_NAMES16, 16, 17, 18, PROLOGUE_D16(0));
+  } else if constexpr (kCount == 32 && kBFloat16) {
     PROLOGUE_MULTIPLY_SHARED(64, "bf16", PROLOGUE_NAMES32, 32, 33, 34, PROLOGUE_D32(0));
   } else if constexpr (kCount == 32) {
     PROLOGUE_MULTIPLY_SHARED(64, "f16", PROLOGUE_NAMES32, 32, 33, 34, PROLOGUE_D32(0));

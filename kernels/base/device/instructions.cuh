@@ -235,4 +235,18 @@ __device__ inline void multiply_matrices(float (&c)[4], const uint32_t (&a)[4], 
   }
 }
 
+// c [16, 8] += a [16, 8] b [8, 8].
+template <class T>
+__device__ inline void multiply_matrices(float (&c)[4], const uint32_t (&a)[2], uint32_t b) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(b));
+  } else {
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(b));
+  }
+}
+
 }  // namespace prologue::cuda

@@ -172,4 +172,9 @@ void multiply_matrices(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint3
   emulator::done(0xffffffffu);
 }
 
+template <class T>
+void multiply_matrices(float (&c)[4], const uint32_t (&a)[2], uint32_t b) {
+  multiply_matrices<T>(c, {a[0], a[1], 0, 0}, b, 0);
+}
+
 }  // namespace prologue::cuda
