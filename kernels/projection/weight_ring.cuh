@@ -38,14 +38,16 @@ inline constexpr int kPairsOfLane = 2 * kStepsOfBox;  // of a box's channels, in
 inline constexpr int64_t kEnoughWeights = 112 * 1024;
 
 struct RingArgs {
-  CUtensorMap weight;  // [channel of 64, row, half, k / 64]: a box is a stage's; halves: of gate and of up, else one
+  CUtensorMap
+      weight;  // [channel of 64, row, half, k / 64]: a box is a stage's; halves: of gate and of up, else one (qkv_pairs_kernel has
+               // heads between half and k / 64)
   CUtensorMap x;       // [channel of 64, token, k / 64]: likewise
   const char* norm_weight = nullptr;  // null = 1
   int32_t num_tokens = 0;
   int32_t x_rows = 0;       // num_tokens and more, a multiple of 8
   int32_t k = 0;            // a multiple of 64
   int32_t rows = 0;         // of the weights, of a block, of all halves: a multiple of 8
-  int32_t box_rows = 0;     // of one half: a multiple of 8
+  int32_t box_rows = 0;     // of one half: a multiple of 8; of qkv_pairs_kernel: from one block's to the next one's
   int32_t boxes = 0;        // of 64 channels, of a stage
   int32_t log_ways = 0;     // 2^log_ways warps or warpgroups share the channels of a stage
   int32_t stages = 0;       // of the ring
