@@ -38,9 +38,8 @@ inline constexpr int kPairsOfLane = 2 * kStepsOfBox;  // of a box's channels, in
 inline constexpr int64_t kEnoughWeights = 112 * 1024;
 
 struct RingArgs {
-  CUtensorMap
-      weight;  // [channel of 64, row, half, k / 64]: a box is a stage's; halves: of gate and of up, else one (qkv_pairs_kernel has
-               // heads between half and k / 64)
+  // [channel of 64, row, half, k / 64]: a box is a stage's; halves: of gate and of up, else one. qkv_pairs_kernel has heads before k / 64.
+  CUtensorMap weight;
   CUtensorMap x;       // [channel of 64, token, k / 64]: likewise
   const char* norm_weight = nullptr;  // null = 1
   int32_t num_tokens = 0;
