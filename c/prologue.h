@@ -1451,6 +1451,7 @@ PROLOGUE_C_API prologue_status prologue_norm(const prologue_norm_params* params,
 //
 // A row has several groups where it holds the results of a token's experts side by side (section moe_gemm). A NaN stays one.
 // Numerics: float32 inside, one rounding at the store. The sum in gelu cancels far below 0: its error is relative to x there.
+// 1 / (1 + exp(-z)) is 0 below z = -87, where float32 has no room for it.
 // num_tokens = 0 is a no-op. Never allocates or synchronises.
 
 typedef int32_t prologue_activation_kind;

@@ -151,11 +151,13 @@ std::vector<KernelInstance<ProjectionParams>> instances_of(const ProjectionParam
     for (const RingInstance& instance : ring_instances_of(params.dtype)) {
       for (const int64_t rows :
            {8, 24, 56, 96, 128, 200, 256}) {  // each number of warps that share a stage's channels, whole and not
-        if (ring_launch_of(params, instance, rows).instance == nullptr) continue;
-        list.push_back({str_cat(ring_instance_name(params.dtype, instance), ", ", rows), instance.most_tokens,
-                        [&instance, rows](const ProjectionParams& p, cudaStream_t stream) {
-                          return run(ring_launch_of(p, instance, rows), p, stream);
-                        }});
+        for (const int log_sharers : {0, 1, 2}) {
+          if (ring_launch_of(params, instance, rows, log_sharers).instance == nullptr) continue;
+          list.push_back({str_cat(ring_instance_name(params.dtype, instance), ", ", rows, " x ", 1 << log_sharers),
+                          instance.most_tokens, [&instance, rows, log_sharers](const ProjectionParams& p, cudaStream_t stream) {
+                            return run(ring_launch_of(p, instance, rows, log_sharers), p, stream);
+                          }});
+        }
       }
     }
   }

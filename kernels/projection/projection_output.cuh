@@ -17,6 +17,7 @@ struct OutputArgs {
   int32_t activates = 0;
   int32_t gated = 0;
   int32_t adds = 0;
+  int32_t by_8 = 0;  // bias and y can be read and written 8 channels at a time
   Activation kind = Activation::silu;
   float limit = 0.0f;
   float alpha = 0.0f;

@@ -26,6 +26,7 @@ inline OutputArgs output_of(const ProjectionParams& p) {
   o.activates = p.activation.given != 0 ? 1 : 0;
   o.gated = is_gated(p) ? 1 : 0;
   o.adds = p.adds != 0 ? 1 : 0;
+  o.by_8 = p.y_stride % 8 == 0 && is_aligned(p.y, 16) && is_aligned(p.bias, 16) ? 1 : 0;
   o.kind = p.activation.kind;
   o.limit = p.activation.limit;
   o.alpha = p.activation.alpha;

@@ -48,10 +48,8 @@ bool encode_ring_maps(RingArgs& args, const void* x, int64_t x_stride, const voi
 OuterDim boxes_of_k(const RingArgs& args);
 
 bool can_ring(const ProjectionParams& params);
-// Rows of y for a block: a block for each SM, or several, one after another.
-int64_t rows_of_block(const ProjectionParams& params);
-// The call can be done in a ring.
-RingLaunch ring_launch_of(const ProjectionParams& params, const RingInstance& instance, int64_t rows);
+// The call can be done in a ring. `rows`: of y, of a block or of those that share k.
+RingLaunch ring_launch_of(const ProjectionParams& params, const RingInstance& instance, int64_t rows, int log_sharers);
 // Of the first instance that can do it, if the ring is the fastest way.
 RingLaunch choose_ring(const ProjectionParams& params);
 Status run(const RingLaunch& launch, const ProjectionParams& params, cudaStream_t stream);

@@ -61,29 +61,53 @@ bool can_ring(const ProjectionParams& p) {
 }
 
 // Two blocks on an SM, where one would have many rows: the end of one is behind what the other one reads. Measured for gate and up of 8B,
-// 1.03 x. Beyond 16 tokens one block needs the whole shared memory.
-constexpr int64_t kMostTokensOfTwoBlocks = 16, kMostRowsOfTwoBlocks = 128;
+// 1.03 x. With more than few tokens one block needs the whole shared memory.
+constexpr int64_t kMostRowsOfTwoBlocks = 128;
 
-int64_t rows_of_block(const ProjectionParams& p) {
-  const int64_t most = p.num_tokens <= kMostTokensOfTwoBlocks ? kMostRowsOfTwoBlocks : kMostRingRows;
+namespace {
+
+int64_t blocks_for(int64_t n, int64_t rows) { return (n + rows - 1) / rows; }
+
+// Of y, for so many places: the fewest, in as few rounds as can be.
+int64_t rows_of_places(const ProjectionParams& p, int64_t places) {
+  const int64_t most = p.num_tokens <= kMostFewTokens ? kMostRowsOfTwoBlocks : kMostRingRows;
   for (int64_t rounds = 1;; ++rounds) {
-    const int64_t blocks = ring_multiprocessors() * rounds, rows = ((p.n + blocks - 1) / blocks + 7) / 8 * 8;
+    const int64_t rows = (blocks_for(p.n, places * rounds) + 7) / 8 * 8;
     if (halves_of(p) * rows <= most) return rows;
   }
 }
 
-RingLaunch ring_launch_of(const ProjectionParams& p, const RingInstance& instance, int64_t rows) {
+// Blocks of few rows copy more of x than of the weights. In pairs that have half of k each, they copy half of x; then they add up each other's
+// sums. Measured for down of 1B with 32 and 64 tokens, 1.25 to 1.33 x. In fours they are slow: the clusters do not all find a place at once.
+constexpr int64_t kMostRowsOfLone = 16, kLeastSharedK = 4096;
+
+bool shares_k(const ProjectionParams& p) {
+  return p.norm.given == 0 && p.num_tokens > kMostFewTokens && p.k >= kLeastSharedK &&
+         rows_of_places(p, ring_multiprocessors()) <= kMostRowsOfLone;
+}
+
+// Each of the blocks that share k has a stage at least.
+bool can_share(const RingArgs& a, const RingInstance& instance) {
+  const int stages = (a.k + a.boxes * kBoxChannels - 1) / (a.boxes * kBoxChannels), sharers = 1 << a.log_sharers;
+  const int of_sharer = (stages + sharers - 1) / sharers;
+  return sharers == 1 || (a.normed == 0 && instance.most_tokens > kMostFewTokens && (sharers - 1) * of_sharer < stages);
+}
+
+}  // namespace
+
+RingLaunch ring_launch_of(const ProjectionParams& p, const RingInstance& instance, int64_t rows, int log_sharers) {
   RingLaunch launch;
   RingArgs& a = launch.args;
   if (halves_of(p) * rows > instance.most_rows || p.num_tokens > instance.most_tokens) return launch;
   fill_ring_input(a, p.dtype, p.num_tokens, p.k, p.norm);
   a.rows = static_cast<int32_t>(halves_of(p) * rows);
   a.box_rows = static_cast<int32_t>(rows);
-  launch.blocks = (p.n + rows - 1) / rows;
+  a.log_sharers = log_sharers;
+  launch.blocks = blocks_for(p.n, rows) << log_sharers;
   const bool several = instance.blocks_of_sm > 1 && launch.blocks > ring_multiprocessors();
   const int64_t room = several ? kSharedBytesOfSm / instance.blocks_of_sm - kSharedBytesOfSystem : kMaxSharedBytes;
   launch.shared_bytes = instance.place(a, room);
-  const bool fits = a.stages >= 1 && launch.shared_bytes <= room;
+  const bool fits = can_share(a, instance) && a.stages >= 1 && launch.shared_bytes <= room;
   const OuterDim neighbours = {p.n, p.k, rows}, halves = {halves_of(p), p.n * p.k, halves_of(p)};
   if (fits && encode_ring_maps(a, p.x, p.x_stride, p.weight, {neighbours, halves, boxes_of_k(a)})) launch.instance = &instance;
   return launch;
@@ -91,16 +115,17 @@ RingLaunch ring_launch_of(const ProjectionParams& p, const RingInstance& instanc
 
 RingLaunch choose_ring(const ProjectionParams& p) {
   if (!can_ring(p) || p.num_tokens < tokens_of_rings(halves_of(p) * p.n, p.k)) return {};
-  const int64_t rows = rows_of_block(p);
+  const int log_sharers = shares_k(p) ? 1 : 0;
+  const int64_t rows = rows_of_places(p, ring_multiprocessors() >> log_sharers);
   for (const RingInstance& instance : ring_instances_of(p.dtype)) {
-    const RingLaunch launch = ring_launch_of(p, instance, rows);
+    const RingLaunch launch = ring_launch_of(p, instance, rows, log_sharers);
     if (launch.instance != nullptr) return launch;
   }
   return {};
 }
 
 Status run(const RingLaunch& chosen, const ProjectionParams& p, cudaStream_t stream) {
-  LaunchAttributes attributes(1, p.overlaps);
+  LaunchAttributes attributes(1 << chosen.args.log_sharers, p.overlaps);
   const LaunchShape shape = {grid_extent(chosen.blocks), kRingThreads, static_cast<size_t>(chosen.shared_bytes),
                              attributes.span()};
   return launch("projection", chosen.instance->kernel, shape, stream, chosen.args, output_of(p));

@@ -10,9 +10,10 @@ namespace prologue::cuda {
 
 template <class T>
 struct RingByMma {
-  static constexpr int kMostTokens = 16;
+  static constexpr int kMostTokens = kMostFewTokens;
   static constexpr int kMostRows = kMostRingRows;
   static constexpr int kBlocksOfSm = 2;
+  static constexpr int kWays = 0;  // a.log_ways says
   static constexpr int kRowsOfWarp = kMostRows / kRingWarps;
 
   // place_ring(), with what it needs.
@@ -26,7 +27,9 @@ struct RingByMma {
     return place_ring(a, rows_beyond > tokens_beyond ? rows_beyond : tokens_beyond, room);
   }
 
-  // By all threads but the copying warp's. Then the sums are in shared memory, ring.sums(), and may be read behind a barrier.
+  __device__ static int place_of_sum(int row) { return row; }
+
+  // By all threads but the copying warp's. Then gather_rows() finds the sums behind a barrier.
   __device__ static void multiply(const RingArgs& a, const Ring& ring) {
     constexpr int kTiles = kRowsOfWarp / 16, kSteps = kStepsOfBox,
                   kAtOnce = 2;  // with more at once, two blocks have no registers
@@ -96,11 +99,14 @@ struct RingByMma {
       norm_weight += norm_weight >= 0 ? norm_bytes : 0;
       stage.advance(ring, end);
     }
-    sync_barrier(1, kRingConsumers);  // nobody reads the ring any more
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float square = of_own_column(squares[half][half * 2], squares[half][half * 2 + 1]);
       if (lane % 4 == lane / 8) ring.tail->squares[warp * kMostRingTokens + half * 8 + lane / 4] = square;
+    }
+    sync_barrier(1, kRingConsumers);  // nobody reads the ring any more
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
 #pragma unroll
       for (int of_pair = 0; of_pair < 2; ++of_pair) {
         const int t = half * 8 + lane % 4 * 2 + of_pair;
@@ -111,7 +117,7 @@ struct RingByMma {
 #pragma unroll
           for (int of_tile = 0; of_tile < 2; ++of_tile) {
             const int of_block = first_row + tile * 16 + of_tile * 8 + lane / 4;
-            if (of_block < a.rows) to[of_block] = sums[tile][half][of_tile * 2 + of_pair];
+            if (of_block < a.rows) to[place_of_sum(of_block)] = sums[tile][half][of_tile * 2 + of_pair];
           }
         }
       }

@@ -54,18 +54,22 @@ struct RingByWgmma {
   static constexpr int kMostTokens = kMostRingTokens;
   static constexpr int kMostRows = kRows;
   static constexpr int kBlocksOfSm = 1;
+  static constexpr int kWays = 2;
   static constexpr int kBoxes = kRows <= 64 ? 4 : kRows <= 128 ? 2 : 1;
 
   // place_ring(), with what it needs.
   static int64_t place(RingArgs& a, int64_t room) {
     a.boxes = kBoxes;
-    a.log_ways = 1;
+    a.log_ways = 1;  // kWays
     a.row_of_sums = kRows + 8;
     const int64_t rows_beyond = kRows - a.rows, tokens_beyond = kMostTokens - a.x_rows;
     return place_ring(a, rows_beyond > tokens_beyond ? rows_beyond : tokens_beyond, room);
   }
 
-  // By all threads but the copying warp's. Then the sums are in shared memory, ring.sums(), and may be read behind a barrier.
+  // Where a row's sum is among those of a token: the same, but for places of 4 that are swapped so that lanes with 8 rows each use all banks.
+  __device__ static int place_of_sum(int row) { return row ^ (row >> 3 & 4); }
+
+  // By all threads but the copying warp's. Then gather_rows() finds the sums behind a barrier.
   __device__ static void multiply(const RingArgs& a, const Ring& ring) {
     constexpr int kSteps = kBoxes * kStepsOfBox / 2, kStrideOfRows = 8 * kBoxRowBytes;
     constexpr int kAtOnce = kSteps < kStepsOfBox ? kSteps : kStepsOfBox, kParts = kSteps / kAtOnce;
@@ -145,17 +149,23 @@ struct RingByWgmma {
       norm_weight += norm_weight >= 0 ? norm_bytes : 0;
       stage.advance(ring, end);
     }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float square = squares.of_token(half);
+      if (Squares::has_token(lane)) ring.tail->squares[group * kMostRingTokens + first_token + lane / 4 + half * 8] = square;
+    }
     sync_barrier(1, kRingConsumers);  // nobody reads the ring any more
+    find_factors(a, ring);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int t = first_token + lane / 4 + half * 8;
-      const float square = squares.of_token(half);
       if (t >= a.num_tokens) continue;
-      if (Squares::has_token(lane)) ring.tail->squares[group * kMostRingTokens + t] = square;
-      float* const to = ring.sums(a, group) + t * a.row_of_sums + lane % 4 * 2;
+      float* const to = ring.sums(a, group) + t * a.row_of_sums;
+      const int of_lane = lane % 4 * 2, swapped = of_lane ^ 4;
 #pragma unroll
-      for (int n = 0; n < kRows / 8; ++n) {
-        *reinterpret_cast<float2*>(to + n * 8) = make_float2(sums[n * 4 + half * 2], sums[n * 4 + half * 2 + 1]);
+      for (int n = 0; n < kRows / 8; ++n) {  // at place_of_sum()
+        float2* const two = reinterpret_cast<float2*>(to + n * 8 + (n / 4 % 2 == 0 ? of_lane : swapped));
+        *two = make_float2(sums[n * 4 + half * 2], sums[n * 4 + half * 2 + 1]);
       }
     }
   }

@@ -1,8 +1,6 @@
 // Sums that the kernels of few tokens have in common.
 #pragma once
 
-#include <type_traits>
-
 #include <prologue/kernels/base/device/head_unit.cuh>
 
 namespace prologue::cuda {
@@ -15,25 +13,27 @@ __device__ inline float of_own_column(float even, float odd) {
   return lane % 4 == lane / 8 ? own : 0.0f;
 }
 
-// values += what is at `from` and so many floats further on, `count` times: kAtOnce loads without a branch between them,
-// where a loop of unknown length has one behind each.
+// values += what is at `from` and so many floats further on, kTimes times.
+template <int kTimes, int kCount>
+__device__ inline void add_up(const float* from, int stride, float (&values)[kCount]) {
+  Bytes<kCount * 4> loaded[kTimes];
+#pragma unroll
+  for (int i = 0; i < kTimes; ++i) loaded[i] = load_bytes<kCount * 4, false>(from + i * stride);
+#pragma unroll
+  for (const Bytes<kCount * 4>& of_part : loaded) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) values[i] += element<float, kCount>(of_part, i);
+  }
+}
+
+// The same `count` times: kAtOnce loads without a branch between them, where a loop of unknown length has one behind each.
 template <int kAtOnce, int kCount>
 __device__ inline void add_up(const float* from, int stride, int count, float (&values)[kCount]) {
   asm("" : "+r"(stride));  // a register, in place of what it was computed from
-  const auto add = [&](auto at_once) {
-    Bytes<kCount * 4> loaded[at_once()];
-#pragma unroll
-    for (Bytes<kCount * 4>& of_part : loaded) of_part = load_bytes<kCount * 4, false>(from), from += stride;
-#pragma unroll
-    for (const Bytes<kCount * 4>& of_part : loaded) {
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) values[i] += element<float, kCount>(of_part, i);
-    }
-  };
 #pragma unroll 1
-  for (; count >= kAtOnce; count -= kAtOnce) add(std::integral_constant<int, kAtOnce>());
+  for (; count >= kAtOnce; count -= kAtOnce, from += kAtOnce * stride) add_up<kAtOnce>(from, stride, values);
 #pragma unroll 1
-  for (; count > 0; --count) add(std::integral_constant<int, 1>());
+  for (; count > 0; --count, from += stride) add_up<1>(from, stride, values);
 }
 
 }  // namespace prologue::cuda

@@ -8,7 +8,8 @@
 //
 // A scheduler has two of the warps, so an instruction takes some five clocks, whatever it is: what a warp does with a stage must be few of
 // them, or the stage is not free in time. The ring holds weights before the kernel before this one has ended: nothing waits for x until then.
-// No block needs another one's sums. Every block reads all of x, from the L2: that is what limits the number of tokens.
+// Every block reads all of x, from the L2: that is what limits the number of tokens. Where it would read more of x than of the weights, blocks
+// share k instead, and then add up each other's sums (projection_ring_kernel.cuh).
 #pragma once
 
 #include <cstddef>
@@ -24,6 +25,7 @@
 namespace prologue::cuda {
 
 inline constexpr int kMostRingTokens = 64;
+inline constexpr int kMostFewTokens = 16;  // of ring_by_mma.cuh
 inline constexpr int kRingWarps = 8;  // that multiply
 inline constexpr int kRingConsumers = kRingWarps * 32;
 inline constexpr int kRingThreads = kRingConsumers + 32;
@@ -49,6 +51,7 @@ struct RingArgs {
   int32_t box_rows = 0;     // of one half: a multiple of 8; of qkv_pairs_kernel: from one block's to the next one's
   int32_t boxes = 0;        // of 64 channels, of a stage
   int32_t log_ways = 0;     // 2^log_ways warps or warpgroups share the channels of a stage
+  int32_t log_sharers = 0;  // 2^log_sharers blocks, a cluster, have the same rows and share k; there is no norm then
   int32_t stages = 0;       // of the ring
   int32_t stage_bytes = 0;  // of its weights, then of its x
   int32_t row_of_sums = 0;  // floats, such that lanes that store together use different banks
@@ -63,13 +66,14 @@ struct RingTail {
   Barrier loaded[kMostRingStages];
   Barrier emptied[kMostRingStages];
   float squares[kRingWarps * kMostRingTokens];  // of x, [part][token]; those that nobody writes are zeros
+  float factors[kMostRingTokens];               // of the norm
   uint4 norm_weight[1];                         // [k, and zeros to the end of the last stage], of its own type
 };
 
 // Where things are in so many bytes of shared memory, from num_tokens, rows, k, the norm, boxes, log_ways and row_of_sums. Returns how many
 // are used; without any stages there is no room. `beyond`: rows of weights or of x behind the last, which are read, and nothing is made of them.
 inline int64_t place_ring(RingArgs& a, int64_t beyond, int64_t room) {
-  const int64_t channels = a.boxes * kBoxChannels, count = (a.k + channels - 1) / channels;
+  const int64_t channels = int64_t{a.boxes * kBoxChannels} << a.log_sharers, count = (a.k + channels - 1) / channels;
   const int64_t norm_weight = a.norm_weight == nullptr ? 0 : count * channels * (a.float_weights != 0 ? 4 : 2);
   const int64_t tail = static_cast<int64_t>(sizeof(RingTail)) + norm_weight;
   const int64_t weights = int64_t{a.boxes} * a.rows * kBoxRowBytes;
@@ -91,7 +95,8 @@ struct Ring {
   int stages;
   int stage_bytes;
   int channels;       // of a stage
-  int count;          // of stages of k
+  int first;          // of the block's stages of k
+  int count;          // of them
   int weights_bytes;  // of a box
   int x_bytes;        // of a box
   int x_at;           // in a stage
@@ -102,10 +107,18 @@ struct Ring {
         stages(a.stages),
         stage_bytes(a.stage_bytes),
         channels(a.boxes * kBoxChannels),
+        first(0),
         count((a.k + channels - 1) / channels),
         weights_bytes(a.rows * kBoxRowBytes),
         x_bytes(a.x_rows * kBoxRowBytes),
         x_at(a.boxes * weights_bytes) {}
+
+  // This block has its part of k only.
+  __device__ void share_k(const RingArgs& a) {
+    const int of_block = (count + (1 << a.log_sharers) - 1) >> a.log_sharers;
+    first = static_cast<int>(cluster_rank()) * of_block;
+    count = min(of_block, count - first);
+  }
 
   // By kRingThreads threads; then a __syncthreads().
   __device__ void open() const {
@@ -122,7 +135,7 @@ struct Ring {
     const int pair = (channel / kBoxChannels * 4 + static_cast<int>(threadIdx.x % 4)) * kPairsOfLane + channel % kBoxChannels / 8;
     return reinterpret_cast<const unsigned char*>(tail->norm_weight) + pair * (a.float_weights != 0 ? 8 : 4);
   }
-  // [token][row_of_sums] of each way, where the ring was.
+  // [token][row_of_sums] of each way, place_of_sum() of a row (ring_by_*.cuh), where the ring was.
   __device__ float* sums(const RingArgs& a, int way) const {
     return reinterpret_cast<float*>(memory) + way * a.num_tokens * a.row_of_sums;
   }
@@ -151,10 +164,10 @@ template <class LoadRows>
 __device__ inline void fill_ring(const RingArgs& a, const Ring& ring, const LoadRows& load_rows) {
   const auto load_weights = [&](const RingStage& stage, int number) {
     stage.loaded->arrive_and_expect(ring.stage_bytes);
-    load_rows(ring.memory + stage.at, *stage.loaded, number * a.boxes);
+    load_rows(ring.memory + stage.at, *stage.loaded, (ring.first + number) * a.boxes);
   };
   const auto load_x = [&](const RingStage& stage, int number) {
-    load_box(ring.memory + stage.at + ring.x_at, a.x, *stage.loaded, 0, 0, number * a.boxes);
+    load_box(ring.memory + stage.at + ring.x_at, a.x, *stage.loaded, 0, 0, (ring.first + number) * a.boxes);
   };
   const int ahead = min(ring.count, ring.stages), end = ring.stages * ring.stage_bytes;
   RingStage stage(ring);
@@ -240,19 +253,63 @@ __device__ inline void weigh_fragments(const RingArgs& a, const unsigned char* w
   }
 }
 
-// The products of kCount neighbouring rows and a token, without what the norm multiplies them by.
-template <int kCount>
-__device__ inline void gather_rows(const RingArgs& a, const Ring& ring, int t, int row, float (&values)[kCount]) {
-#pragma unroll
-  for (float& value : values) value = 0.0f;
-  add_up<2>(ring.sums(a, 0) + t * a.row_of_sums + row, a.num_tokens * a.row_of_sums, 1 << a.log_ways, values);
-}
-
+// What the norm multiplies a token by, where squares of it can be seen.
 __device__ inline float norm_of_token(const RingArgs& a, const Ring& ring, int t) {
   float squares = 0.0f;
 #pragma unroll
   for (int part = 0; part < kRingWarps; ++part) squares += ring.tail->squares[part * kMostRingTokens + t];
   return reciprocal_root(fmaf(squares, a.inverse_width, a.eps));
+}
+
+// Of all tokens, to ring.tail->factors, to be seen behind a barrier. With few tokens a thread finds its only one itself.
+__device__ inline void find_factors(const RingArgs& a, const Ring& ring) {
+  const int t = static_cast<int>(threadIdx.x);
+  if (a.normed != 0 && t < a.num_tokens) ring.tail->factors[t] = norm_of_token(a, ring, t);
+}
+
+template <class By>
+__device__ inline float factor_of_token(const RingArgs& a, const Ring& ring, int t) {
+  if (a.normed == 0) return 1.0f;
+  return By::kMostTokens > kMostFewTokens ? ring.tail->factors[t] : norm_of_token(a, ring, t);
+}
+
+// values += the sums of kCount neighbouring rows, from a multiple of it on, and a token. By: who multiplied.
+template <class By, int kCount>
+__device__ inline void add_sums(const RingArgs& a, const float* sums, int t, int row, float (&values)[kCount]) {
+  constexpr int kTogether = kCount < 4 ? kCount : 4;
+  const int stride = a.num_tokens * a.row_of_sums;
+#pragma unroll
+  for (int first = 0; first < kCount; first += kTogether) {
+    const float* const from = sums + t * a.row_of_sums + By::place_of_sum(row + first);
+    float(&together)[kTogether] = *reinterpret_cast<float(*)[kTogether]>(values + first);
+    if constexpr (By::kWays > 0) {
+      add_up<By::kWays>(from, stride, together);
+    } else {
+      add_up<2>(from, stride, 1 << a.log_ways, together);
+    }
+  }
+}
+
+// The products of the rows and the token.
+template <class By, int kCount>
+__device__ inline void gather_rows(const RingArgs& a, const Ring& ring, int t, int row, float (&values)[kCount]) {
+#pragma unroll
+  for (float& value : values) value = 0.0f;
+  add_sums<By>(a, ring.sums(a, 0), t, row, values);
+  const float factor = factor_of_token<By>(a, ring, t);
+#pragma unroll
+  for (float& value : values) value *= factor;
+}
+
+// The same where blocks share k.
+template <class By, int kCount>
+__device__ inline void gather_shared_rows(const RingArgs& a, const Ring& ring, int t, int row, float (&values)[kCount]) {
+#pragma unroll
+  for (float& value : values) value = 0.0f;
+#pragma unroll 1
+  for (int sharer = 0; sharer < 1 << a.log_sharers; ++sharer) {
+    add_sums<By>(a, in_block_of_cluster(ring.sums(a, 0), static_cast<uint32_t>(sharer)), t, row, values);
+  }
 }
 
 }  // namespace prologue::cuda

@@ -92,14 +92,11 @@ __global__ void __launch_bounds__(PROLOGUE_HOPPER ? kPairsThreads : 32)
   // Where the unit is in the rows of a head.
   const bool halves = (kFeatures & kLayouts) == 0;
   const int row_a = halves ? lane * V : 2 * lane * V, row_b = row_a + (halves ? kPairsOfBlock : V);
-  const float factor = a.normed != 0 ? norm_of_token(a, ring, t) : 1.0f;
 #pragma unroll 1
   for (;;) {
     float values_a[V], values_b[V];
-    gather_rows(a, ring, t, head * kRowsOfHead + row_a, values_a);
-    gather_rows(a, ring, t, head * kRowsOfHead + row_b, values_b);
-#pragma unroll
-    for (int i = 0; i < V; ++i) values_a[i] *= factor, values_b[i] *= factor;
+    gather_rows<By>(a, ring, t, head * kRowsOfHead + row_a, values_a);
+    gather_rows<By>(a, ring, t, head * kRowsOfHead + row_b, values_b);
     TokenHead<T, V, kFeatures> next = finished;
     head += step;
     if (head < heads) next.prepare_unit(p, first_head + head, number * kLanes + lane);

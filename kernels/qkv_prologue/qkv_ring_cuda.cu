@@ -86,8 +86,8 @@ QkvRingLaunch qkv_pairs_launch_of(const QkvPrologueParams& p, const AttentionPro
   launch.shared_bytes = a.heads_at + bytes;
   launch.blocks = prologue.head_dim / (2 * kPairsOfBlock) * ((heads_of(prologue) + heads - 1) / heads);
   const bool fits = a.stages >= 1 && launch.shared_bytes <= kMaxSharedBytes;
-  const int64_t apart = halves ? prologue.head_dim / 2 : kPairsOfBlock;
-  const OuterDim pairs = {prologue.head_dim, k, kPairsOfBlock}, both = {2, apart * k, 2};
+  const int64_t parts = halves ? 2 : 1, rows_of_part = prologue.head_dim / parts;  // of a head
+  const OuterDim pairs = {rows_of_part, k, a.box_rows}, both = {parts, rows_of_part * k, parts};
   const OuterDim of_heads = {heads_of(prologue), prologue.head_dim * k, heads};
   if (fits && encode_ring_maps(a, p.hidden_states, p.hidden_stride, p.weight, {pairs, both, of_heads, boxes_of_k(a)})) {
     launch.instance = &instance;

@@ -81,12 +81,7 @@ __global__ void __launch_bounds__(kRingLaunchBound)
   for (int i = static_cast<int>(threadIdx.x); i < count; i += kRingConsumers) {
     const int t = i / chunks, row = i % chunks * kAtOnce, finisher = t & (blocks - 1);
     float values[kAtOnce];
-    gather_rows(a, ring, t, row, values);
-    if (a.normed != 0) {
-      const float factor = norm_of_token(a, ring, t);
-#pragma unroll
-      for (float& value : values) value *= factor;
-    }
+    gather_rows<By>(a, ring, t, row, values);
     const Bytes<16> rounded = pack<T, kAtOnce>(values);
     unsigned char* const to = own.heads + ((t >> a.log_blocks) * a.head_dim + rank * a.rows + row) * static_cast<int>(sizeof(T));
     if (finisher == rank) {

@@ -17,6 +17,7 @@
 //
 // A row has several groups where it holds the results of a token's experts side by side (moe_gemm.h). A NaN stays one.
 // Numerics: float32 inside, one rounding at the store. The sum in gelu cancels far below 0: its error is relative to x there.
+// 1 / (1 + exp(-z)) is 0 below z = -87, where float32 has no room for it.
 // num_tokens = 0 is a no-op. Never allocates or synchronises.
 #pragma once
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <prologue/kernels/base/shared/erf.h>
-#include <prologue/kernels/base/shared/exp.h>
+#include <prologue/kernels/base/shared/sigmoid.h>
 #include <prologue/kernels/token_ops/activation.h>
 
 namespace prologue {
@@ -11,10 +11,10 @@ template <Activation KIND>
 PROLOGUE_HOST_DEVICE inline float activate(float x) {
   static_assert(KIND != Activation::clamped_swiglu, "it is more than a factor of `up`");
   if constexpr (KIND == Activation::silu) {
-    return x / (1.0f + exp_f32(-x));
+    return x * sigmoid_f32(x);
   } else if constexpr (KIND == Activation::gelu_tanh) {
     constexpr float kTwoSqrt2OverPi = 1.5957691216f;  // 1 + tanh(y) = 2 / (1 + exp(-2 y)), which does not cancel
-    return x / (1.0f + exp_f32(-kTwoSqrt2OverPi * (x + 0.044715f * x * x * x)));
+    return x * sigmoid_f32(kTwoSqrt2OverPi * (x + 0.044715f * x * x * x));
   } else if constexpr (KIND == Activation::gelu) {
     return 0.5f * x * (1.0f + erf_f32(x * 0.70710678f));
   } else {
@@ -28,7 +28,7 @@ PROLOGUE_HOST_DEVICE inline float activate_gated(float gate, float up, float lim
   if constexpr (KIND == Activation::clamped_swiglu) {
     gate = gate > limit ? limit : gate;
     up = up > limit ? limit : up < -limit ? -limit : up;
-    return (up + 1.0f) * (gate / (1.0f + exp_f32(-alpha * gate)));
+    return (up + 1.0f) * (gate * sigmoid_f32(alpha * gate));
   } else {
     return activate<KIND>(gate) * up;
   }

@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include <prologue/kernels/projection/backends.h>
@@ -446,6 +447,26 @@ TEST(ProjectionRing, IsFilledSeveralTimes_cuda) {
     }
   }
   EXPECT_EQ(ran.size(), 5u);
+}
+
+// What projection() chooses from 2 to 64 tokens: blocks with all of k, two on an SM, and pairs that share it. At real sizes on a GPU.
+TEST(ProjectionRing, ChosenHasTheBitsOfTheSeparateOperations_cuda) {
+  PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
+  if (most_tokens_of_one_projection(Device::cuda) <= 8) GTEST_SKIP() << "the GPU has no code for the ring";
+  std::vector<Sizes> all = {{17, 48, 4096}, {20, 32, 4160}};
+#ifndef PROLOGUE_CUDA_EMULATED
+  for (const int64_t num_tokens : {8, 16, 33, 64}) {
+    for (const auto& [n, k] : {std::pair(2048, 8192), std::pair(4096, 4096), std::pair(576, 1536), std::pair(8192, 2048)}) {
+      all.push_back({num_tokens, n, k});
+    }
+  }
+#endif
+  for (const Sizes& sizes : all) {
+    Case c;
+    c.num_tokens = sizes.num_tokens, c.n = sizes.n, c.k = sizes.k;
+    c.normed = c.activates = c.gated = sizes.n > sizes.k, c.adds = !c.gated;
+    expect_one_kernel_with_the_bits_of_separate_ones(c);
+  }
 }
 #endif
 
