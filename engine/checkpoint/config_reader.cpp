@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include <prologue/engine/tokenizer/utf8.h>
+#include <prologue/engine/base/printable.h>
 
 namespace prologue {
 

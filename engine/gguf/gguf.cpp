@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <utility>
 
-#include <prologue/engine/tokenizer/utf8.h>
+#include <prologue/engine/base/printable.h>
 #include <prologue/kernels/base/host/out_of_memory.h>
 
 namespace prologue {

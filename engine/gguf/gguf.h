@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include <prologue/engine/gguf/file_bytes.h>
+#include <prologue/engine/base/file_bytes.h>
 #include <prologue/engine/gguf/ggml_type.h>
 #include <prologue/kernels/base/status.h>
 

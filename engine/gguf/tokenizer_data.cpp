@@ -1,8 +1,8 @@
 #include <array>
 #include <utility>
 
+#include <prologue/engine/base/printable.h>
 #include <prologue/engine/gguf/tokenizer_data.h>
-#include <prologue/engine/tokenizer/utf8.h>
 #include <prologue/kernels/base/host/out_of_memory.h>
 
 namespace prologue {

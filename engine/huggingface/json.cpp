@@ -7,8 +7,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include <prologue/engine/gguf/file_bytes.h>
-#include <prologue/engine/tokenizer/utf8.h>
+#include <prologue/engine/base/file_bytes.h>
+#include <prologue/engine/base/printable.h>
 #include <prologue/kernels/base/host/out_of_memory.h>
 
 namespace prologue {

@@ -6,8 +6,8 @@
 #include <map>
 #include <system_error>
 
+#include <prologue/engine/base/printable.h>
 #include <prologue/engine/checkpoint/name_list.h>
-#include <prologue/engine/tokenizer/utf8.h>
 #include <prologue/kernels/base/host/out_of_memory.h>
 
 namespace prologue {

@@ -7,8 +7,8 @@
 #include <tuple>
 #include <utility>
 
+#include <prologue/engine/base/printable.h>
 #include <prologue/engine/huggingface/json.h>
-#include <prologue/engine/tokenizer/utf8.h>
 #include <prologue/kernels/base/host/out_of_memory.h>
 
 namespace prologue {

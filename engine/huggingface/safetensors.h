@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include <prologue/engine/gguf/file_bytes.h>
+#include <prologue/engine/base/file_bytes.h>
 #include <prologue/kernels/base/status.h>
 
 namespace prologue {

@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include <prologue/engine/gguf/file_bytes.h>
+#include <prologue/engine/base/file_bytes.h>
+#include <prologue/engine/base/printable.h>
 #include <prologue/engine/huggingface/json.h>
 #include <prologue/engine/huggingface/tokenizer_files.h>
-#include <prologue/engine/tokenizer/utf8.h>
 #include <prologue/engine/tokenizer/vocabulary.h>
 #include <prologue/kernels/base/host/out_of_memory.h>
 

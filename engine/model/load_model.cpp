@@ -1,7 +1,7 @@
 #include <prologue/engine/model/load_model.h>
 
+#include <prologue/engine/base/printable.h>
 #include <prologue/engine/model/families/families.h>
-#include <prologue/engine/tokenizer/utf8.h>
 #include <prologue/kernels/base/host/out_of_memory.h>
 
 namespace prologue {

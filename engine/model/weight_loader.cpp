@@ -6,9 +6,9 @@
 #include <unordered_map>
 #include <utility>
 
+#include <prologue/engine/base/printable.h>
 #include <prologue/engine/checkpoint/name_list.h>
 #include <prologue/engine/gguf/dequantize.h>
-#include <prologue/engine/tokenizer/utf8.h>
 #include <prologue/kernels/base/host/parallel.h>
 
 namespace prologue {

@@ -6,9 +6,9 @@
 #include <optional>
 #include <utility>
 
+#include <prologue/engine/base/printable.h>
 #include <prologue/engine/tokenizer/byte_alphabet.h>
 #include <prologue/engine/tokenizer/unicode.h>
-#include <prologue/engine/tokenizer/utf8.h>
 
 namespace prologue {
 // ---- The tables ----

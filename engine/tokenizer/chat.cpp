@@ -1,9 +1,10 @@
 #include <algorithm>
 #include <utility>
 
+#include <prologue/engine/base/printable.h>
+#include <prologue/engine/base/utf8.h>
 #include <prologue/engine/tokenizer/chat.h>
 #include <prologue/engine/tokenizer/unicode.h>
-#include <prologue/engine/tokenizer/utf8.h>
 #include <prologue/kernels/base/host/out_of_memory.h>
 
 namespace prologue {

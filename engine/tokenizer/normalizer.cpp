@@ -1,6 +1,7 @@
+#include <prologue/engine/base/printable.h>
+#include <prologue/engine/base/utf8.h>
 #include <prologue/engine/tokenizer/normalizer.h>
 #include <prologue/engine/tokenizer/unicode.h>
-#include <prologue/engine/tokenizer/utf8.h>
 
 namespace prologue {
 namespace {

@@ -1,5 +1,6 @@
+#include <prologue/engine/base/printable.h>
+#include <prologue/engine/base/utf8.h>
 #include <prologue/engine/tokenizer/pre_tokenizer.h>
-#include <prologue/engine/tokenizer/utf8.h>
 
 namespace prologue {
 namespace {

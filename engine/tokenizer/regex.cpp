@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <string>
 
+#include <prologue/engine/base/printable.h>
 #include <prologue/engine/tokenizer/regex.h>
-#include <prologue/engine/tokenizer/utf8.h>
 
 namespace prologue {
 namespace {

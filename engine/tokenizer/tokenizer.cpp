@@ -3,9 +3,10 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include <prologue/engine/base/printable.h>
+#include <prologue/engine/base/utf8.h>
 #include <prologue/engine/tokenizer/byte_alphabet.h>
 #include <prologue/engine/tokenizer/unicode.h>
-#include <prologue/engine/tokenizer/utf8.h>
 #include <prologue/kernels/base/host/out_of_memory.h>
 
 namespace prologue {

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include <prologue/engine/tokenizer/unicode.h>
-#include <prologue/engine/tokenizer/utf8.h>
 
 namespace prologue {
 

@@ -2,9 +2,9 @@
 #include <limits>
 #include <optional>
 
+#include <prologue/engine/base/printable.h>
 #include <prologue/engine/tokenizer/unicode.h>
 #include <prologue/engine/tokenizer/unigram.h>
-#include <prologue/engine/tokenizer/utf8.h>
 
 namespace prologue {
 

@@ -3,7 +3,8 @@
 #include <cmath>
 #include <limits>
 
-#include <prologue/engine/tokenizer/utf8.h>
+#include <prologue/engine/base/printable.h>
+#include <prologue/engine/base/utf8.h>
 
 namespace prologue {
 

@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <vector>
 
-#include <prologue/engine/tokenizer/utf8.h>
+#include <prologue/engine/base/printable.h>
 #include <prologue/kernels/base/status.h>
 
 namespace examples {

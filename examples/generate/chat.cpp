@@ -11,7 +11,7 @@
 #include <sstream>
 #include <vector>
 
-#include <prologue/engine/tokenizer/utf8.h>
+#include <prologue/engine/base/printable.h>
 
 #include "report.h"
 

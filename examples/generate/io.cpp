@@ -11,7 +11,7 @@
 #include <iostream>
 #include <system_error>
 
-#include <prologue/engine/tokenizer/utf8.h>
+#include <prologue/engine/base/printable.h>
 
 namespace generate {
 

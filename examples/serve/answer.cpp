@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include <prologue/engine/tokenizer/utf8.h>
+#include <prologue/engine/base/utf8.h>
 
 namespace serve {
 

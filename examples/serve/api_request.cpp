@@ -9,7 +9,7 @@
 #include <random>
 #include <string_view>
 
-#include <prologue/engine/tokenizer/utf8.h>
+#include <prologue/engine/base/printable.h>
 
 namespace serve {
 

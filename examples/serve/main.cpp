@@ -12,8 +12,8 @@
 #include <new>
 #include <thread>
 
+#include <prologue/engine/base/printable.h>
 #include <prologue/engine/engine.h>
-#include <prologue/engine/tokenizer/utf8.h>
 
 #include "api.h"
 #include "http.h"

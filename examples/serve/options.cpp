@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <iostream>
 
-#include <prologue/engine/tokenizer/utf8.h>
+#include <prologue/engine/base/printable.h>
 
 #include "examples/common/engine_options.h"
 

@@ -1,8 +1,8 @@
 // A valid file, mutated tens of thousands of times: opening it, reading every value and dequantising every tensor never crashes,
 // hangs or allocates more than the file's size warrants. Meant for the sanitizers, useful without them.
+#include <prologue/engine/base/printable.h>
 #include <prologue/engine/gguf/dequantize.h>
 #include <prologue/engine/gguf/gguf.h>
-#include <prologue/engine/tokenizer/utf8.h>
 
 #include <gtest/gtest.h>
 

@@ -1,8 +1,8 @@
 // Valid safetensors files and configurations, mutated tens of thousands of times: reading them never crashes, hangs or allocates more than
 // the file's size warrants. Meant for the sanitizers, useful without them.
+#include <prologue/engine/base/printable.h>
 #include <prologue/engine/huggingface/json.h>
 #include <prologue/engine/huggingface/safetensors.h>
-#include <prologue/engine/tokenizer/utf8.h>
 
 #include <gtest/gtest.h>
 

@@ -14,7 +14,6 @@
 
 #include <prologue/engine/huggingface/tokenizer_files.h>
 #include <prologue/engine/tokenizer/tokenizer.h>
-#include <prologue/engine/tokenizer/utf8.h>
 
 #include "tests/support/source_path.h"
 

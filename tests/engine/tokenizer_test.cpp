@@ -15,11 +15,11 @@
 #include <thread>
 #include <vector>
 
+#include <prologue/engine/base/utf8.h>
 #include <prologue/engine/gguf/tokenizer_data.h>
 #include <prologue/engine/tokenizer/chat.h>
 #include <prologue/engine/tokenizer/pre_tokenizer.h>
 #include <prologue/engine/tokenizer/tokenizer.h>
-#include <prologue/engine/tokenizer/utf8.h>
 
 #include "tests/support/random.h"
 #include "tests/support/source_path.h"

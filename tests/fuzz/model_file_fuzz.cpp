@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <cstring>
 
+#include <prologue/engine/base/utf8.h>
 #include <prologue/engine/engine.h>
 #include <prologue/engine/gguf/dequantize.h>
 #include <prologue/engine/gguf/gguf.h>
 #include <prologue/engine/tokenizer/chat.h>
-#include <prologue/engine/tokenizer/utf8.h>
 
 #include "tests/fuzz/choices.h"
 #include "tests/fuzz/memory_map.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <string>
 
-#include <prologue/engine/tokenizer/utf8.h>
+#include <prologue/engine/base/utf8.h>
 #include <prologue/kernels/base/status.h>
 
 #include "tests/fuzz/memory_map.h"

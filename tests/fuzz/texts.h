@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include <prologue/engine/base/utf8.h>
 #include <prologue/engine/tokenizer/tokenizer.h>
-#include <prologue/engine/tokenizer/utf8.h>
 
 #include "tests/fuzz/choices.h"
 #include "tests/fuzz/memory_map.h"

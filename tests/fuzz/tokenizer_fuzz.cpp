@@ -1,8 +1,9 @@
 // The tokenizer and the chat formats, with any vocabulary, text, template and conversation.
+#include <prologue/engine/base/printable.h>
+#include <prologue/engine/base/utf8.h>
 #include <prologue/engine/gguf/tokenizer_data.h>
 #include <prologue/engine/tokenizer/chat.h>
 #include <prologue/engine/tokenizer/tokenizer.h>
-#include <prologue/engine/tokenizer/utf8.h>
 
 #include <algorithm>
 #include <set>

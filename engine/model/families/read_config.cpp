@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include <prologue/engine/tokenizer/utf8.h>
+#include <prologue/engine/base/printable.h>
 #include <prologue/kernels/moe/moe_route.h>
 
 namespace prologue {

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include <prologue/engine/tokenizer/utf8.h>
+#include <prologue/engine/base/printable.h>
 
 namespace prologue {
 namespace {

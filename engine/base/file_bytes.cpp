@@ -1,4 +1,4 @@
-#include <prologue/engine/gguf/file_bytes.h>
+#include <prologue/engine/base/file_bytes.h>
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -10,7 +10,7 @@
 #include <cstring>
 #include <system_error>
 
-#include <prologue/engine/tokenizer/utf8.h>
+#include <prologue/engine/base/printable.h>
 
 namespace prologue {
 namespace {
