@@ -50,12 +50,14 @@ class Client(unittest.TestCase):
         self.assertEqual(self.client.models.retrieve(MODEL).owned_by, 'prologue')
 
     def test_chat(self):
-        answer = self.chat()
+        # The first word is far ahead of all others: activations of 8 bits move logits by 0.25, and which capital it names by luck.
+        question = [{'role': 'user', 'content': 'What is gravity?'}]
+        answer = self.chat(messages=question)
         self.assertEqual(answer.choices[0].message.role, 'assistant')
-        self.assertIn('France', answer.choices[0].message.content)
+        self.assertIn('Gravity', answer.choices[0].message.content)
         self.assertIn(answer.choices[0].finish_reason, ('stop', 'length'))
         self.assertEqual(answer.usage.total_tokens, answer.usage.prompt_tokens + answer.usage.completion_tokens)
-        again = self.chat()
+        again = self.chat(messages=question)
         self.assertEqual(again.choices[0].message.content, answer.choices[0].message.content)
         self.assertGreater(again.usage.prompt_tokens_details.cached_tokens, 0)
 
@@ -79,7 +81,7 @@ class Client(unittest.TestCase):
 
     def test_completions(self):
         answer = self.complete()
-        self.assertIn('France', 'The capital of France is' + answer.choices[0].text)
+        self.assertTrue(answer.choices[0].text.startswith(' Paris'), answer.choices[0].text)
         self.assertEqual(answer.usage.prompt_tokens, 5)
         self.assertEqual(answer.usage.completion_tokens, 8)
         self.assertEqual(answer.choices[0].finish_reason, 'length')
