@@ -65,9 +65,6 @@ void write_cache(std::string& out, const KvCacheStats& cache) {
   for (size_t group = 0; group < cache.groups.size(); ++group) {
     out += str_cat("prologue_kv_evictions_total{group=\"", group, "\"} ", cache.groups[group].evictions, "\n");
   }
-  write_value(out, "prologue_kv_lookup_tokens_total", "counter", "Tokens that were looked up in the prefix index.",
-              cache.lookup_tokens);
-  write_value(out, "prologue_kv_hit_tokens_total", "counter", "Tokens that were found there.", cache.hit_tokens);
 }
 
 }  // namespace
