@@ -1,5 +1,4 @@
 #include <prologue/engine/base/utf8.h>
-#include <prologue/kernels/base/status.h>
 
 namespace prologue {
 
