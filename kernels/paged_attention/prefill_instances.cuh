@@ -2,7 +2,8 @@
 #pragma once
 
 #include <prologue/kernels/paged_attention/attention_instances.cuh>
-#include <prologue/kernels/paged_attention/prefill_kernel.cuh>
+#include <prologue/kernels/paged_attention/prefill_mma_kernel.cuh>
+#include <prologue/kernels/paged_attention/prefill_simple_kernel.cuh>
 
 namespace prologue::cuda {
 

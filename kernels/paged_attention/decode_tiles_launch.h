@@ -1,0 +1,38 @@
+// The launch of a kernel that takes the tiles of decode_tiles.cuh, and what its blocks keep in the workspace. Internal, for CUDA.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <prologue/kernels/paged_attention/attention_args.cuh>
+
+namespace prologue::cuda {
+
+inline constexpr int64_t kMinKeysPerBlock = 128;
+
+struct DecodeTilesParts {
+  int64_t counters_bytes = kPagedAttentionCounters * static_cast<int64_t>(sizeof(uint32_t));
+  int64_t rows;  // of all parts
+  int64_t bytes;
+
+  DecodeTilesParts(int64_t blocks, int64_t tile_rows, int64_t v_width)
+      : rows(2 * blocks * tile_rows),
+        bytes(counters_bytes + rows * static_cast<int64_t>(sizeof(float2) + static_cast<size_t>(v_width) * sizeof(float))) {}
+};
+
+struct DecodeTilesLaunch {
+  int64_t tile_rows, tile_keys;
+  int64_t min_keys;     // of a block
+  int64_t max_blocks;   // that run at a time
+  int64_t part_blocks;  // that the workspace has parts for
+  bool counts = true;   // blocks that share a unit count who has arrived
+};
+
+// Whether a unit has several tiles, where these are the smallest there are: blocks may share it then.
+bool units_have_several_tiles(const PagedAttentionParams& params);
+
+// Fills in the arguments, and says what the grid is and whether the launch may overlap with the kernel before it.
+Status prepare(const PagedAttentionParams& params, const DecodeTilesLaunch& shape, cudaStream_t stream, AttentionArgs& args,
+               dim3& grid, bool& may_overlap);
+
+}  // namespace prologue::cuda
