@@ -12,8 +12,8 @@ namespace prologue::cuda {
 
 inline constexpr int64_t kMultiprocessors = 132;  // that launches fill: a constant, so that every GPU gives the same bits
 inline constexpr int64_t kMaxGrid = INT_MAX;
-inline constexpr int64_t kMaxPackedRows =
-    INT_MAX - 1024;  // of a sequence: kernels count them, and the rows of a tile beyond, in an int
+// Of a sequence: kernels count them, and the rows of a tile beyond, in an int.
+inline constexpr int64_t kMaxPackedRows = INT_MAX - 1024;
 inline constexpr int64_t kMaxBoxStride = (int64_t{1} << 40) / 2;  // of TMA, in elements
 
 inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }

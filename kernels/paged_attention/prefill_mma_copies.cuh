@@ -74,6 +74,7 @@ class CodeTile {
   uint2 codes_[kPerThread];
 };
 
+// The q head of a packed row.
 __device__ inline int64_t q_head_of(const AttentionArgs& args, int kv_head, int packed) {
   return static_cast<int64_t>(kv_head) * args.group + packed % args.group;
 }
