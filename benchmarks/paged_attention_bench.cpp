@@ -36,8 +36,9 @@ constexpr Model kModels[] = {
 constexpr int kModelsOfAllVariants = 2;
 constexpr Load kLoads[] = {
     {"prefill", 1, 128, 128}, {"prefill", 1, 512, 512}, {"prefill", 1, 2048, 2048}, {"prefill", 1, 8192, 8192},
-    {"chunk", 1, 64, 2048},   {"chunk", 1, 512, 8192},  {"decode", 1, 1, 128},      {"decode", 1, 1, 1500},
-    {"decode", 1, 1, 121},  // the last keys are no whole 16, as in most steps
+    {"chunk", 1, 16, 4096},   {"chunk", 1, 64, 512},    {"chunk", 1, 64, 2048},     {"chunk", 1, 64, 8192},
+    {"chunk", 1, 32, 32768},  {"chunk", 1, 128, 4096},  {"chunk", 4, 16, 2048},     {"chunk", 1, 512, 8192},
+    {"decode", 1, 1, 128},    {"decode", 1, 1, 1500},   {"decode", 1, 1, 121},  // the last keys are no whole 16, as in most steps
     {"decode", 1, 1, 8192},   {"decode", 16, 1, 512},   {"decode", 64, 1, 512},     {"decode", 128, 1, 2048},
     {"decode", 64, 1, 1500},  {"decode", 16, 1, 8192},  {"decode", 8, 1, 32768},    {"decode", 1, 1, 32768}};
 constexpr int64_t kPageSize = 16;

@@ -56,8 +56,9 @@ inline constexpr int kPrefillWgmmaRegisters =  // of a thread at the launch: the
 inline constexpr int kPrefillWgmmaRows = 128;        // packed rows of a tile, at most
 inline constexpr int kPrefillWgmmaMaxBoxSlots = 64;  // slots of a page that one copy takes, at most
 inline constexpr int kPrefillWgmmaCodes = 16;        // that a thread takes from the cache at a time
-inline constexpr int kPrefillWgmmaParts = 132;     // of all tiles of a launch: a constant, so that every GPU gives the same bits
-inline constexpr int kPrefillWgmmaLeastTiles = 3;  // of keys, in a part
+inline constexpr int kPrefillWgmmaSharers = 6;       // blocks of a cluster, which may share a tile, at most
+inline constexpr int kPrefillWgmmaClusters = 8;      // that may share a tile, at most
+inline constexpr int kPrefillWgmmaWholeTiles = 3;    // so many tiles of keys, or fewer, are not divided
 template <int kHeadDim>
 inline constexpr int kPrefillWgmmaKeys = kHeadDim > 128 ? 64 : 128;  // of a tile
 
@@ -68,6 +69,7 @@ struct PrefillWgmmaParams {
   CUtensorMap v;
   Divisor tile_rows;
   int box_slots = 0;
+  int sharers = 0;  // blocks of a cluster; 0: no tile is divided
 };
 
 struct PrefillWgmmaInstance {
@@ -78,8 +80,7 @@ struct PrefillWgmmaInstance {
   int threads;
   int registers;  // of a thread
   size_t shared_bytes;
-  void (*kernel)(AttentionArgs, PrefillWgmmaParams);
-  void (*kernel_with_soft_cap)(AttentionArgs, PrefillWgmmaParams);
+  void (*kernels[2][2])(AttentionArgs, PrefillWgmmaParams);  // [with a soft cap][may divide tiles]
 };
 
 inline constexpr int kDecodeMlaThreads = 384;

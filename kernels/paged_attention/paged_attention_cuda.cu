@@ -107,7 +107,7 @@ bool has_wgmma_code(int device) {
   };
   bool yes = has_code(decode_mla_instances()[0].kernel, kDecodeMlaThreads, kDecodeMlaRegisters);
   for (const auto& instance : {prefill_wgmma_instances()[0], prefill_wgmma_instances_of_codes()[0]}) {
-    yes = yes && has_code(instance.kernel, instance.threads, instance.registers);
+    yes = yes && has_code(instance.kernels[0][0], instance.threads, instance.registers);
   }
   if (device < kDevices) answers[static_cast<size_t>(device)] = yes ? 2 : 1;
   return yes;

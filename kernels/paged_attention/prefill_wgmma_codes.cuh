@@ -172,7 +172,7 @@ __device__ inline void convert_side(const AttentionArgs& args, const PrefillWgmm
   const int thread = static_cast<int>(threadIdx.x) % Lanes::kThreads;  // of the side; and its key of a tile
   const bool finds_work = kIsK && __shfl_sync(0xffffffffu, thread / 32, 0) == 0;
   if (!args.p.past_is_ready) wait_for_previous_kernels();
-  const int parts = finds_work ? parts_of_tiles(args, w) : 1;
+  const int blocks_of_tile = finds_work ? blocks_of_tiles(args, w) : 1;
   uint4* const codes = &shared.codes[kIsK ? 0 : 1][thread];
   RingPlace<2> work_at;
   RingPlace<Shared::kStages> at;
@@ -180,7 +180,7 @@ __device__ inline void convert_side(const AttentionArgs& args, const PrefillWgmm
 
   for (int round = 0;; work_at.advance()) {
     if (finds_work) {
-      give_work(args, w, parts, round, work_at, shared);
+      give_work(args, w, blocks_of_tile, round, work_at, shared);
     } else {
       shared.work_full[work_at.index].wait(work_at.phase);
     }

@@ -3,15 +3,16 @@
 #pragma once
 
 #include <prologue/kernels/base/device/cuda_groups.cuh>
+#include <prologue/kernels/paged_attention/prefill_wgmma_parts.cuh>
 #include <prologue/kernels/paged_attention/prefill_wgmma_work.cuh>
 
 namespace prologue::cuda {
 
-// Named barriers: 0 is that of __syncthreads(); two each, one for each consumer.
-inline constexpr int kTurnBarrier = 2;
-inline constexpr int kPartBarrier = 4;
+// Named barriers: 0 is that of __syncthreads().
+inline constexpr int kBothBarrier = 1;  // of both consumers
+inline constexpr int kTurnBarrier = 2;  // two, one for each
 
-template <int kHeadDim, bool kSoftCap, class Shared>
+template <int kHeadDim, bool kSoftCap, bool kDivides, class Shared>
 struct WgmmaConsumer {
   using T = typename Shared::Element;
   static constexpr bool kCodes = Shared::kCodes;
@@ -71,7 +72,11 @@ struct WgmmaConsumer {
       begin(work);
       if (work.begin < work.end) add_keys(work.begin, work.end);
       end_sums(work);
-      if (work.parts == 1 || add_up_parts(work)) store(work);
+      if constexpr (kDivides) {
+        work.parts == 1 ? store(work) : share(work);
+      } else {
+        store(work);
+      }
       release(shared.work_empty[work_at.index]);
     }
   }
@@ -270,89 +275,157 @@ struct WgmmaConsumer {
     }
   }
 
-  // Leaves this part's sums in the workspace, where each thread of the consumers has its own words, one behind the other's: word i + 1 is of
-  // chunk i. True: it is the last part to be there, and the sums are those of all parts.
-  __device__ __forceinline__ bool add_up_parts(const PrefillWork& work) {
-    const int v_chunks = args.v_head_dim / 8, num_words = v_chunks + 1;
-    const auto place = [&](int part, int word) {
-      return reinterpret_cast<float4*>(args.partial_out) +
-             (static_cast<int64_t>(work.first_slot + part) * num_words + word) * kWgmmaConsumers + thread;
-    };
-    *place(work.part, 0) = {shift[0], shift[1], fault[0] ? -1.0f : sum[0], fault[1] ? -1.0f : sum[1]};
+  // Where several blocks have parts of this tile: each leaves its sums in its shared memory, adds up those of its cluster for its share of
+  // the channels, in chunks of 8, and stores the results. Several clusters leave such sums in the workspace, and the last one there adds up
+  // all of them.
+  __device__ __forceinline__ void share(const PrefillWork& work) {
+    const int v_chunks = args.v_head_dim / 8;
+    const int sharers = min(work.parts, w.sharers), rank = work.part % w.sharers;
+    const int clusters = work.parts / sharers, cluster = work.part / w.sharers;
+    const int chunks = (v_chunks + sharers - 1) / sharers;  // of a sharer, at most
+    const int begin = min(v_chunks, rank * chunks), count = min(v_chunks - begin, chunks);
+    // A thread has four numbers of its rows (stats()) and four for each chunk. Here: all chunks, then the totals of its share.
+    constexpr int kMostWords = kHeadDim / 8 + kHeadDim / 16;
+    static_assert(sizeof(shared.q) + sizeof(shared.k) + sizeof(shared.v) >= kMostWords * kWgmmaConsumers * sizeof(float4));
+    float4* const own = reinterpret_cast<float4*>(shared.q) + thread;
+    float4* const totals = own + kHeadDim / 8 * kWgmmaConsumers;
+    sync_barrier(kBothBarrier, kWgmmaConsumers);  // the other consumer reads Q, K and V no more
+    shared.stats[thread] = stats();
 #pragma unroll
     for (int i = 0; i < kHeadDim / 8; ++i) {
-      if (i < v_chunks) *place(work.part, 1 + i) = {out[4 * i], out[4 * i + 1], out[4 * i + 2], out[4 * i + 3]};
+      if (i < v_chunks) own[i * kWgmmaConsumers] = {out[4 * i], out[4 * i + 1], out[4 * i + 2], out[4 * i + 3]};
     }
-    uint32_t* const counter = &args.counters[work.first_slot + consumer];
-    sync_barrier(kPartBarrier + consumer, kWarpgroup);
-    if (thread % kWarpgroup == 0) shared.arrived[consumer] = count_arrival(counter);
-    sync_barrier(kPartBarrier + consumer, kWarpgroup);
-    if (shared.arrived[consumer] != static_cast<unsigned>(work.parts - 1)) return false;
-    if (thread % kWarpgroup == 0) *counter = 0;
+    sync_cluster();
+    const float4* of_sharer[kPrefillWgmmaSharers];
 #pragma unroll
-    for (int i = 0; i < kHeadDim / 2; ++i) out[i] = 0.0f;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) shift[half] = -INFINITY, sum[half] = 0.0f, fault[half] = false;
+    for (int i = 0; i < kPrefillWgmmaSharers; ++i)
+      of_sharer[i] = in_block_of_cluster(own, static_cast<uint32_t>(min(i, sharers - 1)));
+    const PrefillParts<kPrefillWgmmaSharers> parts(
+        sharers, [&](int i) { return *in_block_of_cluster(&shared.stats[thread], static_cast<uint32_t>(i)); });
+    take(parts);
+    const int first_block = static_cast<int>(blockIdx.x) - cluster * sharers;
+    const auto of_cluster = [&](int i, int word) {
+      return reinterpret_cast<float4*>(args.partial_out) + ((first_block + i * sharers) * (1 + chunks) + word) * kWgmmaConsumers +
+             thread;
+    };
+    fill_chunks(count, clusters == 1 ? totals : of_cluster(cluster, 1), [&](int chunk) {
+      return chunk < count ? parts.add([&](int i) { return of_sharer[i][(begin + chunk) * kWgmmaConsumers]; }) : float4{};
+    });
+    arrive_at_cluster();  // it has read what the others have
+
+    bool last = true;
+    if (clusters > 1) {
+      *of_cluster(cluster, 0) = stats();
+      uint32_t* const counter = &args.counters[first_block];
+      sync_barrier(kBothBarrier, kWgmmaConsumers);
+      if (thread == 0) shared.arrived = count_arrival(counter);
+      sync_barrier(kBothBarrier, kWgmmaConsumers);
+      last = shared.arrived == static_cast<unsigned>(clusters - 1);
+      if (last) {
+        if (thread == 0) *counter = 0;
+        const PrefillParts<kPrefillWgmmaClusters> all(clusters, [&](int i) { return __ldcg(of_cluster(i, 0)); });
+        take(all);
+        fill_chunks(count, totals,
+                    [&](int chunk) { return all.add([&](int i) { return __ldcg(of_cluster(i, 1 + min(chunk, count - 1))); }); });
+      }
+    }
+    if (last) {
+      const StoredRows stored = stored_rows(work, rank == 0);
 #pragma unroll 1
-    for (int part = 0; part < work.parts; ++part) {
-      const float4 stats = __ldcg(place(part, 0));
-      float4 sums[kHeadDim / 8];  // loads that are in flight together
-#pragma unroll
-      for (int i = 0; i < kHeadDim / 8; ++i) sums[i] = i < v_chunks ? __ldcg(place(part, 1 + i)) : float4{};
-      const float of_part[2] = {stats.z, stats.w};
-      float old_weight[2], weight[2];
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float shift_of_part = half == 0 ? stats.x : stats.y;
-        const float both = fmaxf(shift[half], shift_of_part);
-        old_weight[half] = weight_of(shift[half], both);
-        weight[half] = weight_of(shift_of_part, both);
-        shift[half] = both;
-        fault[half] = fault[half] || of_part[half] < 0.0f;
-        sum[half] = fmaf(weight[half], of_part[half], sum[half] * old_weight[half]);
-      }
-#pragma unroll
-      for (int i = 0; i < kHeadDim / 8; ++i) {
-        out[4 * i] = fmaf(weight[0], sums[i].x, out[4 * i] * old_weight[0]);
-        out[4 * i + 1] = fmaf(weight[0], sums[i].y, out[4 * i + 1] * old_weight[0]);
-        out[4 * i + 2] = fmaf(weight[1], sums[i].z, out[4 * i + 2] * old_weight[1]);
-        out[4 * i + 3] = fmaf(weight[1], sums[i].w, out[4 * i + 3] * old_weight[1]);
+      for (int chunk = 0; chunk < count; ++chunk) {
+        const float4 sums = totals[chunk * kWgmmaConsumers];
+        const int channel = (begin + chunk) * 8 + lane % 4 * 2;
+        if (stored.there[0]) *reinterpret_cast<uint32_t*>(stored.to[0] + channel) = stored.word(0, sums.x, sums.y);
+        if (stored.there[1]) *reinterpret_cast<uint32_t*>(stored.to[1] + channel) = stored.word(1, sums.z, sums.w);
       }
     }
-    return true;
+    wait_for_cluster();  // nobody reads this block's sums any more
   }
 
-  __device__ __forceinline__ void store(const PrefillWork& work) {
+  // `count` chunks, several at a time, so that what `find` loads is in flight together; it may be asked for chunks beyond the
+  // last.
+  template <class Find>
+  __device__ __forceinline__ void fill_chunks(int count, float4* totals, const Find& find) const {
+    constexpr int kAtOnce = kCodes ? 2 : 4;  // as registers allow
+#pragma unroll 1
+    for (int first = 0; first < count; first += kAtOnce) {
+      float4 found[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) found[i] = find(first + i);
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (first + i < count) totals[(first + i) * kWgmmaConsumers] = found[i];
+      }
+    }
+  }
+
+  // What others need of this thread's rows to add up its sums; a sum is not negative.
+  __device__ __forceinline__ float4 stats() const {
+    return {shift[0], shift[1], fault[0] ? -1.0f : sum[0], fault[1] ? -1.0f : sum[1]};
+  }
+
+  template <class Parts>
+  __device__ __forceinline__ void take(const Parts& parts) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      shift[half] = parts.shift[half], sum[half] = parts.sum[half], fault[half] = parts.fault[half];
+  }
+
+  // Where this thread's rows go, and what their sums become.
+  struct StoredRows {
+    T* to[2];
+    float inverse[2];
+    float value_scale = 1.0f;
+    bool there[2];
+    bool zero[2];
+
+    __device__ __forceinline__ uint32_t word(int half, float low, float high) const {
+      low = fmaf(low, inverse[half], 0.0f), high = fmaf(high, inverse[half], 0.0f);  // -0 becomes 0
+      if constexpr (kCodes) low *= value_scale, high *= value_scale;
+      return zero[half] ? 0 : pack<T>(low, high);
+    }
+  };
+
+  // With the sums of all keys. `records`: the thread's block is the one that tells of faults.
+  __device__ __forceinline__ StoredRows stored_rows(const PrefillWork& work, bool records) const {
     const PagedAttentionParams& p = args.p;
     const RowTile& tile = work.tile;
-    const int v_chunks = args.v_head_dim / 8;
-    float value_scale = 1.0f;
-    if constexpr (kCodes) value_scale = shared_scale(p.kv.v.format, p.kv.v.scale, work.kv_head);
+    StoredRows stored;
+    if constexpr (kCodes) stored.value_scale = shared_scale(p.kv.v.format, p.kv.v.scale, work.kv_head);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = first_row + half * 8;
       const int packed = tile.first_packed + row;
       const int j = packed / args.group;
       const int64_t q_head = static_cast<int64_t>(work.kv_head) * args.group + packed % args.group;
-      const bool there = row < rows;
-      if (there && fault[half] && lane % 4 == 0 && work.kv_head == 0 && packed % args.group == 0)
-        record_row_fault(args, tile.sequence, j);
-      const bool zero = fault[half] || visible[half].count == 0;
-      const float inverse = there ? 1.0f / (sum[half] + sink_weight(p, q_head, shift[half])) : 0.0f;
-      T* const to = static_cast<T*>(p.out.data) + (tile.sequence.first_row + j) * p.out.token_stride + q_head * p.out.head_stride;
+      const bool there = stored.there[half] = row < rows;
+      if (records && there && fault[half] && lane % 4 == 0 && q_head == 0) record_row_fault(args, tile.sequence, j);
+      stored.zero[half] = fault[half] || visible[half].count == 0;
+      stored.inverse[half] = there ? 1.0f / (sum[half] + sink_weight(p, q_head, shift[half])) : 0.0f;
+      stored.to[half] =
+          static_cast<T*>(p.out.data) + (tile.sequence.first_row + j) * p.out.token_stride + q_head * p.out.head_stride;
+    }
+    return stored;
+  }
+
+  __device__ __forceinline__ void store(const PrefillWork& work) const {
+    const int v_chunks = args.v_head_dim / 8;
+    const StoredRows stored = stored_rows(work, true);
 #pragma unroll
-      for (int four = 0; four < kHeadDim / 32; ++four) {  // chunks of 8 channels
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int four = 0; four < kHeadDim / 32; ++four) {  // chunks
         uint32_t words[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const int at = (four * 4 + i) * 4 + 2 * half;
-          float low = fmaf(out[at], inverse, 0.0f), high = fmaf(out[at + 1], inverse, 0.0f);  // -0 becomes 0
-          if constexpr (kCodes) low *= value_scale, high *= value_scale;
-          words[i] = zero ? 0 : pack<T>(low, high);
+          words[i] = stored.word(half, out[at], out[at + 1]);
         }
         transpose_of_four(words, lane % 4);
         const int chunk = four * 4 + lane % 4;
-        if (there && chunk < v_chunks) *reinterpret_cast<uint4*>(to + chunk * 8) = {words[0], words[1], words[2], words[3]};
+        if (stored.there[half] && chunk < v_chunks) {
+          *reinterpret_cast<uint4*>(stored.to[half] + chunk * 8) = {words[0], words[1], words[2], words[3]};
+        }
       }
     }
   }

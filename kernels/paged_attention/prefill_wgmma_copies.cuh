@@ -54,13 +54,13 @@ __device__ inline void copy_keys(const AttentionArgs& args, const PrefillWgmmaPa
   constexpr int kKeys = Shared::kKeys;
   const int lane = threadIdx.x % 32;
   if (!args.p.past_is_ready) wait_for_previous_kernels();
-  const int parts = parts_of_tiles(args, w);
+  const int blocks_of_tile = blocks_of_tiles(args, w);
   RingPlace<2> work_at;
   RingPlace<Shared::kStages> at;
   unsigned q_phase = 0;
 
   for (int round = 0;; work_at.advance()) {
-    PrefillWork& work = give_work(args, w, parts, round, work_at, shared);
+    PrefillWork& work = give_work(args, w, blocks_of_tile, round, work_at, shared);
     if (work.kv_head < 0) return;
     if (work.begin == work.end) continue;
     const int first_needed = lowest(args, work.tile.first_limit);

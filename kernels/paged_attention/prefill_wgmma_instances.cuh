@@ -15,8 +15,8 @@ constexpr PrefillWgmmaInstance wgmma_instance(DType dtype) {
           kPrefillWgmmaThreads<kHeadDim, kCodes>,
           kPrefillWgmmaRegisters<kHeadDim, kCodes>,
           sizeof(WgmmaShared<T, kHeadDim, kCodes>),
-          prefill_wgmma_kernel<T, kHeadDim, kCodes, false>,
-          prefill_wgmma_kernel<T, kHeadDim, kCodes, true>};
+          {{prefill_wgmma_kernel<T, kHeadDim, kCodes, false, false>, prefill_wgmma_kernel<T, kHeadDim, kCodes, false, true>},
+           {prefill_wgmma_kernel<T, kHeadDim, kCodes, true, false>, prefill_wgmma_kernel<T, kHeadDim, kCodes, true, true>}}};
 }
 
 }  // namespace prologue::cuda

@@ -13,11 +13,14 @@
 // A row takes the same steps whatever else its tile holds (see prefill_mma_kernel.cuh): keys come in tiles that start at multiples of
 // their size, in ascending order; for a tile without a key that the row sees, its maximum stays, the factor of its sums is 1.
 //
-// Few tiles with many keys are divided into parts, for more blocks; the last consumer to finish a part adds up all of them, in order.
+// Few tiles with many keys are divided into parts, for more blocks. The blocks of a cluster that have parts of a tile exchange their sums
+// through shared memory, and each adds up all parts, in order, for some of the channels. Where a tile has several clusters, they leave such
+// sums in the workspace, and the last one to be done adds them up.
 //
 //   prefill_wgmma_work.cuh                   which tile is next, and what the warps of a block share
 //   prefill_wgmma_copies.cuh, _codes.cuh     the producers
 //   prefill_wgmma_consumer.cuh               a consumer
+//   prefill_wgmma_parts.cuh                  parts of a tile, added up
 #pragma once
 
 #include <prologue/kernels/paged_attention/prefill_wgmma_codes.cuh>
@@ -37,7 +40,8 @@ inline constexpr int kProducerRegisters = Shared::kThreads == 512 ? 64 : 72;
 template <class Shared>
 inline constexpr int kConsumerRegisters = Shared::kThreads == 512 ? 192 : 216;
 
-template <class T, int kHeadDim, bool kCodes, bool kSoftCap>
+// kDivides: tiles may be divided.
+template <class T, int kHeadDim, bool kCodes, bool kSoftCap, bool kDivides>
 __global__ void __launch_bounds__(kWgmmaLaunchBound<WgmmaShared<T, kHeadDim, kCodes>>, 1)
     prefill_wgmma_kernel(const __grid_constant__ AttentionArgs args, const __grid_constant__ PrefillWgmmaParams w) {
 #if PROLOGUE_HOPPER
@@ -81,7 +85,7 @@ __global__ void __launch_bounds__(kWgmmaLaunchBound<WgmmaShared<T, kHeadDim, kCo
     }
   } else {
     claim_registers<kConsumerRegisters<Shared>>();
-    WgmmaConsumer<kHeadDim, kSoftCap, Shared>(args, w, shared).run();
+    WgmmaConsumer<kHeadDim, kSoftCap, kDivides, Shared>(args, w, shared).run();
   }
 #endif
 }

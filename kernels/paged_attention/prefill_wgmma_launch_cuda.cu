@@ -10,7 +10,35 @@ namespace prologue::cuda {
 
 namespace {
 
-static_assert(kPrefillWgmmaParts <= kPagedAttentionCounters);
+// How a launch divides few tiles of rows among many blocks: into clusters, one or more for each tile. Constants, so that every GPU gives
+// the same bits: as many as run at a time on an H200, whose SMs are in groups of unequal size.
+struct Division {
+  int sharers;  // blocks of a cluster
+  int clusters;
+  constexpr int blocks() const { return sharers * clusters; }
+};
+constexpr Division kDivisions[] = {{2, 66}, {3, 39}, {4, 30}, {6, 17}};
+static_assert(std::ranges::all_of(kDivisions, [](const Division& division) {
+  return division.blocks() <= kPagedAttentionCounters && division.sharers <= kPrefillWgmmaSharers;
+}));
+
+// About how long blocks take on an H200: of `key_tiles` tiles of keys each takes tile_time. `tiles`: of rows.
+int64_t time_of(const Division& division, int64_t tiles, int64_t key_tiles, int64_t tile_time) {
+  if (tiles > division.clusters) return INT64_MAX;
+  const int64_t clusters = std::min<int64_t>(kPrefillWgmmaClusters, division.clusters / tiles);
+  const int64_t parts = std::min(clusters * division.sharers, key_tiles), used = parts / division.sharers;
+  const int64_t exchange = 15 + 3 * division.sharers, workspace = used > 1 ? 18 + 4 * used : 0;
+  return tile_time * divide_up(key_tiles, used > 0 ? used * division.sharers : parts) + exchange + workspace;
+}
+
+// Null: tiles are not divided.
+const Division* division_of(PrefillCache cache, int64_t tiles, int64_t key_tiles) {
+  if (key_tiles <= kPrefillWgmmaWholeTiles) return nullptr;
+  const int64_t tile_time = cache == PrefillCache::codes ? 15 : 10;
+  const auto time = [&](const Division& division) { return time_of(division, tiles, key_tiles, tile_time); };
+  const Division* const best = std::ranges::min_element(kDivisions, {}, time);
+  return time(*best) < tile_time * key_tiles ? best : nullptr;
+}
 
 constexpr InstanceTable<PrefillWgmmaInstance> kTables[] = {prefill_wgmma_instances, prefill_wgmma_instances_of_codes};
 
@@ -74,13 +102,17 @@ const PrefillWgmmaInstance* choose(const PagedAttentionParams& params, size_t) {
   return first_instance(kTables, [&](const PrefillWgmmaInstance& instance) { return serves(instance, params); });
 }
 
-// What the kernel keeps in the workspace, where tiles may be divided into parts.
-struct PrefillWgmmaParts {
+// What the kernel keeps in the workspace where several clusters may share a tile: counters, unless the caller has given some, and for each
+// thread of a block four numbers of its two rows and of each chunk of 8 channels that the block adds up.
+struct PrefillWgmmaWorkspace {
   static constexpr int64_t kCountersBytes = kPagedAttentionCounters * static_cast<int64_t>(sizeof(uint32_t));
-  // Of a row the sums of all channels, in groups of 8, and two numbers for each of the 4 lanes that hold it.
   static int64_t bytes(int64_t v_head_dim) {
-    const int64_t floats = divide_up(v_head_dim, 8) * 8 + 8;
-    return kCountersBytes + kPrefillWgmmaParts * kPrefillWgmmaRows * floats * static_cast<int64_t>(sizeof(float));
+    constexpr int64_t kThreads = kPrefillWgmmaRows * 4 / 2;  // a row is in four lanes
+    int64_t words = 0;
+    for (const Division& division : kDivisions) {
+      words = std::max(words, division.blocks() * (1 + divide_up(divide_up(v_head_dim, 8), division.sharers)));
+    }
+    return kCountersBytes + words * kThreads * static_cast<int64_t>(sizeof(float4));
   }
 };
 
@@ -89,7 +121,7 @@ int64_t workspace_bytes(const PagedAttentionParams& params) {
   const bool same = k == params.dtype && v == params.dtype, codes = dtype_is_quantized(k) && dtype_is_quantized(v);
   const bool may_run =
       params.dtype != DType::f32 && (same || codes) && largest_head_dim(params) <= prefill_wgmma_instances().back().head_dim;
-  return may_run ? PrefillWgmmaParts::bytes(v_head_dim(params.kv)) : 0;
+  return may_run ? PrefillWgmmaWorkspace::bytes(v_head_dim(params.kv)) : 0;
 }
 
 // False for strides that the driver does not take.
@@ -122,31 +154,35 @@ Status launch_prefill(const PrefillWgmmaInstance& instance, const PagedAttention
   int64_t blocks = prefill_blocks(params, first_seq, tile_rows);
   if (blocks > kMaxGrid) return too_large(blocks);
   // Bounds that other sequences of the call have no part in: a sequence gets the same bits beside those that decode.
-  const int64_t most_tiles =
-      (params.num_seqs - first_seq) * divide_up(params.max_seqlen_q * args.group, tile_rows) * params.kv.num_kv_heads;
-  const bool divide = !params.batch_invariant && most_tiles <= kPrefillWgmmaParts / 2 &&
-                      max_keys(params) > kPrefillWgmmaLeastTiles * instance.keys;
+  const int64_t most_tiles = (params.num_seqs - first_seq) *
+                             divide_up(std::max<int64_t>(1, params.max_seqlen_q) * args.group, tile_rows) *
+                             params.kv.num_kv_heads;
+  const Division* const division =
+      params.batch_invariant ? nullptr : division_of(instance.cache, most_tiles, divide_up(max_keys(params), instance.keys));
+  PrefillWgmmaParams w = encoded;
   bool may_overlap = true;
-  if (divide) {
+  if (division != nullptr) {
     auto* const workspace = static_cast<unsigned char*>(params.workspace);
-    args.partial_out = reinterpret_cast<float*>(workspace + PrefillWgmmaParts::kCountersBytes);
+    args.partial_out = reinterpret_cast<float*>(workspace + PrefillWgmmaWorkspace::kCountersBytes);
     args.counters = params.counters;
     if (args.counters == nullptr) {
       args.counters = reinterpret_cast<uint32_t*>(workspace);
-      PROLOGUE_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(args.counters, 0, PrefillWgmmaParts::kCountersBytes, stream));
+      PROLOGUE_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(args.counters, 0, PrefillWgmmaWorkspace::kCountersBytes, stream));
       may_overlap = false;  // what comes before it is no kernel
     }
-    blocks = kPrefillWgmmaParts;
+    blocks = division->blocks();
+    w.sharers = division->sharers;
+  } else {
+    int device = 0, multiprocessors = 0;
+    PROLOGUE_CUDA_RETURN_IF_ERROR(cudaGetDevice(&device));
+    PROLOGUE_CUDA_RETURN_IF_ERROR(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
+    blocks = std::min<int64_t>(blocks, multiprocessors);
   }
-  int device = 0, multiprocessors = 0;
-  PROLOGUE_CUDA_RETURN_IF_ERROR(cudaGetDevice(&device));
-  PROLOGUE_CUDA_RETURN_IF_ERROR(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
-  blocks = std::min<int64_t>(blocks, multiprocessors);
-  LaunchAttributes attributes(1, may_overlap);
+  LaunchAttributes attributes(std::max(1, w.sharers), may_overlap);
   args.p.past_is_ready = params.past_is_ready && may_overlap;
-  return launch("paged_attention prefill", params.soft_cap > 0.0f ? instance.kernel_with_soft_cap : instance.kernel,
+  return launch("paged_attention prefill", instance.kernels[params.soft_cap > 0.0f ? 1 : 0][division != nullptr ? 1 : 0],
                 {grid_extent(blocks), static_cast<unsigned>(instance.threads), instance.shared_bytes, attributes.span()}, stream,
-                args, encoded);
+                args, w);
 }
 
 std::optional<Status> run(const PrefillWgmmaInstance& instance, const PagedAttentionParams& params, int64_t first_seq,

@@ -18,8 +18,7 @@ struct PrefillWork {
   int begin = 0;     // tiles of keys, of this part
   int end = 0;
   int part = 0;
-  int parts = 1;
-  int first_slot = 0;       // with several parts: that of part 0 in the workspace
+  int parts = 1;            // each of its own block; those of several clusters, or of some blocks of one
   unsigned faulty[4] = {};  // a bit per row
 };
 
@@ -53,13 +52,15 @@ struct WgmmaShared {
   Barrier work_full[2], work_empty[2], q_full, q_empty;
   Barrier k_full[kStages], k_empty[kStages], v_full[kStages], v_empty[kStages], v_copied;
   PrefillWork work[2];
-  unsigned arrived[2];  // of each consumer: the parts of its tile that were finished before its own
+  float4 stats[kWgmmaConsumers];  // of the rows of each, where blocks share a tile
+  unsigned arrived;               // clusters of the tile that were done before this one
 };
 
-// How many parts each tile of the launch may have: one, unless the tiles leave most blocks without work.
-__device__ inline int parts_of_tiles(const AttentionArgs& args, const PrefillWgmmaParams& w) {
-  if (args.counters == nullptr) return 1;
-  const int most = kPrefillWgmmaParts / 2 / args.num_kv_heads;  // of a kv head
+// How many blocks each tile of the launch may have: those of some clusters, where tiles may be divided.
+__device__ inline int blocks_of_tiles(const AttentionArgs& args, const PrefillWgmmaParams& w) {
+  if (w.sharers == 0) return 1;
+  const int clusters = static_cast<int>(gridDim.x) / w.sharers;
+  const int most = clusters / args.num_kv_heads;  // tiles of a kv head
   int tiles = 0;
   for (int64_t base = args.first_seq; base < args.p.num_seqs && tiles <= most; base += 32) {
     int of_lanes = row_tiles_of(args, base + threadIdx.x % 32, w.tile_rows);
@@ -67,29 +68,32 @@ __device__ inline int parts_of_tiles(const AttentionArgs& args, const PrefillWgm
     for (int offset = 16; offset > 0; offset /= 2) of_lanes += __shfl_xor_sync(0xffffffffu, of_lanes, offset);
     tiles += of_lanes;
   }
-  return tiles == 0 || tiles > most ? 1 : kPrefillWgmmaParts / (tiles * args.num_kv_heads);
+  if (tiles == 0 || tiles > most) return 1;
+  return min(kPrefillWgmmaClusters, clusters / (tiles * args.num_kv_heads)) * w.sharers;
 }
 
 // The next work of this block from `round` on: blocks take tiles in the order of find_tile, forth and back, so that the sums of their
-// keys are alike.
+// keys are alike. Where tiles have several blocks, there are enough for all of them: one round.
 template <int kKeys>
-__device__ inline bool next_work(const AttentionArgs& args, const PrefillWgmmaParams& w, int parts, int& round,
+__device__ inline bool next_work(const AttentionArgs& args, const PrefillWgmmaParams& w, int blocks_of_tile, int& round,
                                  PrefillWork& work) {
   for (;;) {
     const int at = static_cast<int>(round % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x);
     const int index = round++ * static_cast<int>(gridDim.x) + at;
-    const int unit = index / parts;
+    const int unit = index / blocks_of_tile;
     work = PrefillWork();
     if (!find_tile(args, unit / args.num_kv_heads, w.tile_rows, work.tile)) return false;
     const int begin = lowest(args, work.tile.first_limit) / kKeys;
     const int tiles = (work.tile.last_limit + kKeys - 1) / kKeys - begin;
     work.kv_head = unit % args.num_kv_heads;
-    work.part = index - unit * parts;
-    work.parts = max(1, min(parts, (tiles + kPrefillWgmmaLeastTiles - 1) / kPrefillWgmmaLeastTiles));
+    work.part = index - unit * blocks_of_tile;
+    if (blocks_of_tile > 1 && tiles > kPrefillWgmmaWholeTiles) {
+      work.parts = min(blocks_of_tile, tiles);
+      if (work.parts > w.sharers) work.parts -= work.parts % w.sharers;
+    }
     if (work.part >= work.parts) continue;
     work.begin = begin + tiles * work.part / work.parts;
     work.end = begin + tiles * (work.part + 1) / work.parts;
-    work.first_slot = unit * parts;
     return true;
   }
 }
@@ -97,10 +101,10 @@ __device__ inline bool next_work(const AttentionArgs& args, const PrefillWgmmaPa
 // By the warp that finds the work, when the others are done with the one before: the next one is told to all. Its place is where that
 // warp reads it, too, which has few registers.
 template <class Shared>
-__device__ inline PrefillWork& give_work(const AttentionArgs& args, const PrefillWgmmaParams& w, int parts, int& round,
+__device__ inline PrefillWork& give_work(const AttentionArgs& args, const PrefillWgmmaParams& w, int blocks_of_tile, int& round,
                                          const RingPlace<2>& at, Shared& shared) {
   PrefillWork next;
-  if (!next_work<Shared::kKeys>(args, w, parts, round, next)) next.kv_head = -1;
+  if (!next_work<Shared::kKeys>(args, w, blocks_of_tile, round, next)) next.kv_head = -1;
   shared.work_empty[at.index].wait(at.phase ^ 1);
   if (threadIdx.x % 32 == 0) {
     shared.work[at.index] = next;

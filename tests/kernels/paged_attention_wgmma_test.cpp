@@ -191,15 +191,51 @@ TEST_P(PagedAttentionWgmma, ManyTiles) {
   check_caches(GetParam(), c, 91);
 }
 
-// Few tiles and many keys: several blocks share a tile, with counters and without.
-TEST_P(PagedAttentionWgmma, SharedTiles) {
+// Every kernel: for few tiles and many keys, where several blocks share a tile, and for few keys; with counters and without.
+TEST_P(PagedAttentionWgmma, EveryKernel) {
+  uint64_t seed = 100;
+  for (const int64_t head_dim : {64, 128, 256}) {
+    for (const float soft_cap : {0.0f, 10.0f}) {
+      AttentionCase c;
+      c.num_q_heads = 4, c.num_kv_heads = 1, c.head_dim = head_dim, c.soft_cap = soft_cap;
+      for (int i = 0; i < 2; ++i, ++seed) {  // both types of q
+        c.sequences = {{40, 1700}, {20, 900}, {5, 30}};
+        check_caches(GetParam(), c, seed, seed % 3 != 0);
+        c.sequences = {{40, 150}, {20, 20}};
+        check_caches(GetParam(), c, seed);
+      }
+    }
+  }
   AttentionCase c;
-  c.num_q_heads = 4, c.num_kv_heads = 1, c.head_dim = 64;
+  c.num_q_heads = 4, c.num_kv_heads = 1, c.head_dim = 256, c.v_head_dim = 48;
+  c.sinks = Sinks::of_float, c.window = 700, c.soft_cap = 10.0f;
   c.sequences = {{40, 1700}, {20, 900}, {5, 30}};
-  check_caches(GetParam(), c, 100, true);
-  check_caches(GetParam(), c, 102, false);
-  c.head_dim = 256, c.v_head_dim = 48, c.sinks = Sinks::of_float, c.window = 700, c.soft_cap = 10.0f;
-  check_caches(GetParam(), c, 103, true);
+  check_caches(GetParam(), c, 113, true);
+}
+
+// Every way to divide tiles: clusters of 2, 3, 4 and 6 blocks, one for a tile and several. The launch chooses by its tiles and their keys.
+TEST_P(PagedAttentionWgmma, Divisions) {
+  struct Shape {
+    int64_t num_kv_heads, keys, head_dim;
+  };
+  uint64_t seed = 116;
+  for (const auto& [num_kv_heads, keys, head_dim] : {Shape{40, 700, 64},
+                                                     {31, 2200, 64},
+                                                     {24, 500, 128},
+                                                     {12, 1250, 128},
+                                                     {20, 3800, 64},
+                                                     {13, 5700, 64},
+                                                     {6, 2040, 128},
+                                                     {1, 4600, 128},
+                                                     {1, 2300, 256}}) {
+    AttentionCase c;
+    c.num_q_heads = c.num_kv_heads = num_kv_heads, c.head_dim = head_dim, c.type = DType::bf16;
+    c.sequences = {{8, keys}};
+    if (seed % 4 == 0) with_codes(c, kCodeFormats[0]);
+    SCOPED_TRACE(testing::Message() << num_kv_heads << " kv heads, " << keys << " keys, head_dim " << head_dim);
+    const AttentionBatch<BFloat16> batch(c, seed++);
+    expect_matches_oracle(GetParam(), batch.in, batch.cache.view, run(GetParam(), batch, true));
+  }
 }
 
 // Codes of every format, each with its ways to be scaled, by heads of every size; pages of any size, which TMA does not take.
