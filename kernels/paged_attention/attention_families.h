@@ -1,5 +1,13 @@
-// The families of kernels of paged attention, one per *_launch_cuda.cu: which calls a family can run, which of its instances is the best for
-// a call, and the launch. Internal, for CUDA. paged_attention_cuda.cu says in which order they are asked.
+// The families of kernels of paged attention, a folder each, whose launch_cuda.cu says which calls the family can run and which of its
+// instances is the best for a call, and launches it:
+//
+//   decode_mla/       latent attention (V is in K) on Hopper: wgmma
+//   decode_mma/       16-bit types of q: mma.sync
+//   decode/           any types
+//   prefill_wgmma/    prefill on Hopper
+//   prefill/          prefill elsewhere, and any types: mma_kernel.cuh, simple_kernel.cuh
+//
+// Beside them lies what several share. Internal, for CUDA. paged_attention_cuda.cu says in which order they are asked.
 #pragma once
 
 #include <cstddef>

@@ -1,0 +1,14 @@
+// How an entry of the decode tables is made.
+#pragma once
+
+#include <prologue/kernels/paged_attention/attention_instances.cuh>
+#include <prologue/kernels/paged_attention/decode/kernel.cuh>
+
+namespace prologue::cuda {
+
+template <class C, int kHeadDim, int kRows>
+constexpr DecodeInstance decode_instance(DType cache) {
+  return {cache, kHeadDim, kRows, decode_kernel<C, kHeadDim, kRows>};
+}
+
+}  // namespace prologue::cuda

@@ -1,0 +1,27 @@
+// How an entry of the tables of decode_mma_kernel is made.
+#pragma once
+
+#include <prologue/kernels/paged_attention/attention_instances.cuh>
+#include <prologue/kernels/paged_attention/decode_mma/kernel.cuh>
+
+namespace prologue::cuda {
+
+// Of a warp in a tile: 32 where a stage is not larger than 8 KiB then.
+template <class K, class V, int kHeadDim>
+inline constexpr int kDecodeMmaKeys = (kElementBits<K> + kElementBits<V>)*kHeadDim <= 2048 ? 32 : 16;
+
+template <class T, class K, class V, int kHeadDim, int kColumns>
+constexpr DecodeMmaInstance decode_mma_instance(DType k, DType v) {
+  constexpr int kKeys = kDecodeMmaKeys<K, V, kHeadDim>;
+  return {k,
+          v,
+          kHeadDim,
+          8 * kColumns,
+          kDecodeMmaWarps * kKeys,
+          kHeadDim > 128 ? 1 : 2,
+          sizeof(DecodeMmaShared<V, kHeadDim, 8 * kColumns>),
+          kDecodeMmaWarps * (sizeof(DecodeMmaStage<K, V, kHeadDim, kKeys>) + sizeof(DecodeMmaKeys<K, V, kKeys>)),
+          decode_mma_kernel<T, K, V, kHeadDim, kColumns, kKeys>};
+}
+
+}  // namespace prologue::cuda

@@ -1,0 +1,355 @@
+// Decode on tensor cores: what a warp adds up over the keys of a unit, and how the sums of the warps, and of blocks that share a unit, become
+// rows of `out`. The layout of fragments is in decode_mma/kernel.cuh.
+#pragma once
+
+#include <prologue/kernels/paged_attention/decode_mma/copies.cuh>
+#include <prologue/kernels/paged_attention/decode_mma/queries.cuh>
+#include <prologue/kernels/paged_attention/decode_parts.cuh>
+
+namespace prologue::cuda {
+
+// In shared memory, for the end of a unit. kRows: packed rows of a unit.
+template <class V, int kHeadDim, int kRows>
+struct alignas(16) DecodeMmaShared {
+  float out[kDecodeMmaWarps][8][kHeadDim];  // of eight packed rows, one column tile after the other
+  float maximum[kDecodeMmaWarps][kRows];
+  float sum[kDecodeMmaWarps][kRows];
+  float zero_sum[kDecodeMmaWarps][kHasZeroPoint<V> ? kRows : 1];
+  FindShare<kDecodeMmaThreads> find_share;
+  unsigned faulty[2];  // a bit per packed row; of the units in turn
+  unsigned arrived;
+};
+
+// A power of two, as its logarithm, that a scale of V does not reach: 2^-90 at least, since beyond it weights without their scale could
+// be infinite.
+__device__ inline float log_bound(float scale) {
+  const uint32_t exponent = __float_as_uint(scale) >> 23 & 255u;                          // plus 127
+  return fmaxf(-90.0f, __uint_as_float(exponent | 0x4b000000u) - (8388608.0f + 126.0f));  // 2^23 + the exponent, less that
+}
+
+// Where tokens have scales of V, weights are multiplied by them and `maximum` bounds the products, so that float16 holds them.
+template <class T, class K, class V, int kHeadDim, int kColumns, int kKeys>
+struct DecodeMmaSums {
+  using KeysOf = Keys<K, kHeadDim>;
+  using ValuesOf = Values<V, kHeadDim>;
+  using Stage = DecodeMmaStage<K, V, kHeadDim, kKeys>;
+  using StageKeys = DecodeMmaKeys<K, V, kKeys>;
+  using Queries = DecodeMmaQueries<T, K, V, kHeadDim, kColumns>;
+  static constexpr int kRows = 8 * kColumns;
+  using Shared = DecodeMmaShared<V, kHeadDim, kRows>;
+  static constexpr bool kScaled = StageKeys::kScaled;
+  static constexpr int kGroups = kKeys / kKeyGroup;
+
+  float out[ValuesOf::kTiles][kColumns][4];
+  float maximum[kColumns][2];
+  float sum[kColumns][2];
+  float zero_sum[kColumns][2];  // only for zero points of V
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        maximum[c][i] = -INFINITY;
+        sum[c][i] = 0.0f;
+        if constexpr (kHasZeroPoint<V>) zero_sum[c][i] = 0.0f;
+      }
+#pragma unroll
+      for (int tile = 0; tile < ValuesOf::kTiles; ++tile) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) out[tile][c][i] = 0.0f;
+      }
+    }
+  }
+
+  // Adds the keys of a stage, from position first_key on. `faulty`: of the block; gets the rows that see a missing key.
+  template <class Cursor>
+  __device__ __forceinline__ void add(const AttentionArgs& args, const Cursor& unit, const Queries& q, const Stage& stage,
+                                      const StageKeys& keys, unsigned& faulty) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int g = lane / 4;
+    Scores score;
+    multiply_keys(q, stage, score);
+    const bool v_has_scales = scale_per_token<K, V>(args.p.kv.v);
+    [[maybe_unused]] float value_scale[kGroups][2];  // of keys g and g + 8
+    [[maybe_unused]] float log_scale[kGroups][2];
+    [[maybe_unused]] float zero_point[kGroups][2];  // of V, in units of its scale where that is not 0
+    if constexpr (kScaled) {
+      if (scale_per_token<K, V>(args.p.kv.k)) {
+        for_each(score, [&](float& s, int group, int c, int i) {
+          const int key = group * kKeyGroup + g + i / 2 * 8;
+          s *= keys.k_scales[key];
+          if constexpr (kHasZeroPoint<K>) s = fmaf(keys.k_zero_points[key], q.sum[c][i % 2], s);
+        });
+      }
+#pragma unroll
+      for (int group = 0; group < kGroups; ++group) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int key = group * kKeyGroup + g + half * 8;
+          value_scale[group][half] = v_has_scales ? keys.v_scales[key] : 1.0f;
+          log_scale[group][half] = v_has_scales ? log_bound(value_scale[group][half]) : 0.0f;
+          if constexpr (kHasZeroPoint<V>) {
+            zero_point[group][half] =
+                keys.v_zero_points[key] / (value_scale[group][half] == 0.0f ? 1.0f : value_scale[group][half]);
+          }
+        }
+      }
+    }
+    for_each(score, [&](float& s, int, int c, int i) { s *= q.row_scale[c][i % 2]; });
+    if (args.cap_log2 > 0.0f) for_each(score, [&](float& s, int, int, int) { s = capped_roughly(args, s); });
+    hide(args, unit, q, unit.position() + warp * kKeys, keys.missing, score, faulty);
+    raise_maximum(score, log_scale);
+    for_each(score, [&](float& s, int group, int c, int i) {
+      const float weight = weight_of(s, maximum[c][i % 2]);
+      sum[c][i % 2] += weight;
+      s = weight;
+      if constexpr (!kIsFloat<V>) {
+        if (weight != 0.0f) s = weight * value_scale[group][i / 2];  // hidden ones may have any scale
+      }
+      // With the weight that multiplies the codes: what its rounding moves is the whole element.
+      if constexpr (kHasZeroPoint<V>) {
+        const float rounded = value_scale[group][i / 2] == 0.0f ? weight : to_float(from_float<T>(s));
+        if (weight != 0.0f) zero_sum[c][i % 2] = fmaf(rounded, zero_point[group][i / 2], zero_sum[c][i % 2]);
+      }
+    });
+    multiply_values(score, stage);
+  }
+
+  // Of the unit's first_share to last_share, which have parts of it, this block's is complete: the warps add up; if it is the only one, or the
+  // last to arrive, the block stores the rows. `turn`: of shared.faulty.
+  template <class Cursor>
+  __device__ __forceinline__ void end_unit(const AttentionArgs& args, const Cursor& unit, int first_share, int last_share,
+                                           int turn, Shared& shared) {
+    constexpr int kFours = kHeadDim / 4;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int g = lane / 4, t = lane % 4;
+    const int head_dim = args.v_head_dim;
+    const int num_packed = min(kRows, unit.num_packed(args) - unit.first_packed());  // of this unit
+    const bool whole = first_share == last_share;
+    float value_scale = 1.0f;
+    if constexpr (kScaled) value_scale = shared_scale(args.p.kv.v.format, args.p.kv.v.scale, unit.kv_head);
+    const int part =
+        (part_of(first_share, static_cast<int>(blockIdx.y)) * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x)) * kRows;
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+#pragma unroll
+        for (int offset = 4; offset < 32; offset *= 2) {
+          sum[c][i] += __shfl_xor_sync(0xffffffffu, sum[c][i], offset);
+          if constexpr (kHasZeroPoint<V>) zero_sum[c][i] += __shfl_xor_sync(0xffffffffu, zero_sum[c][i], offset);
+        }
+        if (g == 0) {
+          const int row = c * 8 + 2 * t + i;
+          shared.maximum[warp][row] = maximum[c][i];
+          shared.sum[warp][row] = sum[c][i];
+          if constexpr (kHasZeroPoint<V>) shared.zero_sum[warp][row] = zero_sum[c][i];
+        }
+      }
+#pragma unroll
+      for (int tile = 0; tile < ValuesOf::kTiles; ++tile) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {  // rows 2t and 2t + 1 of four lanes: in different banks
+          shared.out[warp][2 * t + i % 2][ValuesOf::channel(tile, g, i / 2) ^ (t * 8)] = out[tile][c][i];
+        }
+      }
+      __syncthreads();
+      const unsigned faulty = shared.faulty[turn];
+      const int rows = min(8, num_packed - c * 8);
+      for (int i = threadIdx.x; i < rows * kFours; i += kDecodeMmaThreads) {
+        const int of_column = i / kFours;
+        const int row = c * 8 + of_column;
+        const int d = i % kFours * 4;
+        if (d >= head_dim) continue;
+        const bool fault = unit.sequence.too_long || (faulty >> row & 1) != 0;
+        float row_maximum = -INFINITY;
+#pragma unroll
+        for (int w = 0; w < kDecodeMmaWarps; ++w) row_maximum = fmaxf(row_maximum, shared.maximum[w][row]);
+        float row_sum = 0.0f;
+        [[maybe_unused]] float row_zero_sum = 0.0f;
+        float values[4] = {};
+#pragma unroll
+        for (int w = 0; w < kDecodeMmaWarps; ++w) {
+          const float weight = weight_of(shared.maximum[w][row], row_maximum);
+          row_sum = fmaf(weight, shared.sum[w][row], row_sum);
+          const float4 four = *reinterpret_cast<const float4*>(&shared.out[w][of_column][d ^ (of_column / 2 * 8)]);
+          values[0] = fmaf(weight, four.x, values[0]);
+          values[1] = fmaf(weight, four.y, values[1]);
+          values[2] = fmaf(weight, four.z, values[2]);
+          values[3] = fmaf(weight, four.w, values[3]);
+          if constexpr (kHasZeroPoint<V>) row_zero_sum = fmaf(weight, shared.zero_sum[w][row], row_zero_sum);
+        }
+#pragma unroll
+        for (float& value : values) {
+          if constexpr (kScaled) value *= value_scale;
+          if constexpr (kHasZeroPoint<V>) value += row_zero_sum;  // as much for every channel
+        }
+        if (whole) {
+          store_row(args, unit, unit.first_packed() + row, d, row_maximum, row_sum, fault, values);
+        } else {
+          *reinterpret_cast<float4*>(&args.partial_out[(part + row) * head_dim + d]) = {values[0], values[1], values[2],
+                                                                                        values[3]};
+          if (d == 0) args.partial_stats[part + row] = {row_maximum, fault ? -1.0f : row_sum};
+        }
+      }
+      if (threadIdx.x == 0) shared.faulty[1 - turn] = 0;
+      __syncthreads();
+    }
+    if (whole) return;
+    uint32_t* const counter = &args.counters[first_share * gridDim.x + blockIdx.x];
+    if (threadIdx.x == 0) shared.arrived = count_arrival(counter);
+    __syncthreads();
+    if (shared.arrived != static_cast<unsigned>(last_share - first_share)) return;
+    if (threadIdx.x == 0) *counter = 0;
+#pragma unroll 1
+    for (int row = warp; row < num_packed; row += kDecodeMmaWarps) {
+      using Row = RowOfParts<kRows, kHeadDim>;
+      Row sums(args, first_share, last_share, row);
+      if (lane >= Row::kLanes) continue;
+#pragma unroll
+      for (int four = 0; four < Row::kFours; ++four) {
+        const int d = lane * 4 + four * 128;
+        if (d < head_dim) {
+          store_row(args, unit, unit.first_packed() + row, d, sums.maximum, sums.sum, sums.fault, sums.values[four]);
+        }
+      }
+    }
+  }
+
+ private:
+  // Of a lane: key group * 16 + g + i / 2 * 8, packed row 2t + i % 2 of the column tile; then weights.
+  using Scores = float[kGroups][kColumns][4];
+
+  // f(score, group, column tile, i) for all of them.
+  template <class F>
+  __device__ __forceinline__ static void for_each(Scores& score, const F& f) {
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) f(score[group][c][i], group, c, i);
+      }
+    }
+  }
+
+  __device__ __forceinline__ static void multiply_keys(const Queries& q, const Stage& stage, Scores& score) {
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      float halves[2][kColumns][4] = {};  // two chains of sums
+      const unsigned char* const rows = stage.k + group * kKeyGroup * KeysOf::kRowBytes;
+      KeysOf::for_each_step(rows, threadIdx.x % 32, [&](int step, const uint32_t(&a)[4]) {
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c) {
+          multiply_matrices<T>(halves[step % 2][c], a, q.elements[step][c][0], q.elements[step][c][1]);
+        }
+      });
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) score[group][c][i] = halves[0][c][i] + halves[1][c][i];
+      }
+    }
+  }
+
+  // Scores of keys that a row does not see, or that have no page, become -infinity.
+  template <class Cursor>
+  __device__ __forceinline__ static void hide(const AttentionArgs& args, const Cursor& unit, const Queries& q, int first_key,
+                                              unsigned missing, Scores& score, unsigned& faulty) {
+    if (first_key >= q.all_see_from && first_key + kKeys <= q.all_see_to && missing == 0) return;
+    const int lane = threadIdx.x % 32;
+    for_each(score, [&](float& s, int group, int c, int i) {
+      const int key = group * kKeyGroup + lane / 4 + i / 2 * 8;
+      if (!q.visible[c][i % 2].hold(first_key + key) || (missing >> key & 1) != 0) s = -INFINITY;
+    });
+    if (missing != 0 && lane == 0) {
+#pragma unroll 1
+      for (int key = 0; key < kKeys; ++key) {
+        if ((missing >> key & 1) == 0) continue;
+        const auto rows = static_cast<unsigned>(rows_that_see<kRows>(args, unit.sequence, unit.first_packed(), first_key + key));
+        atomicOr(&faulty, rows);
+      }
+    }
+  }
+
+  // Where there are larger scores, all sums are divided by what the maximum grows by.
+  __device__ __forceinline__ void raise_maximum(Scores& score, [[maybe_unused]] const float (&log_scale)[kGroups][2]) {
+    float new_maximum[kColumns][2];
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) new_maximum[c][i] = maximum[c][i];
+    }
+    for_each(score, [&](float& s, int group, int c, int i) {
+      float& most = new_maximum[c][i % 2];
+      if constexpr (kIsFloat<V>) {
+        most = fmaxf(most, s);
+      } else {
+        most = fmaxf(most, s + log_scale[group][i / 2]);
+      }
+    });
+    bool larger = false;
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c)
+      larger = larger || new_maximum[c][0] != maximum[c][0] || new_maximum[c][1] != maximum[c][1];
+    if (!__any_sync(0xffffffffu, larger)) return;  // mostly, after the first steps
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+#pragma unroll
+        for (int offset = 4; offset < 32; offset *= 2) {
+          new_maximum[c][i] = fmaxf(new_maximum[c][i], __shfl_xor_sync(0xffffffffu, new_maximum[c][i], offset));
+        }
+        const float rescale = weight_of(maximum[c][i], new_maximum[c][i]);
+        maximum[c][i] = new_maximum[c][i];
+        sum[c][i] *= rescale;
+        if constexpr (kHasZeroPoint<V>) zero_sum[c][i] *= rescale;
+#pragma unroll
+        for (int tile = 0; tile < ValuesOf::kTiles; ++tile) {
+          out[tile][c][i] *= rescale;
+          out[tile][c][2 + i] *= rescale;
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void multiply_values(const Scores& weight, const Stage& stage) {
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      uint32_t weights[kColumns][2];
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          weights[c][half] = transpose_matrix(pack<T>(weight[group][c][2 * half], weight[group][c][2 * half + 1]));
+        }
+      }
+      const unsigned char* const rows = stage.v + group * kKeyGroup * ValuesOf::kRowBytes;
+      ValuesOf::for_each_tile(rows, threadIdx.x % 32, [&](int tile, const uint32_t(&a)[4]) {
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c) multiply_matrices<T>(out[tile][c], a, weights[c][0], weights[c][1]);
+      });
+    }
+  }
+
+  // Four channels of a row whose sums are complete: what goes to `out`.
+  template <class Cursor>
+  __device__ __forceinline__ static void store_row(const AttentionArgs& args, const Cursor& unit, int packed, int d,
+                                                   float row_maximum, float row_sum, bool fault, float (&values)[4]) {
+    const PagedAttentionParams& p = args.p;
+    const int j = packed / args.group;
+    const int64_t q_head = static_cast<int64_t>(unit.kv_head) * args.group + packed % args.group;
+    if (fault && d == 0 && unit.kv_head == 0 && packed % args.group == 0) record_row_fault(args, unit.sequence, j);
+    row_sum += sink_weight(p, q_head, row_maximum);
+    const bool zero = fault || unit.sequence.limit(j) == 0;
+    // Where V has no scales the sum is 1 or more, and its reciprocal loses nothing that 16 bits would keep.
+    const float inverse = kIsFloat<V> ? 1.0f / row_sum : 1.0f;
+#pragma unroll
+    for (float& value : values) value = zero ? 0.0f : kIsFloat<V> ? value * inverse : value / row_sum;
+    store_four(p.dtype, p.out.data, (unit.sequence.first_row + j) * p.out.token_stride + q_head * p.out.head_stride + d, values);
+  }
+};
+
+}  // namespace prologue::cuda
