@@ -35,9 +35,13 @@ int64_t time_of(const Division& division, int64_t tiles, int64_t key_tiles, int6
 const Division* division_of(PrefillCache cache, int64_t tiles, int64_t key_tiles) {
   if (key_tiles <= kPrefillWgmmaWholeTiles) return nullptr;
   const int64_t tile_time = cache == PrefillCache::codes ? 15 : 10;
-  const auto time = [&](const Division& division) { return time_of(division, tiles, key_tiles, tile_time); };
-  const Division* const best = std::ranges::min_element(kDivisions, {}, time);
-  return time(*best) < tile_time * key_tiles ? best : nullptr;
+  const Division* best = nullptr;
+  int64_t least = tile_time * key_tiles;
+  for (const Division& division : kDivisions) {
+    const int64_t time = time_of(division, tiles, key_tiles, tile_time);
+    if (time < least) best = &division, least = time;
+  }
+  return best;
 }
 
 constexpr InstanceTable<PrefillWgmmaInstance> kTables[] = {prefill_wgmma_instances, prefill_wgmma_instances_of_codes};
