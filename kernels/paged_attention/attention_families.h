@@ -46,6 +46,9 @@ extern const AttentionFamily<DecodeInstance> kDecodeFamily;
 extern const AttentionFamily<PrefillWgmmaInstance> kPrefillWgmmaFamily;
 extern const AttentionFamily<PrefillInstance> kPrefillFamily;  // prefill_mma_kernel and prefill_simple_kernel
 
+// Multiprocessors of the current device, or 0 if it does not run the kernels with wgmma.
+int64_t wgmma_multiprocessors();
+
 // The first instance of a family's tables that fits; null: none.
 template <class Instance, size_t kTables, class Fits>
 const Instance* first_instance(std::span<const Instance> (*const (&tables)[kTables])(), const Fits& fits) {

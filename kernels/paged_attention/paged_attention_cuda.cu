@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <optional>
 #include <tuple>
@@ -87,39 +86,13 @@ void for_each_instance(const Visit& visit) {
 
 std::atomic<bool> wgmma_allowed = true;
 
-// Whether the library holds code of the kernels with wgmma for this device: code for others is empty, and admits fewer threads.
-bool has_wgmma_code(int device) {
-  int major = 0, minor = 0;
-  if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
-      cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess) {
-    cudaGetLastError();
-    return false;
-  }
-  if (major != 9 || minor != 0) return false;
-  constexpr int kDevices = 64;
-  static std::array<std::atomic<int>, kDevices> answers = {};  // 0: not known yet; 1: no; 2: yes
-  if (device < kDevices && answers[static_cast<size_t>(device)] != 0) return answers[static_cast<size_t>(device)] == 2;
-  cudaFuncAttributes attributes = {};
-  const auto has_code = [&](auto* kernel, int threads, int registers) {
-    const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
-    if (error != cudaSuccess) cudaGetLastError();
-    return error == cudaSuccess && attributes.maxThreadsPerBlock >= threads && attributes.numRegs >= registers;
-  };
-  bool yes = has_code(decode_mla_instances()[0].kernel, kDecodeMlaThreads, kDecodeMlaRegisters);
-  for (const auto& instance : {prefill_wgmma_instances()[0], prefill_wgmma_instances_of_codes()[0]}) {
-    yes = yes && has_code(instance.kernels[0][0], instance.threads, instance.registers);
-  }
-  if (device < kDevices) answers[static_cast<size_t>(device)] = yes ? 2 : 1;
-  return yes;
-}
-
 }  // namespace
 
 Status paged_attention(const PagedAttentionParams& params, const Execution& execution) {
   int device = 0, shared_bytes = 0;
   PROLOGUE_CUDA_RETURN_IF_ERROR(cudaGetDevice(&device));
   PROLOGUE_CUDA_RETURN_IF_ERROR(cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-  const Gpu gpu = {static_cast<size_t>(shared_bytes), wgmma_allowed && has_wgmma_code(device)};
+  const Gpu gpu = {static_cast<size_t>(shared_bytes), wgmma_allowed && wgmma_multiprocessors() > 0};
   const PagedAttentionParams decode = decode_part(params);
   if (decode.num_seqs > 0) {
     const std::optional<Status> status = run_first(kDecodeFamilies, decode, gpu, 0, execution.stream);
@@ -172,12 +145,7 @@ std::string chosen_prefill_instance(const PagedAttentionParams& params, int64_t 
   return name_of_first(kPrefillFamilies, params, {static_cast<size_t>(shared_bytes), wgmma});
 }
 
-bool runs_wgmma() {
-  int device = 0;
-  if (cudaGetDevice(&device) == cudaSuccess) return has_wgmma_code(device) && encode_tensor_map() != nullptr;
-  cudaGetLastError();
-  return false;
-}
+bool runs_wgmma() { return wgmma_multiprocessors() > 0 && encode_tensor_map() != nullptr; }
 
 void allow_wgmma(bool allowed) { wgmma_allowed = allowed; }
 

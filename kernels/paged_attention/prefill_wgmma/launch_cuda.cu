@@ -4,6 +4,7 @@
 #include <prologue/kernels/paged_attention/attention_families.h>
 #include <prologue/kernels/paged_attention/attention_launch.h>
 #include <prologue/kernels/base/device/cuda_launch.cuh>
+#include <prologue/kernels/base/device/hopper_code.cuh>
 #include <prologue/kernels/base/device/tensor_map.cuh>
 
 namespace prologue::cuda {
@@ -177,10 +178,7 @@ Status launch_prefill(const PrefillWgmmaInstance& instance, const PagedAttention
     blocks = division->blocks();
     w.sharers = division->sharers;
   } else {
-    int device = 0, multiprocessors = 0;
-    PROLOGUE_CUDA_RETURN_IF_ERROR(cudaGetDevice(&device));
-    PROLOGUE_CUDA_RETURN_IF_ERROR(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
-    blocks = std::min<int64_t>(blocks, multiprocessors);
+    blocks = std::min(blocks, wgmma_multiprocessors());
   }
   LaunchAttributes attributes(std::max(1, w.sharers), may_overlap);
   args.p.past_is_ready = params.past_is_ready && may_overlap;
@@ -197,6 +195,11 @@ std::optional<Status> run(const PrefillWgmmaInstance& instance, const PagedAtten
 }
 
 }  // namespace
+
+int64_t wgmma_multiprocessors() {
+  const PrefillWgmmaInstance& first = prefill_wgmma_instances().front();
+  return hopper_multiprocessors([&] { return first.kernels[0][0]; }, first.threads, first.registers);
+}
 
 constinit const AttentionFamily<PrefillWgmmaInstance> kPrefillWgmmaFamily = {true,   kTables, name_of,         shared_bytes_of,
                                                                              serves, choose,  workspace_bytes, run};
