@@ -52,6 +52,7 @@ struct SquaresByFma {
 template <class T, int kRows>
 struct RingByWgmma {
   static constexpr int kMostTokens = kMostRingTokens;
+  static constexpr int kFewestRows = 0;
   static constexpr int kMostRows = kRows;
   static constexpr int kBlocksOfSm = 1;
   static constexpr int kWays = 2;
@@ -63,7 +64,7 @@ struct RingByWgmma {
     a.log_ways = 1;  // kWays
     a.row_of_sums = kRows + 8;
     const int64_t rows_beyond = kRows - a.rows, tokens_beyond = kMostTokens - a.x_rows;
-    return place_ring(a, rows_beyond > tokens_beyond ? rows_beyond : tokens_beyond, room);
+    return place_ring(a, rows_beyond > tokens_beyond ? rows_beyond : tokens_beyond, room, kEnoughWeights);
   }
 
   // Where a row's sum is among those of a token: the same, but for places of 4 that are swapped so that lanes with 8 rows each use all banks.

@@ -72,7 +72,7 @@ struct RingTail {
 
 // Where things are in so many bytes of shared memory, from num_tokens, rows, k, the norm, boxes, log_ways and row_of_sums. Returns how many
 // are used; without any stages there is no room. `beyond`: rows of weights or of x behind the last, which are read, and nothing is made of them.
-inline int64_t place_ring(RingArgs& a, int64_t beyond, int64_t room) {
+inline int64_t place_ring(RingArgs& a, int64_t beyond, int64_t room, int64_t enough_weights) {
   const int64_t channels = int64_t{a.boxes * kBoxChannels} << a.log_sharers, count = (a.k + channels - 1) / channels;
   const int64_t norm_weight = a.norm_weight == nullptr ? 0 : count * channels * (a.float_weights != 0 ? 4 : 2);
   const int64_t tail = static_cast<int64_t>(sizeof(RingTail)) + norm_weight;
@@ -81,7 +81,7 @@ inline int64_t place_ring(RingArgs& a, int64_t beyond, int64_t room) {
   a.stages = kMostRingStages;
   const auto at_most = [&](int64_t stages) { a.stages = static_cast<int32_t>(stages < a.stages ? stages : a.stages); };
   at_most((room - tail - beyond * kBoxRowBytes) / a.stage_bytes);
-  at_most((kEnoughWeights + weights - 1) / weights);
+  at_most((enough_weights + weights - 1) / weights);
   at_most(count);
   const int64_t ring = int64_t{a.stages} * a.stage_bytes + beyond * kBoxRowBytes;
   const int64_t sums = int64_t{a.num_tokens} * a.row_of_sums * 4 << a.log_ways;

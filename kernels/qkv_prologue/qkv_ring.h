@@ -16,7 +16,7 @@ struct QkvRingInstance {
   bool of_pairs;
   int vector;  // channels in one access of the prologue; not of pairs: heads have 64 * vector channels at most
   int features;
-  int most_rows;  // of a block
+  int fewest_rows, most_rows;  // of a block
   int most_tokens;
   int64_t (*place)(RingArgs&, int64_t room);
   void (*kernel)(QkvRingArgs, MoreArgs);

@@ -17,15 +17,16 @@ std::span<const QkvRingInstance> qkv_ring_instances_of(DType type) {
 }
 
 std::string qkv_ring_instance_name(DType dtype, const QkvRingInstance& instance) {
-  return str_cat(dtype_name(dtype), ", ring of ", instance.most_tokens, " tokens", instance.of_pairs ? ", pairs" : "",
-                 token_head_name(instance));
+  return str_cat(dtype_name(dtype), ", ring of ", instance.most_tokens, " tokens, ", instance.most_rows, " rows",
+                 instance.of_pairs ? ", pairs" : "", token_head_name(instance));
 }
 
 namespace {
 
 bool has_room(const QkvPrologueParams& p, const AttentionPrologueParams& prologue, const QkvRingInstance& instance,
               int64_t rows) {
-  return !p.batch_invariant && prologue.num_tokens <= instance.most_tokens && rows <= instance.most_rows &&
+  return !p.batch_invariant && prologue.num_tokens <= instance.most_tokens && rows >= instance.fewest_rows &&
+         rows <= instance.most_rows &&
          can_ring(prologue.dtype, prologue.num_tokens, p.hidden_size, p.hidden_states, p.hidden_stride, p.norm, p.weight);
 }
 

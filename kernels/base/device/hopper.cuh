@@ -183,6 +183,7 @@ __device__ inline void keep_in_order(Word (&words)[kCount]) {
 #define PROLOGUE_D32(i) PROLOGUE_D16(i), PROLOGUE_D16(i + 16)
 #define PROLOGUE_NAMES8 "%0,%1,%2,%3,%4,%5,%6,%7"
 #define PROLOGUE_NAMES16 PROLOGUE_NAMES8 ",%8,%9,%10,%11,%12,%13,%14,%15"
+#define PROLOGUE_NAMES24 PROLOGUE_NAMES16 ",%16,%17,%18,%19,%20,%21,%22,%23"
 #define PROLOGUE_NAMES32 PROLOGUE_NAMES16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define PROLOGUE_NAMES64                                                                                  \
   PROLOGUE_NAMES32                                                                                        \
@@ -212,12 +213,16 @@ __device__ inline void keep_in_order(Word (&words)[kCount]) {
 // mma.m16n8k16, one after the other.
 template <class T, int kCount>
 __device__ inline void multiply_async(float (&d)[kCount], uint64_t a, uint64_t b, bool add) {
-  static_assert(kCount == 16 || kCount == 32 || kCount == 64 || kCount == 128);
+  static_assert(kCount == 16 || kCount == 24 || kCount == 32 || kCount == 64 || kCount == 128);
   constexpr bool kBFloat16 = std::is_same_v<T, __nv_bfloat16>;
   if constexpr (kCount == 16 && kBFloat16) {
     PROLOGUE_MULTIPLY_SHARED(32, "bf16", PROLOGUE_NAMES16, 16, 17, 18, PROLOGUE_D16(0));
   } else if constexpr (kCount == 16) {
     PROLOGUE_MULTIPLY_SHARED(32, "f16", PROLOGUE_NAMES16, 16, 17, 18, PROLOGUE_D16(0));
+  } else if constexpr (kCount == 24 && kBFloat16) {
+    PROLOGUE_MULTIPLY_SHARED(48, "bf16", PROLOGUE_NAMES24, 24, 25, 26, PROLOGUE_D16(0), PROLOGUE_D8(16));
+  } else if constexpr (kCount == 24) {
+    PROLOGUE_MULTIPLY_SHARED(48, "f16", PROLOGUE_NAMES24, 24, 25, 26, PROLOGUE_D16(0), PROLOGUE_D8(16));
   } else if constexpr (kCount == 32 && kBFloat16) {
     PROLOGUE_MULTIPLY_SHARED(64, "bf16", PROLOGUE_NAMES32, 32, 33, 34, PROLOGUE_D32(0));
   } else if constexpr (kCount == 32) {
@@ -238,7 +243,7 @@ __device__ inline void multiply_async(float (&d)[kCount], uint64_t a, uint64_t b
 // d [64, N] += a [64, 16] b [16, N]; a in registers, as fragments of mma.m16n8k16, b in shared memory: kOwnRows, or rows of its transpose.
 template <class T, bool kOwnRows, int kCount>
 __device__ inline void multiply_registers_async(float (&d)[kCount], const uint32_t (&a)[4], uint64_t b) {
-  static_assert(kCount == 8 || kCount == 16 || kCount == 32 || kCount == 64 || kCount == 128);
+  static_assert(kCount == 8 || kCount == 16 || kCount == 24 || kCount == 32 || kCount == 64 || kCount == 128);
   constexpr bool kBFloat16 = std::is_same_v<T, __nv_bfloat16>;
   if constexpr (kCount == 8 && kBFloat16) {
     PROLOGUE_MULTIPLY_REGISTERS(16, "bf16", PROLOGUE_NAMES8, 8, 9, 10, 11, 12, 13, PROLOGUE_D8(0));
@@ -248,6 +253,10 @@ __device__ inline void multiply_registers_async(float (&d)[kCount], const uint32
     PROLOGUE_MULTIPLY_REGISTERS(32, "bf16", PROLOGUE_NAMES16, 16, 17, 18, 19, 20, 21, PROLOGUE_D16(0));
   } else if constexpr (kCount == 16) {
     PROLOGUE_MULTIPLY_REGISTERS(32, "f16", PROLOGUE_NAMES16, 16, 17, 18, 19, 20, 21, PROLOGUE_D16(0));
+  } else if constexpr (kCount == 24 && kBFloat16) {
+    PROLOGUE_MULTIPLY_REGISTERS(48, "bf16", PROLOGUE_NAMES24, 24, 25, 26, 27, 28, 29, PROLOGUE_D16(0), PROLOGUE_D8(16));
+  } else if constexpr (kCount == 24) {
+    PROLOGUE_MULTIPLY_REGISTERS(48, "f16", PROLOGUE_NAMES24, 24, 25, 26, 27, 28, 29, PROLOGUE_D16(0), PROLOGUE_D8(16));
   } else if constexpr (kCount == 32 && kBFloat16) {
     PROLOGUE_MULTIPLY_REGISTERS(64, "bf16", PROLOGUE_NAMES32, 32, 33, 34, 35, 36, 37, PROLOGUE_D32(0));
   } else if constexpr (kCount == 32) {
@@ -274,6 +283,7 @@ __device__ inline void multiply_async(float (&d)[kCount], const uint32_t (&a)[4]
 #undef PROLOGUE_D32
 #undef PROLOGUE_NAMES8
 #undef PROLOGUE_NAMES16
+#undef PROLOGUE_NAMES24
 #undef PROLOGUE_NAMES32
 #undef PROLOGUE_NAMES64
 #undef PROLOGUE_NAMES128
