@@ -48,13 +48,13 @@ __global__ void __launch_bounds__(kRingLaunchBound)
   const int own_tokens = (a.num_tokens - rank + blocks - 1) >> a.log_blocks;
   ring.open();
   if (threadIdx.x == 0) own.arrivals.open(static_cast<uint32_t>(own_tokens * (a.head_dim - a.rows)) * uint32_t{sizeof(T)});
-  arrive_at_cluster();
+  if (blocks > 1) arrive_at_cluster();
   __syncthreads();
   let_next_kernel_start();
   if (threadIdx.x >= kRingConsumers) {
     if (threadIdx.x == kRingConsumers) fill_ring(a, ring, static_cast<int>(blockIdx.x) * a.rows);
     __syncwarp();
-    wait_for_cluster();
+    if (blocks > 1) wait_for_cluster();
     return;
   }
   if (a.norm_weight != nullptr) {
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kRingLaunchBound)
   }
   By::multiply(a, ring);
   sync_barrier(1, kRingConsumers);
-  wait_for_cluster();
+  if (blocks > 1) wait_for_cluster();
 
   constexpr int kAtOnce = 8;
   const int chunks = a.rows / kAtOnce, count = a.num_tokens * chunks;
