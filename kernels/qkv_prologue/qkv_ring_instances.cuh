@@ -18,7 +18,7 @@ QkvRingInstance qkv_ring_instance() {
   return {false, V, kFeatures, By::kFewestRows, By::kMostRows, By::kMostTokens, By::place, qkv_ring_kernel<T, V, By, kFeatures>};
 }
 
-// Those of fewer rows first: what a block has not got is multiplied, too.
+// The first that has enough rows serves a call, so those of few rows come first: rows that a block has not got are multiplied, too.
 template <class T>
 std::span<const QkvRingInstance> qkv_ring_table() {
   using Few = RingByMma<T>;
