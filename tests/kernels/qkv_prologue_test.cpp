@@ -347,8 +347,12 @@ TEST_P(QkvRingInstanceTest, EveryOneHasTheBitsOfThePrologueAlone) {
 TEST(QkvRingTest, IsFilledSeveralTimes_cuda) {
   PROLOGUE_REQUIRE_BACKEND(Backend::cuda);
   if (!has_qkv_gemm(Device::cuda)) GTEST_SKIP() << "this GPU has none of the kernels of Hopper";
+#ifdef PROLOGUE_CUDA_EMULATED
+  constexpr Sizes kFew[] = {{9, 1, 1, 128, 1856}, {36, 1, 1, 128, 1344}, {9, 1, 1, 256, 320}, {64, 1, 1, 256, 192}};
+#else
   constexpr Sizes kFew[] = {
       {12, 1, 1, 128, 1088}, {16, 1, 1, 128, 4096}, {36, 1, 1, 128, 2112}, {9, 1, 1, 256, 320}, {64, 1, 1, 256, 832}};
+#endif
   std::set<std::string> ran;
   for (const char* name : {"plain", "hadamard_uint4", "interleaved", "bias", "norm", "fp8"}) {
     const auto call = std::ranges::find_if(kWithoutAxes, [&](const Call& each) { return std::string(each.name) == name; });
