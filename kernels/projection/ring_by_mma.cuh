@@ -15,7 +15,7 @@ struct RingByMma {
   static constexpr int kMostTokens = kMostFewTokens;
   static constexpr int kRowsOfWarp = kAllRows > 0 ? kAllRows : kMostRingRows / kRingWarps;
   static constexpr int kMostRows = kAllRows > 0 ? kAllRows : kMostRingRows;
-  static constexpr int kFewestRows = kAllRows > 0 ? kAllRows - 15 : 0;
+  static constexpr int kFewestRows = kAllRows > 0 ? kAllRows - 15 : 0;  // with fewer, a tile of 16 would have none
   static constexpr int kBlocksOfSm = kAllRows > 0 ? 1 : 2;
   static constexpr int kWays = kAllRows > 0 ? kRingWarps : 0;    // 0: a.log_ways says
   static constexpr int kSteps = kAllRows > 0 ? 2 : kStepsOfBox;  // of a warp, in a stage

@@ -72,6 +72,7 @@ struct RingTail {
 
 // Where things are in so many bytes of shared memory, from num_tokens, rows, k, the norm, boxes, log_ways and row_of_sums. Returns how many
 // are used; without any stages there is no room. `beyond`: rows of weights or of x behind the last, which are read, and nothing is made of them.
+// `enough_weights`: bytes on their way; no more stages than that takes.
 inline int64_t place_ring(RingArgs& a, int64_t beyond, int64_t room, int64_t enough_weights) {
   const int64_t channels = int64_t{a.boxes * kBoxChannels} << a.log_sharers, count = (a.k + channels - 1) / channels;
   const int64_t norm_weight = a.norm_weight == nullptr ? 0 : count * channels * (a.float_weights != 0 ? 4 : 2);
