@@ -33,9 +33,10 @@ inline constexpr int kTileRegisters = 128;                              // of a 
 
 struct GemmTiles {
   CUtensorMap x;       // [num_tokens, k], boxes of half of a tile's tokens
-  CUtensorMap weight;  // [n, k], boxes of half of a tile's columns; gated: [2, n, k]
+  CUtensorMap weight;  // [n, k], boxes of kBoxRows of TileShared; gated: [2, n, k]
   int32_t num_tokens = 0;
   int32_t gated = 0;  // a tile's columns are as many of the first half of the weights, then the same of the second
+  int32_t swapped_quarters = 0;  // of each 128 rows of the weights, the second and the third 32 change places (kColumnsInParts)
   int32_t stages_of_k = 0;
   int32_t pairs = 0;    // of tiles, along the tokens
   int32_t columns = 0;  // tiles, along n
@@ -43,10 +44,19 @@ struct GemmTiles {
   int32_t count = 0;    // of the clusters' tiles, two for each that is divided
 };
 
+// Tiles of so many columns are three parts of 64, so a head of 128 channels may lie in two tiles: a part has whole rotary pairs.
+inline constexpr int kColumnsInParts = 192;
+inline constexpr int kPartColumns = 64;
+
+// Rows of the weights that are copied at once.
+constexpr int tile_box_rows(int columns) { return columns == kColumnsInParts ? kPartColumns / 2 : columns / kTileBlocks; }
+
 template <class T, int kColumnsOfTile>
 struct TileShared {
   static constexpr int kColumns = kColumnsOfTile;
-  static constexpr int kStages = kColumns > 128 ? 3 : 5;
+  static constexpr int kStages = kColumns > kColumnsInParts ? 3 : kColumns > 128 ? 4 : 5;
+  static constexpr bool kDivides = kColumns != kColumnsInParts;  // tiles of the last round
+  static constexpr int kBoxRows = tile_box_rows(kColumns);
   static constexpr int kRowBytes = kTileChannels * static_cast<int>(sizeof(T));  // of a stage
   static constexpr int kRow = kColumns + 16 / static_cast<int>(sizeof(T));  // rows of a tile: no bank has two of eight of them
 
@@ -125,10 +135,16 @@ class TileWalk {
   int number_;
 };
 
+// The row of the weights that is this column of the product, at multiples of 32.
+__device__ inline int row_of_column(const GemmTiles& a, int column) {
+  if (a.swapped_quarters == 0) return column;
+  return (column & ~96) | (column & 32) << 1 | (column & 64) >> 1;
+}
+
 // By one thread.
 template <class Shared>
 __device__ inline void load_tiles(const GemmTiles& a, Shared& shared) {
-  constexpr int kRows = Shared::kColumns / kTileBlocks;
+  constexpr int kRows = Shared::kColumns / kTileBlocks, kBoxRows = Shared::kBoxRows;
   constexpr unsigned kBothBlocks = (1u << kTileBlocks) - 1;
   const int rank = static_cast<int>(cluster_rank());
   RingPlace<Shared::kStages> at;
@@ -142,8 +158,11 @@ __device__ inline void load_tiles(const GemmTiles& a, Shared& shared) {
       Barrier& loaded = shared.loaded[at.index];
       shared.emptied[at.index].wait(at.phase ^ 1);
       loaded.arrive_and_expect((place.tokens + Shared::kColumns) * Shared::kRowBytes);
-      load_box_into_blocks(kBothBlocks, &shared.weight[at.index][rank * kRows], a.weight, loaded, stage * kTileChannels, row,
-                           half);
+#pragma unroll
+      for (int i = 0; i < kRows; i += kBoxRows) {
+        load_box_into_blocks(kBothBlocks, &shared.weight[at.index][rank * kRows + i], a.weight, loaded, stage * kTileChannels,
+                             kRows > kBoxRows ? row_of_column(a, row + i) : row, half);
+      }
       if (waits) wait_for_previous_kernels(), waits = false;  // they do not write weights
       for (int t = 0; t < place.tokens; t += kTileTokens / 2) {
         load_box(&shared.x[at.index][t], a.x, loaded, stage * kTileChannels, place.token + t, 0);
@@ -207,9 +226,9 @@ __device__ inline void multiply_tiles(const GemmTiles& a, Shared& shared) {
   RingPlace<Shared::kStages> at;
   unsigned free_phase = 1;
   for (TileWalk walk(a); walk.inside(); walk.advance(), free_phase ^= 1) {
-    if (walk.place().tokens == kTileTokens) {
+    if (!Shared::kDivides || walk.place().tokens == kTileTokens) {
       multiply_tile<T, Shared::kColumns / 2>(a, shared, at, group * (kTileTokens / 2), 0, free_phase, release);
-    } else {
+    } else if constexpr (Shared::kDivides) {
       multiply_tile<T, Shared::kColumns / 4>(a, shared, at, 0, group * (Shared::kColumns / 2), free_phase, release);
     }
     if (!walk.is_last()) shared.made.arrive();

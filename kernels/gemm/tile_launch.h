@@ -29,32 +29,37 @@ inline int64_t share_out_tiles(GemmTiles& a, const TileSizes& sizes, const void*
   a.columns = static_cast<int32_t>(parts(sizes.columns_of_weights(), tile_columns));
   const int64_t tiles = int64_t{a.pairs} * a.columns, clusters = std::min(2 * tiles, multiprocessors / kTileBlocks);
   if (tiles > INT32_MAX / 4) return 0;  // kernels count them in 32 bits
-  const int64_t last = tiles % clusters, divided = 2 * last <= clusters ? last : 0;
+  const int64_t last = tiles % clusters, divided = tile_columns != kColumnsInParts && 2 * last <= clusters ? last : 0;
   a.whole = static_cast<int32_t>(tiles - divided);
   a.count = static_cast<int32_t>(tiles + divided);
   const int64_t halves = sizes.gated ? 2 : 1;
   const bool encoded =
       encode_map(a.x, x, sizes.k, {{sizes.num_tokens, x_stride, kTileTokens / 2}, {1, x_stride * sizes.num_tokens, 1}}) &&
-      encode_map(a.weight, weight, sizes.k, {{sizes.n, sizes.k, tile_columns / kTileBlocks}, {halves, sizes.n * sizes.k, 1}});
+      encode_map(a.weight, weight, sizes.k,
+                 {{sizes.n, sizes.k, tile_box_rows(static_cast<int>(tile_columns))}, {halves, sizes.n * sizes.k, 1}});
   return encoded ? kTileBlocks * std::min(clusters, int64_t{a.count}) : 0;
 }
 
-// What the launch takes, in rounds of tiles of 256 columns on all clusters: measured on an H200, with k of 2048, 4096 and 8192.
+// What the launch takes, in rounds of tiles of 256 columns on all clusters: measured on an H200, with k of 2048 and 4096.
 inline double rounds_of_tiles(const GemmTiles& a, int64_t tile_columns, int64_t multiprocessors) {
-  const bool wide = tile_columns > 128;
-  const double clusters = static_cast<double>(multiprocessors / kTileBlocks), round = wide ? 1.0 : 0.56;
-  const double begin_and_end = 6.0 / a.stages_of_k;
-  return round * (std::ceil(a.whole / clusters) + (a.count > a.whole ? (wide ? 0.85 : 0.6) : 0.0)) + begin_and_end;
+  const double stages = a.stages_of_k, rounds = std::ceil(a.whole / static_cast<double>(multiprocessors / kTileBlocks));
+  const bool divided = a.count > a.whole;
+  if (tile_columns > kColumnsInParts) return rounds + (divided ? 0.82 : 0.0) + 6.4 / stages;
+  if (tile_columns == kColumnsInParts) return 0.8 * rounds + 6.4 / stages;
+  return 0.53 * rounds + (divided ? 0.36 : 0.0) + 3.0 * (rounds + 1) / stages;
 }
 
-// The same for a GEMM that leaves no SM idle.
-inline double fewest_rounds(const TileSizes& sizes, int64_t multiprocessors) {
-  return static_cast<double>(sizes.num_tokens) / kTileTokens * static_cast<double>(sizes.columns_of_weights()) / 256.0 /
-         static_cast<double>(multiprocessors);
+// The same for cuBLASLt's GEMM, which seems to have tiles of these sizes, and a kernel that reads and writes its product.
+inline double rounds_of_separate_kernels(const TileSizes& sizes, int64_t multiprocessors) {
+  const auto tiles = [&](int64_t columns) {
+    return std::ceil(static_cast<double>(sizes.num_tokens) / kTileTokens) *
+           std::ceil(static_cast<double>(sizes.columns_of_weights()) / static_cast<double>(columns));
+  };
+  const auto rounds = [&](int64_t columns) { return std::ceil(tiles(columns) / static_cast<double>(multiprocessors)); };
+  const double product = std::min({rounds(256), 0.83 * rounds(192), 0.6 * rounds(128) - 0.12});
+  const double whole = tiles(256) / static_cast<double>(multiprocessors);
+  return product + (4.9 + 5.3 * whole) * kTileChannels / static_cast<double>(sizes.k);
 }
-
-// Separate kernels take some 1.1 times as long as those in the best case, 1.5 times in the worst.
-inline constexpr double kMostOfFewestRounds = 1.23;
 
 // Calls with fewer tokens, or rows of the weights (70B on eight GPUs), or shorter ones (models below 1B) are faster separately.
 inline bool is_large_enough(const TileSizes& sizes) {

@@ -40,7 +40,7 @@ TilesLaunch choose_tiles(const ProjectionParams& p) {
   if (!is_gated(p) || !is_large_enough(sizes_of(p))) return {};
   const TilesLaunch launch = tiles_launch_of(p);
   const bool faster = launch.kernel != nullptr && rounds_of_tiles(launch.args, kGatedColumns, multiprocessors()) <=
-                                                      kMostOfFewestRounds * fewest_rounds(sizes_of(p), multiprocessors());
+                                                      rounds_of_separate_kernels(sizes_of(p), multiprocessors());
   return faster ? launch : TilesLaunch();
 }
 

@@ -14,7 +14,7 @@ namespace prologue::cuda {
 struct QkvGemmInstance {
   int columns;  // of a tile
   int features;
-  int heads_at_once;  // of one tensor
+  int heads_at_once;  // of one tensor, unless tiles have parts
   int shared_bytes;
   void (*kernel)(QkvGemmArgs, MoreArgs);
 };

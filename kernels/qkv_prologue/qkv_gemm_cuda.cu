@@ -18,13 +18,30 @@ int64_t multiprocessors() {
   return hopper_multiprocessors([] { return bfloat16_qkv_gemm_instances().front().kernel; }, kTileThreads, kTileRegisters);
 }
 
+// Two if tiles have parts of 64 columns, and a head 128 channels.
+int parts_of_head(const QkvGemmInstance& instance, const AttentionPrologueParams& p) {
+  return instance.columns == kColumnsInParts && p.head_dim == 2 * kPartColumns ? 2 : 1;
+}
+
+// Whether no step but the rotation needs more than a channel, and the pairs are those of halves or neighbours.
+bool has_parts(const QkvGemmInstance& instance, const AttentionPrologueParams& p) {
+  if ((instance.features & kNorm) != 0) return false;
+  return (instance.features & kLayouts) == 0 ||
+         (p.rope.style == RopeStyle::interleaved && p.rope.rotary_dim == p.head_dim && p.rope.num_blocks == 1);
+}
+
 bool serves(const QkvGemmInstance& instance, const AttentionPrologueParams& p) {
-  if (instance.columns % p.head_dim != 0 || v_head_dim(p) != p.head_dim || widest_vector(p) < kGemmVector) return false;
+  const int parts = parts_of_head(instance, p);
+  if (!std::has_single_bit(static_cast<uint64_t>(p.head_dim))) return false;
+  if (parts > 1 && !has_parts(instance, p)) return false;
+  if (instance.columns % (p.head_dim / parts) != 0 || v_head_dim(p) != p.head_dim || widest_vector(p) < kGemmVector) return false;
   const int features = features_of(p, kGemmVector);
   if (features < 0 || (features & (kTokenNorm | kAxes)) != 0 || units_of_all(p, kGemmVector) > 32) return false;
   if ((instance.features & kMoreSteps) != 0) return (features & (kLayouts | kEveryStep) & ~instance.features) == 0;
-  return (features & ~(kPerToken | kDerived)) == instance.features && p.num_q_heads % instance.heads_at_once == 0 &&
-         p.num_kv_heads % instance.heads_at_once == 0 && instance.columns / p.head_dim % instance.heads_at_once == 0;
+  if ((features & ~(kPerToken | kDerived)) != instance.features) return false;
+  if (instance.columns == kColumnsInParts) return true;  // those at once are of any tensor
+  return p.num_q_heads % instance.heads_at_once == 0 && p.num_kv_heads % instance.heads_at_once == 0 &&
+         instance.columns / p.head_dim % instance.heads_at_once == 0;
 }
 
 bool can_tile(const QkvPrologueParams& p, const AttentionPrologueParams& prologue) {
@@ -64,9 +81,17 @@ QkvGemmLaunch qkv_gemm_launch_of(const QkvPrologueParams& p, const AttentionProl
   QkvGemmLaunch launch;
   if (!can_tile(p, prologue) || !serves(instance, prologue)) return launch;
   QkvGemmArgs& a = launch.args;
-  a.heads = static_cast<int32_t>(prologue.num_q_heads + 2 * prologue.num_kv_heads);
-  a.heads_of_tile = static_cast<int32_t>(instance.columns / prologue.head_dim);
-  a.lanes = static_cast<int32_t>(std::bit_ceil(static_cast<uint64_t>(units_of_all(prologue, kGemmVector))));
+  a.parts = parts_of_head(instance, prologue);
+  a.heads = static_cast<int32_t>((prologue.num_q_heads + 2 * prologue.num_kv_heads) * a.parts);
+  a.columns_of_head = static_cast<int32_t>(prologue.head_dim) / a.parts;
+  a.heads_of_tile = instance.columns / a.columns_of_head;
+  a.lanes = static_cast<int32_t>(std::bit_ceil(static_cast<uint64_t>(units_of_all(prologue, kGemmVector)))) / a.parts;
+  if (a.parts > 1 && (instance.features & kLayouts) == 0) {
+    a.swapped_quarters = 1;
+    a.part_shift = a.second_shift = kPartColumns / 2;
+  } else if (a.parts > 1) {
+    a.part_shift = kPartColumns;
+  }
   launch.blocks =
       share_out_tiles(a, sizes_of(p, prologue), p.hidden_states, p.hidden_stride, p.weight, instance.columns, multiprocessors());
   if (launch.blocks > 0) launch.instance = &instance;
@@ -77,7 +102,7 @@ QkvGemmLaunch choose_qkv_gemm(const QkvPrologueParams& p, const AttentionPrologu
   const TileSizes sizes = sizes_of(p, prologue);
   if (!is_large_enough(sizes) || !can_tile(p, prologue)) return {};
   QkvGemmLaunch best;
-  double best_rounds = kMostOfFewestRounds * fewest_rounds(sizes, multiprocessors());
+  double best_rounds = rounds_of_separate_kernels(sizes, multiprocessors());
   int columns = 0;
   for (const QkvGemmInstance& instance : qkv_gemm_instances_of(prologue.dtype)) {
     if (instance.columns == columns || !serves(instance, prologue)) continue;

@@ -446,6 +446,13 @@ TEST(QkvGemmTest, HasTheBitsOfSeparateKernelsAtRealSizes) {
     const NormPlacement norm = sizes.num_tokens % 2 != 0 ? NormPlacement::before_rope : NormPlacement::none;
     expect_bits_of_separate_kernels(sizes, norm, RopeStyle::neox, sizes.num_tokens != 1024);
   }
+  // In tiles of 192 columns, and of 128.
+  for (const Sizes& sizes : {Sizes{512, 32, 8, 128, 4096}, Sizes{1000, 32, 8, 128, 4096}, Sizes{1024, 32, 8, 64, 2048},
+                             Sizes{768, 32, 8, 128, 4096}}) {
+    for (const RopeStyle style : {RopeStyle::neox, RopeStyle::interleaved}) {
+      expect_bits_of_separate_kernels(sizes, NormPlacement::none, style, true);
+    }
+  }
 }
 
 // Few tokens of 8B, 1B, SmolLM2 135M and Gemma 3 270M, whatever kernel it is.

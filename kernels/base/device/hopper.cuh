@@ -189,6 +189,10 @@ __device__ inline void keep_in_order(Word (&words)[kCount]) {
   PROLOGUE_NAMES32                                                                                        \
   ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56," \
   "%57,%58,%59,%60,%61,%62,%63"
+#define PROLOGUE_NAMES96                                                                                  \
+  PROLOGUE_NAMES64                                                                                        \
+  ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88," \
+  "%89,%90,%91,%92,%93,%94,%95"
 #define PROLOGUE_NAMES128                                                                                    \
   PROLOGUE_NAMES64                                                                                           \
   ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,"    \
@@ -213,7 +217,7 @@ __device__ inline void keep_in_order(Word (&words)[kCount]) {
 // mma.m16n8k16, one after the other.
 template <class T, int kCount>
 __device__ inline void multiply_async(float (&d)[kCount], uint64_t a, uint64_t b, bool add) {
-  static_assert(kCount == 16 || kCount == 24 || kCount == 32 || kCount == 64 || kCount == 128);
+  static_assert(kCount == 16 || kCount == 24 || kCount == 32 || kCount == 64 || kCount == 96 || kCount == 128);
   constexpr bool kBFloat16 = std::is_same_v<T, __nv_bfloat16>;
   if constexpr (kCount == 16 && kBFloat16) {
     PROLOGUE_MULTIPLY_SHARED(32, "bf16", PROLOGUE_NAMES16, 16, 17, 18, PROLOGUE_D16(0));
@@ -231,6 +235,10 @@ __device__ inline void multiply_async(float (&d)[kCount], uint64_t a, uint64_t b
     PROLOGUE_MULTIPLY_SHARED(128, "bf16", PROLOGUE_NAMES64, 64, 65, 66, PROLOGUE_D32(0), PROLOGUE_D32(32));
   } else if constexpr (kCount == 64) {
     PROLOGUE_MULTIPLY_SHARED(128, "f16", PROLOGUE_NAMES64, 64, 65, 66, PROLOGUE_D32(0), PROLOGUE_D32(32));
+  } else if constexpr (kCount == 96 && kBFloat16) {
+    PROLOGUE_MULTIPLY_SHARED(192, "bf16", PROLOGUE_NAMES96, 96, 97, 98, PROLOGUE_D32(0), PROLOGUE_D32(32), PROLOGUE_D32(64));
+  } else if constexpr (kCount == 96) {
+    PROLOGUE_MULTIPLY_SHARED(192, "f16", PROLOGUE_NAMES96, 96, 97, 98, PROLOGUE_D32(0), PROLOGUE_D32(32), PROLOGUE_D32(64));
   } else if constexpr (kBFloat16) {
     PROLOGUE_MULTIPLY_SHARED(256, "bf16", PROLOGUE_NAMES128, 128, 129, 130, PROLOGUE_D32(0), PROLOGUE_D32(32), PROLOGUE_D32(64),
                              PROLOGUE_D32(96));
@@ -286,6 +294,7 @@ __device__ inline void multiply_async(float (&d)[kCount], const uint32_t (&a)[4]
 #undef PROLOGUE_NAMES24
 #undef PROLOGUE_NAMES32
 #undef PROLOGUE_NAMES64
+#undef PROLOGUE_NAMES96
 #undef PROLOGUE_NAMES128
 #undef PROLOGUE_MULTIPLY_SHARED
 #undef PROLOGUE_MULTIPLY_REGISTERS
