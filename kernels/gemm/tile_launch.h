@@ -46,7 +46,7 @@ inline double rounds_of_tiles(const GemmTiles& a, int64_t tile_columns, int64_t 
   const bool divided = a.count > a.whole;
   if (tile_columns > kColumnsInParts) return rounds + (divided ? 0.82 : 0.0) + 6.4 / stages;
   if (tile_columns == kColumnsInParts) return 0.8 * rounds + 6.4 / stages;
-  return 0.53 * rounds + (divided ? 0.36 : 0.0) + 3.0 * (rounds + 1) / stages;
+  return 0.53 * rounds + (divided ? 0.36 + 3.0 / stages : 0.0) + 3.0 * (rounds + 1) / stages;
 }
 
 // The same for cuBLASLt's GEMM, which seems to have tiles of these sizes, and a kernel that reads and writes its product.
@@ -56,7 +56,7 @@ inline double rounds_of_separate_kernels(const TileSizes& sizes, int64_t multipr
            std::ceil(static_cast<double>(sizes.columns_of_weights()) / static_cast<double>(columns));
   };
   const auto rounds = [&](int64_t columns) { return std::ceil(tiles(columns) / static_cast<double>(multiprocessors)); };
-  const double product = std::min({rounds(256), 0.83 * rounds(192), 0.6 * rounds(128) - 0.12});
+  const double product = std::min({rounds(256), 0.85 * rounds(192), 0.6 * rounds(128) - 0.12, 0.35 * rounds(64)});
   const double whole = tiles(256) / static_cast<double>(multiprocessors);
   return product + (4.9 + 5.3 * whole) * kTileChannels / static_cast<double>(sizes.k);
 }
