@@ -17,7 +17,7 @@
 #include <vector>
 
 #include <prologue/engine/engine.h>
-#include <prologue/kernels/base/host/view_checks.h>
+#include <prologue/kernels/base/kv_types.h>
 
 #include "benchmarks/engine/cache_quality.h"
 #include "benchmarks/harness.h"

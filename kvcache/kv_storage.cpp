@@ -5,7 +5,7 @@
 #include <utility>
 
 #include <prologue/kernels/base/host/out_of_memory.h>
-#include <prologue/kernels/base/host/view_checks.h>
+#include <prologue/kernels/base/kv_types.h>
 
 namespace prologue {
 

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <thread>
 
-#include <prologue/kernels/base/host/view_checks.h>
+#include <prologue/kernels/base/kv_types.h>
 
 namespace examples {
 

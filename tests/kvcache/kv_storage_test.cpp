@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include <prologue/kernels/base/kv_types.h>
 #include <prologue/kvcache/kv_storage.h>
 
 #include "tests/support/arena.h"
@@ -199,6 +200,16 @@ std::vector<Part> parts_of(const PagedKvView& view) {
     parts.push_back({reinterpret_cast<unsigned char*>(side->scale), heads * scales_of_head(side->format) * 4});
   }
   return parts;
+}
+
+TEST(KvTypes, AreFoundByTheirNames) {
+  for (const DType type :
+       {DType::f32, DType::f16, DType::bf16, DType::fp8_e4m3, DType::fp8_e5m2, DType::int8, DType::int4, DType::uint4}) {
+    EXPECT_EQ(kv_type_of(dtype_name(type)), type);
+  }
+  for (const char* name : {"", "float64", "int16", "uint8", "unset", "FLOAT32", "float32 "}) {
+    EXPECT_EQ(kv_type_of(name), DType::unset) << name;
+  }
 }
 
 TEST(KvStorage, LayersHaveThePagesOfTheirGroup) {

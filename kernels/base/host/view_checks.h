@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <initializer_list>
 #include <string>
-#include <string_view>
 
 #include <prologue/kernels/base/dtype.h>
 #include <prologue/kernels/base/execution.h>
@@ -49,11 +48,6 @@ Region cache_scale_region(const char* name, const PagedHeads& side, const PagedK
 
 // "int16", or "the unknown type 99".
 std::string dtype_text(DType type);
-
-// The types of a cache, for messages: "float32, ... and int4".
-PROLOGUE_API std::string kv_type_names();
-// The type of a cache that has this dtype_name; unset if there is none.
-PROLOGUE_API DType kv_type_of(std::string_view name);
 
 Status check_range(const char* operation, const char* name, int64_t value, int64_t low, int64_t high);
 Status check_dtype(const char* operation, const char* name, DType dtype);
