@@ -3,6 +3,7 @@
 #include <prologue/kernels/paged_attention/attention_families.h>
 #include <prologue/kernels/paged_attention/attention_launch.h>
 #include <prologue/kernels/base/device/cuda_launch.cuh>
+#include <prologue/kernels/paged_attention/decode/combine_kernel.cuh>
 #include <prologue/kernels/paged_attention/decode/kernel.cuh>
 
 namespace prologue::cuda {
