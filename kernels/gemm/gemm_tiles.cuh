@@ -48,15 +48,18 @@ struct GemmTiles {
 inline constexpr int kColumnsInParts = 192;
 inline constexpr int kPartColumns = 64;
 
+// Whether the tiles of the last round may be divided.
+constexpr bool may_divide_tiles(int64_t columns) { return columns != kColumnsInParts; }
+
 // Rows of the weights that are copied at once.
-constexpr int tile_box_rows(int columns) { return columns == kColumnsInParts ? kPartColumns / 2 : columns / kTileBlocks; }
+constexpr int64_t tile_box_rows(int64_t columns) { return columns == kColumnsInParts ? kPartColumns / 2 : columns / kTileBlocks; }
 
 template <class T, int kColumnsOfTile>
 struct TileShared {
   static constexpr int kColumns = kColumnsOfTile;
   static constexpr int kStages = kColumns > kColumnsInParts ? 3 : kColumns > 128 ? 4 : 5;
-  static constexpr bool kDivides = kColumns != kColumnsInParts;  // tiles of the last round
-  static constexpr int kBoxRows = tile_box_rows(kColumns);
+  static constexpr bool kDivides = may_divide_tiles(kColumns);
+  static constexpr int kBoxRows = static_cast<int>(tile_box_rows(kColumns));
   static constexpr int kRowBytes = kTileChannels * static_cast<int>(sizeof(T));  // of a stage
   static constexpr int kRow = kColumns + 16 / static_cast<int>(sizeof(T));  // rows of a tile: no bank has two of eight of them
 

@@ -29,14 +29,13 @@ inline int64_t share_out_tiles(GemmTiles& a, const TileSizes& sizes, const void*
   a.columns = static_cast<int32_t>(parts(sizes.columns_of_weights(), tile_columns));
   const int64_t tiles = int64_t{a.pairs} * a.columns, clusters = std::min(2 * tiles, multiprocessors / kTileBlocks);
   if (tiles > INT32_MAX / 4) return 0;  // kernels count them in 32 bits
-  const int64_t last = tiles % clusters, divided = tile_columns != kColumnsInParts && 2 * last <= clusters ? last : 0;
+  const int64_t last = tiles % clusters, divided = may_divide_tiles(tile_columns) && 2 * last <= clusters ? last : 0;
   a.whole = static_cast<int32_t>(tiles - divided);
   a.count = static_cast<int32_t>(tiles + divided);
   const int64_t halves = sizes.gated ? 2 : 1;
   const bool encoded =
       encode_map(a.x, x, sizes.k, {{sizes.num_tokens, x_stride, kTileTokens / 2}, {1, x_stride * sizes.num_tokens, 1}}) &&
-      encode_map(a.weight, weight, sizes.k,
-                 {{sizes.n, sizes.k, tile_box_rows(static_cast<int>(tile_columns))}, {halves, sizes.n * sizes.k, 1}});
+      encode_map(a.weight, weight, sizes.k, {{sizes.n, sizes.k, tile_box_rows(tile_columns)}, {halves, sizes.n * sizes.k, 1}});
   return encoded ? kTileBlocks * std::min(clusters, int64_t{a.count}) : 0;
 }
 

@@ -24,7 +24,7 @@ int parts_of_head(const QkvGemmInstance& instance, const AttentionPrologueParams
 }
 
 // Whether no step but the rotation needs more than a channel, and the pairs are those of halves or neighbours.
-bool has_parts(const QkvGemmInstance& instance, const AttentionPrologueParams& p) {
+bool may_divide_heads(const QkvGemmInstance& instance, const AttentionPrologueParams& p) {
   if ((instance.features & kNorm) != 0) return false;
   return (instance.features & kLayouts) == 0 ||
          (p.rope.style == RopeStyle::interleaved && p.rope.rotary_dim == p.head_dim && p.rope.num_blocks == 1);
@@ -33,7 +33,7 @@ bool has_parts(const QkvGemmInstance& instance, const AttentionPrologueParams& p
 bool serves(const QkvGemmInstance& instance, const AttentionPrologueParams& p) {
   const int parts = parts_of_head(instance, p);
   if (!std::has_single_bit(static_cast<uint64_t>(p.head_dim))) return false;
-  if (parts > 1 && !has_parts(instance, p)) return false;
+  if (parts > 1 && !may_divide_heads(instance, p)) return false;
   if (instance.columns % (p.head_dim / parts) != 0 || v_head_dim(p) != p.head_dim || widest_vector(p) < kGemmVector) return false;
   const int features = features_of(p, kGemmVector);
   if (features < 0 || (features & (kTokenNorm | kAxes)) != 0 || units_of_all(p, kGemmVector) > 32) return false;
