@@ -26,8 +26,7 @@ int parts_of_head(const QkvGemmInstance& instance, const AttentionPrologueParams
 // Whether no step but the rotation needs more than a channel, and the pairs are those of halves or neighbours.
 bool may_divide_heads(const QkvGemmInstance& instance, const AttentionPrologueParams& p) {
   if ((instance.features & kNorm) != 0) return false;
-  return (instance.features & kLayouts) == 0 ||
-         (p.rope.style == RopeStyle::interleaved && p.rope.rotary_dim == p.head_dim && p.rope.num_blocks == 1);
+  return (instance.features & kLayouts) == 0 || (p.rope.style == RopeStyle::interleaved && p.rope.rotary_dim == p.head_dim);
 }
 
 bool serves(const QkvGemmInstance& instance, const AttentionPrologueParams& p) {

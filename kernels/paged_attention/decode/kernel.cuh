@@ -3,6 +3,8 @@
 // key.
 #pragma once
 
+#include <type_traits>
+
 #include <prologue/kernels/paged_attention/attention_args.cuh>
 #include <prologue/kernels/paged_attention/decode/keys.cuh>
 #include <prologue/kernels/paged_attention/decode/rows.cuh>
@@ -46,8 +48,7 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocksPerSm<C, kHeadDim
 
   const int lane = threadIdx.x % Shape::kLanes, channel = lane * Shape::kChannels;
   const PagedKvView& kv = p.kv;
-  const DecodeCache<C, kHeadDim, kRows> cache = {{},
-                                                 args,
+  const DecodeCache<C, kHeadDim, kRows> cache = {args,
                                                  sequence,
                                                  kv_head,
                                                  channel,

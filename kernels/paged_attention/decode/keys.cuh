@@ -33,12 +33,11 @@ struct DecodeShape {
   static constexpr int kOwned = kScores > kLanes ? kScores / kLanes : 1;    // scores of a lane
   static constexpr int kSharers = kLanes > kScores ? kLanes / kScores : 1;  // lanes with the same score
   static constexpr int kRowLanes = kLanes / kRows;                          // lanes with the same row
-  static constexpr int kWarps = kDecodeThreads / 32;
 };
 
 // Where a thread reads in the cache, and in which format.
 template <class C, int kHeadDim, int kRows>
-struct DecodeCache : DecodeShape<C, kHeadDim, kRows> {
+struct DecodeCache {
   using Shape = DecodeShape<C, kHeadDim, kRows>;
   const AttentionArgs& args;
   const Sequence& sequence;

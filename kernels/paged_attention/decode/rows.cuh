@@ -23,7 +23,7 @@ template <class C, int kHeadDim, int kRows>
 __device__ __forceinline__ void store_rows(const AttentionArgs& args, const Sequence& sequence,
                                            const DecodeSums<C, kHeadDim, kRows>& sums, int kv_head, int first_packed,
                                            float value_scale) {
-  constexpr int kWarps = kDecodeThreads / 32;
+  constexpr int kWarps = DecodeSums<C, kHeadDim, kRows>::kWarps;
   const PagedAttentionParams& p = args.p;
   const int num_packed = sequence.num_rows * args.group;
   const int head_dim = args.v_head_dim;
