@@ -132,6 +132,10 @@ class Engine {
   const std::vector<WeightFormat>& weight_formats() const { return model_.weight_formats; }
   DType k_type() const { return options_.kv_type.value_or(model_.dtype); }  // of the KV cache
   DType v_type() const { return options_.v_type.value_or(k_type()); }
+  // What the model's files recommend. Requests are not changed: who makes one starts from these values (SamplingDefaults::over).
+  const SamplingDefaults& default_sampling() const { return model_.sampling; }
+  // What is unusual about the model's files, one sentence each, for programs to print.
+  const std::vector<std::string>& warnings() const { return model_.warnings; }
   double load_seconds() const { return load_seconds_; }
   // The most tokens that one sequence can have, prompt and generated together: the context length of the model, or less if
   // EngineOptions::context_length says so or the KV cache holds less.

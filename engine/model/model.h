@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include <prologue/engine/sampling_options.h>
 #include <prologue/kernels/base/memory.h>
 #include <prologue/layers/graph/graph.h>
 
@@ -33,6 +34,9 @@ struct Model {
   ModelConfig config;
   DType dtype = DType::f32;  // of the activations, and of the weights that are not packed
   std::vector<WeightFormat> weight_formats;  // of those that are packed, each once
+  SamplingDefaults sampling;
+  // What is unusual about the files and did not keep them from loading, one sentence each. Programs print them.
+  std::vector<std::string> warnings;
   Graph graph;  // unfused; its output is float32 logits [logit rows, vocab_size]
 
   // [num_layers]: how many tokens a token sees at most, its own included; 0 = all before it. The pages of tokens that no later token sees
