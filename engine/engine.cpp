@@ -8,6 +8,8 @@
 #include <thread>
 
 #include <prologue/engine/active.h>
+#include <prologue/engine/base/printable.h>
+#include <prologue/engine/checkpoint/name_list.h>
 #include <prologue/engine/gguf/gguf_checkpoint.h>
 #include <prologue/engine/gguf/tokenizer_data.h>
 #include <prologue/engine/huggingface/model_directory.h>
@@ -30,6 +32,25 @@ Result<TokenizerData> read_tokenizer(const Checkpoint& checkpoint) {
   if (const auto* gguf = dynamic_cast<const GgufCheckpoint*>(&checkpoint)) return read_tokenizer_data(gguf->file());
   if (const auto* hf = dynamic_cast<const HuggingFaceDirectory*>(&checkpoint)) return read_huggingface_tokenizer(hf->directory());
   return unsupported(checkpoint.path(), ": the tokenizer of a checkpoint of this format is not supported");
+}
+
+// Markers may be added to a tokenizer without making the embedding larger: a model does without them. What plain text becomes must have a row.
+Status check_vocabulary(const Tokenizer& tokenizer, const std::string& path, Model& model) {
+  const int64_t num_rows = model.config.vocab_size, num_tokens = tokenizer.vocab_size();
+  if (num_tokens <= num_rows) return {};
+  std::vector<std::string> markers;
+  for (auto id = static_cast<int32_t>(num_rows); id < num_tokens; ++id) {
+    const TokenType type = tokenizer.type(id);
+    if (type == TokenType::normal || type == TokenType::byte) {
+      return data_loss(path, ": the tokenizer has ", num_tokens, " tokens, but the embedding only ", num_rows, " rows: token ", id, ", ",
+                       in_quotes(tokenizer.token_text(id)), ", comes from plain text");
+    }
+    if (type != TokenType::unused) markers.emplace_back(tokenizer.token_text(id));
+  }
+  if (markers.empty()) return {};
+  model.warnings.push_back(str_cat(path, ": the embedding has ", num_rows, " rows, and none for the tokens ", name_list(markers),
+                                   ": a prompt with one of them is refused"));
+  return {};
 }
 
 int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b > 0 ? 1 : 0); }
@@ -76,10 +97,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options, Mod
     engine->options_.dtype = model.dtype;
     engine->model_ = std::move(model);
     engine->tokenizer_ = std::make_unique<Tokenizer>(std::move(tokenizer));
-    if (engine->tokenizer_->vocab_size() > engine->config().vocab_size) {
-      return invalid_argument("the tokenizer has ", engine->tokenizer_->vocab_size(), " tokens, but the model only ",
-                              engine->config().vocab_size);
-    }
+    PROLOGUE_RETURN_IF_ERROR(check_vocabulary(*engine->tokenizer_, "the model", engine->model_));
     PROLOGUE_RETURN_IF_ERROR(engine->start());
     return engine;
   });
@@ -113,10 +131,7 @@ Result<std::unique_ptr<Engine>> Engine::make(const EngineOptions& options) {
   auto tokenizer = Tokenizer::create(std::move(data));
   if (!tokenizer.ok()) return error_status(tokenizer.status().code(), file.path(), ": ", tokenizer.status().message());
   engine->tokenizer_ = std::make_unique<Tokenizer>(std::move(tokenizer).value());
-  if (engine->tokenizer_->vocab_size() > engine->config().vocab_size) {
-    return data_loss(file.path(), ": the tokenizer has ", engine->tokenizer_->vocab_size(), " tokens, but the embedding only ",
-                     engine->config().vocab_size, " rows");
-  }
+  PROLOGUE_RETURN_IF_ERROR(check_vocabulary(*engine->tokenizer_, file.path(), engine->model_));
   PROLOGUE_RETURN_IF_ERROR(engine->start());
   engine->load_seconds_ = seconds_since(start);
   return engine;

@@ -191,7 +191,11 @@ void convert(Bytes values, int64_t count, void* out) {
     for (int64_t i = 0; i < count; ++i) {
       In value;
       std::memcpy(&value, values + i * static_cast<int64_t>(sizeof value), sizeof value);
-      static_cast<Out*>(out)[i] = from_float<Out>(to_float(value));
+      if constexpr (std::is_same_v<In, double>) {
+        static_cast<Out*>(out)[i] = from_float<Out>(static_cast<float>(value));
+      } else {
+        static_cast<Out*>(out)[i] = from_float<Out>(to_float(value));
+      }
     }
   }
 }
@@ -212,6 +216,7 @@ constexpr Instance plain(GgmlType type) {
 
 constexpr Instance kInstances[] = {
     plain<float>(GgmlType::f32),     plain<Float16>(GgmlType::f16),   plain<BFloat16>(GgmlType::bf16),
+    plain<double>(GgmlType::f64),
     blocks_of<Q8_0>(GgmlType::q8_0), blocks_of<Q4_0>(GgmlType::q4_0), blocks_of<Q4_1>(GgmlType::q4_1),
     blocks_of<Q5_0>(GgmlType::q5_0), blocks_of<Q5_1>(GgmlType::q5_1), blocks_of<Q4K>(GgmlType::q4_k),
     blocks_of<Q5K>(GgmlType::q5_k),  blocks_of<Q6K>(GgmlType::q6_k),

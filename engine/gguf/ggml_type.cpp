@@ -11,6 +11,7 @@ constexpr GgmlTypeInfo kSupported[] = {
     {GgmlType::f32, "F32", 1, 4},
     {GgmlType::f16, "F16", 1, 2},
     {GgmlType::bf16, "BF16", 1, 2},
+    {GgmlType::f64, "F64", 1, 8},
     {GgmlType::q8_0, "Q8_0", 32, 2 + 32},
     {GgmlType::q4_0, "Q4_0", 32, 2 + 16},
     {GgmlType::q4_1, "Q4_1", 32, 2 + 2 + 16},

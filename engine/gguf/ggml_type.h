@@ -18,6 +18,7 @@ enum class GgmlType : uint32_t {
   q4_k = 12,
   q5_k = 13,
   q6_k = 14,
+  f64 = 28,
   bf16 = 30,
 };
 

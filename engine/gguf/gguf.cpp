@@ -23,6 +23,7 @@ constexpr uint64_t kMinTensorBytes =
     8 + 1 + 4 + 8 + 4 + 8;  // name length, name, number of dimensions, one dimension, type, offset
 constexpr uint64_t kMaxDims = 4;
 constexpr uint32_t kDefaultAlignment = 32;
+constexpr uint64_t kMaxArray = uint64_t{1} << 22;  // values that get() returns: an empty string takes four times its bytes in the file
 
 template <class T>
 T load(const std::byte* bytes) {
@@ -456,6 +457,9 @@ Result<T> GgufFile::get_value(std::string_view key) const {
     if (!entry->is_array || !accepts<Element>(entry->type)) {
       return data_loss(path_, ": key ", printable(key), " has type ", type_description(*entry), ": array of ",
                        expected_name<Element>(), " is expected");
+    }
+    if (entry->count > kMaxArray) {
+      return unsupported(path_, ": key ", printable(key), " is an array of ", entry->count, " values: at most ", kMaxArray, " are read");
     }
     T values;
     values.reserve(static_cast<size_t>(entry->count));

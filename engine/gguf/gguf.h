@@ -77,7 +77,7 @@ class GgufFile {
   // The value of `key`; the key then counts as used. T is bool, int32_t, uint32_t, int64_t, uint64_t, float, double, std::string, or a
   // std::vector of int32_t, uint32_t, int64_t, float, double, bool or std::string.
   // An integer T accepts every integer type of the file if the value fits. A float T accepts both float types.
-  // not_found: no such key. data_loss: the value has another type, or does not fit.
+  // not_found: no such key. data_loss: the value has another type, or does not fit. unsupported: an array has more than 2^22 values.
   template <class T>
   Result<T> get(std::string_view key) const;
   // The same, but returns `fallback` if there is no such key. A value of a wrong type is still an error.

@@ -12,9 +12,13 @@ namespace prologue {
 
 // Reads tokenizer.ggml.* and tokenizer.chat_template: byte-level BPE (tokenizer.ggml.model "gpt2") and SentencePiece's BPE ("llama"). A
 // missing key gets the default of TokenizerData, but add_bos_token and add_space_prefix are true by default for "llama", and add_bos_token
-// is for the pre-tokenizer "llama-bpe".
+// is for the pre-tokenizers of Llama 3 and of Mistral ("tekken").
 //
-// not_found: no model, no tokens, BPE without merges, or SentencePiece's without scores. unsupported: another model, an unknown
+// As llama.cpp does, more tokens than the keys name end a generation: those of a list of texts ("<|endoftext|>", "<|eot_id|>"). They, and
+// the markers that begin the turns of chats ("<|im_start|>"), are control tokens, whatever type the file gives them. A token without a text
+// is unused.
+//
+// not_found: no model, no tokens, BPE without merges or a pre-tokenizer, or SentencePiece's without scores. unsupported: another model, an unknown
 // pre-tokenizer (tokenizer.ggml.pre), or the file requires a token appended to every text (add_eos_token, add_sep_token), which would
 // change the result. data_loss: a merge is not two tokens. Tokenizer::create checks that the parts are consistent.
 Result<TokenizerData> read_tokenizer_data(const GgufFile& file);

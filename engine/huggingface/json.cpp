@@ -67,6 +67,10 @@ class JsonBuilder final : public nlohmann::json_sax<nlohmann::json> {
   };
 
   bool add(Json value) {
+    if (++num_values_ > kMaxJsonValues) {
+      status_ = unsupported(source_, ": the JSON has more than ", kMaxJsonValues, " values");
+      return false;
+    }
     if (open_.empty()) {
       root_ = std::move(value);
       return true;
@@ -95,6 +99,7 @@ class JsonBuilder final : public nlohmann::json_sax<nlohmann::json> {
 
   const std::string& source_;
   std::vector<Open> open_;
+  int64_t num_values_ = 0;
   Json root_;
   Status status_;
 };

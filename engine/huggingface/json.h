@@ -1,5 +1,5 @@
-// JSON files of unknown origin as values. Strict: one value, no comments, no NaN or Infinity, valid UTF-8, no name twice in an object, nesting
-// and size limited. An error is data_loss, and says where.
+// JSON files of unknown origin as values. Strict: one value, no comments, no NaN or Infinity, valid UTF-8, no name twice in an object, nesting,
+// size and number of values limited. An error is data_loss, and says where; too many values are unsupported.
 #pragma once
 
 #include <cstdint>
@@ -37,6 +37,8 @@ struct JsonMember {
 };
 
 inline constexpr int kMaxJsonDepth = 64;
+// A value takes twenty times the memory of its text "0,". The tokenizer.json of a vocabulary of 262144 tokens has less than two million.
+inline constexpr int64_t kMaxJsonValues = int64_t{1} << 22;
 
 // `source` is the path for messages.
 Result<Json> parse_json(std::string_view text, const std::string& source);

@@ -87,8 +87,12 @@ std::string found_text(const Json& json) {
 // ---- config.json ----
 
 const Json* HuggingFaceDirectory::value(std::string_view key) const {
+  constexpr std::string_view kGeneration = "generation_config.";
   const Json* at = &config_;
-  if (text_config_ != nullptr && text_config_->find(key.substr(0, key.find('.'))) != nullptr) at = text_config_;
+  if (key.starts_with(kGeneration)) {
+    at = &generation_config_;
+    key.remove_prefix(kGeneration.size());
+  } else if (text_config_ != nullptr && text_config_->find(key.substr(0, key.find('.'))) != nullptr) at = text_config_;
   for (bool last = false; at != nullptr && !last;) {
     const size_t dot = key.find('.');
     at = at->find(key.substr(0, dot));
@@ -155,6 +159,9 @@ Result<std::unique_ptr<HuggingFaceDirectory>> HuggingFaceDirectory::open(const s
     PROLOGUE_ASSIGN_OR_RETURN(opened->config_, read_json_file(config_path, kMaxConfig));
     if (opened->config_.get_if<Json::Object>() == nullptr) {
       return data_loss(opened->path_, ": config.json is ", opened->config_.kind(), ": an object is expected");
+    }
+    if (const std::string generation = file_in(directory, "generation_config.json"); exists(generation)) {
+      PROLOGUE_ASSIGN_OR_RETURN(opened->generation_config_, read_json_file(generation, kMaxConfig));
     }
     const Json* text_config = opened->config_.find("text_config");
     if (text_config != nullptr && text_config->get_if<Json::Object>() != nullptr) opened->text_config_ = text_config;
@@ -235,6 +242,7 @@ void HuggingFaceDirectory::add_tensors() {
       const GgmlType type = tensor.dtype == "F32"    ? GgmlType::f32
                             : tensor.dtype == "F16"  ? GgmlType::f16
                             : tensor.dtype == "BF16" ? GgmlType::bf16
+                            : tensor.dtype == "F64"  ? GgmlType::f64
                                                      : kUnreadableType;
       index_.emplace(tensor.name, tensors_.size());
       tensors_.push_back({tensor.name, type, tensor.dtype, tensor.shape, tensor.size_bytes});

@@ -19,6 +19,8 @@ namespace prologue {
 // have, a key whose first name occurs there (null included) is looked up there, and any other key at the top: model_type then is that of the
 // text model, and top-level values such as tie_word_embeddings are still found. "vision_config.depth" and "text_config.model_type" work, too.
 //
+// "generation_config.KEY" is KEY of generation_config.json, if that file is there.
+//
 // Types are strict: no number is a flag, no text a number. A number without a fraction (4.0) is an integer. null means that the key is absent.
 //
 // Files may be symbolic links. Names in the index must be within the directory.
@@ -70,7 +72,7 @@ class HuggingFaceDirectory final : public Checkpoint {
   Result<std::vector<T>> get_list(std::string_view key) const;
 
   std::string directory_, path_;
-  Json config_;
+  Json config_, generation_config_;
   const Json* text_config_ = nullptr;
   std::vector<SafetensorsFile> files_;
   std::vector<TensorInfo> tensors_;  // file by file

@@ -95,7 +95,6 @@ class TokenizerJson {
     PROLOGUE_RETURN_IF_ERROR(read_model(root_.at("model")));
     PROLOGUE_RETURN_IF_ERROR(read_added_tokens(root_.at("added_tokens")));
     if (data_.model == TokenizerModel::unigram) data_.scores.resize(data_.tokens.size(), 0);  // added tokens have none
-    drop_merges_of_markers();
     PROLOGUE_RETURN_IF_ERROR(for_each_part(root_.at("normalizer"), "normalizers", [&](const Part& part, const std::string& type) {
       return read_normalizer(part, type);
     }));
@@ -214,7 +213,7 @@ class TokenizerJson {
       PROLOGUE_ASSIGN_OR_RETURN(token.single_word, part.at("single_word").flag_or(false));
       PROLOGUE_RETURN_IF_ERROR(set_token(id, text, special ? TokenType::control : TokenType::user_defined));
       token.id = static_cast<int32_t>(id);
-      data_.added_tokens.push_back(token);
+      if (!text.empty()) data_.added_tokens.push_back(token);
     }
     return ok_status();
   }
@@ -233,7 +232,7 @@ class TokenizerJson {
       data_.tokens.resize(index + 1);
       data_.token_types.resize(index + 1, static_cast<int32_t>(TokenType::unused));
     }
-    if (text.empty()) return data_loss(root_.place, " token ", id, " is empty");
+    if (text.empty()) return ok_status();  // no text contains it: the token is unused
     std::string& known = data_.tokens[index];
     if (!known.empty() && known != text) {
       return data_loss(root_.place, " token ", id, " is both ", in_quotes(known), " and ", in_quotes(text));
@@ -242,18 +241,6 @@ class TokenizerJson {
     data_.token_types[index] = static_cast<int32_t>(type);
     ids_[text] = static_cast<int32_t>(id);
     return ok_status();
-  }
-
-  // A marker never comes from plain text, so nothing merges into it or from it.
-  void drop_merges_of_markers() {
-    const auto is_marker = [&](const std::string& text) {
-      const auto found = ids_.find(text);
-      return found != ids_.end() &&
-             data_.token_types[static_cast<size_t>(found->second)] == static_cast<int32_t>(TokenType::control);
-    };
-    std::erase_if(data_.merges, [&](const TokenMerge& merge) {
-      return is_marker(merge.left) || is_marker(merge.right) || is_marker(merge.left + merge.right);
-    });
   }
 
   // ---- The steps ----
@@ -419,6 +406,7 @@ class TokenizerJson {
     const Part single = part.at("single");
     PROLOGUE_ASSIGN_OR_RETURN(const size_t count, single.list_size());
     bool after_text = false;
+    std::vector<int32_t> before;
     for (size_t i = 0; i < count; ++i) {
       const Part item = single.at(i);
       if (!item.at("Sequence").is_null()) {
@@ -428,10 +416,19 @@ class TokenizerJson {
       PROLOGUE_ASSIGN_OR_RETURN(const std::string name, item.at("SpecialToken").at("id").text());
       const auto found = ids_.find(name);
       if (found == ids_.end()) return data_loss(item.place, " is the token ", in_quotes(name), ", which the vocabulary lacks");
-      bool& adds = after_text ? data_.add_eos : data_.add_bos;
-      if (adds) return unsupported(single.place, " adds more than one token on one side of a text, which is not supported");
-      adds = true;
-      (after_text ? data_.eos_id : data_.bos_id) = found->second;
+      if (!after_text) {
+        before.push_back(found->second);
+        continue;
+      }
+      if (data_.add_eos) return unsupported(single.place, " adds more than one token after a text, which is not supported");
+      data_.add_eos = true;
+      data_.eos_id = found->second;
+    }
+    data_.add_bos = !before.empty();
+    if (before.size() == 1) {
+      data_.bos_id = before.front();
+    } else {
+      data_.begin_ids = std::move(before);
     }
     return ok_status();
   }
@@ -482,7 +479,8 @@ class OtherFiles {
     const Part map = part(map_json, "special_tokens_map.json");
     PROLOGUE_RETURN_IF_ERROR(read_token(config, map, "bos_token", "add_bos_token", data_.bos_id, data_.add_bos));
     PROLOGUE_RETURN_IF_ERROR(read_token(config, map, "eos_token", "add_eos_token", data_.eos_id, data_.add_eos));
-    PROLOGUE_RETURN_IF_ERROR(read_end_ids(part(generation_json, "generation_config.json").at("eos_token_id")));
+    const Part ends = part(generation_json, "generation_config.json").at("eos_token_id");
+    PROLOGUE_RETURN_IF_ERROR(ends.is_null() ? read_end_ids_of_model() : read_end_ids(ends));
     PROLOGUE_ASSIGN_OR_RETURN(data_.chat_template, read_optional_text(directory_ + "/chat_template.jinja"));
     return data_.chat_template.empty() ? read_chat_template(config.at("chat_template")) : ok_status();
   }
@@ -492,9 +490,10 @@ class OtherFiles {
 
   // What the template of tokenizer.json adds goes before what the other files name, unless the configuration says not to add it.
   Status read_token(const Part& config, const Part& map, const char* name, const char* add_name, int32_t& id, bool& adds) const {
-    const bool from_template = adds;
-    PROLOGUE_ASSIGN_OR_RETURN(adds, config.at(add_name).flag_or(adds));
-    if (from_template && adds) return ok_status();
+    PROLOGUE_ASSIGN_OR_RETURN(const bool still_adds, config.at(add_name).flag_or(adds));
+    const bool from_template = adds && still_adds && id >= 0;
+    adds = still_adds;
+    if (from_template) return ok_status();
     const Part named = config.at(name).is_null() ? map.at(name) : config.at(name);
     PROLOGUE_ASSIGN_OR_RETURN(const std::string text, read_token_text(named));
     if (text.empty()) return ok_status();
@@ -502,6 +501,14 @@ class OtherFiles {
     if (found == data_.tokens.end()) return data_loss(named.place, " is ", in_quotes(text), ", which the vocabulary lacks");
     id = static_cast<int32_t>(found - data_.tokens.begin());
     return ok_status();
+  }
+
+  // Those of config.json, where generation_config.json has none: as transformers makes a missing one, of the model's or its text model's.
+  Status read_end_ids_of_model() {
+    PROLOGUE_ASSIGN_OR_RETURN(const Json json, read_optional_json(directory_ + "/config.json"));
+    const Part model = part(json, "config.json");
+    const Part ids = model.at("eos_token_id");
+    return read_end_ids(ids.is_null() ? model.at("text_config").at("eos_token_id") : ids);
   }
 
   Status read_end_ids(const Part& ids) {

@@ -15,9 +15,10 @@ namespace prologue {
 //   chat_template.jinja       the chat template; goes before that of tokenizer_config.json
 //   special_tokens_map.json   BOS and EOS, where tokenizer_config.json has none
 //   generation_config.json    eos_token_id: one or more tokens that end a generation
+//   config.json               eos_token_id, where generation_config.json has none
 //
 // BOS is added if tokenizer_config.json has add_bos_token: true, or has no add_bos_token and the template in tokenizer.json begins
-// with a special token. The same holds for EOS, at the end. Of several named chat templates, the one named 'default' is taken.
+// with a special token; several of them are added all. The same holds for EOS, at the end. A token without a text is unused. Of several named chat templates, the one named 'default' is taken.
 //
 // not_found: there is no tokenizer.json. data_loss: a file is no JSON, is nested deeper than 64, or a part of it is not what it must be.
 // unsupported: a file has more than 256 MiB; or tokenizer.json has a part that is not known here, which the message names.

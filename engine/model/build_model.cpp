@@ -380,9 +380,29 @@ Result<Model> ModelBuilder::build() {
   return model;
 }
 
+// The files of a model whose head is tied to the embedding may store both all the same, or the head alone. As in transformers, equal tensors
+// are tied, and a head that differs is the head, with a warning.
+Status settle_tied_head(ModelSpec& spec, const WeightLoader& loader, std::vector<std::string>& warnings) {
+  const std::string embedding = spec.names.embedding + ".weight", head = spec.names.lm_head + ".weight";
+  if (!spec.tied_lm_head || !loader.has(head)) return {};
+  if (!loader.has(embedding)) {
+    spec.names.embedding = spec.names.lm_head;
+    return {};
+  }
+  PROLOGUE_ASSIGN_OR_RETURN(const bool are_same, loader.are_same(embedding, head));
+  if (are_same) return {};
+  spec.tied_lm_head = false;
+  warnings.push_back(str_cat(loader.checkpoint().path(), ": the configuration ties ", head, " to ", embedding,
+                             ", but the files have both, and they differ: the stored ", head, " is used"));
+  return {};
+}
+
 }  // namespace
 
-Result<Model> build_model(const ModelSpec& spec, const ModelOptions& options, WeightLoader& loader) {
+Result<Model> build_model(const ModelSpec& given, const ModelOptions& options, WeightLoader& loader) {
+  ModelSpec spec = given;
+  std::vector<std::string> warnings;
+  PROLOGUE_RETURN_IF_ERROR(settle_tied_head(spec, loader, warnings));
   if (options.hadamard_block != 0) {
     PROLOGUE_RETURN_IF_ERROR(check_hadamard_block(loader.checkpoint().path().c_str(), "the Hadamard block", options.hadamard_block,
                                                   spec.config.head_dim));
@@ -393,6 +413,7 @@ Result<Model> build_model(const ModelSpec& spec, const ModelOptions& options, We
   PROLOGUE_RETURN_IF_ERROR(described.status());
   PROLOGUE_ASSIGN_OR_RETURN(Model model, ModelBuilder(spec, options, loader, false).build());
   model.weight_formats = loader.formats();
+  model.warnings = std::move(warnings);
   for (Buffer& block : loader.take_weights()) model.weights.push_back(std::move(block));
   return model;
 }

@@ -1,7 +1,10 @@
 #include <prologue/engine/model/load_model.h>
 
+#include <unordered_set>
+
 #include <prologue/engine/base/printable.h>
 #include <prologue/engine/model/families/families.h>
+#include <prologue/engine/model/sampling_defaults.h>
 #include <prologue/kernels/base/host/out_of_memory.h>
 
 namespace prologue {
@@ -69,6 +72,20 @@ Status check_memory(const Checkpoint& checkpoint, DType dtype, bool keep_quantiz
                             device == Device::cpu ? "memory" : "GPU memory", " are available");
 }
 
+// Constants that older versions of transformers stored beside the weights and that no version reads: what their names mean is the same in
+// all families. The causal mask of a layer's attention is a tensor [1, 1, n, n], so a bias of that name is none.
+bool is_constant(const TensorInfo& tensor) {
+  const std::string_view name = tensor.name;
+  if (name.find("rotary_emb.") != name.npos || name.ends_with("position_ids")) return true;
+  for (const std::string_view attention : {".attn.", ".attention.", ".self_attn."}) {
+    const size_t at = name.rfind(attention);
+    if (at == name.npos) continue;
+    const std::string_view buffer = name.substr(at + attention.size());
+    if (buffer == "masked_bias" || (buffer == "bias" && tensor.shape.size() == 4)) return true;
+  }
+  return false;
+}
+
 // Nothing that belongs to the model may be left unread.
 Status check_all_used(const Checkpoint& checkpoint, const ModelSpec& spec) {
   const std::string& name = spec.config.architecture;
@@ -78,10 +95,15 @@ Status check_all_used(const Checkpoint& checkpoint, const ModelSpec& spec) {
                          " loader does not know it");
     }
   }
+  std::unordered_set<std::string_view> constants;
+  for (const TensorInfo& tensor : checkpoint.tensors()) {
+    if (is_constant(tensor)) constants.insert(tensor.name);
+  }
   std::string unknown;
   int64_t count = 0;
   for (const std::string& tensor : checkpoint.unused_tensors()) {
-    if (!spec.needs_no(tensor)) unknown += (count++ < 20 ? (count > 1 ? ", " : "") + printable(tensor) : std::string());
+    if (spec.needs_no(tensor) || constants.count(tensor) != 0) continue;
+    unknown += (count++ < 20 ? (count > 1 ? ", " : "") + printable(tensor) : std::string());
   }
   if (count == 0) return {};
   return unsupported(checkpoint.path(), ": the ", name, " loader does not know these tensors of the model: ", unknown,
@@ -94,6 +116,7 @@ Result<Model> load(const Checkpoint& checkpoint, DType dtype, const Execution& e
   PROLOGUE_RETURN_IF_ERROR(check_memory(checkpoint, dtype, options.keep_quantized, execution.device));
   WeightLoader loader(checkpoint, dtype, execution, std::move(progress), options.keep_quantized);
   PROLOGUE_ASSIGN_OR_RETURN(Model model, build_model(spec, options, loader));
+  model.sampling = read_sampling_defaults(checkpoint, model.warnings);
   PROLOGUE_RETURN_IF_ERROR(check_all_used(checkpoint, spec));
   PROLOGUE_RETURN_IF_ERROR(checkpoint.check_unchanged());
   return model;

@@ -164,6 +164,21 @@ Result<std::vector<float>> WeightLoader::load_values(const std::string& name, in
   return values;
 }
 
+Result<bool> WeightLoader::are_same(const std::string& name, const std::string& other) const {
+  constexpr int64_t kBytesAtOnce = int64_t{4} << 20;
+  const TensorInfo* const tensors[] = {checkpoint_.tensor(name), checkpoint_.tensor(other)};
+  if (tensors[0]->type_name != tensors[1]->type_name || tensors[0]->shape != tensors[1]->shape) return false;
+  const int64_t size = tensors[0]->size_bytes;
+  std::vector<std::byte> bytes[2];
+  for (std::vector<std::byte>& of : bytes) of.resize(static_cast<size_t>(std::min(kBytesAtOnce, size)));
+  for (int64_t done = 0; done < size; done += kBytesAtOnce) {
+    const int64_t count = std::min(kBytesAtOnce, size - done);
+    for (size_t i = 0; i < 2; ++i) PROLOGUE_RETURN_IF_ERROR(checkpoint_.read(*tensors[i], done, count, bytes[i].data()));
+    if (std::memcmp(bytes[0].data(), bytes[1].data(), static_cast<size_t>(count)) != 0) return false;
+  }
+  return true;
+}
+
 Result<WeightLoader::Slice> WeightLoader::slice_of(const Part& part, bool is_vector, int64_t cols, const Options& options) const {
   PROLOGUE_ASSIGN_OR_RETURN(const TensorInfo* const tensor, find(part.name));
   if (part.rows < 1 || part.first_row < 0 || options.row_step < 1 || options.experts < 0) {
@@ -282,7 +297,9 @@ Status WeightLoader::load_strided(const Slice& slice, float add, unsigned char*&
                     static_cast<size_t>(bytes_of(slice.cols)));
       }
     } else {
-      const auto gather = type.block_bytes == 4 ? gather_elements<uint32_t> : gather_elements<uint16_t>;
+      const auto gather = type.block_bytes == 8   ? gather_elements<uint64_t>
+                          : type.block_bytes == 4 ? gather_elements<uint32_t>
+                                                  : gather_elements<uint16_t>;
       gather(source_.data(), rows, slice.cols, slice.row_stride, slice.col_stride, gathered_.data(), execution_.num_threads);
     }
     PROLOGUE_RETURN_IF_ERROR(store(*slice.tensor, gathered_.data(), rows * slice.cols, add, target));

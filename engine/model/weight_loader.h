@@ -59,6 +59,8 @@ class WeightLoader {
   Result<std::vector<float>> load_values(const std::string& name, int64_t count);
 
   bool has(const std::string& name) const { return checkpoint_.has_tensor(name); }
+  // Whether two tensors that are there have the same type, shape and bytes. Both then count as used.
+  Result<bool> are_same(const std::string& name, const std::string& other) const;
 
   const Checkpoint& checkpoint() const { return checkpoint_; }
   DType dtype() const { return dtype_; }

@@ -52,22 +52,21 @@ Status Bpe::read_merges(const TokenizerData& data) {
   merges_.reserve(data.merges.size());
   for (size_t rank = 0; rank < data.merges.size(); ++rank) {
     const TokenMerge& merge = data.merges[rank];
-    const auto shown = [&] { return in_quotes(str_cat(merge.left, " ", merge.right)); };
     std::array<int32_t, 3> ids{};
+    bool has_marker = false;
     const std::array<std::string, 3> texts = {merge.left, merge.right, merge.left + merge.right};
     for (size_t i = 0; i < texts.size(); ++i) {
       const std::optional<int32_t> id = vocabulary_->find(texts[i]);
       if (!id) {
-        return data_loss("merge ", rank, ", ", shown(), ", needs the token ", in_quotes(texts[i]),
-                         ", which the vocabulary lacks");
+        return data_loss("merge ", rank, ", ", in_quotes(str_cat(merge.left, " ", merge.right)), ", needs the token ",
+                         in_quotes(texts[i]), ", which the vocabulary lacks");
       }
-      // Otherwise plain text could become a marker.
-      if (const TokenType type = vocabulary_->type(*id); type == TokenType::control || type == TokenType::unknown) {
-        return data_loss("merge ", rank, ", ", shown(), ", has to do with the control token ", in_quotes(texts[i]));
-      }
+      const TokenType type = vocabulary_->type(*id);
+      has_marker = has_marker || type == TokenType::control || type == TokenType::unknown;
       ids[i] = *id;
     }
-    merges_.push_back({ids[0], ids[1], static_cast<int32_t>(rank), ids[2]});
+    // A marker never comes from plain text, so nothing merges into it or from it.
+    if (!has_marker) merges_.push_back({ids[0], ids[1], static_cast<int32_t>(rank), ids[2]});
   }
   return ok_status();
 }

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include <prologue/engine/base/printable.h>
 #include <prologue/engine/base/utf8.h>
 #include <prologue/engine/tokenizer/normalizer.h>
@@ -13,24 +15,26 @@ Status check_text(std::string_view text) {
   return data_loss("the normalizer's text ", in_quotes(text), " is not UTF-8");
 }
 
-Result<std::string> replaced(std::string_view text, const PatternFinder& pattern, std::string_view replacement) {
+// It ends where the result gets longer than `most`.
+Result<std::string> replaced(std::string_view text, const PatternFinder& pattern, std::string_view replacement, size_t most) {
   RegexScratch scratch;
-  std::vector<Regex::Match> matches;
-  PROLOGUE_RETURN_IF_ERROR(pattern.find_all(text, scratch, matches));
   std::string result;
   size_t copied = 0;
-  for (const Regex::Match& match : matches) {
+  PROLOGUE_RETURN_IF_ERROR(pattern.find_each(text, scratch, [&](const Regex::Match& match) {
     result += text.substr(copied, match.begin - copied);
     result += replacement;
     copied = match.end;
-    if (result.size() > kMaxBytes) break;
-  }
+    return result.size() <= most;
+  }));
   return result += text.substr(copied);
 }
 
 }  // namespace
 
 Result<Normalizer> Normalizer::create(const std::vector<NormalizerStep>& steps) {
+  if (steps.size() > kMaxTokenizerSteps) {
+    return unsupported("the normalizer has ", steps.size(), " steps: at most ", kMaxTokenizerSteps, " are supported");
+  }
   Normalizer normalizer;
   for (const NormalizerStep& step : steps) {
     if (const auto* form = std::get_if<UnicodeForm>(&step)) {
@@ -50,8 +54,9 @@ Result<Normalizer> Normalizer::create(const std::vector<NormalizerStep>& steps) 
   return normalizer;
 }
 
-Result<std::string> Normalizer::normalize(std::string_view text, TextStart start) const {
+Result<std::string> Normalizer::normalize(std::string_view text, TextStart start, size_t& work_left) const {
   std::string result(text);
+  if (text.empty()) return result;  // no step makes something of nothing
   for (const Step& step : steps_) {
     if (const auto* form = std::get_if<UnicodeForm>(&step)) {
       result = normalized(result, *form);
@@ -61,11 +66,16 @@ Result<std::string> Normalizer::normalize(std::string_view text, TextStart start
       result = std::string(stripped(result, *strip));
     } else {
       const auto& replace = std::get<Replace>(step);
-      PROLOGUE_ASSIGN_OR_RETURN(result, replaced(result, replace.pattern, replace.replacement));
+      PROLOGUE_ASSIGN_OR_RETURN(result, replaced(result, replace.pattern, replace.replacement, std::min(kMaxBytes, work_left)));
     }
     if (result.size() > kMaxBytes) {
       return resource_exhausted("the normalizer makes a text of ", text.size(), " bytes longer than ", kMaxBytes, " bytes");
     }
+    if (result.size() >= work_left) {
+      return resource_exhausted("the normalizer's ", steps_.size(), " steps write too much: its work must be proportional to the length "
+                                "of the text");
+    }
+    work_left -= result.size() + 1;
   }
   return result;
 }

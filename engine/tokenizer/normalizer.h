@@ -15,12 +15,16 @@ namespace prologue {
 
 class Normalizer {
  public:
-  // Errors: of PatternFinder::create; data_loss: a text of a step is not UTF-8.
+  // Errors: of PatternFinder::create; data_loss: a text of a step is not UTF-8. unsupported: there are too many steps.
   static Result<Normalizer> create(const std::vector<NormalizerStep>& steps);
 
   bool is_empty() const { return steps_.empty(); }
-  // `text` is valid UTF-8. TextStart::inside: nothing is put before it. resource_exhausted: it would grow beyond 256 MiB, or see Regex::find_all.
-  Result<std::string> normalize(std::string_view text, TextStart start) const;
+  // The bytes that the steps may write for a text: a fixed number, and more for each of its bytes. A step that replaces each letter by two
+  // doubles a text, and forty of them would make a terabyte of four bytes.
+  static constexpr size_t kWork = size_t{1} << 20, kWorkPerByte = 64;
+  // `text` is valid UTF-8. TextStart::inside: nothing is put before it. What is written is taken from `work_left`, which all parts of a text
+  // share. resource_exhausted: nothing is left of it, the text would grow beyond 256 MiB, or see Regex::find_each.
+  Result<std::string> normalize(std::string_view text, TextStart start, size_t& work_left) const;
 
  private:
   struct Replace {

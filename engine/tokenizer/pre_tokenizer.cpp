@@ -7,47 +7,42 @@ namespace {
 
 constexpr size_t kMaxBytes = size_t{256} << 20;
 
-// A part of a text: a match, or what is between two. Not empty.
-struct Part {
-  std::string_view text;
-  bool is_match;
-};
+// Makes pieces of the parts of a text, which are matches or what is between them.
+class PieceMaker {
+ public:
+  PieceMaker(SplitBehavior behavior, bool invert, std::vector<std::string_view>& pieces)
+      : behavior_(behavior), invert_(invert), pieces_(pieces) {}
 
-std::vector<Part> parts_of(std::string_view text, const std::vector<Regex::Match>& matches, bool invert) {
-  std::vector<Part> parts;
-  size_t done = 0;
-  const auto add = [&](size_t begin, size_t end, bool is_match) {
-    if (begin < end) parts.push_back({text.substr(begin, end - begin), is_match != invert});
-  };
-  for (const Regex::Match& match : matches) {
-    add(done, match.begin, false);
-    add(match.begin, match.end, true);
-    done = match.end;
+  void begin_text() { is_first_ = true; }
+  void add(std::string_view part, bool is_match) {
+    if (part.empty()) return;
+    is_match = is_match != invert_;
+    if (!is_first_ && is_joined(is_match)) {
+      pieces_.back() = std::string_view(pieces_.back().data(), pieces_.back().size() + part.size());
+    } else if (!(behavior_ == SplitBehavior::removed && is_match)) {
+      pieces_.push_back(part);
+    }
+    is_first_ = false;
+    last_is_match_ = is_match;
   }
-  add(done, text.size(), false);
-  return parts;
-}
 
-// Whether two neighbouring parts are in one piece.
-bool are_joined(const Part& left, const Part& right, SplitBehavior behavior) {
-  switch (behavior) {
-    case SplitBehavior::contiguous: return left.is_match == right.is_match;
-    case SplitBehavior::merged_with_previous: return right.is_match && !left.is_match;
-    case SplitBehavior::merged_with_next: return left.is_match && !right.is_match;
-    default: return false;
-  }
-}
-
-void append_pieces(const std::vector<Part>& parts, SplitBehavior behavior, std::vector<std::string_view>& pieces) {
-  for (size_t i = 0; i < parts.size(); ++i) {
-    const std::string_view text = parts[i].text;
-    if (i > 0 && are_joined(parts[i - 1], parts[i], behavior)) {
-      pieces.back() = std::string_view(pieces.back().data(), pieces.back().size() + text.size());
-    } else if (!(behavior == SplitBehavior::removed && parts[i].is_match)) {
-      pieces.push_back(text);
+ private:
+  // Whether a part is in one piece with the part before it.
+  bool is_joined(bool is_match) const {
+    switch (behavior_) {
+      case SplitBehavior::contiguous: return last_is_match_ == is_match;
+      case SplitBehavior::merged_with_previous: return is_match && !last_is_match_;
+      case SplitBehavior::merged_with_next: return last_is_match_ && !is_match;
+      default: return false;
     }
   }
-}
+
+  const SplitBehavior behavior_;
+  const bool invert_;
+  std::vector<std::string_view>& pieces_;
+  bool is_first_ = true;
+  bool last_is_match_ = false;
+};
 
 // Replaces each piece by what change(piece) returns. Fails if they get too long.
 template <class Change>
@@ -71,6 +66,9 @@ Status change_pieces(TextPieces& out, const Change& change) {
 }  // namespace
 
 Result<PreTokenizer> PreTokenizer::create(const std::vector<PreTokenizerStep>& steps) {
+  if (steps.size() > kMaxTokenizerSteps) {
+    return unsupported("the pre-tokenizer has ", steps.size(), " steps: at most ", kMaxTokenizerSteps, " are supported");
+  }
   PreTokenizer pre_tokenizer;
   const auto add_split = [&](const SplitText& split) -> Status {
     PROLOGUE_ASSIGN_OR_RETURN(PatternFinder pattern, PatternFinder::create(split.pattern));
@@ -125,11 +123,17 @@ Status PreTokenizer::split(std::string_view text, TextStart start, TextPieces& o
 Status PreTokenizer::split_pieces(const Split& split, TextPieces& out) {
   RegexScratch scratch;
   std::vector<std::string_view> pieces;
-  std::vector<Regex::Match> matches;
+  PieceMaker maker(split.behavior, split.invert, pieces);
   for (const std::string_view piece : out.pieces) {
-    matches.clear();
-    PROLOGUE_RETURN_IF_ERROR(split.pattern.find_all(piece, scratch, matches));
-    append_pieces(parts_of(piece, matches, split.invert), split.behavior, pieces);
+    maker.begin_text();
+    size_t done = 0;
+    PROLOGUE_RETURN_IF_ERROR(split.pattern.find_each(piece, scratch, [&](const Regex::Match& match) {
+      maker.add(piece.substr(done, match.begin - done), false);
+      maker.add(piece.substr(match.begin, match.end - match.begin), true);
+      done = match.end;
+      return true;
+    }));
+    maker.add(piece.substr(done), false);
   }
   out.pieces = std::move(pieces);
   return ok_status();

@@ -194,7 +194,7 @@ RegexScratch::~RegexScratch() {
 
 // PCRE2 sees a window of the text. If the match depends on what is behind the window, it is made larger, and only the beginning of the
 // match is tried again. So the size of the windows is a measure of the work, and work that is much more than the text is an error.
-Status Regex::find_all(std::string_view text, RegexScratch& scratch, std::vector<Match>& matches) const {
+Status Regex::find_each(std::string_view text, RegexScratch& scratch, const std::function<bool(const Match&)>& use) const {
   constexpr size_t kWindow = 128;
   if (scratch.context_ == nullptr || scratch.data_ == nullptr) return Status::out_of_memory();
   const auto too_much_work = [&](size_t begin) {
@@ -234,8 +234,8 @@ Status Regex::find_all(std::string_view text, RegexScratch& scratch, std::vector
     const bool is_match = found >= 0;
     const bool is_empty = is_match && place[0] == place[1];
     if (is_match && !(is_empty && place[0] == last_end)) {
-      matches.push_back({place[0], place[1]});
       last_end = place[1];
+      if (!use({place[0], place[1]})) return ok_status();
     }
     if (is_match && !is_empty) {
       begin = place[1];

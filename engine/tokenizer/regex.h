@@ -2,9 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string_view>
-#include <vector>
 
 #include <prologue/kernels/base/status.h>
 
@@ -38,11 +38,11 @@ class Regex {
     size_t begin;
     size_t end;
   };
-  // Appends the matches in `text` (valid UTF-8) from left to right. They do not overlap; a match may be empty, but not directly after
-  // another one or at the end of the text.
+  // Calls `use` for the matches in `text` (valid UTF-8) from left to right. They do not overlap; a match may be empty, but not directly after
+  // another one or at the end of the text. `use` returns false to end the search.
   //   resource_exhausted: there is no memory for matching, or the pattern looks at much more of the text than it matches (patterns of
   // tokenizers do not): it would take quadratic time or longer.
-  Status find_all(std::string_view text, RegexScratch& scratch, std::vector<Match>& matches) const;
+  Status find_each(std::string_view text, RegexScratch& scratch, const std::function<bool(const Match&)>& use) const;
 
  private:
   struct Code;

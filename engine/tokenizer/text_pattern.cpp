@@ -13,10 +13,11 @@ Result<PatternFinder> PatternFinder::create(TextPattern pattern) {
   return finder;
 }
 
-Status PatternFinder::find_all(std::string_view text, RegexScratch& scratch, std::vector<Regex::Match>& matches) const {
-  if (regex_) return regex_->find_all(text, scratch, matches);
+Status PatternFinder::find_each(std::string_view text, RegexScratch& scratch,
+                                const std::function<bool(const Regex::Match&)>& use) const {
+  if (regex_) return regex_->find_each(text, scratch, use);
   for (size_t at = 0; (at = text.find(text_, at)) != std::string_view::npos; at += text_.size()) {
-    matches.push_back({at, at + text_.size()});
+    if (!use({at, at + text_.size()})) break;
   }
   return ok_status();
 }

@@ -1,10 +1,10 @@
 // A pattern of a step before the model, ready to be looked for.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include <prologue/engine/tokenizer/regex.h>
 #include <prologue/engine/tokenizer/tokenizer_data.h>
@@ -16,8 +16,8 @@ class PatternFinder {
   // data_loss: the pattern is empty. Other errors: of Regex::create.
   static Result<PatternFinder> create(TextPattern pattern);
 
-  // As Regex::find_all; a plain text is found from left to right, without overlaps.
-  Status find_all(std::string_view text, RegexScratch& scratch, std::vector<Regex::Match>& matches) const;
+  // As Regex::find_each; a plain text is found from left to right, without overlaps.
+  Status find_each(std::string_view text, RegexScratch& scratch, const std::function<bool(const Regex::Match&)>& use) const;
 
  private:
   PatternFinder() = default;

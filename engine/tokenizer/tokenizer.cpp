@@ -29,7 +29,11 @@ Status check_ids(const TokenizerData& data, const Vocabulary& vocabulary) {
   PROLOGUE_RETURN_IF_ERROR(check_id("EOT", data.eot_id, vocabulary));
   PROLOGUE_RETURN_IF_ERROR(check_id("unknown", data.unknown_id, vocabulary));
   for (const int32_t id : data.end_ids) PROLOGUE_RETURN_IF_ERROR(check_id("end-of-generation", id, vocabulary));
-  if (data.add_bos && data.bos_id < 0) return data_loss("the tokenizer is to add a BOS token, but has none");
+  for (const int32_t id : data.begin_ids) {
+    if (id < 0) return data_loss("the tokenizer begins a text with the token ", id, ": it must be an id");
+    PROLOGUE_RETURN_IF_ERROR(check_id("first", id, vocabulary));
+  }
+  if (data.add_bos && data.begin_ids.empty() && data.bos_id < 0) return data_loss("the tokenizer is to add a BOS token, but has none");
   if (data.add_eos && data.eos_id < 0) return data_loss("the tokenizer is to add an EOS token, but has none");
   return ok_status();
 }
@@ -48,7 +52,7 @@ Result<std::variant<Bpe, Unigram>> create_model(const TokenizerData& data, const
 }
 
 constexpr size_t kMostPrintedBytes = size_t{64} << 10;        // of a token that the decoder changes,
-constexpr size_t kMostPrintedBytesInAll = size_t{256} << 20;  // and of all of them
+constexpr size_t kMostPrintedBytesInAll = size_t{256} << 20;  // and of all of them, in all steps
 
 // Every `from` in `text` becomes `to`, but the result ends where it gets longer than kMostPrintedBytes.
 std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
@@ -85,6 +89,8 @@ Result<Tokenizer> Tokenizer::create_checked(TokenizerData data) {
   tokenizer.eot_id_ = data.eot_id;
   tokenizer.add_bos_ = data.add_bos;
   tokenizer.add_eos_ = data.add_eos;
+  tokenizer.begin_ids_ = std::move(data.begin_ids);
+  if (tokenizer.begin_ids_.empty() && data.bos_id >= 0) tokenizer.begin_ids_ = {data.bos_id};
   tokenizer.chat_template_ = std::move(data.chat_template);
   data.end_ids.push_back(data.eos_id);
   data.end_ids.push_back(data.eot_id);
@@ -106,7 +112,7 @@ Status Tokenizer::index_special_tokens(const std::vector<AddedToken>& added_toke
   std::vector<std::string> normalized_texts;  // the views of SpecialToken point into these
   normalized_texts.reserve(added_tokens_.size());
   std::unordered_set<std::string_view> normalized_seen;
-  size_t normalized_bytes = 0;
+  size_t normalized_bytes = 0, work_left = Normalizer::kWork;
   for (int32_t id = 0; id < vocab_size(); ++id) {
     if (!is_special(type(id))) continue;
     const auto found = added_tokens_.find(id);
@@ -117,7 +123,8 @@ Status Tokenizer::index_special_tokens(const std::vector<AddedToken>& added_toke
       plain.push_back(special);
       continue;
     }
-    PROLOGUE_ASSIGN_OR_RETURN(std::string text, normalizer_.normalize(special.text, TextStart::text));
+    work_left += Normalizer::kWorkPerByte * special.text.size();
+    PROLOGUE_ASSIGN_OR_RETURN(std::string text, normalizer_.normalize(special.text, TextStart::text, work_left));
     PROLOGUE_RETURN_IF_ERROR(check_special_bytes(normalized_bytes += text.size()));
     special.text = normalized_texts.emplace_back(std::move(text));
     // A token without a text cannot be found. Of tokens with the same normalized text, the first counts.
@@ -129,6 +136,9 @@ Status Tokenizer::index_special_tokens(const std::vector<AddedToken>& added_toke
 }
 
 Status Tokenizer::index_printed(const TokenizerData& data) {
+  if (data.decoder.size() > kMaxTokenizerSteps) {
+    return unsupported("the decoder has ", data.decoder.size(), " steps: at most ", kMaxTokenizerSteps, " are supported");
+  }
   for (const ReplaceText& step : data.decoder) {
     if (step.pattern.is_regex || step.pattern.text.empty() || !is_valid_utf8(step.replacement)) {
       return data_loss("a step of the decoder replaces ", in_quotes(step.pattern.text), " by ", in_quotes(step.replacement),
@@ -137,7 +147,7 @@ Status Tokenizer::index_printed(const TokenizerData& data) {
   }
   const ByteAlphabet alphabet;
   printed_.resize(static_cast<size_t>(vocab_size()));
-  size_t in_all = 0;
+  size_t written = 0;
   for (int32_t id = 0; id < vocab_size(); ++id) {
     const std::string_view text = token_text(id);
     std::string& printed = printed_[static_cast<size_t>(id)];
@@ -152,9 +162,9 @@ Status Tokenizer::index_printed(const TokenizerData& data) {
         if (printed.size() > kMostPrintedBytes) {
           return unsupported("the decoder makes the token ", id, " longer than ", kMostPrintedBytes, " bytes");
         }
-      }
-      if (!data.decoder.empty() && (in_all += printed.size()) > kMostPrintedBytesInAll) {
-        return unsupported("the decoder makes the tokens longer than ", kMostPrintedBytesInAll, " bytes in all");
+        if ((written += printed.size()) > kMostPrintedBytesInAll) {
+          return unsupported("the decoder's steps write more than ", kMostPrintedBytesInAll, " bytes for all tokens");
+        }
       }
     }
   }
@@ -167,6 +177,7 @@ Status Tokenizer::index_printed(const TokenizerData& data) {
 struct Tokenizer::Workspace {
   std::vector<SpecialTokens::Match> special_tokens;
   std::vector<SpecialTokens::Match> normalized_special_tokens;
+  size_t normalizer_work = Normalizer::kWork;  // what is left of it
   TextPieces pieces;
   Bpe::Workspace bpe;
 };
@@ -178,8 +189,8 @@ Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text, bool parse
 Result<std::vector<int32_t>> Tokenizer::encode_text(std::string_view text, bool parse_special, bool add_bos) const {
   std::vector<int32_t> ids;
   if (add_bos) {
-    if (bos_id() < 0) return invalid_argument("a BOS token is to be added, but the model's vocabulary has none");
-    ids.push_back(bos_id());
+    if (begin_ids_.empty()) return invalid_argument("a BOS token is to be added, but the model's vocabulary has none");
+    ids = begin_ids_;
   }
   Workspace workspace;
   PROLOGUE_RETURN_IF_ERROR(append_text(text, TextStart::text, parse_special, workspace, ids));
@@ -220,6 +231,7 @@ Status Tokenizer::append_text(std::string_view text, TextStart start, bool parse
     return invalid_argument("the text has ", given_bytes, " bytes", replaced, ": at most ", kMaxTextBytes,
                             " can be encoded at once");
   }
+  workspace.normalizer_work += Normalizer::kWorkPerByte * text.size();
   auto& special_tokens = workspace.special_tokens;
   special_tokens.clear();
   special_tokens_.find(text, parse_special, special_tokens);
@@ -237,7 +249,7 @@ Status Tokenizer::append_segment(std::string_view text, TextStart start, bool pa
                                  std::vector<int32_t>& ids) const {
   std::string normalized_text;
   if (!normalizer_.is_empty()) {
-    PROLOGUE_ASSIGN_OR_RETURN(normalized_text, normalizer_.normalize(text, start));
+    PROLOGUE_ASSIGN_OR_RETURN(normalized_text, normalizer_.normalize(text, start, workspace.normalizer_work));
     text = normalized_text;
   }
   auto& special_tokens = workspace.normalized_special_tokens;

@@ -41,7 +41,8 @@ class Tokenizer {
   Tokenizer& operator=(Tokenizer&&) = default;
 
   // The token ids of `text`. With parse_special, the text of a control token becomes that token; without it, the text is encoded as
-  // plain characters. add_bos puts the BOS token first (the member function add_bos() tells whether the model requires it).
+  // plain characters. add_bos puts the BOS token first, or the tokens that the model has in its place (the member function add_bos() tells
+  // whether the model requires it).
   //   Each byte that is not valid UTF-8 is replaced by U+FFFD. A byte or character for which the vocabulary has neither a token nor an
   // unknown token is left out, and no merge crosses it (the demo model lacks six control characters and the lead bytes of planes 4
   // to 11). EOS is never added.
@@ -116,6 +117,7 @@ class Tokenizer {
   int32_t eos_id_ = -1;
   int32_t eot_id_ = -1;
   std::vector<int32_t> end_ids_;
+  std::vector<int32_t> begin_ids_;
   bool add_bos_ = false;
   bool add_eos_ = false;
   std::string chat_template_;

@@ -38,6 +38,9 @@ struct AddedToken {
 
 // ---- The steps before the model ----
 
+// Of the normalizer, of the pre-tokenizer and of the decoder, each. Files of models have at most a dozen.
+inline constexpr size_t kMaxTokenizerSteps = 64;
+
 // A pattern to look for: the text itself, or a regular expression (regex.h).
 struct TextPattern {
   std::string text;
@@ -120,7 +123,8 @@ struct TokenizerData {
   int32_t eos_id = -1;
   int32_t eot_id = -1;
   std::vector<int32_t> end_ids;  // more tokens that end a generation
-  bool add_bos = false;          // the model requires BOS at the beginning of a text
+  bool add_bos = false;          // the model requires BOS at the beginning of a text,
+  std::vector<int32_t> begin_ids;  // or these tokens instead, if there are any ([gMASK]<sop>)
   bool add_eos = false;          // and EOS at its end
   std::string chat_template;
 };

@@ -14,7 +14,10 @@ Result<std::vector<std::string>> find(const std::string& pattern, const std::str
   PROLOGUE_ASSIGN_OR_RETURN(const Regex regex, Regex::create(pattern));
   RegexScratch scratch;
   std::vector<Regex::Match> matches;
-  PROLOGUE_RETURN_IF_ERROR(regex.find_all(text, scratch, matches));
+  PROLOGUE_RETURN_IF_ERROR(regex.find_each(text, scratch, [&](const Regex::Match& match) {
+    matches.push_back(match);
+    return true;
+  }));
   std::vector<std::string> found;
   for (const Regex::Match& match : matches) found.push_back(text.substr(match.begin, match.end - match.begin));
   return found;

@@ -28,7 +28,6 @@ void read_gpt_neox(ConfigReader& c, ModelSpec& spec) {
   names.up = layer + "mlp.dense_h_to_4h";
   names.down = layer + "mlp.dense_4h_to_h";
   spec.names = names;
-  spec.other_modules = {layer + "attention.bias", layer + "attention.masked_bias", layer + "attention.rotary_emb."};
 }
 
 void read_gpt_neox_gguf(ConfigReader& c, ModelSpec& spec) {
@@ -69,7 +68,7 @@ void read_gptj(ConfigReader& c, ModelSpec& spec) {
   spec.names.attention_output = layer + "attn.out_proj";
   spec.names.up = layer + "mlp.fc_in";
   spec.names.down = layer + "mlp.fc_out";
-  spec.other_modules = {layer + "attn.bias", layer + "attn.masked_bias", layer + "attn.embed_positions"};
+  spec.other_modules = {layer + "attn.embed_positions"};
 }
 
 void read_gpt_oss(ConfigReader& c, ModelSpec& spec) {

@@ -103,7 +103,6 @@ void read_huggingface_model(ConfigReader& c, ModelSpec& spec) {
   names.gate = of_layer("mlp.gate_proj");
   names.up = of_layer("mlp.up_proj");
   names.down = of_layer("mlp.down_proj");
-  spec.other_modules = {of_layer("self_attn.rotary_emb.")};
 }
 
 RopeSpec read_huggingface_rope(ConfigReader& c, const ModelSpec& spec, const RopeDefaults& defaults) {
