@@ -24,11 +24,11 @@ struct SamplingOptions {
 // The values that a model's files recommend where nobody has chosen one: of generation_config.json, or of the keys general.sampling.* of a
 // GGUF file. They are within the rules of SamplingOptions. Empty: the files do not name this one.
 struct SamplingDefaults {
-  std::optional<float> temperature;
-  std::optional<int32_t> top_k;
-  std::optional<float> top_p;
-  std::optional<float> min_p;
-  std::optional<float> repetition_penalty;
+  std::optional<float> temperature = {};
+  std::optional<int32_t> top_k = {};
+  std::optional<float> top_p = {};
+  std::optional<float> min_p = {};
+  std::optional<float> repetition_penalty = {};
 
   // `base` with the values that are named here.
   SamplingOptions over(SamplingOptions base) const {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the goldens of tests/golden/tokenizer/hf and of SentencePiece's BPE: see the README.md of tests/golden/tokenizer.
+"""Makes the goldens of tests/golden/tokenizer/hf, of pre-tokenizers by name and of SentencePiece's BPE: see the README.md of tests/golden/tokenizer.
 
 needs (PyPI): tokenizers, sentencepiece, jinja2
 usage: make_tokenizer_goldens.py [--gemma gemma-3-270m.Q4_K_M.gguf --llama-rows ROWS.json] [--retrain]
@@ -202,6 +202,60 @@ def expected(tokenizer, strings, is_unigram):
     whole = tokenizer.encode("a", add_special_tokens=True).ids
     return {"with_bos_and_eos_of_a": whole, "rows": rows}
 
+# ---- Pre-tokenizers by their names in GGUF ----
+
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+TEKKEN = (rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*"
+          r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*" + SPACES)
+BLOOM = r" ?[^(\s|[.,!?…。，、।۔،])]+"
+CODER_CJK = "[一-龥ࠀ-一가-\ud7ff]+"
+DEEPSEEK3 = (r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*" + SPACES)
+DIGITS = {"type": "Digits", "individual_digits": True}
+
+# One name of each kind, with the steps of the tokenizer.json of a model that has it. "default" is llama.cpp's own. All end with ByteLevel.
+NAMED = {
+    "default": [split(r"[\p{P}\$\+<=>\^~\|]+"), split(GPT2), split(r"\p{N}+"), split("[0-9][0-9][0-9]")],
+    "gpt-2": [byte_level()],
+    "smollm": [DIGITS, byte_level()],
+    "llama-bpe": [split(LLAMA3)],
+    "smaug-bpe": [split(LLAMA3)],
+    "minicpm5": [split(r"\p{N}{1,3}"), split(LLAMA3.replace("{1,3}", "+"))],
+    "qwen2": [split(QWEN2)],
+    "qwen35": [split(CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*" + SPACES)],
+    "seed-coder": [split(CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+" + SPACES)],
+    "bailingmoe": [split(r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+")],
+    "gpt-4o": [split(O200K)],
+    "tiny_aya": [split(r"\d{1,3}(?=(?:\d{3})*\b)"), split(O200K)],
+    "tekken": [split(TEKKEN)],
+    "bloom": [split(BLOOM)],
+    "viking": [split(BLOOM), DIGITS],
+    "deepseek-coder": [split("[\r\n]"), split(r"\s?\p{L}+"), split(r"\s?\p{P}+"), split(CODER_CJK), DIGITS],
+    "deepseek-v3": [split(r"\p{N}{1,3}"), split("[一-龥\u3040-ゟ゠-ヿ]+"), split(DEEPSEEK3)],
+    "falcon": [{"type": "Punctuation", "behavior": "Contiguous"}, byte_level(), {"type": "Digits", "individual_digits": False}, split("[0-9][0-9][0-9]")],
+}
+
+def fnv1a(data):
+    value = 0xCBF29CE484222325
+    for byte in data:
+        value = (value ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
+    return f"{value:016x}"
+
+def pre_tokenizer_goldens(strings):
+    """By name: how many pieces the texts are split into, and the hash of their lengths in bytes (32-bit little-endian; 0 ends a text)."""
+    goldens = {}
+    for name, steps in NAMED.items():
+        # A step after ByteLevel would see its letters: its own pattern is a step, and the bytes become letters at the end.
+        steps = [split(GPT2) if s["type"] == "ByteLevel" else s for s in steps] + [byte_level(regex=False)]
+        tokenizer = Tokenizer.from_str(json.dumps(document({"model": "bytes", "pre_tokenizer": sequence("pretokenizers", *steps), "decoder": BYTES},
+                                                           {}, [], [], None)))
+        count, lengths = 0, b""
+        for text in strings:
+            pieces = [len(piece) for piece, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text)]
+            count += len(pieces)
+            lengths += b"".join(struct.pack("<I", n) for n in pieces + [0])
+        goldens[name] = {"pieces": count, "digest": fnv1a(lengths)}
+    json.dump(goldens, open(os.path.join(GOLDEN, "pre_tokenizers.json"), "w"), indent=1)
+
 # ---- Chats ----
 
 CONVERSATIONS = [  # (has a system message, has several turns, messages)
@@ -354,6 +408,7 @@ def main():
         golden = expected(Tokenizer.from_file(path), some, family["model"] == "unigram")
         json.dump(golden, open(os.path.join(HF, name + ".golden.json"), "w"), ensure_ascii=False, separators=(",", ":"))
         print(name, os.path.getsize(path), os.path.getsize(os.path.join(HF, name + ".golden.json")))
+    pre_tokenizer_goldens(strings)
     chat_goldens()
     spm_goldens(some, args.retrain)
     if args.gemma:

@@ -39,8 +39,6 @@ constexpr char kQwen35[] =
     PROLOGUE_CONTRACTIONS R"(|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*)" PROLOGUE_SPACES;
 constexpr char kSeedCoder[] =
     PROLOGUE_CONTRACTIONS R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+)" PROLOGUE_SPACES;
-constexpr char kBailing[] = R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*)"
-                            R"(|\s*[\r\n]|\s+(?!\S)|\s+)";
 constexpr char kGpt4o[] =
     R"([^\r\n\p{L}\p{N}]?)" PROLOGUE_UPPER "*" PROLOGUE_LOWER "+" PROLOGUE_CONTRACTIONS R"(?|[^\r\n\p{L}\p{N}]?)" PROLOGUE_UPPER
     "+" PROLOGUE_LOWER "*" PROLOGUE_CONTRACTIONS R"(?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*)" PROLOGUE_SPACES;
@@ -67,11 +65,11 @@ const NamedPreTokenizer kPreTokenizers[] = {
      .add_bos = true},
     {.names = {"dbrx", "smaug-bpe", "glm4", "chatglm-bpe"}, .patterns = {kLlama3}},
     {.names = {"minicpm5"}, .patterns = {kDigits, kMiniCpm5}, .whole_pieces_first = true},
-    {.names = {"qwen2", "deepseek-r1-qwen", "kormo", "f2llmv2", "megrez", "stablelm2", "hunyuan", "solar-open", "grok-2"},
+    {.names = {"qwen2", "deepseek-r1-qwen", "kormo", "f2llmv2", "megrez", "stablelm2", "hunyuan", "solar-open", "grok-2",
+               "bailingmoe", "bailingmoe2", "llada-moe"},
      .patterns = {kQwen2}},
     {.names = {"qwen35"}, .patterns = {kQwen35}},
     {.names = {"seed-coder"}, .patterns = {kSeedCoder}},
-    {.names = {"bailingmoe", "bailingmoe2", "llada-moe"}, .patterns = {kBailing}},
     {.names = {"gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"}, .patterns = {kGpt4o}},
     {.names = {"tiny_aya", "cohere2moe"}, .patterns = {kGroupedDigits, kGpt4o}},
     {.names = {"tekken"}, .patterns = {kTekken}, .whole_pieces_first = true, .add_bos = true},
@@ -79,7 +77,7 @@ const NamedPreTokenizer kPreTokenizers[] = {
     {.names = {"viking"}, .patterns = {kBloom, kDigit}},
     {.names = {"deepseek-coder"}, .patterns = {"[\r\n]", R"(\s?\p{L}+)", R"(\s?\p{P}+)", kDeepSeekCoderCjk, kDigit}},
     {.names = {"deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"}, .patterns = {kDigits, kDeepSeekCjk, kDeepSeek3}},
-    {.names = {"falcon"}, .patterns = {R"([\p{P}\$\+<=>\^~\|`]+)", kGpt2, kAsciiTriple}},
+    {.names = {"falcon"}, .patterns = {R"([\p{P}\$\+<=>\^~\|`]+)", kGpt2, R"(\p{N}+)", kAsciiTriple}},
 };
 
 #undef PROLOGUE_CONTRACTIONS

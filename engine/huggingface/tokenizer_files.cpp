@@ -21,6 +21,10 @@ namespace {
 constexpr uint64_t kMaxFileBytes = uint64_t{256} << 20;
 constexpr char kGpt2Pattern[] = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
+// What \w is to Rust's regular expressions, which the pre-tokenizer Whitespace uses: without the superscripts that Oniguruma's has.
+constexpr char kWord[] = R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200c}\x{200d}\x{24b6}-\x{24e9}\x{1f130}-\x{1f149}\x{1f150}-\x{1f169})"
+                         R"(\x{1f170}-\x{1f189})";
+
 // ---- Values and where they are ----
 
 // A value of a file, with its place for messages: "tokenizer.json: pre_tokenizer.pretokenizers[1]".
@@ -341,7 +345,7 @@ class TokenizerJson {
       split.pattern = {R"([\p{P}$+<=>^`|~])", true};  // Unicode's, and the rest of ASCII's
       PROLOGUE_ASSIGN_OR_RETURN(split.behavior, read_behavior(part.at("behavior"), "Isolated"));
     } else if (type == "Whitespace") {
-      split = {.pattern = {R"(\w+|[^\w\s]+)", true}, .behavior = SplitBehavior::removed, .invert = true};
+      split = {.pattern = {str_cat("[", kWord, "]+|[^", kWord, "\\s]+"), true}, .behavior = SplitBehavior::removed, .invert = true};
     } else if (type == "WhitespaceSplit") {
       split = {.pattern = {R"(\s)", true}, .behavior = SplitBehavior::removed};
     } else {

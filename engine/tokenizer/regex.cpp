@@ -14,9 +14,11 @@ namespace {
 
 constexpr size_t kMaxPatternBytes = 16384;
 
-// What the classes of Oniguruma are to PCRE2, without the brackets. \s of PCRE2 also has U+180E, its \w has other characters.
+// What the classes of Oniguruma are to PCRE2, without the brackets. \s of PCRE2 also has U+180E; its \w, and with it \b, have other characters.
 constexpr std::string_view kSpace = R"(\t-\r\x{85}\p{Z})";
-constexpr std::string_view kWord = R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc})";
+// The rest of Oniguruma's \w: superscripts and fractions of Latin-1, and letters in circles and squares.
+constexpr std::string_view kWord = R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{b2}\x{b3}\x{b9}\x{bc}-\x{be}\x{24b6}-\x{24e9})"
+                                   R"(\x{1f130}-\x{1f149}\x{1f150}-\x{1f169}\x{1f170}-\x{1f189})";
 constexpr std::string_view kHexDigit = "0-9a-fA-F";
 
 // Translates Oniguruma's syntax to PCRE2's. What would mean something else is an error.
@@ -71,6 +73,12 @@ class Translator {
         if (!in_class_) return put_class(kSpace, true);
         copy(2);  // the difference is U+180E
         return ok_status();
+      case 'b':
+      case 'B':
+        if (in_class_) break;
+        put(2, str_cat("(?:(?<=[", kWord, "])(?", letter == 'b' ? "!" : "=", "[", kWord, "])|(?<![", kWord, "])(?",
+                       letter == 'b' ? "=" : "!", "[", kWord, "]))"));
+        return ok_status();
       case 'v': put(2, "\\x0b"); return ok_status();
       case 'u':
         if (rest_.size() < 6) return refuse("an incomplete \\u");
@@ -79,7 +87,7 @@ class Translator {
       default: break;
     }
     constexpr std::string_view kSame = "dDpPtrnfeax";  // mean the same everywhere
-    constexpr std::string_view kAssertions = "bBAzZ";
+    constexpr std::string_view kAssertions = "AzZ";
     if (is_digit || (is_letter && kSame.find(letter) == std::string_view::npos &&
                      (in_class_ || kAssertions.find(letter) == std::string_view::npos))) {
       return refuse(str_cat("\\", rest_.substr(1, 1)));

@@ -42,7 +42,8 @@ EngineFlags::EngineFlags(Flags& flags, EngineOptions& options, const std::string
       ->type_name("PATH")
       ->group("Input");
   context_ = flags.number<int64_t>("--context", options.context_length, {0, kMax, "0 = the model's"},
-                                   "tokens of one prompt and its output together, at most; 0 = the model's, up to 262144" + context_note);
+                                   "tokens of one prompt and its output together, at most; 0 = the model's, up to 262144; if there can be only fewer, "
+                                   "a line on stderr says so" + context_note);
   for (CLI::Option* option :
        {flags.choice("--device", device_, {"auto", "cpu", "cuda"}, "auto: cuda if there is a GPU, else cpu"),
         flags.choice("--dtype", dtype_, {"auto", "float32", "bfloat16", "float16"},
@@ -90,6 +91,17 @@ std::string EngineFlags::apply() {
   options_.overlap = !no_overlap_;
   if (rounding_ == "per_step") options_.rounding = Rounding::per_step;
   return set_cache_types(kv_cache_dtype_, options_);
+}
+
+std::vector<std::string> notes_about(const Engine& engine, int64_t asked_context) {
+  std::vector<std::string> notes = engine.warnings();
+  if (const int64_t context = engine.context_length(); context < asked_context) {
+    notes.push_back(str_cat("--context is ", asked_context, ": it became ", context,
+                            context == engine.config().longest_context()
+                                ? ", the most that the model supports"
+                                : ", for which the memory of the KV cache is enough (--kv-memory)"));
+  }
+  return notes;
 }
 
 }  // namespace examples

@@ -1,6 +1,7 @@
 // The flags of the model and of the engine, which generate and serve share.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -36,5 +37,9 @@ class EngineFlags {
   bool no_cuda_graphs_ = false;
   bool no_overlap_ = false;
 };
+
+// What a user should know about a loaded engine, one line each: what is unusual about the model's files, and what became of the context if
+// fewer tokens than `asked_context` are possible (0: nobody asked).
+std::vector<std::string> notes_about(const prologue::Engine& engine, int64_t asked_context);
 
 }  // namespace examples

@@ -12,6 +12,7 @@
 #include <prologue/layers/graph/print.h>
 
 #include "chat.h"
+#include "examples/common/engine_options.h"
 #include "io.h"
 #include "options.h"
 #include "report.h"
@@ -118,6 +119,12 @@ int run(int argc, char** argv, StandardOutput& out) {
   }();
   if (!loaded.ok()) return fail(loaded.status().message());
   Engine& engine = **loaded;
+  if (!options.quiet) {
+    for (const std::string& note : examples::notes_about(engine, options.names_context ? options.engine.context_length : 0)) {
+      std::cerr << "generate: " << note << "\n";
+    }
+  }
+  options.request.sampling = options.chosen_sampling.over(engine.default_sampling().over(options.request.sampling));
 
   if (!options.print_graph.empty()) {
     const auto print = [&](const Graph& graph) {

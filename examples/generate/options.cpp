@@ -90,9 +90,11 @@ ParsedOptions parse_options(int argc, char** argv, StandardOutput& out) {
   CLI::Option* seed = flags.number<uint64_t>("--seed", sampling.seed, {0, std::numeric_limits<uint64_t>::max()},
                                              "seed of the sampling; interactive chat: random");
   constexpr float kLargest = std::numeric_limits<float>::max();
-  group("Sampling", {max_tokens, temperature, top_k, top_p, min_p, seed,
-                     flags.number<float>("--repetition-penalty", sampling.repetition_penalty, {0.0f, kLargest, "1 = off", true},
-                                         "of tokens in the prompt or generated; 1 = off"),
+  CLI::Option* repetition_penalty =
+      flags.number<float>("--repetition-penalty", sampling.repetition_penalty, {0.0f, kLargest, "1 = off", true},
+                          "of tokens in the prompt or generated; 1 = off");
+  group("Sampling (without an option the value of the model's files, else the default here)",
+                    {max_tokens, temperature, top_k, top_p, min_p, seed, repetition_penalty,
                      flags.number<float>("--presence-penalty", sampling.presence_penalty, {-kLargest, kLargest, "0 = off"},
                                          "of tokens that were generated; 0 = off"),
                      flags.number<float>("--frequency-penalty", sampling.frequency_penalty, {-kLargest, kLargest, "0 = off"},
@@ -146,13 +148,20 @@ ParsedOptions parse_options(int argc, char** argv, StandardOutput& out) {
   }
 
   const bool interactive = options.chat && options.prompts.empty();
+  SamplingDefaults& chosen = options.chosen_sampling;
+  if (temperature->count() > 0) chosen.temperature = sampling.temperature;
+  if (top_k->count() > 0) chosen.top_k = sampling.top_k;
+  if (top_p->count() > 0) chosen.top_p = sampling.top_p;
+  if (min_p->count() > 0) chosen.min_p = sampling.min_p;
+  if (repetition_penalty->count() > 0) chosen.repetition_penalty = sampling.repetition_penalty;
   if (options.chat) {
     if (max_tokens->count() == 0) options.request.max_tokens = kChatMaxTokens;
-    if (temperature->count() == 0) sampling.temperature = kChatSampling.temperature;
-    if (top_k->count() == 0) sampling.top_k = kChatSampling.top_k;
-    if (top_p->count() == 0) sampling.top_p = kChatSampling.top_p;
-    if (min_p->count() == 0) sampling.min_p = kChatSampling.min_p;
+    sampling.temperature = kChatSampling.temperature;
+    sampling.top_k = kChatSampling.top_k;
+    sampling.top_p = kChatSampling.top_p;
+    sampling.min_p = kChatSampling.min_p;
   }
+  options.names_context = engine_flags.has_context();
   if (interactive) {
     if (seed->count() == 0) sampling.seed = std::random_device()();
     if (!engine_flags.has_context()) engine.context_length = kChatContext;

@@ -15,6 +15,8 @@
 #include <prologue/engine/base/printable.h>
 #include <prologue/engine/engine.h>
 
+#include "examples/common/engine_options.h"
+
 #include "api.h"
 #include "http.h"
 #include "options.h"
@@ -69,6 +71,7 @@ int run(int argc, char** argv) {
   auto loaded = Engine::load(options.engine);
   if (!loaded.ok()) return fail(loaded.status().message());
   Engine& engine = **loaded;
+  for (const std::string& note : examples::notes_about(engine, options.engine.context_length)) std::cerr << "serve: " << note << "\n";
   Api api(engine, options.model_name, options.http.max_connections, std::chrono::seconds(options.timeout_seconds));
   HttpServer http(options.http, api.routes(),
                   [&](const std::string& route, int status) { api.metrics().count_response(route, status); });

@@ -1,11 +1,13 @@
 // GGUF files: what is read from valid ones, and the sentence that each kind of broken one gets.
 #include <prologue/engine/gguf/gguf.h>
 #include <prologue/engine/gguf/tokenizer_data.h>
+#include <prologue/engine/tokenizer/tokenizer.h>
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -18,6 +20,7 @@
 #include <vector>
 
 #include "tests/support/gguf_writer.h"
+#include "tests/support/source_path.h"
 
 namespace prologue {
 namespace {
@@ -128,6 +131,17 @@ TEST(Gguf, ReadsArrays) {
   EXPECT_EQ(*file.get<std::vector<float>>("floats"), (std::vector<float>{0.5f, -1.0f}));
   EXPECT_EQ(*file.get<std::vector<bool>>("flags"), (std::vector<bool>{true, false, true}));
   EXPECT_TRUE(file.get<std::vector<int64_t>>("nothing")->empty());
+}
+
+TEST(Gguf, ArraysThatAreReadHaveALargestSize) {
+  GgufWriter writer;
+  writer.add("most", std::vector<uint8_t>(size_t{1} << 22, 7));
+  writer.add("more", std::vector<uint8_t>((size_t{1} << 22) + 1, 7));
+  const GgufFile file = open_valid(writer);
+  EXPECT_EQ(file.get<std::vector<int32_t>>("most")->size(), size_t{1} << 22);
+  const auto more = file.get<std::vector<int32_t>>("more");
+  EXPECT_EQ(more.status().code(), StatusCode::unsupported);
+  EXPECT_EQ(more.status().message(), "model.gguf: key more is an array of 4194305 values: at most 4194304 are read");
 }
 
 TEST(Gguf, ReadsTensors) {
@@ -548,10 +562,10 @@ TEST(GgufRefuses, BadTensors) {
   expect_refused(with_field(writer, "a.weight: dimension", 64), broken,
                  "tensor a.weight of 72 bytes at offset 0 lies outside the tensor data, of which the file has 36 bytes");
   expect_refused(with_field(writer, "a.weight: type", 17), StatusCode::unsupported,
-                 "tensor a.weight has type IQ2_XS: supported are F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K");
+                 "tensor a.weight has type IQ2_XS: supported are F32, F16, BF16, F64, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K");
   expect_refused(
       with_field(writer, "a.weight: type", 99), StatusCode::unsupported,
-      "tensor a.weight has type unknown type 99: supported are F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K");
+      "tensor a.weight has type unknown type 99: supported are F32, F16, BF16, F64, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K");
   expect_refused(with_field(writer, "a.weight: offset", 31), broken,
                  "tensor a.weight lies at offset 31: must be a multiple of the alignment, 32");
   expect_refused(with_field(writer, "a.weight: offset", 32), broken,
@@ -622,7 +636,7 @@ GgufWriter tokenizer_file(const char* pre) {
 TEST(TokenizerDataTest, DefaultsAreThoseOfTheFormat) {
   const Result<TokenizerData> plain = read_tokenizer_data(open_valid(tokenizer_file("gpt-2")));
   ASSERT_TRUE(plain.ok()) << plain.status().message();
-  EXPECT_TRUE(plain->token_types.empty());
+  EXPECT_EQ(plain->token_types, (std::vector<int32_t>{1, 1, 1}));
   EXPECT_EQ(plain->bos_id, -1);
   EXPECT_EQ(plain->eos_id, -1);
   EXPECT_FALSE(plain->add_bos);
@@ -632,6 +646,75 @@ TEST(TokenizerDataTest, DefaultsAreThoseOfTheFormat) {
   EXPECT_TRUE(read_tokenizer_data(open_valid(llama))->add_bos);
   llama.add("tokenizer.ggml.add_bos_token", false);
   EXPECT_FALSE(read_tokenizer_data(open_valid(llama))->add_bos);
+  // As llama.cpp has it: of Mistral's tokenizer, too.
+  for (const char* name : {"llama3", "falcon3", "pixtral", "tekken"}) {
+    EXPECT_TRUE(read_tokenizer_data(open_valid(tokenizer_file(name)))->add_bos) << name;
+    EXPECT_TRUE(read_tokenizer_data(open_valid(tokenizer_file(name)))->whole_pieces_first) << name;
+  }
+  for (const char* name : {"smaug-bpe", "glm4", "chatglm-bpe", "deepseek-r1-qwen", "llama4"}) {
+    EXPECT_FALSE(read_tokenizer_data(open_valid(tokenizer_file(name)))->add_bos) << name;
+  }
+}
+
+// llama.cpp#9606: a file names one or two tokens that end a generation, and llama.cpp knows the others by their texts.
+TEST(TokenizerDataTest, KnowsTokensThatEndAGenerationByTheirTexts) {
+  const auto ends = [](const Strings& tokens, const std::vector<std::pair<std::string, uint32_t>>& keys) {
+    GgufWriter writer;
+    writer.add("tokenizer.ggml.model", "gpt2");
+    writer.add("tokenizer.ggml.pre", "gpt-2");
+    writer.add("tokenizer.ggml.tokens", tokens);
+    writer.add("tokenizer.ggml.merges", Strings{});
+    for (const auto& [key, id] : keys) writer.add("tokenizer.ggml." + key + "_token_id", id);
+    const auto tokenizer = Tokenizer::create(read_tokenizer_data(open_valid(writer)).value());
+    EXPECT_TRUE(tokenizer.ok()) << tokenizer.status().message();
+    std::vector<int32_t> ids(tokenizer->end_ids().begin(), tokenizer->end_ids().end());
+    std::sort(ids.begin(), ids.end());
+    for (const int32_t id : ids) EXPECT_EQ(tokenizer->type(id), id == 0 ? TokenType::normal : TokenType::control) << id;
+    return ids;
+  };
+  using Want = std::vector<int32_t>;
+  for (const char* text :
+       {"<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>", "<|endoftext|>",
+        "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>", "<end_of_utterance>", "<eos>", "<turn|>",
+        "<|tool_response>", "<\uff5cend\u2581of\u2581sentence\uff5c>", "[e~[", "<|fim_pad|>", "<|fim_repo|>", "<|repo_name|>",
+        "<reponame>", "<|file_sep|>", "[PAD]"}) {
+    EXPECT_EQ(ends({"a", text, "<|fim_prefix|>"}, {}), (Want{1})) << text;
+  }
+  EXPECT_EQ(ends({"a", "b", "<|im_start|>"}, {}), Want{});
+  EXPECT_EQ(ends({"a", "<|endoftext|>", "<|im_end|>"}, {{"eos", 2}}), (Want{1, 2}));
+  EXPECT_EQ(ends({"a", "<|endoftext|>"}, {{"eot", 0}}), (Want{0, 1}));
+  EXPECT_EQ(ends({"a", "<|endoftext|>"}, {{"eom", 0}}), (Want{0, 1}));
+  EXPECT_EQ(ends({"a", "<|fim_pad|>"}, {{"fim_pad", 0}}), (Want{0}));  // named: the texts do not count
+  EXPECT_EQ(ends({"a", "<|fim_pad|>", "<|file_sep|>"}, {{"fim_rep", 0}}), (Want{0, 1, 2}));
+  EXPECT_EQ(ends({"a", "<|end|>", "<|return|>", "<|call|>"}, {}), (Want{2, 3}));  // there <|end|> ends a message
+  EXPECT_EQ(ends({"a", "<|end|>", "<|flush|>", "<|calls|>"}, {}), (Want{2, 3}));
+  EXPECT_EQ(ends({"a", "<|end|>", "<|return|>"}, {}), (Want{1, 2}));
+  EXPECT_EQ(ends({"a", "</s>", "<|tool_response>"}, {}), (Want{2}));
+}
+
+// The demo model's file names <|im_end|>; llama.cpp ends at these three.
+TEST(TokenizerDataTest, TheDemoModelEndsAtEveryTokenOfLlamaCpp) {
+  const std::string path = test::source_path("models/SmolLM2-135M-Instruct.Q4_1.gguf");
+  if (!std::ifstream(path).good()) GTEST_SKIP() << path << " is missing";
+  const Tokenizer tokenizer = Tokenizer::create(read_tokenizer_data(path).value()).value();
+  for (const char* text : {"<|endoftext|>", "<|im_end|>", "<reponame>"}) {
+    EXPECT_TRUE(tokenizer.is_end_of_generation(tokenizer.find(text).value())) << text;
+  }
+  EXPECT_EQ(tokenizer.end_ids().size(), 3u);
+}
+
+TEST(TokenizerDataTest, MarkersAreControlTokensWhateverTheirType) {
+  GgufWriter writer;
+  writer.add("tokenizer.ggml.model", "gpt2");
+  writer.add("tokenizer.ggml.pre", "qwen2");
+  writer.add("tokenizer.ggml.tokens", Strings{"a", "<|im_start|>", "<|im_end|>", "<start_of_turn>", "", ""});
+  writer.add("tokenizer.ggml.token_type", std::vector<int32_t>{1, 1, 4, 2, 1, 1});
+  writer.add("tokenizer.ggml.merges", Strings{});
+  const Tokenizer tokenizer = Tokenizer::create(read_tokenizer_data(open_valid(writer)).value()).value();
+  EXPECT_EQ(tokenizer.encode("<|im_start|>a<|im_end|>", true, false).value(), (std::vector<int32_t>{1, 0, 2}));
+  EXPECT_EQ(tokenizer.encode("<|im_start|>a<|im_end|>", false, false).value(), (std::vector<int32_t>{0, 0}));  // the a of "start", too; other bytes have no token
+  EXPECT_EQ(tokenizer.type(3), TokenType::unknown);
+  EXPECT_EQ(tokenizer.type(4), TokenType::unused);  // a token without a text
 }
 
 TEST(TokenizerDataTest, RefusesWhatWouldChangeTheResult) {
@@ -650,6 +733,10 @@ TEST(TokenizerDataTest, RefusesWhatWouldChangeTheResult) {
   const Result<TokenizerData> data = read_tokenizer_data(open_valid(no_merges));
   EXPECT_EQ(data.status().code(), StatusCode::not_found);
   EXPECT_EQ(data.status().message(), "model.gguf: the metadata key tokenizer.ggml.merges is missing");
+  no_merges.add("tokenizer.ggml.merges", Strings{});
+  EXPECT_EQ(read_tokenizer_data(open_valid(no_merges)).status().message(),
+            "model.gguf: the metadata key tokenizer.ggml.pre is missing: it names the pre-tokenizer, and with another one a text has other "
+            "tokens; convert the model anew");
 }
 
 TEST(TokenizerDataTest, RefusesWhatItDoesNotKnow) {
@@ -663,13 +750,17 @@ TEST(TokenizerDataTest, RefusesWhatItDoesNotKnow) {
     return str_cat(status_code_name(status.code()), ": ", status.message());
   };
   const std::string names =
-      "smollm, gpt-2, llama-bpe, qwen2, gpt-4o, tekken, starcoder, refact, command-r, olmo, phi-2, dbrx, stablelm2";
+      "default, gpt-2, phi-2, olmo, mpt, jais, trillion, granite-docling, gigachat, a.x-4.0, mellum, modern-bert, exaone4, smollm, "
+      "starcoder, refact, command-r, codeshell, exaone, minerva-7b, mellum2, llama-bpe, llama3, llama-v3, falcon3, falcon-h1, pixtral, "
+      "midm-2.0, lfm2, dbrx, smaug-bpe, glm4, chatglm-bpe, minicpm5, qwen2, deepseek-r1-qwen, kormo, f2llmv2, megrez, stablelm2, hunyuan, "
+      "solar-open, grok-2, bailingmoe, bailingmoe2, llada-moe, qwen35, seed-coder, gpt-4o, llama4, kanana2, talkie, minimax-m2, tiny_aya, "
+      "cohere2moe, tekken, bloom, poro-chat, gpt3-finnish, viking, deepseek-coder, deepseek-v3, hunyuan-dense, joyai-llm, hy_v4, falcon";
   EXPECT_EQ(
       refusal("bert", "gpt-2", {"a b"}),
       "unsupported: the tokenizer model 'bert' (tokenizer.ggml.model) is not supported: supported are gpt2 (byte-level BPE) and "
       "llama (SentencePiece's BPE)");
-  EXPECT_EQ(refusal("gpt2", "viking", {"a b"}),
-            "unsupported: the pre-tokenizer 'viking' (tokenizer.ggml.pre) is not supported: supported are " + names);
+  EXPECT_EQ(refusal("gpt2", "kimi-k2", {"a b"}),
+            "unsupported: the pre-tokenizer 'kimi-k2' (tokenizer.ggml.pre) is not supported: supported are " + names);
   EXPECT_EQ(refusal("gpt2", std::string(1000, 'x') + "\n", {"a b"}),
             "unsupported: the pre-tokenizer '" + std::string(96, 'x') +
                 "...' (1001 bytes) (tokenizer.ggml.pre) is not supported: supported are " + names);

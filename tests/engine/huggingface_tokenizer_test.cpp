@@ -169,7 +169,6 @@ TEST(TokenizerJson, RefusesWhatItDoesNotKnow) {
       {"/model/merges/0", R"(["a", 3])",
        "data loss: tokenizer.json: model.merges[0] is a list: it must be a string or a list of two strings"},
       {"/added_tokens/0/id", "0", "data loss: tokenizer.json: token 0 is both 'a' and '<s>'"},
-      {"/added_tokens/0/content", R"("")", "data loss: tokenizer.json: token 3 is empty"},
       {"/added_tokens/0/special", "1",
        "data loss: tokenizer.json: added_tokens[0].special is an integer: it must be true or false"},
       {"/normalizer",
@@ -201,9 +200,8 @@ TEST(TokenizerJson, RefusesWhatItDoesNotKnow) {
       {"/post_processor", R"({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<x>"}}]})",
        "data loss: tokenizer.json: post_processor.single[0] is the token '<x>', which the vocabulary lacks"},
       {"/post_processor",
-       R"({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>"}}, {"SpecialToken": {"id": "</s>"}}]})",
-       "unsupported: tokenizer.json: post_processor.single adds more than one token on one side of a text, which is not "
-       "supported"},
+       R"({"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A"}}, {"SpecialToken": {"id": "<s>"}}, {"SpecialToken": {"id": "</s>"}}]})",
+       "unsupported: tokenizer.json: post_processor.single adds more than one token after a text, which is not supported"},
   };
   for (const Case& c : cases) {
     json file = tiny();
@@ -211,6 +209,39 @@ TEST(TokenizerJson, RefusesWhatItDoesNotKnow) {
     const Status status = parse_tokenizer_json(file.dump()).status();
     EXPECT_EQ(str_cat(status_code_name(status.code()), ": ", status.message()), c.message) << c.path;
   }
+}
+
+// GLM-4's template begins a text with [gMASK]<sop>. `tokenizers` 0.23.3 gives 3, 4, 0 for "a" here.
+TEST(TokenizerJson, BeginsATextWithAllTokensOfTheTemplate) {
+  json file = tiny();
+  file["post_processor"] = json::parse(
+      R"({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>"}}, {"SpecialToken": {"id": "</s>"}}, {"Sequence": {"id": "A"}}]})");
+  const Tokenizer tokenizer = make(file);
+  EXPECT_TRUE(tokenizer.add_bos());
+  EXPECT_FALSE(tokenizer.add_eos());
+  EXPECT_EQ(tokenizer.encode("a", false, tokenizer.add_bos()).value(), (Ids{3, 4, 0}));
+}
+
+// `tokenizers` loads tokens without a text; an added one does not even get its id.
+TEST(TokenizerJson, ATokenWithoutATextIsUnused) {
+  json file = tiny();
+  file["model"]["vocab"] = {{"a", 0}, {"b", 1}, {"ab", 2}, {"", 5}};
+  file["added_tokens"].push_back({{"id", 6}, {"content", ""}, {"special", true}});
+  const Tokenizer tokenizer = make(file);
+  EXPECT_EQ(tokenizer.vocab_size(), 7);
+  EXPECT_EQ(tokenizer.type(5), TokenType::unused);
+  EXPECT_EQ(tokenizer.type(6), TokenType::unused);
+  EXPECT_EQ(encode(tokenizer, "ab", true), (Ids{2}));
+  EXPECT_EQ(tokenizer.decode(Ids{5, 0, 6}), "a");
+}
+
+// 200 MB of "0,0," took 5.6 GB.
+TEST(TokenizerJson, HasALargestNumberOfValues) {
+  std::string zeros = "[0";
+  for (int i = 0; i < (1 << 22) + 2; ++i) zeros += ",0";
+  const Status refused = parse_tokenizer_json(zeros).status();
+  EXPECT_EQ(refused.code(), StatusCode::unsupported);
+  EXPECT_EQ(refused.message(), "tokenizer.json: the JSON has more than 4194304 values");
 }
 
 TEST(TokenizerJson, IsTrustedInNothing) {
@@ -296,6 +327,22 @@ TEST_F(Directory, GenerationEndsAtAnyOfSeveralTokens) {
   EXPECT_FALSE(tokenizer->is_end_of_generation(3));
   write("generation_config.json", R"({"eos_token_id": 3})");
   EXPECT_EQ(read()->end_ids, (Ids{3}));
+}
+
+// InfiniLM#386. As transformers makes a missing generation_config.json of config.json.
+TEST_F(Directory, GenerationEndsAtTheTokensOfTheConfigurationWhereNoOtherFileNamesThem) {
+  write("tokenizer.json", tiny().dump());
+  write("config.json", R"({"eos_token_id": [2, 4]})");
+  EXPECT_EQ(read()->end_ids, (Ids{2, 4}));
+  write("generation_config.json", R"({"temperature": 0.6})");
+  EXPECT_EQ(read()->end_ids, (Ids{2, 4}));
+  write("generation_config.json", R"({"eos_token_id": 3})");
+  EXPECT_EQ(read()->end_ids, (Ids{3}));
+  std::filesystem::remove(path_ + "/generation_config.json");
+  write("config.json", R"({"text_config": {"eos_token_id": 4}, "eos_token_id": null})");
+  EXPECT_EQ(read()->end_ids, (Ids{4}));
+  write("config.json", R"({"eos_token_id": "</s>"})");
+  EXPECT_EQ(refusal(), "data loss: " + path_ + "/config.json: eos_token_id is a string: it must be an integer");
 }
 
 TEST_F(Directory, RefusesWhatItDoesNotKnow) {

@@ -35,6 +35,9 @@ TEST(Regex, FindsFromLeftToRight) {
   EXPECT_EQ(*find("a+|b", "xaaabya"), (Strings{"aaa", "b", "a"}));
   EXPECT_EQ(*find("a", ""), Strings{});
   EXPECT_EQ(*find(R"(\d{1,3}(?=(?:\d{3})*\b))", "1234567"), (Strings{"1", "234", "567"}));
+  // \b is where \w begins or ends: marks, Roman numerals, superscripts and letters in circles are in words.
+  EXPECT_EQ(*find(R"(1\b)", "1\ufe0f 1\u2167 1\u00b2 1\u24b6 1\u2460 1."), (Strings{"1", "1"}));
+  EXPECT_EQ(*find(R"(\B.)", "ab\u00bc"), (Strings{"b", "\u00bc"}));
   EXPECT_EQ(*find("(?<=a)b", "ab b"), (Strings{"b"}));
   EXPECT_EQ(*find("(?i:é)", "É"), (Strings{"É"}));
   EXPECT_EQ(*find("^.", "a\nb"), (Strings{"a", "b"}));  // ^ is at each line's beginning

@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
@@ -198,6 +200,43 @@ TEST_P(SmallVocabulary, SplitsLikeHuggingFace) {
   }
 }
 
+// Of every kind of pre-tokenizer that GGUF files name: the pieces by `tokenizers` (scripts/make_tokenizer_goldens.py).
+TEST(PreTokenizers, OfEveryNameSplitLikeHuggingFace) {
+  const json goldens = read_golden("pre_tokenizers");
+  const std::map<std::string, std::vector<std::string>> same_as = {
+      {"gpt-2", {"phi-2", "olmo", "mpt", "jais", "trillion", "granite-docling", "gigachat", "a.x-4.0", "mellum", "modern-bert", "exaone4"}},
+      {"smollm", {"starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b", "mellum2"}},
+      {"llama-bpe", {"llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"}},
+      {"smaug-bpe", {"dbrx", "glm4", "chatglm-bpe"}},
+      {"qwen2", {"deepseek-r1-qwen", "kormo", "f2llmv2", "megrez", "stablelm2", "hunyuan", "solar-open", "grok-2"}},
+      {"bailingmoe", {"bailingmoe2", "llada-moe"}},
+      {"gpt-4o", {"llama4", "kanana2", "talkie", "minimax-m2"}},
+      {"tiny_aya", {"cohere2moe"}},
+      {"bloom", {"poro-chat", "gpt3-finnish"}},
+      {"deepseek-v3", {"hunyuan-dense", "joyai-llm", "hy_v4"}}};
+  for (const auto& [kind, golden] : goldens.items()) {
+    std::vector<std::string> names = {kind};
+    if (const auto same = same_as.find(kind); same != same_as.end()) names.insert(names.end(), same->second.begin(), same->second.end());
+    for (const std::string& name : names) {
+      const auto pre_tokenizer = PreTokenizer::create(byte_level(name).pre_tokenizer);
+      ASSERT_TRUE(pre_tokenizer.ok()) << name << ": " << pre_tokenizer.status().message();
+      size_t count = 0;
+      std::string lengths;
+      for (const json& text : shared_strings().at("strings")) {
+        TextPieces split;
+        ASSERT_TRUE(pre_tokenizer->split(text.get<std::string>(), TextStart::text, split).ok()) << name;
+        count += split.pieces.size();
+        split.pieces.emplace_back();
+        for (const std::string_view piece : split.pieces) {
+          for (int shift = 0; shift < 32; shift += 8) lengths += static_cast<char>(piece.size() >> shift & 0xff);
+        }
+      }
+      EXPECT_EQ(count, golden.at("pieces").get<size_t>()) << name;
+      EXPECT_EQ(hex(fnv1a(lengths)), golden.at("digest").get<std::string>()) << name;
+    }
+  }
+}
+
 // Every character of Unicode 3.2 after a letter, before a digit and between spaces, in one text.
 TEST_P(SmallVocabulary, SplitsEveryCharacterLikeHuggingFace) {
   std::string text;
@@ -309,7 +348,8 @@ TEST(Tokenizer, EncodesLikeTheDemoModel) {
   const Tokenizer tokenizer = make(std::move(data).value());
   EXPECT_EQ(tokenizer.vocab_size(), 49152);
   EXPECT_TRUE(tokenizer.is_end_of_generation(2));
-  EXPECT_FALSE(tokenizer.is_end_of_generation(0));
+  EXPECT_TRUE(tokenizer.is_end_of_generation(0));  // <|endoftext|>
+  EXPECT_FALSE(tokenizer.is_end_of_generation(1));
   EXPECT_FALSE(tokenizer.add_bos());
   for (const json& prompt : golden.at("prompts")) {  // by llama.cpp
     EXPECT_EQ(encode(tokenizer, prompt.at("text").get<std::string>(), true), prompt.at("ids").get<Ids>()) << prompt.at("text");
@@ -627,6 +667,74 @@ TEST(TokenizerRules, AddsTheBosTokenOnRequest) {
   EXPECT_EQ(refused.status().message(), "a BOS token is to be added, but the model's vocabulary has none");
 }
 
+// As the post-processor of GLM's tokenizer.json, [gMASK]<sop>.
+TEST(TokenizerRules, BeginsATextWithSeveralTokens) {
+  TokenizerData data = tiny();
+  const int32_t mask = add(data, "[gMASK]", TokenType::control), sop = add(data, "<sop>", TokenType::control);
+  data.begin_ids = {mask, sop};
+  data.add_bos = true;
+  const Tokenizer tokenizer = make(data);
+  EXPECT_TRUE(tokenizer.add_bos());
+  EXPECT_EQ(tokenizer.bos_id(), -1);
+  EXPECT_EQ(encode(tokenizer, "a", false, true), (Ids{mask, sop, 'a'}));
+  EXPECT_EQ(encode(tokenizer, "a"), (Ids{'a'}));
+  data.begin_ids = {mask, 1000};
+  EXPECT_EQ(Tokenizer::create(data).status().message(), "the tokenizer's first token is 1000, but the vocabulary has 258 tokens");
+}
+
+TEST(TokenizerRules, NothingMergesIntoOrFromAMarker) {
+  TokenizerData data = tiny();
+  const int32_t ab = add(data, "ab", TokenType::control), abc = add(data, "abc"), bc = add(data, "bc");
+  data.merges = merges({"a b", "ab c", "b c"});
+  const Tokenizer tokenizer = make(data);
+  EXPECT_EQ(encode(tokenizer, "ab"), (Ids{'a', 'b'}));
+  EXPECT_EQ(encode(tokenizer, "abc"), (Ids{'a', bc}));
+  EXPECT_EQ(encode(tokenizer, "abc", true), (Ids{ab, 'c'}));
+  EXPECT_EQ(tokenizer.token_text(abc), "abc");
+}
+
+// Steps that double a text: forty of them would make a terabyte of one byte, and made 5.4 GB in a minute of four.
+TEST(TokenizerRules, TheNormalizersWorkIsProportionalToTheText) {
+  TokenizerData data = tiny();
+  for (int i = 0; i < 40; ++i) data.normalizer.emplace_back(ReplaceText{{"a"}, "aa"});
+  const auto start = std::chrono::steady_clock::now();
+  const Tokenizer doubling = make(data);
+  for (const size_t size : {size_t{1}, size_t{4}, size_t{1} << 16}) {
+    const auto ids = doubling.encode(std::string(size, 'a'), false, false);
+    EXPECT_EQ(ids.status().code(), StatusCode::resource_exhausted) << size;
+    EXPECT_EQ(ids.status().message(),
+              "the normalizer's 40 steps write too much: its work must be proportional to the length of the text");
+  }
+  EXPECT_EQ(encode(doubling, "b"), (Ids{'b'}));
+  // All parts of a text share the work.
+  add(data, "<s>", TokenType::control);
+  data.normalizer.resize(9);
+  std::string parts;
+  for (int i = 0; i < 4096; ++i) parts += "a<s>";
+  EXPECT_EQ(make(data).encode(parts, true, false).status().code(), StatusCode::resource_exhausted);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+}
+
+TEST(TokenizerRules, StepsHaveALargestNumber) {
+  TokenizerData data = tiny();
+  data.normalizer.clear();
+  data.pre_tokenizer.clear();
+  for (int i = 0; i < 64; ++i) data.normalizer.emplace_back(ReplaceText{{"a"}, "b"});
+  for (int i = 0; i < 64; ++i) data.pre_tokenizer.emplace_back(SplitText{.pattern = {"a"}});
+  data.decoder.assign(64, {{"b"}, "c"});
+  EXPECT_EQ(make(data).decode(encode(make(data), "ab")), "cc");
+  const auto refusal = [&](auto spoil) {
+    TokenizerData spoiled = data;
+    spoil(spoiled);
+    return Tokenizer::create(std::move(spoiled)).status().message();
+  };
+  EXPECT_EQ(refusal([](auto& d) { d.normalizer.push_back(d.normalizer.front()); }),
+            "the normalizer has 65 steps: at most 64 are supported");
+  EXPECT_EQ(refusal([](auto& d) { d.pre_tokenizer.push_back(d.pre_tokenizer.front()); }),
+            "the pre-tokenizer has 65 steps: at most 64 are supported");
+  EXPECT_EQ(refusal([](auto& d) { d.decoder.push_back(d.decoder.front()); }), "the decoder has 65 steps: at most 64 are supported");
+}
+
 TEST(TokenizerRules, SurvivesMoves) {
   TokenizerData data = tiny();
   const int32_t ab = add(data, "ab"), control = add(data, "<e>", TokenType::control);
@@ -708,11 +816,6 @@ TEST(TokenizerRules, RefusesWhatItCannotUse) {
          d.merges = merges({"a b", "a b"});
        },
        StatusCode::data_loss, "merge 1, 'a b', is there twice"},
-      {[](auto& d) {
-         d.merges = merges({"a b"});
-         d.token_types[256] = 3;
-       },
-       StatusCode::data_loss, "merge 0, 'a b', has to do with the control token 'ab'"},
   };
   for (const Case& c : cases) {
     TokenizerData data = tiny();

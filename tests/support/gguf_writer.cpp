@@ -213,6 +213,18 @@ std::vector<std::byte> GgufWriter::bytes(std::vector<Field>* fields) const {
   return file;
 }
 
+std::vector<GgufWriter> GgufWriter::parts(uint16_t count) const {
+  std::vector<GgufWriter> parts(count);
+  parts[0].entries_ = entries_;
+  for (size_t i = 0; i < tensors_.size(); ++i) parts[i * count / tensors_.size()].tensors_.push_back(tensors_[i]);
+  for (uint16_t part = 0; part < count; ++part) {
+    parts[part].add("split.no", part);
+    parts[part].add("split.count", count);
+    parts[part].add("split.tensors.count", static_cast<int32_t>(tensors_.size()));
+  }
+  return parts;
+}
+
 bool GgufWriter::write(const std::string& path) const {
   const std::vector<std::byte> file = bytes();
   std::ofstream out(path, std::ios::binary);

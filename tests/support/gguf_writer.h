@@ -69,6 +69,9 @@ class GgufWriter {
     std::string what;
   };
   std::vector<std::byte> bytes(std::vector<Field>* fields = nullptr) const;
+  // The file in parts, as llama-gguf-split writes it: the first has the keys, each has split.no, split.count and split.tensors.count, and the
+  // tensors follow each other from part to part.
+  std::vector<GgufWriter> parts(uint16_t count) const;
   // False when the file could not be written.
   [[nodiscard]] bool write(const std::string& path) const;
 
