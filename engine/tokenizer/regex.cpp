@@ -16,9 +16,12 @@ constexpr size_t kMaxPatternBytes = 16384;
 
 // What the classes of Oniguruma are to PCRE2, without the brackets. \s of PCRE2 also has U+180E; its \w, and with it \b, have other characters.
 constexpr std::string_view kSpace = R"(\t-\r\x{85}\p{Z})";
-// The rest of Oniguruma's \w: superscripts and fractions of Latin-1, and letters in circles and squares.
-constexpr std::string_view kWord = R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{b2}\x{b3}\x{b9}\x{bc}-\x{be}\x{24b6}-\x{24e9})"
-                                   R"(\x{1f130}-\x{1f149}\x{1f150}-\x{1f169}\x{1f170}-\x{1f189})";
+// The last are letters in circles and squares. Outside of sets, Oniguruma's \w, and with it \b, has superscripts and fractions, too.
+#define PROLOGUE_WORD \
+  R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{24b6}-\x{24e9}\x{1f130}-\x{1f149}\x{1f150}-\x{1f169}\x{1f170}-\x{1f189})"
+constexpr std::string_view kWordInSet = PROLOGUE_WORD;
+constexpr std::string_view kWord = PROLOGUE_WORD R"(\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})";
+#undef PROLOGUE_WORD
 constexpr std::string_view kHexDigit = "0-9a-fA-F";
 
 // Translates Oniguruma's syntax to PCRE2's. What would mean something else is an error.
@@ -65,7 +68,7 @@ class Translator {
     const bool is_digit = letter >= '0' && letter <= '9';
     switch (letter) {
       case 's': return put_class(kSpace, false);
-      case 'w': return put_class(kWord, false);
+      case 'w': return put_class(in_class_ ? kWordInSet : kWord, false);
       case 'W': return put_class(kWord, true);
       case 'h': return put_class(kHexDigit, false);
       case 'H': return put_class(kHexDigit, true);

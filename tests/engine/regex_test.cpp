@@ -48,7 +48,8 @@ TEST(Regex, ClassesAreUnicodes) {
   EXPECT_EQ(*find(R"(\s)", "a\u00a0b\u3000\u180e\u200b"), (Strings{"\u00a0", "\u3000"}));
   EXPECT_EQ(*find(R"([\s]+)", "\u0085\u2028 x\u180e"), (Strings{"\u0085\u2028 "}));
   EXPECT_EQ(*find(R"(\S)", "\u180e "), (Strings{"\u180e"}));
-  EXPECT_EQ(*find(R"(\w+)", "né_\u0301٣ ½"), (Strings{"né_\u0301٣"}));
+  EXPECT_EQ(*find(R"(\w+)", "né_\u0301٣ ½ \u24b6 \u2460"), (Strings{"né_\u0301٣", "½", "\u24b6"}));
+  EXPECT_EQ(*find(R"([\w]+)", "né_\u0301٣ ½ \u24b6 \u2460"), (Strings{"né_\u0301٣", "\u24b6"}));  // as Oniguruma has it
   EXPECT_EQ(*find(R"([^\w])", "a-"), (Strings{"-"}));
   EXPECT_EQ(*find(R"(\h+\v)", "beef\x0b"), (Strings{"beef\x0b"}));
   EXPECT_EQ(*find(R"(\u00e9|\x{4e00})", "é一"), (Strings{"é", "一"}));

@@ -371,6 +371,41 @@ TEST(Generate, TheContextIsALimitInTokens) {
   EXPECT_TRUE(contains(generate_with_model("--prompt 12 --prompt 34 --ignore-eos").err, "finish reason        2 length\n"));
 }
 
+// A context that cannot be is not taken without a word.
+TEST(Generate, ALargerContextThanCanBeSaysWhatItBecame) {
+  const std::string hello = "--prompt hello --max-tokens 1 --json --context ";
+  EXPECT_EQ(generate_with_model(hello + "9223372036854775807").err,
+            "generate: --context is 9223372036854775807: it became 512, the most that the model supports\n");
+  EXPECT_EQ(generate_with_model(hello + "513").err, "generate: --context is 513: it became 512, the most that the model supports\n");
+  EXPECT_EQ(generate_with_model(hello + "512").err, "");
+  EXPECT_EQ(generate_with_model(hello + "0").err, "");
+  EXPECT_EQ(generate_with_model(hello + "512 --kv-memory 16K --parallel 1").err,
+            "generate: --context is 512: it became 32, for which the memory of the KV cache is enough (--kv-memory)\n");
+  EXPECT_EQ(generate_with_model("--chat", "/exit\n").err, "");  // of an interactive chat it is 8192 without a flag
+}
+
+// The values of the model's files go before the program's defaults, and options go before both.
+TEST(Generate, SamplesAsTheModelRecommends) {
+  const std::string path = temp("sampling.gguf");
+  TinyLlamaOptions options;
+  options.extra = [](GgufWriter& writer) {
+    writer.add("general.sampling.temp", 1.5f);
+    writer.add("general.sampling.top_k", int32_t{200});
+    writer.add("general.sampling.mirostat", int32_t{2});
+  };
+  ASSERT_TRUE(write_tiny_llama(path, options));
+  const std::string hello = " --prompt hello --max-tokens 8 --ignore-eos --seed 3 --quiet ";
+  const auto recommended = [&](const std::string& more) { return generate("--device cpu --model " + path + hello + more).out; };
+  const std::string sampled = generate_with_model(hello + "--temperature 1.5 --top-k 200").out;
+  ASSERT_NE(sampled, generate_with_model(hello).out);
+  EXPECT_EQ(recommended(""), sampled);
+  EXPECT_EQ(recommended("--temperature 0"), generate_with_model(hello).out);
+  EXPECT_EQ(recommended("--top-k 1"), generate_with_model(hello + "--temperature 1.5 --top-k 1").out);
+  EXPECT_EQ(recommended("--chat"), generate_with_model(hello + "--chat --temperature 1.5 --top-k 200").out);
+  EXPECT_TRUE(contains(generate("--device cpu --model " + path + " --prompt a --max-tokens 1").err,
+                       path + ": general.sampling.mirostat is not supported: it is not applied\n"));
+}
+
 TEST(Generate, PromptsOfAFileAndSeveralCompletions) {
   const std::string file = temp("prompts.jsonl");
   std::ofstream(file) << "\"hello\"\n\n{\"prompt\": \"good bye\", \"id\": 7}\n";
