@@ -389,19 +389,19 @@ TEST(Generate, SamplesAsTheModelRecommends) {
   const std::string path = temp("sampling.gguf");
   TinyLlamaOptions options;
   options.extra = [](GgufWriter& writer) {
-    writer.add("general.sampling.temp", 1.5f);
+    writer.add("general.sampling.temp", 40.0f);
     writer.add("general.sampling.top_k", int32_t{200});
     writer.add("general.sampling.mirostat", int32_t{2});
   };
   ASSERT_TRUE(write_tiny_llama(path, options));
   const std::string hello = " --prompt hello --max-tokens 8 --ignore-eos --seed 3 --quiet ";
   const auto recommended = [&](const std::string& more) { return generate("--device cpu --model " + path + hello + more).out; };
-  const std::string sampled = generate_with_model(hello + "--temperature 1.5 --top-k 200").out;
+  const std::string sampled = generate_with_model(hello + "--temperature 40 --top-k 200").out;
   ASSERT_NE(sampled, generate_with_model(hello).out);
   EXPECT_EQ(recommended(""), sampled);
   EXPECT_EQ(recommended("--temperature 0"), generate_with_model(hello).out);
-  EXPECT_EQ(recommended("--top-k 1"), generate_with_model(hello + "--temperature 1.5 --top-k 1").out);
-  EXPECT_EQ(recommended("--chat"), generate_with_model(hello + "--chat --temperature 1.5 --top-k 200").out);
+  EXPECT_EQ(recommended("--top-k 1"), generate_with_model(hello + "--temperature 40 --top-k 1").out);
+  EXPECT_EQ(recommended("--chat"), generate_with_model(hello + "--chat --temperature 40 --top-k 200").out);
   EXPECT_TRUE(contains(generate("--device cpu --model " + path + " --prompt a --max-tokens 1").err,
                        path + ": general.sampling.mirostat is not supported: it is not applied\n"));
 }
