@@ -30,7 +30,7 @@ need() {
   fi
 }
 
-need_build_tools() { need g++ cmake ninja-build pkg-config libpcre2-dev libutf8proc-dev nlohmann-json3-dev libcli11-dev libcpp-httplib-dev; }
+need_build_tools() { need g++ cmake ninja-build pkg-config libpcre2-dev libutf8proc-dev nlohmann-json3-dev libcli11-dev libboost-dev; }
 need_test_tools() { need libgtest-dev; }
 need_fetch_tools() { need python3 python3-pip ca-certificates; }
 # clang with libFuzzer, which some distributions have in a package of its own.

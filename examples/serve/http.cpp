@@ -1,448 +1,594 @@
 #include "http.h"
 
-#include <httplib.h>
 #include <poll.h>
-#include <sys/eventfd.h>
-#include <sys/socket.h>
-#include <unistd.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cerrno>
-#include <charconv>
+#include <boost/asio.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http.hpp>
 #include <condition_variable>
-#include <deque>
-#include <limits>
+#include <list>
 #include <mutex>
 #include <optional>
-#include <system_error>
+#include <sstream>
 #include <thread>
 
 #include "errors.h"
+#include "http_rules.h"
 
 namespace serve {
 
+namespace asio = boost::asio;
+namespace http = boost::beast::http;
 using namespace prologue;
+using boost::system::error_code;
+using tcp = asio::ip::tcp;
 using Clock = std::chrono::steady_clock;
 
 namespace {
 
-constexpr int64_t kMaxHeaderBytes = 64 << 10;  // of the request line and all headers
-constexpr std::chrono::seconds kLinger{1};     // for a client that still sends what nobody reads
-constexpr int kBacklog = 1024;                 // connections that the system keeps until they are accepted
-constexpr size_t kSpareThreads = 8;            // /health and /metrics answer while every connection is used
+constexpr uint32_t kMaxHeaderBytes = 16 << 10;  // of the request line and all headers
+constexpr size_t kMaxTargetBytes = 8 << 10;
+constexpr size_t kFirstBodyBytes = 4 << 10;      // the room for a body grows with what has arrived of it
+constexpr size_t kBodyMemory = 256 << 20;        // of all bodies together, beside four of the longest
+constexpr size_t kPiece = 64 << 10;              // of an answer: the client has HttpOptions::write_time to read each
+constexpr size_t kMaxUnsent = 64 << 10;          // of a stream, before its handler waits
+constexpr std::chrono::seconds kLinger{1};       // for a client that still sends what nobody reads
+constexpr std::chrono::milliseconds kRetry{50};  // until connections are accepted again, after the system refused one
+constexpr int64_t kMoreThreads = 8;              // beside HttpOptions::max_requests: they answer that there are too many requests
+constexpr size_t kOtherFiles = 64;               // that the process opens beside its connections
+constexpr size_t kMaxConnections = size_t{1} << 20;
 
-int milliseconds_until(Clock::time_point time) {
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(time - Clock::now()).count();
-  return static_cast<int>(std::clamp<int64_t>(left, 0, 1 << 30));
+std::string_view view(boost::beast::string_view text) { return {text.data(), text.size()}; }
+
+// Raises the limit of open files; returns how many connections it leaves.
+size_t connections_for_open_files() {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return kOtherFiles;
+  const rlimit highest = {limit.rlim_max, limit.rlim_max};
+  if (setrlimit(RLIMIT_NOFILE, &highest) == 0) limit = highest;
+  const auto files = static_cast<size_t>(std::min<rlim_t>(limit.rlim_cur, kMaxConnections));
+  return files - std::min(kOtherFiles, files / 2);
 }
 
-// Readable after set(), for all who poll it.
-class StopEvent {
- public:
-  StopEvent() : descriptor_(eventfd(0, EFD_CLOEXEC)) {
-    if (descriptor_ < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
+const ApiError kLate = {408, "the request did not arrive in time"};
+
+HttpResponse response_of(const ApiError& error) { return {.status = error.status, .body = error_body(error)}; }
+
+// What `work` throws becomes the response.
+template <class Work>
+std::optional<HttpResponse> guard(const Work& work) {
+  try {
+    return work();
+  } catch (const ApiError& error) {
+    return response_of(error);
+  } catch (const std::exception& error) {
+    return response_of({500, str_cat("the server failed: ", error.what())});
   }
-  ~StopEvent() { close(descriptor_); }
-  StopEvent(const StopEvent&) = delete;
-  StopEvent& operator=(const StopEvent&) = delete;
-
-  int descriptor() const { return descriptor_; }
-  void set() const {
-    const uint64_t one = 1;
-    [[maybe_unused]] const ssize_t written = write(descriptor_, &one, sizeof one);
-  }
-
- private:
-  int descriptor_;
-};
-
-// The socket of a client, as cpp-httplib reads and writes it. Its own sockets limit the time of each read, but not that of a request,
-// and neither the length of a line nor the number of headers.
-//
-// No function says `override`: which ones are virtual depends on the version of cpp-httplib.
-class Socket : public httplib::Stream, public Peer {
- public:
-  Socket(int socket, const HttpOptions& options, const StopEvent& stop)
-      : socket_(socket), options_(options), stop_(stop), read_until_(Clock::now() + options.read_time) {}
-
-  bool gone() const {
-    pollfd state = {socket_, POLLRDHUP, 0};
-    return poll(&state, 1, 0) > 0;  // POLLHUP and POLLERR come without being asked for
-  }
-  bool timed_out() const { return timed_out_; }
-  bool too_long() const { return unread_bytes_ == 0; }
-  // The headers have been read: the body follows. What frames its chunks takes room, too.
-  void expect_body() { unread_bytes_ = kMaxHeaderBytes + 8 * options_.max_body_bytes; }
-
-  ssize_t read(char* data, size_t size) {
-    if (begin_ == end_) {
-      begin_ = end_ = 0;
-      const int64_t room = std::min(unread_bytes_, static_cast<int64_t>(buffer_.size()));
-      if (room == 0 || !wait_readable()) return -1;
-      const ssize_t count = recv(socket_, buffer_.data(), static_cast<size_t>(room), 0);
-      if (count <= 0) return count;
-      unread_bytes_ -= count;
-      end_ = static_cast<size_t>(count);
-    }
-    const size_t count = std::min(size, end_ - begin_);
-    std::copy_n(buffer_.data() + begin_, count, data);
-    begin_ += count;
-    return static_cast<ssize_t>(count);
-  }
-
-  ssize_t write(const char* data, size_t size) {
-    while (true) {
-      const ssize_t count = send(socket_, data, size, MSG_NOSIGNAL | MSG_DONTWAIT);
-      if (count >= 0) return count;
-      if (errno == EINTR) continue;
-      if ((errno != EAGAIN && errno != EWOULDBLOCK) || !wait_writable()) return -1;
-    }
-  }
-
-  // Lets the client read the answer before the connection ends: closing a socket that has unread data would discard it.
-  void finish() {
-    shutdown(socket_, SHUT_WR);
-    const auto until = Clock::now() + kLinger;
-    while (wait(POLLIN, until) && recv(socket_, buffer_.data(), buffer_.size(), 0) > 0) {
-    }
-    close(socket_);
-  }
-
-  bool is_readable() const { return begin_ < end_ || wait(POLLIN, Clock::now()); }
-  bool is_writable() const { return wait_writable() && !gone(); }
-  bool wait_readable() const {
-    const bool ready = wait(POLLIN, read_until_);
-    timed_out_ = !ready && Clock::now() >= read_until_;
-    return ready;
-  }
-  bool wait_writable() const {
-    const auto until = Clock::now() + options_.write_time;
-    // At the end of the server, a client that reads still gets its last words.
-    return wait(POLLOUT, until) || wait_for(POLLOUT, std::min(until, Clock::now() + kLinger), -1);
-  }
-  void get_remote_ip_and_port(std::string&, int&) const {}
-  void get_local_ip_and_port(std::string&, int&) const {}
-  socket_t socket() const { return socket_; }
-  time_t duration() const { return 0; }
-
- private:
-  // False: the time is over, or the server stops.
-  bool wait(int16_t events, Clock::time_point until) const { return wait_for(events, until, stop_.descriptor()); }
-  bool wait_for(int16_t events, Clock::time_point until, int stop) const {
-    pollfd ready[] = {{socket_, events, 0}, {stop, POLLIN, 0}};
-    int count;
-    do {
-      count = poll(ready, 2, milliseconds_until(until));
-    } while (count < 0 && errno == EINTR);
-    return count > 0 && ready[0].revents != 0;
-  }
-
-  const int socket_;
-  const HttpOptions& options_;
-  const StopEvent& stop_;
-  const Clock::time_point read_until_;
-  int64_t unread_bytes_ = kMaxHeaderBytes;  // that may still be received
-  mutable bool timed_out_ = false;
-  std::array<char, 4096> buffer_;
-  size_t begin_ = 0, end_ = 0;  // of what is in the buffer
-};
-
-// The socket whose request this thread serves: cpp-httplib passes it to no handler.
-thread_local Socket* current_socket = nullptr;
-
-// A thread for each connection, up to a limit; they are made when they are needed.
-class ConnectionThreads : public httplib::TaskQueue {
- public:
-  using Accepted = decltype(std::declval<httplib::TaskQueue&>().enqueue({}));  // void in old versions, bool in new ones
-
-  explicit ConnectionThreads(size_t max_threads) : max_threads_(max_threads) {}
-
-  Accepted enqueue(std::function<void()> job) override {
-    const std::lock_guard lock(mutex_);
-    jobs_.push_back(std::move(job));
-    if (jobs_.size() > num_idle_ && threads_.size() < max_threads_) {
-      try {
-        threads_.emplace_back([this] { work(); });
-      } catch (const std::system_error&) {
-        if (threads_.empty()) throw;  // else those that exist do the work
-      }
-    }
-    changed_.notify_one();
-    return static_cast<Accepted>(true);
-  }
-
-  void shutdown() override {
-    {
-      const std::lock_guard lock(mutex_);
-      shutdown_ = true;
-    }
-    changed_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
-  }
-
- private:
-  void work() {
-    std::unique_lock lock(mutex_);
-    while (true) {
-      ++num_idle_;
-      changed_.wait(lock, [this] { return !jobs_.empty() || shutdown_; });
-      --num_idle_;
-      if (jobs_.empty()) return;
-      const std::function<void()> job = std::move(jobs_.front());
-      jobs_.pop_front();
-      lock.unlock();
-      job();
-      lock.lock();
-    }
-  }
-
-  const size_t max_threads_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::function<void()>> jobs_;
-  std::vector<std::thread> threads_;
-  size_t num_idle_ = 0;
-  bool shutdown_ = false;
-};
-
-// Takes the same time for every key of the right length.
-bool same_key(std::string_view given, std::string_view key) {
-  if (given.size() != key.size()) return false;
-  unsigned difference = 0;
-  for (size_t i = 0; i < key.size(); ++i) difference |= static_cast<unsigned>(given[i] ^ key[i]);
-  return difference == 0;
-}
-
-// The length of the body that the headers announce; none: it comes in chunks. ApiError: neither, or both, or nonsense.
-std::optional<uint64_t> body_length(const httplib::Request& request) {
-  const std::string encoding = request.get_header_value("Transfer-Encoding");
-  const size_t num_lengths = request.get_header_value_count("Content-Length");
-  if (!encoding.empty()) {
-    if (num_lengths > 0) throw ApiError{400, "a request has either Content-Length or Transfer-Encoding, not both"};
-    if (strcasecmp(encoding.c_str(), "chunked") != 0) throw ApiError{501, "the only supported Transfer-Encoding is chunked"};
-    return std::nullopt;
-  }
-  if (num_lengths == 0) throw ApiError{411, "the request has no Content-Length"};
-  const std::string text = request.get_header_value("Content-Length");
-  uint64_t length = 0;
-  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), length);
-  if (num_lengths > 1 || text.empty() || rest != text.data() + text.size() || error == std::errc::invalid_argument) {
-    throw ApiError{400, "Content-Length must be one whole number"};
-  }
-  return error == std::errc::result_out_of_range ? std::numeric_limits<uint64_t>::max() : length;
 }
 
 }  // namespace
 
-class HttpServer::Impl : public httplib::Server {
+// All but stop() runs in the thread that calls run().
+class HttpServer::Impl {
  public:
-  Impl(const HttpOptions& options, std::vector<HttpRoute> routes, OnResponse on_response)
-      : options_(options), routes_(std::move(routes)), on_response_(std::move(on_response)) {
-    new_task_queue = [this] { return new ConnectionThreads(static_cast<size_t>(options_.max_connections) + kSpareThreads); };
-    set_tcp_nodelay(true);
-    set_socket_options([](socket_t socket) {  // not SO_REUSEPORT: a second server on the same port is a mistake
-      const int yes = 1;
-      setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-    });
-    set_pre_routing_handler([this](const httplib::Request& request, httplib::Response& response) {
-      return route(request, response) ? HandlerResponse::Handled : HandlerResponse::Unhandled;
-    });
-    for (const HttpRoute& each : routes_) {
-      if (each.method != "POST") continue;
-      Post(each.path,
-           [this, &each](const httplib::Request& request, httplib::Response& response, const httplib::ContentReader& reader) {
-             guard(response, [&] { fill(response, each.handler({request.path, read_body(response, reader)}, *current_socket)); });
-           });
-    }
-    // Errors of cpp-httplib itself: requests that are not HTTP.
-    set_error_handler([](const httplib::Request&, httplib::Response& response) {
-      if (!response.body.empty()) return;
-      if (current_socket->timed_out()) {
-        response.status = 408;
-      } else if (response.status == 400 && current_socket->too_long()) {
-        response.status = 431;
-      }
-      const char* message = response.status == 408   ? "the request did not arrive in time"
-                            : response.status == 414 ? "the path is too long"
-                            : response.status == 431 ? "the headers are too long"
-                            : response.status >= 500 ? "the request could not be served"
-                                                     : "this is not a valid HTTP request";
-      set_error(response, {response.status, message});
-    });
-    set_logger([this](const httplib::Request& request, const httplib::Response& response) {
-      const HttpRoute* found = find(request.path);
-      on_response_(found != nullptr ? found->path : "other", response.status);
-    });
-  }
+  Impl(const HttpOptions& options, std::vector<HttpRoute> routes, OnExchange on_exchange)
+      : options_(options), routes_(std::move(routes)), on_exchange_(std::move(on_exchange)) {}
 
-  Result<int> bind(const std::string& host, int port) {
-    const int bound = port == 0 ? bind_to_any_port(host) : bind_to_port(host, port) ? port : -1;
-    if (bound < 0) {
-      return invalid_argument("the server cannot listen on ", host, " port ", port,
-                              ": the address must be of this machine, and the port must be free");
-    }
-    ::listen(svr_sock_, kBacklog);  // cpp-httplib's own backlog of 5 makes clients of a burst wait for a second
-    return bound;
-  }
-
-  void stop_all() {
-    stop_event_.set();
-    wait_until_running();
-    stop();
-  }
+  Result<int> bind(const std::string& host, int port);
+  bool run();
+  void stop();
 
  private:
-  // stop() does nothing before listen_after_bind() has begun.
-  void wait_until_running() const {
-    while (!is_running() && !has_run_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
+  friend class Connection;
 
-  // In place of cpp-httplib's own loop over the requests of a connection.
-  bool process_and_close_socket(socket_t descriptor) override {
-    Socket socket(descriptor, options_, stop_event_);
-    current_socket = &socket;
-    const bool served = serve(*this, socket);
-    current_socket = nullptr;
-    socket.finish();
-    return served;
-  }
-
-  template <class Self>  // a template, so that only the call that this version of cpp-httplib has must compile
-  static bool serve(Self& self, Socket& socket) {
-    bool closed = false;
-    const auto on_headers = [&socket](httplib::Request& request) {
-      socket.expect_body();
-      request.ranges.clear();                    // whole answers only
-      request.headers.erase("Accept-Encoding");  // and as they are
-    };
-    try {
-      if constexpr (requires { self.process_request(socket, true, closed, on_headers); }) {
-        return self.process_request(socket, true, closed, on_headers);
-      } else {
-        return self.process_request(socket, "", 0, "", 0, true, closed, on_headers);
-      }
-    } catch (const std::exception&) {  // out of memory while a request is read: there is nothing to answer
-      return false;
-    }
-  }
-
-  const HttpRoute* find(const std::string& path) const {
-    const auto matches = [&](const HttpRoute& each) {
-      return each.path == path || (each.path.size() > 1 && each.path.ends_with('/') && path.starts_with(each.path));
-    };
-    const auto found = std::find_if(routes_.begin(), routes_.end(), matches);
-    return found == routes_.end() ? nullptr : &*found;
-  }
-
-  // All that can be done before the body is read. True: the response is complete.
-  bool route(const httplib::Request& request, httplib::Response& response) {
-    bool complete = true;
-    guard(response, [&] {
-      const HttpRoute* found = find(request.path);
-      if (found == nullptr) throw ApiError{404, str_cat("there is nothing at ", request.path), {}, "not_found"};
-      if (found->needs_key && !options_.api_key.empty() &&
-          !same_key(request.get_header_value("Authorization"), "Bearer " + options_.api_key)) {
-        response.set_header("WWW-Authenticate", "Bearer");
-        throw ApiError{
-            401, "the API key is missing or wrong: the header Authorization must be 'Bearer KEY'", {}, "invalid_api_key"};
-      }
-      const std::string method = request.method == "HEAD" ? "GET" : request.method;
-      if (method != found->method) {
-        response.set_header("Allow", found->method == "GET" ? "GET, HEAD" : found->method);
-        throw ApiError{405, str_cat(found->path, " takes ", found->method, ", not ", request.method), {}, "method_not_allowed"};
-      }
-      if (method == "GET") {
-        fill(response, found->handler({request.path, {}}, *current_socket));
-      } else {
-        check_body_headers(request);
-        complete = false;
-      }
-    });
-    return complete;
-  }
-
-  void check_body_headers(const httplib::Request& request) const {
-    // A web page of another site can send forms and plain text without asking, but not this type.
-    std::string type = request.get_header_value("Content-Type");
-    type.resize(std::min(type.size(), type.find(';')));
-    if (strcasecmp(type.c_str(), "application/json") != 0) throw ApiError{415, "the Content-Type must be application/json"};
-    if (request.has_header("Content-Encoding")) throw ApiError{415, "the body must have no Content-Encoding"};
-    if (body_length(request).value_or(0) > static_cast<uint64_t>(options_.max_body_bytes)) throw too_large();
-  }
-
-  ApiError too_large() const {
-    return {413, str_cat("the body is too large: at most ", options_.max_body_bytes, " bytes are read"), {}, "body_too_large"};
-  }
-
-  std::string read_body(httplib::Response& response, const httplib::ContentReader& reader) const {
-    std::string body;
-    bool fits = true;
-    const bool complete = reader([&](const char* data, size_t size) {
-      fits = body.size() + size <= static_cast<size_t>(options_.max_body_bytes);
-      if (fits) body.append(data, size);
-      return fits;
-    });
-    response.status = -1;  // cpp-httplib has set its own
-    if (!fits) throw too_large();
-    if (complete) return body;
-    if (current_socket->timed_out()) throw ApiError{408, "the request did not arrive in time"};
-    throw ApiError{400, "the body is incomplete or its chunks are malformed"};
-  }
-
-  static void fill(httplib::Response& response, const HttpResponse& made) {
-    for (const auto& [name, value] : made.headers) response.set_header(name, value);
-    response.status = made.status;
-    if (!made.stream) {
-      response.set_content(made.body, made.content_type);
-      return;
-    }
-    response.set_chunked_content_provider(made.content_type, [stream = made.stream](size_t, httplib::DataSink& sink) {
-      const bool complete = stream([&](std::string_view data) { return sink.write(data.data(), data.size()); });
-      if (complete) sink.done();
-      return complete;
-    });
-  }
-
-  static void set_error(httplib::Response& response, const ApiError& error) {
-    response.status = error.status;
-    response.set_content(error_body(error), "application/json");
-  }
-
-  // What `work` throws becomes the response.
-  template <class Work>
-  static void guard(httplib::Response& response, const Work& work) {
-    try {
-      work();
-    } catch (const ApiError& error) {
-      set_error(response, error);
-    } catch (const std::exception& error) {
-      set_error(response, {500, str_cat("the server failed: ", error.what())});
-    }
-  }
+  void accept();
+  void accept_later();
+  void on_accept(error_code error, tcp::socket socket);
+  void end();
+  const HttpRoute* find(const std::string& path) const;
 
   const HttpOptions options_;
   const std::vector<HttpRoute> routes_;
-  const OnResponse on_response_;
-  const StopEvent stop_event_;
-  std::atomic<bool> has_run_ = false;
-
-  friend class HttpServer;
+  const OnExchange on_exchange_;
+  const size_t max_connections_ = connections_for_open_files();
+  HostRules host_rules_;
+  asio::io_context context_;
+  tcp::acceptor acceptor_{context_};
+  asio::steady_timer accept_timer_{context_};
+  bool accepting_ = false;  // now, or when the timer ends
+  bool stopping_ = false;
+  bool failed_ = false;
+  std::list<Connection*> waiting_;  // for all of a request; first who has waited longest
+  std::list<Connection*> at_work_;  // those with a request
+  int64_t num_threads_ = 0;
+  size_t body_memory_ = 0;  // of all requests
 };
 
-HttpServer::HttpServer(const HttpOptions& options, std::vector<HttpRoute> routes, OnResponse on_response)
-    : impl_(std::make_unique<Impl>(options, std::move(routes), std::move(on_response))) {}
+// A connection lives as long as something is to happen to it: what it waits for, and the thread of its handler, hold shared pointers.
+// The handler of a POST runs in a thread of its own and calls gone(), send() and write(); all the rest runs in the server's thread.
+class HttpServer::Connection : public Peer, public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(tcp::socket socket, Impl& server) : server_(server), socket_(std::move(socket)) {
+    place_ = server_.waiting_.insert(server_.waiting_.end(), this);
+    error_code ignored;
+    socket_.set_option(tcp::no_delay(true), ignored);
+    const tcp::endpoint client = socket_.remote_endpoint(ignored);
+    if (!ignored) client_ = client.address().to_string();
+  }
+  ~Connection() override {
+    forget_request();
+    (is_waiting_ ? server_.waiting_ : server_.at_work_).erase(place_);
+  }
+
+  void read_request() {
+    set_deadline(server_.options_.read_time);
+    parser_.emplace();
+    parser_->header_limit(kMaxHeaderBytes);
+    parser_->body_limit(boost::none);  // set later: other errors come first
+    http::async_read_header(socket_, buffer_, *parser_,
+                            [self = shared_from_this()](error_code error, size_t) { self->on_headers(error); });
+  }
+  // Without an answer. What the connection waits for ends with an error.
+  void close() {
+    error_code ignored;
+    socket_.close(ignored);
+  }
+  // The server stops: a client that reads still gets the end of its answer.
+  void hurry() {
+    const std::lock_guard lock(mutex_);
+    if (is_sending_) set_deadline(kLinger);
+  }
+
+  bool gone() const override {
+    pollfd state = {descriptor_, POLLRDHUP, 0};
+    return failed_ || poll(&state, 1, 0) > 0;  // POLLHUP and POLLERR come without being asked for
+  }
+
+ private:
+  void set_deadline(Clock::duration time) {
+    timed_out_ = false;
+    timer_.expires_after(time);
+    timer_.async_wait([weak = weak_from_this()](error_code error) {
+      const std::shared_ptr<Connection> self = weak.lock();
+      if (error || self == nullptr || self->timer_.expiry() > Clock::now()) return;
+      self->timed_out_ = true;
+      error_code ignored;
+      self->socket_.cancel(ignored);  // what the connection waits for ends with operation_aborted
+    });
+  }
+
+  void move_to(std::list<Connection*>& list) {
+    list.splice(list.end(), is_waiting_ ? server_.waiting_ : server_.at_work_, place_);
+    is_waiting_ = &list == &server_.waiting_;
+  }
+
+  void forget_request() {
+    server_.body_memory_ -= body_memory_;
+    body_memory_ = 0;
+    request_ = {};
+  }
+
+  // ---- The request ----
+
+  void on_headers(error_code error) {
+    begin_ = Clock::now();
+    exchange_ = {.client = client_, .method = {}, .route = "other"};
+    more_headers_.clear();
+    keep_alive_ = chunked_ = answered_ = complete_ = false;
+    if (error) return refuse_what_is_not_http(error);
+    const auto& headers = parser_->get();
+    std::optional<uint64_t> length;
+    std::optional<HttpResponse> early = guard([&]() -> std::optional<HttpResponse> {
+      if (headers.method() == http::verb::unknown) throw ApiError{400, "this is not a valid HTTP request: unknown method"};
+      exchange_.method = view(headers.method_string());
+      const HttpRoute& route = find_route();
+      if (route.method == "GET") return route.handler(request_, *this);
+      length = check_body();
+      handler_ = &route.handler;
+      return std::nullopt;
+    });
+    if (early) return answer(*early);
+    max_body_ = static_cast<size_t>(length.value_or(static_cast<uint64_t>(server_.options_.max_body_bytes)));
+    parser_->body_limit(max_body_);
+    const bool client_waits = headers.version() == 11 && boost::beast::iequals(headers[http::field::expect], "100-continue");
+    if (!client_waits) return read_body();
+    asio::async_write(socket_, asio::buffer("HTTP/1.1 100 Continue\r\n\r\n", 25),
+                      [self = shared_from_this()](error_code failure, size_t) {
+                        if (failure) return self->close();
+                        self->read_body();
+                      });
+  }
+
+  void refuse_what_is_not_http(error_code error) {
+    const bool is_not_http = error.category() == http::make_error_code(http::error::bad_method).category();
+    if (error == http::error::end_of_stream) return close();
+    if (error == http::error::header_limit || error == http::error::buffer_overflow) {
+      return answer(response_of({431, str_cat("the headers are too long: at most ", kMaxHeaderBytes, " bytes are read")}));
+    }
+    if (is_not_http) return answer(response_of({400, str_cat("this is not a valid HTTP request: ", error.message())}));
+    if (timed_out_ && buffer_.size() > 0) return answer(response_of(kLate));
+    close();
+  }
+
+  // Throws what is wrong with the request line or the headers that every request has.
+  const HttpRoute& find_route() {
+    const auto& headers = parser_->get();
+    if (headers.target().size() > kMaxTargetBytes) {
+      throw ApiError{414, str_cat("the path is too long: at most ", kMaxTargetBytes, " bytes are read")};
+    }
+    const HttpTarget target = read_target(view(headers.target()));
+    if (headers.count(http::field::host) > 1) throw ApiError{400, "the request has more than one Host"};
+    server_.host_rules_.check(target.authority, {});
+    server_.host_rules_.check(view(headers[http::field::host]), view(headers[http::field::origin]));
+    const HttpRoute* found = server_.find(target.path);
+    if (found == nullptr) throw ApiError{404, str_cat("there is nothing at ", target.path), {}, "not_found"};
+    exchange_.route = found->path;
+    const std::string& key = server_.options_.api_key;
+    if (found->needs_key && !key.empty() && !same_key(view(headers[http::field::authorization]), "Bearer " + key)) {
+      more_headers_ = {{"WWW-Authenticate", "Bearer"}};
+      throw ApiError{
+          401, "the API key is missing or wrong: the header Authorization must be 'Bearer KEY'", {}, "invalid_api_key"};
+    }
+    if (found->method != (exchange_.method == "HEAD" ? "GET" : exchange_.method)) {
+      more_headers_ = {{"Allow", found->method == "GET" ? "GET, HEAD" : found->method}};
+      throw ApiError{405, str_cat(found->path, " takes ", found->method, ", not ", exchange_.method), {}, "method_not_allowed"};
+    }
+    request_.path = target.path;
+    return *found;
+  }
+
+  std::optional<uint64_t> check_body() const {
+    const auto& headers = parser_->get();
+    return check_body_headers({view(headers[http::field::content_type]), view(headers[http::field::content_encoding]),
+                               view(headers[http::field::content_length]), view(headers[http::field::transfer_encoding]),
+                               headers.count(http::field::content_length), headers.count(http::field::transfer_encoding)},
+                              static_cast<uint64_t>(server_.options_.max_body_bytes));
+  }
+
+  void read_body() {
+    if (parser_->is_done()) return work_on_request();
+    std::string& body = request_.body;
+    if (const auto refused = guard([&] { return make_room_for_body(); })) return answer(*refused);
+    parser_->get().body() = {.data = body.data() + num_body_, .size = body.size() - num_body_, .more = true};
+    http::async_read(socket_, buffer_, *parser_, [self = shared_from_this()](error_code error, size_t) { self->on_body(error); });
+  }
+
+  std::optional<HttpResponse> make_room_for_body() {
+    std::string& body = request_.body;
+    if (num_body_ < body.size()) return std::nullopt;
+    const size_t size = std::min(std::max(2 * body.size(), kFirstBodyBytes), max_body_), more = size - body.size();
+    if (server_.body_memory_ + more > kBodyMemory + 4 * static_cast<size_t>(server_.options_.max_body_bytes)) {
+      throw ApiError{429, "the server receives too many long requests at once: try again later", {}, "rate_limit_exceeded"};
+    }
+    body.resize(size);
+    body_memory_ += more;
+    server_.body_memory_ += more;
+    return std::nullopt;
+  }
+
+  void on_body(error_code error) {
+    num_body_ = request_.body.size() - parser_->get().body().size;
+    if (!error || error == http::error::need_buffer) return read_body();
+    if (error == http::error::body_limit) {
+      return answer(response_of(body_too_large(static_cast<uint64_t>(server_.options_.max_body_bytes))));
+    }
+    if (error.category() == http::make_error_code(http::error::bad_method).category()) {
+      return answer(response_of({400, "the body is incomplete or its chunks are malformed"}));
+    }
+    if (timed_out_) return answer(response_of(kLate));
+    close();
+  }
+
+  void work_on_request() {
+    request_.body.resize(num_body_);
+    begin_answer();
+    if (server_.num_threads_ >= server_.options_.max_requests + kMoreThreads) {
+      return answer(
+          response_of({429, "the server works on as many requests as it can: try again later", {}, "rate_limit_exceeded"}));
+    }
+    try {
+      thread_ = std::thread([self = shared_from_this(), running = asio::make_work_guard(server_.context_)]() mutable {
+        self->work();
+        asio::io_context& context = self->server_.context_;
+        asio::post(context, [self = std::move(self)] { self->end_work(); });
+      });
+      ++server_.num_threads_;
+    } catch (const std::system_error&) {
+      answer(response_of({503, "the system grants no thread for the request: try again later", {}, "rate_limit_exceeded"}));
+    }
+  }
+
+  // In the thread of the handler.
+  void work() {
+    try {
+      const HttpResponse response =
+          *guard([&]() -> std::optional<HttpResponse> { return (*handler_)(std::exchange(request_, {}), *this); });
+      complete_ =
+          send_response(response) && (!response.stream || response.stream([this](std::string_view data) { return write(data); }));
+      if (complete_ && chunked_) send("0\r\n\r\n");
+    } catch (const std::exception&) {  // out of memory in the middle of an answer
+      complete_ = false;
+    }
+  }
+
+  // ---- The answer ----
+
+  void answer(const HttpResponse& response) {
+    begin_answer();
+    complete_ = send_response(response);
+    end_answer();
+  }
+
+  void begin_answer() {
+    timer_.cancel();
+    move_to(server_.at_work_);
+    // What is left of a request that was not read is never taken for the next one.
+    keep_alive_ = !server_.stopping_ && parser_->is_done() && parser_->get().version() == 11 && parser_->keep_alive();
+  }
+
+  bool send_response(const HttpResponse& response) {
+    exchange_.status = response.status;
+    http::response<http::empty_body> head;
+    head.version(11);
+    head.result(static_cast<unsigned>(response.status));
+    head.set(http::field::content_type, response.content_type);
+    for (const auto* headers : {&response.headers, &std::as_const(more_headers_)}) {
+      for (const auto& [name, value] : *headers) head.set(name, value);
+    }
+    chunked_ = response.stream && parser_->get().version() == 11;  // older clients read until the connection ends
+    if (chunked_) head.chunked(true);
+    if (!response.stream) head.content_length(response.body.size());
+    head.keep_alive(keep_alive_);
+    std::ostringstream text;
+    text << head.base();
+    if (exchange_.method != "HEAD") text << response.body;
+    return send(text.str());
+  }
+
+  // Some of a stream.
+  bool write(std::string_view data) {
+    if (data.empty()) return !failed_;
+    if (!send(chunked_ ? str_cat(std::hex, data.size(), "\r\n", data, "\r\n") : std::string(data))) return false;
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return unsent_.size() < kMaxUnsent || failed_; });
+    return !failed_;
+  }
+
+  bool send(const std::string& bytes) {
+    const std::lock_guard lock(mutex_);
+    if (failed_) return false;
+    unsent_ += bytes;
+    if (!is_sending_) asio::post(server_.context_, [self = shared_from_this()] { self->send_piece(); });
+    is_sending_ = true;
+    return true;
+  }
+
+  void send_piece() {
+    if (num_sent_ == sending_.size() && !take_unsent()) return finish_if_answered();
+    try {
+      set_deadline(server_.stopping_ ? kLinger : server_.options_.write_time);
+      asio::async_write(socket_, asio::buffer(sending_.data() + num_sent_, std::min(kPiece, sending_.size() - num_sent_)),
+                        [self = shared_from_this()](error_code error, size_t size) {
+                          self->num_sent_ += size;
+                          self->exchange_.num_bytes += static_cast<int64_t>(size);
+                          error ? self->stop_sending() : self->send_piece();
+                        });
+    } catch (const std::exception&) {  // out of memory
+      stop_sending();
+    }
+  }
+
+  bool take_unsent() {
+    const std::lock_guard lock(mutex_);
+    sending_ = std::exchange(unsent_, {});
+    num_sent_ = 0;
+    is_sending_ = !sending_.empty();
+    changed_.notify_all();
+    return is_sending_;
+  }
+
+  // The client has gone, or does not read.
+  void stop_sending() {
+    {
+      const std::lock_guard lock(mutex_);
+      failed_ = true;
+      is_sending_ = false;
+      changed_.notify_all();
+    }
+    finish_if_answered();
+  }
+
+  void end_work() {
+    thread_.join();
+    --server_.num_threads_;
+    end_answer();
+  }
+
+  void end_answer() {
+    answered_ = true;
+    finish_if_answered();
+  }
+
+  void finish_if_answered() {
+    {
+      const std::lock_guard lock(mutex_);
+      if (is_sending_ || !answered_) return;
+    }
+    exchange_.complete = complete_ && !failed_;
+    exchange_.duration = Clock::now() - begin_;
+    server_.on_exchange_(exchange_);
+    forget_request();
+    if (failed_) return close();
+    if (keep_alive_ && complete_ && !server_.stopping_) return wait_for_next_request();
+    error_code ignored;
+    socket_.shutdown(tcp::socket::shutdown_send, ignored);
+    set_deadline(kLinger);
+    discard_rest();
+  }
+
+  // Lets the client read the answer before the connection ends: closing a socket that has unread data would discard it.
+  void discard_rest() {
+    buffer_.clear();
+    socket_.async_read_some(buffer_.prepare(kMaxHeaderBytes), [self = shared_from_this()](error_code error, size_t) {
+      if (!error && !self->timed_out_) self->discard_rest();
+    });
+  }
+
+  void wait_for_next_request() {
+    move_to(server_.waiting_);
+    if (buffer_.size() > 0) {  // it came with the one before
+      return asio::post(server_.context_, [self = shared_from_this()] { self->read_request(); });
+    }
+    buffer_.shrink_to_fit();
+    set_deadline(server_.options_.idle_time);
+    socket_.async_wait(tcp::socket::wait_read, [self = shared_from_this()](error_code error) {
+      if (!error) self->read_request();
+    });
+  }
+
+  Impl& server_;
+  tcp::socket socket_;
+  const int descriptor_ = socket_.native_handle();
+  asio::steady_timer timer_{server_.context_};
+  bool timed_out_ = false;
+  std::string client_;
+  std::list<Connection*>::iterator place_;
+  bool is_waiting_ = true;  // which list that is
+
+  // Of the request in work.
+  boost::beast::flat_buffer buffer_{kMaxHeaderBytes};
+  std::optional<http::request_parser<http::buffer_body>> parser_;
+  HttpRequest request_;
+  const HttpHandler* handler_ = nullptr;
+  size_t num_body_ = 0;     // bytes of the body that have arrived; behind them it has room
+  size_t max_body_ = 0;     // its length, or its limit if the client does not say its length
+  size_t body_memory_ = 0;  // that the server's sum has of it
+  std::thread thread_;
+  Clock::time_point begin_;
+  HttpExchange exchange_;
+
+  // Of its answer.
+  std::vector<std::pair<std::string, std::string>> more_headers_;
+  bool keep_alive_ = false;
+  bool chunked_ = false;
+  bool complete_ = false;  // the handler has written all of it
+  bool answered_ = false;  // the handler has ended
+  std::string sending_;
+  size_t num_sent_ = 0;  // of these
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::string unsent_;                // comes after `sending_`
+  bool is_sending_ = false;           // send_piece() runs until all has been sent
+  std::atomic<bool> failed_ = false;  // nothing more can be sent; the mutex is held when it changes
+};
+
+Result<int> HttpServer::Impl::bind(const std::string& host, int port) {
+  error_code error = asio::error::invalid_argument;
+  tcp::resolver::results_type found;
+  if (!host.empty()) found = tcp::resolver(context_).resolve(host, std::to_string(port), tcp::resolver::numeric_service, error);
+  for (const auto& each : found) {
+    const tcp::endpoint endpoint = each.endpoint();
+    acceptor_.open(endpoint.protocol(), error);
+    if (error) continue;
+    acceptor_.set_option(tcp::acceptor::reuse_address(true), error);  // not SO_REUSEPORT: a second server on a port is a mistake
+    acceptor_.set_option(tcp::acceptor::enable_connection_aborted(true), error);
+    if (endpoint.address().is_v6()) acceptor_.set_option(asio::ip::v6_only(false), error);
+    acceptor_.bind(endpoint, error);
+    if (!error) acceptor_.listen(tcp::acceptor::max_listen_connections, error);
+    if (!error) {
+      std::vector<std::string> allowed = options_.allowed_hosts;
+      if (endpoint.address().is_loopback() || !allowed.empty()) {
+        allowed.push_back(host);
+        host_rules_ = HostRules(std::move(allowed));
+      }
+      return acceptor_.local_endpoint().port();
+    }
+    error_code ignored;
+    acceptor_.close(ignored);
+  }
+  return invalid_argument("the server cannot listen on ", host, " port ", port, " (", error.message(),
+                          "): the address must be of this machine, and the port must be free");
+}
+
+bool HttpServer::Impl::run() {
+  while (true) {
+    try {
+      if (!accepting_) accept();
+      context_.run();
+      return !failed_;
+    } catch (const std::exception&) {  // out of memory: the connection whose turn it was ends, others are served on
+    }
+  }
+}
+
+void HttpServer::Impl::accept() {
+  accepting_ = false;
+  if (stopping_) return;
+  if (waiting_.size() + at_work_.size() < max_connections_) {
+    acceptor_.async_accept([this](error_code error, tcp::socket socket) { on_accept(error, std::move(socket)); });
+  } else if (!waiting_.empty()) {  // who waits longest makes room for the next
+    waiting_.front()->close();
+    asio::post(context_, [this] { accept(); });  // after it has ended
+  } else {
+    return accept_later();
+  }
+  accepting_ = true;
+}
+
+void HttpServer::Impl::on_accept(error_code error, tcp::socket socket) {
+  accepting_ = false;
+  if (stopping_) return;
+  if (error == asio::error::bad_descriptor || error == asio::error::invalid_argument || error == asio::error::not_socket) {
+    failed_ = true;
+    return end();
+  }
+  if (!error) {
+    std::make_shared<Connection>(std::move(socket), *this)->read_request();
+  } else if (error != asio::error::connection_aborted) {  // the system is short of files or memory
+    if (!waiting_.empty()) waiting_.front()->close();
+    return accept_later();
+  }
+  accept();
+}
+
+void HttpServer::Impl::accept_later() {
+  accept_timer_.expires_after(kRetry);
+  accept_timer_.async_wait([this](error_code) { accept(); });
+  accepting_ = true;
+}
+
+void HttpServer::Impl::end() {
+  stopping_ = true;
+  error_code ignored;
+  acceptor_.close(ignored);
+  accept_timer_.cancel();
+  for (Connection* each : waiting_) each->close();
+  for (Connection* each : at_work_) each->hurry();
+}
+
+void HttpServer::Impl::stop() {
+  asio::post(context_, [this] { end(); });
+}
+
+const HttpRoute* HttpServer::Impl::find(const std::string& path) const {
+  const auto matches = [&](const HttpRoute& each) {
+    return each.path == path || (each.path.size() > 1 && each.path.ends_with('/') && path.starts_with(each.path));
+  };
+  const auto found = std::find_if(routes_.begin(), routes_.end(), matches);
+  return found == routes_.end() ? nullptr : &*found;
+}
+
+HttpServer::HttpServer(const HttpOptions& options, std::vector<HttpRoute> routes, OnExchange on_exchange)
+    : impl_(std::make_unique<Impl>(options, std::move(routes), std::move(on_exchange))) {}
 HttpServer::~HttpServer() = default;
 
 Result<int> HttpServer::bind(const std::string& host, int port) { return impl_->bind(host, port); }
-
-bool HttpServer::run() {
-  const bool ended_well = impl_->listen_after_bind();
-  impl_->has_run_ = true;
-  return ended_well;
-}
-
-void HttpServer::stop() { impl_->stop_all(); }
+bool HttpServer::run() { return impl_->run(); }
+void HttpServer::stop() { impl_->stop(); }
 
 }  // namespace serve

@@ -1,7 +1,7 @@
-// The HTTP side of the server: cpp-httplib, with sockets and threads of our own. It knows paths, methods, keys and limits, not the API.
+// The HTTP side of the server, on Boost.Beast. It knows paths, methods, keys, hosts and limits, not the API.
 //
-// A connection serves one request and is closed. So an idle client holds no thread, and a body that was refused unread is never taken
-// for the next request.
+// One thread waits for all connections, reads their requests and sends their answers. A request with a body that has arrived gets a
+// thread until it is answered. So clients that are idle, send slowly or read slowly cost a socket and a few kilobytes.
 #pragma once
 
 #include <chrono>
@@ -18,11 +18,13 @@
 namespace serve {
 
 struct HttpOptions {
-  std::string api_key;            // empty: nobody needs one
-  int64_t max_connections = 512;  // threads; more connections wait
+  std::string api_key;                     // empty: nobody needs one
+  std::vector<std::string> allowed_hosts;  // which Host and Origin may name, see http_rules.h
+  int64_t max_requests = 512;              // in work at once, each in a thread; others get status 429
   int64_t max_body_bytes = 4 << 20;
-  std::chrono::seconds read_time{30};   // from the connection to the last byte of its request
-  std::chrono::seconds write_time{30};  // without progress, because the client does not read
+  std::chrono::seconds read_time{30};   // from the connection, or the first byte of a later request, to its last byte
+  std::chrono::seconds write_time{30};  // for each 64 KB of an answer
+  std::chrono::seconds idle_time{15};   // between two requests of a connection
 };
 
 // What a handler may ask about the connection while it works.
@@ -33,12 +35,12 @@ class Peer {
 };
 
 struct HttpRequest {
-  std::string path;
+  std::string path;  // percent-decoded, without the query
   std::string body;
 };
 
 struct HttpResponse {
-  // Writes some of the body. False: the client is gone.
+  // Writes some of the body; waits while the client has not read what was written before. False: the client is gone.
   using Write = std::function<bool(std::string_view data)>;
 
   int status = 200;
@@ -53,18 +55,31 @@ struct HttpResponse {
 using HttpHandler = std::function<HttpResponse(const HttpRequest& request, const Peer& peer)>;
 
 struct HttpRoute {
-  std::string method;     // GET, which serves HEAD, too; or POST, whose body must be JSON
-  std::string path;       // with a slash at its end: everything below it
+  std::string
+      method;        // GET, which serves HEAD, too: the handler is called by the thread of all connections, and must be quick and
+                     // have no `stream`. Or POST, whose body must be JSON: the handler has a thread of its own
+  std::string path;  // with a slash at its end: everything below it
   bool needs_key = true;  // if HttpOptions::api_key is set
   HttpHandler handler;    // what it throws becomes an answer: ApiError (errors.h), or status 500
 };
 
+// A request and its answer, after the last byte has been sent or the client has gone.
+struct HttpExchange {
+  std::string client;                              // its address
+  std::string method;                              // empty: the request was not HTTP
+  std::string route;                               // the path of a route, or "other"
+  int status = 0;                                  // of the answer
+  int64_t num_bytes = 0;                           // of the answer with its headers, as far as they were sent
+  bool complete = false;                           // all of the answer was sent
+  std::chrono::steady_clock::duration duration{};  // since the headers of the request had arrived
+};
+
 class HttpServer {
  public:
-  // Called after every response with its status. `route` is the path of a route, or "other".
-  using OnResponse = std::function<void(const std::string& route, int status)>;
+  using OnExchange = std::function<void(const HttpExchange& exchange)>;
 
-  HttpServer(const HttpOptions& options, std::vector<HttpRoute> routes, OnResponse on_response);
+  // Raises the limit of open files of this process as far as the system lets it.
+  HttpServer(const HttpOptions& options, std::vector<HttpRoute> routes, OnExchange on_exchange);
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
@@ -77,6 +92,7 @@ class HttpServer {
   void stop();
 
  private:
+  class Connection;
   class Impl;
   std::unique_ptr<Impl> impl_;
 };

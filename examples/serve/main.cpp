@@ -28,7 +28,8 @@ namespace {
 
 constexpr std::chrono::seconds kPatience{10};  // at the end, for requests in work to send their last words
 
-// SIGINT and SIGTERM end the server cleanly; the second one ends it at once.
+// SIGINT, SIGTERM and SIGHUP end the server cleanly; the second SIGINT or SIGTERM ends it at once. (A terminal that is closed sends more
+// than one SIGHUP.) A server that was started with nohup stays when its terminal goes.
 class EndSignals {
  public:
   // False: the system has no pipe left.
@@ -37,12 +38,14 @@ class EndSignals {
     struct sigaction action = {};
     action.sa_flags = SA_RESTART;
     action.sa_handler = [](int signal) {
-      if (received_ != 0) _exit(128 + signal);
+      if (received_ != 0 && signal != SIGHUP) _exit(128 + signal);
       received_ = signal;
       notify();
     };
     sigaction(SIGINT, &action, nullptr);
     sigaction(SIGTERM, &action, nullptr);
+    struct sigaction before = {};
+    if (sigaction(SIGHUP, nullptr, &before) == 0 && before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);
     signal(SIGPIPE, SIG_IGN);
     return true;
   }
@@ -72,9 +75,9 @@ int run(int argc, char** argv) {
   if (!loaded.ok()) return fail(loaded.status().message());
   Engine& engine = **loaded;
   for (const std::string& note : examples::notes_about(engine, options.engine.context_length)) std::cerr << "serve: " << note << "\n";
-  Api api(engine, options.model_name, options.http.max_connections, std::chrono::seconds(options.timeout_seconds));
+  Api api(engine, options.model_name, options.http.max_requests, std::chrono::seconds(options.timeout_seconds));
   HttpServer http(options.http, api.routes(),
-                  [&](const std::string& route, int status) { api.metrics().count_response(route, status); });
+                  [&](const HttpExchange& exchange) { api.metrics().count_response(exchange.route, exchange.status); });
   const auto port = http.bind(options.host, options.port);
   if (!port.ok()) return fail(port.status().message());
   if (!EndSignals::install()) return fail("the system grants no pipe");

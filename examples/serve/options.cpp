@@ -1,11 +1,13 @@
 #include "options.h"
 
+#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 
 #include <prologue/engine/base/printable.h>
 
 #include "examples/common/engine_options.h"
+#include "http_rules.h"
 
 namespace serve {
 
@@ -48,19 +50,25 @@ ParsedOptions parse_options(int argc, char** argv) {
           ->type_name("KEY")
           ->envname("PROLOGUE_API_KEY")
           ->group("Server");
+  CLI::Option* model_name =
+      app.add_option("--model-name", options.model_name,
+                     "what clients call the model; default: the name of its file without .gguf, or of its directory")
+          ->type_name("NAME");
   for (CLI::Option* option :
        {app.add_option("--host", options.host, "address to listen on; 0.0.0.0 = all")
             ->type_name("ADDRESS")
             ->capture_default_str(),
         flags.number<int>("--port", options.port, {0, 65535, "0 = any free one"}, "port to listen on; 0 = any free one"),
-        app.add_option("--model-name", options.model_name,
-                       "what clients call the model; default: the name of its file without .gguf, or of its directory")
-            ->type_name("NAME")}) {
+        app.add_option("--allowed-hosts", http.allowed_hosts,
+                       "names of this server, beside loopback ones, that a request's Host and Origin may have; * = any")
+            ->type_name("NAME,...")
+            ->delimiter(','),
+        model_name}) {
     option->group("Server");
   }
   for (CLI::Option* option :
        {flags.size("--max-body", http.max_body_bytes, 1, "bytes of a request's body, at most", kMostBodyBytes),
-        flags.number<int64_t>("--max-requests", http.max_connections, {1, 900},
+        flags.number<int64_t>("--max-requests", http.max_requests, {1, 900},
                               "requests in work and in the queue, at most; others get status 429"),
         flags.number<int64_t>("--max-queue", options.engine.max_queue, {1, 1 << 20},
                               "prompts that wait, at most; others get status 429"),
@@ -79,8 +87,18 @@ ParsedOptions parse_options(int argc, char** argv) {
   }
   std::string misuse = flags.misuse();
   if (misuse.empty()) misuse = engine_flags.apply();
-  if (misuse.empty() && api_key->count() > 0 && http.api_key.empty())
-    misuse = "--api-key is empty: it must have at least one character";
+  // Misuse of strings, of which an empty one is mostly a variable of a script that is not set.
+  const auto check = [&misuse](const char* what, const std::string& wrong) {
+    if (misuse.empty() && !wrong.empty()) misuse = str_cat(what, " ", wrong);
+  };
+  if (api_key->count() > 0) check("--api-key (or PROLOGUE_API_KEY)", misuse_of_key(http.api_key));
+  if (api_key->count() == 0 && std::getenv("PROLOGUE_API_KEY") != nullptr) {  // CLI11 takes an empty one for none
+    check("PROLOGUE_API_KEY", "is empty: it must have at least one character, or not be set");
+  }
+  if (options.host.empty()) check("--host", "is empty: it must be an address of this machine; 0.0.0.0 is all of them");
+  if (model_name->count() > 0 && options.model_name.empty())
+    check("--model-name", "is empty: it must have at least one character");
+  for (const std::string& name : http.allowed_hosts) check("--allowed-hosts:", misuse_of_host(name));
   if (!misuse.empty()) {
     fail(misuse);
     return {{}, 2};
