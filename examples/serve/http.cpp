@@ -10,6 +10,7 @@
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http.hpp>
 #include <condition_variable>
+#include <limits>
 #include <list>
 #include <mutex>
 #include <optional>
@@ -128,7 +129,7 @@ class HttpServer::Connection : public Peer, public std::enable_shared_from_this<
     set_deadline(server_.options_.read_time);
     parser_.emplace();
     parser_->header_limit(kMaxHeaderBytes);
-    parser_->body_limit(boost::none);  // set later: other errors come first
+    parser_->body_limit(std::numeric_limits<uint64_t>::max());  // set later: other errors come first
     http::async_read_header(socket_, buffer_, *parser_,
                             [self = shared_from_this()](error_code error, size_t) { self->on_headers(error); });
   }
@@ -332,6 +333,7 @@ class HttpServer::Connection : public Peer, public std::enable_shared_from_this<
 
   bool send_response(const HttpResponse& response) {
     exchange_.status = response.status;
+    keep_alive_ = keep_alive_ && response.status < 400;
     http::response<http::empty_body> head;
     head.version(11);
     head.result(static_cast<unsigned>(response.status));
